@@ -1,0 +1,88 @@
+package fetch
+
+// Reg is a register by a number that means the same on every instruction set: 0 to 31
+// are the general registers by the number that instructions encode; the others stand
+// above them.
+type Reg uint8
+
+// Registers that instructions do not encode by number.
+const (
+	RegIP     Reg = 32 + iota // address of the probed instruction
+	RegFlags                  // flags register
+	RegConst                  // a register whose value a program can not change (segment selectors, orig_ax): Base.Imm holds it
+	RegRetVal                 // $retval's register is resolved by Env: never seen in a Program
+)
+
+// BaseKind says where the value of an argument starts.
+type BaseKind uint8
+
+// Kinds of bases.
+const (
+	BaseReg    BaseKind = iota // a register's value at the probe point
+	BaseStack                  // word N (8 bytes each) above the stack pointer at the probe point: the value at sp+8*N
+	BaseImm                    // a constant: an immediate, or the address of @ADDR and @SYM
+	BaseComm                   // the thread's name: nothing is recorded, the reader knows it
+	BaseImmStr                 // a string literal: nothing is recorded
+)
+
+// Base is where the value of an argument starts.
+type Base struct {
+	Kind BaseKind
+	Reg  Reg    // BaseReg
+	N    int    // BaseStack
+	Imm  uint64 // BaseImm
+	Str  string // BaseImmStr
+}
+
+// Store says in which form the value goes into the record.
+type Store uint8
+
+// Forms in a record. Every argument has a slot of 8 bytes in the fixed part, an array
+// as many as it needs.
+const (
+	StoreNone    Store = iota // nothing is recorded (comm, string literal)
+	StoreValue                // Size bytes (1, 2, 4, 8) zero-extended to 8
+	StoreArray                // Count elements of Size bytes from consecutive memory, the slot rounded up to 8 bytes
+	StoreString               // slot: u32 length with its NUL (0: fault) | u32 offset of the bytes from the record's start
+	StorePtrs                 // Count slots as StoreString, for the Count char pointers in memory (string[N])
+	StoreCounted              // as StoreString, without NUL, for a pointer and a length (gostring); length 0xffffffff: fault
+)
+
+// Arg is one argument of a probe, compiled.
+//
+// The value is found so: v = Base; for each d in Derefs but the last, v = the 8-byte
+// word at v+d; for the last d, the address a = v+d is what is read: a value of Size
+// bytes (StoreValue), the array (StoreArray), the string itself (StoreString). Without
+// Derefs v itself is the value. A load that faults gives 0 and ends the chain; a string
+// that faults has length 0.
+//
+// A counted string (StoreCounted) without Derefs takes its pointer from Base and its
+// length from Len; with Derefs the pointer is the word at a and the length the word
+// at a+8.
+type Arg struct {
+	Name   string
+	Text   string // the argument as written
+	Type   Type
+	Base   Base
+	Len    Base // StoreCounted without Derefs
+	Derefs []int64
+	Store  Store
+	Size   int // bytes of one element as stored: 1, 2, 4, 8
+	Count  int // elements of an array; 0 if it is none
+	// AtEntry: the value is the one that the function was entered with
+	// (return probes): it is saved by the entry half of the probe.
+	AtEntry bool
+	Off     int // offset of the slot from the start of the argument area, in bytes
+}
+
+// Program is what a probe records at its point, compiled from a definition.
+type Program struct {
+	Args    []Arg
+	Fixed   int  // bytes of the argument area's fixed part, a multiple of 8
+	Dynamic bool // it holds strings: records vary in size
+	Return  bool // it runs when a function returns; the record starts with the return address
+}
+
+// MaxString is the most bytes a string takes in a record, its NUL included. The
+// kernel's limit is PATH_MAX (G33).
+const MaxString = 4096

@@ -1,0 +1,59 @@
+// Package ring is the shared-memory ring between the generated code in a probed
+// process, which writes records, and the tracer, which reads them.
+package ring
+
+// The ring is one memfd, mapped shared by writer and reader:
+//
+//	0                 header, one page (see Header offsets)
+//	ShardOff(i)       shard i: control page(s), counters, data, slack
+//
+// There are two shards per possible CPU: shard cpu is written inside a restartable
+// sequence (rseq), shard NCPU+cpu with locked instructions by threads that have none.
+// The protocols are described in protocol.go and model-checked in model/.
+const (
+	Magic   = 0x474e495250424f4b // "KOBPRING" in memory order
+	Version = 1
+
+	PageSize = 4096
+
+	// Header fields, offsets from the start of the mapping, u64 each.
+	HdrMagic   = 0
+	HdrVersion = 8
+	HdrNCPU    = 16 // possible CPUs
+	HdrEvents  = 24 // capacity of the counter tables, in events
+	HdrData    = 32 // bytes of data in a shard, a power of two
+	HdrStride  = 40 // bytes from one shard to the next, a power of two
+
+	// Shard fields, offsets from the start of the shard, u64 each, a cache line
+	// apart.
+	//
+	// Positions count units of 8 bytes and never wrap.
+	//
+	// rseq shards: ShHead is the position published: everything below it is whole.
+	// locked shards: ShHead is count<<48 | position reserved (48 bits); count is the
+	// number of reservations modulo 65536. A record is whole once its first word is
+	// not zero.
+	ShHead = 0
+	ShTail = 64 // position up to which the reader has read (and, locked: zeroed). Written by the reader alone
+	// ShCounters is the offset of the counters: Counters of CounterSize bytes per event.
+	ShCounters = PageSize
+
+	CounterSize = 32
+	CtrHits     = 0  // runs of a probe whose program only counts
+	CtrLost     = 8  // records dropped because the shard was full
+	CtrMissed   = 16 // entries of a return probe with no free instance
+	CtrUnwound  = 24 // instances found abandoned (their frame was left by unwinding)
+	// Slack follows the data: a record that starts in the data may run over its end.
+	// Its place is data + pos%HdrData, contiguous, always.
+	Slack = 32 << 10
+
+	// Record: header of two words, then the arguments.
+	//
+	//	w0  size in 8-byte units (bits 0-15), event (16-31), thread id (32-63)
+	//	w1  time stamp counter
+	//	[w2 goroutine id]        events of Go programs (EventGo)
+	//	[w  return address]      return probes: where the function returns to
+	//	arguments, fixed part; strings
+	RecHeader = 16
+	MaxRecord = Slack
+)
