@@ -11,6 +11,7 @@ package ring
 // sequence (rseq), shard NCPU+cpu with locked instructions by threads that have none.
 // The protocols are described in protocol.go and model-checked in model/.
 const (
+	// Magic is the header's first word, Version that of this layout.
 	Magic   = 0x474e495250424f4b // "KOBPRING" in memory order
 	Version = 1
 
@@ -31,10 +32,12 @@ const (
 	//
 	// rseq shards: ShHead is the position published: everything below it is whole.
 	// locked shards: ShHead is count<<48 | position reserved (48 bits); count is the
-	// number of reservations modulo 65536. A record is whole once its first word is
-	// not zero.
+	// number of reservations modulo 65536 (a carry out of the position, once in 2^48
+	// units, goes into it and is known to the reader). A record is whole once its
+	// first word is not zero.
 	ShHead = 0
-	ShTail = 64 // position up to which the reader has read (and, locked: zeroed). Written by the reader alone
+	ShTail = 64  // position up to which the reader has read (and, locked: zeroed); 64 bits (rseq) or 48 (locked). Written by the reader alone
+	ShRead = 128 // locked: the reader's own account in the form of ShHead, for the reader that comes after it. Writers never look
 	// ShCounters is the offset of the counters: Counters of CounterSize bytes per event.
 	ShCounters = PageSize
 

@@ -104,6 +104,18 @@ type Inst struct {
 	RIPMem bool  // the field belongs to a RIP-relative memory operand
 
 	Rel int64 // value of the PC-relative field, sign-extended
+
+	// Imm is the immediate (all ImmLen bytes, little-endian, sign-extended).
+	Imm int64
+
+	// Vvvv is the register in the vvvv field of VEX, EVEX or XOP, not
+	// inverted, with EVEX.V' as bit 4; 0 elsewhere.
+	Vvvv byte
+
+	// Ext holds the fifth bits of register numbers, which REX2 and EVEX add,
+	// as R4<<2 | X4<<1 | B4. Reg and RM leave them out: a general register
+	// with such a bit is one of r16 to r31.
+	Ext byte
 }
 
 // Target gives the address that the PC-relative field points to for an

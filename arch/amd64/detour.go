@@ -1,0 +1,115 @@
+package amd64
+
+import (
+	"fmt"
+	"math/bits"
+	"sort"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/ring"
+)
+
+// A detour stands for a region (see Regions). It is entered by the region's jump and
+// left by a jump back, or by the region's own last instruction:
+//
+//	detour:  lea   -drop(%rsp), %rsp     past the red zone
+//	         mov   %rax, slot(%rsp) …    what the work clobbers and what is live
+//	         work of the first point     record, count, claim or give back an instance
+//	         mov   slot(%rsp), %rax …
+//	         lea   drop(%rsp), %rsp
+//	         first instruction, relocated
+//	         … work of a further point, further instructions …
+//	         jmp   region's end
+//	         out-of-line parts: full ring, faults, threads without rseq
+//	         rseq descriptors
+//
+// Generated code never calls, so no address of it ever stands on a stack as a return
+// address; it uses no vector state, no x87 and leaves the direction flag alone.
+
+// emitter builds one detour.
+type emitter struct {
+	*Asm
+	w      writer
+	later  []func()
+	fixups []pendingFixup
+}
+
+type pendingFixup struct {
+	at uint64
+	to Label
+}
+
+// PointEnv is what the analysis proves about a point.
+type PointEnv struct {
+	Live RegSet // registers whose values are needed after the point
+	// StackFree is the number of bytes below the stack pointer that are known to be
+	// the function's to use. Less than a frame needs is checked when the code runs
+	// (Go); -1 where the stack is known to be large (the C convention).
+	StackFree int
+}
+
+// NewDetour generates the code of a region at addr. work gives what is to be done
+// before the instruction at each point, env what is known there.
+func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(point uint64) PointEnv, w *arch.Writer) (*arch.Detour, error) {
+	e := &emitter{Asm: NewAsm(addr), w: writer{w}}
+	d := &arch.Detour{Addr: addr, Points: map[uint64]uint64{}}
+	for _, s := range r.Steps {
+		if ws := work[s.Addr]; len(ws) > 0 {
+			d.Points[s.Addr] = e.Addr()
+			if err := e.point(s.Addr, ws, env(s.Addr)); err != nil {
+				return nil, err
+			}
+		}
+		pair, err := Relocate(e.Asm, s.Inst, s.Code, s.Addr, nil)
+		if err != nil {
+			return nil, fmt.Errorf("instruction at 0x%x: %w", s.Addr, err)
+		}
+		d.Pairs = append(d.Pairs, pair)
+	}
+	if !r.Ends {
+		d.Pairs = append(d.Pairs, arch.Pair{Orig: r.End(), Copy: e.Addr(), CopyEnd: e.Addr() + JumpLen})
+		e.JmpAddr(r.End())
+	}
+	for len(e.later) > 0 {
+		f := e.later[0]
+		e.later = e.later[1:]
+		f()
+	}
+	return d, e.finish(d)
+}
+
+func (e *emitter) finish(d *arch.Detour) error {
+	code, err := e.Finish()
+	if err != nil {
+		return err
+	}
+	d.Code = code
+	for _, f := range e.fixups {
+		d.Fixups = append(d.Fixups, arch.Fixup{At: f.at, To: e.LabelAddr(f.to)})
+	}
+	sort.Slice(d.Fixups, func(i, j int) bool { return d.Fixups[i].At < d.Fixups[j].At })
+	return nil
+}
+
+// after puts code behind the detour's main line.
+func (e *emitter) after(f func()) { e.later = append(e.later, f) }
+
+// counter gives the displacement of an event's counter from its shard.
+func counter(event int, field int32) int32 {
+	return ring.ShCounters + int32(event)*ring.CounterSize + field
+}
+
+// writer adds to an arch.Writer what the code needs of the ring's geometry.
+type writer struct{ *arch.Writer }
+
+func (w writer) strideShift() uint8 { return uint8(bits.TrailingZeros64(w.Layout.Stride)) }
+func (w writer) dataOff() int32     { return int32(w.Layout.DataOff()) }
+func (w writer) units() int32       { return int32(w.Layout.Units()) }
+
+// lockedUnits is the most that a locked shard holds unread.
+func (w writer) lockedUnits() int32 { return int32(w.Layout.LockedUnits()) }
+
+// lockedShard is the address of a shard for writers without rseq.
+func (w writer) lockedShard(cpu int) uint64 {
+	return w.Ring + w.Layout.ShardOff(w.Layout.Locked(cpu))
+}

@@ -1,0 +1,346 @@
+package amd64
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+)
+
+// maxFuncBytes bounds what one analysis takes, all parts together. The largest functions
+// of real programs are below 1 MiB.
+const maxFuncBytes = 4 << 20
+
+// maxParts bounds the parts of one function. Compilers make two.
+const maxParts = 64
+
+// ErrFunc says that what was given to Analyse is no function: no bytes, too many, or
+// parts that overlap.
+var ErrFunc = errors.New("function cannot be analysed")
+
+// Part is a run of a function's code that stands apart from its main body, such as
+// what gcc puts into NAME.cold.
+type Part struct {
+	Addr uint64
+	Code []byte
+}
+
+// Func is what the analysis is given: the bytes of one function as they are in its
+// file, without any patch of ours. Addresses, and the pointers that Mem reads, are of
+// one address space, the file's or the process's.
+type Func struct {
+	Name string
+	Addr uint64
+	Code []byte // ends where the function ends; padding after it may be left out or not
+
+	// Parts are analysed together with the body, as one function. A part that
+	// is missing makes the jumps to it tail jumps, and a table without a bounds
+	// check ends at the first entry that points there.
+	Parts []Part
+
+	// Entries are further addresses entered from outside that the bytes don't
+	// show: landing pads of exceptions, other symbols inside, places that other
+	// functions jump to. Those outside the function are left out.
+	Entries []uint64
+
+	Go bool // compiled by Go: no data in the code, no register survives a call
+
+	// Mem reads the program's data at addr (jump tables). With nil nothing that
+	// takes a table is resolved. In a position-independent program the pointers
+	// in it must be relocated to the address space of Addr.
+	Mem func(addr uint64, buf []byte) error
+
+	// NoReturn says whether a call to target never comes back; nil: only what
+	// the bytes show (a call with nothing behind it).
+	NoReturn func(target uint64) bool
+
+	// Inside gives the start of the function that an address outside belongs
+	// to; nil: unknown. It separates function pointers from garbage behind a
+	// jump table.
+	Inside func(addr uint64) (start uint64, ok bool)
+}
+
+// flowNode is one decoded instruction.
+type flowNode struct {
+	addr  uint64
+	in    Inst
+	next  int32 // node that it falls through to, or noNode
+	jump  int32 // node that its direct branch goes to, or noNode
+	falls bool  // control may go on after it
+	swept bool  // found by the sweep, not by following the flow
+}
+
+func (n *flowNode) end() uint64 { return n.addr + uint64(n.in.Len) }
+
+const noNode = int32(-1)
+
+// What is known of a byte of code.
+const (
+	markTarget uint8 = 1 << iota // something goes here other than by falling through
+	markEntry                    // entered from outside
+	markBad                      // reached, and no instruction
+)
+
+// flowPart is a part of the function with a map of its bytes.
+type flowPart struct {
+	addr uint64
+	code []byte
+	at   []int32 // by offset: the node that starts there, plus 1
+	mark []uint8 // by offset
+}
+
+func (p *flowPart) end() uint64 { return p.addr + uint64(len(p.code)) }
+
+// Flow is the control flow of one function: its instructions, where its branches go,
+// how it is left, and which registers are live where. It does not change after Analyse
+// and may be used by several goroutines.
+//
+// If an indirect jump is unresolved (see Unresolved), every instruction of the function
+// counts as a target.
+type Flow struct {
+	fn     Func
+	parts  []flowPart // [0] is the body
+	nodes  []flowNode // in the order found
+	order  []int32    // nodes by part and address
+	jumps  []indirect
+	jumpAt map[int32]int // node to its place in jumps
+	bad    []badPlace
+
+	exits      []Exit
+	reason     error
+	unresolved []uint64
+
+	effs     []nodeEffects // by node, filled as needed while Analyse runs
+	predIdx  []int32
+	predList []int32
+
+	liveOnce sync.Once
+	live     []RegSet
+}
+
+// badPlace is a place that control reaches and that holds no instruction.
+type badPlace struct {
+	addr uint64
+	err  error
+}
+
+// Analyse finds the control flow of a function. It fails, with ErrFunc, only for input
+// that is no function; what cannot be found out is told by Exits and Unresolved.
+func Analyse(f *Func) (*Flow, error) {
+	fl, err := newFlow(f)
+	if err != nil {
+		return nil, err
+	}
+	fl.walk(fl.roots(), false)
+	fl.resolveJumps()
+	for fl.sweep() {
+		fl.resolveJumps()
+	}
+	fl.link()
+	fl.settleJumps()
+	fl.sort()
+	fl.findExits()
+	return fl, nil
+}
+
+func newFlow(f *Func) (*Flow, error) {
+	if len(f.Parts) > maxParts {
+		return nil, fmt.Errorf("%w: %s has %d parts, at most %d are taken", ErrFunc, f.Name, len(f.Parts), maxParts)
+	}
+	fl := &Flow{fn: *f, jumpAt: map[int32]int{}}
+	total := 0
+	for _, p := range slices.Concat([]Part{{f.Addr, f.Code}}, f.Parts) {
+		if total += len(p.Code); total > maxFuncBytes {
+			return nil, fmt.Errorf("%w: %s is longer than %d bytes: check its bounds", ErrFunc, f.Name, maxFuncBytes)
+		}
+		if err := fl.addPart(p); err != nil {
+			return nil, err
+		}
+	}
+	return fl, nil
+}
+
+func (fl *Flow) addPart(p Part) error {
+	n := uint64(len(p.Code))
+	if n == 0 || p.Addr+n < p.Addr {
+		return fmt.Errorf("%w: %s at 0x%x has no bytes or wraps around", ErrFunc, fl.fn.Name, p.Addr)
+	}
+	for i := range fl.parts {
+		if o := &fl.parts[i]; p.Addr < o.end() && o.addr < p.Addr+n {
+			return fmt.Errorf("%w: the parts of %s at 0x%x and 0x%x overlap", ErrFunc, fl.fn.Name, o.addr, p.Addr)
+		}
+	}
+	fl.parts = append(fl.parts, flowPart{
+		addr: p.Addr, code: p.Code,
+		at: make([]int32, n), mark: make([]uint8, n),
+	})
+	return nil
+}
+
+// roots marks everything entered from outside and returns it.
+func (fl *Flow) roots() []uint64 {
+	roots := slices.Clone(fl.fn.Entries)
+	for i := range fl.parts {
+		roots = append(roots, fl.parts[i].addr)
+	}
+	for _, a := range roots {
+		fl.setMark(a, markTarget|markEntry)
+	}
+	return roots
+}
+
+// place finds the part that holds addr, and addr's offset in it; nil if it is outside.
+func (fl *Flow) place(addr uint64) (*flowPart, uint64) {
+	for i := range fl.parts {
+		if p := &fl.parts[i]; addr-p.addr < uint64(len(p.code)) {
+			return p, addr - p.addr
+		}
+	}
+	return nil, 0
+}
+
+func (fl *Flow) inside(addr uint64) bool {
+	p, _ := fl.place(addr)
+	return p != nil
+}
+
+func (fl *Flow) setMark(addr uint64, m uint8) {
+	if p, off := fl.place(addr); p != nil {
+		p.mark[off] |= m
+	}
+}
+
+func (fl *Flow) marked(addr uint64, m uint8) bool {
+	p, off := fl.place(addr)
+	return p != nil && p.mark[off]&m != 0
+}
+
+// node gives the node that starts at addr, or noNode.
+func (fl *Flow) node(addr uint64) int32 {
+	p, off := fl.place(addr)
+	if p == nil {
+		return noNode
+	}
+	return p.at[off] - 1
+}
+
+// cover gives the address of the instruction that starts before addr and reaches over
+// it.
+func (fl *Flow) cover(addr uint64) (uint64, bool) {
+	p, off := fl.place(addr)
+	if p == nil {
+		return 0, false
+	}
+	for d := uint64(1); d < MaxLen && d <= off; d++ {
+		if id := p.at[off-d] - 1; id >= 0 && uint64(fl.nodes[id].in.Len) > d {
+			return addr - d, true
+		}
+	}
+	return 0, false
+}
+
+// Inst gives the instruction that starts at addr. It must not be changed.
+func (fl *Flow) Inst(addr uint64) (*Inst, bool) {
+	id := fl.node(addr)
+	if id < 0 {
+		return nil, false
+	}
+	return &fl.nodes[id].in, true
+}
+
+// All walks over the instructions, each part in the order of addresses.
+func (fl *Flow) All() iter.Seq2[uint64, *Inst] {
+	return func(yield func(uint64, *Inst) bool) {
+		for _, id := range fl.order {
+			if n := &fl.nodes[id]; !yield(n.addr, &n.in) {
+				return
+			}
+		}
+	}
+}
+
+// Next gives the first instruction that starts after addr in the same part.
+func (fl *Flow) Next(addr uint64) (uint64, *Inst, bool) {
+	p, off := fl.place(addr)
+	if p == nil {
+		return 0, nil, false
+	}
+	for off++; off < uint64(len(p.at)); off++ {
+		if id := p.at[off] - 1; id >= 0 {
+			return fl.nodes[id].addr, &fl.nodes[id].in, true
+		}
+	}
+	return 0, nil, false
+}
+
+// Prev gives the instruction that ends where addr begins.
+func (fl *Flow) Prev(addr uint64) (uint64, bool) {
+	for d := uint64(1); d <= MaxLen && d <= addr; d++ {
+		if id := fl.node(addr - d); id >= 0 && fl.nodes[id].end() == addr {
+			return addr - d, true
+		}
+	}
+	return 0, false
+}
+
+// Boundary says whether an instruction starts at addr that may be patched. If not,
+// inside is the instruction whose bytes cover addr, or 0 if none does. A second
+// instruction in the bytes of another (a jump past a lock prefix) is none of its own.
+func (fl *Flow) Boundary(addr uint64) (ok bool, inside uint64) {
+	if c, covered := fl.cover(addr); covered {
+		return false, c
+	}
+	return fl.node(addr) >= 0, 0
+}
+
+// Reachable says whether the instruction at addr was found by following the flow. The
+// others were found by decoding what lies between, and fit; they may be code that is
+// entered in a way that the bytes don't show, or dead.
+func (fl *Flow) Reachable(addr uint64) bool {
+	id := fl.node(addr)
+	return id >= 0 && !fl.nodes[id].swept
+}
+
+// Target says whether anything may go to addr other than by falling through or
+// returning from a call: a branch, a jump table, an entry from outside, or an indirect
+// jump that is not resolved.
+func (fl *Flow) Target(addr uint64) bool {
+	return fl.marked(addr, markTarget) || len(fl.unresolved) > 0 && fl.node(addr) >= 0
+}
+
+// Unresolved lists the indirect jumps that may go anywhere in the function, and the far
+// jumps and returns.
+func (fl *Flow) Unresolved() []uint64 { return slices.Clone(fl.unresolved) }
+
+// Bytes gives the n bytes at addr, fewer if the part ends before, none if addr is
+// outside.
+func (fl *Flow) Bytes(addr uint64, n int) []byte {
+	p, off := fl.place(addr)
+	if p == nil || n <= 0 {
+		return nil
+	}
+	return p.code[off:min(off+uint64(n), uint64(len(p.code)))]
+}
+
+// Addr is the function's first address.
+func (fl *Flow) Addr() uint64 { return fl.fn.Addr }
+
+// End is the address after the function's body; other parts are elsewhere.
+func (fl *Flow) End() uint64 { return fl.parts[0].end() }
+
+// PaddingAt counts the bytes from addr that are padding which nothing reaches.
+func (fl *Flow) PaddingAt(addr uint64) int {
+	p, off := fl.place(addr)
+	if p == nil {
+		return 0
+	}
+	if _, covered := fl.cover(addr); covered {
+		return 0
+	}
+	end := off
+	for end < uint64(len(p.code)) && p.at[end] == 0 && p.mark[end] == 0 {
+		end++
+	}
+	return padding(p.code[off:end])
+}

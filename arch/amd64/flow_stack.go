@@ -1,0 +1,342 @@
+package amd64
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// An indirect jump that is no table is a tail call where the stack is as it was at the
+// function's entry, since a callee must find its return address there.
+
+// Special stack depths.
+const (
+	depthNone     = math.MinInt32     // not reached
+	depthUnknown  = math.MinInt32 + 1 // moved by an amount that the bytes don't show
+	depthSwitched = math.MinInt32 + 2 // another stack
+)
+
+// depth is rsp, and rbp where it holds a copy of it, counted from rsp at the entry.
+type depth struct{ sp, bp int32 }
+
+// depths computes the stack depth before each node.
+func (fl *Flow) depths() []depth {
+	ds := make([]depth, len(fl.nodes))
+	for i := range ds {
+		ds[i] = depth{depthNone, depthNone}
+	}
+	var work []int32
+	enter := func(id int32, d depth) {
+		if id >= 0 && ds[id].meet(d) {
+			work = append(work, id)
+		}
+	}
+	for i := range fl.nodes {
+		if a := fl.nodes[i].addr; a == fl.fn.Addr {
+			enter(int32(i), depth{0, depthUnknown})
+		} else if fl.marked(a, markEntry) {
+			enter(int32(i), depth{depthUnknown, depthUnknown})
+		}
+	}
+	for len(work) > 0 {
+		id := work[len(work)-1]
+		work = work[:len(work)-1]
+		d := fl.moveStack(id, ds[id])
+		for s := range fl.succs(id) {
+			enter(s, d)
+		}
+	}
+	return ds
+}
+
+// meet merges what comes along another path and says whether that changed d.
+func (d *depth) meet(o depth) bool {
+	old := *d
+	d.sp, d.bp = meetDepth(d.sp, o.sp), meetDepth(d.bp, o.bp)
+	return *d != old
+}
+
+func meetDepth(a, b int32) int32 {
+	switch {
+	case a == depthNone || a == b:
+		return b
+	case b == depthNone:
+		return a
+	}
+	return depthUnknown
+}
+
+func addDepth(d, n int32) int32 {
+	if d <= depthSwitched || d+n < -maxFuncBytes || d+n > maxFuncBytes {
+		return min(d, depthSwitched)
+	}
+	return d + n
+}
+
+// moveStack gives the depth behind node id.
+func (fl *Flow) moveStack(id int32, d depth) depth {
+	n := &fl.nodes[id]
+	in := &n.in
+	writes := fl.effects(id).writes
+	if in.Kind == KindCall || in.Kind == KindCallInd || in.Kind == KindSyscall || in.Enc != EncLegacy {
+		return d
+	}
+	if n, ok := pushed(in); ok {
+		if writes.Has(RBP) {
+			d.bp = depthUnknown
+		}
+		if d.sp = addDepth(d.sp, n); n > 0 && writes.Has(RSP) && popsRSP(in) {
+			d.sp = depthSwitched
+		}
+		return d
+	}
+	switch {
+	case writes.Has(RSP):
+		d.sp = fl.newSP(n, d)
+		if in.Map == MapOne && in.Opcode == 0xc9 { // leave
+			d.bp = depthUnknown
+		}
+	case writes.Has(RBP):
+		d.bp = depthUnknown
+		if in.Map == MapOne && (in.Opcode == 0x89 && in.Reg() == byte(RSP) || in.Opcode == 0x8b && in.Mod() == 3 && in.RM() == byte(RSP)) && in.W() {
+			d.bp = d.sp
+		} else if a, ok := fl.operand(n); ok && in.Map == MapOne && in.Opcode == 0x8d && a.hasBase && !a.hasIndex && a.base == RSP {
+			d.bp = addDepth(d.sp, int32(int64(a.disp)))
+		}
+	}
+	return d
+}
+
+// newSP is rsp behind an instruction, other than push and pop, that sets it.
+func (fl *Flow) newSP(n *flowNode, d depth) int32 {
+	in := &n.in
+	if in.Map != MapOne || !in.W() && in.Opcode != 0xc9 {
+		return depthUnknown
+	}
+	switch op, ext := in.Opcode, in.ModRM>>3&7; {
+	case (op == 0x81 || op == 0x83) && ext == 0:
+		return addDepth(d.sp, int32(in.Imm))
+	case (op == 0x81 || op == 0x83) && ext == 5:
+		return addDepth(d.sp, -int32(in.Imm))
+	case op == 0xc9:
+		return addDepth(d.bp, 8)
+	case op == 0x8d:
+		return fl.leaSP(n, d)
+	case op == 0x89 && in.Reg() == byte(RBP) || op == 0x8b && in.Mod() == 3 && in.RM() == byte(RBP):
+		return d.bp
+	case op == 0x89, op == 0x8b:
+		return depthSwitched
+	}
+	return depthUnknown
+}
+
+func (fl *Flow) leaSP(n *flowNode, d depth) int32 {
+	a, ok := fl.operand(n)
+	switch {
+	case !ok || !a.hasBase || a.hasIndex:
+		return depthUnknown
+	case a.base == RSP:
+		return addDepth(d.sp, int32(int64(a.disp)))
+	case a.base == RBP:
+		return addDepth(d.bp, int32(int64(a.disp)))
+	}
+	return depthUnknown
+}
+
+// pushed says by how much a push or pop moves rsp.
+func pushed(in *Inst) (int32, bool) {
+	n := int32(8)
+	if in.Prefix&PrefixOpSize != 0 {
+		n = 2
+	}
+	op, ext := in.Opcode, in.ModRM>>3&7
+	switch in.Map {
+	case MapOne:
+		switch {
+		case op>>3 == 0x50>>3, op == 0x68, op == 0x6a, op == 0x9c, op == 0xff && ext == 6:
+			return -n, true
+		case op>>3 == 0x58>>3, op == 0x9d, op == 0x8f && ext == 0:
+			return n, true
+		}
+	case Map0F:
+		switch op {
+		case 0xa0, 0xa8:
+			return -n, true
+		case 0xa1, 0xa9:
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+func popsRSP(in *Inst) bool { return in.Map == MapOne && in.Opcode == 0x5c && in.Rex&1 == 0 }
+
+// settleJumps decides what the jumps that are no tables are.
+func (fl *Flow) settleJumps() {
+	var ds []depth
+	for i := range fl.jumps {
+		j := &fl.jumps[i]
+		if j.state != jumpUnknown {
+			continue
+		}
+		if ds == nil {
+			ds = fl.depths()
+		}
+		switch {
+		case fl.isTail(j, ds):
+			j.state = jumpTail
+		case len(j.targets) > 0 && j.labels:
+			j.state = jumpTable
+		default:
+			fl.unresolved = append(fl.unresolved, fl.nodes[j.node].addr)
+		}
+	}
+}
+
+// isTail says whether an indirect jump without a known table leaves the function. A
+// notrack prefix marks a switch (SDM vol. 1 section 17.3.3: compilers put it on jumps
+// whose targets have no endbr64).
+func (fl *Flow) isTail(j *indirect, ds []depth) bool {
+	n := &fl.nodes[j.node]
+	if n.in.Prefix&PrefixDS != 0 {
+		return false
+	}
+	if j.shape == shapeGlobal {
+		return true
+	}
+	switch sp := ds[j.node].sp; {
+	case j.shape == shapeOffsets || fl.computed(j):
+		return false
+	case j.shape == shapeTable && len(j.targets) > 0:
+		return false
+	case sp == 0:
+		return j.shape != shapeTable || fl.leavesFrame(j.node)
+	case sp == depthSwitched:
+		return true
+	case sp == depthUnknown || sp == depthNone:
+		return fl.leavesFrame(j.node)
+	}
+	return false
+}
+
+// computed says whether the jump's target was made by an addition, as for a table of
+// offsets whose base was not found.
+func (fl *Flow) computed(j *indirect) bool {
+	n := &fl.nodes[j.node]
+	if n.in.HasMem() {
+		return false
+	}
+	r := &resolver{fl: fl, seen: make([]int32, len(fl.nodes))}
+	defs, _ := r.defs(locus{reg: Reg(n.in.RM())}, j.node)
+	for _, d := range defs {
+		in := &fl.nodes[d].in
+		if in.Map == MapOne && (in.Opcode == 0x01 || in.Opcode == 0x03 || in.Opcode == 0x2b || in.Opcode == 0x29) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxEpilogue is how many instructions before a tail call are looked at for the end of
+// the frame.
+const maxEpilogue = 12
+
+// leavesFrame says whether the code before node id, in a straight line, gives up a
+// stack frame: pop, leave, or rsp raised.
+func (fl *Flow) leavesFrame(id int32) bool {
+	a := fl.nodes[id].addr
+	for range maxEpilogue {
+		prev, ok := fl.Prev(a)
+		if !ok || fl.marked(a, markTarget) {
+			return false
+		}
+		n := &fl.nodes[fl.node(prev)]
+		if !n.falls || n.in.Kind != KindPlain {
+			return false
+		}
+		if d, ok := pushed(&n.in); ok {
+			return d > 0
+		}
+		if fl.effects(fl.node(prev)).writes.Has(RSP) {
+			before := depth{-maxFuncBytes / 2, -maxFuncBytes / 2}
+			return fl.newSP(n, before) > before.sp || n.in.Opcode == 0x8d
+		}
+		a = prev
+	}
+	return false
+}
+
+// followLabels gives the unresolved jumps the labels whose addresses the function takes,
+// for computed gotos through pointers. It says whether that brought new targets.
+func (fl *Flow) followLabels() bool {
+	var labels []uint64
+	looked, changed := false, false
+	for i := range fl.jumps {
+		j := &fl.jumps[i]
+		if j.state != jumpUnknown || j.shape != shapeOther {
+			continue
+		}
+		if !looked {
+			labels, looked = fl.labels(), true
+		}
+		if len(labels) > 0 {
+			j.labels = true
+			changed = j.merge(&tableReader{in: labels}) || changed
+		}
+	}
+	return changed
+}
+
+// labels collects the addresses inside the function that its code, or data that it
+// names, holds.
+func (fl *Flow) labels() []uint64 {
+	var out []uint64
+	for i := range fl.nodes {
+		t, ok := fl.names(&fl.nodes[i])
+		if !ok || t == fl.fn.Addr {
+			continue
+		}
+		if fl.inside(t) {
+			out = append(out, t)
+			continue
+		}
+		out = fl.labelTable(out, t)
+		if len(out) > maxTableEntries {
+			break
+		}
+	}
+	return sortedSet(out)
+}
+
+// names gives the address that an instruction takes, or whose data it reads.
+func (fl *Flow) names(n *flowNode) (uint64, bool) {
+	in := &n.in
+	if in.RIPMem {
+		t, _ := in.Target(n.addr)
+		return t, in.Opcode == 0x8d && in.Map == MapOne || !fl.inside(t)
+	}
+	if a, ok := fl.operand(n); ok && a.abs {
+		return a.disp, true
+	}
+	isMov := in.Enc == EncLegacy && in.Map == MapOne && (in.Opcode>>3 == 0xb8>>3 || in.Opcode == 0xc7)
+	return uint64(in.Imm), isMov && in.ImmLen >= 4 && in.Imm > 0
+}
+
+// labelTable appends the pointers into the function that stand at t.
+func (fl *Flow) labelTable(out []uint64, t uint64) []uint64 {
+	if fl.fn.Mem == nil {
+		return out
+	}
+	var b [8]byte
+	for range maxTableEntries {
+		if fl.fn.Mem(t, b[:]) != nil {
+			break
+		}
+		l := binary.LittleEndian.Uint64(b[:])
+		if l == fl.fn.Addr || !fl.plausible(l) {
+			break
+		}
+		out = append(out, l)
+		t += 8
+	}
+	return out
+}

@@ -1,0 +1,257 @@
+package amd64
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/ring"
+)
+
+// redZone is the number of bytes below the stack pointer that a function of the C
+// convention may use without moving it (psABI section 3.2.2).
+const redZone = 128
+
+// maxGoFrame bounds a frame on a goroutine's stack, maxFrame elsewhere.
+const (
+	maxGoFrame = 512
+	maxFrame   = 2048
+)
+
+// ErrFrame says that a probe's arguments need more stack than the probed program is
+// sure to have.
+var ErrFrame = errors.New("arguments need too much stack: probe fewer strings or arrays at once")
+
+// ErrNoRegister says that no register is free to check the stack with.
+var ErrNoRegister = errors.New("the function does not check its stack and no register is free to do it")
+
+// frame is the piece of stack that the work at one point uses:
+//
+//	drop(%rsp)   the stack pointer at the point
+//	             red zone (not in Go)
+//	8*i(%rsp)    slot i: saved registers, flags, then temporaries
+type frame struct {
+	*emitter
+	addr    uint64
+	scratch [4]Reg // RAX, RDX and two more
+	restore RegSet // scratch registers whose values are put back
+	slots   map[Reg]int32
+	flags   int32 // slot of lahf's and seto's result, -1: the flags are free
+	user    int32 // slot of the whole flags register for %flags, -1: nobody asks
+	temp    int32 // first temporary
+	drop    int32
+	miss    []arch.Work // what is missed if the stack is too small
+}
+
+// Scratch registers by their role.
+func (f *frame) s1() Reg { return f.scratch[2] }
+func (f *frame) s2() Reg { return f.scratch[3] }
+
+// point emits all work at one point.
+func (e *emitter) point(addr uint64, ws []arch.Work, env PointEnv) error {
+	f := &frame{emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws}
+	uses, err := usesOf(ws)
+	if err != nil {
+		return err
+	}
+	f.choose(env.Live, uses.regs)
+	n := f.layout(env.Live, uses)
+	if n*8 > maxFrame || e.w.Go != nil && n*8 > maxGoFrame {
+		return fmt.Errorf("%d bytes: %w", n*8, ErrFrame)
+	}
+	skip := e.Label()
+	if err := f.checkStack(env, skip); err != nil {
+		return err
+	}
+	f.enter()
+	for i := range ws {
+		if err := f.work(&ws[i]); err != nil {
+			return err
+		}
+	}
+	f.leave()
+	e.Bind(skip)
+	return nil
+}
+
+// uses says what the work at a point needs of its frame.
+type uses struct {
+	regs  RegSet // registers that arguments read
+	flags bool   // %flags is read
+	temps int
+}
+
+func usesOf(ws []arch.Work) (uses, error) {
+	var u uses
+	for i := range ws {
+		w := &ws[i]
+		if w.Count && w.Role != arch.RoleEntry {
+			continue
+		}
+		bases := ProgramBases(w.Prog)
+		if w.Role == arch.RoleEntry {
+			bases = EntryBases(w.Prog)
+		}
+		for _, b := range bases {
+			if b.Kind == fetch.BaseReg && b.Reg < 16 {
+				u.regs |= Set(Reg(b.Reg))
+			}
+			u.flags = u.flags || b.Kind == fetch.BaseReg && b.Reg == fetch.RegFlags
+		}
+		u.temps = max(u.temps, tempsOf(w))
+	}
+	return u, nil
+}
+
+// tempsOf counts the temporaries of one work.
+func tempsOf(w *arch.Work) int {
+	n := fixedTemps
+	if w.Role == arch.RoleEntry || w.Prog == nil {
+		return n
+	}
+	n += len(EntryBases(w.Prog))
+	for i := range w.Prog.Args {
+		n += argTemps(&w.Prog.Args[i])
+	}
+	return n
+}
+
+// choose picks the scratch registers: rdtsc needs RAX and RDX, the other two are free
+// ones if there are any, else ones that no argument reads.
+func (f *frame) choose(live, used RegSet) {
+	f.scratch[0], f.scratch[1] = RAX, RDX
+	n := 2
+	candidates := []Reg{RCX, RSI, RDI, R8, R9, R10, R11, RBX, R12, R13, R15}
+	for _, avoid := range []RegSet{live | used, used, 0} {
+		for _, r := range candidates {
+			if n < len(f.scratch) && !avoid.Has(r) && !f.isScratch(r) {
+				f.scratch[n] = r
+				n++
+			}
+		}
+	}
+}
+
+func (f *frame) isScratch(r Reg) bool {
+	for _, s := range f.scratch[:] {
+		if s == r && (s != RAX || r == RAX) {
+			return true
+		}
+	}
+	return false
+}
+
+// layout gives every saved register its slot and returns the number of slots.
+func (f *frame) layout(live RegSet, u uses) int {
+	var n int32
+	saved := Set(f.scratch[:]...)
+	if f.w.TID == arch.TIDSyscall {
+		saved |= Set(RCX, R11)
+	}
+	f.restore = saved & live
+	for r := RAX; r <= R15; r++ {
+		if saved.Has(r) && (live | u.regs).Has(r) {
+			f.slots[r] = 8 * n
+			n++
+		}
+	}
+	if live&Flags != 0 {
+		f.flags = 8 * n
+		n++
+	}
+	if u.flags {
+		f.user = 8 * n
+		n++
+	}
+	f.temp = 8 * n
+	n += int32(u.temps)
+	f.drop = 8 * n
+	if f.w.Go == nil {
+		f.drop += redZone
+	}
+	return int(n)
+}
+
+// checkStack emits, for a Go function that does not check its stack itself, a test
+// that the frame fits; if it does not, what was to be done is counted as missed.
+func (f *frame) checkStack(env PointEnv, skip Label) error {
+	need := f.drop + 16
+	if f.w.Go == nil || env.StackFree >= int(need) {
+		return nil
+	}
+	free := ^env.Live & AllRegs &^ Set(RSP)
+	if env.Live&Flags != 0 || free&^Flags == 0 {
+		return ErrNoRegister
+	}
+	r := Reg(bits.TrailingZeros32(uint32(free)))
+	small := f.Label()
+	f.MovRM(8, r, AtFS(f.w.Go.TLS))
+	f.MovRM(8, r, At(r, f.w.Go.StackLo))
+	f.Lea(r, At(r, need))
+	f.OpRR(OpCmp, 8, RSP, r)
+	f.Jcc(CondB, small)
+	f.after(func() {
+		f.Bind(small)
+		for i := range f.miss {
+			f.MovRI(r, f.w.lockedShard(0)+uint64(counter(f.miss[i].Event, ring.CtrMissed)))
+			f.Lock().IncM(8, At(r, 0))
+		}
+		f.Jmp(skip)
+	})
+	return nil
+}
+
+func (f *frame) enter() {
+	f.Lea(RSP, At(RSP, -f.drop))
+	for r := RAX; r <= R15; r++ {
+		if slot, ok := f.slots[r]; ok {
+			f.MovMR(8, At(RSP, slot), r)
+		}
+	}
+	if f.user >= 0 {
+		f.Pushfq()
+		f.Pop(RAX)
+		f.MovMR(8, At(RSP, f.user), RAX)
+	}
+	if f.flags >= 0 {
+		f.Lahf()
+		f.Setcc(CondO, RAX)
+		f.MovMR(8, At(RSP, f.flags), RAX)
+	}
+}
+
+func (f *frame) leave() {
+	if f.flags >= 0 {
+		f.MovRM(8, RAX, At(RSP, f.flags))
+		f.OpRI(OpAdd, 1, RAX, 0x7f)
+		f.Sahf()
+	}
+	for r := RAX; r <= R15; r++ {
+		if slot, ok := f.slots[r]; ok && f.restore.Has(r) {
+			f.MovRM(8, r, At(RSP, slot))
+		}
+	}
+	f.Lea(RSP, At(RSP, f.drop))
+}
+
+// tempAt is the operand of temporary i.
+func (f *frame) tempAt(i int) Mem { return At(RSP, f.temp+8*int32(i)) }
+
+// work emits what one probe does.
+func (f *frame) work(w *arch.Work) error {
+	switch w.Role {
+	case arch.RoleEntry:
+		f.claim(w)
+		return nil
+	case arch.RoleExit:
+		done := f.Label()
+		f.find(w, done)
+		err := f.store(w)
+		f.Bind(done)
+		return err
+	default:
+		return f.store(w)
+	}
+}

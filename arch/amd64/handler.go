@@ -1,0 +1,255 @@
+package amd64
+
+// The resident handler stands in a probed process for the signals of a fault (SIGSEGV,
+// SIGBUS, SIGFPE, SIGILL). A fault that is none of ours goes to the handler that was
+// there before, with nothing changed. One in generated code is looked up in a table:
+//
+//	a load of a fetch argument  goes on at its fix-up
+//	a displaced instruction     the instruction pointer becomes that of the original,
+//	                            then the program's own handler sees the fault; when it
+//	                            returns to the original instruction the copy goes on
+//
+// It uses no stack of its own and only registers that a handler may clobber.
+
+// FaultEntry is an entry of the fault table, which is sorted by Lo.
+type FaultEntry struct {
+	Lo, Hi uint64 // addresses of generated code [Lo, Hi)
+	To     uint64 // where a load goes on, or the original instruction
+	Moved  bool   // a displaced instruction
+}
+
+// FaultEntrySize is the size of an entry in memory: Lo, Hi, To, Moved as a word.
+const FaultEntrySize = 32
+
+// HandlerEnv says where the handler finds its data.
+type HandlerEnv struct {
+	Faults  uint64 // address of two words: address of the table, and its length in entries
+	Actions uint64 // saved dispositions: ActionSize bytes for each signal number
+	// ActionHandler is the offset of the saved handler's address in one of them.
+	ActionSize, ActionHandler int32
+	// Resumes says that a handler of the program may return to the instruction that
+	// faulted. Go's never does, and must not find a foreign return address.
+	Resumes bool
+}
+
+// Offsets in what the kernel gives to a handler: struct ucontext (asm/ucontext.h,
+// asm/sigcontext.h) and siginfo.
+const (
+	ucRIP    = 168
+	infoCode = 8
+)
+
+// System calls of the handler.
+const (
+	sysRtSigaction     = 13
+	sysRtSigreturn     = 15
+	sysGetpid          = 39
+	sysGettid          = 186
+	sysRtTgsigqueueinf = 297
+)
+
+// Handler is the code of the resident handler.
+type Handler struct {
+	Code   []byte
+	Entry  uint64 // what rt_sigaction is given
+	Return uint64 // sa_restorer for where the program had none
+}
+
+// NewHandler generates the resident handler at addr.
+func NewHandler(addr uint64, env HandlerEnv) (*Handler, error) {
+	h := handlerCode{Asm: NewAsm(addr), env: env}
+	restorer := h.restorer()
+	entry := h.Here()
+	h.lookup()
+	h.chain()
+	code, err := h.Finish()
+	if err != nil {
+		return nil, err
+	}
+	return &Handler{Code: code, Entry: h.LabelAddr(entry), Return: h.LabelAddr(restorer)}, nil
+}
+
+type handlerCode struct {
+	*Asm
+	env  HandlerEnv
+	back Label // return address of a handler whose context must be mapped back
+}
+
+// restorer emits the plain signal return, in the bytes that unwinders look for.
+func (h *handlerCode) restorer() Label {
+	l := h.Here()
+	h.sigreturn()
+	return l
+}
+
+func (h *handlerCode) sigreturn() {
+	h.Raw(0x48, 0xc7, 0xc0, sysRtSigreturn, 0, 0, 0) // mov $15, %rax
+	h.Syscall()
+}
+
+// table emits R9 = the fault table and RCX = its length.
+func (h *handlerCode) table() {
+	h.MovRI(R8, h.env.Faults)
+	h.MovRM(8, R9, At(R8, 0))
+	h.MovRM(8, RCX, At(R8, 8))
+}
+
+// lookup emits the search for the instruction pointer of the context in RDX and what
+// is done for an entry found. Otherwise control goes on.
+func (h *handlerCode) lookup() {
+	loop, upper, end, none, moved := h.Label(), h.Label(), h.Label(), h.Label(), h.Label()
+	h.table()
+	h.MovRM(8, RAX, At(RDX, ucRIP))
+	h.MovRI(R10, 0)
+	h.Bind(loop) // RCX is above all entries that may hold it, R10 counts those known to start at or before it
+	h.OpRR(OpCmp, 8, R10, RCX)
+	h.Jcc(CondAE, end)
+	h.Lea(R11, AtIndex(R10, RCX, 1, 0))
+	h.ShiftRI(Shr, 8, R11, 1)
+	h.MovRR(8, R8, R11)
+	h.ShiftRI(Shl, 8, R8, 5)
+	h.OpRM(OpCmp, 8, RAX, AtIndex(R9, R8, 1, 0))
+	h.Jcc(CondB, upper)
+	h.Lea(R10, At(R11, 1))
+	h.Jmp(loop)
+	h.Bind(upper)
+	h.MovRR(8, RCX, R11)
+	h.Jmp(loop)
+	h.Bind(end)
+	h.TestRR(8, R10, R10)
+	h.Jcc(CondE, none)
+	h.ShiftRI(Shl, 8, R10, 5)
+	h.Lea(R8, AtIndex(R9, R10, 1, -FaultEntrySize))
+	h.OpRM(OpCmp, 8, RAX, At(R8, 8))
+	h.Jcc(CondAE, none)
+	h.MovRM(8, RAX, At(R8, 16))
+	h.OpMI(OpCmp, 8, At(R8, 24), 0)
+	h.Jcc(CondNE, moved)
+	h.MovMR(8, At(RDX, ucRIP), RAX)
+	h.Ret()
+	h.Bind(moved)
+	h.moved(none)
+	h.Bind(none)
+}
+
+// moved emits what is done for a fault in a displaced instruction whose original is in
+// RAX: a program that handles the signal sees the original address; one that does not
+// dies where it is.
+func (h *handlerCode) moved(none Label) {
+	h.oldHandler()
+	h.OpRI(OpCmp, 8, R8, 1)
+	h.Jcc(CondBE, none)
+	h.MovMR(8, At(RDX, ucRIP), RAX)
+	if !h.env.Resumes {
+		return
+	}
+	h.back = h.Label()
+	h.Lea(R9, AtLabel(h.back, 0))
+	h.MovMR(8, At(RSP, 0), R9)
+}
+
+// oldHandler emits R8 = the handler that was there before ours for the signal in EDI.
+func (h *handlerCode) oldHandler() {
+	h.MovRR(4, RCX, RDI)
+	h.ImulRRI(8, RCX, RCX, h.env.ActionSize)
+	h.MovRI(R8, h.env.Actions)
+	h.OpRR(OpAdd, 8, RCX, R8)
+	h.MovRM(8, R8, At(RCX, h.env.ActionHandler))
+}
+
+// chain emits the handing on of a signal to the disposition that was there before.
+func (h *handlerCode) chain() {
+	dflt := h.Label()
+	h.oldHandler()
+	h.OpRI(OpCmp, 8, R8, 1)
+	h.Jcc(CondBE, dflt)
+	h.JmpR(R8)
+	h.Bind(dflt)
+	h.byDefault()
+	if h.env.Resumes {
+		h.mapBack()
+	}
+}
+
+// byDefault emits the default action: the disposition is put back, and the fault
+// happens again when the handler returns; a signal that somebody sent is sent again.
+// RCX is the saved disposition.
+func (h *handlerCode) byDefault() {
+	out := h.Label()
+	h.Push(RBX)
+	h.Push(RBP)
+	h.Push(R12)
+	h.MovRR(4, RBX, RDI)
+	h.MovRR(8, RBP, RSI)
+	h.MovRR(8, R12, R8)
+	h.OpMI(OpCmp, 4, At(RSI, infoCode), 0)
+	resend := h.Label()
+	h.Jcc(CondLE, resend)
+	h.setDefault()
+	h.Jmp(out)
+	h.Bind(resend)
+	h.OpRI(OpCmp, 8, R12, 1) // ignored, and not a fault: nothing is to be done
+	h.Jcc(CondE, out)
+	h.setDefault()
+	h.queueAgain()
+	h.Bind(out)
+	h.Pop(R12)
+	h.Pop(RBP)
+	h.Pop(RBX)
+	h.Ret()
+}
+
+// setDefault emits rt_sigaction(EBX, {SIG_DFL}, NULL, 8), from the stack.
+func (h *handlerCode) setDefault() {
+	h.Lea(RSP, At(RSP, -32))
+	for i := int32(0); i < 32; i += 8 {
+		h.MovMI(8, At(RSP, i), 0)
+	}
+	h.MovRR(4, RDI, RBX)
+	h.MovRR(8, RSI, RSP)
+	h.MovRI(RDX, 0)
+	h.MovRI(R10, 8)
+	h.MovRI(RAX, sysRtSigaction)
+	h.Syscall()
+	h.Lea(RSP, At(RSP, 32))
+}
+
+// queueAgain emits rt_tgsigqueueinfo(getpid(), gettid(), EBX, RBP).
+func (h *handlerCode) queueAgain() {
+	h.MovRI(RAX, sysGetpid)
+	h.Syscall()
+	h.MovRR(4, RDI, RAX)
+	h.MovRI(RAX, sysGettid)
+	h.Syscall()
+	h.MovRR(4, RSI, RAX)
+	h.MovRR(4, RDX, RBX)
+	h.MovRR(8, R10, RBP)
+	h.MovRI(RAX, sysRtTgsigqueueinf)
+	h.Syscall()
+}
+
+// mapBack emits what runs when the program's handler returned after a fault in a
+// displaced instruction: if it goes on at an instruction that has a copy, it goes on
+// in the copy. The stack pointer is at the signal frame's ucontext.
+func (h *handlerCode) mapBack() {
+	loop, done, next := h.Label(), h.Label(), h.Label()
+	h.Bind(h.back)
+	h.table()
+	h.MovRM(8, RAX, At(RSP, ucRIP))
+	h.Bind(loop)
+	h.TestRR(8, RCX, RCX)
+	h.Jcc(CondE, done)
+	h.OpMI(OpCmp, 8, At(R9, 24), 0)
+	h.Jcc(CondE, next)
+	h.OpMR(OpCmp, 8, At(R9, 16), RAX)
+	h.Jcc(CondNE, next)
+	h.MovRM(8, RAX, At(R9, 0))
+	h.MovMR(8, At(RSP, ucRIP), RAX)
+	h.Jmp(done)
+	h.Bind(next)
+	h.Lea(R9, At(R9, FaultEntrySize))
+	h.OpRI(OpSub, 8, RCX, 1)
+	h.Jmp(loop)
+	h.Bind(done)
+	h.sigreturn()
+}

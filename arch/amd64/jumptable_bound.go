@@ -1,0 +1,360 @@
+package amd64
+
+// bound is what is known of an index's size.
+type bound struct {
+	known  bool
+	strict bool   // from a comparison, not from the width of a type or a mask
+	max    uint64 // the greatest value, inclusive
+}
+
+// limit says that what locus holds, in its low bits, is at most max.
+type limit struct {
+	l    locus
+	bits uint8 // 0: no limit
+	max  uint64
+}
+
+// noCond stands for no condition.
+const noCond = 0xff
+
+// boundState is a place of the search: what is looked for before node, and what the path
+// from there to the jump has shown.
+type boundState struct {
+	node int32
+	l    locus
+	bits uint8    // the low bits of l that matter
+	cap  uint64   // bound by width or mask, if not 0
+	cc   uint8    // condition that holds of the flags set last, or noCond
+	lims [2]limit // of other places
+}
+
+// maxBoundStates bounds the search for one bounds check.
+const maxBoundStates = 4096
+
+// bound looks back along all paths from node at for what limits the value of l there:
+// the comparison and branch of a bounds check, a mask, or a load of a byte. One path
+// without a limit makes the bound unknown.
+func (r *resolver) bound(l locus, at int32) bound {
+	b := boundSearch{fl: r.fl, res: r, seen: map[boundState]bool{}, found: bound{known: true, strict: true}}
+	b.push(boundState{node: at, l: l, bits: 64, cc: noCond})
+	for len(b.work) > 0 && b.found.known {
+		st := b.work[len(b.work)-1]
+		b.work = b.work[:len(b.work)-1]
+		b.back(st)
+	}
+	if b.ends == 0 || b.found.max >= maxTableEntries {
+		return bound{}
+	}
+	return b.found
+}
+
+type boundSearch struct {
+	fl    *Flow
+	res   *resolver
+	seen  map[boundState]bool
+	work  []boundState
+	found bound
+	ends  int
+}
+
+func (b *boundSearch) push(st boundState) {
+	if b.seen[st] {
+		return
+	}
+	if len(b.seen) >= maxBoundStates {
+		b.found = bound{}
+		return
+	}
+	b.seen[st] = true
+	b.work = append(b.work, st)
+}
+
+// end closes a path with a limit.
+func (b *boundSearch) end(limit uint64, strict bool) {
+	b.ends++
+	b.found.max = max(b.found.max, limit)
+	b.found.strict = b.found.strict && strict
+}
+
+// fail closes a path on which no comparison was found.
+func (b *boundSearch) fail(st boundState) {
+	if st.cap == 0 {
+		b.found = bound{}
+		return
+	}
+	b.end(st.cap, false)
+}
+
+// back goes on to the predecessors of st.
+func (b *boundSearch) back(st boundState) {
+	if b.fl.marked(b.fl.nodes[st.node].addr, markEntry) {
+		b.fail(st)
+	}
+	for _, p := range b.fl.preds(st.node) {
+		s := st
+		s.node = p
+		b.pass(st.node, s)
+	}
+}
+
+// pass carries st, which holds behind its node on the way to succ, to before the node.
+func (b *boundSearch) pass(succ int32, st boundState) {
+	n := &b.fl.nodes[st.node]
+	if n.in.Kind == KindJcc {
+		if cc := edgeCond(n, succ); cc != noCond && (st.cc == noCond || !upper(st.cc)) {
+			st.cc = cc
+		}
+		b.push(st)
+		return
+	}
+	writes := b.fl.effects(st.node).writes
+	if st.cc != noCond && writes&Flags != 0 {
+		if lim := b.compared(st.node, st.cc); lim.bits != 0 && b.learn(&st, lim) {
+			return
+		}
+		st.cc = noCond
+	}
+	switch b.fl.passes(st.l, st.node) {
+	case passDead:
+		return
+	case passUnknown:
+		b.fail(st)
+		return
+	case passDefines:
+		b.define(n, st)
+		return
+	}
+	b.push(b.forget(st))
+}
+
+// edgeCond gives the condition that holds on the way from the branch n to succ.
+func edgeCond(n *flowNode, succ int32) uint8 {
+	switch {
+	case n.jump == n.next:
+		return noCond
+	case n.jump == succ:
+		return n.in.Opcode & 0xf
+	}
+	return n.in.Opcode&0xf ^ 1
+}
+
+// Conditions that limit the left side of a comparison from above (SDM vol. 1
+// appendix B).
+const (
+	condB  = 0x2
+	condE  = 0x4
+	condBE = 0x6
+	condL  = 0xc
+	condLE = 0xe
+)
+
+func upper(cc uint8) bool {
+	switch cc {
+	case condB, condE, condBE, condL, condLE:
+		return true
+	}
+	return false
+}
+
+// compared gives what a comparison at node id limits if cc holds behind it.
+func (b *boundSearch) compared(id int32, cc uint8) limit {
+	n := &b.fl.nodes[id]
+	in := &n.in
+	if !upper(cc) || in.Enc != EncLegacy || in.Map != MapOne || in.Ext != 0 {
+		return limit{}
+	}
+	lim := limit{bits: opSize(in) * 8}
+	val := uint64(in.Imm)
+	switch op := in.Opcode; {
+	case op == 0x80 && in.ModRM>>3&7 == 7, op == 0x3c:
+		lim.bits = 8
+		if op == 0x80 && in.Mod() == 3 && in.Rex == 0 && in.RM() >= 4 { // ah, ch, dh, bh
+			return limit{}
+		}
+	case (op == 0x81 || op == 0x83) && in.ModRM>>3&7 == 7, op == 0x3d:
+	case op == 0x39: // cmp r, rm
+		vs := b.res.reg(Reg(in.Reg()), id, maxValueDepth-2)
+		if len(vs) != 1 || vs[0].kind != valConst {
+			return limit{}
+		}
+		val = vs[0].c
+	default:
+		return limit{}
+	}
+	var ok bool
+	if lim.l, ok = b.left(n); !ok {
+		return limit{}
+	}
+	lim.max = val & (1<<lim.bits - 1)
+	if cc == condB || cc == condL {
+		if lim.max == 0 {
+			return limit{}
+		}
+		lim.max--
+	}
+	return lim
+}
+
+// left is the left operand of a comparison: the accumulator, a register, a stack slot.
+func (b *boundSearch) left(n *flowNode) (locus, bool) {
+	switch {
+	case !n.in.HasModRM:
+		return locus{reg: RAX}, true
+	case n.in.Mod() == 3:
+		return locus{reg: Reg(n.in.RM())}, true
+	}
+	a, ok := b.fl.operand(n)
+	if !ok {
+		return locus{}, false
+	}
+	return memOf(a)
+}
+
+// learn uses a limit. It says whether that closes the path.
+func (b *boundSearch) learn(st *boundState, lim limit) bool {
+	if lim.l == st.l && (lim.bits >= st.bits || lim.bits >= 32) {
+		b.end(lim.max, true)
+		return true
+	}
+	st.lims[1] = st.lims[0]
+	st.lims[0] = lim
+	return false
+}
+
+// forget drops what st's node makes untrue of the values before it.
+func (b *boundSearch) forget(st boundState) boundState {
+	for i := range st.lims {
+		if st.lims[i].bits != 0 && b.fl.passes(st.lims[i].l, st.node) != passThrough {
+			st.lims[i] = limit{}
+		}
+	}
+	return st
+}
+
+// narrow sets how many bits matter, and says whether a limit found on the way closes
+// the path.
+func (b *boundSearch) narrow(st *boundState, bits uint8) bool {
+	st.bits = min(st.bits, bits)
+	for _, lim := range st.lims {
+		if lim.bits != 0 && lim.l == st.l && (lim.bits >= st.bits || lim.bits >= 32) {
+			b.end(lim.max, true)
+			return true
+		}
+	}
+	return false
+}
+
+// define goes on at node n, which sets what is looked for.
+func (b *boundSearch) define(n *flowNode, st boundState) {
+	bits, src, srcBits := b.source(n, &st)
+	if b.narrow(&st, bits) {
+		return
+	}
+	switch src {
+	case fromNowhere:
+		b.fail(st)
+	case fromConst:
+		b.end(uint64(uint32(n.in.Imm)), true)
+	case fromZero:
+		b.end(0, true)
+	default:
+		st.l = *src
+		st = b.forget(st)
+		if !b.narrow(&st, srcBits) {
+			b.push(st)
+		}
+	}
+}
+
+// What else than a locus a value can come from.
+var (
+	fromNowhere *locus
+	fromConst   = &locus{mem: true, disp: -1}
+	fromZero    = &locus{mem: true, disp: -2}
+)
+
+// source gives how many bits n sets (those above are 0 or the sign), and from where it
+// takes how many.
+func (b *boundSearch) source(n *flowNode, st *boundState) (bits uint8, src *locus, srcBits uint8) {
+	in := &n.in
+	bits = opSize(in) * 8
+	if in.Enc != EncLegacy || in.Ext != 0 {
+		return 64, fromNowhere, 0
+	}
+	if in.Map == Map0F {
+		return b.sourceTwo(n, st, bits)
+	}
+	if in.Map != MapOne {
+		return 64, fromNowhere, 0
+	}
+	isDst := in.HasModRM && in.Mod() == 3 && !st.l.mem && Reg(in.RM()) == st.l.reg
+	switch op := in.Opcode; {
+	case op == 0x8b:
+		return bits, b.operandLocus(n), bits
+	case op == 0x63:
+		return 32, b.operandLocus(n), 32
+	case op == 0x89:
+		return bits, &locus{reg: Reg(in.Reg())}, bits
+	case op == 0x88 && st.l.mem:
+		return 8, byteReg(in), 8
+	case op == 0x98:
+		return bits / 2, &locus{reg: RAX}, bits / 2
+	case op>>3 == 0xb8>>3, op == 0xc7:
+		return bits, fromConst, 0
+	case (op == 0x31 || op == 0x33) && isDst && in.Reg() == in.RM():
+		return bits, fromZero, 0
+	case (op == 0x81 || op == 0x83) && isDst && in.ModRM>>3&7 == 4, op == 0x25: // and
+		st.cap = capped(st.cap, uint64(in.Imm))
+	case op == 0xc1 && isDst && in.ModRM>>3&7 == 5 && bits >= 32: // shr
+		st.cap = capped(st.cap, (1<<bits-1)>>(uint64(in.Imm)&uint64(bits-1)))
+	}
+	return bits, fromNowhere, 0
+}
+
+// sourceTwo is source for the opcodes behind 0F.
+func (b *boundSearch) sourceTwo(n *flowNode, st *boundState, bits uint8) (uint8, *locus, uint8) {
+	from := uint8(8)
+	switch n.in.Opcode {
+	case 0xb7, 0xbf:
+		from = 16
+	case 0xb6, 0xbe:
+		if n.in.Mod() == 3 && n.in.Rex == 0 && n.in.RM() >= 4 {
+			return bits, fromNowhere, 0
+		}
+	default:
+		return bits, fromNowhere, 0
+	}
+	if n.in.Opcode < 0xb8 { // zero-extended
+		st.cap = capped(st.cap, 1<<from-1)
+	}
+	return from, b.operandLocus(n), from
+}
+
+// capped is the smaller of two bounds, of which 0 is none.
+func capped(a, b uint64) uint64 {
+	if a == 0 || b < a {
+		return b
+	}
+	return a
+}
+
+// operandLocus is the r/m operand as a locus, or nil.
+func (b *boundSearch) operandLocus(n *flowNode) *locus {
+	if n.in.Mod() == 3 {
+		return &locus{reg: Reg(n.in.RM())}
+	}
+	if a, ok := b.fl.operand(n); ok {
+		if m, ok := memOf(a); ok {
+			return &m
+		}
+	}
+	return fromNowhere
+}
+
+// byteReg is the register of a byte form's reg field, unless it is ah to bh.
+func byteReg(in *Inst) *locus {
+	if in.Rex == 0 && in.Reg() >= 4 {
+		return fromNowhere
+	}
+	return &locus{reg: Reg(in.Reg())}
+}

@@ -1,0 +1,295 @@
+package amd64
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+)
+
+// JumpLen is the length of the jump that a region's first bytes become: E9 and a
+// displacement of four bytes.
+const JumpLen = 5
+
+// maxBack is how many bytes before a probe point a region may start, so that a short
+// last instruction of a block (a ret) is covered by what stands before it.
+const maxBack = 32
+
+// pageSize is the unit in which the kernel writes another process's memory at once.
+const pageSize = 4096
+
+// Rule names a condition of a region that does not hold.
+type Rule string
+
+// Rules of a region. F119 to F124 of the documents call the bytes replaced the DCR and
+// its inner bytes the JTPR.
+const (
+	RuleBoundary  Rule = "not an instruction boundary"
+	RuleUndecoded Rule = "instruction is not known"
+	RuleRelocate  Rule = "instruction can not run elsewhere"
+	RuleTarget    Rule = "another instruction jumps into the bytes"
+	RuleCall      Rule = "a call stands before the last instruction"
+	RuleRoom      Rule = "too short before the next code"
+	RulePage      Rule = "the jump would cross a page"
+	RuleOverlap   Rule = "the bytes belong to another probe's region"
+	RuleSyscall   Rule = "a system call in the bytes would restart inside them"
+)
+
+// Refusal says why no region can stand at an address.
+type Refusal struct {
+	Addr  uint64 // the instruction that is in the way
+	Rule  Rule
+	Bytes []byte // its bytes
+	Err   error  // the cause, if there is one
+}
+
+// Error tells the rule, the place and the bytes.
+func (r *Refusal) Error() string {
+	s := fmt.Sprintf("%s at 0x%x (% x)", string(r.Rule), r.Addr, r.Bytes)
+	if r.Err != nil {
+		s += ": " + r.Err.Error()
+	}
+	return s
+}
+
+// Unwrap gives the cause.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Step is one instruction of a region.
+type Step struct {
+	Addr uint64
+	Inst *Inst
+	Code []byte
+}
+
+// Region is a run of whole instructions whose first JumpLen bytes become a jump to a
+// detour. The bytes after those stay as they are: code that jumps to an instruction
+// there still finds it.
+type Region struct {
+	Addr  uint64
+	Len   uint64 // bytes of the instructions, and of the padding that the jump needs
+	Steps []Step
+	Ends  bool // the last instruction never falls through
+}
+
+// End is the address after the region's last instruction (or its padding).
+func (r *Region) End() uint64 { return r.Addr + r.Len }
+
+// Holds says whether the region has an instruction at addr.
+func (r *Region) Holds(addr uint64) bool {
+	for _, s := range r.Steps {
+		if s.Addr == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// Regions plans jump regions for one function.
+type Regions struct {
+	Flow *Flow
+	// Padding gives the number of bytes from addr, the end of the function,
+	// that belong to nobody.
+	Padding func(addr uint64) int
+	// Prohibited says that addr lies in bytes that must stay (an rseq critical
+	// section, a foreign breakpoint); nil: none.
+	Prohibited func(addr uint64) bool
+}
+
+// Plan finds regions that cover all points, in address order. points must be sorted
+// and without doubles. refused holds the points that none covers.
+func (p *Regions) Plan(points []uint64) (regions []*Region, refused map[uint64]*Refusal) {
+	refused = map[uint64]*Refusal{}
+	var floor uint64
+	for _, pt := range points {
+		if n := len(regions); n > 0 && regions[n-1].Holds(pt) {
+			continue
+		}
+		r, ref := p.cover(pt, floor)
+		if ref != nil && len(regions) > 0 {
+			if ext := p.extend(regions[len(regions)-1], pt); ext != nil {
+				regions[len(regions)-1] = ext
+				floor = ext.End()
+				continue
+			}
+		}
+		if ref != nil {
+			refused[pt] = ref
+			continue
+		}
+		regions = append(regions, r)
+		floor = r.End()
+	}
+	return regions, refused
+}
+
+// cover finds a region that holds pt and starts at or after floor: at pt itself, else
+// at the nearest instruction before it from which control only falls to pt.
+func (p *Regions) cover(pt, floor uint64) (*Region, *Refusal) {
+	if _, ok := p.Flow.Inst(pt); !ok {
+		return nil, &Refusal{Addr: pt, Rule: RuleBoundary}
+	}
+	if pt < floor {
+		return nil, p.refuse(pt, RuleOverlap, nil)
+	}
+	r, first := p.build(pt, pt)
+	if first == nil {
+		return r, nil
+	}
+	if p.Flow.Target(pt) || first.Rule == RuleRelocate && first.Addr == pt {
+		return nil, first
+	}
+	for s := pt; ; {
+		prev, ok := p.Flow.Prev(s)
+		if !ok || prev < floor || pt-prev > maxBack {
+			return nil, first
+		}
+		if r, ref := p.build(prev, pt); ref == nil {
+			return r, nil
+		}
+		if p.Flow.Target(prev) {
+			return nil, first
+		}
+		s = prev
+	}
+}
+
+// extend makes the region longer so that it holds pt, or gives nil.
+func (p *Regions) extend(r *Region, pt uint64) *Region {
+	if pt-r.Addr > maxBack {
+		return nil
+	}
+	ext, ref := p.build(r.Addr, pt)
+	if ref != nil {
+		return nil
+	}
+	return ext
+}
+
+// build makes the region that starts at s and holds the instruction at upto.
+func (p *Regions) build(s, upto uint64) (*Region, *Refusal) {
+	if s%pageSize > pageSize-JumpLen {
+		return nil, p.refuse(s, RulePage, nil)
+	}
+	r := &Region{Addr: s}
+	for a := s; r.Len < JumpLen || a <= upto; {
+		if r.Ends {
+			return p.pad(r, a, upto)
+		}
+		step, ref := p.step(s, a, upto)
+		if ref != nil {
+			return nil, ref
+		}
+		last := r.last()
+		if last != nil && (last.Inst.Kind == KindCall || last.Inst.Kind == KindCallInd) {
+			return nil, p.refuse(last.Addr, RuleCall, nil)
+		}
+		r.Steps = append(r.Steps, step)
+		r.Len += uint64(step.Inst.Len)
+		r.Ends = endsFlow(step.Inst)
+		a += uint64(step.Inst.Len)
+	}
+	return r, nil
+}
+
+func (r *Region) last() *Step {
+	if len(r.Steps) == 0 {
+		return nil
+	}
+	return &r.Steps[len(r.Steps)-1]
+}
+
+// step checks the instruction at a as part of a region that starts at s and must
+// hold upto.
+func (p *Regions) step(s, a, upto uint64) (Step, *Refusal) {
+	in, ok := p.Flow.Inst(a)
+	if !ok {
+		return Step{}, p.refuse(a, RuleRoom, nil)
+	}
+	code := p.Flow.Bytes(a, int(in.Len))
+	if p.Prohibited != nil && p.Prohibited(a) {
+		return Step{}, p.refuse(a, RuleOverlap, nil)
+	}
+	if p.targetBetween(s, a, uint64(in.Len), upto) {
+		return Step{}, p.refuse(a, RuleTarget, nil)
+	}
+	if err := Relocatable(in, code); err != nil {
+		return Step{}, p.refuse(a, RuleRelocate, err)
+	}
+	if in.Kind == KindSyscall && a != s {
+		return Step{}, p.refuse(a, RuleSyscall, nil)
+	}
+	return Step{Addr: a, Inst: in, Code: code}, nil
+}
+
+// targetBetween says whether something jumps to a byte of the instruction of n bytes
+// at a, where that would be wrong: into the jump's inner bytes, or between the start
+// and the last probe point, past which the points before it would not be seen.
+func (p *Regions) targetBetween(s, a, n, upto uint64) bool {
+	for b := a; b < a+n; b++ {
+		if b > s && (b < s+JumpLen || b <= upto) && p.Flow.Target(b) {
+			return true
+		}
+	}
+	return false
+}
+
+// pad completes a region whose last instruction never falls through with the padding
+// that follows the function.
+func (p *Regions) pad(r *Region, a, upto uint64) (*Region, *Refusal) {
+	if a <= upto {
+		return nil, p.refuse(a, RuleRoom, nil)
+	}
+	need := int(JumpLen - r.Len)
+	if have := p.room(a); have < need {
+		return nil, p.refuse(r.last().Addr, RuleRoom, fmt.Errorf("%d bytes are free after it, the jump needs %d", have, need))
+	}
+	for b := a; b < a+uint64(need); b++ {
+		if p.Flow.Target(b) {
+			return nil, p.refuse(b, RuleTarget, nil)
+		}
+	}
+	r.Len = JumpLen
+	return r, nil
+}
+
+// room counts the bytes from a that no code needs.
+func (p *Regions) room(a uint64) int {
+	n := p.Flow.PaddingAt(a)
+	if a+uint64(n) >= p.Flow.End() && p.Padding != nil {
+		n += p.Padding(p.Flow.End())
+	}
+	return n
+}
+
+func (p *Regions) refuse(addr uint64, rule Rule, err error) *Refusal {
+	n := 1
+	if in, ok := p.Flow.Inst(addr); ok {
+		n = int(in.Len)
+	}
+	return &Refusal{Addr: addr, Rule: rule, Bytes: p.Flow.Bytes(addr, n), Err: err}
+}
+
+// endsFlow says whether control never goes on to the next instruction.
+func endsFlow(in *Inst) bool {
+	switch in.Kind {
+	case KindJmp, KindJmpInd, KindRet, KindUndef, KindHlt:
+		return true
+	}
+	return false
+}
+
+// SortPoints sorts addresses and drops doubles.
+func SortPoints(pts []uint64) []uint64 {
+	sort.Slice(pts, func(i, j int) bool { return pts[i] < pts[j] })
+	out := pts[:0]
+	for i, p := range pts {
+		if i == 0 || p != out[len(out)-1] {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// errNotMovable is the cause of a refusal of an instruction that the relocator does
+// not take.
+var errNotMovable = errors.New("not movable")

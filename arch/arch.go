@@ -1,0 +1,187 @@
+// Package arch says what an instruction set supplies to the engine: the analysis of a
+// function, the plan of how a probe gets into it, and the code that the probe runs.
+// The instruction sets are values that build on every host.
+package arch
+
+import (
+	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/ring"
+)
+
+// Func is what the analysis of a function is given.
+type Func struct {
+	Name string
+	Addr uint64
+	Code []byte // its bytes as its file has them, padding excluded
+	// Parts are pieces that the compiler moved away (name.cold), analysed with it.
+	Parts []Part
+	// Entries are further addresses inside that code outside enters: landing pads of
+	// exceptions, other symbols.
+	Entries []uint64
+	Go      bool // compiled by Go
+	// ABI0 says that a Go function follows Go's assembly convention.
+	ABI0 bool
+	// Mem reads the program's constant data; NoReturn says whether a call to an
+	// address never returns; Inside gives the start of the function that holds an
+	// address. Each may be nil.
+	Mem      func(addr uint64, buf []byte) error
+	NoReturn func(target uint64) bool
+	Inside   func(addr uint64) (start uint64, ok bool)
+	// Padding gives the number of bytes after the end of the code at addr that
+	// belong to nobody.
+	Padding func(end uint64) int
+	// Morestack says whether a call to an address grows the stack and starts the
+	// function anew (Go).
+	Morestack func(target uint64) bool
+}
+
+// Part is a piece of a function's code.
+type Part struct {
+	Addr uint64
+	Code []byte
+}
+
+// Exit is an instruction that leaves a function for good.
+type Exit struct {
+	Addr uint64
+	Tail bool // a jump to another function: the value is not known here
+}
+
+// Arch is an instruction set.
+type Arch interface {
+	// Name is Go's name of it.
+	Name() string
+	// Analyse takes a function apart.
+	Analyse(f *Func) (Function, error)
+}
+
+// Function is an analysed function.
+type Function interface {
+	// Check says whether a probe can stand at addr at all: the error tells the
+	// instruction around an address that is no boundary.
+	Check(addr uint64) error
+	// EntryPoint is the instruction at which a probe on the function's entry
+	// stands: past a landing instruction, and in Go past the check of the stack.
+	EntryPoint() uint64
+	// Exits lists the instructions that leave the function. The error says why
+	// they are not all known.
+	Exits() ([]Exit, error)
+	// Plan finds regions that cover the points. refused holds the points that no
+	// region covers, and why.
+	Plan(points []uint64) (regions []Region, refused map[uint64]error)
+	// Detour generates the code for a region at addr.
+	Detour(addr uint64, r Region, work map[uint64][]Work, w *Writer) (*Detour, error)
+	// DetourSize is the most bytes that Detour will need.
+	DetourSize(r Region, work map[uint64][]Work, w *Writer) (int, error)
+	// Patch gives the bytes that a region's start becomes.
+	Patch(r Region, detour uint64) ([]byte, error)
+}
+
+// Region is a run of instructions that a patch replaces.
+type Region interface {
+	Start() uint64
+	// Inner lists the addresses at which a thread that was stopped stands in the
+	// middle of the patch: it must be moved to the copy.
+	Inner() []uint64
+	// Points tells whether the region has an instruction at addr.
+	Holds(addr uint64) bool
+	Tactic() Tactic
+}
+
+// Tactic is how a probe gets control.
+type Tactic string
+
+// Tactics, as they are printed.
+const (
+	TacticJump   Tactic = "jump"
+	TacticBoost  Tactic = "boost"
+	TacticStep   Tactic = "step"
+	TacticUprobe Tactic = "uprobe"
+)
+
+// ThreadID says how generated code learns the id of the thread it runs on.
+type ThreadID uint8
+
+// Sources of the thread id.
+const (
+	TIDSyscall ThreadID = iota // gettid, each time
+	TIDFS                      // a 32-bit word at Writer.TIDOff from the FS base
+	TIDGo                      // g.m.procid
+)
+
+// GoRuntime holds the offsets of a Go program's runtime that generated code needs, in
+// bytes.
+type GoRuntime struct {
+	TLS     int32 // of the pointer to the running g, from the FS base
+	StackLo int32 // g.stack.lo
+	StackHi int32 // g.stack.hi
+	M       int32 // g.m
+	GoID    int32 // g.goid
+	ProcID  int32 // m.procid
+}
+
+// Writer says what generated code knows of the process it runs in.
+type Writer struct {
+	Ring   uint64 // where the ring is mapped
+	Layout ring.Layout
+
+	// HasRseq says that the process's threads register a restartable sequence at
+	// RseqOff from the FS base; one that has not done so takes the locked way.
+	HasRseq bool
+	RseqOff int32
+
+	TID    ThreadID
+	TIDOff int32
+
+	RDPID bool       // the CPU has rdpid
+	Go    *GoRuntime // nil if the program is not a Go program
+}
+
+// Pool is where the instances of one return probe live: a table of slots in the
+// process's private memory. A slot holds its key, 0 if it is free, and the values
+// saved at entry.
+type Pool struct {
+	Base   uint64
+	Slots  int    // log2 of the number of slots
+	Stride int    // log2 of the bytes of a slot
+	Max    uint32 // most instances at once; 0: as many as there are slots
+	Active uint64 // address of a 32-bit count of instances; used only with Max
+}
+
+// Role says what a Work does.
+type Role uint8
+
+// Roles.
+const (
+	RoleRecord Role = iota // record (or count) at the point
+	RoleEntry              // a return probe's entry: claim an instance
+	RoleExit               // a return probe's exit: find the instance, record (or count), give it back
+)
+
+// Work is what one probe does at one point.
+type Work struct {
+	Event int
+	Role  Role
+	Count bool // count runs instead of recording them
+	Prog  *fetch.Program
+	Pool  *Pool // RoleEntry and RoleExit
+	// Unknown: the exit is a tail jump, so the function's value is not known here.
+	Unknown bool
+}
+
+// Fixup tells where to go on when the load at At faults.
+type Fixup struct{ At, To uint64 }
+
+// Detour is the generated code of one region.
+type Detour struct {
+	Addr   uint64
+	Code   []byte
+	Pairs  []Pair  // the region's instructions and their copies
+	Fixups []Fixup // sorted by At
+	// Entry of each point's work: a thread that is to run the instruction at the
+	// address with its probes goes there.
+	Points map[uint64]uint64
+}
+
+// Pair is an instruction's address and that of its copy in a detour.
+type Pair struct{ Orig, Copy, CopyEnd uint64 }

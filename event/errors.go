@@ -1,0 +1,77 @@
+package event
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+)
+
+// Location is what the kernel's error_log calls the parser of probe definitions.
+const Location = "trace_kprobe"
+
+// Error is a definition that was refused: by the parser, or later, when its place was
+// looked up or its arguments compiled. It answers errors.Is with the error number of its
+// code and with whatever caused it.
+type Error struct {
+	Code Code
+	Text string // why and what to do instead, beyond the code's own text; may be empty
+	Line int    // line in the file, from 1; 0 if it was not read from one
+	Cmd  string // the definition, its words joined by single spaces
+	Pos  int    // byte of Cmd that is wrong; len(Cmd)+1 where a word is missing
+	Err  error  // what caused it, or nil
+}
+
+// Error gives the error in one line.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Line > 0 {
+		fmt.Fprintf(&b, "line %d, ", e.Line)
+	}
+	fmt.Fprintf(&b, "column %d: %s", e.column()+1, e.Code.Text())
+	if e.Text != "" {
+		b.WriteString(": " + e.Text)
+	}
+	if e.Err != nil {
+		b.WriteString(": " + e.Err.Error())
+	}
+	return b.String()
+}
+
+// Detail gives the error as the kernel's error_log does (without its time): the text,
+// the definition, and a caret below what is wrong.
+func (e *Error) Detail() string {
+	return fmt.Sprintf("%s: error: %s\n  Command: %s\n%*s^\n",
+		Location, e.Code.Text(), e.Cmd, len("  Command: ")+e.column(), "")
+}
+
+// Unwrap gives what caused the error.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is says whether target is the error number of the code.
+func (e *Error) Is(target error) bool {
+	no, ok := target.(syscall.Errno)
+	return ok && no == e.Code.Errno()
+}
+
+// column counts the characters before Pos.
+func (e *Error) column() int {
+	if e.Pos > len(e.Cmd) {
+		return utf8.RuneCountInString(e.Cmd) + e.Pos - len(e.Cmd)
+	}
+	return utf8.RuneCountInString(e.Cmd[:max(e.Pos, 0)])
+}
+
+// HasCode says whether err is, or wraps, an Error with this code.
+func HasCode(err error, c Code) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Code == c
+}
+
+// Refuse makes the error for what turned out later about the definition: a place that
+// does not exist, an argument that the target cannot give. pos is Place.Pos, Arg.Pos or
+// Expr.Pos; text says why and what to do instead; cause may be nil.
+func (d *Def) Refuse(c Code, pos int, text string, cause error) *Error {
+	return &Error{Code: c, Text: text, Line: d.Line, Cmd: d.Text, Pos: pos, Err: cause}
+}

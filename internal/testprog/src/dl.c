@@ -1,0 +1,61 @@
+// Loads and unloads shared objects.
+//
+//	dl     commands: open PATH, call N, close, cycle PATH, count, quit
+//
+// "call N" calls lib_work of the open object N times; "cycle PATH" opens, calls it 100 times
+// and closes. Results must be a*2+b (libdlone) or a*3+b (libdltwo): "bad" counts others.
+#include "prog.h"
+#include <dlfcn.h>
+
+static void *handle;
+static uint64_t (*work)(uint64_t, uint64_t);
+static uint64_t calls, opened, bad, factor;
+
+static void open_(const char *path) {
+	handle = dlopen(path, RTLD_NOW);
+	if (!handle) {
+		fprintf(stderr, "dlopen: %s\n", dlerror());
+		exit(3);
+	}
+	work = (uint64_t(*)(uint64_t, uint64_t))dlsym(handle, "lib_work");
+	factor = strstr(path, "dltwo") ? 3 : 2;
+	opened++;
+}
+
+static void call(uint64_t n) {
+	for (uint64_t i = 0; i < n && work; i++, calls++)
+		bad += work(i, 5) != i * factor + 5;
+}
+
+static void close_(void) {
+	if (handle)
+		bad += dlclose(handle) != 0;
+	handle = NULL;
+	work = NULL;
+}
+
+static void report(void) {
+	say("{\"lib_work\":%" PRIu64 ",\"opened\":%" PRIu64 ",\"addr\":%" PRIu64 ",\"bad\":%" PRIu64 "}", calls, opened,
+	    (uint64_t)(uintptr_t)work, bad);
+}
+
+int main(void) {
+	char line[256];
+	say("ready");
+	while (command(line) && !is(line, "quit")) {
+		if (is(line, "open"))
+			open_(line + 5);
+		if (is(line, "call"))
+			call(number(line, "call", 1));
+		if (is(line, "close"))
+			close_();
+		if (is(line, "cycle")) {
+			open_(line + 6);
+			call(100);
+			close_();
+		}
+		report();
+	}
+	report();
+	return 0;
+}

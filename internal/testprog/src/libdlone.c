@@ -1,0 +1,10 @@
+// A shared object for dl: lib_work returns a*2+b.
+// build: -shared -fPIC -Wl,-soname,libdlone.so
+#include <stdint.h>
+
+uint64_t lib_calls;
+
+__attribute__((noinline)) uint64_t lib_work(uint64_t a, uint64_t b) {
+	__atomic_add_fetch(&lib_calls, 1, __ATOMIC_RELAXED);
+	return a * 2 + b;
+}

@@ -1,0 +1,93 @@
+// Runs under a seccomp filter.
+//
+//	seccomp MODE     commands: go N, count, quit
+//
+// MODE: strict (mode 1: read, write, exit, sigreturn), kill and errno (a filter that lets
+// through the few calls that the program makes, and kills the process or answers EPERM for
+// every other one), trap (every other one raises SIGSYS, which a handler counts), none.
+#include "prog.h"
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+static uint64_t calls, bad;
+static volatile uint64_t sigsys;
+
+NOINLINE uint64_t jailed(uint64_t a, uint64_t b) { return a * 7 + b; }
+
+static void on_sys(int sig) {
+	(void)sig;
+	sigsys++;
+}
+
+#define ALLOW(nr) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+static void filter(uint32_t otherwise) {
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		ALLOW(SYS_read),
+		ALLOW(SYS_write),
+		ALLOW(SYS_exit),
+		ALLOW(SYS_exit_group),
+		ALLOW(SYS_rt_sigreturn),
+		BPF_STMT(BPF_RET | BPF_K, otherwise),
+	};
+	struct sock_fprog prog = {sizeof code / sizeof *code, code};
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog))
+		die("seccomp");
+}
+
+static void out(const char *s, size_t n) {
+	if (syscall(SYS_write, 1, s, n) != (long)n)
+		syscall(SYS_exit, 4);
+}
+
+static void report(void) {
+	char buf[128];
+	int n = snprintf(buf, sizeof buf, "{\"jailed\":%" PRIu64 ",\"sigsys\":%" PRIu64 ",\"bad\":%" PRIu64 "}\n", calls,
+			 sigsys, bad);
+	out(buf, (size_t)n);
+}
+
+// line reads a command byte by byte: the C library's buffers may need other system calls.
+static int line(char *s, int max) {
+	for (int n = 0; n < max - 1; n++) {
+		if (syscall(SYS_read, 0, s + n, 1) != 1)
+			return 0;
+		if (s[n] == '\n') {
+			s[n] = 0;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+int main(int argc, char **argv) {
+	const char *mode = argc > 1 ? argv[1] : "none";
+	char cmd[256];
+	signal(SIGSYS, on_sys);
+	if (strcmp(mode, "strict") == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT))
+		die("seccomp");
+	if (strcmp(mode, "kill") == 0)
+		filter(SECCOMP_RET_KILL_PROCESS);
+	if (strcmp(mode, "errno") == 0)
+		filter(SECCOMP_RET_ERRNO | EPERM);
+	if (strcmp(mode, "trap") == 0)
+		filter(SECCOMP_RET_TRAP);
+	out("ready\n", 6);
+	while (line(cmd, sizeof cmd) && !is(cmd, "quit")) {
+		if (is(cmd, "go"))
+			for (uint64_t i = 0, max = number(cmd, "go", 1); i < max; i++, calls++)
+				bad += jailed(i, 2) != i * 7 + 2;
+		report();
+	}
+	report();
+	syscall(SYS_exit, 0);
+	return 0;
+}

@@ -1,0 +1,367 @@
+package testprog
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// counted is what a program must count after one command.
+type counted struct {
+	program string
+	args    []string
+	command string
+	want    map[string]uint64
+}
+
+// Each program, unprobed, counts what its source says, and finds nothing bad. What a
+// program counts is what tests compare probes with, so it is pinned here.
+func TestProgramsCount(t *testing.T) {
+	work := map[string]uint64{"f_lea": 400, "bad": 0}
+	for _, f := range strings.Fields("f_endbr f_push f_nop5 f_patch f_ret f_ptr f_str f_six f_small f_pair f_big f_double") {
+		work[f] = 200
+	}
+	masked := map[string]uint64{"masked_work": 200, "in_masked": 100, "bad": 0}
+	jailed := map[string]uint64{"jailed": 100, "sigsys": 0, "bad": 0}
+	for _, c := range []counted{
+		{"work", []string{"2"}, "go 100", work},
+		// 40 rounds: the depths 1 to 8, five times.
+		{"jmp", nil, "go 40", map[string]uint64{"descend": 180, "returned": 64, "jumped": 116, "bad": 0}},
+		{"exc", nil, "go 40", map[string]uint64{
+			"descend": 180, "returned": 80, "unwound": 100, "dropped": 100, "rethrown": 20, "caught": 20, "bad": 0,
+		}},
+		{"cancel", nil, "go 30", map[string]uint64{
+			"inside": 30, "returned": 10, "cancelled": 10, "exited": 10, "cleaned": 20, "bad": 0,
+		}},
+		{"forker", nil, "go 5", map[string]uint64{
+			"forking": 5, "child_work": 5000, "child_work_in_children": 5000, "bad": 0,
+		}},
+		{"vforker", nil, "go 5", map[string]uint64{"vforking": 5, "parent_work": 5, "bad": 0}},
+		{"trapuser", nil, "go 50", map[string]uint64{"plain": 100, "int3": 50, "raised": 100, "bad": 0}},
+		{"segv", nil, "go 50", map[string]uint64{
+			"touch": 50, "past": 50, "divide": 50, "undefined": 50, "nilread": 100, "jumped": 50, "bad": 0,
+		}},
+		{"sigmask", []string{"none"}, "go 100", masked},
+		{"sigmask", []string{"mask"}, "go 100", masked},
+		{"sigmask", []string{"all"}, "go 100", masked},
+		{"sigmask", []string{"handler"}, "go 100", masked},
+		{"sigmask", []string{"onstack"}, "go 100", masked},
+		{"sigmask", []string{"ignore"}, "go 100", masked},
+		{"exec", nil, "go 100", map[string]uint64{"gen_work": 100, "generation": 0, "bad": 0}},
+		{"exit", nil, "go 100", map[string]uint64{"last_call": 100, "bad": 0}},
+		{"seccomp", []string{"strict"}, "go 100", jailed},
+		{"seccomp", []string{"kill"}, "go 100", jailed},
+		{"seccomp", []string{"errno"}, "go 100", jailed},
+		{"seccomp", []string{"trap"}, "go 100", jailed},
+		{"redzone", nil, "go 100", map[string]uint64{"redzone": 100, "bad": 0}},
+		{"gowork", []string{"2"}, "go 64", map[string]uint64{
+			"main.Ints": 128, "main.Text": 128, "main.Words": 128, "main.Float": 128, "main.(*Tree).Sum": 576,
+			"main.Record": 128, "main.Iface": 128, "main.Deep": 4160, "main.call": 128, "bad": 0,
+		}},
+	} {
+		t.Run(strings.Join(append([]string{c.program}, c.args...), " "), func(t *testing.T) {
+			t.Parallel()
+			p := Start(t, Build(t, c.program), c.args...)
+			same(t, c.command, p.Counts(c.command), c.want)
+			var last map[string]uint64
+			p.Quit(&last)
+			same(t, "quit", last, c.want)
+		})
+	}
+}
+
+func same(t *testing.T, command string, got, want map[string]uint64) {
+	t.Helper()
+	for k, v := range want {
+		if got[k] != v {
+			t.Errorf("%s: %s is %d, want %d", command, k, got[k], v)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%s: counts %v, want %v", command, got, want)
+	}
+}
+
+// Each caller-saved register holds a value across the call of leaf: a leaf that destroys it
+// spoils every round, once where gcc keeps the value and once where the assembly does.
+func TestLeafKeepsNineRegistersLive(t *testing.T) {
+	for _, reg := range append(strings.Fields("rax rcx rdx rsi rdi r8 r9 r10 r11"), "") {
+		t.Run("clobber "+reg, func(t *testing.T) {
+			t.Parallel()
+			var flags []string
+			if reg != "" {
+				flags = []string{"-DCLOBBER=" + reg}
+			}
+			p := Start(t, Build(t, "leaf", flags...))
+			var n map[string]uint64
+			for n["rounds"] == 0 {
+				n = p.Counts("count")
+			}
+			p.Quit(&n)
+			want := uint64(0)
+			if reg != "" {
+				want = 2 * n["rounds"]
+			}
+			if n["bad"] != want || n["leaf"] != 257*n["rounds"] {
+				t.Errorf("counts %v, want bad %d, leaf 257 times rounds", n, want)
+			}
+		})
+	}
+}
+
+// The functions of work start with the instructions that its source names.
+func TestWorkPrologues(t *testing.T) {
+	work := Build(t, "work")
+	for f, want := range map[string]string{
+		"f_lea": "lea", "f_endbr": "endbr64", "f_push": "push", "f_nop5": "nopl", "f_patch": "nop", "f_ret": "ret",
+	} {
+		out, err := exec.Command("objdump", "-d", "--no-show-raw-insn", "--disassemble="+f, work).Output()
+		if err != nil {
+			t.Fatalf("objdump (Debian: apt-get install binutils): %v", err)
+		}
+		_, text, _ := strings.Cut(string(out), "<"+f+">:\n")
+		_, inst, _ := strings.Cut(text, ":\t")
+		if !strings.HasPrefix(inst, want) {
+			t.Errorf("%s starts with %.20q, want %s", f, inst, want)
+		}
+	}
+}
+
+func TestVectorSeesEveryRegister(t *testing.T) {
+	p := Start(t, Build(t, "vector"))
+	n := p.Counts("go 20")
+	if n["vec_leaf"] != 20 || n["bad"] != 0 || n["level"] < 128 {
+		t.Errorf("counts %v", n)
+	}
+}
+
+func TestSigsInterruptsCalls(t *testing.T) {
+	p := Start(t, Build(t, "sigs"), "2")
+	n := p.Counts("go 3000000")
+	if n["hot"] != 6000000+n["hot_in_handlers"] || n["hot_in_handlers"] == 0 || n["bad"] != 0 {
+		t.Errorf("counts %v", n)
+	}
+}
+
+func TestDlOpensBoth(t *testing.T) {
+	p := Start(t, Build(t, "dl"))
+	for _, lib := range []string{"libdlone", "libdltwo", "libdlone"} {
+		p.Ask("cycle "+Build(t, lib), nil)
+	}
+	open := p.Counts("open " + Build(t, "libdlone"))
+	if n := p.Counts("call 5"); n["lib_work"] != 305 || n["opened"] != 4 || n["bad"] != 0 || open["addr"] == 0 {
+		t.Errorf("counts %v, open %v", n, open)
+	}
+}
+
+func TestExecKeepsThePid(t *testing.T) {
+	p := Start(t, Build(t, "exec"))
+	for generation, command := range []string{"exec", "thread"} {
+		p.Send(command)
+		if l := p.Line(); l != "ready" {
+			t.Fatalf("after %s: %q", command, l)
+		}
+		if n := p.Counts("go 7"); n["generation"] != uint64(generation)+1 || n["gen_work"] != 7 {
+			t.Errorf("after %s: counts %v", command, n)
+		}
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	exit := Build(t, "exit")
+	for command, want := range map[string]syscall.WaitStatus{
+		"exit 3": 3 << 8, "_exit 4": 4 << 8, "group": 9 << 8, "within": 7 << 8,
+		"abort": syscall.WaitStatus(syscall.SIGABRT) | 0x80, "kill 9": 9, "kill 15": 15,
+	} {
+		t.Run(command, func(t *testing.T) {
+			p := Start(t, exit)
+			p.Ask("go 10", nil)
+			p.Send(command)
+			got := p.Wait().Sys().(syscall.WaitStatus)
+			if got&^0x80 != want&^0x80 {
+				t.Errorf("status %#x, want %#x", got, want)
+			}
+		})
+	}
+	p := Start(t, exit)
+	if n := p.Counts("main"); n["last_call"] != 0 {
+		t.Errorf("counts %v", n)
+	}
+	if n := p.Counts("go 5"); n["last_call"] != 5 {
+		t.Errorf("without its first thread: counts %v", n)
+	}
+	p.Quit(nil)
+}
+
+func TestForkerKeepsChildren(t *testing.T) {
+	p := Start(t, Build(t, "forker"))
+	var kids []int
+	p.Ask("fork 3", &kids)
+	for _, pid := range kids {
+		if err := syscall.Kill(pid, 0); err != nil {
+			t.Errorf("child %d: %v", pid, err)
+		}
+	}
+	n := p.Counts("release")
+	if len(kids) != 3 || n["forking"] != 3 || n["child_work_in_children"] == 0 || n["bad"] != 0 {
+		t.Errorf("children %v, counts %v", kids, n)
+	}
+}
+
+func TestBadptrCases(t *testing.T) {
+	type testcase struct {
+		What, Kind       string
+		Addr, Value, Len uint64
+	}
+	for _, mode := range []string{"open", "blocked"} {
+		p := Start(t, Build(t, "badptr"), mode)
+		var list struct{ Ptrs, Strs []testcase }
+		p.Ask("list", &list)
+		n := p.Counts("go")
+		if int(n["take_ptr"]) != len(list.Ptrs) || int(n["take_str"]) != len(list.Strs) || n["bad"] != 0 {
+			t.Errorf("%s: counts %v, %d pointers, %d strings", mode, n, len(list.Ptrs), len(list.Strs))
+		}
+		mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", p.PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mem.Close()
+		for _, c := range append(list.Ptrs, list.Strs...) {
+			if c.Kind == "ok" != readable(mem, c.Addr, int(max(c.Len+1, 1))) && c.What != "no access" &&
+				c.What != "made inaccessible" && c.What != "across the edge" && c.What != "runs over the edge" {
+				t.Errorf("%s: %+v: what it says is not so", mode, c)
+			}
+		}
+	}
+}
+
+// readable says whether n bytes at addr can be read through /proc/PID/mem, which also
+// reads pages that the program itself may not.
+func readable(mem *os.File, addr uint64, n int) bool {
+	if addr > 1<<62 {
+		return false
+	}
+	got, err := mem.ReadAt(make([]byte, n), int64(addr))
+	return err == nil && got == n
+}
+
+func TestSpinnerSeesAStop(t *testing.T) {
+	type answer struct{ Gap, Steps, Ns, Cycles uint64 }
+	p := Start(t, Build(t, "spinner"))
+	var before, after answer
+	p.Ask("reset", &before)
+	p.Signal(syscall.SIGSTOP)
+	for p.Alive() && !strings.Contains(p.where(), "T (stopped)") {
+	}
+	start := before.Steps
+	p.Signal(syscall.SIGCONT)
+	for after.Steps <= start { // Ask ends the test if the program is gone
+		p.Ask("gap", &after)
+	}
+	if after.Gap == 0 || after.Gap > after.Ns {
+		t.Errorf("largest gap %d ns of %d", after.Gap, after.Ns)
+	}
+}
+
+func TestGoserverCounts(t *testing.T) {
+	p := Start(t, Build(t, "goserver", "-ldflags=-s -w"))
+	if addr := p.Line(); !strings.HasPrefix(addr, "127.0.0.1:") {
+		t.Fatalf("address %q", addr)
+	}
+	n := p.Counts("load 600 4")
+	want := map[string]uint64{"main.Handle": 600, "recovered": 200, "bad": 0}
+	for k, v := range want {
+		if n[k] != v {
+			t.Errorf("%s is %d, want %d", k, n[k], v)
+		}
+	}
+	if n["climb_unwound"] == 0 || n["main.Climb"] <= n["climb_unwound"] || n["main.Walk"] == 0 {
+		t.Errorf("counts %v", n)
+	}
+}
+
+// Every source compiles in the forms in which real programs come.
+func TestVariantsBuild(t *testing.T) {
+	for _, flags := range [][]string{{"-static"}, {"-static-pie", "-fPIE"}, {"-no-pie", "-fno-pie"}, {"-O0"}} {
+		p := Start(t, Build(t, "work", flags...), "1")
+		if n := p.Counts("go 10"); n["f_push"] != 10 || n["bad"] != 0 {
+			t.Errorf("%v: counts %v", flags, n)
+		}
+	}
+}
+
+// No source is left without a test that runs it.
+func TestAllSourcesAreListed(t *testing.T) {
+	tested := strings.Fields("badptr cancel dl exc exec exit forker jmp leaf libdlone libdltwo redzone seccomp segv sigmask sigs spinner trapuser vector vforker work prog.h")
+	files, err := fs.ReadDir(sources, "src")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for _, f := range files {
+		name := f.Name()
+		if ext := filepath.Ext(name); ext != ".h" {
+			name = strings.TrimSuffix(name, ext)
+		}
+		have = append(have, name)
+	}
+	for _, name := range have {
+		if !strings.Contains(" "+strings.Join(tested, " ")+" ", " "+name+" ") {
+			t.Errorf("src/%s is not among the programs that a test here runs", name)
+		}
+	}
+}
+
+// failure stands in for a test, to see that a wrong program fails one.
+type failure struct {
+	*testing.T
+	said string
+}
+
+func (f *failure) Fatalf(format string, args ...any) {
+	f.said = fmt.Sprintf(format, args...)
+	panic(f)
+}
+
+func fails(t *testing.T, what, words string, do func(tb TB)) {
+	t.Helper()
+	f := &failure{T: t}
+	defer func() {
+		if recover() == nil || !strings.Contains(f.said, words) {
+			t.Errorf("%s: said %q, want %q in it", what, f.said, words)
+		}
+	}()
+	do(f)
+}
+
+func TestFailuresAreTold(t *testing.T) {
+	fails(t, "missing program", "no such file", func(tb TB) { Start(tb, "/nonexistent") })
+	fails(t, "missing source", "does not exist", func(tb TB) { Build(tb, "nothing") })
+	fails(t, "silent program", "its output ended", func(tb TB) { Start(tb, "/bin/true") })
+	fails(t, "other program", `first line "x"`, func(tb TB) { Start(tb, "/bin/echo", "x") })
+	fails(t, "status", "ended with exit status 2", func(tb TB) {
+		p := Start(tb, "/bin/sh", "-c", "echo ready; read x; echo '{}'; exit 2")
+		p.Quit(nil)
+	})
+	fails(t, "no JSON", "answer", func(tb TB) {
+		p := Start(tb, "/bin/sh", "-c", "echo ready; read x; echo hello")
+		p.Counts("count")
+	})
+}
+
+func TestKillEndsAStoppedProgram(t *testing.T) {
+	p := Start(t, Build(t, "work"))
+	if !p.Alive() {
+		t.Fatal("not alive after start")
+	}
+	p.Signal(syscall.SIGSTOP)
+	p.Kill()
+	if p.Alive() {
+		t.Error("alive after Kill")
+	}
+}

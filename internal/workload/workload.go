@@ -1,0 +1,40 @@
+// Package workload is what `kprobe bench` measures on: the same functions, called in tight
+// loops, once in C (Sources, for machines with a C compiler) and once in Go assembly, for
+// the command to run as a subprocess of itself where there is none.
+//
+// Both speak one protocol, told at the top of src/bench.c. Both hold a tracepoint written by
+// hand, which sets the bar for kprobe's own records.
+package workload
+
+import (
+	"embed"
+
+	"kprobes.dev/kprobes/internal/cbuild"
+)
+
+// Sources holds the C program bench and its tracepoint, in directory src.
+//
+//go:embed src
+var Sources embed.FS
+
+// BuildC compiles the C program, once, and returns its path. It fails with
+// cbuild.ErrNoCompiler where there is no gcc.
+func BuildC() (string, error) { return cbuild.Build(Sources, "src", "bench") }
+
+// Functions are the functions of a workload that `run` takes, by their names in the C
+// program; the first instruction of each is of the class that its name says.
+var Functions = []string{"bench_lea", "bench_endbr", "bench_push", "bench_nop5", "bench_ret", "bench_traced"}
+
+// Result is the answer to `run`.
+type Result struct {
+	Func    string  `json:"func"`
+	Threads int     `json:"threads"`
+	Calls   uint64  `json:"calls"`  // made by all threads together
+	Min     float64 `json:"min"`    // ns per call in the fastest batch
+	Median  float64 `json:"median"` // ns per call in the median batch of all threads
+}
+
+// Written is the answer to `written`: how many records the tracepoint wrote.
+type Written struct {
+	Records uint64 `json:"records"`
+}

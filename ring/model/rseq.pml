@@ -1,0 +1,174 @@
+/*
+ * The protocol of an rseq shard: steps R1-R5, L and C1-C5 of protocol.go.
+ *
+ * One CPU, on which threads replace each other at any step, one of them a signal
+ * handler of thread 0; a reader on another CPU. The CPU has a store buffer (x86-TSO):
+ * what its threads store reaches memory later, in order. One thread may be killed at any
+ * step. Words of a record hold its time stamp, so that a torn record shows.
+ *
+ * Deliberate mistakes, for each of which the check must find an error:
+ *   PUBLISH_FIRST  the head is stored before the record
+ *   NO_RESTART     a preempted section goes on where it was
+ *   TAIL_EARLY     the reader gives the space back before it has copied
+ *   LOSS_SILENT    a full shard drops without counting
+ */
+#define UNITS   4               /* positions before a place repeats */
+#define MAXREC  3               /* units of the largest record */
+#define WORDS   6               /* UNITS + MAXREC - 1: data and slack */
+#define THREADS 3               /* 0 and 1, and 2: the handler that interrupts 0 */
+#define HANDLER 2
+#ifndef RUNS
+#define RUNS    2               /* attempts of threads 0 and 1; the handler makes one */
+#endif
+
+#ifndef SWITCHES
+#define SWITCHES 3              /* of threads in mid-run; they also switch when one ends */
+#endif
+
+#define HEAD    WORDS           /* address of the head in the store buffer */
+
+byte mem[WORDS];                /* memory as the reader sees it */
+byte head, tail;
+byte cpuhead;                   /* the head as this CPU sees it: its own stores included */
+chan buffer = [5] of { byte, byte };
+
+byte cur = 0;                   /* the thread on the CPU */
+bool restart[THREADS];          /* it was interrupted inside its section */
+bool inside[THREADS];
+bool over[THREADS];             /* ended or killed */
+bool mayKill = true;
+byte switches = 0;
+bool handling = false;          /* thread 0 cannot run before its handler returns */
+
+byte commits = 0;               /* records published so far */
+byte owed = 0;                  /* published and not read */
+byte uncounted = 0;             /* dropped and not counted */
+
+/* STEP: one instruction of the thread, if it is on the CPU and was not interrupted. */
+#define STEP(x) atomic {			\
+	over[me] || cur == me && len(buffer) < 5;	\
+	if					\
+	:: over[me] -> goto gone		\
+	:: !over[me] && restart[me] -> restart[me] = false; goto begin	\
+	:: else -> x				\
+	fi }
+
+#define PUT(a, v) buffer!a, v; if :: a == HEAD -> cpuhead = v :: else fi
+
+#define word0 ((stamp << 2) | n)
+#define NOW   ((commits + 1) * 4 + me)   /* the time: grows with every record, and no two threads see the same */
+
+active [THREADS] proctype writer()
+{
+	byte me = _pid, left, n, h, stamp, i;
+
+	left = (me == HANDLER -> 1 : RUNS);
+	do
+	:: left == 0 -> break
+	:: left > 0 ->
+		if :: n = 2 :: n = 3 fi;
+begin:
+		STEP(inside[me] = true; h = cpuhead);				/* R1 */
+		if
+		:: h + n - tail > UNITS ->					/* R2, L */
+#ifdef LOSS_SILENT
+			STEP(uncounted++; inside[me] = false)
+#else
+			STEP(inside[me] = false)
+#endif
+		:: else ->
+			STEP(stamp = NOW);				/* R3 */
+#ifdef PUBLISH_FIRST
+			STEP(PUT(HEAD, h + n); commits++; owed++);
+#endif
+			i = 0;
+			do
+			:: i == n -> break
+			:: i < n ->						/* R4 */
+				STEP(if :: i == 0 -> PUT(h % UNITS, word0) :: else -> PUT(h % UNITS + i, stamp) fi; i++)
+			od;
+#ifdef PUBLISH_FIRST
+			STEP(inside[me] = false)
+#else
+			STEP(PUT(HEAD, h + n); commits++; owed++; inside[me] = false)	/* R5 */
+#endif
+		fi;
+		d_step { left--; n = 0; h = 0; stamp = 0; i = 0 }
+	od;
+	atomic { over[me] || cur == me; over[me] = true; if :: me == HANDLER -> handling = false :: else fi };
+gone:	skip
+}
+
+#define LEAVE switches++; if :: inside[cur] -> RESTARTED :: else fi
+#define MAYSWITCH (switches < SWITCHES || over[cur])
+#ifdef NO_RESTART
+#define RESTARTED skip
+#else
+#define RESTARTED restart[cur] = true
+#endif
+
+#define alive(t) (!over[t] && cur != t)
+
+/* The kernel: preempts at any step, delivers the signal once, kills once. */
+active proctype kernel()
+{
+end:	do
+	:: atomic { alive(0) && MAYSWITCH && !handling -> LEAVE; cur = 0 }
+	:: atomic { alive(1) && MAYSWITCH -> LEAVE; cur = 1 }
+	:: atomic { alive(HANDLER) && MAYSWITCH && (handling || cur == 0 || over[0]) -> LEAVE; handling = true; cur = HANDLER }
+	:: atomic { mayKill && !over[cur] ->
+		mayKill = false;
+		if
+		:: cur == 1 -> over[1] = true
+		:: else -> over[0] = true; over[HANDLER] = true; handling = false
+		fi }
+	od
+}
+
+/* The store buffer drains at any time, in order. */
+active proctype drain()
+{
+	byte a, v;
+
+end:	do
+	:: atomic { buffer?a, v; if :: a == HEAD -> head = v :: else -> mem[a] = v fi }
+	od
+}
+
+active proctype reader()
+{
+	byte h, at, n, stamp, i, t = 0, last = 0;
+	bool finish = false;
+
+	do
+	:: finish -> break
+	:: else ->
+		if
+		:: atomic { over[0] && over[1] && over[HANDLER] && empty(buffer) -> finish = true }
+		:: skip
+		fi;
+		h = head;						/* C1 */
+		assert(h - t <= UNITS);
+		do
+		:: t == h -> break
+		:: t != h ->
+			at = t % UNITS;
+#ifdef TAIL_EARLY
+			tail = h;
+#endif
+			n = mem[at] & 3;				/* C2 */
+			stamp = mem[at] >> 2;
+			assert(n >= 2 && t + n <= h);			/* C3: nothing corrupt in an honest ring */
+			i = 1;
+			do
+			:: i == n -> break
+			:: i < n -> assert(mem[at + i] == stamp); i++	/* not torn */
+			od;
+			assert(stamp >> 2 == last + 1);		/* in order, none twice, none missing */
+			last = stamp >> 2;
+			d_step { owed--; t = t + n; n = 0; i = 0; stamp = 0; at = 0 }
+		od;
+		tail = t						/* C4 */
+	od;
+	assert(owed == 0 && uncounted == 0)
+}

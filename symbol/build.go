@@ -1,0 +1,334 @@
+package symbol
+
+import (
+	"debug/elf"
+	"slices"
+	"strings"
+)
+
+// build turns the collected symbols into functions.
+func (l *loader) build() {
+	slices.SortStableFunc(l.syms, func(a, b rawSym) int { return cmpU64(a.addr, b.addr) })
+	covered := l.coverage()
+	store := make([]Func, 0, len(l.syms)/2+len(l.t.fdes)/4)
+	var groups [][]rawSym
+	for i := 0; i < len(l.syms); {
+		j := i + 1
+		for j < len(l.syms) && l.syms[j].addr == l.syms[i].addr {
+			j++
+		}
+		if g := l.syms[i:j]; l.isFunction(g, covered) {
+			store = append(store, l.fromSymbols(g))
+			groups = append(groups, g)
+		}
+		i = j
+	}
+	store = l.addGo(store)
+	store = l.addFDEs(store)
+	slices.SortFunc(store, func(a, b Func) int { return cmpU64(a.Addr, b.Addr) })
+	l.t.funcs = make([]*Func, len(store))
+	for i := range store {
+		l.t.funcs[i] = &store[i]
+	}
+	l.fillSizes()
+	l.t.nest()
+	l.indexNames(groups)
+	l.syms = nil
+}
+
+// coverage gives the ranges of sized function symbols, joined.
+func (l *loader) coverage() []Range {
+	var rs []Range
+	for i := range l.syms {
+		if s := &l.syms[i]; s.typ != elf.STT_NOTYPE && s.size > 0 && s.addr+s.size > s.addr {
+			rs = append(rs, Range{s.addr, s.addr + s.size})
+		}
+	}
+	return mergeRanges(rs)
+}
+
+// isFunction decides whether the symbols at one address make a function: untyped ones do
+// only where no function's code is, symbols in Go's range only where Go has none of its
+// own (addGo brings those).
+func (l *loader) isFunction(g []rawSym, covered []Range) bool {
+	addr := g[0].addr
+	if t := l.t.goTab; t != nil && t.text.Contains(addr) {
+		return false
+	}
+	for i := range g {
+		if g[i].typ != elf.STT_NOTYPE {
+			return true
+		}
+	}
+	d, in := l.t.fdeAt(addr)
+	return in && d.start == addr || !in && !inRanges(covered, addr)
+}
+
+// fdeAt gives the frame description that holds an address.
+func (t *table) fdeAt(addr uint64) (fde, bool) {
+	i, exact := slices.BinarySearchFunc(t.fdes, addr, func(d fde, a uint64) int { return cmpU64(d.start, a) })
+	if !exact {
+		i--
+	}
+	if i >= 0 && i < len(t.fdes) && t.fdes[i].end > addr {
+		return t.fdes[i], true
+	}
+	return fde{}, false
+}
+
+// fromSymbols makes the function of the symbols at one address.
+func (l *loader) fromSymbols(g []rawSym) Func {
+	best := &g[0]
+	for i := range g[1:] {
+		if preferred(&g[i+1], best) {
+			best = &g[i+1]
+		}
+	}
+	fn := Func{Name: best.name, Addr: best.addr, File: best.file, Source: best.source, Lang: mangling(best.name), Local: true}
+	for i := range g {
+		s := &g[i]
+		fn.Local = fn.Local && s.bind == elf.STB_LOCAL
+		fn.IFunc = fn.IFunc || s.typ == elf.STT_GNU_IFUNC
+		if s.size > fn.Size && (fn.Size == 0 || s == best) {
+			fn.Size, fn.SizeFrom = s.size, s.source
+		}
+	}
+	fn.PLT = best.source == SourcePLT
+	fn.Aliases = aliases(g, best.name)
+	if _, kind, of := splitSuffix(best.name); kind >= suffixPart {
+		fn.Cold, fn.Part, fn.PartOf = kind == suffixCold, kind == suffixPart, of
+	}
+	return fn
+}
+
+// preferred says which of two names at an address is shown: one of a whole function, then
+// one that is visible, then the default version, then the plainest.
+func preferred(a, b *rawSym) bool {
+	rank := func(s *rawSym) int {
+		r := 0
+		if _, kind, _ := splitSuffix(s.name); kind >= suffixPart {
+			r += 8
+		}
+		if s.bind == elf.STB_LOCAL {
+			r += 4
+		}
+		if s.hidden {
+			r += 2
+		}
+		if s.typ == elf.STT_NOTYPE {
+			r++
+		}
+		return r
+	}
+	ra, rb := rank(a), rank(b)
+	if ra != rb {
+		return ra < rb
+	}
+	return a.name != b.name && betterName(a.name, b.name)
+}
+
+// aliases lists the other names at an address.
+func aliases(g []rawSym, best string) []string {
+	var out []string
+	for i := range g {
+		n := g[i].name
+		if g[i].hidden && g[i].ver != "" {
+			n += "@" + g[i].ver
+		}
+		if n != best && !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+		if len(out) == maxAliases {
+			break
+		}
+	}
+	return out
+}
+
+// maxAliases bounds Func.Aliases. Identical-code folding makes hundreds at most.
+const maxAliases = 4096
+
+// addGo brings the functions of the pclntab, with the symbol table's names as aliases.
+func (l *loader) addGo(store []Func) []Func {
+	t := l.t.goTab
+	if t == nil {
+		return store
+	}
+	store = slices.Grow(store, len(t.funcs))
+	real := map[string]bool{} // of names with an ABI wrapper: is the wrapped one assembly
+	seen := make(map[string]int, len(t.funcs))
+	for i := range t.funcs {
+		g := &t.funcs[i]
+		if j, dup := seen[g.name]; dup {
+			a, b := &t.funcs[j], g
+			if int(a.id) == t.wrapper {
+				a = b
+			}
+			real[g.name] = a.asm
+		}
+		seen[g.name] = i
+	}
+	for i := range t.funcs {
+		store = append(store, l.goFunc(&t.funcs[i], real))
+	}
+	return store
+}
+
+// goFunc makes one Go function. Of a pair with one name the wrapper calls the other by
+// the other's ABI: an assembly function is ABI0, a compiled one ABIInternal.
+func (l *loader) goFunc(g *goFunc, real map[string]bool) Func {
+	t := l.t.goTab
+	fn := Func{
+		Name: g.name, Addr: t.textStart + g.entry, Size: g.size, Lang: LangGo,
+		Source: SourcePclntab, SizeFrom: SourcePclntab, Asm: g.asm, Wrapper: int(g.id) == t.wrapper,
+	}
+	if asm, pair := real[g.name]; pair {
+		fn.ABI0 = fn.Wrapper != asm
+	}
+	for _, s := range l.symsAt(fn.Addr) {
+		if s.size > 0 {
+			fn.Size, fn.SizeFrom = s.size, s.source
+		}
+		name, abi0 := strings.CutSuffix(s.name, ".abi0")
+		fn.ABI0 = fn.ABI0 || abi0
+		if name != fn.Name && !slices.Contains(fn.Aliases, name) && len(fn.Aliases) < maxAliases {
+			fn.Aliases = append(fn.Aliases, name)
+		}
+	}
+	return fn
+}
+
+// symsAt gives the collected symbols at an address.
+func (l *loader) symsAt(addr uint64) []rawSym {
+	i, _ := slices.BinarySearchFunc(l.syms, addr, func(s rawSym, a uint64) int { return cmpU64(s.addr, a) })
+	j := i
+	for j < len(l.syms) && l.syms[j].addr == addr {
+		j++
+	}
+	return l.syms[i:j]
+}
+
+// addFDEs brings functions that only .eh_frame tells of: FDEs whose start no known
+// function covers. Those of the PLT describe many stubs at once and are left out.
+func (l *loader) addFDEs(store []Func) []Func {
+	known := make([]uint64, 0, len(store))
+	var covered []Range
+	for i := range store {
+		known = append(known, store[i].Addr)
+		if store[i].Size > 0 {
+			covered = append(covered, Range{store[i].Addr, store[i].Addr + store[i].Size})
+		}
+	}
+	slices.Sort(known)
+	for _, s := range l.im.elf.pltSections() {
+		covered = append(covered, Range{s.addr, s.addr + s.size})
+	}
+	covered = mergeRanges(covered)
+	for i, d := range l.t.fdes {
+		if i > 0 && l.t.fdes[i-1].start == d.start || inRanges(covered, d.start) {
+			continue
+		}
+		if _, ok := slices.BinarySearch(known, d.start); ok {
+			continue
+		}
+		store = append(store, Func{
+			Addr: d.start, Size: d.end - d.start, Source: SourceEHFrame, SizeFrom: SourceEHFrame,
+			Cold: d.inner, Local: true,
+		})
+	}
+	return store
+}
+
+// fillSizes gives every function a size that stays in its code range: an FDE's that
+// begins or holds its start, else up to the next function.
+func (l *loader) fillSizes() {
+	fns := l.t.funcs
+	for i, fn := range fns {
+		r, _ := findRange(l.im.exec, fn.Addr)
+		next := r.End
+		if i+1 < len(fns) {
+			next = min(next, fns[i+1].Addr)
+		}
+		if fn.Size == 0 {
+			fn.Size, fn.SizeFrom = next-fn.Addr, SourceNext
+			if d, ok := l.t.fdeAt(fn.Addr); ok {
+				fn.Size, fn.SizeFrom = min(d.end, next)-fn.Addr, SourceEHFrame
+			}
+		}
+		fn.Size = min(fn.Size, r.End-fn.Addr)
+	}
+}
+
+// nest computes which function encloses the start of each.
+func (t *table) nest() {
+	t.outer = make([]int32, len(t.funcs))
+	var open []int32
+	for i, fn := range t.funcs {
+		for len(open) > 0 && t.funcs[open[len(open)-1]].End() <= fn.Addr {
+			open = open[:len(open)-1]
+		}
+		t.outer[i] = -1
+		if len(open) > 0 {
+			t.outer[i] = open[len(open)-1]
+		}
+		open = append(open, int32(i))
+	}
+}
+
+// at gives the innermost function that holds an address.
+func (t *table) at(addr uint64) *Func {
+	i, exact := slices.BinarySearchFunc(t.funcs, addr, func(f *Func, a uint64) int { return cmpU64(f.Addr, a) })
+	if !exact {
+		i--
+	}
+	for i >= 0 {
+		if t.funcs[i].Contains(addr) {
+			return t.funcs[i]
+		}
+		i = int(t.outer[i])
+	}
+	return nil
+}
+
+// indexNames makes the index of raw names. groups are the symbols of the functions that
+// came from symbols, in order of address; Go's names come from the functions themselves.
+func (l *loader) indexNames(groups [][]rawSym) {
+	t := l.t
+	t.byName = make(map[string]int32, len(t.funcs))
+	t.bases = map[string][]int32{}
+	g := 0
+	for i, fn := range t.funcs {
+		switch {
+		case fn.Source == SourceEHFrame:
+		case fn.Lang == LangGo:
+			t.addName(nameRef{str: fn.Name, fn: int32(i)})
+			for _, a := range fn.Aliases {
+				t.addName(nameRef{str: a, fn: int32(i)})
+			}
+		default:
+			for j := range groups[g] {
+				s := &groups[g][j]
+				t.addName(nameRef{str: s.name, ver: s.ver, hidden: s.hidden, fn: int32(i)})
+			}
+			g++
+		}
+	}
+}
+
+func (t *table) addName(n nameRef) {
+	base, kind, _ := splitSuffix(n.str)
+	if t.funcs[n.fn].Lang == LangGo {
+		kind = suffixNone
+	}
+	n.clone = kind == suffixClone
+	n.next = -1
+	if head, ok := t.byName[n.str]; ok {
+		n.next = head
+	}
+	at := int32(len(t.names))
+	t.names = append(t.names, n)
+	t.byName[n.str] = at
+	if n.clone {
+		t.bases[base] = append(t.bases[base], at)
+	}
+}

@@ -1,0 +1,161 @@
+package symbol
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"strings"
+)
+
+// maxSlots bounds the GOT slots that are remembered.
+const maxSlots = 1 << 20
+
+// gotSlots maps GOT slots to what the loader stores in them.
+type gotSlots struct {
+	names map[uint64]string // slot to the dynamic symbol bound to it
+	irel  []IRelative
+}
+
+// readSlots reads the relocations that bind GOT slots to functions. The table of
+// DT_JMPREL (or .rela.plt of a static program) holds those of the PLT; with all, DT_RELA
+// is read too, whose GLOB_DAT entries .plt.got uses.
+func (f *elfFile) readSlots(d *dynamic, dynNames func(uint32) string, all bool) (*gotSlots, error) {
+	g := &gotSlots{names: map[uint64]string{}}
+	add := func(r rela) bool {
+		switch elf.R_X86_64(r.typ) {
+		case elf.R_X86_64_JMP_SLOT, elf.R_X86_64_GLOB_DAT:
+			if n := dynNames(r.sym); n != "" {
+				g.names[r.off] = n
+			}
+		case elf.R_X86_64_IRELATIVE:
+			g.irel = append(g.irel, IRelative{r.off, r.addend})
+		}
+		return len(g.names)+len(g.irel) < maxSlots
+	}
+	if elf.Machine(f.machine) != elf.EM_X86_64 {
+		return g, nil
+	}
+	if d.jmprel == 0 && d.rela == 0 {
+		if s := f.section(".rela.plt"); s != nil {
+			return g, f.eachRela(s.addr, s.size, s.name, add)
+		}
+		return g, nil
+	}
+	if d.jmprel != 0 {
+		if err := f.eachRela(d.jmprel, d.pltsz, "DT_JMPREL", add); err != nil {
+			return g, err
+		}
+	}
+	if all && d.rela != 0 {
+		return g, f.eachRela(d.rela, d.relasz, "DT_RELA", add)
+	}
+	return g, nil
+}
+
+// pltStub is one named stub of a PLT.
+type pltStub struct {
+	addr, size uint64
+	name       string
+}
+
+// pltRanges gives the sections that hold stubs, by name.
+func (f *elfFile) pltSections() []section {
+	var out []section
+	for _, s := range f.sects {
+		if (s.name == ".plt" || strings.HasPrefix(s.name, ".plt.") || s.name == ".iplt") && elf.SectionType(s.typ) == elf.SHT_PROGBITS {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// pltStubs names the stubs of a program's PLT sections as binutils does: sym@plt. A stub
+// is `jmp *disp(%rip)`, in 8 or 16 bytes, with endbr64 and bnd before it at will.
+func (f *elfFile) pltStubs(g *gotSlots, resolverName func(uint64) string) ([]pltStub, error) {
+	if elf.Machine(f.machine) != elf.EM_X86_64 {
+		return nil, nil
+	}
+	irel := map[uint64]uint64{}
+	for _, r := range g.irel {
+		irel[r.Slot] = r.Resolver
+	}
+	name := func(slot uint64) string {
+		if n := g.names[slot]; n != "" {
+			return n + "@plt"
+		}
+		r, ok := irel[slot]
+		if !ok {
+			return ""
+		}
+		if n := resolverName(r); n != "" {
+			return n + "@plt"
+		}
+		return fmt.Sprintf("*ABS*+0x%x@plt", r)
+	}
+	var out []pltStub
+	for _, s := range f.pltSections() {
+		b, err := f.bytesAt(s.off, s.size, s.name)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, scanStubs(b, s.addr, stubSize(&s), name)...)
+	}
+	return out, nil
+}
+
+// stubSize is the distance of stubs: 8 bytes in a .plt.got without endbr64, else 16.
+func stubSize(s *section) uint64 {
+	if s.entsize == 8 || s.name == ".plt.got" && s.entsize != 16 {
+		return 8
+	}
+	return 16
+}
+
+func scanStubs(b []byte, addr, step uint64, name func(slot uint64) string) []pltStub {
+	var out []pltStub
+	for i := uint64(0); i+8 <= uint64(len(b)); i += step {
+		end := min(i+step, uint64(len(b)))
+		slot, ok := stubSlot(b[i:end], addr+i)
+		if !ok {
+			continue
+		}
+		if n := name(slot); n != "" {
+			out = append(out, pltStub{addr + i, end - i, n})
+		}
+	}
+	return out
+}
+
+// stubSlot gives the GOT slot that a stub jumps through.
+func stubSlot(b []byte, addr uint64) (uint64, bool) {
+	n := 0
+	if bytes.HasPrefix(b, []byte{0xf3, 0x0f, 0x1e, 0xfa}) { // endbr64
+		n = 4
+	}
+	if len(b) > n && b[n] == 0xf2 { // bnd
+		n++
+	}
+	if len(b) < n+6 || b[n] != 0xff || b[n+1] != 0x25 { // jmp *disp32(%rip)
+		return 0, false
+	}
+	disp := int32(binary.LittleEndian.Uint32(b[n+2:]))
+	return addr + uint64(n+6) + uint64(int64(disp)), true
+}
+
+// IRelatives gives the IRELATIVE relocations of the PLT, whose slots hold the chosen
+// implementations of IFUNCs when the program runs.
+func (im *Image) IRelatives() []IRelative { return append([]IRelative(nil), im.table().slots.irel...) }
+
+// Slots gives the link-time addresses of the GOT slots of the PLT that the loader binds
+// to a dynamic symbol: what a slot holds at run time is the function that is called, the
+// implementation where the symbol is an IFUNC. A slot not bound yet points into the PLT.
+func (im *Image) Slots(name string) []uint64 {
+	var out []uint64
+	for slot, n := range im.table().slots.names {
+		if n == name {
+			out = append(out, slot)
+		}
+	}
+	return sortedU64(out)
+}

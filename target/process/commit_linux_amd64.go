@@ -1,0 +1,244 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sort"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/target"
+)
+
+// How a change is made. All threads are stopped.
+//
+//	1. A thread may stand at an instruction inside the bytes that a jump will take:
+//	   its instruction pointer is moved to that instruction's copy. One whose saved
+//	   context (a signal frame on a stack) may hold such an address blocks the change.
+//	2. The entries of new sites are written to the home's table.
+//	3. The bytes are written, page by page: the kernel writes a page's bytes in one
+//	   piece, and no jump crosses a page, so that a tracer killed between two writes
+//	   leaves every site either as it was or patched.
+//	4. Threads inside a detour that goes are moved back where that is exact; a detour
+//	   that a thread may still be in keeps its room until none is.
+//	5. The threads go on, through a register write each: the core is serialised.
+//	6. The entries of sites that are gone are cleared.
+
+// Bounds of the attempts at a change that a thread blocks.
+const (
+	commitTries = 60
+	commitWait  = 2 * time.Millisecond
+)
+
+// ErrBlocked says that a thread stands, or may return to, where a change would harm it.
+var ErrBlocked = errors.New("a thread is in the code that would change")
+
+// ErrForeign says that bytes of the program are neither what its file has nor ours.
+var ErrForeign = errors.New("the program's code is not what its file has: another tool patched it")
+
+// Commit makes a change in one stop.
+func (t *Target) Commit(c *target.Change) error {
+	if err := t.writeDetours(c.Add); err != nil {
+		return err
+	}
+	var err error
+	for i := range commitTries {
+		if i > 0 {
+			time.Sleep(commitWait * time.Duration(i))
+		}
+		if err = t.commitOnce(c); !errors.Is(err, ErrBlocked) {
+			break
+		}
+	}
+	return err
+}
+
+// writeDetours puts the code of new sites where no thread runs yet.
+func (t *Target) writeDetours(add []*target.Site) error {
+	sorted := append([]*target.Site(nil), add...)
+	sort.Slice(sorted, func(i, j int) bool { return sorted[i].Detour.Addr < sorted[j].Detour.Addr })
+	var run []byte
+	var at uint64
+	flush := func() error {
+		if len(run) == 0 {
+			return nil
+		}
+		err := t.p.WriteMem(at, run)
+		run = run[:0]
+		return err
+	}
+	for _, s := range sorted {
+		gap := s.Detour.Addr - (at + uint64(len(run)))
+		if len(run) == 0 || gap > codeAlign*4 {
+			if err := flush(); err != nil {
+				return err
+			}
+			at, gap = s.Detour.Addr, 0
+		}
+		run = append(run, bytes.Repeat([]byte{0xcc}, int(gap))...)
+		run = append(run, s.Detour.Code...)
+	}
+	return flush()
+}
+
+func (t *Target) commitOnce(c *target.Change) (err error) {
+	s, err := t.stop()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.release(s)) }()
+	return t.commitStopped(s, c)
+}
+
+// commitStopped makes the change. Precondition: the world is stopped.
+func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
+	look, err := t.look(s, c)
+	if err != nil {
+		return err
+	}
+	if err := t.faults.add(s, c.Add); err != nil {
+		return err
+	}
+	records := make([]siteRecord, len(c.Add))
+	for i, a := range c.Add {
+		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr}
+	}
+	if err := t.home.add(c.Add, records); err != nil {
+		return err
+	}
+	done, err := t.patch(c)
+	if err != nil {
+		return errors.Join(err, t.undo(done, c))
+	}
+	if err := look.move(); err != nil {
+		return errors.Join(err, t.undo(done, c))
+	}
+	for _, r := range c.Remove {
+		if err := t.home.remove(r); err != nil {
+			return err
+		}
+		t.zombie = append(t.zombie, r)
+	}
+	t.reclaim(s)
+	return t.writeFaults(s)
+}
+
+// undo puts back the pages that a failed change has written.
+func (t *Target) undo(done []pageWrite, c *target.Change) error {
+	var errs []error
+	for _, w := range done {
+		errs = append(errs, t.p.WriteMem(w.addr, w.old))
+	}
+	for _, a := range c.Add {
+		errs = append(errs, t.home.remove(a))
+	}
+	return errors.Join(errs...)
+}
+
+// pageWrite is one write, within a page.
+type pageWrite struct {
+	addr     uint64
+	old, new []byte
+}
+
+// edit is a run of bytes to be replaced.
+type edit struct {
+	addr     uint64
+	old, new []byte
+}
+
+// patch writes the sites of a change and gives what it wrote.
+func (t *Target) patch(c *target.Change) (done []pageWrite, err error) {
+	writes, err := t.pages(c)
+	if err != nil {
+		return nil, err
+	}
+	for i, w := range writes {
+		if err := t.p.WriteMem(w.addr, w.new); err != nil {
+			return writes[:i], err
+		}
+	}
+	return writes, nil
+}
+
+// pages gathers the edits of a change page by page and checks that what stands there
+// is what is expected.
+func (t *Target) pages(c *target.Change) ([]pageWrite, error) {
+	var edits []edit
+	for _, r := range c.Remove {
+		edits = append(edits, edit{r.Addr, r.Patch, r.Orig})
+	}
+	for _, a := range c.Add {
+		edits = append(edits, edit{a.Addr, nil, a.Patch})
+	}
+	sort.SliceStable(edits, func(i, j int) bool { return edits[i].addr/PageSize < edits[j].addr/PageSize })
+	var out []pageWrite
+	for i := 0; i < len(edits); {
+		n := i
+		for n < len(edits) && edits[n].addr/PageSize == edits[i].addr/PageSize {
+			n++
+		}
+		w, err := t.page(edits[i:n])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, w)
+		i = n
+	}
+	return out, t.checkAdded(out, c.Add)
+}
+
+// page makes the write of one page's edits, removals first.
+func (t *Target) page(edits []edit) (pageWrite, error) {
+	lo, hi := edits[0].addr, edits[0].addr
+	for _, e := range edits {
+		lo, hi = min(lo, e.addr), max(hi, e.addr+uint64(len(e.new)))
+	}
+	w := pageWrite{addr: lo, old: make([]byte, hi-lo)}
+	if err := t.p.ReadMem(lo, w.old); err != nil {
+		return w, err
+	}
+	w.new = bytes.Clone(w.old)
+	for _, e := range edits {
+		at := w.new[e.addr-lo:][:len(e.new)]
+		if e.old != nil && !bytes.Equal(at, e.old) {
+			return w, foreign(e.addr, at, e.old)
+		}
+		copy(at, e.new)
+	}
+	return w, nil
+}
+
+// checkAdded makes sure that what new sites replace is what the program's file has,
+// once removed sites are thought away.
+func (t *Target) checkAdded(writes []pageWrite, add []*target.Site) error {
+	for _, a := range add {
+		i := sort.Search(len(writes), func(i int) bool { return writes[i].addr > a.Addr }) - 1
+		if i < 0 {
+			continue
+		}
+		w := writes[i]
+		at := w.old[a.Addr-w.addr:][:len(a.Orig)]
+		if !bytes.Equal(at, a.Orig) && !t.oursAt(a.Addr, at) {
+			return foreign(a.Addr, at, a.Orig)
+		}
+	}
+	return nil
+}
+
+// oursAt says whether bytes that differ from the file are explained by our own sites.
+func (t *Target) oursAt(addr uint64, have []byte) bool {
+	for s := range t.home.sites {
+		if s.Addr < addr+uint64(len(have)) && addr < s.Addr+uint64(len(s.Patch)) {
+			return true
+		}
+	}
+	return false
+}
+
+func foreign(addr uint64, have, want []byte) error {
+	return fmt.Errorf("0x%x holds % x, not % x: %w: %w", addr, have, want, ErrForeign, unix.EBUSY)
+}

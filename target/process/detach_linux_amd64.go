@@ -1,0 +1,429 @@
+package process
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/target"
+)
+
+// Bounds of the wait for threads that are inside detours when everything goes.
+const (
+	drainTries = 100
+	drainWait  = 5 * time.Millisecond
+)
+
+// ErrInDetour says that code stays mapped because a thread may still come back to it.
+var ErrInDetour = errors.New("a thread may still return into a detour: its code stays mapped, and harms nothing")
+
+// Close takes everything out of the process that Prepare and Commit put in, once all
+// sites have been removed: the dispositions, the code, the home and the ring. Records
+// can still be read. If the process has ended there is nothing to do.
+func (t *Target) Close() error {
+	if t.home == nil {
+		return nil
+	}
+	var err error
+	for range drainTries {
+		if err = t.closeOnce(); err == nil || !errors.Is(err, ErrInDetour) {
+			break
+		}
+		time.Sleep(drainWait)
+	}
+	if errors.Is(err, ErrNoProcess) || errors.Is(err, ErrExec) {
+		return nil
+	}
+	return err
+}
+
+func (t *Target) closeOnce() (err error) {
+	s, err := t.stop()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.release(s)) }()
+	if n := len(t.home.sites); n > 0 {
+		return fmt.Errorf("process %d: %d sites are still armed", t.p.PID(), n)
+	}
+	t.reclaim(s)
+	if len(t.zombie) > 0 {
+		return ErrInDetour
+	}
+	if t.faults != nil {
+		if err := t.faults.uninstall(s); err != nil {
+			return err
+		}
+	}
+	if err := inHandler(s, t.code); err != nil {
+		return err
+	}
+	return unmapOurs(s)
+}
+
+// inHandler fails if a thread is in the code that is about to go.
+func inHandler(s *Stopped, code []*codePiece) error {
+	for _, th := range s.Threads() {
+		for _, c := range code {
+			if th.ResumeRIP()-c.addr < c.size {
+				return ErrInDetour
+			}
+		}
+	}
+	return nil
+}
+
+// unmapOurs unmaps everything whose name is ours, the home last: it tells what is left.
+// Precondition: the world is stopped.
+func unmapOurs(s *Stopped) error {
+	maps, err := s.Proc().Maps()
+	if err != nil {
+		return err
+	}
+	var last []Map
+	for _, m := range maps {
+		if !ours(m) {
+			continue
+		}
+		if isHome(m) {
+			last = append(last, m)
+			continue
+		}
+		if err := s.Munmap(m.Start, m.Size()); err != nil {
+			return err
+		}
+	}
+	for _, m := range last {
+		if err := s.Munmap(m.Start, m.Size()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Leftover is what an earlier tracer left in a process.
+type Leftover struct {
+	p     *Proc
+	Home  uint64 // address of its home, 0 if there is none
+	Sites []Patched
+	// Holder is the tracer that made it, as it wrote itself: pid and start time.
+	Holder, Since uint64
+	code          []Map
+}
+
+// Patched is one patch that stands in a process.
+type Patched struct {
+	Addr        uint64
+	Orig, Patch []byte
+	Detour      uint64
+}
+
+// FindLeftover looks for what an earlier tracer left. nil: nothing of ours is there.
+func FindLeftover(p *Proc) (*Leftover, error) {
+	maps, err := p.Maps()
+	if err != nil {
+		return nil, err
+	}
+	var l *Leftover
+	for _, m := range maps {
+		if !ours(m) {
+			continue
+		}
+		if l == nil {
+			l = &Leftover{p: p}
+		}
+		if isHome(m) && l.Home == 0 {
+			l.Home = m.Start
+		}
+		if m.Perm&PermExec != 0 {
+			l.code = append(l.code, m)
+		}
+	}
+	if l == nil || l.Home == 0 {
+		return l, nil
+	}
+	return l, l.read()
+}
+
+func (l *Leftover) read() error {
+	h := newHome(l.p, l.Home)
+	magic, err := h.get(hdrMagic)
+	if err != nil || magic == 0 { // killed before the home was complete: nothing was patched
+		return err
+	}
+	if err := h.open(); err != nil {
+		return err
+	}
+	if l.Holder, err = h.get(hdrHolder); err != nil {
+		return err
+	}
+	if l.Since, err = h.get(hdrSince); err != nil {
+		return err
+	}
+	sites, err := h.list()
+	for _, s := range sites {
+		l.Sites = append(l.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Detour: s.detour})
+	}
+	return err
+}
+
+// Undone tells what Undo did.
+type Undone struct {
+	Restored int      // sites whose bytes were put back
+	Foreign  []uint64 // sites that hold bytes of neither ours nor the file: left alone
+	Pages    int      // mappings that were unmapped
+}
+
+// Undo takes out what is left: the bytes of every site, the dispositions, the memory.
+// Threads inside detours are waited for.
+func (l *Leftover) Undo() (*Undone, error) {
+	var u *Undone
+	var err error
+	for range drainTries {
+		if u, err = l.undoOnce(); err == nil || !errors.Is(err, ErrInDetour) {
+			return u, err
+		}
+		time.Sleep(drainWait)
+	}
+	return u, err
+}
+
+func (l *Leftover) undoOnce() (u *Undone, err error) {
+	u = &Undone{}
+	s, err := l.p.Stop(nil)
+	if err != nil {
+		return u, err
+	}
+	defer func() { err = errors.Join(err, s.Release()) }()
+	if err := l.restore(u); err != nil {
+		return u, err
+	}
+	if l.Home != 0 {
+		if err := l.dispositions(s); err != nil {
+			return u, err
+		}
+	}
+	if err := l.drained(s); err != nil {
+		return u, err
+	}
+	maps, err := l.p.Maps()
+	if err != nil {
+		return u, err
+	}
+	for _, m := range maps {
+		if ours(m) {
+			u.Pages++
+		}
+	}
+	if err := closeOurs(s); err != nil {
+		return u, err
+	}
+	return u, unmapOurs(s)
+}
+
+// restore puts the original bytes back wherever our patch stands. An entry whose patch
+// was never written, or is gone already, is passed over.
+func (l *Leftover) restore(u *Undone) error {
+	for _, p := range l.Sites {
+		have := make([]byte, len(p.Patch))
+		if err := l.p.ReadMem(p.Addr, have); err != nil {
+			return err
+		}
+		switch string(have) {
+		case string(p.Patch):
+			if err := l.p.WriteMem(p.Addr, p.Orig); err != nil {
+				return err
+			}
+			u.Restored++
+		case string(p.Orig):
+		default:
+			if !l.patchAt(p.Addr, have) {
+				u.Foreign = append(u.Foreign, p.Addr)
+			}
+		}
+	}
+	return nil
+}
+
+// patchAt says whether another entry for the same place explains the bytes: a tracer
+// died between writing a new patch and clearing the entry of the old.
+func (l *Leftover) patchAt(addr uint64, have []byte) bool {
+	for _, p := range l.Sites {
+		if p.Addr == addr && string(p.Patch) == string(have) {
+			return true
+		}
+	}
+	return false
+}
+
+// dispositions puts the program's own signal handlers back.
+func (l *Leftover) dispositions(s *Stopped) error {
+	for _, sig := range faultSignals {
+		b := make([]byte, actionSize)
+		if err := l.p.ReadMem(l.Home+hdrActions+uint64(sig)*actionSize, b); err != nil {
+			return err
+		}
+		if binary.LittleEndian.Uint64(b) == 0 {
+			continue
+		}
+		for _, c := range l.code {
+			if err := restoreDisposition(s, sig, decodeSigaction(b[8:]), c.Start, c.Size()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// drained fails while a thread may be in, or come back to, the code. It looks at what a
+// later tracer can know: addresses in the pieces.
+func (l *Leftover) drained(s *Stopped) error {
+	in := func(v uint64) bool {
+		for _, c := range l.code {
+			if c.Contains(v) {
+				return true
+			}
+		}
+		return false
+	}
+	t := &Target{p: l.p}
+	for _, th := range s.Threads() {
+		if in(th.ResumeRIP()) {
+			return ErrInDetour
+		}
+	}
+	return t.scanStacks(s, func(_ int, _, v uint64) error {
+		if in(v) {
+			return ErrInDetour
+		}
+		return nil
+	})
+}
+
+// Instances classifies what is in the pools. See arch/amd64/instance.go for what an
+// instance tells.
+func (t *Target) Instances() (active, unwound map[int]int, err error) {
+	active, unwound = map[int]int{}, map[int]int{}
+	if t.home == nil || len(t.pools) == 0 {
+		return active, unwound, nil
+	}
+	s, err := t.stop()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, t.release(s)) }()
+	places, err := t.stackPlaces(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, u := range t.pools {
+		err := t.eachInstance(u, func(i amd64.Instance) {
+			if t.inProgress(i, places) {
+				active[i.Event]++
+			} else {
+				unwound[i.Event]++
+			}
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return active, unwound, nil
+}
+
+// eachInstance reads a pool's slots that are taken, skipping pages that were never
+// touched.
+func (t *Target) eachInstance(u poolUse, f func(amd64.Instance)) error {
+	size := amd64.PoolBytes(u.pool.Slots, u.pool.Stride)
+	buf := make([]byte, size)
+	if err := t.p.ReadMem(u.addr, buf); err != nil {
+		return err
+	}
+	step := 1 << u.pool.Stride
+	for off := 0; off+step <= len(buf); off += step {
+		if i, ok := amd64.ReadInstance(buf[off:off+step], t.golang != nil); ok {
+			f(i)
+		}
+	}
+	return nil
+}
+
+// stackPlaces is where stacks stand in a stopped world.
+type stackPlaces struct {
+	maps    []Map
+	threads []uint64 // stack pointers
+	gs      map[uint64]goroutine
+}
+
+func (t *Target) stackPlaces(s *Stopped) (*stackPlaces, error) {
+	maps, err := t.p.Maps()
+	if err != nil {
+		return nil, err
+	}
+	p := &stackPlaces{maps: maps, gs: map[uint64]goroutine{}}
+	for _, th := range s.Threads() {
+		p.threads = append(p.threads, th.Regs().RSP)
+	}
+	if t.golang == nil {
+		return p, nil
+	}
+	gs, err := t.golang.goroutines(s.Threads())
+	for _, g := range gs {
+		p.gs[g.id] = g
+	}
+	return p, err
+}
+
+// inProgress says whether the instance's call has not ended: its return address still
+// stands where it was, above the stack pointer of what runs on that stack.
+func (t *Target) inProgress(i amd64.Instance, p *stackPlaces) bool {
+	at := i.SP
+	if at == 0 {
+		g, ok := p.gs[i.GoID]
+		if !ok || g.hi-i.Distance < g.sp {
+			return false
+		}
+		at = g.hi - i.Distance
+	} else if p.below(at) {
+		return false
+	}
+	var b [8]byte
+	return t.p.ReadMem(at, b[:]) == nil && binary.LittleEndian.Uint64(b[:]) == i.Return
+}
+
+// below says whether a thread runs on the same stack with its stack pointer above at.
+func (p *stackPlaces) below(at uint64) bool {
+	for _, m := range p.maps {
+		if !m.Contains(at) {
+			continue
+		}
+		for _, sp := range p.threads {
+			if m.Contains(sp) && m.Size() <= maxStack {
+				return at < sp
+			}
+		}
+	}
+	return false
+}
+
+// closeOurs closes descriptors of our memory files that a tracer killed in the middle
+// left open in the process. Precondition: the world is stopped.
+func closeOurs(s *Stopped) error {
+	fds, err := s.Proc().descriptors("/memfd:" + "kprobes:")
+	if err != nil {
+		return err
+	}
+	for _, fd := range fds {
+		if _, err := s.Call(unix.SYS_CLOSE, uint64(fd)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remaining says how many detours could not be freed yet.
+func (t *Target) Remaining() []*target.Site { return t.zombie }

@@ -1,0 +1,251 @@
+package process
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sort"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/target"
+)
+
+// faultSignals are the signals of a fault in an instruction.
+var faultSignals = []unix.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL}
+
+// faultTable is the tracer's side of the resident handler: what stands in its table,
+// and which dispositions it has replaced.
+type faultTable struct {
+	t        *Target
+	live     map[*target.Site]bool
+	dirty    bool
+	need     bool // a handler must be there
+	resident *amd64.Handler
+	handler  uint64 // where the handler's code is, its room
+	room     int
+	table    uint64 // the table in use, and its capacity in entries
+	capacity int
+	previous map[unix.Signal]Sigaction
+}
+
+// learnFaults prepares for faults: what the program does with their signals is asked.
+// Precondition: the world is stopped.
+func (t *Target) learnFaults(s *Stopped) error {
+	t.faults = &faultTable{t: t, live: map[*target.Site]bool{}, previous: map[unix.Signal]Sigaction{}}
+	all, err := Dispositions(s)
+	if err != nil {
+		return err
+	}
+	for _, sig := range faultSignals {
+		t.faults.previous[sig] = all[sig]
+	}
+	return nil
+}
+
+// handles says whether the program has a handler of its own for one of the signals.
+func (f *faultTable) handles() bool {
+	for _, a := range f.previous {
+		if a.Handler > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// add takes the sites' loads and displaced instructions into account. The handler is
+// installed with the first that needs it: a load of a fetch argument, or any displaced
+// instruction in a program that handles faults itself. Precondition: the world is
+// stopped.
+func (f *faultTable) add(s *Stopped, sites []*target.Site) error {
+	for _, a := range sites {
+		f.live[a] = true
+		f.dirty = true
+		f.need = f.need || len(a.Detour.Fixups) > 0 || f.handles()
+	}
+	if !f.need {
+		return nil
+	}
+	if err := f.install(s); err != nil {
+		return err
+	}
+	return f.write(s)
+}
+
+func (f *faultTable) drop(site *target.Site) {
+	if f.live[site] {
+		delete(f.live, site)
+		f.dirty = true
+	}
+}
+
+// writeFaults brings the table up to date. Precondition: the world is stopped.
+func (t *Target) writeFaults(s *Stopped) error {
+	if !t.faults.need {
+		return nil
+	}
+	return t.faults.write(s)
+}
+
+// entries makes the table's contents.
+func (f *faultTable) entries() []amd64.FaultEntry {
+	var out []amd64.FaultEntry
+	for site := range f.live {
+		for _, x := range site.Detour.Fixups {
+			out = append(out, amd64.FaultEntry{Lo: x.At, Hi: x.At + 1, To: x.To})
+		}
+		for _, p := range site.Detour.Pairs {
+			out = append(out, amd64.FaultEntry{Lo: p.Copy, Hi: p.CopyEnd, To: p.Orig, Moved: true})
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Lo < out[j].Lo })
+	return out
+}
+
+func (f *faultTable) write(*Stopped) error {
+	if !f.dirty {
+		return nil
+	}
+	es := f.entries()
+	if len(es) > f.capacity {
+		n := max(1024, 2*len(es))
+		a, err := f.t.home.alloc(uint64(n) * amd64.FaultEntrySize)
+		if err != nil {
+			return fmt.Errorf("fault table: %w", err)
+		}
+		f.table, f.capacity = a, n
+	}
+	b := make([]byte, 0, len(es)*amd64.FaultEntrySize)
+	for _, e := range es {
+		moved := uint64(0)
+		if e.Moved {
+			moved = 1
+		}
+		for _, w := range []uint64{e.Lo, e.Hi, e.To, moved} {
+			b = binary.LittleEndian.AppendUint64(b, w)
+		}
+	}
+	if err := f.t.p.WriteMem(f.table, b); err != nil {
+		return err
+	}
+	f.dirty = false
+	head := binary.LittleEndian.AppendUint64(nil, f.table)
+	head = binary.LittleEndian.AppendUint64(head, uint64(len(es)))
+	return f.t.p.WriteMem(f.t.home.addr+hdrFaults, head)
+}
+
+// install puts the resident handler in place of the program's dispositions, which it
+// hands on to. Precondition: the world is stopped.
+func (f *faultTable) install(s *Stopped) error {
+	if f.resident != nil {
+		return nil
+	}
+	if err := f.checkMasks(s); err != nil {
+		return err
+	}
+	home := f.t.home.addr
+	h, err := f.build(amd64.HandlerEnv{
+		Faults: home + hdrFaults, Actions: home + hdrActions,
+		ActionSize: actionSize, ActionHandler: 8, Resumes: f.t.golang == nil,
+	})
+	if err != nil {
+		return err
+	}
+	for _, sig := range faultSignals {
+		if err := f.replace(s, sig, h); err != nil {
+			return err
+		}
+	}
+	f.resident = h
+	return nil
+}
+
+// build generates the handler and writes it into the process.
+func (f *faultTable) build(env amd64.HandlerEnv) (*amd64.Handler, error) {
+	lo, hi := f.t.module[0].lo, f.t.module[0].lo
+	h, err := amd64.NewHandler(lo, env)
+	if err != nil {
+		return nil, err
+	}
+	f.room = len(h.Code) + codeAlign
+	if f.handler, err = f.t.Code(lo, hi, f.room); err != nil {
+		return nil, err
+	}
+	if h, err = amd64.NewHandler(f.handler, env); err != nil {
+		return nil, err
+	}
+	return h, f.t.p.WriteMem(f.handler, h.Code)
+}
+
+// Flags of struct kernel_sigaction that the handler needs (asm/signal.h).
+const (
+	saSiginfo   = 0x4
+	saOnstack   = 0x08000000
+	saRestorer  = 0x04000000
+	saResethand = 0x80000000
+)
+
+// replace sets the handler for one signal. What was there is saved in the home first.
+func (f *faultTable) replace(s *Stopped, sig unix.Signal, h *amd64.Handler) error {
+	old := f.previous[sig]
+	if old.Flags&saResethand != 0 {
+		return fmt.Errorf("signal %d of process %d resets itself when it is delivered: the program can not share it: %w", int(sig), f.t.p.PID(), unix.EOPNOTSUPP)
+	}
+	slot := f.t.home.addr + hdrActions + uint64(sig)*actionSize
+	b := binary.LittleEndian.AppendUint64(nil, 1)
+	b = append(b, old.encode()...)
+	if err := f.t.p.WriteMem(slot, b); err != nil {
+		return err
+	}
+	now := Sigaction{Handler: h.Entry, Flags: old.Flags | saSiginfo | saRestorer, Restorer: old.Restorer, Mask: old.Mask}
+	if old.Handler <= 1 {
+		now.Flags, now.Restorer, now.Mask = saSiginfo|saOnstack|saRestorer, h.Return, 0
+	}
+	return SetDisposition(s, sig, now)
+}
+
+// checkMasks refuses where a thread blocks one of the signals: a fault there would kill
+// the process instead of reaching the handler.
+func (f *faultTable) checkMasks(s *Stopped) error {
+	for _, th := range s.Threads() {
+		m, err := th.SigMask()
+		if err != nil {
+			return err
+		}
+		for _, sig := range []unix.Signal{unix.SIGSEGV, unix.SIGBUS} {
+			if m>>(sig-1)&1 != 0 {
+				return fmt.Errorf("thread %d blocks signal %d: a load of an argument that faults there would kill it; probe without dereferences: %w",
+					th.TID, int(sig), unix.EOPNOTSUPP)
+			}
+		}
+	}
+	return nil
+}
+
+// uninstall puts the program's dispositions back where ours still stand. Precondition:
+// the world is stopped.
+func (f *faultTable) uninstall(s *Stopped) error {
+	if f.resident == nil {
+		return nil
+	}
+	var errs []error
+	for _, sig := range faultSignals {
+		errs = append(errs, restoreDisposition(s, sig, f.previous[sig], f.handler, uint64(f.room)))
+	}
+	f.resident = nil
+	return errors.Join(errs...)
+}
+
+// restoreDisposition puts back a disposition if the present one is a handler in
+// [code, code+size).
+func restoreDisposition(s *Stopped, sig unix.Signal, old Sigaction, code, size uint64) error {
+	now, err := Disposition(s, sig)
+	if err != nil {
+		return err
+	}
+	if now.Handler-code >= size {
+		return nil
+	}
+	return SetDisposition(s, sig, old)
+}

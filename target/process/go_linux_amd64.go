@@ -1,0 +1,232 @@
+package process
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+)
+
+// goLayout is where the runtime of one Go version keeps what we need, in bytes from the
+// start of its structs (runtime/runtime2.go; read from the debug information that the
+// toolchain writes).
+type goLayout struct {
+	version                                    string // prefix of the version's name
+	stackLo, stackHi, m, schedSP, status, goid int32  // in g
+	procid, gsignal, curg                      int32  // in m
+}
+
+// goLayouts lists the versions whose layout is known, newest first. Every value that
+// matters is checked against the running process before it is used.
+var goLayouts = []goLayout{
+	{"go1.26", 0, 8, 48, 56, 144, 152, 64, 72, 184},
+	{"go1.25", 0, 8, 48, 56, 144, 152, 64, 72, 184},
+	{"go1.24", 0, 8, 48, 56, 152, 160, 72, 80, 192},
+	{"go1.23", 0, 8, 48, 56, 152, 160, 72, 80, 192},
+}
+
+// goProgram is what is known of a Go program's runtime.
+type goProgram struct {
+	t       *Target
+	layout  goLayout
+	runtime arch.GoRuntime
+	allgs   uint64 // address of runtime.allgs; 0 if it is not known
+}
+
+// findGo recognises a Go program and validates the layout of its runtime against all
+// threads. nil: not a Go program.
+func (t *Target) findGo(threads []*Thread) (*goProgram, error) {
+	main := t.module[0]
+	if !main.im.IsGo() {
+		return nil, nil
+	}
+	version := main.im.GoVersion()
+	g := &goProgram{t: t}
+	tls, err := t.goTLS(main)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range goLayouts {
+		if version != "" && !strings.HasPrefix(version, l.version) {
+			continue
+		}
+		if g.try(l, tls, threads) {
+			return g, g.findAllgs(main)
+		}
+	}
+	return nil, fmt.Errorf("process %d: the runtime of Go version %q has a layout that is not known: probe it with a version of kprobe that knows it: %w",
+		t.p.PID(), version, unix.EOPNOTSUPP)
+}
+
+// goTLS finds the offset from the FS base at which the runtime keeps the running g: the
+// first load through FS in runtime.morestack.
+func (t *Target) goTLS(m module) (int32, error) {
+	fns, err := m.im.Lookup("runtime.morestack")
+	if err != nil {
+		return 0, fmt.Errorf("go program without runtime.morestack: %w", err)
+	}
+	code := make([]byte, fns[0].Size)
+	if err := m.im.ReadAt(fns[0].Addr, code); err != nil {
+		return 0, err
+	}
+	off, ok := amd64.FirstFSLoad(code)
+	if !ok {
+		return 0, fmt.Errorf("runtime.morestack (% x…) does not load g through FS: %w", code[:min(16, len(code))], unix.EOPNOTSUPP)
+	}
+	return off, nil
+}
+
+// try says whether the layout fits what the threads hold: g.m.procid is the thread's
+// id, and the stack pointer or g.m's current stack lies in the g's stack.
+func (g *goProgram) try(l goLayout, tls int32, threads []*Thread) bool {
+	fit := 0
+	for _, th := range threads {
+		gp, ok := g.word(th.FSBase() + uint64(tls))
+		if th.FSBase() == 0 || !ok || gp == 0 {
+			continue // a thread that Go did not make
+		}
+		m, ok := g.word(gp + uint64(l.m))
+		if !ok {
+			return false
+		}
+		id, ok := g.word(m + uint64(l.procid))
+		st, err := th.Status()
+		if !ok || err != nil || int(id) != innermost(st.NSPid, th.TID) {
+			return false
+		}
+		lo, ok1 := g.word(gp + uint64(l.stackLo))
+		hi, ok2 := g.word(gp + uint64(l.stackHi))
+		if !ok1 || !ok2 || lo >= hi {
+			return false
+		}
+		fit++
+	}
+	g.layout = l
+	g.runtime = arch.GoRuntime{TLS: tls, StackLo: l.stackLo, StackHi: l.stackHi, M: l.m, GoID: l.goid, ProcID: l.procid}
+	return fit > 0
+}
+
+func (g *goProgram) word(addr uint64) (uint64, bool) {
+	var b [8]byte
+	if addr < PageSize || g.t.p.ReadMem(addr, b[:]) != nil {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(b[:]), true
+}
+
+// findAllgs finds the list of all goroutines, which says where their stacks are.
+func (g *goProgram) findAllgs(m module) error {
+	if s, err := m.im.Data("runtime.allgs"); err == nil {
+		g.allgs = s.Addr + m.bias
+		return nil
+	}
+	addr, err := g.allgsFromCode(m)
+	if err != nil {
+		return err
+	}
+	g.allgs = addr
+	return nil
+}
+
+// allgsFromCode finds runtime.allgs in a stripped program: runtime.forEachG reads its
+// length and its pointer, two adjacent words, after taking a lock.
+func (g *goProgram) allgsFromCode(m module) (uint64, error) {
+	fns, err := m.im.Lookup("runtime.forEachG")
+	if err != nil {
+		return 0, fmt.Errorf("go program: the list of goroutines can not be found: %w", err)
+	}
+	code := make([]byte, fns[0].Size)
+	if err := m.im.ReadAt(fns[0].Addr, code); err != nil {
+		return 0, err
+	}
+	refs := amd64.RIPLoads(code, fns[0].Addr)
+	for _, r := range refs {
+		for _, o := range refs {
+			if o == r+8 && g.plausibleAllgs(r+m.bias) {
+				return r + m.bias, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("go program: runtime.forEachG does not show the list of goroutines: %w", unix.EOPNOTSUPP)
+}
+
+// plausibleAllgs checks a slice header: pointer, length, capacity.
+func (g *goProgram) plausibleAllgs(addr uint64) bool {
+	p, ok1 := g.word(addr)
+	n, ok2 := g.word(addr + 8)
+	c, ok3 := g.word(addr + 16)
+	return ok1 && ok2 && ok3 && p != 0 && n > 0 && n <= c && c < 1<<32
+}
+
+// maxGoroutines bounds what is read of the list.
+const maxGoroutines = 1 << 22
+
+// goroutine is what a stopped world shows of one goroutine.
+type goroutine struct {
+	id     uint64
+	sp     uint64 // stack pointer; of a running one that of its thread
+	lo, hi uint64 // stack
+}
+
+// goroutines lists all that have a stack. Precondition: the world is stopped.
+func (g *goProgram) goroutines(threads []*Thread) ([]goroutine, error) {
+	base, ok1 := g.word(g.allgs)
+	n, ok2 := g.word(g.allgs + 8)
+	if !ok1 || !ok2 || n > maxGoroutines {
+		return nil, fmt.Errorf("goroutines: the list at 0x%x can not be read", g.allgs)
+	}
+	list := make([]byte, 8*n)
+	if err := g.t.p.ReadMem(base, list); err != nil {
+		return nil, err
+	}
+	running := g.running(threads)
+	var out []goroutine
+	buf := make([]byte, g.layout.goid+8)
+	for i := uint64(0); i < n; i++ {
+		gp := binary.LittleEndian.Uint64(list[8*i:])
+		if err := g.t.p.ReadMem(gp, buf); err != nil {
+			return nil, err
+		}
+		r := goroutine{id: g.field(buf, g.layout.goid), lo: g.field(buf, g.layout.stackLo), hi: g.field(buf, g.layout.stackHi)}
+		r.sp = g.field(buf, g.layout.schedSP)
+		if sp, ok := running[gp]; ok && sp >= r.lo && sp < r.hi {
+			r.sp = sp
+		}
+		if r.lo != 0 && r.hi > r.lo && r.sp >= r.lo && r.sp <= r.hi {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func (g *goProgram) field(b []byte, off int32) uint64 { return binary.LittleEndian.Uint64(b[off:]) }
+
+// running gives the stack pointers of the goroutines that threads run.
+func (g *goProgram) running(threads []*Thread) map[uint64]uint64 {
+	m := map[uint64]uint64{}
+	for _, th := range threads {
+		if gp, ok := g.word(th.FSBase() + uint64(g.runtime.TLS)); ok && th.FSBase() != 0 {
+			m[gp] = th.Regs().RSP
+		}
+	}
+	return m
+}
+
+// stacks gives the used part of every goroutine's stack. Precondition: the world is
+// stopped.
+func (g *goProgram) stacks(s *Stopped, f func(lo, hi uint64) error) error {
+	gs, err := g.goroutines(s.Threads())
+	if err != nil {
+		return err
+	}
+	for _, r := range gs {
+		if err := f(r.sp&^7, r.hi); err != nil {
+			return err
+		}
+	}
+	return nil
+}

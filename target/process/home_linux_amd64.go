@@ -1,0 +1,236 @@
+package process
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/target"
+)
+
+// What stands in a probed process's memory, and is found there by whoever comes next:
+//
+//	ring  memfd kprobes:ring, shared: records and counters, nothing else
+//	home  memfd kprobes:home, private, rw: this file's layout
+//	code  memfd kprobes:code, private, rx: detours and handlers, one or more pieces near the probed text
+//
+// Home:
+//
+//	0        header
+//	4096     sites: what was patched, and with what
+//	poolOff  the pool that return probes share
+//	heapOff  pools of probes with an explicit MAXACTIVE, tables of faults
+//
+// A site's entry is written before its patch is, and cleared after the patch is gone,
+// so that at every moment the entries tell all that differs from the program's file.
+const (
+	homeMagic   = 0x454d4f48424f5250 // "PROBHOME" in memory order
+	homeVersion = 1
+
+	ringName = "kprobes:ring"
+	homeName = "kprobes:home"
+	codeName = "kprobes:code"
+
+	siteOff   = 4096
+	siteSize  = 64
+	maxSites  = 1 << 16
+	poolOff   = siteOff + maxSites*siteSize
+	poolSlots = 18 // log2
+	poolStep  = 6  // log2 of the bytes of a slot in the shared pool
+	heapOff   = (poolOff + (1<<poolSlots+64)<<poolStep + 4095) &^ 4095
+	homeSize  = heapOff + 64<<20
+)
+
+// Header offsets, 8 bytes each.
+const (
+	hdrMagic    = 0
+	hdrVersion  = 8
+	hdrMarker   = 16 // random: tells this installation from any other
+	hdrHolder   = 24 // pid of the tracer, in the root namespace's eyes of the tracer
+	hdrSince    = 32 // its start time, clock ticks after boot
+	hdrRing     = 40 // address of the ring
+	hdrRingSize = 48
+	hdrSites    = 56 // entries of the site table that were ever used
+	hdrFaults   = 64 // address of the fault table, its length in entries
+	hdrNFaults  = 72
+	hdrActions  = 1024 // saved dispositions: actionSize each, by signal number
+	actionSize  = 40   // a word: our handler stands, then struct kernel_sigaction
+)
+
+// siteRecord is an entry of the site table.
+//
+//	0  address     8  length of the patch     16 original bytes     32 patch     48 detour
+type siteRecord struct {
+	addr   uint64
+	orig   []byte
+	patch  []byte
+	detour uint64
+}
+
+func (s *siteRecord) encode() []byte {
+	b := make([]byte, siteSize)
+	binary.LittleEndian.PutUint64(b, s.addr)
+	binary.LittleEndian.PutUint64(b[8:], uint64(len(s.patch)))
+	copy(b[16:32], s.orig)
+	copy(b[32:48], s.patch)
+	binary.LittleEndian.PutUint64(b[48:], s.detour)
+	return b
+}
+
+// errHome says that what stands in a process is not a home of ours.
+var errHome = errors.New("kprobes: the memory left in the process is not understood")
+
+func decodeSite(b []byte) (siteRecord, error) {
+	n := binary.LittleEndian.Uint64(b[8:])
+	if n > 16 {
+		return siteRecord{}, fmt.Errorf("site of %d bytes: %w", n, errHome)
+	}
+	return siteRecord{
+		addr:   binary.LittleEndian.Uint64(b),
+		orig:   b[16 : 16+n : 16+n],
+		patch:  b[32 : 32+n : 32+n],
+		detour: binary.LittleEndian.Uint64(b[48:]),
+	}, nil
+}
+
+// home is the tracer's view of a home: the header's words and the sites, read from or
+// written to the process's memory.
+type home struct {
+	p      *Proc
+	addr   uint64
+	sites  map[*target.Site]int // index of an armed site in the table
+	free   []int
+	used   int // entries ever used
+	heap   uint64
+	marker uint64
+}
+
+func newHome(p *Proc, addr uint64) *home {
+	return &home{p: p, addr: addr, sites: map[*target.Site]int{}, heap: addr + heapOff}
+}
+
+// init writes the header of a fresh home. The magic is written last.
+func (h *home) init(marker, holder, since, ringAddr, ringSize uint64) error {
+	h.marker = marker
+	for _, w := range []struct{ off, v uint64 }{
+		{hdrVersion, homeVersion}, {hdrMarker, marker}, {hdrHolder, holder}, {hdrSince, since},
+		{hdrRing, ringAddr}, {hdrRingSize, ringSize}, {hdrMagic, homeMagic},
+	} {
+		if err := h.put(w.off, w.v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *home) put(off, v uint64) error {
+	return h.p.WriteMem(h.addr+off, binary.LittleEndian.AppendUint64(nil, v))
+}
+
+func (h *home) get(off uint64) (uint64, error) {
+	var b [8]byte
+	if err := h.p.ReadMem(h.addr+off, b[:]); err != nil {
+		return 0, err
+	}
+	return binary.LittleEndian.Uint64(b[:]), nil
+}
+
+// open reads a home that an earlier tracer left. It believes nothing it reads.
+func (h *home) open() error {
+	for _, w := range []struct{ off, want uint64 }{{hdrMagic, homeMagic}, {hdrVersion, homeVersion}} {
+		v, err := h.get(w.off)
+		if err != nil {
+			return err
+		}
+		if v != w.want {
+			return fmt.Errorf("word 0x%x at 0x%x, not 0x%x: %w", v, h.addr+w.off, w.want, errHome)
+		}
+	}
+	return nil
+}
+
+// list reads all sites that are in the table.
+func (h *home) list() ([]siteRecord, error) {
+	n, err := h.get(hdrSites)
+	if err != nil {
+		return nil, err
+	}
+	if n > maxSites {
+		return nil, fmt.Errorf("%d sites: %w", n, errHome)
+	}
+	b := make([]byte, n*siteSize)
+	if err := h.p.ReadMem(h.addr+siteOff, b); err != nil {
+		return nil, err
+	}
+	var out []siteRecord
+	for i := uint64(0); i < n; i++ {
+		s, err := decodeSite(b[i*siteSize : (i+1)*siteSize])
+		if err != nil {
+			return nil, err
+		}
+		if s.addr != 0 {
+			out = append(out, s)
+		}
+	}
+	return out, nil
+}
+
+// add puts entries for sites that are about to be patched into the table: runs of
+// new entries in one write each, before the count that makes them valid.
+func (h *home) add(sites []*target.Site, ss []siteRecord) error {
+	if len(ss) > len(h.free)+maxSites-h.used {
+		return fmt.Errorf("sites %d: the table holds %d: %w", h.used-len(h.free)+len(ss), maxSites, unix.ENOSPC)
+	}
+	var run []byte
+	first := h.used
+	for i := range ss {
+		if n := len(h.free); n > 0 {
+			at := h.free[n-1]
+			if err := h.p.WriteMem(h.entry(at), ss[i].encode()); err != nil {
+				return err
+			}
+			h.free = h.free[:n-1]
+			h.sites[sites[i]] = at
+			continue
+		}
+		h.sites[sites[i]] = first + len(run)/siteSize
+		run = append(run, ss[i].encode()...)
+	}
+	if len(run) == 0 {
+		return nil
+	}
+	if err := h.p.WriteMem(h.entry(first), run); err != nil {
+		return err
+	}
+	h.used = first + len(run)/siteSize
+	return h.put(hdrSites, uint64(h.used))
+}
+
+// remove clears the entry of a site whose patch is gone.
+func (h *home) remove(site *target.Site) error {
+	at, ok := h.sites[site]
+	if !ok {
+		return nil
+	}
+	if err := h.p.WriteMem(h.entry(at), make([]byte, siteSize)); err != nil {
+		return err
+	}
+	delete(h.sites, site)
+	h.free = append(h.free, at)
+	return nil
+}
+
+func (h *home) entry(i int) uint64 { return h.addr + siteOff + uint64(i)*siteSize }
+
+// alloc gives size bytes of zeroed memory in the home.
+func (h *home) alloc(size uint64) (uint64, error) {
+	size = (size + 63) &^ 63
+	if h.heap+size > h.addr+homeSize {
+		return 0, fmt.Errorf("probe data %d bytes: the process's home has %d left: %w", size, h.addr+homeSize-h.heap, unix.ENOSPC)
+	}
+	a := h.heap
+	h.heap += size
+	return a, nil
+}

@@ -1,0 +1,127 @@
+package process
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+)
+
+// ptraceGetRseq is PTRACE_GET_RSEQ_CONFIGURATION (linux/ptrace.h, kernel 5.13).
+const ptraceGetRseq = 0x420f
+
+// rseqConfig is struct ptrace_rseq_configuration.
+type rseqConfig struct {
+	pointer   uint64
+	size      uint32
+	signature uint32
+	flags     uint32
+	pad       uint32
+}
+
+// tidOffsets are the places of the thread id in the thread's control block, from the FS
+// base: glibc's struct pthread (nptl/descr.h: 0x2d0 in all versions for x86-64 since
+// 2.4), musl's struct pthread (0x30 since 1.1.20).
+var tidOffsets = []int32{0x2d0, 0x30}
+
+// learn finds out what generated code needs to know of the process. Precondition: the
+// world is stopped.
+func (t *Target) learn(s *Stopped) error {
+	threads := s.Threads()
+	if len(threads) == 0 {
+		return fmt.Errorf("process %d has no thread left", t.p.PID())
+	}
+	t.writer.RDPID = hasRDPID()
+	g, err := t.findGo(threads)
+	if err != nil {
+		return err
+	}
+	if g != nil {
+		t.golang = g
+		t.writer.Go = &g.runtime
+		t.writer.TID = arch.TIDGo
+		return t.learnFaults(s)
+	}
+	t.learnRseq(s, threads)
+	t.learnTID(threads)
+	return t.learnFaults(s)
+}
+
+// learnRseq asks the kernel where the threads have registered their restartable
+// sequences. It must be at one offset from the FS base in all of them.
+func (t *Target) learnRseq(s *Stopped, threads []*Thread) {
+	var off int64
+	for i, th := range threads {
+		var c rseqConfig
+		err := s.Do(func() error {
+			_, _, e := unix.Syscall6(unix.SYS_PTRACE, ptraceGetRseq, uintptr(th.TID), unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)), 0, 0)
+			if e != 0 {
+				return e
+			}
+			return nil
+		})
+		if err != nil || c.pointer == 0 || c.signature != amd64.RseqSignature || th.FSBase() == 0 {
+			return
+		}
+		o := int64(c.pointer - th.FSBase())
+		if i > 0 && o != off || o != int64(int32(o)) {
+			return
+		}
+		off = o
+	}
+	t.writer.HasRseq, t.writer.RseqOff = true, int32(off)
+}
+
+// learnTID looks for the thread id in the threads' control blocks: at an offset where
+// every thread has its own.
+func (t *Target) learnTID(threads []*Thread) {
+	for _, off := range tidOffsets {
+		if t.tidAt(threads, off) {
+			t.writer.TID, t.writer.TIDOff = arch.TIDFS, off
+			return
+		}
+	}
+	t.writer.TID = arch.TIDSyscall
+}
+
+func (t *Target) tidAt(threads []*Thread, off int32) bool {
+	for _, th := range threads {
+		if th.FSBase() == 0 {
+			return false
+		}
+		st, err := th.Status()
+		if err != nil {
+			return false
+		}
+		var b [4]byte
+		if t.p.ReadMem(th.FSBase()+uint64(off), b[:]) != nil || int(binary.LittleEndian.Uint32(b[:])) != innermost(st.NSPid, th.TID) {
+			return false
+		}
+	}
+	return true
+}
+
+// innermost is the thread's id in its own pid namespace: the last one of NSpid.
+func innermost(ids []int, tid int) int {
+	if len(ids) == 0 {
+		return tid
+	}
+	return ids[len(ids)-1]
+}
+
+// hasRDPID says whether the CPU has the rdpid instruction, as the kernel shows it.
+func hasRDPID() bool {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return false
+	}
+	_, flags, _ := strings.Cut(string(b), "\nflags")
+	flags, _, _ = strings.Cut(flags, "\n")
+	return strings.Contains(flags+" ", " rdpid ")
+}

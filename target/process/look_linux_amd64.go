@@ -1,0 +1,216 @@
+package process
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sort"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/target"
+)
+
+// look is what the stopped threads mean for a change.
+type look struct {
+	moves []threadMove
+}
+
+type threadMove struct {
+	th   *Thread
+	regs Regs
+}
+
+// move sets the instruction pointers of the threads that stand in bytes that changed.
+func (l *look) move() error {
+	for _, m := range l.moves {
+		if err := m.th.SetRegs(m.regs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look finds out where every thread stands. It fails with ErrBlocked if one stands, or
+// may come back to, where the change would harm it. Precondition: the world is stopped.
+func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
+	inner := innerOf(c.Add)
+	back := backOf(c.Remove)
+	l := &look{}
+	for _, th := range s.Threads() {
+		pc := th.ResumeRIP()
+		to := pc
+		if site := siteAround(c.Remove, pc); site != nil {
+			o, ok := back[pc]
+			if !ok && len(c.Add) > 0 {
+				return nil, blocked(th.TID, pc, "it runs the work of a probe that changes")
+			}
+			if ok {
+				to = o
+			}
+		}
+		if cp, ok := inner[to]; ok {
+			to = cp
+		}
+		if to != pc {
+			r := th.Regs()
+			r.RIP += to - pc
+			l.moves = append(l.moves, threadMove{th, r})
+		}
+	}
+	if len(inner) == 0 && (len(c.Remove) == 0 || len(c.Add) == 0) {
+		return l, nil
+	}
+	return l, t.scanStacks(s, func(tid int, at, v uint64) error {
+		if _, ok := inner[v]; ok {
+			return blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns there", at))
+		}
+		if len(c.Add) > 0 && siteAround(c.Remove, v) != nil {
+			return blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns into a detour", at))
+		}
+		return nil
+	})
+}
+
+func blocked(tid int, pc uint64, why string) error {
+	return fmt.Errorf("thread %d, 0x%x: %s: %w: %w", tid, pc, why, ErrBlocked, unix.EBUSY)
+}
+
+// innerOf maps the instructions inside the patches of new sites to their copies.
+func innerOf(add []*target.Site) map[uint64]uint64 {
+	m := map[uint64]uint64{}
+	for _, a := range add {
+		for _, p := range a.Detour.Pairs {
+			if p.Orig > a.Addr && p.Orig < a.Addr+uint64(len(a.Patch)) {
+				m[p.Orig] = startOf(a.Detour, p)
+			}
+		}
+	}
+	return m
+}
+
+// startOf is where a thread goes that is to run an instruction of a region: its copy,
+// or the work of the probes that stand at it.
+func startOf(d *arch.Detour, p arch.Pair) uint64 {
+	if w, ok := d.Points[p.Orig]; ok {
+		return w
+	}
+	return p.Copy
+}
+
+// backOf maps addresses in the detours of sites that go to the original instructions:
+// only those at which that is exact.
+func backOf(remove []*target.Site) map[uint64]uint64 {
+	m := map[uint64]uint64{}
+	for _, r := range remove {
+		for _, p := range r.Detour.Pairs {
+			m[p.Copy] = p.Orig
+		}
+		for orig, w := range r.Detour.Points {
+			m[w] = orig
+		}
+	}
+	return m
+}
+
+// siteAround gives the site in whose detour pc is.
+func siteAround(sites []*target.Site, pc uint64) *target.Site {
+	for _, s := range sites {
+		if pc-s.Detour.Addr < uint64(s.Room) {
+			return s
+		}
+	}
+	return nil
+}
+
+// reclaim frees the detours of removed sites that no thread is in and no saved context
+// may return to. What is left is tried again at the next change. Precondition: the
+// world is stopped, and threads have been moved.
+func (t *Target) reclaim(s *Stopped) {
+	if len(t.zombie) == 0 {
+		return
+	}
+	sort.Slice(t.zombie, func(i, j int) bool { return t.zombie[i].Detour.Addr < t.zombie[j].Detour.Addr })
+	busy := map[*target.Site]bool{}
+	mark := func(v uint64) {
+		i := sort.Search(len(t.zombie), func(i int) bool { return t.zombie[i].Detour.Addr > v }) - 1
+		if i >= 0 && v-t.zombie[i].Detour.Addr < uint64(t.zombie[i].Room) {
+			busy[t.zombie[i]] = true
+		}
+	}
+	for _, th := range s.Threads() {
+		mark(th.ResumeRIP())
+	}
+	err := t.scanStacks(s, func(_ int, _, v uint64) error {
+		mark(v)
+		return nil
+	})
+	left := t.zombie[:0]
+	for _, z := range t.zombie {
+		if busy[z] || err != nil {
+			left = append(left, z)
+			continue
+		}
+		t.faults.drop(z)
+		t.FreeCode(z.Detour.Addr, z.Room)
+	}
+	t.zombie = left
+}
+
+// Bounds of what is read of one stack. A stack in a mapping larger than maxStack is not
+// a thread's own (a goroutine's, a fiber's): its owner must say where it ends.
+const (
+	maxStack  = 64 << 20
+	stackView = 256 << 10
+)
+
+// scanStacks gives every aligned word of the threads' stacks, from a red zone below the
+// stack pointer to the end, and of the goroutines' stacks in a Go program.
+func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) error {
+	maps, err := t.p.Maps()
+	if err != nil {
+		return err
+	}
+	for _, th := range s.Threads() {
+		lo, hi := stackOf(maps, th.Regs().RSP)
+		if err := t.scanWords(lo, hi, func(at, v uint64) error { return f(th.TID, at, v) }); err != nil {
+			return err
+		}
+	}
+	if t.golang == nil {
+		return nil
+	}
+	return t.golang.stacks(s, func(lo, hi uint64) error {
+		return t.scanWords(lo, hi, func(at, v uint64) error { return f(0, at, v) })
+	})
+}
+
+// stackOf is the used part of the stack that sp is in.
+func stackOf(maps []Map, sp uint64) (lo, hi uint64) {
+	i := sort.Search(len(maps), func(i int) bool { return maps[i].End > sp })
+	if i == len(maps) || maps[i].Start > sp {
+		return 0, 0
+	}
+	lo, hi = max(sp-128, maps[i].Start)&^7, maps[i].End
+	if maps[i].Size() > maxStack {
+		hi = min(hi, sp+stackView)
+	}
+	return lo, hi
+}
+
+func (t *Target) scanWords(lo, hi uint64, f func(at, v uint64) error) error {
+	buf := make([]byte, 64<<10)
+	for lo < hi {
+		b := buf[:min(uint64(len(buf)), hi-lo)]
+		if err := t.p.ReadMem(lo, b); err != nil {
+			return err
+		}
+		for i := 0; i+8 <= len(b); i += 8 {
+			if err := f(lo+uint64(i), binary.LittleEndian.Uint64(b[i:])); err != nil {
+				return err
+			}
+		}
+		lo += uint64(len(b))
+	}
+	return nil
+}

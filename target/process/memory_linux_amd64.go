@@ -1,0 +1,81 @@
+package process
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mmap lets the target map memory (mmap(2)) and checks with /proc/PID/maps that it is
+// there as wanted. Addresses and sizes are in bytes, fd is the target's.
+func (s *Stopped) Mmap(addr, size uint64, prot, flags int, fd int, offset uint64) (uint64, error) {
+	at, err := s.Call(unix.SYS_MMAP, addr, size, uint64(prot), uint64(flags), uint64(int64(fd)), offset)
+	if err != nil {
+		return 0, fmt.Errorf("mmap of %#x bytes at %#x in the target: %w", size, addr, err)
+	}
+	return at, s.checkMapped("mmap", at, size, func(m Map) bool { return m.Perm&^PermShared == permOf(prot) })
+}
+
+// Munmap lets the target unmap memory and checks that it is gone.
+func (s *Stopped) Munmap(addr, size uint64) error {
+	if _, err := s.Call(unix.SYS_MUNMAP, addr, size); err != nil {
+		return fmt.Errorf("munmap of %#x bytes at %#x in the target: %w", size, addr, err)
+	}
+	maps, err := s.p.Maps()
+	if err == nil && overlaps(maps, addr, pageUp(size)) {
+		err = fmt.Errorf("munmap of %#x bytes at %#x in the target: %w: it is still mapped", size, addr, ErrFault)
+	}
+	return err
+}
+
+// Mprotect lets the target change what memory permits, and checks it.
+func (s *Stopped) Mprotect(addr, size uint64, prot int) error {
+	if _, err := s.Call(unix.SYS_MPROTECT, addr, size, uint64(prot)); err != nil {
+		return fmt.Errorf("mprotect of %#x bytes at %#x in the target: %w", size, addr, err)
+	}
+	return s.checkMapped("mprotect", addr, size, func(m Map) bool { return m.Perm&^PermShared == permOf(prot) })
+}
+
+// checkMapped does not believe the result of a call that the target made.
+func (s *Stopped) checkMapped(what string, addr, size uint64, ok func(Map) bool) error {
+	maps, err := s.p.Maps()
+	if err == nil && (addr%PageSize != 0 || !covered(maps, addr, pageUp(size), ok)) {
+		err = fmt.Errorf("%s of %#x bytes at %#x in the target: %w: the kernel's maps show something else", what, size, addr, ErrFault)
+	}
+	return err
+}
+
+func permOf(prot int) (p Perm) {
+	for _, b := range []struct {
+		prot int
+		perm Perm
+	}{{unix.PROT_READ, PermRead}, {unix.PROT_WRITE, PermWrite}, {unix.PROT_EXEC, PermExec}} {
+		if prot&b.prot != 0 {
+			p |= b.perm
+		}
+	}
+	return p
+}
+
+// MemfdCreate lets the target make a memory file (memfd_create(2)), and gives its
+// descriptor there and the file opened here. Close it there when it is mapped.
+func (s *Stopped) MemfdCreate(name string, flags int) (fd int, err error) {
+	call := Syscall{Nr: unix.SYS_MEMFD_CREATE, Data: append([]byte(name), 0)}
+	call.Args[1] = uint64(flags)
+	calls := []Syscall{call}
+	if err = s.CallAll(calls); err == nil {
+		err = calls[0].Err
+	}
+	if err != nil {
+		return -1, fmt.Errorf("memfd_create in the target: %w", err)
+	}
+	return int(calls[0].Result), nil
+}
+
+// CloseFD lets the target close one of its descriptors.
+func (s *Stopped) CloseFD(fd int) error {
+	if _, err := s.Call(unix.SYS_CLOSE, uint64(fd)); err != nil {
+		return fmt.Errorf("close of descriptor %d in the target: %w", fd, err)
+	}
+	return nil
+}

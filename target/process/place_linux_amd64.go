@@ -1,0 +1,184 @@
+package process
+
+import (
+	"debug/elf"
+	"fmt"
+	"slices"
+)
+
+const (
+	redZone = 128 // bytes below the stack pointer that are live (psABI 3.2.2)
+
+	// signalRoom stays free below a frame: a signal that arrives in the moment before
+	// signals are blocked has its handler run there.
+	signalRoom = 8 << 10
+
+	// stackScan is how far above its stack pointer a thread's stack is searched for signal frames.
+	stackScan = 64 << 10
+)
+
+// place is memory of the target that a frame can lie in for the time of a call.
+type place struct {
+	Range
+	clean bool // it holds zeros that must be put back
+}
+
+// SetScratch names memory of the target that belongs to the caller, readable, writable and
+// used for nothing else: frames of later system calls lie there instead of on the target's
+// stacks. At least 32 KiB: a frame takes up to 12 KiB on processors with AMX.
+func (s *Stopped) SetScratch(r Range) { s.scratch = r }
+
+// placeFor finds memory for a frame of need bytes of thread t, best first.
+//
+//  1. the caller's scratch memory
+//  2. below the red zone of its own stack, where that is surely a stack with room: the
+//     main thread's [stack], or a mapping that holds both stack pointer and thread
+//     control block of a thread made by a C library (%fs:0 holds its own address, psABI
+//     TLS 3.4.6). A goroutine's or coroutine's stack may be a few bytes from other data,
+//     and is neither.
+//  3. the lowest part of the main thread's [stack], where it is all zero. The kernel maps
+//     128 KiB below the first stack pointer at once; Go's main thread uses 64 KiB, others
+//     are in case 2 with it.
+//  4. the rest of the page behind the program's .bss, all zero: nobody's by the ELF file.
+func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
+	if s.scratch != (Range{}) {
+		return place{Range: Range{s.scratch.Lo + signalRoom, s.scratch.Hi}}, nil
+	}
+	maps, err := s.p.Maps()
+	if err != nil {
+		return place{}, err
+	}
+	want := uint64(need)
+	if r, ok := s.ownStack(maps, t, want+signalRoom); ok {
+		return place{Range: Range{r.Lo + signalRoom, r.Hi}}, nil
+	}
+	if r, ok := s.stackBottom(maps, want); ok {
+		return place{r, true}, nil
+	}
+	if r, ok := s.padding(maps, want); ok {
+		return place{r, true}, nil
+	}
+	return place{}, fmt.Errorf("stack pointer %#x is not on a stack with %d bytes to spare, and none are free elsewhere", t.regs.RSP, need)
+}
+
+// ownStack gives the bytes below the thread's red zone.
+func (s *Stopped) ownStack(maps []Map, t *Thread, need uint64) (Range, bool) {
+	sp := t.regs.RSP
+	m, ok := FindMap(maps, sp)
+	if !ok || m.Perm != PermRead|PermWrite || !m.Anonymous() {
+		return Range{}, false
+	}
+	switch {
+	case m.Path == "[stack]" && t.TID == t.TGID:
+	case m.Contains(t.regs.FSBase) && sp < t.regs.FSBase && s.p.pointsToItself(t.regs.FSBase):
+	default:
+		return Range{}, false
+	}
+	lo := m.Start
+	if alt, on := s.altStack(m, sp); on {
+		lo = max(lo, alt.Lo)
+	}
+	if sp-lo < need+redZone {
+		return Range{}, false
+	}
+	return Range{sp - redZone - need, sp - redZone}, true
+}
+
+func (p *Proc) pointsToItself(addr uint64) bool {
+	var b [8]byte
+	return p.ReadMem(addr, b[:]) == nil && le.Uint64(b[:]) == addr
+}
+
+// altStack looks for the signal frame of an alternate stack that the stack pointer is in.
+// Such a stack may lie within another one, as a local array. The frame holds its bounds.
+func (s *Stopped) altStack(m Map, sp uint64) (Range, bool) {
+	b := make([]byte, min(m.End-sp, stackScan))
+	n, err := s.p.ReadMemSome(sp, b)
+	if err != nil {
+		return Range{}, false
+	}
+	g := s.p.findGadgets()
+	at := -sp & 7
+	for ; at+8+ucSize <= uint64(n); at += 8 {
+		if !slices.Contains(g.stubs, le.Uint64(b[at:])) {
+			continue
+		}
+		stack := b[at+8+16:] // uc_stack: pointer, flags, size
+		alt := Range{le.Uint64(stack), le.Uint64(stack) + le.Uint64(stack[16:])}
+		if alt.Lo <= sp && sp < alt.Hi && sp+at < alt.Hi {
+			return alt, true
+		}
+	}
+	return Range{}, false
+}
+
+// stackBottom gives the lowest bytes of [stack], above room for a signal handler.
+func (s *Stopped) stackBottom(maps []Map, need uint64) (Range, bool) {
+	i := slices.IndexFunc(maps, func(m Map) bool { return m.Path == "[stack]" && m.Anonymous() })
+	if i < 0 || maps[i].Size() < 2*(need+signalRoom) {
+		return Range{}, false
+	}
+	lo := maps[i].Start
+	if !s.p.zero(lo, signalRoom+need+signalRoom) {
+		return Range{}, false
+	}
+	return Range{lo + signalRoom, lo + signalRoom + need}, true
+}
+
+// padding gives the bytes between the end of the program's writable segments and the end
+// of their last page.
+func (s *Stopped) padding(maps []Map, need uint64) (Range, bool) {
+	segments, err := s.p.segments()
+	if err != nil {
+		return Range{}, false
+	}
+	for _, seg := range segments {
+		r := Range{seg.Hi, pageUp(seg.Hi)}
+		m, ok := FindMap(maps, r.Lo)
+		if ok && r.Size() >= need && m.Perm == PermRead|PermWrite && s.p.zero(r.Lo, r.Size()) {
+			return r, true
+		}
+	}
+	return Range{}, false
+}
+
+// segments gives the addresses of the program's writable segments as they are loaded.
+func (p *Proc) segments() ([]Range, error) {
+	f, err := p.openAt("exe", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	e, err := elf.NewFile(f)
+	if err != nil {
+		return nil, err
+	}
+	aux, err := p.Auxv()
+	if err != nil {
+		return nil, err
+	}
+	bias := aux[atEntry] - e.Entry
+	var segs []Range
+	for _, ph := range e.Progs {
+		if ph.Type == elf.PT_LOAD && ph.Flags&elf.PF_W != 0 {
+			segs = append(segs, Range{bias + ph.Vaddr, bias + ph.Vaddr + ph.Memsz})
+		}
+	}
+	return segs, nil
+}
+
+const atEntry = 9 // AT_ENTRY (linux/auxvec.h)
+
+// zero says whether all bytes are there and zero.
+func (p *Proc) zero(addr, size uint64) bool {
+	b := make([]byte, size)
+	if p.ReadMem(addr, b) != nil {
+		return false
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,471 @@
+package process
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Proc is another process. It stays the process that it was at Open: when that ends and
+// its pid goes to another, every method fails with ErrNoProcess; when it executes another
+// program, memory and stops fail with ErrExec.
+type Proc struct {
+	pid   int
+	dir   *os.File // /proc/PID: names the process, not the number
+	pidfd int
+	mem   *os.File // /proc/PID/mem: names the memory, which an exec replaces
+	image Image
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	stop   *Stopped      // between Stop and Release
+	gadget *gadgetSet    // found once for an image
+	lock   *os.File      // held lock, nil if none
+	exited chan struct{} // closed at its end; nil until asked for
+	wake   int           // eventfd that ends the watcher of exited
+	child  *child        // of Start; nil for others
+}
+
+// Image tells one program that a process runs from the next: both change with exec.
+type Image struct {
+	Exe        FileID // of the program's file, as stat tells it
+	StartCode  uint64
+	StartStack uint64
+	StartBrk   uint64
+}
+
+// Open prepares to reach into process pid, which does not notice. It must exist and run
+// (a process whose first thread has ended but others run will do), be an x86-64 process
+// of 64 bits, not our own, and one that we may trace. Errors: ErrNoProcess, ErrPermission,
+// ErrUnsupported, ErrSelf.
+func Open(pid int) (*Proc, error) {
+	p, err := open(pid)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return p, nil
+}
+
+func open(pid int) (_ *Proc, err error) {
+	if pid <= 0 {
+		return nil, fmt.Errorf("%w: a pid is above 0", ErrNoProcess)
+	}
+	p := &Proc{pid: pid, pidfd: -1, wake: -1}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if p.dir, err = os.OpenFile("/proc/"+strconv.Itoa(pid), unix.O_DIRECTORY|unix.O_PATH, 0); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return nil, ErrNoProcess
+		}
+		return nil, err
+	}
+	if err := p.checkKind(); err != nil {
+		return nil, err
+	}
+	if p.pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+		return nil, fmt.Errorf("pidfd_open: %w", err)
+	}
+	if err := p.openMem(); err != nil {
+		return nil, err
+	}
+	if err := p.checkExe(); err != nil {
+		return nil, err
+	}
+	if p.image, err = p.readImage(); err != nil {
+		return nil, err
+	}
+	return p, p.alive() // dir, pidfd and memory are of one process: it has lived until here
+}
+
+// checkKind refuses what is no process of its own.
+func (p *Proc) checkKind() error {
+	st, err := p.Status()
+	if err != nil {
+		return err
+	}
+	switch {
+	case st.TGID == os.Getpid():
+		return ErrSelf
+	case st.TGID != p.pid:
+		return fmt.Errorf("%w: it is a thread of process %d: name that", ErrUnsupported, st.TGID)
+	case st.State == "X", st.State == "Z" && p.liveTask() == 0:
+		return fmt.Errorf("%w: it has ended (zombie) and waits for its parent %d", ErrNoProcess, st.PPID)
+	}
+	stat, err := p.Stat()
+	if err != nil {
+		return err
+	}
+	if stat.Flags&flagKernel != 0 {
+		return fmt.Errorf("%w: %s is a kernel thread", ErrUnsupported, escape(stat.Comm))
+	}
+	return nil
+}
+
+// liveTask gives a thread that still has the process's memory, 0 if there is none.
+func (p *Proc) liveTask() int {
+	tids, err := p.Tasks()
+	if err != nil {
+		return 0
+	}
+	for _, tid := range tids {
+		if st, err := p.TaskStatus(tid); err == nil && st.State != "Z" && st.State != "X" {
+			return tid
+		}
+	}
+	return 0
+}
+
+// checkExe refuses programs of another machine.
+func (p *Proc) checkExe() error {
+	f, err := p.openAt("exe", unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return p.exeError(err)
+	}
+	defer f.Close()
+	var h [20]byte
+	if _, err := f.ReadAt(h[:], 0); err != nil {
+		return fmt.Errorf("%w: program file: %w", ErrUnsupported, err)
+	}
+	class, machine := elf.Class(h[elf.EI_CLASS]), elf.Machine(le.Uint16(h[18:]))
+	switch {
+	case string(h[:4]) != elf.ELFMAG:
+		return fmt.Errorf("%w: program file is not ELF", ErrUnsupported)
+	case machine != elf.EM_X86_64:
+		return fmt.Errorf("%w: program is for %v: only x86-64 can be probed", ErrUnsupported, machine)
+	case class != elf.ELFCLASS64:
+		return fmt.Errorf("%w: program has 32-bit addresses (x32): only those with 64 can be probed", ErrUnsupported)
+	}
+	return nil
+}
+
+func (p *Proc) exeError(err error) error {
+	switch {
+	case p.alive() != nil:
+		return ErrNoProcess
+	case errors.Is(err, unix.EACCES):
+		return p.denied("reading its program file")
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("%w: it has no program file", ErrUnsupported)
+	}
+	return fmt.Errorf("program file: %w", err)
+}
+
+// openMem opens the process's memory, which takes the same permission as ptrace.
+func (p *Proc) openMem() error {
+	f, err := p.openAt("mem", unix.O_RDWR)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		if tid := p.liveTask(); tid != 0 {
+			f, err = p.openAt(fmt.Sprintf("task/%d/mem", tid), unix.O_RDWR)
+		}
+	}
+	switch {
+	case err == nil:
+		p.mem = f
+		return nil
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return p.denied("tracing it")
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
+		return ErrNoProcess
+	}
+	return fmt.Errorf("memory: %w", err)
+}
+
+// denied says why tracing was refused, as far as it can be known from here.
+func (p *Proc) denied(what string) error {
+	why := "it is not dumpable or has more privileges than we: run as root or with CAP_SYS_PTRACE"
+	if st, err := p.Status(); err == nil && os.Geteuid() != 0 && int(st.UID[1]) != os.Geteuid() {
+		why = fmt.Sprintf("it runs as user %d and we as %d: run as that user, as root or with CAP_SYS_PTRACE", st.UID[1], os.Geteuid())
+	} else if scope := yamaScope(); scope != "" && scope != "0" {
+		why = fmt.Sprintf("kernel.yama.ptrace_scope is %s: run as root or with CAP_SYS_PTRACE, or set it to 0", scope)
+	}
+	return fmt.Errorf("%w: %s is refused: %s", ErrPermission, what, why)
+}
+
+func yamaScope() string {
+	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// PID is the process id in our own pid namespace.
+func (p *Proc) PID() int { return p.pid }
+
+// Close forgets the process: it gives up the lock and ends the watcher of Exited. A
+// stopped process must be released before.
+func (p *Proc) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	if p.lock != nil {
+		p.lock.Close()
+		p.lock = nil
+	}
+	if p.wake >= 0 {
+		unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		<-p.exited // the watcher uses both descriptors until then
+		unix.Close(p.wake)
+	}
+	if p.pidfd >= 0 {
+		unix.Close(p.pidfd)
+	}
+	for _, f := range []*os.File{p.mem, p.dir} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	return nil
+}
+
+// alive says with ErrNoProcess that the process has ended.
+func (p *Proc) alive() error {
+	if err := unix.PidfdSendSignal(p.pidfd, 0, nil, 0); errors.Is(err, unix.ESRCH) {
+		return ErrNoProcess
+	}
+	return nil
+}
+
+// Alive says whether the process still exists. One that has ended and was not waited for
+// by its parent yet does not.
+func (p *Proc) Alive() bool {
+	fds := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 0
+}
+
+// Exited gives a channel that is closed when the process has ended, or at Close.
+func (p *Proc) Exited() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.exited != nil {
+		return p.exited
+	}
+	p.exited = make(chan struct{})
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if p.closed || err != nil {
+		close(p.exited)
+		return p.exited
+	}
+	p.wake = wake
+	go watch(p.pidfd, wake, p.exited)
+	return p.exited
+}
+
+// watch waits for the end of a process, or for wake.
+func watch(pidfd, wake int, exited chan<- struct{}) {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	close(exited)
+}
+
+// openAt opens a file of /proc/PID.
+func (p *Proc) openAt(name string, flags int) (*os.File, error) {
+	fd, err := unix.Openat(int(p.dir.Fd()), name, flags|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: fmt.Sprintf("/proc/%d/%s", p.pid, name), Err: err}
+	}
+	return os.NewFile(uintptr(fd), fmt.Sprintf("/proc/%d/%s", p.pid, name)), nil
+}
+
+// maxProcFile bounds what is read of one file of /proc, in bytes: room for all lines of
+// maps that vm.max_map_count commonly allows, with long names.
+const maxProcFile = 256 << 20
+
+// read reads a file of /proc/PID.
+func (p *Proc) read(name string) ([]byte, error) {
+	f, err := p.openAt(name, unix.O_RDONLY)
+	if err != nil {
+		return nil, p.gone(err)
+	}
+	defer f.Close()
+	var b bytes.Buffer
+	n, err := b.ReadFrom(io.LimitReader(f, maxProcFile+1))
+	if err == nil && n > maxProcFile {
+		err = fmt.Errorf("%s: more than %d bytes", f.Name(), maxProcFile)
+	}
+	return b.Bytes(), p.gone(err)
+}
+
+// gone turns what /proc answers for a process that has ended into ErrNoProcess.
+func (p *Proc) gone(err error) error {
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w: %w", ErrNoProcess, err)
+	}
+	return err
+}
+
+// Status reads the status of the process.
+func (p *Proc) Status() (*Status, error) {
+	b, err := p.read("status")
+	if err != nil {
+		return nil, err
+	}
+	return ParseStatus(string(b))
+}
+
+// TaskStatus reads the status of one thread.
+func (p *Proc) TaskStatus(tid int) (*Status, error) {
+	b, err := p.read(fmt.Sprintf("task/%d/status", tid))
+	if err != nil {
+		return nil, err
+	}
+	return ParseStatus(string(b))
+}
+
+// Stat reads the stat file of the process.
+func (p *Proc) Stat() (*Stat, error) { return p.statFile("stat") }
+
+func (p *Proc) statFile(name string) (*Stat, error) {
+	b, err := p.read(name)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStat(string(b))
+}
+
+// Tasks lists the threads of the process. While it runs the list can miss some that are
+// started or ended at that moment.
+func (p *Proc) Tasks() ([]int, error) {
+	f, err := p.openAt("task", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, p.gone(err)
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, p.gone(err)
+	}
+	tids := make([]int, 0, len(names))
+	for _, n := range names {
+		if tid, err := strconv.Atoi(n); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids, nil
+}
+
+// Maps reads the mappings of the process, in order of address.
+func (p *Proc) Maps() ([]Map, error) {
+	var err error
+	for range 5 { // the text can be torn where the process maps at that moment
+		var b []byte
+		if b, err = p.readMaps(); err != nil {
+			return nil, fmt.Errorf("process %d: %w", p.pid, err)
+		}
+		var maps []Map
+		if maps, err = ParseMaps(b); err == nil && len(maps) == 0 {
+			return nil, fmt.Errorf("process %d: maps are empty: %w", p.pid, p.lost())
+		}
+		if err == nil {
+			return maps, nil
+		}
+	}
+	return nil, fmt.Errorf("process %d: %w", p.pid, err)
+}
+
+func (p *Proc) readMaps() ([]byte, error) {
+	b, err := p.read("maps")
+	if err != nil || len(b) > 0 {
+		return b, err
+	}
+	if tid := p.liveTask(); tid != 0 { // the first thread has ended, the others run on
+		return p.read(fmt.Sprintf("task/%d/maps", tid))
+	}
+	return b, nil
+}
+
+// Auxv gives the auxiliary vector that the program was started with.
+func (p *Proc) Auxv() (map[uint64]uint64, error) {
+	b, err := p.read("auxv")
+	if err != nil {
+		return nil, err
+	}
+	v := make(map[uint64]uint64)
+	for ; len(b) >= 16; b = b[16:] {
+		v[le.Uint64(b)] = le.Uint64(b[8:])
+	}
+	return v, nil
+}
+
+// Namespace gives the inode number of one of its namespaces: "pid", "mnt", "net" ...
+func (p *Proc) Namespace(kind string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(p.dir.Fd()), "ns/"+kind, &st, 0); err != nil {
+		return 0, p.gone(&os.PathError{Op: "stat", Path: fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind), Err: err})
+	}
+	return st.Ino, nil
+}
+
+// readImage asks which program the process runs.
+func (p *Proc) readImage() (Image, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(p.dir.Fd()), "exe", &st, 0); err != nil {
+		return Image{}, p.exeError(err)
+	}
+	name := "stat"
+	if tid := p.liveTask(); tid != 0 {
+		name = fmt.Sprintf("task/%d/stat", tid)
+	}
+	s, err := p.statFile(name)
+	if err != nil {
+		return Image{}, err
+	}
+	return Image{
+		Exe: fileID(&st), StartCode: s.StartCode, StartStack: s.StartStack, StartBrk: s.StartBrk,
+	}, nil
+}
+
+// Image says which program the process ran at Open.
+func (p *Proc) Image() Image { return p.image }
+
+// fileID gives the identity of a file in the form of maps.
+func fileID(st *unix.Stat_t) FileID {
+	return FileID{Dev: uint64(unix.Major(st.Dev))<<32 | uint64(unix.Minor(st.Dev)), Inode: st.Ino}
+}
+
+// CheckImage fails with ErrExec if the process has executed another program since Open,
+// and with ErrNoProcess if it has ended.
+func (p *Proc) CheckImage() error {
+	if err := p.alive(); err != nil {
+		return fmt.Errorf("process %d: %w", p.pid, err)
+	}
+	var b [1]byte
+	if n, err := unix.Pread(int(p.mem.Fd()), b[:], int64(p.image.StartStack)); n == 0 && err == nil {
+		return fmt.Errorf("process %d: %w", p.pid, p.lost())
+	}
+	now, err := p.readImage()
+	if err == nil && now != p.image {
+		err = ErrExec
+	}
+	if err != nil {
+		return fmt.Errorf("process %d: %w", p.pid, err)
+	}
+	return nil
+}
+
+// lost says what has become of memory that answers nothing any more.
+func (p *Proc) lost() error {
+	if !p.Alive() {
+		return ErrNoProcess
+	}
+	return ErrExec
+}

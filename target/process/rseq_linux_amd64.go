@@ -1,0 +1,77 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// rseqConfig is struct ptrace_rseq_configuration (Linux 5.13).
+type rseqConfig struct {
+	pointer   uint64
+	size      uint32
+	signature uint32
+	flags     uint32
+	_         uint32
+}
+
+// RseqSection gives the restartable sequence that the thread stands in, and where it goes
+// if that is aborted (rseq(2)). A thread that is moved out of one must go to its abort
+// address, since the kernel aborts only what it finds inside.
+func (t *Thread) RseqSection() (section Range, abort uint64, in bool, err error) {
+	err = t.s.Do(func() (err error) {
+		section, abort, in, err = t.rseqSection()
+		return err
+	})
+	return section, abort, in, err
+}
+
+func (t *Thread) rseqSection() (section Range, abort uint64, in bool, err error) {
+	var c rseqConfig
+	err = ptrace(unix.PTRACE_GET_RSEQ_CONFIGURATION, t.TID, unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)))
+	if errors.Is(err, unix.EIO) || err == nil && c.pointer == 0 {
+		return section, 0, false, nil // a kernel without it, or not registered
+	}
+	if err != nil {
+		return section, 0, false, t.lost(err)
+	}
+	var field [8]byte // struct rseq, rseq_cs
+	if err := t.s.p.ReadMem(c.pointer+8, field[:]); err != nil {
+		return section, 0, false, err
+	}
+	at := le.Uint64(field[:])
+	if at == 0 {
+		return section, 0, false, nil
+	}
+	var cs [32]byte // struct rseq_cs: version, flags, start, length, abort
+	if err := t.s.p.ReadMem(at, cs[:]); err != nil {
+		return section, 0, false, nil // the kernel kills a thread in one; this one is in none
+	}
+	section.Lo = le.Uint64(cs[8:])
+	section.Hi = section.Lo + le.Uint64(cs[16:])
+	return section, le.Uint64(cs[24:]), section.Lo <= t.regs.RIP && t.regs.RIP < section.Hi, nil
+}
+
+// abortRseq moves a thread that stands in a restartable sequence to its abort handler, as
+// the kernel would when it goes on: a stop is a preemption.
+func (t *Thread) abortRseq() error {
+	section, abort, in, err := t.rseqSection()
+	if err != nil || !in {
+		return err
+	}
+	if section.Lo <= abort && abort < section.Hi {
+		return fmt.Errorf("%w: its restartable sequence %#x aborts to %#x within itself", ErrNoThread, section.Lo, abort)
+	}
+	r := t.regs
+	r.RIP, r.OrigRAX = abort, noSyscall
+	return t.lost(t.setRegs(r))
+}
+
+// dispatchesSyscalls says whether the program takes its own system calls by SIGSYS.
+func (t *Thread) dispatchesSyscalls() bool {
+	var c struct{ mode, selector, offset, length uint64 } // struct ptrace_sud_config, Linux 6.4
+	err := ptrace(unix.PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, t.TID, unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)))
+	return err == nil && c.mode != 0
+}

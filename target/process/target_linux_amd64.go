@@ -1,0 +1,379 @@
+package process
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
+)
+
+// TargetOptions are the choices of Attach; nil means all defaults.
+type TargetOptions struct {
+	Ring ring.Config // zero: the ring's defaults
+	// Stopped is a process that Start has made and that has not run yet: the first
+	// stop is this one, and it is released by Run.
+	Stopped *Stopped
+}
+
+// Target makes a process a target.Target.
+type Target struct {
+	p      *Proc
+	o      TargetOptions
+	space  *symbol.Space
+	images map[FileID]*symbol.Image
+	module []module
+	ring   *ring.Ring
+	home   *home
+	code   []*codePiece
+	writer arch.Writer
+	pools  []poolUse
+	held   *Stopped // kept between calls (Start)
+	golang *goProgram
+	faults *faultTable
+	zombie []*target.Site // taken out, but a thread may still be in the detour
+}
+
+var _ target.Target = (*Target)(nil)
+
+// module is an object mapped into the process.
+type module struct {
+	im   *symbol.Image
+	bias uint64
+	lo   uint64 // its mappings lie in [lo, hi)
+	hi   uint64
+	name string
+}
+
+// poolUse is a pool and what keys it: needed to find instances that unwinding left.
+type poolUse struct {
+	pool *arch.Pool
+	addr uint64
+}
+
+// Attach makes process p a target. It reads its files and changes nothing.
+func Attach(p *Proc, o *TargetOptions) (*Target, error) {
+	t := &Target{p: p, images: map[FileID]*symbol.Image{}}
+	if o != nil {
+		t.o = *o
+		t.held = o.Stopped
+	}
+	if err := t.Refresh(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Proc is the process.
+func (t *Target) Proc() *Proc { return t.p }
+
+// Arch is x86-64.
+func (t *Target) Arch() arch.Arch { return amd64.X86 }
+
+// Space finds names in the program and the objects mapped now.
+func (t *Target) Space() *symbol.Space { return t.space }
+
+// Ring is the ring, after Prepare.
+func (t *Target) Ring() *ring.Ring { return t.ring }
+
+// Writer describes the process to generated code, after Prepare.
+func (t *Target) Writer() *arch.Writer { return &t.writer }
+
+// Refresh looks at what is mapped now: objects that came are added, those that went are
+// dropped.
+func (t *Target) Refresh() error {
+	maps, err := t.p.Maps()
+	if err != nil {
+		return err
+	}
+	space := symbol.NewSpace()
+	t.module = nil
+	exe := t.p.Image().Exe
+	var firstErr error
+	for _, m := range executables(maps) {
+		im, err := t.image(maps, m)
+		if err != nil {
+			firstErr = errors.Join(firstErr, err)
+			continue
+		}
+		bias, ok := biasOf(im, m)
+		if !ok {
+			continue
+		}
+		mod := module{im: im, bias: bias, name: filepath.Base(m.Path)}
+		mod.lo, mod.hi = extent(maps, m.FileID)
+		if m.FileID == exe && len(t.module) > 0 && t.module[0].im != im {
+			t.module = append([]module{mod}, t.module...)
+			continue
+		}
+		t.module = append(t.module, mod)
+	}
+	if len(t.module) == 0 {
+		return errors.Join(fmt.Errorf("process %d: no program file could be read", t.p.PID()), firstErr)
+	}
+	for _, mod := range t.module {
+		space.Add(mod.im, mod.bias, mod.name)
+	}
+	t.space = space
+	return nil
+}
+
+// executables picks one executable mapping of each file.
+func executables(maps []Map) []Map {
+	var out []Map
+	seen := map[FileID]bool{}
+	for _, m := range maps {
+		if m.Perm&PermExec == 0 || m.Anonymous() || seen[m.FileID] || ours(m) {
+			continue
+		}
+		seen[m.FileID] = true
+		out = append(out, m)
+	}
+	return out
+}
+
+// ours says whether a mapping is one that a tracer of this project made.
+func ours(m Map) bool {
+	return strings.HasPrefix(m.Path, "/memfd:"+ringName) || strings.HasPrefix(m.Path, "/memfd:"+homeName) ||
+		strings.HasPrefix(m.Path, "/memfd:"+codeName)
+}
+
+func isHome(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+homeName) }
+
+// descriptors lists the process's descriptors whose target begins with prefix.
+func (p *Proc) descriptors(prefix string) ([]int, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", p.PID())
+	es, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, p.gone(err)
+	}
+	var out []int
+	for _, e := range es {
+		link, err := os.Readlink(filepath.Join(dir, e.Name()))
+		n, aerr := strconv.Atoi(e.Name())
+		if err == nil && aerr == nil && strings.HasPrefix(link, prefix) {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// extent is the range from the first to the last mapping of a file.
+func extent(maps []Map, id FileID) (lo, hi uint64) {
+	for _, m := range maps {
+		if m.FileID != id {
+			continue
+		}
+		if lo == 0 {
+			lo = m.Start
+		}
+		hi = m.End
+	}
+	return lo, hi
+}
+
+func (t *Target) image(maps []Map, m Map) (*symbol.Image, error) {
+	if im := t.images[m.FileID]; im != nil {
+		return im, nil
+	}
+	f, err := t.p.OpenMap(m)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	im, err := symbol.Open(f, st.Size(), m.Path, &symbol.Options{Open: t.openDebug})
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	t.images[m.FileID] = im
+	return im, nil
+}
+
+// openDebug opens a separate debug file as the process's own file system has it.
+func (t *Target) openDebug(path string) (symbol.File, error) {
+	return os.Open(filepath.Join(fmt.Sprintf("/proc/%d/root", t.p.PID()), path))
+}
+
+// biasOf is what is added to a link-time address.
+func biasOf(im *symbol.Image, m Map) (uint64, bool) {
+	v, ok := im.Vaddr(m.Offset)
+	if !ok {
+		return 0, false
+	}
+	return m.Start - v, true
+}
+
+// stop stops the process, or takes the stop that Start left.
+func (t *Target) stop() (*Stopped, error) {
+	if t.held != nil {
+		return t.held, nil
+	}
+	return t.p.Stop(nil)
+}
+
+// release ends a stop that stop began.
+func (t *Target) release(s *Stopped) error {
+	if t.held != nil {
+		return nil
+	}
+	return s.Release()
+}
+
+// Run lets a process go on that Start made.
+func (t *Target) Run() error {
+	s := t.held
+	t.held = nil
+	if s == nil {
+		return nil
+	}
+	return s.Release()
+}
+
+// Prepare maps the ring and the home into the process and learns what generated code
+// needs to know of it. The process is stopped for it once.
+func (t *Target) Prepare() (err error) {
+	if t.home != nil {
+		return nil
+	}
+	if err := t.p.Lock(); err != nil {
+		return err
+	}
+	if err := t.refuseLeftovers(); err != nil {
+		return err
+	}
+	s, err := t.stop()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.release(s)) }()
+	if err := t.mapRing(s); err != nil {
+		return err
+	}
+	if err := t.mapHome(s); err != nil {
+		return err
+	}
+	return t.learn(s)
+}
+
+// errLeft says that an earlier tracer's probes are still in the process.
+var errLeft = errors.New("kprobes: probes of an earlier tracer are still in the process: run kprobe detach first")
+
+func (t *Target) refuseLeftovers() error {
+	maps, err := t.p.Maps()
+	if err != nil {
+		return err
+	}
+	for _, m := range maps {
+		if ours(m) {
+			return fmt.Errorf("process %d: %w: %w", t.p.PID(), errLeft, unix.EBUSY)
+		}
+	}
+	return nil
+}
+
+// memfd makes a memory file in the process and opens it here. The process's own
+// descriptor is given to use, and closed after.
+func (t *Target) memfd(s *Stopped, name string, use func(local *os.File, fd uint64) error) (err error) {
+	fd, err := s.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_, cerr := s.Call(unix.SYS_CLOSE, fd)
+		err = errors.Join(err, cerr)
+	}()
+	local, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/%d", t.p.PID(), fd), os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("memory file of process %d: %w", t.p.PID(), err)
+	}
+	if link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", t.p.PID(), fd)); err != nil || !strings.HasPrefix(link, "/memfd:"+name) {
+		return errors.Join(fmt.Errorf("descriptor %d of process %d is %q, not the memory file just made", fd, t.p.PID(), link), err, local.Close())
+	}
+	return use(local, fd)
+}
+
+func (t *Target) mapRing(s *Stopped) error {
+	return t.memfd(s, ringName, func(local *os.File, fd uint64) error {
+		dup, err := unix.FcntlInt(local.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err = errors.Join(err, local.Close()); err != nil {
+			return err
+		}
+		r, err := ring.CreateOn(dup, t.o.Ring)
+		if err != nil {
+			return err
+		}
+		t.ring = r
+		addr, err := s.Mmap(0, r.Size(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, 0)
+		t.writer.Ring, t.writer.Layout = addr, r.Layout
+		return err
+	})
+}
+
+func (t *Target) mapHome(s *Stopped) error {
+	addr, err := t.mapPrivate(s, homeName, 0, homeSize, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	t.home = newHome(t.p, addr)
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return err
+	}
+	since, err := selfStart()
+	if err != nil {
+		return err
+	}
+	return t.home.init(binary.LittleEndian.Uint64(b[:]), uint64(os.Getpid()), since, t.writer.Ring, t.ring.Size())
+}
+
+// selfStart is the tracer's own start time, in clock ticks after boot.
+func selfStart() (uint64, error) {
+	b, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return 0, err
+	}
+	st, err := ParseStat(b)
+	if err != nil {
+		return 0, err
+	}
+	return st.StartTime, nil
+}
+
+// mapPrivate maps a fresh memory file privately, so that what is written is the
+// process's alone and the mapping keeps its name.
+func (t *Target) mapPrivate(s *Stopped, name string, at, size uint64, prot uint64) (addr uint64, err error) {
+	err = t.memfd(s, name, func(local *os.File, fd uint64) error {
+		defer local.Close()
+		if err := local.Truncate(int64(size)); err != nil {
+			return err
+		}
+		seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
+		if _, err := unix.FcntlInt(local.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+			return err
+		}
+		flags := uint64(unix.MAP_PRIVATE | unix.MAP_NORESERVE)
+		if at != 0 {
+			flags |= unix.MAP_FIXED_NOREPLACE
+		}
+		addr, err = s.Mmap(at, size, prot, flags, fd, 0)
+		return err
+	})
+	return addr, err
+}
+
+// Read reads the process's memory.
+func (t *Target) Read(addr uint64, b []byte) error { return t.p.ReadMem(addr, b) }

@@ -1,0 +1,63 @@
+// Package target says what an address space supplies to the engine, so that one engine
+// serves a running process, and later the process itself and a guest's kernel.
+package target
+
+import (
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/symbol"
+)
+
+// Target is one address space that can be probed. Its methods may be called by one
+// goroutine at a time.
+type Target interface {
+	// Arch is the instruction set of its code.
+	Arch() arch.Arch
+	// Space finds names and places in it. It is brought up to date by Refresh.
+	Space() *symbol.Space
+	// Refresh looks anew at what is mapped.
+	Refresh() error
+	// Prepare puts what generated code needs into the address space. It must have
+	// succeeded before the methods below are called.
+	Prepare() error
+	// Writer describes the address space to generated code.
+	Writer() *arch.Writer
+	// Ring is what generated code writes its records to.
+	Ring() *ring.Ring
+	// Code gives room for size bytes of code that reaches every address from lo
+	// to hi. It stays the caller's until FreeCode.
+	Code(lo, hi uint64, size int) (uint64, error)
+	// FreeCode takes back room that no thread is in or can return to.
+	FreeCode(addr uint64, size int)
+	// Pool gives a table for a return probe's instances, with n saved values; max
+	// is the most instances at once, 0 for the pool that the events share.
+	Pool(n int, max int) (*arch.Pool, error)
+	// Commit makes a set of changes in one stop of the world: all of it or nothing.
+	Commit(c *Change) error
+	// Instances classifies the instances in the pools: per event those whose call
+	// is still in progress and those left by unwinding.
+	Instances() (active, unwound map[int]int, err error)
+}
+
+// Site is a place in the program's code that a patch stands in.
+type Site struct {
+	Addr   uint64
+	Orig   []byte // what the program has there
+	Patch  []byte // what stands there while the site is armed
+	Detour *arch.Detour
+	Room   int // bytes that the detour's room takes
+}
+
+// Change is a set of sites to be put in and taken out together.
+type Change struct {
+	Add    []*Site
+	Remove []*Site
+}
+
+// Blocked says why a site could not be changed now: a thread is where it would be
+// harmed. It is tried again before this is returned.
+type Blocked struct {
+	Site   uint64
+	Thread int
+	Why    string
+}
