@@ -27,9 +27,8 @@ type Func struct {
 	Mem      func(addr uint64, buf []byte) error
 	NoReturn func(target uint64) bool
 	Inside   func(addr uint64) (start uint64, ok bool)
-	// Padding gives the number of bytes after the end of the code at addr that
-	// belong to nobody.
-	Padding func(end uint64) int
+	// After is what follows the code up to the next function, a few bytes of it.
+	After []byte
 	// Morestack says whether a call to an address grows the stack and starts the
 	// function anew (Go).
 	Morestack func(target uint64) bool
@@ -51,8 +50,23 @@ type Exit struct {
 type Arch interface {
 	// Name is Go's name of it.
 	Name() string
+	// ABI tells where functions of a language take their arguments: of C, of Go's
+	// ABIInternal, of Go's assembly (ABI0).
+	ABI(goProgram, abi0 bool) ABI
 	// Analyse takes a function apart.
 	Analyse(f *Func) (Function, error)
+}
+
+// ABI is a calling convention, as far as fetch arguments ask for it.
+type ABI interface {
+	// Reg finds a register by the name that the kernel gives it, without r or e.
+	Reg(name string) (fetch.Base, bool)
+	// Arg gives the nth integer word of the arguments, from 1, at the entry.
+	Arg(n int) (fetch.Base, error)
+	// Stack is the stack pointer.
+	Stack() fetch.Base
+	// RetVal gives the nth integer word of the results, from 0, at a return.
+	RetVal(n int) (fetch.Base, error)
 }
 
 // Function is an analysed function.
@@ -165,6 +179,8 @@ type Work struct {
 	Count bool // count runs instead of recording them
 	Prog  *fetch.Program
 	Pool  *Pool // RoleEntry and RoleExit
+	// Instance is the event that the instances of a RoleExit belong to.
+	Instance int
 	// Unknown: the exit is a tail jump, so the function's value is not known here.
 	Unknown bool
 }
@@ -183,5 +199,7 @@ type Detour struct {
 	Points map[uint64]uint64
 }
 
-// Pair is an instruction's address and that of its copy in a detour.
-type Pair struct{ Orig, Copy, CopyEnd uint64 }
+// Pair is an instruction's address and that of an instruction of its copy in a detour.
+// A copy of several instructions (an emulated call) has several pairs, first things
+// first; a thread that goes back to Orig from one of them adds SP to its stack pointer.
+type Pair struct{ Orig, Copy, CopyEnd, SP uint64 }

@@ -7,10 +7,9 @@ type Reg uint8
 
 // Registers that instructions do not encode by number.
 const (
-	RegIP     Reg = 32 + iota // address of the probed instruction
-	RegFlags                  // flags register
-	RegConst                  // a register whose value a program can not change (segment selectors, orig_ax): Base.Imm holds it
-	RegRetVal                 // $retval's register is resolved by Env: never seen in a Program
+	RegIP    Reg = 32 + iota // address of the probed instruction
+	RegFlags                 // flags register
+	RegConst                 // a register whose value a program can not change (segment selectors, orig_ax): Base.Imm holds it
 )
 
 // BaseKind says where the value of an argument starts.
@@ -37,13 +36,13 @@ type Base struct {
 // Store says in which form the value goes into the record.
 type Store uint8
 
-// Forms in a record. Every argument has a slot of 8 bytes in the fixed part, an array
-// as many as it needs.
+// Forms in a record. Every argument that is recorded has a slot of 8 bytes in the fixed
+// part, an array as many as it needs. All words are little-endian.
 const (
 	StoreNone    Store = iota // nothing is recorded (comm, string literal)
 	StoreValue                // Size bytes (1, 2, 4, 8) zero-extended to 8
 	StoreArray                // Count elements of Size bytes from consecutive memory, the slot rounded up to 8 bytes
-	StoreString               // slot: u32 length with its NUL (0: fault) | u32 offset of the bytes from the record's start
+	StoreString               // slot: bits 0-31 length with its NUL (0: fault), bits 32-63 offset of the bytes from the record's start
 	StorePtrs                 // Count slots as StoreString, for the Count char pointers in memory (string[N])
 	StoreCounted              // as StoreString, without NUL, for a pointer and a length (gostring); length 0xffffffff: fault
 )
@@ -72,7 +71,9 @@ type Arg struct {
 	// AtEntry: the value is the one that the function was entered with
 	// (return probes): it is saved by the entry half of the probe.
 	AtEntry bool
-	Off     int // offset of the slot from the start of the argument area, in bytes
+	// Result: the value comes from $retval.
+	Result bool
+	Off    int // offset of the slot from the start of the argument area, in bytes
 }
 
 // Program is what a probe records at its point, compiled from a definition.

@@ -19,7 +19,8 @@ package ring
 // # rseq shards
 //
 // Writer, on CPU c, shard c. R1 to R5 are one restartable sequence: if the thread is
-// preempted, migrated, or gets a signal before R5 (or L) is done, it begins again at R1.
+// preempted, migrated, or gets a signal before R5 (or L) is done, it begins again at R1
+// (or L).
 // So of all threads of all processes only one at a time is between R1 and R5 for a shard,
 // and whoever was there before has either done R5 or left nothing that counts.
 //
@@ -29,6 +30,7 @@ package ring
 //	R4  store all n words at h, in any order
 //	R5  head = h + n                      one store, the commit instruction
 //	L   lost[event]++                     one instruction without lock, the commit instruction
+//	                                      of a section of its own (a section has one commit)
 //
 //	after  others see
 //	R1-R3  nothing
@@ -56,7 +58,7 @@ package ring
 // Writer, any thread, preferably in shard CPUs+cpu of the CPU that it ran on a
 // moment ago:
 //
-//	L1  h = head, then t = tail
+//	L1  t = tail, then h = head
 //	L2  if (h + n - t) mod 2^48 > LockedUnits: lock lost[event]++, done
 //	L3  lock cmpxchg head: h → h + n + 2^48; if it was not h any more: L1
 //	L4  store words 1 to n-1 at h; the time stamp counter is read before L1 or here
@@ -70,10 +72,10 @@ package ring
 //	L4     the same
 //	L5     the record, whole: its words were stored before
 //
-// L1 must load head before tail: then t is at least as new as h, and never too small by
-// more than what the reader has freed since; loaded the other way round, head could have
-// passed a whole turn beyond an old tail, which L2 (modulo 2^48, but far from a turn of
-// that) still answers with "full". Both are safe; the first loses less.
+// In L1 tail is loaded first: then t is at most too small, by what the reader freed in
+// between, and L2 errs to the safe side, and only in a shard that is nearly full. The
+// other way round is as safe, but a thread preempted between the two loads could find a
+// tail beyond its head and count a loss in an empty shard.
 //
 // A handler that interrupts the writer after L3 reserves behind it and commits first. The
 // reader waits at the outer record; no one waits for the reader.

@@ -24,8 +24,8 @@ func (w *lockedWriter) write(event uint16, tid uint32, tsc uint64, args ...uint6
 	head := word(w.ring.mem, off+ShHead)
 	var h uint64
 	for {
-		h = atomic.LoadUint64(head)
 		t := load(w.ring.mem, off+ShTail)
+		h = atomic.LoadUint64(head)
 		if (h+n-t)&posMask > w.ring.LockedUnits() {
 			atomic.AddUint64(word(w.ring.mem, off+w.ring.CounterOff(int(event))+CtrLost), 1)
 			w.step("lost")

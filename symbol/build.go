@@ -155,35 +155,53 @@ func (l *loader) addGo(store []Func) []Func {
 		return store
 	}
 	store = slices.Grow(store, len(t.funcs))
-	real := map[string]bool{} // of names with an ABI wrapper: is the wrapped one assembly
-	seen := make(map[string]int, len(t.funcs))
+	inner := t.wrapped()
 	for i := range t.funcs {
-		g := &t.funcs[i]
-		if j, dup := seen[g.name]; dup {
-			a, b := &t.funcs[j], g
-			if int(a.id) == t.wrapper {
-				a = b
-			}
-			real[g.name] = a.asm
+		if g := &t.funcs[i]; !boundaryName(g.name) {
+			store = append(store, l.goFunc(g, inner))
 		}
-		seen[g.name] = i
-	}
-	for i := range t.funcs {
-		store = append(store, l.goFunc(&t.funcs[i], real))
 	}
 	return store
 }
 
+// wrapped finds the functions that have an ABI wrapper of the same name. A few functions
+// are marked as wrappers themselves, to be left out of tracebacks (cmd/internal/objabi,
+// funcIDs): of two such the larger is the function.
+func (t *goTable) wrapped() map[string]*goFunc {
+	inner := map[string]*goFunc{}
+	seen := make(map[string]*goFunc, len(t.funcs))
+	for i := range t.funcs {
+		b := &t.funcs[i]
+		a := seen[b.name]
+		seen[b.name] = b
+		if a == nil {
+			continue
+		}
+		aw, bw := t.isWrapper(a), t.isWrapper(b)
+		if !aw && !bw {
+			continue // file-static assembly of two packages
+		}
+		if aw && (!bw || b.size > a.size) {
+			a = b
+		}
+		inner[a.name], seen[a.name] = a, a
+	}
+	return inner
+}
+
+func (t *goTable) isWrapper(g *goFunc) bool { return int(g.id) == t.wrapper }
+
 // goFunc makes one Go function. Of a pair with one name the wrapper calls the other by
 // the other's ABI: an assembly function is ABI0, a compiled one ABIInternal.
-func (l *loader) goFunc(g *goFunc, real map[string]bool) Func {
+func (l *loader) goFunc(g *goFunc, inner map[string]*goFunc) Func {
 	t := l.t.goTab
 	fn := Func{
 		Name: g.name, Addr: t.textStart + g.entry, Size: g.size, Lang: LangGo,
-		Source: SourcePclntab, SizeFrom: SourcePclntab, Asm: g.asm, Wrapper: int(g.id) == t.wrapper,
+		Source: SourcePclntab, SizeFrom: SourcePclntab, Asm: g.asm, Wrapper: t.isWrapper(g),
 	}
-	if asm, pair := real[g.name]; pair {
-		fn.ABI0 = fn.Wrapper != asm
+	if in := inner[g.name]; in != nil && t.wrapper >= 0 {
+		fn.Wrapper = in != g
+		fn.ABI0 = fn.Wrapper != in.asm
 	}
 	for _, s := range l.symsAt(fn.Addr) {
 		if s.size > 0 {

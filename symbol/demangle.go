@@ -157,7 +157,7 @@ func tokens(query string) []string {
 		for n < len(query) && isIdent(query[n]) {
 			n++
 		}
-		if w := query[:n]; n > 0 && !isDigits(w) && !mayBeAbbreviated(w) {
+		if w := query[:n]; n > 0 && !isDigits(w[:1]) && !mayBeAbbreviated(w) {
 			out = append(out, w)
 		}
 		query = query[max(n, 1):]

@@ -16,6 +16,10 @@ const (
 	maxDynamic  = 1 << 14 // entries of PT_DYNAMIC
 )
 
+// maxVaddr bounds the addresses of programs: 57 bits with five levels of page tables, one
+// for the kernel.
+const maxVaddr = 1 << 56
+
 // section is one section header, its name resolved.
 type section struct {
 	name      string
@@ -215,7 +219,7 @@ func (f *elfFile) addSegment(b []byte, at uint64, detached bool) error {
 }
 
 func (f *elfFile) checkLoad(off, vaddr, filesz, memsz, at uint64, detached bool) error {
-	if vaddr+memsz < vaddr || memsz < filesz && !detached {
+	if vaddr > maxVaddr || memsz > maxVaddr-vaddr || memsz < filesz && !detached {
 		return f.fail("segment", at, "%d bytes in memory, %d in the file, at address 0x%x: impossible", memsz, filesz, vaddr)
 	}
 	if !detached && (off > f.size || filesz > f.size-off) {

@@ -95,29 +95,35 @@ func similar(name string, each func(yield func(string))) []string {
 	return out
 }
 
-// distance is the number of insertions, deletions and replacements that turn a into b, or
-// limit+1 if it takes more than limit.
+// distance is the number of insertions, deletions, replacements and swaps of neighbours
+// that turn a into b, or limit+1 if it takes more than limit. Both have at most
+// maxCompared letters.
 func distance(a, b string, limit int) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	var rows [3][maxCompared + 1]int
+	before, last, row := &rows[0], &rows[1], &rows[2]
+	for j := range last {
+		last[j] = j
 	}
 	for i := range len(a) {
-		diag, least := row[0], i+1
 		row[0] = i + 1
+		least := row[0]
 		for j := range len(b) {
-			d := diag
+			d := last[j]
 			if a[i] != b[j] {
-				d = min(diag, row[j], row[j+1]) + 1
+				d = min(last[j], row[j], last[j+1]) + 1
 			}
-			diag, row[j+1] = row[j+1], d
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				d = min(d, before[j-1]+1)
+			}
+			row[j+1] = d
 			least = min(least, d)
 		}
 		if least > limit {
 			return limit + 1
 		}
+		before, last, row = last, row, before
 	}
-	return min(row[len(b)], limit+1)
+	return min(last[len(b)], limit+1)
 }
 
 func sortedU64(s []uint64) []uint64 {

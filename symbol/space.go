@@ -179,13 +179,13 @@ func modNames(mods []*Module) string {
 	return strings.Join(names, ", ")
 }
 
-// Bias gives the load bias of an image from one of its mappings: the mapping begins at
-// run-time address start and holds the file from offset off on; exec says that it is
-// executable. ok is false if no segment of that kind holds the offset.
-func (im *Image) Bias(start, off uint64, exec bool) (bias uint64, ok bool) {
+// Bias gives the load bias of an image from an executable mapping of it, which begins at
+// run-time address start and holds the file from offset off on: whole pages around an
+// executable segment. ok is false if there is no such segment.
+func (im *Image) Bias(start, off uint64) (bias uint64, ok bool) {
 	const page = 4096
 	for _, g := range im.elf.segs {
-		if lo := g.Off &^ (page - 1); g.Exec == exec && g.Filesz > 0 && off >= lo && off-g.Off+page < g.Filesz+page {
+		if g.Exec && g.Filesz > 0 && off >= g.Off&^(page-1) && off < g.Off+g.Filesz {
 			return start - (off - g.Off + g.Vaddr), true
 		}
 	}

@@ -28,10 +28,14 @@ __thread int per_thread = 3;
 __attribute__((noinline)) int leaf(int x) { return x * 3 + counter; }
 static __attribute__((noinline)) int local_fn(int x) { return leaf(x) ^ hidden_data[x & 3]; }
 int alias_fn(int) __attribute__((alias("leaf")));
-__attribute__((noinline,cold)) void fatal(const char *s) { fprintf(stderr, "%s\n", s); abort(); }
-__attribute__((noinline)) int split(int x) {
-	if (x > 1000) { fprintf(stderr, "too large %d\n", x); fatal("x"); }
-	return leaf(x) + local_fn(x);
+__attribute__((noinline,cold)) void fatal(const char *s, int x) { fprintf(stderr, "%s\n", s); counter = x; }
+__attribute__((noinline)) int split(int x, int y) {
+	int r = leaf(x) + local_fn(x);
+	for (int i = 0; i < y; i++) {
+		if (r > 1000 + i) { fatal("x", r); fatal("y", y); fatal("z", i); }
+		r += leaf(r + i);
+	}
+	return r;
 }
 static int impl_a(int x) { return x + 1; }
 static int (*choose(void))(int) { return impl_a; }
@@ -40,7 +44,7 @@ asm(".text\n.globl bare_asm\nbare_asm:\n nop\n nop\n ret\n"
     ".globl typed_asm\n.type typed_asm,@function\ntyped_asm:\n.cfi_startproc\n nop\n ret\n.cfi_endproc\n .zero 5, 0xcc\n");
 int main(int argc, char **argv) {
 	char *p = malloc(argc); memset(p, 0, argc); per_thread++;
-	return split(argc) + chosen(argc) + alias_fn(1) + per_thread;
+	return split(argc, 3) + chosen(argc) + alias_fn(1) + per_thread;
 }
 `
 

@@ -17,6 +17,8 @@ type Target interface {
 	Space() *symbol.Space
 	// Refresh looks anew at what is mapped.
 	Refresh() error
+	// Read reads its memory.
+	Read(addr uint64, buf []byte) error
 	// Prepare puts what generated code needs into the address space. It must have
 	// succeeded before the methods below are called.
 	Prepare() error
@@ -37,6 +39,8 @@ type Target interface {
 	// Instances classifies the instances in the pools: per event those whose call
 	// is still in progress and those left by unwinding.
 	Instances() (active, unwound map[int]int, err error)
+	// Close takes out all that Prepare put in. Precondition: no site is armed.
+	Close() error
 }
 
 // Site is a place in the program's code that a patch stands in.
@@ -52,12 +56,4 @@ type Site struct {
 type Change struct {
 	Add    []*Site
 	Remove []*Site
-}
-
-// Blocked says why a site could not be changed now: a thread is where it would be
-// harmed. It is tried again before this is returned.
-type Blocked struct {
-	Site   uint64
-	Thread int
-	Why    string
 }

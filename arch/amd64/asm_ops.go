@@ -129,7 +129,7 @@ func (a *Asm) regOp(size int, op byte, r Reg) {
 // MovZXM loads size bytes (1, 2, 4, 8) from m into all of dst, zero-extended.
 func (a *Asm) MovZXM(size int, dst Reg, m Mem) {
 	if size < 4 {
-		a.instM(form{size: 4, op: 0xfb6 + wide(size), reg: byte(dst)}, m)
+		a.instM(form{size: 4, op: 0xfb6 + wordBit(size), reg: byte(dst)}, m)
 		return
 	}
 	a.MovRM(size, dst, m)
@@ -143,14 +143,14 @@ func (a *Asm) MovSXM(size int, dst Reg, m Mem) {
 	case 4:
 		a.instM(form{size: 8, op: 0x63, reg: byte(dst)}, m)
 	default:
-		a.instM(form{size: 8, op: 0xfbe + wide(size), reg: byte(dst)}, m)
+		a.instM(form{size: 8, op: 0xfbe + wordBit(size), reg: byte(dst)}, m)
 	}
 }
 
 // MovZXR sets all of dst to the low size bytes (1, 2, 4, 8) of src, zero-extended.
 func (a *Asm) MovZXR(size int, dst, src Reg) {
 	if size < 4 {
-		a.instR(form{size: 4, op: 0xfb6 + wide(size), reg: byte(dst), lowRM: size == 1}, src)
+		a.instR(form{size: 4, op: 0xfb6 + wordBit(size), reg: byte(dst), lowRM: size == 1}, src)
 		return
 	}
 	a.MovRR(size, dst, src)
@@ -164,12 +164,12 @@ func (a *Asm) MovSXR(size int, dst, src Reg) {
 	case 4:
 		a.instR(form{size: 8, op: 0x63, reg: byte(dst)}, src)
 	default:
-		a.instR(form{size: 8, op: 0xfbe + wide(size), reg: byte(dst), lowRM: size == 1}, src)
+		a.instR(form{size: 8, op: 0xfbe + wordBit(size), reg: byte(dst), lowRM: size == 1}, src)
 	}
 }
 
-// wide is 1 for words, which is how movzx and movsx tell them from bytes.
-func wide(size int) uint32 { return uint32(size >> 1) }
+// wordBit is 1 for words, which is how movzx and movsx tell them from bytes.
+func wordBit(size int) uint32 { return uint32(size >> 1) }
 
 // Lea sets dst to the address of m.
 func (a *Asm) Lea(dst Reg, m Mem) { a.rm(8, 0x8d, dst, m) }

@@ -60,11 +60,13 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 				return nil, err
 			}
 		}
-		pair, err := Relocate(e.Asm, s.Inst, s.Code, s.Addr, nil)
+		pairs, err := Relocate(e.Asm, s.Inst, s.Code, s.Addr, nil)
 		if err != nil {
 			return nil, fmt.Errorf("instruction at 0x%x: %w", s.Addr, err)
 		}
-		d.Pairs = append(d.Pairs, pair)
+		for _, p := range pairs {
+			d.Pairs = append(d.Pairs, arch.Pair(p))
+		}
 	}
 	if !r.Ends {
 		d.Pairs = append(d.Pairs, arch.Pair{Orig: r.End(), Copy: e.Addr(), CopyEnd: e.Addr() + JumpLen})

@@ -103,7 +103,7 @@ type Flow struct {
 	parts  []flowPart // [0] is the body
 	nodes  []flowNode // in the order found
 	order  []int32    // nodes by part and address
-	jumps  []indirect
+	jumps  []*indirect
 	jumpAt map[int32]int // node to its place in jumps
 	bad    []badPlace
 

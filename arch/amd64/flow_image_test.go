@@ -2,11 +2,14 @@ package amd64
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"debug/elf"
 	"debug/gosym"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"os/exec"
+	"runtime"
 	"slices"
 	"sort"
 	"strings"
@@ -209,8 +212,8 @@ func (im *image) analyse(t testing.TB, f imageFunc, isGo bool) *Flow {
 	return fl
 }
 
-// lookPath finds a tool that a test needs.
-func lookPath(t testing.TB, tool string) string {
+// toolPath finds a tool that a test needs.
+func toolPath(t testing.TB, tool string) string {
 	t.Helper()
 	p, err := exec.LookPath(tool)
 	if err != nil {
@@ -222,7 +225,7 @@ func lookPath(t testing.TB, tool string) string {
 // run runs a tool.
 func runTool(t testing.TB, name string, args ...string) []byte {
 	t.Helper()
-	cmd := exec.Command(lookPath(t, name), args...)
+	cmd := exec.Command(toolPath(t, name), args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -230,4 +233,10 @@ func runTool(t testing.TB, name string, args ...string) []byte {
 		t.Fatalf("%s %v: %v\n%s", name, args, err, stderr.Bytes())
 	}
 	return out
+}
+
+// hashOf names what a program is built from.
+func hashOf(src []byte, flags []string) string {
+	sum := sha256.Sum256(append(slices.Clone(src), strings.Join(append(flags, runtime.Version()), " ")...))
+	return hex.EncodeToString(sum[:8])
 }

@@ -173,8 +173,7 @@ func popsRSP(in *Inst) bool { return in.Map == MapOne && in.Opcode == 0x5c && in
 // settleJumps decides what the jumps that are no tables are.
 func (fl *Flow) settleJumps() {
 	var ds []depth
-	for i := range fl.jumps {
-		j := &fl.jumps[i]
+	for _, j := range fl.jumps {
 		if j.state != jumpUnknown {
 			continue
 		}
@@ -204,36 +203,80 @@ func (fl *Flow) isTail(j *indirect, ds []depth) bool {
 		return true
 	}
 	switch sp := ds[j.node].sp; {
-	case j.shape == shapeOffsets || fl.computed(j):
-		return false
-	case j.shape == shapeTable && len(j.targets) > 0:
-		return false
-	case sp == 0:
-		return j.shape != shapeTable || fl.leavesFrame(j.node)
 	case sp == depthSwitched:
 		return true
+	case j.shape == shapePointers:
+		return sp == 0 || fl.leavesFrame(j.node)
+	case j.shape == shapeOffsets || fl.computed(j):
+		return false
+	case sp == 0:
+		return j.shape == shapeOther || fl.leavesFrame(j.node)
 	case sp == depthUnknown || sp == depthNone:
 		return fl.leavesFrame(j.node)
 	}
 	return false
 }
 
-// computed says whether the jump's target was made by an addition, as for a table of
+// computed says whether the jump's target was made by arithmetic, as for a table of
 // offsets whose base was not found.
 func (fl *Flow) computed(j *indirect) bool {
 	n := &fl.nodes[j.node]
 	if n.in.HasMem() {
 		return false
 	}
-	r := &resolver{fl: fl, seen: make([]int32, len(fl.nodes))}
-	defs, _ := r.defs(locus{reg: Reg(n.in.RM())}, j.node)
+	r := fl.lookback()
+	return r.computed(Reg(n.in.RM()), j.node, 0)
+}
+
+func (r *lookback) computed(x Reg, at int32, depth int) bool {
+	if depth > maxValueDepth {
+		return true
+	}
+	defs, _ := r.defs(locus{reg: x}, at)
 	for _, d := range defs {
-		in := &fl.nodes[d].in
-		if in.Map == MapOne && (in.Opcode == 0x01 || in.Opcode == 0x03 || in.Opcode == 0x2b || in.Opcode == 0x29) {
+		src, moves := pointerSource(&r.fl.nodes[d].in)
+		if !moves || src != noReg && r.computed(src, d, depth+1) {
 			return true
 		}
 	}
 	return false
+}
+
+// noReg is no register.
+const noReg Reg = 0xff
+
+// pointerSource says whether in is one of the instructions that a pointer to a function is
+// got by without adding: loads without an index that counts entries, moves, and the xor
+// by which glibc hides pointers. For a move between registers src is where from.
+func pointerSource(in *Inst) (src Reg, ok bool) {
+	op := in.Opcode
+	switch {
+	case in.Enc != EncLegacy:
+		return noReg, true
+	case in.Map == Map0F:
+		// cmov, movq from xmm, cmpxchg, xadd
+		return noReg, op>>4 == 4 || op == 0x7e || op == 0xb1 || op == 0xc1
+	case in.Map != MapOne:
+		return noReg, false
+	}
+	switch {
+	case op == 0x89:
+		return Reg(in.Reg()), true
+	case op == 0x8b && in.Mod() == 3:
+		return Reg(in.RM()), true
+	case op == 0x8b:
+		return noReg, !indexed(in)
+	case op == 0x8d:
+		return noReg, in.RIPMem
+	case op == 0x33:
+		return noReg, in.Prefix&PrefixFS != 0
+	}
+	return noReg, op>>3 == 0x58>>3 || op>>3 == 0xb8>>3 || op>>3 == 0x90>>3 || op == 0xc7 || op == 0x87 || op == 0x8f
+}
+
+// indexed says whether a memory operand has an index that is scaled.
+func indexed(in *Inst) bool {
+	return in.HasSIB && in.SIB>>6 != 0 && in.SIB>>3&7|in.Rex&2<<2 != byte(RSP)
 }
 
 // maxEpilogue is how many instructions before a tail call are looked at for the end of
@@ -270,8 +313,7 @@ func (fl *Flow) leavesFrame(id int32) bool {
 func (fl *Flow) followLabels() bool {
 	var labels []uint64
 	looked, changed := false, false
-	for i := range fl.jumps {
-		j := &fl.jumps[i]
+	for _, j := range fl.jumps {
 		if j.state != jumpUnknown || j.shape != shapeOther {
 			continue
 		}

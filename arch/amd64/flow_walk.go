@@ -82,7 +82,7 @@ func (fl *Flow) add(p *flowPart, off uint64, in Inst, swept bool) int32 {
 	p.at[off] = id + 1
 	if in.Kind == KindJmpInd {
 		fl.jumpAt[id] = len(fl.jumps)
-		fl.jumps = append(fl.jumps, indirect{node: id})
+		fl.jumps = append(fl.jumps, &indirect{node: id})
 	}
 	return id
 }

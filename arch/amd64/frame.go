@@ -90,9 +90,9 @@ func usesOf(ws []arch.Work) (uses, error) {
 		if w.Count && w.Role != arch.RoleEntry {
 			continue
 		}
-		bases := ProgramBases(w.Prog)
+		bases := w.Prog.PointBases()
 		if w.Role == arch.RoleEntry {
-			bases = EntryBases(w.Prog)
+			bases = w.Prog.EntryBases()
 		}
 		for _, b := range bases {
 			if b.Kind == fetch.BaseReg && b.Reg < 16 {
@@ -111,7 +111,7 @@ func tempsOf(w *arch.Work) int {
 	if w.Role == arch.RoleEntry || w.Prog == nil {
 		return n
 	}
-	n += len(EntryBases(w.Prog))
+	n += len(w.Prog.EntryBases())
 	for i := range w.Prog.Args {
 		n += argTemps(&w.Prog.Args[i])
 	}

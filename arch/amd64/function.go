@@ -162,7 +162,7 @@ func (r *Region) Inner() []uint64 {
 }
 
 func (fn *function) Plan(points []uint64) ([]arch.Region, map[uint64]error) {
-	p := &Regions{Flow: fn.fl, Padding: fn.f.Padding}
+	p := &Regions{Flow: fn.fl, After: padding(fn.f.After)}
 	rs, refused := p.Plan(SortPoints(points))
 	out := make([]arch.Region, len(rs))
 	for i := range rs {

@@ -120,7 +120,7 @@ func (f *frame) claim(w *arch.Work) {
 	f.MovMI(8, At(f.s1(), slotEvent), int32(w.Event))
 	f.MovRM(8, RAX, At(RSP, f.drop))
 	f.MovMR(8, At(f.s1(), slotReturn), RAX)
-	for i, b := range EntryBases(w.Prog) {
+	for i, b := range w.Prog.EntryBases() {
 		f.entryValue(b, int32(slotValues+8*i))
 	}
 	f.Bind(done)
@@ -207,7 +207,7 @@ func (f *frame) bump(event int, field int32) {
 // was not seen goes to none.
 func (f *frame) find(w *arch.Work, none Label) {
 	found := f.Label()
-	f.salted(w.Event, none)
+	f.salted(w.Instance, none)
 	f.place(w.Pool)
 	f.MovRI(f.s2(), bucketLen)
 	loop := f.Here()
@@ -219,7 +219,7 @@ func (f *frame) find(w *arch.Work, none Label) {
 	f.Jmp(none)
 	f.Bind(found)
 	if !w.Count {
-		for i := range EntryBases(w.Prog) {
+		for i := range w.Prog.EntryBases() {
 			f.MovRM(8, RAX, At(f.s1(), int32(slotValues+8*i)))
 			f.MovMR(8, f.tempAt(fixedTemps+i), RAX)
 		}

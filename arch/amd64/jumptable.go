@@ -61,8 +61,7 @@ func (j *IndirectJump) Resolved() bool { return j.Tail || len(j.Targets)+len(j.O
 // IndirectJumps lists the indirect jumps in the order found.
 func (fl *Flow) IndirectJumps() []IndirectJump {
 	var out []IndirectJump
-	for i := range fl.jumps {
-		j := &fl.jumps[i]
+	for _, j := range fl.jumps {
 		out = append(out, IndirectJump{
 			Addr: fl.nodes[j.node].addr, Tail: j.state == jumpTail, Bounded: j.bounded,
 			Targets: slices.Clone(j.targets), Outside: slices.Clone(j.outside),
@@ -91,25 +90,19 @@ func (fl *Flow) resolveJumps() {
 			return
 		}
 		fl.link()
-		r := &resolver{fl: fl, seen: make([]int32, len(fl.nodes))}
-		changed := false
-		for i := range fl.jumps {
-			changed = r.resolve(&fl.jumps[i]) || changed
-		}
-		if !changed && !fl.followLabels() {
+		if !fl.readTables() && !fl.followLabels() {
 			return
 		}
 		fl.walkTables()
 	}
-	for i := range fl.jumps {
-		fl.jumps[i].state = jumpUnknown
+	for _, j := range fl.jumps {
+		j.state = jumpUnknown
 	}
 }
 
 // walkTables follows the targets of all indirect jumps.
 func (fl *Flow) walkTables() {
-	for i := range fl.jumps {
-		j := fl.jumps[i]
+	for _, j := range slices.Clone(fl.jumps) {
 		for _, t := range j.targets {
 			fl.setMark(t, markTarget)
 			fl.walk([]uint64{t}, fl.nodes[j.node].swept)
@@ -117,24 +110,48 @@ func (fl *Flow) walkTables() {
 	}
 }
 
+// readTables finds the targets of all indirect jumps and says whether there are more than
+// before.
+func (fl *Flow) readTables() bool {
+	r := fl.lookback()
+	values := make([][]tableValue, len(fl.jumps))
+	g := &tableReader{fl: fl}
+	for i := range fl.jumps {
+		r.steps = 0
+		values[i] = r.jumpValues(fl.jumps[i])
+		for _, v := range values[i] {
+			if v.kind == valLoad {
+				g.bases = append(g.bases, v.table)
+			}
+		}
+	}
+	g.bases = sortedSet(g.bases)
+	changed := false
+	for i, vs := range values {
+		changed = r.resolve(g, fl.jumps[i], vs) || changed
+	}
+	return changed
+}
+
 // resolve finds the targets of j and says whether there are more than before.
-func (r *resolver) resolve(j *indirect) bool {
-	g := &tableReader{fl: r.fl, bounded: true}
-	r.steps = 0
-	ok := true
-	for _, v := range r.jumpValues(j) {
-		ok = r.takeTargets(g, j, v) && ok
-	}
+//
+// Where some paths lead to a table and others to something unknown, the others are left
+// out: a compiler reads a switch's table through no other base than its address. Such
+// paths lead on behind calls that don't come back.
+func (r *lookback) resolve(g *tableReader, j *indirect, vs []tableValue) bool {
+	g.in, g.out, g.strict, g.swept = nil, nil, true, r.fl.nodes[j.node].swept
 	j.state = jumpUnknown
-	if ok {
-		j.state = jumpTable
+	for _, v := range vs {
+		if r.takeTargets(g, j, v) {
+			j.state = jumpTable
+		}
 	}
-	j.bounded = ok && g.bounded
+	j.bounded = j.state == jumpTable && g.strict
 	return j.merge(g)
 }
 
 // jumpValues computes where j may go. The result has at least one element.
-func (r *resolver) jumpValues(j *indirect) []tableValue {
+func (r *lookback) jumpValues(j *indirect) []tableValue {
 	n := &r.fl.nodes[j.node]
 	switch {
 	case n.in.Enc != EncLegacy || n.in.Ext != 0:
@@ -149,8 +166,8 @@ func (r *resolver) jumpValues(j *indirect) []tableValue {
 	return r.reg(Reg(n.in.RM()), j.node, 0)
 }
 
-// takeTargets adds what v stands for to g and says whether that is all it can be.
-func (r *resolver) takeTargets(g *tableReader, j *indirect, v tableValue) bool {
+// takeTargets adds what v stands for to g and says whether v stands for targets.
+func (r *lookback) takeTargets(g *tableReader, j *indirect, v tableValue) bool {
 	switch {
 	case v.kind == valConst:
 		g.take(v.c)
@@ -190,9 +207,11 @@ func sortedSet(s []uint64) []uint64 {
 // tableReader reads jump tables.
 type tableReader struct {
 	fl      *Flow
+	bases   []uint64 // of all tables of the function, sorted
 	in, out []uint64
-	bounded bool
-	foreign bool // the first entry of a table of pointers is one to outside
+	strict  bool // all tables read end by a bounds check
+	swept   bool // the jump was found by the sweep
+	foreign bool // the table read last has pointers to outside
 	buf     [8]byte
 }
 
@@ -252,7 +271,7 @@ func (g *tableReader) entry(v tableValue, i uint64) (uint64, bool) {
 // A strict bound comes from a comparison: all entries up to it count, wherever they
 // point, since a table may be shorter than what the comparison lets through (the
 // compiler knew better) but never longer. Without one the entries count as long as they
-// point to where an instruction of the function may start.
+// point to where an instruction of the function may start and no other table begins.
 func (g *tableReader) read(v tableValue, b bound) bool {
 	if v.mult < uint64(v.width) && v.mult != 0 {
 		if v.mult != 1 {
@@ -260,36 +279,73 @@ func (g *tableReader) read(v tableValue, b bound) bool {
 		}
 		v.mult, b = uint64(v.width), bound{}
 	}
-	limit := uint64(maxTableEntries)
-	if b.known {
-		limit = min(limit, b.max+1)
-	}
-	n := 0
-	for i := range limit {
+	n, in, out := g.limit(v, b), len(g.in), len(g.out)
+	g.foreign = false
+	for i := range n {
 		t, ok := g.entry(v, i)
-		if i == 0 && ok && v.c == 0 && t >= minAddress && !g.fl.inside(t) {
-			g.foreign = true
-		}
-		if !ok || !b.strict && !g.fl.plausible(t) {
+		if !ok || !g.fl.plausible(t) && (i == 0 || !b.strict) && !g.pointsOut(v, t) {
 			break
 		}
-		if g.take(t) {
-			n++
-		}
-		if len(g.in) > maxTableTargets {
-			return false
+		if g.take(t) && !b.strict {
+			g.fl.setMark(t, markTarget)
+			g.fl.walk([]uint64{t}, g.swept) // what it covers is no target
 		}
 	}
-	g.bounded = g.bounded && b.strict
-	return n > 0
-}
-
-// plausible says whether t may be the start of an instruction.
-func (fl *Flow) plausible(t uint64) bool {
-	p, off := fl.place(t)
-	if p == nil || p.mark[off]&markBad != 0 {
+	if len(g.in) == in || len(g.in) > maxTableTargets {
+		g.foreign = len(g.out) > out && v.c == 0
+		g.in, g.out = g.in[:in], g.out[:out]
 		return false
 	}
-	_, covered := fl.cover(t)
-	return !covered || p.at[off] != 0
+	g.strict = g.strict && b.strict
+	return true
+}
+
+// pointsOut says whether t, an entry of v, is code outside.
+func (g *tableReader) pointsOut(v tableValue, t uint64) bool {
+	return !g.fl.inside(t) && (g.fl.isCode(t) || v.c == 0 && t >= minAddress && g.fl.fn.Inside == nil)
+}
+
+// limit is how many entries of v are read.
+func (g *tableReader) limit(v tableValue, b bound) uint64 {
+	n := uint64(maxTableEntries)
+	if b.known {
+		n = min(n, b.max+1)
+	}
+	if b.strict || v.mult == 0 {
+		return n
+	}
+	if i, _ := slices.BinarySearch(g.bases, v.table+1); i < len(g.bases) {
+		n = min(n, max(1, (g.bases[i]-v.table)/v.mult))
+	}
+	return n
+}
+
+// maxTrial is how many instructions are decoded to see whether an address holds code.
+const maxTrial = 8
+
+// plausible says whether t may be the start of an instruction: what stands there decodes,
+// and joins what is decoded already at its boundaries.
+func (fl *Flow) plausible(t uint64) bool {
+	for range maxTrial {
+		p, off := fl.place(t)
+		if p == nil || p.mark[off]&markBad != 0 {
+			return false
+		}
+		if p.at[off] != 0 {
+			return true
+		}
+		if _, covered := fl.cover(t); covered {
+			return false
+		}
+		in, err := Decode(p.code[off:])
+		if err != nil {
+			return false
+		}
+		switch in.Kind {
+		case KindJmp, KindJmpInd, KindRet, KindUndef, KindHlt, KindCall, KindCallInd:
+			return true
+		}
+		t += uint64(in.Len)
+	}
+	return true
 }

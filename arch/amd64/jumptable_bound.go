@@ -34,7 +34,7 @@ const maxBoundStates = 4096
 // bound looks back along all paths from node at for what limits the value of l there:
 // the comparison and branch of a bounds check, a mask, or a load of a byte. One path
 // without a limit makes the bound unknown.
-func (r *resolver) bound(l locus, at int32) bound {
+func (r *lookback) bound(l locus, at int32) bound {
 	b := boundSearch{fl: r.fl, res: r, seen: map[boundState]bool{}, found: bound{known: true, strict: true}}
 	b.push(boundState{node: at, l: l, bits: 64, cc: noCond})
 	for len(b.work) > 0 && b.found.known {
@@ -50,7 +50,7 @@ func (r *resolver) bound(l locus, at int32) bound {
 
 type boundSearch struct {
 	fl    *Flow
-	res   *resolver
+	res   *lookback
 	seen  map[boundState]bool
 	work  []boundState
 	found bound
@@ -107,16 +107,16 @@ func (b *boundSearch) pass(succ int32, st boundState) {
 		b.push(st)
 		return
 	}
-	writes := b.fl.effects(st.node).writes
-	if st.cc != noCond && writes&Flags != 0 {
+	if n.in.Kind != KindPlain && n.in.Kind != KindJmp {
+		st.cc = noCond
+	}
+	if st.cc != noCond && b.fl.effects(st.node).writes&Flags != 0 {
 		if lim := b.compared(st.node, st.cc); lim.bits != 0 && b.learn(&st, lim) {
 			return
 		}
 		st.cc = noCond
 	}
 	switch b.fl.passes(st.l, st.node) {
-	case passDead:
-		return
 	case passUnknown:
 		b.fail(st)
 		return

@@ -1,7 +1,7 @@
 package amd64
 
 // define gives what node d sets l to.
-func (r *resolver) define(l locus, d int32, depth int) []tableValue {
+func (r *lookback) define(l locus, d int32, depth int) []tableValue {
 	n := &r.fl.nodes[d]
 	in := &n.in
 	if in.Enc != EncLegacy || in.Ext != 0 || in.Prefix&PrefixLock != 0 {
@@ -42,7 +42,7 @@ func cut(vs []tableValue, size uint8) []tableValue {
 }
 
 // defineSlot understands mov of a register or constant to a stack slot of 8 bytes.
-func (r *resolver) defineSlot(n *flowNode, d int32, depth int) []tableValue {
+func (r *lookback) defineSlot(n *flowNode, d int32, depth int) []tableValue {
 	switch in := &n.in; {
 	case in.Map != MapOne || !in.W():
 		return unknownValue()
@@ -55,7 +55,7 @@ func (r *resolver) defineSlot(n *flowNode, d int32, depth int) []tableValue {
 }
 
 // defineOne understands the one-byte opcodes.
-func (r *resolver) defineOne(x Reg, n *flowNode, d int32, depth int) []tableValue {
+func (r *lookback) defineOne(x Reg, n *flowNode, d int32, depth int) []tableValue {
 	in := &n.in
 	op, ext := in.Opcode, in.ModRM>>3&7
 	isReg, isRM := in.HasModRM && Reg(in.Reg()) == x, in.Mod() == 3 && Reg(in.RM()) == x
@@ -102,7 +102,7 @@ func immediate(in *Inst) []tableValue {
 }
 
 // defineTwo understands the opcodes behind 0F.
-func (r *resolver) defineTwo(x Reg, n *flowNode, d int32, depth int) []tableValue {
+func (r *lookback) defineTwo(x Reg, n *flowNode, d int32, depth int) []tableValue {
 	in := &n.in
 	if Reg(in.Reg()) != x {
 		return unknownValue()
@@ -114,7 +114,7 @@ func (r *resolver) defineTwo(x Reg, n *flowNode, d int32, depth int) []tableValu
 }
 
 // rm gives the values of the r/m operand of n, read with width bytes.
-func (r *resolver) rm(n *flowNode, d int32, width uint8, signed bool, depth int) []tableValue {
+func (r *lookback) rm(n *flowNode, d int32, width uint8, signed bool, depth int) []tableValue {
 	if n.in.Mod() == 3 {
 		return r.reg(Reg(n.in.RM()), d, depth)
 	}
@@ -132,14 +132,14 @@ func (r *resolver) rm(n *flowNode, d int32, width uint8, signed bool, depth int)
 }
 
 // load gives the values at a memory operand of node d.
-func (r *resolver) load(a addrForm, d int32, width uint8, signed bool) []tableValue {
+func (r *lookback) load(a addrForm, d int32, width uint8, signed bool) []tableValue {
 	if s, ok := slotOf(a); ok {
 		return r.value(s, d, 0)
 	}
 	return r.loadAt(a, d, width, signed, 0)
 }
 
-func (r *resolver) loadAt(a addrForm, d int32, width uint8, signed bool, depth int) []tableValue {
+func (r *lookback) loadAt(a addrForm, d int32, width uint8, signed bool, depth int) []tableValue {
 	vs := r.address(a, d, true, depth)
 	for i := range vs {
 		v := &vs[i]
@@ -156,21 +156,26 @@ func (r *resolver) loadAt(a addrForm, d int32, width uint8, signed bool, depth i
 // address computes the address of a memory operand. Of base and index one may be the
 // address of a table; if it is loaded from, the other counts as an index, whatever else
 // is known of it.
-func (r *resolver) address(a addrForm, d int32, loads bool, depth int) []tableValue {
+func (r *lookback) address(a addrForm, d int32, loads bool, depth int) []tableValue {
 	vs := []tableValue{constant(a.disp)}
 	vs[0].ptr = vs[0].ptr || a.abs
 	var base, index []tableValue
 	if a.hasBase {
 		base = r.reg(a.base, d, depth+1)
 	}
-	if a.hasIndex {
+	switch {
+	case !a.hasIndex:
+	case a.scale != 1:
+		index = asIndex(nil, a.index, d)
+	default:
 		index = r.reg(a.index, d, depth+1)
-		switch {
-		case a.scale != 1 || loads && (a.abs || allAddresses(base)):
+		if loads && (a.abs || allAddresses(base)) {
 			index = asIndex(index, a.index, d)
-		case loads && allAddresses(index):
+		} else if loads && allAddresses(index) {
 			base = asIndex(base, a.base, d)
 		}
+	}
+	if a.hasIndex {
 		vs = sums(vs, times(index, a.scale))
 	}
 	if a.hasBase {
@@ -188,12 +193,16 @@ func allAddresses(vs []tableValue) bool {
 	return len(vs) > 0
 }
 
-// asIndex makes an index of x before node d of what is none in vs, its values there.
+// asIndex keeps what vs, the values of x before node d, says of an index.
 func asIndex(vs []tableValue, x Reg, d int32) []tableValue {
+	opaque := tableValue{kind: valIndex, mult: 1, idx: locus{reg: x}, at: d}
+	if len(vs) == 0 {
+		return []tableValue{opaque}
+	}
 	out := vs[:0]
 	for _, v := range vs {
 		if v.kind != valIndex || v.c != 0 {
-			v = tableValue{kind: valIndex, mult: 1, idx: locus{reg: x}, at: d}
+			v = opaque
 		}
 		out = addValue(out, v)
 	}
@@ -201,7 +210,7 @@ func asIndex(vs []tableValue, x Reg, d int32) []tableValue {
 }
 
 // lea is the address itself.
-func (r *resolver) lea(n *flowNode, d int32, depth int) []tableValue {
+func (r *lookback) lea(n *flowNode, d int32, depth int) []tableValue {
 	a, ok := r.fl.operand(n)
 	if !ok {
 		return unknownValue()

@@ -1,6 +1,9 @@
 package amd64
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // The target of an indirect jump is computed backwards: the definitions that reach the
 // jump are looked up along all paths, and what they compute is put together to a
@@ -49,12 +52,23 @@ const (
 	maxResolveStep = 400_000 // nodes looked at for one jump
 )
 
-// resolver finds the values of registers by looking back.
-type resolver struct {
+// lookback finds the values of registers by looking back.
+type lookback struct {
 	fl    *Flow
 	seen  []int32 // by node: the last search that passed it
 	gen   int32
 	steps int
+	memo  map[place][]tableValue
+}
+
+// place is where a value is asked for: before a node.
+type place struct {
+	l  locus
+	at int32
+}
+
+func (fl *Flow) lookback() *lookback {
+	return &lookback{fl: fl, seen: make([]int32, len(fl.nodes)), memo: map[place][]tableValue{}}
 }
 
 // addrForm is a memory operand: base + index*scale + disp.
@@ -127,17 +141,28 @@ func slotOf(a addrForm) (locus, bool) {
 func (l locus) slot() bool { return l.mem && l.scale == 0 && (l.reg == RSP || l.reg == RBP) }
 
 // reg gives the values that register x may have before node at.
-func (r *resolver) reg(x Reg, at int32, depth int) []tableValue {
+func (r *lookback) reg(x Reg, at int32, depth int) []tableValue {
 	return r.value(locus{reg: x}, at, depth)
 }
 
 // value gives the values that l may have before node at: constants, table entries, and
 // multiples of an index. Anything else is an index by itself, to be found at this place.
-func (r *resolver) value(l locus, at int32, depth int) []tableValue {
+func (r *lookback) value(l locus, at int32, depth int) []tableValue {
 	opaque := tableValue{kind: valIndex, mult: 1, idx: l, at: at}
 	if depth > maxValueDepth || !l.mem && l.reg == RSP {
 		return []tableValue{opaque}
 	}
+	if vs, ok := r.memo[place{l, at}]; ok {
+		return slices.Clone(vs)
+	}
+	r.memo[place{l, at}] = []tableValue{opaque} // for what depends on itself
+	out := r.collect(l, at, opaque, depth)
+	r.memo[place{l, at}] = slices.Clone(out)
+	return out
+}
+
+// collect joins what the definitions that reach node at set l to.
+func (r *lookback) collect(l locus, at int32, opaque tableValue, depth int) []tableValue {
 	defs, open := r.defs(l, at)
 	var out []tableValue
 	for _, d := range defs {
@@ -188,7 +213,7 @@ func addValue(vs []tableValue, v tableValue) []tableValue {
 
 // defs looks back from node at for the instructions that set l last. open says that l
 // may also be as it was at the function's entry, or a call's result.
-func (r *resolver) defs(l locus, at int32) (defs []int32, open bool) {
+func (r *lookback) defs(l locus, at int32) (defs []int32, open bool) {
 	r.gen++
 	work := []int32{at}
 	for len(work) > 0 {
@@ -225,7 +250,6 @@ const (
 	passThrough passing = iota
 	passDefines
 	passUnknown // may change it, in a way that the bytes don't show
-	passDead    // destroys it: compiled code doesn't read it afterwards
 )
 
 func (fl *Flow) passes(l locus, id int32) passing {
@@ -234,7 +258,8 @@ func (fl *Flow) passes(l locus, id int32) passing {
 	case KindCall, KindCallInd, KindSyscall, KindFar, KindInt:
 		return fl.passesCall(l)
 	}
-	writes := fl.effects(id).writes
+	eff := fl.effects(id)
+	writes := eff.writes
 	if !l.mem {
 		if writes.Has(l.reg) {
 			return passDefines
@@ -245,63 +270,24 @@ func (fl *Flow) passes(l locus, id int32) passing {
 		return passUnknown
 	}
 	if a, ok := fl.operand(n); ok {
-		if m, ok := memOf(a); ok && m == l && writesMem(&n.in) {
+		if m, ok := memOf(a); ok && m == l && eff.memWrite {
 			return passDefines
 		}
 	}
 	return passThrough
 }
 
-// calleeSaved are the registers that survive a call (System V psABI 3.2.1).
-var calleeSaved = Set(RBX, RSP, RBP, R12, R13, R14, R15)
-
-// passesCall says what becomes of l in a call. A register that a C function reads after
-// a call without setting it is a result, or the call did not come back: gcc reads
-// others only where it knows that the callee leaves them alone, and then the value
-// comes from other paths too.
+// passesCall says what becomes of l in a call. A register other than the results that a
+// compiled function reads after a call is one that the call left alone: it is callee-saved,
+// or gcc knew that this callee doesn't write it, or the call never comes back.
 func (fl *Flow) passesCall(l locus) passing {
 	switch {
 	case l.slot() || l.reg == RSP && !l.mem:
 		return passThrough
-	case l.mem:
+	case l.mem || fl.fn.Go || l.reg == RAX || l.reg == RDX:
 		return passUnknown
-	case fl.fn.Go || l.reg == RAX || l.reg == RDX:
-		return passUnknown
-	case calleeSaved.Has(l.reg):
-		return passThrough
 	}
-	return passDead
-}
-
-// writesMem says whether an instruction with a memory operand may write it. Those that
-// only read and are common beside stack slots are known.
-func writesMem(in *Inst) bool {
-	if in.Enc != EncLegacy {
-		return true
-	}
-	switch in.Map {
-	case MapOne:
-		switch op := in.Opcode; {
-		case op < 0x40: // arithmetic: 0-1 write memory, 2-3 read it; all of cmp reads
-			return op&7 < 2 && op < 0x38
-		case op == 0x80, op == 0x81, op == 0x83:
-			return in.ModRM>>3&7 != 7
-		case op == 0x8b, op == 0x8d, op == 0x63, op == 0x84, op == 0x85, op == 0x69, op == 0x6b, op == 0x8a:
-			return false
-		case op == 0xf6, op == 0xf7:
-			return in.ModRM>>3&7 == 2 || in.ModRM>>3&7 == 3
-		case op == 0xff:
-			return in.ModRM>>3&7 < 2
-		}
-	case Map0F:
-		switch op := in.Opcode; {
-		case op == 0xb6, op == 0xb7, op == 0xbe, op == 0xbf, op == 0xaf, op>>4 == 4:
-			return false
-		case op == 0x10, op == 0x28, op == 0x6e, op == 0x6f, op == 0x2a, op == 0x2e, op == 0x2f, op == 0x54, op == 0x57, op == 0x58, op == 0x59, op == 0x5c, op == 0x5e:
-			return false
-		}
-	}
-	return true
+	return passThrough
 }
 
 // opSize is the operand size in bytes of a legacy instruction that is not of the byte

@@ -3,7 +3,7 @@ package amd64
 // nodeEffects is what an instruction does to registers, kept per node.
 type nodeEffects struct {
 	reads, writes, kills RegSet
-	known                bool
+	memWrite, known      bool
 }
 
 // effects gives what node id does to registers and flags.
@@ -15,7 +15,7 @@ func (fl *Flow) effects(id int32) nodeEffects {
 		return *e
 	}
 	e := fl.nodes[id].in.Effects()
-	fl.effs[id] = nodeEffects{e.Reads, e.Writes, e.Kills, true}
+	fl.effs[id] = nodeEffects{e.Reads, e.Writes, e.Kills, e.MemWrite, true}
 	return fl.effs[id]
 }
 
@@ -86,7 +86,7 @@ func (fl *Flow) allLive(id int32) bool {
 	case KindJcc, KindLoop, KindXbegin:
 		return n.swept || n.jump < 0 || n.next < 0
 	case KindJmpInd:
-		j := &fl.jumps[fl.jumpAt[id]]
+		j := fl.jumps[fl.jumpAt[id]]
 		return n.swept || j.state != jumpTable || len(j.outside) > 0
 	}
 	return true

@@ -45,8 +45,8 @@ type storing struct {
 }
 
 func (f *frame) newStoring(w *arch.Work) (*storing, error) {
-	s := &storing{w: w, entry: fixedTemps, args: ArgsOffset(f.w, w)}
-	next := s.entry + len(EntryBases(w.Prog))
+	s := &storing{w: w, entry: fixedTemps, args: ArgsOffset(f.w.Writer, w)}
+	next := s.entry + len(w.Prog.EntryBases())
 	fixed := int(s.args)
 	s.locked = !f.w.HasRseq
 	if w.Prog != nil {

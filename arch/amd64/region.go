@@ -87,9 +87,8 @@ func (r *Region) Holds(addr uint64) bool {
 // Regions plans jump regions for one function.
 type Regions struct {
 	Flow *Flow
-	// Padding gives the number of bytes from addr, the end of the function,
-	// that belong to nobody.
-	Padding func(addr uint64) int
+	// After is the number of bytes behind the function that belong to nobody.
+	After int
 	// Prohibited says that addr lies in bytes that must stay (an rseq critical
 	// section, a foreign breakpoint); nil: none.
 	Prohibited func(addr uint64) bool
@@ -255,8 +254,8 @@ func (p *Regions) pad(r *Region, a, upto uint64) (*Region, *Refusal) {
 // room counts the bytes from a that no code needs.
 func (p *Regions) room(a uint64) int {
 	n := p.Flow.PaddingAt(a)
-	if a+uint64(n) >= p.Flow.End() && p.Padding != nil {
-		n += p.Padding(p.Flow.End())
+	if a+uint64(n) == p.Flow.End() {
+		n += p.After
 	}
 	return n
 }

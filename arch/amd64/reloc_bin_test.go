@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -240,14 +239,14 @@ func checkSame(in *Inst, code []byte, addr uint64, cs []copied) error {
 func relocBinaries(t testing.TB) []string {
 	t.Helper()
 	return []string{
-		sharedObject(t, "libc.so.6"),
-		lookPath(t, "gdb"),
-		filepath.Join(runtime.GOROOT(), "bin", "go"),
-		sharedObject(t, "libcrypto.so.3"),
+		relocLib(t, "libc.so.6"),
+		relocTool(t, "gdb"),
+		goCommand(t),
+		relocLib(t, "libcrypto.so.3"),
 	}
 }
 
-func lookPath(t testing.TB, name string) string {
+func relocTool(t testing.TB, name string) string {
 	t.Helper()
 	file, err := exec.LookPath(name)
 	if err != nil {
@@ -256,8 +255,17 @@ func lookPath(t testing.TB, name string) string {
 	return file
 }
 
-// sharedObject asks the compiler where a library is.
-func sharedObject(t testing.TB, name string) string {
+func goCommand(t testing.TB) string {
+	t.Helper()
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatalf("go env GOROOT: %v", err)
+	}
+	return filepath.Join(strings.TrimSpace(string(root)), "bin", "go")
+}
+
+// relocLib asks the compiler where a library is.
+func relocLib(t testing.TB, name string) string {
 	t.Helper()
 	out, err := exec.Command("gcc", "-print-file-name="+name).Output()
 	file := strings.TrimSpace(string(out))

@@ -78,6 +78,7 @@ func (in *Inst) fits(code []byte) bool {
 	return n >= 1 && n <= MaxLen && n <= len(code) &&
 		int(in.RelOff)+int(in.RelLen) <= n &&
 		int(in.DispOff)+int(in.DispLen) <= n &&
+		int(in.OpOff) < n &&
 		(!in.HasModRM || int(in.ModRMOff) < n) &&
 		(!in.HasSIB || int(in.ModRMOff)+1 < n) &&
 		(!in.RIPMem || in.RelLen == 4)
@@ -170,7 +171,10 @@ func (in *Inst) disp(code []byte) int64 {
 // instruction names, ErrImmovable if it can be moved nowhere.
 //
 // Left different are the instruction pointer that x87 remembers (fnstenv) and the value
-// of rcx after a syscall: both tell the copy's address.
+// of rcx after a syscall: both tell the copy's address. An emulated call through memory
+// expects its operand outside the 8 bytes below the stack pointer, which a call is about
+// to overwrite; where the encoding tells that it lies there, it is refused. If both the
+// operand and the stack fault, the stack's fault is the one reported.
 func Relocate(a *Asm, in *Inst, code []byte, addr uint64, opt *RelocOptions) ([]AddrPair, error) {
 	if opt == nil {
 		opt = &RelocOptions{}
@@ -265,9 +269,7 @@ func (m *mover) jcc(c Cond, target uint64) {
 func (m *mover) loop(target uint64) {
 	taken, next := m.Label(), m.Label()
 	m.put(m.addr, 0, func() {
-		if m.in.Prefix&PrefixAddrSize != 0 {
-			m.Raw(0x67)
-		}
+		m.Raw(m.code[:m.in.OpOff]...) // AMD takes f2 e1 for loopnz
 		m.short(m.in.Opcode, taken)
 	})
 	m.put(m.next(), 0, func() { m.JmpShort(next) })

@@ -6,54 +6,7 @@ import (
 	"kprobes.dev/kprobes/fetch"
 )
 
-// ProgramBases lists the bases that a program reads at its own point.
-func ProgramBases(p *fetch.Program) []fetch.Base {
-	var out []fetch.Base
-	if p == nil {
-		return nil
-	}
-	for i := range p.Args {
-		a := &p.Args[i]
-		if a.AtEntry {
-			continue
-		}
-		out = append(out, a.Base)
-		if counted(a) {
-			out = append(out, a.Len)
-		}
-	}
-	return out
-}
-
-// EntryBases lists, without doubles, the bases that a return probe's entry saves. The
-// position in the list is the position in an instance's slot.
-func EntryBases(p *fetch.Program) []fetch.Base {
-	var out []fetch.Base
-	if p == nil {
-		return nil
-	}
-	add := func(b fetch.Base) {
-		for _, o := range out {
-			if o == b {
-				return
-			}
-		}
-		out = append(out, b)
-	}
-	for i := range p.Args {
-		a := &p.Args[i]
-		if !a.AtEntry {
-			continue
-		}
-		add(a.Base)
-		if counted(a) {
-			add(a.Len)
-		}
-	}
-	return out
-}
-
-func counted(a *fetch.Arg) bool { return a.Store == fetch.StoreCounted && len(a.Derefs) == 0 }
+func counted(a *fetch.Arg) bool { return a.Counted() }
 
 func isString(a *fetch.Arg) bool {
 	return a.Store == fetch.StoreString || a.Store == fetch.StoreCounted || a.Store == fetch.StorePtrs
@@ -127,7 +80,7 @@ func (f *frame) argBase(dst Reg, a *fetch.Arg, b fetch.Base, s *storing, fault L
 		f.base(dst, b, fault)
 		return
 	}
-	for i, o := range EntryBases(s.w.Prog) {
+	for i, o := range s.w.Prog.EntryBases() {
 		if o == b {
 			f.MovRM(8, dst, f.tempAt(s.entry+i))
 		}

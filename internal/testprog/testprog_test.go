@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // counted is what a program must count after one command.
@@ -250,22 +251,41 @@ func readable(mem *os.File, addr uint64, n int) bool {
 	return err == nil && got == n
 }
 
+// The gap is at least as long as every thread was seen stopped, and no longer than the
+// time since the reset.
 func TestSpinnerSeesAStop(t *testing.T) {
 	type answer struct{ Gap, Steps, Ns, Cycles uint64 }
 	p := Start(t, Build(t, "spinner"))
 	var before, after answer
 	p.Ask("reset", &before)
 	p.Signal(syscall.SIGSTOP)
-	for p.Alive() && !strings.Contains(p.where(), "T (stopped)") {
+	for p.Alive() && !stopped(t, p.PID) {
 	}
-	start := before.Steps
+	start := time.Now()
+	time.Sleep(5 * time.Millisecond)
+	held := uint64(time.Since(start))
 	p.Signal(syscall.SIGCONT)
-	for after.Steps <= start { // Ask ends the test if the program is gone
+	for (after.Gap < held || after.Steps <= before.Steps) && after.Ns < uint64(patience) {
 		p.Ask("gap", &after)
 	}
-	if after.Gap == 0 || after.Gap > after.Ns {
-		t.Errorf("largest gap %d ns of %d", after.Gap, after.Ns)
+	if after.Gap < held || after.Gap > after.Ns || after.Steps <= before.Steps {
+		t.Errorf("stopped for %d ns: before %+v, after %+v", held, before, after)
 	}
+}
+
+// stopped says whether all threads of a process are stopped by a signal.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("threads of %d: %v, %v", pid, tasks, err)
+	}
+	for _, task := range tasks {
+		if text, err := os.ReadFile(task); err != nil || !strings.Contains(string(text), "T (stopped)") {
+			return false
+		}
+	}
+	return true
 }
 
 func TestGoserverCounts(t *testing.T) {

@@ -3,7 +3,7 @@
 
 // The functions below are those of src/bench.c, instruction by instruction. They take the
 // four arguments in DI, SI, DX, CX as C functions do, and return in AX; R13 is the thread's
-// struct state (state_linux_amd64.go). Go reaches them through the loops alone.
+// struct state (state_unsafe.go). Go reaches them through the loops alone.
 
 #define BODY \
 	LEAQ (DI)(SI*1), AX \

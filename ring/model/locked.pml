@@ -13,6 +13,8 @@
  *   UNLOCKED      head is loaded and stored, not exchanged
  *   REAP_BLIND    a hole is skipped without asking for the writers
  *   COUNT_HOLE    a hole is counted as one lost record
+ *
+ * The whole with RUNS=2 has 26 million states; NO_HANDLER leaves the handler out.
  */
 #define UNITS   4               /* positions before a place repeats; all may be unread */
 #define WORDS   6               /* data and slack, records have 2 or 3 units */
@@ -21,23 +23,25 @@
 #define HANDLER 2
 #define TAIL    WORDS           /* address of the tail in the reader's store buffer */
 #ifndef RUNS
-#define RUNS    2               /* attempts of a writer; the handler makes one */
+#define RUNS    1               /* attempts of writer 1; writer 0 and its handler make one */
 #endif
 
 byte mem[WORDS];
 byte pos, count;                /* the head: one word, always read and written in one step */
 byte tail;
 
-chan buffer[CPUS] = [4] of { byte, byte };
+chan buffer[CPUS] = [4] of { byte, bool, byte };
 chan rbuffer = [5] of { byte, byte };
 
 bool handling;                  /* the handler runs on CPU 0 */
 bool dead[CPUS];
 bool outside[CPUS] = true;      /* not in generated code */
 
-byte serial = 0;                /* names records, in the order of their reservation */
-byte owed = 0;                  /* reserved, and neither read nor given up */
+byte serial = 0;                /* reservations so far; names records */
 
+/* A store in a buffer is an address, whether it is a word 0, and id << 2 | units. A record is
+ * two stores, word 0 and all the others together, whose order does not matter and
+ * which are only looked at together; units then are those of the others. */
 #define word0 ((id << 2) | n)
 
 /* STEP is one instruction of a thread that is not interrupted; LOCKED waits for the store
@@ -46,18 +50,19 @@ byte owed = 0;                  /* reserved, and neither read nor given up */
 #define STEP(x...)         atomic { dead[cpu] || READY; if :: dead[cpu] -> goto gone :: else -> x fi }
 #define LOCKED(x...)       atomic { dead[cpu] || READY && len(buffer[cpu]) == 0; if :: dead[cpu] -> goto gone :: else -> x fi }
 
-#define RESERVE pos = h + n; count = (c + 1) % COUNTS; owed++; serial++; id = serial
+#define LEAVE if :: me == HANDLER -> outside[0] = was; handling = false :: else -> outside[cpu] = true fi
+#define RESERVE pos = h + n; count = (c + 1) % COUNTS; serial++; id = serial
 
 /* write is the generated code: one attempt. */
 inline write()
 {
-	if :: n = 2 :: n = 3 fi;
+	if :: n = 2 :: me == 0 -> n = 3 fi;
 again:
-	STEP(t = tail);								/* L1 */
+	STEP(outside[cpu] = false; t = tail);					/* L1 */
 	STEP(h = pos; c = count);
 	if
 	:: h + n - t > UNITS ->							/* L2 */
-		LOCKED(skip)	/* lost[event]++: by this one instruction, so always counted */
+		LOCKED(LEAVE)	/* lost[event]++: by this one instruction, so always counted */
 	:: else ->
 #ifdef UNLOCKED
 		STEP(RESERVE);
@@ -65,15 +70,14 @@ again:
 		LOCKED(if :: pos == h && count == c -> RESERVE :: else -> goto again fi);	/* L3 */
 #endif
 #ifdef COMMIT_FIRST
-		STEP(buffer[cpu]!h % UNITS, word0);
+		STEP(buffer[cpu]!h % UNITS, true, word0);
+#define LAST LEAVE
+#else
+#define LAST skip
 #endif
-		STEP(buffer[cpu]!h % UNITS + 1, id);				/* L4 */
-		if
-		:: n == 3 -> STEP(buffer[cpu]!h % UNITS + 2, id)
-		:: else
-		fi;
+		STEP(buffer[cpu]!h % UNITS + 1, false, (id << 2) | (n - 1); LAST);	/* L4 */
 #ifndef COMMIT_FIRST
-		STEP(buffer[cpu]!h % UNITS, word0)				/* L5 */
+		STEP(buffer[cpu]!h % UNITS, true, word0; LEAVE)			/* L5 */
 #endif
 	fi;
 	d_step { n = 0; t = 0; h = 0; c = 0; id = 0 }
@@ -81,19 +85,20 @@ again:
 
 active [CPUS] proctype writer()
 {
-	byte me = _pid, cpu = _pid, left = RUNS, n, t, h, c, id;
+	byte me = _pid, cpu = _pid, left = (_pid == 1 -> RUNS : 1), n, t, h, c, id;
+	bool was;
 
 	do
 	:: left == 0 -> break
 	:: left > 0 ->
-		STEP(outside[cpu] = false);
 		write();
-		STEP(outside[cpu] = true; left--)
+		left--
 	od;
-	STEP(dead[cpu] = true);	/* it ends: exit is a death outside of the code */
+	STEP(dead[cpu] = true);	/* ending is a death outside of the code */
 gone:	skip
 }
 
+#ifndef NO_HANDLER
 /* handler interrupts writer 0 once, at any step, and runs to its end first. */
 active proctype handler()
 {
@@ -103,9 +108,9 @@ active proctype handler()
 end:
 	atomic { !dead[0] -> handling = true; was = outside[0]; outside[0] = false };
 	write();
-	STEP(outside[0] = was; handling = false);
 gone:	skip
 }
+#endif
 
 active proctype killer()
 {
@@ -115,18 +120,26 @@ end:	if
 	fi
 }
 
-active proctype drain()
+/* fill stores what in as many words as much says. */
+inline fill(where, much, what)
 {
-	byte a, v;
-
-end:	do
-	:: atomic { buffer[0]?a, v -> mem[a] = v }
-	:: atomic { buffer[1]?a, v -> mem[a] = v }
-	:: atomic { rbuffer?a, v -> if :: a == TAIL -> tail = v :: else -> mem[a] = v fi }
-	od
+	mem[where] = what;
+	if :: much > 1 -> mem[where + 1] = what :: else fi;
+	if :: much > 2 -> mem[where + 2] = what :: else fi
 }
 
-byte a, acount;                 /* the reader's own account */
+active proctype drain()
+{
+	byte x, v;
+	bool first;
+
+	xr rbuffer;
+end:	do
+	:: d_step { buffer[0]?x, first, v -> if :: first -> mem[x] = v :: else -> fill(x, (v & 3), (v >> 2)) fi; x = 0; v = 0; first = 0 }
+	:: d_step { buffer[1]?x, first, v -> if :: first -> mem[x] = v :: else -> fill(x, (v & 3), (v >> 2)) fi; x = 0; v = 0; first = 0 }
+	:: d_step { rbuffer?x, v -> if :: x == TAIL -> tail = v :: else -> fill(x, v, 0) fi; x = 0; v = 0 }
+	od
+}
 
 /* sweep copies and zeroes what is committed, up to the head. */
 inline sweep()
@@ -141,20 +154,14 @@ inline sweep()
 		if :: w == 0 -> break :: else fi;
 		n = w & 3;
 		assert(n >= 2 && a + n <= h);
-		assert(mem[at + 1] == w >> 2);					/* D3: not torn */
-		if :: n == 3 -> assert(mem[at + 2] == w >> 2) :: else fi;
-		atomic {
-			assert(w >> 2 > last);					/* in order, none twice */
-			last = w >> 2;
-			owed--
-		};
+		assert(mem[at + 1] == w >> 2 && (n == 2 || mem[at + 2] == w >> 2));	/* D3: not torn */
+		assert(w >> 2 > last);						/* in order, none twice */
+		last = w >> 2;
 #ifdef ZERO_LATE
 		rbuffer!TAIL, a + n;
 #endif
-		rbuffer!at, 0;							/* D4 */
-		rbuffer!at + 1, 0;
-		if :: n == 3 -> rbuffer!at + 2, 0 :: else fi;
-		d_step { a = a + n; acount = (acount + 1) % COUNTS; w = 0; n = 0; at = 0 };
+		rbuffer!at, n;							/* D4 */
+		d_step { got++; a = a + n; acount = (acount + 1) % COUNTS; w = 0; n = 0; at = 0 };
 #ifndef ZERO_LATE
 		rbuffer!TAIL, a							/* D5 */
 #endif
@@ -185,15 +192,15 @@ inline reap()
 #ifdef COUNT_HOLE
 				lostn = 1;
 #endif
-				owed = owed - lostn;
+				given = given + lostn;
 				i = a;
 				do
 				:: i == m -> break
-				:: i != m -> rbuffer!i % UNITS, 0; i++
+				:: i != m -> rbuffer!i % UNITS, 1; i++
 				od;
 				if
 				:: a / UNITS != (m - 1) / UNITS || m % UNITS != 0 && a / UNITS != m / UNITS ->
-					rbuffer!UNITS, 0; rbuffer!UNITS + 1, 0
+					rbuffer!UNITS, 2
 				:: else
 				fi;
 				d_step { a = m; acount = mc; lostn = 0; i = 0 };
@@ -208,7 +215,10 @@ inline reap()
 
 active proctype reader()
 {
-	byte h, at, w, n, m, mc, i, lostn, last = 0;
+	byte h, at, w, n, m, mc, i, lostn;
+	byte a, acount;	/* its own account */
+	byte got, given, last;
+	xs rbuffer;
 	bool finish = false, reaped = false;
 
 	do
@@ -225,6 +235,6 @@ active proctype reader()
 		:: !finish -> skip
 		fi
 	od;
-	assert(owed == 0);							/* nothing lost uncounted */
+	assert(got + given == serial);						/* nothing lost uncounted */
 	assert(a == pos && acount == count)
 }

@@ -18,11 +18,11 @@
 #define THREADS 3               /* 0 and 1, and 2: the handler that interrupts 0 */
 #define HANDLER 2
 #ifndef RUNS
-#define RUNS    2               /* attempts of threads 0 and 1; the handler makes one */
+#define RUNS    2               /* attempts of thread 0; the others make one */
 #endif
 
 #ifndef SWITCHES
-#define SWITCHES 3              /* of threads in mid-run; they also switch when one ends */
+#define SWITCHES 2              /* of threads in mid-run; they also switch when one ends */
 #endif
 
 #define HEAD    WORDS           /* address of the head in the store buffer */
@@ -30,7 +30,7 @@
 byte mem[WORDS];                /* memory as the reader sees it */
 byte head, tail;
 byte cpuhead;                   /* the head as this CPU sees it: its own stores included */
-chan buffer = [5] of { byte, byte };
+chan buffer = [5] of { byte, byte, byte };      /* address, value, words that get it */
 
 byte cur = 0;                   /* the thread on the CPU */
 bool restart[THREADS];          /* it was interrupted inside its section */
@@ -45,7 +45,7 @@ byte owed = 0;                  /* published and not read */
 byte uncounted = 0;             /* dropped and not counted */
 
 /* STEP: one instruction of the thread, if it is on the CPU and was not interrupted. */
-#define STEP(x) atomic {			\
+#define STEP(x...) atomic {			\
 	over[me] || cur == me && len(buffer) < 5;	\
 	if					\
 	:: over[me] -> goto gone		\
@@ -53,47 +53,45 @@ byte uncounted = 0;             /* dropped and not counted */
 	:: else -> x				\
 	fi }
 
-#define PUT(a, v) buffer!a, v; if :: a == HEAD -> cpuhead = v :: else fi
+#define PUBLISH buffer!HEAD, h + n, 1; cpuhead = h + n; commits++; owed++
 
 #define word0 ((stamp << 2) | n)
 #define NOW   ((commits + 1) * 4 + me)   /* the time: grows with every record, and no two threads see the same */
 
 active [THREADS] proctype writer()
 {
-	byte me = _pid, left, n, h, stamp, i;
+	byte me = _pid, left, n, h, stamp;
+	bool noroom;
 
-	left = (me == HANDLER -> 1 : RUNS);
+	left = (me == 0 -> RUNS : 1);
 	do
 	:: left == 0 -> break
 	:: left > 0 ->
-		if :: n = 2 :: n = 3 fi;
+		if :: n = 2 :: me != HANDLER -> n = 3 fi;
 begin:
-		STEP(inside[me] = true; h = cpuhead);				/* R1 */
+		/* R1 to R3 in one step: what they read, but for the tail, only this CPU
+		 * changes, and if it changes they begin again. */
+		STEP(inside[me] = true; h = cpuhead; stamp = NOW; noroom = h + n - tail > UNITS);
 		if
-		:: h + n - tail > UNITS ->					/* R2, L */
+		:: noroom ->							/* L */
 #ifdef LOSS_SILENT
 			STEP(uncounted++; inside[me] = false)
 #else
 			STEP(inside[me] = false)
 #endif
 		:: else ->
-			STEP(stamp = NOW);				/* R3 */
 #ifdef PUBLISH_FIRST
-			STEP(PUT(HEAD, h + n); commits++; owed++);
+			STEP(PUBLISH);
 #endif
-			i = 0;
-			do
-			:: i == n -> break
-			:: i < n ->						/* R4 */
-				STEP(if :: i == 0 -> PUT(h % UNITS, word0) :: else -> PUT(h % UNITS + i, stamp) fi; i++)
-			od;
+			STEP(buffer!h % UNITS + 1, stamp, n - 1);		/* R4 */
+			STEP(buffer!h % UNITS, word0, 1);
 #ifdef PUBLISH_FIRST
 			STEP(inside[me] = false)
 #else
-			STEP(PUT(HEAD, h + n); commits++; owed++; inside[me] = false)	/* R5 */
+			STEP(PUBLISH; inside[me] = false)	/* R5 */
 #endif
 		fi;
-		d_step { left--; n = 0; h = 0; stamp = 0; i = 0 }
+		d_step { left--; n = 0; h = 0; stamp = 0; noroom = false }
 	od;
 	atomic { over[me] || cur == me; over[me] = true; if :: me == HANDLER -> handling = false :: else fi };
 gone:	skip
@@ -128,16 +126,24 @@ end:	do
 /* The store buffer drains at any time, in order. */
 active proctype drain()
 {
-	byte a, v;
+	byte x, v, n;
 
 end:	do
-	:: atomic { buffer?a, v; if :: a == HEAD -> head = v :: else -> mem[a] = v fi }
+	:: d_step {
+		buffer?x, v, n ->
+		if
+		:: x == HEAD -> head = v
+		:: else ->
+			mem[x] = v;
+			if :: n > 1 -> mem[x + 1] = v :: else fi
+		fi;
+		x = 0; v = 0; n = 0 }
 	od
 }
 
 active proctype reader()
 {
-	byte h, at, n, stamp, i, t = 0, last = 0;
+	byte h, at, n, stamp, t = 0, last = 0;
 	bool finish = false;
 
 	do
@@ -159,14 +165,10 @@ active proctype reader()
 			n = mem[at] & 3;				/* C2 */
 			stamp = mem[at] >> 2;
 			assert(n >= 2 && t + n <= h);			/* C3: nothing corrupt in an honest ring */
-			i = 1;
-			do
-			:: i == n -> break
-			:: i < n -> assert(mem[at + i] == stamp); i++	/* not torn */
-			od;
+			assert(mem[at + 1] == stamp && (n == 2 || mem[at + 2] == stamp));	/* not torn */
 			assert(stamp >> 2 == last + 1);		/* in order, none twice, none missing */
 			last = stamp >> 2;
-			d_step { owed--; t = t + n; n = 0; i = 0; stamp = 0; at = 0 }
+			d_step { owed--; t = t + n; n = 0; stamp = 0; at = 0 }
 		od;
 		tail = t						/* C4 */
 	od;

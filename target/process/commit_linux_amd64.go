@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/target"
 )
 

@@ -271,7 +271,7 @@ func (l *Leftover) dispositions(s *Stopped) error {
 			continue
 		}
 		for _, c := range l.code {
-			if err := restoreDisposition(s, sig, decodeSigaction(b[8:]), c.Start, c.Size()); err != nil {
+			if err := restoreDisposition(s, sig, sigactionOf(b[8:]), c.Start, c.Size()); err != nil {
 				return err
 			}
 		}

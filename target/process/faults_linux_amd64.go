@@ -34,7 +34,7 @@ type faultTable struct {
 // Precondition: the world is stopped.
 func (t *Target) learnFaults(s *Stopped) error {
 	t.faults = &faultTable{t: t, live: map[*target.Site]bool{}, previous: map[unix.Signal]Sigaction{}}
-	all, err := Dispositions(s)
+	all, err := s.Dispositions()
 	if err != nil {
 		return err
 	}
@@ -180,29 +180,29 @@ func (f *faultTable) build(env amd64.HandlerEnv) (*amd64.Handler, error) {
 
 // Flags of struct kernel_sigaction that the handler needs (asm/signal.h).
 const (
-	saSiginfo   = 0x4
-	saOnstack   = 0x08000000
-	saRestorer  = 0x04000000
-	saResethand = 0x80000000
+	actSiginfo   = 0x4
+	actOnstack   = 0x08000000
+	actRestorer  = 0x04000000
+	actResethand = 0x80000000
 )
 
 // replace sets the handler for one signal. What was there is saved in the home first.
 func (f *faultTable) replace(s *Stopped, sig unix.Signal, h *amd64.Handler) error {
 	old := f.previous[sig]
-	if old.Flags&saResethand != 0 {
+	if old.Flags&actResethand != 0 {
 		return fmt.Errorf("signal %d of process %d resets itself when it is delivered: the program can not share it: %w", int(sig), f.t.p.PID(), unix.EOPNOTSUPP)
 	}
 	slot := f.t.home.addr + hdrActions + uint64(sig)*actionSize
 	b := binary.LittleEndian.AppendUint64(nil, 1)
-	b = append(b, old.encode()...)
+	b = append(b, old.bytes()...)
 	if err := f.t.p.WriteMem(slot, b); err != nil {
 		return err
 	}
-	now := Sigaction{Handler: h.Entry, Flags: old.Flags | saSiginfo | saRestorer, Restorer: old.Restorer, Mask: old.Mask}
+	now := Sigaction{Handler: h.Entry, Flags: old.Flags | actSiginfo | actRestorer, Restorer: old.Restorer, Mask: old.Mask}
 	if old.Handler <= 1 {
-		now.Flags, now.Restorer, now.Mask = saSiginfo|saOnstack|saRestorer, h.Return, 0
+		now.Flags, now.Restorer, now.Mask = actSiginfo|actOnstack|actRestorer, h.Return, 0
 	}
-	return SetDisposition(s, sig, now)
+	return s.SetSigaction(int(sig), now)
 }
 
 // checkMasks refuses where a thread blocks one of the signals: a fault there would kill
@@ -240,12 +240,12 @@ func (f *faultTable) uninstall(s *Stopped) error {
 // restoreDisposition puts back a disposition if the present one is a handler in
 // [code, code+size).
 func restoreDisposition(s *Stopped, sig unix.Signal, old Sigaction, code, size uint64) error {
-	now, err := Disposition(s, sig)
+	now, err := s.Sigaction(int(sig))
 	if err != nil {
 		return err
 	}
 	if now.Handler-code >= size {
 		return nil
 	}
-	return SetDisposition(s, sig, old)
+	return s.SetSigaction(int(sig), old)
 }

@@ -95,7 +95,7 @@ func (g *goProgram) try(l goLayout, tls int32, threads []*Thread) bool {
 		}
 		id, ok := g.word(m + uint64(l.procid))
 		st, err := th.Status()
-		if !ok || err != nil || int(id) != innermost(st.NSPid, th.TID) {
+		if !ok || err != nil || int(id) != innermost(st.NSTID, th.TID) {
 			return false
 		}
 		lo, ok1 := g.word(gp + uint64(l.stackLo))

@@ -13,18 +13,6 @@ import (
 	"kprobes.dev/kprobes/arch/amd64"
 )
 
-// ptraceGetRseq is PTRACE_GET_RSEQ_CONFIGURATION (linux/ptrace.h, kernel 5.13).
-const ptraceGetRseq = 0x420f
-
-// rseqConfig is struct ptrace_rseq_configuration.
-type rseqConfig struct {
-	pointer   uint64
-	size      uint32
-	signature uint32
-	flags     uint32
-	pad       uint32
-}
-
 // tidOffsets are the places of the thread id in the thread's control block, from the FS
 // base: glibc's struct pthread (nptl/descr.h: 0x2d0 in all versions for x86-64 since
 // 2.4), musl's struct pthread (0x30 since 1.1.20).
@@ -60,11 +48,7 @@ func (t *Target) learnRseq(s *Stopped, threads []*Thread) {
 	for i, th := range threads {
 		var c rseqConfig
 		err := s.Do(func() error {
-			_, _, e := unix.Syscall6(unix.SYS_PTRACE, ptraceGetRseq, uintptr(th.TID), unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)), 0, 0)
-			if e != 0 {
-				return e
-			}
-			return nil
+			return ptrace(unix.PTRACE_GET_RSEQ_CONFIGURATION, th.TID, unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)))
 		})
 		if err != nil || c.pointer == 0 || c.signature != amd64.RseqSignature || th.FSBase() == 0 {
 			return
@@ -100,7 +84,7 @@ func (t *Target) tidAt(threads []*Thread, off int32) bool {
 			return false
 		}
 		var b [4]byte
-		if t.p.ReadMem(th.FSBase()+uint64(off), b[:]) != nil || int(binary.LittleEndian.Uint32(b[:])) != innermost(st.NSPid, th.TID) {
+		if t.p.ReadMem(th.FSBase()+uint64(off), b[:]) != nil || int(binary.LittleEndian.Uint32(b[:])) != innermost(st.NSTID, th.TID) {
 			return false
 		}
 	}

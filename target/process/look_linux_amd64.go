@@ -39,14 +39,14 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 	l := &look{}
 	for _, th := range s.Threads() {
 		pc := th.ResumeRIP()
-		to := pc
+		to, sp := pc, uint64(0)
 		if site := siteAround(c.Remove, pc); site != nil {
-			o, ok := back[pc]
+			b, ok := back[pc]
 			if !ok && len(c.Add) > 0 {
 				return nil, blocked(th.TID, pc, "it runs the work of a probe that changes")
 			}
 			if ok {
-				to = o
+				to, sp = b.Orig, b.SP
 			}
 		}
 		if cp, ok := inner[to]; ok {
@@ -55,6 +55,7 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 		if to != pc {
 			r := th.Regs()
 			r.RIP += to - pc
+			r.RSP += sp
 			l.moves = append(l.moves, threadMove{th, r})
 		}
 	}
@@ -82,7 +83,9 @@ func innerOf(add []*target.Site) map[uint64]uint64 {
 	for _, a := range add {
 		for _, p := range a.Detour.Pairs {
 			if p.Orig > a.Addr && p.Orig < a.Addr+uint64(len(a.Patch)) {
-				m[p.Orig] = startOf(a.Detour, p)
+				if _, ok := m[p.Orig]; !ok {
+					m[p.Orig] = startOf(a.Detour, p)
+				}
 			}
 		}
 	}
@@ -100,14 +103,14 @@ func startOf(d *arch.Detour, p arch.Pair) uint64 {
 
 // backOf maps addresses in the detours of sites that go to the original instructions:
 // only those at which that is exact.
-func backOf(remove []*target.Site) map[uint64]uint64 {
-	m := map[uint64]uint64{}
+func backOf(remove []*target.Site) map[uint64]arch.Pair {
+	m := map[uint64]arch.Pair{}
 	for _, r := range remove {
 		for _, p := range r.Detour.Pairs {
-			m[p.Copy] = p.Orig
+			m[p.Copy] = p
 		}
 		for orig, w := range r.Detour.Points {
-			m[w] = orig
+			m[w] = arch.Pair{Orig: orig, Copy: w}
 		}
 	}
 	return m

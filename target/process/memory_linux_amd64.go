@@ -2,6 +2,7 @@ package process
 
 import (
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,8 +58,8 @@ func permOf(prot int) (p Perm) {
 	return p
 }
 
-// MemfdCreate lets the target make a memory file (memfd_create(2)), and gives its
-// descriptor there and the file opened here. Close it there when it is mapped.
+// MemfdCreate lets the target make a memory file (memfd_create(2)) and gives its descriptor
+// there. OpenFD opens it here; CloseFD closes it there, once it is mapped.
 func (s *Stopped) MemfdCreate(name string, flags int) (fd int, err error) {
 	call := Syscall{Nr: unix.SYS_MEMFD_CREATE, Data: append([]byte(name), 0)}
 	call.Args[1] = uint64(flags)
@@ -78,4 +79,13 @@ func (s *Stopped) CloseFD(fd int) error {
 		return fmt.Errorf("close of descriptor %d in the target: %w", fd, err)
 	}
 	return nil
+}
+
+// OpenFD opens what a descriptor of the target refers to, for reading and writing.
+func (p *Proc) OpenFD(fd int) (*os.File, error) {
+	f, err := p.openAt(fmt.Sprintf("fd/%d", fd), unix.O_RDWR|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: descriptor %d: %w", p.pid, fd, err)
+	}
+	return f, nil
 }

@@ -155,8 +155,10 @@ func (p *Proc) exeError(err error) error {
 		return ErrNoProcess
 	case errors.Is(err, unix.EACCES):
 		return p.denied("reading its program file")
-	case errors.Is(err, unix.ENOENT):
+	case errors.Is(err, unix.ENOENT) && p.hasMemory():
 		return fmt.Errorf("%w: it has no program file", ErrUnsupported)
+	case errors.Is(err, unix.ENOENT):
+		return ErrNoProcess
 	}
 	return fmt.Errorf("program file: %w", err)
 }
@@ -345,22 +347,8 @@ func (p *Proc) statFile(name string) (*Stat, error) {
 // Tasks lists the threads of the process. While it runs the list can miss some that are
 // started or ended at that moment.
 func (p *Proc) Tasks() ([]int, error) {
-	f, err := p.openAt("task", unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return nil, p.gone(err)
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err != nil {
-		return nil, p.gone(err)
-	}
-	tids := make([]int, 0, len(names))
-	for _, n := range names {
-		if tid, err := strconv.Atoi(n); err == nil {
-			tids = append(tids, tid)
-		}
-	}
-	return tids, nil
+	tids, err := tasksIn(p.dir)
+	return tids, p.gone(err)
 }
 
 // Maps reads the mappings of the process, in order of address.
@@ -464,8 +452,23 @@ func (p *Proc) CheckImage() error {
 
 // lost says what has become of memory that answers nothing any more.
 func (p *Proc) lost() error {
-	if !p.Alive() {
+	if !p.Alive() || !p.hasMemory() {
 		return ErrNoProcess
 	}
 	return ErrExec
+}
+
+// hasMemory says whether a thread still has memory. While a process dies its threads give
+// it up before they are gone.
+func (p *Proc) hasMemory() bool {
+	tids, err := p.Tasks()
+	if err != nil {
+		return false
+	}
+	for _, tid := range tids {
+		if size, err := procFile(p.dir, fmt.Sprintf("task/%d/statm", tid)); err == nil && !strings.HasPrefix(size, "0 ") {
+			return true
+		}
+	}
+	return false
 }

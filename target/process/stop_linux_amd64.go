@@ -84,7 +84,7 @@ func (p *Proc) Stop(o *StopOptions) (*Stopped, error) {
 var errMoved = errors.New("threads changed while they were stopped")
 
 func (p *Proc) attempt(deadline time.Duration) (*Stopped, error) {
-	s := &Stopped{p: p, since: time.Now(), known: make(map[int]*Thread)}
+	s := &Stopped{p: p, known: make(map[int]*Thread)}
 	if err := p.begin(s); err != nil {
 		return nil, err
 	}
@@ -130,7 +130,8 @@ func (s *Stopped) abandon() {
 // stopAll goes on until a look at all threads, taken while all that are known stand still,
 // finds no other: then nobody is left who could start one.
 func (s *Stopped) stopAll(d time.Duration) error {
-	deadline := time.Now().Add(d)
+	s.since = time.Now()
+	deadline := s.since.Add(d)
 	for {
 		fresh, err := s.seizeNew()
 		if err == nil {

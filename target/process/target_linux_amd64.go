@@ -287,14 +287,13 @@ func (t *Target) refuseLeftovers() error {
 
 // memfd makes a memory file in the process and opens it here. The process's own
 // descriptor is given to use, and closed after.
-func (t *Target) memfd(s *Stopped, name string, use func(local *os.File, fd uint64) error) (err error) {
+func (t *Target) memfd(s *Stopped, name string, use func(local *os.File, fd int) error) (err error) {
 	fd, err := s.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		_, cerr := s.Call(unix.SYS_CLOSE, fd)
-		err = errors.Join(err, cerr)
+		err = errors.Join(err, s.CloseFD(fd))
 	}()
 	local, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/%d", t.p.PID(), fd), os.O_RDWR, 0)
 	if err != nil {
@@ -307,7 +306,7 @@ func (t *Target) memfd(s *Stopped, name string, use func(local *os.File, fd uint
 }
 
 func (t *Target) mapRing(s *Stopped) error {
-	return t.memfd(s, ringName, func(local *os.File, fd uint64) error {
+	return t.memfd(s, ringName, func(local *os.File, fd int) error {
 		dup, err := unix.FcntlInt(local.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 		if err = errors.Join(err, local.Close()); err != nil {
 			return err
@@ -346,17 +345,17 @@ func selfStart() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	st, err := ParseStat(b)
+	st, err := ParseStat(string(b))
 	if err != nil {
 		return 0, err
 	}
-	return st.StartTime, nil
+	return st.Start, nil
 }
 
 // mapPrivate maps a fresh memory file privately, so that what is written is the
 // process's alone and the mapping keeps its name.
-func (t *Target) mapPrivate(s *Stopped, name string, at, size uint64, prot uint64) (addr uint64, err error) {
-	err = t.memfd(s, name, func(local *os.File, fd uint64) error {
+func (t *Target) mapPrivate(s *Stopped, name string, at, size uint64, prot int) (addr uint64, err error) {
+	err = t.memfd(s, name, func(local *os.File, fd int) error {
 		defer local.Close()
 		if err := local.Truncate(int64(size)); err != nil {
 			return err
@@ -365,7 +364,7 @@ func (t *Target) mapPrivate(s *Stopped, name string, at, size uint64, prot uint6
 		if _, err := unix.FcntlInt(local.Fd(), unix.F_ADD_SEALS, seals); err != nil {
 			return err
 		}
-		flags := uint64(unix.MAP_PRIVATE | unix.MAP_NORESERVE)
+		flags := unix.MAP_PRIVATE | unix.MAP_NORESERVE
 		if at != 0 {
 			flags |= unix.MAP_FIXED_NOREPLACE
 		}

@@ -51,12 +51,22 @@ func (t *tracer) run(ready chan<- struct{}) {
 		return
 	}
 	t.tid = unix.Gettid()
+	urgent()
 	close(ready)
 	for f := range t.work {
 		f()
 	}
 	close(t.done)
 	// Locked still: the thread ends with the goroutine.
+}
+
+// urgent puts the calling thread before all ordinary ones, where that is permitted: the
+// target's own threads would otherwise keep the processors from it for milliseconds, while
+// half of them stand still. It sleeps wherever it waits. What it starts is ordinary.
+func urgent() {
+	unix.SchedSetAttr(0, &unix.SchedAttr{
+		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
+	}, 0)
 }
 
 // do runs f on the tracer's thread, at once if the caller is there already.
@@ -134,6 +144,11 @@ func getSigMask(tid int) (mask uint64, err error) {
 
 func setSigMask(tid int, mask uint64) error {
 	return ptrace(unix.PTRACE_SETSIGMASK, tid, 8, uintptr(unsafe.Pointer(&mask)))
+}
+
+// getEventMsg gives what PTRACE_EVENT_FORK and the like tell: the new process.
+func getEventMsg(tid int, msg *uint64) error {
+	return ptrace(unix.PTRACE_GETEVENTMSG, tid, 0, uintptr(unsafe.Pointer(msg)))
 }
 
 const ntX86Xstate = 0x202 // NT_X86_XSTATE

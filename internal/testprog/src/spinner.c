@@ -45,6 +45,7 @@ static void *spin(void *arg) {
 			gap = 0;
 			spins[t].gap = 0;
 			spins[t].epoch = seen;
+			now = __rdtsc(); // the one above may be from before the reset
 		} else if (now - last > gap) {
 			gap = now - last;
 			spins[t].gap = gap;
@@ -57,24 +58,29 @@ static void *spin(void *arg) {
 }
 
 static void reset(void) {
+	reset_tsc = __rdtsc();
+	reset_ns = now_ns();
 	epoch++;
 	for (int t = 0; t < nthreads; t++)
 		while (spins[t].epoch != epoch)
 			sched_yield();
-	reset_tsc = __rdtsc();
-	reset_ns = now_ns();
 }
 
+// report reads the gaps before the clocks: no gap is longer than the time since reset.
 static void report(void) {
-	uint64_t max = 0, dt = __rdtsc() - reset_tsc, ns = now_ns() - reset_ns, steps = 0;
+	uint64_t gaps[MAX_THREADS], max = 0, steps = 0, dt, ns;
 	char each[512];
 	int len = 0;
-	double scale = dt ? (double)ns / (double)dt : 0;
 	for (int t = 0; t < nthreads; t++) {
-		uint64_t g = (uint64_t)((double)spins[t].gap * scale);
+		gaps[t] = spins[t].gap;
+		steps += spins[t].steps;
+	}
+	dt = __rdtsc() - reset_tsc;
+	ns = now_ns() - reset_ns;
+	for (int t = 0; t < nthreads; t++) {
+		uint64_t g = (uint64_t)((double)gaps[t] * ((double)ns / (double)dt));
 		len += snprintf(each + len, sizeof each - len, "%s%" PRIu64, t ? "," : "", g);
 		max = g > max ? g : max;
-		steps += spins[t].steps;
 	}
 	say("{\"gap\":%" PRIu64 ",\"gaps\":[%s],\"ns\":%" PRIu64 ",\"cycles\":%" PRIu64 ",\"steps\":%" PRIu64 "}", max, each, ns,
 	    dt, steps);

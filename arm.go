@@ -1,0 +1,191 @@
+package kprobes
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/target"
+)
+
+// arm puts new events into their functions and the functions' sites into the target.
+// Events that no tactic can serve are an error, or skipped if the options say so.
+func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
+	fns := map[*function]bool{}
+	for _, e := range evs {
+		if err := c.pool(e); err != nil {
+			return evs, e.refused(err)
+		}
+		e.fn.events = append(e.fn.events, e)
+		fns[e.fn] = true
+	}
+	var kept []*Event
+	for _, e := range evs {
+		err := e.fn.serves(e)
+		switch {
+		case err == nil:
+			kept = append(kept, e)
+		case o.Skip == nil:
+			return evs, err
+		default:
+			o.Skip(e.Place.Func.Pretty(), err)
+			c.forget([]*Event{e})
+		}
+	}
+	if len(kept) == 0 {
+		return nil, fmt.Errorf("none of %d functions can be probed: %w", len(evs), ErrRegister)
+	}
+	return kept, c.update(sortedFunctions(fns))
+}
+
+// refused wraps the reason why an event can not be armed.
+func (e *Event) refused(err error) error {
+	return e.Def.Refuse(event.FailRegProbe, e.Def.Place.Pos, "", errors.Join(err, ErrRegister))
+}
+
+// pool gives a return probe its instances.
+func (c *Core) pool(e *Event) error {
+	if e.Def.Kind != event.Return {
+		return nil
+	}
+	p, err := c.t.Pool(len(e.Prog.EntryBases()), e.Def.MaxActive)
+	e.work.Pool = p
+	return err
+}
+
+// serves says whether all points of an event can be covered beside the function's
+// other events.
+func (f *function) serves(e *Event) error {
+	_, refused := f.a.Plan(f.points())
+	for _, p := range e.points {
+		if err := refused[p]; err != nil {
+			return e.refused(fmt.Errorf("%s+0x%x: no tactic fits: %w", f.name, p-f.start, err))
+		}
+	}
+	return nil
+}
+
+func (f *function) points() []uint64 {
+	var out []uint64
+	for _, e := range f.events {
+		out = append(out, e.points...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// update brings the sites of functions to what their events want, in one stop.
+func (c *Core) update(fns []*function) error {
+	var ch target.Change
+	fresh := map[*function][]*target.Site{}
+	for _, f := range fns {
+		sites, err := c.sites(f)
+		if err != nil {
+			c.release(fresh)
+			return err
+		}
+		fresh[f] = sites
+		ch.Add = append(ch.Add, sites...)
+		ch.Remove = append(ch.Remove, f.sites...)
+	}
+	if err := c.t.Commit(&ch); err != nil {
+		c.release(fresh)
+		return err
+	}
+	for f, sites := range fresh {
+		f.sites = sites
+		if len(sites) == 0 {
+			delete(c.fns, f.start)
+		}
+	}
+	return nil
+}
+
+// release gives back the room of detours that were not installed.
+func (c *Core) release(fresh map[*function][]*target.Site) {
+	for _, sites := range fresh {
+		for _, s := range sites {
+			c.t.FreeCode(s.Detour.Addr, s.Room)
+		}
+	}
+}
+
+// sites makes the sites that a function's events want.
+func (c *Core) sites(f *function) ([]*target.Site, error) {
+	if len(f.events) == 0 {
+		return nil, nil
+	}
+	work := map[uint64][]arch.Work{}
+	for _, e := range f.events {
+		ws, err := e.works()
+		if err != nil {
+			return nil, err
+		}
+		for at, w := range ws {
+			work[at] = append(work[at], w)
+		}
+	}
+	for _, ws := range work {
+		sort.SliceStable(ws, func(i, j int) bool { return ws[i].Event < ws[j].Event })
+	}
+	regions, refused := f.a.Plan(f.points())
+	for at, err := range refused {
+		return nil, fmt.Errorf("%s+0x%x: %w", f.name, at-f.start, err)
+	}
+	var out []*target.Site
+	for _, r := range regions {
+		s, err := c.site(f, r, work)
+		if err != nil {
+			return nil, fmt.Errorf("%s+0x%x: %w", f.name, r.Start()-f.start, err)
+		}
+		out = append(out, s)
+	}
+	for _, e := range f.events {
+		e.Tactic = regions[0].Tactic()
+	}
+	return out, nil
+}
+
+func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work) (*target.Site, error) {
+	w := c.t.Writer()
+	room, err := f.a.DetourSize(r, work, w)
+	if err != nil {
+		return nil, err
+	}
+	lo, hi := c.span(r.Start())
+	addr, err := c.t.Code(lo, hi, room)
+	if err != nil {
+		return nil, err
+	}
+	d, err := f.a.Detour(addr, r, work, w)
+	if err != nil {
+		c.t.FreeCode(addr, room)
+		return nil, err
+	}
+	s := &target.Site{Addr: r.Start(), Detour: d, Room: room}
+	if s.Patch, err = f.a.Patch(r, addr); err == nil {
+		s.Orig, err = f.orig(s.Addr, len(s.Patch))
+	}
+	return s, err
+}
+
+// span is the range that the code around an address may refer to: its module, if that
+// is not too large.
+func (c *Core) span(addr uint64) (lo, hi uint64) {
+	m := c.t.Space().ModuleAt(addr)
+	if m == nil {
+		return addr, addr
+	}
+	lo, hi = addr, addr
+	for _, s := range m.Image.Segments() {
+		lo = min(lo, m.Runtime(s.Vaddr))
+		hi = max(hi, m.Runtime(s.Vaddr+s.Memsz))
+	}
+	if hi-lo > 1<<30 {
+		return addr, addr
+	}
+	return lo, hi
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target/process"
+)
+
+func newFuncs() *cobra.Command {
+	var pid int
+	c := &cobra.Command{
+		Use:   "funcs (-p PID | FILE) [GLOB]",
+		Short: "list the functions that can be probed",
+		RunE: func(_ *cobra.Command, args []string) error {
+			if pid != 0 {
+				if len(args) > 1 {
+					return usagef("one pattern, not %d", len(args))
+				}
+				return funcsOfProcess(pid, pattern(args))
+			}
+			if len(args) == 0 || len(args) > 2 {
+				return usagef("give a process or a file: -p PID, or FILE")
+			}
+			return funcsOfFile(args[0], pattern(args[1:]))
+		},
+	}
+	c.Flags().IntVarP(&pid, "pid", "p", 0, "the process")
+	return c
+}
+
+func pattern(args []string) string {
+	if len(args) == 0 {
+		return "*"
+	}
+	return args[0]
+}
+
+// funcsOfProcess lists the functions of the program and of all objects mapped.
+func funcsOfProcess(pid int, glob string) error {
+	p, err := process.Open(pid)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	t, err := process.Attach(p, nil)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(os.Stdout)
+	n := 0
+	for _, m := range t.Space().Modules() {
+		module := ""
+		if !m.Main {
+			module = m.Name
+		}
+		n += printFuncs(w, m.Image, glob, module)
+	}
+	return finishFuncs(w, n, glob)
+}
+
+func funcsOfFile(path, glob string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !st.Mode().IsRegular() {
+		return fmt.Errorf("%s is no regular file", strconv.Quote(path))
+	}
+	im, err := symbol.Open(f, st.Size(), path, nil)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(os.Stdout)
+	return finishFuncs(w, printFuncs(w, im, glob, ""), glob)
+}
+
+func finishFuncs(w *bufio.Writer, n int, glob string) error {
+	err := w.Flush()
+	if n == 0 {
+		err = errors.Join(err, fmt.Errorf("no function matches %q", glob))
+	}
+	return err
+}
+
+// printFuncs writes address, size, name and module of each function that matches: the
+// address is what nm prints.
+func printFuncs(w *bufio.Writer, im *symbol.Image, glob, module string) int {
+	n := 0
+	for _, fn := range im.Glob(glob) {
+		if fn.PLT || !fn.Candidate() {
+			continue
+		}
+		n++
+		fmt.Fprintf(w, "%016x %7d %s", fn.Addr, fn.Size, clean(fn.Pretty()))
+		if module != "" {
+			fmt.Fprintf(w, " [%s]", clean(module))
+		}
+		fmt.Fprintln(w)
+	}
+	return n
+}

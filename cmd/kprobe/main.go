@@ -1,0 +1,112 @@
+// Command kprobe probes running programs: see docs/ for a page on each verb.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"kprobes.dev/kprobes/event"
+)
+
+// Exit statuses.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// usageError is a wrong use of the command: exit status 2.
+type usageError struct{ err error }
+
+func (u usageError) Error() string { return u.err.Error() }
+func (u usageError) Unwrap() error { return u.err }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// statusError makes the command end with a status of its own: the child's.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	var st statusError
+	if errors.As(err, &st) {
+		return int(st)
+	}
+	report(err)
+	var u usageError
+	if errors.As(err, &u) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// report writes an error for people: a definition's with its column marked.
+func report(err error) {
+	var many interface{ Unwrap() []error }
+	var e *event.Error
+	if errors.As(err, &e) {
+		fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+		for _, l := range strings.Split(strings.TrimSuffix(e.Detail(), "\n"), "\n")[1:] {
+			fmt.Fprintln(os.Stderr, l)
+		}
+		return
+	}
+	if errors.As(err, &many) && !strings.Contains(err.Error(), ": ") {
+		for _, e := range many.Unwrap() {
+			report(e)
+		}
+		return
+	}
+	fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "kprobe VERB",
+		Short:         "break into almost any instruction of a running program, and let it go on",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("verb %q is not known: see kprobe --help", args[0])
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error {
+			_ = c.Help()
+			return usagef("a verb is missing")
+		},
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newTrace(), newFuncs(), newList(), newDetach())
+	return root
+}
+
+// needPID checks a -p flag.
+func needPID(pid int) error {
+	if pid <= 0 {
+		return usagef("give the process: -p PID")
+	}
+	return nil
+}
+
+// noArgs refuses positional arguments.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("argument %q is one too many", args[0])
+	}
+	return nil
+}

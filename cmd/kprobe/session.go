@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// session is one process being probed.
+type session struct {
+	proc   *process.Proc
+	target *process.Target
+	core   *kprobes.Core
+	names  *names
+}
+
+// attach opens a running process for probing.
+func attach(pid int, cfg ring.Config) (*session, error) {
+	p, err := process.Open(pid)
+	if err != nil {
+		return nil, err
+	}
+	return newSession(p, &process.TargetOptions{Ring: cfg})
+}
+
+func newSession(p *process.Proc, o *process.TargetOptions) (*session, error) {
+	t, err := process.Attach(p, o)
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	core, err := kprobes.Open(t, nil)
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return &session{proc: p, target: t, core: core, names: &names{t: t}}, nil
+}
+
+// names finds the names that lines show, and remembers them.
+type names struct {
+	t    *process.Target
+	syms map[uint64]*fetch.Sym
+	comm map[int]string
+}
+
+// Symbol finds the symbol at an address, nil-safe for what nothing is known of.
+func (n *names) Symbol(addr uint64) (fetch.Sym, bool) {
+	s, ok := n.syms[addr]
+	if !ok {
+		s = n.find(addr)
+		if n.syms == nil {
+			n.syms = map[uint64]*fetch.Sym{}
+		}
+		n.syms[addr] = s
+	}
+	if s == nil {
+		return fetch.Sym{}, false
+	}
+	return *s, true
+}
+
+func (n *names) find(addr uint64) *fetch.Sym {
+	space := n.t.Space()
+	l, ok := space.SymbolAt(addr)
+	if !ok {
+		return nil
+	}
+	s := &fetch.Sym{Name: l.Name, Off: l.Off, Size: l.Size}
+	if m := space.ModuleAt(addr); m != nil && !m.Main {
+		s.Module = m.Name
+	}
+	return s
+}
+
+// Comm gives a thread's name. A thread that ended before anybody looked has its
+// process's.
+func (n *names) Comm(tid int) string {
+	if s, ok := n.comm[tid]; ok {
+		return s
+	}
+	if n.comm == nil {
+		n.comm = map[int]string{}
+	}
+	pid := n.t.Proc().PID()
+	for _, path := range []string{fmt.Sprintf("/proc/%d/task/%d/comm", pid, tid), fmt.Sprintf("/proc/%d/comm", tid), fmt.Sprintf("/proc/%d/comm", pid)} {
+		if b, err := os.ReadFile(path); err == nil {
+			n.comm[tid] = clean(strings.TrimSuffix(string(b), "\n"))
+			return n.comm[tid]
+		}
+	}
+	if s, ok := n.comm[pid]; ok {
+		return s
+	}
+	return "<...>"
+}
+
+// clean replaces control bytes, which a thread's name may hold.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '\ufffd' {
+			return '?'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,344 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/trace"
+)
+
+// traceFlags are the flags of kprobe trace.
+type traceFlags struct {
+	pid      int
+	probes   []string
+	deletes  []string
+	file     string
+	stat     bool
+	counters bool
+	duration time.Duration
+	count    uint64
+	out      string
+	format   string
+	quiet    bool
+	verbose  bool
+	buffer   int
+}
+
+func newTrace() *cobra.Command {
+	var f traceFlags
+	c := &cobra.Command{
+		Use:   "trace (-p PID | -- CMD ARGS…) PROBE…",
+		Short: "probe a process and print a line for each hit",
+		Long: `Probe a running process, or a program that is started for it, and print a line for
+each hit in the format of ftrace. PROBE is a kprobe_events definition:
+
+  p[:[GRP/][EVENT]] [MOD:]SYM[+OFFS]|ADDR [FETCHARGS]      at an instruction
+  r[MAXACTIVE][:[GRP/][EVENT]] [MOD:]SYM [FETCHARGS]       at a function's return
+
+At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			probes, cmd := args, []string(nil)
+			if n := c.ArgsLenAtDash(); n >= 0 {
+				probes, cmd = args[:n], args[n:]
+			}
+			f.probes = append(f.probes, probes...)
+			return f.run(cmd)
+		},
+	}
+	fl := c.Flags()
+	fl.IntVarP(&f.pid, "pid", "p", 0, "the process to probe")
+	fl.StringArrayVarP(&f.probes, "event", "e", nil, "a probe (may be repeated)")
+	fl.StringArrayVar(&f.deletes, "delete", nil, "a definition that deletes one given before it (-:[GRP/]EVENT)")
+	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
+	fl.BoolVar(&f.stat, "stat", false, "print no lines, only the summary")
+	fl.BoolVar(&f.counters, "counters", false, "record nothing, only count the hits")
+	fl.DurationVar(&f.duration, "duration", 0, "stop after this long")
+	fl.Uint64Var(&f.count, "count", 0, "stop after this many lines")
+	fl.StringVarP(&f.out, "output", "o", "", "write to a file instead of stdout")
+	fl.StringVar(&f.format, "format", "text", "text or json")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no words but errors and the summary")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
+	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 4 MiB)")
+	return c
+}
+
+// definitions parses all probes: every bad one is reported, and then none is used.
+func (f *traceFlags) definitions() ([]*event.Def, error) {
+	var defs []*event.Def
+	var errs []error
+	if f.file != "" {
+		r, err := os.Open(f.file)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		defer r.Close()
+		defs, errs = event.ParseFile(r)
+	}
+	for _, p := range append(f.probes, f.deletes...) {
+		d, err := event.Parse(p)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case d != nil:
+			defs = append(defs, d)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, usageError{errors.Join(errs...)}
+	}
+	defs, err := withoutDeleted(defs)
+	if err == nil && len(defs) == 0 {
+		return nil, usagef("no probe is given: see kprobe trace --help")
+	}
+	return defs, err
+}
+
+// withoutDeleted applies the definitions that delete to those before them.
+func withoutDeleted(defs []*event.Def) ([]*event.Def, error) {
+	var out []*event.Def
+	for _, d := range defs {
+		if d.Kind != event.Delete {
+			out = append(out, d)
+			continue
+		}
+		kept := out[:0:0]
+		for _, o := range out {
+			if !d.Deletes(o) {
+				kept = append(kept, o)
+			}
+		}
+		if len(kept) == len(out) {
+			return nil, usageError{fmt.Errorf("%q matches no probe before it: %w", d.Text, unix.ENOENT)}
+		}
+		out = kept
+	}
+	return out, nil
+}
+
+func (f *traceFlags) check(cmd []string) error {
+	switch {
+	case f.pid == 0 && len(cmd) == 0:
+		return usagef("give a process to probe: -p PID, or -- CMD ARGS")
+	case f.pid != 0 && len(cmd) > 0:
+		return usagef("-p and -- CMD exclude each other")
+	case f.pid < 0:
+		return usagef("process %d: a pid is positive", f.pid)
+	case f.format != "text" && f.format != "json":
+		return usagef("format %q: text or json", f.format)
+	}
+	return nil
+}
+
+// run is the verb.
+func (f *traceFlags) run(cmd []string) error {
+	if err := f.check(cmd); err != nil {
+		return err
+	}
+	defs, err := f.definitions()
+	if err != nil {
+		return err
+	}
+	s, err := f.open(cmd)
+	if err != nil {
+		return err
+	}
+	defer s.proc.Close()
+	t := &tracing{f: f, s: s, stop: make(chan os.Signal, 1)}
+	return t.run(defs, len(cmd) > 0)
+}
+
+// open makes the session: a process that runs, or one that is started and held.
+func (f *traceFlags) open(cmd []string) (*session, error) {
+	cfg := ring.Config{DataSize: f.buffer, Events: ring.MaxEvents}
+	if cfg.DataSize == 0 {
+		cfg.DataSize = 4 << 20
+	}
+	if len(cmd) == 0 {
+		return attach(f.pid, cfg)
+	}
+	p, st, err := process.Start(&process.Command{Path: cmd[0], Args: cmd[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	return newSession(p, &process.TargetOptions{Ring: cfg, Stopped: st})
+}
+
+// tracing is one run of the verb.
+type tracing struct {
+	f     *traceFlags
+	s     *session
+	stop  chan os.Signal
+	out   *bufio.Writer
+	print trace.Printer
+	buf   []byte
+	lines uint64
+	err   error
+	evs   []*kprobes.Event
+}
+
+func (t *tracing) run(defs []*event.Def, child bool) (err error) {
+	w, err := t.output()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.out.Flush(), w.Close()) }()
+	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped}
+	if t.evs, err = t.s.core.Add(defs, o); err != nil {
+		return errors.Join(err, t.s.core.Close(nil))
+	}
+	t.print.Names = t.s.names
+	if child {
+		signal.Ignore(unix.SIGINT) // the child's to handle: it is in our terminal's group
+		signal.Notify(t.stop, unix.SIGTERM)
+	} else {
+		signal.Notify(t.stop, unix.SIGINT, unix.SIGTERM)
+	}
+	if err := t.s.target.Run(); err != nil {
+		return err
+	}
+	t.loop()
+	err = errors.Join(t.err, t.s.core.Close(t.hit))
+	t.summary()
+	if child && err == nil {
+		return t.status()
+	}
+	return err
+}
+
+func (t *tracing) skipped(name string, why error) {
+	if t.f.verbose {
+		fmt.Fprintf(os.Stderr, "kprobe: %s is left out: %v\n", name, why)
+	}
+}
+
+// nopCloser leaves stdout open.
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+func (t *tracing) output() (io.Closer, error) {
+	var w io.WriteCloser = nopCloser{os.Stdout}
+	if t.f.out != "" {
+		file, err := os.Create(t.f.out)
+		if err != nil {
+			return nil, err
+		}
+		w = file
+	}
+	t.out = bufio.NewWriterSize(w, 256<<10)
+	return w, nil
+}
+
+// pollEvery is the pause between two looks at an idle ring.
+const pollEvery = 2 * time.Millisecond
+
+// loop reads until the process ends, somebody stops it, or enough was read.
+func (t *tracing) loop() {
+	var end <-chan time.Time
+	if t.f.duration > 0 {
+		end = time.After(t.f.duration)
+	}
+	for t.err == nil && !t.enough() {
+		n := t.s.core.Poll(t.hit)
+		if n == 0 && t.out.Buffered() > 0 {
+			t.err = t.out.Flush()
+		}
+		wait := pollEvery
+		if n > 0 {
+			wait = 0
+		}
+		select {
+		case <-t.stop:
+			return
+		case <-end:
+			return
+		case <-t.s.proc.Exited():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (t *tracing) enough() bool { return t.f.count > 0 && t.lines >= t.f.count }
+
+// hit prints one record.
+func (t *tracing) hit(h *trace.Hit) {
+	if t.enough() || t.err != nil {
+		return
+	}
+	t.lines++
+	if t.f.stat {
+		return
+	}
+	if t.f.format == "json" {
+		t.buf = t.print.JSON(t.buf[:0], h)
+	} else {
+		t.buf = t.print.Text(t.buf[:0], h)
+	}
+	if _, err := t.out.Write(t.buf); err != nil {
+		t.err = err
+	}
+}
+
+// total is the summary of an event as JSON.
+type total struct {
+	Event   string  `json:"event"`
+	Hits    uint64  `json:"hits"`
+	Missed  uint64  `json:"missed"`
+	Lost    uint64  `json:"lost"`
+	Tactic  string  `json:"tactic"`
+	Unwound *uint64 `json:"unwound,omitempty"`
+	Active  *uint64 `json:"active,omitempty"`
+}
+
+// summary writes the last lines: one for each event.
+func (t *tracing) summary() {
+	for _, e := range t.evs {
+		n := t.s.core.Counts(e)
+		if t.f.format == "json" {
+			j := total{Event: e.Name, Hits: n.Hits, Missed: n.Missed, Lost: n.Lost, Tactic: string(e.Tactic)}
+			if e.Def.Kind == event.Return {
+				j.Unwound, j.Active = &n.Unwound, &n.Active
+			}
+			b, err := json.Marshal(j)
+			if err == nil {
+				fmt.Fprintf(os.Stderr, "%s\n", b)
+			}
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "%s hits=%d missed=%d lost=%d tactic=%s", e.Name, n.Hits, n.Missed, n.Lost, e.Tactic)
+		if e.Def.Kind == event.Return {
+			fmt.Fprintf(os.Stderr, " unwound=%d active=%d", n.Unwound, n.Active)
+		}
+		fmt.Fprintln(os.Stderr)
+	}
+}
+
+// status waits for the child and makes its status ours: 128+N if a signal killed it.
+func (t *tracing) status() error {
+	st, err := t.s.proc.Wait()
+	if err != nil {
+		return err
+	}
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return statusError(128 + int(ws.Signal()))
+	}
+	if code := st.ExitCode(); code != 0 {
+		return statusError(code)
+	}
+	return nil
+}

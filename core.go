@@ -1,0 +1,247 @@
+package kprobes
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
+)
+
+// Options are the choices of Open; nil means the defaults.
+type Options struct {
+	// MaxEvents is how many events can exist over the life of the Core; 0: what the
+	// target's ring has room for.
+	MaxEvents int
+}
+
+// Core is the registry of one target's probes.
+type Core struct {
+	mu     sync.Mutex
+	t      target.Target
+	events []*Event // by number; nil where one was removed
+	fns    map[uint64]*function
+	reader *ring.Reader
+	clock  *ring.Clock
+	namer  event.Namer
+}
+
+// Event is one probe event.
+type Event struct {
+	ID          int // number in the ring
+	Group, Name string
+	Def         *event.Def
+	Prog        *fetch.Program // nil: runs are only counted
+	Place       symbol.Resolved
+	Tactic      arch.Tactic
+	Why         error // why not a faster tactic; nil if there is none
+
+	core   *Core
+	fn     *function
+	work   arch.Work
+	tail   int // number of the records of exits whose value is unknown; -1: none
+	points []uint64
+	gone   bool
+	ended  bool // removed: what it counted is kept
+	// Of instances that the final look classified.
+	active, unwound int
+	read            uint64
+}
+
+// function is one function of the target that has probes, or had.
+type function struct {
+	name   string
+	start  uint64
+	a      arch.Function
+	orig   func(addr uint64, n int) ([]byte, error)
+	events []*Event
+	sites  []*target.Site
+}
+
+// Open makes a registry for a target. The target is not touched before the first Add.
+func Open(t target.Target, _ *Options) (*Core, error) {
+	return &Core{t: t, fns: map[uint64]*function{}}, nil
+}
+
+// Target is what the Core probes.
+func (c *Core) Target() target.Target { return c.t }
+
+// Events lists the events in the order of their numbers, removed ones too.
+func (c *Core) Events() []*Event {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*Event
+	for _, e := range c.events {
+		if e != nil {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// AddOptions are the choices of Add; nil means the defaults.
+type AddOptions struct {
+	// Count makes events that only count their runs.
+	Count bool
+	// Skip leaves out functions of a pattern that can not be probed; each is told
+	// to it with the reason. Nil: the first such function is an error.
+	Skip func(name string, why error)
+}
+
+// ErrRegister wraps the reason why an event could not be registered; the errno that
+// the kernel would give is in its chain.
+var ErrRegister = errors.New("probe not registered")
+
+// Add registers and arms events: all of them in one stop of the target, or none.
+func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o == nil {
+		o = &AddOptions{}
+	}
+	var evs []*Event
+	for _, d := range defs {
+		es, err := c.define(d, o)
+		if err != nil {
+			return nil, err
+		}
+		evs = append(evs, es...)
+	}
+	if len(evs) == 0 {
+		return nil, fmt.Errorf("no function was found to probe: %w", unix.ENOENT)
+	}
+	if err := c.t.Prepare(); err != nil {
+		return nil, err
+	}
+	if err := c.number(evs); err != nil {
+		return nil, err
+	}
+	evs, err := c.arm(evs, o)
+	if err != nil {
+		c.forget(evs)
+		return nil, err
+	}
+	return evs, nil
+}
+
+// number gives the events their numbers in the ring, and the reader their sizes.
+func (c *Core) number(evs []*Event) error {
+	r := c.t.Ring()
+	if c.reader == nil {
+		clock, err := ring.NewClock(ring.SourceTSC)
+		if err != nil {
+			return err
+		}
+		c.clock = clock
+		c.reader = ring.NewReader(r, nil)
+	}
+	for _, e := range evs {
+		e.ID = len(c.events)
+		c.events = append(c.events, e)
+		if e.tail == 0 {
+			e.tail = len(c.events)
+			c.events = append(c.events, nil)
+		}
+	}
+	if len(c.events) > r.Layout.Events {
+		return fmt.Errorf("events %d: the ring has room for %d: %w", len(c.events), r.Layout.Events, unix.ENOSPC)
+	}
+	if err := r.PrepareEvents(len(c.events)); err != nil {
+		return err
+	}
+	for _, e := range evs {
+		e.work.Event = e.ID
+		if e.Prog == nil {
+			continue
+		}
+		lo, hi := e.sizes(c.t.Writer())
+		for _, id := range []int{e.ID, e.tail} {
+			if id < 0 {
+				continue
+			}
+			if err := c.reader.Allow(uint16(id), lo, hi); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// argsOffset is where the arguments start in the event's records.
+func (e *Event) argsOffset(w *arch.Writer) int {
+	n := ring.RecHeader
+	if w.Go != nil {
+		n += 8
+	}
+	if e.Def.Kind == event.Return {
+		n += 8
+	}
+	return n
+}
+
+// sizes gives the smallest and largest record of the event, in bytes.
+func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
+	lo = e.argsOffset(w) + e.Prog.Fixed
+	if !e.Prog.Dynamic {
+		return lo, lo
+	}
+	return lo, ring.MaxRecord
+}
+
+// forget drops events that were not armed.
+func (c *Core) forget(evs []*Event) {
+	for _, e := range evs {
+		e.ended = true
+		if f := e.fn; f != nil {
+			f.drop(e)
+		}
+	}
+}
+
+func (f *function) drop(e *Event) {
+	for i, o := range f.events {
+		if o == e {
+			f.events = append(f.events[:i], f.events[i+1:]...)
+			return
+		}
+	}
+}
+
+// Remove disarms events and forgets them. What they counted stays readable.
+func (c *Core) Remove(evs []*Event) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.remove(evs)
+}
+
+func (c *Core) remove(evs []*Event) error {
+	fns := map[*function]bool{}
+	for _, e := range evs {
+		if !e.ended {
+			e.ended = true
+			e.fn.drop(e)
+			fns[e.fn] = true
+		}
+	}
+	if len(fns) == 0 {
+		return nil
+	}
+	return c.update(sortedFunctions(fns))
+}
+
+func sortedFunctions(m map[*function]bool) []*function {
+	out := make([]*function, 0, len(m))
+	for f := range m {
+		out = append(out, f)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].start < out[j].start })
+	return out
+}

@@ -1,0 +1,319 @@
+package kprobes
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/symbol"
+)
+
+// define makes the events of one definition: one, or one for each function that a
+// pattern matches.
+func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
+	if d.Kind == event.Delete {
+		return nil, fmt.Errorf("definition %q deletes: %w", d.Text, unix.EINVAL)
+	}
+	if d.Place.Kind == event.PlaceLine {
+		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "a source line needs line tables, which are not read yet: give a function or an address", nil)
+	}
+	if d.Place.Glob {
+		return c.defineAll(d, o)
+	}
+	r, err := c.t.Space().Resolve(placeOf(d))
+	if err != nil {
+		return nil, d.Refuse(placeCode(err), d.Place.Pos, "", err)
+	}
+	e, err := c.defineAt(d, r, o)
+	if err != nil {
+		return nil, err
+	}
+	return []*Event{e}, nil
+}
+
+// placeCode is the error of the kernel's table that a place's error amounts to.
+func placeCode(err error) event.Code {
+	var amb *symbol.AmbiguousError
+	if errors.As(err, &amb) {
+		return event.NonUniqSymbol
+	}
+	return event.BadProbeAddr
+}
+
+func placeOf(d *event.Def) symbol.Place {
+	p := symbol.Place{Mod: d.Place.Module, Sym: d.Place.Symbol, Offset: d.Place.Offset}
+	switch d.Place.Kind {
+	case event.PlaceAddr:
+		p.Addr = d.Place.Addr
+	case event.PlaceFile:
+		p.Path, p.Addr = d.Place.Path, d.Place.Addr
+	}
+	return p
+}
+
+// defineAll makes an event for each function that matches.
+func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
+	mods := c.t.Space().Modules()
+	if d.Place.Module != "" {
+		m, err := c.t.Space().Module(d.Place.Module)
+		if err != nil {
+			return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)
+		}
+		mods = []*symbol.Module{m}
+	} else if len(mods) > 0 {
+		mods = mods[:1] // the program's own file, as for a name without MOD
+	}
+	var out []*Event
+	for _, m := range mods {
+		for _, fn := range m.Image.Glob(d.Place.Symbol) {
+			if fn.PLT || !fn.Candidate() {
+				continue
+			}
+			one := *d
+			one.Name = ""
+			one.Place.Glob, one.Place.Symbol = false, fn.Pretty()
+			r := symbol.Resolved{Module: m, Func: fn, Vaddr: fn.Addr, Addr: m.Runtime(fn.Addr)}
+			e, err := c.defineAt(&one, r, o)
+			switch {
+			case err == nil:
+				out = append(out, e)
+			case o.Skip == nil:
+				return nil, err
+			default:
+				o.Skip(fn.Pretty(), err)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", fmt.Errorf("no function matches %q: %w", d.Place.Symbol, unix.ENOENT))
+	}
+	return out, nil
+}
+
+// defineAt makes the event of a definition at a resolved place.
+func (c *Core) defineAt(d *event.Def, r symbol.Resolved, o *AddOptions) (*Event, error) {
+	if r.Func == nil {
+		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", fmt.Errorf("no function is known around 0x%x, so its code can not be followed: %w", r.Addr, unix.EINVAL))
+	}
+	f, err := c.function(r)
+	if err != nil {
+		return nil, d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
+	}
+	e := &Event{Def: d, Place: r, core: c, fn: f, tail: -1}
+	e.Group, e.Name = d.Group, d.Name
+	if e.Name == "" {
+		e.Name = c.namer.Name(d, d.Place)
+	}
+	at, err := c.points(e)
+	if err != nil {
+		return nil, err
+	}
+	if o.Count {
+		e.work.Count = true
+		return e, nil
+	}
+	if e.Prog, err = fetch.Compile(d, c.env(e), at); err != nil {
+		return nil, err
+	}
+	e.work.Prog = e.Prog
+	return e, nil
+}
+
+// points finds the instructions at which the event's work is done.
+func (c *Core) points(e *Event) (fetch.Point, error) {
+	d := e.Def
+	if d.Kind == event.Return {
+		if e.Place.Offset != 0 && e.Place.Addr != e.fn.a.EntryPoint() {
+			return 0, d.Refuse(event.BadRetprobe, d.Place.Pos, "", nil)
+		}
+		exits, err := e.fn.a.Exits()
+		if err != nil {
+			return 0, d.Refuse(event.FailRegProbe, d.Place.Pos, "", fmt.Errorf("return probe refused: %w", err))
+		}
+		e.points = []uint64{e.fn.a.EntryPoint()}
+		for _, x := range exits {
+			e.points = append(e.points, x.Addr)
+			if x.Tail {
+				e.tail = 0
+			}
+		}
+		return fetch.PointReturn, nil
+	}
+	if e.Place.Addr == e.fn.start || e.Place.Addr == e.fn.a.EntryPoint() {
+		e.points = []uint64{e.fn.a.EntryPoint()}
+		return fetch.PointEntry, nil
+	}
+	if err := e.fn.a.Check(e.Place.Addr); err != nil {
+		return 0, d.Refuse(event.BadInsnBndry, d.Place.Pos, "", err)
+	}
+	e.points = []uint64{e.Place.Addr}
+	return fetch.PointInside, nil
+}
+
+// works gives what the event does at each of its points.
+func (e *Event) works() (map[uint64]arch.Work, error) {
+	out := map[uint64]arch.Work{}
+	if e.Def.Kind != event.Return {
+		w := e.work
+		w.Role = arch.RoleRecord
+		out[e.points[0]] = w
+		return out, nil
+	}
+	exits, err := e.fn.a.Exits()
+	if err != nil {
+		return nil, err
+	}
+	w := e.work
+	w.Role = arch.RoleEntry
+	out[e.fn.a.EntryPoint()] = w
+	for _, x := range exits {
+		w := e.work
+		w.Role = arch.RoleExit
+		if x.Tail {
+			w.Event = e.tail
+			w.Unknown = true
+		}
+		w.Instance = e.ID
+		out[x.Addr] = w
+	}
+	return out, nil
+}
+
+// function analyses the function that holds a place, once.
+func (c *Core) function(r symbol.Resolved) (*function, error) {
+	start := r.Module.Runtime(r.Func.Addr)
+	if f := c.fns[start]; f != nil {
+		return f, nil
+	}
+	if r.Func.Size > maxFunction {
+		return nil, fmt.Errorf("%s has %d bytes: more than the %d that are analysed: %w", r.Func, r.Func.Size, maxFunction, unix.EFBIG)
+	}
+	f := &function{name: r.Func.Pretty(), start: start}
+	m := r.Module
+	f.orig = func(addr uint64, n int) ([]byte, error) {
+		b := make([]byte, n)
+		return b, m.Image.ReadAt(m.Linktime(addr), b)
+	}
+	af := &arch.Func{
+		Name: f.name, Addr: start, Go: r.Func.Lang == symbol.LangGo, ABI0: r.Func.ABI0 || r.Func.Asm,
+		Mem: c.t.Read, NoReturn: c.noReturn, Inside: c.inside, Morestack: c.morestack,
+	}
+	var err error
+	if af.Code, err = f.orig(start, int(r.Func.Size)); err != nil {
+		return nil, fmt.Errorf("code of %s: %w", f.name, err)
+	}
+	for _, p := range m.Image.Parts(r.Func) {
+		code, err := f.orig(m.Runtime(p.Addr), int(p.Size))
+		if err != nil {
+			return nil, fmt.Errorf("code of %s: %w", p.Name, err)
+		}
+		af.Parts = append(af.Parts, arch.Part{Addr: m.Runtime(p.Addr), Code: code})
+	}
+	pads, err := m.Image.LandingPads(r.Func)
+	if err != nil {
+		return nil, fmt.Errorf("exception table of %s: %w", f.name, err)
+	}
+	for _, p := range pads {
+		af.Entries = append(af.Entries, m.Runtime(p))
+	}
+	af.After = after(m, r.Func)
+	if f.a, err = c.t.Arch().Analyse(af); err != nil {
+		return nil, err
+	}
+	c.fns[start] = f
+	return f, nil
+}
+
+// maxFunction bounds the functions that are analysed, in bytes.
+const maxFunction = 4 << 20
+
+// maxAfter is more than any patch takes of the padding behind a function.
+const maxAfter = 32
+
+// after reads the bytes between the end of a function and the next one.
+func after(m *symbol.Module, fn *symbol.Func) []byte {
+	end := fn.End()
+	n := uint64(maxAfter)
+	if next, ok := nextFunc(m.Image.Funcs(), end); ok {
+		n = min(n, next.Addr-end)
+	}
+	b := make([]byte, n)
+	for ; n > 0; n-- {
+		if m.Image.InText(end+n-1) && m.Image.ReadAt(end, b[:n]) == nil {
+			return b[:n]
+		}
+	}
+	return nil
+}
+
+// nextFunc finds the first function at or after an address.
+func nextFunc(fns []*symbol.Func, addr uint64) (*symbol.Func, bool) {
+	i := sort.Search(len(fns), func(i int) bool { return fns[i].Addr >= addr })
+	if i == len(fns) {
+		return nil, false
+	}
+	return fns[i], true
+}
+
+// inside gives the start of the function that holds an address.
+func (c *Core) inside(addr uint64) (uint64, bool) {
+	m := c.t.Space().ModuleAt(addr)
+	if m == nil {
+		return 0, false
+	}
+	fn, _, ok := m.Image.At(m.Linktime(addr))
+	if !ok {
+		return 0, false
+	}
+	return m.Runtime(fn.Addr), true
+}
+
+func (c *Core) nameAt(addr uint64) string {
+	m := c.t.Space().ModuleAt(addr)
+	if m == nil {
+		return ""
+	}
+	fn, off, ok := m.Image.At(m.Linktime(addr))
+	if !ok || off != 0 {
+		return ""
+	}
+	return fn.Name
+}
+
+// noReturn says whether a function never returns to its caller.
+func (c *Core) noReturn(addr uint64) bool {
+	name := strings.TrimSuffix(c.nameAt(addr), "@plt")
+	name, _, _ = strings.Cut(name, "@")
+	return name != "" && (noReturnNames[name] || strings.HasPrefix(name, "_ZSt") && strings.Contains(name, "__throw_"))
+}
+
+// noReturnNames are functions of the C, C++ and Go libraries that are known not to
+// return. One that is missing only makes the analysis follow code that is never run.
+var noReturnNames = map[string]bool{
+	"exit": true, "_exit": true, "_Exit": true, "quick_exit": true, "abort": true, "__stack_chk_fail": true,
+	"__assert_fail": true, "__assert_perror_fail": true, "__assert": true, "__fortify_fail": true, "__chk_fail": true,
+	"__cxa_throw": true, "__cxa_rethrow": true, "__cxa_bad_cast": true, "__cxa_bad_typeid": true,
+	"__cxa_throw_bad_array_new_length": true, "__cxa_call_unexpected": true, "_Unwind_Resume": true,
+	"longjmp": true, "_longjmp": true, "siglongjmp": true, "__longjmp_chk": true, "pthread_exit": true,
+	"err": true, "errx": true, "verr": true, "verrx": true, "_ZSt9terminatev": true, "__libc_start_call_main": true,
+	"runtime.gopanic": true, "runtime.throw": true, "runtime.fatal": true, "runtime.goexit": true, "runtime.Goexit": true,
+	"runtime.panicIndex": true, "runtime.panicIndexU": true, "runtime.panicSliceAlen": true, "runtime.panicSliceAlenU": true,
+	"runtime.panicSliceAcap": true, "runtime.panicSliceAcapU": true, "runtime.panicSliceB": true, "runtime.panicSliceBU": true,
+	"runtime.panicSlice3Alen": true, "runtime.panicSlice3Acap": true, "runtime.panicSlice3B": true, "runtime.panicSlice3C": true,
+	"runtime.panicSliceConvert": true, "runtime.panicdivide": true, "runtime.panicshift": true, "runtime.panicoverflow": true,
+	"runtime.panicmem": true, "runtime.panicmemAddr": true, "runtime.panicdottypeE": true, "runtime.panicdottypeI": true,
+	"runtime.panicnildottype": true, "runtime.panicwrap": true, "runtime.panicunsafealignment": true, "runtime.panicBounds": true,
+	"runtime.panicrangestate": true, "runtime.panicnil": true, "runtime.abort": true, "os.Exit": true, "runtime.fatalpanic": true,
+	"runtime.fatalthrow": true, "runtime.unreachableMethod": true, "runtime.panicunsafeslicelen": true,
+}
+
+// morestack says whether a call there makes a Go function start anew.
+func (c *Core) morestack(addr uint64) bool {
+	return strings.HasPrefix(c.nameAt(addr), "runtime.morestack")
+}

@@ -1,0 +1,245 @@
+package event
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"math"
+	"strings"
+)
+
+// Limits of a definition (Linux 6.18).
+const (
+	MaxArgs      = 128  // arguments of a probe
+	MaxName      = 63   // bytes of a group's or an event's name
+	MaxArgName   = 32   // bytes of an argument's name
+	MaxArgText   = 63   // bytes of an argument's expression with its type
+	MaxArray     = 64   // elements of an array
+	MaxMaxActive = 4096 // instances of a return probe
+	MaxStackNum  = 2048 // N of $stackN and $argN: words of the kernel's 16 KiB stack
+	maxLines     = 1 << 20
+)
+
+// DefaultGroup is the group of an event that names none.
+const DefaultGroup = "kprobes"
+
+// Kind says what a definition does.
+type Kind uint8
+
+// Kinds of definitions.
+const (
+	Probe  Kind = iota // p: records when a place is reached
+	Return             // r, or p with %return: records when a function returns
+	Delete             // -: takes out events
+)
+
+// Def is one definition.
+type Def struct {
+	Text      string // the words, joined by single spaces; positions count from its start
+	Line      int    // line in the file, from 1; 0 if it was not read from one
+	Kind      Kind
+	MaxActive int    // instances of a return probe; 0: the default
+	Group     string // DefaultGroup if the definition names none; of a deletion "" then
+	Name      string // "" if the definition names none: see Namer
+	Place     Place
+	Args      []Arg
+	match     []string // of a deletion: what must match the definition, beyond its name
+}
+
+// Arg is one argument of a definition.
+type Arg struct {
+	Name string // as given, else the expression if it is an identifier, else argN
+	Text string // expression and type, as written
+	Expr *Expr
+	Type TypeSpec
+	Pos  int
+}
+
+// Parse reads one definition. It gives nil for a blank line or a comment, and an *Error
+// for a bad one.
+func Parse(line string) (*Def, error) {
+	if len(line) > maxLine {
+		return nil, &Error{Code: LineTooLong, Cmd: printable(line[:64]) + "..."}
+	}
+	cmd, words := split(line)
+	if len(words) == 0 {
+		return nil, nil
+	}
+	d := &Def{Text: cmd}
+	if i := controlByte(cmd); i >= 0 {
+		d.Text = printable(cmd)
+		return nil, d.Refuse(BadByte, 0, "only printable characters are taken", nil)
+	}
+	if err := d.parse(words); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// parse finds errors in the kernel's order: kind and maxactive, place, name, arguments.
+func (d *Def) parse(words []text) error {
+	name, err := d.parseKind(words[0])
+	if err != nil {
+		return err
+	}
+	if d.Kind == Delete {
+		return d.parseDelete(name, words[1:])
+	}
+	if len(words) < 2 {
+		return d.Refuse(NoPlace, len(d.Text)+1, "give a function, FUNCTION+OFFSET or an address", nil)
+	}
+	if err := d.parsePlace(words[1]); err != nil {
+		return err
+	}
+	if err := d.parseName(name); err != nil {
+		return err
+	}
+	if d.Group == "" {
+		d.Group = DefaultGroup
+	}
+	return d.parseArgs(words[2:])
+}
+
+// parseKind reads the first word up to its colon and gives what stands behind it; its
+// pos is 0 if there is no colon.
+func (d *Def) parseKind(w text) (name text, err error) {
+	head := w
+	if i := strings.IndexByte(w.s, ':'); i >= 0 {
+		head, name = w.until(i), w.from(i+1)
+	}
+	i := -1
+	if head.s != "" {
+		i = strings.IndexByte("pr-", head.s[0])
+	}
+	if i < 0 {
+		return name, d.Refuse(BadCommand, 0, "only p[:[GRP/]EVENT], r[MAXACTIVE][:[GRP/]EVENT] and -:[GRP/]EVENT are known here", nil)
+	}
+	d.Kind = Kind(i)
+	rest := head.s[1:]
+	switch {
+	case d.Kind == Delete && (rest != "" || name.pos == 0):
+		return name, d.Refuse(BadCommand, 1, "a deletion is -:EVENT, -:GRP/EVENT or -:GRP/", nil)
+	case d.Kind == Probe && rest != "" && isDigit(rest[0]):
+		return name, d.Refuse(BadMaxactType, 1, "maxactive needs r", nil)
+	case d.Kind == Probe && rest != "":
+		return name, d.Refuse(BadCommand, 1, "the name of the event follows a colon: p:EVENT", nil)
+	case d.Kind == Return && rest != "":
+		return name, d.parseMaxActive(rest)
+	}
+	return name, nil
+}
+
+// parseMaxActive reads the number behind r. 0 is the default, as the kernel's documents
+// say and its code does not.
+func (d *Def) parseMaxActive(s string) error {
+	n, ok := parseUint(s)
+	switch {
+	case !ok || n > math.MaxUint32:
+		return d.Refuse(BadMaxact, 1, "between r and the colon stands a number from 0 (the default) to 4096", nil)
+	case n > MaxMaxActive:
+		return d.Refuse(MaxactTooBig, 1, "the most is 4096", nil)
+	}
+	d.MaxActive = int(n)
+	return nil
+}
+
+// parseName reads [GROUP/][EVENT], or GROUP.EVENT.
+func (d *Def) parseName(t text) error {
+	if t.pos == 0 {
+		return nil
+	}
+	sep := strings.IndexByte(t.s, '/')
+	if sep < 0 {
+		sep = strings.IndexByte(t.s, '.')
+	}
+	if sep >= 0 {
+		group := t.until(sep)
+		switch {
+		case sep == 0:
+			return d.Refuse(NoGroupName, group.pos, "", nil)
+		case sep > MaxName:
+			return d.Refuse(GroupTooLong, group.pos, "the most is 63 characters", nil)
+		case !isName(group.s, true):
+			return d.Refuse(BadGroupName, group.pos, "letters, digits, _ and - are taken, no digit in front", nil)
+		}
+		d.Group, t = group.s, t.from(sep+1)
+	}
+	switch {
+	case t.s == "" && sep >= 0:
+		return nil
+	case t.s == "":
+		return d.Refuse(NoEventName, t.pos, "leave out the colon for a generated name", nil)
+	case len(t.s) > MaxName:
+		return d.Refuse(EventTooLong, t.pos, "the most is 63 characters", nil)
+	case !isName(t.s, false):
+		return d.Refuse(BadEventName, t.pos, "letters, digits and _ are taken, no digit in front", nil)
+	}
+	d.Name = t.s
+	return nil
+}
+
+func (d *Def) parseDelete(name text, rest []text) error {
+	if err := d.parseName(name); err != nil {
+		return err
+	}
+	for _, w := range rest {
+		d.match = append(d.match, w.s)
+	}
+	return nil
+}
+
+// ParseFile reads definitions, one a line. Every bad line has its error, an *Error with
+// the line's number; the definitions of the good lines are given all the same. A reader
+// that fails ends the list with its error.
+func ParseFile(r io.Reader) ([]*Def, []error) {
+	var defs []*Def
+	var errs []error
+	br := bufio.NewReaderSize(r, maxLine+2)
+	for n := 1; ; n++ {
+		line, err := readLine(br)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return defs, append(errs, &Error{Code: ReadFailed, Line: n, Err: err})
+		}
+		if n > maxLines {
+			return defs, append(errs, &Error{Code: TooManyLines, Line: n, Text: "the most is 1048576 lines"})
+		}
+		def, bad := Parse(line)
+		if bad != nil {
+			errs = append(errs, atLine(bad, n))
+		} else if def != nil {
+			def.Line = n
+			defs = append(defs, def)
+		}
+		if err != nil {
+			return defs, errs
+		}
+	}
+}
+
+func atLine(err error, n int) error {
+	var e *Error
+	if errors.As(err, &e) {
+		e.Line = n
+	}
+	return err
+}
+
+// readLine reads up to a line feed. Of a line that is too long it keeps just enough for
+// Parse to see that.
+func readLine(br *bufio.Reader) (string, error) {
+	b, err := br.ReadSlice('\n')
+	line := strings.TrimSuffix(string(b), "\n")
+	for errors.Is(err, bufio.ErrBufferFull) {
+		_, err = br.ReadSlice('\n')
+	}
+	return line, err
+}

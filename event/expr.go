@@ -1,0 +1,293 @@
+package event
+
+import "strings"
+
+// ExprKind says what an expression is.
+type ExprKind uint8
+
+// Kinds of expressions.
+const (
+	ExprReg     ExprKind = iota // %Name
+	ExprAddr                    // @ADDR: what is in memory at Num
+	ExprSymbol                  // @SYM[+-OFFSET]: what is in memory at Name plus Off
+	ExprStack                   // $stack: the stack pointer
+	ExprStackN                  // $stackN: word Num of the stack
+	ExprArg                     // $argN: argument Num of the function, from 1
+	ExprRetVal                  // $retval
+	ExprComm                    // $comm: the thread's name
+	ExprDeref                   // +OFFSET(Sub), +uOFFSET(Sub): what is in memory at Sub plus Off
+	ExprImm                     // \NUMBER
+	ExprString                  // \"Name"
+	ExprName                    // a variable of the program, with fields behind -> and .
+	ExprAllArgs                 // $arg*: all parameters
+)
+
+// Expr says where a value comes from.
+type Expr struct {
+	Kind ExprKind
+	Name string // register, symbol, string, or variable with its fields
+	Num  uint64 // address, number of a word or argument (from 0, from 1), immediate
+	Off  int64  // bytes added to a symbol or before a dereference
+	User bool   // ExprDeref with u: memory of the program (all of it here is)
+	Sub  *Expr  // ExprDeref
+	Pos  int
+}
+
+const (
+	allArgs = "$arg*"
+	// The kernel compiles an argument to at most 16 instructions, the last of which
+	// ends it.
+	maxOps = 15
+)
+
+// isMemory says whether the value is loaded from memory.
+func (e *Expr) isMemory() bool {
+	return e.Kind == ExprDeref || e.Kind == ExprAddr || e.Kind == ExprSymbol
+}
+
+// twoWords says whether the value has a word behind it: the length of a gostring.
+func (e *Expr) twoWords() bool {
+	return e.Kind == ExprArg || e.Kind == ExprRetVal || e.Kind == ExprStackN
+}
+
+// exprParser reads one expression; ops counts the instructions that the kernel would
+// take for it.
+type exprParser struct {
+	d   *Def
+	ops int
+}
+
+func (p *exprParser) refuse(c Code, pos int, text string) error {
+	return p.d.Refuse(c, pos, text, nil)
+}
+
+// top reads a whole argument: what only stands there, not in a dereference, is read here.
+func (p *exprParser) top(t text) (*Expr, error) {
+	if t.s == allArgs {
+		return &Expr{Kind: ExprAllArgs, Pos: t.pos}, nil
+	}
+	return p.parse(t)
+}
+
+func (p *exprParser) parse(t text) (*Expr, error) {
+	e := &Expr{Pos: t.pos}
+	if t.s == "" {
+		return nil, p.refuse(BadFetchArg, t.pos, "the expression is missing")
+	}
+	switch c := t.s[0]; {
+	case c == '$':
+		return e, p.variable(e, t.s[1:])
+	case c == '%':
+		e.Kind, e.Name = ExprReg, t.s[1:]
+		if !isRegName(e.Name) {
+			return nil, p.refuse(BadRegName, t.pos, "")
+		}
+		return e, nil
+	case c == '@':
+		return e, p.memory(e, t)
+	case c == '+' || c == '-':
+		return e, p.deref(e, t)
+	case c == '\\':
+		return e, p.immediate(e, t)
+	case c == '(':
+		return nil, p.refuse(NosupBTFArg, t.pos, "a typecast needs debug info; use +OFFSET(...)")
+	}
+	return e, p.name(e, t)
+}
+
+func isRegName(s string) bool {
+	for i := range len(s) {
+		if !isDigit(s[i]) && !isName(s[i:i+1], false) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// variable reads what stands behind a $.
+func (p *exprParser) variable(e *Expr, s string) error {
+	switch {
+	case s == "comm" || s == "COMM":
+		e.Kind = ExprComm
+	case s == "stack":
+		e.Kind = ExprStack
+	case s == "retval" && p.d.Kind != Return:
+		return p.refuse(RetvalOnProbe, e.Pos, "make it a return probe: r, or FUNCTION%return")
+	case s == "retval":
+		e.Kind = ExprRetVal
+	case strings.HasPrefix(s, "retval->"):
+		return p.refuse(NosupBTFArg, e.Pos, "fields need debug info; use +OFFSET($retval)")
+	case strings.HasPrefix(s, "stack"):
+		return p.numbered(e, ExprStackN, s[len("stack"):], BadStackNum)
+	case strings.HasPrefix(s, "arg"):
+		return p.numbered(e, ExprArg, s[len("arg"):], BadArgNum)
+	default:
+		return p.refuse(BadVar, e.Pos, "known are $argN, $retval, $stack, $stackN and $comm")
+	}
+	return nil
+}
+
+// numbered reads the N of $stackN and $argN. Words of the stack count from 0, arguments
+// from 1.
+func (p *exprParser) numbered(e *Expr, kind ExprKind, s string, bad Code) error {
+	var n uint64
+	for i := range len(s) {
+		if !isDigit(s[i]) {
+			return p.refuse(BadVar, e.Pos, "")
+		}
+		n = min(10*n+uint64(s[i]-'0'), MaxStackNum+1)
+	}
+	switch {
+	case s == "":
+		return p.refuse(BadVar, e.Pos, "")
+	case n > MaxStackNum || n == 0 && kind == ExprArg:
+		return p.refuse(bad, e.Pos, "")
+	}
+	e.Kind, e.Num = kind, n
+	return nil
+}
+
+// memory reads @ADDR and @SYM[+-OFFSET].
+func (p *exprParser) memory(e *Expr, t text) error {
+	p.ops = 1
+	s := t.from(1)
+	switch {
+	case s.s == "":
+		return p.refuse(BadMemAddr, t.pos, "behind @ stands an address or a symbol")
+	case isDigit(s.s[0]):
+		n, ok := parseUint(s.s)
+		if !ok {
+			return p.refuse(BadMemAddr, t.pos, "")
+		}
+		e.Kind, e.Num = ExprAddr, n
+		return nil
+	case s.s[0] == '+':
+		return p.refuse(FileOnKprobe, t.pos, "use @SYMBOL or @ADDRESS")
+	}
+	p.ops = 2
+	e.Kind = ExprSymbol
+	name := s
+	if i := s.lastIndex("+-"); i >= 0 && i+1 < len(s.s) && isDigit(s.s[i+1]) {
+		off, ok := parseInt(s.s[i:])
+		if ok {
+			e.Off, name = off, s.until(i)
+		} else if s.s[i] == '+' {
+			return p.refuse(BadMemAddr, t.pos, "behind the + stands a number")
+		}
+	}
+	e.Name = name.unquoted()
+	if e.Name == "" || name.index(`+*()"\%!=`) >= 0 {
+		return p.refuse(BadMemAddr, t.pos, "put quotes around an unusual name")
+	}
+	return nil
+}
+
+// deref reads +OFFSET(EXPRESSION), the sign + or -, with a u behind it or not.
+func (p *exprParser) deref(e *Expr, t text) error {
+	e.Kind = ExprDeref
+	sign, off := t.s[:1], t.from(1)
+	if strings.HasPrefix(off.s, "u") {
+		e.User, off = true, off.from(1)
+	}
+	open := off.index("(")
+	if open < 0 {
+		return p.refuse(DerefNeedBrace, t.pos, "write +OFFSET(EXPRESSION)")
+	}
+	if open == 0 || !isDigit(off.s[0]) {
+		return p.refuse(BadDerefOffs, t.pos, "")
+	}
+	var ok bool
+	if e.Off, ok = parseInt(sign + off.s[:open]); !ok {
+		return p.refuse(BadDerefOffs, t.pos, "")
+	}
+	in := off.from(open + 1)
+	end := in.lastIndex(")")
+	switch {
+	case end < 0:
+		return p.refuse(DerefOpenBrace, in.end(), "")
+	case end+1 < len(in.s):
+		return p.refuse(BadFetchArg, in.pos+end+1, "nothing may follow the brace")
+	}
+	return p.inner(e, in.until(end))
+}
+
+// inner reads what stands in the braces of a dereference.
+func (p *exprParser) inner(e *Expr, in text) error {
+	sub, err := p.parse(in)
+	if err != nil {
+		return err
+	}
+	switch sub.Kind {
+	case ExprComm, ExprString:
+		return p.refuse(CommCantDeref, in.pos, "")
+	case ExprName:
+		return p.refuse(NoBTFArg, in.pos, "names need debug info; use $argN, %REG or @SYMBOL")
+	}
+	if p.ops++; p.ops >= maxOps {
+		return p.refuse(TooManyOps, in.pos, "an argument has 13 dereferences at most, one more without @")
+	}
+	e.Sub = sub
+	return nil
+}
+
+// immediate reads \NUMBER and \"STRING".
+func (p *exprParser) immediate(e *Expr, t text) error {
+	s := t.s[1:]
+	if strings.HasPrefix(s, `"`) {
+		e.Kind, e.Name = ExprString, strings.TrimSuffix(s[1:], `"`)
+		if len(s) < 2 || s[len(s)-1] != '"' {
+			return p.refuse(ImmstrNoClose, t.end(), "a string holds no space")
+		}
+		return nil
+	}
+	e.Kind = ExprImm
+	if n, ok := parseUint(s); ok {
+		e.Num = n
+		return nil
+	}
+	n, ok := parseInt(s)
+	if !ok {
+		return p.refuse(BadImm, t.pos+1, "")
+	}
+	e.Num = uint64(n)
+	return nil
+}
+
+// name reads a variable with fields.
+func (p *exprParser) name(e *Expr, t text) error {
+	if strings.HasPrefix(t.s, "this_cpu_") {
+		return p.refuse(NosupPercpu, t.pos, "")
+	}
+	for i := 0; i < len(t.s); i++ {
+		switch c := t.s[i]; {
+		case isDigit(c) && i > 0 || isName(string(c), false):
+		case i > 0 && c == '.':
+		case i > 0 && c == '-' && strings.HasPrefix(t.s[i:], "->"):
+			i++
+		case i > 0 && c == '-':
+			return p.refuse(BadHyphen, t.pos+i, "")
+		default:
+			return p.refuse(BadFetchArg, t.pos, "")
+		}
+	}
+	e.Kind, e.Name = ExprName, t.s
+	return nil
+}
+
+// checkOps counts the instructions of storing the value.
+func (p *exprParser) checkOps(a *Arg, pos int) error {
+	t := &a.Type
+	if !a.Expr.isMemory() || t.IsString() && t.Count > 0 {
+		p.ops++
+	}
+	if t.Kind == Bits {
+		p.ops++
+	}
+	if t.Count > 0 {
+		p.ops++
+	}
+	if p.ops >= maxOps {
+		return p.refuse(TooManyOps, pos, "an argument has 13 dereferences at most, one more without @")
+	}
+	return nil
+}

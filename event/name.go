@@ -1,0 +1,76 @@
+package event
+
+import (
+	"fmt"
+	"path"
+)
+
+// Namer makes names for events that have none, no two alike. The zero value is ready.
+// It is not safe for concurrent use.
+type Namer struct {
+	used map[string]bool
+	next map[string]int // of a base name: the number to try
+}
+
+// Reserve takes a name out; it says whether the name was free.
+func (n *Namer) Reserve(name string) bool {
+	if n.used[name] {
+		return false
+	}
+	if n.used == nil {
+		n.used, n.next = map[string]bool{}, map[string]int{}
+	}
+	n.used[name] = true
+	return true
+}
+
+// Release makes a name free again.
+func (n *Namer) Release(name string) { delete(n.used, name) }
+
+// Name gives a definition's event a name at a place, which for a pattern is one of the
+// functions that match and else d.Place: p_SYM_OFFSET, r_SYM_OFFSET, p_0xADDR, or
+// p_BASENAME_0xOFFSET of an offset in a file. Every byte that no identifier holds is `_`;
+// names that are too long are cut to 63 bytes; a name that is taken gets a number.
+func (n *Namer) Name(d *Def, at Place) string {
+	base := d.baseName(at)
+	name := cut(base, MaxName)
+	for !n.Reserve(name) {
+		i := max(n.next[base], 1) + 1
+		n.next[base] = i
+		num := fmt.Sprintf("_%d", i)
+		name = cut(base, MaxName-len(num)) + num
+	}
+	return name
+}
+
+func cut(s string, n int) string { return s[:min(len(s), n)] }
+
+func (d *Def) baseName(p Place) string {
+	prefix, module := "p_", ""
+	if d.Kind == Return {
+		prefix = "r_"
+	}
+	if p.Module != "" {
+		module = path.Base(p.Module) + ":"
+	}
+	switch p.Kind {
+	case PlaceAddr:
+		return identifier(fmt.Sprintf("%s%s0x%x", prefix, module, p.Addr))
+	case PlaceFile:
+		return identifier(fmt.Sprintf("%s%s_0x%x", prefix, path.Base(p.Path), p.Addr))
+	case PlaceLine:
+		return identifier(fmt.Sprintf("%s%s_%d", prefix, path.Base(p.Path), p.Line))
+	}
+	return identifier(fmt.Sprintf("%s%s%s_%d", prefix, module, p.Symbol, p.Offset))
+}
+
+// identifier turns every byte that no C identifier holds into `_`.
+func identifier(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if !isDigit(c) && !isName(string(c), false) {
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}

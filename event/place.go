@@ -1,0 +1,267 @@
+package event
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"strings"
+)
+
+// PlaceKind says how a place is named.
+type PlaceKind uint8
+
+// Kinds of places.
+const (
+	PlaceSymbol PlaceKind = iota // [MOD:]SYM[+OFFSET]
+	PlaceAddr                    // [MOD:]ADDR
+	PlaceFile                    // PATH:OFFSET, an offset in a file
+	PlaceLine                    // FILE:LINE, a line of source
+)
+
+// Place is where a probe stands.
+//
+// A word is taken so, in this order; what stands in double quotes separates nothing:
+//
+//   - a trailing %return makes a return probe of it;
+//   - all of it a number: an address;
+//   - the first single `:` (`::` never splits) parts it. FILE.go:LINE, with the suffix of
+//     a source file before it and a decimal number behind, is a line; PATH:NUMBER with a
+//     `/` before it an offset in a file; MOD:NUMBER an address of an object; all else
+//     MOD:SYM;
+//   - a symbol's last `+` or `-` begins its offset if a digit follows; else it belongs to
+//     the name (operator+, github.com/x/go-y.F). A `/` in a symbol belongs to the path of
+//     a Go package.
+//
+// So names of Go and C++ go without quotes unless they hold spaces, a `#` or a number
+// behind a `+` or `-`.
+type Place struct {
+	Kind   PlaceKind
+	Module string // the object that Symbol or Addr belongs to; "": any
+	Path   string // PlaceFile, PlaceLine
+	Symbol string // PlaceSymbol: a name, or a pattern
+	Glob   bool   // Symbol is a pattern: one event for each function that matches, under generated names
+	Offset uint64 // PlaceSymbol: bytes from the symbol, at most 1<<32-1
+	Addr   uint64 // PlaceAddr: the address; PlaceFile: the offset in the file
+	Line   int    // PlaceLine: from 1
+	Return bool   // it was written with %return
+	Pos    int
+}
+
+const returnSuffix = "%return"
+
+// errPlace is a place that was refused, at a byte of its word.
+type errPlace struct {
+	code Code
+	at   int
+	text string
+}
+
+func (d *Def) parsePlace(w text) error {
+	p, bad := parsePlace(w)
+	if bad != nil {
+		return d.Refuse(bad.code, w.pos+bad.at, bad.text, nil)
+	}
+	p.Pos = w.pos
+	d.Place = p
+	if p.Return {
+		d.Kind = Return
+	}
+	if d.Kind == Return && p.Kind == PlaceSymbol && p.Offset != 0 && p.Offset != 4 {
+		return d.Refuse(BadRetprobe, w.pos, "a return probe belongs to a function, not to an instruction in it", nil)
+	}
+	return nil
+}
+
+func parsePlace(w text) (p Place, bad *errPlace) {
+	if i := w.strayQuote(); i >= 0 {
+		return p, &errPlace{BadProbeAddr, i, "the quote is not closed"}
+	}
+	if i := w.lastIndex("%"); i >= 0 && w.s[i:] == returnSuffix {
+		p.Return, w = true, w.until(i)
+	} else if i := suffix(w); i >= 0 {
+		return p, &errPlace{BadAddrSuffix, i, "the only suffix is %return"}
+	}
+	if v, ok := parseUint(w.s); ok {
+		p.Kind, p.Addr = PlaceAddr, v
+		return p, nil
+	}
+	i := w.colon()
+	if i < 0 {
+		bad = p.symbol(w, 0)
+		return p, bad
+	}
+	left, right := w.until(i), w.from(i+1)
+	if left.unquoted() == "" || right.s == "" {
+		return p, &errPlace{BadProbeAddr, 0, "on both sides of the colon stands something: OBJECT:FUNCTION"}
+	}
+	if done, bad := p.number(left, right); done || bad != nil {
+		return p, bad
+	}
+	p.Module = left.unquoted()
+	bad = p.symbol(right, i+1)
+	return p, bad
+}
+
+// suffix finds a % that is not part of a C++ operator.
+func suffix(w text) int {
+	i := w.index("%")
+	if i >= 0 && strings.HasSuffix(w.s[:i], "operator") {
+		return -1
+	}
+	return i
+}
+
+// number takes LEFT:NUMBER.
+func (p *Place) number(left, right text) (done bool, bad *errPlace) {
+	slash := left.index("/") >= 0 || strings.Contains(left.unquoted(), "/")
+	v, ok := parseUint(right.s)
+	switch {
+	case ok && isSource(left.unquoted()) && right.s[0] != '0':
+		if v > math.MaxInt32 {
+			return false, &errPlace{BadProbeAddr, len(left.s) + 1, "no file has so many lines"}
+		}
+		p.Kind, p.Path, p.Line = PlaceLine, left.unquoted(), int(v)
+	case ok && slash:
+		p.Kind, p.Path, p.Addr = PlaceFile, left.unquoted(), v
+	case ok:
+		p.Kind, p.Module, p.Addr = PlaceAddr, left.unquoted(), v
+	case slash && isDigit(right.s[0]):
+		if i := right.index("("); i >= 0 {
+			return false, &errPlace{BadRefcnt, len(left.s) + 1 + i, "reference counters are not supported: leave it out"}
+		}
+		return false, &errPlace{BadUprobeOffs, len(left.s) + 1, "behind PATH: stands a number, the offset in the file"}
+	default:
+		return false, nil
+	}
+	return true, nil
+}
+
+// sourceSuffixes are the endings of source files that FILE:LINE may name.
+var sourceSuffixes = map[string]bool{
+	".go": true, ".c": true, ".h": true, ".cc": true, ".cpp": true, ".cxx": true, ".C": true,
+	".hh": true, ".hpp": true, ".hxx": true, ".rs": true, ".s": true, ".S": true, ".zig": true, ".d": true,
+}
+
+func isSource(name string) bool { return sourceSuffixes[path.Ext(name)] }
+
+// symbol takes SYM[+OFFSET], which starts at byte at of the place.
+func (p *Place) symbol(t text, at int) *errPlace {
+	name := t
+	if i := t.lastIndex("+-"); i >= 0 && i+1 < len(t.s) && isDigit(t.s[i+1]) {
+		off, ok := parseUint(t.s[i+1:])
+		switch {
+		case ok && t.s[i] == '-':
+			return &errPlace{BadProbeAddr, 0, "an offset can not be negative"}
+		case ok && off > math.MaxUint32:
+			return &errPlace{BadProbeAddr, 0, "an offset is less than 1<<32"}
+		case ok:
+			p.Offset, name = off, t.until(i)
+		case t.s[i] == '+':
+			return &errPlace{BadProbeAddr, 0, "behind the + stands a number; put quotes around a name that holds a +"}
+		}
+	}
+	if name.s == "" {
+		return &errPlace{BadProbeAddr, 0, "the function is missing"}
+	}
+	if why := badSymbol(name); why != "" {
+		return &errPlace{BadProbeAddr, 0, why}
+	}
+	p.Symbol = name.unquoted()
+	if p.Symbol == "" {
+		return &errPlace{BadProbeAddr, at, "the quotes are empty"}
+	}
+	p.Glob = isGlob(name)
+	return nil
+}
+
+// badSymbol says what is wrong with a name, "" if nothing is.
+func badSymbol(t text) string {
+	if isDigit(t.s[0]) {
+		return "neither a number nor a name"
+	}
+	plus := t.index("+")
+	plain := !t.quoted() && !strings.ContainsAny(t.s, ":./<(")
+	if plus >= 0 && plain && !strings.Contains(t.s, "operator") {
+		return "behind the + stands a number"
+	}
+	return ""
+}
+
+// isGlob says whether an unquoted name is a pattern. No patterns are: the pointers of
+// (*T).M and of parameter lists, type arguments in brackets (a name with a dot before
+// them), and the operators of C++.
+func isGlob(t text) bool {
+	s := t.s
+	depth := 0
+	for i := range len(s) {
+		if t.in[i] {
+			continue
+		}
+		switch s[i] {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		case '*', '?':
+			if depth <= 0 && !strings.HasSuffix(s[:i], "operator") {
+				return true
+			}
+		case '[':
+			args := strings.IndexByte(s[:i], '.') >= 0 || strings.HasSuffix(s[:i], "operator")
+			if depth <= 0 && !args && strings.IndexByte(s[i:], ']') > 1 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// String is the place in the form of a listing, without %return.
+func (p Place) String() string {
+	switch p.Kind {
+	case PlaceAddr:
+		return p.module() + fmt.Sprintf("0x%x", p.Addr)
+	case PlaceFile:
+		return fmt.Sprintf("%s:0x%x", quoteIf(p.Path, !p.plainLeft(p.Path)), p.Addr)
+	case PlaceLine:
+		return fmt.Sprintf("%s:%d", quoteIf(p.Path, !p.plainLeft(p.Path)), p.Line)
+	}
+	s := p.module() + quoteIf(p.Symbol, !p.plainSymbol())
+	if p.Offset != 0 {
+		s += fmt.Sprintf("+%d", p.Offset)
+	}
+	return s
+}
+
+func (p Place) module() string {
+	if p.Module == "" {
+		return ""
+	}
+	return quoteIf(p.Module, !p.plainLeft(p.Module)) + ":"
+}
+
+func quoteIf(s string, quote bool) string {
+	if quote {
+		return `"` + s + `"`
+	}
+	return s
+}
+
+// plainLeft says whether what stands left of a colon needs no quotes.
+func (p Place) plainLeft(s string) bool {
+	_, words := split(s)
+	if len(words) != 1 || words[0].s != s {
+		return false
+	}
+	return words[0].index(":%\"") < 0 && !words[0].quoted()
+}
+
+// plainSymbol says whether the symbol reads back as itself without quotes.
+func (p Place) plainSymbol() bool {
+	_, words := split(p.Symbol)
+	if len(words) != 1 || words[0].s != p.Symbol {
+		return false
+	}
+	q, bad := parsePlace(words[0])
+	return bad == nil && q == Place{Symbol: p.Symbol, Glob: p.Glob}
+}

@@ -1,0 +1,113 @@
+package event
+
+import (
+	"fmt"
+	"strings"
+)
+
+// String is the definition in the form of a listing: p|r[MAXACTIVE]:GRP/EVENT PLACE
+// NAME=ARG ... An event without a name has the one that a Namer would try first.
+func (d *Def) String() string {
+	if d.Kind == Delete {
+		return d.Text
+	}
+	var b strings.Builder
+	b.WriteByte("pr"[d.Kind])
+	if d.MaxActive > 0 {
+		fmt.Fprint(&b, d.MaxActive)
+	}
+	name := d.Name
+	if name == "" {
+		name = cut(d.baseName(d.Place), MaxName)
+	}
+	fmt.Fprintf(&b, ":%s/%s %s", d.Group, name, d.Place)
+	for i := range d.Args {
+		b.WriteByte(' ')
+		b.WriteString(d.Args[i].listing())
+	}
+	return b.String()
+}
+
+// listing is NAME=ARG; $arg* takes no name.
+func (a *Arg) listing() string {
+	if a.Expr.Kind == ExprAllArgs {
+		return a.Text
+	}
+	return a.Name + "=" + a.Text
+}
+
+// Deletes says whether a deletion means the event: its name and group as far as they are
+// given, its place and the first of its arguments if they are.
+func (d *Def) Deletes(o *Def) bool {
+	switch {
+	case d.Kind != Delete || o.Kind == Delete:
+		return false
+	case d.Name != "" && d.Name != o.Name || d.Group != "" && d.Group != o.Group:
+		return false
+	case len(d.match) == 0:
+		return true
+	case len(d.match)-1 > len(o.Args):
+		return false
+	}
+	_, words := split(d.match[0])
+	p, bad := parsePlace(words[0])
+	if bad != nil || !p.same(o.Place) {
+		return false
+	}
+	for i, m := range d.match[1:] {
+		if m != o.Args[i].listing() {
+			return false
+		}
+	}
+	return true
+}
+
+// same compares places, however they were written.
+func (p Place) same(q Place) bool {
+	p.Pos, p.Return = q.Pos, q.Return
+	return p == q
+}
+
+// Appends checks that the definition can join an event that exists under its name: the
+// same kind, the same names and types of arguments, another place or other expressions.
+func (d *Def) Appends(o *Def) error {
+	if d.Kind != o.Kind {
+		return d.Refuse(DiffProbeType, 0, fmt.Sprintf("%s/%s is a %s", o.Group, o.Name, o.Kind), nil)
+	}
+	for i := range max(len(d.Args), len(o.Args)) {
+		if i >= len(d.Args) {
+			return d.Refuse(DiffArgType, len(d.Text)+1, "the event has more arguments", nil)
+		}
+		if i >= len(o.Args) || !d.Args[i].sameType(&o.Args[i]) {
+			return d.Refuse(DiffArgType, d.Args[i].Pos, "", nil)
+		}
+	}
+	if !d.Place.same(o.Place) {
+		return nil
+	}
+	for i := range d.Args {
+		if d.Args[i].Text != o.Args[i].Text {
+			return nil
+		}
+	}
+	return d.Refuse(SameProbe, 0, "", nil)
+}
+
+func (a *Arg) sameType(b *Arg) bool {
+	s, t := a.Type, b.Type
+	s.Pos, s.Text, t.Pos, t.Text = 0, "", 0, ""
+	return a.Name == b.Name && s == t
+}
+
+// String names the kind.
+func (k Kind) String() string {
+	switch k {
+	case Probe:
+		return "probe"
+	case Return:
+		return "return probe"
+	case Delete:
+		return "deletion"
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}

@@ -1,0 +1,156 @@
+package event
+
+import "strings"
+
+// TypeKind says how a value is taken and shown.
+type TypeKind uint8
+
+// Kinds of types.
+const (
+	Unsigned TypeKind = iota // u8 to u64: decimal
+	Signed                   // s8 to s64: decimal
+	Hex                      // x8 to x64
+	Char                     // a character
+	Bits                     // b<w>@<o>/<c>: w bits from bit o of a container of c bits, decimal
+	Symbol                   // an address, shown as SYM+0xOFF/0xSIZE
+	SymStr                   // the same as a string
+	String                   // a string of bytes up to a NUL
+	UString                  // the same, named so for memory of a program
+	GoString                 // a pointer and a length
+)
+
+// TypeSpec is the type of an argument.
+type TypeSpec struct {
+	Kind  TypeKind
+	Size  int    // bytes of one value: 1, 2, 4 or 8; 8 of an address; of a string 0
+	Width int    // Bits: how many
+	Shift int    // Bits: the first, 0 is the lowest of the container
+	Count int    // elements of an array, 1 to 64; 0 if it is none
+	Text  string // as written, "" if left out
+	Pos   int    // of the type, or of the expression if left out
+}
+
+// DefaultType is what an argument has that names none: x64.
+var DefaultType = TypeSpec{Kind: Hex, Size: 8}
+
+var typeNames = map[string]TypeSpec{
+	"u8": {Kind: Unsigned, Size: 1}, "u16": {Kind: Unsigned, Size: 2},
+	"u32": {Kind: Unsigned, Size: 4}, "u64": {Kind: Unsigned, Size: 8},
+	"s8": {Kind: Signed, Size: 1}, "s16": {Kind: Signed, Size: 2},
+	"s32": {Kind: Signed, Size: 4}, "s64": {Kind: Signed, Size: 8},
+	"x8": {Kind: Hex, Size: 1}, "x16": {Kind: Hex, Size: 2},
+	"x32": {Kind: Hex, Size: 4}, "x64": {Kind: Hex, Size: 8},
+	"char": {Kind: Char, Size: 1}, "symbol": {Kind: Symbol, Size: 8}, "symstr": {Kind: SymStr, Size: 8},
+	"string": {Kind: String}, "ustring": {Kind: UString}, "gostring": {Kind: GoString},
+}
+
+const knownTypes = "types are u8 to u64, s8 to s64, x8 to x64, char, string, ustring, gostring, symbol, symstr and b<w>@<o>/<c>"
+
+// IsString says whether a value of the type is a string that is copied into the record.
+func (t TypeSpec) IsString() bool {
+	return t.Kind == String || t.Kind == UString || t.Kind == GoString
+}
+
+// parseType reads TYPE[COUNT] behind an argument's colon.
+func (d *Def) parseType(t text) (TypeSpec, error) {
+	count, base, err := d.parseArray(t)
+	if err != nil {
+		return TypeSpec{}, err
+	}
+	ty, ok := typeNames[base]
+	if !ok {
+		if ty, ok = container(base); !ok {
+			return ty, d.Refuse(BadType, t.pos, knownTypes, nil)
+		}
+	}
+	ty.Count, ty.Text, ty.Pos = count, t.s, t.pos
+	return ty, nil
+}
+
+// parseArray takes the brackets off a type.
+func (d *Def) parseArray(t text) (count int, base string, err error) {
+	open := strings.IndexByte(t.s, '[')
+	if open < 0 {
+		return 0, t.s, nil
+	}
+	in := t.from(open + 1)
+	end := strings.IndexByte(in.s, ']')
+	switch {
+	case end < 0:
+		return 0, "", d.Refuse(ArrayNoClose, in.end(), "", nil)
+	case end+1 < len(in.s):
+		return 0, "", d.Refuse(BadArraySuffix, in.pos+end+1, "nothing may follow the bracket", nil)
+	}
+	n, ok := parseUint(in.s[:end])
+	switch {
+	case !ok || n == 0 || n >= 1<<32:
+		return 0, "", d.Refuse(BadArrayNum, in.pos, "an array has 1 to 64 elements", nil)
+	case n > MaxArray:
+		return 0, "", d.Refuse(ArrayTooBig, in.pos, "the most is 64 elements", nil)
+	}
+	return int(n), t.s[:open], nil
+}
+
+// container reads the last part of b<w>@<o>/<c>.
+func container(s string) (TypeSpec, bool) {
+	slash := strings.IndexByte(s, '/')
+	if slash < 0 || s[0] != 'b' {
+		return TypeSpec{}, false
+	}
+	c, ok := parseUint(s[slash+1:])
+	if !ok || c != 8 && c != 16 && c != 32 && c != 64 {
+		return TypeSpec{}, false
+	}
+	return TypeSpec{Kind: Bits, Size: int(c / 8)}, true
+}
+
+// bits reads the width and the offset of a bit field.
+func (d *Def) bits(ty *TypeSpec) error {
+	if ty.Kind != Bits {
+		return nil
+	}
+	spec, _, _ := strings.Cut(ty.Text[1:], "/")
+	w, o, _ := strings.Cut(spec, "@")
+	width, okW := parseUint(w)
+	shift, okO := parseUint(o)
+	size := uint64(8 * ty.Size)
+	if !okW || !okO || width == 0 || width > size || shift > size-width {
+		return d.Refuse(BadBitfield, ty.Pos, "b<w>@<o>/<c> takes w bits, at least one, from bit o of a container of c bits: w+o is at most c", nil)
+	}
+	ty.Width, ty.Shift = int(width), int(shift)
+	return nil
+}
+
+// fit checks that a value of the expression can be taken as the type, in the kernel's
+// words.
+func (d *Def) fit(a *Arg) error {
+	t, e := &a.Type, a.Expr
+	if e.Kind == ExprComm || e.Kind == ExprString {
+		if t.Text != "" && t.Text != "string" {
+			return d.Refuse(NeedStringType, t.Pos, "", nil)
+		}
+		t.Kind, t.Size = String, 0
+		return nil
+	}
+	mem := e.isMemory()
+	switch {
+	case t.Kind == GoString && t.Count > 0:
+		return d.Refuse(BadType, t.Pos, "there are no arrays of gostring", nil)
+	case t.Kind == GoString && !mem && !e.twoWords():
+		return d.Refuse(BadString, t.Pos, "a gostring is two words: take it from $argN, $retval, $stackN or memory, +0(%REG)", nil)
+	case (t.Kind == String || t.Kind == UString) && !mem && (e.Kind != ExprImm || t.Count > 0):
+		return d.Refuse(BadString, t.Pos, "a string stands in memory: +0("+a.source()+"):string", nil)
+	case t.Kind == SymStr && e.Kind == ExprImm:
+		return d.Refuse(BadSymstring, t.Pos, "", nil)
+	}
+	if err := d.bits(t); err != nil {
+		return err
+	}
+	if t.Count > 0 && !mem {
+		return d.Refuse(BadString, t.Pos, "an array stands in memory: +0("+a.source()+")", nil)
+	}
+	return nil
+}
+
+// source is the argument's expression as written, without its type.
+func (a *Arg) source() string { return strings.TrimSuffix(a.Text, ":"+a.Type.Text) }

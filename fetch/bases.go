@@ -1,0 +1,52 @@
+package fetch
+
+// PointBases lists the bases that the program reads at its own point. nil has none.
+func (p *Program) PointBases() []Base {
+	if p == nil {
+		return nil
+	}
+	var out []Base
+	for i := range p.Args {
+		a := &p.Args[i]
+		if a.AtEntry {
+			continue
+		}
+		out = append(out, a.Base)
+		if a.Counted() {
+			out = append(out, a.Len)
+		}
+	}
+	return out
+}
+
+// EntryBases lists, without doubles, the bases that a return probe's entry saves. The
+// position in the list is the position in an instance's slot. nil has none.
+func (p *Program) EntryBases() []Base {
+	if p == nil {
+		return nil
+	}
+	var out []Base
+	add := func(b Base) {
+		for _, o := range out {
+			if o == b {
+				return
+			}
+		}
+		out = append(out, b)
+	}
+	for i := range p.Args {
+		a := &p.Args[i]
+		if !a.AtEntry {
+			continue
+		}
+		add(a.Base)
+		if a.Counted() {
+			add(a.Len)
+		}
+	}
+	return out
+}
+
+// Counted says whether the argument is a counted string whose pointer and length are
+// two bases (not a header in memory).
+func (a *Arg) Counted() bool { return a.Store == StoreCounted && len(a.Derefs) == 0 }

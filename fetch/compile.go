@@ -1,0 +1,205 @@
+package fetch
+
+import (
+	"fmt"
+
+	"kprobes.dev/kprobes/event"
+)
+
+// MaxFixed is the most bytes that the fixed part of a record's arguments takes (Linux 7,
+// EVENT_TOO_BIG).
+const MaxFixed = 3072
+
+// Compile makes the program of a definition's arguments for one point. Its errors are
+// *event.Error, with the column of what cannot be had there.
+func Compile(def *event.Def, env Env, at Point) (*Program, error) {
+	p := &Program{Args: make([]Arg, 0, len(def.Args)), Return: at == PointReturn}
+	for i := range def.Args {
+		c := compiler{def: def, env: env, at: at, src: &def.Args[i]}
+		if err := c.compile(); err != nil {
+			return nil, err
+		}
+		if err := p.place(&c.arg); err != nil {
+			return nil, def.Refuse(event.EventTooBig, c.src.Pos, err.Error(), nil)
+		}
+		p.Args = append(p.Args, c.arg)
+	}
+	return p, nil
+}
+
+// place gives an argument its slot.
+func (p *Program) place(a *Arg) error {
+	a.Off = p.Fixed
+	p.Fixed += a.slot()
+	switch a.Store {
+	case StoreString, StorePtrs, StoreCounted:
+		p.Dynamic = true
+	}
+	if p.Fixed > MaxFixed {
+		return fmt.Errorf("the arguments up to this one take %d bytes of %d", p.Fixed, MaxFixed)
+	}
+	return nil
+}
+
+// slot is the size of an argument's slot in bytes.
+func (a *Arg) slot() int {
+	switch a.Store {
+	case StoreNone:
+		return 0
+	case StoreArray:
+		return (a.Count*a.Size + 7) &^ 7
+	case StorePtrs:
+		return 8 * a.Count
+	}
+	return 8
+}
+
+// compiler compiles one argument.
+type compiler struct {
+	def *event.Def
+	env Env
+	at  Point
+	src *event.Arg
+	arg Arg
+}
+
+func (c *compiler) refuse(code event.Code, e *event.Expr, why string, cause error) error {
+	return c.def.Refuse(code, e.Pos, why, cause)
+}
+
+func (c *compiler) compile() error {
+	t := c.src.Type
+	c.arg = Arg{
+		Name: c.src.Name, Text: c.src.Text, Count: t.Count,
+		Type: Type{Kind: t.Kind, Size: t.Size, Width: t.Width, Shift: t.Shift},
+	}
+	if err := c.expr(c.src.Expr); err != nil {
+		return err
+	}
+	c.store()
+	if c.arg.Store == StoreCounted && len(c.arg.Derefs) == 0 {
+		return c.length(c.src.Expr)
+	}
+	return nil
+}
+
+// store picks the form in the record.
+func (c *compiler) store() {
+	a := &c.arg
+	a.Size = a.Type.Size
+	switch {
+	case a.Base.Kind == BaseComm || a.Base.Kind == BaseImmStr:
+		a.Store = StoreNone
+	case a.Type.Kind == event.GoString:
+		a.Store, a.Size = StoreCounted, 1
+	case a.Type.IsString():
+		a.Store, a.Size = StoreString, 1
+		if a.Count > 0 {
+			a.Store = StorePtrs
+		}
+		if len(a.Derefs) == 0 {
+			a.Derefs = []int64{0} // a number that is the address of a string
+		}
+	case a.Count > 0:
+		a.Store = StoreArray
+	default:
+		a.Store = StoreValue
+	}
+}
+
+// expr finds the base and the dereferences of an expression, innermost first.
+func (c *compiler) expr(e *event.Expr) (err error) {
+	a := &c.arg
+	switch e.Kind {
+	case event.ExprDeref:
+		err = c.expr(e.Sub)
+		a.Derefs = append(a.Derefs, e.Off)
+	case event.ExprAddr:
+		a.Base, a.Derefs = Base{Kind: BaseImm, Imm: c.env.Addr(e.Num)}, []int64{0}
+	case event.ExprSymbol:
+		err = c.symbol(e)
+	case event.ExprImm:
+		a.Base = Base{Kind: BaseImm, Imm: e.Num}
+	case event.ExprString:
+		a.Base = Base{Kind: BaseImmStr, Str: e.Name}
+	case event.ExprComm:
+		a.Base = Base{Kind: BaseComm}
+	case event.ExprStack:
+		a.Base = c.env.Stack()
+	case event.ExprStackN:
+		a.Base = Base{Kind: BaseStack, N: int(e.Num)}
+	case event.ExprReg:
+		err = c.register(e)
+	case event.ExprArg:
+		a.Base, err = c.argument(e, 0)
+	case event.ExprRetVal:
+		a.Base, err = c.result(e, 0)
+	case event.ExprName:
+		err = c.refuse(event.NoBTFArg, e, fmt.Sprintf("names such as %q need debug info; use $argN, %%REG or @SYMBOL", e.Name), nil)
+	case event.ExprAllArgs:
+		err = c.refuse(event.NosupBTFArg, e, "$arg* needs debug info; name the arguments: $arg1 $arg2", nil)
+	default:
+		err = c.refuse(event.BadFetchArg, e, "", nil)
+	}
+	return err
+}
+
+func (c *compiler) symbol(e *event.Expr) error {
+	addr, err := c.env.Symbol(e.Name)
+	if err != nil {
+		return c.refuse(event.BadMemAddr, e, fmt.Sprintf("symbol %q", e.Name), err)
+	}
+	c.arg.Base = Base{Kind: BaseImm, Imm: addr + uint64(e.Off)}
+	c.arg.Derefs = []int64{0}
+	return nil
+}
+
+func (c *compiler) register(e *event.Expr) error {
+	b, ok := c.env.Reg(e.Name)
+	if !ok {
+		return c.refuse(event.BadRegName, e, fmt.Sprintf("no register is called %q here; on x86-64 names go without r and e: %%ax, %%di, %%r8", e.Name), nil)
+	}
+	c.arg.Base = b
+	return nil
+}
+
+// argument gives the base of $argN and of the word that follows it by next. At a return
+// it is the value that the function was entered with.
+func (c *compiler) argument(e *event.Expr, next int) (Base, error) {
+	if c.at == PointInside {
+		return Base{}, c.refuse(event.NofentryArgs, e, "inside a function name the register or the word of the stack: %REG, $stackN", nil)
+	}
+	b, err := c.env.Arg(int(e.Num) + next)
+	if err != nil {
+		return Base{}, c.refuse(event.BadArgNum, e, "", err)
+	}
+	c.arg.AtEntry = c.at == PointReturn
+	return b, nil
+}
+
+func (c *compiler) result(e *event.Expr, n int) (Base, error) {
+	if c.at != PointReturn {
+		return Base{}, c.refuse(event.RetvalOnProbe, e, "make it a return probe: r, or FUNCTION%return", nil)
+	}
+	b, err := c.env.RetVal(n)
+	if err != nil {
+		return Base{}, c.refuse(event.BadFetchArg, e, "", err)
+	}
+	c.arg.Result = true
+	return b, nil
+}
+
+// length finds the word that follows the pointer of a gostring.
+func (c *compiler) length(e *event.Expr) (err error) {
+	switch e.Kind {
+	case event.ExprArg:
+		c.arg.Len, err = c.argument(e, 1)
+	case event.ExprRetVal:
+		c.arg.Len, err = c.result(e, 1)
+	case event.ExprStackN:
+		c.arg.Len = Base{Kind: BaseStack, N: int(e.Num) + 1}
+	default:
+		err = c.def.Refuse(event.BadString, c.src.Type.Pos, "a gostring is two words: take it from $argN, $retval, $stackN or memory", nil)
+	}
+	return err
+}

@@ -1,0 +1,30 @@
+package fetch
+
+// Env is what a program's language and instruction set know about arguments: which
+// register or word of the stack holds what, and where symbols are.
+type Env interface {
+	// Reg gives the base of a register by the kernel's name for it, without %.
+	Reg(name string) (Base, bool)
+	// Stack gives the base of the stack pointer at the probe point.
+	Stack() Base
+	// Arg gives the base of the nth integer word of the arguments, from 1, as it is at
+	// the function's entry.
+	Arg(n int) (Base, error)
+	// RetVal gives the base of the nth word of the result, from 0, as it is at the
+	// function's return.
+	RetVal(n int) (Base, error)
+	// Symbol gives the run-time address of a symbol of the program.
+	Symbol(name string) (uint64, error)
+	// Addr gives the run-time address that an address as nm prints it stands for.
+	Addr(addr uint64) uint64
+}
+
+// Point says where a program runs.
+type Point uint8
+
+// Points.
+const (
+	PointEntry  Point = iota // the first instruction of a function
+	PointInside              // any other instruction
+	PointReturn              // where a function returns
+)

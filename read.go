@@ -1,0 +1,148 @@
+package kprobes
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/trace"
+)
+
+// Poll reads the records that are there, in the order of their times, and returns how
+// many. A Hit is valid while f runs. f must not call the Core.
+func (c *Core) Poll(f func(*trace.Hit)) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reader == nil {
+		return 0
+	}
+	return c.reader.Poll(c.hits(f))
+}
+
+// drain reads all that is left, when no probe is armed any more.
+func (c *Core) drain(f func(*trace.Hit)) int {
+	if c.reader == nil {
+		return 0
+	}
+	return c.reader.Drain(c.hits(f))
+}
+
+// hits makes trace.Hits of ring records.
+func (c *Core) hits(f func(*trace.Hit)) func(ring.Record) {
+	goProgram := c.t.Writer().Go != nil
+	views := c.views()
+	var h trace.Hit
+	return func(r ring.Record) {
+		v := &views[r.Event]
+		if v.event == nil {
+			return
+		}
+		h = trace.Hit{Event: &v.view, Nanos: c.clock.Nanos(r.TSC), CPU: r.CPU, TID: int(r.TID), Rec: r.Bytes, Unknown: v.unknown}
+		off := ring.RecHeader
+		if goProgram {
+			h.GoID = binary.LittleEndian.Uint64(r.Bytes[off:])
+			off += 8
+		}
+		if v.view.Return {
+			h.Caller = binary.LittleEndian.Uint64(r.Bytes[off:])
+		}
+		v.event.read++
+		f(&h)
+	}
+}
+
+// view is an event as records of one number show it.
+type view struct {
+	event   *Event
+	view    trace.Event
+	unknown bool
+}
+
+func (c *Core) views() []view {
+	out := make([]view, len(c.events))
+	for i, e := range c.events {
+		if e == nil || e.Prog == nil {
+			continue
+		}
+		v := view{event: e, view: trace.Event{
+			Group: e.Group, Name: e.Name, Return: e.Def.Kind == event.Return,
+			Addr: e.Place.Addr, Prog: e.Prog, ArgsOff: e.argsOffset(c.t.Writer()),
+		}}
+		out[i] = v
+		if e.tail > 0 {
+			v.unknown = true
+			out[e.tail] = v
+		}
+	}
+	return out
+}
+
+// Counts is what an event has counted: Hits = Read + Lost, or Counted for an event that
+// does not record. For a return probe Hits are returns, and entries are
+// Hits + Unwound + Active + Missed.
+type Counts struct {
+	Hits    uint64
+	Read    uint64 // records read
+	Lost    uint64 // records that found the ring full
+	Missed  uint64 // entries without a free instance, or without stack to work on
+	Unwound uint64 // calls left by an exception, a panic, longjmp or the end of their thread
+	Active  uint64 // calls in progress when the probe was taken out
+}
+
+// Counts sums up what an event has counted so far.
+func (c *Core) Counts(e *Event) Counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts(e)
+}
+
+func (c *Core) counts(e *Event) Counts {
+	n := Counts{Read: e.read, Unwound: uint64(e.unwound), Active: uint64(e.active)}
+	if c.t.Ring() == nil {
+		return n
+	}
+	for _, id := range []int{e.ID, e.tail} {
+		if id < 0 {
+			continue
+		}
+		s := c.t.Ring().Sum(id)
+		n.Hits += s.Hits
+		n.Lost += s.Lost
+		n.Missed += s.Missed
+		n.Unwound += s.Unwound
+	}
+	n.Hits += n.Read + n.Lost
+	return n
+}
+
+// Close disarms every event, reads what is left and takes everything out of the target.
+// f gets the records, as in Poll; it may be nil.
+func (c *Core) Close(f func(*trace.Hit)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f == nil {
+		f = func(*trace.Hit) {}
+	}
+	var live []*Event
+	for _, e := range c.events {
+		if e != nil && !e.ended {
+			live = append(live, e)
+		}
+	}
+	err := c.remove(live)
+	err = errors.Join(err, c.classify())
+	c.drain(f)
+	return errors.Join(err, c.t.Close())
+}
+
+// classify asks which of the instances that are left are calls in progress.
+func (c *Core) classify() error {
+	active, unwound, err := c.t.Instances()
+	for _, e := range c.events {
+		if e != nil {
+			e.active, e.unwound = active[e.ID], unwound[e.ID]
+		}
+	}
+	return err
+}

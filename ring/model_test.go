@@ -1,0 +1,90 @@
+package ring
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestModel lets spin search every state of the protocols in model/, and every state of
+// the same with one mistake until the mistake shows. protocol.go says what is modelled.
+func TestModel(t *testing.T) {
+	for _, tool := range []string{"spin", "gcc"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Fatalf("%s is needed to check the protocols: install Debian's package %s", tool, tool)
+		}
+	}
+	for _, c := range []struct {
+		model   string
+		defines string
+		holds   bool
+	}{
+		{"rseq", "", true},
+		{"rseq", "PUBLISH_FIRST", false},
+		{"rseq", "NO_RESTART", false},
+		{"rseq", "TAIL_EARLY", false},
+		{"rseq", "LOSS_SILENT", false},
+		{"locked", "", true},
+		{"locked", "NO_HANDLER RUNS=3", true},
+		{"locked", "COMMIT_FIRST", false},
+		{"locked", "ZERO_LATE", false},
+		{"locked", "UNLOCKED", false},
+		{"locked", "REAP_BLIND", false},
+		{"locked", "COUNT_HOLE", false},
+	} {
+		t.Run(c.model+" "+c.defines, func(t *testing.T) {
+			t.Parallel()
+			checkModel(t, c.model, strings.Fields(c.defines), c.holds)
+		})
+	}
+}
+
+var panErrors = regexp.MustCompile(`errors: (\d+)`)
+
+// checkModel makes a verifier of the model, runs it, and compares whether it finds an
+// error. A search that was cut short proves nothing and fails.
+func checkModel(t *testing.T, model string, defines []string, holds bool) {
+	source, err := filepath.Abs(filepath.Join("model", model+".pml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	run := func(name string, args ...string) string {
+		cmd := exec.Command(name, args...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		}
+		return string(out)
+	}
+	args := []string{"-a"}
+	for _, d := range defines {
+		args = append(args, "-D"+d)
+	}
+	run("spin", append(args, source)...)
+	run("gcc", "-w", "-O2", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=4096", "-o", "pan", "pan.c")
+	out := run("./pan", "-m100000")
+	found := panErrors.FindStringSubmatch(out)
+	if found == nil || strings.Contains(out, "max search depth too small") || strings.Contains(out, "Search not completed") && holds {
+		t.Fatalf("the search is not complete:\n%s", out)
+	}
+	if (found[1] == "0") == holds {
+		return
+	}
+	if !holds {
+		t.Fatalf("the mistake was not found:\n%s", out)
+	}
+	t.Fatalf("the protocol does not hold:\n%s\n%s", out, run("spin", append(trail(defines), source)...))
+}
+
+// trail are the arguments to print how an error comes about.
+func trail(defines []string) []string {
+	args := []string{"-t", "-p", "-g"}
+	for _, d := range defines {
+		args = append(args, "-D"+d)
+	}
+	return args
+}

@@ -1,0 +1,224 @@
+package symbol
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const goSource = `package main
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"runtime"
+	"strings"
+)
+
+type Server struct{ n int }
+
+//go:noinline
+func (s *Server) Handle(x int) int { s.n += x; return s.n }
+
+type Shape interface{ Area() int }
+
+type Square int
+
+//go:noinline
+func (q Square) Area() int { return int(q * q) }
+
+var shapes []Shape
+
+//go:noinline
+func Sum[T int | float64 | string](v []T) (s T) {
+	for _, x := range v {
+		s += x
+	}
+	return
+}
+
+//go:noinline
+func probe(x int) int { f := func(y int) int { return x + y + len(os.Args) }; return apply(f) }
+
+//go:noinline
+func apply(f func(int) int) int { return f(2) }
+
+func main() {
+	var sh Shape = Square(len(os.Args))
+	shapes = append(shapes, new(Square), sh)
+	s := &Server{}
+	fmt.Println(s.Handle(1), probe(2), shapes[0].Area()+shapes[len(os.Args)].Area(), Sum([]int{1}), Sum([]float64{2}), Sum([]string{"a"}), cgo(3))
+	maps, _ := os.ReadFile("/proc/self/maps")
+	exe, _ := os.Executable()
+	at := strings.Index(string(maps), exe)
+	line := maps[:at][strings.LastIndexByte(string(maps[:at]), '\n')+1:]
+	base, _, _ := strings.Cut(string(line), "-")
+	fmt.Printf("base %s\n", base)
+	for _, f := range []any{probe, apply, (*Server).Handle, Square.Area} {
+		fn := runtime.FuncForPC(reflect.ValueOf(f).Pointer())
+		fmt.Printf("func %x %s\n", fn.Entry(), fn.Name())
+	}
+}
+`
+
+const (
+	pureGo = goSource + "func cgo(x int) int { return x }\n"
+	withC  = "package main\n\n// int twice(int x) { return 2 * x; }\nimport \"C\"\n" +
+		"func cgo(x int) int { return int(C.twice(C.int(x))) }\n"
+)
+
+// goBuilds are the forms in which a Go program comes.
+var goBuilds = map[string][]string{
+	"plain":    {},
+	"sw":       {"-ldflags=-s -w"},
+	"pie":      {"-buildmode=pie"},
+	"pie_sw":   {"-buildmode=pie", "-ldflags=-s -w"},
+	"external": {"-ldflags=-linkmode=external"},
+	"ext_sw":   {"-ldflags=-linkmode=external -s -w"},
+	"ext_pie":  {"-buildmode=pie", "-ldflags=-linkmode=external -s -w"},
+	"static":   {"-ldflags=-linkmode=external -extldflags=-static"},
+}
+
+func buildGoForm(t testing.TB, form string) string {
+	src := pureGo
+	if strings.HasPrefix(form, "ext") || form == "static" {
+		src = strings.Replace(withC, "func cgo", goImports(goSource)+"func cgo", 1)
+	}
+	return build(t, "go", src, goBuilds[form]...)
+}
+
+// goImports is a Go source without its package clause.
+func goImports(src string) string { return strings.TrimPrefix(src, "package main\n") }
+
+// TestGoEntries runs the programs, which print where some of their functions are.
+func TestGoEntries(t *testing.T) {
+	for form := range goBuilds {
+		t.Run(form, func(t *testing.T) {
+			path := buildGoForm(t, form)
+			for name, p := range map[string]string{"whole": path, "no sections": sstrip(t, path)} {
+				im := open(t, path, noDebug)
+				if name != "whole" {
+					im = open(t, p, noDebug)
+				}
+				if v := im.GoVersion(); !im.IsGo() || !strings.HasPrefix(v, "go1.") {
+					t.Errorf("%s: Go program %v, version %q", name, im.IsGo(), v)
+				}
+				compareEntries(t, im, path)
+			}
+		})
+	}
+}
+
+func compareEntries(t *testing.T, im *Image, path string) {
+	t.Helper()
+	out, err := exec.Command(path).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bias, n := uint64(0), 0
+	for line := range strings.Lines(string(out)) {
+		p := strings.Fields(line)
+		switch p[0] {
+		case "base":
+			if im.Type() == TypeDyn {
+				bias = hexNum(t, p[1]) - im.Segments()[0].Vaddr&^0xfff
+			}
+		case "func":
+			fn, err := im.Lookup(p[2])
+			if err != nil || len(fn) != 1 || fn[0].Addr+bias != hexNum(t, p[1]) || fn[0].Lang != LangGo {
+				t.Errorf("Lookup(%q) = %v, %v, the program says 0x%s, bias 0x%x", p[2], fn, err, p[1], bias)
+			}
+			n++
+		}
+	}
+	if n != 4 {
+		t.Errorf("%d functions compared", n)
+	}
+}
+
+// TestGoBounds compares the functions of a stripped program with those go tool nm lists
+// for the same program before it was stripped.
+func TestGoBounds(t *testing.T) {
+	for _, form := range []string{"plain", "pie", "external", "static"} {
+		t.Run(form, func(t *testing.T) {
+			path := buildGoForm(t, form)
+			stripped := open(t, objcopy(t, path, ".stripped", "--strip-all"), noDebug)
+			n, inexact := 0, 0
+			for line := range strings.Lines(run(t, "go", "tool", "nm", "-size", "-type", path)) {
+				var addr, size uint64
+				var kind string
+				if _, err := fmt.Sscanf(line, "%x %d %s", &addr, &size, &kind); err != nil || strings.ToLower(kind) != "t" || size == 0 {
+					continue
+				}
+				name := nmName(line)
+				if g := stripped.table().goTab; !g.text.Contains(addr) || boundaryName(name) {
+					continue
+				}
+				fn, off, ok := stripped.At(addr)
+				if !ok || off != 0 {
+					t.Errorf("%s at 0x%x: %v+%d", name, addr, fn, off)
+					continue
+				}
+				name = strings.TrimSuffix(name, ".abi0")
+				if withoutTypeArgs(strings.ReplaceAll(fn.Name, "·", ".")) != withoutTypeArgs(name) {
+					t.Errorf("0x%x is %q, go tool nm says %q", addr, fn.Name, name)
+				}
+				if fn.Size != size {
+					inexact++
+					t.Logf("%s: %d bytes, go tool nm says %d, asm %v", name, fn.Size, size, fn.Asm)
+				}
+				n++
+			}
+			if n < 1000 || inexact > n/100 {
+				t.Errorf("%d functions compared, %d sizes differ", n, inexact)
+			}
+		})
+	}
+}
+
+// nmName is the fourth field of a line, which may hold blanks.
+func nmName(line string) string {
+	for range 3 {
+		_, line, _ = strings.Cut(strings.TrimLeft(line, " "), " ")
+	}
+	return strings.TrimSpace(line)
+}
+
+func TestGoFacts(t *testing.T) {
+	whole := open(t, buildGoForm(t, "plain"), noDebug)
+	stripped := open(t, buildGoForm(t, "sw"), noDebug)
+	for _, f := range whole.Funcs() {
+		if !f.ABI0 {
+			continue
+		}
+		if f2, _, _ := stripped.At(f.Addr); f2 == nil || !f2.ABI0 && !f2.Asm {
+			t.Errorf("%q: neither known as ABI0 nor as assembly without the symbol table", f)
+		}
+	}
+	for _, im := range []*Image{whole, stripped} {
+		if f := one(t, im, "main.(*Server).Handle"); f.Wrapper || f.ABI0 || f.Asm {
+			t.Errorf("%+v", f)
+		}
+		if f := one(t, im, "main.(*Square).Area"); !f.Wrapper {
+			t.Errorf("%+v, want a wrapper", f)
+		}
+		if f := one(t, im, "internal/bytealg.Count"); f.Wrapper || !f.Asm {
+			t.Errorf("%+v, want the assembly function", f)
+		}
+		if f := one(t, im, "main.probe.func1"); f.Lang != LangGo {
+			t.Errorf("%+v", f)
+		}
+		if f := one(t, im, "reflect.callMethod"); f.Wrapper || f.ABI0 || f.Size < 100 {
+			t.Errorf("%+v, want the function, not its ABI wrapper", f)
+		}
+		fns, err := im.Lookup("main.Sum")
+		if err == nil || len(fns) != 3 {
+			t.Errorf("Lookup(main.Sum) = %v, %v, want three instances", fns, err)
+		}
+		if fns := im.Glob("main.(?Server).*"); len(fns) != 1 {
+			t.Errorf("Glob gives %v", fns)
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package process
+
+import (
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Every register is as it was after a thread has made calls for us, in user mode and
+// between system calls.
+func TestCallLeavesAllRegisters(t *testing.T) {
+	r := run(t, build(t, "hold"))
+	p := r.open()
+	for range 100 {
+		s := stop(t, p)
+		injectEach(t, s)
+		release(t, s)
+		r.fine()
+	}
+	untouched(t, p)
+}
+
+func TestCallMapsProtectsAndUnmaps(t *testing.T) {
+	r := run(t, build(t, "live"), "2")
+	p := r.open()
+	s := stop(t, p)
+	defer s.Release()
+	maps, err := p.Maps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := codeOf(t, p, maps)
+	const size = 5 * PageSize
+	want, err := FindGap(maps, code.Start, code.End, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := s.Mmap(want, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED_NOREPLACE, -1, 0)
+	if err != nil || at != want {
+		t.Fatalf("mmap at %#x gave %#x, %v", want, at, err)
+	}
+	if err := s.Mprotect(at+PageSize, PageSize, unix.PROT_READ); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.WriteMem(at+PageSize-1, []byte("through a read-only page too")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Munmap(at, size); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ReadMem(at, make([]byte, 1)); !errors.Is(err, ErrFault) || !errors.Is(err, unix.EFAULT) {
+		t.Fatalf("read of unmapped memory: %v", err)
+	}
+	if _, err := s.Mmap(want+1, size, 0, unix.MAP_FIXED|unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("mmap at an odd address: %v, want EINVAL", err)
+	}
+}
+
+// codeOf gives the mapping of the program's own code.
+func codeOf(t *testing.T, p *Proc, maps []Map) Map {
+	t.Helper()
+	for _, m := range maps {
+		if m.Perm&PermExec != 0 && m.Inode == p.Image().Exe.Inode {
+			return m
+		}
+	}
+	t.Fatalf("no code of the program in %v", maps)
+	return Map{}
+}
+
+// Scratch memory of our own takes the frames once it is there.
+func TestCallWithScratch(t *testing.T) {
+	r := run(t, build(t, "hold"))
+	p := r.open()
+	s := stop(t, p)
+	at, err := s.Mmap(0, 64<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetScratch(Range{at, at + 64<<10})
+	injectEach(t, s)
+	if p.zero(at, 64<<10) {
+		t.Error("no frame has been in the scratch memory")
+	}
+	release(t, s)
+	r.fine()
+}
+
+func TestMemfdIsSharedAndClosed(t *testing.T) {
+	r := run(t, build(t, "live"), "2")
+	p := r.open()
+	s := stop(t, p)
+	defer s.Release()
+	fd, err := s.MemfdCreate("kprobes-test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := p.OpenFD(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("hello"); err != nil {
+		t.Fatal(err)
+	}
+	at, err := s.Mmap(0, PageSize, unix.PROT_READ, unix.MAP_SHARED, fd, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CloseFD(fd); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 5)
+	if err := p.ReadMem(at, b); err != nil || string(b) != "hello" {
+		t.Fatalf("%q, %v", b, err)
+	}
+	if _, err := p.OpenFD(fd); err == nil {
+		t.Error("the descriptor is still open in the target")
+	}
+	if err := p.WriteMem(at, []byte("x")); !errors.Is(err, ErrFault) {
+		t.Errorf("write to a read-only shared mapping: %v", err)
+	}
+}
+
+func TestDispositions(t *testing.T) {
+	const ( // flags of sigaction(2), asm/signal.h of x86
+		siginfo  = 0x4
+		restorer = 0x04000000
+		onStack  = 0x08000000
+		restart  = 0x10000000
+		noDefer  = 0x40000000
+	)
+	r := run(t, build(t, "actions"))
+	p := r.open()
+	s := stop(t, p)
+	got, err := s.Dispositions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sig, want := range map[int]Sigaction{
+		int(unix.SIGUSR1): {Flags: siginfo | onStack | restorer, Mask: 1<<(unix.SIGUSR2-1) | 1<<(unix.SIGTRAP-1)},
+		int(unix.SIGALRM): {Flags: restart | restorer},
+		64:                {Flags: noDefer | restorer, Mask: ^uint64(1<<(unix.SIGKILL-1) | 1<<(unix.SIGSTOP-1) | 3<<31)},
+		int(unix.SIGPIPE): {Handler: SigIgnore},
+		int(unix.SIGTERM): {},
+	} {
+		a := got[sig]
+		if want.Flags != 0 && (a.Handler == 0 || a.Restorer == 0) {
+			t.Errorf("signal %d has no handler: %+v", sig, a)
+		}
+		if want.Flags != 0 {
+			a.Handler, a.Restorer = 0, 0
+		}
+		if a != want {
+			t.Errorf("signal %d: %+v, want %+v", sig, a, want)
+		}
+	}
+	before := got[unix.SIGUSR1]
+	if err := s.SetSigaction(int(unix.SIGUSR1), Sigaction{Handler: SigIgnore}); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := s.Sigaction(int(unix.SIGUSR1)); err != nil || a.Handler != SigIgnore {
+		t.Errorf("after it was set: %+v, %v", a, err)
+	}
+	if err := s.SetSigaction(int(unix.SIGUSR1), before); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := s.Sigaction(int(unix.SIGUSR1)); err != nil || a != before {
+		t.Errorf("after it was put back: %+v, %v, want %+v", a, err, before)
+	}
+	if _, err := s.Sigaction(99); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("signal 99: %v, want EINVAL", err)
+	}
+	release(t, s)
+	r.fine()
+}
+
+// A call that the target's own filter would punish is not made.
+func TestSeccomp(t *testing.T) {
+	prog := build(t, "actions")
+	for _, c := range []struct {
+		mode string
+		ok   bool
+	}{{"allow", true}, {"log", true}, {"kill", false}, {"trap", false}, {"errno", false}, {"nosigreturn", false}, {"argument", false}, {"strict", false}} {
+		t.Run(c.mode, func(t *testing.T) {
+			r := run(t, prog, c.mode)
+			p := r.open()
+			s := stop(t, p)
+			at, err := s.Mmap(0, PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+			if c.ok && err != nil || !c.ok && !errors.Is(err, ErrSeccomp) {
+				t.Errorf("mmap: %#x, %v", at, err)
+			}
+			release(t, s)
+			r.fine()
+			untouched(t, p)
+		})
+	}
+}
+
+// Go's stacks are never written to: its threads make calls all the same, and the garbage
+// collector, which looks at all of them, finds nothing.
+func TestCallInGoUnderGC(t *testing.T) {
+	for _, flags := range [][]string{{}, {"-buildmode=pie"}} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "gogc")
+			cmd := exec.Command("go", append(append([]string{"build", "-o", out}, flags...), "../../internal/testprog/process/gogc.go")...)
+			cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+			if b, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, b)
+			}
+			r := run(t, out)
+			p := r.open()
+			for i := range 100 {
+				s := stop(t, p)
+				if i%4 == 0 {
+					injectEach(t, s)
+				}
+				at, err := s.Mmap(0, PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := s.Munmap(at, PageSize); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.Dispositions(); err != nil {
+					t.Fatal(err)
+				}
+				release(t, s)
+				if i%20 == 0 {
+					r.fine()
+				}
+			}
+			r.fine()
+			untouched(t, p)
+		})
+	}
+}

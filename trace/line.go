@@ -1,0 +1,138 @@
+// Package trace makes text of records: the lines of ftrace's trace file and JSON, and
+// sums of what was traced.
+package trace
+
+import (
+	"fmt"
+
+	"kprobes.dev/kprobes/fetch"
+)
+
+// Event is what the printing of an event's records needs to know of it.
+type Event struct {
+	Group, Name string
+	Return      bool
+	Addr        uint64 // run-time address of the probe point; of the function, for Return
+	Prog        *fetch.Program
+	ArgsOff     int // offset of the arguments in a record, in bytes
+}
+
+// Hit is one record.
+type Hit struct {
+	Event   *Event
+	Nanos   uint64 // CLOCK_MONOTONIC
+	CPU     int
+	TID     int
+	GoID    uint64 // of a Go program: the goroutine, 0 on a thread's own stack
+	Caller  uint64 // Return: where the function returns to
+	Unknown bool   // Return: the function went on in another one, its value is not known here
+	Rec     []byte // the whole record; valid while the function that was given the Hit runs
+}
+
+// Namer finds the names that lines show.
+type Namer interface {
+	// Symbol finds the symbol at an address.
+	Symbol(addr uint64) (fetch.Sym, bool)
+	// Comm gives the name of a thread, without control bytes.
+	Comm(tid int) string
+}
+
+// Printer writes hits as text. It is not safe for use by several goroutines.
+type Printer struct {
+	Names Namer
+
+	values []fetch.Value
+}
+
+// Header is the head of a trace file (kernel/trace/trace.c, Linux 6.18): entries in the
+// buffer and written are the same here, and the number of CPUs.
+func Header(entries uint64, cpus int) string {
+	return fmt.Sprintf(`# tracer: nop
+#
+# entries-in-buffer/entries-written: %d/%d   #P:%d
+#
+#                                _-----=> irqs-off/BH-disabled
+#                               / _----=> need-resched
+#                              | / _---=> hardirq/softirq
+#                              || / _--=> preempt-depth
+#                              ||| / _-=> migrate-disable
+#                              |||| /     delay
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+#              | |         |   |||||     |         |
+`, entries, entries, cpus)
+}
+
+// Text appends a hit as a line of ftrace's trace file (G46), with its newline. The five
+// flags are dots: a user program has neither interrupts nor preemption to disable. A
+// record whose arguments are damaged says so in their place.
+func (p *Printer) Text(dst []byte, h *Hit) []byte {
+	dst = fmt.Appendf(dst, "%16s-%-7d [%03d] ..... %5d.%06d: %s: (", p.Names.Comm(h.TID), h.TID, h.CPU,
+		h.Nanos/1e9, h.Nanos%1e9/1000, h.Event.Name)
+	if h.Event.Return {
+		dst = fetch.AppendSym(dst, h.Caller, p.Names.Symbol)
+		dst = append(dst, " <- "...)
+		dst = p.function(dst, h.Event.Addr)
+	} else {
+		dst = fetch.AppendSym(dst, h.Event.Addr, p.Names.Symbol)
+	}
+	dst = append(dst, ')')
+	vs, err := p.decode(h)
+	if err != nil {
+		dst = append(dst, " ("...)
+		dst = append(append(dst, err.Error()...), ')')
+	} else {
+		dst = fetch.AppendValues(dst, vs, p.Names.Symbol)
+	}
+	return append(dst, '\n')
+}
+
+// function appends the name of a function.
+func (p *Printer) function(dst []byte, addr uint64) []byte {
+	if s, ok := p.Names.Symbol(addr); ok {
+		return append(dst, s.Name...)
+	}
+	return fetch.AppendSym(dst, addr, nil)
+}
+
+func (p *Printer) decode(h *Hit) ([]fetch.Value, error) {
+	if h.Event.Prog == nil {
+		return nil, nil
+	}
+	var err error
+	p.values, err = h.Event.Prog.DecodeInto(p.values[:0], h.Rec, h.Event.ArgsOff, p.Names.Comm(h.TID))
+	return p.values, err
+}
+
+// JSON appends a hit as one line of JSON: time (seconds, CLOCK_MONOTONIC), event, comm,
+// pid (the thread's id, as ftrace calls it), cpu, goid, at, caller, args.
+func (p *Printer) JSON(dst []byte, h *Hit) []byte {
+	dst = fmt.Appendf(dst, `{"time":%d.%09d,"event":`, h.Nanos/1e9, h.Nanos%1e9)
+	dst = fetch.AppendJSONString(dst, []byte(h.Event.Group+"/"+h.Event.Name))
+	dst = fetch.AppendJSONString(append(dst, `,"comm":`...), []byte(p.Names.Comm(h.TID)))
+	dst = fmt.Appendf(dst, `,"pid":%d,"cpu":%d`, h.TID, h.CPU)
+	if h.GoID != 0 {
+		dst = fmt.Appendf(dst, `,"goid":%d`, h.GoID)
+	}
+	dst = append(dst, `,"at":`...)
+	if h.Event.Return {
+		dst = fetch.AppendJSONString(dst, p.function(nil, h.Event.Addr))
+		dst = append(dst, `,"caller":`...)
+		dst = fetch.AppendJSONString(dst, fetch.AppendSym(nil, h.Caller, p.Names.Symbol))
+	} else {
+		dst = fetch.AppendJSONString(dst, fetch.AppendSym(nil, h.Event.Addr, p.Names.Symbol))
+	}
+	vs, err := p.decode(h)
+	if err != nil {
+		dst = fetch.AppendJSONString(append(dst, `,"error":`...), []byte(err.Error()))
+		return append(dst, "}\n"...)
+	}
+	dst = append(dst, `,"args":{`...)
+	for i := range vs {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = fetch.AppendJSONString(dst, []byte(vs[i].Arg.Name))
+		dst = vs[i].AppendJSON(append(dst, ':'), p.Names.Symbol)
+	}
+	return append(dst, "}}\n"...)
+}
