@@ -147,6 +147,10 @@ type Writer struct {
 	TID    ThreadID
 	TIDOff int32
 
+	// CheckLoads: a thread may have the signals of a fault blocked, so every load of
+	// an argument asks the kernel first whether its memory is there.
+	CheckLoads bool
+
 	RDPID bool       // the CPU has rdpid
 	Go    *GoRuntime // nil if the program is not a Go program
 }

@@ -224,7 +224,7 @@ func (p *exprParser) inner(e *Expr, in text) error {
 		return p.refuse(NoBTFArg, in.pos, "names need debug info; use $argN, %REG or @SYMBOL")
 	}
 	if p.ops++; p.ops >= maxOps {
-		return p.refuse(TooManyOps, in.pos, "an argument has 13 dereferences at most, one more without @")
+		return p.refuse(TooManyOps, in.pos, "the kernel takes 13 dereferences, one less of @SYM, of an array and of bits")
 	}
 	e.Sub = sub
 	return nil
@@ -287,7 +287,7 @@ func (p *exprParser) checkOps(a *Arg, pos int) error {
 		p.ops++
 	}
 	if p.ops >= maxOps {
-		return p.refuse(TooManyOps, pos, "an argument has 13 dereferences at most, one more without @")
+		return p.refuse(TooManyOps, pos, "the kernel takes 13 dereferences, one less of @SYM, of an array and of bits")
 	}
 	return nil
 }

@@ -78,7 +78,8 @@ func parsePlace(w text) (p Place, bad *errPlace) {
 	}
 	if i := w.lastIndex("%"); i >= 0 && w.s[i:] == returnSuffix {
 		p.Return, w = true, w.until(i)
-	} else if i := suffix(w); i >= 0 {
+	}
+	if i := suffix(w); i >= 0 {
 		return p, &errPlace{BadAddrSuffix, i, "the only suffix is %return"}
 	}
 	if v, ok := parseUint(w.s); ok {
@@ -102,13 +103,14 @@ func parsePlace(w text) (p Place, bad *errPlace) {
 	return p, bad
 }
 
-// suffix finds a % that is not part of a C++ operator.
+// suffix finds a % that is not part of a C++ operator; -1 if there is none.
 func suffix(w text) int {
-	i := w.index("%")
-	if i >= 0 && strings.HasSuffix(w.s[:i], "operator") {
-		return -1
+	for i := range len(w.s) {
+		if w.s[i] == '%' && !w.in[i] && !strings.HasSuffix(w.s[:i], "operator") {
+			return i
+		}
 	}
-	return i
+	return -1
 }
 
 // number takes LEFT:NUMBER.
@@ -170,7 +172,9 @@ func (p *Place) symbol(t text, at int) *errPlace {
 	if p.Symbol == "" {
 		return &errPlace{BadProbeAddr, at, "the quotes are empty"}
 	}
-	p.Glob = isGlob(name)
+	if p.Glob = isGlob(name); p.Glob && (name.quoted() || name.colon() >= 0) {
+		return &errPlace{BadProbeAddr, at, "a pattern holds neither quotes nor a second colon"}
+	}
 	return nil
 }
 

@@ -49,13 +49,15 @@ type Clock struct {
 	sample  func() (anchor, error)
 	now     func() uint64
 	anchors []anchor
-	rate    float64 // nanoseconds per tick beyond the last anchor
 	high    anchor  // the latest tick beyond the last anchor that was converted
 	limit   uint64  // a tick known to have passed
 }
 
-// anchor is a moment in ticks and in nanoseconds.
-type anchor struct{ tick, ns uint64 }
+// anchor is a moment in ticks and in nanoseconds, and the rate after it.
+type anchor struct {
+	tick, ns uint64
+	rate     float64 // nanoseconds per tick, up to the next anchor
+}
 
 // NewClock measures a source for two milliseconds. Which source records carry is the
 // choice of whoever generates the code; DetectSource says which to take.
@@ -84,6 +86,7 @@ func (c *Clock) start(wait func()) error {
 		return fmt.Errorf("ring: %s clock stands still or goes back: %d to %d ticks in %d ns: take the monotonic source: %w",
 			c.source, first.tick, second.tick, second.ns-first.ns, unix.ENOTSUP)
 	}
+	first.rate = rate(first, second)
 	c.anchors = []anchor{first, second}
 	c.limit = second.tick
 	c.setRate()
@@ -101,14 +104,14 @@ func (c *Clock) Ticks(d time.Duration) uint64 {
 	if d <= 0 {
 		return 0
 	}
-	return uint64(float64(d) / c.rate)
+	return uint64(float64(d) / c.last().rate)
 }
 
 // Sync measures again if the last time is long enough ago (100 ms, less in the
 // beginning). Call it about as often as Poll.
 func (c *Clock) Sync() error {
 	last := c.last()
-	age := float64(c.now()-last.tick) * c.rate
+	age := float64(c.now()-last.tick) * last.rate
 	if settled := last.ns - c.anchors[0].ns; age < float64(min(uint64(syncInterval), settled)) {
 		return nil
 	}
@@ -131,6 +134,7 @@ func (c *Clock) add(a anchor) {
 		return
 	}
 	a.ns = max(a.ns, last.ns)
+	c.anchors[len(c.anchors)-1].rate = rate(last, a)
 	c.anchors = append(c.anchors, a)
 	c.limit = max(c.limit, a.tick)
 	if len(c.anchors) > maxAnchors {
@@ -148,7 +152,7 @@ func (c *Clock) setRate() {
 	for i > 0 && last.ns-c.anchors[i].ns < slopeSpan {
 		i--
 	}
-	c.rate = rate(c.anchors[i], last)
+	c.anchors[len(c.anchors)-1].rate = rate(c.anchors[i], last)
 }
 
 func rate(a, b anchor) float64 { return float64(b.ns-a.ns) / float64(b.tick-a.tick) }
@@ -162,18 +166,18 @@ func (c *Clock) Nanos(tick uint64) uint64 {
 		return c.beyond(last, tick)
 	case tick < c.anchors[0].tick:
 		first := c.anchors[0]
-		return first.ns - min(first.ns, scale(first.tick-tick, rate(first, c.anchors[1])))
+		return first.ns - min(first.ns, scale(first.tick-tick, first.rate))
 	}
 	i := len(c.anchors) - 2
 	if tick < c.anchors[i].tick {
 		i = sort.Search(i, func(i int) bool { return c.anchors[i].tick > tick }) - 1
 	}
 	a, b := c.anchors[i], c.anchors[i+1]
-	return min(b.ns, a.ns+scale(tick-a.tick, rate(a, b)))
+	return min(b.ns, a.ns+scale(tick-a.tick, a.rate))
 }
 
 func (c *Clock) beyond(last anchor, tick uint64) uint64 {
-	ns := last.ns + scale(tick-last.tick, c.rate)
+	ns := last.ns + scale(tick-last.tick, last.rate)
 	if tick <= c.high.tick {
 		return ns
 	}
@@ -181,7 +185,7 @@ func (c *Clock) beyond(last anchor, tick uint64) uint64 {
 		c.limit = c.now()
 	}
 	if tick <= c.limit {
-		c.high = anchor{tick, ns}
+		c.high = anchor{tick: tick, ns: ns, rate: last.rate}
 	}
 	return ns
 }
@@ -201,7 +205,7 @@ func samplePair() (anchor, error) {
 			return best, fmt.Errorf("ring: CLOCK_MONOTONIC: %w", err)
 		}
 		if w := Now() - before; w < width {
-			best, width = anchor{before + w/2, uint64(ts.Nano())}, w
+			best, width = anchor{tick: before + w/2, ns: uint64(ts.Nano())}, w
 		}
 	}
 	return best, nil
@@ -212,7 +216,7 @@ func sampleMonotonic() (anchor, error) {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		return anchor{}, fmt.Errorf("ring: CLOCK_MONOTONIC: %w", err)
 	}
-	return anchor{uint64(ts.Nano()), uint64(ts.Nano())}, nil
+	return anchor{tick: uint64(ts.Nano()), ns: uint64(ts.Nano())}, nil
 }
 
 func monotonic() uint64 {

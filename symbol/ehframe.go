@@ -245,7 +245,7 @@ func (ci *cie) augmentation(c *cursor, aug string) {
 // movesCFA reports whether the call frame instructions set the CFA or a saved register
 // before they advance the location: the code does not begin where a call arrives.
 func movesCFA(c *cursor) bool {
-	for c.pos < len(c.b) {
+	for !c.bad && c.pos < len(c.b) {
 		op := c.u8()
 		switch {
 		case op&0xc0 == 0x80: // DW_CFA_offset

@@ -178,14 +178,15 @@ func (fl *Flow) addPart(p Part) error {
 	return nil
 }
 
-// roots marks everything entered from outside and returns it.
+// roots marks where the function, and each of its parts, is entered, and returns that.
 func (fl *Flow) roots() []uint64 {
-	roots := slices.Clone(fl.fn.Entries)
-	for i := range fl.parts {
-		roots = append(roots, fl.parts[i].addr)
-	}
+	roots := append(slices.Clone(fl.fn.Entries), fl.fn.Addr)
 	for _, a := range roots {
 		fl.setMark(a, markTarget|markEntry)
+	}
+	for _, p := range fl.fn.Parts {
+		fl.setMark(p.Addr, markTarget)
+		roots = append(roots, p.Addr)
 	}
 	return roots
 }

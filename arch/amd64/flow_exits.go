@@ -3,6 +3,7 @@ package amd64
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrExitsUnknown says that a function may be left in ways that the analysis did not
@@ -66,6 +67,7 @@ func (fl *Flow) findExits() {
 			fl.unresolved = append(fl.unresolved, n.addr)
 		}
 	}
+	slices.Sort(fl.unresolved)
 	fl.reason = fl.whyUnknown()
 }
 

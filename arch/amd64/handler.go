@@ -25,7 +25,7 @@ const FaultEntrySize = 32
 type HandlerEnv struct {
 	Faults  uint64 // address of two words: address of the table, and its length in entries
 	Actions uint64 // saved dispositions: ActionSize bytes for each signal number
-	// ActionHandler is the offset of the saved handler's address in one of them.
+	// ActionHandler is the offset of a struct kernel_sigaction in one of them.
 	ActionSize, ActionHandler int32
 	// Resumes says that a handler of the program may return to the instruction that
 	// faulted. Go's never does, and must not find a foreign return address.
@@ -163,6 +163,12 @@ func (h *handlerCode) chain() {
 	h.oldHandler()
 	h.OpRI(OpCmp, 8, R8, 1)
 	h.Jcc(CondBE, dflt)
+	once := h.Label()
+	h.OpMI(OpCmp, 4, At(RCX, h.env.ActionHandler+8), 0) // SA_RESETHAND is the sign bit of the flags
+	h.Jcc(CondS, once)
+	h.JmpR(R8)
+	h.Bind(once) // the program's handler serves once: from now on the default does
+	h.MovMI(8, At(RCX, h.env.ActionHandler), 0)
 	h.JmpR(R8)
 	h.Bind(dflt)
 	h.byDefault()

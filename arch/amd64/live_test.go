@@ -11,7 +11,7 @@ func flowOf(t testing.TB, f Func, hex ...string) *Flow {
 	if f.Addr == 0 {
 		f.Addr = 0x1000
 	}
-	f.Code = slices.Concat(f.Code, unhex(t, hex...))
+	f.Code = slices.Concat(f.Code, hexBytes(t, hex...))
 	fl, err := Analyse(&f)
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,12 @@ func loads(a *fetch.Arg) bool { return len(a.Derefs) > 0 || a.Base.Kind == fetch
 // load emits dst = size bytes at m, zero-extended. If the load faults dst is 0 and
 // the code goes on at fault.
 func (f *frame) load(size int, dst Reg, m Mem, fault Label) {
+	f.check(size, m, fault)
+	f.plainLoad(size, dst, m, fault)
+}
+
+// plainLoad is load without the kernel's check.
+func (f *frame) plainLoad(size int, dst Reg, m Mem, fault Label) {
 	f.fixups = append(f.fixups, pendingFixup{at: f.Addr(), to: fault})
 	switch size {
 	case 1, 2:

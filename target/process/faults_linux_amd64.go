@@ -38,6 +38,9 @@ func (t *Target) learnFaults(s *Stopped) error {
 	if err != nil {
 		return err
 	}
+	if t.writer.CheckLoads, err = mayBlock(s, all); err != nil {
+		return err
+	}
 	for _, sig := range faultSignals {
 		t.faults.previous[sig] = all[sig]
 	}
@@ -141,9 +144,6 @@ func (f *faultTable) install(s *Stopped) error {
 	if f.resident != nil {
 		return nil
 	}
-	if err := f.checkMasks(s); err != nil {
-		return err
-	}
 	home := f.t.home.addr
 	h, err := f.build(amd64.HandlerEnv{
 		Faults: home + hdrFaults, Actions: home + hdrActions,
@@ -189,38 +189,39 @@ const (
 // replace sets the handler for one signal. What was there is saved in the home first.
 func (f *faultTable) replace(s *Stopped, sig unix.Signal, h *amd64.Handler) error {
 	old := f.previous[sig]
-	if old.Flags&actResethand != 0 {
-		return fmt.Errorf("signal %d of process %d resets itself when it is delivered: the program can not share it: %w", int(sig), f.t.p.PID(), unix.EOPNOTSUPP)
-	}
 	slot := f.t.home.addr + hdrActions + uint64(sig)*actionSize
 	b := binary.LittleEndian.AppendUint64(nil, 1)
 	b = append(b, old.bytes()...)
 	if err := f.t.p.WriteMem(slot, b); err != nil {
 		return err
 	}
-	now := Sigaction{Handler: h.Entry, Flags: old.Flags | actSiginfo | actRestorer, Restorer: old.Restorer, Mask: old.Mask}
+	now := Sigaction{Handler: h.Entry, Flags: old.Flags&^actResethand | actSiginfo | actRestorer, Restorer: old.Restorer, Mask: old.Mask}
 	if old.Handler <= 1 {
 		now.Flags, now.Restorer, now.Mask = actSiginfo|actOnstack|actRestorer, h.Return, 0
 	}
 	return s.SetSigaction(int(sig), now)
 }
 
-// checkMasks refuses where a thread blocks one of the signals: a fault there would kill
-// the process instead of reaching the handler.
-func (f *faultTable) checkMasks(s *Stopped) error {
+// mayBlock says whether a thread blocks the signals of a bad load, or a handler of the
+// program does while it runs: a fault there would kill the process instead of reaching
+// our handler. Precondition: the world is stopped.
+func mayBlock(s *Stopped, all *[Signals]Sigaction) (bool, error) {
+	const bad = 1<<(unix.SIGSEGV-1) | 1<<(unix.SIGBUS-1)
+	for _, a := range all {
+		if a.Handler > SigIgnore && a.Mask&bad != 0 {
+			return true, nil
+		}
+	}
 	for _, th := range s.Threads() {
 		m, err := th.SigMask()
 		if err != nil {
-			return err
+			return false, err
 		}
-		for _, sig := range []unix.Signal{unix.SIGSEGV, unix.SIGBUS} {
-			if m>>(sig-1)&1 != 0 {
-				return fmt.Errorf("thread %d blocks signal %d: a load of an argument that faults there would kill it; probe without dereferences: %w",
-					th.TID, int(sig), unix.EOPNOTSUPP)
-			}
+		if m&bad != 0 {
+			return true, nil
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // uninstall puts the program's dispositions back where ours still stand. Precondition:
@@ -231,10 +232,19 @@ func (f *faultTable) uninstall(s *Stopped) error {
 	}
 	var errs []error
 	for _, sig := range faultSignals {
-		errs = append(errs, restoreDisposition(s, sig, f.previous[sig], f.handler, uint64(f.room)))
+		old, err := savedDisposition(f.t.p, f.t.home.addr, sig)
+		errs = append(errs, err, restoreDisposition(s, sig, old, f.handler, uint64(f.room)))
 	}
 	f.resident = nil
 	return errors.Join(errs...)
+}
+
+// savedDisposition reads what the handler keeps of a disposition: one that served once
+// (SA_RESETHAND) has become the default since.
+func savedDisposition(p *Proc, home uint64, sig unix.Signal) (Sigaction, error) {
+	b := make([]byte, actionSize)
+	err := p.ReadMem(home+hdrActions+uint64(sig)*actionSize, b)
+	return sigactionOf(b[8:]), err
 }
 
 // restoreDisposition puts back a disposition if the present one is a handler in
