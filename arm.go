@@ -20,6 +20,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 			return evs, e.refused(err)
 		}
 		e.fn.events = append(e.fn.events, e)
+		e.fn.policy = arch.Policy{Force: o.Tactic, Traps: c.t.Traps()}
 		fns[e.fn] = true
 	}
 	var kept []*Event
@@ -59,7 +60,7 @@ func (c *Core) pool(e *Event) error {
 // serves says whether all points of an event can be covered beside the function's
 // other events.
 func (f *function) serves(e *Event) error {
-	_, refused := f.a.Plan(f.points())
+	_, refused := f.a.Plan(f.points(), f.policy)
 	for _, p := range e.points {
 		if err := refused[p]; err != nil {
 			return e.refused(fmt.Errorf("%s+0x%x: no tactic fits: %w", f.name, p-f.start, err))
@@ -131,7 +132,7 @@ func (c *Core) sites(f *function) ([]*target.Site, error) {
 	for _, ws := range work {
 		sort.SliceStable(ws, func(i, j int) bool { return ws[i].Event < ws[j].Event })
 	}
-	regions, refused := f.a.Plan(f.points())
+	regions, refused := f.a.Plan(f.points(), f.policy)
 	for at, err := range refused {
 		return nil, fmt.Errorf("%s+0x%x: %w", f.name, at-f.start, err)
 	}
@@ -144,9 +145,26 @@ func (c *Core) sites(f *function) ([]*target.Site, error) {
 		out = append(out, s)
 	}
 	for _, e := range f.events {
-		e.Tactic = regions[0].Tactic()
+		e.Tactic, e.Why = slowest(regions, e.points)
 	}
 	return out, nil
+}
+
+// slowest tells the slowest tactic among those of an event's points, and why.
+func slowest(regions []arch.Region, points []uint64) (t arch.Tactic, why error) {
+	for _, r := range regions {
+		if !slices.ContainsFunc(points, r.Holds) {
+			continue
+		}
+		if t == "" || rank(r.Tactic()) > rank(t) {
+			t, why = r.Tactic(), r.Why()
+		}
+	}
+	return t, why
+}
+
+func rank(t arch.Tactic) int {
+	return slices.Index([]arch.Tactic{arch.TacticJump, arch.TacticBoost, arch.TacticStep, arch.TacticUprobe}, t)
 }
 
 func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work) (*target.Site, error) {
@@ -165,7 +183,7 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work) (*t
 		c.t.FreeCode(addr, room)
 		return nil, err
 	}
-	s := &target.Site{Addr: r.Start(), Detour: d, Room: room}
+	s := &target.Site{Addr: r.Start(), Detour: d, Room: room, Trap: r.Tactic() != arch.TacticJump}
 	if s.Patch, err = f.a.Patch(r, addr); err == nil {
 		s.Orig, err = f.orig(s.Addr, len(s.Patch))
 	}

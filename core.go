@@ -64,6 +64,7 @@ type function struct {
 	orig   func(addr uint64, n int) ([]byte, error)
 	events []*Event
 	sites  []*target.Site
+	policy arch.Policy
 }
 
 // Open makes a registry for a target. The target is not touched before the first Add.
@@ -94,6 +95,8 @@ type AddOptions struct {
 	// Skip leaves out functions of a pattern that can not be probed; each is told
 	// to it with the reason. Nil: the first such function is an error.
 	Skip func(name string, why error)
+	// Tactic takes this tactic or none; "" means the best that is safe.
+	Tactic arch.Tactic
 }
 
 // ErrRegister wraps the reason why an event could not be registered; the errno that

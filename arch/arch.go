@@ -80,9 +80,9 @@ type Function interface {
 	// Exits lists the instructions that leave the function. The error says why
 	// they are not all known.
 	Exits() ([]Exit, error)
-	// Plan finds regions that cover the points. refused holds the points that no
-	// region covers, and why.
-	Plan(points []uint64) (regions []Region, refused map[uint64]error)
+	// Plan finds regions that cover the points, each by the best tactic that the policy
+	// allows. refused holds the points that no region covers, and why.
+	Plan(points []uint64, p Policy) (regions []Region, refused map[uint64]error)
 	// Detour generates the code for a region at addr.
 	Detour(addr uint64, r Region, work map[uint64][]Work, w *Writer) (*Detour, error)
 	// DetourSize is the most bytes that Detour will need.
@@ -97,9 +97,19 @@ type Region interface {
 	// Inner lists the addresses at which a thread that was stopped stands in the
 	// middle of the patch: it must be moved to the copy.
 	Inner() []uint64
-	// Points tells whether the region has an instruction at addr.
+	// Holds tells whether the region has an instruction at addr.
 	Holds(addr uint64) bool
 	Tactic() Tactic
+	// Why says why it is not a faster tactic; nil for the fastest.
+	Why() error
+}
+
+// Policy says which tactics may be taken.
+type Policy struct {
+	// Force takes this tactic for all points, or none; "": the best.
+	Force Tactic
+	// Traps is the reason why no breakpoint may stand in the address space; nil: it may.
+	Traps error
 }
 
 // Tactic is how a probe gets control.

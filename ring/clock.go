@@ -49,8 +49,8 @@ type Clock struct {
 	sample  func() (anchor, error)
 	now     func() uint64
 	anchors []anchor
-	high    anchor  // the latest tick beyond the last anchor that was converted
-	limit   uint64  // a tick known to have passed
+	high    anchor // the latest tick beyond the last anchor that was converted
+	limit   uint64 // a tick known to have passed
 }
 
 // anchor is a moment in ticks and in nanoseconds, and the rate after it.

@@ -157,7 +157,7 @@ func (l *loader) addGo(store []Func) []Func {
 	store = slices.Grow(store, len(t.funcs))
 	inner := t.wrapped()
 	for i := range t.funcs {
-		if g := &t.funcs[i]; !boundaryName(g.name) {
+		if g := &t.funcs[i]; !boundaryName(g.name) && l.im.InText(t.textStart+g.entry) {
 			store = append(store, l.goFunc(g, inner))
 		}
 	}

@@ -203,6 +203,9 @@ func (l *loader) loadPLT(dynNames func(uint32) string) {
 	stubs, err := l.im.elf.pltStubs(slots, l.resolverName())
 	l.problem(err)
 	for _, p := range stubs {
+		if !l.im.InText(p.addr) {
+			continue
+		}
 		l.syms = append(l.syms, rawSym{name: p.name, addr: p.addr, size: p.size, typ: elf.STT_FUNC, bind: elf.STB_GLOBAL, source: SourcePLT})
 	}
 }

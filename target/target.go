@@ -34,6 +34,9 @@ type Target interface {
 	// Pool gives a table for a return probe's instances, with n saved values; max
 	// is the most instances at once, 0 for the pool that the events share.
 	Pool(n int, max int) (*arch.Pool, error)
+	// Traps says why no breakpoint may stand in the address space; nil: it may. Known
+	// after Prepare.
+	Traps() error
 	// Commit makes a set of changes in one stop of the world: all of it or nothing.
 	Commit(c *Change) error
 	// Instances classifies the instances in the pools: per event those whose call
@@ -49,7 +52,8 @@ type Site struct {
 	Orig   []byte // what the program has there
 	Patch  []byte // what stands there while the site is armed
 	Detour *arch.Detour
-	Room   int // bytes that the detour's room takes
+	Room   int  // bytes that the detour's room takes
+	Trap   bool // the patch is a breakpoint
 }
 
 // Change is a set of sites to be put in and taken out together.

@@ -60,6 +60,9 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 				return nil, err
 			}
 		}
+		if r.Trap == arch.TacticStep {
+			e.singleStep()
+		}
 		pairs, err := Relocate(e.Asm, s.Inst, s.Code, s.Addr, nil)
 		if err != nil {
 			return nil, fmt.Errorf("instruction at 0x%x: %w", s.Addr, err)
@@ -79,6 +82,32 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 	}
 	return d, e.finish(d)
 }
+
+// singleStep emits a jump to what follows that makes the CPU trap after one instruction
+// of it: iretq loads the instruction pointer, the flags with TF set and the stack pointer
+// at once. The trap's handler takes TF away again.
+func (e *emitter) singleStep() {
+	const slots = 6 * 8
+	next := e.Label()
+	e.Lea(RSP, At(RSP, -redZone-slots))
+	e.MovMR(8, At(RSP, 40), RAX)
+	e.Pushfq()
+	e.Pop(RAX)
+	e.OpRI(OpOr, 4, RAX, flagTF)
+	e.MovMR(8, At(RSP, 16), RAX)
+	e.Lea(RAX, AtLabel(next, 0))
+	e.MovMR(8, At(RSP, 0), RAX)
+	e.MovMI(8, At(RSP, 8), userCS)
+	e.Lea(RAX, At(RSP, redZone+slots))
+	e.MovMR(8, At(RSP, 24), RAX)
+	e.MovMI(8, At(RSP, 32), userDS)
+	e.MovRM(8, RAX, At(RSP, 40))
+	e.Raw(0x48, 0xcf) // iretq
+	e.Bind(next)
+}
+
+// flagTF is the trap flag (SDM vol. 1, section 3.4.3).
+const flagTF = 1 << 8
 
 func (e *emitter) finish(d *arch.Detour) error {
 	code, err := e.Finish()

@@ -106,6 +106,7 @@ type Flow struct {
 	jumps  []*indirect
 	jumpAt map[int32]int // node to its place in jumps
 	bad    []badPlace
+	effort int // spent on indirect jumps
 
 	exits      []Exit
 	reason     error

@@ -148,7 +148,15 @@ func (fn *function) tailError(e Exit) error {
 func (r *Region) Start() uint64 { return r.Addr }
 
 // Tactic is how the region gets control.
-func (r *Region) Tactic() arch.Tactic { return arch.TacticJump }
+func (r *Region) Tactic() arch.Tactic {
+	if r.Trap != "" {
+		return r.Trap
+	}
+	return arch.TacticJump
+}
+
+// Why says why it is not a jump.
+func (r *Region) Why() error { return r.NotJump }
 
 // Inner lists the instructions that start inside the jump's bytes.
 func (r *Region) Inner() []uint64 {
@@ -161,8 +169,8 @@ func (r *Region) Inner() []uint64 {
 	return out
 }
 
-func (fn *function) Plan(points []uint64) ([]arch.Region, map[uint64]error) {
-	p := &Regions{Flow: fn.fl, After: padding(fn.f.After)}
+func (fn *function) Plan(points []uint64, policy arch.Policy) ([]arch.Region, map[uint64]error) {
+	p := &Regions{Flow: fn.fl, After: padding(fn.f.After), Policy: policy}
 	rs, refused := p.Plan(SortPoints(points))
 	out := make([]arch.Region, len(rs))
 	for i := range rs {
@@ -221,8 +229,14 @@ func (fn *function) DetourSize(r arch.Region, work map[uint64][]arch.Work, w *ar
 }
 
 func (fn *function) Patch(r arch.Region, detour uint64) ([]byte, error) {
+	if r.Tactic() != arch.TacticJump {
+		return []byte{opInt3}, nil
+	}
 	return JumpTo(r.Start(), detour)
 }
+
+// opInt3 is the breakpoint instruction.
+const opInt3 = 0xcc
 
 // JumpTo encodes jmp rel32 at an address.
 func JumpTo(at, target uint64) ([]byte, error) {

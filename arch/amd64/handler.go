@@ -21,8 +21,13 @@ type FaultEntry struct {
 // FaultEntrySize is the size of an entry in memory: Lo, Hi, To, Moved as a word.
 const FaultEntrySize = 32
 
+// TrapEntrySize is the size of an entry of the trap table: a breakpoint's address and that
+// of its detour.
+const TrapEntrySize = 16
+
 // HandlerEnv says where the handler finds its data.
 type HandlerEnv struct {
+	Traps   uint64 // address of two words: the table of TrapEntries, sorted, and its length
 	Faults  uint64 // address of two words: address of the table, and its length in entries
 	Actions uint64 // saved dispositions: ActionSize bytes for each signal number
 	// ActionHandler is the offset of a struct kernel_sigaction in one of them.
@@ -32,10 +37,71 @@ type HandlerEnv struct {
 	Resumes bool
 }
 
+// What the kernel says of a SIGTRAP (asm-generic/siginfo.h).
+const (
+	sigTrap   = 5
+	siKernel  = 0x80 // int3
+	trapTrace = 2    // a single step
+)
+
+// trap emits the handler of SIGTRAP: a breakpoint of ours goes on in its detour; one that
+// has been removed meanwhile is run anew; a single step of ours ends.
+func (h *handlerCode) trap() {
+	int3, step, none := h.Label(), h.Label(), h.Label()
+	h.MovRM(4, RAX, At(RSI, infoCode))
+	h.OpRI(OpCmp, 4, RAX, siKernel)
+	h.Jcc(CondE, int3)
+	h.OpRI(OpCmp, 4, RAX, trapTrace)
+	h.Jcc(CondE, step)
+	h.Bind(none)
+	h.chain()
+	h.Bind(step)
+	h.OpMI(OpAnd, 4, At(RDX, ucFlags), ^flagTF)
+	h.Ret()
+	h.Bind(int3)
+	h.breakpoint(none)
+}
+
+// breakpoint emits the search for the breakpoint that was hit.
+func (h *handlerCode) breakpoint(none Label) {
+	loop, upper, found, absent := h.Label(), h.Label(), h.Label(), h.Label()
+	h.MovRM(8, RAX, At(RDX, ucRIP))
+	h.OpRI(OpSub, 8, RAX, 1)
+	h.MovRI(R8, h.env.Traps)
+	h.MovRM(8, R9, At(R8, 0))
+	h.MovRM(8, RCX, At(R8, 8))
+	h.MovRI(R10, 0)
+	h.Bind(loop)
+	h.OpRR(OpCmp, 8, R10, RCX)
+	h.Jcc(CondAE, absent)
+	h.Lea(R11, AtIndex(R10, RCX, 1, 0))
+	h.ShiftRI(Shr, 8, R11, 1)
+	h.MovRR(8, R8, R11)
+	h.ShiftRI(Shl, 8, R8, 4)
+	h.OpRM(OpCmp, 8, RAX, AtIndex(R9, R8, 1, 0))
+	h.Jcc(CondE, found)
+	h.Jcc(CondB, upper)
+	h.Lea(R10, At(R11, 1))
+	h.Jmp(loop)
+	h.Bind(upper)
+	h.MovRR(8, RCX, R11)
+	h.Jmp(loop)
+	h.Bind(found)
+	h.MovRM(8, RAX, AtIndex(R9, R8, 1, 8))
+	h.MovMR(8, At(RDX, ucRIP), RAX)
+	h.Ret()
+	h.Bind(absent)
+	h.OpMI(OpCmp, 1, At(RAX, 0), opInt3)
+	h.Jcc(CondE, none)
+	h.MovMR(8, At(RDX, ucRIP), RAX)
+	h.Ret()
+}
+
 // Offsets in what the kernel gives to a handler: struct ucontext (asm/ucontext.h,
 // asm/sigcontext.h) and siginfo.
 const (
 	ucRIP    = 168
+	ucFlags  = 176
 	infoCode = 8
 )
 
@@ -51,7 +117,8 @@ const (
 // Handler is the code of the resident handler.
 type Handler struct {
 	Code   []byte
-	Entry  uint64 // what rt_sigaction is given
+	Entry  uint64 // what rt_sigaction is given for the signals of a fault
+	Trap   uint64 // what it is given for SIGTRAP
 	Return uint64 // sa_restorer for where the program had none
 }
 
@@ -62,11 +129,16 @@ func NewHandler(addr uint64, env HandlerEnv) (*Handler, error) {
 	entry := h.Here()
 	h.lookup()
 	h.chain()
+	if env.Resumes {
+		h.mapBack()
+	}
+	trap := h.Here()
+	h.trap()
 	code, err := h.Finish()
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{Code: code, Entry: h.LabelAddr(entry), Return: h.LabelAddr(restorer)}, nil
+	return &Handler{Code: code, Entry: h.LabelAddr(entry), Trap: h.LabelAddr(trap), Return: h.LabelAddr(restorer)}, nil
 }
 
 type handlerCode struct {
@@ -172,9 +244,6 @@ func (h *handlerCode) chain() {
 	h.JmpR(R8)
 	h.Bind(dflt)
 	h.byDefault()
-	if h.env.Resumes {
-		h.mapBack()
-	}
 }
 
 // byDefault emits the default action: the disposition is put back, and the fault
@@ -188,8 +257,10 @@ func (h *handlerCode) byDefault() {
 	h.MovRR(4, RBX, RDI)
 	h.MovRR(8, RBP, RSI)
 	h.MovRR(8, R12, R8)
-	h.OpMI(OpCmp, 4, At(RSI, infoCode), 0)
 	resend := h.Label()
+	h.OpRI(OpCmp, 4, RDI, sigTrap) // the instruction pointer is past it: it would not happen again
+	h.Jcc(CondE, resend)
+	h.OpMI(OpCmp, 4, At(RSI, infoCode), 0)
 	h.Jcc(CondLE, resend)
 	h.setDefault()
 	h.Jmp(out)

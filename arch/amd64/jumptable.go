@@ -11,6 +11,17 @@ const (
 	maxTableTargets = 1 << 19
 )
 
+// maxEffort bounds the resolution of all jumps of a function, in steps of a few
+// nanoseconds each: instructions looked at and table entries read. What is unresolved
+// then stays so. The greatest functions of gdb and of CPython take less than a tenth.
+const maxEffort = 1 << 23
+
+// spend takes n from what is left of the effort and says whether it was there.
+func (fl *Flow) spend(n int) bool {
+	fl.effort += n
+	return fl.effort <= maxEffort
+}
+
 // maxResolveRounds bounds how often the tables found lead to code with further indirect
 // jumps. Each round but the last finds new code or new targets.
 const maxResolveRounds = 64
@@ -117,7 +128,6 @@ func (fl *Flow) readTables() bool {
 	values := make([][]tableValue, len(fl.jumps))
 	g := &tableReader{fl: fl}
 	for i := range fl.jumps {
-		r.steps = 0
 		values[i] = r.jumpValues(fl.jumps[i])
 		for _, v := range values[i] {
 			if v.kind == valLoad {
@@ -283,7 +293,7 @@ func (g *tableReader) read(v tableValue, b bound) bool {
 	g.foreign = false
 	for i := range n {
 		t, ok := g.entry(v, i)
-		if !ok || !g.fl.plausible(t) && (i == 0 || !b.strict) && !g.pointsOut(v, t) {
+		if ok = ok && g.fl.spend(entryEffort); !ok || !g.fl.plausible(t) && (i == 0 || !b.strict) && !g.pointsOut(v, t) {
 			break
 		}
 		if g.take(t) && !b.strict {
@@ -305,6 +315,9 @@ func (g *tableReader) pointsOut(v tableValue, t uint64) bool {
 	return !g.fl.inside(t) && (g.fl.isCode(t) || v.c == 0 && t >= minAddress && g.fl.fn.Inside == nil)
 }
 
+// entryEffort is what reading and checking one entry costs.
+const entryEffort = 16
+
 // limit is how many entries of v are read.
 func (g *tableReader) limit(v tableValue, b bound) uint64 {
 	n := uint64(maxTableEntries)
@@ -321,10 +334,11 @@ func (g *tableReader) limit(v tableValue, b bound) uint64 {
 }
 
 // maxTrial is how many instructions are decoded to see whether an address holds code.
-const maxTrial = 8
+const maxTrial = 32
 
 // plausible says whether t may be the start of an instruction: what stands there decodes,
-// and joins what is decoded already at its boundaries.
+// joins what is decoded already at its boundaries, and branches to such places or to
+// functions.
 func (fl *Flow) plausible(t uint64) bool {
 	for range maxTrial {
 		p, off := fl.place(t)
@@ -338,14 +352,29 @@ func (fl *Flow) plausible(t uint64) bool {
 			return false
 		}
 		in, err := Decode(p.code[off:])
-		if err != nil {
+		if err != nil || !fl.plausibleBranch(&flowNode{addr: t, in: in}) {
 			return false
 		}
 		switch in.Kind {
 		case KindJmp, KindJmpInd, KindRet, KindUndef, KindHlt, KindCall, KindCallInd:
 			return true
+		case KindFar, KindInt:
+			return false
 		}
 		t += uint64(in.Len)
 	}
 	return true
+}
+
+// plausibleBranch says whether a direct branch, if n is one, goes to where code may be.
+func (fl *Flow) plausibleBranch(n *flowNode) bool {
+	t, ok := branchTarget(n)
+	switch {
+	case !ok || fl.node(t) >= 0:
+		return true
+	case fl.inside(t):
+		_, covered := fl.cover(t)
+		return !covered
+	}
+	return fl.fn.Inside == nil || fl.isCode(t)
 }

@@ -28,8 +28,12 @@ type boundState struct {
 	lims [2]limit // of other places
 }
 
-// maxBoundStates bounds the search for one bounds check.
-const maxBoundStates = 4096
+// maxBoundStates bounds the search for one bounds check, stateEffort is what one state
+// costs.
+const (
+	maxBoundStates = 4096
+	stateEffort    = 32
+)
 
 // bound looks back along all paths from node at for what limits the value of l there:
 // the comparison and branch of a bounds check, a mask, or a load of a byte. One path
@@ -61,7 +65,7 @@ func (b *boundSearch) push(st boundState) {
 	if b.seen[st] {
 		return
 	}
-	if len(b.seen) >= maxBoundStates {
+	if len(b.seen) >= maxBoundStates || !b.fl.spend(stateEffort) {
 		b.found = bound{}
 		return
 	}
@@ -168,7 +172,7 @@ func (b *boundSearch) compared(id int32, cc uint8) limit {
 	switch op := in.Opcode; {
 	case op == 0x80 && in.ModRM>>3&7 == 7, op == 0x3c:
 		lim.bits = 8
-		if op == 0x80 && in.Mod() == 3 && in.Rex == 0 && in.RM() >= 4 { // ah, ch, dh, bh
+		if op == 0x80 && in.Mod() == 3 && highByte(in, in.RM()) {
 			return limit{}
 		}
 	case (op == 0x81 || op == 0x83) && in.ModRM>>3&7 == 7, op == 0x3d:
@@ -191,6 +195,9 @@ func (b *boundSearch) compared(id int32, cc uint8) limit {
 			return limit{}
 		}
 		lim.max--
+	}
+	if lim.max >= maxTableEntries {
+		return limit{}
 	}
 	return lim
 }
@@ -244,91 +251,118 @@ func (b *boundSearch) narrow(st *boundState, bits uint8) bool {
 	return false
 }
 
+// origin is where a node takes a value from.
+type origin struct {
+	kind originKind
+	l    locus // fromLocus: what it copies
+	from uint8 // fromLocus: how many bits of it
+	bits uint8 // how many bits it sets; those above are 0 or the sign
+}
+
+type originKind uint8
+
+const (
+	fromNowhere originKind = iota // nothing that helps
+	fromLocus
+	fromConst
+	fromZero
+)
+
 // define goes on at node n, which sets what is looked for.
 func (b *boundSearch) define(n *flowNode, st boundState) {
-	bits, src, srcBits := b.source(n, &st)
-	if b.narrow(&st, bits) {
+	o := b.origin(n, &st)
+	if b.narrow(&st, o.bits) {
 		return
 	}
-	switch src {
+	switch o.kind {
 	case fromNowhere:
 		b.fail(st)
 	case fromConst:
 		b.end(uint64(uint32(n.in.Imm)), true)
 	case fromZero:
 		b.end(0, true)
-	default:
-		st.l = *src
-		st = b.forget(st)
-		if !b.narrow(&st, srcBits) {
+	case fromLocus:
+		st.l = o.l
+		if st = b.forget(st); !b.narrow(&st, o.from) {
 			b.push(st)
 		}
 	}
 }
 
-// What else than a locus a value can come from.
-var (
-	fromNowhere *locus
-	fromConst   = &locus{mem: true, disp: -1}
-	fromZero    = &locus{mem: true, disp: -2}
-)
-
-// source gives how many bits n sets (those above are 0 or the sign), and from where it
-// takes how many.
-func (b *boundSearch) source(n *flowNode, st *boundState) (bits uint8, src *locus, srcBits uint8) {
+// origin says what n sets the locus of st to. A mask or a shift by a constant is noted
+// in st.
+func (b *boundSearch) origin(n *flowNode, st *boundState) origin {
 	in := &n.in
-	bits = opSize(in) * 8
-	if in.Enc != EncLegacy || in.Ext != 0 {
-		return 64, fromNowhere, 0
-	}
-	if in.Map == Map0F {
-		return b.sourceTwo(n, st, bits)
-	}
-	if in.Map != MapOne {
-		return 64, fromNowhere, 0
+	bits := opSize(in) * 8
+	switch {
+	case in.Enc != EncLegacy || in.Ext != 0:
+		return origin{bits: 64}
+	case in.Map == Map0F:
+		return b.originTwo(n, st, bits)
+	case in.Map != MapOne:
+		return origin{bits: 64}
 	}
 	isDst := in.HasModRM && in.Mod() == 3 && !st.l.mem && Reg(in.RM()) == st.l.reg
 	switch op := in.Opcode; {
 	case op == 0x8b:
-		return bits, b.operandLocus(n), bits
+		return b.operandOrigin(n, bits, bits)
 	case op == 0x63:
-		return 32, b.operandLocus(n), 32
+		return b.operandOrigin(n, 32, 32)
 	case op == 0x89:
-		return bits, &locus{reg: Reg(in.Reg())}, bits
-	case op == 0x88 && st.l.mem:
-		return 8, byteReg(in), 8
+		return origin{fromLocus, locus{reg: Reg(in.Reg())}, bits, bits}
+	case op == 0x88 && st.l.mem && !highByte(in, in.Reg()):
+		return origin{fromLocus, locus{reg: Reg(in.Reg())}, 8, 8}
 	case op == 0x98:
-		return bits / 2, &locus{reg: RAX}, bits / 2
+		return origin{fromLocus, locus{reg: RAX}, bits / 2, bits / 2}
 	case op>>3 == 0xb8>>3, op == 0xc7:
-		return bits, fromConst, 0
+		return origin{kind: fromConst, bits: bits}
 	case (op == 0x31 || op == 0x33) && isDst && in.Reg() == in.RM():
-		return bits, fromZero, 0
+		return origin{kind: fromZero, bits: bits}
 	case (op == 0x81 || op == 0x83) && isDst && in.ModRM>>3&7 == 4, op == 0x25: // and
 		st.cap = capped(st.cap, uint64(in.Imm))
 	case op == 0xc1 && isDst && in.ModRM>>3&7 == 5 && bits >= 32: // shr
 		st.cap = capped(st.cap, (1<<bits-1)>>(uint64(in.Imm)&uint64(bits-1)))
 	}
-	return bits, fromNowhere, 0
+	return origin{bits: bits}
 }
 
-// sourceTwo is source for the opcodes behind 0F.
-func (b *boundSearch) sourceTwo(n *flowNode, st *boundState, bits uint8) (uint8, *locus, uint8) {
+// originTwo is origin for the opcodes behind 0F: movzx and movsx.
+func (b *boundSearch) originTwo(n *flowNode, st *boundState, bits uint8) origin {
 	from := uint8(8)
 	switch n.in.Opcode {
 	case 0xb7, 0xbf:
 		from = 16
 	case 0xb6, 0xbe:
-		if n.in.Mod() == 3 && n.in.Rex == 0 && n.in.RM() >= 4 {
-			return bits, fromNowhere, 0
+		if n.in.Mod() == 3 && highByte(&n.in, n.in.RM()) {
+			return origin{bits: bits}
 		}
 	default:
-		return bits, fromNowhere, 0
+		return origin{bits: bits}
 	}
 	if n.in.Opcode < 0xb8 { // zero-extended
 		st.cap = capped(st.cap, 1<<from-1)
 	}
-	return from, b.operandLocus(n), from
+	return b.operandOrigin(n, from, from)
 }
+
+// operandOrigin is a copy of the r/m operand.
+func (b *boundSearch) operandOrigin(n *flowNode, from, bits uint8) origin {
+	o := origin{fromLocus, locus{reg: Reg(n.in.RM())}, from, bits}
+	if n.in.Mod() == 3 {
+		return o
+	}
+	o.kind = fromNowhere
+	if a, ok := b.fl.operand(n); ok {
+		if m, ok := memOf(a); ok {
+			o.kind, o.l = fromLocus, m
+		}
+	}
+	return o
+}
+
+// highByte says whether r, a byte operand, is ah, ch, dh or bh (SDM vol. 2A section
+// 3.1.1.1: without REX).
+func highByte(in *Inst, r byte) bool { return in.Rex == 0 && r >= 4 }
 
 // capped is the smaller of two bounds, of which 0 is none.
 func capped(a, b uint64) uint64 {
@@ -336,25 +370,4 @@ func capped(a, b uint64) uint64 {
 		return b
 	}
 	return a
-}
-
-// operandLocus is the r/m operand as a locus, or nil.
-func (b *boundSearch) operandLocus(n *flowNode) *locus {
-	if n.in.Mod() == 3 {
-		return &locus{reg: Reg(n.in.RM())}
-	}
-	if a, ok := b.fl.operand(n); ok {
-		if m, ok := memOf(a); ok {
-			return &m
-		}
-	}
-	return fromNowhere
-}
-
-// byteReg is the register of a byte form's reg field, unless it is ah to bh.
-func byteReg(in *Inst) *locus {
-	if in.Rex == 0 && in.Reg() >= 4 {
-		return fromNowhere
-	}
-	return &locus{reg: Reg(in.Reg())}
 }

@@ -45,20 +45,18 @@ type locus struct {
 	disp  int32
 }
 
-// Limits of one resolution.
+// Limits of one value.
 const (
-	maxValueDepth  = 12      // definitions behind each other
-	maxValues      = 256     // alternatives of one value
-	maxResolveStep = 400_000 // nodes looked at for one jump
+	maxValueDepth = 12  // definitions behind each other
+	maxValues     = 256 // alternatives of one value
 )
 
 // lookback finds the values of registers by looking back.
 type lookback struct {
-	fl    *Flow
-	seen  []int32 // by node: the last search that passed it
-	gen   int32
-	steps int
-	memo  map[place][]tableValue
+	fl   *Flow
+	seen []int32 // by node: the last search that passed it
+	gen  int32
+	memo map[place][]tableValue
 }
 
 // place is where a value is asked for: before a node.
@@ -227,7 +225,7 @@ func (r *lookback) defs(l locus, at int32) (defs []int32, open bool) {
 				continue
 			}
 			r.seen[p] = r.gen
-			if r.steps++; r.steps > maxResolveStep {
+			if !r.fl.spend(1) {
 				return nil, true
 			}
 			switch r.fl.passes(l, p) {

@@ -1,9 +1,10 @@
 package amd64
 
 import (
-	"errors"
 	"fmt"
 	"sort"
+
+	"kprobes.dev/kprobes/arch"
 )
 
 // JumpLen is the length of the jump that a region's first bytes become: E9 and a
@@ -31,6 +32,7 @@ const (
 	RuleRoom      Rule = "too short before the next code"
 	RulePage      Rule = "the jump would cross a page"
 	RuleOverlap   Rule = "the bytes belong to another probe's region"
+	RuleTraps     Rule = "no breakpoint may stand here"
 	RuleSyscall   Rule = "a system call in the bytes would restart inside them"
 )
 
@@ -69,6 +71,10 @@ type Region struct {
 	Len   uint64 // bytes of the instructions, and of the padding that the jump needs
 	Steps []Step
 	Ends  bool // the last instruction never falls through
+	// Trap is TacticBoost or TacticStep for a breakpoint in place of the jump; "" else.
+	Trap arch.Tactic
+	// NotJump is why it is not a jump.
+	NotJump error
 }
 
 // End is the address after the region's last instruction (or its padding).
@@ -88,7 +94,8 @@ func (r *Region) Holds(addr uint64) bool {
 type Regions struct {
 	Flow *Flow
 	// After is the number of bytes behind the function that belong to nobody.
-	After int
+	After  int
+	Policy arch.Policy
 	// Prohibited says that addr lies in bytes that must stay (an rseq critical
 	// section, a foreign breakpoint); nil: none.
 	Prohibited func(addr uint64) bool
@@ -103,8 +110,8 @@ func (p *Regions) Plan(points []uint64) (regions []*Region, refused map[uint64]*
 		if n := len(regions); n > 0 && regions[n-1].Holds(pt) {
 			continue
 		}
-		r, ref := p.cover(pt, floor)
-		if ref != nil && len(regions) > 0 {
+		r, ref := p.best(pt, floor)
+		if ref != nil && len(regions) > 0 && p.Policy.Force == "" {
 			if ext := p.extend(regions[len(regions)-1], pt); ext != nil {
 				regions[len(regions)-1] = ext
 				floor = ext.End()
@@ -119,6 +126,43 @@ func (p *Regions) Plan(points []uint64) (regions []*Region, refused map[uint64]*
 		floor = r.End()
 	}
 	return regions, refused
+}
+
+// best finds a region by the best tactic that is allowed.
+func (p *Regions) best(pt, floor uint64) (*Region, *Refusal) {
+	switch p.Policy.Force {
+	case arch.TacticJump:
+		return p.cover(pt, floor)
+	case arch.TacticBoost, arch.TacticStep:
+		return p.trap(pt, floor, p.Policy.Force, nil)
+	}
+	r, ref := p.cover(pt, floor)
+	if ref == nil {
+		return r, nil
+	}
+	if t, no := p.trap(pt, floor, arch.TacticBoost, ref); no == nil {
+		return t, nil
+	}
+	return nil, ref
+}
+
+// trap makes a region of one instruction with a breakpoint in its first byte.
+func (p *Regions) trap(pt, floor uint64, tactic arch.Tactic, why *Refusal) (*Region, *Refusal) {
+	if p.Policy.Traps != nil {
+		return nil, p.refuse(pt, RuleTraps, p.Policy.Traps)
+	}
+	if pt < floor {
+		return nil, p.refuse(pt, RuleOverlap, nil)
+	}
+	step, ref := p.step(pt, pt, pt)
+	if ref != nil {
+		return nil, ref
+	}
+	r := &Region{Addr: pt, Len: uint64(step.Inst.Len), Steps: []Step{step}, Ends: endsFlow(step.Inst), Trap: tactic}
+	if why != nil {
+		r.NotJump = why
+	}
+	return r, nil
 }
 
 // cover finds a region that holds pt and starts at or after floor: at pt itself, else
@@ -288,7 +332,3 @@ func SortPoints(pts []uint64) []uint64 {
 	}
 	return out
 }
-
-// errNotMovable is the cause of a refusal of an instruction that the relocator does
-// not take.
-var errNotMovable = errors.New("not movable")

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target/process"
@@ -36,6 +37,7 @@ type traceFlags struct {
 	quiet    bool
 	verbose  bool
 	buffer   int
+	tactic   string
 }
 
 func newTrace() *cobra.Command {
@@ -72,6 +74,7 @@ At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
 	fl.StringVar(&f.format, "format", "text", "text or json")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no words but errors and the summary")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
+	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step (default: the best that is safe)")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 4 MiB)")
 	return c
 }
@@ -137,6 +140,8 @@ func (f *traceFlags) check(cmd []string) error {
 		return usagef("-p and -- CMD exclude each other")
 	case f.pid < 0:
 		return usagef("process %d: a pid is positive", f.pid)
+	case f.tactic != "" && f.tactic != "jump" && f.tactic != "boost" && f.tactic != "step":
+		return usagef("tactic %q: jump, boost or step", f.tactic)
 	case f.format != "text" && f.format != "json":
 		return usagef("format %q: text or json", f.format)
 	}
@@ -196,7 +201,7 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.out.Flush(), w.Close()) }()
-	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped}
+	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Tactic: arch.Tactic(t.f.tactic)}
 	if t.evs, err = t.s.core.Add(defs, o); err != nil {
 		return errors.Join(err, t.s.core.Close(nil))
 	}

@@ -262,7 +262,7 @@ func (l *Leftover) patchAt(addr uint64, have []byte) bool {
 
 // dispositions puts the program's own signal handlers back.
 func (l *Leftover) dispositions(s *Stopped) error {
-	for _, sig := range faultSignals {
+	for _, sig := range ourSignals {
 		b := make([]byte, actionSize)
 		if err := l.p.ReadMem(l.Home+hdrActions+uint64(sig)*actionSize, b); err != nil {
 			return err

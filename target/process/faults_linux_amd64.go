@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 
 	"golang.org/x/sys/unix"
@@ -15,19 +16,27 @@ import (
 // faultSignals are the signals of a fault in an instruction.
 var faultSignals = []unix.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL}
 
+// ourSignals are all that the resident handler may stand for.
+var ourSignals = append([]unix.Signal{unix.SIGTRAP}, faultSignals...)
+
 // faultTable is the tracer's side of the resident handler: what stands in its table,
 // and which dispositions it has replaced.
 type faultTable struct {
-	t        *Target
-	live     map[*target.Site]bool
-	dirty    bool
-	need     bool // a handler must be there
-	resident *amd64.Handler
-	handler  uint64 // where the handler's code is, its room
-	room     int
-	table    uint64 // the table in use, and its capacity in entries
-	capacity int
-	previous map[unix.Signal]Sigaction
+	t         *Target
+	live      map[*target.Site]bool
+	dirty     bool
+	need      bool // a handler must be there
+	traps     bool // the handler of SIGTRAP is installed
+	wantTraps bool
+	trapTable uint64
+	trapRoom  int
+	noTraps   error
+	resident  *amd64.Handler
+	handler   uint64 // where the handler's code is, its room
+	room      int
+	table     uint64 // the table in use, and its capacity in entries
+	capacity  int
+	previous  map[unix.Signal]Sigaction
 }
 
 // learnFaults prepares for faults: what the program does with their signals is asked.
@@ -41,10 +50,11 @@ func (t *Target) learnFaults(s *Stopped) error {
 	if t.writer.CheckLoads, err = mayBlock(s, all); err != nil {
 		return err
 	}
-	for _, sig := range faultSignals {
+	for _, sig := range ourSignals {
 		t.faults.previous[sig] = all[sig]
 	}
-	return nil
+	t.faults.noTraps, err = whyNoTraps(s, all)
+	return err
 }
 
 // handles says whether the program has a handler of its own for one of the signals.
@@ -63,6 +73,12 @@ func (f *faultTable) handles() bool {
 // stopped.
 func (f *faultTable) add(s *Stopped, sites []*target.Site) error {
 	for _, a := range sites {
+		if a.Trap {
+			if err := f.allowTraps(s); err != nil {
+				return err
+			}
+			f.wantTraps, f.need = true, true
+		}
 		f.live[a] = true
 		f.dirty = true
 		f.need = f.need || len(a.Detour.Fixups) > 0 || f.handles()
@@ -132,33 +148,125 @@ func (f *faultTable) write(*Stopped) error {
 	if err := f.t.p.WriteMem(f.table, b); err != nil {
 		return err
 	}
+	if err := f.writeTraps(); err != nil {
+		return err
+	}
 	f.dirty = false
 	head := binary.LittleEndian.AppendUint64(nil, f.table)
 	head = binary.LittleEndian.AppendUint64(head, uint64(len(es)))
 	return f.t.p.WriteMem(f.t.home.addr+hdrFaults, head)
 }
 
+// writeTraps brings the table of breakpoints up to date.
+func (f *faultTable) writeTraps() error {
+	var traps []*target.Site
+	for site := range f.live {
+		if site.Trap && !slices.Contains(f.t.zombie, site) {
+			traps = append(traps, site)
+		}
+	}
+	if len(traps) == 0 && !f.traps {
+		return nil
+	}
+	sort.Slice(traps, func(i, j int) bool { return traps[i].Addr < traps[j].Addr })
+	b := make([]byte, 0, len(traps)*amd64.TrapEntrySize)
+	for _, s := range traps {
+		b = binary.LittleEndian.AppendUint64(b, s.Addr)
+		b = binary.LittleEndian.AppendUint64(b, s.Detour.Addr)
+	}
+	if len(traps) > f.trapRoom {
+		n := max(256, 2*len(traps))
+		a, err := f.t.home.alloc(uint64(n) * amd64.TrapEntrySize)
+		if err != nil {
+			return fmt.Errorf("table of breakpoints: %w", err)
+		}
+		f.trapTable, f.trapRoom = a, n
+	}
+	if err := f.t.p.WriteMem(f.trapTable, b); err != nil {
+		return err
+	}
+	head := binary.LittleEndian.AppendUint64(nil, f.trapTable)
+	return f.t.p.WriteMem(f.t.home.addr+hdrTraps, binary.LittleEndian.AppendUint64(head, uint64(len(traps))))
+}
+
 // install puts the resident handler in place of the program's dispositions, which it
 // hands on to. Precondition: the world is stopped.
 func (f *faultTable) install(s *Stopped) error {
 	if f.resident != nil {
-		return nil
+		return f.installTrap(s)
 	}
 	home := f.t.home.addr
 	h, err := f.build(amd64.HandlerEnv{
-		Faults: home + hdrFaults, Actions: home + hdrActions,
+		Faults: home + hdrFaults, Traps: home + hdrTraps, Actions: home + hdrActions,
 		ActionSize: actionSize, ActionHandler: 8, Resumes: f.t.golang == nil,
 	})
 	if err != nil {
 		return err
 	}
 	for _, sig := range faultSignals {
-		if err := f.replace(s, sig, h); err != nil {
+		if err := f.replace(s, sig, h.Entry, h.Return); err != nil {
 			return err
 		}
 	}
 	f.resident = h
-	return nil
+	return f.installTrap(s)
+}
+
+// installTrap puts the handler of SIGTRAP in place once a breakpoint needs it.
+// Precondition: the world is stopped.
+func (f *faultTable) installTrap(s *Stopped) error {
+	if !f.wantTraps || f.traps {
+		return nil
+	}
+	f.traps = true
+	return f.replace(s, unix.SIGTRAP, f.resident.Trap, f.resident.Return)
+}
+
+// whyNoTraps says why no breakpoint may stand in the process (DECISIONS.md of the
+// project, 2): a thread that blocks SIGTRAP, or runs a handler that does, is killed by
+// one, and a program that handles SIGTRAP itself can replace our handler. Precondition:
+// the world is stopped.
+func whyNoTraps(s *Stopped, all *[Signals]Sigaction) (why, err error) {
+	const trap = 1 << (unix.SIGTRAP - 1)
+	if all[unix.SIGTRAP].Handler != SigDefault {
+		return fmt.Errorf("the program has a disposition of its own for SIGTRAP: %w", unix.EOPNOTSUPP), nil
+	}
+	for sig, a := range all {
+		if a.Handler > SigIgnore && a.Mask&trap != 0 {
+			return fmt.Errorf("the program's handler of signal %d blocks SIGTRAP: %w", sig, unix.EOPNOTSUPP), nil
+		}
+	}
+	return blocksTrap(s)
+}
+
+func blocksTrap(s *Stopped) (why, err error) {
+	for _, th := range s.Threads() {
+		m, err := th.SigMask()
+		if err != nil {
+			return nil, err
+		}
+		if m>>(unix.SIGTRAP-1)&1 != 0 {
+			return fmt.Errorf("thread %d blocks SIGTRAP: %w", th.TID, unix.EOPNOTSUPP), nil
+		}
+	}
+	return nil, nil
+}
+
+// allowTraps looks once more, in the stop that would install a breakpoint.
+func (f *faultTable) allowTraps(s *Stopped) error {
+	if f.noTraps != nil {
+		return f.noTraps
+	}
+	why, err := blocksTrap(s)
+	return errors.Join(why, err)
+}
+
+// Traps says why no breakpoint may stand in the process.
+func (t *Target) Traps() error {
+	if t.faults == nil {
+		return nil
+	}
+	return t.faults.noTraps
 }
 
 // build generates the handler and writes it into the process.
@@ -187,7 +295,7 @@ const (
 )
 
 // replace sets the handler for one signal. What was there is saved in the home first.
-func (f *faultTable) replace(s *Stopped, sig unix.Signal, h *amd64.Handler) error {
+func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64) error {
 	old := f.previous[sig]
 	slot := f.t.home.addr + hdrActions + uint64(sig)*actionSize
 	b := binary.LittleEndian.AppendUint64(nil, 1)
@@ -195,9 +303,9 @@ func (f *faultTable) replace(s *Stopped, sig unix.Signal, h *amd64.Handler) erro
 	if err := f.t.p.WriteMem(slot, b); err != nil {
 		return err
 	}
-	now := Sigaction{Handler: h.Entry, Flags: old.Flags&^actResethand | actSiginfo | actRestorer, Restorer: old.Restorer, Mask: old.Mask}
+	now := Sigaction{Handler: entry, Flags: old.Flags&^actResethand | actSiginfo | actRestorer, Restorer: old.Restorer, Mask: old.Mask}
 	if old.Handler <= 1 {
-		now.Flags, now.Restorer, now.Mask = actSiginfo|actOnstack|actRestorer, h.Return, 0
+		now.Flags, now.Restorer, now.Mask = actSiginfo|actOnstack|actRestorer, restorer, 0
 	}
 	return s.SetSigaction(int(sig), now)
 }
@@ -231,11 +339,14 @@ func (f *faultTable) uninstall(s *Stopped) error {
 		return nil
 	}
 	var errs []error
-	for _, sig := range faultSignals {
+	for _, sig := range ourSignals {
+		if sig == unix.SIGTRAP && !f.traps {
+			continue
+		}
 		old, err := savedDisposition(f.t.p, f.t.home.addr, sig)
 		errs = append(errs, err, restoreDisposition(s, sig, old, f.handler, uint64(f.room)))
 	}
-	f.resident = nil
+	f.resident, f.traps = nil, false
 	return errors.Join(errs...)
 }
 

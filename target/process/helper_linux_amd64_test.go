@@ -151,4 +151,3 @@ func reexec(test string, env ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), env...)
 	return cmd
 }
-

@@ -55,6 +55,7 @@ const (
 	hdrSites    = 56 // entries of the site table that were ever used
 	hdrFaults   = 64 // address of the fault table, its length in entries
 	hdrNFaults  = 72
+	hdrTraps    = 80   // likewise the table of breakpoints
 	hdrActions  = 1024 // saved dispositions: actionSize each, by signal number
 	actionSize  = 40   // a word: our handler stands, then struct kernel_sigaction
 )
