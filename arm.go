@@ -39,7 +39,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	if len(kept) == 0 {
 		return nil, fmt.Errorf("none of %d functions can be probed: %w", len(evs), ErrRegister)
 	}
-	return kept, c.update(sortedFunctions(fns))
+	return kept, c.update(sortedFunctions(fns), nil)
 }
 
 // refused wraps the reason why an event can not be armed.
@@ -79,8 +79,8 @@ func (f *function) points() []uint64 {
 }
 
 // update brings the sites of functions to what their events want, in one stop.
-func (c *Core) update(fns []*function) error {
-	var ch target.Change
+func (c *Core) update(fns []*function, then func() error) error {
+	ch := target.Change{Then: then}
 	fresh := map[*function][]*target.Site{}
 	for _, f := range fns {
 		sites, err := c.sites(f)

@@ -222,10 +222,11 @@ func (f *function) drop(e *Event) {
 func (c *Core) Remove(evs []*Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.remove(evs)
+	return c.remove(evs, nil)
 }
 
-func (c *Core) remove(evs []*Event) error {
+// remove disarms events; then is called while the target is stopped for it.
+func (c *Core) remove(evs []*Event, then func() error) error {
 	fns := map[*function]bool{}
 	for _, e := range evs {
 		if !e.ended {
@@ -237,7 +238,7 @@ func (c *Core) remove(evs []*Event) error {
 	if len(fns) == 0 {
 		return nil
 	}
-	return c.update(sortedFunctions(fns))
+	return c.update(sortedFunctions(fns), then)
 }
 
 func sortedFunctions(m map[*function]bool) []*function {

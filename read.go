@@ -130,8 +130,7 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 			live = append(live, e)
 		}
 	}
-	err := c.remove(live)
-	err = errors.Join(err, c.classify())
+	err := c.remove(live, c.classify)
 	c.drain(f)
 	return errors.Join(err, c.t.Close())
 }

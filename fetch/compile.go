@@ -173,7 +173,7 @@ func (c *compiler) argument(e *event.Expr, next int) (Base, error) {
 	if err != nil {
 		return Base{}, c.refuse(event.BadArgNum, e, "", err)
 	}
-	c.arg.AtEntry = false
+	c.arg.AtEntry = c.at == PointReturn
 	return b, nil
 }
 

@@ -264,6 +264,7 @@ func TestDamaged(t *testing.T) {
 		t.Fatalf("%v, %v", vs, err)
 	}
 	size := uint64(len(good))
+	long := append(append([]byte(nil), good...), make([]byte, 2*MaxString)...)
 	for _, c := range []struct {
 		name string
 		slot int // byte of the argument area
@@ -275,7 +276,8 @@ func TestDamaged(t *testing.T) {
 		{"offset behind the record", 8, size<<32 | 1, "s"},
 		{"offset far behind", 8, 0xffffffff<<32 | 1, "s"},
 		{"length behind the record", 8, (size-4)<<32 | 5, "s"},
-		{"length above the limit", 8, uint64(head+p.Fixed)<<32 | MaxString + 1, "s"},
+		{"length above the limit", 8, size<<32 | MaxString + 1, "s"},
+		{"length at the limit", 8, size<<32 | MaxString, ""},
 		{"length and offset wrap", 8, 0xffffffff<<32 | 0xfffffffe, "s"},
 		{"second element", 24, size<<32 | 9, "a"},
 		{"counted length", 32, (size-1)<<32 | 2, "g"},
@@ -284,6 +286,9 @@ func TestDamaged(t *testing.T) {
 		{"end of the record", 8, (size-1)<<32 | 1, ""},
 	} {
 		rec := append([]byte(nil), good...)
+		if strings.HasSuffix(c.name, "the limit") {
+			rec = append([]byte(nil), long...)
+		}
 		binary.LittleEndian.PutUint64(rec[head+c.slot:], c.v)
 		_, err := p.Decode(rec, head, "")
 		if c.bad == "" {

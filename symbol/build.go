@@ -1,7 +1,6 @@
 package symbol
 
 import (
-	"debug/elf"
 	"slices"
 	"strings"
 )
@@ -40,7 +39,7 @@ func (l *loader) build() {
 func (l *loader) coverage() []Range {
 	var rs []Range
 	for i := range l.syms {
-		if s := &l.syms[i]; s.typ != elf.STT_NOTYPE && s.size > 0 && s.addr+s.size > s.addr {
+		if s := &l.syms[i]; s.typ != symNone && s.size > 0 && s.addr+s.size > s.addr {
 			rs = append(rs, Range{s.addr, s.addr + s.size})
 		}
 	}
@@ -56,7 +55,7 @@ func (l *loader) isFunction(g []rawSym, covered []Range) bool {
 		return false
 	}
 	for i := range g {
-		if g[i].typ != elf.STT_NOTYPE {
+		if g[i].typ != symNone {
 			return true
 		}
 	}
@@ -87,8 +86,8 @@ func (l *loader) fromSymbols(g []rawSym) Func {
 	fn := Func{Name: best.name, Addr: best.addr, File: best.file, Source: best.source, Lang: mangling(best.name), Local: true}
 	for i := range g {
 		s := &g[i]
-		fn.Local = fn.Local && s.bind == elf.STB_LOCAL
-		fn.IFunc = fn.IFunc || s.typ == elf.STT_GNU_IFUNC
+		fn.Local = fn.Local && s.bind == symLocal
+		fn.IFunc = fn.IFunc || s.typ == symIFunc
 		if s.size > fn.Size && (fn.Size == 0 || s == best) {
 			fn.Size, fn.SizeFrom = s.size, s.source
 		}
@@ -109,13 +108,13 @@ func preferred(a, b *rawSym) bool {
 		if _, kind, _ := splitSuffix(s.name); kind >= suffixPart {
 			r += 8
 		}
-		if s.bind == elf.STB_LOCAL {
+		if s.bind == symLocal {
 			r += 4
 		}
 		if s.hidden {
 			r += 2
 		}
-		if s.typ == elf.STT_NOTYPE {
+		if s.typ == symNone {
 			r++
 		}
 		return r
@@ -145,8 +144,8 @@ func aliases(g []rawSym, best string) []string {
 	return out
 }
 
-// maxAliases bounds Func.Aliases. Identical-code folding makes hundreds at most.
-const maxAliases = 4096
+// maxAliases bounds Func.Aliases; names beyond it are still found.
+const maxAliases = 256
 
 // addGo brings the functions of the pclntab, with the symbol table's names as aliases.
 func (l *loader) addGo(store []Func) []Func {

@@ -118,6 +118,10 @@ func (f *elfFile) ehFrame(b []byte, bases ehBases) (fdes []fde, err error) {
 			if d, ok := parseFDE(b, rec, idPos, int(id), cies, bases); ok {
 				fdes = append(fdes, d)
 			}
+			if len(fdes) > maxEntries {
+				err = f.checkCount(uint64(len(fdes)), bases.vaddr, ".eh_frame")
+				break
+			}
 		}
 		pos = next
 	}

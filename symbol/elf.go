@@ -16,6 +16,10 @@ const (
 	maxDynamic  = 1 << 14 // entries of PT_DYNAMIC
 )
 
+// maxOverlap bounds how often segments may map the same bytes of the file. Linkers map a
+// page twice at most, where two segments meet; small files are one page.
+const maxOverlap = 16
+
 // maxVaddr bounds the addresses of programs: 57 bits with five levels of page tables, one
 // for the kernel.
 const maxVaddr = 1 << 56
@@ -184,6 +188,13 @@ func (f *elfFile) readSegments(phoff uint64, entsize, num uint16, detached bool)
 		}
 	}
 	slices.SortFunc(f.segs, func(a, b Segment) int { return cmpU64(a.Vaddr, b.Vaddr) })
+	mapped := uint64(0)
+	for _, s := range f.segs {
+		mapped += s.Filesz / maxOverlap
+	}
+	if mapped > f.size && !detached {
+		return f.fail("program headers", phoff, "the segments map the file more than %d times over", maxOverlap)
+	}
 	return nil
 }
 

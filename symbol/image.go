@@ -272,7 +272,8 @@ func (f *elfFile) readBuildID() []byte {
 			notes = append(notes, Range{s.off, s.off + s.size})
 		}
 	}
-	for _, n := range notes {
+	const maxNotes = 256
+	for _, n := range notes[:min(len(notes), maxNotes)] {
 		if n.End < n.Start {
 			continue
 		}

@@ -152,25 +152,25 @@ func (l *loader) add(s *rawSym) {
 		l.rtext = s.addr
 	}
 	switch s.typ {
-	case elf.STT_FUNC, elf.STT_GNU_IFUNC:
+	case symFunc, symIFunc:
 		if l.im.InText(s.addr) && !boundaryName(s.name) {
 			l.syms = append(l.syms, *s)
 		}
-	case elf.STT_NOTYPE:
+	case symNone:
 		if l.im.InText(s.addr) {
-			if s.bind != elf.STB_LOCAL && s.name[0] != '.' && s.name[0] != '$' && !boundaryName(s.name) {
+			if s.bind != symLocal && s.name[0] != '.' && s.name[0] != '$' && !boundaryName(s.name) {
 				l.syms = append(l.syms, *s)
 			}
 			return
 		}
 		l.addObject(s)
-	case elf.STT_OBJECT, elf.STT_COMMON, elf.STT_TLS:
+	case symObject, symCommon, symTLS:
 		l.addObject(s)
 	}
 }
 
 func (l *loader) addObject(s *rawSym) {
-	tls := s.typ == elf.STT_TLS
+	tls := s.typ == symTLS
 	if !tls && l.im.elf.segment(s.addr) == nil && l.im.elf.segment(s.addr-1) == nil {
 		return // _end and its like stand right behind a segment
 	}
@@ -206,7 +206,7 @@ func (l *loader) loadPLT(dynNames func(uint32) string) {
 		if !l.im.InText(p.addr) {
 			continue
 		}
-		l.syms = append(l.syms, rawSym{name: p.name, addr: p.addr, size: p.size, typ: elf.STT_FUNC, bind: elf.STB_GLOBAL, source: SourcePLT})
+		l.syms = append(l.syms, rawSym{name: p.name, addr: p.addr, size: p.size, typ: symFunc, bind: symGlobal, source: SourcePLT})
 	}
 }
 
@@ -217,7 +217,7 @@ func (l *loader) resolverName() func(uint64) string {
 		if names == nil {
 			names = map[uint64]string{}
 			for i := range l.syms {
-				if s := &l.syms[i]; s.typ == elf.STT_GNU_IFUNC && (names[s.addr] == "" || betterName(s.name, names[s.addr])) {
+				if s := &l.syms[i]; s.typ == symIFunc && (names[s.addr] == "" || betterName(s.name, names[s.addr])) {
 					names[s.addr] = s.name
 				}
 			}

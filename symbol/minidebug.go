@@ -50,11 +50,13 @@ func unxz(z []byte, limit uint64) ([]byte, error) {
 	if crc32.ChecksumIEEE(z[6:8]) != (&cursor{b: z, pos: 8}).u32() {
 		return nil, errors.New("damaged xz stream header")
 	}
-	check, n, err := xzCheck(z[7] & 0x0f)
-	if err != nil {
+	var b block
+	var err error
+	if b.check, b.checkSize, err = xzCheck(z[7] & 0x0f); err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
+	dicts := uint64(0) // bytes of all dictionaries: many tiny blocks must not ask for many
 	for pos := 12; ; {
 		if pos >= len(z) {
 			return nil, io.ErrUnexpectedEOF
@@ -62,7 +64,13 @@ func unxz(z []byte, limit uint64) ([]byte, error) {
 		if z[pos] == 0 {
 			return out.Bytes(), nil
 		}
-		used, err := unxzBlock(&out, z[pos:], limit, check, n)
+		if b.head, b.dict, err = xzBlockHeader(z[pos:]); err != nil {
+			return nil, err
+		}
+		if dicts += uint64(b.dict); dicts > limit+maxDict {
+			return nil, fmt.Errorf("dictionaries of %d bytes: %w", dicts, ErrLimit)
+		}
+		used, err := b.decode(&out, z[pos:], limit)
 		if err != nil {
 			return nil, err
 		}
@@ -86,14 +94,17 @@ func xzCheck(typ byte) (hash.Hash, int, error) {
 	return nil, 0, fmt.Errorf("xz check type %d: unknown", typ)
 }
 
-// unxzBlock appends one block to out and gives the bytes that it takes in the stream.
-func unxzBlock(out *bytes.Buffer, z []byte, limit uint64, check hash.Hash, checkSize int) (int, error) {
-	head, dict, err := xzBlockHeader(z)
-	if err != nil {
-		return 0, err
-	}
-	in := bytes.NewReader(z[head:])
-	r, err := lzma.Reader2Config{DictCap: dict}.NewReader2(in)
+// block is an LZMA2 block: what its header says, and the check that follows it.
+type block struct {
+	head, dict int
+	check      hash.Hash // nil: not compared
+	checkSize  int
+}
+
+// decode appends the block at the start of z to out and gives the bytes that it takes.
+func (b *block) decode(out *bytes.Buffer, z []byte, limit uint64) (int, error) {
+	in := bytes.NewReader(z[b.head:])
+	r, err := lzma.Reader2Config{DictCap: b.dict}.NewReader2(in)
 	if err != nil {
 		return 0, err
 	}
@@ -106,18 +117,18 @@ func unxzBlock(out *bytes.Buffer, z []byte, limit uint64, check hash.Hash, check
 	if n > room {
 		return 0, fmt.Errorf("more than %d bytes: %w", limit, ErrLimit)
 	}
-	used := head + align4(len(z)-head-in.Len())
-	if used+checkSize > len(z) {
+	used := b.head + align4(len(z)-b.head-in.Len()) // the header's size is a multiple of 4
+	if used+b.checkSize > len(z) {
 		return 0, io.ErrUnexpectedEOF
 	}
-	if check != nil {
-		check.Reset()
-		check.Write(out.Bytes()[start:])
-		if !checkEqual(check.Sum(nil), z[used:used+checkSize]) {
+	if b.check != nil {
+		b.check.Reset()
+		b.check.Write(out.Bytes()[start:])
+		if !checkEqual(b.check.Sum(nil), z[used:used+b.checkSize]) {
 			return 0, errors.New("checksum does not match")
 		}
 	}
-	return used + checkSize, nil
+	return used + b.checkSize, nil
 }
 
 // checkEqual compares a big-endian sum with the little-endian field of the file.

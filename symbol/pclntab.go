@@ -177,6 +177,9 @@ func (f *elfFile) parsePclntab(vaddr uint64, b []byte) (*pclnData, error) {
 	if nfunc == 0 || nfunc > (n-tabOff)/8 {
 		return nil, f.fail("pclntab", vaddr, "%d functions do not fit into %d bytes", nfunc, n-tabOff)
 	}
+	if err := f.checkCount(nfunc, vaddr, "pclntab"); err != nil {
+		return nil, err
+	}
 	p.nfunc = int(nfunc)
 	p.names, p.pctab, p.tab = string(b[nameOff:cuOff]), b[pcOff:tabOff], b[tabOff:]
 	return p, nil

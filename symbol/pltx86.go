@@ -11,6 +11,9 @@ import (
 // maxSlots bounds the GOT slots that are remembered.
 const maxSlots = 1 << 20
 
+// maxPLT bounds the bytes of all PLT sections. Those of gdb have 12 KB.
+const maxPLT = 64 << 20
+
 // gotSlots maps GOT slots to what the loader stores in them.
 type gotSlots struct {
 	names map[uint64]string // slot to the dynamic symbol bound to it
@@ -59,7 +62,7 @@ type pltStub struct {
 	name       string
 }
 
-// pltRanges gives the sections that hold stubs, by name.
+// pltSections gives the sections that hold stubs, by name.
 func (f *elfFile) pltSections() []section {
 	var out []section
 	for _, s := range f.sects {
@@ -94,7 +97,12 @@ func (f *elfFile) pltStubs(g *gotSlots, resolverName func(uint64) string) ([]plt
 		return fmt.Sprintf("*ABS*+0x%x@plt", r)
 	}
 	var out []pltStub
+	room := uint64(maxPLT)
 	for _, s := range f.pltSections() {
+		if s.size > room {
+			return out, f.fail(s.name, s.off, "more than %d bytes of stubs", maxPLT)
+		}
+		room -= s.size
 		b, err := f.bytesAt(s.off, s.size, s.name)
 		if err != nil {
 			return out, err

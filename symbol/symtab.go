@@ -3,6 +3,7 @@ package symbol
 import (
 	"debug/elf"
 	"encoding/binary"
+	"fmt"
 	"strings"
 )
 
@@ -12,11 +13,35 @@ type rawSym struct {
 	addr, size uint64
 	file       string
 	ver        string // symbol version, "" if there is none
-	typ        elf.SymType
-	bind       elf.SymBind
+	typ        symType
+	bind       symBind
 	source     Source
 	hidden     bool // version given with one '@': not the default
 }
+
+// symType and symBind are elf.SymType and elf.SymBind in the byte they take in a file:
+// large programs have a million symbols.
+type (
+	symType uint8
+	symBind uint8
+)
+
+// Types and bindings that count here.
+const (
+	symNone   = symType(elf.STT_NOTYPE)
+	symObject = symType(elf.STT_OBJECT)
+	symFunc   = symType(elf.STT_FUNC)
+	symFile   = symType(elf.STT_FILE)
+	symCommon = symType(elf.STT_COMMON)
+	symTLS    = symType(elf.STT_TLS)
+	symIFunc  = symType(elf.STT_GNU_IFUNC)
+	symLocal  = symBind(elf.STB_LOCAL)
+	symGlobal = symBind(elf.STB_GLOBAL)
+)
+
+// maxEntries bounds the symbols and functions of one table. Chrome with all symbols has
+// 1.5 million.
+const maxEntries = 4 << 20
 
 // versions names the versions that an object defines.
 type versions struct {
@@ -90,6 +115,9 @@ func (f *elfFile) eachSymbol(t tableSpan, strs string, src Source, vers *version
 	if err := f.checkRange(t.symOff, t.symSize, src.String()); err != nil {
 		return err
 	}
+	if err := f.checkCount(t.symSize/24, t.symOff, src.String()); err != nil {
+		return err
+	}
 	const step = 24 * 8192
 	file, index := "", 0
 	for done := uint64(0); t.symSize-done >= 24; {
@@ -100,7 +128,7 @@ func (f *elfFile) eachSymbol(t tableSpan, strs string, src Source, vers *version
 		}
 		for ; len(b) > 0; b, index = b[24:], index+1 {
 			s, ok := parseSym(b, strs)
-			if s.typ == elf.STT_FILE {
+			if s.typ == symFile {
 				file = s.name
 				continue
 			}
@@ -108,7 +136,7 @@ func (f *elfFile) eachSymbol(t tableSpan, strs string, src Source, vers *version
 				continue
 			}
 			s.source = src
-			if s.bind == elf.STB_LOCAL {
+			if s.bind == symLocal {
 				s.file = file
 			}
 			s.version(vers, index)
@@ -119,6 +147,14 @@ func (f *elfFile) eachSymbol(t tableSpan, strs string, src Source, vers *version
 	return nil
 }
 
+// checkCount refuses tables of more than maxEntries.
+func (f *elfFile) checkCount(n, at uint64, what string) error {
+	if n <= maxEntries {
+		return nil
+	}
+	return &FormatError{Path: f.path, Off: at, What: what, Why: fmt.Sprintf("%d entries, at most %d are read", n, maxEntries), Err: ErrLimit}
+}
+
 // parseSym takes one symbol; ok is false if it is not defined in a section of the file.
 func parseSym(b []byte, strs string) (s rawSym, ok bool) {
 	c := &cursor{b: b[:24]}
@@ -126,7 +162,7 @@ func parseSym(b []byte, strs string) (s rawSym, ok bool) {
 	info, _ := c.u8(), c.u8()
 	shndx := elf.SectionIndex(c.u16())
 	s.addr, s.size = c.u64(), c.u64()
-	s.typ, s.bind = elf.ST_TYPE(info), elf.ST_BIND(info)
+	s.typ, s.bind = symType(elf.ST_TYPE(info)), symBind(elf.ST_BIND(info))
 	s.name, ok = cstring(strs, uint64(name))
 	defined := shndx != elf.SHN_UNDEF && shndx != elf.SHN_ABS && shndx != elf.SHN_COMMON
 	return s, ok && defined

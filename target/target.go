@@ -60,4 +60,7 @@ type Site struct {
 type Change struct {
 	Add    []*Site
 	Remove []*Site
+	// Then, if not nil, is called once the change is made, while the world is still
+	// stopped.
+	Then func() error
 }

@@ -196,7 +196,7 @@ func (fl *Flow) settleJumps() {
 // whose targets have no endbr64).
 func (fl *Flow) isTail(j *indirect, ds []depth) bool {
 	n := &fl.nodes[j.node]
-	if n.in.Prefix&PrefixDS != 0 {
+	if n.in.Prefix&PrefixDS != 0 || fl.effort > maxEffort {
 		return false
 	}
 	if j.shape == shapeGlobal {
@@ -218,11 +218,12 @@ func (fl *Flow) isTail(j *indirect, ds []depth) bool {
 }
 
 // computed says whether the jump's target was made by arithmetic, as for a table of
-// offsets whose base was not found.
+// offsets whose base was not found, or in Go, which calls no functions out of tables,
+// taken out of a table.
 func (fl *Flow) computed(j *indirect) bool {
 	n := &fl.nodes[j.node]
 	if n.in.HasMem() {
-		return false
+		return fl.fn.Go && indexed(&n.in)
 	}
 	r := fl.lookback()
 	return r.computed(Reg(n.in.RM()), j.node, 0)
@@ -235,7 +236,7 @@ func (r *lookback) computed(x Reg, at int32, depth int) bool {
 	defs, _ := r.defs(locus{reg: x}, at)
 	for _, d := range defs {
 		src, moves := pointerSource(&r.fl.nodes[d].in)
-		if !moves || src != noReg && r.computed(src, d, depth+1) {
+		if !moves || r.fl.fn.Go && indexed(&r.fl.nodes[d].in) || src != noReg && r.computed(src, d, depth+1) {
 			return true
 		}
 	}
@@ -246,7 +247,7 @@ func (r *lookback) computed(x Reg, at int32, depth int) bool {
 const noReg Reg = 0xff
 
 // pointerSource says whether in is one of the instructions that a pointer to a function is
-// got by without adding: loads without an index that counts entries, moves, and the xor
+// got by without adding: loads, moves, and the xor
 // by which glibc hides pointers. For a move between registers src is where from.
 func pointerSource(in *Inst) (src Reg, ok bool) {
 	op := in.Opcode
@@ -265,7 +266,7 @@ func pointerSource(in *Inst) (src Reg, ok bool) {
 	case op == 0x8b && in.Mod() == 3:
 		return Reg(in.RM()), true
 	case op == 0x8b:
-		return noReg, !indexed(in)
+		return noReg, true
 	case op == 0x8d:
 		return noReg, in.RIPMem
 	case op == 0x33:

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -19,7 +19,6 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // traceFlags are the flags of kprobe trace.
@@ -75,7 +74,7 @@ At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no words but errors and the summary")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
 	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step (default: the best that is safe)")
-	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 4 MiB)")
+	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 16 MiB on up to 4 CPUs, else 4 MiB)")
 	return c
 }
 
@@ -170,7 +169,7 @@ func (f *traceFlags) run(cmd []string) error {
 func (f *traceFlags) open(cmd []string) (*session, error) {
 	cfg := ring.Config{DataSize: f.buffer, Events: ring.MaxEvents}
 	if cfg.DataSize == 0 {
-		cfg.DataSize = 4 << 20
+		cfg.DataSize = defaultRing()
 	}
 	if len(cmd) == 0 {
 		return attach(f.pid, cfg)
@@ -182,17 +181,22 @@ func (f *traceFlags) open(cmd []string) (*session, error) {
 	return newSession(p, &process.TargetOptions{Ring: cfg, Stopped: st})
 }
 
+// defaultRing is the data of a shard: what a burst of some ten milliseconds fills.
+func defaultRing() int {
+	if runtime.NumCPU() <= 4 {
+		return 16 << 20
+	}
+	return 4 << 20
+}
+
 // tracing is one run of the verb.
 type tracing struct {
-	f     *traceFlags
-	s     *session
-	stop  chan os.Signal
-	out   *bufio.Writer
-	print trace.Printer
-	buf   []byte
-	lines uint64
-	err   error
-	evs   []*kprobes.Event
+	f       *traceFlags
+	s       *session
+	stop    chan os.Signal
+	queue   *queue
+	printed *lines
+	evs     []*kprobes.Event
 }
 
 func (t *tracing) run(defs []*event.Def, child bool) (err error) {
@@ -200,12 +204,13 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.out.Flush(), w.Close()) }()
+	t.printed = newLines(t.f, w, t.s.names)
+	t.queue = newQueue(t.printed.hit, t.printed.flush)
+	defer func() { err = errors.Join(err, t.queue.close(), t.printed.finish(), w.Close()) }()
 	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Tactic: arch.Tactic(t.f.tactic)}
 	if t.evs, err = t.s.core.Add(defs, o); err != nil {
 		return errors.Join(err, t.s.core.Close(nil))
 	}
-	t.print.Names = t.s.names
 	if child {
 		signal.Ignore(unix.SIGINT) // the child's to handle: it is in our terminal's group
 		signal.Notify(t.stop, unix.SIGTERM)
@@ -216,7 +221,7 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 		return err
 	}
 	t.loop()
-	err = errors.Join(t.err, t.s.core.Close(t.hit))
+	err = errors.Join(t.s.core.Close(t.queue.add), t.queue.close(), t.printed.finish())
 	t.summary()
 	if child && err == nil {
 		return t.status()
@@ -235,7 +240,7 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-func (t *tracing) output() (io.Closer, error) {
+func (t *tracing) output() (io.WriteCloser, error) {
 	var w io.WriteCloser = nopCloser{os.Stdout}
 	if t.f.out != "" {
 		file, err := os.Create(t.f.out)
@@ -244,12 +249,8 @@ func (t *tracing) output() (io.Closer, error) {
 		}
 		w = file
 	}
-	t.out = bufio.NewWriterSize(w, 256<<10)
 	return w, nil
 }
-
-// pollEvery is the pause between two looks at an idle ring.
-const pollEvery = 2 * time.Millisecond
 
 // loop reads until the process ends, somebody stops it, or enough was read.
 func (t *tracing) loop() {
@@ -257,15 +258,16 @@ func (t *tracing) loop() {
 	if t.f.duration > 0 {
 		end = time.After(t.f.duration)
 	}
-	for t.err == nil && !t.enough() {
-		n := t.s.core.Poll(t.hit)
-		if n == 0 && t.out.Buffered() > 0 {
-			t.err = t.out.Flush()
+	idle := time.NewTimer(0)
+	pause := pollMin
+	for {
+		if t.s.core.Poll(t.queue.add) > 0 {
+			pause = pollMin
+		} else {
+			t.queue.flush()
+			pause = min(2*pause, pollMax)
 		}
-		wait := pollEvery
-		if n > 0 {
-			wait = 0
-		}
+		idle.Reset(pause)
 		select {
 		case <-t.stop:
 			return
@@ -273,31 +275,18 @@ func (t *tracing) loop() {
 			return
 		case <-t.s.proc.Exited():
 			return
-		case <-time.After(wait):
+		case <-t.printed.full:
+			return
+		case <-idle.C:
 		}
 	}
 }
 
-func (t *tracing) enough() bool { return t.f.count > 0 && t.lines >= t.f.count }
-
-// hit prints one record.
-func (t *tracing) hit(h *trace.Hit) {
-	if t.enough() || t.err != nil {
-		return
-	}
-	t.lines++
-	if t.f.stat {
-		return
-	}
-	if t.f.format == "json" {
-		t.buf = t.print.JSON(t.buf[:0], h)
-	} else {
-		t.buf = t.print.Text(t.buf[:0], h)
-	}
-	if _, err := t.out.Write(t.buf); err != nil {
-		t.err = err
-	}
-}
+// The pause between two looks at the ring grows from pollMin while nothing comes.
+const (
+	pollMin = 100 * time.Microsecond
+	pollMax = 2 * time.Millisecond
+)
 
 // total is the summary of an event as JSON.
 type total struct {

@@ -122,7 +122,13 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 		t.zombie = append(t.zombie, r)
 	}
 	t.reclaim(s)
-	return t.writeFaults(s)
+	if err := t.writeFaults(s); err != nil || c.Then == nil {
+		return err
+	}
+	held := t.held
+	t.held = s
+	defer func() { t.held = held }()
+	return c.Then()
 }
 
 // undo puts back the pages that a failed change has written.

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/cbuild"
+	"kprobes.dev/kprobes/internal/workload"
+	"kprobes.dev/kprobes/ring"
+)
+
+// benchFlags are the flags of kprobe bench.
+type benchFlags struct {
+	format string
+	quick  bool
+	goOnly bool
+}
+
+func newBench() *cobra.Command {
+	var f benchFlags
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "measure what a hit costs here, beside the kernel's uprobes",
+		Long: `Measure what a hit costs on this machine, in nanoseconds beyond the unprobed call:
+the overhead table of the documents, beside the kernel's uprobe on the same instruction
+of a copy of the same program in the same run, and a tracepoint written by hand.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.format != "text" && f.format != "json" {
+				return usagef("format %q: text or json", f.format)
+			}
+			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+			defer stop()
+			return f.run(ctx, os.Stdout)
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.format, "format", "text", "text or json")
+	fl.BoolVar(&f.quick, "quick", false, "few and short rounds: to see that it works, not for figures")
+	fl.BoolVar(&f.goOnly, "go", false, "measure on the Go workload even where there is a C compiler")
+	return c
+}
+
+// newWorkload is the verb by which the command starts itself as a workload.
+func newWorkload() *cobra.Command {
+	return &cobra.Command{
+		Use:    workloadVerb,
+		Hidden: true,
+		Args:   noArgs,
+		RunE:   func(*cobra.Command, []string) error { return workload.Serve(os.Stdin, os.Stdout) },
+	}
+}
+
+const workloadVerb = "__workload"
+
+// Sizes of a measurement.
+const (
+	batches    = 32      // of a round (package workload)
+	ringBytes  = 4 << 20 // of a shard, and of a tracepoint's buffer: what kprobe trace takes
+	perCall    = 128     // bytes: more than the records of one call take
+	trapBatch  = 100     // calls of a batch whose hits trap
+	quickBatch = 20
+	fullRounds = 15
+	fewRounds  = 3
+	ringEvents = 1024 // more than are armed in a run
+)
+
+// bench is one run of the verb.
+type bench struct {
+	ctx    context.Context
+	rounds int
+	calls  uint64 // of a round whose hits do not trap: so many that the ring holds their records
+	slow   uint64 // of a round whose hits trap
+
+	goProgram bool // the workload is the Go one
+	path      string
+	args      []string
+	// Three processes of one program: nothing is ever done to the first; the engine probes
+	// the second; the third runs a copy of the file, which the kernel probes.
+	plain, probed, copied *workload.Program
+	s                     *session
+	copyPath              string
+	noCopy                error // why there is no copy to probe
+
+	out   printer
+	cells []cell
+}
+
+func (f *benchFlags) run(ctx context.Context, w io.Writer) (err error) {
+	b := &bench{ctx: ctx, rounds: fullRounds, slow: batches * trapBatch, out: newPrinter(f.format, w)}
+	if f.quick {
+		b.rounds, b.slow = fewRounds, batches*quickBatch
+	}
+	dir, err := os.MkdirTemp("", "kprobe-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := b.choose(f.goOnly); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.end()) }()
+	if err := b.start(dir); err != nil {
+		return err
+	}
+	if f.quick {
+		b.calls = b.slow
+	}
+	return b.all()
+}
+
+// choose takes the C program where it can be built, else this program itself.
+func (b *bench) choose(goOnly bool) (err error) {
+	if !goOnly {
+		b.path, err = workload.BuildC()
+		if err == nil {
+			b.args = []string{fmt.Sprint(ringBytes)}
+			return nil
+		}
+		if !errors.Is(err, cbuild.ErrNoCompiler) {
+			return err
+		}
+	}
+	b.goProgram, b.args = true, []string{workloadVerb}
+	b.path, err = os.Executable()
+	return err
+}
+
+// name is what the program calls a function: the protocol has the C names in both.
+func (b *bench) name(function string) string { return function }
+
+// symbol is a function's name in the program's file.
+func (b *bench) symbol(function string) string {
+	if b.goProgram {
+		return workload.Symbols[function]
+	}
+	return function
+}
+
+// start starts the processes and attaches to the one that the engine probes.
+func (b *bench) start(dir string) (err error) {
+	if b.plain, err = workload.Start(b.path, b.args...); err != nil {
+		return err
+	}
+	if b.probed, err = workload.Start(b.path, b.args...); err != nil {
+		return err
+	}
+	if b.copyPath, b.noCopy = cbuild.Copy(dir, b.path); b.noCopy == nil {
+		b.copied, b.noCopy = workload.Start(b.copyPath, b.args...)
+	}
+	if b.s, err = attach(b.probed.PID(), ring.Config{DataSize: ringBytes, Events: ringEvents}); err != nil {
+		return err
+	}
+	if err := b.s.target.Prepare(); err != nil {
+		return err
+	}
+	l := b.s.target.Writer().Layout
+	units := l.LockedUnits()
+	if b.s.target.Writer().HasRseq {
+		units = l.Units()
+	}
+	b.calls = units * 8 / perCall
+	return nil
+}
+
+// end takes everything out again and ends the processes.
+func (b *bench) end() error {
+	var errs []error
+	if b.s != nil {
+		errs = append(errs, b.s.core.Close(nil))
+		b.s.proc.Close()
+	}
+	for _, p := range []*workload.Program{b.plain, b.probed, b.copied} {
+		if p != nil {
+			errs = append(errs, p.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// callsOf is the number of calls in a round of a row.
+func (b *bench) callsOf(r *row) uint64 {
+	if r.traps() {
+		return b.slow
+	}
+	return b.calls
+}
+
+// all measures and prints everything. What fails is told at the end, after all the rest.
+func (b *bench) all() error {
+	b.out.machine(b.describe())
+	if err := b.warm(); err != nil {
+		return err
+	}
+	var errs []error
+	for _, cl := range classes {
+		for i := range rows {
+			errs = append(errs, b.one(&rows[i], cl, 1))
+		}
+	}
+	for _, n := range threadSteps(runtime.NumCPU())[1:] {
+		for _, name := range scaled {
+			errs = append(errs, b.one(findRow(name), classes[0], n))
+		}
+	}
+	errs = append(errs, b.out.end(b.cells, ratios(b.cells)))
+	return errors.Join(errs...)
+}
+
+// one measures a cell and prints it.
+func (b *bench) one(r *row, cl class, threads int) error {
+	if err := b.ctx.Err(); err != nil {
+		return nil // told once, by the cell that was interrupted
+	}
+	c, err := b.measure(r, cl, threads)
+	if err != nil {
+		c.Why = err.Error()
+	}
+	b.cells = append(b.cells, c)
+	b.out.cell(c)
+	return err
+}
+
+// warm lets every CPU write its shards once round, so that no later round meets a page
+// that is touched for the first time.
+func (b *bench) warm() error {
+	p := b.prober(findRow(rowRecord))
+	defer p.disarm()
+	if err := p.arm(classes[0]); err != nil {
+		return err
+	}
+	laps := ringBytes/(b.calls*ring.RecHeader) + 1
+	for range laps {
+		if _, err := b.probed.Run(classes[0].function, b.calls, runtime.NumCPU()); err != nil {
+			return err
+		}
+		p.drain()
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// cell is what was measured of one row, on one class, with some threads.
+type cell struct {
+	Row     string  `json:"row"`
+	What    string  `json:"what"`
+	Class   string  `json:"class"`
+	Threads int     `json:"threads"`
+	Tactic  string  `json:"tactic,omitempty"`
+	NS      float64 `json:"ns"`   // per call of the function, beyond the unprobed call
+	Low     float64 `json:"low"`  // of the rounds, likewise
+	High    float64 `json:"high"` // of the rounds, likewise
+	Call    float64 `json:"call"` // ns of the unprobed call
+	Rounds  int     `json:"rounds"`
+	Hits    uint64  `json:"hits"` // as the probe counted them
+	Want    uint64  `json:"want"` // as the program made them
+	Lost    uint64  `json:"lost"`
+	// Why is the reason where the row is not available; then nothing else is known.
+	Why string `json:"unavailable,omitempty"`
+}
+
+// round is the time of a call in one round, in ns.
+type round struct{ plain, probed float64 }
+
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
+}
+
+// sum fills in the times: the cost is the difference of the medians, low and high those of
+// single rounds.
+func (c *cell) sum(rs []round) {
+	var plain, probed, diff []float64
+	for _, r := range rs {
+		plain, probed = append(plain, r.plain), append(probed, r.probed)
+		diff = append(diff, r.probed-r.plain)
+	}
+	c.Call, c.Rounds = median(plain), len(rs)
+	c.NS = median(probed) - c.Call
+	c.Low, c.High = slices.Min(diff), slices.Max(diff)
+}
+
+// errCount says that a probe's count is not the program's own.
+var errCount = errors.New("hits are not what the program counted")
+
+// errRing says that records were lost, so that a round's time means nothing.
+var errRing = errors.New("records were lost")
+
+// measure fills a cell. A row that this machine does not offer is no error: the cell says
+// why.
+func (b *bench) measure(r *row, cl class, threads int) (c cell, err error) {
+	c = cell{Row: r.name, What: r.what, Class: cl.name, Threads: threads}
+	p := b.prober(r)
+	if err := p.arm(cl); err != nil {
+		c.Why = err.Error()
+		return c, p.disarm()
+	}
+	defer func() { err = errors.Join(err, p.disarm()) }()
+	rs, err := b.roundsOf(&c, p, cl.function, b.callsOf(r))
+	if err != nil {
+		return c, fmt.Errorf("%s on %s: %w", r.name, cl.name, err)
+	}
+	c.sum(rs)
+	c.Want *= r.hitsPerCall()
+	c.Tactic = string(p.tactic())
+	if c.Hits, c.Lost, err = p.counts(); err != nil {
+		return c, fmt.Errorf("%s on %s: %w", r.name, cl.name, err)
+	}
+	switch {
+	case c.Hits != c.Want:
+		return c, fmt.Errorf("%s on %s: %d, not %d: %w", r.name, cl.name, c.Hits, c.Want, errCount)
+	case c.Lost != 0:
+		return c, fmt.Errorf("%s on %s: %d: %w", r.name, cl.name, c.Lost, errRing)
+	}
+	return c, nil
+}
+
+// roundsOf runs the unprobed and the probed function alternately, and reads what was
+// recorded in between. The first round warms up and does not count.
+func (b *bench) roundsOf(c *cell, p prober, function string, calls uint64) ([]round, error) {
+	var rs []round
+	for i := 0; i <= b.rounds; i++ {
+		if err := b.ctx.Err(); err != nil {
+			return nil, fmt.Errorf("interrupted: %w", err)
+		}
+		plain, err := b.plain.Run(b.name(function), calls, c.Threads)
+		if err != nil {
+			return nil, err
+		}
+		prog, fn := p.program(function)
+		probed, err := prog.Run(b.name(fn), calls, c.Threads)
+		if err != nil {
+			return nil, err
+		}
+		p.drain()
+		c.Want += probed.Calls
+		if i > 0 {
+			rs = append(rs, round{plain.Median, probed.Median})
+		}
+	}
+	return rs, nil
+}
+
+// ratio is a comparison of two cells of one class, or of one with a time.
+type ratio struct {
+	What  string  `json:"ratio"`
+	Class string  `json:"class"`
+	Value float64 `json:"value"`
+	Bar   float64 `json:"bar"`
+	AtMost bool   `json:"at_most"` // the bar is an upper one
+	OK    bool    `json:"ok"`
+}
+
+// judge says whether a value reaches its bar.
+func judge(what string, cl class, value, bar float64, atMost bool) ratio {
+	ok := value >= bar
+	if atMost {
+		ok = value <= bar
+	}
+	return ratio{What: what, Class: cl.name, Value: value, Bar: bar, AtMost: atMost, OK: ok}
+}
+
+// ratios compares what was measured with one thread with the bars of DESIGN.md. What was
+// not available is left out.
+func ratios(cells []cell) []ratio {
+	at := map[[2]string]float64{}
+	for _, c := range cells {
+		if c.Why == "" && c.Threads == 1 {
+			at[[2]string{c.Row, c.Class}] = c.NS
+		}
+	}
+	var out []ratio
+	for _, cl := range classes {
+		get := func(name string) (float64, bool) {
+			v, ok := at[[2]string{name, cl.name}]
+			return v, ok
+		}
+		if v, ok := get(rowCount); ok {
+			out = append(out, judge("counter, ns", cl, v, barCount, true))
+		}
+		if v, ok := get(rowBoth); ok {
+			out = append(out, judge("entry and return, ns", cl, v, barBoth, true))
+		}
+		rec, ok := get(rowRecord)
+		if !ok {
+			continue
+		}
+		if v, ok := get(rowTracepoint); ok && v > 0 {
+			out = append(out, judge("record / tracepoint", cl, rec/v, barTracepoint, true))
+		}
+		if v, ok := get(rowUprobe); ok && rec > 0 {
+			out = append(out, judge("uprobe / record", cl, v/rec, cl.faster, false))
+		}
+	}
+	return out
+}

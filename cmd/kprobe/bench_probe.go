@@ -1,0 +1,235 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/rival"
+	"kprobes.dev/kprobes/internal/workload"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/trace"
+)
+
+// prober is one way to probe the workload: a row at work.
+type prober interface {
+	// arm puts the probe on a class's function. The error says why there is none; then
+	// disarm takes out what there is of it.
+	arm(cl class) error
+	// program gives the workload that is probed, and the function to call in it.
+	program(function string) (*workload.Program, string)
+	// drain reads what the last round recorded.
+	drain()
+	tactic() arch.Tactic
+	// counts gives hits and lost records since arm.
+	counts() (hits, lost uint64, err error)
+	disarm() error
+}
+
+func (b *bench) prober(r *row) prober {
+	switch r.means {
+	case meansUprobe:
+		return &kernelProber{b: b, row: r}
+	case meansTracepoint:
+		return &handProber{b: b}
+	default:
+		return &ownProber{b: b, row: r}
+	}
+}
+
+// place finds a function of the workload.
+func (b *bench) place(function string) (symbol.Resolved, error) {
+	return b.s.target.Space().Resolve(symbol.Place{Sym: b.symbol(function)})
+}
+
+// ownProber probes by the engine.
+type ownProber struct {
+	b   *bench
+	row *row
+	evs []*kprobes.Event
+}
+
+func (p *ownProber) arm(cl class) error {
+	at, err := p.b.place(cl.function)
+	if err != nil {
+		return err
+	}
+	defs, err := p.definitions(at.Vaddr)
+	if err != nil {
+		return err
+	}
+	o, err := options(p.row)
+	if err != nil {
+		return err
+	}
+	if p.evs, err = p.b.s.core.Add(defs, o); err != nil {
+		return err
+	}
+	if got := p.tactic(); got != p.row.tactic {
+		return fmt.Errorf("armed by %s, not by %s", got, p.row.tactic)
+	}
+	return nil
+}
+
+// options are those of the row's tactic.
+func options(r *row) (*kprobes.AddOptions, error) {
+	if r.tactic != arch.TacticJump {
+		return nil, fmt.Errorf("the engine can not be told to take the tactic %s", r.tactic)
+	}
+	return &kprobes.AddOptions{Count: r.count}, nil
+}
+
+// definitions are the row's probes on the function at a link-time address.
+func (p *ownProber) definitions(addr uint64) ([]*event.Def, error) {
+	var texts []string
+	if p.row.entry {
+		texts = append(texts, fmt.Sprintf("p:bench/entry 0x%x", addr)+p.args(fetchArgs))
+	}
+	if p.row.ret {
+		texts = append(texts, fmt.Sprintf("r:bench/return 0x%x", addr)+p.args(fetchReturn))
+	}
+	var defs []*event.Def
+	for _, t := range texts {
+		d, err := event.Parse(t)
+		if err != nil {
+			return nil, err
+		}
+		defs = append(defs, d)
+	}
+	return defs, nil
+}
+
+func (p *ownProber) args(args string) string {
+	if p.row.count {
+		return ""
+	}
+	return " " + args
+}
+
+func (p *ownProber) program(function string) (*workload.Program, string) { return p.b.probed, function }
+
+func (p *ownProber) drain() {
+	for p.b.s.core.Poll(func(*trace.Hit) {}) > 0 {
+	}
+}
+
+func (p *ownProber) tactic() arch.Tactic { return p.evs[0].Tactic }
+
+func (p *ownProber) counts() (hits, lost uint64, err error) {
+	for _, e := range p.evs {
+		n := p.b.s.core.Counts(e)
+		hits += n.Hits
+		lost += n.Lost + n.Missed
+	}
+	return hits, lost, nil
+}
+
+func (p *ownProber) disarm() error { return p.b.s.core.Remove(p.evs) }
+
+// kernelProber probes by the kernel's uprobes, in a copy of the program.
+type kernelProber struct {
+	b      *bench
+	row    *row
+	probes []*rival.Probe
+}
+
+func (p *kernelProber) arm(cl class) error {
+	if err := p.refused(); err != nil {
+		return err
+	}
+	at, err := p.b.place(cl.function)
+	if err != nil {
+		return err
+	}
+	off, ok := at.Module.Image.FileOff(at.Vaddr)
+	if !ok {
+		return fmt.Errorf("address 0x%x is not in the program's file", at.Vaddr)
+	}
+	for _, ret := range []bool{false, true} {
+		if ret && !p.row.ret || !ret && !p.row.entry {
+			continue
+		}
+		pr, err := p.open(rival.Place{Path: p.b.copyPath, Offset: off, Return: ret})
+		if err != nil {
+			return err
+		}
+		p.probes = append(p.probes, pr)
+	}
+	return nil
+}
+
+// refused says why the kernel's probe is not to be had, or not to be risked.
+func (p *kernelProber) refused() error {
+	if p.row.ret && p.b.goProgram {
+		return errors.New("uretprobes replace return addresses, which Go's runtime does not survive")
+	}
+	if p.b.noCopy != nil {
+		return p.b.noCopy
+	}
+	return nil
+}
+
+func (p *kernelProber) open(pl rival.Place) (*rival.Probe, error) {
+	if p.row.count {
+		return pl.Open()
+	}
+	args := fetchArgs
+	if pl.Return {
+		args = fetchReturn
+	}
+	return rival.Tracefs{Place: pl, Args: args, Record: true}.Open()
+}
+
+func (p *kernelProber) program(function string) (*workload.Program, string) { return p.b.copied, function }
+
+func (p *kernelProber) drain() {} // its ring overwrites the oldest records
+
+func (p *kernelProber) tactic() arch.Tactic { return arch.TacticUprobe }
+
+func (p *kernelProber) counts() (hits, lost uint64, err error) {
+	for _, pr := range p.probes {
+		n, err := pr.Count()
+		if err != nil {
+			return 0, 0, err
+		}
+		hits += n
+	}
+	return hits, 0, nil
+}
+
+func (p *kernelProber) disarm() error {
+	var errs []error
+	for _, pr := range p.probes {
+		errs = append(errs, pr.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// handProber is the tracepoint that the unprobed program holds.
+type handProber struct {
+	b      *bench
+	before uint64
+}
+
+// traced is the function that holds the tracepoint.
+const traced = "bench_traced"
+
+func (p *handProber) arm(class) (err error) {
+	p.before, err = p.b.plain.Written()
+	return err
+}
+
+func (p *handProber) program(string) (*workload.Program, string) { return p.b.plain, traced }
+
+func (p *handProber) drain() {}
+
+func (p *handProber) tactic() arch.Tactic { return "" }
+
+func (p *handProber) counts() (hits, lost uint64, err error) {
+	n, err := p.b.plain.Written()
+	return n - p.before, 0, err
+}
+
+func (p *handProber) disarm() error { return nil }

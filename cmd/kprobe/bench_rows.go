@@ -1,0 +1,119 @@
+package main
+
+import (
+	"slices"
+
+	"kprobes.dev/kprobes/arch"
+)
+
+// class is a class of instruction that a probe stands on.
+type class struct {
+	name     string
+	function string  // of package workload: its first instruction is of the class
+	faster   float64 // bar: a record is that many times faster than the kernel's
+}
+
+// classes are those of DECISIONS 21: the kernel steps lea and endbr64, emulates push and
+// ret, and replaces a 5-byte nop by a call (Linux 6.18).
+var classes = []class{
+	{"lea", "bench_lea", 100},
+	{"endbr64", "bench_endbr", 100},
+	{"push", "bench_push", 25},
+	{"nop5", "bench_nop5", 10},
+	{"ret", "bench_ret", 80},
+}
+
+// Bars that a machine's own figures are held against.
+const (
+	barCount      = 10.0  // ns of a counter
+	barBoth       = 100.0 // ns of entry and return, both recorded
+	barTracepoint = 1.5   // times the tracepoint written by hand
+)
+
+// means is whose probe a row measures.
+type means string
+
+const (
+	meansKprobe     means = "kprobe"
+	meansUprobe     means = "uprobe"
+	meansTracepoint means = "tracepoint"
+)
+
+// row is one way to probe.
+type row struct {
+	name   string // the documents' letters, or what else it is
+	what   string
+	means  means
+	tactic arch.Tactic // kprobe: the one that it is about
+	count  bool        // it counts and records nothing
+	entry  bool        // a probe at the entry
+	ret    bool        // a probe at the return
+}
+
+// fetchArgs are the four arguments that a record holds; a return holds the result.
+const (
+	fetchArgs   = "a=%di b=%si c=%dx d=%cx"
+	fetchReturn = "v=%ax"
+)
+
+// Names of rows that others refer to.
+const (
+	rowCount      = "o count"
+	rowRecord     = "o"
+	rowReturn     = "ro"
+	rowBoth       = "kr"
+	rowTracepoint = "tracepoint"
+	rowUprobe     = "uprobe"
+)
+
+// rows are the documents' columns (F142, F145, F146) without the jprobes, and what they
+// are compared with.
+var rows = []row{
+	{rowCount, "jump, counted", meansKprobe, arch.TacticJump, true, true, false},
+	{"k", "int3 and step, recorded", meansKprobe, arch.TacticStep, false, true, false},
+	{"b", "int3 and detour, recorded", meansKprobe, arch.TacticBoost, false, true, false},
+	{rowRecord, "jump, recorded", meansKprobe, arch.TacticJump, false, true, false},
+	{"r", "return, int3 and step", meansKprobe, arch.TacticStep, false, false, true},
+	{"rb", "return, int3 and detour", meansKprobe, arch.TacticBoost, false, false, true},
+	{rowReturn, "return, jump", meansKprobe, arch.TacticJump, false, false, true},
+	{rowBoth, "entry and return, jump", meansKprobe, arch.TacticJump, false, true, true},
+	{rowTracepoint, "by hand, compiled in", meansTracepoint, "", false, true, false},
+	{"uprobe count", "the kernel's, counted", meansUprobe, arch.TacticUprobe, true, true, false},
+	{rowUprobe, "the kernel's, recorded", meansUprobe, arch.TacticUprobe, false, true, false},
+	{"uretprobe", "the kernel's, return", meansUprobe, arch.TacticUprobe, false, false, true},
+	{"uprobe+uretprobe", "the kernel's, entry and return", meansUprobe, arch.TacticUprobe, false, true, true},
+}
+
+// scaled are the rows that are measured against the number of CPUs, on the first class.
+var scaled = []string{rowCount, rowRecord, rowReturn, rowTracepoint, rowUprobe}
+
+// traps says whether each hit traps, so that fewer of them fill a round.
+func (r *row) traps() bool { return r.means == meansUprobe || r.means == meansKprobe && r.tactic != arch.TacticJump }
+
+// hitsPerCall is how many hits one call of the probed function makes.
+func (r *row) hitsPerCall() uint64 {
+	if r.entry && r.ret {
+		return 2
+	}
+	return 1
+}
+
+func findRow(name string) *row {
+	i := slices.IndexFunc(rows, func(r row) bool { return r.name == name })
+	return &rows[i]
+}
+
+// threadSteps are the numbers of threads of the second table: all up to 8, then doubling,
+// and all CPUs.
+func threadSteps(cpus int) []int {
+	var out []int
+	for n := 1; n < cpus; {
+		out = append(out, n)
+		if n < 8 {
+			n++
+		} else {
+			n *= 2
+		}
+	}
+	return append(out, cpus)
+}
