@@ -21,7 +21,7 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 		return nil, fmt.Errorf("definition %q deletes: %w", d.Text, unix.EINVAL)
 	}
 	if d.Place.Kind == event.PlaceLine {
-		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "a source line needs line tables, which are not read yet: give a function or an address", nil)
+		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "", nil)
 	}
 	if d.Place.Glob {
 		return c.defineAll(d, o)

@@ -97,11 +97,3 @@ func (l Layout) Units() uint64 { return l.Data / unit }
 // LockedUnits is what a locked shard holds unread, in units of 8 bytes. It is less than
 // Units where the data is larger than 1 MiB (see protocol.go, "Why the count is exact").
 func (l Layout) LockedUnits() uint64 { return min(l.Data, lockedBytes) / unit }
-
-// limit is what a shard holds unread, in units.
-func (l Layout) limit(shard int) uint64 {
-	if l.IsLocked(shard) {
-		return l.LockedUnits()
-	}
-	return l.Units()
-}

@@ -27,7 +27,7 @@ func TestModel(t *testing.T) {
 		{"rseq", "TAIL_EARLY", false},
 		{"rseq", "LOSS_SILENT", false},
 		{"locked", "", true},
-		{"locked", "NO_HANDLER RUNS=3", true},
+		{"locked", "NO_HANDLER RUNS=2", true},
 		{"locked", "COMMIT_FIRST", false},
 		{"locked", "ZERO_LATE", false},
 		{"locked", "UNLOCKED", false},

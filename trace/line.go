@@ -100,6 +100,9 @@ func (p *Printer) decode(h *Hit) ([]fetch.Value, error) {
 	}
 	var err error
 	p.values, err = h.Event.Prog.DecodeInto(p.values[:0], h.Rec, h.Event.ArgsOff, p.Names.Comm(h.TID))
+	if h.Unknown {
+		fetch.HideResults(p.values)
+	}
 	return p.values, err
 }
 

@@ -63,14 +63,15 @@ const workloadVerb = "__workload"
 
 // Sizes of a measurement.
 const (
-	batches    = 32      // of a round (package workload)
-	ringBytes  = 4 << 20 // of a shard, and of a tracepoint's buffer: what kprobe trace takes
-	perCall    = 128     // bytes: more than the records of one call take
-	trapBatch  = 100     // calls of a batch whose hits trap
-	quickBatch = 20
-	fullRounds = 15
-	fewRounds  = 3
-	ringEvents = 1024 // more than are armed in a run
+	batches     = 32      // of a round (package workload)
+	ringBytes   = 4 << 20 // of a shard, and of a tracepoint's buffer: what kprobe trace takes
+	recordBytes = 48      // of a record with four arguments, at least
+	perCall     = 128     // bytes: more than the records of one call take
+	trapBatch   = 100     // calls of a batch whose hits trap
+	quickBatch  = 20
+	fullRounds  = 15
+	fewRounds   = 3
+	ringEvents  = 1024 // more than are armed in a run
 )
 
 // bench is one run of the verb.
@@ -133,9 +134,6 @@ func (b *bench) choose(goOnly bool) (err error) {
 	b.path, err = os.Executable()
 	return err
 }
-
-// name is what the program calls a function: the protocol has the C names in both.
-func (b *bench) name(function string) string { return function }
 
 // symbol is a function's name in the program's file.
 func (b *bench) symbol(function string) string {
@@ -237,7 +235,7 @@ func (b *bench) warm() error {
 	if err := p.arm(classes[0]); err != nil {
 		return err
 	}
-	laps := ringBytes/(b.calls*ring.RecHeader) + 1
+	laps := ringBytes/(b.calls*recordBytes) + 1
 	for range laps {
 		if _, err := b.probed.Run(classes[0].function, b.calls, runtime.NumCPU()); err != nil {
 			return err

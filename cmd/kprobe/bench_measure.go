@@ -95,12 +95,12 @@ func (b *bench) roundsOf(c *cell, p prober, function string, calls uint64) ([]ro
 		if err := b.ctx.Err(); err != nil {
 			return nil, fmt.Errorf("interrupted: %w", err)
 		}
-		plain, err := b.plain.Run(b.name(function), calls, c.Threads)
+		plain, err := b.plain.Run(function, calls, c.Threads)
 		if err != nil {
 			return nil, err
 		}
 		prog, fn := p.program(function)
-		probed, err := prog.Run(b.name(fn), calls, c.Threads)
+		probed, err := prog.Run(fn, calls, c.Threads)
 		if err != nil {
 			return nil, err
 		}
@@ -115,12 +115,12 @@ func (b *bench) roundsOf(c *cell, p prober, function string, calls uint64) ([]ro
 
 // ratio is a comparison of two cells of one class, or of one with a time.
 type ratio struct {
-	What  string  `json:"ratio"`
-	Class string  `json:"class"`
-	Value float64 `json:"value"`
-	Bar   float64 `json:"bar"`
-	AtMost bool   `json:"at_most"` // the bar is an upper one
-	OK    bool    `json:"ok"`
+	What   string  `json:"ratio"`
+	Class  string  `json:"class"`
+	Value  float64 `json:"value"`
+	Bar    float64 `json:"bar"`
+	AtMost bool    `json:"at_most"` // the bar is an upper one
+	OK     bool    `json:"ok"`
 }
 
 // judge says whether a value reaches its bar.

@@ -182,7 +182,9 @@ func (p *kernelProber) open(pl rival.Place) (*rival.Probe, error) {
 	return rival.Tracefs{Place: pl, Args: args, Record: true}.Open()
 }
 
-func (p *kernelProber) program(function string) (*workload.Program, string) { return p.b.copied, function }
+func (p *kernelProber) program(function string) (*workload.Program, string) {
+	return p.b.copied, function
+}
 
 func (p *kernelProber) drain() {} // its ring overwrites the oldest records
 

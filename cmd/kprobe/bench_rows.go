@@ -88,7 +88,9 @@ var rows = []row{
 var scaled = []string{rowCount, rowRecord, rowReturn, rowTracepoint, rowUprobe}
 
 // traps says whether each hit traps, so that fewer of them fill a round.
-func (r *row) traps() bool { return r.means == meansUprobe || r.means == meansKprobe && r.tactic != arch.TacticJump }
+func (r *row) traps() bool {
+	return r.means == meansUprobe || r.means == meansKprobe && r.tactic != arch.TacticJump
+}
 
 // hitsPerCall is how many hits one call of the probed function makes.
 func (r *row) hitsPerCall() uint64 {

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// machine is what the figures of a run belong to.
+type machine struct {
+	CPU      string `json:"cpu"`
+	CPUs     int    `json:"cpus"` // that the command may use
+	Kernel   string `json:"kernel"`
+	Workload string `json:"workload"`
+	Rseq     bool   `json:"rseq"` // records take the way without locks
+	Rounds   int    `json:"rounds"`
+	Calls    uint64 `json:"calls"`      // of a round
+	Slow     uint64 `json:"trap_calls"` // of a round whose hits trap
+}
+
+// printer writes what a run finds.
+type printer interface {
+	machine(machine)
+	cell(cell)
+	end(cells []cell, ratios []ratio) error
+}
+
+func newPrinter(format string, w io.Writer) printer {
+	if format == "json" {
+		return &jsonPrinter{enc: json.NewEncoder(w)}
+	}
+	return &textPrinter{w: w}
+}
+
+// jsonPrinter writes an object a line, as soon as it is known.
+type jsonPrinter struct {
+	enc *json.Encoder
+	err error
+}
+
+func (p *jsonPrinter) put(v any) {
+	if p.err == nil {
+		p.err = p.enc.Encode(v)
+	}
+}
+
+func (p *jsonPrinter) machine(m machine) {
+	p.put(struct {
+		Machine machine `json:"machine"`
+	}{m})
+}
+
+func (p *jsonPrinter) cell(c cell) { p.put(c) }
+
+func (p *jsonPrinter) end(_ []cell, rs []ratio) error {
+	for _, r := range rs {
+		p.put(r)
+	}
+	return p.err
+}
+
+// textPrinter writes tables at the end, and on stderr what it is at.
+type textPrinter struct {
+	w     io.Writer
+	m     machine
+	class string
+	notes []string
+}
+
+func (p *textPrinter) machine(m machine) { p.m = m }
+
+func (p *textPrinter) cell(c cell) {
+	if at := fmt.Sprintf("%s, threads %d", c.Class, c.Threads); at != p.class {
+		p.class = at
+		fmt.Fprintf(os.Stderr, "kprobe: measuring %s\n", at)
+	}
+}
+
+func (p *textPrinter) end(cells []cell, rs []ratio) error {
+	m := p.m
+	fmt.Fprintf(p.w, "%s, %d CPUs, Linux %s\n", m.CPU, m.CPUs, m.Kernel)
+	fmt.Fprintf(p.w, "workload in %s, %s; medians of %d rounds of %d calls (%d where hits trap)\n",
+		m.Workload, map[bool]string{true: "threads with rseq", false: "threads without rseq"}[m.Rseq], m.Rounds, m.Calls, m.Slow)
+	p.classTable(cells)
+	p.threadTable(cells)
+	p.ratioTable(rs)
+	for i, n := range p.notes {
+		fmt.Fprintf(p.w, "\n[%d] %s", i+1, n)
+	}
+	_, err := fmt.Fprintln(p.w)
+	return err
+}
+
+// table writes rows in columns, the first column to the left and all others to the right.
+func (p *textPrinter) table(title string, lines [][]string) {
+	var left []string
+	width := 0
+	for _, l := range lines {
+		left = append(left, l[0])
+		width = max(width, len(l[0]))
+	}
+	fmt.Fprintf(p.w, "\n%s\n", title)
+	tw := tabwriter.NewWriter(p.w, 8, 0, 2, ' ', tabwriter.AlignRight)
+	for i, l := range lines {
+		fmt.Fprintf(tw, "%-*s\t%s\t\n", width, left[i], strings.Join(l[1:], "\t"))
+	}
+	_ = tw.Flush() // an error of p.w shows in the last line of all
+}
+
+// value is a cell's cost, or the number of the note that tells why there is none.
+func (p *textPrinter) value(c cell) string {
+	if c.Why == "" {
+		return nanos(c.NS)
+	}
+	i := slices.Index(p.notes, c.Why)
+	if i < 0 {
+		i = len(p.notes)
+		p.notes = append(p.notes, c.Why)
+	}
+	return fmt.Sprintf("[%d]", i+1)
+}
+
+// nanos has one digit behind the point below 100.
+func nanos(v float64) string {
+	digits := 1
+	if v >= 100 {
+		digits = 0
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64)
+}
+
+func (p *textPrinter) classTable(cells []cell) {
+	head := []string{"probe"}
+	for _, cl := range classes {
+		head = append(head, cl.name)
+	}
+	lines := [][]string{head}
+	for _, r := range rows {
+		l := []string{fmt.Sprintf("%-17s %s", r.name, r.what)}
+		for _, cl := range classes {
+			l = append(l, p.find(cells, r.name, cl.name, 1))
+		}
+		lines = append(lines, l)
+	}
+	p.table("ns per call beyond the unprobed call, by the instruction that is probed", lines)
+}
+
+func (p *textPrinter) find(cells []cell, row, class string, threads int) string {
+	for _, c := range cells {
+		if c.Row == row && c.Class == class && c.Threads == threads {
+			return p.value(c)
+		}
+	}
+	return ""
+}
+
+func (p *textPrinter) threadTable(cells []cell) {
+	steps := threadSteps(p.m.CPUs)
+	if len(steps) < 2 {
+		fmt.Fprintf(p.w, "\nonly one CPU may be used: nothing to tell of several\n")
+		return
+	}
+	head := []string{"CPUs at once"}
+	for _, n := range steps {
+		head = append(head, strconv.Itoa(n))
+	}
+	lines := [][]string{head}
+	for _, name := range scaled {
+		l := []string{fmt.Sprintf("%-17s %s", name, findRow(name).what)}
+		for _, n := range steps {
+			l = append(l, p.find(cells, name, classes[0].name, n))
+		}
+		lines = append(lines, l)
+	}
+	p.table("ns per call of each thread, "+classes[0].name, lines)
+}
+
+func (p *textPrinter) ratioTable(rs []ratio) {
+	var names []string
+	for _, r := range rs {
+		if !slices.Contains(names, r.What) {
+			names = append(names, r.What)
+		}
+	}
+	head := []string{"against the bars"}
+	for _, cl := range classes {
+		head = append(head, cl.name)
+	}
+	lines := [][]string{head}
+	for _, name := range names {
+		l := []string{name}
+		for _, cl := range classes {
+			l = append(l, ratioOf(rs, name, cl.name))
+		}
+		lines = append(lines, l)
+	}
+	p.table("ratios and bars: + reached, ! missed", lines)
+}
+
+// ratioOf shows a value, whether it reaches its bar, and the bar.
+func ratioOf(rs []ratio, what, class string) string {
+	for _, r := range rs {
+		if r.What != what || r.Class != class {
+			continue
+		}
+		mark, sign := "!", ">="
+		if r.OK {
+			mark = "+"
+		}
+		if r.AtMost {
+			sign = "<="
+		}
+		return fmt.Sprintf("%.1f%s (%s%g)", r.Value, mark, sign, r.Bar)
+	}
+	return ""
+}
