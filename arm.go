@@ -16,6 +16,9 @@ import (
 func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	fns := map[*function]bool{}
 	for _, e := range evs {
+		if e.gone {
+			continue
+		}
 		if err := c.pool(e); err != nil {
 			return evs, e.refused(err)
 		}
@@ -25,7 +28,10 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	}
 	var kept []*Event
 	for _, e := range evs {
-		err := e.fn.serves(e)
+		var err error
+		if !e.gone {
+			err = e.fn.serves(e)
+		}
 		switch {
 		case err == nil:
 			kept = append(kept, e)
@@ -39,6 +45,14 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	if len(kept) == 0 {
 		return nil, fmt.Errorf("none of %d functions can be probed: %w", len(evs), ErrRegister)
 	}
+	for f := range fns {
+		if len(f.events) == 0 {
+			delete(fns, f)
+		}
+	}
+	if len(fns) == 0 {
+		return kept, nil
+	}
 	return kept, c.update(sortedFunctions(fns), nil)
 }
 
@@ -49,7 +63,7 @@ func (e *Event) refused(err error) error {
 
 // pool gives a return probe its instances.
 func (c *Core) pool(e *Event) error {
-	if e.Def.Kind != event.Return {
+	if e.Def.Kind != event.Return || e.work.Pool != nil {
 		return nil
 	}
 	p, err := c.t.Pool(len(e.Prog.EntryBases()), e.Def.MaxActive)

@@ -50,6 +50,7 @@ type Event struct {
 	tail   int // number of the records of exits whose value is unknown; -1: none
 	points []uint64
 	gone   bool
+	force  arch.Tactic
 	ended  bool // removed: what it counted is kept
 	// Of instances that the final look classified.
 	active, unwound int
@@ -60,6 +61,7 @@ type Event struct {
 type function struct {
 	name   string
 	start  uint64
+	image  *symbol.Image
 	a      arch.Function
 	orig   func(addr uint64, n int) ([]byte, error)
 	events []*Event
@@ -71,6 +73,9 @@ type function struct {
 func Open(t target.Target, _ *Options) (*Core, error) {
 	return &Core{t: t, fns: map[uint64]*function{}}, nil
 }
+
+// Gone says whether the event's object is not mapped at present: [GONE] in the listing.
+func (e *Event) Gone() bool { return e.gone }
 
 // Target is what the Core probes.
 func (c *Core) Target() target.Target { return c.t }
@@ -95,6 +100,9 @@ type AddOptions struct {
 	// Skip leaves out functions of a pattern that can not be probed; each is told
 	// to it with the reason. Nil: the first such function is an error.
 	Skip func(name string, why error)
+	// Late accepts definitions in objects that are not mapped yet: they are armed by
+	// Sync once they are.
+	Late bool
 	// Tactic takes this tactic or none; "" means the best that is safe.
 	Tactic arch.Tactic
 }
@@ -149,10 +157,7 @@ func (c *Core) number(evs []*Event) error {
 	for _, e := range evs {
 		e.ID = len(c.events)
 		c.events = append(c.events, e)
-		if e.tail == 0 {
-			e.tail = len(c.events)
-			c.events = append(c.events, nil)
-		}
+		c.numberTail(e)
 	}
 	if len(c.events) > r.Layout.Events {
 		return fmt.Errorf("events %d: the ring has room for %d: %w", len(c.events), r.Layout.Events, unix.ENOSPC)
@@ -162,17 +167,33 @@ func (c *Core) number(evs []*Event) error {
 	}
 	for _, e := range evs {
 		e.work.Event = e.ID
-		if e.Prog == nil {
+		if err := c.allow(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// numberTail gives the records of exits whose value is not known their own number.
+func (c *Core) numberTail(e *Event) {
+	if e.tail == 0 {
+		e.tail = len(c.events)
+		c.events = append(c.events, nil)
+	}
+}
+
+// allow tells the reader which records of an event are whole.
+func (c *Core) allow(e *Event) error {
+	if e.Prog == nil {
+		return nil
+	}
+	lo, hi := e.sizes(c.t.Writer())
+	for _, id := range []int{e.ID, e.tail} {
+		if id < 0 {
 			continue
 		}
-		lo, hi := e.sizes(c.t.Writer())
-		for _, id := range []int{e.ID, e.tail} {
-			if id < 0 {
-				continue
-			}
-			if err := c.reader.Allow(uint16(id), lo, hi); err != nil {
-				return err
-			}
+		if err := c.reader.Allow(uint16(id), lo, hi); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -229,13 +250,19 @@ func (c *Core) Remove(evs []*Event) error {
 func (c *Core) remove(evs []*Event, then func() error) error {
 	fns := map[*function]bool{}
 	for _, e := range evs {
-		if !e.ended {
-			e.ended = true
+		if e.ended {
+			continue
+		}
+		e.ended = true
+		if e.fn != nil {
 			e.fn.drop(e)
 			fns[e.fn] = true
 		}
 	}
 	if len(fns) == 0 {
+		if then != nil {
+			return then()
+		}
 		return nil
 	}
 	return c.update(sortedFunctions(fns), then)

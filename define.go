@@ -27,6 +27,11 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 		return c.defineAll(d, o)
 	}
 	r, err := c.t.Space().Resolve(placeOf(d))
+	if o.Late && errors.Is(err, symbol.ErrNoModule) {
+		e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, gone: true, force: o.Tactic}
+		e.work.Count = o.Count
+		return []*Event{e}, c.name(e)
+	}
 	if err != nil {
 		return nil, d.Refuse(placeCode(err), d.Place.Pos, "", err)
 	}
@@ -98,31 +103,45 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 
 // defineAt makes the event of a definition at a resolved place.
 func (c *Core) defineAt(d *event.Def, r symbol.Resolved, o *AddOptions) (*Event, error) {
+	e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic}
+	e.work.Count = o.Count
+	if err := c.locate(e, r); err != nil {
+		return nil, err
+	}
+	return e, c.name(e)
+}
+
+// name gives an event its name: its own, which must be free, or one that is made up.
+func (c *Core) name(e *Event) error {
+	if e.Name == "" {
+		e.Name = c.namer.Name(e.Def, e.Def.Place)
+		return nil
+	}
+	if !c.namer.Reserve(e.Group + "/" + e.Name) {
+		return e.Def.Refuse(event.EventExist, 0, "", nil)
+	}
+	c.namer.Reserve(e.Name)
+	return nil
+}
+
+// locate ties an event to a place: its function, its points and its program.
+func (c *Core) locate(e *Event, r symbol.Resolved) error {
+	d := e.Def
 	if r.Func == nil {
-		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", fmt.Errorf("no function is known around 0x%x, so its code can not be followed: %w", r.Addr, unix.EINVAL))
+		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "", fmt.Errorf("no function is known around 0x%x, so its code can not be followed: %w", r.Addr, unix.EINVAL))
 	}
 	f, err := c.function(r)
 	if err != nil {
-		return nil, d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
+		return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 	}
-	e := &Event{Def: d, Place: r, core: c, fn: f, tail: -1}
-	e.Group, e.Name = d.Group, d.Name
-	if e.Name == "" {
-		e.Name = c.namer.Name(d, d.Place)
-	}
+	e.Place, e.fn = r, f
 	at, err := c.points(e)
-	if err != nil {
-		return nil, err
+	if err != nil || e.work.Count {
+		return err
 	}
-	if o.Count {
-		e.work.Count = true
-		return e, nil
-	}
-	if e.Prog, err = fetch.Compile(d, c.env(e), at); err != nil {
-		return nil, err
-	}
+	e.Prog, err = fetch.Compile(d, c.env(e), at)
 	e.work.Prog = e.Prog
-	return e, nil
+	return err
 }
 
 // points finds the instructions at which the event's work is done.
@@ -139,7 +158,7 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 		e.points = []uint64{e.fn.a.EntryPoint()}
 		for _, x := range exits {
 			e.points = append(e.points, x.Addr)
-			if x.Tail {
+			if x.Tail && e.tail < 0 {
 				e.tail = 0
 			}
 		}
@@ -194,7 +213,7 @@ func (c *Core) function(r symbol.Resolved) (*function, error) {
 	if r.Func.Size > maxFunction {
 		return nil, fmt.Errorf("%s has %d bytes: more than the %d that are analysed: %w", r.Func, r.Func.Size, maxFunction, unix.EFBIG)
 	}
-	f := &function{name: r.Func.Pretty(), start: start}
+	f := &function{name: r.Func.Pretty(), start: start, image: r.Module.Image}
 	m := r.Module
 	f.orig = func(addr uint64, n int) ([]byte, error) {
 		b := make([]byte, n)

@@ -2,16 +2,16 @@ package symbol
 
 import (
 	"os"
-	"path/filepath"
+	"os/exec"
 	"testing"
 )
 
 // BenchmarkLoad reads all tables of a program: what an attach costs at most.
 func BenchmarkLoad(b *testing.B) {
 	gdb, large := "/usr/bin/gdb", llvm(b)
-	goTool := filepath.Join(os.Getenv("GOROOT"), "bin", "go")
-	if os.Getenv("GOROOT") == "" {
-		goTool = "/usr/local/go/bin/go"
+	goTool, err := exec.LookPath("go")
+	if err != nil {
+		b.Fatal(err)
 	}
 	for name, path := range map[string]string{"redis": redis, "gdb": gdb, "llvm": large, "go": goTool} {
 		b.Run(name, func(b *testing.B) {

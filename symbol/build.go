@@ -1,6 +1,7 @@
 package symbol
 
 import (
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -25,9 +26,9 @@ func (l *loader) build() {
 	store = l.addGo(store)
 	store = l.addFDEs(store)
 	slices.SortFunc(store, func(a, b Func) int { return cmpU64(a.Addr, b.Addr) })
-	l.t.funcs = make([]*Func, len(store))
+	l.t.funcs, l.t.starts = make([]*Func, len(store)), make([]uint64, len(store))
 	for i := range store {
-		l.t.funcs[i] = &store[i]
+		l.t.funcs[i], l.t.starts[i] = &store[i], store[i].Addr
 	}
 	l.fillSizes()
 	l.t.nest()
@@ -294,7 +295,7 @@ func (t *table) nest() {
 
 // at gives the innermost function that holds an address.
 func (t *table) at(addr uint64) *Func {
-	i, exact := slices.BinarySearchFunc(t.funcs, addr, func(f *Func, a uint64) int { return cmpU64(f.Addr, a) })
+	i, exact := slices.BinarySearch(t.starts, addr)
 	if !exact {
 		i--
 	}
@@ -319,6 +320,9 @@ func (l *loader) indexNames(groups [][]rawSym) {
 		case fn.Source == SourceEHFrame:
 		case fn.Lang == LangGo:
 			t.addName(nameRef{str: fn.Name, fn: int32(i)})
+			if plain, ok := unescapeGo(fn.Name); ok {
+				t.addName(nameRef{str: plain, fn: int32(i)})
+			}
 			for _, a := range fn.Aliases {
 				t.addName(nameRef{str: a, fn: int32(i)})
 			}
@@ -330,6 +334,16 @@ func (l *loader) indexNames(groups [][]rawSym) {
 			g++
 		}
 	}
+}
+
+// unescapeGo undoes the %xx that the toolchain writes for dots in the last element of an
+// import path and for odd characters (cmd/internal/objabi, PathToPrefix).
+func unescapeGo(name string) (string, bool) {
+	if strings.IndexByte(name, '%') < 0 {
+		return "", false
+	}
+	plain, err := url.PathUnescape(name)
+	return plain, err == nil && plain != name
 }
 
 func (t *table) addName(n nameRef) {

@@ -56,7 +56,9 @@ func (im *Image) debugCandidates() []debugCandidate {
 		paths = append(paths, filepath.Join(d, dir, name))
 	}
 	for _, p := range paths {
-		out = append(out, debugCandidate{p, crc, true})
+		if p != filepath.Clean(im.elf.path) {
+			out = append(out, debugCandidate{p, crc, true})
+		}
 	}
 	return out
 }
@@ -107,6 +109,9 @@ func (im *Image) checkDebugFile(c debugCandidate, file File) (*elfFile, error) {
 	st, err := file.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("debug file %q: %w", c.path, err)
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("debug file %q: not a regular file", c.path)
 	}
 	f, err := parseELF(file, st.Size(), c.path, im.opts.MaxSize, true)
 	if err != nil {

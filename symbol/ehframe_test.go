@@ -71,6 +71,32 @@ func TestBoundsAgree(t *testing.T) {
 	}
 }
 
+// TestColdPartsByRules compares what the first unwinding rules say of a piece of code
+// with the names of functions: no function is taken for a cold part, and most cold parts
+// are known without their names.
+func TestColdPartsByRules(t *testing.T) {
+	im := open(t, build(t, "g++", throwSource, "-O2", "-static"), noDebug)
+	cold, known := 0, 0
+	for _, fn := range im.Funcs() {
+		d, ok := im.table().fdeAt(fn.Addr)
+		if fn.Name == "" || fn.PLT || !ok || d.start != fn.Addr {
+			continue
+		}
+		switch {
+		case !fn.Cold && d.inner:
+			t.Errorf("%s at 0x%x is taken for a cold part", fn, fn.Addr)
+		case fn.Cold && d.inner:
+			known++
+			fallthrough
+		case fn.Cold:
+			cold++
+		}
+	}
+	if cold < 20 || known < cold*8/10 {
+		t.Errorf("%d of %d cold parts are known", known, cold)
+	}
+}
+
 // sstrip takes the section headers off a copy of a program.
 func sstrip(t testing.TB, path string) string {
 	t.Helper()
@@ -103,11 +129,15 @@ func TestNoSectionHeaders(t *testing.T) {
 	if bare.BuildID() != whole.BuildID() || bare.BuildID() == "" || bare.Interp() == "" {
 		t.Errorf("build-id %q, %q; interpreter %q", bare.BuildID(), whole.BuildID(), bare.Interp())
 	}
-	compareDynsym(t, "/lib/x86_64-linux-gnu/libc.so.6")
+	compareDynsym(t, "/lib/x86_64-linux-gnu/libc.so.6", "malloc")
+	for _, style := range []string{"gnu", "sysv"} {
+		compareDynsym(t, build(t, "gcc", libSource, "-O1", "-shared", "-fPIC", "-Wl,--hash-style="+style), "lib_work")
+	}
+	compareDynsym(t, build(t, "gcc", "static int f(void) { return 3; } int (*p)(void) = f;", "-shared", "-fPIC", "-fvisibility=hidden", "-nostdlib", "-Wl,--hash-style=gnu"), "")
 }
 
-// compareDynsym checks the count that the GNU hash table gives.
-func compareDynsym(t *testing.T, path string) {
+// compareDynsym checks the count that a hash table gives, and one function.
+func compareDynsym(t *testing.T, path, name string) {
 	t.Helper()
 	whole, bare := open(t, path, noDebug), open(t, sstrip(t, path), noDebug)
 	a, _, err1 := whole.elf.sectionSpan(11) // SHT_DYNSYM
@@ -115,8 +145,8 @@ func compareDynsym(t *testing.T, path string) {
 	if err1 != nil || err2 != nil || a.symOff != b.symOff || a.symSize != b.symSize || a.strOff != b.strOff {
 		t.Errorf("%s: %+v %v, by sections %+v %v", path, b, err2, a, err1)
 	}
-	if f := one(t, bare, "malloc"); f.Addr != one(t, whole, "malloc").Addr {
-		t.Errorf("malloc at 0x%x", f.Addr)
+	if name != "" && one(t, bare, name).Addr != one(t, whole, name).Addr {
+		t.Errorf("%s: %s at 0x%x", path, name, one(t, bare, name).Addr)
 	}
 }
 

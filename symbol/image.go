@@ -3,6 +3,7 @@ package symbol
 import (
 	"debug/elf"
 	"encoding/hex"
+	"errors"
 	"io"
 	"io/fs"
 	"path/filepath"
@@ -88,7 +89,7 @@ func Open(r io.ReaderAt, size int64, path string, o *Options) (*Image, error) {
 
 // Load reads the symbol tables now, which else happens at the first call that needs them.
 // It gives what Problems gives, joined; the Image is usable all the same.
-func (im *Image) Load() error { return joinProblems(im.table().problems) }
+func (im *Image) Load() error { return errors.Join(im.table().problems...) }
 
 // Problems tells which tables were left out because they are damaged, too large or do not
 // belong to this file.

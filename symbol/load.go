@@ -2,15 +2,17 @@ package symbol
 
 import (
 	"debug/elf"
-	"errors"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 )
 
 // table is what the symbol tables of an image amount to.
 type table struct {
-	funcs    []*Func // sorted by address, unique by address
-	outer    []int32 // for each function the one that encloses its start, -1 for none
+	funcs    []*Func  // sorted by address, unique by address
+	starts   []uint64 // their addresses, for binary search
+	outer    []int32  // for each function the one that encloses its start, -1 for none
 	names    []nameRef
 	byName   map[string]int32 // raw name to the last of its names, see nameRef.next
 	bases    map[string][]int32
@@ -19,6 +21,10 @@ type table struct {
 	goTab    *goTable
 	slots    *gotSlots
 	problems []error
+
+	scans      atomic.Int32 // lookups of demangled names that took a scan
+	prettyOnce sync.Once
+	pretty     map[string][]int32 // demangled names without parameter list to names
 }
 
 // nameRef is one raw name of a function.
@@ -71,8 +77,6 @@ func (l *loader) problem(err error) {
 		l.t.problems = append(l.t.problems, err)
 	}
 }
-
-func joinProblems(errs []error) error { return errors.Join(errs...) }
 
 // loadSymtabs reads the best full symbol table: the file's own, a separate debug file's,
 // else that of .gnu_debugdata.

@@ -2,6 +2,7 @@ package symbol
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,24 +67,51 @@ func (t *table) named(name string) []int32 {
 func (t *table) cloneNames(name string) []int32 { return t.bases[name] }
 
 // demangledNames gives the names that read name when demangled: ones without clone suffix
-// if there are any.
+// if there are any. The first lookups scan the names that hold the query's words, later
+// ones use an index.
 func (t *table) demangledNames(name string) []int32 {
 	want := squeeze(name)
-	var exact, clones []int32
-	t.eachMangled(tokens(name), func(i int32, raw string) {
-		if !demanglesTo(raw, want) {
-			return
+	if t.scans.Load() >= scansBeforeIndex {
+		refs := t.prettyIndex()[want]
+		if len(refs) > 0 || !strings.Contains(want, "(") {
+			return t.withoutClones(refs)
 		}
-		if t.names[i].clone {
-			clones = append(clones, i)
-		} else {
-			exact = append(exact, i)
+	}
+	t.scans.Add(1)
+	var refs []int32
+	t.eachMangled(tokens(name), func(i int32, raw string) {
+		if demanglesTo(raw, want) {
+			refs = append(refs, i)
 		}
 	})
-	if len(exact) > 0 {
-		return exact
+	return t.withoutClones(refs)
+}
+
+// scansBeforeIndex is the number of lookups that scan all names before it pays to
+// demangle every name once.
+const scansBeforeIndex = 32
+
+// prettyIndex demangles every name, at its first call.
+func (t *table) prettyIndex() map[string][]int32 {
+	t.prettyOnce.Do(func() {
+		t.pretty = map[string][]int32{}
+		t.eachMangled(nil, func(i int32, raw string) {
+			if s, ok := demangled(raw, demangle.NoParams); ok {
+				s = squeeze(s)
+				t.pretty[s] = append(t.pretty[s], i)
+			}
+		})
+	})
+	return t.pretty
+}
+
+// withoutClones drops the names of compiler-made copies if there are others.
+func (t *table) withoutClones(refs []int32) []int32 {
+	isClone := func(i int32) bool { return t.names[i].clone }
+	if slices.ContainsFunc(refs, func(i int32) bool { return !isClone(i) }) {
+		return slices.DeleteFunc(slices.Clone(refs), isClone)
 	}
-	return clones
+	return refs
 }
 
 // eachMangled calls fn for the mangled names that hold all words.
@@ -281,7 +309,7 @@ func (im *Image) Data(name string) (Sym, error) {
 	}
 	fns, err := im.Lookup(name)
 	if err != nil {
-		if nf, ok := err.(*NotFoundError); ok && len(nf.Similar) == 0 {
+		if nf := (*NotFoundError)(nil); errors.As(err, &nf) && len(nf.Similar) == 0 {
 			nf.Similar = similar(name, func(yield func(string)) {
 				for i := range t.objs {
 					yield(t.objs[i].name)

@@ -86,6 +86,20 @@ func TestLookupCPP(t *testing.T) {
 			t.Errorf("Lookup(%q) = %v, %v, want %q", name, fns, err, raw)
 		}
 	}
+	for range scansBeforeIndex {
+		if _, err := im.Lookup("no::such"); err == nil {
+			t.Fatal("no::such is found")
+		}
+	}
+	for name, raw := range map[string]string{
+		"ns::Server::operator bool":            "_ZNK2ns6ServercvbEv",
+		"ns::Server::handle(int, char const*)": "_ZN2ns6Server6handleEiPKc",
+		"ns::folded":                           "_ZN2ns6foldedEi.isra.0.constprop.1",
+	} {
+		if fn := one(t, im, name); fn.Name != raw {
+			t.Errorf("by the index Lookup(%q) = %v, want %q", name, fn, raw)
+		}
+	}
 	if s, err := im.Data("ns::global_count"); err != nil || s.Size != 4 {
 		t.Errorf("Data(ns::global_count) = %+v, %v", s, err)
 	}

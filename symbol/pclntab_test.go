@@ -2,7 +2,8 @@ package symbol
 
 import (
 	"fmt"
-	"os/exec"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -97,28 +98,23 @@ func TestGoEntries(t *testing.T) {
 	for form := range goBuilds {
 		t.Run(form, func(t *testing.T) {
 			path := buildGoForm(t, form)
+			out := run(t, path)
 			for name, p := range map[string]string{"whole": path, "no sections": sstrip(t, path)} {
-				im := open(t, path, noDebug)
-				if name != "whole" {
-					im = open(t, p, noDebug)
-				}
+				im := open(t, p, noDebug)
 				if v := im.GoVersion(); !im.IsGo() || !strings.HasPrefix(v, "go1.") {
 					t.Errorf("%s: Go program %v, version %q", name, im.IsGo(), v)
 				}
-				compareEntries(t, im, path)
+				compareEntries(t, im, out)
 			}
 		})
 	}
 }
 
-func compareEntries(t *testing.T, im *Image, path string) {
+// compareEntries compares with what the program printed.
+func compareEntries(t *testing.T, im *Image, out string) {
 	t.Helper()
-	out, err := exec.Command(path).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
 	bias, n := uint64(0), 0
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(out) {
 		p := strings.Fields(line)
 		switch p[0] {
 		case "base":
@@ -175,6 +171,20 @@ func TestGoBounds(t *testing.T) {
 				t.Errorf("%d functions compared, %d sizes differ", n, inexact)
 			}
 		})
+	}
+}
+
+// TestGoEscapes finds a function of a package with a dot in the last element of its path.
+func TestGoEscapes(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "lib.v2"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "lib.v2", "lib.go"), "package lib\n\n//go:noinline\nfunc Do(x int) int { return x + 1 }\n")
+	buildGo(t, dir, "package main\n\nimport lib \"example.com/prog/lib.v2\"\n\nfunc main() { println(lib.Do(1)) }\n", filepath.Join(dir, "prog"), []string{"-ldflags=-s -w"})
+	im := open(t, filepath.Join(dir, "prog"), noDebug)
+	if a, b := one(t, im, "example.com/prog/lib%2ev2.Do"), one(t, im, "example.com/prog/lib.v2.Do"); a != b {
+		t.Errorf("%v and %v", a, b)
 	}
 }
 

@@ -28,7 +28,8 @@ const (
 func testSpace(t *testing.T) (s *Space, prog, lib, lib2 *Module) {
 	t.Helper()
 	s = NewSpace()
-	libPath := build(t, "gcc", libSource, "-O1", "-shared", "-fPIC", "-Wl,-soname,libwork.so.3")
+	const local = "static __attribute__((noinline,used)) int second(int x) { return x + 3; }"
+	libPath := build(t, "gcc", libSource+local, "-O1", "-shared", "-fPIC", "-Wl,-soname,libwork.so.3")
 	lib2Path := build(t, "gcc", libSource+"int second(int x) { return x; }", "-O1", "-shared", "-fPIC")
 	prog = s.Add(open(t, buildC(t, "pie"), noDebug), mainBias, "prog")
 	lib = s.Add(open(t, libPath, noDebug), libBias, "libwork-2.31.so.3.1")

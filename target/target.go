@@ -15,8 +15,8 @@ type Target interface {
 	Arch() arch.Arch
 	// Space finds names and places in it. It is brought up to date by Refresh.
 	Space() *symbol.Space
-	// Refresh looks anew at what is mapped.
-	Refresh() error
+	// Refresh looks anew at what is mapped, and says whether that has changed.
+	Refresh() (changed bool, err error)
 	// Read reads its memory.
 	Read(addr uint64, buf []byte) error
 	// Prepare puts what generated code needs into the address space. It must have
@@ -37,6 +37,8 @@ type Target interface {
 	// Traps says why no breakpoint may stand in the address space; nil: it may. Known
 	// after Prepare.
 	Traps() error
+	// Forget drops sites whose code is not mapped any more.
+	Forget(sites []*Site) error
 	// Commit makes a set of changes in one stop of the world: all of it or nothing.
 	Commit(c *Change) error
 	// Instances classifies the instances in the pools: per event those whose call

@@ -15,6 +15,9 @@ const maxFuncBytes = 4 << 20
 // maxParts bounds the parts of one function. Compilers make two.
 const maxParts = 64
 
+// maxSweeps bounds how often code found by a sweep leads to more. Real functions need two.
+const maxSweeps = 16
+
 // ErrFunc says that what was given to Analyse is no function: no bytes, too many, or
 // parts that overlap.
 var ErrFunc = errors.New("function cannot be analysed")
@@ -135,7 +138,7 @@ func Analyse(f *Func) (*Flow, error) {
 	}
 	fl.walk(fl.roots(), false)
 	fl.resolveJumps()
-	for fl.sweep() {
+	for n := 0; n < maxSweeps && fl.sweep(); n++ {
 		fl.resolveJumps()
 	}
 	fl.link()

@@ -183,7 +183,7 @@ func (fl *Flow) settleJumps() {
 		switch {
 		case fl.isTail(j, ds):
 			j.state = jumpTail
-		case len(j.targets) > 0 && j.labels:
+		case len(j.targets) > 0 && j.labels && fl.effort <= maxEffort:
 			j.state = jumpTable
 		default:
 			fl.unresolved = append(fl.unresolved, fl.nodes[j.node].addr)
@@ -321,7 +321,7 @@ func (fl *Flow) followLabels() bool {
 		if !looked {
 			labels, looked = fl.labels(), true
 		}
-		if len(labels) > 0 {
+		if len(labels) > 0 && fl.spend(len(labels)) {
 			j.labels = true
 			changed = j.merge(&tableReader{in: labels}) || changed
 		}
@@ -333,11 +333,13 @@ func (fl *Flow) followLabels() bool {
 // names, holds.
 func (fl *Flow) labels() []uint64 {
 	var out []uint64
+	seen := map[uint64]bool{}
 	for i := range fl.nodes {
 		t, ok := fl.names(&fl.nodes[i])
-		if !ok || t == fl.fn.Addr {
+		if !ok || t == fl.fn.Addr || seen[t] {
 			continue
 		}
+		seen[t] = true
 		if fl.inside(t) {
 			out = append(out, t)
 			continue
@@ -375,7 +377,7 @@ func (fl *Flow) labelTable(out []uint64, t uint64) []uint64 {
 			break
 		}
 		l := binary.LittleEndian.Uint64(b[:])
-		if l == fl.fn.Addr || !fl.plausible(l) {
+		if l == fl.fn.Addr || !fl.spend(entryEffort) || !fl.plausible(l) {
 			break
 		}
 		out = append(out, l)

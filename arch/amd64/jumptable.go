@@ -5,11 +5,8 @@ import (
 	"slices"
 )
 
-// Limits of jump tables: the entries of one, and of all tables of a function.
-const (
-	maxTableEntries = 1 << 16
-	maxTableTargets = 1 << 19
-)
+// maxTableEntries bounds what is read of one jump table.
+const maxTableEntries = 1 << 16
 
 // maxEffort bounds the resolution of all jumps of a function, in steps of a few
 // nanoseconds each: instructions looked at and table entries read. What is unresolved
@@ -97,16 +94,19 @@ func (j *indirect) exit() (Exit, bool) {
 // new turns up.
 func (fl *Flow) resolveJumps() {
 	for range maxResolveRounds {
-		if len(fl.jumps) == 0 {
-			return
+		if len(fl.jumps) == 0 || !fl.spend(len(fl.nodes)) {
+			break
 		}
 		fl.link()
 		if !fl.readTables() && !fl.followLabels() {
+			if fl.effort > maxEffort {
+				break
+			}
 			return
 		}
 		fl.walkTables()
 	}
-	for _, j := range fl.jumps {
+	for _, j := range fl.jumps { // not done: what was found may not be all
 		j.state = jumpUnknown
 	}
 }
@@ -301,7 +301,7 @@ func (g *tableReader) read(v tableValue, b bound) bool {
 			g.fl.walk([]uint64{t}, g.swept) // what it covers is no target
 		}
 	}
-	if len(g.in) == in || len(g.in) > maxTableTargets {
+	if len(g.in) == in || len(g.in)-in == maxTableEntries {
 		g.foreign = len(g.out) > out && v.c == 0
 		g.in, g.out = g.in[:in], g.out[:out]
 		return false

@@ -92,7 +92,6 @@ func (fl *Flow) operand(n *flowNode) (a addrForm, ok bool) {
 	}
 	a.disp = uint64(fl.displacement(n))
 	a.scale = 1
-	rm := in.ModRM & 7
 	if !in.HasSIB {
 		a.base, a.hasBase = Reg(in.RM()), true
 		return a, true
@@ -101,7 +100,7 @@ func (fl *Flow) operand(n *flowNode) (a addrForm, ok bool) {
 		a.index, a.hasIndex = Reg(idx), true
 		a.scale = 1 << (in.SIB >> 6)
 	}
-	if rm = in.SIB & 7; rm != byte(RBP) || in.Mod() != 0 {
+	if rm := in.SIB & 7; rm != byte(RBP) || in.Mod() != 0 {
 		a.base, a.hasBase = Reg(rm|in.Rex&1<<3), true
 	}
 	a.abs = !a.hasBase

@@ -67,7 +67,7 @@ const (
 	ringBytes   = 4 << 20 // of a shard, and of a tracepoint's buffer: what kprobe trace takes
 	recordBytes = 48      // of a record with four arguments, at least
 	perCall     = 128     // bytes: more than the records of one call take
-	trapBatch   = 100     // calls of a batch whose hits trap
+	trapBatch   = 30      // calls of a batch whose hits trap
 	quickBatch  = 20
 	fullRounds  = 15
 	fewRounds   = 3
@@ -229,18 +229,21 @@ func (b *bench) one(r *row, cl class, threads int) error {
 
 // warm lets every CPU write its shards once round, so that no later round meets a page
 // that is touched for the first time.
-func (b *bench) warm() error {
+func (b *bench) warm() (err error) {
 	p := b.prober(findRow(rowRecord))
-	defer p.disarm()
+	defer func() { err = errors.Join(err, p.disarm()) }()
 	if err := p.arm(classes[0]); err != nil {
 		return err
 	}
 	laps := ringBytes/(b.calls*recordBytes) + 1
+	var hits uint64
 	for range laps {
-		if _, err := b.probed.Run(classes[0].function, b.calls, runtime.NumCPU()); err != nil {
+		r, err := b.probed.Run(classes[0].function, b.calls, runtime.NumCPU())
+		if err != nil {
 			return err
 		}
-		p.drain()
+		hits += r.Calls
+		p.drain(hits)
 	}
 	return nil
 }

@@ -68,12 +68,11 @@ func (b *bench) measure(r *row, cl class, threads int) (c cell, err error) {
 		return c, p.disarm()
 	}
 	defer func() { err = errors.Join(err, p.disarm()) }()
-	rs, err := b.roundsOf(&c, p, cl.function, b.callsOf(r))
+	rs, err := b.roundsOf(&c, p, cl.function, r)
 	if err != nil {
 		return c, fmt.Errorf("%s on %s: %w", r.name, cl.name, err)
 	}
 	c.sum(rs)
-	c.Want *= r.hitsPerCall()
 	c.Tactic = string(p.tactic())
 	if c.Hits, c.Lost, err = p.counts(); err != nil {
 		return c, fmt.Errorf("%s on %s: %w", r.name, cl.name, err)
@@ -89,8 +88,9 @@ func (b *bench) measure(r *row, cl class, threads int) (c cell, err error) {
 
 // roundsOf runs the unprobed and the probed function alternately, and reads what was
 // recorded in between. The first round warms up and does not count.
-func (b *bench) roundsOf(c *cell, p prober, function string, calls uint64) ([]round, error) {
+func (b *bench) roundsOf(c *cell, p prober, function string, r *row) ([]round, error) {
 	var rs []round
+	calls, hitsPerCall := b.callsOf(r), r.hitsPerCall()
 	for i := 0; i <= b.rounds; i++ {
 		if err := b.ctx.Err(); err != nil {
 			return nil, fmt.Errorf("interrupted: %w", err)
@@ -104,8 +104,8 @@ func (b *bench) roundsOf(c *cell, p prober, function string, calls uint64) ([]ro
 		if err != nil {
 			return nil, err
 		}
-		p.drain()
-		c.Want += probed.Calls
+		c.Want += probed.Calls * hitsPerCall
+		p.drain(c.Want)
 		if i > 0 {
 			rs = append(rs, round{plain.Median, probed.Median})
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/arch"
@@ -20,8 +21,8 @@ type prober interface {
 	arm(cl class) error
 	// program gives the workload that is probed, and the function to call in it.
 	program(function string) (*workload.Program, string)
-	// drain reads what the last round recorded.
-	drain()
+	// drain reads what the last round recorded, until so many hits were counted since arm.
+	drain(hits uint64)
 	tactic() arch.Tactic
 	// counts gives hits and lost records since arm.
 	counts() (hits, lost uint64, err error)
@@ -110,8 +111,16 @@ func (p *ownProber) args(args string) string {
 
 func (p *ownProber) program(function string) (*workload.Program, string) { return p.b.probed, function }
 
-func (p *ownProber) drain() {
-	for p.b.s.core.Poll(func(*trace.Hit) {}) > 0 {
+// drainTime bounds the wait for records: the reader gives one out a moment after it was
+// written. What has not come by then shows in the counts.
+const drainTime = time.Second
+
+func (p *ownProber) drain(hits uint64) {
+	for end := time.Now().Add(drainTime); time.Now().Before(end); time.Sleep(time.Millisecond / 2) {
+		p.b.s.core.Poll(func(*trace.Hit) {})
+		if n, _, _ := p.counts(); n >= hits {
+			return
+		}
 	}
 }
 
@@ -186,7 +195,7 @@ func (p *kernelProber) program(function string) (*workload.Program, string) {
 	return p.b.copied, function
 }
 
-func (p *kernelProber) drain() {} // its ring overwrites the oldest records
+func (p *kernelProber) drain(uint64) {} // its ring overwrites the oldest records
 
 func (p *kernelProber) tactic() arch.Tactic { return arch.TacticUprobe }
 
@@ -225,7 +234,7 @@ func (p *handProber) arm(class) (err error) {
 
 func (p *handProber) program(string) (*workload.Program, string) { return p.b.plain, traced }
 
-func (p *handProber) drain() {}
+func (p *handProber) drain(uint64) {}
 
 func (p *handProber) tactic() arch.Tactic { return "" }
 

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -44,13 +46,17 @@ func newSession(p *process.Proc, o *process.TargetOptions) (*session, error) {
 
 // names finds the names that lines show, and remembers them.
 type names struct {
-	t    *process.Target
-	syms map[uint64]*fetch.Sym
-	comm map[int]string
+	t     *process.Target
+	mu    sync.Mutex
+	space *symbol.Space
+	syms  map[uint64]*fetch.Sym
+	comm  map[int]string
 }
 
 // Symbol finds the symbol at an address, nil-safe for what nothing is known of.
 func (n *names) Symbol(addr uint64) (fetch.Sym, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	s, ok := n.syms[addr]
 	if !ok {
 		s = n.find(addr)
@@ -76,6 +82,16 @@ func (n *names) find(addr uint64) *fetch.Sym {
 		s.Module = m.Name
 	}
 	return s
+}
+
+// forget drops names that may belong to an object that has gone. Only names that are
+// asked for anew are looked up anew.
+func (n *names) forget() {
+	if s := n.t.Space(); s != n.space {
+		n.mu.Lock()
+		n.space, n.syms = s, nil
+		n.mu.Unlock()
+	}
 }
 
 // Comm gives a thread's name. A thread that ended before anybody looked has its

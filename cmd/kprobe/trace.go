@@ -207,7 +207,7 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 	t.printed = newLines(t.f, w, t.s.names)
 	t.queue = newQueue(t.printed.hit, t.printed.flush)
 	defer func() { err = errors.Join(err, t.queue.close(), t.printed.finish(), w.Close()) }()
-	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Tactic: arch.Tactic(t.f.tactic)}
+	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Tactic: arch.Tactic(t.f.tactic)}
 	if t.evs, err = t.s.core.Add(defs, o); err != nil {
 		return errors.Join(err, t.s.core.Close(nil))
 	}
@@ -260,7 +260,14 @@ func (t *tracing) loop() {
 	}
 	idle := time.NewTimer(0)
 	pause := pollMin
+	looked := time.Now()
 	for {
+		if time.Since(looked) > syncEvery {
+			looked = time.Now()
+			if t.sync() {
+				return
+			}
+		}
 		if t.s.core.Poll(t.queue.add) > 0 {
 			pause = pollMin
 		} else {
@@ -281,6 +288,27 @@ func (t *tracing) loop() {
 		}
 	}
 }
+
+// sync follows what the process maps. It says whether the process is not the program any
+// more that was probed.
+func (t *tracing) sync() (end bool) {
+	err := t.s.core.Sync()
+	switch {
+	case err == nil:
+	case errors.Is(err, process.ErrNoProcess):
+		return true
+	case errors.Is(err, process.ErrExec):
+		fmt.Fprintf(os.Stderr, "kprobe: process %d executes another program: its probes are gone\n", t.s.proc.PID())
+		return true
+	case !t.f.quiet:
+		fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+	}
+	t.s.names.forget()
+	return false
+}
+
+// syncEvery is the time between two looks at what the process has mapped.
+const syncEvery = 20 * time.Millisecond
 
 // The pause between two looks at the ring grows from pollMin while nothing comes.
 const (

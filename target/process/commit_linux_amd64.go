@@ -131,6 +131,16 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 	return c.Then()
 }
 
+// Forget drops sites whose code was unmapped: nothing is left to restore.
+func (t *Target) Forget(sites []*target.Site) error {
+	var errs []error
+	for _, s := range sites {
+		errs = append(errs, t.home.remove(s))
+		t.zombie = append(t.zombie, s)
+	}
+	return errors.Join(errs...)
+}
+
 // undo puts back the pages that a failed change has written.
 func (t *Target) undo(done []pageWrite, c *target.Change) error {
 	var errs []error
@@ -210,7 +220,10 @@ func (t *Target) page(edits []edit) (pageWrite, error) {
 	for _, e := range edits {
 		at := w.new[e.addr-lo:][:len(e.new)]
 		if e.old != nil && !bytes.Equal(at, e.old) {
-			return w, foreign(e.addr, at, e.old)
+			if !bytes.Equal(at, e.new) {
+				t.foreign = append(t.foreign, e.addr)
+			}
+			continue // what somebody else wrote over our patch is not ours to change
 		}
 		copy(at, e.new)
 	}

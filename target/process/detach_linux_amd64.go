@@ -36,6 +36,45 @@ func (t *Target) Close() error {
 		time.Sleep(drainWait)
 	}
 	if errors.Is(err, ErrNoProcess) || errors.Is(err, ErrExec) {
+		err = nil
+	}
+	if len(t.foreign) > 0 {
+		err = errors.Join(err, fmt.Errorf("process %d: bytes at 0x%x were changed by somebody else and left alone: %w", t.p.PID(), t.foreign, ErrForeign))
+	}
+	return errors.Join(err, t.closeChildren())
+}
+
+// closeChildren takes our patches out of the processes that were forked from this one
+// and have not executed another program. Their hits went to the same ring.
+func (t *Target) closeChildren() error {
+	pids, err := t.p.Mapping(t.ringID)
+	errs := []error{err}
+	for _, pid := range pids {
+		errs = append(errs, undoChild(pid))
+	}
+	return errors.Join(errs...)
+}
+
+// undoChild takes out what a fork child has inherited; one that has ended meanwhile has
+// nothing left.
+func undoChild(pid int) error {
+	p, err := Open(pid)
+	if err != nil {
+		return ignoreEnded(err)
+	}
+	defer p.Close()
+	l, err := FindLeftover(p)
+	if err != nil || l == nil {
+		return ignoreEnded(err)
+	}
+	if _, err = l.Undo(); ignoreEnded(err) != nil {
+		return fmt.Errorf("fork child %d still holds probes (kprobe detach -p %d): %w", pid, pid, err)
+	}
+	return nil
+}
+
+func ignoreEnded(err error) error {
+	if errors.Is(err, ErrNoProcess) || errors.Is(err, ErrExec) {
 		return nil
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,20 +30,23 @@ type TargetOptions struct {
 
 // Target makes a process a target.Target.
 type Target struct {
-	p      *Proc
-	o      TargetOptions
-	space  *symbol.Space
-	images map[FileID]*symbol.Image
-	module []module
-	ring   *ring.Ring
-	home   *home
-	code   []*codePiece
-	writer arch.Writer
-	pools  []poolUse
-	held   *Stopped // kept between calls (Start)
-	golang *goProgram
-	faults *faultTable
-	zombie []*target.Site // taken out, but a thread may still be in the detour
+	p       *Proc
+	o       TargetOptions
+	space   *symbol.Space
+	images  map[FileID]*symbol.Image
+	module  []module
+	seen    []Map // the executable mappings that module was made of
+	ring    *ring.Ring
+	home    *home
+	code    []*codePiece
+	writer  arch.Writer
+	pools   []poolUse
+	held    *Stopped // kept between calls (Start)
+	golang  *goProgram
+	faults  *faultTable
+	ringID  FileID         // of the ring's memory file: fork children have it mapped too
+	foreign []uint64       // places that somebody else patched, found when a site was to be removed
+	zombie  []*target.Site // taken out, but a thread may still be in the detour
 }
 
 var _ target.Target = (*Target)(nil)
@@ -69,7 +73,7 @@ func Attach(p *Proc, o *TargetOptions) (*Target, error) {
 		t.o = *o
 		t.held = o.Stopped
 	}
-	if err := t.Refresh(); err != nil {
+	if _, err := t.Refresh(); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -92,16 +96,25 @@ func (t *Target) Writer() *arch.Writer { return &t.writer }
 
 // Refresh looks at what is mapped now: objects that came are added, those that went are
 // dropped.
-func (t *Target) Refresh() error {
+func (t *Target) Refresh() (changed bool, err error) {
 	maps, err := t.p.Maps()
 	if err != nil {
-		return err
+		return false, err
 	}
+	code := executables(maps)
+	if t.space != nil && slices.Equal(code, t.seen) {
+		return false, nil
+	}
+	return true, t.index(maps, code)
+}
+
+// index makes the list of modules out of the executable mappings.
+func (t *Target) index(maps, code []Map) error {
 	space := symbol.NewSpace()
-	t.module = nil
+	t.module, t.seen = nil, code
 	exe := t.p.Image().Exe
 	var firstErr error
-	for _, m := range executables(maps) {
+	for _, m := range code {
 		im, err := t.image(maps, m)
 		if err != nil {
 			firstErr = errors.Join(firstErr, err)
@@ -317,9 +330,23 @@ func (t *Target) mapRing(s *Stopped) error {
 		}
 		t.ring = r
 		addr, err := s.Mmap(0, r.Size(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, 0)
+		if err != nil {
+			return err
+		}
 		t.writer.Ring, t.writer.Layout = addr, r.Layout
-		return err
+		return t.findRing()
 	})
+}
+
+// findRing notes which file the ring is, as mappings show it.
+func (t *Target) findRing() error {
+	maps, err := t.p.Maps()
+	for _, m := range maps {
+		if m.Start == t.writer.Ring {
+			t.ringID = m.FileID
+		}
+	}
+	return err
 }
 
 func (t *Target) mapHome(s *Stopped) error {
