@@ -23,7 +23,9 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 			return evs, e.refused(err)
 		}
 		e.fn.events = append(e.fn.events, e)
-		e.fn.policy = arch.Policy{Force: o.Tactic, Traps: c.t.Traps()}
+		if !e.hook {
+			e.fn.policy = arch.Policy{Force: o.Tactic, Traps: c.t.Traps()}
+		}
 		fns[e.fn] = true
 	}
 	var kept []*Event

@@ -3,6 +3,7 @@ package kprobes
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"sync"
 
@@ -31,6 +32,8 @@ type Core struct {
 	fns    map[uint64]*function
 	reader *ring.Reader
 	clock  *ring.Clock
+	hook   *Event // the probe on the loader; nil: none is needed yet
+	loaded bool   // the loader called since the last Sync
 	namer  event.Namer
 }
 
@@ -50,6 +53,7 @@ type Event struct {
 	tail   int // number of the records of exits whose value is unknown; -1: none
 	points []uint64
 	gone   bool
+	hook   bool // the engine's own probe on the loader
 	force  arch.Tactic
 	ended  bool // removed: what it counted is kept
 	// Of instances that the final look classified.
@@ -86,7 +90,7 @@ func (c *Core) Events() []*Event {
 	defer c.mu.Unlock()
 	var out []*Event
 	for _, e := range c.events {
-		if e != nil {
+		if e != nil && !e.hook {
 			out = append(out, e)
 		}
 	}
@@ -132,6 +136,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if err := c.t.Prepare(); err != nil {
 		return nil, err
 	}
+	evs = c.hookLoader(evs, o)
 	if err := c.number(evs); err != nil {
 		return nil, err
 	}
@@ -140,7 +145,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 		c.forget(evs)
 		return nil, err
 	}
-	return evs, nil
+	return slices.DeleteFunc(evs, func(e *Event) bool { return e.hook }), nil
 }
 
 // number gives the events their numbers in the ring, and the reader their sizes.

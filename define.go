@@ -180,7 +180,9 @@ func (e *Event) works() (map[uint64]arch.Work, error) {
 	out := map[uint64]arch.Work{}
 	if e.Def.Kind != event.Return {
 		w := e.work
-		w.Role = arch.RoleRecord
+		if !e.hook {
+			w.Role = arch.RoleRecord
+		}
 		out[e.points[0]] = w
 		return out, nil
 	}

@@ -38,6 +38,10 @@ func (c *Core) hits(f func(*trace.Hit)) func(ring.Record) {
 		if v.event == nil {
 			return
 		}
+		if v.event.hook {
+			c.loaded = true
+			return
+		}
 		h = trace.Hit{Event: &v.view, Nanos: c.clock.Nanos(r.TSC), CPU: r.CPU, TID: int(r.TID), Rec: r.Bytes, Unknown: v.unknown}
 		off := ring.RecHeader
 		if goProgram {

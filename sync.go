@@ -2,9 +2,40 @@ package kprobes
 
 import (
 	"errors"
+	"slices"
 
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/symbol"
 )
+
+// hookLoader adds a probe of our own on the loader, if an event may depend on an object
+// that comes or goes: a thread that has loaded an object waits, a bounded time, until
+// Sync has armed what belongs into it. A program whose loader can not be probed is looked
+// at from time to time only.
+func (c *Core) hookLoader(evs []*Event, o *AddOptions) []*Event {
+	if c.hook != nil || !o.Late || !slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || !e.Place.Module.Main }) {
+		return evs
+	}
+	r, words, ok := c.t.Loader()
+	if !ok {
+		return evs
+	}
+	f, err := c.function(r)
+	if err != nil {
+		return evs
+	}
+	e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
+	e.Prog = &fetch.Program{}
+	e.work = arch.Work{Prog: e.Prog, Wait: words, Role: arch.RoleWait}
+	e.fn.policy = arch.Policy{Force: arch.TacticJump}
+	if _, refused := f.a.Plan(e.points, e.fn.policy); len(refused) > 0 {
+		return evs
+	}
+	c.hook = e
+	return append(evs, e)
+}
 
 // Sync looks at what the target has mapped now. Events in objects that were unmapped
 // become gone; gone ones whose object is there (again, or for the first time) are armed.
@@ -14,10 +45,21 @@ func (c *Core) Sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	changed, err := c.t.Refresh()
-	if err != nil || !changed {
-		return err
+	if changed && err == nil {
+		err = errors.Join(c.dropGone(), c.armLate())
 	}
-	return errors.Join(c.dropGone(), c.armLate())
+	if c.loaded {
+		c.loaded = false
+		err = errors.Join(err, c.t.Answer())
+	}
+	return err
+}
+
+// Pending says whether the target waits for Sync.
+func (c *Core) Pending() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.loaded
 }
 
 // dropGone forgets the functions whose code is not mapped any more.

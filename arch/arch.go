@@ -184,6 +184,7 @@ const (
 	RoleRecord Role = iota // record (or count) at the point
 	RoleEntry              // a return probe's entry: claim an instance
 	RoleExit               // a return probe's exit: find the instance, record (or count), give it back
+	RoleWait               // record, then wait a bounded time for the tracer's answer
 )
 
 // Work is what one probe does at one point.
@@ -195,6 +196,9 @@ type Work struct {
 	Pool  *Pool // RoleEntry and RoleExit
 	// Instance is the event that the instances of a RoleExit belong to.
 	Instance int
+	// Wait is the address of two words for RoleWait: the answer, which the tracer counts
+	// up, and one that generated code sets when none came, so that it waits no more.
+	Wait uint64
 	// Unknown: the exit is a tail jump, so the function's value is not known here.
 	Unknown bool
 }

@@ -29,8 +29,9 @@ package ring
 //	R3  w1 = the time stamp counter (inside, so times in a shard never go back)
 //	R4  store all n words at h, in any order
 //	R5  head = h + n                      one store, the commit instruction
-//	L   lost[event]++                     one instruction without lock, the commit instruction
-//	                                      of a section of its own (a section has one commit)
+//	L   leave the section; lost[event]++  one locked instruction, or the commit
+//	                                      instruction of a section of its own (a section
+//	                                      has one); in one shard always the same of the two
 //
 //	after  others see
 //	R1-R3  nothing

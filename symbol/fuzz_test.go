@@ -99,7 +99,7 @@ func FuzzPclntab(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
-	f.Add(tinyPclntab())
+	f.Add(tinyPclntab(pcln120))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := im.elf.parsePclntab(0, b)
 		if err != nil {
@@ -117,8 +117,9 @@ func FuzzPclntab(f *testing.F) {
 	})
 }
 
-// tinyPclntab is a table with two functions.
-func tinyPclntab() []byte {
+// tinyPclntab is a table with two functions: a, assembly of 5 bytes, and main.b, a
+// wrapper of 9.
+func tinyPclntab(magic uint32) []byte {
 	var b bytes.Buffer
 	u32 := func(vs ...uint32) {
 		for _, v := range vs {
@@ -130,14 +131,24 @@ func tinyPclntab() []byte {
 			u32(v, 0)
 		}
 	}
-	u32(pcln120)
+	u32(magic)
 	b.Write([]byte{0, 0, 1, 8})
-	u64(2, 0, 0, 72, 80, 80, 80, 88)
-	b.WriteString("a\x00main.b\x00")                // names at 72, 8 bytes with the end
-	b.Write([]byte{0, 2, 5, 0, 2, 9, 0, 0})         // pctab at 80
-	u32(0, 20, 16, 64, 48)                          // functab at 88
-	u32(0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0x04000000)   // _func a
-	u32(16, 2, 0, 0, 4, 0, 0, 0, 0, 0, 23, 0, 0, 0) // _func main.b
+	u64(2, 0, 0, 72, 84, 84, 84, 92)
+	b.WriteString("\x00a\x00main.b\x00\x00\x00")          // names, at 72
+	b.Write([]byte{0, 2, 5, 0, 2, 9, 0, 0})               // pctab, at 84
+	u32(0, 20, 16, 64, 48)                                // functab, at 92
+	fn := func(entry, name, pcsp uint32, id, flag byte) { // 44 bytes
+		u32(entry, name, 0, 0, pcsp, 0, 0, 0, 0)
+		if magic != pcln118 {
+			u32(0)
+		}
+		b.Write([]byte{id, flag, 0, 0})
+		if magic == pcln118 {
+			u32(0)
+		}
+	}
+	fn(0, 1, 1, 0, funcFlagAsm)
+	fn(16, 3, 4, 23, 0)
 	return b.Bytes()
 }
 

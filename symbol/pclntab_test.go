@@ -1,9 +1,11 @@
 package symbol
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -171,6 +173,52 @@ func TestGoBounds(t *testing.T) {
 				t.Errorf("%d functions compared, %d sizes differ", n, inexact)
 			}
 		})
+	}
+}
+
+// TestGoTextWithoutModuledata finds the text start when the moduledata is of no use, or
+// says that it can not: an externally linked program's .text begins with C code.
+func TestGoTextWithoutModuledata(t *testing.T) {
+	for form, found := range map[string]bool{"sw": true, "ext_sw": false} {
+		whole := open(t, buildGoForm(t, form), noDebug)
+		b, err := os.ReadFile(whole.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		md := whole.elf.section(".go.module")
+		clear(b[md.off : md.off+md.size])
+		im, err := Open(bytes.NewReader(b), int64(len(b)), form, noDebug)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = im.Load()
+		if !found && (err == nil || !strings.Contains(err.Error(), "runtime.text")) || found && err != nil {
+			t.Errorf("%s: %v", form, err)
+		}
+		if found && one(t, im, "main.main").Addr != one(t, whole, "main.main").Addr {
+			t.Errorf("%s: main.main at 0x%x", form, one(t, im, "main.main").Addr)
+		}
+	}
+}
+
+// TestPclntabVersions reads hand-made tables of both formats.
+func TestPclntabVersions(t *testing.T) {
+	im := open(t, buildC(t, "pie"), noDebug)
+	for name, magic := range map[string]uint32{"1.18": pcln118, "1.20": pcln120} {
+		p, err := im.elf.parsePclntab(0, tinyPclntab(magic))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got, err := p.functions(im.elf, 0)
+		want := []goFunc{{"a", 0, 5, 0, true}, {"main.b", 16, 9, 23, false}}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, %v, want %+v", name, got, err, want)
+		}
+	}
+	for name, magic := range map[string]uint32{"Go 1.18": pclnOld, "unknown": 0x12345678} {
+		if _, err := im.elf.parsePclntab(0, tinyPclntab(magic)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("magic 0x%x: %v, want %q", magic, err, name)
+		}
 	}
 }
 

@@ -39,6 +39,12 @@ type Target interface {
 	Traps() error
 	// Forget drops sites whose code is not mapped any more.
 	Forget(sites []*Site) error
+	// Loader is the function that the program's loader calls when it has mapped or
+	// unmapped an object, and the words for a probe of RoleWait on it. ok is false if
+	// there is none.
+	Loader() (place symbol.Resolved, words uint64, ok bool)
+	// Answer lets a thread go on that waits there.
+	Answer() error
 	// Commit makes a set of changes in one stop of the world: all of it or nothing.
 	Commit(c *Change) error
 	// Instances classifies the instances in the pools: per event those whose call

@@ -245,6 +245,8 @@ func (f *frame) work(w *arch.Work) error {
 	case arch.RoleEntry:
 		f.claim(w)
 		return nil
+	case arch.RoleWait:
+		return f.wait(w)
 	case arch.RoleExit:
 		done := f.Label()
 		f.find(w, done)

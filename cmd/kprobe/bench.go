@@ -55,7 +55,7 @@ func newWorkload() *cobra.Command {
 		Use:    workloadVerb,
 		Hidden: true,
 		Args:   noArgs,
-		RunE:   func(*cobra.Command, []string) error { return workload.Serve(os.Stdin, os.Stdout) },
+		RunE:   func(*cobra.Command, []string) error { return workload.Serve(os.Stdin, os.Stdout, ringBytes) },
 	}
 }
 

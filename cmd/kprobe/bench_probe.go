@@ -61,25 +61,16 @@ func (p *ownProber) arm(cl class) error {
 	if err != nil {
 		return err
 	}
-	o, err := options(p.row)
+	p.evs, err = p.b.s.core.Add(defs, &kprobes.AddOptions{Count: p.row.count, Tactic: p.row.tactic})
 	if err != nil {
 		return err
 	}
-	if p.evs, err = p.b.s.core.Add(defs, o); err != nil {
-		return err
-	}
-	if got := p.tactic(); got != p.row.tactic {
-		return fmt.Errorf("armed by %s, not by %s", got, p.row.tactic)
+	for _, e := range p.evs {
+		if e.Tactic != p.row.tactic {
+			return fmt.Errorf("armed by %s, not by %s", e.Tactic, p.row.tactic)
+		}
 	}
 	return nil
-}
-
-// options are those of the row's tactic.
-func options(r *row) (*kprobes.AddOptions, error) {
-	if r.tactic != arch.TacticJump {
-		return nil, fmt.Errorf("the engine can not be told to take the tactic %s", r.tactic)
-	}
-	return &kprobes.AddOptions{Count: r.count}, nil
 }
 
 // definitions are the row's probes on the function at a link-time address.

@@ -262,7 +262,7 @@ func (t *tracing) loop() {
 	pause := pollMin
 	looked := time.Now()
 	for {
-		if time.Since(looked) > syncEvery {
+		if time.Since(looked) > syncEvery || t.s.core.Pending() {
 			looked = time.Now()
 			if t.sync() {
 				return

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,9 +16,8 @@ import (
 )
 
 const (
-	batches      = 32
-	maxThreads   = 64
-	defaultBytes = 1 << 20
+	batches    = 32
+	maxThreads = 64
 )
 
 // lastCPU reads a list of CPUs like "0-3,8" and returns the highest number + 1.
@@ -33,9 +33,9 @@ func lastCPU(list string) (int, error) {
 
 // Serve is the Go program's side of the protocol: it reads commands from in until quit or
 // the end and answers on out. The process must be one that a tracer may probe: the command
-// starts itself for it.
-func Serve(in io.Reader, out io.Writer) error {
-	b, err := newBuffers(defaultBytes)
+// starts itself for it. Bytes is the size of a CPU's buffer of the tracepoint, a power of two.
+func Serve(in io.Reader, out io.Writer, bytes uint64) error {
+	b, err := newBuffers(bytes)
 	if err != nil {
 		return fmt.Errorf("workload: %w", err)
 	}
@@ -104,18 +104,20 @@ func (b *buffers) run(loop func(uint64, *state), n uint64, threads int) ([]float
 // thread makes one thread's calls, bound to the t-th CPU that it may use, once all of them
 // are ready.
 func (b *buffers) thread(loop func(uint64, *state), n uint64, t int, ready *sync.WaitGroup, ns []float64) error {
-	st, leave, err := b.enter()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cpu, unbind, err := bindTo(t)
 	if err != nil {
 		ready.Done()
 		return err
 	}
-	defer leave()
-	unbind, err := bindTo(t)
+	defer unbind()
+	st, leave, err := b.enter(cpu)
 	ready.Done()
 	if err != nil {
 		return err
 	}
-	defer unbind()
+	defer leave()
 	ready.Wait()
 	for i := range ns {
 		start := time.Now()
@@ -126,10 +128,10 @@ func (b *buffers) thread(loop func(uint64, *state), n uint64, t int, ready *sync
 }
 
 // bindTo binds the calling thread to the t-th of the CPUs that it may use.
-func bindTo(t int) (unbind func(), err error) {
+func bindTo(t int) (bound int, unbind func(), err error) {
 	var may, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
-		return nil, fmt.Errorf("affinity of this thread: %w", err)
+		return 0, nil, fmt.Errorf("affinity of this thread: %w", err)
 	}
 	t %= may.Count()
 	for cpu := range len(may) * 64 {
@@ -137,13 +139,14 @@ func bindTo(t int) (unbind func(), err error) {
 			continue
 		}
 		if t == 0 {
-			one.Set(cpu)
+			bound = cpu
 			break
 		}
 		t--
 	}
+	one.Set(bound)
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		return nil, fmt.Errorf("affinity of this thread: %w", err)
+		return 0, nil, fmt.Errorf("affinity of this thread: %w", err)
 	}
-	return func() { _ = unix.SchedSetaffinity(0, &may) }, nil
+	return bound, func() { _ = unix.SchedSetaffinity(0, &may) }, nil
 }

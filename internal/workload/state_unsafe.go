@@ -4,9 +4,9 @@ package workload
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +25,7 @@ type state struct {
 // Constants of rseq(2): linux/rseq.h; the signature is the one that glibc uses on x86.
 const (
 	rseqSize       = 32
+	rseqCPU        = 4 // offset of cpu_id
 	rseqUnregister = 1
 	rseqSignature  = 0x53053053
 )
@@ -75,20 +76,26 @@ func possibleCPUs() (int, error) {
 	return lastCPU(string(text))
 }
 
-// enter locks the goroutine to its thread, registers an rseq area for it and returns the
-// state for BenchTraced; leave undoes it. The Go runtime registers no area itself, so a
-// thread has one only in between.
-func (b *buffers) enter() (st *state, leave func(), err error) {
-	runtime.LockOSThread()
+// enter registers an rseq area for the calling thread and returns the state for
+// BenchTraced; leave undoes it. The Go runtime registers no area itself, so a
+// thread has one only in between. A C library linked in has registered its own for each
+// thread: then the area is a plain page that holds the number of the one CPU.
+//
+// Preconditions: the goroutine is locked to its thread, and that is bound to cpu.
+func (b *buffers) enter(cpu int) (st *state, leave func(), err error) {
 	area, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
-		runtime.UnlockOSThread()
 		return nil, nil, fmt.Errorf("rseq area: %w", err)
 	}
 	addr := uintptr(unsafe.Pointer(&area[0]))
-	if err := rseq(addr, 0); err != nil {
+	err = rseq(addr, 0)
+	registered := err == nil
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY) { // registered elsewhere
+		binary.NativeEndian.PutUint32(area[rseqCPU:], uint32(cpu))
+		err = nil
+	}
+	if err != nil {
 		_ = unix.Munmap(area)
-		runtime.UnlockOSThread()
 		return nil, nil, err
 	}
 	st = &state{
@@ -96,10 +103,9 @@ func (b *buffers) enter() (st *state, leave func(), err error) {
 		thread: uint64(unix.Gettid()) << 32,
 	}
 	return st, func() {
-		if rseq(addr, rseqUnregister) == nil {
+		if !registered || rseq(addr, rseqUnregister) == nil {
 			_ = unix.Munmap(area)
 		}
-		runtime.UnlockOSThread()
 	}, nil
 }
 

@@ -17,7 +17,7 @@ const serveVar = "KPROBES_WORKLOAD_TEST"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(serveVar) != "" {
-		if err := Serve(os.Stdin, os.Stdout); err != nil {
+		if err := Serve(os.Stdin, os.Stdout, 1<<20); err != nil {
 			os.Stderr.WriteString(err.Error() + "\n")
 			os.Exit(1)
 		}
@@ -101,7 +101,7 @@ func TestRunThreads(t *testing.T) {
 func TestServeRefusesWrongCommands(t *testing.T) {
 	for _, c := range []string{"run", "run bench_lea 31 1", "run nothing 3200 1", "run bench_lea 3200 0", "run bench_lea x 1", "go"} {
 		var out bytes.Buffer
-		if err := Serve(strings.NewReader(c+"\n"), &out); err == nil || !strings.Contains(err.Error(), c) {
+		if err := Serve(strings.NewReader(c+"\n"), &out, 4096); err == nil || !strings.Contains(err.Error(), c) {
 			t.Errorf("%q: error %v, want one that names the command", c, err)
 		}
 	}

@@ -56,6 +56,7 @@ const (
 	hdrFaults   = 64 // address of the fault table, its length in entries
 	hdrNFaults  = 72
 	hdrTraps    = 80   // likewise the table of breakpoints
+	hdrWait     = 96   // answer and switch of the probe on the loader
 	hdrActions  = 1024 // saved dispositions: actionSize each, by signal number
 	actionSize  = 40   // a word: our handler stands, then struct kernel_sigaction
 )

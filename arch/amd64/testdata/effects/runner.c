@@ -191,8 +191,6 @@ int main(void)
 		}
 		if (fwrite(&got, sizeof got, 1, stdout) != 1)
 			return 1;
-		if (now.regs[0] == 0 && now.len == 0)
-			fflush(stdout);
 	}
 	return fflush(stdout) != 0;
 }

@@ -1,0 +1,32 @@
+package process
+
+import "kprobes.dev/kprobes/symbol"
+
+// loaderHook is the function that the dynamic loaders of glibc and musl call for
+// debuggers after they have changed the list of objects (struct r_debug, r_brk).
+const loaderHook = "_dl_debug_state"
+
+// Loader finds the loader's hook.
+func (t *Target) Loader() (place symbol.Resolved, words uint64, ok bool) {
+	if t.home == nil || t.module[0].im.Interp() == "" {
+		return place, 0, false
+	}
+	for _, m := range t.space.Modules() {
+		fns, err := m.Image.Lookup(loaderHook)
+		if err != nil || len(fns) != 1 || m.Main {
+			continue
+		}
+		v := fns[0].Addr
+		return symbol.Resolved{Module: m, Func: fns[0], Vaddr: v, Addr: m.Runtime(v)}, t.home.addr + hdrWait, true
+	}
+	return place, 0, false
+}
+
+// Answer lets a thread go on that waits in the loader's hook.
+func (t *Target) Answer() error {
+	n, err := t.home.get(hdrWait)
+	if err != nil {
+		return err
+	}
+	return t.home.put(hdrWait, n+1)
+}
