@@ -1,6 +1,7 @@
 package kprobes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -200,10 +201,35 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work) (*t
 		return nil, err
 	}
 	s := &target.Site{Addr: r.Start(), Detour: d, Room: room, Trap: r.Tactic() != arch.TacticJump}
+	s.Points = pointsOf(r, work)
 	if s.Patch, err = f.a.Patch(r, addr); err == nil {
 		s.Orig, err = f.orig(s.Addr, len(s.Patch))
 	}
 	return s, err
+}
+
+// pointsOf tells what stands at the points of a region, in order of address.
+func pointsOf(r arch.Region, work map[uint64][]arch.Work) []target.Point {
+	var out []target.Point
+	for at, ws := range work {
+		if !r.Holds(at) {
+			continue
+		}
+		p := target.Point{Addr: at}
+		for i := range ws {
+			switch ws[i].Role {
+			case arch.RoleRecord:
+				p.Probes++
+			case arch.RoleEntry:
+				p.Returns++
+			}
+		}
+		if p.Probes+p.Returns > 0 {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b target.Point) int { return cmp.Compare(a.Addr, b.Addr) })
+	return out
 }
 
 // span is the range that the code around an address may refer to: its module, if that

@@ -17,15 +17,37 @@ func (c *Core) Poll(f func(*trace.Hit)) int {
 	if c.reader == nil {
 		return 0
 	}
+	if err := c.clock.Sync(); err != nil {
+		return 0
+	}
 	return c.reader.Poll(c.hits(f))
 }
 
-// drain reads all that is left, when no probe is armed any more.
-func (c *Core) drain(f func(*trace.Hit)) int {
+// drain reads all that is left, when no probe is armed any more and no thread can be in
+// generated code. What a writer that was killed had reserved is given up then.
+func (c *Core) drain(f func(*trace.Hit)) {
 	if c.reader == nil {
-		return 0
+		return
 	}
-	return c.reader.Drain(c.hits(f))
+	take := c.hits(f)
+	c.reader.Drain(take)
+	if len(c.reader.Stalls()) > 0 {
+		c.reader.Reap(c.reader.Mark())
+		c.reader.Drain(take)
+	}
+}
+
+// Damage tells of records that belong to no event: given up with a writer that was
+// killed in the middle of one, and places where the shared memory held what no writer
+// writes.
+func (c *Core) Damage() (dead, corrupt uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reader == nil {
+		return 0, 0
+	}
+	s := c.reader.Stats()
+	return s.Dead, s.Corrupt
 }
 
 // hits makes trace.Hits of ring records.
@@ -135,8 +157,9 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 		}
 	}
 	err := c.remove(live, c.classify)
+	err = errors.Join(err, c.t.Close())
 	c.drain(f)
-	return errors.Join(err, c.t.Close())
+	return err
 }
 
 // classify asks which of the instances that are left are calls in progress.

@@ -62,6 +62,16 @@ type Site struct {
 	Detour *arch.Detour
 	Room   int  // bytes that the detour's room takes
 	Trap   bool // the patch is a breakpoint
+	// Points tells a listing what stands here.
+	Points []Point
+}
+
+// Point is an instruction of a site at which events stand: how many probes, how many
+// return probes (at their entry).
+type Point struct {
+	Addr    uint64
+	Probes  int
+	Returns int
 }
 
 // Change is a set of sites to be put in and taken out together.

@@ -151,7 +151,7 @@ type runner string
 func buildRunner(t *testing.T) runner {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "runner")
-	cc := exec.Command(tool(t, "gcc", "gcc"), "-O2", "-Wall", "-o", bin, "testdata/effects/runner.c")
+	cc := exec.Command(tool(t, "gcc", "gcc"), "-O2", "-Wall", "-mno-red-zone", "-o", bin, "testdata/effects/runner.c")
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}

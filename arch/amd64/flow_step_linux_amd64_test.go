@@ -184,8 +184,8 @@ func (p *stepped) finish() (out string, ok bool) {
 	}
 }
 
-// maxSteps bounds a run; the longest one needs a quarter of it.
-const maxSteps = 400_000
+// maxSteps bounds a run; the longest one needs half of it.
+const maxSteps = 120_000
 
 // steps runs the function at addr from its entry until it returns, and calls at before each
 // instruction with its address in the file. It says whether the program survived and came

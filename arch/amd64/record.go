@@ -307,21 +307,22 @@ func (f *frame) lockedRecord(s *storing, done Label) {
 }
 
 // reserve emits the reservation of the record in the shard of S1; S2 becomes its
-// position.
+// position. The tail is read before the head: read after it, a tail that the reader has
+// moved past that head would look like a full shard.
 func (f *frame) reserve(s *storing, dynamic bool, full Label) {
 	retry := f.Here()
+	f.MovRM(8, RDX, At(f.s1(), ring.ShTail))
 	f.MovRM(8, RAX, At(f.s1(), ring.ShHead))
 	f.MovRR(8, f.s2(), RAX)
-	f.ShiftRI(Shl, 8, f.s2(), 16)
-	f.ShiftRI(Shr, 8, f.s2(), 16)
+	f.OpRR(OpSub, 8, f.s2(), RDX)
 	if dynamic {
-		f.MovRM(8, RDX, f.tempAt(tempUnits))
-		f.OpRR(OpAdd, 8, RDX, f.s2())
+		f.OpRM(OpAdd, 8, f.s2(), f.tempAt(tempUnits))
 	} else {
-		f.Lea(RDX, At(f.s2(), s.units))
+		f.OpRI(OpAdd, 8, f.s2(), s.units)
 	}
-	f.OpRM(OpSub, 8, RDX, At(f.s1(), ring.ShTail))
-	f.OpRI(OpCmp, 8, RDX, f.w.lockedUnits())
+	f.ShiftRI(Shl, 8, f.s2(), 16) // positions have 48 bits, the count stands above them
+	f.ShiftRI(Shr, 8, f.s2(), 16)
+	f.OpRI(OpCmp, 8, f.s2(), f.w.lockedUnits())
 	f.Jcc(CondA, full)
 	if dynamic {
 		f.MovRI(RDX, 1<<48)
@@ -330,6 +331,7 @@ func (f *frame) reserve(s *storing, dynamic bool, full Label) {
 		f.MovRI(RDX, 1<<48+uint64(s.units))
 	}
 	f.OpRR(OpAdd, 8, RDX, RAX)
+	f.MovRR(8, f.s2(), RAX)
 	f.Lock().Cmpxchg(8, At(f.s1(), ring.ShHead), RDX)
 	f.Jcc(CondNE, retry)
 }

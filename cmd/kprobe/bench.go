@@ -68,7 +68,8 @@ const (
 	recordBytes = 48      // of a record with four arguments, at least
 	perCall     = 128     // bytes: more than the records of one call take
 	trapBatch   = 30      // calls of a batch whose hits trap
-	quickBatch  = 20
+	quickCalls  = batches * 100
+	quickBatch  = 5
 	fullRounds  = 15
 	fewRounds   = 3
 	ringEvents  = 1024 // more than are armed in a run
@@ -78,7 +79,8 @@ const (
 type bench struct {
 	ctx    context.Context
 	rounds int
-	calls  uint64 // of a round whose hits do not trap: so many that the ring holds their records
+	room   uint64 // calls whose records the ring holds
+	calls  uint64 // of a round whose hits do not trap
 	slow   uint64 // of a round whose hits trap
 
 	goProgram bool // the workload is the Go one
@@ -91,8 +93,9 @@ type bench struct {
 	copyPath              string
 	noCopy                error // why there is no copy to probe
 
-	out   printer
-	cells []cell
+	serial int // of the events' names, which a Core uses once
+	out    printer
+	cells  []cell
 }
 
 func (f *benchFlags) run(ctx context.Context, w io.Writer) (err error) {
@@ -105,21 +108,22 @@ func (f *benchFlags) run(ctx context.Context, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := b.choose(f.goOnly); err != nil {
+	if err := b.choose(f.goOnly, dir); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.end()) }()
 	if err := b.start(dir); err != nil {
 		return err
 	}
+	b.calls = b.room
 	if f.quick {
-		b.calls = b.slow
+		b.calls = min(b.room, quickCalls)
 	}
 	return b.all()
 }
 
 // choose takes the C program where it can be built, else this program itself.
-func (b *bench) choose(goOnly bool) (err error) {
+func (b *bench) choose(goOnly bool, dir string) (err error) {
 	if !goOnly {
 		b.path, err = workload.BuildC()
 		if err == nil {
@@ -131,8 +135,22 @@ func (b *bench) choose(goOnly bool) (err error) {
 		}
 	}
 	b.goProgram, b.args = true, []string{workloadVerb}
-	b.path, err = os.Executable()
+	b.path, err = copySelf(dir)
 	return err
+}
+
+// copySelf copies this program, to be started as a workload: a tracer and its target do
+// not run one file, for what is done to the target's code is told apart by the file.
+func copySelf(dir string) (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	dir, err = os.MkdirTemp(dir, "self-")
+	if err != nil {
+		return "", err
+	}
+	return cbuild.Copy(dir, exe)
 }
 
 // symbol is a function's name in the program's file.
@@ -165,7 +183,7 @@ func (b *bench) start(dir string) (err error) {
 	if b.s.target.Writer().HasRseq {
 		units = l.Units()
 	}
-	b.calls = units * 8 / perCall
+	b.room = units * 8 / perCall
 	return nil
 }
 
@@ -220,7 +238,7 @@ func (b *bench) one(r *row, cl class, threads int) error {
 	}
 	c, err := b.measure(r, cl, threads)
 	if err != nil {
-		c.Why = err.Error()
+		c.Failed = escapedError(err)
 	}
 	b.cells = append(b.cells, c)
 	b.out.cell(c)
@@ -235,10 +253,10 @@ func (b *bench) warm() (err error) {
 	if err := p.arm(classes[0]); err != nil {
 		return err
 	}
-	laps := ringBytes/(b.calls*recordBytes) + 1
+	laps := ringBytes/(b.room*recordBytes) + 1
 	var hits uint64
 	for range laps {
-		r, err := b.probed.Run(classes[0].function, b.calls, runtime.NumCPU())
+		r, err := b.probed.Run(classes[0].function, b.room, runtime.NumCPU())
 		if err != nil {
 			return err
 		}

@@ -21,9 +21,14 @@ type cell struct {
 	Hits    uint64  `json:"hits"` // as the probe counted them
 	Want    uint64  `json:"want"` // as the program made them
 	Lost    uint64  `json:"lost"`
-	// Why is the reason where the row is not available; then nothing else is known.
-	Why string `json:"unavailable,omitempty"`
+	// Why is the reason where this machine does not offer the row; then nothing else is
+	// known. Failed is what went wrong while it was measured; then the times mean nothing.
+	Why    string `json:"unavailable,omitempty"`
+	Failed string `json:"failed,omitempty"`
 }
+
+// known says whether the cell has a time.
+func (c *cell) known() bool { return c.Why == "" && c.Failed == "" }
 
 // round is the time of a call in one round, in ns.
 type round struct{ plain, probed float64 }
@@ -64,7 +69,7 @@ func (b *bench) measure(r *row, cl class, threads int) (c cell, err error) {
 	c = cell{Row: r.name, What: r.what, Class: cl.name, Threads: threads}
 	p := b.prober(r)
 	if err := p.arm(cl); err != nil {
-		c.Why = err.Error()
+		c.Why = escapedError(err)
 		return c, p.disarm()
 	}
 	defer func() { err = errors.Join(err, p.disarm()) }()
@@ -137,7 +142,7 @@ func judge(what string, cl class, value, bar float64, atMost bool) ratio {
 func ratios(cells []cell) []ratio {
 	at := map[[2]string]float64{}
 	for _, c := range cells {
-		if c.Why == "" && c.Threads == 1 {
+		if c.known() && c.Threads == 1 {
 			at[[2]string{c.Row, c.Class}] = c.NS
 		}
 	}

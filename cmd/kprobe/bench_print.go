@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,10 +90,10 @@ func (p *textPrinter) end(cells []cell, rs []ratio) error {
 	p.classTable(cells)
 	p.threadTable(cells)
 	p.ratioTable(rs)
-	for i, n := range p.notes {
-		fmt.Fprintf(p.w, "\n[%d] %s", i+1, n)
-	}
 	_, err := fmt.Fprintln(p.w)
+	for i, n := range p.notes {
+		_, err = fmt.Fprintf(p.w, "[%d] %s\n", i+1, n)
+	}
 	return err
 }
 
@@ -114,15 +115,24 @@ func (p *textPrinter) table(title string, lines [][]string) {
 
 // value is a cell's cost, or the number of the note that tells why there is none.
 func (p *textPrinter) value(c cell) string {
-	if c.Why == "" {
+	if c.known() {
 		return nanos(c.NS)
 	}
-	i := slices.Index(p.notes, c.Why)
+	why := c.Why + c.Failed
+	i := slices.IndexFunc(p.notes, func(n string) bool { return sameReason(n, why) })
 	if i < 0 {
 		i = len(p.notes)
-		p.notes = append(p.notes, c.Why)
+		p.notes = append(p.notes, why)
 	}
 	return fmt.Sprintf("[%d]", i+1)
+}
+
+// places are the parts of a reason that differ from one instruction to the next.
+var places = regexp.MustCompile(`column \d+: |\S+\+0x[0-9a-f]+: |0x[0-9a-f]+|\([0-9a-f ]+\)`)
+
+// sameReason says whether two reasons differ only in the place that they are about.
+func sameReason(a, b string) bool {
+	return places.ReplaceAllString(a, "") == places.ReplaceAllString(b, "")
 }
 
 // nanos has one digit behind the point below 100.
@@ -181,6 +191,9 @@ func (p *textPrinter) threadTable(cells []cell) {
 }
 
 func (p *textPrinter) ratioTable(rs []ratio) {
+	if len(rs) == 0 {
+		return
+	}
 	var names []string
 	for _, r := range rs {
 		if !slices.Contains(names, r.What) {

@@ -76,11 +76,12 @@ func (p *ownProber) arm(cl class) error {
 // definitions are the row's probes on the function at a link-time address.
 func (p *ownProber) definitions(addr uint64) ([]*event.Def, error) {
 	var texts []string
+	p.b.serial++
 	if p.row.entry {
-		texts = append(texts, fmt.Sprintf("p:bench/entry 0x%x", addr)+p.args(fetchArgs))
+		texts = append(texts, fmt.Sprintf("p:bench/entry%d 0x%x", p.b.serial, addr)+p.args(fetchArgs))
 	}
 	if p.row.ret {
-		texts = append(texts, fmt.Sprintf("r:bench/return 0x%x", addr)+p.args(fetchReturn))
+		texts = append(texts, fmt.Sprintf("r:bench/return%d 0x%x", p.b.serial, addr)+p.args(fetchReturn))
 	}
 	var defs []*event.Def
 	for _, t := range texts {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -38,31 +39,45 @@ func list(pid int) error {
 	if err != nil {
 		return err
 	}
+	return writeList(os.Stdout, p, &names{t: t})
+}
+
+// writeList writes what stands in a process, a line for each probe.
+func writeList(w io.Writer, p *process.Proc, n *names) error {
 	l, err := process.FindLeftover(p)
 	if err != nil || l == nil {
 		return err
 	}
-	n := &names{t: t}
 	for _, s := range l.Sites {
-		fmt.Println(listLine(n, s))
+		for _, p := range s.Points {
+			for range p.Probes {
+				fmt.Fprintln(w, listLine(n, p.Addr, 'k', s.Jump()))
+			}
+			for range p.Returns {
+				fmt.Fprintln(w, listLine(n, p.Addr, 'r', s.Jump()))
+			}
+		}
 	}
 	return nil
 }
 
-// listLine is a line of kprobes/list (F135, Linux 6.18): address, kind, symbol+offset,
-// module, state. The kind is k: what stands at a place is an instruction's probe,
-// whatever events are behind it.
-func listLine(n *names, s process.Patched) string {
-	sym, ok := n.Symbol(s.Addr)
-	place := fmt.Sprintf("0x%x", s.Addr)
+// listLine is a line of kprobes/list (F135, Linux 6.18): address, kind (k or r),
+// symbol+offset, module or a space, state. [OPTIMIZED] means that a hit takes no trap.
+func listLine(n *names, addr uint64, kind byte, jump bool) string {
+	sym, ok := n.Symbol(addr)
+	place := fmt.Sprintf("0x%x", addr)
 	if ok {
-		place = fmt.Sprintf("%s+0x%x", sym.Name, sym.Off)
+		place = fmt.Sprintf("%s+0x%x", clean(sym.Name), sym.Off)
 	}
-	module := sym.Module
+	module := clean(sym.Module)
 	if module == "" {
 		module = " "
 	}
-	return fmt.Sprintf("%x  k  %s  %s [OPTIMIZED]", s.Addr, place, module)
+	line := fmt.Sprintf("%x  %c  %s  %s ", addr, kind, place, module)
+	if jump {
+		line += "[OPTIMIZED]"
+	}
+	return line
 }
 
 func newDetach() *cobra.Command {

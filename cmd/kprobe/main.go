@@ -91,7 +91,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newTrace(), newFuncs(), newList(), newDetach(), newBench(), newWorkload())
+	root.AddCommand(newTrace(), newFuncs(), newList(), newDetach(), newDemo(), newDemoApp(), newBench(), newWorkload(), newDoctor())
 	return root
 }
 

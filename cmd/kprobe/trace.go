@@ -329,6 +329,9 @@ type total struct {
 
 // summary writes the last lines: one for each event.
 func (t *tracing) summary() {
+	if dead, corrupt := t.s.core.Damage(); dead+corrupt > 0 {
+		fmt.Fprintf(os.Stderr, "kprobe: %d records of writers that were killed are lost, %d places of the ring were damaged\n", dead, corrupt)
+	}
 	for _, e := range t.evs {
 		n := t.s.core.Counts(e)
 		if t.f.format == "json" {

@@ -94,6 +94,9 @@ func (t *Target) commitOnce(c *target.Change) (err error) {
 
 // commitStopped makes the change. Precondition: the world is stopped.
 func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
+	if err := t.refuseUprobes(c.Add); err != nil {
+		return err
+	}
 	look, err := t.look(s, c)
 	if err != nil {
 		return err
@@ -103,7 +106,7 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 	}
 	records := make([]siteRecord, len(c.Add))
 	for i, a := range c.Add {
-		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr}
+		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr, points: a.Points}
 	}
 	if err := t.home.add(c.Add, records); err != nil {
 		return err

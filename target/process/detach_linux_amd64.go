@@ -94,6 +94,9 @@ func (t *Target) closeOnce() (err error) {
 		return ErrInDetour
 	}
 	if t.faults != nil {
+		if err := t.faults.settled(s); err != nil {
+			return err
+		}
 		if err := t.faults.uninstall(s); err != nil {
 			return err
 		}
@@ -159,6 +162,7 @@ type Patched struct {
 	Addr        uint64
 	Orig, Patch []byte
 	Detour      uint64
+	Points      []target.Point
 }
 
 // FindLeftover looks for what an earlier tracer left. nil: nothing of ours is there.
@@ -182,7 +186,14 @@ func FindLeftover(p *Proc) (*Leftover, error) {
 			l.code = append(l.code, m)
 		}
 	}
-	if l == nil || l.Home == 0 {
+	if l == nil {
+		fds, err := p.descriptors(memfdPrefix)
+		if err != nil || len(fds) == 0 {
+			return nil, err
+		}
+		return &Leftover{p: p}, nil // killed before the first of our files was mapped
+	}
+	if l.Home == 0 {
 		return l, nil
 	}
 	return l, l.read()
@@ -205,10 +216,13 @@ func (l *Leftover) read() error {
 	}
 	sites, err := h.list()
 	for _, s := range sites {
-		l.Sites = append(l.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Detour: s.detour})
+		l.Sites = append(l.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Detour: s.detour, Points: s.points})
 	}
 	return err
 }
+
+// Jump says whether the patch is a jump, not a breakpoint.
+func (p *Patched) Jump() bool { return len(p.Patch) == amd64.JumpLen }
 
 // Undone tells what Undo did.
 type Undone struct {
@@ -220,10 +234,10 @@ type Undone struct {
 // Undo takes out what is left: the bytes of every site, the dispositions, the memory.
 // Threads inside detours are waited for.
 func (l *Leftover) Undo() (*Undone, error) {
-	var u *Undone
+	u := &Undone{}
 	var err error
 	for range drainTries {
-		if u, err = l.undoOnce(); err == nil || !errors.Is(err, ErrInDetour) {
+		if err = l.undoOnce(u); err == nil || !errors.Is(err, ErrInDetour) {
 			return u, err
 		}
 		time.Sleep(drainWait)
@@ -231,27 +245,28 @@ func (l *Leftover) Undo() (*Undone, error) {
 	return u, err
 }
 
-func (l *Leftover) undoOnce() (u *Undone, err error) {
-	u = &Undone{}
+// undoOnce puts the bytes back, and takes out the handlers and the memory too once no
+// thread needs them any more.
+func (l *Leftover) undoOnce(u *Undone) (err error) {
 	s, err := l.p.Stop(nil)
 	if err != nil {
-		return u, err
+		return err
 	}
 	defer func() { err = errors.Join(err, s.Release()) }()
 	if err := l.restore(u); err != nil {
-		return u, err
+		return err
+	}
+	if err := l.drained(s); err != nil {
+		return err
 	}
 	if l.Home != 0 {
 		if err := l.dispositions(s); err != nil {
-			return u, err
+			return err
 		}
-	}
-	if err := l.drained(s); err != nil {
-		return u, err
 	}
 	maps, err := l.p.Maps()
 	if err != nil {
-		return u, err
+		return err
 	}
 	for _, m := range maps {
 		if ours(m) {
@@ -259,14 +274,15 @@ func (l *Leftover) undoOnce() (u *Undone, err error) {
 		}
 	}
 	if err := closeOurs(s); err != nil {
-		return u, err
+		return err
 	}
-	return u, unmapOurs(s)
+	return unmapOurs(s)
 }
 
 // restore puts the original bytes back wherever our patch stands. An entry whose patch
 // was never written, or is gone already, is passed over.
 func (l *Leftover) restore(u *Undone) error {
+	u.Foreign = nil
 	for _, p := range l.Sites {
 		have := make([]byte, len(p.Patch))
 		if err := l.p.ReadMem(p.Addr, have); err != nil {
@@ -333,6 +349,11 @@ func (l *Leftover) drained(s *Stopped) error {
 	for _, th := range s.Threads() {
 		if in(th.ResumeRIP()) {
 			return ErrInDetour
+		}
+	}
+	if len(l.code) > 0 {
+		if err := trapPending(s); err != nil {
+			return err
 		}
 	}
 	return t.scanStacks(s, func(_ int, _, v uint64) error {
@@ -449,10 +470,13 @@ func (p *stackPlaces) below(at uint64) bool {
 	return false
 }
 
+// memfdPrefix is what the links of descriptors of our memory files begin with.
+const memfdPrefix = "/memfd:kprobes:"
+
 // closeOurs closes descriptors of our memory files that a tracer killed in the middle
 // left open in the process. Precondition: the world is stopped.
 func closeOurs(s *Stopped) error {
-	fds, err := s.Proc().descriptors("/memfd:" + "kprobes:")
+	fds, err := s.Proc().descriptors(memfdPrefix)
 	if err != nil {
 		return err
 	}

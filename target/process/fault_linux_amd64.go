@@ -6,31 +6,46 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// A program built with the tag kprobes_fault, as the end-to-end tests build the command,
-// kills itself before the step that this variable numbers (from 1): what it leaves behind is
-// what a tracer leaves that is killed there. Steps are requests of ptrace and writes into the
-// process, whatever they are for. Each one's name goes to the file that FaultLog names.
+// A program built with the tag kprobes_fault, as the end-to-end tests build the command, is
+// struck at a step of its work: a request of ptrace or a write into a process, whatever it is
+// for. These variables of the environment say when and with what.
 const (
-	FaultStep = "KPROBES_FAULT_STEP"
-	FaultLog  = "KPROBES_FAULT_LOG"
+	faultStep   = "KPROBES_FAULT_STEP"   // the step, from 1; 0: none
+	faultSignal = "KPROBES_FAULT_SIGNAL" // what the program sends itself before it; default SIGKILL
+	faultTarget = "KPROBES_FAULT_TARGET" // a process that gets the signal instead
+	faultLog    = "KPROBES_FAULT_LOG"    // a file for the steps' names, one a line
 )
 
+// signalTime is how long a signal that does not kill gets to be noticed.
+const signalTime = 10 * time.Millisecond
+
 func init() {
-	at, _ := strconv.Atoi(os.Getenv(FaultStep))
-	log, err := os.OpenFile(os.Getenv(FaultLog), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	log, err := os.OpenFile(os.Getenv(faultLog), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return
 	}
+	at := variable(faultStep, 0)
+	sig := unix.Signal(variable(faultSignal, int(unix.SIGKILL)))
+	pid := variable(faultTarget, os.Getpid())
 	n := 0
 	stepHook = func(what string) {
-		n++
-		fmt.Fprintln(log, what)
-		if n == at {
-			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		if n++; n == at {
+			_ = unix.Kill(pid, sig)
+			time.Sleep(signalTime)
 		}
+		fmt.Fprintln(log, what)
 	}
+}
+
+// variable reads a number from the environment.
+func variable(name string, other int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return other
 }

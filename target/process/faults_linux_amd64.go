@@ -332,6 +332,31 @@ func mayBlock(s *Stopped, all *[Signals]Sigaction) (bool, error) {
 	return false, nil
 }
 
+// settled fails while a thread has yet to take the signal of a breakpoint of ours.
+// Precondition: the world is stopped.
+func (f *faultTable) settled(s *Stopped) error {
+	if !f.traps {
+		return nil
+	}
+	return trapPending(s)
+}
+
+// trapPending fails if SIGTRAP is pending for a thread: it has run a breakpoint, and was
+// stopped, perhaps twice, before it got the signal. Only our handler knows what to do
+// then. Precondition: the world is stopped.
+func trapPending(s *Stopped) error {
+	for _, th := range s.Threads() {
+		st, err := th.Status()
+		if err != nil {
+			return err
+		}
+		if st.SigPnd>>(unix.SIGTRAP-1)&1 != 0 {
+			return ErrInDetour
+		}
+	}
+	return nil
+}
+
 // uninstall puts the program's dispositions back where ours still stand. Precondition:
 // the world is stopped.
 func (f *faultTable) uninstall(s *Stopped) error {

@@ -64,12 +64,21 @@ const (
 // siteRecord is an entry of the site table.
 //
 //	0  address     8  length of the patch     16 original bytes     32 patch     48 detour
+//	56 up to two points: offset from the address, probes, return probes, a byte each
 type siteRecord struct {
 	addr   uint64
 	orig   []byte
 	patch  []byte
 	detour uint64
+	points []target.Point
 }
+
+// Points in an entry.
+const (
+	pointOff  = 56
+	pointSize = 3
+	maxPoints = 2
+)
 
 func (s *siteRecord) encode() []byte {
 	b := make([]byte, siteSize)
@@ -78,6 +87,10 @@ func (s *siteRecord) encode() []byte {
 	copy(b[16:32], s.orig)
 	copy(b[32:48], s.patch)
 	binary.LittleEndian.PutUint64(b[48:], s.detour)
+	for i, p := range s.points[:min(len(s.points), maxPoints)] {
+		at := b[pointOff+i*pointSize:]
+		at[0], at[1], at[2] = byte(p.Addr-s.addr), byte(min(p.Probes, 255)), byte(min(p.Returns, 255))
+	}
 	return b
 }
 
@@ -89,12 +102,19 @@ func decodeSite(b []byte) (siteRecord, error) {
 	if n > 16 {
 		return siteRecord{}, fmt.Errorf("site of %d bytes: %w", n, errHome)
 	}
-	return siteRecord{
+	s := siteRecord{
 		addr:   binary.LittleEndian.Uint64(b),
 		orig:   b[16 : 16+n : 16+n],
 		patch:  b[32 : 32+n : 32+n],
 		detour: binary.LittleEndian.Uint64(b[48:]),
-	}, nil
+	}
+	for i := range maxPoints {
+		at := b[pointOff+i*pointSize:]
+		if at[1]|at[2] != 0 {
+			s.points = append(s.points, target.Point{Addr: s.addr + uint64(at[0]), Probes: int(at[1]), Returns: int(at[2])})
+		}
+	}
+	return s, nil
 }
 
 // home is the tracer's view of a home: the header's words and the sites, read from or

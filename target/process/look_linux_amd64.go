@@ -34,6 +34,9 @@ func (l *look) move() error {
 // look finds out where every thread stands. It fails with ErrBlocked if one stands, or
 // may come back to, where the change would harm it. Precondition: the world is stopped.
 func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
+	if len(c.Add) > 0 && t.faults.settled(s) != nil {
+		return nil, fmt.Errorf("a thread has yet to take the signal of a breakpoint: %w: %w", ErrBlocked, unix.EBUSY)
+	}
 	inner := innerOf(c.Add)
 	back := backOf(c.Remove)
 	l := &look{}

@@ -218,16 +218,12 @@ func (t *Target) image(maps []Map, m Map) (*symbol.Image, error) {
 
 // openDebug opens a separate debug file as the process's own file system has it.
 func (t *Target) openDebug(path string) (symbol.File, error) {
-	return os.Open(filepath.Join(fmt.Sprintf("/proc/%d/root", t.p.PID()), path))
+	return os.OpenFile(filepath.Join(fmt.Sprintf("/proc/%d/root", t.p.PID()), path), os.O_RDONLY|unix.O_NONBLOCK, 0)
 }
 
 // biasOf is what is added to a link-time address.
 func biasOf(im *symbol.Image, m Map) (uint64, bool) {
-	v, ok := im.Vaddr(m.Offset)
-	if !ok {
-		return 0, false
-	}
-	return m.Start - v, true
+	return im.Bias(m.Start, m.Offset)
 }
 
 // stop stops the process, or takes the stop that Start left.
@@ -265,7 +261,7 @@ func (t *Target) Prepare() (err error) {
 	if err := t.p.Lock(); err != nil {
 		return err
 	}
-	if err := t.refuseLeftovers(); err != nil {
+	if err := t.undoLeftovers(); err != nil {
 		return err
 	}
 	s, err := t.stop()
@@ -282,18 +278,22 @@ func (t *Target) Prepare() (err error) {
 	return t.learn(s)
 }
 
-// errLeft says that an earlier tracer's probes are still in the process.
-var errLeft = errors.New("kprobes: probes of an earlier tracer are still in the process: run kprobe detach first")
-
-func (t *Target) refuseLeftovers() error {
-	maps, err := t.p.Maps()
-	if err != nil {
+// undoLeftovers takes out what a tracer has left that is gone: nobody else holds the
+// process, for we do.
+func (t *Target) undoLeftovers() error {
+	l, err := FindLeftover(t.p)
+	if err != nil || l == nil {
 		return err
 	}
-	for _, m := range maps {
-		if ours(m) {
-			return fmt.Errorf("process %d: %w: %w", t.p.PID(), errLeft, unix.EBUSY)
-		}
+	if t.held != nil {
+		return fmt.Errorf("process %d: mappings of ours are in a program that has not run yet: %w", t.p.PID(), unix.EBUSY)
+	}
+	u, err := l.Undo()
+	if err == nil && len(u.Foreign) > 0 {
+		err = fmt.Errorf("0x%x: %w", u.Foreign, ErrForeign)
+	}
+	if err != nil {
+		return fmt.Errorf("process %d: probes of an earlier tracer (pid %d) can not be taken out: %w", t.p.PID(), l.Holder, err)
 	}
 	return nil
 }

@@ -182,7 +182,8 @@ func (p *Proc) Children() ([]int, error) {
 
 // Mapping lists the processes that have a file mapped, among those that run the same
 // program file as this one: its fork children and theirs, whoever their parent is now. The
-// process itself is left out. Those that we may not look into are not found.
+// process itself is left out, and so are we, who have the ring mapped too. Those that we
+// may not look into are not found.
 func (p *Proc) Mapping(file FileID) ([]int, error) {
 	all, err := pids()
 	if err != nil {
@@ -190,7 +191,7 @@ func (p *Proc) Mapping(file FileID) ([]int, error) {
 	}
 	var found []int
 	for _, pid := range all {
-		if pid != p.pid && sameExe(pid, p.image.Exe) && hasMapped(pid, file) {
+		if pid != p.pid && pid != os.Getpid() && sameExe(pid, p.image.Exe) && hasMapped(pid, file) {
 			found = append(found, pid)
 		}
 	}

@@ -90,6 +90,8 @@ static sigjmp_buf back;
 
 static void on_signal(int sig)
 {
+	/* a popf may have set AC: no unaligned access until it is off */
+	__asm__ volatile("pushq $2\n popfq" ::: "cc", "memory");
 	siglongjmp(back, sig);
 }
 

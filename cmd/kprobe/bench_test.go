@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"kprobes.dev/kprobes/internal/rival"
+)
+
+func TestMedian(t *testing.T) {
+	for _, c := range []struct {
+		in   []float64
+		want float64
+	}{
+		{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 5}, 5}, {[]float64{4, 1, 3, 100}, 3.5},
+	} {
+		before := slices.Clone(c.in)
+		if got := median(c.in); got != c.want || !slices.Equal(c.in, before) {
+			t.Errorf("median(%v) = %v, want %v and its argument as it was", before, got, c.want)
+		}
+	}
+}
+
+// One round in which the machine did something else moves the range and not the cost.
+func TestCellSum(t *testing.T) {
+	var c cell
+	c.sum([]round{{1, 9}, {1.25, 9.5}, {1, 900}, {50, 9}, {1, 9}})
+	if c.Rounds != 5 || c.Call != 1 || c.NS != 8 || c.Low != -41 || c.High != 899 {
+		t.Errorf("cell %+v", c)
+	}
+}
+
+func TestRatios(t *testing.T) {
+	cells := []cell{
+		{Row: rowCount, Class: "lea", Threads: 1, NS: 10.5},
+		{Row: rowBoth, Class: "lea", Threads: 1, NS: 100},
+		{Row: rowRecord, Class: "lea", Threads: 1, NS: 10},
+		{Row: rowRecord, Class: "lea", Threads: 2, NS: 99},
+		{Row: rowTracepoint, Class: "lea", Threads: 1, NS: 5},
+		{Row: rowUprobe, Class: "lea", Threads: 1, NS: 999},
+		{Row: rowRecord, Class: "push", Threads: 1, NS: 10},
+		{Row: rowUprobe, Class: "push", Threads: 1, NS: 250},
+		{Row: rowTracepoint, Class: "push", Threads: 1, Why: "none"},
+		{Row: rowRecord, Class: "ret", Threads: 1, NS: 10, Failed: "lost"},
+		{Row: rowUprobe, Class: "ret", Threads: 1, NS: 9999},
+	}
+	want := []ratio{
+		{"counter, ns", "lea", 10.5, barCount, true, false},
+		{"entry and return, ns", "lea", 100, barBoth, true, true},
+		{"record / tracepoint", "lea", 2, barTracepoint, true, false},
+		{"uprobe / record", "lea", 99.9, 100, false, false},
+		{"uprobe / record", "push", 25, 25, false, true},
+	}
+	if got := ratios(cells); !slices.Equal(got, want) {
+		t.Errorf("ratios %+v\nwant %+v", got, want)
+	}
+}
+
+func TestThreadSteps(t *testing.T) {
+	for cpus, want := range map[int][]int{
+		1: {1}, 2: {1, 2}, 3: {1, 2, 3}, 8: {1, 2, 3, 4, 5, 6, 7, 8}, 12: {1, 2, 3, 4, 5, 6, 7, 8, 12},
+		40: {1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 40},
+	} {
+		if got := threadSteps(cpus); !slices.Equal(got, want) {
+			t.Errorf("%d CPUs: %v, want %v", cpus, got, want)
+		}
+	}
+}
+
+// Every row and every class stands in the table; a reason is told once however often it
+// applies, and places do not tell reasons apart.
+func TestTextTables(t *testing.T) {
+	var cells []cell
+	for _, r := range rows {
+		for i, cl := range classes {
+			c := cell{Row: r.name, Class: cl.name, Threads: 1, NS: 123.4}
+			if r.name == "k" {
+				c.Why = []string{"column 7: main+0x4: at 0x10 (48 8d): taken", "column 8: f+0x0: at 0x20 (c3): taken"}[i%2]
+			}
+			cells = append(cells, c)
+		}
+	}
+	var out bytes.Buffer
+	p := &textPrinter{w: &out}
+	p.machine(machine{CPU: "box", CPUs: 1, Workload: "C"})
+	if err := p.end(cells, ratios(cells)); err != nil {
+		t.Fatal(err)
+	}
+	text := out.String()
+	for _, r := range rows {
+		if !strings.Contains(text, r.name+" ") || !strings.Contains(text, r.what) {
+			t.Errorf("no row %q in\n%s", r.name, text)
+		}
+	}
+	for _, want := range []string{"endbr64", "nop5", "123 ", "[1]", "only one CPU", "1.0! (>=100)", "1.0+ (<=1.5)"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "[2]") {
+		t.Errorf("one reason told twice in\n%s", text)
+	}
+}
+
+// command builds the command; the test binary itself does not know its verbs.
+func command(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kprobe")
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	return path
+}
+
+// report is what a run of bench wrote.
+type benchReport struct {
+	machine machine
+	cells   map[[2]string]cell // by row and class
+	scaled  []cell
+	ratios  []ratio
+}
+
+func runBench(t *testing.T, path string, args ...string) benchReport {
+	t.Helper()
+	cmd := exec.Command(path, append([]string{"bench", "--quick", "--format", "json"}, args...)...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("bench: %v: %s", err, errs.String())
+	}
+	rep := benchReport{cells: map[[2]string]cell{}}
+	for line := range bytes.Lines(out) {
+		rep.add(t, line)
+	}
+	return rep
+}
+
+func (rep *benchReport) add(t *testing.T, line []byte) {
+	t.Helper()
+	var any struct {
+		Machine *machine `json:"machine"`
+		Row     string   `json:"row"`
+		Ratio   string   `json:"ratio"`
+	}
+	if err := json.Unmarshal(line, &any); err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+	var err error
+	switch {
+	case any.Machine != nil:
+		rep.machine = *any.Machine
+	case any.Row != "":
+		var c cell
+		err = json.Unmarshal(line, &c)
+		if c.Threads > 1 {
+			rep.scaled = append(rep.scaled, c)
+			return
+		}
+		rep.cells[[2]string{c.Row, c.Class}] = c
+	case any.Ratio != "":
+		var r ratio
+		err = json.Unmarshal(line, &r)
+		rep.ratios = append(rep.ratios, r)
+	default:
+		t.Fatalf("%s: neither machine, cell nor ratio", line)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// check holds for every cell: it tells a reason, or it was measured in every round, its
+// count is the program's own and nothing was lost.
+func (c *cell) check(t *testing.T, rounds int) {
+	t.Helper()
+	switch {
+	case c.Why != "":
+	case c.Failed != "" || c.Hits != c.Want || c.Want == 0 || c.Lost != 0 || c.Rounds != rounds:
+		t.Errorf("%+v", *c)
+	case c.Call <= 0 || math.IsNaN(c.NS) || c.High < c.Low:
+		t.Errorf("times of %+v", *c)
+	}
+}
+
+func TestBenchC(t *testing.T) {
+	if _, err := rival.Mount(); err != nil {
+		t.Fatalf("%v: run as root", err)
+	}
+	rep := runBench(t, command(t))
+	if rep.machine.Workload != "C" || rep.machine.CPUs < 1 || rep.machine.Rounds != fewRounds {
+		t.Errorf("machine %+v", rep.machine)
+	}
+	for _, r := range rows {
+		for _, cl := range classes {
+			c, ok := rep.cells[[2]string{r.name, cl.name}]
+			if !ok || c.Why != "" {
+				t.Errorf("%s on %s: there %v, %s", r.name, cl.name, ok, c.Why)
+				continue
+			}
+			c.check(t, fewRounds)
+			if r.means == meansKprobe && c.Tactic != string(r.tactic) {
+				t.Errorf("%s on %s: tactic %s", r.name, cl.name, c.Tactic)
+			}
+		}
+	}
+	if want := len(scaled) * (len(threadSteps(rep.machine.CPUs)) - 1); len(rep.scaled) != want {
+		t.Errorf("%d cells of several threads, want %d", len(rep.scaled), want)
+	}
+	for _, c := range rep.scaled {
+		c.check(t, fewRounds)
+	}
+	if want := 4 * len(classes); len(rep.ratios) != want {
+		t.Errorf("%d ratios, want %d: %+v", len(rep.ratios), want, rep.ratios)
+	}
+}
+
+// The same on the Go program, which has no breakpoints and no uretprobes: the rows that
+// need them say so.
+func TestBenchGo(t *testing.T) {
+	rep := runBench(t, command(t), "--go")
+	if rep.machine.Workload != "Go" || rep.machine.Rseq {
+		t.Errorf("machine %+v", rep.machine)
+	}
+	for _, cl := range classes {
+		for _, r := range rows {
+			c, ok := rep.cells[[2]string{r.name, cl.name}]
+			if !ok {
+				t.Errorf("%s on %s is missing", r.name, cl.name)
+			}
+			c.check(t, fewRounds)
+		}
+		for _, name := range []string{"k", "b", "uretprobe"} {
+			if c := rep.cells[[2]string{name, cl.name}]; c.Why == "" {
+				t.Errorf("%s on %s: measured, %+v", name, cl.name, c)
+			}
+		}
+	}
+	for _, name := range []string{rowCount, rowRecord, rowTracepoint} {
+		if c := rep.cells[[2]string{name, "lea"}]; c.Why != "" {
+			t.Errorf("%s: %s", name, c.Why)
+		}
+	}
+}
+
+func TestBenchWrongUse(t *testing.T) {
+	path := command(t)
+	for _, args := range [][]string{{"bench", "--format", "xml"}, {"bench", "more"}, {"doctor", "--format", "xml"}, {"doctor", "-p", "-3"}} {
+		err := exec.Command(path, args...).Run()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != exitUsage {
+			t.Errorf("%q: %v, want status %d", args, err, exitUsage)
+		}
+	}
+}

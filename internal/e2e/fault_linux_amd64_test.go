@@ -1,0 +1,210 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/testprog"
+)
+
+// scenario is a target and what is done to it while the tracer is struck at each step.
+type scenario struct {
+	name  string
+	prog  func(t *testing.T) *testprog.Proc
+	trace []string
+	from  int  // first step that is tried
+	every int  // of how many steps one is tried, unless all are
+	runs  bool // the program works all the time
+}
+
+// scenarios: the tracer of the first is struck at all of its steps. What the others do
+// before they arm is the same.
+var scenarios = []scenario{
+	{
+		name: "jump", prog: leafProgram, runs: true, from: 1, every: 1,
+		trace: []string{"--duration", "1ms", "p:a leaf $comm +0(%sp):u64", "r:b calling $retval", "r:c holding $arg1"},
+	},
+	{
+		name: "boost", prog: leafProgram, runs: true, from: 150, every: 1,
+		trace: []string{"--duration", "1ms", "--tactic", "boost", "p:a leaf"},
+	},
+	{
+		name: "step", prog: leafProgram, runs: true, from: 150, every: 5,
+		trace: []string{"--duration", "1ms", "--tactic", "step", "p:a leaf", "r:c holding"},
+	},
+	{
+		name: "handlers", prog: segvProgram, from: 150, every: 5,
+		trace: []string{"--duration", "1ms", "p:a touch v=+0(%di):u8", "p:b divide", "r:c nilread $retval"},
+	},
+	{
+		name: "go", prog: goProgram, from: 1, every: 12,
+		trace: []string{"--duration", "1ms", "p:a main.Ints $arg1", "r:b main.Deep $retval", "r:c main.(*Tree).Sum $arg1"},
+	},
+}
+
+// leafProgram works all the time, with what the tests leave of the processors.
+func leafProgram(t *testing.T) *testprog.Proc {
+	return testprog.Start(t, "/usr/bin/nice", "-n", "19", testprog.Build(t, "leaf"), "1")
+}
+
+func segvProgram(t *testing.T) *testprog.Proc { return program(t, "segv") }
+func goProgram(t *testing.T) *testprog.Proc   { return program(t, "gowork", "2") }
+
+// faultCommand is the command that is struck before a step. It logs its steps to a file.
+func faultCommand(t testing.TB, log string, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := faulty()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(append(os.Environ(), "KPROBES_FAULT_LOG="+log), env...)
+	return cmd
+}
+
+func (sc *scenario) command(t testing.TB, pid int, log string, env ...string) *exec.Cmd {
+	args := []string{"trace", "-p", strconv.Itoa(pid), "--stat", "--buffer-size", "65536"}
+	return faultCommand(t, log, env, append(args, sc.trace...)...)
+}
+
+// steps runs the scenario undisturbed and counts its steps.
+func (sc *scenario) steps(t testing.TB, pid int) int {
+	t.Helper()
+	log := tempFile(t, "steps")
+	if o := run(t, sc.command(t, pid, log)); o.code != 0 {
+		t.Fatalf("%v", o)
+	}
+	return logged(t, log)
+}
+
+func logged(t testing.TB, log string) int {
+	t.Helper()
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(b), "\n")
+}
+
+// work makes the program work, and check itself.
+func (sc *scenario) work(t testing.TB, p *testprog.Proc) {
+	t.Helper()
+	if !sc.runs {
+		right(t, p, "go 20")
+		return
+	}
+	before := right(t, p, "count")["rounds"]
+	within(t, "another round", func() bool { return right(t, p, "count")["rounds"] > before })
+}
+
+// each calls f for the steps of a scenario, from two goroutines with a target each.
+func (sc *scenario) each(t *testing.T, f func(t testing.TB, p *testprog.Proc, before *state, step int) bool) {
+	const targets = 2
+	every := sc.every
+	if long {
+		every = 1
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i := range targets {
+		p := sc.prog(t)
+		sc.work(t, p) // all of its threads are there
+		before := stateOf(t, p.PID)
+		n := sc.steps(t, p.PID)
+		if n < 100 {
+			t.Fatalf("only %d steps: they are not counted", n)
+		}
+		before.same(t)
+		if i == 0 {
+			t.Logf("%d steps", n)
+		}
+		wg.Go(func() {
+			for step := sc.from + i*every; step <= n && !t.Failed(); step += targets * every {
+				if !f(t, p, before, step) && step < n*3/4 { // a run may take some steps fewer than another
+					t.Errorf("step %d of %d: the tracer was not struck", step, n)
+				}
+			}
+		})
+	}
+}
+
+// The tracer is killed before each single step of attach, arm, run and disarm: the program
+// works on and computes right, and kprobe detach takes out what is left.
+func TestTracerKilledAtEveryStep(t *testing.T) {
+	for _, sc := range scenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, step int) bool {
+				log := tempFile(t, "log")
+				o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step)))
+				if o.signal != unix.SIGKILL && o.code != 0 {
+					t.Errorf("step %d: %v", step, o)
+				}
+				before.free(t)
+				sc.work(t, p)
+				detach(t, p.PID)
+				before.same(t)
+				sc.work(t, p)
+				if t.Failed() {
+					t.Logf("the tracer was killed at step %d", step)
+				}
+				return o.signal == unix.SIGKILL
+			})
+		})
+	}
+}
+
+func detach(t testing.TB, pid int) {
+	t.Helper()
+	if o := run(t, command(t, "detach", "-p", strconv.Itoa(pid))); o.code != 0 {
+		t.Errorf("detach: %v", o)
+	}
+}
+
+// Ctrl-C, at any step: the tracer itself takes out everything.
+func TestInterruptedAtEveryStep(t *testing.T) {
+	sc := scenarios[0]
+	sc.every = 5
+	sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, step int) bool {
+		log := tempFile(t, "log")
+		o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step), "KPROBES_FAULT_SIGNAL=2"))
+		if o.code != 0 || len(totals(o.stderr)) != 3 {
+			t.Errorf("step %d: %v", step, o)
+		}
+		before.same(t)
+		sc.work(t, p)
+		return logged(t, log) >= step
+	})
+}
+
+// The process is killed at any step: the tracer ends, and says what it had or why it had
+// nothing.
+func TestTargetKilledAtEveryStep(t *testing.T) {
+	sc := scenarios[0]
+	p := sc.prog(t)
+	n := sc.steps(t, p.PID)
+	every := 23
+	if long {
+		every = 1
+	}
+	for step := 1; step <= n; step += every {
+		p := sc.prog(t)
+		log := tempFile(t, "log")
+		o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step), fmt.Sprintf("KPROBES_FAULT_TARGET=%d", p.PID)))
+		switch {
+		case o.code == 0 && len(totals(o.stderr)) == 3:
+		case o.code == 1 && strings.Contains(o.stderr, "process "+strconv.Itoa(p.PID)):
+		default:
+			t.Errorf("step %d: %v", step, o)
+		}
+		if logged(t, log) >= step && p.Wait().Success() {
+			t.Errorf("step %d: the process has not been killed", step)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"kprobes.dev/kprobes/target/process"
+)
+
+// state is what of a process must be the same again after a tracer has gone.
+type state struct {
+	pid     int
+	actions string
+	masks   map[int]string // by thread: SigBlk
+	signals string         // SigIgn and SigCgt
+	fds     map[string]string
+}
+
+// stateOf looks at a process that nobody has touched.
+func stateOf(t testing.TB, pid int) *state {
+	t.Helper()
+	s := &state{pid: pid, masks: map[int]string{}, fds: map[string]string{}}
+	s.signals = field(t, pid, pid, "SigIgn") + " " + field(t, pid, pid, "SigCgt")
+	for _, tid := range tasks(t, pid) {
+		s.masks[tid] = field(t, pid, tid, "SigBlk")
+	}
+	s.fds = descriptors(t, pid)
+	s.actions = actionsOf(t, pid)
+	return s
+}
+
+// askActions names a process of whose dispositions the test binary is to tell. It is asked by
+// a process that is not its parent: a parent's own wait would take the stops for the end.
+const askActions = "KPROBES_E2E_ACTIONS"
+
+// actionsOf asks a process for its signal dispositions.
+func actionsOf(t testing.TB, pid int) string {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", askActions, pid))
+	o := run(t, cmd)
+	if o.code != 0 {
+		t.Fatalf("dispositions of process %d: %v", pid, o)
+	}
+	return o.stdout
+}
+
+// tellActions is the other side of actionsOf.
+func tellActions(pid string) (err error) {
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		return err
+	}
+	p, err := process.Open(n)
+	if err != nil {
+		return err
+	}
+	s, err := p.Stop(&process.StopOptions{Attempts: 20})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Release()) }()
+	all, err := s.Dispositions()
+	if errors.Is(err, process.ErrSeccomp) {
+		return nil // it may not be asked
+	}
+	if err != nil {
+		return err
+	}
+	for sig, a := range all {
+		if a != (process.Sigaction{}) {
+			fmt.Printf("%d: %+v\n", sig, a)
+		}
+	}
+	return nil
+}
+
+// same checks that nothing of ours is left: bytes, memory, descriptors, dispositions,
+// signal masks, stops.
+func (s *state) same(t testing.TB) {
+	t.Helper()
+	s.free(t)
+	intact(t, s.pid)
+	if got := field(t, s.pid, s.pid, "SigIgn") + " " + field(t, s.pid, s.pid, "SigCgt"); got != s.signals {
+		t.Errorf("process %d: SigIgn, SigCgt %s, were %s", s.pid, got, s.signals)
+	}
+	for id, link := range descriptors(t, s.pid) {
+		if s.fds[id] == "" {
+			t.Errorf("process %d: descriptor %s is left: %s", s.pid, id, link)
+		}
+	}
+	if now := actionsOf(t, s.pid); now != s.actions {
+		t.Errorf("process %d: dispositions\n%s, were\n%s", s.pid, now, s.actions)
+	}
+	s.free(t)
+}
+
+// free checks that no thread is held, and that their signal masks are their own again: at
+// once, or when they have run on from the call that they were in the middle of.
+func (s *state) free(t testing.TB) {
+	t.Helper()
+	for _, tid := range tasks(t, s.pid) {
+		if tracer := field(t, s.pid, tid, "TracerPid"); tracer != "0" && tracer != "" {
+			t.Errorf("thread %d is traced by %s", tid, tracer)
+		}
+		if st := field(t, s.pid, tid, "State"); strings.HasPrefix(st, "t") || strings.HasPrefix(st, "T") {
+			t.Errorf("thread %d is left in state %s", tid, st)
+		}
+		want := s.masks[tid]
+		within(t, fmt.Sprintf("signal mask %s of thread %d", want, tid), func() bool {
+			got := field(t, s.pid, tid, "SigBlk")
+			return want == "" || got == "" || got == want
+		})
+	}
+}
+
+// field reads a line of a thread's status; "" if it has ended.
+func field(t testing.TB, pid, tid int, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid))
+	if err != nil {
+		return ""
+	}
+	_, after, ok := strings.Cut(string(b), "\n"+name+":")
+	if !ok {
+		t.Fatalf("no %s in the status of thread %d", name, tid)
+	}
+	line, _, _ := strings.Cut(after, "\n")
+	return strings.TrimSpace(line)
+}
+
+func tasks(t testing.TB, pid int) []int {
+	t.Helper()
+	es, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []int
+	for _, e := range es {
+		var tid int
+		if _, err := fmt.Sscan(e.Name(), &tid); err == nil {
+			out = append(out, tid)
+		}
+	}
+	return out
+}
+
+func descriptors(t testing.TB, pid int) map[string]string {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	es, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, e := range es {
+		if link, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil {
+			out[e.Name()] = link
+		}
+	}
+	return out
+}
+
+// files holds what the files of executable mappings have, by path.
+var files sync.Map
+
+// intact compares every byte of every executable mapping with its file and looks for
+// mappings of ours.
+func intact(t testing.TB, pid int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, err := process.ParseMaps(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	for _, m := range maps {
+		if strings.HasPrefix(m.Path, "/memfd:kprobes:") {
+			t.Errorf("process %d: mapping %#x of %s is left", pid, m.Start, m.Path)
+			continue
+		}
+		if m.Perm&process.PermExec == 0 || m.Anonymous() {
+			continue
+		}
+		have := make([]byte, m.Size())
+		if _, err := mem.ReadAt(have, int64(m.Start)); err != nil {
+			t.Fatalf("process %d: %s at %#x: %v", pid, m.Path, m.Start, err)
+		}
+		compare(t, pid, m, have)
+	}
+}
+
+func compare(t testing.TB, pid int, m process.Map, have []byte) {
+	t.Helper()
+	whole, ok := files.Load(m.Path)
+	if !ok {
+		b, err := os.ReadFile(m.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole, _ = files.LoadOrStore(m.Path, b)
+	}
+	want := whole.([]byte)[m.Offset:]
+	want = want[:min(len(want), len(have))]
+	if bytes.Equal(want, have[:len(want)]) {
+		return
+	}
+	for i := range want {
+		if want[i] != have[i] {
+			t.Errorf("process %d: %s differs from its file at %#x: % x, not % x", pid, m.Path, m.Start+uint64(i), have[i:min(i+16, len(want))], want[i:min(i+16, len(want))])
+			return
+		}
+	}
+}
