@@ -56,7 +56,44 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	if len(fns) == 0 {
 		return kept, nil
 	}
-	return kept, c.update(sortedFunctions(fns), nil)
+	left, err := c.generable(kept, sortedFunctions(fns), o)
+	if err != nil {
+		return evs, err
+	}
+	if len(left) == 0 {
+		return nil, fmt.Errorf("none of %d functions can be probed: %w", len(evs), ErrRegister)
+	}
+	return left, nil
+}
+
+// generable brings functions to what their events want. Those of the new events whose
+// code can not be generated are an error, or left out if the options say so.
+func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event, error) {
+	bad := map[*function]error{}
+	skip := func(f *function, err error) bool {
+		if o.Skip == nil || bad[f] != nil {
+			return false
+		}
+		bad[f] = err
+		for _, e := range evs {
+			if e.fn == f {
+				f.drop(e)
+			}
+		}
+		return true
+	}
+	if err := c.updateOr(fns, skip, nil); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(evs, func(e *Event) bool {
+		err := bad[e.fn]
+		if e.gone || err == nil {
+			return false
+		}
+		o.Skip(e.Place.Func.Pretty(), e.refused(err))
+		e.ended = true
+		return true
+	}), nil
 }
 
 // refused wraps the reason why an event can not be armed.
@@ -97,10 +134,19 @@ func (f *function) points() []uint64 {
 
 // update brings the sites of functions to what their events want, in one stop.
 func (c *Core) update(fns []*function, then func() error) error {
+	return c.updateOr(fns, func(*function, error) bool { return false }, then)
+}
+
+// updateOr is update; skip may take events from a function whose code can not be
+// generated, and then says that what is left is to be tried.
+func (c *Core) updateOr(fns []*function, skip func(*function, error) bool, then func() error) error {
 	ch := target.Change{Then: then}
 	fresh := map[*function][]*target.Site{}
 	for _, f := range fns {
 		sites, err := c.sites(f)
+		if err != nil && skip(f, err) {
+			sites, err = c.sites(f)
+		}
 		if err != nil {
 			c.release(fresh)
 			return err
@@ -157,6 +203,7 @@ func (c *Core) sites(f *function) ([]*target.Site, error) {
 	for _, r := range regions {
 		s, err := c.site(f, r, work)
 		if err != nil {
+			c.release(map[*function][]*target.Site{f: out})
 			return nil, fmt.Errorf("%s+0x%x: %w", f.name, r.Start()-f.start, err)
 		}
 		out = append(out, s)

@@ -2,13 +2,14 @@ package amd64
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
 const (
 	flagMask   = 0x8d5 // CF PF AF ZF SF OF
 	sigIll     = 4
-	firstTries = 400 // states tried for each form
+	firstTries = 300 // states tried for each form
 	goodStates = 12  // states without a signal that are used
 	variants   = 3   // other values of a register in each good state
 )
@@ -28,8 +29,12 @@ func randomValue(r *rand.Rand) uint64 {
 		return mid + uint64(r.IntN(16))*64
 	case 3:
 		return mid + uint64(r.IntN(1024))
-	case 4, 5:
+	case 4:
 		return uint64(r.IntN(32))
+	case 5:
+		return uint64(r.IntN(4)) * 32
+	case 6:
+		return (mid + uint64(r.IntN(64))*8) / 8
 	}
 	return r.Uint64()
 }
@@ -52,7 +57,7 @@ func varied(r *rand.Rand, in runIn, n int) runIn {
 	return in
 }
 
-// firstTrials finds for each form the states in which it raises no signal.
+// firstTrials runs each form from many states.
 func firstTrials(t *testing.T, r *rand.Rand, run runner, forms []form) []trial {
 	t.Helper()
 	var trials []trial
@@ -63,26 +68,7 @@ func firstTrials(t *testing.T, r *rand.Rand, run runner, forms []form) []trial {
 		}
 	}
 	execute(t, run, trials)
-	var good []trial
-	for i := range forms {
-		n := len(good)
-		illegal := 0
-		for _, tr := range trials[i*firstTries : (i+1)*firstTries] {
-			if tr.after.Signal == 0 && len(good)-n < goodStates {
-				good = append(good, tr)
-			}
-			if tr.after.Signal == sigIll {
-				illegal++
-			}
-		}
-		switch {
-		case illegal == firstTries:
-			t.Logf("%s: not known to this processor", forms[i].text)
-		case len(good) == n:
-			t.Errorf("%s: raised a signal in all of %d states", forms[i].text, firstTries)
-		}
-	}
-	return good
+	return trials
 }
 
 func execute(t *testing.T, run runner, trials []trial) {
@@ -92,18 +78,38 @@ func execute(t *testing.T, run runner, trials []trial) {
 		ins[i] = trials[i].before
 	}
 	for i, out := range run.run(t, ins) {
+		out.Flags &= flagMask
 		trials[i].after = out
 	}
 }
 
-// result is the value of a member of a RegSet after a run.
-func (o *runOut) result(n int) uint64 {
-	if 1<<n == Flags {
-		return o.Flags & flagMask
+// goodTrials takes some trials of each form that raised no signal.
+func goodTrials(t *testing.T, trials []trial) (good []trial) {
+	t.Helper()
+	n, illegal := 0, 0
+	for i, tr := range trials {
+		switch {
+		case tr.after.Signal == 0 && n < goodStates:
+			good = append(good, tr)
+			n++
+		case tr.after.Signal == sigIll:
+			illegal++
+		}
+		if i+1 < len(trials) && trials[i+1].form == tr.form {
+			continue
+		}
+		switch {
+		case illegal == firstTries:
+			t.Logf("%s: not known to this processor", tr.form.text)
+		case n == 0:
+			t.Errorf("%s: raised a signal in all of %d states", tr.form.text, firstTries)
+		}
+		n, illegal = 0, 0
 	}
-	return o.Regs[n]
+	return good
 }
 
+// value and result are the values of member n of a RegSet before and after a run.
 func (in *runIn) value(n int) uint64 {
 	if 1<<n == Flags {
 		return in.Flags & flagMask
@@ -111,15 +117,15 @@ func (in *runIn) value(n int) uint64 {
 	return in.Regs[n]
 }
 
-// seen is what executions showed of the effects of a form.
-type seen struct {
-	reads, writes RegSet // observed
-	survives      RegSet // written at times, but the result hangs on the old value
+func (o *runOut) result(n int) uint64 {
+	if 1<<n == Flags {
+		return o.Flags
+	}
+	return o.Regs[n]
 }
 
-// others has what may not change with member n: everything but n itself.
-func (o runOut) others(n int) runOut {
-	o.Flags &= flagMask
+// without gives everything in o but member n.
+func (o runOut) without(n int) runOut {
 	if 1<<n == Flags {
 		o.Flags = 0
 	} else {
@@ -128,77 +134,129 @@ func (o runOut) others(n int) runOut {
 	return o
 }
 
+// seen is what executions showed of the effects of a form.
+type seen struct {
+	Effects
+	survives RegSet // the old value of a register had a part in its new one
+}
+
+// observe collects what the trials show; those in again[i] differ from base[i] in
+// one register each, and in the contents of memory.
+func observe(all, base []trial, again [][]trial) map[*form]*seen {
+	forms := map[*form]*seen{}
+	for i := range all {
+		s := forms[all[i].form]
+		if s == nil {
+			s = new(seen)
+			forms[all[i].form] = s
+		}
+		s.MayFault = s.MayFault || all[i].after.Signal != 0 && all[i].after.Signal != sigIll
+		s.MemWrite = s.MemWrite || all[i].after.Wrote != 0
+	}
+	for i := range base {
+		s, b := forms[base[i].form], &base[i]
+		for n := range members {
+			if b.after.result(n) != b.before.value(n) {
+				s.Writes |= 1 << n
+			}
+		}
+		for j := range again[i] {
+			s.compare(b, &again[i][j])
+		}
+	}
+	return forms
+}
+
+// members is the number of members that a RegSet may have.
+const members = 17
+
+// variations gives the trials that differ from b in one thing.
+func variations(r *rand.Rand, b trial) []trial {
+	var vs []trial
+	for n := range members {
+		for range variants {
+			vs = append(vs, trial{form: b.form, before: varied(r, b.before, n)})
+		}
+	}
+	b.before.Other = 1
+	return append(vs, b)
+}
+
+// compare takes in what changed in v, and what came of it.
+func (s *seen) compare(b, v *trial) {
+	if v.before.Other != b.before.Other {
+		v.after.Memory, v.after.Wrote = b.after.Memory, b.after.Wrote
+		s.MemRead = s.MemRead || v.after != b.after
+		return
+	}
+	for n := range members {
+		switch {
+		case b.before.value(n) == v.before.value(n):
+		case b.after.without(n) != v.after.without(n):
+			s.Reads |= 1 << n
+		case b.after.result(n) != v.after.result(n):
+			s.survives |= 1 << n
+		}
+	}
+}
+
 // TestEffectsByExecution runs instructions from random states, and again with one
-// register changed: what is no member of Writes stays, what is no member of Reads
-// influences nothing but itself, and not even that if it is in Kills.
+// register changed: what is no member of Writes stays; what is no member of Reads
+// influences nothing but itself, and not even that if it is in Kills; memory
+// matters only with MemRead, changes only with MemWrite, and signals come only
+// with MayFault.
 func TestEffectsByExecution(t *testing.T) {
 	forms := readForms(t, "testdata/effects/forms.txt")
 	run := buildRunner(t)
 	r := rand.New(rand.NewPCG(1, 2))
-	base := firstTrials(t, r, run, forms)
-
-	var again []trial
+	all := firstTrials(t, r, run, forms)
+	base := goodTrials(t, all)
+	var flat []trial
 	for _, b := range base {
-		for n := range 17 {
-			for range variants {
-				again = append(again, trial{form: b.form, before: varied(r, b.before, n)})
-			}
-		}
+		flat = append(flat, variations(r, b)...)
 	}
-	execute(t, run, again)
-
-	observed := map[*form]*seen{}
-	for i := range base {
-		s := observed[base[i].form]
-		if s == nil {
-			s = new(seen)
-			observed[base[i].form] = s
-		}
-		for n := range 17 {
-			if base[i].after.result(n) != base[i].before.value(n) {
-				s.writes |= 1 << n
-			}
-			for _, v := range again[(i*17+n)*variants:][:variants] {
-				s.add(n, &base[i], &v)
-			}
-		}
+	execute(t, run, flat)
+	again := make([][]trial, len(base))
+	for i := range again {
+		n := len(flat) / len(base)
+		again[i] = flat[i*n:][:n]
 	}
-	for i := range forms {
-		if s := observed[&forms[i]]; s != nil {
-			s.check(t, &forms[i])
-		}
+	for f, s := range observe(all, base, again) {
+		s.check(t, f)
 	}
-	t.Logf("%d forms, %d runs", len(forms), len(forms)*firstTries+len(again))
-}
-
-func (s *seen) add(n int, base, v *trial) {
-	if base.after.others(n) != v.after.others(n) {
-		s.reads |= 1 << n
-		return
-	}
-	if base.after.result(n) != v.after.result(n) {
-		s.survives |= 1 << n
-	}
+	t.Logf("%d forms, %d runs", len(forms), len(all)+len(flat))
 }
 
 func (s *seen) check(t *testing.T, f *form) {
+	t.Helper()
 	e := f.in.Effects()
-	if x := s.reads &^ e.Reads; x != 0 {
-		t.Errorf("%s: % x: reads %v too", f.text, f.code, x)
+	for _, c := range []struct {
+		bad  RegSet
+		what string
+	}{
+		{s.Reads &^ e.Reads, "reads these too"},
+		{s.Writes &^ e.Writes, "writes these too"},
+		{s.survives & e.Kills &^ e.Reads, "does not kill these"},
+		{e.Kills &^ e.Writes, "kills these and does not write them"},
+	} {
+		if c.bad != 0 {
+			t.Errorf("%s: % x: %s: %s", f.text, f.code, c.what, names(c.bad))
+		}
 	}
-	if x := s.writes &^ e.Writes; x != 0 {
-		t.Errorf("%s: % x: writes %v too", f.text, f.code, x)
+	if s.MemRead && !e.MemRead || s.MemWrite && !e.MemWrite || s.MayFault && !e.MayFault {
+		t.Errorf("%s: % x: memory read %v, written %v, fault %v; claimed %v %v %v", f.text, f.code,
+			s.MemRead, s.MemWrite, s.MayFault, e.MemRead, e.MemWrite, e.MayFault)
 	}
-	if x := s.survives & e.Kills &^ e.Reads; x != 0 {
-		t.Errorf("%s: % x: does not kill %v", f.text, f.code, x)
+}
+
+// names spells out a set.
+func names(s RegSet) string {
+	list := []string{"rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "flags"}
+	text := ""
+	for n, name := range list {
+		if s>>n&1 != 0 {
+			text += " " + name
+		}
 	}
-	if x := e.Reads &^ s.reads; x != 0 {
-		t.Logf("OVER %s: claims to read %v", f.text, x)
-	}
-	if x := e.Writes &^ s.writes; x != 0 {
-		t.Logf("OVER %s: claims to write %v", f.text, x)
-	}
-	if x := e.Writes & s.writes &^ e.Kills &^ s.survives &^ e.Reads; x != 0 {
-		t.Logf("OVER %s: may kill %v", f.text, x)
-	}
+	return strings.TrimSpace(text)
 }

@@ -41,8 +41,9 @@ func (in *Inst) groupOne(do roles) roles {
 // group1: add, or, adc, sbb, and, sub, xor, cmp with an immediate.
 var group1 = [8]roles{eW | fK, eW | fK, eW | fR | fK, eW | fR | fK, eW | fK, eW | fK, eW | fK, fK}
 
-// group3: test, test, not, neg, mul, imul, div, idiv.
-var group3 = [8]roles{fK, fK, eW, eW | fK, extra | fK, extra | fK, extra | fW | faults, extra | fW | faults}
+// group3: test, test, not, neg, mul, imul, div, idiv. Multiplications leave four
+// flags undefined by the manuals and as they were on some processors.
+var group3 = [8]roles{fK, fK, eW, eW | fK, extra | fW, extra | fW, extra | fW | faults, extra | fW | faults}
 
 // sameRegister drops the reads of xor, sub and sbb of a register with itself,
 // whose result hangs on no register.

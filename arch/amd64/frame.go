@@ -30,7 +30,7 @@ var ErrNoRegister = errors.New("the function does not check its stack and no reg
 // frame is the piece of stack that the work at one point uses:
 //
 //	drop(%rsp)   the stack pointer at the point
-//	             red zone (not in Go)
+//	             red zone (not in a Go function)
 //	8*i(%rsp)    slot i: saved registers, flags, then temporaries
 type frame struct {
 	*emitter
@@ -43,6 +43,7 @@ type frame struct {
 	temp    int32 // first temporary
 	drop    int32
 	miss    []arch.Work // what is missed if the stack is too small
+	goStack bool        // the function is Go's: little stack and no red zone; false for C in a Go program too
 }
 
 // Scratch registers by their role.
@@ -51,14 +52,14 @@ func (f *frame) s2() Reg { return f.scratch[3] }
 
 // point emits all work at one point.
 func (e *emitter) point(addr uint64, ws []arch.Work, env PointEnv) error {
-	f := &frame{emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws}
+	f := &frame{emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws, goStack: e.w.Go != nil && env.StackFree >= 0}
 	uses, err := usesOf(ws)
 	if err != nil {
 		return err
 	}
 	f.choose(env.Live, uses.regs)
 	n := f.layout(env.Live, uses)
-	if n*8 > maxFrame || e.w.Go != nil && n*8 > maxGoFrame {
+	if n*8 > maxFrame || f.goStack && n*8 > maxGoFrame {
 		return fmt.Errorf("%d bytes: %w", n*8, ErrFrame)
 	}
 	skip := e.Label()
@@ -168,7 +169,7 @@ func (f *frame) layout(live RegSet, u uses) int {
 	f.temp = 8 * n
 	n += int32(u.temps)
 	f.drop = 8 * n
-	if f.w.Go == nil {
+	if !f.goStack {
 		f.drop += redZone
 	}
 	return int(n)
@@ -178,7 +179,7 @@ func (f *frame) layout(live RegSet, u uses) int {
 // that the frame fits; if it does not, what was to be done is counted as missed.
 func (f *frame) checkStack(env PointEnv, skip Label) error {
 	need := f.drop + 16
-	if f.w.Go == nil || env.StackFree >= int(need) {
+	if !f.goStack || env.StackFree >= int(need) {
 		return nil
 	}
 	free := ^env.Live & AllRegs &^ Set(RSP)

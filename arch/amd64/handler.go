@@ -1,5 +1,7 @@
 package amd64
 
+import "encoding/binary"
+
 // The resident handler stands in a probed process for the signals of a fault (SIGSEGV,
 // SIGBUS, SIGFPE, SIGILL). A fault that is none of ours goes to the handler that was
 // there before, with nothing changed. One in generated code is looked up in a table:
@@ -16,9 +18,31 @@ type FaultEntry struct {
 	Lo, Hi uint64 // addresses of generated code [Lo, Hi)
 	To     uint64 // where a load goes on, or the original instruction
 	Moved  bool   // a displaced instruction
+	SP     uint64 // Moved: what a thread adds to its stack pointer on the way back (Pair.SP)
 }
 
-// FaultEntrySize is the size of an entry in memory: Lo, Hi, To, Moved as a word.
+// Append appends the entry as it stands in memory.
+func (e *FaultEntry) Append(b []byte) []byte {
+	kind := uint64(0)
+	if e.Moved {
+		kind = 1 | e.SP<<8
+	}
+	for _, w := range []uint64{e.Lo, e.Hi, e.To, kind} {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+// ReadFaultEntry reads an entry from memory, at least FaultEntrySize bytes.
+func ReadFaultEntry(b []byte) FaultEntry {
+	kind := binary.LittleEndian.Uint64(b[24:])
+	return FaultEntry{
+		Lo: binary.LittleEndian.Uint64(b), Hi: binary.LittleEndian.Uint64(b[8:]), To: binary.LittleEndian.Uint64(b[16:]),
+		Moved: kind&1 != 0, SP: kind >> 8 & 0xff,
+	}
+}
+
+// FaultEntrySize is the size of an entry in memory: Lo, Hi, To, and a word of Moved and SP.
 const FaultEntrySize = 32
 
 // TrapEntrySize is the size of an entry of the trap table: a breakpoint's address and that

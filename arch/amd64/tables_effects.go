@@ -76,7 +76,7 @@ func (t *roleTable) arithmetic() *roleTable {
 		put(eR|gR|fK, 0x85).
 		put(aR|fK|narrow, 0xa8).
 		put(aR|fK, 0xa9).
-		put(eR|gW|fK, 0x69, 0x6b) // imul
+		put(eR|gW|fW, 0x69, 0x6b) // imul
 }
 
 // transfers adds moves and exchanges.

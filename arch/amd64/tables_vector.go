@@ -76,7 +76,7 @@ var legacy0F = new(selTable).sse().
 	put(pAny, eR|fW|grouped, 0xba).                  // the same with an immediate
 	put(pAny, eR|eW|gR|grouped, 0xa4, 0xac).         // shld, shrd
 	put(pAny, eR|eW|gR|fW|extra, 0xa5, 0xad).        // the same by cl
-	put(pAny, eR|gR|gW|fK, 0xaf).                    // imul
+	put(pAny, eR|gR|gW|fW, 0xaf).                    // imul
 	put(pAny, eR|eW|gR|aR|aW|fK|narrow, 0xb0).       // cmpxchg
 	put(pAny, eR|eW|gR|aR|aW|fK|keeps, 0xb1).        //
 	put(pAny, xR|gW|keeps|faults, 0xb2, 0xb4, 0xb5). // lss, lfs, lgs

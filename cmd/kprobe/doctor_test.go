@@ -164,7 +164,7 @@ func doctor(t *testing.T, args ...string) (map[string]finding, int) {
 // as such.
 func TestDoctor(t *testing.T) {
 	p := testprog.Start(t, testprog.Build(t, "bench"))
-	fs, status := doctor(t, "-p", fmt.Sprint(p.PID()))
+	fs, status := doctor(t, "-p", fmt.Sprint(p.PID))
 	if status != 0 {
 		t.Errorf("status %d: %+v", status, fs)
 	}
@@ -185,9 +185,21 @@ func TestDoctor(t *testing.T) {
 
 func TestDoctorTellsWhoUsesSIGTRAP(t *testing.T) {
 	p := testprog.Start(t, testprog.Build(t, "trapuser"))
-	fs, status := doctor(t, "-p", fmt.Sprint(p.PID()))
+	fs, status := doctor(t, "-p", fmt.Sprint(p.PID))
 	if f := fs["breakpoints"]; status != 0 || f.Status != verdictWarn || !strings.Contains(f.Found, "SIGTRAP") {
 		t.Errorf("status %d, %+v", status, f)
+	}
+}
+
+// A filter that kills for every call that it does not know must not meet one of ours.
+func TestDoctorSparesAProcessUnderSeccomp(t *testing.T) {
+	p := testprog.Start(t, testprog.Build(t, "seccomp"), "kill")
+	fs, _ := doctor(t, "-p", fmt.Sprint(p.PID))
+	if f := fs["seccomp"]; f.Status != verdictWarn {
+		t.Errorf("seccomp %+v", f)
+	}
+	if n := p.Counts("go 10"); n["bad"] != 0 || !p.Alive() {
+		t.Errorf("counts %v", n)
 	}
 }
 

@@ -137,8 +137,17 @@ func (c *caller) prepare(calls []Syscall) (err error) {
 		regs: c.t.regs.resumed(false), mask: c.mask, xstate: xstate,
 		sizes: xstateSize(), gadget: c.gadget, data: data,
 	}
-	if c.frame, err = spec.build(c.place.Lo, c.place.Hi); err != nil {
+	lo := c.place.Lo
+	if c.place.clean {
+		lo += placeHead
+	}
+	if c.frame, err = spec.build(lo, c.place.Hi); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoThread, err)
+	}
+	if c.place.clean {
+		if err := c.place.mark(c.s.p); err != nil {
+			return err
+		}
 	}
 	return c.s.p.WriteMem(c.frame.rsp, c.frame.bytes)
 }
@@ -324,7 +333,7 @@ func (c *caller) end() error {
 		}
 	}
 	if c.place.clean {
-		return c.s.p.WriteMem(c.frame.rsp, make([]byte, c.place.Hi-c.frame.rsp))
+		return c.place.wipe(c.s.p)
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 		t.zombie = append(t.zombie, r)
 	}
 	t.reclaim(s)
-	if err := t.writeFaults(s); err != nil || c.Then == nil {
+	if err := t.writeFaults(); err != nil || c.Then == nil {
 		return err
 	}
 	held := t.held

@@ -256,6 +256,9 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	if err := l.restore(u); err != nil {
 		return err
 	}
+	if err := l.moveOut(s); err != nil {
+		return err
+	}
 	if err := l.drained(s); err != nil {
 		return err
 	}
@@ -334,18 +337,63 @@ func (l *Leftover) dispositions(s *Stopped) error {
 	return nil
 }
 
+// maxFaultTable bounds the table of a home that is read.
+const maxFaultTable = 1 << 20
+
+// moveOut moves threads that stand at a copied instruction to the original: one that
+// waits in a system call there would stay for as long as the call takes. Preconditions:
+// the world is stopped, the original bytes are back.
+func (l *Leftover) moveOut(s *Stopped) error {
+	if l.Home == 0 {
+		return nil
+	}
+	h := newHome(l.p, l.Home)
+	at, err := h.get(hdrFaults)
+	if err != nil {
+		return err
+	}
+	n, err := h.get(hdrNFaults)
+	if err != nil || n == 0 || n > maxFaultTable {
+		return err
+	}
+	b := make([]byte, n*amd64.FaultEntrySize)
+	if err := l.p.ReadMem(at, b); err != nil {
+		return err
+	}
+	to := map[uint64]amd64.FaultEntry{}
+	for ; len(b) >= amd64.FaultEntrySize; b = b[amd64.FaultEntrySize:] {
+		if e := amd64.ReadFaultEntry(b); e.Moved {
+			to[e.Lo] = e
+		}
+	}
+	for _, th := range s.Threads() {
+		pc := th.ResumeRIP()
+		if e, ok := to[pc]; ok && l.inCode(pc) {
+			r := th.Regs()
+			r.RIP += e.To - pc
+			r.RSP += e.SP
+			if err := th.SetRegs(r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// inCode says whether an address is in a mapping of detours.
+func (l *Leftover) inCode(v uint64) bool {
+	for _, c := range l.code {
+		if c.Contains(v) {
+			return true
+		}
+	}
+	return false
+}
+
 // drained fails while a thread may be in, or come back to, the code. It looks at what a
 // later tracer can know: addresses in the pieces.
 func (l *Leftover) drained(s *Stopped) error {
-	in := func(v uint64) bool {
-		for _, c := range l.code {
-			if c.Contains(v) {
-				return true
-			}
-		}
-		return false
-	}
-	t := &Target{p: l.p}
+	in := l.inCode
 	for _, th := range s.Threads() {
 		if in(th.ResumeRIP()) {
 			return ErrInDetour
@@ -356,12 +404,24 @@ func (l *Leftover) drained(s *Stopped) error {
 			return err
 		}
 	}
-	return t.scanStacks(s, func(_ int, _, v uint64) error {
-		if in(v) {
-			return ErrInDetour
+	maps, err := l.p.Maps()
+	if err != nil {
+		return err
+	}
+	t, goProgram := &Target{p: l.p}, l.p.isGo()
+	for _, th := range s.Threads() {
+		lo, hi := s.liveStack(maps, th, goProgram)
+		err := t.scanWords(lo, hi, func(_, v uint64) error {
+			if in(v) {
+				return ErrInDetour
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // Instances classifies what is in the pools. See arch/amd64/instance.go for what an

@@ -34,7 +34,8 @@ type faultTable struct {
 	resident  *amd64.Handler
 	handler   uint64 // where the handler's code is, its room
 	room      int
-	table     uint64 // the table in use, and its capacity in entries
+	table     uint64 // two tables, one behind the other, each with room for capacity entries
+	second    bool   // the second one is in use
 	capacity  int
 	previous  map[unix.Signal]Sigaction
 }
@@ -83,13 +84,12 @@ func (f *faultTable) add(s *Stopped, sites []*target.Site) error {
 		f.dirty = true
 		f.need = f.need || len(a.Detour.Fixups) > 0 || f.handles()
 	}
-	if !f.need {
-		return nil
+	if f.need {
+		if err := f.install(s); err != nil {
+			return err
+		}
 	}
-	if err := f.install(s); err != nil {
-		return err
-	}
-	return f.write(s)
+	return f.write()
 }
 
 func (f *faultTable) drop(site *target.Site) {
@@ -100,11 +100,8 @@ func (f *faultTable) drop(site *target.Site) {
 }
 
 // writeFaults brings the table up to date. Precondition: the world is stopped.
-func (t *Target) writeFaults(s *Stopped) error {
-	if !t.faults.need {
-		return nil
-	}
-	return t.faults.write(s)
+func (t *Target) writeFaults() error {
+	return t.faults.write()
 }
 
 // entries makes the table's contents.
@@ -115,21 +112,24 @@ func (f *faultTable) entries() []amd64.FaultEntry {
 			out = append(out, amd64.FaultEntry{Lo: x.At, Hi: x.At + 1, To: x.To})
 		}
 		for _, p := range site.Detour.Pairs {
-			out = append(out, amd64.FaultEntry{Lo: p.Copy, Hi: p.CopyEnd, To: p.Orig, Moved: true})
+			out = append(out, amd64.FaultEntry{Lo: p.Copy, Hi: p.CopyEnd, To: p.Orig, Moved: true, SP: p.SP})
 		}
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Lo < out[j].Lo })
 	return out
 }
 
-func (f *faultTable) write(*Stopped) error {
+// There are two tables, and the one that is not in use is written: a tracer killed in the
+// middle leaves the other in force. The table is there even without a handler, since it
+// tells a later tracer which original instruction a copy stands for.
+func (f *faultTable) write() error {
 	if !f.dirty {
 		return nil
 	}
 	es := f.entries()
 	if len(es) > f.capacity {
 		n := max(1024, 2*len(es))
-		a, err := f.t.home.alloc(uint64(n) * amd64.FaultEntrySize)
+		a, err := f.t.home.alloc(2 * uint64(n) * amd64.FaultEntrySize)
 		if err != nil {
 			return fmt.Errorf("fault table: %w", err)
 		}
@@ -137,22 +137,21 @@ func (f *faultTable) write(*Stopped) error {
 	}
 	b := make([]byte, 0, len(es)*amd64.FaultEntrySize)
 	for _, e := range es {
-		moved := uint64(0)
-		if e.Moved {
-			moved = 1
-		}
-		for _, w := range []uint64{e.Lo, e.Hi, e.To, moved} {
-			b = binary.LittleEndian.AppendUint64(b, w)
-		}
+		b = e.Append(b)
 	}
-	if err := f.t.p.WriteMem(f.table, b); err != nil {
+	f.second = !f.second
+	at := f.table
+	if f.second {
+		at += uint64(f.capacity) * amd64.FaultEntrySize
+	}
+	if err := f.t.p.WriteMem(at, b); err != nil {
 		return err
 	}
 	if err := f.writeTraps(); err != nil {
 		return err
 	}
 	f.dirty = false
-	head := binary.LittleEndian.AppendUint64(nil, f.table)
+	head := binary.LittleEndian.AppendUint64(nil, at)
 	head = binary.LittleEndian.AppendUint64(head, uint64(len(es)))
 	return f.t.p.WriteMem(f.t.home.addr+hdrFaults, head)
 }

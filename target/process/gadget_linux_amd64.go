@@ -102,8 +102,10 @@ func (p *Proc) scan(m Map, g *gadgetSet) {
 			return
 		}
 		b := buf[:n]
-		first(&g.syscallRet, at, b, syscallRetCode)
-		first(&g.popRAX, at, b, popRAXCode)
+		if !ours(m) { // what a tracer left goes away, and what is made with it would with it
+			first(&g.syscallRet, at, b, syscallRetCode)
+			first(&g.popRAX, at, b, popRAXCode)
+		}
 		for _, code := range sigreturnCode {
 			first(&stub, at, b, code)
 		}
@@ -112,7 +114,7 @@ func (p *Proc) scan(m Map, g *gadgetSet) {
 		return
 	}
 	g.stubs = append(g.stubs, stub)
-	if g.sigreturn == 0 {
+	if g.sigreturn == 0 && !ours(m) {
 		g.sigreturn = stub
 	}
 }

@@ -26,6 +26,9 @@ func (t *Target) learn(s *Stopped) error {
 		return fmt.Errorf("process %d has no thread left", t.p.PID())
 	}
 	t.writer.RDPID = hasRDPID()
+	if err := refuseNoTSC(s); err != nil {
+		return err
+	}
 	g, err := t.findGo(threads)
 	if err != nil {
 		return err
@@ -39,6 +42,19 @@ func (t *Target) learn(s *Stopped) error {
 	t.learnRseq(s, threads)
 	t.learnTID(threads)
 	return t.learnFaults(s)
+}
+
+// refuseNoTSC refuses a process that forbids itself the time stamp counter
+// (PR_SET_TSC): reading it would kill it.
+func refuseNoTSC(s *Stopped) error {
+	calls := []Syscall{{Nr: unix.SYS_PRCTL, Args: [6]uint64{unix.PR_GET_TSC}, Data: make([]byte, 8), DataArg: 1}}
+	if err := s.CallAll(calls); err != nil {
+		return err
+	}
+	if calls[0].Err == nil && binary.LittleEndian.Uint32(calls[0].Data) == unix.PR_TSC_SIGSEGV {
+		return fmt.Errorf("process %d forbids reading the time stamp counter (PR_SET_TSC), which records need: %w", s.Proc().PID(), unix.EOPNOTSUPP)
+	}
+	return nil
 }
 
 // learnRseq asks the kernel where the threads have registered their restartable

@@ -178,7 +178,7 @@ func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) err
 		return err
 	}
 	for _, th := range s.Threads() {
-		lo, hi := stackOf(maps, th.Regs().RSP)
+		lo, hi := s.liveStack(maps, th, t.golang != nil)
 		if err := t.scanWords(lo, hi, func(at, v uint64) error { return f(th.TID, at, v) }); err != nil {
 			return err
 		}
@@ -189,6 +189,24 @@ func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) err
 	return t.golang.stacks(s, func(lo, hi uint64) error {
 		return t.scanWords(lo, hi, func(at, v uint64) error { return f(0, at, v) })
 	})
+}
+
+// liveStack is the used part of a thread's stack. In a Go program most stacks lie in the
+// heap, among dead ones: there only an alternate stack counts that a handler runs on, for
+// addresses of detours stand nowhere else (goroutines are not preempted in code that the
+// runtime does not know).
+func (s *Stopped) liveStack(maps []Map, th *Thread, goProgram bool) (lo, hi uint64) {
+	sp, fs := th.regs.RSP, th.regs.FSBase
+	lo, hi = stackOf(maps, sp)
+	m, ok := FindMap(maps, sp)
+	if !ok || !goProgram || m.Path == "[stack]" || m.Contains(fs) && s.p.pointsToItself(fs) {
+		return lo, hi
+	}
+	alt, on := s.altStack(m, sp)
+	if !on {
+		return 0, 0
+	}
+	return lo, min(hi, alt.Hi)
 }
 
 // stackOf is the used part of the stack that sp is in.

@@ -40,6 +40,9 @@ func (s *Stopped) SetScratch(r Range) { s.scratch = r }
 //     128 KiB below the first stack pointer at once; Go's main thread uses 64 KiB, others
 //     are in case 2 with it.
 //  4. the rest of the page behind the program's .bss, all zero: nobody's by the ELF file.
+//
+// Places 3 and 4 begin with a mark while they are in use, so that what a tracer leaves there
+// that is killed can be told from the program's own bytes.
 func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 	if s.scratch != (Range{}) {
 		return place{Range: Range{s.scratch.Lo + signalRoom, s.scratch.Hi}}, nil
@@ -52,10 +55,10 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 	if r, ok := s.ownStack(maps, t, want+signalRoom); ok {
 		return place{Range: Range{r.Lo + signalRoom, r.Hi}}, nil
 	}
-	if r, ok := s.stackBottom(maps, want); ok {
+	if r, ok := s.stackBottom(maps, want+placeHead); ok {
 		return place{r, true}, nil
 	}
-	if r, ok := s.padding(maps, want); ok {
+	if r, ok := s.padding(maps, want+placeHead); ok {
 		return place{r, true}, nil
 	}
 	return place{}, fmt.Errorf("stack pointer %#x is not on a stack with %d bytes to spare, and none are free elsewhere", t.regs.RSP, need)
@@ -119,6 +122,7 @@ func (s *Stopped) stackBottom(maps []Map, need uint64) (Range, bool) {
 		return Range{}, false
 	}
 	lo := maps[i].Start
+	s.reclaimPlace(lo + signalRoom)
 	if !s.p.zero(lo, signalRoom+need+signalRoom) {
 		return Range{}, false
 	}
@@ -135,11 +139,72 @@ func (s *Stopped) padding(maps []Map, need uint64) (Range, bool) {
 	for _, seg := range segments {
 		r := Range{seg.Hi, pageUp(seg.Hi)}
 		m, ok := FindMap(maps, r.Lo)
+		if ok && r.Size() >= need {
+			s.reclaimPlace(r.Lo)
+		}
 		if ok && r.Size() >= need && m.Perm == PermRead|PermWrite && s.p.zero(r.Lo, r.Size()) {
 			return r, true
 		}
 	}
 	return Range{}, false
+}
+
+// The mark of a place that held zeros and is in use: a word and the place's size, in bytes.
+const (
+	placeMark = 0x454d4152464f5250 // "PROFRAME" in memory order
+	placeHead = 16
+	maxPlace  = 64 << 10
+)
+
+// mark says in the place that it is in use. Then frames go behind the mark.
+func (p *place) mark(mem *Proc) error {
+	b := le.AppendUint64(nil, placeMark)
+	return mem.WriteMem(p.Lo, le.AppendUint64(b, p.Size()))
+}
+
+// wipe puts back the zeros of a place, the mark last.
+func (p *place) wipe(mem *Proc) error {
+	if err := mem.WriteMem(p.Lo+placeHead, make([]byte, p.Size()-placeHead)); err != nil {
+		return err
+	}
+	return mem.WriteMem(p.Lo, make([]byte, placeHead))
+}
+
+// reclaimPlace puts back the zeros of a place at lo that a tracer used when it was killed,
+// unless a thread is still on its way through the frame there. Failures need no report: then
+// the place is not zero.
+func (s *Stopped) reclaimPlace(lo uint64) {
+	var head [placeHead]byte
+	if s.p.ReadMem(lo, head[:]) != nil || le.Uint64(head[:]) != placeMark {
+		return
+	}
+	size := le.Uint64(head[8:])
+	if size < placeHead || size > maxPlace || s.refersTo(Range{lo, lo + size}) {
+		return
+	}
+	_ = (&place{Range: Range{lo, lo + size}}).wipe(s.p)
+}
+
+// refersTo says whether a thread's stack pointer is in r or next to it, or a word near the
+// top of its stack, such as a signal frame's, points there.
+func (s *Stopped) refersTo(r Range) bool {
+	b := make([]byte, stackScan)
+	for _, t := range s.threads {
+		sp := t.regs.RSP
+		if r.Lo-signalRoom <= sp && sp < r.Hi {
+			return true
+		}
+		n, err := s.p.ReadMemSome(sp, b)
+		if err != nil {
+			continue
+		}
+		for at := -sp & 7; at+8 <= uint64(n); at += 8 {
+			if v := le.Uint64(b[at:]); r.Lo <= v && v < r.Hi {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // segments gives the addresses of the program's writable segments as they are loaded.
@@ -165,6 +230,17 @@ func (p *Proc) segments() ([]Range, error) {
 		}
 	}
 	return segs, nil
+}
+
+// isGo says whether the program's file is one that the Go linker wrote.
+func (p *Proc) isGo() bool {
+	f, err := p.openAt("exe", 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	e, err := elf.NewFile(f)
+	return err == nil && (e.Section(".go.buildinfo") != nil || e.Section(".gopclntab") != nil)
 }
 
 const atEntry = 9 // AT_ENTRY (linux/auxvec.h)

@@ -301,7 +301,11 @@ func (t *Target) undoLeftovers() error {
 // memfd makes a memory file in the process and opens it here. The process's own
 // descriptor is given to use, and closed after.
 func (t *Target) memfd(s *Stopped, name string, use func(local *os.File, fd int) error) (err error) {
-	fd, err := s.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := s.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL) // never to be executed as a file: what vm.memfd_noexec may ask for
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = s.MemfdCreate(name, flags) // before Linux 6.3
+	}
 	if err != nil {
 		return err
 	}

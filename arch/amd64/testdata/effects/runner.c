@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
+#include <unistd.h>
 #include <cpuid.h>
 
 #define DATA 0x10000000ul
@@ -26,12 +28,14 @@ struct in {
 	uint64_t len;
 	uint64_t regs[16];
 	uint64_t flags;
+	uint64_t other;		/* 1: other bytes at DATA */
 };
 
 struct out {
 	uint64_t regs[16];
 	uint64_t flags;
 	uint64_t memory;	/* hash of the bytes at DATA */
+	uint64_t wrote;		/* 1: some of them changed */
 	uint64_t vector;	/* hash of x87, SSE, AVX and AVX-512 state */
 	uint64_t signal;
 	uint64_t path;
@@ -65,10 +69,10 @@ __asm__(
 	"	mov now+136(%rip), %r14\n mov now+144(%rip), %r15\n"
 	"	jmp *code_addr(%rip)\n"
 	"save1:\n"
-	"	movq $1, got+160(%rip)\n"
+	"	movq $1, got+168(%rip)\n"
 	"	jmp 1f\n"
 	"save0:\n"
-	"	movq $0, got+160(%rip)\n"
+	"	movq $0, got+168(%rip)\n"
 	"1:	mov %rax, got(%rip)\n mov %rcx, got+8(%rip)\n"
 	"	mov %rdx, got+16(%rip)\n mov %rbx, got+24(%rip)\n"
 	"	mov %rsp, got+32(%rip)\n mov %rbp, got+40(%rip)\n"
@@ -137,6 +141,20 @@ static void catch_signals(void)
 		sigaction(sigs[i], &sa, 0);
 }
 
+/* Register 2 holds small numbers: it is the index of gathers. */
+static void fill_index(void)
+{
+	uint32_t a, b, c, d;
+	memset(vector_in + 160 + 2 * 16, 0, 16);
+	vector_in[160 + 2 * 16] = 3;
+	vector_in[160 + 2 * 16 + 8] = 8;
+	memset(vector_in + 576 + 2 * 16, 0, 16);
+	if (components & 0x40) {
+		__cpuid_count(13, 6, a, b, c, d);
+		memset(vector_in + b + 2 * 32, 0, 32);
+	}
+}
+
 /* Vector state: quiet random data in all components that the system has on. */
 static void fill_vectors(void)
 {
@@ -153,6 +171,7 @@ static void fill_vectors(void)
 	vector_in[24] = 0x80;		/* mxcsr 1f80 */
 	vector_in[25] = 0x1f;
 	memcpy(vector_in + 512, &components, 8);
+	fill_index();
 }
 
 static void jump_to(uint8_t *at, void (*f)(void))
@@ -161,19 +180,37 @@ static void jump_to(uint8_t *at, void (*f)(void))
 	memcpy(at + 6, &f, 8);
 }
 
-int main(void)
+/* Random bytes, with a valid mxcsr where ldmxcsr and fxrstor of a multiple of 64 look. */
+static void fill_data(uint8_t *p)
 {
-	static uint8_t pristine[DATA_SIZE];
+	for (int i = 0; i < DATA_SIZE; i++)
+		p[i] = random64();
+	for (int i = 0; i < DATA_SIZE; i += 64) {
+		memset(p + i + 2, 0, 2);
+		memset(p + i + 26, 0, 2);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static uint8_t pristine[2][DATA_SIZE];
+
+	if (argc == 1) {	/* the same addresses in every process */
+		personality(ADDR_NO_RANDOMIZE);
+		execl(argv[0], argv[0], "fixed", (char *)0);
+		perror(argv[0]);
+		return 1;
+	}
 	uint8_t *data = map(DATA, DATA_SIZE, PROT_READ | PROT_WRITE);
 	uint8_t *code = map(CODE, 4096, PROT_READ | PROT_WRITE | PROT_EXEC);
 
-	for (int i = 0; i < DATA_SIZE; i++)
-		pristine[i] = random64();
+	fill_data(pristine[0]);
+	fill_data(pristine[1]);
 	fill_vectors();
 	catch_signals();
 	jump_to(code + ELSEWHERE, save1);
 	while (fread(&now, sizeof now, 1, stdin) == 1) {
-		memcpy(data, pristine, DATA_SIZE);
+		memcpy(data, pristine[now.other & 1], DATA_SIZE);
 		memset(vector_out, 0, sizeof vector_out);
 		memcpy(code, now.code, now.len);
 		jump_to(code + now.len, save0);
@@ -185,6 +222,7 @@ int main(void)
 			memset(&got, 0, sizeof got);
 		got.signal = sig;
 		got.memory = hash(0, data, DATA_SIZE);
+		got.wrote = memcmp(data, pristine[now.other & 1], DATA_SIZE) != 0;
 		if (sig == 0) {
 			/* without the x87 instruction and data pointers, and the header */
 			uint64_t h = hash(0, vector_out, 8);

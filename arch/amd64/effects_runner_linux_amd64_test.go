@@ -119,11 +119,12 @@ type (
 		Len   uint64
 		Regs  [16]uint64
 		Flags uint64
+		Other uint64
 	}
 	runOut struct {
-		Regs                         [16]uint64
-		Flags                        uint64
-		Memory, Vector, Signal, Path uint64
+		Regs                                [16]uint64
+		Flags                               uint64
+		Memory, Wrote, Vector, Signal, Path uint64
 	}
 )
 
