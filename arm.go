@@ -189,7 +189,7 @@ func (c *Core) sites(f *function) ([]*target.Site, error) {
 			return nil, err
 		}
 		for at, w := range ws {
-			work[at] = append(work[at], w)
+			work[at] = append(work[at], w...)
 		}
 	}
 	for _, ws := range work {
@@ -232,28 +232,55 @@ func rank(t arch.Tactic) int {
 }
 
 func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work) (*target.Site, error) {
-	w := c.t.Writer()
-	room, err := f.a.DetourSize(r, work, w)
+	d, room, err := c.detour(f, r, work)
 	if err != nil {
-		return nil, err
-	}
-	lo, hi := c.span(r.Start())
-	addr, err := c.t.Code(lo, hi, room)
-	if err != nil {
-		return nil, err
-	}
-	d, err := f.a.Detour(addr, r, work, w)
-	if err != nil {
-		c.t.FreeCode(addr, room)
 		return nil, err
 	}
 	s := &target.Site{Addr: r.Start(), Detour: d, Room: room, Trap: r.Tactic() != arch.TacticJump}
 	s.Points = pointsOf(r, work)
-	if s.Patch, err = f.a.Patch(r, addr); err == nil {
+	if s.Patch, err = f.a.Patch(r, d.Addr); err == nil {
 		s.Orig, err = f.orig(s.Addr, len(s.Patch))
 	}
 	return s, err
 }
+
+// detour generates the code of a region and finds the room for it. Most detours fit the
+// room that is taken first, and give back what they do not need of it; the size of one
+// that does not is found out, and it is generated anew.
+func (c *Core) detour(f *function, r arch.Region, work map[uint64][]arch.Work) (d *arch.Detour, room int, err error) {
+	w := c.t.Writer()
+	lo, hi := c.span(r.Start())
+	for room = firstRoom; ; {
+		addr, err := c.t.Code(lo, hi, room)
+		if err != nil {
+			return nil, 0, err
+		}
+		d, err := f.a.Detour(addr, r, work, w)
+		if err != nil {
+			c.t.FreeCode(addr, room)
+			return nil, 0, err
+		}
+		need := (len(d.Code) + roomStep - 1) &^ (roomStep - 1)
+		if need < room {
+			c.t.FreeCode(addr+uint64(need), room-need)
+		}
+		if need <= room {
+			return d, need, nil
+		}
+		c.t.FreeCode(addr, room)
+		if room, err = f.a.DetourSize(r, work, w); err != nil {
+			return nil, 0, err
+		}
+		room = max(room, need+roomStep)
+	}
+}
+
+// Room for detours, in bytes: what is taken before the size is known, and what parts of
+// it are given back.
+const (
+	firstRoom = 2048
+	roomStep  = 64
+)
 
 // pointsOf tells what stands at the points of a region, in order of address.
 func pointsOf(r arch.Region, work map[uint64][]arch.Work) []target.Point {

@@ -30,10 +30,12 @@ type Core struct {
 	t      target.Target
 	events []*Event // by number; nil where one was removed
 	fns    map[uint64]*function
+	texts  map[*symbol.Image]*text
 	reader *ring.Reader
 	clock  *ring.Clock
-	hook   *Event // the probe on the loader; nil: none is needed yet
-	loaded bool   // the loader called since the last Sync
+	batch  []*Event // what the Add in progress has defined so far
+	hook   *Event   // the probe on the loader; nil: none is needed yet
+	loaded bool     // the loader called since the last Sync
 	namer  event.Namer
 }
 
@@ -123,12 +125,14 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 		o = &AddOptions{}
 	}
 	var evs []*Event
+	defer func() { c.batch = nil }()
 	for _, d := range defs {
 		es, err := c.define(d, o)
 		if err != nil {
 			return nil, err
 		}
 		evs = append(evs, es...)
+		c.batch = evs
 	}
 	if len(evs) == 0 {
 		return nil, fmt.Errorf("no function was found to probe: %w", unix.ENOENT)

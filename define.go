@@ -3,7 +3,6 @@ package kprobes
 import (
 	"errors"
 	"fmt"
-	"sort"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -117,8 +116,10 @@ func (c *Core) name(e *Event) error {
 		e.Name = c.namer.Name(e.Def, e.Def.Place)
 		return nil
 	}
-	if !c.namer.Reserve(e.Group + "/" + e.Name) {
-		return e.Def.Refuse(event.EventExist, 0, "", nil)
+	for _, o := range append(c.events, c.batch...) {
+		if o != nil && !o.ended && o.Group == e.Group && o.Name == e.Name {
+			return e.Def.Appends(o.Def)
+		}
 	}
 	c.namer.Reserve(e.Name)
 	return nil
@@ -129,6 +130,10 @@ func (c *Core) locate(e *Event, r symbol.Resolved) error {
 	d := e.Def
 	if r.Func == nil {
 		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "", fmt.Errorf("no function is known around 0x%x, so its code can not be followed: %w", r.Addr, unix.EINVAL))
+	}
+	r, err := c.implementation(r)
+	if err != nil {
+		return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 	}
 	f, err := c.function(r)
 	if err != nil {
@@ -175,15 +180,16 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 	return fetch.PointInside, nil
 }
 
-// works gives what the event does at each of its points.
-func (e *Event) works() (map[uint64]arch.Work, error) {
-	out := map[uint64]arch.Work{}
+// works gives what the event does at each of its points. In a function that is one ret
+// the entry's work and the exit's stand at the same place, in this order.
+func (e *Event) works() (map[uint64][]arch.Work, error) {
+	out := map[uint64][]arch.Work{}
 	if e.Def.Kind != event.Return {
 		w := e.work
 		if !e.hook {
 			w.Role = arch.RoleRecord
 		}
-		out[e.points[0]] = w
+		out[e.points[0]] = []arch.Work{w}
 		return out, nil
 	}
 	exits, err := e.fn.a.Exits()
@@ -192,7 +198,7 @@ func (e *Event) works() (map[uint64]arch.Work, error) {
 	}
 	w := e.work
 	w.Role = arch.RoleEntry
-	out[e.fn.a.EntryPoint()] = w
+	out[e.fn.a.EntryPoint()] = []arch.Work{w}
 	for _, x := range exits {
 		w := e.work
 		w.Role = arch.RoleExit
@@ -201,7 +207,7 @@ func (e *Event) works() (map[uint64]arch.Work, error) {
 			w.Unknown = true
 		}
 		w.Instance = e.ID
-		out[x.Addr] = w
+		out[x.Addr] = append(out[x.Addr], w)
 	}
 	return out, nil
 }
@@ -217,13 +223,14 @@ func (c *Core) function(r symbol.Resolved) (*function, error) {
 	}
 	f := &function{name: r.Func.Pretty(), start: start, image: r.Module.Image}
 	m := r.Module
+	x := c.text(m.Image)
 	f.orig = func(addr uint64, n int) ([]byte, error) {
 		b := make([]byte, n)
-		return b, m.Image.ReadAt(m.Linktime(addr), b)
+		return b, x.read(m.Linktime(addr), b)
 	}
 	af := &arch.Func{
 		Name: f.name, Addr: start, Go: r.Func.Lang == symbol.LangGo, ABI0: r.Func.ABI0 || r.Func.Asm,
-		Mem: c.t.Read, NoReturn: c.noReturn, Inside: c.inside, Morestack: c.morestack,
+		Mem: c.constants, NoReturn: c.noReturn, Inside: c.inside, Morestack: c.morestack,
 	}
 	var err error
 	if af.Code, err = f.orig(start, int(r.Func.Size)); err != nil {
@@ -243,7 +250,7 @@ func (c *Core) function(r symbol.Resolved) (*function, error) {
 	for _, p := range pads {
 		af.Entries = append(af.Entries, m.Runtime(p))
 	}
-	af.After = after(m, r.Func)
+	af.After = x.after(r.Func)
 	if f.a, err = c.t.Arch().Analyse(af); err != nil {
 		return nil, err
 	}
@@ -253,34 +260,6 @@ func (c *Core) function(r symbol.Resolved) (*function, error) {
 
 // maxFunction bounds the functions that are analysed, in bytes.
 const maxFunction = 4 << 20
-
-// maxAfter is more than any patch takes of the padding behind a function.
-const maxAfter = 32
-
-// after reads the bytes between the end of a function and the next one.
-func after(m *symbol.Module, fn *symbol.Func) []byte {
-	end := fn.End()
-	n := uint64(maxAfter)
-	if next, ok := nextFunc(m.Image.Funcs(), end); ok {
-		n = min(n, next.Addr-end)
-	}
-	b := make([]byte, n)
-	for ; n > 0; n-- {
-		if m.Image.InText(end+n-1) && m.Image.ReadAt(end, b[:n]) == nil {
-			return b[:n]
-		}
-	}
-	return nil
-}
-
-// nextFunc finds the first function at or after an address.
-func nextFunc(fns []*symbol.Func, addr uint64) (*symbol.Func, bool) {
-	i := sort.Search(len(fns), func(i int) bool { return fns[i].Addr >= addr })
-	if i == len(fns) {
-		return nil, false
-	}
-	return fns[i], true
-}
 
 // inside gives the start of the function that holds an address.
 func (c *Core) inside(addr uint64) (uint64, bool) {

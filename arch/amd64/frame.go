@@ -189,6 +189,8 @@ func (f *frame) checkStack(env PointEnv, skip Label) error {
 	r := Reg(bits.TrailingZeros32(uint32(free)))
 	small := f.Label()
 	f.MovRM(8, r, AtFS(f.w.Go.TLS))
+	f.TestRR(8, r, r)
+	f.Jcc(CondE, small) // a thread that is not Go's (a signal in C code)
 	f.MovRM(8, r, At(r, f.w.Go.StackLo))
 	f.Lea(r, At(r, need))
 	f.OpRR(OpCmp, 8, RSP, r)

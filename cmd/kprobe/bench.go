@@ -228,13 +228,20 @@ func (b *bench) all() error {
 		}
 	}
 	errs = append(errs, b.out.end(b.cells, ratios(b.cells)))
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if b.ctx.Err() != nil && !errors.Is(err, errInterrupted) {
+		err = errors.Join(err, errInterrupted)
+	}
+	return err
 }
+
+// errInterrupted says that a signal ended the run: what it prints is not all.
+var errInterrupted = errors.New("interrupted: the rest was not measured")
 
 // one measures a cell and prints it.
 func (b *bench) one(r *row, cl class, threads int) error {
-	if err := b.ctx.Err(); err != nil {
-		return nil // told once, by the cell that was interrupted
+	if b.ctx.Err() != nil {
+		return nil // told once, by all
 	}
 	c, err := b.measure(r, cl, threads)
 	if err != nil {

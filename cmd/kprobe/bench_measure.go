@@ -97,8 +97,8 @@ func (b *bench) roundsOf(c *cell, p prober, function string, r *row) ([]round, e
 	var rs []round
 	calls, hitsPerCall := b.callsOf(r), r.hitsPerCall()
 	for i := 0; i <= b.rounds; i++ {
-		if err := b.ctx.Err(); err != nil {
-			return nil, fmt.Errorf("interrupted: %w", err)
+		if b.ctx.Err() != nil {
+			return nil, errInterrupted
 		}
 		plain, err := b.plain.Run(function, calls, c.Threads)
 		if err != nil {

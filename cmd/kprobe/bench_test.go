@@ -1,15 +1,19 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/rival"
 )
@@ -247,6 +251,40 @@ func TestBenchGo(t *testing.T) {
 		if c := rep.cells[[2]string{name, "lea"}]; c.Why != "" {
 			t.Errorf("%s: %s", name, c.Why)
 		}
+	}
+}
+
+// Interrupted in the middle, it says so, and leaves nothing in tracefs and no file.
+func TestBenchInterrupted(t *testing.T) {
+	dir, err := rival.Mount()
+	if err != nil {
+		t.Fatalf("%v: run as root", err)
+	}
+	cmd := exec.Command(command(t), "bench", "--format", "json")
+	tmp := t.TempDir()
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if strings.Contains(lines.Text(), `"row":"uprobe count"`) {
+			_ = cmd.Process.Signal(unix.SIGINT)
+		}
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
+		t.Errorf("%v, want status %d", err, exitFailed)
+	}
+	if files, err := os.ReadDir(tmp); err != nil || len(files) != 0 {
+		t.Errorf("files left: %v, %v", files, err)
+	}
+	events, err := os.ReadFile(filepath.Join(dir, "uprobe_events"))
+	if err != nil || strings.Contains(string(events), tmp) {
+		t.Errorf("uprobe_events: %q, %v", events, err)
 	}
 }
 

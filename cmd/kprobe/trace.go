@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -208,14 +207,14 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 	t.queue = newQueue(t.printed.hit, t.printed.flush)
 	defer func() { err = errors.Join(err, t.queue.close(), t.printed.finish(), w.Close()) }()
 	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Tactic: arch.Tactic(t.f.tactic)}
-	if t.evs, err = t.s.core.Add(defs, o); err != nil {
-		return errors.Join(err, t.s.core.Close(nil))
-	}
 	if child {
 		signal.Ignore(unix.SIGINT) // the child's to handle: it is in our terminal's group
 		signal.Notify(t.stop, unix.SIGTERM)
 	} else {
 		signal.Notify(t.stop, unix.SIGINT, unix.SIGTERM)
+	}
+	if t.evs, err = t.s.core.Add(defs, o); err != nil {
+		return errors.Join(err, t.s.core.Close(nil))
 	}
 	if err := t.s.target.Run(); err != nil {
 		return err
@@ -315,43 +314,6 @@ const (
 	pollMin = 100 * time.Microsecond
 	pollMax = 2 * time.Millisecond
 )
-
-// total is the summary of an event as JSON.
-type total struct {
-	Event   string  `json:"event"`
-	Hits    uint64  `json:"hits"`
-	Missed  uint64  `json:"missed"`
-	Lost    uint64  `json:"lost"`
-	Tactic  string  `json:"tactic"`
-	Unwound *uint64 `json:"unwound,omitempty"`
-	Active  *uint64 `json:"active,omitempty"`
-}
-
-// summary writes the last lines: one for each event.
-func (t *tracing) summary() {
-	if dead, corrupt := t.s.core.Damage(); dead+corrupt > 0 {
-		fmt.Fprintf(os.Stderr, "kprobe: %d records of writers that were killed are lost, %d places of the ring were damaged\n", dead, corrupt)
-	}
-	for _, e := range t.evs {
-		n := t.s.core.Counts(e)
-		if t.f.format == "json" {
-			j := total{Event: e.Name, Hits: n.Hits, Missed: n.Missed, Lost: n.Lost, Tactic: string(e.Tactic)}
-			if e.Def.Kind == event.Return {
-				j.Unwound, j.Active = &n.Unwound, &n.Active
-			}
-			b, err := json.Marshal(j)
-			if err == nil {
-				fmt.Fprintf(os.Stderr, "%s\n", b)
-			}
-			continue
-		}
-		fmt.Fprintf(os.Stderr, "%s hits=%d missed=%d lost=%d tactic=%s", e.Name, n.Hits, n.Missed, n.Lost, e.Tactic)
-		if e.Def.Kind == event.Return {
-			fmt.Fprintf(os.Stderr, " unwound=%d active=%d", n.Unwound, n.Active)
-		}
-		fmt.Fprintln(os.Stderr)
-	}
-}
 
 // status waits for the child and makes its status ours: 128+N if a signal killed it.
 func (t *tracing) status() error {

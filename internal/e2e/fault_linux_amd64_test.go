@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -206,5 +209,77 @@ func TestTargetKilledAtEveryStep(t *testing.T) {
 		if logged(t, log) >= step && p.Wait().Success() {
 			t.Errorf("step %d: the process has not been killed", step)
 		}
+	}
+}
+
+// kprobe detach is killed at each of its steps: what it has not done the next one does.
+func TestDetachKilledAtEveryStep(t *testing.T) {
+	for _, name := range []string{"boost", "go"} {
+		t.Run(name, func(t *testing.T) {
+			i := slices.IndexFunc(scenarios, func(sc scenario) bool { return sc.name == name })
+			sc := scenarios[i]
+			p := sc.prog(t)
+			sc.work(t, p)
+			before := stateOf(t, p.PID)
+			every := 7
+			if long {
+				every = 1
+			}
+			for step, struck := 1, true; struck; step += every {
+				leave(t, p.PID, sc.trace[2:])
+				log := tempFile(t, "log")
+				o := run(t, faultCommand(t, log, []string{fmt.Sprintf("KPROBES_FAULT_STEP=%d", step)}, "detach", "-p", strconv.Itoa(p.PID)))
+				struck = o.signal == unix.SIGKILL
+				if !struck && o.code != 0 {
+					t.Fatalf("step %d: %v", step, o)
+				}
+				before.free(t)
+				sc.work(t, p)
+				detach(t, p.PID)
+				before.same(t)
+				sc.work(t, p)
+				if t.Failed() {
+					t.Fatalf("detach was killed at step %d", step)
+				}
+			}
+		})
+	}
+}
+
+// leave probes a process by a tracer that is then killed.
+func leave(t testing.TB, pid int, probes []string) {
+	t.Helper()
+	cmd := command(t, append([]string{"trace", "-p", strconv.Itoa(pid), "--stat", "--buffer-size", "65536"}, probes...)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "probes in the process", func() bool { return standing(pid) && field(t, pid, pid, "TracerPid") == "0" })
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// The tracer is killed at any moment, in the middle of the kernel's work too.
+func TestTracerKilledAtAnyTime(t *testing.T) {
+	sc := scenarios[1]
+	p := sc.prog(t)
+	sc.work(t, p)
+	before := stateOf(t, p.PID)
+	rnd := rand.New(rand.NewPCG(3, 4))
+	tries := 25
+	if long {
+		tries = 1000
+	}
+	for range tries {
+		cmd := sc.command(t, p.PID, tempFile(t, "log"))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(rnd.IntN(60_000)) * time.Microsecond)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		before.free(t)
+		sc.work(t, p)
+		detach(t, p.PID)
+		before.same(t)
 	}
 }

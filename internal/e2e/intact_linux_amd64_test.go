@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -97,8 +99,8 @@ func (s *state) same(t testing.TB) {
 			t.Errorf("process %d: descriptor %s is left: %s", s.pid, id, link)
 		}
 	}
-	if now := actionsOf(t, s.pid); now != s.actions {
-		t.Errorf("process %d: dispositions\n%s, were\n%s", s.pid, now, s.actions)
+	if diff := cmp.Diff(strings.Split(s.actions, "\n"), strings.Split(actionsOf(t, s.pid), "\n")); diff != "" {
+		t.Errorf("process %d: dispositions (-before +after):\n%s", s.pid, diff)
 	}
 	s.free(t)
 }

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"errors"
 	"fmt"
 	"math/bits"
 	"sort"
@@ -96,11 +95,15 @@ func (t *Target) mapCode(lo, hi, need uint64) (c *codePiece, err error) {
 	if n := len(t.code); n > 0 {
 		size = max(size, t.code[n-1].size) // many probes: fewer, larger pieces
 	}
-	s, err := t.stop()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, t.release(s)) }()
+	err = t.stopped(func(s *Stopped) error {
+		c, err = t.mapPiece(s, lo, hi, size)
+		return err
+	})
+	return c, err
+}
+
+// mapPiece maps size bytes for code near [lo, hi).
+func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*codePiece, error) {
 	maps, err := t.p.Maps()
 	if err != nil {
 		return nil, err

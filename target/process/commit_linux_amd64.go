@@ -83,13 +83,8 @@ func (t *Target) writeDetours(add []*target.Site) error {
 	return flush()
 }
 
-func (t *Target) commitOnce(c *target.Change) (err error) {
-	s, err := t.stop()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.release(s)) }()
-	return t.commitStopped(s, c)
+func (t *Target) commitOnce(c *target.Change) error {
+	return t.stopped(func(s *Stopped) error { return t.commitStopped(s, c) })
 }
 
 // commitStopped makes the change. Precondition: the world is stopped.
@@ -128,9 +123,6 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 	if err := t.writeFaults(); err != nil || c.Then == nil {
 		return err
 	}
-	held := t.held
-	t.held = s
-	defer func() { t.held = held }()
 	return c.Then()
 }
 

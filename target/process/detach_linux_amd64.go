@@ -80,12 +80,10 @@ func ignoreEnded(err error) error {
 	return err
 }
 
-func (t *Target) closeOnce() (err error) {
-	s, err := t.stop()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.release(s)) }()
+func (t *Target) closeOnce() error { return t.stopped(t.closeStopped) }
+
+// closeStopped takes everything out. Precondition: the world is stopped.
+func (t *Target) closeStopped(s *Stopped) error {
 	if n := len(t.home.sites); n > 0 {
 		return fmt.Errorf("process %d: %d sites are still armed", t.p.PID(), n)
 	}
@@ -431,14 +429,15 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 	if t.home == nil || len(t.pools) == 0 {
 		return active, unwound, nil
 	}
-	s, err := t.stop()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { err = errors.Join(err, t.release(s)) }()
+	err = t.stopped(func(s *Stopped) error { return t.classify(s, active, unwound) })
+	return active, unwound, err
+}
+
+// classify counts the instances of each event. Precondition: the world is stopped.
+func (t *Target) classify(s *Stopped, active, unwound map[int]int) error {
 	places, err := t.stackPlaces(s)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	for _, u := range t.pools {
 		err := t.eachInstance(u, func(i amd64.Instance) {
@@ -449,10 +448,10 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 			}
 		})
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
-	return active, unwound, nil
+	return nil
 }
 
 // eachInstance reads a pool's slots that are taken, skipping pages that were never

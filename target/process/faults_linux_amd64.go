@@ -270,13 +270,13 @@ func (t *Target) Traps() error {
 
 // build generates the handler and writes it into the process.
 func (f *faultTable) build(env amd64.HandlerEnv) (*amd64.Handler, error) {
-	lo, hi := f.t.module[0].lo, f.t.module[0].lo
-	h, err := amd64.NewHandler(lo, env)
+	near := f.t.code[0].addr // it refers to nothing near it, and a site's detour is there already
+	h, err := amd64.NewHandler(near, env)
 	if err != nil {
 		return nil, err
 	}
 	f.room = len(h.Code) + codeAlign
-	if f.handler, err = f.t.Code(lo, hi, f.room); err != nil {
+	if f.handler, err = f.t.Code(near, near, f.room); err != nil {
 		return nil, err
 	}
 	if h, err = amd64.NewHandler(f.handler, env); err != nil {

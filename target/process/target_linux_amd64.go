@@ -226,20 +226,22 @@ func biasOf(im *symbol.Image, m Map) (uint64, bool) {
 	return im.Bias(m.Start, m.Offset)
 }
 
-// stop stops the process, or takes the stop that Start left.
-func (t *Target) stop() (*Stopped, error) {
+// stopped runs f while the process is stopped: in the stop that is on already, else in
+// one for it.
+func (t *Target) stopped(f func(*Stopped) error) (err error) {
 	if t.held != nil {
-		return t.held, nil
+		return f(t.held)
 	}
-	return t.p.Stop(nil)
-}
-
-// release ends a stop that stop began.
-func (t *Target) release(s *Stopped) error {
-	if t.held != nil {
-		return nil
+	s, err := t.p.Stop(nil)
+	if err != nil {
+		return err
 	}
-	return s.Release()
+	t.held = s
+	defer func() {
+		t.held = nil
+		err = errors.Join(err, s.Release())
+	}()
+	return f(s)
 }
 
 // Run lets a process go on that Start made.
@@ -254,7 +256,7 @@ func (t *Target) Run() error {
 
 // Prepare maps the ring and the home into the process and learns what generated code
 // needs to know of it. The process is stopped for it once.
-func (t *Target) Prepare() (err error) {
+func (t *Target) Prepare() error {
 	if t.home != nil {
 		return nil
 	}
@@ -264,18 +266,15 @@ func (t *Target) Prepare() (err error) {
 	if err := t.undoLeftovers(); err != nil {
 		return err
 	}
-	s, err := t.stop()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.release(s)) }()
-	if err := t.mapRing(s); err != nil {
-		return err
-	}
-	if err := t.mapHome(s); err != nil {
-		return err
-	}
-	return t.learn(s)
+	return t.stopped(func(s *Stopped) error {
+		if err := t.mapRing(s); err != nil {
+			return err
+		}
+		if err := t.mapHome(s); err != nil {
+			return err
+		}
+		return t.learn(s)
+	})
 }
 
 // undoLeftovers takes out what a tracer has left that is gone: nobody else holds the

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+)
+
+// total is the summary of an event. A return probe's hits are returns, and its entries
+// are hits + missed + unwound + active.
+type total struct {
+	Event   string  `json:"event"`
+	Hits    uint64  `json:"hits"`
+	Missed  uint64  `json:"missed"`
+	Lost    uint64  `json:"lost"`
+	Tactic  string  `json:"tactic"`
+	Unwound *uint64 `json:"unwound,omitempty"`
+	Active  *uint64 `json:"active,omitempty"`
+}
+
+// summary writes the last lines: one for each event.
+func (t *tracing) summary() {
+	if dead, corrupt := t.s.core.Damage(); dead+corrupt > 0 {
+		fmt.Fprintf(os.Stderr, "kprobe: %d records of writers that were killed are lost, %d places of the ring were damaged\n", dead, corrupt)
+	}
+	for _, s := range totals(t.s.core, t.evs) {
+		if t.f.format == "json" {
+			b, err := json.Marshal(s)
+			if err == nil {
+				fmt.Fprintf(os.Stderr, "%s\n", b)
+			}
+			continue
+		}
+		s.print(os.Stderr)
+	}
+}
+
+// totals sums the events up; probes that share a name are one event.
+func totals(core *kprobes.Core, evs []*kprobes.Event) []*total {
+	var out []*total
+	byName := map[string]*total{}
+	for _, e := range evs {
+		n := core.Counts(e)
+		key := e.Group + "/" + e.Name
+		s := byName[key]
+		if s == nil {
+			s = &total{Event: e.Name, Tactic: string(e.Tactic)}
+			byName[key] = s
+			out = append(out, s)
+			if e.Def.Kind == event.Return {
+				s.Unwound, s.Active = new(uint64), new(uint64)
+			}
+		}
+		s.add(n, string(e.Tactic))
+	}
+	return out
+}
+
+func (s *total) add(n kprobes.Counts, tactic string) {
+	s.Hits += n.Hits
+	s.Missed += n.Missed
+	s.Lost += n.Lost
+	if s.Unwound != nil {
+		*s.Unwound += n.Unwound
+		*s.Active += n.Active
+	}
+	if tactic != s.Tactic {
+		s.Tactic += "," + tactic
+	}
+}
+
+func (s *total) print(w io.Writer) {
+	tactic := s.Tactic
+	if tactic == "" {
+		tactic = "none" // its object was never there
+	}
+	fmt.Fprintf(w, "%s hits=%d missed=%d lost=%d tactic=%s", s.Event, s.Hits, s.Missed, s.Lost, tactic)
+	if s.Unwound != nil {
+		fmt.Fprintf(w, " unwound=%d active=%d", *s.Unwound, *s.Active)
+	}
+	fmt.Fprintln(w)
+}
