@@ -241,7 +241,11 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work) (*t
 	if s.Patch, err = f.a.Patch(r, d.Addr); err == nil {
 		s.Orig, err = f.orig(s.Addr, len(s.Patch))
 	}
-	return s, err
+	if err != nil {
+		c.t.FreeCode(d.Addr, room)
+		return nil, err
+	}
+	return s, nil
 }
 
 // detour generates the code of a region and finds the room for it. Most detours fit the

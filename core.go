@@ -233,6 +233,7 @@ func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
 func (c *Core) forget(evs []*Event) {
 	for _, e := range evs {
 		e.ended = true
+		c.namer.Release(e.Name)
 		if f := e.fn; f != nil {
 			f.drop(e)
 		}
@@ -263,6 +264,7 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 			continue
 		}
 		e.ended = true
+		c.namer.Release(e.Name)
 		if e.fn != nil {
 			e.fn.drop(e)
 			fns[e.fn] = true

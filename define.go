@@ -22,6 +22,9 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	if d.Place.Kind == event.PlaceLine {
 		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "", nil)
 	}
+	if err := c.forbidden(d); err != nil {
+		return nil, d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
+	}
 	if d.Place.Glob {
 		return c.defineAll(d, o)
 	}
@@ -133,6 +136,9 @@ func (c *Core) locate(e *Event, r symbol.Resolved) error {
 	}
 	r, err := c.implementation(r)
 	if err != nil {
+		return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
+	}
+	if err := c.blacklisted(r); err != nil {
 		return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 	}
 	f, err := c.function(r)

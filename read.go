@@ -6,6 +6,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/trace"
 )
 
@@ -157,6 +158,9 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 		}
 	}
 	err := c.remove(live, c.classify)
+	if errors.Is(err, target.ErrGone) {
+		err = nil
+	}
 	err = errors.Join(err, c.t.Close())
 	c.drain(f)
 	return err

@@ -3,10 +3,16 @@
 package target
 
 import (
+	"errors"
+
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/symbol"
 )
+
+// ErrGone is in the chain when the address space is not there any more: its process has
+// ended, or has executed another program. Nothing of ours is left in it then.
+var ErrGone = errors.New("the target is gone")
 
 // Target is one address space that can be probed. Its methods may be called by one
 // goroutine at a time.

@@ -34,8 +34,8 @@ func leadingHex(s []byte) (uint64, bool) {
 	return v, err == nil
 }
 
-// compare says how the decoder and objdump differ on a line, "" if they agree.
-func compare(l objdumpLine, code []byte) string {
+// compareLine says how the decoder and objdump differ on a line, "" if they agree.
+func compareLine(l objdumpLine, code []byte) string {
 	in, err := Decode(code)
 	if err != nil {
 		return err.Error()
@@ -118,7 +118,7 @@ func differ(t *testing.T, file string) {
 	bad := 0
 	reasons := map[string]int{}
 	n := objdumpText(t, file, func(l objdumpLine, code []byte) {
-		diff := compare(l, code)
+		diff := compareLine(l, code)
 		if diff == "" {
 			return
 		}
@@ -138,8 +138,8 @@ func differ(t *testing.T, file string) {
 	}
 }
 
-// library finds a shared library by the name that its Debian package gives it.
-func library(t *testing.T, pattern, pkg string) string {
+// debianLibrary finds a shared library by the name that its Debian package gives it.
+func debianLibrary(t *testing.T, pattern, pkg string) string {
 	t.Helper()
 	files, err := filepath.Glob("/usr/lib/x86_64-linux-gnu/" + pattern)
 	if err != nil {
@@ -157,12 +157,12 @@ func TestDecodeAgainstObjdump(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{
-		library(t, "libc.so.6", "libc6"),
-		tool(t, "gdb", "gdb"),
+		debianLibrary(t, "libc.so.6", "libc6"),
+		debianTool(t, "gdb", "gdb"),
 		filepath.Join(strings.TrimSpace(string(goroot)), "bin/go"),
-		library(t, "libcrypto.so.*", "libssl3"),   // has tables between its code
-		library(t, "libdav1d.so.*", "libdav1d6"),  // hand-written AVX2 and AVX-512
-		library(t, "libx265.so.*", "libx265-199"), // 700,000 instructions with zmm registers
+		debianLibrary(t, "libcrypto.so.*", "libssl3"),   // has tables between its code
+		debianLibrary(t, "libdav1d.so.*", "libdav1d6"),  // hand-written AVX2 and AVX-512
+		debianLibrary(t, "libx265.so.*", "libx265-199"), // 700,000 instructions with zmm registers
 	} {
 		t.Run(filepath.Base(file), func(t *testing.T) { differ(t, file) })
 	}
@@ -186,7 +186,7 @@ func TestDecodeRandomAgainstObjdump(t *testing.T) {
 	}
 	src.WriteString(".fill 16, 1, 0x90\n") // the last instruction is whole
 	obj := filepath.Join(t.TempDir(), "random.o")
-	as := exec.Command(tool(t, "as", "binutils"), "--64", "-o", obj, "-")
+	as := exec.Command(debianTool(t, "as", "binutils"), "--64", "-o", obj, "-")
 	as.Stdin = &src
 	if out, err := as.CombinedOutput(); err != nil {
 		t.Fatalf("as: %v: %s", err, out)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// unhex reads bytes written as "48 89 e5".
-func unhex(t testing.TB, s string) []byte {
+// decodeHex reads bytes written as "48 89 e5".
+func decodeHex(t testing.TB, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
 	if err != nil {
@@ -97,7 +97,7 @@ func TestDecode(t *testing.T) {
 		"fifteen_of_parts":    {"64 67 f0 4c 81 84 8b 44 33 22 11 04 03 02 01", Inst{Opcode: 0x81, Prefix: PrefixFS | PrefixAddrSize | PrefixLock, Rex: 0x4c, RexOff: 3, OpOff: 4, HasModRM: true, ModRM: 0x84, ModRMOff: 5, HasSIB: true, SIB: 0x8b, DispOff: 7, DispLen: 4, ImmOff: 11, ImmLen: 4, Imm: 0x1020304}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code := unhex(t, c.code)
+			code := decodeHex(t, c.code)
 			c.want.Len = uint8(len(code))
 			got, err := Decode(append(code, 0xcc, 0xcc))
 			if err != nil || got != c.want {
@@ -153,7 +153,7 @@ func TestDecodeInvalid(t *testing.T) {
 		"fifteen_and_no_sib": "66 66 66 66 66 66 66 66 66 66 66 66 66 8b 04 25",
 	} {
 		t.Run(name, func(t *testing.T) {
-			in, err := Decode(unhex(t, code))
+			in, err := Decode(decodeHex(t, code))
 			var e *DecodeError
 			if !errors.Is(err, ErrInvalid) || !errors.As(err, &e) || len(e.Bytes) == 0 || len(e.Bytes) > MaxLen || in != (Inst{}) {
 				t.Errorf("%+v, %v", in, err)
@@ -167,7 +167,7 @@ func TestDecodeError(t *testing.T) {
 		"48 8b 05 01": "instruction cut off after 4 bytes (48 8b 05 01): pass up to 15",
 		"2e 06 90":    "invalid instruction in 64-bit mode: 2e 06 90, because of byte 1",
 	} {
-		if _, err := Decode(unhex(t, code)); err == nil || err.Error() != want {
+		if _, err := Decode(decodeHex(t, code)); err == nil || err.Error() != want {
 			t.Errorf("%s: %q, want %q", code, err, want)
 		}
 	}
@@ -184,13 +184,13 @@ func TestTarget(t *testing.T) {
 		"66 c7 05 01 00 00 00 34 12":    0x100a,
 		"62 f1 7c 48 10 05 10 00 00 00": 0x101a,
 	} {
-		in, err := Decode(unhex(t, code))
+		in, err := Decode(decodeHex(t, code))
 		if got, ok := in.Target(0x1000); err != nil || !ok || got != want {
 			t.Errorf("%s: %#x %v, want %#x; %v", code, got, ok, want, err)
 		}
 	}
 	for _, code := range []string{"90", "ff e0", "8b 04 25 44 33 22 11", "d5 00 a1 08 07 06 05 04 03 02 01"} {
-		in, err := Decode(unhex(t, code))
+		in, err := Decode(decodeHex(t, code))
 		if got, ok := in.Target(0x1000); err != nil || ok {
 			t.Errorf("%s: %#x; %v", code, got, err)
 		}
@@ -198,7 +198,7 @@ func TestTarget(t *testing.T) {
 }
 
 func TestDecodeAllocatesNothing(t *testing.T) {
-	code := unhex(t, "62 f1 7c 48 10 05 10 00 00 00")
+	code := decodeHex(t, "62 f1 7c 48 10 05 10 00 00 00")
 	if n := testing.AllocsPerRun(100, func() {
 		in, err := Decode(code)
 		if err != nil || in.Effects().Kills != 0 {
@@ -218,7 +218,7 @@ func FuzzDecode(f *testing.F) {
 		"62 01 3c 40 58 c1", "62 f4 7c 18 81 c1 44 33 22 11", "d5 00 a1 08 07 06 05 04 03 02 01", "8f e8 78 c0 05 10 00 00 00 07",
 		"66 c7 f8 fb ff", "0f 22 04", "06", "66 66 66 66 66 66 66 66 66 66 66 66 66 66 66 90",
 	} {
-		f.Add(unhex(f, s))
+		f.Add(decodeHex(f, s))
 	}
 	f.Fuzz(func(t *testing.T, code []byte) {
 		in, err := Decode(code)
@@ -278,7 +278,7 @@ func checkParts(t *testing.T, in *Inst) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	code := unhex(b, "55 4889e5 4154 4883ec20 488b05fcffffff 85c0 7405 e800000000 c5f82805f0ffffff 660f6fc1 62f17c48104001 c3")
+	code := decodeHex(b, "55 4889e5 4154 4883ec20 488b05fcffffff 85c0 7405 e800000000 c5f82805f0ffffff 660f6fc1 62f17c48104001 c3")
 	n := 0
 	for b.Loop() {
 		in, err := Decode(code[n:])

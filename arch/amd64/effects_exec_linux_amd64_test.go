@@ -16,7 +16,7 @@ const (
 
 // trial is a form with a state in which it runs, and what it did.
 type trial struct {
-	form   *form
+	form   *effectForm
 	before runIn
 	after  runOut
 }
@@ -58,7 +58,7 @@ func varied(r *rand.Rand, in runIn, n int) runIn {
 }
 
 // firstTrials runs each form from many states.
-func firstTrials(t *testing.T, r *rand.Rand, run runner, forms []form) []trial {
+func firstTrials(t *testing.T, r *rand.Rand, run effectRunner, forms []effectForm) []trial {
 	t.Helper()
 	var trials []trial
 	for i := range forms {
@@ -67,11 +67,11 @@ func firstTrials(t *testing.T, r *rand.Rand, run runner, forms []form) []trial {
 			trials = append(trials, trial{form: &forms[i], before: randomState(r, in)})
 		}
 	}
-	execute(t, run, trials)
+	runTrials(t, run, trials)
 	return trials
 }
 
-func execute(t *testing.T, run runner, trials []trial) {
+func runTrials(t *testing.T, run effectRunner, trials []trial) {
 	t.Helper()
 	ins := make([]runIn, len(trials))
 	for i := range trials {
@@ -142,8 +142,8 @@ type seen struct {
 
 // observe collects what the trials show; those in again[i] differ from base[i] in
 // one register each, and in the contents of memory.
-func observe(all, base []trial, again [][]trial) map[*form]*seen {
-	forms := map[*form]*seen{}
+func observe(all, base []trial, again [][]trial) map[*effectForm]*seen {
+	forms := map[*effectForm]*seen{}
 	for i := range all {
 		s := forms[all[i].form]
 		if s == nil {
@@ -215,7 +215,7 @@ func TestEffectsByExecution(t *testing.T) {
 	for _, b := range base {
 		flat = append(flat, variations(r, b)...)
 	}
-	execute(t, run, flat)
+	runTrials(t, run, flat)
 	again := make([][]trial, len(base))
 	for i := range again {
 		n := len(flat) / len(base)
@@ -227,7 +227,7 @@ func TestEffectsByExecution(t *testing.T) {
 	t.Logf("%d forms, %d runs", len(forms), len(all)+len(flat))
 }
 
-func (s *seen) check(t *testing.T, f *form) {
+func (s *seen) check(t *testing.T, f *effectForm) {
 	t.Helper()
 	e := f.in.Effects()
 	for _, c := range []struct {
@@ -240,7 +240,7 @@ func (s *seen) check(t *testing.T, f *form) {
 		{e.Kills &^ e.Writes, "kills these and does not write them"},
 	} {
 		if c.bad != 0 {
-			t.Errorf("%s: % x: %s: %s", f.text, f.code, c.what, names(c.bad))
+			t.Errorf("%s: % x: %s: %s", f.text, f.code, c.what, setNames(c.bad))
 		}
 	}
 	if s.MemRead && !e.MemRead || s.MemWrite && !e.MemWrite || s.MayFault && !e.MayFault {
@@ -249,8 +249,8 @@ func (s *seen) check(t *testing.T, f *form) {
 	}
 }
 
-// names spells out a set.
-func names(s RegSet) string {
+// setNames spells out a set.
+func setNames(s RegSet) string {
 	list := []string{"rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "flags"}
 	text := ""
 	for n, name := range list {

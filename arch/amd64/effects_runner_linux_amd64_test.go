@@ -12,22 +12,22 @@ import (
 	"testing"
 )
 
-// form is an instruction and its bytes.
-type form struct {
+// effectForm is an instruction and its bytes.
+type effectForm struct {
 	text string
 	code []byte
 	in   Inst
 }
 
-// expand replaces [a|b] in s by each of its choices.
-func expand(s string) []string {
+// expandForm replaces [a|b] in s by each of its choices.
+func expandForm(s string) []string {
 	open := strings.IndexByte(s, '[')
 	if open < 0 {
 		return []string{s}
 	}
 	end := open + strings.IndexByte(s[open:], ']')
 	var all []string
-	for _, tail := range expand(s[end+1:]) {
+	for _, tail := range expandForm(s[end+1:]) {
 		for choice := range strings.SplitSeq(s[open+1:end], "|") {
 			all = append(all, s[:open]+choice+tail)
 		}
@@ -36,28 +36,28 @@ func expand(s string) []string {
 }
 
 // readForms assembles the forms in a file.
-func readForms(t *testing.T, file string) []form {
+func readForms(t *testing.T, file string) []effectForm {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var forms []form
+	var forms []effectForm
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		for _, s := range expand(line) {
-			forms = append(forms, form{text: s})
+		for _, s := range expandForm(line) {
+			forms = append(forms, effectForm{text: s})
 		}
 	}
-	assemble(t, forms)
+	assembleForms(t, forms)
 	return forms
 }
 
-// assemble fills in code and in: labels i0, i1 ... stand before the instructions.
-func assemble(t *testing.T, forms []form) {
+// assembleForms fills in code and in: labels i0, i1 ... stand before the instructions.
+func assembleForms(t *testing.T, forms []effectForm) {
 	t.Helper()
 	var src bytes.Buffer
 	for i, f := range forms {
@@ -65,7 +65,7 @@ func assemble(t *testing.T, forms []form) {
 	}
 	fmt.Fprintf(&src, "i%d: nop\n", len(forms))
 	obj := filepath.Join(t.TempDir(), "forms.o")
-	as := exec.Command(tool(t, "as", "binutils"), "--64", "-o", obj, "-")
+	as := exec.Command(debianTool(t, "as", "binutils"), "--64", "-o", obj, "-")
 	as.Stdin = &src
 	if out, err := as.CombinedOutput(); err != nil {
 		t.Fatalf("as: %v\n%s", err, out)
@@ -130,7 +130,7 @@ type (
 
 // aim makes the bytes that the runner executes: a branch goes to its second stub,
 // a RIP-relative operand into its data.
-func (f *form) aim() (in runIn) {
+func (f *effectForm) aim() (in runIn) {
 	copy(in.Code[:], f.code)
 	in.Len = uint64(len(f.code))
 	rel := int64(runnerElsewhere) - int64(in.Len)
@@ -146,21 +146,21 @@ func (f *form) aim() (in runIn) {
 	return in
 }
 
-// runner is the program of testdata/effects/runner.c.
-type runner string
+// effectRunner is the program of testdata/effects/runner.c.
+type effectRunner string
 
-func buildRunner(t *testing.T) runner {
+func buildRunner(t *testing.T) effectRunner {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "runner")
-	cc := exec.Command(tool(t, "gcc", "gcc"), "-O2", "-Wall", "-mno-red-zone", "-o", bin, "testdata/effects/runner.c")
+	cc := exec.Command(debianTool(t, "gcc", "gcc"), "-O2", "-Wall", "-mno-red-zone", "-o", bin, "testdata/effects/runner.c")
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
-	return runner(bin)
+	return effectRunner(bin)
 }
 
 // run executes each of ins.
-func (r runner) run(t *testing.T, ins []runIn) []runOut {
+func (r effectRunner) run(t *testing.T, ins []runIn) []runOut {
 	t.Helper()
 	var in bytes.Buffer
 	if err := binary.Write(&in, binary.LittleEndian, ins); err != nil {

@@ -117,7 +117,7 @@ func TestEffects(t *testing.T) {
 		"unknown_key_locker":     {"f3 0f 38 dc 01", unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in, err := Decode(unhex(t, c.code))
+			in, err := Decode(decodeHex(t, c.code))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +129,7 @@ func TestEffects(t *testing.T) {
 }
 
 func BenchmarkEffects(b *testing.B) {
-	in, err := Decode(unhex(b, "4a 89 44 a3 08"))
+	in, err := Decode(decodeHex(b, "4a 89 44 a3 08"))
 	if err != nil {
 		b.Fatal(err)
 	}

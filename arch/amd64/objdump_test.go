@@ -32,7 +32,7 @@ func objdumpText(t *testing.T, file string, f func(l objdumpLine, code []byte)) 
 	}
 	defer e.Close()
 	// intel64: the prefix 66 does not cut branch displacements to 16 bits
-	cmd := exec.Command(tool(t, "objdump", "binutils"), "-d", "-z", "-w", "-M", "intel64", "--no-show-raw-insn", file)
+	cmd := exec.Command(debianTool(t, "objdump", "binutils"), "-d", "-z", "-w", "-M", "intel64", "--no-show-raw-insn", file)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -54,8 +54,8 @@ func objdumpText(t *testing.T, file string, f func(l objdumpLine, code []byte)) 
 	return p.n
 }
 
-// tool finds a program that the tests need.
-func tool(t testing.TB, name, pkg string) string {
+// debianTool finds a program that the tests need.
+func debianTool(t testing.TB, name, pkg string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {

@@ -16,9 +16,9 @@ const (
 	immPair         // 1 byte and 1 byte (extrq, insertq)
 	immMoffs        // an address of 8 bytes, or 4 with an address-size prefix
 	immAbs          // 8 bytes (jmpabs)
-	immRel8         // branch displacement; from here on, all forms are
-	immRel32        // branch displacement
-	immRelZ         // branch displacement as immZ (xbegin)
+	immRel8         // branch displacement of 1 byte; those below are branch displacements too
+	immRel32        // 4 bytes
+	immRelZ         // as immZ (xbegin)
 	immMask  layout = 0x0f
 
 	hasModRM layout = 0x10

@@ -13,8 +13,8 @@ type class struct {
 	faster   float64 // bar: a record is that many times faster than the kernel's
 }
 
-// classes are those of DECISIONS 21: the kernel steps lea and endbr64, emulates push and
-// ret, and replaces a 5-byte nop by a call (Linux 6.18).
+// classes are those of DECISIONS 21: the kernel steps lea, endbr64 and ret, emulates push,
+// and replaces a 5-byte nop by a call (Linux 6.18).
 var classes = []class{
 	{"lea", "bench_lea", 100},
 	{"endbr64", "bench_endbr", 100},

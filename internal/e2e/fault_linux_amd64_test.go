@@ -239,7 +239,7 @@ func TestDetachKilledAtEveryStep(t *testing.T) {
 				before.same(t)
 				sc.work(t, p)
 				if t.Failed() {
-					t.Fatalf("detach was killed at step %d", step)
+					t.Fatalf("detach was killed at step %d: %v", step, o)
 				}
 			}
 		})

@@ -85,7 +85,7 @@ func (p *Program) ask(command string, answer any) error {
 	return p.failed(command, err)
 }
 
-// failed adds what the workload itself said to an error.
+// failed adds the command to an error.
 func (p *Program) failed(command string, err error) error {
 	if err == nil {
 		return nil

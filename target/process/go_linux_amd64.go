@@ -35,6 +35,9 @@ type goProgram struct {
 	layout  goLayout
 	runtime arch.GoRuntime
 	allgs   uint64 // address of runtime.allgs; 0 if it is not known
+	// begun says that the layout fitted a thread that runs a goroutine. A program that
+	// has not begun has none yet: its layout is what its version says.
+	begun bool
 }
 
 // findGo recognises a Go program and validates the layout of its runtime against all
@@ -54,7 +57,8 @@ func (t *Target) findGo(threads []*Thread) (*goProgram, error) {
 		if version != "" && !strings.HasPrefix(version, l.version) {
 			continue
 		}
-		if g.try(l, tls, threads) {
+		if fit, ok := g.try(l, tls, threads); ok && (fit > 0 || version != "") {
+			g.begun = fit > 0
 			return g, g.findAllgs(main)
 		}
 	}
@@ -80,10 +84,9 @@ func (t *Target) goTLS(m module) (int32, error) {
 	return off, nil
 }
 
-// try says whether the layout fits what the threads hold: g.m.procid is the thread's
-// id, and the stack pointer or g.m's current stack lies in the g's stack.
-func (g *goProgram) try(l goLayout, tls int32, threads []*Thread) bool {
-	fit := 0
+// try says whether the layout fits what the threads hold, and how many of them have a g:
+// g.m.procid is the thread's id, and the g's stack is one.
+func (g *goProgram) try(l goLayout, tls int32, threads []*Thread) (fit int, ok bool) {
 	for _, th := range threads {
 		gp, ok := g.word(th.FSBase() + uint64(tls))
 		if th.FSBase() == 0 || !ok || gp == 0 {
@@ -91,23 +94,23 @@ func (g *goProgram) try(l goLayout, tls int32, threads []*Thread) bool {
 		}
 		m, ok := g.word(gp + uint64(l.m))
 		if !ok {
-			return false
+			return fit, false
 		}
 		id, ok := g.word(m + uint64(l.procid))
 		st, err := th.Status()
 		if !ok || err != nil || int(id) != innermost(st.NSTID, th.TID) {
-			return false
+			return fit, false
 		}
 		lo, ok1 := g.word(gp + uint64(l.stackLo))
 		hi, ok2 := g.word(gp + uint64(l.stackHi))
 		if !ok1 || !ok2 || lo >= hi {
-			return false
+			return fit, false
 		}
 		fit++
 	}
 	g.layout = l
 	g.runtime = arch.GoRuntime{TLS: tls, StackLo: l.stackLo, StackHi: l.stackHi, M: l.m, GoID: l.goid, ProcID: l.procid}
-	return fit > 0
+	return fit, true
 }
 
 func (g *goProgram) word(addr uint64) (uint64, bool) {
@@ -154,11 +157,15 @@ func (g *goProgram) allgsFromCode(m module) (uint64, error) {
 	return 0, fmt.Errorf("go program: runtime.forEachG does not show the list of goroutines: %w", unix.EOPNOTSUPP)
 }
 
-// plausibleAllgs checks a slice header: pointer, length, capacity.
+// plausibleAllgs checks a slice header: pointer, length, capacity. A program that has not
+// begun has none of them.
 func (g *goProgram) plausibleAllgs(addr uint64) bool {
 	p, ok1 := g.word(addr)
 	n, ok2 := g.word(addr + 8)
 	c, ok3 := g.word(addr + 16)
+	if !g.begun {
+		return ok1 && ok2 && ok3 && p == 0 && n == 0 && c == 0
+	}
 	return ok1 && ok2 && ok3 && p != 0 && n > 0 && n <= c && c < 1<<32
 }
 

@@ -265,14 +265,32 @@ func (s *Stopped) dropStart(p *Proc) {
 	p.Close()
 }
 
-// newChild waits for the process from now on.
+// newChild waits for the process from now on. It asks for its state only once it has
+// ended: a wait also tells of the stops of a process that we trace, whatever it was asked
+// for (kernel/exit.c, wait_task_stopped).
 func newChild(process *os.Process) *child {
 	c := &child{process: process, done: make(chan struct{})}
 	go func() {
+		awaitEnd(process.Pid)
 		c.state, c.err = process.Wait()
 		close(c.done)
 	}()
 	return c
+}
+
+// awaitEnd waits until a child of ours has ended.
+func awaitEnd(pid int) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
 }
 
 // Wait waits for the end of a process of Start and tells how it ended.

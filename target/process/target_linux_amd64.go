@@ -229,6 +229,11 @@ func biasOf(im *symbol.Image, m Map) (uint64, bool) {
 // stopped runs f while the process is stopped: in the stop that is on already, else in
 // one for it.
 func (t *Target) stopped(f func(*Stopped) error) (err error) {
+	defer func() {
+		if errors.Is(err, ErrNoProcess) || errors.Is(err, ErrExec) {
+			err = fmt.Errorf("%w: %w", target.ErrGone, err)
+		}
+	}()
 	if t.held != nil {
 		return f(t.held)
 	}
@@ -266,15 +271,19 @@ func (t *Target) Prepare() error {
 	if err := t.undoLeftovers(); err != nil {
 		return err
 	}
-	return t.stopped(func(s *Stopped) error {
-		if err := t.mapRing(s); err != nil {
-			return err
-		}
+	if err := t.makeRing(); err != nil {
+		return err
+	}
+	err := t.stopped(func(s *Stopped) error {
 		if err := t.mapHome(s); err != nil {
 			return err
 		}
 		return t.learn(s)
 	})
+	if err != nil {
+		return err
+	}
+	return t.warm()
 }
 
 // undoLeftovers takes out what a tracer has left that is gone: nobody else holds the
@@ -300,45 +309,99 @@ func (t *Target) undoLeftovers() error {
 // memfd makes a memory file in the process and opens it here. The process's own
 // descriptor is given to use, and closed after.
 func (t *Target) memfd(s *Stopped, name string, use func(local *os.File, fd int) error) (err error) {
+	local, fd, err := t.openMemfd(s, name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.CloseFD(fd)) }()
+	return use(local, fd)
+}
+
+// openMemfd makes a memory file in the process and opens it here.
+func (t *Target) openMemfd(s *Stopped, name string) (local *os.File, fd int, err error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := s.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL) // never to be executed as a file: what vm.memfd_noexec may ask for
+	fd, err = s.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL) // never to be executed as a file: what vm.memfd_noexec may ask for
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = s.MemfdCreate(name, flags) // before Linux 6.3
 	}
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
-	defer func() {
-		err = errors.Join(err, s.CloseFD(fd))
-	}()
-	local, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/%d", t.p.PID(), fd), os.O_RDWR, 0)
+	path := fmt.Sprintf("/proc/%d/fd/%d", t.p.PID(), fd)
+	link, err := os.Readlink(path)
+	if err == nil && !strings.HasPrefix(link, "/memfd:"+name) {
+		err = fmt.Errorf("descriptor %d of process %d is %q, not the memory file just made", fd, t.p.PID(), link)
+	}
+	if err == nil {
+		local, err = os.OpenFile(path, os.O_RDWR, 0)
+	}
 	if err != nil {
-		return fmt.Errorf("memory file of process %d: %w", t.p.PID(), err)
+		return nil, 0, errors.Join(fmt.Errorf("memory file of process %d: %w", t.p.PID(), err), s.CloseFD(fd))
 	}
-	if link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", t.p.PID(), fd)); err != nil || !strings.HasPrefix(link, "/memfd:"+name) {
-		return errors.Join(fmt.Errorf("descriptor %d of process %d is %q, not the memory file just made", fd, t.p.PID(), link), err, local.Close())
-	}
-	return use(local, fd)
+	return local, fd, nil
 }
 
-func (t *Target) mapRing(s *Stopped) error {
-	return t.memfd(s, ringName, func(local *os.File, fd int) error {
-		dup, err := unix.FcntlInt(local.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-		if err = errors.Join(err, local.Close()); err != nil {
-			return err
-		}
-		r, err := ring.CreateOn(dup, t.o.Ring)
-		if err != nil {
-			return err
-		}
-		t.ring = r
-		addr, err := s.Mmap(0, r.Size(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, 0)
-		if err != nil {
-			return err
-		}
-		t.writer.Ring, t.writer.Layout = addr, r.Layout
-		return t.findRing()
+// makeRing makes the ring on a memory file of the process. It takes two short stops: the
+// ring's pages are brought in between them.
+func (t *Target) makeRing() error {
+	var local *os.File
+	var fd int
+	err := t.stopped(func(s *Stopped) (err error) {
+		local, fd, err = t.openMemfd(s, ringName)
+		return err
 	})
+	if err != nil {
+		return err
+	}
+	dup, err := unix.FcntlInt(local.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err = errors.Join(err, local.Close()); err == nil {
+		t.ring, err = ring.CreateOn(dup, t.o.Ring)
+	}
+	return errors.Join(err, t.stopped(func(s *Stopped) error { return t.mapRing(s, fd) }))
+}
+
+// mapRing maps the ring, if it could be made, and closes the process's descriptor.
+func (t *Target) mapRing(s *Stopped, fd int) (err error) {
+	defer func() { err = errors.Join(err, s.CloseFD(fd)) }()
+	if t.ring == nil {
+		return nil
+	}
+	addr, err := s.Mmap(0, t.ring.Size(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, 0)
+	if err != nil {
+		return err
+	}
+	t.writer.Ring, t.writer.Layout = addr, t.ring.Layout
+	return t.findRing()
+}
+
+// warmBytes bounds what is brought in during one stop: about 2 ms.
+const warmBytes = 32 << 20
+
+// warm enters the pages of the shards that will be written into the process's page
+// tables, so that the first records do not fault (MADV_POPULATE_READ, Linux 5.14; where
+// it is not known the records do).
+func (t *Target) warm() error {
+	l := t.writer.Layout
+	for first := 0; first < l.CPUs; {
+		err := t.stopped(func(s *Stopped) error {
+			for done := uint64(0); first < l.CPUs && done < warmBytes; first++ {
+				shard, size := first, l.Data
+				if !t.writer.HasRseq {
+					shard, size = l.Locked(first), 8*l.LockedUnits()
+				}
+				done += size
+				addr := t.writer.Ring + l.ShardOff(shard) + l.DataOff()
+				if _, err := s.Call(unix.SYS_MADVISE, addr, size, unix.MADV_POPULATE_READ); err != nil && !errors.Is(err, unix.EINVAL) {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // findRing notes which file the ring is, as mappings show it.

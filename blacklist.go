@@ -1,0 +1,123 @@
+package kprobes
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/symbol"
+)
+
+// Why functions are on the blacklist.
+const (
+	whyReturned  = "every goroutine returns to its second byte, which a patch of the first instruction would cover"
+	whyMarker    = "it is an address that the runtime looks for on stacks, and never runs"
+	whyAnywhere  = "it is entered between any two instructions of other functions: all registers and flags are in use"
+	whyMiddle    = "its callers enter it at any of its instructions"
+	whySignal    = "it runs on the signal stack while the goroutine that was interrupted counts as the running one: a probe could not tell how much stack there is, nor whose call it is"
+	whyStart     = "it runs before its thread has thread-local storage, which a probe reads"
+	whySigreturn = "debuggers and unwinders know the frame of a signal handler by these very bytes"
+	whyOurs      = "it is code of another probe"
+	whyVDSO      = "the page is the kernel's and is shared by all processes"
+)
+
+// goBlacklist lists functions of the Go runtime that must not be probed (runtime/asm_amd64.s,
+// sys_linux_amd64.s, rt0_linux_amd64.s and signal_unix.go, Go 1.23 to 1.26), with the
+// reason. Every other function of the runtime can be probed, or is refused for what its
+// code holds: the test of the blacklist arms them all.
+var goBlacklist = map[string]string{
+	"runtime.goexit":               whyReturned,
+	"runtime.systemstack_switch":   whyMarker,
+	"runtime.asyncPreempt":         whyAnywhere,
+	"runtime.duffzero":             whyMiddle,
+	"runtime.duffcopy":             whyMiddle,
+	"runtime.sigtramp":             whySignal,
+	"runtime.cgoSigtramp":          whySignal,
+	"runtime.sigtrampgo":           whySignal,
+	"runtime.sigfwd":               whySignal,
+	"runtime.sigfwdgo":             whySignal,
+	"runtime.sigprofNonGo":         whySignal,
+	"runtime.sigprofNonGoWrapper":  whySignal,
+	"runtime.badsignal":            whySignal,
+	"runtime.sigreturn__sigaction": whySigreturn,
+	"_rt0_amd64":                   whyStart,
+	"_rt0_amd64_linux":             whyStart,
+	"_rt0_amd64_lib":               whyStart,
+	"_rt0_amd64_linux_lib":         whyStart,
+	"runtime.rt0_go":               whyStart,
+	"runtime.settls":               whyStart,
+}
+
+// cBlacklist lists functions of C libraries that must not be probed.
+var cBlacklist = map[string]string{
+	"__restore_rt": whySigreturn, // glibc
+	"__restore":    whySigreturn, // musl
+}
+
+// sigreturnCode is how glibc, musl and Go write the code that a signal handler returns to:
+// mov $15, %rax; syscall. Their symbols are local, so in a stripped library only the bytes
+// tell (gdb's amd64-linux-tdep.c and libgcc's linux-unwind.h look for them too).
+var sigreturnCode = []byte{0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05}
+
+// blacklisted says why the function at a resolved place must not be probed; nil: it may.
+// The error answers EINVAL, as the kernel does for its own blacklist.
+func (c *Core) blacklisted(r symbol.Resolved) error {
+	why := barred(r.Func)
+	if why == "" && r.Func.Size >= uint64(len(sigreturnCode)) && r.Func.Size <= 2*uint64(len(sigreturnCode)) {
+		code := make([]byte, len(sigreturnCode))
+		if r.Module.Image.ReadAt(r.Func.Addr, code) == nil && bytes.Equal(code, sigreturnCode) {
+			why = whySigreturn
+		}
+	}
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("%s is on the blacklist: %s; probe what calls it: %w", r.Func.Pretty(), why, unix.EINVAL)
+}
+
+// forbidden says why nothing may be probed where a definition points to, function or not:
+// in the kernel's objects, and in generated code.
+func (c *Core) forbidden(d *event.Def) error {
+	at := d.Place.Addr
+	switch {
+	case isVDSO(d.Place.Module):
+		return fmt.Errorf("%s is on the blacklist: %s: %w", d.Place.Module, whyVDSO, unix.EINVAL)
+	case d.Place.Kind == event.PlaceAddr && d.Place.Module == "" && c.generated(at):
+		return fmt.Errorf("0x%x is on the blacklist: %s: %w", at, whyOurs, unix.EINVAL)
+	}
+	return nil
+}
+
+// generated says whether an address lies in the code of a probe.
+func (c *Core) generated(addr uint64) bool {
+	for _, f := range c.fns {
+		for _, s := range f.sites {
+			if addr-s.Detour.Addr < uint64(s.Room) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// barred looks a function's names up.
+func barred(fn *symbol.Func) string {
+	list := cBlacklist
+	if fn.Lang == symbol.LangGo {
+		list = goBlacklist
+	}
+	for _, name := range append([]string{fn.Name}, fn.Aliases...) {
+		if why := list[strings.TrimSuffix(name, ".abi0")]; why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// isVDSO recognises the kernel's own object by its name.
+func isVDSO(module string) bool {
+	return strings.HasPrefix(module, "[vdso") || strings.HasPrefix(module, "[vsyscall") || strings.HasPrefix(module, "linux-vdso.so")
+}

@@ -1,0 +1,41 @@
+package e2e
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// symbolOf finds the link-time address of any symbol of a program.
+func symbolOf(t testing.TB, path, name string) uint64 {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	syms, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range syms {
+		if s.Name == name {
+			return s.Value
+		}
+	}
+	t.Fatalf("%s has no symbol %s", path, name)
+	return 0
+}
+
+// lastCounts decodes the last line of a program that ran under the command.
+func lastCounts(t testing.TB, out string) map[string]uint64 {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	var n map[string]uint64
+	if err := json.NewDecoder(bytes.NewBufferString(lines[len(lines)-1])).Decode(&n); err != nil {
+		t.Fatalf("%v in %.1000q", err, out)
+	}
+	return n
+}
