@@ -318,7 +318,7 @@ func (c *caller) result(call *Syscall) error {
 }
 
 // end puts the thread back: first its mask, while the frame would do the same, then its
-// registers, which make the frame dead.
+// registers, which make the frame dead, and wipes that.
 func (c *caller) end() error {
 	if c.lost {
 		c.t.stopped = false
@@ -335,5 +335,7 @@ func (c *caller) end() error {
 	if c.place.clean {
 		return c.place.wipe(c.s.p)
 	}
-	return nil
+	// Dead now, but what looks for addresses on stacks must not take it for alive when
+	// the stack has grown over it.
+	return c.s.p.WriteMem(c.frame.rsp, make([]byte, c.place.Hi-c.frame.rsp))
 }

@@ -198,29 +198,60 @@ func (g *goProgram) goroutines(threads []*Thread) ([]goroutine, error) {
 		if err := g.t.p.ReadMem(gp, buf); err != nil {
 			return nil, err
 		}
+		if !g.used(buf) {
+			continue
+		}
 		r := goroutine{id: g.field(buf, g.layout.goid), lo: g.field(buf, g.layout.stackLo), hi: g.field(buf, g.layout.stackHi)}
 		r.sp = g.field(buf, g.layout.schedSP)
-		if sp, ok := running[gp]; ok && sp >= r.lo && sp < r.hi {
+		if sp, ok := running[gp]; ok {
 			r.sp = sp
 		}
-		if r.lo != 0 && r.hi > r.lo && r.sp >= r.lo && r.sp <= r.hi {
+		if r.sp < r.lo || r.sp > r.hi {
+			r.sp = r.lo // not known: all of it may be in use
+		}
+		if r.lo != 0 && r.hi > r.lo {
 			out = append(out, r)
 		}
 	}
 	return out, nil
 }
 
+// Statuses of goroutines (runtime/runtime2.go; the last bits of g.atomicstatus).
+const (
+	goIdle    = 0
+	goDead    = 6
+	goExtra   = 10 // dead, kept for threads that Go did not make (Go 1.25)
+	goScanned = 0x1000
+)
+
+// used says whether calls may be in progress on the stack of the g in buf.
+func (g *goProgram) used(buf []byte) bool {
+	switch uint32(g.field(buf, g.layout.status)) &^ goScanned {
+	case goIdle, goDead, goExtra:
+		return false
+	}
+	return true
+}
+
 func (g *goProgram) field(b []byte, off int32) uint64 { return binary.LittleEndian.Uint64(b[off:]) }
 
-// running gives the stack pointers of the goroutines that threads run.
+// running gives the stack pointers of the goroutines that threads run: 0, not known, for
+// one that is interrupted by a signal whose handler runs.
 func (g *goProgram) running(threads []*Thread) map[uint64]uint64 {
-	m := map[uint64]uint64{}
+	out := map[uint64]uint64{}
 	for _, th := range threads {
-		if gp, ok := g.word(th.FSBase() + uint64(g.runtime.TLS)); ok && th.FSBase() != 0 {
-			m[gp] = th.Regs().RSP
+		gp, ok := g.word(th.FSBase() + uint64(g.runtime.TLS))
+		if !ok || th.FSBase() == 0 || gp == 0 {
+			continue
+		}
+		out[gp] = th.Regs().RSP
+		m, _ := g.word(gp + uint64(g.layout.m))
+		if sig, ok := g.word(m + uint64(g.layout.gsignal)); ok && sig == gp {
+			cur, _ := g.word(m + uint64(g.layout.curg))
+			out[cur] = 0
 		}
 	}
-	return m
+	return out
 }
 
 // stacks gives the used part of every goroutine's stack. Precondition: the world is

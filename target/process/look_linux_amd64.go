@@ -191,18 +191,20 @@ func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) err
 	})
 }
 
-// liveStack is the used part of a thread's stack. In a Go program most stacks lie in the
-// heap, among dead ones: there only an alternate stack counts that a handler runs on, for
-// addresses of detours stand nowhere else (goroutines are not preempted in code that the
-// runtime does not know).
+// liveStack is the used part of a thread's stack. In a Go program that is an alternate
+// stack that a handler runs on, or nothing: addresses of detours stand nowhere else that
+// counts (all handlers run there, and goroutines are not preempted in code that the runtime
+// does not know), and most other stacks lie in the heap, among dead ones.
 func (s *Stopped) liveStack(maps []Map, th *Thread, goProgram bool) (lo, hi uint64) {
-	sp, fs := th.regs.RSP, th.regs.FSBase
-	lo, hi = stackOf(maps, sp)
-	m, ok := FindMap(maps, sp)
-	if !ok || !goProgram || m.Path == "[stack]" || m.Contains(fs) && s.p.pointsToItself(fs) {
+	lo, hi = stackOf(maps, th.regs.RSP)
+	if !goProgram {
 		return lo, hi
 	}
-	alt, on := s.altStack(m, sp)
+	m, ok := FindMap(maps, th.regs.RSP)
+	if !ok {
+		return 0, 0
+	}
+	alt, on := s.altStack(m, th.regs.RSP)
 	if !on {
 		return 0, 0
 	}
