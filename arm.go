@@ -38,7 +38,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		switch {
 		case err == nil:
 			kept = append(kept, e)
-		case o.Skip == nil:
+		case !o.skips(e):
 			return evs, err
 		default:
 			o.Skip(e.Place.Func.Pretty(), err)
@@ -71,7 +71,8 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event, error) {
 	bad := map[*function]error{}
 	skip := func(f *function, err error) bool {
-		if o.Skip == nil || bad[f] != nil {
+		asked := func(e *Event) bool { return e.fn == f && !o.skips(e) }
+		if bad[f] != nil || slices.ContainsFunc(evs, asked) {
 			return false
 		}
 		bad[f] = err

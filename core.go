@@ -33,6 +33,7 @@ type Core struct {
 	texts  map[*symbol.Image]*text
 	reader *ring.Reader
 	clock  *ring.Clock
+	seen   []view   // see views
 	batch  []*Event // what the Add in progress has defined so far
 	hook   *Event   // the probe on the loader; nil: none is needed yet
 	loaded bool     // the loader called since the last Sync
@@ -57,6 +58,7 @@ type Event struct {
 	gone   bool
 	hook   bool // the engine's own probe on the loader
 	force  arch.Tactic
+	glob   bool // made by a pattern
 	ended  bool // removed: what it counted is kept
 	// Of instances that the final look classified.
 	active, unwound int
@@ -113,6 +115,9 @@ type AddOptions struct {
 	Tactic arch.Tactic
 }
 
+// skips says whether an event may be left out: one of a pattern, where the options say so.
+func (o *AddOptions) skips(e *Event) bool { return o.Skip != nil && e.glob }
+
 // ErrRegister wraps the reason why an event could not be registered; the errno that
 // the kernel would give is in its chain.
 var ErrRegister = errors.New("probe not registered")
@@ -125,14 +130,16 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 		o = &AddOptions{}
 	}
 	var evs []*Event
+	var errs []error
 	defer func() { c.batch = nil }()
 	for _, d := range defs {
 		es, err := c.define(d, o)
-		if err != nil {
-			return nil, err
-		}
+		errs = append(errs, err)
 		evs = append(evs, es...)
 		c.batch = evs
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	if len(evs) == 0 {
 		return nil, fmt.Errorf("no function was found to probe: %w", unix.ENOENT)
@@ -154,6 +161,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 
 // number gives the events their numbers in the ring, and the reader their sizes.
 func (c *Core) number(evs []*Event) error {
+	c.seen = nil
 	r := c.t.Ring()
 	if c.reader == nil {
 		clock, err := ring.NewClock(ring.SourceTSC)

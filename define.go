@@ -89,6 +89,7 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 			e, err := c.defineAt(&one, r, o)
 			switch {
 			case err == nil:
+				e.glob = true
 				out = append(out, e)
 			case o.Skip == nil:
 				return nil, err

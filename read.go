@@ -86,7 +86,11 @@ type view struct {
 	unknown bool
 }
 
+// views gives them by number. They are made anew after an event came or moved.
 func (c *Core) views() []view {
+	if c.seen != nil {
+		return c.seen
+	}
 	out := make([]view, len(c.events))
 	for i, e := range c.events {
 		if e == nil || e.Prog == nil {
@@ -102,6 +106,7 @@ func (c *Core) views() []view {
 			out[e.tail] = v
 		}
 	}
+	c.seen = out
 	return out
 }
 

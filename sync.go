@@ -105,6 +105,7 @@ func (c *Core) armLate() error {
 		e.gone = false
 		ready = append(ready, e)
 	}
+	c.seen = nil
 	if len(ready) > 0 {
 		_, err := c.arm(ready, &AddOptions{Tactic: ready[0].force})
 		errs = append(errs, err)

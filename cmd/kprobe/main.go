@@ -52,24 +52,38 @@ func run(args []string) int {
 	return exitFailed
 }
 
-// report writes an error for people: a definition's with its column marked.
+// report writes an error for people: a definition's with its column marked, each of
+// several by itself.
 func report(err error) {
-	var many interface{ Unwrap() []error }
-	var e *event.Error
-	if errors.As(err, &e) {
-		fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
-		for _, l := range strings.Split(strings.TrimSuffix(e.Detail(), "\n"), "\n")[1:] {
-			fmt.Fprintln(os.Stderr, l)
-		}
-		return
-	}
-	if errors.As(err, &many) && !strings.Contains(err.Error(), ": ") {
-		for _, e := range many.Unwrap() {
+	if many, ok := joined(err); ok {
+		for _, e := range many {
 			report(e)
 		}
 		return
 	}
 	fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+	var e *event.Error
+	if errors.As(err, &e) {
+		_, marked, _ := strings.Cut(e.Detail(), "\n")
+		fmt.Fprint(os.Stderr, marked)
+	}
+}
+
+// joined takes apart what errors.Join has put together: its text is nothing but theirs.
+func joined(err error) ([]error, bool) {
+	var u usageError
+	if errors.As(err, &u) {
+		err = u.err
+	}
+	many, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil, false
+	}
+	var texts []string
+	for _, e := range many.Unwrap() {
+		texts = append(texts, e.Error())
+	}
+	return many.Unwrap(), err.Error() == strings.Join(texts, "\n")
 }
 
 func newRoot() *cobra.Command {

@@ -3,8 +3,11 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/fetch"
@@ -51,6 +54,8 @@ type names struct {
 	space *symbol.Space
 	syms  map[uint64]*fetch.Sym
 	comm  map[int]string
+	// foreign: thread ids are those of another pid namespace.
+	foreign bool
 }
 
 // Symbol finds the symbol at an address, nil-safe for what nothing is known of.
@@ -95,25 +100,62 @@ func (n *names) forget() {
 }
 
 // Comm gives a thread's name. A thread that ended before anybody looked has its
-// process's.
+// process's. The ids are those of the target's own pid namespace.
 func (n *names) Comm(tid int) string {
 	if s, ok := n.comm[tid]; ok {
 		return s
 	}
 	if n.comm == nil {
 		n.comm = map[int]string{}
+		n.foreign = foreignPIDs(n.t.Proc())
 	}
+	s, ok := n.lookComm(tid)
+	if !ok {
+		return "<...>"
+	}
+	n.comm[tid] = s
+	return s
+}
+
+func (n *names) lookComm(tid int) (string, bool) {
 	pid := n.t.Proc().PID()
-	for _, path := range []string{fmt.Sprintf("/proc/%d/task/%d/comm", pid, tid), fmt.Sprintf("/proc/%d/comm", tid), fmt.Sprintf("/proc/%d/comm", pid)} {
-		if b, err := os.ReadFile(path); err == nil {
-			n.comm[tid] = clean(strings.TrimSuffix(string(b), "\n"))
-			return n.comm[tid]
+	host := tid
+	if n.foreign {
+		host = n.hostTID(tid)
+	}
+	dirs := []string{fmt.Sprintf("/proc/%d/task/%d", pid, host), fmt.Sprintf("/proc/%d", pid)}
+	if !n.foreign {
+		dirs = slices.Insert(dirs, 1, fmt.Sprintf("/proc/%d", host)) // a fork child
+	}
+	for _, dir := range dirs {
+		if b, err := os.ReadFile(dir + "/comm"); err == nil {
+			return clean(strings.TrimSuffix(string(b), "\n")), true
 		}
 	}
-	if s, ok := n.comm[pid]; ok {
-		return s
+	s, ok := n.comm[tid]
+	return s, ok
+}
+
+// foreignPIDs says whether the target has a pid namespace other than ours.
+func foreignPIDs(p *process.Proc) bool {
+	var st unix.Stat_t
+	theirs, err := p.Namespace("pid")
+	return err == nil && unix.Stat("/proc/self/ns/pid", &st) == nil && st.Ino != theirs
+}
+
+// hostTID finds the thread that has an id in the target's pid namespace.
+func (n *names) hostTID(tid int) int {
+	tasks, err := n.t.Proc().Tasks()
+	if err != nil {
+		return tid
 	}
-	return "<...>"
+	for _, host := range tasks {
+		st, err := n.t.Proc().TaskStatus(host)
+		if err == nil && len(st.NSTID) > 0 && st.NSTID[len(st.NSTID)-1] == tid {
+			return host
+		}
+	}
+	return tid
 }
 
 // clean replaces control bytes, which a thread's name may hold.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,13 +39,14 @@ func tool(t testing.TB, name, pkg string) string {
 	return path
 }
 
-// startRedis starts a server on a free port of the loopback interface.
-func startRedis(t testing.TB, path string) *redis {
+// startRedis starts a server on a free port of the loopback interface. Words before the
+// path are those of a command that starts it.
+func startRedis(t testing.TB, path ...string) *redis {
 	t.Helper()
 	for range 5 { // somebody may take the port before the server does
 		r := &redis{t: t, port: freePort(t)}
-		r.proc = testprog.StartHeld(t, path, "--port", r.port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-			"--dir", t.TempDir(), "--logfile", tempFile(t, "log"))
+		r.proc = testprog.StartHeld(t, path[0], append(slices.Clone(path[1:]), "--port", r.port, "--bind", "127.0.0.1",
+			"--save", "", "--appendonly", "no", "--dir", t.TempDir(), "--logfile", tempFile(t, "log"))...)
 		within(t, "redis-server answers or ends", func() bool { return r.connect() || !r.proc.Alive() })
 		if r.conn != nil {
 			return r

@@ -220,7 +220,7 @@ func (g *goProgram) goroutines(threads []*Thread) ([]goroutine, error) {
 const (
 	goIdle    = 0
 	goDead    = 6
-	goExtra   = 10 // dead, kept for threads that Go did not make (Go 1.25)
+	goExtra   = 11 // dead, kept for threads that Go did not make (Go 1.26)
 	goScanned = 0x1000
 )
 

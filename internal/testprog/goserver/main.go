@@ -2,7 +2,7 @@
 // Go: they recurse, make their stack grow and so move, panic and recover, and keep the
 // garbage collector busy.
 //
-//	goserver     prints "ready", then its address, "127.0.0.1:PORT"; commands: load N C, gc, counts, quit
+//	goserver     prints "ready", then its address, "127.0.0.1:PORT"; commands: load N C, gc, profile, counts, quit
 //
 // Any client on this machine may ask it too:
 //
@@ -11,7 +11,7 @@
 //	/mix?n=N     both by turns, N times, allocating
 //	/counts      exact counters as JSON
 //
-// "load N C" sends N requests from C clients of its own, checks every answer, and answers the
+// "profile" profiles the CPU at 1 kHz from then on. "load N C" sends N requests from C clients of its own, checks every answer, and answers the
 // counts. In the counts: every call of Handle, Walk and Climb; Walk always returns, Climb
 // returns only for frames that did not panic ("climb_unwound" counts those that did).
 package main
@@ -25,6 +25,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"sync"
@@ -171,6 +172,15 @@ func load(base string, n, c uint64) {
 	client.CloseIdleConnections()
 }
 
+// profile makes the runtime send SIGPROF a thousand times a second of CPU time. The
+// rate is set first: pprof would take a hundred, and says on stderr that it is too late.
+func profile() {
+	runtime.SetCPUProfileRate(1000)
+	if pprof.StartCPUProfile(io.Discard) != nil {
+		counts.bad.Add(1)
+	}
+}
+
 func print(v any) {
 	if err := json.NewEncoder(os.Stdout).Encode(v); err != nil {
 		os.Exit(1)
@@ -202,6 +212,8 @@ func main() {
 			load(base, n, max(c, 1))
 		case "gc":
 			runtime.GC()
+		case "profile":
+			profile()
 		}
 		print(current())
 	}
