@@ -240,6 +240,9 @@ func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
 // forget drops events that were not armed.
 func (c *Core) forget(evs []*Event) {
 	for _, e := range evs {
+		if e == c.hook {
+			c.hook = nil
+		}
 		e.ended = true
 		c.namer.Release(e.Name)
 		if f := e.fn; f != nil {

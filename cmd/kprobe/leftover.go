@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -49,12 +50,13 @@ func writeList(w io.Writer, p *process.Proc, n *names) error {
 		return err
 	}
 	for _, s := range l.Sites {
+		state := stateOf(p, &s)
 		for _, p := range s.Points {
 			for range p.Probes {
-				fmt.Fprintln(w, listLine(n, p.Addr, 'k', s.Jump()))
+				fmt.Fprintln(w, listLine(n, p.Addr, 'k', state))
 			}
 			for range p.Returns {
-				fmt.Fprintln(w, listLine(n, p.Addr, 'r', s.Jump()))
+				fmt.Fprintln(w, listLine(n, p.Addr, 'r', state))
 			}
 		}
 	}
@@ -63,7 +65,7 @@ func writeList(w io.Writer, p *process.Proc, n *names) error {
 
 // listLine is a line of kprobes/list (F135, Linux 6.18): address, kind (k or r),
 // symbol+offset, module or a space, state. [OPTIMIZED] means that a hit takes no trap.
-func listLine(n *names, addr uint64, kind byte, jump bool) string {
+func listLine(n *names, addr uint64, kind byte, state string) string {
 	sym, ok := n.Symbol(addr)
 	place := fmt.Sprintf("0x%x", addr)
 	if ok {
@@ -73,11 +75,25 @@ func listLine(n *names, addr uint64, kind byte, jump bool) string {
 	if module == "" {
 		module = " "
 	}
-	line := fmt.Sprintf("%x  %c  %s  %s ", addr, kind, place, module)
-	if jump {
-		line += "[OPTIMIZED]"
+	return fmt.Sprintf("%x  %c  %s  %s %s", addr, kind, place, module, state)
+}
+
+// stateOf tells the state of a site: [OPTIMIZED] for a jump, nothing for a breakpoint,
+// and what stands there if it is neither the patch nor what the program had.
+func stateOf(p *process.Proc, s *process.Patched) string {
+	have := make([]byte, len(s.Patch))
+	err := p.ReadMem(s.Addr, have)
+	switch {
+	case err != nil:
+		return "[GONE]"
+	case bytes.Equal(have, s.Orig):
+		return "[DISABLED]" // a tracer ended before it patched, or after it restored
+	case !bytes.Equal(have, s.Patch):
+		return fmt.Sprintf("[FOREIGN % x]", have)
+	case s.Jump():
+		return "[OPTIMIZED]"
 	}
-	return line
+	return ""
 }
 
 func newDetach() *cobra.Command {

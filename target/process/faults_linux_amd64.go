@@ -291,6 +291,7 @@ const (
 	actOnstack   = 0x08000000
 	actRestorer  = 0x04000000
 	actResethand = 0x80000000
+	actNodefer   = 0x40000000
 )
 
 // replace sets the handler for one signal. What was there is saved in the home first.
@@ -304,9 +305,19 @@ func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64
 	}
 	now := Sigaction{Handler: entry, Flags: old.Flags&^actResethand | actSiginfo | actRestorer, Restorer: old.Restorer, Mask: old.Mask}
 	if old.Handler <= 1 {
-		now.Flags, now.Restorer, now.Mask = actSiginfo|actOnstack|actRestorer, restorer, 0
+		// Nothing else may run meanwhile: a handler of the program's would find the signal
+		// blocked, and a probe that it hits would kill the program.
+		now.Flags, now.Restorer, now.Mask = actSiginfo|actOnstack|actRestorer, restorer, ^uint64(0)
 	}
 	return s.SetSigaction(int(sig), now)
+}
+
+// blocks is what a handler of signal sig blocks while it runs: itself too, mostly.
+func (a *Sigaction) blocks(sig int) uint64 {
+	if a.Flags&actNodefer != 0 {
+		return a.Mask
+	}
+	return a.Mask | 1<<(sig-1)
 }
 
 // mayBlock says whether a thread blocks the signals of a bad load, or a handler of the
@@ -314,8 +325,8 @@ func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64
 // our handler. Precondition: the world is stopped.
 func mayBlock(s *Stopped, all *[Signals]Sigaction) (bool, error) {
 	const bad = 1<<(unix.SIGSEGV-1) | 1<<(unix.SIGBUS-1)
-	for _, a := range all {
-		if a.Handler > SigIgnore && a.Mask&bad != 0 {
+	for sig, a := range all {
+		if a.Handler > SigIgnore && a.blocks(sig)&bad != 0 {
 			return true, nil
 		}
 	}
