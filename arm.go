@@ -25,7 +25,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		}
 		e.fn.events = append(e.fn.events, e)
 		if !e.hook {
-			e.fn.policy = arch.Policy{Force: o.Tactic, Traps: c.t.Traps()}
+			e.fn.policy = arch.Policy{Force: regionTactic(o.Tactic), Traps: c.t.Traps()}
 		}
 		fns[e.fn] = true
 	}
@@ -33,7 +33,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	for _, e := range evs {
 		var err error
 		if !e.gone {
-			err = e.fn.serves(e)
+			err = c.serve(e)
 		}
 		switch {
 		case err == nil:
@@ -93,6 +93,7 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 		}
 		o.Skip(e.Place.Func.Pretty(), e.refused(err))
 		e.ended = true
+		e.release()
 		return true
 	}), nil
 }
@@ -115,19 +116,22 @@ func (c *Core) pool(e *Event) error {
 // serves says whether all points of an event can be covered beside the function's
 // other events.
 func (f *function) serves(e *Event) error {
-	_, refused := f.a.Plan(f.points(), f.policy)
+	_, refused := f.plan()
 	for _, p := range e.points {
 		if err := refused[p]; err != nil {
-			return e.refused(fmt.Errorf("%s+0x%x: no tactic fits: %w", f.name, p-f.start, err))
+			return fmt.Errorf("%s+0x%x: no tactic fits: %w", f.name, p-f.start, err)
 		}
 	}
 	return nil
 }
 
+// points are the instructions that regions must cover.
 func (f *function) points() []uint64 {
 	var out []uint64
 	for _, e := range f.events {
-		out = append(out, e.points...)
+		if e.held == nil {
+			out = append(out, e.points...)
+		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
@@ -156,13 +160,15 @@ func (c *Core) updateOr(fns []*function, skip func(*function, error) bool, then 
 		ch.Add = append(ch.Add, sites...)
 		ch.Remove = append(ch.Remove, f.sites...)
 	}
-	if err := c.t.Commit(&ch); err != nil {
-		c.release(fresh)
-		return err
+	if len(ch.Add)+len(ch.Remove) > 0 || then != nil {
+		if err := c.t.Commit(&ch); err != nil {
+			c.release(fresh)
+			return err
+		}
 	}
 	for f, sites := range fresh {
 		f.sites = sites
-		if len(sites) == 0 {
+		if len(f.events) == 0 {
 			delete(c.fns, f.start)
 		}
 	}
@@ -185,6 +191,9 @@ func (c *Core) sites(f *function) ([]*target.Site, error) {
 	}
 	work := map[uint64][]arch.Work{}
 	for _, e := range f.events {
+		if e.held != nil {
+			continue
+		}
 		ws, err := e.works()
 		if err != nil {
 			return nil, err
@@ -196,7 +205,7 @@ func (c *Core) sites(f *function) ([]*target.Site, error) {
 	for _, ws := range work {
 		sort.SliceStable(ws, func(i, j int) bool { return ws[i].Event < ws[j].Event })
 	}
-	regions, refused := f.a.Plan(f.points(), f.policy)
+	regions, refused := f.plan()
 	for at, err := range refused {
 		return nil, fmt.Errorf("%s+0x%x: %w", f.name, at-f.start, err)
 	}
@@ -210,7 +219,9 @@ func (c *Core) sites(f *function) ([]*target.Site, error) {
 		out = append(out, s)
 	}
 	for _, e := range f.events {
-		e.Tactic, e.Why = slowest(regions, e.points)
+		if e.held == nil {
+			e.Tactic, e.Why = slowest(regions, e.points)
+		}
 	}
 	return out, nil
 }

@@ -63,6 +63,8 @@ type Event struct {
 	// Of instances that the final look classified.
 	active, unwound int
 	read            uint64
+	held            target.Held // the kernel's probe; nil: it holds none for this event
+	past            Counts      // of kernel's probes that ended
 }
 
 // function is one function of the target that has probes, or had.
@@ -244,6 +246,7 @@ func (c *Core) forget(evs []*Event) {
 			c.hook = nil
 		}
 		e.ended = true
+		e.release()
 		c.namer.Release(e.Name)
 		if f := e.fn; f != nil {
 			f.drop(e)
@@ -275,6 +278,7 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 			continue
 		}
 		e.ended = true
+		e.release()
 		c.namer.Release(e.Name)
 		if e.fn != nil {
 			e.fn.drop(e)

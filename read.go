@@ -21,7 +21,11 @@ func (c *Core) Poll(f func(*trace.Hit)) int {
 	if err := c.clock.Sync(); err != nil {
 		return 0
 	}
-	return c.reader.Poll(c.hits(f))
+	more := c.uprobeHits()
+	add, rest := merged(more, f)
+	n := c.reader.Poll(c.hits(add))
+	rest()
+	return n + len(more)
 }
 
 // drain reads all that is left, when no probe is armed any more and no thread can be in
@@ -131,6 +135,7 @@ func (c *Core) Counts(e *Event) Counts {
 
 func (c *Core) counts(e *Event) Counts {
 	n := Counts{Read: e.read, Unwound: uint64(e.unwound), Active: uint64(e.active)}
+	n.Hits, n.Lost = e.heldCounts()
 	if c.t.Ring() == nil {
 		return n
 	}
@@ -166,8 +171,10 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 	if errors.Is(err, target.ErrGone) {
 		err = nil
 	}
+	add, rest := merged(c.uprobeHits(), f)
 	err = errors.Join(err, c.t.Close())
-	c.drain(f)
+	c.drain(add)
+	rest()
 	return err
 }
 

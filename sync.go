@@ -71,6 +71,7 @@ func (c *Core) dropGone() error {
 		}
 		errs = append(errs, c.t.Forget(f.sites))
 		for _, e := range f.events {
+			e.release()
 			e.gone, e.fn = true, nil
 		}
 		f.events, f.sites = nil, nil

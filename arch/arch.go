@@ -110,6 +110,9 @@ type Policy struct {
 	Force Tactic
 	// Traps is the reason why no breakpoint may stand in the address space; nil: it may.
 	Traps error
+	// Held are the instructions at which the kernel holds a uprobe: no region may have
+	// one of them.
+	Held []uint64
 }
 
 // Tactic is how a probe gets control.

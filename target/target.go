@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/symbol"
 )
@@ -56,8 +57,42 @@ type Target interface {
 	// Instances classifies the instances in the pools: per event those whose call
 	// is still in progress and those left by unwinding.
 	Instances() (active, unwound map[int]int, err error)
-	// Close takes out all that Prepare put in. Precondition: no site is armed.
+	// Uprobe arms a probe that the kernel holds: with its own breakpoint, which needs no
+	// handler in the address space. No site may cover its instruction. The error says
+	// why the kernel can not, or may not.
+	Uprobe(u *Uprobe) (Held, error)
+	// Uprobes reads the records that are there of the probes that the kernel holds, and
+	// returns how many.
+	Uprobes(f func(*UprobeRecord)) int
+	// Close takes out all that Prepare put in. Precondition: no site is armed and no
+	// Uprobe is held.
 	Close() error
+}
+
+// Uprobe is a probe at an instruction that the kernel is to hold.
+type Uprobe struct {
+	Addr  uint64
+	Event int            // number in the records
+	Prog  *fetch.Program // nil: its runs are counted, not recorded
+	Args  int            // offset of the arguments in the record, in bytes
+}
+
+// Held is a Uprobe that is armed. It ends with the tracer, however that ends.
+type Held interface {
+	// Counts tells the runs that were only counted, and the records that found no room.
+	// They stay readable after Close.
+	Counts() (hits, lost uint64)
+	// Close disarms the probe. Records that it has written can still be read.
+	Close() error
+}
+
+// UprobeRecord is a record of a Uprobe.
+type UprobeRecord struct {
+	Event int
+	TID   int
+	CPU   int
+	Nanos uint64 // CLOCK_MONOTONIC
+	Bytes []byte // a record as the ring has them, but for its time stamp; valid during the call
 }
 
 // Site is a place in the program's code that a patch stands in.

@@ -52,6 +52,10 @@ func (f *frame) look(m Mem, fault Label) {
 	}
 	f.Lea(RSI, below(m, int32(8*len(checkSaved))))
 	f.OpRI(OpAnd, 8, RSI, -8)
+	set := f.Label()
+	f.Jcc(CondNE, set)
+	f.MovRI(RSI, 8) // a null pointer would tell the kernel that there is nothing to be read; the page is the same
+	f.Bind(set)
 	f.MovRI(RDI, 0xffffffff)
 	f.MovRI(RDX, 0)
 	f.MovRI(R10, 8)

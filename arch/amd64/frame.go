@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/fetch"
@@ -19,6 +20,10 @@ const (
 	maxGoFrame = 512
 	maxFrame   = 2048
 )
+
+// maxPushed bounds what the work pushes below its frame: the registers of a system call
+// and a time to sleep (sleep), or one register more (checkSpan).
+const maxPushed = 80
 
 // ErrFrame says that a probe's arguments need more stack than the probed program is
 // sure to have.
@@ -53,17 +58,14 @@ func (f *frame) s2() Reg { return f.scratch[3] }
 // point emits all work at one point.
 func (e *emitter) point(addr uint64, ws []arch.Work, env PointEnv) error {
 	f := &frame{emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws, goStack: e.w.Go != nil && env.StackFree >= 0}
-	uses, err := usesOf(ws)
-	if err != nil {
-		return err
-	}
+	uses := usesOf(ws)
 	f.choose(env.Live, uses.regs)
 	n := f.layout(env.Live, uses)
 	if n*8 > maxFrame || f.goStack && n*8 > maxGoFrame {
 		return fmt.Errorf("%d bytes: %w", n*8, ErrFrame)
 	}
 	skip := e.Label()
-	if err := f.checkStack(env, skip); err != nil {
+	if err := f.checkStack(env, uses.regs, skip); err != nil {
 		return err
 	}
 	f.enter()
@@ -84,7 +86,7 @@ type uses struct {
 	temps int
 }
 
-func usesOf(ws []arch.Work) (uses, error) {
+func usesOf(ws []arch.Work) uses {
 	var u uses
 	for i := range ws {
 		w := &ws[i]
@@ -103,7 +105,7 @@ func usesOf(ws []arch.Work) (uses, error) {
 		}
 		u.temps = max(u.temps, tempsOf(w))
 	}
-	return u, nil
+	return u
 }
 
 // tempsOf counts the temporaries of one work.
@@ -127,21 +129,12 @@ func (f *frame) choose(live, used RegSet) {
 	candidates := []Reg{RCX, RSI, RDI, R8, R9, R10, R11, RBX, R12, R13, R15}
 	for _, avoid := range []RegSet{live | used, used, 0} {
 		for _, r := range candidates {
-			if n < len(f.scratch) && !avoid.Has(r) && !f.isScratch(r) {
+			if n < len(f.scratch) && !avoid.Has(r) && !slices.Contains(f.scratch[:], r) {
 				f.scratch[n] = r
 				n++
 			}
 		}
 	}
-}
-
-func (f *frame) isScratch(r Reg) bool {
-	for _, s := range f.scratch[:] {
-		if s == r && (s != RAX || r == RAX) {
-			return true
-		}
-	}
-	return false
 }
 
 // layout gives every saved register its slot and returns the number of slots.
@@ -176,13 +169,14 @@ func (f *frame) layout(live RegSet, u uses) int {
 }
 
 // checkStack emits, for a Go function that does not check its stack itself, a test
-// that the frame fits; if it does not, what was to be done is counted as missed.
-func (f *frame) checkStack(env PointEnv, skip Label) error {
-	need := f.drop + 16
+// that the frame fits; if it does not, what was to be done is counted as missed. The
+// test clobbers a register that is free and that no argument reads (used).
+func (f *frame) checkStack(env PointEnv, used RegSet, skip Label) error {
+	need := f.drop + maxPushed
 	if !f.goStack || env.StackFree >= int(need) {
 		return nil
 	}
-	free := ^env.Live & AllRegs &^ Set(RSP)
+	free := ^(env.Live | used) & AllRegs &^ Set(RSP)
 	if env.Live&Flags != 0 || free&^Flags == 0 {
 		return ErrNoRegister
 	}

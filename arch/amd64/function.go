@@ -3,6 +3,7 @@ package amd64
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -171,6 +172,7 @@ func (r *Region) Inner() []uint64 {
 
 func (fn *function) Plan(points []uint64, policy arch.Policy) ([]arch.Region, map[uint64]error) {
 	p := &Regions{Flow: fn.fl, After: padding(fn.f.After), Policy: policy}
+	p.Prohibited = func(addr uint64) bool { return slices.Contains(policy.Held, addr) }
 	rs, refused := p.Plan(SortPoints(points))
 	out := make([]arch.Region, len(rs))
 	for i := range rs {

@@ -112,7 +112,7 @@ func (f *frame) claim(w *arch.Work) {
 	got, done, missed, full := f.Label(), f.Label(), f.Label(), f.Label()
 	f.salted(w.Event, missed)
 	if w.Pool.Max > 0 {
-		f.takeOne(w.Pool, missed)
+		f.takeOne(w, got, missed)
 	}
 	f.place(w.Pool)
 	f.search(w, got, full)
@@ -172,18 +172,21 @@ func (f *frame) entryValue(b fetch.Base, off int32) {
 	f.MovMR(8, At(f.s1(), off), RAX)
 }
 
-// takeOne emits the counting of an instance against the pool's maximum.
-func (f *frame) takeOne(p *arch.Pool, missed Label) {
+// takeOne emits the counting of an instance against the pool's maximum. Where that is
+// reached, the key in RAX may still be that of a call that was left by unwinding.
+func (f *frame) takeOne(w *arch.Work, got, missed Label) {
 	over := f.Label()
-	f.MovRI(RDX, p.Active)
+	f.MovRI(RDX, w.Pool.Active)
 	f.MovRI(f.s2(), 1)
 	f.Lock().Xadd(4, At(RDX, 0), f.s2())
-	f.OpRI(OpCmp, 4, f.s2(), int32(p.Max))
+	f.OpRI(OpCmp, 4, f.s2(), int32(w.Pool.Max))
 	f.Jcc(CondAE, over)
 	f.after(func() {
 		f.Bind(over)
 		f.Lock().DecM(4, At(RDX, 0))
-		f.Jmp(missed)
+		f.seek(w.Pool, missed)
+		f.bump(w.Event, ring.CtrUnwound)
+		f.Jmp(got)
 	})
 }
 
@@ -206,18 +209,8 @@ func (f *frame) bump(event int, field int32) {
 // up, what it saved goes to temporaries, and it is given back. A return whose entry
 // was not seen goes to none.
 func (f *frame) find(w *arch.Work, none Label) {
-	found := f.Label()
 	f.salted(w.Instance, none)
-	f.place(w.Pool)
-	f.MovRI(f.s2(), bucketLen)
-	loop := f.Here()
-	f.OpMR(OpCmp, 8, At(f.s1(), slotKey), RAX)
-	f.JccShort(CondE, found)
-	f.OpRI(OpAdd, 8, f.s1(), 1<<w.Pool.Stride)
-	f.OpRI(OpSub, 4, f.s2(), 1)
-	f.JccShort(CondNE, loop)
-	f.Jmp(none)
-	f.Bind(found)
+	f.seek(w.Pool, none)
 	if !w.Count {
 		for i := range w.Prog.EntryBases() {
 			f.MovRM(8, RAX, At(f.s1(), int32(slotValues+8*i)))
@@ -226,6 +219,21 @@ func (f *frame) find(w *arch.Work, none Label) {
 	}
 	f.MovMI(8, At(f.s1(), slotKey), 0)
 	f.giveOne(w.Pool)
+}
+
+// seek emits S1 = the slot that the key in RAX has taken. It clobbers RDX and S2.
+func (f *frame) seek(p *arch.Pool, none Label) {
+	found := f.Label()
+	f.place(p)
+	f.MovRI(f.s2(), bucketLen)
+	loop := f.Here()
+	f.OpMR(OpCmp, 8, At(f.s1(), slotKey), RAX)
+	f.JccShort(CondE, found)
+	f.OpRI(OpAdd, 8, f.s1(), 1<<p.Stride)
+	f.OpRI(OpSub, 4, f.s2(), 1)
+	f.JccShort(CondNE, loop)
+	f.Jmp(none)
+	f.Bind(found)
 }
 
 // Instance is a slot of a pool as it was read from memory.

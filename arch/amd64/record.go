@@ -392,10 +392,11 @@ func (f *frame) plain(a *fetch.Arg, s *storing, rec Reg, at int32) {
 // inPlace gives the register that still holds the argument's whole value.
 func (f *frame) inPlace(a *fetch.Arg) (Reg, bool) {
 	r := Reg(a.Base.Reg)
-	if a.AtEntry || a.Base.Kind != fetch.BaseReg || a.Base.Reg >= 16 || r == RSP || a.Size != 8 || f.isScratch(r) {
+	if a.AtEntry || a.Base.Kind != fetch.BaseReg || a.Base.Reg >= 16 || r == RSP || a.Size != 8 {
 		return 0, false
 	}
-	return r, true
+	_, saved := f.slots[r] // a register that the work clobbers
+	return r, !saved
 }
 
 // goID emits RAX = the goroutine's id, 0 on a thread that has none.

@@ -110,40 +110,55 @@ func (p *Regions) Plan(points []uint64) (regions []*Region, refused map[uint64]*
 		if n := len(regions); n > 0 && regions[n-1].Holds(pt) {
 			continue
 		}
-		r, ref := p.best(pt, floor)
-		if ref != nil && len(regions) > 0 && p.Policy.Force == "" {
-			if ext := p.extend(regions[len(regions)-1], pt); ext != nil {
-				regions[len(regions)-1] = ext
-				floor = ext.End()
-				continue
-			}
+		var before *Region
+		if n := len(regions); n > 0 {
+			before, regions = regions[n-1], regions[:n-1]
 		}
+		rs, ref := p.best(pt, floor, before)
+		regions = append(regions, rs...)
 		if ref != nil {
 			refused[pt] = ref
 			continue
 		}
-		regions = append(regions, r)
-		floor = r.End()
+		floor = regions[len(regions)-1].End()
 	}
 	return regions, refused
 }
 
-// best finds a region by the best tactic that is allowed.
-func (p *Regions) best(pt, floor uint64) (*Region, *Refusal) {
-	switch p.Policy.Force {
-	case arch.TacticJump:
-		return p.cover(pt, floor)
-	case arch.TacticBoost, arch.TacticStep:
-		return p.trap(pt, floor, p.Policy.Force, nil)
+// best covers pt by the best tactic that is allowed: a jump of its own, else the jump
+// before it made longer, else a breakpoint. before is the last region so far, or nil; it
+// is among those given back unless a longer one takes its place.
+func (p *Regions) best(pt, floor uint64, before *Region) ([]*Region, *Refusal) {
+	var kept []*Region
+	if before != nil {
+		kept = append(kept, before)
+	}
+	if f := p.Policy.Force; f == arch.TacticBoost || f == arch.TacticStep {
+		r, ref := p.trap(pt, floor, f, nil)
+		return join(kept, r), ref
 	}
 	r, ref := p.cover(pt, floor)
 	if ref == nil {
-		return r, nil
+		return join(kept, r), nil
 	}
-	if t, no := p.trap(pt, floor, arch.TacticBoost, ref); no == nil {
-		return t, nil
+	if before != nil && before.Trap == "" {
+		if ext := p.extend(before, pt); ext != nil {
+			return []*Region{ext}, nil
+		}
 	}
-	return nil, ref
+	if p.Policy.Force == "" {
+		if t, no := p.trap(pt, floor, arch.TacticBoost, ref); no == nil {
+			return join(kept, t), nil
+		}
+	}
+	return kept, ref
+}
+
+func join(kept []*Region, r *Region) []*Region {
+	if r == nil {
+		return kept
+	}
+	return append(kept, r)
 }
 
 // trap makes a region of one instruction with a breakpoint in its first byte.

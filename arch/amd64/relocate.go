@@ -7,20 +7,14 @@ import (
 	"math"
 )
 
-// Causes of a refusal, beside ErrReach. Each is wrapped by a *RelocError.
-var (
-	// ErrImmovable: the instruction can run nowhere but where it stands. Probe
-	// another one, or step it.
-	ErrImmovable = errors.New("instruction can not be moved")
-	// ErrAfterCall: the call before it returns to the original bytes, so what
-	// follows must stay there. End the region with the call.
-	ErrAfterCall = errors.New("region goes on after a call")
-)
+// ErrImmovable is a cause of a refusal, beside ErrReach, and wrapped by a *RelocError:
+// the instruction can run nowhere but where it stands. Probe another one, or step it.
+var ErrImmovable = errors.New("instruction can not be moved")
 
 // RelocError says which instruction is not moved and why.
 type RelocError struct {
 	Code   []byte // the instruction
-	Rule   error  // ErrReach, ErrImmovable or ErrAfterCall
+	Rule   error  // ErrReach or ErrImmovable
 	Reason string // what is against it
 }
 

@@ -6,7 +6,7 @@ import (
 
 // measure emits, for each string of the argument, its address and its length into the
 // temporaries from t, and adds its units to the record's. The length counts the NUL
-// of a C string; 0 means that reading it faulted.
+// of a C string; 0 means that reading it faulted, for a counted string countedFault.
 func (f *frame) measure(a *fetch.Arg, s *storing, t int) {
 	fault, done := f.Label(), f.Label()
 	n := max(a.Count, 1)
@@ -33,8 +33,17 @@ func (f *frame) measure(a *fetch.Arg, s *storing, t int) {
 		f.cString(s, t, fault)
 	}
 	f.Bind(done)
-	f.zeroOn(fault, done)
+	f.after(func() {
+		f.Bind(fault)
+		if a.Store == fetch.StoreCounted {
+			f.MovMI(4, f.tempAt(t+1), countedFault)
+		}
+		f.Jmp(done)
+	})
 }
+
+// countedFault is the length of a counted string that can not be read.
+const countedFault = -1
 
 // clamp emits the length in RAX, at most the string's share, into temporary t+1.
 func (f *frame) clamp(s *storing, t int) {
@@ -63,12 +72,12 @@ func (f *frame) cString(s *storing, t int, fault Label) {
 	f.check(1, At(cur, 0), fault)
 	loop := f.Here()
 	f.OpRR(OpCmp, 8, cur, RDX)
-	f.JccShort(CondE, end)
+	f.Jcc(CondE, end)
+	f.nextPage(cur, fault)
 	f.plainLoad(1, RAX, At(cur, 0), fault)
 	f.TestRR(4, RAX, RAX)
 	f.JccShort(CondE, end)
 	f.IncR(8, cur)
-	f.nextPage(cur, fault)
 	f.Jmp(loop)
 	f.Bind(end)
 	f.MovRR(8, RAX, cur)
@@ -103,7 +112,10 @@ func (f *frame) copyString(a *fetch.Arg, t int, rec Reg, at int32) {
 	f.MovMR(8, At(rec, at), RAX)
 	f.OpRR(OpAdd, 8, RDX, rec)
 	f.MovRM(4, RAX, f.tempAt(t+1))
-	if a.Store != fetch.StoreCounted {
+	if a.Store == fetch.StoreCounted {
+		f.OpRI(OpCmp, 4, RAX, countedFault) // it takes no bytes: rounded up it is 0
+		f.Jcc(CondE, done)
+	} else {
 		f.TestRR(4, RAX, RAX)
 		f.Jcc(CondE, done)
 		f.OpRI(OpSub, 4, RAX, 1) // the NUL is there: the ring is zeroed
@@ -124,7 +136,7 @@ func (f *frame) copyString(a *fetch.Arg, t int, rec Reg, at int32) {
 		f.Bind(fault)
 		failed := int32(0)
 		if a.Store == fetch.StoreCounted {
-			failed = -1
+			failed = countedFault
 		}
 		f.MovMI(4, At(rec, at), failed)
 		f.Jmp(done)

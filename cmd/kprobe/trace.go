@@ -72,7 +72,7 @@ At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
 	fl.StringVar(&f.format, "format", "text", "text or json")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no words but errors and the summary")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
-	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step (default: the best that is safe)")
+	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe (default: the best that is safe)")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 16 MiB on up to 4 CPUs, else 4 MiB)")
 	return c
 }
@@ -138,8 +138,8 @@ func (f *traceFlags) check(cmd []string) error {
 		return usagef("-p and -- CMD exclude each other")
 	case f.pid < 0:
 		return usagef("process %d: a pid is positive", f.pid)
-	case f.tactic != "" && f.tactic != "jump" && f.tactic != "boost" && f.tactic != "step":
-		return usagef("tactic %q: jump, boost or step", f.tactic)
+	case f.tactic != "" && f.tactic != "jump" && f.tactic != "boost" && f.tactic != "step" && f.tactic != "uprobe":
+		return usagef("tactic %q: jump, boost, step or uprobe", f.tactic)
 	case f.format != "text" && f.format != "json":
 		return usagef("format %q: text or json", f.format)
 	}

@@ -23,8 +23,7 @@ var goBuilds = []struct {
 	{"cgo", []string{"CGO_ENABLED=1", "-ldflags=-linkmode=external"}},
 }
 
-// hardGo starts a Go program whose collector never rests and whose profiler signals a
-// thousand times a second.
+// hardGo starts a Go program whose collector hardly ever rests.
 func hardGo(t testing.TB, name string, flags []string, args ...string) *testprog.Proc {
 	t.Helper()
 	path := testprog.Build(t, name, flags...)
@@ -33,7 +32,6 @@ func hardGo(t testing.TB, name string, flags []string, args ...string) *testprog
 	if name == "goserver" {
 		p.Line() // its address
 	}
-	right(t, p, "profile")
 	return p
 }
 
@@ -78,6 +76,7 @@ func TestGoServer(t *testing.T) {
 			before := right(t, p, "load 50 4")
 			s := trace(t, p.PID, "--stat", "r:handle main.Handle kind=$arg3:gostring length=$retval",
 				"r:walk main.Walk n=$arg1 sum=$retval", "r:climb main.Climb n=$arg1 fail=$arg2 top=$retval", "p:walks main.Walk n=$arg1")
+			right(t, p, "profile")
 			const parts = 10
 			for range parts {
 				right(t, p, fmt.Sprintf("load %d 4", serverRequests()/parts))
@@ -89,6 +88,9 @@ func TestGoServer(t *testing.T) {
 			r.entered(t, "walk", n["main.Walk"], 0)
 			r.entered(t, "climb", n["main.Climb"], n["climb_unwound"])
 			r.counted(t, "walks", n["main.Walk"], "jump")
+			if calls := n["main.Walk"] + n["main.Climb"]; calls < uint64(100*serverRequests()) {
+				t.Errorf("%d calls for %d requests", calls, serverRequests())
+			}
 			if n["recovered"] == 0 || n["climb_unwound"] == 0 {
 				t.Errorf("the server did not panic: %v", n)
 			}
@@ -194,9 +196,11 @@ func TestGoFaultsAndPanics(t *testing.T) {
 	for _, b := range goBuilds {
 		t.Run(b.name, func(t *testing.T) {
 			p := hardGo(t, "gohard", b.flags, "4")
-			before := right(t, p, "spin 2")
+			before := right(t, p, "count")
 			s := trace(t, p.PID, "--counters", "p:loads main.Load", "r:load main.Load", "r:grow main.Grow",
 				"r:fall main.Fall", "r:catch main.Catch", "p:inner main.Grow+0x0")
+			right(t, p, "profile")
+			right(t, p, "spin 2")
 			right(t, p, "go 5000")
 			right(t, p, "gc")
 			n := grown(before, right(t, p, "go 5000"))
@@ -215,7 +219,9 @@ func TestGoFaultsAndPanics(t *testing.T) {
 	}
 }
 
-// hammers is how often TestGoHammer arms and disarms.
+// hammers is how often TestGoHammer arms and disarms. Chase begins with loads of three
+// bytes, between which the CPU waits: goroutines are often parked before the second, inside
+// the bytes of a jump.
 const hammers = 50
 
 // TestGoHammer arms and disarms while goroutines are preempted anywhere, also inside the
@@ -225,11 +231,12 @@ func TestGoHammer(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			p := hardGo(t, "gohard", b.flags, "2")
 			before := stateOf(t, p.PID)
-			right(t, p, "spin 16")
+			right(t, p, "profile")
+			right(t, p, "spin 5")
 			var hits uint64
 			for i := range hammers / 2 {
 				kinds := []string{"p:at main.Leaf", "r:at main.Leaf"}
-				o := run(t, command(t, "trace", "-p", strconv.Itoa(p.PID), "--counters", "--duration", "15ms", kinds[i%2], "r:grow main.Grow", "r:load main.Load"))
+				o := run(t, command(t, "trace", "-p", strconv.Itoa(p.PID), "--counters", "--duration", "15ms", kinds[i%2], "p:chase main.Chase", "r:grow main.Grow", "r:load main.Load"))
 				if o.code != 0 {
 					t.Fatalf("round %d: %v", i, o)
 				}
@@ -258,8 +265,9 @@ func TestGoRuntime(t *testing.T) {
 	for _, kind := range []string{"p", "r"} {
 		t.Run(kind, func(t *testing.T) {
 			p := hardGo(t, "gohard", []string{"-ldflags=-s -w"}, "4")
-			right(t, p, "spin 3")
 			s := trace(t, p.PID, "--counters", "-v", kind+" runtime.*")
+			right(t, p, "profile")
+			right(t, p, "spin 3")
 			for range 3 {
 				right(t, p, "go 700")
 				right(t, p, "gc")

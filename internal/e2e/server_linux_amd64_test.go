@@ -49,11 +49,24 @@ func startRedis(t testing.TB, path ...string) *redis {
 			"--save", "", "--appendonly", "no", "--dir", t.TempDir(), "--logfile", tempFile(t, "log"))...)
 		within(t, "redis-server answers or ends", func() bool { return r.connect() || !r.proc.Alive() })
 		if r.conn != nil {
+			spinning := min(len(path)-1, 1)
+			within(t, "the server's threads wait for work", func() bool { return r.idle(spinning) })
 			return r
 		}
 	}
 	t.Fatalf("%s does not start", path)
 	return nil
+}
+
+// idle says whether at most so many of the server's threads have anything to do: those
+// that have just been made still block all signals.
+func (r *redis) idle(busy int) bool {
+	for _, tid := range tasks(r.t, r.proc.PID) {
+		if !strings.HasPrefix(field(r.t, r.proc.PID, tid, "State"), "S") {
+			busy--
+		}
+	}
+	return busy >= 0
 }
 
 func freePort(t testing.TB) string {

@@ -47,8 +47,8 @@ func (l *locked) String() string {
 	return l.b.String()
 }
 
-// trace starts kprobe trace on a process and waits until the probes stand in it.
-func trace(t testing.TB, pid int, args ...string) *session {
+// traced starts kprobe trace on a process and waits until the probes stand in it.
+func traced(t testing.TB, pid int, args ...string) *session {
 	t.Helper()
 	s := &session{t: t, pid: pid, before: stateOf(t, pid)}
 	s.start(command(t, append([]string{"trace", "-p", strconv.Itoa(pid)}, args...)...))

@@ -59,6 +59,7 @@ func TestProgramsCount(t *testing.T) {
 		{"seccomp", []string{"kill"}, "go 100", jailed},
 		{"seccomp", []string{"errno"}, "go 100", jailed},
 		{"seccomp", []string{"trap"}, "go 100", jailed},
+		{"tight", nil, "go 100", map[string]uint64{"tight": 200, "loops": 10100, "bad": 0}},
 		{"redzone", nil, "go 100", map[string]uint64{"redzone": 100, "bad": 0}},
 		{"gowork", []string{"2"}, "go 64", map[string]uint64{
 			"main.Ints": 128, "main.Text": 128, "main.Words": 128, "main.Float": 128, "main.(*Tree).Sum": 576,
@@ -317,7 +318,7 @@ func TestVariantsBuild(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("badptr cancel dl exc exec exit forker jmp leaf libdlone libdltwo redzone seccomp segv sigmask sigs spinner trapuser vector vforker work prog.h")
+	tested := strings.Fields("badptr cancel dl exc exec exit forker jmp leaf libdlone libdltwo redzone seccomp segv sigmask sigs spinner tight trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

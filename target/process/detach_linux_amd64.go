@@ -25,6 +25,10 @@ var ErrInDetour = errors.New("a thread may still return into a detour: its code 
 // sites have been removed: the dispositions, the code, the home and the ring. Records
 // can still be read. If the process has ended there is nothing to do.
 func (t *Target) Close() error {
+	if t.kernel != nil {
+		t.kernel.close()
+		t.kernel = nil
+	}
 	if t.home == nil {
 		return nil
 	}

@@ -54,6 +54,10 @@ func (t *Target) learnFaults(s *Stopped) error {
 	for _, sig := range ourSignals {
 		t.faults.previous[sig] = all[sig]
 	}
+	if t.golang != nil {
+		t.faults.noTraps = fmt.Errorf("Go's runtime takes SIGTRAP for itself when the program starts: %w", unix.EOPNOTSUPP)
+		return nil
+	}
 	t.faults.noTraps, err = whyNoTraps(s, all)
 	return err
 }

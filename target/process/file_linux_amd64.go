@@ -22,8 +22,8 @@ func (p *Proc) OpenMap(m Map) (*os.File, error) {
 	var first error
 	for _, name := range []string{
 		fmt.Sprintf("map_files/%x-%x", m.Start, m.End), // needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN
-		"exe",
-		"root" + filepath.Clean("/"+m.Path),
+		p.own("exe"),
+		p.own("root") + filepath.Clean("/"+m.Path),
 	} {
 		f, err := p.openRegular(name, m)
 		if err == nil {

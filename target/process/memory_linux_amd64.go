@@ -83,7 +83,7 @@ func (s *Stopped) CloseFD(fd int) error {
 
 // OpenFD opens what a descriptor of the target refers to, for reading and writing.
 func (p *Proc) OpenFD(fd int) (*os.File, error) {
-	f, err := p.openAt(fmt.Sprintf("fd/%d", fd), unix.O_RDWR|unix.O_NONBLOCK)
+	f, err := p.openAt(p.own(fmt.Sprintf("fd/%d", fd)), unix.O_RDWR|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("process %d: descriptor %d: %w", p.pid, fd, err)
 	}

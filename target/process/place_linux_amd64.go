@@ -209,7 +209,7 @@ func (s *Stopped) refersTo(r Range) bool {
 
 // segments gives the addresses of the program's writable segments as they are loaded.
 func (p *Proc) segments() ([]Range, error) {
-	f, err := p.openAt("exe", 0)
+	f, err := p.openAt(p.own("exe"), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func (p *Proc) segments() ([]Range, error) {
 
 // isGo says whether the program's file is one that the Go linker wrote.
 func (p *Proc) isGo() bool {
-	f, err := p.openAt("exe", 0)
+	f, err := p.openAt(p.own("exe"), 0)
 	if err != nil {
 		return false
 	}

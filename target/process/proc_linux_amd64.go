@@ -128,7 +128,7 @@ func (p *Proc) liveTask() int {
 
 // checkExe refuses programs of another machine.
 func (p *Proc) checkExe() error {
-	f, err := p.openAt("exe", unix.O_RDONLY|unix.O_NONBLOCK)
+	f, err := p.openAt(p.own("exe"), unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return p.exeError(err)
 	}
@@ -279,6 +279,18 @@ func watch(pidfd, wake int, exited chan<- struct{}) {
 	close(exited)
 }
 
+// own names a file of /proc/PID about memory, descriptors or the program: by a thread that
+// still has them, where the first one has ended.
+func (p *Proc) own(name string) string {
+	if unix.Faccessat(int(p.dir.Fd()), "exe", unix.F_OK, 0) == nil {
+		return name
+	}
+	if tid := p.liveTask(); tid != 0 {
+		return fmt.Sprintf("task/%d/%s", tid, name)
+	}
+	return name
+}
+
 // openAt opens a file of /proc/PID.
 func (p *Proc) openAt(name string, flags int) (*os.File, error) {
 	fd, err := unix.Openat(int(p.dir.Fd()), name, flags|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
@@ -383,7 +395,7 @@ func (p *Proc) readMaps() ([]byte, error) {
 
 // Auxv gives the auxiliary vector that the program was started with.
 func (p *Proc) Auxv() (map[uint64]uint64, error) {
-	b, err := p.read("auxv")
+	b, err := p.read(p.own("auxv"))
 	if err != nil {
 		return nil, err
 	}
@@ -406,7 +418,7 @@ func (p *Proc) Namespace(kind string) (uint64, error) {
 // readImage asks which program the process runs.
 func (p *Proc) readImage() (Image, error) {
 	var st unix.Stat_t
-	if err := unix.Fstatat(int(p.dir.Fd()), "exe", &st, 0); err != nil {
+	if err := unix.Fstatat(int(p.dir.Fd()), p.own("exe"), &st, 0); err != nil {
 		return Image{}, p.exeError(err)
 	}
 	name := "stat"

@@ -47,6 +47,7 @@ type Target struct {
 	ringID  FileID         // of the ring's memory file: fork children have it mapped too
 	foreign []uint64       // places that somebody else patched, found when a site was to be removed
 	zombie  []*target.Site // taken out, but a thread may still be in the detour
+	kernel  *kernelRing    // what the kernel's uprobes write to; nil: none was needed
 }
 
 var _ target.Target = (*Target)(nil)
@@ -166,7 +167,7 @@ func isHome(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+homeName) }
 
 // descriptors lists the process's descriptors whose target begins with prefix.
 func (p *Proc) descriptors(prefix string) ([]int, error) {
-	dir := fmt.Sprintf("/proc/%d/fd", p.PID())
+	dir := fmt.Sprintf("/proc/%d/%s", p.PID(), p.own("fd"))
 	es, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, p.gone(err)
@@ -218,7 +219,7 @@ func (t *Target) image(maps []Map, m Map) (*symbol.Image, error) {
 
 // openDebug opens a separate debug file as the process's own file system has it.
 func (t *Target) openDebug(path string) (symbol.File, error) {
-	return os.OpenFile(filepath.Join(fmt.Sprintf("/proc/%d/root", t.p.PID()), path), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	return os.OpenFile(filepath.Join(fmt.Sprintf("/proc/%d/%s", t.p.PID(), t.p.own("root")), path), os.O_RDONLY|unix.O_NONBLOCK, 0)
 }
 
 // biasOf is what is added to a link-time address.
@@ -327,7 +328,7 @@ func (t *Target) openMemfd(s *Stopped, name string) (local *os.File, fd int, err
 	if err != nil {
 		return nil, 0, err
 	}
-	path := fmt.Sprintf("/proc/%d/fd/%d", t.p.PID(), fd)
+	path := fmt.Sprintf("/proc/%d/%s", t.p.PID(), t.p.own(fmt.Sprintf("fd/%d", fd)))
 	link, err := os.Readlink(path)
 	if err == nil && !strings.HasPrefix(link, "/memfd:"+name) {
 		err = fmt.Errorf("descriptor %d of process %d is %q, not the memory file just made", fd, t.p.PID(), link)

@@ -5,6 +5,7 @@
 // The file that KPROBES_SPIN names is mapped and holds three words: the test counts the
 // first up to begin anew, the thread follows with the second, and the third is the
 // largest gap since, in nanoseconds.
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>

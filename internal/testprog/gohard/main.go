@@ -9,11 +9,13 @@
 // In a round a worker calls, with its own goroutine's id and the round's number i:
 //
 //	Leaf(goid, i)     a few instructions without a frame; returns 3*goid + 5*i + 1
+//	Chase(p)          follows pointers: where the CPU waits, between the loads, is where a
+//	                  goroutine is preempted; returns p
 //	Load(p)           dereferences p, every 4th time nil: the panic is recovered
 //	Grow(i&31)        recurses with a large frame, so that stacks move
 //	Fall(i&7)         recurses, panics at the bottom; Catch recovers
 //
-// Spinning goroutines call Leaf alone. Results are checked: "bad" counts the wrong ones.
+// Spinning goroutines call Leaf and Chase alone. Results are checked: "bad" counts the wrong ones.
 package main
 
 import (
@@ -32,7 +34,7 @@ import (
 )
 
 var counts struct {
-	leaf, load, nils, grow, fall, catch, bad atomic.Uint64
+	leaf, chase, load, nils, grow, fall, catch, bad atomic.Uint64
 }
 
 type node struct{ v uint64 }
@@ -45,6 +47,20 @@ func Leaf(goid, i uint64) uint64 {
 	b := i + i<<2
 	return a + b + 1
 }
+
+// link is one of a ring of two.
+type link struct{ next *link }
+
+var ring = func() *link {
+	a := new(link)
+	a.next = &link{next: a}
+	return a
+}()
+
+// Chase begins with loads of three bytes each.
+//
+//go:noinline
+func Chase(p *link) *link { return p.next.next.next.next.next.next.next.next }
 
 // Load faults in its first instruction if p is nil.
 //
@@ -121,6 +137,7 @@ func work(rounds uint64) {
 	id := self()
 	for i := range rounds {
 		check(Leaf(id, i) == 3*id+5*i+1)
+		check(Chase(ring) == ring)
 		p := &node{i}
 		if i&3 == 3 {
 			p = nil
@@ -133,6 +150,7 @@ func work(rounds uint64) {
 		counts.fall.Add(i&7 + 1)
 	}
 	counts.leaf.Add(rounds)
+	counts.chase.Add(rounds)
 	counts.load.Add(rounds)
 	counts.catch.Add(rounds)
 }
@@ -148,8 +166,10 @@ func spin() {
 	var n uint64
 	for ; !spinning.stop.Load(); n++ {
 		check(Leaf(id, n) == 3*id+5*n+1)
+		check(Chase(ring) == ring)
 	}
 	counts.leaf.Add(n)
+	counts.chase.Add(n)
 }
 
 // profile makes the runtime send SIGPROF a thousand times a second of CPU time. The
@@ -162,7 +182,7 @@ func profile() {
 func report() {
 	c := &counts
 	all := map[string]uint64{
-		"main.Leaf": c.leaf.Load(), "main.Load": c.load.Load(), "main.Grow": c.grow.Load(), "main.Fall": c.fall.Load(),
+		"main.Leaf": c.leaf.Load(), "main.Chase": c.chase.Load(), "main.Load": c.load.Load(), "main.Grow": c.grow.Load(), "main.Fall": c.fall.Load(),
 		"main.Catch": c.catch.Load(), "nils": c.nils.Load(), "bad": c.bad.Load(),
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(all); err != nil {

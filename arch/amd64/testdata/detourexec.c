@@ -1,0 +1,220 @@
+/*
+ * Runs functions with and without probes in an arena whose contents the test wrote.
+ *
+ * With no argument: prints the offset of the restartable sequence from the FS base.
+ * Else: file of the arena. It is mapped shared at ARENA; the test reads from it what came
+ * of it. All runs are made one after the other, in the middle of what the mode says.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/rseq.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+typedef uint64_t u64;
+typedef uint8_t u8;
+
+#define ARENA 0x500000000000ull
+
+enum { PLAIN, STORM, STEPS };
+
+struct sigact { u64 handler, flags, restorer, mask; };
+
+/* detour_exec_test.go has these two structures too. */
+struct run {
+	u64 regs[16]; /* by the number that instructions encode */
+	u64 flags;
+	u64 pc;
+	u64 out[16];
+	u64 outflags, stack;
+	u64 like; /* a run that must come out the same, 0: this one has no probe */
+};
+
+struct control {
+	u64 nruns, runs;           /* their number and address */
+	u64 mode;
+	u64 hole;                  /* a page without access, 0: none */
+	u64 fault, trap, restorer; /* the resident handler, 0: none */
+	u64 nested;                /* address of the run that signals make */
+	u64 rounds;                /* STORM: at least so many nested runs */
+	u64 places, nplaces;       /* STEPS: addresses to be interrupted at */
+	u64 blocked;               /* SIGSEGV and SIGBUS are blocked */
+	u64 tid, landing;          /* out: of the thread; what functions return to */
+	u64 did;                   /* out: runs with a probe, nested ones apart */
+	u64 didnested;             /* out */
+	u64 wrong;                 /* out: runs that came out otherwise */
+	u64 bad;                   /* out: the run */
+	u64 spoilt;                /* address of a place for what came of it */
+};
+
+static struct control *ctl;
+
+static u64 host, current, target, spare[2];
+
+/* The state of the run, jumped to with its own stack; it returns to landing. */
+void enter(struct run *r);
+void landing(void);
+__asm__(
+	".text\n"
+	"enter: push %rbx\n push %rbp\n push %r12\n push %r13\n push %r14\n push %r15\n"
+	"mov %rsp, host(%rip)\n mov %rdi, current(%rip)\n"
+	"mov 136(%rdi), %rax\n mov %rax, target(%rip)\n"
+	"mov 32(%rdi), %rsp\n"
+	"lea -256(%rsp), %rsp\n pushq 128(%rdi)\n popfq\n lea 256(%rsp), %rsp\n"
+	"mov 0(%rdi), %rax\n mov 8(%rdi), %rcx\n mov 16(%rdi), %rdx\n mov 24(%rdi), %rbx\n"
+	"mov 40(%rdi), %rbp\n mov 48(%rdi), %rsi\n"
+	"mov 64(%rdi), %r8\n mov 72(%rdi), %r9\n mov 80(%rdi), %r10\n mov 88(%rdi), %r11\n"
+	"mov 96(%rdi), %r12\n mov 104(%rdi), %r13\n mov 112(%rdi), %r14\n mov 120(%rdi), %r15\n"
+	"mov 56(%rdi), %rdi\n"
+	"jmp *target(%rip)\n"
+	"landing: mov %rdi, spare(%rip)\n mov current(%rip), %rdi\n"
+	"mov %rax, 144(%rdi)\n mov %rcx, 152(%rdi)\n mov %rdx, 160(%rdi)\n mov %rbx, 168(%rdi)\n"
+	"mov %rsp, 176(%rdi)\n mov %rbp, 184(%rdi)\n mov %rsi, 192(%rdi)\n"
+	"mov %r8, 208(%rdi)\n mov %r9, 216(%rdi)\n mov %r10, 224(%rdi)\n mov %r11, 232(%rdi)\n"
+	"mov %r12, 240(%rdi)\n mov %r13, 248(%rdi)\n mov %r14, 256(%rdi)\n mov %r15, 264(%rdi)\n"
+	"mov spare(%rip), %rax\n mov %rax, 200(%rdi)\n"
+	"mov host(%rip), %rsp\n pushfq\n popq 272(%rdi)\n cld\n"
+	"pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbp\n pop %rbx\n ret\n");
+
+static u64 mix(const u64 *w, int n)
+{
+	u64 h = 0;
+	for (int i = 0; i < n; i++)
+		h = (h ^ w[i]) * 0x9e3779b97f4a7c15ull + (h >> 29);
+	return h;
+}
+
+enum { ABOVE = 64, /* words of the stack that a run may look at */
+	FLAGS = 0xcd5 }; /* arithmetic flags and direction */
+
+static void once(struct run *r)
+{
+	u64 *sp = (u64 *)r->regs[4];
+	for (int i = 0; i < ABOVE; i++)
+		sp[i] = (u64)sp * 31 + i * 0x0101010101010101ull;
+	sp[0] = (u64)landing;
+	sp[ABOVE - 1] = 0;
+	enter(r);
+	r->stack = mix(sp, ABOVE);
+	const struct run *want = (const struct run *)r->like;
+	if (!want)
+		return;
+	if (memcmp(r->out, want->out, sizeof r->out) || r->stack != want->stack ||
+	    ((r->outflags ^ want->outflags) & FLAGS)) {
+		ctl->wrong++;
+		ctl->bad = (u64)r;
+		*((struct run *)ctl->spoilt) = *r;
+		_exit(30);
+	}
+}
+
+/* A run in the middle of another. */
+static void nest(void)
+{
+	u64 saved[] = { host, current, target, spare[0] };
+	struct run r;
+	memcpy(&r, (struct run *)ctl->nested, sizeof r);
+	once(&r);
+	ctl->didnested++;
+	host = saved[0], current = saved[1], target = saved[2], spare[0] = saved[3];
+}
+
+static void on_alarm(int sig) { (void)sig; nest(); }
+
+static u64 planted;
+static u8 was;
+
+static void on_trap(int sig, siginfo_t *si, void *context)
+{
+	greg_t *regs = ((ucontext_t *)context)->uc_mcontext.gregs;
+	(void)sig, (void)si;
+	*(u8 *)planted = was;
+	if ((u64)regs[REG_RIP] == planted + 1) /* else the kernel has aborted a sequence */
+		regs[REG_RIP]--;
+	nest();
+}
+
+static void handle(int sig, u64 handler, u64 restorer)
+{
+	struct sigact a = { handler, SA_SIGINFO | 0x04000000 | SA_ONSTACK, restorer, 0 };
+	if (handler && syscall(SYS_rt_sigaction, sig, &a, NULL, 8))
+		exit(20);
+}
+
+static void all(void)
+{
+	struct run *n = (struct run *)ctl->nested;
+	if (n && !ctl->did)
+		once((struct run *)n->like);
+	struct run *r = (struct run *)ctl->runs;
+	for (u64 i = 0; i < ctl->nruns; i++) {
+		once(&r[i]);
+		ctl->did += r[i].like != 0;
+	}
+}
+
+static void storm(void)
+{
+	struct sigaction a = { .sa_handler = on_alarm };
+	struct itimerval on = { { 0, 100 }, { 0, 100 } }, off = { 0 };
+	sigaction(SIGALRM, &a, NULL);
+	all();
+	setitimer(ITIMER_REAL, &on, NULL);
+	while (ctl->didnested < ctl->rounds)
+		all();
+	setitimer(ITIMER_REAL, &off, NULL);
+}
+
+static void steps(void)
+{
+	struct sigaction a = { .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO };
+	const u64 *at = (u64 *)ctl->places;
+	sigaction(SIGTRAP, &a, NULL);
+	all();
+	for (u64 i = 0; i < ctl->nplaces; i++) {
+		planted = at[i], was = *(u8 *)planted;
+		*(u8 *)planted = 0xcc;
+		all();
+		*(u8 *)planted = was;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct stat st;
+	sigset_t set;
+	if (argc < 2)
+		return printf("%td\n", __rseq_offset) < 0;
+	int fd = open(argv[1], O_RDWR);
+	if (fd < 0 || fstat(fd, &st) ||
+	    mmap((void *)ARENA, st.st_size, 7, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0) != (void *)ARENA)
+		return 10;
+	ctl = (struct control *)ARENA;
+	ctl->tid = syscall(SYS_gettid);
+	ctl->landing = (u64)landing;
+	if (ctl->hole && mprotect((void *)ctl->hole, 4096, PROT_NONE))
+		return 11;
+	handle(SIGSEGV, ctl->fault, ctl->restorer);
+	handle(SIGBUS, ctl->fault, ctl->restorer);
+	handle(SIGTRAP, ctl->trap, ctl->restorer);
+	sigemptyset(&set);
+	sigaddset(&set, SIGSEGV);
+	sigaddset(&set, SIGBUS);
+	if (ctl->blocked)
+		sigprocmask(SIG_BLOCK, &set, NULL);
+	switch (ctl->mode) {
+	case STORM: storm(); break;
+	case STEPS: steps(); break;
+	default: all();
+	}
+	return 0;
+}

@@ -1,0 +1,60 @@
+package kprobes
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
+)
+
+// TestBlacklistedNames: every name that is listed answers EINVAL with its reason, also as
+// the linker writes it, and a function of that name in another language is none of ours.
+func TestBlacklistedNames(t *testing.T) {
+	c := &Core{}
+	for lang, list := range map[symbol.Lang]map[string]string{symbol.LangGo: goBlacklist, symbol.LangC: cBlacklist} {
+		for name, why := range list {
+			for _, fn := range []*symbol.Func{
+				{Name: name, Lang: lang},
+				{Name: name + ".abi0", Lang: lang},
+				{Name: "another", Aliases: []string{name}, Lang: lang},
+			} {
+				err := c.blacklisted(symbol.Resolved{Func: fn})
+				if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), why) {
+					t.Errorf("%s %v: %v, want EINVAL and %q", fn.Name, fn.Aliases, err, why)
+				}
+			}
+			if err := c.blacklisted(symbol.Resolved{Func: &symbol.Func{Name: name, Lang: symbol.LangRust}}); err != nil && lang == symbol.LangGo {
+				t.Errorf("%s of another language: %v", name, err)
+			}
+		}
+	}
+	for _, name := range []string{"runtime.mallocgc", "runtime.goexit0", "main.goexit", "runtime.sighandler"} {
+		if err := c.blacklisted(symbol.Resolved{Func: &symbol.Func{Name: name, Lang: symbol.LangGo}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestForbiddenPlaces: the kernel's objects and the code of probes are not probed.
+func TestForbiddenPlaces(t *testing.T) {
+	site := &target.Site{Detour: &arch.Detour{Addr: 0x10000}, Room: 64}
+	c := &Core{fns: map[uint64]*function{0x400000: {sites: []*target.Site{site}}}}
+	for text, bad := range map[string]bool{
+		"p 0x10000": true, "p 0x1003f": true, "p 0x10040": false, "p 0xffff": false,
+		"p [vdso]:__vdso_time": true, "p linux-vdso.so.1:clock_gettime": true, "p libc.so.6:time": false,
+	} {
+		d, err := event.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.forbidden(d); bad != errors.Is(err, unix.EINVAL) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

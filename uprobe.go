@@ -1,0 +1,136 @@
+package kprobes
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/trace"
+)
+
+// serve finds how an event gets control: by a region beside those of the function's other
+// events, else by a probe that the kernel holds. One of these is armed at once.
+func (c *Core) serve(e *Event) error {
+	var why error
+	if e.force != arch.TacticUprobe {
+		if why = e.fn.serves(e); why == nil {
+			return nil
+		}
+		if e.force != "" || e.hook {
+			return e.refused(why)
+		}
+	}
+	if err := c.hold(e); err != nil {
+		return e.refused(errors.Join(why, fmt.Errorf("no uprobe: %w", err)))
+	}
+	e.Tactic, e.Why = arch.TacticUprobe, why
+	return nil
+}
+
+// hold has the kernel hold an event's probe.
+func (c *Core) hold(e *Event) error {
+	if e.Def.Kind == event.Return {
+		return fmt.Errorf("the kernel's return probe would change the return address on the stack: %w", unix.EOPNOTSUPP)
+	}
+	at := e.points[0]
+	for _, s := range e.fn.sites {
+		if covers(s, at) {
+			return fmt.Errorf("0x%x: another probe of ours covers it, remove that first: %w", at, unix.EBUSY)
+		}
+	}
+	h, err := c.t.Uprobe(&target.Uprobe{Addr: at, Event: e.ID, Prog: e.Prog, Args: e.argsOffset(c.t.Writer())})
+	e.held = h
+	return err
+}
+
+// covers says whether an instruction's bytes are patched, or run as a copy.
+func covers(s *target.Site, at uint64) bool {
+	return at-s.Addr < uint64(len(s.Patch)) || slices.ContainsFunc(s.Detour.Pairs, func(p arch.Pair) bool { return p.Orig == at })
+}
+
+// regionTactic is what is asked of regions beside events of a tactic.
+func regionTactic(t arch.Tactic) arch.Tactic {
+	if t == arch.TacticUprobe {
+		return ""
+	}
+	return t
+}
+
+// release ends the event's probe if the kernel holds it, and keeps what it counted.
+func (e *Event) release() {
+	if e.held == nil {
+		return
+	}
+	_ = e.held.Close() // the descriptor is closed in any case
+	hits, lost := e.held.Counts()
+	e.past.Hits += hits
+	e.past.Lost += lost
+	e.held = nil
+}
+
+// heldCounts is what the event's uprobes have counted, those that ended too.
+func (e *Event) heldCounts() (hits, lost uint64) {
+	if e.held != nil {
+		hits, lost = e.held.Counts()
+	}
+	return hits + e.past.Hits, lost + e.past.Lost
+}
+
+// heldPoints are the instructions at which the kernel holds a probe.
+func (f *function) heldPoints() []uint64 {
+	var out []uint64
+	for _, e := range f.events {
+		if e.held != nil {
+			out = append(out, e.points...)
+		}
+	}
+	return out
+}
+
+// plan finds regions for the events that the kernel does not hold.
+func (f *function) plan() ([]arch.Region, map[uint64]error) {
+	p := f.policy
+	p.Held = f.heldPoints()
+	return f.a.Plan(f.points(), p)
+}
+
+// uprobeHits reads what the kernel's probes have recorded, in the order of time.
+func (c *Core) uprobeHits() []trace.Hit {
+	var views []view
+	var out []trace.Hit
+	c.t.Uprobes(func(r *target.UprobeRecord) {
+		if views == nil {
+			views = c.views()
+		}
+		if r.Event >= len(views) || views[r.Event].event == nil {
+			return
+		}
+		v := &views[r.Event]
+		v.event.read++
+		out = append(out, trace.Hit{Event: &v.view, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)})
+	})
+	slices.SortStableFunc(out, func(a, b trace.Hit) int { return cmp.Compare(a.Nanos, b.Nanos) })
+	return out
+}
+
+// merged gives hits to f in the order of time: those given to add and those of more, which
+// is in order. rest gives what is left.
+func merged(more []trace.Hit, f func(*trace.Hit)) (add func(*trace.Hit), rest func()) {
+	upTo := func(nanos uint64) {
+		for len(more) > 0 && more[0].Nanos <= nanos {
+			f(&more[0])
+			more = more[1:]
+		}
+	}
+	add = func(h *trace.Hit) {
+		upTo(h.Nanos)
+		f(h)
+	}
+	return add, func() { upTo(^uint64(0)) }
+}
