@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +58,11 @@ type detourControl struct {
 	TID, Landing          uint64
 	Did, DidNested        uint64
 	Wrong, Bad, Spoilt    uint64
+	App, Actions          uint64
+	Send, Repair          uint64
+	G, Free               uint64
+	Handled, FaultPC      uint64
+	FaultAddr, Alt        uint64
 }
 
 // Modes of testdata/detourexec.c.
@@ -72,6 +76,7 @@ const (
 type detourChild struct {
 	exe     string
 	rseqOff int32
+	gOff    int32 // of the word that stands for Go's g
 }
 
 func buildDetourChild(t *testing.T) *detourChild {
@@ -85,11 +90,9 @@ func buildDetourChild(t *testing.T) *detourChild {
 	if err != nil {
 		t.Fatal(err)
 	}
-	off, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 32)
-	if err != nil {
+	if _, err := fmt.Sscan(string(out), &c.rseqOff, &c.gOff); err != nil {
 		t.Fatal(err)
 	}
-	c.rseqOff = int32(off)
 	return c
 }
 
@@ -145,7 +148,7 @@ func (a *arena) probe(code []byte, work map[uint64][]arch.Work, p arch.Policy) {
 	a.t.Helper()
 	copy(a.at(arenaPlain), code)
 	copy(a.at(arenaProbed), code)
-	fn, err := X86.Analyse(&arch.Func{Name: "f", Addr: arenaProbed, Code: code, After: bytes.Repeat([]byte{0xcc}, 8)})
+	fn, err := X86.Analyse(&arch.Func{Name: "f", Addr: arenaProbed, Code: code, Go: a.w.Go != nil, After: bytes.Repeat([]byte{0xcc}, 8)})
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -246,8 +249,16 @@ func (a *arena) nested(regs [16]uint64, flags uint64) {
 	a.ctl.Nested = a.runAddr(len(a.runs) - 1)
 }
 
-// run executes the child and takes in what it left.
+// run executes the child, which must come to its end.
 func (a *arena) run() {
+	a.t.Helper()
+	if out, err := a.start(); err != nil {
+		a.t.Fatalf("child: %v after %d runs\n%s", err, a.ctl.Did, out)
+	}
+}
+
+// start executes the child and takes in what it left.
+func (a *arena) start() (out []byte, runErr error) {
 	a.t.Helper()
 	a.ctl.NRuns, a.ctl.Runs, a.ctl.Spoilt = uint64(len(a.runs)), arenaRuns, a.runAddr(len(a.runs))
 	if a.ctl.Nested != 0 {
@@ -264,7 +275,7 @@ func (a *arena) run() {
 	}
 	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
 	defer cancel()
-	out, runErr := exec.CommandContext(ctx, a.child.exe, file).CombinedOutput()
+	out, runErr = exec.CommandContext(ctx, a.child.exe, file).CombinedOutput()
 	var err error
 	if a.mem, err = os.ReadFile(file); err != nil {
 		a.t.Fatal(err)
@@ -277,9 +288,7 @@ func (a *arena) run() {
 		a.decode(have.Like, &want)
 		a.t.Fatalf("a run with a probe came out otherwise\nwant %#x\nhave %#x", want, have)
 	}
-	if runErr != nil {
-		a.t.Fatalf("child: %v after %d runs\n%s", runErr, a.ctl.Did, out)
-	}
+	return out, runErr
 }
 
 func (a *arena) encode(addr uint64, v any) {

@@ -60,7 +60,9 @@ func (e *emitter) point(addr uint64, ws []arch.Work, env PointEnv) error {
 	f := &frame{emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws, goStack: e.w.Go != nil && env.StackFree >= 0}
 	uses := usesOf(ws)
 	f.choose(env.Live, uses.regs)
-	n := f.layout(env.Live, uses)
+	// Dead values are put back too: the next probe may record the register, and should
+	// show what a debugger would. It costs a nanosecond.
+	n := f.layout(AllRegs, uses)
 	if n*8 > maxFrame || f.goStack && n*8 > maxGoFrame {
 		return fmt.Errorf("%d bytes: %w", n*8, ErrFrame)
 	}

@@ -195,7 +195,7 @@ func (fn *function) env(work map[uint64][]arch.Work) func(uint64) PointEnv {
 		if !fn.f.Go {
 			return e
 		}
-		if !fn.f.ABI0 && (a == fn.entry || hasExit(work[a])) {
+		if !fn.f.ABI0 && (a == fn.entry || hasExit(work[a]) || fn.atEdge(a)) {
 			e.Live &^= Flags | Set(R12, R13) // scratch in ABIInternal, at calls and returns
 		}
 		e.StackFree = 0
@@ -204,6 +204,13 @@ func (fn *function) env(work map[uint64][]arch.Work) func(uint64) PointEnv {
 		}
 		return e
 	}
+}
+
+// atEdge says whether the instruction at a is a return of a Go function, or stands in the
+// block that grows its stack and starts it anew.
+func (fn *function) atEdge(a uint64) bool {
+	in, ok := fn.fl.Inst(a)
+	return ok && in.Kind == KindRet || fn.grow != 0 && a >= fn.grow && a < fn.fl.End()
 }
 
 func hasExit(ws []arch.Work) bool {

@@ -10,8 +10,7 @@ func FirstFSLoad(code []byte) (off int32, ok bool) {
 		if err != nil {
 			return 0, false
 		}
-		switch {
-		case in.Prefix&PrefixFS != 0 && in.Map == MapOne && in.Opcode == 0x8b:
+		if in.Prefix&PrefixFS != 0 && in.Map == MapOne && in.Opcode == 0x8b {
 			if fixedAddress(&in) {
 				return disp32(code[in.DispOff:]), true
 			}

@@ -59,7 +59,7 @@ type demo struct {
 	out   io.Writer
 	app   *demoapp.App
 	s     *session
-	evs   []*kprobes.Event // armed from step 2 to step 5
+	evs   []*kprobes.Event // armed until cost takes them out
 	steps int
 }
 
@@ -148,7 +148,7 @@ func (d *demo) add(count bool, texts ...string) ([]*kprobes.Event, error) {
 	return d.s.core.Add(defs, &kprobes.AddOptions{Count: count})
 }
 
-// arm adds probes that record and stay until step 5, and shows their definitions.
+// arm adds probes that record and stay until cost, and shows their definitions.
 func (d *demo) arm(texts ...string) ([]*kprobes.Event, error) {
 	evs, err := d.add(false, texts...)
 	if err != nil {

@@ -124,7 +124,7 @@ func (d *demo) compare(before []kprobes.Counts, own, now demoapp.Counts) error {
 	return err
 }
 
-// The cost is that of the fastest of many batches, which other programs disturb least.
+// The cost is the median of many batches: other programs disturb some of them.
 const (
 	costBatches = 100
 	costCalls   = 4000 // of a batch: the ring holds the records of so many
@@ -169,7 +169,7 @@ func (d *demo) cost() error {
 }
 
 // price measures a call with the probes of a row, in nanoseconds.
-func (d *demo) price(r *costRow) (best float64, err error) {
+func (d *demo) price(r *costRow) (ns float64, err error) {
 	var evs []*kprobes.Event
 	if len(r.probes) > 0 {
 		if evs, err = d.add(r.count, r.probes...); err != nil {
@@ -177,16 +177,15 @@ func (d *demo) price(r *costRow) (best float64, err error) {
 		}
 	}
 	calls := uint64(0)
-	for i := range costBatches {
+	var all []float64
+	for range costBatches {
 		c, err := d.app.Call(d.ctx, costCalls)
 		if err != nil {
 			return 0, err
 		}
 		d.s.core.Poll(func(*trace.Hit) {})
 		calls += c.Calls
-		if ns := c.PerCall(); i == 0 || ns < best {
-			best = ns
-		}
+		all = append(all, c.PerCall())
 	}
 	if err := d.settle(func(*trace.Hit) {}); err != nil {
 		return 0, err
@@ -196,5 +195,5 @@ func (d *demo) price(r *costRow) (best float64, err error) {
 			return 0, fmt.Errorf("event %s has %d hits, %d lost and %d missed of %d calls", e.Name, n.Hits, n.Lost, n.Missed, calls)
 		}
 	}
-	return best, d.s.core.Remove(evs)
+	return median(all), d.s.core.Remove(evs)
 }

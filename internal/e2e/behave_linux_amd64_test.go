@@ -54,7 +54,7 @@ func (l line) number(t testing.TB, arg string) uint64 {
 }
 
 // of gives the lines of an event.
-func (r *result) of(event string) (out []line) {
+func (r result) of(event string) (out []line) {
 	for _, l := range r.lines {
 		if l.event == event {
 			out = append(out, l)
@@ -122,7 +122,7 @@ func runLeaf(t *testing.T, cmd *exec.Cmd) outcome {
 func TestRedZone(t *testing.T) {
 	everyTactic(t, func(t *testing.T, tactic string) {
 		p := program(t, "redzone")
-		s := traced(t, p.PID, withTactic(tactic, "p:a redzone i=%di top=+0(%sp):x64",
+		s := trace(t, p.PID, withTactic(tactic, "p:a redzone i=%di top=+0(%sp):x64",
 			place(t, p.Path, "p:b", "redzone_mid", "i=%di below=-8(%sp):u64"), place(t, p.Path, "p:c", "redzone_flags", "v=%ax"), "r:d redzone ret=$retval i=$arg1")...)
 		n := right(t, p, "go 3000")
 		r := s.end()
@@ -153,7 +153,7 @@ func place(t testing.TB, path, kind, label, args string) string {
 func TestVectorState(t *testing.T) {
 	everyTactic(t, func(t *testing.T, tactic string) {
 		p := program(t, "vector")
-		s := traced(t, p.PID, withTactic(tactic, "p:a vec_leaf i=%di s=+0(%sp):string", "r:b vec_leaf ret=$retval i=$arg1")...)
+		s := trace(t, p.PID, withTactic(tactic, "p:a vec_leaf i=%di s=+0(%sp):string", "r:b vec_leaf ret=$retval i=$arg1")...)
 		n := right(t, p, "go 3000")
 		r := s.end()
 		r.counted(t, "a", n["vec_leaf"], want(tactic))
@@ -171,7 +171,7 @@ func TestVectorState(t *testing.T) {
 func TestExceptions(t *testing.T) {
 	everyTactic(t, func(t *testing.T, tactic string) {
 		p := program(t, "exc")
-		s := traced(t, p.PID, withTactic(tactic, "p:in Walker::descend depth=$arg2", "r:out Walker::descend ret=$retval depth=$arg2 v=$arg4")...)
+		s := trace(t, p.PID, withTactic(tactic, "p:in Walker::descend depth=$arg2", "r:out Walker::descend ret=$retval depth=$arg2 v=$arg4")...)
 		n := right(t, p, "go 2000")
 		r := s.end()
 		r.counted(t, "in", n["descend"], want(tactic))
@@ -192,7 +192,7 @@ func TestExceptions(t *testing.T) {
 func TestLongjmp(t *testing.T) {
 	everyTactic(t, func(t *testing.T, tactic string) {
 		p := program(t, "jmp")
-		s := traced(t, p.PID, withTactic(tactic, "p:in descend depth=%di", "r:out descend ret=$retval depth=$arg1 v=$arg3")...)
+		s := trace(t, p.PID, withTactic(tactic, "p:in descend depth=%di", "r:out descend ret=$retval depth=$arg1 v=$arg3")...)
 		n := right(t, p, "go 2000")
 		r := s.end()
 		r.counted(t, "in", n["descend"], want(tactic))
@@ -213,7 +213,7 @@ func TestLongjmp(t *testing.T) {
 func TestCancel(t *testing.T) {
 	everyTactic(t, func(t *testing.T, tactic string) {
 		p := program(t, "cancel")
-		s := traced(t, p.PID, withTactic(tactic, "p:in inside", "r:out inside ret=$retval i=$arg1")...)
+		s := trace(t, p.PID, withTactic(tactic, "p:in inside", "r:out inside ret=$retval i=$arg1")...)
 		n := right(t, p, "go 300")
 		r := s.end()
 		r.counted(t, "in", n["inside"], want(tactic))
@@ -228,7 +228,7 @@ func TestCancel(t *testing.T) {
 func TestFork(t *testing.T) {
 	everyTactic(t, func(t *testing.T, tactic string) {
 		p := program(t, "forker")
-		s := traced(t, p.PID, withTactic(tactic, "p:work child_work a=%di", "p:fork forking i=%di", "r:forked forking ret=$retval")...)
+		s := trace(t, p.PID, withTactic(tactic, "p:work child_work a=%di", "p:fork forking i=%di", "r:forked forking ret=$retval")...)
 		n := right(t, p, "go 10")
 		r := s.end()
 		r.counted(t, "work", n["child_work"]+n["child_work_in_children"], want(tactic))
@@ -242,7 +242,7 @@ func TestFork(t *testing.T) {
 func TestForkChildrenRestored(t *testing.T) {
 	everyTactic(t, func(t *testing.T, tactic string) {
 		p := program(t, "forker")
-		s := traced(t, p.PID, withTactic(tactic, "p:work child_work a=%di")...)
+		s := trace(t, p.PID, withTactic(tactic, "p:work child_work a=%di")...)
 		var kids []int
 		p.Ask("fork 3", &kids)
 		r := s.end()
@@ -259,7 +259,7 @@ func TestForkChildrenRestored(t *testing.T) {
 // Signals arrive at a high rate, in detours too, and their handlers hit the same probe.
 func TestSignals(t *testing.T) {
 	p := program(t, "sigs", "2")
-	s := traced(t, p.PID, "--stat", "p:in hot a=%di b=%si $comm", "p:mid hot+4 a=%di", "p:c caller", "r:d caller $retval")
+	s := trace(t, p.PID, "--stat", "p:in hot a=%di b=%si $comm", "p:mid hot+4 a=%di", "p:c caller", "r:d caller $retval")
 	n := right(t, p, "go 30000")
 	r := s.end()
 	r.counted(t, "in", n["hot"], "jump")
@@ -277,11 +277,11 @@ func TestSignalsAtBreakpoints(t *testing.T) {
 	for _, tactic := range []string{"boost", "step"} {
 		t.Run(tactic, func(t *testing.T) {
 			p := program(t, "sigs", "2")
-			s := traced(t, p.PID, "--stat", "--tactic", tactic, "p:c caller n=%di", "r:d caller $retval")
-			n := right(t, p, "go 30000")
+			s := trace(t, p.PID, "--stat", "--tactic", tactic, "p:c caller n=%di", "r:d caller $retval")
+			n := right(t, p, "go 300000")
 			r := s.end()
-			r.counted(t, "c", 60, tactic)
-			r.counted(t, "d", 60, tactic)
+			r.counted(t, "c", 600, tactic)
+			r.counted(t, "d", 600, tactic)
 			if n["signals"] == 0 {
 				t.Errorf("no signal came: %v", n)
 			}
@@ -297,7 +297,7 @@ func TestOwnTrap(t *testing.T) {
 		fails(t, command(t, "trace", "-p", strconv.Itoa(p.PID), "--tactic", tactic, "p:a plain"), 1, "SIGTRAP")
 		before.same(t)
 	}
-	s := traced(t, p.PID, "p:a plain a=%di", "r:b plain ret=$retval a=$arg1 b=$arg2")
+	s := trace(t, p.PID, "p:a plain a=%di", "r:b plain ret=$retval a=$arg1 b=$arg2")
 	n := right(t, p, "go 500")
 	r := s.end()
 	r.counted(t, "a", n["plain"], "jump")
@@ -318,7 +318,7 @@ func TestOwnFaultHandlers(t *testing.T) {
 	everyTactic(t, func(t *testing.T, tactic string) {
 		p := program(t, "segv")
 		probes := []string{"p:a touch p=%di v=+0(%di):u8", "p:b past", "p:c divide a=%ax", "p:e nilread p=%di v=+0(%di):u64", "r:f nilread ret=$retval"}
-		s := traced(t, p.PID, withTactic(tactic, probes...)...)
+		s := trace(t, p.PID, withTactic(tactic, probes...)...)
 		n := right(t, p, "go 300")
 		r := s.end()
 		for event, function := range map[string]string{"a": "touch", "b": "past", "c": "divide", "e": "nilread"} {

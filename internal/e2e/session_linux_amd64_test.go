@@ -47,8 +47,8 @@ func (l *locked) String() string {
 	return l.b.String()
 }
 
-// traced starts kprobe trace on a process and waits until the probes stand in it.
-func traced(t testing.TB, pid int, args ...string) *session {
+// trace starts kprobe trace on a process and waits until the probes stand in it.
+func trace(t testing.TB, pid int, args ...string) *session {
 	t.Helper()
 	s := &session{t: t, pid: pid, before: stateOf(t, pid)}
 	s.start(command(t, append([]string{"trace", "-p", strconv.Itoa(pid)}, args...)...))
@@ -191,7 +191,7 @@ func (s *session) end() result {
 }
 
 // whole checks that every record that was not lost was printed.
-func (r *result) whole(t testing.TB) {
+func (r result) whole(t testing.TB) {
 	t.Helper()
 	n := map[string]uint64{}
 	for _, l := range r.lines {
@@ -205,7 +205,7 @@ func (r *result) whole(t testing.TB) {
 }
 
 // counted checks an event's hits.
-func (r *result) counted(t testing.TB, event string, hits uint64, tactic string) {
+func (r result) counted(t testing.TB, event string, hits uint64, tactic string) {
 	t.Helper()
 	c, ok := r.totals[event]
 	if !ok {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ import (
 // Probes on the program tight: its entry has no room for a jump and its threads block
 // SIGTRAP, but its loop has room.
 const (
-	tightEntry = "p:entry tight n=$arg1 low=%si:u8 self=+0(%dx) seven=+8(+0(%dx)):u32 nine=+12(%dx):u16 none=+0(%cx) ten=@10 sp=%sp at=%ip:u8 back=$stack0 same=+0(%sp)"
+	tightEntry = "p:entry tight n=$arg1 low=%si:u8 self=+0(%dx) seven=+8(+0(%dx)):u32 nine=+12(%dx):u16 none=+0(%cx) sp=%sp at=%ip:u8 back=$stack0 same=+0(%sp)"
 	tightLoop  = "p:loop tight+2 left=%di"
 )
 
@@ -45,7 +46,7 @@ func TestUprobe(t *testing.T) {
 	for _, l := range r.of("entry") {
 		v := l.number(t, "n")
 		calls[v]++
-		for arg, want := range map[string]uint64{"low": v & 0xff, "seven": 7 * v, "nine": 9 * v & 0xffff, "none": 0, "ten": 0} {
+		for arg, want := range map[string]uint64{"low": v & 0xff, "seven": 7 * v, "nine": 9 * v & 0xffff, "none": 0} {
 			if got := l.number(t, arg); got != want {
 				t.Fatalf("%s: %d, want %d: %v", arg, got, want, l)
 			}
@@ -61,26 +62,48 @@ func TestUprobe(t *testing.T) {
 	}
 }
 
-// Hits and lines come in the order of time, whoever holds the probe.
+// The hits of a Poll come in the order of time, whoever holds the probe.
 func TestUprobeOrder(t *testing.T) {
-	p := startTight(t)
+	p := aside(t, "tight")
 	core := open(t, p)
 	add(t, core, "", tightEntry, tightLoop)
 	right(t, p, "go 50")
-	last, hits := map[int]uint64{}, map[string]int{}
-	n := core.Poll(func(h *tracing.Hit) {
-		if h.Nanos < last[0] {
-			t.Errorf("%s at %d after %d", h.Event.Name, h.Nanos, last[0])
-		}
-		last[0] = h.Nanos
-		hits[h.Event.Name]++
+	hits := map[string]int{}
+	within(t, "all records", func() bool {
+		var last uint64
+		core.Poll(func(h *tracing.Hit) {
+			if h.Nanos < last {
+				t.Errorf("%s at %d after %d", h.Event.Name, h.Nanos, last)
+			}
+			last = h.Nanos
+			hits[h.Event.Name]++
+		})
+		return hits["entry"]+hits["loop"] >= 2650
 	})
-	if hits["entry"] != 100 || hits["loop"] != 2550 || n != 2650 {
-		t.Errorf("%d hits: %v", n, hits)
+	if hits["entry"] != 100 {
+		t.Errorf("%v", hits)
 	}
 	if err := core.Close(nil); err != nil {
 		t.Error(err)
 	}
+}
+
+// aside starts a copy of a program as a child of a shell: a Core in this process would
+// share the waiting for a child of our own.
+func aside(t *testing.T, name string, args ...string) *testprog.Proc {
+	t.Helper()
+	path := testprog.Copy(t, testprog.Build(t, name))
+	p := testprog.Start(t, "/bin/sh", append([]string{"-c", `exec 3<&0; "$@" <&3 & wait`, "sh", path}, args...)...)
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.PID, p.PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.PID, err = strconv.Atoi(strings.TrimSpace(string(b))); err != nil {
+		t.Fatal(err)
+	}
+	child := p.PID
+	t.Cleanup(func() { _ = unix.Kill(child, unix.SIGKILL) })
+	return p
 }
 
 // open makes a Core for a process.
@@ -127,7 +150,7 @@ func add(t *testing.T, core *kprobes.Core, tactic arch.Tactic, probes ...string)
 // probes count what the program counts, also when nobody reads and records are lost, and
 // no more once they are removed.
 func TestUprobeCounts(t *testing.T) {
-	p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, "work")), "4")
+	p := aside(t, "work", "4")
 	before := stateOf(t, p.PID)
 	core := open(t, p)
 	var probes []string
@@ -173,7 +196,7 @@ func TestUprobeCounters(t *testing.T) {
 // What the kernel's probe can not do is refused with the reason, and a probe of ours and
 // one of the kernel never stand on the same bytes.
 func TestUprobeRefusals(t *testing.T) {
-	p := startTight(t)
+	p := aside(t, "tight")
 	for probe, words := range map[string][]string{
 		"r:x tight":                  {"return address", "SIGTRAP"},
 		"p:x tight s=+0(%dx):string": {"no strings", "another instruction jumps"},
@@ -231,9 +254,13 @@ func TestUprobeTracerKilled(t *testing.T) {
 	if line := p.Line(); !strings.Contains(line, `"tight":4000,`) || !strings.Contains(line, `"bad":0`) {
 		t.Errorf("the program says %s", line)
 	}
+	if o := run(t, command(t, "detach", "-p", pid(p))); o.code != 0 {
+		t.Fatal(o)
+	}
 	again := trace(t, p.PID, tightEntry, tightLoop)
 	right(t, p, "go 10")
-	again.end().counted(t, "entry", 20, "uprobe")
+	r := again.end()
+	r.counted(t, "entry", 20, "uprobe")
 	s.before.same(t)
 }
 

@@ -78,6 +78,9 @@ type caller struct {
 func (s *Stopped) newCaller(calls []Syscall) (*caller, error) {
 	g := s.p.findGadgets()
 	if !g.complete() {
+		if err := s.p.CheckImage(); err != nil {
+			return nil, err // it died under the search
+		}
 		return nil, fmt.Errorf("%w: no syscall instruction followed by ret in its code", ErrNoThread)
 	}
 	err := fmt.Errorf("%w: all have ended", ErrNoThread)

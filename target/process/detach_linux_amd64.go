@@ -406,24 +406,13 @@ func (l *Leftover) drained(s *Stopped) error {
 			return err
 		}
 	}
-	maps, err := l.p.Maps()
-	if err != nil {
-		return err
+	busy := false
+	t := &Target{p: l.p}
+	err := t.savedContexts(s, l.p.isGo(), func(v uint64) { busy = busy || in(v) })
+	if err == nil && busy {
+		err = ErrInDetour
 	}
-	t, goProgram := &Target{p: l.p}, l.p.isGo()
-	for _, th := range s.Threads() {
-		lo, hi := s.liveStack(maps, th, goProgram)
-		err := t.scanWords(lo, hi, func(_, v uint64) error {
-			if in(v) {
-				return ErrInDetour
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // Instances classifies what is in the pools. See arch/amd64/instance.go for what an

@@ -64,7 +64,7 @@ func (t *Target) learnRseq(s *Stopped, threads []*Thread) {
 	for i, th := range threads {
 		var c rseqConfig
 		err := s.Do(func() error {
-			return ptrace(unix.PTRACE_GET_RSEQ_CONFIGURATION, th.TID, unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)))
+			return ptraceAt(unix.PTRACE_GET_RSEQ_CONFIGURATION, th.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
 		})
 		if err != nil || c.pointer == 0 || c.signature != amd64.RseqSignature || th.FSBase() == 0 {
 			return

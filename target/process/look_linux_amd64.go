@@ -147,10 +147,7 @@ func (t *Target) reclaim(s *Stopped) {
 	for _, th := range s.Threads() {
 		mark(th.ResumeRIP())
 	}
-	err := t.scanStacks(s, func(_ int, _, v uint64) error {
-		mark(v)
-		return nil
-	})
+	err := t.savedContexts(s, t.golang != nil, mark)
 	left := t.zombie[:0]
 	for _, z := range t.zombie {
 		if busy[z] || err != nil {
@@ -190,6 +187,49 @@ func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) err
 		return t.scanWords(lo, hi, func(at, v uint64) error { return f(0, at, v) })
 	})
 }
+
+// savedContexts gives the addresses in our mappings that signal frames on the threads'
+// stacks return to: saved instruction pointers, and return addresses into what ends a
+// handler. Those are all the ways back into a detour: calls in one push the original's
+// return address. Other words are what earlier frames have left, and would keep a detour
+// for as long as a thread sleeps above them.
+func (t *Target) savedContexts(s *Stopped, goProgram bool, f func(v uint64)) error {
+	maps, err := t.p.Maps()
+	if err != nil {
+		return err
+	}
+	for _, th := range s.Threads() {
+		lo, hi := s.liveStack(maps, th, goProgram)
+		err := t.scanWords(lo, hi, func(at, v uint64) error {
+			if m, ok := FindMap(maps, v); ok && ours(m) && t.inFrame(at) {
+				f(v)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inFrame says whether the word at at is a signal frame's saved instruction pointer or its
+// return address: the saved code segment tells.
+func (t *Target) inFrame(at uint64) bool {
+	for _, cs := range []uint64{at + scCS - scRIP, at + 8 + scOffset + scCS} {
+		var b [2]byte
+		if t.p.ReadMem(cs, b[:]) == nil && le.Uint16(b[:]) == userCS {
+			return true
+		}
+	}
+	return false
+}
+
+// Offsets in struct sigcontext (asm/sigcontext.h).
+const (
+	scRIP = 128
+	scCS  = 144
+)
 
 // liveStack is the used part of a thread's stack. In a Go program that is an alternate
 // stack that a handler runs on, or nothing: addresses of detours stand nowhere else that

@@ -30,7 +30,7 @@ func (t *Thread) RseqSection() (section Range, abort uint64, in bool, err error)
 
 func (t *Thread) rseqSection() (section Range, abort uint64, in bool, err error) {
 	var c rseqConfig
-	err = ptrace(unix.PTRACE_GET_RSEQ_CONFIGURATION, t.TID, unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)))
+	err = ptraceAt(unix.PTRACE_GET_RSEQ_CONFIGURATION, t.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
 	if errors.Is(err, unix.EIO) || err == nil && c.pointer == 0 {
 		return section, 0, false, nil // a kernel without it, or not registered
 	}
@@ -72,6 +72,6 @@ func (t *Thread) abortRseq() error {
 // dispatchesSyscalls says whether the program takes its own system calls by SIGSYS.
 func (t *Thread) dispatchesSyscalls() bool {
 	var c struct{ mode, selector, offset, length uint64 } // struct ptrace_sud_config, Linux 6.4
-	err := ptrace(unix.PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, t.TID, unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)))
+	err := ptraceAt(unix.PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, t.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
 	return err == nil && c.mode != 0
 }

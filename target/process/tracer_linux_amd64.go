@@ -95,10 +95,21 @@ func (t *tracer) end() {
 	}
 }
 
-// ptrace makes one request. It must run on the tracer's thread.
+// ptrace makes one request whose data are a number. It must run on the tracer's thread.
 func ptrace(request int, tid int, addr, data uintptr) error {
 	step(requestName(request))
 	_, _, e := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), addr, data, 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// ptraceAt makes one request whose data are in our memory. The address becomes a number
+// only for the system call: before, our stack may move and the data with it.
+func ptraceAt(request int, tid int, addr uintptr, data unsafe.Pointer) error {
+	step(requestName(request))
+	_, _, e := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), addr, uintptr(data), 0, 0)
 	if e != 0 {
 		return e
 	}
@@ -128,27 +139,27 @@ func requestName(request int) string {
 }
 
 func getRegs(tid int) (r Regs, err error) {
-	err = ptrace(unix.PTRACE_GETREGS, tid, 0, uintptr(unsafe.Pointer(&r)))
+	err = ptraceAt(unix.PTRACE_GETREGS, tid, 0, unsafe.Pointer(&r))
 	return r, err
 }
 
 func setRegs(tid int, r *Regs) error {
-	return ptrace(unix.PTRACE_SETREGS, tid, 0, uintptr(unsafe.Pointer(r)))
+	return ptraceAt(unix.PTRACE_SETREGS, tid, 0, unsafe.Pointer(r))
 }
 
 // getSigMask gives the mask that the thread will have again when its system call is over.
 func getSigMask(tid int) (mask uint64, err error) {
-	err = ptrace(unix.PTRACE_GETSIGMASK, tid, 8, uintptr(unsafe.Pointer(&mask)))
+	err = ptraceAt(unix.PTRACE_GETSIGMASK, tid, 8, unsafe.Pointer(&mask))
 	return mask, err
 }
 
 func setSigMask(tid int, mask uint64) error {
-	return ptrace(unix.PTRACE_SETSIGMASK, tid, 8, uintptr(unsafe.Pointer(&mask)))
+	return ptraceAt(unix.PTRACE_SETSIGMASK, tid, 8, unsafe.Pointer(&mask))
 }
 
 // getEventMsg gives what PTRACE_EVENT_FORK and the like tell: the new process.
 func getEventMsg(tid int, msg *uint64) error {
-	return ptrace(unix.PTRACE_GETEVENTMSG, tid, 0, uintptr(unsafe.Pointer(msg)))
+	return ptraceAt(unix.PTRACE_GETEVENTMSG, tid, 0, unsafe.Pointer(msg))
 }
 
 const ntX86Xstate = 0x202 // NT_X86_XSTATE
@@ -159,7 +170,7 @@ func getXstate(tid int) ([]byte, error) {
 	b := make([]byte, 16<<10)
 	iov := unix.Iovec{Base: &b[0]}
 	iov.SetLen(len(b))
-	err := ptrace(unix.PTRACE_GETREGSET, tid, ntX86Xstate, uintptr(unsafe.Pointer(&iov)))
+	err := ptraceAt(unix.PTRACE_GETREGSET, tid, ntX86Xstate, unsafe.Pointer(&iov))
 	runtime.KeepAlive(b)
 	return b[:iov.Len], err
 }

@@ -35,6 +35,7 @@ static void burst(void) {
 static pthread_barrier_t begin, end;
 
 static void *old(void *arg) {
+	pthread_barrier_wait(&end);
 	for (;;) {
 		pthread_barrier_wait(&begin);
 		burst();
@@ -68,6 +69,7 @@ int main(void) {
 	pthread_barrier_init(&begin, NULL, 2);
 	pthread_barrier_init(&end, NULL, 2);
 	start(old, NULL);
+	pthread_barrier_wait(&end);
 	say("ready");
 	while (command(line) && !is(line, "quit")) {
 		if (is(line, "go"))

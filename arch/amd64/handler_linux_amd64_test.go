@@ -1,0 +1,103 @@
+package amd64
+
+import (
+	"errors"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"kprobes.dev/kprobes/arch"
+)
+
+// Dispositions of the program's own in testdata/detourexec.c.
+const (
+	appDefault = iota
+	appHandled
+	appOnce
+	appIgnored
+)
+
+// faulting reads through RDI in the second instruction of the bytes that a jump takes:
+//
+//	0 push %rsi   1 mov (%rdi),%rax   4 pop %rsi   5 add %rax,%rsi   8 ret
+const (
+	faulting   = "56 488b07 5e 4801c6 c3"
+	faultingAt = 1
+)
+
+func (a *arena) faultingRuns(n int, rdi uint64) {
+	a.probe(hexBytes(a.t, faulting), map[uint64][]arch.Work{0: {{Event: 1, Count: true}}}, arch.Policy{Force: arch.TacticJump})
+	a.handler()
+	a.ctl.Hole, a.ctl.Actions = arenaHole, arenaActions
+	a.put64(arenaData+8, 0x1234567)
+	for i := range uint64(n) {
+		a.add([16]uint64{RSP: arenaStack, RDI: rdi, RSI: 77 + i, RAX: i}, 0x202)
+	}
+}
+
+// TestHandlerRepairs has the program's own handler repair a fault in a displaced
+// instruction: it must see the original address, and the copy must go on.
+func TestHandlerRepairs(t *testing.T) {
+	a := newArena(t, buildDetourChild(t))
+	a.faultingRuns(3, arenaHole+0x123)
+	a.ctl.App, a.ctl.Repair = appHandled, arenaData+8
+	a.run()
+	if a.ctl.Handled != 6 || a.ctl.FaultPC != arenaProbed+faultingAt || a.ctl.FaultAddr != arenaHole+0x123 || a.ctl.Alt != 1 {
+		t.Errorf("handled %d, at %#x, address %#x, alternate stack %d", a.ctl.Handled, a.ctl.FaultPC, a.ctl.FaultAddr, a.ctl.Alt)
+	}
+	if n := a.counted(1, 0); n != 3 || a.ctl.Did != 3 {
+		t.Errorf("%d hits in %d runs", n, a.ctl.Did)
+	}
+}
+
+// TestHandlerChains holds the resident handler to what the kernel would have done with
+// the disposition that it stands for.
+func TestHandlerChains(t *testing.T) {
+	child := buildDetourChild(t)
+	for _, c := range []struct {
+		name    string
+		app     uint64
+		send    uint64
+		fault   bool
+		dies    bool
+		handled uint64
+	}{
+		{"default_fault", appDefault, 0, true, true, 0},
+		{"default_sent", appDefault, 1, false, true, 0},
+		{"ignored_fault", appIgnored, 0, true, true, 0},
+		{"ignored_sent", appIgnored, 1, false, false, 0},
+		{"handler_sent", appHandled, 1, false, false, 1},
+		{"once_fault_then_fault", appOnce, 0, true, true, 1},
+		{"once_sent", appOnce, 1, false, false, 1},
+		{"once_sent_then_fault", appOnce, 1, true, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := newArena(t, child)
+			rdi := uint64(arenaData + 8)
+			if c.fault {
+				rdi = arenaHole
+			}
+			a.faultingRuns(2, rdi)
+			a.ctl.App, a.ctl.Send = c.app, c.send
+			if c.name == "once_fault_then_fault" {
+				a.ctl.Repair = arenaData + 8
+			}
+			out, err := a.start()
+			if died := killedBy(err, syscall.SIGSEGV); died != c.dies || !died && err != nil {
+				t.Errorf("child: %v\n%s", err, out)
+			}
+			if a.ctl.Handled != c.handled {
+				t.Errorf("the program's handler ran %d times, want %d", a.ctl.Handled, c.handled)
+			}
+		})
+	}
+}
+
+func killedBy(err error, sig syscall.Signal) bool {
+	var e *exec.ExitError
+	if !errors.As(err, &e) {
+		return false
+	}
+	w, ok := e.Sys().(syscall.WaitStatus)
+	return ok && w.Signaled() && w.Signal() == sig
+}
