@@ -71,19 +71,23 @@ func TestText(t *testing.T) {
 		want string
 	}{
 		{
-			"probe", Hit{Event: &Event{Name: "in", Addr: 0x1004, Prog: probe, ArgsOff: 16}, Nanos: 12_345_678_999, CPU: 3, TID: 77, Rec: record(0xffffffff)},
+			"probe",
+			Hit{Event: &Event{Name: "in", Addr: 0x1004, Prog: probe, ArgsOff: 16}, Nanos: 12_345_678_999, CPU: 3, TID: 77, Rec: record(0xffffffff)},
 			"          server-77      [003] .....    12.345678: in: (serve+0x4/0x20) fd=-1 name=\"server\"\n",
 		},
 		{
-			"return", Hit{Event: &Event{Name: "out", Addr: 0x1000, Return: true, Prog: ret, ArgsOff: 24}, Nanos: 1e9, TID: 1234567, Caller: 0x7010, Rec: record(0x7010, 42)},
+			"return",
+			Hit{Event: &Event{Name: "out", Addr: 0x1000, Return: true, Prog: ret, ArgsOff: 24}, Nanos: 1e9, TID: 1234567, Caller: 0x7010, Rec: record(0x7010, 42)},
 			"          server-1234567 [000] .....     1.000000: out: (read+0x10/0x40 [libc.so.6] <- serve) got=0x2a\n",
 		},
 		{
-			"unknown_result", Hit{Event: &Event{Name: "out", Addr: 0x1000, Return: true, Prog: ret, ArgsOff: 24}, Caller: 0x99, Unknown: true, Rec: record(0x99, 42)},
+			"unknown_result",
+			Hit{Event: &Event{Name: "out", Addr: 0x1000, Return: true, Prog: ret, ArgsOff: 24}, Caller: 0x99, Unknown: true, Rec: record(0x99, 42)},
 			"          server-0       [000] .....     0.000000: out: (0x00000099 <- serve) got=(unknown)\n",
 		},
 		{
-			"no_symbol_no_arguments", Hit{Event: &Event{Name: "a", Addr: 0xabc}, Rec: record()},
+			"no_symbol_no_arguments",
+			Hit{Event: &Event{Name: "a", Addr: 0xabc}, Rec: record()},
 			"          server-0       [000] .....     0.000000: a: (0x00000abc)\n",
 		},
 	}

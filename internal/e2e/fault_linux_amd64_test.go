@@ -39,7 +39,7 @@ var scenarios = []scenario{
 		trace: []string{"--duration", "1ms", "--tactic", "boost", "p:a leaf"},
 	},
 	{
-		name: "step", prog: leafProgram, runs: true, from: 150, every: 5,
+		name: "step", prog: leafProgram, runs: true, from: 150, every: 10,
 		trace: []string{"--duration", "1ms", "--tactic", "step", "p:a leaf", "r:c holding"},
 	},
 	{
@@ -173,7 +173,7 @@ func detach(t testing.TB, pid int) {
 // Ctrl-C, at any step: the tracer itself takes out everything.
 func TestInterruptedAtEveryStep(t *testing.T) {
 	sc := scenarios[0]
-	sc.every = 5
+	sc.every = 10
 	sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, step int) bool {
 		log := tempFile(t, "log")
 		o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step), "KPROBES_FAULT_SIGNAL=2"))

@@ -35,7 +35,9 @@ func stateOf(t testing.TB, pid int) *state {
 		s.masks[tid] = field(t, pid, tid, "SigBlk")
 	}
 	s.fds = descriptors(t, pid)
-	s.actions = actionsOf(t, pid)
+	if !strings.HasSuffix(s.signals, "caught 0") {
+		s.actions = actionsOf(t, pid)
+	}
 	return s
 }
 
@@ -98,6 +100,9 @@ func (s *state) same(t testing.TB) {
 		if s.fds[id] == "" && strings.HasPrefix(link, "/memfd:kprobes:") {
 			t.Errorf("process %d: descriptor %s is left: %s", s.pid, id, link)
 		}
+	}
+	if s.actions == "" {
+		return // it has no handlers, as the kernel's list of those shows
 	}
 	if diff := cmp.Diff(strings.Split(s.actions, "\n"), strings.Split(actionsOf(t, s.pid), "\n")); diff != "" {
 		t.Errorf("process %d: dispositions (-before +after):\n%s", s.pid, diff)

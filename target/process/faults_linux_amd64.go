@@ -55,7 +55,7 @@ func (t *Target) learnFaults(s *Stopped) error {
 		t.faults.previous[sig] = all[sig]
 	}
 	if t.golang != nil {
-		t.faults.noTraps = fmt.Errorf("Go's runtime takes SIGTRAP for itself when the program starts: %w", unix.EOPNOTSUPP)
+		t.faults.noTraps = fmt.Errorf("the Go runtime takes SIGTRAP for itself when the program starts: %w", unix.EOPNOTSUPP)
 		return nil
 	}
 	t.faults.noTraps, err = whyNoTraps(s, all)

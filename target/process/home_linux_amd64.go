@@ -137,8 +137,13 @@ func newHome(p *Proc, addr uint64) *home {
 func (h *home) init(marker, holder, since, ringAddr, ringSize uint64) error {
 	h.marker = marker
 	for _, w := range []struct{ off, v uint64 }{
-		{hdrVersion, homeVersion}, {hdrMarker, marker}, {hdrHolder, holder}, {hdrSince, since},
-		{hdrRing, ringAddr}, {hdrRingSize, ringSize}, {hdrMagic, homeMagic},
+		{hdrVersion, homeVersion},
+		{hdrMarker, marker},
+		{hdrHolder, holder},
+		{hdrSince, since},
+		{hdrRing, ringAddr},
+		{hdrRingSize, ringSize},
+		{hdrMagic, homeMagic},
 	} {
 		if err := h.put(w.off, w.v); err != nil {
 			return err
