@@ -307,7 +307,7 @@ func (s *spinning) gap() time.Duration {
 // is reported, for other work of the machine only adds to them, and beside it the gap
 // that the thread sees while nothing is done.
 func BenchmarkAllEntries(b *testing.B) {
-	const rounds = 9
+	const rounds = 5
 	r, spin := startSpinning(b)
 	var best arming
 	idle := time.Hour

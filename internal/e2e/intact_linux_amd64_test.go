@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -32,13 +33,27 @@ func stateOf(t testing.TB, pid int) *state {
 	s := &state{pid: pid, masks: map[int]string{}, fds: map[string]string{}}
 	s.signals = handled(t, pid)
 	for _, tid := range tasks(t, pid) {
-		s.masks[tid] = field(t, pid, tid, "SigBlk")
+		s.masks[tid] = ownMask(t, pid, tid)
 	}
 	s.fds = descriptors(t, pid)
 	if !strings.HasSuffix(s.signals, "caught 0") {
 		s.actions = actionsOf(t, pid)
 	}
 	return s
+}
+
+// libraryMask is what glibc blocks around the start of a thread: everything.
+const libraryMask = "fffffffffffbfeff"
+
+// ownMask is the signal mask of a thread once the C library has let go of it.
+func ownMask(t testing.TB, pid, tid int) string {
+	t.Helper()
+	mask := field(t, pid, tid, "SigBlk")
+	for end := time.Now().Add(5 * time.Second); mask == libraryMask && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+		mask = field(t, pid, tid, "SigBlk")
+	}
+	return mask
 }
 
 // askActions names a process of whose dispositions the test binary is to tell. It is asked by

@@ -42,6 +42,9 @@ func (t *Target) Close() error {
 	if errors.Is(err, ErrNoProcess) || errors.Is(err, ErrExec) {
 		err = nil
 	}
+	if err == nil {
+		t.home = nil
+	}
 	if len(t.foreign) > 0 {
 		err = errors.Join(err, fmt.Errorf("process %d: bytes at 0x%x were changed by somebody else and left alone: %w", t.p.PID(), t.foreign, ErrForeign))
 	}
