@@ -22,7 +22,7 @@ func (c *Core) serve(e *Event) error {
 		if why = e.fn.serves(e); why == nil {
 			return nil
 		}
-		if e.force != "" || e.hook {
+		if e.force != "" || e.hook || errors.Is(why, arch.ErrUnprobeable) {
 			return e.refused(why)
 		}
 	}

@@ -4,6 +4,8 @@
 package arch
 
 import (
+	"errors"
+
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/ring"
 )
@@ -114,6 +116,10 @@ type Policy struct {
 	// one of them.
 	Held []uint64
 }
+
+// ErrUnprobeable is in the chain of a refusal that no tactic can mend: the instruction can
+// only run where it stands.
+var ErrUnprobeable = errors.New("the instruction can not be probed")
 
 // Tactic is how a probe gets control.
 type Tactic string

@@ -53,6 +53,11 @@ func (r *Refusal) Error() string {
 	return s
 }
 
+// Is recognises arch.ErrUnprobeable.
+func (r *Refusal) Is(err error) bool {
+	return err == arch.ErrUnprobeable && r.Rule == RuleRelocate
+}
+
 // Unwrap gives the cause.
 func (r *Refusal) Unwrap() error { return r.Err }
 

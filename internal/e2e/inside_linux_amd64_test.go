@@ -80,7 +80,7 @@ func TestInsideRedis(t *testing.T) {
 func TestInsideGo(t *testing.T) {
 	p := &inside{path: testprog.Build(t, "gowork"), args: []string{"1"}, stdin: tempFile(t, "stdin"), moves: true}
 	p.env = []string{"GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1"}
-	write(t, p.stdin, "go 40\nquit\n")
+	write(t, p.stdin, "go 8\nquit\n")
 	p.fresh = func(testing.TB) {}
 	p.skip = func(fn string) bool {
 		return strings.HasPrefix(fn, "runtime") || strings.HasPrefix(fn, "internal/") || strings.HasSuffix(fn, ".abi0") || !strings.Contains(fn, ".")

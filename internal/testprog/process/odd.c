@@ -8,6 +8,7 @@
 // with the pid of a child that sleeps.
 #include "common.h"
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/rseq.h>
 #include <sys/wait.h>
 
@@ -20,6 +21,7 @@ static void *vforks(void *arg) {
 	for (;;) {
 		pid_t p = vfork();
 		if (p == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			struct timespec t = {ms / 1000, ms % 1000 * 1000000};
 			if (ms == 0)
 				t.tv_sec = 1000000;
@@ -36,6 +38,8 @@ static void *vforks(void *arg) {
 // Both processes look for each other to turn.
 static int turn(void *arg) {
 	int me = (int)(intptr_t)arg;
+	if (me == 1)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (;;) {
 		atomic_fetch_add(&turns[me], 1);
 		usleep(100);
@@ -117,9 +121,12 @@ static void *lines(void *arg) {
 		}
 		if (!strcmp(b, "fork")) {
 			pid_t p = fork();
-			if (p == 0)
+			if (p == 0) {
+				prctl(PR_SET_PDEATHSIG, SIGKILL);
+				close(0), close(1), close(2);
 				for (;;)
 					pause();
+			}
 			say("%d", p);
 			continue;
 		}
