@@ -146,7 +146,7 @@ func TestTracerKilledAtEveryStep(t *testing.T) {
 			sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, step int) bool {
 				log := tempFile(t, "log")
 				o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step)))
-				if o.signal != unix.SIGKILL && o.code != 0 && !busy(o) {
+				if o.signal != unix.SIGKILL && o.code != 0 && !overloaded(o) {
 					t.Errorf("step %d: %v", step, o)
 				}
 				before.free(t)
@@ -157,20 +157,20 @@ func TestTracerKilledAtEveryStep(t *testing.T) {
 				if t.Failed() {
 					t.Logf("the tracer was killed at step %d", step)
 				}
-				return o.signal == unix.SIGKILL || busy(o)
+				return o.signal == unix.SIGKILL || overloaded(o)
 			})
 		})
 	}
 }
 
-// busy says whether the tracer gave up because the machine did not let a thread arrive in
+// overloaded says whether the tracer gave up because the machine did not let a thread arrive in
 // time: it must then have left everything as it was, like one that was killed.
-func busy(o outcome) bool { return strings.Contains(o.stderr, "cannot be stopped within") }
+func overloaded(o outcome) bool { return strings.Contains(o.stderr, "cannot be stopped within") }
 
 func detach(t testing.TB, pid int) {
 	t.Helper()
 	o := run(t, command(t, "detach", "-p", strconv.Itoa(pid)))
-	for tries := 0; o.code != 0 && busy(o) && tries < 5; tries++ {
+	for tries := 0; o.code != 0 && overloaded(o) && tries < 5; tries++ {
 		o = run(t, command(t, "detach", "-p", strconv.Itoa(pid)))
 	}
 	if o.code != 0 {
