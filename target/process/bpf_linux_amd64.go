@@ -125,7 +125,15 @@ func (c *bpfCode) load() (int, error) {
 }
 
 // address is where a slice's bytes are, for the kernel. The caller keeps it alive.
-func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+func address(b []byte) uint64 {
+	p := unsafe.SliceData(b)
+	escaped.Store(p)
+	return uint64(uintptr(unsafe.Pointer(p)))
+}
+
+// escaped makes every buffer whose address is taken as a number live on the heap: a
+// goroutine's stack may move before the kernel uses the number.
+var escaped atomic.Pointer[byte]
 
 // lookup reads the only value of an array map.
 func lookup(fd int, value []byte) error {
