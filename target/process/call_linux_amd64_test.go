@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -198,21 +199,28 @@ func TestSeccomp(t *testing.T) {
 	}
 }
 
+// gcProgram builds the program that collects garbage.
+func gcProgram(t *testing.T, flags ...string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "gogc")
+	cmd := exec.Command("go", append(append([]string{"build", "-o", out}, flags...), "../../internal/testprog/process/gogc.go")...)
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	return out
+}
+
 // Go's stacks are never written to: its threads make calls all the same, and the garbage
 // collector, which looks at all of them, finds nothing.
 func TestCallInGoUnderGC(t *testing.T) {
 	for _, flags := range [][]string{{}, {"-buildmode=pie"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
-			out := filepath.Join(t.TempDir(), "gogc")
-			cmd := exec.Command("go", append(append([]string{"build", "-o", out}, flags...), "../../internal/testprog/process/gogc.go")...)
-			cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-			if b, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, b)
-			}
-			r := run(t, out)
+			r := run(t, gcProgram(t, flags...))
 			p := r.open()
 			for i := range 100 {
 				s := stop(t, p)
+				offHeap(t, s)
 				if i%4 == 0 {
 					injectEach(t, s)
 				}
@@ -235,4 +243,73 @@ func TestCallInGoUnderGC(t *testing.T) {
 			untouched(t, p)
 		})
 	}
+}
+
+// offHeap checks that frames would lie outside of Go's heap, which its stacks are in.
+func offHeap(t *testing.T, s *Stopped) {
+	t.Helper()
+	for _, th := range s.Threads() {
+		pl, err := s.placeFor(th, 4000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, ok := FindMap(mapsOf(t, s.p), pl.Lo)
+		if !ok || m.Path != "[stack]" && m.Inode != s.p.image.Exe.Inode && !pl.clean {
+			t.Fatalf("frame of thread %d, stack pointer %#x, lies at %#x in %+v", th.TID, th.Regs().RSP, pl.Lo, m)
+		}
+		if 0xc000000000 <= pl.Lo && pl.Lo < 0xd000000000 {
+			t.Fatalf("frame lies in Go's arena: %#x", pl.Lo)
+		}
+	}
+}
+
+// The rest of the page behind .bss is a place of last resort: free, zero, and put back.
+func TestCallInPadding(t *testing.T) {
+	r := run(t, build(t, "padded"))
+	p := r.open()
+	s := stop(t, p)
+	th := s.Threads()[0]
+	// A stack that is no place, as a coroutine's, and no room at the bottom of [stack].
+	maps := mapsOf(t, p)
+	i := slices.IndexFunc(maps, func(m Map) bool { return m.Path == "[stack]" })
+	if err := p.WriteMem(maps[i].Start, []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	regs := th.Regs()
+	elsewhere := regs
+	elsewhere.RSP = codeOf(t, p, maps).Start
+	if err := th.SetRegs(elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	pl, err := s.placeFor(th, 3200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, ok := FindMap(maps, pl.Lo)
+	if !ok || !pl.clean || m.Path != "" && m.Inode != p.image.Exe.Inode || pl.Hi%PageSize != 0 || pl.Size() >= PageSize {
+		t.Fatalf("place %+v in %+v", pl, m)
+	}
+	if got, err := s.Call(sysGettid); err != nil || int(got) != th.TID {
+		t.Fatalf("gettid: %d, %v", got, err)
+	}
+	if !p.zero(pl.Lo, pl.Size()) {
+		t.Error("the padding is not put back")
+	}
+	if now := th.Regs(); now.RSP != elsewhere.RSP {
+		t.Errorf("stack pointer %#x, want %#x", now.RSP, elsewhere.RSP)
+	}
+	again := th.Regs()
+	again.RSP = regs.RSP
+	if err := th.SetRegs(again); err != nil {
+		t.Fatal(err)
+	}
+	// What is not zero there is the program's, and stays.
+	if err := p.WriteMem(pl.Hi-1, []byte{7}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := s.padding(maps, 3200); ok {
+		t.Error("padding that holds something is taken")
+	}
+	release(t, s)
+	r.fine()
 }

@@ -15,23 +15,23 @@ import (
 // struck at a step of its work: a request of ptrace or a write into a process, whatever it is
 // for. These variables of the environment say when and with what.
 const (
-	faultStep   = "KPROBES_FAULT_STEP"   // the step, from 1; 0: none
-	faultSignal = "KPROBES_FAULT_SIGNAL" // what the program sends itself before it; default SIGKILL
-	faultTarget = "KPROBES_FAULT_TARGET" // a process that gets the signal instead
-	faultLog    = "KPROBES_FAULT_LOG"    // a file for the steps' names, one a line
+	envStep   = "KPROBES_FAULT_STEP"   // the step, from 1; 0: none
+	envSignal = "KPROBES_FAULT_SIGNAL" // what the program sends itself before it; default SIGKILL
+	envTarget = "KPROBES_FAULT_TARGET" // a process that gets the signal instead
+	envLog    = "KPROBES_FAULT_LOG"    // a file for the steps' names, one a line
 )
 
 // signalTime is how long a signal that does not kill gets to be noticed.
 const signalTime = 10 * time.Millisecond
 
 func init() {
-	log, err := os.OpenFile(os.Getenv(faultLog), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	log, err := os.OpenFile(os.Getenv(envLog), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return
 	}
-	at := variable(faultStep, 0)
-	sig := unix.Signal(variable(faultSignal, int(unix.SIGKILL)))
-	pid := variable(faultTarget, os.Getpid())
+	at := variable(envStep, 0)
+	sig := unix.Signal(variable(envSignal, int(unix.SIGKILL)))
+	pid := variable(envTarget, os.Getpid())
 	n := 0
 	stepHook = func(what string) {
 		if n++; n == at {

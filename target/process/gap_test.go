@@ -3,9 +3,8 @@ package process
 import (
 	"errors"
 	"math/rand/v2"
+	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 const gib = 1 << 30
@@ -77,7 +76,7 @@ func TestFindGapReaches(t *testing.T) {
 		size := uint64(1+rnd.IntN(1<<rnd.IntN(24))) * 16
 		at, err := FindGap(maps, text.Start, text.End, size)
 		if err != nil {
-			if !errors.Is(err, ErrNoGap) || !errors.Is(err, unix.ENOMEM) {
+			if !errors.Is(err, ErrNoGap) || !errors.Is(err, syscall.ENOMEM) {
 				t.Fatal(err)
 			}
 			continue

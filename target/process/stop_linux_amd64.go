@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,10 +96,56 @@ func (p *Proc) attempt(deadline time.Duration) (*Stopped, error) {
 		err = p.CheckImage()
 	}
 	if err != nil {
+		s.t.do(s.letGo)
 		s.abandon()
 		return nil, fmt.Errorf("stop of %w", err)
 	}
 	return s, nil
+}
+
+// lingerTime is how long threads that were told to stop, and need not any more, are waited
+// for; lingerD how long those of them that sleep uninterruptibly.
+const (
+	lingerTime = 5 * time.Second
+	lingerD    = 100 * time.Millisecond
+)
+
+// letGo lets every thread go on after an attempt that failed. Those that have not arrived
+// yet have been told to stop and may be on their way out of a system call with EINTR: each
+// is let go when it arrives and that is undone, while the others run already.
+func (s *Stopped) letGo() error {
+	var pending []*Thread
+	for _, t := range s.known {
+		switch {
+		case t == nil:
+		case t.stopped:
+			t.release() // if that fails it has ended
+		default:
+			pending = append(pending, t)
+		}
+	}
+	now := time.Now()
+	end, look := now.Add(lingerTime), now.Add(lingerD)
+	for n := 0; len(pending) > 0; n++ {
+		pending = slices.DeleteFunc(pending, func(t *Thread) bool {
+			done, err := t.arrive()
+			if done && t.stopped {
+				t.release()
+			}
+			return done || err != nil
+		})
+		if pause(n, end) != nil {
+			break
+		}
+		if time.Now().After(look) {
+			look = time.Now().Add(lingerD)
+			pending = slices.DeleteFunc(s.withoutWorkers(pending), func(t *Thread) bool {
+				st, err := t.Status()
+				return err != nil || st.State == "D"
+			})
+		}
+	}
+	return nil
 }
 
 // begin makes s the one stop of the process.
@@ -220,7 +267,8 @@ func (s *Stopped) seizeError(g *group, tid int, cause error) error {
 		return nil
 	}
 	if st.TracerPID != 0 {
-		return fmt.Errorf("%w: thread %d is traced by process %d (%s)", ErrBusy, tid, st.TracerPID, comm(st.TracerPID))
+		tracer := processOf(st.TracerPID)
+		return fmt.Errorf("%w: thread %d is traced by process %d (%s)", ErrBusy, tid, tracer, comm(tracer))
 	}
 	if errors.Is(cause, unix.EPERM) {
 		return fmt.Errorf("thread %d: %w", tid, s.p.denied("tracing it"))

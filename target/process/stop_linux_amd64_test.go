@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -60,11 +61,60 @@ func TestStopIsInvisibleToSystemCalls(t *testing.T) {
 		release(t, s)
 		time.Sleep(5 * time.Millisecond)
 	}
+	asleep(t, p)
 	if a := r.ask("events"); !strings.HasPrefix(a, "ok ") || a == "ok 0" {
 		t.Fatal(a)
 	}
 	t.Logf("%d stops", stops)
 	untouched(t, p)
+}
+
+// A stop that is given up in the middle has interrupted system calls all the same.
+func TestFailedStopIsInvisibleToSystemCalls(t *testing.T) {
+	r := run(t, build(t, "calls", "-Wno-misleading-indentation"))
+	p := r.open()
+	failed := 0
+	for range 200 {
+		switch s, err := p.Stop(&StopOptions{Deadline: 1, Attempts: 1}); {
+		case err == nil:
+			release(t, s)
+		case errors.As(err, new(*StuckError)):
+			failed++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if failed == 0 {
+		t.Fatal("no stop failed in a nanosecond")
+	}
+	asleep(t, p)
+	if a := r.ask("events"); !strings.HasPrefix(a, "ok ") || a == "ok 0" {
+		t.Fatalf("after %d failed stops: %s", failed, a)
+	}
+	untouched(t, p)
+}
+
+// asleep waits until every thread is back in its call: an event that came before would be
+// seen by the call as it begins, which for a futex is another result.
+func asleep(t *testing.T, p *Proc) {
+	t.Helper()
+	tids, err := p.Tasks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := time.Now().Add(patience)
+	for _, tid := range tids {
+		for {
+			st, err := p.TaskStatus(tid)
+			if err != nil || st.State == "S" {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("thread %d is in state %s and not back in its call", tid, st.State)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 // injectEach makes every single thread call the system once.

@@ -87,6 +87,18 @@ func (p *Proc) describe(g *group, tid int) StuckThread {
 	return t
 }
 
+// processOf gives the process of a thread, or the same number if it is gone.
+func processOf(tid int) int {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	if err != nil {
+		return tid
+	}
+	if st, err := ParseStatus(string(b)); err == nil {
+		return st.TGID
+	}
+	return tid
+}
+
 // comm names a process for a message.
 func comm(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))

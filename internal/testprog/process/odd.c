@@ -81,6 +81,13 @@ static void *rseq(void *arg) {
 	return NULL;
 }
 
+// bound ends this process with its parent.
+static void bound(pid_t parent) {
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(0);
+}
+
 static volatile int guard;
 
 static void on_alt(int sig) {
@@ -120,9 +127,9 @@ static void *lines(void *arg) {
 			die(self);
 		}
 		if (!strcmp(b, "fork")) {
-			pid_t p = fork();
+			pid_t parent = getpid(), p = fork();
 			if (p == 0) {
-				prctl(PR_SET_PDEATHSIG, SIGKILL);
+				bound(parent);
 				close(0), close(1), close(2);
 				for (;;)
 					pause();
