@@ -66,14 +66,25 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	return left, nil
 }
 
-// generable brings functions to what their events want. Those of the new events whose
-// code can not be generated are an error, or left out if the options say so.
+// generable brings functions to what their events want. Where no code of ours can serve a
+// new event the kernel holds its probe; else it is an error, or the function's new events
+// are left out if the options say so.
 func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event, error) {
 	bad := map[*function]error{}
-	skip := func(f *function, err error) bool {
+	mend := func(f *function, err error) error {
+		if bad[f] != nil {
+			return err
+		}
+		e, err := c.fallAt(evs, f, err)
 		asked := func(e *Event) bool { return e.fn == f && !o.skips(e) }
-		if bad[f] != nil || slices.ContainsFunc(evs, asked) {
-			return false
+		switch {
+		case err == nil:
+			return nil
+		case !slices.ContainsFunc(evs, asked):
+		case e != nil:
+			return e.refused(err)
+		default:
+			return err
 		}
 		bad[f] = err
 		for _, e := range evs {
@@ -81,9 +92,9 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 				f.drop(e)
 			}
 		}
-		return true
+		return nil
 	}
-	if err := c.updateOr(fns, skip, nil); err != nil {
+	if err := c.updateOr(fns, mend, nil); err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(evs, func(e *Event) bool {
@@ -139,18 +150,21 @@ func (f *function) points() []uint64 {
 
 // update brings the sites of functions to what their events want, in one stop.
 func (c *Core) update(fns []*function, then func() error) error {
-	return c.updateOr(fns, func(*function, error) bool { return false }, then)
+	return c.updateOr(fns, func(_ *function, err error) error { return err }, then)
 }
 
-// updateOr is update; skip may take events from a function whose code can not be
-// generated, and then says that what is left is to be tried.
-func (c *Core) updateOr(fns []*function, skip func(*function, error) bool, then func() error) error {
+// updateOr is update; mend may change the events of a function whose code can not be
+// generated: nil says that it is to be tried again.
+func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then func() error) error {
 	ch := target.Change{Then: then}
 	fresh := map[*function][]*target.Site{}
-	for _, f := range fns {
-		sites, err := c.sites(f)
-		if err != nil && skip(f, err) {
-			sites, err = c.sites(f)
+	for i, m := range c.make(fns) {
+		f, sites, err := fns[i], m.sites, m.err
+		for err != nil {
+			if err = mend(f, err); err != nil {
+				break
+			}
+			sites, err = c.remake(f)
 		}
 		if err != nil {
 			c.release(fresh)
@@ -179,13 +193,19 @@ func (c *Core) updateOr(fns []*function, skip func(*function, error) bool, then 
 func (c *Core) release(fresh map[*function][]*target.Site) {
 	for _, sites := range fresh {
 		for _, s := range sites {
-			c.t.FreeCode(s.Detour.Addr, s.Room)
+			c.free(s.Detour.Addr, s.Room)
 		}
 	}
 }
 
-// sites makes the sites that a function's events want.
-func (c *Core) sites(f *function) ([]*target.Site, error) {
+// remake makes the sites of one function.
+func (c *Core) remake(f *function) ([]*target.Site, error) {
+	m := c.make([]*function{f})
+	return m[0].sites, m[0].err
+}
+
+// sites makes the sites that a function's events want, with room in y.
+func (c *Core) sites(f *function, y *yard) ([]*target.Site, error) {
 	if len(f.events) == 0 {
 		return nil, nil
 	}
@@ -207,14 +227,14 @@ func (c *Core) sites(f *function) ([]*target.Site, error) {
 	}
 	regions, refused := f.plan()
 	for at, err := range refused {
-		return nil, fmt.Errorf("%s+0x%x: %w", f.name, at-f.start, err)
+		return nil, &arch.PointError{Addr: at, Err: fmt.Errorf("%s+0x%x: %w", f.name, at-f.start, err)}
 	}
 	var out []*target.Site
 	for _, r := range regions {
-		s, err := c.site(f, r, work)
+		s, err := c.site(f, r, work, y)
 		if err != nil {
 			c.release(map[*function][]*target.Site{f: out})
-			return nil, fmt.Errorf("%s+0x%x: %w", f.name, r.Start()-f.start, err)
+			return nil, fmt.Errorf("%s+0x%x: %w", f.name, placeOfError(r, err)-f.start, err)
 		}
 		out = append(out, s)
 	}
@@ -224,6 +244,16 @@ func (c *Core) sites(f *function) ([]*target.Site, error) {
 		}
 	}
 	return out, nil
+}
+
+// placeOfError is the instruction of a region that an error is about: the first, if it does
+// not say.
+func placeOfError(r arch.Region, err error) uint64 {
+	var at *arch.PointError
+	if errors.As(err, &at) {
+		return at.Addr
+	}
+	return r.Start()
 }
 
 // slowest tells the slowest tactic among those of an event's points, and why.
@@ -243,8 +273,8 @@ func rank(t arch.Tactic) int {
 	return slices.Index([]arch.Tactic{arch.TacticJump, arch.TacticBoost, arch.TacticStep, arch.TacticUprobe}, t)
 }
 
-func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work) (*target.Site, error) {
-	d, room, err := c.detour(f, r, work)
+func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work, y *yard) (*target.Site, error) {
+	d, room, err := c.detour(f, r, work, y)
 	if err != nil {
 		return nil, err
 	}
@@ -254,49 +284,35 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work) (*t
 		s.Orig, err = f.orig(s.Addr, len(s.Patch))
 	}
 	if err != nil {
-		c.t.FreeCode(d.Addr, room)
 		return nil, err
 	}
+	y.keep(room)
 	return s, nil
 }
 
-// detour generates the code of a region and finds the room for it. Most detours fit the
-// room that is taken first, and give back what they do not need of it; the size of one
-// that does not is found out, and it is generated anew.
-func (c *Core) detour(f *function, r arch.Region, work map[uint64][]arch.Work) (d *arch.Detour, room int, err error) {
+// detour generates the code of a region and finds the room for it. Most detours fit what is
+// tried first; the size of one that does not is found out, and it is generated anew.
+func (c *Core) detour(f *function, r arch.Region, work map[uint64][]arch.Work, y *yard) (d *arch.Detour, room int, err error) {
 	w := c.t.Writer()
 	lo, hi := c.span(r.Start())
 	for room = firstRoom; ; {
-		addr, err := c.t.Code(lo, hi, room)
+		addr, err := y.take(lo, hi, room)
 		if err != nil {
 			return nil, 0, err
 		}
-		d, err := f.a.Detour(addr, r, work, w)
-		if err != nil {
-			c.t.FreeCode(addr, room)
+		if d, err = f.a.Detour(addr, r, work, w); err != nil {
 			return nil, 0, err
 		}
 		need := (len(d.Code) + roomStep - 1) &^ (roomStep - 1)
-		if need < room {
-			c.t.FreeCode(addr+uint64(need), room-need)
-		}
 		if need <= room {
 			return d, need, nil
 		}
-		c.t.FreeCode(addr, room)
 		if room, err = f.a.DetourSize(r, work, w); err != nil {
 			return nil, 0, err
 		}
 		room = max(room, need+roomStep)
 	}
 }
-
-// Room for detours, in bytes: what is taken before the size is known, and what parts of
-// it are given back.
-const (
-	firstRoom = 2048
-	roomStep  = 64
-)
 
 // pointsOf tells what stands at the points of a region, in order of address.
 func pointsOf(r arch.Region, work map[uint64][]arch.Work) []target.Point {

@@ -2,7 +2,6 @@ package kprobes
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sort"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
@@ -30,6 +30,8 @@ type Core struct {
 	t      target.Target
 	events []*Event // by number; nil where one was removed
 	fns    map[uint64]*function
+	room   sync.Mutex // held while the target's room for code is taken or given back
+	textMu sync.Mutex
 	texts  map[*symbol.Image]*text
 	reader *ring.Reader
 	clock  *ring.Clock
@@ -74,6 +76,7 @@ type function struct {
 	image  *symbol.Image
 	a      arch.Function
 	orig   func(addr uint64, n int) ([]byte, error)
+	keep   []arch.Range // bytes that must stay where they are
 	events []*Event
 	sites  []*target.Site
 	policy arch.Policy
@@ -144,7 +147,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 		return nil, err
 	}
 	if len(evs) == 0 {
-		return nil, fmt.Errorf("no function was found to probe: %w", unix.ENOENT)
+		return nil, errno.Errorf(unix.ENOENT, "no function was found to probe")
 	}
 	if err := c.t.Prepare(); err != nil {
 		return nil, err
@@ -179,7 +182,7 @@ func (c *Core) number(evs []*Event) error {
 		c.numberTail(e)
 	}
 	if len(c.events) > r.Layout.Events {
-		return fmt.Errorf("events %d: the ring has room for %d: %w", len(c.events), r.Layout.Events, unix.ENOSPC)
+		return errno.Errorf(unix.ENOSPC, "events %d: the ring has room for %d", len(c.events), r.Layout.Events)
 	}
 	if err := r.PrepareEvents(len(c.events)); err != nil {
 		return err

@@ -3,6 +3,7 @@ package kprobes
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -10,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/symbol"
 )
 
@@ -17,7 +19,7 @@ import (
 // pattern matches.
 func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	if d.Kind == event.Delete {
-		return nil, fmt.Errorf("definition %q deletes: %w", d.Text, unix.EINVAL)
+		return nil, errno.Errorf(unix.EINVAL, "definition %q deletes, and defines no probe", d.Text)
 	}
 	if d.Place.Kind == event.PlaceLine {
 		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "", nil)
@@ -78,10 +80,9 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	var out []*Event
 	for _, m := range mods {
-		for _, fn := range m.Image.Glob(d.Place.Symbol) {
-			if fn.PLT || !fn.Candidate() {
-				continue
-			}
+		fns := slices.DeleteFunc(m.Image.Glob(d.Place.Symbol), func(fn *symbol.Func) bool { return fn.PLT || !fn.Candidate() })
+		c.analyse(m, fns, d, o.Tactic)
+		for _, fn := range fns {
 			one := *d
 			one.Name = ""
 			one.Place.Glob, one.Place.Symbol = false, fn.Pretty()
@@ -99,7 +100,7 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", fmt.Errorf("no function matches %q: %w", d.Place.Symbol, unix.ENOENT))
+		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", errno.Errorf(unix.ENOENT, "no function matches %q", d.Place.Symbol))
 	}
 	return out, nil
 }
@@ -133,7 +134,7 @@ func (c *Core) name(e *Event) error {
 func (c *Core) locate(e *Event, r symbol.Resolved) error {
 	d := e.Def
 	if r.Func == nil {
-		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "", fmt.Errorf("no function is known around 0x%x, so its code can not be followed: %w", r.Addr, unix.EINVAL))
+		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "", errno.Errorf(unix.EINVAL, "no function is known around 0x%x, so its code can not be followed", r.Addr))
 	}
 	r, err := c.implementation(r)
 	if err != nil {
@@ -148,12 +149,26 @@ func (c *Core) locate(e *Event, r symbol.Resolved) error {
 	}
 	e.Place, e.fn = r, f
 	at, err := c.points(e)
+	if err == nil {
+		err = e.inSequence()
+	}
 	if err != nil || e.work.Count {
 		return err
 	}
 	e.Prog, err = fetch.Compile(d, c.env(e), at)
 	e.work.Prog = e.Prog
 	return err
+}
+
+// inSequence refuses an event at an instruction that no tactic may run elsewhere.
+func (e *Event) inSequence() error {
+	for _, p := range e.points {
+		if slices.ContainsFunc(e.fn.keep, func(r arch.Range) bool { return r.Holds(p) }) {
+			return e.refused(errno.Errorf(unix.EINVAL, "%s+0x%x belongs to a restartable sequence (rseq), which the kernel starts anew only where it stands",
+				e.fn.name, p-e.fn.start))
+		}
+	}
+	return nil
 }
 
 // points finds the instructions at which the event's work is done.
@@ -225,8 +240,19 @@ func (c *Core) function(r symbol.Resolved) (*function, error) {
 	if f := c.fns[start]; f != nil {
 		return f, nil
 	}
+	f, err := c.newFunction(r)
+	if err == nil {
+		c.fns[start] = f
+	}
+	return f, err
+}
+
+// newFunction analyses the function that holds a place. It may be called by several
+// goroutines at once.
+func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
+	start := r.Module.Runtime(r.Func.Addr)
 	if r.Func.Size > maxFunction {
-		return nil, fmt.Errorf("%s has %d bytes: more than the %d that are analysed: %w", r.Func, r.Func.Size, maxFunction, unix.EFBIG)
+		return nil, errno.Errorf(unix.EFBIG, "%s has %d bytes: more than the %d that are analysed", r.Func, r.Func.Size, maxFunction)
 	}
 	f := &function{name: r.Func.Pretty(), start: start, image: r.Module.Image}
 	m := r.Module
@@ -258,11 +284,13 @@ func (c *Core) function(r symbol.Resolved) (*function, error) {
 		af.Entries = append(af.Entries, m.Runtime(p))
 	}
 	af.After = x.after(r.Func)
-	if f.a, err = c.t.Arch().Analyse(af); err != nil {
-		return nil, err
+	if x.keepErr != nil {
+		return nil, fmt.Errorf("restartable sequences of %s: %w", m.Name, x.keepErr)
 	}
-	c.fns[start] = f
-	return f, nil
+	keep, entries := x.kept(m, r.Func)
+	f.keep, af.Keep, af.Entries = keep, keep, append(af.Entries, entries...)
+	f.a, err = c.t.Arch().Analyse(af)
+	return f, err
 }
 
 // maxFunction bounds the functions that are analysed, in bytes.

@@ -3,7 +3,7 @@
 //
 // A Core is the registry of one target's probes:
 //
-//	p, err := process.Open(pid)
+//	p, err := process.Open(pid) // a child of ours: process.Start, or process.OpenUnwaited
 //	t, err := process.Attach(p, nil)
 //	core, err := kprobes.Open(t, nil)
 //	events, err := core.Add(defs, nil) // all of them, or none and the reason

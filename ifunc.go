@@ -2,10 +2,10 @@ package kprobes
 
 import (
 	"encoding/binary"
-	"fmt"
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/symbol"
 )
 
@@ -28,7 +28,7 @@ func (c *Core) implementation(r symbol.Resolved) (symbol.Resolved, error) {
 			return symbol.Resolved{Module: r.Module, Func: fn, Vaddr: fn.Addr, Addr: addr}, nil
 		}
 	}
-	return r, fmt.Errorf("%s is an IFUNC and no caller in the process has it resolved yet: probe one of its implementations by name: %w", r.Func.Pretty(), unix.EAGAIN)
+	return r, errno.Errorf(unix.EAGAIN, "%s is an IFUNC and no caller in the process has it resolved yet: probe one of its implementations by name", r.Func.Pretty())
 }
 
 // slots lists where the address of an IFUNC's implementation may stand.

@@ -108,8 +108,21 @@ func (c *Core) armLate() error {
 	}
 	c.seen = nil
 	if len(ready) > 0 {
-		_, err := c.arm(ready, &AddOptions{Tactic: ready[0].force})
-		errs = append(errs, err)
+		if _, err := c.arm(ready, &AddOptions{Tactic: ready[0].force}); err != nil {
+			errs = append(errs, err)
+			c.keepGone(ready)
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// keepGone takes back what was done for events that could not be armed.
+func (c *Core) keepGone(evs []*Event) {
+	for _, e := range evs {
+		e.release()
+		if e.fn != nil {
+			e.fn.drop(e)
+		}
+		e.gone, e.fn = true, nil
+	}
 }

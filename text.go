@@ -2,17 +2,23 @@ package kprobes
 
 import (
 	"slices"
+	"sync"
 
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/symbol"
 )
 
 // text serves what an object's file holds, a window of each segment at a time: functions
-// are analysed in the order of their addresses, and so are their jump tables read.
+// are analysed in the order of their addresses, and so are their jump tables read. It may
+// be used by several goroutines.
 type text struct {
 	im      *symbol.Image
 	segs    []symbol.Segment
-	windows []window       // one for each segment
 	funcs   []*symbol.Func // sorted by address
+	keep    []keep         // sorted by address
+	keepErr error
+	mu      sync.Mutex
+	windows []window // one for each segment
 }
 
 // window is a piece of a segment's contents.
@@ -26,9 +32,12 @@ const windowSize = 64 << 10
 
 // text gives the reader of an object's file.
 func (c *Core) text(im *symbol.Image) *text {
+	c.textMu.Lock()
+	defer c.textMu.Unlock()
 	x := c.texts[im]
 	if x == nil {
 		x = &text{im: im, segs: im.Segments(), funcs: im.Funcs()}
+		x.findKept()
 		x.windows = make([]window, len(x.segs))
 		if c.texts == nil {
 			c.texts = map[*symbol.Image]*text{}
@@ -44,6 +53,8 @@ func (x *text) read(vaddr uint64, b []byte) error {
 	if i < 0 || len(b) > windowSize {
 		return x.im.ReadAt(vaddr, b)
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	w := &x.windows[i]
 	if w.copy(vaddr, b) {
 		return nil
@@ -119,4 +130,41 @@ func (c *Core) constants(addr uint64, b []byte) error {
 		}
 	}
 	return c.t.Read(addr, b)
+}
+
+// keep is a restartable sequence with the last byte before it, or the signature before the
+// place where one goes on when it was interrupted. The instruction that ends with that byte
+// is the one that announces the sequence: a thread that is preempted behind it and not yet
+// at the sequence has announced it in vain.
+type keep struct {
+	symbol.Range
+	abort uint64 // where it goes on
+}
+
+// signature is the length of what the kernel checks before it makes a thread go on at a
+// sequence's abort address (rseq(2)).
+const signature = 4
+
+// findKept lists the object's bytes that must stay where they are.
+func (x *text) findKept() {
+	var qs []symbol.Sequence
+	qs, x.keepErr = x.im.Sequences()
+	for _, q := range qs {
+		x.keep = append(x.keep, keep{symbol.Range{Start: q.Start - 1, End: q.End}, q.Abort},
+			keep{symbol.Range{Start: q.Abort - signature, End: q.Abort}, q.Abort})
+	}
+}
+
+// kept gives the bytes of a function that must stay, in run-time addresses, and those
+// inside at which a sequence goes on.
+func (x *text) kept(m *symbol.Module, fn *symbol.Func) (ranges []arch.Range, entries []uint64) {
+	for _, k := range x.keep {
+		if k.Start < fn.End() && k.End > fn.Addr {
+			ranges = append(ranges, arch.Range{Lo: m.Runtime(k.Start), Hi: m.Runtime(k.End)})
+		}
+		if k.abort > fn.Addr && k.abort < fn.End() {
+			entries = append(entries, m.Runtime(k.abort))
+		}
+	}
+	return ranges, entries
 }

@@ -10,6 +10,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/trace"
 )
@@ -20,28 +21,69 @@ func (c *Core) serve(e *Event) error {
 	var why error
 	if e.force != arch.TacticUprobe {
 		if why = e.fn.serves(e); why == nil {
+			why = c.loads(e)
+		}
+		if why == nil {
 			return nil
 		}
-		if e.force != "" || e.hook || errors.Is(why, arch.ErrUnprobeable) {
-			return e.refused(why)
-		}
+	} else if no := e.fn.serves(e); errors.Is(no, arch.ErrUnprobeable) {
+		return e.refused(no)
+	}
+	if err := c.fall(e, why); err != nil {
+		return e.refused(err)
+	}
+	return nil
+}
+
+// loads says why code of ours can not read the memory that an event's arguments lie in.
+func (c *Core) loads(e *Event) error {
+	if err := c.t.Loads(); err != nil && e.Prog.Loads() {
+		return fmt.Errorf("an argument reads memory: %w", err)
+	}
+	return nil
+}
+
+// fall has the kernel hold the probe of an event that no tactic of ours can serve, and why.
+func (c *Core) fall(e *Event, why error) error {
+	if why != nil && (e.force != "" || e.hook || errors.Is(why, arch.ErrUnprobeable)) {
+		return why
 	}
 	if err := c.hold(e); err != nil {
-		return e.refused(errors.Join(why, fmt.Errorf("no uprobe: %w", err)))
+		return errors.Join(why, fmt.Errorf("no uprobe: %w", err))
 	}
 	e.Tactic, e.Why = arch.TacticUprobe, why
 	return nil
 }
 
+// fallAt has the kernel hold the probes of the new events that stand where no code of ours
+// can: why names the instruction. No error says that the function is to be tried again
+// without them; else e is the event that can not be served, if it is one of these.
+func (c *Core) fallAt(evs []*Event, f *function, why error) (e *Event, err error) {
+	var at *arch.PointError
+	if !errors.As(why, &at) {
+		return nil, why
+	}
+	err = why
+	for _, e := range evs {
+		if e.fn != f || e.held != nil || !slices.Contains(e.points, at.Addr) {
+			continue
+		}
+		if err = c.fall(e, why); err != nil {
+			return e, err
+		}
+	}
+	return nil, err
+}
+
 // hold has the kernel hold an event's probe.
 func (c *Core) hold(e *Event) error {
 	if e.Def.Kind == event.Return {
-		return fmt.Errorf("the kernel's return probe would change the return address on the stack: %w", unix.EOPNOTSUPP)
+		return errno.Errorf(unix.EOPNOTSUPP, "the kernel's return probe would change the return address on the stack")
 	}
 	at := e.points[0]
 	for _, s := range e.fn.sites {
 		if covers(s, at) {
-			return fmt.Errorf("0x%x: another probe of ours covers it, remove that first: %w", at, unix.EBUSY)
+			return errno.Errorf(unix.EBUSY, "0x%x: another probe of ours covers it, remove that first", at)
 		}
 	}
 	h, err := c.t.Uprobe(&target.Uprobe{Addr: at, Event: e.ID, Prog: e.Prog, Args: e.argsOffset(c.t.Writer())})

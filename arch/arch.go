@@ -34,7 +34,15 @@ type Func struct {
 	// Morestack says whether a call to an address grows the stack and starts the
 	// function anew (Go).
 	Morestack func(target uint64) bool
+	// Keep are bytes that must stay where they are and as they are.
+	Keep []Range
 }
+
+// Range is the addresses from Lo up to Hi.
+type Range struct{ Lo, Hi uint64 }
+
+// Holds says whether an address is in the range.
+func (r Range) Holds(addr uint64) bool { return addr >= r.Lo && addr < r.Hi }
 
 // Part is a piece of a function's code.
 type Part struct {
@@ -91,6 +99,9 @@ type Function interface {
 	DetourSize(r Region, work map[uint64][]Work, w *Writer) (int, error)
 	// Patch gives the bytes that a region's start becomes.
 	Patch(r Region, detour uint64) ([]byte, error)
+	// Release drops what can be found out again. What needs it later takes the time of
+	// the analysis once more.
+	Release()
 }
 
 // Region is a run of instructions that a patch replaces.
@@ -120,6 +131,19 @@ type Policy struct {
 // ErrUnprobeable is in the chain of a refusal that no tactic can mend: the instruction can
 // only run where it stands.
 var ErrUnprobeable = errors.New("the instruction can not be probed")
+
+// PointError says that no code of ours can serve a point, though the kernel's own probe,
+// which uses nothing of the program, may stand there.
+type PointError struct {
+	Addr uint64
+	Err  error
+}
+
+// Error tells why.
+func (e *PointError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *PointError) Unwrap() error { return e.Err }
 
 // Tactic is how a probe gets control.
 type Tactic string
@@ -166,9 +190,10 @@ type Writer struct {
 	TID    ThreadID
 	TIDOff int32
 
-	// CheckLoads: a thread may have the signals of a fault blocked, so every load of
-	// an argument asks the kernel first whether its memory is there.
-	CheckLoads bool
+	// PlainLoads: no system call may be made, for it could end a thread (seccomp). Else a
+	// record whose arguments read memory asks which signals its thread blocks, and checks
+	// its loads where these are the signals of a fault.
+	PlainLoads bool
 
 	RDPID bool       // the CPU has rdpid
 	Go    *GoRuntime // nil if the program is not a Go program

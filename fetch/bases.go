@@ -1,5 +1,7 @@
 package fetch
 
+import "slices"
+
 // PointBases lists the bases that the program reads at its own point. nil has none.
 func (p *Program) PointBases() []Base {
 	if p == nil {
@@ -45,6 +47,14 @@ func (p *Program) EntryBases() []Base {
 		}
 	}
 	return out
+}
+
+// Loads says whether an argument reads memory, at the probe's point or, for the value of a
+// return probe's entry, there.
+func (p *Program) Loads() bool {
+	return p != nil && slices.ContainsFunc(p.Args, func(a Arg) bool {
+		return a.Store != StoreNone && (len(a.Derefs) > 0 || a.Store != StoreValue || a.Base.Kind == BaseStack)
+	})
 }
 
 // Counted says whether the argument is a counted string whose pointer and length are

@@ -44,6 +44,9 @@ type Target interface {
 	// Traps says why no breakpoint may stand in the address space; nil: it may. Known
 	// after Prepare.
 	Traps() error
+	// Loads says why no argument may read memory; nil: it may, and a bad pointer harms
+	// nobody. Known after Prepare.
+	Loads() error
 	// Forget drops sites whose code is not mapped any more.
 	Forget(sites []*Site) error
 	// Loader is the function that the program's loader calls when it has mapped or

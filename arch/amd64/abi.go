@@ -1,12 +1,11 @@
 package amd64
 
 import (
-	"fmt"
-
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/errno"
 )
 
 // regNames are the kernel's names of the registers (arch/x86/kernel/ptrace.c,
@@ -82,12 +81,12 @@ func (*abi) Reg(name string) (fetch.Base, bool) {
 func (a *abi) Arg(n int) (fetch.Base, error) {
 	switch {
 	case n < 1:
-		return fetch.Base{}, fmt.Errorf("argument %d: arguments count from 1: %w", n, unix.EINVAL)
+		return fetch.Base{}, errno.Errorf(unix.EINVAL, "argument %d: arguments count from 1", n)
 	case n <= len(a.args):
 		return fetch.Base{Kind: fetch.BaseReg, Reg: fetch.Reg(a.args[n-1])}, nil
 	case a.stack == 0:
-		return fetch.Base{}, fmt.Errorf("argument %d: %s passes %d integer words in registers; those after them stand where the types say: %w",
-			n, a.name, len(a.args), unix.EINVAL)
+		return fetch.Base{}, errno.Errorf(unix.EINVAL, "argument %d: %s passes %d integer words in registers; those after them stand where the types say",
+			n, a.name, len(a.args))
 	}
 	return fetch.Base{Kind: fetch.BaseStack, N: a.stack + n - 1 - len(a.args)}, nil
 }
@@ -98,7 +97,7 @@ func (*abi) Stack() fetch.Base { return fetch.Base{Kind: fetch.BaseReg, Reg: fet
 // RetVal gives an integer word of the results at a return, from 0.
 func (a *abi) RetVal(n int) (fetch.Base, error) {
 	if n < 0 || n >= len(a.results) {
-		return fetch.Base{}, fmt.Errorf("result word %d: %s returns %d in registers: %w", n+1, a.name, len(a.results), unix.EINVAL)
+		return fetch.Base{}, errno.Errorf(unix.EINVAL, "result word %d: %s returns %d in registers", n+1, a.name, len(a.results))
 	}
 	return fetch.Base{Kind: fetch.BaseReg, Reg: fetch.Reg(a.results[n])}, nil
 }

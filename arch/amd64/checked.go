@@ -1,25 +1,146 @@
 package amd64
 
+import (
+	"math"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/fetch"
+)
+
 // A fault in a load is caught by the resident handler, unless the thread has the signal
-// blocked: then the kernel kills the process. Where that may be, loads are checked ones:
-// rt_sigprocmask with an impossible first argument copies 8 bytes from the address and
-// changes nothing. It answers EFAULT if they are not there, else EINVAL. What is mapped at
-// the check can be gone at the load; the handler catches that where it can.
+// blocked: then the kernel kills the process. What a thread blocks only the kernel knows,
+// and it may be otherwise at the next hit. So a record with a load that may fault asks for
+// its thread's mask first, once. Where it holds a signal of a fault, and only there, each
+// load is a checked one: rt_sigprocmask with an impossible first argument copies 8 bytes
+// from the address and changes nothing. It answers EFAULT if they are not there, else
+// EINVAL. What is mapped at the check can be gone at the load; the handler catches that
+// where it can. A signal between the question and the load changes nothing: the mask is as
+// it was when its handler has returned.
 
 const (
 	sysRtSigprocmask = 14
 	errFault         = -14
+	sigBlock         = 0 // SIG_BLOCK
+	pageShift        = 12
 )
+
+// faultMask holds SIGBUS and SIGSEGV, as a signal mask.
+const faultMask = 1<<(7-1) | 1<<(11-1)
 
 // checkSaved are the registers that a check uses or that its system call clobbers.
 var checkSaved = []Reg{RAX, RCX, RDX, RSI, RDI, R10, R11}
 
-// check emits the kernel's look at the memory that a load of size bytes at m reads;
-// control goes to fault if it is not there. Only the flags change.
-func (f *frame) check(size int, m Mem, fault Label) {
-	if !f.w.CheckLoads {
+// anywhere is the reach of loads that go elsewhere than a little above the stack pointer.
+const anywhere = math.MaxInt32
+
+// reach tells how many bytes above the point's stack pointer the loads of a work end; 0:
+// it makes none.
+func reach(w *arch.Work) int32 {
+	far := int64(0)
+	switch {
+	case w.Role == arch.RoleEntry:
+		for _, b := range w.Prog.EntryBases() {
+			far = max(far, baseReach(b))
+		}
+	case w.Prog != nil && !w.Count:
+		for i := range w.Prog.Args {
+			far = max(far, argReach(&w.Prog.Args[i]))
+		}
+	}
+	if far > pageSize {
+		return anywhere
+	}
+	return int32(far)
+}
+
+func baseReach(b fetch.Base) int64 {
+	if b.Kind == fetch.BaseStack {
+		return 8 * (int64(b.N) + 1)
+	}
+	return 0
+}
+
+func argReach(a *fetch.Arg) int64 {
+	value := a.Store == fetch.StoreValue
+	switch {
+	case a.Store == fetch.StoreNone, value && a.AtEntry && len(a.Derefs) == 0:
+		return 0
+	case value && len(a.Derefs) == 0:
+		return baseReach(a.Base)
+	case value && len(a.Derefs) == 1 && !a.AtEntry && a.Base == sysV.Stack() && a.Derefs[0] >= 0:
+		return a.Derefs[0] + int64(a.Size)
+	}
+	return anywhere
+}
+
+// ask emits the question for the thread's signal mask, into tempMask, if a load of the work
+// may fault. It clobbers RAX and, of the others, those that have a slot. No load of what
+// lies in one page with the frame, which has just been written, can fault.
+func (f *frame) ask(w *arch.Work) {
+	far := reach(w)
+	if far == 0 || f.w.PlainLoads {
 		return
 	}
+	known := f.Label()
+	if far != anywhere {
+		f.Lea(RAX, At(RSP, f.drop+far-1))
+		f.OpRR(OpXor, 8, RAX, RSP)
+		f.ShiftRI(Shr, 8, RAX, pageShift)
+		f.MovMI(8, f.tempAt(tempMask), 0)
+		f.Jcc(CondE, known)
+	}
+	f.signalMask()
+	f.Bind(known)
+}
+
+// signalMask emits rt_sigprocmask(SIG_BLOCK, NULL, tempMask, 8). If the kernel does not
+// answer every signal counts as blocked.
+func (f *frame) signalMask() {
+	f.MovMI(8, f.tempAt(tempMask), -1)
+	var saved []Reg
+	for _, r := range checkSaved {
+		if _, ok := f.slots[r]; !ok {
+			saved = append(saved, r)
+			f.Push(r)
+		}
+	}
+	f.Lea(RDX, below(f.tempAt(tempMask), int32(8*len(saved))))
+	f.MovRI(RDI, sigBlock)
+	f.MovRI(RSI, 0)
+	f.MovRI(R10, 8)
+	f.MovRI(RAX, sysRtSigprocmask)
+	f.Syscall()
+	for i := len(saved) - 1; i >= 0; i-- {
+		f.Pop(saved[i])
+	}
+}
+
+// ifBlocked emits a test whether the thread blocks a signal of a fault: then control goes
+// to what check emits, out of line, and comes back here.
+func (f *frame) ifBlocked(check func()) {
+	if f.w.PlainLoads {
+		return
+	}
+	blocked := f.Label()
+	f.TestMI(4, f.tempAt(tempMask), faultMask)
+	f.Jcc(CondNE, blocked)
+	back := f.Here()
+	f.after(func() {
+		f.Bind(blocked)
+		check()
+		f.Jmp(back)
+	})
+}
+
+// check emits, for a thread that blocks the signals of a fault, the kernel's look at the
+// memory that a load of size bytes at m reads; control goes to fault if it is not there.
+// Only the flags change.
+func (f *frame) check(size int, m Mem, fault Label) {
+	f.ifBlocked(func() { f.lookAll(size, m, fault) })
+}
+
+// lookAll emits the kernel's look at the size bytes at m.
+func (f *frame) lookAll(size int, m Mem, fault Label) {
 	f.look(m, fault)
 	if size == 1 {
 		return
@@ -70,7 +191,7 @@ func (f *frame) look(m Mem, fault Label) {
 
 // nextPage emits a check where a string that is being measured enters a page.
 func (f *frame) nextPage(cur Reg, fault Label) {
-	if !f.w.CheckLoads {
+	if f.w.PlainLoads {
 		return
 	}
 	same := f.Label()
@@ -83,26 +204,23 @@ func (f *frame) nextPage(cur Reg, fault Label) {
 // checkSpan emits the check of every page of a counted string from src to the length
 // that the difference of tempEnd and RDX tells.
 func (f *frame) checkSpan(src Reg, fault, done Label) {
-	if !f.w.CheckLoads {
-		return
-	}
-	loop := f.Label()
-	f.MovRM(8, RAX, f.tempAt(tempEnd))
-	f.OpRR(OpSub, 8, RAX, RDX)
-	f.Jcc(CondE, done)
-	f.OpRR(OpAdd, 8, RAX, src) // the end of the string in the program
-	f.Push(src)
-	f.Bind(loop)
-	bad, good := f.Label(), f.Label()
-	f.check(1, At(src, 0), bad)
-	f.OpRI(OpOr, 8, src, pageSize-1)
-	f.IncR(8, src)
-	f.OpRR(OpCmp, 8, src, RAX)
-	f.Jcc(CondB, loop)
-	f.Pop(src)
-	f.Jmp(good)
-	f.Bind(bad)
-	f.Pop(src)
-	f.Jmp(fault)
-	f.Bind(good)
+	f.ifBlocked(func() {
+		f.MovRM(8, RAX, f.tempAt(tempEnd))
+		f.OpRR(OpSub, 8, RAX, RDX)
+		f.Jcc(CondE, done)
+		f.OpRR(OpAdd, 8, RAX, src) // the end of the string in the program
+		f.Push(src)
+		loop, bad, good := f.Here(), f.Label(), f.Label()
+		f.look(At(src, 0), bad)
+		f.OpRI(OpOr, 8, src, pageSize-1)
+		f.IncR(8, src)
+		f.OpRR(OpCmp, 8, src, RAX)
+		f.Jcc(CondB, loop)
+		f.Pop(src)
+		f.Jmp(good)
+		f.Bind(bad)
+		f.Pop(src)
+		f.Jmp(fault)
+		f.Bind(good)
+	})
 }

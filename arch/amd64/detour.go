@@ -41,7 +41,10 @@ type pendingFixup struct {
 
 // PointEnv is what the analysis proves about a point.
 type PointEnv struct {
-	Live RegSet // registers whose values are needed after the point
+	// Live gives the registers whose values are needed after the point. It is asked only
+	// where one is to be used without being saved: the answer takes a look at the whole
+	// function.
+	Live func() RegSet
 	// StackFree is the number of bytes below the stack pointer that are known to be
 	// the function's to use. Less than a frame needs is checked when the code runs
 	// (Go); -1 where the stack is known to be large (the C convention).

@@ -60,7 +60,7 @@ type detourControl struct {
 	Wrong, Bad, Spoilt    uint64
 	App, Actions          uint64
 	Send, Repair          uint64
-	G, Free               uint64
+	G, Jail, Free         uint64
 	Handled, FaultPC      uint64
 	FaultAddr, Alt        uint64
 }

@@ -25,19 +25,19 @@ func TestDetourGo(t *testing.T) {
 		name    string
 		g       uint64
 		room    uint64 // between the low end of the stack and its pointer
-		checked bool   // loads
+		blocked uint64 // detourControl.Blocked
 		missed  bool
 	}{
-		{"room", arenaG, 4096, false, false},
-		{"checked_loads", arenaG, 4096, true, false},
-		{"little", arenaG, 64, false, true},
-		{"nearly_enough", arenaG, 136, true, true},
-		{"beyond", arenaG, 0, false, true},
-		{"no_goroutine", 0, 4096, false, true},
+		{"room", arenaG, 4096, 0, false},
+		{"checked_loads", arenaG, 4096, 1, false},
+		{"little", arenaG, 64, 0, true},
+		{"nearly_enough", arenaG, 136, 1, true},
+		{"beyond", arenaG, 0, 0, true},
+		{"no_goroutine", 0, 4096, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := newArena(t, child)
-			a.w.HasRseq, a.w.TID, a.w.CheckLoads = false, arch.TIDGo, c.checked
+			a.w.HasRseq, a.w.TID, a.ctl.Blocked = false, arch.TIDGo, c.blocked
 			a.w.Go = &arch.GoRuntime{TLS: child.gOff, StackLo: 0, StackHi: 8, M: 0x30, GoID: 0x98, ProcID: 0x48}
 			low := arenaStack - c.room
 			a.put64(arenaG, low, arenaStack+0x1000)

@@ -15,9 +15,10 @@ import (
 // and a return probe.
 func countingWork(pool *arch.Pool) map[uint64][]arch.Work {
 	work := map[uint64][]arch.Work{}
-	prog := &fetch.Program{Fixed: 16, Args: []fetch.Arg{
+	prog := &fetch.Program{Fixed: 24, Args: []fetch.Arg{
 		{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Size: 8},
 		{Store: fetch.StoreValue, Base: fetch.Base{Kind: fetch.BaseStack, N: 1}, Size: 8, Off: 8},
+		{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Derefs: []int64{0}, Size: 8, Off: 16},
 	}}
 	for i, off := range carryPoints {
 		work[off] = []arch.Work{{Event: i, Prog: prog, Count: i%2 == 1}}
@@ -123,6 +124,8 @@ func TestDetourInterruptedEverywhere(t *testing.T) {
 			v.set(a)
 			work := countingWork(&arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)})
 			a.probe(hexBytes(t, carryFunction), work, arch.Policy{Force: arch.TacticJump})
+			a.handler()
+			a.add(a.state(r))
 			a.add(a.state(r))
 			a.nested(a.state(r))
 			places := a.instructions()

@@ -311,9 +311,11 @@ var detourVariants = []struct {
 	{"locked", func(a *arena) { a.w.HasRseq = false }},
 	{"no_rdpid", func(a *arena) { a.w.HasRseq, a.w.RDPID = false, false }},
 	{"tid_syscall", func(a *arena) { a.w.TID = arch.TIDSyscall }},
-	{"checked_loads", func(a *arena) { a.w.CheckLoads, a.ctl.Blocked = true, 1 }},
+	{"plain_loads", func(a *arena) { a.w.PlainLoads = true }},
+	{"mask_changes", func(a *arena) { a.ctl.Blocked = 2 }},
+	{"checked_loads", func(a *arena) { a.ctl.Blocked = 1 }},
 	{"checked_locked_syscall", func(a *arena) {
-		a.w.CheckLoads, a.ctl.Blocked, a.w.HasRseq, a.w.TID = true, 1, false, arch.TIDSyscall
+		a.ctl.Blocked, a.w.HasRseq, a.w.TID = 1, false, arch.TIDSyscall
 	}},
 }
 

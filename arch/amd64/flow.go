@@ -49,6 +49,11 @@ type Func struct {
 
 	Go bool // compiled by Go: no data in the code, no register survives a call
 
+	// Scratch holds registers that carry nothing out of the function where it returns,
+	// because its convention says so, and the flags if they carry nothing over its calls
+	// either; 0: nothing is taken from a convention.
+	Scratch RegSet
+
 	// Mem reads the program's data at addr (jump tables). With nil nothing that
 	// takes a table is resolved. In a position-independent program the pointers
 	// in it must be relocated to the address space of Addr.
@@ -106,6 +111,7 @@ type Flow struct {
 	parts  []flowPart // [0] is the body
 	nodes  []flowNode // in the order found
 	order  []int32    // nodes by part and address
+	linked bool       // the edges between nodes are filled in
 	jumps  []*indirect
 	jumpAt map[int32]int // node to its place in jumps
 	bad    []badPlace
@@ -141,18 +147,38 @@ func Analyse(f *Func) (*Flow, error) {
 	for n := 0; n < maxSweeps && fl.sweep(); n++ {
 		fl.resolveJumps()
 	}
-	fl.link()
-	fl.settleJumps()
+	if len(fl.jumps) > 0 {
+		fl.link()
+		fl.settleJumps()
+	}
 	fl.sort()
 	fl.findExits()
 	return fl, nil
+}
+
+// flows holds what released flows were made of: fresh memory costs more than the rest of
+// an analysis.
+var flows = sync.Pool{New: func() any { return &Flow{jumpAt: map[int32]int{}} }}
+
+// release gives the flow's memory to others. Nothing of it may be used any more, save
+// bytes of the function's code.
+func (fl *Flow) release() { flows.Put(fl) }
+
+// reuse empties a flow for another function.
+func (fl *Flow) reuse(f *Func) {
+	clear(fl.jumpAt)
+	*fl = Flow{
+		fn: *f, parts: fl.parts[:0], nodes: fl.nodes[:0], order: fl.order[:0], jumpAt: fl.jumpAt,
+		effs: fl.effs[:0], predIdx: fl.predIdx[:0], predList: fl.predList[:0], live: fl.live[:0],
+	}
 }
 
 func newFlow(f *Func) (*Flow, error) {
 	if len(f.Parts) > maxParts {
 		return nil, fmt.Errorf("%w: %s has %d parts, at most %d are taken", ErrFunc, f.Name, len(f.Parts), maxParts)
 	}
-	fl := &Flow{fn: *f, jumpAt: map[int32]int{}}
+	fl := flows.Get().(*Flow)
+	fl.reuse(f)
 	total := 0
 	for _, p := range slices.Concat([]Part{{f.Addr, f.Code}}, f.Parts) {
 		if total += len(p.Code); total > maxFuncBytes {
@@ -162,7 +188,7 @@ func newFlow(f *Func) (*Flow, error) {
 			return nil, err
 		}
 	}
-	fl.nodes = make([]flowNode, 0, total/4+8) // instructions take 4.2 bytes on average
+	fl.nodes = slices.Grow(fl.nodes, total/4+8) // instructions take 4.2 bytes on average
 	return fl, nil
 }
 
@@ -176,11 +202,21 @@ func (fl *Flow) addPart(p Part) error {
 			return fmt.Errorf("%w: the parts of %s at 0x%x and 0x%x overlap", ErrFunc, fl.fn.Name, o.addr, p.Addr)
 		}
 	}
-	fl.parts = append(fl.parts, flowPart{
-		addr: p.Addr, code: p.Code,
-		at: make([]int32, n), mark: make([]uint8, n),
-	})
+	if len(fl.parts) == cap(fl.parts) {
+		fl.parts = append(fl.parts, flowPart{})
+	} else {
+		fl.parts = fl.parts[:len(fl.parts)+1]
+	}
+	had := &fl.parts[len(fl.parts)-1] // its memory, if the flow was another's
+	*had = flowPart{addr: p.Addr, code: p.Code, at: zeroed(had.at, int(n)), mark: zeroed(had.mark, int(n))}
 	return nil
+}
+
+// zeroed gives n zeros, in the memory of s if there is enough.
+func zeroed[T any](s []T, n int) []T {
+	s = slices.Grow(s[:0], n)[:n]
+	clear(s)
+	return s
 }
 
 // roots marks where the function, and each of its parts, is entered, and returns that.

@@ -180,6 +180,7 @@ func zeroDispSelf(in *Inst) bool {
 
 // link fills in the edges between nodes.
 func (fl *Flow) link() {
+	fl.linked = true
 	for i := range fl.nodes {
 		n := &fl.nodes[i]
 		n.next, n.jump = noNode, noNode
@@ -196,23 +197,24 @@ func (fl *Flow) link() {
 // linkBack builds the lists of predecessors: those of node i are
 // predList[predIdx[i]:predIdx[i+1]].
 func (fl *Flow) linkBack() {
-	count := make([]int32, len(fl.nodes)+1)
+	idx := zeroed(fl.predIdx, len(fl.nodes)+2)
 	for i := range fl.nodes {
 		for s := range fl.succs(int32(i)) {
-			count[s+1]++
+			idx[s+2]++
 		}
 	}
-	for i := 1; i < len(count); i++ {
-		count[i] += count[i-1]
+	for i := 2; i < len(idx); i++ {
+		idx[i] += idx[i-1]
 	}
-	fl.predIdx = slices.Clone(count)
-	fl.predList = make([]int32, count[len(count)-1])
+	// idx[s+1] is where the list of s begins, and runs to its end as that is filled.
+	fl.predList = zeroed(fl.predList, int(idx[len(idx)-1]))
 	for i := range fl.nodes {
 		for s := range fl.succs(int32(i)) {
-			fl.predList[count[s]] = int32(i)
-			count[s]++
+			fl.predList[idx[s+1]] = int32(i)
+			idx[s+1]++
 		}
 	}
+	fl.predIdx = idx
 }
 
 func (fl *Flow) preds(id int32) []int32 {
@@ -239,7 +241,7 @@ func (fl *Flow) succs(id int32) func(yield func(int32) bool) {
 
 // sort puts the nodes in the order of addresses.
 func (fl *Flow) sort() {
-	fl.order = make([]int32, 0, len(fl.nodes))
+	fl.order = slices.Grow(fl.order[:0], len(fl.nodes))
 	for i := range fl.parts {
 		for _, id := range fl.parts[i].at {
 			if id > 0 {

@@ -59,7 +59,7 @@ func (f *frame) s2() Reg { return f.scratch[3] }
 func (e *emitter) point(addr uint64, ws []arch.Work, env PointEnv) error {
 	f := &frame{emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws, goStack: e.w.Go != nil && env.StackFree >= 0}
 	uses := usesOf(ws)
-	f.choose(env.Live, uses.regs)
+	f.choose(uses.regs)
 	// Dead values are put back too: the next probe may record the register, and should
 	// show what a debugger would. It costs a nanosecond.
 	n := f.layout(AllRegs, uses)
@@ -123,13 +123,13 @@ func tempsOf(w *arch.Work) int {
 	return n
 }
 
-// choose picks the scratch registers: rdtsc needs RAX and RDX, the other two are free
-// ones if there are any, else ones that no argument reads.
-func (f *frame) choose(live, used RegSet) {
+// choose picks the scratch registers: rdtsc needs RAX and RDX, the other two are ones that
+// no argument reads if there are any.
+func (f *frame) choose(used RegSet) {
 	f.scratch[0], f.scratch[1] = RAX, RDX
 	n := 2
 	candidates := []Reg{RCX, RSI, RDI, R8, R9, R10, R11, RBX, R12, R13, R15}
-	for _, avoid := range []RegSet{live | used, used, 0} {
+	for _, avoid := range []RegSet{used, 0} {
 		for _, r := range candidates {
 			if n < len(f.scratch) && !avoid.Has(r) && !slices.Contains(f.scratch[:], r) {
 				f.scratch[n] = r
@@ -178,9 +178,10 @@ func (f *frame) checkStack(env PointEnv, used RegSet, skip Label) error {
 	if !f.goStack || env.StackFree >= int(need) {
 		return nil
 	}
-	free := ^(env.Live | used) & AllRegs &^ Set(RSP)
-	if env.Live&Flags != 0 || free&^Flags == 0 {
-		return ErrNoRegister
+	live := env.Live()
+	free := ^(live | used) & AllRegs &^ Set(RSP)
+	if live&Flags != 0 || free&^Flags == 0 {
+		return &arch.PointError{Addr: f.addr, Err: ErrNoRegister}
 	}
 	r := Reg(bits.TrailingZeros32(uint32(free)))
 	small := f.Label()

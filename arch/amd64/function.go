@@ -2,12 +2,13 @@ package amd64
 
 import (
 	"encoding/binary"
-	"fmt"
+	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/errno"
 )
 
 // X86 is the x86-64 instruction set as the engine sees it.
@@ -22,6 +23,9 @@ func (x86) Analyse(f *arch.Func) (arch.Function, error) {
 		Name: f.Name, Addr: f.Addr, Code: f.Code, Entries: f.Entries, Go: f.Go,
 		Mem: f.Mem, NoReturn: f.NoReturn, Inside: f.Inside,
 	}
+	if f.Go && !f.ABI0 {
+		ff.Scratch = goScratch
+	}
 	for _, p := range f.Parts {
 		ff.Parts = append(ff.Parts, Part(p))
 	}
@@ -29,20 +33,65 @@ func (x86) Analyse(f *arch.Func) (arch.Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	fn := &function{f: f, fl: fl, entry: f.Addr}
+	fn := &function{f: f, ff: ff, fl: fl, entry: f.Addr}
 	fn.findEntry()
 	return fn, nil
 }
 
+// goScratch carries nothing over calls and returns in compiled Go code (ABIInternal: R12 and
+// R13 are scratch, and so are the arithmetic flags). A few functions of the runtime keep
+// registers for their callers (gcWriteBarrier, duffcopy), but never the flags.
+const goScratch = Flags | 1<<R12 | 1<<R13
+
 // function is one analysed function.
 type function struct {
-	f     *arch.Func
-	fl    *Flow
-	entry uint64 // where an entry probe stands
+	f       *arch.Func
+	ff      *Func
+	fl      *Flow  // nil after Release: see flow
+	exits   *exits // nil: not asked for yet
+	planned *planned
+	entry   uint64 // where an entry probe stands
 	// A Go function that checks its stack has room below the stack pointer from
 	// entry to grow, where the block that grows it starts; grow is 0 if it
 	// does not check.
 	grow uint64
+}
+
+// exits is what Exits answers.
+type exits struct {
+	all []arch.Exit
+	err error
+}
+
+// planned is what Plan has answered last.
+type planned struct {
+	points  []uint64
+	policy  arch.Policy
+	regions []arch.Region
+	refused map[uint64]error
+	traps   bool // a region has a breakpoint, or would have if that were allowed
+}
+
+// holds says whether the answer is that to another question too.
+func (p *planned) holds(points []uint64, policy *arch.Policy) bool {
+	return p != nil && slices.Equal(p.points, points) && slices.Equal(p.policy.Held, policy.Held) &&
+		p.policy.Force == policy.Force && (!p.traps || p.policy.Traps == policy.Traps)
+}
+
+// flow is the function's control flow, found out again if it was released. The analysis
+// did not fail the first time, and its input is the same.
+func (fn *function) flow() *Flow {
+	if fn.fl == nil {
+		fn.fl, _ = Analyse(fn.ff)
+	}
+	return fn.fl
+}
+
+func (fn *function) Release() {
+	if fn.fl != nil {
+		fn.fl.release()
+		fn.fl = nil
+	}
 }
 
 // goRoom is the stack that a Go function has below its stack pointer once it has
@@ -101,20 +150,29 @@ func isEndbr(in *Inst, code []byte) bool {
 func (fn *function) EntryPoint() uint64 { return fn.entry }
 
 func (fn *function) Check(addr uint64) error {
-	ok, inside := fn.fl.Boundary(addr)
+	fl := fn.flow()
+	ok, inside := fl.Boundary(addr)
 	switch {
 	case ok:
 		return nil
 	case inside != 0:
-		in, _ := fn.fl.Inst(inside)
-		return fmt.Errorf("address 0x%x lies inside the instruction at %s+0x%x (% x): probe one of its ends: %w",
-			addr, fn.f.Name, inside-fn.f.Addr, fn.fl.Bytes(inside, int(in.Len)), unix.EILSEQ)
+		in, _ := fl.Inst(inside)
+		return errno.Errorf(unix.EILSEQ, "address 0x%x lies inside the instruction at %s+0x%x (% x): probe one of its ends",
+			addr, fn.f.Name, inside-fn.f.Addr, fl.Bytes(inside, int(in.Len)))
 	}
-	return fmt.Errorf("address 0x%x holds no instruction of %s that the analysis knows: %w", addr, fn.f.Name, unix.EILSEQ)
+	return errno.Errorf(unix.EILSEQ, "address 0x%x holds no instruction of %s that the analysis knows", addr, fn.f.Name)
 }
 
 func (fn *function) Exits() ([]arch.Exit, error) {
-	all, err := fn.fl.Exits()
+	if fn.exits == nil {
+		all, err := fn.findExits()
+		fn.exits = &exits{all, err}
+	}
+	return slices.Clone(fn.exits.all), fn.exits.err
+}
+
+func (fn *function) findExits() ([]arch.Exit, error) {
+	all, err := fn.flow().Exits()
 	if err != nil {
 		return nil, err
 	}
@@ -133,14 +191,14 @@ func (fn *function) Exits() ([]arch.Exit, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s has no instruction that returns: %w", fn.f.Name, unix.EINVAL)
+		return nil, errno.Errorf(unix.EINVAL, "%s has no instruction that returns", fn.f.Name)
 	}
 	return out, nil
 }
 
 func (fn *function) tailError(e Exit) error {
-	return fmt.Errorf("%s is left by a %s at +0x%x (% x): the value is its callee's; probe the callee's return: %w",
-		fn.f.Name, e.Kind, e.Addr-fn.f.Addr, fn.fl.Bytes(e.Addr, 5), unix.EOPNOTSUPP)
+	return errno.Errorf(unix.EOPNOTSUPP, "%s is left by a %s at +0x%x (% x): the value is its callee's; probe the callee's return",
+		fn.f.Name, e.Kind, e.Addr-fn.f.Addr, fn.flow().Bytes(e.Addr, 5))
 }
 
 // Start, Inner, Holds and Tactic make a jump's Region an arch.Region.
@@ -171,32 +229,35 @@ func (r *Region) Inner() []uint64 {
 }
 
 func (fn *function) Plan(points []uint64, policy arch.Policy) ([]arch.Region, map[uint64]error) {
-	p := &Regions{Flow: fn.fl, After: padding(fn.f.After), Policy: policy}
+	points = SortPoints(slices.Clone(points))
+	if !fn.planned.holds(points, &policy) {
+		fn.planned = fn.plan(points, policy)
+	}
+	return slices.Clone(fn.planned.regions), maps.Clone(fn.planned.refused)
+}
+
+func (fn *function) plan(points []uint64, policy arch.Policy) *planned {
+	p := &Regions{Flow: fn.flow(), After: padding(fn.f.After), Policy: policy, Keep: fn.f.Keep}
 	p.Prohibited = func(addr uint64) bool { return slices.Contains(policy.Held, addr) }
-	rs, refused := p.Plan(SortPoints(points))
-	out := make([]arch.Region, len(rs))
-	for i := range rs {
-		out[i] = rs[i]
+	rs, refused := p.Plan(points)
+	out := &planned{points: points, policy: policy, refused: map[uint64]error{}, traps: len(refused) > 0}
+	for _, r := range rs {
+		r.own()
+		out.regions = append(out.regions, r)
+		out.traps = out.traps || r.Trap != ""
 	}
-	errs := map[uint64]error{}
 	for a, ref := range refused {
-		errs[a] = ref
+		out.refused[a] = ref
 	}
-	return out, errs
+	return out
 }
 
 // env tells what is proven at a point, work says whether it is an entry or an exit.
 func (fn *function) env(work map[uint64][]arch.Work) func(uint64) PointEnv {
 	return func(a uint64) PointEnv {
-		e := PointEnv{Live: fn.fl.LiveAt(a), StackFree: -1}
-		if a == fn.entry {
-			e.Live &^= Flags // psABI 3.2.1 and Go's ABIInternal: flags carry nothing over a call
-		}
+		e := PointEnv{Live: func() RegSet { return fn.live(a, work[a]) }, StackFree: -1}
 		if !fn.f.Go {
 			return e
-		}
-		if !fn.f.ABI0 && (a == fn.entry || hasExit(work[a]) || fn.atEdge(a)) {
-			e.Live &^= Flags | Set(R12, R13) // scratch in ABIInternal, at calls and returns
 		}
 		e.StackFree = 0
 		if fn.grow != 0 && a >= fn.entry && a < fn.grow {
@@ -206,11 +267,25 @@ func (fn *function) env(work map[uint64][]arch.Work) func(uint64) PointEnv {
 	}
 }
 
+// live gives the registers whose values are needed after a point, with what the calling
+// conventions say of it.
+func (fn *function) live(a uint64, ws []arch.Work) RegSet {
+	l := fn.flow().LiveAt(a)
+	if a == fn.entry {
+		l &^= Flags // psABI 3.2.1 and Go's ABIInternal: flags carry nothing over a call
+	}
+	if fn.f.Go && !fn.f.ABI0 && (a == fn.entry || hasExit(ws) || fn.atEdge(a)) {
+		l &^= goScratch
+	}
+	return l
+}
+
 // atEdge says whether the instruction at a is a return of a Go function, or stands in the
 // block that grows its stack and starts it anew.
 func (fn *function) atEdge(a uint64) bool {
-	in, ok := fn.fl.Inst(a)
-	return ok && in.Kind == KindRet || fn.grow != 0 && a >= fn.grow && a < fn.fl.End()
+	fl := fn.flow()
+	in, ok := fl.Inst(a)
+	return ok && in.Kind == KindRet || fn.grow != 0 && a >= fn.grow && a < fl.End()
 }
 
 func hasExit(ws []arch.Work) bool {
@@ -251,7 +326,7 @@ const opInt3 = 0xcc
 func JumpTo(at, target uint64) ([]byte, error) {
 	d := int64(target - (at + JumpLen))
 	if d != int64(int32(d)) {
-		return nil, fmt.Errorf("jump from 0x%x to 0x%x: %w", at, target, unix.ERANGE)
+		return nil, errno.Errorf(unix.ERANGE, "a jump from 0x%x does not reach 0x%x", at, target)
 	}
 	return binary.LittleEndian.AppendUint32([]byte{0xe9}, uint32(d)), nil
 }

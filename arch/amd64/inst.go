@@ -79,11 +79,11 @@ type Inst struct {
 	Enc    Enc
 	Map    Map
 	Opcode byte
-	Kind   Kind
 
 	Prefix Prefixes // legacy prefixes; for VEX, EVEX and XOP the pp field as PrefixOpSize, PrefixRep or PrefixRepne
-	Rex    byte     // REX, or the same four bits out of REX2, VEX, EVEX or XOP as 0x40|WRXB; 0 if there is none
-	RexOff uint8    // where the REX byte stands; 0 and Rex == 0 if there is none (a REX byte may also stand at 0)
+	Kind   Kind
+	Rex    byte  // REX, or the same four bits out of REX2, VEX, EVEX or XOP as 0x40|WRXB; 0 if there is none
+	RexOff uint8 // where the REX byte stands; 0 and Rex == 0 if there is none (a REX byte may also stand at 0)
 
 	OpOff    uint8 // the opcode byte (the last one of 0F xx, 0F 38 xx …)
 	HasModRM bool
@@ -103,11 +103,6 @@ type Inst struct {
 	RelLen uint8 // 0: none; 1 or 4 (2 with an operand-size prefix on CPUs where that holds: refused by the relocator)
 	RIPMem bool  // the field belongs to a RIP-relative memory operand
 
-	Rel int64 // value of the PC-relative field, sign-extended
-
-	// Imm is the immediate (all ImmLen bytes, little-endian, sign-extended).
-	Imm int64
-
 	// Vvvv is the register in the vvvv field of VEX, EVEX or XOP, not
 	// inverted, with EVEX.V' as bit 4; 0 elsewhere.
 	Vvvv byte
@@ -116,6 +111,11 @@ type Inst struct {
 	// as R4<<2 | X4<<1 | B4. Reg and RM leave them out: a general register
 	// with such a bit is one of r16 to r31.
 	Ext byte
+
+	Rel int64 // value of the PC-relative field, sign-extended
+
+	// Imm is the immediate (all ImmLen bytes, little-endian, sign-extended).
+	Imm int64
 }
 
 // Target gives the address that the PC-relative field points to for an

@@ -110,6 +110,7 @@ func (f *frame) place(p *arch.Pool) {
 // return wants are saved in it.
 func (f *frame) claim(w *arch.Work) {
 	got, done, missed, full := f.Label(), f.Label(), f.Label(), f.Label()
+	f.ask(w)
 	f.salted(w.Event, missed)
 	if w.Pool.Max > 0 {
 		f.takeOne(w, got, missed)

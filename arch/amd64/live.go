@@ -1,5 +1,7 @@
 package amd64
 
+import "slices"
+
 // nodeEffects is what an instruction does to registers, kept per node.
 type nodeEffects struct {
 	reads, writes, kills RegSet
@@ -8,8 +10,9 @@ type nodeEffects struct {
 
 // effects gives what node id does to registers and flags.
 func (fl *Flow) effects(id int32) nodeEffects {
-	if int(id) >= len(fl.effs) {
-		fl.effs = append(fl.effs, make([]nodeEffects, len(fl.nodes)-len(fl.effs))...)
+	if n := len(fl.effs); int(id) >= n {
+		fl.effs = slices.Grow(fl.effs, len(fl.nodes)-n)[:len(fl.nodes)]
+		clear(fl.effs[n:])
 	}
 	if e := &fl.effs[id]; e.known {
 		return *e
@@ -27,7 +30,7 @@ var alwaysLive = Set(RSP, RBP)
 // some path from addr on, before the instruction there runs. What is not in the set is
 // free: the function's own code writes it before it reads it, whatever way it takes.
 //
-// Nothing is taken from an ABI. At returns, calls, system calls, jumps out, and wherever
+// Nothing but Func.Scratch is taken from an ABI. At returns, calls, system calls, jumps out, and wherever
 // the flow is not known, everything is live: a caller may keep a value in any register
 // that it knows the callee not to write (gcc's -fipa-ra). The same goes for code that
 // the flow doesn't reach, and for loops that never end. rsp and rbp are always live.
@@ -44,14 +47,17 @@ func (fl *Flow) LiveAt(addr uint64) RegSet {
 
 // computeLive solves live-in = reads | (live-out &^ kills) from the ends backwards.
 func (fl *Flow) computeLive() {
-	fl.live = make([]RegSet, len(fl.nodes))
+	if !fl.linked {
+		fl.link()
+	}
+	fl.live = zeroed(fl.live, len(fl.nodes))
 	leaves := make([]bool, len(fl.nodes)) // something with everything live can be reached
 	var work []int32
 	for i := range fl.nodes {
 		id := int32(i)
 		fl.live[id] = fl.effects(id).reads
 		if fl.allLive(id) {
-			fl.live[id], leaves[id] = AllRegs, true
+			fl.live[id], leaves[id] = AllRegs&^fl.scratch(id), true
 		}
 		work = append(work, id)
 	}
@@ -90,6 +96,17 @@ func (fl *Flow) allLive(id int32) bool {
 		return n.swept || j.state != jumpTable || len(j.outside) > 0
 	}
 	return true
+}
+
+// scratch gives what carries nothing out of the function at node id.
+func (fl *Flow) scratch(id int32) RegSet {
+	switch fl.nodes[id].in.Kind {
+	case KindRet:
+		return fl.fn.Scratch
+	case KindCall, KindCallInd:
+		return fl.fn.Scratch & Flags
+	}
+	return 0
 }
 
 // unsafeHere says whether another instruction starts in n's bytes: what n is depends on

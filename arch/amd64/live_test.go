@@ -55,6 +55,11 @@ func TestLiveAt(t *testing.T) {
 		{"no_instruction", Func{}, []string{"b801000000", "c3"}, a + 1, 0},
 		{"entry_from_outside_keeps_all", Func{Entries: []uint64{a + 5}}, []string{"b801000000", "c3"}, a, 0},
 		{"go_entry_does_not", Func{Go: true, Entries: []uint64{a + 5}}, []string{"b801000000", "c3"}, a, Set(RAX)},
+		{"go_return", Func{Go: true, Scratch: goScratch}, []string{"ffc0", "c3"}, a, goScratch},
+		{"go_call", Func{Go: true, Scratch: goScratch}, []string{"e800010000", "c3"}, a, Flags},
+		{"go_call_indirect", Func{Go: true, Scratch: goScratch}, []string{"ffd0", "c3"}, a, Flags},
+		{"go_flags_read", Func{Go: true, Scratch: goScratch}, []string{"0f94c0", "c3"}, a, Set(R12, R13)},
+		{"go_tail_jump", Func{Go: true, Scratch: goScratch}, []string{"e9fb0f0000"}, a, 0},
 		{"unreached_frees_nothing", Func{}, []string{"c3", "31c0", "c3"}, a + 1, 0},
 		{"unknown_jump_makes_all_live", Func{}, []string{"4801c8", "ffe0"}, a + 3, 0},
 	} {

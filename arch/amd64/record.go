@@ -30,6 +30,7 @@ const (
 	tempUnits // size of the record, where strings make it vary
 	tempCur   // where the next string goes, bytes from the record's start
 	tempEnd   // where the string being copied ends
+	tempMask  // signals that the thread blocks, once asked for
 	fixedTemps
 )
 
@@ -93,6 +94,7 @@ func (f *frame) store(w *arch.Work) error {
 		f.Syscall()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
+	f.ask(w)
 	f.evaluate(s)
 	done := f.Label()
 	if s.locked {

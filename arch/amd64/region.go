@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 
 	"kprobes.dev/kprobes/arch"
@@ -34,6 +35,7 @@ const (
 	RuleOverlap   Rule = "the bytes belong to another probe's region"
 	RuleTraps     Rule = "no breakpoint may stand here"
 	RuleSyscall   Rule = "a system call in the bytes would restart inside them"
+	RuleSequence  Rule = "the instruction belongs to a restartable sequence (rseq), which may run nowhere else"
 )
 
 // Refusal says why no region can stand at an address.
@@ -42,6 +44,7 @@ type Refusal struct {
 	Rule  Rule
 	Bytes []byte // its bytes
 	Err   error  // the cause, if there is one
+	Trap  error  // why no breakpoint may take the jump's place, if that is the policy's
 }
 
 // Error tells the rule, the place and the bytes.
@@ -50,12 +53,15 @@ func (r *Refusal) Error() string {
 	if r.Err != nil {
 		s += ": " + r.Err.Error()
 	}
+	if r.Trap != nil {
+		s += "; no breakpoint in its place: " + r.Trap.Error()
+	}
 	return s
 }
 
 // Is recognises arch.ErrUnprobeable.
 func (r *Refusal) Is(err error) bool {
-	return err == arch.ErrUnprobeable && r.Rule == RuleRelocate
+	return err == arch.ErrUnprobeable && (r.Rule == RuleRelocate || r.Rule == RuleSequence)
 }
 
 // Unwrap gives the cause.
@@ -85,6 +91,15 @@ type Region struct {
 // End is the address after the region's last instruction (or its padding).
 func (r *Region) End() uint64 { return r.Addr + r.Len }
 
+// own makes the region independent of the flow that it was planned in.
+func (r *Region) own() {
+	ins := make([]Inst, len(r.Steps))
+	for i := range r.Steps {
+		ins[i] = *r.Steps[i].Inst
+		r.Steps[i].Inst = &ins[i]
+	}
+}
+
 // Holds says whether the region has an instruction at addr.
 func (r *Region) Holds(addr uint64) bool {
 	for _, s := range r.Steps {
@@ -101,9 +116,11 @@ type Regions struct {
 	// After is the number of bytes behind the function that belong to nobody.
 	After  int
 	Policy arch.Policy
-	// Prohibited says that addr lies in bytes that must stay (an rseq critical
-	// section, a foreign breakpoint); nil: none.
+	// Prohibited says that no region may have the instruction at addr, because the kernel
+	// holds a probe there; nil: none.
 	Prohibited func(addr uint64) bool
+	// Keep are bytes that must stay where they are.
+	Keep []arch.Range
 }
 
 // Plan finds regions that cover all points, in address order. points must be sorted
@@ -152,8 +169,12 @@ func (p *Regions) best(pt, floor uint64, before *Region) ([]*Region, *Refusal) {
 		}
 	}
 	if p.Policy.Force == "" {
-		if t, no := p.trap(pt, floor, arch.TacticBoost, ref); no == nil {
+		t, no := p.trap(pt, floor, arch.TacticBoost, ref)
+		if no == nil {
 			return join(kept, t), nil
+		}
+		if no.Rule == RuleTraps {
+			ref.Trap = no.Err
 		}
 	}
 	return kept, ref
@@ -272,6 +293,9 @@ func (p *Regions) step(s, a, upto uint64) (Step, *Refusal) {
 	if p.Prohibited != nil && p.Prohibited(a) {
 		return Step{}, p.refuse(a, RuleOverlap, nil)
 	}
+	if p.kept(a, uint64(in.Len)) {
+		return Step{}, p.refuse(a, RuleSequence, nil)
+	}
 	if p.targetBetween(s, a, uint64(in.Len), upto) {
 		return Step{}, p.refuse(a, RuleTarget, nil)
 	}
@@ -282,6 +306,11 @@ func (p *Regions) step(s, a, upto uint64) (Step, *Refusal) {
 		return Step{}, p.refuse(a, RuleSyscall, nil)
 	}
 	return Step{Addr: a, Inst: in, Code: code}, nil
+}
+
+// kept says whether one of the n bytes at a must stay.
+func (p *Regions) kept(a, n uint64) bool {
+	return slices.ContainsFunc(p.Keep, func(r arch.Range) bool { return a < r.Hi && a+n > r.Lo })
 }
 
 // targetBetween says whether something jumps to a byte of the instruction of n bytes

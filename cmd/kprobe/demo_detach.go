@@ -57,7 +57,7 @@ func unharmed(before, now demoapp.Counts) error {
 // restored looks at a process anew: its code must be that of its file, and nothing of
 // ours may be in it. It gives the number of bytes compared.
 func restored(pid int) (int, error) {
-	p, err := process.Open(pid)
+	p, err := process.OpenUnwaited(pid)
 	if err != nil {
 		return 0, err
 	}

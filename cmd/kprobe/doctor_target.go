@@ -12,7 +12,7 @@ import (
 
 // examineProcess looks at a process that is to be probed.
 func examineProcess(pid int) []finding {
-	p, err := process.Open(pid)
+	p, err := process.OpenUnwaited(pid)
 	if err != nil {
 		return []finding{checkOpen(pid, err)}
 	}

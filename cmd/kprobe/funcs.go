@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -44,7 +45,7 @@ func pattern(args []string) string {
 
 // funcsOfProcess lists the functions of the program and of all objects mapped.
 func funcsOfProcess(pid int, glob string) error {
-	p, err := process.Open(pid)
+	p, err := process.OpenUnwaited(pid)
 	if err != nil {
 		return err
 	}
@@ -81,6 +82,9 @@ func funcsOfFile(path, glob string) error {
 	im, err := symbol.Open(f, st.Size(), path, nil)
 	if err != nil {
 		return err
+	}
+	if m := im.Machine(); m != elf.EM_X86_64 {
+		return fmt.Errorf("file %q is made for %v: only x86-64 programs can be probed", path, m)
 	}
 	w := bufio.NewWriter(os.Stdout)
 	return finishFuncs(w, printFuncs(w, im, glob, ""), glob)

@@ -31,7 +31,7 @@ func newList() *cobra.Command {
 
 // list shows what stands in a process, from the process's own memory.
 func list(pid int) error {
-	p, err := process.Open(pid)
+	p, err := process.OpenUnwaited(pid)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func newDetach() *cobra.Command {
 
 // detach undoes what a tracer that is gone has left.
 func detach(pid int, force bool) error {
-	p, err := process.Open(pid)
+	p, err := process.OpenUnwaited(pid)
 	if err != nil {
 		return err
 	}

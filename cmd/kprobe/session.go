@@ -26,7 +26,7 @@ type session struct {
 
 // attach opens a running process for probing.
 func attach(pid int, cfg ring.Config) (*session, error) {
-	p, err := process.Open(pid)
+	p, err := process.OpenUnwaited(pid)
 	if err != nil {
 		return nil, err
 	}

@@ -10,10 +10,11 @@ import (
 	"kprobes.dev/kprobes/event"
 )
 
-// total is the summary of an event. A return probe's hits are returns, and its entries
-// are hits + missed + unwound + active.
+// total is the summary of an event, which JSON names as its lines do. A return probe's hits
+// are returns, and its entries are hits + missed + unwound + active.
 type total struct {
-	Event   string  `json:"event"`
+	Event   string `json:"event"` // group and name
+	name    string
 	Hits    uint64  `json:"hits"`
 	Missed  uint64  `json:"missed"`
 	Lost    uint64  `json:"lost"`
@@ -48,7 +49,7 @@ func totals(core *kprobes.Core, evs []*kprobes.Event) []*total {
 		key := e.Group + "/" + e.Name
 		s := byName[key]
 		if s == nil {
-			s = &total{Event: e.Name, Tactic: string(e.Tactic)}
+			s = &total{Event: key, name: e.Name, Tactic: string(e.Tactic)}
 			byName[key] = s
 			out = append(out, s)
 			if e.Def.Kind == event.Return {
@@ -78,7 +79,7 @@ func (s *total) print(w io.Writer) {
 	if tactic == "" {
 		tactic = "none" // its object was never there
 	}
-	fmt.Fprintf(w, "%s hits=%d missed=%d lost=%d tactic=%s", s.Event, s.Hits, s.Missed, s.Lost, tactic)
+	fmt.Fprintf(w, "%s hits=%d missed=%d lost=%d tactic=%s", s.name, s.Hits, s.Missed, s.Lost, tactic)
 	if s.Unwound != nil {
 		fmt.Fprintf(w, " unwound=%d active=%d", *s.Unwound, *s.Active)
 	}

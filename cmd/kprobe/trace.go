@@ -16,6 +16,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -123,7 +124,7 @@ func withoutDeleted(defs []*event.Def) ([]*event.Def, error) {
 			}
 		}
 		if len(kept) == len(out) {
-			return nil, usageError{fmt.Errorf("%q matches no probe before it: %w", d.Text, unix.ENOENT)}
+			return nil, usageError{errno.Errorf(unix.ENOENT, "%q matches no probe before it", d.Text)}
 		}
 		out = kept
 	}
@@ -216,6 +217,7 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 	if t.evs, err = t.s.core.Add(defs, o); err != nil {
 		return errors.Join(err, t.s.core.Close(nil))
 	}
+	t.slower()
 	if err := t.s.target.Run(); err != nil {
 		return err
 	}
@@ -231,6 +233,15 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 func (t *tracing) skipped(name string, why error) {
 	if t.f.verbose {
 		fmt.Fprintf(os.Stderr, "kprobe: %s is left out: %v\n", name, why)
+	}
+}
+
+// slower tells of the events that have not the fastest tactic, and why.
+func (t *tracing) slower() {
+	for _, e := range t.evs {
+		if t.f.verbose && e.Why != nil {
+			fmt.Fprintf(os.Stderr, "kprobe: %s has tactic=%s: %v\n", e.Name, e.Tactic, e.Why)
+		}
 	}
 }
 

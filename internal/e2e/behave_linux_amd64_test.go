@@ -63,24 +63,49 @@ func (r result) of(event string) (out []line) {
 	return out
 }
 
-// Nine values live across a leaf in caller-saved registers, and the count is the program's
-// own: the probes are there from its first instruction to its last.
+// leafProbes see nine values live across a leaf in caller-saved registers.
+var leafProbes = []string{"p:a leaf $comm a=%di", "r:b leaf $arg1 v=%dx"}
+
+// Live registers, and a count that is the program's own: the probes are there from its first
+// instruction to its last.
 func TestLiveRegisters(t *testing.T) {
-	everyTactic(t, func(t *testing.T, tactic string) {
-		leaf := testprog.Build(t, "leaf")
-		args := append([]string{"trace", "--stat"}, withTactic(tactic, "p:a leaf $comm a=%di", "r:b leaf $arg1 v=%dx", "--", leaf, "2")...)
-		o := runLeaf(t, command(t, args...))
-		if o.code != 0 {
-			t.Fatal(o)
-		}
-		n := lastCounts(t, o.stdout)
-		if n["bad"] != 0 || n["leaf"] == 0 {
-			t.Errorf("%v", n)
-		}
-		r := result{outcome: o, totals: totals(o.stderr)}
-		r.counted(t, "a", n["leaf"], want(tactic))
-		r.counted(t, "b", n["leaf"], want(tactic))
-	})
+	o := runLeaf(t, command(t, append(append([]string{"trace", "--stat"}, leafProbes...), "--", testprog.Build(t, "leaf"), "2")...))
+	if o.code != 0 {
+		t.Fatal(o)
+	}
+	n := lastCounts(t, o.stdout)
+	if n["bad"] != 0 || n["leaf"] == 0 {
+		t.Errorf("%v", n)
+	}
+	r := result{outcome: o, totals: totals(o.stderr)}
+	r.counted(t, "a", n["leaf"], "jump")
+	r.counted(t, "b", n["leaf"], "jump")
+}
+
+// The same at breakpoints, which take a program that runs: the count lies between those that
+// it told after they came and before they went, and before they came and after they went.
+func TestLiveRegistersAtBreakpoints(t *testing.T) {
+	for _, tactic := range []string{"boost", "step"} {
+		t.Run(tactic, func(t *testing.T) {
+			p := program(t, "leaf", "2")
+			before := right(t, p, "count")
+			s := trace(t, p.PID, append([]string{"--stat"}, withTactic(tactic, leafProbes...)...)...)
+			armed := right(t, p, "count")
+			late := armed
+			within(t, "rounds at breakpoints", func() bool {
+				late = right(t, p, "count")
+				return late["rounds"] > armed["rounds"]+5
+			})
+			r := s.end()
+			after := right(t, p, "count")
+			for _, e := range []string{"a", "b"} {
+				n := r.totals[e]
+				if n.hits < late["leaf"]-armed["leaf"] || n.hits > after["leaf"]-before["leaf"] || n.tactic != tactic {
+					t.Errorf("%s: %+v, the program before %v, armed %v, late %v, after %v", e, n, before, armed, late, after)
+				}
+			}
+		})
+	}
 }
 
 // runLeaf lets leaf work for a few rounds under the command.

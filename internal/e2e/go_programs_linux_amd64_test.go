@@ -257,6 +257,34 @@ func TestGoHammer(t *testing.T) {
 	}
 }
 
+// TestGoPreemptedInside arms probes so that their jumps cover the instructions at which
+// goroutines have been preempted: Chase waits for memory at each of its loads, of three
+// bytes, and many goroutines are parked there at any time, with that address on their
+// stacks. Such a probe has to wait until they have gone on, or is refused. It stands until
+// each of them has run again.
+func TestGoPreemptedInside(t *testing.T) {
+	p := hardGo(t, "gohard", nil, "2")
+	before := stateOf(t, p.PID)
+	right(t, p, "spin 8")
+	armed := 0
+	for i := range 3 {
+		for load := range 6 {
+			o := run(t, command(t, "trace", "-p", pid(p), "--counters", "--duration", "150ms", fmt.Sprintf("p:chase main.Chase+%d", 3*load)))
+			switch {
+			case o.code == 0:
+				armed++
+			case !strings.Contains(o.stderr, "a thread is in the code that would change"):
+				t.Fatalf("round %d, load %d: %v", i, load, o)
+			}
+		}
+	}
+	t.Logf("%d of 18 times a probe was armed", armed)
+	right(t, p, "stop")
+	right(t, p, "go 1000")
+	before.same(t)
+	p.Quit(nil)
+}
+
 // goLeftOut is a line that tells which function of a pattern is not probed.
 var goLeftOut = regexp.MustCompile(`(?m)^kprobe: (\S+) is left out: (.*)$`)
 

@@ -51,10 +51,17 @@ type badCase struct {
 	Value      uint64
 }
 
-// Bad pointers in arguments.
+// Bad pointers in arguments, also where the program blocks SIGSEGV and SIGBUS: it does so
+// only after the attach.
 func TestBadPointers(t *testing.T) {
+	for _, mode := range []string{"open", "blocked"} {
+		t.Run(mode, func(t *testing.T) { badPointers(t, mode) })
+	}
+}
+
+func badPointers(t *testing.T, mode string) {
 	// The compiler must not leave out what only probes read.
-	p := testprog.Start(t, testprog.Build(t, "badptr", "-fno-tree-dse", "-fno-ipa-modref"))
+	p := testprog.Start(t, testprog.Build(t, "badptr", "-fno-tree-dse", "-fno-ipa-modref"), mode)
 	var list struct{ Ptrs, Strs []badCase }
 	p.Ask("list", &list)
 	s := trace(t, p.PID, "p:ptr take_ptr v=+0(%di):u64 i=%si", "p:str take_str s=+0(%di):string i=%si",
@@ -108,6 +115,34 @@ func TestSeccomp(t *testing.T) {
 	n := right(t, p, "go 100")
 	r := s.end()
 	r.counted(t, "a", n["jailed"], "jump")
+}
+
+// A thread in a jail that kills it for looking at its signal mask hits probes whose argument
+// is a bad pointer, and lives. Where another thread blocks SIGSEGV the kernel reads such
+// arguments, or nobody does.
+func TestSeccompThread(t *testing.T) {
+	p := program(t, "seccomp", "thread")
+	s := trace(t, p.PID, "p:a jailed a=%di v=+0(%di):u64", "r:b jailed s=+0($arg1):string v=$retval")
+	n := right(t, p, "go 100")
+	r := s.end()
+	r.counted(t, "a", n["jailed"], "jump")
+	r.counted(t, "b", n["jailed"], "jump")
+	for i, l := range r.of("a") {
+		if l.number(t, "a") != uint64(i) || l.args["v"] != "0" {
+			t.Fatalf("%d: %v", i, l)
+		}
+	}
+
+	p = testprog.Start(t, testprog.Copy(t, testprog.Build(t, "seccomp")), "blocked") // uprobes belong to a file
+	for _, args := range [][]string{{"r:b jailed v=+0($retval):u64"}, {"--tactic", "jump", "p:a jailed v=+0(%di):u64"}} {
+		fails(t, command(t, append([]string{"trace", "-p", pid(p)}, args...)...), 1, "reads memory", "blocks SIGSEGV", "seccomp")
+		intact(t, p.PID)
+	}
+	s = trace(t, p.PID, "p:a jailed v=+0(%di):u64", "r:b go max=$arg1")
+	n = right(t, p, "go 100")
+	r = s.end()
+	r.counted(t, "a", n["jailed"], "uprobe")
+	r.counted(t, "b", 1, "jump")
 }
 
 // The program ends, in each of its ways, while it is traced.

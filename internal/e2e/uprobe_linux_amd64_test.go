@@ -109,7 +109,7 @@ func aside(t *testing.T, name string, args ...string) *testprog.Proc {
 // open makes a Core for a process.
 func open(t *testing.T, p *testprog.Proc) *kprobes.Core {
 	t.Helper()
-	proc, err := process.Open(p.PID)
+	proc, err := process.OpenUnwaited(p.PID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestUprobeTracerKilled(t *testing.T) {
 // place is where a function of the program is.
 func (s *session) place(name string) uint64 {
 	s.t.Helper()
-	p, err := process.Open(s.pid)
+	p, err := process.OpenUnwaited(s.pid)
 	if err != nil {
 		s.t.Fatal(err)
 	}

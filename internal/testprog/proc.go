@@ -118,9 +118,10 @@ func (p *Proc) read(out *os.File) {
 	close(p.lines)
 }
 
-// wait waits for the process. A test that traces its own child may have taken the exit
-// status with wait4: then there is no state.
+// wait waits for the process, once it has ended: a test may trace it, and a wait would take
+// a stop for its end (process.OpenUnwaited).
 func (p *Proc) wait() {
+	awaitEnd(p.PID)
 	_ = p.cmd.Wait()
 	p.state = p.cmd.ProcessState
 	close(p.done)

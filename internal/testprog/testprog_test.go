@@ -29,6 +29,7 @@ func TestProgramsCount(t *testing.T) {
 	}
 	masked := map[string]uint64{"masked_work": 200, "in_masked": 100, "bad": 0}
 	jailed := map[string]uint64{"jailed": 100, "sigsys": 0, "bad": 0}
+	uid := fmt.Sprint(os.Getuid())
 	for _, c := range []counted{
 		{"work", []string{"2"}, "go 100", work},
 		// 40 rounds: the depths 1 to 8, five times.
@@ -43,7 +44,7 @@ func TestProgramsCount(t *testing.T) {
 			"forking": 5, "child_work": 5000, "child_work_in_children": 5000, "bad": 0,
 		}},
 		{"vforker", nil, "go 5", map[string]uint64{"vforking": 5, "parent_work": 5, "bad": 0}},
-		{"trapuser", nil, "go 50", map[string]uint64{"plain": 100, "int3": 50, "raised": 100, "bad": 0}},
+		{"trapuser", nil, "go 50", map[string]uint64{"plain": 100, "narrow": 50, "int3": 50, "raised": 100, "bad": 0}},
 		{"segv", nil, "go 50", map[string]uint64{
 			"touch": 50, "past": 50, "divide": 50, "undefined": 50, "nilread": 100, "jumped": 50, "bad": 0,
 		}},
@@ -59,6 +60,10 @@ func TestProgramsCount(t *testing.T) {
 		{"seccomp", []string{"kill"}, "go 100", jailed},
 		{"seccomp", []string{"errno"}, "go 100", jailed},
 		{"seccomp", []string{"trap"}, "go 100", jailed},
+		{"seccomp", []string{"thread"}, "go 100", jailed},
+		{"seccomp", []string{"blocked"}, "go 100", jailed},
+		{"dumpable", []string{uid, "1"}, "go 100", map[string]uint64{"work": 100, "bad": 0}},
+		{"dumpable", []string{uid, "0"}, "go 100", map[string]uint64{"work": 100, "bad": 0}},
 		{"tight", nil, "go 100", map[string]uint64{"tight": 200, "loops": 10100, "bad": 0}},
 		{"redzone", nil, "go 100", map[string]uint64{"redzone": 100, "bad": 0}},
 		{"gowork", []string{"2"}, "go 64", map[string]uint64{
@@ -87,6 +92,16 @@ func same(t *testing.T, command string, got, want map[string]uint64) {
 	if len(got) != len(want) {
 		t.Errorf("%s: counts %v, want %v", command, got, want)
 	}
+}
+
+// A sequence that is interrupted is started once more.
+func TestSequence(t *testing.T) {
+	p := Start(t, Build(t, "sequence", "-pthread"), "8")
+	n := p.Counts("go 10000")
+	if n["add"] != 80000 || n["tries"] < n["add"] || n["bad"] != 0 {
+		t.Errorf("counts %v", n)
+	}
+	p.Quit(nil)
 }
 
 // Each caller-saved register holds a value across the call of leaf: a leaf that destroys it
@@ -318,7 +333,7 @@ func TestVariantsBuild(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("badptr cancel dl exc exec exit forker jmp leaf libdlone libdltwo redzone seccomp segv sigmask sigs spinner tight trapuser vector vforker work prog.h")
+	tested := strings.Fields("badptr cancel dl dumpable exc exec exit forker jmp leaf libdlone libdltwo redzone seccomp segv sequence sigmask sigs spinner tight trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

@@ -1,9 +1,10 @@
 package process
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
-	"sort"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -29,7 +30,7 @@ const reach = 1<<31 - 1<<12
 
 // Code gives room for code that reaches every address from lo to hi.
 func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
-	need := (uint64(size) + codeAlign - 1) &^ (codeAlign - 1)
+	need := spanOf(0, size).hi
 	for _, c := range t.code {
 		if !c.reaches(lo, hi) {
 			continue
@@ -67,17 +68,30 @@ func (c *codePiece) take(n uint64) (uint64, bool) {
 
 // FreeCode takes back room that Code gave.
 func (t *Target) FreeCode(addr uint64, size int) {
-	n := (uint64(size) + codeAlign - 1) &^ (codeAlign - 1)
+	t.freeCode([]span{spanOf(addr, size)})
+}
+
+func spanOf(addr uint64, size int) span {
+	return span{addr, addr + (uint64(size)+codeAlign-1)&^(codeAlign-1)}
+}
+
+func (t *Target) freeCode(spans []span) {
 	for _, c := range t.code {
-		if addr >= c.addr && addr < c.addr+c.size {
-			c.give(span{addr, addr + n})
+		n := len(c.free)
+		for _, s := range spans {
+			if s.lo >= c.addr && s.lo < c.addr+c.size {
+				c.free = append(c.free, s)
+			}
+		}
+		if len(c.free) > n {
+			c.join()
 		}
 	}
 }
 
-func (c *codePiece) give(s span) {
-	c.free = append(c.free, s)
-	sort.Slice(c.free, func(i, j int) bool { return c.free[i].lo < c.free[j].lo })
+// join puts the free spans in order and makes one of those that touch.
+func (c *codePiece) join() {
+	slices.SortFunc(c.free, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
 	out := c.free[:1]
 	for _, f := range c.free[1:] {
 		if last := &out[len(out)-1]; last.hi == f.lo {

@@ -3,12 +3,12 @@ package process
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"sort"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -24,7 +24,8 @@ import (
 //	4. Threads inside a detour that goes are moved back where that is exact; a detour
 //	   that a thread may still be in keeps its room until none is.
 //	5. The threads go on, through a register write each: the core is serialised.
-//	6. The entries of sites that are gone are cleared.
+//	6. The entries of sites that are gone are cleared; until then they tell of bytes that are
+//	   as the file has them.
 
 // Bounds of the attempts at a change that a thread blocks.
 const (
@@ -40,6 +41,9 @@ var ErrForeign = errors.New("the program's code is not what its file has: anothe
 
 // Commit makes a change in one stop.
 func (t *Target) Commit(c *target.Change) error {
+	if err := t.refuseUprobes(c.Add); err != nil {
+		return err
+	}
 	if err := t.writeDetours(c.Add); err != nil {
 		return err
 	}
@@ -52,7 +56,10 @@ func (t *Target) Commit(c *target.Change) error {
 			break
 		}
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return t.home.clear(c.Remove)
 }
 
 // writeDetours puts the code of new sites where no thread runs yet.
@@ -89,9 +96,6 @@ func (t *Target) commitOnce(c *target.Change) error {
 
 // commitStopped makes the change. Precondition: the world is stopped.
 func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
-	if err := t.refuseUprobes(c.Add); err != nil {
-		return err
-	}
 	look, err := t.look(s, c)
 	if err != nil {
 		return err
@@ -113,12 +117,7 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 	if err := look.move(); err != nil {
 		return errors.Join(err, t.undo(done, c))
 	}
-	for _, r := range c.Remove {
-		if err := t.home.remove(r); err != nil {
-			return err
-		}
-		t.zombie = append(t.zombie, r)
-	}
+	t.zombie = append(t.zombie, c.Remove...)
 	t.reclaim(s)
 	if err := t.writeFaults(); err != nil || c.Then == nil {
 		return err
@@ -128,12 +127,8 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 
 // Forget drops sites whose code was unmapped: nothing is left to restore.
 func (t *Target) Forget(sites []*target.Site) error {
-	var errs []error
-	for _, s := range sites {
-		errs = append(errs, t.home.remove(s))
-		t.zombie = append(t.zombie, s)
-	}
-	return errors.Join(errs...)
+	t.zombie = append(t.zombie, sites...)
+	return t.home.clear(sites)
 }
 
 // undo puts back the pages that a failed change has written.
@@ -142,10 +137,7 @@ func (t *Target) undo(done []pageWrite, c *target.Change) error {
 	for _, w := range done {
 		errs = append(errs, t.p.WriteMem(w.addr, w.old))
 	}
-	for _, a := range c.Add {
-		errs = append(errs, t.home.remove(a))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.home.clear(c.Add))...)
 }
 
 // pageWrite is one write, within a page.
@@ -253,5 +245,5 @@ func (t *Target) oursAt(addr uint64, have []byte) bool {
 }
 
 func foreign(addr uint64, have, want []byte) error {
-	return fmt.Errorf("0x%x holds % x, not % x: %w: %w", addr, have, want, ErrForeign, unix.EBUSY)
+	return errno.Errorf(unix.EBUSY, "0x%x holds % x, not % x: %w", addr, have, want, ErrForeign)
 }

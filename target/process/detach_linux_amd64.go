@@ -4,9 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/target"
@@ -63,9 +62,10 @@ func (t *Target) closeChildren() error {
 }
 
 // undoChild takes out what a fork child has inherited; one that has ended meanwhile has
-// nothing left.
+// nothing left. It may have become our child when its parent ended: then it is not one that
+// we have started, and wait for.
 func undoChild(pid int) error {
-	p, err := Open(pid)
+	p, err := OpenUnwaited(pid)
 	if err != nil {
 		return ignoreEnded(err)
 	}
@@ -109,7 +109,7 @@ func (t *Target) closeStopped(s *Stopped) error {
 	if err := inHandler(s, t.code); err != nil {
 		return err
 	}
-	return unmapOurs(s)
+	return t.unmapOwn(s)
 }
 
 // inHandler fails if a thread is in the code that is about to go.
@@ -124,18 +124,23 @@ func inHandler(s *Stopped, code []*codePiece) error {
 	return nil
 }
 
-// unmapOurs unmaps everything whose name is ours, the home last: it tells what is left.
-// Precondition: the world is stopped.
-func unmapOurs(s *Stopped) error {
-	maps, err := s.Proc().Maps()
+// unmapOwn unmaps what this tracer has mapped: its ring, code and home. Precondition: the
+// world is stopped.
+func (t *Target) unmapOwn(s *Stopped) error {
+	maps, err := t.p.Maps()
 	if err != nil {
 		return err
 	}
+	return unmap(s, slices.DeleteFunc(maps, func(m Map) bool {
+		return !ours(m) || isRing(m) && m.FileID != t.ringID // the process may be a tracer too
+	}))
+}
+
+// unmap unmaps what is ours, the home last: it tells what is left. Precondition: the world
+// is stopped.
+func unmap(s *Stopped, maps []Map) error {
 	var last []Map
 	for _, m := range maps {
-		if !ours(m) {
-			continue
-		}
 		if isHome(m) {
 			last = append(last, m)
 			continue
@@ -170,33 +175,31 @@ type Patched struct {
 	Points      []target.Point
 }
 
-// FindLeftover looks for what an earlier tracer left. nil: nothing of ours is there.
+// FindLeftover looks for what an earlier tracer left. nil: nothing of ours is there. What
+// the process has as a tracer of others is its own.
 func FindLeftover(p *Proc) (*Leftover, error) {
 	maps, err := p.Maps()
 	if err != nil {
 		return nil, err
 	}
-	var l *Leftover
+	if maps, err = p.leftMaps(maps); err != nil {
+		return nil, err
+	}
+	if len(maps) == 0 {
+		fds, err := p.leftDescriptors()
+		if err != nil || len(fds) == 0 {
+			return nil, err
+		}
+		return &Leftover{p: p}, nil // killed before the first of our files was mapped
+	}
+	l := &Leftover{p: p}
 	for _, m := range maps {
-		if !ours(m) {
-			continue
-		}
-		if l == nil {
-			l = &Leftover{p: p}
-		}
 		if isHome(m) && l.Home == 0 {
 			l.Home = m.Start
 		}
 		if m.Perm&PermExec != 0 {
 			l.code = append(l.code, m)
 		}
-	}
-	if l == nil {
-		fds, err := p.descriptors(memfdPrefix)
-		if err != nil || len(fds) == 0 {
-			return nil, err
-		}
-		return &Leftover{p: p}, nil // killed before the first of our files was mapped
 	}
 	if l.Home == 0 {
 		return l, nil
@@ -276,15 +279,14 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, m := range maps {
-		if ours(m) {
-			u.Pages++
-		}
-	}
-	if err := closeOurs(s); err != nil {
+	if maps, err = l.p.leftMaps(maps); err != nil {
 		return err
 	}
-	return unmapOurs(s)
+	u.Pages = len(maps)
+	if err := closeLeft(s); err != nil {
+		return err
+	}
+	return unmap(s, maps)
 }
 
 // restore puts the original bytes back wherever our patch stands. An entry whose patch
@@ -525,18 +527,15 @@ func (p *stackPlaces) below(at uint64) bool {
 	return false
 }
 
-// memfdPrefix is what the links of descriptors of our memory files begin with.
-const memfdPrefix = "/memfd:kprobes:"
-
-// closeOurs closes descriptors of our memory files that a tracer killed in the middle
+// closeLeft closes descriptors of our memory files that a tracer killed in the middle
 // left open in the process. Precondition: the world is stopped.
-func closeOurs(s *Stopped) error {
-	fds, err := s.Proc().descriptors(memfdPrefix)
+func closeLeft(s *Stopped) error {
+	fds, err := s.Proc().leftDescriptors()
 	if err != nil {
 		return err
 	}
 	for _, fd := range fds {
-		if _, err := s.Call(unix.SYS_CLOSE, uint64(fd)); err != nil {
+		if err := s.CloseFD(fd); err != nil {
 			return err
 		}
 	}

@@ -30,6 +30,9 @@ var (
 	ErrUnsupported error = &sentinel{"not a process that can be probed", syscall.ENOEXEC}
 	// ErrSelf: the process is the caller's own [EINVAL].
 	ErrSelf error = &sentinel{"a process cannot trace itself", syscall.EINVAL}
+	// ErrChild: it is the caller's own child, whose stops a wait in the caller would take
+	// for its end [ECHILD].
+	ErrChild error = &sentinel{"it is our own child, and may be waited for", syscall.ECHILD}
 	// ErrBusy: another tracer is attached, or another engine holds it [EBUSY].
 	ErrBusy error = &sentinel{"process is taken", syscall.EBUSY}
 	// ErrExec: the process runs another program now; its old memory is gone [ESTALE].

@@ -206,7 +206,7 @@ func TestTargetDiesAtEveryStep(t *testing.T) {
 		if l, err := bufio.NewReader(out).ReadString('\n'); l != "ready\n" {
 			t.Fatalf("%q, %v", l, err)
 		}
-		p, err := Open(cmd.Process.Pid)
+		p, err := OpenUnwaited(cmd.Process.Pid)
 		if err != nil {
 			t.Fatal(err)
 		}

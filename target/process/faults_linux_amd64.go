@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -48,14 +49,18 @@ func (t *Target) learnFaults(s *Stopped) error {
 	if err != nil {
 		return err
 	}
-	if t.writer.CheckLoads, err = mayBlock(s, all); err != nil {
+	if err := t.learnLoads(s, all); err != nil {
 		return err
 	}
 	for _, sig := range ourSignals {
 		t.faults.previous[sig] = all[sig]
 	}
 	if t.golang != nil {
-		t.faults.noTraps = fmt.Errorf("the Go runtime takes SIGTRAP for itself when the program starts: %w", unix.EOPNOTSUPP)
+		t.faults.noTraps = errno.Errorf(unix.EOPNOTSUPP, "the Go runtime takes SIGTRAP for itself when the program starts")
+		return nil
+	}
+	if t.o.Stopped != nil {
+		t.faults.noTraps = errno.Errorf(unix.EOPNOTSUPP, "the program has not run yet, and may take or block SIGTRAP once it does")
 		return nil
 	}
 	t.faults.noTraps, err = whyNoTraps(s, all)
@@ -232,11 +237,11 @@ func (f *faultTable) installTrap(s *Stopped) error {
 func whyNoTraps(s *Stopped, all *[Signals]Sigaction) (why, err error) {
 	const trap = 1 << (unix.SIGTRAP - 1)
 	if all[unix.SIGTRAP].Handler != SigDefault {
-		return fmt.Errorf("the program has a disposition of its own for SIGTRAP: %w", unix.EOPNOTSUPP), nil
+		return errno.Errorf(unix.EOPNOTSUPP, "the program has a disposition of its own for SIGTRAP"), nil
 	}
 	for sig, a := range all {
 		if a.Handler > SigIgnore && a.Mask&trap != 0 {
-			return fmt.Errorf("the program's handler of signal %d blocks SIGTRAP: %w", sig, unix.EOPNOTSUPP), nil
+			return errno.Errorf(unix.EOPNOTSUPP, "the program's handler of signal %d blocks SIGTRAP", sig), nil
 		}
 	}
 	return blocksTrap(s)
@@ -249,7 +254,7 @@ func blocksTrap(s *Stopped) (why, err error) {
 			return nil, err
 		}
 		if m>>(unix.SIGTRAP-1)&1 != 0 {
-			return fmt.Errorf("thread %d blocks SIGTRAP: %w", th.TID, unix.EOPNOTSUPP), nil
+			return errno.Errorf(unix.EOPNOTSUPP, "thread %d blocks SIGTRAP", th.TID), nil
 		}
 	}
 	return nil, nil
@@ -314,36 +319,6 @@ func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64
 		now.Flags, now.Restorer, now.Mask = actSiginfo|actOnstack|actRestorer, restorer, ^uint64(0)
 	}
 	return s.SetSigaction(int(sig), now)
-}
-
-// blocks is what a handler of signal sig blocks while it runs: itself too, mostly.
-func (a *Sigaction) blocks(sig int) uint64 {
-	if a.Flags&actNodefer != 0 {
-		return a.Mask
-	}
-	return a.Mask | 1<<(sig-1)
-}
-
-// mayBlock says whether a thread blocks the signals of a bad load, or a handler of the
-// program does while it runs: a fault there would kill the process instead of reaching
-// our handler. Precondition: the world is stopped.
-func mayBlock(s *Stopped, all *[Signals]Sigaction) (bool, error) {
-	const bad = 1<<(unix.SIGSEGV-1) | 1<<(unix.SIGBUS-1)
-	for sig, a := range all {
-		if a.Handler > SigIgnore && a.blocks(sig)&bad != 0 {
-			return true, nil
-		}
-	}
-	for _, th := range s.Threads() {
-		m, err := th.SigMask()
-		if err != nil {
-			return false, err
-		}
-		if m&bad != 0 {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // settled fails while a thread has yet to take the signal of a breakpoint of ours.

@@ -9,6 +9,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
 )
 
 // goLayout is where the runtime of one Go version keeps what we need, in bytes from the
@@ -62,8 +63,8 @@ func (t *Target) findGo(threads []*Thread) (*goProgram, error) {
 			return g, g.findAllgs(main)
 		}
 	}
-	return nil, fmt.Errorf("process %d: the runtime of Go version %q has a layout that is not known: probe it with a version of kprobe that knows it: %w",
-		t.p.PID(), version, unix.EOPNOTSUPP)
+	return nil, errno.Errorf(unix.EOPNOTSUPP, "process %d: the runtime of Go version %q has a layout that is not known: probe it with a version of kprobe that knows it",
+		t.p.PID(), version)
 }
 
 // goTLS finds the offset from the FS base at which the runtime keeps the running g: the
@@ -79,7 +80,7 @@ func (t *Target) goTLS(m module) (int32, error) {
 	}
 	off, ok := amd64.FirstFSLoad(code)
 	if !ok {
-		return 0, fmt.Errorf("runtime.morestack (% x…) does not load g through FS: %w", code[:min(16, len(code))], unix.EOPNOTSUPP)
+		return 0, errno.Errorf(unix.EOPNOTSUPP, "runtime.morestack (% x…) does not load g through FS", code[:min(16, len(code))])
 	}
 	return off, nil
 }
@@ -154,7 +155,7 @@ func (g *goProgram) allgsFromCode(m module) (uint64, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("go program: runtime.forEachG does not show the list of goroutines: %w", unix.EOPNOTSUPP)
+	return 0, errno.Errorf(unix.EOPNOTSUPP, "go program: runtime.forEachG does not show the list of goroutines")
 }
 
 // plausibleAllgs checks a slice header: pointer, length, capacity. A program that has not

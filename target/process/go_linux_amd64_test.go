@@ -16,7 +16,7 @@ func TestAllgsFromCode(t *testing.T) {
 			t.Fatalf("%v: %v\n%s", cmd, err, msg)
 		}
 		r := run(t, out)
-		p, err := Open(r.pid)
+		p, err := OpenUnwaited(r.pid)
 		if err != nil {
 			t.Fatal(err)
 		}

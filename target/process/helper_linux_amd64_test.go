@@ -103,7 +103,7 @@ func (r *running) fine() {
 
 func (r *running) open() *Proc {
 	r.t.Helper()
-	p, err := Open(r.pid)
+	p, err := OpenUnwaited(r.pid) // nothing waits for it before the test's end
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -4,9 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -208,7 +210,7 @@ func (h *home) list() ([]siteRecord, error) {
 // new entries in one write each, before the count that makes them valid.
 func (h *home) add(sites []*target.Site, ss []siteRecord) error {
 	if len(ss) > len(h.free)+maxSites-h.used {
-		return fmt.Errorf("sites %d: the table holds %d: %w", h.used-len(h.free)+len(ss), maxSites, unix.ENOSPC)
+		return errno.Errorf(unix.ENOSPC, "sites %d: the table holds %d", h.used-len(h.free)+len(ss), maxSites)
 	}
 	var run []byte
 	first := h.used
@@ -235,17 +237,27 @@ func (h *home) add(sites []*target.Site, ss []siteRecord) error {
 	return h.put(hdrSites, uint64(h.used))
 }
 
-// remove clears the entry of a site whose patch is gone.
-func (h *home) remove(site *target.Site) error {
-	at, ok := h.sites[site]
-	if !ok {
-		return nil
+// clear wipes the entries of sites whose patches are gone, neighbours in one write.
+func (h *home) clear(sites []*target.Site) error {
+	var gone []int
+	for _, s := range sites {
+		if at, ok := h.sites[s]; ok {
+			gone = append(gone, at)
+			delete(h.sites, s)
+		}
 	}
-	if err := h.p.WriteMem(h.entry(at), make([]byte, siteSize)); err != nil {
-		return err
+	slices.Sort(gone)
+	for len(gone) > 0 {
+		n := 1
+		for n < len(gone) && gone[n] == gone[0]+n {
+			n++
+		}
+		if err := h.p.WriteMem(h.entry(gone[0]), make([]byte, n*siteSize)); err != nil {
+			return err
+		}
+		h.free = append(h.free, gone[:n]...)
+		gone = gone[n:]
 	}
-	delete(h.sites, site)
-	h.free = append(h.free, at)
 	return nil
 }
 
@@ -255,7 +267,7 @@ func (h *home) entry(i int) uint64 { return h.addr + siteOff + uint64(i)*siteSiz
 func (h *home) alloc(size uint64) (uint64, error) {
 	size = (size + 63) &^ 63
 	if h.heap+size > h.addr+homeSize {
-		return 0, fmt.Errorf("probe data %d bytes: the process's home has %d left: %w", size, h.addr+homeSize-h.heap, unix.ENOSPC)
+		return 0, errno.Errorf(unix.ENOSPC, "probe data %d bytes: the process's home has %d left", size, h.addr+homeSize-h.heap)
 	}
 	a := h.heap
 	h.heap += size

@@ -11,6 +11,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
 )
 
 // tidOffsets are the places of the thread id in the thread's control block, from the FS
@@ -52,7 +53,7 @@ func refuseNoTSC(s *Stopped) error {
 		return err
 	}
 	if calls[0].Err == nil && binary.LittleEndian.Uint32(calls[0].Data) == unix.PR_TSC_SIGSEGV {
-		return fmt.Errorf("process %d forbids reading the time stamp counter (PR_SET_TSC), which records need: %w", s.Proc().PID(), unix.EOPNOTSUPP)
+		return errno.Errorf(unix.EOPNOTSUPP, "process %d forbids reading the time stamp counter (PR_SET_TSC), which records need", s.Proc().PID())
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -35,7 +36,7 @@ func (l *look) move() error {
 // may come back to, where the change would harm it. Precondition: the world is stopped.
 func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 	if len(c.Add) > 0 && t.faults.settled(s) != nil {
-		return nil, fmt.Errorf("a thread has yet to take the signal of a breakpoint: %w: %w", ErrBlocked, unix.EBUSY)
+		return nil, errno.Errorf(unix.EBUSY, "a thread has yet to take the signal of a breakpoint: %w", ErrBlocked)
 	}
 	inner := innerOf(c.Add)
 	back := backOf(c.Remove)
@@ -77,7 +78,7 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 }
 
 func blocked(tid int, pc uint64, why string) error {
-	return fmt.Errorf("thread %d, 0x%x: %s: %w: %w", tid, pc, why, ErrBlocked, unix.EBUSY)
+	return errno.Errorf(unix.EBUSY, "thread %d, 0x%x: %s: %w", tid, pc, why, ErrBlocked)
 }
 
 // innerOf maps the instructions inside the patches of new sites to their copies.
@@ -149,14 +150,16 @@ func (t *Target) reclaim(s *Stopped) {
 	}
 	err := t.savedContexts(s, t.golang != nil, mark)
 	left := t.zombie[:0]
+	var free []span
 	for _, z := range t.zombie {
 		if busy[z] || err != nil {
 			left = append(left, z)
 			continue
 		}
 		t.faults.drop(z)
-		t.FreeCode(z.Detour.Addr, z.Room)
+		free = append(free, spanOf(z.Detour.Addr, z.Room))
 	}
+	t.freeCode(free)
 	t.zombie = left
 }
 

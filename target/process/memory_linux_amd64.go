@@ -41,6 +41,9 @@ func (s *Stopped) Mprotect(addr, size uint64, prot int) error {
 func (s *Stopped) checkMapped(what string, addr, size uint64, ok func(Map) bool) error {
 	maps, err := s.p.Maps()
 	if err == nil && (addr%PageSize != 0 || !covered(maps, addr, pageUp(size), ok)) {
+		if gone := s.p.CheckImage(); gone != nil {
+			return fmt.Errorf("%s in the target: %w", what, gone)
+		}
 		err = fmt.Errorf("%s of %#x bytes at %#x in the target: %w: the kernel's maps show something else", what, size, addr, ErrFault)
 	}
 	return err

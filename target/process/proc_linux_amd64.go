@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +24,8 @@ type Proc struct {
 	pidfd int
 	mem   *os.File // /proc/PID/mem: names the memory, which an exec replaces
 	image Image
+	// waited: it is our own child, and who started it may wait for it at any time.
+	waited bool
 
 	mu     sync.Mutex // guards what follows
 	closed bool
@@ -46,12 +49,37 @@ type Image struct {
 // (a process whose first thread has ended but others run will do), be an x86-64 process
 // of 64 bits, not our own, and one that we may trace. Errors: ErrNoProcess, ErrPermission,
 // ErrUnsupported, ErrSelf.
+//
+// A child of the calling process can be looked at, but Stop and Attach refuse it with
+// ErrChild: the kernel tells the stops of a traced child to every wait for it in the
+// tracer's process, so that an exec.Cmd.Wait under way would return with a stop instead of
+// the child's end. Start makes a child that can be stopped; see also OpenUnwaited.
 func Open(pid int) (*Proc, error) {
 	p, err := open(pid)
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
 	return p, nil
+}
+
+// OpenUnwaited is Open, and takes a child of the calling process too. The caller states
+// that nothing in its process waits for the child (os.Process.Wait, exec.Cmd.Wait, wait4,
+// waitid, whatever flags they are given) before it has ended, which a pidfd tells (poll(2),
+// Exited), or while it is not stopped or attached to.
+func OpenUnwaited(pid int) (*Proc, error) {
+	p, err := Open(pid)
+	if err == nil {
+		p.waited = false
+	}
+	return p, err
+}
+
+// stoppable refuses a child that somebody may wait for.
+func (p *Proc) stoppable() error {
+	if p.waited {
+		return fmt.Errorf("process %d: %w, which would take a stop for its end: start it with process.Start, or open it with process.OpenUnwaited and wait only once a pidfd tells its end", p.pid, ErrChild)
+	}
+	return nil
 }
 
 func open(pid int) (_ *Proc, err error) {
@@ -102,6 +130,7 @@ func (p *Proc) checkKind() error {
 	case st.State == "X", st.State == "Z" && p.liveTask() == 0:
 		return fmt.Errorf("%w: it has ended (zombie) and waits for its parent %d", ErrNoProcess, st.PPID)
 	}
+	p.waited = st.PPID == os.Getpid()
 	stat, err := p.Stat()
 	if err != nil {
 		return err
@@ -453,7 +482,15 @@ func (p *Proc) CheckImage() error {
 		return fmt.Errorf("process %d: %w", p.pid, p.lost())
 	}
 	now, err := p.readImage()
-	if err == nil && now != p.image {
+	for end := time.Now().Add(endTime); err == nil && now.StartStack == 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // the thread that was asked is about to end: its memory is gone
+		now, err = p.readImage()
+	}
+	switch {
+	case err != nil:
+	case now.StartStack == 0:
+		err = ErrNoProcess
+	case now != p.image:
 		err = ErrExec
 	}
 	if err != nil {
@@ -461,6 +498,9 @@ func (p *Proc) CheckImage() error {
 	}
 	return nil
 }
+
+// endTime bounds the wait for a thread without memory to be gone.
+const endTime = 50 * time.Millisecond
 
 // lost says what has become of memory that answers nothing any more.
 func (p *Proc) lost() error {

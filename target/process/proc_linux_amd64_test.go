@@ -1,7 +1,7 @@
 package process
 
 import (
-	"encoding/binary"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/testprog"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -110,22 +112,11 @@ func waitState(t *testing.T, pid int, want string) {
 	}
 }
 
-// elf32 starts a 32-bit program that sleeps, written by hand: no 32-bit compiler is needed.
+// elf32 starts a 32-bit program that sleeps.
 func elf32(t *testing.T) (pid int) {
 	t.Helper()
-	const base = 0x8048000
-	code := []byte{0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7} // mov $29 (pause), %eax; int $0x80; jmp
-	b := append([]byte("\x7fELF\x01\x01\x01"), make([]byte, 9)...)
-	add := func(vs ...any) {
-		for _, v := range vs {
-			b, _ = binary.Append(b, binary.LittleEndian, v)
-		}
-	}
-	// Elf32_Ehdr after e_ident, then one Elf32_Phdr
-	add(uint16(2), uint16(3), uint32(1), uint32(base+84), uint32(52), uint32(0), uint32(0), uint16(52), uint16(32), uint16(1), uint16(0), uint16(0), uint16(0))
-	add(uint32(1), uint32(0), uint32(base), uint32(base), uint32(84+len(code)), uint32(84+len(code)), uint32(5), uint32(4096))
 	path := filepath.Join(t.TempDir(), "small")
-	if err := os.WriteFile(path, append(b, code...), 0o755); err != nil {
+	if err := os.WriteFile(path, testprog.SmallELF(elf.ELFCLASS32, elf.EM_386), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(path)

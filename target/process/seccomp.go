@@ -21,7 +21,19 @@ type callData struct {
 	arch uint32
 	ip   uint64
 	args [6]uint64
+	open uint16 // words, a bit each, whose values are not known
 }
+
+// callWords is what a filter loads: the structure, 32 bits at a time.
+type callWords struct {
+	w    [callDataSize / 4]uint32
+	open uint16
+}
+
+// Words of seccomp_data that may be open: the instruction pointer and an argument.
+const openIP = 3 << 2
+
+func openArg(n int) uint16 { return 3 << (4 + 2*n) }
 
 const (
 	auditArchX86_64 = 0xc000003e // AUDIT_ARCH_X86_64
@@ -30,22 +42,26 @@ const (
 
 	// What a filter answers, without its 16 bits of data (linux/seccomp.h).
 	seccompActionMask = 0xffff0000
+	seccompKill       = 0
 	seccompLog        = 0x7ffc0000
 	seccompAllow      = 0x7fff0000
 )
 
-// words gives the structure as a filter loads it, 32 bits at a time.
-func (d *callData) words() (w [callDataSize / 4]uint32) {
+// words gives the structure as a filter loads it.
+func (d *callData) words() callWords {
+	c := callWords{open: d.open}
+	w := &c.w
 	w[0], w[1] = d.nr, d.arch
 	w[2], w[3] = uint32(d.ip), uint32(d.ip>>32)
 	for i, a := range d.args {
 		w[4+2*i], w[5+2*i] = uint32(a), uint32(a>>32)
 	}
-	return w
+	return c
 }
 
 // allows says whether every filter lets the call through. Others than "allow" and "log"
-// kill the thread, send it a signal, make it wait, or make the call fail.
+// kill the thread, send it a signal, make it wait, or make the call fail. A filter that
+// looks at a word that is not known does not let it through.
 func (l filterList) allows(d *callData) (bool, error) {
 	words := d.words()
 	for i, f := range l {
@@ -64,10 +80,12 @@ func (l filterList) allows(d *callData) (bool, error) {
 type bpfState struct {
 	a, x uint32
 	mem  [bpfMemWords]uint32
+	open bool // a word that is not known was looked at
 }
 
-// run executes the filter. Jumps go forward only, so it ends.
-func (f filter) run(data *[callDataSize / 4]uint32) (uint32, error) {
+// run executes the filter. Jumps go forward only, so it ends. One that looks at a word that
+// is not known is taken for one that kills.
+func (f filter) run(data *callWords) (uint32, error) {
 	var s bpfState
 	for pc := 0; pc < len(f); pc++ {
 		in := f[pc]
@@ -75,6 +93,9 @@ func (f filter) run(data *[callDataSize / 4]uint32) (uint32, error) {
 		case 0, 1, 2, 3, 4, 7:
 			if !s.compute(in, data) {
 				return 0, fmt.Errorf("instruction %d: code %#x, k %#x is not one of seccomp's", pc, in.Code, in.K)
+			}
+			if s.open {
+				return seccompKill, nil
 			}
 		case 5: // jmp
 			skip, ok := s.jump(in)
@@ -93,7 +114,7 @@ func (f filter) run(data *[callDataSize / 4]uint32) (uint32, error) {
 }
 
 // compute does loads, stores, arithmetic and moves.
-func (s *bpfState) compute(in bpfInsn, data *[callDataSize / 4]uint32) bool {
+func (s *bpfState) compute(in bpfInsn, data *callWords) bool {
 	switch in.Code & 7 {
 	case 0:
 		return s.load(&s.a, in, data)
@@ -119,7 +140,7 @@ func (s *bpfState) compute(in bpfInsn, data *[callDataSize / 4]uint32) bool {
 	return true
 }
 
-func (s *bpfState) load(to *uint32, in bpfInsn, data *[callDataSize / 4]uint32) bool {
+func (s *bpfState) load(to *uint32, in bpfInsn, data *callWords) bool {
 	switch in.Code & 0xe0 {
 	case 0x00: // imm
 		*to = in.K
@@ -127,7 +148,8 @@ func (s *bpfState) load(to *uint32, in bpfInsn, data *[callDataSize / 4]uint32) 
 		if in.K%4 != 0 || in.K >= callDataSize {
 			return false
 		}
-		*to = data[in.K/4]
+		*to = data.w[in.K/4]
+		s.open = s.open || data.open>>(in.K/4)&1 != 0
 	case 0x60: // mem
 		if in.K >= bpfMemWords {
 			return false

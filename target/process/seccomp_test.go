@@ -69,9 +69,47 @@ func TestFiltersAllowTogether(t *testing.T) {
 	}
 }
 
+// A filter that decides by what is not known is not relied on; one that looks only at what
+// is, or only for other calls, is.
+func TestFilterLooksAtTheUnknown(t *testing.T) {
+	look := func(word uint32) filter { // at a word, for call 14 alone
+		return filter{
+			{0x20, 0, 0, 0},
+			{0x15, 0, 3, 14},
+			{0x20, 0, 0, 4 * word},
+			{0x15, 1, 0, 0xbad},
+			{0x06, 0, 0, seccompAllow},
+			{0x06, 0, 0, seccompAllow},
+			{0x06, 0, 0, seccompAllow},
+		}
+	}
+	for _, c := range []struct {
+		nr   uint32
+		open uint16
+		word uint32
+		ok   bool
+	}{
+		{14, openIP, 2, false},
+		{14, openIP, 3, false},
+		{14, openIP, 4, true},
+		{14, openArg(1), 6, false},
+		{14, openArg(1), 7, false},
+		{14, openArg(2), 7, true},
+		{14, openArg(2), 8, false},
+		{14, openArg(5), 15, false},
+		{14, 0, 2, true},
+		{15, openIP, 2, true},
+	} {
+		d := callData{nr: c.nr, arch: auditArchX86_64, open: c.open}
+		if ok, err := (filterList{look(c.word)}).allows(&d); err != nil || ok != c.ok {
+			t.Errorf("%+v: %v, %v", c, ok, err)
+		}
+	}
+}
+
 // A filter that the kernel would not have taken is an error and never runs on.
 func TestFilterRefuses(t *testing.T) {
-	var words [callDataSize / 4]uint32
+	var words callWords
 	for name, f := range map[string]filter{
 		"empty":          {},
 		"runs off":       {{0x00, 0, 0, 1}},

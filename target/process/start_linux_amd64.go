@@ -81,7 +81,7 @@ func (s *Stopped) start(c *Command, path string) (*Proc, error) {
 		process.Wait()
 		return nil, err
 	}
-	p, err := Open(process.Pid)
+	p, err := OpenUnwaited(process.Pid)
 	if err != nil {
 		process.Kill()
 		process.Wait()

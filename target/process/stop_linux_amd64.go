@@ -54,11 +54,14 @@ type group struct {
 // thread does not arrive before the deadline (a vfork parent, an uninterruptible wait, a
 // wait in a file system of our own) all are let go and another attempt follows; the last
 // one's error is a *StuckError. Other errors: ErrBusy (another tracer, or stopped already),
-// ErrExec, ErrNoProcess, ErrPermission.
+// ErrExec, ErrNoProcess, ErrPermission, ErrChild (see Open).
 //
 // The caller must Release it; if the calling program ends before, the kernel does.
 func (p *Proc) Stop(o *StopOptions) (*Stopped, error) {
 	opt := o.withDefaults()
+	if err := p.stoppable(); err != nil {
+		return nil, err
+	}
 	if err := p.CheckImage(); err != nil {
 		return nil, err
 	}

@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
@@ -40,6 +40,7 @@ type Target struct {
 	home    *home
 	code    []*codePiece
 	writer  arch.Writer
+	noLoads error // why no argument may read memory
 	pools   []poolUse
 	held    *Stopped // kept between calls (Start)
 	golang  *goProgram
@@ -67,8 +68,12 @@ type poolUse struct {
 	addr uint64
 }
 
-// Attach makes process p a target. It reads its files and changes nothing.
+// Attach makes process p a target. It reads its files and changes nothing. A child of ours
+// is refused with ErrChild: see Open.
 func Attach(p *Proc, o *TargetOptions) (*Target, error) {
+	if err := p.stoppable(); err != nil {
+		return nil, err
+	}
 	t := &Target{p: p, images: map[FileID]*symbol.Image{}}
 	if o != nil {
 		t.o = *o
@@ -159,29 +164,12 @@ func executables(maps []Map) []Map {
 
 // ours says whether a mapping is one that a tracer of this project made.
 func ours(m Map) bool {
-	return strings.HasPrefix(m.Path, "/memfd:"+ringName) || strings.HasPrefix(m.Path, "/memfd:"+homeName) ||
-		strings.HasPrefix(m.Path, "/memfd:"+codeName)
+	return isRing(m) || isHome(m) || strings.HasPrefix(m.Path, "/memfd:"+codeName)
 }
 
 func isHome(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+homeName) }
 
-// descriptors lists the process's descriptors whose target begins with prefix.
-func (p *Proc) descriptors(prefix string) ([]int, error) {
-	dir := fmt.Sprintf("/proc/%d/%s", p.PID(), p.own("fd"))
-	es, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, p.gone(err)
-	}
-	var out []int
-	for _, e := range es {
-		link, err := os.Readlink(filepath.Join(dir, e.Name()))
-		n, aerr := strconv.Atoi(e.Name())
-		if err == nil && aerr == nil && strings.HasPrefix(link, prefix) {
-			out = append(out, n)
-		}
-	}
-	return out, nil
-}
+func isRing(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+ringName) }
 
 // extent is the range from the first to the last mapping of a file.
 func extent(maps []Map, id FileID) (lo, hi uint64) {
@@ -253,7 +241,7 @@ func (t *Target) stopped(f func(*Stopped) error) (err error) {
 // Run lets a process go on that Start made.
 func (t *Target) Run() error {
 	s := t.held
-	t.held = nil
+	t.held, t.o.Stopped = nil, nil
 	if s == nil {
 		return nil
 	}
@@ -295,7 +283,7 @@ func (t *Target) undoLeftovers() error {
 		return err
 	}
 	if t.held != nil {
-		return fmt.Errorf("process %d: mappings of ours are in a program that has not run yet: %w", t.p.PID(), unix.EBUSY)
+		return errno.Errorf(unix.EBUSY, "process %d: mappings of ours are in a program that has not run yet", t.p.PID())
 	}
 	u, err := l.Undo()
 	if err == nil && len(u.Foreign) > 0 {
@@ -334,7 +322,7 @@ func (t *Target) openMemfd(s *Stopped, name string) (local *os.File, fd int, err
 		err = fmt.Errorf("descriptor %d of process %d is %q, not the memory file just made", fd, t.p.PID(), link)
 	}
 	if err == nil {
-		local, err = os.OpenFile(path, os.O_RDWR, 0)
+		local, err = os.OpenFile(path, os.O_RDWR|tracerFlag, 0)
 	}
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("memory file of process %d: %w", t.p.PID(), err), s.CloseFD(fd))

@@ -15,6 +15,7 @@ import (
 
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target"
 )
@@ -115,7 +116,7 @@ func (t *Target) uprobeEvent(addr uint64) (int, error) {
 	}
 	m, ok := FindMap(maps, addr)
 	if !ok {
-		return -1, fmt.Errorf("address 0x%x is not mapped: %w", addr, unix.EFAULT)
+		return -1, errno.Errorf(unix.EFAULT, "address 0x%x is not mapped", addr)
 	}
 	f, err := t.p.OpenMap(m)
 	if err != nil {
@@ -284,7 +285,7 @@ func (c *bpfCode) arg(a *fetch.Arg, addr uint64, slot int) error {
 		return nil
 	case fetch.StoreValue:
 	default:
-		return fmt.Errorf("argument %s (%s): a uprobe records no strings and no arrays: %w", a.Name, a.Text, unix.EOPNOTSUPP)
+		return errno.Errorf(unix.EOPNOTSUPP, "argument %s (%s): a uprobe records no strings and no arrays", a.Name, a.Text)
 	}
 	loads := a.Derefs
 	if a.Base.Kind == fetch.BaseStack {

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -9,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -28,8 +28,13 @@ type uprobePlace struct {
 
 // refuseUprobes refuses sites where a kernel uprobe is defined: when it is enabled the
 // kernel would write its breakpoint into our jump, and a hit kills the program. Active
-// ones are seen by their breakpoint.
+// ones, and those that come after the look at the lists, are seen by their breakpoint. The
+// lists are not for a stopped world: the kernel may be long in giving them while somebody
+// registers uprobes.
 func (t *Target) refuseUprobes(add []*target.Site) error {
+	if len(add) == 0 {
+		return nil
+	}
 	places := uprobes()
 	if len(places) == 0 {
 		return nil
@@ -46,7 +51,7 @@ func (t *Target) refuseUprobes(add []*target.Site) error {
 			lo := a.Addr - m.Start + m.Offset
 			for _, u := range places {
 				if u.file == m.FileID && u.off >= lo && u.off < lo+uint64(len(a.Patch)) {
-					return fmt.Errorf("0x%x: a kernel uprobe is defined there (%s): remove it first: %w", a.Addr, u.text, unix.EBUSY)
+					return errno.Errorf(unix.EBUSY, "0x%x: a kernel uprobe is defined there (%s): remove it first", a.Addr, u.text)
 				}
 			}
 		}

@@ -8,13 +8,17 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sched.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/rseq.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -49,7 +53,7 @@ struct control {
 	u64 nested;                /* address of the run that signals make */
 	u64 rounds;                /* STORM: at least so many nested runs */
 	u64 places, nplaces;       /* STEPS: addresses to be interrupted at */
-	u64 blocked;               /* SIGSEGV and SIGBUS are blocked */
+	u64 blocked;               /* SIGSEGV and SIGBUS are blocked: 1 always, 2 in every other run, and in handlers */
 	u64 tid, landing;          /* out: of the thread; what functions return to */
 	u64 did;                   /* out: runs with a probe, nested ones apart */
 	u64 didnested;             /* out */
@@ -60,6 +64,7 @@ struct control {
 	u64 send;                  /* SIGSEGV is sent before the runs */
 	u64 repair;                /* rdi as the program's handler leaves it */
 	u64 g;                     /* what the thread's word for Go holds */
+	u64 jail;                  /* asking for the signal mask kills */
 	u64 free;                  /* registers that a run may leave otherwise, 1<<16: the flags */
 	u64 handled, pc, addr, alt; /* out: what the program's handler saw */
 };
@@ -103,6 +108,10 @@ static u64 mix(const u64 *w, int n)
 
 enum { ABOVE = 64, /* words of the stack that a run may look at */
 	FLAGS = 0xcd5 }; /* arithmetic flags and direction */
+
+static sigset_t faults; /* SIGSEGV and SIGBUS */
+
+static void block(int on) { sigprocmask(on ? SIG_BLOCK : SIG_UNBLOCK, &faults, NULL); }
 
 static void once(struct run *r)
 {
@@ -193,6 +202,8 @@ static void all(void)
 		once((struct run *)n->like);
 	struct run *r = (struct run *)ctl->runs;
 	for (u64 i = 0; i < ctl->nruns; i++) {
+		if (ctl->blocked == 2)
+			block(i >> 1 & 1);
 		once(&r[i]);
 		ctl->did += r[i].like != 0;
 	}
@@ -202,6 +213,8 @@ static void storm(void)
 {
 	struct sigaction a = { .sa_handler = on_alarm };
 	struct itimerval on = { { 0, 100 }, { 0, 100 } }, off = { 0 };
+	if (ctl->blocked == 2)
+		a.sa_mask = faults;
 	sigaction(SIGALRM, &a, NULL);
 	all();
 	setitimer(ITIMER_REAL, &on, NULL);
@@ -214,6 +227,8 @@ static void steps(void)
 {
 	struct sigaction a = { .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO };
 	const u64 *at = (u64 *)ctl->places;
+	if (ctl->blocked == 2)
+		a.sa_mask = faults;
 	sigaction(SIGTRAP, &a, NULL);
 	all();
 	for (u64 i = 0; i < ctl->nplaces; i++) {
@@ -224,11 +239,22 @@ static void steps(void)
 	}
 }
 
+static int jail(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigprocmask, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = { sizeof code / sizeof *code, code };
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog);
+}
+
 int main(int argc, char **argv)
 {
 	stack_t ss = { .ss_sp = alternate, .ss_size = sizeof alternate };
 	struct stat st;
-	sigset_t set;
 	if (argc < 2)
 		return printf("%td %td\n", __rseq_offset, (u8 *)&current_g - (u8 *)__builtin_thread_pointer()) < 0;
 	int fd = open(argv[1], O_RDWR);
@@ -243,17 +269,19 @@ int main(int argc, char **argv)
 	handle(SIGSEGV, ctl->fault, ctl->restorer);
 	handle(SIGBUS, ctl->fault, ctl->restorer);
 	handle(SIGTRAP, ctl->trap, ctl->restorer);
-	sigemptyset(&set);
-	sigaddset(&set, SIGSEGV);
-	sigaddset(&set, SIGBUS);
-	if (ctl->blocked)
-		sigprocmask(SIG_BLOCK, &set, NULL);
+	sigemptyset(&faults);
+	sigaddset(&faults, SIGSEGV);
+	sigaddset(&faults, SIGBUS);
+	if (ctl->blocked == 1)
+		block(1);
 	current_g = ctl->g;
 	sigaltstack(&ss, NULL);
 	if (ctl->actions)
 		app();
 	if (ctl->send)
 		raise(SIGSEGV);
+	if (ctl->jail && jail())
+		return 12;
 	switch (ctl->mode) {
 	case STORM: storm(); break;
 	case STEPS: steps(); break;

@@ -9,6 +9,7 @@
 // In a round a worker calls, with its own goroutine's id and the round's number i:
 //
 //	Leaf(goid, i)     a few instructions without a frame; returns 3*goid + 5*i + 1
+//	Twice(i)          calls Once(i) and Once(i+1) without a check of the stack; returns 2*i+3
 //	Chase(p)          follows pointers: where the CPU waits, between the loads, is where a
 //	                  goroutine is preempted; returns p
 //	Load(p)           dereferences p, every 4th time nil: the panic is recovered
@@ -34,7 +35,7 @@ import (
 )
 
 var counts struct {
-	leaf, chase, load, nils, grow, fall, catch, bad atomic.Uint64
+	leaf, twice, chase, load, nils, grow, fall, catch, bad atomic.Uint64
 }
 
 type node struct{ v uint64 }
@@ -47,6 +48,17 @@ func Leaf(goid, i uint64) uint64 {
 	b := i + i<<2
 	return a + b + 1
 }
+
+// Once returns i+1.
+//
+//go:noinline
+func Once(i uint64) uint64 { return i + 1 }
+
+// Twice has a frame and does not check its stack: at its calls any register may be in use.
+//
+//go:noinline
+//go:nosplit
+func Twice(i uint64) uint64 { return Once(i) + Once(i+1) }
 
 // link is one of a ring of two.
 type link struct{ next *link }
@@ -137,6 +149,7 @@ func work(rounds uint64) {
 	id := self()
 	for i := range rounds {
 		check(Leaf(id, i) == 3*id+5*i+1)
+		check(Twice(i) == 2*i+3)
 		check(Chase(ring) == ring)
 		p := &node{i}
 		if i&3 == 3 {
@@ -150,6 +163,7 @@ func work(rounds uint64) {
 		counts.fall.Add(i&7 + 1)
 	}
 	counts.leaf.Add(rounds)
+	counts.twice.Add(rounds)
 	counts.chase.Add(rounds)
 	counts.load.Add(rounds)
 	counts.catch.Add(rounds)
@@ -182,7 +196,7 @@ func profile() {
 func report() {
 	c := &counts
 	all := map[string]uint64{
-		"main.Leaf": c.leaf.Load(), "main.Chase": c.chase.Load(), "main.Load": c.load.Load(), "main.Grow": c.grow.Load(), "main.Fall": c.fall.Load(),
+		"main.Leaf": c.leaf.Load(), "main.Twice": c.twice.Load(), "main.Chase": c.chase.Load(), "main.Load": c.load.Load(), "main.Grow": c.grow.Load(), "main.Fall": c.fall.Load(),
 		"main.Catch": c.catch.Load(), "nils": c.nils.Load(), "bad": c.bad.Load(),
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(all); err != nil {

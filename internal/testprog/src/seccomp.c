@@ -4,7 +4,9 @@
 //
 // MODE: strict (mode 1: read, write, exit, sigreturn), kill and errno (a filter that lets
 // through the few calls that the program makes, and kills the process or answers EPERM for
-// every other one), trap (every other one raises SIGSYS, which a handler counts), none.
+// every other one), trap (every other one raises SIGSYS, which a handler counts), none,
+// thread and blocked (only a thread that makes all the calls is under the filter of kill;
+// with blocked the other one blocks SIGSEGV).
 #include "prog.h"
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -68,6 +70,40 @@ static int line(char *s, int max) {
 	return 0;
 }
 
+NOINLINE void go(uint64_t max) {
+	for (uint64_t i = 0; i < max; i++, calls++)
+		bad += jailed(i, 2) != i * 7 + 2;
+}
+
+static int ask[2], answer[2]; // pipes to and from the jailed thread
+
+static void *inmate(void *unused) {
+	uint64_t max;
+	filter(SECCOMP_RET_KILL_PROCESS);
+	while (syscall(SYS_read, ask[0], &max, sizeof max) == sizeof max) {
+		go(max);
+		syscall(SYS_write, answer[1], &max, sizeof max);
+	}
+	return unused;
+}
+
+static void delegate(uint64_t max) {
+	if (write(ask[1], &max, sizeof max) != sizeof max || read(answer[0], &max, sizeof max) != sizeof max)
+		die("pipe");
+}
+
+static void inside(int blocked) {
+	pthread_t t;
+	sigset_t segv;
+	if (pipe(ask) || pipe(answer) || pthread_create(&t, NULL, inmate, NULL))
+		die("thread");
+	sigemptyset(&segv);
+	sigaddset(&segv, SIGSEGV);
+	if (blocked)
+		pthread_sigmask(SIG_BLOCK, &segv, NULL);
+	delegate(0); // it is under its filter when it answers
+}
+
 int main(int argc, char **argv) {
 	const char *mode = argc > 1 ? argv[1] : "none";
 	char cmd[256];
@@ -80,14 +116,15 @@ int main(int argc, char **argv) {
 		filter(SECCOMP_RET_ERRNO | EPERM);
 	if (strcmp(mode, "trap") == 0)
 		filter(SECCOMP_RET_TRAP);
+	if (strcmp(mode, "thread") == 0 || strcmp(mode, "blocked") == 0)
+		inside(mode[0] == 'b');
 	out("ready\n", 6);
 	while (line(cmd, sizeof cmd) && !is(cmd, "quit")) {
 		if (is(cmd, "go"))
-			for (uint64_t i = 0, max = number(cmd, "go", 1); i < max; i++, calls++)
-				bad += jailed(i, 2) != i * 7 + 2;
+			(ask[1] ? delegate : go)(number(cmd, "go", 1));
 		report();
 	}
 	report();
-	syscall(SYS_exit, 0);
+	syscall(ask[1] ? SYS_exit_group : SYS_exit, 0);
 	return 0;
 }

@@ -1,0 +1,158 @@
+package kprobes
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
+)
+
+// Many functions at once are analysed, and their code is generated, on all processors.
+
+// batchStep is the number of neighbours that one processor takes at a time: they are read
+// from the same window of the file.
+const batchStep = 16
+
+// each calls f for every number i below n, on several goroutines if that are many. No two
+// calls at a time have the same worker, a number below GOMAXPROCS.
+func each(n int, f func(worker, i int)) {
+	var next atomic.Int64
+	work := func(w int) {
+		for {
+			hi := int(next.Add(batchStep))
+			for i := hi - batchStep; i < min(hi, n); i++ {
+				f(w, i)
+			}
+			if hi >= n {
+				return
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for w := 1; w < runtime.GOMAXPROCS(0) && w*batchStep < n; w++ {
+		wg.Go(func() { work(w) })
+	}
+	work(0)
+	wg.Wait()
+}
+
+// made is the code of one function, or why there is none.
+type made struct {
+	sites []*target.Site
+	err   error
+}
+
+// make generates the code of functions.
+func (c *Core) make(fns []*function) []made {
+	yards := make([]yard, runtime.GOMAXPROCS(0))
+	for i := range yards {
+		yards[i] = yard{c: c, size: firstRoom}
+		if len(fns) > batchStep {
+			yards[i].size = yardRoom
+		}
+		defer yards[i].close()
+	}
+	out := make([]made, len(fns))
+	each(len(fns), func(w, i int) {
+		out[i].sites, out[i].err = c.sites(fns[i], &yards[w])
+		if len(fns) > batchStep {
+			fns[i].a.Release()
+		}
+	})
+	return out
+}
+
+// analyse takes the functions of a module that are not known yet into c.fns, with the
+// regions for a definition's points in them. What fails is left to whoever asks for it, who
+// is told why.
+func (c *Core) analyse(m *symbol.Module, fns []*symbol.Func, d *event.Def, tactic arch.Tactic) {
+	var fresh []symbol.Resolved
+	for _, fn := range fns {
+		if r := (symbol.Resolved{Module: m, Func: fn}); c.fns[m.Runtime(fn.Addr)] == nil {
+			fresh = append(fresh, r)
+		}
+	}
+	done := make([]*function, len(fresh))
+	each(len(fresh), func(_, i int) {
+		f, err := c.newFunction(fresh[i])
+		if err != nil {
+			return
+		}
+		done[i] = f
+		if len(fresh) > batchStep {
+			f.prepare(d, tactic)
+		}
+	})
+	for _, f := range done {
+		if f != nil {
+			c.fns[f.start] = f
+		}
+	}
+}
+
+// prepare plans the regions that a definition at the function's start will want and drops
+// the rest of the analysis: that of thousands of functions takes much memory.
+func (f *function) prepare(d *event.Def, tactic arch.Tactic) {
+	points := []uint64{f.a.EntryPoint()}
+	if d.Kind == event.Return {
+		exits, _ := f.a.Exits() // an error comes again where the event is made
+		for _, x := range exits {
+			points = append(points, x.Addr)
+		}
+	}
+	f.a.Plan(points, arch.Policy{Force: regionTactic(tactic)})
+	f.a.Release()
+}
+
+// yard is room for the code of several detours, taken from the target at once.
+type yard struct {
+	c       *Core
+	size    int    // what is taken at a time
+	lo, hi  uint64 // the range that the code must reach
+	at, end uint64
+}
+
+// Room for detours, in bytes.
+const (
+	firstRoom = 2048     // more than most detours need
+	yardRoom  = 64 << 10 // for a batch
+	roomStep  = 64       // what a detour takes is a multiple of
+)
+
+// take gives size bytes that reach from lo to hi. They are the yard's until keep.
+func (y *yard) take(lo, hi uint64, size int) (uint64, error) {
+	if y.lo == lo && y.hi == hi && y.end-y.at >= uint64(size) {
+		return y.at, nil
+	}
+	y.close()
+	n := max(size, y.size)
+	y.c.room.Lock()
+	defer y.c.room.Unlock()
+	a, err := y.c.t.Code(lo, hi, n)
+	if err != nil {
+		return 0, err
+	}
+	y.lo, y.hi, y.at, y.end = lo, hi, a, a+uint64(n)
+	return a, nil
+}
+
+// keep makes the first n bytes of what take gave the caller's.
+func (y *yard) keep(n int) { y.at += uint64(n) }
+
+// close gives the rest back.
+func (y *yard) close() {
+	if y.end > y.at {
+		y.c.free(y.at, int(y.end-y.at))
+	}
+	y.at, y.end = 0, 0
+}
+
+func (c *Core) free(addr uint64, size int) {
+	c.room.Lock()
+	defer c.room.Unlock()
+	c.t.FreeCode(addr, size)
+}

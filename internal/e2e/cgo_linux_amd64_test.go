@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// TestCgo probes C code of a Go program, and Go code that C calls: the arguments follow the
+// convention of each function's own language, the red zone of C and the stacks of Go stay as
+// they are, and every instruction of C can be a probe.
+func TestCgo(t *testing.T) {
+	for _, flags := range [][]string{{"CGO_ENABLED=1"}, {"CGO_ENABLED=1", "-ldflags=-s -w", "-buildmode=pie"}} {
+		t.Run(fmt.Sprint(flags), func(t *testing.T) { testCgo(t, flags) })
+	}
+}
+
+func testCgo(t *testing.T, flags []string) {
+	const workers, rounds = 3, 200
+	p := hardGo(t, "gocgo", flags, fmt.Sprint(workers))
+	args := []string{
+		"p:leaf c_leaf v=$arg1 k=$arg2 sp=%sp", "r:left c_leaf v=$arg1 k=$arg2 sum=$retval",
+		"p:cback c_back v=$arg1", "r:cleft c_back v=$arg1 sum=$retval",
+		"p:back main.Back v=$arg1", "r:goleft main.Back v=$arg1 sum=$retval",
+	}
+	inner := map[string]bool{}
+	for _, a := range (&inside{path: p.Path, starts: true}).instructions(t) {
+		if a.fn == "c_leaf" && a.off > 0 {
+			event := fmt.Sprintf("in%d", a.off)
+			inner[event] = true
+			args = append(args, fmt.Sprintf("p:%s c_leaf+%d", event, a.off))
+		}
+	}
+	before := right(t, p, "count")
+	s := trace(t, p.PID, args...)
+	n := grown(before, right(t, p, fmt.Sprintf("go %d", rounds)))
+	r := s.end()
+	r.whole(t)
+	for event, fn := range map[string]string{"leaf": "c_leaf", "cback": "c_back", "back": "main.Back"} {
+		r.counted(t, event, n[fn], "jump")
+	}
+	for event, fn := range map[string]string{"left": "c_leaf", "cleft": "c_back", "goleft": "main.Back"} {
+		r.entered(t, event, n[fn], 0)
+	}
+	for event := range inner {
+		if c := r.totals[event]; c.hits == 0 || c.missed != 0 || c.lost != 0 || c.tactic == "uprobe" {
+			t.Errorf("%s: %+v", event, c)
+		}
+	}
+	var want []uint64
+	for w := range uint64(workers) {
+		for i := range uint64(rounds) {
+			want = append(want, w<<32|i)
+		}
+	}
+	for _, event := range []string{"cback", "cleft", "back", "goleft"} {
+		if got := r.values(t, event, "v"); !slices.Equal(got, want) {
+			t.Errorf("%s: %d values, the first %v", event, len(got), got[:min(len(got), 5)])
+		}
+	}
+	r.each(t, "left", func(l line) bool {
+		return l.number(t, "sum") == 16*l.number(t, "v")+120+l.number(t, "k") && l.number(t, "k") < 4
+	})
+	r.each(t, "leaf", func(l line) bool { return l.number(t, "sp")%16 == 8 && l.number(t, "k") < 4 })
+	r.each(t, "cleft", func(l line) bool { return l.number(t, "sum") == 3*l.number(t, "v")+1 })
+	r.each(t, "goleft", func(l line) bool { return l.number(t, "sum") == 3*l.number(t, "v") })
+}
+
+// each checks all lines of an event.
+func (r *result) each(t *testing.T, event string, ok func(line) bool) {
+	t.Helper()
+	for _, l := range r.of(event) {
+		if !ok(l) {
+			t.Fatalf("%v", l)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A tracer has the ring of its target mapped, and descriptors of the memory files that it
+// has made there: they look as what a tracer that was killed has left. The kernel tells them
+// apart. A tracer opens the files with tracerFlag, which means nothing for memory; the
+// process that they were made in has its own descriptors from memfd_create(2), which knows no
+// such flag, and fcntl(2) can not set it. A tracer's descriptor of the ring is older than its
+// mapping and outlives it, so there is no moment at which the mapping looks left.
+
+// tracerFlag marks a tracer's own descriptors of memory files.
+const tracerFlag = unix.O_DSYNC
+
+// memfdPrefix is what the links of descriptors of our memory files begin with.
+const memfdPrefix = "/memfd:kprobes:"
+
+// descriptor is one of a process's descriptors of our memory files.
+type descriptor struct {
+	fd     int
+	file   FileID
+	tracer bool // the process has it as a tracer of another
+}
+
+// descriptors lists the process's descriptors of our memory files.
+func (p *Proc) descriptors() ([]descriptor, error) {
+	dir := fmt.Sprintf("/proc/%d/%s", p.PID(), p.own("fd"))
+	es, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, p.gone(err)
+	}
+	var out []descriptor
+	for _, e := range es {
+		link, err := os.Readlink(filepath.Join(dir, e.Name()))
+		fd, aerr := strconv.Atoi(e.Name())
+		if err != nil || aerr != nil || !strings.HasPrefix(link, memfdPrefix) {
+			continue // not ours, or closed meanwhile
+		}
+		d, err := p.descriptor(fd)
+		if errors.Is(err, unix.ENOENT) && p.alive() == nil {
+			continue // closed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("process %d: descriptor %d: %w", p.pid, fd, p.gone(err))
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// descriptor asks the kernel for one descriptor.
+func (p *Proc) descriptor(fd int) (descriptor, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(p.dir.Fd()), p.own(fmt.Sprintf("fd/%d", fd)), &st, 0); err != nil {
+		return descriptor{}, err
+	}
+	text, err := p.read(p.own(fmt.Sprintf("fdinfo/%d", fd)))
+	if err != nil {
+		return descriptor{}, err
+	}
+	flags, err := parseFlags(string(text))
+	return descriptor{fd: fd, file: fileID(&st), tracer: flags&tracerFlag != 0}, err
+}
+
+// parseFlags finds the flags of open(2) in the text of a file of /proc/PID/fdinfo.
+func parseFlags(text string) (uint64, error) {
+	for l := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(l, "flags:"); ok {
+			return strconv.ParseUint(strings.TrimSpace(v), 8, 64)
+		}
+	}
+	return 0, fmt.Errorf("fdinfo %q: no flags", text)
+}
+
+// leftMaps picks out of a process's mappings those that a tracer has made in it: not the
+// rings of processes that it traces itself.
+func (p *Proc) leftMaps(maps []Map) ([]Map, error) {
+	var out []Map
+	for _, m := range maps {
+		if ours(m) {
+			out = append(out, m)
+		}
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	ds, err := p.descriptors()
+	if err != nil {
+		return nil, err
+	}
+	traces := map[FileID]bool{}
+	for _, d := range ds {
+		traces[d.file] = traces[d.file] || d.tracer
+	}
+	left := out[:0]
+	for _, m := range out {
+		if !traces[m.FileID] {
+			left = append(left, m)
+		}
+	}
+	return left, nil
+}
+
+// leftDescriptors gives the descriptors that a tracer killed in the middle has left open in
+// the process.
+func (p *Proc) leftDescriptors() ([]int, error) {
+	ds, err := p.descriptors()
+	var out []int
+	for _, d := range ds {
+		if !d.tracer {
+			out = append(out, d.fd)
+		}
+	}
+	return out, err
+}

@@ -1,0 +1,117 @@
+package process
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
+)
+
+// A record whose arguments read memory makes a system call (arch/amd64, checked.go): it
+// asks which signals its thread blocks, and where these are the signals of a fault it looks
+// at each address before it reads there. In a thread that seccomp would end for it no such
+// call may be made. Then arguments read as they are, which the resident handler catches if
+// the signals are not blocked, and if some are no argument may read memory.
+
+// maskCalls are the two calls: rt_sigprocmask(SIG_BLOCK, NULL, place, 8), and
+// rt_sigprocmask(-1, address, NULL, 8), whose first argument has 32 bits. They come from
+// any detour.
+var maskCalls = []callData{
+	{nr: unix.SYS_RT_SIGPROCMASK, arch: auditArchX86_64, args: [6]uint64{unix.SIG_BLOCK, 0, 0, 8}, open: openIP | openArg(2)},
+	{nr: unix.SYS_RT_SIGPROCMASK, arch: auditArchX86_64, args: [6]uint64{1<<32 - 1, 0, 0, 8}, open: openIP | openArg(1)},
+}
+
+// learnLoads finds out how arguments may read memory. Precondition: the world is stopped.
+func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
+	why, err := whyNotAsk(s)
+	if why == nil || err != nil {
+		return err
+	}
+	t.writer.PlainLoads = true
+	blocked, err := whyBlocked(s, all)
+	if blocked != nil {
+		t.noLoads = fmt.Errorf("a bad pointer would kill the process, for %w, and %w", blocked, why)
+	}
+	return err
+}
+
+// Loads says why no argument may read memory.
+func (t *Target) Loads() error { return t.noLoads }
+
+// whyNotAsk says why a thread may not be made to ask for its signal mask. Precondition: the
+// world is stopped.
+func whyNotAsk(s *Stopped) (why, err error) {
+	for _, th := range s.Threads() {
+		var why error
+		err := s.Do(func() (err error) {
+			why, err = th.mayNotAsk()
+			return err
+		})
+		if why != nil || err != nil {
+			return why, err
+		}
+	}
+	return nil, nil
+}
+
+// mayNotAsk says why the thread may not ask for its signal mask.
+func (t *Thread) mayNotAsk() (why, err error) {
+	if t.dispatchesSyscalls() {
+		return errno.Errorf(unix.EOPNOTSUPP, "thread %d dispatches its system calls to itself", t.TID), nil
+	}
+	st, err := t.Status()
+	if err != nil {
+		return nil, err
+	}
+	switch st.Seccomp {
+	case SeccompNone:
+		return nil, nil
+	case SeccompStrict:
+		return fmt.Errorf("thread %d may not look (rt_sigprocmask): %w: strict mode", t.TID, ErrSeccomp), nil
+	}
+	filters, err := getFilters(t.TID)
+	if err != nil {
+		return fmt.Errorf("thread %d: %w", t.TID, err), nil
+	}
+	for i := range maskCalls {
+		ok, err := filters.allows(&maskCalls[i])
+		if err != nil {
+			return fmt.Errorf("thread %d: %w: %w", t.TID, ErrSeccomp, err), nil
+		}
+		if !ok {
+			return fmt.Errorf("thread %d may not look (rt_sigprocmask): %w", t.TID, ErrSeccomp), nil
+		}
+	}
+	return nil, nil
+}
+
+// blocks is what a handler of signal sig blocks while it runs: itself too, mostly.
+func (a *Sigaction) blocks(sig int) uint64 {
+	if a.Flags&actNodefer != 0 {
+		return a.Mask
+	}
+	return a.Mask | 1<<(sig-1)
+}
+
+// whyBlocked says who blocks the signals of a bad load: a thread, or a handler of the
+// program while it runs. A fault there would kill the process instead of reaching our
+// handler. Precondition: the world is stopped.
+func whyBlocked(s *Stopped, all *[Signals]Sigaction) (why, err error) {
+	const bad = 1<<(unix.SIGSEGV-1) | 1<<(unix.SIGBUS-1)
+	for sig, a := range all {
+		if a.Handler > SigIgnore && a.blocks(sig)&bad != 0 {
+			return fmt.Errorf("the program's handler of signal %d blocks SIGSEGV or SIGBUS", sig), nil
+		}
+	}
+	for _, th := range s.Threads() {
+		m, err := th.SigMask()
+		if err != nil {
+			return nil, err
+		}
+		if m&bad != 0 {
+			return fmt.Errorf("thread %d blocks SIGSEGV or SIGBUS", th.TID), nil
+		}
+	}
+	return nil, nil
+}
