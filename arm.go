@@ -158,7 +158,11 @@ func (c *Core) update(fns []*function, then func() error) error {
 func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then func() error) error {
 	ch := target.Change{Then: then}
 	fresh := map[*function][]*target.Site{}
-	for i, m := range c.make(fns) {
+	made := c.make(fns)
+	for i, m := range made {
+		fresh[fns[i]] = m.sites
+	}
+	for i, m := range made {
 		f, sites, err := fns[i], m.sites, m.err
 		for err != nil {
 			if err = mend(f, err); err != nil {

@@ -9,7 +9,10 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
+	tracing "kprobes.dev/kprobes/trace"
 )
 
 // noRegister is why no code of ours can run at some places of Go programs.
@@ -120,5 +123,41 @@ func TestFallThenError(t *testing.T) {
 	}
 	if c := core.Counts(held[1]); c.Hits != n["main.Leaf"] || core.Counts(held[0]).Hits == 0 {
 		t.Errorf("%+v and %+v, the program counted %d", core.Counts(held[0]), c, n["main.Leaf"])
+	}
+}
+
+// Events of an object that is loaded later are armed together or not at all: what the kernel
+// held by then is let go.
+func TestFallLate(t *testing.T) {
+	p := aside(t, "dl")
+	core := open(t, p)
+	var defs []*event.Def
+	for _, text := range []string{"p:x libdlone.so:lib_work", "r:y libdlone.so:lib_work"} {
+		d, err := event.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defs = append(defs, d)
+	}
+	evs, err := core.Add(defs, &kprobes.AddOptions{Late: true, Tactic: arch.TacticUprobe, Count: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Send("open " + testprog.Copy(t, testprog.Build(t, "libdlone")))
+	within(t, "an error of the late events", func() bool {
+		core.Poll(func(*tracing.Hit) {})
+		err = core.Sync()
+		return err != nil
+	})
+	if !strings.Contains(err.Error(), "return address") || !evs[0].Gone() || !evs[1].Gone() {
+		t.Errorf("%v, gone: %v, %v", err, evs[0].Gone(), evs[1].Gone())
+	}
+	p.Line()
+	right(t, p, "call 50")
+	if err := core.Close(nil); err != nil {
+		t.Error(err)
+	}
+	if c := core.Counts(evs[0]); c.Hits != 0 {
+		t.Errorf("what was not armed has counted: %+v", c)
 	}
 }

@@ -28,7 +28,7 @@ import (
 	"kprobes.dev/kprobes/internal/workload"
 )
 
-//go:embed src gocgo/*.go gohard/*.go goserver/*.go gowork/*.go
+//go:embed src gocgo gohard/*.go goserver/*.go gowork/*.go
 var sources embed.FS
 
 // TB is what this package needs of a *testing.T or *testing.B.
@@ -87,7 +87,7 @@ func buildGo(name string, flags []string) (string, error) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s %q\n", tool, runtime.Version(), flags)
-	files, err := fs.Glob(sources, name+"/*.go")
+	files, err := fs.Glob(sources, name+"/*")
 	if err != nil {
 		return "", err
 	}

@@ -4,7 +4,7 @@
 //
 // In round i worker w passes v = w<<32 | i:
 //
-//	c_leaf(v, k)     C, for k from 0 to 3, from c_sum(v, 4): writes 16 values below the stack
+//	c_leaf(v, k)     C, for k from 0 to 3, from c_sum(v, 4): writes 15 values below the stack
 //	                 pointer, in the red zone, and sums them up; returns 16*v + 120 + k
 //	c_back(v)        C: calls Back(v); returns its result + 1
 //	Back(v)          Go, called by C: grows its stack every 8th time; returns 3*v
@@ -15,26 +15,8 @@ package main
 /*
 #include <stdint.h>
 
-extern uint64_t Back(uint64_t v);
-
-__attribute__((noinline)) uint64_t c_leaf(uint64_t v, uint64_t k) {
-	volatile uint64_t a[15];
-	uint64_t sum = v + k;
-	for (int i = 0; i < 15; i++)
-		a[i] = v + i + 1;
-	for (int i = 0; i < 15; i++)
-		sum += a[i];
-	return sum;
-}
-
-static uint64_t c_sum(uint64_t v, uint64_t n) {
-	uint64_t sum = 0;
-	for (uint64_t k = 0; k < n; k++)
-		sum += c_leaf(v, k);
-	return sum;
-}
-
-__attribute__((noinline)) uint64_t c_back(uint64_t v) { return Back(v) + 1; }
+uint64_t c_sum(uint64_t v, uint64_t n);
+uint64_t c_back(uint64_t v);
 */
 import "C"
 
