@@ -44,9 +44,15 @@ func (c *Core) loads(e *Event) error {
 }
 
 // fall has the kernel hold the probe of an event that no tactic of ours can serve, and why.
+// Functions that a pattern happens to match are left alone: a slow probe on the busiest of
+// them is not what was asked for.
 func (c *Core) fall(e *Event, why error) error {
-	if why != nil && (e.force != "" || e.hook || errors.Is(why, arch.ErrUnprobeable)) {
+	switch {
+	case why == nil:
+	case e.force != "" || e.hook || errors.Is(why, arch.ErrUnprobeable):
 		return why
+	case e.glob:
+		return fmt.Errorf("%w: only the kernel's uprobe fits, which takes microseconds a hit: name the function to have that", why)
 	}
 	if err := c.hold(e); err != nil {
 		return errors.Join(why, fmt.Errorf("no uprobe: %w", err))
