@@ -57,7 +57,15 @@ type fixup struct {
 }
 
 // NewAsm starts code that will run at base.
-func NewAsm(base uint64) *Asm { return &Asm{base: base} }
+func NewAsm(base uint64) *Asm {
+	return &Asm{base: base, buf: make([]byte, 0, asmRoom), labels: make([]labelState, 0, asmLabels)}
+}
+
+// What most detours of a probe that counts take.
+const (
+	asmRoom   = 256
+	asmLabels = 10
+)
 
 // Base is the address of the first byte.
 func (a *Asm) Base() uint64 { return a.base }

@@ -66,7 +66,11 @@ func (t *Target) Commit(c *target.Change) error {
 func (t *Target) writeDetours(add []*target.Site) error {
 	sorted := append([]*target.Site(nil), add...)
 	sort.Slice(sorted, func(i, j int) bool { return sorted[i].Detour.Addr < sorted[j].Detour.Addr })
-	var run []byte
+	size := 0
+	for _, s := range sorted {
+		size += len(s.Detour.Code) + codeAlign
+	}
+	run := make([]byte, 0, size)
 	var at uint64
 	flush := func() error {
 		if len(run) == 0 {
@@ -84,7 +88,9 @@ func (t *Target) writeDetours(add []*target.Site) error {
 			}
 			at, gap = s.Detour.Addr, 0
 		}
-		run = append(run, bytes.Repeat([]byte{0xcc}, int(gap))...)
+		for range gap {
+			run = append(run, 0xcc)
+		}
 		run = append(run, s.Detour.Code...)
 	}
 	return flush()
@@ -169,7 +175,7 @@ func (t *Target) patch(c *target.Change) (done []pageWrite, err error) {
 // pages gathers the edits of a change page by page and checks that what stands there
 // is what is expected.
 func (t *Target) pages(c *target.Change) ([]pageWrite, error) {
-	var edits []edit
+	edits := make([]edit, 0, len(c.Remove)+len(c.Add))
 	for _, r := range c.Remove {
 		edits = append(edits, edit{r.Addr, r.Patch, r.Orig})
 	}

@@ -115,7 +115,11 @@ func (t *Target) writeFaults() error {
 
 // entries makes the table's contents.
 func (f *faultTable) entries() []amd64.FaultEntry {
-	var out []amd64.FaultEntry
+	n := 0
+	for site := range f.live {
+		n += len(site.Detour.Fixups) + len(site.Detour.Pairs)
+	}
+	out := make([]amd64.FaultEntry, 0, n)
 	for site := range f.live {
 		for _, x := range site.Detour.Fixups {
 			out = append(out, amd64.FaultEntry{Lo: x.At, Hi: x.At + 1, To: x.To})

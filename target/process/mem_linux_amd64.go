@@ -65,13 +65,17 @@ func (p *Proc) WriteMem(addr uint64, buf []byte) error {
 	if err != nil {
 		return err
 	}
-	back := make([]byte, len(buf))
-	if err := p.ReadMem(addr, back); err != nil {
-		return fmt.Errorf("read back: %w", err)
-	}
-	if !bytes.Equal(back, buf) {
-		return fmt.Errorf("process %d: write of %d bytes at %#x: %w: it reads back differently, as shared or device memory does",
-			p.pid, len(buf), addr, ErrFault)
+	var back [PageSize]byte
+	for off := 0; off < len(buf); off += len(back) {
+		want := buf[off:min(off+len(back), len(buf))]
+		have := back[:len(want)]
+		if err := p.ReadMem(addr+uint64(off), have); err != nil {
+			return fmt.Errorf("read back: %w", err)
+		}
+		if !bytes.Equal(have, want) {
+			return fmt.Errorf("process %d: write of %d bytes at %#x: %w: it reads back differently, as shared or device memory does",
+				p.pid, len(buf), addr, ErrFault)
+		}
 	}
 	return nil
 }
