@@ -82,8 +82,9 @@ const (
 	maxPoints = 2
 )
 
-func (s *siteRecord) encode() []byte {
-	b := make([]byte, siteSize)
+func (s *siteRecord) append(to []byte) []byte {
+	to = append(to, make([]byte, siteSize)...)
+	b := to[len(to)-siteSize:]
 	binary.LittleEndian.PutUint64(b, s.addr)
 	binary.LittleEndian.PutUint64(b[8:], uint64(len(s.patch)))
 	copy(b[16:32], s.orig)
@@ -93,7 +94,7 @@ func (s *siteRecord) encode() []byte {
 		at := b[pointOff+i*pointSize:]
 		at[0], at[1], at[2] = byte(p.Addr-s.addr), byte(min(p.Probes, 255)), byte(min(p.Returns, 255))
 	}
-	return b
+	return to
 }
 
 // errHome says that what stands in a process is not a home of ours.
@@ -212,29 +213,35 @@ func (h *home) add(sites []*target.Site, ss []siteRecord) error {
 	if len(ss) > len(h.free)+maxSites-h.used {
 		return errno.Errorf(unix.ENOSPC, "sites %d: the table holds %d", h.used-len(h.free)+len(ss), maxSites)
 	}
-	var run []byte
-	first := h.used
-	for i := range ss {
-		if n := len(h.free); n > 0 {
-			at := h.free[n-1]
-			if err := h.p.WriteMem(h.entry(at), ss[i].encode()); err != nil {
-				return err
-			}
-			h.free = h.free[:n-1]
-			h.sites[sites[i]] = at
-			continue
+	at := h.take(len(ss))
+	for lo := 0; lo < len(at); {
+		hi := lo + 1
+		for hi < len(at) && at[hi] == at[hi-1]+1 {
+			hi++
 		}
-		h.sites[sites[i]] = first + len(run)/siteSize
-		run = append(run, ss[i].encode()...)
+		run := make([]byte, 0, (hi-lo)*siteSize)
+		for i := lo; i < hi; i++ {
+			run = ss[i].append(run)
+			h.sites[sites[i]] = at[i]
+		}
+		if err := h.p.WriteMem(h.entry(at[lo]), run); err != nil {
+			return err
+		}
+		lo = hi
 	}
-	if len(run) == 0 {
-		return nil
-	}
-	if err := h.p.WriteMem(h.entry(first), run); err != nil {
-		return err
-	}
-	h.used = first + len(run)/siteSize
 	return h.put(hdrSites, uint64(h.used))
+}
+
+// take gives n entries that are free, in the order in which they stand.
+func (h *home) take(n int) []int {
+	old := min(n, len(h.free))
+	at := slices.Clone(h.free[len(h.free)-old:])
+	h.free = h.free[:len(h.free)-old]
+	slices.Sort(at)
+	for ; len(at) < n; h.used++ {
+		at = append(at, h.used)
+	}
+	return at
 }
 
 // clear wipes the entries of sites whose patches are gone, neighbours in one write.

@@ -44,15 +44,14 @@ func (t *Target) refuseUprobes(add []*target.Site) error {
 		return err
 	}
 	for _, a := range add {
-		for _, m := range maps {
-			if !m.Contains(a.Addr) {
-				continue
-			}
-			lo := a.Addr - m.Start + m.Offset
-			for _, u := range places {
-				if u.file == m.FileID && u.off >= lo && u.off < lo+uint64(len(a.Patch)) {
-					return errno.Errorf(unix.EBUSY, "0x%x: a kernel uprobe is defined there (%s): remove it first", a.Addr, u.text)
-				}
+		m, ok := FindMap(maps, a.Addr)
+		if !ok {
+			continue
+		}
+		lo := a.Addr - m.Start + m.Offset
+		for _, u := range places {
+			if u.file == m.FileID && u.off >= lo && u.off < lo+uint64(len(a.Patch)) {
+				return errno.Errorf(unix.EBUSY, "0x%x: a kernel uprobe is defined there (%s): remove it first", a.Addr, u.text)
 			}
 		}
 	}
