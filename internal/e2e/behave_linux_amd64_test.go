@@ -100,7 +100,9 @@ func TestLiveRegistersAtBreakpoints(t *testing.T) {
 			after := right(t, p, "count")
 			for _, e := range []string{"a", "b"} {
 				n := r.totals[e]
-				if n.hits < late["leaf"]-armed["leaf"] || n.hits > after["leaf"]-before["leaf"] || n.tactic != tactic {
+				// The program counts a round of 257 calls when it is over: each of the two
+				// threads may have begun one before the probes were there.
+				if n.hits+2*257 < late["leaf"]-armed["leaf"] || n.hits > after["leaf"]-before["leaf"] || n.tactic != tactic {
 					t.Errorf("%s: %+v, the program before %v, armed %v, late %v, after %v", e, n, before, armed, late, after)
 				}
 			}
