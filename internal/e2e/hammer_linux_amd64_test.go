@@ -121,7 +121,7 @@ func (h *hammer) start(t *testing.T) *hammering {
 var jumps = regexp.MustCompile(`^(?:notrack |bnd )?(?:j\w+|loop\w*)(?:,p[nt])? +([0-9a-f]+) `)
 
 // answering are functions that still run, or have begun to, when the program has answered.
-var answering = regexp.MustCompile(`^(main|say|report|command)`)
+var answering = regexp.MustCompile(`^(_ZL?\d+)?(main|say|report|command)`)
 
 // startCode are functions of the C library in every program, which run before main and after.
 var startCode = regexp.MustCompile(`^(_start|_init|_fini|(de)?register_tm_clones|__do_global_dtors_aux|frame_dummy|_dl_relocate_static_pie)`)
