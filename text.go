@@ -159,11 +159,13 @@ func (x *text) findKept() {
 // inside at which a sequence goes on.
 func (x *text) kept(m *symbol.Module, fn *symbol.Func) (ranges []arch.Range, entries []uint64) {
 	for _, k := range x.keep {
-		if k.Start < fn.End() && k.End > fn.Addr {
-			ranges = append(ranges, arch.Range{Lo: m.Runtime(k.Start), Hi: m.Runtime(k.End)})
-		}
-		if k.abort > fn.Addr && k.abort < fn.End() {
-			entries = append(entries, m.Runtime(k.abort))
+		for _, p := range append(m.Image.Parts(fn), fn) {
+			if k.Start < p.End() && k.End > p.Addr {
+				ranges = append(ranges, arch.Range{Lo: m.Runtime(k.Start), Hi: m.Runtime(k.End)})
+			}
+			if k.abort > p.Addr && k.abort < p.End() {
+				entries = append(entries, m.Runtime(k.abort))
+			}
 		}
 	}
 	return ranges, entries

@@ -106,6 +106,22 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 	if err != nil {
 		return err
 	}
+	if err := t.apply(s, c, look); err != nil {
+		for _, a := range c.Add {
+			t.faults.drop(a) // its room is the next one's, and would be in the table twice
+		}
+		return err
+	}
+	t.zombie = append(t.zombie, c.Remove...)
+	t.reclaim(s)
+	if err := t.writeFaults(); err != nil || c.Then == nil {
+		return err
+	}
+	return c.Then()
+}
+
+// apply writes the tables and the bytes of a change, or puts back what it has written.
+func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
 	if err := t.faults.add(s, c.Add); err != nil {
 		return err
 	}
@@ -114,21 +130,16 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr, points: a.Points}
 	}
 	if err := t.home.add(c.Add, records); err != nil {
-		return err
+		return errors.Join(err, t.home.clear(c.Add))
 	}
 	done, err := t.patch(c)
+	if err == nil {
+		err = look.move()
+	}
 	if err != nil {
 		return errors.Join(err, t.undo(done, c))
 	}
-	if err := look.move(); err != nil {
-		return errors.Join(err, t.undo(done, c))
-	}
-	t.zombie = append(t.zombie, c.Remove...)
-	t.reclaim(s)
-	if err := t.writeFaults(); err != nil || c.Then == nil {
-		return err
-	}
-	return c.Then()
+	return nil
 }
 
 // Forget drops sites whose code was unmapped: nothing is left to restore.

@@ -145,7 +145,7 @@ func TestPermissionTracer(t *testing.T) {
 
 func TestOpenWithoutPermission(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
+		t.Fatal("only root can become another user: run the tests as root")
 	}
 	r := run(t, build(t, "live"), "1")
 	cmd := reexec("TestPermissionTracer", "KPROBES_PERMISSION_PID="+strconv.Itoa(r.pid))
