@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
@@ -25,7 +24,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		}
 		e.fn.events = append(e.fn.events, e)
 		if !e.hook {
-			e.fn.policy = arch.Policy{Force: regionTactic(o.Tactic), Traps: c.t.Traps()}
+			e.fn.policy = arch.Policy{Force: regionTactic(o.Tactic), Traps: c.traps(e.fn)}
 		}
 		fns[e.fn] = true
 	}
@@ -64,6 +63,17 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		return nil, fmt.Errorf("none of %d functions can be probed: %w", len(evs), ErrRegister)
 	}
 	return left, nil
+}
+
+// traps says why no breakpoint may stand in a function; nil: it may.
+func (c *Core) traps(f *function) error {
+	if err := c.t.Traps(); err != nil {
+		return err
+	}
+	if t, ok := c.t.(interface{ TrapsAt(fn uint64) error }); ok {
+		return t.TrapsAt(f.start)
+	}
+	return nil
 }
 
 // generable brings functions to what their events want. Where no code of ours can serve a
@@ -111,6 +121,9 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 
 // refused wraps the reason why an event can not be armed.
 func (e *Event) refused(err error) error {
+	if e.h != nil {
+		return e.h.refused(err)
+	}
 	return e.Def.Refuse(event.FailRegProbe, e.Def.Place.Pos, "", errors.Join(err, ErrRegister))
 }
 
@@ -127,7 +140,21 @@ func (c *Core) pool(e *Event) error {
 // serves says whether all points of an event can be covered beside the function's
 // other events.
 func (f *function) serves(e *Event) error {
-	_, refused := f.plan()
+	err := f.covers(e)
+	if err == nil || len(f.unoptimised()) == 0 {
+		return err
+	}
+	f.jumpOnly = true
+	if f.covers(e) == nil {
+		return nil
+	}
+	f.jumpOnly = false
+	return err
+}
+
+// covers is serves as the function's probes are to be armed now.
+func (f *function) covers(e *Event) error {
+	_, refused := f.plan(e.points...)
 	for _, p := range e.points {
 		if err := refused[p]; err != nil {
 			return fmt.Errorf("%s+0x%x: no tactic fits: %w", f.name, p-f.start, err)
@@ -136,11 +163,11 @@ func (f *function) serves(e *Event) error {
 	return nil
 }
 
-// points are the instructions that regions must cover.
-func (f *function) points() []uint64 {
-	var out []uint64
+// points are the instructions that regions must cover, more among them.
+func (f *function) points(more ...uint64) []uint64 {
+	out := slices.Clone(more)
 	for _, e := range f.events {
-		if e.held == nil {
+		if !e.idle() {
 			out = append(out, e.points...)
 		}
 	}
@@ -214,8 +241,8 @@ func (c *Core) sites(f *function, y *yard) ([]*target.Site, error) {
 		return nil, nil
 	}
 	work := map[uint64][]arch.Work{}
-	for _, e := range f.events {
-		if e.held != nil {
+	for _, e := range inOrder(f.events) {
+		if e.idle() {
 			continue
 		}
 		ws, err := e.works()
@@ -225,9 +252,6 @@ func (c *Core) sites(f *function, y *yard) ([]*target.Site, error) {
 		for at, w := range ws {
 			work[at] = append(work[at], w...)
 		}
-	}
-	for _, ws := range work {
-		sort.SliceStable(ws, func(i, j int) bool { return ws[i].Event < ws[j].Event })
 	}
 	regions, refused := f.plan()
 	for at, err := range refused {
@@ -243,11 +267,19 @@ func (c *Core) sites(f *function, y *yard) ([]*target.Site, error) {
 		out = append(out, s)
 	}
 	for _, e := range f.events {
-		if e.held == nil {
+		if !e.idle() {
 			e.Tactic, e.Why = slowest(regions, e.points)
+			e.settle()
 		}
 	}
 	return out, nil
+}
+
+// inOrder gives events in the order of their registration: so is their work done.
+func inOrder(evs []*Event) []*Event {
+	out := slices.Clone(evs)
+	slices.SortStableFunc(out, func(a, b *Event) int { return cmp.Compare(a.seq, b.seq) })
+	return out
 }
 
 // placeOfError is the instruction of a region that an error is about: the first, if it does
@@ -327,11 +359,12 @@ func pointsOf(r arch.Region, work map[uint64][]arch.Work) []target.Point {
 		}
 		p := target.Point{Addr: at}
 		for i := range ws {
-			switch ws[i].Role {
-			case arch.RoleRecord:
-				p.Probes++
-			case arch.RoleEntry:
+			switch {
+			case ws[i].Role == arch.RoleEntry:
 				p.Returns++
+			case i > 0 && ws[i].Event == ws[i-1].Event: // of the same probe
+			case ws[i].Role == arch.RoleRecord || ws[i].Role == arch.RoleCall:
+				p.Probes++
 			}
 		}
 		if p.Probes+p.Returns > 0 {

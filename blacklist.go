@@ -66,6 +66,14 @@ var sigreturnCode = []byte{0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05}
 // The error answers EINVAL, as the kernel does for its own blacklist.
 func (c *Core) blacklisted(r symbol.Resolved) error {
 	why := barred(r.Func)
+	if t, ok := c.t.(interface {
+		Barred(r symbol.Resolved) (why string)
+	}); ok && why == "" {
+		why = t.Barred(r)
+	}
+	if why == "" && c.asked(r) {
+		why = whyAsked
+	}
 	if why == "" && r.Func.Size >= uint64(len(sigreturnCode)) && r.Func.Size <= 2*uint64(len(sigreturnCode)) {
 		code := make([]byte, len(sigreturnCode))
 		if r.Module.Image.ReadAt(r.Func.Addr, code) == nil && bytes.Equal(code, sigreturnCode) {

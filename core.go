@@ -40,6 +40,7 @@ type Core struct {
 	hook   *Event   // the probe on the loader; nil: none is needed yet
 	loaded bool     // the loader called since the last Sync
 	namer  event.Namer
+	handlers
 }
 
 // Event is one probe event.
@@ -67,10 +68,13 @@ type Event struct {
 	read            uint64
 	held            target.Held // the kernel's probe; nil: it holds none for this event
 	past            Counts      // of kernel's probes that ended
+	h               *probe      // what its handlers belong to; nil: it records or counts
+	seq             int         // order of registration
 }
 
 // function is one function of the target that has probes, or had.
 type function struct {
+	core   *Core
 	name   string
 	start  uint64
 	image  *symbol.Image
@@ -80,6 +84,8 @@ type function struct {
 	events []*Event
 	sites  []*target.Site
 	policy arch.Policy
+	// jumpOnly: no breakpoint can stand where handlers want one.
+	jumpOnly bool
 }
 
 // Open makes a registry for a target. The target is not touched before the first Add.
@@ -99,7 +105,7 @@ func (c *Core) Events() []*Event {
 	defer c.mu.Unlock()
 	var out []*Event
 	for _, e := range c.events {
-		if e != nil && !e.hook {
+		if e != nil && !e.hook && e.h == nil {
 			out = append(out, e)
 		}
 	}
@@ -177,9 +183,7 @@ func (c *Core) number(evs []*Event) error {
 		c.reader = ring.NewReader(r, nil)
 	}
 	for _, e := range evs {
-		e.ID = len(c.events)
-		c.events = append(c.events, e)
-		c.numberTail(e)
+		c.numberOne(e)
 	}
 	if len(c.events) > r.Layout.Events {
 		return errno.Errorf(unix.ENOSPC, "events %d: the ring has room for %d", len(c.events), r.Layout.Events)
@@ -194,6 +198,23 @@ func (c *Core) number(evs []*Event) error {
 		}
 	}
 	return nil
+}
+
+// numberOne gives an event the next number. A probe gets that of one that was unregistered
+// when the ring has no more.
+func (c *Core) numberOne(e *Event) {
+	e.seq = c.seq
+	c.seq++
+	if e.h != nil && len(c.events) >= c.t.Ring().Layout.Events {
+		if id, ok := c.spareNumber(); ok {
+			e.ID = id
+			c.events[id] = e
+			return
+		}
+	}
+	e.ID = len(c.events)
+	c.events = append(c.events, e)
+	c.numberTail(e)
 }
 
 // numberTail gives the records of exits whose value is not known their own number.

@@ -205,6 +205,9 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 // works gives what the event does at each of its points. In a function that is one ret
 // the entry's work and the exit's stand at the same place, in this order.
 func (e *Event) works() (map[uint64][]arch.Work, error) {
+	if e.h != nil {
+		return e.h.works(e)
+	}
 	out := map[uint64][]arch.Work{}
 	if e.Def.Kind != event.Return {
 		w := e.work
@@ -254,7 +257,7 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 	if r.Func.Size > maxFunction {
 		return nil, errno.Errorf(unix.EFBIG, "%s has %d bytes: more than the %d that are analysed", r.Func, r.Func.Size, maxFunction)
 	}
-	f := &function{name: r.Func.Pretty(), start: start, image: r.Module.Image}
+	f := &function{core: c, name: r.Func.Pretty(), start: start, image: r.Module.Image}
 	m := r.Module
 	x := c.text(m.Image)
 	f.orig = func(addr uint64, n int) ([]byte, error) {

@@ -171,6 +171,7 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 	if errors.Is(err, target.ErrGone) {
 		err = nil
 	}
+	c.closeProbes(live, err != nil)
 	add, rest := merged(c.uprobeHits(), f)
 	err = errors.Join(err, c.t.Close())
 	c.drain(add)

@@ -85,7 +85,7 @@ func (c *Core) armLate() error {
 	var ready []*Event
 	var errs []error
 	for _, e := range c.events {
-		if e == nil || !e.gone || e.ended {
+		if e == nil || !e.gone || e.ended || e.h != nil {
 			continue
 		}
 		r, err := c.t.Space().Resolve(placeOf(e.Def))

@@ -49,6 +49,8 @@ func (c *Core) loads(e *Event) error {
 func (c *Core) fall(e *Event, why error) error {
 	switch {
 	case why == nil:
+	case e.h != nil:
+		return why
 	case e.force != "" || e.hook || errors.Is(why, arch.ErrUnprobeable):
 		return why
 	case e.glob:
@@ -141,11 +143,12 @@ func (f *function) heldPoints() []uint64 {
 	return out
 }
 
-// plan finds regions for the events that the kernel does not hold.
-func (f *function) plan() ([]arch.Region, map[uint64]error) {
+// plan finds regions for the events that are armed and that the kernel does not hold, and
+// for more points.
+func (f *function) plan(more ...uint64) ([]arch.Region, map[uint64]error) {
 	p := f.policy
-	p.Held = f.heldPoints()
-	return f.a.Plan(f.points(), p)
+	p.Held, p.Unoptimised = f.heldPoints(), f.unoptimised()
+	return f.a.Plan(f.points(more...), p)
 }
 
 // uprobeHits reads what the kernel's probes have recorded, in the order of time.

@@ -99,6 +99,13 @@ type Function interface {
 	DetourSize(r Region, work map[uint64][]Work, w *Writer) (int, error)
 	// Patch gives the bytes that a region's start becomes.
 	Patch(r Region, detour uint64) ([]byte, error)
+	// Wide says whether the function's code uses vector registers beyond the low 128 bits
+	// of the first 16, or may: a handler called in it must keep all of them.
+	Wide() bool
+	// Ret gives the distance from the stack pointer to the return address of the call in
+	// progress, in bytes, before the instruction at addr runs; ok is false where it is not
+	// known.
+	Ret(addr uint64) (bytes int, ok bool)
 	// Release drops what can be found out again. What needs it later takes the time of
 	// the analysis once more.
 	Release()
@@ -123,6 +130,8 @@ type Policy struct {
 	Force Tactic
 	// Traps is the reason why no breakpoint may stand in the address space; nil: it may.
 	Traps error
+	// Unoptimised are points at which a breakpoint is to stand, whatever else is safe.
+	Unoptimised []uint64
 	// Held are the instructions at which the kernel holds a uprobe: no region may have
 	// one of them.
 	Held []uint64
@@ -195,6 +204,9 @@ type Writer struct {
 	// its loads where these are the signals of a fault.
 	PlainLoads bool
 
+	// Gate is the address of the code that calls handlers; 0: there is none.
+	Gate uint64
+
 	RDPID bool       // the CPU has rdpid
 	Go    *GoRuntime // nil if the program is not a Go program
 }
@@ -219,6 +231,21 @@ const (
 	RoleEntry              // a return probe's entry: claim an instance
 	RoleExit               // a return probe's exit: find the instance, record (or count), give it back
 	RoleWait               // record, then wait a bounded time for the tracer's answer
+	RoleCall               // call a handler
+)
+
+// Call is a handler as generated code knows it: what a target made of it stands at Desc,
+// and the target's gate (Writer.Gate) is given that address.
+type Call struct{ Desc uint64 }
+
+// Action is what a handler wants to be done when it has returned.
+type Action uint8
+
+// Actions.
+const (
+	ActionGo    Action = iota // go on
+	ActionLeave               // go on where the handler's Regs say, and not with the instruction
+	ActionDrop                // RoleEntry: give the instance back, its return is not looked at
 )
 
 // Work is what one probe does at one point.
@@ -235,6 +262,12 @@ type Work struct {
 	Wait uint64
 	// Unknown: the exit is a tail jump, so the function's value is not known here.
 	Unknown bool
+	// Call is the handler of a RoleCall. That of a RoleEntry or a RoleExit, if not nil, is
+	// called with the instance, in place of a record.
+	Call *Call
+	// After: the handler of a RoleCall runs when the instruction has been executed; before
+	// one that goes elsewhere (a jump, a call, a return) it runs just before it goes.
+	After bool
 }
 
 // Fixup tells where to go on when the load at At faults.

@@ -23,3 +23,6 @@ func touch(mem []byte, off uint64) { atomic.AddUint64(word(mem, off), 0) }
 func swap(mem []byte, off, old, v uint64) bool {
 	return atomic.CompareAndSwapUint64(word(mem, off), old, v)
 }
+
+// Addr is where the ring is mapped in this process.
+func (r *Ring) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(&r.mem[0]))) }

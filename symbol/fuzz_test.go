@@ -138,7 +138,7 @@ func tinyPclntab(magic uint32) []byte {
 	b.Write([]byte{0, 2, 5, 0, 2, 9, 0, 0})               // pctab, at 84
 	u32(0, 20, 16, 64, 48)                                // functab, at 92
 	fn := func(entry, name, pcsp uint32, id, flag byte) { // 44 bytes
-		u32(entry, name, 0, 0, pcsp, 0, 0, 0, 0)
+		u32(entry, name, 2*entry, 0, pcsp, 0, 0, 0, 0)
 		if magic != pcln118 {
 			u32(0)
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"weak"
 )
 
 // DefaultMaxSize is Options.MaxSize where that is 0.
@@ -69,6 +70,9 @@ type Image struct {
 
 	dataOnce sync.Once
 	data     map[string][]int32 // object names to table.objs
+
+	dwMu sync.Mutex
+	dw   weak.Pointer[goDWARF]
 }
 
 // Open reads the headers of an ELF file of size bytes. The path names it in errors, is

@@ -24,6 +24,7 @@ type goFunc struct {
 	name  string
 	entry uint64 // offset from the text start
 	size  uint64
+	args  int32 // bytes of the argument frame with its spill area, negative if unknown
 	id    uint8
 	asm   bool
 }
@@ -220,7 +221,7 @@ func (p *pclnData) function(b []byte, entry, next uint64) (goFunc, error) {
 	if !ok {
 		return goFunc{}, fmt.Errorf("name at 0x%x lies outside", le.Uint32(b[4:]))
 	}
-	fn := goFunc{name: name, entry: entry, id: b[p.idOff], asm: b[p.idOff+1]&funcFlagAsm != 0}
+	fn := goFunc{name: name, entry: entry, args: int32(le.Uint32(b[8:])), id: b[p.idOff], asm: b[p.idOff+1]&funcFlagAsm != 0}
 	fn.size = p.size(le.Uint32(b[16:]), le.Uint32(b[24:]), next-entry)
 	return fn, nil
 }

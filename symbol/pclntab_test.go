@@ -210,7 +210,7 @@ func TestPclntabVersions(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got, err := p.functions(im.elf, 0)
-		want := []goFunc{{"a", 0, 5, 0, true}, {"main.b", 16, 9, 23, false}}
+		want := []goFunc{{"a", 0, 5, 0, 0, true}, {"main.b", 16, 9, 32, 23, false}}
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, want)
 		}

@@ -4,6 +4,8 @@ package trace
 
 import (
 	"fmt"
+	"strconv"
+	"unicode/utf8"
 
 	"kprobes.dev/kprobes/fetch"
 )
@@ -44,9 +46,12 @@ type Printer struct {
 	values []fetch.Value
 }
 
-// Header is the head of a trace file (kernel/trace/trace.c, Linux 6.18): entries in the
-// buffer and written are the same here, and the number of CPUs.
-func Header(entries uint64, cpus int) string {
+// Header is the head of a trace file (kernel/trace/trace.c, Linux 6.18), where entries in
+// the buffer and written are the same, with the number of CPUs.
+func Header(entries uint64, cpus int) string { return HeaderOf(entries, entries, cpus) }
+
+// HeaderOf is Header where the buffer did not keep all that was written.
+func HeaderOf(entries, written uint64, cpus int) string {
 	return fmt.Sprintf(`# tracer: nop
 #
 # entries-in-buffer/entries-written: %d/%d   #P:%d
@@ -59,15 +64,14 @@ func Header(entries uint64, cpus int) string {
 #                              |||| /     delay
 #           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
 #              | |         |   |||||     |         |
-`, entries, entries, cpus)
+`, entries, written, cpus)
 }
 
 // Text appends a hit as a line of ftrace's trace file (G46), with its newline. The five
 // flags are dots: a user program has neither interrupts nor preemption to disable. A
 // record whose arguments are damaged says so in their place.
 func (p *Printer) Text(dst []byte, h *Hit) []byte {
-	dst = fmt.Appendf(dst, "%16s-%-7d [%03d] ..... %5d.%06d: %s: (", p.Names.Comm(h.TID), h.TID, h.CPU,
-		h.Nanos/1e9, h.Nanos%1e9/1000, h.Event.Name)
+	dst = p.head(dst, h)
 	if h.Event.Return {
 		dst = fetch.AppendSym(dst, h.Caller, p.Names.Symbol)
 		dst = append(dst, " <- "...)
@@ -84,6 +88,38 @@ func (p *Printer) Text(dst []byte, h *Hit) []byte {
 		dst = fetch.AppendValues(dst, vs, p.Names.Symbol)
 	}
 	return append(dst, '\n')
+}
+
+// head appends what a line begins with: %16s-%-7d [%03d] ..... %5d.%06d: %s: ( of comm,
+// thread, CPU, seconds, microseconds and event. It allocates nothing.
+func (p *Printer) head(dst []byte, h *Hit) []byte {
+	comm := p.Names.Comm(h.TID)
+	for n := utf8.RuneCountInString(comm); n < 16; n++ {
+		dst = append(dst, ' ')
+	}
+	dst = append(append(dst, comm...), '-')
+	end := len(dst) + 7
+	dst = strconv.AppendInt(dst, int64(h.TID), 10)
+	for len(dst) < end {
+		dst = append(dst, ' ')
+	}
+	dst = appendPadded(append(dst, " ["...), uint64(h.CPU), 3, '0')
+	dst = appendPadded(append(dst, "] ..... "...), h.Nanos/1e9, 5, ' ')
+	dst = appendPadded(append(dst, '.'), h.Nanos%1e9/1000, 6, '0')
+	dst = append(append(dst, ": "...), h.Event.Name...)
+	return append(dst, ": ("...)
+}
+
+// appendPadded appends a number of at least so many characters.
+func appendPadded(dst []byte, v uint64, width int, pad byte) []byte {
+	digits := 1
+	for n := v; n >= 10; n /= 10 {
+		digits++
+	}
+	for ; digits < width; digits++ {
+		dst = append(dst, pad)
+	}
+	return strconv.AppendUint(dst, v, 10)
 }
 
 // function appends the name of a function.

@@ -3,6 +3,7 @@ package trace
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -131,5 +132,38 @@ func TestJSON(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// comms is a Namer that knows one thread.
+type comms struct {
+	testNames
+	name string
+}
+
+func (c comms) Comm(int) string { return c.name }
+
+// The head of a line is what printf makes of it.
+func TestHead(t *testing.T) {
+	for _, comm := range []string{"", "sh", "sixteen letters!", "seventeen letters", "Grüße"} {
+		for _, n := range []uint64{0, 7, 99, 1000, 123_456, 99_999_999_999, 1<<63 - 1} {
+			h := Hit{Event: &Event{Name: "in"}, Nanos: n, CPU: int(n % 2048), TID: int(n % (1 << 31))}
+			p := Printer{Names: comms{name: comm}}
+			want := fmt.Sprintf("%16s-%-7d [%03d] ..... %5d.%06d: in: (", comm, h.TID, h.CPU, n/1e9, n%1e9/1000)
+			if got := string(p.head(nil, &h)); got != want {
+				t.Errorf("%q, not %q", got, want)
+			}
+		}
+	}
+}
+
+// Printing takes no memory: in our own process the allocator may be what is probed.
+func TestTextAllocates(t *testing.T) {
+	probe := program(t, "p serve a=%di b=%si:u64", fetch.PointEntry)
+	h := Hit{Event: &Event{Name: "in", Addr: 0x1004, Prog: probe, ArgsOff: 16}, Nanos: 12_345_678_999, CPU: 3, TID: 77777, Rec: record(1<<40, 1<<50)}
+	p := Printer{Names: testNames{}}
+	buf := p.Text(nil, &h)
+	if n := testing.AllocsPerRun(100, func() { buf = p.Text(buf[:0], &h) }); n != 0 {
+		t.Errorf("%v allocations for a line", n)
 	}
 }

@@ -33,10 +33,13 @@ type abi struct {
 }
 
 var (
-	sysV  = &abi{"the C convention", []Reg{RDI, RSI, RDX, RCX, R8, R9}, []Reg{RAX, RDX}, 1}
+	sysV  = &abi{"the C convention", sysVWords, []Reg{RAX, RDX}, 1}
 	goReg = &abi{"Go's ABIInternal", goWords, goWords, 0}
 	goABI = &abi{"Go's assembly convention", nil, nil, 1}
 )
+
+// sysVWords are the registers of the first integer words of the C convention (psABI 3.2.3).
+var sysVWords = []Reg{RDI, RSI, RDX, RCX, R8, R9}
 
 // goWords are the registers of integer words of ABIInternal
 // (cmd/compile/abi-internal.md).

@@ -18,13 +18,15 @@ import (
 //	         mov   slot(%rsp), %rax …
 //	         lea   drop(%rsp), %rsp
 //	         first instruction, relocated
+//	         work after it               only handlers have such
 //	         … work of a further point, further instructions …
 //	         jmp   region's end
 //	         out-of-line parts: full ring, faults, threads without rseq
 //	         rseq descriptors
 //
-// Generated code never calls, so no address of it ever stands on a stack as a return
-// address; it uses no vector state, no x87 and leaves the direction flag alone.
+// Generated code never calls (see call for handlers), so no address of it ever stands on a
+// stack as a return address; it uses no vector state, no x87 and leaves the direction flag
+// alone.
 
 // emitter builds one detour.
 type emitter struct {
@@ -32,6 +34,7 @@ type emitter struct {
 	w      writer
 	later  []func()
 	fixups []pendingFixup
+	gate   *Label // of the gate's address, if code needs it
 }
 
 type pendingFixup struct {
@@ -51,27 +54,14 @@ type PointEnv struct {
 	StackFree int
 }
 
-// NewDetour generates the code of a region at addr. work gives what is to be done
-// before the instruction at each point, env what is known there.
+// NewDetour generates the code of a region at addr. work gives what is to be done at each
+// point, env what is known there, and behind an instruction with Work.After.
 func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(point uint64) PointEnv, w *arch.Writer) (*arch.Detour, error) {
 	e := &emitter{Asm: NewAsm(addr), w: writer{w}}
 	d := &arch.Detour{Addr: addr, Points: map[uint64]uint64{}}
 	for _, s := range r.Steps {
-		if ws := work[s.Addr]; len(ws) > 0 {
-			d.Points[s.Addr] = e.Addr()
-			if err := e.point(s.Addr, ws, env(s.Addr)); err != nil {
-				return nil, err
-			}
-		}
-		if r.Trap == arch.TacticStep {
-			e.singleStep()
-		}
-		pairs, err := Relocate(e.Asm, s.Inst, s.Code, s.Addr, nil)
-		if err != nil {
-			return nil, fmt.Errorf("instruction at 0x%x: %w", s.Addr, err)
-		}
-		for _, p := range pairs {
-			d.Pairs = append(d.Pairs, arch.Pair(p))
+		if err := e.step(d, &s, r.Trap, work[s.Addr], env); err != nil {
+			return nil, err
 		}
 	}
 	if !r.Ends {
@@ -83,7 +73,31 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 		e.later = e.later[1:]
 		f()
 	}
+	e.literals()
 	return d, e.finish(d)
+}
+
+// step emits one instruction with the work at it. A thread that is to run the work after
+// the instruction has no place in the original code.
+func (e *emitter) step(d *arch.Detour, s *Step, trap arch.Tactic, ws []arch.Work, env func(uint64) PointEnv) error {
+	before, after := split(ws, s.Inst)
+	if len(ws) > 0 {
+		d.Points[s.Addr] = e.Addr()
+	}
+	if err := e.point(s.Addr, s.Addr, before, env); err != nil {
+		return err
+	}
+	if trap == arch.TacticStep {
+		e.singleStep()
+	}
+	pairs, err := Relocate(e.Asm, s.Inst, s.Code, s.Addr, nil)
+	if err != nil {
+		return fmt.Errorf("instruction at 0x%x: %w", s.Addr, err)
+	}
+	for _, p := range pairs {
+		d.Pairs = append(d.Pairs, arch.Pair(p))
+	}
+	return e.point(s.Addr, s.Addr+uint64(s.Inst.Len), after, env)
 }
 
 // singleStep emits a jump to what follows that makes the CPU trap after one instruction

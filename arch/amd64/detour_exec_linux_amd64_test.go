@@ -34,6 +34,8 @@ const (
 	arenaStack   = arenaAddr + 0x78000 // of the others
 	arenaActive  = arenaAddr + 0x7f000
 	arenaPool    = arenaAddr + 0x80000
+	arenaGate    = arenaAddr + 0x180000 // detourexec.c has it too
+	arenaCalls   = arenaAddr + 0x190000
 	arenaRing    = arenaAddr + 0x200000
 )
 
@@ -77,6 +79,7 @@ type detourChild struct {
 	exe     string
 	rseqOff int32
 	gOff    int32 // of the word that stands for Go's g
+	farGate uint64
 }
 
 func buildDetourChild(t *testing.T) *detourChild {
@@ -90,7 +93,7 @@ func buildDetourChild(t *testing.T) *detourChild {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fmt.Sscan(string(out), &c.rseqOff, &c.gOff); err != nil {
+	if _, err := fmt.Sscan(string(out), &c.rseqOff, &c.gOff, &c.farGate); err != nil {
 		t.Fatal(err)
 	}
 	return c

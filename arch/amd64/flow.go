@@ -125,8 +125,11 @@ type Flow struct {
 	predIdx  []int32
 	predList []int32
 
-	liveOnce sync.Once
-	live     []RegSet
+	linkOnce  sync.Once
+	liveOnce  sync.Once
+	live      []RegSet
+	depthOnce sync.Once
+	depth     []depth
 }
 
 // badPlace is a place that control reaches and that holds no instruction.
@@ -169,7 +172,7 @@ func (fl *Flow) reuse(f *Func) {
 	clear(fl.jumpAt)
 	*fl = Flow{
 		fn: *f, parts: fl.parts[:0], nodes: fl.nodes[:0], order: fl.order[:0], jumpAt: fl.jumpAt,
-		effs: fl.effs[:0], predIdx: fl.predIdx[:0], predList: fl.predList[:0], live: fl.live[:0],
+		effs: fl.effs[:0], predIdx: fl.predIdx[:0], predList: fl.predList[:0], live: fl.live[:0], depth: fl.depth[:0],
 	}
 }
 

@@ -3,6 +3,7 @@ package amd64
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 )
 
 // An indirect jump that is no table is a tail call where the stack is as it was at the
@@ -20,7 +21,7 @@ type depth struct{ sp, bp int32 }
 
 // depths computes the stack depth before each node.
 func (fl *Flow) depths() []depth {
-	ds := make([]depth, len(fl.nodes))
+	ds := slices.Grow(fl.depth[:0], len(fl.nodes))[:len(fl.nodes)]
 	for i := range ds {
 		ds[i] = depth{depthNone, depthNone}
 	}
@@ -46,6 +47,33 @@ func (fl *Flow) depths() []depth {
 		}
 	}
 	return ds
+}
+
+// RetAt gives the distance from the stack pointer to the return address of the call in
+// progress, in bytes, before the instruction at addr runs. ok is false where it is not
+// proven: behind code that aligns or switches the stack, where the flow is not known, at
+// landing pads. Calls count as leaving the stack pointer as it was.
+func (fl *Flow) RetAt(addr uint64) (bytes int, ok bool) {
+	id := fl.node(addr)
+	if id < 0 {
+		return 0, false
+	}
+	if addr == fl.fn.Addr {
+		return 0, true
+	}
+	fl.depthOnce.Do(func() {
+		fl.linkOnce.Do(fl.linkLate)
+		fl.depth = fl.depths()
+	})
+	n := &fl.nodes[id]
+	known := !n.swept && len(fl.unresolved) == 0 && !fl.unsafeHere(n)
+	switch sp := fl.depth[id].sp; {
+	case known && sp <= 0 && sp > depthSwitched:
+		return int(-sp), true
+	case n.in.Kind == KindRet && (!known || sp <= depthSwitched):
+		return 0, true
+	}
+	return 0, false
 }
 
 // meet merges what comes along another path and says whether that changed d.

@@ -194,6 +194,13 @@ func (fl *Flow) link() {
 	fl.linkBack()
 }
 
+// linkLate is link for those who come after Analyse.
+func (fl *Flow) linkLate() {
+	if !fl.linked {
+		fl.link()
+	}
+}
+
 // linkBack builds the lists of predecessors: those of node i are
 // predList[predIdx[i]:predIdx[i+1]].
 func (fl *Flow) linkBack() {

@@ -49,16 +49,26 @@ type frame struct {
 	drop    int32
 	miss    []arch.Work // what is missed if the stack is too small
 	goStack bool        // the function is Go's: little stack and no red zone; false for C in a Go program too
+	calls   bool        // a handler is called: saved registers have fixed slots (GateRAX)
 }
 
 // Scratch registers by their role.
 func (f *frame) s1() Reg { return f.scratch[2] }
 func (f *frame) s2() Reg { return f.scratch[3] }
 
-// point emits all work at one point.
-func (e *emitter) point(addr uint64, ws []arch.Work, env PointEnv) error {
-	f := &frame{emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws, goStack: e.w.Go != nil && env.StackFree >= 0}
-	uses := usesOf(ws)
+// point emits work at the point addr; the instruction at next runs after it.
+func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) PointEnv) error {
+	if len(ws) == 0 {
+		return nil
+	}
+	if err := e.w.callError(ws); err != nil {
+		return err
+	}
+	env, uses := known(next), usesOf(ws)
+	f := &frame{
+		emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws,
+		goStack: e.w.Go != nil && env.StackFree >= 0, calls: uses.calls,
+	}
 	f.choose(uses.regs)
 	// Dead values are put back too: the next probe may record the register, and should
 	// show what a debugger would. It costs a nanosecond.
@@ -85,6 +95,7 @@ func (e *emitter) point(addr uint64, ws []arch.Work, env PointEnv) error {
 type uses struct {
 	regs  RegSet // registers that arguments read
 	flags bool   // %flags is read
+	calls bool   // a handler is called
 	temps int
 }
 
@@ -92,7 +103,11 @@ func usesOf(ws []arch.Work) uses {
 	var u uses
 	for i := range ws {
 		w := &ws[i]
-		if w.Count && w.Role != arch.RoleEntry {
+		u.calls = u.calls || w.Call != nil
+		if w.Role == arch.RoleExit && w.Call != nil {
+			u.temps = max(u.temps, fixedTemps)
+		}
+		if (w.Count || w.Call != nil) && w.Role != arch.RoleEntry {
 			continue
 		}
 		bases := w.Prog.PointBases()
@@ -124,8 +139,12 @@ func tempsOf(w *arch.Work) int {
 }
 
 // choose picks the scratch registers: rdtsc needs RAX and RDX, the other two are ones that
-// no argument reads if there are any.
+// no argument reads if there are any, and the gate's if there is a call.
 func (f *frame) choose(used RegSet) {
+	if f.calls {
+		f.scratch = [4]Reg{RAX, RDX, R12, R13}
+		return
+	}
 	f.scratch[0], f.scratch[1] = RAX, RDX
 	n := 2
 	candidates := []Reg{RCX, RSI, RDI, R8, R9, R10, R11, RBX, R12, R13, R15}
@@ -145,6 +164,9 @@ func (f *frame) layout(live RegSet, u uses) int {
 	saved := Set(f.scratch[:]...)
 	if f.w.TID == arch.TIDSyscall {
 		saved |= Set(RCX, R11)
+	}
+	if f.calls {
+		saved = Set(gateRegs...)
 	}
 	f.restore = saved & live
 	for r := RAX; r <= R15; r++ {
@@ -182,6 +204,9 @@ func (f *frame) checkStack(env PointEnv, used RegSet, skip Label) error {
 	free := ^(live | used) & AllRegs &^ Set(RSP)
 	if live&Flags != 0 || free&^Flags == 0 {
 		return &arch.PointError{Addr: f.addr, Err: ErrNoRegister}
+	}
+	if free&goScratch&^Flags != 0 {
+		free &= goScratch // a handler is to see the arguments, those that the function does not use too
 	}
 	r := Reg(bits.TrailingZeros32(uint32(free)))
 	small := f.Label()
@@ -242,12 +267,20 @@ func (f *frame) tempAt(i int) Mem { return At(RSP, f.temp+8*int32(i)) }
 // work emits what one probe does.
 func (f *frame) work(w *arch.Work) error {
 	switch w.Role {
+	case arch.RoleCall:
+		f.MovRI(RAX, 0)
+		f.call(w.Call)
+		return nil
 	case arch.RoleEntry:
 		f.claim(w)
 		return nil
 	case arch.RoleWait:
 		return f.wait(w)
 	case arch.RoleExit:
+		if w.Call != nil {
+			f.callAtExit(w)
+			return nil
+		}
 		done := f.Label()
 		f.find(w, done)
 		err := f.store(w)

@@ -33,7 +33,7 @@ func (x86) Analyse(f *arch.Func) (arch.Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	fn := &function{f: f, ff: ff, fl: fl, entry: f.Addr}
+	fn := &function{f: f, ff: ff, fl: fl, entry: f.Addr, wide: !f.Go || f.ABI0 || fl.wide()}
 	fn.findEntry()
 	return fn, nil
 }
@@ -55,6 +55,7 @@ type function struct {
 	// entry to grow, where the block that grows it starts; grow is 0 if it
 	// does not check.
 	grow uint64
+	wide bool // see Wide
 }
 
 // exits is what Exits answers.
@@ -75,6 +76,7 @@ type planned struct {
 // holds says whether the answer is that to another question too.
 func (p *planned) holds(points []uint64, policy *arch.Policy) bool {
 	return p != nil && slices.Equal(p.points, points) && slices.Equal(p.policy.Held, policy.Held) &&
+		slices.Equal(p.policy.Unoptimised, policy.Unoptimised) &&
 		p.policy.Force == policy.Force && (!p.traps || p.policy.Traps == policy.Traps)
 }
 
@@ -305,7 +307,11 @@ func (fn *function) Detour(addr uint64, r arch.Region, work map[uint64][]arch.Wo
 const sizeSlack = 64
 
 func (fn *function) DetourSize(r arch.Region, work map[uint64][]arch.Work, w *arch.Writer) (int, error) {
-	d, err := fn.Detour(r.Start()&^31, r, work, w)
+	far := *w
+	if w.Gate != 0 {
+		far.Gate = ^r.Start() // out of reach: a jump there takes most
+	}
+	d, err := fn.Detour(r.Start()&^31, r, work, &far)
 	if err != nil {
 		return 0, err
 	}
@@ -330,3 +336,15 @@ func JumpTo(at, target uint64) ([]byte, error) {
 	}
 	return binary.LittleEndian.AppendUint32([]byte{0xe9}, uint32(d)), nil
 }
+
+// Ret adds to Flow.RetAt what Go's check of the stack tells: the entry stands behind it,
+// and nothing has been pushed.
+func (fn *function) Ret(addr uint64) (int, bool) {
+	bytes, ok := fn.flow().RetAt(addr)
+	return bytes, ok || addr == fn.entry
+}
+
+// Wide is always true of C functions, whose convention passes arguments in whole vector
+// registers, and of Go's assembly, which calls functions with such values in registers
+// that it knows them to leave alone.
+func (fn *function) Wide() bool { return fn.wide }

@@ -124,6 +124,9 @@ func (f *frame) claim(w *arch.Work) {
 	for i, b := range w.Prog.EntryBases() {
 		f.entryValue(b, int32(slotValues+8*i))
 	}
+	if w.Call != nil {
+		f.callAtEntry(w, done)
+	}
 	f.Bind(done)
 	f.after(func() {
 		f.Bind(full)
@@ -218,8 +221,7 @@ func (f *frame) find(w *arch.Work, none Label) {
 			f.MovMR(8, f.tempAt(fixedTemps+i), RAX)
 		}
 	}
-	f.MovMI(8, At(f.s1(), slotKey), 0)
-	f.giveOne(w.Pool)
+	f.giveBack(w.Pool)
 }
 
 // seek emits S1 = the slot that the key in RAX has taken. It clobbers RDX and S2.

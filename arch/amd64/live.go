@@ -47,9 +47,7 @@ func (fl *Flow) LiveAt(addr uint64) RegSet {
 
 // computeLive solves live-in = reads | (live-out &^ kills) from the ends backwards.
 func (fl *Flow) computeLive() {
-	if !fl.linked {
-		fl.link()
-	}
+	fl.linkOnce.Do(fl.linkLate)
 	fl.live = zeroed(fl.live, len(fl.nodes))
 	leaves := make([]bool, len(fl.nodes)) // something with everything live can be reached
 	var work []int32

@@ -34,6 +34,10 @@ const (
 	fixedTemps
 )
 
+// tempSlot holds the address of the instance that a handler is called with: such work
+// writes no record.
+const tempSlot = tempCur
+
 // storing is the work of writing one record.
 type storing struct {
 	w      *arch.Work

@@ -35,6 +35,8 @@ const (
 	RuleOverlap   Rule = "the bytes belong to another probe's region"
 	RuleTraps     Rule = "no breakpoint may stand here"
 	RuleSyscall   Rule = "a system call in the bytes would restart inside them"
+	RuleSlow      Rule = "a breakpoint is asked for"
+	RuleReserved  Rule = "the bytes belong to a probe that is to have a breakpoint"
 	RuleSequence  Rule = "the instruction belongs to a restartable sequence (rseq), which may run nowhere else"
 )
 
@@ -121,12 +123,21 @@ type Regions struct {
 	Prohibited func(addr uint64) bool
 	// Keep are bytes that must stay where they are.
 	Keep []arch.Range
+
+	slow []uint64 // the points that get a breakpoint in any case, sorted
 }
 
 // Plan finds regions that cover all points, in address order. points must be sorted
 // and without doubles. refused holds the points that none covers.
 func (p *Regions) Plan(points []uint64) (regions []*Region, refused map[uint64]*Refusal) {
 	refused = map[uint64]*Refusal{}
+	p.slow = nil
+	for _, pt := range p.Policy.Unoptimised {
+		if _, ok := slices.BinarySearch(points, pt); ok {
+			p.slow = append(p.slow, pt)
+		}
+	}
+	slices.Sort(p.slow)
 	var floor uint64
 	for _, pt := range points {
 		if n := len(regions); n > 0 && regions[n-1].Holds(pt) {
@@ -159,6 +170,10 @@ func (p *Regions) best(pt, floor uint64, before *Region) ([]*Region, *Refusal) {
 		r, ref := p.trap(pt, floor, f, nil)
 		return join(kept, r), ref
 	}
+	if p.isSlow(pt) {
+		r, ref := p.trap(pt, floor, arch.TacticBoost, p.refuse(pt, RuleSlow, nil))
+		return join(kept, r), ref
+	}
 	r, ref := p.cover(pt, floor)
 	if ref == nil {
 		return join(kept, r), nil
@@ -189,8 +204,8 @@ func join(kept []*Region, r *Region) []*Region {
 
 // trap makes a region of one instruction with a breakpoint in its first byte.
 func (p *Regions) trap(pt, floor uint64, tactic arch.Tactic, why *Refusal) (*Region, *Refusal) {
-	if p.Policy.Traps != nil {
-		return nil, p.refuse(pt, RuleTraps, p.Policy.Traps)
+	if err := p.trapError(); err != nil {
+		return nil, p.refuse(pt, RuleTraps, err)
 	}
 	if pt < floor {
 		return nil, p.refuse(pt, RuleOverlap, nil)
@@ -204,6 +219,20 @@ func (p *Regions) trap(pt, floor uint64, tactic arch.Tactic, why *Refusal) (*Reg
 		r.NotJump = why
 	}
 	return r, nil
+}
+
+// trapError says why the policy allows no breakpoint.
+func (p *Regions) trapError() error {
+	if f := p.Policy.Force; f == arch.TacticJump || f == arch.TacticUprobe {
+		return fmt.Errorf("the tactic %s is asked for", f)
+	}
+	return p.Policy.Traps
+}
+
+// isSlow says whether addr is a point that gets a breakpoint in any case.
+func (p *Regions) isSlow(addr uint64) bool {
+	_, ok := slices.BinarySearch(p.slow, addr)
+	return ok
 }
 
 // cover finds a region that holds pt and starts at or after floor: at pt itself, else
@@ -258,6 +287,9 @@ func (p *Regions) build(s, upto uint64) (*Region, *Refusal) {
 	for a := s; r.Len < JumpLen || a <= upto; {
 		if r.Ends {
 			return p.pad(r, a, upto)
+		}
+		if p.isSlow(a) {
+			return nil, p.refuse(a, RuleReserved, nil)
 		}
 		step, ref := p.step(s, a, upto)
 		if ref != nil {

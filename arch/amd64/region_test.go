@@ -122,6 +122,18 @@ func TestRegions(t *testing.T) {
 		{"forced_boost_no_traps", text, "b801000000 c3", ints, arch.Policy{Force: boost, Traps: noTraps}, pts(0), "/0 no breakpoint may stand here at 0"},
 		{"inside_an_instruction", text, "b801000000 c3", ints, arch.Policy{}, pts(2), "/2 not an instruction boundary at 2"},
 		{"unresolved_jump", text, "50 58 90 90 90 4801f8 ffe0", "", arch.Policy{Traps: noTraps}, pts(0), "/0 another instruction jumps into the bytes at 1"},
+		{"unoptimised", text, "55 4889e5 b801000000 c3", "", arch.Policy{Unoptimised: pts(text)}, pts(0), "0!1"},
+		{"unoptimised_among_jumps", text, "b801000000 b902000000 ba03000000 c3", ints, arch.Policy{Unoptimised: pts(text + 5)}, pts(0, 5, 10), "0+5 5!5 10+5"},
+		{"unoptimised_is_not_swallowed", text, "55 4889e5 b801000000 c3", "", arch.Policy{Unoptimised: pts(text + 4)}, pts(0, 4), "0!1 4!5"},
+		{"unoptimised_ends_a_region", text, "b801000000 90 b902000000 c3", ints, arch.Policy{Unoptimised: pts(text + 5)}, pts(0, 5, 6), "0+5 5!1 6+5"},
+		{"unoptimised_not_covered_from_before", text, "55 53 b801000000 58 c3", "55", arch.Policy{Unoptimised: pts(text + 7)}, pts(2, 7, 8), "2+5 7!1 8!1"},
+		{"unoptimised_not_made_longer", text, "b801000000 c3", "55", arch.Policy{Unoptimised: pts(text + 5)}, pts(0, 5), "0+5 5!1"},
+		{"unoptimised_elsewhere", text, "55 4889e5 b801000000 c3", "", arch.Policy{Unoptimised: pts(text + 1)}, pts(0), "0+9"},
+		{"unoptimised_no_traps", text, "b801000000 b902000000 c3", "", arch.Policy{Unoptimised: pts(text + 5), Traps: noTraps}, pts(0, 5), "0+5 /5 no breakpoint may stand here at 5"},
+		{"unoptimised_no_traps_inside", text, "55 4889e5 b801000000 c3", "", arch.Policy{Unoptimised: pts(text + 1), Traps: noTraps}, pts(0, 1), "/0 the bytes belong to a probe that is to have a breakpoint at 1 /1 no breakpoint may stand here at 1"},
+		{"unoptimised_forced_jump", text, "b801000000 b902000000 c3", "", arch.Policy{Unoptimised: pts(text), Force: jump}, pts(0, 5), "5+5 /0 no breakpoint may stand here at 0"},
+		{"unoptimised_forced_step", text, "b801000000 b902000000 c3", "", arch.Policy{Unoptimised: pts(text), Force: step}, pts(0, 5), "0s5 5s5"},
+		{"unoptimised_can_not_move", text, "cc b801000000 c3", ints, arch.Policy{Unoptimised: pts(text)}, pts(0), "/0 instruction can not run elsewhere at 0"},
 		{"int3_can_not_move", text, "cc b801000000 c3", ints, arch.Policy{}, pts(0), "/0 instruction can not run elsewhere at 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -200,5 +212,27 @@ func TestInnerAndPatch(t *testing.T) {
 func TestRIPLoads(t *testing.T) {
 	if got := RIPLoads(hexBytes(t, "488b0510000000 90 488d0d20000000"), 0x1000); !slices.Equal(got, []uint64{0x1017, 0x102f}) {
 		t.Errorf("RIP-relative operands %#x", got)
+	}
+}
+
+// A plan that is remembered is not given for points that are to have breakpoints now, nor
+// for others than these.
+func TestPlanAnewForUnoptimised(t *testing.T) {
+	fn, err := X86.Analyse(&arch.Func{Name: "f", Addr: 0x1000, Code: hexBytes(t, "b801000000 b902000000 c3")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	points := []uint64{0x1000, 0x1005}
+	for _, slow := range [][]uint64{nil, {0x1000}, {0x1005}, nil, points} {
+		regions, refused := fn.Plan(points, arch.Policy{Unoptimised: slow})
+		if len(regions) != 2 || len(refused) != 0 {
+			t.Fatalf("unoptimised %#x: %d regions, refused %v", slow, len(regions), refused)
+		}
+		for _, r := range regions {
+			trap := slices.Contains(slow, r.Start())
+			if (r.Tactic() == arch.TacticBoost) != trap || (r.Why() != nil) != trap {
+				t.Errorf("unoptimised %#x: %s at %#x because of %v", slow, r.Tactic(), r.Start(), r.Why())
+			}
+		}
 	}
 }

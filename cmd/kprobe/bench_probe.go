@@ -33,6 +33,8 @@ func (b *bench) prober(r *row) prober {
 	switch r.means {
 	case meansUprobe:
 		return &kernelProber{b: b, row: r}
+	case meansHandler:
+		return &handlerProber{b: b}
 	case meansTracepoint:
 		return &handProber{b: b}
 	default:
@@ -128,6 +130,42 @@ func (p *ownProber) counts() (hits, lost uint64, err error) {
 }
 
 func (p *ownProber) disarm() error { return p.b.s.core.Remove(p.evs) }
+
+// handlerProber calls a handler in Go, which is here in the tracer, while the thread that hit
+// waits.
+type handlerProber struct {
+	b *bench
+	k *kprobes.Kprobe
+}
+
+func (p *handlerProber) arm(cl class) error {
+	at, err := p.b.place(cl.function)
+	if err != nil {
+		return err
+	}
+	p.k = &kprobes.Kprobe{Addr: at.Addr, PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { return 0 }}
+	return p.b.s.core.RegisterKprobe(p.k)
+}
+
+func (p *handlerProber) program(function string) (*workload.Program, string) {
+	return p.b.probed, function
+}
+
+func (p *handlerProber) drain(uint64) {}
+
+func (p *handlerProber) tactic() arch.Tactic { return p.k.State().Tactic }
+
+func (p *handlerProber) counts() (hits, lost uint64, err error) {
+	s := p.k.State()
+	return s.Hits, s.Misses.Total(), nil
+}
+
+func (p *handlerProber) disarm() error {
+	if p.k != nil {
+		p.b.s.core.UnregisterKprobe(p.k)
+	}
+	return nil
+}
 
 // kernelProber probes by the kernel's uprobes, in a copy of the program.
 type kernelProber struct {

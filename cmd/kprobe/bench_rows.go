@@ -35,6 +35,7 @@ type means string
 
 const (
 	meansKprobe     means = "kprobe"
+	meansHandler    means = "handler"
 	meansUprobe     means = "uprobe"
 	meansTracepoint means = "tracepoint"
 )
@@ -62,6 +63,7 @@ const (
 	rowRecord     = "o"
 	rowReturn     = "ro"
 	rowBoth       = "kr"
+	rowHandler    = "o handler"
 	rowTracepoint = "tracepoint"
 	rowUprobe     = "uprobe"
 )
@@ -77,6 +79,7 @@ var rows = []row{
 	{"rb", "return, int3 and detour", meansKprobe, arch.TacticBoost, false, false, true},
 	{rowReturn, "return, jump", meansKprobe, arch.TacticJump, false, false, true},
 	{rowBoth, "entry and return, jump", meansKprobe, arch.TacticJump, false, true, true},
+	{rowHandler, "jump, handler in the tracer", meansHandler, arch.TacticJump, true, true, false},
 	{rowTracepoint, "by hand, compiled in", meansTracepoint, "", false, true, false},
 	{"uprobe count", "the kernel's, counted", meansUprobe, arch.TacticUprobe, true, true, false},
 	{rowUprobe, "the kernel's, recorded", meansUprobe, arch.TacticUprobe, false, true, false},
@@ -87,9 +90,10 @@ var rows = []row{
 // scaled are the rows that are measured against the number of CPUs, on the first class.
 var scaled = []string{rowCount, rowRecord, rowReturn, rowTracepoint, rowUprobe}
 
-// traps says whether each hit traps, so that fewer of them fill a round.
+// traps says whether each hit traps, or waits for another process, so that fewer of them fill
+// a round.
 func (r *row) traps() bool {
-	return r.means == meansUprobe || r.means == meansKprobe && r.tactic != arch.TacticJump
+	return r.means == meansUprobe || r.means == meansHandler || r.means == meansKprobe && r.tactic != arch.TacticJump
 }
 
 // hitsPerCall is how many hits one call of the probed function makes.

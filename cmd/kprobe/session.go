@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,8 +31,12 @@ func attach(pid int, cfg ring.Config) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newSession(p, &process.TargetOptions{Ring: cfg})
+	return newSession(p, &process.TargetOptions{Ring: cfg, HandlerWait: handlerWait})
 }
+
+// handlerWait is how long a thread of the process may wait for a handler of this command
+// (bench): a busy machine is no reason to miss one.
+const handlerWait = 10 * time.Second
 
 func newSession(p *process.Proc, o *process.TargetOptions) (*session, error) {
 	t, err := process.Attach(p, o)

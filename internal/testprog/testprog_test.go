@@ -65,6 +65,7 @@ func TestProgramsCount(t *testing.T) {
 		{"dumpable", []string{uid, "1"}, "go 100", map[string]uint64{"work": 100, "bad": 0}},
 		{"dumpable", []string{uid, "0"}, "go 100", map[string]uint64{"work": 100, "bad": 0}},
 		{"tight", nil, "go 100", map[string]uint64{"tight": 200, "loops": 10100, "bad": 0}},
+		{"conform", nil, "deep 9", map[string]uint64{"calls": 1, "value": 9}},
 		{"redzone", nil, "go 100", map[string]uint64{"redzone": 100, "bad": 0}},
 		{"gowork", []string{"2"}, "go 64", map[string]uint64{
 			"main.Ints": 128, "main.Text": 128, "main.Words": 128, "main.Float": 128, "main.(*Tree).Sum": 576,

@@ -112,8 +112,9 @@ func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
 		}
 		return err
 	}
-	t.zombie = append(t.zombie, c.Remove...)
+	t.retire(c.Remove)
 	t.reclaim(s)
+	t.sweep(s)
 	if err := t.writeFaults(); err != nil || c.Then == nil {
 		return err
 	}
@@ -144,7 +145,7 @@ func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
 
 // Forget drops sites whose code was unmapped: nothing is left to restore.
 func (t *Target) Forget(sites []*target.Site) error {
-	t.zombie = append(t.zombie, sites...)
+	t.retire(sites)
 	return t.home.clear(sites)
 }
 

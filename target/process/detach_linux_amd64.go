@@ -31,6 +31,9 @@ func (t *Target) Close() error {
 	if t.home == nil {
 		return nil
 	}
+	if t.mail != nil {
+		t.mail.shut()
+	}
 	var err error
 	for range drainTries {
 		if err = t.closeOnce(); err == nil || !errors.Is(err, ErrInDetour) {
@@ -43,6 +46,7 @@ func (t *Target) Close() error {
 	}
 	if err == nil {
 		t.home = nil
+		err = t.closeMailbox()
 	}
 	if len(t.foreign) > 0 {
 		err = errors.Join(err, fmt.Errorf("process %d: bytes at 0x%x were changed by somebody else and left alone: %w", t.p.PID(), t.foreign, ErrForeign))
@@ -94,6 +98,9 @@ func (t *Target) closeStopped(s *Stopped) error {
 	if n := len(t.home.sites); n > 0 {
 		return fmt.Errorf("process %d: %d sites are still armed", t.p.PID(), n)
 	}
+	if t.mail != nil {
+		t.mail.refuseAll() // a thread may have been on its way to post
+	}
 	t.reclaim(s)
 	if len(t.zombie) > 0 {
 		return ErrInDetour
@@ -107,6 +114,9 @@ func (t *Target) closeStopped(s *Stopped) error {
 		}
 	}
 	if err := inHandler(s, t.code); err != nil {
+		return err
+	}
+	if err := t.gateBusy(s); err != nil {
 		return err
 	}
 	return t.unmapOwn(s)
@@ -132,7 +142,8 @@ func (t *Target) unmapOwn(s *Stopped) error {
 		return err
 	}
 	return unmap(s, slices.DeleteFunc(maps, func(m Map) bool {
-		return !ours(m) || isRing(m) && m.FileID != t.ringID // the process may be a tracer too
+		foreign := isRing(m) && m.FileID != t.ringID || isMail(m) && m.FileID != t.mailID
+		return !ours(m) || foreign // the process may be a tracer too
 	}))
 }
 
@@ -165,6 +176,7 @@ type Leftover struct {
 	// Holder is the tracer that made it, as it wrote itself: pid and start time.
 	Holder, Since uint64
 	code          []Map
+	mail          []Map
 }
 
 // Patched is one patch that stands in a process.
@@ -199,6 +211,9 @@ func FindLeftover(p *Proc) (*Leftover, error) {
 		}
 		if m.Perm&PermExec != 0 {
 			l.code = append(l.code, m)
+		}
+		if isMail(m) {
+			l.mail = append(l.mail, m)
 		}
 	}
 	if l.Home == 0 {
@@ -266,6 +281,11 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	}
 	if err := l.moveOut(s); err != nil {
 		return err
+	}
+	for _, m := range l.mail {
+		if err := l.p.letWaitersGo(m); err != nil {
+			return err
+		}
 	}
 	if err := l.drained(s); err != nil {
 		return err

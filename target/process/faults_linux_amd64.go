@@ -248,18 +248,24 @@ func whyNoTraps(s *Stopped, all *[Signals]Sigaction) (why, err error) {
 			return errno.Errorf(unix.EOPNOTSUPP, "the program's handler of signal %d blocks SIGTRAP", sig), nil
 		}
 	}
-	return blocksTrap(s)
+	return blocksTrap(s, nil)
 }
 
-func blocksTrap(s *Stopped) (why, err error) {
+// blocksTrap says why a thread would not live through a breakpoint. One that stands in the
+// resident handler h blocks it for a moment: the error is ErrBlocked then.
+func blocksTrap(s *Stopped, h *amd64.Handler) (why, err error) {
 	for _, th := range s.Threads() {
 		m, err := th.SigMask()
 		if err != nil {
 			return nil, err
 		}
-		if m>>(unix.SIGTRAP-1)&1 != 0 {
-			return errno.Errorf(unix.EOPNOTSUPP, "thread %d blocks SIGTRAP", th.TID), nil
+		if m>>(unix.SIGTRAP-1)&1 == 0 {
+			continue
 		}
+		if h != nil && th.ResumeRIP()-h.Return < uint64(len(h.Code)) {
+			return nil, fmt.Errorf("%w: thread %d is in a signal handler of ours", ErrBlocked, th.TID)
+		}
+		return errno.Errorf(unix.EOPNOTSUPP, "thread %d blocks SIGTRAP", th.TID), nil
 	}
 	return nil, nil
 }
@@ -269,7 +275,7 @@ func (f *faultTable) allowTraps(s *Stopped) error {
 	if f.noTraps != nil {
 		return f.noTraps
 	}
-	why, err := blocksTrap(s)
+	why, err := blocksTrap(s, f.resident)
 	return errors.Join(why, err)
 }
 

@@ -3,37 +3,19 @@ package process
 import (
 	"encoding/binary"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/golayout"
 )
-
-// goLayout is where the runtime of one Go version keeps what we need, in bytes from the
-// start of its structs (runtime/runtime2.go; read from the debug information that the
-// toolchain writes).
-type goLayout struct {
-	version                                    string // prefix of the version's name
-	stackLo, stackHi, m, schedSP, status, goid int32  // in g
-	procid, gsignal, curg                      int32  // in m
-}
-
-// goLayouts lists the versions whose layout is known, newest first. Every value that
-// matters is checked against the running process before it is used.
-var goLayouts = []goLayout{
-	{"go1.26", 0, 8, 48, 56, 144, 152, 64, 72, 184},
-	{"go1.25", 0, 8, 48, 56, 144, 152, 64, 72, 184},
-	{"go1.24", 0, 8, 48, 56, 152, 160, 72, 80, 192},
-	{"go1.23", 0, 8, 48, 56, 152, 160, 72, 80, 192},
-}
 
 // goProgram is what is known of a Go program's runtime.
 type goProgram struct {
 	t       *Target
-	layout  goLayout
+	layout  golayout.Layout
 	runtime arch.GoRuntime
 	allgs   uint64 // address of runtime.allgs; 0 if it is not known
 	// begun says that the layout fitted a thread that runs a goroutine. A program that
@@ -54,10 +36,7 @@ func (t *Target) findGo(threads []*Thread) (*goProgram, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, l := range goLayouts {
-		if version != "" && !strings.HasPrefix(version, l.version) {
-			continue
-		}
+	for _, l := range golayout.For(version) {
 		if fit, ok := g.try(l, tls, threads); ok && (fit > 0 || version != "") {
 			g.begun = fit > 0
 			return g, g.findAllgs(main)
@@ -87,30 +66,30 @@ func (t *Target) goTLS(m module) (int32, error) {
 
 // try says whether the layout fits what the threads hold, and how many of them have a g:
 // g.m.procid is the thread's id, and the g's stack is one.
-func (g *goProgram) try(l goLayout, tls int32, threads []*Thread) (fit int, ok bool) {
+func (g *goProgram) try(l golayout.Layout, tls int32, threads []*Thread) (fit int, ok bool) {
 	for _, th := range threads {
 		gp, ok := g.word(th.FSBase() + uint64(tls))
 		if th.FSBase() == 0 || !ok || gp == 0 {
 			continue // a thread that Go did not make
 		}
-		m, ok := g.word(gp + uint64(l.m))
+		m, ok := g.word(gp + uint64(l.M))
 		if !ok {
 			return fit, false
 		}
-		id, ok := g.word(m + uint64(l.procid))
+		id, ok := g.word(m + uint64(l.ProcID))
 		st, err := th.Status()
 		if !ok || err != nil || int(id) != innermost(st.NSTID, th.TID) {
 			return fit, false
 		}
-		lo, ok1 := g.word(gp + uint64(l.stackLo))
-		hi, ok2 := g.word(gp + uint64(l.stackHi))
+		lo, ok1 := g.word(gp + uint64(l.StackLo))
+		hi, ok2 := g.word(gp + uint64(l.StackHi))
 		if !ok1 || !ok2 || lo >= hi {
 			return fit, false
 		}
 		fit++
 	}
 	g.layout = l
-	g.runtime = arch.GoRuntime{TLS: tls, StackLo: l.stackLo, StackHi: l.stackHi, M: l.m, GoID: l.goid, ProcID: l.procid}
+	g.runtime = arch.GoRuntime{TLS: tls, StackLo: l.StackLo, StackHi: l.StackHi, M: l.M, GoID: l.GoID, ProcID: l.ProcID}
 	return fit, true
 }
 
@@ -193,7 +172,7 @@ func (g *goProgram) goroutines(threads []*Thread) ([]goroutine, error) {
 	}
 	running := g.running(threads)
 	var out []goroutine
-	buf := make([]byte, g.layout.goid+8)
+	buf := make([]byte, g.layout.GoID+8)
 	for i := uint64(0); i < n; i++ {
 		gp := binary.LittleEndian.Uint64(list[8*i:])
 		if err := g.t.p.ReadMem(gp, buf); err != nil {
@@ -202,8 +181,8 @@ func (g *goProgram) goroutines(threads []*Thread) ([]goroutine, error) {
 		if !g.used(buf) {
 			continue
 		}
-		r := goroutine{id: g.field(buf, g.layout.goid), lo: g.field(buf, g.layout.stackLo), hi: g.field(buf, g.layout.stackHi)}
-		r.sp = g.field(buf, g.layout.schedSP)
+		r := goroutine{id: g.field(buf, g.layout.GoID), lo: g.field(buf, g.layout.StackLo), hi: g.field(buf, g.layout.StackHi)}
+		r.sp = g.field(buf, g.layout.SchedSP)
 		if sp, ok := running[gp]; ok {
 			r.sp = sp
 		}
@@ -227,7 +206,7 @@ const (
 
 // used says whether calls may be in progress on the stack of the g in buf.
 func (g *goProgram) used(buf []byte) bool {
-	switch uint32(g.field(buf, g.layout.status)) &^ goScanned {
+	switch uint32(g.field(buf, g.layout.Status)) &^ goScanned {
 	case goIdle, goDead, goExtra:
 		return false
 	}
@@ -246,9 +225,9 @@ func (g *goProgram) running(threads []*Thread) map[uint64]uint64 {
 			continue
 		}
 		out[gp] = th.Regs().RSP
-		m, _ := g.word(gp + uint64(g.layout.m))
-		if sig, ok := g.word(m + uint64(g.layout.gsignal)); ok && sig == gp {
-			cur, _ := g.word(m + uint64(g.layout.curg))
+		m, _ := g.word(gp + uint64(g.layout.M))
+		if sig, ok := g.word(m + uint64(g.layout.GSignal)); ok && sig == gp {
+			cur, _ := g.word(m + uint64(g.layout.CurG))
 			out[cur] = 0
 		}
 	}

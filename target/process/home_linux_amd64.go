@@ -17,6 +17,10 @@ import (
 //	ring  memfd kprobes:ring, shared: records and counters, nothing else
 //	home  memfd kprobes:home, private, rw: this file's layout
 //	code  memfd kprobes:code, private, rx: detours and handlers, one or more pieces near the probed text
+//	mail  memfd kprobes:mailbox, shared: threads that wait for a handler (arch/amd64, gate.go)
+//
+// The mailbox has a version of its own. A tracer that does not know it takes out the rest:
+// threads stop waiting by themselves.
 //
 // Home:
 //
@@ -34,6 +38,7 @@ const (
 	ringName = "kprobes:ring"
 	homeName = "kprobes:home"
 	codeName = "kprobes:code"
+	mailName = "kprobes:mailbox"
 
 	siteOff   = 4096
 	siteSize  = 64

@@ -24,7 +24,7 @@ var maskCalls = []callData{
 
 // learnLoads finds out how arguments may read memory. Precondition: the world is stopped.
 func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
-	why, err := whyNotAsk(s)
+	why, err := whyNotCall(s, "look (rt_sigprocmask)", maskCalls)
 	if why == nil || err != nil {
 		return err
 	}
@@ -39,13 +39,13 @@ func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
 // Loads says why no argument may read memory.
 func (t *Target) Loads() error { return t.noLoads }
 
-// whyNotAsk says why a thread may not be made to ask for its signal mask. Precondition: the
-// world is stopped.
-func whyNotAsk(s *Stopped) (why, err error) {
+// whyNotCall says why a thread may not be made to make the system calls, which are there to
+// do something. Precondition: the world is stopped.
+func whyNotCall(s *Stopped, do string, calls []callData) (why, err error) {
 	for _, th := range s.Threads() {
 		var why error
 		err := s.Do(func() (err error) {
-			why, err = th.mayNotAsk()
+			why, err = th.mayNotCall(do, calls)
 			return err
 		})
 		if why != nil || err != nil {
@@ -55,8 +55,8 @@ func whyNotAsk(s *Stopped) (why, err error) {
 	return nil, nil
 }
 
-// mayNotAsk says why the thread may not ask for its signal mask.
-func (t *Thread) mayNotAsk() (why, err error) {
+// mayNotCall says why the thread may not make the system calls.
+func (t *Thread) mayNotCall(do string, calls []callData) (why, err error) {
 	if t.dispatchesSyscalls() {
 		return errno.Errorf(unix.EOPNOTSUPP, "thread %d dispatches its system calls to itself", t.TID), nil
 	}
@@ -68,19 +68,19 @@ func (t *Thread) mayNotAsk() (why, err error) {
 	case SeccompNone:
 		return nil, nil
 	case SeccompStrict:
-		return fmt.Errorf("thread %d may not look (rt_sigprocmask): %w: strict mode", t.TID, ErrSeccomp), nil
+		return fmt.Errorf("thread %d may not %s: %w: strict mode", t.TID, do, ErrSeccomp), nil
 	}
 	filters, err := getFilters(t.TID)
 	if err != nil {
 		return fmt.Errorf("thread %d: %w", t.TID, err), nil
 	}
-	for i := range maskCalls {
-		ok, err := filters.allows(&maskCalls[i])
+	for i := range calls {
+		ok, err := filters.allows(&calls[i])
 		if err != nil {
 			return fmt.Errorf("thread %d: %w: %w", t.TID, ErrSeccomp, err), nil
 		}
 		if !ok {
-			return fmt.Errorf("thread %d may not look (rt_sigprocmask): %w", t.TID, ErrSeccomp), nil
+			return fmt.Errorf("thread %d may not %s: %w", t.TID, do, ErrSeccomp), nil
 		}
 	}
 	return nil, nil

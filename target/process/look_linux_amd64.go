@@ -43,6 +43,9 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 	l := &look{}
 	for _, th := range s.Threads() {
 		pc := th.ResumeRIP()
+		if t.inGate(pc) && len(c.Add) > 0 && siteAround(c.Remove, th.regs.R13) != nil {
+			return nil, blocked(th.TID, th.regs.R13, "it waits for the handler of a probe that changes")
+		}
 		to, sp := pc, uint64(0)
 		if site := siteAround(c.Remove, pc); site != nil {
 			b, ok := back[pc]
@@ -146,7 +149,9 @@ func (t *Target) reclaim(s *Stopped) {
 		}
 	}
 	for _, th := range s.Threads() {
-		mark(th.ResumeRIP())
+		for _, pc := range t.resumes(th) {
+			mark(pc)
+		}
 	}
 	err := t.savedContexts(s, t.golang != nil, mark)
 	left := t.zombie[:0]
@@ -157,6 +162,9 @@ func (t *Target) reclaim(s *Stopped) {
 			continue
 		}
 		t.faults.drop(z)
+		if t.mail != nil {
+			delete(t.mail.retired, z)
+		}
 		free = append(free, spanOf(z.Detour.Addr, z.Room))
 	}
 	t.freeCode(free)
@@ -195,7 +203,8 @@ func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) err
 // stacks return to: saved instruction pointers, and return addresses into what ends a
 // handler. Those are all the ways back into a detour: calls in one push the original's
 // return address. Other words are what earlier frames have left, and would keep a detour
-// for as long as a thread sleeps above them.
+// for as long as a thread sleeps above them. A context in the gate has the way back in a
+// register.
 func (t *Target) savedContexts(s *Stopped, goProgram bool, f func(v uint64)) error {
 	maps, err := t.p.Maps()
 	if err != nil {
@@ -204,8 +213,13 @@ func (t *Target) savedContexts(s *Stopped, goProgram bool, f func(v uint64)) err
 	for _, th := range s.Threads() {
 		lo, hi := s.liveStack(maps, th, goProgram)
 		err := t.scanWords(lo, hi, func(at, v uint64) error {
-			if m, ok := FindMap(maps, v); ok && ours(m) && t.inFrame(at) {
-				f(v)
+			if m, ok := FindMap(maps, v); !ok || !ours(m) || !t.inFrame(at) {
+				return nil
+			}
+			f(v)
+			var b [8]byte
+			if t.inGate(v) && t.p.ReadMem(at-scRIP+scR13, b[:]) == nil {
+				f(le.Uint64(b[:]))
 			}
 			return nil
 		})
@@ -230,6 +244,7 @@ func (t *Target) inFrame(at uint64) bool {
 
 // Offsets in struct sigcontext (asm/sigcontext.h).
 const (
+	scR13 = 40
 	scRIP = 128
 	scCS  = 144
 )

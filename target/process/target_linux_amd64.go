@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,9 @@ type TargetOptions struct {
 	// Stopped is a process that Start has made and that has not run yet: the first
 	// stop is this one, and it is released by Run.
 	Stopped *Stopped
+	// HandlerWait is how long a thread waits for a handler (NewCall), also for that of a
+	// tracer that has been killed; up to a minute. 0: 100 ms.
+	HandlerWait time.Duration
 }
 
 // Target makes a process a target.Target.
@@ -49,6 +53,9 @@ type Target struct {
 	foreign []uint64       // places that somebody else patched, found when a site was to be removed
 	zombie  []*target.Site // taken out, but a thread may still be in the detour
 	kernel  *kernelRing    // what the kernel's uprobes write to; nil: none was needed
+	changes uint64         // that have taken sites out
+	mailID  FileID         // of the mailbox's memory file
+	mail    *mailbox       // of threads that wait for handlers; nil: there was no handler
 }
 
 var _ target.Target = (*Target)(nil)
@@ -164,8 +171,10 @@ func executables(maps []Map) []Map {
 
 // ours says whether a mapping is one that a tracer of this project made.
 func ours(m Map) bool {
-	return isRing(m) || isHome(m) || strings.HasPrefix(m.Path, "/memfd:"+codeName)
+	return isRing(m) || isHome(m) || isMail(m) || strings.HasPrefix(m.Path, "/memfd:"+codeName)
 }
+
+func isMail(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+mailName) }
 
 func isHome(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+homeName) }
 

@@ -2,7 +2,8 @@
  * Runs functions with and without probes in an arena whose contents the test wrote.
  *
  * With no argument: prints the offsets, from the FS base, of the restartable sequence and
- * of the word that stands for Go's current goroutine.
+ * of the word that stands for Go's current goroutine, and the address of a way to the
+ * arena's gate that is out of the arena's reach.
  * Else: file of the arena. It is mapped shared at ARENA; the test reads from it what came
  * of it. All runs are made one after the other, in the middle of what the mode says.
  */
@@ -97,6 +98,11 @@ __asm__(
 	"mov spare(%rip), %rax\n mov %rax, 200(%rdi)\n"
 	"mov host(%rip), %rsp\n pushfq\n popq 272(%rdi)\n cld\n"
 	"pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbp\n pop %rbx\n ret\n");
+
+/* Goes to GATE with a register that a gate may use. */
+#define GATE "0x500000180000"
+void far_gate(void);
+__asm__("far_gate: movabs $" GATE ", %r11\n jmp *%r11\n");
 
 static u64 mix(const u64 *w, int n)
 {
@@ -256,7 +262,8 @@ int main(int argc, char **argv)
 	stack_t ss = { .ss_sp = alternate, .ss_size = sizeof alternate };
 	struct stat st;
 	if (argc < 2)
-		return printf("%td %td\n", __rseq_offset, (u8 *)&current_g - (u8 *)__builtin_thread_pointer()) < 0;
+		return printf("%td %td %lu\n", __rseq_offset, (u8 *)&current_g - (u8 *)__builtin_thread_pointer(),
+			      (u64)far_gate) < 0;
 	int fd = open(argv[1], O_RDWR);
 	if (fd < 0 || fstat(fd, &st) ||
 	    mmap((void *)ARENA, st.st_size, 7, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0) != (void *)ARENA)

@@ -1,0 +1,71 @@
+package amd64
+
+// wide says whether an instruction of the function uses vector state beyond the low 128
+// bits of XMM0 to XMM15: a wider register, one of the further ones, a mask, x87 or MMX.
+// Bytes that are reached and hold no instruction count as one.
+func (fl *Flow) wide() bool {
+	if len(fl.bad) > 0 {
+		return true
+	}
+	for i := range fl.nodes {
+		if fl.nodes[i].in.wide() {
+			return true
+		}
+	}
+	return false
+}
+
+// wide says it of one instruction.
+func (in *Inst) wide() bool {
+	if in.Enc != EncLegacy {
+		return in.Enc != EncREX2 || in.Map != MapOne && in.wideLegacy()
+	}
+	return in.wideLegacy()
+}
+
+func (in *Inst) wideLegacy() bool {
+	switch in.Map {
+	case MapOne:
+		return in.Opcode == 0x9b || in.Opcode >= 0xd8 && in.Opcode <= 0xdf // fwait, x87
+	case Map0F:
+		return in.wide0F()
+	case Map0F38: // pshufb to pmulhrsw, pabsb to pabsd
+		return in.Prefix&PrefixOpSize == 0 && (in.Opcode <= 0x0b || in.Opcode >= 0x1c && in.Opcode <= 0x1e)
+	case Map0F3A: // palignr
+		return in.Prefix&PrefixOpSize == 0 && in.Opcode == 0x0f
+	}
+	return true
+}
+
+// wide0F finds the instructions of MMX (SDM vol. 2D, table A-3: those whose operands are
+// P or Q) and those that save or load extended state.
+func (in *Inst) wide0F() bool {
+	op, ext := in.Opcode, in.ModRM>>3&7
+	plain := in.Prefix&(PrefixOpSize|PrefixRep|PrefixRepne) == 0
+	switch {
+	case op == 0x01: // xgetbv, xsetbv and others of the system
+		return in.Mod() == 3 && ext == 2
+	case op == 0x0e, op == 0x0f: // femms, 3DNow!
+		return true
+	case op == 0x2a || op == 0x2c || op == 0x2d: // cvtpi2ps, cvtpi2pd and back
+		return plain || in.Prefix&(PrefixRep|PrefixRepne) == 0
+	case op == 0xae: // fxsave, fxrstor, xsave, xrstor, xsaveopt
+		return in.Mod() != 3 && (ext < 2 || plain && ext >= 4 && ext <= 6)
+	case op == 0xc7: // xrstors, xsavec, xsaves
+		return in.Mod() != 3 && ext >= 3 && ext <= 5
+	case !plain && (op == 0xd6 || op == 0xd7): // movq2dq, movdq2q; pmovmskb with a void prefix
+		return in.Prefix&(PrefixRep|PrefixRepne) != 0
+	}
+	return plain && mmx0F(op)
+}
+
+// mmx0F says whether opcode 0F op without a prefix is one of MMX.
+func mmx0F(op byte) bool {
+	switch {
+	case op == 0xc4, op == 0xc5: // pinsrw, pextrw
+		return true
+	case op >= 0x60 && op <= 0x77, op == 0x7e, op == 0x7f:
+		return true
+	}
+	return op > 0xd0 && op != 0xd6 && op != 0xff
+}

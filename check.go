@@ -1,0 +1,71 @@
+package kprobes
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/errno"
+)
+
+// Check says why Add would refuse a definition, as far as that can be told without touching
+// the target: its place, its instruction, its arguments. Nothing is registered or armed. A
+// pattern is refused: it stands for many events.
+func (c *Core) Check(d *event.Def, o *AddOptions) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o == nil {
+		o = &AddOptions{}
+	}
+	if d.Place.Glob {
+		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "",
+			errno.Errorf(unix.EINVAL, "the pattern %q stands for many events: define each by its function's name", d.Place.Symbol))
+	}
+	one := *d
+	one.Name = "" // whether the name is free is not asked here
+	evs, err := c.define(&one, o)
+	for _, e := range evs {
+		if err == nil && !e.gone {
+			err = e.plannable()
+		}
+		c.namer.Release(e.Name)
+		if e.fn != nil && len(e.fn.events) == 0 {
+			delete(c.fns, e.fn.start)
+		}
+	}
+	return err
+}
+
+// plannable says why no tactic, and no uprobe either, serves the event.
+func (e *Event) plannable() error {
+	f, policy, jumpOnly := e.fn, e.fn.policy, e.fn.jumpOnly
+	f.events = append(f.events, e)
+	f.policy = arch.Policy{Force: regionTactic(e.force)}
+	defer func() {
+		f.drop(e)
+		f.policy, f.jumpOnly = policy, jumpOnly
+	}()
+	if err := f.serves(e); errors.Is(err, arch.ErrUnprobeable) {
+		return e.refused(err)
+	}
+	return nil
+}
+
+// Symbol finds the function at a run-time address of the target; ok is false if none is
+// known there. The name of its object is left out if that is the program's own file.
+func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, ok := c.t.Space().SymbolAt(addr)
+	if !ok {
+		return fetch.Sym{}, false
+	}
+	s = fetch.Sym{Name: l.Name, Off: l.Off, Size: l.Size}
+	if !l.Module.Main {
+		s.Module = l.Module.Name
+	}
+	return s, true
+}

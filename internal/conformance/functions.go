@@ -1,0 +1,58 @@
+package conformance
+
+import "runtime"
+
+// The functions of a target that is this program. They are called through variables: what
+// the compiler can see it might leave out.
+//
+//go:noinline
+func target(v uint64) uint64 { return v / 3 }
+
+//go:noinline
+func target2(v uint64) uint64 { return v/3 + 1 }
+
+//go:noinline
+func recursed(v uint64) uint64 { return v / 3 }
+
+//go:noinline
+func inner(uint64) uint64 { return returnAddress() }
+
+//go:noinline
+func outer(v uint64) uint64 {
+	callInner(v)
+	return returnAddress()
+}
+
+// returnAddress is where its caller returns to.
+//
+//go:noinline
+func returnAddress() uint64 {
+	var pcs [1]uintptr
+	runtime.Callers(3, pcs[:]) // not Callers, nor this function, nor its caller
+	return uint64(pcs[0])
+}
+
+var (
+	callTarget, callTarget2, callRecursed = target, target2, recursed
+	callInner, callOuter                  = inner, outer
+)
+
+// CallOwn calls the function of this program.
+func CallOwn(fn string, v uint64) uint64 {
+	switch fn {
+	case Target:
+		return callTarget(v)
+	case Target2:
+		return callTarget2(v)
+	case Recursed:
+		return callRecursed(v)
+	case Inner:
+		return callInner(v)
+	case Outer:
+		return callOuter(v)
+	}
+	panic("no function " + fn)
+}
+
+// OwnSymbol is the name of the function in this program.
+func OwnSymbol(fn string) string { return "kprobes.dev/kprobes/internal/conformance." + fn }

@@ -1,0 +1,72 @@
+// Package golayout knows where the runtimes of Go versions keep what probes need of
+// goroutines (g) and threads (m), on linux/amd64.
+package golayout
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Layout is the layout of one Go version's runtime: offsets in bytes from the start of
+// its structs g and m (runtime/runtime2.go; read from the debug information that the
+// toolchain writes).
+type Layout struct {
+	Minor int // of the version: 26 for Go 1.26
+
+	// In g.
+	StackLo, StackHi, StackGuard0 int32
+	M                             int32 // *m
+	SchedSP, SchedPC, SchedBP     int32 // where a goroutine that does not run goes on
+	Status                        int32 // uint32
+	GoID                          int32
+
+	// In m.
+	G0, ProcID, GSignal, CurG int32
+	P, ID                     int32
+	Mallocing, Locks          int32 // int32
+}
+
+// layouts lists the versions whose layout is known, newest first.
+var layouts = []Layout{
+	{26, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 208, 232, 240, 264},
+	{25, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 200, 224, 232, 256},
+	{24, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264},
+	{23, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264},
+}
+
+// For gives the layouts that a program of a toolchain's version may have: one, or none if
+// the version is not known, or all, newest first, if it says nothing. A version reads as
+// runtime.Version gives it: "go1.26.8", "go1.26rc1", "go1.26.8 X:nodwarf5",
+// "devel go1.27-4f5c3d Thu…". Layouts are to be validated before they are used.
+func For(version string) []Layout {
+	if version == "" {
+		return append([]Layout(nil), layouts...)
+	}
+	minor, ok := minorOf(version)
+	if !ok {
+		return nil
+	}
+	for _, l := range layouts {
+		if l.Minor == minor {
+			return []Layout{l}
+		}
+	}
+	return nil
+}
+
+// minorOf finds the 26 in "go1.26.8".
+func minorOf(version string) (int, bool) {
+	for word := range strings.FieldsSeq(version) {
+		rest, ok := strings.CutPrefix(word, "go1.")
+		if !ok {
+			continue
+		}
+		digits := 0
+		for digits < len(rest) && rest[digits] >= '0' && rest[digits] <= '9' {
+			digits++
+		}
+		n, err := strconv.Atoi(rest[:digits])
+		return n, err == nil
+	}
+	return 0, false
+}

@@ -1,0 +1,213 @@
+package kprobes
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/symbol"
+)
+
+// SetEnabled arms (true) or disarms (false) all probes and events at once, in one stop of
+// the target: kprobes/enabled. Probes that are disabled stay so. What is registered while
+// all is disarmed is armed with the rest.
+func (c *Core) SetEnabled(on bool) error {
+	if err := c.outside(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.off == !on {
+		return nil
+	}
+	c.off = !on
+	if err := c.update(c.functions(), nil); err != nil {
+		c.off = on
+		return plain(err)
+	}
+	return c.holdAll(on)
+}
+
+// Enabled says whether probes are armed.
+func (c *Core) Enabled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.off
+}
+
+// holdAll has the kernel hold its probes, or not.
+func (c *Core) holdAll(on bool) error {
+	var errs []error
+	for _, e := range c.events {
+		switch {
+		case e == nil || e.ended || e.gone || e.Tactic != arch.TacticUprobe:
+		case !on:
+			e.release()
+		case e.held == nil:
+			errs = append(errs, c.hold(e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// SetOptimization says whether probes may be armed by jumps (true, the default): the knob
+// debug.kprobes_optimization. With false all of them become breakpoints, which honour a
+// changed IP, but for those at which none may stand: the listing shows these as
+// [OPTIMIZED] still. It is an error (EOPNOTSUPP) where the target allows no breakpoint at
+// all.
+func (c *Core) SetOptimization(on bool) error {
+	if err := c.outside(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.straight == !on {
+		return nil
+	}
+	fns := c.functions()
+	if !on && len(fns) > 0 {
+		if err := c.t.Traps(); err != nil {
+			return errno.Errorf(unix.EOPNOTSUPP, "probes can not be made breakpoints: %w", err)
+		}
+	}
+	c.straight = !on
+	for _, f := range fns {
+		f.jumpOnly = false
+	}
+	mend := func(f *function, err error) error {
+		if f.jumpOnly || len(f.unoptimised()) == 0 {
+			return err
+		}
+		f.jumpOnly = true
+		return nil
+	}
+	if err := c.updateOr(fns, mend, nil); err != nil {
+		c.straight = on
+		return plain(err)
+	}
+	return nil
+}
+
+// Optimization says whether probes may be armed by jumps.
+func (c *Core) Optimization() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.straight
+}
+
+// functions lists those that have events, in the order of their addresses.
+func (c *Core) functions() []*function {
+	fns := map[*function]bool{}
+	for _, f := range c.fns {
+		if len(f.events) > 0 {
+			fns[f] = true
+		}
+	}
+	return sortedFunctions(fns)
+}
+
+// NoKprobe puts a function on the blacklist: a func, or a string with its name. Probes
+// that are registered there stay; no further ones are (EINVAL). Errors: EINVAL if fn is
+// neither, or a func without a name of its own in the target (a method value: give T.Method
+// or (*T).Method); ENOENT if the target has no such function.
+func (c *Core) NoKprobe(fn any) error {
+	if err := c.outside(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, err := c.funcOf(fn)
+	if err != nil {
+		return err
+	}
+	if r.Func == nil || r.Offset != 0 {
+		return errno.Errorf(unix.EINVAL, "no function begins at 0x%x", r.Addr)
+	}
+	if c.barred == nil {
+		c.barred = map[uint64]symbol.Resolved{}
+	}
+	c.barred[r.Addr] = r
+	return nil
+}
+
+// funcOf finds the function that a func or a name stands for. A func is one of this
+// program: the target's is that of the same address, if it has the same name, else that of
+// the same name.
+func (c *Core) funcOf(fn any) (symbol.Resolved, error) {
+	if name, ok := fn.(string); ok {
+		return c.t.Space().Resolve(symbol.Place{Sym: name})
+	}
+	v := reflect.ValueOf(fn)
+	if v.Kind() != reflect.Func || v.IsNil() {
+		return symbol.Resolved{}, errno.Errorf(unix.EINVAL, "NoKprobe of %s: give a func or a function's name", describe(v))
+	}
+	pc := uint64(v.Pointer())
+	name := runtime.FuncForPC(uintptr(pc)).Name()
+	if strings.HasSuffix(name, "-fm") {
+		return symbol.Resolved{}, errno.Errorf(unix.EINVAL, "%s is a method value, which has code of its own: give the method expression T.Method or (*T).Method", name)
+	}
+	if at, ok := c.t.Space().SymbolAt(pc); ok && at.Off == 0 && at.Name == name {
+		return symbol.Resolved{Module: at.Module, Func: at.Func, Vaddr: at.Func.Addr, Addr: pc}, nil
+	}
+	return c.t.Space().Resolve(symbol.Place{Sym: name})
+}
+
+// whyAsked is why a function that NoKprobe was told of is on the blacklist.
+const whyAsked = "the program has asked for it (NoKprobe)"
+
+// asked says whether NoKprobe has put the function on the blacklist, or the one it is a
+// part of.
+func (c *Core) asked(r symbol.Resolved) bool {
+	if len(c.barred) == 0 {
+		return false
+	}
+	if _, ok := c.barred[r.Module.Runtime(r.Func.Addr)]; ok {
+		return true
+	}
+	for _, b := range c.barred {
+		if r.Func.PartOf != "" && b.Module == r.Module && b.Func.Name == r.Func.PartOf {
+			return true
+		}
+	}
+	return false
+}
+
+// Blacklist writes the functions that no probe may stand in, a line for each as in
+// kprobes/blacklist: 0xSTART-0xEND, a tab, the symbol.
+func (c *Core) Blacklist(w io.Writer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	type entry struct {
+		lo, hi uint64
+		name   string
+	}
+	var out []entry
+	for _, m := range c.t.Space().Modules() {
+		for _, fn := range m.Image.Funcs() {
+			r := symbol.Resolved{Module: m, Func: fn, Vaddr: fn.Addr, Addr: m.Runtime(fn.Addr)}
+			if c.blacklisted(r) != nil {
+				out = append(out, entry{r.Addr, r.Addr + fn.Size, printable(fn.Pretty())})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b entry) int {
+		if a.lo < b.lo {
+			return -1
+		}
+		return 1
+	})
+	for _, e := range out {
+		if _, err := fmt.Fprintf(w, "0x%016x-0x%016x\t%s\n", e.lo, e.hi, e.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package kprobes
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/target"
+)
+
+// untouched is a target that nothing may be asked of: every method that is called panics.
+type untouched struct{ target.Target }
+
+// TestBadArguments: what is wrong with a probe by itself is told before the target is asked
+// for anything, and the probe is left as it was.
+func TestBadArguments(t *testing.T) {
+	c, err := Open(untouched{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pre := func(*Kprobe, *Regs) int { return 0 }
+	post := func(*Kprobe, *Regs, uint64) {}
+	at := Kprobe{SymbolName: "f"}
+	twice := &Kprobe{SymbolName: "f"}
+	for name, try := range map[string]struct {
+		err  error
+		want unix.Errno
+		says string
+	}{
+		"no probe":             {c.RegisterKprobe(nil), unix.EINVAL, "nil"},
+		"no kretprobe":         {c.RegisterKretprobe(nil), unix.EINVAL, "nil"},
+		"no jprobe":            {c.RegisterJprobe(nil), unix.EINVAL, "nil"},
+		"no probes":            {c.RegisterKprobes(nil), unix.EINVAL, "no probes"},
+		"no kretprobes":        {c.RegisterKretprobes(nil), unix.EINVAL, "no probes"},
+		"no jprobes":           {c.RegisterJprobes(nil), unix.EINVAL, "no probes"},
+		"no place":             {c.RegisterKprobe(&Kprobe{}), unix.EINVAL, "neither"},
+		"two places":           {c.RegisterKprobe(&Kprobe{SymbolName: "f", Addr: 1}), unix.EINVAL, "both"},
+		"kretprobe, no place":  {c.RegisterKretprobe(&Kretprobe{}), unix.EINVAL, "neither"},
+		"jprobe, two places":   {c.RegisterJprobe(&Jprobe{Kp: Kprobe{SymbolName: "f", Addr: 1}, Entry: func() {}}), unix.EINVAL, "both"},
+		"second of a batch":    {c.RegisterKprobes([]*Kprobe{{SymbolName: "f"}, {}}), unix.EINVAL, "probe 2 of 2"},
+		"twice in a batch":     {c.RegisterKprobes([]*Kprobe{twice, twice}), unix.EINVAL, "registered already"},
+		"too many instances":   {c.RegisterKretprobe(&Kretprobe{Kp: at, MaxActive: 4097}), unix.E2BIG, "4096"},
+		"too much data":        {c.RegisterKretprobe(&Kretprobe{Kp: at, DataSize: 4097}), unix.E2BIG, "4096"},
+		"negative data":        {c.RegisterKretprobe(&Kretprobe{Kp: at, DataSize: -1}), unix.EINVAL, "negative"},
+		"kretprobe with pre":   {c.RegisterKretprobe(&Kretprobe{Kp: Kprobe{SymbolName: "f", PreHandler: pre}}), unix.EINVAL, "never run"},
+		"jprobe with post":     {c.RegisterJprobe(&Jprobe{Kp: Kprobe{SymbolName: "f", PostHandler: post}, Entry: func() {}}), unix.EINVAL, "never run"},
+		"jprobe without entry": {c.RegisterJprobe(&Jprobe{Kp: at}), unix.EINVAL, "Entry is nil"},
+		"jprobe with a number": {c.RegisterJprobe(&Jprobe{Kp: at, Entry: 3}), unix.EINVAL, "type int"},
+		"jprobe with nil func": {c.RegisterJprobe(&Jprobe{Kp: at, Entry: (func())(nil)}), unix.EINVAL, "nil func"},
+		"enable":               {c.EnableKprobe(&Kprobe{SymbolName: "f"}), unix.EINVAL, "not registered"},
+		"disable":              {c.DisableKprobe(&Kprobe{SymbolName: "f"}), unix.EINVAL, "not registered"},
+		"enable kretprobe":     {c.EnableKretprobe(&Kretprobe{}), unix.EINVAL, "not registered"},
+		"disable kretprobe":    {c.DisableKretprobe(nil), unix.EINVAL, "nil"},
+		"enable jprobe":        {c.EnableJprobe(&Jprobe{}), unix.EINVAL, "not registered"},
+		"disable jprobe":       {c.DisableJprobe(nil), unix.EINVAL, "nil"},
+		"no kprobe here":       {c.NoKprobe(7), unix.EINVAL, "type int"},
+		"no kprobe at nil":     {c.NoKprobe((func())(nil)), unix.EINVAL, "nil func"},
+		"no kprobe in method":  {c.NoKprobe((&bytes.Buffer{}).Len), unix.EINVAL, "method expression"},
+	} {
+		if !errors.Is(try.err, try.want) || !strings.Contains(try.err.Error(), try.says) {
+			t.Errorf("%s: %v, want %v and %q", name, try.err, try.want, try.says)
+		}
+	}
+	if twice.Addr != 0 || twice.load() != nil {
+		t.Errorf("a probe that was refused is %+v", twice)
+	}
+}
+
+// TestUnregisterUnregistered: of probes that are not registered the address is cleared and
+// nothing else happens, whatever stands among them.
+func TestUnregisterUnregistered(t *testing.T) {
+	c, _ := Open(untouched{}, nil)
+	a, b := &Kprobe{Addr: 1, Offset: 2}, &Kprobe{SymbolName: "f", Addr: 2}
+	c.UnregisterKprobes([]*Kprobe{a, nil, b, a})
+	r, j := &Kretprobe{Kp: Kprobe{Addr: 3}, MaxActive: 4}, &Jprobe{Kp: Kprobe{Addr: 5}}
+	c.UnregisterKretprobes([]*Kretprobe{r, nil})
+	c.UnregisterJprobes([]*Jprobe{nil, j})
+	if a.Addr != 0 || a.Offset != 2 || b.Addr != 0 || b.SymbolName != "f" || r.Kp.Addr != 0 || r.MaxActive != 4 || j.Kp.Addr != 0 {
+		t.Errorf("after unregistering what is not registered: %+v %+v %+v %+v", a, b, r, j)
+	}
+	if a.NMissed() != 0 || r.NMissed() != 0 || r.Unwound() != 0 || j.NMissed() != 0 || a.Fault() != nil || a.State() != (State{}) {
+		t.Error("a probe that was never registered has counted something")
+	}
+}
+
+// inside is a target that is asked from within a handler.
+type inside struct{ untouched }
+
+func (inside) InHandler() bool { return true }
+
+// TestFromHandler: a handler gets an error, or nothing done, and waits for no lock.
+func TestFromHandler(t *testing.T) {
+	c, _ := Open(inside{}, nil)
+	c.mu.Lock()
+	k := &Kprobe{Addr: 8}
+	for name, err := range map[string]error{
+		"register": c.RegisterKprobe(k), "enable": c.EnableKprobe(k), "disable": c.DisableKprobe(k),
+		"kretprobe": c.RegisterKretprobe(&Kretprobe{}), "jprobe": c.RegisterJprobe(&Jprobe{}),
+		"enabled": c.SetEnabled(false), "optimization": c.SetOptimization(false), "blacklist": c.NoKprobe(t.Log),
+	} {
+		if !errors.Is(err, unix.EDEADLK) {
+			t.Errorf("%s: %v, want EDEADLK", name, err)
+		}
+	}
+	c.UnregisterKprobe(k)
+	if k.Addr != 8 {
+		t.Error("a handler has unregistered a probe")
+	}
+}
+
+// TestFault: the first fault is kept, and its words tell what it was.
+func TestFault(t *testing.T) {
+	for trap, want := range map[int]string{target.TrapPanic: "panicked: why", 14: "trap 14"} {
+		var f fault
+		if f.err() != nil {
+			t.Error("a fault before any")
+		}
+		if !f.set(trap, "why") || f.set(3, "later") {
+			t.Error("not the first fault was kept")
+		}
+		if err := f.err(); !errors.Is(err, unix.EFAULT) || !strings.Contains(err.Error(), want) {
+			t.Errorf("trap %d: %v, want EFAULT and %q", trap, err, want)
+		}
+	}
+}
+
+// TestFrames: frames in use are not given away, one more is allocated, and a run that was
+// abandoned gives its frame back.
+func TestFrames(t *testing.T) {
+	p := &probe{core: &Core{}, frames: make([]frame, 4)}
+	rp := &Kretprobe{}
+	for i := range p.frames {
+		p.frames[i].ri.Rp = rp
+	}
+	var regs [4]Regs
+	seen := map[*frame]bool{}
+	for i := range regs {
+		seen[p.claim(&regs[i])] = true
+	}
+	var more Regs
+	f := p.claim(&more)
+	if len(seen) != 4 || seen[f] || f.ri.Rp != rp {
+		t.Errorf("%d frames for 4 runs, and a fifth run got one of them: %v", len(seen), seen[f])
+	}
+	if p.faulted(&regs[2], 14, "") || !p.off.Load() || p.core.faults.Load() != 1 {
+		t.Error("a fault without handler does not switch the probe off")
+	}
+	if f := p.claim(&more); !seen[f] {
+		t.Error("the frame of an abandoned run was not given back")
+	}
+	p.onFault = func(*Kprobe, *Regs, int) int { return 1 }
+	if !p.faulted(&more, 14, "") {
+		t.Error("a fault handler's 1 is not what counts")
+	}
+}

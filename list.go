@@ -1,0 +1,93 @@
+package kprobes
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+)
+
+// List writes the probes and events in the order of their registration, a line for each as
+// in kprobes/list (F135, Linux 6.18): address, kind (k, r or j), symbol+offset, the object
+// if it is not the program's own file, and without spaces between them [GONE], [DISABLED],
+// [OPTIMIZED]. Behind these stands what went wrong in a handler, if that is why the probe is
+// disabled.
+func (c *Core) List(w io.Writer) error {
+	c.mu.Lock()
+	lines := c.listing()
+	c.mu.Unlock()
+	_, err := io.WriteString(w, lines)
+	return err
+}
+
+func (c *Core) listing() string {
+	var evs []*Event
+	for _, e := range c.events {
+		if e != nil && !e.ended && !e.hook {
+			evs = append(evs, e)
+		}
+	}
+	slices.SortFunc(evs, func(a, b *Event) int { return cmp.Compare(a.seq, b.seq) })
+	var b strings.Builder
+	for _, e := range evs {
+		e.line(&b)
+	}
+	return b.String()
+}
+
+// line writes an event's line.
+func (e *Event) line(b *strings.Builder) {
+	place, module := e.Def.Place.Symbol, " "
+	if r := e.Place; r.Func != nil {
+		place = fmt.Sprintf("%s+0x%x", printable(r.Func.Pretty()), r.Offset)
+		if !r.Module.Main {
+			module = printable(r.Module.Name)
+		}
+	}
+	fmt.Fprintf(b, "%x  %c  %s  %s %s\n", e.Place.Addr, e.kind(), place, module, e.tags())
+}
+
+// kind is what the listing calls the event.
+func (e *Event) kind() byte {
+	switch {
+	case e.h != nil:
+		return e.h.kind
+	case e.Def.Kind == event.Return:
+		return kindKretprobe
+	}
+	return kindKprobe
+}
+
+// tags are the event's state as the listing shows it.
+func (e *Event) tags() string {
+	var s string
+	switch {
+	case e.gone:
+		s = "[GONE]"
+	case e.h != nil && (e.h.disabled || e.h.off.Load()):
+		s = "[DISABLED]"
+	case e.Tactic == arch.TacticJump && !e.idle():
+		s = "[OPTIMIZED]"
+	}
+	if e.h != nil {
+		if err := e.h.fault.err(); err != nil {
+			s += " " + printable(err.Error())
+		}
+	}
+	return s
+}
+
+// printable keeps names and messages on their line and harmless to a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}

@@ -1,0 +1,605 @@
+package kprobes
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/target"
+)
+
+// State tells of a probe how it is armed and what it has counted since registration.
+type State struct {
+	Registered bool
+	Disabled   bool        // it does not run before it is enabled
+	Optimized  bool        // a hit takes no trap
+	Gone       bool        // its object is not mapped any more
+	Tactic     arch.Tactic // how it gets control; "" while it is not armed
+	Why        error       // why not by a faster tactic; nil for the fastest
+	Hits       uint64      // runs of its handlers; of a return probe returns
+	Misses     Misses
+	Unwound    uint64 // calls that will never return, see Kretprobe.Unwound
+}
+
+// Misses counts hits whose handlers were not run, by cause.
+type Misses struct {
+	Pool    uint64 // calls without a free instance, or without stack to work on
+	Busy    uint64 // a handler was running on the thread already
+	System  uint64 // the thread was where no handler can run, or was not served in time
+	Stopped uint64 // the probe was being disabled for a fault
+}
+
+// Total is the sum of all causes.
+func (m Misses) Total() uint64 { return m.Pool + m.Busy + m.System + m.Stopped }
+
+func (m Misses) plus(o Misses) Misses {
+	return Misses{m.Pool + o.Pool, m.Busy + o.Busy, m.System + o.System, m.Stopped + o.Stopped}
+}
+
+// Kinds of probes, as the listing shows them.
+const (
+	kindKprobe    = 'k'
+	kindKretprobe = 'r'
+	kindJprobe    = 'j'
+)
+
+// probe is what stands behind a Kprobe, Kretprobe or Jprobe that is registered, or was.
+type probe struct {
+	core    *Core
+	kind    byte
+	kp      *Kprobe
+	def     *event.Def
+	ev      *Event
+	flags   Flags
+	pre     func(*Kprobe, *Regs) int
+	post    func(*Kprobe, *Regs, uint64)
+	onFault func(*Kprobe, *Regs, int) int
+	entry   func(*KretprobeInstance, *Regs) int
+	ret     func(*KretprobeInstance, *Regs) int
+	jump    any // a Jprobe's Entry
+
+	// What the handlers' runs use. Nothing of it changes while they can run, but for what
+	// is atomic and for frames and slots, which belong to one run, or one call, at a time.
+	hits      counter
+	stopped   counter
+	optimised atomic.Bool
+	off       atomic.Bool // handlers are not run any more
+	at        uint64      // the instruction
+	golang    bool
+	local     bool               // the pool is memory of this process
+	task      func(*Regs) uint64 // the thread's id; nil: the target does not tell
+	base      uint64             // of the pool
+	shift     int                // log2 of the bytes of its slots
+	frames    []frame
+	slots     []byte // of each slot of the pool: the key of the call, its Data
+	slotSize  uint64
+	dataSize  int
+	fault     fault
+
+	stack, spill int // of a jprobe's arguments
+	calls        calls
+	past         Misses // of calls that were replaced
+	disabled     bool   // guarded by core.mu
+	ended        atomic.Bool
+	last         atomic.Pointer[State] // see state
+}
+
+// calls are the handlers of a probe as the target knows them; nil: there is none.
+type calls struct{ pre, post, entry, exit, tail, jump *bound }
+
+func (c *calls) all() []*bound { return []*bound{c.pre, c.post, c.entry, c.exit, c.tail, c.jump} }
+
+// bound is a handler that the target can call.
+type bound struct {
+	h target.Handler
+	c *arch.Call
+}
+
+// call gives what generated code needs.
+func (b *bound) call() *arch.Call {
+	if b == nil {
+		return nil
+	}
+	return b.c
+}
+
+// fault is what went wrong in a handler.
+type fault struct {
+	state atomic.Uint32 // 0: nothing; 1: being written; 2: written
+	trap  int
+	why   string
+}
+
+// set keeps the first fault and says whether this is it. It runs in place of the handler.
+func (f *fault) set(trap int, why string) bool {
+	if !f.state.CompareAndSwap(0, 1) {
+		return false
+	}
+	f.trap, f.why = trap, why
+	f.state.Store(2)
+	return true
+}
+
+func (f *fault) err() error {
+	if f.state.Load() != 2 {
+		return nil
+	}
+	if f.trap == target.TrapPanic {
+		return errno.Errorf(unix.EFAULT, "the probe was disabled: its handler panicked: %s", f.why)
+	}
+	return errno.Errorf(unix.EFAULT, "the probe was disabled: trap %d in its handler: %s", f.trap, f.why)
+}
+
+// frame is what a handler of a return probe is called with. Frames are reused, so that no
+// hit allocates: whoever sets busy has the frame until it is cleared.
+type frame struct {
+	busy atomic.Uint32
+	regs uintptr // of the run that has the frame
+	ri   KretprobeInstance
+	slot [amd64.SlotHeader]byte
+	mark []byte // where the call's key is kept for its return
+	key  uint64
+	_    [40]byte // no two runs write to one cache line
+}
+
+// The handlers' runs. In the own process they run on a thread's system stack in the middle
+// of any function: no allocation, no lock, no defer, no map write, nothing that waits.
+
+// runPre runs a pre handler.
+func (p *probe) runPre(_ *bound, r *Regs, _ uint64) arch.Action {
+	if p.off.Load() {
+		p.stopped.add(r)
+		return arch.ActionGo
+	}
+	p.hits.add(r)
+	if p.pre(p.kp, r) == 0 || r.IP == p.at || p.optimised.Load() {
+		return arch.ActionGo
+	}
+	return arch.ActionLeave
+}
+
+// runPost runs a post handler. Hits are counted by the pre handler if there is one.
+func (p *probe) runPost(_ *bound, r *Regs, _ uint64) arch.Action {
+	if p.off.Load() {
+		if p.pre == nil {
+			p.stopped.add(r)
+		}
+		return arch.ActionGo
+	}
+	if p.pre == nil {
+		p.hits.add(r)
+	}
+	p.post(p.kp, r, 0)
+	return arch.ActionGo
+}
+
+// runEntry runs an entry handler. A call that it was not run for has no return handler.
+func (p *probe) runEntry(b *bound, r *Regs, slot uint64) arch.Action {
+	if p.off.Load() {
+		p.stopped.add(r)
+		return arch.ActionDrop
+	}
+	f := p.frame(b, r, slot)
+	if f == nil {
+		return arch.ActionDrop
+	}
+	n := p.entry(&f.ri, r)
+	if n == 0 {
+		binary.LittleEndian.PutUint64(f.mark, f.key)
+	}
+	f.busy.Store(0)
+	if n != 0 {
+		return arch.ActionDrop
+	}
+	return arch.ActionGo
+}
+
+// runExit runs a return handler where the results are known, runTail where they are not.
+func (p *probe) runExit(b *bound, r *Regs, slot uint64) arch.Action {
+	return p.returned(b, r, slot, false)
+}
+
+func (p *probe) runTail(b *bound, r *Regs, slot uint64) arch.Action {
+	return p.returned(b, r, slot, true)
+}
+
+// returned runs a return handler.
+func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action {
+	if p.off.Load() {
+		if p.entry == nil {
+			p.stopped.add(r)
+		}
+		return arch.ActionGo
+	}
+	f := p.frame(b, r, slot)
+	if f == nil {
+		return arch.ActionGo
+	}
+	if p.entry == nil || binary.LittleEndian.Uint64(f.mark) == f.key {
+		p.hits.add(r)
+		f.ri.Tail = tail
+		p.ret(&f.ri, r)
+	}
+	f.busy.Store(0)
+	return arch.ActionGo
+}
+
+// frame takes a frame for the call whose instance stands in a slot, which is 0 if it can not
+// be read; nil if that is no slot of the pool. More runs at once than there are frames, which only handlers that sleep can
+// be, allocate one.
+func (p *probe) frame(b *bound, r *Regs, slot uint64) *frame {
+	i := (slot - p.base) >> p.shift
+	if p.slotSize > 0 && i >= uint64(len(p.slots))/p.slotSize {
+		return nil
+	}
+	f := p.claim(r)
+	if p.local {
+		f.slot = slotHeader(slot)
+	} else if m := b.h.Point.Mem; m == nil || m.Read(slot, f.slot[:]) != nil {
+		clear(f.slot[:])
+	}
+	in, _ := amd64.ReadInstance(f.slot[:], p.golang)
+	f.key, f.ri.RetAddr, f.ri.Task.ID, f.ri.Tail = binary.LittleEndian.Uint64(f.slot[:]), in.Return, in.GoID, false
+	if in.GoID == 0 && p.task != nil {
+		f.ri.Task.ID = p.task(r)
+	}
+	if p.slotSize > 0 {
+		f.mark = p.slots[i*p.slotSize:][:keySize]
+	}
+	if p.dataSize > 0 {
+		f.ri.Data = p.slots[i*p.slotSize+keySize:][:p.dataSize:p.dataSize]
+	}
+	return f
+}
+
+// claim takes a frame that no other run has.
+func (p *probe) claim(r *Regs) *frame {
+	at := threadHash(r)
+	for i := range p.frames {
+		f := &p.frames[(at+uintptr(i))%uintptr(len(p.frames))]
+		if f.busy.Load() == 0 && f.busy.CompareAndSwap(0, 1) {
+			f.regs = address(r)
+			return f
+		}
+	}
+	return &frame{ri: KretprobeInstance{Rp: p.frames[0].ri.Rp}}
+}
+
+// faulted is told that a run was abandoned. False: the probe is switched off, at once for
+// its handlers and soon in the target.
+func (p *probe) faulted(r *Regs, trap int, why string) bool {
+	for i := range p.frames {
+		if f := &p.frames[i]; f.busy.Load() != 0 && f.regs == address(r) {
+			f.busy.Store(0)
+		}
+	}
+	if p.onFault != nil && p.onFault(p.kp, r, trap) == 1 {
+		return true
+	}
+	p.off.Store(true)
+	if p.fault.set(trap, why) {
+		p.core.faults.Add(1)
+	}
+	return false
+}
+
+// counter is a count that several threads increase at once, each mostly its own part.
+type counter [8]struct {
+	n atomic.Uint64
+	_ [56]byte
+}
+
+func (c *counter) add(r *Regs) { c[threadHash(r)%uintptr(len(c))].n.Add(1) }
+
+func (c *counter) sum() (n uint64) {
+	for i := range c {
+		n += c[i].n.Load()
+	}
+	return n
+}
+
+// keySize is the number of bytes before each call's Data.
+const keySize = 8
+
+// bind makes the probe's handlers callable. Precondition: its event has its place, and its
+// pool if it is a return probe.
+func (p *probe) bind() error {
+	c := p.core
+	p.at, p.golang, p.local = p.ev.points[0], c.t.Writer().Go != nil, isSelf(c.t)
+	if t, ok := c.t.(interface{ Task(*Regs) uint64 }); ok {
+		p.task = t.Task
+	}
+	if err := p.room(); err != nil {
+		return err
+	}
+	var n calls
+	for _, b := range []struct {
+		want bool
+		to   **bound
+		run  run
+		ret  int
+	}{
+		{p.pre != nil, &n.pre, p.runPre, p.returnAt()},
+		{p.post != nil, &n.post, p.runPost, -1},
+		{p.entry != nil, &n.entry, p.runEntry, 0},
+		{p.ret != nil, &n.exit, p.runExit, 0},
+		{p.ret != nil && p.hasTail(), &n.tail, p.runTail, 0},
+		{p.jump != nil, &n.jump, nil, 0},
+	} {
+		if !b.want {
+			continue
+		}
+		x, err := c.newCall(p, b.run, b.ret)
+		if err != nil {
+			c.end(&n)
+			return err
+		}
+		*b.to = x
+	}
+	p.calls = n
+	return nil
+}
+
+// returnAt is where the return address stands when a handler runs before the instruction,
+// from the stack pointer on; -1: it is not known.
+func (p *probe) returnAt() int {
+	if n, ok := p.ev.fn.a.Ret(p.at); ok {
+		return n
+	}
+	return -1
+}
+
+func (p *probe) hasTail() bool {
+	exits, _ := p.ev.fn.a.Exits() // an error has been told by points
+	for _, x := range exits {
+		if x.Tail {
+			return true
+		}
+	}
+	return false
+}
+
+// run is one of the runs above, of the handler that is bound.
+type run func(b *bound, r *Regs, slot uint64) arch.Action
+
+// newCall makes a handler callable; do is nil for a jprobe's Entry.
+func (c *Core) newCall(p *probe, do run, ret int) (*bound, error) {
+	caller, ok := c.t.(target.Caller)
+	if !ok {
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "handlers can not be called in this target: use an event, or a probe without handlers")
+	}
+	fn := p.ev.Place.Func
+	b := &bound{h: target.Handler{
+		Fault: p.faulted, Wide: p.ev.fn.a.Wide(), Sleepable: p.flags&FlagSleepable != 0,
+		Point: amd64.Point{Addr: p.at, Func: p.ev.fn.start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Ret: ret},
+	}}
+	if do == nil {
+		b.h.Entry, b.h.Stack, b.h.Spill = closure(p.jump), p.stack, p.spill
+	} else {
+		b.h.Run = func(r *Regs, slot uint64) arch.Action { return do(b, r, slot) }
+	}
+	var err error
+	b.c, err = caller.NewCall(&b.h)
+	return b, err
+}
+
+// end forgets calls. No handler of theirs runs when it returns.
+func (c *Core) end(n *calls) {
+	caller, ok := c.t.(target.Caller)
+	if !ok {
+		return
+	}
+	c.ending.Add(1)
+	defer c.ending.Add(-1)
+	for _, b := range n.all() {
+		if b != nil {
+			caller.EndCall(b.c)
+		}
+	}
+}
+
+// room makes the table of what each call has of its own.
+func (p *probe) room() error {
+	pool := p.ev.work.Pool
+	if pool == nil || p.slots != nil || p.dataSize == 0 && p.entry == nil {
+		return nil
+	}
+	n := amd64.PoolBytes(pool.Slots, pool.Stride) >> pool.Stride
+	p.base, p.shift = pool.Base, pool.Stride
+	p.slotSize = keySize + uint64(p.dataSize+7)&^7
+	b, err := unix.Mmap(-1, 0, int(n*p.slotSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		return errno.Errorf(unix.ENOMEM, "data of %d bytes for each of %d calls: %v; set MaxActive, or a smaller DataSize", p.dataSize, n, err)
+	}
+	p.slots = b
+	return nil
+}
+
+// finish gives back what the handlers used. Precondition: no site's code uses them, and
+// core.mu is held.
+func (p *probe) finish() {
+	c := p.core
+	s := p.look() // the target forgets with a call what it has missed
+	c.end(&p.calls)
+	s.Hits = p.hits.sum()
+	if r := c.t.Ring(); r != nil {
+		s.Hits += r.Sum(p.ev.ID).Hits
+	}
+	s.Registered, s.Disabled, s.Optimized, s.Tactic, s.Why = false, false, false, "", nil
+	p.last.Store(&s)
+	if p.slots != nil {
+		_ = unix.Munmap(p.slots) // it was mapped whole
+		p.slots = nil
+	}
+	if t, ok := c.t.(interface{ EndPool(*arch.Pool) }); ok && p.ev.work.Pool != nil {
+		t.EndPool(p.ev.work.Pool)
+	}
+	c.retire(p.ev)
+}
+
+// state tells the probe's state. Within a handler, and where one is waited for, it is the
+// last that was told outside.
+func (p *probe) state() State {
+	c := p.core
+	if p.ended.Load() || c.inHandler() {
+		return p.lastState()
+	}
+	for !c.mu.TryLock() {
+		if c.ending.Load() > 0 {
+			return p.lastState()
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	defer c.mu.Unlock()
+	if p.ended.Load() {
+		return p.lastState()
+	}
+	s := p.look()
+	p.last.Store(&s)
+	return s
+}
+
+func (p *probe) lastState() State {
+	if s := p.last.Load(); s != nil {
+		return *s
+	}
+	return State{}
+}
+
+// look makes the State. Precondition: core.mu is held.
+func (p *probe) look() State {
+	e := p.ev
+	s := State{
+		Registered: true, Disabled: p.disabled, Gone: e.gone,
+		Hits: p.hits.sum(), Misses: p.missed(), Unwound: uint64(e.unwound),
+	}
+	if !e.idle() && !e.gone {
+		s.Tactic, s.Why, s.Optimized = e.Tactic, e.Why, e.Tactic == arch.TacticJump
+	}
+	if r := p.core.t.Ring(); r != nil {
+		n := r.Sum(e.ID)
+		s.Hits += n.Hits
+		s.Misses.Pool += n.Missed
+		s.Unwound += n.Unwound
+	}
+	return s
+}
+
+// missed tells the misses of the handler that is the first to run at a hit: the others
+// miss it too.
+func (p *probe) missed() Misses {
+	m := p.past.plus(Misses{Stopped: p.stopped.sum()})
+	first := []*bound{p.calls.pre, p.calls.post, p.calls.entry, p.calls.jump}
+	if p.entry == nil {
+		first = append(first, p.calls.exit, p.calls.tail)
+	}
+	if p.pre != nil {
+		first = first[:1]
+	}
+	return m.plus(p.core.missed(first))
+}
+
+func (c *Core) missed(bs []*bound) (m Misses) {
+	caller, ok := c.t.(target.Caller)
+	if !ok {
+		return m
+	}
+	for _, b := range bs {
+		if b != nil {
+			n := caller.Missed(b.c)
+			m = m.plus(Misses{Busy: n.Busy, System: n.System, Stopped: n.Stopped})
+		}
+	}
+	return m
+}
+
+// renew makes the handlers callable again after a fault; then are the calls to be ended
+// once no site uses them.
+func (p *probe) renew() (old calls, err error) {
+	old, m := p.calls, p.missed()
+	if err := p.bind(); err != nil {
+		return old, fmt.Errorf("handlers of the probe at 0x%x: %w", p.at, err)
+	}
+	p.past = Misses{Busy: m.Busy, System: m.System, Stopped: m.Stopped - p.stopped.sum()}
+	p.fault.state.Store(0)
+	p.off.Store(false)
+	return old, nil
+}
+
+// works is what a probe does at each of its points.
+func (p *probe) works(e *Event) (map[uint64][]arch.Work, error) {
+	w := e.work
+	w.Count = true
+	out := map[uint64][]arch.Work{}
+	if p.kind == kindKretprobe {
+		return out, p.returnWorks(e, out)
+	}
+	var ws []arch.Work
+	if p.pre == nil && p.post == nil {
+		w.Role = arch.RoleRecord
+		ws = append(ws, w)
+	}
+	for _, b := range []*bound{p.calls.pre, p.calls.post, p.calls.jump} {
+		if b != nil {
+			ws = append(ws, arch.Work{Event: e.ID, Role: arch.RoleCall, Call: b.c, After: b == p.calls.post})
+		}
+	}
+	out[e.points[0]] = ws
+	return out, nil
+}
+
+func (p *probe) returnWorks(e *Event, out map[uint64][]arch.Work) error {
+	exits, err := e.fn.a.Exits()
+	if err != nil {
+		return err
+	}
+	w := e.work
+	w.Count, w.Role, w.Call = true, arch.RoleEntry, p.calls.entry.call()
+	out[e.fn.a.EntryPoint()] = []arch.Work{w}
+	for _, x := range exits {
+		w.Role, w.Instance, w.Unknown, w.Call = arch.RoleExit, e.ID, x.Tail, p.calls.exit.call()
+		if x.Tail {
+			w.Call = p.calls.tail.call()
+		}
+		out[x.Addr] = append(out[x.Addr], w)
+	}
+	return nil
+}
+
+// refused is the reason why the probe can not be armed.
+func (p *probe) refused(err error) error {
+	var no unix.Errno
+	if errors.As(err, &no) {
+		return err
+	}
+	return errno.Errorf(unix.EOPNOTSUPP, "%w", err)
+}
+
+// plain is the error of a definition as one who wrote none wants it: the reason, with its
+// errno.
+func plain(err error) error {
+	var bad *event.Error
+	if !errors.As(err, &bad) {
+		return err
+	}
+	var no unix.Errno
+	switch {
+	case bad.Err == nil && bad.Code == event.BadRetprobe:
+		return errno.Errorf(unix.EINVAL, "a return probe stands at a function's entry: leave the offset out")
+	case bad.Err == nil:
+		return errno.Errorf(unix.EINVAL, "%s", bad.Code.Text())
+	case bad.Code == event.BadInsnBndry && !errors.Is(bad.Err, unix.EILSEQ):
+		return errno.Errorf(unix.EILSEQ, "%w", bad.Err)
+	case errors.As(bad.Err, &no):
+		return plain(bad.Err)
+	}
+	return errno.Errorf(unix.EINVAL, "%w", plain(bad.Err))
+}

@@ -1,0 +1,439 @@
+package symbol
+
+import (
+	"bytes"
+	"compress/zlib"
+	"debug/dwarf"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"weak"
+
+	"kprobes.dev/kprobes/internal/errno"
+)
+
+// Signature is what a file tells about the parameters of one of its Go functions.
+type Signature struct {
+	// Params are the parameters in the order of the declaration, a method's receiver
+	// first, and Results the results; nil where the file has no debug information.
+	Params, Results []Param
+	// Typed says that there was debug information: Params and Results are complete.
+	Typed bool
+	// Frame is the number of bytes that a caller reserves for the call above the return
+	// address: arguments and results on the stack, and the area for spilled registers. It
+	// is known without debug information too; -1 if it is not (assembly).
+	Frame int
+	// Problem tells why debug information that is there could not be used, nil else.
+	Problem error
+}
+
+// Param is a parameter or a result of a Go function.
+type Param struct {
+	Name string // as declared; the compiler names those without a name ~p0, ~r0 and so on
+	// Type is the type's name as the Go linker writes it: with whole import paths, in whose
+	// last element a dot is %2e, with uint8 for byte and int32 for rune, with struct tags,
+	// and ·N after the name of a type that is declared in a function.
+	Type string
+	Kind reflect.Kind // Invalid if the file does not tell
+	Size int64        // in bytes
+}
+
+// Limits on debug information. The entries of one unit share few abbreviations: those of
+// the Go toolchain itself take 1,200 bytes.
+const (
+	maxAbbrev   = 4 << 20   // bytes of .debug_abbrev
+	maxAttrs    = 200 << 20 // attributes that are read in search of one function
+	maxTypedefs = 8         // typedefs of typedefs; Go writes at most three
+	maxParams   = 1 << 12
+)
+
+// Attributes of Go's own (cmd/internal/dwarf).
+const (
+	attrGoKind      = dwarf.Attr(0x2900)
+	attrGoDictIndex = dwarf.Attr(0x2906)
+)
+
+// GoSignature gives what is known of a Go function's parameters: from DWARF (4 or 5, of the
+// file or of its separate debug file), else no more than the size of its argument frame.
+// Functions of other languages, and instances of generic functions, which take a dictionary
+// that is no parameter, give an error that is EOPNOTSUPP.
+//
+// The debug information is read at the first call and kept until the next garbage
+// collection after the last one.
+func (im *Image) GoSignature(fn *Func) (*Signature, error) {
+	switch {
+	case fn.Lang != LangGo:
+		return nil, errno.Errorf(syscall.EOPNOTSUPP, "function %q: it is no Go function (%v): the types of its parameters are not Go's", fn, fn.Lang)
+	case genericName(fn.Name):
+		return nil, genericError(fn)
+	}
+	sig := &Signature{Frame: im.table().goTab.frame(fn.Addr)}
+	dw, err := im.goDWARF()
+	if err != nil || dw == nil {
+		sig.Problem = err
+		return sig, nil
+	}
+	err = dw.signature(fn, sig)
+	if errors.Is(err, syscall.EOPNOTSUPP) {
+		return nil, err
+	}
+	if err != nil {
+		*sig = Signature{Frame: sig.Frame, Problem: fmt.Errorf("file %q: debug information of function %q: %w", im.elf.path, fn, err)}
+	}
+	return sig, nil
+}
+
+// genericName tells the names of instances of generic functions: F[...] in the pclntab,
+// F[go.shape.int] in symbol tables.
+func genericName(name string) bool {
+	return strings.Contains(name, "[...]") || strings.Contains(name, "[go.shape.")
+}
+
+func genericError(fn *Func) error {
+	return errno.Errorf(syscall.EOPNOTSUPP, "function %q: it is an instance of a generic function, which takes a dictionary before its parameters: no Go function has its signature", fn)
+}
+
+// frame gives the size of the argument frame of the function at a link-time address, -1 if
+// it is not known.
+func (t *goTable) frame(addr uint64) int {
+	if t == nil || addr < t.textStart {
+		return -1
+	}
+	i, ok := slices.BinarySearchFunc(t.funcs, addr-t.textStart, func(f goFunc, off uint64) int { return cmpU64(f.entry, off) })
+	if !ok || t.funcs[i].asm || t.funcs[i].args < 0 {
+		return -1
+	}
+	return int(t.funcs[i].args)
+}
+
+// goDWARF is the debug information of a file.
+type goDWARF struct {
+	data  *dwarf.Data
+	units []dwarfUnit
+}
+
+// dwarfUnit is a compilation unit: in Go a package.
+type dwarfUnit struct {
+	name  string
+	first dwarf.Offset // of its first entry
+}
+
+// goDWARF gives the debug information of the file, else that of its separate debug file;
+// nil without error if there is none.
+func (im *Image) goDWARF() (*goDWARF, error) {
+	im.dwMu.Lock()
+	defer im.dwMu.Unlock()
+	if dw := im.dw.Value(); dw != nil {
+		return dw, nil
+	}
+	dw, err := im.elf.readDWARF()
+	if dw == nil && err == nil && !im.opts.NoDebugFiles {
+		if f, closer, _ := im.openDebugFile(); f != nil {
+			defer closer.Close()
+			dw, err = f.readDWARF()
+		}
+	}
+	if dw != nil {
+		im.dw = weak.Make(dw)
+	}
+	return dw, err
+}
+
+// readDWARF reads the sections that types and functions need; nil without error if the
+// file has no debug information.
+func (f *elfFile) readDWARF() (*goDWARF, error) {
+	if f.section(".debug_info") == nil {
+		return nil, nil
+	}
+	read := func(name string) (b []byte, err error) {
+		if s := f.section(name); s != nil {
+			b, err = f.debugSection(s)
+		}
+		return b, err
+	}
+	var sects [3][]byte
+	for i, name := range []string{".debug_abbrev", ".debug_info", ".debug_str"} {
+		var err error
+		if sects[i], err = read(name); err != nil {
+			return nil, err
+		}
+	}
+	if len(sects[0]) > maxAbbrev {
+		return nil, f.fail(".debug_abbrev", f.section(".debug_abbrev").off, "%d bytes: at most %d are read", len(sects[0]), maxAbbrev)
+	}
+	d, err := dwarf.New(sects[0], nil, nil, sects[1], nil, nil, nil, sects[2])
+	if err != nil {
+		return nil, f.fail(".debug_info", f.section(".debug_info").off, "%v", err)
+	}
+	for _, name := range []string{".debug_addr", ".debug_line_str", ".debug_str_offsets"} {
+		b, err := read(name)
+		if err == nil && b != nil {
+			err = d.AddSection(name, b)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &goDWARF{data: d, units: unitsOf(d, sects[1])}, nil
+}
+
+// debugSection reads a section that may be compressed (gABI, Elf64_Chdr).
+func (f *elfFile) debugSection(s *section) ([]byte, error) {
+	b, err := f.bytesAt(s.off, s.size, s.name)
+	if err != nil || elf.SectionFlag(s.flags)&elf.SHF_COMPRESSED == 0 {
+		return b, err
+	}
+	c := &cursor{b: b}
+	typ := elf.CompressionType(c.u32())
+	c.u32()
+	size := c.u64()
+	c.u64()
+	switch {
+	case c.bad || typ != elf.COMPRESS_ZLIB:
+		return nil, f.fail(s.name, s.off, "compressed in a way that is not known (%v): only zlib is", typ)
+	case size > f.limit:
+		return nil, &FormatError{Path: f.path, Off: s.off, What: s.name, Why: fmt.Sprintf("%d bytes, at most %d are read: raise Options.MaxSize", size, f.limit), Err: ErrLimit}
+	}
+	z, err := zlib.NewReader(bytes.NewReader(b[c.pos:]))
+	if err == nil {
+		b, err = io.ReadAll(io.LimitReader(z, int64(size)))
+	}
+	if err == nil && uint64(len(b)) < size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, &FormatError{Path: f.path, Off: s.off, What: s.name, Why: "can not be decompressed", Err: err}
+	}
+	return b, nil
+}
+
+// unitsOf lists the compilation units with their names (DWARF 5, 7.5.1.1; DWARF 4, 7.5.1.1).
+//
+//	u32 length, or 0xffffffff and u64 length | u16 version |
+//	4:  offset of abbreviations | u8 address size
+//	5:  u8 type | u8 address size | offset of abbreviations
+func unitsOf(d *dwarf.Data, info []byte) []dwarfUnit {
+	var units []dwarfUnit
+	for pos := 0; pos < len(info); {
+		c := &cursor{b: info, pos: pos}
+		length, offSize := uint64(c.u32()), 4
+		if length == math.MaxUint32 {
+			length, offSize = c.u64(), 8
+		}
+		if c.bad || length > uint64(len(info)-c.pos) {
+			break
+		}
+		end := c.pos + int(length)
+		version := c.u16()
+		if version >= 5 {
+			c.u8()
+		}
+		c.take(1 + offSize)
+		if first := dwarf.Offset(c.pos); !c.bad && c.pos < end {
+			units = append(units, dwarfUnit{unitName(d, first), first})
+		}
+		pos = end
+	}
+	return units
+}
+
+// unitName is the name of a unit, in Go the package's path.
+func unitName(d *dwarf.Data, first dwarf.Offset) string {
+	r := d.Reader()
+	r.Seek(first)
+	e, err := r.Next()
+	if err != nil || e == nil || e.Tag != dwarf.TagCompileUnit {
+		return ""
+	}
+	name, _ := e.Val(dwarf.AttrName).(string)
+	return name
+}
+
+// signature fills in the parameters of a function.
+func (dw *goDWARF) signature(fn *Func, sig *Signature) error {
+	w := &dwarfWalk{data: dw.data, left: maxAttrs}
+	pkg := packageOf(fn.Name)
+	for _, mine := range []bool{true, false} {
+		for _, u := range dw.units {
+			if (u.name == pkg) != mine {
+				continue
+			}
+			found, err := w.unit(u, fn, sig)
+			if found || err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// packageOf is the import path of a function's package, from its name.
+func packageOf(name string) string {
+	slash := strings.LastIndexByte(name[:strings.IndexAny(name+"([", "([")], '/') + 1
+	dot := strings.IndexByte(name[slash:], '.')
+	if dot < 0 {
+		return ""
+	}
+	path := name[:slash+dot]
+	if p, err := url.PathUnescape(path); err == nil {
+		path = p
+	}
+	return path
+}
+
+// dwarfWalk reads entries, a bounded number of attributes.
+type dwarfWalk struct {
+	data *dwarf.Data
+	left int
+}
+
+var errTooMuch = fmt.Errorf("more than %d attributes: %w", maxAttrs, ErrLimit)
+
+// next reads one entry; nil at the end.
+func (w *dwarfWalk) next(r *dwarf.Reader) (*dwarf.Entry, error) {
+	e, err := r.Next()
+	if e != nil {
+		w.left -= 1 + len(e.Field)
+	}
+	if err == nil && w.left < 0 {
+		err = errTooMuch
+	}
+	return e, err
+}
+
+// at reads the entry at an offset.
+func (w *dwarfWalk) at(off dwarf.Offset) (*dwarf.Entry, *dwarf.Reader, error) {
+	r := w.data.Reader()
+	r.Seek(off)
+	e, err := w.next(r)
+	if err == nil && e == nil {
+		err = fmt.Errorf("no entry at 0x%x", off)
+	}
+	return e, r, err
+}
+
+// unit looks for the function in a unit.
+func (w *dwarfWalk) unit(u dwarfUnit, fn *Func, sig *Signature) (found bool, err error) {
+	e, r, err := w.at(u.first)
+	if err != nil || e.Tag != dwarf.TagCompileUnit || !e.Children {
+		return false, err
+	}
+	for depth := 1; depth > 0; {
+		e, err := w.next(r)
+		switch {
+		case err != nil || e == nil:
+			return false, err
+		case e.Tag == 0:
+			depth--
+			continue
+		case e.Tag == dwarf.TagSubprogram && e.Val(dwarf.AttrLowpc) == fn.Addr:
+			return true, w.function(r, e, fn, sig)
+		}
+		if e.Children {
+			depth++
+		}
+	}
+	return false, nil
+}
+
+// function reads the parameters of a function whose entry has just been read.
+func (w *dwarfWalk) function(r *dwarf.Reader, e *dwarf.Entry, fn *Func, sig *Signature) error {
+	sig.Typed = true
+	if !e.Children {
+		return nil
+	}
+	for depth := 1; depth > 0; {
+		e, err := w.next(r)
+		switch {
+		case err != nil:
+			return err
+		case e == nil:
+			return errors.New("it has no end")
+		case e.Tag == 0:
+			depth--
+			continue
+		case depth == 1 && e.Tag == dwarf.TagFormalParameter:
+			err = w.param(e, sig)
+		case depth == 1 && e.Tag == dwarf.TagTypedef && e.Val(attrGoDictIndex) != nil:
+			err = genericError(fn)
+		}
+		if err != nil {
+			return err
+		}
+		if e.Children {
+			depth++
+		}
+	}
+	return nil
+}
+
+// param adds one parameter or result. That of a function which is also inlined refers to
+// another entry, which has its name and type.
+func (w *dwarfWalk) param(e *dwarf.Entry, sig *Signature) error {
+	if off, ok := e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset); ok {
+		var err error
+		if e, _, err = w.at(off); err != nil {
+			return err
+		}
+	}
+	off, ok := e.Val(dwarf.AttrType).(dwarf.Offset)
+	if !ok || len(sig.Params)+len(sig.Results) == maxParams {
+		return fmt.Errorf("parameter at 0x%x: it has no type, or is one of more than %d", e.Offset, maxParams)
+	}
+	p := Param{}
+	p.Name, _ = e.Val(dwarf.AttrName).(string)
+	if err := w.typ(off, &p); err != nil {
+		return fmt.Errorf("parameter %q: %w", p.Name, err)
+	}
+	if result, _ := e.Val(dwarf.AttrVarParam).(bool); result {
+		sig.Results = append(sig.Results, p)
+	} else {
+		sig.Params = append(sig.Params, p)
+	}
+	return nil
+}
+
+// typ fills in a parameter's type: the name of the entry at off, the kind and size of the
+// first that tells among it and what it is a typedef of.
+func (w *dwarfWalk) typ(off dwarf.Offset, p *Param) error {
+	for range maxTypedefs {
+		e, _, err := w.at(off)
+		if err != nil {
+			return err
+		}
+		if name, ok := e.Val(dwarf.AttrName).(string); ok && p.Type == "" {
+			p.Type = name
+		}
+		if k, ok := e.Val(attrGoKind).(int64); ok && p.Kind == reflect.Invalid && k > 0 && k <= int64(reflect.UnsafePointer) {
+			p.Kind = reflect.Kind(k)
+		}
+		if e.Tag != dwarf.TagTypedef {
+			p.Size = entrySize(e)
+			return nil
+		}
+		var ok bool
+		if off, ok = e.Val(dwarf.AttrType).(dwarf.Offset); !ok {
+			break
+		}
+	}
+	return fmt.Errorf("type %q is a typedef of nothing, or of more than %d others", p.Type, maxTypedefs)
+}
+
+// entrySize is the size of a type in bytes. Pointers, among which are channels, maps and
+// unsafe.Pointer, come without one.
+func entrySize(e *dwarf.Entry) int64 {
+	if n, ok := e.Val(dwarf.AttrByteSize).(int64); ok {
+		return n
+	}
+	if e.Tag == dwarf.TagPointerType || e.Tag == dwarf.TagSubroutineType {
+		return 8
+	}
+	return 0
+}

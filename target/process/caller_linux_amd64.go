@@ -1,0 +1,293 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/target"
+)
+
+// Bounds of TargetOptions.HandlerWait.
+const (
+	defaultHandlerWait = 100 * time.Millisecond
+	maxHandlerWait     = time.Minute
+)
+
+var _ target.Caller = (*Target)(nil)
+
+// gateCalls are the system calls of the gate, as seccomp filters see them; it lies anywhere,
+// and so does the mailbox.
+var gateCalls = []callData{
+	{nr: unix.SYS_GETPID, arch: auditArchX86_64, open: openIP | openArg(0) | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)},
+	{nr: unix.SYS_GETTID, arch: auditArchX86_64, open: openIP | openArg(0) | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)},
+	{nr: unix.SYS_CLOCK_GETTIME, arch: auditArchX86_64, args: [6]uint64{unix.CLOCK_MONOTONIC}, open: openIP | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)},
+	{nr: unix.SYS_FUTEX, arch: auditArchX86_64, args: [6]uint64{0, futexWakeOp, 1}, open: openIP | openArg(0) | openArg(3) | openArg(4) | openArg(5)},
+	{nr: unix.SYS_FUTEX, arch: auditArchX86_64, args: [6]uint64{0, futexWaitBitsetOp, amd64.SlotPosted, 0, 0, 1<<32 - 1}, open: openIP | openArg(0) | openArg(2) | openArg(3) | openArg(4)},
+}
+
+const futexWaitBitsetOp = 9
+
+// NewCall makes a handler callable. With the first one the mailbox and the gate are put into
+// the process, in a stop: the process must have been prepared. Errors: EINVAL, EOPNOTSUPP
+// (Handler.Entry, or a thread that seccomp would end for the gate's system calls), ENOSPC.
+//
+// The handler runs in this process while the thread that hit waits, for at most
+// TargetOptions.HandlerWait. If it has not returned by then the thread goes on unchanged
+// and the hit counts as missed, though the handler runs to its end. Up to eight handlers run
+// at once, and beside them those that are Sleepable. The thread of a Go program that waits
+// keeps its processor (P) meanwhile, and the garbage collector waits for it. Hits of fork
+// children are missed: the handler's process is the one that it knows.
+func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
+	switch {
+	case t.home == nil:
+		return nil, errno.Errorf(unix.EINVAL, "process %d: a handler needs a process that is prepared", t.p.pid)
+	case h == nil:
+		return nil, errno.Errorf(unix.EINVAL, "process %d: there is no handler", t.p.pid)
+	case h.Entry != nil:
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "process %d: a function can not be called here with the arguments of one there: its pointers are not ours; use a handler that is given the registers", t.p.pid)
+	case h.Run == nil:
+		return nil, errno.Errorf(unix.EINVAL, "process %d: the handler has no function to run", t.p.pid)
+	}
+	if t.mail == nil {
+		if err := t.openMailbox(); err != nil {
+			return nil, fmt.Errorf("handlers in process %d: %w", t.p.pid, err)
+		}
+	}
+	return t.mail.add(h, t.oldest())
+}
+
+// retire notes the sites that a change has taken out.
+func (t *Target) retire(sites []*target.Site) {
+	t.zombie = append(t.zombie, sites...)
+	t.changes++
+	if t.mail == nil {
+		return
+	}
+	for _, s := range sites {
+		t.mail.retired[s] = t.changes
+	}
+}
+
+// oldest is the change that took out the oldest site in whose detour a thread may be; that
+// which comes next if there is none.
+func (t *Target) oldest() uint64 {
+	n := t.changes + 1
+	for _, z := range t.zombie {
+		n = min(n, t.mail.retired[z]) // 0: before there was a mailbox
+	}
+	return n
+}
+
+// EndCall forgets a call, and waits for runs of its handler to end: it must not be called by
+// the handler. What was missed is forgotten too.
+func (t *Target) EndCall(c *arch.Call) {
+	if t.mail != nil {
+		t.mail.end(c, t.changes)
+	}
+}
+
+// Missed tells how often the call's handler was not run, or not in time (System), or was
+// switched off after a fault that its owner had not dealt with (Stopped).
+func (t *Target) Missed(c *arch.Call) target.Missed {
+	if t.mail == nil {
+		return target.Missed{}
+	}
+	return t.mail.missed(c)
+}
+
+// Task gives the id of the thread that a running handler was given the registers of, as the
+// thread sees it itself; 0: no handler runs on these registers.
+func (t *Target) Task(r *amd64.Regs) uint64 {
+	if t.mail == nil {
+		return 0
+	}
+	tid, _ := t.mail.tasks.Load(r)
+	n, _ := tid.(int)
+	return uint64(n)
+}
+
+// handlerWait is how long a thread waits.
+func (t *Target) handlerWait() (time.Duration, error) {
+	switch d := t.o.HandlerWait; {
+	case d == 0:
+		return defaultHandlerWait, nil
+	case d < 0 || d > maxHandlerWait:
+		return 0, errno.Errorf(unix.EINVAL, "a wait of %v for handlers: up to %v", d, maxHandlerWait)
+	default:
+		return d, nil
+	}
+}
+
+// openMailbox puts the mailbox and the gate into the process.
+func (t *Target) openMailbox() error {
+	wait, err := t.handlerWait()
+	if err != nil {
+		return err
+	}
+	st, err := t.p.Status()
+	if err != nil {
+		return err
+	}
+	pid := innermost(st.NSTID, t.p.pid)
+	var m *mailbox
+	if err := t.stopped(func(s *Stopped) (err error) {
+		m, err = t.mapMailbox(s)
+		return err
+	}); err != nil {
+		return err
+	}
+	m.init(pid)
+	env := amd64.GateEnv{Mailbox: m.addr, PID: uint32(pid), Wait: uint64(wait)}
+	if err := t.writeGate(m, env); err != nil {
+		return errors.Join(err, m.close(), t.stopped(func(s *Stopped) error { return s.Munmap(m.addr, amd64.MailSize) }))
+	}
+	t.mail, t.writer.Gate = m, m.gate.Lo
+	return nil
+}
+
+// mapMailbox makes and maps the mailbox. Precondition: the world is stopped.
+func (t *Target) mapMailbox(s *Stopped) (m *mailbox, err error) {
+	why, err := whyNotCall(s, "call handlers", gateCalls)
+	if why != nil || err != nil {
+		return nil, errors.Join(why, err)
+	}
+	local, fd, err := t.openMemfd(s, mailName)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.CloseFD(fd)) }()
+	id, err := sealMail(local)
+	if err != nil {
+		return nil, errors.Join(err, local.Close())
+	}
+	mem, err := mapMail(local)
+	if err != nil {
+		return nil, err
+	}
+	t.mailID = id
+	addr, err := s.Mmap(0, amd64.MailSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE, fd, 0)
+	if err != nil {
+		return nil, errors.Join(err, mem.close())
+	}
+	return newMailbox(t.p, mem, addr), nil
+}
+
+// sealMail sizes and seals a mailbox's memory file.
+func sealMail(f *os.File) (FileID, error) {
+	if err := f.Truncate(amd64.MailSize); err != nil {
+		return FileID{}, err
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return FileID{}, err
+	}
+	var st unix.Stat_t
+	err := unix.Fstat(int(f.Fd()), &st)
+	return fileID(&st), err
+}
+
+// writeGate generates the gate and writes it into the process.
+func (t *Target) writeGate(m *mailbox, env amd64.GateEnv) error {
+	near := t.module[0].lo // where detours are likely to be
+	code, err := amd64.NewGate(near, env)
+	if err != nil {
+		return err
+	}
+	at, err := t.Code(near, near+PageSize, len(code))
+	if err != nil {
+		return err
+	}
+	if code, err = amd64.NewGate(at, env); err != nil {
+		return err
+	}
+	m.gate = Range{at, at + uint64(len(code))}
+	return t.p.WriteMem(at, code)
+}
+
+// resumes gives the addresses in generated code that the thread goes on at: where it stands,
+// and from the gate the detour that it came from.
+func (t *Target) resumes(th *Thread) []uint64 {
+	pc := th.ResumeRIP()
+	if t.inGate(pc) {
+		return []uint64{pc, th.regs.R13}
+	}
+	return []uint64{pc}
+}
+
+func (t *Target) inGate(pc uint64) bool {
+	return t.mail != nil && pc >= t.mail.gate.Lo && pc < t.mail.gate.Hi
+}
+
+// gateBusy fails while a thread is in the gate, or in a signal handler that interrupted it
+// there. Precondition: the world is stopped.
+func (t *Target) gateBusy(s *Stopped) error {
+	if t.mail == nil {
+		return nil
+	}
+	busy := false
+	for _, th := range s.Threads() {
+		busy = busy || t.inGate(th.ResumeRIP())
+	}
+	err := t.savedContexts(s, t.golang != nil, func(v uint64) { busy = busy || t.inGate(v) })
+	if err == nil && busy {
+		err = ErrInDetour
+	}
+	return err
+}
+
+// sweep frees slots whose thread has left the gate for good, by a jump out of a signal
+// handler that had interrupted its wait. Precondition: the world is stopped.
+func (t *Target) sweep(s *Stopped) {
+	if t.mail == nil || !t.mail.inUse() || t.gateBusy(s) != nil {
+		return
+	}
+	t.mail.freeAll()
+}
+
+// closeMailbox ends our side of the mailbox, once it is not in the process any more.
+func (t *Target) closeMailbox() error {
+	if t.mail == nil {
+		return nil
+	}
+	m := t.mail
+	t.mail, t.writer.Gate = nil, 0
+	return m.close()
+}
+
+// letWaitersGo refuses what threads of the process have posted to a mailbox that an earlier
+// tracer has left, and switches waiting off. Their sleep begins anew when they are let go
+// after the stop, and ends at once since the state is another. Preconditions: the world is
+// stopped, the tracer is gone.
+func (p *Proc) letWaitersGo(m Map) error {
+	st, err := p.Status()
+	if err != nil {
+		return err
+	}
+	b := make([]byte, amd64.MailDescsOff)
+	if m.Size() < uint64(len(b)) {
+		return nil // killed before it was whole
+	}
+	if err := p.ReadMem(m.Start, b); err != nil {
+		return err
+	}
+	mine := int(le.Uint32(b[amd64.MailPIDOff:])) == innermost(st.NSTID, p.pid) // else it is a fork child's parent's
+	if le.Uint64(b) != amd64.MailMagic || le.Uint64(b[amd64.MailVerOff:]) != amd64.MailVersion || !mine {
+		return nil
+	}
+	put := func(off int, v uint32) error { return p.WriteMem(m.Start+uint64(off), le.AppendUint32(nil, v)) }
+	errs := []error{put(amd64.MailOffOff, amd64.MailClosed)}
+	for slot := range amd64.MailSlots {
+		at := slotAt(slot) + amd64.MailStateOff
+		switch le.Uint32(b[at:]) {
+		case amd64.SlotPosted, amd64.SlotTaken:
+			errs = append(errs, put(at, amd64.SlotRefused))
+		}
+	}
+	return errors.Join(errs...)
+}

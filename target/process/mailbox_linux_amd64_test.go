@@ -1,0 +1,171 @@
+package process
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/target"
+)
+
+// A process that writes anything into its mailbox makes the tracer run handlers that there
+// are, with registers that are none, and nothing else.
+func TestMailboxHostile(t *testing.T) {
+	fd, err := unix.MemfdCreate(mailName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), mailName)
+	if _, err := sealMail(f); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := mapMail(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const addr = 0x7f0000000000
+	m := newMailbox(run(t, build(t, "hold")).open(), mem, addr)
+	var runs, wrong atomic.Uint64
+	handler := func(_ *amd64.Regs, instance uint64) arch.Action {
+		runs.Add(1)
+		return arch.Action(instance) // also what is none
+	}
+	var calls []*arch.Call
+	for range 4 {
+		c, err := m.add(&target.Handler{Run: handler, Fault: func(*amd64.Regs, int, string) bool { return wrong.Add(1) > 0 }}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls = append(calls, c)
+	}
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 20000 {
+		slot := rnd.IntN(amd64.MailSlots)
+		b := m.slot(slot)
+		for i := 8; i < 128; i += 8 {
+			binary.LittleEndian.PutUint64(b[i:], rnd.Uint64()>>rnd.IntN(64))
+		}
+		binary.LittleEndian.PutUint64(b[8:], addr+uint64(descAt(rnd.IntN(8)))+uint64(rnd.IntN(2)))
+		atomic.StoreUint32(m.state(slot), uint32(rnd.IntN(8)))
+		bell := m.word32(amd64.MailBellOff)
+		atomic.AddUint32(bell, 1)
+		m.wake(bell, 1)
+		switch rnd.IntN(50) {
+		case 0:
+			atomic.StoreUint32(m.word32(amd64.MailOffOff), rnd.Uint32())
+		case 1:
+			atomic.StoreUint32(m.word32(amd64.MailIdleOff), rnd.Uint32())
+		}
+	}
+	eventually(t, "runs of the handlers", func() bool { return runs.Load() > 100 && wrong.Load() > 0 })
+	for _, c := range calls {
+		m.end(c, 0)
+		if n := m.missed(c); n != (target.Missed{}) {
+			t.Errorf("a call that is forgotten has missed %+v", n)
+		}
+	}
+	n := runs.Load()
+	for slot := range amd64.MailSlots {
+		atomic.StoreUint32(m.state(slot), amd64.SlotPosted)
+	}
+	m.shut()
+	if runs.Load() != n {
+		t.Error("a handler runs after its end")
+	}
+	for slot := range amd64.MailSlots {
+		if s := atomic.LoadUint32(m.state(slot)); s != amd64.SlotRefused {
+			t.Fatalf("slot %d is left in state %d", slot, s)
+		}
+	}
+	if _, err := m.add(&target.Handler{Run: handler}, 0); !errors.Is(err, unix.ESHUTDOWN) {
+		t.Errorf("a handler for a closed mailbox: %v", err)
+	}
+	if err := m.close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The tracer of handlers is killed before each of its steps while threads hit: the program
+// goes on and computes right, and what was left is taken out.
+func TestHandlerTracerDiesAtEveryStep(t *testing.T) {
+	r := handledProgram(t)
+	p := r.open()
+	total, killed := 1, 0
+	const stride = 9
+	for i := 0; i <= total; i += stride {
+		r.ask("run 3")
+		cmd := reexec("TestHandlerTracer", tracerPID+"="+strconv.Itoa(r.pid), faultStep+"="+strconv.Itoa(i))
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		switch {
+		case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL:
+			killed++
+		case err != nil:
+			t.Fatalf("step %d of %d: %v\n%s", i, total, err, out)
+		case i == 0:
+			_, n, _ := strings.Cut(string(out), "steps ")
+			n, _, _ = strings.Cut(n, "\n")
+			if total, err = strconv.Atoi(n); err != nil || total < 100 {
+				t.Fatalf("steps: %v\n%s", err, out)
+			}
+		}
+		untouched(t, p)
+		retry(t, func() error {
+			l, err := FindLeftover(p)
+			if err == nil && l != nil {
+				_, err = l.Undo()
+			}
+			return err
+		})
+		for _, m := range mapsOf(t, p) {
+			if ours(m) {
+				t.Errorf("step %d: left: %+v", i, m)
+			}
+		}
+		if a := r.ask("stop"); !strings.HasPrefix(a, "ok ") || !strings.HasSuffix(a, " 0") {
+			t.Errorf("step %d of %d: %s", i, total, a)
+		}
+		if a := r.ask("go 3 100"); a != "ok 300 0" {
+			t.Errorf("step %d of %d: %s", i, total, a)
+		}
+	}
+	if killed < total/stride/2 {
+		t.Errorf("killed at %d of %d steps", killed, total)
+	}
+	t.Logf("killed %d times, %d steps", killed, total)
+}
+
+// dieAt is a tracer with a handler that changes nothing, which is killed before a step; 0:
+// it says how many there are.
+func dieAt(t *testing.T, pid, step int) {
+	t.Helper()
+	n := 0
+	stepHook = func(string) {
+		if n++; n == step {
+			unix.Kill(os.Getpid(), unix.SIGKILL)
+		}
+	}
+	h := handle(t, &running{t: t, pid: pid}, 20*time.Millisecond)
+	var runs atomic.Uint64
+	c := h.handle("add", func(*amd64.Regs) arch.Action {
+		runs.Add(1)
+		return arch.ActionGo
+	})
+	eventually(t, "hits", func() bool { return runs.Load() > 10 })
+	h.disarm()
+	h.tg.EndCall(c)
+	retry(t, h.tg.Close)
+	os.Stdout.WriteString("steps " + strconv.Itoa(n) + "\n")
+}

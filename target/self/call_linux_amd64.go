@@ -1,0 +1,243 @@
+package self
+
+import (
+	"os"
+	"reflect"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/target"
+)
+
+// A handler runs on the system stack (g0) of the thread that hit, as the runtime's own
+// systemstack runs functions. There the scheduler can not take the goroutine away, and the
+// garbage collector waits: it is the documents' context with preemption off. The gate (see
+// gate_linux_amd64.s) builds a hit on that stack and calls dispatch.
+
+// Offsets that the gate has as constants (fitsGate), in bytes.
+const (
+	gateM       = 48
+	gateSchedSP = 56
+	gateG0      = 0
+	gateProcID  = 64
+)
+
+// Offsets in m that differ between Go versions, for the gate.
+var gateCurG, gateP, gateLocks, gateMallocing uint64
+
+const (
+	gateBelow = 256  // left free between a hit and what is above it on the system stack
+	gateRoom  = 8192 // that a handler finds below its hit at least, in bytes
+
+	actionLeave = uint64(arch.ActionLeave)
+	trapPanic   = target.TrapPanic
+)
+
+// Kinds of calls.
+const (
+	kindHandler = iota
+	kindPanic   // not a handler: gopanic begins
+)
+
+// desc is what the gate is given: one handler. It lies in the Go heap, where objects do not
+// move, and is kept by Target.calls.
+type desc struct {
+	ip      uint64 // what Regs.IP is
+	kind    uint32
+	wide    uint32
+	missed  uint32 // the action where the handler is not run
+	_       uint32
+	busy    uint64 // counts of hits at which it was not run
+	system  uint64
+	stopped uint64
+	off     atomic.Bool
+	h       target.Handler
+	point   amd64.Point
+}
+
+// hit is one run of a handler, on the system stack.
+type hit struct {
+	regs      amd64.Regs
+	desc      *desc
+	instance  uint64
+	frame     uint64 // of the detour
+	resume    uint64 // in the detour
+	g, m, g0  uint64
+	busy      uint64 // address of the thread's word in busyTable
+	xsave     uint64
+	locks     int32 // of the m, when the handler began
+	mallocing int32
+	failing   uint32
+	_         uint32
+	trap      int64
+	faultPC   uint64
+	faultAddr uint64
+	panicType uint64
+	panicData uint64
+}
+
+// The gate knows these offsets.
+const (
+	_ = -unsafe.Offsetof(hit{}.regs)
+	_ = 128 - unsafe.Offsetof(amd64.Regs{}.IP)
+	_ = unsafe.Offsetof(amd64.Regs{}.IP) - 128
+	_ = 144 - unsafe.Offsetof(amd64.Regs{}.X)
+	_ = unsafe.Offsetof(amd64.Regs{}.X) - 144
+	_ = 48 - amd64.GateFlags
+	_ = amd64.GateFlags - 48
+)
+
+// gatePC and gateEndPC tell where the gate's code is, the others where signal handlers are.
+func gatePC() uintptr
+
+func gateEndPC() uintptr
+
+func sigtrapPC() uintptr
+
+func sigfaultPC() uintptr
+
+func sigrewindPC() uintptr
+
+// dispatch runs the handler of a hit.
+//
+//go:norace
+func dispatch(h *hit) (action uint64) {
+	d := h.desc
+	h.regs.Bind(&d.point)
+	if d.off.Load() {
+		atomic.AddUint64(&d.stopped, 1)
+		return uint64(d.missed)
+	}
+	if d.h.Entry != nil {
+		callEntry(d, h)
+		return uint64(arch.ActionGo)
+	}
+	return uint64(d.h.Run(&h.regs, h.instance))
+}
+
+// dispatchFailed tells of a handler that was abandoned.
+//
+//go:norace
+func dispatchFailed(h *hit) (action uint64) {
+	d := h.desc
+	if d.h.Fault == nil || !d.h.Fault(&h.regs, int(h.trap), h.reason()) {
+		d.off.Store(true)
+	}
+	return uint64(d.missed)
+}
+
+// reason says in words why a handler was abandoned.
+//
+//go:norace
+func (h *hit) reason() string {
+	if h.trap != trapPanic {
+		return "fault " + strconv.Itoa(int(h.trap)) + " at " + where(uintptr(h.faultPC)) + ", address 0x" + strconv.FormatUint(h.faultAddr, 16)
+	}
+	v := *(*any)(unsafe.Pointer(&h.panicType))
+	switch v := v.(type) {
+	case string:
+		return "panic: " + v
+	case runtime.Error:
+		return "panic: " + v.Error()
+	}
+	return "panic of a " + reflect.TypeOf(v).String()
+}
+
+// where names a place in the code.
+func where(pc uintptr) string {
+	f := runtime.FuncForPC(pc)
+	if f == nil {
+		return "0x" + strconv.FormatUint(uint64(pc), 16)
+	}
+	return f.Name() + "+0x" + strconv.FormatUint(uint64(pc-f.Entry()), 16)
+}
+
+// NewCall makes a handler callable by generated code.
+func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
+	if h.Sleepable {
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "sleepable handlers are not there yet")
+	}
+	if h.Run == nil && h.Entry == nil {
+		return nil, errno.Errorf(unix.EINVAL, "a handler without a function to run")
+	}
+	d := &desc{ip: h.Point.Addr, missed: uint32(arch.ActionDrop), h: *h, point: h.Point}
+	if h.Wide {
+		d.wide = 1
+	}
+	d.point.Mem, d.point.Callers = t, t.callers
+	c := &arch.Call{Desc: uint64(uintptr(unsafe.Pointer(d)))}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.calls[c.Desc] = d
+	return c, nil
+}
+
+// EndCall waits until no thread runs the handler, nor is on the way to it, and forgets it.
+func (t *Target) EndCall(c *arch.Call) {
+	t.mu.Lock()
+	d := t.calls[c.Desc]
+	delete(t.calls, c.Desc)
+	t.mu.Unlock()
+	if d == nil {
+		return
+	}
+	_ = t.drain() // what fails is the stopping of threads: then their words tell, below
+	for wait := 10 * time.Microsecond; t.runs(d); wait = min(2*wait, drainWait) {
+		time.Sleep(wait)
+	}
+	runtime.KeepAlive(d)
+}
+
+// runs says whether a thread runs the handler.
+func (t *Target) runs(d *desc) bool {
+	es, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return false
+	}
+	for _, e := range es {
+		tid, err := strconv.Atoi(e.Name())
+		if err != nil || tid >= maxTID {
+			continue
+		}
+		if at := word(busyTable + 8*uint64(tid)); at != 0 && t.runsAt(at, d) {
+			return true
+		}
+	}
+	return false
+}
+
+// runsAt says whether the hit at an address is one of the handler. The thread may end it, and
+// itself, meanwhile.
+func (t *Target) runsAt(at uint64, d *desc) bool {
+	var b [8]byte
+	return t.Read(at+uint64(unsafe.Offsetof(hit{}.desc)), b[:]) == nil && le.Uint64(b[:]) == uint64(uintptr(unsafe.Pointer(d)))
+}
+
+// Missed tells how often the call's handler was not run.
+func (t *Target) Missed(c *arch.Call) target.Missed {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.calls[c.Desc]
+	if d == nil {
+		return target.Missed{}
+	}
+	return target.Missed{Busy: atomic.LoadUint64(&d.busy), System: atomic.LoadUint64(&d.system), Stopped: atomic.LoadUint64(&d.stopped)}
+}
+
+// InHandler says whether the calling code is a handler of a probe.
+func (t *Target) InHandler() bool {
+	g := currentG()
+	m := word(g + gateM)
+	return m != 0 && word(m+gateG0) == g
+}
+
+// hitOf is the hit that registers stand at the start of.
+func hitOf(r *amd64.Regs) *hit { return (*hit)(unsafe.Pointer(r)) }

@@ -1,0 +1,22 @@
+package self
+
+import (
+	"unsafe"
+
+	"kprobes.dev/kprobes/arch/amd64"
+)
+
+// callFunc calls a closure by Go's ABIInternal with the argument registers of regs, a copy
+// of n bytes of stack arguments from args, and spill bytes above them for its use.
+func callFunc(fn unsafe.Pointer, regs *amd64.Regs, args uint64, n, spill uint64)
+
+// callEntry calls a jprobe's Entry with the probed function's own arguments.
+//
+//go:norace
+func callEntry(d *desc, h *hit) {
+	args := h.regs.SP + 8
+	if d.point.Ret > 0 {
+		args += uint64(d.point.Ret)
+	}
+	callFunc(d.h.Entry, &h.regs, args, uint64(d.h.Stack), uint64(d.h.Spill))
+}

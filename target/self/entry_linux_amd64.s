@@ -1,0 +1,51 @@
+#include "textflag.h"
+
+// func callFunc(fn unsafe.Pointer, regs *amd64.Regs, args uint64, n, spill uint64)
+//
+// The offsets in regs are those of gate_linux_amd64.s.
+TEXT ·callFunc(SB), NOSPLIT|NOFRAME|TOPFRAME, $0-40
+	PUSHQ BP
+	MOVQ SP, BP
+	MOVQ 16(BP), DX // fn
+	MOVQ 24(BP), R12 // regs
+	MOVQ 32(BP), SI // args
+	MOVQ 40(BP), CX // n
+	MOVQ 48(BP), AX // spill
+	SUBQ CX, SP
+	SUBQ AX, SP
+	ANDQ $~15, SP
+	MOVQ SP, DI
+	CLD
+	REP; MOVSB
+	MOVQ R12, R13
+	MOVUPS (144+0)(R13), X0
+	MOVUPS (144+16)(R13), X1
+	MOVUPS (144+32)(R13), X2
+	MOVUPS (144+48)(R13), X3
+	MOVUPS (144+64)(R13), X4
+	MOVUPS (144+80)(R13), X5
+	MOVUPS (144+96)(R13), X6
+	MOVUPS (144+112)(R13), X7
+	MOVUPS (144+128)(R13), X8
+	MOVUPS (144+144)(R13), X9
+	MOVUPS (144+160)(R13), X10
+	MOVUPS (144+176)(R13), X11
+	MOVUPS (144+192)(R13), X12
+	MOVUPS (144+208)(R13), X13
+	MOVUPS (144+224)(R13), X14
+	XORPS X15, X15
+	MOVQ 0(R13), AX
+	MOVQ 8(R13), BX
+	MOVQ 16(R13), CX
+	MOVQ 32(R13), SI
+	MOVQ 40(R13), DI
+	MOVQ 64(R13), R8
+	MOVQ 72(R13), R9
+	MOVQ 80(R13), R10
+	MOVQ 88(R13), R11
+	MOVQ (TLS), R14
+	MOVQ (DX), R12
+	CALL R12
+	MOVQ BP, SP
+	POPQ BP
+	RET

@@ -1,0 +1,407 @@
+package self
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// What is done while the world is stopped (see world_linux_amd64.go for what may not be).
+//
+//	1. Every thread is looked at, and every goroutine that was preempted between two
+//	   instructions. One whose instruction pointer is inside the bytes that a jump will take
+//	   is to be moved to that instruction's copy. A word on a stack that may be such an
+//	   address, or one in a detour that other code will replace, blocks the change.
+//	2. The bytes are compared with what is expected, and written.
+//	3. The tables of the signal handlers are replaced.
+//	4. The threads are moved.
+//
+// If one of the steps fails what was written is put back.
+
+// verdict says how it went.
+type verdict int32
+
+const (
+	changed verdict = iota
+	blockedBy
+	foreignBytes
+	writeFailed
+)
+
+// span is the addresses [lo, hi).
+type span struct{ lo, hi uint64 }
+
+func (s span) holds(a uint64) bool { return a-s.lo < s.hi-s.lo }
+
+// move says that a thread at from goes to to, and adds sp to its stack pointer.
+type move struct{ from, to, sp uint64 }
+
+// patchMax is more than any patch has bytes.
+const patchMax = 16
+
+// edit is a change of the program's bytes.
+type edit struct {
+	addr     uint64
+	n        int
+	old, new [patchMax]byte
+	check    bool // what stands there must be old
+	done     bool
+}
+
+// plan is a change, ready to be made in a stopped world. Everything in it is allocated
+// beforehand.
+type plan struct {
+	inner   []move // instructions inside new patches → their copies; sorted by from
+	back    []move // copies in detours that go → the originals; sorted by from
+	gone    []span // detours that go; sorted
+	adding  bool
+	edits   []edit
+	zombies []zombie
+	heads   [4]uint64 // what the words at home become: faults and their number, traps and theirs
+	home    *[4]uint64
+	mem     int // descriptor of /proc/self/mem
+	lay     *layout
+	places  *places
+	low     span // where inner lies
+	high    span // where gone and zombies lie
+	buf     [512]uint64
+	people  []person // not nil: all goroutines are to be listed
+	counted int
+	own     uint64 // the stopper's g
+	dirty   bool   // a thread is in a signal handler: it may come back to anywhere
+
+	verdict verdict
+	tid     int32 // the thread that blocks
+	at      uint64
+	errno   syscall.Errno
+}
+
+// zombie is a detour that was taken out and in which a thread may still be.
+type zombie struct {
+	span
+	busy bool
+}
+
+// places are addresses in the runtime and of its variables.
+type places struct {
+	allgs   uint64 // variable: the list of all goroutines, a slice
+	preempt span   // asyncPreempt2: a preempted goroutine goes on there
+	inject  span   // debugCallWrap: one whose probe's sleepable handler runs goes on there
+	allgadd span   // changes allgs
+	gate    span
+}
+
+// change stops the world and makes the change. It returns the thread that could not be
+// stopped, 0 if all were. All signals must be blocked.
+//
+//go:nosplit
+//go:norace
+func (p *plan) change(w *worldState) int32 {
+	if tid := w.stop(); tid != 0 {
+		return tid
+	}
+	p.run(w)
+	w.release()
+	return 0
+}
+
+//go:nosplit
+//go:norace
+func (p *plan) run(w *worldState) {
+	p.verdict, p.dirty = changed, false
+	for i := range p.zombies {
+		p.zombies[i].busy = false
+	}
+	for i := uint32(0); i < w.asked && p.verdict == changed; i++ {
+		p.look(&w.slots[w.list[i]])
+	}
+	if p.verdict == changed {
+		p.lookPreempted()
+	}
+	if p.verdict == changed {
+		p.patch()
+	}
+	if p.verdict != changed {
+		return
+	}
+	*p.home = p.heads
+	if p.people != nil {
+		p.census(w)
+	}
+	for i := uint32(0); i < w.asked; i++ {
+		p.move(&w.slots[w.list[i]])
+	}
+	syscall.RawSyscall(sysMembarrier, membarrierSyncCore, 0, 0)
+}
+
+// Offsets in struct ucontext (asm/ucontext.h, asm/sigcontext.h).
+const (
+	ucStackFlags = 24
+	ucR13        = 80
+	ucRSP        = 160
+	ucRIP        = 168
+
+	onStack = 1 // SS_ONSTACK
+)
+
+const (
+	sysMembarrier      = 324
+	membarrierSyncCore = 1 << 5
+)
+
+// word is the word at an address that is known to be there.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func word(addr uint64) uint64 { return **(**uint64)(unsafe.Pointer(&addr)) }
+
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func setWord(addr, v uint64) { **(**uint64)(unsafe.Pointer(&addr)) = v }
+
+// resume is where a thread at pc goes on, and what it adds to its stack pointer.
+//
+//go:nosplit
+//go:norace
+func (p *plan) resume(pc uint64) (to, sp uint64) {
+	to = pc
+	if i := find(p.back, pc); i >= 0 {
+		to, sp = p.back[i].to, p.back[i].sp
+	}
+	if i := find(p.inner, to); i >= 0 {
+		to = p.inner[i].to
+	}
+	return to, sp
+}
+
+// find gives the index of the move from an address, -1 if there is none.
+//
+//go:nosplit
+//go:norace
+func find(ms []move, a uint64) int {
+	lo, hi := 0, len(ms)
+	for lo < hi {
+		if mid := (lo + hi) / 2; ms[mid].from < a {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < len(ms) && ms[lo].from == a {
+		return lo
+	}
+	return -1
+}
+
+//go:nosplit
+//go:norace
+func (p *plan) inGone(a uint64) bool {
+	lo, hi := 0, len(p.gone)
+	for lo < hi {
+		if mid := (lo + hi) / 2; p.gone[mid].hi <= a {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo < len(p.gone) && p.gone[lo].lo <= a
+}
+
+// look looks at a parked thread.
+//
+//go:nosplit
+//go:norace
+func (p *plan) look(s *slot) {
+	if s.state&3 != slotParked {
+		return
+	}
+	uc := uint64(s.uc)
+	pc, sp := word(uc+ucRIP), word(uc+ucRSP)
+	if p.places.allgadd.holds(pc) {
+		p.block(s.tid, pc)
+		return
+	}
+	if word(uc+ucStackFlags)&onStack != 0 { // in somebody's signal handler that does not block ours
+		if len(p.inner) > 0 || p.adding && len(p.gone) > 0 {
+			p.block(s.tid, pc)
+			return
+		}
+		p.dirty = true
+	}
+	p.meet(s.tid, pc, true)
+	if p.places.gate.holds(pc) {
+		p.meet(s.tid, word(uc+ucR13), false)
+	}
+	if s.g != 0 {
+		p.lookStacks(s, sp)
+	}
+}
+
+// lookStacks looks at the stack that a thread is on, and that of the goroutine that it has
+// left for its system stack.
+//
+//go:nosplit
+//go:norace
+func (p *plan) lookStacks(s *slot, sp uint64) {
+	g := uint64(s.g)
+	p.scan(s.tid, sp, word(g+uint64(p.lay.StackLo)), word(g+uint64(p.lay.StackHi)))
+	m := word(g + uint64(p.lay.M))
+	if m == 0 {
+		return
+	}
+	if cur := word(m + uint64(p.lay.CurG)); cur != 0 && cur != g {
+		p.scan(s.tid, word(cur+uint64(p.lay.SchedSP)), word(cur+uint64(p.lay.StackLo)), word(cur+uint64(p.lay.StackHi)))
+	}
+}
+
+// lookPreempted looks at the goroutines that do not run and were preempted between two
+// instructions, or wait for a sleepable handler.
+//
+//go:nosplit
+//go:norace
+func (p *plan) lookPreempted() {
+	list, n := word(p.places.allgs), word(p.places.allgs+8)
+	for i := uint64(0); i < n && p.verdict == changed; i++ {
+		g := word(list + 8*i)
+		pc := word(g + uint64(p.lay.SchedPC))
+		if p.places.preempt.holds(pc) || p.places.inject.holds(pc) {
+			p.scan(0, word(g+uint64(p.lay.SchedSP)), word(g+uint64(p.lay.StackLo)), word(g+uint64(p.lay.StackHi)))
+		}
+	}
+}
+
+// scan looks at the words from sp to the high end of a stack. They are read by the kernel:
+// a goroutine whose stack is being replaced may show bounds that are not there.
+//
+//go:nosplit
+//go:norace
+func (p *plan) scan(tid int32, sp, lo, hi uint64) {
+	if sp < lo || sp >= hi {
+		return
+	}
+	sp &^= 7
+	for sp < hi && p.verdict == changed {
+		n := min(hi-sp, uint64(unsafe.Sizeof(p.buf)))
+		got, _, e := syscall.RawSyscall6(syscall.SYS_PREAD64, uintptr(p.mem), uintptr(unsafe.Pointer(&p.buf)), uintptr(n), uintptr(sp), 0, 0)
+		if e != 0 || got == 0 {
+			p.block(tid, sp)
+			return
+		}
+		for i := uintptr(0); i < got/8; i++ {
+			if v := p.buf[i]; p.low.holds(v) || p.high.holds(v) {
+				p.meet(tid, v, false)
+			}
+		}
+		sp += uint64(got)
+	}
+}
+
+// meet takes into account that a thread is at an address, or may come back to it.
+//
+//go:nosplit
+//go:norace
+func (p *plan) meet(tid int32, a uint64, is bool) {
+	if p.high.holds(a) {
+		p.meetDetour(tid, a, is)
+	}
+	if !is && p.low.holds(a) && find(p.inner, a) >= 0 {
+		p.block(tid, a)
+	}
+}
+
+//go:nosplit
+//go:norace
+func (p *plan) meetDetour(tid int32, a uint64, is bool) {
+	if p.adding && p.inGone(a) && !(is && find(p.back, a) >= 0) {
+		p.block(tid, a)
+	}
+	for i := range p.zombies {
+		if p.zombies[i].holds(a) {
+			p.zombies[i].busy = true
+		}
+	}
+}
+
+//go:nosplit
+//go:norace
+func (p *plan) block(tid int32, at uint64) {
+	p.verdict, p.tid, p.at = blockedBy, tid, at
+}
+
+// move moves a thread that stands in bytes that have changed.
+//
+//go:nosplit
+//go:norace
+func (p *plan) move(s *slot) {
+	if s.state&3 != slotParked {
+		return
+	}
+	uc := uint64(s.uc)
+	pc := word(uc + ucRIP)
+	if to, sp := p.resume(pc); to != pc {
+		setWord(uc+ucRIP, to)
+		setWord(uc+ucRSP, word(uc+ucRSP)+sp)
+	}
+}
+
+// patch checks and writes the program's bytes.
+//
+//go:nosplit
+//go:norace
+func (p *plan) patch() {
+	for i := range p.edits {
+		e := &p.edits[i]
+		e.done = false
+		if e.check && !e.stands() {
+			p.verdict, p.at = foreignBytes, e.addr
+			return
+		}
+	}
+	for i := range p.edits {
+		e := &p.edits[i]
+		if errno := p.write(e.addr, &e.new, e.n); errno != 0 {
+			p.verdict, p.at, p.errno = writeFailed, e.addr, errno
+			p.unpatch()
+			return
+		}
+		e.done = true
+	}
+}
+
+// unpatch puts back what was written, the last first.
+//
+//go:nosplit
+//go:norace
+func (p *plan) unpatch() {
+	for i := len(p.edits) - 1; i >= 0; i-- {
+		if e := &p.edits[i]; e.done {
+			p.write(e.addr, &e.old, e.n)
+		}
+	}
+}
+
+// stands says whether the old bytes stand where the edit is.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (e *edit) stands() bool {
+	have := *(**[patchMax]byte)(unsafe.Pointer(&e.addr))
+	for i := range e.n {
+		if have[i] != e.old[i] {
+			return false
+		}
+	}
+	return true
+}
+
+//go:nosplit
+//go:norace
+func (p *plan) write(addr uint64, b *[patchMax]byte, n int) syscall.Errno {
+	got, _, e := syscall.RawSyscall6(syscall.SYS_PWRITE64, uintptr(p.mem), uintptr(unsafe.Pointer(b)), uintptr(n), uintptr(addr), 0, 0)
+	if e == 0 && int(got) != n {
+		return syscall.EIO
+	}
+	return e
+}

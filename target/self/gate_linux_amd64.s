@@ -1,0 +1,462 @@
+#include "go_asm.h"
+#include "textflag.h"
+
+// Offsets in g and m, which Attach checks (fitsGate).
+#define g_stack_lo 0
+#define g_stack_hi 8
+#define g_m const_gateM
+#define g_sched_sp const_gateSchedSP
+#define m_g0 const_gateG0
+#define m_procid const_gateProcID
+
+// Offsets from the frame at which a detour saves registers (arch/amd64, call.go).
+#define F_AX 0
+#define F_CX 8
+#define F_DX 16
+#define F_R11 24
+#define F_R12 32
+#define F_R13 40
+#define F_OF 48
+#define F_FLAGS 49
+
+// Offsets in amd64.Regs, which stands at the start of a hit (call_linux_amd64.go checks them).
+#define R_AX 0
+#define R_BX 8
+#define R_CX 16
+#define R_DX 24
+#define R_SI 32
+#define R_DI 40
+#define R_BP 48
+#define R_SP 56
+#define R_R8 64
+#define R_R9 72
+#define R_R10 80
+#define R_R11 88
+#define R_R12 96
+#define R_R13 104
+#define R_R14 112
+#define R_R15 120
+#define R_IP 128
+#define R_FLAGS 136
+#define R_X 144
+
+// Bits of the flags register.
+#define ARITH 0xd5 // CF PF AF ZF SF
+#define FIXED 0x202 // IF and the bit that is always set
+#define OFBIT 11
+
+// The state components that a handler may change and a program with vector code may need:
+// x87, SSE, AVX, mask registers, ZMM. An image of them takes at most XSAVE bytes (SDM vol. 1,
+// 13.4; what comes after them, tiles for one, Go code does not touch).
+#define COMPONENTS 0xe7
+#define XSAVE 2752
+
+// gate is entered by a jump from a detour (arch/amd64, call.go, has the contract). It runs a
+// handler on the thread's system stack.
+TEXT ·gate(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	MOVQ (TLS), CX
+	TESTQ CX, CX
+	JEQ  early
+	MOVQ g_m(CX), R11
+	TESTQ R11, R11
+	JEQ  early
+	CMPQ SP, g_stack_lo(CX)
+	JCS  early
+	CMPQ SP, g_stack_hi(CX)
+	JHI  early
+	MOVQ m_g0(R11), R11
+	CMPQ R11, CX
+	JEQ  system
+	MOVQ g_sched_sp(R11), R11
+	JMP  room
+system:
+	MOVQ SP, R11
+room:
+	SUBQ $(hit__size+const_gateBelow), R11
+	ANDQ $~63, R11
+	MOVQ CX, hit_g(R11)
+	MOVQ g_m(CX), CX
+	MOVQ CX, hit_m(R11)
+	MOVQ m_g0(CX), CX
+	MOVQ CX, hit_g0(R11)
+	MOVQ g_stack_lo(CX), CX
+	ADDQ $const_gateRoom, CX
+	CMPL desc_kind(R12), $const_kindPanic
+	JNE  enough
+	SUBQ $(const_gateRoom-const_gateBelow), CX
+enough:
+	CMPQ R11, CX
+	JCS  early
+
+	MOVQ BX, R_BX(R11)
+	MOVQ SI, R_SI(R11)
+	MOVQ DI, R_DI(R11)
+	MOVQ BP, R_BP(R11)
+	MOVQ R8, R_R8(R11)
+	MOVQ R9, R_R9(R11)
+	MOVQ R10, R_R10(R11)
+	MOVQ R14, R_R14(R11)
+	MOVQ R15, R_R15(R11)
+	LEAQ (SP)(DX*1), CX
+	MOVQ CX, R_SP(R11)
+	MOVQ F_AX(SP), BX
+	MOVQ BX, R_AX(R11)
+	MOVQ F_CX(SP), BX
+	MOVQ BX, R_CX(R11)
+	MOVQ F_DX(SP), BX
+	MOVQ BX, R_DX(R11)
+	MOVQ F_R11(SP), BX
+	MOVQ BX, R_R11(R11)
+	MOVQ F_R12(SP), BX
+	MOVQ BX, R_R12(R11)
+	MOVQ F_R13(SP), BX
+	MOVQ BX, R_R13(R11)
+	MOVBLZX F_FLAGS(SP), BX
+	ANDL $ARITH, BX
+	MOVBLZX F_OF(SP), CX
+	ANDL $1, CX
+	SHLL $OFBIT, CX
+	ORL  CX, BX
+	ORL  $FIXED, BX
+	MOVQ BX, R_FLAGS(R11)
+	MOVQ desc_ip(R12), BX
+	MOVQ BX, R_IP(R11)
+	MOVQ AX, hit_instance(R11)
+	MOVQ R12, hit_desc(R11)
+	MOVQ R13, hit_resume(R11)
+	MOVQ SP, hit_frame(R11)
+	MOVUPS X0, (R_X+0)(R11)
+	MOVUPS X1, (R_X+16)(R11)
+	MOVUPS X2, (R_X+32)(R11)
+	MOVUPS X3, (R_X+48)(R11)
+	MOVUPS X4, (R_X+64)(R11)
+	MOVUPS X5, (R_X+80)(R11)
+	MOVUPS X6, (R_X+96)(R11)
+	MOVUPS X7, (R_X+112)(R11)
+	MOVUPS X8, (R_X+128)(R11)
+	MOVUPS X9, (R_X+144)(R11)
+	MOVUPS X10, (R_X+160)(R11)
+	MOVUPS X11, (R_X+176)(R11)
+	MOVUPS X12, (R_X+192)(R11)
+	MOVUPS X13, (R_X+208)(R11)
+	MOVUPS X14, (R_X+224)(R11)
+	MOVUPS X15, (R_X+240)(R11)
+
+	// May a handler run here?
+	MOVQ hit_m(R11), R8
+	MOVQ hit_g(R11), R9
+	MOVL m_procid(R8), R10
+	MOVQ ·busyTable(SB), BX
+	LEAQ (BX)(R10*8), R10
+	CMPL desc_kind(R12), $const_kindPanic
+	JEQ  panicked
+	CMPQ R9, hit_g0(R11)
+	JEQ  may
+	MOVQ ·gateCurG(SB), BX
+	CMPQ R9, (R8)(BX*1)
+	JNE  noGoroutine
+may:
+	MOVQ ·gateP(SB), BX
+	CMPQ (R8)(BX*1), $0
+	JEQ  noGoroutine
+	CMPQ (R10), $0
+	JNE  busy
+	MOVQ R11, (R10)
+	MOVQ R10, hit_busy(R11)
+	MOVQ ·gateLocks(SB), BX
+	MOVL (R8)(BX*1), BX
+	MOVL BX, hit_locks(R11)
+	MOVQ ·gateMallocing(SB), BX
+	MOVL (R8)(BX*1), BX
+	MOVL BX, hit_mallocing(R11)
+	MOVL $0, hit_failing(R11)
+
+	MOVQ hit_g0(R11), BX
+	MOVQ R11, SP
+	MOVQ BX, (TLS)
+	CLD
+	CMPL desc_wide(R12), $0
+	JNE  wide
+	SUBQ $32, SP
+	MOVQ R11, 0(SP)
+	CALL ·dispatch(SB)
+	MOVQ 8(SP), AX
+	LEAQ 32(SP), R11
+	JMP  ·gateBack(SB)
+wide: // the whole vector state is kept below the hit
+	SUBQ $XSAVE, SP
+	ANDQ $~63, SP
+	XORL AX, AX
+	MOVQ AX, 512(SP)
+	MOVQ AX, 520(SP)
+	MOVQ AX, 528(SP)
+	MOVQ AX, 536(SP)
+	MOVQ AX, 544(SP)
+	MOVQ AX, 552(SP)
+	MOVQ AX, 560(SP)
+	MOVQ AX, 568(SP)
+	MOVL $COMPONENTS, AX
+	XORL DX, DX
+	BYTE $0x48; BYTE $0x0f; BYTE $0xae; BYTE $0x24; BYTE $0x24 // xsave64 (%rsp)
+	MOVQ SP, hit_xsave(R11)
+	SUBQ $32, SP
+	MOVQ R11, 0(SP)
+	CALL ·dispatch(SB)
+	MOVQ 8(SP), CX
+	MOVQ 0(SP), R11
+	JMP  ·gateUnwide(SB)
+
+early: // nothing was changed yet
+	CMPL desc_kind(R12), $const_kindPanic
+	JEQ  quiet
+	LOCK
+	INCQ desc_system(R12)
+	MOVL desc_missed(R12), AX
+	JMP  R13
+quiet:
+	XORL AX, AX
+	JMP  R13
+
+noGoroutine:
+	LOCK
+	INCQ desc_system(R12)
+	MOVL desc_missed(R12), AX
+	JMP  ·gateRestore(SB)
+busy:
+	LOCK
+	INCQ desc_busy(R12)
+	MOVL desc_missed(R12), AX
+	JMP  ·gateRestore(SB)
+
+panicked: // the runtime's gopanic begins: is it a handler's panic?
+	XORL AX, AX
+	CMPQ R9, hit_g0(R11)
+	JNE  other
+	MOVQ (R10), R10
+	TESTQ R10, R10
+	JEQ  other
+	CMPL hit_failing(R10), $0
+	JNE  other
+	MOVQ ·gateLocks(SB), BX
+	MOVL (R8)(BX*1), BX
+	CMPL BX, hit_locks(R10)
+	JNE  other
+	MOVQ ·gateMallocing(SB), BX
+	MOVL (R8)(BX*1), BX
+	CMPL BX, hit_mallocing(R10)
+	JNE  other
+	MOVQ $const_trapPanic, hit_trap(R10)
+	MOVQ R_AX(R11), BX
+	MOVQ BX, hit_panicType(R10)
+	MOVQ R_BX(R11), BX
+	MOVQ BX, hit_panicData(R10)
+	MOVQ R10, SP
+	JMP  ·gateFailed(SB)
+other:
+	JMP  ·gateRestore(SB)
+
+// gateUnwide loads the vector state of the hit in R11. CX is the action.
+TEXT ·gateUnwide(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	MOVQ hit_xsave(R11), BX
+	MOVL $COMPONENTS, AX
+	XORL DX, DX
+	BYTE $0x48; BYTE $0x0f; BYTE $0xae; BYTE $0x2b // xrstor64 (%rbx)
+	MOVQ CX, AX
+	JMP  ·gateBack(SB)
+
+// gateBack ends the hit in R11. AX is the action.
+TEXT ·gateBack(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	MOVQ hit_g(R11), CX
+	MOVQ CX, (TLS)
+	MOVQ hit_busy(R11), CX
+	MOVQ $0, (CX)
+	JMP  ·gateRestore(SB)
+
+// gateRestore loads the registers of the hit in R11 and leaves the gate. AX is the action.
+TEXT ·gateRestore(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	MOVUPS (R_X+0)(R11), X0
+	MOVUPS (R_X+16)(R11), X1
+	MOVUPS (R_X+32)(R11), X2
+	MOVUPS (R_X+48)(R11), X3
+	MOVUPS (R_X+64)(R11), X4
+	MOVUPS (R_X+80)(R11), X5
+	MOVUPS (R_X+96)(R11), X6
+	MOVUPS (R_X+112)(R11), X7
+	MOVUPS (R_X+128)(R11), X8
+	MOVUPS (R_X+144)(R11), X9
+	MOVUPS (R_X+160)(R11), X10
+	MOVUPS (R_X+176)(R11), X11
+	MOVUPS (R_X+192)(R11), X12
+	MOVUPS (R_X+208)(R11), X13
+	MOVUPS (R_X+224)(R11), X14
+	MOVUPS (R_X+240)(R11), X15
+	MOVQ R_SI(R11), SI
+	MOVQ R_DI(R11), DI
+	BYTE $0x49; BYTE $0x8b; BYTE $0x6b; BYTE $R_BP // MOVQ R_BP(R11), BP: vet would want it saved
+	MOVQ R_R8(R11), R8
+	MOVQ R_R9(R11), R9
+	MOVQ R_R10(R11), R10
+	MOVQ R_R14(R11), R14
+	MOVQ R_R15(R11), R15
+	CMPQ AX, $const_actionLeave
+	JEQ  leave
+	MOVQ hit_frame(R11), CX
+	MOVQ R_AX(R11), BX
+	MOVQ BX, F_AX(CX)
+	MOVQ R_CX(R11), BX
+	MOVQ BX, F_CX(CX)
+	MOVQ R_DX(R11), BX
+	MOVQ BX, F_DX(CX)
+	MOVQ R_R11(R11), BX
+	MOVQ BX, F_R11(CX)
+	MOVQ R_R12(R11), BX
+	MOVQ BX, F_R12(CX)
+	MOVQ R_R13(R11), BX
+	MOVQ BX, F_R13(CX)
+	MOVQ R_FLAGS(R11), BX
+	MOVB BX, F_FLAGS(CX)
+	SHRQ $OFBIT, BX
+	ANDL $1, BX
+	MOVB BX, F_OF(CX)
+	MOVQ R_BX(R11), BX
+	MOVQ hit_resume(R11), R13
+	MOVQ CX, SP
+	JMP  R13
+
+leave: // all registers are loaded, and the thread goes on at IP
+	MOVQ R_SP(R11), CX
+	MOVQ R_IP(R11), BX
+	MOVQ BX, -8(CX)
+	SUBQ $8, CX
+	MOVQ CX, hit_frame(R11)
+	MOVQ R_FLAGS(R11), BX
+	MOVQ BX, AX
+	SHRQ $OFBIT, BX
+	ANDL $1, BX
+	SHLL $8, AX
+	ORL  BX, AX
+	ADDB $0x7f, AX
+	SAHF
+	MOVQ R_AX(R11), AX
+	MOVQ R_BX(R11), BX
+	MOVQ R_CX(R11), CX
+	MOVQ R_DX(R11), DX
+	MOVQ R_R12(R11), R12
+	MOVQ R_R13(R11), R13
+	MOVQ hit_frame(R11), SP
+	MOVQ R_R11(R11), R11
+	RET
+
+// gateFailed goes on when a handler was abandoned. SP is its hit.
+TEXT ·gateFailed(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	MOVQ SP, R11
+	MOVL $1, hit_failing(R11)
+	MOVQ hit_desc(R11), R12
+	CMPL desc_wide(R12), $0
+	JEQ  narrow
+	MOVQ hit_xsave(R11), SP
+narrow:
+	CLD
+	SUBQ $32, SP
+	MOVQ R11, 0(SP)
+	CALL ·dispatchFailed(SB)
+	MOVQ 0(SP), R11
+	MOVQ 8(SP), CX
+	MOVQ hit_desc(R11), R12
+	CMPL desc_wide(R12), $0
+	JNE  wide
+	MOVQ CX, AX
+	JMP  ·gateBack(SB)
+wide:
+	JMP  ·gateUnwide(SB)
+
+// func gatePC() uintptr
+TEXT ·gatePC(SB), NOSPLIT, $0-8
+	LEAQ ·gate(SB), AX
+	MOVQ AX, ret+0(FP)
+	RET
+
+// func gateEndPC() uintptr
+TEXT ·gateEndPC(SB), NOSPLIT, $0-8
+	LEAQ ·gatePC(SB), AX
+	MOVQ AX, ret+0(FP)
+	RET
+
+// sigfault stands, behind the generated handler, before the runtime's for the signals of a
+// fault. One in a handler of a probe abandons the handler: its thread goes on in gateFailed.
+TEXT ·sigfault(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	MOVQ (TLS), R8
+	TESTQ R8, R8
+	JEQ  next
+	MOVQ g_m(R8), R9
+	TESTQ R9, R9
+	JEQ  next
+	CMPQ R8, m_g0(R9)
+	JNE  next
+	MOVL m_procid(R9), R10
+	MOVQ ·busyTable(SB), R11
+	MOVQ (R11)(R10*8), R11
+	TESTQ R11, R11
+	JEQ  next
+	CMPL hit_failing(R11), $0
+	JNE  next
+	MOVQ ·gateLocks(SB), R10
+	MOVL (R9)(R10*1), R10
+	CMPL R10, hit_locks(R11)
+	JNE  next
+	MOVQ ·gateMallocing(SB), R10
+	MOVL (R9)(R10*1), R10
+	CMPL R10, hit_mallocing(R11)
+	JNE  next
+	MOVQ 200(DX), AX // REG_TRAPNO
+	MOVQ AX, hit_trap(R11)
+	MOVQ 168(DX), AX // REG_RIP
+	MOVQ AX, hit_faultPC(R11)
+	MOVQ 216(DX), AX // REG_CR2
+	MOVQ AX, hit_faultAddr(R11)
+	LEAQ ·gateFailed(SB), AX
+	MOVQ AX, 168(DX)
+	MOVQ R11, 160(DX) // REG_RSP
+	RET
+next:
+	LEAQ ·afterFault(SB), R8
+	MOVLQSX DI, R9
+	MOVQ (R8)(R9*8), AX
+	JMP  AX
+
+// func sigfaultPC() uintptr
+TEXT ·sigfaultPC(SB), NOSPLIT, $0-8
+	LEAQ ·sigfault(SB), AX
+	MOVQ AX, ret+0(FP)
+	RET
+
+// sigrewind stands before the runtime's handlers of SIGURG and SIGPROF. A thread that has
+// just taken a breakpoint is at the start of the detour: it is set back to the breakpoint,
+// where the runtime knows the code, and may preempt the goroutine.
+TEXT ·sigrewind(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	MOVQ ·homeWords(SB), R8
+	MOVQ 16(R8), R9
+	MOVQ 24(R8), CX
+	MOVQ 168(DX), AX // REG_RIP
+loop:
+	TESTQ CX, CX
+	JEQ  next
+	CMPQ AX, 8(R9)
+	JEQ  rewind
+	ADDQ $16, R9
+	DECQ CX
+	JMP  loop
+rewind:
+	MOVQ (R9), AX
+	MOVQ AX, 168(DX)
+next:
+	LEAQ ·afterFault(SB), R8
+	MOVLQSX DI, R9
+	MOVQ (R8)(R9*8), AX
+	JMP  AX
+
+// func sigrewindPC() uintptr
+TEXT ·sigrewindPC(SB), NOSPLIT, $0-8
+	LEAQ ·sigrewind(SB), AX
+	MOVQ AX, ret+0(FP)
+	RET

@@ -1,0 +1,320 @@
+package self
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sort"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/target"
+)
+
+// The home is memory that signal handlers and gates read, outside of the Go heap:
+//
+//	0           four words: the table of faults and its length, that of breakpoints and its
+//	actionsOff  saved dispositions, actionSize each, by signal number
+//
+// The tables are mappings of their own. Those words are only changed while the world is
+// stopped, when no thread is in a handler.
+const (
+	faultsOff     = 0
+	trapsOff      = 16
+	actionsOff    = 64
+	actionSize    = 40
+	actionHandler = 8
+	homeSize      = 4096
+)
+
+// home is the own process's home.
+type home struct {
+	t       *Target
+	addr    uint64
+	code    span
+	handler *amd64.Handler
+	tables  [2]table                  // in use
+	stood   map[unix.Signal]sigaction // what our handlers stand before
+}
+
+// table is a mapping for a table of a handler.
+type table struct{ addr, size uint64 }
+
+// sigaction is struct kernel_sigaction (asm-generic/signal.h).
+type sigaction struct {
+	handler  uint64
+	flags    uint64
+	restorer uint64
+	mask     uint64
+}
+
+// hooked are the signals that our handlers stand before.
+var hooked = []unix.Signal{unix.SIGTRAP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGURG, unix.SIGPROF}
+
+// Where our assembly goes on with what is not its own: fixed once handlers are installed.
+var (
+	afterTrap  uint64     // the generated handler of SIGTRAP
+	afterFault [65]uint64 // by signal: the runtime's
+	homeWords  uint64     // address of the home
+	busyTable  uint64     // by thread id, a word: the hit whose handler runs
+)
+
+// newHome makes the home and installs the handlers.
+func (t *Target) newHome() (*home, error) {
+	h := &home{t: t, stood: map[unix.Signal]sigaction{}}
+	var err error
+	if h.addr, err = mapAnon(0, homeSize, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		return nil, err
+	}
+	if busyTable == 0 { // kept for good: a thread may be about to look there
+		if busyTable, err = mapAnon(0, 8*maxTID, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+			return nil, errors.Join(err, unmap(h.addr, homeSize))
+		}
+	}
+	if err := h.generate(); err != nil {
+		return nil, errors.Join(err, unmap(h.addr, homeSize))
+	}
+	return h, errors.Join(h.install(), world.open())
+}
+
+// maxTID is PID_MAX_LIMIT of 64-bit kernels (linux/threads.h).
+const maxTID = 4 << 20
+
+// generate makes the handlers that are shared with other targets.
+func (h *home) generate() error {
+	at, err := h.t.Code(h.t.lowText(), h.t.lowText()+1, handlerRoom)
+	if err != nil {
+		return err
+	}
+	h.handler, err = amd64.NewHandler(at, amd64.HandlerEnv{
+		Faults: h.addr + faultsOff, Traps: h.addr + trapsOff, Actions: h.addr + actionsOff,
+		ActionSize: actionSize, ActionHandler: actionHandler,
+	})
+	if err == nil && len(h.handler.Code) > handlerRoom {
+		err = fmt.Errorf("signal handler of %d bytes: more than %d", len(h.handler.Code), handlerRoom)
+	}
+	if err != nil {
+		return err
+	}
+	h.code = span{at, at + handlerRoom}
+	_, err = h.t.mem.WriteAt(h.handler.Code, int64(at))
+	return err
+}
+
+// handlerRoom is more than the generated handlers take, in bytes.
+const handlerRoom = 2048
+
+// install puts our handlers before those that stand.
+func (h *home) install() error {
+	afterTrap, homeWords = h.handler.Trap, h.addr
+	for _, sig := range hooked {
+		old, err := sigactionOf(sig)
+		if err != nil {
+			return err
+		}
+		if old.handler <= 1 && (sig == unix.SIGURG || sig == unix.SIGPROF) {
+			continue // the runtime does not use it
+		}
+		h.stood[sig] = old
+		afterFault[sig] = old.handler
+		h.save(sig, old)
+	}
+	for sig := range h.stood {
+		if err := setSigaction(sig, h.action(sig)); err != nil {
+			return errors.Join(err, h.uninstall(false), h.uninstall(true))
+		}
+	}
+	return nil
+}
+
+// save tells the generated handlers what they hand a signal on to: for a fault our own
+// assembly, which looks whether a handler of a probe has failed.
+func (h *home) save(sig unix.Signal, old sigaction) {
+	at := h.addr + actionsOff + uint64(sig)*actionSize
+	next := old
+	switch sig {
+	case unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL:
+		next.handler = uint64(sigfaultPC())
+	}
+	setWord(at+actionHandler, next.handler)
+	setWord(at+actionHandler+8, next.flags)
+	setWord(at+actionHandler+16, next.restorer)
+	setWord(at+actionHandler+24, next.mask)
+}
+
+// action is our disposition of a signal: the old one's flags and mask, with all signals
+// blocked and the alternate stack used in any case.
+func (h *home) action(sig unix.Signal) sigaction {
+	a := h.stood[sig]
+	a.flags |= saSiginfo | saOnstack | saRestorer
+	a.mask = ^uint64(0)
+	if a.restorer == 0 {
+		a.restorer = h.handler.Return
+	}
+	switch sig {
+	case unix.SIGTRAP:
+		a.handler = uint64(sigtrapPC())
+	case unix.SIGURG, unix.SIGPROF:
+		a.handler = uint64(sigrewindPC())
+	default:
+		a.handler = h.handler.Entry
+	}
+	return a
+}
+
+// Flags of struct kernel_sigaction (asm/signal.h).
+const (
+	saSiginfo  = 0x4
+	saOnstack  = 0x08000000
+	saRestorer = 0x04000000
+)
+
+// refit puts our handlers back before ones that were installed since: os/signal installs
+// the runtime's anew for SIGURG that was ignored for a time.
+func (h *home) refit() error {
+	for sig := range h.stood {
+		now, err := sigactionOf(sig)
+		if err != nil {
+			return err
+		}
+		if want := h.action(sig); now.handler == want.handler {
+			continue
+		}
+		h.stood[sig] = now
+		afterFault[sig] = now.handler
+		h.save(sig, now)
+		if err := setSigaction(sig, h.action(sig)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// uninstall puts back what stood before our handler of SIGTRAP, or before the others, where
+// ours still stands.
+func (h *home) uninstall(trap bool) error {
+	var errs []error
+	for sig, old := range h.stood {
+		if trap != (sig == unix.SIGTRAP) {
+			continue
+		}
+		now, err := sigactionOf(sig)
+		if err == nil && now.handler == h.action(sig).handler {
+			err = setSigaction(sig, old)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func sigactionOf(sig unix.Signal) (a sigaction, err error) {
+	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&a)), 8, 0, 0)
+	if e != 0 {
+		err = fmt.Errorf("disposition of signal %d: %w", sig, e)
+	}
+	return a, err
+}
+
+func setSigaction(sig unix.Signal, a sigaction) error {
+	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&a)), 0, 8, 0, 0)
+	if e != 0 {
+		return fmt.Errorf("disposition of signal %d: %w", sig, e)
+	}
+	return nil
+}
+
+// heads makes the tables of a set of sites and gives the four words that are to name them.
+// fresh are the tables' mappings, which replace those in use once the words are written.
+func (h *home) heads(live map[*target.Site]bool, gone []*target.Site) (words [4]uint64, fresh [2]table, err error) {
+	faults := faultsOf(live)
+	var b []byte
+	for _, e := range faults {
+		b = e.Append(b)
+	}
+	if fresh[0], err = newTable(b); err != nil {
+		return words, fresh, err
+	}
+	traps := trapsOf(live, gone)
+	if fresh[1], err = newTable(traps); err != nil {
+		return words, fresh, errors.Join(err, fresh[0].unmap())
+	}
+	return [4]uint64{fresh[0].addr, uint64(len(faults)), fresh[1].addr, uint64(len(traps) / amd64.TrapEntrySize)}, fresh, nil
+}
+
+// faultsOf lists the loads and the displaced instructions of sites, sorted.
+func faultsOf(live map[*target.Site]bool) []amd64.FaultEntry {
+	var out []amd64.FaultEntry
+	for site := range live {
+		for _, x := range site.Detour.Fixups {
+			out = append(out, amd64.FaultEntry{Lo: x.At, Hi: x.At + 1, To: x.To})
+		}
+		for _, p := range site.Detour.Pairs {
+			out = append(out, amd64.FaultEntry{Lo: p.Copy, Hi: p.CopyEnd, To: p.Orig, Moved: true, SP: p.SP})
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Lo < out[j].Lo })
+	return out
+}
+
+// trapsOf makes the table of breakpoints, sorted by address; those in gone are none any more.
+func trapsOf(live map[*target.Site]bool, gone []*target.Site) []byte {
+	var sites []*target.Site
+	for s := range live {
+		if s.Trap && !slices.Contains(gone, s) {
+			sites = append(sites, s)
+		}
+	}
+	sort.Slice(sites, func(i, j int) bool { return sites[i].Addr < sites[j].Addr })
+	var b []byte
+	for _, s := range sites {
+		b = le.AppendUint64(b, s.Addr)
+		b = le.AppendUint64(b, s.Detour.Addr)
+	}
+	return b
+}
+
+func newTable(b []byte) (table, error) {
+	if len(b) == 0 {
+		return table{}, nil
+	}
+	size := uint64(len(b)+4095) &^ 4095
+	addr, err := mapAnon(0, size, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return table{}, fmt.Errorf("table of %d bytes: %w", len(b), err)
+	}
+	copy(bytesAt(addr, len(b)), b)
+	return table{addr, size}, nil
+}
+
+func (t table) unmap() error {
+	if t.size == 0 {
+		return nil
+	}
+	return unmap(t.addr, t.size)
+}
+
+// close takes the handlers away and unmaps what they read, once no thread is in one.
+func (h *home) close() error {
+	if err := h.uninstall(false); err != nil {
+		return err
+	}
+	if err := h.t.attempt(h.t.newPlan(&target.Change{})); err != nil {
+		return err
+	}
+	return errors.Join(h.uninstall(true), h.tables[0].unmap(), h.tables[1].unmap(), unmap(h.addr, homeSize), world.close())
+}
+
+// open prepares the stopping of threads.
+func (w *worldState) open() error {
+	fd, err := unix.Open("/proc/self/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("the own threads can not be listed: %w", err)
+	}
+	w.tasks, w.pid = fd, int32(os.Getpid())
+	return nil
+}
+
+func (w *worldState) close() error { return unix.Close(w.tasks) }

@@ -1,0 +1,163 @@
+package self
+
+import (
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFindLayout(t *testing.T) {
+	l, err := findLayout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(runtime.Version(), "go1.") || l.Minor < 25 {
+		t.Errorf("layout of Go 1.%d in a program of %s", l.Minor, runtime.Version())
+	}
+	if r := l.runtime(); r.TLS != l.TLS || r.TLS == 0 || r.StackLo != l.StackLo || r.StackHi != l.StackHi ||
+		r.M != l.M || r.GoID != l.GoID || r.ProcID != l.ProcID {
+		t.Errorf("runtime() of %+v is %+v", l, r)
+	}
+}
+
+// TestFindLayoutBusy looks for it from many goroutines at once, whose stacks grow, while
+// the collector runs.
+func TestFindLayoutBusy(t *testing.T) {
+	stop := make(chan struct{})
+	var collector, wg sync.WaitGroup
+	collector.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	})
+	for range 8 {
+		wg.Go(func() {
+			for depth := range 20 {
+				deeper(depth*50, func() {
+					if _, err := findLayout(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	collector.Wait()
+}
+
+// deeper calls f with a deep stack.
+func deeper(n int, f func()) int {
+	if n == 0 {
+		f()
+		return 0
+	}
+	return deeper(n-1, f) + 1
+}
+
+func TestFindLayoutUnknown(t *testing.T) {
+	for _, version := range []string{"", "go1.99.1", "devel go1.27-1a2b3c4 Thu", "devel +1a2b3c4", "go2"} {
+		_, err := findLayoutOf(version)
+		if !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "nothing was changed") ||
+			!strings.Contains(err.Error(), version) {
+			t.Errorf("%q: %v", version, err)
+		}
+	}
+}
+
+// TestFindLayoutOther: another version's layout does not validate.
+func TestFindLayoutOther(t *testing.T) {
+	own, err := findLayout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for version, minor := range map[string]int{"go1.26": 26, "go1.25": 25, "go1.24": 24} {
+		if minor == own.Minor {
+			continue
+		}
+		if _, err := findLayoutOf(version); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "offset") {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
+
+// TestValidateWrong moves each field by some words. All but mallocing are found out.
+func TestValidateWrong(t *testing.T) {
+	l, err := findLayout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string]*int32{
+		"g.stack.lo": &l.StackLo, "g.stack.hi": &l.StackHi, "g.stackguard0": &l.StackGuard0, "g.m": &l.M,
+		"g.sched.sp": &l.SchedSP, "g.sched.pc": &l.SchedPC, "g.sched.bp": &l.SchedBP,
+		"g.atomicstatus": &l.Status, "g.goid": &l.GoID, "m.g0": &l.G0, "m.procid": &l.ProcID,
+		"m.gsignal": &l.GSignal, "m.curg": &l.CurG, "m.p": &l.P, "m.id": &l.ID, "m.locks": &l.Locks,
+	}
+	for name, field := range fields {
+		right := *field
+		for _, by := range []int32{-24, -16, -8, 8, 16, 24, 136, 1 << 20} {
+			*field = right + by
+			if err := l.validate(); err == nil {
+				t.Errorf("%s at %d instead of %d is not found out", name, right+by, right)
+			}
+		}
+		*field = right
+		if err := l.validate(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.ID = l.ProcID
+	if err := l.validate(); err == nil {
+		t.Error("m.procid as m.id is not found out")
+	}
+}
+
+// TestOwnMemory reads by both ways what can and what can not be read.
+func TestOwnMemory(t *testing.T) {
+	byCall, err := openOwnMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open("/proc/self/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byFile := &ownMemory{pid: byCall.pid, fd: fd}
+	defer byFile.close()
+	page, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(page)
+	if err := unix.Mprotect(page[4096:], unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	addr := uint64(uintptr(unsafe.Pointer(&page[0])))
+	binary.LittleEndian.PutUint64(page[4088:], 0xfeedface)
+	for name, m := range map[string]*ownMemory{"process_vm_readv": byCall, "/proc/self/mem": byFile} {
+		var b [8]byte
+		if err := m.read(addr+4088, b[:]); err != nil || binary.LittleEndian.Uint64(b[:]) != 0xfeedface {
+			t.Errorf("%s: % x, %v", name, b, err)
+		}
+		for _, bad := range []uint64{0, 8, 1<<63 - 8, 1<<64 - 8} {
+			if err := m.read(bad, b[:]); err == nil {
+				t.Errorf("%s: 0x%x can be read", name, bad)
+			}
+		}
+	}
+	var b [16]byte
+	if err := byCall.read(addr+4088, b[:]); err == nil {
+		t.Error("half of a field can be read")
+	}
+}

@@ -1,0 +1,333 @@
+package self
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// Options are the choices of Attach; nil means all defaults.
+type Options struct {
+	Ring ring.Config // zero: the ring's defaults
+}
+
+// Target makes the own process a target.Target and a target.Caller.
+type Target struct {
+	o      Options
+	mu     sync.Mutex // held while the world is stopped, and what only Commit changes is changed
+	space  *symbol.Space
+	images map[process.FileID]*symbol.Image
+	seen   []process.Map // the executable mappings that space was made of
+	mem    *os.File      // /proc/self/mem
+	lay    *layout
+	places places
+	ring   *ring.Ring
+	writer arch.Writer
+	home   *home
+	codeMu sync.Mutex
+	code   []*piece
+	poolMu sync.Mutex
+	pools  []*arch.Pool
+	idle   map[*arch.Pool]bool // pools that no probe uses
+	live   map[*target.Site]bool
+	zombie []*target.Site
+	calls  map[uint64]*desc
+	path   func() (map[uint64]string, error) // functions that may run with SIGTRAP blocked
+}
+
+var (
+	_ target.Target = (*Target)(nil)
+	_ target.Caller = (*Target)(nil)
+)
+
+// attached is the one Target of this process that is in use: there is one set of signals.
+var attached struct {
+	sync.Mutex
+	t *Target
+}
+
+// Attach makes the own process a target. It validates what it knows of the Go runtime, and
+// changes nothing before Prepare. Errors: EBUSY if the process is a target already or a
+// debugger holds it, EOPNOTSUPP for a Go version that is not known.
+func Attach(o *Options) (*Target, error) {
+	attached.Lock()
+	defer attached.Unlock()
+	if attached.t != nil {
+		return nil, errno.Errorf(unix.EBUSY, "the process probes itself already: use that target, or close it first")
+	}
+	if pid, err := tracer(); err != nil || pid != 0 {
+		return nil, errors.Join(err, errno.Errorf(unix.EBUSY, "process %d traces this one, and would see its breakpoints and stops as its own: detach it first", pid))
+	}
+	t := &Target{images: map[process.FileID]*symbol.Image{}, live: map[*target.Site]bool{}, calls: map[uint64]*desc{}, idle: map[*arch.Pool]bool{}}
+	if o != nil {
+		t.o = *o
+	}
+	var err error
+	if t.lay, err = findLayout(); err != nil {
+		return nil, err
+	}
+	if err := t.lay.fitsGate(); err != nil {
+		return nil, err
+	}
+	if _, err := t.Refresh(); err != nil {
+		return nil, err
+	}
+	if err := t.findPlaces(); err != nil {
+		return nil, err
+	}
+	t.path = sync.OnceValues(func() (map[uint64]string, error) { return signalPath(t.space) })
+	attached.t = t
+	return t, nil
+}
+
+// tracer is the process that traces this one; 0: none.
+func tracer() (int, error) {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	st, err := process.ParseStatus(string(b))
+	if err != nil {
+		return 0, err
+	}
+	return st.TracerPID, nil
+}
+
+// Arch is x86-64.
+func (t *Target) Arch() arch.Arch { return amd64.X86 }
+
+// Space finds names in the program and the objects mapped now.
+func (t *Target) Space() *symbol.Space { return t.space }
+
+// Ring is the ring, after Prepare.
+func (t *Target) Ring() *ring.Ring { return t.ring }
+
+// Writer describes the process to generated code, after Prepare.
+func (t *Target) Writer() *arch.Writer { return &t.writer }
+
+// Traps says that breakpoints may stand in the process; TrapsAt tells where not.
+func (t *Target) Traps() error { return nil }
+
+// TrapsAt says why no breakpoint may stand in the function that starts at an address; nil:
+// it may.
+func (t *Target) TrapsAt(fn uint64) error {
+	path, err := t.path()
+	if err != nil {
+		return err
+	}
+	if why := path[fn]; why != "" {
+		return errno.Errorf(unix.EOPNOTSUPP, "it may run while SIGTRAP is blocked: %s", why)
+	}
+	return nil
+}
+
+// Loads says that arguments may read memory.
+func (t *Target) Loads() error { return nil }
+
+// Loader says that there is none to watch: what a program maps later is found by Refresh.
+func (t *Target) Loader() (symbol.Resolved, uint64, bool) { return symbol.Resolved{}, 0, false }
+
+// Answer has nothing to answer.
+func (t *Target) Answer() error { return nil }
+
+// Uprobe refuses: the kernel's probe would need the process's file on disk to be the one
+// that runs, and root. Precondition of none.
+func (t *Target) Uprobe(*target.Uprobe) (target.Held, error) {
+	return nil, errno.Errorf(unix.EOPNOTSUPP, "the own process is not probed by the kernel's uprobes")
+}
+
+// Uprobes has none to read.
+func (t *Target) Uprobes(func(*target.UprobeRecord)) int { return 0 }
+
+// Refresh looks at what is mapped now.
+func (t *Target) Refresh() (changed bool, err error) {
+	text, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return false, err
+	}
+	maps, err := process.ParseMaps(text)
+	if err != nil {
+		return false, err
+	}
+	code := executables(maps)
+	if t.space != nil && slices.Equal(code, t.seen) {
+		return false, nil
+	}
+	return true, t.index(code)
+}
+
+// executables picks one executable mapping of each file, the program's own first.
+func executables(maps []process.Map) []process.Map {
+	var exe unix.Stat_t
+	isExe := func(m process.Map) bool {
+		return unix.Stat("/proc/self/exe", &exe) == nil && m.Inode == exe.Ino
+	}
+	var out []process.Map
+	seen := map[process.FileID]bool{}
+	for _, m := range maps {
+		if m.Perm&process.PermExec == 0 || m.Anonymous() || seen[m.FileID] || strings.HasPrefix(m.Path, "/memfd:kprobes:") {
+			continue
+		}
+		seen[m.FileID] = true
+		out = append(out, m)
+	}
+	if i := slices.IndexFunc(out, isExe); i > 0 {
+		out[0], out[i] = out[i], out[0]
+	}
+	return out
+}
+
+// index makes the space out of the executable mappings. An object that can not be read is
+// left out; the program itself must be there.
+func (t *Target) index(code []process.Map) error {
+	space := symbol.NewSpace()
+	for i, m := range code {
+		im, err := t.image(m)
+		if err != nil && i == 0 {
+			return fmt.Errorf("the program's own file: %w", err)
+		}
+		if err != nil {
+			continue
+		}
+		if bias, ok := im.Bias(m.Start, m.Offset); ok {
+			space.Add(im, bias, filepath.Base(m.Path))
+		}
+	}
+	t.space, t.seen = space, code
+	return nil
+}
+
+func (t *Target) image(m process.Map) (*symbol.Image, error) {
+	if im := t.images[m.FileID]; im != nil {
+		return im, nil
+	}
+	f, err := os.OpenFile(fmt.Sprintf("/proc/self/map_files/%x-%x", m.Start, m.End), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil { // map_files asks for privileges
+		if f, err = os.OpenFile(m.Path, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+			return nil, err
+		}
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	im, err := symbol.Open(f, st.Size(), m.Path, &symbol.Options{Open: openDebug})
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	t.images[m.FileID] = im
+	return im, nil
+}
+
+func openDebug(path string) (symbol.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+}
+
+// Read reads the own memory. A bad address is an error.
+func (t *Target) Read(addr uint64, b []byte) error { return access(unix.SYS_PROCESS_VM_READV, addr, b) }
+
+// Write writes the own memory where that is writable. A bad address is an error.
+func (t *Target) Write(addr uint64, b []byte) error {
+	return access(unix.SYS_PROCESS_VM_WRITEV, addr, b)
+}
+
+// access has the kernel copy between b and memory at an address that may be bad.
+func access(call uintptr, addr uint64, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	local := unix.Iovec{Base: &b[0], Len: uint64(len(b))}
+	remote := unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
+	n, _, e := unix.RawSyscall6(call, uintptr(os.Getpid()), uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+	switch {
+	case e != 0:
+		return fmt.Errorf("memory at 0x%x, %d bytes: %w", addr, len(b), e)
+	case int(n) != len(b):
+		return fmt.Errorf("memory at 0x%x: %d of %d bytes are there: %w", addr, n, len(b), unix.EFAULT)
+	}
+	return nil
+}
+
+// Prepare makes the ring and the home, and puts our signal handlers before those of the
+// runtime.
+func (t *Target) Prepare() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.home != nil {
+		return nil
+	}
+	if _, _, e := unix.RawSyscall(sysMembarrier, membarrierRegister, 0, 0); e != 0 {
+		return fmt.Errorf("membarrier, which makes all processors see changed code: %w", e)
+	}
+	var err error
+	if t.mem, err = os.OpenFile("/proc/self/mem", os.O_RDWR, 0); err != nil {
+		return fmt.Errorf("the own code can not be written: %w", err)
+	}
+	if t.ring, err = ring.Create(t.o.Ring); err != nil {
+		return errors.Join(err, t.mem.Close())
+	}
+	t.writer = arch.Writer{
+		Ring: t.ring.Addr(), Layout: t.ring.Layout, TID: arch.TIDGo, Go: t.lay.runtime(),
+		Gate: uint64(gatePC()), RDPID: hasRDPID(),
+	}
+	if t.home, err = t.newHome(); err != nil {
+		return errors.Join(err, t.mem.Close(), t.ring.Close())
+	}
+	return nil
+}
+
+// membarrierRegister announces the use of membarrierSyncCore (membarrier(2)).
+const membarrierRegister = 1 << 6
+
+// hasRDPID says whether the CPU has the rdpid instruction, as the kernel shows it.
+func hasRDPID() bool {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return false
+	}
+	_, flags, _ := strings.Cut(string(b), "\nflags")
+	flags, _, _ = strings.Cut(flags, "\n")
+	return strings.Contains(flags+" ", " rdpid ")
+}
+
+// Close takes out all that Prepare put in, but for the ring, which can still be read.
+func (t *Target) Close() error {
+	attached.Lock()
+	defer attached.Unlock()
+	if attached.t == t {
+		attached.t = nil
+	}
+	if t.home == nil {
+		return nil
+	}
+	if err := t.drain(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.home.close()
+	for _, c := range t.code {
+		err = errors.Join(err, c.unmap())
+	}
+	for _, p := range t.pools {
+		err = errors.Join(err, unmap(p.Base, poolSize(p)))
+	}
+	err = errors.Join(err, t.mem.Close())
+	t.home, t.code, t.pools = nil, nil, nil
+	return err
+}

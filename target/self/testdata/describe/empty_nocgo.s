@@ -1,0 +1,3 @@
+//go:build !cgo
+
+// Declarations without a body need a file of assembly.

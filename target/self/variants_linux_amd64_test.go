@@ -1,0 +1,194 @@
+package self
+
+import (
+	"debug/dwarf"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"kprobes.dev/kprobes/internal/golayout"
+)
+
+// oldGo is the older version that programs are built with too. The go command fetches it
+// as a module.
+const oldGo = "go1.25.14"
+
+// oldMod is the module file for it: the dependencies of package self in versions that it
+// can build.
+const oldMod = `module kprobes.dev/kprobes
+
+go 1.25.0
+
+require (
+	github.com/ianlancetaylor/demangle v0.0.0-20260724033716-83e58baca724
+	github.com/ulikunitz/xz v0.5.17
+	golang.org/x/sys v0.47.0
+)
+`
+
+// variant is a way to build a program.
+type variant struct {
+	name string
+	env  []string
+	args []string
+}
+
+// The first one's debug information tells for those that have none.
+var variants = []variant{
+	{"plain", []string{"CGO_ENABLED=0"}, nil},
+	{"stripped", []string{"CGO_ENABLED=0"}, []string{"-ldflags=-s -w"}},
+	{"pie", []string{"CGO_ENABLED=0"}, []string{"-buildmode=pie"}},
+	{"cgo_internal", []string{"CGO_ENABLED=1"}, []string{"-ldflags=-linkmode=internal"}},
+	{"cgo_external", []string{"CGO_ENABLED=1"}, []string{"-ldflags=-linkmode=external"}},
+	{"cgo_pie_stripped", []string{"CGO_ENABLED=1"}, []string{"-buildmode=pie", "-ldflags=-linkmode=external -s -w"}},
+	{"race", []string{"CGO_ENABLED=1"}, []string{"-race"}},
+}
+
+// TestVariants builds a program in all ways and with both versions of Go. What it finds out
+// about its own runtime is what its debug information says.
+func TestVariants(t *testing.T) {
+	t.Run(runtime.Version(), func(t *testing.T) { testVariants(t, nil, nil) })
+	t.Run(oldGo, func(t *testing.T) {
+		mod := filepath.Join(t.TempDir(), "go.mod")
+		if err := os.WriteFile(mod, []byte(oldMod), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		testVariants(t, []string{"GOTOOLCHAIN=" + oldGo}, []string{"-modfile=" + mod, "-mod=mod"})
+	})
+}
+
+func testVariants(t *testing.T, env, args []string) {
+	var told *golayout.Layout
+	for _, v := range variants {
+		program := filepath.Join(t.TempDir(), v.name)
+		build := exec.Command("go", append(append(append([]string{"build", "-o", program}, args...), v.args...), "./testdata/describe")...)
+		build.Env = append(append(os.Environ(), env...), v.env...)
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v %v\n%s", v.name, build, err, out)
+		}
+		if l := dwarfLayout(t, program); l != nil {
+			told = l
+		}
+		if told == nil {
+			t.Fatalf("%s: the program has no debug information", v.name)
+		}
+		t.Run(v.name, func(t *testing.T) { checkDescribe(t, program, told, env) })
+	}
+}
+
+// checkDescribe compares what the program says of itself with its debug information.
+func checkDescribe(t *testing.T, program string, told *golayout.Layout, env []string) {
+	cmd := exec.Command(program)
+	cmd.Stderr = new(strings.Builder)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, cmd.Stderr)
+	}
+	var got struct {
+		Version string
+		Layout  struct {
+			golayout.Layout
+			TLS int32
+		}
+		Path map[string]string
+	}
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if len(env) > 0 && env[0] != "GOTOOLCHAIN="+got.Version {
+		t.Errorf("version %s, want %s", got.Version, env[0])
+	}
+	want := *told
+	want.Minor = got.Layout.Minor
+	if got.Layout.Layout != want {
+		t.Errorf("layout\n%+v, the debug information says\n%+v", got.Layout.Layout, want)
+	}
+	if tls := got.Layout.TLS; tls >= 0 || tls%8 != 0 {
+		t.Errorf("g lies at %d from the FS base", tls)
+	}
+	checkPath(t, got.Path)
+}
+
+// dwarfLayout reads the layout from a program's debug information; nil if it has none.
+func dwarfLayout(t *testing.T, program string) *golayout.Layout {
+	t.Helper()
+	f, err := elf.Open(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	d, err := f.DWARF()
+	if err != nil {
+		return nil
+	}
+	fields, err := structFields(d, "runtime.g", "runtime.m", "runtime.stack", "runtime.gobuf")
+	if err != nil {
+		return nil
+	}
+	at := func(path ...string) (sum int32) {
+		for _, p := range path {
+			off, ok := fields[p]
+			if !ok {
+				t.Fatalf("%s: no %s", program, p)
+			}
+			sum += off
+		}
+		return sum
+	}
+	return &golayout.Layout{
+		StackLo:     at("runtime.g.stack", "runtime.stack.lo"),
+		StackHi:     at("runtime.g.stack", "runtime.stack.hi"),
+		StackGuard0: at("runtime.g.stackguard0"),
+		M:           at("runtime.g.m"),
+		SchedSP:     at("runtime.g.sched", "runtime.gobuf.sp"),
+		SchedPC:     at("runtime.g.sched", "runtime.gobuf.pc"),
+		SchedBP:     at("runtime.g.sched", "runtime.gobuf.bp"),
+		Status:      at("runtime.g.atomicstatus"),
+		GoID:        at("runtime.g.goid"),
+		G0:          at("runtime.m.g0"),
+		ProcID:      at("runtime.m.procid"),
+		GSignal:     at("runtime.m.gsignal"),
+		CurG:        at("runtime.m.curg"),
+		P:           at("runtime.m.p"),
+		ID:          at("runtime.m.id"),
+		Mallocing:   at("runtime.m.mallocing"),
+		Locks:       at("runtime.m.locks"),
+	}
+}
+
+// structFields gives the offsets of the fields of structs, by "struct.field".
+func structFields(d *dwarf.Data, names ...string) (map[string]int32, error) {
+	left := map[string]bool{}
+	for _, n := range names {
+		left[n] = true
+	}
+	fields := map[string]int32{}
+	for r := d.Reader(); len(left) > 0; {
+		e, err := r.Next()
+		if err != nil {
+			return nil, err
+		}
+		if e == nil {
+			return nil, errors.New("the debug information ends before all structs were found")
+		}
+		name, _ := e.Val(dwarf.AttrName).(string)
+		if e.Tag != dwarf.TagStructType || !left[name] {
+			continue
+		}
+		delete(left, name)
+		typ, err := d.Type(e.Offset)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range typ.(*dwarf.StructType).Field {
+			fields[name+"."+f.Name] = int32(f.ByteOffset)
+		}
+	}
+	return fields, nil
+}

@@ -1,0 +1,338 @@
+package self
+
+import (
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// How the threads of the own process are stopped. Each other thread is sent a SIGTRAP that
+// our handler knows by its value, and parks in the handler until it is released: it stands
+// between two instructions then, and its registers lie in the signal frame, where they can be
+// read and changed. The kernel delivers the signal before a thread that is in a system call
+// runs code again. Go's own handlers block all signals, so a thread that has parked is in none
+// of them.
+//
+//	state of a slot     who changes it          to
+//	none                the stopper             asked    then the signal is sent
+//	asked               the thread's handler    parked   and waits while the epoch is the one asked in
+//	asked               the stopper             withdrawn  it gave up; the handler, whenever it runs, returns
+//	parked, withdrawn   the stopper             none, asked
+//
+// While the world is stopped the stopper must not need anything that a parked thread may
+// hold: no allocation, no lock, no growing of its stack, no other goroutine. So all that
+// runs then is nosplit, makes raw system calls only, and works on memory set up before.
+// Its thread blocks all signals meanwhile, so that the goroutine stays on it.
+
+// States of a slot: the two low bits of slot.state. The epoch stands above them.
+const (
+	slotNone = iota
+	slotAsked
+	slotParked
+	slotWithdrawn
+)
+
+// The slots are buckets of ways: a thread's slot is one of those in the bucket of its id.
+const (
+	slotBuckets = 1024
+	slotWays    = 16
+	slotCount   = slotBuckets * slotWays
+)
+
+// slot is what is known of one thread of the process.
+type slot struct {
+	state uint64
+	uc    uintptr // parked: its signal frame's struct ucontext
+	g     uintptr // parked: the g that its thread-local storage names, or 0
+	tid   int32
+	round uint32 // number of the stop it was last seen in
+}
+
+// dirents is room for a part of a directory's list, in bytes.
+const dirents = 32 << 10
+
+// worldState is the state of stopping, at a fixed address for the handler.
+type worldState struct {
+	epoch  uint32 // counts the releases; parked threads wait for it to change
+	parked uint32 // threads that have parked in this stop
+	asked  uint32 // threads that were asked, those that ended taken off
+	round  uint32
+	pid    int32
+	tid    int32 // the stopper's thread
+	tasks  int   // descriptor of /proc/self/task
+	list   [slotCount]uint16
+	slots  [slotCount]slot
+	dents  [dirents]byte
+	info   siginfo
+	path   [64]byte
+	stat   [512]byte
+}
+
+// siginfo is what a queued signal carries (asm-generic/siginfo.h).
+type siginfo struct {
+	signo, errno, code, _ int32
+	pid, uid              int32
+	value                 uintptr
+	_                     [12]uint64
+}
+
+// world is the one of this process. Its address is what our signal carries as its value.
+var world worldState
+
+// System calls and numbers that package syscall does not name for all.
+const (
+	sysTgsigqueueinfo = 297
+	siQueue           = -1
+	futexWaitPrivate  = 128
+	futexWakePrivate  = 129
+	monotonic         = 1
+)
+
+// Times of a stop, in nanoseconds.
+const (
+	stopDeadline = 100e6 // after which a stop is given up
+	stopPatience = 2e6   // after which threads are looked at that have not parked
+	stopStep     = 200e3 // between two looks
+)
+
+// now is CLOCK_MONOTONIC.
+//
+//go:nosplit
+//go:norace
+func now() int64 {
+	var ts syscall.Timespec
+	syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, monotonic, uintptr(unsafe.Pointer(&ts)), 0)
+	return ts.Sec*1e9 + ts.Nsec
+}
+
+// stop stops all other threads. It returns 0, or the id of a thread that did not stop in
+// time (-1: the threads can not be listed); then none is stopped. All signals must be
+// blocked.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) stop() int32 {
+	w.round++
+	atomic.StoreUint32(&w.parked, 0)
+	w.asked = 0
+	end := now() + stopDeadline
+	for {
+		n := w.ask()
+		if n < 0 {
+			w.release()
+			return -1
+		}
+		if n == 0 {
+			return 0
+		}
+		if tid := w.wait(end); tid != 0 {
+			w.release()
+			return tid
+		}
+	}
+}
+
+// ask asks the threads that were not asked yet, and returns how many; -1: their list can
+// not be read.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) ask() int {
+	if _, _, e := syscall.RawSyscall(syscall.SYS_LSEEK, uintptr(w.tasks), 0, 0); e != 0 {
+		return -1
+	}
+	fresh := 0
+	for {
+		n, _, e := syscall.RawSyscall(syscall.SYS_GETDENTS64, uintptr(w.tasks), uintptr(unsafe.Pointer(&w.dents)), dirents)
+		if e != 0 {
+			return -1
+		}
+		if n == 0 {
+			return fresh
+		}
+		for at := uintptr(0); at+19 < n && at+19 < dirents; {
+			tid := tidOf(w.dents[at+19:])
+			if tid > 0 && tid != w.tid {
+				fresh += w.askOne(tid)
+			}
+			at += uintptr(w.dents[at+16]) | uintptr(w.dents[at+17])<<8
+		}
+	}
+}
+
+// tidOf reads a decimal number that a 0 ends; 0 for anything else.
+//
+//go:nosplit
+//go:norace
+func tidOf(b []byte) int32 {
+	var n int32
+	for _, c := range b {
+		if c == 0 {
+			return n
+		}
+		if c < '0' || c > '9' {
+			return 0
+		}
+		n = n*10 + int32(c-'0')
+	}
+	return 0
+}
+
+// askOne asks a thread unless it has been asked in this stop. It returns 1 if it did.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) askOne(tid int32) int {
+	i := w.slotOf(tid)
+	if i < 0 {
+		return 0 // no way is free: the next look at the list finds the thread again
+	}
+	s := &w.slots[i]
+	if s.round == w.round {
+		return 0
+	}
+	s.round, s.tid = w.round, tid
+	atomic.StoreUint64(&s.state, uint64(w.epoch)<<2|slotAsked)
+	w.info = siginfo{signo: int32(syscall.SIGTRAP), code: siQueue, pid: w.pid, value: uintptr(unsafe.Pointer(w))}
+	_, _, e := syscall.RawSyscall6(sysTgsigqueueinfo, uintptr(w.pid), uintptr(tid), uintptr(syscall.SIGTRAP), uintptr(unsafe.Pointer(&w.info)), 0, 0)
+	if e != 0 { // it has ended
+		atomic.StoreUint64(&s.state, slotNone)
+		return 0
+	}
+	w.list[w.asked] = uint16(i)
+	w.asked++
+	return 1
+}
+
+// slotOf finds the slot of a thread, or one for it.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) slotOf(tid int32) int {
+	first := int(uint32(tid)%slotBuckets) * slotWays
+	free := -1
+	for i := first; i < first+slotWays; i++ {
+		s := &w.slots[i]
+		if s.tid == tid {
+			return i
+		}
+		if free < 0 && (s.tid == 0 || s.round+1 < w.round) {
+			free = i
+		}
+	}
+	return free
+}
+
+// wait waits until all that were asked have parked. It returns 0, or a thread that has not
+// in time.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) wait(end int64) int32 {
+	step := syscall.Timespec{Nsec: stopStep}
+	patience := now() + stopPatience
+	for {
+		have := atomic.LoadUint32(&w.parked)
+		if have == w.asked {
+			return 0
+		}
+		if now() > patience {
+			w.dropEnded()
+			if now() > end {
+				return w.late()
+			}
+		}
+		if have == w.asked {
+			return 0
+		}
+		syscall.RawSyscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&w.parked)), futexWaitPrivate, uintptr(have), uintptr(unsafe.Pointer(&step)), 0, 0)
+	}
+}
+
+// late is a thread that was asked and has not parked; 0: there is none.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) late() int32 {
+	for i := range w.asked {
+		if s := &w.slots[w.list[i]]; atomic.LoadUint64(&s.state)&3 == slotAsked {
+			return s.tid
+		}
+	}
+	return 0
+}
+
+// dropEnded takes off the threads that have ended since they were asked.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) dropEnded() {
+	for i := uint32(0); i < w.asked; {
+		s := &w.slots[w.list[i]]
+		state := atomic.LoadUint64(&s.state)
+		if state&3 != slotAsked || !w.ended(s.tid) || !atomic.CompareAndSwapUint64(&s.state, state, slotNone) {
+			i++
+			continue
+		}
+		w.asked--
+		w.list[i] = w.list[w.asked]
+	}
+}
+
+// ended says whether a thread is gone, or a zombie: one that will not run again.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) ended(tid int32) bool {
+	n := copy(w.path[:], "/proc/self/task/")
+	n += w.digits(n, tid)
+	n += copy(w.path[n:], "/stat\x00")
+	fd, _, e := syscall.RawSyscall6(syscall.SYS_OPENAT, 0, uintptr(unsafe.Pointer(&w.path)), syscall.O_RDONLY|syscall.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return e == syscall.ENOENT
+	}
+	got, _, e := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(&w.stat)), uintptr(len(w.stat)))
+	syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
+	if e != 0 {
+		return e == syscall.ESRCH
+	}
+	for at := int(got) - 1; at >= 0; at-- {
+		if w.stat[at] == ')' { // the last one ends the name
+			return at+2 < int(got) && (w.stat[at+2] == 'Z' || w.stat[at+2] == 'X')
+		}
+	}
+	return false
+}
+
+// digits writes a number into the path at n and returns its length.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) digits(n int, v int32) int {
+	size := 1
+	for x := v; x >= 10; x /= 10 {
+		size++
+	}
+	for i := n + size - 1; i >= n; i-- {
+		w.path[i] = byte('0' + v%10)
+		v /= 10
+	}
+	return size
+}
+
+// release lets all threads go on.
+//
+//go:nosplit
+//go:norace
+func (w *worldState) release() {
+	for i := range w.asked {
+		s := &w.slots[w.list[i]]
+		state := atomic.LoadUint64(&s.state)
+		if state&3 == slotAsked && atomic.CompareAndSwapUint64(&s.state, state, state&^3|slotWithdrawn) {
+			continue
+		}
+		atomic.StoreUint64(&s.state, slotNone)
+	}
+	atomic.AddUint32(&w.epoch, 1)
+	syscall.RawSyscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&w.epoch)), futexWakePrivate, 1<<30, 0, 0, 0)
+}

@@ -1,0 +1,196 @@
+package tracing
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
+)
+
+// maxEvents is how many events there can be at once: their numbers have 16 bits in the
+// kernel's records.
+const maxEvents = 1<<16 - 1
+
+// Write does what a write to kprobe_events does: it carries out commands, one a line (G3),
+// up to the first that is refused; those before it stay done. The error is an *event.Error
+// with a column for a definition, and is logged then; for a deletion it answers ENOENT or
+// EBUSY.
+func (in *Instance) Write(commands string) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.write(commands)
+}
+
+// Replace is Write to a file that is truncated first (G2): all events are deleted. If one is
+// enabled that is EBUSY, and nothing is done.
+func (in *Instance) Replace(commands string) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if err := idle(in.probes); err != nil {
+		return err
+	}
+	in.drop(in.probes)
+	return in.write(commands)
+}
+
+func (in *Instance) write(commands string) error {
+	n := 0
+	for line := range strings.SplitSeq(commands, "\n") {
+		n++
+		if err := in.command(line, n); err != nil {
+			in.note(err)
+			return err
+		}
+	}
+	return nil
+}
+
+// command carries out one line.
+func (in *Instance) command(line string, n int) error {
+	d, err := event.Parse(line)
+	var bad *event.Error
+	switch {
+	case errors.As(err, &bad):
+		bad.Line = n
+		return bad
+	case d == nil:
+		return nil
+	case d.Kind == event.Delete:
+		return in.remove(d)
+	}
+	d.Line = n
+	err = in.define(d)
+	d.Line = 0 // what is said of it later has nothing to do with these lines
+	return err
+}
+
+// lateToo accepts definitions in objects that are not loaded yet (G10).
+var lateToo = &kprobes.AddOptions{Late: true}
+
+// define adds a definition: a new event, or one more probe of an event (G8).
+func (in *Instance) define(d *event.Def) error {
+	var e *entry
+	if d.Name != "" {
+		e = in.entries[key(d.Group, d.Name)]
+	}
+	if e != nil {
+		for _, p := range e.probes {
+			if err := d.Appends(p.def); err != nil {
+				return err
+			}
+		}
+	}
+	if err := in.core.Check(d, lateToo); err != nil {
+		return err
+	}
+	if e == nil {
+		var err error
+		if e, err = in.newEntry(d); err != nil {
+			return err
+		}
+	}
+	p := &probe{entry: e, def: d}
+	if e.on {
+		if err := in.arm([]*probe{p}); err != nil {
+			return err
+		}
+	}
+	e.probes = append(e.probes, p)
+	in.probes = append(in.probes, p)
+	return nil
+}
+
+// newEntry makes the event of a definition, with a name and a number.
+func (in *Instance) newEntry(d *event.Def) (*entry, error) {
+	if len(in.ids) == maxEvents {
+		return nil, errno.Errorf(unix.ENOSPC, "events %d: no more are possible, delete some", maxEvents)
+	}
+	id := in.lastID
+	for id == 0 || in.ids[id] {
+		id = (id + 1) % (maxEvents + 1)
+	}
+	if d.Name == "" {
+		d.Name = in.namer.Name(d, d.Place)
+	} else {
+		in.namer.Reserve(d.Name)
+	}
+	e := &entry{group: d.Group, name: d.Name, id: id}
+	in.entries[key(e.group, e.name)] = e
+	in.ids[id], in.lastID = true, id
+	in.named[e.name]++
+	return e, nil
+}
+
+// remove carries out a deletion (G6).
+func (in *Instance) remove(d *event.Def) error {
+	var hit []*probe
+	for _, p := range in.probes {
+		if d.Deletes(p.def) {
+			hit = append(hit, p)
+		}
+	}
+	if len(hit) == 0 {
+		return errno.Errorf(unix.ENOENT, "%q matches no event", d.Text)
+	}
+	if err := idle(hit); err != nil {
+		return err
+	}
+	in.drop(hit)
+	return nil
+}
+
+// idle says which event keeps probes from being deleted.
+func idle(ps []*probe) error {
+	for _, p := range ps {
+		if p.on {
+			return errno.Errorf(unix.EBUSY, "event %s/%s is enabled: disable it first", p.group, p.name)
+		}
+	}
+	return nil
+}
+
+// drop deletes probes that are disabled, and empties the buffer, whose records would be
+// without their event.
+func (in *Instance) drop(ps []*probe) {
+	if len(ps) == 0 {
+		return
+	}
+	gone := map[*probe]bool{}
+	for _, p := range ps {
+		gone[p] = true
+	}
+	went := func(p *probe) bool { return gone[p] }
+	in.probes = slices.DeleteFunc(slices.Clone(in.probes), went)
+	for p := range gone {
+		e := p.entry
+		if e.probes = slices.DeleteFunc(e.probes, went); len(e.probes) > 0 || !in.ids[e.id] {
+			continue
+		}
+		delete(in.ids, e.id)
+		delete(in.entries, key(e.group, e.name))
+		if in.named[e.name]--; in.named[e.name] == 0 {
+			delete(in.named, e.name)
+			in.namer.Release(e.name)
+		}
+	}
+	in.clear()
+}
+
+// WriteDefinitions writes kprobe_events: the definitions in the order of their making (G7).
+func (in *Instance) WriteDefinitions(w io.Writer) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	var b strings.Builder
+	for _, p := range in.probes {
+		fmt.Fprintln(&b, p.def)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,133 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/trace"
+)
+
+// Options are the choices of New; nil means the defaults.
+type Options struct {
+	// BufferSize bounds what is kept for WriteTrace and WritePipe, in bytes; 0:
+	// trace.DefaultBuffer.
+	BufferSize int
+	// Comm gives the name of a thread of the target, "" if it has none any more. Nil: the
+	// one that /proc/TID/comm tells, which is right for targets of our own pid namespace.
+	Comm func(tid int) string
+}
+
+// Instance is a trace instance.
+type Instance struct {
+	core   *kprobes.Core
+	names  *names
+	buf    *trace.Buffer
+	log    trace.ErrorLog
+	on     atomic.Bool     // records go to the buffer
+	life   context.Context // ends with the instance
+	end    context.CancelFunc
+	pollMu sync.Mutex // held while the Core's records are read
+
+	mu      sync.Mutex
+	probes  []*probe // in the order of their definition
+	entries map[string]*entry
+	ids     map[int]bool   // those of entries
+	lastID  int            // the one that was given out last
+	named   map[string]int // how many entries, of different groups, have a name
+	namer   event.Namer
+	reading *reading // nil while no event is enabled
+	before  uint64   // records that the target had lost when the buffer was last cleared
+}
+
+// entry is an event: one or several probes that go by one name and have one format.
+type entry struct {
+	group, name string
+	id          int
+	on          bool
+	probes      []*probe // at least one
+}
+
+// key is what Instance.entries has an event under.
+func key(group, name string) string { return group + "/" + name }
+
+// probe is one definition.
+type probe struct {
+	*entry
+	def *event.Def // with its name
+	// What the Core made of it each time that it was enabled; the last is armed if the
+	// event is on.
+	made []*kprobes.Event
+}
+
+// New makes an instance without events on a Core, which must outlive it.
+func New(core *kprobes.Core, o *Options) *Instance {
+	if o == nil {
+		o = &Options{}
+	}
+	in := &Instance{
+		core: core, names: newNames(core, o.Comm), buf: trace.NewBuffer(o.BufferSize),
+		entries: map[string]*entry{}, ids: map[int]bool{}, named: map[string]int{},
+	}
+	in.on.Store(true)
+	in.life, in.end = context.WithCancel(context.Background())
+	return in
+}
+
+// Core is the registry that the instance's events are armed in.
+func (in *Instance) Core() *kprobes.Core { return in.core }
+
+// Close disables and deletes all events and ends all WritePipes.
+func (in *Instance) Close() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.end()
+	err := in.disable(in.probes)
+	if err == nil {
+		in.drop(in.probes)
+	}
+	return err
+}
+
+// SetTracing says whether records go to the buffer: tracing_on. Hits are counted all the
+// same.
+func (in *Instance) SetTracing(on bool) { in.on.Store(on) }
+
+// Tracing tells what SetTracing said; true at first.
+func (in *Instance) Tracing() bool { return in.on.Load() }
+
+// ErrorLog gives the text of error_log (G39).
+func (in *Instance) ErrorLog() string { return in.log.String() }
+
+// ClearErrorLog empties it.
+func (in *Instance) ClearErrorLog() { in.log.Clear() }
+
+// note logs what was said about definitions.
+func (in *Instance) note(err error) {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // an entry without its time is better than none
+	for _, e := range definitionErrors(err) {
+		in.log.Add(uint64(ts.Nano()), e.Detail())
+	}
+}
+
+// definitionErrors finds the errors about definitions in a tree of errors.
+func definitionErrors(err error) []*event.Error {
+	var e *event.Error
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		var out []*event.Error
+		for _, err := range many.Unwrap() {
+			out = append(out, definitionErrors(err)...)
+		}
+		return out
+	}
+	if errors.As(err, &e) {
+		return []*event.Error{e}
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package tracing
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"time"
+
+	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/trace"
+)
+
+// reading is the goroutine that reads the Core's records while events are enabled.
+type reading struct {
+	stop, done chan struct{}
+}
+
+// The pause between two looks at the ring grows from pollMin while nothing comes. It is
+// never left out: in the own process what reads records may itself be probed.
+const (
+	pollMin   = time.Millisecond
+	pollMax   = 16 * time.Millisecond
+	syncEvery = 50 * time.Millisecond // between two looks at what the target has mapped
+)
+
+// read starts the goroutine if it does not run.
+func (in *Instance) read() {
+	if in.reading != nil {
+		return
+	}
+	r := &reading{stop: make(chan struct{}), done: make(chan struct{})}
+	in.reading = r
+	go func() {
+		defer close(r.done)
+		in.loop(r.stop)
+	}()
+}
+
+// stopReading ends the goroutine; what was recorded by then is read.
+func (in *Instance) stopReading() {
+	if in.reading == nil {
+		return
+	}
+	close(in.reading.stop)
+	<-in.reading.done
+	in.reading = nil
+	in.settle()
+}
+
+// settleTime is longer than records are held back in the ring until those of all CPUs can be
+// put in the order of their times: 4e6 ticks of the processor's counter (ring.ReaderConfig).
+const settleTime = 5 * time.Millisecond
+
+// settle reads what has been recorded until now.
+func (in *Instance) settle() {
+	time.Sleep(settleTime)
+	in.poll()
+}
+
+func (in *Instance) loop(stop <-chan struct{}) {
+	idle := time.NewTimer(0)
+	defer idle.Stop()
+	pause := pollMin
+	var looked time.Time
+	for {
+		select {
+		case <-stop:
+			return
+		case <-idle.C:
+		}
+		if time.Since(looked) > syncEvery || in.core.Pending() {
+			looked = time.Now()
+			err := in.core.Sync()
+			if errors.Is(err, target.ErrGone) {
+				in.poll()
+				return
+			}
+			in.note(err)
+			in.names.forget()
+		}
+		pause = min(2*pause, pollMax)
+		if in.poll() > 0 {
+			pause = pollMin
+		}
+		idle.Reset(pause)
+	}
+}
+
+// poll moves the records that are there into the buffer and returns how many there were.
+func (in *Instance) poll() int {
+	in.pollMu.Lock()
+	defer in.pollMu.Unlock()
+	in.names.begin()
+	n := in.core.Poll(func(h *trace.Hit) {
+		in.names.saw(h.TID)
+		if in.on.Load() {
+			in.buf.Add(h)
+		}
+	})
+	if n > 0 {
+		in.names.look()
+		in.buf.Wake()
+	}
+	return n
+}
+
+// WriteTrace writes the file trace: the records that are in the buffer, oldest first, which
+// stay there.
+func (in *Instance) WriteTrace(w io.Writer) error {
+	in.settle()
+	in.mu.Lock()
+	lost := in.lost() - in.before
+	in.mu.Unlock()
+	runs, written := in.buf.Hits()
+	n := 0
+	for _, hits := range runs {
+		n += len(hits)
+	}
+	bw := bufio.NewWriter(w)
+	if _, err := bw.WriteString(trace.HeaderOf(uint64(n), written+lost, runtime.NumCPU())); err != nil {
+		return err
+	}
+	p := trace.Printer{Names: in.names}
+	var line []byte
+	for _, hits := range runs {
+		for i := range hits {
+			line = p.Text(line[:0], &hits[i])
+			if _, err := bw.Write(line); err != nil {
+				return err
+			}
+		}
+	}
+	return bw.Flush()
+}
+
+// WritePipe writes what trace_pipe gives: records, as they come, which are taken out of the
+// buffer; with several readers each record goes to one. flush, if not nil, is called where
+// the next write may have to wait. It ends with ctx or the instance, or when w fails.
+func (in *Instance) WritePipe(ctx context.Context, w io.Writer, flush func() error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(in.life, cancel)()
+	p := trace.Printer{Names: in.names}
+	var text []byte
+	for {
+		hits, lost, err := in.buf.Take(ctx)
+		if err != nil {
+			return err
+		}
+		text = text[:0]
+		for _, l := range lost {
+			text = append(text, trace.LostLine(l)...)
+		}
+		for i := range hits {
+			text = p.Text(text, &hits[i])
+		}
+		if _, err := w.Write(text); err != nil {
+			return err
+		}
+		if flush != nil {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Clear empties the buffer, as a truncation of trace does.
+func (in *Instance) Clear() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.settle()
+	in.clear()
+}
+
+func (in *Instance) clear() {
+	in.buf.Clear()
+	in.before = in.lost()
+}
+
+// lost counts the records that found the target's ring full.
+func (in *Instance) lost() uint64 {
+	var n uint64
+	for _, p := range in.probes {
+		n += in.counts(p).Lost
+	}
+	return n
+}

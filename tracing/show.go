@@ -1,0 +1,82 @@
+package tracing
+
+import (
+	"io"
+	"slices"
+	"strings"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/trace"
+)
+
+// WriteProfile writes kprobe_profile (G48): hits and misses of each probe since it was
+// defined, records that were lost included.
+func (in *Instance) WriteProfile(w io.Writer) error {
+	in.settle()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	var b strings.Builder
+	for _, p := range in.probes {
+		n := in.counts(p)
+		b.WriteString(trace.ProfileLine(p.name, n.Hits, n.Missed))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// counts sums up what a probe has counted each time that it was enabled.
+func (in *Instance) counts(p *probe) (sum kprobes.Counts) {
+	for _, e := range p.made {
+		n := in.core.Counts(e)
+		sum.Hits += n.Hits
+		sum.Lost += n.Lost
+		sum.Missed += n.Missed
+	}
+	return sum
+}
+
+// Groups lists the groups of events by name.
+func (in *Instance) Groups() []string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return sorted(in.probes, func(p *probe) string { return p.group })
+}
+
+// Names lists the events of a group by name. A group without events is ENOENT.
+func (in *Instance) Names(group string) ([]string, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	ps, err := in.find(group, "")
+	return sorted(ps, func(p *probe) string { return p.name }), err
+}
+
+func sorted(ps []*probe, name func(*probe) string) []string {
+	var out []string
+	for _, p := range ps {
+		out = append(out, name(p))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// ID is the number of an event (G50).
+func (in *Instance) ID(group, name string) (int, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	ps, err := in.find(group, name)
+	if err != nil {
+		return 0, err
+	}
+	return ps[0].id, nil
+}
+
+// Format is an event's format file (G43).
+func (in *Instance) Format(group, name string) (string, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	ps, err := in.find(group, name)
+	if err != nil {
+		return "", err
+	}
+	return trace.Format(ps[0].def, ps[0].id), nil
+}
