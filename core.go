@@ -266,8 +266,11 @@ func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
 // forget drops events that were not armed.
 func (c *Core) forget(evs []*Event) {
 	for _, e := range evs {
-		if e == c.hook {
+		switch e {
+		case c.hook:
 			c.hook = nil
+		case c.catcher:
+			c.catcher = nil
 		}
 		e.ended = true
 		e.release()

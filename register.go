@@ -25,6 +25,7 @@ type handlers struct {
 	barred   map[uint64]symbol.Resolved
 	spare    []int         // numbers of probes that were unregistered, the oldest first
 	returned []int         // those of return probes: instances may still have them
+	catcher  *Event        // the engine's own probe that catches panics of handlers; nil: none yet
 	stuck    []*probe      // unregistered, but their code could not be taken out yet
 	keeping  bool          // keep runs
 	faults   atomic.Uint64 // of handlers, since Open
@@ -117,7 +118,11 @@ func (c *Core) put(ps []*probe) error {
 	for i, p := range ps {
 		evs[i] = p.ev
 	}
-	err := c.number(evs)
+	evs, err := c.guard(evs)
+	if err != nil {
+		return err
+	}
+	err = c.number(evs)
 	for i := 0; err == nil && i < len(ps); i++ {
 		if err = c.pool(evs[i]); err == nil {
 			err = ps[i].bind()

@@ -13,8 +13,9 @@
 //	files --data-binary 1 localhost:6060/debug/kprobes/events/kprobes/look/enable
 //	files -N localhost:6060/debug/kprobes/trace_pipe
 //
-// The import touches nothing: the process is opened by the first request that needs it. Who
-// serves another mux takes Handler; New serves the events of any target.
+// The import touches nothing, unless KPROBE_EVENT is set (package autoprobe): the process is
+// opened by the first request that needs it. Who serves another mux takes Handler; New serves
+// the events of any target.
 //
 // # Who may ask
 //

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"weak"
 
@@ -52,6 +53,7 @@ const (
 	maxAttrs    = 200 << 20 // attributes that are read in search of one function
 	maxTypedefs = 8         // typedefs of typedefs; Go writes at most three
 	maxParams   = 1 << 12
+	maxFuncs    = 4 << 20 // in all units that were searched; chrome has a million
 )
 
 // Attributes of Go's own (cmd/internal/dwarf).
@@ -115,14 +117,18 @@ func (t *goTable) frame(addr uint64) int {
 
 // goDWARF is the debug information of a file.
 type goDWARF struct {
-	data  *dwarf.Data
+	data *dwarf.Data
+
+	mu    sync.Mutex
 	units []dwarfUnit
+	known int // functions in the units' maps
 }
 
 // dwarfUnit is a compilation unit: in Go a package.
 type dwarfUnit struct {
 	name  string
-	first dwarf.Offset // of its first entry
+	first dwarf.Offset            // of its first entry
+	funcs map[uint64]dwarf.Offset // functions by their address; nil before it was searched
 }
 
 // goDWARF gives the debug information of the file, else that of its separate debug file;
@@ -237,7 +243,7 @@ func unitsOf(d *dwarf.Data, info []byte) []dwarfUnit {
 		}
 		c.take(1 + offSize)
 		if first := dwarf.Offset(c.pos); !c.bad && c.pos < end {
-			units = append(units, dwarfUnit{unitName(d, first), first})
+			units = append(units, dwarfUnit{name: unitName(d, first), first: first})
 		}
 		pos = end
 	}
@@ -259,18 +265,58 @@ func unitName(d *dwarf.Data, first dwarf.Offset) string {
 // signature fills in the parameters of a function.
 func (dw *goDWARF) signature(fn *Func, sig *Signature) error {
 	w := &dwarfWalk{data: dw.data, left: maxAttrs}
+	off, ok, err := dw.find(w, fn)
+	if err != nil || !ok {
+		return err
+	}
+	e, r, err := w.at(off)
+	if err != nil {
+		return err
+	}
+	return w.function(r, e, fn, sig)
+}
+
+// find gives the entry of a function: in the units of its package, else in any.
+func (dw *goDWARF) find(w *dwarfWalk, fn *Func) (dwarf.Offset, bool, error) {
+	dw.mu.Lock()
+	defer dw.mu.Unlock()
 	pkg := packageOf(fn.Name)
 	for _, mine := range []bool{true, false} {
-		for _, u := range dw.units {
+		for i := range dw.units {
+			u := &dw.units[i]
 			if (u.name == pkg) != mine {
 				continue
 			}
-			found, err := w.unit(u, fn, sig)
-			if found || err != nil {
-				return err
+			if err := dw.index(w, u); err != nil {
+				return 0, false, err
+			}
+			if off, ok := u.funcs[fn.Addr]; ok {
+				return off, true, nil
 			}
 		}
 	}
+	return 0, false, nil
+}
+
+// index lists the functions of a unit.
+func (dw *goDWARF) index(w *dwarfWalk, u *dwarfUnit) error {
+	if u.funcs != nil {
+		return nil
+	}
+	funcs := map[uint64]dwarf.Offset{}
+	err := w.unit(u.first, func(e *dwarf.Entry) error {
+		if pc, ok := e.Val(dwarf.AttrLowpc).(uint64); ok && e.Tag == dwarf.TagSubprogram {
+			funcs[pc] = e.Offset
+		}
+		if dw.known+len(funcs) > maxFuncs {
+			return fmt.Errorf("more than %d functions: %w", maxFuncs, ErrLimit)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	u.funcs, dw.known = funcs, dw.known+len(funcs)
 	return nil
 }
 
@@ -319,53 +365,31 @@ func (w *dwarfWalk) at(off dwarf.Offset) (*dwarf.Entry, *dwarf.Reader, error) {
 	return e, r, err
 }
 
-// unit looks for the function in a unit.
-func (w *dwarfWalk) unit(u dwarfUnit, fn *Func, sig *Signature) (found bool, err error) {
-	e, r, err := w.at(u.first)
+// unit visits the entries below that of a unit, and none below them.
+func (w *dwarfWalk) unit(first dwarf.Offset, visit func(*dwarf.Entry) error) error {
+	e, r, err := w.at(first)
 	if err != nil || e.Tag != dwarf.TagCompileUnit || !e.Children {
-		return false, err
+		return err
 	}
-	for depth := 1; depth > 0; {
-		e, err := w.next(r)
-		switch {
-		case err != nil || e == nil:
-			return false, err
-		case e.Tag == 0:
-			depth--
-			continue
-		case e.Tag == dwarf.TagSubprogram && e.Val(dwarf.AttrLowpc) == fn.Addr:
-			return true, w.function(r, e, fn, sig)
-		}
-		if e.Children {
-			depth++
-		}
-	}
-	return false, nil
+	return w.children(r, visit)
 }
 
-// function reads the parameters of a function whose entry has just been read.
-func (w *dwarfWalk) function(r *dwarf.Reader, e *dwarf.Entry, fn *Func, sig *Signature) error {
-	sig.Typed = true
-	if !e.Children {
-		return nil
-	}
+// children visits the entries below the one that was just read, and none below them. They
+// may be cut off by the end of the unit.
+func (w *dwarfWalk) children(r *dwarf.Reader, visit func(*dwarf.Entry) error) error {
 	for depth := 1; depth > 0; {
 		e, err := w.next(r)
-		switch {
-		case err != nil:
+		if err != nil || e == nil {
 			return err
-		case e == nil:
-			return errors.New("it has no end")
-		case e.Tag == 0:
+		}
+		if e.Tag == 0 {
 			depth--
 			continue
-		case depth == 1 && e.Tag == dwarf.TagFormalParameter:
-			err = w.param(e, sig)
-		case depth == 1 && e.Tag == dwarf.TagTypedef && e.Val(attrGoDictIndex) != nil:
-			err = genericError(fn)
 		}
-		if err != nil {
-			return err
+		if depth == 1 {
+			if err := visit(e); err != nil {
+				return err
+			}
 		}
 		if e.Children {
 			depth++
@@ -374,8 +398,26 @@ func (w *dwarfWalk) function(r *dwarf.Reader, e *dwarf.Entry, fn *Func, sig *Sig
 	return nil
 }
 
+// function reads the parameters of a function whose entry has just been read.
+func (w *dwarfWalk) function(r *dwarf.Reader, e *dwarf.Entry, fn *Func, sig *Signature) error {
+	sig.Typed = true
+	if !e.Children {
+		return nil
+	}
+	return w.children(r, func(e *dwarf.Entry) error {
+		switch {
+		case e.Tag == dwarf.TagFormalParameter:
+			return w.param(e, sig)
+		case e.Tag == dwarf.TagTypedef && e.Val(attrGoDictIndex) != nil:
+			return genericError(fn)
+		}
+		return nil
+	})
+}
+
 // param adds one parameter or result. That of a function which is also inlined refers to
-// another entry, which has its name and type.
+// another entry, which has its name and type. Go 1.26 lists some twice, where a deferred
+// function may change them: no two have one name.
 func (w *dwarfWalk) param(e *dwarf.Entry, sig *Signature) error {
 	if off, ok := e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset); ok {
 		var err error
@@ -392,10 +434,12 @@ func (w *dwarfWalk) param(e *dwarf.Entry, sig *Signature) error {
 	if err := w.typ(off, &p); err != nil {
 		return fmt.Errorf("parameter %q: %w", p.Name, err)
 	}
+	list := &sig.Params
 	if result, _ := e.Val(dwarf.AttrVarParam).(bool); result {
-		sig.Results = append(sig.Results, p)
-	} else {
-		sig.Params = append(sig.Params, p)
+		list = &sig.Results
+	}
+	if !slices.ContainsFunc(*list, func(q Param) bool { return q.Name == p.Name && p.Name != "" }) {
+		*list = append(*list, p)
 	}
 	return nil
 }

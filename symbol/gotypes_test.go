@@ -39,7 +39,6 @@ var goSignatures = map[string]struct {
 	"main.probe.func1":      {"(y int int 8) (~r0 int int 8)", 8},
 	"main.main":             {"() ()", 0},
 	"os.ReadFile":           {"(name string string 16) (~r0 []uint8 slice 24, ~r1 error interface 16)", 16},
-	"strings.Index":         {"(s string string 16, substr string string 16) (~r0 int int 8)", 32},
 }
 
 func TestGoSignature(t *testing.T) {
@@ -56,6 +55,36 @@ func TestGoSignature(t *testing.T) {
 				t.Errorf("%s: %s: %s, want %s", form, name, sig.words(), want.words)
 			}
 		}
+	}
+}
+
+// TestGoSignatureFrames compares the parameters of all functions of a program with the
+// sizes of their frames, where these are no more than the sum of whole words: in the order
+// of arguments on the stack and in the spill area nothing is padded then.
+func TestGoSignatureFrames(t *testing.T) {
+	im := open(t, buildGoForm(t, "plain"), noDebug)
+	n := 0
+	for _, fn := range im.Funcs() {
+		sig, err := im.GoSignature(fn)
+		if err != nil || !sig.Typed || fn.ABI0 || fn.Asm || len(sig.Results) > 3 {
+			continue
+		}
+		sum, words := int64(0), true
+		for _, p := range sig.Params {
+			sum, words = sum+p.Size, words && p.Size%8 == 0
+		}
+		for _, r := range sig.Results {
+			words = words && r.Kind != reflect.Struct && r.Kind != reflect.Array
+		}
+		if words {
+			n++
+			if sum != int64(sig.Frame) {
+				t.Errorf("%v: %s: %d bytes, the frame has %d", fn, sig.words(), sum, sig.Frame)
+			}
+		}
+	}
+	if n < 1000 {
+		t.Errorf("%d functions compared", n)
 	}
 }
 
@@ -209,9 +238,13 @@ func TestTinyDWARF(t *testing.T) {
 			t.Errorf("type at %d: %+v, %v", typ, sig, err)
 		}
 	}
-	w := &dwarfWalk{data: tinyDWARF(t, intAt).data, left: 4}
-	if _, err := w.unit(dwarfUnit{"main", 11}, fn, &Signature{}); !errors.Is(err, ErrLimit) {
-		t.Errorf("%v, want the limit", err)
+	dw := tinyDWARF(t, intAt)
+	if _, _, err := dw.find(&dwarfWalk{data: dw.data, left: 4}, fn); !errors.Is(err, ErrLimit) {
+		t.Errorf("%v, want the limit of attributes", err)
+	}
+	dw.known = maxFuncs
+	if _, _, err := dw.find(&dwarfWalk{data: dw.data, left: maxAttrs}, fn); !errors.Is(err, ErrLimit) {
+		t.Errorf("%v, want the limit of functions", err)
 	}
 }
 

@@ -125,6 +125,9 @@ func TestDefinitions(t *testing.T) {
 	if got, want := text(t, in.WriteDefinitions), "p:kprobes/new f_push\np:kprobes/p_f_lea_0 f_lea\n"; got != want {
 		t.Errorf("after a truncation:\n%s", got)
 	}
+	if evs := in.Core().Events(); len(evs) > 0 || text(t, in.Core().List) != "" {
+		t.Errorf("definitions stand in the program: %v", evs)
+	}
 	in.ClearErrorLog()
 	if log := in.ErrorLog(); log != "" {
 		t.Errorf("log after it was cleared: %s", log)

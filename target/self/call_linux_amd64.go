@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -69,6 +70,7 @@ type hit struct {
 	desc      *desc
 	instance  uint64
 	frame     uint64 // of the detour
+	action    uint64
 	resume    uint64 // in the detour
 	g, m, g0  uint64
 	busy      uint64 // address of the thread's word in busyTable
@@ -139,7 +141,7 @@ func dispatchFailed(h *hit) (action uint64) {
 //go:norace
 func (h *hit) reason() string {
 	if h.trap != trapPanic {
-		return "fault " + strconv.Itoa(int(h.trap)) + " at " + where(uintptr(h.faultPC)) + ", address 0x" + strconv.FormatUint(h.faultAddr, 16)
+		return "at " + where(uintptr(h.faultPC)) + ", address 0x" + strconv.FormatUint(h.faultAddr, 16)
 	}
 	v := *(*any)(unsafe.Pointer(&h.panicType))
 	switch v := v.(type) {
@@ -219,6 +221,17 @@ func (t *Target) runs(d *desc) bool {
 func (t *Target) runsAt(at uint64, d *desc) bool {
 	var b [8]byte
 	return t.Read(at+uint64(unsafe.Offsetof(hit{}.desc)), b[:]) == nil && le.Uint64(b[:]) == uint64(uintptr(unsafe.Pointer(d)))
+}
+
+// Guard tells where a panic begins, and the call that is to be made there: a panic in a
+// handler is caught, every other one goes on.
+func (t *Target) Guard() (symbol.Place, *arch.Call) {
+	d := &desc{kind: kindPanic}
+	c := &arch.Call{Desc: uint64(uintptr(unsafe.Pointer(d)))}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.calls[c.Desc] = d
+	return symbol.Place{Sym: "runtime.gopanic"}, c
 }
 
 // Missed tells how often the call's handler was not run.

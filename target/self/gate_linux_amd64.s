@@ -298,6 +298,7 @@ TEXT ·gateRestore(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	MOVQ R_R10(R11), R10
 	MOVQ R_R14(R11), R14
 	MOVQ R_R15(R11), R15
+	MOVQ AX, hit_action(R11)
 	CMPQ AX, $const_actionLeave
 	JEQ  leave
 	MOVQ hit_frame(R11), CX
@@ -314,10 +315,14 @@ TEXT ·gateRestore(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	MOVQ R_R13(R11), BX
 	MOVQ BX, F_R13(CX)
 	MOVQ R_FLAGS(R11), BX
-	MOVB BX, F_FLAGS(CX)
-	SHRQ $OFBIT, BX
+	MOVL BX, AX
+	SHRL $OFBIT, BX
 	ANDL $1, BX
-	MOVB BX, F_OF(CX)
+	SHLL $8, AX
+	ANDL $0xff00, AX
+	ORL  AX, BX
+	MOVQ BX, F_OF(CX) // one store: it is loaded as a word
+	MOVQ hit_action(R11), AX
 	MOVQ R_BX(R11), BX
 	MOVQ hit_resume(R11), R13
 	MOVQ CX, SP

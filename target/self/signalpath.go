@@ -2,10 +2,14 @@ package self
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/symbol"
 )
 
@@ -44,6 +48,9 @@ func walkSignalPath(sp *symbol.Space, read func(addr uint64, buf []byte) error) 
 		from: map[uint64]*symbol.Func{}, why: map[uint64]string{},
 	}
 	w.begin()
+	if len(w.todo) == 0 {
+		return nil, w.noRoots()
+	}
 	for i := 0; i < len(w.todo); i++ { // breadth first: the ways are the shortest
 		if err := w.follow(w.todo[i]); err != nil {
 			return nil, err
@@ -69,6 +76,15 @@ func (w *pathWalker) begin() {
 			w.enter(fn, nil, r.why)
 		}
 	}
+}
+
+// noRoots says why none of the roots was found.
+func (w *pathWalker) noRoots() error {
+	why := errors.Join(w.mod.Image.Problems()...)
+	if why == nil {
+		why = errors.New("it lists no functions")
+	}
+	return errno.Errorf(unix.EOPNOTSUPP, "signal path: the runtime's functions are not found in %s: %w", w.mod.Image.Path(), why)
 }
 
 // named gives the functions of a name; ABI wrappers are found where they are called.

@@ -272,7 +272,7 @@ func TestSignalPathByStepping(t *testing.T) {
 			}
 			names := s.names()
 			for _, n := range append(v.want, "runtime.sigprof", "runtime.doSigPreempt", "runtime.sigsend", "runtime.mstart1",
-				"runtime.mexit", "runtime.mallocgc", "runtime.(*sigctxt).preparePanic", "syscall.forkAndExecInChild1") {
+				"runtime.mexit", "runtime.(*sigctxt).preparePanic", "syscall.forkAndExecInChild1") {
 				if names[n] == 0 {
 					t.Errorf("%s was not executed with signals blocked: the program does not do what it is for", n)
 				}

@@ -45,13 +45,14 @@ type finder struct {
 	pass     *analysis.Pass
 	handlers []handler
 	sleeps   map[types.Object]bool           // probes whose Flags hold FlagSleepable, or may
+	copies   map[types.Object]types.Object   // probes whose Kp is set to another variable's value
 	decls    map[*types.Func]*ast.FuncDecl   // functions of the package
 	lits     map[types.Object][]*ast.FuncLit // func literals that variables hold
 }
 
 func run(pass *analysis.Pass) (any, error) {
 	f := &finder{
-		pass: pass, sleeps: map[types.Object]bool{},
+		pass: pass, sleeps: map[types.Object]bool{}, copies: map[types.Object]types.Object{},
 		decls: map[*types.Func]*ast.FuncDecl{}, lits: map[types.Object][]*ast.FuncLit{},
 	}
 	types := []ast.Node{(*ast.FuncDecl)(nil), (*ast.AssignStmt)(nil), (*ast.ValueSpec)(nil), (*ast.CompositeLit)(nil)}
@@ -63,7 +64,7 @@ func run(pass *analysis.Pass) (any, error) {
 	})
 	c := &checker{finder: f, seen: map[token.Pos]bool{}}
 	for _, h := range f.handlers {
-		if h.probe == nil || !f.sleeps[h.probe] {
+		if h.probe == nil || !f.sleeps[h.probe] && !f.sleeps[f.copies[h.probe]] {
 			c.handler(h)
 		}
 	}
@@ -119,8 +120,11 @@ func (f *finder) field(typ, name string, v ast.Expr, probe types.Object) {
 	switch {
 	case slices.Contains(handlerFields[typ], name):
 		f.handlers = append(f.handlers, handler{v, typ + "." + name, probe})
-	case typ == "Kprobe" && name == "Flags" && probe != nil && f.maySleep(v):
+	case probe == nil:
+	case typ == "Kprobe" && name == "Flags" && f.maySleep(v):
 		f.sleeps[probe] = true
+	case name == "Kp":
+		f.setKp(v, probe)
 	}
 }
 
@@ -145,9 +149,18 @@ func (f *finder) literal(lit *ast.CompositeLit, typ string, probe types.Object) 
 			name = st.Field(i).Name()
 		}
 		f.field(typ, name, v, probe)
-		if kp, ok := ast.Unparen(v).(*ast.CompositeLit); ok && name == "Kp" {
-			f.literal(kp, "Kprobe", probe)
-		}
+	}
+}
+
+// setKp takes what the Kprobe in a Kretprobe or a Jprobe is set to: a literal, a copy of
+// a variable, or what can not be told.
+func (f *finder) setKp(v ast.Expr, probe types.Object) {
+	if kp, ok := ast.Unparen(v).(*ast.CompositeLit); ok {
+		f.literal(kp, "Kprobe", probe)
+	} else if o := f.object(v); o != nil {
+		f.copies[probe] = o
+	} else {
+		f.sleeps[probe] = true
 	}
 }
 

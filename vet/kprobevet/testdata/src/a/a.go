@@ -123,6 +123,8 @@ func returns() {
 	}}
 	_ = kprobes.Jprobe{kprobes.Kprobe{SymbolName: "main.h"}, jump}
 	j := kprobes.Jprobe{}
+	kp := kprobes.Kprobe{SymbolName: "main.h"}
+	_ = kprobes.Jprobe{Kp: kp, Entry: func() { time.Sleep(1) }} // want `sleep: time.Sleep`
 	j.Entry = func(int) { time.Sleep(1) } // want `sleep: time.Sleep in an atomic handler, Jprobe.Entry`
 }
 

@@ -34,8 +34,12 @@ func later(h *holder, flags kprobes.Flags) {
 	rp := kprobes.Kretprobe{}
 	rp.Kp = kprobes.Kprobe{Flags: kprobes.FlagSleepable}
 	rp.Handler = func(*kprobes.KretprobeInstance, *kprobes.Regs) int { time.Sleep(1); return 0 }
+	_ = kprobes.Jprobe{Kp: p, Entry: func() { time.Sleep(1) }}
+	_ = kprobes.Jprobe{Kp: made(), Entry: func() { time.Sleep(1) }}
 	_ = kprobes.Kprobe{PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { hits.Add(1); return 0 }}
 }
+
+func made() kprobes.Kprobe { return kprobes.Kprobe{Flags: kprobes.FlagSleepable} }
 
 func sleeps(*kprobes.Kprobe, *kprobes.Regs) int {
 	time.Sleep(1)
