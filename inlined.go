@@ -1,3 +1,57 @@
 package kprobes
 
-func (c *Core) inlined(_ string, err error) error { return err }
+import (
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/symbol"
+)
+
+// Bounds of the search for where a function went.
+const (
+	inlinedStep  = 4 // bytes: few inlined bodies are shorter
+	inlinedMost  = 4 // functions that are named
+	inlinedLimit = time.Second
+)
+
+// inlined says where a Go function of this program went that exists only inlined; err is
+// the error for a name that no function has. The runtime's own tables tell, which it takes
+// an address at a time; for other processes nothing is known.
+func (c *Core) inlined(name string, err error) error {
+	main := c.t.Space().Main()
+	if main == nil || !isSelf(c.t) {
+		return err
+	}
+	var into []string
+	end := time.Now().Add(inlinedLimit)
+	for _, fn := range main.Image.Funcs() {
+		if isGo(fn) && holdsInlined(main, fn, name) {
+			into = append(into, printable(fn.Pretty()))
+		}
+		if len(into) == inlinedMost || time.Now().After(end) {
+			break
+		}
+	}
+	if len(into) == 0 {
+		return err
+	}
+	return errno.Errorf(unix.ENOENT, "%s exists only inlined, in %s: probe there, or mark it //go:noinline", printable(name), strings.Join(slices.Compact(into), ", "))
+}
+
+// holdsInlined says whether a function's code has some of another's, inlined.
+func holdsInlined(m *symbol.Module, fn *symbol.Func, name string) bool {
+	if fn.Name == name {
+		return false
+	}
+	for at := m.Runtime(fn.Addr); at < m.Runtime(fn.End()); at += inlinedStep {
+		if f := runtime.FuncForPC(uintptr(at)); f != nil && f.Name() == name {
+			return true
+		}
+	}
+	return false
+}

@@ -228,7 +228,7 @@ func TestSameSignature(t *testing.T) {
 }
 
 type (
-	lookalike struct{ A, b int }
+	lookalike struct{ A, B int }
 	alias     = abicases.Num
 )
 

@@ -301,8 +301,7 @@ func notToBeProbed(a int) int { return a * 2 }
 // TestOwnHammer: goroutines register, enable, disable and unregister probes of all kinds on
 // functions that others run all the time; results stay right and counts add up.
 func TestOwnHammer(t *testing.T) {
-	const probers, runners = 8, 8
-	rounds := 15
+	const probers, runners, rounds = 8, 8, 4
 	stop := make(chan bool)
 	var run, reg sync.WaitGroup
 	var calls atomic.Uint64
@@ -321,8 +320,8 @@ func TestOwnHammer(t *testing.T) {
 					return
 				}
 				calls.Add(1)
-				if got := deep(i % 100); got != i%100 {
-					t.Errorf("selfDeep(%d) = %d", i%100, got)
+				if got := leaves(3); got != 3 {
+					t.Errorf("selfLeaves(3) = %d", got)
 					return
 				}
 			}
@@ -333,14 +332,14 @@ func TestOwnHammer(t *testing.T) {
 			for i := range rounds {
 				var n, wrong atomic.Int64
 				k := &kprobes.Kprobe{SymbolName: selfPrefix + "selfPlain", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { n.Add(1); return 0 }}
-				if g%2 == 1 {
+				if g%2 == 2 {
 					k.PostHandler = func(*kprobes.Kprobe, *kprobes.Regs, uint64) {}
 				}
 				r := &kprobes.Kretprobe{
-					Kp: kprobes.Kprobe{SymbolName: selfPrefix + "selfDeep"}, DataSize: 8 * (g % 3), MaxActive: 64 * (g % 4),
+					Kp: kprobes.Kprobe{SymbolName: selfPrefix + "selfPlain"}, DataSize: 8 * (g % 3), MaxActive: 64 * (g % 4),
 					EntryHandler: func(ri *kprobes.KretprobeInstance, r *kprobes.Regs) int {
 						if len(ri.Data) > 0 {
-							ri.Data[0] = byte(r.AX)
+							ri.Data[0] = byte(3*r.Arg(0) + r.Arg(1))
 						}
 						return 0
 					},
@@ -351,7 +350,7 @@ func TestOwnHammer(t *testing.T) {
 						return 0
 					},
 				}
-				j := &kprobes.Jprobe{Kp: kprobes.Kprobe{SymbolName: selfPrefix + "selfDeep"}, Entry: func(v uint64) uint64 { return v }}
+				j := &kprobes.Jprobe{Kp: kprobes.Kprobe{SymbolName: selfPrefix + "selfPlain"}, Entry: func(a, b uint64) uint64 { return 0 }}
 				jerr := kprobes.RegisterJprobe(j)
 				if jerr != nil && !errors.Is(jerr, unix.EEXIST) {
 					t.Errorf("jprobe: %v", jerr)
@@ -404,3 +403,20 @@ func TestOwnAllocations(t *testing.T) {
 		t.Errorf("%v allocations a hit, %d returns", n, hits)
 	}
 }
+
+// TestOwnInlined: a function that exists only inlined is not found, and its callers are
+// named.
+func TestOwnInlined(t *testing.T) {
+	if got := callsInlined(3, 4); got != 25 {
+		t.Errorf("%d, want 25", got)
+	}
+	err := kprobes.RegisterKprobe(&kprobes.Kprobe{SymbolName: selfPrefix + "onlyInlined"})
+	if !errors.Is(err, unix.ENOENT) || !strings.Contains(err.Error(), "callsInlined") {
+		t.Errorf("a function that is inlined everywhere: %v, want ENOENT and where it went", err)
+	}
+}
+
+func onlyInlined(a, b uint64) uint64 { return a*a + b*b }
+
+//go:noinline
+func callsInlined(a, b uint64) uint64 { return onlyInlined(a, b) }

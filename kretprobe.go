@@ -78,8 +78,8 @@ func (c *Core) UnregisterKretprobes(rs []*Kretprobe) {
 // EnableKretprobe is EnableKprobe for a return probe.
 func (c *Core) EnableKretprobe(r *Kretprobe) error { return c.enable(r.base(), true) }
 
-// DisableKretprobe is DisableKprobe for a return probe. Calls that return while it is
-// disabled are not seen.
+// DisableKretprobe is DisableKprobe for a return probe. Calls in progress are forgotten by it:
+// they may be counted as Unwound.
 func (c *Core) DisableKretprobe(r *Kretprobe) error { return c.enable(r.base(), false) }
 
 // NMissed is the number of calls without Handler for want of a free instance, or for the

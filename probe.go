@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -72,6 +73,7 @@ type probe struct {
 	stopped   counter
 	optimised atomic.Bool
 	off       atomic.Bool // handlers are not run any more
+	epoch     atomic.Uint64
 	at        uint64      // the instruction
 	golang    bool
 	local     bool               // the pool is memory of this process
@@ -193,7 +195,7 @@ func (p *probe) runEntry(b *bound, r *Regs, slot uint64) arch.Action {
 	}
 	n := p.entry(&f.ri, r)
 	if n == 0 {
-		binary.LittleEndian.PutUint64(f.mark, f.key)
+		binary.LittleEndian.PutUint64(f.mark, p.marked(f.key))
 	}
 	f.busy.Store(0)
 	if n != 0 {
@@ -223,7 +225,7 @@ func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action 
 	if f == nil {
 		return arch.ActionGo
 	}
-	if p.entry == nil || binary.LittleEndian.Uint64(f.mark) == f.key {
+	if p.entry == nil || binary.LittleEndian.Uint64(f.mark) == p.marked(f.key) {
 		p.hits.add(r)
 		f.ri.Tail = tail
 		p.ret(&f.ri, r)
@@ -231,6 +233,10 @@ func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action 
 	f.busy.Store(0)
 	return arch.ActionGo
 }
+
+// marked is what marks a call whose entry handler has run since the probe was enabled last:
+// a call that was entered while it was disabled may find what an earlier one has left.
+func (p *probe) marked(key uint64) uint64 { return key ^ p.epoch.Load()<<48 }
 
 // frame takes a frame for the call whose instance stands in a slot, which is 0 if it can not
 // be read; nil if that is no slot of the pool. More runs at once than there are frames, which only handlers that sleep can
@@ -377,6 +383,9 @@ func (c *Core) newCall(p *probe, do run, ret int) (*bound, error) {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "handlers can not be called in this target: use an event, or a probe without handlers")
 	}
 	fn := p.ev.Place.Func
+	if err := p.maySleep(); err != nil {
+		return nil, err
+	}
 	b := &bound{h: target.Handler{
 		Fault: p.faulted, Wide: p.ev.fn.a.Wide(), Sleepable: p.flags&FlagSleepable != 0,
 		Point: amd64.Point{Addr: p.at, Func: p.ev.fn.start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Ret: ret},
@@ -389,6 +398,32 @@ func (c *Core) newCall(p *probe, do run, ret int) (*bound, error) {
 	var err error
 	b.c, err = caller.NewCall(&b.h)
 	return b, err
+}
+
+// maySleep refuses handlers that may block where the goroutine that hits can not be parked. It
+// can at the entry of a function that checks its stack (and at its returns): such a function
+// is one that the runtime may preempt, and there no write barrier is in progress.
+func (p *probe) maySleep() error {
+	if p.flags&FlagSleepable == 0 || !isSelf(p.core.t) {
+		return nil
+	}
+	f, name := p.ev.fn, p.ev.Place.Func.Name
+	var why string
+	switch {
+	case !isGo(p.ev.Place.Func):
+		why = "it is not Go's"
+	case strings.HasPrefix(name, "runtime.") || strings.HasPrefix(name, "internal/runtime/") || strings.HasPrefix(name, "reflect."):
+		why = "the runtime does not preempt its own functions and those of package reflect"
+	case f.a.EntryPoint() == f.start:
+		why = "it does not check its stack, so the runtime may not expect it to be preempted"
+	case p.at != f.a.EntryPoint():
+		why = "the instruction is not its entry"
+	case p.post != nil:
+		why = "a post handler does not run at its entry"
+	default:
+		return nil
+	}
+	return errno.Errorf(unix.EOPNOTSUPP, "a handler in %s+0x%x may not sleep: %s; use an atomic handler (no FlagSleepable)", f.name, p.at-f.start, why)
 }
 
 // end forgets calls. No handler of theirs runs when it returns.
@@ -439,10 +474,10 @@ func (p *probe) finish() {
 		_ = unix.Munmap(p.slots) // it was mapped whole
 		p.slots = nil
 	}
-	if t, ok := c.t.(interface{ EndPool(*arch.Pool) }); ok && p.ev.work.Pool != nil {
-		t.EndPool(p.ev.work.Pool)
-	}
 	c.retire(p.ev)
+	if p.local && p.ev.work.Pool != nil {
+		c.reap = append(c.reap, leftover{p.ev.ID, p.ev.work.Pool})
+	}
 }
 
 // state tells the probe's state. Within a handler, and where one is waited for, it is the

@@ -26,6 +26,7 @@ type handlers struct {
 	spare    []int         // numbers of probes that were unregistered, the oldest first
 	returned []int         // those of return probes: instances may still have them
 	catcher  *Event        // the engine's own probe that catches panics of handlers; nil: none yet
+	reap     []leftover
 	stuck    []*probe      // unregistered, but their code could not be taken out yet
 	keeping  bool          // keep runs
 	faults   atomic.Uint64 // of handlers, since Open
@@ -237,6 +238,32 @@ func (c *Core) spareNumber() (id int, ok bool) {
 	return id, true
 }
 
+// leftover is a pool in which a return probe that was unregistered may have left instances:
+// of calls that were in progress, or have been left by unwinding.
+type leftover struct {
+	id   int
+	pool *arch.Pool
+}
+
+// sweep gives back the instances that return probes of the own process have left. The
+// target takes pools back that served one probe.
+func (c *Core) sweep() {
+	pools := map[*arch.Pool]map[int]bool{}
+	for _, l := range c.reap {
+		if pools[l.pool] == nil {
+			pools[l.pool] = map[int]bool{}
+		}
+		pools[l.pool][l.id] = true
+	}
+	for p, ids := range pools {
+		clearSlots(p, ids)
+		if t, ok := c.t.(interface{ EndPool(*arch.Pool) }); ok {
+			t.EndPool(p)
+		}
+	}
+	c.reap = nil
+}
+
 // sift makes those numbers of return probes spare that no instance has any more.
 func (c *Core) sift() {
 	active, unwound, err := c.t.Instances()
@@ -383,6 +410,7 @@ func (c *Core) setDisabled(ps []*probe, disabled bool) error {
 		return plain(err)
 	}
 	for _, p := range ps {
+		p.epoch.Add(1)
 		p.flags &^= FlagDisabled
 		if disabled {
 			p.flags |= FlagDisabled
@@ -412,7 +440,8 @@ func (c *Core) keep() {
 					seen = n
 				}
 			}
-			if !slices.ContainsFunc(c.events, func(e *Event) bool { return e != nil && e.h != nil }) {
+			c.sweep()
+			if len(c.reap) == 0 && !slices.ContainsFunc(c.events, func(e *Event) bool { return e != nil && e.h != nil }) {
 				c.keeping = false
 			}
 			done := !c.keeping

@@ -236,7 +236,12 @@ const (
 
 // Call is a handler as generated code knows it: what a target made of it stands at Desc,
 // and the target's gate (Writer.Gate) is given that address.
-type Call struct{ Desc uint64 }
+type Call struct {
+	Desc uint64
+	// Room is the stack, in bytes below the stack pointer, that the gate needs for it. A Go
+	// function's entry grows the stack to have it; elsewhere the gate sees what is there.
+	Room int
+}
 
 // Action is what a handler wants to be done when it has returned.
 type Action uint8

@@ -52,6 +52,9 @@ type PointEnv struct {
 	// the function's to use. Less than a frame needs is checked when the code runs
 	// (Go); -1 where the stack is known to be large (the C convention).
 	StackFree int
+	// Grow is the code that grows the stack and starts the function anew (Go), at its entry
+	// only, where R12, R13 and the flags hold nothing; 0: there is none.
+	Grow uint64
 }
 
 // NewDetour generates the code of a region at addr. work gives what is to be done at each

@@ -21,6 +21,10 @@ const (
 	maxFrame   = 2048
 )
 
+// MaxRoomFrame bounds a frame in which a handler is called that asks for room (arch.Call), in
+// bytes.
+const MaxRoomFrame = 160
+
 // maxPushed bounds what the work pushes below its frame: the registers of a system call
 // and a time to sleep (sleep), or one register more (checkSpan).
 const maxPushed = 80
@@ -76,6 +80,10 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 	if n*8 > maxFrame || f.goStack && n*8 > maxGoFrame {
 		return fmt.Errorf("%d bytes: %w", n*8, ErrFrame)
 	}
+	if room := roomOf(ws); room > 0 && f.drop > MaxRoomFrame {
+		return fmt.Errorf("a handler that may sleep leaves %d bytes for the work at its point, which takes %d: %w", MaxRoomFrame, f.drop, ErrFrame)
+	}
+	f.growStack(known(addr).Grow, roomOf(ws))
 	skip := e.Label()
 	if err := f.checkStack(env, uses.regs, skip); err != nil {
 		return err
@@ -226,6 +234,34 @@ func (f *frame) checkStack(env PointEnv, used RegSet, skip Label) error {
 		f.Jmp(skip)
 	})
 	return nil
+}
+
+// roomOf is the most stack that a handler among the works needs.
+func roomOf(ws []arch.Work) (n int) {
+	for i := range ws {
+		if ws[i].Call != nil {
+			n = max(n, ws[i].Call.Room)
+		}
+	}
+	return n
+}
+
+// growStack emits a jump to the code that grows the stack if there is not as much room as is
+// needed. Nothing has been done yet at the entry then, and the function is entered anew.
+func (f *frame) growStack(grow uint64, room int) {
+	if grow == 0 || room == 0 {
+		return
+	}
+	small := f.Label()
+	f.MovRM(8, R12, AtFS(f.w.Go.TLS))
+	f.MovRM(8, R12, At(R12, f.w.Go.StackLo))
+	f.Lea(R12, At(R12, int32(room)))
+	f.OpRR(OpCmp, 8, RSP, R12)
+	f.Jcc(CondB, small)
+	f.after(func() {
+		f.Bind(small)
+		f.JmpAddr(grow)
+	})
 }
 
 func (f *frame) enter() {

@@ -265,6 +265,9 @@ func (fn *function) env(work map[uint64][]arch.Work) func(uint64) PointEnv {
 		if fn.grow != 0 && a >= fn.entry && a < fn.grow {
 			e.StackFree = goRoom
 		}
+		if a == fn.entry {
+			e.Grow = fn.grow
+		}
 		return e
 	}
 }

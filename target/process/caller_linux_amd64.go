@@ -36,7 +36,8 @@ const futexWaitBitsetOp = 9
 
 // NewCall makes a handler callable. With the first one the mailbox and the gate are put into
 // the process, in a stop: the process must have been prepared. Errors: EINVAL, EOPNOTSUPP
-// (Handler.Entry, or a thread that seccomp would end for the gate's system calls), ENOSPC.
+// (Handler.Entry), EACCES (a thread that seccomp would end for the gate's system calls; a
+// filter that the program sets up later is not seen), ENOSPC, ESHUTDOWN after Close.
 //
 // The handler runs in this process while the thread that hit waits, for at most
 // TargetOptions.HandlerWait. If it has not returned by then the thread goes on unchanged

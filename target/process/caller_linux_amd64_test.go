@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -369,6 +370,48 @@ func TestCloseLetsWaitersGo(t *testing.T) {
 	}
 }
 
+// A thread that waits is in the detour that it came from, also while a signal handler of the
+// program runs on top of its wait: nothing of that detour is freed, and it is not replaced.
+func TestWaiterHoldsDetour(t *testing.T) {
+	for _, signal := range []bool{false, true} {
+		h := handle(t, handledProgram(t), never)
+		hold := make(chan struct{})
+		var runs atomic.Uint64
+		c := h.handle("add", func(*amd64.Regs) arch.Action {
+			runs.Add(1)
+			<-hold
+			return arch.ActionGo
+		})
+		h.want("nap", "ok")
+		eventually(t, "thread in the handler", func() bool { return runs.Load() == 1 })
+		if signal {
+			h.want("asleep", "ok 1")
+		}
+		old := h.sites["add0"]
+		fn, at := h.function("scale")
+		work := map[uint64][]arch.Work{at.Addr: {{Role: arch.RoleCall, Call: c}}}
+		regions, refused := fn.Plan([]uint64{at.Addr}, arch.Policy{})
+		if len(refused) > 0 {
+			t.Fatal(refused)
+		}
+		other := h.site("scale", fn, regions[0], work)
+		if err := h.tg.commitOnce(&target.Change{Remove: []*target.Site{old}, Add: []*target.Site{other}}); !errors.Is(err, ErrBlocked) {
+			t.Errorf("a probe is replaced that a thread waits in (signal: %v): %v", signal, err)
+		}
+		h.disarm()
+		if z := h.tg.Remaining(); !slices.Contains(z, old) {
+			t.Errorf("the detour of a thread that waits is free (signal: %v)", signal)
+		}
+		close(hold)
+		h.want("wake", "ok 1 0")
+		retry(t, func() error { return h.tg.Commit(&target.Change{}) })
+		if z := h.tg.Remaining(); len(z) > 0 {
+			t.Errorf("%d detours are held by nobody", len(z))
+		}
+		h.end()
+	}
+}
+
 // A signal handler interrupts the wait and hits itself; one that jumps out of it leaves its
 // slot behind, which the next stop frees.
 func TestHandlerAndSignals(t *testing.T) {
@@ -569,6 +612,9 @@ func TestHandlerTracerKilled(t *testing.T) {
 				t.Errorf("the tracer stands still: %s", a)
 			}
 		}
+		if off := mailOff(t, r.pid); off != amd64.MailMuted {
+			t.Errorf("the tracer stands still, and threads wait for it again and again: %d", off)
+		}
 		cmd.Process.Signal(unix.SIGCONT)
 		eventually(t, "handled call", func() bool { return r.ask("add 1 2") == "ok 1003" })
 		r.ask("run 4")
@@ -601,6 +647,27 @@ func TestHandlerTracerKilled(t *testing.T) {
 			t.Error(a)
 		}
 	}
+}
+
+// mailOff reads the word that says whether threads of a process wait.
+func mailOff(t *testing.T, pid int) uint32 {
+	t.Helper()
+	p, err := OpenUnwaited(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for _, m := range mapsOf(t, p) {
+		if isMail(m) {
+			var b [4]byte
+			if err := p.ReadMem(m.Start+amd64.MailOffOff, b[:]); err != nil {
+				t.Fatal(err)
+			}
+			return le.Uint32(b[:])
+		}
+	}
+	t.Fatal("no mailbox is mapped")
+	return 0
 }
 
 // A thread that waits for a killed tracer for a minute is let go when what is left is taken

@@ -22,7 +22,8 @@ var ErrInDetour = errors.New("a thread may still return into a detour: its code 
 
 // Close takes everything out of the process that Prepare and Commit put in, once all
 // sites have been removed: the dispositions, the code, the home and the ring. Records
-// can still be read. If the process has ended there is nothing to do.
+// can still be read. Handlers that run are waited for. If the process has ended there is
+// nothing else to do.
 func (t *Target) Close() error {
 	if t.kernel != nil {
 		t.kernel.close()

@@ -46,6 +46,7 @@ const (
 const (
 	kindHandler = iota
 	kindPanic   // not a handler: gopanic begins
+	kindSleep   // the handler runs on a goroutine of its own
 )
 
 // desc is what the gate is given: one handler. It lies in the Go heap, where objects do not
@@ -71,6 +72,8 @@ type hit struct {
 	instance  uint64
 	frame     uint64 // of the detour
 	action    uint64
+	word0     uint64 // kindSleep: what the detour has at the top of its frame, and below
+	word1     uint64
 	resume    uint64 // in the detour
 	g, m, g0  uint64
 	busy      uint64 // address of the thread's word in busyTable
@@ -164,8 +167,8 @@ func where(pc uintptr) string {
 
 // NewCall makes a handler callable by generated code.
 func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
-	if h.Sleepable {
-		return nil, errno.Errorf(unix.EOPNOTSUPP, "sleepable handlers are not there yet")
+	if h.Sleepable && h.Entry != nil {
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "a jprobe's Entry can not sleep: its arguments stand on the stack of the goroutine that waits")
 	}
 	if h.Run == nil && h.Entry == nil {
 		return nil, errno.Errorf(unix.EINVAL, "a handler without a function to run")
@@ -176,6 +179,12 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 	}
 	d.point.Mem, d.point.Callers = t, t.callers
 	c := &arch.Call{Desc: uint64(uintptr(unsafe.Pointer(d)))}
+	if h.Sleepable {
+		if err := t.findWrap(); err != nil {
+			return nil, err
+		}
+		d.kind, d.wide, c.Room = kindSleep, 0, sleepNeed
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls[c.Desc] = d
@@ -254,3 +263,5 @@ func (t *Target) InHandler() bool {
 
 // hitOf is the hit that registers stand at the start of.
 func hitOf(r *amd64.Regs) *hit { return (*hit)(unsafe.Pointer(r)) }
+
+func addStopped(d *desc) { atomic.AddUint64(&d.stopped, 1) }

@@ -54,6 +54,8 @@
 // gate is entered by a jump from a detour (arch/amd64, call.go, has the contract). It runs a
 // handler on the thread's system stack.
 TEXT ·gate(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	CMPL desc_kind(R12), $const_kindSleep
+	JEQ  sleep
 	MOVQ (TLS), CX
 	TESTQ CX, CX
 	JEQ  early
@@ -205,6 +207,57 @@ wide: // the whole vector state is kept below the hit
 	MOVQ 8(SP), CX
 	MOVQ 0(SP), R11
 	JMP  ·gateUnwide(SB)
+
+sleep: // the handler runs on a goroutine of its own, if this one may wait here
+	MOVQ (TLS), CX
+	TESTQ CX, CX
+	JEQ  early
+	MOVQ g_m(CX), R11
+	TESTQ R11, R11
+	JEQ  early
+	ADDQ ·gateCurG(SB), R11
+	CMPQ CX, (R11)
+	JNE  early
+	MOVQ g_m(CX), R11
+	ADDQ ·gateP(SB), R11
+	CMPQ (R11), $0
+	JEQ  early
+	MOVQ g_m(CX), R11
+	ADDQ ·gateLocks(SB), R11
+	CMPL (R11), $0
+	JNE  early
+	MOVQ g_m(CX), R11
+	ADDQ ·gateMallocing(SB), R11
+	CMPL (R11), $0
+	JNE  early
+	LEAQ (SP)(DX*1), R11
+	CMPQ R11, g_stack_hi(CX)
+	JHI  early
+	SUBQ $const_sleepNeed, R11
+	CMPQ R11, g_stack_lo(CX)
+	JLT  early
+	MOVQ g_m(CX), R11
+	MOVL m_procid(R11), R11
+	SHLQ $3, R11
+	ADDQ ·busyTable(SB), R11
+	CMPQ (R11), $0
+	JNE  awake
+	// The frame to come begins at the point's stack pointer, with the point as its return
+	// address. What the detour has there and in the word below is kept in DX and R11; CX is
+	// the detour's frame.
+	MOVQ SP, CX
+	LEAQ (SP)(DX*1), SP
+	MOVQ -8(SP), DX
+	MOVQ desc_ip(R12), R11
+	MOVQ R11, -8(SP)
+	MOVQ -16(SP), R11
+	SUBQ $8, SP
+	JMP  runtime·debugCallV2<>(SB)
+awake:
+	LOCK
+	INCQ desc_busy(R12)
+	MOVL desc_missed(R12), AX
+	JMP  R13
 
 early: // nothing was changed yet
 	CMPL desc_kind(R12), $const_kindPanic
@@ -465,3 +518,92 @@ TEXT ·sigrewindPC(SB), NOSPLIT, $0-8
 	LEAQ ·sigrewind(SB), AX
 	MOVQ AX, ret+0(FP)
 	RET
+
+// The frame that a goroutine waits in while its probe's sleepable handler runs. The assembler
+// marks functions of this name, wherever they stand, as what the runtime's debugger calls
+// begin with (runtime.debugCallV2), and the garbage collector takes any word of such a frame
+// and of the one above it for a pointer. It is entered by a jump from the gate with the
+// registers as said there, and left by one.
+#define SLEEP const_sleepFrame
+#define H const_sleepHit
+TEXT runtime·debugCallV2<>(SB), NOSPLIT, $SLEEP-0
+	MOVQ BX, (H+R_BX)(SP)
+	MOVQ SI, (H+R_SI)(SP)
+	MOVQ DI, (H+R_DI)(SP)
+	MOVQ R8, (H+R_R8)(SP)
+	MOVQ R9, (H+R_R9)(SP)
+	MOVQ R10, (H+R_R10)(SP)
+	MOVQ R14, (H+R_R14)(SP)
+	MOVQ R15, (H+R_R15)(SP)
+	LEAQ H(SP), BX
+	MOVQ DX, hit_word0(BX)
+	MOVQ R11, hit_word1(BX)
+	MOVQ CX, hit_frame(BX)
+	MOVQ AX, hit_instance(BX)
+	MOVQ R12, hit_desc(BX)
+	MOVQ R13, hit_resume(BX)
+	LEAQ (SLEEP+16)(SP), AX
+	MOVQ AX, R_SP(BX)
+	MOVQ SLEEP(SP), AX
+	MOVQ AX, R_BP(BX)
+	MOVQ F_AX(CX), AX
+	MOVQ AX, R_AX(BX)
+	MOVQ F_CX(CX), AX
+	MOVQ AX, R_CX(BX)
+	MOVQ F_DX(CX), AX
+	MOVQ AX, R_DX(BX)
+	MOVQ F_R11(CX), AX
+	MOVQ AX, R_R11(BX)
+	MOVQ F_R12(CX), AX
+	MOVQ AX, R_R12(BX)
+	MOVQ F_R13(CX), AX
+	MOVQ AX, R_R13(BX)
+	MOVBLZX F_FLAGS(CX), AX
+	ANDL $ARITH, AX
+	MOVBLZX F_OF(CX), DX
+	ANDL $1, DX
+	SHLL $OFBIT, DX
+	ORL  DX, AX
+	ORL  $FIXED, AX
+	MOVQ AX, R_FLAGS(BX)
+	MOVQ desc_ip(R12), AX
+	MOVQ AX, R_IP(BX)
+	MOVUPS X0, (R_X+0)(BX)
+	MOVUPS X1, (R_X+16)(BX)
+	MOVUPS X2, (R_X+32)(BX)
+	MOVUPS X3, (R_X+48)(BX)
+	MOVUPS X4, (R_X+64)(BX)
+	MOVUPS X5, (R_X+80)(BX)
+	MOVUPS X6, (R_X+96)(BX)
+	MOVUPS X7, (R_X+112)(BX)
+	MOVUPS X8, (R_X+128)(BX)
+	MOVUPS X9, (R_X+144)(BX)
+	MOVUPS X10, (R_X+160)(BX)
+	MOVUPS X11, (R_X+176)(BX)
+	MOVUPS X12, (R_X+192)(BX)
+	MOVUPS X13, (R_X+208)(BX)
+	MOVUPS X14, (R_X+224)(BX)
+	MOVUPS X15, (R_X+240)(BX)
+	XORPS X15, X15
+	CLD
+	MOVQ (TLS), R14
+	MOVQ R14, hit_g(BX)
+	MOVQ g_m(R14), AX
+	MOVL m_procid(AX), AX
+	SHLQ $3, AX
+	ADDQ ·busyTable(SB), AX
+	MOVQ AX, hit_busy(BX)
+	MOVQ BX, (AX)
+	MOVQ ·sleepDispatch(SB), AX
+	MOVQ ·debugCallWrap(SB), CX
+	CALL CX // by ABIInternal: AX is the function that the new goroutine calls
+	LEAQ H(SP), R11
+	MOVQ hit_action(R11), AX
+	MOVQ hit_busy(R11), CX
+	MOVQ $0, (CX)
+	MOVQ R_SP(R11), DX
+	MOVQ hit_word0(R11), CX
+	MOVQ CX, -8(DX)
+	MOVQ hit_word1(R11), CX
+	MOVQ CX, -16(DX)
+	JMP  ·gateRestore(SB)

@@ -273,14 +273,16 @@ func (l *layout) lookParked(mem *ownMemory, s *seen) error {
 	return err
 }
 
-// lookSched checks where a goroutine that waits will go on: after the call by which it
-// gave up its thread (mcall).
+// lookSched checks where a goroutine that waits will go on: in the runtime, in a small
+// frame, which ends with the frame pointer and the return address of its caller.
 func (l *layout) lookSched(mem *ownMemory, g uint64) error {
+	const frame = 256 // runtime.gopark has some 60 bytes
 	c := &checker{mem: mem}
 	lo, hi := c.word("g.stack.lo", g, l.StackLo), c.word("g.stack.hi", g, l.StackHi)
 	sp, pc, bp := c.word("g.sched.sp", g, l.SchedSP), c.word("g.sched.pc", g, l.SchedPC), c.word("g.sched.bp", g, l.SchedBP)
-	ret := c.word("the word below g.sched.sp", sp, -8)
-	if c.err == nil && (sp <= lo || sp >= hi || bp < sp || bp >= hi || pc != ret || !inRuntime(pc)) {
+	outer, ret := c.word("the frame pointer at g.sched.bp", bp, 0), c.word("the return address above it", bp, 8)
+	onStack := lo < sp && sp <= bp && bp-sp <= frame && bp < outer && outer < hi
+	if c.err == nil && (!onStack || !inRuntime(pc) || !inRuntime(ret)) {
 		c.fail(fmt.Errorf("g.sched.sp, pc and bp (offsets %d, %d, %d) of a waiting goroutine are 0x%x, 0x%x, 0x%x, its stack 0x%x-0x%x",
 			l.SchedSP, l.SchedPC, l.SchedBP, sp, pc, bp, lo, hi))
 	}

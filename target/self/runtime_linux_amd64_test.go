@@ -106,7 +106,7 @@ func TestValidateWrong(t *testing.T) {
 	}
 	for name, field := range fields {
 		right := *field
-		for _, by := range []int32{-24, -16, -8, 8, 16, 24, 136, 1 << 20} {
+		for _, by := range []int32{-24, -16, -8, 8, 16, 24} {
 			*field = right + by
 			if err := l.validate(); err == nil {
 				t.Errorf("%s at %d instead of %d is not found out", name, right+by, right)

@@ -1,7 +1,6 @@
 package self
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,6 +32,7 @@ type maskStepper struct {
 	handled map[unix.Signal]int // handlers that were stepped through
 	seen    map[uint64]uint64   // entry of a function in the program to a pc in it
 	outside map[string]int      // instructions in other files
+	files   []fileRange
 	steps   int
 }
 
@@ -76,7 +76,9 @@ func stepBlocked(t *testing.T, program string) *maskStepper {
 	if err := unix.PtraceSetOptions(s.pid, stepOptions); err != nil {
 		t.Fatal(err)
 	}
-	s.findBias()
+	s.bias = loadBias(t, s.pid, s.im)
+	s.space = symbol.NewSpace()
+	s.space.Add(s.im, s.bias, "")
 	s.threads[s.pid] = &steppedThread{}
 	s.goOn(unix.PTRACE_SYSCALL, s.pid, 0)
 	for s.pid != 0 {
@@ -84,22 +86,6 @@ func stepBlocked(t *testing.T, program string) *maskStepper {
 	}
 	cmd.Process.Release()
 	return s
-}
-
-// findBias compares where the program begins with where its file says.
-func (s *maskStepper) findBias() {
-	const atEntry = 9 // AT_ENTRY
-	aux, err := os.ReadFile(fmt.Sprintf("/proc/%d/auxv", s.pid))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for ; len(aux) >= 16; aux = aux[16:] {
-		if binary.LittleEndian.Uint64(aux) == atEntry {
-			s.bias = binary.LittleEndian.Uint64(aux[8:]) - s.im.Entry()
-		}
-	}
-	s.space = symbol.NewSpace()
-	s.space.Add(s.im, s.bias, "")
 }
 
 // wait deals with one event of one thread.
@@ -181,14 +167,29 @@ func (s *maskStepper) note(pc uint64) {
 	s.outside[s.where(pc)]++
 }
 
+// fileRange is where a file is mapped.
+type fileRange struct {
+	lo, hi uint64
+	name   string
+}
+
 // where names the file that an address is mapped from.
 func (s *maskStepper) where(pc uint64) string {
-	maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", s.pid))
-	for line := range strings.Lines(string(maps)) {
-		var lo, hi uint64
-		if _, err := fmt.Sscanf(line, "%x-%x", &lo, &hi); err == nil && lo <= pc && pc < hi {
-			f := strings.Fields(line)
-			return f[len(f)-1]
+	for range 2 {
+		for _, r := range s.files {
+			if r.lo <= pc && pc < r.hi {
+				return r.name
+			}
+		}
+		s.files = s.files[:0]
+		maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", s.pid))
+		for line := range strings.Lines(string(maps)) {
+			var r fileRange
+			if _, err := fmt.Sscanf(line, "%x-%x", &r.lo, &r.hi); err == nil {
+				f := strings.Fields(line)
+				r.name = filepath.Base(f[len(f)-1])
+				s.files = append(s.files, r)
+			}
 		}
 	}
 	return "?"
@@ -257,13 +258,15 @@ func (s *maskStepper) names() map[string]uint64 {
 // signals blocked: every function that it comes to is in the signal path.
 func TestSignalPathByStepping(t *testing.T) {
 	for _, v := range []struct {
-		name, env string
-		flags     []string
-		want      []string // more that must have been executed
+		name  string
+		env   []string
+		flags []string
+		want  []string // more that must have been executed
 	}{
-		{"plain", "CGO_ENABLED=0", nil, []string{"runtime.clone", "runtime.runPerThreadSyscall"}},
-		{"stripped_pie", "CGO_ENABLED=0", []string{"-buildmode=pie", "-ldflags=-s -w"}, nil},
-		{"cgo", "CGO_ENABLED=1", nil, []string{"threadentry", "runtime.needm", "runtime.dropm", "runtime.badsignal"}},
+		{"plain", []string{"CGO_ENABLED=0"}, nil, []string{"runtime.clone", "runtime.runPerThreadSyscall"}},
+		{"stripped_pie", []string{"CGO_ENABLED=0"}, []string{"-buildmode=pie", "-ldflags=-s -w"}, nil},
+		{oldGo, append(oldEnv, "CGO_ENABLED=0"), oldArgs(t), nil},
+		{"cgo", []string{"CGO_ENABLED=1"}, nil, []string{"threadentry", "runtime.needm", "runtime.dropm", "runtime.badsignal"}},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			s := stepBlocked(t, buildBlocked(t, v.env, v.flags...))
@@ -288,11 +291,11 @@ func TestSignalPathByStepping(t *testing.T) {
 }
 
 // buildBlocked builds testdata/blocked.
-func buildBlocked(t *testing.T, env string, flags ...string) string {
+func buildBlocked(t *testing.T, env []string, flags ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "blocked")
 	build := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./testdata/blocked")...)
-	build.Env = append(os.Environ(), env)
+	build.Env = append(os.Environ(), env...)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, out)
 	}

@@ -54,13 +54,20 @@ var variants = []variant{
 // about its own runtime is what its debug information says.
 func TestVariants(t *testing.T) {
 	t.Run(runtime.Version(), func(t *testing.T) { testVariants(t, nil, nil) })
-	t.Run(oldGo, func(t *testing.T) {
-		mod := filepath.Join(t.TempDir(), "go.mod")
-		if err := os.WriteFile(mod, []byte(oldMod), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		testVariants(t, []string{"GOTOOLCHAIN=" + oldGo}, []string{"-modfile=" + mod, "-mod=mod"})
-	})
+	t.Run(oldGo, func(t *testing.T) { testVariants(t, oldEnv, oldArgs(t)) })
+}
+
+// oldEnv makes the go command that of the older version.
+var oldEnv = []string{"GOTOOLCHAIN=" + oldGo}
+
+// oldArgs are the arguments with which it builds programs of this module.
+func oldArgs(t *testing.T) []string {
+	t.Helper()
+	mod := filepath.Join(t.TempDir(), "go.mod")
+	if err := os.WriteFile(mod, []byte(oldMod), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"-modfile=" + mod, "-mod=mod"}
 }
 
 func testVariants(t *testing.T, env, args []string) {
@@ -70,7 +77,8 @@ func testVariants(t *testing.T, env, args []string) {
 		build := exec.Command("go", append(append(append([]string{"build", "-o", program}, args...), v.args...), "./testdata/describe")...)
 		build.Env = append(append(os.Environ(), env...), v.env...)
 		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v %v\n%s", v.name, build, err, out)
+			t.Fatalf("%s: %v %s: %v (the go command fetches another version of Go, and modules, from a module proxy)\n%s",
+				v.name, env, build, err, out)
 		}
 		if l := dwarfLayout(t, program); l != nil {
 			told = l
@@ -101,8 +109,8 @@ func checkDescribe(t *testing.T, program string, told *golayout.Layout, env []st
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if len(env) > 0 && env[0] != "GOTOOLCHAIN="+got.Version {
-		t.Errorf("version %s, want %s", got.Version, env[0])
+	if len(env) > 0 && got.Version != oldGo {
+		t.Errorf("version %s, want %s", got.Version, oldGo)
 	}
 	want := *told
 	want.Minor = got.Layout.Minor

@@ -55,8 +55,8 @@ func run(pass *analysis.Pass) (any, error) {
 		pass: pass, sleeps: map[types.Object]bool{}, copies: map[types.Object]types.Object{},
 		decls: map[*types.Func]*ast.FuncDecl{}, lits: map[types.Object][]*ast.FuncLit{},
 	}
-	types := []ast.Node{(*ast.FuncDecl)(nil), (*ast.AssignStmt)(nil), (*ast.ValueSpec)(nil), (*ast.CompositeLit)(nil)}
-	pass.ResultOf[inspect.Analyzer].(*inspector.Inspector).WithStack(types, func(n ast.Node, push bool, stack []ast.Node) bool {
+	kinds := []ast.Node{(*ast.FuncDecl)(nil), (*ast.AssignStmt)(nil), (*ast.ValueSpec)(nil), (*ast.CompositeLit)(nil)}
+	pass.ResultOf[inspect.Analyzer].(*inspector.Inspector).WithStack(kinds, func(n ast.Node, push bool, stack []ast.Node) bool {
 		if push {
 			f.node(n, stack)
 		}

@@ -99,7 +99,7 @@ func ofCall(fn *types.Func) *operation {
 	name := callName(fn)
 	for i := range operations {
 		for _, p := range operations[i].calls {
-			if head, any := strings.CutSuffix(p, "*"); name == p || any && strings.HasPrefix(name, head) {
+			if head, glob := strings.CutSuffix(p, "*"); name == p || glob && strings.HasPrefix(name, head) {
 				return &operations[i]
 			}
 		}

@@ -13,6 +13,9 @@
 //   leap N         ok LEAPS                a timer's handler jumps out of calls of add, N times
 //   forks N        ok                      N children call add, wrong results end them badly
 //   sigfork        ok                      a signal handler that interrupts add forks, and both go on
+//   nap            ok                      a thread calls add once; SIGUSR1 makes it sleep
+//   asleep         ok 1                    it sleeps in the handler of SIGUSR1, which is sent
+//   wake           ok CALLS WRONG          it ends its sleep, and its call
 //   seccomp        ok                      no clock_gettime from now on
 //   calls          ok CALLS                calls of add in this process so far
 #include "common.h"
@@ -211,6 +214,31 @@ static void sigfork(void) {
 		say("ok");
 }
 
+static atomic_int napping, awake;
+
+static void on_nap(int sig) {
+	(void)sig;
+	atomic_store(&napping, 1);
+	while (!atomic_load(&awake))
+		usleep(1000);
+}
+
+static void nap(void) {
+	struct sigaction sa = {.sa_handler = on_nap, .sa_flags = SA_RESTART};
+	sigaction(SIGUSR1, &sa, NULL);
+	atomic_store(&napping, 0);
+	atomic_store(&awake, 0);
+	start(1, 1);
+	say("ok");
+}
+
+static void asleep(void) {
+	pthread_kill(threads[0], SIGUSR1);
+	while (!atomic_load(&napping))
+		usleep(1000);
+	say("ok 1");
+}
+
 static void refuse(void) {
 	struct sock_filter f[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -258,7 +286,14 @@ int main(void) {
 			forks(x);
 		else if (!strcmp(b, "sigfork"))
 			sigfork();
-		else if (!strcmp(b, "seccomp")) {
+		else if (!strcmp(b, "nap"))
+			nap();
+		else if (!strcmp(b, "asleep"))
+			asleep();
+		else if (!strcmp(b, "wake")) {
+			atomic_store(&awake, 1);
+			join();
+		} else if (!strcmp(b, "seccomp")) {
 			refuse();
 			say("ok");
 		} else if (!strcmp(b, "calls"))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -41,7 +42,7 @@ func signalPath(sp *symbol.Space) (map[uint64]string, error) {
 func walkSignalPath(sp *symbol.Space, read func(addr uint64, buf []byte) error) (map[uint64]string, error) {
 	main := sp.Main()
 	if main == nil {
-		return nil, fmt.Errorf("signal path: the program's own file is not known")
+		return nil, errors.New("signal path: the program's own file is not known")
 	}
 	w := &pathWalker{
 		mod: main, read: read, segments: main.Image.Segments(),
@@ -132,7 +133,8 @@ func (w *pathWalker) chain(fn *symbol.Func) string {
 	return s + " ← …"
 }
 
-// follow enters all that a function calls.
+// follow enters all that a function calls. Of code in C the end is not always known, and
+// there may be data in it: it is followed up to there.
 func (w *pathWalker) follow(fn *symbol.Func) error {
 	code := make([]byte, fn.Size)
 	if err := w.mod.Image.ReadAt(fn.Addr, code); err != nil {
@@ -140,6 +142,9 @@ func (w *pathWalker) follow(fn *symbol.Func) error {
 	}
 	for addr := fn.Addr; addr < fn.End(); {
 		in, err := amd64.Decode(code[addr-fn.Addr:])
+		if err != nil && !strings.HasPrefix(fn.Name, "runtime.") {
+			break
+		}
 		if err != nil {
 			return fmt.Errorf("signal path: %s+0x%x: %w", fn, addr-fn.Addr, err)
 		}

@@ -1,0 +1,88 @@
+package kprobes_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"kprobes.dev/kprobes"
+)
+
+// sleeper checks its stack, for it calls a function that can not be inlined.
+//
+//go:noinline
+func sleeper(s []string, n int) string {
+	if n > 0 {
+		return sleeper(s, n-1)
+	}
+	return s[len(s)-1]
+}
+
+func TestSelfSleepable(t *testing.T) {
+	var runs atomic.Int64
+	var mu sync.Mutex
+	seen := map[string]int{}
+	k := &kprobes.Kprobe{
+		SymbolName: "kprobes.dev/kprobes_test.sleeper", Flags: kprobes.FlagSleepable,
+		PreHandler: func(_ *kprobes.Kprobe, r *kprobes.Regs) int {
+			n := runs.Add(1)
+			mu.Lock()
+			seen[fmt.Sprintf("%d", r.Arg(3))]++
+			mu.Unlock()
+			if n%16 == 0 {
+				time.Sleep(time.Millisecond)
+				runtime.GC()
+			}
+			return 0
+		},
+	}
+	if err := kprobes.RegisterKprobe(k); err != nil {
+		t.Fatal(err)
+	}
+	defer kprobes.UnregisterKprobe(k)
+	const routines, rounds, depth = 8, 50, 20
+	var wg sync.WaitGroup
+	for i := range routines {
+		wg.Go(func() {
+			for j := range rounds {
+				want := fmt.Sprintf("goroutine %d round %d", i, j)
+				if got := sleeper([]string{"", want}, depth); got != want {
+					t.Errorf("%q, want %q", got, want)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	want := int64(routines * rounds * (depth + 1))
+	if got := runs.Load() + int64(k.NMissed()); got != want {
+		t.Errorf("%d runs and %d missed, want %d in all", runs.Load(), k.NMissed(), want)
+	}
+	if k.NMissed() > 0 {
+		t.Errorf("%d missed", k.NMissed())
+	}
+	if len(seen) != depth+1 {
+		t.Errorf("arguments seen: %v", seen)
+	}
+}
+
+func TestSelfSleepablePanic(t *testing.T) {
+	k := &kprobes.Kprobe{
+		SymbolName: "kprobes.dev/kprobes_test.sleeper", Flags: kprobes.FlagSleepable,
+		PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { panic(fmt.Sprint("on purpose")) },
+	}
+	if err := kprobes.RegisterKprobe(k); err != nil {
+		t.Fatal(err)
+	}
+	defer kprobes.UnregisterKprobe(k)
+	if got := sleeper([]string{"x"}, 3); got != "x" {
+		t.Errorf("%q", got)
+	}
+	if err := k.Fault(); err == nil {
+		t.Error("no fault is told")
+	} else {
+		t.Log(err)
+	}
+}
