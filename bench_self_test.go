@@ -57,4 +57,18 @@ func BenchmarkSelf(b *testing.B) {
 		defer kprobes.UnregisterJprobe(k)
 		run(b)
 	})
+	b.Run("sleepable", func(b *testing.B) {
+		k := &kprobes.Kprobe{
+			SymbolName: "kprobes.dev/kprobes_test.sleeper", Flags: kprobes.FlagSleepable,
+			PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { return 0 },
+		}
+		if err := kprobes.RegisterKprobe(k); err != nil {
+			b.Fatal(err)
+		}
+		defer kprobes.UnregisterKprobe(k)
+		args := []string{"x"}
+		for b.Loop() {
+			sleeper(args, 0)
+		}
+	})
 }

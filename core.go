@@ -182,11 +182,13 @@ func (c *Core) number(evs []*Event) error {
 		c.clock = clock
 		c.reader = ring.NewReader(r, nil)
 	}
+	had := len(c.events)
 	for _, e := range evs {
 		c.numberOne(e)
 	}
-	if len(c.events) > r.Layout.Events {
-		return errno.Errorf(unix.ENOSPC, "events %d: the ring has room for %d", len(c.events), r.Layout.Events)
+	if n := len(c.events); n > r.Layout.Events {
+		c.events = c.events[:had]
+		return errno.Errorf(unix.ENOSPC, "events %d: the ring has room for %d", n, r.Layout.Events)
 	}
 	if err := r.PrepareEvents(len(c.events)); err != nil {
 		return err

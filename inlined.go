@@ -16,7 +16,7 @@ import (
 const (
 	inlinedStep  = 4 // bytes: few inlined bodies are shorter
 	inlinedMost  = 4 // functions that are named
-	inlinedLimit = time.Second
+	inlinedLimit = 5 * time.Second
 )
 
 // inlined says where a Go function of this program went that exists only inlined; err is
@@ -29,7 +29,9 @@ func (c *Core) inlined(name string, err error) error {
 	}
 	var into []string
 	end := time.Now().Add(inlinedLimit)
-	for _, fn := range main.Image.Funcs() {
+	fns := main.Image.Funcs()
+	own := func(fn *symbol.Func) bool { return strings.HasPrefix(fn.Name, packageOf(name)) }
+	for _, fn := range append(matching(fns, own, true), matching(fns, own, false)...) {
 		if isGo(fn) && holdsInlined(main, fn, name) {
 			into = append(into, printable(fn.Pretty()))
 		}
@@ -41,6 +43,20 @@ func (c *Core) inlined(name string, err error) error {
 		return err
 	}
 	return errno.Errorf(unix.ENOENT, "%s exists only inlined, in %s: probe there, or mark it //go:noinline", printable(name), strings.Join(slices.Compact(into), ", "))
+}
+
+// packageOf is the part of a Go function's name up to its package's end.
+func packageOf(name string) string {
+	i := strings.LastIndexByte(name, '/') + 1
+	if j := strings.IndexByte(name[i:], '.'); j >= 0 {
+		return name[:i+j+1]
+	}
+	return name
+}
+
+// matching gives the functions of which is says yes, or no.
+func matching(fns []*symbol.Func, is func(*symbol.Func) bool, yes bool) []*symbol.Func {
+	return slices.DeleteFunc(slices.Clone(fns), func(fn *symbol.Func) bool { return is(fn) != yes })
 }
 
 // holdsInlined says whether a function's code has some of another's, inlined.

@@ -74,7 +74,7 @@ type probe struct {
 	optimised atomic.Bool
 	off       atomic.Bool // handlers are not run any more
 	epoch     atomic.Uint64
-	at        uint64      // the instruction
+	at        uint64 // the instruction
 	golang    bool
 	local     bool               // the pool is memory of this process
 	task      func(*Regs) uint64 // the thread's id; nil: the target does not tell
@@ -475,9 +475,6 @@ func (p *probe) finish() {
 		p.slots = nil
 	}
 	c.retire(p.ev)
-	if p.local && p.ev.work.Pool != nil {
-		c.reap = append(c.reap, leftover{p.ev.ID, p.ev.work.Pool})
-	}
 }
 
 // state tells the probe's state. Within a handler, and where one is waited for, it is the

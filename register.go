@@ -23,9 +23,9 @@ type handlers struct {
 	off      bool // SetEnabled(false)
 	straight bool // SetOptimization(false)
 	barred   map[uint64]symbol.Resolved
-	spare    []int         // numbers of probes that were unregistered, the oldest first
-	returned []int         // those of return probes: instances may still have them
-	catcher  *Event        // the engine's own probe that catches panics of handlers; nil: none yet
+	spare    []int  // numbers of probes that were unregistered, the oldest first
+	returned []int  // those of return probes: instances may still have them
+	catcher  *Event // the engine's own probe that catches panics of handlers; nil: none yet
 	reap     []leftover
 	stuck    []*probe      // unregistered, but their code could not be taken out yet
 	keeping  bool          // keep runs
@@ -280,10 +280,13 @@ func (c *Core) sift() {
 }
 
 // retire forgets the event of a probe that is not armed any more. Its number may serve
-// again.
+// again, and what it has left in its pool is given back.
 func (c *Core) retire(e *Event) {
 	if e.ID >= len(c.events) || c.events[e.ID] != e {
 		return // it got no number
+	}
+	if e.work.Pool != nil && isSelf(c.t) {
+		c.reap = append(c.reap, leftover{e.ID, e.work.Pool})
 	}
 	c.events[e.ID] = nil
 	if e.Def.Kind == event.Return {
@@ -493,7 +496,7 @@ func (c *Core) closeProbes(live []*Event, left bool) {
 			p.finish()
 		}
 	}
-	c.stuck = nil
+	c.stuck, c.reap = nil, nil // pools go with the target
 }
 
 // idle says whether no code of ours is to stand at the event's points.

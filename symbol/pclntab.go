@@ -93,7 +93,7 @@ func (t *goTable) findWrapperID() {
 }
 
 // findPclntab gives the bytes from the pclntab on, by its section, or by its magic in the
-// segments where section headers are missing.
+// segments: where section headers are missing, and in what another linker made of a Go program.
 func (f *elfFile) findPclntab() (uint64, []byte, error) {
 	for _, name := range []string{".gopclntab", ".data.rel.ro.gopclntab"} {
 		if s := f.section(name); s != nil {
@@ -101,7 +101,7 @@ func (f *elfFile) findPclntab() (uint64, []byte, error) {
 			return s.addr, b, err
 		}
 	}
-	if len(f.sects) > 0 {
+	if len(f.sects) > 0 && f.section(".go.buildinfo") == nil {
 		return 0, nil, nil
 	}
 	for _, s := range f.segs {
@@ -145,9 +145,9 @@ func isPclnHeader(b []byte) bool {
 	if len(b) < 40 {
 		return false
 	}
-	magic := binary.LittleEndian.Uint32(b)
+	magic, names := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint64(b[32:])
 	return (magic == pcln118 || magic == pcln120) && b[4] == 0 && b[5] == 0 &&
-		(b[6] == 1 || b[6] == 4) && b[7] == 8 && binary.LittleEndian.Uint64(b[32:]) == 72
+		(b[6] == 1 || b[6] == 4) && b[7] == 8 && (names == 72 || names == 96)
 }
 
 // parsePclntab checks the header and cuts the tables out.

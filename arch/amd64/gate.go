@@ -181,9 +181,10 @@ func (g *gateCode) claim() {
 	g.Bind(got)
 }
 
-// unchanged emits the way back with nothing to be done.
+// unchanged emits the way back of a hit that is missed: the return of a call whose entry was
+// missed is not looked at.
 func (g *gateCode) unchanged() {
-	g.MovRI(RAX, uint64(arch.ActionGo))
+	g.MovRI(RAX, uint64(arch.ActionDrop))
 	g.JmpR(R13)
 }
 

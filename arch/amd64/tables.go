@@ -159,7 +159,7 @@ var twoByte = draw([16]string{
 // vzeroall (VEX 77) have no ModRM.
 var (
 	evexMap1 = same(hasModRM).set(hasModRM|immByte, 0x70, 0x71, 0x72, 0x73, 0xc2, 0xc4, 0xc5, 0xc6)
-	vexMap1  = new(*evexMap1).set(0, 0x77)
+	vexMap1  = same(hasModRM).set(hasModRM|immByte, 0x70, 0x71, 0x72, 0x73, 0xc2, 0xc4, 0xc5, 0xc6).set(0, 0x77)
 )
 
 // apxMap4 is map 4 of EVEX: promoted instructions keep the immediates of their

@@ -334,7 +334,7 @@ func TestVariantsBuild(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("badptr cancel dl dumpable exc exec exit forker jmp leaf libdlone libdltwo redzone seccomp segv sequence sigmask sigs spinner tight trapuser vector vforker work prog.h")
+	tested := strings.Fields("badptr cancel conform dl dumpable exc exec exit forker jmp leaf libdlone libdltwo redzone seccomp segv sequence sigmask sigs spinner tight trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

@@ -498,10 +498,13 @@ func TestHandlerOfReturn(t *testing.T) {
 	var mu sync.Mutex
 	open := map[uint64]uint64{}
 	entries, returns := 0, 0
-	drop, change := false, false
+	drop, change, fail := false, false, false
 	entry := h.callOf(&target.Handler{Run: func(r *amd64.Regs, instance uint64) arch.Action {
 		mu.Lock()
 		defer mu.Unlock()
+		if fail {
+			panic("on purpose")
+		}
 		if drop {
 			return arch.ActionDrop
 		}
@@ -544,10 +547,17 @@ func TestHandlerOfReturn(t *testing.T) {
 	mu.Unlock()
 	h.want("add 4 2", "ok 6")
 	mu.Lock()
-	defer mu.Unlock()
 	if returns != 801 {
 		t.Errorf("%d returns: that of a call that was let go is one", returns)
 	}
+	drop, fail = false, true
+	mu.Unlock()
+	h.want("go 1 3", "ok 3 0") // the handler panics, and is switched off
+	mu.Lock()
+	if m := h.tg.Missed(entry); m.Stopped != 2 || returns != 801 {
+		t.Errorf("%+v missed, %d returns: that of a call whose entry was missed is one", m, returns)
+	}
+	mu.Unlock()
 }
 
 // tracerPID tells TestHandlerTracer what to do.

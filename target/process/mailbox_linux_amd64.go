@@ -316,11 +316,11 @@ func (r *handling) do() {
 	now.IP = r.c.h.Point.Addr
 	now.Bind(&r.c.h.Point)
 	r.m.tasks.Store(&now, r.post.TID)
-	action, whole := arch.ActionGo, false
+	action, whole := arch.ActionDrop, false
 	defer func() {
 		if !whole {
 			trap, why := trapOf(recover())
-			action = arch.ActionGo
+			action = arch.ActionDrop // of a return probe's entry, as if the hit were missed
 			if !r.fault(&now, trap, why) {
 				now = r.post.Regs
 			}

@@ -105,7 +105,7 @@ func gatePC() uintptr
 
 func gateEndPC() uintptr
 
-func sigtrapPC() uintptr
+func sigurgPC() uintptr
 
 func sigfaultPC() uintptr
 

@@ -45,7 +45,7 @@ func (t *Target) Commit(c *target.Change) error {
 func (t *Target) commit(c *target.Change) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.home.refit(); err != nil {
+	if err := t.home.refit(hooked...); err != nil {
 		return err
 	}
 	for _, s := range c.Add {
@@ -84,6 +84,9 @@ func (t *Target) attempt(p *plan) error {
 	for i := range commitTries {
 		if i > 0 {
 			time.Sleep(commitWait * time.Duration(i))
+		}
+		if err = t.home.refit(unix.SIGURG); err != nil {
+			break
 		}
 		if err = t.stopped(p); !errors.Is(err, ErrBlocked) {
 			break

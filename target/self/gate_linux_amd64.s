@@ -39,6 +39,7 @@
 #define R_IP 128
 #define R_FLAGS 136
 #define R_X 144
+#define R_POINT 400
 
 // Bits of the flags register.
 #define ARITH 0xd5 // CF PF AF ZF SF
@@ -124,6 +125,7 @@ enough:
 	MOVQ desc_ip(R12), BX
 	MOVQ BX, R_IP(R11)
 	MOVQ AX, hit_instance(R11)
+	MOVQ $0, R_POINT(R11) // a pointer that Go code sets: its write barrier looks at the old value
 	MOVQ R12, hit_desc(R11)
 	MOVQ R13, hit_resume(R11)
 	MOVQ SP, hit_frame(R11)
@@ -175,7 +177,8 @@ may:
 
 	MOVQ hit_g0(R11), BX
 	MOVQ R11, SP
-	MOVQ BX, (TLS)
+	MOVQ TLS, CX
+	MOVQ BX, 0(CX)(TLS*1)
 	CLD
 	CMPL desc_wide(R12), $0
 	JNE  wide
@@ -320,7 +323,8 @@ TEXT ·gateUnwide(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 // gateBack ends the hit in R11. AX is the action.
 TEXT ·gateBack(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	MOVQ hit_g(R11), CX
-	MOVQ CX, (TLS)
+	MOVQ TLS, DX
+	MOVQ CX, 0(DX)(TLS*1)
 	MOVQ hit_busy(R11), CX
 	MOVQ $0, (CX)
 	JMP  ·gateRestore(SB)
@@ -488,7 +492,8 @@ TEXT ·sigfaultPC(SB), NOSPLIT, $0-8
 	MOVQ AX, ret+0(FP)
 	RET
 
-// sigrewind stands before the runtime's handlers of SIGURG and SIGPROF. A thread that has
+// sigrewind stands before the runtime's handlers of SIGURG (behind sigurg) and SIGPROF, or
+// before nothing where such a signal is ignored. A thread that has
 // just taken a breakpoint is at the start of the detour: it is set back to the breakpoint,
 // where the runtime knows the code, and may preempt the goroutine.
 TEXT ·sigrewind(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
@@ -511,7 +516,11 @@ next:
 	LEAQ ·afterFault(SB), R8
 	MOVLQSX DI, R9
 	MOVQ (R8)(R9*8), AX
+	CMPQ AX, $1 // SIG_IGN; 0 is SIG_DFL
+	JLS  none
 	JMP  AX
+none:
+	RET
 
 // func sigrewindPC() uintptr
 TEXT ·sigrewindPC(SB), NOSPLIT, $0-8
@@ -540,6 +549,7 @@ TEXT runtime·debugCallV2<>(SB), NOSPLIT, $SLEEP-0
 	MOVQ R11, hit_word1(BX)
 	MOVQ CX, hit_frame(BX)
 	MOVQ AX, hit_instance(BX)
+	MOVQ $0, R_POINT(BX) // see the gate
 	MOVQ R12, hit_desc(BX)
 	MOVQ R13, hit_resume(BX)
 	LEAQ (SLEEP+16)(SP), AX

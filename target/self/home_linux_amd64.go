@@ -56,11 +56,13 @@ var hooked = []unix.Signal{unix.SIGTRAP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE,
 
 // Where our assembly goes on with what is not its own: fixed once handlers are installed.
 var (
-	afterTrap  uint64     // the generated handler of SIGTRAP
-	afterFault [65]uint64 // by signal: the runtime's
-	homeWords  uint64     // address of the home
+	afterFault [65]uint64 // by signal: the runtime's, or what the disposition is else
+	homeWords  uint64     // address of the home, or of noWords
 	busyTable  uint64     // by thread id, a word: the hit whose handler runs
 )
+
+// noWords are the home's words when there is none.
+var noWords [4]uint64
 
 // newHome makes the home and installs the handlers.
 func (t *Target) newHome() (*home, error) {
@@ -77,7 +79,7 @@ func (t *Target) newHome() (*home, error) {
 	if err := h.generate(); err != nil {
 		return nil, errors.Join(err, unmap(h.addr, homeSize))
 	}
-	return h, errors.Join(h.install(), world.open())
+	return h, errors.Join(world.open(), h.install())
 }
 
 // maxTID is PID_MAX_LIMIT of 64-bit kernels (linux/threads.h).
@@ -109,13 +111,13 @@ const handlerRoom = 2048
 
 // install puts our handlers before those that stand.
 func (h *home) install() error {
-	afterTrap, homeWords = h.handler.Trap, h.addr
+	homeWords = h.addr
 	for _, sig := range hooked {
 		old, err := sigactionOf(sig)
 		if err != nil {
 			return err
 		}
-		if old.handler <= 1 && (sig == unix.SIGURG || sig == unix.SIGPROF) {
+		if old.handler <= 1 && sig == unix.SIGPROF {
 			continue // the runtime does not use it
 		}
 		h.stood[sig] = old
@@ -156,8 +158,10 @@ func (h *home) action(sig unix.Signal) sigaction {
 	}
 	switch sig {
 	case unix.SIGTRAP:
-		a.handler = uint64(sigtrapPC())
-	case unix.SIGURG, unix.SIGPROF:
+		a.handler = h.handler.Trap
+	case unix.SIGURG: // it may come at any time: calls of the system begin again
+		a.handler, a.flags = uint64(sigurgPC()), a.flags|saRestart
+	case unix.SIGPROF:
 		a.handler = uint64(sigrewindPC())
 	default:
 		a.handler = h.handler.Entry
@@ -168,14 +172,18 @@ func (h *home) action(sig unix.Signal) sigaction {
 // Flags of struct kernel_sigaction (asm/signal.h).
 const (
 	saSiginfo  = 0x4
+	saRestart  = 0x10000000
 	saOnstack  = 0x08000000
 	saRestorer = 0x04000000
 )
 
-// refit puts our handlers back before ones that were installed since: os/signal installs
-// the runtime's anew for SIGURG that was ignored for a time.
-func (h *home) refit() error {
-	for sig := range h.stood {
+// refit puts our handlers of signals back before ones that were installed since: os/signal
+// lets SIGURG be ignored, and installs the runtime's anew.
+func (h *home) refit(sigs ...unix.Signal) error {
+	for _, sig := range sigs {
+		if _, ok := h.stood[sig]; !ok {
+			continue
+		}
 		now, err := sigactionOf(sig)
 		if err != nil {
 			return err
@@ -193,12 +201,12 @@ func (h *home) refit() error {
 	return nil
 }
 
-// uninstall puts back what stood before our handler of SIGTRAP, or before the others, where
+// uninstall puts back what stood before our handler of SIGURG, or before the others, where
 // ours still stands.
-func (h *home) uninstall(trap bool) error {
+func (h *home) uninstall(stop bool) error {
 	var errs []error
 	for sig, old := range h.stood {
-		if trap != (sig == unix.SIGTRAP) {
+		if stop != (sig == unix.SIGURG) {
 			continue
 		}
 		now, err := sigactionOf(sig)
@@ -301,6 +309,7 @@ func (h *home) close() error {
 	if err := h.uninstall(false); err != nil {
 		return err
 	}
+	homeWords = uint64(uintptr(unsafe.Pointer(&noWords)))
 	if err := h.t.attempt(h.t.newPlan(&target.Change{})); err != nil {
 		return err
 	}

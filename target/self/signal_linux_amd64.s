@@ -5,30 +5,17 @@
 #define SYS_gettid 186
 #define SYS_futex 202
 
-// Offsets in siginfo and struct ucontext.
-#define info_code 8
-#define info_pid 16
-#define info_value 24
+#define SIGURG 23
 
-// sigtrap is the handler of SIGTRAP, by the C convention: DI is the signal, SI its siginfo,
-// DX the ucontext. A signal of ours parks the thread (see world_linux_amd64.go). Everything
-// else is the generated handler's.
-TEXT ·sigtrap(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
-	MOVL info_code(SI), AX
+// sigurg is the handler of SIGURG, by the C convention: DI is the signal, SI its siginfo, DX
+// the ucontext. A thread that was asked to stop parks (see world_linux_amd64.go), then the
+// signal is handled as any other of its kind.
+TEXT ·sigurg(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	LEAQ ·world(SB), R9
-	CMPL AX, $-1 // SI_QUEUE
-	JEQ  queued
-	TESTL AX, AX // SI_USER
-	JNE  pass
-	CMPL info_pid(SI), $0 // what is left of ours where the kernel had no memory for it
-	JEQ  mine
-pass:
-	MOVQ ·afterTrap(SB), AX
-	JMP  AX
-queued:
-	CMPQ info_value(SI), R9
-	JNE  pass
-mine:
+	CMPL worldState_stopping(R9), $0
+	JEQ  out
+	MOVQ SI, R14
+	MOVQ DX, R15
 	MOVL $SYS_gettid, AX
 	SYSCALL
 	MOVL AX, BX // rt_sigreturn restores all registers
@@ -43,14 +30,14 @@ find:
 	ADDQ $slot__size, R8
 	DECL R10
 	JNE  find
-	RET
+	JMP  back
 found:
 	MOVQ slot_state(R8), AX
 	MOVQ AX, CX
 	ANDL $3, CX
 	CMPL CX, $const_slotAsked
-	JNE  out
-	MOVQ DX, slot_uc(R8)
+	JNE  back
+	MOVQ R15, slot_uc(R8)
 	MOVQ (TLS), CX
 	MOVQ CX, slot_g(R8)
 	MOVQ AX, R12
@@ -58,7 +45,7 @@ found:
 	LEAQ 1(AX), CX // asked becomes parked
 	LOCK
 	CMPXCHGQ CX, slot_state(R8)
-	JNE  out
+	JNE  back
 	MOVQ R9, R13
 	LOCK
 	INCL worldState_parked(R13)
@@ -69,7 +56,7 @@ found:
 	SYSCALL
 wait:
 	CMPL worldState_epoch(R13), R12
-	JNE  out
+	JNE  back
 	LEAQ worldState_epoch(R13), DI
 	MOVL $const_futexWaitPrivate, SI
 	MOVL R12, DX
@@ -77,11 +64,15 @@ wait:
 	MOVL $SYS_futex, AX
 	SYSCALL
 	JMP  wait
+back:
+	MOVL $SIGURG, DI
+	MOVQ R14, SI
+	MOVQ R15, DX
 out:
-	RET
+	JMP  ·sigrewind(SB)
 
-// func sigtrapPC() uintptr
-TEXT ·sigtrapPC(SB), NOSPLIT, $0-8
-	LEAQ ·sigtrap(SB), AX
+// func sigurgPC() uintptr
+TEXT ·sigurgPC(SB), NOSPLIT, $0-8
+	LEAQ ·sigurg(SB), AX
 	MOVQ AX, ret+0(FP)
 	RET

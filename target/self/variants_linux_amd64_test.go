@@ -19,19 +19,6 @@ import (
 // as a module.
 const oldGo = "go1.25.14"
 
-// oldMod is the module file for it: the dependencies of package self in versions that it
-// can build.
-const oldMod = `module kprobes.dev/kprobes
-
-go 1.25.0
-
-require (
-	github.com/ianlancetaylor/demangle v0.0.0-20260724033716-83e58baca724
-	github.com/ulikunitz/xz v0.5.17
-	golang.org/x/sys v0.47.0
-)
-`
-
 // variant is a way to build a program.
 type variant struct {
 	name string
@@ -53,33 +40,45 @@ var variants = []variant{
 // TestVariants builds a program in all ways and with both versions of Go. What it finds out
 // about its own runtime is what its debug information says.
 func TestVariants(t *testing.T) {
-	t.Run(runtime.Version(), func(t *testing.T) { testVariants(t, nil, nil) })
-	t.Run(oldGo, func(t *testing.T) { testVariants(t, oldEnv, oldArgs(t)) })
+	t.Run(runtime.Version(), func(t *testing.T) { testVariants(t, nil) })
+	t.Run(oldGo, func(t *testing.T) { testVariants(t, oldEnv) })
 }
 
 // oldEnv makes the go command that of the older version.
 var oldEnv = []string{"GOTOOLCHAIN=" + oldGo}
 
-// oldArgs are the arguments with which it builds programs of this module.
-func oldArgs(t *testing.T) []string {
+// build builds a program of testdata in one way.
+func (v *variant) build(t *testing.T, env []string, name string) string {
 	t.Helper()
-	mod := filepath.Join(t.TempDir(), "go.mod")
-	if err := os.WriteFile(mod, []byte(oldMod), 0o666); err != nil {
-		t.Fatal(err)
+	program := filepath.Join(t.TempDir(), name+"_"+v.name)
+	cmd := exec.Command("go", append(append([]string{"build", "-o", program}, v.args...), "./testdata/"+name)...)
+	cmd.Env = append(append(os.Environ(), env...), v.env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v %s: %v (the go command fetches another version of Go, and modules, from a module proxy)\n%s",
+			v.name, env, cmd, err, out)
 	}
-	return []string{"-modfile=" + mod, "-mod=mod"}
+	return program
 }
 
-func testVariants(t *testing.T, env, args []string) {
+// TestVariantsProbing builds a program that probes itself in every way, in all ways and with
+// both versions of Go.
+func TestVariantsProbing(t *testing.T) {
+	for version, env := range map[string][]string{runtime.Version(): nil, oldGo: oldEnv} {
+		for _, v := range variants {
+			t.Run(version+"_"+v.name, func(t *testing.T) {
+				out, err := exec.Command(v.build(t, env, "probing")).CombinedOutput()
+				if err != nil || string(out) != "ok "+version+"\n" {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+func testVariants(t *testing.T, env []string) {
 	var told *golayout.Layout
 	for _, v := range variants {
-		program := filepath.Join(t.TempDir(), v.name)
-		build := exec.Command("go", append(append(append([]string{"build", "-o", program}, args...), v.args...), "./testdata/describe")...)
-		build.Env = append(append(os.Environ(), env...), v.env...)
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v %s: %v (the go command fetches another version of Go, and modules, from a module proxy)\n%s",
-				v.name, env, build, err, out)
-		}
+		program := v.build(t, env, "describe")
 		if l := dwarfLayout(t, program); l != nil {
 			told = l
 		}

@@ -6,12 +6,17 @@ import (
 	"unsafe"
 )
 
-// How the threads of the own process are stopped. Each other thread is sent a SIGTRAP that
-// our handler knows by its value, and parks in the handler until it is released: it stands
-// between two instructions then, and its registers lie in the signal frame, where they can be
-// read and changed. The kernel delivers the signal before a thread that is in a system call
-// runs code again. Go's own handlers block all signals, so a thread that has parked is in none
-// of them.
+// How the threads of the own process are stopped. Each other thread is sent a SIGURG, the
+// signal by which the runtime preempts too, and parks in our handler until it is released: it
+// stands between two instructions then, and its registers lie in the signal frame, where they
+// can be read and changed. The kernel delivers the signal before a thread that is in a system
+// call runs code again. Go's own handlers block all signals, so a thread that has parked is in
+// none of them.
+//
+// A thread has at most one SIGURG pending, so that the runtime's and ours can become one: the
+// handler parks a thread that was asked, whoever sent the signal, and always hands the signal
+// on to the runtime. With SIGTRAP that would be deadly: that of a breakpoint which the thread
+// has just taken would be lost in ours, and the thread go on behind the breakpoint.
 //
 //	state of a slot     who changes it          to
 //	none                the stopper             asked    then the signal is sent
@@ -53,39 +58,29 @@ const dirents = 32 << 10
 
 // worldState is the state of stopping, at a fixed address for the handler.
 type worldState struct {
-	epoch  uint32 // counts the releases; parked threads wait for it to change
-	parked uint32 // threads that have parked in this stop
-	asked  uint32 // threads that were asked, those that ended taken off
-	round  uint32
-	pid    int32
-	tid    int32 // the stopper's thread
-	tasks  int   // descriptor of /proc/self/task
-	list   [slotCount]uint16
-	slots  [slotCount]slot
-	dents  [dirents]byte
-	info   siginfo
-	path   [64]byte
-	stat   [512]byte
+	epoch    uint32 // counts the releases; parked threads wait for it to change
+	parked   uint32 // threads that have parked in this stop
+	asked    uint32 // threads that were asked, those that ended taken off
+	stopping uint32 // not 0: a stop is in progress
+	round    uint32
+	pid      int32
+	tid      int32 // the stopper's thread
+	tasks    int   // descriptor of /proc/self/task
+	list     [slotCount]uint16
+	slots    [slotCount]slot
+	dents    [dirents]byte
+	path     [64]byte
+	stat     [512]byte
 }
 
-// siginfo is what a queued signal carries (asm-generic/siginfo.h).
-type siginfo struct {
-	signo, errno, code, _ int32
-	pid, uid              int32
-	value                 uintptr
-	_                     [12]uint64
-}
-
-// world is the one of this process. Its address is what our signal carries as its value.
+// world is the one of this process.
 var world worldState
 
 // System calls and numbers that package syscall does not name for all.
 const (
-	sysTgsigqueueinfo = 297
-	siQueue           = -1
-	futexWaitPrivate  = 128
-	futexWakePrivate  = 129
-	monotonic         = 1
+	futexWaitPrivate = 128
+	futexWakePrivate = 129
+	monotonic        = 1
 )
 
 // Times of a stop, in nanoseconds.
@@ -115,6 +110,7 @@ func (w *worldState) stop() int32 {
 	w.round++
 	atomic.StoreUint32(&w.parked, 0)
 	w.asked = 0
+	atomic.StoreUint32(&w.stopping, 1)
 	end := now() + stopDeadline
 	for {
 		n := w.ask()
@@ -193,8 +189,7 @@ func (w *worldState) askOne(tid int32) int {
 	}
 	s.round, s.tid = w.round, tid
 	atomic.StoreUint64(&s.state, uint64(w.epoch)<<2|slotAsked)
-	w.info = siginfo{signo: int32(syscall.SIGTRAP), code: siQueue, pid: w.pid, value: uintptr(unsafe.Pointer(w))}
-	_, _, e := syscall.RawSyscall6(sysTgsigqueueinfo, uintptr(w.pid), uintptr(tid), uintptr(syscall.SIGTRAP), uintptr(unsafe.Pointer(&w.info)), 0, 0)
+	_, _, e := syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(w.pid), uintptr(tid), uintptr(syscall.SIGURG))
 	if e != 0 { // it has ended
 		atomic.StoreUint64(&s.state, slotNone)
 		return 0
@@ -333,6 +328,7 @@ func (w *worldState) release() {
 		}
 		atomic.StoreUint64(&s.state, slotNone)
 	}
+	atomic.StoreUint32(&w.stopping, 0)
 	atomic.AddUint32(&w.epoch, 1)
 	syscall.RawSyscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&w.epoch)), futexWakePrivate, 1<<30, 0, 0, 0)
 }
