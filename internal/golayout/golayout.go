@@ -8,7 +8,7 @@ import (
 )
 
 // Layout is the layout of one Go version's runtime: offsets in bytes from the start of
-// its structs g and m (runtime/runtime2.go; read from the debug information that the
+// its structs g, m and p (runtime/runtime2.go; read from the debug information that the
 // toolchain writes).
 type Layout struct {
 	Minor int // of the version: 26 for Go 1.26
@@ -24,14 +24,16 @@ type Layout struct {
 	G0, ProcID, GSignal, CurG int32
 	P, ID                     int32
 	Mallocing, Locks          int32 // int32
+
+	WBNext int32 // in p: wbBuf.next, 0 while the buffer of write barriers is being emptied
 }
 
 // layouts lists the versions whose layout is known, newest first.
 var layouts = []Layout{
-	{26, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 208, 232, 240, 264},
-	{25, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 200, 224, 232, 256},
-	{24, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264},
-	{23, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264},
+	{26, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 208, 232, 240, 264, 9552},
+	{25, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 200, 224, 232, 256, 5272},
+	{24, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 4720},
+	{23, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 4720},
 }
 
 // For gives the layouts that a program of a toolchain's version may have: one, or none if

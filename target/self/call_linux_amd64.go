@@ -31,8 +31,9 @@ const (
 	gateProcID  = 64
 )
 
-// Offsets in m that differ between Go versions, for the gate.
-var gateCurG, gateP, gateLocks, gateMallocing uint64
+// Offsets that differ between Go versions, for the gate: in m, and of the write barriers'
+// buffer in p.
+var gateCurG, gateP, gateLocks, gateMallocing, gateBarrier uint64
 
 const (
 	gateBelow = 256  // left free between a hit and what is above it on the system stack
@@ -89,6 +90,9 @@ type hit struct {
 	panicData uint64
 }
 
+// hitResume is where a hit says where its detour goes on.
+const hitResume = uint64(unsafe.Offsetof(hit{}.resume))
+
 // The gate knows these offsets.
 const (
 	_ = -unsafe.Offsetof(hit{}.regs)
@@ -105,18 +109,15 @@ func gatePC() uintptr
 
 func gateEndPC() uintptr
 
-func sigurgPC() uintptr
-
 func sigfaultPC() uintptr
 
-func sigrewindPC() uintptr
+func sigurgPC() uintptr
 
 // dispatch runs the handler of a hit.
 //
 //go:norace
 func dispatch(h *hit) (action uint64) {
 	d := h.desc
-	h.regs.Bind(&d.point)
 	if d.off.Load() {
 		atomic.AddUint64(&d.stopped, 1)
 		return uint64(d.missed)
@@ -169,6 +170,9 @@ func where(pc uintptr) string {
 func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 	if h.Sleepable && h.Entry != nil {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "a jprobe's Entry can not sleep: its arguments stand on the stack of the goroutine that waits")
+	}
+	if raceEnabled && !h.Sleepable {
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "the program is built with -race, whose checks can not run in an atomic handler: use FlagSleepable, an event, or a build without -race")
 	}
 	if h.Run == nil && h.Entry == nil {
 		return nil, errno.Errorf(unix.EINVAL, "a handler without a function to run")

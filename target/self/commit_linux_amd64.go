@@ -143,6 +143,9 @@ func (t *Target) newPlan(c *target.Change) *plan {
 	}
 	for _, s := range c.Remove {
 		p.gone = append(p.gone, detourOf(s))
+		if s.Detour.Points[s.Addr] == s.Detour.Addr { // nothing has been done yet there
+			p.back = append(p.back, move{from: s.Detour.Addr, to: s.Addr})
+		}
 		for _, pr := range s.Detour.Pairs {
 			p.back = append(p.back, move{from: pr.Copy, to: pr.Orig, sp: pr.SP})
 		}

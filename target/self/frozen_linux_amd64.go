@@ -9,8 +9,8 @@ import (
 //
 //	1. Every thread is looked at, and every goroutine that was preempted between two
 //	   instructions. One whose instruction pointer is inside the bytes that a jump will take
-//	   is to be moved to that instruction's copy. A word on a stack that may be such an
-//	   address, or one in a detour that other code will replace, blocks the change.
+//	   is to be moved to that instruction's copy. A goroutine that was preempted there, or a
+//	   handler that will go back to a detour which other code replaces, blocks the change.
 //	2. The bytes are compared with what is expected, and written.
 //	3. The tables of the signal handlers are replaced.
 //	4. The threads are moved.
@@ -61,9 +61,8 @@ type plan struct {
 	mem     int // descriptor of /proc/self/mem
 	lay     *layout
 	places  *places
-	low     span // where inner lies
-	high    span // where gone and zombies lie
-	buf     [512]uint64
+	low     span     // where inner lies
+	high    span     // where gone and zombies lie
 	people  []person // not nil: all goroutines are to be listed
 	counted int
 	own     uint64 // the stopper's g
@@ -81,12 +80,12 @@ type zombie struct {
 	busy bool
 }
 
-// places are addresses in the runtime and of its variables.
+// places are addresses in the runtime, of its variables, and of our own assembly.
 type places struct {
 	allgs   uint64 // variable: the list of all goroutines, a slice
-	preempt span   // asyncPreempt2: a preempted goroutine goes on there
-	inject  span   // debugCallWrap: one whose probe's sleepable handler runs goes on there
-	allgadd span   // changes allgs
+	allgadd span   // changes it
+	async   span   // asyncPreempt: what it is called by is the instruction that was preempted
+	async2  span   // asyncPreempt2, which it calls
 	gate    span
 }
 
@@ -136,7 +135,7 @@ func (p *plan) run(w *worldState) {
 // Offsets in struct ucontext (asm/ucontext.h, asm/sigcontext.h).
 const (
 	ucStackFlags = 24
-	ucR13        = 80
+	ucRBP        = 120
 	ucRSP        = 160
 	ucRIP        = 168
 
@@ -217,87 +216,106 @@ func (p *plan) look(s *slot) {
 		return
 	}
 	uc := uint64(s.uc)
-	pc, sp := word(uc+ucRIP), word(uc+ucRSP)
-	if p.places.allgadd.holds(pc) {
+	pc := word(uc + ucRIP)
+	switch {
+	case p.places.allgadd.holds(pc):
 		p.block(s.tid, pc)
 		return
-	}
-	if word(uc+ucStackFlags)&onStack != 0 { // in somebody's signal handler that does not block ours
-		if len(p.inner) > 0 || p.adding && len(p.gone) > 0 {
-			p.block(s.tid, pc)
-			return
-		}
-		p.dirty = true
+	case p.places.gate.holds(pc): // it may come from any detour, and go back there
+		p.unsure(s.tid, pc, p.adding && len(p.gone) > 0)
+	case word(uc+ucStackFlags)&onStack != 0: // in somebody's signal handler that does not block our signal
+		p.unsure(s.tid, pc, len(p.inner) > 0 || p.adding && len(p.gone) > 0)
 	}
 	p.meet(s.tid, pc, true)
-	if p.places.gate.holds(pc) {
-		p.meet(s.tid, word(uc+ucR13), false)
+	if h := word(busyTable + 8*uint64(s.tid)); h != 0 {
+		p.meet(s.tid, word(h+hitResume), false)
 	}
 	if s.g != 0 {
-		p.lookStacks(s, sp)
+		p.lookStack(s, pc, word(uc+ucRSP), word(uc+ucRBP))
 	}
 }
 
-// lookStacks looks at the stack that a thread is on, and that of the goroutine that it has
-// left for its system stack.
+// unsure takes into account a thread that may come back to anywhere.
 //
 //go:nosplit
 //go:norace
-func (p *plan) lookStacks(s *slot, sp uint64) {
+func (p *plan) unsure(tid int32, pc uint64, blocks bool) {
+	p.dirty = true
+	if blocks {
+		p.block(tid, pc)
+	}
+}
+
+// lookStack looks whether the goroutine that a thread runs, or has left for its system
+// stack, is being preempted.
+//
+//go:nosplit
+//go:norace
+func (p *plan) lookStack(s *slot, pc, sp, bp uint64) {
 	g := uint64(s.g)
-	p.scan(s.tid, sp, word(g+uint64(p.lay.StackLo)), word(g+uint64(p.lay.StackHi)))
+	p.preempted(s.tid, g, pc, sp, bp)
 	m := word(g + uint64(p.lay.M))
 	if m == 0 {
 		return
 	}
 	if cur := word(m + uint64(p.lay.CurG)); cur != 0 && cur != g {
-		p.scan(s.tid, word(cur+uint64(p.lay.SchedSP)), word(cur+uint64(p.lay.StackLo)), word(cur+uint64(p.lay.StackHi)))
+		p.parked(s.tid, cur)
 	}
 }
 
-// lookPreempted looks at the goroutines that do not run and were preempted between two
-// instructions, or wait for a sleepable handler.
+// parked looks at a goroutine that does not run, or has left its stack for the system's.
+//
+//go:nosplit
+//go:norace
+func (p *plan) parked(tid int32, g uint64) {
+	if pc := word(g + uint64(p.lay.SchedPC)); p.places.async2.holds(pc) {
+		p.preempted(tid, g, pc, word(g+uint64(p.lay.SchedSP)), word(g+uint64(p.lay.SchedBP)))
+	}
+}
+
+// lookPreempted looks at all goroutines.
 //
 //go:nosplit
 //go:norace
 func (p *plan) lookPreempted() {
 	list, n := word(p.places.allgs), word(p.places.allgs+8)
 	for i := uint64(0); i < n && p.verdict == changed; i++ {
-		g := word(list + 8*i)
-		pc := word(g + uint64(p.lay.SchedPC))
-		if p.places.preempt.holds(pc) || p.places.inject.holds(pc) {
-			p.scan(0, word(g+uint64(p.lay.SchedSP)), word(g+uint64(p.lay.StackLo)), word(g+uint64(p.lay.StackHi)))
-		}
+		p.parked(0, word(list+8*i))
 	}
 }
 
-// scan looks at the words from sp to the high end of a stack. They are read by the kernel:
-// a goroutine whose stack is being replaced may show bounds that are not there.
+// maxCallees is more than asyncPreempt2 calls one within the other on a goroutine's stack.
+const maxCallees = 8
+
+// preempted looks whether a goroutine at pc is in asyncPreempt or what that calls, and where
+// it was then. Frame pointers lead there; before asyncPreempt has made its frame, and once it
+// has left it, the place stands at the stack pointer.
 //
 //go:nosplit
 //go:norace
-func (p *plan) scan(tid int32, sp, lo, hi uint64) {
-	if sp < lo || sp >= hi {
-		return
+func (p *plan) preempted(tid int32, g, pc, sp, bp uint64) {
+	lo, hi := word(g+uint64(p.lay.StackLo)), word(g+uint64(p.lay.StackHi))
+	if p.places.async.holds(pc) && sp >= lo && sp+16 <= hi {
+		p.meet(tid, word(sp), false)
+		p.meet(tid, word(sp+8), false)
 	}
-	sp &^= 7
-	for sp < hi && p.verdict == changed {
-		n := min(hi-sp, uint64(unsafe.Sizeof(p.buf)))
-		got, _, e := syscall.RawSyscall6(syscall.SYS_PREAD64, uintptr(p.mem), uintptr(unsafe.Pointer(&p.buf)), uintptr(n), uintptr(sp), 0, 0)
-		if e != 0 || got == 0 {
-			p.block(tid, sp)
+	for range maxCallees {
+		if bp < lo || bp+16 > hi || bp&7 != 0 {
 			return
 		}
-		for i := uintptr(0); i < got/8; i++ {
-			if v := p.buf[i]; p.low.holds(v) || p.high.holds(v) {
-				p.meet(tid, v, false)
-			}
+		ret := word(bp + 8)
+		if p.places.async.holds(pc) {
+			p.meet(tid, ret, false)
+			return
 		}
-		sp += uint64(got)
+		if p.places.async2.holds(pc) {
+			p.meet(tid, ret, false) // asyncPreempt2 has no frame of its own yet
+		}
+		pc, lo, bp = ret, bp, word(bp)
 	}
 }
 
-// meet takes into account that a thread is at an address, or may come back to it.
+// meet takes into account that a thread is at an address, or will come back to it.
 //
 //go:nosplit
 //go:norace

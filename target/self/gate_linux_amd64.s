@@ -125,7 +125,8 @@ enough:
 	MOVQ desc_ip(R12), BX
 	MOVQ BX, R_IP(R11)
 	MOVQ AX, hit_instance(R11)
-	MOVQ $0, R_POINT(R11) // a pointer that Go code sets: its write barrier looks at the old value
+	LEAQ desc_point(R12), BX // Regs.Bind: Go code's store would come with a write barrier
+	MOVQ BX, R_POINT(R11)
 	MOVQ R12, hit_desc(R11)
 	MOVQ R13, hit_resume(R11)
 	MOVQ SP, hit_frame(R11)
@@ -161,7 +162,11 @@ enough:
 	JNE  noGoroutine
 may:
 	MOVQ ·gateP(SB), BX
-	CMPQ (R8)(BX*1), $0
+	MOVQ (R8)(BX*1), BX
+	TESTQ BX, BX
+	JEQ  noGoroutine
+	ADDQ ·gateBarrier(SB), BX
+	CMPQ (BX), $0 // the buffer of write barriers is being emptied: none may happen
 	JEQ  noGoroutine
 	CMPQ (R10), $0
 	JNE  busy
@@ -438,12 +443,6 @@ TEXT ·gatePC(SB), NOSPLIT, $0-8
 	MOVQ AX, ret+0(FP)
 	RET
 
-// func gateEndPC() uintptr
-TEXT ·gateEndPC(SB), NOSPLIT, $0-8
-	LEAQ ·gatePC(SB), AX
-	MOVQ AX, ret+0(FP)
-	RET
-
 // sigfault stands, behind the generated handler, before the runtime's for the signals of a
 // fault. One in a handler of a probe abandons the handler: its thread goes on in gateFailed.
 TEXT ·sigfault(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
@@ -492,42 +491,6 @@ TEXT ·sigfaultPC(SB), NOSPLIT, $0-8
 	MOVQ AX, ret+0(FP)
 	RET
 
-// sigrewind stands before the runtime's handlers of SIGURG (behind sigurg) and SIGPROF, or
-// before nothing where such a signal is ignored. A thread that has
-// just taken a breakpoint is at the start of the detour: it is set back to the breakpoint,
-// where the runtime knows the code, and may preempt the goroutine.
-TEXT ·sigrewind(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
-	MOVQ ·homeWords(SB), R8
-	MOVQ 16(R8), R9
-	MOVQ 24(R8), CX
-	MOVQ 168(DX), AX // REG_RIP
-loop:
-	TESTQ CX, CX
-	JEQ  next
-	CMPQ AX, 8(R9)
-	JEQ  rewind
-	ADDQ $16, R9
-	DECQ CX
-	JMP  loop
-rewind:
-	MOVQ (R9), AX
-	MOVQ AX, 168(DX)
-next:
-	LEAQ ·afterFault(SB), R8
-	MOVLQSX DI, R9
-	MOVQ (R8)(R9*8), AX
-	CMPQ AX, $1 // SIG_IGN; 0 is SIG_DFL
-	JLS  none
-	JMP  AX
-none:
-	RET
-
-// func sigrewindPC() uintptr
-TEXT ·sigrewindPC(SB), NOSPLIT, $0-8
-	LEAQ ·sigrewind(SB), AX
-	MOVQ AX, ret+0(FP)
-	RET
-
 // The frame that a goroutine waits in while its probe's sleepable handler runs. The assembler
 // marks functions of this name, wherever they stand, as what the runtime's debugger calls
 // begin with (runtime.debugCallV2), and the garbage collector takes any word of such a frame
@@ -549,7 +512,8 @@ TEXT runtime·debugCallV2<>(SB), NOSPLIT, $SLEEP-0
 	MOVQ R11, hit_word1(BX)
 	MOVQ CX, hit_frame(BX)
 	MOVQ AX, hit_instance(BX)
-	MOVQ $0, R_POINT(BX) // see the gate
+	LEAQ desc_point(R12), AX
+	MOVQ AX, R_POINT(BX) // as in the gate
 	MOVQ R12, hit_desc(BX)
 	MOVQ R13, hit_resume(BX)
 	LEAQ (SLEEP+16)(SP), AX
@@ -617,3 +581,11 @@ TEXT runtime·debugCallV2<>(SB), NOSPLIT, $SLEEP-0
 	MOVQ hit_word1(R11), CX
 	MOVQ CX, -16(DX)
 	JMP  ·gateRestore(SB)
+
+// func gateEndPC() uintptr
+//
+// It stands behind all code of the gate.
+TEXT ·gateEndPC(SB), NOSPLIT, $0-8
+	LEAQ ·gateEndPC(SB), AX
+	MOVQ AX, ret+0(FP)
+	RET

@@ -162,7 +162,7 @@ func (h *home) action(sig unix.Signal) sigaction {
 	case unix.SIGURG: // it may come at any time: calls of the system begin again
 		a.handler, a.flags = uint64(sigurgPC()), a.flags|saRestart
 	case unix.SIGPROF:
-		a.handler = uint64(sigrewindPC())
+		a.handler = uint64(sigurgPC())
 	default:
 		a.handler = h.handler.Entry
 	}

@@ -17,8 +17,8 @@ import (
 func (t *Target) findPlaces() error {
 	t.places.gate = span{uint64(gatePC()), uint64(gateEndPC())}
 	for name, s := range map[string]*span{
-		"runtime.asyncPreempt2": &t.places.preempt,
-		"runtime.debugCallWrap": &t.places.inject,
+		"runtime.asyncPreempt":  &t.places.async,
+		"runtime.asyncPreempt2": &t.places.async2,
 		"runtime.allgadd":       &t.places.allgadd,
 	} {
 		fn, m, err := t.runtimeFunc(name)
@@ -107,6 +107,6 @@ func (l *layout) fitsGate() error {
 		return errno.Errorf(unix.EOPNOTSUPP, "go runtime: the assembly of package self does not fit the layout of Go 1.%d: use a version of kprobes that does", l.Minor)
 	}
 	gateCurG, gateP = uint64(l.CurG), uint64(l.P)
-	gateLocks, gateMallocing = uint64(l.Locks), uint64(l.Mallocing)
+	gateLocks, gateMallocing, gateBarrier = uint64(l.Locks), uint64(l.Mallocing), uint64(l.WBNext)
 	return nil
 }

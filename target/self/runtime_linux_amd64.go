@@ -200,6 +200,16 @@ func (l *layout) checkSystem(c *checker, s *seen) {
 	c.that("m.g0.sched.pc", g0, l.SchedPC, "in the runtime", inRuntime)
 }
 
+// checkBarriers checks the buffer of write barriers in a P: the next entry's address, that
+// behind the last one, and the entries, of which there are 512 (runtime/mwbbuf.go). Nobody
+// writes to it but the thread that has the P.
+func (l *layout) checkBarriers(c *checker, p uint64) {
+	const entries = 512
+	first := p + uint64(l.WBNext) + 16
+	c.that("p.wbBuf.next", p, l.WBNext, "in the buffer", func(v uint64) bool { return v >= first && v <= first+8*entries })
+	c.that("p.wbBuf.end", p, l.WBNext+8, "the buffer's end", func(v uint64) bool { return v == first+8*entries })
+}
+
 // checkP checks that the thread's P belongs to it. Of a P is known that its number and its
 // status come first, and that it points back before long (runtime/runtime2.go). A
 // preemption would take it away.
@@ -211,6 +221,7 @@ func (l *layout) checkP(c *checker, s *seen) {
 	c.that("m.p.id and m.p.status", p, 0, "those of a running P", func(v uint64) bool {
 		return uint32(v) < 1<<16 && v>>32 == running
 	})
+	l.checkBarriers(c, p)
 	for off := int32(8); off < 128; off += 8 {
 		if c.word("m.p", p, off) == s.m {
 			return

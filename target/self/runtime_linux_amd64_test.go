@@ -102,7 +102,7 @@ func TestValidateWrong(t *testing.T) {
 		"g.stack.lo": &l.StackLo, "g.stack.hi": &l.StackHi, "g.stackguard0": &l.StackGuard0, "g.m": &l.M,
 		"g.sched.sp": &l.SchedSP, "g.sched.pc": &l.SchedPC, "g.sched.bp": &l.SchedBP,
 		"g.atomicstatus": &l.Status, "g.goid": &l.GoID, "m.g0": &l.G0, "m.procid": &l.ProcID,
-		"m.gsignal": &l.GSignal, "m.curg": &l.CurG, "m.p": &l.P, "m.id": &l.ID, "m.locks": &l.Locks,
+		"m.gsignal": &l.GSignal, "m.curg": &l.CurG, "m.p": &l.P, "m.id": &l.ID, "m.locks": &l.Locks, "p.wbBuf.next": &l.WBNext,
 	}
 	for name, field := range fields {
 		right := *field

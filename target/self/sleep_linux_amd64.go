@@ -51,14 +51,16 @@ func (t *Target) findWrap() error {
 	return nil
 }
 
-// dispatchSleep runs the handler whose hit its thread has noted.
+// dispatchSleep runs the handler whose hit its thread has noted. The hit lies on another
+// goroutine's stack, of which the race detector knows nothing.
+//
+//go:norace
 func dispatchSleep() {
 	m := word(currentG() + gateM)
 	h := hitAt(word(busyTable + 8*uint64(uint32(word(m+gateProcID)))))
 	h.action = uint64(h.desc.missed)
 	defer h.recovered()
 	d := h.desc
-	h.regs.Bind(&d.point)
 	if d.off.Load() {
 		addStopped(d)
 		return
@@ -67,6 +69,8 @@ func dispatchSleep() {
 }
 
 // recovered deals with a panic of a sleepable handler.
+//
+//go:norace
 func (h *hit) recovered() {
 	v := recover()
 	if v == nil {

@@ -3,7 +3,9 @@ package self_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,8 +20,7 @@ const own = "kprobes.dev/kprobes/target/self_test."
 
 func init() {
 	children["breakpoints"] = breakpoints
-	children["preempted"] = func(c *kprobes.Core) error { return tightLoops(c, runtime.GC) }
-	children["interrupted"] = func(c *kprobes.Core) error { return tightLoops(c, nil) }
+	children["tight"] = tightLoops
 }
 
 // bump begins with an instruction of several bytes, the first of which a breakpoint replaces.
@@ -72,82 +73,70 @@ func breakpoints(c *kprobes.Core) error {
 	return nil
 }
 
-// The functions of a tight loop: leaves, so that they may be preempted at any instruction,
-// with several instructions in the bytes that a jump takes.
+// tightLoad begins with an instruction that waits for memory and is shorter than a jump: a
+// thread that is interrupted stands behind it nearly always. It is a leaf, so that the runtime
+// preempts it there too.
 //
 //go:noinline
-func tightMul(a, b uint32) uint32 {
-	a *= b
-	a *= b
-	a *= b
-	return a * b
+func tightLoad(p *uint32, i uint32) uint32 { return *p + i }
+
+// tightTable is more than caches hold.
+var tightTable [16 << 20]uint32
+
+// tightAt is what tightTable has at an index.
+func tightAt(i uint32) uint32 { return i*2654435761 + 1 }
+
+// TestTightLoops: threads that stand between the instructions that a jump replaces are moved
+// to the copies, and back from a detour that goes; goroutines that were preempted there are
+// waited for, whether they are being put aside by a thread or wait for one.
+func TestTightLoops(t *testing.T) {
+	t.Log(strings.TrimSpace(child(t, "tight", "KPROBES_CYCLES="+strconv.Itoa(cycles(400, 10_000)))))
 }
 
-//go:noinline
-func tightAdd(a, b uint32) uint32 {
-	a += b
-	a ^= b << 1
-	a += b
-	return a*a + b
+// cycles is a number for usual runs and for long ones.
+func cycles(usual, long int) int {
+	if os.Getenv("KPROBES_E2E_LONG") == "1" {
+		return long
+	}
+	return usual
 }
 
-// tightMulWant and tightAddWant are inlined.
-func tightMulWant(a, b uint32) uint32 { return a * b * b * b * b }
-
-func tightAddWant(a, b uint32) uint32 {
-	c := ((a + b) ^ (b << 1)) + b
-	return c*c + b
-}
-
-// TestPreempted: goroutines that were preempted between the instructions that a jump
-// replaces are not met by it, and go on right.
-func TestPreempted(t *testing.T) { tight(t, "preempted") }
-
-// TestInterrupted: threads that stand there are moved to the copies, and back from a
-// detour that goes.
-func TestInterrupted(t *testing.T) { tight(t, "interrupted") }
-
-// tight runs a child of tightLoops and shows what it did.
-func tight(t *testing.T, name string) {
-	t.Log(strings.TrimSpace(child(t, name)))
-}
-
-// tightCycles is how often the probes of tightLoops are armed and disarmed.
-const tightCycles = 1000
-
-// tightLoops arms and disarms counters in functions in which goroutines spend their time,
-// while again and again all goroutines are preempted by disturb. Then it counts exactly.
-func tightLoops(c *kprobes.Core, disturb func()) error {
-	ks := []*kprobes.Kprobe{{SymbolName: own + "tightMul"}, {SymbolName: own + "tightAdd"}}
-	if err := c.RegisterKprobes(ks); err != nil {
+// tightLoops arms and disarms a counter in a function in which goroutines spend their time,
+// while the collector preempts them again and again. Then it counts exactly.
+func tightLoops(c *kprobes.Core) error {
+	n, err := strconv.Atoi(os.Getenv("KPROBES_CYCLES"))
+	if err != nil {
 		return err
 	}
-	for _, k := range ks {
-		if !k.State().Optimized {
-			return fmt.Errorf("%s: %+v", k.SymbolName, k.State())
-		}
+	for i := range tightTable {
+		tightTable[i] = tightAt(uint32(i))
 	}
-	l := &loops{disturb: disturb}
+	k := &kprobes.Kprobe{SymbolName: own + "tightLoad"}
+	if err := c.RegisterKprobe(k); err != nil {
+		return err
+	}
+	if s := k.State(); !s.Optimized {
+		return fmt.Errorf("%+v", s)
+	}
+	var l loops
 	l.begin(0)
 	blocked := 0
-	for range tightCycles {
-		for _, k := range ks {
-			err := errors.Join(untilFree(&blocked, func() error { return c.DisableKprobe(k) }), untilFree(&blocked, func() error { return c.EnableKprobe(k) }))
-			if err != nil {
-				return err
-			}
+	for range n {
+		err := errors.Join(untilFree(&blocked, func() error { return c.DisableKprobe(k) }), untilFree(&blocked, func() error { return c.EnableKprobe(k) }))
+		if err != nil {
+			return err
 		}
 	}
 	l.end()
-	before := ks[0].State().Hits
-	const calls = 500_000
+	before := k.State().Hits
+	const calls = 200_000
 	l.begin(calls)
 	l.end()
-	if n := ks[0].State().Hits - before; n != calls*loopers || l.wrong.Load() != 0 {
-		return fmt.Errorf("%d hits in %d calls, %d results wrong in all", n, calls*loopers, l.wrong.Load())
+	if hits := k.State().Hits - before; hits != calls*loopers || l.wrong.Load() != 0 {
+		return fmt.Errorf("%d hits in %d calls, %d results wrong in all", hits, calls*loopers, l.wrong.Load())
 	}
-	fmt.Printf("%d changes, %d of them at the second attempt or later\n", 2*tightCycles*len(ks), blocked)
-	c.UnregisterKprobes(ks)
+	fmt.Printf("%d changes, %d of them at the second attempt or later\n", 2*n, blocked)
+	c.UnregisterKprobe(k)
 	return nil
 }
 
@@ -162,16 +151,15 @@ func untilFree(blocked *int, f func() error) error {
 }
 
 // loopers is the number of goroutines in a tight loop: more than can run.
-const loopers = 4
+const loopers = 3
 
 // loops are goroutines in tight loops.
 type loops struct {
-	disturb func()
-	limit   uint64 // calls that each makes; 0: until end
-	stop    atomic.Bool
-	wrong   atomic.Uint64
-	run     sync.WaitGroup
-	noise   sync.WaitGroup
+	limit uint64 // calls that each makes; 0: until end
+	stop  atomic.Bool
+	wrong atomic.Uint64
+	run   sync.WaitGroup
+	noise sync.WaitGroup
 }
 
 // begin starts them.
@@ -181,19 +169,19 @@ func (l *loops) begin(limit uint64) {
 	for range loopers {
 		l.run.Go(l.loop)
 	}
-	if l.disturb != nil {
-		l.noise.Go(func() {
-			for !l.stop.Load() {
-				l.disturb()
-			}
-		})
-	}
+	l.noise.Go(func() {
+		for !l.stop.Load() {
+			runtime.GC()
+		}
+	})
 }
 
 func (l *loops) loop() {
+	x := uint32(1)
 	for i := uint64(0); l.limit == 0 && !l.stop.Load() || i < l.limit; i++ {
-		a, b := uint32(i), uint32(i>>3)|1
-		if tightMul(a, b) != tightMulWant(a, b) || tightAdd(a, b) != tightAddWant(a, b) {
+		x = x*1664525 + 1013904223
+		at := x % uint32(len(tightTable))
+		if tightLoad(&tightTable[at], x) != tightAt(at)+x || tightTable[x>>8] != tightAt(x>>8) {
 			l.wrong.Add(1)
 		}
 	}

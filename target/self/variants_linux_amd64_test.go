@@ -134,7 +134,7 @@ func dwarfLayout(t *testing.T, program string) *golayout.Layout {
 	if err != nil {
 		return nil
 	}
-	fields, err := structFields(d, "runtime.g", "runtime.m", "runtime.stack", "runtime.gobuf")
+	fields, err := structFields(d, "runtime.g", "runtime.m", "runtime.stack", "runtime.gobuf", "runtime.p", "runtime.wbBuf")
 	if err != nil {
 		return nil
 	}
@@ -166,6 +166,7 @@ func dwarfLayout(t *testing.T, program string) *golayout.Layout {
 		ID:          at("runtime.m.id"),
 		Mallocing:   at("runtime.m.mallocing"),
 		Locks:       at("runtime.m.locks"),
+		WBNext:      at("runtime.p.wbBuf", "runtime.wbBuf.next"),
 	}
 }
 

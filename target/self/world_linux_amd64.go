@@ -227,16 +227,13 @@ func (w *worldState) wait(end int64) int32 {
 	step := syscall.Timespec{Nsec: stopStep}
 	patience := now() + stopPatience
 	for {
-		have := atomic.LoadUint32(&w.parked)
-		if have == w.asked {
-			return 0
-		}
 		if now() > patience {
 			w.dropEnded()
 			if now() > end {
 				return w.late()
 			}
 		}
+		have := atomic.LoadUint32(&w.parked)
 		if have == w.asked {
 			return 0
 		}
