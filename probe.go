@@ -331,19 +331,20 @@ func (p *probe) bind() error {
 		want bool
 		to   **bound
 		run  run
+		at   uint64
 		ret  int
 	}{
-		{p.pre != nil, &n.pre, p.runPre, p.returnAt()},
-		{p.post != nil, &n.post, p.runPost, -1},
-		{p.entry != nil, &n.entry, p.runEntry, 0},
-		{p.ret != nil, &n.exit, p.runExit, 0},
-		{p.ret != nil && p.hasTail(), &n.tail, p.runTail, 0},
-		{p.jump != nil, &n.jump, nil, 0},
+		{p.pre != nil, &n.pre, p.runPre, p.at, p.returnAt(p.at)},
+		{p.post != nil, &n.post, p.runPost, p.ev.fn.a.Next(p.at), p.returnAt(p.ev.fn.a.Next(p.at))},
+		{p.entry != nil, &n.entry, p.runEntry, p.at, 0},
+		{p.ret != nil, &n.exit, p.runExit, p.at, 0},
+		{p.ret != nil && p.hasTail(), &n.tail, p.runTail, p.at, 0},
+		{p.jump != nil, &n.jump, nil, p.at, 0},
 	} {
 		if !b.want {
 			continue
 		}
-		x, err := c.newCall(p, b.run, b.ret)
+		x, err := c.newCall(p, b.run, b.at, b.ret)
 		if err != nil {
 			c.end(&n)
 			return err
@@ -354,10 +355,10 @@ func (p *probe) bind() error {
 	return nil
 }
 
-// returnAt is where the return address stands when a handler runs before the instruction,
-// from the stack pointer on; -1: it is not known.
-func (p *probe) returnAt() int {
-	if n, ok := p.ev.fn.a.Ret(p.at); ok {
+// returnAt is where the return address stands before the instruction at an address, from the
+// stack pointer on; -1: it is not known.
+func (p *probe) returnAt(at uint64) int {
+	if n, ok := p.ev.fn.a.Ret(at); ok {
 		return n
 	}
 	return -1
@@ -376,8 +377,9 @@ func (p *probe) hasTail() bool {
 // run is one of the runs above, of the handler that is bound.
 type run func(b *bound, r *Regs, slot uint64) arch.Action
 
-// newCall makes a handler callable; do is nil for a jprobe's Entry.
-func (c *Core) newCall(p *probe, do run, ret int) (*bound, error) {
+// newCall makes a handler callable; do is nil for a jprobe's Entry. at is what Regs.IP is to
+// say, ret how far the return address is from the stack pointer there.
+func (c *Core) newCall(p *probe, do run, at uint64, ret int) (*bound, error) {
 	caller, ok := c.t.(target.Caller)
 	if !ok {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "handlers can not be called in this target: use an event, or a probe without handlers")
@@ -388,7 +390,7 @@ func (c *Core) newCall(p *probe, do run, ret int) (*bound, error) {
 	}
 	b := &bound{h: target.Handler{
 		Fault: p.faulted, Wide: p.ev.fn.a.Wide(), Sleepable: p.flags&FlagSleepable != 0,
-		Point: amd64.Point{Addr: p.at, Func: p.ev.fn.start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Ret: ret},
+		Point: amd64.Point{Addr: at, Func: p.ev.fn.start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Ret: ret},
 	}}
 	if do == nil {
 		b.h.Entry, b.h.Stack, b.h.Spill = closure(p.jump), p.stack, p.spill

@@ -92,9 +92,6 @@ func (c *Core) register(ps []*probe) error {
 		disown(ps)
 		return err
 	}
-	for _, p := range ps {
-		p.kp.Addr, p.kp.Flags = p.ev.Place.Addr, p.flags
-	}
 	c.keep()
 	return nil
 }
@@ -130,10 +127,12 @@ func (c *Core) put(ps []*probe) error {
 		}
 		err = wrapNonNil(err, i, len(ps))
 	}
+	undo := tell(ps)
 	if err == nil {
 		_, err = c.arm(evs, &AddOptions{})
 	}
 	if err != nil {
+		undo()
 		c.forget(evs)
 		for _, p := range ps {
 			p.finish()
@@ -141,6 +140,21 @@ func (c *Core) put(ps []*probe) error {
 		return plain(err)
 	}
 	return nil
+}
+
+// tell writes the probes' addresses and flags for their handlers, which may run as soon as
+// they are armed. undo takes it back.
+func tell(ps []*probe) (undo func()) {
+	old := make([]Kprobe, len(ps))
+	for i, p := range ps {
+		old[i].Addr, old[i].Flags = p.kp.Addr, p.kp.Flags
+		p.kp.Addr, p.kp.Flags = p.ev.Place.Addr, p.flags
+	}
+	return func() {
+		for i, p := range ps {
+			p.kp.Addr, p.kp.Flags = old[i].Addr, old[i].Flags
+		}
+	}
 }
 
 func wrapNonNil(err error, i, n int) error {

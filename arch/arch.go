@@ -106,6 +106,9 @@ type Function interface {
 	// progress, in bytes, before the instruction at addr runs; ok is false where it is not
 	// known.
 	Ret(addr uint64) (bytes int, ok bool)
+	// Next is where a thread stands when Work.After is done for the instruction at addr:
+	// behind it, or at it if it goes elsewhere.
+	Next(addr uint64) uint64
 	// Release drops what can be found out again. What needs it later takes the time of
 	// the analysis once more.
 	Release()

@@ -175,10 +175,13 @@ func split(ws []arch.Work, in *Inst) (before, after []arch.Work) {
 			before = append(before, ws[i])
 		}
 	}
-	if in.Kind == KindPlain || in.Kind == KindSyscall {
+	if in.falls() {
 		return before, after
 	}
 	return append(before, after...), nil
 }
+
+// falls says whether an instruction is always followed by the next one.
+func (in *Inst) falls() bool { return in.Kind == KindPlain || in.Kind == KindSyscall }
 
 func isAfter(w *arch.Work) bool { return w.After && w.Role == arch.RoleCall }

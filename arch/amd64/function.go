@@ -347,6 +347,14 @@ func (fn *function) Ret(addr uint64) (int, bool) {
 	return bytes, ok || addr == fn.entry
 }
 
+// Next finds where work after an instruction is done (see split).
+func (fn *function) Next(addr uint64) uint64 {
+	if in, ok := fn.flow().Inst(addr); ok && in.falls() {
+		return addr + uint64(in.Len)
+	}
+	return addr
+}
+
 // Wide is always true of C functions, whose convention passes arguments in whole vector
 // registers, and of Go's assembly, which calls functions with such values in registers
 // that it knows them to leave alone.

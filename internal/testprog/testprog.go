@@ -21,6 +21,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -107,6 +108,18 @@ func buildGo(name string, flags []string) (string, error) {
 		}
 		return nil
 	})
+}
+
+// BuildLive compiles a Go program in a directory of this package that imports packages of
+// this module. Unlike Build's its result is not kept, since what it imports changes.
+func BuildLive(tb TB, name string, flags ...string) string {
+	tb.Helper()
+	out := filepath.Join(tb.TempDir(), name)
+	cmd := exec.Command("go", append(append([]string{"build", "-o", out}, flags...), modulePath+name)...)
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("%s: %v\n%s", cmd, err, msg)
+	}
+	return out
 }
 
 // Copy copies a program into the test's own directory: for tests that change the file, or

@@ -54,8 +54,8 @@ type hit struct {
 	depth     int
 }
 
-// hits has room for what comes while the printing goroutine prints.
-var hits = handover.New[hit](1024)
+// hits is where the handlers hand over.
+var hits = handover.New[hit](room)
 
 // handlerPre runs just before the probed instruction. It is atomic: it may not print.
 func handlerPre(_ *kprobes.Kprobe, regs *kprobes.Regs) int {
@@ -100,9 +100,16 @@ func (h *hit) print(kp *kprobes.Kprobe) {
 	}
 }
 
-// drain prints all that has been handed over.
+// room is how many hits wait to be printed at most.
+const room = 1024
+
+// drain prints what has been handed over. It has an end where printing itself makes hits.
 func drain(kp *kprobes.Kprobe) {
-	for h, ok := hits.Get(); ok; h, ok = hits.Get() {
+	for range room {
+		h, ok := hits.Get()
+		if !ok {
+			return
+		}
 		h.print(kp)
 	}
 }

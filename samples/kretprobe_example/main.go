@@ -42,7 +42,7 @@ type call struct {
 }
 
 var (
-	done  = handover.New[call](1024)
+	done  = handover.New[call](room)
 	start = time.Now() // all stamps count from here: a monotonic time in one word
 )
 
@@ -65,9 +65,16 @@ func retHandler(ri *kprobes.KretprobeInstance, regs *kprobes.Regs) int {
 	return 0
 }
 
-// drain prints all that has been handed over.
+// room is how many calls wait to be printed at most.
+const room = 1024
+
+// drain prints what has been handed over. It has an end where printing itself makes calls.
 func drain() {
-	for c, ok := done.Get(); ok; c, ok = done.Get() {
+	for range room {
+		c, ok := done.Get()
+		if !ok {
+			return
+		}
 		fmt.Printf("%s returned %d and took %d ns to execute\n", *funcName, c.returned, c.took.Nanoseconds())
 	}
 }

@@ -227,8 +227,9 @@ func (p *plan) look(s *slot) {
 		p.unsure(s.tid, pc, len(p.inner) > 0 || p.adding && len(p.gone) > 0)
 	}
 	p.meet(s.tid, pc, true)
-	if h := word(busyTable + 8*uint64(s.tid)); h != 0 {
+	if h := word(busyTable + 8*uint64(s.tid)); h != 0 { // a handler runs: what hit may be preempting a goroutine
 		p.meet(s.tid, word(h+hitResume), false)
+		p.preempted(s.tid, word(h+hitG), word(h+hitIP), word(h+hitSP), word(h+hitBP))
 	}
 	if s.g != 0 {
 		p.lookStack(s, pc, word(uc+ucRSP), word(uc+ucRBP))
@@ -304,12 +305,9 @@ func (p *plan) preempted(tid int32, g, pc, sp, bp uint64) {
 			return
 		}
 		ret := word(bp + 8)
+		p.meet(tid, ret, false) // also of a function that has no frame of its own yet, or whose probe is at work
 		if p.places.async.holds(pc) {
-			p.meet(tid, ret, false)
 			return
-		}
-		if p.places.async2.holds(pc) {
-			p.meet(tid, ret, false) // asyncPreempt2 has no frame of its own yet
 		}
 		pc, lo, bp = ret, bp, word(bp)
 	}

@@ -118,6 +118,10 @@ func tightLoops(c *kprobes.Core) error {
 	if s := k.State(); !s.Optimized {
 		return fmt.Errorf("%+v", s)
 	}
+	slow := &kprobes.Kprobe{SymbolName: "runtime.asyncPreempt2", PreHandler: linger}
+	if err := c.RegisterKprobe(slow); err != nil {
+		return err
+	}
 	var l loops
 	l.begin(0)
 	blocked := 0
@@ -136,9 +140,19 @@ func tightLoops(c *kprobes.Core) error {
 		return fmt.Errorf("%d hits in %d calls, %d results wrong in all", hits, calls*loopers, l.wrong.Load())
 	}
 	fmt.Printf("%d changes, %d of them at the second attempt or later\n", 2*n, blocked)
-	c.UnregisterKprobe(k)
+	c.UnregisterKprobes([]*kprobes.Kprobe{k, slow})
 	return nil
 }
+
+// linger is a handler that takes its time.
+func linger(*kprobes.Kprobe, *kprobes.Regs) int {
+	for n := uint32(0); n < 100_000; n++ {
+		lingered.Add(1)
+	}
+	return 0
+}
+
+var lingered atomic.Uint32
 
 // untilFree does what a thread may block for long, and counts where it did.
 func untilFree(blocked *int, f func() error) error {

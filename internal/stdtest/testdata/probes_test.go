@@ -1,5 +1,5 @@
 // This file is added to a package of the standard library when its tests are built
-// (see probes_linux_amd64_test.go two directories up). Before the first test it probes each
+// (see ../stdtest_linux_amd64_test.go). Before the first test it probes each
 // function of the package in three ways, and when the program exits it writes down what
 // became of the probes.
 
@@ -40,15 +40,14 @@ type kprobesRefusal struct{ Kind, Name, Why string }
 
 // kprobesReport is what the test reads.
 type kprobesReport struct {
-	Functions int               // of the package, as far as they are in the program
-	Armed     map[string]int    // functions with a probe, by kind
-	Hit       map[string]int    // those of them that were run
-	Hits      map[string]uint64 // runs
-	Missed    map[string]uint64 // runs that were counted as missed
-	Traps     int               // functions whose Kprobe takes a trap
-	Handled   uint64            // runs of the Kprobes' handlers, as they counted them
-	Refused   []kprobesRefusal
-	Wrong     []string // what must not be
+	Tried   map[string]int    // functions of the package, as far as they are in the program, by kind of probe
+	Armed   map[string]int    // those of them that have one
+	Hit     map[string]int    // those that were run
+	Hits    map[string]uint64 // runs
+	Missed  map[string]uint64 // runs that were counted as missed
+	Traps   int               // functions whose Kprobe takes a trap
+	Refused []kprobesRefusal
+	Wrong   []string // what must not be
 }
 
 // kprobesFunc is a function of the package with what stands in it; nil: it was refused.
@@ -111,6 +110,7 @@ func kprobesArm(pkg string) (*kprobesRun, error) {
 	for i := 0; i < len(run.fns); i += kprobesReturns {
 		some = append(some, run.fns[i])
 	}
+	run.report.Tried = map[string]int{"event": len(run.fns), "kprobe": len(run.fns), "kretprobe": len(some)}
 	run.halve("kprobe", run.fns, run.kprobes)
 	run.halve("kretprobe", some, run.kretprobes)
 	return run, nil
@@ -124,7 +124,6 @@ func (run *kprobesRun) list(pkg string) {
 			run.fns = append(run.fns, &kprobesFunc{name: fn.Pretty(), fn: fn, addr: addr})
 		}
 	}
-	run.report.Functions = len(run.fns)
 }
 
 // kprobesOfTest says whether the function that begins at an address is in a test's source.
@@ -253,8 +252,8 @@ func (run *kprobesRun) finish(file string) error {
 	for _, f := range run.fns {
 		run.tally(f)
 	}
-	if run.report.Handled = run.handled.Load(); run.report.Handled != run.report.Hits["kprobe"] {
-		run.wrong("handlers counted %d runs, their probes %d", run.report.Handled, run.report.Hits["kprobe"])
+	if n := run.handled.Load(); n != run.report.Hits["kprobe"] {
+		run.wrong("handlers counted %d runs, their probes %d", n, run.report.Hits["kprobe"])
 	}
 	if n := run.strays.Load(); n > 0 {
 		run.wrong("%d return handlers had another call's data", n)

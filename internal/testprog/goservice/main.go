@@ -1,7 +1,7 @@
 // Command goservice is an HTTP service over TLS that probes itself: a fixed list of 1,000
 // functions (functions.txt), of its own, of the standard library and of the runtime.
 //
-//	goservice     prints "ready"; commands: load N C, probe, counts, churn, settle, unprobe, survey, quit
+//	goservice     prints "ready"; commands: load N C, probe, counts, churn, settle, unprobe, survey GLOB, quit
 //
 // "load N C" sends N requests from C clients of the same process, each on its connection,
 // and answers how many were answered wrongly, a hash over all answers, and requests a
@@ -9,8 +9,8 @@
 // some with a handler in Go at the entry or at the return; "counts" tells what they have
 // counted; "churn" begins to disarm and arm them all in a loop, which "settle" ends; and
 // "unprobe" takes them out and tells how many bytes of generated code are left. "survey"
-// puts a counter on every function that can have one, runs a load and prints those that
-// were hit: the list was chosen from it.
+// puts a counter on every function of a pattern that can have one, runs a load and tells
+// which were hit: the list was chosen from it.
 //
 // The garbage collector runs all the time, and the CPU is profiled at 1 kHz.
 package main
@@ -66,7 +66,7 @@ func (s *service) do(command string) (any, error) {
 	case "unprobe":
 		return s.unprobe()
 	case "survey":
-		return s.survey()
+		return s.survey(strings.Join(f[1:], " "))
 	}
 	return nil, fmt.Errorf("%q is no command", command)
 }

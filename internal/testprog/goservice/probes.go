@@ -36,12 +36,14 @@ type armed struct {
 	bad   error
 }
 
-// Which functions of the list get a handler: one in so many, but none of the runtime, where
-// a handler may not run everywhere.
+// Which functions of the list get a handler: one in so many of these packages. In others a
+// handler may not run everywhere, or a return may leave no register free.
 const (
-	preEvery = 10
-	retEvery = 25
+	preEvery = 5
+	retEvery = 9
 )
+
+var handled = []string{"main.", "encoding/json.", "net/http.", "net/textproto.", "crypto/tls.", "fmt.", "bytes."}
 
 // probe arms all.
 func (s *service) probe() (any, error) {
@@ -54,12 +56,12 @@ func (s *service) probe() (any, error) {
 	var rets []*kprobes.Kretprobe
 	for i, name := range listed() {
 		kp := kprobes.Kprobe{SymbolName: name}
-		switch rt := strings.HasPrefix(name, "runtime.") || strings.HasPrefix(name, "internal/runtime/"); {
-		case !rt && i%retEvery == 0:
+		switch in := slices.ContainsFunc(handled, func(p string) bool { return strings.HasPrefix(name, p) }); {
+		case in && i%retEvery == 0:
 			rp := &kprobes.Kretprobe{Kp: kp, Handler: func(*kprobes.KretprobeInstance, *kprobes.Regs) int { return 0 }}
 			s.rets[name] = rp
 			rets = append(rets, rp)
-		case !rt && i%preEvery == 1:
+		case in && i%preEvery == 1:
 			kp.PreHandler = func(*kprobes.Kprobe, *kprobes.Regs) int { return 0 }
 			s.pres[name] = &kp
 			pres = append(pres, &kp)
@@ -187,14 +189,14 @@ func (s *service) unprobe() (any, error) {
 	return map[string]uint64{"code": s.core.Target().(interface{ CodeUsed() uint64 }).CodeUsed()}, err
 }
 
-// survey tells which functions a load hits, and how often.
-func (s *service) survey() (any, error) {
+// survey tells which functions of a pattern a load hits, and how often.
+func (s *service) survey(glob string) (any, error) {
 	var err error
 	if s.core, err = kprobes.Self(); err != nil {
 		return nil, err
 	}
 	refused := map[string]string{}
-	all := &event.Def{Kind: event.Probe, Place: event.Place{Kind: event.PlaceSymbol, Symbol: "*"}}
+	all := &event.Def{Kind: event.Probe, Place: event.Place{Kind: event.PlaceSymbol, Symbol: glob, Glob: true}}
 	evs, err := s.core.Add([]*event.Def{all}, &kprobes.AddOptions{Count: true, Skip: func(name string, why error) { refused[name] = why.Error() }})
 	if err != nil {
 		return nil, err
