@@ -1,4 +1,4 @@
-//go:build linux && amd64
+//go:build linux && amd64 && !race
 
 package kprobes_test
 
@@ -14,6 +14,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
 )
@@ -248,14 +249,13 @@ func ExampleNoKprobe() {
 	// Output: true 0
 }
 
-// Events record arguments without a handler; they are read at leisure. A string is printed by
-// its type.
+// Events record arguments without a handler; they are read at leisure.
 func ExampleCore_Add() {
 	core, err := kprobes.Self()
 	if err != nil {
 		log.Fatal(err)
 	}
-	def, err := event.Parse("p:prices " + examples + "price item=+0($arg1):string count=$arg3:s64")
+	def, err := event.Parse("p:prices " + examples + "price item=$arg1:gostring count=$arg3:s64")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -263,16 +263,19 @@ func ExampleCore_Add() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	price("tea\x00", 4)
-	price("milk\x00", 2)
+	price("tea", 4)
+	price("milk", 2)
 	for n := 0; n < 2; {
-		n += core.Poll(func(h *trace.Hit) { fmt.Println(h.Event.Name) })
+		n += core.Poll(func(h *trace.Hit) {
+			args, _ := h.Event.Prog.DecodeInto(nil, h.Rec, h.Event.ArgsOff, "")
+			fmt.Printf("%s:%s\n", h.Event.Name, fetch.AppendValues(nil, args, nil))
+		})
 	}
 	_ = core.Remove(events)
 	fmt.Println(core.Counts(events[0]).Hits, "hits")
 	// Output:
-	// prices
-	// prices
+	// prices: item="tea" count=4
+	// prices: item="milk" count=2
 	// 2 hits
 }
 

@@ -51,19 +51,37 @@ func (p *Piece) Take(lo, hi uint64, size int) (uint64, bool) {
 	return 0, false
 }
 
-// Free takes back room for size bytes at addr.
-func (p *Piece) Free(addr uint64, size int) {
-	s := span{addr, addr + Round(size)}
-	i, _ := slices.BinarySearchFunc(p.free, s, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
-	p.free = slices.Insert(p.free, i, s)
-	if i+1 < len(p.free) && p.free[i].hi == p.free[i+1].lo {
-		p.free[i].hi = p.free[i+1].hi
-		p.free = slices.Delete(p.free, i+1, i+2)
+// Span is size bytes of room at Addr.
+type Span struct {
+	Addr uint64
+	Size int
+}
+
+// Free takes back those of the spans that are the piece's.
+func (p *Piece) Free(spans ...Span) {
+	n := len(p.free)
+	for _, s := range spans {
+		if p.Holds(s.Addr) {
+			p.free = append(p.free, span{s.Addr, s.Addr + Round(s.Size)})
+		}
 	}
-	if i > 0 && p.free[i-1].hi == p.free[i].lo {
-		p.free[i-1].hi = p.free[i].hi
-		p.free = slices.Delete(p.free, i, i+1)
+	if len(p.free) > n {
+		p.join()
 	}
+}
+
+// join puts the free spans in order and makes one of those that touch.
+func (p *Piece) join() {
+	slices.SortFunc(p.free, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
+	out := p.free[:1]
+	for _, f := range p.free[1:] {
+		if last := &out[len(out)-1]; last.hi == f.lo {
+			last.hi = f.hi
+		} else {
+			out = append(out, f)
+		}
+	}
+	p.free = out
 }
 
 // Used is the number of bytes that are not free.

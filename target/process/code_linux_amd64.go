@@ -1,113 +1,54 @@
 package process
 
 import (
-	"cmp"
 	"fmt"
 	"math/bits"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/room"
 )
 
-// codePiece is a mapping that detours stand in.
-type codePiece struct {
-	addr, size uint64
-	free       []span // sorted by address, never touching one another
-}
-
-type span struct{ lo, hi uint64 }
-
-const (
-	minPiece  = 1 << 20
-	codeAlign = 32
-)
-
-// reach is the distance that a 32-bit displacement covers, less what instructions need.
-const reach = 1<<31 - 1<<12
+const minPiece = 1 << 20
 
 // Code gives room for code that reaches every address from lo to hi.
 func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
-	need := spanOf(0, size).hi
 	for _, c := range t.code {
-		if !c.reaches(lo, hi) {
-			continue
-		}
-		if a, ok := c.take(need); ok {
+		if a, ok := c.Take(lo, hi, size); ok {
 			return a, nil
 		}
 	}
-	c, err := t.mapCode(lo, hi, need)
+	c, err := t.mapCode(lo, hi, room.Round(size))
 	if err != nil {
 		return 0, err
 	}
 	t.code = append(t.code, c)
-	a, _ := c.take(need)
-	return a, nil
-}
-
-func (c *codePiece) reaches(lo, hi uint64) bool {
-	return max(hi, c.addr+c.size)-min(lo, c.addr) < reach
-}
-
-func (c *codePiece) take(n uint64) (uint64, bool) {
-	for i := range c.free {
-		if s := &c.free[i]; s.hi-s.lo >= n {
-			a := s.lo
-			s.lo += n
-			if s.lo == s.hi {
-				c.free = append(c.free[:i], c.free[i+1:]...)
-			}
-			return a, true
-		}
+	a, ok := c.Take(lo, hi, size)
+	if !ok {
+		return 0, errno.Errorf(unix.ERANGE, "code of %d bytes at 0x%x does not reach 0x%x to 0x%x", size, c.Addr, lo, hi)
 	}
-	return 0, false
+	return a, nil
 }
 
 // FreeCode takes back room that Code gave.
 func (t *Target) FreeCode(addr uint64, size int) {
-	t.freeCode([]span{spanOf(addr, size)})
+	t.freeCode(room.Span{Addr: addr, Size: size})
 }
 
-func spanOf(addr uint64, size int) span {
-	return span{addr, addr + (uint64(size)+codeAlign-1)&^(codeAlign-1)}
-}
-
-func (t *Target) freeCode(spans []span) {
+func (t *Target) freeCode(spans ...room.Span) {
 	for _, c := range t.code {
-		n := len(c.free)
-		for _, s := range spans {
-			if s.lo >= c.addr && s.lo < c.addr+c.size {
-				c.free = append(c.free, s)
-			}
-		}
-		if len(c.free) > n {
-			c.join()
-		}
+		c.Free(spans...)
 	}
-}
-
-// join puts the free spans in order and makes one of those that touch.
-func (c *codePiece) join() {
-	slices.SortFunc(c.free, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
-	out := c.free[:1]
-	for _, f := range c.free[1:] {
-		if last := &out[len(out)-1]; last.hi == f.lo {
-			last.hi = f.hi
-		} else {
-			out = append(out, f)
-		}
-	}
-	c.free = out
 }
 
 // mapCode maps a new piece near the text, in a stop of its own.
-func (t *Target) mapCode(lo, hi, need uint64) (c *codePiece, err error) {
+func (t *Target) mapCode(lo, hi, need uint64) (c *room.Piece, err error) {
 	size := max(minPiece, uint64(1)<<bits.Len64(need-1))
 	if n := len(t.code); n > 0 {
-		size = max(size, t.code[n-1].size) // many probes: fewer, larger pieces
+		size = max(size, t.code[n-1].Size) // many probes: fewer, larger pieces
 	}
 	err = t.stopped(func(s *Stopped) error {
 		c, err = t.mapPiece(s, lo, hi, size)
@@ -117,7 +58,7 @@ func (t *Target) mapCode(lo, hi, need uint64) (c *codePiece, err error) {
 }
 
 // mapPiece maps size bytes for code near [lo, hi).
-func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*codePiece, error) {
+func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*room.Piece, error) {
 	maps, err := t.p.Maps()
 	if err != nil {
 		return nil, err
@@ -130,7 +71,7 @@ func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*codePiece, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &codePiece{addr: addr, size: size, free: []span{{addr, addr + size}}}, nil
+	return room.New(addr, size), nil
 }
 
 // Pool gives the table for a return probe's instances.

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -68,7 +69,7 @@ func (t *Target) writeDetours(add []*target.Site) error {
 	sort.Slice(sorted, func(i, j int) bool { return sorted[i].Detour.Addr < sorted[j].Detour.Addr })
 	size := 0
 	for _, s := range sorted {
-		size += len(s.Detour.Code) + codeAlign
+		size += len(s.Detour.Code) + room.Align
 	}
 	run := make([]byte, 0, size)
 	var at uint64
@@ -82,7 +83,7 @@ func (t *Target) writeDetours(add []*target.Site) error {
 	}
 	for _, s := range sorted {
 		gap := s.Detour.Addr - (at + uint64(len(run)))
-		if len(run) == 0 || gap > codeAlign*4 {
+		if len(run) == 0 || gap > room.Align*4 {
 			if err := flush(); err != nil {
 				return err
 			}

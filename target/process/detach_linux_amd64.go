@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -124,10 +125,10 @@ func (t *Target) closeStopped(s *Stopped) error {
 }
 
 // inHandler fails if a thread is in the code that is about to go.
-func inHandler(s *Stopped, code []*codePiece) error {
+func inHandler(s *Stopped, code []*room.Piece) error {
 	for _, th := range s.Threads() {
 		for _, c := range code {
-			if th.ResumeRIP()-c.addr < c.size {
+			if c.Holds(th.ResumeRIP()) {
 				return ErrInDetour
 			}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -289,12 +290,12 @@ func (t *Target) Traps() error {
 
 // build generates the handler and writes it into the process.
 func (f *faultTable) build(env amd64.HandlerEnv) (*amd64.Handler, error) {
-	near := f.t.code[0].addr // it refers to nothing near it, and a site's detour is there already
+	near := f.t.code[0].Addr // it refers to nothing near it, and a site's detour is there already
 	h, err := amd64.NewHandler(near, env)
 	if err != nil {
 		return nil, err
 	}
-	f.room = len(h.Code) + codeAlign
+	f.room = len(h.Code) + room.Align
 	if f.handler, err = f.t.Code(near, near, f.room); err != nil {
 		return nil, err
 	}

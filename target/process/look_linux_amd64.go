@@ -9,6 +9,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -155,7 +156,7 @@ func (t *Target) reclaim(s *Stopped) {
 	}
 	err := t.savedContexts(s, t.golang != nil, mark)
 	left := t.zombie[:0]
-	var free []span
+	var free []room.Span
 	for _, z := range t.zombie {
 		if busy[z] || err != nil {
 			left = append(left, z)
@@ -165,9 +166,9 @@ func (t *Target) reclaim(s *Stopped) {
 		if t.mail != nil {
 			delete(t.mail.retired, z)
 		}
-		free = append(free, spanOf(z.Detour.Addr, z.Room))
+		free = append(free, room.Span{Addr: z.Detour.Addr, Size: z.Room})
 	}
-	t.freeCode(free)
+	t.freeCode(free...)
 	t.zombie = left
 }
 

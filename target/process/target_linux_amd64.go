@@ -16,6 +16,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
@@ -42,7 +43,7 @@ type Target struct {
 	seen    []Map // the executable mappings that module was made of
 	ring    *ring.Ring
 	home    *home
-	code    []*codePiece
+	code    []*room.Piece
 	writer  arch.Writer
 	noLoads error // why no argument may read memory
 	pools   []poolUse

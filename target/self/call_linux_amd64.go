@@ -90,8 +90,14 @@ type hit struct {
 	panicData uint64
 }
 
-// hitResume is where a hit says where its detour goes on.
-const hitResume = uint64(unsafe.Offsetof(hit{}.resume))
+// Where a hit says where its detour goes on, and what it interrupted.
+const (
+	hitResume = uint64(unsafe.Offsetof(hit{}.resume))
+	hitG      = uint64(unsafe.Offsetof(hit{}.g))
+	hitIP     = uint64(unsafe.Offsetof(hit{}.regs) + unsafe.Offsetof(amd64.Regs{}.IP))
+	hitSP     = uint64(unsafe.Offsetof(hit{}.regs) + unsafe.Offsetof(amd64.Regs{}.SP))
+	hitBP     = uint64(unsafe.Offsetof(hit{}.regs) + unsafe.Offsetof(amd64.Regs{}.BP))
+)
 
 // The gate knows these offsets.
 const (

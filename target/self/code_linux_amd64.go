@@ -71,10 +71,13 @@ func (t *Target) mapPiece(lo, hi, need uint64) (*piece, error) {
 func (t *Target) FreeCode(addr uint64, size int) {
 	t.codeMu.Lock()
 	defer t.codeMu.Unlock()
+	t.freeCode(room.Span{Addr: addr, Size: size})
+}
+
+// freeCode takes back spans. codeMu is held.
+func (t *Target) freeCode(spans ...room.Span) {
 	for _, c := range t.code {
-		if c.Holds(addr) {
-			c.Free(addr, size)
-		}
+		c.Free(spans...)
 	}
 }
 

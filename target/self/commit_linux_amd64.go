@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -231,14 +232,18 @@ func overlaps(gone []*target.Site, s *target.Site) bool {
 // no thread was.
 func (t *Target) buried(p *plan, removed []*target.Site) {
 	var left []*target.Site
+	var free []room.Span
 	for i, s := range t.zombie {
 		if p.dirty || p.zombies[i].busy {
 			left = append(left, s)
 			continue
 		}
 		delete(t.live, s)
-		t.FreeCode(s.Detour.Addr, s.Room)
+		free = append(free, room.Span{Addr: s.Detour.Addr, Size: s.Room})
 	}
+	t.codeMu.Lock()
+	t.freeCode(free...)
+	t.codeMu.Unlock()
 	t.zombie = append(left, removed...)
 }
 

@@ -1,0 +1,24 @@
+package kprobes_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes"
+)
+
+// What runs at a hit can not be probed.
+func TestSelfOwnCodeRefused(t *testing.T) {
+	for _, name := range []string{
+		"kprobes.dev/kprobes/target/self.gate", "kprobes.dev/kprobes/target/self.dispatch",
+		"kprobes.dev/kprobes/target/self.sigurg", "kprobes.dev/kprobes.(*probe).runPre",
+	} {
+		err := kprobes.RegisterKprobe(&kprobes.Kprobe{SymbolName: name})
+		if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "blacklist") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

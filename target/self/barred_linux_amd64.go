@@ -1,0 +1,23 @@
+package self
+
+import (
+	"strings"
+
+	"kprobes.dev/kprobes/symbol"
+)
+
+// Barred says why a function must not be probed, beyond what holds for every Go program; "":
+// it may. It is the documents' own list of functions that would be entered from within a hit
+// (NOKPROBE_SYMBOL): ours.
+func (t *Target) Barred(r symbol.Resolved) string {
+	switch name := r.Func.Name; {
+	case strings.HasPrefix(name, "kprobes.dev/kprobes/target/self."):
+		return "it stops threads, or calls handlers: a hit there would be one within a hit"
+	case strings.HasPrefix(name, "kprobes.dev/kprobes.(*probe)."), strings.HasPrefix(name, "kprobes.dev/kprobes.(*counter)."),
+		strings.HasPrefix(name, "kprobes.dev/kprobes.(*Core).newCall.func"):
+		return "it runs at every hit of a probe with a handler"
+	case name == "runtime.debugCallV2":
+		return "the garbage collector knows its frames by their place, and sleepable handlers wait there"
+	}
+	return ""
+}
