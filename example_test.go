@@ -22,10 +22,18 @@ import (
 // What the examples probe. A function that the compiler may inline has no code of its own.
 
 //go:noinline
-func price(item string, count int) int { return len(item) * count }
+func price(item string, count int) int {
+	till += len(item) * count
+	return len(item) * count
+}
 
 //go:noinline
-func discount(percent int) int { return 100 - percent }
+func discount(percent int) int {
+	till -= percent
+	return 100 - percent
+}
+
+var till int
 
 //go:noinline
 func order(items []string) string {

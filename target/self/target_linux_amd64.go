@@ -23,7 +23,7 @@ import (
 
 // Options are the choices of Attach; nil means all defaults.
 type Options struct {
-	Ring ring.Config // zero: the ring's defaults
+	Ring ring.Config // zero: the ring's defaults, but for the number of events, which is the most
 }
 
 // Target makes the own process a target.Target and a target.Caller.
@@ -278,7 +278,11 @@ func (t *Target) Prepare() error {
 	if t.mem, err = os.OpenFile("/proc/self/mem", os.O_RDWR, 0); err != nil {
 		return fmt.Errorf("the own code can not be written: %w", err)
 	}
-	if t.ring, err = ring.Create(t.o.Ring); err != nil {
+	cfg := t.o.Ring
+	if cfg.Events == 0 {
+		cfg.Events = ring.MaxEvents // a program that probes itself may do so for long
+	}
+	if t.ring, err = ring.Create(cfg); err != nil {
 		return errors.Join(err, t.mem.Close())
 	}
 	t.writer = arch.Writer{
