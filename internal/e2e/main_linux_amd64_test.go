@@ -22,6 +22,18 @@ const patience = 60 * time.Second
 // long is set where all that can be tried is to be tried: it takes half an hour.
 var long = os.Getenv("KPROBES_E2E_LONG") != ""
 
+// lasting is how long a test lasts that could go on for ever: a short time, in a long run ten
+// minutes, or what KPROBES_E2E_LONG says if that is a duration (3m).
+func lasting(short time.Duration) time.Duration {
+	if !long {
+		return short
+	}
+	if d, err := time.ParseDuration(os.Getenv("KPROBES_E2E_LONG")); err == nil && d > 0 {
+		return d
+	}
+	return 10 * time.Minute
+}
+
 var (
 	binaries string // directory of the commands built
 	plain    = sync.OnceValues(func() (string, error) { return buildCommand("kprobe") })

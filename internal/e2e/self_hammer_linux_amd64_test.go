@@ -38,16 +38,15 @@ type wholeCount struct {
 // probed: for five seconds, in a long run ten minutes. What its probes count is what its
 // functions count, and no detour is left.
 func TestSelfHammer(t *testing.T) {
-	duration, phase := 5*time.Second, 1000
+	phase := 1000
 	if long {
-		duration, phase = 10*time.Minute, 5000
+		phase = 5000
 	}
 	p := testprog.Start(t, testprog.BuildLive(t, "gohammer"))
-
 	base := hammerPhase(t, p, "phase", 0)
 	sum := hammerReport{Rounds: map[string]int{}}
 	var first, last *hammerReport
-	for end, i := time.Now().Add(duration), 0; i < 2 || time.Now().Before(end); i++ {
+	for end, i := time.Now().Add(lasting(5*time.Second)), 0; i < 2 || time.Now().Before(end); i++ {
 		last = hammerPhase(t, p, [2]string{"phase", "hot"}[i%2], phase)
 		if last.Code != base.Code {
 			t.Errorf("phase %d: %d bytes of generated code are left, %d when nothing was hammered", i, last.Code, base.Code)
@@ -70,7 +69,6 @@ func TestSelfHammer(t *testing.T) {
 		t.Error("that is no hammering")
 	}
 	p.Quit(nil)
-
 }
 
 // hammerPhase asks for a phase and checks what was counted in it.

@@ -5,7 +5,6 @@ import (
 	"debug/elf"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -53,22 +52,45 @@ func TestSelfService(t *testing.T) {
 	p := testprog.Start(t, path)
 	first := serviceRound(t, p, "")
 	plain := serviceRound(t, p, first.Hash)
-	var armed struct {
-		Error                         string
-		Counters, Kprobes, Kretprobes int
-		Tactics                       map[string]int
-	}
-	p.Ask("probe", &armed)
-	if armed.Error != "" || armed.Counters+armed.Kprobes+armed.Kretprobes != 1000 || armed.Kprobes < 20 || armed.Kretprobes < 20 {
-		t.Fatalf("armed: %+v", armed)
-	}
+	armed := probeService(t, p)
 	probed := serviceRound(t, p, first.Hash)
 	var counts map[string]serviceCount
 	p.Ask("counts", &counts)
 	t.Logf("%.0f requests a second, with 1,000 functions probed %.0f (%.0f %%); %+v", plain.PerSecond, probed.PerSecond, 100*probed.PerSecond/plain.PerSecond, armed)
 	checkCounts(t, counts, probed, plain)
+	code := unprobeService(t, p)
+	serviceRound(t, p, first.Hash)
 	compareWithKernel(t, path, first.Hash, counts)
+
+	probeService(t, p)
 	churnService(t, p, first.Hash)
+	if n := unprobeService(t, p); n != code {
+		t.Errorf("%d bytes of generated code are left, %d after all was probed once", n, code)
+	}
+	serviceRound(t, p, first.Hash)
+	p.Quit(nil)
+}
+
+// serviceArmed is what goservice answers to "probe".
+type serviceArmed struct {
+	Error                         string
+	Counters, Kprobes, Kretprobes int
+	Tactics                       map[string]int
+}
+
+// probeService has the service probe its 1,000 functions.
+func probeService(t *testing.T, p *testprog.Proc) (a serviceArmed) {
+	t.Helper()
+	p.Ask("probe", &a)
+	if a.Error != "" || a.Counters+a.Kprobes+a.Kretprobes != 1000 || a.Kprobes < 20 || a.Kretprobes < 20 {
+		t.Fatalf("armed: %+v", a)
+	}
+	return a
+}
+
+// unprobeService takes them out, and tells how many bytes of generated code are left.
+func unprobeService(t *testing.T, p *testprog.Proc) uint64 {
+	t.Helper()
 	var left struct {
 		Error string
 		Code  uint64
@@ -77,9 +99,7 @@ func TestSelfService(t *testing.T) {
 	if left.Error != "" {
 		t.Error(left.Error)
 	}
-	serviceRound(t, p, first.Hash)
-	intact(t, p.PID)
-	p.Quit(nil)
+	return left.Code
 }
 
 // serviceRound runs a load, whose answers must have this hash.
@@ -198,13 +218,9 @@ func checkLen(code []byte) int {
 // seconds, in a long run ten minutes.
 func churnService(t *testing.T, p *testprog.Proc, hash string) {
 	t.Helper()
-	duration := 4 * time.Second
-	if long {
-		duration = 10 * time.Minute
-	}
 	p.Ask("churn", nil)
 	sum, rounds := 0.0, 0
-	for end := time.Now().Add(duration); rounds == 0 || time.Now().Before(end); rounds++ {
+	for end := time.Now().Add(lasting(4*time.Second)); rounds == 0 || time.Now().Before(end); rounds++ {
 		sum += serviceRound(t, p, hash).PerSecond
 	}
 	var done struct {
@@ -215,5 +231,5 @@ func churnService(t *testing.T, p *testprog.Proc, hash string) {
 	if done.Error != "" || done.Turns == 0 {
 		t.Errorf("disarming and arming: %+v", done)
 	}
-	t.Logf("%d loads under %d turns of disarming and arming: %.0f requests a second; %s", rounds, done.Turns, sum/float64(rounds), strings.TrimSpace(p.Stderr()))
+	t.Logf("%d loads under %d turns of disarming and arming: %.0f requests a second", rounds, done.Turns, sum/float64(rounds))
 }

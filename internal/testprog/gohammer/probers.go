@@ -194,7 +194,7 @@ var ofRuntime = []*hot{
 	{name: "runtime.schedule"},
 	{name: "runtime.copystack"},
 	{name: "runtime.gcDrain"},
-	{name: "runtime.scanobject"},
+	{name: "runtime.scanblock"},
 	{name: "runtime.gopanic"},
 	{name: "runtime.chansend"},
 	{name: "runtime.chanrecv"},
