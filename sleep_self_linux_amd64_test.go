@@ -71,7 +71,7 @@ func TestSelfSleepable(t *testing.T) {
 func TestSelfSleepablePanic(t *testing.T) {
 	k := &kprobes.Kprobe{
 		SymbolName: "kprobes.dev/kprobes_test.sleeper", Flags: kprobes.FlagSleepable,
-		PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { panic(fmt.Sprint("on purpose")) },
+		PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { panic("on purpose") },
 	}
 	if err := kprobes.RegisterKprobe(k); err != nil {
 		t.Fatal(err)

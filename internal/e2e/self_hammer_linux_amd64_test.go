@@ -97,6 +97,9 @@ func (c *wholeCount) check(t *testing.T) {
 		if c.Hits > c.Calls-c.Left || seen < c.Calls-c.Left || seen+c.Unwound > c.Calls {
 			t.Errorf("%s of %s: %+v: hits and misses are not the calls that returned", c.Kind, c.Func, *c)
 		}
+		if c.Kind == "kretprobe" && c.Misses.Pool != 0 {
+			t.Errorf("%s of %s: %+v: the common pool is full", c.Kind, c.Func, *c)
+		}
 	default:
 		if seen != c.Calls {
 			t.Errorf("%s of %s: %+v: hits and misses are not the calls", c.Kind, c.Func, *c)

@@ -92,7 +92,7 @@ func TestStandardLibrary(t *testing.T) {
 		if p.run == onlyLong && !long {
 			continue
 		}
-		t.Run(p.path, func(t *testing.T) {
+		t.Run(path.Base(p.path), func(t *testing.T) {
 			bin := p.build(t)
 			plain := p.test(t, bin, "")
 			file := filepath.Join(t.TempDir(), "report")

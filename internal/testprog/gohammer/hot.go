@@ -78,7 +78,10 @@ func leaf(a, b uint64) uint64 {
 //go:noinline
 func spin(n uint64) uint64 {
 	all[hotSpin].calls.Add(1)
-	sum := uint64(0)
+	return spinning(n)
+}
+
+func spinning(n uint64) (sum uint64) {
 	for i := range n {
 		sum += i ^ sum>>3
 	}
@@ -160,9 +163,9 @@ func init() {
 			},
 		},
 		hotSpin: {
-			name: "main.spin", run: func(i uint64) bool { return callSpin(i%5000) == spun[i%5000] },
+			name: "main.spin", run: runSpin,
 			entry: func(r *runs) any {
-				return func(n uint64) uint64 { r.saw(n < 5000); return 0 }
+				return func(n uint64) uint64 { r.saw(n < uint64(len(spun)) || n == longSpin); return 0 }
 			},
 		},
 		hotText: {
@@ -206,17 +209,28 @@ func init() {
 		},
 	}
 	for i := range spun {
-		sum := uint64(0)
-		for j := range uint64(i) {
-			sum += j ^ sum>>3
-		}
-		spun[i] = sum
+		spun[i] = spinning(uint64(i))
 	}
+	spunLong = spinning(longSpin)
 	hots = slices.Clone(all[:])
 }
 
-// spun is what spin returns.
-var spun [5000]uint64
+// longSpin is how far spin counts at times: for milliseconds.
+const longSpin = 3e6
+
+// What spin returns.
+var (
+	spun     [5000]uint64
+	spunLong uint64
+)
+
+func runSpin(i uint64) bool {
+	if i%200 == 0 {
+		return callSpin(longSpin) == spunLong
+	}
+	n := i % uint64(len(spun))
+	return callSpin(n) == spun[n]
+}
 
 func runText(i uint64) bool {
 	s := words[i%uint64(len(words))]
