@@ -1,11 +1,10 @@
-// Package kprobes breaks into almost any instruction of a running program, runs a
-// compiled program (an event, a counter) or a handler in Go there, and lets the program go
-// on.
+// Package kprobes breaks into almost any instruction of a running program, runs a compiled
+// program (an event, a counter) or a handler in Go there, and lets the program go on.
 //
 // # The own process
 //
 // RegisterKprobe, RegisterKretprobe and RegisterJprobe probe the program that imports the
-// package, as the documents of Kprobes say, with handlers in Go:
+// package, as the documents of Kprobes say: no rebuild with other flags, no cgo, no root.
 //
 //	p := &kprobes.Kprobe{
 //		SymbolName: "main.(*Server).Handle",
@@ -15,14 +14,31 @@
 //	…
 //	kprobes.UnregisterKprobe(p)
 //
-// A handler runs in the middle of any instruction: unless its probe is FlagSleepable it must
-// not block, nor call what does, as in an interrupt handler (docs/HANDLERS.md). It can not
-// register, change or unregister probes.
+// A Kprobe stands at any instruction, a Jprobe at a function's entry, whose Entry gets the
+// function's own arguments, a Kretprobe at a function's returns. They live from registration
+// to unregistration; what they have counted can be read afterwards. A name is that of the
+// symbol table, with the package's path: "net/http.(*conn).serve"; functions of a program's
+// tests are in "PATH_test.".
+//
+// It works on linux/amd64, in programs of Go 1.25 and 1.26, static or not, with cgo or
+// without, stripped or not. Where the runtime is not what is expected of its version, Self
+// and the register functions say so (EOPNOTSUPP), and nothing is changed.
+//
+// # Handlers
+//
+// A handler runs in the middle of any instruction. It is atomic unless its probe is
+// FlagSleepable: it runs on the thread's system stack, and must not block, print, nor
+// call what does, as in an interrupt handler (docs/HANDLERS.md has the list, kprobevet looks
+// for it). A sleepable handler is ordinary Go on a goroutine of its own, while the one that
+// hit waits for it. Handlers run on several threads at once. A hit within a handler runs no
+// handler and is counted as missed. A handler that faults or panics is abandoned, and its
+// probe disabled, with the reason in Fault and in the listing, unless a FaultHandler takes it.
 //
 // # Other processes
 //
-// A Core is the registry of one target's probes. It has the functions above as methods, whose
-// handlers run in the tracer while the thread that hit waits, and those for events:
+// A Core is the registry of one target's probes; Self gives that of the own process. It has
+// the functions above as methods, whose handlers run here while the thread that hit waits,
+// and those for events:
 //
 //	p, err := process.Open(pid) // a child of ours: process.Start, or process.OpenUnwaited
 //	t, err := process.Attach(p, nil)
@@ -31,7 +47,31 @@
 //	n := core.Poll(func(h *trace.Hit) { … })
 //	err = core.Close(nil) // everything is as it was
 //
-// A Core may be used by several goroutines. Nothing of it waits for the probed program
-// except in what registers, arms, disarms or takes out probes, which stops it for a moment,
-// and, for handlers that are running, in what unregisters.
+// The Core of the own process takes events too. It is never closed: remove what was added.
+//
+// # What may be called when
+//
+// All functions and methods may be called by any goroutine, several at once. A change is made
+// under one lock, in one stop of the target's threads, batches in one as a whole: it is there
+// when the call returns, or the call returns an error and nothing has changed.
+//
+//   - From an atomic handler nothing can be registered, enabled, disabled or unregistered:
+//     EDEADLK, or without an error to return no effect. State, NMissed and Fault may be
+//     called; they tell what was known last. A sleepable handler may change other probes; it
+//     must not unregister its own one, for that would wait for the handler's own end.
+//   - One Kprobe that several goroutines register is registered by one of them; the others
+//     get EINVAL. Unregistering it twice is no error; the second time only sets Addr to 0.
+//   - A Kprobe that is to be registered by its name once more needs Addr set to 0 before.
+//   - When an unregister function returns, no handler of the probe runs or will run. It waits
+//     for those that do, sleepable ones too: it must not be called with a lock held that such
+//     a handler wants.
+//   - Disabling does not wait for handlers that are running.
+//   - Programs may exit with probes armed, by os.Exit, by a signal or by a crash: files are
+//     never changed. Probes are not inherited by what os/exec starts.
+//
+// # Limits
+//
+// MaxMaxActive and MaxDataSize; 4096 bytes of arguments and results on the stack for a
+// Jprobe; functions of up to 4 MiB; one Jprobe a function; 65,536 probes and events at a
+// time in the own process. Not in programs built with -race: atomic handlers (EOPNOTSUPP).
 package kprobes

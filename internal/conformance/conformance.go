@@ -1,5 +1,6 @@
 // Package conformance holds what Linux's own unit tests of kprobes expect (lib/tests/
-// test_kprobes.c, kernel/test_kprobes.c with jprobes; REFERENCE T1 to T8), as cases that any
+// test_kprobes.c, kernel/test_kprobes.c with jprobes, the boot test of kernel/trace/trace_kprobe.c,
+// kernel/trace/kprobe_event_gen_test.c; REFERENCE T1 to T10), as cases that any
 // target can be put to. The numbers are the kernel's.
 package conformance
 
@@ -19,12 +20,15 @@ import (
 //	recursed  v/3
 //	inner     its own return address, whatever v is
 //	outer     its own return address, after a call of inner
+//	sum       1+2+3+4+5+6, by a function with these six arguments (sum6)
 const (
 	Target   = "target"
 	Target2  = "target2"
 	Recursed = "recursed"
 	Inner    = "inner"
 	Outer    = "outer"
+	Sum      = "sum"
+	Sum6     = "sum6" // the function that is probed
 )
 
 // Env is a target under test.
@@ -58,6 +62,8 @@ var cases = []struct {
 	{"test_stacktrace_on_nested_kretprobe", testNested},
 	{"test_jprobe", testJprobe},
 	{"test_jprobes", testJprobes},
+	{"kprobe_trace_self_tests", testTrace},
+	{"kprobe_event_gen_test", testGenerated},
 }
 
 // Run puts a target to all cases.

@@ -23,6 +23,9 @@ func outer(v uint64) uint64 {
 	return returnAddress()
 }
 
+//go:noinline
+func sum6(a, b, c, d, e, f uint64) uint64 { return a + b + c + d + e + f }
+
 // returnAddress is where its caller returns to.
 //
 //go:noinline
@@ -35,6 +38,7 @@ func returnAddress() uint64 {
 var (
 	callTarget, callTarget2, callRecursed = target, target2, recursed
 	callInner, callOuter                  = inner, outer
+	callSum6                              = sum6
 )
 
 // CallOwn calls the function of this program.
@@ -50,6 +54,8 @@ func CallOwn(fn string, v uint64) uint64 {
 		return callInner(v)
 	case Outer:
 		return callOuter(v)
+	case Sum:
+		return callSum6(1, 2, 3, 4, 5, 6)
 	}
 	panic("no function " + fn)
 }

@@ -5,7 +5,8 @@
 #define SYS_gettid 186
 #define SYS_futex 202
 
-// Offset in struct ucontext.
+// Offsets in struct ucontext.
+#define uc_link 8
 #define uc_rip 168
 
 // sigurg stands before the runtime's handlers of SIGURG and SIGPROF, by the C convention: DI
@@ -16,8 +17,15 @@
 //
 // A thread that has just taken a breakpoint is at the start of the detour: it is set back to
 // the breakpoint, where the runtime knows the code and may preempt the goroutine.
+//
+// The runtime may hand a signal on to us that we have handed to it: os/signal takes what it
+// finds for the handler to go on with, while SIGURG is not notified. The frame is marked, in a
+// word that the kernel does not use, so that the signal ends there.
 TEXT ·sigurg(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	LEAQ ·world(SB), R9
+	CMPQ uc_link(DX), R9
+	JEQ  done
+	MOVQ R9, uc_link(DX)
 	CMPL worldState_stopping(R9), $0
 	JEQ  rewind
 	MOVQ DI, R12 // all registers are the interrupted code's again when the signal returns
