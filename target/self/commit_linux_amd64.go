@@ -64,7 +64,7 @@ func (t *Target) change(c *target.Change) error {
 		live[s] = true
 	}
 	p := t.newPlan(c)
-	words, fresh, err := t.home.heads(live, append(c.Remove, t.zombie...))
+	words, fresh, err := t.home.heads(live, slices.Concat(c.Remove, t.zombie))
 	if err != nil {
 		return err
 	}
