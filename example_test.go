@@ -287,7 +287,8 @@ func ExampleCore_Add() {
 	// 2 hits
 }
 
-// The same API in another process: the handlers run here, while the thread that hit waits.
+// The same API in another process: the handlers run here, while the thread that hit waits. They
+// may print; FlagSleepable changes nothing there, and tells kprobevet so.
 func ExampleOpen() {
 	proc, err := process.OpenUnwaited(4711)
 	if err != nil {
@@ -304,6 +305,7 @@ func ExampleOpen() {
 	}
 	k := &kprobes.Kprobe{
 		SymbolName: "lookupKey",
+		Flags:      kprobes.FlagSleepable,
 		PreHandler: func(_ *kprobes.Kprobe, regs *kprobes.Regs) int {
 			fmt.Fprintf(os.Stderr, "lookupKey(%#x)\n", regs.Arg(0))
 			return 0

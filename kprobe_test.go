@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -154,5 +155,19 @@ func TestFrames(t *testing.T) {
 	p.onFault = func(*Kprobe, *Regs, int) int { return 1 }
 	if !p.faulted(&more, 14, "") {
 		t.Error("a fault handler's 1 is not what counts")
+	}
+}
+
+// TestCloseForgetsPools: what keep would give back to a pool is forgotten when the Core is
+// closed, since the target unmaps its pools then.
+func TestCloseForgetsPools(t *testing.T) {
+	c, err := Open(untouched{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.reap = []leftover{{id: 1, pool: &arch.Pool{Base: 1 << 46, Slots: 8, Stride: 6}}}
+	c.closeProbes(nil, false)
+	if len(c.reap) > 0 {
+		t.Errorf("%d pools are still to be swept", len(c.reap))
 	}
 }

@@ -26,6 +26,9 @@ var children = map[string]func(c *kprobes.Core) error{}
 const childWait = 10 * time.Minute
 
 func TestMain(m *testing.M) {
+	if os.Getenv(tracerEnv) != "" {
+		os.Exit(beTracer())
+	}
 	if name := os.Getenv(childEnv); name != "" {
 		os.Exit(beChild(children[name]))
 	}

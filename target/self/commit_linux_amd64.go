@@ -24,6 +24,7 @@ import (
 const (
 	commitTries = 60
 	commitWait  = 2 * time.Millisecond
+	lateTries   = 5 // in which a thread did not stop: all others stand meanwhile
 )
 
 // ErrBlocked says that a thread stands, or may return to, where a change would harm it.
@@ -48,6 +49,11 @@ func (t *Target) commit(c *target.Change) error {
 	defer t.mu.Unlock()
 	if err := t.home.refit(hooked...); err != nil {
 		return err
+	}
+	if len(c.Add) > 0 {
+		if err := untraced(); err != nil {
+			return err
+		}
 	}
 	for _, s := range c.Add {
 		if _, err := t.mem.WriteAt(s.Detour.Code, int64(s.Detour.Addr)); err != nil {
@@ -82,6 +88,7 @@ func (t *Target) change(c *target.Change) error {
 // attempt makes a planned change, again and again while a thread blocks it.
 func (t *Target) attempt(p *plan) error {
 	var err error
+	late := 0
 	for i := range commitTries {
 		if i > 0 {
 			time.Sleep(commitWait * time.Duration(i))
@@ -90,6 +97,12 @@ func (t *Target) attempt(p *plan) error {
 			break
 		}
 		if err = t.stopped(p); !errors.Is(err, ErrBlocked) {
+			break
+		}
+		if p.late {
+			late++
+		}
+		if late == lateTries {
 			break
 		}
 	}
@@ -107,6 +120,7 @@ func (t *Target) stopped(p *plan) error {
 	all := ^uint64(0)
 	setMask(&all, &old)
 	tid := p.change(&world)
+	p.late = tid > 0
 	setMask(&old, nil)
 	switch {
 	case tid < 0:

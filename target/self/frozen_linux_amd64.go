@@ -68,6 +68,7 @@ type plan struct {
 	own     uint64 // the stopper's g
 	dirty   bool   // a thread is in a signal handler: it may come back to anywhere
 
+	late    bool // a thread did not stop
 	verdict verdict
 	tid     int32 // the thread that blocks
 	at      uint64

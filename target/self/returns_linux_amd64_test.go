@@ -77,10 +77,8 @@ func returns(c *kprobes.Core) error {
 	}
 	wg.Wait()
 	waits := make(chan int)
-	go func() {
-		sum.calls.Add(1)
-		waits <- leaving(leaveWait, 1)
-	}()
+	sum.calls.Add(1)
+	go func() { waits <- leaving(leaveWait, 1) }()
 	for end := time.Now().Add(time.Minute); c.Counts(es[0]).Hits < sum.calls.Load() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}

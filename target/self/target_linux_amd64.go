@@ -70,8 +70,8 @@ func Attach(o *Options) (*Target, error) {
 	if attached.t != nil {
 		return nil, errno.Errorf(unix.EBUSY, "the process probes itself already: use that target, or close it first")
 	}
-	if pid, err := tracer(); err != nil || pid != 0 {
-		return nil, errors.Join(err, errno.Errorf(unix.EBUSY, "process %d traces this one, and would see its breakpoints and stops as its own: detach it first", pid))
+	if err := untraced(); err != nil {
+		return nil, err
 	}
 	t := &Target{images: map[process.FileID]*symbol.Image{}, live: map[*target.Site]bool{}, calls: map[uint64]*desc{}, idle: map[*arch.Pool]bool{}}
 	if o != nil {
@@ -95,17 +95,20 @@ func Attach(o *Options) (*Target, error) {
 	return t, nil
 }
 
-// tracer is the process that traces this one; 0: none.
-func tracer() (int, error) {
+// untraced is an error if another process traces this one.
+func untraced() error {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	st, err := process.ParseStatus(string(b))
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return st.TracerPID, nil
+	if st.TracerPID != 0 {
+		return errno.Errorf(unix.EBUSY, "process %d traces this one, and would see its breakpoints and stops as its own: detach it first", st.TracerPID)
+	}
+	return nil
 }
 
 // Arch is x86-64.

@@ -32,22 +32,19 @@ const (
 	envReport  = "KPROBES_STDTEST_REPORT"  // the file that the report is written to
 )
 
-// kprobesReturns tells which functions get a return probe too: one of so many.
-const kprobesReturns = 3
-
 // kprobesRefusal is a function in which one of the kinds of probes can not stand.
 type kprobesRefusal struct{ Kind, Name, Why string }
 
 // kprobesReport is what the test reads.
 type kprobesReport struct {
-	Tried   map[string]int    // functions of the package, as far as they are in the program, by kind of probe
-	Armed   map[string]int    // those of them that have one
-	Hit     map[string]int    // those that were run
-	Hits    map[string]uint64 // runs
-	Missed  map[string]uint64 // runs that were counted as missed
-	Traps   int               // functions whose Kprobe takes a trap
-	Refused []kprobesRefusal
-	Wrong   []string // what must not be
+	Functions int               // of the package, as far as they are in the program
+	Armed     map[string]int    // those of them that have a probe, by kind
+	Hit       map[string]int    // those that were run
+	Hits      map[string]uint64 // runs
+	Missed    map[string]uint64 // runs that were counted as missed
+	Refused   []kprobesRefusal
+	Traps     []kprobesRefusal // functions whose Kprobe takes a trap, and why
+	Wrong     []string         // what must not be
 }
 
 // kprobesFunc is a function of the package with what stands in it; nil: it was refused.
@@ -106,13 +103,9 @@ func kprobesArm(pkg string) (*kprobesRun, error) {
 	if err := run.events(pkg); err != nil {
 		return nil, err
 	}
-	var some []*kprobesFunc
-	for i := 0; i < len(run.fns); i += kprobesReturns {
-		some = append(some, run.fns[i])
-	}
-	run.report.Tried = map[string]int{"event": len(run.fns), "kprobe": len(run.fns), "kretprobe": len(some)}
+	run.report.Functions = len(run.fns)
 	run.halve("kprobe", run.fns, run.kprobes)
-	run.halve("kretprobe", some, run.kretprobes)
+	run.halve("kretprobe", run.fns, run.kretprobes)
 	return run, nil
 }
 
@@ -244,8 +237,11 @@ func (run *kprobesRun) wrong(format string, args ...any) {
 // finish takes the probes out, the events last, and writes the report.
 func (run *kprobesRun) finish(file string) error {
 	for _, f := range run.fns {
-		if f.k != nil && f.k.State().Tactic != arch.TacticJump {
-			run.report.Traps++
+		if f.k == nil {
+			continue
+		}
+		if s := f.k.State(); s.Tactic != arch.TacticJump {
+			run.report.Traps = append(run.report.Traps, kprobesRefusal{"jump", f.name, fmt.Sprint(s.Tactic, ", for: ", s.Why)})
 		}
 	}
 	run.out()
