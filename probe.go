@@ -597,9 +597,10 @@ func (p *probe) returnWorks(e *Event, out map[uint64][]arch.Work) error {
 	}
 	w := e.work
 	w.Count, w.Role, w.Call = true, arch.RoleEntry, p.calls.entry.call()
+	w.Room = p.exitRoom(exits)
 	out[e.fn.a.EntryPoint()] = []arch.Work{w}
 	for _, x := range exits {
-		w.Role, w.Instance, w.Unknown, w.Call = arch.RoleExit, e.ID, x.Tail, p.calls.exit.call()
+		w.Role, w.Instance, w.Unknown, w.Call, w.Room = arch.RoleExit, e.ID, x.Tail, p.calls.exit.call(), 0
 		if x.Tail {
 			w.Call = p.calls.tail.call()
 		}
@@ -607,6 +608,27 @@ func (p *probe) returnWorks(e *Event, out map[uint64][]arch.Work) error {
 	}
 	return nil
 }
+
+// exitRoom is the stack that a return handler which sleeps needs, from the entry on: an exit
+// may stand below it by the function's frame.
+func (p *probe) exitRoom(exits []arch.Exit) int {
+	c := p.calls.exit.call()
+	if c == nil || c.Room == 0 {
+		return 0
+	}
+	below := 0
+	for _, x := range exits {
+		n, ok := p.ev.fn.a.Ret(x.Addr)
+		if !ok {
+			n = unknownFrame
+		}
+		below = max(below, n)
+	}
+	return c.Room + below
+}
+
+// unknownFrame is more than most functions' frames take, in bytes.
+const unknownFrame = 4096
 
 // refused is the reason why the probe can not be armed.
 func (p *probe) refused(err error) error {

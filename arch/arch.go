@@ -273,6 +273,10 @@ type Work struct {
 	// Call is the handler of a RoleCall. That of a RoleEntry or a RoleExit, if not nil, is
 	// called with the instance, in place of a record.
 	Call *Call
+	// Room is the stack, in bytes below the stack pointer, that is to be had at a Go
+	// function's entry, beyond what a Call at the point asks for: for what comes later in
+	// the call.
+	Room int
 	// After: the handler of a RoleCall runs when the instruction has been executed; before
 	// one that goes elsewhere (a jump, a call, a return) it runs just before it goes.
 	After bool

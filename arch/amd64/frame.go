@@ -80,10 +80,11 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 	if n*8 > maxFrame || f.goStack && n*8 > maxGoFrame {
 		return fmt.Errorf("%d bytes: %w", n*8, ErrFrame)
 	}
-	if room := roomOf(ws); room > 0 && f.drop > MaxRoomFrame {
+	room, asked := roomOf(ws)
+	if asked && f.drop > MaxRoomFrame {
 		return fmt.Errorf("a handler that may sleep leaves %d bytes for the work at its point, which takes %d: %w", MaxRoomFrame, f.drop, ErrFrame)
 	}
-	f.growStack(known(addr).Grow, roomOf(ws))
+	f.growStack(known(addr).Grow, room)
 	skip := e.Label()
 	if err := f.checkStack(env, uses.regs, skip); err != nil {
 		return err
@@ -236,14 +237,16 @@ func (f *frame) checkStack(env PointEnv, used RegSet, skip Label) error {
 	return nil
 }
 
-// roomOf is the most stack that a handler among the works needs.
-func roomOf(ws []arch.Work) (n int) {
+// roomOf is the most stack that one of the works needs. asked says whether that is for a
+// handler's gate at this point.
+func roomOf(ws []arch.Work) (n int, asked bool) {
 	for i := range ws {
-		if ws[i].Call != nil {
-			n = max(n, ws[i].Call.Room)
+		n = max(n, ws[i].Room)
+		if c := ws[i].Call; c != nil && c.Room > 0 {
+			n, asked = max(n, c.Room), true
 		}
 	}
-	return n
+	return n, asked
 }
 
 // growStack emits a jump to the code that grows the stack if there is not as much room as is

@@ -39,7 +39,7 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 	if len(c.Add) > 0 && t.faults.settled(s) != nil {
 		return nil, errno.Errorf(unix.EBUSY, "a thread has yet to take the signal of a breakpoint: %w", ErrBlocked)
 	}
-	inner := innerOf(c.Add)
+	inner, copies := innerOf(c.Add), copiesOf(c.Add)
 	back := backOf(c.Remove)
 	l := &look{}
 	for _, th := range s.Threads() {
@@ -47,7 +47,7 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 		if t.inGate(pc) && len(c.Add) > 0 && siteAround(c.Remove, th.regs.R13) != nil {
 			return nil, blocked(th.TID, th.regs.R13, "it waits for the handler of a probe that changes")
 		}
-		to, sp := pc, uint64(0)
+		to, sp, way := pc, uint64(0), inner
 		if site := siteAround(c.Remove, pc); site != nil {
 			b, ok := back[pc]
 			if !ok && len(c.Add) > 0 {
@@ -56,9 +56,12 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 			if ok {
 				to, sp = b.Orig, b.SP
 			}
+			if ok && b.CopyEnd != 0 { // the instruction's copy: its work is done, and not to be done again
+				way = copies
+			}
 		}
-		if cp, ok := inner[to]; ok {
-			to = cp
+		if there, ok := way[to]; ok {
+			to = there
 		}
 		if to != pc {
 			r := th.Regs()
@@ -94,6 +97,19 @@ func innerOf(add []*target.Site) map[uint64]uint64 {
 				if _, ok := m[p.Orig]; !ok {
 					m[p.Orig] = startOf(a.Detour, p)
 				}
+			}
+		}
+	}
+	return m
+}
+
+// copiesOf maps the instructions of new sites' regions to their copies.
+func copiesOf(add []*target.Site) map[uint64]uint64 {
+	m := map[uint64]uint64{}
+	for _, a := range add {
+		for _, p := range a.Detour.Pairs {
+			if _, ok := m[p.Orig]; !ok {
+				m[p.Orig] = p.Copy
 			}
 		}
 	}

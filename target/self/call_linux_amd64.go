@@ -266,11 +266,18 @@ func (t *Target) Missed(c *arch.Call) target.Missed {
 	return target.Missed{Busy: atomic.LoadUint64(&d.busy), System: atomic.LoadUint64(&d.system), Stopped: atomic.LoadUint64(&d.stopped)}
 }
 
-// InHandler says whether the calling code is a handler of a probe.
+// InHandler says whether the calling code is a handler of a probe: it runs on a system stack,
+// or on the thread of a sleepable handler, which has it for itself.
 func (t *Target) InHandler() bool {
 	g := currentG()
 	m := word(g + gateM)
-	return m != 0 && word(m+gateG0) == g
+	if m == 0 || word(m+gateG0) == g {
+		return m != 0
+	}
+	procPin()
+	defer procUnpin()
+	m = word(g + gateM)
+	return t.home != nil && word(busyTable+8*uint64(uint32(word(m+gateProcID)))) != 0
 }
 
 // hitOf is the hit that registers stand at the start of.

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
@@ -50,7 +51,8 @@ func (t *Target) commit(c *target.Change) error {
 	if err := t.home.refit(hooked...); err != nil {
 		return err
 	}
-	if len(c.Add) > 0 {
+	// With a debugger attached no new place is armed; what takes something out may replace.
+	if slices.ContainsFunc(c.Add, func(s *target.Site) bool { return !overlaps(c.Remove, s) }) {
 		if err := untraced(); err != nil {
 			return err
 		}
@@ -119,7 +121,7 @@ func (t *Target) stopped(p *plan) error {
 	var old uint64
 	all := ^uint64(0)
 	setMask(&all, &old)
-	tid := p.change(&world)
+	tid := onSystem(p)
 	p.late = tid > 0
 	setMask(&old, nil)
 	switch {
@@ -141,6 +143,7 @@ func (t *Target) stopped(p *plan) error {
 
 // setMask sets the thread's signal mask.
 //
+//go:norace
 //go:nosplit
 func setMask(set, old *uint64) {
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
@@ -151,18 +154,19 @@ func (t *Target) newPlan(c *target.Change) *plan {
 	p := &plan{adding: len(c.Add) > 0, home: t.home.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places}
 	for _, s := range c.Add {
 		for _, pr := range s.Detour.Pairs {
+			p.copies = append(p.copies, move{from: pr.Orig, to: pr.Copy})
 			if pr.Orig > s.Addr && pr.Orig < s.Addr+uint64(len(s.Patch)) {
-				p.inner = append(p.inner, move{from: pr.Orig, to: pr.Copy})
+				p.inner = append(p.inner, move{from: pr.Orig, to: beginOf(s, pr)})
 			}
 		}
 	}
 	for _, s := range c.Remove {
 		p.gone = append(p.gone, detourOf(s))
-		if s.Detour.Points[s.Addr] == s.Detour.Addr { // nothing has been done yet there
-			p.back = append(p.back, move{from: s.Detour.Addr, to: s.Addr})
-		}
 		for _, pr := range s.Detour.Pairs {
-			p.back = append(p.back, move{from: pr.Copy, to: pr.Orig, sp: pr.SP})
+			p.back = append(p.back, move{from: pr.Copy, to: pr.Orig, sp: pr.SP, done: true})
+		}
+		for orig, at := range s.Detour.Points {
+			p.back = append(p.back, move{from: at, to: orig})
 		}
 	}
 	for _, s := range t.zombie {
@@ -170,11 +174,20 @@ func (t *Target) newPlan(c *target.Change) *plan {
 	}
 	byFrom := func(a, b move) int { return cmp.Compare(a.from, b.from) }
 	slices.SortStableFunc(p.inner, byFrom)
+	slices.SortStableFunc(p.copies, byFrom)
 	slices.SortStableFunc(p.back, byFrom)
 	slices.SortFunc(p.gone, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
 	p.bound()
 	p.edits = editsOf(c)
 	return p
+}
+
+// beginOf is where a thread goes on that is to run an instruction of a region, with its work.
+func beginOf(s *target.Site, pr arch.Pair) uint64 {
+	if at, ok := s.Detour.Points[pr.Orig]; ok {
+		return at
+	}
+	return pr.Copy
 }
 
 // bound sets the ranges that nothing to look for lies outside of.

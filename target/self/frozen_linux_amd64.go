@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// What is done while the world is stopped (see world_linux_amd64.go for what may not be).
+// What is done while the world is stopped (world_linux_amd64.go says what may not be).
 //
 //	1. Every thread is looked at, and every goroutine that was preempted between two
 //	   instructions. One whose instruction pointer is inside the bytes that a jump will take
@@ -33,7 +33,10 @@ type span struct{ lo, hi uint64 }
 func (s span) holds(a uint64) bool { return a-s.lo < s.hi-s.lo }
 
 // move says that a thread at from goes to to, and adds sp to its stack pointer.
-type move struct{ from, to, sp uint64 }
+type move struct {
+	from, to, sp uint64
+	done         bool // the work at the instruction has been done
+}
 
 // patchMax is more than any patch has bytes.
 const patchMax = 16
@@ -50,8 +53,9 @@ type edit struct {
 // plan is a change, ready to be made in a stopped world. Everything in it is allocated
 // beforehand.
 type plan struct {
-	inner   []move // instructions inside new patches → their copies; sorted by from
-	back    []move // copies in detours that go → the originals; sorted by from
+	inner   []move // instructions inside new patches → their work, or copies; sorted by from
+	copies  []move // all instructions of new regions → their copies; sorted by from
+	back    []move // copies in detours that go, and where work begins there → the originals; sorted by from
 	gone    []span // detours that go; sorted
 	adding  bool
 	edits   []edit
@@ -93,7 +97,6 @@ type places struct {
 // change stops the world and makes the change. It returns the thread that could not be
 // stopped, 0 if all were. All signals must be blocked.
 //
-//go:nosplit
 //go:norace
 func (p *plan) change(w *worldState) int32 {
 	if tid := w.stop(); tid != 0 {
@@ -104,7 +107,6 @@ func (p *plan) change(w *worldState) int32 {
 	return 0
 }
 
-//go:nosplit
 //go:norace
 func (p *plan) run(w *worldState) {
 	p.verdict, p.dirty = changed, false
@@ -150,34 +152,37 @@ const (
 
 // word is the word at an address that is known to be there.
 //
-//go:nosplit
 //go:norace
 //go:nocheckptr
 func word(addr uint64) uint64 { return **(**uint64)(unsafe.Pointer(&addr)) }
 
-//go:nosplit
 //go:norace
 //go:nocheckptr
 func setWord(addr, v uint64) { **(**uint64)(unsafe.Pointer(&addr)) = v }
 
-// resume is where a thread at pc goes on, and what it adds to its stack pointer.
+// resume is where a thread at pc goes on, and what it adds to its stack pointer. One whose
+// work at an instruction is done goes to the instruction's copy, and not through the work
+// again.
 //
-//go:nosplit
 //go:norace
 func (p *plan) resume(pc uint64) (to, sp uint64) {
 	to = pc
+	done := false
 	if i := find(p.back, pc); i >= 0 {
-		to, sp = p.back[i].to, p.back[i].sp
+		to, sp, done = p.back[i].to, p.back[i].sp, p.back[i].done
 	}
-	if i := find(p.inner, to); i >= 0 {
-		to = p.inner[i].to
+	way := p.inner
+	if done {
+		way = p.copies
+	}
+	if i := find(way, to); i >= 0 {
+		to = way[i].to
 	}
 	return to, sp
 }
 
 // find gives the index of the move from an address, -1 if there is none.
 //
-//go:nosplit
 //go:norace
 func find(ms []move, a uint64) int {
 	lo, hi := 0, len(ms)
@@ -194,7 +199,6 @@ func find(ms []move, a uint64) int {
 	return -1
 }
 
-//go:nosplit
 //go:norace
 func (p *plan) inGone(a uint64) bool {
 	lo, hi := 0, len(p.gone)
@@ -210,7 +214,6 @@ func (p *plan) inGone(a uint64) bool {
 
 // look looks at a parked thread.
 //
-//go:nosplit
 //go:norace
 func (p *plan) look(s *slot) {
 	if s.state&3 != slotParked {
@@ -239,7 +242,6 @@ func (p *plan) look(s *slot) {
 
 // unsure takes into account a thread that may come back to anywhere.
 //
-//go:nosplit
 //go:norace
 func (p *plan) unsure(tid int32, pc uint64, blocks bool) {
 	p.dirty = true
@@ -251,7 +253,6 @@ func (p *plan) unsure(tid int32, pc uint64, blocks bool) {
 // lookStack looks whether the goroutine that a thread runs, or has left for its system
 // stack, is being preempted.
 //
-//go:nosplit
 //go:norace
 func (p *plan) lookStack(s *slot, pc, sp, bp uint64) {
 	g := uint64(s.g)
@@ -267,7 +268,6 @@ func (p *plan) lookStack(s *slot, pc, sp, bp uint64) {
 
 // parked looks at a goroutine that does not run, or has left its stack for the system's.
 //
-//go:nosplit
 //go:norace
 func (p *plan) parked(tid int32, g uint64) {
 	if pc := word(g + uint64(p.lay.SchedPC)); p.places.async2.holds(pc) {
@@ -277,7 +277,6 @@ func (p *plan) parked(tid int32, g uint64) {
 
 // lookPreempted looks at all goroutines.
 //
-//go:nosplit
 //go:norace
 func (p *plan) lookPreempted() {
 	list, n := word(p.places.allgs), word(p.places.allgs+8)
@@ -293,7 +292,6 @@ const maxCallees = 8
 // it was then. Frame pointers lead there; before asyncPreempt has made its frame, and once it
 // has left it, the place stands at the stack pointer.
 //
-//go:nosplit
 //go:norace
 func (p *plan) preempted(tid int32, g, pc, sp, bp uint64) {
 	lo, hi := word(g+uint64(p.lay.StackLo)), word(g+uint64(p.lay.StackHi))
@@ -316,7 +314,6 @@ func (p *plan) preempted(tid int32, g, pc, sp, bp uint64) {
 
 // meet takes into account that a thread is at an address, or will come back to it.
 //
-//go:nosplit
 //go:norace
 func (p *plan) meet(tid int32, a uint64, is bool) {
 	if p.high.holds(a) {
@@ -327,7 +324,6 @@ func (p *plan) meet(tid int32, a uint64, is bool) {
 	}
 }
 
-//go:nosplit
 //go:norace
 func (p *plan) meetDetour(tid int32, a uint64, is bool) {
 	if p.adding && p.inGone(a) && !(is && find(p.back, a) >= 0) {
@@ -340,7 +336,6 @@ func (p *plan) meetDetour(tid int32, a uint64, is bool) {
 	}
 }
 
-//go:nosplit
 //go:norace
 func (p *plan) block(tid int32, at uint64) {
 	p.verdict, p.tid, p.at = blockedBy, tid, at
@@ -348,7 +343,6 @@ func (p *plan) block(tid int32, at uint64) {
 
 // move moves a thread that stands in bytes that have changed.
 //
-//go:nosplit
 //go:norace
 func (p *plan) move(s *slot) {
 	if s.state&3 != slotParked {
@@ -364,7 +358,6 @@ func (p *plan) move(s *slot) {
 
 // patch checks and writes the program's bytes.
 //
-//go:nosplit
 //go:norace
 func (p *plan) patch() {
 	for i := range p.edits {
@@ -388,7 +381,6 @@ func (p *plan) patch() {
 
 // unpatch puts back what was written, the last first.
 //
-//go:nosplit
 //go:norace
 func (p *plan) unpatch() {
 	for i := len(p.edits) - 1; i >= 0; i-- {
@@ -400,7 +392,6 @@ func (p *plan) unpatch() {
 
 // stands says whether the old bytes stand where the edit is.
 //
-//go:nosplit
 //go:norace
 //go:nocheckptr
 func (e *edit) stands() bool {
@@ -413,7 +404,6 @@ func (e *edit) stands() bool {
 	return true
 }
 
-//go:nosplit
 //go:norace
 func (p *plan) write(addr uint64, b *[patchMax]byte, n int) syscall.Errno {
 	got, _, e := syscall.RawSyscall6(syscall.SYS_PWRITE64, uintptr(p.mem), uintptr(unsafe.Pointer(b)), uintptr(n), uintptr(addr), 0, 0)

@@ -10,7 +10,6 @@ type person struct{ id, sp, lo, hi uint64 }
 
 // census lists all goroutines that have a stack into p.people, which must have room.
 //
-//go:nosplit
 //go:norace
 func (p *plan) census(w *worldState) {
 	list, n := word(p.places.allgs), word(p.places.allgs+8)

@@ -1,7 +1,8 @@
 package self
 
+//lint:file-ignore U1000 the assembly uses what looks unused
+
 import (
-	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
@@ -25,9 +26,10 @@ import (
 //	parked, withdrawn   the stopper             none, asked
 //
 // While the world is stopped the stopper must not need anything that a parked thread may
-// hold: no allocation, no lock, no growing of its stack, no other goroutine. So all that
-// runs then is nosplit, makes raw system calls only, and works on memory set up before.
-// Its thread blocks all signals meanwhile, so that the goroutine stays on it.
+// hold: no allocation, no lock, no growing of its stack, no other goroutine, nothing of the
+// race detector's. So what runs then runs on the thread's system stack (onSystem), makes raw
+// system calls only, and works on memory set up before. Its thread blocks all signals
+// meanwhile, so that the goroutine stays on it.
 
 // States of a slot: the two low bits of slot.state. The epoch stands above them.
 const (
@@ -90,9 +92,29 @@ const (
 	stopStep     = 200e3 // between two looks
 )
 
+// Atomic operations; those of package sync/atomic call the race detector in some builds.
+func load32(p *uint32) uint32
+
+func store32(p *uint32, v uint32)
+
+func add32(p *uint32, v uint32)
+
+func load64(p *uint64) uint64
+
+func store64(p *uint64, v uint64)
+
+func cas64(p *uint64, old, v uint64) bool
+
+// onSystem calls p.change on the thread's system stack and returns its result.
+func onSystem(p *plan) int32
+
+// changeStopped is what onSystem calls.
+//
+//go:norace
+func changeStopped(p *plan) int32 { return p.change(&world) }
+
 // now is CLOCK_MONOTONIC.
 //
-//go:nosplit
 //go:norace
 func now() int64 {
 	var ts syscall.Timespec
@@ -104,13 +126,12 @@ func now() int64 {
 // time (-1: the threads can not be listed); then none is stopped. All signals must be
 // blocked.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) stop() int32 {
 	w.round++
-	atomic.StoreUint32(&w.parked, 0)
+	store32(&w.parked, 0)
 	w.asked = 0
-	atomic.StoreUint32(&w.stopping, 1)
+	store32(&w.stopping, 1)
 	end := now() + stopDeadline
 	for {
 		n := w.ask()
@@ -131,7 +152,6 @@ func (w *worldState) stop() int32 {
 // ask asks the threads that were not asked yet, and returns how many; -1: their list can
 // not be read.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) ask() int {
 	if _, _, e := syscall.RawSyscall(syscall.SYS_LSEEK, uintptr(w.tasks), 0, 0); e != 0 {
@@ -158,7 +178,6 @@ func (w *worldState) ask() int {
 
 // tidOf reads a decimal number that a 0 ends; 0 for anything else.
 //
-//go:nosplit
 //go:norace
 func tidOf(b []byte) int32 {
 	var n int32
@@ -176,7 +195,6 @@ func tidOf(b []byte) int32 {
 
 // askOne asks a thread unless it has been asked in this stop. It returns 1 if it did.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) askOne(tid int32) int {
 	i := w.slotOf(tid)
@@ -188,10 +206,10 @@ func (w *worldState) askOne(tid int32) int {
 		return 0
 	}
 	s.round, s.tid = w.round, tid
-	atomic.StoreUint64(&s.state, uint64(w.epoch)<<2|slotAsked)
+	store64(&s.state, uint64(w.epoch)<<2|slotAsked)
 	_, _, e := syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(w.pid), uintptr(tid), uintptr(syscall.SIGURG))
 	if e != 0 { // it has ended
-		atomic.StoreUint64(&s.state, slotNone)
+		store64(&s.state, slotNone)
 		return 0
 	}
 	w.list[w.asked] = uint16(i)
@@ -201,7 +219,6 @@ func (w *worldState) askOne(tid int32) int {
 
 // slotOf finds the slot of a thread, or one for it.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) slotOf(tid int32) int {
 	first := int(uint32(tid)%slotBuckets) * slotWays
@@ -221,7 +238,6 @@ func (w *worldState) slotOf(tid int32) int {
 // wait waits until all that were asked have parked. It returns 0, or a thread that has not
 // in time.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) wait(end int64) int32 {
 	step := syscall.Timespec{Nsec: stopStep}
@@ -233,7 +249,7 @@ func (w *worldState) wait(end int64) int32 {
 				return w.late()
 			}
 		}
-		have := atomic.LoadUint32(&w.parked)
+		have := load32(&w.parked)
 		if have == w.asked {
 			return 0
 		}
@@ -243,11 +259,10 @@ func (w *worldState) wait(end int64) int32 {
 
 // late is a thread that was asked and has not parked; 0: there is none.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) late() int32 {
 	for i := range w.asked {
-		if s := &w.slots[w.list[i]]; atomic.LoadUint64(&s.state)&3 == slotAsked {
+		if s := &w.slots[w.list[i]]; load64(&s.state)&3 == slotAsked {
 			return s.tid
 		}
 	}
@@ -256,13 +271,12 @@ func (w *worldState) late() int32 {
 
 // dropEnded takes off the threads that have ended since they were asked.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) dropEnded() {
 	for i := uint32(0); i < w.asked; {
 		s := &w.slots[w.list[i]]
-		state := atomic.LoadUint64(&s.state)
-		if state&3 != slotAsked || !w.ended(s.tid) || !atomic.CompareAndSwapUint64(&s.state, state, slotNone) {
+		state := load64(&s.state)
+		if state&3 != slotAsked || !w.ended(s.tid) || !cas64(&s.state, state, slotNone) {
 			i++
 			continue
 		}
@@ -273,7 +287,6 @@ func (w *worldState) dropEnded() {
 
 // ended says whether a thread is gone, or a zombie: one that will not run again.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) ended(tid int32) bool {
 	n := copy(w.path[:], "/proc/self/task/")
@@ -298,7 +311,6 @@ func (w *worldState) ended(tid int32) bool {
 
 // digits writes a number into the path at n and returns its length.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) digits(n int, v int32) int {
 	size := 1
@@ -314,18 +326,17 @@ func (w *worldState) digits(n int, v int32) int {
 
 // release lets all threads go on.
 //
-//go:nosplit
 //go:norace
 func (w *worldState) release() {
 	for i := range w.asked {
 		s := &w.slots[w.list[i]]
-		state := atomic.LoadUint64(&s.state)
-		if state&3 == slotAsked && atomic.CompareAndSwapUint64(&s.state, state, state&^3|slotWithdrawn) {
+		state := load64(&s.state)
+		if state&3 == slotAsked && cas64(&s.state, state, state&^3|slotWithdrawn) {
 			continue
 		}
-		atomic.StoreUint64(&s.state, slotNone)
+		store64(&s.state, slotNone)
 	}
-	atomic.StoreUint32(&w.stopping, 0)
-	atomic.AddUint32(&w.epoch, 1)
+	store32(&w.stopping, 0)
+	add32(&w.epoch, 1)
 	syscall.RawSyscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&w.epoch)), futexWakePrivate, 1<<30, 0, 0, 0)
 }
