@@ -1,12 +1,15 @@
 package kprobes_test
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 )
@@ -84,5 +87,65 @@ func TestSelfSleepablePanic(t *testing.T) {
 		t.Error("no fault is told")
 	} else {
 		t.Log(err)
+	}
+}
+
+// A return handler that sleeps finds room on fresh goroutines too.
+func TestSelfSleepableReturn(t *testing.T) {
+	var runs, wrong atomic.Int64
+	k := &kprobes.Kretprobe{
+		Kp: kprobes.Kprobe{SymbolName: "kprobes.dev/kprobes_test.sleeper", Flags: kprobes.FlagSleepable},
+		Handler: func(ri *kprobes.KretprobeInstance, r *kprobes.Regs) int {
+			if runs.Add(1)%16 == 0 {
+				time.Sleep(100 * time.Microsecond)
+			}
+			if r.AX == 0 || r.BX != 5 { // a string of five bytes
+				wrong.Add(1)
+			}
+			return 0
+		},
+	}
+	if err := kprobes.RegisterKretprobe(k); err != nil {
+		t.Fatal(err)
+	}
+	defer kprobes.UnregisterKretprobe(k)
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			for range 4 {
+				if got := sleeper([]string{"", "value"}, 3); got != "value" {
+					t.Errorf("%q", got)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := runs.Load() + int64(k.NMissed()); got != 100*4*4 || runs.Load() < 100 || wrong.Load() != 0 {
+		t.Errorf("%d runs, %d missed, %d of them wrong; want %d", runs.Load(), k.NMissed(), wrong.Load(), 100*4*4)
+	}
+	t.Logf("%d missed: %+v", k.NMissed(), k.State().Misses)
+}
+
+// A handler that sleeps can not unregister its own probe, which would wait for it.
+func TestSelfSleepableUnregisters(t *testing.T) {
+	var k *kprobes.Kprobe
+	said := make(chan error, 1)
+	k = &kprobes.Kprobe{
+		SymbolName: "kprobes.dev/kprobes_test.sleeper", Flags: kprobes.FlagSleepable,
+		PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int {
+			select {
+			case said <- kprobes.DisableKprobe(k):
+			default:
+			}
+			return 0
+		},
+	}
+	if err := kprobes.RegisterKprobe(k); err != nil {
+		t.Fatal(err)
+	}
+	defer kprobes.UnregisterKprobe(k)
+	sleeper([]string{"x"}, 1)
+	if err := <-said; !errors.Is(err, unix.EDEADLK) {
+		t.Errorf("%v, want EDEADLK", err)
 	}
 }

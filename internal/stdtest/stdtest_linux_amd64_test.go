@@ -22,7 +22,7 @@ import (
 var long = os.Getenv("KPROBES_E2E_LONG") != ""
 
 // patience bounds each run of a package's tests. Nothing measures it.
-const patience = 10 * time.Minute
+const patience = 20 * time.Minute
 
 // Of a hundred functions of a package so many must take each kind of probe.
 const percent = 97
