@@ -289,7 +289,8 @@ type Fixup struct{ At, To uint64 }
 type Detour struct {
 	Addr   uint64
 	Code   []byte
-	Pairs  []Pair  // the region's instructions and their copies
+	Pairs  []Pair  // the region's instructions and their copies, then what comes behind and Back
+	Back   uint64  // the jump to what comes behind the region; 0: there is none
 	Fixups []Fixup // sorted by At
 	// Entry of each point's work: a thread that is to run the instruction at the
 	// address with its probes goes there.

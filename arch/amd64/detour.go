@@ -68,6 +68,7 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 		}
 	}
 	if !r.Ends {
+		d.Back = e.Addr()
 		d.Pairs = append(d.Pairs, arch.Pair{Orig: r.End(), Copy: e.Addr(), CopyEnd: e.Addr() + JumpLen})
 		e.JmpAddr(r.End())
 	}

@@ -39,7 +39,8 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 	if len(c.Add) > 0 && t.faults.settled(s) != nil {
 		return nil, errno.Errorf(unix.EBUSY, "a thread has yet to take the signal of a breakpoint: %w", ErrBlocked)
 	}
-	inner, copies := innerOf(c.Add), copiesOf(c.Add)
+	inner := innerOf(c.Add)
+	begins, copies := landings(c.Add)
 	back := backOf(c.Remove)
 	l := &look{}
 	for _, th := range s.Threads() {
@@ -56,8 +57,11 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 			if ok {
 				to, sp = b.Orig, b.SP
 			}
-			if ok && b.CopyEnd != 0 { // the instruction's copy: its work is done, and not to be done again
+			switch {
+			case ok && b.CopyEnd != 0 && pc != site.Detour.Back: // the instruction's copy: its work is done, and not to be done again
 				way = copies
+			case ok:
+				way = begins
 			}
 		}
 		if there, ok := way[to]; ok {
@@ -103,17 +107,19 @@ func innerOf(add []*target.Site) map[uint64]uint64 {
 	return m
 }
 
-// copiesOf maps the instructions of new sites' regions to their copies.
-func copiesOf(add []*target.Site) map[uint64]uint64 {
-	m := map[uint64]uint64{}
+// landings maps the instructions of new sites' regions to where their work begins, and to
+// their copies: a thread that ran one in the program's own code, behind the patch, would pass
+// its work.
+func landings(add []*target.Site) (begins, copies map[uint64]uint64) {
+	begins, copies = map[uint64]uint64{}, map[uint64]uint64{}
 	for _, a := range add {
 		for _, p := range a.Detour.Pairs {
-			if _, ok := m[p.Orig]; !ok {
-				m[p.Orig] = p.Copy
+			if _, ok := copies[p.Orig]; !ok {
+				begins[p.Orig], copies[p.Orig] = startOf(a.Detour, p), p.Copy
 			}
 		}
 	}
-	return m
+	return begins, copies
 }
 
 // startOf is where a thread goes that is to run an instruction of a region: its copy,

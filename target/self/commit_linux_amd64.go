@@ -154,19 +154,23 @@ func (t *Target) newPlan(c *target.Change) *plan {
 	p := &plan{adding: len(c.Add) > 0, home: t.home.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places}
 	for _, s := range c.Add {
 		for _, pr := range s.Detour.Pairs {
-			p.copies = append(p.copies, move{from: pr.Orig, to: pr.Copy})
 			if pr.Orig > s.Addr && pr.Orig < s.Addr+uint64(len(s.Patch)) {
 				p.inner = append(p.inner, move{from: pr.Orig, to: beginOf(s, pr)})
 			}
 		}
 	}
+	at := landingsOf(c.Add)
 	for _, s := range c.Remove {
 		p.gone = append(p.gone, detourOf(s))
 		for _, pr := range s.Detour.Pairs {
-			p.back = append(p.back, move{from: pr.Copy, to: pr.Orig, sp: pr.SP, done: true})
+			to := at.copy(pr.Orig)
+			if pr.Copy == s.Detour.Back { // that is not the region's, nor its work
+				to = at.begin(pr.Orig)
+			}
+			p.back = append(p.back, move{from: pr.Copy, to: to, sp: pr.SP})
 		}
-		for orig, at := range s.Detour.Points {
-			p.back = append(p.back, move{from: at, to: orig})
+		for orig, begin := range s.Detour.Points {
+			p.back = append(p.back, move{from: begin, to: at.begin(orig)})
 		}
 	}
 	for _, s := range t.zombie {
@@ -174,12 +178,45 @@ func (t *Target) newPlan(c *target.Change) *plan {
 	}
 	byFrom := func(a, b move) int { return cmp.Compare(a.from, b.from) }
 	slices.SortStableFunc(p.inner, byFrom)
-	slices.SortStableFunc(p.copies, byFrom)
 	slices.SortStableFunc(p.back, byFrom)
 	slices.SortFunc(p.gone, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
 	p.bound()
 	p.edits = editsOf(c)
 	return p
+}
+
+// landing is where a thread goes on that comes from another detour of the instruction: where
+// its work begins, or, if that has been done there, at its copy.
+type landing struct{ begin, copy uint64 }
+
+// landings are those of the regions of new sites, by the instruction. A thread that runs a
+// region's instruction in the program's own code, behind the patch, would pass its work.
+type landings map[uint64]landing
+
+func landingsOf(add []*target.Site) landings {
+	m := landings{}
+	for _, s := range add {
+		for _, pr := range s.Detour.Pairs {
+			if _, ok := m[pr.Orig]; !ok {
+				m[pr.Orig] = landing{beginOf(s, pr), pr.Copy}
+			}
+		}
+	}
+	return m
+}
+
+func (m landings) begin(orig uint64) uint64 {
+	if l, ok := m[orig]; ok {
+		return l.begin
+	}
+	return orig
+}
+
+func (m landings) copy(orig uint64) uint64 {
+	if l, ok := m[orig]; ok {
+		return l.copy
+	}
+	return orig
 }
 
 // beginOf is where a thread goes on that is to run an instruction of a region, with its work.

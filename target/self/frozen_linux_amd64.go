@@ -33,10 +33,7 @@ type span struct{ lo, hi uint64 }
 func (s span) holds(a uint64) bool { return a-s.lo < s.hi-s.lo }
 
 // move says that a thread at from goes to to, and adds sp to its stack pointer.
-type move struct {
-	from, to, sp uint64
-	done         bool // the work at the instruction has been done
-}
+type move struct{ from, to, sp uint64 }
 
 // patchMax is more than any patch has bytes.
 const patchMax = 16
@@ -54,8 +51,7 @@ type edit struct {
 // beforehand.
 type plan struct {
 	inner   []move // instructions inside new patches → their work, or copies; sorted by from
-	copies  []move // all instructions of new regions → their copies; sorted by from
-	back    []move // copies in detours that go, and where work begins there → the originals; sorted by from
+	back    []move // places in detours that go → the same in new ones, or the originals; sorted by from
 	gone    []span // detours that go; sorted
 	adding  bool
 	edits   []edit
@@ -160,25 +156,17 @@ func word(addr uint64) uint64 { return **(**uint64)(unsafe.Pointer(&addr)) }
 //go:nocheckptr
 func setWord(addr, v uint64) { **(**uint64)(unsafe.Pointer(&addr)) = v }
 
-// resume is where a thread at pc goes on, and what it adds to its stack pointer. One whose
-// work at an instruction is done goes to the instruction's copy, and not through the work
-// again.
+// resume is where a thread at pc goes on, and what it adds to its stack pointer.
 //
 //go:norace
 func (p *plan) resume(pc uint64) (to, sp uint64) {
-	to = pc
-	done := false
 	if i := find(p.back, pc); i >= 0 {
-		to, sp, done = p.back[i].to, p.back[i].sp, p.back[i].done
+		return p.back[i].to, p.back[i].sp
 	}
-	way := p.inner
-	if done {
-		way = p.copies
+	if i := find(p.inner, pc); i >= 0 {
+		return p.inner[i].to, 0
 	}
-	if i := find(way, to); i >= 0 {
-		to = way[i].to
-	}
-	return to, sp
+	return pc, 0
 }
 
 // find gives the index of the move from an address, -1 if there is none.

@@ -67,9 +67,15 @@ TEXT ·gate(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	JCS  early
 	CMPQ SP, g_stack_hi(CX)
 	JHI  early
-	MOVQ m_g0(R11), R11
-	CMPQ R11, CX
+	// On the signal stack, or where the runtime changes goroutines, the system stack may be
+	// in use: nothing is stored there.
+	CMPQ m_g0(R11), CX
 	JEQ  system
+	ADDQ ·gateCurG(SB), R11
+	CMPQ (R11), CX
+	JNE  early
+	MOVQ g_m(CX), R11
+	MOVQ m_g0(R11), R11
 	MOVQ g_sched_sp(R11), R11
 	JMP  room
 system:
@@ -155,12 +161,6 @@ enough:
 	LEAQ (BX)(R10*8), R10
 	CMPL desc_kind(R12), $const_kindPanic
 	JEQ  panicked
-	CMPQ R9, hit_g0(R11)
-	JEQ  may
-	MOVQ ·gateCurG(SB), BX
-	CMPQ R9, (R8)(BX*1)
-	JNE  noGoroutine
-may:
 	MOVQ ·gateP(SB), BX
 	MOVQ (R8)(BX*1), BX
 	TESTQ BX, BX

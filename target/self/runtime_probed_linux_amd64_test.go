@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
 )
 
@@ -127,6 +128,13 @@ var throughForks = []string{
 }
 
 func forks(c *kprobes.Core) error {
+	d, err := event.Parse("p syscall.forkAndExecInChild1")
+	if err != nil {
+		return err
+	}
+	if _, err := c.Add([]*event.Def{d}, &kprobes.AddOptions{Count: true, Tactic: arch.TacticBoost}); err == nil {
+		return errors.New("a breakpoint was armed where the child of a fork runs, which has no handler")
+	}
 	var texts []string
 	for _, name := range throughForks {
 		texts = append(texts, "p "+name)
