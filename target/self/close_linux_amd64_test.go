@@ -79,7 +79,7 @@ func probeAll(c *kprobes.Core) error {
 	for range 4 {
 		wg.Go(func() {
 			grow(1000)
-			bump(1, 2)
+			_ = bump(1, 2)
 			leaving(leaveDeep, 10)
 		})
 	}
@@ -228,7 +228,7 @@ func blocked(c *kprobes.Core) error {
 	if err := c.RegisterKprobe(k); err != nil {
 		return err
 	}
-	bump(1, 2)
+	_ = bump(1, 2)
 	if n := k.State().Hits; n != 1 {
 		return fmt.Errorf("%d hits later", n)
 	}

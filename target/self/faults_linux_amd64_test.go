@@ -57,7 +57,7 @@ func faults(c *kprobes.Core) error {
 		{"faultLoad", func() { faultLoad(nil, 1) }},
 		{"faultStore", func() { faultStore(nil, 1) }},
 		{"faultByte", func() { faultByte(gone, 1) }},
-		{"faultDiv", func() { faultDiv(1, len(os.Args)-1) }},
+		{"faultDiv", func() { _ = faultDiv(1, len(os.Args)-1) }},
 	}
 	var plain []string
 	for _, x := range cases {

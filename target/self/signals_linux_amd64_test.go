@@ -136,7 +136,7 @@ func collect(c *kprobes.Core) error {
 	for range 4 {
 		wg.Go(func() {
 			for i := uint64(0); !stop.Load(); i++ {
-				bump(bump(bump(bump(i, 1), 2), 3), 4)
+				_ = bump(bump(bump(bump(i, 1), 2), 3), 4)
 			}
 		})
 	}
@@ -177,7 +177,7 @@ func trap(c *kprobes.Core, probe bool) error {
 		if _, err := breakpoint(c); err != nil {
 			return err
 		}
-		bump(1, 2)
+		_ = bump(1, 2)
 	}
 	ch := make(chan os.Signal, 1)
 	switch os.Getenv("KPROBES_TRAP") {
