@@ -161,6 +161,9 @@ func (t *Target) newPlan(c *target.Change) *plan {
 	}
 	at := landingsOf(c.Add)
 	for _, s := range c.Remove {
+		if !p.insideNew(s) {
+			continue // a thread in the detour may finish there
+		}
 		p.gone = append(p.gone, detourOf(s))
 		for _, pr := range s.Detour.Pairs {
 			to := at.copy(pr.Orig)
@@ -183,6 +186,17 @@ func (t *Target) newPlan(c *target.Change) *plan {
 	p.bound()
 	p.edits = editsOf(c)
 	return p
+}
+
+// insideNew says whether what comes behind a site's region is inside a new patch: then a
+// thread must not come back from the site's detour.
+func (p *plan) insideNew(s *target.Site) bool {
+	for _, pr := range s.Detour.Pairs {
+		if pr.Copy == s.Detour.Back {
+			return slices.ContainsFunc(p.inner, func(m move) bool { return m.from == pr.Orig })
+		}
+	}
+	return false
 }
 
 // landing is where a thread goes on that comes from another detour of the instruction: where
