@@ -23,7 +23,7 @@ const (
 
 // MaxRoomFrame bounds a frame in which a handler is called that asks for room (arch.Call), in
 // bytes.
-const MaxRoomFrame = 160
+const MaxRoomFrame = 128
 
 // maxPushed bounds what the work pushes below its frame: the registers of a system call
 // and a time to sleep (sleep), or one register more (checkSpan).

@@ -30,8 +30,14 @@ const (
 	gateM       = 48
 	gateSchedSP = 56
 	gateG0      = 0
+	gateSchedPC = 64
+	gateSchedBP = 96
 	gateProcID  = 64
 )
+
+// gateSwitch is the pc that a goroutine shows which is on its system stack for a while: in
+// runtime.systemstack_switch.
+var gateSwitch uint64
 
 // Offsets that differ between Go versions, for the gate: in m, and of the write barriers'
 // buffer in p.
@@ -75,9 +81,11 @@ type hit struct {
 	instance  uint64
 	frame     uint64 // of the detour
 	action    uint64
-	word0     uint64 // kindSleep: what the detour has at the top of its frame, and below
+	word0     uint64 // what the detour has at the top of its frame, and below
 	word1     uint64
-	resume    uint64 // in the detour
+	top       uint64    // the stack pointer at the point; 0: the goroutine's sched is not ours
+	sched     [3]uint64 // what that held: sp, pc, bp
+	resume    uint64    // in the detour
 	g, m, g0  uint64
 	busy      uint64 // address of the thread's word in busyTable
 	xsave     uint64

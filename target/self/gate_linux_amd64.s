@@ -179,6 +179,35 @@ enough:
 	MOVL (R8)(BX*1), BX
 	MOVL BX, hit_mallocing(R11)
 	MOVL $0, hit_failing(R11)
+	XORL DX, DX
+	CMPQ R9, hit_g0(R11)
+	JEQ  onSystem
+
+	// As runtime.systemstack does, the goroutine tells where it is, for profiles and traces
+	// that are taken in the handler: two words at the top of the detour's frame look like
+	// the frame of systemstack, called at the point.
+	MOVQ g_sched_sp(R9), BX
+	MOVQ BX, (hit_sched+0)(R11)
+	MOVQ const_gateSchedPC(R9), BX
+	MOVQ BX, (hit_sched+8)(R11)
+	MOVQ const_gateSchedBP(R9), BX
+	MOVQ BX, (hit_sched+16)(R11)
+	MOVQ R_SP(R11), DX
+	MOVQ -8(DX), BX
+	MOVQ BX, hit_word0(R11)
+	MOVQ -16(DX), BX
+	MOVQ BX, hit_word1(R11)
+	MOVQ desc_ip(R12), BX
+	MOVQ BX, -8(DX)
+	MOVQ R_BP(R11), BX
+	MOVQ BX, -16(DX)
+	MOVQ BX, const_gateSchedBP(R9)
+	MOVQ ·gateSwitch(SB), BX
+	MOVQ BX, const_gateSchedPC(R9)
+	LEAQ -16(DX), BX
+	MOVQ BX, g_sched_sp(R9)
+onSystem:
+	MOVQ DX, hit_top(R11)
 
 	MOVQ hit_g0(R11), BX
 	MOVQ R11, SP
@@ -330,6 +359,20 @@ TEXT ·gateBack(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	MOVQ hit_g(R11), CX
 	MOVQ TLS, DX
 	MOVQ CX, 0(DX)(TLS*1)
+	MOVQ hit_top(R11), DX
+	TESTQ DX, DX
+	JEQ  free
+	MOVQ hit_word0(R11), BX
+	MOVQ BX, -8(DX)
+	MOVQ hit_word1(R11), BX
+	MOVQ BX, -16(DX)
+	MOVQ (hit_sched+0)(R11), BX
+	MOVQ BX, g_sched_sp(CX)
+	MOVQ (hit_sched+8)(R11), BX
+	MOVQ BX, const_gateSchedPC(CX)
+	MOVQ (hit_sched+16)(R11), BX
+	MOVQ BX, const_gateSchedBP(CX)
+free:
 	MOVQ hit_busy(R11), CX
 	MOVQ $0, (CX)
 	JMP  ·gateRestore(SB)

@@ -27,10 +27,17 @@ func (t *Target) findPlaces() error {
 		}
 		*s = span{m.Runtime(fn.Addr), m.Runtime(fn.End())}
 	}
-	var err error
+	fn, m, err := t.runtimeFunc("runtime.systemstack_switch")
+	if err != nil {
+		return err
+	}
+	gateSwitch = m.Runtime(fn.Addr) + switchBody
 	t.places.allgs, err = t.findAllgs()
 	return err
 }
+
+// switchBody is the length of systemstack_switch's prologue (runtime/asm_amd64.s).
+const switchBody = 8
 
 func (t *Target) runtimeFunc(name string) (*symbol.Func, *symbol.Module, error) {
 	m := t.space.Main()
@@ -103,7 +110,7 @@ func readTask(tid int32, name string) ([]byte, error) {
 
 // fitsGate checks the offsets that the gate's assembly has as constants.
 func (l *layout) fitsGate() error {
-	if l.M != gateM || l.G0 != gateG0 || l.SchedSP != gateSchedSP || l.StackLo != 0 || l.ProcID != gateProcID {
+	if l.M != gateM || l.G0 != gateG0 || l.SchedSP != gateSchedSP || l.SchedPC != gateSchedPC || l.SchedBP != gateSchedBP || l.StackLo != 0 || l.ProcID != gateProcID {
 		return errno.Errorf(unix.EOPNOTSUPP, "go runtime: the assembly of package self does not fit the layout of Go 1.%d: use a version of kprobes that does", l.Minor)
 	}
 	gateCurG, gateP = uint64(l.CurG), uint64(l.P)
