@@ -30,6 +30,7 @@ const (
 // span is the addresses [lo, hi).
 type span struct{ lo, hi uint64 }
 
+//go:norace
 func (s span) holds(a uint64) bool { return a-s.lo < s.hi-s.lo }
 
 // move says that a thread at from goes to to, and adds sp to its stack pointer.

@@ -113,6 +113,12 @@ func onSystem(p *plan) int32
 //go:norace
 func changeStopped(p *plan) int32 { return p.change(&world) }
 
+// stoppedCode is the address of changeStopped's code.
+var stoppedCode = func() uint64 {
+	f := changeStopped
+	return uint64(**(**uintptr)(unsafe.Pointer(&f)))
+}()
+
 // now is CLOCK_MONOTONIC.
 //
 //go:norace

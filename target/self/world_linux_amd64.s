@@ -61,12 +61,14 @@ TEXT ·onSystem(SB), NOSPLIT, $0-12
 	ANDQ $~15, R10
 	MOVQ SP, 32(R10)
 	MOVQ R12, 40(R10)
-	MOVQ DI, 0(R10)
 	MOVQ R10, SP
 	MOVQ TLS, CX
 	MOVQ R11, 0(CX)(TLS*1)
-	CALL ·changeStopped(SB)
-	MOVL 8(SP), AX
+	MOVQ R11, R14
+	XORPS X15, X15
+	MOVQ DI, AX
+	MOVQ ·stoppedCode(SB), CX
+	CALL CX // by ABIInternal: the compiler's wrapper would call the race detector
 	MOVQ 40(SP), R12
 	MOVQ TLS, CX
 	MOVQ R12, 0(CX)(TLS*1)
