@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,8 +64,9 @@ func (v *variant) build(t *testing.T, env []string, name string) string {
 // TestVariantsProbing builds a program that probes itself in every way, in all ways and with
 // both versions of Go.
 func TestVariantsProbing(t *testing.T) {
+	debug := variant{"debug", []string{"CGO_ENABLED=0"}, []string{"-gcflags=all=-N -l"}}
 	for version, env := range map[string][]string{runtime.Version(): nil, oldGo: oldEnv} {
-		for _, v := range variants {
+		for _, v := range append(slices.Clone(variants), debug) {
 			t.Run(version+"_"+v.name, func(t *testing.T) {
 				out, err := exec.Command(v.build(t, env, "probing")).CombinedOutput()
 				if err != nil || string(out) != "ok "+version+"\n" {
