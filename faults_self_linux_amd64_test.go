@@ -1,3 +1,7 @@
+//go:build !race
+
+// Atomic handlers are not to be had under the race detector.
+
 package kprobes_test
 
 import (

@@ -66,6 +66,8 @@ func TestSelfSleepable(t *testing.T) {
 	if k.NMissed() > 0 {
 		t.Errorf("%d missed", k.NMissed())
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	if len(seen) != depth+1 {
 		t.Errorf("arguments seen: %v", seen)
 	}
