@@ -3,6 +3,7 @@ package process
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sort"
 
 	"golang.org/x/sys/unix"
@@ -41,15 +42,16 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 	}
 	inner := innerOf(c.Add)
 	begins, copies := landings(c.Add)
-	back := backOf(c.Remove)
+	leave := t.leave(c, inner)
+	back := backOf(leave)
 	l := &look{}
 	for _, th := range s.Threads() {
 		pc := th.ResumeRIP()
-		if t.inGate(pc) && len(c.Add) > 0 && siteAround(c.Remove, th.regs.R13) != nil {
+		if t.inGate(pc) && len(c.Add) > 0 && siteAround(leave, th.regs.R13) != nil {
 			return nil, blocked(th.TID, th.regs.R13, "it waits for the handler of a probe that changes")
 		}
 		to, sp, way := pc, uint64(0), inner
-		if site := siteAround(c.Remove, pc); site != nil {
+		if site := siteAround(leave, pc); site != nil {
 			b, ok := back[pc]
 			if !ok && len(c.Add) > 0 {
 				return nil, blocked(th.TID, pc, "it runs the work of a probe that changes")
@@ -74,18 +76,32 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 			l.moves = append(l.moves, threadMove{th, r})
 		}
 	}
-	if len(inner) == 0 && (len(c.Remove) == 0 || len(c.Add) == 0) {
+	if len(inner) == 0 && (len(leave) == 0 || len(c.Add) == 0) {
 		return l, nil
 	}
 	return l, t.scanStacks(s, func(tid int, at, v uint64) error {
 		if _, ok := inner[v]; ok {
 			return blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns there", at))
 		}
-		if len(c.Add) > 0 && siteAround(c.Remove, v) != nil {
+		if len(c.Add) > 0 && siteAround(leave, v) != nil {
 			return blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns into a detour", at))
 		}
 		return nil
 	})
+}
+
+// leave lists the sites whose detours threads must leave, or not be in: those that go, and those
+// that went before, with a thread still in them, if what they go back to is inside a new patch.
+func (t *Target) leave(c *target.Change, inner map[uint64]uint64) []*target.Site {
+	out := slices.Clone(c.Remove)
+	for _, z := range t.zombie {
+		for _, p := range z.Detour.Pairs {
+			if _, in := inner[p.Orig]; in && p.Copy == z.Detour.Back {
+				out = append(out, z)
+			}
+		}
+	}
+	return out
 }
 
 func blocked(tid int, pc uint64, why string) error {

@@ -160,20 +160,9 @@ func (t *Target) newPlan(c *target.Change) *plan {
 		}
 	}
 	at := landingsOf(c.Add)
-	for _, s := range c.Remove {
-		if !p.insideNew(s) {
-			continue // a thread in the detour may finish there
-		}
-		p.gone = append(p.gone, detourOf(s))
-		for _, pr := range s.Detour.Pairs {
-			to := at.copy(pr.Orig)
-			if pr.Copy == s.Detour.Back { // that is not the region's, nor its work
-				to = at.begin(pr.Orig)
-			}
-			p.back = append(p.back, move{from: pr.Copy, to: to, sp: pr.SP})
-		}
-		for orig, begin := range s.Detour.Points {
-			p.back = append(p.back, move{from: begin, to: at.begin(orig)})
+	for _, s := range slices.Concat(c.Remove, t.zombie) {
+		if p.insideNew(s) { // else a thread in the detour may finish there
+			p.leave(s, at)
 		}
 	}
 	for _, s := range t.zombie {
@@ -186,6 +175,21 @@ func (t *Target) newPlan(c *target.Change) *plan {
 	p.bound()
 	p.edits = editsOf(c)
 	return p
+}
+
+// leave has threads leave a detour that must not be left by its own way back.
+func (p *plan) leave(s *target.Site, at landings) {
+	p.gone = append(p.gone, detourOf(s))
+	for _, pr := range s.Detour.Pairs {
+		to := at.copy(pr.Orig)
+		if pr.Copy == s.Detour.Back { // that is not the region's, nor its work
+			to = at.begin(pr.Orig)
+		}
+		p.back = append(p.back, move{from: pr.Copy, to: to, sp: pr.SP})
+	}
+	for orig, begin := range s.Detour.Points {
+		p.back = append(p.back, move{from: begin, to: at.begin(orig)})
+	}
 }
 
 // insideNew says whether what comes behind a site's region is inside a new patch: then a
