@@ -152,6 +152,17 @@ func setMask(set, old *uint64) {
 // newPlan prepares a change.
 func (t *Target) newPlan(c *target.Change) *plan {
 	p := &plan{adding: len(c.Add) > 0, home: t.home.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places}
+	p.ways(c, t.zombie)
+	for _, s := range t.zombie {
+		p.zombies = append(p.zombies, zombie{span: detourOf(s)})
+	}
+	p.bound()
+	p.edits = editsOf(c)
+	return p
+}
+
+// ways tells where threads go on that are in bytes or detours which a change takes away.
+func (p *plan) ways(c *target.Change, zombies []*target.Site) {
 	for _, s := range c.Add {
 		for _, pr := range s.Detour.Pairs {
 			if pr.Orig > s.Addr && pr.Orig < s.Addr+uint64(len(s.Patch)) {
@@ -160,21 +171,15 @@ func (t *Target) newPlan(c *target.Change) *plan {
 		}
 	}
 	at := landingsOf(c.Add)
-	for _, s := range slices.Concat(c.Remove, t.zombie) {
+	for _, s := range slices.Concat(c.Remove, zombies) {
 		if p.insideNew(s) { // else a thread in the detour may finish there
 			p.leave(s, at)
 		}
-	}
-	for _, s := range t.zombie {
-		p.zombies = append(p.zombies, zombie{span: detourOf(s)})
 	}
 	byFrom := func(a, b move) int { return cmp.Compare(a.from, b.from) }
 	slices.SortStableFunc(p.inner, byFrom)
 	slices.SortStableFunc(p.back, byFrom)
 	slices.SortFunc(p.gone, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
-	p.bound()
-	p.edits = editsOf(c)
-	return p
 }
 
 // leave has threads leave a detour that must not be left by its own way back.

@@ -1,0 +1,86 @@
+package self
+
+import (
+	"testing"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/target"
+)
+
+// A function of three instructions, of one, three and seven bytes, and what follows it.
+const (
+	first  = 0x401000
+	second = first + 1
+	third  = second + 3
+	behind = third + 7
+)
+
+// siteAt makes a site whose detour stands at an address: work and copy of each instruction,
+// 16 bytes for each, then the way back. It has work where that says so.
+func siteAt(addr uint64, patch int, detour uint64, ins []uint64, back uint64, work ...uint64) *target.Site {
+	d := &arch.Detour{Addr: detour, Points: map[uint64]uint64{}, Code: make([]byte, 256)}
+	at := detour
+	for _, in := range ins {
+		for _, w := range work {
+			if w == in {
+				d.Points[in] = at
+			}
+		}
+		d.Pairs = append(d.Pairs, arch.Pair{Orig: in, Copy: at + 16, CopyEnd: at + 20})
+		at += 32
+	}
+	d.Back = at
+	d.Pairs = append(d.Pairs, arch.Pair{Orig: back, Copy: at, CopyEnd: at + 5})
+	return &target.Site{Addr: addr, Patch: make([]byte, patch), Detour: d, Room: 256}
+}
+
+func TestWays(t *testing.T) {
+	all := []uint64{first, second, third}
+	const old, now = 0x300000, 0x310000
+	trap := siteAt(first, 1, old, all[:1], second, first)          // a breakpoint: it goes back into the jump's bytes
+	jump := siteAt(first, 5, now, all, behind, first, third)       // in its place
+	before := siteAt(first, 5, old, all, behind, first, third)     // a jump in the same bytes
+	inside := siteAt(second, 5, old, all[1:], behind, second)      // one that goes back behind all
+	other := siteAt(first, 5, now, []uint64{first, second}, third) // a shorter one
+	for _, c := range []struct {
+		name          string
+		remove, was   []*target.Site
+		add           *target.Site
+		pc, to        uint64
+		leaves, stays bool // the old detour must be left, threads in its middle block
+	}{
+		{"text, at the patch", nil, nil, jump, first, first, false, false},
+		{"text, inside the patch", nil, nil, jump, second, now + 48, false, false},
+		{"text, with work", nil, nil, siteAt(first, 5, now, all, behind, second), second, now + 32, false, false},
+		{"text, behind the patch", nil, nil, jump, third + 3, third + 3, false, false},
+		{"work to be done", []*target.Site{trap}, nil, jump, old, now, true, false},
+		{"work done", []*target.Site{trap}, nil, jump, old + 16, now + 16, true, false},
+		{"on the way back", []*target.Site{trap}, nil, jump, old + 32, now + 48, true, false},
+		{"in the middle of work", []*target.Site{trap}, nil, jump, old + 7, old + 7, true, true},
+		{"removed before, work done", nil, []*target.Site{trap}, jump, old + 16, now + 16, true, false},
+		{"removed before, on the way back", nil, []*target.Site{trap}, jump, old + 32, now + 48, true, false},
+		{"removed before, in the middle", nil, []*target.Site{trap}, jump, old + 9, old + 9, true, true},
+		{"finishes where it is", []*target.Site{before}, nil, jump, old + 7, old + 7, false, false},
+		{"finishes, at a copy", []*target.Site{before}, nil, jump, old + 48, old + 48, false, false},
+		{"only removed", []*target.Site{trap}, nil, nil, old + 32, old + 32, false, false},
+		{"goes back behind all", []*target.Site{inside}, nil, other, old + 64, old + 64, false, false},
+	} {
+		ch := &target.Change{Remove: c.remove}
+		if c.add != nil {
+			ch.Add = []*target.Site{c.add}
+		}
+		p := &plan{adding: c.add != nil}
+		p.ways(ch, c.was)
+		p.bound()
+		if to, _ := p.resume(c.pc); to != c.to {
+			t.Errorf("%s: a thread at 0x%x goes on at 0x%x, want 0x%x", c.name, c.pc, to, c.to)
+		}
+		if got := p.inGone(old + 7); got != c.leaves {
+			t.Errorf("%s: the old detour must be left: %v, want %v", c.name, got, c.leaves)
+		}
+		p.meet(1, c.pc, true)
+		if got := p.verdict == blockedBy; got != c.stays {
+			t.Errorf("%s: a thread at 0x%x blocks: %v, want %v", c.name, c.pc, got, c.stays)
+		}
+	}
+}
