@@ -68,6 +68,7 @@ type Event struct {
 	read            uint64
 	held            target.Held // the kernel's probe; nil: it holds none for this event
 	past            Counts      // of kernel's probes that ended
+	kept            *Counts     // what it had counted when its number was given to another
 	h               *probe      // what its handlers belong to; nil: it records or counts
 	seq             int         // order of registration
 }
@@ -187,7 +188,7 @@ func (c *Core) number(evs []*Event) error {
 		c.numberOne(e)
 	}
 	if n := len(c.events); n > r.Layout.Events {
-		c.events = c.events[:had]
+		c.unnumber(evs, had)
 		return errno.Errorf(unix.ENOSPC, "events %d: the ring has room for %d", n, r.Layout.Events)
 	}
 	if err := r.PrepareEvents(len(c.events)); err != nil {
@@ -207,7 +208,7 @@ func (c *Core) number(evs []*Event) error {
 func (c *Core) numberOne(e *Event) {
 	e.seq = c.seq
 	c.seq++
-	if e.h != nil && len(c.events) >= c.t.Ring().Layout.Events {
+	if e.tail != 0 && len(c.events) >= c.t.Ring().Layout.Events {
 		if id, ok := c.spareNumber(); ok {
 			e.ID = id
 			c.events[id] = e
@@ -217,6 +218,18 @@ func (c *Core) numberOne(e *Event) {
 	e.ID = len(c.events)
 	c.events = append(c.events, e)
 	c.numberTail(e)
+}
+
+// unnumber takes numbers back that were given last; the first had are older ones, which were
+// given anew.
+func (c *Core) unnumber(evs []*Event, had int) {
+	c.events = c.events[:had]
+	for _, e := range evs {
+		if e.ID < had && c.events[e.ID] == e {
+			c.events[e.ID] = nil
+			c.spare = append(c.spare, e.ID)
+		}
+	}
 }
 
 // numberTail gives the records of exits whose value is not known their own number.
@@ -292,7 +305,8 @@ func (f *function) drop(e *Event) {
 	}
 }
 
-// Remove disarms events and forgets them. What they counted stays readable.
+// Remove disarms events and forgets them. What they counted stays readable. The number of one
+// that only counted may serve another event, once no thread can be in its code.
 func (c *Core) Remove(evs []*Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -307,6 +321,9 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 			continue
 		}
 		e.ended = true
+		if e.h == nil && !e.hook && e.Prog == nil && e.Def.Kind == event.Probe {
+			c.idle = append(c.idle, e)
+		}
 		e.release()
 		c.namer.Release(e.Name)
 		if e.fn != nil {

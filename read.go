@@ -134,6 +134,9 @@ func (c *Core) Counts(e *Event) Counts {
 }
 
 func (c *Core) counts(e *Event) Counts {
+	if e.kept != nil {
+		return *e.kept
+	}
 	n := Counts{Read: e.read, Unwound: uint64(e.unwound), Active: uint64(e.active)}
 	n.Hits, n.Lost = e.heldCounts()
 	if c.t.Ring() == nil {

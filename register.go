@@ -23,9 +23,10 @@ type handlers struct {
 	off      bool // SetEnabled(false)
 	straight bool // SetOptimization(false)
 	barred   map[uint64]symbol.Resolved
-	spare    []int  // numbers of probes that were unregistered, the oldest first
-	returned []int  // those of return probes: instances may still have them
-	catcher  *Event // the engine's own probe that catches panics of handlers; nil: none yet
+	spare    []int    // numbers of probes that were unregistered, the oldest first
+	idle     []*Event // events that only counted and were removed, with their numbers
+	returned []int    // those of return probes: instances may still have them
+	catcher  *Event   // the engine's own probe that catches panics of handlers; nil: none yet
 	reap     []leftover
 	stuck    []*probe      // unregistered, but their code could not be taken out yet
 	keeping  bool          // keep runs
@@ -245,6 +246,9 @@ func (c *Core) spareNumber() (id int, ok bool) {
 		c.sift()
 	}
 	if len(c.spare) == 0 {
+		c.settle()
+	}
+	if len(c.spare) == 0 {
 		return 0, false
 	}
 	id, c.spare = c.spare[0], c.spare[1:]
@@ -276,6 +280,21 @@ func (c *Core) sweep() {
 		}
 	}
 	c.reap = nil
+}
+
+// settle keeps what removed events have counted and makes their numbers spare, if no thread
+// can still count for them.
+func (c *Core) settle() {
+	if t, ok := c.t.(interface{ Idle() bool }); !ok || !t.Idle() {
+		return
+	}
+	for _, e := range c.idle {
+		n := c.counts(e)
+		e.kept = &n
+		c.events[e.ID] = nil
+		c.spare = append(c.spare, e.ID)
+	}
+	c.idle = nil
 }
 
 // sift makes those numbers of return probes spare that no instance has any more.

@@ -466,5 +466,9 @@ func (t *Target) mapPrivate(s *Stopped, name string, at, size uint64, prot int) 
 	return addr, err
 }
 
+// Idle says whether no thread was in the code of a site that was removed, when that was last
+// looked at.
+func (t *Target) Idle() bool { return len(t.zombie) == 0 }
+
 // Read reads the process's memory.
 func (t *Target) Read(addr uint64, b []byte) error { return t.p.ReadMem(addr, b) }

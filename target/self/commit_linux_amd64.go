@@ -356,6 +356,12 @@ func (t *Target) reclaim() (all bool, err error) {
 	return len(t.zombie) == 0, nil
 }
 
+// Idle says whether no thread is in the code of a site that was removed.
+func (t *Target) Idle() bool {
+	all, err := t.reclaim()
+	return all && err == nil
+}
+
 // drainWait is the longest pause between two looks for threads in removed detours.
 const drainWait = 50 * time.Millisecond
 
