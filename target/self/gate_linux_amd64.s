@@ -52,6 +52,40 @@
 #define COMPONENTS 0xe7
 #define XSAVE 2752
 
+// SAVE_X stores the vector registers into the hit in B.
+#define SAVE_X(B) \
+	MOVUPS X0, (R_X+0)(B); \
+	MOVUPS X1, (R_X+16)(B); \
+	MOVUPS X2, (R_X+32)(B); \
+	MOVUPS X3, (R_X+48)(B); \
+	MOVUPS X4, (R_X+64)(B); \
+	MOVUPS X5, (R_X+80)(B); \
+	MOVUPS X6, (R_X+96)(B); \
+	MOVUPS X7, (R_X+112)(B); \
+	MOVUPS X8, (R_X+128)(B); \
+	MOVUPS X9, (R_X+144)(B); \
+	MOVUPS X10, (R_X+160)(B); \
+	MOVUPS X11, (R_X+176)(B); \
+	MOVUPS X12, (R_X+192)(B); \
+	MOVUPS X13, (R_X+208)(B); \
+	MOVUPS X14, (R_X+224)(B); \
+	MOVUPS X15, (R_X+240)(B)
+
+// SAVE_SLOTS copies the registers that the detour's frame F keeps into the hit in B, by T.
+#define SAVE_SLOTS(F, B, T) \
+	MOVQ F_AX(F), T; \
+	MOVQ T, R_AX(B); \
+	MOVQ F_CX(F), T; \
+	MOVQ T, R_CX(B); \
+	MOVQ F_DX(F), T; \
+	MOVQ T, R_DX(B); \
+	MOVQ F_R11(F), T; \
+	MOVQ T, R_R11(B); \
+	MOVQ F_R12(F), T; \
+	MOVQ T, R_R12(B); \
+	MOVQ F_R13(F), T; \
+	MOVQ T, R_R13(B)
+
 // gate is entered by a jump from a detour (arch/amd64, call.go, has the contract). It runs a
 // handler on the thread's system stack.
 TEXT ·gate(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
@@ -108,18 +142,7 @@ enough:
 	MOVQ R15, R_R15(R11)
 	LEAQ (SP)(DX*1), CX
 	MOVQ CX, R_SP(R11)
-	MOVQ F_AX(SP), BX
-	MOVQ BX, R_AX(R11)
-	MOVQ F_CX(SP), BX
-	MOVQ BX, R_CX(R11)
-	MOVQ F_DX(SP), BX
-	MOVQ BX, R_DX(R11)
-	MOVQ F_R11(SP), BX
-	MOVQ BX, R_R11(R11)
-	MOVQ F_R12(SP), BX
-	MOVQ BX, R_R12(R11)
-	MOVQ F_R13(SP), BX
-	MOVQ BX, R_R13(R11)
+	SAVE_SLOTS(SP, R11, BX)
 	MOVBLZX F_FLAGS(SP), BX
 	ANDL $ARITH, BX
 	MOVBLZX F_OF(SP), CX
@@ -136,22 +159,7 @@ enough:
 	MOVQ R12, hit_desc(R11)
 	MOVQ R13, hit_resume(R11)
 	MOVQ SP, hit_frame(R11)
-	MOVUPS X0, (R_X+0)(R11)
-	MOVUPS X1, (R_X+16)(R11)
-	MOVUPS X2, (R_X+32)(R11)
-	MOVUPS X3, (R_X+48)(R11)
-	MOVUPS X4, (R_X+64)(R11)
-	MOVUPS X5, (R_X+80)(R11)
-	MOVUPS X6, (R_X+96)(R11)
-	MOVUPS X7, (R_X+112)(R11)
-	MOVUPS X8, (R_X+128)(R11)
-	MOVUPS X9, (R_X+144)(R11)
-	MOVUPS X10, (R_X+160)(R11)
-	MOVUPS X11, (R_X+176)(R11)
-	MOVUPS X12, (R_X+192)(R11)
-	MOVUPS X13, (R_X+208)(R11)
-	MOVUPS X14, (R_X+224)(R11)
-	MOVUPS X15, (R_X+240)(R11)
+	SAVE_X(R11)
 
 	// May a handler run here?
 	MOVQ hit_m(R11), R8
@@ -563,18 +571,7 @@ TEXT runtime·debugCallV2<>(SB), NOSPLIT, $SLEEP-0
 	MOVQ AX, R_SP(BX)
 	MOVQ SLEEP(SP), AX
 	MOVQ AX, R_BP(BX)
-	MOVQ F_AX(CX), AX
-	MOVQ AX, R_AX(BX)
-	MOVQ F_CX(CX), AX
-	MOVQ AX, R_CX(BX)
-	MOVQ F_DX(CX), AX
-	MOVQ AX, R_DX(BX)
-	MOVQ F_R11(CX), AX
-	MOVQ AX, R_R11(BX)
-	MOVQ F_R12(CX), AX
-	MOVQ AX, R_R12(BX)
-	MOVQ F_R13(CX), AX
-	MOVQ AX, R_R13(BX)
+	SAVE_SLOTS(CX, BX, AX)
 	MOVBLZX F_FLAGS(CX), AX
 	ANDL $ARITH, AX
 	MOVBLZX F_OF(CX), DX
@@ -585,22 +582,7 @@ TEXT runtime·debugCallV2<>(SB), NOSPLIT, $SLEEP-0
 	MOVQ AX, R_FLAGS(BX)
 	MOVQ desc_ip(R12), AX
 	MOVQ AX, R_IP(BX)
-	MOVUPS X0, (R_X+0)(BX)
-	MOVUPS X1, (R_X+16)(BX)
-	MOVUPS X2, (R_X+32)(BX)
-	MOVUPS X3, (R_X+48)(BX)
-	MOVUPS X4, (R_X+64)(BX)
-	MOVUPS X5, (R_X+80)(BX)
-	MOVUPS X6, (R_X+96)(BX)
-	MOVUPS X7, (R_X+112)(BX)
-	MOVUPS X8, (R_X+128)(BX)
-	MOVUPS X9, (R_X+144)(BX)
-	MOVUPS X10, (R_X+160)(BX)
-	MOVUPS X11, (R_X+176)(BX)
-	MOVUPS X12, (R_X+192)(BX)
-	MOVUPS X13, (R_X+208)(BX)
-	MOVUPS X14, (R_X+224)(BX)
-	MOVUPS X15, (R_X+240)(BX)
+	SAVE_X(BX)
 	XORPS X15, X15
 	CLD
 	MOVQ (TLS), R14
