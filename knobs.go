@@ -28,6 +28,15 @@ func (c *Core) SetEnabled(on bool) error {
 	if c.off == !on {
 		return nil
 	}
+	if on {
+		var ps []*probe
+		for _, e := range c.events {
+			if e != nil && !e.ended && e.h != nil && !e.h.disabled {
+				ps = append(ps, e.h)
+			}
+		}
+		c.anew(ps)
+	}
 	c.off = !on
 	if err := c.update(c.functions(), nil); err != nil {
 		c.off = on

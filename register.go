@@ -433,11 +433,37 @@ func (c *Core) enable(k *Kprobe, on bool) error {
 	return err
 }
 
+// anew makes return probes that are to be armed again forget the calls that were in progress
+// when they were disarmed: their returns were not seen, and another call has the same place on
+// the same stack by now.
+func (c *Core) anew(ps []*probe) {
+	ps = slices.DeleteFunc(slices.Clone(ps), func(p *probe) bool { return p.kind != kindKretprobe })
+	if len(ps) == 0 {
+		return
+	}
+	t, ok := c.t.(interface{ Idle() bool })
+	for end := time.Now().Add(anewWait); ok && !t.Idle() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // a thread in the old code may still take an instance
+	}
+	for _, p := range ps {
+		p.epoch.Add(1)
+		if p.local && p.ev.work.Pool != nil {
+			clearSlots(p.ev.work.Pool, map[int]bool{p.ev.ID: true})
+		}
+	}
+}
+
+// anewWait bounds the waiting for threads that are in the code of probes that were disarmed.
+const anewWait = time.Second
+
 // setDisabled arms or disarms probes in one stop, or changes nothing.
 func (c *Core) setDisabled(ps []*probe, disabled bool) error {
 	was := make([]bool, len(ps))
 	for i, p := range ps {
 		was[i], p.disabled = p.disabled, disabled
+	}
+	if !disabled {
+		c.anew(ps)
 	}
 	if err := c.update(functionsOf(eventsOf(ps)), nil); err != nil {
 		for i, p := range ps {
@@ -446,7 +472,6 @@ func (c *Core) setDisabled(ps []*probe, disabled bool) error {
 		return plain(err)
 	}
 	for _, p := range ps {
-		p.epoch.Add(1)
 		p.flags &^= FlagDisabled
 		if disabled {
 			p.flags |= FlagDisabled

@@ -117,19 +117,22 @@ system:
 room:
 	SUBQ $(hit__size+const_gateBelow), R11
 	ANDQ $~63, R11
-	MOVQ CX, hit_g(R11)
 	MOVQ g_m(CX), CX
-	MOVQ CX, hit_m(R11)
 	MOVQ m_g0(CX), CX
-	MOVQ CX, hit_g0(R11)
 	MOVQ g_stack_lo(CX), CX
 	ADDQ $const_gateRoom, CX
 	CMPL desc_kind(R12), $const_kindPanic
 	JNE  enough
 	SUBQ $(const_gateRoom-const_gateBelow), CX
 enough:
-	CMPQ R11, CX
+	CMPQ R11, CX // before anything is stored
 	JCS  early
+	MOVQ (TLS), CX
+	MOVQ CX, hit_g(R11)
+	MOVQ g_m(CX), CX
+	MOVQ CX, hit_m(R11)
+	MOVQ m_g0(CX), CX
+	MOVQ CX, hit_g0(R11)
 
 	MOVQ BX, R_BX(R11)
 	MOVQ SI, R_SI(R11)

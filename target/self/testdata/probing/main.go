@@ -131,7 +131,11 @@ func handlers() {
 	must(kprobes.RegisterKprobes([]*kprobes.Kprobe{k, s}))
 	r := &kprobes.Kretprobe{
 		Kp: kprobes.Kprobe{SymbolName: "main.thrower"}, DataSize: 8,
-		EntryHandler: func(ri *kprobes.KretprobeInstance, r *kprobes.Regs) int { entry.Add(1); ri.Data[0] = byte(r.Arg(0)); return 0 },
+		EntryHandler: func(ri *kprobes.KretprobeInstance, r *kprobes.Regs) int {
+			entry.Add(1)
+			ri.Data[0] = byte(r.Arg(0))
+			return 0
+		},
 		Handler: func(ri *kprobes.KretprobeInstance, r *kprobes.Regs) int {
 			if ret.Add(1); byte(r.ReturnValue()) != ri.Data[0] {
 				wrong.Add(1)

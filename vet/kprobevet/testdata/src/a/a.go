@@ -54,11 +54,11 @@ var channels = kprobes.Kprobe{
 		return 0
 	},
 	PostHandler: func(p *kprobes.Kprobe, regs *kprobes.Regs, flags uint64) {
-		rw.RLock()        // want `lock: sync.RWMutex.RLock in an atomic handler, Kprobe.PostHandler`
-		wg.Wait()         // want `lock: sync.WaitGroup.Wait`
-		cond.Wait()       // want `lock: sync.Cond.Wait`
-		runtime.Gosched() // want `schedule: runtime.Gosched`
-		runtime.GC()      // want `schedule: runtime.GC`
+		rw.RLock()             // want `lock: sync.RWMutex.RLock in an atomic handler, Kprobe.PostHandler`
+		wg.Wait()              // want `lock: sync.WaitGroup.Wait`
+		cond.Wait()            // want `lock: sync.Cond.Wait`
+		runtime.Gosched()      // want `schedule: runtime.Gosched`
+		runtime.GC()           // want `schedule: runtime.GC`
 		defer runtime.Goexit() // want `schedule: runtime.Goexit`
 		if mu.TryLock() {
 			hits.Add(1)
@@ -96,7 +96,7 @@ func named(p *kprobes.Kprobe, regs *kprobes.Regs) int {
 
 func helper(n int) int {
 	var f os.File
-	f.Write(nil)            // want `io: os.File.Write in an atomic handler, Kprobe.PreHandler, in helper that it calls`
+	f.Write(nil)                // want `io: os.File.Write in an atomic handler, Kprobe.PreHandler, in helper that it calls`
 	syscall.Syscall(1, 2, 3, 4) // want `io: syscall.Syscall`
 	syscall.RawSyscall(1, 2, 3, 4)
 	net.Dial("tcp", "x") // want `io: net.Dial`
@@ -125,7 +125,7 @@ func returns() {
 	j := kprobes.Jprobe{}
 	kp := kprobes.Kprobe{SymbolName: "main.h"}
 	_ = kprobes.Jprobe{Kp: kp, Entry: func() { time.Sleep(1) }} // want `sleep: time.Sleep`
-	j.Entry = func(int) { time.Sleep(1) } // want `sleep: time.Sleep in an atomic handler, Jprobe.Entry`
+	j.Entry = func(int) { time.Sleep(1) }                       // want `sleep: time.Sleep in an atomic handler, Jprobe.Entry`
 }
 
 type state struct{ sync.Mutex }
