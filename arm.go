@@ -306,7 +306,7 @@ func slowest(regions []arch.Region, points []uint64) (t arch.Tactic, why error) 
 }
 
 func rank(t arch.Tactic) int {
-	return slices.Index([]arch.Tactic{arch.TacticJump, arch.TacticBoost, arch.TacticStep, arch.TacticUprobe}, t)
+	return slices.Index([]arch.Tactic{arch.TacticJump, arch.TacticBoost, arch.TacticStep, arch.TacticUprobe, arch.TacticBreak}, t)
 }
 
 func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work, y *yard) (*target.Site, error) {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/internal/errno"
@@ -34,12 +35,13 @@ type Core struct {
 	textMu sync.Mutex
 	texts  map[*symbol.Image]*text
 	reader *ring.Reader
-	clock  *ring.Clock
+	clock  clock
 	seen   []view   // see views
 	batch  []*Event // what the Add in progress has defined so far
 	hook   *Event   // the probe on the loader; nil: none is needed yet
 	loaded bool     // the loader called since the last Sync
 	namer  event.Namer
+	tasks  amd64.KernelTasks
 	handlers
 }
 
@@ -176,12 +178,9 @@ func (c *Core) number(evs []*Event) error {
 	c.seen = nil
 	r := c.t.Ring()
 	if c.reader == nil {
-		clock, err := ring.NewClock(ring.SourceTSC)
-		if err != nil {
+		if err := c.openReader(r); err != nil {
 			return err
 		}
-		c.clock = clock
-		c.reader = ring.NewReader(r, nil)
 	}
 	had := len(c.events)
 	for _, e := range evs {
@@ -260,8 +259,11 @@ func (c *Core) allow(e *Event) error {
 // argsOffset is where the arguments start in the event's records.
 func (e *Event) argsOffset(w *arch.Writer) int {
 	n := ring.RecHeader
-	if w.Go != nil {
+	switch {
+	case w.Go != nil:
 		n += 8
+	case w.Kernel != nil:
+		n = amd64.KernelRecord
 	}
 	if e.Def.Kind == event.Return {
 		n += 8

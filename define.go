@@ -13,6 +13,7 @@ import (
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
 )
 
 // define makes the events of one definition: one, or one for each function that a
@@ -147,10 +148,15 @@ func (c *Core) locate(e *Event, r symbol.Resolved) error {
 	if err != nil {
 		return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 	}
+	if t, ok := c.t.(target.Describer); ok && e.h == nil {
+		if err := t.Notrace(r); err != nil {
+			return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
+		}
+	}
 	e.Place, e.fn = r, f
 	at, err := c.points(e)
 	if err == nil {
-		err = e.inSequence()
+		err = e.inPlace()
 	}
 	if err != nil || e.work.Count {
 		return err
@@ -160,9 +166,15 @@ func (c *Core) locate(e *Event, r symbol.Resolved) error {
 	return err
 }
 
-// inSequence refuses an event at an instruction that no tactic may run elsewhere.
-func (e *Event) inSequence() error {
+// inPlace refuses an event at an instruction that no tactic may run elsewhere.
+func (e *Event) inPlace() error {
+	t, _ := e.core.t.(target.Describer)
 	for _, p := range e.points {
+		if t != nil {
+			if err := t.Bars(p); err != nil {
+				return e.refused(fmt.Errorf("%s+0x%x: %w", e.fn.name, p-e.fn.start, err))
+			}
+		}
 		if slices.ContainsFunc(e.fn.keep, func(r arch.Range) bool { return r.Holds(p) }) {
 			return e.refused(errno.Errorf(unix.EINVAL, "%s+0x%x belongs to a restartable sequence (rseq), which the kernel starts anew only where it stands",
 				e.fn.name, p-e.fn.start))
@@ -292,8 +304,27 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 	}
 	keep, entries := x.kept(m, r.Func)
 	f.keep, af.Keep, af.Entries = keep, keep, append(af.Entries, entries...)
+	if t, ok := c.t.(target.Describer); ok {
+		if err := t.Describe(r, af); err != nil {
+			return nil, err
+		}
+		f.orig = snapshot(af)
+	}
 	f.a, err = c.t.Arch().Analyse(af)
 	return f, err
+}
+
+// snapshot reads a function's code as it was when it was analysed.
+func snapshot(f *arch.Func) func(addr uint64, n int) ([]byte, error) {
+	parts := append([]arch.Part{{Addr: f.Addr, Code: slices.Concat(f.Code, f.After)}}, f.Parts...)
+	return func(addr uint64, n int) ([]byte, error) {
+		for _, p := range parts {
+			if off := addr - p.Addr; off < uint64(len(p.Code)) && uint64(n) <= uint64(len(p.Code))-off {
+				return slices.Clone(p.Code[off:][:n]), nil
+			}
+		}
+		return nil, errno.Errorf(unix.EFAULT, "0x%x: %d bytes there are not all of the function", addr, n)
+	}
 }
 
 // maxFunction bounds the functions that are analysed, in bytes.

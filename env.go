@@ -2,6 +2,7 @@ package kprobes
 
 import (
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/symbol"
 )
@@ -34,4 +35,31 @@ func (v *env) Addr(a uint64) uint64 {
 		return a
 	}
 	return v.m.Runtime(a)
+}
+
+// RefuseType says why a type can not be had: those of Go in a kernel.
+func (v *env) RefuseType(t event.TypeKind) string {
+	if v.c.t.Writer().Kernel == nil {
+		return ""
+	}
+	return fetch.NoGoStrings(t)
+}
+
+// Selectors of a kernel's code and data (arch/x86/include/asm/segment.h).
+const (
+	kernelCS = 0x10
+	kernelDS = 0x18
+)
+
+// Reg gives the base of a register; a kernel has selectors of its own.
+func (v *env) Reg(name string) (fetch.Base, bool) {
+	b, ok := v.ABI.Reg(name)
+	switch {
+	case v.c.t.Writer().Kernel == nil:
+	case name == "cs":
+		b.Imm = kernelCS
+	case name == "ss":
+		b.Imm = kernelDS
+	}
+	return b, ok
 }

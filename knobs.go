@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/symbol"
 )
@@ -57,7 +56,7 @@ func (c *Core) holdAll(on bool) error {
 	var errs []error
 	for _, e := range c.events {
 		switch {
-		case e == nil || e.ended || e.gone || e.Tactic != arch.TacticUprobe:
+		case e == nil || e.ended || e.gone || !e.Tactic.Held():
 		case !on:
 			e.release()
 		case e.held == nil:

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target"
@@ -18,7 +19,7 @@ func (c *Core) Poll(f func(*trace.Hit)) int {
 	if c.reader == nil {
 		return 0
 	}
-	if err := c.clock.Sync(); err != nil {
+	if err := c.clock.sync(); err != nil {
 		return 0
 	}
 	more := c.uprobeHits()
@@ -57,7 +58,7 @@ func (c *Core) Damage() (dead, corrupt uint64) {
 
 // hits makes trace.Hits of ring records.
 func (c *Core) hits(f func(*trace.Hit)) func(ring.Record) {
-	goProgram := c.t.Writer().Go != nil
+	w := c.t.Writer()
 	views := c.views()
 	var h trace.Hit
 	return func(r ring.Record) {
@@ -69,11 +70,15 @@ func (c *Core) hits(f func(*trace.Hit)) func(ring.Record) {
 			c.loaded = true
 			return
 		}
-		h = trace.Hit{Event: &v.view, Nanos: c.clock.Nanos(r.TSC), CPU: r.CPU, TID: int(r.TID), Rec: r.Bytes, Unknown: v.unknown}
+		h = trace.Hit{Event: &v.view, Nanos: c.clock.nanos(r.TSC, r.CPU), CPU: r.CPU, TID: int(r.TID), Rec: r.Bytes, Unknown: v.unknown}
 		off := ring.RecHeader
-		if goProgram {
+		switch {
+		case w.Go != nil:
 			h.GoID = binary.LittleEndian.Uint64(r.Bytes[off:])
 			off += 8
+		case w.Kernel != nil:
+			h.Comm, h.Context, _ = c.tasks.Read(r.Bytes)
+			off = amd64.KernelRecord
 		}
 		if v.view.Return {
 			h.Caller = binary.LittleEndian.Uint64(r.Bytes[off:])

@@ -6,6 +6,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
 )
 
 // text serves what an object's file holds, a window of each segment at a time: functions
@@ -17,6 +18,7 @@ type text struct {
 	funcs   []*symbol.Func // sorted by address
 	keep    []keep         // sorted by address
 	keepErr error
+	live    bool // it is the target's memory, which changes
 	mu      sync.Mutex
 	windows []window // one for each segment
 }
@@ -36,7 +38,8 @@ func (c *Core) text(im *symbol.Image) *text {
 	defer c.textMu.Unlock()
 	x := c.texts[im]
 	if x == nil {
-		x = &text{im: im, segs: im.Segments(), funcs: im.Funcs()}
+		_, live := c.t.(target.Describer)
+		x = &text{im: im, segs: im.Segments(), funcs: im.Funcs(), live: live}
 		x.findKept()
 		x.windows = make([]window, len(x.segs))
 		if c.texts == nil {
@@ -50,7 +53,7 @@ func (c *Core) text(im *symbol.Image) *text {
 // read fills b with what the file has at a link-time address.
 func (x *text) read(vaddr uint64, b []byte) error {
 	i := slices.IndexFunc(x.segs, func(s symbol.Segment) bool { return s.Contains(vaddr) })
-	if i < 0 || len(b) > windowSize {
+	if i < 0 || len(b) > windowSize || x.live {
 		return x.im.ReadAt(vaddr, b)
 	}
 	x.mu.Lock()

@@ -19,7 +19,7 @@ import (
 // events, else by a probe that the kernel holds. One of these is armed at once.
 func (c *Core) serve(e *Event) error {
 	var why error
-	if e.force != arch.TacticUprobe {
+	if !e.force.Held() {
 		if why = e.fn.serves(e); why == nil {
 			why = c.loads(e)
 		}
@@ -54,12 +54,12 @@ func (c *Core) fall(e *Event, why error) error {
 	case e.force != "" || e.hook || errors.Is(why, arch.ErrUnprobeable):
 		return why
 	case e.glob:
-		return fmt.Errorf("%w: only the kernel's uprobe fits, which takes microseconds a hit: name the function to have that", why)
+		return fmt.Errorf("%w: only a probe that is held from outside fits, which takes microseconds a hit and more: name the function to have that", why)
 	}
 	if err := c.hold(e); err != nil {
-		return errors.Join(why, fmt.Errorf("no uprobe: %w", err))
+		return errors.Join(why, fmt.Errorf("nor from outside: %w", err))
 	}
-	e.Tactic, e.Why = arch.TacticUprobe, why
+	e.Tactic, e.Why = e.held.Tactic(), why
 	return nil
 }
 
@@ -106,7 +106,7 @@ func covers(s *target.Site, at uint64) bool {
 
 // regionTactic is what is asked of regions beside events of a tactic.
 func regionTactic(t arch.Tactic) arch.Tactic {
-	if t == arch.TacticUprobe {
+	if t.Held() {
 		return ""
 	}
 	return t
@@ -164,7 +164,11 @@ func (c *Core) uprobeHits() []trace.Hit {
 		}
 		v := &views[r.Event]
 		v.event.read++
-		out = append(out, trace.Hit{Event: &v.view, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)})
+		h := trace.Hit{Event: &v.view, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)}
+		if c.t.Writer().Kernel != nil {
+			h.Comm, h.Context, _ = c.tasks.Read(r.Bytes)
+		}
+		out = append(out, h)
 	})
 	slices.SortStableFunc(out, func(a, b trace.Hit) int { return cmp.Compare(a.Nanos, b.Nanos) })
 	return out

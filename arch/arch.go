@@ -36,6 +36,12 @@ type Func struct {
 	Morestack func(target uint64) bool
 	// Keep are bytes that must stay where they are and as they are.
 	Keep []Range
+	// Reserved is the number of bytes at the start, after a landing instruction, that
+	// somebody else patches (a kernel's ftrace): the entry point is behind them.
+	Reserved int
+	// Returns says whether a jump to an address is a return (a kernel's return thunk). It may
+	// be nil.
+	Returns func(target uint64) bool
 }
 
 // Range is the addresses from Lo up to Hi.
@@ -165,8 +171,13 @@ const (
 	TacticJump   Tactic = "jump"
 	TacticBoost  Tactic = "boost"
 	TacticStep   Tactic = "step"
-	TacticUprobe Tactic = "uprobe"
+	TacticUprobe Tactic = "uprobe" // held: by the kernel that the program runs on
+	TacticBreak  Tactic = "break"  // held: by the machine that a guest runs on
 )
+
+// Held says whether the tactic is a probe that somebody else holds, outside of the target's
+// own code.
+func (t Tactic) Held() bool { return t == TacticUprobe || t == TacticBreak }
 
 // ThreadID says how generated code learns the id of the thread it runs on.
 type ThreadID uint8
@@ -187,6 +198,25 @@ type GoRuntime struct {
 	M       int32 // g.m
 	GoID    int32 // g.goid
 	ProcID  int32 // m.procid
+}
+
+// Kernel holds what generated code needs to know of the Linux kernel that it runs in. A
+// per-CPU offset is what instructions add to the GS base. Functions are run-time addresses of
+// the kernel's own, which take faults in what they read (mm/maccess.c); their names and
+// signatures are those of Linux 6.1.
+type Kernel struct {
+	CPU     int32 // per-CPU offset of the CPU's number, 32 bits
+	Current int32 // per-CPU offset of the pointer to the running task
+	Preempt int32 // per-CPU offset of the preemption count, 32 bits (G46)
+	PID     int32 // offset of pid in struct task_struct, 32 bits
+	Comm    int32 // offset of comm there, 16 bytes
+
+	ReadKernel   uint64 // copy_from_kernel_nofault(dst, src, size): 0 or negative
+	ReadUser     uint64 // copy_from_user_nofault(dst, src, size): 0 or negative
+	StringKernel uint64 // strncpy_from_kernel_nofault(dst, src, count): length with NUL, or negative
+	StringUser   uint64 // strncpy_from_user_nofault(dst, src, count): likewise
+	LengthUser   uint64 // strnlen_user_nofault(src, count): length with NUL, 0 where it faults
+	UserEnd      uint64 // addresses below are a user's (TASK_SIZE_MAX)
 }
 
 // Writer says what generated code knows of the process it runs in.
@@ -210,8 +240,9 @@ type Writer struct {
 	// Gate is the address of the code that calls handlers; 0: there is none.
 	Gate uint64
 
-	RDPID bool       // the CPU has rdpid
-	Go    *GoRuntime // nil if the program is not a Go program
+	RDPID  bool       // the CPU has rdpid
+	Go     *GoRuntime // nil if the program is not a Go program
+	Kernel *Kernel    // nil if it is no kernel
 }
 
 // Pool is where the instances of one return probe live: a table of slots in the

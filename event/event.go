@@ -143,7 +143,7 @@ func (d *Def) parseKind(w text) (name text, err error) {
 func (d *Def) parseMaxActive(s string) error {
 	n, ok := parseUint(s)
 	switch {
-	case !ok || n > math.MaxUint32:
+	case !ok || !isDigit(s[0]) || n > math.MaxUint32:
 		return d.Refuse(BadMaxact, 1, "between r and the colon stands a number from 0 (the default) to 4096", nil)
 	case n > MaxMaxActive:
 		return d.Refuse(MaxactTooBig, 1, "the most is 4096", nil)

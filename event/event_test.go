@@ -33,6 +33,9 @@ func TestParseHeads(t *testing.T) {
 		{"p:" + long[1:] + "/" + long[1:] + " f", "p:" + long[1:] + "/" + long[1:] + " f", Probe, 0, long[1:], long[1:]},
 		{"r vfs_read", "r:kprobes/r_vfs_read_0 vfs_read", Return, 0, "kprobes", ""},
 		{"r0:foo vfs_read", "r:kprobes/foo vfs_read", Return, 0, "kprobes", "foo"},
+		{"p:foo +0x1000", "p:kprobes/foo 0x1000", Probe, 0, "kprobes", "foo"},
+		{"p:foo vfs_read-0", "p:kprobes/foo vfs_read", Probe, 0, "kprobes", "foo"},
+		{"p:foo a:b:c", "p:kprobes/foo a:b:c", Probe, 0, "kprobes", "foo"},
 		{"r100 vfs_read", "r100:kprobes/r_vfs_read_0 vfs_read", Return, 100, "kprobes", ""},
 		{"r0x10:foo vfs_read", "r16:kprobes/foo vfs_read", Return, 16, "kprobes", "foo"},
 		{"r4096:foo vfs_read", "r4096:kprobes/foo vfs_read", Return, 4096, "kprobes", "foo"},
@@ -92,6 +95,8 @@ func TestArgs(t *testing.T) {
 		{`@"operator=="`, "arg1", Expr{Kind: ExprSymbol, Name: "operator=="}, hex},
 		{`\123`, "arg1", Expr{Kind: ExprImm, Num: 123}, hex},
 		{`\-5:s8`, "arg1", Expr{Kind: ExprImm, Num: 1<<64 - 5}, at(4, TypeSpec{Kind: Signed, Size: 1}, "s8")},
+		{`\+-5`, "arg1", Expr{Kind: ExprImm, Num: 1<<64 - 5}, hex},
+		{`\++5`, "arg1", Expr{Kind: ExprImm, Num: 5}, hex},
 		{`\+5`, "arg1", Expr{Kind: ExprImm, Num: 5}, hex},
 		{`\0x10`, "arg1", Expr{Kind: ExprImm, Num: 16}, hex},
 		{`\0x401000:string`, "arg1", Expr{Kind: ExprImm, Num: 0x401000}, at(10, TypeSpec{Kind: String}, "string")},
@@ -105,6 +110,12 @@ func TestArgs(t *testing.T) {
 		{"-0x8(+u4($arg1)):ustring[64]", "arg1", Expr{Kind: ExprDeref, Off: -8, Sub: &Expr{
 			Kind: ExprDeref, Off: 4, User: true, Pos: 5, Sub: &Expr{Kind: ExprArg, Num: 1, Pos: 9},
 		}}, at(17, TypeSpec{Kind: UString, Count: 64}, "ustring[64]")},
+		{
+			"+-8(%di):u8[+2]", "arg1",
+			Expr{Kind: ExprDeref, Off: -8, Sub: &Expr{Kind: ExprReg, Name: "di", Pos: 4}},
+			at(9, TypeSpec{Kind: Unsigned, Size: 1, Count: 2}, "u8[+2]"),
+		},
+		{"++8(%di)", "arg1", Expr{Kind: ExprDeref, Off: 8, Sub: &Expr{Kind: ExprReg, Name: "di", Pos: 4}}, hex},
 		{`+0(@"f)":u8`, "", Expr{}, TypeSpec{}},
 		{
 			`+0(@"f)"):u8`, "arg1",
@@ -200,6 +211,12 @@ func TestAppends(t *testing.T) {
 		e, ok := err.(*Error)
 		if !ok || e.Code != c.code || e.Pos != pos {
 			t.Errorf("%s: %+v", c.in, err)
+		}
+	}
+	bits := mustParse(t, "p:ev f a=%di:b1@0/8")
+	for in, ok := range map[string]bool{"b2@1/8": true, "u8": true, "b1@0/16": false, "s8": false, "x8": false} {
+		if err := mustParse(t, "p:ev g a=%di:"+in).Appends(bits); (err == nil) != ok {
+			t.Errorf("%s: %v", in, err)
 		}
 	}
 	for _, ok := range []string{"p:ev g a=%di b=+0(%si):string", "p:ev f a=%di b=+0(%dx):string", "p:ev f a=%si:x64 b=+0(%si):string"} {

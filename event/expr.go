@@ -1,6 +1,9 @@
 package event
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // ExprKind says what an expression is.
 type ExprKind uint8
@@ -130,16 +133,15 @@ func (p *exprParser) variable(e *Expr, s string) error {
 // numbered reads the N of $stackN and $argN. Words of the stack count from 0, arguments
 // from 1.
 func (p *exprParser) numbered(e *Expr, kind ExprKind, s string, bad Code) error {
-	var n uint64
 	for i := range len(s) {
 		if !isDigit(s[i]) {
 			return p.refuse(BadVar, e.Pos, "")
 		}
-		n = min(10*n+uint64(s[i]-'0'), MaxStackNum+1)
 	}
+	n, err := strconv.ParseUint(s, 10, 64)
 	switch {
-	case s == "":
-		return p.refuse(BadVar, e.Pos, "")
+	case err != nil:
+		return p.refuse(BadVar, e.Pos, "behind it stands a number of 64 bits")
 	case n > MaxStackNum || n == 0 && kind == ExprArg:
 		return p.refuse(bad, e.Pos, "")
 	}
@@ -157,7 +159,7 @@ func (p *exprParser) memory(e *Expr, t text) error {
 	case isDigit(s.s[0]):
 		n, ok := parseUint(s.s)
 		if !ok {
-			return p.refuse(BadMemAddr, t.pos, "")
+			return p.d.Refuse(BadMemAddr, t.pos, "", tooLarge(s.s))
 		}
 		e.Kind, e.Num = ExprAddr, n
 		return nil
@@ -193,12 +195,13 @@ func (p *exprParser) deref(e *Expr, t text) error {
 	if open < 0 {
 		return p.refuse(DerefNeedBrace, t.pos, "write +OFFSET(EXPRESSION)")
 	}
-	if open == 0 || !isDigit(off.s[0]) {
-		return p.refuse(BadDerefOffs, t.pos, "")
+	num := off.s[:open]
+	if sign == "-" {
+		num = sign + num // the kernel drops the +, so that +-8(...) is -8(...)
 	}
 	var ok bool
-	if e.Off, ok = parseInt(sign + off.s[:open]); !ok {
-		return p.refuse(BadDerefOffs, t.pos, "")
+	if e.Off, ok = parseInt(num); !ok {
+		return p.d.Refuse(BadDerefOffs, t.pos, "", tooLarge(num))
 	}
 	in := off.from(open + 1)
 	end := in.lastIndex(")")
@@ -241,13 +244,13 @@ func (p *exprParser) immediate(e *Expr, t text) error {
 		return nil
 	}
 	e.Kind = ExprImm
-	if n, ok := parseUint(s); ok {
+	if n, ok := parseUint(s); ok && s[0] != '+' {
 		e.Num = n
 		return nil
 	}
-	n, ok := parseInt(s)
+	n, ok := parseInt(strings.TrimPrefix(s, "+"))
 	if !ok {
-		return p.refuse(BadImm, t.pos+1, "")
+		return p.d.Refuse(BadImm, t.pos+1, "", tooLarge(s))
 	}
 	e.Num = uint64(n)
 	return nil

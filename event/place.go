@@ -152,7 +152,7 @@ func (p *Place) symbol(t text, at int) *errPlace {
 	if i := t.lastIndex("+-"); i >= 0 && i+1 < len(t.s) && isDigit(t.s[i+1]) {
 		off, ok := parseUint(t.s[i+1:])
 		switch {
-		case ok && t.s[i] == '-':
+		case ok && t.s[i] == '-' && off != 0:
 			return &errPlace{BadProbeAddr, 0, "an offset can not be negative"}
 		case ok && off > math.MaxUint32:
 			return &errPlace{BadProbeAddr, 0, "an offset is less than 1<<32"}
@@ -260,12 +260,14 @@ func (p Place) plainLeft(s string) bool {
 	return words[0].index(":%\"") < 0 && !words[0].quoted()
 }
 
-// plainSymbol says whether the symbol reads back as itself without quotes.
+// plainSymbol says whether the symbol, behind its module, reads back as itself without
+// quotes.
 func (p Place) plainSymbol() bool {
-	_, words := split(p.Symbol)
-	if len(words) != 1 || words[0].s != p.Symbol {
+	s := p.module() + p.Symbol
+	_, words := split(s)
+	if len(words) != 1 || words[0].s != s {
 		return false
 	}
 	q, bad := parsePlace(words[0])
-	return bad == nil && q == Place{Symbol: p.Symbol, Glob: p.Glob}
+	return bad == nil && q == Place{Module: p.Module, Symbol: p.Symbol, Glob: p.Glob}
 }

@@ -94,9 +94,17 @@ func (d *Def) Appends(o *Def) error {
 }
 
 func (a *Arg) sameType(b *Arg) bool {
-	s, t := a.Type, b.Type
-	s.Pos, s.Text, t.Pos, t.Text = 0, "", 0, ""
-	return a.Name == b.Name && s == t
+	return a.Name == b.Name && a.Type.stored() == b.Type.stored()
+}
+
+// stored is the type as the kernel's records and format files have it: bits are an unsigned
+// number of their container's size there.
+func (t TypeSpec) stored() TypeSpec {
+	t.Pos, t.Text = 0, ""
+	if t.Kind == Bits {
+		t.Kind, t.Width, t.Shift = Unsigned, 0, 0
+	}
+	return t
 }
 
 // String names the kind.

@@ -114,7 +114,7 @@ func (d *Def) bits(ty *TypeSpec) error {
 	width, okW := parseUint(w)
 	shift, okO := parseUint(o)
 	size := uint64(8 * ty.Size)
-	if !okW || !okO || width == 0 || width > size || shift > size-width {
+	if !okW || !okO || w[0] == '+' || o[0] == '+' || width == 0 || width > size || shift > size-width {
 		return d.Refuse(BadBitfield, ty.Pos, "b<w>@<o>/<c> takes w bits, at least one, from bit o of a container of c bits: w+o is at most c", nil)
 	}
 	ty.Width, ty.Shift = int(width), int(shift)

@@ -1,6 +1,9 @@
 package event
 
-import "strings"
+import (
+	"strings"
+	"syscall"
+)
 
 // maxLine is the longest line, in bytes (G3).
 const maxLine = 4094
@@ -159,15 +162,9 @@ func controlByte(line string) int {
 }
 
 // parseUint reads a number as the kernel's kstrtoul does with base 0: 0x and 0X are
-// hexadecimal, a leading 0 octal.
+// hexadecimal, a leading 0 octal, and one + may stand before it.
 func parseUint(s string) (uint64, bool) {
-	base := uint64(10)
-	switch {
-	case len(s) > 2 && s[0] == '0' && s[1]|0x20 == 'x':
-		base, s = 16, s[2:]
-	case len(s) > 1 && s[0] == '0':
-		base, s = 8, s[1:]
-	}
+	base, s := radix(strings.TrimPrefix(s, "+"))
 	var v uint64
 	for i := range len(s) {
 		d := digit(s[i])
@@ -177,6 +174,35 @@ func parseUint(s string) (uint64, bool) {
 		v = v*base + d
 	}
 	return v, s != ""
+}
+
+// radix gives the base of a number and its digits.
+func radix(s string) (base uint64, digits string) {
+	switch {
+	case len(s) > 2 && s[0] == '0' && s[1]|0x20 == 'x':
+		return 16, s[2:]
+	case len(s) > 1 && s[0] == '0':
+		return 8, s[1:]
+	}
+	return 10, s
+}
+
+// tooLarge is ERANGE for what parseUint and parseInt have refused although all its digits
+// are some, and nil for other text.
+func tooLarge(s string) error {
+	if s != "" && (s[0] == '-' || s[0] == '+') {
+		s = s[1:]
+	}
+	base, s := radix(s)
+	for i := range len(s) {
+		if digit(s[i]) >= base {
+			return nil
+		}
+	}
+	if s == "" {
+		return nil
+	}
+	return syscall.ERANGE
 }
 
 func digit(c byte) uint64 {
@@ -191,9 +217,11 @@ func digit(c byte) uint64 {
 
 // parseInt reads a number with an optional sign.
 func parseInt(s string) (int64, bool) {
-	neg := false
-	if s != "" && (s[0] == '-' || s[0] == '+') {
-		neg, s = s[0] == '-', s[1:]
+	neg := strings.HasPrefix(s, "-")
+	if neg {
+		if s = s[1:]; strings.HasPrefix(s, "+") {
+			return 0, false
+		}
 	}
 	v, ok := parseUint(s)
 	switch {

@@ -73,6 +73,11 @@ func (c *compiler) compile() error {
 		Name: c.src.Name, Text: c.src.Text, Count: t.Count,
 		Type: Type{Kind: t.Kind, Size: t.Size, Width: t.Width, Shift: t.Shift},
 	}
+	if e, ok := c.env.(TypeRefuser); ok {
+		if why := e.RefuseType(t.Kind); why != "" {
+			return c.def.Refuse(event.BadType, t.Pos, why, nil)
+		}
+	}
 	if err := c.expr(c.src.Expr); err != nil {
 		return err
 	}
@@ -100,10 +105,23 @@ func (c *compiler) store() {
 		if len(a.Derefs) == 0 {
 			a.Derefs = []int64{0} // a number that is the address of a string
 		}
+		c.userString()
 	case a.Count > 0:
 		a.Store = StoreArray
 	default:
 		a.Store = StoreValue
+	}
+}
+
+// userString marks the strings of a ustring.
+func (c *compiler) userString() {
+	a := &c.arg
+	switch {
+	case a.Type.Kind != event.UString:
+	case a.Store == StorePtrs:
+		a.User |= 1 << len(a.Derefs)
+	default:
+		a.User |= 1 << (len(a.Derefs) - 1)
 	}
 }
 
@@ -113,6 +131,9 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 	switch e.Kind {
 	case event.ExprDeref:
 		err = c.expr(e.Sub)
+		if e.User {
+			a.User |= 1 << len(a.Derefs)
+		}
 		a.Derefs = append(a.Derefs, e.Off)
 	case event.ExprAddr:
 		a.Base, a.Derefs = Base{Kind: BaseImm, Imm: c.env.Addr(e.Num)}, []int64{0}

@@ -1,5 +1,7 @@
 package fetch
 
+import "kprobes.dev/kprobes/event"
+
 // Env is what a program's language and instruction set know about arguments: which
 // register or word of the stack holds what, and where symbols are.
 type Env interface {
@@ -17,6 +19,21 @@ type Env interface {
 	Symbol(name string) (uint64, error)
 	// Addr gives the run-time address that an address as nm prints it stands for.
 	Addr(addr uint64) uint64
+}
+
+// TypeRefuser is an Env that can not serve all types.
+type TypeRefuser interface {
+	// RefuseType gives the reason why a type can not be had there, "" if it can. In a kernel
+	// see NoGoStrings.
+	RefuseType(event.TypeKind) string
+}
+
+// NoGoStrings is RefuseType of a kernel.
+func NoGoStrings(t event.TypeKind) string {
+	if t == event.GoString {
+		return "a kernel has no Go strings; use string or ustring"
+	}
+	return ""
 }
 
 // Point says where a program runs.

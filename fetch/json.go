@@ -37,7 +37,7 @@ func (a *Arg) appendJSON(dst []byte, e *Elem, r Resolver) []byte {
 	case event.Char:
 		return AppendJSONString(dst, []byte(string(rune(e.Num))))
 	case event.Symbol, event.SymStr:
-		return AppendJSONString(dst, AppendSym(nil, e.Num, r))
+		return AppendJSONString(dst, appendPointer(nil, e.Num, r))
 	case event.String, event.UString, event.GoString:
 		if e.Fault {
 			return append(dst, "null"...)

@@ -65,9 +65,13 @@ type Arg struct {
 	Base   Base
 	Len    Base // StoreCounted without Derefs
 	Derefs []int64
-	Store  Store
-	Size   int // bytes of one element as stored: 1, 2, 4, 8
-	Count  int // elements of an array; 0 if it is none
+	// User tells which loads read a user's memory whatever the address (+u, ustring), where
+	// the program runs in a kernel: bit i is the load of Derefs[i], and bit len(Derefs) is
+	// that of the strings of StorePtrs. Elsewhere it says nothing.
+	User  uint32
+	Store Store
+	Size  int // bytes of one element as stored: 1, 2, 4, 8
+	Count int // elements of an array; 0 if it is none
 	// AtEntry: the value is the one that the function was entered with
 	// (return probes): it is saved by the entry half of the probe.
 	AtEntry bool

@@ -23,16 +23,34 @@ const (
 	unknown = "(unknown)"
 )
 
-// AppendSym appends an address as the kernel's %pS shows it: SYM+0xOFF/0xSIZE, [MODULE]
-// behind it, or the address in at least 8 digits if nothing is known there. r may be nil.
+// AppendSym appends an address as the head of a trace line shows it: SYM+0xOFF/0xSIZE,
+// [MODULE] behind it, or the address in at least 8 digits if nothing is known there (G47). r
+// may be nil.
 func AppendSym(dst []byte, addr uint64, r Resolver) []byte {
+	dst, ok := appendSym(dst, addr, r)
+	if !ok {
+		return appendAddr(dst, addr)
+	}
+	return dst
+}
+
+// appendPointer appends an address as the kernel's %pS shows it, which is as AppendSym does
+// but with the digits that the address has.
+func appendPointer(dst []byte, addr uint64, r Resolver) []byte {
+	dst, ok := appendSym(dst, addr, r)
+	if !ok {
+		return appendHex(dst, addr)
+	}
+	return dst
+}
+
+func appendSym(dst []byte, addr uint64, r Resolver) (_ []byte, ok bool) {
 	var s Sym
-	ok := false
 	if r != nil {
 		s, ok = r(addr)
 	}
 	if !ok {
-		return appendAddr(dst, addr)
+		return dst, false
 	}
 	dst = appendClean(dst, s.Name)
 	dst = appendHex(append(dst, '+'), s.Off)
@@ -41,7 +59,7 @@ func AppendSym(dst []byte, addr uint64, r Resolver) []byte {
 		dst = append(dst, " ["...)
 		dst = append(appendClean(dst, s.Module), ']')
 	}
-	return dst
+	return dst, true
 }
 
 func appendHex(dst []byte, v uint64) []byte {
@@ -108,9 +126,9 @@ func (a *Arg) appendText(dst []byte, e *Elem, r Resolver) []byte {
 	case event.Char:
 		return appendChar(dst, byte(e.Num))
 	case event.Symbol:
-		return AppendSym(dst, e.Num, r)
+		return appendPointer(dst, e.Num, r)
 	case event.SymStr:
-		return append(AppendSym(append(dst, '"'), e.Num, r), '"')
+		return append(appendPointer(append(dst, '"'), e.Num, r), '"')
 	case event.String, event.UString, event.GoString:
 		if e.Fault {
 			return append(dst, fault...)

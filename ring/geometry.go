@@ -32,15 +32,21 @@ type Config struct {
 	CPUs     int // possible CPUs (the highest CPU number + 1); default: this machine's
 	Events   int // events that have counters, at most MaxEvents; default DefaultEvents
 	DataSize int // bytes of records in a shard, a power of two from MinData to MaxData; default DefaultData
+	// LockedOnly leaves the rseq shards out, which halves the ring: for writers that have
+	// no restartable sequences, as in a kernel. The smallest ring has one shard of 64 KiB
+	// a CPU and one page before them (see On).
+	LockedOnly bool
 }
 
 // Layout is the geometry of a ring. All methods are pure; what generated code knows
 // of a ring comes from here.
 type Layout struct {
-	CPUs   int    // shards cpu (rseq) and CPUs+cpu (locked)
+	CPUs   int    // shards cpu (rseq) and CPUs+cpu (locked); LockedOnly: cpu (locked)
 	Events int    // entries of a shard's counter table
 	Data   uint64 // bytes of data in a shard, a power of two
 	Stride uint64 // bytes from one shard to the next, a power of two
+	// LockedOnly says that there are no rseq shards.
+	LockedOnly bool
 }
 
 // NewLayout checks cfg, whose zero fields (but CPUs, which must be given here) take
@@ -60,20 +66,25 @@ func NewLayout(cfg Config) (Layout, error) {
 	case cfg.DataSize < MinData || cfg.DataSize > MaxData || cfg.DataSize&(cfg.DataSize-1) != 0:
 		return Layout{}, fmt.Errorf("ring: data size %d: must be a power of two from %d to %d: %w", cfg.DataSize, MinData, MaxData, unix.EINVAL)
 	}
-	l := Layout{CPUs: cfg.CPUs, Events: cfg.Events, Data: uint64(cfg.DataSize)}
+	l := Layout{CPUs: cfg.CPUs, Events: cfg.Events, Data: uint64(cfg.DataSize), LockedOnly: cfg.LockedOnly}
 	l.Stride = 1 << bits.Len64(l.DataOff()+l.Data+Slack-1)
 	return l, nil
 }
 
-// Shards is the number of shards: two per CPU.
-func (l Layout) Shards() int { return 2 * l.CPUs }
+// Shards is the number of shards: two per CPU, or one if LockedOnly.
+func (l Layout) Shards() int { return l.Locked(l.CPUs) }
 
-// Locked is the number of the locked shard of a CPU; the rseq shard has the CPU's own
-// number.
-func (l Layout) Locked(cpu int) int { return l.CPUs + cpu }
+// Locked is the number of the locked shard of a CPU; the rseq shard, if there is one, has
+// the CPU's own number.
+func (l Layout) Locked(cpu int) int {
+	if l.LockedOnly {
+		return cpu
+	}
+	return l.CPUs + cpu
+}
 
 // IsLocked tells the two kinds of shard apart.
-func (l Layout) IsLocked(shard int) bool { return shard >= l.CPUs }
+func (l Layout) IsLocked(shard int) bool { return shard >= l.Locked(0) }
 
 // Size is the size of the mapping in bytes.
 func (l Layout) Size() uint64 { return PageSize + uint64(l.Shards())*l.Stride }

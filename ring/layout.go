@@ -9,11 +9,17 @@ package ring
 //
 // There are two shards per possible CPU: shard cpu is written inside a restartable
 // sequence (rseq), shard NCPU+cpu with locked instructions by threads that have none.
+// A ring with FlagLockedOnly has the latter alone, shard cpu being the CPU's.
 // The protocols are described in protocol.go and model-checked in model/.
 const (
 	// Magic is the header's first word, Version that of this layout.
 	Magic   = 0x474e495250424f4b // "KOBPRING" in memory order
 	Version = 1
+	// VersionFlags is the version of a ring with flags: programs that know only Version
+	// refuse it.
+	VersionFlags = 2
+	// FlagLockedOnly says that there are no rseq shards.
+	FlagLockedOnly = 1
 
 	PageSize = 4096
 
@@ -24,6 +30,7 @@ const (
 	HdrEvents  = 24 // capacity of the counter tables, in events
 	HdrData    = 32 // bytes of data in a shard, a power of two
 	HdrStride  = 40 // bytes from one shard to the next, a power of two
+	HdrFlags   = 48 // VersionFlags: FlagLockedOnly or 0; zero in a ring of Version
 
 	// Shard fields, offsets from the start of the shard, u64 each, a cache line
 	// apart.
@@ -38,6 +45,9 @@ const (
 	ShHead = 0
 	ShTail = 64  // position up to which the reader has read (and, locked: zeroed); 64 bits (rseq) or 48 (locked). Written by the reader alone
 	ShRead = 128 // locked: the reader's own account in the form of ShHead, for the reader that comes after it. Writers never look
+	// ShGuard, in the first locked shard, is a table of 64 words with which code in a kernel
+	// notices that it was called by its own doing (arch/amd64). Neither protocol looks at it.
+	ShGuard = 1024
 	// ShCounters is the offset of the counters: Counters of CounterSize bytes per event.
 	ShCounters = PageSize
 
@@ -55,6 +65,8 @@ const (
 	//	w0  size in 8-byte units (bits 0-15), event (16-31), thread id (32-63)
 	//	w1  time stamp counter
 	//	[w2 goroutine id]        events of Go programs (EventGo)
+	//	[w2..w4 kernel]          hits in a kernel (arch/amd64, KernelRecord): preemption
+	//	                         count and flags, name of the task
 	//	[w  return address]      return probes: where the function returns to
 	//	arguments, fixed part; strings
 	RecHeader = 16

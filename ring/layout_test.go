@@ -19,7 +19,10 @@ func TestLayoutPinned(t *testing.T) {
 		got, want uint64
 	}{
 		{"version", Version, 1},
-		{"header", headerSize, 48},
+		{"version with flags", VersionFlags, 2},
+		{"flags", HdrFlags, 48},
+		{"guard", ShGuard, 1024},
+		{"header", headerSize, 56},
 		{"head", ShHead, 0},
 		{"tail", ShTail, 64},
 		{"read", ShRead, 128},

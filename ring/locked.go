@@ -32,7 +32,7 @@ type Mark struct{ heads []uint64 }
 // Mark remembers what has been reserved up to now.
 func (rd *Reader) Mark() Mark {
 	var m Mark
-	for _, s := range rd.shards[rd.ring.CPUs:] {
+	for _, s := range rd.shards[rd.ring.Locked(0):] {
 		m.heads = append(m.heads, load(s.ctl, ShHead))
 	}
 	return m
@@ -51,7 +51,7 @@ func (rd *Reader) Mark() Mark {
 func (rd *Reader) Reap(m Mark) uint64 {
 	lost, now := uint64(0), rd.now()
 	for i, head := range m.heads {
-		lost += rd.shards[rd.ring.CPUs+i].reap(head, now)
+		lost += rd.shards[rd.ring.Locked(i)].reap(head, now)
 	}
 	rd.stats.Dead += lost
 	return lost

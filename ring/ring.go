@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-const headerSize = HdrStride + unit
+const headerSize = HdrFlags + unit
 
 // ErrNotRing says that a file is not a ring, or not one that can be trusted to keep its
 // size. It comes wrapped with the reason.
@@ -17,11 +17,16 @@ var ErrNotRing = errors.New("not a ring of this version")
 type Ring struct {
 	Layout
 	mem []byte
-	fd  int
+	fd  int // -1: the memory is somebody else's (On)
 }
 
 func (r *Ring) writeHeader() {
-	store(r.mem, HdrVersion, Version)
+	version, flags := uint64(Version), uint64(0)
+	if r.LockedOnly {
+		version, flags = VersionFlags, FlagLockedOnly
+	}
+	store(r.mem, HdrVersion, version)
+	store(r.mem, HdrFlags, flags)
 	store(r.mem, HdrNCPU, uint64(r.CPUs))
 	store(r.mem, HdrEvents, uint64(r.Events))
 	store(r.mem, HdrData, r.Data)
@@ -35,14 +40,18 @@ func parseHeader(b []byte) (Layout, error) {
 	if m := field(HdrMagic); m != Magic {
 		return Layout{}, fmt.Errorf("magic %#x: %w", m, ErrNotRing)
 	}
-	if v := field(HdrVersion); v != Version {
-		return Layout{}, fmt.Errorf("layout version %d, this program reads %d: %w", v, Version, ErrNotRing)
+	version, flags := field(HdrVersion), field(HdrFlags)
+	if version != Version && version != VersionFlags {
+		return Layout{}, fmt.Errorf("layout version %d, this program reads %d and %d: %w", version, Version, VersionFlags, ErrNotRing)
+	}
+	if known := uint64(FlagLockedOnly); flags&^known != 0 || version == Version && flags != 0 {
+		return Layout{}, fmt.Errorf("flags %#x in a ring of version %d: %w", flags, version, ErrNotRing)
 	}
 	cpus, events, data := field(HdrNCPU), field(HdrEvents), field(HdrData)
 	if cpus > MaxCPUs || events == 0 || events > MaxEvents || data == 0 || data > MaxData {
 		return Layout{}, fmt.Errorf("header says %d CPUs, %d events, %d bytes of data: %w", cpus, events, data, ErrNotRing)
 	}
-	l, err := NewLayout(Config{CPUs: int(cpus), Events: int(events), DataSize: int(data)})
+	l, err := NewLayout(Config{CPUs: int(cpus), Events: int(events), DataSize: int(data), LockedOnly: flags&FlagLockedOnly != 0})
 	if err != nil {
 		return Layout{}, fmt.Errorf("header: %w: %w", err, ErrNotRing)
 	}

@@ -141,17 +141,21 @@ func readLayout(fd int) (Layout, error) {
 	return l, nil
 }
 
-// FD is the ring's memfd, to be mapped into a target. It stays the ring's.
+// FD is the ring's memfd, to be mapped into a target. It stays the ring's. A ring of On has
+// none: -1.
 func (r *Ring) FD() int { return r.fd }
 
 // Close unmaps the ring and closes its descriptor. The ring lives on in whatever else
-// has it mapped. No reader of it may be in use.
+// has it mapped. No reader of it may be in use. Memory that was given to On stays mapped.
 func (r *Ring) Close() error {
 	if r.mem == nil {
 		return nil
 	}
 	mem := r.mem
 	r.mem = nil
+	if r.fd < 0 {
+		return nil
+	}
 	if err := errors.Join(unix.Munmap(mem), unix.Close(r.fd)); err != nil {
 		return fmt.Errorf("ring: close: %w", err)
 	}
@@ -173,10 +177,14 @@ func (r *Ring) prepareShards() error {
 }
 
 // PrepareEvents faults in the counters of events 0 to n-1 of all shards, so that no
-// probe hit takes the fault. Errors: unix.EINVAL for n out of bounds, unix.ENOMEM.
+// probe hit takes the fault. All pages of a ring of On are there. Errors: unix.EINVAL for n
+// out of bounds, unix.ENOMEM.
 func (r *Ring) PrepareEvents(n int) error {
 	if n < 0 || n > r.Events {
 		return fmt.Errorf("ring: counters of %d events: the table has %d: %w", n, r.Events, unix.EINVAL)
+	}
+	if r.fd < 0 {
+		return nil
 	}
 	size := (uint64(n)*CounterSize + PageSize - 1) &^ uint64(PageSize-1)
 	for i := 0; i < r.Shards() && n > 0; i++ {

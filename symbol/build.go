@@ -80,7 +80,7 @@ func (t *table) fdeAt(addr uint64) (fde, bool) {
 func (l *loader) fromSymbols(g []rawSym) Func {
 	best := &g[0]
 	for i := range g[1:] {
-		if preferred(&g[i+1], best) {
+		if !l.im.opts.Kernel && preferred(&g[i+1], best) {
 			best = &g[i+1]
 		}
 	}

@@ -113,7 +113,7 @@ func (im *Image) checkDebugFile(c debugCandidate, file File) (*elfFile, error) {
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("debug file %q: not a regular file", c.path)
 	}
-	f, err := parseELF(file, st.Size(), c.path, im.opts.MaxSize, true)
+	f, err := parseELF(file, st.Size(), c.path, &im.opts, true)
 	if err != nil {
 		return nil, err
 	}

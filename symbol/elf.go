@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 )
@@ -42,6 +43,8 @@ type elfFile struct {
 	path  string
 	limit uint64 // bytes that one table may take
 
+	kernel bool // see Options.Kernel
+
 	typ, machine uint16
 	entry        uint64
 	segs         []Segment
@@ -63,8 +66,8 @@ func (f *elfFile) fail(what string, off uint64, format string, args ...any) erro
 
 // parseELF reads the headers. With detached, segments are not checked against the file:
 // a separate debug file keeps the program headers of the file it was split from.
-func parseELF(r io.ReaderAt, size int64, path string, limit uint64, detached bool) (*elfFile, error) {
-	f := &elfFile{r: r, size: uint64(max(size, 0)), path: path, limit: limit}
+func parseELF(r io.ReaderAt, size int64, path string, o *Options, detached bool) (*elfFile, error) {
+	f := &elfFile{r: r, size: uint64(max(size, 0)), path: path, limit: o.MaxSize, kernel: o.Kernel}
 	hdr, err := f.bytesAt(0, 64, "header")
 	if err != nil {
 		return nil, err
@@ -230,7 +233,11 @@ func (f *elfFile) addSegment(b []byte, at uint64, detached bool) error {
 }
 
 func (f *elfFile) checkLoad(off, vaddr, filesz, memsz, at uint64, detached bool) error {
-	if vaddr > maxVaddr || memsz > maxVaddr-vaddr || memsz < filesz && !detached {
+	top := uint64(maxVaddr)
+	if f.kernel {
+		top = math.MaxUint64
+	}
+	if vaddr > top || memsz > top-vaddr || memsz < filesz && !detached {
 		return f.fail("segment", at, "%d bytes in memory, %d in the file, at address 0x%x: impossible", memsz, filesz, vaddr)
 	}
 	if !detached && (off > f.size || filesz > f.size-off) {

@@ -36,6 +36,11 @@ type Options struct {
 	// MaxSize is the largest table or decompressed .gnu_debugdata in bytes that is read
 	// into memory (default DefaultMaxSize).
 	MaxSize uint64
+	// Kernel says that the file is made of a running kernel's or a module's memory:
+	// addresses may be in the upper half, of several names at an address the first in the
+	// table is the function's, as kallsyms has it, and there is nothing of a program's in
+	// it: no Go, no PLT, no .eh_frame.
+	Kernel bool
 }
 
 func (o *Options) withDefaults() Options {
@@ -81,7 +86,7 @@ type Image struct {
 func Open(r io.ReaderAt, size int64, path string, o *Options) (*Image, error) {
 	im := &Image{opts: o.withDefaults()}
 	var err error
-	if im.elf, err = parseELF(r, size, path, im.opts.MaxSize, false); err != nil {
+	if im.elf, err = parseELF(r, size, path, &im.opts, false); err != nil {
 		return nil, err
 	}
 	im.exec = im.elf.codeRanges()

@@ -58,6 +58,10 @@ func (im *Image) load() *table {
 	l.problem(im.elf.sectErr)
 	l.problem(im.dynErr)
 	l.loadSymtabs()
+	if im.opts.Kernel {
+		l.build()
+		return l.t
+	}
 	dynNames := l.loadDynsym()
 	l.loadGo()
 	var err error

@@ -30,7 +30,7 @@ func (f *elfFile) debugData() (*elfFile, error) {
 	if err != nil {
 		return nil, &FormatError{Path: f.path, Off: s.off, What: s.name, Why: "can not be decompressed", Err: err}
 	}
-	m, err := parseELF(bytes.NewReader(b), int64(len(b)), f.path+"(.gnu_debugdata)", f.limit, true)
+	m, err := parseELF(bytes.NewReader(b), int64(len(b)), f.path+"(.gnu_debugdata)", &Options{MaxSize: f.limit}, true)
 	if err != nil {
 		return nil, err
 	}

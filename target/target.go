@@ -72,6 +72,30 @@ type Target interface {
 	Close() error
 }
 
+// Describer is a Target that knows more of a function than its symbol tells, and whose code
+// is not what a file has: it is looked at anew each time.
+type Describer interface {
+	Target
+	// Describe completes what the analysis of a function is given: Code and Parts have
+	// been read from memory. The error says why nothing may stand in the function.
+	Describe(r symbol.Resolved, f *arch.Func) error
+	// Notrace says why no event may stand in a function, though a probe with handlers may;
+	// nil: it may.
+	Notrace(r symbol.Resolved) error
+	// Bars says why no probe may stand at an instruction; nil: it may.
+	Bars(addr uint64) error
+}
+
+// Clocked is a Target whose records carry the ticks of a clock of its own, and not those of
+// this machine's counter.
+type Clocked interface {
+	Target
+	// Ticks is the present, or a moment shortly after it.
+	Ticks() uint64
+	// Nanos is the time at a tick on a CPU, in nanoseconds, as the target itself tells it.
+	Nanos(tick uint64, cpu int) uint64
+}
+
 // Uprobe is a probe at an instruction that the kernel is to hold.
 type Uprobe struct {
 	Addr  uint64
@@ -82,6 +106,8 @@ type Uprobe struct {
 
 // Held is a Uprobe that is armed. It ends with the tracer, however that ends.
 type Held interface {
+	// Tactic is how the probe is held.
+	Tactic() arch.Tactic
 	// Counts tells the runs that were only counted, and the records that found no room.
 	// They stay readable after Close.
 	Counts() (hits, lost uint64)

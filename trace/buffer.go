@@ -34,7 +34,7 @@ type page struct {
 const (
 	pageHits = 512
 	pageRecs = 32 << 10
-	hitBytes = 80 // a Hit takes
+	hitBytes = 104 // a Hit takes
 	// DefaultBuffer is the size of a Buffer, in bytes, where none is asked for.
 	DefaultBuffer = 4 << 20
 	minBuffer     = 4 * (pageHits*hitBytes + pageRecs)

@@ -46,14 +46,15 @@ func field(b *strings.Builder, decl string, off, size int, signed bool) {
 }
 
 // argField writes an argument's field and gives its size. The kernel puts fields one behind
-// the other, without padding.
+// the other, without padding, and leaves out the length of an array, which follows from the
+// size (f_show of kernel/trace/trace_events.c since Linux 6.3).
 func argField(b *strings.Builder, a *event.Arg, off int) int {
 	kind, size := fieldType(&a.Type)
 	text := strings.HasPrefix(kind, "__data_loc")
 	decl := kind + " " + a.Name
 	if n := a.Type.Count; n > 0 {
 		size *= n
-		decl = fmt.Sprintf("%s %s[%d]", kind, a.Name, n)
+		decl += "[]"
 		if text {
 			decl = fmt.Sprintf("%s[%d] %s", kind, n, a.Name)
 		}

@@ -43,7 +43,7 @@ func TestFormat(t *testing.T) {
 				"\tfield:unsigned long __probe_func;\toffset:8;\tsize:8;\tsigned:0;\n" +
 				"\tfield:unsigned long __probe_ret_ip;\toffset:16;\tsize:8;\tsigned:0;\n" +
 				"\tfield:s64 v;\toffset:24;\tsize:8;\tsigned:1;\n" +
-				"\tfield:u16 a[3];\toffset:32;\tsize:6;\tsigned:0;\n" +
+				"\tfield:u16 a[];\toffset:32;\tsize:6;\tsigned:0;\n" +
 				"\tfield:__data_loc char[][2] p;\toffset:38;\tsize:8;\tsigned:1;\n" +
 				"\tfield:u32 b;\toffset:46;\tsize:4;\tsigned:0;\n" +
 				"\tfield:__data_loc char[] k;\toffset:50;\tsize:4;\tsigned:1;\n" +

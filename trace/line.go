@@ -28,6 +28,11 @@ type Hit struct {
 	GoID    uint64 // of a Go program: the goroutine, 0 on a thread's own stack
 	Caller  uint64 // Return: where the function returns to
 	Unknown bool   // Return: the function went on in another one, its value is not known here
+	Comm    string // the thread's name where the record has it; "": Namer is asked
+	// Context is what a kernel's line has behind the CPU: irqs-off, need-resched, hardirq
+	// or softirq, preempt-depth, migrate-disable (G46). The zero value is shown as dots: a
+	// program has neither interrupts nor preemption to disable.
+	Context [5]byte
 	Rec     []byte // the whole record; valid while the function that was given the Hit runs
 }
 
@@ -67,9 +72,8 @@ func HeaderOf(entries, written uint64, cpus int) string {
 `, entries, written, cpus)
 }
 
-// Text appends a hit as a line of ftrace's trace file (G46), with its newline. The five
-// flags are dots: a user program has neither interrupts nor preemption to disable. A
-// record whose arguments are damaged says so in their place.
+// Text appends a hit as a line of ftrace's trace file (G46), with its newline. A record
+// whose arguments are damaged says so in their place.
 func (p *Printer) Text(dst []byte, h *Hit) []byte {
 	dst = p.head(dst, h)
 	if h.Event.Return {
@@ -91,9 +95,9 @@ func (p *Printer) Text(dst []byte, h *Hit) []byte {
 }
 
 // head appends what a line begins with: %16s-%-7d [%03d] ..... %5d.%06d: %s: ( of comm,
-// thread, CPU, seconds, microseconds and event. It allocates nothing.
+// thread, CPU, context, seconds, microseconds and event. It allocates nothing.
 func (p *Printer) head(dst []byte, h *Hit) []byte {
-	comm := p.Names.Comm(h.TID)
+	comm := p.comm(h)
 	for n := utf8.RuneCountInString(comm); n < 16; n++ {
 		dst = append(dst, ' ')
 	}
@@ -104,10 +108,24 @@ func (p *Printer) head(dst []byte, h *Hit) []byte {
 		dst = append(dst, ' ')
 	}
 	dst = appendPadded(append(dst, " ["...), uint64(h.CPU), 3, '0')
-	dst = appendPadded(append(dst, "] ..... "...), h.Nanos/1e9, 5, ' ')
+	dst = append(dst, "] "...)
+	if h.Context == [5]byte{} {
+		dst = append(dst, "....."...)
+	} else {
+		dst = append(dst, h.Context[:]...)
+	}
+	dst = appendPadded(append(dst, ' '), h.Nanos/1e9, 5, ' ')
 	dst = appendPadded(append(dst, '.'), h.Nanos%1e9/1000, 6, '0')
 	dst = append(append(dst, ": "...), h.Event.Name...)
 	return append(dst, ": ("...)
+}
+
+// comm is the name of the thread that hit.
+func (p *Printer) comm(h *Hit) string {
+	if h.Comm != "" {
+		return h.Comm
+	}
+	return p.Names.Comm(h.TID)
 }
 
 // appendPadded appends a number of at least so many characters.
@@ -135,7 +153,7 @@ func (p *Printer) decode(h *Hit) ([]fetch.Value, error) {
 		return nil, nil
 	}
 	var err error
-	p.values, err = h.Event.Prog.DecodeInto(p.values[:0], h.Rec, h.Event.ArgsOff, p.Names.Comm(h.TID))
+	p.values, err = h.Event.Prog.DecodeInto(p.values[:0], h.Rec, h.Event.ArgsOff, p.comm(h))
 	if h.Unknown {
 		fetch.HideResults(p.values)
 	}
@@ -143,14 +161,17 @@ func (p *Printer) decode(h *Hit) ([]fetch.Value, error) {
 }
 
 // JSON appends a hit as one line of JSON: time (seconds, CLOCK_MONOTONIC), event, comm,
-// pid (the thread's id, as ftrace calls it), cpu, goid, at, caller, args.
+// pid (the thread's id, as ftrace calls it), cpu, goid, flags (Context), at, caller, args.
 func (p *Printer) JSON(dst []byte, h *Hit) []byte {
 	dst = fmt.Appendf(dst, `{"time":%d.%09d,"event":`, h.Nanos/1e9, h.Nanos%1e9)
 	dst = fetch.AppendJSONString(dst, []byte(h.Event.Group+"/"+h.Event.Name))
-	dst = fetch.AppendJSONString(append(dst, `,"comm":`...), []byte(p.Names.Comm(h.TID)))
+	dst = fetch.AppendJSONString(append(dst, `,"comm":`...), []byte(p.comm(h)))
 	dst = fmt.Appendf(dst, `,"pid":%d,"cpu":%d`, h.TID, h.CPU)
 	if h.GoID != 0 {
 		dst = fmt.Appendf(dst, `,"goid":%d`, h.GoID)
+	}
+	if h.Context != [5]byte{} {
+		dst = fetch.AppendJSONString(append(dst, `,"flags":`...), h.Context[:])
 	}
 	dst = append(dst, `,"at":`...)
 	if h.Event.Return {

@@ -53,6 +53,9 @@ func AtLabel(l Label, disp int32) Mem { return Mem{Kind: MemLabel, Label: l, Dis
 // AtFS is %fs:disp, a word of the thread's control block.
 func AtFS(disp int32) Mem { return Mem{Kind: MemDisp, Seg: SegFS, Disp: disp} }
 
+// AtGS is %gs:disp, a word of the CPU's own data in a kernel.
+func AtGS(disp int32) Mem { return Mem{Kind: MemDisp, Seg: SegGS, Disp: disp} }
+
 // form is what an instruction with ModRM consists of beside its operands.
 type form struct {
 	size   int    // operand size: 2 gives 66, 8 gives REX.W; 1 makes rexByte count

@@ -78,6 +78,9 @@ func (f *frame) call(c *arch.Call) {
 	f.Lea(R13, AtLabel(resume, 0))
 	f.jumpToGate()
 	f.Bind(resume)
+	if f.w.Kernel != nil {
+		f.Raw(endbr64...) // indirect branches may be tracked there
+	}
 	if f.user >= 0 {
 		f.takeFlags()
 	}

@@ -78,7 +78,7 @@ func argReach(a *fetch.Arg) int64 {
 // lies in one page with the frame, which has just been written, can fault.
 func (f *frame) ask(w *arch.Work) {
 	far := reach(w)
-	if far == 0 || f.w.PlainLoads {
+	if far == 0 || f.w.PlainLoads || f.w.Kernel != nil {
 		return
 	}
 	known := f.Label()

@@ -24,8 +24,8 @@ import (
 //	         out-of-line parts: full ring, faults, threads without rseq
 //	         rseq descriptors
 //
-// Generated code never calls (see call for handlers), so no address of it ever stands on a
-// stack as a return address; it uses no vector state, no x87 and leaves the direction flag
+// Generated code never calls, but in a kernel (see kernel.go; call.go has handlers), so no
+// address of it ever stands on a stack as a return address; it uses no vector state, no x87 and leaves the direction flag
 // alone.
 
 // emitter builds one detour.
@@ -35,6 +35,7 @@ type emitter struct {
 	later  []func()
 	fixups []pendingFixup
 	gate   *Label // of the gate's address, if code needs it
+	read   RegSet // in a kernel: see readLater
 }
 
 type pendingFixup struct {
@@ -61,6 +62,9 @@ type PointEnv struct {
 // point, env what is known there, and behind an instruction with Work.After.
 func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(point uint64) PointEnv, w *arch.Writer) (*arch.Detour, error) {
 	e := &emitter{Asm: NewAsm(addr), w: writer{w}}
+	if w.Kernel != nil {
+		e.read = e.w.readLater(work)
+	}
 	d := &arch.Detour{Addr: addr, Points: map[uint64]uint64{}}
 	for _, s := range r.Steps {
 		if err := e.step(d, &s, r.Trap, work[s.Addr], env); err != nil {

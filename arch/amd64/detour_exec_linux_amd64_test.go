@@ -9,9 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/ring"
@@ -65,6 +69,8 @@ type detourControl struct {
 	G, Jail, Free         uint64
 	Handled, FaultPC      uint64
 	FaultAddr, Alt        uint64
+	GS, Low, UserEnd      uint64
+	Called, Context       uint64
 }
 
 // Modes of testdata/detourexec.c.
@@ -80,6 +86,7 @@ type detourChild struct {
 	rseqOff int32
 	gOff    int32 // of the word that stands for Go's g
 	farGate uint64
+	kernel  [5]uint64 // functions of arch.Kernel, in its order
 }
 
 func buildDetourChild(t *testing.T) *detourChild {
@@ -93,7 +100,8 @@ func buildDetourChild(t *testing.T) *detourChild {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fmt.Sscan(string(out), &c.rseqOff, &c.gOff, &c.farGate); err != nil {
+	if _, err := fmt.Sscan(string(out), &c.rseqOff, &c.gOff, &c.farGate,
+		&c.kernel[0], &c.kernel[1], &c.kernel[2], &c.kernel[3], &c.kernel[4]); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -111,6 +119,10 @@ type arena struct {
 	next   uint64
 	faults []FaultEntry
 	traps  [][2]uint64
+	// beside is called over and over while the child runs, with its arena.
+	beside func(mem []byte)
+	// reserved is arch.Func.Reserved.
+	reserved int
 }
 
 // glibcTID is the offset of the thread id in glibc's struct pthread.
@@ -151,7 +163,7 @@ func (a *arena) probe(code []byte, work map[uint64][]arch.Work, p arch.Policy) {
 	a.t.Helper()
 	copy(a.at(arenaPlain), code)
 	copy(a.at(arenaProbed), code)
-	fn, err := X86.Analyse(&arch.Func{Name: "f", Addr: arenaProbed, Code: code, Go: a.w.Go != nil, After: bytes.Repeat([]byte{0xcc}, 8)})
+	fn, err := X86.Analyse(&arch.Func{Name: "f", Addr: arenaProbed, Code: code, Go: a.w.Go != nil, After: bytes.Repeat([]byte{0xcc}, 8), Reserved: a.reserved})
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -276,6 +288,9 @@ func (a *arena) start() (out []byte, runErr error) {
 	if err := os.WriteFile(file, a.mem, 0o600); err != nil {
 		a.t.Fatal(err)
 	}
+	if a.beside != nil {
+		defer a.trace(file)()
+	}
 	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
 	defer cancel()
 	out, runErr = exec.CommandContext(ctx, a.child.exe, file).CombinedOutput()
@@ -292,6 +307,34 @@ func (a *arena) start() (out []byte, runErr error) {
 		a.t.Fatalf("a run with a probe came out otherwise\nwant %#x\nhave %#x", want, have)
 	}
 	return out, runErr
+}
+
+// trace maps the arena's file and calls beside until the function that it gives is called.
+func (a *arena) trace(file string) (stop func()) {
+	a.t.Helper()
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, len(a.mem), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	f.Close()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	var end atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !end.Load() {
+			a.beside(mem)
+			runtime.Gosched()
+		}
+	}()
+	return func() {
+		end.Store(true)
+		<-done
+		unix.Munmap(mem)
+	}
 }
 
 func (a *arena) encode(addr uint64, v any) {

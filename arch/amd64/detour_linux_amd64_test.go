@@ -47,7 +47,11 @@ func (a *arena) checkCounts(work map[uint64][]arch.Work) {
 	}
 	p := work[0][slices.IndexFunc(work[0], func(w arch.Work) bool { return w.Pool != nil })].Pool
 	for i := range uint64(1<<p.Slots + bucketLen) {
-		if key := a.get64(p.Base + i<<p.Stride); key != 0 {
+		at := p.Base + i<<p.Stride
+		if a.ctl.Low != 0 {
+			at += arenaAddr - a.ctl.Low
+		}
+		if key := a.get64(at); key != 0 {
 			a.t.Errorf("slot %d of the pool is still taken: %#x", i, key)
 		}
 	}

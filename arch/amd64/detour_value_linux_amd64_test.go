@@ -22,8 +22,19 @@ type fetchModel struct {
 	cap   int        // of a string
 }
 
-// read gives n bytes of the program's memory, and whether they are all there.
-func (m *fetchModel) read(addr uint64, n int) ([]byte, bool) {
+// read gives n bytes of the program's memory, and whether they are all there, in a kernel in
+// that space.
+func (m *fetchModel) read(addr uint64, n int, in space) ([]byte, bool) {
+	if end := m.a.ctl.UserEnd; end != 0 {
+		if in == spaceAny && addr < end || in == spaceUser {
+			in = spaceUser
+		} else {
+			in = spaceKernel
+		}
+		if in == spaceUser && (addr >= end || uint64(n) > end-addr) || in == spaceKernel && addr < end {
+			return nil, false
+		}
+	}
 	out := make([]byte, n)
 	for i := range out {
 		b := addr + uint64(i)
@@ -47,8 +58,8 @@ func (m *fetchModel) read(addr uint64, n int) ([]byte, bool) {
 	return out, true
 }
 
-func (m *fetchModel) word(addr uint64) (uint64, bool) {
-	b, ok := m.read(addr, 8)
+func (m *fetchModel) word(addr uint64, in space) (uint64, bool) {
+	b, ok := m.read(addr, 8, in)
 	if !ok {
 		return 0, false
 	}
@@ -62,7 +73,11 @@ func (m *fetchModel) base(b fetch.Base, atEntry bool) (uint64, bool) {
 	}
 	switch b.Kind {
 	case fetch.BaseStack:
-		return m.word(regs[RSP] + 8*uint64(b.N))
+		at := regs[RSP] + 8*uint64(b.N)
+		if m.a.w.Kernel != nil && at>>stackShift != regs[RSP]>>stackShift {
+			return 0, false
+		}
+		return m.word(at, spaceKernel)
 	case fetch.BaseImm:
 		return b.Imm, true
 	}
@@ -86,15 +101,24 @@ func (m *fetchModel) address(a *fetch.Arg) (uint64, bool) {
 		}
 		v += uint64(d)
 		if i < len(a.Derefs)-1 && ok {
-			v, ok = m.word(v)
+			v, ok = m.word(v, spaceOf(a, i))
 		}
 	}
 	return v, ok
 }
 
-func (m *fetchModel) str(addr uint64) (s []byte, ok bool) {
-	for len(s) < m.cap-1 {
-		b, there := m.read(addr+uint64(len(s)), 1)
+func (m *fetchModel) str(addr uint64, in space) (s []byte, ok bool) {
+	most := m.cap - 1
+	if end := m.a.ctl.UserEnd; end != 0 { // its functions look for the NUL in all that they are given
+		most = m.cap
+		if in == spaceAny && addr >= end {
+			in = spaceKernel
+		} else {
+			in = spaceUser
+		}
+	}
+	for len(s) < most {
+		b, there := m.read(addr+uint64(len(s)), 1, in)
 		if !there {
 			return nil, false
 		}
@@ -103,7 +127,7 @@ func (m *fetchModel) str(addr uint64) (s []byte, ok bool) {
 		}
 		s = append(s, b[0])
 	}
-	return s, true
+	return s[:min(len(s), m.cap-1)], true
 }
 
 // value says what a record's argument must print as.
@@ -115,7 +139,7 @@ func (m *fetchModel) value(a *fetch.Arg) string {
 		return m.array(a)
 	case fetch.StoreString:
 		addr, ok := m.address(a)
-		return m.text(addr, ok)
+		return m.text(addr, ok, stringSpace(a))
 	case fetch.StorePtrs:
 		return m.strings(a)
 	case fetch.StoreCounted:
@@ -130,7 +154,7 @@ func (m *fetchModel) number(a *fetch.Arg) uint64 {
 		return v & (1<<(8*a.Size-1)<<1 - 1)
 	}
 	addr, ok := m.address(a)
-	if b, there := m.read(addr, a.Size); ok && there {
+	if b, there := m.read(addr, a.Size, spaceOf(a, len(a.Derefs)-1)); ok && there {
 		return little(b)
 	}
 	return 0
@@ -147,7 +171,7 @@ func (m *fetchModel) array(a *fetch.Arg) string {
 	s := "["
 	for i := range a.Count {
 		v := uint64(0)
-		if b, there := m.read(addr+uint64(i*a.Size), a.Size); ok && there {
+		if b, there := m.read(addr+uint64(i*a.Size), a.Size, spaceOf(a, len(a.Derefs)-1)); ok && there {
 			v = little(b)
 		}
 		s += fmt.Sprint(v, " ")
@@ -155,9 +179,9 @@ func (m *fetchModel) array(a *fetch.Arg) string {
 	return s
 }
 
-func (m *fetchModel) text(addr uint64, ok bool) string {
+func (m *fetchModel) text(addr uint64, ok bool, in space) string {
 	if ok {
-		if s, there := m.str(addr); there {
+		if s, there := m.str(addr, in); there {
 			return fmt.Sprintf("%q", s)
 		}
 	}
@@ -170,9 +194,9 @@ func (m *fetchModel) strings(a *fetch.Arg) string {
 	for i := range a.Count {
 		var p uint64
 		if ok {
-			p, ok = m.word(addr + 8*uint64(i))
+			p, ok = m.word(addr+8*uint64(i), spaceOf(a, len(a.Derefs)-1))
 		}
-		s += m.text(p, ok) + " "
+		s += m.text(p, ok, stringSpace(a)) + " "
 	}
 	return s
 }
@@ -187,15 +211,15 @@ func (m *fetchModel) countedString(a *fetch.Arg) string {
 	} else {
 		var addr uint64
 		if addr, ok = m.address(a); ok {
-			if p, ok = m.word(addr); ok {
-				n, lenOK = m.word(addr + 8)
+			if p, ok = m.word(addr, spaceAny); ok {
+				n, lenOK = m.word(addr+8, spaceAny)
 			}
 		}
 	}
 	if !ok || !lenOK {
 		return "fault"
 	}
-	b, there := m.read(p, int(min(n, uint64(m.cap))))
+	b, there := m.read(p, int(min(n, uint64(m.cap))), spaceAny)
 	if !there {
 		return "fault"
 	}
@@ -389,11 +413,16 @@ func (a *arena) checkRecord(rec *arenaRecord, w *arch.Work, prog *fetch.Program,
 	a.t.Helper()
 	base := int(ArgsOffset(&a.w, w))
 	m.cap = int(stringCap(prog, base+prog.Fixed))
-	if int(rec.event) != w.Event || uint64(rec.tid) != a.ctl.TID {
-		a.t.Fatalf("event %d of thread %d, want %d of %d", rec.event, rec.tid, w.Event, a.ctl.TID)
+	tid := a.ctl.TID
+	if a.w.Kernel != nil {
+		tid = kernelPID
+		a.checkKernelHeader(rec, m)
 	}
-	if w.Role == arch.RoleExit && u64At(rec.rec, ring.RecHeader) != a.ctl.Landing {
-		a.t.Errorf("return address %#x, want %#x", u64At(rec.rec, ring.RecHeader), a.ctl.Landing)
+	if int(rec.event) != w.Event || uint64(rec.tid) != tid {
+		a.t.Fatalf("event %d of thread %d, want %d of %d", rec.event, rec.tid, w.Event, tid)
+	}
+	if w.Role == arch.RoleExit && u64At(rec.rec, base-8) != a.ctl.Landing {
+		a.t.Errorf("return address %#x, want %#x", u64At(rec.rec, base-8), a.ctl.Landing)
 	}
 	vs, err := prog.Decode(rec.rec, base, "")
 	if err != nil {

@@ -67,6 +67,9 @@ type Func struct {
 	// to; nil: unknown. It separates function pointers from garbage behind a
 	// jump table.
 	Inside func(addr uint64) (start uint64, ok bool)
+
+	// Returns says whether a jump to an address outside is a return; nil: none is.
+	Returns func(target uint64) bool
 }
 
 // flowNode is one decoded instruction.

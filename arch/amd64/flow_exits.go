@@ -80,6 +80,9 @@ func (fl *Flow) exit(id int32, n *flowNode) (Exit, bool) {
 		return fl.jumps[fl.jumpAt[id]].exit()
 	case KindJmp:
 		t, ok := n.in.Target(n.addr)
+		if fl.returns(n) {
+			return Exit{Kind: ExitRet}, true
+		}
 		return Exit{Kind: ExitTailJmp, Target: t}, ok && !fl.inside(t)
 	case KindJcc, KindLoop, KindXbegin:
 		if t, ok := n.in.Target(n.addr); ok && !fl.inside(t) {
@@ -90,6 +93,15 @@ func (fl *Flow) exit(id int32, n *flowNode) (Exit, bool) {
 		return Exit{Kind: ExitFallThrough, Target: n.end()}, !fl.inside(n.end())
 	}
 	return stop(n)
+}
+
+// returns says whether n is a return, or a jump that stands for one.
+func (fl *Flow) returns(n *flowNode) bool {
+	if n.in.Kind != KindJmp || fl.fn.Returns == nil {
+		return n.in.Kind == KindRet
+	}
+	t, ok := n.in.Target(n.addr)
+	return ok && !fl.inside(t) && fl.fn.Returns(t)
 }
 
 // stop tells the kind of an instruction that control does not go past.

@@ -52,6 +52,8 @@ type frame struct {
 	temp    int32 // first temporary
 	drop    int32
 	miss    []arch.Work // what is missed if the stack is too small
+	near    bool        // a kernel's: the ring's addresses fit displacements
+	chunk   int32       // a kernel's: where pieces of strings go to be measured
 	goStack bool        // the function is Go's: little stack and no red zone; false for C in a Go program too
 	calls   bool        // a handler is called: saved registers have fixed slots (GateRAX)
 }
@@ -68,7 +70,10 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 	if err := e.w.callError(ws); err != nil {
 		return err
 	}
-	env, uses := known(next), usesOf(ws)
+	if e.w.Kernel != nil {
+		return e.kernelPoint(addr, ws, known(next))
+	}
+	env, uses := known(next), e.w.usesOf(ws)
 	f := &frame{
 		emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws,
 		goStack: e.w.Go != nil && env.StackFree >= 0, calls: uses.calls,
@@ -108,7 +113,7 @@ type uses struct {
 	temps int
 }
 
-func usesOf(ws []arch.Work) uses {
+func (wr writer) usesOf(ws []arch.Work) uses {
 	var u uses
 	for i := range ws {
 		w := &ws[i]
@@ -129,20 +134,20 @@ func usesOf(ws []arch.Work) uses {
 			}
 			u.flags = u.flags || b.Kind == fetch.BaseReg && b.Reg == fetch.RegFlags
 		}
-		u.temps = max(u.temps, tempsOf(w))
+		u.temps = max(u.temps, wr.tempsOf(w))
 	}
 	return u
 }
 
 // tempsOf counts the temporaries of one work.
-func tempsOf(w *arch.Work) int {
+func (wr writer) tempsOf(w *arch.Work) int {
 	n := fixedTemps
 	if w.Role == arch.RoleEntry || w.Prog == nil {
 		return n
 	}
 	n += len(w.Prog.EntryBases())
 	for i := range w.Prog.Args {
-		n += argTemps(&w.Prog.Args[i])
+		n += wr.argTemps(&w.Prog.Args[i])
 	}
 	return n
 }
@@ -171,7 +176,7 @@ func (f *frame) choose(used RegSet) {
 func (f *frame) layout(live RegSet, u uses) int {
 	var n int32
 	saved := Set(f.scratch[:]...)
-	if f.w.TID == arch.TIDSyscall {
+	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall {
 		saved |= Set(RCX, R11)
 	}
 	if f.calls {
@@ -195,7 +200,7 @@ func (f *frame) layout(live RegSet, u uses) int {
 	f.temp = 8 * n
 	n += int32(u.temps)
 	f.drop = 8 * n
-	if !f.goStack {
+	if !f.goStack && f.w.Kernel == nil {
 		f.drop += redZone
 	}
 	return int(n)

@@ -21,10 +21,13 @@ func (x86) Name() string { return "amd64" }
 func (x86) Analyse(f *arch.Func) (arch.Function, error) {
 	ff := &Func{
 		Name: f.Name, Addr: f.Addr, Code: f.Code, Entries: f.Entries, Go: f.Go,
-		Mem: f.Mem, NoReturn: f.NoReturn, Inside: f.Inside,
+		Mem: f.Mem, NoReturn: f.NoReturn, Inside: f.Inside, Returns: f.Returns,
 	}
-	if f.Go && !f.ABI0 {
+	switch {
+	case f.Go && !f.ABI0:
 		ff.Scratch = goScratch
+	case f.Reserved > 0:
+		ff.Code, ff.Scratch = withoutPatch(f), kernelReturn
 	}
 	for _, p := range f.Parts {
 		ff.Parts = append(ff.Parts, Part(p))
@@ -42,6 +45,34 @@ func (x86) Analyse(f *arch.Func) (arch.Function, error) {
 // R13 are scratch, and so are the arithmetic flags). A few functions of the runtime keep
 // registers for their callers (gcWriteBarrier, duffcopy), but never the flags.
 const goScratch = Flags | 1<<R12 | 1<<R13
+
+// A function with bytes for a kernel's tracer (arch.Func.Reserved) was compiled for it, and
+// so, as the manual of GCC says of -fipa-ra, without knowledge of what its callees leave
+// alone: no call in its unit carries more than the convention says. kernelEntry carries
+// nothing into such a function and kernelReturn nothing out of it.
+const (
+	kernelEntry  = Flags | 1<<RAX | 1<<R10 | 1<<R11
+	kernelReturn = Flags | 1<<RCX | 1<<RSI | 1<<RDI | 1<<R8 | 1<<R9 | 1<<R10 | 1<<R11
+)
+
+// reserved gives the bytes at the function's start that somebody else patches.
+func reserved(f *arch.Func) arch.Range {
+	lo := f.Addr
+	if in, err := Decode(f.Code); err == nil && isEndbr(&in, f.Code[:in.Len]) {
+		lo += uint64(in.Len)
+	}
+	return arch.Range{Lo: lo, Hi: min(lo+uint64(f.Reserved), f.Addr+uint64(len(f.Code)))}
+}
+
+// withoutPatch gives the function's code with nops for its reserved bytes, which may hold a
+// call or half of a patch.
+func withoutPatch(f *arch.Func) []byte {
+	code, r := slices.Clone(f.Code), reserved(f)
+	a := NewAsm(0)
+	a.Nop(int(r.Hi - r.Lo))
+	copy(code[r.Lo-f.Addr:], a.Bytes())
+	return code
+}
 
 // function is one analysed function.
 type function struct {
@@ -104,11 +135,15 @@ const goRoom = 700
 // maxPrologue is the number of instructions in which a Go function checks its stack.
 const maxPrologue = 12
 
-// findEntry moves the entry past a landing instruction (endbr64) and past Go's check
-// of the stack: a function that grows its stack starts anew and would be counted twice.
+// findEntry moves the entry past a landing instruction (endbr64), past the reserved bytes and
+// past Go's check of the stack: a function that grows its stack starts anew and would be
+// counted twice.
 func (fn *function) findEntry() {
 	if in, ok := fn.fl.Inst(fn.entry); ok && isEndbr(in, fn.fl.Bytes(fn.entry, int(in.Len))) {
 		fn.entry += uint64(in.Len)
+	}
+	if fn.f.Reserved > 0 {
+		fn.entry = reserved(fn.f).Hi
 	}
 	if !fn.f.Go || fn.f.Morestack == nil {
 		return
@@ -143,6 +178,9 @@ func (fn *function) growsStack(a uint64) bool {
 	}
 	return false
 }
+
+// endbr64 is a landing instruction.
+var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 
 // isEndbr recognises endbr64 (SDM vol. 2A: F3 0F 1E FA).
 func isEndbr(in *Inst, code []byte) bool {
@@ -240,6 +278,9 @@ func (fn *function) Plan(points []uint64, policy arch.Policy) ([]arch.Region, ma
 
 func (fn *function) plan(points []uint64, policy arch.Policy) *planned {
 	p := &Regions{Flow: fn.flow(), After: padding(fn.f.After), Policy: policy, Keep: fn.f.Keep}
+	if fn.f.Reserved > 0 {
+		p.Reserved = reserved(fn.f)
+	}
 	p.Prohibited = func(addr uint64) bool { return slices.Contains(policy.Held, addr) }
 	rs, refused := p.Plan(points)
 	out := &planned{points: points, policy: policy, refused: map[uint64]error{}, traps: len(refused) > 0}
@@ -279,10 +320,23 @@ func (fn *function) live(a uint64, ws []arch.Work) RegSet {
 	if a == fn.entry {
 		l &^= Flags // psABI 3.2.1 and Go's ABIInternal: flags carry nothing over a call
 	}
+	if fn.f.Reserved > 0 && a == fn.entry {
+		l &^= kernelEntry
+	}
+	if fn.f.Reserved > 0 && fn.isReturn(a) {
+		l &^= kernelReturn
+	}
 	if fn.f.Go && !fn.f.ABI0 && (a == fn.entry || hasExit(ws) || fn.atEdge(a)) {
 		l &^= goScratch
 	}
 	return l
+}
+
+// isReturn says whether the instruction at a is a return.
+func (fn *function) isReturn(a uint64) bool {
+	fl := fn.flow()
+	id := fl.node(a)
+	return id >= 0 && fl.returns(&fl.nodes[id])
 }
 
 // atEdge says whether the instruction at a is a return of a Go function, or stands in the

@@ -102,6 +102,10 @@ func (f *frame) place(p *arch.Pool) {
 	f.ImulRR(8, RDX, RAX)
 	f.ShiftRI(Shr, 8, RDX, uint8(64-p.Slots))
 	f.ShiftRI(Shl, 8, RDX, uint8(p.Stride))
+	if f.w.Kernel != nil && fitsDisp(p.Base) {
+		f.Lea(f.s1(), At(RDX, int32(p.Base)))
+		return
+	}
 	f.MovRI(f.s1(), p.Base)
 	f.OpRR(OpAdd, 8, f.s1(), RDX)
 }
@@ -139,6 +143,30 @@ func (f *frame) claim(w *arch.Work) {
 
 // search emits the loop that claims a slot for the key in RAX; S1 is the slot.
 func (f *frame) search(w *arch.Work, got, full Label) {
+	if f.w.Kernel != nil {
+		f.tryFirst(w, got, full)
+		return
+	}
+	f.searchAll(w, got, full)
+}
+
+// tryFirst emits the claim of the key's own slot, which is free but for rare cases; those
+// are put behind the code.
+func (f *frame) tryFirst(w *arch.Work, got, full Label) {
+	taken := f.Label()
+	f.MovRR(8, RDX, RAX)
+	f.MovRI(RAX, 0)
+	f.Lock().Cmpxchg(8, At(f.s1(), slotKey), RDX)
+	f.Jcc(CondNE, taken)
+	f.after(func() {
+		f.Bind(taken)
+		f.MovRR(8, RAX, RDX)
+		f.searchAll(w, got, full)
+	})
+}
+
+// searchAll emits the search itself.
+func (f *frame) searchAll(w *arch.Work, got, full Label) {
 	try, next, again := f.Label(), f.Label(), f.Label()
 	f.MovRI(f.s2(), bucketLen)
 	loop := f.Here()
@@ -228,15 +256,36 @@ func (f *frame) find(w *arch.Work, none Label) {
 func (f *frame) seek(p *arch.Pool, none Label) {
 	found := f.Label()
 	f.place(p)
+	if f.w.Kernel != nil {
+		f.seekFirst(p, none)
+		return
+	}
+	f.seekAll(p, none, found)
+	f.Bind(found)
+}
+
+// seekFirst emits the look at the key's own slot; the others follow behind the code.
+func (f *frame) seekFirst(p *arch.Pool, none Label) {
+	other := f.Label()
+	f.OpMR(OpCmp, 8, At(f.s1(), slotKey), RAX)
+	f.Jcc(CondNE, other)
+	found := f.Here()
+	f.after(func() {
+		f.Bind(other)
+		f.seekAll(p, none, found)
+	})
+}
+
+// seekAll emits the search from S1 on.
+func (f *frame) seekAll(p *arch.Pool, none, found Label) {
 	f.MovRI(f.s2(), bucketLen)
 	loop := f.Here()
 	f.OpMR(OpCmp, 8, At(f.s1(), slotKey), RAX)
-	f.JccShort(CondE, found)
+	f.Jcc(CondE, found)
 	f.OpRI(OpAdd, 8, f.s1(), 1<<p.Stride)
 	f.OpRI(OpSub, 4, f.s2(), 1)
 	f.JccShort(CondNE, loop)
 	f.Jmp(none)
-	f.Bind(found)
 }
 
 // Instance is a slot of a pool as it was read from memory.

@@ -98,9 +98,11 @@ func (fl *Flow) allLive(id int32) bool {
 
 // scratch gives what carries nothing out of the function at node id.
 func (fl *Flow) scratch(id int32) RegSet {
-	switch fl.nodes[id].in.Kind {
-	case KindRet:
+	n := &fl.nodes[id]
+	if fl.returns(n) {
 		return fl.fn.Scratch
+	}
+	switch n.in.Kind {
 	case KindCall, KindCallInd:
 		return fl.fn.Scratch & Flags
 	}

@@ -34,6 +34,9 @@ const (
 	fixedTemps
 )
 
+// tempGuard holds, in a kernel, the address of the word that guard has set.
+const tempGuard = tempMask
+
 // tempSlot holds the address of the instance that a handler is called with: such work
 // writes no record.
 const tempSlot = tempCur
@@ -59,7 +62,7 @@ func (f *frame) newStoring(w *arch.Work) (*storing, error) {
 		for i := range w.Prog.Args {
 			a := &w.Prog.Args[i]
 			s.temps = append(s.temps, next)
-			next += argTemps(a)
+			next += f.w.argTemps(a)
 			s.locked = s.locked || a.Store == fetch.StoreArray || isString(a)
 		}
 		s.cap = stringCap(w.Prog, fixed)
@@ -77,6 +80,9 @@ func ArgsOffset(w *arch.Writer, k *arch.Work) int32 {
 	if w.Go != nil {
 		n += 8
 	}
+	if w.Kernel != nil {
+		n = KernelRecord
+	}
 	if k.Role == arch.RoleExit {
 		n += 8
 	}
@@ -93,7 +99,7 @@ func (f *frame) store(w *arch.Work) error {
 	if err != nil {
 		return err
 	}
-	if f.w.TID == arch.TIDSyscall {
+	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall {
 		f.MovRI(RAX, 186) // gettid
 		f.Syscall()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
@@ -101,9 +107,12 @@ func (f *frame) store(w *arch.Work) error {
 	f.ask(w)
 	f.evaluate(s)
 	done := f.Label()
-	if s.locked {
+	switch {
+	case f.w.Kernel != nil:
+		f.kernelRecord(s, done)
+	case s.locked:
 		f.lockedRecord(s, done)
-	} else {
+	default:
 		f.rseqRecord(s, done)
 	}
 	f.Bind(done)
@@ -124,7 +133,10 @@ func (f *frame) evaluate(s *storing) {
 		switch a := &s.w.Prog.Args[i]; {
 		case isString(a):
 			f.measure(a, s, s.temps[i])
-		case argTemps(a) > 0:
+		case a.Store == fetch.StoreArray && f.w.Kernel != nil:
+			f.arrayAddress(a, s)
+			f.MovMR(8, f.tempAt(s.temps[i]), RAX)
+		case f.w.argTemps(a) > 0:
 			f.value(a, s)
 			f.MovMR(8, f.tempAt(s.temps[i]), RAX)
 		}
@@ -194,6 +206,11 @@ const cpuNodeSel = 0x7b
 
 // count emits hits++ for an event.
 func (f *frame) count(event int) {
+	if f.w.Kernel != nil {
+		f.kernelShard()
+		f.Lock().IncM(8, f.inShard(counter(event, ring.CtrHits)))
+		return
+	}
 	slow, done := f.Label(), f.Label()
 	locked := func() {
 		f.cpu()
@@ -252,7 +269,11 @@ func (f *frame) rseqRecord(s *storing, done Label) {
 
 // lost emits lost++ in the shard of S1.
 func (f *frame) lost(s *storing, done Label) {
-	f.Lock().IncM(8, At(f.s1(), counter(s.w.Event, ring.CtrLost)))
+	at := At(f.s1(), counter(s.w.Event, ring.CtrLost))
+	if f.w.Kernel != nil {
+		at = f.inShard(at.Disp)
+	}
+	f.Lock().IncM(8, at)
 	f.Jmp(done)
 }
 
@@ -368,6 +389,8 @@ func (f *frame) fillArg(s *storing, i int, rec Reg) {
 	at := s.args + int32(a.Off)
 	switch {
 	case a.Store == fetch.StoreNone:
+	case a.Store == fetch.StoreArray && f.w.Kernel != nil:
+		f.kernelArray(a, s.temps[i], rec, at)
 	case a.Store == fetch.StoreArray:
 		f.array(a, s, rec, at)
 	case a.Store == fetch.StorePtrs:
@@ -376,7 +399,7 @@ func (f *frame) fillArg(s *storing, i int, rec Reg) {
 		}
 	case isString(a):
 		f.copyString(a, s.temps[i], rec, at)
-	case argTemps(a) > 0:
+	case f.w.argTemps(a) > 0:
 		f.MovRM(8, RAX, f.tempAt(s.temps[i]))
 		f.MovMR(8, At(rec, at), RAX)
 	default:

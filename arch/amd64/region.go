@@ -37,6 +37,7 @@ const (
 	RuleSyscall   Rule = "a system call in the bytes would restart inside them"
 	RuleSlow      Rule = "a breakpoint is asked for"
 	RuleReserved  Rule = "the bytes belong to a probe that is to have a breakpoint"
+	RulePatched   Rule = "the bytes are patched by the kernel's own tracer (ftrace): probe the function's entry"
 	RuleSequence  Rule = "the instruction belongs to a restartable sequence (rseq), which may run nowhere else"
 )
 
@@ -123,6 +124,9 @@ type Regions struct {
 	Prohibited func(addr uint64) bool
 	// Keep are bytes that must stay where they are.
 	Keep []arch.Range
+
+	// Reserved are bytes that somebody else patches.
+	Reserved arch.Range
 
 	slow []uint64 // the points that get a breakpoint in any case, sorted
 }
@@ -223,7 +227,7 @@ func (p *Regions) trap(pt, floor uint64, tactic arch.Tactic, why *Refusal) (*Reg
 
 // trapError says why the policy allows no breakpoint.
 func (p *Regions) trapError() error {
-	if f := p.Policy.Force; f == arch.TacticJump || f == arch.TacticUprobe {
+	if f := p.Policy.Force; f == arch.TacticJump || f.Held() {
 		return fmt.Errorf("the tactic %s is asked for", f)
 	}
 	return p.Policy.Traps
@@ -324,6 +328,9 @@ func (p *Regions) step(s, a, upto uint64) (Step, *Refusal) {
 	code := p.Flow.Bytes(a, int(in.Len))
 	if p.Prohibited != nil && p.Prohibited(a) {
 		return Step{}, p.refuse(a, RuleOverlap, nil)
+	}
+	if r := p.Reserved; a < r.Hi && a+uint64(in.Len) > r.Lo {
+		return Step{}, p.refuse(a, RulePatched, nil)
 	}
 	if p.kept(a, uint64(in.Len)) {
 		return Step{}, p.refuse(a, RuleSequence, nil)

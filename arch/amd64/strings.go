@@ -21,16 +21,16 @@ func (f *frame) measure(a *fetch.Arg, s *storing, t int) {
 		f.clamp(s, t)
 	case a.Store == fetch.StoreCounted:
 		f.address(RAX, a, s, fault)
-		f.load(8, RDX, At(RAX, 0), fault)
+		f.load(spaceAny, 8, RDX, At(RAX, 0), fault)
 		f.MovMR(8, f.tempAt(t), RDX)
-		f.load(8, RAX, At(RAX, 8), fault)
+		f.load(spaceAny, 8, RAX, At(RAX, 8), fault)
 		f.clamp(s, t)
 	case a.Store == fetch.StorePtrs:
 		f.address(RAX, a, s, fault)
 		f.pointers(a, s, t, fault)
 	default:
 		f.address(RAX, a, s, fault)
-		f.cString(s, t, fault)
+		f.cString(a, s, t, fault)
 	}
 	f.Bind(done)
 	f.after(func() {
@@ -64,7 +64,11 @@ func (f *frame) length(t int) {
 }
 
 // cString emits the measuring of the string at RAX.
-func (f *frame) cString(s *storing, t int, fault Label) {
+func (f *frame) cString(a *fetch.Arg, s *storing, t int, fault Label) {
+	if f.w.Kernel != nil {
+		f.kernelMeasure(stringSpace(a), s, t, fault)
+		return
+	}
 	cur, end := f.s2(), f.Label()
 	f.MovMR(8, f.tempAt(t), RAX)
 	f.MovRR(8, cur, RAX)
@@ -93,8 +97,8 @@ func (f *frame) pointers(a *fetch.Arg, s *storing, t int, fault Label) {
 	for j := range a.Count {
 		bad, next := f.Label(), f.Label()
 		f.MovRM(8, RAX, f.tempAt(tempEnd))
-		f.load(8, RAX, At(RAX, int32(8*j)), fault)
-		f.cString(s, t+2*j, bad)
+		f.load(spaceOf(a, len(a.Derefs)-1), 8, RAX, At(RAX, int32(8*j)), fault)
+		f.cString(a, s, t+2*j, bad)
 		f.Bind(next)
 		f.zeroOn(bad, next)
 	}
@@ -104,6 +108,10 @@ func (f *frame) pointers(a *fetch.Arg, s *storing, t int, fault Label) {
 // at rec, and its slot at offset at: length in the low half, offset from the record's
 // start in the high half. A fault on the way makes it a string that faulted.
 func (f *frame) copyString(a *fetch.Arg, t int, rec Reg, at int32) {
+	if f.w.Kernel != nil {
+		f.kernelCopy(stringSpace(a), t, rec, at)
+		return
+	}
 	src, done, fault := f.s1(), f.Label(), f.Label()
 	f.MovRM(8, RDX, f.tempAt(tempCur))
 	f.MovRR(8, RAX, RDX)
@@ -167,7 +175,7 @@ func (f *frame) array(a *fetch.Arg, s *storing, rec Reg, at int32) {
 	})
 	for j := range a.Count {
 		fault, done := f.Label(), f.Label()
-		f.load(a.Size, RAX, At(RDX, int32(j*a.Size)), fault)
+		f.load(spaceAny, a.Size, RAX, At(RDX, int32(j*a.Size)), fault)
 		f.Bind(done)
 		f.MovMR(a.Size, At(rec, at+int32(j*a.Size)), RAX)
 		f.zeroOn(fault, done)

@@ -13,14 +13,14 @@ func isString(a *fetch.Arg) bool {
 }
 
 // argTemps counts the temporaries of an argument: a pointer and a length for each
-// string, one word for a value that is loaded.
-func argTemps(a *fetch.Arg) int {
+// string, one word for a value that is loaded, and in a kernel one for an array's address.
+func (w writer) argTemps(a *fetch.Arg) int {
 	switch {
 	case a.Store == fetch.StorePtrs:
 		return 2 * a.Count
 	case isString(a):
 		return 2
-	case a.Store == fetch.StoreValue && loads(a):
+	case a.Store == fetch.StoreValue && loads(a), a.Store == fetch.StoreArray && w.Kernel != nil:
 		return 1
 	}
 	return 0
@@ -29,9 +29,13 @@ func argTemps(a *fetch.Arg) int {
 // loads says whether the argument's value takes a load that may fault.
 func loads(a *fetch.Arg) bool { return len(a.Derefs) > 0 || a.Base.Kind == fetch.BaseStack }
 
-// load emits dst = size bytes at m, zero-extended. If the load faults dst is 0 and
-// the code goes on at fault.
-func (f *frame) load(size int, dst Reg, m Mem, fault Label) {
+// load emits dst = size bytes at m, zero-extended. If the load faults the code goes on at
+// fault. In a kernel m is in the space in.
+func (f *frame) load(in space, size int, dst Reg, m Mem, fault Label) {
+	if f.w.Kernel != nil {
+		f.kernelLoad(in, size, dst, m, fault)
+		return
+	}
 	f.check(size, m, fault)
 	f.plainLoad(size, dst, m, fault)
 }
@@ -53,7 +57,11 @@ func (f *frame) base(dst Reg, b fetch.Base, fault Label) {
 	case fetch.BaseReg:
 		f.register(dst, b)
 	case fetch.BaseStack:
-		f.load(8, dst, At(RSP, f.drop+8*int32(b.N)), fault)
+		m := At(RSP, f.drop+8*int32(b.N))
+		if f.w.Kernel != nil {
+			f.onKernelStack(m, fault)
+		}
+		f.load(spaceKernel, 8, dst, m, fault)
 	default:
 		f.MovRI(dst, b.Imm)
 	}
@@ -100,7 +108,7 @@ func (f *frame) address(dst Reg, a *fetch.Arg, s *storing, fault Label) {
 	for i, d := range a.Derefs {
 		f.addDisp(dst, d)
 		if i < last {
-			f.load(8, dst, At(dst, 0), fault)
+			f.load(spaceOf(a, i), 8, dst, At(dst, 0), fault)
 		}
 	}
 }
@@ -131,7 +139,7 @@ func (f *frame) value(a *fetch.Arg, s *storing) {
 		f.narrow(a.Size)
 	} else {
 		f.address(RAX, a, s, fault)
-		f.load(a.Size, RAX, At(RAX, 0), fault)
+		f.load(spaceOf(a, len(a.Derefs)-1), a.Size, RAX, At(RAX, 0), fault)
 	}
 	f.Bind(done)
 	f.zeroOn(fault, done)

@@ -12,6 +12,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/rival"
 	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target/linux"
 )
 
 // examineHost looks at the machine and at the caller's own rights.
@@ -32,6 +33,8 @@ func examineHost() []finding {
 	}
 	fs = append(fs, checkCPU(readText("/proc/cpuinfo"))...)
 	fs = append(fs, checkClock())
+	dir, err := linux.Dir()
+	fs = append(fs, checkKprobes(dir, err, linux.SwitchedOff()))
 	fs = append(fs, checkTracefs(uprobeEvents()), checkPerf(rival.Available(), sysctl("kernel/perf_event_paranoid"), caps))
 	fs = append(fs, examineLimits(os.Getpid(), "own ")...)
 	return append(fs, checkTrial(trial()))

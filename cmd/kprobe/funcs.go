@@ -16,14 +16,19 @@ import (
 
 func newFuncs() *cobra.Command {
 	var pid int
+	var kernel bool
 	c := &cobra.Command{
-		Use:   "funcs (-p PID | FILE) [GLOB]",
+		Use:   "funcs (-p PID | -k | FILE) [GLOB]",
 		Short: "list the functions that can be probed",
 		RunE: func(_ *cobra.Command, args []string) error {
-			if pid != 0 {
-				if len(args) > 1 {
-					return usagef("one pattern, not %d", len(args))
-				}
+			switch {
+			case pid != 0 && kernel:
+				return usagef("-k and -p exclude each other")
+			case (pid != 0 || kernel) && len(args) > 1:
+				return usagef("one pattern, not %d", len(args))
+			case kernel:
+				return funcsOfKernel(pattern(args))
+			case pid != 0:
 				return funcsOfProcess(pid, pattern(args))
 			}
 			if len(args) == 0 || len(args) > 2 {
@@ -33,6 +38,7 @@ func newFuncs() *cobra.Command {
 		},
 	}
 	c.Flags().IntVarP(&pid, "pid", "p", 0, "the process")
+	c.Flags().BoolVarP(&kernel, "kernel", "k", false, "the kernel that runs here")
 	return c
 }
 

@@ -14,18 +14,23 @@ import (
 
 func newList() *cobra.Command {
 	var pid int
+	var kernel bool
 	c := &cobra.Command{
-		Use:   "list -p PID",
-		Short: "list the probes in a process, in the format of kprobes/list",
+		Use:   "list (-p PID | -k)",
+		Short: "list the probes in a process or the kernel, in the format of kprobes/list",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := needPID(pid); err != nil {
+			if err := needTarget(pid, kernel); err != nil {
 				return err
+			}
+			if kernel {
+				return listKernel()
 			}
 			return list(pid)
 		},
 	}
 	c.Flags().IntVarP(&pid, "pid", "p", 0, "the process")
+	c.Flags().BoolVarP(&kernel, "kernel", "k", false, "the kernel that runs here")
 	return c
 }
 
@@ -98,19 +103,23 @@ func stateOf(p *process.Proc, s *process.Patched) string {
 
 func newDetach() *cobra.Command {
 	var pid int
-	var force bool
+	var kernel, force bool
 	c := &cobra.Command{
-		Use:   "detach -p PID",
-		Short: "take everything out of a process that an earlier kprobe left in it",
+		Use:   "detach (-p PID | -k)",
+		Short: "take everything out of a process or the kernel that an earlier kprobe left there",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := needPID(pid); err != nil {
+			if err := needTarget(pid, kernel); err != nil {
 				return err
+			}
+			if kernel {
+				return detachKernel(force)
 			}
 			return detach(pid, force)
 		},
 	}
 	c.Flags().IntVarP(&pid, "pid", "p", 0, "the process")
+	c.Flags().BoolVarP(&kernel, "kernel", "k", false, "the kernel that runs here")
 	c.Flags().BoolVar(&force, "force", false, "also if the kprobe that holds it still runs")
 	return c
 }

@@ -114,14 +114,17 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newTrace(), newFuncs(), newList(), newDetach(), newDemo(), newDemoApp(), newBench(), newWorkload(), newDoctor())
+	root.AddCommand(newTrace(), newFuncs(), newList(), newDetach(), newDemo(), newDemoApp(), newBench(), newWorkload(), newDoctor(), newGuest())
 	return root
 }
 
-// needPID checks a -p flag.
-func needPID(pid int) error {
-	if pid <= 0 {
-		return usagef("give the process: -p PID")
+// needTarget checks the flags that name a target, -p and -k.
+func needTarget(pid int, kernel bool) error {
+	switch {
+	case kernel && pid != 0:
+		return usagef("-k and -p exclude each other")
+	case !kernel && pid <= 0:
+		return usagef("give the process: -p PID, or -k for the kernel")
 	}
 	return nil
 }

@@ -96,7 +96,7 @@ type lines struct {
 	full  chan struct{} // closed once enough was printed, or printing failed
 }
 
-func newLines(f *traceFlags, w io.Writer, n *names) *lines {
+func newLines(f *traceFlags, w io.Writer, n trace.Namer) *lines {
 	return &lines{f: f, out: bufio.NewWriterSize(w, 256<<10), print: trace.Printer{Names: n}, full: make(chan struct{})}
 }
 

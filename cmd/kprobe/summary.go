@@ -25,10 +25,10 @@ type total struct {
 
 // summary writes the last lines: one for each event.
 func (t *tracing) summary() {
-	if dead, corrupt := t.s.core.Damage(); dead+corrupt > 0 {
-		fmt.Fprintf(os.Stderr, "kprobe: %d records of writers that were killed are lost, %d places of the ring were damaged\n", dead, corrupt)
+	for _, r := range t.s.Remarks() {
+		fmt.Fprintf(os.Stderr, "kprobe: %s\n", r)
 	}
-	for _, s := range totals(t.s.core, t.evs) {
+	for _, s := range t.s.Totals() {
 		if t.f.format == "json" {
 			b, err := json.Marshal(s)
 			if err == nil {

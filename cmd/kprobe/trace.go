@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,13 +16,12 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // traceFlags are the flags of kprobe trace.
 type traceFlags struct {
 	pid      int
+	kernel   bool
 	probes   []string
 	deletes  []string
 	file     string
@@ -42,10 +40,11 @@ type traceFlags struct {
 func newTrace() *cobra.Command {
 	var f traceFlags
 	c := &cobra.Command{
-		Use:   "trace (-p PID | -- CMD ARGS…) PROBE…",
-		Short: "probe a process and print a line for each hit",
+		Use:   "trace (-p PID | -k | -- CMD ARGS…) PROBE…",
+		Short: "probe a process or the kernel and print a line for each hit",
 		Long: `Probe a running process, or a program that is started for it, and print a line for
-each hit in the format of ftrace. PROBE is a kprobe_events definition:
+each hit in the format of ftrace; with -k the kernel that runs here, by its own kprobes.
+PROBE is a kprobe_events definition:
 
   p[:[GRP/][EVENT]] [MOD:]SYM[+OFFS]|ADDR [FETCHARGS]      at an instruction
   r[MAXACTIVE][:[GRP/][EVENT]] [MOD:]SYM [FETCHARGS]       at a function's return
@@ -62,6 +61,7 @@ At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
 	}
 	fl := c.Flags()
 	fl.IntVarP(&f.pid, "pid", "p", 0, "the process to probe")
+	fl.BoolVarP(&f.kernel, "kernel", "k", false, "probe the kernel that runs here")
 	fl.StringArrayVarP(&f.probes, "event", "e", nil, "a probe (may be repeated)")
 	fl.StringArrayVar(&f.deletes, "delete", nil, "a definition that deletes one given before it (-:[GRP/]EVENT)")
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
@@ -133,7 +133,11 @@ func withoutDeleted(defs []*event.Def) ([]*event.Def, error) {
 
 func (f *traceFlags) check(cmd []string) error {
 	switch {
-	case f.pid == 0 && len(cmd) == 0:
+	case f.kernel && (f.pid != 0 || len(cmd) > 0):
+		return usagef("-k, -p and -- CMD exclude each other")
+	case f.kernel && f.tactic != "":
+		return usagef("--tactic is for processes: the kernel chooses itself")
+	case f.pid == 0 && len(cmd) == 0 && !f.kernel:
 		return usagef("give a process to probe: -p PID, or -- CMD ARGS")
 	case f.pid != 0 && len(cmd) > 0:
 		return usagef("-p and -- CMD exclude each other")
@@ -160,25 +164,16 @@ func (f *traceFlags) run(cmd []string) error {
 	if err != nil {
 		return err
 	}
-	defer s.proc.Close()
 	t := &tracing{f: f, s: s, stop: make(chan os.Signal, 1)}
-	return t.run(defs, len(cmd) > 0)
+	return errors.Join(t.run(defs, len(cmd) > 0), s.Close())
 }
 
-// open makes the session: a process that runs, or one that is started and held.
-func (f *traceFlags) open(cmd []string) (*session, error) {
-	cfg := ring.Config{DataSize: f.buffer, Events: ring.MaxEvents}
-	if cfg.DataSize == 0 {
-		cfg.DataSize = defaultRing()
+// open makes what is traced. Each kind of target has its own flags.
+func (f *traceFlags) open(cmd []string) (tracee, error) {
+	if f.kernel {
+		return openKernel(f.buffer, f.counters)
 	}
-	if len(cmd) == 0 {
-		return attach(f.pid, cfg)
-	}
-	p, st, err := process.Start(&process.Command{Path: cmd[0], Args: cmd[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
-	if err != nil {
-		return nil, err
-	}
-	return newSession(p, &process.TargetOptions{Ring: cfg, Stopped: st})
+	return openProcess(f.pid, cmd, f.buffer)
 }
 
 // defaultRing is the data of a shard: what a burst of some ten milliseconds fills.
@@ -192,11 +187,10 @@ func defaultRing() int {
 // tracing is one run of the verb.
 type tracing struct {
 	f       *traceFlags
-	s       *session
+	s       tracee
 	stop    chan os.Signal
 	queue   *queue
 	printed *lines
-	evs     []*kprobes.Event
 }
 
 func (t *tracing) run(defs []*event.Def, child bool) (err error) {
@@ -204,7 +198,7 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 	if err != nil {
 		return err
 	}
-	t.printed = newLines(t.f, w, t.s.names)
+	t.printed = newLines(t.f, w, t.s.Names())
 	t.queue = newQueue(t.printed.hit, t.printed.flush)
 	defer func() { err = errors.Join(err, t.queue.close(), t.printed.finish(), w.Close()) }()
 	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Tactic: arch.Tactic(t.f.tactic)}
@@ -214,18 +208,20 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 	} else {
 		signal.Notify(t.stop, unix.SIGINT, unix.SIGTERM)
 	}
-	if t.evs, err = t.s.core.Add(defs, o); err != nil {
-		return errors.Join(err, t.s.core.Close(nil))
+	if err = t.s.Add(defs, o); err != nil {
+		return errors.Join(err, t.s.Leave(nil))
 	}
-	t.slower()
-	if err := t.s.target.Run(); err != nil {
+	if t.f.verbose {
+		t.s.Slower(slower)
+	}
+	if err := t.s.Run(); err != nil {
 		return err
 	}
 	t.loop()
-	err = errors.Join(t.s.core.Close(t.queue.add), t.queue.close(), t.printed.finish())
+	err = errors.Join(t.s.Leave(t.queue.add), t.queue.close(), t.printed.finish())
 	t.summary()
-	if child && err == nil {
-		return t.status()
+	if err == nil {
+		err = t.s.Status()
 	}
 	return err
 }
@@ -236,13 +232,9 @@ func (t *tracing) skipped(name string, why error) {
 	}
 }
 
-// slower tells of the events that have not the fastest tactic, and why.
-func (t *tracing) slower() {
-	for _, e := range t.evs {
-		if t.f.verbose && e.Why != nil {
-			fmt.Fprintf(os.Stderr, "kprobe: %s has tactic=%s: %v\n", e.Name, e.Tactic, e.Why)
-		}
-	}
+// slower tells of an event that has not the fastest tactic, and why.
+func slower(name, tactic string, why error) {
+	fmt.Fprintf(os.Stderr, "kprobe: %s has tactic=%s: %v\n", name, tactic, why)
 }
 
 // nopCloser leaves stdout open.
@@ -262,7 +254,7 @@ func (t *tracing) output() (io.WriteCloser, error) {
 	return w, nil
 }
 
-// loop reads until the process ends, somebody stops it, or enough was read.
+// loop reads until the target ends, somebody stops it, or enough was read.
 func (t *tracing) loop() {
 	var end <-chan time.Time
 	if t.f.duration > 0 {
@@ -272,13 +264,13 @@ func (t *tracing) loop() {
 	pause := pollMin
 	looked := time.Now()
 	for {
-		if time.Since(looked) > syncEvery || t.s.core.Pending() {
+		if time.Since(looked) > syncEvery || t.s.Pending() {
 			looked = time.Now()
 			if t.sync() {
 				return
 			}
 		}
-		if t.s.core.Poll(t.queue.add) > 0 {
+		if t.s.Poll(t.queue.add) > 0 {
 			pause = pollMin
 		} else {
 			t.queue.flush()
@@ -290,7 +282,7 @@ func (t *tracing) loop() {
 			return
 		case <-end:
 			return
-		case <-t.s.proc.Exited():
+		case <-t.s.Exited():
 			return
 		case <-t.printed.full:
 			return
@@ -299,25 +291,16 @@ func (t *tracing) loop() {
 	}
 }
 
-// sync follows what the process maps. It says whether the process is not the program any
-// more that was probed.
-func (t *tracing) sync() (end bool) {
-	err := t.s.core.Sync()
-	switch {
-	case err == nil:
-	case errors.Is(err, process.ErrNoProcess):
-		return true
-	case errors.Is(err, process.ErrExec):
-		fmt.Fprintf(os.Stderr, "kprobe: process %d executes another program: its probes are gone\n", t.s.proc.PID())
-		return true
-	case !t.f.quiet:
+// sync follows what changes in the target, and says whether it has ended.
+func (t *tracing) sync() (ended bool) {
+	ended, err := t.s.Sync()
+	if err != nil && (ended || !t.f.quiet) {
 		fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
 	}
-	t.s.names.forget()
-	return false
+	return ended
 }
 
-// syncEvery is the time between two looks at what the process has mapped.
+// syncEvery is the time between two looks at what has changed in the target.
 const syncEvery = 20 * time.Millisecond
 
 // The pause between two looks at the ring grows from pollMin while nothing comes.
@@ -325,18 +308,3 @@ const (
 	pollMin = 100 * time.Microsecond
 	pollMax = 2 * time.Millisecond
 )
-
-// status waits for the child and makes its status ours: 128+N if a signal killed it.
-func (t *tracing) status() error {
-	st, err := t.s.proc.Wait()
-	if err != nil {
-		return err
-	}
-	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return statusError(128 + int(ws.Signal()))
-	}
-	if code := st.ExitCode(); code != 0 {
-		return statusError(code)
-	}
-	return nil
-}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/internal/errno"
@@ -136,6 +137,9 @@ func (t *Target) uprobeEvent(addr uint64) (int, error) {
 	}
 	return fd, nil
 }
+
+// Tactic is uprobe.
+func (u *uprobe) Tactic() arch.Tactic { return arch.TacticUprobe }
 
 // Counts reads the counters.
 func (u *uprobe) Counts() (hits, lost uint64) {

@@ -24,6 +24,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 typedef uint64_t u64;
@@ -68,6 +69,11 @@ struct control {
 	u64 jail;                  /* asking for the signal mask kills */
 	u64 free;                  /* registers that a run may leave otherwise, 1<<16: the flags */
 	u64 handled, pc, addr, alt; /* out: what the program's handler saw */
+	u64 gs;                    /* the GS base; 0: as it is */
+	u64 low;                   /* a second place for the arena, 0: none */
+	u64 user_end;              /* addresses below are a user's to the functions of a kernel */
+	u64 called;                /* out: calls of those */
+	u64 context;               /* address of a count whose bit 16 a signal sets, as an interrupt does */
 };
 
 static struct control *ctl;
@@ -97,12 +103,100 @@ __asm__(
 	"mov %r12, 240(%rdi)\n mov %r13, 248(%rdi)\n mov %r14, 256(%rdi)\n mov %r15, 264(%rdi)\n"
 	"mov spare(%rip), %rax\n mov %rax, 200(%rdi)\n"
 	"mov host(%rip), %rsp\n pushfq\n popq 272(%rdi)\n cld\n"
+	"pushfq\n andl $~0x40000, (%rsp)\n popfq\n"
 	"pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbp\n pop %rbx\n ret\n");
 
 /* Goes to GATE with a register that a gate may use. */
 #define GATE "0x500000180000"
 void far_gate(void);
 __asm__("far_gate: movabs $" GATE ", %r11\n jmp *%r11\n");
+
+/*
+ * What a kernel has to read memory with: see arch.Kernel. What the convention lets a function
+ * clobber is clobbered, and EFLAGS.AC too, as by stac and clac. The stack need not be aligned
+ * to more than 8, and the direction flag must be clear.
+ */
+#define KERNEL(name) \
+	".globl " name "\n" name ": push %rbp\n mov %rsp, %rbp\n and $-16, %rsp\n" \
+	"sub $16, %rsp\n pushfq\n testl $0x400, (%rsp)\n jz 1f\n ud2\n1: andl $~0x40000, (%rsp)\n popfq\n" \
+	"call do_" name "\n" \
+	"mov %rbp, %rsp\n pop %rbp\n" \
+	"mov $0xbad0bad0bad0bad, %rcx\n mov %rcx, %rdx\n mov %rcx, %rsi\n mov %rcx, %rdi\n" \
+	"mov %rcx, %r8\n mov %rcx, %r9\n mov %rcx, %r10\n mov %rcx, %r11\n" \
+	"cmp $7, %cl\n ret\n"
+
+__asm__(KERNEL("read_kernel") KERNEL("read_user") KERNEL("string_kernel") KERNEL("string_user") KERNEL("length_user"));
+
+void read_kernel(void);
+void read_user(void);
+void string_kernel(void);
+void string_user(void);
+void length_user(void);
+
+/* Copies what can be read of n bytes and tells how many. */
+static u64 peek(void *to, u64 from, u64 n)
+{
+	u64 done = 0;
+	ctl->called++;
+	while (done < n) {
+		u64 at = from + done, left = 4096 - at % 4096, k = left < n - done ? left : n - done;
+		struct iovec l = { (u8 *)to + done, k }, r = { (void *)at, k };
+		if (process_vm_readv(getpid(), &l, 1, &r, 1, 0) != (ssize_t)k)
+			break;
+		done += k;
+	}
+	return done;
+}
+
+static long number(void *to, u64 from, u64 n)
+{
+	return peek(to, from, n) == n ? 0 : -14;
+}
+
+static int user(u64 from, u64 n) { return from < ctl->user_end && n <= ctl->user_end - from; }
+
+long do_read_kernel(void *to, u64 from, u64 n) { return from < ctl->user_end ? -34 : number(to, from, n); }
+
+long do_read_user(void *to, u64 from, u64 n) { return user(from, n) ? number(to, from, n) : -14; }
+
+/* The length of the string with its NUL, at most n+1; 0: it faults before. */
+static u64 measured(u8 *buf, u64 from, u64 n)
+{
+	u64 have = peek(buf, from, n), len = strnlen((char *)buf, have);
+	return len < have ? len + 1 : have == n ? n + 1 : 0;
+}
+
+static u8 piece[1 << 16];
+
+/* Copies a string of n bytes at most, of which `most` are in the space. */
+static long string(u8 *to, u64 from, u64 n, u64 most)
+{
+	u64 len = measured(piece, from, n < most ? n : most);
+	if (!len || (len > most && most < n))
+		return -14;
+	len = len < n ? len : n;
+	memcpy(to, piece, len);
+	to[len - 1] = 0;
+	return len;
+}
+
+long do_string_kernel(u8 *to, u64 from, long n)
+{
+	return from < ctl->user_end ? -34 : n <= 0 ? 0 : string(to, from, n, n);
+}
+
+long do_string_user(u8 *to, u64 from, long n)
+{
+	return from >= ctl->user_end ? -14 : n <= 0 ? 0 : string(to, from, n, ctl->user_end - from);
+}
+
+long do_length_user(u64 from, long n)
+{
+	if (from >= ctl->user_end)
+		return 0;
+	u64 most = ctl->user_end - from, len = measured(piece, from, (u64)n < most ? (u64)n : most);
+	return len > most && most < (u64)n ? 0 : (long)len;
+}
 
 static u64 mix(const u64 *w, int n)
 {
@@ -113,7 +207,7 @@ static u64 mix(const u64 *w, int n)
 }
 
 enum { ABOVE = 64, /* words of the stack that a run may look at */
-	FLAGS = 0xcd5 }; /* arithmetic flags and direction */
+	FLAGS = 0x40cd5 }; /* arithmetic flags, direction and alignment check */
 
 static sigset_t faults; /* SIGSEGV and SIGBUS */
 
@@ -149,7 +243,11 @@ static void nest(void)
 	u64 saved[] = { host, current, target, spare[0] };
 	struct run r;
 	memcpy(&r, (struct run *)ctl->nested, sizeof r);
+	if (ctl->context)
+		*(volatile uint32_t *)ctl->context += 1 << 16;
 	once(&r);
+	if (ctl->context)
+		*(volatile uint32_t *)ctl->context -= 1 << 16;
 	ctl->didnested++;
 	host = saved[0], current = saved[1], target = saved[2], spare[0] = saved[3];
 }
@@ -262,13 +360,17 @@ int main(int argc, char **argv)
 	stack_t ss = { .ss_sp = alternate, .ss_size = sizeof alternate };
 	struct stat st;
 	if (argc < 2)
-		return printf("%td %td %lu\n", __rseq_offset, (u8 *)&current_g - (u8 *)__builtin_thread_pointer(),
-			      (u64)far_gate) < 0;
+		return printf("%td %td %lu %lu %lu %lu %lu %lu\n", __rseq_offset, (u8 *)&current_g - (u8 *)__builtin_thread_pointer(),
+			      (u64)far_gate, (u64)read_kernel, (u64)read_user, (u64)string_kernel, (u64)string_user, (u64)length_user) < 0;
 	int fd = open(argv[1], O_RDWR);
 	if (fd < 0 || fstat(fd, &st) ||
 	    mmap((void *)ARENA, st.st_size, 7, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0) != (void *)ARENA)
 		return 10;
 	ctl = (struct control *)ARENA;
+	if (ctl->low && mmap((void *)ctl->low, st.st_size, 7, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0) != (void *)ctl->low)
+		return 13;
+	if (ctl->gs && syscall(SYS_arch_prctl, 0x1001 /* ARCH_SET_GS */, ctl->gs))
+		return 14;
 	ctl->tid = syscall(SYS_gettid);
 	ctl->landing = (u64)landing;
 	if (ctl->hole && mprotect((void *)ctl->hole, 4096, PROT_NONE))

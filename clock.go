@@ -1,0 +1,40 @@
+package kprobes
+
+import (
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target"
+)
+
+// clock turns the ticks of records into nanoseconds.
+type clock interface {
+	sync() error
+	nanos(tick uint64, cpu int) uint64
+}
+
+// counterClock is this machine's counter.
+type counterClock struct{ c *ring.Clock }
+
+func (k counterClock) sync() error                     { return k.c.Sync() }
+func (k counterClock) nanos(tick uint64, _ int) uint64 { return k.c.Nanos(tick) }
+
+// ownClock is the clock of a target that has its own.
+type ownClock struct{ t target.Clocked }
+
+func (ownClock) sync() error                         { return nil }
+func (k ownClock) nanos(tick uint64, cpu int) uint64 { return k.t.Nanos(tick, cpu) }
+
+// openReader makes the reader of the target's ring, and its clock.
+func (c *Core) openReader(r *ring.Ring) error {
+	if t, ok := c.t.(target.Clocked); ok {
+		c.clock = ownClock{t}
+		c.reader = ring.NewReader(r, &ring.ReaderConfig{Now: t.Ticks})
+		return nil
+	}
+	k, err := ring.NewClock(ring.SourceTSC)
+	if err != nil {
+		return err
+	}
+	c.clock = counterClock{k}
+	c.reader = ring.NewReader(r, nil)
+	return nil
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/target/linux"
+	"kprobes.dev/kprobes/trace"
+)
+
+// ownKernel is the kernel that runs here as a tracee. It makes and runs the probes itself.
+type ownKernel struct{ *linux.Target }
+
+// openKernel makes a tracee of the kernel. buffer is the size of a CPU's ring in bytes; 0:
+// the default.
+func openKernel(buffer int, count bool) (ownKernel, error) {
+	t, err := linux.Open(&linux.Options{Buffer: buffer, Count: count})
+	return ownKernel{t}, err
+}
+
+func (k ownKernel) Add(defs []*event.Def, o *kprobes.AddOptions) error {
+	return k.Target.Add(defs, &linux.AddOptions{Skip: o.Skip})
+}
+
+// Slower has nothing to tell: which tactic is taken is the kernel's business.
+func (k ownKernel) Slower(func(name, tactic string, why error)) {}
+
+// Run has nothing to release.
+func (k ownKernel) Run() error { return nil }
+
+// Pending is never: modules come and go by themselves.
+func (k ownKernel) Pending() bool { return false }
+
+// Sync has nothing to follow.
+func (k ownKernel) Sync() (ended bool, err error) { return false, nil }
+
+// Exited is nil: nobody outlives the own kernel.
+func (k ownKernel) Exited() <-chan struct{} { return nil }
+
+func (k ownKernel) Totals() []*total {
+	var out []*total
+	for _, s := range k.Target.Totals() {
+		out = append(out, &total{
+			Event: s.Group + "/" + s.Name, name: s.Name,
+			Hits: s.Hits, Missed: s.Missed, Lost: s.Lost, Tactic: s.Tactic,
+		})
+	}
+	return out
+}
+
+func (k ownKernel) Remarks() []string {
+	if err := k.Damage(); err != nil {
+		return []string{fmt.Sprintf("records of the kernel's ring were not understood: %v", err)}
+	}
+	return nil
+}
+
+// Status is that of no program.
+func (k ownKernel) Status() error { return nil }
+
+// Close removes what Leave did not.
+func (k ownKernel) Close() error { return k.Leave(func(*trace.Hit) {}) }
+
+// listKernel writes the lines of kprobes/list that belong to probes of ours.
+func listKernel() error {
+	lines, err := linux.List()
+	if err != nil {
+		return err
+	}
+	for _, l := range lines {
+		fmt.Println(clean(l))
+	}
+	return nil
+}
+
+// detachKernel takes out what tracers that have ended left in the kernel; with force also
+// what others have.
+func detachKernel(force bool) error {
+	all, err := linux.Lefts()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	n := 0
+	for _, l := range all {
+		if l.Gone || force {
+			n++
+			fmt.Fprintf(os.Stderr, "kprobe: kernel: %d probes of process %d removed\n", l.Probes, l.Holder.PID)
+			errs = append(errs, l.Remove())
+			continue
+		}
+		errs = append(errs, heldKernel(l))
+	}
+	if n == 0 && len(errs) == 0 {
+		fmt.Fprintln(os.Stderr, "kprobe: the kernel holds nothing of ours")
+	}
+	return errors.Join(errs...)
+}
+
+// heldKernel says that somebody holds probes who is, or may be, alive.
+func heldKernel(l *linux.Left) error {
+	if !l.Mine {
+		return fmt.Errorf("kernel: %d probes belong to process %d of another pid namespace, of which nothing is known here: go there, or give --force", l.Probes, l.Holder.PID)
+	}
+	return fmt.Errorf("kernel: %d probes are held by process %d, which runs: end it (Ctrl-C), or give --force", l.Probes, l.Holder.PID)
+}
+
+// funcsOfKernel lists the functions on which the kernel takes probes.
+func funcsOfKernel(glob string) error {
+	funcs, err := linux.Funcs(glob)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(os.Stdout)
+	for _, f := range funcs {
+		fmt.Fprintf(w, "%016x %7d %s", f.Addr, f.Size, clean(f.Name))
+		if f.Module != "" {
+			fmt.Fprintf(w, " [%s]", clean(f.Module))
+		}
+		fmt.Fprintln(w)
+	}
+	return finishFuncs(w, len(funcs), glob)
+}
+
+// checkKprobes judges whether the kernel's own kprobes can be had (-k).
+func checkKprobes(dir string, err error, off bool) finding {
+	const check = "kernel probes"
+	switch {
+	case errors.Is(err, linux.ErrNoKprobes):
+		return fine(check, "%v", err).warn("trace -k, list -k, detach -k and funcs -k do not work here; programs can be probed all the same")
+	case errors.Is(err, linux.ErrNoTracefs):
+		return fine(check, "tracefs is not mounted").warn("trace -k needs it: mount -t tracefs nodev /sys/kernel/tracing")
+	case err != nil:
+		return fine(check, "%v", err).warn("trace -k needs root")
+	case off:
+		return fine(check, "%s/kprobe_events is there, but all kprobes are switched off", dir).
+			warn("they are armed, and hit nothing: echo 1 > /sys/kernel/debug/kprobes/enabled")
+	}
+	return fine(check, "%s/kprobe_events is there (trace -k)", dir)
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"kprobes.dev/kprobes/internal/testguest"
+)
+
+// kernelGuest boots a guest that has this command. One CPU: with two, now and then one
+// that software emulates does not answer the other after text was patched.
+func kernelGuest(t *testing.T) *testguest.Guest {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "kprobe")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	g := testguest.Boot(t, &testguest.Options{CPUs: 1, Files: map[string]string{"bin/kprobe": bin}})
+	g.Shell("test -d /sys/kernel/debug/kprobes || mount -t debugfs d /sys/kernel/debug")
+	return g
+}
+
+// traceWhile runs `kprobe trace -k ARGS`, does work once its events are enabled, and then
+// sends a signal; "" waits until it ends by itself.
+func traceWhile(t *testing.T, g *testguest.Guest, signal, args, work string) testguest.Result {
+	t.Helper()
+	end := ""
+	if signal != "" {
+		end = "kill -" + signal + " $P;"
+	}
+	script := fmt.Sprintf(`kprobe trace -k %s & P=$!
+		until [ "$(cat /sys/kernel/tracing/instances/kprobe_${P}_*/events/kprobe_${P}_*/enable | uniq)" = 1 ] 2> /dev/null; do
+			kill -0 $P 2> /dev/null || break; sleep 0.1
+		done 2> /dev/null
+		%s
+		%s wait $P`, args, work, end)
+	r, err := g.Run("/bin/sh", "-c", script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// emptyKernel checks that the kernel holds no probe and no instance.
+func emptyKernel(t *testing.T, g *testguest.Guest) {
+	t.Helper()
+	events, err := g.Read("/sys/kernel/tracing/kprobe_events")
+	if err != nil || events != "" {
+		t.Errorf("kprobe_events holds %q: %v", events, err)
+	}
+	instances, err := g.List("/sys/kernel/tracing/instances")
+	if err != nil || len(instances) != 0 {
+		t.Errorf("instances %q are left: %v", instances, err)
+	}
+}
+
+// TestKernel runs the command on the own kernel of a guest: that has kprobes, whatever the
+// machine of the test has.
+func TestKernel(t *testing.T) {
+	g := kernelGuest(t)
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, *testguest.Guest)
+	}{
+		{"text", kernelText},
+		{"json", kernelJSON},
+		{"counters", kernelCounters},
+		{"lost", kernelLost},
+		{"pattern", kernelPattern},
+		{"ends", kernelEnds},
+		{"killed", kernelKilled},
+		{"refused", kernelRefused},
+		{"tools", kernelTools},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.test(t, g)
+			emptyKernel(t, g)
+		})
+	}
+	if bad := g.Trouble(); len(bad) > 0 {
+		t.Errorf("the guest's kernel complains: %q", bad)
+	}
+}
+
+// The documents' examples: every call of the program has its lines, with its values.
+func kernelText(t *testing.T, g *testguest.Guest) {
+	const calls = 3000
+	r := traceWhile(t, g, "INT", `'p:myprobe do_sys_openat2 dfd=%di:s32 filename=+0(%si):ustring flags=+0(%dx):x64 mode=+8(%dx):x64' 'r:mine/myretprobe do_sys_openat2 ret=$retval:s64'`,
+		fmt.Sprintf("hit openname %d -1 /no/such 0x0 0 > /dev/null", calls))
+	if r.Status != 0 {
+		t.Fatalf("status %d: %s", r.Status, r.Stderr)
+	}
+	entry := regexp.MustCompile(`(?m)^ +hit-\d+ +\[000\] [.dbD][.nN]... +\d+\.\d{6}: myprobe: \(do_sys_openat2\+0x0/0x[0-9a-f]+\) dfd=-100 filename="/no/such" flags=0x[0-9a-f]+ mode=0x0$`)
+	exit := regexp.MustCompile(`(?m)^ +hit-\d+ +\[000\] [.dbD][.nN]... +\d+\.\d{6}: myretprobe: \(\w+\+0x[0-9a-f]+/0x[0-9a-f]+ <- do_sys_openat2\) ret=-2$`)
+	if n := len(entry.FindAllString(r.Stdout, -1)); n != calls {
+		t.Errorf("%d lines of %d calls: %.1000s", n, calls, r.Stdout)
+	}
+	if n := len(exit.FindAllString(r.Stdout, -1)); n < calls {
+		t.Errorf("%d returns of %d calls: %.1000s", n, calls, r.Stdout)
+	}
+	if strings.Contains(r.Stdout, "kprobe-") {
+		t.Errorf("the tracer's own hits are among the lines: %.1000s", r.Stdout)
+	}
+	for _, want := range []string{`myprobe hits=\d+ missed=0 lost=0 tactic=ftrace\n`, `myretprobe hits=\d+ missed=0 lost=0 tactic=ftrace\n`} {
+		if !regexp.MustCompile(want).MatchString(r.Stderr) {
+			t.Errorf("summary %q, want %s", r.Stderr, want)
+		}
+	}
+}
+
+// Strings that would break a line of text come whole; other types too.
+func kernelJSON(t *testing.T, g *testguest.Guest) {
+	r := traceWhile(t, g, "INT", `--format json 'p:grp/ev do_sys_openat2 f=+0(%si):ustring c=$comm bytes=+0(%si):u8[2] bits=%di:b4@4/32 fault=+0(%di):string at=%ip:symbol'`,
+		`hit openname 20 -1 "$(printf 'a" c=\042x\042\nb')" 0 0 > /dev/null`)
+	n := 0
+	for line := range strings.Lines(r.Stdout) {
+		var hit struct {
+			Event, Comm string
+			Args        map[string]any
+		}
+		if err := json.Unmarshal([]byte(line), &hit); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if hit.Args["f"] != "a\" c=\"x\"\nb" {
+			continue
+		}
+		n++
+		got := fmt.Sprint(hit.Event, hit.Comm, hit.Args["c"], hit.Args["bytes"], hit.Args["bits"], hit.Args["fault"])
+		if want := "grp/evhithit[97 34] 9 <nil>"; got != want {
+			t.Errorf("got %s, want %s: %s", got, want, line)
+		}
+	}
+	if n != 20 {
+		t.Errorf("%d lines of 20 calls: %.1000s, %s", n, r.Stdout, r.Stderr)
+	}
+	if !strings.Contains(r.Stderr, `{"event":"grp/ev","hits":`) {
+		t.Errorf("summary %q", r.Stderr)
+	}
+}
+
+func kernelCounters(t *testing.T, g *testguest.Guest) {
+	r := traceWhile(t, g, "INT", `--counters p:count __x64_sys_getppid`, "")
+	if r.Status == 0 {
+		t.Errorf("a definition in several words was taken: %q", r.Stderr)
+	}
+	for _, flag := range []string{"--counters", "--stat"} {
+		r := traceWhile(t, g, "INT", flag+` 'p:count __x64_sys_getppid' 'p:other/count __x64_sys_getppid+5'`, "hit getppid 4321 -1 > /dev/null")
+		if r.Stdout != "" || strings.Count(r.Stderr, "count hits=4321 missed=0 lost=0 tactic=") != 2 {
+			t.Errorf("%s: %q, %q", flag, r.Stdout, r.Stderr)
+		}
+	}
+}
+
+// What a full ring loses is counted: hits are those of the program.
+func kernelLost(t *testing.T, g *testguest.Guest) {
+	r := traceWhile(t, g, "INT", `--stat --buffer-size 8192 'p:count __x64_sys_getppid'`, "kill -STOP $P; hit getppid 20000 -1 > /dev/null; kill -CONT $P")
+	m := regexp.MustCompile(`count hits=20000 missed=0 lost=(\d+) `).FindStringSubmatch(r.Stderr)
+	if m == nil || len(m[1]) < 4 {
+		t.Errorf("summary %q, want 20000 hits, thousands of them lost", r.Stderr)
+	}
+}
+
+// A pattern is an event for each function, under a name of its own.
+func kernelPattern(t *testing.T, g *testguest.Guest) {
+	r := traceWhile(t, g, "INT", `-v --counters 'p __x64_sys_getp*'`, "hit getppid 50 -1 > /dev/null")
+	if !strings.Contains(r.Stderr, "p___x64_sys_getppid_0 hits=50 ") || !strings.Contains(r.Stderr, "p___x64_sys_getpid_0 hits=") {
+		t.Errorf("summary %q", r.Stderr)
+	}
+}
+
+func kernelEnds(t *testing.T, g *testguest.Guest) {
+	r := traceWhile(t, g, "", `--duration 1s --stat 'p:count __x64_sys_getppid'`, "")
+	if r.Status != 0 || !strings.Contains(r.Stderr, "count hits=0 ") {
+		t.Errorf("--duration: status %d, %q", r.Status, r.Stderr)
+	}
+	r = traceWhile(t, g, "", `--count 3 'p:count __x64_sys_getppid'`, "hit getppid 100 -1 > /dev/null")
+	if r.Status != 0 || strings.Count(r.Stdout, "sys_getppid+0x0/") != 3 || !strings.Contains(r.Stderr, " tactic=ftrace\n") {
+		t.Errorf("--count 3: status %d, %q, %q", r.Status, r.Stdout, r.Stderr)
+	}
+}
+
+// A killed tracer's probes are found, and taken out by detach; not those of one that runs.
+func kernelKilled(t *testing.T, g *testguest.Guest) {
+	args := `--stat 'p:one do_sys_openat2' 'r:two vfs_read $retval' > /dev/null`
+	r := traceWhile(t, g, "KILL", args, "kprobe list -k; kprobe detach -k")
+	if !regexp.MustCompile(`^[0-9a-f]{16} +k +do_sys_openat2\+0x0 .*\n[0-9a-f]{16} +r +vfs_read\+0x0 .*\n$`).MatchString(r.Stdout) {
+		t.Errorf("list: %q", r.Stdout)
+	}
+	if !regexp.MustCompile(`2 probes are held by process \d+, which runs`).MatchString(r.Stderr) {
+		t.Errorf("detach while the tracer runs: %q", r.Stderr)
+	}
+	events, err := g.Read("/sys/kernel/tracing/kprobe_events")
+	if err != nil || strings.Count(events, "\n") != 2 {
+		t.Fatalf("a killed tracer left %q: %v", events, err)
+	}
+	g.Write("/sys/kernel/tracing/kprobe_events", "p:somebody/else vfs_write\n", false)
+	r, err = g.Run("/bin/kprobe", "detach", "-k")
+	if err != nil || r.Status != 0 || !strings.Contains(r.Stderr, "2 probes of process ") {
+		t.Errorf("detach: %+v, %v", r, err)
+	}
+	events, err = g.Read("/sys/kernel/tracing/kprobe_events")
+	if err != nil || events != "p:somebody/else vfs_write\n" {
+		t.Errorf("after detach kprobe_events holds %q: %v", events, err)
+	}
+	g.Write("/sys/kernel/tracing/kprobe_events", "-:somebody/else\n", false)
+	r, err = g.Run("/bin/kprobe", "detach", "-k")
+	if err != nil || r.Status != 0 || !strings.Contains(r.Stderr, "nothing of ours") {
+		t.Errorf("detach of nothing: %+v, %v", r, err)
+	}
+}
+
+// The kernel's errors come with its text, and its caret stands in the user's words; of a
+// batch with one bad definition nothing stays.
+func kernelRefused(t *testing.T, g *testguest.Guest) {
+	for _, c := range []struct {
+		defs []string
+		want string
+	}{
+		{[]string{"p:good vfs_read", "p:a/b do_sys_openat2  x=%foo"}, "column 24: Invalid register name\n  Command: p:a/b do_sys_openat2 x=%foo\n" + caret(23)},
+		{[]string{"r7:longer_name_than_ours no_such_function"}, "Command: r7:longer_name_than_ours no_such_function\n" + caret(25)},
+		{[]string{"p do_sys_openat2+1"}, "column 3: Probe point is not an instruction boundary\n  Command: p do_sys_openat2+1\n" + caret(2)},
+		{[]string{"p do_int3"}, "Failed to register probe event: do_int3 is on the kernel's blacklist, or notrace"},
+		{[]string{"p:x vfs_read", "r:x vfs_write"}, "column 1: Probe type is different from existing probe"},
+		{[]string{"p vfs_read s=+0(%si):gostring"}, "gostring is an extension for programs"},
+		{[]string{"p /bin/sh:0x10"}, "a place in a file belongs to a program"},
+		{[]string{`p "vfs_read"`}, "takes none"},
+	} {
+		argv := append([]string{"/bin/kprobe", "trace", "-k"}, c.defs...)
+		r, err := g.Run(argv...)
+		if err != nil || r.Status != 1 || !strings.Contains(r.Stderr, c.want) {
+			t.Errorf("%q: %v, status %d\n%s\nwant\n%s", c.defs, err, r.Status, r.Stderr, c.want)
+		}
+		emptyKernel(t, g)
+	}
+}
+
+func caret(n int) string { return strings.Repeat(" ", len("  Command: ")+n) + "^\n" }
+
+func kernelTools(t *testing.T, g *testguest.Guest) {
+	list := g.Shell("kprobe funcs -k 'vfs_rea[d]*'")
+	if !regexp.MustCompile(`(?m)^ffffffff[0-9a-f]{8} +\d+ vfs_read$`).MatchString(list) {
+		t.Errorf("funcs: %q", list)
+	}
+	r, err := g.Run("/bin/kprobe", "funcs", "-k", "do_int3")
+	if err != nil || r.Status != 1 || !strings.Contains(r.Stderr, "no function matches") {
+		t.Errorf("funcs of what can not be probed: %+v, %v", r, err)
+	}
+	r, err = g.Run("/bin/kprobe", "doctor")
+	if err != nil || !regexp.MustCompile(`(?m)^ok +kernel probes +/sys/kernel/tracing/kprobe_events is there`).MatchString(r.Stdout) {
+		t.Errorf("doctor: %+v, %v", r, err)
+	}
+}

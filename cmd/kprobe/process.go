@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/trace"
+)
+
+// tracedProcess is a process as a tracee: one that runs, or one that was started for it.
+type tracedProcess struct {
+	engine
+	s       *session
+	started bool
+}
+
+// openProcess makes a tracee of a running process, or of a program that is started and
+// held. It takes a flag's size of the ring; 0 means the default.
+func openProcess(pid int, cmd []string, buffer int) (*tracedProcess, error) {
+	cfg := ring.Config{DataSize: buffer, Events: ring.MaxEvents}
+	if cfg.DataSize == 0 {
+		cfg.DataSize = defaultRing()
+	}
+	s, err := openSession(pid, cmd, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &tracedProcess{engine: engine{core: s.core}, s: s, started: len(cmd) > 0}, nil
+}
+
+func openSession(pid int, cmd []string, cfg ring.Config) (*session, error) {
+	if len(cmd) == 0 {
+		return attach(pid, cfg)
+	}
+	p, st, err := process.Start(&process.Command{Path: cmd[0], Args: cmd[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	return newSession(p, &process.TargetOptions{Ring: cfg, Stopped: st})
+}
+
+func (t *tracedProcess) Names() trace.Namer { return t.s.names }
+
+func (t *tracedProcess) Run() error { return t.s.target.Run() }
+
+// Sync follows what the process maps. It has ended when it is not the program any more
+// that was probed.
+func (t *tracedProcess) Sync() (ended bool, err error) {
+	switch err = t.core.Sync(); {
+	case errors.Is(err, process.ErrNoProcess):
+		return true, nil
+	case errors.Is(err, process.ErrExec):
+		return true, fmt.Errorf("process %d executes another program: its probes are gone", t.s.proc.PID())
+	}
+	t.s.names.forget()
+	return false, err
+}
+
+func (t *tracedProcess) Exited() <-chan struct{} { return t.s.proc.Exited() }
+
+func (t *tracedProcess) Remarks() []string {
+	if dead, corrupt := t.core.Damage(); dead+corrupt > 0 {
+		return []string{fmt.Sprintf("%d records of writers that were killed are lost, %d places of the ring were damaged", dead, corrupt)}
+	}
+	return nil
+}
+
+// Status waits for the child and makes its status ours: 128+N if a signal killed it.
+func (t *tracedProcess) Status() error {
+	if !t.started {
+		return nil
+	}
+	st, err := t.s.proc.Wait()
+	if err != nil {
+		return err
+	}
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return statusError(128 + int(ws.Signal()))
+	}
+	if code := st.ExitCode(); code != 0 {
+		return statusError(code)
+	}
+	return nil
+}
+
+func (t *tracedProcess) Close() error { return t.s.proc.Close() }

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/trace"
+)
+
+// tracee is something that `kprobe trace` probes: a process, a kernel. The verb calls
+//
+//	Names · Add · Run · (Sync, Poll)… · Leave · Totals, Remarks · Status · Close
+//
+// in this order, from one goroutine; only what Names gives is used by another one (the
+// printer's) at the same time. When Add fails Leave and Close follow; when Run does, Close.
+// A hit given to a function is valid until that returns; its Event stays.
+type tracee interface {
+	// Names finds the names that lines show.
+	Names() trace.Namer
+	// Add arms all definitions, or none and says why: an *event.Error where it is a
+	// definition's fault. It is called once. Of the options, those that make no sense
+	// for the target are refused when the flags are checked, not here.
+	Add(defs []*event.Def, o *kprobes.AddOptions) error
+	// Slower tells of each event that has not the fastest tactic, and why; of those for
+	// which no reason is known it does not.
+	Slower(tell func(name, tactic string, why error))
+	// Run lets the target go on, if it was held for Add.
+	Run() error
+	// Poll hands over the hits that are there, in the order of their times, and gives
+	// their number. It does not wait.
+	Poll(f func(*trace.Hit)) int
+	// Pending says whether Sync should be called now, and not only when it is time.
+	Pending() bool
+	// Sync follows what changes in the target, some 50 times a second. An error is told
+	// and the trace goes on, unless the target has ended; that may have an error too.
+	Sync() (ended bool, err error)
+	// Exited is closed when the target has ended; nil for one that does not.
+	Exited() <-chan struct{}
+	// Leave takes everything out of the target, and hands over the hits that were left;
+	// f may be nil. Totals are final then.
+	Leave(f func(*trace.Hit)) error
+	// Totals sums up, an entry for each event in the order of the definitions.
+	Totals() []*total
+	// Remarks are lines for the end of the summary's head: what went wrong on the way.
+	Remarks() []string
+	// Status is the exit status of a program that was started to be traced, as a
+	// statusError if it is not 0; nil for all others. It waits for the program.
+	Status() error
+	// Close gives back what was opened, and touches the target no more.
+	Close() error
+}
+
+// engine is what the tracees have in common that the engine itself probes.
+type engine struct {
+	core *kprobes.Core
+	evs  []*kprobes.Event
+}
+
+func (e *engine) Add(defs []*event.Def, o *kprobes.AddOptions) (err error) {
+	e.evs, err = e.core.Add(defs, o)
+	return err
+}
+
+func (e *engine) Slower(tell func(name, tactic string, why error)) {
+	for _, ev := range e.evs {
+		if ev.Why != nil {
+			tell(ev.Name, string(ev.Tactic), ev.Why)
+		}
+	}
+}
+
+func (e *engine) Poll(f func(*trace.Hit)) int { return e.core.Poll(f) }
+
+func (e *engine) Pending() bool { return e.core.Pending() }
+
+func (e *engine) Leave(f func(*trace.Hit)) error { return e.core.Close(f) }
+
+func (e *engine) Totals() []*total { return totals(e.core, e.evs) }

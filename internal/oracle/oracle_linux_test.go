@@ -1,0 +1,137 @@
+package oracle
+
+import (
+	"cmp"
+	"os"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/testguest"
+	"kprobes.dev/kprobes/target/guest"
+	"kprobes.dev/kprobes/target/guest/qemu"
+	"kprobes.dev/kprobes/tracing"
+)
+
+const tracefs = "/sys/kernel/tracing"
+
+// TestOracle puts the whole corpus to a guest's kernel and to us.
+func TestOracle(t *testing.T) {
+	g := boot(t)
+	files, err := filepath.Glob("testdata/" + cmp.Or(os.Getenv("FILES"), "*") + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := ReadTable("testdata/differences.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := ReadCorpus(addresses(t, g), without(files, "testdata/differences.txt")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cases) < 300 {
+		t.Errorf("%d cases, want 300", len(cases))
+	}
+	pair := &Pair{Kernel: &Kernel{Files: g, Root: tracefs}, Ours: attach(t, g), Hit: func(command string) error {
+		f := strings.Fields(command)
+		f[0] = "/bin/" + f[0]
+		r, err := g.Run(f...)
+		if err == nil && r.Status != 0 {
+			err = errors.New(command + ": " + r.Stderr)
+		}
+		return err
+	}}
+	r, err := pair.Run(cases)
+	judge(t, r, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range g.Trouble() {
+		t.Errorf("the guest's kernel says: %s", line)
+	}
+}
+
+// judge fails for differences that nobody explains, and for explanations of none.
+func judge(t *testing.T, r *Result, table Table) {
+	t.Helper()
+	explained := 0
+	for _, d := range r.Differences {
+		if table.Explain(d) != nil {
+			explained++
+			continue
+		}
+		t.Error(d)
+	}
+	for _, row := range table.Unused() {
+		t.Errorf("differences.txt:%d: explains nothing: %s | %s", row.Line, row.Field, row.Step)
+	}
+	t.Logf("%d definitions and other steps in %d cases: %d accepted, %d refused by the kernel; %d format files, %d trace lines; %d steps equal in all; %d differences explained, of %d",
+		r.Steps, r.Cases, r.Accepted, r.Refused, r.Formats, r.Lines, r.Equal, explained, len(r.Differences))
+}
+
+// boot boots a guest with a module loaded.
+func boot(t *testing.T) *testguest.Guest {
+	t.Helper()
+	kernel, _ := testguest.Image(t)
+	mods, err := filepath.Glob(filepath.Join(filepath.Dir(kernel), "../lib/modules/*/kernel/drivers/net/dummy.ko"))
+	if err != nil || len(mods) != 1 {
+		t.Fatalf("the kernel's module dummy: %v, %v", mods, err)
+	}
+	g := testguest.Boot(t, &testguest.Options{CPUs: 1, Files: map[string]string{"dummy.ko": mods[0]}})
+	g.Shell("insmod /dummy.ko")
+	return g
+}
+
+// attach makes our side of a guest.
+func attach(t *testing.T, g *testguest.Guest) *Ours {
+	t.Helper()
+	m, err := qemu.Open(g.Spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	tg, err := guest.Attach(m, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := kprobes.Open(tg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := tracing.New(core, nil)
+	t.Cleanup(func() {
+		if err := errors.Join(in.Close(), core.Close(nil)); err != nil {
+			t.Errorf("end of our side: %v", err)
+		}
+	})
+	return &Ours{Instance: in}
+}
+
+// addresses finds symbols as the guest's own kallsyms has them.
+func addresses(t *testing.T, g *testguest.Guest) func(string) (uint64, bool) {
+	t.Helper()
+	text, err := g.Read("/proc/kallsyms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]uint64{}
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) == 3 && at[f[2]] == 0 {
+			at[f[2]], _ = strconv.ParseUint(f[0], 16, 64) // 0 is no address
+		}
+	}
+	return func(name string) (uint64, bool) { return at[name], at[name] != 0 }
+}
+
+func without(list []string, name string) (out []string) {
+	for _, s := range list {
+		if s != name {
+			out = append(out, s)
+		}
+	}
+	return out
+}

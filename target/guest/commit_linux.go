@@ -1,0 +1,369 @@
+package guest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/target/guest/qemu"
+)
+
+// Bounds of the attempts at a change that a thread blocks.
+const (
+	commitTries = 50
+	commitWait  = 2 * time.Millisecond
+)
+
+// ErrBlocked says that a thread of the guest stands, or may go on, where a change would harm
+// it.
+var ErrBlocked = errors.New("a thread of the guest is in the code that would change")
+
+// ErrForeign says that bytes of the guest's kernel are neither what they were nor ours.
+var ErrForeign = errors.New("the kernel's code is not what it was: somebody else patched it")
+
+// Commit makes a change in one stop of the vCPUs, or in several attempts if a thread is in
+// the way.
+func (t *Target) Commit(c *target.Change) error {
+	if err := t.writeDetours(c.Add); err != nil {
+		return err
+	}
+	var err error
+	for i := range commitTries {
+		if i > 0 {
+			time.Sleep(min(commitWait*time.Duration(i), maxWait))
+		}
+		if err = t.stopped(func(s *qemu.Stop) error { return t.commitStopped(s, c) }); !errors.Is(err, ErrBlocked) {
+			break
+		}
+	}
+	return err
+}
+
+// maxWait bounds the time between two attempts.
+const maxWait = 20 * time.Millisecond
+
+// codeStep is how much code is written in one stop, in bytes: about a millisecond.
+const codeStep = 128 << 10
+
+// writeDetours puts the code of new sites where nobody runs yet, in stops of their own. Memory
+// that has never been executed is written at once.
+func (t *Target) writeDetours(add []*target.Site) error {
+	var pending []*target.Site
+	size := 0
+	flush := func() error {
+		if len(pending) == 0 {
+			return nil
+		}
+		ws := pending
+		pending, size = nil, 0
+		return t.stopped(func(s *qemu.Stop) error {
+			writes := make([]qemu.Write, len(ws))
+			for i, a := range ws {
+				writes[i] = qemu.Write{PA: t.codePhys(a.Detour.Addr), Data: a.Detour.Code}
+			}
+			return s.WriteAll(writes)
+		})
+	}
+	for _, a := range add {
+		if t.fresh(a.Detour.Addr, len(a.Detour.Code)) {
+			copy(t.lay.code.mem[a.Detour.Addr-t.lay.code.va:], a.Detour.Code)
+			continue
+		}
+		pending = append(pending, a)
+		if size += len(a.Detour.Code); size >= codeStep {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// fresh says whether code that is written there can not be known to QEMU yet, and notes that
+// it may be from now on.
+func (t *Target) fresh(addr uint64, size int) bool {
+	if !t.lay.shared {
+		return false // nobody knows what ran there before
+	}
+	off := addr - t.lay.code.va
+	if off < t.control.get(hdrMark) {
+		return false
+	}
+	t.control.put(hdrMark, off+uint64(size))
+	return true
+}
+
+func (t *Target) codePhys(addr uint64) uint64 { return t.lay.code.pa + addr - t.lay.code.va }
+
+// write is one run of bytes that a change writes.
+type write struct {
+	addr     uint64
+	old, new []byte
+}
+
+// commitStopped makes the change. Precondition: the vCPUs are stopped.
+func (t *Target) commitStopped(s *qemu.Stop, c *target.Change) error {
+	if err := t.alive(); err != nil {
+		return err
+	}
+	writes, foreign, err := t.writes(c)
+	if err != nil {
+		return err
+	}
+	if err := t.look(s, c); err != nil {
+		return err
+	}
+	if err := t.control.add(c.Add); err != nil {
+		t.control.clear(c.Add)
+		return err
+	}
+	if err := t.writeTexts(s, writes); err != nil {
+		for i := range writes {
+			writes[i].new = writes[i].old
+		}
+		err = errors.Join(err, t.writeTexts(s, writes))
+		t.control.clear(c.Add)
+		return err
+	}
+	t.foreign = append(t.foreign, foreign...)
+	gone := slices.DeleteFunc(slices.Clone(c.Remove), func(r *target.Site) bool {
+		return slices.ContainsFunc(foreign, func(f *target.Site) bool { return f == r })
+	})
+	t.control.clear(gone)
+	t.zombie = append(t.zombie, gone...)
+	if c.Then == nil {
+		return nil
+	}
+	return c.Then()
+}
+
+// writeTexts writes code of the guest's kernel so that QEMU takes note of it. Precondition:
+// the vCPUs are stopped.
+func (t *Target) writeTexts(s *qemu.Stop, ws []write) error {
+	var out []qemu.Write
+	for _, w := range ws {
+		for addr, b := w.addr, w.new; len(b) > 0; {
+			pa, err := physical(t.k, addr)
+			if err != nil {
+				return err
+			}
+			n := min(len(b), int(pageSize-addr%pageSize))
+			out = append(out, qemu.Write{PA: pa, Data: b[:n]})
+			addr, b = addr+uint64(n), b[n:]
+		}
+	}
+	return s.WriteAll(out)
+}
+
+// writes makes the list of what a change writes, and checks that what stands there is what
+// is expected. foreign are the sites to be removed that somebody else has patched over.
+// Precondition: the vCPUs are stopped.
+func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, err error) {
+	restored := map[uint64][]byte{}
+	for _, r := range c.Remove {
+		have := make([]byte, len(r.Patch))
+		if err := t.k.Read(r.Addr, have); err != nil {
+			return nil, nil, fmt.Errorf("the bytes at 0x%x: %w", r.Addr, err)
+		}
+		switch {
+		case bytes.Equal(have, r.Patch):
+			ws = append(ws, write{r.Addr, have, r.Orig})
+			restored[r.Addr] = r.Orig
+		case !bytes.Equal(have, r.Orig):
+			foreign = append(foreign, r)
+		}
+	}
+	for _, a := range c.Add {
+		have := make([]byte, len(a.Patch))
+		if err := t.k.Read(a.Addr, have); err != nil {
+			return nil, nil, fmt.Errorf("the bytes at 0x%x: %w", a.Addr, err)
+		}
+		if !bytes.Equal(overlaid(a.Addr, have, c.Remove), a.Orig) {
+			return nil, nil, errno.Errorf(unix.EBUSY, "0x%x holds % x, not % x: %w", a.Addr, have, a.Orig, ErrForeign)
+		}
+		ws = append(ws, write{a.Addr, have, a.Patch})
+	}
+	return merge(ws), foreign, nil
+}
+
+// overlaid is what stands at addr once the sites that go are restored.
+func overlaid(addr uint64, have []byte, remove []*target.Site) []byte {
+	out := slices.Clone(have)
+	for _, r := range remove {
+		for i, b := range r.Orig {
+			at := r.Addr + uint64(i) - addr
+			if at < uint64(len(out)) && have[at] == r.Patch[i] {
+				out[at] = b
+			}
+		}
+	}
+	return out
+}
+
+// merge makes one write of each run of bytes, where later writes go over earlier ones.
+func merge(ws []write) []write {
+	type change struct{ old, new byte }
+	bytes := map[uint64]change{}
+	for _, w := range ws {
+		for i := range w.new {
+			at := w.addr + uint64(i)
+			c, seen := bytes[at]
+			if !seen {
+				c.old = w.old[i]
+			}
+			c.new = w.new[i]
+			bytes[at] = c
+		}
+	}
+	var out []write
+	for _, at := range slices.Sorted(maps.Keys(bytes)) {
+		n := len(out)
+		if n == 0 || at != out[n-1].addr+uint64(len(out[n-1].new)) {
+			out = append(out, write{addr: at})
+			n++
+		}
+		w, c := &out[n-1], bytes[at]
+		w.old, w.new = append(w.old, c.old), append(w.new, c.new)
+	}
+	return out
+}
+
+// Forget drops sites whose code is not there any more: nothing is left to restore.
+func (t *Target) Forget(sites []*target.Site) error {
+	t.control.clear(sites)
+	t.zombie = append(t.zombie, sites...)
+	return nil
+}
+
+// look finds out whether a thread stands, or may go on, where the change would harm it, and
+// frees the detours of removed sites that nobody is in. Precondition: the vCPUs are stopped.
+func (t *Target) look(s *qemu.Stop, c *target.Change) error {
+	inner := innerOf(c.Add)
+	leave := leaving(append(slices.Clone(t.zombie), c.Remove...), c.Add)
+	var blocked error
+	busy := map[*target.Site]bool{}
+	err := t.words(s, func(v uint64) {
+		if z := t.detourAt(v, t.zombie); z != nil {
+			busy[z] = true
+		}
+		switch {
+		case blocked != nil:
+		case inner[v]:
+			blocked = errno.Errorf(unix.EBUSY, "0x%x: %w", v, ErrBlocked)
+		case t.detourAt(v, leave) != nil:
+			blocked = errno.Errorf(unix.EBUSY, "0x%x, in a detour that goes back into a new patch: %w", v, ErrBlocked)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	t.reclaim(busy)
+	return blocked
+}
+
+// words gives the instruction pointers of all vCPUs and every word that may be a thread's way
+// back. Precondition: the vCPUs are stopped.
+func (t *Target) words(s *qemu.Stop, f func(v uint64)) error {
+	cpus, err := s.CPUs()
+	if err != nil {
+		return err
+	}
+	sps := make([]uint64, len(cpus))
+	for i := range cpus {
+		c := &cpus[i]
+		f(c.RIP)
+		for _, v := range []uint64{c.RAX, c.RBX, c.RCX, c.RDX, c.RSI, c.RDI, c.RBP, c.R8, c.R9, c.R10, c.R11, c.R12, c.R13, c.R14, c.R15} {
+			f(v) // the gate has its way back in one of them
+		}
+		sps[c.Index] = c.RSP
+	}
+	return t.k.Saved(sps, f)
+}
+
+// innerOf holds the addresses inside new patches at which a thread may not go on.
+func innerOf(add []*target.Site) map[uint64]bool {
+	m := map[uint64]bool{}
+	for _, a := range add {
+		for i := 1; i < len(a.Patch); i++ {
+			m[a.Addr+uint64(i)] = true
+		}
+	}
+	return m
+}
+
+// leaving picks the sites whose detours go back into the middle of a new patch.
+func leaving(old, add []*target.Site) []*target.Site {
+	inner := innerOf(add)
+	var out []*target.Site
+	for _, z := range old {
+		for _, p := range z.Detour.Pairs {
+			if inner[p.Orig] && p.Copy == z.Detour.Back {
+				out = append(out, z)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// detourAt gives the site in whose detour an address is.
+func (t *Target) detourAt(v uint64, sites []*target.Site) *target.Site {
+	if v-t.lay.code.va >= uint64(len(t.lay.code.mem)) {
+		return nil
+	}
+	for _, s := range sites {
+		if v-s.Detour.Addr < uint64(s.Room) {
+			return s
+		}
+	}
+	return nil
+}
+
+// reclaim frees the detours of removed sites that nobody is in.
+func (t *Target) reclaim(busy map[*target.Site]bool) {
+	left := t.zombie[:0]
+	for _, z := range t.zombie {
+		if busy[z] {
+			left = append(left, z)
+			continue
+		}
+		t.FreeCode(z.Detour.Addr, z.Room)
+	}
+	clear(t.zombie[len(left):])
+	t.zombie = left
+}
+
+// Idle says whether no thread was in the code of a site that was removed, when that was last
+// looked at.
+func (t *Target) Idle() bool { return len(t.zombie) == 0 }
+
+// Instances classifies the instances in the pools: a call is in progress while its return
+// address stands where it stood at the entry.
+func (t *Target) Instances() (active, unwound map[int]int, err error) {
+	active, unwound = map[int]int{}, map[int]int{}
+	for _, p := range t.pools {
+		off := p.Base - t.lay.data.va
+		table := t.lay.data.mem[off:][:amd64.PoolBytes(p.Slots, p.Stride)]
+		for at := 0; at < len(table); at += 1 << p.Stride {
+			i, ok := amd64.ReadInstance(table[at:at+amd64.SlotHeader], false)
+			if !ok {
+				continue
+			}
+			var b [8]byte
+			if t.k.Read(i.SP, b[:]) == nil && le.Uint64(b[:]) == i.Return {
+				active[i.Event]++
+			} else {
+				unwound[i.Event]++
+			}
+		}
+	}
+	return active, unwound, nil
+}

@@ -1,0 +1,188 @@
+package guest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/target"
+)
+
+// The control area: a header, and a table of sites. The guest's kernel never writes here, but
+// what is read here is believed no more than any other memory of a guest.
+const (
+	controlMagic   = 0x5453455547504b21 // "!KPGUEST" in memory order
+	controlVersion = 1
+
+	siteOff  = pageSize
+	siteSize = 64
+)
+
+// Header offsets, 8 bytes each.
+const (
+	hdrMagic   = 0
+	hdrVersion = 8
+	hdrHolder  = 16 // pid of the tracer
+	hdrSince   = 24 // its start time, clock ticks after boot
+	hdrSlot    = 32 // first slot of level2_kernel_pgt
+	hdrCPUs    = 40 // of the ring
+	hdrSites   = 48 // entries of the table that were ever used
+	hdrMark    = 56 // bytes of the code part that have ever held code, if the memory is shared
+)
+
+// errMemory says that what stands in the guest's memory is not what was expected there.
+var errMemory = errors.New("the guest's memory is not understood")
+
+var le = binary.LittleEndian
+
+// control is the view of a control area.
+type control struct {
+	mem   []byte
+	sites map[*target.Site]int // index of an armed site's entry
+	free  []int
+	used  int
+}
+
+func newControl(mem []byte) *control { return &control{mem: mem, sites: map[*target.Site]int{}} }
+
+// capacity is the number of entries that the table has.
+func (c *control) capacity() int { return (len(c.mem) - siteOff) / siteSize }
+
+func (c *control) get(off int) uint64    { return le.Uint64(c.mem[off:]) }
+func (c *control) put(off int, v uint64) { storeWord(c.mem[off:], v) }
+
+// init writes the header, its magic last. What is told of code that was there stays.
+func (c *control) init(holder, since uint64, l *layout) {
+	mark := uint64(0)
+	if c.valid() {
+		mark = c.get(hdrMark)
+	}
+	c.put(hdrMagic, 0)
+	clear(c.mem[hdrVersion:])
+	for _, w := range []struct {
+		off int
+		v   uint64
+	}{
+		{hdrVersion, controlVersion},
+		{hdrHolder, holder},
+		{hdrSince, since},
+		{hdrSlot, uint64(l.first)},
+		{hdrCPUs, uint64(l.ringConfig.CPUs)},
+		{hdrMark, mark},
+		{hdrMagic, controlMagic},
+	} {
+		c.put(w.off, w.v)
+	}
+}
+
+// valid says whether a header of this version stands there.
+func (c *control) valid() bool {
+	return c.get(hdrMagic) == controlMagic && c.get(hdrVersion) == controlVersion
+}
+
+// site is an entry of the table.
+//
+//	0  address     8  length of the patch     16 original bytes     32 patch     48 detour
+//	56 up to two points: offset from the address, probes, return probes, a byte each
+type site struct {
+	addr        uint64
+	orig, patch []byte
+	detour      uint64
+	points      []target.Point
+}
+
+const (
+	maxPatch  = 16
+	pointOff  = 56
+	pointSize = 3
+	maxPoints = 2
+)
+
+func (s *site) encode(b []byte) {
+	clear(b[:siteSize])
+	le.PutUint64(b[8:], uint64(len(s.patch)))
+	copy(b[16:32], s.orig)
+	copy(b[32:48], s.patch)
+	le.PutUint64(b[48:], s.detour)
+	for i, p := range s.points[:min(len(s.points), maxPoints)] {
+		at := b[pointOff+i*pointSize:]
+		at[0], at[1], at[2] = byte(p.Addr-s.addr), byte(min(p.Probes, 255)), byte(min(p.Returns, 255))
+	}
+	storeWord(b, s.addr)
+}
+
+func decodeSite(b []byte) (site, error) {
+	n := le.Uint64(b[8:])
+	if n > maxPatch {
+		return site{}, fmt.Errorf("a site's patch of %d bytes: %w", n, errMemory)
+	}
+	s := site{
+		addr: le.Uint64(b), orig: slices.Clone(b[16 : 16+n]), patch: slices.Clone(b[32 : 32+n]),
+		detour: le.Uint64(b[48:]),
+	}
+	for i := range maxPoints {
+		at := b[pointOff+i*pointSize:]
+		if at[1]|at[2] != 0 {
+			s.points = append(s.points, target.Point{Addr: s.addr + uint64(at[0]), Probes: int(at[1]), Returns: int(at[2])})
+		}
+	}
+	return s, nil
+}
+
+// list reads all sites that are in the table.
+func (c *control) list() ([]site, error) {
+	n := c.get(hdrSites)
+	if n > uint64(c.capacity()) {
+		return nil, fmt.Errorf("a table of %d sites: %w", n, errMemory)
+	}
+	var out []site
+	for i := range int(n) {
+		b := slices.Clone(c.entry(i))
+		if le.Uint64(b) == 0 {
+			continue
+		}
+		s, err := decodeSite(b)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func (c *control) entry(i int) []byte { return c.mem[siteOff+i*siteSize:][:siteSize] }
+
+// add enters sites that are about to be patched.
+func (c *control) add(sites []*target.Site) error {
+	if have := c.capacity() - c.used + len(c.free); len(sites) > have {
+		return errno.Errorf(unix.ENOSPC, "%d sites more: the guest's table has room for %d: an ivshmem device has more (kprobe doctor tells how)", len(sites), have)
+	}
+	for _, s := range sites {
+		i := c.used
+		if n := len(c.free); n > 0 {
+			i, c.free = c.free[n-1], c.free[:n-1]
+		} else {
+			c.used++
+		}
+		c.sites[s] = i
+		e := site{addr: s.Addr, orig: s.Orig, patch: s.Patch, detour: s.Detour.Addr, points: s.Points}
+		e.encode(c.entry(i))
+	}
+	c.put(hdrSites, uint64(c.used))
+	return nil
+}
+
+// clear drops the entries of sites whose patches are gone.
+func (c *control) clear(sites []*target.Site) {
+	for _, s := range sites {
+		if i, ok := c.sites[s]; ok {
+			storeWord(c.entry(i), 0)
+			delete(c.sites, s)
+			c.free = append(c.free, i)
+		}
+	}
+}

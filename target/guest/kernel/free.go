@@ -1,0 +1,120 @@
+package kernel
+
+import (
+	"cmp"
+	"slices"
+	"syscall"
+
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/target/guest/phys"
+)
+
+// lowMemory is what Linux reserves for good since 5.13 (setup_arch), and lowUsed what boot
+// loaders leave their things in.
+const (
+	lowMemory = 1 << 20
+	lowUsed   = 128 << 10
+	lowTop    = 0x9f000 // extended BIOS data, video memory and ROMs follow
+)
+
+// Free lists physical pages below 1 MiB that the kernel has reserved for good and that nobody
+// has ever written to: they are zero. Pages that touch are one range. Errors: ENOENT if there
+// is none, or the kernel does not tell.
+func (k *Kernel) Free() ([]phys.Range, error) {
+	reserved, err := k.reservedPages(lowMemory / pageSize)
+	if err != nil {
+		return nil, err
+	}
+	top := uint64(lowTop)
+	if va, ok := k.Addr("real_mode_header"); ok {
+		if at, err := k.u64(va); err == nil {
+			if pa, _, _, ok := k.Translate(at); ok && pa < lowMemory {
+				top = min(top, pa&^(pageSize-1))
+			}
+		}
+	}
+	var out []phys.Range
+	for pa := uint64(lowUsed); pa < top; pa += pageSize {
+		if !reserved[pa/pageSize] || !zero(k.mem.Bytes(pa, pageSize)) {
+			continue
+		}
+		if n := len(out); n > 0 && out[n-1].End == pa {
+			out[n-1].End += pageSize
+		} else {
+			out = append(out, phys.Range{Start: pa, End: pa + pageSize})
+		}
+	}
+	if len(out) == 0 {
+		return nil, errno.Errorf(syscall.ENOENT, "no page below 1 MiB that the guest's kernel has reserved and nobody has used: kernels before 5.13 reserve none; start QEMU with an ivshmem device instead")
+	}
+	return out, nil
+}
+
+// zero says whether a page is there and holds nothing.
+func zero(b []byte) bool {
+	return b != nil && !slices.ContainsFunc(b, func(c byte) bool { return c != 0 })
+}
+
+// reservedPages reads PG_reserved of the first n pages from their struct page.
+func (k *Kernel) reservedPages(n int) ([]bool, error) {
+	t, err := k.Types()
+	if err != nil {
+		return nil, err
+	}
+	size, err1 := t.Size("page")
+	flags, _, err2 := t.Offset("page", "flags")
+	bit, err3 := t.Enum("pageflags", "PG_reserved")
+	if err := cmp.Or(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	base := uint64(0xffffea0000000000) // __VMEMMAP_BASE_L4, without CONFIG_RANDOMIZE_MEMORY
+	if va, ok := k.Addr("vmemmap_base"); ok {
+		if base, err = k.u64(va); err != nil {
+			return nil, err
+		}
+	}
+	out := make([]bool, n)
+	for i := range out {
+		w, err := k.u64(base + uint64(i*size+flags))
+		out[i] = err == nil && bit < 64 && w>>bit&1 == 1
+	}
+	return out, nil
+}
+
+// PMDSlot is an entry of level2_kernel_pgt, the table that maps the kernel's image.
+type PMDSlot struct {
+	Phys uint64 // physical address of the entry, 8 bytes
+	Virt uint64 // first of the 2 MiB that it maps
+}
+
+// PMDSlots lists free entries of level2_kernel_pgt, the highest first. What is entered there
+// is in every process's page tables at once, as all share that table, and lies within 2 GiB
+// of the kernel's and its modules' code. Slots next to the image, and those of the modules'
+// area where it begins early, are left out. Errors: EINVAL if the table is not in use.
+func (k *Kernel) PMDSlots() ([]PMDSlot, error) {
+	l2, ok2 := k.Addr("level2_kernel_pgt")
+	l3, ok3 := k.Addr("level3_kernel_pgt")
+	if !ok2 || !ok3 {
+		return nil, errno.Errorf(syscall.ENOENT, "the guest's kernel has no symbols level3_kernel_pgt and level2_kernel_pgt")
+	}
+	table := l2 - k.image.Start + k.phys
+	const slots, used = 512, 510 // the kernel's image is entry 510 of level 3
+	e, err := k.u64(l3 + used*8)
+	if err != nil || e&ptePresent == 0 || e&pteAddr != table {
+		return nil, errno.Errorf(syscall.EINVAL, "entry %d of the guest's level3_kernel_pgt, 0x%x, is not level2_kernel_pgt (physical 0x%x)", used, e, table)
+	}
+	last := slots
+	if _, kaslr := k.Addr("kaslr_get_random_long"); !kaslr {
+		last = slots / 2 // KERNEL_IMAGE_SIZE is 512 MiB then, and modules follow
+	}
+	keep := Range{k.image.Start&^(largePage-1) - largePage, k.imageEnd() + 2*largePage}
+	var out []PMDSlot
+	for i := last - 1; i >= 0; i-- {
+		va := lowestText + uint64(i)*largePage
+		w, ok := phys64(k.mem, table+uint64(8*i))
+		if ok && w == 0 && !keep.Contains(va) {
+			out = append(out, PMDSlot{table + uint64(8*i), va})
+		}
+	}
+	return out, nil
+}

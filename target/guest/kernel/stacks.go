@@ -1,0 +1,159 @@
+package kernel
+
+import (
+	"fmt"
+	"syscall"
+
+	"kprobes.dev/kprobes/internal/errno"
+)
+
+// Saved calls f for every word, of 8 bytes and aligned, on every kernel stack that is in
+// use: return addresses and the instruction pointers of interrupted code are among them. It
+// is how to find out whether any thread will return into given code. The vCPUs must be
+// stopped; rsp holds the stack pointer of each by the number of its CPU. Of a thread that
+// does not run it takes what is above its saved stack pointer; of one that runs what is above
+// its CPU's, on the stacks of exceptions and interrupts in progress and then on its own.
+// Errors: those of Tasks; EFAULT for a stack that can not be read: then any address must be
+// taken to be on it.
+func (k *Kernel) Saved(rsp []uint64, f func(word uint64)) error {
+	var bad error
+	err := k.Tasks(func(t Task) bool {
+		if t.Stack.Start == 0 {
+			return true
+		}
+		if t.CPU < 0 {
+			bad = k.stack(t.SP, t.Stack, f)
+		} else {
+			bad = k.runningStacks(t, rsp, f)
+		}
+		if bad != nil {
+			bad = fmt.Errorf("thread %d (%s): %w", t.PID, t.Comm, bad)
+		}
+		return bad == nil
+	})
+	if bad != nil {
+		return bad
+	}
+	return err
+}
+
+// stack reads a stack from a stack pointer up; all of it where the pointer is not in it.
+func (k *Kernel) stack(sp uint64, r Range, f func(word uint64)) error {
+	if !r.Contains(sp) {
+		sp = r.Start
+	}
+	for sp = (sp + 7) &^ 7; sp < r.End; {
+		pa, left, _, ok := k.Translate(sp)
+		if !ok {
+			return k.fault(sp)
+		}
+		n := int(min(left, r.End-sp)) &^ 7
+		b := k.mem.Bytes(pa, n)
+		if b == nil || n == 0 {
+			return k.fault(sp)
+		}
+		for ; len(b) >= 8; b = b[8:] {
+			f(word(b))
+		}
+		sp += uint64(n)
+	}
+	return nil
+}
+
+// runningStacks reads the stacks of a running thread: those that its CPU has switched to since,
+// then its own. Each of the former has the pointer into the one before at its top.
+func (k *Kernel) runningStacks(t Task, rsp []uint64, f func(word uint64)) error {
+	if t.CPU >= len(rsp) {
+		return errno.Errorf(syscall.EINVAL, "it runs on CPU %d, whose stack pointer was not given", t.CPU)
+	}
+	sp := rsp[t.CPU]
+	const most = 16 // stacks of one CPU: interrupt, #DF, NMI, #DB, #MC, #VC twice, entry
+	for range most {
+		if sp>>63 == 0 {
+			return nil // in user mode, or nothing before: the thread's own stack is empty
+		}
+		if sp > t.Stack.Start && sp <= t.Stack.End {
+			return k.stack(sp, t.Stack, f)
+		}
+		s, ok := k.cpuStack(t.CPU, sp)
+		if !ok {
+			break
+		}
+		if err := k.stack(sp, s.Range, f); err != nil {
+			return err
+		}
+		next, err := k.u64(s.End - s.link)
+		if err != nil {
+			return err
+		}
+		sp = next
+	}
+	return k.allStacks(t, f)
+}
+
+// allStacks reads everything that may hold an address of a running thread, for a stack
+// pointer that is in none of the stacks known.
+func (k *Kernel) allStacks(t Task, f func(word uint64)) error {
+	for _, s := range k.cpuStacks(t.CPU) {
+		if err := k.stack(s.Start, s.Range, f); err != nil {
+			return err
+		}
+	}
+	return k.stack(t.Stack.Start, t.Stack, f)
+}
+
+// cpuStack is a stack that a CPU switches to. The stack pointer of before lies link bytes
+// below its end.
+type cpuStack struct {
+	Range
+	link uint64
+}
+
+func (k *Kernel) cpuStack(cpu int, sp uint64) (cpuStack, bool) {
+	for _, s := range k.cpuStacks(cpu) {
+		if sp >= s.Start && sp < s.End {
+			return s, true
+		}
+	}
+	return cpuStack{}, false
+}
+
+// cpuStacks lists a CPU's stacks for interrupts and exceptions, as
+// arch/x86/kernel/dumpstack_64.c does.
+func (k *Kernel) cpuStacks(cpu int) []cpuStack {
+	var out []cpuStack
+	if va, err := k.irqStackPtr(cpu); err == nil {
+		if top, err := k.u64(va); err == nil && top>>63 == 1 {
+			// hardirq_stack_ptr is the address of the topmost word, where the link is.
+			out = append(out, cpuStack{Range{top + 8 - 4*pageSize, top + 8}, 8})
+		}
+	}
+	va, err := k.perCPU("cea_exception_stacks", cpu)
+	if err != nil {
+		return out
+	}
+	base, err := k.u64(va)
+	if err != nil || base>>63 == 0 {
+		return out
+	}
+	const framePointer = 16 // of the stack pointer in an interrupt frame: before SS, and the end
+	for _, name := range []string{"DF_stack", "NMI_stack", "DB_stack", "MCE_stack"} {
+		off, size, err := k.Offset("cea_exception_stacks", name)
+		if err == nil && size >= pageSize {
+			lo := base + uint64(off)
+			out = append(out, cpuStack{Range{lo, lo + uint64(size)}, framePointer})
+		}
+	}
+	return out
+}
+
+// irqStackPtr gives the address of a CPU's pointer to its stack for interrupts.
+func (k *Kernel) irqStackPtr(cpu int) (uint64, error) {
+	if _, hot := k.Addr("pcpu_hot"); hot {
+		if off, _, err := k.Offset("pcpu_hot", "hardirq_stack_ptr"); err == nil {
+			va, err := k.perCPU("pcpu_hot", cpu)
+			return va + uint64(off), err
+		}
+	}
+	return k.perCPU("hardirq_stack_ptr", cpu)
+}

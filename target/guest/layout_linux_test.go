@@ -1,0 +1,219 @@
+package guest
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target"
+)
+
+// walk follows the slots as a CPU does (SDM vol. 3A, 4.5.4): what physical address stands
+// behind a virtual one, and with which rights.
+func walk(t *testing.T, directory, table []byte, va uint64) (pa uint64, write, exec, ok bool) {
+	t.Helper()
+	pmd := binary.LittleEndian.Uint64(directory[8*((va-imageBase)/largePage):])
+	e, size := pmd, uint64(largePage)
+	switch {
+	case pmd&ptePresent == 0:
+		return 0, false, false, false
+	case pmd&pteLarge == 0:
+		e = binary.LittleEndian.Uint64(table[8*(va%largePage/pageSize):])
+		size = pageSize
+		if e&ptePresent == 0 {
+			return 0, false, false, false
+		}
+	}
+	return e&pteAddress&^(size-1) + va%size, e&pmd&pteWrite != 0, e&pteNX == 0 && pmd&pteNX == 0, true
+}
+
+// directory is a level2_kernel_pgt with the first half and the last entry in use.
+func directory() extent {
+	d := extent{0x1000, make([]byte, pageSize)}
+	for i := range slots / 2 {
+		binary.LittleEndian.PutUint64(d.mem[8*i:], 0x1e3)
+	}
+	binary.LittleEndian.PutUint64(d.mem[8*(slots-1):], 0x63)
+	return d
+}
+
+// checkMapped walks every page of the parts.
+func checkMapped(t *testing.T, l *layout) {
+	t.Helper()
+	for _, p := range l.mapped() {
+		for off := 0; off < len(p.mem); off += pageSize {
+			pa, write, exec, ok := walk(t, l.directory.mem, l.table.mem, p.va+uint64(off))
+			isCode := p == &l.code
+			if !ok || pa != p.pa+uint64(off) || exec != isCode || write == isCode {
+				t.Fatalf("0x%x: physical 0x%x, want 0x%x; write %v, execute %v, there %v", p.va+uint64(off), pa, p.pa+uint64(off), write, exec, ok)
+			}
+		}
+	}
+}
+
+func TestLowLayout(t *testing.T) {
+	e := extent{0x21000, make([]byte, 118*pageSize)}
+	l, err := lowLayout(e, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := ring.NewLayout(l.ringConfig); err != nil || r.Size() > uint64(len(l.ring.mem)) {
+		t.Errorf("ring of %d bytes in %d: %v", r.Size(), len(l.ring.mem), err)
+	}
+	d := directory()
+	if err := l.place(d); err != nil {
+		t.Fatal(err)
+	}
+	if l.inForce() {
+		t.Error("in force before it is installed")
+	}
+	l.install()
+	checkMapped(t, l)
+	if pa, write, exec, ok := walk(t, d.mem, l.table.mem, l.va); !ok || pa != l.control.pa || write || exec {
+		t.Errorf("control area: physical 0x%x, write %v, execute %v, there %v", pa, write, exec, ok)
+	}
+	if !l.inForce() {
+		t.Error("not in force though installed")
+	}
+	l.remove()
+	if string(d.mem) != string(directory().mem) {
+		t.Error("the slots are not as before")
+	}
+}
+
+func TestLowTooSmall(t *testing.T) {
+	_, err := lowLayout(extent{0x21000, make([]byte, 118*pageSize)}, 8)
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("8 CPUs: %v", err)
+	}
+}
+
+func TestSharedLayout(t *testing.T) {
+	for _, size := range []int{8 << 20, 16 << 20, 32 << 20} {
+		l, err := sharedLayout(extent{0xfd000000, make([]byte, size)}, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := directory()
+		if err := l.place(d); err != nil {
+			t.Fatal(err)
+		}
+		l.install()
+		checkMapped(t, l)
+		l.remove()
+		if string(d.mem) != string(directory().mem) {
+			t.Error("the slots are not as before")
+		}
+	}
+	if _, err := sharedLayout(extent{0xfd001000, make([]byte, 16<<20)}, 1); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("not aligned: %v", err)
+	}
+}
+
+func TestNoSlots(t *testing.T) {
+	l, err := sharedLayout(extent{0xfd000000, make([]byte, 16<<20)}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := directory()
+	for i := slots / 2; i < slots; i += 2 {
+		binary.LittleEndian.PutUint64(d.mem[8*i:], 0x63)
+	}
+	if err := l.place(d); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("%v", err)
+	}
+}
+
+func testSite(addr uint64, orig, patch string, back uint64) *target.Site {
+	return &target.Site{
+		Addr: addr, Orig: []byte(orig), Patch: []byte(patch), Room: 64,
+		Detour: &arch.Detour{Addr: 0x100000 + addr, Back: 0x100020 + addr, Pairs: []arch.Pair{{Orig: back, Copy: 0x100020 + addr}}},
+		Points: []target.Point{{Addr: addr + 1, Probes: 2, Returns: 1}},
+	}
+}
+
+func TestControl(t *testing.T) {
+	l, err := lowLayout(extent{0x21000, make([]byte, 118*pageSize)}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newControl(l.control.mem)
+	if c.valid() {
+		t.Error("zeroed memory is a control area")
+	}
+	c.init(12, 34, l)
+	a, b := testSite(0x1000, "abcde", "12345", 0x1005), testSite(0x2000, "fghijk", "678901", 0x2006)
+	if err := c.add([]*target.Site{a, b}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := newControl(l.control.mem).list()
+	if err != nil || len(got) != 2 || got[0].addr != 0x1000 || string(got[0].orig) != "abcde" || string(got[1].patch) != "678901" ||
+		len(got[1].points) != 1 || got[1].points[0] != b.Points[0] || !c.valid() || c.get(hdrHolder) != 12 || c.get(hdrSince) != 34 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	c.clear([]*target.Site{a})
+	if got, err := c.list(); err != nil || len(got) != 1 || got[0].addr != 0x2000 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	var many []*target.Site
+	for i := range c.capacity() {
+		many = append(many, testSite(uint64(0x10000+16*i), "abcde", "12345", 0))
+	}
+	if err := c.add(many); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("%d sites in a table of %d: %v", len(many)+1, c.capacity(), err)
+	}
+	if err := c.add(many[1:]); err != nil {
+		t.Errorf("the table has room for %d more: %v", len(many)-1, err)
+	}
+}
+
+// TestControlHostile has what somebody else may have written into the area.
+func TestControlHostile(t *testing.T) {
+	c := newControl(make([]byte, 3*pageSize))
+	c.put(hdrSites, 1<<40)
+	if _, err := c.list(); !errors.Is(err, errMemory) {
+		t.Errorf("2^40 sites: %v", err)
+	}
+	c.put(hdrSites, 1)
+	binary.LittleEndian.PutUint64(c.entry(0), 0x1000)
+	binary.LittleEndian.PutUint64(c.entry(0)[8:], 17)
+	if _, err := c.list(); !errors.Is(err, errMemory) {
+		t.Errorf("a patch of 17 bytes: %v", err)
+	}
+}
+
+func TestMerge(t *testing.T) {
+	got := merge([]write{
+		{0x1000, []byte("PPPPP"), []byte("ooooo")}, // restored
+		{0x0ffe, []byte("xyPPP"), []byte("NNNNN")}, // patched anew, overlapping
+		{0x2000, []byte("a"), []byte("b")},
+	})
+	if len(got) != 2 || got[0].addr != 0xffe || string(got[0].new) != "NNNNNoo" || string(got[0].old) != "xyPPPPP" || string(got[1].new) != "b" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestOverlaid(t *testing.T) {
+	old := testSite(0x1000, "abcde", "12345", 0x1005)
+	if got := overlaid(0x1002, []byte("345fg"), []*target.Site{old}); string(got) != "cdefg" {
+		t.Errorf("%q", got)
+	}
+	if got := overlaid(0x1002, []byte("3X5fg"), []*target.Site{old}); string(got) != "cXefg" {
+		t.Errorf("a byte that is not ours: %q", got)
+	}
+}
+
+func TestLeaving(t *testing.T) {
+	short, far := testSite(0x1000, "abcde", "12345", 0x1005), testSite(0x3000, "abcde", "12345", 0x3005)
+	add := testSite(0x1003, "defgh", "ABCDE", 0x1008)
+	if got := leaving([]*target.Site{short, far}, []*target.Site{add}); len(got) != 1 || got[0] != short {
+		t.Errorf("%v", got)
+	}
+	if in := innerOf([]*target.Site{add}); in[0x1003] || !in[0x1004] || !in[0x1007] || in[0x1008] {
+		t.Errorf("%v", in)
+	}
+}

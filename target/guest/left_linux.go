@@ -1,0 +1,295 @@
+package guest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/target/guest/qemu"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// Close takes out what Prepare put in, once all sites have been removed. Records can still be
+// read. Code that a thread may come back to stays mapped: ErrInDetour; so it does where
+// somebody else has patched over one of our patches: ErrForeign.
+func (t *Target) Close() error {
+	if t.lay == nil {
+		return nil
+	}
+	if len(t.foreign) > 0 {
+		return fmt.Errorf("the bytes at %s were changed by somebody else, and left alone with the code that they lead to: when they are ours again kprobe detach takes them out: %w",
+			places(t.foreign), ErrForeign)
+	}
+	err := t.drain(t.lay)
+	if errors.Is(err, target.ErrGone) {
+		err = nil
+	}
+	if err == nil {
+		t.lay = nil
+	}
+	return err
+}
+
+func places(sites []*target.Site) string {
+	var b bytes.Buffer
+	for i, s := range sites {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "0x%x", s.Addr)
+	}
+	return b.String()
+}
+
+// drain takes the layout out of the guest once nobody is in its code.
+func (t *Target) drain(l *layout) error {
+	var err error
+	for i := range drainTries {
+		if i > 0 {
+			time.Sleep(drainWait)
+		}
+		if err = t.stopped(func(s *qemu.Stop) error { return t.drainStopped(s, l) }); !errors.Is(err, ErrInDetour) {
+			return err
+		}
+	}
+	return err
+}
+
+// drainStopped takes the layout out. Precondition: the vCPUs are stopped.
+func (t *Target) drainStopped(s *qemu.Stop, l *layout) error {
+	if err := t.alive(); err != nil {
+		return err
+	}
+	busy := false
+	if err := t.words(s, func(v uint64) { busy = busy || v-l.code.va < uint64(len(l.code.mem)) }); err != nil {
+		return err
+	}
+	if busy {
+		return ErrInDetour
+	}
+	l.remove()
+	if l.shared {
+		l.leave()
+		return nil
+	}
+	for _, p := range []part{l.table, l.code, l.data, l.control} {
+		clear(p.mem) // the pages were zero; the ring's records may still be read
+	}
+	return nil
+}
+
+// leave marks the shared memory as not in use; what it tells of code stays.
+func (l *layout) leave() {
+	c := newControl(l.control.mem)
+	c.put(hdrSites, 0)
+	c.put(hdrHolder, 0)
+}
+
+// Leftover is what stands in a guest.
+type Leftover struct {
+	t       *Target
+	lay     *layout
+	control *control
+	// Holder is the tracer that made it, as it wrote itself: pid and start time (clock ticks
+	// after boot). Zero: it has left, and only code that threads may be in stays.
+	Holder, Since uint64
+	Sites         []Patched
+}
+
+// Patched is one patch that stands in the guest's kernel.
+type Patched struct {
+	Addr        uint64
+	Orig, Patch []byte
+	Points      []target.Point
+}
+
+// FindLeftover looks for what a tracer has put into the guest's kernel. nil: nothing of ours is
+// there.
+func (t *Target) FindLeftover() (*Leftover, error) {
+	l, c, err := t.findLayout()
+	if err != nil || l == nil {
+		return nil, err
+	}
+	o := &Leftover{t: t, lay: l, control: c, Holder: c.get(hdrHolder), Since: c.get(hdrSince)}
+	sites, err := c.list()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sites {
+		o.Sites = append(o.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Points: s.points})
+	}
+	return o, nil
+}
+
+// findLayout finds a layout that is in force.
+func (t *Target) findLayout() (*layout, *control, error) {
+	dir, err := directoryOf(t.k, t.m)
+	if err != nil {
+		return nil, nil, err
+	}
+	if pa, mem := t.m.Shared(); mem != nil {
+		if l, c := t.tryShared(extent{pa, mem}, dir); l != nil {
+			return l, c, nil
+		}
+	}
+	l, c := t.tryLow(dir)
+	return l, c, nil
+}
+
+// tryShared looks for a layout in ivshmem memory.
+func (t *Target) tryShared(e extent, dir extent) (*layout, *control) {
+	l, err := sharedLayout(e, t.k.CPUs())
+	if err != nil {
+		return nil, nil
+	}
+	c := newControl(l.control.mem)
+	slot := c.get(hdrSlot)
+	l.directory, l.count = dir, l.slotsWanted()
+	if !c.valid() || slot > uint64(slots-l.count) {
+		return nil, nil
+	}
+	l.at(int(slot))
+	if !l.inForce() {
+		return nil, nil
+	}
+	return l, c
+}
+
+// tryLow looks for a layout below 1 MiB: a page table whose first page is a control area.
+func (t *Target) tryLow(dir extent) (*layout, *control) {
+	for slot := range slots {
+		v := le.Uint64(dir.mem[8*slot:])
+		pa := v & pteAddress
+		if v&^pteAddress != pteTable || pa >= lowEnd {
+			continue
+		}
+		table := t.m.Bytes(pa, pageSize)
+		if table == nil || le.Uint64(table) != (pa+pageSize)|pteRead {
+			continue
+		}
+		pages := 1
+		for pages < slots && le.Uint64(table[8*(pages-1):])&pteAddress == pa+uint64(pages)*pageSize {
+			pages++
+		}
+		mem := t.m.Bytes(pa, pages*pageSize)
+		if mem == nil {
+			continue
+		}
+		l, err := lowLayout(extent{pa, mem}, t.k.CPUs())
+		if err != nil {
+			continue
+		}
+		c := newControl(l.control.mem)
+		if !c.valid() || c.get(hdrSlot) != uint64(slot) {
+			continue
+		}
+		l.directory, l.count = dir, 1
+		l.at(slot)
+		return l, c
+	}
+	return nil, nil
+}
+
+// lowEnd is the end of the memory that Linux never uses.
+const lowEnd = 1 << 20
+
+// Alive says whether the tracer that made it still runs.
+func (l *Leftover) Alive() bool {
+	if l.Holder == 0 {
+		return false
+	}
+	since, err := startTime(int(l.Holder))
+	return err == nil && since == l.Since
+}
+
+// State tells how a site stands at present: [OPTIMIZED], [DISABLED], or what is there that is
+// neither the patch nor the original.
+func (l *Leftover) State(p *Patched) string {
+	have := make([]byte, len(p.Patch))
+	err := l.t.k.Read(p.Addr, have)
+	switch {
+	case err != nil:
+		return "[GONE]"
+	case bytes.Equal(have, p.Patch):
+		return "[OPTIMIZED]"
+	case bytes.Equal(have, p.Orig):
+		return "[DISABLED]"
+	}
+	return fmt.Sprintf("[FOREIGN % x]", have)
+}
+
+// Undone is what Undo did.
+type Undone struct {
+	Restored int      // sites
+	Foreign  []uint64 // places that hold bytes that are neither the kernel's nor ours, left alone
+}
+
+// Undo restores every byte and takes code and ring out of the guest's kernel. Precondition:
+// the tracer that made it is gone.
+func (l *Leftover) Undo() (Undone, error) {
+	var u Undone
+	if err := l.t.stopped(func(s *qemu.Stop) (err error) {
+		u, err = l.undoStopped(s)
+		return err
+	}); err != nil {
+		return u, err
+	}
+	if len(u.Foreign) > 0 {
+		return u, nil // their code must stay
+	}
+	return u, l.t.drain(l.lay)
+}
+
+// undoStopped restores every byte. Precondition: the vCPUs are stopped.
+func (l *Leftover) undoStopped(s *qemu.Stop) (u Undone, err error) {
+	var ws []write
+	for _, p := range l.Sites {
+		have := make([]byte, len(p.Patch))
+		if l.t.k.Read(p.Addr, have) != nil {
+			continue // a module that is gone
+		}
+		switch {
+		case bytes.Equal(have, p.Patch):
+			ws = append(ws, write{p.Addr, have, p.Orig})
+		case !bytes.Equal(have, p.Orig):
+			u.Foreign = append(u.Foreign, p.Addr)
+		}
+	}
+	u.Restored = len(ws)
+	return u, l.t.writeTexts(s, ws)
+}
+
+// undoLeftovers takes out what a tracer has left that is gone.
+func (t *Target) undoLeftovers() error {
+	l, err := t.FindLeftover()
+	if err != nil || l == nil {
+		return err
+	}
+	if l.Alive() && l.Holder != uint64(os.Getpid()) {
+		return errno.Errorf(unix.EBUSY, "the guest's kernel holds probes of process %d, which still runs", l.Holder)
+	}
+	u, err := l.Undo()
+	if err == nil && len(u.Foreign) > 0 {
+		err = fmt.Errorf("0x%x: %w", u.Foreign, ErrForeign)
+	}
+	if err != nil {
+		return fmt.Errorf("probes that an earlier tracer (pid %d) left in the guest can not be taken out: %w", l.Holder, err)
+	}
+	return nil
+}
+
+// startTime is the start time of a process, in clock ticks after boot.
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	st, err := process.ParseStat(string(b))
+	return st.Start, err
+}

@@ -1,0 +1,302 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/room"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/target/guest/kernel"
+	"kprobes.dev/kprobes/target/guest/qemu"
+)
+
+// Options are the choices of Attach; nil means all defaults.
+type Options struct {
+	// Low takes the pages below 1 MiB also where the guest has an ivshmem device.
+	Low bool
+}
+
+// Target makes the kernel of a guest a target.Target.
+type Target struct {
+	o       Options
+	m       *qemu.Machine
+	k       *kernel.Kernel
+	arch    *arch.Kernel
+	space   *symbol.Space
+	image   *symbol.Image
+	mods    map[uint64]*module // by the address of their struct module
+	version uint64             // of the list of modules
+	ended   atomic.Pointer[error]
+	lay     *layout // nil before Prepare
+	control *control
+	code    *room.Piece
+	codeMu  sync.Mutex
+	heap    int // bytes of the data part that are given out
+	pools   []*arch.Pool
+	ring    *ring.Ring
+	writer  arch.Writer
+	zombie  []*target.Site // taken out, but a thread may still be in the detour
+	foreign []*target.Site // not taken out: somebody else has patched over them
+	clock   guestClock
+	breaks  breaks
+}
+
+var (
+	_ target.Target    = (*Target)(nil)
+	_ target.Describer = (*Target)(nil)
+	_ target.Clocked   = (*Target)(nil)
+)
+
+// Attach makes the kernel that runs in a machine a target. It reads the guest's memory and
+// changes nothing. Errors: those of kernel.Find; EOPNOTSUPP for a kernel that lacks what is
+// needed, with what that is.
+func Attach(m *qemu.Machine, o *Options) (*Target, error) {
+	k, err := kernel.Find(m)
+	if err != nil {
+		return nil, err
+	}
+	t := &Target{m: m, k: k}
+	if o != nil {
+		t.o = *o
+	}
+	if t.arch, err = k.Arch(); err != nil {
+		return nil, err
+	}
+	if t.image, err = k.Image(); err != nil {
+		return nil, err
+	}
+	t.clock.k = k
+	go t.watch()
+	_, err = t.Refresh()
+	return t, err
+}
+
+// watch waits for the end of this boot.
+func (t *Target) watch() {
+	for e := range t.m.Events() {
+		err := fmt.Errorf("%w: %v", target.ErrGone, e)
+		t.ended.CompareAndSwap(nil, &err)
+	}
+}
+
+// Kernel is the kernel that was found.
+func (t *Target) Kernel() *kernel.Kernel { return t.k }
+
+// Machine is the machine that it runs on.
+func (t *Target) Machine() *qemu.Machine { return t.m }
+
+// Arch is x86-64.
+func (t *Target) Arch() arch.Arch { return amd64.X86 }
+
+// Space finds names in the kernel and its modules.
+func (t *Target) Space() *symbol.Space { return t.space }
+
+// Read reads the kernel's memory.
+func (t *Target) Read(addr uint64, b []byte) error { return t.k.Read(addr, b) }
+
+// Ring is the ring, after Prepare.
+func (t *Target) Ring() *ring.Ring { return t.ring }
+
+// Writer describes the kernel to generated code, after Prepare.
+func (t *Target) Writer() *arch.Writer { return &t.writer }
+
+// errTraps is why no breakpoint may stand in the kernel.
+var errTraps = errno.Errorf(unix.EOPNOTSUPP, "nobody in the guest would take a breakpoint of ours")
+
+// Traps says why no breakpoint may stand in the kernel.
+func (t *Target) Traps() error { return errTraps }
+
+// Loads is nil: the kernel's own functions read what may not be there.
+func (t *Target) Loads() error { return nil }
+
+// Loader is none: modules are looked for by Refresh.
+func (t *Target) Loader() (symbol.Resolved, uint64, bool) { return symbol.Resolved{}, 0, false }
+
+// Answer has nobody to answer.
+func (t *Target) Answer() error { return nil }
+
+// alive says whether the kernel still runs that was found.
+func (t *Target) alive() error {
+	if err := t.ended.Load(); err != nil {
+		return *err
+	}
+	if err := t.k.Check(); err != nil {
+		return fmt.Errorf("%w: the guest has been started anew: %w", target.ErrGone, err)
+	}
+	return nil
+}
+
+// stopped runs f while all vCPUs are stopped.
+func (t *Target) stopped(f func(*qemu.Stop) error) error { return t.m.Stopped(f) }
+
+// Prepare maps code, ring and pools into the guest's kernel. What a tracer has left that is
+// gone is taken out first; one that still runs is an error (EBUSY).
+func (t *Target) Prepare() error {
+	if t.lay != nil {
+		return nil
+	}
+	if err := t.alive(); err != nil {
+		return err
+	}
+	if err := t.undoLeftovers(); err != nil {
+		return err
+	}
+	l, err := t.newLayout()
+	if err != nil {
+		return err
+	}
+	since, err := startTime(os.Getpid())
+	if err != nil {
+		return err
+	}
+	c := newControl(l.control.mem)
+	c.init(uint64(os.Getpid()), since, l)
+	clear(l.data.mem)
+	r, err := ring.On(l.ring.mem, l.ringConfig)
+	if err != nil {
+		return err
+	}
+	if err := t.stopped(func(s *qemu.Stop) error {
+		if err := t.running(s); err != nil {
+			return err
+		}
+		l.install()
+		return nil
+	}); err != nil {
+		return err
+	}
+	t.lay, t.control, t.ring = l, c, r
+	t.code = room.New(l.code.va, uint64(len(l.code.mem)))
+	t.writer = arch.Writer{Ring: l.ring.va, Layout: r.Layout, Kernel: t.arch}
+	return nil
+}
+
+// running makes sure that the vCPUs run the kernel that was found, and not one that came after
+// it. Precondition: the vCPUs are stopped.
+func (t *Target) running(s *qemu.Stop) error {
+	cpus, err := s.CPUs()
+	if err != nil {
+		return err
+	}
+	for i := range cpus {
+		if cr3 := cpus[i].CR3; cr3 != 0 && !t.k.Owns(cr3) {
+			return fmt.Errorf("%w: vCPU %d runs something else", target.ErrGone, i)
+		}
+	}
+	return nil
+}
+
+// newLayout chooses memory of the guest and its place in the kernel's page tables.
+func (t *Target) newLayout() (*layout, error) {
+	dir, err := directoryOf(t.k, t.m)
+	if err != nil {
+		return nil, err
+	}
+	var l *layout
+	if pa, mem := t.m.Shared(); mem != nil && !t.o.Low {
+		l, err = sharedLayout(extent{pa, mem}, t.k.CPUs())
+	} else {
+		l, err = t.lowLayout()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l, l.place(dir)
+}
+
+// lowLayout takes the longest run of unused pages below 1 MiB.
+func (t *Target) lowLayout() (*layout, error) {
+	free, err := t.k.Free()
+	if err != nil {
+		return nil, err
+	}
+	var best extent
+	for _, r := range free {
+		if n := int(r.End - r.Start); n > len(best.mem) {
+			best = extent{r.Start, t.m.Bytes(r.Start, n)}
+		}
+	}
+	return lowLayout(best, t.k.CPUs())
+}
+
+// Code gives room for code; all of it reaches all of the kernel.
+func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
+	t.codeMu.Lock()
+	defer t.codeMu.Unlock()
+	if a, ok := t.code.Take(lo, hi, size); ok {
+		return a, nil
+	}
+	return 0, errno.Errorf(unix.ENOSPC, "no room for %d bytes of code: the guest's memory for it has %d bytes, probes hold the rest; a larger ivshmem device has more", size, t.code.Size)
+}
+
+// FreeCode takes back room that Code gave.
+func (t *Target) FreeCode(addr uint64, size int) {
+	t.codeMu.Lock()
+	defer t.codeMu.Unlock()
+	t.code.Free(room.Span{Addr: addr, Size: size})
+}
+
+// Pool gives the table for a return probe's instances.
+func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
+	p := arch.Pool{Slots: t.poolSlots(), Stride: max(amd64.SlotStride(n), poolStep), Max: uint32(max(limit, 0))}
+	if limit > 0 {
+		p.Slots = max(minSlots, bits.Len(uint(4*limit-1)))
+	}
+	for _, o := range t.pools {
+		if limit <= 0 && o.Max == 0 && o.Stride == p.Stride {
+			return o, nil
+		}
+	}
+	size := int(amd64.PoolBytes(p.Slots, p.Stride)+63) &^ 63
+	if t.heap+size+64 > len(t.lay.data.mem) {
+		return nil, errno.Errorf(unix.ENOSPC, "a pool of %d instances takes %d bytes: the guest's memory for them has %d left; give it a larger ivshmem device",
+			1<<p.Slots, size, len(t.lay.data.mem)-t.heap)
+	}
+	p.Base = t.lay.data.va + uint64(t.heap)
+	p.Active = p.Base + uint64(size)
+	t.heap += size + 64
+	t.pools = append(t.pools, &p)
+	return &p, nil
+}
+
+// Sizes of pools, log2.
+const (
+	poolStep    = 6  // bytes of a slot in the shared pool
+	minSlots    = 6  // slots
+	lowSlots    = 8  // of the shared pool below 1 MiB
+	sharedSlots = 16 // of the shared pool in ivshmem memory, at most
+)
+
+// poolSlots is the size of the pool that return probes share.
+func (t *Target) poolSlots() int {
+	if !t.lay.shared {
+		return lowSlots
+	}
+	return min(sharedSlots, bits.Len(uint(len(t.lay.data.mem)))-1-2-poolStep)
+}
+
+// Bounds of the wait for threads that are inside detours when everything goes.
+const (
+	drainTries = 50
+	drainWait  = commitWait
+)
+
+// ErrInDetour says that code stays mapped because a thread may still come back to it.
+var ErrInDetour = errors.New("a thread of the guest may still return into a detour: its code stays mapped, and harms nothing")
+
+// Ticks is the present of the guest's counter, as far as records have told it.
+func (t *Target) Ticks() uint64 { return t.clock.ticks() }
+
+// Nanos is the guest's local trace clock at a tick, in nanoseconds.
+func (t *Target) Nanos(tick uint64, cpu int) uint64 { return t.clock.nanos(tick, cpu) }
