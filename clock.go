@@ -1,6 +1,8 @@
 package kprobes
 
 import (
+	"time"
+
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target"
 )
@@ -23,11 +25,14 @@ type ownClock struct{ t target.Clocked }
 func (ownClock) sync() error                         { return nil }
 func (k ownClock) nanos(tick uint64, cpu int) uint64 { return k.t.Nanos(tick, cpu) }
 
+// holdRecords is how long a record waits for older ones of other CPUs.
+const holdRecords = 4 * time.Millisecond
+
 // openReader makes the reader of the target's ring, and its clock.
 func (c *Core) openReader(r *ring.Ring) error {
 	if t, ok := c.t.(target.Clocked); ok {
 		c.clock = ownClock{t}
-		c.reader = ring.NewReader(r, &ring.ReaderConfig{Now: t.Ticks})
+		c.reader = ring.NewReader(r, &ring.ReaderConfig{Hold: holdRecords})
 		return nil
 	}
 	k, err := ring.NewClock(ring.SourceTSC)

@@ -82,9 +82,9 @@ func TestValues(t *testing.T) {
 		{"%ip:symstr", `"vfs_read+0x4/0xd0"`, `"vfs_read+0x4/0xd0"`},
 		{"@counter+8:symbol", "vfs_read+0x0/0xd0", `"vfs_read+0x0/0xd0"`},
 		{"%r2:symbol", `data\x1b+0x0/0x10 [libx.so]`, `"data\\x1b+0x0/0x10 [libx.so]"`},
-		{"%r3:symbol", "0x00000005", `"0x00000005"`},
+		{"%r3:symbol", "0x5", `"0x5"`},
 		{"%r1:symbol", "0xfffffffffffffffe", `"0xfffffffffffffffe"`},
-		{"@counter:symbol[2]", "{0x0000004d,vfs_read+0x0/0xd0}", `["0x0000004d","vfs_read+0x0/0xd0"]`},
+		{"@counter:symbol[2]", "{0x4d,vfs_read+0x0/0xd0}", `["0x4d","vfs_read+0x0/0xd0"]`},
 
 		// Strings.
 		{"+0(%r2):string", `"hello"`, `"hello"`},

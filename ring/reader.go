@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,6 +48,9 @@ type ReaderConfig struct {
 	Margin uint64
 	// Now gives the time in the unit of the records; the default is Now.
 	Now func() uint64
+	// Hold, if it is not 0, is for writers whose clock can not be read here: a record is
+	// given out when it has been known for so long. Margin and Now count for nothing then.
+	Hold time.Duration
 }
 
 // Reader consumes the records of a ring, which has one reader at a time. It holds no
@@ -60,6 +64,9 @@ type Reader struct {
 	shards  []*shard
 	margin  uint64
 	now     func() uint64
+	hold    time.Duration
+	known   []sighting // with hold: what was the youngest record when
+	ripened uint64     // with hold: records up to this time are to be given out
 	bounds  []atomic.Uint32 // per event: smallest size in units << 16 | largest
 	read    []uint64        // per event
 	stats   Stats
@@ -77,6 +84,9 @@ func NewReader(r *Ring, cfg *ReaderConfig) *Reader {
 	}
 	if cfg != nil && cfg.Now != nil {
 		rd.now = cfg.Now
+	}
+	if cfg != nil && cfg.Hold != 0 {
+		rd.hold, rd.now = cfg.Hold, func() uint64 { return ^uint64(0) }
 	}
 	for i := range r.Shards() {
 		rd.shards = append(rd.shards, newShard(rd, i))
@@ -108,10 +118,39 @@ func (rd *Reader) Poll(fn func(Record)) int {
 	for _, s := range rd.shards {
 		s.pull(now)
 	}
+	if rd.hold != 0 {
+		return rd.merge(rd.ripe(time.Now()), fn)
+	}
 	if now < rd.margin {
 		return 0
 	}
 	return rd.merge(now-rd.margin, fn)
+}
+
+// sighting is the time of the youngest record that was known at a moment.
+type sighting struct {
+	at  time.Time
+	key uint64
+}
+
+// ripe is the time up to which records have been known for long enough.
+func (rd *Reader) ripe(now time.Time) (until uint64) {
+	newest := uint64(0)
+	for _, s := range rd.shards {
+		for _, e := range s.ents[s.seen:] {
+			newest = max(newest, e.key)
+		}
+		s.seen = len(s.ents)
+	}
+	if newest > 0 {
+		rd.known = append(rd.known, sighting{now, newest})
+	}
+	n := 0
+	for ; n < len(rd.known) && now.Sub(rd.known[n].at) >= rd.hold; n++ {
+		rd.ripened = max(rd.ripened, rd.known[n].key)
+	}
+	rd.known = rd.known[n:]
+	return rd.ripened
 }
 
 // Drain gives out everything that is complete, without regard for the margin. Once no

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -317,4 +318,30 @@ func ExampleLayout() {
 	}
 	fmt.Printf("cpu 1 without rseq: head at %#x\n", l.ShardOff(l.Locked(1))+ShHead)
 	// Output: cpu 1 without rseq: head at 0x601000
+}
+
+// TestHold has a reader that can not read the writers' clock: what it has just found waits
+// for older records of other shards.
+func TestHold(t *testing.T) {
+	r := newTestRing(t, Config{CPUs: 2, Events: 8, DataSize: MinData})
+	rd := NewReader(r, &ReaderConfig{Hold: 10 * time.Millisecond})
+	allow(t, rd, 1, 16, 64)
+	var got []uint64
+	writerOf(r, 0).write(1, 1, 1<<62)
+	writerOf(r, 0).write(1, 1, 200)
+	if n := rd.Poll(collect(t, &got)); n != 0 {
+		t.Errorf("%d records given out at once", n)
+	}
+	writerOf(r, 1).write(1, 1, 100)
+	rd.Poll(collect(t, &got))
+	time.Sleep(20 * time.Millisecond)
+	writerOf(r, 1).write(1, 1, 1<<62+1)
+	rd.Poll(collect(t, &got))
+	if d := cmp.Diff([]uint64{100, 200, 1 << 62}, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	rd.Drain(collect(t, &got))
+	if st := rd.Stats(); len(got) != 4 || st.Late+st.Future != 0 {
+		t.Errorf("%v, %+v", got, st)
+	}
 }

@@ -26,6 +26,7 @@ type shard struct {
 	buf   []byte
 	ents  []entry
 	next  int  // first entry that has not been given out
+	seen  int  // entries that the reader has looked at (Reader.ripe)
 	mixed bool // entries are not sorted by time
 
 	stall   Stall // locked: what keeps the shard from being read, if stalled
@@ -218,6 +219,7 @@ func (s *shard) compact() {
 		s.ents[i] = entry{key: e.key, off: e.off - first}
 	}
 	s.ents = s.ents[:len(rest)]
+	s.seen -= min(s.seen, s.next)
 	s.next = 0
 }
 

@@ -90,8 +90,6 @@ type Describer interface {
 // this machine's counter.
 type Clocked interface {
 	Target
-	// Ticks is the present, or a moment shortly after it.
-	Ticks() uint64
 	// Nanos is the time at a tick on a CPU, in nanoseconds, as the target itself tells it.
 	Nanos(tick uint64, cpu int) uint64
 }

@@ -139,11 +139,25 @@ func (in *Instance) remove(d *event.Def) error {
 	if len(hit) == 0 {
 		return errno.Errorf(unix.ENOENT, "%q matches no event", d.Text)
 	}
-	if err := idle(hit); err != nil {
+	if err := in.spare(hit); err != nil {
 		return err
 	}
 	in.drop(hit)
 	return nil
+}
+
+// spare takes probes out of the target that their events can do without: an event that is
+// enabled keeps one.
+func (in *Instance) spare(ps []*probe) error {
+	left := map[*entry]int{}
+	for _, p := range ps {
+		left[p.entry]++
+	}
+	whole := slices.DeleteFunc(slices.Clone(ps), func(p *probe) bool { return left[p.entry] < len(p.probes) })
+	if err := idle(whole); err != nil {
+		return err
+	}
+	return in.disarm(ps)
 }
 
 // idle says which event keeps probes from being deleted.

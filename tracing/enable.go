@@ -98,8 +98,25 @@ func (in *Instance) arm(ps []*probe) error {
 	return nil
 }
 
-// disable takes probes out of the target. One that is gone has none.
+// disable takes probes out of the target, with all others of their events.
 func (in *Instance) disable(ps []*probe) error {
+	if err := in.disarm(ps); err != nil {
+		return err
+	}
+	was := false
+	for _, p := range ps {
+		was = was || p.on
+		p.on = false
+	}
+	if was && !slices.ContainsFunc(in.probes, func(p *probe) bool { return p.on }) {
+		in.stopReading()
+	}
+	return nil
+}
+
+// disarm takes those of some probes out of the target that are in it. One that is gone has
+// none.
+func (in *Instance) disarm(ps []*probe) error {
 	var armed []*kprobes.Event
 	for _, p := range ps {
 		if p.on {
@@ -111,12 +128,6 @@ func (in *Instance) disable(ps []*probe) error {
 	}
 	if err := in.core.Remove(armed); err != nil && !errors.Is(err, target.ErrGone) {
 		return err
-	}
-	for _, p := range ps {
-		p.on = false
-	}
-	if !slices.ContainsFunc(in.probes, func(p *probe) bool { return p.on }) {
-		in.stopReading()
 	}
 	return nil
 }

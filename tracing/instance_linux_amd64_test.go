@@ -186,6 +186,21 @@ func TestEnable(t *testing.T) {
 		t.Errorf("profile\n%swant at its end\n%s", got, want)
 	}
 
+	// It can do without one of its probes, which is not in the target any more then, but not
+	// without the last.
+	must(t, in.Write("-:a f_nop5"))
+	prog.Counts("go 10")
+	if got := text(t, in.WriteDefinitions); strings.Contains(got, "f_nop5") {
+		t.Errorf("definitions\n%shave one that was deleted", got)
+	}
+	must(t, in.Write("p:a f_nop5 v=%di"))
+	before = counts()
+	after = prog.Counts("go 10")
+	want = trace.ProfileLine("a", after["f_nop5"]-before["f_nop5"], 0)
+	if got := text(t, in.WriteProfile); !strings.HasSuffix(got, want) {
+		t.Errorf("profile\n%swant at its end\n%s", got, want)
+	}
+
 	for _, err := range []error{in.Write("-:a"), in.Write("-:g/b"), in.Replace("p:c f_lea")} {
 		if !errors.Is(err, unix.EBUSY) {
 			t.Errorf("a change of events that are enabled: %v", err)

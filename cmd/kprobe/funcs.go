@@ -15,21 +15,22 @@ import (
 )
 
 func newFuncs() *cobra.Command {
-	var pid int
-	var kernel bool
+	var s subject
 	c := &cobra.Command{
-		Use:   "funcs (-p PID | -k | FILE) [GLOB]",
+		Use:   "funcs (-p PID | -k | --guest SPEC | FILE) [GLOB]",
 		Short: "list the functions that can be probed",
 		RunE: func(_ *cobra.Command, args []string) error {
-			switch {
-			case pid != 0 && kernel:
-				return usagef("-k and -p exclude each other")
-			case (pid != 0 || kernel) && len(args) > 1:
+			switch one, err := s.named(); {
+			case err != nil:
+				return err
+			case one && len(args) > 1:
 				return usagef("one pattern, not %d", len(args))
-			case kernel:
+			case s.kernel:
 				return funcsOfKernel(pattern(args))
-			case pid != 0:
-				return funcsOfProcess(pid, pattern(args))
+			case s.guest != "":
+				return funcsOfGuest(s.guest, pattern(args))
+			case one:
+				return funcsOfProcess(s.pid, pattern(args))
 			}
 			if len(args) == 0 || len(args) > 2 {
 				return usagef("give a process or a file: -p PID, or FILE")
@@ -37,8 +38,7 @@ func newFuncs() *cobra.Command {
 			return funcsOfFile(args[0], pattern(args[1:]))
 		},
 	}
-	c.Flags().IntVarP(&pid, "pid", "p", 0, "the process")
-	c.Flags().BoolVarP(&kernel, "kernel", "k", false, "the kernel that runs here")
+	s.flags(c)
 	return c
 }
 

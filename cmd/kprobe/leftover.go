@@ -10,27 +10,28 @@ import (
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/trace"
 )
 
 func newList() *cobra.Command {
-	var pid int
-	var kernel bool
+	var s subject
 	c := &cobra.Command{
-		Use:   "list (-p PID | -k)",
-		Short: "list the probes in a process or the kernel, in the format of kprobes/list",
+		Use:   "list (-p PID | -k | --guest SPEC)",
+		Short: "list the probes in a process or a kernel, in the format of kprobes/list",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := needTarget(pid, kernel); err != nil {
+			switch err := s.need(); {
+			case err != nil:
 				return err
-			}
-			if kernel {
+			case s.kernel:
 				return listKernel()
+			case s.guest != "":
+				return listGuest(s.guest)
 			}
-			return list(pid)
+			return list(s.pid)
 		},
 	}
-	c.Flags().IntVarP(&pid, "pid", "p", 0, "the process")
-	c.Flags().BoolVarP(&kernel, "kernel", "k", false, "the kernel that runs here")
+	s.flags(c)
 	return c
 }
 
@@ -70,7 +71,7 @@ func writeList(w io.Writer, p *process.Proc, n *names) error {
 
 // listLine is a line of kprobes/list (F135, Linux 6.18): address, kind (k or r),
 // symbol+offset, module or a space, state. [OPTIMIZED] means that a hit takes no trap.
-func listLine(n *names, addr uint64, kind byte, state string) string {
+func listLine(n trace.Namer, addr uint64, kind byte, state string) string {
 	sym, ok := n.Symbol(addr)
 	place := fmt.Sprintf("0x%x", addr)
 	if ok {
@@ -102,24 +103,25 @@ func stateOf(p *process.Proc, s *process.Patched) string {
 }
 
 func newDetach() *cobra.Command {
-	var pid int
-	var kernel, force bool
+	var s subject
+	var force bool
 	c := &cobra.Command{
-		Use:   "detach (-p PID | -k)",
-		Short: "take everything out of a process or the kernel that an earlier kprobe left there",
+		Use:   "detach (-p PID | -k | --guest SPEC)",
+		Short: "take everything out of a process or a kernel that an earlier kprobe left there",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := needTarget(pid, kernel); err != nil {
+			switch err := s.need(); {
+			case err != nil:
 				return err
-			}
-			if kernel {
+			case s.kernel:
 				return detachKernel(force)
+			case s.guest != "":
+				return detachGuest(s.guest, force)
 			}
-			return detach(pid, force)
+			return detach(s.pid, force)
 		},
 	}
-	c.Flags().IntVarP(&pid, "pid", "p", 0, "the process")
-	c.Flags().BoolVarP(&kernel, "kernel", "k", false, "the kernel that runs here")
+	s.flags(c)
 	c.Flags().BoolVar(&force, "force", false, "also if the kprobe that holds it still runs")
 	return c
 }

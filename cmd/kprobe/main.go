@@ -118,17 +118,6 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// needTarget checks the flags that name a target, -p and -k.
-func needTarget(pid int, kernel bool) error {
-	switch {
-	case kernel && pid != 0:
-		return usagef("-k and -p exclude each other")
-	case !kernel && pid <= 0:
-		return usagef("give the process: -p PID, or -k for the kernel")
-	}
-	return nil
-}
-
 // noArgs refuses positional arguments.
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {

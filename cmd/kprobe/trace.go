@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,8 +22,7 @@ import (
 
 // traceFlags are the flags of kprobe trace.
 type traceFlags struct {
-	pid      int
-	kernel   bool
+	of       subject
 	probes   []string
 	deletes  []string
 	file     string
@@ -40,10 +41,11 @@ type traceFlags struct {
 func newTrace() *cobra.Command {
 	var f traceFlags
 	c := &cobra.Command{
-		Use:   "trace (-p PID | -k | -- CMD ARGS…) PROBE…",
-		Short: "probe a process or the kernel and print a line for each hit",
+		Use:   "trace (-p PID | -k | --guest SPEC | -- CMD ARGS…) PROBE…",
+		Short: "probe a process or a kernel and print a line for each hit",
 		Long: `Probe a running process, or a program that is started for it, and print a line for
-each hit in the format of ftrace; with -k the kernel that runs here, by its own kprobes.
+each hit in the format of ftrace; with -k the kernel that runs here, by its own kprobes,
+with --guest the kernel of a QEMU guest, from outside.
 PROBE is a kprobe_events definition:
 
   p[:[GRP/][EVENT]] [MOD:]SYM[+OFFS]|ADDR [FETCHARGS]      at an instruction
@@ -60,8 +62,7 @@ At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
 		},
 	}
 	fl := c.Flags()
-	fl.IntVarP(&f.pid, "pid", "p", 0, "the process to probe")
-	fl.BoolVarP(&f.kernel, "kernel", "k", false, "probe the kernel that runs here")
+	f.of.flags(c)
 	fl.StringArrayVarP(&f.probes, "event", "e", nil, "a probe (may be repeated)")
 	fl.StringArrayVar(&f.deletes, "delete", nil, "a definition that deletes one given before it (-:[GRP/]EVENT)")
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
@@ -73,7 +74,7 @@ At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
 	fl.StringVar(&f.format, "format", "text", "text or json")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no words but errors and the summary")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
-	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe (default: the best that is safe)")
+	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe, in a guest jump or break (default: the best that is safe)")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 16 MiB on up to 4 CPUs, else 4 MiB)")
 	return c
 }
@@ -132,24 +133,25 @@ func withoutDeleted(defs []*event.Def) ([]*event.Def, error) {
 }
 
 func (f *traceFlags) check(cmd []string) error {
-	switch {
-	case f.kernel && (f.pid != 0 || len(cmd) > 0):
-		return usagef("-k, -p and -- CMD exclude each other")
-	case f.kernel && f.tactic != "":
-		return usagef("--tactic is for processes: the kernel chooses itself")
-	case f.pid == 0 && len(cmd) == 0 && !f.kernel:
-		return usagef("give a process to probe: -p PID, or -- CMD ARGS")
-	case f.pid != 0 && len(cmd) > 0:
-		return usagef("-p and -- CMD exclude each other")
-	case f.pid < 0:
-		return usagef("process %d: a pid is positive", f.pid)
-	case f.tactic != "" && f.tactic != "jump" && f.tactic != "boost" && f.tactic != "step" && f.tactic != "uprobe":
-		return usagef("tactic %q: jump, boost, step or uprobe", f.tactic)
+	switch one, err := f.of.named(); {
+	case err != nil:
+		return err
+	case f.of.kernel && f.tactic != "":
+		return usagef("--tactic is for processes and guests: the kernel chooses itself")
+	case !one && len(cmd) == 0:
+		return usagef("give what to probe: -p PID, -k, --guest SPEC, or -- CMD ARGS")
+	case one && len(cmd) > 0:
+		return usagef("-p, -k, --guest and -- CMD exclude each other")
+	case f.tactic != "" && !slices.Contains(tactics, f.tactic):
+		return usagef("tactic %q: %s", f.tactic, strings.Join(tactics, ", "))
 	case f.format != "text" && f.format != "json":
 		return usagef("format %q: text or json", f.format)
 	}
 	return nil
 }
+
+// tactics are those that --tactic takes.
+var tactics = []string{"jump", "boost", "step", "uprobe", "break"}
 
 // run is the verb.
 func (f *traceFlags) run(cmd []string) error {
@@ -170,10 +172,13 @@ func (f *traceFlags) run(cmd []string) error {
 
 // open makes what is traced. Each kind of target has its own flags.
 func (f *traceFlags) open(cmd []string) (tracee, error) {
-	if f.kernel {
+	switch {
+	case f.of.kernel:
 		return openKernel(f.buffer, f.counters)
+	case f.of.guest != "":
+		return openGuest(f.of.guest)
 	}
-	return openProcess(f.pid, cmd, f.buffer)
+	return openProcess(f.of.pid, cmd, f.buffer)
 }
 
 // defaultRing is the data of a shard: what a burst of some ten milliseconds fills.

@@ -3,8 +3,6 @@ package oracle
 import (
 	"errors"
 	"fmt"
-"os"
-"time"
 	"regexp"
 	"strings"
 )
@@ -16,7 +14,9 @@ const (
 	FieldCommand = "command" // as error_log shows it
 	FieldListing = "listing" // a line of it
 	FieldFormat  = "format"  // a line of a format file
-	FieldTrace   = "trace"   // a trace line
+	FieldTrace   = "trace"   // a trace line, or how many there are
+	FieldComm    = "comm"    // the thread's name in a trace line
+	FieldFlags   = "flags"   // those of a trace line
 )
 
 // Difference is one thing that the two sides say differently.
@@ -74,9 +74,6 @@ func (p *Pair) run(r *Result, c *Case) error {
 		return err
 	}
 	for i := range c.Steps {
-		if os.Getenv("V") != "" {
-			fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), c.File, c.Line, c.Steps[i].Shown)
-		}
 		found, same, err := p.step(r, c, i)
 		if err != nil {
 			return err

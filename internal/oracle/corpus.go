@@ -80,8 +80,12 @@ var ops = []struct {
 	mark string
 	op   Op
 }{
-	{"+ ", OpWrite}, {"+> ", OpTruncate}, {"+on ", OpEnable}, {"+off ", OpDisable},
-	{"+hit ", OpHit}, {"+turn ", OpTurn},
+	{"+ ", OpWrite},
+	{"+> ", OpTruncate},
+	{"+on ", OpEnable},
+	{"+off ", OpDisable},
+	{"+hit ", OpHit},
+	{"+turn ", OpTurn},
 }
 
 // readStep reads a line; more says that it belongs to the case before it.

@@ -73,6 +73,18 @@ func (t Table) Unused() (out Table) {
 	return out
 }
 
+// Reasons gives a row for each reason, with the sum of the uses.
+func (t Table) Reasons() (out Table) {
+	for _, r := range t {
+		if n := len(out); n > 0 && out[n-1].Reason == r.Reason {
+			out[n-1].Uses += r.Uses
+			continue
+		}
+		out = append(out, &Row{Line: r.Line, Reason: r.Reason, Uses: r.Uses})
+	}
+	return out
+}
+
 // match matches a whole text, in which * stands for anything.
 func match(pattern, s string) bool {
 	parts := strings.Split(pattern, "*")

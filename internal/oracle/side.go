@@ -3,7 +3,6 @@ package oracle
 import (
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -52,6 +51,8 @@ type Side interface {
 	Format(group, name string) (string, error)
 	// Record says whether hits go to the trace.
 	Record(on bool) error
+	// Look gives the trace file.
+	Look() (string, error)
 	// Trace gives the trace file, and clears it.
 	Trace() (string, error)
 }
@@ -70,6 +71,7 @@ type Kernel struct {
 	Files Files
 	Root  string // where tracefs is mounted
 	used  map[string]bool
+	quiet bool // tracing_on is known to be 0
 }
 
 // Reset implements Side.
@@ -78,8 +80,10 @@ func (k *Kernel) Reset() error {
 		k.write("events/"+ev+"/enable", "0", true) // it may be gone
 	}
 	k.used = map[string]bool{}
-	if err := k.Record(false); err != nil {
-		return err
+	if !k.quiet {
+		if err := k.Record(false); err != nil {
+			return err
+		}
 	}
 	if no := k.write("kprobe_events", "", true); no != 0 {
 		return fmt.Errorf("the kernel's events can not be deleted: %w", no)
@@ -133,12 +137,16 @@ func (k *Kernel) Record(on bool) error {
 	if no := k.write("tracing_on", text, true); no != 0 {
 		return fmt.Errorf("the kernel's tracing_on: %w", no)
 	}
+	k.quiet = !on
 	return nil
 }
 
+// Look implements Side.
+func (k *Kernel) Look() (string, error) { return k.Files.Read(k.Root + "/trace") }
+
 // Trace implements Side.
 func (k *Kernel) Trace() (string, error) {
-	s, err := k.Files.Read(k.Root + "/trace")
+	s, err := k.Look()
 	if no := k.write("trace", "", true); err == nil && no != 0 {
 		err = fmt.Errorf("the kernel's trace can not be cleared: %w", no)
 	}
@@ -203,23 +211,24 @@ func (o *Ours) Listing() (string, error) {
 // Format implements Side.
 func (o *Ours) Format(group, name string) (string, error) { return o.Instance.Format(group, name) }
 
-// Record implements Side. What was hit before it is in the trace.
+// Record implements Side.
 func (o *Ours) Record(on bool) error {
-	if !on {
-		if err := o.Instance.WriteTrace(io.Discard); err != nil {
-			return err
-		}
-	}
 	o.Instance.SetTracing(on)
 	return nil
 }
 
-// Trace implements Side.
-func (o *Ours) Trace() (string, error) {
+// Look implements Side.
+func (o *Ours) Look() (string, error) {
 	var b strings.Builder
 	err := o.Instance.WriteTrace(&b)
-	o.Instance.Clear()
 	return b.String(), err
+}
+
+// Trace implements Side.
+func (o *Ours) Trace() (string, error) {
+	s, err := o.Look()
+	o.Instance.Clear()
+	return s, err
 }
 
 const logCommand = "  Command: "

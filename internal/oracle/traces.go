@@ -4,26 +4,28 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 )
 
-// traceLine is a line of the trace file: name, number of the thread, CPU, flags, time, event
-// and what is behind it (G46).
-var traceLine = regexp.MustCompile(`^ *(\S.*)-(\d+) +\[(\d+)\] (\S{5}) +\d+\.\d{6}: (.*)$`)
+// hit is a line of a trace file.
+type hit struct {
+	comm, pid string
+	cpu       string // in brackets
+	flags     string // but for the second: whether the thread was to be preempted
+	rest      string // event and what is behind it
+}
 
-// traces hits, and compares the lines of both sides. A line is compared without its time; if
-// each side was hit alone, also without the number of the thread.
+// traces hits, and compares the lines of both sides, without their times; if each was hit
+// alone, also without threads and CPUs.
 func (p *Pair) traces(r *Result, d *differ) error {
 	s := d.c.Steps[d.step]
-	comm, _, _ := strings.Cut(s.Text, " ")
-	k, o, err := p.hit(s)
-	if err != nil {
-		return err
+	var theirs, ours []hit
+	var err error
+	if s.Op == OpTurn {
+		theirs, ours, err = p.turns(s.Text)
+	} else {
+		theirs, ours, err = p.record(p.Kernel, p.Ours, s.Text)
 	}
-	theirs, err := linesOf(k, comm, s.Op == OpHit)
-	if err != nil {
-		return err
-	}
-	mine, err := linesOf(o, comm, s.Op == OpHit)
 	if err != nil {
 		return err
 	}
@@ -32,68 +34,110 @@ func (p *Pair) traces(r *Result, d *differ) error {
 	}
 	r.Steps++
 	r.Lines += len(theirs)
-	if len(theirs) != len(mine) {
-		d.compare(FieldTrace, strings.Join(theirs, "\n"), strings.Join(mine, "\n"))
-		return nil
-	}
-	for i := range theirs {
-		d.compare(FieldTrace, theirs[i], mine[i])
+	d.compare(FieldTrace, fmt.Sprint(len(theirs), " lines"), fmt.Sprint(len(ours), " lines"))
+	for i := range min(len(theirs), len(ours)) {
+		k, o := theirs[i], ours[i]
+		d.compare(FieldTrace, k.rest, o.rest)
+		d.compare(FieldComm, k.comm, o.comm)
+		d.compare(FieldFlags, k.flags, o.flags)
+		if s.Op == OpHit {
+			d.compare(FieldTrace, "thread "+k.pid+" "+k.cpu, "thread "+o.pid+" "+o.cpu)
+		}
 	}
 	return nil
 }
 
-// hit runs the command, and gives both traces of it.
-func (p *Pair) hit(s Step) (kernel, ours string, err error) {
-	if s.Op == OpTurn {
-		if kernel, err = p.turn(p.Kernel, s.Text); err == nil {
-			ours, err = p.turn(p.Ours, s.Text)
+// turns runs the command for each side alone. Ours is the first: a probe of the kernel's may
+// leave traces in the code for a while.
+func (p *Pair) turns(command string) (theirs, ours []hit, err error) {
+	for _, side := range []Side{p.Ours, p.Kernel} {
+		if err := enable(side, OpEnable); err != nil {
+			return nil, nil, err
 		}
-		return kernel, ours, err
+		var other Side
+		if side == p.Ours {
+			_, ours, err = p.record(other, side, command)
+		} else {
+			theirs, _, err = p.record(side, other, command)
+		}
+		if err == nil {
+			err = enable(side, OpDisable)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
 	}
-	both := []Side{p.Kernel, p.Ours}
-	if err := p.record(both, s.Text); err != nil {
-		return "", "", err
-	}
-	if kernel, err = p.Kernel.Trace(); err == nil {
-		ours, err = p.Ours.Trace()
-	}
-	return kernel, ours, err
+	return theirs, ours, nil
 }
 
 // record runs the command while sides record, whose traces are empty before.
-func (p *Pair) record(sides []Side, command string) error {
-	for _, side := range sides {
+func (p *Pair) record(kernel, ours Side, command string) (theirs, mine []hit, err error) {
+	for _, side := range []Side{kernel, ours} {
+		if side == nil {
+			continue
+		}
 		if _, err := side.Trace(); err != nil {
-			return err
+			return nil, nil, err
 		}
 		if err := side.Record(true); err != nil {
-			return err
+			return nil, nil, err
 		}
 	}
 	if err := p.Hit(command); err != nil {
-		return err
+		return nil, nil, err
 	}
-	for _, side := range sides {
-		if err := side.Record(false); err != nil {
-			return err
+	comm, _, _ := strings.Cut(command, " ")
+	if kernel != nil {
+		if theirs, err = stopped(kernel, comm); err != nil {
+			return nil, nil, err
 		}
 	}
-	return nil
+	if ours == nil {
+		return theirs, nil, nil
+	}
+	mine, err = p.await(ours, comm, len(theirs))
+	return theirs, mine, err
 }
 
-// turn enables all events of one side for one run of the command.
-func (p *Pair) turn(side Side, command string) (string, error) {
-	if err := enable(side, OpEnable); err != nil {
-		return "", err
+// patience is how long records of ours may be on their way.
+const patience = 10 * time.Second
+
+// await reads our side's trace until it has the lines that the kernel has, or some that stay
+// as many as they are.
+func (p *Pair) await(ours Side, comm string, want int) (out []hit, err error) {
+	end := time.Now().Add(patience)
+	for same := 0; same < 5 && time.Now().Before(end); {
+		time.Sleep(50 * time.Millisecond)
+		text, err := ours.Look()
+		if err != nil {
+			return nil, err
+		}
+		now, err := hitsOf(text, comm)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case want > 0 && len(now) >= want:
+			same = 5
+		case want == 0 && len(now) > 0 && len(now) == len(out):
+			same++
+		}
+		out = now
 	}
-	if err := p.record([]Side{side}, command); err != nil {
-		return "", err
+	_, err = stopped(ours, comm)
+	return out, err
+}
+
+// stopped ends a side's recording and gives what it has.
+func stopped(side Side, comm string) ([]hit, error) {
+	if err := side.Record(false); err != nil {
+		return nil, err
 	}
 	text, err := side.Trace()
-	if err == nil {
-		err = enable(side, OpDisable)
+	if err != nil {
+		return nil, err
 	}
-	return text, err
+	return hitsOf(text, comm)
 }
 
 // enable enables or disables all events of a side.
@@ -115,32 +159,35 @@ func enable(side Side, op Op) error {
 	return nil
 }
 
-// linesOf gives the lines of a command's threads. Whether the thread was to be preempted is
-// left out of the flags: the two sides look at it at different moments. A line of no form of
-// its own goes on with the one before it: the kernel escapes nothing in strings.
-func linesOf(text, comm string, thread bool) (out []string, err error) {
-	last := true // the line before is one of them
-	for _, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if line == "" || line[0] == '#' {
-			continue
-		}
+// traceLine is a line of the trace file: name, number of the thread, CPU, flags, time, event
+// and what is behind it (G46).
+var traceLine = regexp.MustCompile(`^ *(\S.*)-(\d+) +(\[\d+\]) (\S)\S(\S{3}) +\d+\.\d{6}: (.*)$`)
+
+// hitsOf gives the lines of the threads of a command, those too that they wrote under another
+// name. Whether the thread was to be preempted is left out of the flags: the two sides look
+// at it at different moments. A line of no form of its own goes on with the one before it: the
+// kernel escapes nothing in strings.
+func hitsOf(text, comm string) ([]hit, error) {
+	var all []hit
+	mine := map[string]bool{}
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
 		m := traceLine.FindStringSubmatch(line)
 		switch {
-		case m == nil && len(out) > 0 && last:
-			out[len(out)-1] += "\n" + line
-			continue
-		case m == nil && last:
+		case line == "" || line[0] == '#':
+		case m != nil:
+			all = append(all, hit{m[1], m[2], m[3], m[4] + "." + m[5], m[6]})
+			mine[m[2]] = mine[m[2]] || m[1] == comm
+		case len(all) == 0:
 			return nil, fmt.Errorf("a trace line of another form: %q", line)
-		case m == nil:
-			continue
+		default:
+			all[len(all)-1].rest += "\n" + line
 		}
-		if last = m[1] == comm; !last {
-			continue
+	}
+	var out []hit
+	for _, h := range all {
+		if mine[h.pid] {
+			out = append(out, h)
 		}
-		if !thread {
-			m[2] = "N"
-		}
-		out = append(out, fmt.Sprintf("%s-%s [%s] %s.%s %s", m[1], m[2], m[3], m[4][:1], m[4][2:], m[5]))
 	}
 	return out, nil
 }

@@ -38,6 +38,7 @@ type Options struct {
 	CPUs     int               // 0 is 2
 	CPUModel string            // "" is qemu64
 	Append   string            // behind the kernel's command line
+	Threads  bool              // a thread for each vCPU: see StartOptions.OneThread for what QEMU may do then
 	Icount   bool              // an instruction of the guest is a tick of its TSC
 	Memory   int               // MB; 0 is 256
 	Files    map[string]string // path in the guest to file on the host: executable files of its initrd
@@ -112,7 +113,7 @@ func boot(tb testing.TB, o *Options) (_ *Guest, err error) {
 func startOptions(o *Options, kernel, initrd, dir string) *qemu.StartOptions {
 	s := &qemu.StartOptions{
 		Kernel: kernel, Initrd: initrd, Append: strings.TrimSpace(cmdline + " " + o.Append),
-		Memory: o.Memory, CPUs: o.CPUs, CPUModel: o.CPUModel, Icount: o.Icount, Dir: dir,
+		Memory: o.Memory, CPUs: o.CPUs, CPUModel: o.CPUModel, Icount: o.Icount, OneThread: !o.Threads, Dir: dir,
 		Extra: []string{"-serial", "unix:" + filepath.Join(dir, "agent.sock") + ",server=on,wait=off"},
 	}
 	if s.CPUs == 0 {

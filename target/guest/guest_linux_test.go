@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -175,10 +176,10 @@ func ownEvents(t testing.TB, g *testguest.Guest, defs ...string) {
 // probe is at work that is its trampoline.
 const normal = `s/^ *//; s/\] [^ ]{5} +[0-9.]+: /] /; s/\([^ ]+ <- /(<- /`
 
-// ownDigest is a hash and the number of the lines of one process in the guest's own trace.
-func ownDigest(g *testguest.Guest, pid int) string {
-	return strings.Fields(g.Shell(fmt.Sprintf(`grep -E '^ *hit-%d +\[' %strace | sed -E '%s' | tee /tmp/lines | md5sum; wc -l </tmp/lines`, pid, tracing, normal)))[0] +
-		" " + strings.TrimSpace(g.Shell("wc -l </tmp/lines"))
+// ownLines leaves the normal lines of one process in the guest's own trace in a file there, and
+// gives their hash and number.
+func ownLines(g *testguest.Guest, pid int) string {
+	return g.Shell(fmt.Sprintf(`grep -E '^ *hit-%d +\[' %strace | sed -E '%s' >/tmp/lines; md5sum </tmp/lines; wc -l </tmp/lines`, pid, tracing, normal))
 }
 
 var (
@@ -186,17 +187,34 @@ var (
 	caller         = regexp.MustCompile(`\([^ ]+ <- `)
 )
 
-// digest is ownDigest of our lines.
-func (p *probed) digest(pid int) string {
-	h, n := md5.New(), 0
+// normalLines are our normal lines of one process.
+func (p *probed) normalLines(pid int) string {
+	var b strings.Builder
 	for _, l := range p.lines() {
 		l = caller.ReplaceAllString(timeAndContext.ReplaceAllString(strings.TrimLeft(l, " "), "] "), "(<- ")
 		if strings.HasPrefix(l, fmt.Sprintf("hit-%d ", pid)) {
-			fmt.Fprintln(h, l)
-			n++
+			b.WriteString(l + "\n")
 		}
 	}
-	return fmt.Sprintf("%x %d", h.Sum(nil), n)
+	return b.String()
+}
+
+// sameLines compares the lines of one process with the guest's own.
+func (p *probed) sameLines(pid, want int) {
+	p.Helper()
+	ours := p.normalLines(pid)
+	n := strings.Count(ours, "\n")
+	if its := ownLines(p.g, pid); its == fmt.Sprintf("%x  -\n%d\n", md5.Sum([]byte(ours)), n) && n == want {
+		return
+	}
+	its := strings.Split(p.g.Shell("cat /tmp/lines"), "\n")
+	for i, l := range strings.Split(ours, "\n") {
+		if i >= len(its) || its[i] != l {
+			p.Errorf("%d lines of ours, %d of the guest's own, want %d. Line %d is\n%s\nits own\n%s", n, len(its)-1, want, i+1, l, slices.Concat(its, []string{"", ""})[min(i, len(its))])
+			return
+		}
+	}
+	p.Errorf("%d lines of ours, %d of the guest's own, want %d", n, len(its)-1, want)
 }
 
 // documents are the examples of the documents, with the registers and types of x86-64.
@@ -221,7 +239,11 @@ func TestSameAsKernel(t *testing.T) {
 				g = testguest.Boot(t, &o)
 			}
 			for _, low := range []bool{false, true} {
-				sameAsKernel(t, g, calls, o.CPUs, low)
+				n := calls
+				if low {
+					n = 200 // what a ring of 32 KB holds
+				}
+				t.Run(fmt.Sprint("low ", low), func(t *testing.T) { sameAsKernel(t, g, n, o.CPUs, low) })
 			}
 		})
 	}
@@ -258,11 +280,7 @@ func sameAsKernel(t *testing.T, g *testguest.Guest, calls, cpus int, low bool) {
 	<-done
 	p.poll()
 	for _, pid := range pids {
-		want, got := ownDigest(g, pid), p.digest(pid)
-		if want != got || !strings.HasSuffix(want, fmt.Sprint(" ", 2*(calls/cpus))) {
-			t.Errorf("low %v: the guest's own lines %q, ours %q; ours begin with\n%s\nits own\n%s", low, want, got,
-				strings.Join(p.lines()[:min(4, len(p.hits))], "\n"), g.Shell("head -4 /tmp/lines"))
-		}
+		p.sameLines(pid, 2*(calls/cpus))
 	}
 	for _, e := range evs {
 		if n := p.core.Counts(e); n.Lost+n.Missed != 0 || n.Hits < uint64(calls) || e.Tactic != "jump" {
@@ -278,7 +296,7 @@ func TestTime(t *testing.T) {
 	p := attach(t, g, nil)
 	p.add(nil, "p:look do_sys_openat2")
 	ownEvents(t, g, "p:look do_sys_openat2")
-	c := g.Hit("open", 10, 1)
+	c := g.Hit("open", 10, 0)
 	p.poll()
 	both := regexp.MustCompile(fmt.Sprintf(`hit-%d +\[\d+\] (.{5}) +([0-9.]+): look`, c.PID))
 	ours := both.FindAllStringSubmatch(strings.Join(p.lines(), "\n"), -1)
@@ -290,15 +308,19 @@ func TestTime(t *testing.T) {
 	if len(ours) != 10 || len(its) != 10 {
 		t.Fatalf("%d lines of ours, %d of its own:\n%s", len(ours), len(its), text)
 	}
+	same := 0
 	for i := range ours {
 		a, err1 := strconv.ParseFloat(ours[i][2], 64)
 		b, err2 := strconv.ParseFloat(its[i][2], 64)
 		if err1 != nil || err2 != nil || math.Abs(a-b) > 0.05 {
 			t.Errorf("time %s, the guest's own %s", ours[i][2], its[i][2])
 		}
-		if ours[i][1] != its[i][1] {
-			t.Errorf("context %q, the guest's own %q", ours[i][1], its[i][1])
+		if ours[i][1] == its[i][1] {
+			same++
 		}
+	}
+	if same < 8 { // the two look at different moments: a reschedule may become due between
+		t.Errorf("contexts %q, the guest's own %q", ours, its)
 	}
 }
 

@@ -144,12 +144,15 @@ func (t *Target) findLayout() (*layout, *control, error) {
 
 // tryShared looks for a layout in ivshmem memory.
 func (t *Target) tryShared(e extent, dir extent) (*layout, *control) {
+	slot := newControl(e.mem).get(hdrSlot)
+	if e.pa == 0 && slot < slots { // not known to who only reads: the entry for the code tells
+		e.pa = le.Uint64(dir.mem[8*slot:])&pteAddress&^(largePage-1) - largePage
+	}
 	l, err := sharedLayout(e, t.k.CPUs())
 	if err != nil {
 		return nil, nil
 	}
 	c := newControl(l.control.mem)
-	slot := c.get(hdrSlot)
 	l.directory, l.count = dir, l.slotsWanted()
 	if !c.valid() || slot > uint64(slots-l.count) {
 		return nil, nil

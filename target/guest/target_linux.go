@@ -295,8 +295,5 @@ const (
 // ErrInDetour says that code stays mapped because a thread may still come back to it.
 var ErrInDetour = errors.New("a thread of the guest may still return into a detour: its code stays mapped, and harms nothing")
 
-// Ticks is the present of the guest's counter, as far as records have told it.
-func (t *Target) Ticks() uint64 { return t.clock.ticks() }
-
 // Nanos is the guest's local trace clock at a tick, in nanoseconds.
 func (t *Target) Nanos(tick uint64, cpu int) uint64 { return t.clock.nanos(tick, cpu) }

@@ -26,6 +26,11 @@ type StartOptions struct {
 	CPUs      int    // vCPUs; 0 is 1
 	CPUModel  string // as -cpu takes it; "" is qemu64, or host with kvm
 	Accel     string // tcg or kvm; "" is tcg
+	// OneThread has one thread of QEMU emulate all vCPUs in turn. With a thread for each QEMU
+	// 7.2 now and then keeps executing code that the guest itself has changed: a vCPU takes
+	// a breakpoint for ever that its kernel has long removed (text_poke, for its function
+	// tracer and its jump labels).
+	OneThread bool
 	Dir       string // for the sockets, made if need be; "" is a new directory for temporary files
 	Icount    bool   // tcg counts instructions: the guest's clock and TSC advance by one for each
 	Ring      int    // MB of the ivshmem device's memory, a power of two; 0 is 32, -1 no device
@@ -203,7 +208,7 @@ func (l *launch) args() []string {
 	o := &l.o
 	accel := o.Accel
 	if accel == "tcg" && !o.Icount {
-		accel = "tcg,thread=multi"
+		accel = "tcg,thread=" + map[bool]string{true: "single", false: "multi"}[o.OneThread]
 	}
 	a := []string{
 		"-machine", "pc,memory-backend=mem", "-accel", accel, "-cpu", o.CPUModel, "-smp", strconv.Itoa(o.CPUs),

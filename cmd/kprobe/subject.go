@@ -1,0 +1,45 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// subject is what a verb's flags name: a process, the kernel that runs here, or a guest's.
+type subject struct {
+	pid    int
+	kernel bool
+	guest  string
+}
+
+// flags adds them to a verb.
+func (s *subject) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.IntVarP(&s.pid, "pid", "p", 0, "the process")
+	f.BoolVarP(&s.kernel, "kernel", "k", false, "the kernel that runs here")
+	f.StringVar(&s.guest, "guest", "", "the kernel of a QEMU guest: a directory of kprobe guest start, or qmp=PATH,gdb=PATH,mem=PATH[,ring=PATH]")
+}
+
+// named says whether one is named. Several are an error, and so is a process that can be
+// none.
+func (s *subject) named() (bool, error) {
+	n := 0
+	for _, is := range []bool{s.pid != 0, s.kernel, s.guest != ""} {
+		if is {
+			n++
+		}
+	}
+	switch {
+	case n > 1:
+		return false, usagef("-p, -k and --guest exclude each other")
+	case s.pid < 0:
+		return false, usagef("process %d: a pid is positive", s.pid)
+	}
+	return n == 1, nil
+}
+
+// need is named for a verb that must have one.
+func (s *subject) need() error {
+	ok, err := s.named()
+	if err == nil && !ok {
+		err = usagef("give the process: -p PID, or -k for the kernel, or --guest SPEC for a guest's")
+	}
+	return err
+}
