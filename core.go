@@ -143,6 +143,11 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if o == nil {
 		o = &AddOptions{}
 	}
+	if t, ok := c.t.(interface{ Alive() error }); ok {
+		if err := t.Alive(); err != nil {
+			return nil, err
+		}
+	}
 	var evs []*Event
 	var errs []error
 	defer func() { c.batch = nil }()

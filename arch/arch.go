@@ -39,6 +39,9 @@ type Func struct {
 	// Reserved is the number of bytes at the start, after a landing instruction, that
 	// somebody else patches (a kernel's ftrace): the entry point is behind them.
 	Reserved int
+	// Tails says that a jump to another function counts as an exit, whose value is not known,
+	// as it does in Go. Else a function that is left so has no exits that are all known.
+	Tails bool
 	// Returns says whether a jump to an address is a return (a kernel's return thunk). It may
 	// be nil.
 	Returns func(target uint64) bool

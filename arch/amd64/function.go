@@ -222,7 +222,7 @@ func (fn *function) findExits() ([]arch.Exit, error) {
 		case ExitRet:
 			out = append(out, arch.Exit{Addr: e.Addr})
 		case ExitTailJmp, ExitIndirectTail:
-			if !fn.f.Go {
+			if !fn.f.Go && !fn.f.Tails {
 				return nil, fn.tailError(e)
 			}
 			out = append(out, arch.Exit{Addr: e.Addr, Tail: true})

@@ -99,7 +99,7 @@ func (t *Target) Describe(_ symbol.Resolved, f *arch.Func) error {
 	if n, ok := p.FtraceSite(f.Addr); ok {
 		f.Reserved = n
 	}
-	f.Returns = t.returns
+	f.Returns, f.Tails = t.returns, true
 	f.NoReturn = t.noReturn
 	return nil
 }
@@ -149,6 +149,9 @@ func (t *Target) nameAt(addr uint64) string {
 	return l.Name
 }
 
+// Alive says whether the kernel still runs that was found.
+func (t *Target) Alive() error { return t.alive() }
+
 // Bars says why no probe may stand at an instruction.
 func (t *Target) Bars(addr uint64) error {
 	p, err := t.k.Places()
@@ -158,7 +161,13 @@ func (t *Target) Bars(addr uint64) error {
 	for _, k := range p.Kept(addr, addr+1) {
 		return errno.Errorf(unix.EINVAL, "%s", k.Why)
 	}
-	return nil
+	own, err := t.k.Kprobes()
+	for _, k := range own {
+		if k.Contains(addr) {
+			return errno.Errorf(unix.EBUSY, "a kprobe of the guest's own stands there")
+		}
+	}
+	return err
 }
 
 // errAddress says that the kernel has nothing at an address.

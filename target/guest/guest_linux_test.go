@@ -87,7 +87,7 @@ func (p *probed) tryAdd(o *kprobes.AddOptions, defs ...string) ([]*kprobes.Event
 	for _, s := range defs {
 		d, err := event.Parse(s)
 		if err != nil {
-			p.Fatal(err)
+			return nil, err
 		}
 		ds = append(ds, d)
 	}
