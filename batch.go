@@ -111,8 +111,7 @@ func (f *function) prepare(d *event.Def, tactic arch.Tactic) {
 // yard is room for the code of several detours, taken from the target at once.
 type yard struct {
 	c       *Core
-	size    int    // what is taken at a time
-	lo, hi  uint64 // the range that the code must reach
+	size    int // what is taken at a time
 	at, end uint64
 }
 
@@ -123,9 +122,12 @@ const (
 	roomStep  = 64       // what a detour takes is a multiple of
 )
 
+// yardReach is the distance that a jump covers, less what instructions need.
+const yardReach = 1<<31 - 1<<12
+
 // take gives size bytes that reach from lo to hi. They are the yard's until keep.
 func (y *yard) take(lo, hi uint64, size int) (uint64, error) {
-	if y.lo == lo && y.hi == hi && y.end-y.at >= uint64(size) {
+	if y.end-y.at >= uint64(size) && max(hi, y.end)-min(lo, y.at) < yardReach {
 		return y.at, nil
 	}
 	y.close()
@@ -136,7 +138,7 @@ func (y *yard) take(lo, hi uint64, size int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	y.lo, y.hi, y.at, y.end = lo, hi, a, a+uint64(n)
+	y.at, y.end = a, a+uint64(n)
 	return a, nil
 }
 

@@ -323,6 +323,7 @@ func (c *Core) Remove(evs []*Event) error {
 // remove disarms events; then is called while the target is stopped for it.
 func (c *Core) remove(evs []*Event, then func() error) error {
 	fns := map[*function]bool{}
+	var pools []*arch.Pool
 	for _, e := range evs {
 		if e.ended {
 			continue
@@ -330,6 +331,9 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 		e.ended = true
 		if e.h == nil && !e.hook && e.Prog == nil && e.Def.Kind == event.Probe {
 			c.idle = append(c.idle, e)
+		}
+		if e.h == nil && e.work.Pool != nil && !isSelf(c.t) {
+			pools = append(pools, e.work.Pool)
 		}
 		e.release()
 		c.namer.Release(e.Name)
@@ -344,7 +348,13 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 		}
 		return nil
 	}
-	return c.update(sortedFunctions(fns), then)
+	if err := c.update(sortedFunctions(fns), then); err != nil {
+		return err
+	}
+	for _, p := range pools {
+		c.endPool(p)
+	}
+	return nil
 }
 
 func sortedFunctions(m map[*function]bool) []*function {

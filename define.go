@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/internal/errno"
@@ -24,6 +25,9 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	if d.Place.Kind == event.PlaceLine {
 		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "", nil)
+	}
+	if d.Place.Kind == event.PlaceFile && c.t.Writer().Kernel != nil {
+		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "a kernel is no file that is mapped: name a function, or an address", nil)
 	}
 	if err := c.forbidden(d); err != nil {
 		return nil, d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
@@ -284,10 +288,14 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 	if af.Code, err = f.orig(start, int(r.Func.Size)); err != nil {
 		return nil, fmt.Errorf("code of %s: %w", f.name, err)
 	}
+	namesakes := m.Image.Namesakes(r.Func)
 	for _, p := range m.Image.Parts(r.Func) {
 		code, err := f.orig(m.Runtime(p.Addr), int(p.Size))
 		if err != nil {
 			return nil, fmt.Errorf("code of %s: %w", p.Name, err)
+		}
+		if lo := m.Runtime(p.Addr); namesakes && !amd64.JumpsInto(af.Code, start, lo, lo+p.Size) {
+			continue // it is another's part
 		}
 		af.Parts = append(af.Parts, arch.Part{Addr: m.Runtime(p.Addr), Code: code})
 	}

@@ -275,11 +275,16 @@ func (c *Core) sweep() {
 	}
 	for p, ids := range pools {
 		clearSlots(p, ids)
-		if t, ok := c.t.(interface{ EndPool(*arch.Pool) }); ok {
-			t.EndPool(p)
-		}
+		c.endPool(p)
 	}
 	c.reap = nil
+}
+
+// endPool gives a pool back that no probe's code uses any more.
+func (c *Core) endPool(p *arch.Pool) {
+	if t, ok := c.t.(interface{ EndPool(*arch.Pool) }); ok {
+		t.EndPool(p)
+	}
 }
 
 // settle keeps what removed events have counted and makes their numbers spare, if no thread
@@ -318,8 +323,12 @@ func (c *Core) retire(e *Event) {
 	if e.ID >= len(c.events) || c.events[e.ID] != e {
 		return // it got no number
 	}
-	if e.work.Pool != nil && isSelf(c.t) {
+	switch {
+	case e.work.Pool == nil:
+	case isSelf(c.t):
 		c.reap = append(c.reap, leftover{e.ID, e.work.Pool})
+	default:
+		c.endPool(e.work.Pool)
 	}
 	c.events[e.ID] = nil
 	if e.Def.Kind == event.Return {
@@ -579,9 +588,13 @@ func (f *function) unoptimised() []uint64 {
 	return out
 }
 
-// settle tells the event's handlers how they get control now.
+// settle tells the event's handlers how they get control now. A kernel takes no breakpoint of
+// ours: what keeps a probe from being optimised does not change its tactic there, but what its
+// handlers may do.
 func (e *Event) settle() {
-	if e.h != nil {
-		e.h.optimised.Store(e.Tactic == arch.TacticJump)
+	if e.h == nil {
+		return
 	}
+	plain := e.core != nil && e.core.t.Writer().Kernel != nil && (e.h.post != nil || e.core.straight)
+	e.h.optimised.Store(e.Tactic == arch.TacticJump && !plain)
 }

@@ -45,7 +45,7 @@ const (
 	ShHead = 0
 	ShTail = 64  // position up to which the reader has read (and, locked: zeroed); 64 bits (rseq) or 48 (locked). Written by the reader alone
 	ShRead = 128 // locked: the reader's own account in the form of ShHead, for the reader that comes after it. Writers never look
-	// ShGuard, in the first locked shard, is a table of 64 words with which code in a kernel
+	// ShGuard, in locked shards, is a table of 64 words with which code in a kernel
 	// notices that it was called by its own doing (arch/amd64). Neither protocol looks at it.
 	ShGuard = 1024
 	// ShCounters is the offset of the counters: Counters of CounterSize bytes per event.

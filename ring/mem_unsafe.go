@@ -26,3 +26,8 @@ func swap(mem []byte, off, old, v uint64) bool {
 
 // Addr is where the ring is mapped in this process.
 func (r *Ring) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(&r.mem[0]))) }
+
+// bytesOf gives the bytes of words.
+func bytesOf(words []uint64) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*unit)
+}

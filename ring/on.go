@@ -33,3 +33,19 @@ func On(mem []byte, cfg Config) (*Ring, error) {
 	r.writeHeader()
 	return r, nil
 }
+
+// Keep makes a copy of the ring's memory, which the ring and its reader use from now on: the
+// memory that On was given is its owner's again. What counters and records tell stays.
+//
+// Preconditions: no writer is left, and nobody uses the ring or its reader meanwhile.
+func (r *Ring) Keep() {
+	words := make([]uint64, len(r.mem)/unit)
+	mem := bytesOf(words)
+	copy(mem, r.mem)
+	r.mem = mem
+	if r.reader != nil {
+		for _, s := range r.reader.shards {
+			s.bind()
+		}
+	}
+}

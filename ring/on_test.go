@@ -120,3 +120,33 @@ func TestLockedOnlyFile(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }
+
+// TestKeep takes the memory away while records are still unread.
+func TestKeep(t *testing.T) {
+	cfg := Config{CPUs: 1, Events: 8, DataSize: MinData, LockedOnly: true}
+	l, err := NewLayout(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := make([]byte, l.Size())
+	r, err := On(mem, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rd, _ := newTestReader(t, r)
+	w := writerOf(r, 0)
+	w.write(1, 1, 10)
+	w.write(1, 1, 20)
+	r.Keep()
+	clear(mem)
+	var got []uint64
+	rd.Poll(collect(t, &got))
+	if len(got) != 2 || got[0] != 10 || got[1] != 20 {
+		t.Errorf("read %v", got)
+	}
+	for _, b := range mem {
+		if b != 0 {
+			t.Fatal("the reader has written to memory that is not the ring's any more")
+		}
+	}
+}

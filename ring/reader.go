@@ -91,6 +91,7 @@ func NewReader(r *Ring, cfg *ReaderConfig) *Reader {
 	for i := range r.Shards() {
 		rd.shards = append(rd.shards, newShard(rd, i))
 	}
+	r.reader = rd
 	return rd
 }
 

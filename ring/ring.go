@@ -16,8 +16,9 @@ var ErrNotRing = errors.New("not a ring of this version")
 // records are consumed by one Reader.
 type Ring struct {
 	Layout
-	mem []byte
-	fd  int // -1: the memory is somebody else's (On)
+	mem    []byte
+	reader *Reader // the last that was made; nil: none was
+	fd     int     // -1: the memory is somebody else's (On)
 }
 
 func (r *Ring) writeHeader() {

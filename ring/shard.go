@@ -41,14 +41,8 @@ type entry struct {
 }
 
 func newShard(rd *Reader, index int) *shard {
-	r := rd.ring
-	off := r.ShardOff(index)
-	data := off + r.DataOff()
-	s := &shard{
-		rd: rd, index: index, locked: r.IsLocked(index),
-		ctl:  r.mem[off : off+PageSize : off+PageSize],
-		data: r.mem[data : data+r.Data+Slack : data+r.Data+Slack],
-	}
+	s := &shard{rd: rd, index: index, locked: rd.ring.IsLocked(index)}
+	s.bind()
 	if s.locked {
 		s.joinLocked()
 	} else {
@@ -143,6 +137,15 @@ func (s *shard) check(w0, avail uint64) (n uint64, why string) {
 		return 0, "record that ends behind the head"
 	}
 	return n, ""
+}
+
+// bind finds the shard in the ring's memory.
+func (s *shard) bind() {
+	r := s.rd.ring
+	off := r.ShardOff(s.index)
+	data := off + r.DataOff()
+	s.ctl = r.mem[off : off+PageSize : off+PageSize]
+	s.data = r.mem[data : data+r.Data+Slack : data+r.Data+Slack]
 }
 
 // push notes a record in buf. A time that has not come yet is no reason to hold it back

@@ -274,6 +274,20 @@ func (t *table) belongs(part, fn *Func) bool {
 	return part.File == fn.File || !fn.Local || len(t.resolve(t.named(fn.Name))) == 1
 }
 
+// Namesakes says whether other functions have a name of a function's, and may be of the same
+// source file: then Parts may give parts of theirs.
+func (im *Image) Namesakes(fn *Func) bool {
+	t := im.table()
+	for _, raw := range append([]string{fn.Name}, fn.Aliases...) {
+		for _, i := range t.named(raw) {
+			if o := t.funcs[t.names[i].fn]; raw != "" && o != fn && (o.File == fn.File || o.File == "") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Clones gives the compiler-made copies of a function (name.constprop.N and the like),
 // which run in its place for some callers.
 func (im *Image) Clones(fn *Func) []*Func {

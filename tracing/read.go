@@ -55,6 +55,7 @@ const settleTime = 5 * time.Millisecond
 
 // settle reads what has been recorded until now.
 func (in *Instance) settle() {
+	in.poll() // what lies in the ring of a target with a clock of its own waits from when it was seen
 	time.Sleep(settleTime)
 	in.poll()
 }
@@ -119,7 +120,7 @@ func (in *Instance) WriteTrace(w io.Writer) error {
 		n += len(hits)
 	}
 	bw := bufio.NewWriter(w)
-	if _, err := bw.WriteString(trace.HeaderOf(uint64(n), written+lost, runtime.NumCPU())); err != nil {
+	if _, err := bw.WriteString(trace.HeaderOf(uint64(n), written+lost, in.cpus())); err != nil {
 		return err
 	}
 	p := trace.Printer{Names: in.names}
@@ -178,6 +179,14 @@ func (in *Instance) Clear() {
 func (in *Instance) clear() {
 	in.buf.Clear()
 	in.before = in.lost()
+}
+
+// cpus is the number of CPUs that the target runs on.
+func (in *Instance) cpus() int {
+	if t, ok := in.core.Target().(interface{ CPUs() int }); ok {
+		return t.CPUs()
+	}
+	return runtime.NumCPU()
 }
 
 // lost counts the records that found the target's ring full.

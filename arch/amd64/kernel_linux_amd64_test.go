@@ -313,7 +313,8 @@ func TestKernelDetourStringLimits(t *testing.T) {
 }
 
 // TestKernelDetourGuard hits a probe that reads memory by its own reading, as the guard sees
-// it: nothing is read, and the hits are counted as missed. A task in an interrupt is another.
+// it: nothing is read, and the hits are counted as missed. Other tasks, interrupts and CPUs have
+// nothing to do with it.
 func TestKernelDetourGuard(t *testing.T) {
 	child := buildDetourChild(t)
 	const runs = 10
@@ -326,12 +327,21 @@ func TestKernelDetourGuard(t *testing.T) {
 				prog := &fetch.Program{Fixed: 8, Args: []fetch.Arg{{Store: fetch.StoreValue, Derefs: []int64{0}, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Size: 8}}}
 				a.probe(code, map[uint64][]arch.Work{off: {{Event: 1, Prog: prog}, {Event: 2}}}, arch.Policy{Force: arch.TacticJump})
 				key := uint64(kernelTask + kernelPreempt&guardContext)
-				table := arenaRing + a.w.Layout.ShardOff(a.w.Layout.Locked(0)) + ring.ShGuard
-				word := table + key>>guardShift&(8*(guardWords-1))
+				wordOf := func(cpu int, key uint64) uint64 {
+					return arenaRing + a.w.Layout.ShardOff(a.w.Layout.Locked(cpu)) + ring.ShGuard + (key+key>>8)>>8%guardWords*8
+				}
+				word := wordOf(kernelCPU, key)
 				if own {
 					a.put64(word, key)
 				} else {
-					a.put64(word, key+1<<16)
+					a.put64(word, key+1<<16) // another task's
+					a.put64(wordOf(0, key), key)
+					for _, other := range []uint64{preemptServing, 1 << 16, 1 << 20} {
+						if wordOf(kernelCPU, key^other) == word {
+							t.Errorf("a context that differs by %#x has the same word", other)
+						}
+						a.put64(wordOf(kernelCPU, key^other), key)
+					}
 				}
 				for range runs {
 					a.add(a.kernelState(r))

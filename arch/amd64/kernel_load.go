@@ -7,32 +7,34 @@ import (
 )
 
 // A probe may stand in the functions that the code calls, or in what serves their faults. There
-// its own reading would hit it again without end. So a frame that calls sets a word of a table
-// (ring.ShGuard) to a number for the task and the kind of interrupt that it runs in, and one
-// that finds its own number set has been called by it: its hits are missed and counted (also those in the scheduler that takes the CPU away
-// from it there). Tasks
-// that fall on the same word may clear each other's: then one more level is entered.
+// its own reading would hit it again without end. So a frame that calls sets a word of its CPU's
+// table (ring.ShGuard) to a number for the task and the kind of interrupt that it runs in, and one
+// that finds its own number set has been called by it: its hits are missed and counted (also
+// those in the scheduler that takes the CPU away from it there). Tasks that fall on the same word
+// may clear each other's, if one takes the CPU from the other there: then one more level is
+// entered. What runs on top of one another on a CPU without a change of the task, softirqs,
+// interrupts and NMIs, has different words.
 const (
 	guardWords   = 64
-	guardShift   = 9 // tasks are some KB apart
-	guardContext = 0xffff00
+	guardShift   = 8 // tasks are some KB apart
+	guardContext = preemptServing | preemptHardirq | preemptNMI
 )
 
 // guard emits the setting of the word. It clobbers RAX, RDX and S1.
 func (f *frame) guard(ws []arch.Work, skip Label) {
 	again := f.Label()
+	f.kernelShard()
 	f.MovRM(4, RAX, AtGS(f.w.Kernel.Preempt))
 	f.OpRI(OpAnd, 4, RAX, guardContext)
 	f.OpRM(OpAdd, 8, RAX, AtGS(f.w.Kernel.Current))
 	f.MovRR(4, RDX, RAX)
-	f.ShiftRI(Shr, 4, RDX, guardShift)
+	f.ShiftRI(Shr, 4, RDX, 8) // an interrupt's bit onto a softirq's
+	f.OpRR(OpAdd, 4, RDX, RAX)
+	f.ShiftRI(Shr, 4, RDX, guardShift-3)
 	f.OpRI(OpAnd, 4, RDX, 8*(guardWords-1))
-	if table := f.w.shardBase() + ring.ShGuard; f.near {
-		f.Lea(RDX, At(RDX, int32(table)))
-	} else {
-		f.MovRI(f.s1(), table)
-		f.OpRR(OpAdd, 8, RDX, f.s1())
-	}
+	word := f.inShard(ring.ShGuard)
+	word.Index, word.Scale = RDX, 1
+	f.Lea(RDX, word)
 	f.OpMR(OpCmp, 8, At(RDX, 0), RAX)
 	f.Jcc(CondE, again)
 	f.MovMR(8, At(RDX, 0), RAX)

@@ -57,6 +57,30 @@ func RIPLoads(code []byte, addr uint64) []uint64 {
 	return out
 }
 
+// JumpsInto says whether code at addr may jump directly to an address from lo up to hi: by a
+// jump with a displacement of 4 bytes, as between sections. Bytes are taken for jumps where
+// they are none, too.
+func JumpsInto(code []byte, addr, lo, hi uint64) bool {
+	for i := range code {
+		n := 1
+		switch {
+		case code[i] == 0xe9:
+		case code[i] == 0x0f && i+1 < len(code) && code[i+1]&0xf0 == 0x80:
+			n = 2
+		default:
+			continue
+		}
+		if i+n+4 > len(code) {
+			continue
+		}
+		to := addr + uint64(i+n+4) + uint64(int64(disp32(code[i+n:])))
+		if to-lo < hi-lo {
+			return true
+		}
+	}
+	return false
+}
+
 func disp32(b []byte) int32 {
 	return int32(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
 }

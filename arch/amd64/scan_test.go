@@ -28,3 +28,26 @@ func TestFirstFSLoad(t *testing.T) {
 		}
 	}
 }
+
+func TestJumpsInto(t *testing.T) {
+	for _, c := range []struct {
+		name, code string
+		want       bool
+	}{
+		{"jmp", "90e9fa0f0000", true},        // to 0x2000
+		{"before", "0f84f90f0000", false},
+		{"jcc", "0f84fa0f0000", true},
+		{"end", "0f840a100000", false}, // to 0x2010
+		{"last byte", "0f8409100000", true},
+		{"call", "e8fb0f0000", false},
+		{"cut short", "e9fb0f00", false},
+	} {
+		code, err := hex.DecodeString(c.code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := JumpsInto(code, 0x1000, 0x2000, 0x2010); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}

@@ -20,20 +20,34 @@ import (
 )
 
 func newDemo() *cobra.Command {
-	return &cobra.Command{
-		Use:   "demo",
+	var inGuest bool
+	var kernel string
+	c := &cobra.Command{
+		Use:   "demo [--guest [--kernel FILE]]",
 		Short: "show what this does, with nothing to set up; ends within 20 seconds",
 		Long: `Start a small multi-threaded server with clients (this command itself, as a process of
 its own), probe it as the documents of Kprobes do, and show the trace, the listing, a
 histogram of a function's latency and the cost of a hit. It ends by itself within 20
-seconds and leaves nothing behind.`,
+seconds and leaves nothing behind.
+
+With --guest boot a Linux kernel in QEMU, probe it from outside as the documents do, and
+compare every line with what its own kprobe_events print for the same calls.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 			defer stop()
+			switch {
+			case inGuest:
+				return runGuestDemo(ctx, c.OutOrStdout(), kernel)
+			case kernel != "":
+				return usagef("--kernel goes with --guest")
+			}
 			return runDemo(ctx, c.OutOrStdout())
 		},
 	}
+	c.Flags().BoolVar(&inGuest, "guest", false, "probe the kernel of a QEMU guest instead, which is booted for it")
+	c.Flags().StringVar(&kernel, "kernel", "", "the guest's kernel, a bzImage (default: Debian's, which apt-get download fetches)")
+	return c
 }
 
 // demoAppVerb is the verb by which the command starts itself as the demo's workload.
@@ -53,21 +67,35 @@ const (
 	demoRing  = 4 << 20          // bytes of a shard of the ring
 )
 
+// steps tells what is done, step by step.
+type steps struct {
+	out io.Writer
+	n   int
+}
+
+// step begins a step with the line that explains it.
+func (s *steps) step(format string, args ...any) {
+	s.n++
+	if s.n > 1 {
+		fmt.Fprintln(s.out)
+	}
+	fmt.Fprintf(s.out, "== %d. %s\n", s.n, fmt.Sprintf(format, args...))
+}
+
 // demo is one run of the verb.
 type demo struct {
-	ctx   context.Context
-	out   io.Writer
-	app   *demoapp.App
-	s     *session
-	evs   []*kprobes.Event // armed until cost takes them out
-	steps int
+	steps
+	ctx context.Context
+	app *demoapp.App
+	s   *session
+	evs []*kprobes.Event // armed until cost takes them out
 }
 
 // runDemo is the verb. Whatever happens, everything is taken out again.
 func runDemo(ctx context.Context, w io.Writer) (err error) {
 	limited, cancel := context.WithTimeout(ctx, demoLimit)
 	defer cancel()
-	d := &demo{ctx: limited, out: w}
+	d := &demo{ctx: limited, steps: steps{out: w}}
 	err = d.run()
 	err = errors.Join(err, d.leave())
 	if d.app != nil {
@@ -100,15 +128,6 @@ func (d *demo) run() error {
 		}
 	}
 	return nil
-}
-
-// step begins a step with the line that explains it.
-func (d *demo) step(format string, args ...any) {
-	d.steps++
-	if d.steps > 1 {
-		fmt.Fprintln(d.out)
-	}
-	fmt.Fprintf(d.out, "== %d. %s\n", d.steps, fmt.Sprintf(format, args...))
 }
 
 // start runs the workload and opens it.

@@ -96,8 +96,9 @@ func newDemoTest(t *testing.T) *demoTest {
 	return d
 }
 
-// command makes a demo's command, with a directory for files that it might make.
-func (d *demoTest) command(t *testing.T) (cmd *exec.Cmd, tmp string) {
+// command makes a demo's command, that may take so long, with a directory for files that it
+// might make.
+func (d *demoTest) command(t *testing.T, most time.Duration, args ...string) (cmd *exec.Cmd, tmp string) {
 	t.Helper()
 	tmp, err := os.MkdirTemp(d.dir, "tmp-")
 	if err != nil {
@@ -106,9 +107,9 @@ func (d *demoTest) command(t *testing.T) (cmd *exec.Cmd, tmp string) {
 	if err := os.Chmod(tmp, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), demoMost)
+	ctx, cancel := context.WithTimeout(t.Context(), most)
 	t.Cleanup(cancel)
-	cmd = exec.CommandContext(ctx, d.path, "demo")
+	cmd = exec.CommandContext(ctx, d.path, append([]string{"demo"}, args...)...)
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -129,7 +130,7 @@ func TestDemo(t *testing.T) {
 
 // whole runs the demo to its end.
 func (d *demoTest) whole(t *testing.T, as *syscall.Credential) {
-	cmd, tmp := d.command(t)
+	cmd, tmp := d.command(t, demoMost)
 	cmd.SysProcAttr.Credential = as
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -283,7 +284,7 @@ const lastStep = 7
 
 // interrupted sends what a terminal's Ctrl-C sends, to the whole group.
 func (d *demoTest) interrupted(t *testing.T, step int) {
-	cmd, tmp := d.command(t)
+	cmd, tmp := d.command(t, demoMost)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	pid := until(t, cmd, step)
@@ -300,7 +301,7 @@ func (d *demoTest) interrupted(t *testing.T, step int) {
 
 // killed kills the demo while its probes are armed: the workload ends by itself.
 func (d *demoTest) killed(t *testing.T) {
-	cmd, tmp := d.command(t)
+	cmd, tmp := d.command(t, demoMost)
 	pid := until(t, cmd, 4)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -45,12 +46,13 @@ const errDoctor = statusError(exitFailed)
 
 func newDoctor() *cobra.Command {
 	var pid int
-	var format string
+	var format, spec string
 	c := &cobra.Command{
-		Use:   "doctor [-p PID]",
+		Use:   "doctor [-p PID | --guest SPEC]",
 		Short: "tell what works here and what to change",
 		Long: `Tell what works on this machine and what to change: the kernel and its settings, the
-processor, the caller's rights and limits; with -p also a process. Nothing is changed; a
+processor, the caller's rights and limits; with -p also a process, with --guest a QEMU guest
+and its kernel. Nothing is changed; a
 process is stopped for a moment, in which one of its threads asks the kernel what others
 can not ask for it.`,
 		Args: noArgs,
@@ -60,15 +62,21 @@ can not ask for it.`,
 				return usagef("format %q: text or json", format)
 			case c.Flags().Changed("pid") && pid <= 0:
 				return usagef("process %d: a pid is positive", pid)
+			case pid != 0 && spec != "":
+				return usagef("-p and --guest exclude each other")
 			}
 			fs := examineHost()
 			if pid != 0 {
 				fs = append(fs, examineProcess(pid)...)
 			}
+			if spec != "" {
+				fs = append(fs, examineGuest(spec)...)
+			}
 			return tell(os.Stdout, format, fs)
 		},
 	}
 	c.Flags().IntVarP(&pid, "pid", "p", 0, "look at a process too")
+	c.Flags().StringVar(&spec, "guest", "", "look at a QEMU guest too: see kprobe trace --help")
 	c.Flags().StringVar(&format, "format", "text", "text or json")
 	return c
 }
@@ -97,7 +105,7 @@ func tell(w io.Writer, format string, fs []finding) error {
 func (f finding) write(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%-5s %-16s %s\n", f.Status, f.Check, clean(f.Found))
 	if err == nil && f.Do != "" {
-		_, err = fmt.Fprintf(w, "%22s %s\n", "", f.Do)
+		_, err = fmt.Fprintf(w, "%22s %s\n", "", strings.ReplaceAll(strings.TrimSuffix(f.Do, "\n"), "\n", "\n"+strings.Repeat(" ", 23)))
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/rival"
 	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/linux"
 )
 
@@ -35,9 +37,23 @@ func examineHost() []finding {
 	fs = append(fs, checkClock())
 	dir, err := linux.Dir()
 	fs = append(fs, checkKprobes(dir, err, linux.SwitchedOff()))
+	fs = append(fs, checkQEMU(exec.LookPath("qemu-system-x86_64")))
 	fs = append(fs, checkTracefs(uprobeEvents()), checkPerf(rival.Available(), sysctl("kernel/perf_event_paranoid"), caps))
 	fs = append(fs, examineLimits(os.Getpid(), "own ")...)
 	return append(fs, checkTrial(trial()))
+}
+
+// checkQEMU judges whether guests can be had (--guest), and tells what a QEMU needs that
+// kprobe guest start has not started.
+func checkQEMU(path string, err error) finding {
+	const check, others = "guests", "a QEMU that is started otherwise must be given\n"
+	if err != nil {
+		return fine(check, "qemu-system-x86_64 is not in PATH").
+			warn("guest start and demo --guest need it (Debian: apt-get install qemu-system-x86); " + others + qemu.Flags())
+	}
+	f := fine(check, "%s (guest start, demo --guest)", path)
+	f.Do = others + qemu.Flags()
+	return f
 }
 
 // readText reads a small file of the kernel's; "" if there is none to be read.

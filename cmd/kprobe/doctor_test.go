@@ -49,6 +49,8 @@ func TestHostChecks(t *testing.T) {
 		{"memory files", checkMemfd("2", bad), verdictFail, "vm.memfd_noexec=0"},
 		{"memory files, old kernel", checkMemfd("", nil), verdictOK, "not in this kernel"},
 		{"rseq", checkRseq(unix.ENOSYS), verdictWarn, "CONFIG_RSEQ"},
+		{"guests", checkQEMU("/usr/bin/qemu-system-x86_64", nil), verdictOK, "-qmp unix:"},
+		{"no guests", checkQEMU("", bad), verdictWarn, "apt-get install qemu-system-x86"},
 		{"no tracefs", checkTracefs(rival.ErrNoTracefs), verdictWarn, "mount -t tracefs"},
 		{"tracefs not writable", checkTracefs(unix.EACCES), verdictWarn, "root"},
 		{"no uprobes", checkPerf(bad, "2", root), verdictWarn, "bad"},

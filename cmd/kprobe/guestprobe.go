@@ -23,7 +23,7 @@ type tracedGuest struct {
 	m     *qemu.Machine
 	t     *guest.Target
 	names *guestNames
-	gone  chan struct{}
+	ended bool // the machine has, or was started anew
 }
 
 // openMachine opens the machine that a --guest flag names: to probe it, or to read it only.
@@ -64,7 +64,7 @@ func openGuest(spec string) (*tracedGuest, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	return &tracedGuest{engine: engine{core: core}, m: m, t: t, names: &guestNames{t: t}, gone: make(chan struct{})}, nil
+	return &tracedGuest{engine: engine{core: core}, m: m, t: t, names: &guestNames{t: t}}, nil
 }
 
 func (g *tracedGuest) Names() trace.Namer { return g.names }
@@ -76,7 +76,8 @@ func (g *tracedGuest) Run() error { return nil }
 func (g *tracedGuest) Sync() (ended bool, err error) {
 	err = g.core.Sync()
 	if errors.Is(err, target.ErrGone) {
-		return true, err
+		g.ended = true
+		return true, fmt.Errorf("the trace ends: %w", err)
 	}
 	g.names.forget()
 	return false, err
@@ -94,7 +95,17 @@ func (g *tracedGuest) Remarks() []string {
 
 func (g *tracedGuest) Status() error { return nil }
 
-func (g *tracedGuest) Close() error { return g.m.Close() }
+// Leave takes everything out. Where the machine has ended that is no error: nothing is left.
+func (g *tracedGuest) Leave(f func(*trace.Hit)) error { return g.unlessEnded(g.engine.Leave(f)) }
+
+func (g *tracedGuest) Close() error { return g.unlessEnded(g.m.Close()) }
+
+func (g *tracedGuest) unlessEnded(err error) error {
+	if g.ended && (errors.Is(err, qemu.ErrGone) || errors.Is(err, target.ErrGone)) {
+		return nil
+	}
+	return err
+}
 
 // guestNames finds the names that lines show, and remembers them.
 type guestNames struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/guestkit/agent"
 )
 
 // Exit statuses.
@@ -33,6 +34,10 @@ type statusError int
 func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 func main() {
+	if os.Getpid() == 1 && os.Args[0] == "/init" {
+		agent.Init() // in a guest that demo --guest has booted
+		return
+	}
 	status := run(os.Args[1:])
 	runtime.KeepAlive(ballast)
 	os.Exit(status)
@@ -114,7 +119,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newTrace(), newFuncs(), newList(), newDetach(), newDemo(), newDemoApp(), newBench(), newWorkload(), newDoctor(), newGuest())
+	root.AddCommand(newTrace(), newFuncs(), newList(), newDetach(), newDemo(), newDemoApp(), newDemoHit(), newBench(), newWorkload(), newDoctor(), newGuest())
 	return root
 }
 

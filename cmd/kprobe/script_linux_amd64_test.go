@@ -18,7 +18,7 @@ import (
 )
 
 // TestScripts runs the golden scripts of testdata, one for each behaviour, on the command as
-// it is built. Beside testscript's own commands they have
+// it is built, which stands in $BIN. Beside testscript's own commands they have
 //
 //	status N CMD ARGS…   runs CMD, which must end with status N
 //	program NAME         builds a test program and sets $EXE to it
@@ -35,6 +35,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(e *testscript.Env) error {
+			e.Setenv("BIN", bin)
 			e.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 			return nil
 		},

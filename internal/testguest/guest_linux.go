@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +16,8 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/cbuild"
-	"kprobes.dev/kprobes/internal/testguest/serial"
+	"kprobes.dev/kprobes/internal/guestkit"
+	"kprobes.dev/kprobes/internal/guestkit/serial"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -41,6 +41,7 @@ type Options struct {
 	Threads  bool              // a thread for each vCPU: see StartOptions.OneThread for what QEMU may do then
 	Icount   bool              // an instruction of the guest is a tick of its TSC
 	Memory   int               // MB; 0 is 256
+	Ring     int               // MB of the ivshmem device: as in StartOptions
 	Files    map[string]string // path in the guest to file on the host: executable files of its initrd
 }
 
@@ -51,10 +52,9 @@ type Guest struct {
 	Spec qemu.Spec
 
 	log  string // the serial console's file
-	wake *mourner
+	wake *guestkit.Mourner
 	mu   sync.Mutex
-	conn net.Conn
-	line *serial.Conn
+	line *guestkit.Line
 	tb   testing.TB
 }
 
@@ -99,10 +99,10 @@ func boot(tb testing.TB, o *Options) (_ *Guest, err error) {
 		return nil, err
 	}
 	g := &Guest{Spec: spec, log: filepath.Join(dir, "serial.log"), tb: tb}
-	if g.wake, err = mourn(spec); err != nil {
+	if g.wake, err = guestkit.Mourn(spec); err != nil {
 		return nil, errors.Join(err, qemu.End(spec))
 	}
-	if err := g.meet(filepath.Join(dir, "agent.sock")); err != nil {
+	if err := g.meet(dir); err != nil {
 		err = fmt.Errorf("%w; its console:\n%s", err, g.Log())
 		_ = g.close()
 		return nil, err
@@ -113,8 +113,8 @@ func boot(tb testing.TB, o *Options) (_ *Guest, err error) {
 func startOptions(o *Options, kernel, initrd, dir string) *qemu.StartOptions {
 	s := &qemu.StartOptions{
 		Kernel: kernel, Initrd: initrd, Append: strings.TrimSpace(cmdline + " " + o.Append),
-		Memory: o.Memory, CPUs: o.CPUs, CPUModel: o.CPUModel, Icount: o.Icount, OneThread: !o.Threads, Dir: dir,
-		Extra: []string{"-serial", "unix:" + filepath.Join(dir, "agent.sock") + ",server=on,wait=off"},
+		Memory: o.Memory, Ring: o.Ring, CPUs: o.CPUs, CPUModel: o.CPUModel, Icount: o.Icount, OneThread: !o.Threads, Dir: dir,
+		Extra: guestkit.Serial(dir),
 	}
 	if s.CPUs == 0 {
 		s.CPUs = 2
@@ -143,7 +143,7 @@ func makeInitrd(out, box string, extra map[string]string) error {
 		return err
 	}
 	defer f.Close()
-	if err := writeArchive(f, files); err != nil {
+	if err := guestkit.WriteArchive(f, files); err != nil {
 		return err
 	}
 	return f.Close()
@@ -162,36 +162,24 @@ func buildAgent(dir string) (string, error) {
 
 // meet connects to the agent's line before the guest's kernel gets there, and waits for the
 // agent.
-func (g *Guest) meet(socket string) (err error) {
-	if g.conn, err = net.Dial("unix", socket); err != nil {
+func (g *Guest) meet(dir string) (err error) {
+	if g.line, err = guestkit.Dial(dir, patience); err != nil {
 		return err
 	}
-	g.line = serial.New(g.conn, false)
-	return g.ready()
-}
-
-func (g *Guest) ready() error {
-	if err := g.conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	var a serial.Answer
-	if _, err := g.line.Receive(&a); err != nil || !a.Ready {
-		return fmt.Errorf("the agent does not speak (%+v): %w", a, err)
-	}
-	return nil
+	return g.line.Ready()
 }
 
 // close ends the guest.
 func (g *Guest) close() error {
-	if g.conn != nil {
-		g.conn.Close()
+	if g.line != nil {
+		g.line.Close()
 	}
 	err := qemu.End(g.Spec)
 	if errors.Is(err, syscall.ENOENT) { // a test has ended it
 		err = nil
 	}
 	if err == nil {
-		err = g.wake.dismiss()
+		err = g.wake.Dismiss()
 	}
 	return errors.Join(err, os.RemoveAll(filepath.Dir(g.log)))
 }
@@ -201,25 +189,11 @@ func (g *Guest) ask(req *serial.Request, body []byte) (serial.Answer, []byte) {
 	g.tb.Helper()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var a serial.Answer
-	out, err := g.exchange(req, body, &a)
+	a, out, err := g.line.Ask(req, body)
 	if err != nil {
 		g.tb.Fatalf("guest, %s %s%q: %v; its console ends:\n%s", req.Op, req.Path, req.Args, err, tail(g.Log()))
 	}
-	if a.Ready {
-		g.tb.Fatalf("guest, %s %s%q: the agent was started again; the console ends:\n%s", req.Op, req.Path, req.Args, tail(g.Log()))
-	}
 	return a, out
-}
-
-func (g *Guest) exchange(req *serial.Request, body []byte, a *serial.Answer) ([]byte, error) {
-	if err := g.conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return nil, err
-	}
-	if err := g.line.Send(req, body); err != nil {
-		return nil, err
-	}
-	return g.line.Receive(a)
 }
 
 func tail(s string) string { return s[max(0, len(s)-4000):] }
@@ -240,22 +214,14 @@ func (g *Guest) Write(path, text string, trunc bool) syscall.Errno {
 func (g *Guest) Read(path string) (string, error) {
 	g.tb.Helper()
 	a, out := g.ask(&serial.Request{Op: "read", Path: path}, nil)
-	return string(out), failed(&a)
+	return string(out), guestkit.Failed(&a)
 }
 
 // List gives the names in a directory.
 func (g *Guest) List(dir string) ([]string, error) {
 	g.tb.Helper()
 	a, _ := g.ask(&serial.Request{Op: "list", Path: dir}, nil)
-	return a.Names, failed(&a)
-}
-
-// failed is the error in an answer; its errno is found by errors.Is.
-func failed(a *serial.Answer) error {
-	if a.Errno == 0 {
-		return nil
-	}
-	return fmt.Errorf("guest: %s: %w", a.Error, syscall.Errno(a.Errno))
+	return a.Names, guestkit.Failed(&a)
 }
 
 // Upload copies a file of the host into the guest, executable. Large files are faster in
@@ -268,7 +234,7 @@ func (g *Guest) Upload(path, from string) error {
 	}
 	flags := syscall.O_WRONLY | syscall.O_CREAT | syscall.O_TRUNC
 	a, _ := g.ask(&serial.Request{Op: "write", Path: path, Flags: flags, Mode: 0o755}, b)
-	return failed(&a)
+	return guestkit.Failed(&a)
 }
 
 // Result is how a command in the guest went.
@@ -281,7 +247,7 @@ type Result struct {
 func (g *Guest) Run(argv ...string) (Result, error) {
 	g.tb.Helper()
 	a, out := g.ask(&serial.Request{Op: "run", Args: argv}, nil)
-	return Result{Stdout: string(out), Stderr: string(a.Stderr), Status: a.Status}, failed(&a)
+	return Result{Stdout: string(out), Stderr: string(a.Stderr), Status: a.Status}, guestkit.Failed(&a)
 }
 
 // Shell runs a command of busybox's shell; one that fails ends the test. It returns what it
@@ -324,13 +290,13 @@ func (g *Guest) Hit(what string, n, cpu int, more ...string) Counts {
 func (g *Guest) Background(argv ...string) (end func()) {
 	g.tb.Helper()
 	a, _ := g.ask(&serial.Request{Op: "spawn", Args: argv}, nil)
-	if err := failed(&a); err != nil {
+	if err := guestkit.Failed(&a); err != nil {
 		g.tb.Fatalf("guest: %q: %v", argv, err)
 	}
 	return func() {
 		g.tb.Helper()
 		e, _ := g.ask(&serial.Request{Op: "end", ID: a.ID}, nil)
-		if err := failed(&e); err != nil {
+		if err := guestkit.Failed(&e); err != nil {
 			g.tb.Errorf("guest: end of %q: %v", argv, err)
 		}
 	}
@@ -343,7 +309,7 @@ func (g *Guest) Reboot() {
 	defer g.mu.Unlock()
 	err := g.line.Send(&serial.Request{Op: "reboot"}, nil)
 	if err == nil {
-		err = g.ready()
+		err = g.line.Ready()
 	}
 	if err != nil {
 		g.tb.Fatalf("guest: reboot: %v; its console ends:\n%s", err, tail(g.Log()))

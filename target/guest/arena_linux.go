@@ -101,8 +101,8 @@ func lowLayout(e extent, cpus int) (*layout, error) {
 // minShared is the least ivshmem memory that is used, in bytes.
 const minShared = 8 << 20
 
-// sharedLayout divides an ivshmem device's memory: 2 MB of control, an eighth of code, a
-// quarter of pools, the rest is the ring.
+// sharedLayout divides an ivshmem device's memory: a thirty-second and 2 MB at least of
+// control, an eighth of code, a quarter of pools, the rest is the ring.
 func sharedLayout(e extent, cpus int) (*layout, error) {
 	if len(e.mem) < minShared || e.pa%largePage != 0 {
 		return nil, errno.Errorf(unix.EINVAL, "ivshmem memory of %d bytes at 0x%x: %d bytes at least are wanted, in whole 2 MB pages", len(e.mem), e.pa, minShared)
@@ -117,19 +117,26 @@ func sharedLayout(e extent, cpus int) (*layout, error) {
 		return p
 	}
 	o := &layout{shared: true}
-	o.control, o.code, o.data = next(1), next(code), next(data)
+	o.control, o.code, o.data = next(max(1, all/32)), next(code), next(data)
 	o.ring = next(all - at)
 	var err error
 	o.ringConfig, err = largestRing(len(o.ring.mem), cpus)
 	return o, err
 }
 
-// sharedEvents is the number of events of a ring in ivshmem memory.
-const sharedEvents = 4096
+// Events of a ring in ivshmem memory: sharedEvents, and where it has the bytes all that there
+// can be.
+const (
+	sharedEvents = 4096
+	manyEvents   = 64 << 20
+)
 
 // largestRing is the ring with the largest shards that fits.
 func largestRing(size, cpus int) (ring.Config, error) {
 	cfg := ring.Config{CPUs: cpus, Events: sharedEvents, LockedOnly: true}
+	if size >= manyEvents {
+		cfg.Events = ring.MaxEvents
+	}
 	for cfg.DataSize = 4 << 20; cfg.DataSize >= 16<<10; cfg.DataSize /= 2 {
 		if l, err := ring.NewLayout(cfg); err == nil && l.Size() <= uint64(size) {
 			return cfg, nil

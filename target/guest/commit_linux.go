@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/target"
@@ -87,6 +89,11 @@ func (t *Target) writeDetours(add []*target.Site) error {
 	return flush()
 }
 
+// writeCode puts code where nobody runs yet.
+func (t *Target) writeCode(addr uint64, code []byte) error {
+	return t.writeDetours([]*target.Site{{Detour: &arch.Detour{Addr: addr, Code: code}}})
+}
+
 // fresh says whether code that is written there can not be known to QEMU yet, and notes that
 // it may be from now on.
 func (t *Target) fresh(addr uint64, size int) bool {
@@ -138,7 +145,7 @@ func (t *Target) commitStopped(s *qemu.Stop, c *target.Change) error {
 		return slices.ContainsFunc(foreign, func(f *target.Site) bool { return f == r })
 	})
 	t.control.clear(gone)
-	t.zombie = append(t.zombie, gone...)
+	t.retire(gone)
 	if c.Then == nil {
 		return nil
 	}
@@ -181,6 +188,9 @@ func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, e
 			foreign = append(foreign, r)
 		}
 	}
+	if err := apart(c.Add); err != nil {
+		return nil, nil, err
+	}
 	for _, a := range c.Add {
 		have := make([]byte, len(a.Patch))
 		if err := t.k.Read(a.Addr, have); err != nil {
@@ -192,6 +202,17 @@ func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, e
 		ws = append(ws, write{a.Addr, have, a.Patch})
 	}
 	return merge(ws), foreign, nil
+}
+
+// apart makes sure that no two new patches share a byte.
+func apart(add []*target.Site) error {
+	sorted := slices.SortedFunc(slices.Values(add), func(a, b *target.Site) int { return cmp.Compare(a.Addr, b.Addr) })
+	for i := 1; i < len(sorted); i++ {
+		if a, b := sorted[i-1], sorted[i]; b.Addr-a.Addr < uint64(len(a.Patch)) {
+			return errno.Errorf(unix.EBUSY, "the patches at 0x%x and 0x%x, of two functions, overlap: leave out one of them", a.Addr, b.Addr)
+		}
+	}
+	return nil
 }
 
 // overlaid is what stands at addr once the sites that go are restored.
@@ -239,7 +260,7 @@ func merge(ws []write) []write {
 // Forget drops sites whose code is not there any more: nothing is left to restore.
 func (t *Target) Forget(sites []*target.Site) error {
 	t.control.clear(sites)
-	t.zombie = append(t.zombie, sites...)
+	t.retire(sites)
 	return nil
 }
 
@@ -334,6 +355,9 @@ func (t *Target) reclaim(busy map[*target.Site]bool) {
 		if busy[z] {
 			left = append(left, z)
 			continue
+		}
+		if t.mail != nil {
+			t.mail.Reclaim(z)
 		}
 		t.FreeCode(z.Detour.Addr, z.Room)
 	}

@@ -32,6 +32,7 @@ const (
 	hdrCPUs    = 40 // of the ring
 	hdrSites   = 48 // entries of the table that were ever used
 	hdrMark    = 56 // bytes of the code part that have ever held code, if the memory is shared
+	hdrMail    = 64 // 1 + offset of the mailbox in the data part; 0: there is none
 )
 
 // errMemory says that what stands in the guest's memory is not what was expected there.

@@ -93,7 +93,7 @@ func perCall(g *testguest.Guest, call string) float64 {
 }
 
 // costCalls is the number of calls of a run: the records of three runs fit the ring.
-const costCalls = 4000
+const costCalls = 2500
 
 // measure measures one row.
 func (c *cost) measure(tb testing.TB, g *testguest.Guest, p *probed) float64 {

@@ -22,8 +22,6 @@ import (
 	"kprobes.dev/kprobes/trace"
 )
 
-func TestMain(m *testing.M) { testguest.Main(m) }
-
 // probed is a guest with probes.
 type probed struct {
 	testing.TB

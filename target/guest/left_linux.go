@@ -22,6 +22,7 @@ func (t *Target) Close() error {
 	if t.lay == nil {
 		return nil
 	}
+	t.closeMailbox()
 	if len(t.foreign) > 0 {
 		return fmt.Errorf("the bytes at %s were changed by somebody else, and left alone with the code that they lead to: when they are ours again kprobe detach takes them out: %w",
 			places(t.foreign), ErrForeign)
@@ -31,7 +32,10 @@ func (t *Target) Close() error {
 		err = nil
 	}
 	if err == nil {
-		t.lay = nil
+		if t.lay.shared {
+			t.ring.Keep() // the machine may be closed before its counters are read
+		}
+		t.lay, t.mail = nil, nil
 	}
 	return err
 }
@@ -66,6 +70,7 @@ func (t *Target) drainStopped(s *qemu.Stop, l *layout) error {
 	if err := t.alive(); err != nil {
 		return err
 	}
+	letWaitersGo(l, t.k.CPUs())
 	busy := false
 	if err := t.words(s, func(v uint64) { busy = busy || v-l.code.va < uint64(len(l.code.mem)) }); err != nil {
 		return err
@@ -78,8 +83,11 @@ func (t *Target) drainStopped(s *qemu.Stop, l *layout) error {
 		l.leave()
 		return nil
 	}
-	for _, p := range []part{l.table, l.code, l.data, l.control} {
-		clear(p.mem) // the pages were zero; the ring's records may still be read
+	if t.ring != nil && t.lay == l {
+		t.ring.Keep() // its records may still be read
+	}
+	for _, p := range []part{l.table, l.code, l.data, l.ring, l.control} {
+		clear(p.mem) // the pages were zero
 	}
 	return nil
 }
@@ -89,6 +97,7 @@ func (l *layout) leave() {
 	c := newControl(l.control.mem)
 	c.put(hdrSites, 0)
 	c.put(hdrHolder, 0)
+	c.put(hdrMail, 0)
 }
 
 // Leftover is what stands in a guest.
@@ -252,19 +261,7 @@ func (l *Leftover) Undo() (Undone, error) {
 // undoStopped restores every byte. Precondition: the vCPUs are stopped.
 func (l *Leftover) undoStopped(s *qemu.Stop) (u Undone, err error) {
 	var ws []write
-	for _, p := range l.Sites {
-		have := make([]byte, len(p.Patch))
-		if l.t.k.Read(p.Addr, have) != nil {
-			continue // a module that is gone
-		}
-		switch {
-		case bytes.Equal(have, p.Patch):
-			ws = append(ws, write{p.Addr, have, p.Orig})
-		case !bytes.Equal(have, p.Orig):
-			u.Foreign = append(u.Foreign, p.Addr)
-		}
-	}
-	u.Restored = len(ws)
+	ws, u.Restored, u.Foreign = restoration(l.Sites, l.t.k.Read)
 	return u, l.t.writeTexts(s, ws)
 }
 

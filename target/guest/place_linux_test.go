@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/guest"
@@ -241,7 +242,7 @@ func TestOnOurJump(t *testing.T) {
 // TestModule probes a function of a module that comes, goes and comes again.
 func TestModule(t *testing.T) {
 	g := testguest.Shared(t)
-	kernel, err := testguest.Unpacked("linux-image-cloud-amd64")
+	kernel, err := guestkit.Unpacked("linux-image-cloud-amd64")
 	if err != nil {
 		t.Fatal(err)
 	}

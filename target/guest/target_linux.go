@@ -3,10 +3,10 @@ package guest
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +25,9 @@ import (
 type Options struct {
 	// Low takes the pages below 1 MiB also where the guest has an ivshmem device.
 	Low bool
+	// HandlerWait is how long a vCPU waits for a handler (NewCall), in the guest's time; 0 is
+	// 100 ms, a minute is the most. A tracer that was killed costs one such wait.
+	HandlerWait time.Duration
 }
 
 // Target makes the kernel of a guest a target.Target.
@@ -44,6 +47,9 @@ type Target struct {
 	codeMu  sync.Mutex
 	heap    int // bytes of the data part that are given out
 	pools   []*arch.Pool
+	idle    map[*arch.Pool]bool // pools that no probe has
+	changes uint64              // that took sites out
+	mail    *mailbox            // of vCPUs that wait for handlers; nil: there was no handler
 	ring    *ring.Ring
 	writer  arch.Writer
 	zombie  []*target.Site // taken out, but a thread may still be in the detour
@@ -76,7 +82,7 @@ func Attach(m *qemu.Machine, o *Options) (*Target, error) {
 	if t.image, err = k.Image(); err != nil {
 		return nil, err
 	}
-	t.clock.k = k
+	t.clock.k, t.writer.Kernel = k, t.arch
 	go t.watch()
 	_, err = t.Refresh()
 	return t, err
@@ -95,6 +101,9 @@ func (t *Target) Kernel() *kernel.Kernel { return t.k }
 
 // Machine is the machine that it runs on.
 func (t *Target) Machine() *qemu.Machine { return t.m }
+
+// CPUs is the number of CPUs that the kernel may have.
+func (t *Target) CPUs() int { return t.k.CPUs() }
 
 // Arch is x86-64.
 func (t *Target) Arch() arch.Arch { return amd64.X86 }
@@ -245,45 +254,6 @@ func (t *Target) FreeCode(addr uint64, size int) {
 	t.codeMu.Lock()
 	defer t.codeMu.Unlock()
 	t.code.Free(room.Span{Addr: addr, Size: size})
-}
-
-// Pool gives the table for a return probe's instances.
-func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
-	p := arch.Pool{Slots: t.poolSlots(), Stride: max(amd64.SlotStride(n), poolStep), Max: uint32(max(limit, 0))}
-	if limit > 0 {
-		p.Slots = max(minSlots, bits.Len(uint(4*limit-1)))
-	}
-	for _, o := range t.pools {
-		if limit <= 0 && o.Max == 0 && o.Stride == p.Stride {
-			return o, nil
-		}
-	}
-	size := int(amd64.PoolBytes(p.Slots, p.Stride)+63) &^ 63
-	if t.heap+size+64 > len(t.lay.data.mem) {
-		return nil, errno.Errorf(unix.ENOSPC, "a pool of %d instances takes %d bytes: the guest's memory for them has %d left; give it a larger ivshmem device",
-			1<<p.Slots, size, len(t.lay.data.mem)-t.heap)
-	}
-	p.Base = t.lay.data.va + uint64(t.heap)
-	p.Active = p.Base + uint64(size)
-	t.heap += size + 64
-	t.pools = append(t.pools, &p)
-	return &p, nil
-}
-
-// Sizes of pools, log2.
-const (
-	poolStep    = 6  // bytes of a slot in the shared pool
-	minSlots    = 6  // slots
-	lowSlots    = 8  // of the shared pool below 1 MiB
-	sharedSlots = 16 // of the shared pool in ivshmem memory, at most
-)
-
-// poolSlots is the size of the pool that return probes share.
-func (t *Target) poolSlots() int {
-	if !t.lay.shared {
-		return lowSlots
-	}
-	return min(sharedSlots, bits.Len(uint(len(t.lay.data.mem)))-1-2-poolStep)
 }
 
 // Bounds of the wait for threads that are inside detours when everything goes.

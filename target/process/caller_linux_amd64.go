@@ -11,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/mail"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -61,7 +62,7 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 			return nil, fmt.Errorf("handlers in process %d: %w", t.p.pid, err)
 		}
 	}
-	return t.mail.add(h, t.oldest())
+	return t.mail.Add(h, t.oldest())
 }
 
 // retire notes the sites that a change has taken out.
@@ -71,9 +72,7 @@ func (t *Target) retire(sites []*target.Site) {
 	if t.mail == nil {
 		return
 	}
-	for _, s := range sites {
-		t.mail.retired[s] = t.changes
-	}
+	t.mail.Retire(sites, t.changes)
 }
 
 // oldest is the change that took out the oldest site in whose detour a thread may be; that
@@ -81,7 +80,7 @@ func (t *Target) retire(sites []*target.Site) {
 func (t *Target) oldest() uint64 {
 	n := t.changes + 1
 	for _, z := range t.zombie {
-		n = min(n, t.mail.retired[z]) // 0: before there was a mailbox
+		n = min(n, t.mail.Retired(z)) // 0: before there was a mailbox
 	}
 	return n
 }
@@ -90,7 +89,7 @@ func (t *Target) oldest() uint64 {
 // the handler. What was missed is forgotten too.
 func (t *Target) EndCall(c *arch.Call) {
 	if t.mail != nil {
-		t.mail.end(c, t.changes)
+		t.mail.End(c, t.changes)
 	}
 }
 
@@ -100,7 +99,7 @@ func (t *Target) Missed(c *arch.Call) target.Missed {
 	if t.mail == nil {
 		return target.Missed{}
 	}
-	return t.mail.missed(c)
+	return t.mail.Missed(c)
 }
 
 // Task gives the id of the thread that a running handler was given the registers of, as the
@@ -109,9 +108,7 @@ func (t *Target) Task(r *amd64.Regs) uint64 {
 	if t.mail == nil {
 		return 0
 	}
-	tid, _ := t.mail.tasks.Load(r)
-	n, _ := tid.(int)
-	return uint64(n)
+	return t.mail.Task(r)
 }
 
 // handlerWait is how long a thread waits.
@@ -144,7 +141,7 @@ func (t *Target) openMailbox() error {
 	}); err != nil {
 		return err
 	}
-	m.init(pid)
+	m.Init(pid)
 	env := amd64.GateEnv{Mailbox: m.addr, PID: uint32(pid), Wait: uint64(wait)}
 	if err := t.writeGate(m, env); err != nil {
 		return errors.Join(err, m.close(), t.stopped(func(s *Stopped) error { return s.Munmap(m.addr, amd64.MailSize) }))
@@ -245,10 +242,10 @@ func (t *Target) gateBusy(s *Stopped) error {
 // sweep frees slots whose thread has left the gate for good, by a jump out of a signal
 // handler that had interrupted its wait. Precondition: the world is stopped.
 func (t *Target) sweep(s *Stopped) {
-	if t.mail == nil || !t.mail.inUse() || t.gateBusy(s) != nil {
+	if t.mail == nil || !t.mail.InUse() || t.gateBusy(s) != nil {
 		return
 	}
-	t.mail.freeAll()
+	t.mail.FreeAll()
 }
 
 // closeMailbox ends our side of the mailbox, once it is not in the process any more.
@@ -284,7 +281,7 @@ func (p *Proc) letWaitersGo(m Map) error {
 	put := func(off int, v uint32) error { return p.WriteMem(m.Start+uint64(off), le.AppendUint32(nil, v)) }
 	errs := []error{put(amd64.MailOffOff, amd64.MailClosed)}
 	for slot := range amd64.MailSlots {
-		at := slotAt(slot) + amd64.MailStateOff
+		at := mail.SlotAt(slot) + amd64.MailStateOff
 		switch le.Uint32(b[at:]) {
 		case amd64.SlotPosted, amd64.SlotTaken:
 			errs = append(errs, put(at, amd64.SlotRefused))

@@ -22,6 +22,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/mail"
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target"
@@ -254,9 +255,9 @@ func TestHandlerPanics(t *testing.T) {
 		why  string
 	}{
 		{func(*amd64.Regs) { panic("on purpose") }, target.TrapPanic, "on purpose"},
-		{func(r *amd64.Regs) { r.AX = none.AX }, trapPage, "nil pointer"},
-		{func(r *amd64.Regs) { r.AX = *(*uint64)(unsafe.Add(nil, uintptr(r.SP))) }, trapPage, "invalid memory address"},
-		{func(r *amd64.Regs) { r.AX = 1 / uint64(zero) }, trapDivide, "divide"},
+		{func(r *amd64.Regs) { r.AX = none.AX }, mail.TrapPage, "nil pointer"},
+		{func(r *amd64.Regs) { r.AX = *(*uint64)(unsafe.Add(nil, uintptr(r.SP))) }, mail.TrapPage, "invalid memory address"},
+		{func(r *amd64.Regs) { r.AX = 1 / uint64(zero) }, mail.TrapDivide, "divide"},
 		{func(*amd64.Regs) { runtime.Goexit() }, target.TrapPanic, "goroutine"},
 	} {
 		for _, dealt := range []bool{true, false} {
@@ -317,7 +318,7 @@ func TestEndCall(t *testing.T) {
 		ended.Store(true)
 		h.tg.EndCall(c)
 	}
-	if n := h.tg.mail.used; n > 20 {
+	if n := h.tg.mail.Used(); n > 20 {
 		t.Errorf("%d descriptors were used by 30 calls, one after the other", n)
 	}
 	a := h.ask("stop")
@@ -440,7 +441,7 @@ func TestHandlerAndSignals(t *testing.T) {
 	eventually(t, "end of the handlers", func() bool { return in.Load() == 0 })
 	eventually(t, "free mailbox", func() bool {
 		retry(t, func() error { return h.tg.Commit(&target.Change{}) })
-		return !h.tg.mail.inUse()
+		return !h.tg.mail.InUse()
 	})
 	h.want("add 1 2", "ok 3")
 }

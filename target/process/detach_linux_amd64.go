@@ -34,7 +34,7 @@ func (t *Target) Close() error {
 		return nil
 	}
 	if t.mail != nil {
-		t.mail.shut()
+		t.mail.Shut()
 	}
 	var err error
 	for range drainTries {
@@ -101,7 +101,7 @@ func (t *Target) closeStopped(s *Stopped) error {
 		return fmt.Errorf("process %d: %d sites are still armed", t.p.PID(), n)
 	}
 	if t.mail != nil {
-		t.mail.refuseAll() // a thread may have been on its way to post
+		t.mail.Refuse() // a thread may have been on its way to post
 	}
 	t.reclaim(s)
 	if len(t.zombie) > 0 {

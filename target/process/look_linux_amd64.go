@@ -202,7 +202,7 @@ func (t *Target) reclaim(s *Stopped) {
 		}
 		t.faults.drop(z)
 		if t.mail != nil {
-			delete(t.mail.retired, z)
+			t.mail.Reclaim(z)
 		}
 		free = append(free, room.Span{Addr: z.Detour.Addr, Size: z.Room})
 	}

@@ -44,7 +44,7 @@ func TestMailboxHostile(t *testing.T) {
 	}
 	var calls []*arch.Call
 	for range 4 {
-		c, err := m.add(&target.Handler{Run: handler, Fault: func(*amd64.Regs, int, string) bool { return wrong.Add(1) > 0 }}, 0)
+		c, err := m.Add(&target.Handler{Run: handler, Fault: func(*amd64.Regs, int, string) bool { return wrong.Add(1) > 0 }}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,45 +54,45 @@ func TestMailboxHostile(t *testing.T) {
 	end := time.Now().Add(patience)
 	for i := 0; i < 20000 || (runs.Load() < 100 || wrong.Load() == 0) && time.Now().Before(end); i++ {
 		slot := rnd.IntN(amd64.MailSlots)
-		b := m.slot(slot)
+		b := m.Slot(slot)
 		for i := 8; i < 128; i += 8 {
 			binary.LittleEndian.PutUint64(b[i:], rnd.Uint64()>>rnd.IntN(64))
 		}
-		binary.LittleEndian.PutUint64(b[8:], addr+uint64(descAt(rnd.IntN(8)))+uint64(rnd.IntN(2)))
-		atomic.StoreUint32(m.state(slot), uint32(rnd.IntN(8)))
-		bell := m.word32(amd64.MailBellOff)
+		binary.LittleEndian.PutUint64(b[8:], addr+uint64(m.DescAt(rnd.IntN(8)))+uint64(rnd.IntN(2)))
+		atomic.StoreUint32(m.State(slot), uint32(rnd.IntN(8)))
+		bell := m.Word32(amd64.MailBellOff)
 		atomic.AddUint32(bell, 1)
 		m.wake(bell, 1)
 		switch rnd.IntN(50) {
 		case 0:
-			atomic.StoreUint32(m.word32(amd64.MailOffOff), rnd.Uint32())
+			atomic.StoreUint32(m.Word32(amd64.MailOffOff), rnd.Uint32())
 		case 1:
-			atomic.StoreUint32(m.word32(amd64.MailIdleOff), rnd.Uint32())
+			atomic.StoreUint32(m.Word32(amd64.MailIdleOff), rnd.Uint32())
 		}
 	}
 	if runs.Load() < 100 || wrong.Load() == 0 {
 		t.Errorf("%d runs, %d of them with an action that is none", runs.Load(), wrong.Load())
 	}
 	for _, c := range calls {
-		m.end(c, 0)
-		if n := m.missed(c); n != (target.Missed{}) {
+		m.End(c, 0)
+		if n := m.Missed(c); n != (target.Missed{}) {
 			t.Errorf("a call that is forgotten has missed %+v", n)
 		}
 	}
 	n := runs.Load()
 	for slot := range amd64.MailSlots {
-		atomic.StoreUint32(m.state(slot), amd64.SlotPosted)
+		atomic.StoreUint32(m.State(slot), amd64.SlotPosted)
 	}
-	m.shut()
+	m.Shut()
 	if runs.Load() != n {
 		t.Error("a handler runs after its end")
 	}
 	for slot := range amd64.MailSlots {
-		if s := atomic.LoadUint32(m.state(slot)); s != amd64.SlotRefused {
+		if s := atomic.LoadUint32(m.State(slot)); s != amd64.SlotRefused {
 			t.Fatalf("slot %d is left in state %d", slot, s)
 		}
 	}
-	if _, err := m.add(&target.Handler{Run: handler}, 0); !errors.Is(err, unix.ESHUTDOWN) {
+	if _, err := m.Add(&target.Handler{Run: handler}, 0); !errors.Is(err, unix.ESHUTDOWN) {
 		t.Errorf("a handler for a closed mailbox: %v", err)
 	}
 	if err := m.close(); err != nil {

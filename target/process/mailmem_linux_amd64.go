@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/mail"
 )
 
 // mailMem is our mapping of a mailbox (arch/amd64, gate.go). The process can write to all of
@@ -33,26 +33,10 @@ func (m *mailMem) close() error {
 	return errors.Join(unix.Munmap(m.b), m.file.Close())
 }
 
-func (m *mailMem) word32(off int) *uint32 {
-	_ = m.b[off+3]
-	return (*uint32)(unsafe.Pointer(&m.b[off]))
+// mem is the mapping as a mailbox.
+func (m *mailMem) mem() mail.Mem {
+	return mail.Mem{B: m.b, Slots: amd64.MailSlots, Descs: amd64.MailDescs, First: amd64.MailDescsOff}
 }
-
-func (m *mailMem) word64(off int) *uint64 {
-	_ = m.b[off+7]
-	return (*uint64)(unsafe.Pointer(&m.b[off]))
-}
-
-// state is the state of a slot.
-func (m *mailMem) state(slot int) *uint32 { return m.word32(slotAt(slot) + amd64.MailStateOff) }
-
-// slot is what stands in a slot.
-func (m *mailMem) slot(slot int) []byte { return m.b[slotAt(slot):][:amd64.MailSlotSize] }
-
-func slotAt(slot int) int { return amd64.MailSlotsOff + slot*amd64.MailSlotSize }
-
-// descAt is where a descriptor stands, from the start of the mailbox.
-func descAt(desc int) int { return amd64.MailDescsOff + desc*amd64.MailDescSize }
 
 // Operations of futex(2) on memory that two processes share.
 const (
@@ -68,9 +52,4 @@ func (m *mailMem) sleep(word *uint32, v uint32) {
 // wake wakes up to n of the word's waiters.
 func (m *mailMem) wake(word *uint32, n int) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWakeOp, uintptr(n), 0, 0, 0) // it does not fail on memory that is there
-}
-
-// move makes a step of a slot's state, if it is still the first one.
-func (m *mailMem) move(slot int, from, to uint32) bool {
-	return atomic.CompareAndSwapUint32(m.state(slot), from, to)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,9 +48,34 @@ func lock(f *os.File, wait time.Duration) error {
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			return fmt.Errorf("lock of %s: %w", f.Name(), err)
 		case time.Now().After(end):
-			return fmt.Errorf("memory of the guest, %s: %w", f.Name(), ErrHeld)
+			return fmt.Errorf("memory of the guest, %s%s: %w", f.Name(), holder(f), ErrHeld)
 		}
 	}
+}
+
+// holder says which process has the lock on a file, as far as that can be known: one of
+// another pid namespace is not told. After a killed tracer its guardian has it, under the
+// tracer's id.
+func holder(f *os.File) string {
+	st, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	b, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return ""
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(sys.Dev), unix.Minor(sys.Dev), sys.Ino)
+	for line := range strings.Lines(string(b)) { // 1: FLOCK ADVISORY WRITE PID FILE 0 EOF (proc_locks(5))
+		if w := strings.Fields(line); len(w) == 8 && w[1] == "FLOCK" && w[5] == file && w[4] != "-1" {
+			return ", held by process " + w[4]
+		}
+	}
+	return ""
 }
 
 // mapFile maps a whole file, shared.

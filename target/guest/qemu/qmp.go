@@ -3,6 +3,7 @@ package qemu
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -52,14 +53,22 @@ type monitor struct {
 // dialMonitor connects to the monitor and enables its commands. onEvent is called in order
 // for each event, and must not wait. wait is how long QEMU may take to greet.
 func dialMonitor(path string, wait time.Duration, onEvent func(name string)) (*monitor, error) {
+	end := time.Now().Add(wait)
 	conn, err := net.DialTimeout("unix", path, patience)
+	for errors.Is(err, unix.EAGAIN) && time.Now().Before(end) { // QEMU holds only a few that wait
+		time.Sleep(20 * time.Millisecond)
+		conn, err = net.DialTimeout("unix", path, patience)
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		return nil, held(path, wait)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("monitor of QEMU: %w", err)
 	}
 	m := &monitor{path: path, conn: conn, onEvent: onEvent, answers: make(chan message, 1), done: make(chan struct{})}
 	hello := make(chan struct{})
 	go m.read(hello)
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	select {
 	case <-hello:
@@ -67,13 +76,17 @@ func dialMonitor(path string, wait time.Duration, onEvent func(name string)) (*m
 		return nil, fmt.Errorf("monitor of QEMU at %s: %w", path, ErrGone)
 	case <-timer.C:
 		conn.Close()
-		return nil, errno.Errorf(unix.EBUSY, "monitor of QEMU at %s: no greeting within %v: another client holds it, or no QMP is spoken there; give QEMU another -qmp for us", path, wait)
+		return nil, held(path, wait)
 	}
 	if err := m.run("qmp_capabilities", nil, nil); err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return m, nil
+}
+
+func held(path string, wait time.Duration) error {
+	return errno.Errorf(unix.EBUSY, "monitor of QEMU at %s: no greeting within %v: another client holds it, or no QMP is spoken there; give QEMU another -qmp for us", path, wait)
 }
 
 // read takes the connection apart into messages, until it ends.

@@ -1,4 +1,4 @@
-// Package serial is how a test on the host talks to the agent in its guest: messages over a
+// Package serial is how a program on the host talks to the agent in its guest: messages over a
 // serial line, each with a head in JSON and a body of bytes.
 //
 //	uint32 size of the head, uint32 size of the body as it follows, byte 1 if it is gzip'd

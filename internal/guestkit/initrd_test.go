@@ -1,4 +1,4 @@
-package testguest
+package guestkit
 
 import (
 	"bytes"
@@ -11,17 +11,21 @@ import (
 
 // TestArchive has busybox unpack an archive.
 func TestArchive(t *testing.T) {
-	_, box := Image(t)
+	box, err := Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
-	files := []file{
-		{"init", modeProg, []byte("#!x")},
-		{"a/b/one", modeProg, []byte("1")},
+	files := []File{
+		{"init", Program, []byte("#!x")},
+		{"a/b/one", Program, []byte("1")},
 		{"a/b/four", 0o100644, []byte("4444")},
-		{"a/empty", modeDir, nil},
-		{"a", modeDir, nil},
+		{"a/empty", Dir, nil},
+		{"a", Dir, nil},
+		{"link", Link, []byte("a/b/four")},
 	}
 	var b bytes.Buffer
-	if err := writeArchive(&b, files); err != nil {
+	if err := WriteArchive(&b, files); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(box, "cpio", "-idm")
@@ -30,16 +34,22 @@ func TestArchive(t *testing.T) {
 		t.Fatalf("cpio: %v: %s", err, out)
 	}
 	for _, f := range files {
-		st, err := os.Stat(filepath.Join(dir, f.name))
-		if err != nil || uint32(st.Mode().Perm()) != f.mode&0o777 || st.IsDir() != (f.mode&modeDir == modeDir) {
-			t.Errorf("%s: %v, %v; want %o", f.name, st, err, f.mode)
+		if f.Mode == Link {
+			if to, err := os.Readlink(filepath.Join(dir, f.Name)); err != nil || to != string(f.Data) {
+				t.Errorf("%s leads to %q, %v", f.Name, to, err)
+			}
 			continue
 		}
-		if f.data == nil {
+		st, err := os.Stat(filepath.Join(dir, f.Name))
+		if err != nil || uint32(st.Mode().Perm()) != f.Mode&0o777 || st.IsDir() != (f.Mode&Dir == Dir) {
+			t.Errorf("%s: %v, %v; want %o", f.Name, st, err, f.Mode)
 			continue
 		}
-		if got, err := os.ReadFile(filepath.Join(dir, f.name)); err != nil || !bytes.Equal(got, f.data) {
-			t.Errorf("%s: %q, %v", f.name, got, err)
+		if f.Data == nil {
+			continue
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, f.Name)); err != nil || !bytes.Equal(got, f.Data) {
+			t.Errorf("%s: %q, %v", f.Name, got, err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package testguest
+package guestkit
 
 import (
 	"encoding/json"
@@ -16,14 +16,15 @@ import (
 // mournScript ends a guest, process $1 with the files behind it, unless it is told bye.
 const mournScript = `read word; [ "$word" = bye ] && exit; kill -9 "$1"; shift; rm -rf "$@"`
 
-// mourner is a shell that ends the guest when the test's process dies: killed by a timeout,
-// for one.
-type mourner struct {
+// Mourner is a shell that ends a guest when this process dies without having done so: killed
+// by a timeout, for one.
+type Mourner struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 }
 
-func mourn(spec qemu.Spec) (*mourner, error) {
+// Mourn starts one for a guest that qemu.Start has started.
+func Mourn(spec qemu.Spec) (*Mourner, error) {
 	b, err := os.ReadFile(filepath.Join(spec.Dir, "guest.json"))
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func mourn(spec qemu.Spec) (*mourner, error) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return nil, err
 	}
-	m := &mourner{cmd: exec.Command("/bin/sh", append([]string{"-c", mournScript, "sh", strconv.Itoa(r.PID), spec.Dir}, r.Files...)...)}
+	m := &Mourner{cmd: exec.Command("/bin/sh", append([]string{"-c", mournScript, "sh", strconv.Itoa(r.PID), spec.Dir}, r.Files...)...)}
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if m.in, err = m.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -43,8 +44,8 @@ func mourn(spec qemu.Spec) (*mourner, error) {
 	return m, m.cmd.Start()
 }
 
-// dismiss sends the shell away: the guest has been ended.
-func (m *mourner) dismiss() error {
+// Dismiss sends the shell away: the guest has been ended.
+func (m *Mourner) Dismiss() error {
 	_, err := io.WriteString(m.in, "bye\n")
 	return errors.Join(err, m.in.Close(), m.cmd.Wait())
 }

@@ -1,0 +1,366 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/testguest"
+)
+
+// verbs are the verbs with --guest, on one guest.
+type verbs struct {
+	g   *testguest.Guest
+	bin string
+}
+
+// TestGuestVerbs runs the verbs with --guest.
+func TestGuestVerbs(t *testing.T) {
+	v := &verbs{bin: filepath.Join(t.TempDir(), "kprobe")}
+	if out, err := exec.Command("go", "build", "-o", v.bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	v.g = testguest.Boot(t, nil)
+	for _, c := range []struct {
+		name string
+		test func(*testing.T)
+	}{
+		{"text", v.text},
+		{"json", v.json},
+		{"stat and counters", v.counts},
+		{"ends", v.ends},
+		{"second", v.second},
+		{"killed", v.killed},
+		{"refused", v.refused},
+		{"spec", v.spec},
+		{"rebooted", v.rebooted},
+		{"ended", v.ended},
+	} {
+		t.Run(c.name, c.test)
+	}
+	if bad := v.g.Trouble(); len(bad) > 0 {
+		t.Errorf("the guest's kernel complains: %q", bad)
+	}
+}
+
+// command is `kprobe VERB --guest SPEC ARGS`.
+func (v *verbs) command(t *testing.T, verb string, args ...string) *exec.Cmd {
+	return exec.CommandContext(t.Context(), v.bin, append([]string{verb, "--guest", v.g.Spec.String()}, args...)...)
+}
+
+// outcome is how a command has ended.
+type outcome struct {
+	out, errs string
+	status    int
+}
+
+func (v *verbs) run(t *testing.T, verb string, args ...string) outcome {
+	t.Helper()
+	return ranTo(t, v.command(t, verb, args...))
+}
+
+func ranTo(t *testing.T, cmd *exec.Cmd) outcome {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return outcome{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// tracer is a `kprobe trace --guest` that runs.
+type tracer struct {
+	cmd       *exec.Cmd
+	out, errs bytes.Buffer
+}
+
+// start starts a tracer, and returns when its probes are in the guest: when another kprobe
+// lists so many.
+func (v *verbs) start(t *testing.T, probes int, args ...string) *tracer {
+	t.Helper()
+	tr := &tracer{cmd: v.command(t, "trace", args...)}
+	tr.cmd.Stdout, tr.cmd.Stderr = &tr.out, &tr.errs
+	if err := tr.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if r := v.run(t, "list"); strings.Count(r.out, "[OPTIMIZED]\n") == probes {
+			return tr
+		}
+	}
+	tr.kill()
+	t.Fatalf("the probes are not armed: %s", tr.errs.String())
+	return nil
+}
+
+func (tr *tracer) kill() {
+	_ = tr.cmd.Process.Kill()
+	_ = tr.cmd.Wait()
+}
+
+// end waits for a tracer to end, after a signal; 0 is none.
+func (tr *tracer) end(t *testing.T, sig unix.Signal) outcome {
+	t.Helper()
+	if sig != 0 {
+		if err := tr.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var exit *exec.ExitError
+	if err := tr.cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return outcome{tr.out.String(), tr.errs.String(), tr.cmd.ProcessState.ExitCode()}
+}
+
+// empty checks that nothing of ours is in the guest, and that it goes on.
+func (v *verbs) empty(t *testing.T) {
+	t.Helper()
+	if r := v.run(t, "list"); r != (outcome{}) {
+		t.Errorf("list: %+v", r)
+	}
+	if c := v.g.Hit("read", 100, 0); c.OK != 100 {
+		t.Errorf("the guest does not read: %+v", c)
+	}
+}
+
+// documents are the examples of the documents.
+var documents = []string{
+	"p:myprobe do_sys_openat2 dfd=%di:s32 filename=+0(%si):ustring flags=+0(%dx):x64 mode=+8(%dx):x64",
+	"r:mine/myretprobe do_sys_openat2 ret=$retval:s32",
+}
+
+// hitsOf reads an event's hits from a summary.
+func hitsOf(t *testing.T, summary, event string) uint64 {
+	t.Helper()
+	f := regexp.MustCompile(`(?m)^` + event + ` hits=(\d+) missed=0 lost=0 tactic=jump`).FindStringSubmatch(summary)
+	if f == nil {
+		t.Errorf("summary of %s: %q", event, summary)
+		return 0
+	}
+	n, err := strconv.ParseUint(f[1], 10, 64)
+	if err != nil {
+		t.Error(err)
+	}
+	return n
+}
+
+// Every call of the program has its lines, with its values. Ctrl-C takes all out.
+func (v *verbs) text(t *testing.T) {
+	const calls = 3000
+	tr := v.start(t, 2, documents...)
+	c := v.g.Hit("openname", calls, 1, "/no/such", "0", "0")
+	r := tr.end(t, unix.SIGINT)
+	if r.status != 0 {
+		t.Fatalf("status %d: %s", r.status, r.errs)
+	}
+	entry := regexp.MustCompile(fmt.Sprintf(`(?m)^ +hit-%d +\[001\] .{5} +\d+\.\d{6}: myprobe: \(do_sys_openat2\+0x0/0x[0-9a-f]+\) dfd=-100 filename="/no/such" flags=0x8000 mode=0x0$`, c.PID))
+	exit := regexp.MustCompile(fmt.Sprintf(`(?m)^ +hit-%d +\[001\] .{5} +\d+\.\d{6}: myretprobe: \(\w+\+0x[0-9a-f]+/0x[0-9a-f]+ <- do_sys_openat2\) ret=-2$`, c.PID))
+	if n := len(entry.FindAllString(r.out, -1)); n != calls {
+		t.Errorf("%d lines of %d calls: %.1000s", n, calls, r.out)
+	}
+	if n := len(exit.FindAllString(r.out, -1)); n != calls {
+		t.Errorf("%d returns of %d calls: %.1000s", n, calls, r.out)
+	}
+	for _, e := range []string{"myprobe", "myretprobe"} {
+		if n := hitsOf(t, r.errs, e); n != uint64(strings.Count(r.out, ": "+e+": ")) {
+			t.Errorf("%s: %d hits, %d lines", e, n, strings.Count(r.out, ": "+e+": "))
+		}
+	}
+	v.empty(t)
+}
+
+func (v *verbs) json(t *testing.T) {
+	tr := v.start(t, 2, append([]string{"--format", "json"}, documents...)...)
+	c := v.g.Hit("openname", 10, 0, "/no/such", "0", "0")
+	r := tr.end(t, unix.SIGTERM)
+	n := map[string]int{}
+	for line := range strings.Lines(r.out) {
+		var l struct {
+			Event, Comm string
+			PID         int
+			Args        map[string]any
+		}
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if l.PID == c.PID && l.Comm == "hit" && (l.Args["filename"] == "/no/such" || l.Args["ret"] == float64(-2)) {
+			n[l.Event]++
+		}
+	}
+	if r.status != 0 || n["kprobes/myprobe"] != 10 || n["mine/myretprobe"] != 10 {
+		t.Errorf("status %d, lines %v, want 10 of each: %.2000s", r.status, n, r.out)
+	}
+	for line := range strings.Lines(r.errs) {
+		var s total
+		if err := json.Unmarshal([]byte(line), &s); err != nil || s.Hits < 10 || s.Tactic != "jump" {
+			t.Errorf("summary %q: %v", line, err)
+		}
+	}
+	v.empty(t)
+}
+
+// counts: --stat and --counters tell exactly what the program has counted.
+func (v *verbs) counts(t *testing.T) {
+	for _, flag := range []string{"--stat", "--counters"} {
+		tr := v.start(t, 2, flag, "p:ppid __x64_sys_getppid", "r:ret __x64_sys_getppid")
+		v.g.Hit("getppid", 5000, 0)
+		v.g.Hit("getppid", 5000, 1)
+		r := tr.end(t, unix.SIGINT)
+		if a, b := hitsOf(t, r.errs, "ppid"), hitsOf(t, r.errs, "ret"); r.status != 0 || r.out != "" || a != 10000 || b != 10000 {
+			t.Errorf("%s: %+v", flag, r)
+		}
+	}
+	v.empty(t)
+}
+
+func (v *verbs) ends(t *testing.T) {
+	r := v.run(t, "trace", "--duration", "500ms", "p:ppid __x64_sys_getppid")
+	if r.status != 0 || r.out != "" || hitsOf(t, r.errs, "ppid") != 0 {
+		t.Errorf("--duration: %+v", r)
+	}
+	tr := v.start(t, 1, "--count", "3", "p:ppid __x64_sys_getppid")
+	v.g.Hit("getppid", 100, 0)
+	r = tr.end(t, 0)
+	if r.status != 0 || strings.Count(r.out, "sys_getppid+0x0/") != 3 || strings.Count(r.out, "\n") != 3 {
+		t.Errorf("--count: %+v", r)
+	}
+	v.empty(t)
+}
+
+// second: while a tracer runs, another is refused and told who it is; those that only look
+// are not.
+func (v *verbs) second(t *testing.T) {
+	tr := v.start(t, 2, documents...)
+	holder := fmt.Sprintf("held by process %d: another kprobe holds the guest", tr.cmd.Process.Pid)
+	if r := v.run(t, "trace", "p vfs_read"); r.status != 1 || r.out != "" || !strings.Contains(r.errs, holder) {
+		t.Errorf("a second tracer: %+v, want %q", r, holder)
+	}
+	for _, args := range [][]string{nil, {"--force"}} {
+		if r := v.run(t, "detach", args...); r.status != 1 || !strings.Contains(r.errs, holder) {
+			t.Errorf("detach %q: %+v, want %q", args, r, holder)
+		}
+	}
+	list := regexp.MustCompile(`^[0-9a-f]{16}  k  do_sys_openat2\+0x[05]    \[OPTIMIZED\]\n[0-9a-f]{16}  r  do_sys_openat2\+0x[05]    \[OPTIMIZED\]\n$`)
+	if r := v.run(t, "list"); r.status != 0 || !list.MatchString(r.out) {
+		t.Errorf("list: %+v", r)
+	}
+	if r := v.run(t, "funcs", "vfs_rea[d]"); r.status != 0 || !regexp.MustCompile(`^ffffffff[0-9a-f]{8} +\d+ vfs_read\n$`).MatchString(r.out) {
+		t.Errorf("funcs: %+v", r)
+	}
+	v.g.Hit("open", 50, 0)
+	if r := tr.end(t, unix.SIGINT); r.status != 0 || hitsOf(t, r.errs, "myprobe") < 50 {
+		t.Errorf("the first tracer: %+v", r)
+	}
+	v.empty(t)
+}
+
+// killed: the probes of a killed tracer go on, are found, and are taken out by detach.
+func (v *verbs) killed(t *testing.T) {
+	tr := v.start(t, 2, documents...)
+	v.g.Hit("open", 50, 0)
+	tr.kill()
+	if c := v.g.Hit("open", 5000, 1); c.Failed != 5000 {
+		t.Errorf("the guest: %+v", c)
+	}
+	list := regexp.MustCompile(`^[0-9a-f]{16}  k  do_sys_openat2\+0x[05]    \[OPTIMIZED\]\n[0-9a-f]{16}  r  do_sys_openat2\+0x[05]    \[OPTIMIZED\]\n$`)
+	if r := v.run(t, "list"); r.status != 0 || !list.MatchString(r.out) {
+		t.Errorf("list: %+v", r)
+	}
+	r := v.run(t, "detach")
+	sites := regexp.MustCompile(`^kprobe: the guest's kernel: [1-9]\d* sites restored\n$`)
+	if r.status != 0 || !sites.MatchString(r.errs) {
+		t.Errorf("detach: %+v", r)
+	}
+	v.empty(t)
+	if r := v.run(t, "detach"); r.status != 0 || r.errs != "kprobe: the guest's kernel holds nothing of ours\n" {
+		t.Errorf("detach of nothing: %+v", r)
+	}
+	tr = v.start(t, 2, documents...) // without detach the next tracer takes them out
+	tr.kill()
+	if r := v.run(t, "trace", "--duration", "100ms", "p:one vfs_read"); r.status != 0 || hitsOf(t, r.errs, "one") > 1e6 {
+		t.Errorf("trace after a killed tracer: %+v", r)
+	}
+	v.empty(t)
+}
+
+// refused: of several definitions with a bad one nothing stays.
+func (v *verbs) refused(t *testing.T) {
+	for _, c := range []struct {
+		status int
+		defs   []string
+		want   string
+	}{
+		{1, []string{"p:good vfs_read", "p:bad do_sys_openat2 x=%foo"}, "column 24: Invalid register name"},
+		{2, []string{"p:good vfs_read", "p:bad do_sys_openat2 x=+0(%di"}, "column 30: Dereference brace is not closed"},
+		{1, []string{"p:good vfs_read", "p:bad no_such_function"}, "column 7"},
+		{1, []string{"p:good vfs_read", "p:bad vfs_write+1"}, "column 7"},
+		{2, []string{"--tactic", "none", "p vfs_read"}, "tactic"},
+	} {
+		r := v.run(t, "trace", append([]string{"--duration", "1s"}, c.defs...)...)
+		if r.status != c.status || r.out != "" || !strings.Contains(r.errs, c.want) {
+			t.Errorf("%q: %+v, want status %d and %q", c.defs, r, c.status, c.want)
+		}
+		v.empty(t)
+	}
+}
+
+// spec: a guest that can not be had is told, with what to do.
+func (v *verbs) spec(t *testing.T) {
+	for spec, want := range map[string]string{
+		"/no/such":         "no such file",
+		t.TempDir():        "no guest of kprobe guest start lives there",
+		"qmp=/a,gdb=/b":    "mem=PATH is missing",
+		"qmp=/a,dgb=/b":    `"dgb=/b" is not one of`,
+		"qmp=a,gdb=b,mem=": "mem= has no path",
+	} {
+		for _, args := range [][]string{{"trace", "--guest", spec, "p vfs_read"}, {"list", "--guest", spec}, {"detach", "--guest", spec}, {"funcs", "--guest", spec}} {
+			if r := ranTo(t, exec.Command(v.bin, args...)); r.status != 2 || r.out != "" || !strings.Contains(r.errs, want) {
+				t.Errorf("%q: %+v, want status 2 and %q", args, r, want)
+			}
+		}
+	}
+	gone := filepath.Join(t.TempDir(), "gone")
+	r := ranTo(t, exec.Command(v.bin, "trace", "--guest", "qmp="+gone+",gdb="+gone+",mem="+gone, "p vfs_read"))
+	if r.status != 1 || !strings.Contains(r.errs, "QEMU must be running, started with") {
+		t.Errorf("a guest that does not run: %+v", r)
+	}
+}
+
+// rebooted: the tracer of a guest that is rebooted ends and says so.
+func (v *verbs) rebooted(t *testing.T) {
+	tr := v.start(t, 2, documents...)
+	v.g.Hit("open", 50, 0)
+	v.g.Reboot()
+	r := tr.end(t, 0)
+	if r.status != 0 || !strings.HasPrefix(r.errs, "kprobe: the trace ends: the target is gone: reset\n") || hitsOf(t, r.errs, "myprobe") < 50 || strings.Count(r.out, ": myprobe: ") < 50 {
+		t.Errorf("status %d, %q", r.status, r.errs)
+	}
+	v.empty(t)
+}
+
+// ended: so does that of a guest that is ended.
+func (v *verbs) ended(t *testing.T) {
+	tr := v.start(t, 2, documents...)
+	v.g.Hit("open", 50, 0)
+	if r := ranTo(t, exec.Command(v.bin, "guest", "stop", v.g.Spec.String())); r.status != 0 {
+		t.Errorf("guest stop: %+v", r)
+	}
+	r := tr.end(t, 0)
+	if r.status != 0 || !strings.HasPrefix(r.errs, "kprobe: the trace ends: the target is gone: shutdown\n") || hitsOf(t, r.errs, "myprobe") < 50 {
+		t.Errorf("status %d, %q", r.status, r.errs)
+	}
+}

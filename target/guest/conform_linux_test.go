@@ -1,0 +1,101 @@
+package guest_test
+
+import (
+	"embed"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/cbuild"
+	"kprobes.dev/kprobes/internal/conformance"
+)
+
+//go:embed testdata/value.c
+var value embed.FS
+
+// TestConformance puts the kernel of a guest to the cases of the kernel's own unit tests. What a
+// test would add to the kernel as functions of its own are functions here that are there: those
+// that a system call of a program of ours runs once, and that give back a number of its choice.
+func TestConformance(t *testing.T) {
+	p := handlers(t, never, false)
+	bin, err := cbuild.Build(value, "testdata", "value")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "/tmp/value"
+	if err := p.g.Upload(path, bin); err != nil {
+		t.Fatal(err)
+	}
+	call := func(what string, v uint64) uint64 {
+		out := p.g.Shell(path + " " + what + " " + strconv.FormatUint(v, 10))
+		n, err := strconv.ParseUint(strings.TrimSpace(out), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	conformance.Run(t, &conformance.Env{
+		Core: p.core,
+		Symbol: func(fn string) string {
+			return map[string]string{conformance.Target: "__x64_sys_lseek", conformance.Target2: "write_null", conformance.Sum6: "write_null"}[fn]
+		},
+		Call: func(fn string, v uint64) uint64 {
+			switch fn {
+			case conformance.Target:
+				return call("lseek", v/3)
+			case conformance.Target2:
+				return call("write", v/3+1)
+			}
+			return call("write", 1+2+3+4+5+6)
+		},
+		Without: map[string]string{
+			"test_kprobe_missed":                  "handlers run in the tracer: what they call is not the guest's kernel",
+			"test_stacktrace_on_kretprobe":        "no function of a kernel returns its own return address, and none of ours can be put there",
+			"test_stacktrace_on_nested_kretprobe": "no function of a kernel returns its own return address, and none of ours can be put there",
+			"test_jprobe":                         "the arguments' pointers belong to another address space",
+			"test_jprobes":                        "the arguments' pointers belong to another address space",
+		},
+	})
+}
+
+// TestReturnHandlerStack is what the kernel's tests of stacks look at, for nested functions
+// whose callers are known.
+func TestReturnHandlerStack(t *testing.T) {
+	p := handlers(t, never, false)
+	var rps []*kprobes.Kretprobe
+	want := map[string]string{"vfs_read": "ksys_read", "ksys_read": "do_syscall_64"}
+	seen := make(chan string, 2*len(want))
+	for fn, caller := range want {
+		rps = append(rps, &kprobes.Kretprobe{Kp: kprobes.Kprobe{SymbolName: fn}, Handler: func(ri *kprobes.KretprobeInstance, r *kprobes.Regs) int {
+			pcs := r.Stack(make([]uint64, 4))
+			bad := ""
+			switch by, ok := p.core.Symbol(ri.RetAddr); {
+			case len(pcs) == 0 || pcs[0] != ri.RetAddr:
+				bad = fmt.Sprintf("%s: the stack is %#x, the return address %#x", fn, pcs, ri.RetAddr)
+			case !ok || by.Name != caller:
+				bad = fmt.Sprintf("%s: called by %+v, want %s", fn, by, caller)
+			}
+			select {
+			case seen <- bad:
+			default:
+			}
+			return 0
+		}})
+	}
+	if err := p.core.RegisterKretprobes(rps); err != nil {
+		t.Fatal(err)
+	}
+	p.g.Hit("read", 10, 0)
+	p.core.UnregisterKretprobes(rps)
+	close(seen)
+	if len(seen) < cap(seen) {
+		t.Fatalf("%d runs", len(seen))
+	}
+	for bad := range seen {
+		if bad != "" {
+			t.Error(bad)
+		}
+	}
+}

@@ -1,0 +1,227 @@
+package guest
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/mail"
+)
+
+// mailbox serves the vCPUs that wait in the gate. Nobody can wake us: we look.
+type mailbox struct {
+	*mail.Box
+	t    *Target
+	mu   sync.Mutex // held by the worker that looks
+	last time.Time  // when the last post was seen
+}
+
+var _ mail.Side = (*mailbox)(nil)
+
+// How often is looked for posts, by the time since the last one.
+const (
+	spinFor  = time.Millisecond // all the time
+	spins    = 200              // looks at once
+	napFor   = time.Second      // at intervals of nap, then of rest
+	nap      = 50 * time.Microsecond
+	rest     = time.Millisecond
+	restLong = 10 * time.Millisecond // where there is no call
+)
+
+// Wait looks until the bell was rung. One worker looks, the others wait for their turn.
+func (m *mailbox) Wait(bell *uint32, rung uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for !m.Closed() {
+		if m.t.ended.Load() != nil {
+			m.Abandon()
+			return
+		}
+		for range spins {
+			if atomic.LoadUint32(bell) != rung {
+				m.last = time.Now()
+				return
+			}
+		}
+		m.pause()
+	}
+}
+
+// pause lets others run until it is time to look again.
+func (m *mailbox) pause() {
+	d := rest
+	switch since := time.Since(m.last); {
+	case since < spinFor:
+		runtime.Gosched()
+		return
+	case since < napFor:
+		d = nap
+	case m.Calls() == 0:
+		d = restLong
+	}
+	ts := unix.NsecToTimespec(int64(d))
+	_ = unix.Nanosleep(&ts, nil) // one that a signal ends is as good
+}
+
+// Wake has nobody to wake: vCPUs look.
+func (m *mailbox) Wake(*uint32, int) {}
+
+// Post reads a post.
+func (m *mailbox) Post(slot []byte) amd64.Post { return amd64.ReadKernelPost(slot) }
+
+// Bind gives a point the kernel's memory and stacks.
+func (m *mailbox) Bind(p *amd64.Point) {
+	mem := &kernelMemory{m.t}
+	p.Mem = mem
+	p.Callers = func(r *amd64.Regs, pcs []uint64) int { return mem.callers(r.SP, p.Ret, pcs) }
+}
+
+// Block is what the gate writes to for ActionLeave: a kernel has no red zone.
+func (m *mailbox) Block(sp uint64, _ *amd64.Point) (addr uint64, size int) {
+	return amd64.LeaveBlock(sp, true)
+}
+
+// CanLeave looks for stack and code where the thread would go on.
+func (m *mailbox) CanLeave(now *amd64.Regs, p *amd64.Point) error {
+	block, size := m.Block(now.SP, p)
+	for _, at := range []uint64{block, block + uint64(size) - 1} {
+		if _, _, acc, ok := m.t.k.Translate(at); !ok || !acc.Write {
+			return fmt.Errorf("the new stack pointer 0x%x is no stack", now.SP)
+		}
+	}
+	if _, _, acc, ok := m.t.k.Translate(now.IP); !ok || !acc.Exec {
+		return fmt.Errorf("the new instruction pointer 0x%x is no code", now.IP)
+	}
+	return nil
+}
+
+// kernelMemory is the memory of the guest's kernel as a handler reads and writes it.
+type kernelMemory struct{ t *Target }
+
+var _ amd64.Memory = (*kernelMemory)(nil)
+
+// Read reads memory that the kernel's own page tables map. A program's memory is not seen.
+func (m *kernelMemory) Read(addr uint64, buf []byte) error { return m.t.k.Read(addr, buf) }
+
+// Write writes data: pages that the kernel itself may write to, and that hold no code. Nothing
+// is written if a part of it may not be: EFAULT where there is nothing, EACCES where it is code
+// or read-only. The guest may see the bytes in any order.
+func (m *kernelMemory) Write(addr uint64, buf []byte) error {
+	var parts [][]byte
+	for at, n := addr, len(buf); n > 0; {
+		pa, left, acc, ok := m.t.k.Translate(at)
+		size := int(min(left, uint64(n)))
+		b := m.t.m.Bytes(pa, size)
+		switch {
+		case !ok || b == nil:
+			return errno.Errorf(unix.EFAULT, "write of %d bytes at 0x%x: the guest's kernel has no memory at 0x%x", len(buf), addr, at)
+		case !acc.Write || acc.Exec:
+			return errno.Errorf(unix.EACCES, "write of %d bytes at 0x%x: 0x%x is code of the guest's kernel, or read-only", len(buf), addr, at)
+		}
+		parts = append(parts, b)
+		at, n = at+uint64(size), n-size
+	}
+	for _, b := range parts {
+		buf = buf[copy(b, buf):]
+	}
+	return nil
+}
+
+// callers fills in the return addresses of the calls in progress, as far as they can be known:
+// kernels with the ORC unwinder have no frame pointers. The first is the probed function's own,
+// where it is known how far it is from the stack pointer (ret not negative); the others
+// are words of the stack that follow a call instruction. One that an ended call has left is
+// among them, and no stack but the one at hand is looked at.
+func (m *kernelMemory) callers(sp uint64, ret int, pcs []uint64) int {
+	var stack [stackSize]byte
+	n := 0
+	at := sp
+	if ret >= 0 {
+		at += uint64(ret)
+	}
+	if at%8 != 0 {
+		return 0
+	}
+	words := m.stack(at, stack[:])
+	for i := 0; i < len(words) && n < len(pcs); i += 8 {
+		pc := le.Uint64(words[i:])
+		if i == 0 && ret >= 0 || m.afterCall(pc) {
+			pcs[n] = pc
+			n++
+		}
+	}
+	return n
+}
+
+// stack reads what is there of a kernel stack from an address up.
+func (m *kernelMemory) stack(at uint64, buf []byte) []byte {
+	buf = buf[:stackSize-at%stackSize]
+	n := 0
+	for n < len(buf) {
+		size := min(len(buf)-n, int(pageSize-(at+uint64(n))%pageSize))
+		if m.Read(at+uint64(n), buf[n:n+size]) != nil {
+			break
+		}
+		n += size
+	}
+	return buf[:n]
+}
+
+// longCall is the length of the longest call instruction, without prefixes.
+const longCall = 7
+
+// afterCall says whether an address is the kernel's code, behind a call instruction.
+func (m *kernelMemory) afterCall(pc uint64) bool {
+	if pc < imageBase+longCall {
+		return false
+	}
+	if _, _, acc, ok := m.t.k.Translate(pc); !ok || !acc.Exec {
+		return false
+	}
+	var b [longCall]byte
+	return m.Read(pc-longCall, b[:]) == nil && endsInCall(b, pc)
+}
+
+// endsInCall says whether bytes end in a call (SDM vol. 2A, CALL: E8 with a target in the
+// kernel, and FF /2), the next instruction being at pc.
+func endsInCall(b [longCall]byte, pc uint64) bool {
+	if b[2] == 0xe8 && pc+uint64(int64(int32(le.Uint32(b[3:])))) >= imageBase {
+		return true
+	}
+	for n := 2; n <= longCall; n++ {
+		if i := longCall - n; b[i] == 0xff && b[i+1]>>3&7 == 2 && modLen(b[i+1:]) == n-1 {
+			return true
+		}
+	}
+	return false
+}
+
+// modLen is the length of an operand: its ModRM byte and what belongs to it (SDM vol. 2A, table
+// 2-2).
+func modLen(b []byte) int {
+	mod, rm := b[0]>>6, b[0]&7
+	n := 1
+	if mod == 3 {
+		return n
+	}
+	base := rm
+	if rm == 4 {
+		if len(b) < 2 {
+			return 0
+		}
+		n, base = 2, b[1]&7
+	}
+	switch {
+	case mod == 1:
+		n++
+	case mod == 2, mod == 0 && base == 5:
+		n += 4
+	}
+	return n
+}
