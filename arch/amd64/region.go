@@ -38,7 +38,7 @@ const (
 	RuleSlow      Rule = "a breakpoint is asked for"
 	RuleReserved  Rule = "the bytes belong to a probe that is to have a breakpoint"
 	RulePatched   Rule = "the bytes are patched by the kernel's own tracer (ftrace): probe the function's entry"
-	RuleSequence  Rule = "the instruction belongs to a restartable sequence (rseq), which may run nowhere else"
+	RuleSequence  Rule = "the instruction may run nowhere else: it belongs to a restartable sequence (rseq), or a kernel patches it or knows it by its address"
 )
 
 // Refusal says why no region can stand at an address.

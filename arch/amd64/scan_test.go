@@ -34,7 +34,7 @@ func TestJumpsInto(t *testing.T) {
 		name, code string
 		want       bool
 	}{
-		{"jmp", "90e9fa0f0000", true},        // to 0x2000
+		{"jmp", "90e9fa0f0000", true}, // to 0x2000
 		{"before", "0f84f90f0000", false},
 		{"jcc", "0f84fa0f0000", true},
 		{"end", "0f840a100000", false}, // to 0x2010

@@ -138,6 +138,8 @@ func (f *traceFlags) check(cmd []string) error {
 		return err
 	case f.of.kernel && f.tactic != "":
 		return usagef("--tactic is for processes and guests: the kernel chooses itself")
+	case f.of.guest != "" && f.buffer != 0:
+		return usagef("--buffer-size is not for guests: the ring lies in the device that guest start --ring gives QEMU")
 	case !one && len(cmd) == 0:
 		return usagef("give what to probe: -p PID, -k, --guest SPEC, or -- CMD ARGS")
 	case one && len(cmd) > 0:

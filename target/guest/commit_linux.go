@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
@@ -111,10 +112,7 @@ func (t *Target) fresh(addr uint64, size int) bool {
 func (t *Target) codePhys(addr uint64) uint64 { return t.lay.code.pa + addr - t.lay.code.va }
 
 // write is one run of bytes that a change writes.
-type write struct {
-	addr     uint64
-	old, new []byte
-}
+type write = restore.Write
 
 // commitStopped makes the change. Precondition: the vCPUs are stopped.
 func (t *Target) commitStopped(s *qemu.Stop, c *target.Change) error {
@@ -134,7 +132,7 @@ func (t *Target) commitStopped(s *qemu.Stop, c *target.Change) error {
 	}
 	if err := t.writeTexts(s, writes); err != nil {
 		for i := range writes {
-			writes[i].new = writes[i].old
+			writes[i].New = writes[i].Old
 		}
 		err = errors.Join(err, t.writeTexts(s, writes))
 		t.control.clear(c.Add)
@@ -157,7 +155,7 @@ func (t *Target) commitStopped(s *qemu.Stop, c *target.Change) error {
 func (t *Target) writeTexts(s *qemu.Stop, ws []write) error {
 	var out []qemu.Write
 	for _, w := range ws {
-		for addr, b := w.addr, w.new; len(b) > 0; {
+		for addr, b := w.Addr, w.New; len(b) > 0; {
 			pa, err := physical(t.k, addr)
 			if err != nil {
 				return err
@@ -182,7 +180,7 @@ func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, e
 		}
 		switch {
 		case bytes.Equal(have, r.Patch):
-			ws = append(ws, write{r.Addr, have, r.Orig})
+			ws = append(ws, write{Addr: r.Addr, Old: have, New: r.Orig})
 			restored[r.Addr] = r.Orig
 		case !bytes.Equal(have, r.Orig):
 			foreign = append(foreign, r)
@@ -199,7 +197,7 @@ func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, e
 		if !bytes.Equal(overlaid(a.Addr, have, c.Remove), a.Orig) {
 			return nil, nil, errno.Errorf(unix.EBUSY, "0x%x holds % x, not % x: %w", a.Addr, have, a.Orig, ErrForeign)
 		}
-		ws = append(ws, write{a.Addr, have, a.Patch})
+		ws = append(ws, write{Addr: a.Addr, Old: have, New: a.Patch})
 	}
 	return merge(ws), foreign, nil
 }
@@ -234,25 +232,25 @@ func merge(ws []write) []write {
 	type change struct{ old, new byte }
 	bytes := map[uint64]change{}
 	for _, w := range ws {
-		for i := range w.new {
-			at := w.addr + uint64(i)
+		for i := range w.New {
+			at := w.Addr + uint64(i)
 			c, seen := bytes[at]
 			if !seen {
-				c.old = w.old[i]
+				c.old = w.Old[i]
 			}
-			c.new = w.new[i]
+			c.new = w.New[i]
 			bytes[at] = c
 		}
 	}
 	var out []write
 	for _, at := range slices.Sorted(maps.Keys(bytes)) {
 		n := len(out)
-		if n == 0 || at != out[n-1].addr+uint64(len(out[n-1].new)) {
-			out = append(out, write{addr: at})
+		if n == 0 || at != out[n-1].Addr+uint64(len(out[n-1].New)) {
+			out = append(out, write{Addr: at})
 			n++
 		}
 		w, c := &out[n-1], bytes[at]
-		w.old, w.new = append(w.old, c.old), append(w.new, c.new)
+		w.Old, w.New = append(w.Old, c.old), append(w.New, c.new)
 	}
 	return out
 }

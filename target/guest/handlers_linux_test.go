@@ -3,6 +3,7 @@ package guest_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
 )
@@ -162,32 +164,15 @@ func TestHandlerChanges(t *testing.T) {
 func TestHandlerSees(t *testing.T) {
 	p := handlers(t, never, false)
 	banner, ok := p.t.Kernel().Addr("linux_banner")
-
 	if !ok {
-		t.Fatal("no symbols")
+		t.Fatal("no banner")
 	}
 	got := make(chan string, 1)
+	stack := make(chan []uint64, 1)
 	k := p.kprobe(&kprobes.Kprobe{SymbolName: "vfs_read", PreHandler: func(_ *kprobes.Kprobe, r *kprobes.Regs) int {
-		var out strings.Builder
-		b := make([]byte, 13)
-		err := p.t.Memory().Read(banner, b)
-		fmt.Fprintf(&out, "read %q %v\n", b, err)
-		err = p.t.Memory().Read(1<<40, b)
-		fmt.Fprintf(&out, "nowhere %v\n", errors.Is(err, unix.EFAULT))
-		err = p.t.Memory().Write(r.IP, b)
-		fmt.Fprintf(&out, "code %v\n", errors.Is(err, unix.EACCES))
-		err = p.t.Memory().Write(banner, b)
-		fmt.Fprintf(&out, "read-only %v\n", errors.Is(err, unix.EACCES))
-		var at [8]byte
-		err = p.t.Memory().Read(r.SP-8, at[:])
-		fmt.Fprintf(&out, "data %v\n", errors.Join(err, p.t.Memory().Write(r.SP-8, at[:])))
-		for _, pc := range r.Stack(make([]uint64, 64)) {
-			if l, ok := p.core.Symbol(pc); ok {
-				fmt.Fprintf(&out, "by %s\n", l.Name)
-			}
-		}
 		select {
-		case got <- out.String():
+		case got <- look(p.t.Memory(), banner, r):
+			stack <- slices.Clone(r.Stack(make([]uint64, 64)))
 		default:
 		}
 		return 0
@@ -195,9 +180,29 @@ func TestHandlerSees(t *testing.T) {
 	p.g.Hit("read", 10, 0)
 	p.core.UnregisterKprobe(k)
 	text := <-got
+	for _, pc := range <-stack {
+		if l, ok := p.core.Symbol(pc); ok {
+			text += "by " + l.Name + "\n"
+		}
+	}
 	for _, want := range []string{"read \"Linux version\" <nil>\n", "nowhere true\n", "code true\n", "read-only true\n", "data <nil>\nby ksys_read\n", "by do_syscall_64\n", "by entry_SYSCALL_64_after_hwframe\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+}
+
+// look tells what reads and writes of a handler do.
+func look(m amd64.Memory, banner uint64, r *kprobes.Regs) string {
+	var out strings.Builder
+	b := make([]byte, 13)
+	err := m.Read(banner, b)
+	fmt.Fprintf(&out, "read %q %v\n", b, err)
+	fmt.Fprintf(&out, "nowhere %v\n", errors.Is(m.Read(1<<40, b), unix.EFAULT))
+	fmt.Fprintf(&out, "code %v\n", errors.Is(m.Write(r.IP, b), unix.EACCES))
+	fmt.Fprintf(&out, "read-only %v\n", errors.Is(m.Write(banner, b), unix.EACCES))
+	var at [8]byte
+	err = m.Read(r.SP-8, at[:])
+	fmt.Fprintf(&out, "data %v\n", errors.Join(err, m.Write(r.SP-8, at[:])))
+	return out.String()
 }

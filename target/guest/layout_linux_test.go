@@ -188,11 +188,11 @@ func TestControlHostile(t *testing.T) {
 
 func TestMerge(t *testing.T) {
 	got := merge([]write{
-		{0x1000, []byte("PPPPP"), []byte("ooooo")}, // restored
-		{0x0ffe, []byte("xyPPP"), []byte("NNNNN")}, // patched anew, overlapping
-		{0x2000, []byte("a"), []byte("b")},
+		{Addr: 0x1000, Old: []byte("PPPPP"), New: []byte("ooooo")}, // restored
+		{Addr: 0x0ffe, Old: []byte("xyPPP"), New: []byte("NNNNN")}, // patched anew, overlapping
+		{Addr: 0x2000, Old: []byte("a"), New: []byte("b")},
 	})
-	if len(got) != 2 || got[0].addr != 0xffe || string(got[0].new) != "NNNNNoo" || string(got[0].old) != "xyPPPPP" || string(got[1].new) != "b" {
+	if len(got) != 2 || got[0].Addr != 0xffe || string(got[0].New) != "NNNNNoo" || string(got[0].Old) != "xyPPPPP" || string(got[1].New) != "b" {
 		t.Errorf("%q", got)
 	}
 }
@@ -215,5 +215,19 @@ func TestLeaving(t *testing.T) {
 	}
 	if in := innerOf([]*target.Site{add}); in[0x1003] || !in[0x1004] || !in[0x1007] || in[0x1008] {
 		t.Errorf("%v", in)
+	}
+}
+
+// TestApart: patches of two functions may touch, and not overlap.
+func TestApart(t *testing.T) {
+	a, b := &target.Site{Addr: 0x1005, Patch: make([]byte, 5)}, &target.Site{Addr: 0x1000, Patch: make([]byte, 5)}
+	if err := apart([]*target.Site{a, b}); err != nil {
+		t.Error(err)
+	}
+	for _, at := range []uint64{0xffc, 0x1000, 0x1004} {
+		c := &target.Site{Addr: at, Patch: make([]byte, 5)}
+		if err := apart([]*target.Site{a, b, c}); !errors.Is(err, unix.EBUSY) {
+			t.Errorf("a patch at 0x%x: %v", at, err)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/process"
@@ -260,8 +261,12 @@ func (l *Leftover) Undo() (Undone, error) {
 
 // undoStopped restores every byte. Precondition: the vCPUs are stopped.
 func (l *Leftover) undoStopped(s *qemu.Stop) (u Undone, err error) {
-	var ws []write
-	ws, u.Restored, u.Foreign = restoration(l.Sites, l.t.k.Read)
+	sites := make([]restore.Site, len(l.Sites))
+	for i, p := range l.Sites {
+		sites[i] = restore.Site{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch}
+	}
+	ws, restored, foreign := restore.Plan(sites, l.t.k.Read)
+	u.Restored, u.Foreign = restored, foreign
 	return u, l.t.writeTexts(s, ws)
 }
 

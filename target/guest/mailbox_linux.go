@@ -17,9 +17,9 @@ import (
 // mailbox serves the vCPUs that wait in the gate. Nobody can wake us: we look.
 type mailbox struct {
 	*mail.Box
-	t    *Target
-	mu   sync.Mutex // held by the worker that looks
-	last time.Time  // when the last post was seen
+	t     *Target
+	looks sync.Mutex   // held by the worker that looks often
+	last  atomic.Int64 // when the last post was seen, nanoseconds
 }
 
 var _ mail.Side = (*mailbox)(nil)
@@ -31,13 +31,17 @@ const (
 	napFor   = time.Second      // at intervals of nap, then of rest
 	nap      = 50 * time.Microsecond
 	rest     = time.Millisecond
-	restLong = 10 * time.Millisecond // where there is no call
+	restLong = 10 * time.Millisecond  // where there is no call
+	napOther = 200 * time.Microsecond // of workers beside the first, at least
 )
 
-// Wait looks until the bell was rung. One worker looks, the others wait for their turn.
+// Wait looks until the bell was rung. One worker looks often, the others now and then, in case
+// that one's handler takes its time: a handover would take longer than most handlers do.
 func (m *mailbox) Wait(bell *uint32, rung uint32) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	first := m.looks.TryLock()
+	if first {
+		defer m.looks.Unlock()
+	}
 	for !m.Closed() {
 		if m.t.ended.Load() != nil {
 			m.Abandon()
@@ -45,28 +49,33 @@ func (m *mailbox) Wait(bell *uint32, rung uint32) {
 		}
 		for range spins {
 			if atomic.LoadUint32(bell) != rung {
-				m.last = time.Now()
+				m.last.Store(time.Now().UnixNano())
 				return
 			}
 		}
-		m.pause()
+		if d := m.pause(); first && d == 0 {
+			runtime.Gosched()
+		} else {
+			if !first {
+				d = max(d, napOther)
+			}
+			ts := unix.NsecToTimespec(int64(d))
+			_ = unix.Nanosleep(&ts, nil) // one that a signal ends is as good
+		}
 	}
 }
 
-// pause lets others run until it is time to look again.
-func (m *mailbox) pause() {
-	d := rest
-	switch since := time.Since(m.last); {
+// pause is the time until it should be looked again.
+func (m *mailbox) pause() time.Duration {
+	switch since := time.Duration(time.Now().UnixNano() - m.last.Load()); {
 	case since < spinFor:
-		runtime.Gosched()
-		return
+		return 0
 	case since < napFor:
-		d = nap
+		return nap
 	case m.Calls() == 0:
-		d = restLong
+		return restLong
 	}
-	ts := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&ts, nil) // one that a signal ends is as good
+	return rest
 }
 
 // Wake has nobody to wake: vCPUs look.
@@ -77,7 +86,7 @@ func (m *mailbox) Post(slot []byte) amd64.Post { return amd64.ReadKernelPost(slo
 
 // Bind gives a point the kernel's memory and stacks.
 func (m *mailbox) Bind(p *amd64.Point) {
-	mem := &kernelMemory{m.t}
+	mem := &kernelMemory{m.t, m.t.lay.data}
 	p.Mem = mem
 	p.Callers = func(r *amd64.Regs, pcs []uint64) int { return mem.callers(r.SP, p.Ret, pcs) }
 }
@@ -102,12 +111,21 @@ func (m *mailbox) CanLeave(now *amd64.Regs, p *amd64.Point) error {
 }
 
 // kernelMemory is the memory of the guest's kernel as a handler reads and writes it.
-type kernelMemory struct{ t *Target }
+type kernelMemory struct {
+	t    *Target
+	data part // the instances of return probes: no RAM if they are in a device's memory
+}
 
 var _ amd64.Memory = (*kernelMemory)(nil)
 
 // Read reads memory that the kernel's own page tables map. A program's memory is not seen.
-func (m *kernelMemory) Read(addr uint64, buf []byte) error { return m.t.k.Read(addr, buf) }
+func (m *kernelMemory) Read(addr uint64, buf []byte) error {
+	if off, size := addr-m.data.va, uint64(len(m.data.mem)); off < size && uint64(len(buf)) <= size-off {
+		copy(buf, m.data.mem[off:])
+		return nil
+	}
+	return m.t.k.Read(addr, buf)
+}
 
 // Write writes data: pages that the kernel itself may write to, and that hold no code. Nothing
 // is written if a part of it may not be: EFAULT where there is nothing, EACCES where it is code

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
@@ -311,40 +312,30 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	return unmap(s, maps)
 }
 
-// restore puts the original bytes back wherever our patch stands. An entry whose patch
-// was never written, or is gone already, is passed over.
+// restore puts the original bytes back wherever our patches stand. An entry whose patch was
+// never written, or is gone already, is passed over.
 func (l *Leftover) restore(u *Undone) error {
-	u.Foreign = nil
-	for _, p := range l.Sites {
-		have := make([]byte, len(p.Patch))
-		if err := l.p.ReadMem(p.Addr, have); err != nil {
+	sites := make([]restore.Site, len(l.Sites))
+	for i, p := range l.Sites {
+		sites[i] = restore.Site{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch}
+	}
+	var failed error
+	ws, restored, foreign := restore.Plan(sites, func(addr uint64, b []byte) error {
+		err := l.p.ReadMem(addr, b)
+		failed = errors.Join(failed, err)
+		return err
+	})
+	if failed != nil {
+		return failed
+	}
+	for _, w := range ws {
+		if err := l.p.WriteMem(w.Addr, w.New); err != nil {
 			return err
 		}
-		switch string(have) {
-		case string(p.Patch):
-			if err := l.p.WriteMem(p.Addr, p.Orig); err != nil {
-				return err
-			}
-			u.Restored++
-		case string(p.Orig):
-		default:
-			if !l.patchAt(p.Addr, have) {
-				u.Foreign = append(u.Foreign, p.Addr)
-			}
-		}
 	}
+	u.Restored += restored
+	u.Foreign = foreign
 	return nil
-}
-
-// patchAt says whether another entry for the same place explains the bytes: a tracer
-// died between writing a new patch and clearing the entry of the old.
-func (l *Leftover) patchAt(addr uint64, have []byte) bool {
-	for _, p := range l.Sites {
-		if p.Addr == addr && string(p.Patch) == string(have) {
-			return true
-		}
-	}
-	return false
 }
 
 // dispositions puts the program's own signal handlers back.

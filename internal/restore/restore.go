@@ -1,9 +1,22 @@
-package guest
+// Package restore tells how what a killed tracer has left in a program's code is undone.
+package restore
 
 import (
 	"cmp"
 	"slices"
 )
+
+// Site is an entry of the table of what was patched.
+type Site struct {
+	Addr        uint64
+	Orig, Patch []byte // of the same length
+}
+
+// Write is a run of bytes to be written: what stands there, and what is to.
+type Write struct {
+	Addr     uint64
+	Old, New []byte
+}
 
 // A table of sites that a killed tracer has left may tell of more than stands there: of a patch
 // that was not written yet, of one that another has replaced, of both. All entries agree about
@@ -15,12 +28,12 @@ type run struct {
 	addr  uint64
 	orig  []byte
 	ours  [][]byte // what patches have at each byte
-	sites []Patched
+	sites []Site
 }
 
 // runsOf joins entries that overlap.
-func runsOf(sites []Patched) []*run {
-	sorted := slices.SortedStableFunc(slices.Values(sites), func(a, b Patched) int { return cmp.Compare(a.Addr, b.Addr) })
+func runsOf(sites []Site) []*run {
+	sorted := slices.SortedStableFunc(slices.Values(sites), func(a, b Site) int { return cmp.Compare(a.Addr, b.Addr) })
 	var out []*run
 	for _, s := range sorted {
 		n := len(out)
@@ -51,16 +64,16 @@ func (r *run) explained(have []byte) bool {
 	return true
 }
 
-// restoration tells what is to be written to restore the sites. read gives the bytes that stand
+// Plan tells what is to be written to restore the sites. read gives the bytes that stand
 // at an address now; where it fails nothing is left to restore. foreign are the sites over which
 // somebody else has written.
-func restoration(sites []Patched, read func(addr uint64, b []byte) error) (ws []write, restored int, foreign []uint64) {
+func Plan(sites []Site, read func(addr uint64, b []byte) error) (ws []Write, restored int, foreign []uint64) {
 	for _, r := range runsOf(sites) {
 		have := make([]byte, len(r.orig))
 		switch {
 		case read(r.addr, have) != nil || slices.Equal(have, r.orig):
 		case r.explained(have):
-			ws = append(ws, write{r.addr, have, r.orig})
+			ws = append(ws, Write{r.addr, have, r.orig})
 			restored += r.standing(have)
 		default:
 			for _, s := range r.sites {
