@@ -54,6 +54,8 @@ type frame struct {
 	miss    []arch.Work // what is missed if the stack is too small
 	near    bool        // a kernel's: the ring's addresses fit displacements
 	chunk   int32       // a kernel's: where pieces of strings go to be measured
+	stage   int32       // a kernel's: where the staged string goes
+	staged  *fetch.Arg  // a kernel's: the string that is staged in the work at hand; nil: none
 	goStack bool        // the function is Go's: little stack and no red zone; false for C in a Go program too
 	calls   bool        // a handler is called: saved registers have fixed slots (GateRAX)
 }

@@ -155,6 +155,7 @@ type kernelUse struct {
 	calls bool // C functions are called
 	temps int
 	chunk bool // a kernel's string may be measured
+	stage bool // a string is staged
 }
 
 // chunkBytes is the most of a kernel's string that is looked at by one call.
@@ -173,6 +174,7 @@ func (w writer) kernelNeeds(ws []arch.Work) kernelUse {
 			n.temps = max(n.temps, w.tempsOf(k))
 		}
 		n.chunk = n.chunk || record && measuresKernel(k.Prog)
+		n.stage = n.stage || w.stagedArg(k) != nil
 	}
 	return n
 }
@@ -258,6 +260,10 @@ func (f *frame) pushes(live RegSet, u uses, n kernelUse) *kernelStack {
 	}
 	if n.chunk {
 		f.chunk = p.locals
+		p.locals += chunkBytes
+	}
+	if n.stage {
+		f.stage = p.locals
 		p.locals += chunkBytes
 	}
 	f.drop = p.locals

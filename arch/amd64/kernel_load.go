@@ -42,10 +42,25 @@ func (f *frame) guard(ws []arch.Work, skip Label) {
 	f.after(func() {
 		f.Bind(again)
 		for i := range ws {
-			f.bump(ws[i].Event, ring.CtrMissed)
+			f.countMissed(&ws[i])
 		}
 		f.Jmp(skip)
 	})
+}
+
+// countMissed emits the counting of work that is left out. A return gives back the instance that
+// its entry has taken; one whose entry was missed is counted already.
+func (f *frame) countMissed(w *arch.Work) {
+	if w.Role != arch.RoleExit || w.Pool == nil {
+		f.bump(w.Event, ring.CtrMissed)
+		return
+	}
+	none := f.Label()
+	f.salted(w.Instance, none)
+	f.seek(w.Pool, none)
+	f.giveBack(w.Pool)
+	f.bump(w.Event, ring.CtrMissed)
+	f.Bind(none)
 }
 
 // unguard emits the clearing of the word. It clobbers RDX.
@@ -184,28 +199,6 @@ func (f *frame) kernelArray(a *fetch.Arg, t int, rec Reg, at int32) {
 	})
 }
 
-// kernelMeasure emits the measuring of the string at RAX.
-func (f *frame) kernelMeasure(in space, s *storing, t int, fault Label) {
-	f.MovMR(8, f.tempAt(t), RAX)
-	user := func() {
-		f.MovRM(8, RDI, f.tempAt(t))
-		f.MovRI(RSI, uint64(s.cap))
-		f.CallAddr(f.w.Kernel.LengthUser)
-		f.TestRR(8, RAX, RAX)
-		f.Jcc(CondE, fault)
-	}
-	switch in {
-	case spaceUser:
-		user()
-	case spaceKernel:
-		f.pieces(s, t, fault)
-	default:
-		f.MovRR(8, RDX, RAX)
-		f.bySpace(RDX, func() { f.pieces(s, t, fault) }, user)
-	}
-	f.clamp(s, t)
-}
-
 // pieces emits RAX = the length with its NUL of the kernel's string in temporary t, or more
 // than the most if it is longer. The string is copied to the stack piece by piece: all but
 // the last byte of a full piece is text.
@@ -241,33 +234,5 @@ func (f *frame) pieces(s *storing, t int, fault Label) {
 		f.Jcc(CondG, next)
 		f.MovRI(RAX, uint64(s.cap))
 		f.Jmp(end)
-	})
-}
-
-// kernelCopy is copyString in a kernel. Whatever the string has become since it was
-// measured, no more is written than was reserved for it.
-func (f *frame) kernelCopy(in space, t int, rec Reg, at int32) {
-	done, fault := f.Label(), f.Label()
-	f.MovRM(8, RDI, f.tempAt(tempCur))
-	f.MovRR(8, RAX, RDI)
-	f.ShiftRI(Shl, 8, RAX, 32)
-	f.MovRM(8, RDX, f.tempAt(t+1))
-	f.OpRR(OpOr, 8, RAX, RDX)
-	f.MovMR(8, At(rec, at), RAX)
-	f.TestRR(8, RDX, RDX)
-	f.Jcc(CondE, done)
-	f.Lea(RAX, At(RDX, 7))
-	f.OpRI(OpAnd, 8, RAX, -8)
-	f.OpMR(OpAdd, 8, f.tempAt(tempCur), RAX)
-	f.OpRR(OpAdd, 8, RDI, rec)
-	f.MovRM(8, RSI, f.tempAt(t))
-	f.callIn(in, f.w.Kernel.StringUser, f.w.Kernel.StringKernel)
-	f.TestRR(8, RAX, RAX)
-	f.Jcc(CondS, fault)
-	f.Bind(done)
-	f.after(func() {
-		f.Bind(fault)
-		f.MovMI(4, At(rec, at), 0)
-		f.Jmp(done)
 	})
 }

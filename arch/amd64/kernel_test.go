@@ -117,8 +117,8 @@ func TestKernelDetourCost(t *testing.T) {
 		{"counter", entry, arch.Work{Event: 3, Count: true}, 5},
 		{"record", entry, arch.Work{Event: 3}, 36},
 		{"record with three registers", entry, arch.Work{Event: 3, Prog: &fetch.Program{Fixed: 24, Args: three}}, 40},
-		{"record with three registers and a ustring", entry, arch.Work{Event: 3, Prog: &fetch.Program{Fixed: 32, Dynamic: true, Args: append(three, str(1))}}, 112},
-		{"record with three registers and a string", entry, arch.Work{Event: 3, Prog: &fetch.Program{Fixed: 32, Dynamic: true, Args: append(three, str(0))}}, 121},
+		{"record with three registers and a ustring", entry, arch.Work{Event: 3, Prog: &fetch.Program{Fixed: 32, Dynamic: true, Args: append(three, str(1))}}, 120},
+		{"record with three registers and a string", entry, arch.Work{Event: 3, Prog: &fetch.Program{Fixed: 32, Dynamic: true, Args: append(three, str(0))}}, 124},
 		{"return's entry", entry, arch.Work{Event: 3, Role: arch.RoleEntry, Prog: ret, Pool: pool}, 19},
 		{"return's exit", kernelText + openat2Exit, arch.Work{Event: 3, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 3}, 56},
 	} {

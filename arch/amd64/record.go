@@ -105,6 +105,7 @@ func (f *frame) store(w *arch.Work) error {
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
 	f.ask(w)
+	f.staged = f.w.stagedArg(w)
 	f.evaluate(s)
 	done := f.Label()
 	switch {

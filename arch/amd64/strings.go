@@ -66,7 +66,7 @@ func (f *frame) length(t int) {
 // cString emits the measuring of the string at RAX.
 func (f *frame) cString(a *fetch.Arg, s *storing, t int, fault Label) {
 	if f.w.Kernel != nil {
-		f.kernelMeasure(stringSpace(a), s, t, fault)
+		f.kernelMeasure(a, s, t, fault)
 		return
 	}
 	cur, end := f.s2(), f.Label()
@@ -109,7 +109,7 @@ func (f *frame) pointers(a *fetch.Arg, s *storing, t int, fault Label) {
 // start in the high half. A fault on the way makes it a string that faulted.
 func (f *frame) copyString(a *fetch.Arg, t int, rec Reg, at int32) {
 	if f.w.Kernel != nil {
-		f.kernelCopy(stringSpace(a), t, rec, at)
+		f.kernelCopy(a, t, rec, at)
 		return
 	}
 	src, done, fault := f.s1(), f.Label(), f.Label()

@@ -30,10 +30,19 @@
 //	                                  instruction of a region, so none returns into it)
 //	in the detour of a site that goes the detour's code stays until nobody is in it;
 //	                                  if it goes back into a new patch, the change waits
+//	in the gate, for a handler        it is in the detour that it came from, which it has
+//	                                  in a register
 //
 // Every word of every kernel stack above its stack pointer is looked at; one that looks like
 // such an address counts as one. Nothing is moved and nothing is guessed.
 //
 // The control area's table of sites has an entry before its patch is written, and until after
 // it is gone, so that whoever comes after a tracer that was killed can restore every byte.
+//
+// # Handlers
+//
+// A vCPU that hits a probe with a handler posts its registers to a mailbox in the data part and
+// spins in the gate (amd64.NewKernelGate) until a goroutine here, which looks for posts, has run
+// the handler (internal/mail). The wait is bounded by the time-stamp counter, so that a tracer that
+// dies does not take the guest with it. See docs/HANDLERS.md.
 package guest

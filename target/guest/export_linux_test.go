@@ -5,6 +5,11 @@ import "kprobes.dev/kprobes/arch/amd64"
 // Memory is the kernel's memory as handlers have it.
 func (t *Target) Memory() amd64.Memory { return &kernelMemory{t, t.lay.data} }
 
+// Callers is what a handler is told of a stack.
+func (t *Target) Callers(sp uint64, ret int, pcs []uint64) int {
+	return (&kernelMemory{t, t.lay.data}).callers(sp, ret, pcs)
+}
+
 // MailOff is what the mailbox says to vCPUs that would wait.
 func (l *Leftover) MailOff() uint32 {
 	return le.Uint32(l.lay.data.mem[l.control.get(hdrMail)-1+amd64.MailOffOff:])

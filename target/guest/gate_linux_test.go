@@ -122,11 +122,11 @@ func TestHandlerPanics(t *testing.T) {
 }
 
 // TestHandlerReturns has what a return probe's calls have of their own, more calls at once than
-// it has room for, and pools that serve again.
+// it has room for, and pools and descriptors that serve again.
 func TestHandlerReturns(t *testing.T) {
 	p := handlers(t, never, true) // little memory: pools that do not serve again would not last
 	var entries, same, returns, name atomic.Uint64
-	for i := range 20 {
+	for i := range 40 {
 		rp := &kprobes.Kretprobe{
 			Kp: kprobes.Kprobe{SymbolName: "do_sys_openat2"}, MaxActive: 1, DataSize: 8,
 			EntryHandler: func(ri *kprobes.KretprobeInstance, r *kprobes.Regs) int {
@@ -149,7 +149,7 @@ func TestHandlerReturns(t *testing.T) {
 		p.g.Hit("open", 100, i%2)
 		p.core.UnregisterKretprobe(rp)
 	}
-	if returns.Load() < 1500 || same.Load() < 1500 {
+	if returns.Load() < 3000 || same.Load() < 3000 {
 		t.Errorf("%d entries, %d returns, %d of them with what the entry had left", entries.Load(), returns.Load(), same.Load())
 	}
 	jp := &kprobes.Jprobe{Kp: kprobes.Kprobe{SymbolName: getppid}, Entry: func(uint64) uint64 { return 0 }}

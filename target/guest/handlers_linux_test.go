@@ -179,6 +179,14 @@ func TestHandlerSees(t *testing.T) {
 	}})
 	p.g.Hit("read", 10, 0)
 	p.core.UnregisterKprobe(k)
+	for _, sp := range []uint64{0, 1, 8, 1 << 47, 1 << 63, banner &^ 7, ^uint64(0), ^uint64(7)} { // a guest may post any
+		for _, ret := range []int{-1, 0, 8, 1 << 20} {
+			pcs := make([]uint64, 4)
+			if n := p.t.Callers(sp, ret, pcs); n > len(pcs) {
+				t.Errorf("%d callers of stack pointer 0x%x", n, sp)
+			}
+		}
+	}
 	text := <-got
 	for _, pc := range <-stack {
 		if l, ok := p.core.Symbol(pc); ok {

@@ -186,6 +186,7 @@ func (t *Target) Prepare() error {
 		return err
 	}
 	t.lay, t.control, t.ring = l, c, r
+	t.heap, t.pools, t.idle = 0, nil, nil
 	t.code = room.New(l.code.va, uint64(len(l.code.mem)))
 	t.writer = arch.Writer{Ring: l.ring.va, Layout: r.Layout, Kernel: t.arch}
 	return nil

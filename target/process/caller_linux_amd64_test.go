@@ -22,8 +22,8 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/internal/mail"
 	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/mail"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target"
 )

@@ -1,0 +1,47 @@
+package guest_test
+
+import (
+	"testing"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/testguest"
+	"kprobes.dev/kprobes/target/guest/qemu"
+)
+
+// TestOwnCalls probes what generated code calls, and what serves its faults: each call is a hit
+// or missed, once, and returns that are missed give back what the entries took.
+func TestOwnCalls(t *testing.T) {
+	p := attach(t, testguest.Shared(t), nil)
+	evs := p.add(nil, "r:fix fixup_exception $retval a=+0($arg1):u64", "r:kernel copy_from_kernel_nofault $retval a=+0($arg2):u64")
+	calls := p.add(&kprobes.AddOptions{Count: true}, "p:fixes fixup_exception", "p:reads copy_from_kernel_nofault")
+	before := p.unequal(calls, evs)
+	p.add(nil, "p:open do_sys_openat2 a=+0(%di):x64 b=+0x1000(%ip):x64")
+	if c := p.g.Hit("open", 500, 0); c.Calls != 500 {
+		t.Fatalf("%+v", c)
+	}
+	if err := p.core.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	for i, more := range p.unequal(calls, evs) {
+		if n := p.core.Counts(evs[i]); n.Unwound+n.Active != 0 || n.Missed < 500 || more != before[i] {
+			t.Errorf("%s: %d calls more than hits and missed, before that %d: %+v", evs[i].Name, more, before[i], n)
+		}
+	}
+}
+
+// unequal are the calls of functions less what is known of their returns, at one moment.
+func (p *probed) unequal(calls, returns []*kprobes.Event) []int {
+	p.Helper()
+	var out []int
+	p.poll() // what is read counts
+	if err := p.m.Stopped(func(*qemu.Stop) error {
+		for i := range calls {
+			n := p.core.Counts(returns[i])
+			out = append(out, int(p.core.Counts(calls[i]).Hits)-int(n.Hits+n.Missed))
+		}
+		return nil
+	}); err != nil {
+		p.Fatal(err)
+	}
+	return out
+}
