@@ -65,8 +65,8 @@ type Reader struct {
 	margin  uint64
 	now     func() uint64
 	hold    time.Duration
-	known   []sighting // with hold: what was the youngest record when
-	ripened uint64     // with hold: records up to this time are to be given out
+	known   []sighting      // with hold: what was the youngest record when
+	ripened uint64          // with hold: records up to this time are to be given out
 	bounds  []atomic.Uint32 // per event: smallest size in units << 16 | largest
 	read    []uint64        // per event
 	stats   Stats

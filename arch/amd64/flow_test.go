@@ -55,6 +55,12 @@ func TestExits(t *testing.T) {
 			[]Exit{{Addr: a, Kind: ExitNoReturnCall, Target: 0x2000}, {Addr: a + 6, Kind: ExitRet}},
 		},
 		{"ud2", Func{}, []string{"0f0b"}, []Exit{{Addr: a, Kind: ExitTrap}}},
+		{
+			"padding_behind_code_that_nothing_reaches", // WARN of a kernel: it goes on behind ud2
+			Func{},
+			[]string{"31c0", "c3", "0f0b", "ebf9", "660f1f440000"},
+			[]Exit{{Addr: a + 2, Kind: ExitRet}, {Addr: a + 3, Kind: ExitTrap, Swept: true}},
+		},
 		{"hlt", Func{}, []string{"f4"}, []Exit{{Addr: a, Kind: ExitTrap}}},
 		{"int3_goes_on", Func{}, []string{"cc", "c3"}, []Exit{{Addr: a + 1, Kind: ExitRet}}},
 		{"exit_syscall", Func{}, []string{"b83c000000", "0f05"}, []Exit{{Addr: a + 5, Kind: ExitSyscall}}},

@@ -320,8 +320,13 @@ func (fl *Flow) sweepGap(p *flowPart, s, e uint64) bool {
 	return true
 }
 
-// fits decodes the bytes from s to e and says whether they end there and all branches
-// go to where an instruction starts or nothing is known.
+// ends says whether control never goes on behind an instruction.
+func ends(in *Inst) bool {
+	return in.Kind == KindJmp || in.Kind == KindJmpInd || in.Kind == KindRet || in.Kind == KindUndef
+}
+
+// fits decodes the bytes from s to e, but for padding at the end, and says whether they end
+// there and all branches go to where an instruction starts or nothing is known.
 func (fl *Flow) fits(p *flowPart, s, e uint64) ([]Inst, bool) {
 	var ins []Inst
 	start := map[uint64]bool{}
@@ -333,6 +338,9 @@ func (fl *Flow) fits(p *flowPart, s, e uint64) ([]Inst, bool) {
 		start[p.addr+o] = true
 		ins = append(ins, in)
 		o += uint64(in.Len)
+		if ends(&in) && uint64(padding(p.code[o:e])) == e-o {
+			break
+		}
 	}
 	a := p.addr + s
 	for i := range ins {

@@ -304,7 +304,7 @@ func (t *Target) words(s *qemu.Stop, f func(v uint64)) error {
 		}
 		sps[c.Index] = c.RSP
 	}
-	return t.k.Saved(sps, f)
+	return t.k.Interrupted(sps, f)
 }
 
 // innerOf holds the addresses inside new patches at which a thread may not go on.

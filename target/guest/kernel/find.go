@@ -38,7 +38,10 @@ type Kernel struct {
 	taskErr  error
 
 	placesMu sync.Mutex
-	places   *Places
+
+	preemptOnce sync.Once
+	preempt     []Range // see preempting
+	places      *Places
 }
 
 // fixed is a word of memory that stays as it is for one boot.

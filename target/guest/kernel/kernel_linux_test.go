@@ -499,6 +499,50 @@ func TestSaved(t *testing.T) {
 	}
 }
 
+// TestInterrupted has threads that are preempted in the kernel, beside those that sleep.
+func TestInterrupted(t *testing.T) {
+	g, k := booted(t)
+	asleep, ok := k.Addr("do_nanosleep")
+	if !ok {
+		t.Fatal("no do_nanosleep")
+	}
+	g.run(t, `echo full >/sys/kernel/debug/sched/preempt
+for i in 1 2 3 4 5 6; do dd if=/dev/zero of=/dev/null bs=8M </dev/null >/dev/null 2>&1 & done; sleep 1000 </dev/null >/dev/null 2>&1 & sleep 1`)
+	defer g.run(t, `killall dd sleep; echo voluntary >/sys/kernel/debug/sched/preempt`)
+	var from []uint64 // the functions that a thread is preempted from
+	for _, s := range k.Symbols() {
+		if strings.HasPrefix(s.Name, "preempt_schedule") {
+			from = append(from, s.Addr)
+		}
+	}
+	count := func(see func(rsp []uint64, f func(uint64)) error) (slept, preempted int) {
+		err := see(make([]uint64, k.CPUs()), func(w uint64) {
+			switch {
+			case w > asleep && w < asleep+0x140:
+				slept++
+			case slices.ContainsFunc(from, func(a uint64) bool { return w > a && w < a+0x40 }):
+				preempted++
+			}
+		})
+		if err != nil {
+			t.Logf("a thread came or went meanwhile: %v", err)
+			return 0, 0
+		}
+		return slept, preempted
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		slept, _ := count(k.Saved)
+		wrong, preempted := count(k.Interrupted)
+		if slept > 0 && wrong == 0 && preempted > 0 { // a preempted thread may have slept before
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d words of sleeping threads, of which %d are given, and %d of preempted ones", slept, wrong, preempted)
+		}
+	}
+}
+
+
 func TestArch(t *testing.T) {
 	_, k := booted(t)
 	a, err := k.Arch()

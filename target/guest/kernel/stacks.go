@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 
@@ -16,13 +17,22 @@ import (
 // Errors: those of Tasks; EFAULT for a stack that can not be read: then any address must be
 // taken to be on it.
 func (k *Kernel) Saved(rsp []uint64, f func(word uint64)) error {
+	return k.saved(rsp, func(t Task) error { return k.stack(t.SP, t.Stack, f) }, f)
+}
+
+// saved is Saved, with what is done for a thread that does not run.
+func (k *Kernel) saved(rsp []uint64, waiting func(Task) error, f func(word uint64)) error {
 	var bad error
+	listed := map[uint64]bool{}
 	err := k.Tasks(func(t Task) bool {
 		if t.Stack.Start == 0 {
 			return true
 		}
+		if t.CPU >= 0 {
+			listed[t.Addr] = true
+		}
 		if t.CPU < 0 {
-			bad = k.stack(t.SP, t.Stack, f)
+			bad = waiting(t)
 		} else {
 			bad = k.runningStacks(t, rsp, f)
 		}
@@ -31,10 +41,37 @@ func (k *Kernel) Saved(rsp []uint64, f func(word uint64)) error {
 		}
 		return bad == nil
 	})
-	if bad != nil {
-		return bad
+	if err := cmp.Or(bad, err); err != nil {
+		return err
 	}
-	return err
+	return k.unlisted(rsp, listed, f)
+}
+
+// unlisted is saved for threads that run and are on no list any more: one that nobody waits for
+// leaves the lists some time before it stops for good (release_task in kernel/exit.c).
+func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, f func(word uint64)) error {
+	l, err := k.taskLayout()
+	if err != nil {
+		return err
+	}
+	w := &taskWalk{Kernel: k, l: l}
+	for cpu := range min(k.CPUs(), len(rsp)) {
+		at, err := k.current(cpu)
+		if err != nil || at == 0 || listed[at] {
+			continue // the CPU is not possible, or never ran
+		}
+		t, err := w.read(at)
+		if err != nil {
+			return fmt.Errorf("the thread of CPU %d: %w", cpu, err)
+		}
+		if t.CPU = cpu; t.Stack.Start == 0 {
+			continue
+		}
+		if err := k.runningStacks(t, rsp, f); err != nil {
+			return fmt.Errorf("thread %d (%s): %w", t.PID, t.Comm, err)
+		}
+	}
+	return nil
 }
 
 // stack reads a stack from a stack pointer up; all of it where the pointer is not in it.

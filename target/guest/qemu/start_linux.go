@@ -19,13 +19,13 @@ import (
 
 // StartOptions are a machine to be started. Kernel is needed; all else has a default.
 type StartOptions struct {
-	Kernel    string // a kernel image that QEMU can boot: bzImage, or a vmlinux with a PVH note
-	Initrd    string // initial RAM disk; "" is none
-	Append    string // the kernel's command line; "" is console=ttyS0
-	Memory    int    // RAM in MB; 0 is 256
-	CPUs      int    // vCPUs; 0 is 1
-	CPUModel  string // as -cpu takes it; "" is qemu64, or host with kvm
-	Accel     string // tcg or kvm; "" is tcg
+	Kernel   string // a kernel image that QEMU can boot: bzImage, or a vmlinux with a PVH note
+	Initrd   string // initial RAM disk; "" is none
+	Append   string // the kernel's command line; "" is console=ttyS0
+	Memory   int    // RAM in MB; 0 is 256
+	CPUs     int    // vCPUs; 0 is 1
+	CPUModel string // as -cpu takes it; "" is qemu64, or host with kvm
+	Accel    string // tcg or kvm; "" is tcg
 	// OneThread has one thread of QEMU emulate all vCPUs in turn. With a thread for each QEMU
 	// 7.2 now and then keeps executing code that the guest itself has changed: a vCPU takes
 	// a breakpoint for ever that its kernel has long removed (text_poke, for its function
