@@ -542,7 +542,6 @@ for i in 1 2 3 4 5 6; do dd if=/dev/zero of=/dev/null bs=8M </dev/null >/dev/nul
 	}
 }
 
-
 func TestArch(t *testing.T) {
 	_, k := booted(t)
 	a, err := k.Arch()
