@@ -94,7 +94,7 @@ func (c *Core) hold(e *Event) error {
 			return errno.Errorf(unix.EBUSY, "0x%x: another probe of ours covers it, remove that first", at)
 		}
 	}
-	h, err := c.t.Uprobe(&target.Uprobe{Addr: at, Event: e.ID, Prog: e.Prog, Args: e.argsOffset(c.t.Writer())})
+	h, err := c.t.Uprobe(&target.Uprobe{Addr: at, Event: e.ID, Prog: e.Prog, Args: e.argsOffset(c.t.Writer()), Asked: e.force.Held()})
 	e.held = h
 	return err
 }

@@ -100,6 +100,7 @@ type Uprobe struct {
 	Event int            // number in the records
 	Prog  *fetch.Program // nil: its runs are counted, not recorded
 	Args  int            // offset of the arguments in the record, in bytes
+	Asked bool           // this tactic was asked for, and not what is left when no other fits
 }
 
 // Held is a Uprobe that is armed. It ends with the tracer, however that ends.

@@ -42,6 +42,9 @@ func (t *Target) Uprobe(u *target.Uprobe) (target.Held, error) {
 	if !t.k.InText(u.Addr) && t.space.ModuleAt(u.Addr) == nil {
 		return nil, errno.Errorf(unix.EINVAL, "0x%x is not code of the guest's kernel", u.Addr)
 	}
+	if !u.Asked {
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "a breakpoint of QEMU's stops all vCPUs for milliseconds at each hit, so it stands only where it is asked for: --tactic break")
+	}
 	h := &breakpoint{t: t, u: *u}
 	b, err := t.m.Break(u.Addr, h.hit)
 	h.b = b

@@ -98,15 +98,9 @@ func (t *Target) writeCode(addr uint64, code []byte) error {
 // fresh says whether code that is written there can not be known to QEMU yet, and notes that
 // it may be from now on.
 func (t *Target) fresh(addr uint64, size int) bool {
-	if !t.lay.shared {
-		return false // nobody knows what ran there before
-	}
-	off := addr - t.lay.code.va
-	if off < t.control.get(hdrMark) {
-		return false
-	}
-	t.control.put(hdrMark, off+uint64(size))
-	return true
+	off, mark := addr-t.lay.code.va, t.control.get(hdrMark)
+	t.control.put(hdrMark, max(mark, off+uint64(size)))
+	return off >= mark && t.lay.shared // below 1 MiB nobody knows what ran there before
 }
 
 func (t *Target) codePhys(addr uint64) uint64 { return t.lay.code.pa + addr - t.lay.code.va }

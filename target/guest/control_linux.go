@@ -31,7 +31,7 @@ const (
 	hdrSlot    = 32 // first slot of level2_kernel_pgt
 	hdrCPUs    = 40 // of the ring
 	hdrSites   = 48 // entries of the table that were ever used
-	hdrMark    = 56 // bytes of the code part that have ever held code, if the memory is shared
+	hdrMark    = 56 // bytes of the code part that have ever held code; below 1 MiB since it was taken
 	hdrMail    = 64 // 1 + offset of the mailbox in the data part; 0: there is none
 )
 

@@ -25,6 +25,8 @@ func (t *Target) Close() error {
 	}
 	t.closeMailbox()
 	if len(t.foreign) > 0 {
+		t.ring.Keep()
+		t.control.put(hdrHolder, 0)
 		return fmt.Errorf("the bytes at %s were changed by somebody else, and left alone with the code that they lead to: when they are ours again kprobe detach takes them out: %w",
 			places(t.foreign), ErrForeign)
 	}
@@ -32,10 +34,13 @@ func (t *Target) Close() error {
 	if errors.Is(err, target.ErrGone) {
 		err = nil
 	}
-	if err == nil {
-		if t.lay.shared {
-			t.ring.Keep() // the machine may be closed before its counters are read
-		}
+	if err == nil && t.lay.shared || errors.Is(err, ErrInDetour) {
+		t.ring.Keep() // the machine may be closed before its counters are read
+	}
+	if errors.Is(err, ErrInDetour) {
+		t.lay.leave()
+	}
+	if err == nil || errors.Is(err, ErrInDetour) {
 		t.lay, t.mail = nil, nil
 	}
 	return err
@@ -93,7 +98,7 @@ func (t *Target) drainStopped(s *qemu.Stop, l *layout) error {
 	return nil
 }
 
-// leave marks the shared memory as not in use; what it tells of code stays.
+// leave marks the layout as not in use; what it tells of code stays.
 func (l *layout) leave() {
 	c := newControl(l.control.mem)
 	c.put(hdrSites, 0)
@@ -280,6 +285,11 @@ func (t *Target) undoLeftovers() error {
 		return errno.Errorf(unix.EBUSY, "the guest's kernel holds probes of process %d, which still runs", l.Holder)
 	}
 	u, err := l.Undo()
+	if errors.Is(err, ErrInDetour) {
+		l.lay.leave()
+		t.adopted = l.lay // its patches are gone; ours go behind its code
+		return nil
+	}
 	if err == nil && len(u.Foreign) > 0 {
 		err = fmt.Errorf("0x%x: %w", u.Foreign, ErrForeign)
 	}

@@ -301,6 +301,9 @@ func TestBreak(t *testing.T) {
 	if evs[0].Tactic != "break" || more[0].Tactic != "jump" {
 		t.Errorf("tactics %s and %s", evs[0].Tactic, more[0].Tactic)
 	}
+	if _, err := p.tryAdd(nil, "p finish_task_switch.isra.0"); err == nil || !strings.Contains(err.Error(), "--tactic break") {
+		t.Errorf("where no jump fits and no breakpoint is asked for: %v", err)
+	}
 	c := p.g.Hit("openname", 20, 0, "/nosuch", "64", "420")
 	p.g.Hit("getppid", 20, 1)
 	p.poll()

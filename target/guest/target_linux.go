@@ -42,6 +42,7 @@ type Target struct {
 	version uint64             // of the list of modules
 	ended   atomic.Pointer[error]
 	lay     *layout // nil before Prepare
+	adopted *layout // of an earlier tracer and in force: a thread may be in its code
 	control *control
 	code    *room.Piece
 	codeMu  sync.Mutex
@@ -161,7 +162,10 @@ func (t *Target) Prepare() error {
 	if err := t.undoLeftovers(); err != nil {
 		return err
 	}
-	l, err := t.newLayout()
+	l, err := t.adopted, error(nil)
+	if l == nil {
+		l, err = t.newLayout()
+	}
 	if err != nil {
 		return err
 	}
@@ -180,14 +184,16 @@ func (t *Target) Prepare() error {
 		if err := t.running(s); err != nil {
 			return err
 		}
-		l.install()
+		if l != t.adopted {
+			l.install()
+		}
 		return nil
 	}); err != nil {
 		return err
 	}
 	t.lay, t.control, t.ring = l, c, r
 	t.heap, t.pools, t.idle = 0, nil, nil
-	t.code = room.New(l.code.va, uint64(len(l.code.mem)))
+	t.code = l.room(t.adopted == l, c.get(hdrMark))
 	t.writer = arch.Writer{Ring: l.ring.va, Layout: r.Layout, Kernel: t.arch}
 	return nil
 }

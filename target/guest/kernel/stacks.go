@@ -28,9 +28,7 @@ func (k *Kernel) saved(rsp []uint64, waiting func(Task) error, f func(word uint6
 		if t.Stack.Start == 0 {
 			return true
 		}
-		if t.CPU >= 0 {
-			listed[t.Addr] = true
-		}
+		listed[t.Addr] = true
 		if t.CPU < 0 {
 			bad = waiting(t)
 		} else {
@@ -44,7 +42,49 @@ func (k *Kernel) saved(rsp []uint64, waiting func(Task) error, f func(word uint6
 	if err := cmp.Or(bad, err); err != nil {
 		return err
 	}
-	return k.unlisted(rsp, listed, f)
+	if err := k.unlisted(rsp, listed, f); err != nil {
+		return err
+	}
+	return k.queued(listed, waiting)
+}
+
+// queued is unlisted for threads that were preempted, and wait for a CPU: each CPU's queue has
+// them (struct rq, kernel/sched/sched.h; only with CONFIG_SMP is there a list of all).
+func (k *Kernel) queued(listed map[uint64]bool, waiting func(Task) error) error {
+	list, _, err1 := k.Offset("rq", "cfs_tasks")
+	node, _, err2 := k.Offset("task_struct", "se.group_node")
+	l, err := k.taskLayout()
+	if err1 != nil || err2 != nil || err != nil {
+		return err // one CPU, whose thread is the current one unless the kernel preempts
+	}
+	w := &taskWalk{Kernel: k, l: l}
+	for cpu := range k.CPUs() {
+		rq, err := k.perCPU("runqueues", cpu)
+		if err != nil {
+			continue // not possible
+		}
+		head := rq + uint64(list)
+		at, err := k.u64(head)
+		for n := 0; err == nil && at != head && at != 0; n++ {
+			if n > maxTasks {
+				return errno.Errorf(syscall.EAGAIN, "the queue of CPU %d was caught changing, or is damaged", cpu)
+			}
+			if a := at - uint64(node); !listed[a] {
+				t, err := w.read(a)
+				if err == nil && t.Stack.Start != 0 && t.CPU < 0 {
+					err = waiting(t)
+				}
+				if err != nil {
+					return fmt.Errorf("a thread in the queue of CPU %d: %w", cpu, err)
+				}
+			}
+			at, err = k.u64(at)
+		}
+		if err != nil {
+			return fmt.Errorf("the queue of CPU %d: %w", cpu, err)
+		}
+	}
+	return nil
 }
 
 // unlisted is saved for threads that run and are on no list any more: one that nobody waits for
