@@ -327,7 +327,7 @@ func (g *gateCode) timeUp() {
 // back emits the loading of an answer. For all but ActionLeave the registers that the frame
 // has saved go there.
 func (g *gateCode) back() {
-	plain, leave := g.Label(), g.Label()
+	plain := g.Label()
 	g.Bind(g.answered)
 	g.Lea(RSP, At(RSP, int32(8*len(gatePushed))))
 	g.OpMI(OpCmp, 4, At(R12, slotVectors), 0)
@@ -336,49 +336,13 @@ func (g *gateCode) back() {
 		g.xmm(0xf10, i, At(R12, slotNewXMM+16*i))
 	}
 	g.Bind(plain)
-	for _, r := range keptRegs {
-		g.MovRM(8, r, At(R12, slotNewRegs+8*int32(r)))
-	}
-	g.OpMI(OpCmp, 4, At(R12, slotAction), int32(arch.ActionLeave))
-	g.Jcc(CondE, leave)
-	for i, r := range gateRegs {
-		g.MovRM(8, RAX, At(R12, slotNewRegs+8*int32(r)))
-		g.MovMR(8, At(RSP, int32(GateRAX+8*i)), RAX)
-	}
-	g.MovRM(8, RAX, At(R12, slotNewFlags))
-	g.MovMR(8, At(RSP, GateFlags), RAX)
-	g.MovRM(4, RAX, At(R12, slotAction))
-	g.MovMI(4, At(R12, MailStateOff), SlotFree)
-	g.JmpR(R13)
-	g.Bind(leave)
+	g.loadAnswer(R12)
 }
 
-// leave emits ActionLeave: what is loaded last stands below the new stack pointer and its
-// red zone, with the stack pointer below it, so that no signal frame falls on it; then the
-// slot is given back and iretq loads the rest at once.
+// leave emits ActionLeave: the block stands below the red zone.
 func (g *gateCode) leave() {
-	put := func(at int32, from int32) {
-		g.MovRM(8, RAX, At(R12, from))
-		g.MovMR(8, At(RSP, at), RAX)
-	}
-	reg := func(r Reg) int32 { return slotNewRegs + 8*int32(r) }
-	g.MovRM(8, RSP, At(R12, slotBlock))
-	put(0, reg(RAX))
-	put(8, reg(R12))
-	put(16, slotNewIP)
-	g.MovMI(8, At(RSP, 24), userCS)
-	put(40, reg(RSP))
-	g.MovMI(8, At(RSP, 48), userDS)
-	g.Pushfq()
-	g.Pop(RAX)
-	g.OpRI(OpAnd, 4, RAX, ^int32(statusFlags))
-	g.OpRM(OpOr, 8, RAX, At(R12, slotNewArith))
-	g.MovMR(8, At(RSP, 32), RAX)
-	for _, r := range []Reg{RCX, RDX, R11, R13} {
-		g.MovRM(8, r, At(R12, reg(r)))
-	}
-	g.MovMI(4, At(R12, MailStateOff), SlotFree)
-	g.Pop(RAX)
-	g.Pop(R12)
-	g.Raw(0x48, 0xcf) // iretq
+	g.leaveBy(func(cs, ss Mem) {
+		g.MovMI(8, cs, userCS)
+		g.MovMI(8, ss, userDS)
+	})
 }

@@ -180,56 +180,19 @@ func (g *kernelGate) timeUp() {
 // back emits the loading of an answer. For all but ActionLeave the registers that the frame
 // has saved go there.
 func (g *kernelGate) back() {
-	leave := g.Label()
 	g.Bind(g.answered)
-	for _, r := range keptRegs {
-		g.MovRM(8, r, At(RCX, slotNewRegs+8*int32(r)))
-	}
-	g.OpMI(OpCmp, 4, At(RCX, slotAction), int32(arch.ActionLeave))
-	g.Jcc(CondE, leave)
-	for i, r := range gateRegs {
-		g.MovRM(8, RAX, At(RCX, slotNewRegs+8*int32(r)))
-		g.MovMR(8, At(RSP, int32(GateRAX+8*i)), RAX)
-	}
-	g.MovRM(8, RAX, At(RCX, slotNewFlags))
-	g.MovMR(8, At(RSP, GateFlags), RAX)
-	g.MovRM(4, RAX, At(RCX, slotAction))
-	g.MovMI(4, At(RCX, MailStateOff), SlotFree)
-	g.JmpR(R13)
-	g.Bind(leave)
+	g.loadAnswer(RCX)
 }
 
-// leave emits ActionLeave: what is loaded last stands below the new stack pointer, with the
-// stack pointer below it; then the slot is given back and iretq, with the kernel's own
-// segments, loads the rest at once.
+// leave emits ActionLeave, with the kernel's own segments.
 func (g *kernelGate) leave() {
-	put := func(at int32, from int32) {
-		g.MovRM(8, RAX, At(R12, from))
-		g.MovMR(8, At(RSP, at), RAX)
-	}
-	reg := func(r Reg) int32 { return slotNewRegs + 8*int32(r) }
 	g.MovRR(8, R12, RCX)
-	g.MovRM(8, RSP, At(R12, slotBlock))
-	put(0, reg(RAX))
-	put(8, reg(R12))
-	put(16, slotNewIP)
-	g.Raw(0x8c, 0xc8) // mov %cs, %eax
-	g.MovMR(8, At(RSP, 24), RAX)
-	put(40, reg(RSP))
-	g.Raw(0x8c, 0xd0) // mov %ss, %eax
-	g.MovMR(8, At(RSP, 48), RAX)
-	g.Pushfq()
-	g.Pop(RAX)
-	g.OpRI(OpAnd, 4, RAX, ^int32(statusFlags))
-	g.OpRM(OpOr, 8, RAX, At(R12, slotNewArith))
-	g.MovMR(8, At(RSP, 32), RAX)
-	for _, r := range []Reg{RCX, RDX, R11, R13} {
-		g.MovRM(8, r, At(R12, reg(r)))
-	}
-	g.MovMI(4, At(R12, MailStateOff), SlotFree)
-	g.Pop(RAX)
-	g.Pop(R12)
-	g.Raw(0x48, 0xcf) // iretq
+	g.leaveBy(func(cs, ss Mem) {
+		g.Raw(0x8c, 0xc8) // mov %cs, %eax
+		g.MovMR(8, cs, RAX)
+		g.Raw(0x8c, 0xd0) // mov %ss, %eax
+		g.MovMR(8, ss, RAX)
+	})
 }
 
 // ReadKernelPost is ReadPost for a kernel's slot: the flags are the CPU's own, and there are
