@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"testing"
 	"time"
 
@@ -54,7 +53,11 @@ func victim(spec string) error {
 	if err != nil {
 		return err
 	}
-	m, err := qemu.Open(s, &qemu.Options{Guardian: qemu.Guardian("/usr/bin/env", envGuard+"=1", "/proc/"+strconv.Itoa(os.Getpid())+"/exe")})
+	own, err := os.Executable() // env executes it when this process may have been killed
+	if err != nil {
+		return err
+	}
+	m, err := qemu.Open(s, &qemu.Options{Guardian: qemu.Guardian("/usr/bin/env", envGuard+"=1", own)})
 	if err != nil {
 		return err
 	}

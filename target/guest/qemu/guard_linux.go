@@ -35,11 +35,37 @@ func Guard(spec Spec, r io.Reader) error {
 		return fmt.Errorf("guardian: %w", err)
 	}
 	defer mon.close()
-	if err := release(spec.GDB, mon); err != nil {
+	if err := setFree(spec.GDB, mon); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
 	return nil
 }
+
+// setFree releases the machine until its vCPUs keep running. A host that is busy has QEMU take a
+// connection late, even one that has been given up: it stops the vCPUs for it then.
+func setFree(gdb string, mon *monitor) error {
+	for end := time.Now().Add(freeWait); ; {
+		err := release(gdb, mon)
+		steady := err == nil
+		for range steadyLooks {
+			time.Sleep(steadyStep)
+			ran, _, e := mon.running()
+			if e != nil {
+				return errors.Join(err, e)
+			}
+			steady = steady && ran
+		}
+		if steady || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+const (
+	freeWait    = 2 * time.Minute // for how long it is tried
+	steadyLooks = 20
+	steadyStep  = 50 * time.Millisecond
+)
 
 // release undoes what a client of the gdb stub has left, and lets the vCPUs run.
 func release(gdb string, mon *monitor) error {

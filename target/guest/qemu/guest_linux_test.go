@@ -440,7 +440,11 @@ func TestTracer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guardian := qemu.Guardian("/usr/bin/env", "QEMU_TEST_GUARD=1", "/proc/"+strconv.Itoa(os.Getpid())+"/exe")
+	own, err := os.Executable() // env executes it when this process may have been killed
+	if err != nil {
+		t.Fatal(err)
+	}
+	guardian := qemu.Guardian("/usr/bin/env", "QEMU_TEST_GUARD=1", own)
 	m, err := qemu.Open(s, &qemu.Options{Guardian: guardian})
 	if err != nil {
 		t.Fatal(err)

@@ -140,10 +140,14 @@ func (m *monitor) run(command string, args map[string]any, out any) error {
 	if err != nil {
 		return err
 	}
-	if err := m.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-		return fmt.Errorf("monitor of QEMU: %s: %w", command, err)
+	err = m.conn.SetWriteDeadline(time.Now().Add(patience))
+	if err == nil {
+		_, err = m.conn.Write(append(b, '\n'))
 	}
-	if _, err := m.conn.Write(append(b, '\n')); err != nil {
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+		err = ErrGone // the reader has met the end, and closed it
+	}
+	if err != nil {
 		return fmt.Errorf("monitor of QEMU: %s: %w", command, err)
 	}
 	msg, err := m.await(m.id)
