@@ -128,7 +128,9 @@ func (t *Target) commitStopped(s *qemu.Stop, c *target.Change) error {
 		for i := range writes {
 			writes[i].New = writes[i].Old
 		}
-		err = errors.Join(err, t.writeTexts(s, writes))
+		if e := t.writeTexts(s, writes); e != nil {
+			return errors.Join(err, e) // the entries stay: they tell what may stand there
+		}
 		t.control.clear(c.Add)
 		return err
 	}
@@ -166,7 +168,6 @@ func (t *Target) writeTexts(s *qemu.Stop, ws []write) error {
 // is expected. foreign are the sites to be removed that somebody else has patched over.
 // Precondition: the vCPUs are stopped.
 func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, err error) {
-	restored := map[uint64][]byte{}
 	for _, r := range c.Remove {
 		have := make([]byte, len(r.Patch))
 		if err := t.k.Read(r.Addr, have); err != nil {
@@ -175,7 +176,6 @@ func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, e
 		switch {
 		case bytes.Equal(have, r.Patch):
 			ws = append(ws, write{Addr: r.Addr, Old: have, New: r.Orig})
-			restored[r.Addr] = r.Orig
 		case !bytes.Equal(have, r.Orig):
 			foreign = append(foreign, r)
 		}

@@ -34,15 +34,15 @@ func (t *Target) Close() error {
 	if errors.Is(err, target.ErrGone) {
 		err = nil
 	}
-	if err == nil && t.lay.shared || errors.Is(err, ErrInDetour) {
-		t.ring.Keep() // the machine may be closed before its counters are read
+	stays := errors.Is(err, ErrInDetour)
+	if err != nil && !stays {
+		return err
 	}
-	if errors.Is(err, ErrInDetour) {
+	t.ring.Keep() // the machine may be closed before its counters are read
+	if stays {
 		t.lay.leave()
 	}
-	if err == nil || errors.Is(err, ErrInDetour) {
-		t.lay, t.mail = nil, nil
-	}
+	t.lay, t.mail = nil, nil
 	return err
 }
 

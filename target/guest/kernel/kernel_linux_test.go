@@ -3,7 +3,6 @@ package kernel_test
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -561,9 +560,6 @@ func TestArch(t *testing.T) {
 
 // TestVariants boots other machines and other kernel parameters.
 func TestVariants(t *testing.T) {
-	if os.Getenv("KPROBES_E2E_LONG") == "" {
-		t.Skip("boots two more guests: set KPROBES_E2E_LONG=1")
-	}
 	for _, c := range []struct {
 		cpu, params string
 		levels      int

@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv("QEMU_TEST_GUARD"); spec != "" {
 		guard(os.Args[len(os.Args)-1])
 	}
+	if spec := os.Getenv("QEMU_TEST_TRACER"); spec != "" {
+		fmt.Println(tracer(spec))
+		os.Exit(1)
+	}
 	testguest.Main(m)
 }
 
@@ -430,33 +434,30 @@ func guard(spec string) {
 	os.Exit(0)
 }
 
-// TestTracer is the tracer that TestKilled kills, in a process of its own.
-func TestTracer(t *testing.T) {
-	spec := os.Getenv("QEMU_TEST_TRACER")
-	if spec == "" {
-		t.Skip("no tracer's process")
-	}
+// tracer is the tracer that TestKilled kills, a process of its own. It returns only if
+// something is wrong.
+func tracer(spec string) error {
 	s, err := qemu.ParseSpec(spec)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	own, err := os.Executable() // env executes it when this process may have been killed
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	guardian := qemu.Guardian("/usr/bin/env", "QEMU_TEST_GUARD=1", own)
 	m, err := qemu.Open(s, &qemu.Options{Guardian: guardian})
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	addr, err := strconv.ParseUint(os.Getenv("QEMU_TEST_ADDR"), 0, 64)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	if _, err := m.Break(addr, func(*qemu.CPU, *qemu.Stop) qemu.Resume { return qemu.Continue }); err != nil {
-		t.Fatal(err)
+		return err
 	}
-	_ = m.Stopped(func(*qemu.Stop) error {
+	return m.Stopped(func(*qemu.Stop) error {
 		fmt.Println("stopped")
 		select {} // until it is killed
 	})
@@ -467,7 +468,7 @@ func TestKilled(t *testing.T) {
 	va, _ := symbol(t, g, "__x64_sys_getppid")
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.run=^TestTracer$")
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Env = append(os.Environ(), "QEMU_TEST_TRACER="+g.Spec.String(), fmt.Sprintf("QEMU_TEST_ADDR=%#x", va))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
