@@ -14,6 +14,7 @@ import (
 // arm puts new events into their functions and the functions' sites into the target.
 // Events that no tactic can serve are an error, or skipped if the options say so.
 func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
+	c.stubbed.asked = false
 	fns := map[*function]bool{}
 	for _, e := range evs {
 		if e.gone {
@@ -33,6 +34,9 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		var err error
 		if !e.gone {
 			err = c.serve(e)
+			if err == nil && e.byStub {
+				err = c.stub(e)
+			}
 		}
 		switch {
 		case err == nil:
@@ -175,70 +179,11 @@ func (f *function) points(more ...uint64) []uint64 {
 	return slices.Compact(out)
 }
 
-// update brings the sites of functions to what their events want, in one stop.
-func (c *Core) update(fns []*function, then func() error) error {
-	return c.updateOr(fns, func(_ *function, err error) error { return err }, then)
-}
-
-// updateOr is update; mend may change the events of a function whose code can not be
-// generated: nil says that it is to be tried again.
-func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then func() error) error {
-	ch := target.Change{Then: then}
-	fresh := map[*function][]*target.Site{}
-	made := c.make(fns)
-	for i, m := range made {
-		fresh[fns[i]] = m.sites
-	}
-	for i, m := range made {
-		f, sites, err := fns[i], m.sites, m.err
-		for err != nil {
-			if err = mend(f, err); err != nil {
-				break
-			}
-			sites, err = c.remake(f)
-		}
-		if err != nil {
-			c.release(fresh)
-			return err
-		}
-		fresh[f] = sites
-		ch.Add = append(ch.Add, sites...)
-		ch.Remove = append(ch.Remove, f.sites...)
-	}
-	if len(ch.Add)+len(ch.Remove) > 0 || then != nil {
-		if err := c.t.Commit(&ch); err != nil {
-			c.release(fresh)
-			return err
-		}
-	}
-	for f, sites := range fresh {
-		f.sites = sites
-		if len(f.events) == 0 {
-			delete(c.fns, f.start)
-		}
-	}
-	return nil
-}
-
-// release gives back the room of detours that were not installed.
-func (c *Core) release(fresh map[*function][]*target.Site) {
-	for _, sites := range fresh {
-		for _, s := range sites {
-			c.free(s.Detour.Addr, s.Room)
-		}
-	}
-}
-
-// remake makes the sites of one function.
-func (c *Core) remake(f *function) ([]*target.Site, error) {
-	m := c.make([]*function{f})
-	return m[0].sites, m[0].err
-}
-
-// sites makes the sites that a function's events want, with room in y.
-func (c *Core) sites(f *function, y *yard) ([]*target.Site, error) {
+// sites makes the sites that a function's events want, with room in y, and says how each event
+// gets control by them.
+func (c *Core) sites(f *function, y *yard) ([]*target.Site, map[*Event]form, error) {
 	if len(f.events) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	work := map[uint64][]arch.Work{}
 	for _, e := range inOrder(f.events) {
@@ -247,32 +192,50 @@ func (c *Core) sites(f *function, y *yard) ([]*target.Site, error) {
 		}
 		ws, err := e.works()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for at, w := range ws {
 			work[at] = append(work[at], w...)
 		}
 	}
+	for _, ws := range work {
+		returnsLast(ws)
+	}
 	regions, refused := f.plan()
 	for at, err := range refused {
-		return nil, &arch.PointError{Addr: at, Err: fmt.Errorf("%s+0x%x: %w", f.name, at-f.start, err)}
+		return nil, nil, &arch.PointError{Addr: at, Err: fmt.Errorf("%s+0x%x: %w", f.name, at-f.start, err)}
 	}
 	var out []*target.Site
 	for _, r := range regions {
 		s, err := c.site(f, r, work, y)
 		if err != nil {
-			c.release(map[*function][]*target.Site{f: out})
-			return nil, fmt.Errorf("%s+0x%x: %w", f.name, placeOfError(r, err)-f.start, err)
+			c.release(out)
+			return nil, nil, fmt.Errorf("%s+0x%x: %w", f.name, placeOfError(r, err)-f.start, err)
 		}
 		out = append(out, s)
 	}
+	s, err := c.stubSite(f, work[atStub], y)
+	if err != nil {
+		c.release(out)
+		return nil, nil, fmt.Errorf("%s: %w", f.name, err)
+	}
+	if s != nil {
+		out = append(out, s)
+	}
+	forms := map[*Event]form{}
 	for _, e := range f.events {
 		if !e.idle() {
-			e.Tactic, e.Why = slowest(regions, e.points)
-			e.settle()
+			forms[e] = f.form(e, regions)
 		}
 	}
-	return out, nil
+	return out, forms, nil
+}
+
+// release gives back the room of detours that were not installed.
+func (c *Core) release(sites []*target.Site) {
+	for _, s := range sites {
+		c.free(s.Detour.Addr, s.Room)
+	}
 }
 
 // inOrder gives events in the order of their registration: so is their work done.
@@ -292,17 +255,18 @@ func placeOfError(r arch.Region, err error) uint64 {
 	return r.Start()
 }
 
-// slowest tells the slowest tactic among those of an event's points, and why.
-func slowest(regions []arch.Region, points []uint64) (t arch.Tactic, why error) {
+// form tells the slowest tactic among those of an event's points, and why.
+func (f *function) form(e *Event, regions []arch.Region) form {
+	var out form
 	for _, r := range regions {
-		if !slices.ContainsFunc(points, r.Holds) {
-			continue
-		}
-		if t == "" || rank(r.Tactic()) > rank(t) {
-			t, why = r.Tactic(), r.Why()
+		if slices.ContainsFunc(e.points, r.Holds) && (out.tactic == "" || rank(r.Tactic()) > rank(out.tactic)) {
+			out = form{r.Tactic(), r.Why()}
 		}
 	}
-	return t, why
+	if out.tactic != "" && out.tactic != arch.TacticJump {
+		out.why = f.whyTrap(e, out.why)
+	}
+	return out
 }
 
 func rank(t arch.Tactic) int {
@@ -316,6 +280,9 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work, y *
 	}
 	s := &target.Site{Addr: r.Start(), Detour: d, Room: room, Trap: r.Tactic() != arch.TacticJump}
 	s.Points = pointsOf(r, work)
+	if s.Trap {
+		s.Reason = f.reason(r)
+	}
 	if s.Patch, err = f.a.Patch(r, d.Addr); err == nil {
 		s.Orig, err = f.orig(s.Addr, len(s.Patch))
 	}

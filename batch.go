@@ -43,6 +43,7 @@ func each(n int, f func(worker, i int)) {
 // made is the code of one function, or why there is none.
 type made struct {
 	sites []*target.Site
+	forms map[*Event]form // how its events get control by them
 	err   error
 }
 
@@ -58,7 +59,7 @@ func (c *Core) make(fns []*function) []made {
 	}
 	out := make([]made, len(fns))
 	each(len(fns), func(w, i int) {
-		out[i].sites, out[i].err = c.sites(fns[i], &yards[w])
+		out[i].sites, out[i].forms, out[i].err = c.sites(fns[i], &yards[w])
 		if len(fns) > batchStep {
 			fns[i].a.Release()
 		}

@@ -19,24 +19,10 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/cbuild"
 	"kprobes.dev/kprobes/internal/rival"
+	"kprobes.dev/kprobes/internal/workload"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
 )
-
-// What is measured: a leaf, and a function that checks its stack, as sleepable handlers need
-// it; of each one that is probed and one that never is.
-
-//go:noinline
-func benchLeaf(a, b int) int { return a*3 + b }
-
-//go:noinline
-func benchPlainLeaf(a, b int) int { return a*3 + b }
-
-//go:noinline
-func benchDeep(a, b int) int { return benchPlainLeaf(a, b) + 1 }
-
-//go:noinline
-func benchPlainDeep(a, b int) int { return benchPlainLeaf(a, b) + 1 }
 
 // benchHook is what a program without probes has: a hook of its own in the function.
 var benchHook = func(a, b int) { benchHooked(a, b) }
@@ -51,32 +37,6 @@ func benchWithHook(a, b int) int {
 }
 
 var benchSink int
-
-// Loops. Each has its own call, for one through a variable would cost another amount.
-
-func loopLeaf(n int) {
-	for i := range n {
-		benchSink = benchLeaf(i, 1)
-	}
-}
-
-func loopPlainLeaf(n int) {
-	for i := range n {
-		benchSink = benchPlainLeaf(i, 1)
-	}
-}
-
-func loopDeep(n int) {
-	for i := range n {
-		benchSink = benchDeep(i, 1)
-	}
-}
-
-func loopPlainDeep(n int) {
-	for i := range n {
-		benchSink = benchPlainDeep(i, 1)
-	}
-}
 
 func loopHook(n int) {
 	for i := range n {
@@ -123,16 +83,16 @@ func BenchmarkSelf(b *testing.B) {
 }
 
 var selfRows = []selfRow{
-	{name: "call", plain: loopPlainLeaf, loop: loopLeaf, calls: fastCalls},
-	{name: "hook", plain: loopPlainLeaf, loop: loopHook, calls: fastCalls},
-	{name: "counter", plain: loopPlainLeaf, loop: loopLeaf, calls: fastCalls, arm: armCounter, bar: 10},
-	{name: "event", plain: loopPlainLeaf, loop: loopLeaf, calls: fastCalls, arm: armEvent},
-	{name: "atomic", plain: loopPlainLeaf, loop: loopLeaf, calls: fastCalls, arm: armKprobe("benchLeaf", 0, false), bar: 40},
-	{name: "atomic-checked", plain: loopPlainDeep, loop: loopDeep, calls: fastCalls, arm: armKprobe("benchDeep", 0, false), bar: 40},
-	{name: "sleepable", plain: loopPlainDeep, loop: loopDeep, calls: slowCalls, arm: armKprobe("benchDeep", kprobes.FlagSleepable, false), bar: 3000},
-	{name: "post", plain: loopPlainLeaf, loop: loopLeaf, calls: slowCalls, arm: armKprobe("benchLeaf", 0, true)},
-	{name: "kretprobe", plain: loopPlainLeaf, loop: loopLeaf, calls: fastCalls, arm: armKretprobe},
-	{name: "jprobe", plain: loopPlainLeaf, loop: loopLeaf, calls: fastCalls, arm: armJprobe},
+	{name: "call", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls},
+	{name: "hook", plain: workload.LoopPlainLeaf, loop: loopHook, calls: fastCalls},
+	{name: "counter", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls, arm: armCounter, bar: 10},
+	{name: "event", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls, arm: armEvent},
+	{name: "atomic", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls, arm: armKprobe(workload.OwnLeaf, 0, false), bar: 40},
+	{name: "atomic-checked", plain: workload.LoopPlainDeep, loop: workload.LoopDeep, calls: fastCalls, arm: armKprobe(workload.OwnDeep, 0, false), bar: 40},
+	{name: "sleepable", plain: workload.LoopPlainDeep, loop: workload.LoopDeep, calls: slowCalls, arm: armKprobe(workload.OwnDeep, kprobes.FlagSleepable, false), bar: 3000},
+	{name: "post", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: slowCalls, arm: armKprobe(workload.OwnLeaf, 0, true)},
+	{name: "kretprobe", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls, arm: armKretprobe},
+	{name: "jprobe", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls, arm: armJprobe},
 }
 
 func (r *selfRow) run(b *testing.B) {
@@ -179,13 +139,13 @@ func middle(v []float64) float64 {
 }
 
 func armCounter(b *testing.B) (func(uint64), func() uint64) {
-	return armDef(b, "p:bench_count "+selfPrefix+"benchLeaf", &kprobes.AddOptions{Count: true})
+	return armDef(b, "p:bench_count "+workload.OwnLeaf, &kprobes.AddOptions{Count: true})
 }
 
 // armEvent records both arguments. The records of a round are read before the next one, so
 // that each is truly stored.
 func armEvent(b *testing.B) (func(uint64), func() uint64) {
-	return armDef(b, "p:bench_event "+selfPrefix+"benchLeaf a=$arg1 b=$arg2", nil)
+	return armDef(b, "p:bench_event "+workload.OwnLeaf+" a=$arg1 b=$arg2", nil)
 }
 
 func armDef(b *testing.B, text string, o *kprobes.AddOptions) (func(uint64), func() uint64) {
@@ -226,7 +186,7 @@ func armDef(b *testing.B, text string, o *kprobes.AddOptions) (func(uint64), fun
 func armKprobe(name string, flags kprobes.Flags, post bool) func(*testing.B) (func(uint64), func() uint64) {
 	return func(b *testing.B) (func(uint64), func() uint64) {
 		b.Helper()
-		k := &kprobes.Kprobe{SymbolName: selfPrefix + name, Flags: flags}
+		k := &kprobes.Kprobe{SymbolName: name, Flags: flags}
 		if post {
 			k.PostHandler = func(*kprobes.Kprobe, *kprobes.Regs, uint64) {}
 		} else {
@@ -243,7 +203,7 @@ func armKprobe(name string, flags kprobes.Flags, post bool) func(*testing.B) (fu
 func armKretprobe(b *testing.B) (func(uint64), func() uint64) {
 	b.Helper()
 	h := func(*kprobes.KretprobeInstance, *kprobes.Regs) int { return 0 }
-	r := &kprobes.Kretprobe{Kp: kprobes.Kprobe{SymbolName: selfPrefix + "benchLeaf"}, EntryHandler: h, Handler: h, DataSize: 8}
+	r := &kprobes.Kretprobe{Kp: kprobes.Kprobe{SymbolName: workload.OwnLeaf}, EntryHandler: h, Handler: h, DataSize: 8}
 	if err := kprobes.RegisterKretprobe(r); err != nil {
 		b.Fatal(err)
 	}
@@ -252,7 +212,7 @@ func armKretprobe(b *testing.B) (func(uint64), func() uint64) {
 
 func armJprobe(b *testing.B) (func(uint64), func() uint64) {
 	b.Helper()
-	j := &kprobes.Jprobe{Kp: kprobes.Kprobe{SymbolName: selfPrefix + "benchLeaf"}, Entry: func(_, _ int) int { return 0 }}
+	j := &kprobes.Jprobe{Kp: kprobes.Kprobe{SymbolName: workload.OwnLeaf}, Entry: func(_, _ int) int { return 0 }}
 	if err := kprobes.RegisterJprobe(j); err != nil {
 		b.Fatal(err)
 	}
@@ -285,7 +245,7 @@ var uprobeCost = sync.OnceValues(func() (ns float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	off, err := fileOffset(uint64(reflect.ValueOf(benchLeaf).Pointer()))
+	off, err := fileOffset(uint64(reflect.ValueOf(workload.Leaf).Pointer()))
 	if err != nil {
 		return 0, err
 	}

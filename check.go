@@ -55,11 +55,14 @@ func (e *Event) plannable() error {
 }
 
 // Symbol finds the function at a run-time address of the target; ok is false if none is
-// known there. The name of its object is left out if that is the program's own file.
+// known there. The name of its object is left out if that is the program's own file. It waits
+// for nothing, so a handler may call it where it may allocate.
 func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l, ok := c.t.Space().SymbolAt(addr)
+	space := c.space.Load()
+	if space == nil {
+		return fetch.Sym{}, false
+	}
+	l, ok := space.SymbolAt(addr)
 	if !ok {
 		return fetch.Sym{}, false
 	}

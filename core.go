@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -27,21 +28,25 @@ type Options struct {
 
 // Core is the registry of one target's probes.
 type Core struct {
-	mu     sync.Mutex
-	t      target.Target
-	events []*Event // by number; nil where one was removed
-	fns    map[uint64]*function
-	room   sync.Mutex // held while the target's room for code is taken or given back
-	textMu sync.Mutex
-	texts  map[*symbol.Image]*text
-	reader *ring.Reader
-	clock  clock
-	seen   []view   // see views
-	batch  []*Event // what the Add in progress has defined so far
-	hook   *Event   // the probe on the loader; nil: none is needed yet
-	loaded bool     // the loader called since the last Sync
-	namer  event.Namer
-	tasks  amd64.KernelTasks
+	mu      sync.Mutex
+	t       target.Target
+	events  []*Event // by number; nil where one was removed
+	fns     map[uint64]*function
+	room    sync.Mutex // held while the target's room for code is taken or given back
+	textMu  sync.Mutex
+	texts   map[*symbol.Image]*text
+	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
+	around  arch.Func                    // what the analysis may ask of the target; the rest of it is not set
+	reader  *ring.Reader
+	clock   clock
+	seen    []view   // see views
+	batch   []*Event // what the Add in progress has defined so far
+	hook    *Event   // the probe on the loader; nil: none is needed yet
+	loaded  bool     // the loader called since the last Sync
+	namer   event.Namer
+	stubbed trampolines
+	tasks   amd64.KernelTasks
+	optimizing
 	handlers
 }
 
@@ -52,9 +57,10 @@ type Event struct {
 	Def         *event.Def
 	Prog        *fetch.Program // nil: runs are only counted
 	Place       symbol.Resolved
-	Tactic      arch.Tactic
-	Why         error // why not a faster tactic; nil if there is none
+	Tactic      arch.Tactic // how it got control when it was armed; see Form
+	Why         error       // why not by a faster tactic; nil if there is none
 
+	form   form // how it gets control now
 	core   *Core
 	fn     *function
 	work   arch.Work
@@ -67,12 +73,21 @@ type Event struct {
 	ended  bool // removed: what it counted is kept
 	// Of instances that the final look classified.
 	active, unwound int
-	read            uint64
-	held            target.Held // the kernel's probe; nil: it holds none for this event
-	past            Counts      // of kernel's probes that ended
-	kept            *Counts     // what it had counted when its number was given to another
-	h               *probe      // what its handlers belong to; nil: it records or counts
-	seq             int         // order of registration
+	// Of instances that were taken back while it was armed, or when it was taken out.
+	reaped, cut uint64
+	missed      uint64 // entries without an instance, when that was last asked
+	empty       bool   // no call has an instance: its code has been taken out, or was never in
+	read        uint64
+	held        target.Held // the kernel's probe; nil: it holds none for this event
+	past        Counts      // of kernel's probes that ended
+	kept        *Counts     // what it had counted when its number was given to another
+	h           *probe      // what its handlers belong to; nil: it records or counts
+	seq         int         // order of registration
+	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is
+	// asked for. late: objects that come later are looked at.
+	byStub, wantStub, late bool
+	whyStub                error
+	strays, straySlot      uint64 // see Strays
 }
 
 // function is one function of the target that has probes, or had.
@@ -86,14 +101,21 @@ type function struct {
 	keep   []arch.Range // bytes that must stay where they are
 	events []*Event
 	sites  []*target.Site
-	policy arch.Policy
+	// serving are the events that the sites do the work of, with their handlers.
+	serving map[*Event]calls
+	policy  arch.Policy
+	// late is why breakpoints stand where jumps are to stand; nil: they do not.
+	late error
 	// jumpOnly: no breakpoint can stand where handlers want one.
 	jumpOnly bool
 }
 
 // Open makes a registry for a target. The target is not touched before the first Add.
 func Open(t target.Target, _ *Options) (*Core, error) {
-	return &Core{t: t, fns: map[uint64]*function{}}, nil
+	c := &Core{t: t, fns: map[uint64]*function{}}
+	c.space.Store(t.Space())
+	c.around = arch.Func{Mem: c.constants, NoReturn: c.noReturn, Inside: c.inside, Morestack: c.morestack}
+	return c, nil
 }
 
 // Gone says whether the event's object is not mapped at present: [GONE] in the listing.
@@ -127,6 +149,9 @@ type AddOptions struct {
 	Late bool
 	// Tactic takes this tactic or none; "" means the best that is safe.
 	Tactic arch.Tactic
+	// Trampoline has return probes see returns by trampoline where that is possible, also if
+	// all exits are known.
+	Trampoline bool
 }
 
 // skips says whether an event may be left out: one of a pattern, where the options say so.
@@ -174,6 +199,9 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if err != nil {
 		c.forget(evs)
 		return nil, err
+	}
+	if slices.ContainsFunc(evs, func(e *Event) bool { return e.work.Pool != nil }) {
+		c.keep()
 	}
 	return slices.DeleteFunc(evs, func(e *Event) bool { return e.hook }), nil
 }
@@ -317,13 +345,13 @@ func (f *function) drop(e *Event) {
 func (c *Core) Remove(evs []*Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.remove(evs, nil)
+	return c.remove(evs, c.leaves(evs))
 }
 
 // remove disarms events; then is called while the target is stopped for it.
 func (c *Core) remove(evs []*Event, then func() error) error {
 	fns := map[*function]bool{}
-	var pools []*arch.Pool
+	var left []*Event
 	for _, e := range evs {
 		if e.ended {
 			continue
@@ -332,8 +360,8 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 		if e.h == nil && !e.hook && e.Prog == nil && e.Def.Kind == event.Probe {
 			c.idle = append(c.idle, e)
 		}
-		if e.h == nil && e.work.Pool != nil && !isSelf(c.t) {
-			pools = append(pools, e.work.Pool)
+		if e.h == nil && e.work.Pool != nil {
+			left = append(left, e)
 		}
 		e.release()
 		c.namer.Release(e.Name)
@@ -351,9 +379,7 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 	if err := c.update(sortedFunctions(fns), then); err != nil {
 		return err
 	}
-	for _, p := range pools {
-		c.endPool(p)
-	}
+	c.leftovers(left)
 	return nil
 }
 

@@ -37,7 +37,7 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	r, err := c.t.Space().Resolve(placeOf(d))
 	if o.Late && errors.Is(err, symbol.ErrNoModule) {
-		e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, gone: true, force: o.Tactic}
+		e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, gone: true, force: o.Tactic, wantStub: o.Trampoline, late: true}
 		e.work.Count = o.Count
 		return []*Event{e}, c.name(e)
 	}
@@ -112,7 +112,7 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 
 // defineAt makes the event of a definition at a resolved place.
 func (c *Core) defineAt(d *event.Def, r symbol.Resolved, o *AddOptions) (*Event, error) {
-	e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic}
+	e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, late: o.Late}
 	e.work.Count = o.Count
 	if err := c.locate(e, r); err != nil {
 		return nil, err
@@ -194,16 +194,9 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 		if e.Place.Offset != 0 && e.Place.Addr != e.fn.a.EntryPoint() {
 			return 0, d.Refuse(event.BadRetprobe, d.Place.Pos, "", nil)
 		}
-		exits, err := e.fn.a.Exits()
-		if err != nil {
-			return 0, d.Refuse(event.FailRegProbe, d.Place.Pos, "", fmt.Errorf("return probe refused: %w", err))
-		}
-		e.points = []uint64{e.fn.a.EntryPoint()}
-		for _, x := range exits {
-			e.points = append(e.points, x.Addr)
-			if x.Tail && e.tail < 0 {
-				e.tail = 0
-			}
+		var err error
+		if e.points, err = c.returnPoints(e); err != nil {
+			return 0, d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 		}
 		return fetch.PointReturn, nil
 	}
@@ -233,13 +226,17 @@ func (e *Event) works() (map[uint64][]arch.Work, error) {
 		out[e.points[0]] = []arch.Work{w}
 		return out, nil
 	}
-	exits, err := e.fn.a.Exits()
+	exits, err := e.exits()
 	if err != nil {
 		return nil, err
 	}
 	w := e.work
 	w.Role = arch.RoleEntry
 	out[e.fn.a.EntryPoint()] = []arch.Work{w}
+	if e.byStub {
+		w.Role, w.Instance = arch.RoleExit, e.ID
+		out[atStub] = []arch.Work{w}
+	}
 	for _, x := range exits {
 		w := e.work
 		w.Role = arch.RoleExit
@@ -280,16 +277,16 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 		b := make([]byte, n)
 		return b, x.read(m.Linktime(addr), b)
 	}
-	af := &arch.Func{
-		Name: f.name, Addr: start, Go: r.Func.Lang == symbol.LangGo, ABI0: r.Func.ABI0 || r.Func.Asm,
-		Mem: c.constants, NoReturn: c.noReturn, Inside: c.inside, Morestack: c.morestack,
-	}
+	af := new(arch.Func)
+	*af = c.around
+	af.Name, af.Addr, af.Go, af.ABI0 = f.name, start, r.Func.Lang == symbol.LangGo, r.Func.ABI0 || r.Func.Asm
 	var err error
 	if af.Code, err = f.orig(start, int(r.Func.Size)); err != nil {
 		return nil, fmt.Errorf("code of %s: %w", f.name, err)
 	}
-	namesakes := m.Image.Namesakes(r.Func)
-	for _, p := range m.Image.Parts(r.Func) {
+	parts := m.Image.Parts(r.Func)
+	namesakes := len(parts) > 0 && m.Image.Namesakes(r.Func)
+	for _, p := range parts {
 		code, err := f.orig(m.Runtime(p.Addr), int(p.Size))
 		if err != nil {
 			return nil, fmt.Errorf("code of %s: %w", p.Name, err)
@@ -312,6 +309,9 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 	}
 	keep, entries := x.kept(m, r.Func)
 	f.keep, af.Keep, af.Entries = keep, keep, append(af.Entries, entries...)
+	for _, at := range x.entered(r.Func) {
+		af.Entries = append(af.Entries, m.Runtime(at))
+	}
 	if t, ok := c.t.(target.Describer); ok {
 		if err := t.Describe(r, af); err != nil {
 			return nil, err

@@ -5,8 +5,11 @@
 package kprobes_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"kprobes.dev/kprobes"
 )
@@ -54,5 +57,141 @@ func TestSelfHandlerFails(t *testing.T) {
 				t.Errorf("fault: %v", err)
 			}
 		})
+	}
+}
+
+// The first instruction of these reads what the argument points to.
+//
+//go:noinline
+func readAt(p *int) int { return *p }
+
+//go:noinline
+func readThere(p *int) int { return *p + 1 }
+
+var (
+	faultTraps [8]int
+	faultCount int
+	faultIP    uint64
+	good       = 42
+)
+
+// note runs where nothing may be allocated.
+func note(r *kprobes.Regs, trap int) {
+	if faultCount < len(faultTraps) {
+		faultTraps[faultCount] = trap
+	}
+	faultCount++
+	faultIP = r.IP
+}
+
+// TestSelfFaultHandler: a fault of the probed instruction itself is told to the fault handler
+// with the trap number; when it has dealt with it the thread goes on where it says.
+func TestSelfFaultHandler(t *testing.T) {
+	const fn = "kprobes.dev/kprobes_test.readAt"
+	for _, c := range []struct {
+		name   string
+		at     uintptr
+		trap   int
+		handle func(r *kprobes.Regs) int
+		want   int
+	}{
+		{"repaired", 0, 14, func(r *kprobes.Regs) int { r.AX = uint64(uintptr(unsafe.Pointer(&good))); return 1 }, 42},
+		{"protection", 1 << 63, 13, func(r *kprobes.Regs) int { r.AX = uint64(uintptr(unsafe.Pointer(&good))); return 1 }, 42},
+		{"left", 8, 14, func(r *kprobes.Regs) int { r.Return(); r.AX = 7; return 1 }, 7},
+		{"not dealt with", 0, 14, func(*kprobes.Regs) int { return 0 }, -1},
+	} {
+		for _, pre := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, pre=%t", c.name, pre), func(t *testing.T) {
+				k := &kprobes.Kprobe{SymbolName: fn, FaultHandler: func(_ *kprobes.Kprobe, r *kprobes.Regs, trap int) int {
+					note(r, trap)
+					return c.handle(r)
+				}}
+				if pre {
+					k.PreHandler = func(*kprobes.Kprobe, *kprobes.Regs) int { return 0 }
+				}
+				if err := kprobes.RegisterKprobe(k); err != nil {
+					t.Fatal(err)
+				}
+				defer kprobes.UnregisterKprobe(k)
+				faultCount = 0
+				for range 3 {
+					if got := readOr(*(**int)(unsafe.Pointer(&c.at)), -1); got != c.want {
+						t.Errorf("%d, want %d", got, c.want)
+					}
+				}
+				if faultCount != 3 || !slices.Equal(faultTraps[:3], []int{c.trap, c.trap, c.trap}) || faultIP != k.Addr {
+					t.Errorf("%d faults: %d at 0x%x, want 3 of %d at 0x%x", faultCount, faultTraps, faultIP, c.trap, k.Addr)
+				}
+				if s := k.State(); s.Hits != 3 || s.Misses.Total() != 0 || s.Disabled || k.Fault() != nil {
+					t.Errorf("%+v, %v", s, k.Fault())
+				}
+				if got := readAt(&good); got != good {
+					t.Errorf("%d", got)
+				}
+			})
+		}
+	}
+}
+
+// readOr calls readAt, which may panic.
+func readOr(p *int, other int) (got int) {
+	defer func() {
+		if err := recover(); err != nil {
+			if !strings.Contains(fmt.Sprint(err), "nil pointer dereference") {
+				panic(err)
+			}
+			got = other
+		}
+	}()
+	return readAt(p)
+}
+
+// TestSelfFaultHandlersShare: of several probes at an instruction only the one whose handler
+// goes wrong has its fault handler called; of a fault of the instruction they are told in turn,
+// until one deals with it.
+func TestSelfFaultHandlersShare(t *testing.T) {
+	const fn = "kprobes.dev/kprobes_test.readThere"
+	var nothing *int
+	bad := true
+	var asked [3]int
+	var trapped [3]int
+	var ks []*kprobes.Kprobe
+	for i := range asked {
+		k := &kprobes.Kprobe{SymbolName: fn}
+		k.PreHandler = func(*kprobes.Kprobe, *kprobes.Regs) int {
+			if i == 1 && bad {
+				*nothing = 1
+			}
+			return 0
+		}
+		k.FaultHandler = func(_ *kprobes.Kprobe, r *kprobes.Regs, trap int) int {
+			asked[i]++
+			trapped[i] = trap
+			if r.AX == 0 && i == 1 {
+				r.AX = uint64(uintptr(unsafe.Pointer(&good)))
+				return 1
+			}
+			if r.AX != 0 {
+				return 1 // of a handler
+			}
+			return 0
+		}
+		ks = append(ks, k)
+	}
+	if err := kprobes.RegisterKprobes(ks); err != nil {
+		t.Fatal(err)
+	}
+	defer kprobes.UnregisterKprobes(ks)
+	if got := readThere(&good); got != good+1 || asked != [3]int{0, 1, 0} || trapped[1] != 14 {
+		t.Errorf("%d; a fault in the second probe's handler is told to %d", got, asked)
+	}
+	asked, bad = [3]int{}, false
+	if got := readThere(nothing); got != good+1 || asked != [3]int{1, 1, 0} || trapped[0] != 14 {
+		t.Errorf("%d; a fault of the instruction is told to %d", got, asked)
+	}
+	for i, k := range ks {
+		if s := k.State(); s.Hits != 2 || s.Disabled || k.Fault() != nil {
+			t.Errorf("probe %d: %+v, %v", i, s, k.Fault())
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/symbol"
 )
@@ -27,19 +28,26 @@ func (c *Core) SetEnabled(on bool) error {
 	if c.off == !on {
 		return nil
 	}
-	if on {
-		var ps []*probe
-		for _, e := range c.events {
-			if e != nil && !e.ended && e.h != nil && !e.h.disabled {
-				ps = append(ps, e.h)
-			}
+	var ps []*probe
+	for _, e := range c.events {
+		if e != nil && !e.ended && e.h != nil && !e.h.disabled {
+			ps = append(ps, e.h)
 		}
+	}
+	if on {
 		c.anew(ps)
+		wake(ps)
 	}
 	c.off = !on
 	if err := c.update(c.functions(), nil); err != nil {
 		c.off = on
+		for _, p := range ps {
+			p.mute.Store(on)
+		}
 		return plain(err)
+	}
+	if !on {
+		c.hush(ps)
 	}
 	return c.holdAll(on)
 }
@@ -56,7 +64,7 @@ func (c *Core) holdAll(on bool) error {
 	var errs []error
 	for _, e := range c.events {
 		switch {
-		case e == nil || e.ended || e.gone || !e.Tactic.Held():
+		case e == nil || e.ended || e.gone || !e.form.tactic.Held():
 		case !on:
 			e.release()
 		case e.held == nil:
@@ -109,6 +117,20 @@ func (c *Core) Optimization() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.straight
+}
+
+// ForceTactic has probes with handlers that are registered from now on take a tactic (jump,
+// boost or step) or none; "" stands for the best that is safe, as it is without. It is for
+// measuring what the others cost: a tactic that the target does not allow makes the
+// registration fail. EINVAL says that handlers know no such tactic.
+func (c *Core) ForceTactic(t arch.Tactic) error {
+	if !slices.Contains([]arch.Tactic{"", arch.TacticJump, arch.TacticBoost, arch.TacticStep}, t) {
+		return errno.Errorf(unix.EINVAL, "tactic %q: handlers are called by jump, boost or step", string(t))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forced = t
+	return nil
 }
 
 // functions lists those that have events, in the order of their addresses.

@@ -48,9 +48,17 @@ type Kprobe struct {
 	// PostHandler runs after the instruction, or just before it goes elsewhere (a jump, a
 	// call, a return). flags is 0.
 	PostHandler func(p *Kprobe, regs *Regs, flags uint64)
-	// FaultHandler is told of a fault (the CPU's trap number) or a panic (-1) in one of
-	// the probe's handlers, which has been abandoned in the middle. 1: it is dealt with.
-	// Else, or without one, the probe is disabled, and Fault tells why.
+	// FaultHandler is told of a fault (the CPU's trap number: 14 for a page that is not there,
+	// 13 for a breach of protection, 0 for a division) or a panic (-1) in one of the probe's
+	// handlers, which has been abandoned in the middle. 1: it is dealt with. Else, or without
+	// one, the probe is disabled, and Fault tells why.
+	//
+	// It is also told of a fault of the probed instruction itself; then regs.IP is the probe's
+	// Addr. 1: it is dealt with, and the thread runs the instruction again with regs, or goes on
+	// at a changed IP (in an optimised probe not within 64 bytes of Addr). Else the next
+	// probe's FaultHandler is asked, and then the program sees the fault as if there were no
+	// probe. This it is not told of in a guest's kernel, with FlagSleepable, where the thread
+	// is where no handler can run, and where the stack itself faults.
 	FaultHandler func(p *Kprobe, regs *Regs, trapnr int) int
 	Flags        Flags
 
@@ -79,8 +87,9 @@ func (c *Core) UnregisterKprobes(ks []*Kprobe) { c.unregister(kindKprobe, ks) }
 // registered, or its object is not mapped any more; one that is enabled stays so.
 func (c *Core) EnableKprobe(k *Kprobe) error { return c.enable(k, true) }
 
-// DisableKprobe disarms a probe until it is enabled. It is an error (EINVAL) if the probe
-// is not registered; one that is disabled stays so.
+// DisableKprobe disarms a probe until it is enabled. When it returns none of the probe's
+// handlers runs, and a hit that was on its way passes uncounted. It is an error (EINVAL) if the
+// probe is not registered; one that is disabled stays so.
 func (c *Core) DisableKprobe(k *Kprobe) error { return c.enable(k, false) }
 
 // NMissed is the number of hits at which the handlers were not run, since registration: in

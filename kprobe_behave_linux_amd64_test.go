@@ -128,14 +128,15 @@ func TestStates(t *testing.T) {
 	step("disabled", 0, 1, off, opt, off)
 	must(t, c.EnableKretprobe(rp))
 	must(t, c.SetEnabled(false))
-	step("all off", 0, 0, off, "", "")
+	const unarmed, slow = "unarmed: kprobes/enabled is 0", "boost: kprobes-optimization is off"
+	step("all off", 0, 0, off, unarmed, unarmed)
 	must(t, c.EnableKprobe(ka))
 	must(t, c.DisableKprobe(kb))
-	step("enabled while all is off", 0, 0, "", off, "")
+	step("enabled while all is off", 0, 0, unarmed, off, unarmed)
 	must(t, c.SetEnabled(true))
 	step("all on", 1, 0, opt, off, opt)
 	must(t, c.SetOptimization(false))
-	step("not optimised", 1, 0, "", off, "")
+	step("not optimised", 1, 0, slow, off, slow)
 	if c.Optimization() || !c.Enabled() || ka.State().Optimized || ka.State().Tactic == "" {
 		t.Errorf("with the knob at 0: %+v", ka.State())
 	}

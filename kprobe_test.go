@@ -9,11 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
 )
 
 // untouched is a target that nothing may be asked of: every method that is called panics.
 type untouched struct{ target.Target }
+
+// Space is what Open asks for.
+func (untouched) Space() *symbol.Space { return nil }
 
 // TestBadArguments: what is wrong with a probe by itself is told before the target is asked
 // for anything, and the probe is left as it was.
@@ -165,9 +169,9 @@ func TestCloseForgetsPools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.reap = []leftover{{id: 1, pool: &arch.Pool{Base: 1 << 46, Slots: 8, Stride: 6}}}
+	c.reaping.left = []leftover{{e: &Event{ID: 1}, pool: &arch.Pool{Base: 1 << 46, Slots: 8, Stride: 6}}}
 	c.closeProbes(nil, false)
-	if len(c.reap) > 0 {
-		t.Errorf("%d pools are still to be swept", len(c.reap))
+	if len(c.reaping.left) > 0 {
+		t.Errorf("%d pools are still to be swept", len(c.reaping.left))
 	}
 }

@@ -2,9 +2,11 @@ package kprobes
 
 import (
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/internal/errno"
 )
 
@@ -13,14 +15,16 @@ type Kretprobe struct {
 	// Kp says which function, by its name or its entry. Its pre and post handler must be
 	// nil; its FaultHandler and its Flags serve the Kretprobe.
 	Kp Kprobe
-	// Handler runs when the function returns. What it returns is ignored.
+	// Handler runs when the function returns. What it returns is ignored. Of several probes
+	// the one that was registered last is the first.
 	Handler func(ri *KretprobeInstance, regs *Regs) int
 	// EntryHandler runs at the entry. Not 0: the call is let go: Handler will not run for
 	// it, and it does not count as missed. 0: Handler runs when this call returns.
 	EntryHandler func(ri *KretprobeInstance, regs *Regs) int
 	// MaxActive is the most calls that are followed at once, at most 4096; further ones
 	// are counted as missed. At or below 0: what the target's common pool holds, at least
-	// 65,536 of all such probes together.
+	// 65,536 of all such probes together. Calls that never return count until they are
+	// found, within some tenths of a second (not in a guest's kernel).
 	MaxActive int
 	// DataSize is the number of bytes of Data that each call has, at most 4096.
 	DataSize int
@@ -78,8 +82,7 @@ func (c *Core) UnregisterKretprobes(rs []*Kretprobe) {
 // EnableKretprobe is EnableKprobe for a return probe.
 func (c *Core) EnableKretprobe(r *Kretprobe) error { return c.enable(r.base(), true) }
 
-// DisableKretprobe is DisableKprobe for a return probe. Calls in progress are forgotten by it:
-// they may be counted as Unwound.
+// DisableKretprobe is DisableKprobe for a return probe. Calls in progress are forgotten by it.
 func (c *Core) DisableKretprobe(r *Kretprobe) error { return c.enable(r.base(), false) }
 
 // NMissed is the number of calls without Handler for want of a free instance, or for the
@@ -124,4 +127,22 @@ func newKretprobe(r *Kretprobe) (*probe, error) {
 		p.frames[i].ri.Rp = r
 	}
 	return p, p.adopt(&r.Kp, max(r.MaxActive, 0))
+}
+
+// returnsLast puts the work of return probes at an exit behind all else that is done there, and
+// that of the probe which was registered last first: so a kernel runs their handlers.
+func returnsLast(ws []arch.Work) {
+	isExit := func(w arch.Work) bool { return w.Role == arch.RoleExit }
+	slices.SortStableFunc(ws, func(a, b arch.Work) int {
+		switch {
+		case isExit(a) == isExit(b):
+			return 0
+		case isExit(a):
+			return 1
+		}
+		return -1
+	})
+	if i := slices.IndexFunc(ws, isExit); i >= 0 {
+		slices.Reverse(ws[i:])
+	}
 }

@@ -2,6 +2,7 @@ package kprobes
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,8 +16,13 @@ import (
 // List writes the probes and events in the order of their registration, a line for each as
 // in kprobes/list (F135, Linux 6.18): address, kind (k, r or j), symbol+offset, the object
 // if it is not the program's own file, and without spaces between them [GONE], [DISABLED],
-// [OPTIMIZED]. Behind these stands what went wrong in a handler, if that is why the probe is
-// disabled.
+// [OPTIMIZED]. Behind [DISABLED] stands what went wrong in a handler, if that is why. For a
+// probe that has none of these the tactic stands there, and why it is no jump:
+//
+//	boost: has a post handler
+//	boost: queued: thread 12 is in the way at 0x55d0c0de1f21: …
+//	postponed: thread 12 is in the way at 0x55d0c0de1f21: …
+//	unarmed: kprobes/enabled is 0
 func (c *Core) List(w io.Writer) error {
 	c.mu.Lock()
 	lines := c.listing()
@@ -71,8 +77,10 @@ func (e *Event) tags() string {
 		s = "[GONE]"
 	case e.h != nil && (e.h.disabled || e.h.off.Load()):
 		s = "[DISABLED]"
-	case e.Tactic == arch.TacticJump && !e.idle():
+	case e.form.tactic == arch.TacticJump && !e.idle():
 		s = "[OPTIMIZED]"
+	default:
+		return e.unoptimised()
 	}
 	if e.h != nil {
 		if err := e.h.fault.err(); err != nil {
@@ -80,6 +88,21 @@ func (e *Event) tags() string {
 		}
 	}
 	return s
+}
+
+// unoptimised tells how an event gets control that is no jump, and why.
+func (e *Event) unoptimised() string {
+	why := e.form.why
+	var p *postponedError
+	switch {
+	case e.core.off && !e.hook:
+		return "unarmed: kprobes/enabled is 0"
+	case e.form.tactic == "" && errors.As(why, &p):
+		return "postponed: " + plainly(p.why)
+	case why == nil:
+		return string(e.form.tactic)
+	}
+	return string(e.form.tactic) + ": " + plainly(why)
 }
 
 // printable keeps names and messages on their line and harmless to a terminal.

@@ -28,6 +28,11 @@ type State struct {
 	Hits       uint64      // runs of its handlers; of a return probe returns
 	Misses     Misses
 	Unwound    uint64 // calls that will never return, see Kretprobe.Unwound
+	// Returns is how a return probe sees its function return, WhyReturns why not at the exits,
+	// and Strays the number of returns that belonged to no call (Core.Strays).
+	Returns    Returns
+	WhyReturns error
+	Strays     uint64
 }
 
 // Misses counts hits whose handlers were not run, by cause.
@@ -72,14 +77,16 @@ type probe struct {
 	hits      counter
 	stopped   counter
 	optimised atomic.Bool
-	off       atomic.Bool // handlers are not run any more
+	off       atomic.Bool // handlers are not run any more: one went wrong
+	mute      atomic.Bool // the code has been taken out
 	epoch     atomic.Uint64
 	at        uint64 // the instruction
 	golang    bool
-	local     bool               // the pool is memory of this process
-	task      func(*Regs) uint64 // the thread's id; nil: the target does not tell
-	base      uint64             // of the pool
-	shift     int                // log2 of the bytes of its slots
+	local     bool                // the pool is memory of this process
+	task      func(*Regs) uint64  // the thread's id; nil: the target does not tell
+	caller    func(uint64) uint64 // what a return address of ours stands for; nil: there are none
+	base      uint64              // of the pool
+	shift     int                 // log2 of the bytes of its slots
 	frames    []frame
 	slots     []byte // of each slot of the pool: the key of the call, its Data
 	slotSize  uint64
@@ -95,9 +102,11 @@ type probe struct {
 }
 
 // calls are the handlers of a probe as the target knows them; nil: there is none.
-type calls struct{ pre, post, entry, exit, tail, jump *bound }
+type calls struct{ pre, post, fault, entry, exit, tail, jump *bound }
 
-func (c *calls) all() []*bound { return []*bound{c.pre, c.post, c.entry, c.exit, c.tail, c.jump} }
+func (c *calls) all() []*bound {
+	return []*bound{c.pre, c.post, c.fault, c.entry, c.exit, c.tail, c.jump}
+}
 
 // bound is a handler that the target can call.
 type bound struct {
@@ -183,6 +192,22 @@ func (p *probe) runPost(_ *bound, r *Regs, _ uint64) arch.Action {
 	return arch.ActionGo
 }
 
+// runFault runs a fault handler for a fault of the probed instruction. One that is dealt with
+// has the thread go on where the handler has left it, but not in the bytes of a jump of ours.
+func (p *probe) runFault(_ *bound, r *Regs, trap uint64) arch.Action {
+	const near = 64 // more than a region reaches to either side of its points
+	was := *r
+	switch {
+	case p.off.Load() || p.onFault(p.kp, r, int(trap)) != 1:
+	case r.IP == p.at:
+		return arch.ActionGo
+	case !p.optimised.Load() || r.IP-(p.at-near) >= 2*near:
+		return arch.ActionLeave
+	}
+	*r = was
+	return arch.ActionDrop
+}
+
 // runEntry runs an entry handler. A call that it was not run for has no return handler.
 func (p *probe) runEntry(b *bound, r *Regs, slot uint64) arch.Action {
 	if p.off.Load() {
@@ -253,6 +278,9 @@ func (p *probe) frame(b *bound, r *Regs, slot uint64) *frame {
 		clear(f.slot[:])
 	}
 	in, _ := amd64.ReadInstance(f.slot[:], p.golang)
+	if p.caller != nil {
+		in.Return = p.caller(in.Return)
+	}
 	f.key, f.ri.RetAddr, f.ri.Task.ID, f.ri.Tail = binary.LittleEndian.Uint64(f.slot[:]), in.Return, in.GoID, false
 	if in.GoID == 0 && p.task != nil {
 		f.ri.Task.ID = p.task(r)
@@ -290,6 +318,11 @@ func (p *probe) faulted(r *Regs, trap int, why string) bool {
 	if p.onFault != nil && p.onFault(p.kp, r, trap) == 1 {
 		return true
 	}
+	return p.broken(r, trap, why)
+}
+
+// broken is told that a run was abandoned, and switches the probe off.
+func (p *probe) broken(_ *Regs, trap int, why string) bool {
 	p.off.Store(true)
 	if p.fault.set(trap, why) {
 		p.core.faults.Add(1)
@@ -320,11 +353,19 @@ const keySize = 8
 func (p *probe) bind() error {
 	c := p.core
 	p.at, p.golang, p.local = p.ev.points[0], c.t.Writer().Go != nil, isSelf(c.t)
+	if t, ok := c.t.(target.Returner); ok {
+		p.caller = t.Caller
+	}
 	if t, ok := c.t.(interface{ Task(*Regs) uint64 }); ok {
 		p.task = t.Task
 	}
 	if err := p.room(); err != nil {
 		return err
+	}
+	next, behind := p.at, -1
+	if p.post != nil { // what stands behind the instruction takes an analysis to know
+		next = p.ev.fn.a.Next(p.at)
+		behind = p.returnAt(next)
 	}
 	var n calls
 	for _, b := range []struct {
@@ -335,7 +376,8 @@ func (p *probe) bind() error {
 		ret  int
 	}{
 		{p.pre != nil, &n.pre, p.runPre, p.at, p.returnAt(p.at)},
-		{p.post != nil, &n.post, p.runPost, p.ev.fn.a.Next(p.at), p.returnAt(p.ev.fn.a.Next(p.at))},
+		{p.post != nil, &n.post, p.runPost, next, behind},
+		{p.tellsFaults(), &n.fault, p.runFault, p.at, p.returnAt(p.at)},
 		{p.entry != nil, &n.entry, p.runEntry, p.at, 0},
 		{p.ret != nil, &n.exit, p.runExit, p.at, 0},
 		{p.ret != nil && p.hasTail(), &n.tail, p.runTail, p.at, 0},
@@ -344,7 +386,11 @@ func (p *probe) bind() error {
 		if !b.want {
 			continue
 		}
-		x, err := c.newCall(p, b.run, b.at, b.ret)
+		fail := p.faulted
+		if b.to == &n.fault { // it is not told of its own faults
+			fail = p.broken
+		}
+		x, err := c.newCall(p, b.run, fail, b.at, b.ret)
 		if err != nil {
 			c.end(&n)
 			return err
@@ -353,6 +399,12 @@ func (p *probe) bind() error {
 	}
 	p.calls = n
 	return nil
+}
+
+// tellsFaults says whether the probe's fault handler is told of faults of the instruction. One
+// that may sleep is not: it could at the entries of functions alone.
+func (p *probe) tellsFaults() bool {
+	return p.onFault != nil && p.kind == kindKprobe && p.flags&FlagSleepable == 0 && p.core.t.Writer().Kernel == nil
 }
 
 // returnAt is where the return address stands before the instruction at an address, from the
@@ -365,7 +417,7 @@ func (p *probe) returnAt(at uint64) int {
 }
 
 func (p *probe) hasTail() bool {
-	exits, _ := p.ev.fn.a.Exits() // an error has been told by points
+	exits, _ := p.ev.exits() // an error has been told by points
 	for _, x := range exits {
 		if x.Tail {
 			return true
@@ -379,7 +431,7 @@ type run func(b *bound, r *Regs, slot uint64) arch.Action
 
 // newCall makes a handler callable; do is nil for a jprobe's Entry. at is what Regs.IP is to
 // say, ret how far the return address is from the stack pointer there.
-func (c *Core) newCall(p *probe, do run, at uint64, ret int) (*bound, error) {
+func (c *Core) newCall(p *probe, do run, fail func(*Regs, int, string) bool, at uint64, ret int) (*bound, error) {
 	caller, ok := c.t.(target.Caller)
 	if !ok {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "handlers can not be called in this target: use an event, or a probe without handlers")
@@ -389,7 +441,7 @@ func (c *Core) newCall(p *probe, do run, at uint64, ret int) (*bound, error) {
 		return nil, err
 	}
 	b := &bound{h: target.Handler{
-		Fault: p.faulted, Wide: p.ev.fn.a.Wide(), Sleepable: p.flags&FlagSleepable != 0,
+		Off: &p.mute, Fault: fail, Wide: p.ev.fn.a.Wide(), Sleepable: p.flags&FlagSleepable != 0,
 		Point: amd64.Point{Addr: at, Func: p.ev.fn.start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Ret: ret},
 	}}
 	if do == nil {
@@ -513,10 +565,13 @@ func (p *probe) look() State {
 	e := p.ev
 	s := State{
 		Registered: true, Disabled: p.disabled, Gone: e.gone,
-		Hits: p.hits.sum(), Misses: p.missed(), Unwound: uint64(e.unwound),
+		Hits: p.hits.sum(), Misses: p.missed(), Unwound: uint64(e.unwound) + e.reaped,
 	}
+	s.Returns, s.WhyReturns = e.Returns()
+	p.core.lookForStrays(e)
+	s.Strays = e.strays
 	if !e.idle() && !e.gone {
-		s.Tactic, s.Why, s.Optimized = e.Tactic, e.Why, e.Tactic == arch.TacticJump
+		s.Tactic, s.Why, s.Optimized = e.form.tactic, e.form.why, e.form.tactic == arch.TacticJump
 	}
 	if r := p.core.t.Ring(); r != nil {
 		n := r.Sum(e.ID)
@@ -586,12 +641,15 @@ func (p *probe) works(e *Event) (map[uint64][]arch.Work, error) {
 			ws = append(ws, arch.Work{Event: e.ID, Role: arch.RoleCall, Call: b.c, After: b == p.calls.post})
 		}
 	}
+	if f := p.calls.fault; f != nil {
+		ws = append(ws, arch.Work{Event: e.ID, Role: arch.RoleCall, Call: f.c, Fault: true})
+	}
 	out[e.points[0]] = ws
 	return out, nil
 }
 
 func (p *probe) returnWorks(e *Event, out map[uint64][]arch.Work) error {
-	exits, err := e.fn.a.Exits()
+	exits, err := e.exits()
 	if err != nil {
 		return err
 	}
@@ -599,6 +657,10 @@ func (p *probe) returnWorks(e *Event, out map[uint64][]arch.Work) error {
 	w.Count, w.Role, w.Call = true, arch.RoleEntry, p.calls.entry.call()
 	w.Room = p.exitRoom(exits)
 	out[e.fn.a.EntryPoint()] = []arch.Work{w}
+	if e.byStub {
+		w.Role, w.Instance, w.Call, w.Room = arch.RoleExit, e.ID, p.calls.exit.call(), 0
+		out[atStub] = []arch.Work{w}
+	}
 	for _, x := range exits {
 		w.Role, w.Instance, w.Unknown, w.Call, w.Room = arch.RoleExit, e.ID, x.Tail, p.calls.exit.call(), 0
 		if x.Tail {

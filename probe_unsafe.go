@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 )
 
@@ -23,25 +22,6 @@ func closure(f any) unsafe.Pointer { return (*[2]unsafe.Pointer)(unsafe.Pointer(
 // runs: nobody writes to it meanwhile.
 func slotHeader(addr uint64) [amd64.SlotHeader]byte {
 	return **(**[amd64.SlotHeader]byte)(unsafe.Pointer(&addr))
-}
-
-// clearSlots frees the slots of a pool in this process's own memory that the events ids have
-// taken. A slot that is taken is changed by its event's code only, which is gone.
-func clearSlots(p *arch.Pool, ids map[int]bool) {
-	n := amd64.PoolBytes(p.Slots, p.Stride) >> p.Stride
-	for i := range n {
-		addr := p.Base + i<<p.Stride
-		slot := slotHeader(addr)
-		in, ok := amd64.ReadInstance(slot[:], true)
-		if !ok || !ids[in.Event] {
-			continue
-		}
-		atomic.StoreUint64(*(**uint64)(unsafe.Pointer(&addr)), 0)
-		if p.Max > 0 {
-			active := p.Active
-			atomic.AddInt32(*(**int32)(unsafe.Pointer(&active)), -1)
-		}
-	}
 }
 
 // load gives what stands behind the Kprobe; nil if it was never registered, or is a copy of

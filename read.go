@@ -60,6 +60,7 @@ func (c *Core) Damage() (dead, corrupt uint64) {
 func (c *Core) hits(f func(*trace.Hit)) func(ring.Record) {
 	w := c.t.Writer()
 	views := c.views()
+	stubs, _ := c.t.(target.Returner)
 	var h trace.Hit
 	return func(r ring.Record) {
 		v := &views[r.Event]
@@ -82,6 +83,9 @@ func (c *Core) hits(f func(*trace.Hit)) func(ring.Record) {
 		}
 		if v.view.Return {
 			h.Caller = binary.LittleEndian.Uint64(r.Bytes[off:])
+			if stubs != nil {
+				h.Caller = stubs.Caller(h.Caller)
+			}
 		}
 		v.event.read++
 		f(&h)
@@ -142,7 +146,7 @@ func (c *Core) counts(e *Event) Counts {
 	if e.kept != nil {
 		return *e.kept
 	}
-	n := Counts{Read: e.read, Unwound: uint64(e.unwound), Active: uint64(e.active)}
+	n := Counts{Read: e.read, Unwound: uint64(e.unwound) + e.reaped, Active: uint64(e.active) + e.cut}
 	n.Hits, n.Lost = e.heldCounts()
 	if c.t.Ring() == nil {
 		return n
@@ -169,13 +173,17 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 	if f == nil {
 		f = func(*trace.Hit) {}
 	}
+	c.stopOptimizing()
 	var live []*Event
 	for _, e := range c.events {
-		if e != nil && !e.ended {
+		if e != nil && !e.ended && (e.fn == nil || c.stubbed.walkers[e.fn.start] != e) {
 			live = append(live, e)
 		}
 	}
 	err := c.remove(live, c.classify)
+	if len(c.stubbed.walkers) > 0 && err == nil {
+		err = c.putBack()
+	}
 	if errors.Is(err, target.ErrGone) {
 		err = nil
 	}

@@ -19,17 +19,20 @@ import (
 
 // handlers is the part of a Core that serves Kprobes, Kretprobes and Jprobes.
 type handlers struct {
-	seq      int  // of the next event that is registered
-	off      bool // SetEnabled(false)
-	straight bool // SetOptimization(false)
+	seq      int         // of the next event that is registered
+	off      bool        // SetEnabled(false)
+	straight bool        // SetOptimization(false)
+	forced   arch.Tactic // ForceTactic
 	barred   map[uint64]symbol.Resolved
 	spare    []int    // numbers of probes that were unregistered, the oldest first
 	idle     []*Event // events that only counted and were removed, with their numbers
+	warm     []int    // likewise, but a thread may still be in their code
 	returned []int    // those of return probes: instances may still have them
 	catcher  *Event   // the engine's own probe that catches panics of handlers; nil: none yet
-	reap     []leftover
+	reaping  reaping
 	stuck    []*probe      // unregistered, but their code could not be taken out yet
 	keeping  bool          // keep runs
+	shut     bool          // the Core is closed
 	faults   atomic.Uint64 // of handlers, since Open
 	ending   atomic.Int32  // goroutines that wait for handlers to end
 }
@@ -130,7 +133,7 @@ func (c *Core) put(ps []*probe) error {
 	}
 	undo := tell(ps)
 	if err == nil {
-		_, err = c.arm(evs, &AddOptions{})
+		_, err = c.arm(evs, &AddOptions{Tactic: c.forced})
 	}
 	if err != nil {
 		undo()
@@ -179,7 +182,7 @@ func (c *Core) place(p *probe, batch []*probe) error {
 		return err
 	}
 	e := &Event{Def: p.def, core: c, tail: -1, h: p}
-	e.work.Count = true
+	e.work.Count, e.empty = true, p.disabled
 	if err := c.locate(e, r); err != nil {
 		return err
 	}
@@ -245,6 +248,9 @@ func (c *Core) spareNumber() (id int, ok bool) {
 	if len(c.spare) == 0 && len(c.returned) > 0 {
 		c.sift()
 	}
+	if len(c.spare) == 0 && len(c.warm) > 0 && c.calmed() {
+		c.spare, c.warm = c.warm, nil
+	}
 	if len(c.spare) == 0 {
 		c.settle()
 	}
@@ -256,41 +262,10 @@ func (c *Core) spareNumber() (id int, ok bool) {
 	return id, true
 }
 
-// leftover is a pool in which a return probe that was unregistered may have left instances:
-// of calls that were in progress, or have been left by unwinding.
-type leftover struct {
-	id   int
-	pool *arch.Pool
-}
-
-// sweep gives back the instances that return probes of the own process have left. The
-// target takes pools back that served one probe.
-func (c *Core) sweep() {
-	pools := map[*arch.Pool]map[int]bool{}
-	for _, l := range c.reap {
-		if pools[l.pool] == nil {
-			pools[l.pool] = map[int]bool{}
-		}
-		pools[l.pool][l.id] = true
-	}
-	for p, ids := range pools {
-		clearSlots(p, ids)
-		c.endPool(p)
-	}
-	c.reap = nil
-}
-
-// endPool gives a pool back that no probe's code uses any more.
-func (c *Core) endPool(p *arch.Pool) {
-	if t, ok := c.t.(interface{ EndPool(*arch.Pool) }); ok {
-		t.EndPool(p)
-	}
-}
-
 // settle keeps what removed events have counted and makes their numbers spare, if no thread
 // can still count for them.
 func (c *Core) settle() {
-	if t, ok := c.t.(interface{ Idle() bool }); !ok || !t.Idle() {
+	if !c.calmed() {
 		return
 	}
 	for _, e := range c.idle {
@@ -300,42 +275,6 @@ func (c *Core) settle() {
 		c.spare = append(c.spare, e.ID)
 	}
 	c.idle = nil
-}
-
-// sift makes those numbers of return probes spare that no instance has any more.
-func (c *Core) sift() {
-	active, unwound, err := c.t.Instances()
-	if err != nil {
-		return
-	}
-	c.returned = slices.DeleteFunc(c.returned, func(id int) bool {
-		if active[id]+unwound[id] > 0 {
-			return false
-		}
-		c.spare = append(c.spare, id)
-		return true
-	})
-}
-
-// retire forgets the event of a probe that is not armed any more. Its number may serve
-// again, and what it has left in its pool is given back.
-func (c *Core) retire(e *Event) {
-	if e.ID >= len(c.events) || c.events[e.ID] != e {
-		return // it got no number
-	}
-	switch {
-	case e.work.Pool == nil:
-	case isSelf(c.t):
-		c.reap = append(c.reap, leftover{e.ID, e.work.Pool})
-	default:
-		c.endPool(e.work.Pool)
-	}
-	c.events[e.ID] = nil
-	if e.Def.Kind == event.Return {
-		c.returned = append(c.returned, e.ID)
-	} else {
-		c.spare = append(c.spare, e.ID)
-	}
 }
 
 // unregister disarms the probes of a kind that stand behind ks.
@@ -375,7 +314,7 @@ func (c *Core) takeOut(ps []*probe) {
 		return
 	}
 	evs := eventsOf(ps)
-	err := c.remove(evs, nil)
+	err := c.remove(evs, c.leaves(evs))
 	for range takeOutTries {
 		if err == nil || errors.Is(err, target.ErrGone) {
 			break
@@ -388,7 +327,7 @@ func (c *Core) takeOut(ps []*probe) {
 			p.finish()
 			continue
 		}
-		p.off.Store(true)
+		c.hush([]*probe{p})
 		c.stuck = append(c.stuck, p)
 	}
 }
@@ -442,43 +381,28 @@ func (c *Core) enable(k *Kprobe, on bool) error {
 	return err
 }
 
-// anew makes return probes that are to be armed again forget the calls that were in progress
-// when they were disarmed: their returns were not seen, and another call has the same place on
-// the same stack by now.
-func (c *Core) anew(ps []*probe) {
-	ps = slices.DeleteFunc(slices.Clone(ps), func(p *probe) bool { return p.kind != kindKretprobe })
-	if len(ps) == 0 {
-		return
-	}
-	t, ok := c.t.(interface{ Idle() bool })
-	for end := time.Now().Add(anewWait); ok && !t.Idle() && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // a thread in the old code may still take an instance
-	}
-	for _, p := range ps {
-		p.epoch.Add(1)
-		if p.local && p.ev.work.Pool != nil {
-			clearSlots(p.ev.work.Pool, map[int]bool{p.ev.ID: true})
-		}
-	}
-}
-
-// anewWait bounds the waiting for threads that are in the code of probes that were disarmed.
-const anewWait = time.Second
-
 // setDisabled arms or disarms probes in one stop, or changes nothing.
 func (c *Core) setDisabled(ps []*probe, disabled bool) error {
 	was := make([]bool, len(ps))
 	for i, p := range ps {
 		was[i], p.disabled = p.disabled, disabled
 	}
-	if !disabled {
+	var then func() error
+	if disabled {
+		then = c.leaves(eventsOf(ps))
+	} else {
 		c.anew(ps)
+		wake(ps)
 	}
-	if err := c.update(functionsOf(eventsOf(ps)), nil); err != nil {
+	if err := c.update(functionsOf(eventsOf(ps)), then); err != nil {
 		for i, p := range ps {
 			p.disabled = was[i]
+			p.mute.Store(p.disabled)
 		}
 		return plain(err)
+	}
+	if disabled {
+		c.hush(ps)
 	}
 	for _, p := range ps {
 		p.flags &^= FlagDisabled
@@ -490,12 +414,40 @@ func (c *Core) setDisabled(ps []*probe, disabled bool) error {
 	return nil
 }
 
+// hush waits until no handler of probes whose code has been taken out runs, and lets none run
+// any more: a hit may be on its way.
+func (c *Core) hush(ps []*probe) {
+	caller, ok := c.t.(target.Caller)
+	if !ok {
+		return
+	}
+	for _, p := range ps {
+		p.mute.Store(true)
+	}
+	c.ending.Add(1)
+	defer c.ending.Add(-1)
+	for _, p := range ps {
+		for _, b := range p.calls.all() {
+			if b != nil {
+				caller.Quiet(b.c)
+			}
+		}
+	}
+}
+
+// wake lets handlers run of probes whose code is about to be put in.
+func wake(ps []*probe) {
+	for _, p := range ps {
+		p.mute.Store(false)
+	}
+}
+
 // keepEvery is how often keep looks whether there is something to be done.
 const keepEvery = 100 * time.Millisecond
 
 // keep starts the goroutine that takes out of the target what could not be taken out where
-// it became due: probes whose handlers went wrong, and stuck ones. It runs while there are
-// probes. Precondition: mu is held.
+// it became due: probes whose handlers went wrong, stuck ones, and instances of calls that are
+// over. It runs while there are probes with handlers or on returns. Precondition: mu is held.
 func (c *Core) keep() {
 	if c.keeping {
 		return
@@ -510,10 +462,8 @@ func (c *Core) keep() {
 					seen = n
 				}
 			}
-			c.sweep()
-			if len(c.reap) == 0 && !slices.ContainsFunc(c.events, func(e *Event) bool { return e != nil && e.h != nil }) {
-				c.keeping = false
-			}
+			c.takeBack()
+			c.keeping = c.needsKeep()
 			done := !c.keeping
 			c.mu.Unlock()
 			if done {
@@ -521,6 +471,16 @@ func (c *Core) keep() {
 			}
 		}
 	}()
+}
+
+// needsKeep says whether keep may have something to do.
+func (c *Core) needsKeep() bool {
+	if c.shut {
+		return false
+	}
+	return len(c.reaping.left) > 0 || slices.ContainsFunc(c.events, func(e *Event) bool {
+		return e != nil && (e.h != nil || !e.ended && e.work.Pool != nil)
+	})
 }
 
 // tidy disarms what went wrong; false: it is to be tried again.
@@ -563,7 +523,7 @@ func (c *Core) closeProbes(live []*Event, left bool) {
 			p.finish()
 		}
 	}
-	c.stuck, c.reap = nil, nil // pools go with the target
+	c.stuck, c.reaping.left, c.shut = nil, nil, true // pools go with the target
 }
 
 // idle says whether no code of ours is to stand at the event's points.
@@ -576,7 +536,7 @@ func (f *function) unoptimised() []uint64 {
 	if f.core == nil || f.jumpOnly || f.policy.Force != "" || f.policy.Traps != nil {
 		return nil
 	}
-	if f.core.straight {
+	if f.core.straight || f.late != nil {
 		return f.points()
 	}
 	var out []uint64
@@ -596,5 +556,5 @@ func (e *Event) settle() {
 		return
 	}
 	plain := e.core != nil && e.core.t.Writer().Kernel != nil && (e.h.post != nil || e.core.straight)
-	e.h.optimised.Store(e.Tactic == arch.TacticJump && !plain)
+	e.h.optimised.Store(e.form.tactic == arch.TacticJump && !plain)
 }

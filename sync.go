@@ -15,7 +15,7 @@ import (
 // Sync has armed what belongs into it. A program whose loader can not be probed is looked
 // at from time to time only.
 func (c *Core) hookLoader(evs []*Event, o *AddOptions) []*Event {
-	if c.hook != nil || !o.Late || !slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || !e.Place.Module.Main }) {
+	if c.hook != nil || !o.Late || !slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || e.byStub || !e.Place.Module.Main }) {
 		return evs
 	}
 	r, words, ok := c.t.Loader()
@@ -45,8 +45,10 @@ func (c *Core) Sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	changed, err := c.t.Refresh()
+	c.space.Store(c.t.Space())
 	if changed && err == nil {
-		err = errors.Join(c.dropGone(), c.armLate())
+		c.stubbed.asked = false
+		err = errors.Join(c.dropGone(), c.walkLate(), c.armLate())
 	}
 	if c.loaded {
 		c.loaded = false
@@ -73,9 +75,12 @@ func (c *Core) dropGone() error {
 		for _, e := range f.events {
 			e.release()
 			e.gone, e.fn = true, nil
+			e.ended = e.ended || c.stubbed.walkers[start] == e
 		}
+		delete(c.stubbed.walkers, start)
 		f.events, f.sites = nil, nil
 		delete(c.fns, start)
+		delete(c.queue, f)
 	}
 	return errors.Join(errs...)
 }

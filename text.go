@@ -21,6 +21,7 @@ type text struct {
 	live    bool // it is the target's memory, which changes
 	mu      sync.Mutex
 	windows []window // one for each segment
+	crossed crossings
 }
 
 // window is a piece of a segment's contents.

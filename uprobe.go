@@ -20,7 +20,7 @@ import (
 func (c *Core) serve(e *Event) error {
 	var why error
 	if !e.force.Held() {
-		if why = e.fn.serves(e); why == nil {
+		if why = c.returnsElse(e, e.fn.serves(e)); why == nil {
 			why = c.loads(e)
 		}
 		if why == nil {
@@ -59,7 +59,7 @@ func (c *Core) fall(e *Event, why error) error {
 	if err := c.hold(e); err != nil {
 		return errors.Join(why, fmt.Errorf("nor from outside: %w", err))
 	}
-	e.Tactic, e.Why = e.held.Tactic(), why
+	e.become(form{e.held.Tactic(), why})
 	return nil
 }
 

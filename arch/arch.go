@@ -239,6 +239,9 @@ type Writer struct {
 	// record whose arguments read memory asks which signals its thread blocks, and checks
 	// its loads where these are the signals of a fault.
 	PlainLoads bool
+	// Resident is where the address of the handler stands that catches faults of loads: its
+	// loads are checked too once the program has another for SIGSEGV. 0: it can not have one.
+	Resident uint64
 
 	// Gate is the address of the code that calls handlers; 0: there is none.
 	Gate uint64
@@ -259,6 +262,19 @@ type Pool struct {
 	Active uint64 // address of a 32-bit count of instances; used only with Max
 }
 
+// Trampoline is what the return addresses of one function's calls are replaced with: stubs,
+// each of which stands for one return address, and their table. They must stay where they are
+// as long as a call may return to one of them.
+type Trampoline struct {
+	Stubs uint64 // address of the stubs, executable
+	Table uint64 // address of the table, written by generated code
+	// Lo and Hi bound the stubs of all functions; from each its table is as far as from these.
+	Lo, Hi uint64
+	// Off is the address of a 32-bit word: while it is not 0 no return address is replaced, and
+	// such calls are missed; 0: there is no such word.
+	Off uint64
+}
+
 // Role says what a Work does.
 type Role uint8
 
@@ -269,6 +285,7 @@ const (
 	RoleExit               // a return probe's exit: find the instance, record (or count), give it back
 	RoleWait               // record, then wait a bounded time for the tracer's answer
 	RoleCall               // call a handler
+	RoleUnwind             // where a walk over the stack asks about a frame: show it the real return address
 )
 
 // Call is a handler as generated code knows it: what a target made of it stands at Desc,
@@ -302,6 +319,10 @@ type Work struct {
 	// Wait is the address of two words for RoleWait: the answer, which the tracer counts
 	// up, and one that generated code sets when none came, so that it waits no more.
 	Wait uint64
+	// Trampoline is where the function's return addresses are replaced: RoleEntry replaces
+	// them, RoleExit stands behind them, RoleUnwind undoes it for who looks. nil: the exits are
+	// instructions of the function.
+	Trampoline *Trampoline
 	// Unknown: the exit is a tail jump, so the function's value is not known here.
 	Unknown bool
 	// Call is the handler of a RoleCall. That of a RoleEntry or a RoleExit, if not nil, is
@@ -311,6 +332,10 @@ type Work struct {
 	// function's entry, beyond what a Call at the point asks for: for what comes later in
 	// the call.
 	Room int
+	// Fault: the handler of a RoleCall runs when the instruction faults, with the trap number
+	// in place of the instance. ActionDrop: the program is told, as without it; else the
+	// instruction is run again. Not in a kernel.
+	Fault bool
 	// After: the handler of a RoleCall runs when the instruction has been executed; before
 	// one that goes elsewhere (a jump, a call, a return) it runs just before it goes.
 	After bool
@@ -326,10 +351,15 @@ type Detour struct {
 	Pairs  []Pair  // the region's instructions and their copies, then what comes behind and Back
 	Back   uint64  // the jump to what comes behind the region; 0: there is none
 	Fixups []Fixup // sorted by At
+	Faults []FaultStub
 	// Entry of each point's work: a thread that is to run the instruction at the
 	// address with its probes goes there.
 	Points map[uint64]uint64
 }
+
+// FaultStub is where a thread goes on when the copy of an instruction faults, and handlers are
+// told of that first (Work.Fault).
+type FaultStub struct{ Copy, Stub uint64 }
 
 // Pair is an instruction's address and that of an instruction of its copy in a detour.
 // A copy of several instructions (an emulated call) has several pairs, first things

@@ -348,6 +348,7 @@ func unescapeGo(name string) (string, bool) {
 
 func (t *table) addName(n nameRef) {
 	base, kind, _ := splitSuffix(n.str)
+	t.parted = t.parted || slices.ContainsFunc(partSuffixes, func(s string) bool { return strings.HasSuffix(n.str, s) })
 	if t.funcs[n.fn].Lang == LangGo {
 		kind = suffixNone
 	}

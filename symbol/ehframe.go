@@ -31,6 +31,7 @@ type fde struct {
 	start, end uint64 // link-time addresses
 	lsda       uint64 // link-time address of its exception table, 0 if there is none
 	inner      bool   // its first rules are not those of a function's entry: a cold part
+	odd        bool   // the code is not entered by a call: a signal's return, the start of a program or a thread
 }
 
 // ehBases are the addresses that encoded pointers are relative to.
@@ -98,6 +99,7 @@ type cie struct {
 	enc, lsda byte
 	hasAug    bool // augmentation data has a length
 	signal    bool // a signal frame
+	called    bool // at the start the return address is on top of the stack
 }
 
 // ehFrame parses the contents of .eh_frame. What is damaged ends the parse: everything
@@ -179,6 +181,7 @@ func parseFDE(b, rec []byte, idPos, id int, cies map[int]cie, bases ehBases) (fd
 		}
 		c.pos = end
 	}
+	d.odd = ci.signal || !ci.called
 	d.inner = !ci.signal && movesCFA(c)
 	return d, true
 }
@@ -211,6 +214,7 @@ func parseCIE(b []byte, pos int) cie {
 	ci := cie{ok: true, enc: peAbsptr, lsda: peOmit}
 	ci.augmentation(c, aug)
 	ci.ok = ci.ok && !c.bad
+	ci.called = ci.ok && asCalled(c)
 	return ci
 }
 
@@ -244,6 +248,26 @@ func (ci *cie) augmentation(c *cursor, aug string) {
 		}
 	}
 	c.pos = after
+}
+
+// asCalled reports whether a CIE's call frame instructions are those of code that is entered by a
+// call: the CFA is the stack pointer and 8, and the return address stands below it (psABI,
+// "Stack Unwind Algorithm").
+func asCalled(c *cursor) bool {
+	const defCFA, offset, nop, rsp, rip = 0x0c, 0x80, 0x00, 7, 16
+	cfa, ret := false, false
+	for !c.bad && c.pos < len(c.b) {
+		switch op := c.u8(); op {
+		case defCFA:
+			cfa = c.uleb() == rsp && c.uleb() == 8
+		case offset | rip:
+			ret = c.uleb() == 1 // times the data alignment, -8
+		case nop:
+		default:
+			return false
+		}
+	}
+	return cfa && ret && !c.bad
 }
 
 // movesCFA reports whether the call frame instructions set the CFA or a saved register

@@ -249,12 +249,15 @@ func (im *Image) At(vaddr uint64) (fn *Func, off uint64, ok bool) {
 // none is given. Functions split off by .part are no parts in this sense: they are called.
 func (im *Image) Parts(fn *Func) []*Func {
 	t := im.table()
+	if !t.parted {
+		return nil
+	}
 	var out []*Func
 	for _, raw := range append([]string{fn.Name}, fn.Aliases...) {
 		if raw == "" {
 			continue
 		}
-		for _, suffix := range []string{".cold", ".cold.0", ".cold.1", ".__part.1"} {
+		for _, suffix := range partSuffixes {
 			for _, i := range t.named(raw + suffix) {
 				if p := t.funcs[t.names[i].fn]; p != fn && t.belongs(p, fn) {
 					out = append(out, p)
@@ -265,6 +268,9 @@ func (im *Image) Parts(fn *Func) []*Func {
 	slices.SortFunc(out, func(a, b *Func) int { return cmpU64(a.Addr, b.Addr) })
 	return slices.Compact(out)
 }
+
+// partSuffixes are those of names of parts.
+var partSuffixes = []string{".cold", ".cold.0", ".cold.1", ".__part.1"}
 
 // belongs decides between file-local functions of one name by their source file.
 func (t *table) belongs(part, fn *Func) bool {

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"kprobes.dev/kprobes/arch"
@@ -16,6 +17,8 @@ type Caller interface {
 	// EndCall forgets a call. Precondition: no site's code uses it any more. When it has
 	// returned the handler does not run and will not run again.
 	EndCall(c *arch.Call)
+	// Quiet waits until the call's handler, whose Off has been set, is not run by anybody.
+	Quiet(c *arch.Call)
 	// Missed tells how often the call's handler was not run, by cause.
 	Missed(c *arch.Call) Missed
 }
@@ -37,6 +40,9 @@ type Handler struct {
 	Wide bool
 	// Sleepable: Run may block. It runs on a goroutine of its own then.
 	Sleepable bool
+	// Off, if not nil and set, has hits pass that were on their way when their site was taken
+	// out: Run is not called, the action is ActionDrop, and nothing is counted.
+	Off *atomic.Bool
 	// Entry, if not nil, is called in place of Run with the probed function's own
 	// arguments: a closure of the same signature (a func value's pointer). Stack is the
 	// number of bytes of arguments on the stack, Spill those of the stack that a callee may

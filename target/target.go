@@ -55,7 +55,10 @@ type Target interface {
 	Loader() (place symbol.Resolved, words uint64, ok bool)
 	// Answer lets a thread go on that waits there.
 	Answer() error
-	// Commit makes a set of changes in one stop of the world: all of it or nothing.
+	// Commit makes a change in one stop of the world. What of it is no Group is made as a
+	// whole; it is tried again for some seconds while a thread blocks it (ErrBlocked), and an
+	// error says that nothing was changed. A Group that a thread blocks in the stop that
+	// makes the rest is left out, with the reason in it.
 	Commit(c *Change) error
 	// Instances classifies the instances in the pools: per event those whose call
 	// is still in progress and those left by unwinding.
@@ -84,6 +87,37 @@ type Describer interface {
 	Notrace(r symbol.Resolved) error
 	// Bars says why no probe may stand at an instruction; nil: it may.
 	Bars(addr uint64) error
+}
+
+// Returner is a Target in which return addresses can be replaced (arch.Trampoline).
+type Returner interface {
+	Target
+	// Replaceable says why no return address may be replaced in the address space; nil: they
+	// may, as far as it knows.
+	Replaceable() error
+	// Trampoline gives the trampoline of the function at an address, always the same one.
+	// Precondition: Prepare has succeeded.
+	Trampoline(fn uint64) (*arch.Trampoline, error)
+	// Strays tells how many returns came through the trampoline of the function at an address
+	// that belonged to no call that an event knew, and where on the stack the last of them
+	// had its return address.
+	Strays(fn uint64) (n, slot uint64, err error)
+	// Caller gives the return address that the address of a stub stands for; any other
+	// address as it is.
+	Caller(addr uint64) uint64
+	// Settle waits, for a bounded time, until no thread can replace a return address any
+	// more. Precondition: no site that does so is armed.
+	Settle() error
+	// PutBack puts the return addresses back of the calls that are in progress. It is to be
+	// called by Change.Then. Precondition: that of Settle.
+	PutBack() error
+}
+
+// Noter is a Target whose memory can tell a listing of probes that wait to be armed.
+type Noter interface {
+	Target
+	// Note replaces what was noted before. The sites have no patch.
+	Note(waiting []*Site) error
 }
 
 // Clocked is a Target whose records carry the ticks of a clock of its own, and not those of
@@ -131,9 +165,25 @@ type Site struct {
 	Detour *arch.Detour
 	Room   int  // bytes that the detour's room takes
 	Trap   bool // the patch is a breakpoint
-	// Points tells a listing what stands here.
+	// Points and Reason tell a listing what stands here.
 	Points []Point
+	Reason Reason // of a breakpoint
 }
+
+// Reason is why a site is a breakpoint and no jump, as the target's own memory keeps it.
+type Reason uint8
+
+// Reasons. Their values stand in targets' memory, and never change.
+const (
+	ReasonNone     Reason = iota // it is not told
+	ReasonPost                   // a post handler
+	ReasonStraight               // kprobes-optimization is off
+	ReasonQueued                 // a thread is in the way of a jump
+	ReasonAsked                  // the tactic was asked for
+	// ReasonRule and what comes behind: no jump fits, for a rule with the rest as its number
+	// (amd64.RuleOf).
+	ReasonRule Reason = 64
+)
 
 // Point is an instruction of a site at which events stand: how many probes, how many
 // return probes (at their entry).
@@ -141,13 +191,4 @@ type Point struct {
 	Addr    uint64
 	Probes  int
 	Returns int
-}
-
-// Change is a set of sites to be put in and taken out together.
-type Change struct {
-	Add    []*Site
-	Remove []*Site
-	// Then, if not nil, is called once the change is made, while the world is still
-	// stopped.
-	Then func() error
 }

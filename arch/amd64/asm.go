@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 )
 
 // ErrReach is the cause of an error about an address that a PC-relative field can not
@@ -66,6 +67,14 @@ const (
 	asmRoom   = 256
 	asmLabels = 10
 )
+
+// asms holds what detours were written with: fresh memory costs more than their code.
+var asms = sync.Pool{New: func() any { return NewAsm(0) }}
+
+// reuse empties an Asm for code at another place.
+func (a *Asm) reuse(base uint64) {
+	a.base, a.buf, a.labels, a.errs = base, a.buf[:0], a.labels[:0], nil
+}
 
 // Base is the address of the first byte.
 func (a *Asm) Base() uint64 { return a.base }

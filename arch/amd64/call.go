@@ -143,6 +143,7 @@ func (f *frame) callAtExit(w *arch.Work) {
 	done := f.Label()
 	f.salted(w.Instance, done)
 	f.seek(w.Pool, done)
+	f.matched(w)
 	f.callInstance(w)
 	f.giveBack(w.Pool)
 	f.Bind(done)

@@ -8,10 +8,11 @@ import (
 )
 
 // A fault in a load is caught by the resident handler, unless the thread has the signal
-// blocked: then the kernel kills the process. What a thread blocks only the kernel knows,
-// and it may be otherwise at the next hit. So a record with a load that may fault asks for
-// its thread's mask first, once. Where it holds a signal of a fault, and only there, each
-// load is a checked one: rt_sigprocmask with an impossible first argument copies 8 bytes
+// blocked: then the kernel kills the process; or the program has put a handler of its own in
+// its place. What a thread blocks and who handles a signal only the kernel knows, and it may
+// be otherwise at the next hit. So a record with a load that may fault asks for both first,
+// once. Where the mask holds a signal of a fault, or the handler is not ours, and only there,
+// each load is a checked one: rt_sigprocmask with an impossible first argument copies 8 bytes
 // from the address and changes nothing. It answers EFAULT if they are not there, else
 // EINVAL. What is mapped at the check can be gone at the load; the handler catches that
 // where it can. A signal between the question and the load changes nothing: the mask is as
@@ -19,6 +20,8 @@ import (
 
 const (
 	sysRtSigprocmask = 14
+	sigSegv          = 11
+	sigactionSize    = 32 // struct kernel_sigaction, the handler first
 	errFault         = -14
 	sigBlock         = 0 // SIG_BLOCK
 	pageShift        = 12
@@ -73,7 +76,7 @@ func argReach(a *fetch.Arg) int64 {
 	return anywhere
 }
 
-// ask emits the question for the thread's signal mask, into tempMask, if a load of the work
+// ask emits the question for the thread's signal mask and the handler, into tempMask, if a load of the work
 // may fault. It clobbers RAX and, of the others, those that have a slot. No load of what
 // lies in one page with the frame, which has just been written, can fault.
 func (f *frame) ask(w *arch.Work) {
@@ -93,13 +96,13 @@ func (f *frame) ask(w *arch.Work) {
 	f.Bind(known)
 }
 
-// signalMask emits rt_sigprocmask(SIG_BLOCK, NULL, tempMask, 8). If the kernel does not
-// answer every signal counts as blocked.
+// signalMask emits rt_sigprocmask(SIG_BLOCK, NULL, tempMask, 8), and the question for the
+// handler. If the kernel does not answer every signal counts as blocked.
 func (f *frame) signalMask() {
 	f.MovMI(8, f.tempAt(tempMask), -1)
 	var saved []Reg
 	for _, r := range checkSaved {
-		if _, ok := f.slots[r]; !ok {
+		if _, ok := f.slots[r]; !ok && r != RAX {
 			saved = append(saved, r)
 			f.Push(r)
 		}
@@ -110,9 +113,35 @@ func (f *frame) signalMask() {
 	f.MovRI(R10, 8)
 	f.MovRI(RAX, sysRtSigprocmask)
 	f.Syscall()
+	if f.w.Resident != 0 {
+		f.askHandler(int32(8 * len(saved)))
+	}
 	for i := len(saved) - 1; i >= 0; i-- {
 		f.Pop(saved[i])
 	}
+}
+
+// askHandler emits rt_sigaction(SIGSEGV, NULL, …, 8), with depth bytes pushed. If it does not
+// answer that our handler stands, the signal counts as blocked. It clobbers what a check does.
+func (f *frame) askHandler(depth int32) {
+	ours := f.Label()
+	f.MovRI(RAX, 0)
+	for range sigactionSize / 8 {
+		f.Push(RAX)
+	}
+	f.MovRI(RDI, sigSegv)
+	f.MovRI(RSI, 0)
+	f.MovRR(8, RDX, RSP)
+	f.MovRI(R10, 8)
+	f.MovRI(RAX, sysRtSigaction)
+	f.Syscall()
+	f.MovRI(RAX, f.w.Resident)
+	f.MovRM(8, RAX, At(RAX, 0))
+	f.OpRM(OpCmp, 8, RAX, At(RSP, 0))
+	f.Lea(RSP, At(RSP, sigactionSize))
+	f.Jcc(CondE, ours)
+	f.MovMI(8, below(f.tempAt(tempMask), depth), -1)
+	f.Bind(ours)
 }
 
 // ifBlocked emits a test whether the thread blocks a signal of a fault: then control goes

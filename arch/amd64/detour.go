@@ -1,6 +1,7 @@
 package amd64
 
 import (
+	"bytes"
 	"fmt"
 	"math/bits"
 	"sort"
@@ -49,6 +50,9 @@ type PointEnv struct {
 	// where one is to be used without being saved: the answer takes a look at the whole
 	// function.
 	Live func() RegSet
+	// Scratch are registers, and the flags, that are not among those without a look: the
+	// convention says that they carry nothing at the point.
+	Scratch RegSet
 	// StackFree is the number of bytes below the stack pointer that are known to be
 	// the function's to use. Less than a frame needs is checked when the code runs
 	// (Go); -1 where the stack is known to be large (the C convention).
@@ -61,11 +65,13 @@ type PointEnv struct {
 // NewDetour generates the code of a region at addr. work gives what is to be done at each
 // point, env what is known there, and behind an instruction with Work.After.
 func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(point uint64) PointEnv, w *arch.Writer) (*arch.Detour, error) {
-	e := &emitter{Asm: NewAsm(addr), w: writer{w}}
+	e := &emitter{Asm: asms.Get().(*Asm), w: writer{w}}
+	defer asms.Put(e.Asm)
+	e.reuse(addr)
 	if w.Kernel != nil {
 		e.read = e.w.readLater(work)
 	}
-	d := &arch.Detour{Addr: addr, Points: map[uint64]uint64{}}
+	d := &arch.Detour{Addr: addr, Points: map[uint64]uint64{}, Pairs: make([]arch.Pair, 0, len(r.Steps)+1)}
 	for _, s := range r.Steps {
 		if err := e.step(d, &s, r.Trap, work[s.Addr], env); err != nil {
 			return nil, err
@@ -88,6 +94,7 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 // step emits one instruction with the work at it. A thread that is to run the work after
 // the instruction has no place in the original code.
 func (e *emitter) step(d *arch.Detour, s *Step, trap arch.Tactic, ws []arch.Work, env func(uint64) PointEnv) error {
+	faults, ws := takeFaults(ws)
 	before, after := split(ws, s.Inst)
 	if len(ws) > 0 {
 		d.Points[s.Addr] = e.Addr()
@@ -95,15 +102,22 @@ func (e *emitter) step(d *arch.Detour, s *Step, trap arch.Tactic, ws []arch.Work
 	if err := e.point(s.Addr, s.Addr, before, env); err != nil {
 		return err
 	}
-	if trap == arch.TacticStep {
+	if trap == arch.TacticStep && !s.Inst.storesFlags() {
 		e.singleStep()
 	}
+	copied := e.Here()
 	pairs, err := Relocate(e.Asm, s.Inst, s.Code, s.Addr, nil)
 	if err != nil {
 		return fmt.Errorf("instruction at 0x%x: %w", s.Addr, err)
 	}
 	for _, p := range pairs {
 		d.Pairs = append(d.Pairs, arch.Pair(p))
+	}
+	if len(faults) > 0 && e.w.Kernel == nil {
+		if err := e.w.callError(faults); err != nil {
+			return err
+		}
+		e.onFault(d, *s, faults, env, copied, e.Here())
 	}
 	return e.point(s.Addr, s.Addr+uint64(s.Inst.Len), after, env)
 }
@@ -127,8 +141,17 @@ func (e *emitter) singleStep() {
 	e.MovMR(8, At(RSP, 24), RAX)
 	e.MovMI(8, At(RSP, 32), userDS)
 	e.MovRM(8, RAX, At(RSP, 40))
+	e.PushI(2)
+	e.Popfq()         // iretq takes no NT (SDM vol. 2A, IRET)
 	e.Raw(0x48, 0xcf) // iretq
 	e.Bind(next)
+}
+
+// storesFlags says whether an instruction keeps the flags register where the program sees it:
+// pushf on the stack, syscall in r11. A trap flag of ours would be in it, so such an instruction
+// is run, not stepped.
+func (in *Inst) storesFlags() bool {
+	return in.Kind == KindSyscall || in.Enc == EncLegacy && in.Map == MapOne && in.Opcode == 0x9c
 }
 
 // flagTF is the trap flag (SDM vol. 1, section 3.4.3).
@@ -139,7 +162,7 @@ func (e *emitter) finish(d *arch.Detour) error {
 	if err != nil {
 		return err
 	}
-	d.Code = code
+	d.Code = bytes.Clone(code)
 	for _, f := range e.fixups {
 		d.Fixups = append(d.Fixups, arch.Fixup{At: f.at, To: e.LabelAddr(f.to)})
 	}

@@ -140,7 +140,7 @@ func newArena(t *testing.T, c *detourChild) *arena {
 	}
 }
 
-func hostRDPID(t *testing.T) bool {
+func hostRDPID(t testing.TB) bool {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		t.Fatal(err)

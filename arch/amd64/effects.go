@@ -41,6 +41,9 @@ func (in *Inst) Effects() Effects {
 	r.flags()
 	r.memory()
 	r.registers()
+	if in.Prefix&PrefixOpSize != 0 && !in.W() && shortBranch(in.Kind) {
+		r.MayFault = true // AMD's processors go to the low 64 KB
+	}
 	return r.Effects
 }
 

@@ -94,9 +94,10 @@ func (in *Inst) shift(do roles, reg byte) roles {
 	return do | fW
 }
 
-// shiftCount is the immediate as the processor masks it.
+// shiftCount is the immediate as the processor masks it: by the operand's size, whatever REX.W
+// says of a byte.
 func (in *Inst) shiftCount() int64 {
-	if in.W() {
+	if in.W() && (in.Map != MapOne || in.Opcode != 0xc0) {
 		return in.Imm & 0x3f
 	}
 	return in.Imm & 0x1f

@@ -180,34 +180,50 @@ func (fl *Flow) reuse(f *Func) {
 }
 
 func newFlow(f *Func) (*Flow, error) {
-	if len(f.Parts) > maxParts {
-		return nil, fmt.Errorf("%w: %s has %d parts, at most %d are taken", ErrFunc, f.Name, len(f.Parts), maxParts)
+	if err := f.check(); err != nil {
+		return nil, err
 	}
 	fl := flows.Get().(*Flow)
 	fl.reuse(f)
-	total := 0
-	for _, p := range slices.Concat([]Part{{f.Addr, f.Code}}, f.Parts) {
-		if total += len(p.Code); total > maxFuncBytes {
-			return nil, fmt.Errorf("%w: %s is longer than %d bytes: check its bounds", ErrFunc, f.Name, maxFuncBytes)
-		}
-		if err := fl.addPart(p); err != nil {
-			return nil, err
-		}
+	fl.addPart(Part{f.Addr, f.Code})
+	total := len(f.Code)
+	for _, p := range f.Parts {
+		fl.addPart(p)
+		total += len(p.Code)
 	}
 	fl.nodes = slices.Grow(fl.nodes, total/4+8) // instructions take 4.2 bytes on average
 	return fl, nil
 }
 
-func (fl *Flow) addPart(p Part) error {
-	n := uint64(len(p.Code))
-	if n == 0 || p.Addr+n < p.Addr {
-		return fmt.Errorf("%w: %s at 0x%x has no bytes or wraps around", ErrFunc, fl.fn.Name, p.Addr)
+// check says, by ErrFunc, why what is given is no function.
+func (f *Func) check() error {
+	if len(f.Parts) > maxParts {
+		return fmt.Errorf("%w: %s has %d parts, at most %d are taken", ErrFunc, f.Name, len(f.Parts), maxParts)
 	}
-	for i := range fl.parts {
-		if o := &fl.parts[i]; p.Addr < o.end() && o.addr < p.Addr+n {
-			return fmt.Errorf("%w: the parts of %s at 0x%x and 0x%x overlap", ErrFunc, fl.fn.Name, o.addr, p.Addr)
+	all := []Part{{f.Addr, f.Code}}
+	if len(f.Parts) > 0 {
+		all = append(all, f.Parts...)
+	}
+	total := 0
+	for i, p := range all {
+		n := uint64(len(p.Code))
+		if total += len(p.Code); total > maxFuncBytes {
+			return fmt.Errorf("%w: %s is longer than %d bytes: check its bounds", ErrFunc, f.Name, maxFuncBytes)
+		}
+		if n == 0 || p.Addr+n < p.Addr {
+			return fmt.Errorf("%w: %s at 0x%x has no bytes or wraps around", ErrFunc, f.Name, p.Addr)
+		}
+		for _, o := range all[:i] {
+			if p.Addr < o.Addr+uint64(len(o.Code)) && o.Addr < p.Addr+n {
+				return fmt.Errorf("%w: the parts of %s at 0x%x and 0x%x overlap", ErrFunc, f.Name, o.Addr, p.Addr)
+			}
 		}
 	}
+	return nil
+}
+
+func (fl *Flow) addPart(p Part) {
+	n := uint64(len(p.Code))
 	if len(fl.parts) == cap(fl.parts) {
 		fl.parts = append(fl.parts, flowPart{})
 	} else {
@@ -215,7 +231,6 @@ func (fl *Flow) addPart(p Part) error {
 	}
 	had := &fl.parts[len(fl.parts)-1] // its memory, if the flow was another's
 	*had = flowPart{addr: p.Addr, code: p.Code, at: zeroed(had.at, int(n)), mark: zeroed(had.mark, int(n))}
-	return nil
 }
 
 // zeroed gives n zeros, in the memory of s if there is enough.
@@ -355,6 +370,14 @@ func (fl *Flow) Reachable(addr uint64) bool {
 // jump that is not resolved.
 func (fl *Flow) Target(addr uint64) bool {
 	return fl.marked(addr, markTarget) || len(fl.unresolved) > 0 && fl.node(addr) >= 0
+}
+
+// leavesTo says whether a direct branch of the function goes to an address outside.
+func (fl *Flow) leavesTo(addr uint64) bool {
+	return slices.ContainsFunc(fl.nodes, func(n flowNode) bool {
+		t, ok := branchTarget(&n)
+		return ok && t == addr
+	})
 }
 
 // Unresolved lists the indirect jumps that may go anywhere in the function, and the far

@@ -52,6 +52,7 @@ type frame struct {
 	temp    int32 // first temporary
 	drop    int32
 	miss    []arch.Work // what is missed if the stack is too small
+	mark    int32       // a trampoline's: slot of the stub that was chosen; at a return not 0 once an instance was found
 	near    bool        // a kernel's: the ring's addresses fit displacements
 	chunk   int32       // a kernel's: where pieces of strings go to be measured
 	stage   int32       // a kernel's: where the staged string goes
@@ -97,10 +98,17 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 		return err
 	}
 	f.enter()
+	returns := returnsOf(ws)
+	if returns != nil {
+		f.MovMI(8, At(RSP, f.mark), 0)
+	}
 	for i := range ws {
 		if err := f.work(&ws[i]); err != nil {
 			return err
 		}
+	}
+	if returns != nil {
+		f.stray(returns)
 	}
 	f.leave()
 	e.Bind(skip)
@@ -112,13 +120,18 @@ type uses struct {
 	regs  RegSet // registers that arguments read
 	flags bool   // %flags is read
 	calls bool   // a handler is called
+	mark  bool   // return addresses are replaced, or have been
 	temps int
 }
 
 func (wr writer) usesOf(ws []arch.Work) uses {
-	var u uses
+	u := uses{mark: replaces(ws)}
 	for i := range ws {
 		w := &ws[i]
+		if w.Role == arch.RoleUnwind {
+			u.regs |= Set(RDI, RSI)
+			continue
+		}
 		u.calls = u.calls || w.Call != nil
 		if w.Role == arch.RoleExit && w.Call != nil {
 			u.temps = max(u.temps, fixedTemps)
@@ -201,6 +214,10 @@ func (f *frame) layout(live RegSet, u uses) int {
 	}
 	f.temp = 8 * n
 	n += int32(u.temps)
+	if u.mark {
+		f.mark = 8 * n
+		n++
+	}
 	f.drop = 8 * n
 	if !f.goStack && f.w.Kernel == nil {
 		f.drop += redZone
@@ -216,15 +233,10 @@ func (f *frame) checkStack(env PointEnv, used RegSet, skip Label) error {
 	if !f.goStack || env.StackFree >= int(need) {
 		return nil
 	}
-	live := env.Live()
-	free := ^(live | used) & AllRegs &^ Set(RSP)
-	if live&Flags != 0 || free&^Flags == 0 {
-		return &arch.PointError{Addr: f.addr, Err: ErrNoRegister}
+	r, err := f.freeRegister(env, used)
+	if err != nil {
+		return err
 	}
-	if free&goScratch&^Flags != 0 {
-		free &= goScratch // a handler is to see the arguments, those that the function does not use too
-	}
-	r := Reg(bits.TrailingZeros32(uint32(free)))
 	small := f.Label()
 	f.MovRM(8, r, AtFS(f.w.Go.TLS))
 	f.TestRR(8, r, r)
@@ -242,6 +254,23 @@ func (f *frame) checkStack(env PointEnv, used RegSet, skip Label) error {
 		f.Jmp(skip)
 	})
 	return nil
+}
+
+// freeRegister finds a register that the check of the stack may use, where the flags are free
+// too.
+func (f *frame) freeRegister(env PointEnv, used RegSet) (Reg, error) {
+	free := env.Scratch & AllRegs &^ used
+	if env.Scratch&Flags == 0 || free&^Flags == 0 {
+		live := env.Live()
+		free = ^(live | used) & AllRegs &^ Set(RSP)
+		if live&Flags != 0 || free&^Flags == 0 {
+			return 0, &arch.PointError{Addr: f.addr, Err: ErrNoRegister}
+		}
+	}
+	if free&goScratch&^Flags != 0 {
+		free &= goScratch // a handler is to see the arguments, those that the function does not use too
+	}
+	return Reg(bits.TrailingZeros32(uint32(free))), nil
 }
 
 // roomOf is the most stack that one of the works needs. asked says whether that is for a
@@ -322,6 +351,9 @@ func (f *frame) work(w *arch.Work) error {
 		return nil
 	case arch.RoleWait:
 		return f.wait(w)
+	case arch.RoleUnwind:
+		f.unwind(w.Trampoline)
+		return nil
 	case arch.RoleExit:
 		if w.Call != nil {
 			f.callAtExit(w)
@@ -329,6 +361,7 @@ func (f *frame) work(w *arch.Work) error {
 		}
 		done := f.Label()
 		f.find(w, done)
+		f.matched(w)
 		err := f.store(w)
 		f.Bind(done)
 		return err

@@ -32,11 +32,10 @@ func (x86) Analyse(f *arch.Func) (arch.Function, error) {
 	for _, p := range f.Parts {
 		ff.Parts = append(ff.Parts, Part(p))
 	}
-	fl, err := Analyse(ff)
-	if err != nil {
+	if err := ff.check(); err != nil {
 		return nil, err
 	}
-	fn := &function{f: f, ff: ff, fl: fl, entry: f.Addr, wide: !f.Go || f.ABI0 || fl.wide()}
+	fn := &function{f: f, ff: ff, entry: f.Addr}
 	fn.findEntry()
 	return fn, nil
 }
@@ -78,15 +77,15 @@ func withoutPatch(f *arch.Func) []byte {
 type function struct {
 	f       *arch.Func
 	ff      *Func
-	fl      *Flow  // nil after Release: see flow
-	exits   *exits // nil: not asked for yet
+	fl      *Flow     // nil until it is needed, and after Release: see flow
+	seen    *surveyed // nil: see survey
+	exits   *exits    // nil: not asked for yet
 	planned *planned
 	entry   uint64 // where an entry probe stands
 	// A Go function that checks its stack has room below the stack pointer from
 	// entry to grow, where the block that grows it starts; grow is 0 if it
 	// does not check.
 	grow uint64
-	wide bool // see Wide
 }
 
 // exits is what Exits answers.
@@ -111,8 +110,8 @@ func (p *planned) holds(points []uint64, policy *arch.Policy) bool {
 		p.policy.Force == policy.Force && (!p.traps || p.policy.Traps == policy.Traps)
 }
 
-// flow is the function's control flow, found out again if it was released. The analysis
-// did not fail the first time, and its input is the same.
+// flow is the function's control flow, found out when it is first needed, and again after it
+// was released. The analysis can not fail: its input was checked.
 func (fn *function) flow() *Flow {
 	if fn.fl == nil {
 		fn.fl, _ = Analyse(fn.ff)
@@ -139,7 +138,7 @@ const maxPrologue = 12
 // past Go's check of the stack: a function that grows its stack starts anew and would be
 // counted twice.
 func (fn *function) findEntry() {
-	if in, ok := fn.fl.Inst(fn.entry); ok && isEndbr(in, fn.fl.Bytes(fn.entry, int(in.Len))) {
+	if in, code, ok := fn.bodyInst(fn.entry); ok && isEndbr(&in, code) {
 		fn.entry += uint64(in.Len)
 	}
 	if fn.f.Reserved > 0 {
@@ -150,7 +149,7 @@ func (fn *function) findEntry() {
 	}
 	a := fn.entry
 	for range maxPrologue {
-		in, ok := fn.fl.Inst(a)
+		in, _, ok := fn.bodyInst(a)
 		if !ok || in.Kind != KindPlain && in.Kind != KindJcc {
 			return
 		}
@@ -166,7 +165,7 @@ func (fn *function) findEntry() {
 // anything else.
 func (fn *function) growsStack(a uint64) bool {
 	for range 40 { // a store for each register that holds an argument, and the call
-		in, ok := fn.fl.Inst(a)
+		in, _, ok := fn.bodyInst(a)
 		if !ok || in.Kind != KindPlain && in.Kind != KindCall {
 			return false
 		}
@@ -277,6 +276,9 @@ func (fn *function) Plan(points []uint64, policy arch.Policy) ([]arch.Region, ma
 }
 
 func (fn *function) plan(points []uint64, policy arch.Policy) *planned {
+	if r := fn.entryRegion(points, &policy); r != nil {
+		return &planned{points: points, policy: policy, regions: []arch.Region{r}}
+	}
 	p := &Regions{Flow: fn.flow(), After: padding(fn.f.After), Policy: policy, Keep: fn.f.Keep}
 	if fn.f.Reserved > 0 {
 		p.Reserved = reserved(fn.f)
@@ -299,6 +301,9 @@ func (fn *function) plan(points []uint64, policy arch.Policy) *planned {
 func (fn *function) env(work map[uint64][]arch.Work) func(uint64) PointEnv {
 	return func(a uint64) PointEnv {
 		e := PointEnv{Live: func() RegSet { return fn.live(a, work[a]) }, StackFree: -1}
+		if fn.f.Go && !fn.f.ABI0 && a == fn.entry {
+			e.Scratch = goScratch
+		}
 		if !fn.f.Go {
 			return e
 		}
@@ -397,8 +402,10 @@ func JumpTo(at, target uint64) ([]byte, error) {
 // Ret adds to Flow.RetAt what Go's check of the stack tells: the entry stands behind it,
 // and nothing has been pushed.
 func (fn *function) Ret(addr uint64) (int, bool) {
-	bytes, ok := fn.flow().RetAt(addr)
-	return bytes, ok || addr == fn.entry
+	if addr == fn.entry {
+		return 0, true
+	}
+	return fn.flow().RetAt(addr)
 }
 
 // Next finds where work after an instruction is done (see split).
@@ -412,4 +419,14 @@ func (fn *function) Next(addr uint64) uint64 {
 // Wide is always true of C functions, whose convention passes arguments in whole vector
 // registers, and of Go's assembly, which calls functions with such values in registers
 // that it knows them to leave alone.
-func (fn *function) Wide() bool { return fn.wide }
+func (fn *function) Wide() bool {
+	if !fn.f.Go || fn.f.ABI0 {
+		return true
+	}
+	if fn.fl == nil {
+		if s := fn.survey(); s.ok {
+			return s.wide
+		}
+	}
+	return fn.flow().wide()
+}

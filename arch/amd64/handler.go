@@ -19,6 +19,7 @@ type FaultEntry struct {
 	To     uint64 // where a load goes on, or the original instruction
 	Moved  bool   // a displaced instruction
 	SP     uint64 // Moved: what a thread adds to its stack pointer on the way back (Pair.SP)
+	Stub   uint64 // Moved: where handlers are told first (arch.FaultStub), behind Lo; 0: none are
 }
 
 // Append appends the entry as it stands in memory.
@@ -26,6 +27,9 @@ func (e *FaultEntry) Append(b []byte) []byte {
 	kind := uint64(0)
 	if e.Moved {
 		kind = 1 | e.SP<<8
+		if e.Stub > e.Lo && e.Stub-e.Lo < 1<<32 {
+			kind |= (e.Stub - e.Lo) << 32
+		}
 	}
 	for _, w := range []uint64{e.Lo, e.Hi, e.To, kind} {
 		b = binary.LittleEndian.AppendUint64(b, w)
@@ -36,17 +40,23 @@ func (e *FaultEntry) Append(b []byte) []byte {
 // ReadFaultEntry reads an entry from memory, at least FaultEntrySize bytes.
 func ReadFaultEntry(b []byte) FaultEntry {
 	kind := binary.LittleEndian.Uint64(b[24:])
-	return FaultEntry{
+	e := FaultEntry{
 		Lo: binary.LittleEndian.Uint64(b), Hi: binary.LittleEndian.Uint64(b[8:]), To: binary.LittleEndian.Uint64(b[16:]),
 		Moved: kind&1 != 0, SP: kind >> 8 & 0xff,
 	}
+	if stub := kind >> 32; stub != 0 {
+		e.Stub = e.Lo + stub
+	}
+	return e
 }
 
-// FaultEntrySize is the size of an entry in memory: Lo, Hi, To, and a word of Moved and SP.
+// FaultEntrySize is the size of an entry in memory: Lo, Hi, To, and a word of Moved, SP and Stub.
 const FaultEntrySize = 32
 
-// TrapEntrySize is the size of an entry of the trap table: a breakpoint's address and that
-// of its detour.
+// TrapEntrySize is the size of an entry of the trap table: an instruction's address, and
+// where a thread goes on that has run a breakpoint there: its detour; or, where a jump has
+// replaced the breakpoint before its signal was taken, the work or the copy of that
+// instruction in the jump's.
 const TrapEntrySize = 16
 
 // HandlerEnv says where the handler finds its data.
@@ -83,12 +93,14 @@ func (h *handlerCode) trap() {
 	h.OpMI(OpAnd, 4, At(RDX, ucFlags), ^flagTF)
 	h.Ret()
 	h.Bind(int3)
+	h.none, h.search = none, int3
 	h.breakpoint(none)
 }
 
 // breakpoint emits the search for the breakpoint that was hit.
 func (h *handlerCode) breakpoint(none Label) {
 	loop, upper, found, absent := h.Label(), h.Label(), h.Label(), h.Label()
+	h.store = h.Label()
 	h.MovRM(8, RAX, At(RDX, ucRIP))
 	h.OpRI(OpSub, 8, RAX, 1)
 	h.MovRI(R8, h.env.Traps)
@@ -110,13 +122,13 @@ func (h *handlerCode) breakpoint(none Label) {
 	h.Bind(upper)
 	h.MovRR(8, RCX, R11)
 	h.Jmp(loop)
-	h.Bind(found)
-	h.MovRM(8, RAX, AtIndex(R9, R8, 1, 8))
-	h.MovMR(8, At(RDX, ucRIP), RAX)
-	h.Ret()
 	h.Bind(absent)
 	h.OpMI(OpCmp, 1, At(RAX, 0), opInt3)
 	h.Jcc(CondE, none)
+	h.Jmp(h.store)
+	h.Bind(found)
+	h.MovRM(8, RAX, AtIndex(R9, R8, 1, 8))
+	h.Bind(h.store)
 	h.MovMR(8, At(RDX, ucRIP), RAX)
 	h.Ret()
 }
@@ -124,9 +136,13 @@ func (h *handlerCode) breakpoint(none Label) {
 // Offsets in what the kernel gives to a handler: struct ucontext (asm/ucontext.h,
 // asm/sigcontext.h) and siginfo.
 const (
+	ucRSP    = 160
 	ucRIP    = 168
 	ucFlags  = 176
+	ucTrap   = 200
+	ucCR2    = 216
 	infoCode = 8
+	infoAddr = 16
 )
 
 // System calls of the handler.
@@ -144,7 +160,33 @@ type Handler struct {
 	Entry  uint64 // what rt_sigaction is given for the signals of a fault
 	Trap   uint64 // what it is given for SIGTRAP
 	Return uint64 // sa_restorer for where the program had none
+
+	none, search, store uint64 // of the handler of SIGTRAP
 }
+
+// Taking says whether a thread that is to go on at pc, in the handler of SIGTRAP, has yet to say
+// where its context goes on. It can begin again at Trap: it has changed nothing, and its
+// arguments are as the kernel gave them.
+func (h *Handler) Taking(pc uint64) bool {
+	return pc >= h.Trap && pc < h.none || pc >= h.search && pc <= h.store
+}
+
+// Looking says whether a thread that is to go on at pc is in the handler of faults.
+func (h *Handler) Looking(pc uint64) bool { return pc >= h.Entry && pc < h.Trap }
+
+// Trapped says whether a thread that is to go on at pc is in the handler of SIGTRAP, so that its
+// context does not block that signal.
+func (h *Handler) Trapped(pc uint64) bool {
+	return pc >= h.Trap && pc-h.Return < uint64(len(h.Code))
+}
+
+// Leaving says whether a thread that is to go on at pc is about to return from a handler: its
+// stack pointer is that of the saved context then (struct ucontext).
+func (h *Handler) Leaving(pc uint64) bool { return pc >= h.Return && pc < h.Entry }
+
+// ContextMask is the offset of the signal mask in a saved context (struct ucontext of the kernel,
+// asm/ucontext.h).
+const ContextMask = 296
 
 // NewHandler generates the resident handler at addr.
 func NewHandler(addr uint64, env HandlerEnv) (*Handler, error) {
@@ -162,13 +204,18 @@ func NewHandler(addr uint64, env HandlerEnv) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{Code: code, Entry: h.LabelAddr(entry), Trap: h.LabelAddr(trap), Return: h.LabelAddr(restorer)}, nil
+	return &Handler{
+		Code: code, Entry: h.LabelAddr(entry), Trap: h.LabelAddr(trap), Return: h.LabelAddr(restorer),
+		none: h.LabelAddr(h.none), search: h.LabelAddr(h.search), store: h.LabelAddr(h.store),
+	}, nil
 }
 
 type handlerCode struct {
 	*Asm
 	env  HandlerEnv
 	back Label // return address of a handler whose context must be mapped back
+
+	none, search, store Label // see Handler
 }
 
 // restorer emits the plain signal return, in the bytes that unwinders look for.
@@ -232,16 +279,40 @@ func (h *handlerCode) lookup() {
 // RAX: a program that handles the signal sees the original address; one that does not
 // dies where it is.
 func (h *handlerCode) moved(none Label) {
+	h.MovRM(8, R10, At(R8, 24)) // Moved, SP and Stub
+	h.toStub()
 	h.oldHandler()
 	h.OpRI(OpCmp, 8, R8, 1)
 	h.Jcc(CondBE, none)
-	h.MovMR(8, At(RDX, ucRIP), RAX)
+	h.original()
 	if !h.env.Resumes {
 		return
 	}
 	h.back = h.Label()
 	h.Lea(R9, AtLabel(h.back, 0))
 	h.MovMR(8, At(RSP, 0), R9)
+}
+
+// original emits what makes the context that of the original instruction, in RAX, with the
+// last word of its FaultEntry in R10: the instruction pointer, si_addr where it tells the same
+// (SIGILL, SIGFPE), the stack pointer, and the trap flag. That one is ours: where breakpoints
+// stand the program takes no SIGTRAP of its own.
+func (h *handlerCode) original() {
+	elsewhere, noTraps := h.Label(), h.Label()
+	h.MovRM(8, R9, At(RDX, ucRIP))
+	h.OpMR(OpCmp, 8, At(RSI, infoAddr), R9)
+	h.Jcc(CondNE, elsewhere)
+	h.MovMR(8, At(RSI, infoAddr), RAX)
+	h.Bind(elsewhere)
+	h.MovMR(8, At(RDX, ucRIP), RAX)
+	h.ShiftRI(Shr, 8, R10, 8)
+	h.OpRI(OpAnd, 4, R10, 0xff)
+	h.OpMR(OpAdd, 8, At(RDX, ucRSP), R10)
+	h.MovRI(R8, h.env.Traps)
+	h.OpMI(OpCmp, 8, At(R8, 8), 0)
+	h.Jcc(CondE, noTraps)
+	h.OpMI(OpAnd, 4, At(RDX, ucFlags), ^flagTF)
+	h.Bind(noTraps)
 }
 
 // oldHandler emits R8 = the handler that was there before ours for the signal in EDI.

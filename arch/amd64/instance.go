@@ -124,6 +124,10 @@ func (f *frame) claim(w *arch.Work) {
 	f.Bind(got)
 	f.MovMI(8, At(f.s1(), slotEvent), int32(w.Event))
 	f.MovRM(8, RAX, At(RSP, f.drop))
+	noStub := f.Label()
+	if w.Trampoline != nil {
+		f.stub(w.Trampoline, noStub)
+	}
 	f.MovMR(8, At(f.s1(), slotReturn), RAX)
 	for i, b := range w.Prog.EntryBases() {
 		f.entryValue(b, int32(slotValues+8*i))
@@ -131,8 +135,15 @@ func (f *frame) claim(w *arch.Work) {
 	if w.Call != nil {
 		f.callAtEntry(w, done)
 	}
+	if w.Trampoline != nil {
+		f.replace()
+	}
 	f.Bind(done)
 	f.after(func() {
+		if w.Trampoline != nil {
+			f.Bind(noStub)
+			f.MovMI(8, At(f.s1(), slotKey), 0)
+		}
 		f.Bind(full)
 		f.giveOne(w.Pool)
 		f.Bind(missed)
@@ -309,16 +320,31 @@ func ReadInstance(slot []byte, goProgram bool) (i Instance, ok bool) {
 	i.Event = int(uint16(binary.LittleEndian.Uint64(slot[slotEvent:])))
 	i.Return = binary.LittleEndian.Uint64(slot[slotReturn:])
 	key ^= EventSalt(i.Event)
-	switch {
-	case !goProgram:
+	if !goProgram {
 		i.SP = key
-	case key>>63 != 0:
-		i.SP = key &^ (1 << 63)
-	default:
-		i.GoID, i.Distance = key>>goKeyShift, key&(1<<goKeyShift-1)<<3
+		return i, true
+	}
+	if i.GoID, i.SP = SplitGoKey(key); i.SP == 0 {
+		i.Distance = key & (1<<goKeyShift - 1) << 3
 	}
 	return i, true
 }
 
+// SplitGoKey gives of a Go program's key, without the event's salt, the goroutine, or, if sp
+// is not 0, the stack pointer on a system stack.
+//
+//go:norace
+//go:nosplit
+func SplitGoKey(key uint64) (goid, sp uint64) {
+	if key>>63 != 0 {
+		return 0, key &^ (1 << 63)
+	}
+	return key >> goKeyShift, 0
+}
+
 // SlotHeader is the number of bytes of a slot that ReadInstance needs.
 const SlotHeader = slotValues
+
+// SetEvent makes a slot that was read one of another event: a thread that has claimed a slot
+// writes down the event a little later.
+func SetEvent(slot []byte, event int) { binary.LittleEndian.PutUint64(slot[slotEvent:], uint64(event)) }

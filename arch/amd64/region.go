@@ -41,6 +41,23 @@ const (
 	RuleSequence  Rule = "the instruction may run nowhere else: it belongs to a restartable sequence (rseq), or a kernel patches it or knows it by its address"
 )
 
+// rules are all rules; their places in the list stand in targets' memory, and never change.
+var rules = []Rule{
+	"", RuleBoundary, RuleUndecoded, RuleRelocate, RuleTarget, RuleCall, RuleRoom, RulePage, RuleOverlap, RuleTraps,
+	RuleSyscall, RuleSlow, RuleReserved, RulePatched, RuleSequence,
+}
+
+// Code numbers the rule, for where there is one byte for it; 0: it has no number.
+func (r Rule) Code() uint8 { return uint8(max(slices.Index(rules, r), 0)) }
+
+// RuleOf gives the rule with a number; "" if it is not known.
+func RuleOf(code uint8) Rule {
+	if int(code) < len(rules) {
+		return rules[code]
+	}
+	return ""
+}
+
 // Refusal says why no region can stand at an address.
 type Refusal struct {
 	Addr  uint64 // the instruction that is in the way
@@ -206,6 +223,20 @@ func join(kept []*Region, r *Region) []*Region {
 	return append(kept, r)
 }
 
+// within says that addr may lie in another instruction, which a patch there would change too:
+// behind a lock prefix that some branch skips, or behind bytes that are reached and are none.
+func (p *Regions) within(addr uint64) *Refusal {
+	if outer, ok := p.Flow.cover(addr); ok {
+		return p.refuse(addr, RuleBoundary, fmt.Errorf("the instruction at 0x%x reaches over it", outer))
+	}
+	for b := addr - 1; addr-b < MaxLen; b-- {
+		if p.Flow.marked(b, markBad) {
+			return p.refuse(b, RuleUndecoded, nil)
+		}
+	}
+	return nil
+}
+
 // trap makes a region of one instruction with a breakpoint in its first byte.
 func (p *Regions) trap(pt, floor uint64, tactic arch.Tactic, why *Refusal) (*Region, *Refusal) {
 	if err := p.trapError(); err != nil {
@@ -213,6 +244,9 @@ func (p *Regions) trap(pt, floor uint64, tactic arch.Tactic, why *Refusal) (*Reg
 	}
 	if pt < floor {
 		return nil, p.refuse(pt, RuleOverlap, nil)
+	}
+	if ref := p.within(pt); ref != nil {
+		return nil, ref
 	}
 	step, ref := p.step(pt, pt, pt)
 	if ref != nil {
@@ -286,6 +320,9 @@ func (p *Regions) extend(r *Region, pt uint64) *Region {
 func (p *Regions) build(s, upto uint64) (*Region, *Refusal) {
 	if s%pageSize > pageSize-JumpLen {
 		return nil, p.refuse(s, RulePage, nil)
+	}
+	if ref := p.within(s); ref != nil {
+		return nil, ref
 	}
 	r := &Region{Addr: s}
 	for a := s; r.Len < JumpLen || a <= upto; {
@@ -375,7 +412,7 @@ func (p *Regions) pad(r *Region, a, upto uint64) (*Region, *Refusal) {
 		return nil, p.refuse(r.last().Addr, RuleRoom, fmt.Errorf("%d bytes are free after it, the jump needs %d", have, need))
 	}
 	for b := a; b < a+uint64(need); b++ {
-		if p.Flow.Target(b) {
+		if p.Flow.Target(b) || b >= p.Flow.End() && p.Flow.leavesTo(b) {
 			return nil, p.refuse(b, RuleTarget, nil)
 		}
 	}

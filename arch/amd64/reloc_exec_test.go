@@ -323,9 +323,12 @@ func (in *Inst) address() (base, index byte) {
 
 func (in *Inst) baseless() bool { return in.HasSIB && in.SIB&7 == 5 && in.Mod() == 0 }
 
-// operand is the address of the memory operand, segment bases apart.
+// operand is the address of the memory operand.
 func (f *execForm) operand(run *execRun) uint64 {
 	ea := uint64(f.disp(f.code))
+	if f.Prefix&(PrefixFS|PrefixGS) != 0 { // their bases: relocexec.c
+		ea += f.base + execData + execDataLen/2
+	}
 	base, index := f.address()
 	if !f.baseless() {
 		ea += run.Regs[base]

@@ -237,8 +237,9 @@ func (m *mover) jump(orig, target uint64) {
 		m.put(orig, 0, func() { m.JmpAddr(target) })
 		return
 	}
-	m.put(orig, 0, func() { m.JmpM(Mem{Kind: MemAddr, Addr: m.Addr() + 6}) })
-	m.Data64(target)
+	lit := m.Label()
+	m.put(orig, 0, func() { m.JmpM(AtLabel(lit, 0)) })
+	m.literal(lit, target)
 }
 
 // jcc goes to target if c holds; out of reach, it jumps over a far jump if not.
@@ -280,7 +281,7 @@ func (m *mover) call(target uint64) error {
 	case !m.opt.RealCalls:
 		lit := m.pushReturn()
 		m.jump(target, target)
-		m.literal(lit)
+		m.literal(lit, m.next())
 	case m.near(target, 5):
 		m.put(m.addr, 0, func() { m.CallAddr(target) })
 	default:
@@ -317,8 +318,9 @@ func (m *mover) pushReturn() (lit Label) {
 	return lit
 }
 
-// literal appends the return address that pushReturn asked for.
-func (m *mover) literal(lit Label) {
+// literal appends an address that code asked for by a label; none if that is negative. It is
+// aligned, for a program may have alignment checks on.
+func (m *mover) literal(lit Label, addr uint64) {
 	if lit < 0 {
 		return
 	}
@@ -326,7 +328,7 @@ func (m *mover) literal(lit Label) {
 		m.Int3()
 	}
 	m.Bind(lit)
-	m.Data64(m.next())
+	m.Data64(addr)
 }
 
 // callInd emulates a call through a register or memory: push, then the same operand
@@ -336,7 +338,7 @@ func (m *mover) callInd() error {
 	if !m.in.RIPMem {
 		lit := m.pushReturn()
 		m.put(m.addr, 8, func() { m.Raw(b...) })
-		m.literal(lit)
+		m.literal(lit, m.next())
 		return nil
 	}
 	for _, push := range []uint64{2, 6} { // the lengths that the push can have
@@ -347,7 +349,7 @@ func (m *mover) callInd() error {
 	lit := m.pushReturn()
 	err := m.setDisp(b, m.Addr())
 	m.put(m.addr, 8, func() { m.Raw(b...) })
-	m.literal(lit)
+	m.literal(lit, m.next())
 	return err
 }
 

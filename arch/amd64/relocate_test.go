@@ -68,17 +68,17 @@ var relocCases = []struct {
 	{"jmp_rel8", lowText, lowText + 0x1000, "eb10", "jmp 0x401012", "e90df0ffff", "jmp 0x401012", 0},
 	{"jmp_rel32", lowText, lowText + 0x1000, "e900010000", "jmp 0x401105", "e900f1ffff", "jmp 0x401105", 0},
 	{"jmp_to_the_region_itself", highText, highText + 0x1000, "ebfe", "jmp 0x7f0000001000", "e9fbefffff", "jmp 0x7f0000001000", 0},
-	{"jmp_out_of_reach", lowText, highText, "e900010000", "jmp 0x401105", "ff25000000000511400000000000", "jmp *0x0(%rip) # 0x7f0000001006", 8},
+	{"jmp_out_of_reach", lowText, highText, "e900010000", "jmp 0x401105", "ff2502000000cccc0511400000000000", "jmp *0x2(%rip) # 0x7f0000001008\nint3\nint3", 8},
 	{"loop_rel8", lowText, lowText + 0x1000, "e210", "loop 0x401012", "e202eb05e909f0ffff", "loop 0x402004\njmp 0x402009\njmp 0x401012", 0},
 	{"loopne_backward", lowText, lowText + 0x1000, "e0f0", "loopne 0x400ff2", "e002eb05e9e9efffff", "loopne 0x402004\njmp 0x402009\njmp 0x400ff2", 0},
 	{"jrcxz", lowText, lowText + 0x1000, "e310", "jrcxz 0x401012", "e302eb05e909f0ffff", "jrcxz 0x402004\njmp 0x402009\njmp 0x401012", 0},
 	{"jecxz_keeps_address_size", lowText, lowText + 0x1000, "67e310", "jecxz 0x401013", "67e302eb05e909f0ffff", "jecxz 0x402005\njmp 0x40200a\njmp 0x401013", 0},
-	{"jrcxz_out_of_reach", lowText, highText, "e310", "jrcxz 0x401012", "e302eb0eff25000000001210400000000000", "jrcxz 0x7f0000001004\njmp 0x7f0000001012\njmp *0x0(%rip) # 0x7f000000100a", 8},
+	{"jrcxz_out_of_reach", lowText, highText, "e310", "jrcxz 0x401012", "e302eb14ff2506000000cccccccccccc1210400000000000", "jrcxz 0x7f0000001004\njmp 0x7f0000001018\njmp *0x6(%rip) # 0x7f0000001010\nint3\nint3\nint3\nint3\nint3\nint3", 8},
 	{"loopz_keeps_its_prefix", lowText, lowText + 0x1000, "f2e110", "repnz loope 0x401013", "f2e102eb05e909f0ffff", "repnz loope 0x402005\njmp 0x40200a\njmp 0x401013", 0},
 	{"xbegin", lowText, lowText + 0x1000, "c7f810000000", "xbegin 0x401016", "c7f810f0ffff", "xbegin 0x401016", 0},
 	{"call_rel32_pushes_immediate", lowText, lowText + 0x1000, "e800010000", "call 0x401105", "6805104000e9fbf0ffff", "push $0x401005\njmp 0x401105", 0},
 	{"call_rel32_pushes_literal", highText, highText + 0x1000, "e800010000", "call 0x7f0000001105", "ff350a000000e9faf0ffffcccccccccc05100000007f0000", "push 0xa(%rip) # 0x7f0000002010\njmp 0x7f0000001105\nint3\nint3\nint3\nint3\nint3", 8},
-	{"call_rel32_out_of_reach", lowText, highText, "e800010000", "call 0x401105", "6805104000ff25000000000511400000000000", "push $0x401005\njmp *0x0(%rip) # 0x7f000000100b", 8},
+	{"call_rel32_out_of_reach", lowText, highText, "e800010000", "call 0x401105", "6805104000ff2505000000cccccccccc0511400000000000", "push $0x401005\njmp *0x5(%rip) # 0x7f0000001010\nint3\nint3\nint3\nint3\nint3", 8},
 	{"call_rel32_tls_prefixes", highText, highText + 0x1000, "666648e800010000", "data16 data16 rex.W call 0x7f0000001108", "ff350a000000e9fdf0ffffcccccccccc08100000007f0000", "push 0xa(%rip) # 0x7f0000002010\njmp 0x7f0000001108\nint3\nint3\nint3\nint3\nint3", 8},
 	{"call_next_is_a_push", lowText, lowText + 0x1000, "e800000000", "call 0x401005", "6805104000", "push $0x401005", 0},
 	{"call_next_pic", highText, highText + 0x1000, "e800000000", "call 0x7f0000001005", "c74424f805100000c74424fc007f0000488d6424f8", "movl $0x1005,-0x8(%rsp)\nmovl $0x7f00,-0x4(%rsp)\nlea -0x8(%rsp),%rsp", 0},
@@ -303,7 +303,8 @@ func TestRelocateHostileInst(t *testing.T) {
 	}
 }
 
-func FuzzRelocate(f *testing.F) {
+// FuzzCopies proves copies right by decoding them.
+func FuzzCopies(f *testing.F) {
 	for _, c := range relocCases {
 		f.Add(unhex(f, c.in), c.addr, c.to)
 	}

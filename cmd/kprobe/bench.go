@@ -31,7 +31,8 @@ func newBench() *cobra.Command {
 		Short: "measure what a hit costs here, beside the kernel's uprobes",
 		Long: `Measure what a hit costs on this machine, in nanoseconds beyond the unprobed call:
 the overhead table of the documents, beside the kernel's uprobe on the same instruction
-of a copy of the same program in the same run, and a tracepoint written by hand.`,
+of a copy of the same program in the same run, and a tracepoint written by hand; handlers
+in the own process; and how fast probes come and go.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if f.format != "text" && f.format != "json" {
@@ -93,13 +94,15 @@ type bench struct {
 	copyPath              string
 	noCopy                error // why there is no copy to probe
 
-	serial int // of the events' names, which a Core uses once
-	out    printer
-	cells  []cell
+	serial  int // of the events' names, which a Core uses once
+	out     printer
+	quick   bool
+	cells   []cell
+	figures []figure
 }
 
 func (f *benchFlags) run(ctx context.Context, w io.Writer) (err error) {
-	b := &bench{ctx: ctx, rounds: fullRounds, slow: batches * trapBatch, out: newPrinter(f.format, w)}
+	b := &bench{ctx: ctx, quick: f.quick, rounds: fullRounds, slow: batches * trapBatch, out: newPrinter(f.format, w)}
 	if f.quick {
 		b.rounds, b.slow = fewRounds, batches*quickBatch
 	}
@@ -119,7 +122,7 @@ func (f *benchFlags) run(ctx context.Context, w io.Writer) (err error) {
 	if f.quick {
 		b.calls = min(b.room, quickCalls)
 	}
-	return b.all()
+	return b.all(dir)
 }
 
 // choose takes the C program where it can be built, else this program itself.
@@ -211,7 +214,7 @@ func (b *bench) callsOf(r *row) uint64 {
 }
 
 // all measures and prints everything. What fails is told at the end, after all the rest.
-func (b *bench) all() error {
+func (b *bench) all(dir string) error {
 	b.out.machine(b.describe())
 	if err := b.warm(); err != nil {
 		return err
@@ -227,12 +230,31 @@ func (b *bench) all() error {
 			errs = append(errs, b.one(findRow(name), classes[0], n))
 		}
 	}
-	errs = append(errs, b.out.end(b.cells, ratios(b.cells)))
+	errs = append(errs, b.others(dir))
+	errs = append(errs, b.out.end(b.cells, b.figures, ratios(b.cells)))
 	err := errors.Join(errs...)
 	if b.ctx.Err() != nil && !errors.Is(err, errInterrupted) {
 		err = errors.Join(err, errInterrupted)
 	}
 	return err
+}
+
+// others measures what is no cost of a hit in another process.
+func (b *bench) others(dir string) error {
+	var errs []error
+	for _, f := range []func() error{
+		b.own,
+		func() error { return b.add(handlerFigures(b.cells)...) },
+		func() error { return b.batch(dir) },
+		func() error { return b.attach(dir) },
+		func() error { return b.events(dir) },
+		b.disarmed,
+	} {
+		if b.ctx.Err() == nil {
+			errs = append(errs, f())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // errInterrupted says that a signal ended the run: what it prints is not all.

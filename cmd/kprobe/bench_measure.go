@@ -11,6 +11,7 @@ type cell struct {
 	Row     string  `json:"row"`
 	What    string  `json:"what"`
 	Class   string  `json:"class"`
+	Where   string  `json:"where"` // whereProcess or whereSelf
 	Threads int     `json:"threads"`
 	Tactic  string  `json:"tactic,omitempty"`
 	NS      float64 `json:"ns"`   // per call of the function, beyond the unprobed call
@@ -66,7 +67,7 @@ var errRing = errors.New("records were lost")
 // measure fills a cell. A row that this machine does not offer is no error: the cell says
 // why.
 func (b *bench) measure(r *row, cl class, threads int) (c cell, err error) {
-	c = cell{Row: r.name, What: r.what, Class: cl.name, Threads: threads}
+	c = cell{Row: r.name, What: r.what, Class: cl.name, Where: whereProcess, Threads: threads}
 	p := b.prober(r)
 	if err := p.arm(cl); err != nil {
 		c.Why = escapedError(err)
@@ -142,7 +143,7 @@ func judge(what string, cl class, value, bar float64, atMost bool) ratio {
 func ratios(cells []cell) []ratio {
 	at := map[[2]string]float64{}
 	for _, c := range cells {
-		if c.known() && c.Threads == 1 {
+		if c.known() && c.Threads == 1 && c.Where == whereProcess {
 			at[[2]string{c.Row, c.Class}] = c.NS
 		}
 	}

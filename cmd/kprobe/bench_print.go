@@ -28,7 +28,8 @@ type machine struct {
 type printer interface {
 	machine(machine)
 	cell(cell)
-	end(cells []cell, ratios []ratio) error
+	figure(figure)
+	end(cells []cell, figures []figure, ratios []ratio) error
 }
 
 func newPrinter(format string, w io.Writer) printer {
@@ -58,7 +59,9 @@ func (p *jsonPrinter) machine(m machine) {
 
 func (p *jsonPrinter) cell(c cell) { p.put(c) }
 
-func (p *jsonPrinter) end(_ []cell, rs []ratio) error {
+func (p *jsonPrinter) figure(f figure) { p.put(f) }
+
+func (p *jsonPrinter) end(_ []cell, _ []figure, rs []ratio) error {
 	for _, r := range rs {
 		p.put(r)
 	}
@@ -76,20 +79,33 @@ type textPrinter struct {
 func (p *textPrinter) machine(m machine) { p.m = m }
 
 func (p *textPrinter) cell(c cell) {
-	if at := fmt.Sprintf("%s, threads %d", c.Class, c.Threads); at != p.class {
+	at := fmt.Sprintf("%s, threads %d", c.Class, c.Threads)
+	if c.Where == whereSelf {
+		at = "the own process"
+	}
+	if at != p.class {
 		p.class = at
 		fmt.Fprintf(os.Stderr, "kprobe: measuring %s\n", at)
 	}
 }
 
-func (p *textPrinter) end(cells []cell, rs []ratio) error {
+func (p *textPrinter) figure(f figure) {
+	if at := f.What + ", " + f.Where; at != p.class {
+		p.class = at
+		fmt.Fprintf(os.Stderr, "kprobe: measured %s\n", at)
+	}
+}
+
+func (p *textPrinter) end(cells []cell, fs []figure, rs []ratio) error {
 	m := p.m
 	fmt.Fprintf(p.w, "%s, %d CPUs, Linux %s\n", m.CPU, m.CPUs, m.Kernel)
 	fmt.Fprintf(p.w, "workload in %s, %s; medians of %d rounds of %d calls (%d where hits trap)\n",
 		m.Workload, map[bool]string{true: "threads with rseq", false: "threads without rseq"}[m.Rseq], m.Rounds, m.Calls, m.Slow)
 	p.classTable(cells)
+	p.paperTable(cells)
 	p.threadTable(cells)
 	p.ratioTable(rs)
+	p.figureTable(fs)
 	_, err := fmt.Fprintln(p.w)
 	for i, n := range p.notes {
 		_, err = fmt.Fprintf(p.w, "[%d] %s\n", i+1, n)
@@ -118,7 +134,11 @@ func (p *textPrinter) value(c cell) string {
 	if c.known() {
 		return nanos(c.NS)
 	}
-	why := c.Why + c.Failed
+	return p.note(c.Why + c.Failed)
+}
+
+// note is the number of the note that tells a reason.
+func (p *textPrinter) note(why string) string {
 	i := slices.IndexFunc(p.notes, func(n string) bool { return sameReason(n, why) })
 	if i < 0 {
 		i = len(p.notes)
@@ -162,7 +182,7 @@ func (p *textPrinter) classTable(cells []cell) {
 
 func (p *textPrinter) find(cells []cell, row, class string, threads int) string {
 	for _, c := range cells {
-		if c.Row == row && c.Class == class && c.Threads == threads {
+		if c.Where == whereProcess && c.Row == row && c.Class == class && c.Threads == threads {
 			return p.value(c)
 		}
 	}
@@ -213,6 +233,37 @@ func (p *textPrinter) ratioTable(rs []ratio) {
 		lines = append(lines, l)
 	}
 	p.table("ratios and bars: + reached, ! missed", lines)
+}
+
+// figureTable shows the figures that are no cost of a hit.
+func (p *textPrinter) figureTable(fs []figure) {
+	if len(fs) == 0 {
+		return
+	}
+	lines := [][]string{{"figure", "where", "value", "bar", ""}}
+	for _, f := range fs {
+		sign, mark := ">=", "!"
+		if f.AtMost {
+			sign = "<="
+		}
+		if f.OK {
+			mark = "+"
+		}
+		value := figureValue(f.Value) + " " + f.Unit + mark
+		if f.Why+f.Failed != "" {
+			value = p.note(f.Why + f.Failed)
+		}
+		lines = append(lines, []string{f.What, f.Where, value, sign + figureValue(f.Bar), f.Of})
+	}
+	p.table("figures and bars: + reached, ! missed", lines)
+}
+
+// figureValue has two digits behind the point below 10, and none from 100 on.
+func figureValue(v float64) string {
+	if v < 10 {
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	}
+	return nanos(v)
 }
 
 // ratioOf shows a value, whether it reaches its bar, and the bar.

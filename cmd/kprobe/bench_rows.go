@@ -63,13 +63,15 @@ const (
 	rowRecord     = "o"
 	rowReturn     = "ro"
 	rowBoth       = "kr"
+	rowBothStep   = "kr step"
+	rowBothBoost  = "kr boost"
 	rowHandler    = "o handler"
 	rowTracepoint = "tracepoint"
 	rowUprobe     = "uprobe"
 )
 
-// rows are the documents' columns (F142, F145, F146) without the jprobes, and what they
-// are compared with.
+// rows are the documents' columns (F142, F145, F146) without the jprobes, which only the own
+// process has (bench_own.go), and what they are compared with.
 var rows = []row{
 	{rowCount, "jump, counted", meansKprobe, arch.TacticJump, true, true, false},
 	{"k", "int3 and step, recorded", meansKprobe, arch.TacticStep, false, true, false},
@@ -78,6 +80,8 @@ var rows = []row{
 	{"r", "return, int3 and step", meansKprobe, arch.TacticStep, false, false, true},
 	{"rb", "return, int3 and detour", meansKprobe, arch.TacticBoost, false, false, true},
 	{rowReturn, "return, jump", meansKprobe, arch.TacticJump, false, false, true},
+	{rowBothStep, "entry and return, step", meansKprobe, arch.TacticStep, false, true, true},
+	{rowBothBoost, "entry and return, boost", meansKprobe, arch.TacticBoost, false, true, true},
 	{rowBoth, "entry and return, jump", meansKprobe, arch.TacticJump, false, true, true},
 	{rowHandler, "jump, handler in the tracer", meansHandler, arch.TacticJump, true, true, false},
 	{rowTracepoint, "by hand, compiled in", meansTracepoint, "", false, true, false},

@@ -43,17 +43,17 @@ func TestCellSum(t *testing.T) {
 
 func TestRatios(t *testing.T) {
 	cells := []cell{
-		{Row: rowCount, Class: "lea", Threads: 1, NS: 10.5},
-		{Row: rowBoth, Class: "lea", Threads: 1, NS: 100},
-		{Row: rowRecord, Class: "lea", Threads: 1, NS: 10},
-		{Row: rowRecord, Class: "lea", Threads: 2, NS: 99},
-		{Row: rowTracepoint, Class: "lea", Threads: 1, NS: 5},
-		{Row: rowUprobe, Class: "lea", Threads: 1, NS: 999},
-		{Row: rowRecord, Class: "push", Threads: 1, NS: 10},
-		{Row: rowUprobe, Class: "push", Threads: 1, NS: 250},
-		{Row: rowTracepoint, Class: "push", Threads: 1, Why: "none"},
-		{Row: rowRecord, Class: "ret", Threads: 1, NS: 10, Failed: "lost"},
-		{Row: rowUprobe, Class: "ret", Threads: 1, NS: 9999},
+		{Row: rowCount, Class: "lea", Where: whereProcess, Threads: 1, NS: 10.5},
+		{Row: rowBoth, Class: "lea", Where: whereProcess, Threads: 1, NS: 100},
+		{Row: rowRecord, Class: "lea", Where: whereProcess, Threads: 1, NS: 10},
+		{Row: rowRecord, Class: "lea", Where: whereProcess, Threads: 2, NS: 99},
+		{Row: rowTracepoint, Class: "lea", Where: whereProcess, Threads: 1, NS: 5},
+		{Row: rowUprobe, Class: "lea", Where: whereProcess, Threads: 1, NS: 999},
+		{Row: rowRecord, Class: "push", Where: whereProcess, Threads: 1, NS: 10},
+		{Row: rowUprobe, Class: "push", Where: whereProcess, Threads: 1, NS: 250},
+		{Row: rowTracepoint, Class: "push", Where: whereProcess, Threads: 1, Why: "none"},
+		{Row: rowRecord, Class: "ret", Where: whereProcess, Threads: 1, NS: 10, Failed: "lost"},
+		{Row: rowUprobe, Class: "ret", Where: whereProcess, Threads: 1, NS: 9999},
 	}
 	want := []ratio{
 		{"counter, ns", "lea", 10.5, barCount, true, false},
@@ -84,17 +84,27 @@ func TestTextTables(t *testing.T) {
 	var cells []cell
 	for _, r := range rows {
 		for i, cl := range classes {
-			c := cell{Row: r.name, Class: cl.name, Threads: 1, NS: 123.4}
+			c := cell{Row: r.name, Class: cl.name, Where: whereProcess, Threads: 1, NS: 123.4}
 			if r.name == "k" {
 				c.Why = []string{"column 7: main+0x4: at 0x10 (48 8d): taken", "column 8: f+0x0: at 0x20 (c3): taken"}[i%2]
 			}
 			cells = append(cells, c)
 		}
 	}
+	for _, r := range ownRows {
+		for _, tactic := range r.tactics {
+			c := r.cell(tactic)
+			c.NS = 67.8
+			cells = append(cells, c)
+		}
+	}
+	fast, slow := figure{What: "speed", Where: whereSelf, Unit: "probes/s", Bar: 1000}, figure{What: "stop", Where: whereProcess, Unit: "ms", Bar: 5, AtMost: true}
+	fast.set(1234.5)
+	slow.set(5.25)
 	var out bytes.Buffer
 	p := &textPrinter{w: &out}
 	p.machine(machine{CPU: "box", CPUs: 1, Workload: "C"})
-	if err := p.end(cells, ratios(cells)); err != nil {
+	if err := p.end(cells, []figure{fast, slow}, ratios(cells)); err != nil {
 		t.Fatal(err)
 	}
 	text := out.String()
@@ -103,7 +113,7 @@ func TestTextTables(t *testing.T) {
 			t.Errorf("no row %q in\n%s", r.name, text)
 		}
 	}
-	for _, want := range []string{"endbr64", "nop5", "123 ", "[1]", "only one CPU", "1.0! (>=100)", "1.0+ (<=1.5)"} {
+	for _, want := range []string{"endbr64", "nop5", "123 ", "[1]", "only one CPU", "1.0! (>=100)", "1.0+ (<=1.5)", "1234 probes/s+", ">=1000", "5.25 ms!", "<=5.00", "kprobe and kretprobe", "67.8", "1400"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -127,7 +137,9 @@ func command(t *testing.T) string {
 type benchReport struct {
 	machine machine
 	cells   map[[2]string]cell // by row and class
+	own     map[[2]string]cell // by row and tactic
 	scaled  []cell
+	figures map[[2]string]figure // by what and where
 	ratios  []ratio
 }
 
@@ -140,7 +152,7 @@ func runBench(t *testing.T, path string, args ...string) benchReport {
 	if err != nil {
 		t.Errorf("bench: %v: %s", err, errs.String())
 	}
-	rep := benchReport{cells: map[[2]string]cell{}}
+	rep := benchReport{cells: map[[2]string]cell{}, own: map[[2]string]cell{}, figures: map[[2]string]figure{}}
 	for line := range bytes.Lines(out) {
 		rep.add(t, line)
 	}
@@ -153,6 +165,7 @@ func (rep *benchReport) add(t *testing.T, line []byte) {
 		Machine *machine `json:"machine"`
 		Row     string   `json:"row"`
 		Ratio   string   `json:"ratio"`
+		Figure  string   `json:"figure"`
 	}
 	if err := json.Unmarshal(line, &any); err != nil {
 		t.Fatalf("%s: %v", line, err)
@@ -164,20 +177,60 @@ func (rep *benchReport) add(t *testing.T, line []byte) {
 	case any.Row != "":
 		var c cell
 		err = json.Unmarshal(line, &c)
-		if c.Threads > 1 {
+		switch {
+		case c.Where == whereSelf:
+			rep.own[[2]string{c.Row, c.Tactic}] = c
+		case c.Threads > 1:
 			rep.scaled = append(rep.scaled, c)
-			return
+		default:
+			rep.cells[[2]string{c.Row, c.Class}] = c
 		}
-		rep.cells[[2]string{c.Row, c.Class}] = c
+	case any.Figure != "":
+		var f figure
+		err = json.Unmarshal(line, &f)
+		rep.figures[[2]string{f.What, f.Where}] = f
 	case any.Ratio != "":
 		var r ratio
 		err = json.Unmarshal(line, &r)
 		rep.ratios = append(rep.ratios, r)
 	default:
-		t.Fatalf("%s: neither machine, cell nor ratio", line)
+		t.Fatalf("%s: neither machine, cell, figure nor ratio", line)
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// others holds what does not hang on the workload: the own process's handlers are counted
+// exactly by each tactic, and every figure has a value, good or bad.
+func (rep *benchReport) others(t *testing.T) {
+	t.Helper()
+	for _, r := range ownRows {
+		for _, tactic := range r.tactics {
+			c, ok := rep.own[[2]string{r.name, string(tactic)}]
+			if !ok || c.Why != "" {
+				t.Errorf("%s by %s in the own process: there %v, %s", r.name, tactic, ok, c.Why)
+				continue
+			}
+			c.check(t, fewRounds)
+		}
+	}
+	want := handlerFigures([]cell{{Row: "k", Where: whereSelf, Tactic: "jump"}, {Row: rowSleepable, Where: whereSelf, Tactic: "jump"}})
+	want = append(append(want, batchFigures(whereSelf, barBatchSelf)...), batchFigures(whereProcess, barBatchProcess)...)
+	for _, what := range []string{"attached to a large program, one probe armed", "the tracer's memory for it", "events into the ring and a raw file", figureBytes, "a call once its probe is taken out / never probed"} {
+		want = append(want, figure{What: what, Where: whereProcess})
+	}
+	for _, w := range want {
+		f, ok := rep.figures[[2]string{w.What, w.Where}]
+		if !ok || f.Why+f.Failed != "" || f.Unit == "" || f.Value <= 0 && f.What != figureBytes {
+			t.Errorf("%s (%s): there %v, %+v", w.What, w.Where, ok, f)
+		}
+	}
+	if f := rep.figures[[2]string{figureBytes, whereProcess}]; f.Value != 0 || !f.OK {
+		t.Errorf("%+v", f)
+	}
+	if len(rep.figures) != len(want) {
+		t.Errorf("%d figures, want %d", len(rep.figures), len(want))
 	}
 }
 
@@ -224,6 +277,7 @@ func TestBenchC(t *testing.T) {
 	if want := 4 * len(classes); len(rep.ratios) != want {
 		t.Errorf("%d ratios, want %d: %+v", len(rep.ratios), want, rep.ratios)
 	}
+	rep.others(t)
 }
 
 // The same on the Go program, which has no breakpoints and no uretprobes: the rows that
@@ -241,7 +295,7 @@ func TestBenchGo(t *testing.T) {
 			}
 			c.check(t, fewRounds)
 		}
-		for _, name := range []string{"k", "b", "uretprobe"} {
+		for _, name := range []string{"k", "b", rowBothStep, rowBothBoost, "uretprobe"} {
 			if c := rep.cells[[2]string{name, cl.name}]; c.Why == "" {
 				t.Errorf("%s on %s: measured, %+v", name, cl.name, c)
 			}
@@ -252,6 +306,7 @@ func TestBenchGo(t *testing.T) {
 			t.Errorf("%s: %s", name, c.Why)
 		}
 	}
+	rep.others(t)
 }
 
 // Interrupted in the middle, it says so, and leaves nothing in tracefs and no file.

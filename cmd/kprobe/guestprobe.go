@@ -86,7 +86,7 @@ func (g *tracedGuest) Sync() (ended bool, err error) {
 func (g *tracedGuest) Exited() <-chan struct{} { return nil }
 
 func (g *tracedGuest) Remarks() []string {
-	var out []string
+	out := g.engine.Remarks()
 	if dead, corrupt := g.core.Damage(); dead+corrupt > 0 {
 		out = append(out, fmt.Sprintf("%d records were begun and not ended, %d places of the ring were damaged", dead, corrupt))
 	}

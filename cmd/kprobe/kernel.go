@@ -29,6 +29,9 @@ func (k ownKernel) Add(defs []*event.Def, o *kprobes.AddOptions) error {
 // Slower has nothing to tell: which tactic is taken is the kernel's business.
 func (k ownKernel) Slower(func(name, tactic string, why error)) {}
 
+// Stubs tells nothing: the kernel knows one way for all.
+func (k ownKernel) Stubs(func(name string, why error)) {}
+
 // Run has nothing to release.
 func (k ownKernel) Run() error { return nil }
 

@@ -84,12 +84,14 @@ func listLine(n trace.Namer, addr uint64, kind byte, state string) string {
 	return fmt.Sprintf("%x  %c  %s  %s %s", addr, kind, place, module, state)
 }
 
-// stateOf tells the state of a site: [OPTIMIZED] for a jump, nothing for a breakpoint,
+// stateOf tells the state of a site: [OPTIMIZED] for a jump, for a breakpoint why it is none,
 // and what stands there if it is neither the patch nor what the program had.
 func stateOf(p *process.Proc, s *process.Patched) string {
 	have := make([]byte, len(s.Patch))
 	err := p.ReadMem(s.Addr, have)
 	switch {
+	case len(s.Patch) == 0:
+		return "postponed: " + s.Why()
 	case err != nil:
 		return "[GONE]"
 	case bytes.Equal(have, s.Orig):
@@ -98,8 +100,10 @@ func stateOf(p *process.Proc, s *process.Patched) string {
 		return fmt.Sprintf("[FOREIGN % x]", have)
 	case s.Jump():
 		return "[OPTIMIZED]"
+	case s.Why() != "":
+		return "boost: " + s.Why()
 	}
-	return ""
+	return "boost"
 }
 
 func newDetach() *cobra.Command {
@@ -150,6 +154,9 @@ func detach(pid int, force bool) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "kprobe: process %d: %d sites restored, %d mappings removed\n", pid, u.Restored, u.Pages)
+	if u.InCall {
+		return fmt.Errorf("process %d: %w", pid, process.ErrInCall)
+	}
 	if len(u.Foreign) > 0 {
 		return fmt.Errorf("process %d: %d places hold bytes that are neither the file's nor ours, and were left alone: 0x%x", pid, len(u.Foreign), u.Foreign)
 	}

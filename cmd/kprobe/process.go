@@ -63,10 +63,11 @@ func (t *tracedProcess) Sync() (ended bool, err error) {
 func (t *tracedProcess) Exited() <-chan struct{} { return t.s.proc.Exited() }
 
 func (t *tracedProcess) Remarks() []string {
+	out := t.engine.Remarks()
 	if dead, corrupt := t.core.Damage(); dead+corrupt > 0 {
-		return []string{fmt.Sprintf("%d records of writers that were killed are lost, %d places of the ring were damaged", dead, corrupt)}
+		out = append(out, fmt.Sprintf("%d records of writers that were killed are lost, %d places of the ring were damaged", dead, corrupt))
 	}
-	return nil
+	return out
 }
 
 // Status waits for the child and makes its status ours: 128+N if a signal killed it.

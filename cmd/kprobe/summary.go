@@ -21,6 +21,8 @@ type total struct {
 	Tactic  string  `json:"tactic"`
 	Unwound *uint64 `json:"unwound,omitempty"`
 	Active  *uint64 `json:"active,omitempty"`
+	Returns string  `json:"returns,omitempty"` // how they are seen, if not at the exits
+	bugs    []string
 }
 
 // summary writes the last lines: one for each event.
@@ -28,7 +30,13 @@ func (t *tracing) summary() {
 	for _, r := range t.s.Remarks() {
 		fmt.Fprintf(os.Stderr, "kprobe: %s\n", r)
 	}
-	for _, s := range t.s.Totals() {
+	all := t.s.Totals()
+	for _, s := range all {
+		for _, b := range s.bugs {
+			fmt.Fprintf(os.Stderr, "kprobe: %s\n", b)
+		}
+	}
+	for _, s := range all {
 		if t.f.format == "json" {
 			b, err := json.Marshal(s)
 			if err == nil {
@@ -46,17 +54,19 @@ func totals(core *kprobes.Core, evs []*kprobes.Event) []*total {
 	byName := map[string]*total{}
 	for _, e := range evs {
 		n := core.Counts(e)
+		tactic, _ := e.Form()
 		key := e.Group + "/" + e.Name
 		s := byName[key]
 		if s == nil {
-			s = &total{Event: key, name: e.Name, Tactic: string(e.Tactic)}
+			s = &total{Event: key, name: e.Name, Tactic: string(tactic)}
 			byName[key] = s
 			out = append(out, s)
 			if e.Def.Kind == event.Return {
 				s.Unwound, s.Active = new(uint64), new(uint64)
 			}
 		}
-		s.add(n, string(e.Tactic))
+		s.add(n, string(tactic))
+		s.returns(core, e)
 	}
 	return out
 }
@@ -74,6 +84,17 @@ func (s *total) add(n kprobes.Counts, tactic string) {
 	}
 }
 
+// returns tells how the returns are seen, and whether one came that no call belongs to: in the
+// kernel's words, with the place on the stack where its return address was.
+func (s *total) returns(core *kprobes.Core, e *kprobes.Event) {
+	if how, _ := e.Returns(); how == kprobes.ReturnsTrampoline {
+		s.Returns = string(how)
+	}
+	if n, slot := core.Strays(e); n > 0 {
+		s.bugs = append(s.bugs, fmt.Sprintf("kretprobe BUG!: Processing kretprobe %016x @ %016x (%s: %d returns belong to no call)", slot, e.Place.Addr, e.Name, n))
+	}
+}
+
 func (s *total) print(w io.Writer) {
 	tactic := s.Tactic
 	if tactic == "" {
@@ -82,6 +103,9 @@ func (s *total) print(w io.Writer) {
 	fmt.Fprintf(w, "%s hits=%d missed=%d lost=%d tactic=%s", s.name, s.Hits, s.Missed, s.Lost, tactic)
 	if s.Unwound != nil {
 		fmt.Fprintf(w, " unwound=%d active=%d", *s.Unwound, *s.Active)
+	}
+	if s.Returns != "" {
+		fmt.Fprintf(w, " returns=%s", s.Returns)
 	}
 	fmt.Fprintln(w)
 }

@@ -36,6 +36,7 @@ type traceFlags struct {
 	verbose  bool
 	buffer   int
 	tactic   string
+	stubs    bool
 }
 
 func newTrace() *cobra.Command {
@@ -75,6 +76,7 @@ At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no words but errors and the summary")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
 	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe, in a guest jump or break (default: the best that is safe)")
+	fl.BoolVar(&f.stubs, "trampoline", false, "see returns by trampoline where that is possible, also of functions whose exits are all known")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 16 MiB on up to 4 CPUs, else 4 MiB)")
 	return c
 }
@@ -208,7 +210,7 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 	t.printed = newLines(t.f, w, t.s.Names())
 	t.queue = newQueue(t.printed.hit, t.printed.flush)
 	defer func() { err = errors.Join(err, t.queue.close(), t.printed.finish(), w.Close()) }()
-	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Tactic: arch.Tactic(t.f.tactic)}
+	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs}
 	if child {
 		signal.Ignore(unix.SIGINT) // the child's to handle: it is in our terminal's group
 		signal.Notify(t.stop, unix.SIGTERM)
@@ -220,6 +222,7 @@ func (t *tracing) run(defs []*event.Def, child bool) (err error) {
 	}
 	if t.f.verbose {
 		t.s.Slower(slower)
+		t.s.Stubs(stubs)
 	}
 	if err := t.s.Run(); err != nil {
 		return err
@@ -242,6 +245,11 @@ func (t *tracing) skipped(name string, why error) {
 // slower tells of an event that has not the fastest tactic, and why.
 func slower(name, tactic string, why error) {
 	fmt.Fprintf(os.Stderr, "kprobe: %s has tactic=%s: %v\n", name, tactic, why)
+}
+
+// stubs tells of a return probe that does not stand at its function's exits, and why.
+func stubs(name string, why error) {
+	fmt.Fprintf(os.Stderr, "kprobe: %s has returns=%s: %v\n", name, kprobes.ReturnsTrampoline, why)
 }
 
 // nopCloser leaves stdout open.

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/trace"
@@ -23,6 +26,8 @@ type tracee interface {
 	// Slower tells of each event that has not the fastest tactic, and why; of those for
 	// which no reason is known it does not.
 	Slower(tell func(name, tactic string, why error))
+	// Stubs tells of each return probe that sees returns by trampoline, and why.
+	Stubs(tell func(name string, why error))
 	// Run lets the target go on, if it was held for Add.
 	Run() error
 	// Poll hands over the hits that are there, in the order of their times, and gives
@@ -62,8 +67,16 @@ func (e *engine) Add(defs []*event.Def, o *kprobes.AddOptions) (err error) {
 
 func (e *engine) Slower(tell func(name, tactic string, why error)) {
 	for _, ev := range e.evs {
-		if ev.Why != nil {
-			tell(ev.Name, string(ev.Tactic), ev.Why)
+		if tactic, why := ev.Form(); why != nil {
+			tell(ev.Name, cmp.Or(string(tactic), "none"), why)
+		}
+	}
+}
+
+func (e *engine) Stubs(tell func(name string, why error)) {
+	for _, ev := range e.evs {
+		if how, why := ev.Returns(); how == kprobes.ReturnsTrampoline {
+			tell(ev.Name, why)
 		}
 	}
 }
@@ -75,3 +88,19 @@ func (e *engine) Pending() bool { return e.core.Pending() }
 func (e *engine) Leave(f func(*trace.Hit)) error { return e.core.Close(f) }
 
 func (e *engine) Totals() []*total { return totals(e.core, e.evs) }
+
+// Remarks tell of probes that had to wait for a thread.
+func (e *engine) Remarks() []string {
+	o := e.core.Optimizer()
+	if o.Postponed == 0 {
+		return nil
+	}
+	out := []string{fmt.Sprintf("%d of %d probes had to wait for a thread that was in the way, %d do still", o.Postponed, o.Probes, o.Queued)}
+	for _, why := range o.Why[:min(len(o.Why), maxWaits)] {
+		out = append(out, "waits: "+why)
+	}
+	return out
+}
+
+// maxWaits bounds the probes that are told which still wait at the end.
+const maxWaits = 5

@@ -16,12 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/armall"
 	"kprobes.dev/kprobes/internal/cbuild"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // leftOut is a line of kprobe trace -v on a function that can not be probed.
@@ -181,9 +178,7 @@ const armProcess = "KPROBES_E2E_ARM"
 
 // arming is what the test binary then tells of it.
 type arming struct {
-	Armed, Refused         int
-	Attach, Add, Close     time.Duration
-	CPU                    time.Duration // of Add
+	armall.Arming
 	RSS                    int64         // KiB, at most
 	StopAtAdd, StopAtClose time.Duration // filled in from outside
 }
@@ -209,47 +204,16 @@ func init() {
 func armAll(pid int) (a arming, err error) {
 	ballast := make([]byte, 24<<20) // as the command has it
 	defer runtime.KeepAlive(ballast)
-	start := time.Now()
-	p, err := process.Open(pid)
-	if err != nil {
-		return a, err
-	}
-	defer p.Close()
-	t, err := process.Attach(p, &process.TargetOptions{Ring: ring.Config{Events: ring.MaxEvents}})
-	if err != nil {
-		return a, err
-	}
-	c, err := kprobes.Open(t, nil)
-	if err != nil {
-		return a, err
-	}
-	if err := errors.Join(t.Space().Modules()[0].Image.Load(), t.Prepare()); err != nil {
-		return a, err
-	}
-	a.Attach = time.Since(start)
-	d, err := event.Parse("p *")
-	if err != nil {
-		return a, err
-	}
-	runtime.GC()
-	var before, after syscall.Rusage
-	start, err = time.Now(), syscall.Getrusage(syscall.RUSAGE_SELF, &before)
-	if err != nil {
-		return a, err
-	}
-	evs, err := c.Add([]*event.Def{d}, &kprobes.AddOptions{Count: true, Skip: func(string, error) { a.Refused++ }})
-	a.Add, a.Armed = time.Since(start), len(evs)
-	if err := errors.Join(err, syscall.Getrusage(syscall.RUSAGE_SELF, &after)); err != nil {
-		return a, err
-	}
-	a.CPU, a.RSS = cpuOf(&after)-cpuOf(&before), after.Maxrss
-	fmt.Println("armed")
-	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil && a.Armed == 0 {
-		return a, err
-	}
-	start = time.Now()
-	err = c.Close(nil)
-	a.Close = time.Since(start)
+	a.Arming, err = armall.Process(pid, "*", func() error {
+		var ru syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
+			return err
+		}
+		a.RSS = ru.Maxrss
+		fmt.Println("armed")
+		_, _ = os.Stdin.Read(make([]byte, 1)) // its end
+		return nil
+	})
 	return a, err
 }
 
@@ -331,7 +295,7 @@ func BenchmarkAllEntries(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(float64(best.Armed), "probes")
 	b.ReportMetric(float64(best.Refused), "refused")
-	b.ReportMetric(float64(best.Armed)/best.Add.Seconds(), "probes/s")
+	b.ReportMetric(best.PerSecond(), "probes/s")
 	b.ReportMetric(float64(best.CPU.Microseconds())/float64(best.Armed), "cpu-µs/probe")
 	b.ReportMetric(perThousand(best.StopAtAdd), "arm-stop-ms/1000")
 	b.ReportMetric(perThousand(best.StopAtClose), "disarm-stop-ms/1000")
@@ -346,8 +310,8 @@ func (a *arming) better(o arming) {
 		*a = o
 		return
 	}
-	a.Add, a.Attach, a.Close = min(a.Add, o.Add), min(a.Attach, o.Attach), min(a.Close, o.Close)
-	a.CPU, a.RSS = min(a.CPU, o.CPU), max(a.RSS, o.RSS)
+	a.Better(o.Arming)
+	a.RSS = max(a.RSS, o.RSS)
 	a.StopAtAdd, a.StopAtClose = min(a.StopAtAdd, o.StopAtAdd), min(a.StopAtClose, o.StopAtClose)
 }
 

@@ -9,6 +9,33 @@ import (
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
+// A program that installs a handler for SIGSEGV of its own, after it was probed, does not see
+// the faults of arguments, whose pointers are bad here.
+func TestOwnHandlerLater(t *testing.T) {
+	p := program(t, "sigmask", "none")
+	s := trace(t, p.PID, "p:a masked_work v=+0(%di):u64 s=+0(%di):string")
+	for _, command := range []string{"go 50", "own", "go 50", "disown", "go 50"} {
+		if c := right(t, p, command); c["bad"] != 0 {
+			t.Errorf("%s: %v", command, c)
+		}
+	}
+	o := s.end()
+	if n := strings.Count(o.stdout, " v=0 s=(fault)"); n != 300 {
+		t.Errorf("%d lines of 300:\n%.500s", n, o.stdout)
+	}
+}
+
+// A Go program installs its handlers when its runtime starts, after it was armed.
+func TestOwnHandlerOfStartedGo(t *testing.T) {
+	cmd := command(t, "trace", "p:a main.Load v=+0(%ax):u64 s=+0(%ax):string", "--", testprog.Build(t, "gohard"))
+	cmd.Stdin = strings.NewReader("go 40\nquit\n")
+	o := run(t, cmd)
+	lines, nils := strings.Count(o.stdout, ": a: ("), strings.Count(o.stdout, " v=0 s=(fault)")
+	if o.code != 0 || lines != 80 || nils != 20 || !strings.Contains(o.stdout, `"nils":20}`) {
+		t.Errorf("%d lines of 80, %d of them with nil pointers, of 20: %v", lines, nils, o)
+	}
+}
+
 // BenchmarkLoads tells what the hit of a record costs by the number of its arguments that
 // read memory, where the thread blocks no signal and where it blocks all.
 func BenchmarkLoads(b *testing.B) {

@@ -95,13 +95,15 @@ func standing(pid int) bool {
 	if err != nil || l == nil || len(l.Sites) == 0 {
 		return false
 	}
+	points := 0 // the engine's own probes, which come first, have none
 	for _, site := range l.Sites {
+		points += len(site.Points)
 		have := make([]byte, len(site.Patch))
 		if p.ReadMem(site.Addr, have) != nil || !bytes.Equal(have, site.Patch) {
 			return false
 		}
 	}
-	return true
+	return points > 0
 }
 
 // total is the summary of an event.
@@ -111,7 +113,7 @@ type total struct {
 }
 
 // summaryLine is a line of the summary.
-var summaryLine = regexp.MustCompile(`(?m)^(\S+) hits=(\d+) missed=(\d+) lost=(\d+) tactic=(\S*)(?: unwound=(\d+) active=(\d+))?$`)
+var summaryLine = regexp.MustCompile(`(?m)^(\S+) hits=(\d+) missed=(\d+) lost=(\d+) tactic=(\S*)(?: unwound=(\d+) active=(\d+)(?: returns=\S+)?)?$`)
 
 // result is what a trace has told.
 type result struct {

@@ -142,6 +142,15 @@ func (m *Box) End(a *arch.Call, change uint64) {
 	m.ended = append(m.ended, endedCall{c.desc, change})
 }
 
+// Quiet waits until a call's handler runs no more. Who comes later sees its Off.
+func (m *Box) Quiet(a *arch.Call) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for c := m.byCall[a]; c != nil && c.runs > 0; {
+		m.over.Wait()
+	}
+}
+
 // off switches a call off: threads that hit it do not wait.
 func (m *Box) off(c *call) {
 	if m.lost.Load() {

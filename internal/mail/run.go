@@ -23,7 +23,7 @@ func (m *Box) hire() {
 // work is a worker.
 func (m *Box) work() {
 	defer m.leave()
-	bell, idle := m.Word32(amd64.MailBellOff), m.Word32(amd64.MailIdleOff)
+	bell, idle, me := m.Word32(amd64.MailBellOff), m.Word32(amd64.MailIdleOff), goid()
 	for !m.lost.Load() {
 		atomic.AddUint32(idle, 1)
 		rung := atomic.LoadUint32(bell)
@@ -37,7 +37,7 @@ func (m *Box) work() {
 		}
 		atomic.AddUint32(idle, ^uint32(0))
 		if ok {
-			m.serve(slot)
+			m.serve(slot, me)
 		} else if m.closed.Load() {
 			return
 		}
@@ -69,8 +69,8 @@ func (m *Box) take() (slot int, ok bool) {
 	return 0, false
 }
 
-// serve runs the handler that the post in a slot asks for.
-func (m *Box) serve(slot int) {
+// serve runs the handler that the post in a slot asks for. me is the goroutine that calls.
+func (m *Box) serve(slot int, me uint64) {
 	r := &handling{m: m, slot: slot, post: m.side.Post(append([]byte(nil), m.Slot(slot)...))}
 	if r.c = m.begin(r.post.Desc); r.c == nil {
 		if m.Move(slot, amd64.SlotTaken, amd64.SlotRefused) {
@@ -81,12 +81,12 @@ func (m *Box) serve(slot int) {
 		return
 	}
 	if r.c.h.Sleepable {
-		m.wg.Go(r.do)
+		m.wg.Go(func() { r.do(goid()) })
 		return
 	}
 	m.busy(1)
 	defer m.busy(-1)
-	r.do()
+	r.do(me)
 }
 
 // busy notes that a worker begins or ends to run a handler.
@@ -118,14 +118,21 @@ type handling struct {
 	post amd64.Post
 }
 
-// do runs the handler and answers. The handler may end its goroutine.
-func (r *handling) do() {
+// do runs the handler on the goroutine me and answers. The handler may end its goroutine.
+func (r *handling) do(me uint64) {
 	now := r.post.Regs
+	if off := r.c.h.Off; off != nil && off.Load() {
+		r.answer(&now, arch.ActionDrop)
+		r.done()
+		return
+	}
 	now.IP = r.c.h.Point.Addr
 	now.Bind(&r.c.h.Point)
 	r.m.tasks.Store(&now, r.post.TID)
 	action, whole := arch.ActionDrop, false
+	running.Store(me, r.m.side)
 	defer func() {
+		running.Delete(me)
 		if !whole {
 			trap, why := trapOf(recover())
 			action = arch.ActionDrop // of a return probe's entry, as if the hit were missed

@@ -198,3 +198,41 @@ func BenchmarkUprobe(b *testing.B) {
 		}
 	}
 }
+
+// A batch counts each of its places, in their order, and leaves nothing.
+func TestBatch(t *testing.T) {
+	mounted(t)
+	program := testprog.Copy(t, testprog.Build(t, "work"))
+	p := testprog.Start(t, program, "3")
+	before := p.Counts("go 7")
+	fns := []string{"f_ret", "f_lea", "f_push", "f_nop5"}
+	var places []Place
+	for _, fn := range fns {
+		places = append(places, find(t, program, fn))
+	}
+	b, err := OpenAll(places)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := p.Counts("go 300")
+	got, err := b.Counts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, fn := range fns {
+		if want := after[fn] - before[fn]; got[i] != want || want == 0 {
+			t.Errorf("%s: %d, want %d", fn, got[i], want)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	places[1].Offset = 1 << 40
+	if b, err := OpenAll(places); err == nil {
+		t.Errorf("a place that is not in the file: %v", b.Close())
+	}
+	events, err := os.ReadFile(filepath.Join(b.p.dir, "uprobe_events"))
+	if err != nil || strings.Contains(string(events), program) {
+		t.Errorf("uprobe_events: %q, %v", events, err)
+	}
+}

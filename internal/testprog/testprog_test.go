@@ -46,7 +46,7 @@ func TestProgramsCount(t *testing.T) {
 		{"vforker", nil, "go 5", map[string]uint64{"vforking": 5, "parent_work": 5, "bad": 0}},
 		{"trapuser", nil, "go 50", map[string]uint64{"plain": 100, "narrow": 50, "int3": 50, "raised": 100, "bad": 0}},
 		{"segv", nil, "go 50", map[string]uint64{
-			"touch": 50, "past": 50, "divide": 50, "undefined": 50, "nilread": 100, "jumped": 50, "bad": 0,
+			"touch": 50, "past": 50, "divide": 50, "undefined": 50, "odd": 50, "killed": 0, "nilread": 100, "jumped": 50, "bad": 0,
 		}},
 		{"sigmask", []string{"none"}, "go 100", masked},
 		{"sigmask", []string{"mask"}, "go 100", masked},
@@ -64,7 +64,11 @@ func TestProgramsCount(t *testing.T) {
 		{"seccomp", []string{"blocked"}, "go 100", jailed},
 		{"dumpable", []string{uid, "1"}, "go 100", map[string]uint64{"work": 100, "bad": 0}},
 		{"dumpable", []string{uid, "0"}, "go 100", map[string]uint64{"work": 100, "bad": 0}},
+		{"stand", nil, "go 100", map[string]uint64{"stand": 100, "first": 100, "second": 100, "third": 100, "bad": 0}},
+		{"stand", []string{"mask"}, "go 100", map[string]uint64{"stand": 100, "first": 100, "second": 100, "third": 100, "bad": 0}},
 		{"tight", nil, "go 100", map[string]uint64{"tight": 200, "loops": 10100, "bad": 0}},
+		{"cross", nil, "go 100", map[string]uint64{"middle": 100, "near": 100, "far": 100, "bad": 0}},
+		{"leaver", nil, "call 100", map[string]uint64{"inside": 100, "returned": 100, "left": 0, "bad": 0}},
 		{"conform", nil, "deep 9", map[string]uint64{"calls": 1, "value": 9}},
 		{"redzone", nil, "go 100", map[string]uint64{"redzone": 100, "bad": 0}},
 		{"gowork", []string{"2"}, "go 64", map[string]uint64{
@@ -92,6 +96,70 @@ func same(t *testing.T, command string, got, want map[string]uint64) {
 	}
 	if len(got) != len(want) {
 		t.Errorf("%s: counts %v, want %v", command, got, want)
+	}
+}
+
+// What ends in a jump returns what it should, once or twice, and the same callers are seen each
+// time.
+func TestTails(t *testing.T) {
+	p := Start(t, Build(t, "tails"))
+	n := p.Counts("go 20")
+	for name, want := range map[string]uint64{"direct": 20, "plt": 20, "indirect": 20, "inner": 20, "again": 200, "ping": 100, "pong": 80, "thrower": 20, "bad": 0} {
+		if n[name] != want {
+			t.Errorf("%s is %d, want %d", name, n[name], want)
+		}
+	}
+	p.Counts("hold 3")
+	n = p.Counts("twice 3")
+	first := p.Counts("same")["frames"]
+	if n["holding"] == 0 || n["twice"] != 3 || first == 0 || p.Counts("same")["frames"] != first || p.Counts("release")["bad"] != 0 {
+		t.Errorf("%v", n)
+	}
+	p.Quit(nil)
+}
+
+// Threads end inside a function in three ways.
+func TestLeaver(t *testing.T) {
+	p := Start(t, Build(t, "leaver"))
+	for i := range 3 {
+		if n, want := p.Counts(fmt.Sprintf("leave %d 4", i)), uint64(4*(i+1)); n["inside"] != want || n["left"] != want || n["bad"] != 0 {
+			t.Errorf("way %d: %v", i, n)
+		}
+	}
+	p.Quit(nil)
+}
+
+// All threads call all functions as often, when they wait.
+func TestToggle(t *testing.T) {
+	p := Start(t, Build(t, "toggle"))
+	p.Counts("run")
+	n := p.Counts("stop")
+	if n["t_0"] == 0 || n["t_0"] != n["t_15"] || n["bad"] != 0 || p.Counts("count")["t_7"] != n["t_7"] {
+		t.Errorf("%v", n)
+	}
+	p.Quit(nil)
+}
+
+// What stations leave is the same each time, also under timer signals.
+func TestBoundary(t *testing.T) {
+	p := Start(t, Build(t, "boundary"))
+	for _, command := range []string{"signals 1000", "go 300", "block", "go 150", "signals 0"} {
+		p.Counts(command)
+	}
+	if n := p.Counts("count"); n["calls"] != 450 || n["at_plain"] != 450 || n["at_loop"] != 1350 || n["signals"] == 0 || n["bad"] != 0 {
+		t.Errorf("%v: %s", n, p.Stderr())
+	}
+	p.Quit(nil)
+}
+
+// Each fault kills as it should, with handlers that serve once and without any.
+func TestFaultsKill(t *testing.T) {
+	for flags, command := range map[string]string{"16": "die", "9": "once"} {
+		p := Start(t, Build(t, "segv"), flags)
+		if n := p.Counts(command); n["killed"] != 4 || n["bad"] != 0 {
+			t.Errorf("%s: %v", command, n)
+		}
+		p.Quit(nil)
 	}
 }
 
@@ -334,7 +402,7 @@ func TestVariantsBuild(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("badptr cancel conform dl dumpable exc exec exit forker jmp leaf libdlone libdltwo redzone seccomp segv sequence sigmask sigs spinner tight trapuser vector vforker work prog.h")
+	tested := strings.Fields("badptr boundary cancel conform cross dl dumpable exc exec exit forker jmp leaf leaver libdlone libdltwo redzone seccomp segv sequence sigmask sigs spinner stand tails tight toggle trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

@@ -74,6 +74,14 @@ func (p *Program) Written() (uint64, error) {
 	return w.Records, err
 }
 
+// Gap asks for how long the program was stopped at most since the call before. Only the Go
+// program answers.
+func (p *Program) Gap() (time.Duration, error) {
+	var g Gap
+	err := p.ask("gap", &g)
+	return time.Duration(g.NS), err
+}
+
 func (p *Program) ask(command string, answer any) error {
 	if _, err := io.WriteString(p.in, command+"\n"); err != nil {
 		return p.failed(command, err)

@@ -40,6 +40,7 @@ func Serve(in io.Reader, out io.Writer, bytes uint64) error {
 		return fmt.Errorf("workload: %w", err)
 	}
 	defer func() { _ = unix.Munmap(b.mem) }()
+	defer b.stopGauge()
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
 		return err
 	}
@@ -61,8 +62,11 @@ func (b *buffers) command(line string) (any, error) {
 	if len(f) == 1 && f[0] == "written" {
 		return Written{b.records()}, nil
 	}
+	if len(f) == 1 && f[0] == "gap" {
+		return b.gap(), nil
+	}
 	if len(f) != 4 || f[0] != "run" {
-		return nil, fmt.Errorf("not one of: run FUNC CALLS THREADS, written, quit")
+		return nil, fmt.Errorf("not one of: run FUNC CALLS THREADS, written, gap, quit")
 	}
 	loop, calls, threads := loops[f[1]], uint64(0), 0
 	calls, err := strconv.ParseUint(f[2], 10, 48)
@@ -81,6 +85,20 @@ func (b *buffers) command(line string) (any, error) {
 	}
 	slices.Sort(ns)
 	return Result{f[1], threads, calls / batches * batches * uint64(threads), ns[0], ns[len(ns)/2]}, nil
+}
+
+// gap answers the largest gap since the command before, by a thread that the first one starts.
+func (b *buffers) gap() Gap {
+	if b.gauge == nil {
+		b.gauge = StartGauge()
+	}
+	return Gap{b.gauge.Take().Nanoseconds()}
+}
+
+func (b *buffers) stopGauge() {
+	if b.gauge != nil {
+		b.gauge.Stop()
+	}
 }
 
 // run calls loop(n) in batches on each of some threads and returns all batches' ns per call.

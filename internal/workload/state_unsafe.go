@@ -36,6 +36,7 @@ type buffers struct {
 	mem    []byte
 	stride uint64
 	size   uint64
+	gauge  *Gauge // nil: not asked for yet
 }
 
 const bufferHeader = 64

@@ -34,6 +34,12 @@ type Result struct {
 	Median  float64 `json:"median"` // ns per call in the median batch of all threads
 }
 
+// Gap is the answer to `gap`, which the Go program has: how long it was stopped at most, as a
+// thread sees it that the first such command starts and that keeps a CPU busy from then on.
+type Gap struct {
+	NS int64 `json:"ns"` // the largest gap between two looks at the clock since the command before
+}
+
 // Written is the answer to `written`: how many records the tracepoint wrote.
 type Written struct {
 	Records uint64 `json:"records"`

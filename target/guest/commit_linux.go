@@ -27,7 +27,7 @@ const (
 
 // ErrBlocked says that a thread of the guest stands, or may go on, where a change would harm
 // it.
-var ErrBlocked = errors.New("a thread of the guest is in the code that would change")
+var ErrBlocked = target.ErrBlocked
 
 // ErrForeign says that bytes of the guest's kernel are neither what they were nor ours.
 var ErrForeign = errors.New("the kernel's code is not what it was: somebody else patched it")
@@ -35,7 +35,8 @@ var ErrForeign = errors.New("the kernel's code is not what it was: somebody else
 // Commit makes a change in one stop of the vCPUs, or in several attempts if a thread is in
 // the way.
 func (t *Target) Commit(c *target.Change) error {
-	if err := t.writeDetours(c.Add); err != nil {
+	c.Begin()
+	if err := t.writeDetours(c.Open().Add); err != nil {
 		return err
 	}
 	var err error
@@ -43,7 +44,7 @@ func (t *Target) Commit(c *target.Change) error {
 		if i > 0 {
 			time.Sleep(min(commitWait*time.Duration(i), maxWait))
 		}
-		if err = t.stopped(func(s *qemu.Stop) error { return t.commitStopped(s, c) }); !errors.Is(err, ErrBlocked) {
+		if err = t.stopped(func(s *qemu.Stop) error { return t.commitStopped(s, c) }); c.Once || !errors.Is(err, ErrBlocked) {
 			break
 		}
 	}
@@ -109,15 +110,17 @@ func (t *Target) codePhys(addr uint64) uint64 { return t.lay.code.pa + addr - t.
 type write = restore.Write
 
 // commitStopped makes the change. Precondition: the vCPUs are stopped.
-func (t *Target) commitStopped(s *qemu.Stop, c *target.Change) error {
+func (t *Target) commitStopped(s *qemu.Stop, whole *target.Change) error {
 	if err := t.alive(); err != nil {
 		return err
 	}
-	writes, foreign, err := t.writes(c)
-	if err != nil {
+	whole.Begin()
+	if err := t.look(s, whole); err != nil {
 		return err
 	}
-	if err := t.look(s, c); err != nil {
+	c := whole.Open()
+	writes, foreign, err := t.writes(c)
+	if err != nil {
 		return err
 	}
 	if err := t.control.add(c.Add); err != nil {
@@ -257,29 +260,32 @@ func (t *Target) Forget(sites []*target.Site) error {
 }
 
 // look finds out whether a thread stands, or may go on, where the change would harm it, and
-// frees the detours of removed sites that nobody is in. Precondition: the vCPUs are stopped.
+// frees the detours of removed sites that nobody is in. Groups that a thread is in the way of
+// are marked as blocked. Precondition: the vCPUs are stopped.
 func (t *Target) look(s *qemu.Stop, c *target.Change) error {
-	inner := innerOf(c.Add)
-	leave := leaving(append(slices.Clone(t.zombie), c.Remove...), c.Add)
-	var blocked error
+	open := c.Open()
+	inner := innerOf(open.Add)
+	leave := leaving(append(slices.Clone(t.zombie), open.Remove...), inner)
+	blocks := target.Blocks{}
 	busy := map[*target.Site]bool{}
 	err := t.words(s, func(v uint64) {
 		if z := t.detourAt(v, t.zombie); z != nil {
 			busy[z] = true
 		}
-		switch {
-		case blocked != nil:
-		case inner[v]:
-			blocked = errno.Errorf(unix.EBUSY, "0x%x: %w", v, ErrBlocked)
-		case t.detourAt(v, leave) != nil:
-			blocked = errno.Errorf(unix.EBUSY, "0x%x, in a detour that goes back into a new patch: %w", v, ErrBlocked)
+		if a := inner[v]; a != nil {
+			blocks.Block(a, &target.BusyError{Addr: v, Why: "it may go on inside bytes that change"})
+		}
+		if z := t.detourAt(v, leave.sites); z != nil {
+			for _, a := range leave.to[z] {
+				blocks.Block(a, &target.BusyError{Addr: v, Why: "it may go on in a detour that goes back into bytes that change"})
+			}
 		}
 	})
 	if err != nil {
 		return err
 	}
 	t.reclaim(busy)
-	return blocked
+	return c.LeaveOut(blocks)
 }
 
 // words gives the instruction pointers of all vCPUs and every word that may be a thread's way
@@ -301,30 +307,37 @@ func (t *Target) words(s *qemu.Stop, f func(v uint64)) error {
 	return t.k.Interrupted(sps, f)
 }
 
-// innerOf holds the addresses inside new patches at which a thread may not go on.
-func innerOf(add []*target.Site) map[uint64]bool {
-	m := map[uint64]bool{}
+// innerOf maps the addresses inside new patches, at which a thread may not go on, to their
+// sites.
+func innerOf(add []*target.Site) map[uint64]*target.Site {
+	m := map[uint64]*target.Site{}
 	for _, a := range add {
 		for i := 1; i < len(a.Patch); i++ {
-			m[a.Addr+uint64(i)] = true
+			m[a.Addr+uint64(i)] = a
 		}
 	}
 	return m
 }
 
-// leaving picks the sites whose detours go back into the middle of a new patch.
-func leaving(old, add []*target.Site) []*target.Site {
-	inner := innerOf(add)
-	var out []*target.Site
+// leave are sites whose detours go back into the middle of new patches: those of to.
+type leave struct {
+	sites []*target.Site
+	to    map[*target.Site][]*target.Site
+}
+
+// leaving picks them.
+func leaving(old []*target.Site, inner map[uint64]*target.Site) leave {
+	l := leave{to: map[*target.Site][]*target.Site{}}
 	for _, z := range old {
 		for _, p := range z.Detour.Pairs {
-			if inner[p.Orig] && p.Copy == z.Detour.Back {
-				out = append(out, z)
+			if a := inner[p.Orig]; a != nil && p.Copy == z.Detour.Back {
+				l.sites = append(l.sites, z)
+				l.to[z] = append(l.to[z], a)
 				break
 			}
 		}
 	}
-	return out
+	return l
 }
 
 // detourAt gives the site in whose detour an address is.

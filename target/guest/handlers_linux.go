@@ -66,6 +66,19 @@ func (t *Target) EndCall(c *arch.Call) {
 	}
 }
 
+// Quiet waits until a call's handler is not run by anybody.
+func (t *Target) Quiet(c *arch.Call) {
+	if t.mail != nil {
+		t.mail.Quiet(c)
+	}
+}
+
+// InHandler says whether the calling goroutine runs a handler of the guest's probes.
+func (t *Target) InHandler() bool {
+	m, ok := mail.Running().(*mailbox)
+	return ok && m.t == t
+}
+
 // Missed tells how often the call's handler was not run, or not in time (System), or was
 // switched off after a fault that its owner had not dealt with (Stopped).
 func (t *Target) Missed(c *arch.Call) target.Missed {

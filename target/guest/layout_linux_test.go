@@ -210,11 +210,13 @@ func TestOverlaid(t *testing.T) {
 func TestLeaving(t *testing.T) {
 	short, far := testSite(0x1000, "abcde", "12345", 0x1005), testSite(0x3000, "abcde", "12345", 0x3005)
 	add := testSite(0x1003, "defgh", "ABCDE", 0x1008)
-	if got := leaving([]*target.Site{short, far}, []*target.Site{add}); len(got) != 1 || got[0] != short {
-		t.Errorf("%v", got)
-	}
-	if in := innerOf([]*target.Site{add}); in[0x1003] || !in[0x1004] || !in[0x1007] || in[0x1008] {
+	in := innerOf([]*target.Site{add})
+	if in[0x1003] != nil || in[0x1004] != add || in[0x1007] != add || in[0x1008] != nil {
 		t.Errorf("%v", in)
+	}
+	got := leaving([]*target.Site{short, far}, in)
+	if len(got.sites) != 1 || got.sites[0] != short || len(got.to) != 1 || len(got.to[short]) != 1 || got.to[short][0] != add {
+		t.Errorf("%v", got)
 	}
 }
 

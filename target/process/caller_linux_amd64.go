@@ -69,6 +69,9 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 func (t *Target) retire(sites []*target.Site) {
 	t.zombie = append(t.zombie, sites...)
 	t.changes++
+	if len(sites) > 0 && t.faults != nil {
+		t.faults.dirty = true // the table of breakpoints tells of them
+	}
 	if t.mail == nil {
 		return
 	}
@@ -91,6 +94,19 @@ func (t *Target) EndCall(c *arch.Call) {
 	if t.mail != nil {
 		t.mail.End(c, t.changes)
 	}
+}
+
+// Quiet waits until a call's handler is not run by anybody.
+func (t *Target) Quiet(c *arch.Call) {
+	if t.mail != nil {
+		t.mail.Quiet(c)
+	}
+}
+
+// InHandler says whether the calling goroutine runs a handler of the process's probes.
+func (t *Target) InHandler() bool {
+	m, ok := mail.Running().(*mailbox)
+	return ok && m.p == t.p
 }
 
 // Missed tells how often the call's handler was not run, or not in time (System), or was

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -368,48 +367,6 @@ func TestCloseLetsWaitersGo(t *testing.T) {
 	h.end()
 	if a := r.ask("stop"); !strings.HasSuffix(a, " 0") {
 		t.Errorf("stop: %s", a)
-	}
-}
-
-// A thread that waits is in the detour that it came from, also while a signal handler of the
-// program runs on top of its wait: nothing of that detour is freed, and it is not replaced.
-func TestWaiterHoldsDetour(t *testing.T) {
-	for _, signal := range []bool{false, true} {
-		h := handle(t, handledProgram(t), never)
-		hold := make(chan struct{})
-		var runs atomic.Uint64
-		c := h.handle("add", func(*amd64.Regs) arch.Action {
-			runs.Add(1)
-			<-hold
-			return arch.ActionGo
-		})
-		h.want("nap", "ok")
-		eventually(t, "thread in the handler", func() bool { return runs.Load() == 1 })
-		if signal {
-			h.want("asleep", "ok 1")
-		}
-		old := h.sites["add0"]
-		fn, at := h.function("scale")
-		work := map[uint64][]arch.Work{at.Addr: {{Role: arch.RoleCall, Call: c}}}
-		regions, refused := fn.Plan([]uint64{at.Addr}, arch.Policy{})
-		if len(refused) > 0 {
-			t.Fatal(refused)
-		}
-		other := h.site("scale", fn, regions[0], work)
-		if err := h.tg.commitOnce(&target.Change{Remove: []*target.Site{old}, Add: []*target.Site{other}}); !errors.Is(err, ErrBlocked) {
-			t.Errorf("a probe is replaced that a thread waits in (signal: %v): %v", signal, err)
-		}
-		h.disarm()
-		if z := h.tg.Remaining(); !slices.Contains(z, old) {
-			t.Errorf("the detour of a thread that waits is free (signal: %v)", signal)
-		}
-		close(hold)
-		h.want("wake", "ok 1 0")
-		retry(t, func() error { return h.tg.Commit(&target.Change{}) })
-		if z := h.tg.Remaining(); len(z) > 0 {
-			t.Errorf("%d detours are held by nobody", len(z))
-		}
-		h.end()
 	}
 }
 

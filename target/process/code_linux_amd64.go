@@ -44,6 +44,15 @@ func (t *Target) freeCode(spans ...room.Span) {
 	}
 }
 
+// CodeUsed is the number of bytes of generated code that are taken at present. Detours of
+// probes that were removed count until no thread can be in them.
+func (t *Target) CodeUsed() (n uint64) {
+	for _, c := range t.code {
+		n += c.Used()
+	}
+	return n
+}
+
 // mapCode maps a new piece near the text, in a stop of its own.
 func (t *Target) mapCode(lo, hi, need uint64) (c *room.Piece, err error) {
 	size := max(minPiece, uint64(1)<<bits.Len64(need-1))
@@ -62,6 +71,13 @@ func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*room.Piece, error) 
 	maps, err := t.p.Maps()
 	if err != nil {
 		return nil, err
+	}
+	st, err := t.p.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if t.golang == nil { // Go's own memory is not there
+		maps = withHeap(maps, st.StartBrk)
 	}
 	at, err := FindGap(maps, lo, hi, size)
 	if err != nil {
@@ -85,6 +101,9 @@ func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
 	slots := poolSlots
 	if limit > 0 {
 		slots = max(6, bits.Len(uint(4*limit-1)))
+		if p := t.idlePool(slots, stride, uint32(limit)); p != nil {
+			return p, nil
+		}
 	}
 	base, err := t.home.alloc(amd64.PoolBytes(slots, stride))
 	if err != nil {

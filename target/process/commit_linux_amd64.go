@@ -16,8 +16,11 @@ import (
 // How a change is made. All threads are stopped.
 //
 //	1. A thread may stand at an instruction inside the bytes that a jump will take:
-//	   its instruction pointer is moved to that instruction's copy. One whose saved
-//	   context (a signal frame on a stack) may hold such an address blocks the change.
+//	   its instruction pointer is moved to that instruction's copy, before the bytes are
+//	   written where that is safe (look.move). One whose saved
+//	   context (a signal frame on a stack) may hold such an address blocks the change, or,
+//	   if the bytes are those of a group, that group: it is left out, as if it had not been
+//	   asked for, and what follows is done for the rest.
 //	2. The entries of new sites are written to the home's table.
 //	3. The bytes are written, page by page: the kernel writes a page's bytes in one
 //	   piece, and no jump crosses a page, so that a tracer killed between two writes
@@ -35,17 +38,19 @@ const (
 )
 
 // ErrBlocked says that a thread stands, or may return to, where a change would harm it.
-var ErrBlocked = errors.New("a thread is in the code that would change")
+var ErrBlocked = target.ErrBlocked
 
 // ErrForeign says that bytes of the program are neither what its file has nor ours.
 var ErrForeign = errors.New("the program's code is not what its file has: another tool patched it")
 
 // Commit makes a change in one stop.
 func (t *Target) Commit(c *target.Change) error {
-	if err := t.refuseUprobes(c.Add); err != nil {
+	c.Begin()
+	all := c.Open()
+	if err := t.refuseUprobes(all.Add); err != nil {
 		return err
 	}
-	if err := t.writeDetours(c.Add); err != nil {
+	if err := t.writeDetours(all.Add); err != nil {
 		return err
 	}
 	var err error
@@ -53,14 +58,14 @@ func (t *Target) Commit(c *target.Change) error {
 		if i > 0 {
 			time.Sleep(commitWait * time.Duration(i))
 		}
-		if err = t.commitOnce(c); !errors.Is(err, ErrBlocked) {
+		if err = t.commitOnce(c); c.Once || !errors.Is(err, ErrBlocked) {
 			break
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return t.home.clear(c.Remove)
+	return t.home.clear(c.Open().Remove)
 }
 
 // writeDetours puts the code of new sites where no thread runs yet.
@@ -102,11 +107,12 @@ func (t *Target) commitOnce(c *target.Change) error {
 }
 
 // commitStopped makes the change. Precondition: the world is stopped.
-func (t *Target) commitStopped(s *Stopped, c *target.Change) error {
-	look, err := t.look(s, c)
+func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
+	look, err := t.look(s, whole)
 	if err != nil {
 		return err
 	}
+	c := whole.Open()
 	if err := t.apply(s, c, look); err != nil {
 		for _, a := range c.Add {
 			t.faults.drop(a) // its room is the next one's, and would be in the table twice
@@ -129,19 +135,39 @@ func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
 	}
 	records := make([]siteRecord, len(c.Add))
 	for i, a := range c.Add {
-		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr, points: a.Points}
+		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr, points: a.Points, reason: a.Reason}
 	}
 	if err := t.home.add(c.Add, records); err != nil {
 		return errors.Join(err, t.home.clear(c.Add))
 	}
+	if err := look.move(true); err != nil {
+		return errors.Join(err, look.back(), t.home.clear(c.Add))
+	}
 	done, err := t.patch(c)
 	if err == nil {
-		err = look.move()
+		err = look.move(false)
 	}
 	if err != nil {
-		return errors.Join(err, t.undo(done, c))
+		return errors.Join(err, t.undo(done, c), look.back())
 	}
 	return nil
+}
+
+// Note tells in the process's memory of probes that wait to be armed: entries of patches without
+// a byte, which whoever restores the process passes over.
+func (t *Target) Note(waiting []*target.Site) error {
+	if t.home == nil {
+		return nil
+	}
+	if err := t.home.clear(t.notes); err != nil {
+		return err
+	}
+	t.notes = waiting
+	records := make([]siteRecord, len(waiting))
+	for i, w := range waiting {
+		records[i] = siteRecord{addr: w.Addr, points: w.Points, reason: w.Reason}
+	}
+	return t.home.add(waiting, records)
 }
 
 // Forget drops sites whose code was unmapped: nothing is left to restore.

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -50,6 +51,9 @@ func (t *Target) Close() error {
 	if err == nil {
 		t.home = nil
 		err = t.closeMailbox()
+		if t.inCall {
+			err = errors.Join(err, fmt.Errorf("process %d: %w", t.p.PID(), ErrInCall))
+		}
 	}
 	if len(t.foreign) > 0 {
 		err = errors.Join(err, fmt.Errorf("process %d: bytes at 0x%x were changed by somebody else and left alone: %w", t.p.PID(), t.foreign, ErrForeign))
@@ -122,6 +126,11 @@ func (t *Target) closeStopped(s *Stopped) error {
 	if err := t.gateBusy(s); err != nil {
 		return err
 	}
+	sure, err := t.endStubs(s)
+	if err != nil {
+		return err
+	}
+	t.inCall = !sure
 	return t.unmapOwn(s)
 }
 
@@ -145,7 +154,8 @@ func (t *Target) unmapOwn(s *Stopped) error {
 		return err
 	}
 	return unmap(s, slices.DeleteFunc(maps, func(m Map) bool {
-		foreign := isRing(m) && m.FileID != t.ringID || isMail(m) && m.FileID != t.mailID
+		foreign := isRing(m) && m.FileID != t.ringID || isMail(m) && m.FileID != t.mailID ||
+			isStubs(m) && (t.inCall || !t.stubs.Load().maps(m))
 		return !ours(m) || foreign // the process may be a tracer too
 	}))
 }
@@ -180,6 +190,7 @@ type Leftover struct {
 	Holder, Since uint64
 	code          []Map
 	mail          []Map
+	stubs         []*stubs
 }
 
 // Patched is one patch that stands in a process.
@@ -188,6 +199,24 @@ type Patched struct {
 	Orig, Patch []byte
 	Detour      uint64
 	Points      []target.Point
+	reason      target.Reason
+}
+
+// Why is why the patch is a breakpoint and no jump; "" if that is not known.
+func (p *Patched) Why() string {
+	switch r := p.reason; {
+	case r == target.ReasonPost:
+		return "has a post handler"
+	case r == target.ReasonStraight:
+		return "kprobes-optimization is off"
+	case r == target.ReasonQueued:
+		return "queued: a thread is in the way of a jump"
+	case r == target.ReasonAsked:
+		return "this tactic was asked for"
+	case r > target.ReasonRule:
+		return string(amd64.RuleOf(uint8(r - target.ReasonRule)))
+	}
+	return ""
 }
 
 // FindLeftover looks for what an earlier tracer left. nil: nothing of ours is there. What
@@ -212,7 +241,11 @@ func FindLeftover(p *Proc) (*Leftover, error) {
 		if isHome(m) && l.Home == 0 {
 			l.Home = m.Start
 		}
-		if m.Perm&PermExec != 0 {
+		switch {
+		case m.Perm&PermExec == 0:
+		case isStubs(m):
+			l.stubs = append(l.stubs, newStubs(p, m.Start))
+		default:
 			l.code = append(l.code, m)
 		}
 		if isMail(m) {
@@ -242,7 +275,7 @@ func (l *Leftover) read() error {
 	}
 	sites, err := h.list()
 	for _, s := range sites {
-		l.Sites = append(l.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Detour: s.detour, Points: s.points})
+		l.Sites = append(l.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Detour: s.detour, Points: s.points, reason: s.reason})
 	}
 	return err
 }
@@ -255,6 +288,7 @@ type Undone struct {
 	Restored int      // sites whose bytes were put back
 	Foreign  []uint64 // sites that hold bytes of neither ours nor the file: left alone
 	Pages    int      // mappings that were unmapped
+	InCall   bool     // trampolines stay mapped: a call may still return through one (ErrInCall)
 }
 
 // Undo takes out what is left: the bytes of every site, the dispositions, the memory.
@@ -285,12 +319,13 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	if err := l.moveOut(s); err != nil {
 		return err
 	}
+	returns := l.endStubs(s, u)
 	for _, m := range l.mail {
 		if err := l.p.letWaitersGo(m); err != nil {
 			return err
 		}
 	}
-	if err := l.drained(s); err != nil {
+	if err := cmp.Or(l.drained(s), returns); err != nil {
 		return err
 	}
 	if l.Home != 0 {
@@ -305,6 +340,7 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	if maps, err = l.p.leftMaps(maps); err != nil {
 		return err
 	}
+	maps = slices.DeleteFunc(maps, func(m Map) bool { return isStubs(m) && u.InCall })
 	u.Pages = len(maps)
 	if err := closeLeft(s); err != nil {
 		return err
@@ -315,9 +351,9 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 // restore puts the original bytes back wherever our patches stand. An entry whose patch was
 // never written, or is gone already, is passed over.
 func (l *Leftover) restore(u *Undone) error {
-	sites := make([]restore.Site, len(l.Sites))
-	for i, p := range l.Sites {
-		sites[i] = restore.Site{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch}
+	sites, err := l.mapped()
+	if err != nil {
+		return err
 	}
 	var failed error
 	ws, restored, foreign := restore.Plan(sites, func(addr uint64, b []byte) error {
@@ -468,18 +504,12 @@ func (t *Target) classify(s *Stopped, active, unwound map[int]int) error {
 // eachInstance reads a pool's slots that are taken, skipping pages that were never
 // touched.
 func (t *Target) eachInstance(u poolUse, f func(amd64.Instance)) error {
-	size := amd64.PoolBytes(u.pool.Slots, u.pool.Stride)
-	buf := make([]byte, size)
-	if err := t.p.ReadMem(u.addr, buf); err != nil {
-		return err
-	}
-	step := 1 << u.pool.Stride
-	for off := 0; off+step <= len(buf); off += step {
-		if i, ok := amd64.ReadInstance(buf[off:off+step], t.golang != nil); ok {
+	return t.eachSlot(u.pool, func(_ uint64, slot []byte) error {
+		if i, ok := amd64.ReadInstance(slot, t.golang != nil); ok {
 			f(i)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // stackPlaces is where stacks stand in a stopped world.
@@ -496,7 +526,7 @@ func (t *Target) stackPlaces(s *Stopped) (*stackPlaces, error) {
 	}
 	p := &stackPlaces{maps: maps, gs: map[uint64]goroutine{}}
 	for _, th := range s.Threads() {
-		p.threads = append(p.threads, th.Regs().RSP)
+		p.threads = append(p.threads, t.frameOf(th))
 	}
 	if t.golang == nil {
 		return p, nil
@@ -521,8 +551,18 @@ func (t *Target) inProgress(i amd64.Instance, p *stackPlaces) bool {
 	} else if p.below(at) {
 		return false
 	}
+	return t.stands(at, i.Return)
+}
+
+// stands says whether a call's return address stands where it stood at its entry, or a stub
+// that stands for it.
+func (t *Target) stands(at, ret uint64) bool {
 	var b [8]byte
-	return t.p.ReadMem(at, b[:]) == nil && binary.LittleEndian.Uint64(b[:]) == i.Return
+	if t.p.ReadMem(at, b[:]) != nil {
+		return false
+	}
+	v, to := binary.LittleEndian.Uint64(b[:]), t.Caller(ret)
+	return t.Caller(v) == to || t.Caller(amd64.StubOf(v)) == to
 }
 
 // below says whether a thread runs on the same stack with its stack pointer above at.

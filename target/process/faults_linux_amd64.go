@@ -30,16 +30,18 @@ type faultTable struct {
 	need      bool // a handler must be there
 	traps     bool // the handler of SIGTRAP is installed
 	wantTraps bool
-	trapTable uint64
+	trapTable uint64 // two of them, as of the other table
 	trapRoom  int
-	noTraps   error
-	resident  *amd64.Handler
-	handler   uint64 // where the handler's code is, its room
-	room      int
-	table     uint64 // two tables, one behind the other, each with room for capacity entries
-	second    bool   // the second one is in use
-	capacity  int
-	previous  map[unix.Signal]Sigaction
+	// trapSecond: the second one is in use.
+	trapSecond bool
+	noTraps    error
+	resident   *amd64.Handler
+	handler    uint64 // where the handler's code is, its room
+	room       int
+	table      uint64 // two tables, one behind the other, each with room for capacity entries
+	second     bool   // the second one is in use
+	capacity   int
+	previous   map[unix.Signal]Sigaction
 }
 
 // learnFaults prepares for faults: what the program does with their signals is asked.
@@ -85,14 +87,11 @@ func (f *faultTable) handles() bool {
 func (f *faultTable) add(s *Stopped, sites []*target.Site) error {
 	for _, a := range sites {
 		if a.Trap {
-			if err := f.allowTraps(s); err != nil {
-				return err
-			}
-			f.wantTraps, f.need = true, true
+			f.wantTraps, f.need = true, true // lookTraps has allowed it
 		}
 		f.live[a] = true
 		f.dirty = true
-		f.need = f.need || len(a.Detour.Fixups) > 0 || f.handles()
+		f.need = f.need || len(a.Detour.Fixups)+len(a.Detour.Faults) > 0 || f.handles()
 	}
 	if f.need {
 		if err := f.install(s); err != nil {
@@ -122,12 +121,7 @@ func (f *faultTable) entries() []amd64.FaultEntry {
 	}
 	out := make([]amd64.FaultEntry, 0, n)
 	for site := range f.live {
-		for _, x := range site.Detour.Fixups {
-			out = append(out, amd64.FaultEntry{Lo: x.At, Hi: x.At + 1, To: x.To})
-		}
-		for _, p := range site.Detour.Pairs {
-			out = append(out, amd64.FaultEntry{Lo: p.Copy, Hi: p.CopyEnd, To: p.Orig, Moved: true, SP: p.SP})
-		}
+		out = append(out, amd64.FaultEntries(site.Detour)...)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Lo < out[j].Lo })
 	return out
@@ -170,35 +164,66 @@ func (f *faultTable) write() error {
 	return f.t.p.WriteMem(f.t.home.addr+hdrFaults, head)
 }
 
-// writeTraps brings the table of breakpoints up to date.
-func (f *faultTable) writeTraps() error {
-	var traps []*target.Site
+// trapEntry is an entry of the table of breakpoints.
+type trapEntry struct{ at, to uint64 }
+
+// trapEntries makes the table's contents: all breakpoints, and once there are some all
+// instructions of other sites. A thread may have run a breakpoint at one of these, before a jump
+// replaced it, and have yet to take the signal.
+func (f *faultTable) trapEntries() (out []trapEntry) {
+	any := f.traps
 	for site := range f.live {
-		if site.Trap && !slices.Contains(f.t.zombie, site) {
-			traps = append(traps, site)
+		if slices.Contains(f.t.zombie, site) {
+			continue
+		}
+		if site.Trap {
+			any = true
+			out = append(out, trapEntry{site.Addr, site.Detour.Addr})
+		}
+		seen := map[uint64]bool{site.Addr: site.Trap}
+		for _, p := range site.Detour.Pairs {
+			if !seen[p.Orig] && p.Copy != site.Detour.Back {
+				seen[p.Orig] = true
+				out = append(out, trapEntry{p.Orig, startOf(site.Detour, p)})
+			}
 		}
 	}
+	if !any {
+		return nil
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].at < out[j].at })
+	return out
+}
+
+// writeTraps brings the table of breakpoints up to date: the one that is not in use is written,
+// as of the other table.
+func (f *faultTable) writeTraps() error {
+	traps := f.trapEntries()
 	if len(traps) == 0 && !f.traps {
 		return nil
 	}
-	sort.Slice(traps, func(i, j int) bool { return traps[i].Addr < traps[j].Addr })
 	b := make([]byte, 0, len(traps)*amd64.TrapEntrySize)
-	for _, s := range traps {
-		b = binary.LittleEndian.AppendUint64(b, s.Addr)
-		b = binary.LittleEndian.AppendUint64(b, s.Detour.Addr)
+	for _, e := range traps {
+		b = binary.LittleEndian.AppendUint64(b, e.at)
+		b = binary.LittleEndian.AppendUint64(b, e.to)
 	}
 	if len(traps) > f.trapRoom {
 		n := max(256, 2*len(traps))
-		a, err := f.t.home.alloc(uint64(n) * amd64.TrapEntrySize)
+		a, err := f.t.home.alloc(2 * uint64(n) * amd64.TrapEntrySize)
 		if err != nil {
 			return fmt.Errorf("table of breakpoints: %w", err)
 		}
 		f.trapTable, f.trapRoom = a, n
 	}
-	if err := f.t.p.WriteMem(f.trapTable, b); err != nil {
+	f.trapSecond = !f.trapSecond
+	at := f.trapTable
+	if f.trapSecond {
+		at += uint64(f.trapRoom) * amd64.TrapEntrySize
+	}
+	if err := f.t.p.WriteMem(at, b); err != nil {
 		return err
 	}
-	head := binary.LittleEndian.AppendUint64(nil, f.trapTable)
+	head := binary.LittleEndian.AppendUint64(nil, at)
 	return f.t.p.WriteMem(f.t.home.addr+hdrTraps, binary.LittleEndian.AppendUint64(head, uint64(len(traps))))
 }
 
@@ -220,6 +245,9 @@ func (f *faultTable) install(s *Stopped) error {
 		if err := f.replace(s, sig, h.Entry, h.Return); err != nil {
 			return err
 		}
+	}
+	if err := f.t.home.put(hdrResident, h.Entry); err != nil {
+		return err
 	}
 	f.resident = h
 	return f.installTrap(s)
@@ -253,22 +281,40 @@ func whyNoTraps(s *Stopped, all *[Signals]Sigaction) (why, err error) {
 }
 
 // blocksTrap says why a thread would not live through a breakpoint. One that stands in the
-// resident handler h blocks it for a moment: the error is ErrBlocked then.
+// resident handler h blocks it for a moment: what counts is the mask that it goes back to, and
+// the error is ErrBlocked where that is not known.
 func blocksTrap(s *Stopped, h *amd64.Handler) (why, err error) {
 	for _, th := range s.Threads() {
 		m, err := th.SigMask()
+		if err == nil && h != nil && blocks(m, unix.SIGTRAP) {
+			m, err = maskBehind(th, h, m)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if m>>(unix.SIGTRAP-1)&1 == 0 {
-			continue
+		if blocks(m, unix.SIGTRAP) {
+			return errno.Errorf(unix.EOPNOTSUPP, "thread %d blocks SIGTRAP", th.TID), nil
 		}
-		if h != nil && th.ResumeRIP()-h.Return < uint64(len(h.Code)) {
-			return nil, fmt.Errorf("%w: thread %d is in a signal handler of ours", ErrBlocked, th.TID)
-		}
-		return errno.Errorf(unix.EOPNOTSUPP, "thread %d blocks SIGTRAP", th.TID), nil
 	}
 	return nil, nil
+}
+
+func blocks(mask uint64, sig unix.Signal) bool { return mask>>(sig-1)&1 != 0 }
+
+// maskBehind is the mask that a thread goes back to from the resident handler; mask if it is not
+// in it.
+func maskBehind(th *Thread, h *amd64.Handler, mask uint64) (uint64, error) {
+	switch pc := th.ResumeRIP(); {
+	case h.Trapped(pc):
+		return 0, nil // it has taken the signal
+	case h.Leaving(pc):
+		var b [8]byte
+		err := th.s.p.ReadMem(th.Regs().RSP+amd64.ContextMask, b[:])
+		return binary.LittleEndian.Uint64(b[:]), err
+	case h.Looking(pc):
+		return 0, fmt.Errorf("%w: thread %d is in a signal handler of ours", ErrBlocked, th.TID)
+	}
+	return mask, nil
 }
 
 // allowTraps looks once more, in the stop that would install a breakpoint.
@@ -330,6 +376,54 @@ func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64
 		now.Flags, now.Restorer, now.Mask = actSiginfo|actOnstack|actRestorer, restorer, ^uint64(0)
 	}
 	return s.SetSigaction(int(sig), now)
+}
+
+// busy finds a thread that stands in the handler of faults: it may have the address of a detour
+// in a register, which is not looked for there. It leaves by itself, soon. Precondition: the
+// world is stopped.
+func (f *faultTable) busy(s *Stopped) (tid int, busy bool) {
+	if f.resident == nil {
+		return 0, false
+	}
+	for _, th := range s.Threads() {
+		if f.resident.Looking(th.ResumeRIP()) {
+			return th.TID, true
+		}
+	}
+	return 0, false
+}
+
+// taking gives the registers with which a thread goes on that is in the handler of SIGTRAP and
+// has not said yet where its context goes on: it may have looked at what a change writes anew,
+// and begins again. Precondition: the thread is stopped.
+func (f *faultTable) taking(th *Thread) (r Regs, ok bool) {
+	if f.resident == nil || !f.traps || !f.resident.Taking(th.ResumeRIP()) {
+		return r, false
+	}
+	r = th.Regs()
+	r.RIP += f.resident.Trap - th.ResumeRIP()
+	return r, true
+}
+
+// trapped says whether a thread has run a breakpoint of ours and has yet to take its signal:
+// its instruction pointer is behind it, and is not to be changed. Precondition: the thread is
+// stopped.
+func (f *faultTable) trapped(th *Thread) (bool, error) {
+	if !f.traps || !f.breakpoint(th.ResumeRIP()-1) {
+		return false, nil
+	}
+	st, err := th.Status()
+	return err == nil && st.SigPnd>>(unix.SIGTRAP-1)&1 != 0, err
+}
+
+// breakpoint says whether a breakpoint of ours stands at an address.
+func (f *faultTable) breakpoint(at uint64) bool {
+	for site := range f.live {
+		if site.Trap && site.Addr == at {
+			return true
+		}
+	}
+	return false
 }
 
 // settled fails while a thread has yet to take the signal of a breakpoint of ours.

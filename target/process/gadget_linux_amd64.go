@@ -61,9 +61,7 @@ func (p *Proc) findGadgets() *gadgetSet {
 	}
 	left := uint64(scanMost)
 	for _, m := range codeMaps(maps) {
-		if left < m.Size() {
-			continue
-		}
+		m.End = m.Start + min(m.Size(), left)
 		left -= m.Size()
 		p.scan(m, g)
 	}

@@ -2,6 +2,7 @@ package process
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -148,6 +149,22 @@ func withRoom(maps []Map, heap uint64) []Map {
 		wide = append(wide, w)
 	}
 	return wide
+}
+
+// withHeap enters the heap of a process that has none yet, at the address where it will
+// begin: brk is StartBrk of its Stat, 0 if that is not known.
+func withHeap(maps []Map, brk uint64) []Map {
+	at := pageUp(brk)
+	i := 0
+	for ; i < len(maps) && maps[i].Start < at; i++ {
+	}
+	switch {
+	case brk == 0, slices.ContainsFunc(maps, func(m Map) bool { return m.Path == "[heap]" }):
+		return maps
+	case i < len(maps) && maps[i].Start < at+PageSize, i > 0 && maps[i-1].End > at:
+		return maps // something else is there: it can not grow
+	}
+	return slices.Insert(slices.Clone(maps), i, Map{Start: at, End: at + PageSize, Perm: PermRead | PermWrite, Path: "[heap]"})
 }
 
 func pageDown(n uint64) uint64 { return n &^ (PageSize - 1) }

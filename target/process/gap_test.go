@@ -101,3 +101,33 @@ func TestFindGapRefuses(t *testing.T) {
 		t.Errorf("no address reaches both ends of 5 GiB, but %#x, %v", at, err)
 	}
 }
+
+// A program that has not begun its heap keeps the room for it: code of ours next to its data
+// would make its first brk fail.
+func TestFindGapBeforeHeap(t *testing.T) {
+	const text, data, brk = 0x555555554000, 0x555555560000, 0x555555561a10
+	maps := []Map{
+		{Start: text, End: text + 0x8000, Path: "/bin/x"},
+		{Start: data, End: 0x555555562000, Path: "/bin/x"},
+		{Start: 0x7ffff7d00000, End: 0x7ffff7e00000, Path: "/lib/libc.so.6"},
+	}
+	near, err := FindGap(maps, data, data+0x1000, PageSize)
+	if err != nil || near-0x555555562000 > heapRoom[0] {
+		t.Fatalf("without a heap code goes to 0x%x, %v: this test shows nothing", near, err)
+	}
+	at, err := FindGap(withHeap(maps, brk), data, data+0x1000, PageSize)
+	if err != nil || at-0x555555562000 < heapRoom[0] {
+		t.Errorf("code at 0x%x, %v: in the way of the heap that begins at 0x%x", at, err, brk)
+	}
+	for _, same := range [][]Map{
+		append(maps[:2:2], Map{Start: 0x555555562000, End: 0x555555563000, Path: "[heap]"}, maps[2]),
+		append(maps[:2:2], Map{Start: 0x555555562000, End: 0x555555563000, Path: "/bin/y"}, maps[2]),
+	} {
+		if got := withHeap(same, brk); len(got) != len(same) {
+			t.Errorf("%d mappings became %d", len(same), len(got))
+		}
+	}
+	if got := withHeap(maps, 0); len(got) != len(maps) {
+		t.Errorf("a heap was entered though its place is not known")
+	}
+}

@@ -68,6 +68,12 @@ func (h *handled) callOf(th *target.Handler) *arch.Call {
 // function finds and analyses a function.
 func (h *handled) function(name string) (arch.Function, symbol.Resolved) {
 	h.t.Helper()
+	return h.analysed(name, func(uint64, []byte) {})
+}
+
+// analysed is function with the code that mend makes of what stands there.
+func (h *handled) analysed(name string, mend func(addr uint64, code []byte)) (arch.Function, symbol.Resolved) {
+	h.t.Helper()
 	at, err := h.tg.Space().Resolve(symbol.Place{Sym: name})
 	if err != nil {
 		h.t.Fatal(err)
@@ -76,6 +82,7 @@ func (h *handled) function(name string) (arch.Function, symbol.Resolved) {
 	if err := h.tg.Read(at.Addr, f.Code); err != nil {
 		h.t.Fatal(err)
 	}
+	mend(at.Addr, f.Code)
 	fn, err := amd64.X86.Analyse(f)
 	if err != nil {
 		h.t.Fatal(err)

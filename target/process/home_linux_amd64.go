@@ -64,6 +64,7 @@ const (
 	hdrNFaults  = 72
 	hdrTraps    = 80   // likewise the table of breakpoints
 	hdrWait     = 96   // answer and switch of the probe on the loader
+	hdrResident = 112  // address of the handler of SIGSEGV, once it is installed
 	hdrActions  = 1024 // saved dispositions: actionSize each, by signal number
 	actionSize  = 40   // a word: our handler stands, then struct kernel_sigaction
 )
@@ -72,12 +73,14 @@ const (
 //
 //	0  address     8  length of the patch     16 original bytes     32 patch     48 detour
 //	56 up to two points: offset from the address, probes, return probes, a byte each
+//	62 of a breakpoint: why it is no jump (target.Reason); 0: not told
 type siteRecord struct {
 	addr   uint64
 	orig   []byte
 	patch  []byte
 	detour uint64
 	points []target.Point
+	reason target.Reason
 }
 
 // Points in an entry.
@@ -85,6 +88,7 @@ const (
 	pointOff  = 56
 	pointSize = 3
 	maxPoints = 2
+	reasonOff = 62
 )
 
 func (s *siteRecord) append(to []byte) []byte {
@@ -95,6 +99,7 @@ func (s *siteRecord) append(to []byte) []byte {
 	copy(b[16:32], s.orig)
 	copy(b[32:48], s.patch)
 	binary.LittleEndian.PutUint64(b[48:], s.detour)
+	b[reasonOff] = byte(s.reason)
 	for i, p := range s.points[:min(len(s.points), maxPoints)] {
 		at := b[pointOff+i*pointSize:]
 		at[0], at[1], at[2] = byte(p.Addr-s.addr), byte(min(p.Probes, 255)), byte(min(p.Returns, 255))
@@ -115,6 +120,7 @@ func decodeSite(b []byte) (siteRecord, error) {
 		orig:   b[16 : 16+n : 16+n],
 		patch:  b[32 : 32+n : 32+n],
 		detour: binary.LittleEndian.Uint64(b[48:]),
+		reason: target.Reason(b[reasonOff]),
 	}
 	for i := range maxPoints {
 		at := b[pointOff+i*pointSize:]

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/restore"
 )
 
 // A tracer has the ring of its target mapped, and descriptors of the memory files that it
@@ -121,4 +123,20 @@ func (p *Proc) leftDescriptors() ([]int, error) {
 		}
 	}
 	return out, err
+}
+
+// mapped gives the sites whose place is mapped. Where it is not an object has gone, or a detach
+// was killed that had unmapped the trampolines.
+func (l *Leftover) mapped() ([]restore.Site, error) {
+	maps, err := l.p.Maps()
+	if err != nil {
+		return nil, err
+	}
+	var sites []restore.Site
+	for _, p := range l.Sites {
+		if _, ok := FindMap(maps, p.Addr); ok {
+			sites = append(sites, restore.Site{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch})
+		}
+	}
+	return sites, nil
 }

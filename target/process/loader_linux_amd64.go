@@ -1,6 +1,10 @@
 package process
 
-import "kprobes.dev/kprobes/symbol"
+import (
+	"errors"
+
+	"kprobes.dev/kprobes/symbol"
+)
 
 // loaderHook is the function that the dynamic loaders of glibc and musl call for
 // debuggers after they have changed the list of objects (struct r_debug, r_brk).
@@ -22,11 +26,12 @@ func (t *Target) Loader() (place symbol.Resolved, words uint64, ok bool) {
 	return place, 0, false
 }
 
-// Answer lets a thread go on that waits in the loader's hook.
+// Answer lets a thread go on that waits in the loader's hook. If one has given up meanwhile
+// the next waits all the same: the tracer is slow, and not gone.
 func (t *Target) Answer() error {
 	n, err := t.home.get(hdrWait)
 	if err != nil {
 		return err
 	}
-	return t.home.put(hdrWait, n+1)
+	return errors.Join(t.home.put(hdrWait, n+1), t.home.put(hdrWait+8, 0))
 }

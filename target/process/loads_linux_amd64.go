@@ -9,8 +9,9 @@ import (
 )
 
 // A record whose arguments read memory makes a system call (arch/amd64, checked.go): it
-// asks which signals its thread blocks, and where these are the signals of a fault it looks
-// at each address before it reads there. In a thread that seccomp would end for it no such
+// asks which signals its thread blocks, and who handles SIGSEGV; where the signals of a fault are
+// blocked, or the program has taken the handler's place, it looks at each address before it
+// reads there. In a thread that seccomp would end for it no such
 // call may be made. Then arguments read as they are, which the resident handler catches if
 // the signals are not blocked, and if some are no argument may read memory.
 
@@ -22,10 +23,24 @@ var maskCalls = []callData{
 	{nr: unix.SYS_RT_SIGPROCMASK, arch: auditArchX86_64, args: [6]uint64{1<<32 - 1, 0, 0, 8}, open: openIP | openArg(1)},
 }
 
+// actionCalls is the question who handles SIGSEGV: rt_sigaction(SIGSEGV, NULL, place, 8). A Go
+// program is not asked, since its runtime keeps the handlers that it has, but if it has not
+// begun to run.
+var actionCalls = []callData{
+	{nr: unix.SYS_RT_SIGACTION, arch: auditArchX86_64, args: [6]uint64{uint64(unix.SIGSEGV), 0, 0, 8}, open: openIP | openArg(2)},
+}
+
 // learnLoads finds out how arguments may read memory. Precondition: the world is stopped.
 func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
 	why, err := whyNotCall(s, "look (rt_sigprocmask)", maskCalls)
-	if why == nil || err != nil {
+	if err != nil {
+		return err
+	}
+	if why == nil {
+		other, err := whyNotCall(s, "look (rt_sigaction)", actionCalls)
+		if other == nil && (t.golang == nil || t.o.Stopped != nil) {
+			t.writer.Resident = t.home.addr + hdrResident
+		}
 		return err
 	}
 	t.writer.PlainLoads = true

@@ -2,6 +2,7 @@ package process
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -20,13 +21,21 @@ type look struct {
 }
 
 type threadMove struct {
-	th   *Thread
-	regs Regs
+	th    *Thread
+	from  Regs
+	regs  Regs
+	early bool // before the bytes are written, see move
 }
 
-// move sets the instruction pointers of the threads that stand in bytes that changed.
-func (l *look) move() error {
+// move sets the instruction pointers of the threads that stand in bytes that change, or in detours
+// that go: early, before the bytes are written, of those that can go on where they are sent while
+// the old bytes stand, and the others after it: a tracer killed in between leaves each where it
+// can go on.
+func (l *look) move(early bool) error {
 	for _, m := range l.moves {
+		if m.early != early {
+			continue
+		}
 		if err := m.th.SetRegs(m.regs); err != nil {
 			return err
 		}
@@ -34,88 +43,202 @@ func (l *look) move() error {
 	return nil
 }
 
-// look finds out where every thread stands. It fails with ErrBlocked if one stands, or
-// may come back to, where the change would harm it. Precondition: the world is stopped.
-func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
-	if len(c.Add) > 0 && t.faults.settled(s) != nil {
-		return nil, errno.Errorf(unix.EBUSY, "a thread has yet to take the signal of a breakpoint: %w", ErrBlocked)
+// back takes back the early moves of a change that could not be made.
+func (l *look) back() error {
+	var errs []error
+	for _, m := range l.moves {
+		if m.early {
+			errs = append(errs, m.th.SetRegs(m.from))
+		}
 	}
-	inner := innerOf(c.Add)
-	begins, copies := landings(c.Add)
-	leave := t.leave(c, inner)
-	back := backOf(leave)
+	return errors.Join(errs...)
+}
+
+// look finds out where every thread stands. Groups in whose way one stands, or may come back,
+// are marked as blocked; it fails with ErrBlocked if that is the rest of the change. Precondition:
+// the world is stopped.
+func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
+	c.Begin()
+	if tid, busy := t.faults.busy(s); busy {
+		return nil, errno.Errorf(unix.EBUSY, "thread %d is in the handler of a fault: %w", tid, ErrBlocked)
+	}
+	if err := c.LeaveOut(t.lookTraps(s, c.Open().Add)); err != nil {
+		return nil, err
+	}
+	for {
+		w := t.waysOf(c)
+		l := t.lookThreads(s, w)
+		if len(w.blocks) == 0 && (len(w.inner) > 0 || len(w.harmed) > 0) {
+			if err := t.lookStacks(s, w); err != nil {
+				return nil, err
+			}
+		}
+		if len(w.blocks) == 0 {
+			return l, nil
+		}
+		if err := c.LeaveOut(w.blocks); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lookTraps finds out whether breakpoints may stand now.
+func (t *Target) lookTraps(s *Stopped, add []*target.Site) target.Blocks {
+	b := target.Blocks{}
+	if !slices.ContainsFunc(add, func(a *target.Site) bool { return a.Trap }) {
+		return b
+	}
+	if why := t.faults.allowTraps(s); why != nil {
+		for _, a := range add {
+			if a.Trap {
+				b.Block(a, why)
+			}
+		}
+	}
+	return b
+}
+
+// ways are what a change means for a thread, by where it is.
+type ways struct {
+	inner          map[uint64]inside
+	begins, copies map[uint64]uint64
+	back           map[uint64]arch.Pair
+	leave          []*target.Site // whose detours threads are moved out of
+	// harmed are those whose detours go back into the middle of new patches, with the new
+	// sites: a thread must not be in the middle of one. In any other it may finish. They lie
+	// in [low, high).
+	harmed    map[*target.Site][]*target.Site
+	low, high uint64
+	blocks    target.Blocks
+
+	add, remove []*target.Site
+}
+
+// inside is an instruction inside the patch of a new site.
+type inside struct {
+	to   uint64 // where a thread goes that is to run it
+	site *target.Site
+}
+
+// waysOf finds them for the groups of a change that are not blocked.
+func (t *Target) waysOf(c *target.Change) *ways {
+	open := c.Open()
+	w := &ways{inner: innerOf(open.Add), harmed: map[*target.Site][]*target.Site{}, blocks: target.Blocks{}, add: open.Add, remove: open.Remove}
+	w.begins, w.copies = landings(open.Add)
+	w.leave = slices.Clone(open.Remove)
+	for _, z := range slices.Concat(open.Remove, t.zombie) {
+		for _, p := range z.Detour.Pairs {
+			if in, ok := w.inner[p.Orig]; ok && p.Copy == z.Detour.Back {
+				w.harmed[z] = append(w.harmed[z], in.site)
+			}
+		}
+	}
+	for _, z := range t.zombie {
+		if len(w.harmed[z]) > 0 {
+			w.leave = append(w.leave, z)
+		}
+	}
+	w.back, w.low = backOf(w.leave), ^uint64(0)
+	for h := range w.harmed {
+		w.low, w.high = min(w.low, h.Detour.Addr), max(w.high, h.Detour.Addr+uint64(h.Room))
+	}
+	return w
+}
+
+// block notes that a thread is in, or may come back to, the detour of a site.
+func (w *ways) block(s *target.Site, why error) {
+	for _, h := range w.harmed[s] {
+		w.blocks.Block(h, why)
+	}
+}
+
+// standsAlone says whether a thread can go on in a new detour, at an address, while the old bytes
+// still stand: what it returns to is not inside one of the old patches. Else, where a breakpoint
+// comes for a jump, it can go on in the old one with the new bytes.
+func (w *ways) standsAlone(there uint64) bool {
+	site := siteAround(w.add, there)
+	if site == nil {
+		return false
+	}
+	for _, p := range site.Detour.Pairs {
+		inside := func(r *target.Site) bool { return p.Orig > r.Addr && p.Orig < r.Addr+uint64(len(r.Patch)) }
+		if p.Copy == site.Detour.Back && slices.ContainsFunc(w.remove, inside) {
+			return false
+		}
+	}
+	return true
+}
+
+// lookThreads finds the threads that are to be moved, and those that are in the way.
+func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 	l := &look{}
 	for _, th := range s.Threads() {
 		pc := th.ResumeRIP()
-		if t.inGate(pc) && len(c.Add) > 0 && siteAround(leave, th.regs.R13) != nil {
-			return nil, blocked(th.TID, th.regs.R13, "it waits for the handler of a probe that changes")
+		if regs, ok := t.faults.taking(th); ok {
+			l.moves = append(l.moves, threadMove{th, th.Regs(), regs, true})
+			continue
 		}
-		to, sp, way := pc, uint64(0), inner
-		if site := siteAround(leave, pc); site != nil {
-			b, ok := back[pc]
-			if !ok && len(c.Add) > 0 {
-				return nil, blocked(th.TID, pc, "it runs the work of a probe that changes")
-			}
-			if ok {
-				to, sp = b.Orig, b.SP
-			}
-			switch {
-			case ok && b.CopyEnd != 0 && pc != site.Detour.Back: // the instruction's copy: its work is done, and not to be done again
-				way = copies
-			case ok:
-				way = begins
+		if trapped, err := t.faults.trapped(th); trapped || err != nil {
+			continue // it goes on where the table says; or has ended
+		}
+		if t.inGate(pc) {
+			w.block(siteAround(w.leave, th.regs.R13), blocked(th.TID, th.regs.R13, "it waits for the handler of a probe, and goes back into bytes that change"))
+		}
+		to, sp, way, early := pc, uint64(0), map[uint64]uint64(nil), false
+		if site := siteAround(w.leave, pc); site != nil {
+			b, ok := w.back[pc]
+			if !ok {
+				w.block(site, blocked(th.TID, pc, "it runs the work of a probe, and goes back into bytes that change"))
+			} else {
+				to, sp, way = b.Orig, b.SP, w.begins
+				if b.CopyEnd != 0 && pc != site.Detour.Back { // the instruction's copy: its work is done, and not to be done again
+					way = w.copies
+				}
 			}
 		}
 		if there, ok := way[to]; ok {
-			to = there
+			to, early = there, w.standsAlone(there)
+		} else if in, ok := w.inner[to]; ok && way == nil {
+			to, early = in.to, true
 		}
 		if to != pc {
 			r := th.Regs()
 			r.RIP += to - pc
 			r.RSP += sp
-			l.moves = append(l.moves, threadMove{th, r})
+			l.moves = append(l.moves, threadMove{th, th.Regs(), r, early})
 		}
 	}
-	if len(inner) == 0 && (len(leave) == 0 || len(c.Add) == 0) {
-		return l, nil
-	}
-	return l, t.scanStacks(s, func(tid int, at, v uint64) error {
-		if _, ok := inner[v]; ok {
-			return blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns there", at))
+	return l
+}
+
+// lookStacks finds the threads that may come back to where they would be in the way.
+func (t *Target) lookStacks(s *Stopped, w *ways) error {
+	return t.scanStacks(s, func(tid int, at, v uint64) error {
+		if in, ok := w.inner[v]; ok {
+			w.blocks.Block(in.site, blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns there", at)))
 		}
-		if len(c.Add) > 0 && siteAround(leave, v) != nil {
-			return blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns into a detour", at))
+		if v < w.low || v >= w.high {
+			return nil
+		}
+		if z := siteAround(w.leave, v); z != nil {
+			w.block(z, blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns into a detour", at)))
 		}
 		return nil
 	})
 }
 
-// leave lists the sites whose detours threads must leave, or not be in: those that go, and those
-// that went before, with a thread still in them, if what they go back to is inside a new patch.
-func (t *Target) leave(c *target.Change, inner map[uint64]uint64) []*target.Site {
-	out := slices.Clone(c.Remove)
-	for _, z := range t.zombie {
-		for _, p := range z.Detour.Pairs {
-			if _, in := inner[p.Orig]; in && p.Copy == z.Detour.Back {
-				out = append(out, z)
-			}
-		}
-	}
-	return out
-}
-
 func blocked(tid int, pc uint64, why string) error {
-	return errno.Errorf(unix.EBUSY, "thread %d, 0x%x: %s: %w", tid, pc, why, ErrBlocked)
+	return &target.BusyError{TID: tid, Addr: pc, Why: why}
 }
 
 // innerOf maps the instructions inside the patches of new sites to their copies.
-func innerOf(add []*target.Site) map[uint64]uint64 {
-	m := map[uint64]uint64{}
+func innerOf(add []*target.Site) map[uint64]inside {
+	m := map[uint64]inside{}
 	for _, a := range add {
 		for _, p := range a.Detour.Pairs {
 			if p.Orig > a.Addr && p.Orig < a.Addr+uint64(len(a.Patch)) {
 				if _, ok := m[p.Orig]; !ok {
-					m[p.Orig] = startOf(a.Detour, p)
+					m[p.Orig] = inside{startOf(a.Detour, p), a}
 				}
 			}
 		}
@@ -245,6 +368,11 @@ func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) err
 // for as long as a thread sleeps above them. A context in the gate has the way back in a
 // register.
 func (t *Target) savedContexts(s *Stopped, goProgram bool, f func(v uint64)) error {
+	return t.contexts(s, goProgram, func(_ *Thread, _, v uint64) { f(v) })
+}
+
+// contexts is savedContexts with the thread and the place of each word.
+func (t *Target) contexts(s *Stopped, goProgram bool, f func(th *Thread, at, v uint64)) error {
 	maps, err := t.p.Maps()
 	if err != nil {
 		return err
@@ -255,10 +383,10 @@ func (t *Target) savedContexts(s *Stopped, goProgram bool, f func(v uint64)) err
 			if m, ok := FindMap(maps, v); !ok || !ours(m) || !t.inFrame(at) {
 				return nil
 			}
-			f(v)
+			f(th, at, v)
 			var b [8]byte
 			if t.inGate(v) && t.p.ReadMem(at-scRIP+scR13, b[:]) == nil {
-				f(le.Uint64(b[:]))
+				f(th, at, le.Uint64(b[:]))
 			}
 			return nil
 		})

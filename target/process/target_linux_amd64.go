@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,7 +48,9 @@ type Target struct {
 	writer  arch.Writer
 	noLoads error // why no argument may read memory
 	pools   []poolUse
-	held    *Stopped // kept between calls (Start)
+	idle    map[*arch.Pool]bool // pools that no probe uses
+	part    uint64              // of the pools, that Crowded looks at next
+	held    *Stopped            // kept between calls (Start)
 	golang  *goProgram
 	faults  *faultTable
 	ringID  FileID         // of the ring's memory file: fork children have it mapped too
@@ -55,8 +58,13 @@ type Target struct {
 	zombie  []*target.Site // taken out, but a thread may still be in the detour
 	kernel  *kernelRing    // what the kernel's uprobes write to; nil: none was needed
 	changes uint64         // that have taken sites out
+	notes   []*target.Site // probes that wait: see Note
 	mailID  FileID         // of the mailbox's memory file
 	mail    *mailbox       // of threads that wait for handlers; nil: there was no handler
+
+	stubs       atomic.Pointer[stubs]       // nil: no function has a trampoline
+	trampolines map[uint64]*arch.Trampoline // by function
+	inCall      bool                        // Close has left the trampolines mapped
 }
 
 var _ target.Target = (*Target)(nil)
@@ -172,7 +180,7 @@ func executables(maps []Map) []Map {
 
 // ours says whether a mapping is one that a tracer of this project made.
 func ours(m Map) bool {
-	return isRing(m) || isHome(m) || isMail(m) || strings.HasPrefix(m.Path, "/memfd:"+codeName)
+	return isRing(m) || isHome(m) || isMail(m) || isStubs(m) || strings.HasPrefix(m.Path, "/memfd:"+codeName)
 }
 
 func isMail(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+mailName) }

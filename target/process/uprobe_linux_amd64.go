@@ -60,8 +60,11 @@ const (
 )
 
 // Uprobe arms a probe that the kernel holds. It needs CAP_PERFMON and CAP_BPF (root), and
-// Linux 6.0.
+// Linux 6.0. An instruction that the kernel would not run as it is is refused (EOPNOTSUPP).
 func (t *Target) Uprobe(u *target.Uprobe) (target.Held, error) {
+	if err := t.kernelRuns(u.Addr); err != nil {
+		return nil, err
+	}
 	if t.kernel == nil {
 		r, err := newKernelRing()
 		if err != nil {
@@ -78,6 +81,23 @@ func (t *Target) Uprobe(u *target.Uprobe) (target.Held, error) {
 		return nil, errors.Join(err, unix.Close(counters))
 	}
 	return &uprobe{event: event, counters: counters}, nil
+}
+
+// kernelRuns says why the kernel must not step or emulate the instruction at an address. The
+// file tells what stands there: in memory there may be a breakpoint.
+func (t *Target) kernelRuns(addr uint64) error {
+	m := t.Space().ModuleAt(addr)
+	if m == nil {
+		return errno.Errorf(unix.EFAULT, "address 0x%x is in no file that is mapped", addr)
+	}
+	code := make([]byte, amd64.MaxLen)
+	for m.Image.ReadAt(m.Linktime(addr), code) != nil && len(code) > 1 { // near the end of the text
+		code = code[:len(code)-1]
+	}
+	if err := amd64.KernelRuns(code); err != nil {
+		return fmt.Errorf("uprobe at 0x%x: %w", addr, err)
+	}
+	return nil
 }
 
 // openUprobe loads the program, makes the event and joins the two.

@@ -92,10 +92,11 @@ type hit struct {
 	locks     int32 // of the m, when the handler began
 	mallocing int32
 	failing   uint32
-	_         uint32
-	trap      int64
+	direction uint32 // the direction flag, where it may be set
+	trap      int32
+	mxcsr     uint32
 	faultPC   uint64
-	faultAddr uint64
+	faultAddr uint64 // and a word of gateRestore's
 	panicType uint64
 	panicData uint64
 }
@@ -134,6 +135,9 @@ func sigurgPC() uintptr
 //go:norace
 func dispatch(h *hit) (action uint64) {
 	d := h.desc
+	if d.h.Off != nil && d.h.Off.Load() {
+		return uint64(d.missed)
+	}
 	if d.off.Load() {
 		atomic.AddUint64(&d.stopped, 1)
 		return uint64(d.missed)
@@ -220,11 +224,35 @@ func (t *Target) EndCall(c *arch.Call) {
 	if d == nil {
 		return
 	}
-	_ = t.drain() // what fails is the stopping of threads: then their words tell, below
+	d.off.Store(true)
+	if t.drain() != nil { // threads could not be stopped: one may come yet
+		unix.RawSyscall(sysMembarrier, membarrierSyncCore, 0, 0)
+		t.mu.Lock()
+		t.late = append(t.late, d)
+		t.mu.Unlock()
+	}
+	t.await(d)
+}
+
+// Quiet waits until no thread runs the handler, whose Off is set.
+func (t *Target) Quiet(c *arch.Call) {
+	t.mu.Lock()
+	d := t.calls[c.Desc]
+	t.mu.Unlock()
+	if d == nil {
+		return
+	}
+	// A thread notes its run, then looks at Off: behind this each has done both in our sight,
+	// or neither.
+	unix.RawSyscall(sysMembarrier, membarrierSyncCore, 0, 0)
+	t.await(d)
+}
+
+// await waits until no thread runs the handler.
+func (t *Target) await(d *desc) {
 	for wait := 10 * time.Microsecond; t.runs(d); wait = min(2*wait, drainWait) {
 		time.Sleep(wait)
 	}
-	runtime.KeepAlive(d)
 }
 
 // runs says whether a thread runs the handler.

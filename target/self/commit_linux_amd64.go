@@ -26,10 +26,14 @@ const (
 	commitTries = 60
 	commitWait  = 2 * time.Millisecond
 	lateTries   = 5 // in which a thread did not stop: all others stand meanwhile
+
+	// unsureTries are those at a change of groups that a thread blocks which may come back to
+	// anywhere, as most do not for long.
+	unsureTries = 10
 )
 
 // ErrBlocked says that a thread stands, or may return to, where a change would harm it.
-var ErrBlocked = errors.New("a thread is in the code that would change")
+var ErrBlocked = target.ErrBlocked
 
 // ErrForeign says that bytes of the program are neither what its file has nor ours.
 var ErrForeign = errors.New("the program's code is not what its file has: somebody else patched it")
@@ -52,26 +56,76 @@ func (t *Target) commit(c *target.Change) error {
 		return err
 	}
 	// With a debugger attached no new place is armed; what takes something out may replace.
-	if slices.ContainsFunc(c.Add, func(s *target.Site) bool { return !overlaps(c.Remove, s) }) {
+	c.Begin()
+	all := c.Open()
+	if slices.ContainsFunc(all.Add, func(s *target.Site) bool { return !overlaps(all.Remove, s) }) {
 		if err := untraced(); err != nil {
 			return err
 		}
 	}
-	for _, s := range c.Add {
-		if _, err := t.mem.WriteAt(s.Detour.Code, int64(s.Detour.Addr)); err != nil {
-			return fmt.Errorf("detour at 0x%x: %w", s.Detour.Addr, err)
-		}
+	if err := t.writeDetours(all.Add); err != nil {
+		return err
 	}
 	return t.change(c)
 }
 
-// change makes a change, again and again while a thread blocks it.
+// writeDetours writes the code of new sites, that of neighbours at once: what lies between is
+// room that belongs to the first of them.
+func (t *Target) writeDetours(add []*target.Site) error {
+	sites := slices.SortedFunc(slices.Values(add), func(a, b *target.Site) int { return cmp.Compare(a.Detour.Addr, b.Detour.Addr) })
+	var run []byte
+	for i, s := range sites {
+		run = append(run, s.Detour.Code...)
+		end := s.Detour.Addr + uint64(s.Room)
+		if i+1 < len(sites) && sites[i+1].Detour.Addr == end && len(run) < maxWrite {
+			run = append(run, make([]byte, s.Room-len(s.Detour.Code))...)
+			continue
+		}
+		at := s.Detour.Addr + uint64(len(s.Detour.Code)) - uint64(len(run))
+		if _, err := t.mem.WriteAt(run, int64(at)); err != nil {
+			return fmt.Errorf("detours from 0x%x to 0x%x: %w", at, end, err)
+		}
+		run = run[:0]
+	}
+	return nil
+}
+
+// maxWrite is about the most that is written at once, in bytes.
+const maxWrite = 64 << 10
+
+// change makes a change, again and again while a thread blocks it. A group that one blocks is
+// left out of the next stop.
 func (t *Target) change(c *target.Change) error {
+	for {
+		open := c.Open()
+		p := t.newPlan(open)
+		if len(c.Groups) > 0 {
+			p.blocks = func() target.Blocks {
+				b := p.blocked(open, t.zombie)
+				if slices.ContainsFunc(c.Add, func(s *target.Site) bool { return b[s] != nil }) {
+					return nil
+				}
+				return b
+			}
+		}
+		err := t.changeAll(open, p)
+		if !errors.Is(err, ErrBlocked) || p.blocks == nil {
+			return err
+		}
+		b := p.blocks()
+		if len(b) == 0 {
+			return err
+		}
+		_ = c.LeaveOut(b) // of what belongs to no group nothing is in b
+	}
+}
+
+// changeAll makes a planned change as a whole.
+func (t *Target) changeAll(c *target.Change, p *plan) error {
 	live := maps.Clone(t.live)
 	for _, s := range c.Add {
 		live[s] = true
 	}
-	p := t.newPlan(c)
 	words, fresh, err := t.home.heads(live, slices.Concat(c.Remove, t.zombie))
 	if err != nil {
 		return err
@@ -87,7 +141,42 @@ func (t *Target) change(c *target.Change) error {
 	return errors.Join(old[0].unmap(), old[1].unmap())
 }
 
-// attempt makes a planned change, again and again while a thread blocks it.
+// blocked tells which new sites the thread is in the way of that the plan has met: those whose
+// inner bytes it may come back to, by itself or by the way out of a detour that goes.
+func (p *plan) blocked(c *target.Change, zombies []*target.Site) target.Blocks {
+	b := target.Blocks{}
+	why := &target.BusyError{TID: int(p.tid), Addr: p.at, Why: "it may go on in bytes or in a detour that change"}
+	block := func(at uint64) {
+		for _, s := range c.Add {
+			if at > s.Addr && at < s.Addr+uint64(len(s.Patch)) {
+				b.Block(s, why)
+			}
+		}
+	}
+	if p.handler {
+		why.Why = "it runs a signal handler, and may come back to anywhere"
+		for _, s := range c.Add {
+			if len(s.Patch) > 1 {
+				b.Block(s, why)
+			}
+		}
+	}
+	block(p.at)
+	for _, z := range slices.Concat(c.Remove, zombies) {
+		if !p.gate && !detourOf(z).holds(p.at) {
+			continue
+		}
+		for _, pr := range z.Detour.Pairs {
+			if pr.Copy == z.Detour.Back {
+				block(pr.Orig)
+			}
+		}
+	}
+	return b
+}
+
+// attempt makes a planned change, again and again while a thread blocks it that does not block
+// groups only.
 func (t *Target) attempt(p *plan) error {
 	var err error
 	late := 0
@@ -98,13 +187,14 @@ func (t *Target) attempt(p *plan) error {
 		if err = t.home.refit(unix.SIGURG); err != nil {
 			break
 		}
-		if err = t.stopped(p); !errors.Is(err, ErrBlocked) {
+		if err = t.stopped(p); p.once || !errors.Is(err, ErrBlocked) {
 			break
 		}
 		if p.late {
 			late++
 		}
-		if late == lateTries {
+		unsure := p.handler || p.gate
+		if late == lateTries || !p.late && p.blocks != nil && (!unsure || i >= unsureTries) && len(p.blocks()) > 0 {
 			break
 		}
 	}
@@ -132,7 +222,7 @@ func (t *Target) stopped(p *plan) error {
 	}
 	switch p.verdict {
 	case blockedBy:
-		return errno.Errorf(unix.EBUSY, "thread %d may return to 0x%x: %w", p.tid, p.at, ErrBlocked)
+		return &target.BusyError{TID: int(p.tid), Addr: p.at, Why: "it stands, or may go on, in bytes or in a detour that change"}
 	case foreignBytes:
 		return errno.Errorf(unix.EBUSY, "0x%x: %w", p.at, ErrForeign)
 	case writeFailed:
@@ -151,7 +241,7 @@ func setMask(set, old *uint64) {
 
 // newPlan prepares a change.
 func (t *Target) newPlan(c *target.Change) *plan {
-	p := &plan{adding: len(c.Add) > 0, home: t.home.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places}
+	p := &plan{adding: len(c.Add) > 0, once: c.Once, home: t.home.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places}
 	p.ways(c, t.zombie)
 	for _, s := range t.zombie {
 		p.zombies = append(p.zombies, zombie{span: detourOf(s)})
@@ -170,14 +260,20 @@ func (p *plan) ways(c *target.Change, zombies []*target.Site) {
 			}
 		}
 	}
-	at := landingsOf(c.Add)
+	byFrom := func(a, b move) int { return cmp.Compare(a.from, b.from) }
+	slices.SortStableFunc(p.inner, byFrom)
+	var leaving []*target.Site
 	for _, s := range slices.Concat(c.Remove, zombies) {
 		if p.insideNew(s) { // else a thread in the detour may finish there
+			leaving = append(leaving, s)
+		}
+	}
+	if len(leaving) > 0 {
+		at := landingsOf(c.Add)
+		for _, s := range leaving {
 			p.leave(s, at)
 		}
 	}
-	byFrom := func(a, b move) int { return cmp.Compare(a.from, b.from) }
-	slices.SortStableFunc(p.inner, byFrom)
 	slices.SortStableFunc(p.back, byFrom)
 	slices.SortFunc(p.gone, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
 }
@@ -198,11 +294,11 @@ func (p *plan) leave(s *target.Site, at landings) {
 }
 
 // insideNew says whether what comes behind a site's region is inside a new patch: then a
-// thread must not come back from the site's detour.
+// thread must not come back from the site's detour. inner is sorted.
 func (p *plan) insideNew(s *target.Site) bool {
 	for _, pr := range s.Detour.Pairs {
 		if pr.Copy == s.Detour.Back {
-			return slices.ContainsFunc(p.inner, func(m move) bool { return m.from == pr.Orig })
+			return find(p.inner, pr.Orig) >= 0
 		}
 	}
 	return false
@@ -275,12 +371,12 @@ func detourOf(s *target.Site) span {
 // editsOf lists the edits of a change: removals first, in the order in which they are
 // written. One that is replaced by another of the same length is not written twice.
 func editsOf(c *target.Change) []edit {
-	var out []edit
+	out := make([]edit, 0, len(c.Remove)+len(c.Add))
 	standing := map[uint64]*target.Site{}
 	for _, s := range c.Remove {
 		standing[s.Addr] = s
 	}
-	var adds []edit
+	adds := make([]edit, 0, len(c.Add))
 	for _, s := range c.Add {
 		e := newEdit(s.Addr, s.Orig, s.Patch)
 		if r := standing[s.Addr]; r != nil && len(r.Patch) == len(s.Patch) {

@@ -3,6 +3,8 @@ package self
 import (
 	"syscall"
 	"unsafe"
+
+	"kprobes.dev/kprobes/target"
 )
 
 // What is done while the world is stopped (world_linux_amd64.go says what may not be).
@@ -51,23 +53,33 @@ type edit struct {
 // plan is a change, ready to be made in a stopped world. Everything in it is allocated
 // beforehand.
 type plan struct {
-	inner   []move // instructions inside new patches → their work, or copies; sorted by from
-	back    []move // places in detours that go → the same in new ones, or the originals; sorted by from
-	gone    []span // detours that go; sorted
-	adding  bool
-	edits   []edit
-	zombies []zombie
-	heads   [4]uint64 // what the words at home become: faults and their number, traps and theirs
-	home    *[4]uint64
-	mem     int // descriptor of /proc/self/mem
-	lay     *layout
-	places  *places
-	low     span     // where inner lies
-	high    span     // where gone and zombies lie
-	people  []person // not nil: all goroutines are to be listed
-	counted int
-	own     uint64 // the stopper's g
-	dirty   bool   // a thread is in a signal handler: it may come back to anywhere
+	inner     []move // instructions inside new patches → their work, or copies; sorted by from
+	back      []move // places in detours that go → the same in new ones, or the originals; sorted by from
+	gone      []span // detours that go; sorted
+	adding    bool
+	edits     []edit
+	zombies   []zombie
+	heads     [4]uint64 // what the words at home become: faults and their number, traps and theirs
+	home      *[4]uint64
+	mem       int // descriptor of /proc/self/mem
+	lay       *layout
+	places    *places
+	low       span     // where inner lies
+	high      span     // where gone and zombies lie
+	people    []person // not nil: all goroutines are to be listed
+	counted   int
+	own       uint64   // the stopper's g
+	doomed    []doomed // slots that may be cleared; by goroutine
+	code      []span   // where detours stand; for doomed
+	salts     []uint64 // of the events that are armed; for doomed
+	claimers  [64]claimer
+	claimed   int
+	unsettled bool                 // not all that is doomed could be looked at
+	dirty     bool                 // a thread is in a signal handler: it may come back to anywhere
+	once      bool                 // it is not tried again
+	handler   bool                 // the thread that blocks is in a signal handler
+	gate      bool                 // it is in the gate, and may come from any detour
+	blocks    func() target.Blocks // the new sites of groups that it blocks, if nothing else; nil: there are no groups
 
 	late    bool // a thread did not stop
 	verdict verdict
@@ -106,7 +118,7 @@ func (p *plan) change(w *worldState) int32 {
 
 //go:norace
 func (p *plan) run(w *worldState) {
-	p.verdict, p.dirty = changed, false
+	p.verdict, p.dirty, p.handler, p.gate = changed, false, false, false
 	for i := range p.zombies {
 		p.zombies[i].busy = false
 	}
@@ -125,6 +137,9 @@ func (p *plan) run(w *worldState) {
 	*p.home = p.heads
 	if p.people != nil {
 		p.census(w)
+	}
+	if p.doomed != nil {
+		p.reap(w)
 	}
 	for i := uint32(0); i < w.asked; i++ {
 		p.move(&w.slots[w.list[i]])
@@ -216,8 +231,10 @@ func (p *plan) look(s *slot) {
 		return
 	case p.places.gate.holds(pc): // it may come from any detour, and go back there
 		p.unsure(s.tid, pc, p.adding && len(p.gone) > 0)
+		p.gate = p.verdict != changed
 	case word(uc+ucStackFlags)&onStack != 0: // in somebody's signal handler that does not block our signal
 		p.unsure(s.tid, pc, len(p.inner) > 0 || p.adding && len(p.gone) > 0)
+		p.handler = p.verdict != changed
 	}
 	p.meet(s.tid, pc, true)
 	if h := word(busyTable + 8*uint64(s.tid)); h != 0 { // a handler runs: what hit may be preempting a goroutine

@@ -45,6 +45,7 @@
 #define ARITH 0xd5 // CF PF AF ZF SF
 #define FIXED 0x202 // IF and the bit that is always set
 #define OFBIT 11
+#define DIRECTION 0x400
 
 // The state components that a handler may change and a program with vector code may need:
 // x87, SSE, AVX, mask registers, ZMM. An image of them takes at most XSAVE bytes (SDM vol. 1,
@@ -52,8 +53,9 @@
 #define COMPONENTS 0xe7
 #define XSAVE 2752
 
-// SAVE_X stores the vector registers into the hit in B.
+// SAVE_X stores the vector registers and their control word into the hit in B.
 #define SAVE_X(B) \
+	STMXCSR hit_mxcsr(B); \
 	MOVUPS X0, (R_X+0)(B); \
 	MOVUPS X1, (R_X+16)(B); \
 	MOVUPS X2, (R_X+32)(B); \
@@ -163,6 +165,7 @@ enough:
 	MOVQ R13, hit_resume(R11)
 	MOVQ SP, hit_frame(R11)
 	SAVE_X(R11)
+	MOVL $0, hit_direction(R11)
 
 	// May a handler run here?
 	MOVQ hit_m(R11), R8
@@ -224,7 +227,6 @@ onSystem:
 	MOVQ R11, SP
 	MOVQ TLS, CX
 	MOVQ BX, 0(CX)(TLS*1)
-	CLD
 	CMPL desc_wide(R12), $0
 	JNE  wide
 	SUBQ $32, SP
@@ -233,7 +235,13 @@ onSystem:
 	MOVQ 8(SP), AX
 	LEAQ 32(SP), R11
 	JMP  ·gateBack(SB)
-wide: // the whole vector state is kept below the hit
+wide: // the whole vector state is kept below the hit; the direction flag may be set, as nowhere in compiled Go
+	PUSHFQ
+	POPQ AX
+	ANDL $DIRECTION, AX
+	MOVL AX, hit_direction(R11)
+	ORQ  AX, R_FLAGS(R11)
+	CLD
 	SUBQ $XSAVE, SP
 	ANDQ $~63, SP
 	XORL AX, AX
@@ -346,7 +354,7 @@ panicked: // the runtime's gopanic begins: is it a handler's panic?
 	MOVL (R8)(BX*1), BX
 	CMPL BX, hit_mallocing(R10)
 	JNE  other
-	MOVQ $const_trapPanic, hit_trap(R10)
+	MOVL $const_trapPanic, hit_trap(R10)
 	MOVQ R_AX(R11), BX
 	MOVQ BX, hit_panicType(R10)
 	MOVQ R_BX(R11), BX
@@ -390,6 +398,16 @@ free:
 
 // gateRestore loads the registers of the hit in R11 and leaves the gate. AX is the action.
 TEXT ·gateRestore(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	STMXCSR hit_faultAddr(R11) // loading it costs more than a look whether a handler has changed it
+	MOVL hit_faultAddr(R11), BX
+	CMPL BX, hit_mxcsr(R11)
+	JEQ  same
+	LDMXCSR hit_mxcsr(R11)
+same:
+	TESTL $DIRECTION, hit_direction(R11)
+	JEQ  forward
+	STD
+forward:
 	MOVUPS (R_X+0)(R11), X0
 	MOVUPS (R_X+16)(R11), X1
 	MOVUPS (R_X+32)(R11), X2
@@ -524,7 +542,7 @@ TEXT ·sigfault(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	CMPL R10, hit_mallocing(R11)
 	JNE  next
 	MOVQ 200(DX), AX // REG_TRAPNO
-	MOVQ AX, hit_trap(R11)
+	MOVL AX, hit_trap(R11)
 	MOVQ 168(DX), AX // REG_RIP
 	MOVQ AX, hit_faultPC(R11)
 	MOVQ 216(DX), AX // REG_CR2
@@ -586,8 +604,8 @@ TEXT runtime·debugCallV2<>(SB), NOSPLIT, $SLEEP-0
 	MOVQ desc_ip(R12), AX
 	MOVQ AX, R_IP(BX)
 	SAVE_X(BX)
+	MOVL $0, hit_direction(BX)
 	XORPS X15, X15
-	CLD
 	MOVQ (TLS), R14
 	MOVQ R14, hit_g(BX)
 	MOVQ g_m(R14), AX

@@ -3,6 +3,7 @@ package self
 //lint:file-ignore U1000 the assembly uses what looks unused
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/target"
 )
@@ -240,32 +242,37 @@ func setSigaction(sig unix.Signal, a sigaction) error {
 // fresh are the tables' mappings, which replace those in use once the words are written.
 func (h *home) heads(live map[*target.Site]bool, gone []*target.Site) (words [4]uint64, fresh [2]table, err error) {
 	faults := faultsOf(live)
-	var b []byte
-	for _, e := range faults {
-		b = e.Append(b)
-	}
-	if fresh[0], err = newTable(b); err != nil {
+	if fresh[0], err = newTable(faults); err != nil {
 		return words, fresh, err
 	}
 	traps := trapsOf(live, gone)
 	if fresh[1], err = newTable(traps); err != nil {
 		return words, fresh, errors.Join(err, fresh[0].unmap())
 	}
-	return [4]uint64{fresh[0].addr, uint64(len(faults)), fresh[1].addr, uint64(len(traps) / amd64.TrapEntrySize)}, fresh, nil
+	return [4]uint64{fresh[0].addr, uint64(len(faults) / amd64.FaultEntrySize), fresh[1].addr, uint64(len(traps) / amd64.TrapEntrySize)}, fresh, nil
 }
 
-// faultsOf lists the loads and the displaced instructions of sites, sorted.
-func faultsOf(live map[*target.Site]bool) []amd64.FaultEntry {
-	var out []amd64.FaultEntry
-	for site := range live {
-		for _, x := range site.Detour.Fixups {
-			out = append(out, amd64.FaultEntry{Lo: x.At, Hi: x.At + 1, To: x.To})
-		}
-		for _, p := range site.Detour.Pairs {
-			out = append(out, amd64.FaultEntry{Lo: p.Copy, Hi: p.CopyEnd, To: p.Orig, Moved: true, SP: p.SP})
+// faultsOf makes the table of the loads and the displaced instructions of sites, sorted. Detours
+// do not overlap, so those of one site stand together.
+func faultsOf(live map[*target.Site]bool) []byte {
+	type at struct {
+		addr uint64
+		d    *arch.Detour
+	}
+	detours, n := make([]at, 0, len(live)), 0
+	for s := range live {
+		detours = append(detours, at{s.Detour.Addr, s.Detour})
+		n += len(s.Detour.Fixups) + len(s.Detour.Pairs)
+	}
+	slices.SortFunc(detours, func(a, b at) int { return cmp.Compare(a.addr, b.addr) })
+	out := make([]byte, 0, n*amd64.FaultEntrySize)
+	for _, d := range detours {
+		es := amd64.FaultEntries(d.d)
+		slices.SortFunc(es, func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) })
+		for i := range es {
+			out = es[i].Append(out)
 		}
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Lo < out[j].Lo })
 	return out
 }
 

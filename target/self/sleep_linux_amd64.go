@@ -63,6 +63,9 @@ func dispatchSleep() {
 	h.action = uint64(h.desc.missed)
 	defer h.recovered()
 	d := h.desc
+	if d.h.Off != nil && d.h.Off.Load() {
+		return
+	}
 	if d.off.Load() {
 		addStopped(d)
 		return

@@ -44,9 +44,11 @@ type Target struct {
 	poolMu sync.Mutex
 	pools  []*arch.Pool
 	idle   map[*arch.Pool]bool // pools that no probe uses
+	part   uint64              // of the pools, that Crowded looks at next
 	live   map[*target.Site]bool
 	zombie []*target.Site
 	calls  map[uint64]*desc
+	late   []*desc                           // that have ended, and that a thread may yet come to
 	path   func() (map[uint64]string, error) // functions that may run with SIGTRAP blocked
 }
 

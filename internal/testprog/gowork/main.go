@@ -1,7 +1,8 @@
 // Command gowork calls functions with arguments of Go's types from many goroutines.
 //
 //	gowork [GOROUTINES]     commands: go N (every goroutine calls every function N times),
-//	                        gc (run the collector), count, quit
+//	                        gc (run the collector), leave N (N goroutines call Leave, which
+//	                        ends them), count, quit
 //
 // In "go N" the call number i (from 0) of goroutine g (from 0) passes v = g<<32 | i:
 //
@@ -172,11 +173,36 @@ func main() {
 			burst(ts, n)
 		case "gc":
 			runtime.GC()
+		case "leave":
+			n, _ := strconv.Atoi(arg)
+			var wg sync.WaitGroup
+			for range n {
+				wg.Go(func() { leave(0) })
+			}
+			wg.Wait()
+			if leave(7) != 22 {
+				ts[0].bad++
+			}
 		}
 		report(ts)
 	}
 	report(ts)
 }
+
+// Leave ends its goroutine if v is 0, else it returns 3v+1.
+//
+//go:noinline
+func Leave(v uint64) uint64 {
+	if v == 0 {
+		runtime.Goexit()
+	}
+	return double(v) + v + 1
+}
+
+//go:noinline
+func double(v uint64) uint64 { return 2 * v }
+
+var leave = Leave
 
 // burst runs n steps in one new goroutine per tally: new stacks start small and grow.
 func burst(ts []tally, n uint64) {

@@ -2,8 +2,9 @@
 // does when it has seen that the function does not write them (-fipa-ra).
 // build: -fipa-ra -fomit-frame-pointer
 //
-//	leaf [THREADS]     commands: count, quit
+//	leaf [THREADS [PAUSE]]     commands: count, quit
 //
+// Each thread pauses for PAUSE microseconds between rounds; without it does not.
 // Each thread mixes fourteen values with a call of leaf in every step and compares the
 // result with the same steps without calls: all nine caller-saved registers hold values across
 // the call. holding, in assembly, does the same whatever the compiler thinks of. -DCLOBBER=rdx makes leaf destroy
@@ -20,6 +21,7 @@ struct tally {
 uint64_t leaf_hits; // not exact with several threads: it only makes leaf do something
 static struct tally tallies[16];
 static volatile int stop;
+static useconds_t pause_us;
 
 #define STR2(x) #x
 #define STR(x) STR2(x)
@@ -73,6 +75,8 @@ static void *work(void *arg) {
 		t->calls += STEPS + 1;
 		t->rounds++;
 		t->sum += got;
+		if (pause_us)
+			usleep(pause_us);
 	}
 	return NULL;
 }
@@ -91,6 +95,7 @@ static void report(int n) {
 
 int main(int argc, char **argv) {
 	int n = argc > 1 ? atoi(argv[1]) : 1;
+	pause_us = argc > 2 ? atoi(argv[2]) : 0;
 	pthread_t t[16];
 	char line[256];
 	if (n < 1 || n > 16)

@@ -1,10 +1,11 @@
 // Threads in which SIGTRAP, SIGSEGV or everything is blocked.
 //
-//	sigmask MODE     commands: go N, count, quit
+//	sigmask MODE     commands: go N, own, disown, count, quit
 //
 // MODE: mask (pthread_sigmask of SIGTRAP), all (of every signal), handler (calls happen in a
 // handler whose sa_mask is full), ignore (SIGTRAP ignored), onstack (in a handler on a small
-// alternative stack), none. In every mode a second thread without any mask calls as well.
+// alternative stack), none. In every mode a second thread without any mask calls as well. own
+// installs a handler for SIGSEGV that ends the program, disown takes it away.
 #include "prog.h"
 
 static struct {
@@ -87,6 +88,10 @@ static void *idle(void *arg) {
 	return arg;
 }
 
+static void ends(int sig) {
+	_exit(100 + sig);
+}
+
 static void report(void) {
 	say("{\"masked_work\":%" PRIu64 ",\"in_masked\":%" PRIu64 ",\"bad\":%" PRIu64 "}", n.masked + n.open_, n.masked, n.bad);
 }
@@ -105,6 +110,10 @@ int main(int argc, char **argv) {
 	while (command(line) && !is(line, "quit")) {
 		if (is(line, "go"))
 			go(number(line, "go", 1));
+		if (is(line, "own"))
+			signal(SIGSEGV, ends);
+		if (is(line, "disown"))
+			signal(SIGSEGV, SIG_DFL);
 		report();
 	}
 	report();

@@ -1,0 +1,499 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/armall"
+	"kprobes.dev/kprobes/internal/workload"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/trace"
+)
+
+// figure is one of the figures of DESIGN.md that are no cost of a hit.
+type figure struct {
+	What   string  `json:"figure"`
+	Where  string  `json:"where"` // process or self
+	Unit   string  `json:"unit"`
+	Value  float64 `json:"value"`
+	Bar    float64 `json:"bar"`
+	AtMost bool    `json:"at_most"` // the bar is an upper one
+	OK     bool    `json:"ok"`
+	Of     string  `json:"of,omitempty"` // of what, and how much of it
+	// Why and Failed are those of a cell.
+	Why    string `json:"unavailable,omitempty"`
+	Failed string `json:"failed,omitempty"`
+}
+
+// Bars of DESIGN.md, and for a probe that was taken out what a measurement leaves room for.
+const (
+	barBatchProcess = 50_000.0  // probes installed in a second
+	barBatchSelf    = 100_000.0 // likewise
+	barStop         = 5.0       // ms for 1,000 probes
+	barAttach       = 1000.0    // ms
+	barMemory       = 200.0     // MB
+	barEvents       = 5e6       // a second
+	barAtomic       = 40.0      // ns
+	barSleepable    = 3000.0    // ns
+	barDisarmed     = 1.05      // times the call that was never probed
+)
+
+// idleTime is how long the thread that measures stops is left alone, to see what it sees then.
+const idleTime = 50 * time.Millisecond
+
+// Numbers of rounds in which everything is armed, and what is armed with --quick.
+const (
+	fullArmings  = 5
+	quickPattern = "kprobes.dev/kprobes/arch/*"
+)
+
+// set fills in the value.
+func (f *figure) set(v float64) {
+	f.Value, f.OK = v, v >= f.Bar
+	if f.AtMost {
+		f.OK = v <= f.Bar
+	}
+}
+
+// error is what went wrong, if anything did.
+func (f *figure) error() error {
+	if f.Failed == "" {
+		return nil
+	}
+	return fmt.Errorf("%s (%s): %s", f.What, f.Where, f.Failed)
+}
+
+func unavailable(fs []figure, why error) []figure {
+	for i := range fs {
+		fs[i].Why = escapedError(why)
+	}
+	return fs
+}
+
+func failed(fs []figure, err error) []figure {
+	for i := range fs {
+		fs[i].Failed = escapedError(err)
+	}
+	return fs
+}
+
+// add takes a figure and prints it.
+func (b *bench) add(fs ...figure) error {
+	var errs []error
+	for _, f := range fs {
+		b.figures = append(b.figures, f)
+		b.out.figure(f)
+		errs = append(errs, f.error())
+	}
+	return errors.Join(errs...)
+}
+
+// batchFigures are those that arming everything gives.
+func batchFigures(where string, bar float64) []figure {
+	return []figure{
+		{What: "installed in a batch", Where: where, Unit: "probes/s", Bar: bar},
+		{What: "stopped for 1,000 probes, arming", Where: where, Unit: "ms", Bar: barStop, AtMost: true},
+		{What: "stopped for 1,000 probes, disarming", Where: where, Unit: "ms", Bar: barStop, AtMost: true},
+	}
+}
+
+// gauge sees how long the program is stopped.
+type gauge interface {
+	Take() time.Duration
+	Stop()
+}
+
+// armings fills in the figures of batchFigures. Speed is measured without the thread that
+// measures the stops, which keeps a CPU busy. The best of the rounds counts.
+func armings[G gauge](ctx context.Context, fs []figure, rounds int, arm func(armed func() error) (armall.Arming, error), start func() G) []figure {
+	var best armall.Arming
+	for range rounds {
+		if ctx.Err() != nil {
+			return failed(fs, errInterrupted)
+		}
+		a, err := arm(func() error { return nil })
+		if err != nil {
+			return failed(fs, err)
+		}
+		best.Better(a)
+	}
+	fs[0].set(best.PerSecond())
+	fs[0].Of = fmt.Sprintf("%d functions, %d left out; %.1f us of CPU each", best.Armed, best.Refused, best.CPU.Seconds()*1e6/float64(best.Armed))
+	up, down := time.Hour, time.Hour
+	g := start()
+	defer g.Stop()
+	g.Take()
+	time.Sleep(idleTime)
+	idle := g.Take()
+	for range rounds {
+		if ctx.Err() != nil {
+			return failed(fs, errInterrupted)
+		}
+		g.Take()
+		_, err := arm(func() error { up = min(up, g.Take()); return nil })
+		if err != nil {
+			return failed(fs, err)
+		}
+		down = min(down, g.Take())
+	}
+	thousands := float64(best.Armed) / 1000
+	fs[1].set(up.Seconds() * 1e3 / thousands)
+	fs[2].set(down.Seconds() * 1e3 / thousands)
+	fs[1].Of = fmt.Sprintf("%v at most, as a thread saw it; %v while nothing was done", up.Round(10*time.Microsecond), idle.Round(10*time.Microsecond))
+	fs[2].Of = fmt.Sprintf("%v at most", down.Round(10*time.Microsecond))
+	return fs
+}
+
+// programGauge is the thread of a Go workload.
+type programGauge struct{ p *workload.Program }
+
+// Take gives 0 where the program does not answer, which its end tells.
+func (g programGauge) Take() time.Duration {
+	d, _ := g.p.Gap()
+	return d
+}
+
+func (g programGauge) Stop() {}
+
+// batch arms all functions of a Go workload.
+func (b *bench) batch(dir string) error {
+	fs := batchFigures(whereProcess, barBatchProcess)
+	path, args := b.path, b.args
+	if !b.goProgram {
+		var err error
+		if path, err = copySelf(dir); err != nil {
+			return b.add(failed(fs, err)...)
+		}
+		args = []string{workloadVerb}
+	}
+	p, err := workload.Start(path, args...)
+	if err != nil {
+		return b.add(failed(fs, err)...)
+	}
+	rounds, pattern := fullArmings, "*"
+	if b.quick {
+		rounds, pattern = 1, quickPattern
+	}
+	fs = armings(b.ctx, fs, rounds, func(armed func() error) (armall.Arming, error) {
+		return armall.Process(p.PID(), pattern, armed)
+	}, func() programGauge { return programGauge{p} })
+	return errors.Join(b.add(fs...), p.Close())
+}
+
+// attachVerb is a hidden verb that attaches to a process as kprobe trace does, and tells what
+// that took.
+const attachVerb = "__attach"
+
+// attached is what it answers.
+type attached struct {
+	NS     int64  `json:"ns"`
+	PeakKB uint64 `json:"peak_kb"`
+}
+
+func newAttachTimer() *cobra.Command {
+	return &cobra.Command{
+		Use:    attachVerb + " PID FUNCTION",
+		Hidden: true,
+		Args:   cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			pid, err := strconv.Atoi(args[0])
+			if err != nil {
+				return usagef("pid %q: a number", args[0])
+			}
+			a, err := timeAttach(pid, args[1])
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(os.Stdout).Encode(a)
+		},
+	}
+}
+
+// timeAttach arms one probe in a process and takes it out again.
+func timeAttach(pid int, function string) (a attached, err error) {
+	start := time.Now()
+	s, err := attach(pid, ring.Config{})
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, s.core.Close(nil)); s.proc.Close() }()
+	d, err := event.Parse("p " + function + " $comm")
+	if err != nil {
+		return a, err
+	}
+	if _, err := s.core.Add([]*event.Def{d}, nil); err != nil {
+		return a, err
+	}
+	a.NS = time.Since(start).Nanoseconds()
+	a.PeakKB, err = peakKB()
+	return a, err
+}
+
+// peakKB is the most memory that this process has had resident, in KiB.
+func peakKB() (kb uint64, err error) {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := bytes.Cut(b, []byte("\nVmHWM:"))
+	if _, err := fmt.Sscanf(string(rest), "%d kB", &kb); err != nil {
+		return 0, fmt.Errorf("VmHWM of /proc/self/status: %w", err)
+	}
+	return kb, nil
+}
+
+// largeBytes is the size of the large program: more than 100 MB.
+const largeBytes = 110 << 20
+
+// attach measures how long a tracer takes to attach to a large program, and its memory.
+func (b *bench) attach(dir string) error {
+	fs := []figure{
+		{What: "attached to a large program, one probe armed", Where: whereProcess, Unit: "ms", Bar: barAttach, AtMost: true},
+		{What: "the tracer's memory for it", Where: whereProcess, Unit: "MB", Bar: barMemory, AtMost: true},
+	}
+	best, of, err := b.attachLarge(dir)
+	if err != nil {
+		return b.add(failed(fs, err)...)
+	}
+	fs[0].set(float64(best.NS) / 1e6)
+	fs[1].set(float64(best.PeakKB) / 1024)
+	fs[0].Of = of
+	return b.add(fs...)
+}
+
+func (b *bench) attachLarge(dir string) (best attached, of string, err error) {
+	rounds := fullArmings
+	if b.quick {
+		rounds = 1
+	}
+	path := filepath.Join(dir, "large")
+	if err := workload.WriteLarge(path, largeBytes); err != nil {
+		return best, "", err
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return best, "", err
+	}
+	pid, stop, err := workload.StartLarge(path)
+	if err != nil {
+		return best, "", err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	exe, err := os.Executable()
+	if err != nil {
+		return best, "", err
+	}
+	for range rounds {
+		out, err := exec.CommandContext(b.ctx, exe, attachVerb, strconv.Itoa(pid), workload.LargeSymbol).Output()
+		if err != nil {
+			return best, "", fmt.Errorf("attaching to a program of %d MB: %w", st.Size()>>20, childError(err))
+		}
+		var a attached
+		if err := json.Unmarshal(out, &a); err != nil {
+			return best, "", err
+		}
+		if best.NS == 0 || a.NS < best.NS {
+			best.NS = a.NS
+		}
+		best.PeakKB = max(best.PeakKB, a.PeakKB)
+	}
+	return best, fmt.Sprintf("%d MB, 100,000 functions", st.Size()>>20), nil
+}
+
+// childError adds what a subprocess wrote to its stderr.
+func childError(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+	}
+	return err
+}
+
+// Numbers of events that are sent through the ring to a file.
+const (
+	fullEvents  = 20_000_000
+	quickEvents = 200_000
+)
+
+// events measures how many events a second come from one CPU through the ring into a file.
+// The program runs again and again, as far as the ring has room for what is to come, while
+// the records are read and written.
+func (b *bench) events(dir string) error {
+	f := figure{What: "events into the ring and a raw file", Where: whereProcess, Unit: "events/s", Bar: barEvents}
+	want := uint64(fullEvents)
+	if b.quick {
+		want = quickEvents
+	}
+	rate, bytes, err := b.eventRate(dir, want)
+	if err != nil {
+		f.Failed = escapedError(err)
+	} else {
+		f.set(rate)
+		f.Of = fmt.Sprintf("%d of %d bytes, none lost", want, bytes/int64(want))
+	}
+	return b.add(f)
+}
+
+func (b *bench) eventRate(dir string, want uint64) (rate float64, size int64, err error) {
+	p := &ownProber{b: b, row: findRow(rowRecord)}
+	defer func() { err = errors.Join(err, p.disarm()) }()
+	if err := p.arm(classes[0]); err != nil {
+		return 0, 0, err
+	}
+	path := filepath.Join(dir, "events")
+	file, err := os.Create(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, file.Close(), os.Remove(path)) }()
+	w := bufio.NewWriterSize(file, 1<<20)
+	start := time.Now()
+	if err := b.pump(p, w, want); err != nil {
+		return 0, 0, err
+	}
+	rate = float64(want) / time.Since(start).Seconds()
+	st, err := file.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	hits, lost, err := p.counts()
+	switch {
+	case err != nil:
+	case lost != 0:
+		err = fmt.Errorf("%d of %d: %w", lost, hits, errRing)
+	case hits != want:
+		err = fmt.Errorf("%d, not %d: %w", hits, want, errCount)
+	}
+	return rate, st.Size(), err
+}
+
+// pump has the program make so many events, which are a multiple of batches, and writes each
+// record.
+func (b *bench) pump(p *ownProber, w *bufio.Writer, want uint64) error {
+	part := b.room / eventParts / batches * batches
+	room, stop, made := make(chan struct{}, eventParts-1), make(chan struct{}), make(chan error, 1)
+	go func() { made <- b.produce(want, part, room, stop) }()
+	last := time.Now()
+	for read, freed := uint64(0), uint64(0); read < want && time.Since(last) < pumpWait && b.ctx.Err() == nil; {
+		n := b.s.core.Poll(func(h *trace.Hit) { _, _ = w.Write(h.Rec) }) // Flush tells of errors
+		if n > 0 {
+			last = time.Now()
+		} else {
+			time.Sleep(100 * time.Microsecond)
+		}
+		for read += uint64(n); read >= freed+part; freed += part {
+			<-room
+		}
+	}
+	close(stop)
+	err := errors.Join(<-made, w.Flush())
+	if b.ctx.Err() != nil {
+		err = errors.Join(err, errInterrupted)
+	}
+	return err
+}
+
+// pumpWait is how long no record may come until it is given up; the counts tell then.
+const pumpWait = 10 * time.Second
+
+// eventParts is the number of parts of the ring, all but one of which the program fills while
+// what it has filled is read.
+const eventParts = 4
+
+// produce lets the program make the events, part by part, where the ring has room for one.
+func (b *bench) produce(want, part uint64, room chan<- struct{}, stop <-chan struct{}) error {
+	for left := want; left > 0; {
+		select {
+		case room <- struct{}{}:
+		case <-stop:
+			return nil
+		}
+		n := min(left, part)
+		left -= n
+		if _, err := b.probed.Run(classes[0].function, n, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// figureBytes is the figure whose value is to be 0.
+const figureBytes = "bytes of code that differ once all is taken out"
+
+// disarmed measures what a probe costs that was taken out: nothing is left of it in the code,
+// and a call takes what it took.
+func (b *bench) disarmed() error {
+	fs := []figure{
+		{What: figureBytes, Where: whereProcess, Unit: "bytes", Bar: 0, AtMost: true},
+		{What: "a call once its probe is taken out / never probed", Where: whereProcess, Unit: "times", Bar: barDisarmed, AtMost: true},
+	}
+	n, of, err := b.changedBytes()
+	if err != nil {
+		return b.add(failed(fs, err)...)
+	}
+	fs[0].set(float64(n))
+	fs[0].Of = of
+	var plain, probed []float64
+	for range 2 * b.rounds {
+		a, err1 := b.plain.Run(classes[0].function, b.calls, 1)
+		z, err2 := b.probed.Run(classes[0].function, b.calls, 1)
+		if err := errors.Join(err1, err2); err != nil {
+			return b.add(failed(fs, err)...)
+		}
+		plain, probed = append(plain, a.Median), append(probed, z.Median)
+	}
+	fs[1].set(median(probed) / median(plain))
+	return b.add(fs...)
+}
+
+// changedBytes counts the bytes of the probed program's code that are not its file's.
+func (b *bench) changedBytes() (n int, of string, err error) {
+	m := b.s.target.Space().Modules()[0]
+	total := uint64(0)
+	for _, s := range m.Image.Segments() {
+		if !s.Exec {
+			continue
+		}
+		have, want := make([]byte, s.Filesz), make([]byte, s.Filesz)
+		if err := errors.Join(m.Image.ReadAt(s.Vaddr, want), b.s.target.Read(m.Runtime(s.Vaddr), have)); err != nil {
+			return 0, "", err
+		}
+		for i := range have {
+			if have[i] != want[i] {
+				n++
+			}
+		}
+		total += s.Filesz
+	}
+	return n, fmt.Sprintf("of %d", total), nil
+}
+
+// handlerFigures hold the handlers of the own process against their bars.
+func handlerFigures(cells []cell) []figure {
+	var out []figure
+	for _, x := range []struct {
+		row, what string
+		bar       float64
+	}{{"k", "atomic handler, by jump", barAtomic}, {rowSleepable, "sleepable handler, by jump", barSleepable}} {
+		for _, c := range cells {
+			if c.Where == whereSelf && c.Row == x.row && c.Tactic == "jump" && c.known() {
+				f := figure{What: x.what, Where: whereSelf, Unit: "ns", Bar: x.bar, AtMost: true}
+				f.set(c.NS)
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/testprog"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// faulting are events at the instructions of the program segv that fault, which run as copies.
+var faulting = []string{"p:touch touch p=%di v=+0(%di):u8", "p:past past", "p:divide divide a=%ax", "p:odd odd s=+0(%sp):string", "p:nilread nilread p=%di v=+0(%di):u64"}
+
+// probed starts segv with these flags of its handlers, and arms the events.
+func probed(t *testing.T, flags int, tactic arch.Tactic) (*testprog.Proc, *kprobes.Core, []*kprobes.Event) {
+	t.Helper()
+	p := testprog.Start(t, testprog.Build(t, "segv"), fmt.Sprint(flags))
+	proc, err := process.OpenUnwaited(p.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proc.Close() })
+	target, err := process.Attach(proc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := kprobes.Open(target, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, core, add(t, core, tactic, faulting...)
+}
+
+// TestFaultHandlerFlags: the program's own handlers see faults of displaced instructions where
+// the program has them, on the stack and with the signals blocked that they have asked for.
+func TestFaultHandlerFlags(t *testing.T) {
+	for flags := range 8 { // SA_SIGINFO, SA_ONSTACK, SA_NODEFER
+		for _, tactic := range []arch.Tactic{"", arch.TacticBoost, arch.TacticStep} {
+			t.Run(fmt.Sprintf("%d_%s", flags, or(tactic, arch.TacticJump)), func(t *testing.T) {
+				p, core, evs := probed(t, flags, tactic)
+				n := right(t, p, "go 50")
+				if err := core.Close(nil); err != nil {
+					t.Error(err)
+				}
+				for _, e := range evs {
+					if c := core.Counts(e); c.Hits != n[e.Name] {
+						t.Errorf("%s: %+v, the program counts %d", e.Name, c, n[e.Name])
+					}
+				}
+				right(t, p, "go 5")
+			})
+		}
+	}
+}
+
+// TestFaultsKill: a fault of a displaced instruction kills by the signal that it would kill by
+// without the probe: at the first one where there is no handler, at the second one behind a
+// handler that serves once (SA_RESETHAND).
+func TestFaultsKill(t *testing.T) {
+	const (
+		siginfo   = 1
+		once      = 8
+		noHandler = 16
+	)
+	for _, tactic := range []arch.Tactic{"", arch.TacticBoost, arch.TacticStep} {
+		t.Run(string(or(tactic, arch.TacticJump)), func(t *testing.T) {
+			for command, flags := range map[string]int{"die": noHandler, "once": siginfo | once} {
+				p, core, _ := probed(t, flags, tactic)
+				if n := right(t, p, command); n["killed"] != 4 {
+					t.Errorf("%s: %v: %s", command, n, p.Stderr())
+				}
+				if err := core.Close(nil); err != nil {
+					t.Error(err)
+				}
+				intact(t, p.PID)
+				right(t, p, command)
+			}
+		})
+	}
+}

@@ -1,0 +1,48 @@
+// Package soak runs programs whose output is known with hundreds of probes at random
+// instructions, and compares: what the program writes and its exit status with a run without
+// probes, and how often each instruction ran with what others have counted.
+//
+// # Who says how often
+//
+// A Work has a referee.
+//
+//   - Callgrind counts each instruction of a deterministic program (valgrind
+//     --tool=callgrind --dump-instr=yes), once for the whole run and once for a run that is
+//     ended where the program has read the first half of its input and waits for the rest.
+//     So probes that are armed or taken out at that moment are compared exactly too.
+//   - Kernel: the kernel's uprobes count in a run of their own, from the program's first
+//     instruction on, or from the middle. They are also asked where callgrind's count is not
+//     ours, since its world is not quite the program's (see below).
+//   - Nobody: only the output is compared.
+//
+// All runs get the same environment, that of a program under valgrind, no address is random
+// (personality(2)), and hash seeds are fixed. The input comes through a pipe that holds all of
+// a half, so that reads return the same pieces each time.
+//
+// # What is compared
+//
+// Every probe that is armed: Hits of an event, entries of a return probe (returns, unwound,
+// active and missed), calls of a handler. An instruction that no run executes must count 0.
+// Left out, each with its reason in the summary, and bounded (see Round):
+//
+//   - instructions with a repeat prefix that touch strings: callgrind and the kernel count
+//     iterations, which is not what a probe counts. They are never chosen; nor are resolvers of
+//     IFUNCs, for which a probe stands at the function that they choose;
+//   - the C library, its mathematics and OpenSSL's objects are not compared with callgrind:
+//     they choose implementations by the CPU's features, and valgrind offers others. They are
+//     compared with the kernel's count;
+//   - the dynamic linker: its functions run before anything can be armed, and the kernel's
+//     uprobes, which belong to a file, would act on every process;
+//   - places where callgrind counts what ran before the program's entry point, when our
+//     probes were not armed yet (constructors of objects), or counts otherwise for another
+//     reason: the kernel's count must be ours there;
+//   - places that the kernel itself counts otherwise from run to run (addresses, process ids,
+//     times), or, in programs that have such places, of which callgrind and the kernel say
+//     different things. They are told as unsteady;
+//   - calls that are in progress, or left by longjmp, when the program ends (up to 16 of a
+//     return probe): the instances that would tell are gone with its memory;
+//   - places that are on the blacklist, or that no tactic serves.
+//
+// A uprobe and a probe of ours are never on one file at once: the programs and the objects
+// that they map at their start are copied for each Stage, and the runs come one after another.
+package soak

@@ -1,0 +1,387 @@
+package soak
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/trace"
+)
+
+// plan is what a run with probes does.
+type plan struct {
+	mode   string
+	tactic arch.Tactic // forced; "": the best
+	probes []*probe
+	late   bool // armed in the middle, not before the program runs
+}
+
+// result is what a run with probes has given.
+type result struct {
+	out     *outcome
+	got     map[*probe]uint64 // runs, entries or calls
+	tactics map[string]int
+	refused map[string]int // by reason
+	why     map[*probe]string
+	records uint64
+	lost    uint64
+	wrong   []string // records that can not be right, identities that do not hold
+	toggles int
+}
+
+// session is a program under probes.
+type session struct {
+	*plan
+	s     *Stage
+	st    *streams
+	proc  *process.Proc
+	core  *kprobes.Core
+	r     *result
+	evs   map[*probe][]*kprobes.Event
+	calls map[*probe]*kprobes.Kprobe
+	ran   map[*probe]*atomic.Uint64
+	names trace.Printer
+	done  chan struct{}
+	wg    sync.WaitGroup
+	seen  map[string]int // records of an event that were looked at
+	// starts are the events at a function's start.
+	starts map[string]bool
+}
+
+// probed runs the program as a plan says.
+func (s *Stage) probed(p *plan) (*result, error) {
+	st, err := s.streams()
+	if err != nil {
+		return nil, err
+	}
+	defer st.close()
+	x := &session{
+		plan: p, s: s, st: st, evs: map[*probe][]*kprobes.Event{}, calls: map[*probe]*kprobes.Kprobe{},
+		ran: map[*probe]*atomic.Uint64{}, done: make(chan struct{}), seen: map[string]int{}, starts: map[string]bool{},
+		r: &result{got: map[*probe]uint64{}, tactics: map[string]int{}, refused: map[string]int{}, why: map[*probe]string{}},
+	}
+	x.names.Names = noNames{}
+	for _, b := range p.probes {
+		if _, off, ok := s.object(b.obj).Image.At(b.addr); ok && off == 0 {
+			x.starts[b.name] = true
+		}
+	}
+	proc, held, err := process.Start(s.startCommand(st))
+	if err != nil {
+		return nil, err
+	}
+	defer proc.Close()
+	x.proc = proc
+	st.started()
+	late := time.AfterFunc(patience, func() { _ = proc.Signal(9) })
+	err = x.run(held)
+	if err != nil {
+		_ = proc.Signal(9)
+	}
+	ps, werr := proc.Wait()
+	if !late.Stop() {
+		err = errors.Join(err, fmt.Errorf("process %d did not end within %v", proc.PID(), patience))
+	}
+	if err = errors.Join(err, werr); err != nil {
+		return nil, err
+	}
+	x.r.out, err = st.collect(ps)
+	return x.r, err
+}
+
+func (s *Stage) startCommand(st *streams) *process.Command {
+	return &process.Command{Path: s.program, Args: s.args, Env: s.env, Dir: st.dir, Stdin: st.in, Stdout: st.out, Stderr: st.errs}
+}
+
+// noNames has no names: records are looked at by their numbers.
+type noNames struct{}
+
+func (noNames) Symbol(uint64) (fetch.Sym, bool) { return fetch.Sym{}, false }
+func (noNames) Comm(int) string                 { return "" }
+
+// run arms, lets the program run, and takes everything out.
+func (x *session) run(held *process.Stopped) error {
+	if x.late {
+		if err := held.Release(); err != nil {
+			return err
+		}
+		if err := x.middle(); err != nil {
+			return err
+		}
+		held = nil
+	}
+	switch err := x.attach(held); {
+	case err == nil:
+	case x.late && x.st.feed == nil && isGone(err):
+		return x.finish() // nothing held it up: it has ended by itself
+	default:
+		return err
+	}
+	if !x.late {
+		if err := x.middle(); err != nil {
+			return err
+		}
+		if err := x.toggle(); err != nil {
+			return err
+		}
+	}
+	if err := x.st.rest(); err != nil {
+		return err
+	}
+	return x.finish()
+}
+
+// finish waits for the program's end and sums up.
+func (x *session) finish() error {
+	<-x.proc.Exited()
+	close(x.done)
+	x.wg.Wait()
+	if x.core == nil {
+		return nil
+	}
+	if err := x.core.Close(x.hit); err != nil && !isGone(err) {
+		return fmt.Errorf("close: %w", err)
+	}
+	x.total()
+	return nil
+}
+
+func isGone(err error) bool {
+	return errors.Is(err, target.ErrGone) || errors.Is(err, process.ErrNoProcess)
+}
+
+// middle waits until the program waits for its second half; one that reads nothing gets a
+// little time.
+func (x *session) middle() error {
+	if x.st.feed == nil && x.late {
+		time.Sleep(5 * time.Millisecond)
+	}
+	return x.st.waiting(x.proc.PID())
+}
+
+// attach arms all probes, and begins to read records.
+func (x *session) attach(held *process.Stopped) error {
+	o := &process.TargetOptions{Stopped: held, HandlerWait: time.Minute, Ring: ring.Config{DataSize: 4 << 20, Events: 4096}}
+	t, err := process.Attach(x.proc, o)
+	if err != nil {
+		return err
+	}
+	if x.core, err = kprobes.Open(t, nil); err != nil {
+		return err
+	}
+	if err := x.arm(x.probes); err != nil {
+		if isGone(err) {
+			return err
+		}
+		return errors.Join(err, x.core.Close(nil))
+	}
+	x.wg.Go(x.read)
+	return t.Run()
+}
+
+// read takes records until the run is over, and follows what the program maps.
+func (x *session) read() {
+	for i := 0; ; i++ {
+		n := x.core.Poll(x.hit)
+		if i%16 == 0 {
+			_ = x.core.Sync() // the program may have ended
+		}
+		if n > 0 {
+			continue
+		}
+		select {
+		case <-x.done:
+			return
+		case <-time.After(500 * time.Microsecond):
+		}
+	}
+}
+
+// looked is how many records of an event are looked at.
+const looked = 4
+
+// hit looks at a record: the register %ip is where the probe stands. One at a function's start
+// may stand behind what the compiler puts there (Go's check of the stack, ENDBR64).
+func (x *session) hit(h *trace.Hit) {
+	x.r.records++
+	if x.seen[h.Event.Name]++; x.seen[h.Event.Name] > looked || h.Event.Return || x.starts[h.Event.Name] {
+		return
+	}
+	line := x.names.Text(nil, h)
+	if bytes.Contains(line, []byte(" at=")) && !bytes.Contains(line, fmt.Appendf(nil, " at=0x%x", h.Event.Addr)) {
+		x.r.wrong = append(x.r.wrong, fmt.Sprintf("%s at 0x%x recorded %s", h.Event.Name, h.Event.Addr, bytes.TrimSpace(line)))
+	}
+}
+
+// arm adds probes: those of one kind in one stop. What is refused is noted.
+func (x *session) arm(ps []*probe) error {
+	kinds := map[bool][]*probe{}
+	for _, b := range ps {
+		if b.call {
+			x.handler(b)
+			continue
+		}
+		if b.def == nil {
+			if err := b.parse(); err != nil {
+				return err
+			}
+		}
+		if err := x.core.Check(b.def, &kprobes.AddOptions{Count: b.count, Tactic: x.tactic}); err != nil {
+			x.refuse(b, err)
+			continue
+		}
+		kinds[b.count] = append(kinds[b.count], b)
+	}
+	for _, count := range []bool{true, false} {
+		if err := x.add(kinds[count], count); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add arms probes in one stop. If one is refused that the check let pass, halves are tried.
+func (x *session) add(ps []*probe, count bool) error {
+	if len(ps) == 0 {
+		return nil
+	}
+	defs := make([]*event.Def, len(ps))
+	for i, b := range ps {
+		defs[i] = b.def
+	}
+	evs, err := x.core.Add(defs, &kprobes.AddOptions{Count: count, Tactic: x.tactic})
+	switch {
+	case err == nil:
+		for i, b := range ps {
+			x.evs[b] = append(x.evs[b], evs[i])
+		}
+		return nil
+	case isGone(err):
+		return err
+	case !errors.Is(err, kprobes.ErrRegister):
+		var bad *event.Error
+		if !errors.As(err, &bad) {
+			return fmt.Errorf("add of %d probes: %w", len(ps), err)
+		}
+	}
+	if len(ps) == 1 {
+		x.refuse(ps[0], err)
+		return nil
+	}
+	return errors.Join(x.add(ps[:len(ps)/2], count), x.add(ps[len(ps)/2:], count))
+}
+
+// handler registers a Kprobe whose handler counts.
+func (x *session) handler(b *probe) {
+	n := &atomic.Uint64{}
+	m, err := x.core.Target().Space().Module(b.obj)
+	if err != nil {
+		x.refuse(b, err)
+		return
+	}
+	k := &kprobes.Kprobe{Addr: m.Runtime(b.addr), PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int {
+		n.Add(1)
+		return 0
+	}}
+	if err := x.core.RegisterKprobe(k); err != nil {
+		x.refuse(b, err)
+		return
+	}
+	x.calls[b], x.ran[b] = k, n
+}
+
+// toggle takes out what is to be taken out in the middle, and puts it in again.
+func (x *session) toggle() error {
+	var evs []*kprobes.Event
+	var again []*probe
+	for _, b := range x.probes {
+		if b.toggle && len(x.evs[b]) > 0 {
+			evs = append(evs, x.evs[b]...)
+			if !b.half {
+				again = append(again, b)
+			}
+		}
+	}
+	if len(evs) == 0 || x.gone() {
+		return nil
+	}
+	x.r.toggles += len(evs) + len(again)
+	err := x.core.Remove(evs)
+	if err == nil {
+		err = x.arm(again)
+	}
+	if x.st.feed == nil && isGone(err) {
+		return nil // nothing holds it up
+	}
+	return err
+}
+
+func (x *session) gone() bool { return ended(x.proc.PID()) }
+
+// reason shortens an error to what it has in common with others.
+func reason(err error) string {
+	text, _, _ := strings.Cut(strings.ReplaceAll(err.Error(), "\n"+kprobes.ErrRegister.Error(), ""), "\n")
+	for _, r := range []string{
+		"blacklist", "restartable sequence", "no register is free", "not an instruction boundary", "inside an instruction",
+		"exits are not", "not all exits", "not found in the code", "SIGTRAP", "no breakpoint", "can not be moved", "another instruction jumps", "too short",
+	} {
+		if strings.Contains(text, r) {
+			return r
+		}
+	}
+	if i := strings.LastIndex(text, ": "); i >= 0 {
+		text = text[i+2:]
+	}
+	return text
+}
+
+func (x *session) refuse(b *probe, err error) {
+	x.r.refused[reason(err)]++
+	x.r.why[b] = err.Error()
+}
+
+// total sums up what probes have counted, and checks the identities.
+func (x *session) total() {
+	for _, b := range x.probes {
+		if k := x.calls[b]; k != nil {
+			n := x.ran[b].Load()
+			if st := k.State(); st.Hits != n || st.Misses.Total() != 0 {
+				x.wrongly("%s (%s): %d calls, state %+v", b.name, b.place, n, st)
+			}
+			x.r.got[b] = n
+			x.r.tactics["handler"]++
+			continue
+		}
+		for _, e := range x.evs[b] {
+			n := x.core.Counts(e)
+			if !b.count && !b.ret && n.Hits != n.Read+n.Lost {
+				x.wrongly("%s (%s): %+v: hits are not read + lost", b.name, b.place, n)
+			}
+			x.r.lost += n.Lost
+			x.r.got[b] += n.Hits
+			if b.ret {
+				x.r.got[b] += n.Missed + n.Unwound + n.Active
+			} else if n.Missed != 0 && !x.s.Go {
+				x.wrongly("%s (%s): %d missed", b.name, b.place, n.Missed)
+			}
+		}
+		if evs := x.evs[b]; len(evs) > 0 {
+			x.r.tactics[string(evs[len(evs)-1].Tactic)]++
+		}
+	}
+}
+
+func (x *session) wrongly(format string, args ...any) {
+	x.r.wrong = append(x.r.wrong, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,177 @@
+package soak
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if err := Fix(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// seedOfTests gives the rounds of TestRounds: the same each time, so that a failure can be
+// repeated. The command takes new ones.
+const seedOfTests = 20261121
+
+// A round of every program at small size: the same output as without probes, and the counts of
+// callgrind and of the kernel.
+func TestRounds(t *testing.T) {
+	o := &Options{Dir: t.TempDir(), Rounds: 1, Seed: seedOfTests, Probes: 80, Size: 1}
+	if d, err := time.ParseDuration(os.Getenv("KPROBES_E2E_LONG")); err == nil {
+		o.For, o.Seed, o.Size = d, rand.Uint64(), 2
+	}
+	sum, err := Run(o, func(r *Round) { t.Log(r) })
+	t.Log(sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum.ByCall < 200 || sum.ByKernel < 50 || sum.Armed*10 < sum.Probes*9 {
+		t.Errorf("too little was compared: %s", sum)
+	}
+}
+
+// Every mode of a program whose referee is callgrind, with handlers, breakpoints and probes that
+// come and go in the middle.
+func TestModes(t *testing.T) {
+	works, err := ByName([]string{"bzip2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewStage(works[0], t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	seen := map[string]bool{}
+	for seed := uint64(1); len(seen) < len(s.modes()) && seed < 100; seed++ {
+		m := s.modes()[rand.New(rand.NewPCG(seed, 0)).IntN(len(s.modes()))]
+		if seen[m.name] {
+			continue
+		}
+		seen[m.name] = true
+		r, err := s.Round(seed, 60)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(r)
+		if !r.OK() || r.ByCall == 0 {
+			t.Errorf("%s", r)
+		}
+		if m.tactic != "" && r.Tactics[string(m.tactic)] == 0 {
+			t.Errorf("no probe has the tactic %s: %v", m.tactic, r.Tactics)
+		}
+	}
+}
+
+// The same seed gives the same probes.
+func TestSeed(t *testing.T) {
+	s := &Stage{Work: &Work{Name: "x", Referee: Callgrind}, ran: counts{}}
+	o, err := openObject("/proc/self/exe", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.close()
+	o.Name = "x"
+	s.Objects = []*Object{o}
+	texts := func(seed uint64) (out []string) {
+		for _, b := range s.plan(rand.New(rand.NewPCG(seed, 0)), mode{toggle: true}, 40).probes {
+			out = append(out, fmt.Sprintf("%s %t %t", b.text, b.toggle, b.half))
+		}
+		return out
+	}
+	a, b, c := texts(7), texts(7), texts(8)
+	if !slices.Equal(a, b) || slices.Equal(a, c) || len(a) != 40 {
+		t.Errorf("%d probes: %q, again %q, with another seed %q", len(a), a, b, c)
+	}
+}
+
+// What is wrong is found: an output that differs, a count that differs.
+func TestDifferences(t *testing.T) {
+	plain := &outcome{status: "exit status 0", stdout: "abc", files: map[string]string{"f": "1"}}
+	for want, o := range map[string]*outcome{
+		"exit status":     {status: "signal: killed", stdout: "abc", files: map[string]string{"f": "1"}},
+		"standard output": {status: "exit status 0", stdout: "abd", files: map[string]string{"f": "1"}},
+		"file f":          {status: "exit status 0", stdout: "abc", files: map[string]string{"f": "2"}},
+		"files":           {status: "exit status 0", stdout: "abc", files: map[string]string{"f": "1", "g": ""}},
+		"standard error":  {status: "exit status 0", stderr: "x", stdout: "abc", files: map[string]string{"f": "1"}},
+	} {
+		if d := o.differs(plain); !strings.HasPrefix(d, want) {
+			t.Errorf("%+v: %q, want %q", o, d, want)
+		}
+	}
+	if d := plain.differs(plain); d != "" {
+		t.Errorf("no difference: %q", d)
+	}
+}
+
+func TestReadCallgrind(t *testing.T) {
+	text := `version: 1
+ob=/usr/bin/x
+fn=f
+0x10 3 5
+0x12 3 5
+cob=/lib/y
+cfn=g
+calls=5 0x40 0
+0x12 3 20
+ob=/lib/y
+fn=g
+0x10 0 20
+fn=h
+0x10 0 2
+totals: 32
+`
+	got, err := readCallgrind(strings.NewReader(text))
+	if err != nil || len(got) != 3 || got[place{"x", 0x10}] != 5 || got[place{"x", 0x12}] != 5 || got[place{"y", 0x10}] != 22 {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range []string{strings.Replace(text, "32", "33", 1), strings.Replace(text, "0x10 3 5", "0x10 5", 1), ""} {
+		if got, err := readCallgrind(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q: %v", bad, got)
+		}
+	}
+}
+
+// A probe that is counted otherwise than the referees count makes the round wrong.
+func TestJudge(t *testing.T) {
+	works, err := ByName([]string{"sha256sum"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewStage(works[0], t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.know(); err != nil {
+		t.Fatal(err)
+	}
+	p := s.plan(rand.New(rand.NewPCG(1, 0)), mode{name: "start"}, 30)
+	res, err := s.probed(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := 0
+	for _, b := range p.probes {
+		if n := res.got[b]; n > 10 && !b.ret && !s.object(b.obj).dispatches() && lost == 0 {
+			res.got[b], lost = n-1, lost+1
+		}
+	}
+	r := &Round{Stage: s, Left: map[string]int{}}
+	j := &judge{Round: r, plan: p, first: res}
+	if err := j.all(); err != nil {
+		t.Fatal(err)
+	}
+	if lost != 1 || len(r.Bad) != 1 || !strings.Contains(r.Bad[0], "the kernel says") {
+		t.Errorf("%d hits were hidden, found wrong: %q", lost, r.Bad)
+	}
+}

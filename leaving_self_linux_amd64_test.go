@@ -1,0 +1,184 @@
+//go:build !race
+
+package kprobes_test
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"kprobes.dev/kprobes"
+)
+
+// selfStays calls itself depth times and does what it is told in the innermost call.
+//
+//go:noinline
+func selfStays(depth int, do func()) int {
+	var pad [32]byte
+	pad[depth%32] = 1
+	if depth > 0 {
+		return stays(depth-1, do) + int(pad[depth%32])
+	}
+	do()
+	return int(pad[0]) - 1
+}
+
+var stays func(int, func()) int
+
+func init() { stays = selfStays }
+
+const staysName = selfPrefix + "selfStays"
+
+// TestOwnGoroutinesEndInside: instances of goroutines that end inside the probed function are
+// taken back, and of calls that a goroutine which lives has left at ever another depth; no call
+// is missed for want of one.
+func TestOwnGoroutinesEndInside(t *testing.T) {
+	const maxActive, each, rounds = 10, 5, 12
+	rp := &kprobes.Kretprobe{Kp: kprobes.Kprobe{SymbolName: staysName}, MaxActive: maxActive}
+	must(t, kprobes.RegisterKretprobe(rp))
+	defer kprobes.UnregisterKretprobe(rp)
+	left, returned := uint64(0), uint64(0)
+	for round := range rounds {
+		var wg sync.WaitGroup
+		for range each {
+			if round%3 == 2 { // left at another depth each time, by a goroutine that goes on
+				deeper(int(left), func() {
+					defer func() { _ = recover() }()
+					stays(0, func() { panic("left") })
+				})
+			} else {
+				wg.Go(func() { stays(0, runtime.Goexit) })
+			}
+			left++
+		}
+		wg.Wait()
+		eventually(t, "most instances of calls that were left are taken back", func() bool {
+			return rp.Unwound()+maxActive-each >= left
+		})
+		for range 3 {
+			stays(0, func() {})
+			returned++
+		}
+		if s := rp.State(); s.Hits != returned || s.Misses.Total() != 0 || s.Unwound > left {
+			t.Fatalf("round %d: %+v with %d calls left and %d returned", round, s, left, returned)
+		}
+	}
+}
+
+// deeper calls f below n frames.
+//
+//go:noinline
+func deeper(n int, f func()) byte {
+	var pad [48]byte
+	if n > 0 {
+		return deeper(n-1, f) + pad[n%48]
+	}
+	f()
+	return pad[0]
+}
+
+// TestOwnCallsOutliveTheirProbe: see TestCallsOutliveTheirProbe.
+func TestOwnCallsOutliveTheirProbe(t *testing.T) {
+	const depth = 60
+	var in, out atomic.Int64
+	rp := &kprobes.Kretprobe{
+		Kp: kprobes.Kprobe{SymbolName: staysName}, MaxActive: depth + 1, DataSize: 8,
+		EntryHandler: func(*kprobes.KretprobeInstance, *kprobes.Regs) int { in.Add(1); return 0 },
+		Handler:      func(*kprobes.KretprobeInstance, *kprobes.Regs) int { out.Add(1); return 0 },
+	}
+	for round := range 4 {
+		rp.Kp.Addr = 0
+		must(t, kprobes.RegisterKretprobe(rp))
+		inside, free, done := make(chan bool), make(chan bool), make(chan int)
+		go func() {
+			done <- stays(depth, func() {
+				inside <- true
+				<-free
+			})
+		}()
+		<-inside
+		if s := rp.State(); in.Swap(0) != depth+1 || s.Misses.Total() != 0 {
+			t.Fatalf("round %d: %+v with %d calls in progress", round, s, depth)
+		}
+		if round%2 == 0 {
+			kprobes.UnregisterKretprobe(rp)
+		} else {
+			must(t, kprobes.DisableKretprobe(rp))
+			must(t, kprobes.EnableKretprobe(rp)) // and has forgotten them
+		}
+		close(free)
+		if n := <-done; n != depth {
+			t.Errorf("round %d: %d, want %d", round, n, depth)
+		}
+		if s := rp.State(); s.Hits != 0 || s.Unwound != 0 || in.Load()+out.Load() != 0 {
+			t.Fatalf("round %d: after calls have returned that were in progress: %+v, %d and %d runs", round, s, in.Load(), out.Load())
+		}
+		kprobes.UnregisterKretprobe(rp)
+	}
+}
+
+// TestOwnNothingRunsLate: see comeAndGo.
+func TestOwnNothingRunsLate(t *testing.T) {
+	stop := make(chan bool)
+	var run sync.WaitGroup
+	for range 4 {
+		run.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if stays(3, func() {}) != 3 {
+					t.Error("a wrong result")
+					return
+				}
+			}
+		})
+	}
+	for _, flags := range []kprobes.Flags{0, kprobes.FlagSleepable} {
+		comeAndGo(t, ownCore(t), staysName, flags, 4)
+	}
+	close(stop)
+	run.Wait()
+}
+
+// TestOwnMissedInHandler: a hit inside a handler is missed by every probe with handlers at the
+// place, each counts it once, and the function runs. A probe without handlers has nothing that
+// could be entered again: it counts the hit.
+func TestOwnMissedInHandler(t *testing.T) {
+	var value atomic.Uint64
+	var runs atomic.Int64
+	outer := &kprobes.Kprobe{SymbolName: selfPrefix + "selfStays", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int {
+		value.Store(plainFn(7, 1))
+		return 0
+	}}
+	at := kprobes.Kprobe{SymbolName: selfPrefix + "selfPlain"}
+	pre, both, silent, ret, retOnly, jump := at, at, at, at, at, at
+	count := func(*kprobes.Kprobe, *kprobes.Regs) int { runs.Add(1); return 0 }
+	pre.PreHandler = count
+	both.PreHandler, both.PostHandler = count, func(*kprobes.Kprobe, *kprobes.Regs, uint64) { runs.Add(1) }
+	on := func(*kprobes.KretprobeInstance, *kprobes.Regs) int { runs.Add(1); return 0 }
+	rs := []*kprobes.Kretprobe{{Kp: ret, EntryHandler: on, Handler: on}, {Kp: retOnly, Handler: on}}
+	j := &kprobes.Jprobe{Kp: jump, Entry: func(a, b uint64) uint64 { runs.Add(1); return 0 }}
+	ks := []*kprobes.Kprobe{&pre, &both, &silent, outer}
+	must(t, kprobes.RegisterKprobes(ks))
+	defer kprobes.UnregisterKprobes(ks)
+	must(t, kprobes.RegisterKretprobes(rs))
+	defer kprobes.UnregisterKretprobes(rs)
+	must(t, kprobes.RegisterJprobe(j))
+	defer kprobes.UnregisterJprobe(j)
+	stays(0, func() {})
+	for name, n := range map[string]uint64{
+		"kprobe": pre.NMissed(), "kprobe with a post handler": both.NMissed(), "kretprobe": rs[0].NMissed(),
+		"kretprobe without an entry handler": rs[1].NMissed(), "jprobe": j.NMissed(),
+	} {
+		if n != 1 {
+			t.Errorf("%s: nmissed %d, want 1", name, n)
+		}
+	}
+	if value.Load() != 22 || runs.Load() != 0 || silent.NMissed() != 0 || silent.State().Hits != 1 || outer.NMissed() != 0 {
+		t.Errorf("the function returned %d in the handler, %d handlers of it ran, %+v", value.Load(), runs.Load(), silent.State())
+	}
+}

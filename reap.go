@@ -1,0 +1,283 @@
+package kprobes
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/target"
+)
+
+// An instance of a return probe lives until its call returns. Two kinds never do: those of
+// calls that were in progress when the probe went, whose returns nobody sees any more, and
+// those of calls that were left, by unwinding or by the end of their thread. The former are
+// given back when the probe goes; for the latter the target is looked at when so many
+// instances are taken that they might be the reason.
+
+// reaping is what was seen when instances were last taken back.
+type reaping struct {
+	again time.Time // no look before
+	last  time.Time
+	pause time.Duration
+	turn  int
+	left  []leftover
+}
+
+// leftover is an event whose code has been taken out and that may have instances.
+type leftover struct {
+	e    *Event
+	pool *arch.Pool
+}
+
+// Times between two looks that have found nothing: each is twice the one before. Leftovers are
+// in nobody's way for a while.
+const (
+	reapFirst    = keepEvery
+	reapLast     = 10 * time.Second
+	leftoverWait = time.Second
+)
+
+// takeBack gives instances back. It stops the target only where there may be some.
+func (c *Core) takeBack() {
+	t, ok := c.t.(target.Reaper)
+	if !ok || time.Now().Before(c.reaping.again) {
+		return
+	}
+	live := c.liveReturns()
+	full := len(live) > 0 && (c.missing(live) || t.Crowded())
+	if len(c.reaping.left) == 0 && !full {
+		c.reaping.pause = 0
+		return
+	}
+	if !full && time.Since(c.reaping.last) < leftoverWait {
+		return
+	}
+	c.reaping.last = time.Now()
+	r, err := c.reap(c.reaping.left, full)
+	if err == nil && r.Took() {
+		c.reaping.pause = 0
+		return
+	}
+	c.reaping.pause = min(max(2*c.reaping.pause, reapFirst), reapLast)
+	c.reaping.again = time.Now().Add(c.reaping.pause)
+}
+
+// liveReturns lists the numbers of the return probes that are registered.
+func (c *Core) liveReturns() (ids []int) {
+	for _, e := range c.events {
+		if e != nil && !e.ended && e.work.Pool != nil {
+			ids = append(ids, e.ID)
+		}
+	}
+	return ids
+}
+
+// missingEvery is the number of events that missing asks at each turn.
+const missingEvery = 256
+
+// missing says whether entries have found no instance since it was asked last: of some of the
+// events, each time of others.
+func (c *Core) missing(ids []int) bool {
+	r := c.t.Ring()
+	if r == nil {
+		return false
+	}
+	n := (len(ids) + missingEvery - 1) / missingEvery
+	c.reaping.turn = (c.reaping.turn + 1) % n
+	lo := c.reaping.turn * missingEvery
+	grown := false
+	for _, id := range ids[lo:min(lo+missingEvery, len(ids))] {
+		e := c.events[id]
+		if m := r.Sum(id).Missed; m != e.missed {
+			e.missed, grown = m, true
+		}
+	}
+	return grown
+}
+
+// reap takes instances back in one stop: all of events that have ended, and if asked for of the
+// others those of calls that were left. What has ended and has none any more is forgotten.
+func (c *Core) reap(ended []leftover, others bool) (*target.Reap, error) {
+	r := &target.Reap{Live: c.liveReturns(), Left: others, Ended: map[int]bool{}}
+	for _, l := range ended {
+		r.Ended[l.e.ID] = true
+	}
+	t, ok := c.t.(target.Reaper)
+	if !ok {
+		return r, errors.ErrUnsupported
+	}
+	if err := t.Reap(r); err != nil {
+		return r, err
+	}
+	for _, e := range c.events {
+		if e != nil && !r.Ended[e.ID] {
+			e.reaped += uint64(r.Unwound[e.ID])
+		}
+	}
+	for _, l := range ended {
+		l.e.reaped += uint64(r.Unwound[l.e.ID])
+		l.e.cut += uint64(r.Active[l.e.ID])
+		l.e.empty = r.Whole
+	}
+	if r.Whole {
+		c.emptied()
+	}
+	return r, nil
+}
+
+// emptied forgets those of the leftovers that have no instances any more.
+func (c *Core) emptied() {
+	c.reaping.left = slices.DeleteFunc(c.reaping.left, func(l leftover) bool {
+		if !l.e.empty {
+			return false
+		}
+		c.endPool(l.pool)
+		if i := slices.Index(c.returned, l.e.ID); i >= 0 && c.events[l.e.ID] == nil {
+			c.returned = slices.Delete(c.returned, i, i+1)
+			c.cool(l.e.ID)
+		}
+		return true
+	})
+}
+
+// leaves gives what is done in the stop that takes the code of events out: calls in progress
+// are forgotten. What can not be done then is left for later.
+func (c *Core) leaves(evs []*Event) func() error {
+	var ended []leftover
+	for _, e := range evs {
+		if e.work.Pool != nil && !e.empty {
+			ended = append(ended, leftover{e, e.work.Pool})
+		}
+	}
+	if _, ok := c.t.(target.Reaper); !ok || isSelf(c.t) || len(ended) == 0 {
+		return nil // the own process would be stopped once more for it
+	}
+	return func() error {
+		_, _ = c.reap(ended, false) // what is not empty then is left over
+		return nil
+	}
+}
+
+// leftovers has keep give back what events have left in their pools.
+func (c *Core) leftovers(evs []*Event) {
+	for _, e := range evs {
+		if e.work.Pool == nil {
+			continue
+		}
+		if _, ok := c.t.(target.Reaper); !ok || e.empty {
+			c.endPool(e.work.Pool)
+			continue
+		}
+		c.reaping.left = append(c.reaping.left, leftover{e, e.work.Pool})
+	}
+	if len(c.reaping.left) > 0 {
+		c.keep()
+	}
+}
+
+// endPool gives a pool back that no probe's code uses any more.
+func (c *Core) endPool(p *arch.Pool) {
+	if t, ok := c.t.(interface{ EndPool(*arch.Pool) }); ok {
+		t.EndPool(p)
+	}
+}
+
+// cool makes the number of a probe that is gone spare, as soon as no thread can count for it.
+func (c *Core) cool(id int) {
+	if c.calm() {
+		c.spare = append(c.spare, id)
+		return
+	}
+	c.warm = append(c.warm, id)
+}
+
+// calm says whether no thread is in code that has been taken out.
+func (c *Core) calm() bool {
+	t, ok := c.t.(interface{ Idle() bool })
+	return !ok || t.Idle()
+}
+
+// calmed is calm, but a thread that is in such code gets time to leave it: the target looks
+// again where it does so only when it is changed.
+func (c *Core) calmed() bool {
+	for try := range calmTries {
+		if c.calm() {
+			return true
+		}
+		time.Sleep(time.Duration(try) * time.Millisecond)
+		if c.t.Commit(&target.Change{}) != nil {
+			return false
+		}
+	}
+	return c.calm()
+}
+
+// calmTries is how often threads are looked for that are in code which has been taken out.
+const calmTries = 10
+
+// sift makes those numbers of return probes spare that no instance has any more.
+func (c *Core) sift() {
+	active, unwound, err := c.t.Instances()
+	if err != nil {
+		return
+	}
+	c.returned = slices.DeleteFunc(c.returned, func(id int) bool {
+		if active[id]+unwound[id] > 0 {
+			return false
+		}
+		c.reaping.left = slices.DeleteFunc(c.reaping.left, func(l leftover) bool {
+			if l.e.ID == id {
+				c.endPool(l.pool)
+			}
+			return l.e.ID == id
+		})
+		c.cool(id)
+		return true
+	})
+}
+
+// anew makes return probes that are to be armed again forget the calls that were in progress
+// when they were disarmed: their returns were not seen, and another call has the same place on
+// the same stack by now.
+func (c *Core) anew(ps []*probe) {
+	var old []leftover
+	for _, p := range ps {
+		if p.kind != kindKretprobe {
+			continue
+		}
+		p.epoch.Add(1)
+		if p.ev.work.Pool != nil && !p.ev.empty {
+			old = append(old, leftover{p.ev, p.ev.work.Pool})
+		}
+		p.ev.empty = false
+	}
+	for end := time.Now().Add(anewWait); len(old) > 0; time.Sleep(time.Millisecond) {
+		r, err := c.reap(old, false)
+		for _, l := range old {
+			l.e.empty = false
+		}
+		if err != nil || r.Whole || time.Now().After(end) {
+			return // a thread in the old code may still take an instance
+		}
+	}
+}
+
+// anewWait bounds the waiting for threads that are in the code of probes that were disarmed.
+const anewWait = time.Second
+
+// retire forgets the event of a probe that is not armed any more. Its number may serve
+// again, and what it has left in its pool is given back.
+func (c *Core) retire(e *Event) {
+	if e.ID >= len(c.events) || c.events[e.ID] != e {
+		return // it got no number
+	}
+	c.leftovers([]*Event{e})
+	c.events[e.ID] = nil
+	if e.Def.Kind == event.Return && !e.empty {
+		c.returned = append(c.returned, e.ID)
+	} else {
+		c.cool(e.ID)
+	}
+}

@@ -1,0 +1,103 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/target"
+)
+
+// A thread that waits is in the detour that it came from, also while a signal handler of the
+// program runs on top of its wait: nothing of that detour is freed. It is not replaced by bytes
+// that it goes back into: what must be made fails, and a group is left out, with the thread in the
+// reason, while another one goes in.
+func TestWaiterHoldsDetour(t *testing.T) {
+	for _, signal := range []bool{false, true} {
+		h := handle(t, handledProgram(t), never)
+		hold := make(chan struct{})
+		var runs atomic.Uint64
+		th := &target.Handler{Run: plain(func(*amd64.Regs) arch.Action {
+			runs.Add(1)
+			<-hold
+			return arch.ActionGo
+		})}
+		c := h.callOf(th)
+		old := h.fresh("add", c, arch.Policy{Force: arch.TacticBoost}) // it goes back behind the first instruction
+		retry(t, func() error { return h.tg.Commit(&target.Change{Add: []*target.Site{old}}) })
+		h.sites["add0"] = old
+		h.want("nap", "ok")
+		eventually(t, "thread in the handler", func() bool { return runs.Load() == 1 })
+		if signal {
+			h.want("asleep", "ok 1")
+		}
+		busy := &target.Group{Remove: []*target.Site{old}, Add: []*target.Site{h.fresh("add", c, arch.Policy{})}}
+		if err := h.tg.commitOnce(&target.Change{Remove: busy.Remove, Add: busy.Add}); !errors.Is(err, ErrBlocked) {
+			t.Errorf("a probe is replaced that a thread waits in (signal: %v): %v", signal, err)
+		}
+		free := &target.Group{Add: []*target.Site{h.fresh("scale", c, arch.Policy{})}}
+		h.leftOut(old, busy, free)
+		h.disarm()
+		if z := h.tg.Remaining(); !slices.Contains(z, old) {
+			t.Errorf("the detour of a thread that waits is free (signal: %v)", signal)
+		}
+		close(hold)
+		h.want("wake", "ok 1 0")
+		retry(t, func() error { return h.tg.Commit(&target.Change{}) })
+		if z := h.tg.Remaining(); len(z) > 0 {
+			t.Errorf("%d detours are held by nobody", len(z))
+		}
+		busy.Remove = nil
+		h.sites["add0"] = busy.Add[0]
+		again := &target.Change{Groups: []*target.Group{busy}}
+		if retry(t, func() error { return h.tg.Commit(again) }); busy.Blocked != nil {
+			t.Errorf("the thread has left: %v", busy.Blocked)
+		}
+		h.end()
+	}
+}
+
+// leftOut commits a group that a thread is in the way of, for it waits in old, and one that it
+// is not.
+func (h *handled) leftOut(old *target.Site, busy, free *target.Group) {
+	h.t.Helper()
+	done := 0
+	ch := &target.Change{Groups: []*target.Group{busy, free}, Then: func() error { done++; return nil }}
+	retry(h.t, func() error { return h.tg.Commit(ch) })
+	var who *target.BusyError
+	if !errors.As(busy.Blocked, &who) || !errors.Is(busy.Blocked, ErrBlocked) || who.TID == 0 || free.Blocked != nil || done != 1 {
+		h.t.Fatalf("blocked: %v, %v; then was called %d times", busy.Blocked, free.Blocked, done)
+	}
+	h.sites["scale0"] = free.Add[0]
+	for _, s := range []*target.Site{old, free.Add[0]} {
+		have := make([]byte, len(s.Patch))
+		if err := h.tg.Read(s.Addr, have); err != nil || !bytes.Equal(have, s.Patch) {
+			h.t.Errorf("0x%x: % x, %v, want % x", s.Addr, have, err, s.Patch)
+		}
+	}
+}
+
+// fresh makes a site at a function's entry that calls a handler. The function may have one.
+func (h *handled) fresh(name string, c *arch.Call, p arch.Policy) *target.Site {
+	h.t.Helper()
+	old := h.sites[name+"0"]
+	fn, at := h.analysed(name, func(addr uint64, code []byte) {
+		if old != nil {
+			copy(code[old.Addr-addr:], old.Orig)
+		}
+	})
+	work := map[uint64][]arch.Work{at.Addr: {{Role: arch.RoleCall, Call: c}}}
+	regions, refused := fn.Plan([]uint64{at.Addr}, p)
+	if len(refused) > 0 {
+		h.t.Fatal(refused)
+	}
+	s := h.site(name, fn, regions[0], work)
+	if old != nil {
+		copy(s.Orig, old.Orig)
+	}
+	return s
+}

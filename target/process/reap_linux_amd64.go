@@ -1,0 +1,371 @@
+package process
+
+import (
+	"slices"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/target"
+)
+
+// How instances are taken back. A slot belongs to the call whose key it has, from the entry's
+// compare and exchange until the exit clears the key; nobody else writes to it. In a stop a
+// slot is cleared
+//
+//   - of an event that is armed, if its call is surely over: its goroutine is gone, or the
+//     memory of its stack; its thread has ended (the C library's control block on that stack
+//     says so); its frame is below the stack pointer of the thread whose own stack it is on;
+//     or its return address does not stand where it stood.
+//   - of an event whose code has been taken out, once no thread is in any such code.
+//
+// A thread that has just claimed a slot may not have written down for which event, so that
+// what stands there is an earlier call's. No slot is cleared that a thread in generated code,
+// or a signal handler's way back there, may have claimed for any event.
+
+var _ target.Reaper = (*Target)(nil)
+
+// Bounds of a Reap.
+const (
+	maxReaped  = 4096     // slots that are cleared in one stop
+	claimFrame = 64 << 10 // more than lies between a call's return address and the stack pointer of its entry's work
+)
+
+// Reap takes instances back.
+func (t *Target) Reap(r *target.Reap) error {
+	r.Active, r.Unwound, r.Whole = map[int]int{}, map[int]int{}, true
+	if t.home == nil || len(t.pools) == 0 {
+		return nil
+	}
+	return t.stopped(func(s *Stopped) error {
+		p, err := t.newReaper(s, r)
+		if err != nil {
+			return err
+		}
+		for _, u := range t.pools {
+			if err := p.pool(u); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// reaper is a Reap in a stopped world.
+type reaper struct {
+	*target.Reap
+	t      *Target
+	places *stackPlaces
+	owned  map[Map]uint64 // a thread's own stack: its stack pointer
+	blocks map[uint64]bool
+	dead   map[Map]bool // stacks of threads that have ended
+	inside []claimer
+	idle   bool // no thread is in code that was removed
+	quota  int
+}
+
+// claimer is a thread that may have claimed a slot: its stack pointer, in Go its goroutine.
+type claimer struct{ sp, goid uint64 }
+
+func (t *Target) newReaper(s *Stopped, r *target.Reap) (*reaper, error) {
+	t.reclaim(s)
+	places, err := t.stackPlaces(s)
+	if err != nil {
+		return nil, err
+	}
+	p := &reaper{
+		Reap: r, t: t, places: places, idle: len(t.zombie) == 0, quota: maxReaped,
+		owned: map[Map]uint64{}, blocks: map[uint64]bool{}, dead: map[Map]bool{},
+	}
+	for _, th := range s.Threads() {
+		p.blocks[th.FSBase()] = true
+		m, ok := FindMap(places.maps, th.regs.RSP)
+		if ok && p.own(m, th) {
+			p.owned[m] = t.frameOf(th)
+		}
+		if in, ok := FindMap(places.maps, th.ResumeRIP()); ok && ours(in) {
+			p.inside = append(p.inside, claimer{th.regs.RSP, t.goidOf(th)})
+		}
+	}
+	return p, t.contexts(s, t.golang != nil, func(th *Thread, at, _ uint64) {
+		var b [8]byte
+		if t.p.ReadMem(at-scRIP+scRSP, b[:]) == nil {
+			p.inside = append(p.inside, claimer{le.Uint64(b[:]), t.goidOf(th)})
+		}
+	})
+}
+
+const scRSP = 120 // in struct sigcontext
+
+// own says whether a mapping is the stack that the kernel or the C library has made for the
+// thread, and the thread is on it.
+func (p *reaper) own(m Map, th *Thread) bool {
+	if m.Path == "[stack]" {
+		return th.TID == th.TGID
+	}
+	return m.Anonymous() && m.Contains(th.FSBase()) && th.regs.RSP < th.FSBase() && p.t.p.pointsToItself(th.FSBase())
+}
+
+// goidOf is the goroutine that a thread runs, or has left for its signal stack; 0: none.
+func (t *Target) goidOf(th *Thread) uint64 {
+	g := t.golang
+	if g == nil || th.FSBase() == 0 {
+		return 0
+	}
+	gp, _ := g.word(th.FSBase() + uint64(g.runtime.TLS))
+	m, _ := g.word(gp + uint64(g.layout.M))
+	if sig, ok := g.word(m + uint64(g.layout.GSignal)); ok && sig == gp {
+		gp, _ = g.word(m + uint64(g.layout.CurG))
+	}
+	id, _ := g.word(gp + uint64(g.layout.GoID))
+	return id
+}
+
+// pool clears the slots of a pool.
+func (p *reaper) pool(u poolUse) error {
+	return p.t.eachSlot(u.pool, func(at uint64, slot []byte) error {
+		i, ok := amd64.ReadInstance(slot, p.t.golang != nil)
+		if !ok {
+			return nil
+		}
+		switch ended := p.Ended[i.Event]; {
+		case ended && !p.idle:
+			p.Whole = false
+			return nil
+		case !ended && (!p.Left || !slices.Contains(p.Live, i.Event) || !p.over(i)):
+			return nil
+		case p.quota == 0 || p.claimed(slot):
+			p.Whole = p.Whole && !ended
+			return nil
+		case ended && !p.over(i):
+			p.Active[i.Event]++
+		default:
+			p.Unwound[i.Event]++
+		}
+		p.quota--
+		return p.t.freeSlot(u.pool, at)
+	})
+}
+
+// over says whether a call has surely ended.
+func (p *reaper) over(i amd64.Instance) bool {
+	if i.SP == 0 {
+		return !p.t.inProgress(i, p.places)
+	}
+	m, ok := FindMap(p.places.maps, i.SP)
+	if !ok {
+		return true
+	}
+	if sp, ok := p.owned[m]; ok && i.SP < sp || !ok && p.ended(m) {
+		return true
+	}
+	return !p.t.stands(i.SP, i.Return)
+}
+
+// claimed says whether a thread may just have claimed a slot.
+func (p *reaper) claimed(slot []byte) bool {
+	b := slices.Clone(slot[:amd64.SlotHeader])
+	for _, c := range p.inside {
+		for _, e := range p.Live {
+			amd64.SetEvent(b, e)
+			i, _ := amd64.ReadInstance(b, p.t.golang != nil)
+			if i.SP == 0 && i.GoID == c.goid || i.SP != 0 && i.SP-c.sp < claimFrame {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// ended says whether a mapping is the stack of a thread that has ended: the C library keeps it
+// for the next one, with all that stood on it. The thread's control block at its end tells: it
+// is no living thread's, and its id is 0, as the kernel has left it, or -1 (glibc, where the
+// stack waits for the next thread).
+func (p *reaper) ended(m Map) bool {
+	if d, ok := p.dead[m]; ok {
+		return d
+	}
+	p.dead[m] = m.Anonymous() && m.Path == "" && m.Size() <= maxStack && p.blockEnded(m)
+	return p.dead[m]
+}
+
+// blockReach is how far below the end of a stack the thread's control block is looked for.
+const blockReach = 64 << 10
+
+func (p *reaper) blockEnded(m Map) bool {
+	if p.t.writer.TID != arch.TIDFS {
+		return false
+	}
+	for fs := range p.blocks {
+		if m.Contains(fs) {
+			return false
+		}
+	}
+	lo := max(m.Start, m.End-min(blockReach, m.Size()))
+	b := make([]byte, m.End-lo)
+	if p.t.p.ReadMem(lo, b) != nil {
+		return false
+	}
+	off := int(p.t.writer.TIDOff)
+	for at := 0; at+off+4 <= len(b) && at+24 <= len(b); at += 16 { // psABI TLS 3.4.6: a block begins with its own address
+		self := le.Uint64(b[at:]) == lo+uint64(at)
+		if glibc := off == int(tidOffsets[0]); glibc {
+			self = self && le.Uint64(b[at+16:]) == lo+uint64(at) // tcbhead_t.self
+		}
+		if self {
+			return int32(le.Uint32(b[at+off:])) <= 0
+		}
+	}
+	return false
+}
+
+// freeSlot clears a slot. Precondition: the world is stopped, and no thread is using it.
+func (t *Target) freeSlot(p *arch.Pool, at uint64) error {
+	if err := t.p.WriteMem(at, make([]byte, 8)); err != nil || p.Max == 0 {
+		return err
+	}
+	var b [4]byte
+	if err := t.p.ReadMem(p.Active, b[:]); err != nil {
+		return err
+	}
+	return t.p.WriteMem(p.Active, le.AppendUint32(nil, le.Uint32(b[:])-1))
+}
+
+// eachSlot gives the slots of a pool that are in memory; the others were never taken.
+func (t *Target) eachSlot(p *arch.Pool, f func(at uint64, slot []byte) error) error {
+	size, stride := amd64.PoolBytes(p.Slots, p.Stride), uint64(1)<<p.Stride
+	in := t.p.present(pageDown(p.Base), pageUp(p.Base+size))
+	var buf []byte
+	next := uint64(0) // a slot may lie in two ranges
+	for _, r := range in {
+		lo := max(next, (max(r.Lo, p.Base)-p.Base)&^(stride-1))
+		next = max(next, (min(r.Hi-p.Base, size)+stride-1)&^(stride-1))
+		if lo >= next {
+			continue
+		}
+		buf = slices.Grow(buf[:0], int(next-lo))[:next-lo]
+		if err := t.p.ReadMem(p.Base+lo, buf); err != nil {
+			return err
+		}
+		for off := uint64(0); off < next-lo; off += stride {
+			if err := f(p.Base+lo+off, buf[off:off+stride]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
+const (
+	pageSwapped = 1 << 62
+	pagePresent = 1 << 63
+)
+
+// present gives the pages from lo to hi that hold something, neighbours as one range. Where
+// the kernel does not tell, all are said to.
+func (p *Proc) present(lo, hi uint64) []Range {
+	all := []Range{{lo, hi}}
+	f, err := p.openAt(p.own("pagemap"), 0)
+	if err != nil {
+		return all
+	}
+	defer f.Close()
+	b := make([]byte, (hi-lo)/PageSize*8)
+	if n, err := f.ReadAt(b, int64(lo/PageSize*8)); err != nil || n != len(b) {
+		return all
+	}
+	var out []Range
+	for at := lo; at < hi; at += PageSize {
+		if le.Uint64(b[(at-lo)/PageSize*8:])&(pagePresent|pageSwapped) == 0 {
+			continue
+		}
+		if n := len(out); n > 0 && out[n-1].Hi == at {
+			out[n-1].Hi += PageSize
+			continue
+		}
+		out = append(out, Range{at, at + PageSize})
+	}
+	return out
+}
+
+// crowdWindow is what Crowded looks at of a pool that has no count, in bytes.
+const crowdWindow = 64 << 10
+
+// Crowded says whether half of the instances of a pool with a maximum are taken, or more than
+// an eighth of the slots in a part of another one, each time another part.
+func (t *Target) Crowded() bool {
+	for _, u := range t.pools {
+		if t.idle[u.pool] {
+			continue
+		}
+		if u.pool.Max > 0 {
+			var b [4]byte
+			if t.p.ReadMem(u.pool.Active, b[:]) == nil && 2*le.Uint32(b[:]) >= u.pool.Max {
+				return true
+			}
+			continue
+		}
+		if t.crowdedPart(u.pool) {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *Target) crowdedPart(p *arch.Pool) bool {
+	size := amd64.PoolBytes(p.Slots, p.Stride)
+	lo := pageDown(p.Base + t.part%size)
+	t.part += crowdWindow
+	in := t.p.present(lo, lo+crowdWindow)
+	taken := uint64(0)
+	for _, r := range in {
+		b := make([]byte, r.Size())
+		if t.p.ReadMem(r.Lo, b) != nil {
+			return false
+		}
+		for at := max(r.Lo, p.Base) - r.Lo; at+8 <= uint64(len(b)) && r.Lo+at < p.Base+size; at += 1 << p.Stride {
+			if le.Uint64(b[at:]) != 0 {
+				taken++
+			}
+		}
+	}
+	return taken > crowdWindow>>p.Stride/8
+}
+
+// EndPool takes back a pool that Pool gave for one probe alone, whose code has been taken out.
+// It serves again once no call has an instance in it.
+func (t *Target) EndPool(p *arch.Pool) {
+	if p.Max == 0 {
+		return
+	}
+	if t.idle == nil {
+		t.idle = map[*arch.Pool]bool{}
+	}
+	t.idle[p] = true
+}
+
+// idlePool gives a pool of a kind that no probe uses; nil: there is none.
+func (t *Target) idlePool(slots, stride int, limit uint32) *arch.Pool {
+	for p := range t.idle {
+		if p.Slots == slots && p.Stride == stride && t.Idle() && t.vacant(p) {
+			delete(t.idle, p)
+			p.Max = limit
+			return p
+		}
+	}
+	return nil
+}
+
+// vacant says whether no slot of a pool is taken.
+func (t *Target) vacant(p *arch.Pool) bool {
+	b := make([]byte, amd64.PoolBytes(p.Slots, p.Stride))
+	if t.p.ReadMem(p.Base, b) != nil {
+		return false
+	}
+	for at := 0; at < len(b); at += 1 << p.Stride {
+		if le.Uint64(b[at:]) != 0 {
+			return false
+		}
+	}
+	return t.p.WriteMem(p.Active, make([]byte, 4)) == nil
+}

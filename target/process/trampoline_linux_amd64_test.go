@@ -1,0 +1,217 @@
+package process
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/testprog"
+)
+
+// trampolined attaches to a program and makes a trampoline that is not armed.
+func trampolined(t *testing.T) (*testprog.Proc, *Target, *arch.Trampoline) {
+	t.Helper()
+	prog := testprog.Start(t, testprog.Build(t, "tails"))
+	p, err := OpenUnwaited(prog.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	target, err := Attach(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := target.Trampoline(0x1234)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := target.Trampoline(0x1234); again != tr || err != nil {
+		t.Fatalf("%+v, %v, and before %+v", again, err, tr)
+	}
+	if other, err := target.Trampoline(0x5678); err != nil || other.Stubs == tr.Stubs || other.Table-other.Stubs != tr.Table-tr.Stubs {
+		t.Fatalf("%+v, %v, beside %+v", other, err, tr)
+	}
+	return prog, target, tr
+}
+
+func stubMaps(t *testing.T, p *Proc) []Map {
+	t.Helper()
+	maps, err := p.Maps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(maps, func(m Map) bool { return !isStubs(m) })
+}
+
+// plant writes words into the program's memory, where nobody else does, and gives their place.
+func plant(t *testing.T, target *Target, vs ...uint64) (at uint64) {
+	t.Helper()
+	err := target.stopped(func(s *Stopped) (err error) {
+		at, err = s.Mmap(0, PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+		return err
+	})
+	var b []byte
+	for _, v := range vs {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	if err = errors.Join(err, target.p.WriteMem(at, b)); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func planted(t *testing.T, p *Proc, at uint64, n int) (vs []uint64) {
+	t.Helper()
+	b := make([]byte, 8*n)
+	if err := p.ReadMem(at, b); err != nil {
+		t.Fatal(err)
+	}
+	for ; len(b) > 0; b = b[8:] {
+		vs = append(vs, binary.LittleEndian.Uint64(b))
+	}
+	return vs
+}
+
+// The mapping is never writable and executable at once.
+func TestTrampolineMaps(t *testing.T) {
+	prog, target, tr := trampolined(t)
+	want := map[Perm]bool{PermRead | PermExec: true, PermRead | PermWrite: true}
+	for _, m := range stubMaps(t, target.p) {
+		if !want[m.Perm] || m.Contains(tr.Stubs) != (m.Perm&PermExec != 0) || m.Contains(tr.Table) != (m.Perm&PermWrite != 0) {
+			t.Errorf("%+v, of %+v", m, tr)
+		}
+		delete(want, m.Perm)
+	}
+	if len(want) != 0 {
+		t.Errorf("no mapping %v", want)
+	}
+	if err := target.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := stubMaps(t, target.p); len(left) > 0 {
+		t.Errorf("%+v", left)
+	}
+	prog.Counts("go 10")
+}
+
+// Words that stand for return addresses are put back wherever they stand, nested ones too; what
+// is no stub's address, or that of one which was never used, is left alone.
+func TestTrampolinePutBack(t *testing.T) {
+	const real = 0x401237
+	prog, target, tr := trampolined(t)
+	stub := tr.Stubs + 64
+	for at, v := range map[uint64]uint64{tr.Table + 64: real, tr.Table + 72: stub} {
+		if err := target.p.WriteMem(at, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for v, want := range map[uint64]uint64{stub: real, stub + 8: real, stub + 16: stub + 16, stub + 1: stub + 1, tr.Stubs: tr.Stubs, real: real} {
+		if got := target.Caller(v); got != want {
+			t.Errorf("0x%x stands for 0x%x, want 0x%x", v, got, want)
+		}
+	}
+	at := plant(t, target, stub, stub+8, stub+16, stub+6, tr.Stubs, 7)
+	for i, want := range []bool{true, true, false, true, false, false} {
+		if target.stands(at+8*uint64(i), real) != want {
+			t.Errorf("word %d stands for the return address: %v", i, !want)
+		}
+	}
+	if err := target.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := planted(t, target.p, at, 6), []uint64{real, real, stub + 16, stub + 6, tr.Stubs, 7}; !slices.Equal(got, want) {
+		t.Errorf("%#x, want %#x", got, want)
+	}
+	prog.Counts("go 10")
+}
+
+// A process with more memory than is searched keeps the mapping, and is told to. It harms nobody;
+// who can search more takes it out.
+func TestTrampolineKept(t *testing.T) {
+	const real = 0x401237
+	prog, target, tr := trampolined(t)
+	if err := target.p.WriteMem(tr.Table+64, binary.LittleEndian.AppendUint64(nil, real)); err != nil {
+		t.Fatal(err)
+	}
+	at := plant(t, target, tr.Stubs+64)
+	target.stubs.Load().limit = 0
+	if err := target.Close(); !errors.Is(err, ErrInCall) {
+		t.Fatalf("close: %v", err)
+	}
+	if got := planted(t, target.p, at, 1); got[0] != tr.Stubs+64 || len(stubMaps(t, target.p)) != 2 {
+		t.Errorf("%#x, %+v", got, stubMaps(t, target.p))
+	}
+	maps, err := target.p.Maps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range maps {
+		if ours(m) && !isStubs(m) {
+			t.Errorf("left beside the trampolines: %+v", m)
+		}
+	}
+	l, err := FindLeftover(target.p)
+	if err != nil || l == nil || len(l.stubs) != 1 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	l.stubs[0].limit = 0
+	if u, err := l.Undo(); err != nil || !u.InCall || len(stubMaps(t, target.p)) != 2 {
+		t.Fatalf("%+v, %v", u, err)
+	}
+	l.stubs[0].limit = maxSearch
+	if u, err := l.Undo(); err != nil || u.InCall || len(stubMaps(t, target.p)) != 0 {
+		t.Fatalf("%+v, %v", u, err)
+	}
+	if got := planted(t, target.p, at, 1); got[0] != real {
+		t.Errorf("%#x, want %#x", got, real)
+	}
+	prog.Counts("go 10")
+}
+
+// Where code is made at run time, and in a Go program, no return address is replaced.
+func TestTrampolineReplaceable(t *testing.T) {
+	_, target, _ := trampolined(t)
+	if err := target.Replaceable(); err != nil {
+		t.Fatal(err)
+	}
+	err := target.stopped(func(s *Stopped) error {
+		_, err := s.Mmap(0, PageSize, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Replaceable(); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "makes code while it runs") {
+		t.Errorf("%v", err)
+	}
+	for n := len(target.trampolines); n < maxTrampolines; n++ {
+		target.trampolines[uint64(n)] = &arch.Trampoline{}
+	}
+	if _, err := target.Trampoline(1 << 40); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("%v", err)
+	}
+	prog := testprog.Start(t, testprog.Build(t, "gowork"))
+	p, err := OpenUnwaited(prog.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	other, err := Attach(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Replaceable(); !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Errorf("Go: %v", err)
+	}
+	if n, _, err := other.Strays(1); n != 0 || err != nil || other.Caller(77) != 77 {
+		t.Errorf("without trampolines: %d, %v", n, err)
+	}
+}

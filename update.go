@@ -1,0 +1,394 @@
+package kprobes
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/target"
+)
+
+// form is how an event gets control, and why not by a faster tactic.
+type form struct {
+	tactic arch.Tactic
+	why    error
+}
+
+// become notes how the event gets control now. The fields that its owner reads change only
+// while the owner calls, and not when the optimiser does its work meanwhile.
+func (e *Event) become(f form) {
+	e.form = f
+	if e.core == nil || !e.core.background {
+		e.Tactic, e.Why = f.tactic, f.why
+	}
+	e.settle()
+}
+
+// Form tells how the event gets control now, and why not by a faster tactic; nil for the
+// fastest. "": it does not, for it is disabled, has no place yet, or waits to be armed.
+func (e *Event) Form() (arch.Tactic, error) {
+	e.core.mu.Lock()
+	defer e.core.mu.Unlock()
+	if e.held == nil && e.idle() {
+		return "", nil
+	}
+	return e.form.tactic, e.form.why
+}
+
+// change is what an update does to one function.
+type change struct {
+	f     *function
+	sites []*target.Site
+	now   map[*Event]form
+	was   map[*Event]form // before it
+	late  error           // f.late before it
+	group *target.Group   // nil: it must be made with the rest
+}
+
+// update brings the sites of functions to what their events want, in one stop.
+func (c *Core) update(fns []*function, then func() error) error {
+	return c.updateOr(fns, func(_ *function, err error) error { return err }, then)
+}
+
+// updateOr is update; mend may change the events of a function whose code can not be
+// generated: nil says that it is to be tried again.
+//
+// A function that a thread blocks does not hold up the others: its new code is put in later,
+// unless something that its old code does must end.
+func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then func() error) error {
+	cs := make([]*change, len(fns))
+	for i, f := range fns {
+		cs[i] = f.change()
+	}
+	made := c.make(fns)
+	for i, m := range made {
+		cs[i].sites, cs[i].now = m.sites, m.forms
+	}
+	for i := range made {
+		for err := made[i].err; err != nil; {
+			if err = mend(fns[i], err); err != nil {
+				c.drop(cs)
+				return err
+			}
+			err = c.remake(cs[i])
+		}
+	}
+	soft := slices.DeleteFunc(slices.Clone(cs), func(ch *change) bool { return ch.group != nil || !ch.softens() })
+	err := c.commit(cs, then, len(soft) > 0)
+	if len(soft) > 0 && errors.Is(err, target.ErrBlocked) {
+		for _, ch := range soft {
+			c.trap(ch, err)
+		}
+		if err = c.commit(cs, then, false); err == nil {
+			c.tried(soft)
+		}
+	}
+	if errors.Is(err, target.ErrBlocked) {
+		cs, err = c.endAnyway(cs, then)
+	}
+	if err != nil {
+		c.drop(cs)
+		return err
+	}
+	c.postpone(left(cs))
+	c.note()
+	return nil
+}
+
+// endAnyway makes changes that end something, and in whose way a thread is: the old code is taken out,
+// which nothing is in the way of, and what the function's other events want comes later. It gives
+// the changes, or with an error those that were not made.
+func (c *Core) endAnyway(cs []*change, then func() error) ([]*change, error) {
+	var hard []*change
+	for _, ch := range cs {
+		if ch.group == nil {
+			ch.group = &target.Group{}
+			hard = append(hard, ch)
+		}
+	}
+	if err := c.commit(cs, nil, false); err != nil {
+		return cs, err
+	}
+	rest := left(hard)
+	why := map[*change]error{}
+	for _, ch := range rest {
+		why[ch] = ch.blocked()
+		c.release(ch.sites)
+		ch.sites, ch.now, ch.group = nil, nil, nil
+	}
+	if err := c.commit(rest, then, false); err != nil {
+		return append(left(cs), rest...), err
+	}
+	for _, ch := range rest {
+		c.unarm(ch.f, why[ch])
+	}
+	c.tried(rest)
+	return cs, nil
+}
+
+// unarm queues a function whose code was taken out.
+func (c *Core) unarm(f *function, why error) {
+	f.serving = map[*Event]calls{}
+	for _, e := range f.events {
+		if !e.idle() {
+			e.become(form{why: &postponedError{why}})
+		}
+	}
+	if len(f.events) > 0 {
+		c.enqueue(f, why)
+	}
+}
+
+// softens says whether breakpoints may stand where the change has jumps.
+func (ch *change) softens() bool {
+	return ch.f.mayTrap() && slices.ContainsFunc(ch.sites, func(s *target.Site) bool { return !s.Trap })
+}
+
+// change begins a change of the function. One that waits already, and whose old code does what
+// must end, goes on waiting: what it waits for would hold up the end.
+func (f *function) change() *change {
+	ch := &change{f: f, late: f.late, was: map[*Event]form{}}
+	for _, e := range f.events {
+		ch.was[e] = e.form
+	}
+	if !f.mustChange() {
+		ch.group, f.late = &target.Group{}, nil
+	}
+	return ch
+}
+
+// mustChange says whether the function's sites do something that its events do not want any
+// more.
+func (f *function) mustChange() bool {
+	for e, n := range f.serving {
+		if e.idle() || !slices.Contains(f.events, e) || e.h != nil && e.h.calls != n {
+			return true
+		}
+	}
+	return false
+}
+
+// left picks the changes that were left out.
+func left(cs []*change) []*change {
+	return slices.DeleteFunc(slices.Clone(cs), func(ch *change) bool { return ch.blocked() == nil })
+}
+
+// blocked is why the change was left out; nil: it was made.
+func (ch *change) blocked() error {
+	if ch.group == nil {
+		return nil
+	}
+	return ch.group.Blocked
+}
+
+// remake makes the code of a change anew.
+func (c *Core) remake(ch *change) error {
+	m := c.make([]*function{ch.f})[0]
+	ch.sites, ch.now = m.sites, m.forms
+	return m.err
+}
+
+// commit makes changes, but for those that a thread blocks and that can come later. once: what
+// must be made is not tried again.
+func (c *Core) commit(cs []*change, then func() error, once bool) error {
+	all := target.Change{Then: then, Once: once}
+	work := then != nil
+	for _, ch := range cs {
+		work = work || len(ch.sites)+len(ch.f.sites) > 0
+		for e, f := range ch.now {
+			e.become(f)
+		}
+		if ch.group == nil {
+			all.Add, all.Remove = append(all.Add, ch.sites...), append(all.Remove, ch.f.sites...)
+			continue
+		}
+		*ch.group = target.Group{Add: ch.sites, Remove: ch.f.sites}
+		if len(ch.sites)+len(ch.f.sites) > 0 {
+			all.Groups = append(all.Groups, ch.group)
+		}
+	}
+	if work {
+		if err := c.t.Commit(&all); err != nil {
+			return err
+		}
+	}
+	for _, ch := range cs {
+		if ch.blocked() == nil {
+			c.done(ch)
+		}
+	}
+	return nil
+}
+
+// done notes that a change was made.
+func (c *Core) done(ch *change) {
+	f := ch.f
+	c.leaveStubs(f)
+	f.sites, f.serving = ch.sites, map[*Event]calls{}
+	if len(f.sites) == 0 {
+		f.late = nil
+	}
+	for _, e := range f.events {
+		if !e.idle() {
+			f.serving[e] = calls{}
+			if e.h != nil {
+				f.serving[e] = e.h.calls
+			}
+		}
+	}
+	if f.late == nil {
+		delete(c.queue, f)
+	}
+	if len(f.events) == 0 {
+		delete(c.fns, f.start)
+	}
+}
+
+// drop gives back what changes were to put in, and leaves everything as it was before them.
+func (c *Core) drop(cs []*change) {
+	for _, ch := range cs {
+		c.release(ch.sites)
+		ch.sites, ch.f.late = nil, ch.late
+		for e, f := range ch.was {
+			if e.held == nil {
+				e.become(f)
+			}
+		}
+	}
+}
+
+// Attempts at what a thread is in the way of, before it is left to the optimiser.
+const (
+	postponeTries = 10
+	postponeWait  = time.Millisecond // times the number of the attempt
+)
+
+// postpone does what can be done at once for functions that a thread is in the way of: most do
+// not stand there for long. Breakpoints take no byte that a thread could stand in: where they
+// may stand they serve meanwhile. What is left is queued.
+func (c *Core) postpone(cs []*change) {
+	wait := cs
+	for _, ch := range cs {
+		why := ch.blocked()
+		if ch.softens() {
+			c.trap(ch, why)
+		}
+		c.enqueue(ch.f, why)
+	}
+	tries := postponeTries
+	if c.background {
+		tries = 1
+	}
+	for i := 0; len(cs) > 0 && i < tries; i++ {
+		time.Sleep(time.Duration(i) * postponeWait)
+		if err := c.commit(cs, nil, false); err != nil {
+			for _, ch := range cs {
+				ch.group.Blocked = err
+			}
+			break
+		}
+		cs = left(cs)
+	}
+	for _, ch := range cs {
+		c.leave(ch)
+	}
+	c.tried(wait)
+}
+
+// trap has the code of a change made anew, with breakpoints in place of jumps, and the function
+// queued. If it can not be made the change stays as it is.
+func (c *Core) trap(ch *change, why error) {
+	f, late, sites, now := ch.f, ch.f.late, ch.sites, ch.now
+	f.late = why
+	if err := c.remake(ch); err != nil {
+		f.late, ch.sites, ch.now = late, sites, now
+		return
+	}
+	c.release(sites)
+	c.enqueue(f, why)
+}
+
+// mayTrap says whether breakpoints may stand in the function in place of jumps.
+func (f *function) mayTrap() bool {
+	return f.policy.Traps == nil && f.policy.Force == "" && !f.jumpOnly
+}
+
+// leave gives a change up that is still blocked: what the old sites serve goes on as it was,
+// the rest is not armed.
+func (c *Core) leave(ch *change) {
+	c.drop([]*change{ch})
+	for _, e := range ch.f.events {
+		if _, ok := ch.f.serving[e]; !ok && !e.idle() {
+			e.become(form{why: &postponedError{ch.blocked()}})
+		}
+	}
+}
+
+// postponedError is why an event is not armed, or not yet in its final form.
+type postponedError struct{ why error }
+
+func (e *postponedError) Error() string { return "queued: " + e.why.Error() }
+
+func (e *postponedError) Unwrap() error { return e.why }
+
+// Reasons why a probe is armed by a breakpoint where a jump would fit.
+var (
+	errStraight = errors.New("kprobes-optimization is off")
+	errPost     = errors.New("has a post handler")
+	errBesides  = errors.New("a probe at the same instruction has a post handler")
+	errAsked    = errors.New("this tactic was asked for")
+)
+
+// whyTrap is why an event's points have breakpoints: what was asked for, else what the region
+// says.
+func (f *function) whyTrap(e *Event, why error) error {
+	switch {
+	case f.policy.Force != "":
+		return errAsked
+	case f.late != nil:
+		return &postponedError{f.late}
+	case f.core.straight && !f.jumpOnly:
+		return errStraight
+	case e.h != nil && e.h.post != nil && !f.jumpOnly:
+		return errPost
+	}
+	for _, o := range f.events {
+		if o.h != nil && o.h.post != nil && !o.idle() && !f.jumpOnly && slices.ContainsFunc(o.points, func(p uint64) bool { return slices.Contains(e.points, p) }) {
+			return errBesides
+		}
+	}
+	return why
+}
+
+// reason is why a region's breakpoint is no jump, in short.
+func (f *function) reason(r arch.Region) target.Reason {
+	why := r.Why()
+	for _, e := range f.events {
+		if !e.idle() && slices.ContainsFunc(e.points, r.Holds) {
+			why = f.whyTrap(e, why)
+			break
+		}
+	}
+	var p *postponedError
+	var rule *amd64.Refusal
+	switch {
+	case errors.As(why, &p):
+		return target.ReasonQueued
+	case errors.As(why, &rule):
+		return target.ReasonRule + target.Reason(rule.Rule.Code())
+	}
+	return map[error]target.Reason{
+		errPost: target.ReasonPost, errBesides: target.ReasonPost, errStraight: target.ReasonStraight, errAsked: target.ReasonAsked,
+	}[why]
+}
+
+// plainly is a reason on one line, without where in the code it applies.
+func plainly(why error) string {
+	if why == nil {
+		return ""
+	}
+	return printable(fmt.Sprint(why))
+}
