@@ -160,6 +160,28 @@ func TestQueue(t *testing.T) {
 	}
 }
 
+// TestBehindThePatch: a thread stands at a ret that belongs to a region, but not to the five
+// bytes that its jump takes. With a jump it would go on in the program's own code, and the probe at
+// the ret would miss it.
+func TestBehindThePatch(t *testing.T) {
+	prog, c := attach(t, "stand")
+	prog.Counts("behind")
+	before := prog.Counts("count")
+	k := &kprobes.Kprobe{SymbolName: "behind", Offset: 5}
+	must(t, c.RegisterKprobe(k))
+	if b := bytesAt(t, c, k.Addr); b[0] != byTrap {
+		t.Errorf("% x stands at the ret that a thread stands at, want a breakpoint", b)
+	}
+	if o := c.Optimizer(); o.Queued != 1 {
+		t.Errorf("the optimiser: %+v", o)
+	}
+	now := prog.Counts("out")
+	optimised(t, c)
+	counted(t, "left", []*kprobes.Kprobe{k}, before, now)
+	stands(t, c, "left", k.Addr-5, byJump, nil)
+	counted(t, "optimised", []*kprobes.Kprobe{k}, before, prog.Counts("go 1000"))
+}
+
 // addrOf finds a function's entry.
 func addrOf(t *testing.T, c *kprobes.Core, fn string) uint64 {
 	t.Helper()

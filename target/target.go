@@ -170,6 +170,22 @@ type Site struct {
 	Reason Reason // of a breakpoint
 }
 
+// Inside says whether the instruction at an address of the site's region must not be run in the
+// program's own code while the site is armed: it lies within the patch, or behind it with work of a
+// probe to do at it or later in the region, which would be passed.
+func (s *Site) Inside(addr uint64) bool {
+	return addr > s.Addr && (addr < s.Addr+uint64(len(s.Patch)) || addr <= s.last())
+}
+
+// last is the last instruction at which there is work to do.
+func (s *Site) last() uint64 {
+	last := s.Addr
+	for at := range s.Detour.Points {
+		last = max(last, at)
+	}
+	return last
+}
+
 // Reason is why a site is a breakpoint and no jump, as the target's own memory keeps it.
 type Reason uint8
 

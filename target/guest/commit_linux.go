@@ -16,6 +16,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -268,16 +269,16 @@ func (t *Target) look(s *qemu.Stop, c *target.Change) error {
 	leave := leaving(append(slices.Clone(t.zombie), open.Remove...), inner)
 	blocks := target.Blocks{}
 	busy := map[*target.Site]bool{}
-	err := t.words(s, func(v uint64) {
+	err := t.words(s, func(at where, v uint64) {
 		if z := t.detourAt(v, t.zombie); z != nil {
 			busy[z] = true
 		}
 		if a := inner[v]; a != nil {
-			blocks.Block(a, &target.BusyError{Addr: v, Why: "it may go on inside bytes that change"})
+			blocks.Block(a, at.busy(v, "it may go on inside bytes that change"))
 		}
 		if z := t.detourAt(v, leave.sites); z != nil {
 			for _, a := range leave.to[z] {
-				blocks.Block(a, &target.BusyError{Addr: v, Why: "it may go on in a detour that goes back into bytes that change"})
+				blocks.Block(a, at.busy(v, "it may go on in a detour that goes back into bytes that change"))
 			}
 		}
 	})
@@ -288,9 +289,30 @@ func (t *Target) look(s *qemu.Stop, c *target.Change) error {
 	return c.LeaveOut(blocks)
 }
 
+// where tells of a word whose it is: a vCPU's, in a register, or a thread's, on its stack.
+type where struct {
+	cpu int
+	t   *kernel.Task // nil: the vCPU's
+}
+
+func (w where) String() string {
+	if w.t == nil {
+		return fmt.Sprintf("vCPU %d", w.cpu)
+	}
+	return fmt.Sprintf("thread %d (%s)", w.t.PID, w.t.Comm)
+}
+
+func (w where) busy(addr uint64, why string) error {
+	e := &target.BusyError{Addr: addr, Why: why}
+	if w.t != nil {
+		e.TID = w.t.PID
+	}
+	return e
+}
+
 // words gives the instruction pointers of all vCPUs and every word that may be a thread's way
 // back. Precondition: the vCPUs are stopped.
-func (t *Target) words(s *qemu.Stop, f func(v uint64)) error {
+func (t *Target) words(s *qemu.Stop, f func(at where, v uint64)) error {
 	cpus, err := s.CPUs()
 	if err != nil {
 		return err
@@ -298,22 +320,28 @@ func (t *Target) words(s *qemu.Stop, f func(v uint64)) error {
 	sps := make([]uint64, len(cpus))
 	for i := range cpus {
 		c := &cpus[i]
-		f(c.RIP)
+		at := where{cpu: c.Index}
+		f(at, c.RIP)
 		for _, v := range []uint64{c.RAX, c.RBX, c.RCX, c.RDX, c.RSI, c.RDI, c.RBP, c.R8, c.R9, c.R10, c.R11, c.R12, c.R13, c.R14, c.R15} {
-			f(v) // the gate has its way back in one of them
+			f(at, v) // the gate has its way back in one of them
 		}
 		sps[c.Index] = c.RSP
 	}
-	return t.k.Interrupted(sps, f)
+	return t.k.Interrupted(sps, func(t *kernel.Task, v uint64) { f(where{t: t}, v) })
 }
 
-// innerOf maps the addresses inside new patches, at which a thread may not go on, to their
-// sites.
+// innerOf maps the addresses at which a thread may not go on once new sites are armed, inside
+// their patches and behind them (target.Site.Inside), to their sites.
 func innerOf(add []*target.Site) map[uint64]*target.Site {
 	m := map[uint64]*target.Site{}
 	for _, a := range add {
 		for i := 1; i < len(a.Patch); i++ {
 			m[a.Addr+uint64(i)] = a
+		}
+		for _, p := range a.Detour.Pairs {
+			if a.Inside(p.Orig) {
+				m[p.Orig] = a
+			}
 		}
 	}
 	return m

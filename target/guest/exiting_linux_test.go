@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/internal/testguest"
+	gk "kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -25,7 +26,7 @@ func TestExiting(t *testing.T) {
 		ended++
 		all, err := p.stackAbove(c.RSP)
 		if err == nil {
-			err = p.saved(s, func(w uint64) { delete(all, w) })
+			err = p.saved(s, func(_ *gk.Task, w uint64) { delete(all, w) })
 		}
 		if err != nil {
 			t.Errorf("vCPU %d: %v", c.Index, err)
@@ -66,7 +67,7 @@ func (p *probed) stackAbove(sp uint64) (map[uint64]bool, error) {
 }
 
 // saved gives what the kernel's threads may come back to.
-func (p *probed) saved(s *qemu.Stop, f func(word uint64)) error {
+func (p *probed) saved(s *qemu.Stop, f func(t *gk.Task, word uint64)) error {
 	cpus, err := s.CPUs()
 	if err != nil {
 		return err

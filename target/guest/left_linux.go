@@ -77,12 +77,16 @@ func (t *Target) drainStopped(s *qemu.Stop, l *layout) error {
 		return err
 	}
 	letWaitersGo(l, t.k.CPUs())
-	busy := false
-	if err := t.words(s, func(v uint64) { busy = busy || v-l.code.va < uint64(len(l.code.mem)) }); err != nil {
+	var busy error
+	if err := t.words(s, func(at where, v uint64) {
+		if v-l.code.va < uint64(len(l.code.mem)) {
+			busy = fmt.Errorf("%w: %v, at 0x%x", ErrInDetour, at, v)
+		}
+	}); err != nil {
 		return err
 	}
-	if busy {
-		return ErrInDetour
+	if busy != nil {
+		return busy
 	}
 	l.remove()
 	if l.shared {

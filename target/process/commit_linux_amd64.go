@@ -3,6 +3,7 @@ package process
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"sort"
 	"time"
 
@@ -16,17 +17,19 @@ import (
 // How a change is made. All threads are stopped.
 //
 //	1. A thread may stand at an instruction inside the bytes that a jump will take:
-//	   its instruction pointer is moved to that instruction's copy, before the bytes are
-//	   written where that is safe (look.move). One whose saved
+//	   its instruction pointer is moved to that instruction's copy. One whose saved
 //	   context (a signal frame on a stack) may hold such an address blocks the change, or,
 //	   if the bytes are those of a group, that group: it is left out, as if it had not been
-//	   asked for, and what follows is done for the rest.
-//	2. The entries of new sites are written to the home's table.
-//	3. The bytes are written, page by page: the kernel writes a page's bytes in one
-//	   piece, and no jump crosses a page, so that a tracer killed between two writes
-//	   leaves every site either as it was or patched.
-//	4. Threads inside a detour that goes are moved back where that is exact; a detour
-//	   that a thread may still be in keeps its room until none is.
+//	   asked for, and what follows is done for the rest. A thread in a detour that goes is moved
+//	   to the same place in the new one, or in the program, where that is exact.
+//	2. The entries of new sites are written to the home's tables. That of breakpoints tells of
+//	   the new site from here on where it takes an old one's place.
+//	3. The threads are moved, and then the bytes are written, page by page: the kernel writes a
+//	   page's bytes in one piece, and no jump crosses a page, so that a tracer killed between two
+//	   writes leaves every site either as it was or patched, and every thread where it can go
+//	   on. Where the place that a thread is sent to leads into an old patch (look.apart), the old
+//	   patches are taken out first.
+//	4. A detour that a thread may still be in keeps its room until none is.
 //	5. The threads go on, through a register write each: the core is serialised.
 //	6. The entries of sites that are gone are cleared; until then they tell of bytes that are
 //	   as the file has them.
@@ -117,7 +120,7 @@ func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
 		for _, a := range c.Add {
 			t.faults.drop(a) // its room is the next one's, and would be in the table twice
 		}
-		return err
+		return errors.Join(err, t.writeFaults())
 	}
 	t.retire(c.Remove)
 	t.reclaim(s)
@@ -130,22 +133,29 @@ func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
 
 // apply writes the tables and the bytes of a change, or puts back what it has written.
 func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
-	if err := t.faults.add(s, c.Add); err != nil {
-		return err
+	var done []pageWrite
+	var err error
+	rest := c
+	if look.apart {
+		if done, err = t.patch(&target.Change{Remove: c.Remove}); err != nil {
+			return errors.Join(err, t.undo(done, c))
+		}
+		rest = &target.Change{Add: c.Add}
+	}
+	if err := t.faults.add(s, c); err != nil {
+		return errors.Join(err, t.undo(done, c))
 	}
 	records := make([]siteRecord, len(c.Add))
 	for i, a := range c.Add {
 		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr, points: a.Points, reason: a.Reason}
 	}
 	if err := t.home.add(c.Add, records); err != nil {
-		return errors.Join(err, t.home.clear(c.Add))
+		return errors.Join(err, t.undo(done, c))
 	}
-	if err := look.move(true); err != nil {
-		return errors.Join(err, look.back(), t.home.clear(c.Add))
-	}
-	done, err := t.patch(c)
-	if err == nil {
-		err = look.move(false)
+	if err = look.move(); err == nil {
+		var more []pageWrite
+		more, err = t.patch(rest)
+		done = append(done, more...)
 	}
 	if err != nil {
 		return errors.Join(err, t.undo(done, c), look.back())
@@ -179,7 +189,7 @@ func (t *Target) Forget(sites []*target.Site) error {
 // undo puts back the pages that a failed change has written.
 func (t *Target) undo(done []pageWrite, c *target.Change) error {
 	var errs []error
-	for _, w := range done {
+	for _, w := range slices.Backward(done) {
 		errs = append(errs, t.p.WriteMem(w.addr, w.old))
 	}
 	return errors.Join(append(errs, t.home.clear(c.Add))...)

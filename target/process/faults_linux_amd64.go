@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -82,10 +83,11 @@ func (f *faultTable) handles() bool {
 
 // add takes the sites' loads and displaced instructions into account. The handler is
 // installed with the first that needs it: a load of a fetch argument, or any displaced
-// instruction in a program that handles faults itself. Precondition: the world is
+// instruction in a program that handles faults itself. Where a breakpoint of a site that goes is
+// replaced, the table tells of the new one from here on. Precondition: the world is
 // stopped.
-func (f *faultTable) add(s *Stopped, sites []*target.Site) error {
-	for _, a := range sites {
+func (f *faultTable) add(s *Stopped, c *target.Change) error {
+	for _, a := range c.Add {
 		if a.Trap {
 			f.wantTraps, f.need = true, true // lookTraps has allowed it
 		}
@@ -98,7 +100,7 @@ func (f *faultTable) add(s *Stopped, sites []*target.Site) error {
 			return err
 		}
 	}
-	return f.write()
+	return f.write(c.Remove)
 }
 
 func (f *faultTable) drop(site *target.Site) {
@@ -110,7 +112,7 @@ func (f *faultTable) drop(site *target.Site) {
 
 // writeFaults brings the table up to date. Precondition: the world is stopped.
 func (t *Target) writeFaults() error {
-	return t.faults.write()
+	return t.faults.write(nil)
 }
 
 // entries makes the table's contents.
@@ -129,8 +131,9 @@ func (f *faultTable) entries() []amd64.FaultEntry {
 
 // There are two tables, and the one that is not in use is written: a tracer killed in the
 // middle leaves the other in force. The table is there even without a handler, since it
-// tells a later tracer which original instruction a copy stands for.
-func (f *faultTable) write() error {
+// tells a later tracer which original instruction a copy stands for. going are sites that are
+// about to be taken out.
+func (f *faultTable) write(going []*target.Site) error {
 	if !f.dirty {
 		return nil
 	}
@@ -155,7 +158,7 @@ func (f *faultTable) write() error {
 	if err := f.t.p.WriteMem(at, b); err != nil {
 		return err
 	}
-	if err := f.writeTraps(); err != nil {
+	if err := f.writeTraps(going); err != nil {
 		return err
 	}
 	f.dirty = false
@@ -169,36 +172,56 @@ type trapEntry struct{ at, to uint64 }
 
 // trapEntries makes the table's contents: all breakpoints, and once there are some all
 // instructions of other sites. A thread may have run a breakpoint at one of these, before a jump
-// replaced it, and have yet to take the signal.
-func (f *faultTable) trapEntries() (out []trapEntry) {
+// replaced it, and have yet to take the signal. What is going counts where nothing takes its
+// place: its detour may go back to inside a new patch.
+func (f *faultTable) trapEntries(going []*target.Site) []trapEntry {
+	last := map[*target.Site]bool{}
+	for _, g := range going {
+		last[g] = f.live[g]
+	}
+	for _, z := range f.t.zombie {
+		last[z] = false
+	}
 	any := f.traps
 	for site := range f.live {
-		if slices.Contains(f.t.zombie, site) {
-			continue
-		}
-		if site.Trap {
-			any = true
-			out = append(out, trapEntry{site.Addr, site.Detour.Addr})
-		}
-		seen := map[uint64]bool{site.Addr: site.Trap}
-		for _, p := range site.Detour.Pairs {
-			if !seen[p.Orig] && p.Copy != site.Detour.Back {
-				seen[p.Orig] = true
-				out = append(out, trapEntry{p.Orig, startOf(site.Detour, p)})
-			}
-		}
+		any = any || site.Trap
 	}
 	if !any {
 		return nil
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].at < out[j].at })
+	var out []trapEntry
+	for site := range f.live {
+		if _, ok := last[site]; !ok {
+			out = appendTraps(out, site)
+		}
+	}
+	for site, there := range last {
+		if there {
+			out = appendTraps(out, site)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b trapEntry) int { return cmp.Compare(a.at, b.at) })
+	return slices.CompactFunc(out, func(a, b trapEntry) bool { return a.at == b.at })
+}
+
+// appendTraps appends a site's entries: where a thread goes on that has run a breakpoint at one
+// of its instructions.
+func appendTraps(out []trapEntry, site *target.Site) []trapEntry {
+	if site.Trap {
+		out = append(out, trapEntry{site.Addr, site.Detour.Addr})
+	}
+	for _, p := range site.Detour.Pairs {
+		if p.Copy != site.Detour.Back {
+			out = append(out, trapEntry{p.Orig, startOf(site.Detour, p)})
+		}
+	}
 	return out
 }
 
 // writeTraps brings the table of breakpoints up to date: the one that is not in use is written,
 // as of the other table.
-func (f *faultTable) writeTraps() error {
-	traps := f.trapEntries()
+func (f *faultTable) writeTraps(going []*target.Site) error {
+	traps := f.trapEntries(going)
 	if len(traps) == 0 && !f.traps {
 		return nil
 	}

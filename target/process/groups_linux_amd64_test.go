@@ -101,3 +101,67 @@ func (h *handled) fresh(name string, c *arch.Call, p arch.Policy) *target.Site {
 	}
 	return s
 }
+
+// A breakpoint becomes a jump and the jump a breakpoint, and the tracer may die at any step: a
+// thread that has run the breakpoint and takes its signal then goes to a detour that does not
+// go back to inside what stands there.
+func TestTrapTableAtEveryStep(t *testing.T) {
+	h := handle(t, handledProgram(t), never)
+	c := h.callOf(&target.Handler{Run: plain(func(*amd64.Regs) arch.Action { return arch.ActionGo })})
+	var old *target.Site
+	for i, p := range []arch.Policy{{Force: arch.TacticBoost}, {}, {Force: arch.TacticBoost}, {}} {
+		s := h.fresh("add", c, p)
+		ch := &target.Change{Add: []*target.Site{s}}
+		if old != nil {
+			ch.Remove = []*target.Site{old}
+		}
+		steps := 0
+		stepHook = func(what string) {
+			if i > 0 {
+				steps++
+				h.trapGoesOn(what, s.Addr, old, s)
+			}
+		}
+		retry(t, func() error { return h.tg.Commit(ch) })
+		stepHook = nil
+		if i > 0 && steps < 4 {
+			t.Errorf("change %d: %d steps", i, steps)
+		}
+		old = s
+		h.sites["add0"] = s
+	}
+	h.end()
+}
+
+// trapGoesOn checks where a thread goes on that has run a breakpoint at an address.
+func (h *handled) trapGoesOn(what string, at uint64, sites ...*target.Site) {
+	h.t.Helper()
+	head, code := make([]byte, 16), make([]byte, 1)
+	if err := errors.Join(h.tg.Read(h.tg.home.addr+hdrTraps, head), h.tg.Read(at, code)); err != nil {
+		h.t.Fatal(err)
+	}
+	table := make([]byte, le.Uint64(head[8:])*amd64.TrapEntrySize)
+	if err := h.tg.Read(le.Uint64(head), table); err != nil {
+		h.t.Fatal(err)
+	}
+	n := 0
+	for e := range slices.Chunk(table, amd64.TrapEntrySize) {
+		if le.Uint64(e) != at {
+			continue
+		}
+		n++
+		s := siteAround(sites, le.Uint64(e[8:]))
+		if s == nil {
+			h.t.Errorf("before %s: a breakpoint at 0x%x leads to 0x%x, to no detour of its own", what, at, le.Uint64(e[8:]))
+			continue
+		}
+		for _, p := range s.Detour.Pairs {
+			if p.Copy == s.Detour.Back && code[0] == 0xe9 && p.Orig < at+amd64.JumpLen {
+				h.t.Errorf("before %s: a jump stands at 0x%x, and a breakpoint there leads back to 0x%x", what, at, p.Orig)
+			}
+		}
+	}
+	if n != 1 {
+		h.t.Errorf("before %s: %d entries of 0x%x", what, n, at)
+	}
+}

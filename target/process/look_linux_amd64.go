@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
@@ -18,24 +19,21 @@ import (
 // look is what the stopped threads mean for a change.
 type look struct {
 	moves []threadMove
+	// apart: a thread is to go on, or may by the signal of a breakpoint that it has run, where it
+	// would come to inside an old patch. It is sent there between the two writes, while the
+	// program's own bytes stand.
+	apart bool
 }
 
 type threadMove struct {
-	th    *Thread
-	from  Regs
-	regs  Regs
-	early bool // before the bytes are written, see move
+	th         *Thread
+	from, regs Regs
 }
 
 // move sets the instruction pointers of the threads that stand in bytes that change, or in detours
-// that go: early, before the bytes are written, of those that can go on where they are sent while
-// the old bytes stand, and the others after it: a tracer killed in between leaves each where it
-// can go on.
-func (l *look) move(early bool) error {
+// that go: a tracer killed right after it leaves each where it can go on.
+func (l *look) move() error {
 	for _, m := range l.moves {
-		if m.early != early {
-			continue
-		}
 		if err := m.th.SetRegs(m.regs); err != nil {
 			return err
 		}
@@ -43,13 +41,11 @@ func (l *look) move(early bool) error {
 	return nil
 }
 
-// back takes back the early moves of a change that could not be made.
+// back takes back the moves of a change that could not be made.
 func (l *look) back() error {
 	var errs []error
 	for _, m := range l.moves {
-		if m.early {
-			errs = append(errs, m.th.SetRegs(m.from))
-		}
+		errs = append(errs, m.th.SetRegs(m.from))
 	}
 	return errors.Join(errs...)
 }
@@ -111,10 +107,11 @@ type ways struct {
 	low, high uint64
 	blocks    target.Blocks
 
-	add, remove []*target.Site
+	add     []*target.Site
+	patches map[uint64]*target.Site // those that are taken out, by address
 }
 
-// inside is an instruction inside the patch of a new site.
+// inside is an instruction of a new site that must not be run where it stands.
 type inside struct {
 	to   uint64 // where a thread goes that is to run it
 	site *target.Site
@@ -123,7 +120,10 @@ type inside struct {
 // waysOf finds them for the groups of a change that are not blocked.
 func (t *Target) waysOf(c *target.Change) *ways {
 	open := c.Open()
-	w := &ways{inner: innerOf(open.Add), harmed: map[*target.Site][]*target.Site{}, blocks: target.Blocks{}, add: open.Add, remove: open.Remove}
+	w := &ways{inner: innerOf(open.Add), harmed: map[*target.Site][]*target.Site{}, blocks: target.Blocks{}, add: open.Add, patches: map[uint64]*target.Site{}}
+	for _, r := range open.Remove {
+		w.patches[r.Addr] = r
+	}
 	w.begins, w.copies = landings(open.Add)
 	w.leave = slices.Clone(open.Remove)
 	for _, z := range slices.Concat(open.Remove, t.zombie) {
@@ -152,30 +152,28 @@ func (w *ways) block(s *target.Site, why error) {
 	}
 }
 
-// standsAlone says whether a thread can go on in a new detour, at an address, while the old bytes
-// still stand: what it returns to is not inside one of the old patches. Else, where a breakpoint
-// comes for a jump, it can go on in the old one with the new bytes.
-func (w *ways) standsAlone(there uint64) bool {
-	site := siteAround(w.add, there)
-	if site == nil {
-		return false
-	}
-	for _, p := range site.Detour.Pairs {
-		inside := func(r *target.Site) bool { return p.Orig > r.Addr && p.Orig < r.Addr+uint64(len(r.Patch)) }
-		if p.Copy == site.Detour.Back && slices.ContainsFunc(w.remove, inside) {
-			return false
+// insideOld says whether an address is inside an old patch.
+func (w *ways) insideOld(a uint64) bool {
+	for n := uint64(1); n < amd64.JumpLen; n++ {
+		if r := w.patches[a-n]; r != nil && n < uint64(len(r.Patch)) {
+			return true
 		}
 	}
-	return true
+	return false
+}
+
+// returnsInside says whether the detour of a new site goes back to inside an old patch.
+func (w *ways) returnsInside(a *target.Site) bool {
+	return slices.ContainsFunc(a.Detour.Pairs, func(p arch.Pair) bool { return p.Copy == a.Detour.Back && w.insideOld(p.Orig) })
 }
 
 // lookThreads finds the threads that are to be moved, and those that are in the way.
 func (t *Target) lookThreads(s *Stopped, w *ways) *look {
-	l := &look{}
+	l := &look{apart: slices.ContainsFunc(w.add, w.returnsInside)}
 	for _, th := range s.Threads() {
 		pc := th.ResumeRIP()
 		if regs, ok := t.faults.taking(th); ok {
-			l.moves = append(l.moves, threadMove{th, th.Regs(), regs, true})
+			l.moves = append(l.moves, threadMove{th, th.Regs(), regs})
 			continue
 		}
 		if trapped, err := t.faults.trapped(th); trapped || err != nil {
@@ -184,7 +182,7 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 		if t.inGate(pc) {
 			w.block(siteAround(w.leave, th.regs.R13), blocked(th.TID, th.regs.R13, "it waits for the handler of a probe, and goes back into bytes that change"))
 		}
-		to, sp, way, early := pc, uint64(0), map[uint64]uint64(nil), false
+		to, sp, way := pc, uint64(0), map[uint64]uint64(nil)
 		if site := siteAround(w.leave, pc); site != nil {
 			b, ok := w.back[pc]
 			if !ok {
@@ -197,15 +195,16 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 			}
 		}
 		if there, ok := way[to]; ok {
-			to, early = there, w.standsAlone(there)
+			to = there
 		} else if in, ok := w.inner[to]; ok && way == nil {
-			to, early = in.to, true
+			to = in.to
 		}
 		if to != pc {
 			r := th.Regs()
 			r.RIP += to - pc
 			r.RSP += sp
-			l.moves = append(l.moves, threadMove{th, th.Regs(), r, early})
+			l.moves = append(l.moves, threadMove{th, th.Regs(), r})
+			l.apart = l.apart || w.insideOld(to)
 		}
 	}
 	return l
@@ -231,12 +230,13 @@ func blocked(tid int, pc uint64, why string) error {
 	return &target.BusyError{TID: tid, Addr: pc, Why: why}
 }
 
-// innerOf maps the instructions inside the patches of new sites to their copies.
+// innerOf maps the instructions of new sites that must not be run where they stand
+// (target.Site.Inside) to their copies.
 func innerOf(add []*target.Site) map[uint64]inside {
 	m := map[uint64]inside{}
 	for _, a := range add {
 		for _, p := range a.Detour.Pairs {
-			if p.Orig > a.Addr && p.Orig < a.Addr+uint64(len(a.Patch)) {
+			if a.Inside(p.Orig) {
 				if _, ok := m[p.Orig]; !ok {
 					m[p.Orig] = inside{startOf(a.Detour, p), a}
 				}

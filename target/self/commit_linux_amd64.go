@@ -148,7 +148,7 @@ func (p *plan) blocked(c *target.Change, zombies []*target.Site) target.Blocks {
 	why := &target.BusyError{TID: int(p.tid), Addr: p.at, Why: "it may go on in bytes or in a detour that change"}
 	block := func(at uint64) {
 		for _, s := range c.Add {
-			if at > s.Addr && at < s.Addr+uint64(len(s.Patch)) {
+			if s.Inside(at) {
 				b.Block(s, why)
 			}
 		}
@@ -255,7 +255,7 @@ func (t *Target) newPlan(c *target.Change) *plan {
 func (p *plan) ways(c *target.Change, zombies []*target.Site) {
 	for _, s := range c.Add {
 		for _, pr := range s.Detour.Pairs {
-			if pr.Orig > s.Addr && pr.Orig < s.Addr+uint64(len(s.Patch)) {
+			if s.Inside(pr.Orig) {
 				p.inner = append(p.inner, move{from: pr.Orig, to: beginOf(s, pr)})
 			}
 		}

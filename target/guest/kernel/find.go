@@ -41,7 +41,11 @@ type Kernel struct {
 
 	preemptOnce sync.Once
 	preempt     []Range // see preempting
-	places      *Places
+
+	places *Places
+
+	switchedMu sync.Mutex
+	switched   uint64 // see switchedAt; 0: not known
 }
 
 // fixed is a word of memory that stays as it is for one boot.

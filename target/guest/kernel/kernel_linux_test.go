@@ -482,7 +482,7 @@ func TestSaved(t *testing.T) {
 	}
 	n, text := 0, 0
 	// The guest runs on: its CPUs are taken to be in user mode.
-	err := k.Saved(make([]uint64, k.CPUs()), func(w uint64) {
+	err := k.Saved(make([]uint64, k.CPUs()), func(_ *kernel.Task, w uint64) {
 		if w >= lo && w < lo+0x200 {
 			n++
 		}
@@ -514,8 +514,8 @@ for i in 1 2 3 4 5 6; do dd if=/dev/zero of=/dev/null bs=8M </dev/null >/dev/nul
 			from = append(from, s.Addr)
 		}
 	}
-	count := func(see func(rsp []uint64, f func(uint64)) error) (slept, preempted int) {
-		err := see(make([]uint64, k.CPUs()), func(w uint64) {
+	count := func(see func(rsp []uint64, f func(*kernel.Task, uint64)) error) (slept, preempted int) {
+		err := see(make([]uint64, k.CPUs()), func(_ *kernel.Task, w uint64) {
 			switch {
 			case w > asleep && w < asleep+0x140:
 				slept++
@@ -618,7 +618,7 @@ func TestStopped(t *testing.T) {
 					}
 				}
 			}
-			return k.Saved(rsp, func(uint64) {})
+			return k.Saved(rsp, func(*kernel.Task, uint64) {})
 		})
 		if err != nil {
 			t.Error(err)

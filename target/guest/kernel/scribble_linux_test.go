@@ -110,7 +110,7 @@ func readAll(ram snapshot) (found, places int) {
 	for cpu := range rsp {
 		rsp[cpu] = k.PerCPU(cpu)
 	}
-	k.Saved(rsp, func(uint64) {})
+	k.Saved(rsp, func(*kernel.Task, uint64) {})
 	k.Check()
 	k.Owns(uint64(len(ram)) / 2)
 	k.Free()
@@ -167,7 +167,7 @@ func BenchmarkSaved(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := k.Saved(rsp, func(uint64) {}); err != nil {
+		if err := k.Saved(rsp, func(*kernel.Task, uint64) {}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -9,19 +9,19 @@ import (
 )
 
 // Saved calls f for every word, of 8 bytes and aligned, on every kernel stack that is in
-// use: return addresses and the instruction pointers of interrupted code are among them. It
+// use, with its thread: return addresses and the instruction pointers of interrupted code are among them. It
 // is how to find out whether any thread will return into given code. The vCPUs must be
 // stopped; rsp holds the stack pointer of each by the number of its CPU. Of a thread that
 // does not run it takes what is above its saved stack pointer; of one that runs what is above
 // its CPU's, on the stacks of exceptions and interrupts in progress and then on its own.
 // Errors: those of Tasks; EFAULT for a stack that can not be read: then any address must be
 // taken to be on it.
-func (k *Kernel) Saved(rsp []uint64, f func(word uint64)) error {
-	return k.saved(rsp, func(t Task) error { return k.stack(t.SP, t.Stack, f) }, f)
+func (k *Kernel) Saved(rsp []uint64, f func(t *Task, word uint64)) error {
+	return k.saved(rsp, func(t Task) error { return k.stackOf(&t, f) }, f)
 }
 
 // saved is Saved, with what is done for a thread that does not run.
-func (k *Kernel) saved(rsp []uint64, waiting func(Task) error, f func(word uint64)) error {
+func (k *Kernel) saved(rsp []uint64, waiting func(Task) error, f func(t *Task, word uint64)) error {
 	var bad error
 	listed := map[uint64]bool{}
 	err := k.Tasks(func(t Task) bool {
@@ -32,7 +32,7 @@ func (k *Kernel) saved(rsp []uint64, waiting func(Task) error, f func(word uint6
 		if t.CPU < 0 {
 			bad = waiting(t)
 		} else {
-			bad = k.runningStacks(t, rsp, f)
+			bad = k.runningStacks(t, rsp, func(w uint64) { f(&t, w) })
 		}
 		if bad != nil {
 			bad = fmt.Errorf("thread %d (%s): %w", t.PID, t.Comm, bad)
@@ -89,7 +89,7 @@ func (k *Kernel) queued(listed map[uint64]bool, waiting func(Task) error) error 
 
 // unlisted is saved for threads that run and are on no list any more: one that nobody waits for
 // leaves the lists some time before it stops for good (release_task in kernel/exit.c).
-func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, f func(word uint64)) error {
+func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, f func(t *Task, word uint64)) error {
 	l, err := k.taskLayout()
 	if err != nil {
 		return err
@@ -107,11 +107,16 @@ func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, f func(word uint
 		if t.CPU = cpu; t.Stack.Start == 0 {
 			continue
 		}
-		if err := k.runningStacks(t, rsp, f); err != nil {
+		if err := k.runningStacks(t, rsp, func(w uint64) { f(&t, w) }); err != nil {
 			return fmt.Errorf("thread %d (%s): %w", t.PID, t.Comm, err)
 		}
 	}
 	return nil
+}
+
+// stackOf reads what is in use of the stack of a thread that does not run.
+func (k *Kernel) stackOf(t *Task, f func(t *Task, word uint64)) error {
+	return k.stack(t.SP, t.Stack, func(w uint64) { f(t, w) })
 }
 
 // stack reads a stack from a stack pointer up; all of it where the pointer is not in it.
