@@ -495,7 +495,7 @@ func (c *comparison) round(t *testing.T, at []insn, each func(a insn, e total, r
 			continue
 		case !probed && r.refused[a.addr] != "":
 			c.tactics["refused"]++
-			t.Logf("0x%x %s: refused: %s", a.addr, a.text, r.refused[a.addr])
+			tell(t, "0x%x %s: refused: %s", a.addr, a.text, r.refused[a.addr])
 			continue
 		case !probed || e.lost != 0 || e.missed != 0:
 			t.Errorf("0x%x %s: %+v", a.addr, a.text, e)
@@ -514,16 +514,24 @@ func (c *comparison) round(t *testing.T, at []insn, each func(a insn, e total, r
 	return differ
 }
 
+// tell logs what is read only by who asks for it (-v): a failure shall not drown in it.
+func tell(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if testing.Verbose() {
+		t.Logf(format, args...)
+	}
+}
+
 // report tells of a place in the first round, with all the others.
 func (c *comparison) report(t *testing.T) func(a insn, e total, regs []int, got values) {
 	return func(a insn, e total, regs []int, got values) {
 		if got == (values{}) {
 			c.tactics["not run"]++
-			t.Logf("0x%x %-40s tactic=%s not run", a.addr, a.text, e.tactic)
+			tell(t, "0x%x %-40s tactic=%s not run", a.addr, a.text, e.tactic)
 			return
 		}
 		c.tactics[e.tactic]++
-		t.Logf("0x%x %-40s tactic=%s hits=%d otherwise=%d", a.addr, a.text, e.tactic, e.hits, len(regs))
+		tell(t, "0x%x %-40s tactic=%s hits=%d otherwise=%d", a.addr, a.text, e.tactic, e.hits, len(regs))
 	}
 }
 
