@@ -181,21 +181,18 @@ func (f *function) points(more ...uint64) []uint64 {
 
 // sites makes the sites that a function's events want, with room in y, and says how each event
 // gets control by them.
-func (c *Core) sites(f *function, y *yard) ([]*target.Site, map[*Event]form, error) {
+func (c *Core) sites(f *function, y *yard) ([]*target.Site, []eventForm, error) {
 	if len(f.events) == 0 {
 		return nil, nil, nil
 	}
-	work := map[uint64][]arch.Work{}
+	work := y.work
+	clear(work)
 	for _, e := range inOrder(f.events) {
 		if e.idle() {
 			continue
 		}
-		ws, err := e.works()
-		if err != nil {
+		if err := e.works(work); err != nil {
 			return nil, nil, err
-		}
-		for at, w := range ws {
-			work[at] = append(work[at], w...)
 		}
 	}
 	for _, ws := range work {
@@ -222,10 +219,10 @@ func (c *Core) sites(f *function, y *yard) ([]*target.Site, map[*Event]form, err
 	if s != nil {
 		out = append(out, s)
 	}
-	forms := map[*Event]form{}
+	var forms []eventForm
 	for _, e := range f.events {
 		if !e.idle() {
-			forms[e] = f.form(e, regions)
+			forms = append(forms, eventForm{e, f.form(e, regions)})
 		}
 	}
 	return out, forms, nil
@@ -240,6 +237,9 @@ func (c *Core) release(sites []*target.Site) {
 
 // inOrder gives events in the order of their registration: so is their work done.
 func inOrder(evs []*Event) []*Event {
+	if len(evs) < 2 {
+		return evs
+	}
 	out := slices.Clone(evs)
 	slices.SortStableFunc(out, func(a, b *Event) int { return cmp.Compare(a.seq, b.seq) })
 	return out
@@ -297,7 +297,7 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work, y *
 // tried first; the size of one that does not is found out, and it is generated anew.
 func (c *Core) detour(f *function, r arch.Region, work map[uint64][]arch.Work, y *yard) (d *arch.Detour, room int, err error) {
 	w := c.t.Writer()
-	lo, hi := c.span(r.Start())
+	lo, hi := y.span(r.Start())
 	for room = firstRoom; ; {
 		addr, err := y.take(lo, hi, room)
 		if err != nil {
@@ -344,18 +344,20 @@ func pointsOf(r arch.Region, work map[uint64][]arch.Work) []target.Point {
 
 // span is the range that the code around an address may refer to: its module, if that
 // is not too large.
-func (c *Core) span(addr uint64) (lo, hi uint64) {
-	m := c.t.Space().ModuleAt(addr)
+func (y *yard) span(addr uint64) (lo, hi uint64) {
+	m := y.c.t.Space().ModuleAt(addr)
 	if m == nil {
 		return addr, addr
 	}
-	lo, hi = addr, addr
-	for _, s := range m.Image.Segments() {
-		lo = min(lo, m.Runtime(s.Vaddr))
-		hi = max(hi, m.Runtime(s.Vaddr+s.Memsz))
+	if m != y.mod {
+		y.mod, y.lo, y.hi = m, addr, addr
+		for _, s := range m.Image.Segments() {
+			y.lo = min(y.lo, m.Runtime(s.Vaddr))
+			y.hi = max(y.hi, m.Runtime(s.Vaddr+s.Memsz))
+		}
 	}
-	if hi-lo > 1<<30 {
+	if y.hi-y.lo > 1<<30 {
 		return addr, addr
 	}
-	return lo, hi
+	return min(y.lo, addr), max(y.hi, addr)
 }

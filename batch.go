@@ -43,7 +43,7 @@ func each(n int, f func(worker, i int)) {
 // made is the code of one function, or why there is none.
 type made struct {
 	sites []*target.Site
-	forms map[*Event]form // how its events get control by them
+	forms []eventForm // how its events get control by them
 	err   error
 }
 
@@ -51,7 +51,7 @@ type made struct {
 func (c *Core) make(fns []*function) []made {
 	yards := make([]yard, runtime.GOMAXPROCS(0))
 	for i := range yards {
-		yards[i] = yard{c: c, size: firstRoom}
+		yards[i] = yard{c: c, size: firstRoom, work: map[uint64][]arch.Work{}}
 		if len(fns) > batchStep {
 			yards[i].size = yardRoom
 		}
@@ -114,6 +114,9 @@ type yard struct {
 	c       *Core
 	size    int // what is taken at a time
 	at, end uint64
+	mod     *symbol.Module         // that was last asked about, see span
+	lo, hi  uint64                 // its range
+	work    map[uint64][]arch.Work // of the function at hand
 }
 
 // Room for detours, in bytes.

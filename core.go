@@ -1,9 +1,9 @@
 package kprobes
 
 import (
+	"cmp"
 	"errors"
 	"slices"
-	"sort"
 	"sync"
 	"sync/atomic"
 
@@ -102,7 +102,7 @@ type function struct {
 	events []*Event
 	sites  []*target.Site
 	// serving are the events that the sites do the work of, with their handlers.
-	serving map[*Event]calls
+	serving []served
 	policy  arch.Policy
 	// late is why breakpoints stand where jumps are to stand; nil: they do not.
 	late error
@@ -313,7 +313,7 @@ func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
 	return lo, ring.MaxRecord
 }
 
-// forget drops events that were not armed.
+// forget drops events that were not armed, and gives their numbers back.
 func (c *Core) forget(evs []*Event) {
 	for _, e := range evs {
 		switch e {
@@ -327,6 +327,14 @@ func (c *Core) forget(evs []*Event) {
 		c.namer.Release(e.Name)
 		if f := e.fn; f != nil {
 			f.drop(e)
+			if slices.ContainsFunc(f.serving, func(s served) bool { return s.e == e }) {
+				continue // its code is in, and another's could not be put in
+			}
+		}
+		e.empty = true
+		c.retire(e)
+		if e.tail > 0 {
+			c.cool(e.tail)
 		}
 	}
 }
@@ -350,15 +358,15 @@ func (c *Core) Remove(evs []*Event) error {
 
 // remove disarms events; then is called while the target is stopped for it.
 func (c *Core) remove(evs []*Event, then func() error) error {
-	fns := map[*function]bool{}
-	var left []*Event
+	fns := c.owing()
+	var left, idle []*Event
 	for _, e := range evs {
 		if e.ended {
 			continue
 		}
 		e.ended = true
 		if e.h == nil && !e.hook && e.Prog == nil && e.Def.Kind == event.Probe {
-			c.idle = append(c.idle, e)
+			idle = append(idle, e)
 		}
 		if e.h == nil && e.work.Pool != nil {
 			left = append(left, e)
@@ -371,16 +379,32 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 		}
 	}
 	if len(fns) == 0 {
+		c.idle = append(c.idle, idle...)
 		if then != nil {
 			return then()
 		}
 		return nil
 	}
 	if err := c.update(sortedFunctions(fns), then); err != nil {
+		c.owed = fns
 		return err
 	}
+	c.idle = append(c.idle, idle...)
 	c.leftovers(left)
 	return nil
+}
+
+// owing are the functions whose code does the work of events that are gone: it could not be taken
+// out with them.
+func (c *Core) owing() map[*function]bool {
+	fns := map[*function]bool{}
+	for f := range c.owed {
+		if f.mustChange() {
+			fns[f] = true
+		}
+	}
+	c.owed = nil
+	return fns
 }
 
 func sortedFunctions(m map[*function]bool) []*function {
@@ -388,6 +412,6 @@ func sortedFunctions(m map[*function]bool) []*function {
 	for f := range m {
 		out = append(out, f)
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].start < out[j].start })
+	slices.SortFunc(out, func(a, b *function) int { return cmp.Compare(a.start, b.start) })
 	return out
 }

@@ -211,31 +211,30 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 	return fetch.PointInside, nil
 }
 
-// works gives what the event does at each of its points. In a function that is one ret
+// works adds to out what the event does at each of its points. In a function that is one ret
 // the entry's work and the exit's stand at the same place, in this order.
-func (e *Event) works() (map[uint64][]arch.Work, error) {
+func (e *Event) works(out map[uint64][]arch.Work) error {
 	if e.h != nil {
-		return e.h.works(e)
+		return e.h.works(e, out)
 	}
-	out := map[uint64][]arch.Work{}
 	if e.Def.Kind != event.Return {
 		w := e.work
 		if !e.hook {
 			w.Role = arch.RoleRecord
 		}
-		out[e.points[0]] = []arch.Work{w}
-		return out, nil
+		add(out, e.points[0], w)
+		return nil
 	}
 	exits, err := e.exits()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	w := e.work
 	w.Role = arch.RoleEntry
-	out[e.fn.a.EntryPoint()] = []arch.Work{w}
+	add(out, e.fn.a.EntryPoint(), w)
 	if e.byStub {
 		w.Role, w.Instance = arch.RoleExit, e.ID
-		out[atStub] = []arch.Work{w}
+		add(out, atStub, w)
 	}
 	for _, x := range exits {
 		w := e.work
@@ -245,10 +244,13 @@ func (e *Event) works() (map[uint64][]arch.Work, error) {
 			w.Unknown = true
 		}
 		w.Instance = e.ID
-		out[x.Addr] = append(out[x.Addr], w)
+		add(out, x.Addr, w)
 	}
-	return out, nil
+	return nil
 }
+
+// add adds work at a point.
+func add(out map[uint64][]arch.Work, at uint64, ws ...arch.Work) { out[at] = append(out[at], ws...) }
 
 // function analyses the function that holds a place, once.
 func (c *Core) function(r symbol.Resolved) (*function, error) {

@@ -53,19 +53,21 @@
 //
 // All functions and methods may be called by any goroutine, several at once. A change is made
 // under one lock, in one stop of the target's threads, batches in one as a whole: it is there
-// when the call returns, or the call returns an error and nothing has changed.
+// when the call returns, or the call returns an error and nothing has changed. A removal has no
+// error to go back to: what it could not take out counts no more and is tried again with the next
+// removal, and by Close.
 //
 //   - From an atomic handler nothing can be registered, enabled, disabled or unregistered:
-//     EDEADLK, or without an error to return no effect. State, NMissed and Fault may be
-//     called; they tell what was known last. A sleepable handler may change other probes; it
-//     must not unregister its own one, for that would wait for the handler's own end.
+//     EDEADLK, or without an error to return no effect; nor from a sleepable one, which another
+//     goroutine's change may be waiting for. State, NMissed and Fault may be
+//     called; they tell what was known last.
 //   - One Kprobe that several goroutines register is registered by one of them; the others
 //     get EINVAL. Unregistering it twice is no error; the second time only sets Addr to 0.
 //   - A Kprobe that is to be registered by its name once more needs Addr set to 0 before.
 //   - When an unregister function returns, no handler of the probe runs or will run. It waits
 //     for those that do, sleepable ones too: it must not be called with a lock held that such
 //     a handler wants.
-//   - Disabling does not wait for handlers that are running.
+//   - Disabling waits for them too, but for that of a probe whose handler has gone wrong.
 //   - Programs may exit with probes armed, by os.Exit, by a signal or by a crash: files are
 //     never changed. Probes are not inherited by what os/exec starts.
 //

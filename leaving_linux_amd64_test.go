@@ -10,12 +10,15 @@ import (
 	"kprobes.dev/kprobes"
 )
 
+// patience bounds what tests wait for. Nothing measures it.
+const patience = 3 * time.Minute
+
 // eventually waits until something holds, on a machine that may have much else to do.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }

@@ -154,9 +154,24 @@ func (c *Core) keepOptimizing() {
 // breakpoints meanwhile keeps them if that fails; one that has not gets them now, if it can.
 func (c *Core) optimize() error {
 	fns := queuedFunctions(c.queue)
+	err := c.optimizeAll(fns)
+	if err == nil || errors.Is(err, target.ErrGone) || len(fns) < 2 {
+		return err
+	}
+	for _, f := range fns { // one that can not be changed does not hold up the others
+		if c.queue[f] != nil {
+			err = c.optimizeAll([]*function{f})
+		}
+	}
+	return err
+}
+
+// optimizeAll is optimize for some of the functions, in one stop.
+func (c *Core) optimizeAll(fns []*function) error {
 	cs := make([]*change, 0, len(fns))
 	for _, f := range fns {
-		ch := f.change()
+		begun := f.change()
+		ch := &begun
 		ch.group, f.late = &target.Group{}, nil
 		if err := c.remake(ch); err != nil {
 			c.queue[f].why = err

@@ -62,9 +62,9 @@ func lineOf(t *testing.T, c *kprobes.Core, fn string) string {
 // optimised waits until nothing is queued any more.
 func optimised(t *testing.T, c *kprobes.Core) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); c.Optimizer().Queued > 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); c.Optimizer().Queued > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("after a minute: %+v\n%s", c.Optimizer(), listing(t, c))
+			t.Fatalf("after %v: %+v\n%s", patience, c.Optimizer(), listing(t, c))
 		}
 	}
 }
@@ -324,6 +324,7 @@ func (l *lived) transitions(t *testing.T) {
 	post := &kprobes.Kprobe{SymbolName: l.fn, PostHandler: func(*kprobes.Kprobe, *kprobes.Regs, uint64) {}}
 	is := func(what string, first byte, line string, tactic string) {
 		t.Helper()
+		optimised(t, c)
 		stands(t, c, what, k.Addr, first, orig)
 		if got := lineOf(t, c, l.short); got != line {
 			t.Errorf("%s: it is listed as %q, want %q", what, got, line)

@@ -16,6 +16,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/trace"
 )
 
 // stopped waits until all threads of a process stand still by SIGSTOP.
@@ -62,6 +63,10 @@ func TestDetoursStay(t *testing.T) {
 			defs = append(defs, "p "+fn+" $comm $stack1 $stack2", "r "+fn+" $retval $comm")
 		}
 		evs := h.add(t, nil, defs...)
+		eventually(t, "the threads run", func() bool {
+			c.Poll(func(*trace.Hit) {})
+			return c.Counts(evs[0]).Hits > 0
+		})
 		time.Sleep(time.Duration(rand.N(2000)) * time.Microsecond)
 		prog.Signal(syscall.SIGSTOP)
 		stopped(t, prog.PID)

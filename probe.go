@@ -624,12 +624,11 @@ func (p *probe) renew() (old calls, err error) {
 }
 
 // works is what a probe does at each of its points.
-func (p *probe) works(e *Event) (map[uint64][]arch.Work, error) {
+func (p *probe) works(e *Event, out map[uint64][]arch.Work) error {
 	w := e.work
 	w.Count = true
-	out := map[uint64][]arch.Work{}
 	if p.kind == kindKretprobe {
-		return out, p.returnWorks(e, out)
+		return p.returnWorks(e, out)
 	}
 	var ws []arch.Work
 	if p.pre == nil && p.post == nil {
@@ -644,8 +643,8 @@ func (p *probe) works(e *Event) (map[uint64][]arch.Work, error) {
 	if f := p.calls.fault; f != nil {
 		ws = append(ws, arch.Work{Event: e.ID, Role: arch.RoleCall, Call: f.c, Fault: true})
 	}
-	out[e.points[0]] = ws
-	return out, nil
+	add(out, e.points[0], ws...)
+	return nil
 }
 
 func (p *probe) returnWorks(e *Event, out map[uint64][]arch.Work) error {
@@ -656,17 +655,17 @@ func (p *probe) returnWorks(e *Event, out map[uint64][]arch.Work) error {
 	w := e.work
 	w.Count, w.Role, w.Call = true, arch.RoleEntry, p.calls.entry.call()
 	w.Room = p.exitRoom(exits)
-	out[e.fn.a.EntryPoint()] = []arch.Work{w}
+	add(out, e.fn.a.EntryPoint(), w)
 	if e.byStub {
 		w.Role, w.Instance, w.Call, w.Room = arch.RoleExit, e.ID, p.calls.exit.call(), 0
-		out[atStub] = []arch.Work{w}
+		add(out, atStub, w)
 	}
 	for _, x := range exits {
 		w.Role, w.Instance, w.Unknown, w.Call, w.Room = arch.RoleExit, e.ID, x.Tail, p.calls.exit.call(), 0
 		if x.Tail {
 			w.Call = p.calls.tail.call()
 		}
-		out[x.Addr] = append(out[x.Addr], w)
+		add(out, x.Addr, w)
 	}
 	return nil
 }

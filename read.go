@@ -71,7 +71,8 @@ func (c *Core) hits(f func(*trace.Hit)) func(ring.Record) {
 			c.loaded = true
 			return
 		}
-		h = trace.Hit{Event: &v.view, Nanos: c.clock.nanos(r.TSC, r.CPU), CPU: r.CPU, TID: int(r.TID), Rec: r.Bytes, Unknown: v.unknown}
+		h.Event, h.Unknown, h.Caller = &v.view, v.unknown, 0 // all else that a target's hits have is set for each
+		h.Nanos, h.CPU, h.TID, h.Rec = c.clock.nanos(r.TSC, r.CPU), r.CPU, int(r.TID), r.Bytes
 		off := ring.RecHeader
 		switch {
 		case w.Go != nil:

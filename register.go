@@ -30,11 +30,13 @@ type handlers struct {
 	returned []int    // those of return probes: instances may still have them
 	catcher  *Event   // the engine's own probe that catches panics of handlers; nil: none yet
 	reaping  reaping
-	stuck    []*probe      // unregistered, but their code could not be taken out yet
-	keeping  bool          // keep runs
-	shut     bool          // the Core is closed
-	faults   atomic.Uint64 // of handlers, since Open
-	ending   atomic.Int32  // goroutines that wait for handlers to end
+	stuck    []*probe           // unregistered, but their code could not be taken out yet
+	owed     map[*function]bool // see owing
+	tidying  bool               // keep is at work
+	keeping  bool               // keep runs
+	shut     bool               // the Core is closed
+	faults   atomic.Uint64      // of handlers, since Open
+	ending   atomic.Int32       // goroutines that wait for handlers to end
 }
 
 // isGo says whether a function takes its arguments as Go does.
@@ -370,7 +372,7 @@ func (c *Core) enable(k *Kprobe, on bool) error {
 		}
 		old = &o
 	}
-	err := c.setDisabled([]*probe{p}, !on)
+	err := c.setDisabled([]*probe{p}, !on, true)
 	if old != nil {
 		if err == nil {
 			c.end(old)
@@ -381,8 +383,9 @@ func (c *Core) enable(k *Kprobe, on bool) error {
 	return err
 }
 
-// setDisabled arms or disarms probes in one stop, or changes nothing.
-func (c *Core) setDisabled(ps []*probe, disabled bool) error {
+// setDisabled arms or disarms probes in one stop, or changes nothing. With wait it returns when no
+// handler of a disabled one runs any more.
+func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 	was := make([]bool, len(ps))
 	for i, p := range ps {
 		was[i], p.disabled = p.disabled, disabled
@@ -401,10 +404,11 @@ func (c *Core) setDisabled(ps []*probe, disabled bool) error {
 		}
 		return plain(err)
 	}
-	if disabled {
+	if disabled && wait {
 		c.hush(ps)
 	}
 	for _, p := range ps {
+		p.mute.Store(disabled)
 		p.flags &^= FlagDisabled
 		if disabled {
 			p.flags |= FlagDisabled
@@ -491,7 +495,9 @@ func (c *Core) tidy() bool {
 			bad = append(bad, e.h)
 		}
 	}
-	ok := len(bad) == 0 || c.setDisabled(bad, true) == nil
+	c.tidying = true
+	defer func() { c.tidying = false }()
+	ok := len(bad) == 0 || c.setDisabled(bad, true, false) == nil
 	if len(c.stuck) == 0 {
 		return ok
 	}

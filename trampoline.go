@@ -282,7 +282,7 @@ func (c *Core) stubSite(f *function, ws []arch.Work, y *yard) (*target.Site, err
 		return nil, nil
 	}
 	tr := ws[0].Trampoline
-	lo, hi := c.span(f.start)
+	lo, hi := y.span(f.start)
 	for room := firstRoom; ; {
 		addr, err := y.take(lo, hi, room)
 		if err != nil {
@@ -331,9 +331,9 @@ func (c *Core) lookForStrays(e *Event) {
 // it knew may still return, and are nobody's.
 func (c *Core) leaveStubs(f *function) {
 	gone := false
-	for e := range f.serving {
-		c.lookForStrays(e)
-		gone = gone || e.byStub && (e.idle() || !slices.Contains(f.events, e))
+	for _, s := range f.serving {
+		c.lookForStrays(s.e)
+		gone = gone || s.e.byStub && (s.e.idle() || !slices.Contains(f.events, s.e))
 	}
 	if !gone {
 		return

@@ -17,11 +17,23 @@ type form struct {
 	why    error
 }
 
+// eventForm is how an event gets control.
+type eventForm struct {
+	e *Event
+	form
+}
+
+// served is an event that code does the work of, with its handlers.
+type served struct {
+	e *Event
+	n calls
+}
+
 // become notes how the event gets control now. The fields that its owner reads change only
-// while the owner calls, and not when the optimiser does its work meanwhile.
+// while the owner calls, and not when the optimiser or keep does its work meanwhile.
 func (e *Event) become(f form) {
 	e.form = f
-	if e.core == nil || !e.core.background {
+	if e.core == nil || !e.core.background && !e.core.tidying {
 		e.Tactic, e.Why = f.tactic, f.why
 	}
 	e.settle()
@@ -42,10 +54,10 @@ func (e *Event) Form() (arch.Tactic, error) {
 type change struct {
 	f     *function
 	sites []*target.Site
-	now   map[*Event]form
-	was   map[*Event]form // before it
-	late  error           // f.late before it
-	group *target.Group   // nil: it must be made with the rest
+	now   []eventForm
+	was   []eventForm   // before it
+	late  error         // f.late before it
+	group *target.Group // nil: it must be made with the rest
 }
 
 // update brings the sites of functions to what their events want, in one stop.
@@ -59,9 +71,10 @@ func (c *Core) update(fns []*function, then func() error) error {
 // A function that a thread blocks does not hold up the others: its new code is put in later,
 // unless something that its old code does must end.
 func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then func() error) error {
-	cs := make([]*change, len(fns))
+	cs, room := make([]*change, len(fns)), make([]change, len(fns))
 	for i, f := range fns {
-		cs[i] = f.change()
+		room[i] = f.change()
+		cs[i] = &room[i]
 	}
 	made := c.make(fns)
 	for i, m := range made {
@@ -131,7 +144,7 @@ func (c *Core) endAnyway(cs []*change, then func() error) ([]*change, error) {
 
 // unarm queues a function whose code was taken out.
 func (c *Core) unarm(f *function, why error) {
-	f.serving = map[*Event]calls{}
+	f.serving = nil
 	for _, e := range f.events {
 		if !e.idle() {
 			e.become(form{why: &postponedError{why}})
@@ -149,10 +162,10 @@ func (ch *change) softens() bool {
 
 // change begins a change of the function. One that waits already, and whose old code does what
 // must end, goes on waiting: what it waits for would hold up the end.
-func (f *function) change() *change {
-	ch := &change{f: f, late: f.late, was: map[*Event]form{}}
+func (f *function) change() change {
+	ch := change{f: f, late: f.late, was: make([]eventForm, 0, len(f.events))}
 	for _, e := range f.events {
-		ch.was[e] = e.form
+		ch.was = append(ch.was, eventForm{e, e.form})
 	}
 	if !f.mustChange() {
 		ch.group, f.late = &target.Group{}, nil
@@ -163,8 +176,8 @@ func (f *function) change() *change {
 // mustChange says whether the function's sites do something that its events do not want any
 // more.
 func (f *function) mustChange() bool {
-	for e, n := range f.serving {
-		if e.idle() || !slices.Contains(f.events, e) || e.h != nil && e.h.calls != n {
+	for _, s := range f.serving {
+		if e := s.e; e.idle() || !slices.Contains(f.events, e) || e.h != nil && e.h.calls != s.n {
 			return true
 		}
 	}
@@ -198,8 +211,8 @@ func (c *Core) commit(cs []*change, then func() error, once bool) error {
 	work := then != nil
 	for _, ch := range cs {
 		work = work || len(ch.sites)+len(ch.f.sites) > 0
-		for e, f := range ch.now {
-			e.become(f)
+		for _, n := range ch.now {
+			n.e.become(n.form)
 		}
 		if ch.group == nil {
 			all.Add, all.Remove = append(all.Add, ch.sites...), append(all.Remove, ch.f.sites...)
@@ -227,16 +240,17 @@ func (c *Core) commit(cs []*change, then func() error, once bool) error {
 func (c *Core) done(ch *change) {
 	f := ch.f
 	c.leaveStubs(f)
-	f.sites, f.serving = ch.sites, map[*Event]calls{}
+	f.sites, f.serving = ch.sites, nil
 	if len(f.sites) == 0 {
 		f.late = nil
 	}
 	for _, e := range f.events {
 		if !e.idle() {
-			f.serving[e] = calls{}
+			s := served{e: e}
 			if e.h != nil {
-				f.serving[e] = e.h.calls
+				s.n = e.h.calls
 			}
+			f.serving = append(f.serving, s)
 		}
 	}
 	if f.late == nil {
@@ -252,9 +266,9 @@ func (c *Core) drop(cs []*change) {
 	for _, ch := range cs {
 		c.release(ch.sites)
 		ch.sites, ch.f.late = nil, ch.late
-		for e, f := range ch.was {
-			if e.held == nil {
-				e.become(f)
+		for _, w := range ch.was {
+			if w.e.held == nil {
+				w.e.become(w.form)
 			}
 		}
 	}
@@ -321,7 +335,7 @@ func (f *function) mayTrap() bool {
 func (c *Core) leave(ch *change) {
 	c.drop([]*change{ch})
 	for _, e := range ch.f.events {
-		if _, ok := ch.f.serving[e]; !ok && !e.idle() {
+		if !e.idle() && !slices.ContainsFunc(ch.f.serving, func(s served) bool { return s.e == e }) {
 			e.become(form{why: &postponedError{ch.blocked()}})
 		}
 	}

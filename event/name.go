@@ -3,6 +3,7 @@ package event
 import (
 	"fmt"
 	"path"
+	"strconv"
 )
 
 // Namer makes names for events that have none, no two alike. The zero value is ready.
@@ -61,7 +62,7 @@ func (d *Def) baseName(p Place) string {
 	case PlaceLine:
 		return identifier(fmt.Sprintf("%s%s_%d", prefix, path.Base(p.Path), p.Line))
 	}
-	return identifier(fmt.Sprintf("%s%s%s_%d", prefix, module, p.Symbol, p.Offset))
+	return identifier(prefix + module + p.Symbol + "_" + strconv.FormatUint(p.Offset, 10))
 }
 
 // identifier turns every byte that no C identifier holds into `_`.

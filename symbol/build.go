@@ -313,7 +313,7 @@ func (t *table) at(addr uint64) *Func {
 func (l *loader) indexNames(groups [][]rawSym) {
 	t := l.t
 	t.byName = make(map[string]int32, len(t.funcs))
-	t.bases = map[string][]int32{}
+	t.bases, t.parts = map[string][]int32{}, map[string][]int32{}
 	g := 0
 	for i, fn := range t.funcs {
 		switch {
@@ -348,7 +348,6 @@ func unescapeGo(name string) (string, bool) {
 
 func (t *table) addName(n nameRef) {
 	base, kind, _ := splitSuffix(n.str)
-	t.parted = t.parted || slices.ContainsFunc(partSuffixes, func(s string) bool { return strings.HasSuffix(n.str, s) })
 	if t.funcs[n.fn].Lang == LangGo {
 		kind = suffixNone
 	}
@@ -360,6 +359,11 @@ func (t *table) addName(n nameRef) {
 	at := int32(len(t.names))
 	t.names = append(t.names, n)
 	t.byName[n.str] = at
+	for _, s := range partSuffixes {
+		if of, ok := strings.CutSuffix(n.str, s); ok && of != "" {
+			t.parts[of] = append(t.parts[of], at)
+		}
+	}
 	if n.clone {
 		t.bases[base] = append(t.bases[base], at)
 	}

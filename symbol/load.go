@@ -16,7 +16,7 @@ type table struct {
 	names    []nameRef
 	byName   map[string]int32 // raw name to the last of its names, see nameRef.next
 	bases    map[string][]int32
-	parted   bool // a name is that of a part of a function
+	parts    map[string][]int32 // names of functions to those of their parts
 	objs     []object
 	fdes     []fde
 	goTab    *goTable

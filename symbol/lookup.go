@@ -249,24 +249,25 @@ func (im *Image) At(vaddr uint64) (fn *Func, off uint64, ok bool) {
 // none is given. Functions split off by .part are no parts in this sense: they are called.
 func (im *Image) Parts(fn *Func) []*Func {
 	t := im.table()
-	if !t.parted {
+	if len(t.parts) == 0 {
 		return nil
 	}
-	var out []*Func
-	for _, raw := range append([]string{fn.Name}, fn.Aliases...) {
-		if raw == "" {
-			continue
-		}
-		for _, suffix := range partSuffixes {
-			for _, i := range t.named(raw + suffix) {
-				if p := t.funcs[t.names[i].fn]; p != fn && t.belongs(p, fn) {
-					out = append(out, p)
-				}
-			}
-		}
+	out := t.partsNamed(nil, fn, fn.Name)
+	for _, alias := range fn.Aliases {
+		out = t.partsNamed(out, fn, alias)
 	}
 	slices.SortFunc(out, func(a, b *Func) int { return cmpU64(a.Addr, b.Addr) })
 	return slices.Compact(out)
+}
+
+// partsNamed appends the parts of a function whose names tell of one of its names.
+func (t *table) partsNamed(out []*Func, fn *Func, name string) []*Func {
+	for _, i := range t.parts[name] {
+		if p := t.funcs[t.names[i].fn]; p != fn && t.belongs(p, fn) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // partSuffixes are those of names of parts.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
+	"slices"
 )
 
 // ErrReach is the cause of an error about an address that a PC-relative field can not
@@ -68,9 +68,6 @@ const (
 	asmLabels = 10
 )
 
-// asms holds what detours were written with: fresh memory costs more than their code.
-var asms = sync.Pool{New: func() any { return NewAsm(0) }}
-
 // reuse empties an Asm for code at another place.
 func (a *Asm) reuse(base uint64) {
 	a.base, a.buf, a.labels, a.errs = base, a.buf[:0], a.labels[:0], nil
@@ -114,8 +111,10 @@ func (a *Asm) fail(format string, args ...any) {
 
 // Label makes a label to be bound later.
 func (a *Asm) Label() Label {
-	a.labels = append(a.labels, labelState{off: -1})
-	return Label(len(a.labels) - 1)
+	n := len(a.labels)
+	a.labels = slices.Grow(a.labels, 1)[:n+1]
+	a.labels[n] = labelState{off: -1, fixes: a.labels[n].fixes[:0]} // of code before: see reuse
+	return Label(n)
 }
 
 // Here makes a label for the next byte.
@@ -139,7 +138,7 @@ func (a *Asm) Bind(l Label) {
 	for _, f := range s.fixes {
 		a.apply(f, s.off)
 	}
-	s.fixes = nil
+	s.fixes = s.fixes[:0]
 }
 
 // LabelAddr is the address of a label that is bound already.

@@ -102,7 +102,7 @@ func (f *frame) signalMask() {
 	f.MovMI(8, f.tempAt(tempMask), -1)
 	var saved []Reg
 	for _, r := range checkSaved {
-		if _, ok := f.slots[r]; !ok && r != RAX {
+		if _, ok := f.slots.of(r); !ok && r != RAX {
 			saved = append(saved, r)
 			f.Push(r)
 		}

@@ -2,9 +2,11 @@ package amd64
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/bits"
-	"sort"
+	"slices"
+	"sync"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/ring"
@@ -35,8 +37,9 @@ type emitter struct {
 	w      writer
 	later  []func()
 	fixups []pendingFixup
-	gate   *Label // of the gate's address, if code needs it
-	read   RegSet // in a kernel: see readLater
+	pairs  []AddrPair // of the instruction that was copied last
+	gate   *Label     // of the gate's address, if code needs it
+	read   RegSet     // in a kernel: see readLater
 }
 
 type pendingFixup struct {
@@ -65,9 +68,9 @@ type PointEnv struct {
 // NewDetour generates the code of a region at addr. work gives what is to be done at each
 // point, env what is known there, and behind an instruction with Work.After.
 func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(point uint64) PointEnv, w *arch.Writer) (*arch.Detour, error) {
-	e := &emitter{Asm: asms.Get().(*Asm), w: writer{w}}
-	defer asms.Put(e.Asm)
-	e.reuse(addr)
+	e := emitters.Get().(*emitter)
+	defer e.end()
+	e.begin(addr, w)
 	if w.Kernel != nil {
 		e.read = e.w.readLater(work)
 	}
@@ -82,13 +85,32 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 		d.Pairs = append(d.Pairs, arch.Pair{Orig: r.End(), Copy: e.Addr(), CopyEnd: e.Addr() + JumpLen})
 		e.JmpAddr(r.End())
 	}
-	for len(e.later) > 0 {
-		f := e.later[0]
-		e.later = e.later[1:]
-		f()
-	}
+	e.rest()
 	e.literals()
 	return d, e.finish(d)
+}
+
+// emitters are those that wrote a detour: fresh memory costs more than its code.
+var emitters = sync.Pool{New: func() any { return &emitter{Asm: NewAsm(0)} }}
+
+// begin readies an emitter for a detour at another place.
+func (e *emitter) begin(addr uint64, w *arch.Writer) {
+	e.reuse(addr)
+	*e = emitter{Asm: e.Asm, w: writer{w}, later: e.later[:0], fixups: e.fixups[:0], pairs: e.pairs[:0]}
+}
+
+// end lets go of what the detour was made of.
+func (e *emitter) end() {
+	clear(e.later)
+	e.w = writer{}
+	emitters.Put(e)
+}
+
+// rest emits what stands behind the main line, which may add to it.
+func (e *emitter) rest() {
+	for i := 0; i < len(e.later); i++ {
+		e.later[i]()
+	}
 }
 
 // step emits one instruction with the work at it. A thread that is to run the work after
@@ -106,10 +128,11 @@ func (e *emitter) step(d *arch.Detour, s *Step, trap arch.Tactic, ws []arch.Work
 		e.singleStep()
 	}
 	copied := e.Here()
-	pairs, err := Relocate(e.Asm, s.Inst, s.Code, s.Addr, nil)
+	pairs, err := relocateInto(e.pairs[:0], e.Asm, s.Inst, s.Code, s.Addr, nil)
 	if err != nil {
 		return fmt.Errorf("instruction at 0x%x: %w", s.Addr, err)
 	}
+	e.pairs = pairs
 	for _, p := range pairs {
 		d.Pairs = append(d.Pairs, arch.Pair(p))
 	}
@@ -166,7 +189,7 @@ func (e *emitter) finish(d *arch.Detour) error {
 	for _, f := range e.fixups {
 		d.Fixups = append(d.Fixups, arch.Fixup{At: f.at, To: e.LabelAddr(f.to)})
 	}
-	sort.Slice(d.Fixups, func(i, j int) bool { return d.Fixups[i].At < d.Fixups[j].At })
+	slices.SortFunc(d.Fixups, func(a, b arch.Fixup) int { return cmp.Compare(a.At, b.At) })
 	return nil
 }
 

@@ -46,7 +46,7 @@ type frame struct {
 	addr    uint64
 	scratch [4]Reg // RAX, RDX and two more
 	restore RegSet // scratch registers whose values are put back
-	slots   map[Reg]int32
+	slots   slots
 	flags   int32 // slot of lahf's and seto's result, -1: the flags are free
 	user    int32 // slot of the whole flags register for %flags, -1: nobody asks
 	temp    int32 // first temporary
@@ -59,6 +59,25 @@ type frame struct {
 	staged  *fetch.Arg  // a kernel's: the string that is staged in the work at hand; nil: none
 	goStack bool        // the function is Go's: little stack and no red zone; false for C in a Go program too
 	calls   bool        // a handler is called: saved registers have fixed slots (GateRAX)
+}
+
+// slots are the places of saved registers, in bytes from the stack pointer.
+type slots struct {
+	saved RegSet
+	at    [R15 + 1]int32
+}
+
+func (s *slots) put(r Reg, at int32) {
+	s.saved |= 1 << r
+	s.at[r] = at
+}
+
+// of gives a register's place, if it is saved.
+func (s *slots) of(r Reg) (at int32, ok bool) {
+	if !s.saved.Has(r) {
+		return 0, false
+	}
+	return s.at[r], true
 }
 
 // Scratch registers by their role.
@@ -78,7 +97,7 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 	}
 	env, uses := known(next), e.w.usesOf(ws)
 	f := &frame{
-		emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws,
+		emitter: e, addr: addr, flags: -1, user: -1, miss: ws,
 		goStack: e.w.Go != nil && env.StackFree >= 0, calls: uses.calls,
 	}
 	f.choose(uses.regs)
@@ -92,7 +111,11 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 	if asked && f.drop > MaxRoomFrame {
 		return fmt.Errorf("a handler that may sleep leaves %d bytes for the work at its point, which takes %d: %w", MaxRoomFrame, f.drop, ErrFrame)
 	}
-	f.growStack(known(addr).Grow, room)
+	here := env
+	if addr != next {
+		here = known(addr)
+	}
+	f.growStack(here.Grow, room)
 	skip := e.Label()
 	if err := f.checkStack(env, uses.regs, skip); err != nil {
 		return err
@@ -200,7 +223,7 @@ func (f *frame) layout(live RegSet, u uses) int {
 	f.restore = saved & live
 	for r := RAX; r <= R15; r++ {
 		if saved.Has(r) && (live | u.regs).Has(r) {
-			f.slots[r] = 8 * n
+			f.slots.put(r, 8*n)
 			n++
 		}
 	}
@@ -306,7 +329,7 @@ func (f *frame) growStack(grow uint64, room int) {
 func (f *frame) enter() {
 	f.Lea(RSP, At(RSP, -f.drop))
 	for r := RAX; r <= R15; r++ {
-		if slot, ok := f.slots[r]; ok {
+		if slot, ok := f.slots.of(r); ok {
 			f.MovMR(8, At(RSP, slot), r)
 		}
 	}
@@ -329,7 +352,7 @@ func (f *frame) leave() {
 		f.Sahf()
 	}
 	for r := RAX; r <= R15; r++ {
-		if slot, ok := f.slots[r]; ok && f.restore.Has(r) {
+		if slot, ok := f.slots.of(r); ok && f.restore.Has(r) {
 			f.MovRM(8, r, At(RSP, slot))
 		}
 	}

@@ -149,12 +149,12 @@ func (fn *function) findEntry() {
 	}
 	a := fn.entry
 	for range maxPrologue {
-		in, _, ok := fn.bodyInst(a)
-		if !ok || in.Kind != KindPlain && in.Kind != KindJcc {
+		m, ok := fn.measureAt(a)
+		if !ok || m.kind != KindPlain && m.kind != KindJcc {
 			return
 		}
-		next := a + uint64(in.Len)
-		if t, ok := in.Target(a); ok && in.Kind == KindJcc && fn.growsStack(t) {
+		next := a + uint64(m.len)
+		if t := next + uint64(m.rel); m.kind == KindJcc && fn.growsStack(t) {
 			fn.entry, fn.grow = next, t
 		}
 		a = next
@@ -165,15 +165,14 @@ func (fn *function) findEntry() {
 // anything else.
 func (fn *function) growsStack(a uint64) bool {
 	for range 40 { // a store for each register that holds an argument, and the call
-		in, _, ok := fn.bodyInst(a)
-		if !ok || in.Kind != KindPlain && in.Kind != KindCall {
+		m, ok := fn.measureAt(a)
+		if !ok || m.kind != KindPlain && m.kind != KindCall {
 			return false
 		}
-		if in.Kind == KindCall {
-			t, _ := in.Target(a)
-			return fn.f.Morestack(t)
+		a += uint64(m.len)
+		if m.kind == KindCall {
+			return fn.f.Morestack(a + uint64(m.rel))
 		}
-		a += uint64(in.Len)
 	}
 	return false
 }
@@ -268,8 +267,8 @@ func (r *Region) Inner() []uint64 {
 }
 
 func (fn *function) Plan(points []uint64, policy arch.Policy) ([]arch.Region, map[uint64]error) {
-	points = SortPoints(slices.Clone(points))
-	if !fn.planned.holds(points, &policy) {
+	if !fn.planned.holds(points, &policy) { // asked again, as they were sorted then
+		points = SortPoints(slices.Clone(points))
 		fn.planned = fn.plan(points, policy)
 	}
 	return slices.Clone(fn.planned.regions), maps.Clone(fn.planned.refused)

@@ -353,7 +353,7 @@ func (c *fuzzCase) instAt(pc uint64) *fuzzInst {
 // ends makes the result of a run comparable with that of another form. f is nil for the
 // original.
 func (c *fuzzCase) ends(o fuzzResult, f *fuzzForm) fuzzResult {
-	o.Hits, o.Traps = 0, 0
+	o.Hits, o.Traps, o.All = 0, 0, 0
 	o.Flags &^= 1 << 16 // RF tells what kind of exception it was
 	if o.Sig == sigSys {
 		if f != nil {

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // effectCase is one instruction, run from a state and from states that differ from it in one
@@ -60,7 +59,7 @@ func (c *effectCase) went(o *fuzzResult) bool {
 // result is a run's end without what does not count here, and without member n of RegSet.
 func (c *effectCase) result(o *fuzzResult, n int) fuzzResult {
 	r := *o
-	r.Hits, r.Traps, r.DataSlot, r.StackSlot = 0, 0, 0, 0
+	r.Hits, r.Traps, r.All, r.DataSlot, r.StackSlot = 0, 0, 0, 0, 0
 	switch {
 	case n < 0:
 	case 1<<n == Flags:
@@ -136,11 +135,11 @@ func (c *effectCase) claims(s *seen) string {
 // the proof rests that a register is free, to what happens.
 func TestEffectsRandom(t *testing.T) {
 	const mostFinds = 10
-	r, end := newFuzzRunner(t), time.Now().Add(fuzzTime(t)/3)
+	r, more := newFuzzRunner(t), fuzzing(t, 100, 3)
 	r.single = true
 	seeds := rand.New(rand.NewPCG(fuzzSeed(t), 1))
 	n, went := 0, 0
-	for finds := 0; finds < mostFinds && time.Now().Before(end); {
+	for finds := 0; finds < mostFinds && more(); {
 		var cases []*effectCase
 		var jobs []*fuzzJob
 		for len(jobs)+effectMember+members <= fuzzJobs {
@@ -238,10 +237,10 @@ func wrongLength(jobs [3]*fuzzJob, out []fuzzResult) string {
 // TestLengthRandom lets the processor tell how long the generator's instructions are.
 func TestLengthRandom(t *testing.T) {
 	const mostFinds = 10
-	r, end := newFuzzRunner(t), time.Now().Add(fuzzTime(t)/4)
+	r, more := newFuzzRunner(t), fuzzing(t, 100, 4)
 	seeds := rand.New(rand.NewPCG(fuzzSeed(t), 2))
 	n := 0
-	for finds := 0; finds < mostFinds && time.Now().Before(end); {
+	for finds := 0; finds < mostFinds && more(); {
 		var jobs []*fuzzJob
 		var cases []*fuzzCase
 		for len(jobs)+3 <= fuzzJobs {

@@ -62,14 +62,15 @@ type fuzzResult struct {
 	Vec                            [5]uint64
 	Data, Stack                    uint64
 	DataSlot, StackSlot            uint64
-	Hits, Traps                    uint64
+	Hits, Traps, All               uint64
 }
 
 type fuzzShared struct {
 	NJobs, Done, CPU, Base  uint64
 	Returns                 uint64
 	Fault, Trap, HandlerLen uint64
-	RingLen, Hits, Head     uint64
+	RingLen, Hits, Step     uint64
+	Head                    uint64
 	Handler                 [4000]byte
 	Jobs                    [fuzzJobs]fuzzJob
 	Results                 [fuzzJobs]fuzzResult
@@ -188,7 +189,8 @@ func (r *fuzzRunner) describe() error {
 		s.Returns = 1
 	}
 	shard := fuzzRing + l.ShardOff(l.Locked(r.cpu))
-	s.CPU, s.Base, s.RingLen, s.Hits, s.Head = uint64(r.cpu), r.base, l.Size(), shard+l.CounterOff(0)+ring.CtrHits, shard+ring.ShHead
+	s.CPU, s.Base, s.RingLen, s.Head = uint64(r.cpu), r.base, l.Size(), shard+ring.ShHead
+	s.Hits, s.Step = shard+l.CounterOff(0)+ring.CtrHits, ring.CounterSize
 	s.Fault, s.Trap, s.HandlerLen = h.Entry, h.Trap, uint64(copy(s.Handler[:], h.Code))
 	if len(h.Code) > len(s.Handler) {
 		return fmt.Errorf("the handler takes %d bytes", len(h.Code))

@@ -65,7 +65,7 @@ func (e *emitter) kernelFrame(addr uint64, ws []arch.Work, env PointEnv) error {
 	if err := kernelError(ws); err != nil {
 		return err
 	}
-	f := &frame{emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{}, miss: ws, near: e.w.nearRing()}
+	f := &frame{emitter: e, addr: addr, flags: -1, user: -1, miss: ws, near: e.w.nearRing()}
 	u := e.w.usesOf(ws)
 	if f.calls = u.calls; f.calls {
 		f.choose(u.regs)
@@ -274,7 +274,7 @@ func (f *frame) pushes(live RegSet, u uses, n kernelUse) *kernelStack {
 	for r := RAX; r <= R15; r++ {
 		if clobbered.Has(r) && (live | u.regs).Has(r) {
 			p.regs = append(p.regs, r)
-			f.slots[r] = f.drop
+			f.slots.put(r, f.drop)
 			f.drop += 8
 		}
 	}

@@ -1,6 +1,10 @@
 package amd64
 
-import "kprobes.dev/kprobes/arch"
+import (
+	"slices"
+
+	"kprobes.dev/kprobes/arch"
+)
 
 // A handler may be told of faults of the instruction at its point (arch.Work.Fault). When the
 // instruction's copy faults, the resident handler sends the thread, with all that it has, to a
@@ -87,7 +91,7 @@ func (e *emitter) onFault(d *arch.Detour, s Step, ws []arch.Work, known func(uin
 // faultFrame makes the frame in which the handlers are called.
 func (e *emitter) faultFrame(addr uint64, ws []arch.Work, known func(uint64) PointEnv) *frame {
 	f := &frame{
-		emitter: e, addr: addr, flags: -1, user: -1, slots: map[Reg]int32{},
+		emitter: e, addr: addr, flags: -1, user: -1,
 		goStack: e.w.Go != nil && known(addr).StackFree >= 0, calls: true,
 	}
 	u := e.w.usesOf(ws)
@@ -128,9 +132,9 @@ func (e *emitter) copyAgain(d *arch.Detour, s Step, again, behind Label) {
 	e.Jmp(behind)
 }
 
-// FaultEntries are the entries of the fault table for a detour, in no order.
-func FaultEntries(d *arch.Detour) []FaultEntry {
-	out := make([]FaultEntry, 0, len(d.Fixups)+len(d.Pairs))
+// AppendFaultEntries appends the entries of the fault table for a detour, in no order.
+func AppendFaultEntries(out []FaultEntry, d *arch.Detour) []FaultEntry {
+	out = slices.Grow(out, len(d.Fixups)+len(d.Pairs))
 	for _, x := range d.Fixups {
 		out = append(out, FaultEntry{Lo: x.At, Hi: x.At + 1, To: x.To})
 	}

@@ -293,6 +293,15 @@ func plainEntry(in *Inst) bool {
 	return slices.Contains([]Kind{KindPlain, KindJmp, KindJcc, KindCall, KindCallInd, KindRet}, in.Kind)
 }
 
+// measureAt measures the instruction at an address of the function's body.
+func (fn *function) measureAt(a uint64) (m measured, ok bool) {
+	off := a - fn.ff.Addr
+	if off >= uint64(len(fn.ff.Code)) {
+		return m, false
+	}
+	return measure(fn.ff.Code[off:])
+}
+
 // bodyInst decodes the instruction at an address of the function's body.
 func (fn *function) bodyInst(a uint64) (in Inst, code []byte, ok bool) {
 	off := a - fn.ff.Addr

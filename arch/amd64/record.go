@@ -425,7 +425,7 @@ func (f *frame) inPlace(a *fetch.Arg) (Reg, bool) {
 	if a.AtEntry || a.Base.Kind != fetch.BaseReg || a.Base.Reg >= 16 || r == RSP || a.Size != 8 {
 		return 0, false
 	}
-	_, saved := f.slots[r] // a register that the work clobbers
+	_, saved := f.slots.of(r) // a register that the work clobbers
 	return r, !saved
 }
 

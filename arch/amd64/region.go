@@ -3,7 +3,6 @@ package amd64
 import (
 	"fmt"
 	"slices"
-	"sort"
 
 	"kprobes.dev/kprobes/arch"
 )
@@ -448,12 +447,6 @@ func endsFlow(in *Inst) bool {
 
 // SortPoints sorts addresses and drops doubles.
 func SortPoints(pts []uint64) []uint64 {
-	sort.Slice(pts, func(i, j int) bool { return pts[i] < pts[j] })
-	out := pts[:0]
-	for i, p := range pts {
-		if i == 0 || p != out[len(out)-1] {
-			out = append(out, p)
-		}
-	}
-	return out
+	slices.Sort(pts)
+	return slices.Compact(pts)
 }

@@ -49,10 +49,13 @@ type RelocOptions struct {
 	AllowUndef bool
 }
 
+// defaultReloc changes nothing.
+var defaultReloc RelocOptions
+
 // Relocatable says whether an instruction can be moved at all, near enough: the error
 // is a *RelocError with ErrImmovable. code starts with the instruction.
 func Relocatable(in *Inst, code []byte) error {
-	return relocatable(in, code, &RelocOptions{})
+	return relocatable(in, code, &defaultReloc)
 }
 
 func relocatable(in *Inst, code []byte, opt *RelocOptions) error {
@@ -79,7 +82,7 @@ func (in *Inst) fits(code []byte) bool {
 }
 
 // kindReasons are what is against moving a whole kind.
-var kindReasons = map[Kind]string{
+var kindReasons = [...]string{
 	KindFar:  "far transfers may leave 64-bit mode",
 	KindInt:  "a software interrupt shows the kernel where it stands",
 	KindInt3: "a breakpoint belongs to whoever waits for it at its address",
@@ -170,13 +173,18 @@ func (in *Inst) disp(code []byte) int64 {
 // to overwrite; where the encoding tells that it lies there, it is refused. If both the
 // operand and the stack fault, the stack's fault is the one reported.
 func Relocate(a *Asm, in *Inst, code []byte, addr uint64, opt *RelocOptions) ([]AddrPair, error) {
+	return relocateInto(nil, a, in, code, addr, opt)
+}
+
+// relocateInto is Relocate that appends the pairs to some.
+func relocateInto(pairs []AddrPair, a *Asm, in *Inst, code []byte, addr uint64, opt *RelocOptions) ([]AddrPair, error) {
 	if opt == nil {
-		opt = &RelocOptions{}
+		opt = &defaultReloc
 	}
 	if err := relocatable(in, code, opt); err != nil {
 		return nil, err
 	}
-	m := mover{Asm: a, in: in, code: code[:in.Len], addr: addr, opt: opt}
+	m := mover{Asm: a, in: in, code: code[:in.Len], addr: addr, opt: opt, pairs: pairs}
 	if err := m.move(); err != nil {
 		return nil, err
 	}

@@ -139,11 +139,7 @@ func NewReturnDetour(addr uint64, t *arch.Trampoline, ws []arch.Work, w *arch.Wr
 	}
 	d.Pairs = append(d.Pairs, arch.Pair{Orig: ret, Copy: e.Addr(), CopyEnd: e.Addr() + 1})
 	e.Ret()
-	for len(e.later) > 0 {
-		f := e.later[0]
-		e.later = e.later[1:]
-		f()
-	}
+	e.rest()
 	e.literals()
 	return d, e.finish(d)
 }

@@ -79,7 +79,7 @@ func (f *frame) register(dst Reg, b fetch.Base) {
 		f.Lea(dst, At(RSP, f.drop))
 	default:
 		r := Reg(b.Reg)
-		if slot, ok := f.slots[r]; ok {
+		if slot, ok := f.slots.of(r); ok {
 			f.MovRM(8, dst, At(RSP, slot))
 		} else if r != dst {
 			f.MovRR(8, dst, r)

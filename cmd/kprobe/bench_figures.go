@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -17,6 +16,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/armall"
+	"kprobes.dev/kprobes/internal/behind"
 	"kprobes.dev/kprobes/internal/workload"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/trace"
@@ -358,8 +358,8 @@ func (b *bench) eventRate(dir string, want uint64) (rate float64, size int64, er
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, file.Close(), os.Remove(path)) }()
-	w := bufio.NewWriterSize(file, 1<<20)
 	start := time.Now()
+	w := behind.NewWriter(file, fileBuffer, fileBuffers)
 	if err := b.pump(p, w, want); err != nil {
 		return 0, 0, err
 	}
@@ -381,13 +381,13 @@ func (b *bench) eventRate(dir string, want uint64) (rate float64, size int64, er
 
 // pump has the program make so many events, which are a multiple of batches, and writes each
 // record.
-func (b *bench) pump(p *ownProber, w *bufio.Writer, want uint64) error {
+func (b *bench) pump(p *ownProber, w *behind.Writer, want uint64) error {
 	part := b.room / eventParts / batches * batches
 	room, stop, made := make(chan struct{}, eventParts-1), make(chan struct{}), make(chan error, 1)
 	go func() { made <- b.produce(want, part, room, stop) }()
 	last := time.Now()
 	for read, freed := uint64(0), uint64(0); read < want && time.Since(last) < pumpWait && b.ctx.Err() == nil; {
-		n := b.s.core.Poll(func(h *trace.Hit) { _, _ = w.Write(h.Rec) }) // Flush tells of errors
+		n := b.s.core.Poll(func(h *trace.Hit) { _, _ = w.Write(h.Rec) }) // Close tells of errors
 		if n > 0 {
 			last = time.Now()
 		} else {
@@ -398,12 +398,19 @@ func (b *bench) pump(p *ownProber, w *bufio.Writer, want uint64) error {
 		}
 	}
 	close(stop)
-	err := errors.Join(<-made, w.Flush())
+	err := errors.Join(<-made, w.Close())
 	if b.ctx.Err() != nil {
 		err = errors.Join(err, errInterrupted)
 	}
 	return err
 }
+
+// What is written to the file at once, in bytes, and in how many buffers: as much as the ring
+// holds waits for it.
+const (
+	fileBuffer  = 1 << 20
+	fileBuffers = 4
+)
 
 // pumpWait is how long no record may come until it is given up; the counts tell then.
 const pumpWait = 10 * time.Second

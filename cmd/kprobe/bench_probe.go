@@ -107,7 +107,7 @@ func (p *ownProber) program(function string) (*workload.Program, string) { retur
 
 // drainTime bounds the wait for records: the reader gives one out a moment after it was
 // written. What has not come by then shows in the counts.
-const drainTime = time.Second
+const drainTime = 10 * time.Second
 
 func (p *ownProber) drain(hits uint64) {
 	for end := time.Now().Add(drainTime); time.Now().Before(end); time.Sleep(time.Millisecond / 2) {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"debug/elf"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 	tracing "kprobes.dev/kprobes/trace"
@@ -33,19 +31,7 @@ type station struct {
 func stationsOf(t *testing.T, p *testprog.Proc, path string) (all []station, last station) {
 	t.Helper()
 	n := right(t, p, "go 1")
-	f, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	syms, err := f.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := map[string]uint64{}
-	for _, s := range syms {
-		at[s.Name] = s.Value
-	}
+	at := symbolsOf(t, path)
 	of := func(name string) station {
 		start := at["st_"+name]
 		return station{name: name, at: at["at_"+name] - start, to: at["ret_"+name] - start, times: n["at_"+name]}
@@ -74,19 +60,7 @@ type bounds struct {
 func newBounds(t *testing.T) *bounds {
 	t.Helper()
 	p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, "boundary"))) // a kernel's uprobe belongs to a file
-	proc, err := process.OpenUnwaited(p.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { proc.Close() })
-	target, err := process.Attach(proc, &process.TargetOptions{HandlerWait: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
-	core, err := kprobes.Open(target, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	core := openWith(t, p, &process.TargetOptions{HandlerWait: handlerWait})
 	b := &bounds{t: t, p: p, core: core}
 	b.all, b.last = stationsOf(t, p, p.Path)
 	return b
@@ -188,15 +162,7 @@ func hits(n map[string]uint64, name string) uint64 {
 // record arms events, lets the program work, disarms them, and compares the counts.
 func (b *bounds) record(tactic arch.Tactic, count bool, probes []string, n, usec int) {
 	b.t.Helper()
-	var defs []*event.Def
-	for _, p := range probes {
-		d, err := event.Parse(p)
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		defs = append(defs, d)
-	}
-	evs, err := b.core.Add(defs, &kprobes.AddOptions{Tactic: tactic, Count: count, Trampoline: b.stub})
+	evs, err := b.core.Add(parsed(b.t, probes...), &kprobes.AddOptions{Tactic: tactic, Count: count, Trampoline: b.stub})
 	if err != nil {
 		b.t.Fatal(err)
 	}

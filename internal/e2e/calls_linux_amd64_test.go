@@ -9,7 +9,6 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -20,19 +19,7 @@ import (
 func TestSystemCallsOfHits(t *testing.T) {
 	const n = 200
 	p := program(t, "redzone")
-	proc, err := process.OpenUnwaited(p.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer proc.Close()
-	target, err := process.Attach(proc, &process.TargetOptions{HandlerWait: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
-	core, err := kprobes.Open(target, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	core := openWith(t, p, &process.TargetOptions{HandlerWait: handlerWait})
 	work := func() map[uint64]int {
 		c, err := testprog.SystemCalls(p.PID, func() { p.Send(fmt.Sprint("go ", n)) })
 		if err != nil {
@@ -71,11 +58,7 @@ func TestSystemCallsOfHits(t *testing.T) {
 		{arch.TacticBoost, false, "p:h redzone i=%di", map[uint64]int{unix.SYS_RT_SIGRETURN: n}},
 		{arch.TacticStep, false, "p:i redzone i=%di", map[uint64]int{unix.SYS_RT_SIGRETURN: 2 * n}},
 	} {
-		d, err := event.Parse(c.def)
-		if err != nil {
-			t.Fatal(err)
-		}
-		evs, err := core.Add([]*event.Def{d}, &kprobes.AddOptions{Tactic: c.tactic, Count: c.count})
+		evs, err := core.Add(parsed(t, c.def), &kprobes.AddOptions{Tactic: c.tactic, Count: c.count})
 		if err != nil {
 			t.Fatal(err)
 		}

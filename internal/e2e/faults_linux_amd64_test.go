@@ -7,7 +7,6 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // faulting are events at the instructions of the program segv that fault, which run as copies.
@@ -17,19 +16,7 @@ var faulting = []string{"p:touch touch p=%di v=+0(%di):u8", "p:past past", "p:di
 func probed(t *testing.T, flags int, tactic arch.Tactic) (*testprog.Proc, *kprobes.Core, []*kprobes.Event) {
 	t.Helper()
 	p := testprog.Start(t, testprog.Build(t, "segv"), fmt.Sprint(flags))
-	proc, err := process.OpenUnwaited(p.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { proc.Close() })
-	target, err := process.Attach(proc, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	core, err := kprobes.Open(target, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	core := open(t, p)
 	return p, core, add(t, core, tactic, faulting...)
 }
 

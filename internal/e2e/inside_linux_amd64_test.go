@@ -445,23 +445,26 @@ func ignore(insn, total, []int, values) {}
 const aloneRounds = 5
 
 // alone probes one place a few times, beside further runs of gdb. A register that is the
-// same each time, but not what gdb reads each time, is wrong. A place that one of the two
+// same each time, and that gdb reads the same each time, but not that, is wrong. A place that one of the two
 // does not run (it depends on the time that something takes) tells nothing, nor do two
 // addresses of allocated memory: which one a thread gets depends on when others allocate.
 func (c *comparison) alone(t *testing.T, a insn) {
 	t.Helper()
-	var old values
+	var old, before values
 	var bad []int
 	for i := range aloneRounds {
 		first, ran := c.gdb(t, []insn{a})[a.addr]
 		if !ran {
 			return
 		}
+		if i == 0 {
+			before = first
+		}
 		c.first[a.addr] = first
 		var now []int
 		c.round(t, []insn{a}, func(_ insn, _ total, regs []int, got values) {
 			for _, r := range regs {
-				again := i == 0 || slices.Contains(bad, r) && got[r] == old[r]
+				again := i == 0 || slices.Contains(bad, r) && got[r] == old[r] && first[r] == before[r]
 				if again && !(mapped(got[r]) && mapped(first[r])) {
 					now = append(now, r)
 				}

@@ -16,8 +16,13 @@ import (
 	"time"
 )
 
-// patience bounds every wait of these tests. Nothing measures it.
-const patience = 60 * time.Second
+// patience bounds every wait of these tests. Nothing measures it; gdb with thousands of places
+// takes a minute on a busy machine.
+const patience = 3 * time.Minute
+
+// handlerWait is how long threads wait for handlers where none is to be missed: the longest that
+// there is (process.TargetOptions).
+const handlerWait = time.Minute
 
 // long is set where all that can be tried is to be tried: it takes half an hour.
 var long = os.Getenv("KPROBES_E2E_LONG") != ""

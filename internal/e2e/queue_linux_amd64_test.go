@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -45,27 +44,18 @@ func TestShareThatWaits(t *testing.T) {
 // shareThatWaits arms probes, and waits until at most one in a hundred waits.
 func shareThatWaits(t *testing.T, c *kprobes.Core, probes []string) {
 	t.Helper()
-	var defs []*event.Def
-	for _, p := range probes {
-		d, err := event.Parse(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defs = append(defs, d)
-	}
 	left := 0
-	evs, err := c.Add(defs, &kprobes.AddOptions{Count: true, Skip: func(string, error) { left++ }})
+	evs, err := c.Add(parsed(t, probes...), &kprobes.AddOptions{Count: true, Skip: func(string, error) { left++ }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := c.Optimizer()
-	armed := time.Now()
 	time.Sleep(time.Second)
 	o := c.Optimizer()
 	t.Logf("%d probes, %d left out; at once %d wait, %d of them unarmed; a second later %d, %d; %q", o.Probes, left, first.Queued, first.Unarmed, o.Queued, o.Unarmed, o.Why)
-	for end := armed.Add(time.Minute); o.Queued*100 > o.Probes; o = c.Optimizer() {
+	for end := time.Now().Add(patience); o.Queued*100 > o.Probes; o = c.Optimizer() {
 		if time.Now().After(end) {
-			t.Fatalf("%d of %d probes wait after a minute: %q", o.Queued, o.Probes, o.Why)
+			t.Fatalf("%d of %d probes wait after %v: %q", o.Queued, o.Probes, patience, o.Why)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -120,7 +110,7 @@ func TestListTellsWhoWaits(t *testing.T) {
 		listed := func(want string) {
 			t.Helper()
 			var o outcome
-			for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				o = run(t, command(t, "list", "-p", fmt.Sprint(p.PID)))
 				if strings.Contains(o.stdout, "  k  stand+0x0    "+want+"\n") && strings.Contains(o.stdout, "  k  first+0x0    [OPTIMIZED]\n") {
 					return

@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// symbolOf finds the link-time address of any symbol of a program.
-func symbolOf(t testing.TB, path, name string) uint64 {
+// symbolsOf gives the link-time addresses of all symbols of a program.
+func symbolsOf(t testing.TB, path string) map[string]uint64 {
 	t.Helper()
 	f, err := elf.Open(path)
 	if err != nil {
@@ -20,13 +21,21 @@ func symbolOf(t testing.TB, path, name string) uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range syms {
-		if s.Name == name {
-			return s.Value
-		}
+	at := map[string]uint64{}
+	for _, s := range slices.Backward(syms) { // of two, the first
+		at[s.Name] = s.Value
 	}
-	t.Fatalf("%s has no symbol %s", path, name)
-	return 0
+	return at
+}
+
+// symbolOf finds the link-time address of any symbol of a program.
+func symbolOf(t testing.TB, path, name string) uint64 {
+	t.Helper()
+	at, ok := symbolsOf(t, path)[name]
+	if !ok {
+		t.Fatalf("%s has no symbol %s", path, name)
+	}
+	return at
 }
 
 // lastCounts decodes the last line of a program that ran under the command.

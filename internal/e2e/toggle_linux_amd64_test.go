@@ -12,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
+	"kprobes.dev/kprobes/internal/toggle"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -258,18 +259,11 @@ func (r *toggling) calls() (begun, ended map[string]uint64) {
 	return begun, ended
 }
 
-// window is a time in which probes are armed: from around begins the arming, and so on.
-type window struct {
-	endedBefore, begunArmed, endedArmed, begunAfter map[string]uint64
-}
-
 // within checks what a probe has counted in a window.
-func (w *window) check(t *testing.T, what, fn string, hits uint64) {
-	t.Helper()
-	lo, hi := w.endedArmed[fn], w.begunAfter[fn]-w.endedBefore[fn]
-	lo -= min(lo, w.begunArmed[fn])
-	if hits < lo || hits > hi {
-		t.Errorf("%s in %s: %d hits, at least %d and at most %d calls were in its time", what, fn, hits, lo, hi)
+func (r *toggling) within(w *toggle.Window, what, fn string, hits uint64) {
+	r.t.Helper()
+	if err := w.Check(fn, hits); err != nil {
+		r.t.Errorf("%s in %s: %v", what, fn, err)
 	}
 }
 
@@ -286,28 +280,28 @@ func (r *toggling) third(k int) (at []insn, defs []string) {
 // them, while the threads run.
 func (r *toggling) cycle(k int) {
 	r.t.Helper()
-	var w window
+	var w toggle.Window
 	at, defs := r.third(k)
-	_, w.endedBefore = r.calls()
+	_, w.EndedBefore = r.calls()
 	evs := r.add(defs...)
 	r.settled()
-	w.begunArmed, _ = r.calls()
+	w.BegunArmed, _ = r.calls()
 	on := r.core.Optimization()
 	for _, form := range []bool{!on, on, !on} {
 		r.again(func() error { return r.core.SetOptimization(form) })
 		r.n.forms += len(evs) + len(r.whole)
 	}
-	_, w.endedArmed = r.calls()
+	_, w.EndedArmed = r.calls()
 	r.again(func() error { return r.core.Remove(evs) })
 	r.settled()
-	w.begunAfter, _ = r.calls()
+	w.BegunAfter, _ = r.calls()
 	r.n.toggles += 2 * len(evs)
 	for i, e := range evs {
 		c := r.core.Counts(e)
 		if c.Missed != 0 || c.Lost != 0 {
 			r.t.Errorf("%s+%d: %+v", at[i].fn, at[i].off, c)
 		}
-		w.check(r.t, fmt.Sprintf("+%d %s, %s", at[i].off, at[i].text, e.Tactic), at[i].fn, c.Hits)
+		r.within(&w, fmt.Sprintf("+%d %s, %s", at[i].off, at[i].text, e.Tactic), at[i].fn, c.Hits)
 		r.n.hits += c.Hits
 	}
 	r.n.checked += len(evs)
@@ -318,19 +312,19 @@ func (r *toggling) single(k int) {
 	r.t.Helper()
 	kp := r.kps[k%len(r.kps)]
 	had := kp.State().Hits
-	var w window
-	_, w.endedBefore = r.calls()
+	var w toggle.Window
+	_, w.EndedBefore = r.calls()
 	r.again(func() error { return r.core.EnableKprobe(kp) })
 	r.settled()
-	w.begunArmed, _ = r.calls()
+	w.BegunArmed, _ = r.calls()
 	time.Sleep(time.Millisecond)
-	_, w.endedArmed = r.calls()
+	_, w.EndedArmed = r.calls()
 	r.again(func() error { return r.core.DisableKprobe(kp) })
 	r.settled()
-	w.begunAfter, _ = r.calls()
+	w.BegunAfter, _ = r.calls()
 	r.n.toggles += 2
 	hits := kp.State().Hits - had
-	w.check(r.t, fmt.Sprintf("Kprobe +%d", kp.Offset), kp.SymbolName, hits)
+	r.within(&w, fmt.Sprintf("Kprobe +%d", kp.Offset), kp.SymbolName, hits)
 	r.n.hits += hits
 	r.n.checked++
 }
@@ -363,8 +357,8 @@ func (r *toggling) all(k int) {
 	after, _ := r.calls()
 	r.n.toggles += 2 * len(evs)
 	for i, e := range evs {
-		w := window{endedBefore: before, begunAfter: after}
-		w.check(r.t, fmt.Sprintf("+%d, again and again", at[i].off), at[i].fn, r.core.Counts(e).Hits)
+		w := toggle.Window{EndedBefore: before, BegunAfter: after}
+		r.within(&w, fmt.Sprintf("+%d, again and again", at[i].off), at[i].fn, r.core.Counts(e).Hits)
 	}
 	r.parked, r.seen = right(r.t, r.p, "stop"), r.hits()
 	r.p.Ask("run", nil)

@@ -9,9 +9,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // tailing are the functions of the program tails, with the returns in so many calls; all but
@@ -170,36 +168,16 @@ func TestTrampolineBug(t *testing.T) {
 }
 
 // holding attaches to a program, with a return probe on a function in which calls stand.
-func holding(t *testing.T) (*testprog.Proc, *process.Proc, *kprobes.Core, []*kprobes.Event) {
+func holding(t *testing.T) (*testprog.Proc, *kprobes.Core, []*kprobes.Event) {
 	t.Helper()
 	p := program(t, "tails")
-	proc, err := process.OpenUnwaited(p.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { proc.Close() })
-	target, err := process.Attach(proc, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	core, err := kprobes.Open(target, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p, proc, core, addReturns(t, core, "r:holding holding $retval", "r:watched watched $retval")
+	core := open(t, p)
+	return p, core, addReturns(t, core, "r:holding holding $retval", "r:watched watched $retval")
 }
 
 func addReturns(t *testing.T, core *kprobes.Core, texts ...string) []*kprobes.Event {
 	t.Helper()
-	var defs []*event.Def
-	for _, text := range texts {
-		d, err := event.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defs = append(defs, d)
-	}
-	evs, err := core.Add(defs, &kprobes.AddOptions{Count: true})
+	evs, err := core.Add(parsed(t, texts...), &kprobes.AddOptions{Count: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +192,7 @@ func addReturns(t *testing.T, core *kprobes.Core, texts ...string) []*kprobes.Ev
 // Calls are in progress when their probe is taken out, and when another comes: they return in
 // silence (F77), and the new probe counts only its own.
 func TestTrampolineRemovedInCall(t *testing.T) {
-	p, _, core, evs := holding(t)
+	p, core, evs := holding(t)
 	right(t, p, "hold 4")
 	if err := core.Remove(evs[:1]); err != nil {
 		t.Fatal(err)
@@ -247,7 +225,7 @@ func TestTrampolineRemovedInCall(t *testing.T) {
 // Everything is taken out while calls are in progress, on threads' stacks and on one that a
 // coroutine has left.
 func TestTrampolineClosedInCall(t *testing.T) {
-	p, _, core, evs := holding(t)
+	p, core, evs := holding(t)
 	right(t, p, "hold 4")
 	if err := core.Close(nil); err != nil {
 		t.Fatal(err)

@@ -107,14 +107,20 @@ func aside(t *testing.T, name string, args ...string) *testprog.Proc {
 }
 
 // open makes a Core for a process.
-func open(t *testing.T, p *testprog.Proc) *kprobes.Core {
+func open(t testing.TB, p *testprog.Proc) *kprobes.Core {
+	t.Helper()
+	return openWith(t, p, nil)
+}
+
+// openWith does so with options for process.Attach.
+func openWith(t testing.TB, p *testprog.Proc, o *process.TargetOptions) *kprobes.Core {
 	t.Helper()
 	proc, err := process.OpenUnwaited(p.PID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { proc.Close() })
-	target, err := process.Attach(proc, nil)
+	target, err := process.Attach(proc, o)
 	if err != nil {
 		t.Fatal(err)
 	}

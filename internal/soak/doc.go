@@ -23,7 +23,12 @@
 //
 // Every probe that is armed: Hits of an event, entries of a return probe (returns, unwound,
 // active and missed), calls of a handler. An instruction that no run executes must count 0.
-// Left out, each with its reason in the summary, and bounded (see Round):
+// Calls that are in progress, or left by longjmp, when the program ends are counted too: it is
+// held at its end until they have been looked for. In a C program that uses no longjmp no
+// call may have been left, and in no C program may an entry have been missed.
+//
+// Left out, each with its reason in the summary; how many were refused, are unsteady, were not armed
+// or take no uprobe is bounded:
 //
 //   - instructions with a repeat prefix that touch strings: callgrind and the kernel count
 //     iterations, which is not what a probe counts. They are never chosen; nor are resolvers of
@@ -39,8 +44,10 @@
 //   - places that the kernel itself counts otherwise from run to run (addresses, process ids,
 //     times), or, in programs that have such places, of which callgrind and the kernel say
 //     different things. They are told as unsteady;
-//   - calls that are in progress, or left by longjmp, when the program ends (up to 16 of a
-//     return probe): the instances that would tell are gone with its memory;
+//   - probes that are put in or taken out in the middle of the program while a thread stands in
+//     the bytes, or is to come back into them, and that are not armed until it has left;
+//   - probes that come in the middle of the go command, which has no input that would hold it up,
+//     and too late;
 //   - places that are on the blacklist, or that no tactic serves.
 //
 // A uprobe and a probe of ours are never on one file at once: the programs and the objects

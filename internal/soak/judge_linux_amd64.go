@@ -19,14 +19,6 @@ const (
 	askedDispute = 150
 )
 
-// A call that is in progress when the program ends, or was left by longjmp before and not yet
-// found out, is seen by nobody: its instance lies in the program's memory. So many are let pass
-// for a return probe, and told.
-const (
-	inProgress  = 16
-	leftRunning = "a call was in progress at the end"
-)
-
 // again is how often a place is counted anew that the kernel does not count as we do.
 const again = 3
 
@@ -45,8 +37,6 @@ func (j *judge) all() error {
 			open = append(open, b)
 		case got == want:
 			j.ByCall++
-		case b.ret && got < want && want-got <= inProgress:
-			j.Left[leftRunning]++
 		default:
 			disputed = append(disputed, b)
 		}
@@ -70,19 +60,28 @@ func (j *judge) all() error {
 	return j.ask(disputed)
 }
 
+// Why a probe is not compared, where the number of such probes is bounded: it was not armed for a while;
+// nobody else counts there; the program, which nothing holds up in its middle, had ended.
+const (
+	parked   = "a thread was in the way"
+	noUprobe = "the kernel takes no uprobe"
+	tooLate  = "the program had ended"
+)
+
 // leftOut says why nobody's count is to be that of a probe.
 func (j *judge) leftOut(b *probe) string {
 	s := j.Stage
 	fn, _, _ := s.object(b.obj).Image.At(b.addr)
+	if j.first.parked[b] != "" {
+		return parked
+	}
 	switch {
 	case s.Referee == Nobody:
 		return "only the output"
-	case s.Go && (j.plan.late || b.toggle):
+	case s.Input == nil && (j.plan.late || b.toggle):
 		return "armed while it ran"
 	case s.Go && (b.ret || fn.Addr == b.addr):
 		return "stands behind the stack check"
-	case j.plan.late && s.Input == nil:
-		return "armed while it ran"
 	}
 	return ""
 }
@@ -181,11 +180,9 @@ func (j *judge) ask(ps []*probe) error {
 		n, ok := j.of(k, b)
 		switch {
 		case !ok:
-			j.Left["the kernel takes no uprobe"]++
+			j.Left[noUprobe]++
 		case n == j.first.got[b]:
 			j.ByKernel++
-		case b.ret && j.first.got[b] < n && n-j.first.got[b] <= inProgress:
-			j.Left[leftRunning]++
 		default:
 			differ = append(differ, b)
 		}

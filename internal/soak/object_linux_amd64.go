@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"kprobes.dev/kprobes/arch/amd64"
@@ -90,6 +91,24 @@ func (o *Object) instructions(fn *symbol.Func) []uint64 {
 		at += int(in.Len)
 	}
 	return out
+}
+
+// comesBack says whether a function jumps to its own start: a call that ends so, with its return
+// address replaced, counts as one that was left.
+func (o *Object) comesBack(start uint64) bool {
+	fn, _, ok := o.Image.At(start)
+	if !ok {
+		return false
+	}
+	return slices.ContainsFunc(o.instructions(fn), func(at uint64) bool {
+		b, err := o.code(at, amd64.MaxLen)
+		if err != nil {
+			return false
+		}
+		in, err := amd64.Decode(b)
+		to, jumps := in.Target(at)
+		return err == nil && jumps && in.Kind != amd64.KindCall && to == start
+	})
 }
 
 // iterates says whether an instruction is a string instruction with a repeat prefix.

@@ -35,7 +35,10 @@ type Round struct {
 const (
 	refusedPercent = 15
 	forcedPercent  = 60 // where a tactic is asked for that is not the best
+	parkedPercent  = 1
 	unsteadyAny    = 3
+	parkedAny      = 3
+	noUprobeAny    = 12
 )
 
 // mode is how a round arms its probes.
@@ -99,7 +102,7 @@ func (s *Stage) Round(seed uint64, n int) (*Round, error) {
 // plan chooses what a round does.
 func (s *Stage) plan(rng *rand.Rand, m mode, n int) *plan {
 	c := s.chooser(rng)
-	p := &plan{mode: m.name, tactic: m.tactic, late: m.late}
+	p := &plan{tactic: m.tactic, late: m.late}
 	if m.few {
 		n /= 3
 	}
@@ -166,6 +169,20 @@ func (r *Round) bounds(p *plan) {
 	}
 	if n*100 > limit*r.Probes {
 		r.Bad = append(r.Bad, fmt.Sprintf("%d of %d places were refused, more than %d %%: %v", n, r.Probes, limit, r.Refused))
+	}
+	for _, l := range []struct {
+		why          string
+		any, percent int
+	}{{parked, parkedAny, parkedPercent}, {noUprobe, noUprobeAny, 0}} {
+		if q := r.Left[l.why]; q > max(l.any, l.percent*r.Probes/100) {
+			r.Bad = append(r.Bad, fmt.Sprintf("%s: %d of %d probes were not compared", l.why, q, r.Probes))
+		}
+	}
+	if rest := r.Probes - r.Armed - n; rest > 0 {
+		r.Left[tooLate] += rest
+		if r.Armed == 0 || !p.late || r.Stage.Input != nil {
+			r.Bad = append(r.Bad, fmt.Sprintf("of %d probes %d were armed and %d refused: the program ended too early", r.Probes, r.Armed, n))
+		}
 	}
 	all := r.ByCall + r.ByKernel + r.Unsteady
 	if r.Unsteady > max(unsteadyAny, r.Stage.Work.Unsteady*all/100) {

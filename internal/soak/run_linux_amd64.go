@@ -117,15 +117,19 @@ func (st *streams) waiting(pid int) error {
 	if st.feed == nil {
 		return nil
 	}
+	calm := 0
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if ended(pid) {
 			return nil
+		}
+		if calm++; !st.s.Go || !sleeps(pid) {
+			calm = 0
 		}
 		n, err := unix.IoctlGetInt(int(st.feed.Fd()), unix.TIOCINQ)
 		if err != nil {
 			return fmt.Errorf("pipe: %w", err)
 		}
-		if n == 0 && reads(pid) {
+		if n == 0 && (calm >= calmLooks || reads(pid)) {
 			return nil
 		}
 		if time.Now().After(end) {
@@ -133,6 +137,10 @@ func (st *streams) waiting(pid int) error {
 		}
 	}
 }
+
+// calmLooks is how often all threads of a Go program must be seen asleep: its scheduler reads
+// for it, where nobody else sees it.
+const calmLooks = 5
 
 // rest gives the program the second half of its input, and its end.
 func (st *streams) rest() error {
@@ -150,20 +158,30 @@ func (st *streams) rest() error {
 
 // ended says whether a process has ended.
 func ended(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	state := state(fmt.Sprintf("/proc/%d/stat", pid))
+	return state == 0 || state == 'Z' || state == 'X'
+}
+
+// state is that of a process or thread (proc_pid_stat(5)); 0: it is gone.
+func state(path string) byte {
+	b, err := os.ReadFile(path)
 	i := bytes.LastIndexByte(b, ')')
-	return err != nil || i < 0 || i+2 >= len(b) || b[i+2] == 'Z' || b[i+2] == 'X'
+	if err != nil || i < 0 || i+2 >= len(b) {
+		return 0
+	}
+	return b[i+2]
+}
+
+// sleeps says whether every thread of a process sleeps.
+func sleeps(pid int) bool {
+	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	return err == nil && len(paths) > 0 && !slices.ContainsFunc(paths, func(p string) bool { return state(p) != 'S' })
 }
 
 // reads says whether a process sleeps in read(0, …).
 func reads(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
-	if err != nil || !bytes.HasPrefix(b, []byte("0 0x0 ")) {
-		return false
-	}
-	b, err = os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	i := bytes.LastIndexByte(b, ')')
-	return err == nil && i >= 0 && i+2 < len(b) && b[i+2] == 'S'
+	return err == nil && bytes.HasPrefix(b, []byte("0 0x0 ")) && state(fmt.Sprintf("/proc/%d/stat", pid)) == 'S'
 }
 
 // collect reads what a run has left.

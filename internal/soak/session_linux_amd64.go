@@ -21,7 +21,6 @@ import (
 
 // plan is what a run with probes does.
 type plan struct {
-	mode   string
 	tactic arch.Tactic // forced; "": the best
 	probes []*probe
 	late   bool // armed in the middle, not before the program runs
@@ -32,8 +31,8 @@ type result struct {
 	out     *outcome
 	got     map[*probe]uint64 // runs, entries or calls
 	tactics map[string]int
-	refused map[string]int // by reason
-	why     map[*probe]string
+	refused map[string]int    // by reason
+	parked  map[*probe]string // not armed when the program went on from its middle: why
 	records uint64
 	lost    uint64
 	wrong   []string // records that can not be right, identities that do not hold
@@ -57,6 +56,7 @@ type session struct {
 	seen  map[string]int // records of an event that were looked at
 	// starts are the events at a function's start.
 	starts map[string]bool
+	end    *holder
 }
 
 // probed runs the program as a plan says.
@@ -68,8 +68,8 @@ func (s *Stage) probed(p *plan) (*result, error) {
 	defer st.close()
 	x := &session{
 		plan: p, s: s, st: st, evs: map[*probe][]*kprobes.Event{}, calls: map[*probe]*kprobes.Kprobe{},
-		ran: map[*probe]*atomic.Uint64{}, done: make(chan struct{}), seen: map[string]int{}, starts: map[string]bool{},
-		r: &result{got: map[*probe]uint64{}, tactics: map[string]int{}, refused: map[string]int{}, why: map[*probe]string{}},
+		ran: map[*probe]*atomic.Uint64{}, done: make(chan struct{}), seen: map[string]int{}, starts: map[string]bool{}, end: newHolder(),
+		r: &result{got: map[*probe]uint64{}, tactics: map[string]int{}, refused: map[string]int{}, parked: map[*probe]string{}},
 	}
 	x.names.Names = noNames{}
 	for _, b := range p.probes {
@@ -136,6 +136,7 @@ func (x *session) run(held *process.Stopped) error {
 			return err
 		}
 	}
+	x.look()
 	if err := x.st.rest(); err != nil {
 		return err
 	}
@@ -144,17 +145,17 @@ func (x *session) run(held *process.Stopped) error {
 
 // finish waits for the program's end and sums up.
 func (x *session) finish() error {
-	<-x.proc.Exited()
+	err := x.ends()
 	close(x.done)
 	x.wg.Wait()
 	if x.core == nil {
-		return nil
+		return err
 	}
-	if err := x.core.Close(x.hit); err != nil && !isGone(err) {
-		return fmt.Errorf("close: %w", err)
+	if cerr := x.core.Close(x.hit); cerr != nil && !isGone(cerr) {
+		err = errors.Join(err, fmt.Errorf("close: %w", cerr))
 	}
 	x.total()
-	return nil
+	return err
 }
 
 func isGone(err error) bool {
@@ -172,7 +173,7 @@ func (x *session) middle() error {
 
 // attach arms all probes, and begins to read records.
 func (x *session) attach(held *process.Stopped) error {
-	o := &process.TargetOptions{Stopped: held, HandlerWait: time.Minute, Ring: ring.Config{DataSize: 4 << 20, Events: 4096}}
+	o := &process.TargetOptions{Stopped: held, HandlerWait: time.Minute, Ring: ring.Config{DataSize: 4 << 20, Events: 16384}}
 	t, err := process.Attach(x.proc, o)
 	if err != nil {
 		return err
@@ -180,7 +181,10 @@ func (x *session) attach(held *process.Stopped) error {
 	if x.core, err = kprobes.Open(t, nil); err != nil {
 		return err
 	}
-	if err := x.arm(x.probes); err != nil {
+	if err = x.arm(x.probes); err == nil {
+		err = x.holdAtEnd()
+	}
+	if err != nil {
 		if isGone(err) {
 			return err
 		}
@@ -219,7 +223,7 @@ func (x *session) hit(h *trace.Hit) {
 		return
 	}
 	line := x.names.Text(nil, h)
-	if bytes.Contains(line, []byte(" at=")) && !bytes.Contains(line, fmt.Appendf(nil, " at=0x%x", h.Event.Addr)) {
+	if bytes.Contains(line, []byte(" at=")) && !bytes.Contains(line, fmt.Appendf(nil, " at=0x%x ", h.Event.Addr)) {
 		x.r.wrong = append(x.r.wrong, fmt.Sprintf("%s at 0x%x recorded %s", h.Event.Name, h.Event.Addr, bytes.TrimSpace(line)))
 	}
 }
@@ -237,7 +241,9 @@ func (x *session) arm(ps []*probe) error {
 				return err
 			}
 		}
-		if err := x.core.Check(b.def, &kprobes.AddOptions{Count: b.count, Tactic: x.tactic}); err != nil {
+		if err := x.core.Check(b.def, &kprobes.AddOptions{Count: b.count, Tactic: x.tactic}); isGone(err) {
+			return err
+		} else if err != nil {
 			x.refuse(b, err)
 			continue
 		}
@@ -318,6 +324,11 @@ func (x *session) toggle() error {
 	}
 	x.r.toggles += len(evs) + len(again)
 	err := x.core.Remove(evs)
+	if t, ok := x.core.Target().(*process.Target); ok && len(t.Remaining()) > 0 {
+		for _, e := range evs {
+			x.end.vague[e] = true
+		}
+	}
 	if err == nil {
 		err = x.arm(again)
 	}
@@ -325,6 +336,19 @@ func (x *session) toggle() error {
 		return nil // nothing holds it up
 	}
 	return err
+}
+
+// look notes the probes that a thread was in the way of, and that were not armed meanwhile.
+func (x *session) look() {
+	for _, b := range x.probes {
+		evs := x.evs[b]
+		if len(evs) == 0 || b.half && x.r.toggles > 0 {
+			continue
+		}
+		if tactic, why := evs[len(evs)-1].Form(); tactic == "" && why != nil {
+			x.r.parked[b] = why.Error()
+		}
+	}
 }
 
 func (x *session) gone() bool { return ended(x.proc.PID()) }
@@ -347,8 +371,11 @@ func reason(err error) string {
 }
 
 func (x *session) refuse(b *probe, err error) {
+	if len(x.evs[b]) > 0 {
+		x.wrongly("%s (%s): it was armed, and is refused when it is put in again: %v", b.name, b.place, err)
+		return
+	}
 	x.r.refused[reason(err)]++
-	x.r.why[b] = err.Error()
 }
 
 // total sums up what probes have counted, and checks the identities.
@@ -370,10 +397,17 @@ func (x *session) total() {
 			}
 			x.r.lost += n.Lost
 			x.r.got[b] += n.Hits
+			if end, ok := x.end.calls[e]; ok {
+				n.Unwound, n.Active = end.unwound, end.active
+			}
 			if b.ret {
 				x.r.got[b] += n.Missed + n.Unwound + n.Active
-			} else if n.Missed != 0 && !x.s.Go {
+			}
+			if n.Missed != 0 && !x.s.Go {
 				x.wrongly("%s (%s): %d missed", b.name, b.place, n.Missed)
+			}
+			if n.Unwound != 0 && !x.s.Go && !x.s.Leaves && !x.end.vague[e] && !x.s.object(b.obj).comesBack(b.addr) {
+				x.wrongly("%s (%s): no call is left but by returning, and the return of %d of %d was not seen", b.name, b.place, n.Unwound, n.Hits+n.Unwound)
 			}
 		}
 		if evs := x.evs[b]; len(evs) > 0 {

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/testprog"
 )
 
 func TestMain(m *testing.M) {
@@ -69,6 +72,130 @@ func TestModes(t *testing.T) {
 		if m.tactic != "" && r.Tactics[string(m.tactic)] == 0 {
 			t.Errorf("no probe has the tactic %s: %v", m.tactic, r.Tactics)
 		}
+	}
+}
+
+// function is a return probe of a function of a stage's program, or a counter at its start.
+func function(t *testing.T, s *Stage, name string, ret bool) *probe {
+	t.Helper()
+	fns, err := s.Objects[0].Image.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := "p"
+	if ret {
+		kind = "r"
+	}
+	at := fns[0].Addr
+	b := &probe{place: place{s.Objects[0].Name, at}, name: fmt.Sprintf("e%x", at), ret: ret, count: true}
+	b.text = fmt.Sprintf("%s:%s 0x%x", kind, b.name, at)
+	return b
+}
+
+// Every call counts for a return probe, also one that longjmp has left and whose place on the stack
+// no later call has taken.
+func TestCallsLeft(t *testing.T) {
+	works, err := ByName([]string{"bash"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewStage(works[0], t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	// The script's `return` and `exit` leave it by longjmp.
+	p := &plan{tactic: arch.TacticJump, probes: []*probe{function(t, s, "execute_command", true)}}
+	j := &judge{Round: &Round{Stage: s}, plan: p}
+	k, err := j.kernel(p.probes, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.probed(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range p.probes {
+		if want, ok := j.of(k, b); !ok || res.got[b] != want || want == 0 {
+			t.Errorf("%s: %d entries, the kernel says %d (%t); refused: %v", b.text, res.got[b], want, ok, res.refused)
+		}
+	}
+	if d := res.out.differs(s.plain); d != "" || len(res.wrong) > 0 {
+		t.Errorf("%s, %q", d, res.wrong)
+	}
+	// Were it a program without longjmp, returns would have been lost.
+	w := *s.Work
+	w.Leaves, s.Work = false, &w
+	if res, err = s.probed(p); err != nil || len(res.wrong) != 1 || !strings.Contains(res.wrong[0], "was not seen") {
+		t.Errorf("%q, %v", res.wrong, err)
+	}
+}
+
+// A program is held up in the middle, also the shell that runs others and one whose reading is done
+// by Go's scheduler: what runs after it only is counted from there on.
+func TestMiddle(t *testing.T) {
+	for name, fn := range map[string]string{"shell": "execute_command", "compile": "cmd/compile/internal/ssa.Compile"} {
+		works, err := ByName([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := NewStage(works[0], t.TempDir(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		b := function(t, s, fn, false)
+		var n [2]uint64
+		for i := range n {
+			res, err := s.probed(&plan{tactic: arch.TacticJump, late: i == 1, probes: []*probe{b}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := res.out.differs(s.plain); d != "" || len(res.wrong)+len(res.refused) > 0 {
+				t.Errorf("%s: %s, %q, refused %v", name, d, res.wrong, res.refused)
+			}
+			n[i] = res.got[b]
+		}
+		// Only the shell has called it before the middle.
+		if n[1] == 0 || (n[0] > n[1]) != (name == "shell") {
+			t.Errorf("%s: of %d calls of %s %d came after the middle", name, n[0], fn, n[1])
+		}
+	}
+}
+
+// A probe that can not be armed when the program goes on, since a thread is in the way, is told and
+// not compared.
+func TestParked(t *testing.T) {
+	w := &Work{
+		Name: "stand", Path: testprog.Build(t, "stand"), Args: []string{"mask"}, Referee: Kernel,
+		Input: func(*Stage, int) ([]byte, error) { return []byte("go 30000\nin\nout\ngo 5\n"), nil },
+	}
+	s, err := NewStage(w, t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	stand, first := function(t, s, "stand", false), function(t, s, "first", false)
+	p := &plan{tactic: arch.TacticJump, late: true, probes: []*probe{stand, first}}
+	res, err := s.probed(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Round{Stage: s, Probes: 2, Armed: 2, Left: map[string]int{}}
+	j := &judge{Round: r, plan: p, first: res}
+	if err := j.all(); err != nil {
+		t.Fatal(err)
+	}
+	r.bounds(p)
+	if !strings.Contains(res.parked[stand], "queued: thread ") || res.parked[first] != "" || res.got[first] != 5 || r.Left[parked] != 1 || r.ByKernel != 1 || !r.OK() {
+		t.Errorf("parked %q, counted %v: %s", res.parked, res.got, r)
+	}
+	if d := res.out.differs(s.plain); d != "" || len(res.wrong) > 0 {
+		t.Errorf("%s, %q", d, res.wrong)
+	}
+	r.Left[parked] = parkedAny + 1
+	if r.bounds(p); r.OK() {
+		t.Errorf("%d of two probes were parked: %s", r.Left[parked], r)
 	}
 }
 

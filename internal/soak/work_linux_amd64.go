@@ -50,6 +50,7 @@ type Work struct {
 	Referee Referee
 	NoTraps bool // it blocks or handles SIGTRAP sooner or later: no breakpoint may stand in it
 	Go      bool
+	Leaves  bool // calls are left by longjmp
 	// Unsteady is how many of 100 places the kernel itself may count otherwise from run to
 	// run.
 	Unsteady int
@@ -94,6 +95,9 @@ func plainText(scale int) func(*Stage, int) ([]byte, error) {
 	return func(_ *Stage, size int) ([]byte, error) { return text(scale * size), nil }
 }
 
+// unwinder has a program map an unwinder, without which no return probe works by trampoline.
+const unwinder = "LD_PRELOAD=libgcc_s.so.1"
+
 // Works are all programs. Their order is that of the rounds.
 func Works() []*Work {
 	return []*Work{
@@ -119,18 +123,21 @@ func Works() []*Work {
 		},
 		{
 			Name: "sqlite3", Package: "sqlite3", Path: "/usr/bin/sqlite3", Args: []string{"-batch", ":memory:"}, Referee: Callgrind,
+			Env:   []string{unwinder},
 			Input: script("sqlite.sql"),
 		},
 		{
-			Name: "bash", Package: "bash", Path: "/usr/bin/bash", Args: []string{"script"}, Referee: Callgrind, NoTraps: true,
+			Name: "bash", Package: "bash", Path: "/usr/bin/bash", Args: []string{"script"}, Referee: Callgrind, NoTraps: true, Leaves: true,
+			Env:   []string{unwinder},
 			Files: map[string]string{"script": file("bash.sh")}, Input: plainText(2500),
 		},
 		{
-			Name: "shell", Package: "bash", Path: "/usr/bin/bash", Args: []string{"script"}, Referee: Nobody, NoTraps: true,
-			Files: map[string]string{"script": file("shell.sh"), "all": string(text(2500))},
+			Name: "shell", Package: "bash", Path: "/usr/bin/bash", Args: []string{"script"}, Referee: Nobody, NoTraps: true, Leaves: true,
+			Env:   []string{unwinder},
+			Files: map[string]string{"script": file("shell.sh"), "all": string(text(2500))}, Input: plainText(1000),
 		},
 		{
-			Name: "perl", Package: "perl", Path: "/usr/bin/perl", Args: []string{"script"}, Referee: Callgrind,
+			Name: "perl", Package: "perl", Path: "/usr/bin/perl", Args: []string{"script"}, Referee: Callgrind, Leaves: true,
 			Env:   []string{"PERL_HASH_SEED=0", "PERL_PERTURB_KEYS=0"},
 			Files: map[string]string{"script": file("perl.pl")}, Input: plainText(6000),
 		},
@@ -145,9 +152,9 @@ func Works() []*Work {
 		openssl("ctr", plainText(40000), checkCTR, "enc", "-aes-256-ctr", "-e", "-K", sslKey, "-iv", sslIV),
 		openssl("poly1305", plainText(40000), nil, "mac", "-macopt", "hexkey:"+sslKey, "poly1305"),
 		{
-			Name: "compile", Find: goTool("compile"), Args: strings.Fields("-o out.o -p soak -complete -c=1 -trimpath . soak.go"), Referee: Kernel,
+			Name: "compile", Find: goTool("compile"), Args: strings.Fields("-o out.o -p soak -complete -c=1 -trimpath . /dev/stdin"), Referee: Kernel,
 			Env:   []string{"GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1"},
-			Files: map[string]string{"soak.go": goSource()}, Go: true, Unsteady: 60,
+			Input: func(*Stage, int) ([]byte, error) { return []byte(goSource()), nil }, Go: true, Unsteady: 60,
 		},
 		{
 			Name: "go", Find: goProgram, Args: strings.Fields("build -trimpath -p 1 -o out.a"), Referee: Kernel,
@@ -245,7 +252,7 @@ const (
 // openssl is a Work with OpenSSL's program, whose library takes what the CPU offers, AVX-512
 // too.
 func openssl(name string, in func(*Stage, int) ([]byte, error), check func(*Stage, *outcome) error, args ...string) *Work {
-	return &Work{Name: "ssl-" + name, Package: "openssl", Path: "/usr/bin/openssl", Args: args, Referee: Kernel, Input: in, Check: check}
+	return &Work{Name: "ssl-" + name, Package: "openssl", Path: "/usr/bin/openssl", Args: args, Env: []string{unwinder}, Referee: Kernel, Input: in, Check: check}
 }
 
 func chachaed(s *Stage, size int) ([]byte, error) {

@@ -16,7 +16,7 @@ import (
 
 // patience is how long a program may take to answer. It is long because machines that
 // run tests are slow at times; nothing measures it.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // maxLine bounds a program's line of output, in bytes.
 const maxLine = 1 << 20

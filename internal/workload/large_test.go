@@ -2,8 +2,10 @@ package workload
 
 import (
 	"debug/elf"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +61,8 @@ func TestGap(t *testing.T) {
 	}
 	const stopped = 200 * time.Millisecond
 	_ = unix.Kill(p.PID(), unix.SIGSTOP)
+	for !halted(t, p.PID()) {
+	}
 	time.Sleep(stopped)
 	_ = unix.Kill(p.PID(), unix.SIGCONT)
 	if d, err := p.Gap(); err != nil || d < stopped {
@@ -70,4 +74,19 @@ func TestGap(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// halted says whether all threads of a process are stopped by a signal.
+func halted(t *testing.T, pid int) bool {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("threads of %d: %v, %v", pid, tasks, err)
+	}
+	for _, task := range tasks {
+		if text, err := os.ReadFile(task); err != nil || !strings.Contains(string(text), "T (stopped)") {
+			return false
+		}
+	}
+	return true
 }

@@ -45,7 +45,7 @@ func (t *Target) Commit(c *target.Change) error {
 		if i > 0 {
 			time.Sleep(min(commitWait*time.Duration(i), maxWait))
 		}
-		if err = t.stopped(func(s *qemu.Stop) error { return t.commitStopped(s, c) }); c.Once || !errors.Is(err, ErrBlocked) {
+		if err = t.stopped(func(s *qemu.Stop) error { return t.commitStopped(s, c) }); c.Once || !errors.Is(err, ErrBlocked) && !errors.Is(err, unix.EAGAIN) {
 			break
 		}
 	}
@@ -174,7 +174,11 @@ func (t *Target) writeTexts(s *qemu.Stop, ws []write) error {
 func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, err error) {
 	for _, r := range c.Remove {
 		have := make([]byte, len(r.Patch))
-		if err := t.k.Read(r.Addr, have); err != nil {
+		err := t.k.Read(r.Addr, have)
+		switch {
+		case errors.Is(err, unix.EFAULT): // its module has gone, and the bytes with it
+			continue
+		case err != nil:
 			return nil, nil, fmt.Errorf("the bytes at 0x%x: %w", r.Addr, err)
 		}
 		switch {

@@ -16,9 +16,9 @@ import (
 	"kprobes.dev/kprobes/target/process"
 )
 
-// Close takes out what Prepare put in, once all sites have been removed. Records can still be
-// read. Code that a thread may come back to stays mapped: ErrInDetour; so it does where
-// somebody else has patched over one of our patches: ErrForeign.
+// Close takes out what Prepare put in, once all sites have been removed (EBUSY: some have not, and
+// all stays). Records can still be read. Code that a thread may come back to stays mapped:
+// ErrInDetour; so it does where somebody else has patched over one of our patches: ErrForeign.
 func (t *Target) Close() error {
 	if t.lay == nil {
 		return nil
@@ -29,6 +29,9 @@ func (t *Target) Close() error {
 		t.control.put(hdrHolder, 0)
 		return fmt.Errorf("the bytes at %s were changed by somebody else, and left alone with the code that they lead to: when they are ours again kprobe detach takes them out: %w",
 			places(t.foreign), ErrForeign)
+	}
+	if n := len(t.control.sites); n > 0 && t.alive() == nil {
+		return errno.Errorf(unix.EBUSY, "%d patches still stand in the guest's kernel: the code that they lead to stays", n)
 	}
 	err := t.drain(t.lay)
 	if errors.Is(err, target.ErrGone) {

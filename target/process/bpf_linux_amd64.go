@@ -2,6 +2,7 @@ package process
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -98,30 +99,66 @@ func newMap(kind, key, value, entries uint32) (int, error) {
 	return fd, nil
 }
 
+// loading is union bpf_attr of BPF_PROG_LOAD.
+type loading struct {
+	kind, count       uint32
+	code, license     uint64
+	logLevel, logSize uint32
+	log               uint64
+	_, flags          uint32
+	name              [16]byte
+	_, _              uint32
+}
+
 // load loads a program for a uprobe. What the kernel's verifier says of one that it
 // refuses is in the error.
 func (c *bpfCode) load() (int, error) {
 	license, log := []byte("Apache-2.0\x00"), make([]byte, 1<<16)
-	attr := struct {
-		kind, count         uint32
-		code, license       uint64
-		logLevel, logSize   uint32
-		log                 uint64
-		version, flags      uint32
-		name                [16]byte
-		ifindex, attachType uint32
-	}{
+	attr := loading{
 		kind: unix.BPF_PROG_TYPE_KPROBE, count: uint32(len(c.b) / 8), flags: unix.BPF_F_SLEEPABLE,
-		code: address(c.b), license: address(license), logLevel: 1, logSize: uint32(len(log)), log: address(log),
+		code: address(c.b), license: address(license),
 	}
 	copy(attr.name[:], "kprobes")
-	fd, err := bpf(unix.BPF_PROG_LOAD, &attr)
+	fd, err := attr.load()
+	if err != nil { // once more for the reason: a log that is too small would be an error too
+		attr.logLevel, attr.logSize, attr.log = 1, uint32(len(log)), address(log)
+		if again, no := attr.load(); no == nil {
+			fd, err = again, nil
+		}
+	}
 	runtime.KeepAlive(c.b)
 	runtime.KeepAlive(license)
 	if err != nil {
 		return -1, fmt.Errorf("bpf program: %w: %.300q", err, unix.ByteSliceToString(log))
 	}
 	return fd, nil
+}
+
+func (a *loading) load() (fd int, err error) {
+	undisturbed(func() {
+		for range loadTries {
+			if fd, err = bpf(unix.BPF_PROG_LOAD, a); !errors.Is(err, unix.EAGAIN) {
+				return
+			}
+		}
+	})
+	return fd, err
+}
+
+// The verifier gives up with EAGAIN when a signal is pending (Linux, kernel/bpf/verifier.c,
+// do_check). What can be blocked is; for the rest (a stop, the freezer) it is tried again.
+const loadTries = 100
+
+// undisturbed runs f, which is short, in a thread that takes no signal meanwhile.
+func undisturbed(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var old unix.Sigset_t
+	all := unix.Sigset_t{Val: [16]uint64{^uint64(0)}}
+	if unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old) == nil {
+		defer unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
+	}
+	f()
 }
 
 // address is where a slice's bytes are, for the kernel. The caller keeps it alive.

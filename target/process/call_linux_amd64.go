@@ -264,7 +264,7 @@ func (c *caller) call(call *Syscall) error {
 
 // entry is the registers that make a call by themselves.
 func (c *caller) entry(nr uint64, args *[6]uint64) Regs {
-	const directionAndTraps = 1<<10 | 1<<8 | resumeFlag
+	const directionAndTraps = 1<<10 | trapFlag | resumeFlag
 	r := c.resume
 	r.RIP, r.RSP, r.RAX, r.OrigRAX = c.gadget.syscallRet, c.frame.rsp, nr, noSyscall
 	r.RDI, r.RSI, r.RDX, r.R10, r.R8, r.R9 = args[0], args[1], args[2], args[3], args[4], args[5]

@@ -205,6 +205,7 @@ type pageWrite struct {
 type edit struct {
 	addr     uint64
 	old, new []byte
+	must     bool // what stands there must be old: a new site's
 }
 
 // patch writes the sites of a change and gives what it wrote.
@@ -226,10 +227,10 @@ func (t *Target) patch(c *target.Change) (done []pageWrite, err error) {
 func (t *Target) pages(c *target.Change) ([]pageWrite, error) {
 	edits := make([]edit, 0, len(c.Remove)+len(c.Add))
 	for _, r := range c.Remove {
-		edits = append(edits, edit{r.Addr, r.Patch, r.Orig})
+		edits = append(edits, edit{addr: r.Addr, old: r.Patch, new: r.Orig})
 	}
 	for _, a := range c.Add {
-		edits = append(edits, edit{a.Addr, nil, a.Patch})
+		edits = append(edits, edit{addr: a.Addr, old: a.Orig, new: a.Patch, must: true})
 	}
 	sort.SliceStable(edits, func(i, j int) bool { return edits[i].addr/PageSize < edits[j].addr/PageSize })
 	var out []pageWrite
@@ -245,10 +246,11 @@ func (t *Target) pages(c *target.Change) ([]pageWrite, error) {
 		out = append(out, w)
 		i = n
 	}
-	return out, t.checkAdded(out, c.Add)
+	return out, nil
 }
 
-// page makes the write of one page's edits, removals first.
+// page makes the write of one page's edits, removals first: what new sites replace must be what
+// the program's file has once these are made.
 func (t *Target) page(edits []edit) (pageWrite, error) {
 	lo, hi := edits[0].addr, edits[0].addr
 	for _, e := range edits {
@@ -261,8 +263,11 @@ func (t *Target) page(edits []edit) (pageWrite, error) {
 	w.new = bytes.Clone(w.old)
 	for _, e := range edits {
 		at := w.new[e.addr-lo:][:len(e.new)]
-		if e.old != nil && !bytes.Equal(at, e.old) {
-			if !bytes.Equal(at, e.new) {
+		switch same := bytes.Equal(at, e.old); {
+		case !same && e.must:
+			return w, foreign(e.addr, at, e.old)
+		case !same:
+			if !bytes.Equal(at, e.new) && !slices.Contains(t.foreign, e.addr) {
 				t.foreign = append(t.foreign, e.addr)
 			}
 			continue // what somebody else wrote over our patch is not ours to change
@@ -270,33 +275,6 @@ func (t *Target) page(edits []edit) (pageWrite, error) {
 		copy(at, e.new)
 	}
 	return w, nil
-}
-
-// checkAdded makes sure that what new sites replace is what the program's file has,
-// once removed sites are thought away.
-func (t *Target) checkAdded(writes []pageWrite, add []*target.Site) error {
-	for _, a := range add {
-		i := sort.Search(len(writes), func(i int) bool { return writes[i].addr > a.Addr }) - 1
-		if i < 0 {
-			continue
-		}
-		w := writes[i]
-		at := w.old[a.Addr-w.addr:][:len(a.Orig)]
-		if !bytes.Equal(at, a.Orig) && !t.oursAt(a.Addr, at) {
-			return foreign(a.Addr, at, a.Orig)
-		}
-	}
-	return nil
-}
-
-// oursAt says whether bytes that differ from the file are explained by our own sites.
-func (t *Target) oursAt(addr uint64, have []byte) bool {
-	for s := range t.home.sites {
-		if s.Addr < addr+uint64(len(have)) && addr < s.Addr+uint64(len(s.Patch)) {
-			return true
-		}
-	}
-	return false
 }
 
 func foreign(addr uint64, have, want []byte) error {

@@ -393,6 +393,9 @@ func (l *Leftover) dispositions(s *Stopped) error {
 	return nil
 }
 
+// trapFlag is EFLAGS.TF: a trap after the next instruction (SDM vol. 1, section 3.4.3).
+const trapFlag = 1 << 8
+
 // maxFaultTable bounds the table of a home that is read.
 const maxFaultTable = 1 << 20
 
@@ -422,12 +425,19 @@ func (l *Leftover) moveOut(s *Stopped) error {
 			to[e.Lo] = e
 		}
 	}
+	traps, err := h.get(hdrTraps + 8)
+	if err != nil {
+		return err
+	}
 	for _, th := range s.Threads() {
 		pc := th.ResumeRIP()
 		if e, ok := to[pc]; ok && l.inCode(pc) {
 			r := th.Regs()
 			r.RIP += e.To - pc
 			r.RSP += e.SP
+			if traps != 0 { // it is about to step the copy: the trap flag is ours
+				r.Flags &^= trapFlag
+			}
 			if err := th.SetRegs(r); err != nil {
 				return err
 			}

@@ -123,7 +123,7 @@ func (f *faultTable) entries() []amd64.FaultEntry {
 	}
 	out := make([]amd64.FaultEntry, 0, n)
 	for site := range f.live {
-		out = append(out, amd64.FaultEntries(site.Detour)...)
+		out = amd64.AppendFaultEntries(out, site.Detour)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Lo < out[j].Lo })
 	return out
@@ -437,6 +437,17 @@ func (f *faultTable) trapped(th *Thread) (bool, error) {
 	}
 	st, err := th.Status()
 	return err == nil && st.SigPnd>>(unix.SIGTRAP-1)&1 != 0, err
+}
+
+// trapComes says whether a thread may have run a breakpoint that has been replaced since: a
+// SIGTRAP waits for it, and what its instruction pointer then tells is not known. Precondition: the
+// thread is stopped.
+func (f *faultTable) trapComes(th *Thread) bool {
+	if !f.traps {
+		return false
+	}
+	st, err := th.Status()
+	return err != nil || st.SigPnd>>(unix.SIGTRAP-1)&1 != 0
 }
 
 // breakpoint says whether a breakpoint of ours stands at an address.

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/target"
@@ -163,5 +165,80 @@ func (h *handled) trapGoesOn(what string, at uint64, sites ...*target.Site) {
 	}
 	if n != 1 {
 		h.t.Errorf("before %s: %d entries of 0x%x", what, n, at)
+	}
+}
+
+// replaced is a change that puts a new jump in the place of one at a function's entry.
+func (h *handled) replaced(name string, c *arch.Call) (old *target.Site, ch *target.Change) {
+	h.t.Helper()
+	old = h.fresh(name, c, arch.Policy{})
+	retry(h.t, func() error { return h.tg.Commit(&target.Change{Add: []*target.Site{old}}) })
+	h.sites[name+"0"] = old
+	ch = &target.Change{Remove: []*target.Site{old}, Add: []*target.Site{h.fresh(name, c, arch.Policy{})}}
+	if err := h.tg.writeDetours(ch.Add); err != nil {
+		h.t.Fatal(err)
+	}
+	return old, ch
+}
+
+// Somebody else has written over a patch: a change does not write over that, nor does it leave
+// half of it.
+func TestForeignIsNotReplaced(t *testing.T) {
+	h := handle(t, handledProgram(t), never)
+	c := h.callOf(&target.Handler{Run: plain(func(*amd64.Regs) arch.Action { return arch.ActionGo })})
+	old, ch := h.replaced("add", c)
+	theirs := append([]byte{0xcc}, old.Patch[1:]...)
+	if err := h.tg.p.WriteMem(old.Addr, theirs); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.tg.Commit(ch); !errors.Is(err, ErrForeign) {
+		t.Errorf("a change over somebody else's bytes: %v", err)
+	}
+	have := make([]byte, len(theirs))
+	if err := h.tg.p.ReadMem(old.Addr, have); err != nil || !bytes.Equal(have, theirs) {
+		t.Errorf("% x, %v, want % x", have, err, theirs)
+	}
+	if err := h.tg.p.WriteMem(old.Addr, old.Patch); err != nil {
+		t.Fatal(err)
+	}
+	h.tg.foreign = nil
+	h.end()
+}
+
+// A thread has a SIGTRAP to take. Perhaps it has run a breakpoint that has been replaced since: it
+// stands behind that, and is not moved as one that stands at the second instruction.
+func TestTrapThatComes(t *testing.T) {
+	h := handle(t, handledProgram(t), never)
+	c := h.callOf(&target.Handler{Run: plain(func(*amd64.Regs) arch.Action { return arch.ActionGo })})
+	trap := h.fresh("add", c, arch.Policy{Force: arch.TacticBoost})
+	retry(t, func() error { return h.tg.Commit(&target.Change{Add: []*target.Site{trap}}) })
+	retry(t, func() error { return h.tg.Commit(&target.Change{Remove: []*target.Site{trap}}) })
+	old, ch := h.replaced("add", c)
+	second := old.Detour.Pairs[1].Orig
+	for _, p := range old.Detour.Pairs {
+		if p.Orig > old.Addr {
+			second = min(second, p.Orig)
+		}
+	}
+	err := h.tg.stopped(func(s *Stopped) error {
+		th := s.Threads()[0]
+		r := th.Regs()
+		r.RIP, r.OrigRAX = second, noSyscall
+		if err := th.SetRegs(r); err != nil {
+			return err
+		}
+		if err := unix.Tgkill(th.TGID, th.TID, unix.SIGTRAP); err != nil {
+			return err
+		}
+		if err := h.tg.commitStopped(s, ch); !errors.Is(err, ErrBlocked) || th.Regs().RIP != second {
+			t.Errorf("the thread goes on at 0x%x, want 0x%x: %v", th.Regs().RIP, second, err)
+		}
+		return unix.Kill(h.tg.p.PID(), unix.SIGKILL) // the signal is not of our making
+	})
+	if err != nil && !errors.Is(err, ErrNoProcess) && !errors.Is(err, unix.ESRCH) {
+		t.Error(err)
+	}
+	if err := h.tg.Close(); err != nil {
+		t.Error(err)
 	}
 }

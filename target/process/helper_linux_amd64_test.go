@@ -59,7 +59,7 @@ func run(t testing.TB, path string, args ...string) *running {
 }
 
 // patience bounds every wait of these tests. Nothing measures it.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 func (r *running) line() string {
 	r.t.Helper()

@@ -197,6 +197,10 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 		if there, ok := way[to]; ok {
 			to = there
 		} else if in, ok := w.inner[to]; ok && way == nil {
+			if t.faults.trapComes(th) {
+				w.blocks.Block(in.site, blocked(th.TID, pc, "it has a SIGTRAP to take, perhaps of a breakpoint that stood before it"))
+				continue
+			}
 			to = in.to
 		}
 		if to != pc {
@@ -248,12 +252,13 @@ func innerOf(add []*target.Site) map[uint64]inside {
 
 // landings maps the instructions of new sites' regions to where their work begins, and to
 // their copies: a thread that ran one in the program's own code, behind the patch, would pass
-// its work.
+// its work. The way back of one region is none: it leads to the work of the next, which may have
+// been done.
 func landings(add []*target.Site) (begins, copies map[uint64]uint64) {
 	begins, copies = map[uint64]uint64{}, map[uint64]uint64{}
 	for _, a := range add {
 		for _, p := range a.Detour.Pairs {
-			if _, ok := copies[p.Orig]; !ok {
+			if _, ok := copies[p.Orig]; !ok && p.Copy != a.Detour.Back {
 				begins[p.Orig], copies[p.Orig] = startOf(a.Detour, p), p.Copy
 			}
 		}

@@ -25,6 +25,7 @@ func init() {
 	children["close"] = closes
 	children["blocked"] = blocked
 	children["traced"] = traced
+	children["foreign"] = foreign
 }
 
 // TestClose: after Close the process is as it was, and can be its own target again.
@@ -55,6 +56,52 @@ func closes(c *kprobes.Core) error {
 		if err := before.differs(after); err != nil {
 			return fmt.Errorf("after %d of 3: %w", i+1, err)
 		}
+	}
+	return nil
+}
+
+// TestCloseForeign: somebody else writes over a patch. Close takes out the others and leaves that
+// one alone, with the code that it leads to; once the bytes are ours again it ends well.
+func TestCloseForeign(t *testing.T) { child(t, "foreign") }
+
+func foreign(c *kprobes.Core) error {
+	k, o := &kprobes.Kprobe{SymbolName: own + "bump"}, &kprobes.Kprobe{SymbolName: own + "other"}
+	if err := c.RegisterKprobes([]*kprobes.Kprobe{k, o}); err != nil {
+		return err
+	}
+	mem, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer mem.Close()
+	var ours [1]byte
+	if _, err := mem.ReadAt(ours[:], int64(o.Addr)); err != nil {
+		return err
+	}
+	if _, err := mem.WriteAt([]byte{0x90}, int64(o.Addr)); err != nil {
+		return err
+	}
+	if err := c.Close(nil); !errors.Is(err, self.ErrForeign) {
+		return fmt.Errorf("a patch was written over, and Close says: %w", err)
+	}
+	if _, err := self.Attach(nil); err == nil {
+		return errors.New("attached twice")
+	}
+	if got := bump(1, 2); got != 7 {
+		return fmt.Errorf("bump(1, 2) is %d", got)
+	}
+	if _, err := mem.WriteAt(ours[:], int64(o.Addr)); err != nil {
+		return err
+	}
+	if got := other(1, 2); got != 5 {
+		return fmt.Errorf("other(1, 2) is %d by the patch that was left", got)
+	}
+	if err := c.Close(nil); err != nil {
+		return err
+	}
+	var now [1]byte
+	if _, err := mem.ReadAt(now[:], int64(o.Addr)); err != nil || now == ours || other(1, 2) != 5 || bump(1, 2) != 7 {
+		return fmt.Errorf("after the last Close %x stands there, %w", now, err)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"sort"
@@ -122,11 +121,7 @@ func (t *Target) change(c *target.Change) error {
 
 // changeAll makes a planned change as a whole.
 func (t *Target) changeAll(c *target.Change, p *plan) error {
-	live := maps.Clone(t.live)
-	for _, s := range c.Add {
-		live[s] = true
-	}
-	words, fresh, err := t.home.heads(live, slices.Concat(c.Remove, t.zombie))
+	words, fresh, err := t.home.heads(t.live, c.Add, slices.Concat(c.Remove, t.zombie))
 	if err != nil {
 		return err
 	}
@@ -136,8 +131,10 @@ func (t *Target) changeAll(c *target.Change, p *plan) error {
 	}
 	old := t.home.tables
 	t.home.tables = fresh
-	t.live = live
-	t.buried(p, c.Remove)
+	for _, s := range c.Add {
+		t.live[s] = true
+	}
+	t.buried(p, t.gone(p, c.Remove))
 	return errors.Join(old[0].unmap(), old[1].unmap())
 }
 
@@ -309,14 +306,15 @@ func (p *plan) insideNew(s *target.Site) bool {
 type landing struct{ begin, copy uint64 }
 
 // landings are those of the regions of new sites, by the instruction. A thread that runs a
-// region's instruction in the program's own code, behind the patch, would pass its work.
+// region's instruction in the program's own code, behind the patch, would pass its work. The way
+// back of one region is none: it leads to the work of the next, which may have been done.
 type landings map[uint64]landing
 
 func landingsOf(add []*target.Site) landings {
 	m := landings{}
 	for _, s := range add {
 		for _, pr := range s.Detour.Pairs {
-			if _, ok := m[pr.Orig]; !ok {
+			if _, ok := m[pr.Orig]; !ok && pr.Copy != s.Detour.Back {
 				m[pr.Orig] = landing{beginOf(s, pr), pr.Copy}
 			}
 		}
@@ -390,7 +388,7 @@ func editsOf(c *target.Change) []edit {
 	}
 	for _, s := range standing {
 		e := newEdit(s.Addr, s.Patch, s.Orig)
-		e.check = true
+		e.check, e.leave = true, !overlaps(c.Add, s)
 		out = append(out, e)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].addr < out[j].addr })
@@ -409,6 +407,29 @@ func overlaps(gone []*target.Site, s *target.Site) bool {
 	return slices.ContainsFunc(gone, func(r *target.Site) bool {
 		return r.Addr < s.Addr+uint64(len(s.Patch)) && s.Addr < r.Addr+uint64(len(r.Patch))
 	})
+}
+
+// gone are the removed sites whose patches have been taken out. The others hold somebody else's
+// bytes, and their detours stay.
+func (t *Target) gone(p *plan, removed []*target.Site) []*target.Site {
+	left := map[uint64]bool{}
+	for i := range p.edits {
+		if e := &p.edits[i]; e.foreign {
+			left[e.addr] = true
+		}
+	}
+	if len(left) == 0 {
+		return removed
+	}
+	var out []*target.Site
+	for _, s := range removed {
+		if left[s.Addr] {
+			t.foreign = append(t.foreign, s)
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 // buried takes the removed sites into the zombies and gives back the room of those in which

@@ -47,7 +47,9 @@ type edit struct {
 	n        int
 	old, new [patchMax]byte
 	check    bool // what stands there must be old
+	leave    bool // else it is left alone: a removal that nothing new depends on
 	done     bool
+	foreign  bool // it was left alone
 }
 
 // plan is a change, ready to be made in a stopped world. Everything in it is allocated
@@ -368,14 +370,20 @@ func (p *plan) move(s *slot) {
 func (p *plan) patch() {
 	for i := range p.edits {
 		e := &p.edits[i]
-		e.done = false
-		if e.check && !e.stands() {
+		e.done, e.foreign = false, false
+		if !e.check || e.stands() {
+			continue
+		}
+		if e.foreign = e.leave; !e.leave {
 			p.verdict, p.at = foreignBytes, e.addr
 			return
 		}
 	}
 	for i := range p.edits {
 		e := &p.edits[i]
+		if e.foreign {
+			continue
+		}
 		if errno := p.write(e.addr, &e.new, e.n); errno != 0 {
 			p.verdict, p.at, p.errno = writeFailed, e.addr, errno
 			p.unpatch()

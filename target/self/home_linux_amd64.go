@@ -238,14 +238,20 @@ func setSigaction(sig unix.Signal, a sigaction) error {
 	return nil
 }
 
-// heads makes the tables of a set of sites and gives the four words that are to name them.
-// fresh are the tables' mappings, which replace those in use once the words are written.
-func (h *home) heads(live map[*target.Site]bool, gone []*target.Site) (words [4]uint64, fresh [2]table, err error) {
-	faults := faultsOf(live)
+// heads makes the tables of a set of sites, to which some are added, and gives the four words that
+// are to name them. fresh are the tables' mappings, which replace those in use once the words are
+// written.
+func (h *home) heads(live map[*target.Site]bool, add, gone []*target.Site) (words [4]uint64, fresh [2]table, err error) {
+	sites := make([]*target.Site, 0, len(live)+len(add))
+	for s := range live {
+		sites = append(sites, s)
+	}
+	sites = append(sites, add...)
+	faults := faultsOf(sites)
 	if fresh[0], err = newTable(faults); err != nil {
 		return words, fresh, err
 	}
-	traps := trapsOf(live, gone)
+	traps := trapsOf(sites, gone)
 	if fresh[1], err = newTable(traps); err != nil {
 		return words, fresh, errors.Join(err, fresh[0].unmap())
 	}
@@ -254,20 +260,21 @@ func (h *home) heads(live map[*target.Site]bool, gone []*target.Site) (words [4]
 
 // faultsOf makes the table of the loads and the displaced instructions of sites, sorted. Detours
 // do not overlap, so those of one site stand together.
-func faultsOf(live map[*target.Site]bool) []byte {
+func faultsOf(live []*target.Site) []byte {
 	type at struct {
 		addr uint64
 		d    *arch.Detour
 	}
 	detours, n := make([]at, 0, len(live)), 0
-	for s := range live {
+	for _, s := range live {
 		detours = append(detours, at{s.Detour.Addr, s.Detour})
 		n += len(s.Detour.Fixups) + len(s.Detour.Pairs)
 	}
 	slices.SortFunc(detours, func(a, b at) int { return cmp.Compare(a.addr, b.addr) })
 	out := make([]byte, 0, n*amd64.FaultEntrySize)
+	var es []amd64.FaultEntry
 	for _, d := range detours {
-		es := amd64.FaultEntries(d.d)
+		es = amd64.AppendFaultEntries(es[:0], d.d)
 		slices.SortFunc(es, func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) })
 		for i := range es {
 			out = es[i].Append(out)
@@ -277,9 +284,9 @@ func faultsOf(live map[*target.Site]bool) []byte {
 }
 
 // trapsOf makes the table of breakpoints, sorted by address; those in gone are none any more.
-func trapsOf(live map[*target.Site]bool, gone []*target.Site) []byte {
+func trapsOf(live, gone []*target.Site) []byte {
 	var sites []*target.Site
-	for s := range live {
+	for _, s := range live {
 		if s.Trap && !slices.Contains(gone, s) {
 			sites = append(sites, s)
 		}

@@ -28,28 +28,29 @@ type Options struct {
 
 // Target makes the own process a target.Target and a target.Caller.
 type Target struct {
-	o      Options
-	mu     sync.Mutex // held while the world is stopped, and what only Commit changes is changed
-	space  *symbol.Space
-	images map[process.FileID]*symbol.Image
-	seen   []process.Map // the executable mappings that space was made of
-	mem    *os.File      // /proc/self/mem
-	lay    *layout
-	places places
-	ring   *ring.Ring
-	writer arch.Writer
-	home   *home
-	codeMu sync.Mutex
-	code   []*piece
-	poolMu sync.Mutex
-	pools  []*arch.Pool
-	idle   map[*arch.Pool]bool // pools that no probe uses
-	part   uint64              // of the pools, that Crowded looks at next
-	live   map[*target.Site]bool
-	zombie []*target.Site
-	calls  map[uint64]*desc
-	late   []*desc                           // that have ended, and that a thread may yet come to
-	path   func() (map[uint64]string, error) // functions that may run with SIGTRAP blocked
+	o       Options
+	mu      sync.Mutex // held while the world is stopped, and what only Commit changes is changed
+	space   *symbol.Space
+	images  map[process.FileID]*symbol.Image
+	seen    []process.Map // the executable mappings that space was made of
+	mem     *os.File      // /proc/self/mem
+	lay     *layout
+	places  places
+	ring    *ring.Ring
+	writer  arch.Writer
+	home    *home
+	codeMu  sync.Mutex
+	code    []*piece
+	poolMu  sync.Mutex
+	pools   []*arch.Pool
+	idle    map[*arch.Pool]bool // pools that no probe uses
+	part    uint64              // of the pools, that Crowded looks at next
+	live    map[*target.Site]bool
+	zombie  []*target.Site
+	foreign []*target.Site // that hold bytes of somebody else: their detours stay
+	calls   map[uint64]*desc
+	late    []*desc                           // that have ended, and that a thread may yet come to
+	path    func() (map[uint64]string, error) // functions that may run with SIGTRAP blocked
 }
 
 var (
@@ -314,22 +315,30 @@ func hasRDPID() bool {
 	return strings.Contains(flags+" ", " rdpid ")
 }
 
-// Close takes out all that Prepare put in, but for the ring, which can still be read.
+// Close takes out all that Prepare put in, but for the ring, which can still be read. While sites
+// are armed it takes out nothing (EBUSY), nor while somebody else's bytes stand where one of our
+// patches stood (ErrForeign): what it leads to must stay, and another Attach is refused. Once the
+// bytes are ours again it takes them out.
 func (t *Target) Close() error {
 	attached.Lock()
 	defer attached.Unlock()
-	if attached.t == t {
-		attached.t = nil
-	}
 	if t.home == nil {
+		t.release()
 		return nil
 	}
+	if err := t.armed(); err != nil {
+		return err
+	}
+	t.release()
 	if err := t.drain(); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err := t.home.close()
+	if err != nil {
+		return err
+	}
 	for _, c := range t.code {
 		err = errors.Join(err, c.unmap())
 	}
@@ -339,4 +348,31 @@ func (t *Target) Close() error {
 	err = errors.Join(err, t.mem.Close())
 	t.home, t.code, t.pools = nil, nil, nil
 	return err
+}
+
+// release lets another target be attached. Precondition: attached is locked.
+func (t *Target) release() {
+	if attached.t == t {
+		attached.t = nil
+	}
+}
+
+// armed fails while patches of ours stand, or may.
+func (t *Target) armed() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if again := t.foreign; len(again) > 0 {
+		t.foreign = nil
+		if err := t.change(&target.Change{Remove: again}); err != nil {
+			t.foreign = again
+			return err
+		}
+	}
+	if len(t.foreign) > 0 {
+		return fmt.Errorf("the bytes at 0x%x were changed by somebody else, and left alone with the code that they lead to: %w", t.foreign[0].Addr, ErrForeign)
+	}
+	if n := len(t.live) - len(t.zombie); n > 0 {
+		return errno.Errorf(unix.EBUSY, "%d sites are still armed", n)
+	}
+	return nil
 }

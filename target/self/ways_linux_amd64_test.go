@@ -84,3 +84,23 @@ func TestWays(t *testing.T) {
 		}
 	}
 }
+
+// TestWaysNeighbour: the way back of a new site's detour leads to the next site. A thread that has
+// done the work there in the old detour goes on at the copy, and does not do it again.
+func TestWaysNeighbour(t *testing.T) {
+	const old, before, now = 0x300000, 0x310000, 0x320000
+	trap := siteAt(second, 1, old, []uint64{second}, third, second)
+	neighbour := siteAt(first, 1, before, []uint64{first}, second, first)
+	jump := siteAt(second, 5, now, []uint64{second, third}, behind, second)
+	p := &plan{adding: true}
+	p.ways(&target.Change{Remove: []*target.Site{trap}, Add: []*target.Site{neighbour, jump}}, nil)
+	for name, c := range map[string]struct{ pc, to uint64 }{
+		"work to be done": {old, now},
+		"work done":       {old + 16, now + 16},
+		"on the way back": {old + 32, now + 48},
+	} {
+		if to, _ := p.resume(c.pc); to != c.to {
+			t.Errorf("%s: a thread at 0x%x goes on at 0x%x, want 0x%x", name, c.pc, to, c.to)
+		}
+	}
+}

@@ -256,11 +256,24 @@ func (w *worldState) wait(end int64) int32 {
 			}
 		}
 		have := load32(&w.parked)
-		if have == w.asked {
+		if have >= w.asked && w.allParked() {
 			return 0
 		}
 		syscall.RawSyscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&w.parked)), futexWaitPrivate, uintptr(have), uintptr(unsafe.Pointer(&step)), 0, 0)
 	}
+}
+
+// allParked says whether the threads that were asked have parked. Their number does not tell: one
+// that parked as an earlier stop was given up may have added itself to this one's.
+//
+//go:norace
+func (w *worldState) allParked() bool {
+	for i := range w.asked {
+		if load64(&w.slots[w.list[i]].state)&3 != slotParked {
+			return false
+		}
+	}
+	return true
 }
 
 // late is a thread that was asked and has not parked; 0: there is none.

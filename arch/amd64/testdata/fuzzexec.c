@@ -38,7 +38,7 @@ struct result {
 	u64 vec[5]; /* x87; MXCSR and XMM; YMM; masks; ZMM */
 	u64 data, stack;
 	u64 dataslot, stackslot; /* the same without the 8 bytes below the stack pointer */
-	u64 hits, traps;
+	u64 hits, traps, all; /* hits of the first probe; of all */
 };
 
 /* fuzz_runner_linux_amd64_test.go has these structures and areas too. */
@@ -47,14 +47,14 @@ struct shared {
 	u64 base; /* what the areas are counted from */
 	u64 returns; /* half of what is branched to returns */
 	u64 fault, trap, handlerlen;
-	u64 ringlen, hits, head; /* addresses of a counter and of a shard's head */
+	u64 ringlen, hits, step, head; /* addresses of the first counter and of a shard's head */
 	u8 handler[4000];
 	struct job jobs[JOBS];
 	struct result results[JOBS];
 };
 
 enum { CODE, NEAR, FAR, AREAS };
-enum { AREA_LEN = 0x2000, LAND_LEN = 0x10000, DATA_LEN = 0x4000, STACK_LEN = 0x4000, ACTION = 40 };
+enum { AREA_LEN = 0x2000, LAND_LEN = 0x10000, DATA_LEN = 0x4000, STACK_LEN = 0x4000, ACTION = 40, PROBES = 4 };
 #define LAND 0x20000000ull
 #define DATA 0x30000000ull
 #define STACK 0x38000000ull
@@ -92,7 +92,7 @@ static void fill_memory(const struct job *j)
 	w = (u64 *)(sh->base + STACK);
 	for (int i = 0; i < STACK_LEN / 8; i++) {
 		u64 v = word(&s, i & 15 ? i & ~3 : 3); /* mostly places to return to */
-		w[i] = (u64)&w[i] < j->keep ? j->scratch * (i + 1) : v;
+		w[i] = (u64)&w[i] < j->keep ? j->scratch * (2 * i + 1) : v;
 	}
 }
 
@@ -186,6 +186,9 @@ static void record(struct ucontext *uc, struct siginfo *si)
 	o->dataslot = without(data, DATA_LEN, data, uc->rsp - 8);
 	o->stackslot = without(stack, STACK_LEN, j->keep, uc->rsp - 8);
 	o->hits = *(u64 *)sh->hits;
+	o->all = 0;
+	for (int i = 0; i < PROBES; i++)
+		o->all += *(u64 *)(sh->hits + i * sh->step);
 	o->traps = traps;
 	put_pieces(j, 1);
 }
@@ -206,7 +209,9 @@ static void prepare(struct ucontext *uc)
 	nextflags = j->flags & 0x204000;
 	uc->rip = j->pc;
 	uc->cs = 0x33, uc->ss = 0x2b;
-	*(u64 *)sh->hits = *(u64 *)sh->head = traps = ticks = 0;
+	for (int i = 0; i < PROBES; i++)
+		*(u64 *)(sh->hits + i * sh->step) = 0;
+	*(u64 *)sh->head = traps = ticks = 0;
 }
 
 static void wait_for_jobs(void)

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/symbol"
+)
+
+// place is an instruction of a function, which runs once in each call.
+type place struct {
+	fn  string
+	off uint64
+}
+
+func (p place) String() string { return fmt.Sprintf("%s+0x%x", p.fn, p.off) }
+
+// code is one function's.
+type code struct {
+	addr uint64
+	text []byte // as the file has it
+}
+
+var (
+	all     []place
+	refused int // instructions that no probe may stand at
+	texts   [funcs]code
+)
+
+// places finds the instructions. Each is probed once, alone: where a leaf function leaves
+// a detour no register to check the stack with, none may be.
+func places(c *kprobes.Core) error {
+	for i := range funcs {
+		r, err := c.Target().Space().Resolve(symbol.Place{Sym: symbolOf(i)})
+		if err != nil {
+			return err
+		}
+		f := &texts[i]
+		f.addr, f.text = r.Addr, make([]byte, r.Func.Size)
+		if err := c.Target().Read(f.addr, f.text); err != nil {
+			return err
+		}
+		offs, err := once(f.text)
+		if err != nil {
+			return fmt.Errorf("%s: %w", symbolOf(i), err)
+		}
+		for _, off := range offs {
+			p := newProbe(place{symbolOf(i), off}, true)
+			p.k.PostHandler = nothing
+			if err := c.RegisterKprobe(&p.k); errors.Is(err, unix.EOPNOTSUPP) {
+				refused++
+				continue
+			} else if err != nil {
+				return fmt.Errorf("%v: %w", p.at, err)
+			}
+			c.UnregisterKprobe(&p.k)
+			all = append(all, p.at)
+		}
+	}
+	return nil
+}
+
+// Opcodes of code that the compiler makes.
+const (
+	opRet   = 0xc3
+	opJcc   = 0x70 // to 0x7f
+	opJcc32 = 0x80 // to 0x8f, behind 0x0f
+)
+
+// once lists the instructions of a straight-line function that run once in each call: those
+// up to the return, but for the check of the stack, which runs again when that has grown.
+func once(text []byte) (offs []uint64, err error) {
+	for off := 0; ; {
+		in, err := amd64.Decode(text[off:])
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case in.Map == amd64.MapOne && in.Opcode == opRet:
+			return append(offs, uint64(off)), nil
+		case in.Map == amd64.MapOne && in.Opcode&0xf0 == opJcc || in.Map == amd64.Map0F && in.Opcode&0xf0 == opJcc32:
+			if len(offs) > 3 {
+				return nil, fmt.Errorf("a jump at +%#x: it is not straight", off)
+			}
+			offs = nil
+		default:
+			offs = append(offs, uint64(off))
+		}
+		off += int(in.Len)
+	}
+}
+
+// memory is what stands in the functions now.
+func memory(c *kprobes.Core) (b []byte, err error) {
+	for i := range texts {
+		f := make([]byte, len(texts[i].text))
+		if err := c.Target().Read(texts[i].addr, f); err != nil {
+			return nil, err
+		}
+		b = append(b, f...)
+	}
+	return b, nil
+}
+
+// file is what stands there in the program's file.
+func file() (b []byte) {
+	for i := range texts {
+		b = append(b, texts[i].text...)
+	}
+	return b
+}
