@@ -35,7 +35,7 @@ func (c *Core) SetEnabled(on bool) error {
 		}
 	}
 	if on {
-		c.anew(ps)
+		c.anew(slices.DeleteFunc(slices.Clone(c.events), func(e *Event) bool { return e == nil || e.ended || e.h != nil && e.h.disabled }))
 		wake(ps)
 	}
 	c.off = !on

@@ -2,12 +2,15 @@ package kprobes_test
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/trace"
 )
 
 // patience bounds what tests wait for. Nothing measures it.
@@ -111,6 +114,49 @@ func TestPoolsServeAgain(t *testing.T) {
 		if round%30 == 0 {
 			prog.Counts("free")
 		}
+	}
+}
+
+// TestWidePools: any number of return events may save many values of their entries, and they
+// share the room for it.
+func TestWidePools(t *testing.T) {
+	prog, c := attach(t, "stand")
+	var defs []*event.Def
+	for i, fn := range []string{"stand", "behind", "first", "second", "third"} {
+		d, err := event.Parse(fmt.Sprintf("r:wide%d %s a=$arg1 b=$arg2 c=$arg3 d=$arg4 e=$arg5 f=$arg6 g=%%bx h=%%bp", i, fn))
+		must(t, err)
+		defs = append(defs, d)
+	}
+	evs, err := c.Add(defs, &kprobes.AddOptions{})
+	must(t, err)
+	prog.Counts("go 100")
+	eventually(t, "100 hits of each", func() bool {
+		c.Poll(func(*trace.Hit) {}) // of other processors' clocks some run a little behind
+		return !slices.ContainsFunc(evs, func(e *kprobes.Event) bool { return c.Counts(e).Hits != 100 })
+	})
+}
+
+// TestUnseenCalls: calls are in progress while everything is switched off, end, and others begin
+// at the same places of the same stacks. Once everything is on again the returns of those are
+// nobody's.
+func TestUnseenCalls(t *testing.T) {
+	prog, c := attach(t, "leaver")
+	d, err := event.Parse("r:unseen inside")
+	must(t, err)
+	evs, err := c.Add([]*event.Def{d}, &kprobes.AddOptions{Count: true})
+	must(t, err)
+	prog.Counts("hold 30")
+	must(t, c.SetEnabled(false))
+	prog.Counts("free")
+	prog.Counts("hold 30")
+	must(t, c.SetEnabled(true))
+	prog.Counts("free")
+	if n := c.Counts(evs[0]); n.Hits != 0 || n.Active != 30 || n.Unwound != 0 {
+		t.Errorf("%+v, want 30 calls that were in progress and no hit", n)
+	}
+	prog.Counts("call 7")
+	if n := c.Counts(evs[0]); n.Hits != 7 {
+		t.Errorf("%+v, want 7 hits", n)
 	}
 }
 

@@ -240,23 +240,28 @@ func (c *Core) sift() {
 
 // anew makes return probes that are to be armed again forget the calls that were in progress
 // when they were disarmed: their returns were not seen, and another call has the same place on
-// the same stack by now.
-func (c *Core) anew(ps []*probe) {
+// the same stack by now. They count as in progress.
+func (c *Core) anew(evs []*Event) {
 	var old []leftover
-	for _, p := range ps {
-		if p.kind != kindKretprobe {
+	for _, e := range evs {
+		if e.Def.Kind != event.Return {
 			continue
 		}
-		p.epoch.Add(1)
-		if p.ev.work.Pool != nil && !p.ev.empty {
-			old = append(old, leftover{p.ev, p.ev.work.Pool})
+		if e.h != nil {
+			e.h.epoch.Add(1)
 		}
-		p.ev.empty = false
+		if e.work.Pool != nil && !e.empty {
+			old = append(old, leftover{e, e.work.Pool})
+		}
+		e.empty = false
 	}
 	for end := time.Now().Add(anewWait); len(old) > 0; time.Sleep(time.Millisecond) {
 		r, err := c.reap(old, false)
 		for _, l := range old {
 			l.e.empty = false
+			if n := uint64(r.Unwound[l.e.ID]); err == nil {
+				l.e.reaped, l.e.cut = l.e.reaped-n, l.e.cut+n
+			}
 		}
 		if err != nil || r.Whole || time.Now().After(end) {
 			return // a thread in the old code may still take an instance

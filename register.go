@@ -394,7 +394,7 @@ func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 	if disabled {
 		then = c.leaves(eventsOf(ps))
 	} else {
-		c.anew(ps)
+		c.anew(eventsOf(ps))
 		wake(ps)
 	}
 	if err := c.update(functionsOf(eventsOf(ps)), then); err != nil {

@@ -344,9 +344,9 @@ func (c *Core) leaveStubs(f *function) {
 	c.stubbed.unsure[f.start] = true
 }
 
-// putBack puts back the return addresses of calls in progress, and takes out the probes on the
-// unwinders in the same stop: as long as a stub stands on a stack they are needed.
-// Precondition: no other event is armed.
+// putBack puts back the return addresses of calls in progress, and then takes out the probes on
+// the unwinders, and puts back in that stop what was left: as long as a stub stands on a stack they
+// are needed, also when the tracer is killed. Precondition: no other event is armed.
 func (c *Core) putBack() error {
 	t, ok := c.t.(target.Returner)
 	if !ok || len(c.stubbed.walkers) == 0 {
@@ -361,5 +361,6 @@ func (c *Core) putBack() error {
 	if errors.Is(err, target.ErrGone) {
 		return err
 	}
+	err = errors.Join(err, c.t.Commit(&target.Change{Then: t.PutBack}))
 	return errors.Join(err, c.remove(evs, t.PutBack))
 }

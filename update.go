@@ -127,6 +127,11 @@ func (c *Core) endAnyway(cs []*change, then func() error) ([]*change, error) {
 	}
 	rest := left(hard)
 	why := map[*change]error{}
+	for _, ch := range rest { // what other probes need must not be away for a moment
+		if slices.ContainsFunc(ch.f.events, func(e *Event) bool { return e.hook && !e.idle() }) {
+			return left(cs), ch.blocked()
+		}
+	}
 	for _, ch := range rest {
 		why[ch] = ch.blocked()
 		c.release(ch.sites)

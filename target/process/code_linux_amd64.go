@@ -90,7 +90,8 @@ func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*room.Piece, error) 
 	return room.New(addr, size), nil
 }
 
-// Pool gives the table for a return probe's instances.
+// Pool gives the table for a return probe's instances. Probes without a limit share one for each
+// size of their instances.
 func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
 	stride := amd64.SlotStride(n)
 	if limit <= 0 && stride <= poolStep {
@@ -98,8 +99,14 @@ func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
 		t.notePool(p)
 		return p, nil
 	}
-	slots := poolSlots
-	if limit > 0 {
+	slots := poolSlots - (stride - poolStep) // each takes as much room as the first
+	if limit <= 0 {
+		for _, u := range t.pools {
+			if u.pool.Max == 0 && u.pool.Stride == stride {
+				return u.pool, nil
+			}
+		}
+	} else {
 		slots = max(6, bits.Len(uint(4*limit-1)))
 		if p := t.idlePool(slots, stride, uint32(limit)); p != nil {
 			return p, nil

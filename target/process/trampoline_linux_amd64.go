@@ -32,7 +32,8 @@ const (
 const maxSearch = 256 << 20
 
 // ErrInCall says that the trampolines stay mapped, since a call may still return through one.
-var ErrInCall = errors.New("a call may still return through a trampoline: these pages stay mapped, and harm nothing")
+// It returns as it should; what unwinds it meanwhile (an exception, pthread_exit) finds no caller.
+var ErrInCall = errors.New("a call may still return through a trampoline: these pages stay mapped, and it returns well, but an exception through it would not find its way")
 
 func isStubs(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+stubName) }
 

@@ -75,9 +75,11 @@ var (
 		"runtime.mexit", "runtime.exitThread", "runtime.startm", "runtime.allocm", "runtime.mallocgc",
 		"runtime.recordspan", "runtime.(*mcache).prepareForSweep",
 		"runtime.gcStart", // by mallocgc; returns at once
+		// A goroutine that forks is asked to give way, and goes on.
+		"runtime.morestack", "runtime.morestack_noctxt", "runtime.newstack", "runtime.gogo",
 	}
 	offPath = []string{
-		"runtime.morestack", "runtime.newstack", "runtime.copystack", "runtime.mcall", "runtime.gogo",
+		"runtime.copystack", "runtime.mcall", "runtime.gopreempt_m", "runtime.preemptPark",
 		"runtime.schedule", "runtime.findRunnable", "runtime.execute", "runtime.gopark", "runtime.goready",
 		"runtime.ready", "runtime.gosched_m", "runtime.goexit0", "runtime.newproc", "runtime.asyncPreempt",
 		"runtime.sigpanic", "runtime.gopanic", "runtime.deferreturn", "runtime.gcDrain", "runtime.scanstack",

@@ -37,14 +37,19 @@ var pathRoots = []pathRoot{
 	{"syscall.forkAndExecInChild1", "the child of a fork, which shares the memory and has no signal handlers"},
 	{"syscall.forkAndExecInChild", "runs with signals blocked between the fork and runtime_AfterFork"},
 	{"syscall.doCheckClonePidfd", "the child of a fork, which shares the memory"},
+
+	// A goroutine that is asked to give way while it forks: it calls for more stack, finds that
+	// it must go on, and does.
+	{"runtime.morestack", "is called with signals blocked when a goroutine that forks is to be preempted"},
+	{"runtime.morestack_noctxt", "as morestack"},
+	{"runtime.newstack", "is called by morestack"},
+	{"runtime.gogo", "goes back to the goroutine"},
 }
 
 // pathCuts lists functions that are not followed and not part of the path themselves,
 // wherever they are called, with the reason.
 var pathCuts = map[string]string{
-	"runtime.morestack":        "asks for more stack; no stack is grown on a signal or system stack: the process ends with a message",
-	"runtime.morestack_noctxt": "as morestack",
-	"runtime.morestackc":       "as morestack",
+	"runtime.morestackc":       "no stack is grown on a signal or system stack: the process ends with a message",
 	"runtime.mcall":            "leaves a goroutine for the scheduler; on a signal or system stack the process ends with a message",
 	"runtime.gopanic":          "a panic; on a signal or system stack the process ends with a message",
 	"runtime.panicBounds":      "as gopanic",
@@ -90,6 +95,8 @@ var pathVariables = map[string]bool{
 
 // pathLeaves lists functions that are part of the path but not followed, with the reason.
 var pathLeaves = map[string]string{
+	"runtime.morestack":     "calls newstack; on a signal or system stack the process ends with a message",
+	"runtime.newstack":      "finds first of all that the goroutine must not give way, and goes on by gogo",
 	"runtime.gcStart":       "returns at once on a system stack",
 	"runtime.gcAssistAlloc": "returns at once on a system stack",
 }
