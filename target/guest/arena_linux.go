@@ -34,7 +34,16 @@ const (
 	pageSize  = 4096
 	largePage = 2 << 20
 	slots     = 512
-	imageBase = 0xffffffff80000000 // __START_KERNEL_map: what level2_kernel_pgt maps
+	imageBase = 0xffffffff80000000 // __START_KERNEL_map, where the kernel's image lies
+
+	// What level2_fixmap_pgt maps: modules, from below, and the fixed mappings at the end. The
+	// slots that are taken are those of the upper half of the modules' area, which ends at
+	// MODULES_END. Nothing there passes for an address of the kernel's image (virt_addr_valid), so
+	// that no struct page belongs to it: a kernel that checks what it copies users' strings to
+	// (CONFIG_HARDENED_USERCOPY) would take the ring for an object of somebody else's.
+	areaBase  = 0xffffffffc0000000
+	areaFirst = 256
+	areaEnd   = 504
 )
 
 // extent is a run of guest-physical memory.
@@ -61,8 +70,8 @@ type layout struct {
 	data, ring    part // pools and mailbox; the ring
 	ringConfig    ring.Config
 	va            uint64 // of the first slot
-	first, count  int    // slots of level2_kernel_pgt
-	directory     extent // level2_kernel_pgt
+	first, count  int    // slots of level2_fixmap_pgt
+	directory     extent // level2_fixmap_pgt
 }
 
 // Sizes of the parts of a low extent, in pages.
@@ -166,7 +175,7 @@ func (l *layout) place(directory extent) error {
 	l.directory, l.count = directory, l.slotsWanted()
 	var free []int
 	run := 0
-	for i := range slots {
+	for i := areaFirst; i < areaEnd; i++ {
 		if binary.LittleEndian.Uint64(directory.mem[8*i:]) != 0 {
 			run = 0
 			continue
@@ -176,7 +185,7 @@ func (l *layout) place(directory extent) error {
 		}
 	}
 	if len(free) == 0 {
-		return errno.Errorf(unix.ENOSPC, "level2_kernel_pgt has no %d free entries in a row", l.count)
+		return errno.Errorf(unix.ENOSPC, "level2_fixmap_pgt has no %d free entries in a row", l.count)
 	}
 	l.at(free[rand.IntN(len(free))])
 	return nil
@@ -185,7 +194,7 @@ func (l *layout) place(directory extent) error {
 // at gives the parts the addresses that they have from a slot on.
 func (l *layout) at(slot int) {
 	l.first = slot
-	l.va = imageBase + uint64(slot)*largePage
+	l.va = areaBase + uint64(slot)*largePage
 	va := l.va
 	if !l.shared {
 		va += lowControl * pageSize // the control area is seen too: the way back to it
@@ -267,11 +276,11 @@ func (l *layout) inForce() bool {
 	return true
 }
 
-// directoryOf finds level2_kernel_pgt.
+// directoryOf finds level2_fixmap_pgt.
 func directoryOf(k *kernel.Kernel, m phys.Memory) (extent, error) {
-	va, ok := k.Addr("level2_kernel_pgt")
+	va, ok := k.Addr("level2_fixmap_pgt")
 	if !ok {
-		return extent{}, errno.Errorf(unix.EOPNOTSUPP, "the guest's kernel has no symbol level2_kernel_pgt (CONFIG_KALLSYMS_ALL is needed)")
+		return extent{}, errno.Errorf(unix.EOPNOTSUPP, "the guest's kernel has no symbol level2_fixmap_pgt (CONFIG_KALLSYMS_ALL is needed)")
 	}
 	pa, err := physical(k, va)
 	if err != nil {
@@ -279,7 +288,7 @@ func directoryOf(k *kernel.Kernel, m phys.Memory) (extent, error) {
 	}
 	mem := m.Bytes(pa, pageSize)
 	if mem == nil || pa%pageSize != 0 {
-		return extent{}, fmt.Errorf("level2_kernel_pgt at 0x%x, physical 0x%x: %w", va, pa, errMemory)
+		return extent{}, fmt.Errorf("level2_fixmap_pgt at 0x%x, physical 0x%x: %w", va, pa, errMemory)
 	}
 	return extent{pa, mem}, nil
 }

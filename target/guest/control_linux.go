@@ -16,7 +16,7 @@ import (
 // what is read here is believed no more than any other memory of a guest.
 const (
 	controlMagic   = 0x5453455547504b21 // "!KPGUEST" in memory order
-	controlVersion = 1
+	controlVersion = 2
 
 	siteOff  = pageSize
 	siteSize = 64
@@ -28,7 +28,7 @@ const (
 	hdrVersion = 8
 	hdrHolder  = 16 // pid of the tracer
 	hdrSince   = 24 // its start time, clock ticks after boot
-	hdrSlot    = 32 // first slot of level2_kernel_pgt
+	hdrSlot    = 32 // first slot of level2_fixmap_pgt
 	hdrCPUs    = 40 // of the ring
 	hdrSites   = 48 // entries of the table that were ever used
 	hdrMark    = 56 // bytes of the code part that have ever held code; below 1 MiB since it was taken

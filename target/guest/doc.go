@@ -7,10 +7,11 @@
 //
 // Generated code, the ring and the instances of return probes lie in memory that the guest
 // never uses: the memory of an ivshmem device if the guest has one, else a run of pages
-// below 1 MiB, which Linux reserves since 5.13. Free entries of level2_kernel_pgt (the page
-// directory of the 1 GB that the kernel's image lies in, shared by all processes) map them:
+// below 1 MiB, which Linux reserves since 5.13. Free entries of level2_fixmap_pgt (the page
+// directory of the 1 GB behind the kernel's image, shared by all processes; modules are loaded at
+// its start) map them:
 //
-//	level2_kernel_pgt        guest-virtual                 physical
+//	level2_fixmap_pgt        guest-virtual                 physical
 //	  [k]    ────────────►   code     R-X                  low pages or ivshmem
 //	  [k+1]  ────────────►   pools, mailbox  RW-
 //	  [k+2…] ────────────►   ring     RW-

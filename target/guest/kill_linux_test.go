@@ -175,7 +175,7 @@ func textOf(t *testing.T, k *guest.Target) []byte {
 	for _, f := range []struct {
 		name string
 		n    int
-	}{{"vfs_read", 0x310}, {"__x64_sys_getppid", 0x30}, {"do_sys_openat2", 0x170}, {"level2_kernel_pgt", 4096}} {
+	}{{"vfs_read", 0x310}, {"__x64_sys_getppid", 0x30}, {"do_sys_openat2", 0x170}, {"level2_fixmap_pgt", 4096}} {
 		a, ok := k.Kernel().Addr(f.name)
 		if !ok {
 			t.Fatalf("no %s", f.name)

@@ -16,7 +16,7 @@ import (
 // behind a virtual one, and with which rights.
 func walk(t *testing.T, directory, table []byte, va uint64) (pa uint64, write, exec, ok bool) {
 	t.Helper()
-	pmd := binary.LittleEndian.Uint64(directory[8*((va-imageBase)/largePage):])
+	pmd := binary.LittleEndian.Uint64(directory[8*((va-areaBase)/largePage):])
 	e, size := pmd, uint64(largePage)
 	switch {
 	case pmd&ptePresent == 0:
@@ -31,7 +31,7 @@ func walk(t *testing.T, directory, table []byte, va uint64) (pa uint64, write, e
 	return e&pteAddress&^(size-1) + va%size, e&pmd&pteWrite != 0, e&pteNX == 0 && pmd&pteNX == 0, true
 }
 
-// directory is a level2_kernel_pgt with the first half and the last entry in use.
+// directory is a level2_fixmap_pgt with the first half and the last entry in use.
 func directory() extent {
 	d := extent{0x1000, make([]byte, pageSize)}
 	for i := range slots / 2 {
@@ -45,6 +45,10 @@ func directory() extent {
 func checkMapped(t *testing.T, l *layout) {
 	t.Helper()
 	for _, p := range l.mapped() {
+		// virt_addr_valid (arch/x86/mm/physaddr.c): behind KERNEL_IMAGE_SIZE no page is meant
+		if p.va-imageBase < 1<<30 {
+			t.Fatalf("0x%x passes for an address of the kernel's image", p.va)
+		}
 		for off := 0; off < len(p.mem); off += pageSize {
 			pa, write, exec, ok := walk(t, l.directory.mem, l.table.mem, p.va+uint64(off))
 			isCode := p == &l.code

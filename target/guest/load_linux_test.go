@@ -272,8 +272,8 @@ func (p *probed) state() map[string][]byte {
 		}
 		read(d.Place.Symbol, 1024)
 	}
-	read("level2_kernel_pgt", 4096)
-	for i := range slices.Chunk(out["level2_kernel_pgt"], 8) { // accessed and dirty: the CPU's
+	read("level2_fixmap_pgt", 4096)
+	for i := range slices.Chunk(out["level2_fixmap_pgt"], 8) { // accessed and dirty: the CPU's
 		binary.LittleEndian.PutUint64(i, binary.LittleEndian.Uint64(i)&^0x60)
 	}
 	return out
@@ -286,7 +286,7 @@ func (p *probed) ends(before map[string][]byte) bool {
 	err := p.core.Close(p.take)
 	if errors.Is(err, guest.ErrInDetour) {
 		p.Log(err)
-		delete(before, "level2_kernel_pgt")
+		delete(before, "level2_fixmap_pgt")
 	} else if err != nil {
 		p.Error(err)
 	}

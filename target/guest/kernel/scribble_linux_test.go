@@ -114,7 +114,6 @@ func readAll(ram snapshot) (found, places int) {
 	k.Check()
 	k.Owns(uint64(len(ram)) / 2)
 	k.Free()
-	k.PMDSlots()
 	k.Arch()
 	if clock, err := k.Clock(); err == nil {
 		clock(1e12, 0)
