@@ -177,6 +177,10 @@ func (s *Site) Inside(addr uint64) bool {
 	return addr > s.Addr && (addr < s.Addr+uint64(len(s.Patch)) || addr <= s.last())
 }
 
+// Holds says whether the instruction at an address is one of the site's region: pairs of its detour
+// tell of others too, where a call that is emulated goes.
+func (s *Site) Holds(addr uint64) bool { return addr == s.Addr || s.Inside(addr) }
+
 // last is the last instruction at which there is work to do.
 func (s *Site) last() uint64 {
 	last := s.Addr

@@ -207,11 +207,9 @@ func (f *faultTable) trapEntries(going []*target.Site) []trapEntry {
 // appendTraps appends a site's entries: where a thread goes on that has run a breakpoint at one
 // of its instructions.
 func appendTraps(out []trapEntry, site *target.Site) []trapEntry {
-	if site.Trap {
-		out = append(out, trapEntry{site.Addr, site.Detour.Addr})
-	}
+	out = append(out, trapEntry{site.Addr, site.Detour.Addr})
 	for _, p := range site.Detour.Pairs {
-		if p.Copy != site.Detour.Back {
+		if site.Inside(p.Orig) {
 			out = append(out, trapEntry{p.Orig, startOf(site.Detour, p)})
 		}
 	}

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"slices"
 	"testing"
 
 	"kprobes.dev/kprobes/arch"
@@ -25,5 +26,23 @@ func TestLandings(t *testing.T) {
 	}
 	if begins[third] != 0x320013 || copies[third] != 0x320013 || copies[first] != 0x310010 {
 		t.Errorf("the others go on at %#x and %#x", begins, copies)
+	}
+}
+
+// A breakpoint's entry in the table is its own, not that of a call of it which is emulated in
+// another detour: that would lead back to the breakpoint, for ever.
+func TestTrapEntriesOfCalls(t *testing.T) {
+	const caller, callee = 0x1000, 0x2000
+	calls := &target.Site{Addr: caller, Patch: []byte{0xcc}, Trap: true, Detour: &arch.Detour{
+		Addr: 0x8000, Pairs: []arch.Pair{{Orig: caller, Copy: 0x8010, CopyEnd: 0x8018}, {Orig: callee, Copy: 0x8018, CopyEnd: 0x801d}},
+	}}
+	called := &target.Site{Addr: callee, Patch: []byte{0xcc}, Trap: true, Detour: &arch.Detour{
+		Addr: 0x9000, Pairs: []arch.Pair{{Orig: callee, Copy: 0x9010, CopyEnd: 0x9012}},
+	}}
+	f := &faultTable{t: &Target{}, live: map[*target.Site]bool{calls: true, called: true}}
+	for range 20 { // the sites are in no order
+		if got, want := f.trapEntries(nil), []trapEntry{{caller, 0x8000}, {callee, 0x9000}}; !slices.Equal(got, want) {
+			t.Fatalf("%x, want %x", got, want)
+		}
 	}
 }

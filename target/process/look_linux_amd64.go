@@ -189,7 +189,7 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 				w.block(site, blocked(th.TID, pc, "it runs the work of a probe, and goes back into bytes that change"))
 			} else {
 				to, sp, way = b.Orig, b.SP, w.begins
-				if b.CopyEnd != 0 && pc != site.Detour.Back { // the instruction's copy: its work is done, and not to be done again
+				if b.CopyEnd != 0 && site.Holds(b.Orig) { // the instruction's copy: its work is done, and not to be done again
 					way = w.copies
 				}
 			}
@@ -252,13 +252,13 @@ func innerOf(add []*target.Site) map[uint64]inside {
 
 // landings maps the instructions of new sites' regions to where their work begins, and to
 // their copies: a thread that ran one in the program's own code, behind the patch, would pass
-// its work. The way back of one region is none: it leads to the work of the next, which may have
-// been done.
+// its work. What is behind a region, or what it calls, is none: its work may have been done, or is
+// to be done.
 func landings(add []*target.Site) (begins, copies map[uint64]uint64) {
 	begins, copies = map[uint64]uint64{}, map[uint64]uint64{}
 	for _, a := range add {
 		for _, p := range a.Detour.Pairs {
-			if _, ok := copies[p.Orig]; !ok && p.Copy != a.Detour.Back {
+			if _, ok := copies[p.Orig]; !ok && a.Holds(p.Orig) {
 				begins[p.Orig], copies[p.Orig] = startOf(a.Detour, p), p.Copy
 			}
 		}

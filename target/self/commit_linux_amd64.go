@@ -279,9 +279,9 @@ func (p *plan) ways(c *target.Change, zombies []*target.Site) {
 func (p *plan) leave(s *target.Site, at landings) {
 	p.gone = append(p.gone, detourOf(s))
 	for _, pr := range s.Detour.Pairs {
-		to := at.copy(pr.Orig)
-		if pr.Copy == s.Detour.Back { // that is not the region's, nor its work
-			to = at.begin(pr.Orig)
+		to := at.begin(pr.Orig)
+		if s.Holds(pr.Orig) { // else it is not the region's, nor its work
+			to = at.copy(pr.Orig)
 		}
 		p.back = append(p.back, move{from: pr.Copy, to: to, sp: pr.SP})
 	}
@@ -306,15 +306,15 @@ func (p *plan) insideNew(s *target.Site) bool {
 type landing struct{ begin, copy uint64 }
 
 // landings are those of the regions of new sites, by the instruction. A thread that runs a
-// region's instruction in the program's own code, behind the patch, would pass its work. The way
-// back of one region is none: it leads to the work of the next, which may have been done.
+// region's instruction in the program's own code, behind the patch, would pass its work. What is
+// behind a region, or what it calls, is none: its work may have been done, or is to be done.
 type landings map[uint64]landing
 
 func landingsOf(add []*target.Site) landings {
 	m := landings{}
 	for _, s := range add {
 		for _, pr := range s.Detour.Pairs {
-			if _, ok := m[pr.Orig]; !ok && pr.Copy != s.Detour.Back {
+			if _, ok := m[pr.Orig]; !ok && s.Holds(pr.Orig) {
 				m[pr.Orig] = landing{beginOf(s, pr), pr.Copy}
 			}
 		}
