@@ -103,7 +103,9 @@ type function struct {
 	sites  []*target.Site
 	// serving are the events that the sites do the work of, with their handlers.
 	serving []served
-	policy  arch.Policy
+	// lapsed: code that did the work of events which want it still was taken out.
+	lapsed bool
+	policy arch.Policy
 	// late is why breakpoints stand where jumps are to stand; nil: they do not.
 	late error
 	// jumpOnly: no breakpoint can stand where handlers want one.

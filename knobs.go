@@ -36,14 +36,10 @@ func (c *Core) SetEnabled(on bool) error {
 	}
 	if on {
 		c.anew(slices.DeleteFunc(slices.Clone(c.events), func(e *Event) bool { return e == nil || e.ended || e.h != nil && e.h.disabled }))
-		wake(ps)
 	}
 	c.off = !on
 	if err := c.update(c.functions(), nil); err != nil {
 		c.off = on
-		for _, p := range ps {
-			p.mute.Store(on)
-		}
 		return plain(err)
 	}
 	if !on {

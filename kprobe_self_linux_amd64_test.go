@@ -5,6 +5,7 @@
 package kprobes_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -340,6 +341,7 @@ func TestOwnHammer(t *testing.T) {
 		reg.Go(func() {
 			for i := range rounds {
 				var n, wrong atomic.Int64
+				var data, result atomic.Uint64 // of the last call with another's data
 				k := &kprobes.Kprobe{SymbolName: selfPrefix + "selfPlain", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { n.Add(1); return 0 }}
 				if g%2 == 1 {
 					k.PostHandler = func(*kprobes.Kprobe, *kprobes.Regs, uint64) {}
@@ -348,12 +350,14 @@ func TestOwnHammer(t *testing.T) {
 					Kp: kprobes.Kprobe{SymbolName: selfPrefix + "selfPlain"}, DataSize: 8 * (g % 3), MaxActive: 64 * (g % 4),
 					EntryHandler: func(ri *kprobes.KretprobeInstance, r *kprobes.Regs) int {
 						if len(ri.Data) > 0 {
-							ri.Data[0] = byte(3*r.Arg(0) + r.Arg(1))
+							binary.NativeEndian.PutUint64(ri.Data, 3*r.Arg(0)+r.Arg(1))
 						}
 						return 0
 					},
 					Handler: func(ri *kprobes.KretprobeInstance, r *kprobes.Regs) int {
-						if len(ri.Data) > 0 && ri.Data[0] != byte(r.AX) {
+						if len(ri.Data) > 0 && binary.NativeEndian.Uint64(ri.Data) != r.AX {
+							data.Store(binary.NativeEndian.Uint64(ri.Data))
+							result.Store(r.AX)
 							wrong.Add(1)
 						}
 						return 0
@@ -376,7 +380,7 @@ func TestOwnHammer(t *testing.T) {
 				kprobes.UnregisterKprobe(k)
 				kprobes.UnregisterJprobe(j)
 				if s := k.State(); s.Hits != uint64(n.Load()) || wrong.Load() != 0 {
-					t.Errorf("goroutine %d: %d runs, %d with another call's data, %+v", g, n.Load(), wrong.Load(), s)
+					t.Errorf("goroutine %d: %d runs, %d with another call's data (the last 0x%x, its result 0x%x), %+v", g, n.Load(), wrong.Load(), data.Load(), result.Load(), s)
 				}
 			}
 		})

@@ -3,10 +3,13 @@
 package kprobes_test
 
 import (
+	"encoding/binary"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"kprobes.dev/kprobes"
 )
@@ -180,5 +183,75 @@ func TestOwnMissedInHandler(t *testing.T) {
 	}
 	if value.Load() != 22 || runs.Load() != 0 || silent.NMissed() != 0 || silent.State().Hits != 1 || outer.NMissed() != 0 {
 		t.Errorf("the function returned %d in the handler, %d handlers of it ran, %+v", value.Load(), runs.Load(), silent.State())
+	}
+}
+
+// TestOwnLateEntry: a return probe is enabled while a thread is in its old code, before the
+// entry's work, and leaves that code before the new code is in. Nobody sees its return; the
+// calls after it begin unseen, and one of them returns seen. It is not given the data of the
+// one that was late.
+func TestOwnLateEntry(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would wait for the handler
+	runtime.GC()                                     // also one that had begun
+	var hold, held, enabling, end atomic.Bool
+	var late time.Duration
+	k := &kprobes.Kprobe{SymbolName: staysName, PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int {
+		if hold.CompareAndSwap(true, false) {
+			held.Store(true)
+			for !enabling.Load() {
+			}
+			spin(late)
+		}
+		return 0
+	}}
+	var call, entries, exits, wrong atomic.Uint64
+	r := &kprobes.Kretprobe{
+		Kp: kprobes.Kprobe{SymbolName: staysName}, DataSize: 8,
+		EntryHandler: func(ri *kprobes.KretprobeInstance, _ *kprobes.Regs) int {
+			binary.NativeEndian.PutUint64(ri.Data, call.Load())
+			entries.Add(1)
+			return 0
+		},
+		Handler: func(ri *kprobes.KretprobeInstance, _ *kprobes.Regs) int {
+			if binary.NativeEndian.Uint64(ri.Data) != call.Load() {
+				wrong.Add(1)
+			}
+			exits.Add(1)
+			return 0
+		},
+	}
+	must(t, kprobes.RegisterKprobe(k)) // its work comes first
+	defer kprobes.UnregisterKprobe(k)
+	must(t, kprobes.RegisterKretprobe(r))
+	defer kprobes.UnregisterKretprobe(r)
+	var caller sync.WaitGroup
+	caller.Go(func() {
+		for !end.Load() {
+			call.Add(1)
+			stays(0, func() { spin(20 * time.Microsecond) }) // most of the time it is inside
+		}
+	})
+	for range 100 {
+		enabling.Store(false)
+		hold.Store(true)
+		eventually(t, "the thread is on its way to the entry's work", held.Load)
+		must(t, kprobes.DisableKretprobe(r))
+		enabling.Store(true)
+		must(t, kprobes.EnableKretprobe(r))
+		before := exits.Load()
+		eventually(t, "calls return seen", func() bool { return exits.Load() > before+2 })
+		held.Store(false)
+		late = (late + 10*time.Microsecond) % time.Millisecond
+	}
+	end.Store(true)
+	caller.Wait()
+	if wrong.Load() > 0 || exits.Load() > entries.Load() {
+		t.Errorf("%d entries and %d returns were seen, %d with another call's data", entries.Load(), exits.Load(), wrong.Load())
+	}
+}
+
+// spin takes a while.
+func spin(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
 	}
 }

@@ -78,7 +78,7 @@ type probe struct {
 	stopped   counter
 	optimised atomic.Bool
 	off       atomic.Bool // handlers are not run any more: one went wrong
-	mute      atomic.Bool // the code has been taken out
+	mute      atomic.Bool // no code serves the probe: see serve
 	epoch     atomic.Uint64
 	at        uint64 // the instruction
 	golang    bool
@@ -214,13 +214,17 @@ func (p *probe) runEntry(b *bound, r *Regs, slot uint64) arch.Action {
 		p.stopped.add(r)
 		return arch.ActionDrop
 	}
+	epoch := p.epoch.Load() // first: see serve
+	if p.mute.Load() {
+		return arch.ActionDrop
+	}
 	f := p.frame(b, r, slot)
 	if f == nil {
 		return arch.ActionDrop
 	}
 	n := p.entry(&f.ri, r)
 	if n == 0 {
-		binary.LittleEndian.PutUint64(f.mark, p.marked(f.key))
+		binary.LittleEndian.PutUint64(f.mark, marked(f.key, epoch))
 	}
 	f.busy.Store(0)
 	if n != 0 {
@@ -250,7 +254,7 @@ func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action 
 	if f == nil {
 		return arch.ActionGo
 	}
-	if p.entry == nil || binary.LittleEndian.Uint64(f.mark) == p.marked(f.key) {
+	if p.entry == nil || binary.LittleEndian.Uint64(f.mark) == marked(f.key, p.epoch.Load()) {
 		p.hits.add(r)
 		f.ri.Tail = tail
 		p.ret(&f.ri, r)
@@ -259,9 +263,22 @@ func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action 
 	return arch.ActionGo
 }
 
-// marked is what marks a call whose entry handler has run since the probe was enabled last:
-// a call that was entered while it was disabled may find what an earlier one has left.
-func (p *probe) marked(key uint64) uint64 { return key ^ p.epoch.Load()<<48 }
+// marked is what marks a call whose entry handler has run since code serves the probe: a call
+// that was entered before that may find what an earlier one has left.
+func marked(key, epoch uint64) uint64 { return key ^ epoch<<48 }
+
+// serve notes whether code serves the probe. A thread may be in code that was taken out for a
+// while yet, and run an entry handler there for a call whose return nobody sees. So entry
+// handlers are not run before new code is in, which sees the return, and what they have marked
+// for code of before counts as nothing: a run that finds the probe served has read the number
+// of that time, or of one before, and one that has read the next number finds it mute until
+// then.
+func (p *probe) serve(on bool) {
+	if on && p.mute.Load() {
+		p.epoch.Add(1)
+	}
+	p.mute.Store(!on)
+}
 
 // frame takes a frame for the call whose instance stands in a slot, which is 0 if it can not
 // be read; nil if that is no slot of the pool. More runs at once than there are frames, which only handlers that sleep can

@@ -240,20 +240,24 @@ func (c *Core) sift() {
 
 // anew makes return probes that are to be armed again forget the calls that were in progress
 // when they were disarmed: their returns were not seen, and another call has the same place on
-// the same stack by now. They count as in progress.
+// the same stack by now. They count as in progress. Where there is no handler that could tell
+// such a call (probe.serve), threads in the old code get time to leave it first: they may take
+// an instance yet.
 func (c *Core) anew(evs []*Event) {
 	var old []leftover
+	records := false
 	for _, e := range evs {
 		if e.Def.Kind != event.Return {
 			continue
 		}
-		if e.h != nil {
-			e.h.epoch.Add(1)
-		}
-		if e.work.Pool != nil && !e.empty {
+		records = records || e.h == nil
+		if e.work.Pool != nil && (!e.empty || e.h == nil) {
 			old = append(old, leftover{e, e.work.Pool})
 		}
 		e.empty = false
+	}
+	if records {
+		c.calmed()
 	}
 	for end := time.Now().Add(anewWait); len(old) > 0; time.Sleep(time.Millisecond) {
 		r, err := c.reap(old, false)

@@ -395,12 +395,10 @@ func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 		then = c.leaves(eventsOf(ps))
 	} else {
 		c.anew(eventsOf(ps))
-		wake(ps)
 	}
 	if err := c.update(functionsOf(eventsOf(ps)), then); err != nil {
 		for i, p := range ps {
 			p.disabled = was[i]
-			p.mute.Store(p.disabled)
 		}
 		return plain(err)
 	}
@@ -408,7 +406,6 @@ func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 		c.hush(ps)
 	}
 	for _, p := range ps {
-		p.mute.Store(disabled)
 		p.flags &^= FlagDisabled
 		if disabled {
 			p.flags |= FlagDisabled
@@ -436,13 +433,6 @@ func (c *Core) hush(ps []*probe) {
 				caller.Quiet(b.c)
 			}
 		}
-	}
-}
-
-// wake lets handlers run of probes whose code is about to be put in.
-func wake(ps []*probe) {
-	for _, p := range ps {
-		p.mute.Store(false)
 	}
 }
 

@@ -149,8 +149,11 @@ func (c *Core) endAnyway(cs []*change, then func() error) ([]*change, error) {
 
 // unarm queues a function whose code was taken out.
 func (c *Core) unarm(f *function, why error) {
-	f.serving = nil
+	f.serving, f.lapsed = nil, true
 	for _, e := range f.events {
+		if e.h != nil {
+			e.h.serve(false)
+		}
 		if !e.idle() {
 			e.become(form{why: &postponedError{why}})
 		}
@@ -212,6 +215,7 @@ func (c *Core) remake(ch *change) error {
 // commit makes changes, but for those that a thread blocks and that can come later. once: what
 // must be made is not tried again.
 func (c *Core) commit(cs []*change, then func() error, once bool) error {
+	c.anew(lapsed(cs))
 	all := target.Change{Then: then, Once: once}
 	work := then != nil
 	for _, ch := range cs {
@@ -241,20 +245,33 @@ func (c *Core) commit(cs []*change, then func() error, once bool) error {
 	return nil
 }
 
+// lapsed lists events that had no code for a while.
+func lapsed(cs []*change) (out []*Event) {
+	for _, ch := range cs {
+		for _, e := range ch.f.events {
+			if ch.f.lapsed && !e.idle() {
+				out = append(out, e)
+			}
+		}
+	}
+	return out
+}
+
 // done notes that a change was made.
 func (c *Core) done(ch *change) {
 	f := ch.f
 	c.leaveStubs(f)
-	f.sites, f.serving = ch.sites, nil
+	f.sites, f.serving, f.lapsed = ch.sites, nil, false
 	if len(f.sites) == 0 {
 		f.late = nil
 	}
 	for _, e := range f.events {
+		s := served{e: e}
+		if e.h != nil {
+			e.h.serve(!e.idle())
+			s.n = e.h.calls
+		}
 		if !e.idle() {
-			s := served{e: e}
-			if e.h != nil {
-				s.n = e.h.calls
-			}
 			f.serving = append(f.serving, s)
 		}
 	}

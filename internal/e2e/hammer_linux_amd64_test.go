@@ -31,7 +31,7 @@ var hammered = []hammer{
 	{"redzone", nil, "go 50", "go 100000", `^$`},
 	{"jmp", nil, "go 40", "go 20000", `^$`},
 	{"exc", nil, "go 24", "go 1000", `^$`},
-	{"tight", nil, "go 40", "go 300", `^$`},
+	{"tight", nil, "go 40", "go 300", `^old$`},
 	{"sigs", []string{"2"}, "", "go 30000", `^$`},
 	{"leaf", []string{"2"}, "", "count", `^$`},
 	{"bench", nil, "run bench_push 320 2", "run bench_traced 20000 2", `^([^b]|b[^e])`}, // but bench_*
