@@ -329,8 +329,12 @@ func (c *Core) forget(evs []*Event) {
 		c.namer.Release(e.Name)
 		if f := e.fn; f != nil {
 			f.drop(e)
-			if slices.ContainsFunc(f.serving, func(s served) bool { return s.e == e }) {
-				continue // its code is in, and another's could not be put in
+			if e.serves() { // its code is in, and another's could not be put in
+				if c.owed == nil {
+					c.owed = map[*function]bool{}
+				}
+				c.owed[f] = true
+				continue
 			}
 		}
 		e.empty = true
@@ -339,6 +343,11 @@ func (c *Core) forget(evs []*Event) {
 			c.cool(e.tail)
 		}
 	}
+}
+
+// serves says whether code is in that does the event's work.
+func (e *Event) serves() bool {
+	return e.fn != nil && slices.ContainsFunc(e.fn.serving, func(s served) bool { return s.e == e })
 }
 
 func (f *function) drop(e *Event) {
@@ -361,7 +370,8 @@ func (c *Core) Remove(evs []*Event) error {
 // remove disarms events; then is called while the target is stopped for it.
 func (c *Core) remove(evs []*Event, then func() error) error {
 	fns := c.owing()
-	var left, idle []*Event
+	left, idle := c.owedLeft, c.owedIdle
+	c.owedLeft, c.owedIdle = nil, nil
 	for _, e := range evs {
 		if e.ended {
 			continue
@@ -382,13 +392,14 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 	}
 	if len(fns) == 0 {
 		c.idle = append(c.idle, idle...)
+		c.leftovers(left)
 		if then != nil {
 			return then()
 		}
 		return nil
 	}
 	if err := c.update(sortedFunctions(fns), then); err != nil {
-		c.owed = fns
+		c.owed, c.owedLeft, c.owedIdle = fns, left, idle
 		return err
 	}
 	c.idle = append(c.idle, idle...)

@@ -6,12 +6,14 @@ package kprobes_test
 
 import (
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
 	"unsafe"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch/amd64"
 )
 
 //go:noinline
@@ -144,6 +146,92 @@ func readOr(p *int, other int) (got int) {
 		}
 	}()
 	return readAt(p)
+}
+
+//go:noinline
+func callFunc(f func() int) int { return f() + 1 }
+
+// badFunc is a function value whose code is at no address.
+var badFunc = &struct{ code uint64 }{1 << 63}
+
+// TestSelfFaultHandlerCall: an indirect call is copied as a push and a jump. When the jump faults
+// the handler has the registers, the stack pointer too, that the call has.
+func TestSelfFaultHandlerCall(t *testing.T) {
+	goodFunc := func() int { return good }
+	callee := *(*uint64)(unsafe.Pointer(&goodFunc))
+	code := *(*uint64)(*(*unsafe.Pointer)(unsafe.Pointer(&goodFunc)))
+	for _, answer := range []int{0, 1} {
+		t.Run(fmt.Sprint("answer ", answer), func(t *testing.T) {
+			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+			var sp, faultSP uint64
+			k := &kprobes.Kprobe{
+				SymbolName: "kprobes.dev/kprobes_test.callFunc", Offset: callOffset(t, callFunc),
+				PreHandler: func(_ *kprobes.Kprobe, r *kprobes.Regs) int { sp = r.SP; return 0 },
+				FaultHandler: func(_ *kprobes.Kprobe, r *kprobes.Regs, trap int) int {
+					note(r, trap)
+					faultSP = r.SP
+					if answer == 1 { // whichever register is called: none of these is kept over a call
+						r.AX, r.BX, r.CX, r.SI, r.DI, r.R8, r.DX = code, code, code, code, code, code, callee
+					}
+					return answer
+				},
+			}
+			if err := kprobes.RegisterKprobe(k); err != nil {
+				t.Fatal(err)
+			}
+			defer kprobes.UnregisterKprobe(k)
+			faultCount = 0
+			want := -1
+			if answer == 1 {
+				want = good + 1
+			}
+			for range 3 {
+				if got := callOr(*(*func() int)(unsafe.Pointer(&badFunc)), -1); got != want {
+					t.Errorf("%d, want %d", got, want)
+				}
+			}
+			if faultCount != 3 || !slices.Equal(faultTraps[:3], []int{13, 13, 13}) || faultIP != k.Addr || faultSP != sp {
+				t.Errorf("%d faults: %d at 0x%x, stack pointer 0x%x, want 3 of 13 at 0x%x, 0x%x", faultCount, faultTraps, faultIP, faultSP, k.Addr, sp)
+			}
+			if s := k.State(); s.Hits != 3 || s.Misses.Total() != 0 || s.Disabled || k.Fault() != nil {
+				t.Errorf("%+v, %v", s, k.Fault())
+			}
+			if got := callFunc(goodFunc); got != good+1 {
+				t.Errorf("%d", got)
+			}
+		})
+	}
+}
+
+// callOffset finds the first indirect call of a function.
+func callOffset(t *testing.T, f func(func() int) int) uint64 {
+	t.Helper()
+	text := unsafe.Slice((*byte)(*(*unsafe.Pointer)(*(*unsafe.Pointer)(unsafe.Pointer(&f)))), 64)
+	for off := 0; off < len(text); {
+		in, err := amd64.Decode(text[off:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if in.Kind == amd64.KindCallInd {
+			return uint64(off)
+		}
+		off += int(in.Len)
+	}
+	t.Fatal("no indirect call")
+	return 0
+}
+
+// callOr calls callFunc, which may panic.
+func callOr(f func() int, other int) (got int) {
+	defer func() {
+		if err := recover(); err != nil {
+			if !strings.Contains(fmt.Sprint(err), "invalid memory address") {
+				panic(err)
+			}
+			got = other
+		}
+	}()
+	return callFunc(f)
 }
 
 // TestSelfFaultHandlersShare: of several probes at an instruction only the one whose handler

@@ -36,10 +36,16 @@ func (c *Core) SetEnabled(on bool) error {
 	}
 	if on {
 		c.anew(slices.DeleteFunc(slices.Clone(c.events), func(e *Event) bool { return e == nil || e.ended || e.h != nil && e.h.disabled }))
+		wake(ps)
 	}
 	c.off = !on
-	if err := c.update(c.functions(), nil); err != nil {
+	fns := c.functions()
+	if err := c.update(fns, nil); err != nil {
 		c.off = on
+		for _, p := range ps {
+			p.mute.Store(on)
+		}
+		c.unserved(fns, err)
 		return plain(err)
 	}
 	if !on {

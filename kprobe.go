@@ -134,7 +134,6 @@ func (p *probe) adopt(k *Kprobe, maxActive int) error {
 	case k.SymbolName == "" && k.Addr == 0:
 		return errno.Errorf(unix.EINVAL, "neither a symbol nor an address: set SymbolName or Addr")
 	}
-	p.mute.Store(true)
 	p.onFault = k.FaultHandler
 	p.flags = k.Flags & (FlagDisabled | FlagSleepable)
 	p.disabled = p.flags&FlagDisabled != 0

@@ -21,6 +21,32 @@ func value(p *testprog.Proc, fn string, v uint64) uint64 {
 	return p.Counts(fmt.Sprint(fn, " ", v))["value"]
 }
 
+// calling has a program call target all the time, until it is told to end: then it tells how many
+// calls there were.
+func calling(t *testing.T, prog *testprog.Proc) (end func() uint64) {
+	stop := make(chan bool)
+	var called uint64
+	var caller sync.WaitGroup
+	caller.Go(func() {
+		for ; ; called++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if v := value(prog, "target", 99); v != 33 {
+				t.Errorf("target(99) = %d", v)
+				return
+			}
+		}
+	})
+	return func() uint64 {
+		close(stop)
+		caller.Wait()
+		return called
+	}
+}
+
 func listing(t *testing.T, c *kprobes.Core) string {
 	t.Helper()
 	var b strings.Builder
@@ -458,25 +484,11 @@ func TestBesideEvents(t *testing.T) {
 // on functions that run, and the counts add up.
 func TestHammer(t *testing.T) {
 	prog, c := attach(t, "conform")
-	stop := make(chan bool)
-	var called uint64
-	var wg, caller sync.WaitGroup
 	var all atomic.Int64
 	always := &kprobes.Kprobe{SymbolName: "target", PreHandler: counting(&all)}
 	must(t, c.RegisterKprobe(always))
-	caller.Go(func() {
-		for ; ; called++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if v := value(prog, "target", 99); v != 33 {
-				t.Errorf("target(99) = %d", v)
-				return
-			}
-		}
-	})
+	end := calling(t, prog)
+	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 12 {
@@ -506,8 +518,7 @@ func TestHammer(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	close(stop)
-	caller.Wait()
+	called := end()
 	if got := always.State(); got.Hits+got.Misses.Total() != called || got.Hits != uint64(all.Load()) {
 		t.Errorf("%d calls, %d runs of the handler, %+v", called, all.Load(), got)
 	}

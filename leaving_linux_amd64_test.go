@@ -3,7 +3,6 @@ package kprobes_test
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -247,24 +246,9 @@ func comeAndGo(t *testing.T, c *kprobes.Core, fn string, flags kprobes.Flags, ro
 // TestNothingRunsLate: see comeAndGo.
 func TestNothingRunsLate(t *testing.T) {
 	prog, c := attach(t, "conform")
-	stop := make(chan bool)
-	var caller sync.WaitGroup
-	caller.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if v := value(prog, "target", 99); v != 33 {
-				t.Errorf("target(99) = %d", v)
-				return
-			}
-		}
-	})
+	end := calling(t, prog)
 	for _, flags := range []kprobes.Flags{0, kprobes.FlagSleepable} {
 		comeAndGo(t, c, "target", flags, 8)
 	}
-	close(stop)
-	caller.Wait()
+	end()
 }

@@ -188,11 +188,18 @@ func TestOwnMissedInHandler(t *testing.T) {
 
 // TestOwnLateEntry: a return probe is enabled while a thread is in its old code, before the
 // entry's work, and leaves that code before the new code is in. Nobody sees its return; the
-// calls after it begin unseen, and one of them returns seen. It is not given the data of the
-// one that was late.
+// calls after it begin unseen, and one of them returns seen. It is not given what is the late
+// one's: Data, or, where there is no entry handler, the return address.
 func TestOwnLateEntry(t *testing.T) {
+	for name, bare := range map[string]bool{"with an entry handler": false, "without": true} {
+		t.Run(name, func(t *testing.T) { lateEntry(t, bare) })
+	}
+}
+
+func lateEntry(t *testing.T, bare bool) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would wait for the handler
 	runtime.GC()                                     // also one that had begun
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))  // the handler keeps one for itself
 	var hold, held, enabling, end atomic.Bool
 	var late time.Duration
 	k := &kprobes.Kprobe{SymbolName: staysName, PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int {
@@ -205,6 +212,7 @@ func TestOwnLateEntry(t *testing.T) {
 		return 0
 	}}
 	var call, entries, exits, wrong atomic.Uint64
+	var returns [2]atomic.Uint64 // of the calls with an even and an odd number
 	r := &kprobes.Kretprobe{
 		Kp: kprobes.Kprobe{SymbolName: staysName}, DataSize: 8,
 		EntryHandler: func(ri *kprobes.KretprobeInstance, _ *kprobes.Regs) int {
@@ -213,24 +221,39 @@ func TestOwnLateEntry(t *testing.T) {
 			return 0
 		},
 		Handler: func(ri *kprobes.KretprobeInstance, _ *kprobes.Regs) int {
-			if binary.NativeEndian.Uint64(ri.Data) != call.Load() {
+			n := call.Load()
+			to := &returns[n%2]
+			to.CompareAndSwap(0, ri.RetAddr)
+			if to.Load() != ri.RetAddr || !bare && binary.NativeEndian.Uint64(ri.Data) != n {
 				wrong.Add(1)
 			}
 			exits.Add(1)
 			return 0
 		},
 	}
+	if bare {
+		r.EntryHandler = nil
+	}
 	must(t, kprobes.RegisterKprobe(k)) // its work comes first
 	defer kprobes.UnregisterKprobe(k)
 	must(t, kprobes.RegisterKretprobe(r))
 	defer kprobes.UnregisterKretprobe(r)
+	seen := func(n uint64) {
+		t.Helper()
+		before := exits.Load()
+		eventually(t, "calls return seen", func() bool { return exits.Load() >= before+n })
+	}
 	var caller sync.WaitGroup
 	caller.Go(func() {
+		inside := func() { spin(20 * time.Microsecond) } // most of the time
 		for !end.Load() {
 			call.Add(1)
-			stays(0, func() { spin(20 * time.Microsecond) }) // most of the time it is inside
+			stays(0, inside)
+			call.Add(1)
+			stays(0, inside)
 		}
 	})
+	seen(2) // one from each place
 	for range 100 {
 		enabling.Store(false)
 		hold.Store(true)
@@ -238,15 +261,14 @@ func TestOwnLateEntry(t *testing.T) {
 		must(t, kprobes.DisableKretprobe(r))
 		enabling.Store(true)
 		must(t, kprobes.EnableKretprobe(r))
-		before := exits.Load()
-		eventually(t, "calls return seen", func() bool { return exits.Load() > before+2 })
+		seen(3)
 		held.Store(false)
 		late = (late + 10*time.Microsecond) % time.Millisecond
 	}
 	end.Store(true)
 	caller.Wait()
-	if wrong.Load() > 0 || exits.Load() > entries.Load() {
-		t.Errorf("%d entries and %d returns were seen, %d with another call's data", entries.Load(), exits.Load(), wrong.Load())
+	if wrong.Load() > 0 || !bare && exits.Load() > entries.Load() || returns[0].Load() == returns[1].Load() {
+		t.Errorf("%d entries and %d returns were seen, %d with what is another call's", entries.Load(), exits.Load(), wrong.Load())
 	}
 }
 

@@ -170,6 +170,9 @@ func (c *Core) optimize() error {
 func (c *Core) optimizeAll(fns []*function) error {
 	cs := make([]*change, 0, len(fns))
 	for _, f := range fns {
+		if !c.outlived(f) && time.Since(c.queue[f].since) < anewWait {
+			continue
+		}
 		begun := f.change()
 		ch := &begun
 		ch.group, f.late = &target.Group{}, nil

@@ -3,9 +3,7 @@ package kprobes_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,23 +16,6 @@ import (
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
 )
-
-// stopped waits until all threads of a process stand still by SIGSTOP.
-func stopped(t *testing.T, pid int) {
-	t.Helper()
-	eventually(t, "all threads are stopped", func() bool {
-		ts, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-		must(t, err)
-		for _, th := range ts {
-			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, th.Name()))
-			must(t, err)
-			if _, after, _ := strings.Cut(string(b), ") "); !strings.HasPrefix(after, "T") {
-				return false
-			}
-		}
-		return true
-	})
-}
 
 // TestDetoursStay: the detours of probes that have been taken out are left alone as long as a
 // thread that was stopped at random stands in one of them, whatever is registered meanwhile, and
@@ -69,7 +50,7 @@ func TestDetoursStay(t *testing.T) {
 		})
 		time.Sleep(time.Duration(rand.N(2000)) * time.Microsecond)
 		prog.Signal(syscall.SIGSTOP)
-		stopped(t, prog.PID)
+		eventually(t, "all threads are stopped", prog.Stopped)
 		err := c.Remove(evs)
 		if left := tg.Remaining(); err == nil && len(left) > 0 {
 			found++

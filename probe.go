@@ -78,7 +78,8 @@ type probe struct {
 	stopped   counter
 	optimised atomic.Bool
 	off       atomic.Bool // handlers are not run any more: one went wrong
-	mute      atomic.Bool // no code serves the probe: see serve
+	mute      atomic.Bool // the code has been taken out
+	served    atomic.Bool // code is in: see serve
 	epoch     atomic.Uint64
 	at        uint64 // the instruction
 	golang    bool
@@ -192,6 +193,12 @@ func (p *probe) runPost(_ *bound, r *Regs, _ uint64) arch.Action {
 	return arch.ActionGo
 }
 
+// runJump counts a run of a jprobe's Entry, which comes next.
+func (p *probe) runJump(_ *bound, r *Regs, _ uint64) arch.Action {
+	p.hits.add(r)
+	return arch.ActionGo
+}
+
 // runFault runs a fault handler for a fault of the probed instruction. One that is dealt with
 // has the thread go on where the handler has left it, but not in the bytes of a jump of ours.
 func (p *probe) runFault(_ *bound, r *Regs, trap uint64) arch.Action {
@@ -215,7 +222,7 @@ func (p *probe) runEntry(b *bound, r *Regs, slot uint64) arch.Action {
 		return arch.ActionDrop
 	}
 	epoch := p.epoch.Load() // first: see serve
-	if p.mute.Load() {
+	if !p.served.Load() {
 		return arch.ActionDrop
 	}
 	f := p.frame(b, r, slot)
@@ -267,17 +274,17 @@ func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action 
 // that was entered before that may find what an earlier one has left.
 func marked(key, epoch uint64) uint64 { return key ^ epoch<<48 }
 
-// serve notes whether code serves the probe. A thread may be in code that was taken out for a
-// while yet, and run an entry handler there for a call whose return nobody sees. So entry
-// handlers are not run before new code is in, which sees the return, and what they have marked
-// for code of before counts as nothing: a run that finds the probe served has read the number
-// of that time, or of one before, and one that has read the next number finds it mute until
-// then.
+// serve notes whether code is in that does the probe's work. A thread may be in code that was
+// taken out for a while yet, and come to an entry handler there for a call whose return nobody
+// sees. So entry handlers do not run before new code is in, which sees the return, and what they
+// have marked for code of before counts as nothing: a run that finds the probe served has read
+// the number of that time, or of one before; one that has read the next number finds it not
+// served until then.
 func (p *probe) serve(on bool) {
-	if on && p.mute.Load() {
+	if on && !p.served.Load() {
 		p.epoch.Add(1)
 	}
-	p.mute.Store(!on)
+	p.served.Store(on)
 }
 
 // frame takes a frame for the call whose instance stands in a slot, which is 0 if it can not
@@ -398,7 +405,7 @@ func (p *probe) bind() error {
 		{p.entry != nil, &n.entry, p.runEntry, p.at, 0},
 		{p.ret != nil, &n.exit, p.runExit, p.at, 0},
 		{p.ret != nil && p.hasTail(), &n.tail, p.runTail, p.at, 0},
-		{p.jump != nil, &n.jump, nil, p.at, 0},
+		{p.jump != nil, &n.jump, p.runJump, p.at, 0},
 	} {
 		if !b.want {
 			continue
@@ -407,7 +414,7 @@ func (p *probe) bind() error {
 		if b.to == &n.fault { // it is not told of its own faults
 			fail = p.broken
 		}
-		x, err := c.newCall(p, b.run, fail, b.at, b.ret)
+		x, err := c.newCall(p, b.run, b.to == &n.jump, fail, b.at, b.ret)
 		if err != nil {
 			c.end(&n)
 			return err
@@ -446,9 +453,9 @@ func (p *probe) hasTail() bool {
 // run is one of the runs above, of the handler that is bound.
 type run func(b *bound, r *Regs, slot uint64) arch.Action
 
-// newCall makes a handler callable; do is nil for a jprobe's Entry. at is what Regs.IP is to
+// newCall makes a handler callable; jump: a jprobe's Entry, after do. at is what Regs.IP is to
 // say, ret how far the return address is from the stack pointer there.
-func (c *Core) newCall(p *probe, do run, fail func(*Regs, int, string) bool, at uint64, ret int) (*bound, error) {
+func (c *Core) newCall(p *probe, do run, jump bool, fail func(*Regs, int, string) bool, at uint64, ret int) (*bound, error) {
 	caller, ok := c.t.(target.Caller)
 	if !ok {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "handlers can not be called in this target: use an event, or a probe without handlers")
@@ -461,10 +468,9 @@ func (c *Core) newCall(p *probe, do run, fail func(*Regs, int, string) bool, at 
 		Off: &p.mute, Fault: fail, Wide: p.ev.fn.a.Wide(), Sleepable: p.flags&FlagSleepable != 0,
 		Point: amd64.Point{Addr: at, Func: p.ev.fn.start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Ret: ret},
 	}}
-	if do == nil {
+	b.h.Run = func(r *Regs, slot uint64) arch.Action { return do(b, r, slot) }
+	if jump {
 		b.h.Entry, b.h.Stack, b.h.Spill = closure(p.jump), p.stack, p.spill
-	} else {
-		b.h.Run = func(r *Regs, slot uint64) arch.Action { return do(b, r, slot) }
 	}
 	var err error
 	b.c, err = caller.NewCall(&b.h)
@@ -602,15 +608,18 @@ func (p *probe) look() State {
 // missed tells the misses of the handler that is the first to run at a hit: the others
 // miss it too.
 func (p *probe) missed() Misses {
-	m := p.past.plus(Misses{Stopped: p.stopped.sum()})
-	first := []*bound{p.calls.pre, p.calls.post, p.calls.entry, p.calls.jump}
-	if p.entry == nil {
-		first = append(first, p.calls.exit, p.calls.tail)
+	return p.past.plus(Misses{Stopped: p.stopped.sum()}).plus(p.core.missed(p.first(&p.calls)))
+}
+
+// first are the handlers one of which is the first to run at a hit.
+func (p *probe) first(n *calls) []*bound {
+	switch {
+	case p.pre != nil:
+		return []*bound{n.pre}
+	case p.entry == nil:
+		return []*bound{n.post, n.jump, n.exit, n.tail}
 	}
-	if p.pre != nil {
-		first = first[:1]
-	}
-	return m.plus(p.core.missed(first))
+	return []*bound{n.post, n.entry, n.jump}
 }
 
 func (c *Core) missed(bs []*bound) (m Misses) {
@@ -627,17 +636,26 @@ func (c *Core) missed(bs []*bound) (m Misses) {
 	return m
 }
 
-// renew makes the handlers callable again after a fault; then are the calls to be ended
-// once no site uses them.
-func (p *probe) renew() (old calls, err error) {
-	old, m := p.calls, p.missed()
+// renew makes the handlers callable again after a fault. Once it is known whether code that
+// calls them is in, renewed is to be called.
+func (p *probe) renew() (renewed func(in bool), err error) {
+	old := p.calls
 	if err := p.bind(); err != nil {
-		return old, fmt.Errorf("handlers of the probe at 0x%x: %w", p.at, err)
+		return nil, fmt.Errorf("handlers of the probe at 0x%x: %w", p.at, err)
 	}
-	p.past = Misses{Busy: m.Busy, System: m.System, Stopped: m.Stopped - p.stopped.sum()}
 	p.fault.state.Store(0)
 	p.off.Store(false)
-	return old, nil
+	return func(in bool) {
+		if in {
+			p.past = p.past.plus(p.core.missed(p.first(&old)))
+			p.core.end(&old)
+			return
+		}
+		p.off.Store(true)
+		p.fault.state.Store(2)
+		p.core.end(&p.calls)
+		p.calls = old
+	}, nil
 }
 
 // works is what a probe does at each of its points.
@@ -648,7 +666,7 @@ func (p *probe) works(e *Event, out map[uint64][]arch.Work) error {
 		return p.returnWorks(e, out)
 	}
 	var ws []arch.Work
-	if p.pre == nil && p.post == nil {
+	if p.pre == nil && p.post == nil && p.jump == nil {
 		w.Role = arch.RoleRecord
 		ws = append(ws, w)
 	}

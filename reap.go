@@ -240,41 +240,78 @@ func (c *Core) sift() {
 
 // anew makes return probes that are to be armed again forget the calls that were in progress
 // when they were disarmed: their returns were not seen, and another call has the same place on
-// the same stack by now. They count as in progress. Where there is no handler that could tell
-// such a call (probe.serve), threads in the old code get time to leave it first: they may take
-// an instance yet.
+// the same stack by now. They count as in progress. Where no entry handler tells such a call
+// (probe.serve), threads in the old code get time to leave it first: they may take an instance
+// yet.
 func (c *Core) anew(evs []*Event) {
-	var old []leftover
-	records := false
-	for _, e := range evs {
-		if e.Def.Kind != event.Return {
-			continue
-		}
-		records = records || e.h == nil
-		if e.work.Pool != nil && (!e.empty || e.h == nil) {
-			old = append(old, leftover{e, e.work.Pool})
-		}
-		e.empty = false
+	end := time.Now().Add(anewWait)
+	rest := time.Duration(0)
+	for slices.ContainsFunc(evs, (*Event).bare) && !c.left() && time.Now().Before(end) {
+		time.Sleep(rest)
+		rest += time.Millisecond
 	}
-	if records {
-		c.calmed()
-	}
-	for end := time.Now().Add(anewWait); len(old) > 0; time.Sleep(time.Millisecond) {
-		r, err := c.reap(old, false)
-		for _, l := range old {
-			l.e.empty = false
-			if n := uint64(r.Unwound[l.e.ID]); err == nil {
-				l.e.reaped, l.e.cut = l.e.reaped-n, l.e.cut+n
-			}
-		}
-		if err != nil || r.Whole || time.Now().After(end) {
-			return // a thread in the old code may still take an instance
-		}
+	for !c.forgets(evs) && time.Now().Before(end) {
+		time.Sleep(time.Millisecond)
 	}
 }
 
 // anewWait bounds the waiting for threads that are in the code of probes that were disarmed.
 const anewWait = time.Second
+
+// bare says whether the event is a return probe of whose calls no entry handler is told.
+func (e *Event) bare() bool {
+	return e.Def.Kind == event.Return && (e.h == nil || e.h.entry == nil)
+}
+
+// left says whether threads have left all code that was taken out. It looks anew.
+func (c *Core) left() bool {
+	return c.calm() || c.t.Commit(&target.Change{}) == nil && c.calm()
+}
+
+// forgets takes the instances of return probes back that have no code, in one stop. False: a
+// thread may still take one.
+func (c *Core) forgets(evs []*Event) bool {
+	var old []leftover
+	for _, e := range evs {
+		if e.Def.Kind != event.Return {
+			continue
+		}
+		if e.work.Pool != nil && (!e.empty || e.bare()) {
+			old = append(old, leftover{e, e.work.Pool})
+		}
+		e.empty = false
+	}
+	if len(old) == 0 {
+		return true
+	}
+	r, err := c.reap(old, false)
+	for _, l := range old {
+		l.e.empty = false
+		if n := uint64(r.Unwound[l.e.ID]); err == nil {
+			l.e.reaped, l.e.cut = l.e.reaped-n, l.e.cut+n
+		}
+	}
+	return r.Whole && err == nil || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, target.ErrGone)
+}
+
+// outlived says whether nothing is left of calls that were in progress when code of the
+// function was taken out which its events want still.
+func (c *Core) outlived(f *function) bool {
+	if !f.lapsed {
+		return true
+	}
+	var evs []*Event
+	for _, e := range f.events {
+		if !e.idle() && e.bare() {
+			evs = append(evs, e)
+		}
+	}
+	if len(evs) > 0 && (!c.left() || !c.forgets(evs)) {
+		return false
+	}
+	f.lapsed = false
+	return true
+}
 
 // retire forgets the event of a probe that is not armed any more. Its number may serve
 // again, and what it has left in its pool is given back.

@@ -32,6 +32,8 @@ type handlers struct {
 	reaping  reaping
 	stuck    []*probe           // unregistered, but their code could not be taken out yet
 	owed     map[*function]bool // see owing
+	owedIdle []*Event           // events that only counted, of these
+	owedLeft []*Event           // those that may have instances
 	tidying  bool               // keep is at work
 	keeping  bool               // keep runs
 	shut     bool               // the Core is closed
@@ -141,7 +143,13 @@ func (c *Core) put(ps []*probe) error {
 		undo()
 		c.forget(evs)
 		for _, p := range ps {
-			p.finish()
+			if !p.ev.serves() {
+				p.finish()
+				continue
+			}
+			c.hush([]*probe{p}) // its code is in, and another's could not be put in
+			c.stuck = append(c.stuck, p)
+			c.keep()
 		}
 		return plain(err)
 	}
@@ -364,22 +372,15 @@ func (c *Core) enable(k *Kprobe, on bool) error {
 	case p.disabled == !on && (!on || !p.off.Load()):
 		return nil
 	}
-	var old *calls
+	renewed := func(bool) {}
 	if on && p.off.Load() {
-		o, err := p.renew()
-		if err != nil {
+		var err error
+		if renewed, err = p.renew(); err != nil {
 			return err
 		}
-		old = &o
 	}
 	err := c.setDisabled([]*probe{p}, !on, true)
-	if old != nil {
-		if err == nil {
-			c.end(old)
-		} else {
-			p.off.Store(true)
-		}
-	}
+	renewed(err == nil)
 	return err
 }
 
@@ -395,17 +396,21 @@ func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 		then = c.leaves(eventsOf(ps))
 	} else {
 		c.anew(eventsOf(ps))
+		wake(ps)
 	}
 	if err := c.update(functionsOf(eventsOf(ps)), then); err != nil {
 		for i, p := range ps {
 			p.disabled = was[i]
+			p.mute.Store(p.disabled)
 		}
+		c.unserved(functionsOf(eventsOf(ps)), err)
 		return plain(err)
 	}
 	if disabled && wait {
 		c.hush(ps)
 	}
 	for _, p := range ps {
+		p.mute.Store(disabled)
 		p.flags &^= FlagDisabled
 		if disabled {
 			p.flags |= FlagDisabled
@@ -433,6 +438,13 @@ func (c *Core) hush(ps []*probe) {
 				caller.Quiet(b.c)
 			}
 		}
+	}
+}
+
+// wake lets handlers run of probes whose code is about to be put in.
+func wake(ps []*probe) {
+	for _, p := range ps {
+		p.mute.Store(false)
 	}
 }
 

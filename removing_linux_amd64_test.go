@@ -2,6 +2,7 @@ package kprobes_test
 
 import (
 	"bytes"
+	"errors"
 	"runtime"
 	"testing"
 
@@ -9,6 +10,8 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/target/process"
 )
 
 // TestRemoveAgain: somebody else traces the program when events are removed, so that their code
@@ -50,4 +53,122 @@ func TestRemoveAgain(t *testing.T) {
 	if now := c.Counts(evs[0]); now != before {
 		t.Errorf("%+v after the removal, %+v before", now, before)
 	}
+}
+
+// hindered is a target whose changes a test may hinder.
+type hindered struct {
+	*process.Target
+	commit func(*target.Change) error // nil: nothing is in the way
+}
+
+func (h *hindered) Commit(c *target.Change) error {
+	if h.commit != nil {
+		return h.commit(c)
+	}
+	return h.Target.Commit(c)
+}
+
+// TestRegisterHalfMade: of two functions the code is put into one, when the other's, which owes a
+// removal, can not be taken out. The registration fails; what is in does nothing any more, belongs
+// to nobody else's handlers, and goes as soon as it can.
+func TestRegisterHalfMade(t *testing.T) {
+	prog, c := attach(t, "stand")
+	h := &hindered{Target: c.Target().(*process.Target)}
+	c, err := kprobes.Open(h, nil)
+	must(t, err)
+	orig := originals(t, c, "first", "second", "third")
+	first := addrOf(t, c, "first")
+	var defs []*event.Def
+	for _, text := range []string{"p:one second", "p:two second"} {
+		d, err := event.Parse(text)
+		must(t, err)
+		defs = append(defs, d)
+	}
+	evs, err := c.Add(defs, &kprobes.AddOptions{Count: true})
+	must(t, err)
+	blocked := &target.BusyError{TID: prog.PID, Why: "a test"}
+	h.commit = func(*target.Change) error { return blocked }
+	if err := c.Remove(evs[:1]); !errors.Is(err, target.ErrBlocked) {
+		t.Fatalf("removed: %v", err)
+	}
+	h.commit = func(ch *target.Change) error { // what only adds is done if the rest may be left out
+		if len(ch.Groups) < 2 {
+			return blocked
+		}
+		ch.Begin()
+		var free []*target.Group
+		for _, g := range ch.Groups {
+			if len(g.Remove) == 0 {
+				free = append(free, g)
+			} else {
+				g.Blocked = blocked
+			}
+		}
+		return h.Target.Commit(&target.Change{Groups: free})
+	}
+	runs := 0
+	ks := []*kprobes.Kprobe{{SymbolName: "first", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { runs++; return 0 }}, {SymbolName: "second"}}
+	if err := c.RegisterKprobes(ks); !errors.Is(err, target.ErrBlocked) {
+		t.Fatalf("registered: %v", err)
+	}
+	if b := bytesAt(t, c, first); b[0] != byJump {
+		t.Fatalf("% x stands at first: the test does not hinder what it is to hinder", b)
+	}
+	h.commit = nil
+	others := 0
+	k := &kprobes.Kprobe{SymbolName: "third", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { others++; return 0 }}
+	must(t, c.RegisterKprobe(k))
+	before := prog.Counts("count")
+	after := prog.Counts("go 100")
+	if want := after["third"] - before["third"]; uint64(others) != want || k.State().Hits != want || want == 0 || after["first"] == before["first"] || runs != 0 {
+		t.Errorf("third: %d runs, %+v, the program counted %d; first: %d runs of a probe that was not registered", others, k.State(), want, runs)
+	}
+	c.UnregisterKprobe(k)
+	eventually(t, "what was put in has gone", func() bool { return bytes.Equal(bytesAt(t, c, first), orig["first"]) })
+	must(t, c.Remove(evs))
+	must(t, c.Close(nil))
+}
+
+// TestKnobHalfTurned: not all can be disarmed, and what was taken out for it can not be put back
+// at once. The knob stays as it was, and the probes are queued until they are in again.
+func TestKnobHalfTurned(t *testing.T) {
+	prog, c := attach(t, "stand")
+	h := &hindered{Target: c.Target().(*process.Target)}
+	c, err := kprobes.Open(h, nil)
+	must(t, err)
+	var defs []*event.Def
+	for _, text := range []string{"p:one first", "p:two second"} {
+		d, err := event.Parse(text)
+		must(t, err)
+		defs = append(defs, d)
+	}
+	evs, err := c.Add(defs, &kprobes.AddOptions{Count: true})
+	must(t, err)
+	blocked := &target.BusyError{TID: prog.PID, Why: "a test"}
+	h.commit = func(ch *target.Change) error { // one of the functions only
+		if len(ch.Groups) < 2 {
+			return blocked
+		}
+		ch.Begin()
+		ch.Groups[1].Blocked = blocked
+		return h.Target.Commit(&target.Change{Groups: ch.Groups[:1]})
+	}
+	if err := c.SetEnabled(false); !errors.Is(err, target.ErrBlocked) || !c.Enabled() {
+		t.Fatalf("disarmed: %v, enabled: %t", err, c.Enabled())
+	}
+	o := c.Optimizer()
+	h.commit = nil
+	if o.Queued != 1 || o.Unarmed != 1 {
+		t.Errorf("%+v, want one event that waits to be armed again", o)
+	}
+	eventually(t, "all is armed again", func() bool { return c.Optimizer().Queued == 0 })
+	before := prog.Counts("count")
+	was := []kprobes.Counts{c.Counts(evs[0]), c.Counts(evs[1])}
+	after := prog.Counts("go 100")
+	for i, fn := range []string{"first", "second"} {
+		if got, want := c.Counts(evs[i]).Hits-was[i].Hits, after[fn]-before[fn]; got != want || want == 0 {
+			t.Errorf("%s: %d hits, the program counted %d", fn, got, want)
+		}
+	}
+	must(t, c.Close(nil))
 }

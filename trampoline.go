@@ -299,7 +299,7 @@ func (c *Core) stubSite(f *function, ws []arch.Work, y *yard) (*target.Site, err
 		}
 		y.keep(need)
 		word := func(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
-		return &target.Site{Addr: tr.Table, Orig: word(tr.Stubs), Patch: word(addr), Detour: d, Room: need}, nil
+		return &target.Site{Addr: tr.Table, Orig: word(tr.Stubs), Patch: word(addr), Detour: d, Room: need, Region: amd64.BareRange(tr)}, nil
 	}
 }
 

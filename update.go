@@ -73,6 +73,7 @@ func (c *Core) update(fns []*function, then func() error) error {
 func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then func() error) error {
 	cs, room := make([]*change, len(fns)), make([]change, len(fns))
 	for i, f := range fns {
+		c.outlived(f) // else the optimiser would wait a little; who calls does not
 		room[i] = f.change()
 		cs[i] = &room[i]
 	}
@@ -163,6 +164,27 @@ func (c *Core) unarm(f *function, why error) {
 	}
 }
 
+// unserved queues functions whose code was taken out though their events want it: what was to
+// come in its place could not be put in.
+func (c *Core) unserved(fns []*function, err error) {
+	var cs []*change
+	for _, f := range fns {
+		n := 0
+		for _, e := range f.events {
+			if !e.idle() && !e.serves() {
+				e.become(form{why: &postponedError{err}})
+				n++
+			}
+		}
+		if n > 0 {
+			f.lapsed = true
+			c.enqueue(f, err)
+			cs = append(cs, &change{f: f})
+		}
+	}
+	c.tried(cs)
+}
+
 // softens says whether breakpoints may stand where the change has jumps.
 func (ch *change) softens() bool {
 	return ch.f.mayTrap() && slices.ContainsFunc(ch.sites, func(s *target.Site) bool { return !s.Trap })
@@ -215,7 +237,6 @@ func (c *Core) remake(ch *change) error {
 // commit makes changes, but for those that a thread blocks and that can come later. once: what
 // must be made is not tried again.
 func (c *Core) commit(cs []*change, then func() error, once bool) error {
-	c.anew(lapsed(cs))
 	all := target.Change{Then: then, Once: once}
 	work := then != nil
 	for _, ch := range cs {
@@ -243,18 +264,6 @@ func (c *Core) commit(cs []*change, then func() error, once bool) error {
 		}
 	}
 	return nil
-}
-
-// lapsed lists events that had no code for a while.
-func lapsed(cs []*change) (out []*Event) {
-	for _, ch := range cs {
-		for _, e := range ch.f.events {
-			if ch.f.lapsed && !e.idle() {
-				out = append(out, e)
-			}
-		}
-	}
-	return out
 }
 
 // done notes that a change was made.
@@ -357,7 +366,7 @@ func (f *function) mayTrap() bool {
 func (c *Core) leave(ch *change) {
 	c.drop([]*change{ch})
 	for _, e := range ch.f.events {
-		if !e.idle() && !slices.ContainsFunc(ch.f.serving, func(s served) bool { return s.e == e }) {
+		if !e.idle() && !e.serves() {
 			e.become(form{why: &postponedError{ch.blocked()}})
 		}
 	}

@@ -43,8 +43,8 @@ type Handler struct {
 	// Off, if not nil and set, has hits pass that were on their way when their site was taken
 	// out: Run is not called, the action is ActionDrop, and nothing is counted.
 	Off *atomic.Bool
-	// Entry, if not nil, is called in place of Run with the probed function's own
-	// arguments: a closure of the same signature (a func value's pointer). Stack is the
+	// Entry, if not nil, is called after Run, whose action does not matter then, with the
+	// probed function's own arguments: a closure of the same signature (a func value's pointer). Stack is the
 	// number of bytes of arguments on the stack, Spill those of the stack that a callee may
 	// use: for results and for spilled registers.
 	Entry        unsafe.Pointer

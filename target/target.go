@@ -165,6 +165,9 @@ type Site struct {
 	Detour *arch.Detour
 	Room   int  // bytes that the detour's room takes
 	Trap   bool // the patch is a breakpoint
+	// Region is where the instructions lie whose place the detour takes, if not at the patch: a
+	// trampoline's, which is patched in its table.
+	Region arch.Range
 	// Points and Reason tell a listing what stands here.
 	Points []Point
 	Reason Reason // of a breakpoint
@@ -179,7 +182,9 @@ func (s *Site) Inside(addr uint64) bool {
 
 // Holds says whether the instruction at an address is one of the site's region: pairs of its detour
 // tell of others too, where a call that is emulated goes.
-func (s *Site) Holds(addr uint64) bool { return addr == s.Addr || s.Inside(addr) }
+func (s *Site) Holds(addr uint64) bool {
+	return addr == s.Addr || s.Inside(addr) || s.Region.Holds(addr)
+}
 
 // last is the last instruction at which there is work to do.
 func (s *Site) last() uint64 {

@@ -64,8 +64,8 @@ func (a *arena) gate() {
 	g.MovMR(8, At(RCX, logFrame), RSP)
 	g.MovMR(8, At(RCX, logInstance), RAX)
 	g.MovMI(8, At(RCX, logKey), 0)
-	g.TestRR(8, RAX, RAX)
-	g.Jcc(CondE, noInstance)
+	g.OpRI(OpCmp, 8, RAX, faultTraps) // at a fault it is the trap number
+	g.Jcc(CondB, noInstance)
 	g.MovRM(8, R11, At(RAX, slotKey))
 	g.MovMR(8, At(RCX, logKey), R11)
 	g.Bind(noInstance)

@@ -27,9 +27,9 @@ import (
 //	         out-of-line parts: full ring, faults, threads without rseq
 //	         rseq descriptors
 //
-// Generated code never calls, but in a kernel (see kernel.go; call.go has handlers), so no
-// address of it ever stands on a stack as a return address; it uses no vector state, no x87 and leaves the direction flag
-// alone.
+// A detour never calls, but in a kernel (see kernel.go; call.go has handlers), so no address of it
+// ever stands on a stack as a return address; those of stubs do, which call (see trampoline.go). It
+// uses no vector state, no x87 and leaves the direction flag alone.
 
 // emitter builds one detour.
 type emitter struct {

@@ -206,12 +206,7 @@ func (a *arena) install(fn arch.Function, r arch.Region, work map[uint64][]arch.
 	if a.next > arenaHandler {
 		a.t.Fatalf("detours take %d bytes", a.next-arenaDetours)
 	}
-	for _, x := range d.Fixups {
-		a.faults = append(a.faults, FaultEntry{Lo: x.At, Hi: x.At + 1, To: x.To})
-	}
-	for _, p := range d.Pairs {
-		a.faults = append(a.faults, FaultEntry{Lo: p.Copy, Hi: p.CopyEnd, To: p.Orig, Moved: true, SP: p.SP})
-	}
+	a.faults = AppendFaultEntries(a.faults, d)
 	if r.Tactic() != arch.TacticJump {
 		a.traps = append(a.traps, [2]uint64{r.Start(), d.Addr})
 	}

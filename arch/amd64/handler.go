@@ -305,14 +305,20 @@ func (h *handlerCode) original() {
 	h.MovMR(8, At(RSI, infoAddr), RAX)
 	h.Bind(elsewhere)
 	h.MovMR(8, At(RDX, ucRIP), RAX)
-	h.ShiftRI(Shr, 8, R10, 8)
-	h.OpRI(OpAnd, 4, R10, 0xff)
-	h.OpMR(OpAdd, 8, At(RDX, ucRSP), R10)
+	h.addSP()
 	h.MovRI(R8, h.env.Traps)
 	h.OpMI(OpCmp, 8, At(R8, 8), 0)
 	h.Jcc(CondE, noTraps)
 	h.OpMI(OpAnd, 4, At(RDX, ucFlags), ^flagTF)
 	h.Bind(noTraps)
+}
+
+// addSP emits what makes the context's stack pointer that of the original instruction, with the
+// last word of its FaultEntry in R10.
+func (h *handlerCode) addSP() {
+	h.ShiftRI(Shr, 8, R10, 8)
+	h.OpRI(OpAnd, 4, R10, 0xff)
+	h.OpMR(OpAdd, 8, At(RDX, ucRSP), R10)
 }
 
 // oldHandler emits R8 = the handler that was there before ours for the signal in EDI.

@@ -9,7 +9,9 @@ import (
 // A handler may be told of faults of the instruction at its point (arch.Work.Fault). When the
 // instruction's copy faults, the resident handler sends the thread, with all that it has, to a
 // stub behind the detour, which calls the handlers through the gate like any other. So they
-// run in no signal handler. A stub begins with faultTraps jumps, one for each trap number:
+// run in no signal handler. It gets the stack pointer that the instruction has: of a call through
+// memory the copy has pushed the return address before it faults. A stub begins with faultTraps
+// jumps, one for each trap number:
 //
 //	stub:    jmp  trap 0; jmp trap 1; …
 //	trap n:  frame; RAX = n; jmp common
@@ -54,9 +56,16 @@ func takeFaults(ws []arch.Work) (faults, others []arch.Work) {
 	return faults, others
 }
 
-// onFault emits the stub of an instruction, whose copy is between the two labels.
+// onFault emits the stub of an instruction, whose copy is between the two labels and consists of
+// e.pairs.
 func (e *emitter) onFault(d *arch.Detour, s Step, ws []arch.Work, known func(uint64) PointEnv, copied, behind Label) {
 	stub, again, common := e.Label(), e.Label(), e.Label()
+	var parts []uint64 // of the copy: a later step overwrites the pairs
+	for _, p := range e.pairs {
+		if p.Orig == s.Addr {
+			parts = append(parts, p.Copy)
+		}
+	}
 	e.after(func() {
 		e.Bind(stub)
 		told := map[uint64]Label{}
@@ -84,7 +93,9 @@ func (e *emitter) onFault(d *arch.Detour, s Step, ws []arch.Work, known func(uin
 		f.tell(ws, copied)
 		e.Jmp(again)
 		e.after(func() { e.copyAgain(d, s, again, behind) })
-		d.Faults = append(d.Faults, arch.FaultStub{Copy: e.LabelAddr(copied), Stub: e.LabelAddr(stub)})
+		for _, p := range parts {
+			d.Faults = append(d.Faults, arch.FaultStub{Copy: p, Stub: e.LabelAddr(stub)})
+		}
 	})
 }
 
@@ -176,6 +187,7 @@ func (h *handlerCode) toStub() {
 	h.ImulRRI(8, R11, R11, jumpSize)
 	h.OpRR(OpAdd, 8, R9, R11)
 	h.MovMR(8, At(RDX, ucRIP), R9)
+	h.addSP()
 	h.Ret()
 	h.Bind(none)
 }

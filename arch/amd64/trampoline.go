@@ -72,6 +72,11 @@ func (a *Asm) bare(t *arch.Trampoline) (at bareCode) {
 	return at
 }
 
+// BareRange is where the bare code of a trampoline stands.
+func BareRange(t *arch.Trampoline) arch.Range {
+	return arch.Range{Lo: t.Stubs, Hi: t.Stubs + firstStub}
+}
+
 // callLen is the length of a stub's call.
 const callLen = 6
 

@@ -116,14 +116,24 @@ type gauge interface {
 }
 
 // armings fills in the figures of batchFigures. Speed is measured without the thread that
-// measures the stops, which keeps a CPU busy. The best of the rounds counts.
+// measures the stops, which keeps a CPU busy. The best of the rounds counts. A round in which a
+// busy machine keeps threads from stopping is made again, armTries times at most.
 func armings[G gauge](ctx context.Context, fs []figure, rounds int, arm func(armed func() error) (armall.Arming, error), start func() G) []figure {
+	try := func(begin func(), armed func() error) (a armall.Arming, err error) {
+		for range armTries {
+			if ctx.Err() != nil {
+				return a, errInterrupted
+			}
+			begin()
+			if a, err = arm(armed); !armall.Busy(err) {
+				break
+			}
+		}
+		return a, err
+	}
 	var best armall.Arming
 	for range rounds {
-		if ctx.Err() != nil {
-			return failed(fs, errInterrupted)
-		}
-		a, err := arm(func() error { return nil })
+		a, err := try(func() {}, func() error { return nil })
 		if err != nil {
 			return failed(fs, err)
 		}
@@ -138,11 +148,7 @@ func armings[G gauge](ctx context.Context, fs []figure, rounds int, arm func(arm
 	time.Sleep(idleTime)
 	idle := g.Take()
 	for range rounds {
-		if ctx.Err() != nil {
-			return failed(fs, errInterrupted)
-		}
-		g.Take()
-		_, err := arm(func() error { up = min(up, g.Take()); return nil })
+		_, err := try(func() { g.Take() }, func() error { up = min(up, g.Take()); return nil })
 		if err != nil {
 			return failed(fs, err)
 		}

@@ -23,8 +23,12 @@ import (
 	"kprobes.dev/kprobes/trace"
 )
 
-// demoMost is what the command promises to end within.
-const demoMost = 20 * time.Second
+// demoMost bounds all runs of a demo. Nothing measures it: the command itself gives up after
+// demoLimit, and is run again then.
+const demoMost = 3 * time.Minute
+
+// tooSlow says whether a demo gave up, since the machine was too busy for it.
+func tooSlow(errs string) bool { return strings.Contains(errs, "demo took longer than") }
 
 // demoText is all that the demo writes, with the numbers that are compared in groups.
 var demoText = regexp.MustCompile(`^== 1\. A key-value server runs as process (?P<pid>\d+), with 4 clients and \d+ threads\. It knows nothing of probes\.
@@ -130,12 +134,24 @@ func TestDemo(t *testing.T) {
 
 // whole runs the demo to its end.
 func (d *demoTest) whole(t *testing.T, as *syscall.Credential) {
-	cmd, tmp := d.command(t, demoMost)
-	cmd.SysProcAttr.Credential = as
+	var tmp string
 	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		t.Errorf("demo: %v (it may take %v)", err, demoMost)
+	for end := time.Now().Add(demoMost); ; {
+		var cmd *exec.Cmd
+		cmd, tmp = d.command(t, demoMost)
+		cmd.SysProcAttr.Credential = as
+		out.Reset()
+		errs.Reset()
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		err := cmd.Run()
+		if err != nil && tooSlow(errs.String()) && time.Now().Before(end) {
+			t.Log(errs.String())
+			continue
+		}
+		if err != nil {
+			t.Errorf("demo: %v", err)
+		}
+		break
 	}
 	if errs.Len() > 0 {
 		t.Errorf("stderr: %s", errs.String())
@@ -260,6 +276,34 @@ func checkDemoCosts(t *testing.T, m []string) {
 // until starts a demo and waits until it begins a step. It gives the workload's id.
 func until(t *testing.T, cmd *exec.Cmd, step int) (pid int) {
 	t.Helper()
+	pid, ok := reaches(t, cmd, step)
+	if !ok {
+		t.Fatalf("the demo ended before step %d: %v", step, cmd.Wait())
+	}
+	return pid
+}
+
+// until does so with a demo that runs again where the machine was too busy for it. errs is what
+// the command says.
+func (d *demoTest) until(t *testing.T, step int) (cmd *exec.Cmd, errs *bytes.Buffer, pid int, tmp string) {
+	t.Helper()
+	for end := time.Now().Add(demoMost); ; {
+		cmd, tmp = d.command(t, demoMost)
+		errs = new(bytes.Buffer)
+		cmd.Stderr = errs
+		pid, ok := reaches(t, cmd, step)
+		if ok {
+			return cmd, errs, pid, tmp
+		}
+		if err := cmd.Wait(); !tooSlow(errs.String()) || time.Now().After(end) {
+			t.Fatalf("the demo ended before step %d: %v, %s", step, err, errs)
+		}
+	}
+}
+
+// reaches starts a demo and says whether it comes to a step.
+func reaches(t *testing.T, cmd *exec.Cmd, step int) (pid int, ok bool) {
+	t.Helper()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -272,11 +316,10 @@ func until(t *testing.T, cmd *exec.Cmd, step int) (pid int) {
 		_, _ = fmt.Sscanf(lines.Text(), "== 1. A key-value server runs as process %d,", &pid)
 		if strings.HasPrefix(lines.Text(), fmt.Sprintf("== %d. ", step)) {
 			go func() { _, _ = io.Copy(io.Discard, out) }()
-			return pid
+			return pid, true
 		}
 	}
-	t.Fatalf("the demo ended before step %d: %v", step, cmd.Wait())
-	return 0
+	return 0, false
 }
 
 // lastStep may be over before the signal arrives.
@@ -284,10 +327,7 @@ const lastStep = 7
 
 // interrupted sends what a terminal's Ctrl-C sends, to the whole group.
 func (d *demoTest) interrupted(t *testing.T, step int) {
-	cmd, tmp := d.command(t, demoMost)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	pid := until(t, cmd, step)
+	cmd, errs, pid, tmp := d.until(t, step)
 	if err := unix.Kill(-cmd.Process.Pid, unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -301,8 +341,7 @@ func (d *demoTest) interrupted(t *testing.T, step int) {
 
 // killed kills the demo while its probes are armed: the workload ends by itself.
 func (d *demoTest) killed(t *testing.T) {
-	cmd, tmp := d.command(t, demoMost)
-	pid := until(t, cmd, 4)
+	cmd, _, pid, tmp := d.until(t, 4)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -34,6 +34,13 @@ func (a *Arming) Better(o Arming) {
 // PerSecond is the number of probes that were armed in a second of Add.
 func (a *Arming) PerSecond() float64 { return float64(a.Armed) / a.Add.Seconds() }
 
+// Busy says whether an error may come of a busy machine, which keeps threads from stopping in
+// time: EBUSY of the own process, ETIMEDOUT of another one.
+func Busy(err error) bool { return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ETIMEDOUT) }
+
+// removeTries is how often Self takes out what such an error has kept in.
+const removeTries = 10
+
 // Process arms a counter at the entry of all functions of a process's own file that match a
 // pattern, calls armed, and takes everything out again.
 func Process(pid int, pattern string, armed func() error) (a Arming, err error) {
@@ -65,7 +72,8 @@ func Process(pid int, pattern string, armed func() error) (a Arming, err error) 
 	return a, err
 }
 
-// Self does so in the own process.
+// Self does so in the own process. What a busy machine keeps it from taking out it tries again,
+// so that the next round does not find it armed.
 func Self(pattern string, armed func() error) (a Arming, err error) {
 	start := time.Now()
 	c, err := kprobes.Self()
@@ -79,9 +87,14 @@ func Self(pattern string, armed func() error) (a Arming, err error) {
 	}
 	err = armed()
 	start = time.Now()
-	err = errors.Join(err, c.Remove(evs))
+	var left error
+	for range removeTries {
+		if left = c.Remove(evs); !Busy(left) {
+			break
+		}
+	}
 	a.Close = time.Since(start)
-	return a, err
+	return a, errors.Join(err, left)
 }
 
 func (a *Arming) add(c *kprobes.Core, pattern string) ([]*kprobes.Event, error) {

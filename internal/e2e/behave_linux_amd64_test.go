@@ -7,6 +7,7 @@ import (
 	"io"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,8 +102,8 @@ func TestLiveRegistersAtBreakpoints(t *testing.T) {
 			for _, e := range []string{"a", "b"} {
 				n := r.totals[e]
 				// The program counts a round of 257 calls when it is over: each of the two
-				// threads may have begun one before the probes were there.
-				if n.hits+2*257 < late["leaf"]-armed["leaf"] || n.hits > after["leaf"]-before["leaf"] || n.tactic != tactic {
+				// threads may have begun one before the probes were there, and be in one in the end.
+				if n.hits+2*257 < late["leaf"]-armed["leaf"] || n.hits > after["leaf"]-before["leaf"]+2*257 || n.tactic != tactic {
 					t.Errorf("%s: %+v, the program before %v, armed %v, late %v, after %v", e, n, before, armed, late, after)
 				}
 			}
@@ -272,12 +273,13 @@ func TestForkChildrenRestored(t *testing.T) {
 		s := trace(t, p.PID, withTactic(tactic, "p:work child_work a=%di")...)
 		var kids []int
 		p.Ask("fork 3", &kids)
+		within(t, "a child's hit", func() bool { return strings.Contains(s.out.String(), " work: ") })
 		r := s.end()
 		for _, kid := range kids {
 			intact(t, kid)
 		}
 		n := right(t, p, "release")
-		if got := r.totals["work"].hits; got > n["child_work_in_children"] {
+		if got := r.totals["work"].hits; got == 0 || got > n["child_work_in_children"] {
 			t.Errorf("%d hits, the children worked %d times", got, n["child_work_in_children"])
 		}
 	})
@@ -308,10 +310,13 @@ func TestSignalsAtBreakpoints(t *testing.T) {
 		t.Run(tactic, func(t *testing.T) {
 			p := program(t, "sigs", "2")
 			s := trace(t, p.PID, "--stat", "--tactic", tactic, "p:c caller n=%di", "r:d caller $retval")
-			n := right(t, p, "go 300000")
+			n, rounds := map[string]uint64{}, uint64(0)
+			for ; n["signals"] == 0 && rounds < 100; rounds++ { // see TestSignals
+				n = right(t, p, "go 300000")
+			}
 			r := s.end()
-			r.counted(t, "c", 600, tactic)
-			r.counted(t, "d", 600, tactic)
+			r.counted(t, "c", 600*rounds, tactic)
+			r.counted(t, "d", 600*rounds, tactic)
 			if n["signals"] == 0 {
 				t.Errorf("no signal came: %v", n)
 			}

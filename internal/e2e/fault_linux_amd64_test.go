@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/testprog"
+	"kprobes.dev/kprobes/target/process"
 )
 
 // scenario is a target and what is done to it while the tracer is struck at each step.
@@ -77,14 +79,29 @@ func (sc *scenario) command(t testing.TB, pid int, log string, env ...string) *e
 	return faultCommand(t, log, env, append(args, sc.trace...)...)
 }
 
-// steps runs the scenario undisturbed and counts its steps.
+// steps runs the scenario undisturbed and counts its steps: the fewest of three runs, for one that
+// has to stop the threads again takes more.
 func (sc *scenario) steps(t testing.TB, pid int) int {
 	t.Helper()
-	log := tempFile(t, "steps")
-	if o := run(t, sc.command(t, pid, log)); o.code != 0 {
-		t.Fatalf("%v", o)
+	least := math.MaxInt
+	for range 3 {
+		var log string
+		if o := calmly(t, func() *exec.Cmd { log = tempFile(t, "steps"); return sc.command(t, pid, log) }); o.code != 0 {
+			t.Fatalf("%v", o)
+		}
+		least = min(least, logged(t, log))
 	}
-	return logged(t, log)
+	return least
+}
+
+// calmly runs a command until the machine is not too busy for it.
+func calmly(t testing.TB, cmd func() *exec.Cmd) (o outcome) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		if o = run(t, cmd()); o.code == 0 || !overloaded(o) || time.Now().After(end) {
+			return o
+		}
+	}
 }
 
 func logged(t testing.TB, log string) int {
@@ -169,11 +186,7 @@ func overloaded(o outcome) bool { return strings.Contains(o.stderr, "cannot be s
 
 func detach(t testing.TB, pid int) {
 	t.Helper()
-	o := run(t, command(t, "detach", "-p", strconv.Itoa(pid)))
-	for tries := 0; o.code != 0 && overloaded(o) && tries < 5; tries++ {
-		o = run(t, command(t, "detach", "-p", strconv.Itoa(pid)))
-	}
-	if o.code != 0 {
+	if o := calmly(t, func() *exec.Cmd { return command(t, "detach", "-p", strconv.Itoa(pid)) }); o.code != 0 {
 		t.Errorf("detach: %v", o)
 	}
 }
@@ -185,12 +198,12 @@ func TestInterruptedAtEveryStep(t *testing.T) {
 	sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, step int) bool {
 		log := tempFile(t, "log")
 		o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step), "KPROBES_FAULT_SIGNAL=2"))
-		if o.code != 0 || len(totals(o.stderr)) != 3 {
+		if (o.code != 0 || len(totals(o.stderr)) != 3) && !overloaded(o) {
 			t.Errorf("step %d: %v", step, o)
 		}
 		before.same(t)
 		sc.work(t, p)
-		return logged(t, log) >= step
+		return logged(t, log) >= step || overloaded(o)
 	})
 }
 
@@ -210,7 +223,7 @@ func TestTargetKilledAtEveryStep(t *testing.T) {
 		o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step), fmt.Sprintf("KPROBES_FAULT_TARGET=%d", p.PID)))
 		switch {
 		case o.code == 0 && len(totals(o.stderr)) == 3:
-		case o.code == 1 && strings.Contains(o.stderr, "no such process"):
+		case o.code == 1 && (strings.Contains(o.stderr, "no such process") || overloaded(o)):
 		default:
 			t.Errorf("step %d: %v", step, o)
 		}
@@ -237,7 +250,7 @@ func TestDetachKilledAtEveryStep(t *testing.T) {
 				leave(t, p.PID, sc.trace[2:])
 				log := tempFile(t, "log")
 				o := run(t, faultCommand(t, log, []string{fmt.Sprintf("KPROBES_FAULT_STEP=%d", step)}, "detach", "-p", strconv.Itoa(p.PID)))
-				struck = o.signal == unix.SIGKILL
+				struck = o.signal == unix.SIGKILL || overloaded(o)
 				if !struck && o.code != 0 {
 					t.Fatalf("step %d: %v", step, o)
 				}
@@ -257,13 +270,45 @@ func TestDetachKilledAtEveryStep(t *testing.T) {
 // leave probes a process by a tracer that is then killed.
 func leave(t testing.TB, pid int, probes []string) {
 	t.Helper()
-	cmd := command(t, append([]string{"trace", "-p", strconv.Itoa(pid), "--stat", "--buffer-size", "65536"}, probes...)...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	for end := time.Now().Add(patience); ; {
+		var errs locked
+		cmd := command(t, append([]string{"trace", "-p", strconv.Itoa(pid), "--stat", "--buffer-size", "65536"}, probes...)...)
+		cmd.Stderr = &errs
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		var o outcome
+		early := false
+		within(t, "probes in the process", func() bool {
+			select {
+			case err := <-ended:
+				early, o = true, outcomeOf(t, err, "", errs.String())
+				return true
+			default:
+				return standing(pid) && field(t, pid, pid, "TracerPid") == "0"
+			}
+		})
+		if !early {
+			_ = cmd.Process.Kill()
+			<-ended
+			return
+		}
+		if !overloaded(o) || time.Now().After(end) {
+			t.Fatalf("the tracer ended early: %v", o)
+		}
 	}
-	within(t, "probes in the process", func() bool { return standing(pid) && field(t, pid, pid, "TracerPid") == "0" })
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
+}
+
+// leftover is what a tracer has left in a process; nil: nothing.
+func leftover(pid int) (*process.Leftover, error) {
+	p, err := process.Open(pid)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	return process.FindLeftover(p)
 }
 
 // The tracer is killed at any moment, in the middle of the kernel's work too.
@@ -277,17 +322,30 @@ func TestTracerKilledAtAnyTime(t *testing.T) {
 	if long {
 		tries = 1000
 	}
-	for range tries {
+	start := time.Now()
+	run(t, sc.command(t, p.PID, tempFile(t, "log")))
+	whole, left := time.Since(start), 0 // what it takes on this machine, and kills that left something
+	for i := 0; i < tries || left == 0 && time.Since(start) < patience; i++ {
+		most := whole
+		if i < tries {
+			most = min(whole, time.Second)
+		}
 		cmd := sc.command(t, p.PID, tempFile(t, "log"))
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(rnd.IntN(60_000)) * time.Microsecond)
+		time.Sleep(time.Duration(rnd.Int64N(int64(most))))
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
+		if l, err := leftover(p.PID); err == nil && l != nil {
+			left++
+		}
 		before.free(t)
 		sc.work(t, p)
 		detach(t, p.PID)
 		before.same(t)
+	}
+	if left == 0 {
+		t.Error("no kill has left anything")
 	}
 }

@@ -49,7 +49,7 @@ const libraryMask = "fffffffffffbfeff"
 func ownMask(t testing.TB, pid, tid int) string {
 	t.Helper()
 	mask := field(t, pid, tid, "SigBlk")
-	for end := time.Now().Add(5 * time.Second); mask == libraryMask && time.Now().Before(end); {
+	for end := time.Now().Add(patience); mask == libraryMask && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 		mask = field(t, pid, tid, "SigBlk")
 	}

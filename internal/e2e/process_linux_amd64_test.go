@@ -287,9 +287,10 @@ func TestVfork(t *testing.T) {
 	r := s.end()
 	r.counted(t, "a", n["vforking"], "jump")
 	r.counted(t, "b", n["parent_work"], "jump")
-	p.Send("hold 1500")
+	p.Send("hold")
 	within(t, "vfork", func() bool { return strings.HasPrefix(field(t, p.PID, p.PID, "State"), "D") })
 	fails(t, command(t, "trace", "-p", pid(p), "p:a vforking"), 1, pid(p), "state D")
+	p.Send("") // the line that the child waits for
 	p.Line()
 	s.before.same(t)
 	right(t, p, "go 1")

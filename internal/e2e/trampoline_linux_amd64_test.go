@@ -222,8 +222,25 @@ func TestTrampolineRemovedInCall(t *testing.T) {
 	right(t, p, "go 100")
 }
 
-// Everything is taken out while calls are in progress, on threads' stacks and on one that a
-// coroutine has left.
+// A second probe of the function comes and goes while threads return from it all the time: each
+// call and each return is the first probe's too, once.
+func TestTrampolineChanges(t *testing.T) {
+	p := program(t, "tails")
+	core := open(t, p)
+	whole := addReturns(t, core, "r:whole spinning $retval")
+	right(t, p, "spin 2")
+	for range 200 {
+		if err := core.Remove(addReturns(t, core, "r:part spinning $retval")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := right(t, p, "rest")
+	if c := core.Counts(whole[0]); c.Hits != n["spinning"] || c.Unwound+c.Active+c.Missed != 0 {
+		t.Errorf("%+v, the program: %v", c, n)
+	}
+}
+
+// Everything is taken out while calls are in progress, one of them on a stack in shared memory.
 func TestTrampolineClosedInCall(t *testing.T) {
 	p, core, evs := holding(t)
 	right(t, p, "hold 4")
@@ -238,15 +255,16 @@ func TestTrampolineClosedInCall(t *testing.T) {
 	right(t, p, "go 100")
 }
 
-// A tracer is killed while calls are in progress. The program goes on, and kprobe detach
-// restores it, before the calls return and after.
+// A tracer is killed while calls are in progress, one of them on a stack in shared memory. The
+// program goes on, and kprobe detach restores it, before the calls return and after.
 func TestTrampolineKilledInCall(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
 			p := program(t, "tails")
 			was := right(t, p, "same")
 			k := &session{t: t, pid: p.PID}
-			k.start(command(t, append([]string{"trace", "-p", fmt.Sprint(p.PID), "--stat"}, tailProbes()...)...))
+			args := append(tailProbes(), "r:holding holding $retval")
+			k.start(command(t, append([]string{"trace", "-p", fmt.Sprint(p.PID), "--stat"}, args...)...))
 			k.armed()
 			right(t, p, "go 100")
 			right(t, p, "hold 4")

@@ -42,18 +42,31 @@ func TestRounds(t *testing.T) {
 	}
 }
 
+// stage readies a program at small size.
+func stage(t *testing.T, w *Work) *Stage {
+	t.Helper()
+	s, err := NewStage(w, t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// stageOf readies the program with a name.
+func stageOf(t *testing.T, name string) *Stage {
+	t.Helper()
+	works, err := ByName([]string{name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stage(t, works[0])
+}
+
 // Every mode of a program whose referee is callgrind, with handlers, breakpoints and probes that
 // come and go in the middle.
 func TestModes(t *testing.T) {
-	works, err := ByName([]string{"bzip2"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := NewStage(works[0], t.TempDir(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := stageOf(t, "bzip2")
 	seen := map[string]bool{}
 	for seed := uint64(1); len(seen) < len(s.modes()) && seed < 100; seed++ {
 		m := s.modes()[rand.New(rand.NewPCG(seed, 0)).IntN(len(s.modes()))]
@@ -95,15 +108,7 @@ func function(t *testing.T, s *Stage, name string, ret bool) *probe {
 // Every call counts for a return probe, also one that longjmp has left and whose place on the stack
 // no later call has taken.
 func TestCallsLeft(t *testing.T) {
-	works, err := ByName([]string{"bash"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := NewStage(works[0], t.TempDir(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := stageOf(t, "bash")
 	// The script's `return` and `exit` leave it by longjmp.
 	p := &plan{tactic: arch.TacticJump, probes: []*probe{function(t, s, "execute_command", true)}}
 	j := &judge{Round: &Round{Stage: s}, plan: p}
@@ -135,15 +140,7 @@ func TestCallsLeft(t *testing.T) {
 // by Go's scheduler: what runs after it only is counted from there on.
 func TestMiddle(t *testing.T) {
 	for name, fn := range map[string]string{"shell": "execute_command", "compile": "cmd/compile/internal/ssa.Compile"} {
-		works, err := ByName([]string{name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := NewStage(works[0], t.TempDir(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
+		s := stageOf(t, name)
 		b := function(t, s, fn, false)
 		var n [2]uint64
 		for i := range n {
@@ -170,11 +167,7 @@ func TestParked(t *testing.T) {
 		Name: "stand", Path: testprog.Build(t, "stand"), Args: []string{"mask"}, Referee: Kernel,
 		Input: func(*Stage, int) ([]byte, error) { return []byte("go 30000\nin\nout\ngo 5\n"), nil },
 	}
-	s, err := NewStage(w, t.TempDir(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := stage(t, w)
 	stand, first := function(t, s, "stand", false), function(t, s, "first", false)
 	p := &plan{tactic: arch.TacticJump, late: true, probes: []*probe{stand, first}}
 	res, err := s.probed(p)
@@ -270,15 +263,7 @@ totals: 32
 
 // A probe that is counted otherwise than the referees count makes the round wrong.
 func TestJudge(t *testing.T) {
-	works, err := ByName([]string{"sha256sum"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := NewStage(works[0], t.TempDir(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := stageOf(t, "sha256sum")
 	if err := s.know(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -204,6 +205,21 @@ func (p *Proc) Alive() bool {
 	default:
 		return syscall.Kill(p.PID, 0) == nil
 	}
+}
+
+// Stopped says whether all threads of the program are stopped by a signal.
+func (p *Proc) Stopped() bool {
+	p.tb.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.PID))
+	if err != nil || len(tasks) == 0 {
+		p.tb.Fatalf("%s (pid %d): threads %v, %v; stderr: %s", p.Path, p.PID, tasks, err, p.Stderr())
+	}
+	for _, task := range tasks {
+		if text, err := os.ReadFile(task); err != nil || !bytes.Contains(text, []byte("T (stopped)")) {
+			return false
+		}
+	}
+	return true
 }
 
 // Wait waits for the program to end and returns how it ended: nil if somebody else, a

@@ -46,7 +46,7 @@ func TestProgramsCount(t *testing.T) {
 		{"vforker", nil, "go 5", map[string]uint64{"vforking": 5, "parent_work": 5, "bad": 0}},
 		{"trapuser", nil, "go 50", map[string]uint64{"plain": 100, "narrow": 50, "int3": 50, "raised": 100, "bad": 0}},
 		{"segv", nil, "go 50", map[string]uint64{
-			"touch": 50, "past": 50, "divide": 50, "undefined": 50, "odd": 50, "killed": 0, "nilread": 100, "jumped": 50, "bad": 0,
+			"touch": 50, "past": 50, "divide": 50, "undefined": 50, "odd": 50, "killed": 0, "nilread": 100, "dispatch": 50, "jumped": 50, "bad": 0,
 		}},
 		{"sigmask", []string{"none"}, "go 100", masked},
 		{"sigmask", []string{"mask"}, "go 100", masked},
@@ -228,8 +228,11 @@ func TestVectorSeesEveryRegister(t *testing.T) {
 
 func TestSigsInterruptsCalls(t *testing.T) {
 	p := Start(t, Build(t, "sigs"), "2")
-	n := p.Counts("go 3000000")
-	if n["hot"] != 6000000+n["hot_in_handlers"] || n["hot_in_handlers"] == 0 || n["bad"] != 0 {
+	n, rounds := map[string]uint64{}, uint64(0)
+	for ; n["hot_in_handlers"] == 0 && rounds < 100; rounds++ { // on a busy machine the calls may be over before the first signal is sent
+		n = p.Counts("go 3000000")
+	}
+	if n["hot"] != 6000000*rounds+n["hot_in_handlers"] || n["hot_in_handlers"] == 0 || n["bad"] != 0 {
 		t.Errorf("counts %v", n)
 	}
 }
@@ -344,7 +347,7 @@ func TestSpinnerSeesAStop(t *testing.T) {
 	var before, after answer
 	p.Ask("reset", &before)
 	p.Signal(syscall.SIGSTOP)
-	for p.Alive() && !stopped(t, p.PID) {
+	for p.Alive() && !p.Stopped() {
 	}
 	start := time.Now()
 	time.Sleep(5 * time.Millisecond)
@@ -356,21 +359,6 @@ func TestSpinnerSeesAStop(t *testing.T) {
 	if after.Gap < held || after.Gap > after.Ns || after.Steps <= before.Steps {
 		t.Errorf("stopped for %d ns: before %+v, after %+v", held, before, after)
 	}
-}
-
-// stopped says whether all threads of a process are stopped by a signal.
-func stopped(t *testing.T, pid int) bool {
-	t.Helper()
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
-	if err != nil || len(tasks) == 0 {
-		t.Fatalf("threads of %d: %v, %v", pid, tasks, err)
-	}
-	for _, task := range tasks {
-		if text, err := os.ReadFile(task); err != nil || !strings.Contains(string(text), "T (stopped)") {
-			return false
-		}
-	}
-	return true
 }
 
 func TestGoserverCounts(t *testing.T) {

@@ -276,11 +276,18 @@ func (l *layout) inForce() bool {
 	return true
 }
 
-// directoryOf finds level2_fixmap_pgt.
-func directoryOf(k *kernel.Kernel, m phys.Memory) (extent, error) {
-	va, ok := k.Addr("level2_fixmap_pgt")
+// Page directories: the one whose entries are taken, and the one whose entries version 1 of the
+// control area took.
+const (
+	directoryName = "level2_fixmap_pgt"
+	directoryOld  = "level2_kernel_pgt"
+)
+
+// directoryOf finds a page directory of the kernel.
+func directoryOf(k *kernel.Kernel, m phys.Memory, name string) (extent, error) {
+	va, ok := k.Addr(name)
 	if !ok {
-		return extent{}, errno.Errorf(unix.EOPNOTSUPP, "the guest's kernel has no symbol level2_fixmap_pgt (CONFIG_KALLSYMS_ALL is needed)")
+		return extent{}, errno.Errorf(unix.EOPNOTSUPP, "the guest's kernel has no symbol %s (CONFIG_KALLSYMS_ALL is needed)", name)
 	}
 	pa, err := physical(k, va)
 	if err != nil {
@@ -288,7 +295,7 @@ func directoryOf(k *kernel.Kernel, m phys.Memory) (extent, error) {
 	}
 	mem := m.Bytes(pa, pageSize)
 	if mem == nil || pa%pageSize != 0 {
-		return extent{}, fmt.Errorf("level2_fixmap_pgt at 0x%x, physical 0x%x: %w", va, pa, errMemory)
+		return extent{}, fmt.Errorf("%s at 0x%x, physical 0x%x: %w", name, va, pa, errMemory)
 	}
 	return extent{pa, mem}, nil
 }

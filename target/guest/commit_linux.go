@@ -58,9 +58,13 @@ const maxWait = 20 * time.Millisecond
 // codeStep is how much code is written in one stop, in bytes: about a millisecond.
 const codeStep = 128 << 10
 
-// writeDetours puts the code of new sites where nobody runs yet, in stops of their own. Memory
-// that has never been executed is written at once.
+// writeDetours puts the code of new sites where nobody runs yet, in stops of their own. A device's
+// memory that has never been executed is written at once. After a reset nothing is written: memory
+// below 1 MiB is the boot loader's then.
 func (t *Target) writeDetours(add []*target.Site) error {
+	if err := t.alive(); err != nil {
+		return err
+	}
 	var pending []*target.Site
 	size := 0
 	flush := func() error {
@@ -70,15 +74,20 @@ func (t *Target) writeDetours(add []*target.Site) error {
 		ws := pending
 		pending, size = nil, 0
 		return t.stopped(func(s *qemu.Stop) error {
+			if err := t.alive(); err != nil {
+				return err
+			}
 			writes := make([]qemu.Write, len(ws))
 			for i, a := range ws {
+				t.mark(a.Detour)
 				writes[i] = qemu.Write{PA: t.codePhys(a.Detour.Addr), Data: a.Detour.Code}
 			}
 			return s.WriteAll(writes)
 		})
 	}
 	for _, a := range add {
-		if t.fresh(a.Detour.Addr, len(a.Detour.Code)) {
+		if t.fresh(a.Detour) {
+			t.mark(a.Detour)
 			copy(t.lay.code.mem[a.Detour.Addr-t.lay.code.va:], a.Detour.Code)
 			continue
 		}
@@ -97,12 +106,15 @@ func (t *Target) writeCode(addr uint64, code []byte) error {
 	return t.writeDetours([]*target.Site{{Detour: &arch.Detour{Addr: addr, Code: code}}})
 }
 
-// fresh says whether code that is written there can not be known to QEMU yet, and notes that
-// it may be from now on.
-func (t *Target) fresh(addr uint64, size int) bool {
-	off, mark := addr-t.lay.code.va, t.control.get(hdrMark)
-	t.control.put(hdrMark, max(mark, off+uint64(size)))
-	return off >= mark && t.lay.shared // below 1 MiB nobody knows what ran there before
+// fresh says whether code that is written there can not be known to QEMU yet.
+func (t *Target) fresh(d *arch.Detour) bool {
+	return t.lay.shared && d.Addr-t.lay.code.va >= t.control.get(hdrMark) // below 1 MiB nobody knows what ran there before
+}
+
+// mark notes that code may be known to QEMU from now on.
+func (t *Target) mark(d *arch.Detour) {
+	end := d.Addr - t.lay.code.va + uint64(len(d.Code))
+	t.control.put(hdrMark, max(t.control.get(hdrMark), end))
 }
 
 func (t *Target) codePhys(addr uint64) uint64 { return t.lay.code.pa + addr - t.lay.code.va }

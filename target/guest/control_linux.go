@@ -59,8 +59,11 @@ func (c *control) put(off int, v uint64) { storeWord(c.mem[off:], v) }
 // init writes the header, its magic last. What is told of code that was there stays.
 func (c *control) init(holder, since uint64, l *layout) {
 	mark := uint64(0)
-	if c.valid() {
+	switch {
+	case c.valid():
 		mark = c.get(hdrMark)
+	case c.other():
+		mark = uint64(len(l.code.mem)) // where it had code is not known
 	}
 	c.put(hdrMagic, 0)
 	clear(c.mem[hdrVersion:])
@@ -83,6 +86,11 @@ func (c *control) init(holder, since uint64, l *layout) {
 // valid says whether a header of this version stands there.
 func (c *control) valid() bool {
 	return c.get(hdrMagic) == controlMagic && c.get(hdrVersion) == controlVersion
+}
+
+// other says whether a header of another version stands there.
+func (c *control) other() bool {
+	return c.get(hdrMagic) == controlMagic && c.get(hdrVersion) != controlVersion
 }
 
 // site is an entry of the table.

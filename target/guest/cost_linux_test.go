@@ -140,7 +140,7 @@ func (c *cost) enableOwn(tb testing.TB, g *testguest.Guest) (remove func()) {
 	}
 	must(own+"enable", "1", true)
 	for tries := 0; !c.carriedOut(g); tries++ {
-		if tries == 1000 {
+		if tries == 10_000 {
 			tb.Fatalf("%s: not carried out as %q", c.name, c.own)
 		}
 		time.Sleep(10 * time.Millisecond)

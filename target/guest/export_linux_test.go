@@ -1,6 +1,10 @@
 package guest
 
-import "kprobes.dev/kprobes/arch/amd64"
+import (
+	"slices"
+
+	"kprobes.dev/kprobes/arch/amd64"
+)
 
 // Memory is the kernel's memory as handlers have it.
 func (t *Target) Memory() amd64.Memory { return &kernelMemory{t, t.lay.data} }
@@ -9,6 +13,9 @@ func (t *Target) Memory() amd64.Memory { return &kernelMemory{t, t.lay.data} }
 func (t *Target) Callers(sp uint64, ret int, pcs []uint64) int {
 	return (&kernelMemory{t, t.lay.data}).callers(sp, ret, pcs)
 }
+
+// Taken is what the layout has of the guest's memory and a change writes to.
+func (t *Target) Taken() []byte { return slices.Concat(t.lay.control.mem, t.lay.code.mem) }
 
 // MailOff is what the mailbox says to vCPUs that would wait.
 func (l *Leftover) MailOff() uint32 {

@@ -291,11 +291,22 @@ func TestHandlerTracerKilled(t *testing.T) {
 	parent := g.Hit("getppid", 1, 0).Bytes
 	for _, hang := range []bool{false, true} {
 		cmd, sc, _ := hold(t, g, 50*time.Millisecond, hang)
-		c := g.Hit("getppid", 3, 0)
-		word(t, sc, "runs")
-		if hang && (c.OK != 3 || c.Bytes == 3*held) {
-			t.Errorf("with a handler that hangs: %+v", c)
-		}
+		runs := make(chan bool, 1)
+		go func() { runs <- sc.Scan() && sc.Text() == "runs" }()
+		eventually(t, "handler that begins", func() bool { // one may begin too late for each of three calls
+			if c := g.Hit("getppid", 3, 0); hang && (c.OK != 3 || c.Bytes == 3*held) {
+				t.Errorf("with a handler that hangs: %+v", c)
+			}
+			select {
+			case ok := <-runs:
+				if !ok {
+					t.Fatalf("the tracer says %q, %v, want runs", sc.Text(), sc.Err())
+				}
+				return true
+			default:
+				return false
+			}
+		})
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/symbol"
@@ -41,6 +43,9 @@ func TestGroupIsLeftOut(t *testing.T) {
 		blocked := errors.As(busy.Blocked, &who)
 		if free.Blocked != nil || blocked != errors.Is(busy.Blocked, guest.ErrBlocked) || blocked && who.Addr-(at-1) > 3 {
 			t.Fatalf("a vCPU stands at 0x%x: %v, %v", at, busy.Blocked, free.Blocked)
+		}
+		if err := p.t.Close(); !errors.Is(err, unix.EBUSY) {
+			t.Fatalf("closed with a patch in place: %v", err)
 		}
 		gone := slices.Clone(free.Add)
 		if !blocked {

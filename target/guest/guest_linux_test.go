@@ -294,7 +294,8 @@ func TestTime(t *testing.T) {
 	p := attach(t, g, nil)
 	p.add(nil, "p:look do_sys_openat2")
 	ownEvents(t, g, "p:look do_sys_openat2")
-	c := g.Hit("open", 10, 0)
+	const calls = 50
+	c := g.Hit("open", calls, 0)
 	p.poll()
 	both := regexp.MustCompile(fmt.Sprintf(`hit-%d +\[\d+\] (.{5}) +([0-9.]+): look`, c.PID))
 	ours := both.FindAllStringSubmatch(strings.Join(p.lines(), "\n"), -1)
@@ -303,22 +304,25 @@ func TestTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	its := both.FindAllStringSubmatch(text, -1)
-	if len(ours) != 10 || len(its) != 10 {
+	if len(ours) != calls || len(its) != calls {
 		t.Fatalf("%d lines of ours, %d of its own:\n%s", len(ours), len(its), text)
 	}
-	same := 0
+	near, same := 0, 0 // the two look at different moments, between which a vCPU may have to wait
 	for i := range ours {
 		a, err1 := strconv.ParseFloat(ours[i][2], 64)
 		b, err2 := strconv.ParseFloat(its[i][2], 64)
-		if err1 != nil || err2 != nil || math.Abs(a-b) > 0.05 {
-			t.Errorf("time %s, the guest's own %s", ours[i][2], its[i][2])
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
 		}
-		if ours[i][1] == its[i][1] {
+		if math.Abs(a-b) < 0.05 {
+			near++
+		}
+		if ours[i][1] == its[i][1] { // else a reschedule has become due
 			same++
 		}
 	}
-	if same < 8 { // the two look at different moments: a reschedule may become due between
-		t.Errorf("contexts %q, the guest's own %q", ours, its)
+	if near < calls*2/3 || same < calls*2/3 {
+		t.Errorf("%d times of %d are near the guest's own, %d contexts are the same: %q, the guest's own %q", near, calls, same, ours, its)
 	}
 }
 

@@ -35,7 +35,8 @@ var _ target.Caller = (*Target)(nil)
 //
 // While there is a call a goroutine looks for posts: all the time until a millisecond after the
 // last one, then at intervals of some 0.1 ms, and after a second of 1 ms, which is what a hit
-// may cost then. EndCall all calls, or Close, before the machine is closed.
+// may cost then. EndCall all calls, or Close and have no EBUSY, before the machine is
+// closed.
 func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 	switch {
 	case t.lay == nil:

@@ -72,7 +72,17 @@ func TestHandlerCounts(t *testing.T) {
 		if s := k.State(); s.Hits != runs.Load() || s.Misses.Total() != 0 || s.Tactic != "jump" {
 			t.Errorf("low %v: %+v, and %d runs", low, s, runs.Load())
 		}
-		p.core.UnregisterKprobe(k)
+		if err := p.t.Close(); !errors.Is(err, unix.EBUSY) {
+			t.Errorf("low %v: closed with a probe in place: %v", low, err)
+		}
+		other := p.kprobe(&kprobes.Kprobe{SymbolName: "vfs_read", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { return 0 }})
+		before = runs.Load()
+		p.g.Hit("getppid", 100, 0)
+		p.g.Hit("read", 100, 0)
+		if n := runs.Load() - before; n < 100 || other.State().Hits < 100 || other.NMissed()+k.NMissed() != 0 {
+			t.Errorf("low %v: after a close that was refused %d runs, and of a new probe %+v", low, n, other.State())
+		}
+		p.core.UnregisterKprobes([]*kprobes.Kprobe{k, other})
 		before = runs.Load()
 		p.g.Hit("getppid", 100, 0)
 		if runs.Load() != before {

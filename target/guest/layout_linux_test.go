@@ -10,6 +10,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/target/guest/phys"
 )
 
 // walk follows the slots as a CPU does (SDM vol. 3A, 4.5.4): what physical address stands
@@ -187,6 +188,62 @@ func TestControlHostile(t *testing.T) {
 	binary.LittleEndian.PutUint64(c.entry(0)[8:], 17)
 	if _, err := c.list(); !errors.Is(err, errMemory) {
 		t.Errorf("a patch of 17 bytes: %v", err)
+	}
+}
+
+// ram is memory in pieces.
+type ram []extent
+
+func (r ram) Ranges() []phys.Range { return nil }
+
+func (r ram) Bytes(pa uint64, n int) []byte {
+	for _, e := range r {
+		if size := uint64(len(e.mem)); pa-e.pa < size && uint64(n) <= size-(pa-e.pa) {
+			return e.mem[pa-e.pa:][:n]
+		}
+	}
+	return nil
+}
+
+// TestOtherVersion: what another version has left is refused for as long as it is mapped, and
+// not taken for memory that never held code.
+func TestOtherVersion(t *testing.T) {
+	low, shared := extent{0x21000, make([]byte, 118*pageSize)}, extent{0xfd000000, make([]byte, 16<<20)}
+	l, err := lowLayout(low, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := sharedLayout(shared, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*layout{l, s} {
+		own, old := directory(), directory()
+		old.pa += pageSize
+		check := func() error { return otherVersion(ram{low}, shared, []extent{own, old}) }
+		for _, d := range []extent{own, old} {
+			if err := l.place(d); err != nil {
+				t.Fatal(err)
+			}
+			c := newControl(l.control.mem)
+			c.init(12, 34, l)
+			l.install()
+			if err := check(); err != nil {
+				t.Errorf("shared %v: this version: %v", l.shared, err)
+			}
+			c.put(hdrVersion, controlVersion-1)
+			if err := check(); !errors.Is(err, unix.EBUSY) {
+				t.Errorf("shared %v: another version: %v", l.shared, err)
+			}
+			l.remove() // as a reboot does
+			if err := check(); err != nil {
+				t.Errorf("shared %v: another version that is not mapped: %v", l.shared, err)
+			}
+			c.init(12, 34, l)
+			if have := c.get(hdrMark); have != uint64(len(l.code.mem)) || !c.valid() {
+				t.Errorf("shared %v: of the %d bytes of code 0x%x may have been used", l.shared, len(l.code.mem), have)
+			}
+		}
 	}
 }
 

@@ -12,41 +12,57 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/target/guest/phys"
 	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/process"
 )
 
-// Close takes out what Prepare put in, once all sites have been removed (EBUSY: some have not, and
-// all stays). Records can still be read. Code that a thread may come back to stays mapped:
-// ErrInDetour; so it does where somebody else has patched over one of our patches: ErrForeign.
+// Close takes out what Prepare put in, once all sites have been removed. Records can still be
+// read. Code that a thread may come back to stays mapped: ErrInDetour; so it does where somebody
+// else has patched over one of our patches: ErrForeign.
+//
+// EBUSY: some sites have not been removed. All stays then and works on, handlers too: the machine
+// must stay open as long as counts or records are read or a handler may be called. After any other
+// error it may be closed.
 func (t *Target) Close() error {
 	if t.lay == nil {
 		return nil
 	}
+	if n := t.standing(); n > 0 && t.alive() == nil {
+		return errno.Errorf(unix.EBUSY, "%d patches still stand in the guest's kernel: the code that they lead to stays", n)
+	}
 	t.closeMailbox()
-	if len(t.foreign) > 0 {
+	if len(t.foreign) > 0 && t.alive() == nil {
 		t.ring.Keep()
 		t.control.put(hdrHolder, 0)
 		return fmt.Errorf("the bytes at %s were changed by somebody else, and left alone with the code that they lead to: when they are ours again kprobe detach takes them out: %w",
 			places(t.foreign), ErrForeign)
 	}
-	if n := len(t.control.sites); n > 0 && t.alive() == nil {
-		return errno.Errorf(unix.EBUSY, "%d patches still stand in the guest's kernel: the code that they lead to stays", n)
-	}
 	err := t.drain(t.lay)
 	if errors.Is(err, target.ErrGone) {
 		err = nil
 	}
+	t.ring.Keep() // the machine may be closed before its counters are read
 	stays := errors.Is(err, ErrInDetour)
 	if err != nil && !stays {
 		return err
 	}
-	t.ring.Keep() // the machine may be closed before its counters are read
 	if stays {
 		t.lay.leave()
 	}
 	t.lay, t.mail = nil, nil
 	return err
+}
+
+// standing is the number of our patches that stand and that nobody else has patched over.
+func (t *Target) standing() int {
+	n := len(t.control.sites)
+	for _, s := range t.foreign {
+		if _, ok := t.control.sites[s]; ok {
+			n--
+		}
+	}
+	return n
 }
 
 func places(sites []*target.Site) string {
@@ -132,7 +148,7 @@ type Patched struct {
 }
 
 // FindLeftover looks for what a tracer has put into the guest's kernel. nil: nothing of ours is
-// there.
+// there. EBUSY: it is another version's.
 func (t *Target) FindLeftover() (*Leftover, error) {
 	l, c, err := t.findLayout()
 	if err != nil || l == nil {
@@ -151,17 +167,45 @@ func (t *Target) FindLeftover() (*Leftover, error) {
 
 // findLayout finds a layout that is in force.
 func (t *Target) findLayout() (*layout, *control, error) {
-	dir, err := directoryOf(t.k, t.m)
+	dir, err := directoryOf(t.k, t.m, directoryName)
 	if err != nil {
 		return nil, nil, err
 	}
-	if pa, mem := t.m.Shared(); mem != nil {
-		if l, c := t.tryShared(extent{pa, mem}, dir); l != nil {
+	pa, mem := t.m.Shared()
+	shared := extent{pa, mem}
+	if mem != nil {
+		if l, c := t.tryShared(shared, dir); l != nil {
 			return l, c, nil
 		}
 	}
-	l, c := t.tryLow(dir)
-	return l, c, nil
+	if l, c := t.tryLow(dir); l != nil {
+		return l, c, nil
+	}
+	dirs := []extent{dir}
+	if old, err := directoryOf(t.k, t.m, directoryOld); err == nil { // where a kernel has none no entry was taken
+		dirs = append(dirs, old)
+	}
+	return nil, nil, otherVersion(t.m, shared, dirs)
+}
+
+// otherVersion is an error if a layout of another version is in force. Its header alone says
+// nothing: memory may keep it over a reboot.
+func otherVersion(m phys.Memory, shared extent, dirs []extent) error {
+	for _, dir := range dirs {
+		for slot := range slots {
+			v := le.Uint64(dir.mem[8*slot:])
+			var header []byte
+			if pa, table := lowTable(m, v); table != nil {
+				header = m.Bytes(pa+pageSize, pageSize)
+			} else if shared.pa != 0 && v&pteLarge != 0 && v&pteAddress&^(largePage-1)-shared.pa < uint64(len(shared.mem)) {
+				header = shared.mem
+			}
+			if header != nil && newControl(header).other() {
+				return errno.Errorf(unix.EBUSY, "the guest's kernel holds what another version of kprobe has left there: take it out with that one (kprobe detach), or reboot the guest")
+			}
+		}
+	}
+	return nil
 }
 
 // tryShared looks for a layout in ivshmem memory.
@@ -189,13 +233,8 @@ func (t *Target) tryShared(e extent, dir extent) (*layout, *control) {
 // tryLow looks for a layout below 1 MiB: a page table whose first page is a control area.
 func (t *Target) tryLow(dir extent) (*layout, *control) {
 	for slot := range slots {
-		v := le.Uint64(dir.mem[8*slot:])
-		pa := v & pteAddress
-		if v&^pteAddress != pteTable || pa >= lowEnd {
-			continue
-		}
-		table := t.m.Bytes(pa, pageSize)
-		if table == nil || le.Uint64(table) != (pa+pageSize)|pteRead {
+		pa, table := lowTable(t.m, le.Uint64(dir.mem[8*slot:]))
+		if table == nil {
 			continue
 		}
 		pages := 1
@@ -219,6 +258,20 @@ func (t *Target) tryLow(dir extent) (*layout, *control) {
 		return l, c
 	}
 	return nil, nil
+}
+
+// lowTable gives the page table that an entry of a directory leads to, if it lies below 1 MiB
+// and its first page is the one behind it: the control area.
+func lowTable(m phys.Memory, entry uint64) (pa uint64, table []byte) {
+	pa = entry & pteAddress
+	if entry&^pteAddress != pteTable || pa >= lowEnd {
+		return 0, nil
+	}
+	table = m.Bytes(pa, pageSize)
+	if table == nil || le.Uint64(table) != (pa+pageSize)|pteRead {
+		return 0, nil
+	}
+	return pa, table
 }
 
 // lowEnd is the end of the memory that Linux never uses.

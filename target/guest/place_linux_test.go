@@ -1,6 +1,7 @@
 package guest_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/guest"
+	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
 // TestReturns compares where functions return to with what objects of the kernel call them.
@@ -320,12 +322,24 @@ func TestBreak(t *testing.T) {
 	p.counts(more[0], 20)
 }
 
-// TestReboot reboots a guest with probes in it.
+// TestReboot reboots a guest with probes in it, and before a change is made that is ready: of its
+// code nothing is written.
 func TestReboot(t *testing.T) {
 	g := testguest.Boot(t, &testguest.Options{CPUs: 1})
-	p := attach(t, g, nil)
+	for _, low := range []bool{false, true} { // low comes last: what it leaves below 1 MiB stays over a reboot
+		reboot(t, g, low)
+	}
+}
+
+func reboot(t *testing.T, g *testguest.Guest, low bool) {
+	p := attach(t, g, &guest.Options{Low: low})
 	p.add(nil, "p vfs_read")
 	p.poll()
+	at, ok := p.t.Kernel().Addr("vfs_write")
+	if !ok {
+		t.Fatal("no vfs_write")
+	}
+	late := unchanged(p, at)
 	g.Reboot()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		err := p.core.Sync()
@@ -339,6 +353,13 @@ func TestReboot(t *testing.T) {
 	if _, err := p.tryAdd(nil, "p vfs_write"); !errors.Is(err, target.ErrGone) {
 		t.Errorf("a probe in a kernel that is gone: %v", err)
 	}
+	mem := p.t.Taken()
+	if err := p.t.Commit(&target.Change{Add: []*target.Site{late}}); !errors.Is(err, target.ErrGone) {
+		t.Errorf("a site in a kernel that is gone: %v", err)
+	}
+	if !bytes.Equal(p.t.Taken(), mem) {
+		t.Errorf("low %v: memory of the next boot was written to", low)
+	}
 	p.close()
 	q := attach(t, g, nil)
 	q.add(nil, "p:again vfs_read")
@@ -347,4 +368,24 @@ func TestReboot(t *testing.T) {
 	if len(q.hits) < 10 {
 		t.Errorf("%d hits after the reboot", len(q.hits))
 	}
+	q.close()
+}
+
+// TestEnded ends a machine with probes in it: what was counted is there though it is closed.
+func TestEnded(t *testing.T) {
+	g := testguest.Boot(t, &testguest.Options{CPUs: 1})
+	p := attach(t, g, nil)
+	evs := p.add(&kprobes.AddOptions{Count: true}, "p __x64_sys_getppid")
+	g.Hit("getppid", 100, 0)
+	if err := qemu.End(g.Spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.core.Close(nil); err != nil && !errors.Is(err, qemu.ErrGone) {
+		t.Error(err)
+	}
+	if err := p.m.Close(); err != nil {
+		t.Error(err)
+	}
+	p.m = nil
+	p.counts(evs[0], 100)
 }

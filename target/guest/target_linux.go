@@ -151,7 +151,8 @@ func (t *Target) alive() error {
 func (t *Target) stopped(f func(*qemu.Stop) error) error { return t.m.Stopped(f) }
 
 // Prepare maps code, ring and pools into the guest's kernel. What a tracer has left that is
-// gone is taken out first; one that still runs is an error (EBUSY).
+// gone is taken out first; one that still runs is an error (EBUSY), and so is what another version
+// of this package has left there.
 func (t *Target) Prepare() error {
 	if t.lay != nil {
 		return nil
@@ -174,21 +175,8 @@ func (t *Target) Prepare() error {
 		return err
 	}
 	c := newControl(l.control.mem)
-	c.init(uint64(os.Getpid()), since, l)
-	clear(l.data.mem)
-	r, err := ring.On(l.ring.mem, l.ringConfig)
+	r, err := t.install(l, c, since)
 	if err != nil {
-		return err
-	}
-	if err := t.stopped(func(s *qemu.Stop) error {
-		if err := t.running(s); err != nil {
-			return err
-		}
-		if l != t.adopted {
-			l.install()
-		}
-		return nil
-	}); err != nil {
 		return err
 	}
 	t.lay, t.control, t.ring = l, c, r
@@ -196,6 +184,39 @@ func (t *Target) Prepare() error {
 	t.code = l.room(t.adopted == l, c.get(hdrMark))
 	t.writer = arch.Writer{Ring: l.ring.va, Layout: r.Layout, Kernel: t.arch}
 	return nil
+}
+
+// install fills a layout's memory and maps it.
+func (t *Target) install(l *layout, c *control, since uint64) (r *ring.Ring, err error) {
+	fill := func() (err error) {
+		c.init(uint64(os.Getpid()), since, l)
+		clear(l.data.mem)
+		r, err = ring.On(l.ring.mem, l.ringConfig)
+		return err
+	}
+	if l.shared { // it is large, and no boot loader's: no reason to stop anybody
+		if err := fill(); err != nil {
+			return nil, err
+		}
+	}
+	err = t.stopped(func(s *qemu.Stop) error {
+		if err := t.alive(); err != nil {
+			return err
+		}
+		if err := t.running(s); err != nil {
+			return err
+		}
+		if !l.shared {
+			if err := fill(); err != nil {
+				return err
+			}
+		}
+		if l != t.adopted {
+			l.install()
+		}
+		return nil
+	})
+	return r, err
 }
 
 // running makes sure that the vCPUs run the kernel that was found, and not one that came after
@@ -215,7 +236,7 @@ func (t *Target) running(s *qemu.Stop) error {
 
 // newLayout chooses memory of the guest and its place in the kernel's page tables.
 func (t *Target) newLayout() (*layout, error) {
-	dir, err := directoryOf(t.k, t.m)
+	dir, err := directoryOf(t.k, t.m, directoryName)
 	if err != nil {
 		return nil, err
 	}

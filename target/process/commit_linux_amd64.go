@@ -154,13 +154,13 @@ func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
 	}
 	if err = look.move(); err == nil {
 		var more []pageWrite
-		more, err = t.patch(rest)
-		done = append(done, more...)
+		if more, err = t.patch(rest); err == nil {
+			return nil
+		}
+		err = errors.Join(err, t.unwrite(more))
 	}
-	if err != nil {
-		return errors.Join(err, t.undo(done, c), look.back())
-	}
-	return nil
+	// The threads are moved back while the bytes stand that they were moved in (look.apart).
+	return errors.Join(err, look.back(), t.undo(done, c))
 }
 
 // Note tells in the process's memory of probes that wait to be armed: entries of patches without
@@ -186,13 +186,18 @@ func (t *Target) Forget(sites []*target.Site) error {
 	return t.home.clear(sites)
 }
 
-// undo puts back the pages that a failed change has written.
+// undo puts back the pages that a failed change has written, and clears its entries.
 func (t *Target) undo(done []pageWrite, c *target.Change) error {
+	return errors.Join(t.unwrite(done), t.home.clear(c.Add))
+}
+
+// unwrite puts back what was written, the last first.
+func (t *Target) unwrite(done []pageWrite) error {
 	var errs []error
 	for _, w := range slices.Backward(done) {
 		errs = append(errs, t.p.WriteMem(w.addr, w.old))
 	}
-	return errors.Join(append(errs, t.home.clear(c.Add))...)
+	return errors.Join(errs...)
 }
 
 // pageWrite is one write, within a page.

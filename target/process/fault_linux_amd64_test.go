@@ -144,7 +144,7 @@ func TestTracerDiesAtEveryStep(t *testing.T) {
 func diesAtSteps(t *testing.T, r *running, stride int) {
 	t.Helper()
 	p := r.open()
-	n := steps(t, r.pid)
+	n := min(steps(t, r.pid), steps(t, r.pid), steps(t, r.pid)) // one that has to stop the threads again takes more
 	if n < 50 {
 		t.Fatalf("only %d steps: requests are not counted", n)
 	}

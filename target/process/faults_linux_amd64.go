@@ -37,18 +37,21 @@ type faultTable struct {
 	trapSecond bool
 	noTraps    error
 	resident   *amd64.Handler
+	installed  bool   // for all signals of a fault
 	handler    uint64 // where the handler's code is, its room
 	room       int
 	table      uint64 // two tables, one behind the other, each with room for capacity entries
 	second     bool   // the second one is in use
 	capacity   int
 	previous   map[unix.Signal]Sigaction
+	// set are the dispositions that are ours; false: one that may be, since setting it failed.
+	set map[unix.Signal]bool
 }
 
 // learnFaults prepares for faults: what the program does with their signals is asked.
 // Precondition: the world is stopped.
 func (t *Target) learnFaults(s *Stopped) error {
-	t.faults = &faultTable{t: t, live: map[*target.Site]bool{}, previous: map[unix.Signal]Sigaction{}}
+	t.faults = &faultTable{t: t, live: map[*target.Site]bool{}, previous: map[unix.Signal]Sigaction{}, set: map[unix.Signal]bool{}}
 	all, err := s.Dispositions()
 	if err != nil {
 		return err
@@ -84,7 +87,8 @@ func (f *faultTable) handles() bool {
 // add takes the sites' loads and displaced instructions into account. The handler is
 // installed with the first that needs it: a load of a fetch argument, or any displaced
 // instruction in a program that handles faults itself. Where a breakpoint of a site that goes is
-// replaced, the table tells of the new one from here on. Precondition: the world is
+// replaced, the table tells of the new one from here on; the table of faults, which knows both,
+// is there before a breakpoint can lead to the new one's detour. Precondition: the world is
 // stopped.
 func (f *faultTable) add(s *Stopped, c *target.Change) error {
 	for _, a := range c.Add {
@@ -100,7 +104,17 @@ func (f *faultTable) add(s *Stopped, c *target.Change) error {
 			return err
 		}
 	}
-	return f.write(c.Remove)
+	if !f.dirty {
+		return nil
+	}
+	if err := f.writeTable(); err != nil {
+		return err
+	}
+	if err := f.writeTraps(c.Remove); err != nil {
+		return err
+	}
+	f.dirty = false
+	return nil
 }
 
 func (f *faultTable) drop(site *target.Site) {
@@ -110,9 +124,21 @@ func (f *faultTable) drop(site *target.Site) {
 	}
 }
 
-// writeFaults brings the table up to date. Precondition: the world is stopped.
+// writeFaults takes what has been dropped out of the tables: out of that of faults last, since no
+// breakpoint may lead to a detour that it does not know. Precondition: the world is stopped.
 func (t *Target) writeFaults() error {
-	return t.faults.write(nil)
+	f := t.faults
+	if !f.dirty {
+		return nil
+	}
+	if err := f.writeTraps(nil); err != nil {
+		return err
+	}
+	if err := f.writeTable(); err != nil {
+		return err
+	}
+	f.dirty = false
+	return nil
 }
 
 // entries makes the table's contents.
@@ -129,14 +155,10 @@ func (f *faultTable) entries() []amd64.FaultEntry {
 	return out
 }
 
-// There are two tables, and the one that is not in use is written: a tracer killed in the
-// middle leaves the other in force. The table is there even without a handler, since it
-// tells a later tracer which original instruction a copy stands for. going are sites that are
-// about to be taken out.
-func (f *faultTable) write(going []*target.Site) error {
-	if !f.dirty {
-		return nil
-	}
+// writeTable brings the table of faults up to date. There are two, and the one that is not in use
+// is written: a tracer killed in the middle leaves the other in force. The table is there even
+// without a handler, since it tells a later tracer which original instruction a copy stands for.
+func (f *faultTable) writeTable() error {
 	es := f.entries()
 	if len(es) > f.capacity {
 		n := max(1024, 2*len(es))
@@ -158,10 +180,6 @@ func (f *faultTable) write(going []*target.Site) error {
 	if err := f.t.p.WriteMem(at, b); err != nil {
 		return err
 	}
-	if err := f.writeTraps(going); err != nil {
-		return err
-	}
-	f.dirty = false
 	head := binary.LittleEndian.AppendUint64(nil, at)
 	head = binary.LittleEndian.AppendUint64(head, uint64(len(es)))
 	return f.t.p.WriteMem(f.t.home.addr+hdrFaults, head)
@@ -217,7 +235,7 @@ func appendTraps(out []trapEntry, site *target.Site) []trapEntry {
 }
 
 // writeTraps brings the table of breakpoints up to date: the one that is not in use is written,
-// as of the other table.
+// as of the other table. going are sites that are about to be taken out.
 func (f *faultTable) writeTraps(going []*target.Site) error {
 	traps := f.trapEntries(going)
 	if len(traps) == 0 && !f.traps {
@@ -249,28 +267,31 @@ func (f *faultTable) writeTraps(going []*target.Site) error {
 }
 
 // install puts the resident handler in place of the program's dispositions, which it
-// hands on to. Precondition: the world is stopped.
+// hands on to. What fails is tried again with the next change; Close puts back whatever is ours.
+// Precondition: the world is stopped.
 func (f *faultTable) install(s *Stopped) error {
-	if f.resident != nil {
-		return f.installTrap(s)
-	}
-	home := f.t.home.addr
-	h, err := f.build(amd64.HandlerEnv{
-		Faults: home + hdrFaults, Traps: home + hdrTraps, Actions: home + hdrActions,
-		ActionSize: actionSize, ActionHandler: 8, Resumes: f.t.golang == nil,
-	})
-	if err != nil {
-		return err
-	}
-	for _, sig := range faultSignals {
-		if err := f.replace(s, sig, h.Entry, h.Return); err != nil {
+	if f.resident == nil {
+		home := f.t.home.addr
+		h, err := f.build(amd64.HandlerEnv{
+			Faults: home + hdrFaults, Traps: home + hdrTraps, Actions: home + hdrActions,
+			ActionSize: actionSize, ActionHandler: 8, Resumes: f.t.golang == nil,
+		})
+		if err != nil {
 			return err
 		}
+		f.resident = h
 	}
-	if err := f.t.home.put(hdrResident, h.Entry); err != nil {
-		return err
+	if !f.installed {
+		for _, sig := range faultSignals {
+			if err := f.replace(s, sig, f.resident.Entry, f.resident.Return); err != nil {
+				return err
+			}
+		}
+		if err := f.t.home.put(hdrResident, f.resident.Entry); err != nil {
+			return err
+		}
+		f.installed = true
 	}
-	f.resident = h
 	return f.installTrap(s)
 }
 
@@ -280,8 +301,11 @@ func (f *faultTable) installTrap(s *Stopped) error {
 	if !f.wantTraps || f.traps {
 		return nil
 	}
+	if err := f.replace(s, unix.SIGTRAP, f.resident.Trap, f.resident.Return); err != nil {
+		return err
+	}
 	f.traps = true
-	return f.replace(s, unix.SIGTRAP, f.resident.Trap, f.resident.Return)
+	return nil
 }
 
 // whyNoTraps says why no breakpoint may stand in the process (DECISIONS.md of the
@@ -383,6 +407,9 @@ const (
 
 // replace sets the handler for one signal. What was there is saved in the home first.
 func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64) error {
+	if f.set[sig] {
+		return nil
+	}
 	old := f.previous[sig]
 	slot := f.t.home.addr + hdrActions + uint64(sig)*actionSize
 	b := binary.LittleEndian.AppendUint64(nil, 1)
@@ -396,12 +423,18 @@ func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64
 		// blocked, and a probe that it hits would kill the program.
 		now.Flags, now.Restorer, now.Mask = actSiginfo|actOnstack|actRestorer, restorer, ^uint64(0)
 	}
-	return s.SetSigaction(int(sig), now)
+	f.set[sig] = false
+	if err := s.SetSigaction(int(sig), now); err != nil {
+		return err
+	}
+	f.set[sig] = true
+	return nil
 }
 
 // busy finds a thread that stands in the handler of faults: it may have the address of a detour
-// in a register, which is not looked for there. It leaves by itself, soon. Precondition: the
-// world is stopped.
+// in a register, which is not looked for there, or be in the middle of a table. It leaves by
+// itself, soon. So it is with one that a signal has taken out of there: where the program handles
+// faults itself, ours blocks no more than its handler did. Precondition: the world is stopped.
 func (f *faultTable) busy(s *Stopped) (tid int, busy bool) {
 	if f.resident == nil {
 		return 0, false
@@ -411,7 +444,20 @@ func (f *faultTable) busy(s *Stopped) (tid int, busy bool) {
 			return th.TID, true
 		}
 	}
-	return 0, false
+	err := f.t.contexts(s, f.t.golang != nil, func(th *Thread, at, v uint64) {
+		if f.resident.Looking(v) && f.t.savedRIP(at) {
+			tid, busy = th.TID, true
+		}
+	})
+	return tid, busy || err != nil // what cannot be read may hold such a context
+}
+
+// savedRIP says whether a word of a signal frame that contexts gives is the instruction pointer,
+// not the return address: by that one a handler of the program's comes back to ours, which then
+// begins anew.
+func (t *Target) savedRIP(at uint64) bool {
+	var cs [2]byte
+	return t.p.ReadMem(at-scRIP+scCS, cs[:]) == nil && binary.LittleEndian.Uint16(cs[:]) == userCS
 }
 
 // taking gives the registers with which a thread goes on that is in the handler of SIGTRAP and
@@ -483,21 +529,42 @@ func trapPending(s *Stopped) error {
 	return nil
 }
 
-// uninstall puts the program's dispositions back where ours still stand. Precondition:
-// the world is stopped.
+// uninstall puts the program's dispositions back where ours still stand. It fails with
+// ErrInDetour while a thread comes back to our handler: a signal has taken it out of there, or a
+// handler of the program's returns to it. Precondition: the world is stopped.
 func (f *faultTable) uninstall(s *Stopped) error {
 	if f.resident == nil {
 		return nil
 	}
+	back := false
+	err := f.t.contexts(s, f.t.golang != nil, func(_ *Thread, at, v uint64) {
+		// What returns to our restorer is our handler itself, or what an earlier frame has left.
+		back = back || v-f.handler < uint64(f.room) && (!f.resident.Leaving(v) || f.t.savedRIP(at))
+	})
+	if err != nil {
+		return err
+	}
+	if back {
+		return ErrInDetour
+	}
 	var errs []error
 	for _, sig := range ourSignals {
-		if sig == unix.SIGTRAP && !f.traps {
+		if _, ours := f.set[sig]; !ours {
 			continue
 		}
 		old, err := savedDisposition(f.t.p, f.t.home.addr, sig)
-		errs = append(errs, err, restoreDisposition(s, sig, old, f.handler, uint64(f.room)))
+		if err == nil {
+			err = restoreDisposition(s, sig, old, f.handler, uint64(f.room))
+		}
+		if err != nil {
+			errs = append(errs, err) // it stays in set: Close can be tried again
+			continue
+		}
+		delete(f.set, sig)
 	}
-	f.resident, f.traps = nil, false
+	if len(errs) == 0 {
+		f.resident, f.installed, f.traps = nil, false, false
+	}
 	return errors.Join(errs...)
 }
 

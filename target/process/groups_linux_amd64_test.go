@@ -106,12 +106,13 @@ func (h *handled) fresh(name string, c *arch.Call, p arch.Policy) *target.Site {
 
 // A breakpoint becomes a jump and the jump a breakpoint, and the tracer may die at any step: a
 // thread that has run the breakpoint and takes its signal then goes to a detour that does not
-// go back to inside what stands there.
+// go back to inside what stands there, and whose faults the handler of faults knows. So does one
+// that comes by what stands there.
 func TestTrapTableAtEveryStep(t *testing.T) {
 	h := handle(t, handledProgram(t), never)
 	c := h.callOf(&target.Handler{Run: plain(func(*amd64.Regs) arch.Action { return arch.ActionGo })})
 	var old *target.Site
-	for i, p := range []arch.Policy{{Force: arch.TacticBoost}, {}, {Force: arch.TacticBoost}, {}} {
+	for i, p := range []arch.Policy{{Force: arch.TacticBoost}, {}, {Force: arch.TacticBoost}, {}, {Force: arch.TacticBoost}} {
 		s := h.fresh("add", c, p)
 		ch := &target.Change{Add: []*target.Site{s}}
 		if old != nil {
@@ -122,6 +123,7 @@ func TestTrapTableAtEveryStep(t *testing.T) {
 			if i > 0 {
 				steps++
 				h.trapGoesOn(what, s.Addr, old, s)
+				h.faultsKnown(what, s.Addr, old, s)
 			}
 		}
 		retry(t, func() error { return h.tg.Commit(ch) })
@@ -132,22 +134,21 @@ func TestTrapTableAtEveryStep(t *testing.T) {
 		old = s
 		h.sites["add0"] = s
 	}
+	stepHook = func(what string) { h.faultsKnown(what, old.Addr, old) }
+	h.disarm()
+	stepHook = nil
 	h.end()
 }
 
 // trapGoesOn checks where a thread goes on that has run a breakpoint at an address.
 func (h *handled) trapGoesOn(what string, at uint64, sites ...*target.Site) {
 	h.t.Helper()
-	head, code := make([]byte, 16), make([]byte, 1)
-	if err := errors.Join(h.tg.Read(h.tg.home.addr+hdrTraps, head), h.tg.Read(at, code)); err != nil {
-		h.t.Fatal(err)
-	}
-	table := make([]byte, le.Uint64(head[8:])*amd64.TrapEntrySize)
-	if err := h.tg.Read(le.Uint64(head), table); err != nil {
+	code := make([]byte, 1)
+	if err := h.tg.Read(at, code); err != nil {
 		h.t.Fatal(err)
 	}
 	n := 0
-	for e := range slices.Chunk(table, amd64.TrapEntrySize) {
+	for e := range slices.Chunk(h.table(hdrTraps, amd64.TrapEntrySize), amd64.TrapEntrySize) {
 		if le.Uint64(e) != at {
 			continue
 		}
@@ -166,6 +167,47 @@ func (h *handled) trapGoesOn(what string, at uint64, sites ...*target.Site) {
 	if n != 1 {
 		h.t.Errorf("before %s: %d entries of 0x%x", what, n, at)
 	}
+}
+
+// faultsKnown checks that the table of faults that is in force knows every detour to which a thread
+// comes: by the bytes at an address, or by a breakpoint there that it has run.
+func (h *handled) faultsKnown(what string, at uint64, sites ...*target.Site) {
+	h.t.Helper()
+	known := map[amd64.FaultEntry]bool{}
+	for e := range slices.Chunk(h.table(hdrFaults, amd64.FaultEntrySize), amd64.FaultEntrySize) {
+		known[amd64.ReadFaultEntry(e)] = true
+	}
+	led := map[*target.Site]bool{}
+	for e := range slices.Chunk(h.table(hdrTraps, amd64.TrapEntrySize), amd64.TrapEntrySize) {
+		led[siteAround(sites, le.Uint64(e[8:]))] = true
+	}
+	for _, s := range sites {
+		have := make([]byte, len(s.Patch))
+		if err := h.tg.Read(at, have); err != nil {
+			h.t.Fatal(err)
+		}
+		if !led[s] && !bytes.Equal(have, s.Patch) {
+			continue
+		}
+		entries := amd64.AppendFaultEntries(nil, s.Detour)
+		if i := slices.IndexFunc(entries, func(e amd64.FaultEntry) bool { return !known[e] }); i >= 0 || len(entries) == 0 {
+			h.t.Errorf("before %s: of %d faults in the detour at 0x%x of 0x%x the handler does not know number %d", what, len(entries), s.Detour.Addr, at, i)
+		}
+	}
+}
+
+// table reads a table of the home that is in force.
+func (h *handled) table(head uint64, entry int) []byte {
+	h.t.Helper()
+	b := make([]byte, 16)
+	if err := h.tg.Read(h.tg.home.addr+head, b); err != nil {
+		h.t.Fatal(err)
+	}
+	table := make([]byte, le.Uint64(b[8:])*uint64(entry))
+	if err := h.tg.Read(le.Uint64(b), table); err != nil {
+		h.t.Fatal(err)
+	}
+	return table
 }
 
 // replaced is a change that puts a new jump in the place of one at a function's entry.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -26,6 +27,24 @@ func TestLandings(t *testing.T) {
 	}
 	if begins[third] != 0x320013 || copies[third] != 0x320013 || copies[first] != 0x310010 {
 		t.Errorf("the others go on at %#x and %#x", begins, copies)
+	}
+}
+
+// TestLandingsOfReturns: a thread that is in a trampoline's old detour goes on in the new one, not in
+// the bare code, which does no work.
+func TestLandingsOfReturns(t *testing.T) {
+	tr := &arch.Trampoline{Stubs: 0x500000, Table: 0x600000, Lo: 0x500000, Hi: 0x600000}
+	ret := tr.Stubs + 20
+	s := &target.Site{Addr: tr.Table, Patch: make([]byte, 8), Region: amd64.BareRange(tr), Detour: &arch.Detour{
+		Addr: 0x700000, Points: map[uint64]uint64{ret: 0x700014},
+		Pairs: []arch.Pair{{Orig: tr.Stubs, Copy: 0x700000, CopyEnd: 0x700001}, {Orig: ret, Copy: 0x700100, CopyEnd: 0x700101}},
+	}}
+	begins, copies := landings([]*target.Site{s})
+	if begins[tr.Stubs] != 0x700000 || begins[ret] != 0x700014 || copies[ret] != 0x700100 {
+		t.Errorf("they go on at %#x and %#x", begins, copies)
+	}
+	if s.Holds(tr.Stubs+24) || s.Inside(ret) || len(innerOf([]*target.Site{s})) > 0 {
+		t.Error("what is behind the bare code is the site's, or the bare code must not be run")
 	}
 }
 

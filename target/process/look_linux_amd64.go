@@ -454,19 +454,26 @@ func stackOf(maps []Map, sp uint64) (lo, hi uint64) {
 	return lo, hi
 }
 
+// scanWords gives the words from lo to hi to f, or those up to the first page that can not be read:
+// guard pages between stacks may be part of one mapping with them (MADV_GUARD_INSTALL, Linux 6.13;
+// the C library from 2.42 on).
 func (t *Target) scanWords(lo, hi uint64, f func(at, v uint64) error) error {
 	buf := make([]byte, 64<<10)
 	for lo < hi {
 		b := buf[:min(uint64(len(buf)), hi-lo)]
-		if err := t.p.ReadMem(lo, b); err != nil {
+		n, err := t.p.ReadMemSome(lo, b)
+		if err != nil && !errors.Is(err, ErrFault) {
 			return err
 		}
-		for i := 0; i+8 <= len(b); i += 8 {
+		for i := 0; i+8 <= n; i += 8 {
 			if err := f(lo+uint64(i), binary.LittleEndian.Uint64(b[i:])); err != nil {
 				return err
 			}
 		}
-		lo += uint64(len(b))
+		if n < len(b) {
+			return nil
+		}
+		lo += uint64(n)
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 //
 //   - of an event that is armed, if its call is surely over: its goroutine is gone, or the
 //     memory of its stack; its thread has ended (the C library's control block on that stack
-//     says so); its frame is below the stack pointer of the thread whose own stack it is on;
-//     or its return address does not stand where it stood.
+//     says so); its frame is below the stack pointer of the thread whose own stack it is on, and
+//     no other thread's (see done); or its return address does not stand where it stood.
 //   - of an event whose code has been taken out, once no thread is in any such code.
 //
 // A thread that has just claimed a slot may not have written down for which event, so that
@@ -55,9 +55,8 @@ type reaper struct {
 	*target.Reap
 	t      *Target
 	places *stackPlaces
-	owned  map[Map]uint64 // a thread's own stack: its stack pointer
-	blocks map[uint64]bool
-	dead   map[Map]bool // stacks of threads that have ended
+	in     map[Map][]*Thread // threads whose stack pointer, or control block, is in a mapping
+	ends   map[Map]Range     // see done
 	inside []claimer
 	idle   bool // no thread is in code that was removed
 	quota  int
@@ -74,13 +73,15 @@ func (t *Target) newReaper(s *Stopped, r *target.Reap) (*reaper, error) {
 	}
 	p := &reaper{
 		Reap: r, t: t, places: places, idle: len(t.zombie) == 0, quota: maxReaped,
-		owned: map[Map]uint64{}, blocks: map[uint64]bool{}, dead: map[Map]bool{},
+		in: map[Map][]*Thread{}, ends: map[Map]Range{},
 	}
 	for _, th := range s.Threads() {
-		p.blocks[th.FSBase()] = true
 		m, ok := FindMap(places.maps, th.regs.RSP)
-		if ok && p.own(m, th) {
-			p.owned[m] = t.frameOf(th)
+		if ok {
+			p.in[m] = append(p.in[m], th)
+		}
+		if b, there := FindMap(places.maps, th.FSBase()); there && (!ok || b != m) {
+			p.in[b] = append(p.in[b], th)
 		}
 		if in, ok := FindMap(places.maps, th.ResumeRIP()); ok && ours(in) {
 			p.inside = append(p.inside, claimer{th.regs.RSP, t.goidOf(th)})
@@ -97,13 +98,38 @@ func (t *Target) newReaper(s *Stopped, r *target.Reap) (*reaper, error) {
 const scRSP = 120 // in struct sigcontext
 
 // own says whether a mapping is the stack that the kernel or the C library has made for the
-// thread, and the thread is on it.
+// thread, and the thread is on it: not on an alternate stack of signals that lies there, as a
+// local array may.
 func (p *reaper) own(m Map, th *Thread) bool {
-	if m.Path == "[stack]" {
-		return th.TID == th.TGID
+	sp, fs := th.regs.RSP, th.FSBase()
+	switch {
+	case !m.Contains(sp):
+		return false
+	case m.Path == "[stack]":
+		return th.TID == p.t.p.PID() && !p.alternate(m, sp)
 	}
-	return m.Anonymous() && m.Contains(th.FSBase()) && th.regs.RSP < th.FSBase() && p.t.p.pointsToItself(th.FSBase())
+	return m.Anonymous() && m.Path != "[heap]" && m.Contains(fs) && sp < fs && p.t.p.pointsToItself(fs) && !p.alternate(m, sp)
 }
+
+// alternate says whether a stack pointer may be on an alternate stack: a signal frame above it
+// says that such a stack holds both. What cannot be read may hold one.
+func (p *reaper) alternate(m Map, sp uint64) bool {
+	found := false
+	err := p.t.scanWords(sp+-sp&7, m.End, func(at, v uint64) error {
+		if found || sp-v >= maxStack || !p.t.inFrame(at-scStack) { // v: where it begins
+			return nil
+		}
+		var size [8]byte
+		err := p.t.p.ReadMem(at+16, size[:])
+		found = at-v < le.Uint64(size[:])
+		return err
+	})
+	return found || err != nil
+}
+
+// scStack is where a signal frame has the alternate stack: pointer, flags, size. The frame
+// begins with a return address and struct ucontext (asm-generic/ucontext.h).
+const scStack = 8 + 16
 
 // goidOf is the goroutine that a thread runs, or has left for its signal stack; 0: none.
 func (t *Target) goidOf(th *Thread) uint64 {
@@ -155,10 +181,47 @@ func (p *reaper) over(i amd64.Instance) bool {
 	if !ok {
 		return true
 	}
-	if sp, ok := p.owned[m]; ok && i.SP < sp || !ok && p.ended(m) {
-		return true
+	r := p.done(m)
+	return r.Lo <= i.SP && i.SP < r.Hi || !p.t.stands(i.SP, i.Return)
+}
+
+// done is the part of a mapping in which all calls have ended: of a thread's own stack what is
+// below its stack pointer, of one whose thread has ended what is below the control block. No
+// other thread may be in the mapping: without guard pages, or where these are no mappings of
+// their own, several stacks are one. Only the main thread's is surely alone; of another it goes
+// down to a page that was never touched, since what follows may be a stack too, such as a
+// coroutine's. A coroutine's stack that is a local array of a thread's cannot be told: while the
+// thread is in the coroutine, calls that wait below the array are taken for ended.
+func (p *reaper) done(m Map) Range {
+	r, ok := p.ends[m]
+	if ok {
+		return r
 	}
-	return !p.t.stands(i.SP, i.Return)
+	switch ths := p.in[m]; {
+	case len(ths) == 0:
+		r.Hi = p.ended(m)
+	case len(ths) == 1 && p.own(m, ths[0]):
+		r.Hi = p.t.frameOf(ths[0])
+	}
+	switch {
+	case m.Path == "[stack]":
+		r.Lo = m.Start
+	case r.Hi > 0:
+		r.Lo = p.touched(m, r.Hi)
+	}
+	p.ends[m] = r
+	return r
+}
+
+// touched is the begin of the pages of a mapping, up to the one with the bytes below hi, that
+// hold something without a gap.
+func (p *reaper) touched(m Map, hi uint64) uint64 {
+	end := pageUp(hi)
+	in := p.t.p.present(max(m.Start, end-min(end, maxStack)), end)
+	if n := len(in); n > 0 && in[n-1].Hi == end {
+		return in[n-1].Lo
+	}
+	return hi
 }
 
 // claimed says whether a thread may just have claimed a slot.
@@ -176,47 +239,39 @@ func (p *reaper) claimed(slot []byte) bool {
 	return false
 }
 
-// ended says whether a mapping is the stack of a thread that has ended: the C library keeps it
-// for the next one, with all that stood on it. The thread's control block at its end tells: it
-// is no living thread's, and its id is 0, as the kernel has left it, or -1 (glibc, where the
-// stack waits for the next thread).
-func (p *reaper) ended(m Map) bool {
-	if d, ok := p.dead[m]; ok {
-		return d
-	}
-	p.dead[m] = m.Anonymous() && m.Path == "" && m.Size() <= maxStack && p.blockEnded(m)
-	return p.dead[m]
-}
-
-// blockReach is how far below the end of a stack the thread's control block is looked for.
-const blockReach = 64 << 10
-
-func (p *reaper) blockEnded(m Map) bool {
-	if p.t.writer.TID != arch.TIDFS {
-		return false
-	}
-	for fs := range p.blocks {
-		if m.Contains(fs) {
-			return false
-		}
+// ended gives the control block of a mapping that is the stack of a thread that has ended; 0: it
+// is none. The C library keeps such a stack for the next thread, with all that stood on it. The
+// block at its end tells: its id is 0, as the kernel has left it, or -1 (glibc, where the stack
+// waits for the next thread). Precondition: no thread is in the mapping.
+func (p *reaper) ended(m Map) uint64 {
+	if p.t.writer.TID != arch.TIDFS || !m.Anonymous() || m.Path != "" || m.Size() > maxStack {
+		return 0
 	}
 	lo := max(m.Start, m.End-min(blockReach, m.Size()))
 	b := make([]byte, m.End-lo)
 	if p.t.p.ReadMem(lo, b) != nil {
-		return false
+		return 0
 	}
 	off := int(p.t.writer.TIDOff)
 	for at := 0; at+off+4 <= len(b) && at+24 <= len(b); at += 16 { // psABI TLS 3.4.6: a block begins with its own address
-		self := le.Uint64(b[at:]) == lo+uint64(at)
+		block := lo + uint64(at)
+		self := le.Uint64(b[at:]) == block
 		if glibc := off == int(tidOffsets[0]); glibc {
-			self = self && le.Uint64(b[at+16:]) == lo+uint64(at) // tcbhead_t.self
+			self = self && le.Uint64(b[at+16:]) == block // tcbhead_t.self
 		}
-		if self {
-			return int32(le.Uint32(b[at+off:])) <= 0
+		if !self {
+			continue
 		}
+		if int32(le.Uint32(b[at+off:])) > 0 {
+			return 0
+		}
+		return block
 	}
-	return false
+	return 0
 }
+
+// blockReach is how far below the end of a stack the thread's control block is looked for.
+const blockReach = 64 << 10
 
 // freeSlot clears a slot. Precondition: the world is stopped, and no thread is using it.
 func (t *Target) freeSlot(p *arch.Pool, at uint64) error {
@@ -257,6 +312,7 @@ func (t *Target) eachSlot(p *arch.Pool, f func(at uint64, slot []byte) error) er
 
 // Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
 const (
+	pageGuard   = 1 << 58 // MADV_GUARD_INSTALL, with pageSwapped; Linux 6.13 and 6.14 do not tell
 	pageSwapped = 1 << 62
 	pagePresent = 1 << 63
 )
@@ -276,7 +332,7 @@ func (p *Proc) present(lo, hi uint64) []Range {
 	}
 	var out []Range
 	for at := lo; at < hi; at += PageSize {
-		if le.Uint64(b[(at-lo)/PageSize*8:])&(pagePresent|pageSwapped) == 0 {
+		if e := le.Uint64(b[(at-lo)/PageSize*8:]); e&(pagePresent|pageSwapped) == 0 || e&pageGuard != 0 {
 			continue
 		}
 		if n := len(out); n > 0 && out[n-1].Hi == at {

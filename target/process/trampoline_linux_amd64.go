@@ -1,13 +1,15 @@
 package process
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -26,10 +28,6 @@ const (
 	maxTrampolines = 4096 // functions
 	stubsSize      = maxTrampolines * amd64.TrampolineSize
 )
-
-// maxSearch bounds the memory of a process that is searched, while it is stopped, for return
-// addresses that are ours: about 0.1 s.
-const maxSearch = 256 << 20
 
 // ErrInCall says that the trampolines stay mapped, since a call may still return through one.
 // It returns as it should; what unwinds it meanwhile (an exception, pthread_exit) finds no caller.
@@ -105,8 +103,11 @@ func (t *Target) mapStubs(s *Stopped) error {
 	if err != nil {
 		return err
 	}
+	if err := s.Mprotect(lo+stubsSize, stubsSize, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		return errors.Join(err, s.Munmap(lo, 2*stubsSize))
+	}
 	t.stubs.Store(newStubs(t.p, lo))
-	return s.Mprotect(lo+stubsSize, stubsSize, unix.PROT_READ|unix.PROT_WRITE)
+	return nil
 }
 
 // Strays tells how many returns of the function at an address came through its trampoline
@@ -174,24 +175,20 @@ func (t *Target) endStubs(s *Stopped) (sure bool, err error) {
 	if st == nil {
 		return true, nil
 	}
-	if sure, err = st.restore(s); sure || err != nil && !errors.Is(err, ErrInDetour) {
-		return sure, err
-	}
+	var slots []uint64
 	for _, u := range t.pools {
-		var errs []error
-		no := t.eachInstance(u, func(i amd64.Instance) { errs = append(errs, st.restoreWord(i.SP)) })
-		if no = errors.Join(append(errs, no)...); no != nil {
-			return false, no
+		if err := t.eachInstance(u, func(i amd64.Instance) { slots = append(slots, i.SP) }); err != nil {
+			return false, err
 		}
 	}
-	return false, err
+	return st.restore(s, slots)
 }
 
 // endStubs puts return addresses back that an earlier tracer replaced.
 func (l *Leftover) endStubs(s *Stopped, u *Undone) error {
 	u.InCall = false
 	for _, st := range l.stubs {
-		sure, err := st.restore(s)
+		sure, err := st.restore(s, nil)
 		if err != nil {
 			return err
 		}
@@ -219,11 +216,16 @@ func (s *stubs) holds(addr uint64) bool { return addr-s.lo < stubsSize }
 // maps says whether a mapping is part of this one.
 func (s *stubs) maps(m Map) bool { return s != nil && m.Start-s.lo < 2*stubsSize }
 
-// real gives the return address that v stands for, if it is a stub that is in use.
+// real gives the return address that v stands for, if it is a stub that is in use. No call has
+// more stubs within stubs than there are functions; the program could have written a circle.
 func (s *stubs) real(v uint64) (to uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for to = v; amd64.IsStub(to, s.lo, s.lo+stubsSize); ok = true {
+	to = v
+	for n := 0; amd64.IsStub(to, s.lo, s.lo+stubsSize); n++ {
+		if n == maxTrampolines {
+			return v, false
+		}
 		next, have := s.known[to]
 		if !have {
 			var b [8]byte
@@ -235,20 +237,22 @@ func (s *stubs) real(v uint64) (to uint64, ok bool) {
 			}
 			s.known[to] = next
 		}
-		to = next
+		to, ok = next, true
 	}
 	return to, ok
 }
 
 // restore puts return addresses back wherever a stub stands for one: in registers, and in
 // all memory that the process can write, since programs move stacks about. What the copies
-// are for does not matter: it is what would stand there without us. sure says that none is
-// left. ErrInDetour: a thread is just between two of our instructions; the rest is done.
+// are for does not matter: it is what would stand there without us. The threads' stacks, and
+// slots, where calls are known to have their return addresses, are put back whatever memory they
+// lie in. sure says that none is left. ErrInDetour: a thread is just between two of our
+// instructions; the rest is done.
 // Precondition: the world is stopped, and no function's entry is probed any more.
-func (s *stubs) restore(st *Stopped) (sure bool, err error) {
+func (s *stubs) restore(st *Stopped, slots []uint64) (sure bool, err error) {
 	var busy error
 	for _, th := range st.Threads() {
-		if err := s.restoreThread(th); errors.Is(err, ErrInDetour) {
+		if err := cmp.Or(s.restoreVectors(th), s.restoreThread(th)); errors.Is(err, ErrInDetour) {
 			busy = err
 		} else if err != nil {
 			return false, err
@@ -258,22 +262,32 @@ func (s *stubs) restore(st *Stopped) (sure bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	runs, sure, err := s.p.resident(maps, s.limit)
-	if err != nil {
+	r := &residents{p: s.p, limit: s.limit, asks: maxAsked}
+	if sure, err = r.find(maps); err != nil {
 		return false, err
 	}
 	if !sure {
-		for _, th := range st.Threads() {
-			lo, hi := stackOf(maps, th.regs.RSP)
-			runs = append(runs, Range{lo, hi})
+		r.found = nil
+	}
+	for _, slot := range slots {
+		if m, ok := FindMap(maps, slot); ok {
+			r.found = append(r.found, resident{Range: Range{slot, slot + 8}})
+			sure = sure && searchable(m)
 		}
 	}
-	for _, r := range runs {
-		switch err := s.restoreMemory(r.Lo, r.Hi); {
+	for _, th := range st.Threads() {
+		if m, ok := FindMap(maps, th.regs.RSP); ok {
+			lo, hi := stackOf(maps, th.regs.RSP)
+			r.found = append(r.found, resident{Range: Range{lo, hi}})
+			sure = sure && searchable(m)
+		}
+	}
+	for _, m := range r.found {
+		switch err := s.restoreMemory(m.Lo, m.Hi); {
 		case errors.Is(err, ErrInDetour):
 			busy = err
 		case errors.Is(err, ErrFault):
-			sure = false // a device's, that nobody else can read
+			sure = sure && m.shared // a device's, that nobody else can read, and no stack that is known
 		case err != nil:
 			return false, err
 		}
@@ -301,6 +315,39 @@ func (s *stubs) restoreThread(th *Thread) error {
 		return nil
 	}
 	return th.SetRegs(r)
+}
+
+// restoreVectors puts back what is in a thread's vector registers: it may be copying a stack.
+func (s *stubs) restoreVectors(th *Thread) error {
+	return th.s.Do(func() error {
+		b, err := getXstate(th.TID)
+		if err != nil {
+			return fmt.Errorf("thread %d: vector registers: %w", th.TID, th.lost(err))
+		}
+		changed := false
+		for i := 0; i+8 <= len(b); i += 8 {
+			if to, ok := s.real(binary.LittleEndian.Uint64(b[i:])); ok {
+				binary.LittleEndian.PutUint64(b[i:], to)
+				changed = true
+			}
+		}
+		if !changed {
+			return nil
+		}
+		if err := setXstate(th.TID, b); err != nil {
+			return fmt.Errorf("thread %d: vector registers: %w", th.TID, th.lost(err))
+		}
+		return nil
+	})
+}
+
+// setXstate writes what getXstate has read.
+func setXstate(tid int, b []byte) error {
+	iov := unix.Iovec{Base: &b[0]}
+	iov.SetLen(len(b))
+	err := ptraceAt(unix.PTRACE_SETREGSET, tid, ntX86Xstate, unsafe.Pointer(&iov))
+	runtime.KeepAlive(b)
+	return err
 }
 
 // restoreMemory puts back what is in [lo, hi).
@@ -332,57 +379,7 @@ func (s *stubs) restoreMemory(lo, hi uint64) error {
 	return busy
 }
 
-// restoreWord puts back what stands at one address, if there is memory.
-func (s *stubs) restoreWord(at uint64) error {
-	var b [8]byte
-	if s.p.ReadMem(at, b[:]) != nil {
-		return nil
-	}
-	to, ok := s.real(binary.LittleEndian.Uint64(b[:]))
-	if !ok {
-		return nil
-	}
-	return s.p.WriteMem(at, binary.LittleEndian.AppendUint64(nil, to))
-}
-
 // inBare says whether an address is in the code that returns for calls of no event.
 func (s *stubs) inBare(v uint64) bool {
 	return s.holds(v) && !amd64.IsStub(v&^7, s.lo, s.lo+stubsSize)
-}
-
-// resident lists the pages of private memory that the process can write and has; all is false if
-// that is more than limit bytes.
-func (p *Proc) resident(maps []Map, limit uint64) (runs []Range, all bool, err error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/%s", p.pid, p.own("pagemap")))
-	if err != nil {
-		return nil, false, p.gone(err)
-	}
-	defer f.Close()
-	const present, swapped = 1 << 63, 1 << 62 // Documentation/admin-guide/mm/pagemap.rst
-	buf, size := make([]byte, 64<<10), uint64(0)
-	for _, m := range maps {
-		if m.Perm&(PermWrite|PermShared) != PermWrite || m.Perm&PermRead == 0 || ours(m) {
-			continue
-		}
-		for at := m.Start; at < m.End; {
-			b := buf[:min(uint64(len(buf)), (m.End-at)/PageSize*8)]
-			if _, err := f.ReadAt(b, int64(at/PageSize*8)); err != nil {
-				return nil, false, p.gone(err)
-			}
-			for ; len(b) > 0; b, at = b[8:], at+PageSize {
-				if binary.LittleEndian.Uint64(b)&(present|swapped) == 0 {
-					continue
-				}
-				if size += PageSize; size > limit {
-					return nil, false, nil
-				}
-				if n := len(runs); n > 0 && runs[n-1].Hi == at {
-					runs[n-1].Hi += PageSize
-				} else {
-					runs = append(runs, Range{at, at + PageSize})
-				}
-			}
-		}
-	}
-	return runs, true, nil
 }

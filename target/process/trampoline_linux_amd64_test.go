@@ -13,8 +13,8 @@ import (
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
-// trampolined attaches to a program and makes a trampoline that is not armed.
-func trampolined(t *testing.T) (*testprog.Proc, *Target, *arch.Trampoline) {
+// prepared attaches to a program.
+func prepared(t *testing.T) (*testprog.Proc, *Target) {
 	t.Helper()
 	prog := testprog.Start(t, testprog.Build(t, "tails"))
 	p, err := OpenUnwaited(prog.PID)
@@ -29,6 +29,13 @@ func trampolined(t *testing.T) (*testprog.Proc, *Target, *arch.Trampoline) {
 	if err := target.Prepare(); err != nil {
 		t.Fatal(err)
 	}
+	return prog, target
+}
+
+// trampolined attaches to a program and makes a trampoline that is not armed.
+func trampolined(t *testing.T) (*testprog.Proc, *Target, *arch.Trampoline) {
+	t.Helper()
+	prog, target := prepared(t)
 	tr, err := target.Trampoline(0x1234)
 	if err != nil {
 		t.Fatal(err)
@@ -78,6 +85,23 @@ func planted(t *testing.T, p *Proc, at uint64, n int) (vs []uint64) {
 		vs = append(vs, binary.LittleEndian.Uint64(b))
 	}
 	return vs
+}
+
+// used has a stub stand for a return address.
+func used(t *testing.T, target *Target, tr *arch.Trampoline, ret uint64) (stub uint64) {
+	t.Helper()
+	if err := target.p.WriteMem(tr.Table+64, binary.LittleEndian.AppendUint64(nil, ret)); err != nil {
+		t.Fatal(err)
+	}
+	return tr.Stubs + 64
+}
+
+// inStop does something while the program is stopped.
+func inStop(t *testing.T, target *Target, f func(s *Stopped) error) {
+	t.Helper()
+	if err := target.stopped(f); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The mapping is never writable and executable at once.
@@ -138,10 +162,7 @@ func TestTrampolinePutBack(t *testing.T) {
 func TestTrampolineKept(t *testing.T) {
 	const real = 0x401237
 	prog, target, tr := trampolined(t)
-	if err := target.p.WriteMem(tr.Table+64, binary.LittleEndian.AppendUint64(nil, real)); err != nil {
-		t.Fatal(err)
-	}
-	at := plant(t, target, tr.Stubs+64)
+	at := plant(t, target, used(t, target, tr, real))
 	target.stubs.Load().limit = 0
 	if err := target.Close(); !errors.Is(err, ErrInCall) {
 		t.Fatalf("close: %v", err)
@@ -214,4 +235,202 @@ func TestTrampolineReplaceable(t *testing.T) {
 	if n, _, err := other.Strays(1); n != 0 || err != nil || other.Caller(77) != 77 {
 		t.Errorf("without trampolines: %d, %v", n, err)
 	}
+}
+
+// Where the tables can not be made writable nothing is left, and the next attempt begins anew.
+func TestTrampolineNoRoom(t *testing.T) {
+	prog, target := prepared(t)
+	var was unix.Rlimit
+	if err := unix.Prlimit(prog.PID, unix.RLIMIT_DATA, &unix.Rlimit{Cur: 1, Max: unix.RLIM_INFINITY}, &was); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.Trampoline(0x1234); !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("no memory may be made writable, and %v", err)
+	}
+	if left := stubMaps(t, target.p); len(left) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+	if err := unix.Prlimit(prog.PID, unix.RLIMIT_DATA, &was, nil); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := target.Trampoline(0x1234)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range stubMaps(t, target.p) {
+		if m.Contains(tr.Table) != (m.Perm&PermWrite != 0) {
+			t.Errorf("%+v, of %+v", m, tr)
+		}
+	}
+	if err := target.Close(); err != nil {
+		t.Error(err)
+	}
+	prog.Counts("go 10")
+}
+
+// The program can write the tables: a circle there stands for nothing, and ends.
+func TestTrampolineCircle(t *testing.T) {
+	_, target, tr := trampolined(t)
+	stub := used(t, target, tr, tr.Stubs+72)
+	if err := target.p.WriteMem(tr.Table+72, binary.LittleEndian.AppendUint64(nil, stub)); err != nil {
+		t.Fatal(err)
+	}
+	if got := target.Caller(stub); got != stub {
+		t.Errorf("0x%x, want 0x%x", got, stub)
+	}
+	if err := target.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Shared memory is searched, and huge memory that has hardly a page.
+func TestTrampolineMemory(t *testing.T) {
+	const real, huge = 0x401237, 1 << 40
+	prog, target, tr := trampolined(t)
+	stub := used(t, target, tr, real)
+	var shared, sparse uint64
+	inStop(t, target, func(s *Stopped) (err error) {
+		if shared, err = s.Mmap(0, PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS, -1, 0); err != nil {
+			return err
+		}
+		sparse, err = s.Mmap(0, huge, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
+		return err
+	})
+	places := []uint64{shared + 8, sparse, sparse + huge/2, sparse + huge - 8}
+	for _, at := range places {
+		if err := target.p.WriteMem(at, binary.LittleEndian.AppendUint64(nil, stub)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	maps, err := target.p.Maps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &residents{p: target.p, limit: maxSearch, asks: maxAsked}
+	if all, err := r.find(maps); err != nil || all == r.noScan || !r.noScan && r.asks != maxAsked {
+		t.Fatalf("all: %v, %v, %d pages asked for one by one", all, err, maxAsked-r.asks)
+	}
+	if r.noScan {
+		t.Skip("the kernel has no PAGEMAP_SCAN")
+	}
+	old := &residents{p: target.p, limit: maxSearch, asks: maxAsked, noScan: true}
+	if all, err := old.find(maps); all || err != nil {
+		t.Errorf("%d pages asked for, all: %v, %v", maxAsked-old.asks, all, err)
+	}
+	for _, at := range places {
+		if !slices.ContainsFunc(r.found, func(m resident) bool { return m.Lo <= at && at < m.Hi && m.shared == (at == shared+8) }) {
+			t.Errorf("0x%x was not found", at)
+		}
+	}
+	few := &residents{p: target.p, limit: 2 * PageSize, asks: maxAsked}
+	if all, err := few.find(maps); all || err != nil {
+		t.Errorf("two pages are all: %v, %v", all, err)
+	}
+	if err := target.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range places {
+		if got := planted(t, target.p, at, 1); got[0] != real {
+			t.Errorf("at 0x%x: %#x, want %#x", at, got, real)
+		}
+	}
+	prog.Counts("go 10")
+}
+
+// Both ways to find memory find the same.
+func TestResidents(t *testing.T) {
+	_, target, _ := trampolined(t)
+	inStop(t, target, func(s *Stopped) error {
+		maps, err := target.p.Maps()
+		if err != nil {
+			return err
+		}
+		scanned := &residents{p: target.p, limit: maxSearch, asks: maxAsked}
+		asked := &residents{p: target.p, limit: maxSearch, asks: maxAsked, noScan: true}
+		for _, r := range []*residents{scanned, asked} {
+			if all, err := r.find(maps); !all || err != nil {
+				t.Errorf("all: %v, %v", all, err)
+			}
+		}
+		if !slices.Equal(scanned.found, asked.found) || len(asked.found) == 0 || scanned.limit != asked.limit || asked.asks == maxAsked {
+			t.Errorf("%+v, asked %+v", scanned.found, asked.found)
+		}
+		return nil
+	})
+}
+
+// A stack, or the place of a return address that is known, may lie in memory that is not
+// searched: it is put back, and nobody can be sure of the rest there.
+func TestTrampolineElsewhere(t *testing.T) {
+	const real = 0x401237
+	prog, target, tr := trampolined(t)
+	stub := used(t, target, tr, real)
+	at := plant(t, target, stub, stub, stub)
+	inStop(t, target, func(s *Stopped) error {
+		if err := s.Mprotect(at, PageSize, unix.PROT_READ); err != nil {
+			return err
+		}
+		st := target.stubs.Load()
+		if sure, err := st.restore(s, nil); !sure || err != nil {
+			t.Errorf("sure: %v, %v", sure, err)
+		}
+		if sure, err := st.restore(s, []uint64{at}); sure || err != nil {
+			t.Errorf("with a place, sure: %v, %v", sure, err)
+		}
+		if got, want := planted(t, target.p, at, 3), []uint64{real, stub, stub}; !slices.Equal(got, want) {
+			t.Errorf("%#x, want %#x", got, want)
+		}
+		th := s.Threads()[0]
+		was := th.Regs()
+		there := was
+		there.RSP = at + 16
+		if err := th.SetRegs(there); err != nil {
+			return err
+		}
+		if sure, err := st.restore(s, nil); sure || err != nil {
+			t.Errorf("with a stack, sure: %v, %v", sure, err)
+		}
+		if got, want := planted(t, target.p, at, 3), []uint64{real, real, real}; !slices.Equal(got, want) {
+			t.Errorf("%#x, want %#x", got, want)
+		}
+		return th.SetRegs(was)
+	})
+	prog.Counts("go 10")
+}
+
+// A thread that copies a stack has return addresses in vector registers.
+func TestTrampolineVectors(t *testing.T) {
+	const real = 0x401237
+	const xmm0, xstateBV, sse = 160, 512, 1 << 1 // SDM 1 13.4: where XMM0 and XSTATE_BV are, and SSE's bit
+	prog, target, tr := trampolined(t)
+	stub := used(t, target, tr, real)
+	inStop(t, target, func(s *Stopped) error {
+		th := s.Threads()[0]
+		return s.Do(func() error {
+			was, err := getXstate(th.TID)
+			if err != nil {
+				return err
+			}
+			there := slices.Clone(was)
+			binary.LittleEndian.PutUint64(there[xmm0:], 77)
+			binary.LittleEndian.PutUint64(there[xmm0+8:], stub)
+			there[xstateBV] |= sse
+			if err := setXstate(th.TID, there); err != nil {
+				return err
+			}
+			if sure, err := target.stubs.Load().restore(s, nil); !sure || err != nil {
+				t.Errorf("sure: %v, %v", sure, err)
+			}
+			got, err := getXstate(th.TID)
+			if err != nil {
+				return err
+			}
+			binary.LittleEndian.PutUint64(there[xmm0+8:], real)
+			if !slices.Equal(got, there) {
+				t.Errorf("%x, want %x", got, there)
+			}
+			return setXstate(th.TID, was)
+		})
+	})
+	prog.Counts("go 10")
 }

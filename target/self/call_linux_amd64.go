@@ -142,11 +142,12 @@ func dispatch(h *hit) (action uint64) {
 		atomic.AddUint64(&d.stopped, 1)
 		return uint64(d.missed)
 	}
+	a := d.h.Run(&h.regs, h.instance)
 	if d.h.Entry != nil {
 		callEntry(d, h)
-		return uint64(arch.ActionGo)
+		a = arch.ActionGo
 	}
-	return uint64(d.h.Run(&h.regs, h.instance))
+	return uint64(a)
 }
 
 // dispatchFailed tells of a handler that was abandoned.
@@ -194,7 +195,7 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 	if raceEnabled && !h.Sleepable {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "the program is built with -race, whose checks can not run in an atomic handler: use FlagSleepable, an event, or a build without -race")
 	}
-	if h.Run == nil && h.Entry == nil {
+	if h.Run == nil {
 		return nil, errno.Errorf(unix.EINVAL, "a handler without a function to run")
 	}
 	d := &desc{ip: h.Point.Addr, missed: uint32(arch.ActionDrop), h: *h, point: h.Point}

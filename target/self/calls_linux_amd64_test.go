@@ -109,7 +109,10 @@ func callsChild(c *kprobes.Core) error {
 	return nil
 }
 
-// readByte reads without telling the scheduler, which would make system calls of its own.
+// readByte reads without telling the scheduler, which would make system calls of its own. It does
+// not check its stack either: there the runtime has a goroutine give way that runs for long.
+//
+//go:nosplit
 func readByte(b *[1]byte) {
 	for {
 		n, _, _ := unix.RawSyscall(unix.SYS_READ, 0, uintptr(unsafe.Pointer(b)), 1)

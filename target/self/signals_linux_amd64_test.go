@@ -84,6 +84,9 @@ func signals(c *kprobes.Core) error {
 		}
 	})
 	err = signalRounds(30)
+	for n := 0; err == nil && armed.Load() < 10 && n < 100; n++ { // each of them may have to wait while SIGURG is ignored
+		err = signalRounds(30)
+	}
 	stop.Store(true)
 	wg.Wait()
 	s := k.State()
@@ -179,12 +182,13 @@ func trap(c *kprobes.Core, probe bool) error {
 		}
 		_ = bump(1, 2)
 	}
-	ch := make(chan os.Signal, 1)
+	ch, wait := make(chan os.Signal, 1), time.Minute // for what comes, or ends the process
 	switch os.Getenv("KPROBES_TRAP") {
 	case "notify":
 		signal.Notify(ch, unix.SIGTRAP)
 	case "ignore":
 		signal.Ignore(unix.SIGTRAP)
+		wait = 500 * time.Millisecond // for what should not come
 	}
 	if err := unix.Kill(unix.Getpid(), unix.SIGTRAP); err != nil {
 		return err
@@ -192,7 +196,7 @@ func trap(c *kprobes.Core, probe bool) error {
 	select {
 	case s := <-ch:
 		fmt.Println("got", s)
-	case <-time.After(500 * time.Millisecond):
+	case <-time.After(wait):
 		fmt.Println("got nothing")
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 
 // Bounds of a wait, and of what is kept of what is wrong.
 const (
-	patience    = 40 * time.Second
+	patience    = 100 * time.Second // less than who asks has
 	maxProblems = 20
 )
 

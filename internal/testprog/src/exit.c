@@ -28,7 +28,7 @@ static void *group(void *arg) {
 
 static void *go_on(void *arg) {
 	char line[256];
-	usleep(10000);
+	pthread_join(*(pthread_t *)arg, NULL);
 	report();
 	while (command(line) && !is(line, "quit")) {
 		if (is(line, "go"))
@@ -53,7 +53,9 @@ int main(void) {
 		if (is(line, "group"))
 			pthread_join(start(group, NULL), NULL);
 		if (is(line, "main")) {
-			start(go_on, NULL);
+			static pthread_t first;
+			first = pthread_self();
+			start(go_on, &first);
 			pthread_exit(NULL);
 		}
 		if (is(line, "abort"))

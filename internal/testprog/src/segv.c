@@ -17,6 +17,10 @@
 //	undefined()  ud2                                         SIGILL, skipped
 //	odd()        an instruction that the CPU does not know   SIGILL, skipped
 //	nilread(p)   reads address 0x10                          SIGSEGV, left by siglongjmp
+//	dispatch(p)  calls through a page without access         SIGSEGV, page made writable, filled in
+//
+// The last one is told the stack pointer that it runs with, too, and a table that it could call
+// through (rdx); through calls it.
 //
 // once takes each fault twice in a child, whose second one must kill it (SA_RESETHAND); die
 // once. Both end badly, as the kernel tells of the child's end, if it is not by that signal.
@@ -27,7 +31,7 @@
 #include <ucontext.h>
 
 static struct {
-	uint64_t touch, past, divide, undefined, odd, nilread, jumped, killed, bad;
+	uint64_t touch, past, divide, undefined, odd, nilread, dispatch, jumped, killed, bad;
 } volatile n;
 static char *page, *map;
 static int file;
@@ -42,6 +46,11 @@ uint64_t divide(uint64_t a, uint64_t b);
 uint64_t undefined(void);
 uint64_t odd(void);
 uint64_t nilread(const uint64_t *p);
+uint64_t through(const void *table, uint64_t sp, const void *good);
+uint64_t dispatch(const void *table, uint64_t sp, const void *good);
+uint64_t answer(void);
+#define SLOT 128 // of a table
+static void *const good[SLOT / 8 + 1] = {[SLOT / 8] = answer};
 extern char divided[];
 __asm__(".text\n"
 	".p2align 4\n.globl touch\n.type touch, @function\ntouch:\n movb $1, (%rdi)\n xor %eax, %eax\n ret\n.size touch, .-touch\n"
@@ -52,7 +61,11 @@ __asm__(".text\n"
 	".p2align 4\n.globl undefined\n.type undefined, @function\nundefined:\n ud2\n mov $7, %eax\n ret\n.size undefined, .-undefined\n"
 	// vmovdqa with a register in a field that must have none
 	".p2align 4\n.globl odd\n.type odd, @function\nodd:\n .byte 0xc5, 0xe9, 0x6f, 0xc1\n mov $9, %eax\n ret\n.size odd, .-odd\n"
-	".p2align 4\n.globl nilread\n.type nilread, @function\nnilread:\n mov (%rdi), %rax\n add $1, %rax\n ret\n.size nilread, .-nilread\n");
+	".p2align 4\n.globl nilread\n.type nilread, @function\nnilread:\n mov (%rdi), %rax\n add $1, %rax\n ret\n.size nilread, .-nilread\n"
+	".p2align 4\n.globl through\n.type through, @function\nthrough:\n lea -8(%rsp), %rsi\n call dispatch\n ret\n.size through, .-through\n"
+	".skip 64, 0xcc\n" // a handler goes back to through, which must not be near
+	".p2align 4\n.globl dispatch\n.type dispatch, @function\ndispatch:\n call *128(%rdi)\n ret\n.size dispatch, .-dispatch\n"
+	".p2align 4\n.globl answer\n.type answer, @function\nanswer:\n mov $42, %eax\n ret\n.size answer, .-answer\n");
 
 // stray counts what the flags do not say.
 static void stray(int sig) {
@@ -78,6 +91,11 @@ static void handler(int sig, siginfo_t *si, void *ctx) {
 		n.bad += (told && (si->si_addr != (void *)0x10 || si->si_code != SEGV_MAPERR)) || r[REG_RDI] != 0x10;
 		n.nilread++;
 		siglongjmp(out, 1);
+	} else if (sig == SIGSEGV && ip == (char *)dispatch) {
+		n.bad += (told && (si->si_addr != page + SLOT || si->si_code != SEGV_ACCERR)) || r[REG_RSP] != r[REG_RSI];
+		n.dispatch++;
+		mprotect(page, size, PROT_READ | PROT_WRITE);
+		*(void **)(page + SLOT) = (void *)answer;
 	} else if (sig == SIGBUS && ip == (char *)past) {
 		n.bad += (told && si->si_addr != map) || r[REG_RDI] != (greg_t)map;
 		n.past++;
@@ -116,6 +134,8 @@ static void round_(uint64_t i) {
 	}
 	n.jumped++;
 	n.bad += nilread(&i) != i + 1;
+	mprotect(page, size, PROT_NONE);
+	n.bad += through(page, 0, good) != 42;
 }
 
 // fault takes one fault.
@@ -166,8 +186,8 @@ static void killed(int faults) {
 
 static void report(void) {
 	say("{\"touch\":%" PRIu64 ",\"past\":%" PRIu64 ",\"divide\":%" PRIu64 ",\"undefined\":%" PRIu64
-	    ",\"odd\":%" PRIu64 ",\"nilread\":%" PRIu64 ",\"jumped\":%" PRIu64 ",\"killed\":%" PRIu64 ",\"bad\":%" PRIu64 "}",
-	    n.touch, n.past, n.divide, n.undefined, n.odd, n.nilread + n.jumped, n.jumped, n.killed, n.bad);
+	    ",\"odd\":%" PRIu64 ",\"nilread\":%" PRIu64 ",\"dispatch\":%" PRIu64 ",\"jumped\":%" PRIu64 ",\"killed\":%" PRIu64 ",\"bad\":%" PRIu64 "}",
+	    n.touch, n.past, n.divide, n.undefined, n.odd, n.nilread + n.jumped, n.dispatch, n.jumped, n.killed, n.bad);
 }
 
 int main(int argc, char **argv) {

@@ -1,21 +1,23 @@
 // Functions that end in jumps to others, so that their exits do not tell their values.
 //
-//	tails   commands: go N, hold N, release, twice N, same, count, quit
+//	tails   commands: go N, hold N, release, spin N, rest, twice N, same, count, quit
 //
 // "go" makes N rounds, each of which enters every function; "bad" counts results that are wrong.
-// "hold" has N threads wait inside holding and one coroutine stand still there, "release" lets
-// them return. "twice" has N calls of twice return two times each, the second time from a copy
+// "hold" has N threads wait inside holding, one of them on a stack in shared memory, "release" lets
+// them return. "spin" has N threads call spinning without a pause until "rest", which counts the
+// calls. "twice" has N calls of twice return two times each, the second time from a copy
 // of its stack. "same" tells in "frames" a number that stands for the return addresses that
 // backtrace() sees.
 #include "prog.h"
 #include <execinfo.h>
 #include <semaphore.h>
 #include <stdexcept>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
 static struct {
-	uint64_t direct, plt, indirect, outer, inner, again, ping, pong, thrower, watched, forking, dying, switching, onsignal, holding, twice;
+	uint64_t direct, plt, indirect, outer, inner, again, ping, pong, thrower, watched, forking, dying, switching, onsignal, holding, spinning, twice;
 	uint64_t caught, frames, released, bad;
 } n;
 #define COUNT(x) __atomic_add_fetch(&n.x, 1, __ATOMIC_RELAXED)
@@ -157,6 +159,10 @@ NOINLINE uint64_t twice(uint64_t v) {
 		memcpy(copy, low, sizeof copy);
 	return v * 3;
 }
+NOINLINE uint64_t spinning(uint64_t v) {
+	asm volatile("");
+	return leaf(v);
+}
 static sem_t in, out;
 NOINLINE uint64_t holding(uint64_t v) {
 	COUNT(holding);
@@ -181,6 +187,30 @@ static void *deeper(void *) {
 	for (uint64_t i = 0; i < 3; i++)
 		n.bad += holding(2 * i) != 6 * i;
 	return nullptr;
+}
+
+static pthread_t start_shared(void *(*f)(void *), void *arg) {
+	const size_t size = 256 << 10;
+	void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (at == MAP_FAILED)
+		die("mmap");
+	pthread_t t;
+	pthread_attr_t a;
+	pthread_attr_init(&a);
+	errno = pthread_attr_setstack(&a, at, size);
+	if (!errno)
+		errno = pthread_create(&t, &a, f, arg);
+	if (errno)
+		die("pthread_create");
+	return t;
+}
+static volatile bool spin_on;
+static void *spin(void *) {
+	uint64_t i = 0;
+	for (; spin_on; i++)
+		if (spinning(i) != 3 * i)
+			COUNT(bad);
+	return (void *)i;
 }
 
 static void coroutine(uint64_t v) {
@@ -257,15 +287,15 @@ static void report() {
 	say("{\"direct\":%" PRIu64 ",\"plt\":%" PRIu64 ",\"indirect\":%" PRIu64 ",\"outer\":%" PRIu64 ",\"inner\":%" PRIu64
 	    ",\"again\":%" PRIu64 ",\"ping\":%" PRIu64 ",\"pong\":%" PRIu64 ",\"thrower\":%" PRIu64 ",\"watched\":%" PRIu64
 	    ",\"forking\":%" PRIu64 ",\"dying\":%" PRIu64 ",\"switching\":%" PRIu64 ",\"onsignal\":%" PRIu64
-	    ",\"holding\":%" PRIu64 ",\"twice\":%" PRIu64 ",\"caught\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"released\":%" PRIu64 ",\"bad\":%" PRIu64 "}",
+	    ",\"holding\":%" PRIu64 ",\"spinning\":%" PRIu64 ",\"twice\":%" PRIu64 ",\"caught\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"released\":%" PRIu64 ",\"bad\":%" PRIu64 "}",
 	    n.direct, n.plt, n.indirect, n.outer, n.inner, n.again, n.ping, n.pong, n.thrower, n.watched, n.forking, n.dying,
-	    n.switching, n.onsignal, n.holding, n.twice, n.caught, n.frames, n.released, n.bad);
+	    n.switching, n.onsignal, n.holding, n.spinning, n.twice, n.caught, n.frames, n.released, n.bad);
 }
 
 int main() {
 	char line[256];
-	pthread_t held[64];
-	uint64_t holds = 0;
+	pthread_t held[64], spins[8];
+	uint64_t holds = 0, spun = 0;
 	ahead = again;
 	sem_init(&in, 0, 0);
 	sem_init(&out, 0, 0);
@@ -278,7 +308,7 @@ int main() {
 		else if (is(line, "hold")) {
 			uint64_t more = number(line, "hold", 1);
 			for (uint64_t i = 0; i < more && holds < 63; i++, holds++)
-				held[holds] = start(i ? hold : deeper, (void *)(2 * holds));
+				held[holds] = (i == 1 ? start_shared : start)(i ? hold : deeper, (void *)(2 * holds));
 			for (uint64_t i = 0; i < more; i++)
 				sem_wait(&in);
 		} else if (is(line, "release")) {
@@ -290,6 +320,17 @@ int main() {
 				n.bad += r != nullptr && r != (void *)(6 * i);
 			}
 			holds = 0;
+		} else if (is(line, "spin")) {
+			spin_on = true;
+			for (uint64_t max = number(line, "spin", 1); spun < max && spun < 8; spun++)
+				spins[spun] = start(spin, nullptr);
+		} else if (is(line, "rest")) {
+			spin_on = false;
+			while (spun) {
+				void *r = nullptr;
+				pthread_join(spins[--spun], &r);
+				n.spinning += (uint64_t)r;
+			}
 		} else if (is(line, "twice"))
 			for (uint64_t i = 0, max = number(line, "twice", 1); i < max; i++)
 				twice_(2 * i);

@@ -88,13 +88,15 @@ func fork() {
 
 // spin lets loops without calls be interrupted by the collector.
 func spin() {
-	var stop sync.WaitGroup
+	var begun, stop sync.WaitGroup
 	end := make(chan struct{})
 	for range 2 {
+		begun.Add(1)
 		stop.Add(1)
 		go func() {
 			defer stop.Done()
-			for n := 0; ; n++ {
+			begun.Done()
+			for n := 1; ; n++ {
 				if n%100_000_000 == 0 {
 					select {
 					case <-end:
@@ -106,6 +108,7 @@ func spin() {
 		}()
 	}
 	kept = append(kept, make([]byte, 1<<16))
+	begun.Wait()
 	runtime.GC()
 	close(end)
 	stop.Wait()

@@ -1,0 +1,142 @@
+package process
+
+import (
+	"encoding/binary"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of what is looked at while a process is stopped, about 0.1 s each: memory that is
+// searched, and pages that are asked for one by one where the kernel can not pass over holes.
+const (
+	maxSearch = 256 << 20
+	maxAsked  = 16 << 20
+)
+
+// resident is memory that a process has, part of one mapping.
+type resident struct {
+	Range
+	shared bool
+}
+
+// residents finds the memory of a process that it can read and write.
+type residents struct {
+	p      *Proc
+	limit  uint64 // bytes of memory
+	asks   uint64 // pages that may still be asked for
+	noScan bool   // the kernel is older than Linux 6.7
+	found  []resident
+}
+
+// searchable says whether a mapping is such memory, and not ours.
+func searchable(m Map) bool {
+	return m.Perm&(PermRead|PermWrite) == PermRead|PermWrite && !ours(m)
+}
+
+// find lists the pages that are in memory or in swap; all is false if that is more than the
+// limits. Of shared memory only what this process has used is there, and not what is in swap.
+func (r *residents) find(maps []Map) (all bool, err error) {
+	f, err := r.p.openAt(r.p.own("pagemap"), 0)
+	if err != nil {
+		return false, r.p.gone(err)
+	}
+	defer f.Close()
+	for _, m := range maps {
+		if !searchable(m) {
+			continue
+		}
+		if all, err := r.mapping(f, m); !all || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// mapping lists the pages of one mapping.
+func (r *residents) mapping(f *os.File, m Map) (all bool, err error) {
+	first := len(r.found)
+	take := func(lo, hi uint64) bool {
+		if hi-lo > r.limit {
+			return false
+		}
+		r.limit -= hi - lo
+		if n := len(r.found); n > first && r.found[n-1].Hi == lo {
+			r.found[n-1].Hi = hi
+		} else {
+			r.found = append(r.found, resident{Range{lo, hi}, m.Perm&PermShared != 0})
+		}
+		return true
+	}
+	at := m.Start
+	for at < m.End && !r.noScan {
+		got, next, err := scanPages(f, at, m.End)
+		if err != nil || next <= at {
+			r.noScan = true
+			break
+		}
+		for _, g := range got {
+			if !take(g.Start, g.End) {
+				return false, nil
+			}
+		}
+		at = next
+	}
+	return r.ask(f, at, m.End, take)
+}
+
+// ask reads the entries of all pages from lo to hi.
+func (r *residents) ask(f *os.File, lo, hi uint64, take func(lo, hi uint64) bool) (all bool, err error) {
+	buf := make([]byte, min(64<<10, (hi-lo)/PageSize*8))
+	for lo < hi {
+		b := buf[:min(uint64(len(buf)), (hi-lo)/PageSize*8)]
+		n := uint64(len(b) / 8)
+		if n > r.asks {
+			return false, nil
+		}
+		r.asks -= n
+		if _, err := f.ReadAt(b, int64(lo/PageSize*8)); err != nil {
+			return false, r.p.gone(err)
+		}
+		for ; len(b) > 0; b, lo = b[8:], lo+PageSize {
+			if binary.LittleEndian.Uint64(b)&(pagePresent|pageSwapped) != 0 && !take(lo, lo+PageSize) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// pageRegion is struct page_region, and pageScan struct pm_scan_arg (linux/fs.h).
+type pageRegion struct{ Start, End, Categories uint64 }
+
+type pageScan struct {
+	size, flags, start, end, walkEnd   uint64
+	vec                                *pageRegion
+	vecLen, maxPages                   uint64
+	inverted, mask, anyOf, returnsMask uint64
+}
+
+// The ioctl PAGEMAP_SCAN, and its categories (linux/fs.h).
+const (
+	pagemapScan   = 3<<30 | uint(unsafe.Sizeof(pageScan{}))<<16 | 'f'<<8 | 16
+	pageIsPresent = 1 << 3
+	pageIsSwapped = 1 << 4
+)
+
+// scanPages asks for the pages from lo to hi at once. What was found reaches up to next.
+func scanPages(f *os.File, lo, hi uint64) (got []pageRegion, next uint64, err error) {
+	got = make([]pageRegion, 512)
+	arg := pageScan{
+		size: uint64(unsafe.Sizeof(pageScan{})), start: lo, end: hi, vec: &got[0], vecLen: uint64(len(got)),
+		anyOf: pageIsPresent | pageIsSwapped, returnsMask: pageIsPresent | pageIsSwapped,
+	}
+	n, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(pagemapScan), uintptr(unsafe.Pointer(&arg)))
+	runtime.KeepAlive(got)
+	if e != 0 {
+		return nil, lo, e
+	}
+	return got[:n], arg.walkEnd, nil
+}
