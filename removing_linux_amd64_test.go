@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -106,8 +107,8 @@ func TestRegisterHalfMade(t *testing.T) {
 		}
 		return h.Target.Commit(&target.Change{Groups: free})
 	}
-	runs := 0
-	ks := []*kprobes.Kprobe{{SymbolName: "first", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { runs++; return 0 }}, {SymbolName: "second"}}
+	var runs, others atomic.Uint64
+	ks := []*kprobes.Kprobe{{SymbolName: "first", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { runs.Add(1); return 0 }}, {SymbolName: "second"}}
 	if err := c.RegisterKprobes(ks); !errors.Is(err, target.ErrBlocked) {
 		t.Fatalf("registered: %v", err)
 	}
@@ -115,13 +116,12 @@ func TestRegisterHalfMade(t *testing.T) {
 		t.Fatalf("% x stands at first: the test does not hinder what it is to hinder", b)
 	}
 	h.commit = nil
-	others := 0
-	k := &kprobes.Kprobe{SymbolName: "third", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { others++; return 0 }}
+	k := &kprobes.Kprobe{SymbolName: "third", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { others.Add(1); return 0 }}
 	must(t, c.RegisterKprobe(k))
 	before := prog.Counts("count")
 	after := prog.Counts("go 100")
-	if want := after["third"] - before["third"]; uint64(others) != want || k.State().Hits != want || want == 0 || after["first"] == before["first"] || runs != 0 {
-		t.Errorf("third: %d runs, %+v, the program counted %d; first: %d runs of a probe that was not registered", others, k.State(), want, runs)
+	if want := after["third"] - before["third"]; others.Load() != want || k.State().Hits != want || want == 0 || after["first"] == before["first"] || runs.Load() != 0 {
+		t.Errorf("third: %d runs, %+v, the program counted %d; first: %d runs of a probe that was not registered", others.Load(), k.State(), want, runs.Load())
 	}
 	c.UnregisterKprobe(k)
 	eventually(t, "what was put in has gone", func() bool { return bytes.Equal(bytesAt(t, c, first), orig["first"]) })
