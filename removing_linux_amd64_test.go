@@ -11,6 +11,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -20,14 +21,7 @@ import (
 func TestRemoveAgain(t *testing.T) {
 	prog, c := attach(t, "stand")
 	orig := originals(t, c, "first", "second")
-	var defs []*event.Def
-	for _, text := range []string{"p:one first", "p:two second"} {
-		d, err := event.Parse(text)
-		must(t, err)
-		defs = append(defs, d)
-	}
-	evs, err := c.Add(defs, &kprobes.AddOptions{Count: true})
-	must(t, err)
+	evs := addCounters(t, c, "p:one first", "p:two second")
 	at := map[string]uint64{"first": addrOf(t, c, "first"), "second": addrOf(t, c, "second")}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -69,24 +63,38 @@ func (h *hindered) Commit(c *target.Change) error {
 	return h.Target.Commit(c)
 }
 
-// TestRegisterHalfMade: of two functions the code is put into one, when the other's, which owes a
-// removal, can not be taken out. The registration fails; what is in does nothing any more, belongs
-// to nobody else's handlers, and goes as soon as it can.
-func TestRegisterHalfMade(t *testing.T) {
+// hinder starts a program whose changes can be hindered.
+func hinder(t *testing.T) (*testprog.Proc, *hindered, *kprobes.Core) {
+	t.Helper()
 	prog, c := attach(t, "stand")
 	h := &hindered{Target: c.Target().(*process.Target)}
 	c, err := kprobes.Open(h, nil)
 	must(t, err)
-	orig := originals(t, c, "first", "second", "third")
-	first := addrOf(t, c, "first")
+	return prog, h, c
+}
+
+// addCounters adds events that only count.
+func addCounters(t *testing.T, c *kprobes.Core, texts ...string) []*kprobes.Event {
+	t.Helper()
 	var defs []*event.Def
-	for _, text := range []string{"p:one second", "p:two second"} {
+	for _, text := range texts {
 		d, err := event.Parse(text)
 		must(t, err)
 		defs = append(defs, d)
 	}
 	evs, err := c.Add(defs, &kprobes.AddOptions{Count: true})
 	must(t, err)
+	return evs
+}
+
+// TestRegisterHalfMade: of two functions the code is put into one, when the other's, which owes a
+// removal, can not be taken out. The registration fails; what is in does nothing any more, belongs
+// to nobody else's handlers, and goes as soon as it can.
+func TestRegisterHalfMade(t *testing.T) {
+	prog, h, c := hinder(t)
+	orig := originals(t, c, "first", "second", "third")
+	first := addrOf(t, c, "first")
+	evs := addCounters(t, c, "p:one second", "p:two second")
 	blocked := &target.BusyError{TID: prog.PID, Why: "a test"}
 	h.commit = func(*target.Change) error { return blocked }
 	if err := c.Remove(evs[:1]); !errors.Is(err, target.ErrBlocked) {
@@ -132,18 +140,8 @@ func TestRegisterHalfMade(t *testing.T) {
 // TestKnobHalfTurned: not all can be disarmed, and what was taken out for it can not be put back
 // at once. The knob stays as it was, and the probes are queued until they are in again.
 func TestKnobHalfTurned(t *testing.T) {
-	prog, c := attach(t, "stand")
-	h := &hindered{Target: c.Target().(*process.Target)}
-	c, err := kprobes.Open(h, nil)
-	must(t, err)
-	var defs []*event.Def
-	for _, text := range []string{"p:one first", "p:two second"} {
-		d, err := event.Parse(text)
-		must(t, err)
-		defs = append(defs, d)
-	}
-	evs, err := c.Add(defs, &kprobes.AddOptions{Count: true})
-	must(t, err)
+	prog, h, c := hinder(t)
+	evs := addCounters(t, c, "p:one first", "p:two second")
 	blocked := &target.BusyError{TID: prog.PID, Why: "a test"}
 	h.commit = func(ch *target.Change) error { // one of the functions only
 		if len(ch.Groups) < 2 {
