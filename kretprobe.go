@@ -19,7 +19,8 @@ type Kretprobe struct {
 	// the one that was registered last is the first.
 	Handler func(ri *KretprobeInstance, regs *Regs) int
 	// EntryHandler runs at the entry. Not 0: the call is let go: Handler will not run for
-	// it, and it does not count as missed. 0: Handler runs when this call returns.
+	// it, and it does not count as missed. 0: Handler runs when this call returns. Calls that
+	// begin before the registration, or EnableKretprobe, has returned may pass unseen.
 	EntryHandler func(ri *KretprobeInstance, regs *Regs) int
 	// MaxActive is the most calls that are followed at once, at most 4096; further ones
 	// are counted as missed. At or below 0: what the target's common pool holds, at least

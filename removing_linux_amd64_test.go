@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/process"
@@ -21,7 +20,7 @@ import (
 func TestRemoveAgain(t *testing.T) {
 	prog, c := attach(t, "stand")
 	orig := originals(t, c, "first", "second")
-	evs := addCounters(t, c, "p:one first", "p:two second")
+	evs := addEvents(t, c, &kprobes.AddOptions{Count: true}, "p:one first", "p:two second")
 	at := map[string]uint64{"first": addrOf(t, c, "first"), "second": addrOf(t, c, "second")}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -73,20 +72,6 @@ func hinder(t *testing.T) (*testprog.Proc, *hindered, *kprobes.Core) {
 	return prog, h, c
 }
 
-// addCounters adds events that only count.
-func addCounters(t *testing.T, c *kprobes.Core, texts ...string) []*kprobes.Event {
-	t.Helper()
-	var defs []*event.Def
-	for _, text := range texts {
-		d, err := event.Parse(text)
-		must(t, err)
-		defs = append(defs, d)
-	}
-	evs, err := c.Add(defs, &kprobes.AddOptions{Count: true})
-	must(t, err)
-	return evs
-}
-
 // TestRegisterHalfMade: of two functions the code is put into one, when the other's, which owes a
 // removal, can not be taken out. The registration fails; what is in does nothing any more, belongs
 // to nobody else's handlers, and goes as soon as it can.
@@ -94,7 +79,7 @@ func TestRegisterHalfMade(t *testing.T) {
 	prog, h, c := hinder(t)
 	orig := originals(t, c, "first", "second", "third")
 	first := addrOf(t, c, "first")
-	evs := addCounters(t, c, "p:one second", "p:two second")
+	evs := addEvents(t, c, &kprobes.AddOptions{Count: true}, "p:one second", "p:two second")
 	blocked := &target.BusyError{TID: prog.PID, Why: "a test"}
 	h.commit = func(*target.Change) error { return blocked }
 	if err := c.Remove(evs[:1]); !errors.Is(err, target.ErrBlocked) {
@@ -141,7 +126,7 @@ func TestRegisterHalfMade(t *testing.T) {
 // at once. The knob stays as it was, and the probes are queued until they are in again.
 func TestKnobHalfTurned(t *testing.T) {
 	prog, h, c := hinder(t)
-	evs := addCounters(t, c, "p:one first", "p:two second")
+	evs := addEvents(t, c, &kprobes.AddOptions{Count: true}, "p:one first", "p:two second")
 	blocked := &target.BusyError{TID: prog.PID, Why: "a test"}
 	h.commit = func(ch *target.Change) error { // one of the functions only
 		if len(ch.Groups) < 2 {

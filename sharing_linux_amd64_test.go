@@ -55,13 +55,19 @@ func (h *home) code(t *testing.T, fn string) []byte {
 
 func (h *home) add(t *testing.T, o *kprobes.AddOptions, texts ...string) []*kprobes.Event {
 	t.Helper()
+	return addEvents(t, h.core, o, texts...)
+}
+
+// addEvents adds events by their definitions.
+func addEvents(t *testing.T, c *kprobes.Core, o *kprobes.AddOptions, texts ...string) []*kprobes.Event {
+	t.Helper()
 	var defs []*event.Def
 	for _, text := range texts {
 		d, err := event.Parse(text)
 		must(t, err)
 		defs = append(defs, d)
 	}
-	evs, err := h.core.Add(defs, o)
+	evs, err := c.Add(defs, o)
 	must(t, err)
 	return evs
 }

@@ -35,8 +35,8 @@ type wholeCount struct {
 }
 
 // TestSelfHammer has a program probe itself from 16 goroutines while 16 others run what is
-// probed: for five seconds, or until each of them has come to something, in a long run ten minutes. What its probes count is what its
-// functions count, and no detour is left.
+// probed: for five seconds, or until each of them has come to something, in a long run ten
+// minutes. What its probes count is what its functions count, and no detour is left.
 func TestSelfHammer(t *testing.T) {
 	phase := 1000
 	if long {
