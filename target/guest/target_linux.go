@@ -66,10 +66,12 @@ var (
 )
 
 // Attach makes the kernel that runs in a machine a target. It reads the guest's memory and
-// changes nothing. Errors: those of kernel.Find; EOPNOTSUPP for a kernel that lacks what is
-// needed, with what that is.
+// changes nothing. Errors: those of kernel.Find, of which EAGAIN also says that no vCPU runs a
+// kernel that an earlier boot has left in memory, and an *kernel.AmbiguousError that nobody could
+// be asked which of several runs; EOPNOTSUPP for a kernel that lacks what is needed, with what
+// that is.
 func Attach(m *qemu.Machine, o *Options) (*Target, error) {
-	k, err := kernel.Find(m)
+	k, err := findRunning(m)
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ type fixed struct {
 }
 
 // AmbiguousError says that RAM holds several kernels: one that runs and what others left
-// behind. Kernel.Owns with a CPU's CR3 tells which runs.
+// behind, intact. Kernel.Owns with a CPU's CR3 tells which runs.
 type AmbiguousError struct{ Kernels []*Kernel }
 
 // Error names them.
