@@ -1,6 +1,7 @@
 package kprobes
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 	"sync"
@@ -38,7 +39,7 @@ func (x *text) entered(fn *symbol.Func) []uint64 {
 func (x *text) findCrossings() {
 	const step, longest = 1 << 20, 6
 	buf := make([]byte, step+longest)
-	for _, r := range x.im.TextRanges() {
+	for _, r := range x.searched() {
 		for at := r.Start; at < r.End; at += step {
 			b := buf[:min(uint64(len(buf)), r.End-at)]
 			if x.im.ReadAt(at, b) == nil {
@@ -48,6 +49,36 @@ func (x *text) findCrossings() {
 	}
 	slices.Sort(x.crossed.to)
 	x.crossed.to = slices.Compact(x.crossed.to)
+}
+
+// padding is more than is between two functions of Go's, in bytes.
+const padding = 64
+
+// searched is the object's code without Go's functions, and what is between them.
+func (x *text) searched() []symbol.Range {
+	var out []symbol.Range
+	for _, r := range x.im.TextRanges() {
+		at, others := r.Start, false
+		end := func(to uint64) {
+			if others || to > at+padding {
+				out = append(out, symbol.Range{Start: at, End: to})
+			}
+			others = false
+		}
+		i, _ := slices.BinarySearchFunc(x.funcs, at, func(f *symbol.Func, a uint64) int { return cmp.Compare(f.Addr, a) })
+		for _, f := range x.funcs[i:] {
+			switch {
+			case f.Addr >= r.End:
+			case f.Lang != symbol.LangGo:
+				others = true
+			default:
+				end(f.Addr)
+				at = max(at, f.End())
+			}
+		}
+		end(r.End)
+	}
+	return out
 }
 
 // crossIn notes the jumps that begin in the first step bytes of code.

@@ -157,7 +157,11 @@ func (l *loader) addGo(store []Func) []Func {
 	store = slices.Grow(store, len(t.funcs))
 	inner := t.wrapped()
 	for i := range t.funcs {
-		if g := &t.funcs[i]; !boundaryName(g.name) && l.im.InText(t.textStart+g.entry) {
+		switch g := &t.funcs[i]; {
+		case boundaryName(g.name) || !l.im.InText(t.textStart+g.entry):
+		case g.foreign:
+			store = append(store, l.foreignFunc(g))
+		default:
 			store = append(store, l.goFunc(g, inner))
 		}
 	}
@@ -212,6 +216,25 @@ func (l *loader) goFunc(g *goFunc, inner map[string]*goFunc) Func {
 		if name != fn.Name && !slices.Contains(fn.Aliases, name) && len(fn.Aliases) < maxAliases {
 			fn.Aliases = append(fn.Aliases, name)
 		}
+	}
+	return fn
+}
+
+// foreignFunc makes a function of another language that the pclntab lists: it has the name and the
+// place. Symbols that are not the function's own stand for the whole text of an object.
+func (l *loader) foreignFunc(g *goFunc) Func {
+	fn := Func{Name: g.name, Addr: l.t.goTab.textStart + g.entry, Lang: mangling(g.name), Source: SourcePclntab}
+	for _, s := range l.symsAt(fn.Addr) {
+		switch {
+		case s.name == g.name:
+			fn.Size, fn.SizeFrom = s.size, s.source
+			fn.Local, fn.IFunc = s.bind == symLocal, s.typ == symIFunc
+		case !strings.ContainsRune(s.name, '(') && !slices.Contains(fn.Aliases, s.name) && len(fn.Aliases) < maxAliases:
+			fn.Aliases = append(fn.Aliases, s.name)
+		}
+	}
+	if _, kind, of := splitSuffix(g.name); kind >= suffixPart {
+		fn.Cold, fn.Part, fn.PartOf = kind == suffixCold, kind == suffixPart, of
 	}
 	return fn
 }
@@ -318,7 +341,7 @@ func (l *loader) indexNames(groups [][]rawSym) {
 	for i, fn := range t.funcs {
 		switch {
 		case fn.Source == SourceEHFrame:
-		case fn.Lang == LangGo:
+		case fn.Source == SourcePclntab:
 			t.addName(nameRef{str: fn.Name, fn: int32(i)})
 			if plain, ok := unescapeGo(fn.Name); ok {
 				t.addName(nameRef{str: plain, fn: int32(i)})

@@ -11,7 +11,7 @@ const (
 	LangC    Lang = iota // C, assembly, or unknown
 	LangCPP              // Itanium-mangled name
 	LangRust             // legacy or v0 mangled name
-	LangGo               // listed in a pclntab
+	LangGo               // in a pclntab, with a file and lines there
 )
 
 // String gives the language's usual name.

@@ -210,7 +210,7 @@ func TestPclntabVersions(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got, err := p.functions(im.elf, 0)
-		want := []goFunc{{"a", 0, 5, 0, 0, true}, {"main.b", 16, 9, 32, 23, false}}
+		want := []goFunc{{"a", 0, 5, 0, 0, true, false}, {"main.b", 16, 9, 32, 23, false, false}}
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, want)
 		}
@@ -218,6 +218,31 @@ func TestPclntabVersions(t *testing.T) {
 	for name, magic := range map[string]uint32{"Go 1.18": pclnOld, "unknown": 0x12345678} {
 		if _, err := im.elf.parsePclntab(0, tinyPclntab(magic)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("magic 0x%x: %v, want %q", magic, err, name)
+		}
+	}
+}
+
+// TestForeign finds C in Go's table, where the Go linker links it in: it is not Go's.
+func TestForeign(t *testing.T) {
+	src := strings.Replace(withC, "int twice", "__attribute__((noinline)) int twice", 1)
+	src = strings.Replace(src, "func cgo", goImports(goSource)+"func cgo", 1)
+	path := build(t, "go", src, "-ldflags=-linkmode=internal")
+	im, bare := open(t, path, noDebug), open(t, sstrip(t, path), noDebug)
+	for name, lang := range map[string]Lang{
+		"twice": LangC, "_cgo_sys_thread_start": LangC, "_cgo_try_pthread_create": LangC, "crosscall1": LangC,
+		"main.probe": LangGo, "runtime.main": LangGo, "runtime.memmove": LangGo, "runtime.asmcgocall": LangGo,
+	} {
+		f, b := one(t, im, name), one(t, bare, name)
+		if f.Lang != lang || b.Lang != lang || b.Addr != f.Addr {
+			t.Errorf("%s: %+v, without symbols %+v, want %v", name, f, b, lang)
+		}
+		if lang == LangC && name != "crosscall1" && (f.SizeFrom != SourceSymtab || f.Size > b.Size || f.Size+16 <= b.Size) {
+			t.Errorf("%s: %d bytes by %v, without symbols %d by %v", name, f.Size, f.SizeFrom, b.Size, b.SizeFrom)
+		}
+	}
+	for _, f := range im.Funcs() {
+		if f.Source == SourcePclntab && f.Lang != LangGo && slices.ContainsFunc(f.Aliases, func(a string) bool { return strings.Contains(a, ".text") }) {
+			t.Errorf("%s has aliases %q", f.Name, f.Aliases)
 		}
 	}
 }

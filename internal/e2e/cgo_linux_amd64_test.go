@@ -10,10 +10,30 @@ import (
 
 // TestCgo probes C code of a Go program, and Go code that C calls: the arguments follow the
 // convention of each function's own language, the red zone of C and the stacks of Go stay as
-// they are, and every instruction of C can be a probe.
+// they are, and every instruction of C can be a probe. With internal linking C is in the table of
+// Go's functions.
 func TestCgo(t *testing.T) {
-	for _, flags := range [][]string{{"CGO_ENABLED=1"}, {"CGO_ENABLED=1", "-buildmode=pie"}} {
-		t.Run(fmt.Sprint(flags), func(t *testing.T) { testCgo(t, flags) })
+	for _, flags := range [][]string{{"CGO_ENABLED=1"}, {"CGO_ENABLED=1", "-buildmode=pie"}, {"CGO_ENABLED=1", "-ldflags=-linkmode=internal"}} {
+		t.Run(fmt.Sprint(flags), func(t *testing.T) {
+			testCgo(t, flags)
+			testCgoThreads(t, flags)
+		})
+	}
+	t.Run("stripped", func(t *testing.T) { testCgoThreads(t, []string{"CGO_ENABLED=1", "-ldflags=-linkmode=internal -s -w"}) })
+}
+
+// testCgoThreads counts all functions while threads start, which C functions do that call one
+// another: what these keep in registers over a call stays there.
+func testCgoThreads(t *testing.T, flags []string) {
+	p := hardGo(t, "gocgo", flags)
+	s := trace(t, p.PID, "--counters", "--stat", "p *", "p:starts _cgo_sys_thread_start", "p:creates _cgo_try_pthread_create")
+	for range 20 {
+		right(t, p, "go 5")
+	}
+	r := s.end()
+	p.Quit(nil)
+	if n := r.totals["starts"].hits; n < 10 || r.totals["creates"].hits != n {
+		t.Errorf("%d threads were started, %d made: %v", n, r.totals["creates"].hits, r.outcome)
 	}
 }
 

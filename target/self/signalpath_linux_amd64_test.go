@@ -77,9 +77,11 @@ var (
 		"runtime.gcStart", // by mallocgc; returns at once
 		// A goroutine that forks is asked to give way, and goes on.
 		"runtime.morestack", "runtime.morestack_noctxt", "runtime.newstack", "runtime.gogo",
+		// One that makes a thread may need more stack.
+		"runtime.copystack", "runtime.adjustframe", "runtime.stackfree",
 	}
 	offPath = []string{
-		"runtime.copystack", "runtime.mcall", "runtime.gopreempt_m", "runtime.preemptPark",
+		"runtime.mcall", "runtime.gopreempt_m", "runtime.preemptPark",
 		"runtime.schedule", "runtime.findRunnable", "runtime.execute", "runtime.gopark", "runtime.goready",
 		"runtime.ready", "runtime.gosched_m", "runtime.goexit0", "runtime.newproc", "runtime.asyncPreempt",
 		"runtime.sigpanic", "runtime.gopanic", "runtime.deferreturn", "runtime.gcDrain", "runtime.scanstack",
@@ -134,6 +136,7 @@ func TestSignalPath(t *testing.T) {
 			t.Errorf("%s: %q, want %q", n, names[n], want)
 		}
 	}
+	t.Logf("%d functions", len(path))
 	if len(path) > 900 {
 		t.Errorf("%d functions: a cut is missing", len(path))
 	}
@@ -257,6 +260,28 @@ func TestSignalPathNames(t *testing.T) {
 		if fns, _ := im.Lookup(n); len(fns) == 0 {
 			t.Errorf("no function %s", n)
 		}
+	}
+}
+
+// TestSignalPathNewstack: morestack calls newstack by a wrapper for the other ABI, where the linker
+// has kept one.
+func TestSignalPathNewstack(t *testing.T) {
+	sp := testSpace(t)
+	path, err := signalPath(sp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, fn := range sp.Main().Image.Funcs() {
+		if fn.Name != "runtime.newstack" {
+			continue
+		}
+		if n++; path[sp.Main().Runtime(fn.Addr)] == "" {
+			t.Errorf("%s at 0x%x (wrapper: %v) is not in the signal path", fn.Name, fn.Addr, fn.Wrapper)
+		}
+	}
+	if n == 0 {
+		t.Error("no newstack")
 	}
 }
 

@@ -44,6 +44,9 @@ var pathRoots = []pathRoot{
 	{"runtime.morestack_noctxt", "as morestack"},
 	{"runtime.newstack", "is called by morestack"},
 	{"runtime.gogo", "goes back to the goroutine"},
+	// One that is the first to need the template thread makes it on its own stack, which may have
+	// to grow meanwhile.
+	{"runtime.copystack", "moves the stack of a goroutine that makes the template thread (LockOSThread)"},
 }
 
 // pathCuts lists functions that are not followed and not part of the path themselves,
@@ -95,7 +98,6 @@ var pathVariables = map[string]bool{
 
 // pathLeaves lists functions that are part of the path but not followed, with the reason.
 var pathLeaves = map[string]string{
-	"runtime.morestack":     "calls newstack; on a signal or system stack the process ends with a message",
 	"runtime.newstack":      "finds first of all that the goroutine must not give way, and goes on by gogo",
 	"runtime.gcStart":       "returns at once on a system stack",
 	"runtime.gcAssistAlloc": "returns at once on a system stack",
@@ -106,6 +108,9 @@ var pathEdges = map[edge]string{
 	{"runtime.mstart1", "runtime.mstartm0"}: "after minit",
 	{"runtime.mstart1", "runtime.acquirep"}: "after minit",
 	{"runtime.mstart1", "runtime.schedule"}: "after minit",
+
+	{"runtime.morestack", "runtime.badmorestackg0"}:      "on a system stack the process ends with a message",
+	{"runtime.morestack", "runtime.badmorestackgsignal"}: "on a signal stack the process ends with a message",
 
 	{"syscall.forkAndExecInChild", "syscall.Close"}:               "after runtime_AfterFork",
 	{"syscall.forkAndExecInChild", "syscall.writeUidGidMappings"}: "after runtime_AfterFork",

@@ -9,7 +9,8 @@
 //	c_back(v)        C: calls Back(v); returns its result + 1
 //	Back(v)          Go, called by C: grows its stack every 8th time; returns 3*v
 //
-// Results are checked: "bad" counts the wrong ones.
+// Results are checked: "bad" counts the wrong ones. Each worker of each command has a thread of
+// its own, which ends with it.
 package main
 
 /*
@@ -25,6 +26,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -62,6 +64,7 @@ func check(ok bool) {
 }
 
 func work(w, rounds uint64) {
+	runtime.LockOSThread() // and never let go
 	for i := range rounds {
 		v := C.uint64_t(w<<32 | i)
 		check(C.c_sum(v, 4) == 4*(16*v+120)+6)
