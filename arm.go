@@ -15,7 +15,7 @@ import (
 // Events that no tactic can serve are an error, or skipped if the options say so.
 func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	c.stubbed.asked = false
-	fns := map[*function]bool{}
+	fns := make([]*function, 0, len(evs))
 	for _, e := range evs {
 		if e.gone {
 			continue
@@ -27,7 +27,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		if !e.hook {
 			e.fn.policy = arch.Policy{Force: regionTactic(o.Tactic), Traps: c.traps(e.fn)}
 		}
-		fns[e.fn] = true
+		fns = append(fns, e.fn)
 	}
 	var kept []*Event
 	for _, e := range evs {
@@ -51,15 +51,12 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	if len(kept) == 0 {
 		return nil, fmt.Errorf("none of %d functions can be probed: %w", len(evs), ErrRegister)
 	}
-	for f := range fns {
-		if len(f.events) == 0 {
-			delete(fns, f)
-		}
-	}
+	fns = slices.DeleteFunc(fns, func(f *function) bool { return len(f.events) == 0 })
 	if len(fns) == 0 {
 		return kept, nil
 	}
-	left, err := c.generable(kept, sortedFunctions(fns), o)
+	slices.SortFunc(fns, byStart)
+	left, err := c.generable(kept, slices.Compact(fns), o)
 	if err != nil {
 		return evs, err
 	}

@@ -117,12 +117,11 @@ func barred(fn *symbol.Func) string {
 	if fn.Lang == symbol.LangGo {
 		list = goBlacklist
 	}
-	for _, name := range append([]string{fn.Name}, fn.Aliases...) {
-		if why := list[strings.TrimSuffix(name, ".abi0")]; why != "" {
-			return why
-		}
+	why := list[strings.TrimSuffix(fn.Name, ".abi0")]
+	for i := 0; why == "" && i < len(fn.Aliases); i++ {
+		why = list[strings.TrimSuffix(fn.Aliases[i], ".abi0")]
 	}
-	return ""
+	return why
 }
 
 // isVDSO recognises the kernel's own object by its name.

@@ -425,6 +425,8 @@ func sortedFunctions(m map[*function]bool) []*function {
 	for f := range m {
 		out = append(out, f)
 	}
-	slices.SortFunc(out, func(a, b *function) int { return cmp.Compare(a.start, b.start) })
+	slices.SortFunc(out, byStart)
 	return out
 }
+
+func byStart(a, b *function) int { return cmp.Compare(a.start, b.start) }

@@ -184,14 +184,8 @@ func (c *Core) endPool(p *arch.Pool) {
 	}
 }
 
-// cool makes the number of a probe that is gone spare, as soon as no thread can count for it.
-func (c *Core) cool(id int) {
-	if c.calm() {
-		c.spare = append(c.spare, id)
-		return
-	}
-	c.warm = append(c.warm, id)
-}
+// cool keeps the number of a probe that is gone until one is needed and no thread can count for it.
+func (c *Core) cool(id int) { c.warm = append(c.warm, id) }
 
 // calm says whether no thread is in code that has been taken out.
 func (c *Core) calm() bool {

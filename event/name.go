@@ -69,7 +69,7 @@ func (d *Def) baseName(p Place) string {
 func identifier(s string) string {
 	b := []byte(s)
 	for i, c := range b {
-		if !isDigit(c) && !isName(string(c), false) {
+		if !isWord(c) {
 			b[i] = '_'
 		}
 	}

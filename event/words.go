@@ -237,12 +237,14 @@ func parseInt(s string) (int64, bool) {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
+// isWord says whether a C identifier may hold a character behind its first.
+func isWord(c byte) bool { return c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || isDigit(c) }
+
 // isName says whether s is a C identifier, or one that may hold hyphens.
 func isName(s string, hyphen bool) bool {
 	for i := range len(s) {
 		c := s[i]
-		letter := c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || hyphen && c == '-'
-		if !letter && (i == 0 || !isDigit(c)) {
+		if !isWord(c) && !(hyphen && c == '-') || i == 0 && isDigit(c) {
 			return false
 		}
 	}

@@ -247,31 +247,32 @@ func (h *home) heads(live map[*target.Site]bool, add, gone []*target.Site) (word
 		sites = append(sites, s)
 	}
 	sites = append(sites, add...)
-	faults := faultsOf(sites)
-	if fresh[0], err = newTable(faults); err != nil {
+	faults := 0
+	for _, s := range sites {
+		faults += len(s.Detour.Fixups) + len(s.Detour.Pairs)
+	}
+	if fresh[0], err = newTable(faults*amd64.FaultEntrySize, func(to []byte) { appendFaults(to[:0], sites) }); err != nil {
 		return words, fresh, err
 	}
 	traps := trapsOf(sites, gone)
-	if fresh[1], err = newTable(traps); err != nil {
+	if fresh[1], err = newTable(len(traps), func(to []byte) { copy(to, traps) }); err != nil {
 		return words, fresh, errors.Join(err, fresh[0].unmap())
 	}
-	return [4]uint64{fresh[0].addr, uint64(len(faults) / amd64.FaultEntrySize), fresh[1].addr, uint64(len(traps) / amd64.TrapEntrySize)}, fresh, nil
+	return [4]uint64{fresh[0].addr, uint64(faults), fresh[1].addr, uint64(len(traps) / amd64.TrapEntrySize)}, fresh, nil
 }
 
-// faultsOf makes the table of the loads and the displaced instructions of sites, sorted. Detours
-// do not overlap, so those of one site stand together.
-func faultsOf(live []*target.Site) []byte {
+// appendFaults appends the table of the loads and the displaced instructions of sites, sorted.
+// Detours do not overlap, so those of one site stand together.
+func appendFaults(out []byte, live []*target.Site) []byte {
 	type at struct {
 		addr uint64
 		d    *arch.Detour
 	}
-	detours, n := make([]at, 0, len(live)), 0
-	for _, s := range live {
-		detours = append(detours, at{s.Detour.Addr, s.Detour})
-		n += len(s.Detour.Fixups) + len(s.Detour.Pairs)
+	detours := make([]at, len(live))
+	for i, s := range live {
+		detours[i] = at{s.Detour.Addr, s.Detour}
 	}
 	slices.SortFunc(detours, func(a, b at) int { return cmp.Compare(a.addr, b.addr) })
-	out := make([]byte, 0, n*amd64.FaultEntrySize)
 	var es []amd64.FaultEntry
 	for _, d := range detours {
 		es = amd64.AppendFaultEntries(es[:0], d.d)
@@ -300,16 +301,17 @@ func trapsOf(live, gone []*target.Site) []byte {
 	return b
 }
 
-func newTable(b []byte) (table, error) {
-	if len(b) == 0 {
+// newTable maps a table of n bytes and has it filled.
+func newTable(n int, fill func(to []byte)) (table, error) {
+	if n == 0 {
 		return table{}, nil
 	}
-	size := uint64(len(b)+4095) &^ 4095
+	size := uint64(n+4095) &^ 4095
 	addr, err := mapAnon(0, size, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
-		return table{}, fmt.Errorf("table of %d bytes: %w", len(b), err)
+		return table{}, fmt.Errorf("table of %d bytes: %w", n, err)
 	}
-	copy(bytesAt(addr, len(b)), b)
+	fill(bytesAt(addr, n))
 	return table{addr, size}, nil
 }
 
