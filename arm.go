@@ -45,7 +45,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 			return evs, err
 		default:
 			o.Skip(e.Place.Func.Pretty(), err)
-			c.forget([]*Event{e})
+			c.spare = append(c.spare, c.erase([]*Event{e})...) // no code was made for it
 		}
 	}
 	if len(kept) == 0 {

@@ -316,7 +316,11 @@ func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
 }
 
 // forget drops events that were not armed, and gives their numbers back.
-func (c *Core) forget(evs []*Event) {
+func (c *Core) forget(evs []*Event) { c.cool(c.erase(evs)...) }
+
+// erase drops events that were not armed. Their numbers, which it gives, may serve again once no
+// thread can count for them.
+func (c *Core) erase(evs []*Event) (ids []int) {
 	for _, e := range evs {
 		switch e {
 		case c.hook:
@@ -338,11 +342,12 @@ func (c *Core) forget(evs []*Event) {
 			}
 		}
 		e.empty = true
-		c.retire(e)
+		ids = append(ids, c.retire(e)...)
 		if e.tail > 0 {
-			c.cool(e.tail)
+			ids = append(ids, e.tail)
 		}
 	}
+	return ids
 }
 
 // serves says whether code is in that does the event's work.

@@ -58,9 +58,9 @@ const padding = 64
 func (x *text) searched() []symbol.Range {
 	var out []symbol.Range
 	for _, r := range x.im.TextRanges() {
-		at, others := r.Start, false
+		at, others := r.Start, true // what is before the first function of Go's may be anybody's
 		end := func(to uint64) {
-			if others || to > at+padding {
+			if others && to > at || to > at+padding {
 				out = append(out, symbol.Range{Start: at, End: to})
 			}
 			others = false

@@ -551,7 +551,7 @@ func (p *probe) finish() {
 		_ = unix.Munmap(p.slots) // it was mapped whole
 		p.slots = nil
 	}
-	c.retire(p.ev)
+	c.cool(c.retire(p.ev)...)
 }
 
 // state tells the probe's state. Within a handler, and where one is waited for, it is the

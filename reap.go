@@ -129,6 +129,7 @@ func (c *Core) reap(ended []leftover, others bool) (*target.Reap, error) {
 
 // emptied forgets those of the leftovers that have no instances any more.
 func (c *Core) emptied() {
+	var ids []int
 	c.reaping.left = slices.DeleteFunc(c.reaping.left, func(l leftover) bool {
 		if !l.e.empty {
 			return false
@@ -136,10 +137,11 @@ func (c *Core) emptied() {
 		c.endPool(l.pool)
 		if i := slices.Index(c.returned, l.e.ID); i >= 0 && c.events[l.e.ID] == nil {
 			c.returned = slices.Delete(c.returned, i, i+1)
-			c.cool(l.e.ID)
+			ids = append(ids, l.e.ID)
 		}
 		return true
 	})
+	c.cool(ids...)
 }
 
 // leaves gives what is done in the stop that takes the code of events out: calls in progress
@@ -184,8 +186,16 @@ func (c *Core) endPool(p *arch.Pool) {
 	}
 }
 
-// cool keeps the number of a probe that is gone until one is needed and no thread can count for it.
-func (c *Core) cool(id int) { c.warm = append(c.warm, id) }
+// cool makes the numbers of probes that are gone spare, as soon as no thread can count for them.
+func (c *Core) cool(ids ...int) {
+	if len(ids) == 0 {
+		return
+	}
+	c.warm = append(c.warm, ids...)
+	if c.calm() {
+		c.spare, c.warm = append(c.spare, c.warm...), nil
+	}
+}
 
 // calm says whether no thread is in code that has been taken out.
 func (c *Core) calm() bool {
@@ -217,6 +227,7 @@ func (c *Core) sift() {
 	if err != nil {
 		return
 	}
+	var ids []int
 	c.returned = slices.DeleteFunc(c.returned, func(id int) bool {
 		if active[id]+unwound[id] > 0 {
 			return false
@@ -227,9 +238,10 @@ func (c *Core) sift() {
 			}
 			return l.e.ID == id
 		})
-		c.cool(id)
+		ids = append(ids, id)
 		return true
 	})
+	c.cool(ids...)
 }
 
 // anew makes return probes that are to be armed again forget the calls that were in progress
@@ -307,17 +319,17 @@ func (c *Core) outlived(f *function) bool {
 	return true
 }
 
-// retire forgets the event of a probe that is not armed any more. Its number may serve
-// again, and what it has left in its pool is given back.
-func (c *Core) retire(e *Event) {
+// retire forgets the event of a probe that is not armed any more, and gives its number, which may
+// serve again. What it has left in its pool is given back.
+func (c *Core) retire(e *Event) (ids []int) {
 	if e.ID >= len(c.events) || c.events[e.ID] != e {
-		return // it got no number
+		return nil // it got no number
 	}
 	c.leftovers([]*Event{e})
 	c.events[e.ID] = nil
 	if e.Def.Kind == event.Return && !e.empty {
 		c.returned = append(c.returned, e.ID)
-	} else {
-		c.cool(e.ID)
+		return nil
 	}
+	return []int{e.ID}
 }

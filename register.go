@@ -275,7 +275,7 @@ func (c *Core) spareNumber() (id int, ok bool) {
 // settle keeps what removed events have counted and makes their numbers spare, if no thread
 // can still count for them.
 func (c *Core) settle() {
-	if !c.calmed() {
+	if len(c.idle) == 0 || !c.calmed() {
 		return
 	}
 	for _, e := range c.idle {

@@ -155,11 +155,14 @@ func (l *loader) addGo(store []Func) []Func {
 		return store
 	}
 	store = slices.Grow(store, len(t.funcs))
-	inner := t.wrapped()
+	inner, last := t.wrapped(), -1 // last: the newest that is foreign
 	for i := range t.funcs {
 		switch g := &t.funcs[i]; {
 		case boundaryName(g.name) || !l.im.InText(t.textStart+g.entry):
+		case g.foreign && last >= 0 && store[last].Addr == t.textStart+g.entry:
+			store[last].alias(g.name)
 		case g.foreign:
+			last = len(store)
 			store = append(store, l.foreignFunc(g))
 		default:
 			store = append(store, l.goFunc(g, inner))
@@ -213,9 +216,7 @@ func (l *loader) goFunc(g *goFunc, inner map[string]*goFunc) Func {
 		}
 		name, abi0 := strings.CutSuffix(s.name, ".abi0")
 		fn.ABI0 = fn.ABI0 || abi0
-		if name != fn.Name && !slices.Contains(fn.Aliases, name) && len(fn.Aliases) < maxAliases {
-			fn.Aliases = append(fn.Aliases, name)
-		}
+		fn.alias(name)
 	}
 	return fn
 }
@@ -229,14 +230,21 @@ func (l *loader) foreignFunc(g *goFunc) Func {
 		case s.name == g.name:
 			fn.Size, fn.SizeFrom = s.size, s.source
 			fn.Local, fn.IFunc = s.bind == symLocal, s.typ == symIFunc
-		case !strings.ContainsRune(s.name, '(') && !slices.Contains(fn.Aliases, s.name) && len(fn.Aliases) < maxAliases:
-			fn.Aliases = append(fn.Aliases, s.name)
+		case !strings.ContainsRune(s.name, '('):
+			fn.alias(s.name)
 		}
 	}
 	if _, kind, of := splitSuffix(g.name); kind >= suffixPart {
 		fn.Cold, fn.Part, fn.PartOf = kind == suffixCold, kind == suffixPart, of
 	}
 	return fn
+}
+
+// alias adds a name that the pclntab has at the function's address: it lists each as a function.
+func (f *Func) alias(name string) {
+	if name != f.Name && !slices.Contains(f.Aliases, name) && len(f.Aliases) < maxAliases {
+		f.Aliases = append(f.Aliases, name)
+	}
 }
 
 // symsAt gives the collected symbols at an address.

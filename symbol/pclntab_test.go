@@ -247,6 +247,26 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestForeignAliases: the race detector's functions have several names at one address, and without
+// symbols the table alone tells where they end.
+func TestForeignAliases(t *testing.T) {
+	src := strings.Replace(pureGo, "import (", "import (\n\t_ \"net\"", 1)
+	im := open(t, build(t, "go", src, "-race", "-ldflags=-linkmode=internal -s -w"), noDebug)
+	last, aliases := (*Func)(nil), 0
+	for _, f := range im.Funcs() {
+		if at, off, ok := im.At(f.Addr); !ok || off != 0 || at != f || f.Size == 0 || last != nil && last.Addr >= f.Addr && f.Lang != LangGo {
+			t.Errorf("%s at 0x%x, %d bytes, behind %v; there is %v+%d", f.Name, f.Addr, f.Size, last, at, off)
+		}
+		if f.Lang != LangGo {
+			aliases += len(f.Aliases)
+		}
+		last = f
+	}
+	if f := one(t, im, "memcpy"); f.Lang != LangC || aliases < 10 {
+		t.Errorf("memcpy: %+v; %d aliases", f, aliases)
+	}
+}
+
 // TestGoEscapes finds a function of a package with a dot in the last element of its path.
 func TestGoEscapes(t *testing.T) {
 	dir := t.TempDir()

@@ -32,8 +32,9 @@ func testCgoThreads(t *testing.T, flags []string) {
 	}
 	r := s.end()
 	p.Quit(nil)
-	if n := r.totals["starts"].hits; n < 10 || r.totals["creates"].hits != n {
-		t.Errorf("%d threads were started, %d made: %v", n, r.totals["creates"].hits, r.outcome)
+	// One that the runtime starts by itself may be between the two when the probes go.
+	if n, made := r.totals["starts"].hits, r.totals["creates"].hits; n < 10 || made != n && made+1 != n {
+		t.Errorf("%d threads were started, %d made: %v", n, made, r.outcome)
 	}
 }
 

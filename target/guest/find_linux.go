@@ -41,8 +41,17 @@ func findRunning(m *qemu.Machine) (*kernel.Kernel, error) {
 	return nil, several
 }
 
-// traced says whether a tracer that runs has its probes in a kernel.
+// traced says whether a tracer that runs has its probes in a kernel: of one that has followed a
+// reboot the kernel before it may tell too, but its patches do not stand there.
 func traced(m *qemu.Machine, k *kernel.Kernel) bool {
 	l, err := (&Target{m: m, k: k}).FindLeftover()
-	return err == nil && l != nil && l.Alive()
+	if err != nil || l == nil || !l.Alive() {
+		return false
+	}
+	for i := range l.Sites {
+		if l.State(&l.Sites[i]) == stateOptimized {
+			return true
+		}
+	}
+	return len(l.Sites) == 0
 }

@@ -286,6 +286,9 @@ func (l *Leftover) Alive() bool {
 	return err == nil && since == l.Since
 }
 
+// stateOptimized is the State of a site whose patch stands.
+const stateOptimized = "[OPTIMIZED]"
+
 // State tells how a site stands at present: [OPTIMIZED], [DISABLED], or what is there that is
 // neither the patch nor the original.
 func (l *Leftover) State(p *Patched) string {
@@ -295,7 +298,7 @@ func (l *Leftover) State(p *Patched) string {
 	case err != nil:
 		return "[GONE]"
 	case bytes.Equal(have, p.Patch):
-		return "[OPTIMIZED]"
+		return stateOptimized
 	case bytes.Equal(have, p.Orig):
 		return "[DISABLED]"
 	}

@@ -78,7 +78,7 @@ var (
 		// A goroutine that forks is asked to give way, and goes on.
 		"runtime.morestack", "runtime.morestack_noctxt", "runtime.newstack", "runtime.gogo",
 		// One that makes a thread may need more stack.
-		"runtime.copystack", "runtime.adjustframe", "runtime.stackfree",
+		"runtime.funcMaxSPDelta", "runtime.copystack", "runtime.adjustframe", "runtime.stackfree",
 	}
 	offPath = []string{
 		"runtime.mcall", "runtime.gopreempt_m", "runtime.preemptPark",
@@ -283,6 +283,7 @@ func TestSignalPathNewstack(t *testing.T) {
 	if n == 0 {
 		t.Error("no newstack")
 	}
+	t.Logf("%d", n)
 }
 
 func BenchmarkSignalPath(b *testing.B) {

@@ -46,6 +46,7 @@ var pathRoots = []pathRoot{
 	{"runtime.gogo", "goes back to the goroutine"},
 	// One that is the first to need the template thread makes it on its own stack, which may have
 	// to grow meanwhile.
+	{"runtime.funcMaxSPDelta", "tells newstack how much stack a goroutine needs that makes the template thread (LockOSThread)"},
 	{"runtime.copystack", "moves the stack of a goroutine that makes the template thread (LockOSThread)"},
 }
 

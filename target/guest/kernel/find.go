@@ -75,7 +75,8 @@ func (e *AmbiguousError) Is(target error) bool { return target == syscall.EEXIST
 // needed: the place is found by the shape of the kallsyms tables, and checked by reading
 // symbols back through the page tables. Errors: EAGAIN if no kernel has come up yet (its
 // firmware, boot loader or decompressor runs; it initialises), an *AmbiguousError (EEXIST)
-// if several are there, EINVAL if one is there that can not be used, with the reason.
+// if several are there, EINVAL if one is there that can not be used, with the reason: while one is
+// being unpacked over another it may look so.
 //
 // A kernel found may be one that ran before a reset, if the next has not come up: RAM
 // outlives a reset. Kernel.Owns tells.

@@ -44,7 +44,6 @@ type Machine struct {
 	leaving atomic.Bool // we close the monitor, not QEMU
 	accel   string
 	cpus    int
-	roots   []uint64 // of a machine opened for reading only: see Roots
 
 	file   *os.File
 	ram    []byte   // the whole file
@@ -102,9 +101,6 @@ func (m *Machine) open() error {
 		return err
 	}
 	if err := m.mapRing(); err != nil || !m.opt.Unlocked {
-		return err
-	}
-	if m.roots, err = m.askRoots(); err != nil {
 		return err
 	}
 	m.leaving.Store(true)

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -12,20 +13,22 @@ import (
 
 // Roots gives what each vCPU has in CR3, in their order: 0 for one that was never started, and
 // what firmware has there while it runs. Nothing is stopped for it, so that the values may be of
-// different moments; of a machine that was opened for reading only they are those of Open. It
-// fails with ErrHeld where nobody could be asked then: another had the monitor.
+// different moments. For a machine that was opened for reading only it fails with ErrHeld while
+// another has the monitor.
 func (m *Machine) Roots() ([]uint64, error) {
+	mon := m.mon
 	if m.opt.Unlocked {
-		if m.roots == nil {
+		var err error
+		mon, err = dialMonitor(m.spec.QMP, readerWait, func(string) {})
+		if errors.Is(err, unix.EBUSY) {
 			return nil, fmt.Errorf("page tables of the vCPUs: %w", ErrHeld)
 		}
-		return m.roots, nil
+		if err != nil {
+			return nil, err
+		}
+		defer mon.close()
 	}
-	return m.askRoots()
-}
-
-func (m *Machine) askRoots() ([]uint64, error) {
-	text, err := m.mon.human("info registers -a")
+	text, err := mon.human("info registers -a")
 	if err != nil {
 		return nil, err
 	}
