@@ -95,6 +95,40 @@ func (c *Core) analyse(m *symbol.Module, fns []*symbol.Func, d *event.Def, tacti
 	}
 }
 
+// match is the event of a function that a pattern matches, or why there is none.
+type match struct {
+	e   *Event
+	err error
+}
+
+// matched makes the events of a definition's pattern, which have no names yet. Those of counters at
+// functions that are analysed need nothing that others use.
+func (c *Core) matched(m *symbol.Module, fns []*symbol.Func, d *event.Def, o *AddOptions) []match {
+	out := make([]match, len(fns))
+	one := func(i int) {
+		def := *d
+		def.Name = ""
+		def.Place.Glob, def.Place.Symbol = false, fns[i].Pretty()
+		r := symbol.Resolved{Module: m, Func: fns[i], Vaddr: fns[i].Addr, Addr: m.Runtime(fns[i].Addr)}
+		if out[i].e, out[i].err = c.eventAt(&def, r, o); out[i].err == nil {
+			out[i].e.glob = true
+		}
+	}
+	if _, asks := c.t.(target.Describer); o.Count && d.Kind == event.Probe && !asks {
+		each(len(fns), func(_, i int) {
+			if !fns[i].IFunc && c.fns[m.Runtime(fns[i].Addr)] != nil {
+				one(i)
+			}
+		})
+	}
+	for i := range out {
+		if out[i].e == nil {
+			one(i)
+		}
+	}
+	return out
+}
+
 // prepare plans the regions that a definition at the function's start will want and drops
 // the rest of the analysis: that of thousands of functions takes much memory.
 func (f *function) prepare(d *event.Def, tactic arch.Tactic) {

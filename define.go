@@ -87,16 +87,16 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 	for _, m := range mods {
 		fns := slices.DeleteFunc(m.Image.Glob(d.Place.Symbol), func(fn *symbol.Func) bool { return fn.PLT || !fn.Candidate() })
 		c.analyse(m, fns, d, o.Tactic)
-		for _, fn := range fns {
-			one := *d
-			one.Name = ""
-			one.Place.Glob, one.Place.Symbol = false, fn.Pretty()
-			r := symbol.Resolved{Module: m, Func: fn, Vaddr: fn.Addr, Addr: m.Runtime(fn.Addr)}
-			e, err := c.defineAt(&one, r, o)
+		evs := c.matched(m, fns, d, o)
+		out = slices.Grow(out, len(evs))
+		for i, fn := range fns {
+			err := evs[i].err
+			if err == nil {
+				err = c.name(evs[i].e)
+			}
 			switch {
 			case err == nil:
-				e.glob = true
-				out = append(out, e)
+				out = append(out, evs[i].e)
 			case o.Skip == nil:
 				return nil, err
 			default:
@@ -112,12 +112,18 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 
 // defineAt makes the event of a definition at a resolved place.
 func (c *Core) defineAt(d *event.Def, r symbol.Resolved, o *AddOptions) (*Event, error) {
-	e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, late: o.Late}
-	e.work.Count = o.Count
-	if err := c.locate(e, r); err != nil {
+	e, err := c.eventAt(d, r, o)
+	if err != nil {
 		return nil, err
 	}
 	return e, c.name(e)
+}
+
+// eventAt is defineAt without a name for the event.
+func (c *Core) eventAt(d *event.Def, r symbol.Resolved, o *AddOptions) (*Event, error) {
+	e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, late: o.Late}
+	e.work.Count = o.Count
+	return e, c.locate(e, r)
 }
 
 // name gives an event its name: its own, which must be free, or one that is made up.

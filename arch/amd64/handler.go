@@ -31,10 +31,12 @@ func (e *FaultEntry) Append(b []byte) []byte {
 			kind |= (e.Stub - e.Lo) << 32
 		}
 	}
-	for _, w := range []uint64{e.Lo, e.Hi, e.To, kind} {
-		b = binary.LittleEndian.AppendUint64(b, w)
-	}
-	return b
+	var w [FaultEntrySize]byte
+	binary.LittleEndian.PutUint64(w[:], e.Lo)
+	binary.LittleEndian.PutUint64(w[8:], e.Hi)
+	binary.LittleEndian.PutUint64(w[16:], e.To)
+	binary.LittleEndian.PutUint64(w[24:], kind)
+	return append(b, w[:]...)
 }
 
 // ReadFaultEntry reads an entry from memory, at least FaultEntrySize bytes.
