@@ -55,7 +55,7 @@ const idleTime = 50 * time.Millisecond
 
 // Numbers of rounds in which everything is armed, and what is armed with --quick.
 const (
-	fullArmings  = 5
+	fullArmings  = 15
 	quickPattern = "kprobes.dev/kprobes/arch/*"
 )
 
