@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -14,9 +15,12 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 )
 
-// heldFor is how long the lock may be held by a guardian that tidies up after a tracer that
-// was killed a moment ago.
-const heldFor = 2 * time.Second
+// How long the lock is waited for: heldFor where nothing is known of who holds it, tidyFor where that
+// is the guardian of a tracer that was killed, which tidies up and goes.
+const (
+	heldFor = 2 * time.Second
+	tidyFor = time.Minute
+)
 
 // openMemory maps the file that backs the RAM, and takes the lock on it.
 func (m *Machine) openMemory() error {
@@ -30,7 +34,7 @@ func (m *Machine) openMemory() error {
 	}
 	m.file = f
 	if !m.opt.Unlocked {
-		if err := lock(f, heldFor); err != nil {
+		if err := lock(f, heldFor, tidyFor); err != nil {
 			return err
 		}
 	}
@@ -38,44 +42,57 @@ func (m *Machine) openMemory() error {
 	return err
 }
 
-// lock takes the exclusive lock on a file within wait, or fails with ErrHeld.
-func lock(f *os.File, wait time.Duration) error {
-	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
+// lock takes the exclusive lock on a file within wait, or tidy where a guardian has it, or fails with
+// ErrHeld.
+func lock(f *os.File, wait, tidy time.Duration) error {
+	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
 			return nil
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			return fmt.Errorf("lock of %s: %w", f.Name(), err)
-		case time.Now().After(end):
-			return fmt.Errorf("memory of the guest, %s%s: %w", f.Name(), holder(f), ErrHeld)
+		case time.Since(start) < wait:
+			continue
 		}
+		pid := holder(f)
+		who := ""
+		switch {
+		case pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH):
+			if time.Since(start) < tidy {
+				continue
+			}
+			who = fmt.Sprintf(", held by the guardian of process %d, which has ended", pid)
+		case pid > 0:
+			who = fmt.Sprintf(", held by process %d", pid)
+		}
+		return fmt.Errorf("memory of the guest, %s%s: %w", f.Name(), who, ErrHeld)
 	}
 }
 
-// holder says which process has the lock on a file, as far as that can be known: one of
-// another pid namespace is not told. After a killed tracer its guardian has it, under the
-// tracer's id.
-func holder(f *os.File) string {
+// holder is the process that has the lock on a file, 0 where that can not be known: one of another
+// pid namespace is not told. After a killed tracer its guardian has it, under the tracer's id.
+func holder(f *os.File) int {
 	st, err := f.Stat()
 	if err != nil {
-		return ""
+		return 0
 	}
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	if !ok {
-		return ""
+		return 0
 	}
 	b, err := os.ReadFile("/proc/locks")
 	if err != nil {
-		return ""
+		return 0
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(sys.Dev), unix.Minor(sys.Dev), sys.Ino)
 	for line := range strings.Lines(string(b)) { // 1: FLOCK ADVISORY WRITE PID FILE 0 EOF (proc_locks(5))
 		if w := strings.Fields(line); len(w) == 8 && w[1] == "FLOCK" && w[5] == file && w[4] != "-1" {
-			return ", held by process " + w[4]
+			pid, _ := strconv.Atoi(w[4])
+			return pid
 		}
 	}
-	return ""
+	return 0
 }
 
 // mapFile maps a whole file, shared.
