@@ -344,7 +344,7 @@ func (c *Core) erase(evs []*Event) (ids []int) {
 		e.empty = true
 		ids = append(ids, c.retire(e)...)
 		if e.tail > 0 {
-			ids = append(ids, e.tail)
+			ids, e.tail = append(ids, e.tail), -1 // once: an addition that fails later drops all again
 		}
 	}
 	return ids

@@ -159,7 +159,7 @@ func (l *loader) addGo(store []Func) []Func {
 	for i := range t.funcs {
 		switch g := &t.funcs[i]; {
 		case boundaryName(g.name) || !l.im.InText(t.textStart+g.entry):
-		case g.foreign && last >= 0 && store[last].Addr == t.textStart+g.entry:
+		case g.foreign && last >= 0 && store[last].Addr == t.textStart+g.entry: // each name is listed
 			store[last].alias(g.name)
 		case g.foreign:
 			last = len(store)
@@ -240,7 +240,7 @@ func (l *loader) foreignFunc(g *goFunc) Func {
 	return fn
 }
 
-// alias adds a name that the pclntab has at the function's address: it lists each as a function.
+// alias adds another name of the function.
 func (f *Func) alias(name string) {
 	if name != f.Name && !slices.Contains(f.Aliases, name) && len(f.Aliases) < maxAliases {
 		f.Aliases = append(f.Aliases, name)

@@ -29,7 +29,7 @@ type goFunc struct {
 	asm   bool
 	// foreign: not Go's, but of an object that the Go linker has taken in (cgo or the race detector
 	// with internal linking). Go's compiler and assembler always give it a file and lines, which such
-	// a function has not (cmd/link/internal/ld/pcln.go, Go 1.18 to 1.26).
+	// a function has not (cmd/link/internal/ld/pcln.go, writeFuncs, Go 1.23 to 1.26).
 	foreign bool
 }
 

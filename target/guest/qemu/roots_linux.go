@@ -13,12 +13,15 @@ import (
 
 // Roots gives what each vCPU has in CR3, in their order: 0 for one that was never started, and
 // what firmware has there while it runs. Nothing is stopped for it, so that the values may be of
-// different moments. For a machine that was opened for reading only it fails with ErrHeld while
-// another has the monitor.
+// different moments. For a machine that was opened for reading only it fails with ErrHeld where
+// another has the monitor, or had it when it was opened.
 func (m *Machine) Roots() ([]uint64, error) {
 	mon := m.mon
 	if m.opt.Unlocked {
 		var err error
+		if mon == nil { // to ask again would be to wait again
+			return nil, fmt.Errorf("page tables of the vCPUs: %w", ErrHeld)
+		}
 		mon, err = dialMonitor(m.spec.QMP, readerWait, func(string) {})
 		if errors.Is(err, unix.EBUSY) {
 			return nil, fmt.Errorf("page tables of the vCPUs: %w", ErrHeld)
