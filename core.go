@@ -97,7 +97,8 @@ type function struct {
 	start  uint64
 	image  *symbol.Image
 	a      arch.Function
-	orig   func(addr uint64, n int) ([]byte, error)
+	body   []byte // its code, and a few bytes of what follows
+	parts  []arch.Part
 	keep   []arch.Range // bytes that must stay where they are
 	events []*Event
 	sites  []*target.Site

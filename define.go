@@ -281,22 +281,20 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 	f := &function{core: c, name: r.Func.Pretty(), start: start, image: r.Module.Image}
 	m := r.Module
 	x := c.text(m.Image)
-	f.orig = func(addr uint64, n int) ([]byte, error) {
-		b := make([]byte, n)
-		return b, x.read(m.Linktime(addr), b)
-	}
 	af := new(arch.Func)
 	*af = c.around
 	af.Name, af.Addr, af.Go, af.ABI0 = f.name, start, r.Func.Lang == symbol.LangGo, r.Func.ABI0 || r.Func.Asm
 	var err error
-	if af.Code, err = f.orig(start, int(r.Func.Size)); err != nil {
+	if f.body, err = x.body(r.Func); err != nil {
 		return nil, fmt.Errorf("code of %s: %w", f.name, err)
 	}
+	n := r.Func.Size
+	af.Code, af.After = f.body[:n:n], f.body[n:]
 	parts := m.Image.Parts(r.Func)
 	namesakes := len(parts) > 0 && m.Image.Namesakes(r.Func)
 	for _, p := range parts {
-		code, err := f.orig(m.Runtime(p.Addr), int(p.Size))
-		if err != nil {
+		code := make([]byte, p.Size)
+		if err := x.read(p.Addr, code); err != nil {
 			return nil, fmt.Errorf("code of %s: %w", p.Name, err)
 		}
 		if lo := m.Runtime(p.Addr); namesakes && !amd64.JumpsInto(af.Code, start, lo, lo+p.Size) {
@@ -311,7 +309,6 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 	for _, p := range pads {
 		af.Entries = append(af.Entries, m.Runtime(p))
 	}
-	af.After = x.after(r.Func)
 	if x.keepErr != nil {
 		return nil, fmt.Errorf("restartable sequences of %s: %w", m.Name, x.keepErr)
 	}
@@ -324,23 +321,30 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 		if err := t.Describe(r, af); err != nil {
 			return nil, err
 		}
-		f.orig = snapshot(af)
 	}
+	f.parts = af.Parts
 	f.a, err = c.t.Arch().Analyse(af)
 	return f, err
 }
 
-// snapshot reads a function's code as it was when it was analysed.
-func snapshot(f *arch.Func) func(addr uint64, n int) ([]byte, error) {
-	parts := append([]arch.Part{{Addr: f.Addr, Code: slices.Concat(f.Code, f.After)}}, f.Parts...)
-	return func(addr uint64, n int) ([]byte, error) {
-		for _, p := range parts {
-			if off := addr - p.Addr; off < uint64(len(p.Code)) && uint64(n) <= uint64(len(p.Code))-off {
-				return slices.Clone(p.Code[off:][:n]), nil
-			}
-		}
-		return nil, errno.Errorf(unix.EFAULT, "0x%x: %d bytes there are not all of the function", addr, n)
+// orig gives n bytes of the function's code as it was when it was analysed. They do not change.
+func (f *function) orig(addr uint64, n int) ([]byte, error) {
+	if b, ok := cutOut(f.body, addr-f.start, n); ok {
+		return b, nil
 	}
+	for _, p := range f.parts {
+		if b, ok := cutOut(p.Code, addr-p.Addr, n); ok {
+			return b, nil
+		}
+	}
+	return nil, errno.Errorf(unix.EFAULT, "0x%x: %d bytes there are not all of the function", addr, n)
+}
+
+func cutOut(code []byte, off uint64, n int) ([]byte, bool) {
+	if off >= uint64(len(code)) || uint64(n) > uint64(len(code))-off {
+		return nil, false
+	}
+	return code[off:][:n:n], true
 }
 
 // maxFunction bounds the functions that are analysed, in bytes.

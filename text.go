@@ -21,6 +21,7 @@ type text struct {
 	live    bool // it is the target's memory, which changes
 	mu      sync.Mutex
 	windows []window // one for each segment
+	slab    []byte   // what is left of memory for the code of small functions
 	crossed crossings
 }
 
@@ -59,6 +60,11 @@ func (x *text) read(vaddr uint64, b []byte) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	return x.copy(i, vaddr, b)
+}
+
+// copy is read from a segment's window, which is moved to where it is asked for.
+func (x *text) copy(i int, vaddr uint64, b []byte) error {
 	w := &x.windows[i]
 	if w.copy(vaddr, b) {
 		return nil
@@ -107,20 +113,44 @@ func (x *text) next(vaddr uint64) (uint64, bool) {
 	return x.funcs[i].Addr, true
 }
 
-// after reads the bytes between the end of a function and the next one.
-func (x *text) after(fn *symbol.Func) []byte {
+// body reads a function's code, and behind it the bytes up to the next function, a few of them.
+func (x *text) body(fn *symbol.Func) (b []byte, err error) {
 	end := fn.End()
 	n := uint64(maxAfter)
 	if next, ok := x.next(end); ok {
 		n = min(n, next-end)
 	}
-	b := make([]byte, n)
 	for ; n > 0; n-- {
-		if x.im.InText(end+n-1) && x.read(end, b[:n]) == nil {
-			return b[:n]
+		if x.im.InText(end + n - 1) {
+			b = x.memory(int(fn.Size + n))
+			if x.read(fn.Addr, b) == nil {
+				return b, nil
+			}
 		}
 	}
-	return nil
+	b = x.memory(int(fn.Size))
+	return b, x.read(fn.Addr, b)
+}
+
+// Memory for the code of functions, in bytes: that of small ones is taken from pieces.
+const (
+	slabSize  = 8 << 10
+	smallCode = slabSize / 8
+)
+
+// memory gives n bytes.
+func (x *text) memory(n int) []byte {
+	if n > smallCode {
+		return make([]byte, n)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.slab) < n {
+		x.slab = make([]byte, slabSize)
+	}
+	b := x.slab[:n:n]
+	x.slab = x.slab[n:]
+	return b
 }
 
 // maxAfter is more than any patch takes of the padding behind a function.

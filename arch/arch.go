@@ -100,7 +100,8 @@ type Function interface {
 	// they are not all known.
 	Exits() ([]Exit, error)
 	// Plan finds regions that cover the points, each by the best tactic that the policy
-	// allows. refused holds the points that no region covers, and why.
+	// allows. refused holds the points that no region covers, and why. Both are not to be
+	// changed: they are given again to who asks the same.
 	Plan(points []uint64, p Policy) (regions []Region, refused map[uint64]error)
 	// Detour generates the code for a region at addr.
 	Detour(addr uint64, r Region, work map[uint64][]Work, w *Writer) (*Detour, error)
@@ -352,9 +353,22 @@ type Detour struct {
 	Back   uint64  // the jump to what comes behind the region; 0: there is none
 	Fixups []Fixup // sorted by At
 	Faults []FaultStub
-	// Entry of each point's work: a thread that is to run the instruction at the
-	// address with its probes goes there.
-	Points map[uint64]uint64
+	Points []Begin // of each point with work to do at it, in order of address
+}
+
+// Begin is where the work at a point begins: a thread that is to run the instruction there
+// with its probes goes to At.
+type Begin struct{ Point, At uint64 }
+
+// Begin is where a thread goes that is to run an instruction of the region, with the work at it if
+// there is any, else its copy.
+func (d *Detour) Begin(p Pair) uint64 {
+	for _, b := range d.Points {
+		if b.Point == p.Orig {
+			return b.At
+		}
+	}
+	return p.Copy
 }
 
 // FaultStub is where a thread goes on when the copy of an instruction faults, and handlers are

@@ -189,8 +189,8 @@ func (s *Site) Holds(addr uint64) bool {
 // last is the last instruction at which there is work to do.
 func (s *Site) last() uint64 {
 	last := s.Addr
-	for at := range s.Detour.Points {
-		last = max(last, at)
+	for _, b := range s.Detour.Points {
+		last = max(last, b.Point)
 	}
 	return last
 }

@@ -74,7 +74,7 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 	if w.Kernel != nil {
 		e.read = e.w.readLater(work)
 	}
-	d := &arch.Detour{Addr: addr, Points: map[uint64]uint64{}, Pairs: make([]arch.Pair, 0, len(r.Steps)+1)}
+	d := &arch.Detour{Addr: addr, Pairs: make([]arch.Pair, 0, len(r.Steps)+1)}
 	for _, s := range r.Steps {
 		if err := e.step(d, &s, r.Trap, work[s.Addr], env); err != nil {
 			return nil, err
@@ -119,7 +119,7 @@ func (e *emitter) step(d *arch.Detour, s *Step, trap arch.Tactic, ws []arch.Work
 	faults, ws := takeFaults(ws)
 	before, after := split(ws, s.Inst)
 	if len(ws) > 0 {
-		d.Points[s.Addr] = e.Addr()
+		d.Points = append(d.Points, arch.Begin{Point: s.Addr, At: e.Addr()})
 	}
 	if err := e.point(s.Addr, s.Addr, before, env); err != nil {
 		return err

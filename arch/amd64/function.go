@@ -1,8 +1,8 @@
 package amd64
 
 import (
+	"bytes"
 	"encoding/binary"
-	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -19,10 +19,11 @@ type x86 struct{}
 func (x86) Name() string { return "amd64" }
 
 func (x86) Analyse(f *arch.Func) (arch.Function, error) {
-	ff := &Func{
+	fn := &function{f: f, entry: f.Addr, ff: Func{
 		Name: f.Name, Addr: f.Addr, Code: f.Code, Entries: f.Entries, Go: f.Go,
 		Mem: f.Mem, NoReturn: f.NoReturn, Inside: f.Inside, Returns: f.Returns,
-	}
+	}}
+	ff := &fn.ff
 	switch {
 	case f.Go && !f.ABI0:
 		ff.Scratch = goScratch
@@ -35,7 +36,6 @@ func (x86) Analyse(f *arch.Func) (arch.Function, error) {
 	if err := ff.check(); err != nil {
 		return nil, err
 	}
-	fn := &function{f: f, ff: ff, entry: f.Addr}
 	fn.findEntry()
 	return fn, nil
 }
@@ -76,12 +76,12 @@ func withoutPatch(f *arch.Func) []byte {
 // function is one analysed function.
 type function struct {
 	f       *arch.Func
-	ff      *Func
-	fl      *Flow     // nil until it is needed, and after Release: see flow
-	seen    *surveyed // nil: see survey
-	exits   *exits    // nil: not asked for yet
-	planned *planned
-	entry   uint64 // where an entry probe stands
+	ff      Func
+	fl      *Flow    // nil until it is needed, and after Release: see flow
+	seen    surveyed // see survey
+	exits   *exits   // nil: not asked for yet
+	planned planned  // no points: not asked for yet
+	entry   uint64   // where an entry probe stands
 	// A Go function that checks its stack has room below the stack pointer from
 	// entry to grow, where the block that grows it starts; grow is 0 if it
 	// does not check.
@@ -105,7 +105,7 @@ type planned struct {
 
 // holds says whether the answer is that to another question too.
 func (p *planned) holds(points []uint64, policy *arch.Policy) bool {
-	return p != nil && slices.Equal(p.points, points) && slices.Equal(p.policy.Held, policy.Held) &&
+	return len(p.points) > 0 && slices.Equal(p.points, points) && slices.Equal(p.policy.Held, policy.Held) &&
 		slices.Equal(p.policy.Unoptimised, policy.Unoptimised) &&
 		p.policy.Force == policy.Force && (!p.traps || p.policy.Traps == policy.Traps)
 }
@@ -114,7 +114,7 @@ func (p *planned) holds(points []uint64, policy *arch.Policy) bool {
 // was released. The analysis can not fail: its input was checked.
 func (fn *function) flow() *Flow {
 	if fn.fl == nil {
-		fn.fl, _ = Analyse(fn.ff)
+		fn.fl, _ = Analyse(&fn.ff)
 	}
 	return fn.fl
 }
@@ -138,8 +138,8 @@ const maxPrologue = 12
 // past Go's check of the stack: a function that grows its stack starts anew and would be
 // counted twice.
 func (fn *function) findEntry() {
-	if in, code, ok := fn.bodyInst(fn.entry); ok && isEndbr(&in, code) {
-		fn.entry += uint64(in.Len)
+	if bytes.HasPrefix(fn.ff.Code, endbr64) {
+		fn.entry += uint64(len(endbr64))
 	}
 	if fn.f.Reserved > 0 {
 		fn.entry = reserved(fn.f).Hi
@@ -271,12 +271,12 @@ func (fn *function) Plan(points []uint64, policy arch.Policy) ([]arch.Region, ma
 		points = SortPoints(slices.Clone(points))
 		fn.planned = fn.plan(points, policy)
 	}
-	return slices.Clone(fn.planned.regions), maps.Clone(fn.planned.refused)
+	return fn.planned.regions, fn.planned.refused
 }
 
-func (fn *function) plan(points []uint64, policy arch.Policy) *planned {
-	if r := fn.entryRegion(points, &policy); r != nil {
-		return &planned{points: points, policy: policy, regions: []arch.Region{r}}
+func (fn *function) plan(points []uint64, policy arch.Policy) planned {
+	if rs := fn.entryRegion(points, &policy); rs != nil {
+		return planned{points: points, policy: policy, regions: rs}
 	}
 	p := &Regions{Flow: fn.flow(), After: padding(fn.f.After), Policy: policy, Keep: fn.f.Keep}
 	if fn.f.Reserved > 0 {
@@ -284,7 +284,7 @@ func (fn *function) plan(points []uint64, policy arch.Policy) *planned {
 	}
 	p.Prohibited = func(addr uint64) bool { return slices.Contains(policy.Held, addr) }
 	rs, refused := p.Plan(points)
-	out := &planned{points: points, policy: policy, refused: map[uint64]error{}, traps: len(refused) > 0}
+	out := planned{points: points, policy: policy, refused: map[uint64]error{}, traps: len(refused) > 0}
 	for _, r := range rs {
 		r.own()
 		out.regions = append(out.regions, r)

@@ -1,7 +1,6 @@
 package amd64
 
 import (
-	"slices"
 	"sync"
 
 	"kprobes.dev/kprobes/arch"
@@ -21,6 +20,7 @@ import (
 
 // surveyed is what the pass found.
 type surveyed struct {
+	done bool   // the pass was made
 	ok   bool   // it may be believed
 	wide bool   // see Flow.wide
 	near uint64 // bit i: something goes i bytes behind the entry's first instruction
@@ -28,13 +28,13 @@ type surveyed struct {
 
 // survey passes over the function's bytes, once.
 func (fn *function) survey() *surveyed {
-	if fn.seen == nil {
+	if !fn.seen.done {
 		s := surveyors.Get().(*surveyor)
-		v := s.function(fn.ff, fn.entry)
-		fn.seen = &v
+		fn.seen = s.function(&fn.ff, fn.entry)
+		fn.seen.done = true
 		surveyors.Put(s)
 	}
-	return fn.seen
+	return &fn.seen
 }
 
 // surveyor is the memory of a pass.
@@ -246,42 +246,56 @@ func commonOf(t *table, take func(op int) bool) *table {
 
 // entryRegion is the region of a jump at the entry where a pass over the bytes is enough to
 // see that it is safe; else nil. It is the one that the analysis would find.
-func (fn *function) entryRegion(points []uint64, policy *arch.Policy) *Region {
+func (fn *function) entryRegion(points []uint64, policy *arch.Policy) []arch.Region {
 	p := policy
 	if fn.fl != nil || len(points) != 1 || points[0] != fn.entry || p.Force != "" && p.Force != arch.TacticJump ||
 		len(p.Unoptimised)+len(p.Held)+len(fn.f.Keep)+fn.f.Reserved > 0 || fn.entry%pageSize > pageSize-JumpLen {
 		return nil
 	}
-	n := fn.entrySteps()
+	var ins [JumpLen]Inst
+	n := fn.entrySteps(&ins)
 	if n == 0 {
 		return nil
 	}
 	if s := fn.survey(); !s.ok || s.near&(1<<JumpLen-2) != 0 {
 		return nil
 	}
-	r := &Region{Addr: fn.entry, Steps: make([]Step, n)}
-	ins := make([]Inst, n)
-	for i := range ins {
-		a := r.End()
-		in, code, _ := fn.bodyInst(a) // entrySteps has seen it
-		ins[i] = in
-		r.Steps[i] = Step{Addr: a, Inst: &ins[i], Code: code}
-		r.Len += uint64(in.Len)
-		r.Ends = endsFlow(&in)
+	m := new(entryRoom)
+	steps, kept := m.steps[:], m.ins[:]
+	if n > len(steps) {
+		steps, kept = make([]Step, n), make([]Inst, n)
 	}
-	return r
+	copy(kept, ins[:n])
+	r := &m.r
+	r.Addr, r.Steps = fn.entry, steps[:n]
+	for i := range r.Steps {
+		in, off := &kept[i], r.End()-fn.ff.Addr
+		r.Steps[i] = Step{Addr: r.End(), Inst: in, Code: fn.ff.Code[off:][:in.Len]}
+		r.Len += uint64(in.Len)
+		r.Ends = endsFlow(in)
+	}
+	m.all[0] = r
+	return m.all[:]
 }
 
-// entrySteps is the number of instructions that a jump at the entry takes the place of; 0: one
-// of them, or that there is none, is not for the pass to judge.
-func (fn *function) entrySteps() (n int) {
-	var last Inst
+// entryRoom is the memory of an entry's region.
+type entryRoom struct {
+	r     Region
+	all   [1]arch.Region
+	steps [3]Step // as many as most have
+	ins   [3]Inst
+}
+
+// entrySteps decodes the instructions that a jump at the entry takes the place of, and gives their
+// number; 0: one of them, or that there is none, is not for the pass to judge.
+func (fn *function) entrySteps(ins *[JumpLen]Inst) (n int) {
 	for a := fn.entry; a < fn.entry+JumpLen; n++ {
 		in, code, ok := fn.bodyInst(a)
-		if !ok || n > 0 && (isCall(&last) || endsFlow(&last)) || !plainEntry(&in) || Relocatable(&in, code) != nil {
+		if !ok || n > 0 && (isCall(&ins[n-1]) || endsFlow(&ins[n-1])) || !plainEntry(&in) || Relocatable(&in, code) != nil {
 			return 0
 		}
-		a, last = a+uint64(in.Len), in
+		ins[n] = in
+		a += uint64(in.Len)
 	}
 	return n
 }
@@ -290,7 +304,11 @@ func isCall(in *Inst) bool { return in.Kind == KindCall || in.Kind == KindCallIn
 
 // plainEntry says whether nothing special holds for an instruction in a region.
 func plainEntry(in *Inst) bool {
-	return slices.Contains([]Kind{KindPlain, KindJmp, KindJcc, KindCall, KindCallInd, KindRet}, in.Kind)
+	switch in.Kind {
+	case KindPlain, KindJmp, KindJcc, KindCall, KindCallInd, KindRet:
+		return true
+	}
+	return false
 }
 
 // measureAt measures the instruction at an address of the function's body.

@@ -64,7 +64,7 @@ func quickly(t *testing.T, f *arch.Func) bool {
 	}
 	fn := got.(*function)
 	points := []uint64{fn.entry}
-	r := fn.entryRegion(points, &arch.Policy{})
+	quick := fn.entryRegion(points, &arch.Policy{})
 	fl := fn.flow()
 	if n, ok := fl.RetAt(fn.entry); ok && n != 0 {
 		t.Errorf("%s: the return address is %d bytes behind the stack pointer at the entry", f.Name, n)
@@ -72,9 +72,10 @@ func quickly(t *testing.T, f *arch.Func) bool {
 	if s := fn.survey(); s.ok && !s.wide && fl.wide() {
 		t.Errorf("%s: wide, and the pass did not see it", f.Name)
 	}
-	if r == nil {
+	if quick == nil {
 		return false
 	}
+	r := quick[0].(*Region)
 	all, refused := (&Regions{Flow: fl, After: padding(f.After)}).Plan(points)
 	if len(refused) > 0 || len(all) != 1 || !sameRegion(all[0], r) {
 		t.Errorf("%s+0x%x: the pass allows %+v, the analysis %+v %v: % x", f.Name, fn.entry-f.Addr, r, all, refused, f.Code[:min(64, len(f.Code))])

@@ -131,13 +131,13 @@ func NewReturnDetour(addr uint64, t *arch.Trampoline, ws []arch.Work, w *arch.Wr
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "return addresses can not be replaced there")
 	}
 	e := &emitter{Asm: NewAsm(addr), w: writer{w}}
-	d := &arch.Detour{Addr: addr, Points: map[uint64]uint64{}}
+	d := &arch.Detour{Addr: addr}
 	orig, own := NewAsm(t.Stubs).bare(t), e.bare(t)
 	for i := range len(own) - 1 {
 		d.Pairs = append(d.Pairs, arch.Pair{Orig: orig[i], Copy: own[i], CopyEnd: own[i+1]})
 	}
 	ret := orig[5]
-	d.Points[ret] = e.Addr()
+	d.Points = []arch.Begin{{Point: ret, At: e.Addr()}}
 	known := func(uint64) PointEnv { return PointEnv{Live: func() RegSet { return AllRegs }, StackFree: -1} }
 	if err := e.point(ret, ret, ws, known); err != nil {
 		return nil, err

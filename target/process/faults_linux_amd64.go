@@ -228,7 +228,7 @@ func appendTraps(out []trapEntry, site *target.Site) []trapEntry {
 	out = append(out, trapEntry{site.Addr, site.Detour.Addr})
 	for _, p := range site.Detour.Pairs {
 		if site.Inside(p.Orig) {
-			out = append(out, trapEntry{p.Orig, startOf(site.Detour, p)})
+			out = append(out, trapEntry{p.Orig, site.Detour.Begin(p)})
 		}
 	}
 	return out

@@ -242,7 +242,7 @@ func innerOf(add []*target.Site) map[uint64]inside {
 		for _, p := range a.Detour.Pairs {
 			if a.Inside(p.Orig) {
 				if _, ok := m[p.Orig]; !ok {
-					m[p.Orig] = inside{startOf(a.Detour, p), a}
+					m[p.Orig] = inside{a.Detour.Begin(p), a}
 				}
 			}
 		}
@@ -259,20 +259,11 @@ func landings(add []*target.Site) (begins, copies map[uint64]uint64) {
 	for _, a := range add {
 		for _, p := range a.Detour.Pairs {
 			if _, ok := copies[p.Orig]; !ok && a.Holds(p.Orig) {
-				begins[p.Orig], copies[p.Orig] = startOf(a.Detour, p), p.Copy
+				begins[p.Orig], copies[p.Orig] = a.Detour.Begin(p), p.Copy
 			}
 		}
 	}
 	return begins, copies
-}
-
-// startOf is where a thread goes that is to run an instruction of a region: its copy,
-// or the work of the probes that stand at it.
-func startOf(d *arch.Detour, p arch.Pair) uint64 {
-	if w, ok := d.Points[p.Orig]; ok {
-		return w
-	}
-	return p.Copy
 }
 
 // backOf maps addresses in the detours of sites that go to the original instructions:
@@ -283,8 +274,8 @@ func backOf(remove []*target.Site) map[uint64]arch.Pair {
 		for _, p := range r.Detour.Pairs {
 			m[p.Copy] = p
 		}
-		for orig, w := range r.Detour.Points {
-			m[w] = arch.Pair{Orig: orig, Copy: w}
+		for _, b := range r.Detour.Points {
+			m[b.At] = arch.Pair{Orig: b.Point, Copy: b.At}
 		}
 	}
 	return m

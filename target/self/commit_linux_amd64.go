@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
@@ -253,7 +252,7 @@ func (p *plan) ways(c *target.Change, zombies []*target.Site) {
 	for _, s := range c.Add {
 		for _, pr := range s.Detour.Pairs {
 			if s.Inside(pr.Orig) {
-				p.inner = append(p.inner, move{from: pr.Orig, to: beginOf(s, pr)})
+				p.inner = append(p.inner, move{from: pr.Orig, to: s.Detour.Begin(pr)})
 			}
 		}
 	}
@@ -285,8 +284,8 @@ func (p *plan) leave(s *target.Site, at landings) {
 		}
 		p.back = append(p.back, move{from: pr.Copy, to: to, sp: pr.SP})
 	}
-	for orig, begin := range s.Detour.Points {
-		p.back = append(p.back, move{from: begin, to: at.begin(orig)})
+	for _, b := range s.Detour.Points {
+		p.back = append(p.back, move{from: b.At, to: at.begin(b.Point)})
 	}
 }
 
@@ -315,7 +314,7 @@ func landingsOf(add []*target.Site) landings {
 	for _, s := range add {
 		for _, pr := range s.Detour.Pairs {
 			if _, ok := m[pr.Orig]; !ok && s.Holds(pr.Orig) {
-				m[pr.Orig] = landing{beginOf(s, pr), pr.Copy}
+				m[pr.Orig] = landing{s.Detour.Begin(pr), pr.Copy}
 			}
 		}
 	}
@@ -334,14 +333,6 @@ func (m landings) copy(orig uint64) uint64 {
 		return l.copy
 	}
 	return orig
-}
-
-// beginOf is where a thread goes on that is to run an instruction of a region, with its work.
-func beginOf(s *target.Site, pr arch.Pair) uint64 {
-	if at, ok := s.Detour.Points[pr.Orig]; ok {
-		return at
-	}
-	return pr.Copy
 }
 
 // bound sets the ranges that nothing to look for lies outside of.

@@ -18,12 +18,12 @@ const (
 // siteAt makes a site whose detour stands at an address: work and copy of each instruction,
 // 16 bytes for each, then the way back. It has work where that says so.
 func siteAt(addr uint64, patch int, detour uint64, ins []uint64, back uint64, work ...uint64) *target.Site {
-	d := &arch.Detour{Addr: detour, Points: map[uint64]uint64{}, Code: make([]byte, 256)}
+	d := &arch.Detour{Addr: detour, Code: make([]byte, 256)}
 	at := detour
 	for _, in := range ins {
 		for _, w := range work {
 			if w == in {
-				d.Points[in] = at
+				d.Points = append(d.Points, arch.Begin{Point: in, At: at})
 			}
 		}
 		d.Pairs = append(d.Pairs, arch.Pair{Orig: in, Copy: at + 16, CopyEnd: at + 20})
