@@ -40,90 +40,80 @@ func each(n int, f func(worker, i int)) {
 	wg.Wait()
 }
 
-// made is the code of one function, or why there is none.
-type made struct {
-	sites []*target.Site
-	forms []eventForm // how its events get control by them
-	err   error
-}
-
-// make generates the code of functions.
-func (c *Core) make(fns []*function) []made {
+// make generates the code of changes, and says whether that of any failed.
+func (c *Core) make(cs []*change) (failed bool) {
 	yards := make([]yard, runtime.GOMAXPROCS(0))
 	for i := range yards {
 		yards[i] = yard{c: c, size: firstRoom, work: map[uint64][]arch.Work{}}
-		if len(fns) > batchStep {
+		if len(cs) > batchStep {
 			yards[i].size = yardRoom
 		}
 		defer yards[i].close()
 	}
-	out := make([]made, len(fns))
-	each(len(fns), func(w, i int) {
-		out[i].sites, out[i].forms, out[i].err = c.sites(fns[i], &yards[w])
-		if len(fns) > batchStep {
-			fns[i].a.Release()
+	var bad atomic.Bool
+	each(len(cs), func(w, i int) {
+		ch := cs[i]
+		ch.sites, ch.now, ch.err = c.sites(ch.f, &yards[w])
+		if ch.err != nil {
+			bad.Store(true)
+		}
+		if len(cs) > batchStep && ch.f.a != nil {
+			ch.f.a.Release()
 		}
 	})
-	return out
-}
-
-// analyse takes the functions of a module that are not known yet into c.fns, with the
-// regions for a definition's points in them. What fails is left to whoever asks for it, who
-// is told why.
-func (c *Core) analyse(m *symbol.Module, fns []*symbol.Func, d *event.Def, tactic arch.Tactic) {
-	var fresh []symbol.Resolved
-	for _, fn := range fns {
-		if r := (symbol.Resolved{Module: m, Func: fn}); c.fns[m.Runtime(fn.Addr)] == nil {
-			fresh = append(fresh, r)
-		}
-	}
-	done := make([]*function, len(fresh))
-	each(len(fresh), func(_, i int) {
-		f, err := c.newFunction(fresh[i])
-		if err != nil {
-			return
-		}
-		done[i] = f
-		if len(fresh) > batchStep {
-			f.prepare(d, tactic)
-		}
-	})
-	for _, f := range done {
-		if f != nil {
-			c.fns[f.start] = f
-		}
-	}
+	return bad.Load()
 }
 
 // match is the event of a function that a pattern matches, or why there is none.
 type match struct {
-	e   *Event
-	err error
+	e     *Event
+	base  string // of its name
+	err   error
+	fresh *function // not known before; nil: it was
 }
 
-// matched makes the events of a definition's pattern, which have no names yet. Those of counters at
-// functions that are analysed need nothing that others use.
+// matched makes the events of a definition's pattern, which have no names yet, and takes the functions
+// that are not known yet into c.fns, with the regions for the definition's points in them. Events of
+// counters need nothing that others use, and are made on all processors, as the analysis is.
 func (c *Core) matched(m *symbol.Module, fns []*symbol.Func, d *event.Def, o *AddOptions) []match {
 	out := make([]match, len(fns))
-	one := func(i int) {
+	one := func(i int, f *function) {
 		def := *d
 		def.Name = ""
 		def.Place.Glob, def.Place.Symbol = false, fns[i].Pretty()
+		e := newEvent(&def, c, o)
 		r := symbol.Resolved{Module: m, Func: fns[i], Vaddr: fns[i].Addr, Addr: m.Runtime(fns[i].Addr)}
-		if out[i].e, out[i].err = c.eventAt(&def, r, o); out[i].err == nil {
-			out[i].e.glob = true
+		if out[i].err = c.locateIn(e, r, f); out[i].err == nil {
+			e.glob = true
+			out[i].e, out[i].base = e, def.BaseName(def.Place)
 		}
 	}
-	if _, asks := c.t.(target.Describer); o.Count && d.Kind == event.Probe && !asks {
-		each(len(fns), func(_, i int) {
-			if !fns[i].IFunc && c.fns[m.Runtime(fns[i].Addr)] != nil {
-				one(i)
+	_, asks := c.t.(target.Describer)
+	alone := o.Count && d.Kind == event.Probe && !asks
+	each(len(fns), func(_, i int) {
+		f := c.fns[m.Runtime(fns[i].Addr)]
+		if f == nil {
+			var err error
+			if f, err = c.newFunction(symbol.Resolved{Module: m, Func: fns[i]}); err != nil {
+				return // it comes again below
 			}
-		})
-	}
+			out[i].fresh = f
+			if len(fns) > batchStep {
+				f.prepare(d, o.Tactic)
+			}
+		}
+		if alone && !fns[i].IFunc {
+			one(i, f)
+		}
+	})
 	for i := range out {
-		if out[i].e == nil {
-			one(i)
+		if f := out[i].fresh; f != nil && c.fns[f.start] == nil {
+			c.fns[f.start] = f
+		} else if f != nil {
+			out[i] = match{} // another function begins there too
+		}
+		if out[i].e == nil && out[i].err == nil {
+			one(i, nil)
 		}
 	}
 	return out

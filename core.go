@@ -96,8 +96,8 @@ type function struct {
 	name   string
 	start  uint64
 	image  *symbol.Image
-	a      arch.Function
-	body   []byte // its code, and a few bytes of what follows
+	a      arch.Function // nil once all its probes were taken out
+	body   []byte        // its code, and a few bytes of what follows
 	parts  []arch.Part
 	keep   []arch.Range // bytes that must stay where they are
 	events []*Event
@@ -407,6 +407,11 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 	if err := c.update(sortedFunctions(fns), then); err != nil {
 		c.owed, c.owedLeft, c.owedIdle = fns, left, idle
 		return err
+	}
+	for _, e := range idle { // they are kept for their counts
+		if !e.serves() {
+			e.fn = nil
+		}
 	}
 	c.idle = append(c.idle, idle...)
 	c.leftovers(left)

@@ -37,8 +37,8 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	r, err := c.t.Space().Resolve(placeOf(d))
 	if o.Late && errors.Is(err, symbol.ErrNoModule) {
-		e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, gone: true, force: o.Tactic, wantStub: o.Trampoline, late: true}
-		e.work.Count = o.Count
+		e := newEvent(d, c, o)
+		e.gone = true
 		return []*Event{e}, c.name(e)
 	}
 	if err != nil {
@@ -86,17 +86,14 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 	var out []*Event
 	for _, m := range mods {
 		fns := slices.DeleteFunc(m.Image.Glob(d.Place.Symbol), func(fn *symbol.Func) bool { return fn.PLT || !fn.Candidate() })
-		c.analyse(m, fns, d, o.Tactic)
 		evs := c.matched(m, fns, d, o)
 		out = slices.Grow(out, len(evs))
 		for i, fn := range fns {
-			err := evs[i].err
-			if err == nil {
-				err = c.name(evs[i].e)
-			}
+			e, err := evs[i].e, evs[i].err
 			switch {
 			case err == nil:
-				out = append(out, evs[i].e)
+				e.Name = c.namer.Unique(evs[i].base)
+				out = append(out, e)
 			case o.Skip == nil:
 				return nil, err
 			default:
@@ -112,18 +109,18 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 
 // defineAt makes the event of a definition at a resolved place.
 func (c *Core) defineAt(d *event.Def, r symbol.Resolved, o *AddOptions) (*Event, error) {
-	e, err := c.eventAt(d, r, o)
-	if err != nil {
+	e := newEvent(d, c, o)
+	if err := c.locate(e, r); err != nil {
 		return nil, err
 	}
 	return e, c.name(e)
 }
 
-// eventAt is defineAt without a name for the event.
-func (c *Core) eventAt(d *event.Def, r symbol.Resolved, o *AddOptions) (*Event, error) {
+// newEvent makes an event that has no place yet.
+func newEvent(d *event.Def, c *Core, o *AddOptions) *Event {
 	e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, late: o.Late}
 	e.work.Count = o.Count
-	return e, c.locate(e, r)
+	return e
 }
 
 // name gives an event its name: its own, which must be free, or one that is made up.
@@ -142,7 +139,10 @@ func (c *Core) name(e *Event) error {
 }
 
 // locate ties an event to a place: its function, its points and its program.
-func (c *Core) locate(e *Event, r symbol.Resolved) error {
+func (c *Core) locate(e *Event, r symbol.Resolved) error { return c.locateIn(e, r, nil) }
+
+// locateIn is locate in a function that was analysed; nil: it is found out.
+func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 	d := e.Def
 	if r.Func == nil {
 		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "", errno.Errorf(unix.EINVAL, "no function is known around 0x%x, so its code can not be followed", r.Addr))
@@ -154,9 +154,10 @@ func (c *Core) locate(e *Event, r symbol.Resolved) error {
 	if err := c.blacklisted(r); err != nil {
 		return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 	}
-	f, err := c.function(r)
-	if err != nil {
-		return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
+	if f == nil {
+		if f, err = c.function(r); err != nil {
+			return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
+		}
 	}
 	if t, ok := c.t.(target.Describer); ok && e.h == nil {
 		if err := t.Notrace(r); err != nil {

@@ -173,9 +173,9 @@ func (c *Core) optimizeAll(fns []*function) error {
 		if !c.outlived(f) && time.Since(c.queue[f].since) < anewWait {
 			continue
 		}
-		begun := f.change()
-		ch := &begun
-		ch.group, f.late = &target.Group{}, nil
+		ch := new(change)
+		ch.begin(f)
+		ch.group, f.late = &ch.room.group, nil
 		if err := c.remake(ch); err != nil {
 			c.queue[f].why = err
 			c.drop([]*change{ch})

@@ -26,7 +26,7 @@ type eventForm struct {
 // served is an event that code does the work of, with its handlers.
 type served struct {
 	e *Event
-	n calls
+	n *calls // nil: it has none
 }
 
 // become notes how the event gets control now. The fields that its owner reads change only
@@ -54,10 +54,15 @@ func (e *Event) Form() (arch.Tactic, error) {
 type change struct {
 	f     *function
 	sites []*target.Site
-	now   []eventForm
+	now   []eventForm   // how the function's events get control by the sites
+	err   error         // why there are no sites
 	was   []eventForm   // before it
 	late  error         // f.late before it
 	group *target.Group // nil: it must be made with the rest
+	room  struct {      // of the group, and of was where the function has one event
+		group target.Group
+		was   [1]eventForm
+	}
 }
 
 // update brings the sites of functions to what their events want, in one stop.
@@ -74,20 +79,17 @@ func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then
 	cs, room := make([]*change, len(fns)), make([]change, len(fns))
 	for i, f := range fns {
 		c.outlived(f) // else the optimiser would wait a little; who calls does not
-		room[i] = f.change()
 		cs[i] = &room[i]
+		cs[i].begin(f)
 	}
-	made := c.make(fns)
-	for i, m := range made {
-		cs[i].sites, cs[i].now = m.sites, m.forms
-	}
-	for i := range made {
-		for err := made[i].err; err != nil; {
-			if err = mend(fns[i], err); err != nil {
+	failed := c.make(cs)
+	for _, ch := range cs {
+		for failed && ch.err != nil {
+			if err := mend(ch.f, ch.err); err != nil {
 				c.drop(cs)
 				return err
 			}
-			err = c.remake(cs[i])
+			_ = c.remake(ch) // ch.err
 		}
 	}
 	soft := slices.DeleteFunc(slices.Clone(cs), func(ch *change) bool { return ch.group != nil || !ch.softens() })
@@ -190,24 +192,23 @@ func (ch *change) softens() bool {
 	return ch.f.mayTrap() && slices.ContainsFunc(ch.sites, func(s *target.Site) bool { return !s.Trap })
 }
 
-// change begins a change of the function. One that waits already, and whose old code does what
+// begin begins a change of a function. One that waits already, and whose old code does what
 // must end, goes on waiting: what it waits for would hold up the end.
-func (f *function) change() change {
-	ch := change{f: f, late: f.late, was: make([]eventForm, 0, len(f.events))}
+func (ch *change) begin(f *function) {
+	ch.f, ch.late, ch.was = f, f.late, ch.room.was[:0]
 	for _, e := range f.events {
 		ch.was = append(ch.was, eventForm{e, e.form})
 	}
 	if !f.mustChange() {
-		ch.group, f.late = &target.Group{}, nil
+		ch.group, f.late = &ch.room.group, nil
 	}
-	return ch
 }
 
 // mustChange says whether the function's sites do something that its events do not want any
 // more.
 func (f *function) mustChange() bool {
 	for _, s := range f.serving {
-		if e := s.e; e.idle() || !slices.Contains(f.events, e) || e.h != nil && e.h.calls != s.n {
+		if e := s.e; e.idle() || !slices.Contains(f.events, e) || e.h != nil && e.h.calls != *s.n {
 			return true
 		}
 	}
@@ -229,15 +230,14 @@ func (ch *change) blocked() error {
 
 // remake makes the code of a change anew.
 func (c *Core) remake(ch *change) error {
-	m := c.make([]*function{ch.f})[0]
-	ch.sites, ch.now = m.sites, m.forms
-	return m.err
+	c.make([]*change{ch})
+	return ch.err
 }
 
 // commit makes changes, but for those that a thread blocks and that can come later. once: what
 // must be made is not tried again.
 func (c *Core) commit(cs []*change, then func() error, once bool) error {
-	all := target.Change{Then: then, Once: once}
+	all := target.Change{Then: then, Once: once, Groups: make([]*target.Group, 0, len(cs))}
 	work := then != nil
 	for _, ch := range cs {
 		work = work || len(ch.sites)+len(ch.f.sites) > 0
@@ -278,7 +278,8 @@ func (c *Core) done(ch *change) {
 		s := served{e: e}
 		if e.h != nil {
 			e.h.serve(!e.idle())
-			s.n = e.h.calls
+			n := e.h.calls
+			s.n = &n
 		}
 		if !e.idle() {
 			f.serving = append(f.serving, s)
@@ -289,6 +290,7 @@ func (c *Core) done(ch *change) {
 	}
 	if len(f.events) == 0 {
 		delete(c.fns, f.start)
+		f.a, f.body, f.parts = nil, nil, nil // events that were removed are kept for their counts
 	}
 }
 

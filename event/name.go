@@ -32,8 +32,10 @@ func (n *Namer) Release(name string) { delete(n.used, name) }
 // functions that match and else d.Place: p_SYM_OFFSET, r_SYM_OFFSET, p_0xADDR, or
 // p_BASENAME_0xOFFSET of an offset in a file. Every byte that no identifier holds is `_`;
 // names that are too long are cut to 63 bytes; a name that is taken gets a number.
-func (n *Namer) Name(d *Def, at Place) string {
-	base := d.baseName(at)
+func (n *Namer) Name(d *Def, at Place) string { return n.Unique(d.BaseName(at)) }
+
+// Unique makes a name of what BaseName gives.
+func (n *Namer) Unique(base string) string {
 	name := cut(base, MaxName)
 	for !n.Reserve(name) {
 		i := max(n.next[base], 1) + 1
@@ -46,7 +48,9 @@ func (n *Namer) Name(d *Def, at Place) string {
 
 func cut(s string, n int) string { return s[:min(len(s), n)] }
 
-func (d *Def) baseName(p Place) string {
+// BaseName is what Name cuts, and tells from other names. It may be called by several goroutines at
+// once.
+func (d *Def) BaseName(p Place) string {
 	prefix, module := "p_", ""
 	if d.Kind == Return {
 		prefix = "r_"

@@ -18,7 +18,7 @@ func (d *Def) String() string {
 	}
 	name := d.Name
 	if name == "" {
-		name = cut(d.baseName(d.Place), MaxName)
+		name = cut(d.BaseName(d.Place), MaxName)
 	}
 	fmt.Fprintf(&b, ":%s/%s %s", d.Group, name, d.Place)
 	for i := range d.Args {

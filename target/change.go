@@ -49,7 +49,12 @@ func (c *Change) Begin() {
 
 // Open is the change without its blocked groups, as one whole.
 func (c *Change) Open() *Change {
-	o := &Change{Add: c.Add[:len(c.Add):len(c.Add)], Remove: c.Remove[:len(c.Remove):len(c.Remove)], Then: c.Then, Once: c.Once}
+	o := &Change{Then: c.Then, Once: c.Once}
+	add, remove := len(c.Add), len(c.Remove)
+	for _, g := range c.Groups {
+		add, remove = add+len(g.Add), remove+len(g.Remove)
+	}
+	o.Add, o.Remove = append(make([]*Site, 0, add), c.Add...), append(make([]*Site, 0, remove), c.Remove...)
 	for _, g := range c.Groups {
 		if g.Blocked == nil {
 			o.Add, o.Remove = append(o.Add, g.Add...), append(o.Remove, g.Remove...)

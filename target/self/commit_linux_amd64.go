@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"sort"
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
@@ -56,21 +56,37 @@ func (t *Target) commit(c *target.Change) error {
 	// With a debugger attached no new place is armed; what takes something out may replace.
 	c.Begin()
 	all := c.Open()
-	if slices.ContainsFunc(all.Add, func(s *target.Site) bool { return !overlaps(all.Remove, s) }) {
+	gone := inOrder(all.Remove)
+	if slices.ContainsFunc(all.Add, func(s *target.Site) bool { return !gone.overlap(s) }) {
 		if err := untraced(); err != nil {
 			return err
 		}
 	}
-	if err := t.writeDetours(all.Add); err != nil {
-		return err
-	}
 	return t.change(c)
 }
+
+// batch is the number of sites from which on two processors prepare a change.
+const batch = 64
+
+// both calls two functions, at the same time if there is much to do.
+func both(n int, f, g func()) {
+	if n < batch {
+		f()
+		g()
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(g)
+	f()
+	wg.Wait()
+}
+
+func byDetour(a, b *target.Site) int { return cmp.Compare(a.Detour.Addr, b.Detour.Addr) }
 
 // writeDetours writes the code of new sites, that of neighbours at once: what lies between is
 // room that belongs to the first of them.
 func (t *Target) writeDetours(add []*target.Site) error {
-	sites := slices.SortedFunc(slices.Values(add), func(a, b *target.Site) int { return cmp.Compare(a.Detour.Addr, b.Detour.Addr) })
+	sites := slices.SortedFunc(slices.Values(add), byDetour)
 	var run []byte
 	for i, s := range sites {
 		run = append(run, s.Detour.Code...)
@@ -94,9 +110,22 @@ const maxWrite = 64 << 10
 // change makes a change, again and again while a thread blocks it. A group that one blocks is
 // left out of the next stop.
 func (t *Target) change(c *target.Change) error {
+	written := false
 	for {
 		open := c.Open()
-		p := t.newPlan(open)
+		var p *plan
+		var fresh *heads
+		var errs [2]error
+		both(len(open.Add), func() {
+			if !written {
+				errs[0] = t.writeDetours(open.Add)
+				written = true
+			}
+			p = t.newPlan(open)
+		}, func() { fresh, errs[1] = t.newHeads(open) })
+		if err := errors.Join(errs[:]...); err != nil {
+			return errors.Join(err, fresh.unmap())
+		}
 		if len(c.Groups) > 0 {
 			p.blocks = func() target.Blocks {
 				b := p.blocked(open, t.zombie)
@@ -106,7 +135,7 @@ func (t *Target) change(c *target.Change) error {
 				return b
 			}
 		}
-		err := t.changeAll(open, p)
+		err := t.changeAll(open, p, fresh)
 		if !errors.Is(err, ErrBlocked) || p.blocks == nil {
 			return err
 		}
@@ -119,22 +148,15 @@ func (t *Target) change(c *target.Change) error {
 }
 
 // changeAll makes a planned change as a whole.
-func (t *Target) changeAll(c *target.Change, p *plan) error {
-	words, fresh, err := t.home.heads(t.live, c.Add, slices.Concat(c.Remove, t.zombie))
-	if err != nil {
-		return err
+func (t *Target) changeAll(c *target.Change, p *plan, fresh *heads) error {
+	p.heads = fresh.words
+	if err := t.attempt(p); err != nil {
+		return errors.Join(err, fresh.unmap())
 	}
-	p.heads = words
-	if err = t.attempt(p); err != nil {
-		return errors.Join(err, fresh[0].unmap(), fresh[1].unmap())
-	}
-	old := t.home.tables
-	t.home.tables = fresh
-	for _, s := range c.Add {
-		t.live[s] = true
-	}
+	old := t.home.heads
+	t.home.heads, t.live, fresh.sites = fresh, fresh.sites, nil
 	t.buried(p, t.gone(p, c.Remove))
-	return errors.Join(old[0].unmap(), old[1].unmap())
+	return old.unmap()
 }
 
 // blocked tells which new sites the thread is in the way of that the plan has met: those whose
@@ -237,10 +259,13 @@ func setMask(set, old *uint64) {
 
 // newPlan prepares a change.
 func (t *Target) newPlan(c *target.Change) *plan {
-	p := &plan{adding: len(c.Add) > 0, once: c.Once, home: t.home.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places}
+	p := &plan{
+		adding: len(c.Add) > 0, once: c.Once, home: t.home.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places,
+		zombies: make([]zombie, len(t.zombie)),
+	}
 	p.ways(c, t.zombie)
-	for _, s := range t.zombie {
-		p.zombies = append(p.zombies, zombie{span: detourOf(s)})
+	for i, s := range t.zombie {
+		p.zombies[i].span = detourOf(s)
 	}
 	p.bound()
 	p.edits = editsOf(c)
@@ -249,6 +274,7 @@ func (t *Target) newPlan(c *target.Change) *plan {
 
 // ways tells where threads go on that are in bytes or detours which a change takes away.
 func (p *plan) ways(c *target.Change, zombies []*target.Site) {
+	p.inner = make([]move, 0, 2*len(c.Add)) // what most need
 	for _, s := range c.Add {
 		for _, pr := range s.Detour.Pairs {
 			if s.Inside(pr.Orig) {
@@ -257,7 +283,9 @@ func (p *plan) ways(c *target.Change, zombies []*target.Site) {
 		}
 	}
 	byFrom := func(a, b move) int { return cmp.Compare(a.from, b.from) }
-	slices.SortStableFunc(p.inner, byFrom)
+	if !slices.IsSortedFunc(p.inner, byFrom) {
+		slices.SortStableFunc(p.inner, byFrom)
+	}
 	var leaving []*target.Site
 	for _, s := range slices.Concat(c.Remove, zombies) {
 		if p.insideNew(s) { // else a thread in the detour may finish there
@@ -361,29 +389,26 @@ func detourOf(s *target.Site) span {
 // written. One that is replaced by another of the same length is not written twice.
 func editsOf(c *target.Change) []edit {
 	out := make([]edit, 0, len(c.Remove)+len(c.Add))
-	standing := map[uint64]*target.Site{}
-	for _, s := range c.Remove {
-		standing[s.Addr] = s
-	}
-	adds := make([]edit, 0, len(c.Add))
-	for _, s := range c.Add {
-		e := newEdit(s.Addr, s.Orig, s.Patch)
-		if r := standing[s.Addr]; r != nil && len(r.Patch) == len(s.Patch) {
-			e = newEdit(s.Addr, r.Patch, s.Patch)
-			delete(standing, s.Addr)
-			e.check = true
-		} else {
-			e.check = !overlaps(c.Remove, s)
+	gone, come := inOrder(c.Remove), inOrder(c.Add)
+	for _, s := range gone {
+		if n := come.at(s.Addr); n != nil && len(n.Patch) == len(s.Patch) {
+			continue
 		}
-		adds = append(adds, e)
-	}
-	for _, s := range standing {
 		e := newEdit(s.Addr, s.Patch, s.Orig)
-		e.check, e.leave = true, !overlaps(c.Add, s)
+		e.check, e.leave = true, !come.overlap(s)
 		out = append(out, e)
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].addr < out[j].addr })
-	return append(out, adds...)
+	for _, s := range c.Add {
+		e := newEdit(s.Addr, s.Orig, s.Patch)
+		if r := gone.at(s.Addr); r != nil && len(r.Patch) == len(s.Patch) {
+			e = newEdit(s.Addr, r.Patch, s.Patch)
+			e.check = true
+		} else {
+			e.check = !gone.overlap(s)
+		}
+		out = append(out, e)
+	}
+	return out
 }
 
 func newEdit(addr uint64, old, now []byte) edit {
@@ -393,11 +418,36 @@ func newEdit(addr uint64, old, now []byte) edit {
 	return e
 }
 
-// overlaps says whether a site's bytes are those of a site that goes too.
-func overlaps(gone []*target.Site, s *target.Site) bool {
-	return slices.ContainsFunc(gone, func(r *target.Site) bool {
-		return r.Addr < s.Addr+uint64(len(s.Patch)) && s.Addr < r.Addr+uint64(len(r.Patch))
-	})
+// ordered are sites sorted by address, whose patches do not overlap.
+type ordered []*target.Site
+
+func inOrder(sites []*target.Site) ordered {
+	byAddr := func(a, b *target.Site) int { return cmp.Compare(a.Addr, b.Addr) }
+	if slices.IsSortedFunc(sites, byAddr) {
+		return sites
+	}
+	return slices.SortedFunc(slices.Values(sites), byAddr)
+}
+
+// find gives the number of the first site at or behind an address.
+func (o ordered) find(addr uint64) int {
+	i, _ := slices.BinarySearchFunc(o, addr, func(s *target.Site, a uint64) int { return cmp.Compare(s.Addr, a) })
+	return i
+}
+
+// at gives the site at an address; nil: there is none.
+func (o ordered) at(addr uint64) *target.Site {
+	if i := o.find(addr); i < len(o) && o[i].Addr == addr {
+		return o[i]
+	}
+	return nil
+}
+
+// overlap says whether a site's bytes are those of one of the sites too.
+func (o ordered) overlap(s *target.Site) bool {
+	i := o.find(s.Addr)
+	return i < len(o) && o[i].Addr < s.Addr+uint64(len(s.Patch)) ||
+		i > 0 && s.Addr < o[i-1].Addr+uint64(len(o[i-1].Patch))
 }
 
 // gone are the removed sites whose patches have been taken out. The others hold somebody else's
@@ -426,15 +476,24 @@ func (t *Target) gone(p *plan, removed []*target.Site) []*target.Site {
 // buried takes the removed sites into the zombies and gives back the room of those in which
 // no thread was.
 func (t *Target) buried(p *plan, removed []*target.Site) {
-	var left []*target.Site
+	var left, dead []*target.Site
 	var free []room.Span
 	for i, s := range t.zombie {
 		if p.dirty || p.zombies[i].busy {
 			left = append(left, s)
 			continue
 		}
-		delete(t.live, s)
+		dead = append(dead, s)
 		free = append(free, room.Span{Addr: s.Detour.Addr, Size: s.Room})
+	}
+	if len(dead) > 0 {
+		slices.SortFunc(dead, byDetour)
+		t.live = slices.DeleteFunc(t.live, func(s *target.Site) bool {
+			for len(dead) > 0 && byDetour(dead[0], s) < 0 {
+				dead = dead[1:]
+			}
+			return len(dead) > 0 && dead[0] == s
+		})
 	}
 	t.codeMu.Lock()
 	t.freeCode(free...)

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/target"
 )
@@ -40,7 +39,7 @@ type home struct {
 	addr    uint64
 	code    span
 	handler *amd64.Handler
-	tables  [2]table                  // in use
+	heads   *heads                    // in use
 	stood   map[unix.Signal]sigaction // what our handlers stand before
 }
 
@@ -238,45 +237,55 @@ func setSigaction(sig unix.Signal, a sigaction) error {
 	return nil
 }
 
-// heads makes the tables of a set of sites, to which some are added, and gives the four words that
-// are to name them. fresh are the tables' mappings, which replace those in use once the words are
-// written.
-func (h *home) heads(live map[*target.Site]bool, add, gone []*target.Site) (words [4]uint64, fresh [2]table, err error) {
-	sites := make([]*target.Site, 0, len(live)+len(add))
-	for s := range live {
-		sites = append(sites, s)
+// heads are the home's tables of sites.
+type heads struct {
+	sites  []*target.Site // sorted by byDetour
+	words  [4]uint64      // that name the tables, in the home
+	tables [2]table
+}
+
+// newHeads makes the tables of the sites that there are and that are to come with a change. They
+// replace those in use once the words are written.
+func (t *Target) newHeads(c *target.Change) (*heads, error) {
+	h := &heads{sites: t.live}
+	if len(c.Add) > 0 {
+		h.sites = slices.Concat(t.live, c.Add)
+		slices.SortFunc(h.sites, byDetour)
 	}
-	sites = append(sites, add...)
 	faults := 0
-	for _, s := range sites {
+	for _, s := range h.sites {
 		faults += len(s.Detour.Fixups) + len(s.Detour.Pairs)
 	}
-	if fresh[0], err = newTable(faults*amd64.FaultEntrySize, func(to []byte) { appendFaults(to[:0], sites) }); err != nil {
-		return words, fresh, err
+	var err error
+	if h.tables[0], err = newTable(faults*amd64.FaultEntrySize, func(to []byte) { appendFaults(to[:0], h.sites) }); err != nil {
+		return nil, err
 	}
-	traps := trapsOf(sites, gone)
-	if fresh[1], err = newTable(len(traps), func(to []byte) { copy(to, traps) }); err != nil {
-		return words, fresh, errors.Join(err, fresh[0].unmap())
+	traps := trapsOf(h.sites, slices.Concat(c.Remove, t.zombie))
+	if h.tables[1], err = newTable(len(traps), func(to []byte) { copy(to, traps) }); err != nil {
+		return nil, errors.Join(err, h.unmap())
 	}
-	return [4]uint64{fresh[0].addr, uint64(faults), fresh[1].addr, uint64(len(traps) / amd64.TrapEntrySize)}, fresh, nil
+	h.words = [4]uint64{h.tables[0].addr, uint64(faults), h.tables[1].addr, uint64(len(traps) / amd64.TrapEntrySize)}
+	return h, nil
+}
+
+// unmap gives the tables back, if there are any.
+func (h *heads) unmap() error {
+	if h == nil {
+		return nil
+	}
+	return errors.Join(h.tables[0].unmap(), h.tables[1].unmap())
 }
 
 // appendFaults appends the table of the loads and the displaced instructions of sites, sorted.
 // Detours do not overlap, so those of one site stand together.
-func appendFaults(out []byte, live []*target.Site) []byte {
-	type at struct {
-		addr uint64
-		d    *arch.Detour
-	}
-	detours := make([]at, len(live))
-	for i, s := range live {
-		detours[i] = at{s.Detour.Addr, s.Detour}
-	}
-	slices.SortFunc(detours, func(a, b at) int { return cmp.Compare(a.addr, b.addr) })
+func appendFaults(out []byte, sites []*target.Site) []byte {
 	var es []amd64.FaultEntry
-	for _, d := range detours {
-		es = amd64.AppendFaultEntries(es[:0], d.d)
-		slices.SortFunc(es, func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) })
+	byLo := func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) }
+	for _, s := range sites {
+		es = amd64.AppendFaultEntries(es[:0], s.Detour)
+		if !slices.IsSortedFunc(es, byLo) {
+			slices.SortFunc(es, byLo)
+		}
 		for i := range es {
 			out = es[i].Append(out)
 		}
@@ -331,7 +340,7 @@ func (h *home) close() error {
 	if err := h.t.attempt(h.t.newPlan(&target.Change{})); err != nil {
 		return err
 	}
-	return errors.Join(h.uninstall(true), h.tables[0].unmap(), h.tables[1].unmap(), unmap(h.addr, homeSize), world.close())
+	return errors.Join(h.uninstall(true), h.heads.unmap(), unmap(h.addr, homeSize), world.close())
 }
 
 // open prepares the stopping of threads.

@@ -45,7 +45,7 @@ type Target struct {
 	pools   []*arch.Pool
 	idle    map[*arch.Pool]bool // pools that no probe uses
 	part    uint64              // of the pools, that Crowded looks at next
-	live    map[*target.Site]bool
+	live    []*target.Site      // sorted by byDetour
 	zombie  []*target.Site
 	foreign []*target.Site // that hold bytes of somebody else: their detours stay
 	calls   map[uint64]*desc
@@ -76,7 +76,7 @@ func Attach(o *Options) (*Target, error) {
 	if err := untraced(); err != nil {
 		return nil, err
 	}
-	t := &Target{images: map[process.FileID]*symbol.Image{}, live: map[*target.Site]bool{}, calls: map[uint64]*desc{}, idle: map[*arch.Pool]bool{}}
+	t := &Target{images: map[process.FileID]*symbol.Image{}, calls: map[uint64]*desc{}, idle: map[*arch.Pool]bool{}}
 	if o != nil {
 		t.o = *o
 	}
