@@ -29,7 +29,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		}
 		fns = append(fns, e.fn)
 	}
-	var kept []*Event
+	kept := make([]*Event, 0, len(evs))
 	for _, e := range evs {
 		var err error
 		if !e.gone {
@@ -108,6 +108,9 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 	if err := c.updateOr(fns, mend, nil); err != nil {
 		return nil, err
 	}
+	if len(bad) == 0 {
+		return evs, nil
+	}
 	return slices.DeleteFunc(evs, func(e *Event) bool {
 		err := bad[e.fn]
 		if e.gone || err == nil {
@@ -166,6 +169,11 @@ func (f *function) covers(e *Event) error {
 
 // points are the instructions that regions must cover, more among them.
 func (f *function) points(more ...uint64) []uint64 {
+	if len(f.events) == 1 && !f.events[0].idle() {
+		if own := f.events[0].points; len(own) == 1 && (len(more) == 0 || slices.Equal(more, own)) {
+			return own
+		}
+	}
 	out := slices.Clone(more)
 	for _, e := range f.events {
 		if !e.idle() {

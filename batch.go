@@ -2,6 +2,7 @@ package kprobes
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -40,8 +41,9 @@ func each(n int, f func(worker, i int)) {
 	wg.Wait()
 }
 
-// make generates the code of changes, and says whether that of any failed.
-func (c *Core) make(cs []*change) (failed bool) {
+// make generates the code of changes, and gives those of which that failed, in the order of their
+// functions.
+func (c *Core) make(cs []*change) (failed []*change) {
 	yards := make([]yard, runtime.GOMAXPROCS(0))
 	for i := range yards {
 		yards[i] = yard{c: c, size: firstRoom, work: map[uint64][]arch.Work{}}
@@ -50,18 +52,21 @@ func (c *Core) make(cs []*change) (failed bool) {
 		}
 		defer yards[i].close()
 	}
-	var bad atomic.Bool
+	var mu sync.Mutex
 	each(len(cs), func(w, i int) {
 		ch := cs[i]
 		ch.sites, ch.now, ch.err = c.sites(ch.f, &yards[w])
 		if ch.err != nil {
-			bad.Store(true)
+			mu.Lock()
+			failed = append(failed, ch)
+			mu.Unlock()
 		}
 		if len(cs) > batchStep && ch.f.a != nil {
 			ch.f.a.Release()
 		}
 	})
-	return bad.Load()
+	slices.SortFunc(failed, func(a, b *change) int { return byStart(a.f, b.f) })
+	return failed
 }
 
 // match is the event of a function that a pattern matches, or why there is none.

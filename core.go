@@ -203,10 +203,13 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 		c.forget(evs)
 		return nil, err
 	}
-	if slices.ContainsFunc(evs, func(e *Event) bool { return e.work.Pool != nil }) {
+	if slices.ContainsFunc(defs, func(d *event.Def) bool { return d.Kind == event.Return }) {
 		c.keep()
 	}
-	return slices.DeleteFunc(evs, func(e *Event) bool { return e.hook }), nil
+	if n := len(evs); n > 0 && evs[n-1].hook { // hookLoader's
+		evs = evs[:n-1]
+	}
+	return evs, nil
 }
 
 // number gives the events their numbers in the ring, and the reader their sizes.
@@ -230,7 +233,6 @@ func (c *Core) number(evs []*Event) error {
 		return err
 	}
 	for _, e := range evs {
-		e.work.Event = e.ID
 		if err := c.allow(e); err != nil {
 			return err
 		}
@@ -245,12 +247,12 @@ func (c *Core) numberOne(e *Event) {
 	c.seq++
 	if e.tail != 0 && len(c.events) >= c.t.Ring().Layout.Events {
 		if id, ok := c.spareNumber(); ok {
-			e.ID = id
+			e.ID, e.work.Event = id, id
 			c.events[id] = e
 			return
 		}
 	}
-	e.ID = len(c.events)
+	e.ID, e.work.Event = len(c.events), len(c.events)
 	c.events = append(c.events, e)
 	c.numberTail(e)
 }

@@ -82,9 +82,8 @@ func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then
 		cs[i] = &room[i]
 		cs[i].begin(f)
 	}
-	failed := c.make(cs)
-	for _, ch := range cs {
-		for failed && ch.err != nil {
+	for _, ch := range c.make(cs) {
+		for ch.err != nil {
 			if err := mend(ch.f, ch.err); err != nil {
 				c.drop(cs)
 				return err
@@ -285,7 +284,7 @@ func (c *Core) done(ch *change) {
 			f.serving = append(f.serving, s)
 		}
 	}
-	if f.late == nil {
+	if f.late == nil && len(c.queue) > 0 {
 		delete(c.queue, f)
 	}
 	if len(f.events) == 0 {

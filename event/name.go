@@ -15,14 +15,12 @@ type Namer struct {
 
 // Reserve takes a name out; it says whether the name was free.
 func (n *Namer) Reserve(name string) bool {
-	if n.used[name] {
-		return false
-	}
 	if n.used == nil {
 		n.used, n.next = map[string]bool{}, map[string]int{}
 	}
+	had := len(n.used)
 	n.used[name] = true
-	return true
+	return len(n.used) > had
 }
 
 // Release makes a name free again.
@@ -60,18 +58,21 @@ func (d *Def) BaseName(p Place) string {
 	}
 	switch p.Kind {
 	case PlaceAddr:
-		return identifier(fmt.Sprintf("%s%s0x%x", prefix, module, p.Addr))
+		return identifier(prefix, module, fmt.Sprintf("0x%x", p.Addr))
 	case PlaceFile:
-		return identifier(fmt.Sprintf("%s%s_0x%x", prefix, path.Base(p.Path), p.Addr))
+		return identifier(prefix, path.Base(p.Path), fmt.Sprintf("_0x%x", p.Addr))
 	case PlaceLine:
-		return identifier(fmt.Sprintf("%s%s_%d", prefix, path.Base(p.Path), p.Line))
+		return identifier(prefix, path.Base(p.Path), fmt.Sprintf("_%d", p.Line))
 	}
-	return identifier(prefix + module + p.Symbol + "_" + strconv.FormatUint(p.Offset, 10))
+	return identifier(prefix, module, p.Symbol, "_", strconv.FormatUint(p.Offset, 10))
 }
 
-// identifier turns every byte that no C identifier holds into `_`.
-func identifier(s string) string {
-	b := []byte(s)
+// identifier joins strings, and turns every byte that no C identifier holds into `_`.
+func identifier(parts ...string) string {
+	b := make([]byte, 0, 128) // more than most need: not of the heap
+	for _, s := range parts {
+		b = append(b, s...)
+	}
 	for i, c := range b {
 		if !isWord(c) {
 			b[i] = '_'

@@ -30,6 +30,7 @@ type Asm struct {
 	buf    []byte
 	labels []labelState
 	errs   []error
+	imm    [4]byte // see immBytes
 }
 
 // Label is a place in the code of one Asm, known now or later.

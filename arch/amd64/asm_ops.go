@@ -54,15 +54,14 @@ const (
 )
 
 // immBytes gives v as the immediate of an operation of a size: 1, 2 or 4 bytes, the
-// last sign-extended to 8 if size is 8.
+// last sign-extended to 8 if size is 8. They are valid until the next call.
 func (a *Asm) immBytes(size int, v int32) []byte {
 	switch {
-	case size == 1 && v >= math.MinInt8 && v <= math.MaxUint8:
-		return []byte{byte(v)}
-	case size == 2 && v >= math.MinInt16 && v <= math.MaxUint16:
-		return binary.LittleEndian.AppendUint16(nil, uint16(v))
-	case size > 2:
-		return binary.LittleEndian.AppendUint32(nil, uint32(v))
+	case size == 1 && v >= math.MinInt8 && v <= math.MaxUint8,
+		size == 2 && v >= math.MinInt16 && v <= math.MaxUint16,
+		size > 2:
+		binary.LittleEndian.PutUint32(a.imm[:], uint32(v))
+		return a.imm[:min(size, len(a.imm))]
 	}
 	a.fail("immediate %d does not fit %d bytes", v, size)
 	return nil

@@ -38,6 +38,8 @@ type emitter struct {
 	later  []func()
 	fixups []pendingFixup
 	pairs  []AddrPair // of the instruction that was copied last
+	frames []*frame   // see newFrame
+	framed int        // how many of them are in use
 	gate   *Label     // of the gate's address, if code needs it
 	read   RegSet     // in a kernel: see readLater
 }
@@ -74,7 +76,9 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 	if w.Kernel != nil {
 		e.read = e.w.readLater(work)
 	}
-	d := &arch.Detour{Addr: addr, Pairs: make([]arch.Pair, 0, len(r.Steps)+1)}
+	m := new(detourRoom)
+	d := &m.d
+	d.Addr, d.Pairs, d.Points = addr, m.pairs[:0], m.points[:0]
 	for _, s := range r.Steps {
 		if err := e.step(d, &s, r.Trap, work[s.Addr], env); err != nil {
 			return nil, err
@@ -90,20 +94,39 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 	return d, e.finish(d)
 }
 
+// detourRoom is the memory of a detour, with as much as most have.
+type detourRoom struct {
+	d      arch.Detour
+	pairs  [4]arch.Pair
+	points [1]arch.Begin
+}
+
 // emitters are those that wrote a detour: fresh memory costs more than its code.
 var emitters = sync.Pool{New: func() any { return &emitter{Asm: NewAsm(0)} }}
 
 // begin readies an emitter for a detour at another place.
 func (e *emitter) begin(addr uint64, w *arch.Writer) {
 	e.reuse(addr)
-	*e = emitter{Asm: e.Asm, w: writer{w}, later: e.later[:0], fixups: e.fixups[:0], pairs: e.pairs[:0]}
+	*e = emitter{Asm: e.Asm, w: writer{w}, later: e.later[:0], fixups: e.fixups[:0], pairs: e.pairs[:0], frames: e.frames}
 }
 
 // end lets go of what the detour was made of.
 func (e *emitter) end() {
 	clear(e.later)
+	for _, f := range e.frames[:e.framed] {
+		*f = frame{}
+	}
 	e.w = writer{}
 	emitters.Put(e)
+}
+
+// newFrame gives a frame, which is the detour's until end.
+func (e *emitter) newFrame() *frame {
+	if e.framed == len(e.frames) {
+		e.frames = append(e.frames, new(frame))
+	}
+	e.framed++
+	return e.frames[e.framed-1]
 }
 
 // rest emits what stands behind the main line, which may add to it.

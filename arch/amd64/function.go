@@ -19,25 +19,35 @@ type x86 struct{}
 func (x86) Name() string { return "amd64" }
 
 func (x86) Analyse(f *arch.Func) (arch.Function, error) {
-	fn := &function{f: f, entry: f.Addr, ff: Func{
-		Name: f.Name, Addr: f.Addr, Code: f.Code, Entries: f.Entries, Go: f.Go,
-		Mem: f.Mem, NoReturn: f.NoReturn, Inside: f.Inside, Returns: f.Returns,
-	}}
-	ff := &fn.ff
-	switch {
-	case f.Go && !f.ABI0:
-		ff.Scratch = goScratch
-	case f.Reserved > 0:
-		ff.Code, ff.Scratch = withoutPatch(f), kernelReturn
+	fn := &function{f: f, code: f.Code, entry: f.Addr}
+	if f.Reserved > 0 {
+		fn.code = withoutPatch(f)
 	}
-	for _, p := range f.Parts {
-		ff.Parts = append(ff.Parts, Part(p))
-	}
-	if err := ff.check(); err != nil {
+	input := fn.input()
+	if err := input.check(); err != nil {
 		return nil, err
 	}
 	fn.findEntry()
 	return fn, nil
+}
+
+// input is what the analysis of the function is given.
+func (fn *function) input() Func {
+	f := fn.f
+	in := Func{
+		Name: f.Name, Addr: f.Addr, Code: fn.code, Entries: f.Entries, Go: f.Go,
+		Mem: f.Mem, NoReturn: f.NoReturn, Inside: f.Inside, Returns: f.Returns,
+	}
+	switch {
+	case f.Go && !f.ABI0:
+		in.Scratch = goScratch
+	case f.Reserved > 0:
+		in.Scratch = kernelReturn
+	}
+	for _, p := range f.Parts {
+		in.Parts = append(in.Parts, Part(p))
+	}
+	return in
 }
 
 // goScratch carries nothing over calls and returns in compiled Go code (ABIInternal: R12 and
@@ -76,7 +86,7 @@ func withoutPatch(f *arch.Func) []byte {
 // function is one analysed function.
 type function struct {
 	f       *arch.Func
-	ff      Func
+	code    []byte   // its body's, without what somebody else has patched in
 	fl      *Flow    // nil until it is needed, and after Release: see flow
 	seen    surveyed // see survey
 	exits   *exits   // nil: not asked for yet
@@ -114,7 +124,8 @@ func (p *planned) holds(points []uint64, policy *arch.Policy) bool {
 // was released. The analysis can not fail: its input was checked.
 func (fn *function) flow() *Flow {
 	if fn.fl == nil {
-		fn.fl, _ = Analyse(&fn.ff)
+		in := fn.input()
+		fn.fl, _ = Analyse(&in)
 	}
 	return fn.fl
 }
@@ -138,7 +149,7 @@ const maxPrologue = 12
 // past Go's check of the stack: a function that grows its stack starts anew and would be
 // counted twice.
 func (fn *function) findEntry() {
-	if bytes.HasPrefix(fn.ff.Code, endbr64) {
+	if bytes.HasPrefix(fn.code, endbr64) {
 		fn.entry += uint64(len(endbr64))
 	}
 	if fn.f.Reserved > 0 {
@@ -395,7 +406,10 @@ func JumpTo(at, target uint64) ([]byte, error) {
 	if d != int64(int32(d)) {
 		return nil, errno.Errorf(unix.ERANGE, "a jump from 0x%x does not reach 0x%x", at, target)
 	}
-	return binary.LittleEndian.AppendUint32([]byte{0xe9}, uint32(d)), nil
+	b := make([]byte, JumpLen)
+	b[0] = 0xe9
+	binary.LittleEndian.PutUint32(b[1:], uint32(d))
+	return b, nil
 }
 
 // Ret adds to Flow.RetAt what Go's check of the stack tells: the entry stands behind it,

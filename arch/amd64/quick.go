@@ -30,7 +30,8 @@ type surveyed struct {
 func (fn *function) survey() *surveyed {
 	if !fn.seen.done {
 		s := surveyors.Get().(*surveyor)
-		fn.seen = s.function(&fn.ff, fn.entry)
+		in := fn.input()
+		fn.seen = s.function(&in, fn.entry)
 		fn.seen.done = true
 		surveyors.Put(s)
 	}
@@ -269,8 +270,8 @@ func (fn *function) entryRegion(points []uint64, policy *arch.Policy) []arch.Reg
 	r := &m.r
 	r.Addr, r.Steps = fn.entry, steps[:n]
 	for i := range r.Steps {
-		in, off := &kept[i], r.End()-fn.ff.Addr
-		r.Steps[i] = Step{Addr: r.End(), Inst: in, Code: fn.ff.Code[off:][:in.Len]}
+		in, off := &kept[i], r.End()-fn.f.Addr
+		r.Steps[i] = Step{Addr: r.End(), Inst: in, Code: fn.code[off:][:in.Len]}
 		r.Len += uint64(in.Len)
 		r.Ends = endsFlow(in)
 	}
@@ -313,19 +314,19 @@ func plainEntry(in *Inst) bool {
 
 // measureAt measures the instruction at an address of the function's body.
 func (fn *function) measureAt(a uint64) (m measured, ok bool) {
-	off := a - fn.ff.Addr
-	if off >= uint64(len(fn.ff.Code)) {
+	off := a - fn.f.Addr
+	if off >= uint64(len(fn.code)) {
 		return m, false
 	}
-	return measure(fn.ff.Code[off:])
+	return measure(fn.code[off:])
 }
 
 // bodyInst decodes the instruction at an address of the function's body.
 func (fn *function) bodyInst(a uint64) (in Inst, code []byte, ok bool) {
-	off := a - fn.ff.Addr
-	if off >= uint64(len(fn.ff.Code)) {
+	off := a - fn.f.Addr
+	if off >= uint64(len(fn.code)) {
 		return in, nil, false
 	}
-	in, err := Decode(fn.ff.Code[off:])
-	return in, fn.ff.Code[off:][:in.Len], err == nil
+	in, err := Decode(fn.code[off:])
+	return in, fn.code[off:][:in.Len], err == nil
 }

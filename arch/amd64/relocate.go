@@ -382,7 +382,8 @@ func (m *mover) jumpForm() []byte {
 
 // plain moves an instruction as it is, its PC-relative field set anew.
 func (m *mover) plain() error {
-	b := append([]byte(nil), m.code...)
+	var room [MaxLen]byte
+	b := room[:copy(room[:], m.code)]
 	if m.in.RelLen != 0 {
 		if err := m.setDisp(b, m.Addr()); err != nil {
 			return m.lea(err)

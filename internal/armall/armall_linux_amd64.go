@@ -93,6 +93,12 @@ func Self(pattern string, armed func() error) (a Arming, err error) {
 			break
 		}
 	}
+	idle := c.Target().(interface{ Idle() bool })
+	for range removeTries { // else the next round would give the room of this one's code back
+		if idle.Idle() {
+			break
+		}
+	}
 	a.Close = time.Since(start)
 	return a, errors.Join(err, left)
 }
