@@ -86,22 +86,21 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 		if bad[f] != nil {
 			return err
 		}
-		e, err := c.fallAt(evs, f, err)
-		asked := func(e *Event) bool { return e.fn == f && !o.skips(e) }
+		fresh := slices.DeleteFunc(slices.Clone(f.events), func(e *Event) bool { return !slices.Contains(evs, e) })
+		e, err := c.fallAt(fresh, err)
+		asked := func(e *Event) bool { return !o.skips(e) }
 		switch {
 		case err == nil:
 			return nil
-		case !slices.ContainsFunc(evs, asked):
+		case !slices.ContainsFunc(fresh, asked):
 		case e != nil:
 			return e.refused(err)
 		default:
 			return err
 		}
 		bad[f] = err
-		for _, e := range evs {
-			if e.fn == f {
-				f.drop(e)
-			}
+		for _, e := range fresh {
+			f.drop(e)
 		}
 		return nil
 	}

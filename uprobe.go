@@ -63,17 +63,17 @@ func (c *Core) fall(e *Event, why error) error {
 	return nil
 }
 
-// fallAt has the kernel hold the probes of the new events that stand where no code of ours
+// fallAt has the kernel hold the probes of a function's new events that stand where no code of ours
 // can: why names the instruction. No error says that the function is to be tried again
 // without them; else e is the event that can not be served, if it is one of these.
-func (c *Core) fallAt(evs []*Event, f *function, why error) (e *Event, err error) {
+func (c *Core) fallAt(evs []*Event, why error) (e *Event, err error) {
 	var at *arch.PointError
 	if !errors.As(why, &at) {
 		return nil, why
 	}
 	err = why
 	for _, e := range evs {
-		if e.fn != f || e.held != nil || !slices.Contains(e.points, at.Addr) {
+		if e.held != nil || !slices.Contains(e.points, at.Addr) {
 			continue
 		}
 		if err = c.fall(e, why); err != nil {

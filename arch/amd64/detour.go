@@ -38,8 +38,6 @@ type emitter struct {
 	later  []func()
 	fixups []pendingFixup
 	pairs  []AddrPair // of the instruction that was copied last
-	frames []*frame   // see newFrame
-	framed int        // how many of them are in use
 	gate   *Label     // of the gate's address, if code needs it
 	read   RegSet     // in a kernel: see readLater
 }
@@ -107,26 +105,14 @@ var emitters = sync.Pool{New: func() any { return &emitter{Asm: NewAsm(0)} }}
 // begin readies an emitter for a detour at another place.
 func (e *emitter) begin(addr uint64, w *arch.Writer) {
 	e.reuse(addr)
-	*e = emitter{Asm: e.Asm, w: writer{w}, later: e.later[:0], fixups: e.fixups[:0], pairs: e.pairs[:0], frames: e.frames}
+	*e = emitter{Asm: e.Asm, w: writer{w}, later: e.later[:0], fixups: e.fixups[:0], pairs: e.pairs[:0]}
 }
 
 // end lets go of what the detour was made of.
 func (e *emitter) end() {
 	clear(e.later)
-	for _, f := range e.frames[:e.framed] {
-		*f = frame{}
-	}
 	e.w = writer{}
 	emitters.Put(e)
-}
-
-// newFrame gives a frame, which is the detour's until end.
-func (e *emitter) newFrame() *frame {
-	if e.framed == len(e.frames) {
-		e.frames = append(e.frames, new(frame))
-	}
-	e.framed++
-	return e.frames[e.framed-1]
 }
 
 // rest emits what stands behind the main line, which may add to it.

@@ -96,8 +96,7 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 		return e.kernelPoint(addr, ws, known(next))
 	}
 	env, uses := known(next), e.w.usesOf(ws)
-	f := e.newFrame()
-	*f = frame{
+	f := &frame{
 		emitter: e, addr: addr, flags: -1, user: -1, miss: ws,
 		goStack: e.w.Go != nil && env.StackFree >= 0, calls: uses.calls,
 	}
