@@ -23,9 +23,9 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		if err := c.pool(e); err != nil {
 			return evs, e.refused(err)
 		}
-		e.fn.events = append(e.fn.events, e)
+		e.fn.take(e)
 		if !e.hook {
-			e.fn.policy = arch.Policy{Force: regionTactic(o.Tactic), Traps: c.traps(e.fn)}
+			e.fn.asked = asked{regionTactic(o.Tactic), c.traps(e.fn)}
 		}
 		fns = append(fns, e.fn)
 	}

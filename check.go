@@ -41,12 +41,12 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error {
 
 // plannable says why no tactic, and no uprobe either, serves the event.
 func (e *Event) plannable() error {
-	f, policy, jumpOnly := e.fn, e.fn.policy, e.fn.jumpOnly
-	f.events = append(f.events, e)
-	f.policy = arch.Policy{Force: regionTactic(e.force)}
+	f, was, jumpOnly := e.fn, e.fn.asked, e.fn.jumpOnly
+	f.take(e)
+	f.asked = asked{force: regionTactic(e.force)}
 	defer func() {
 		f.drop(e)
-		f.policy, f.jumpOnly = policy, jumpOnly
+		f.asked, f.jumpOnly = was, jumpOnly
 	}()
 	if err := f.serves(e); errors.Is(err, arch.ErrUnprobeable) {
 		return e.refused(err)

@@ -63,31 +63,32 @@ type Event struct {
 	form   form // how it gets control now
 	core   *Core
 	fn     *function
+	h      *probe      // what its handlers belong to; nil: it records or counts
+	held   target.Held // the kernel's probe; nil: it holds none for this event
+	seq    int         // order of registration
 	work   arch.Work
 	tail   int // number of the records of exits whose value is unknown; -1: none
 	points []uint64
+	point  [1]uint64 // room for points where it is one
+	force  arch.Tactic
 	gone   bool
 	hook   bool // the engine's own probe on the loader
-	force  arch.Tactic
 	glob   bool // made by a pattern
 	ended  bool // removed: what it counted is kept
-	// Of instances that the final look classified.
-	active, unwound int
-	// Of instances that were taken back while it was armed, or when it was taken out.
-	reaped, cut uint64
-	missed      uint64 // entries without an instance, when that was last asked
-	empty       bool   // no call has an instance: its code has been taken out, or was never in
-	read        uint64
-	held        target.Held // the kernel's probe; nil: it holds none for this event
-	past        Counts      // of kernel's probes that ended
-	kept        *Counts     // what it had counted when its number was given to another
-	h           *probe      // what its handlers belong to; nil: it records or counts
-	seq         int         // order of registration
+	empty  bool // no call has an instance: its code has been taken out, or was never in
 	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is
 	// asked for. late: objects that come later are looked at.
 	byStub, wantStub, late bool
 	whyStub                error
 	strays, straySlot      uint64 // see Strays
+	// Of instances that the final look classified.
+	active, unwound int
+	// Of instances that were taken back while it was armed, or when it was taken out.
+	reaped, cut uint64
+	missed      uint64 // entries without an instance, when that was last asked
+	read        uint64
+	past        Counts  // of kernel's probes that ended
+	kept        *Counts // what it had counted when its number was given to another
 }
 
 // function is one function of the target that has probes, or had.
@@ -106,11 +107,21 @@ type function struct {
 	serving []served
 	// lapsed: code that did the work of events which want it still was taken out.
 	lapsed bool
-	policy arch.Policy
+	asked  asked
 	// late is why breakpoints stand where jumps are to stand; nil: they do not.
 	late error
 	// jumpOnly: no breakpoint can stand where handlers want one.
 	jumpOnly bool
+	one      struct { // room for events and serving where there is one event
+		events  [1]*Event
+		serving [1]served
+	}
+}
+
+// asked is what is asked of a function's regions, beside what its events need (arch.Policy).
+type asked struct {
+	force arch.Tactic
+	traps error // why no breakpoint may stand there
 }
 
 // Open makes a registry for a target. The target is not touched before the first Add.
@@ -358,12 +369,17 @@ func (e *Event) serves() bool {
 	return e.fn != nil && slices.ContainsFunc(e.fn.serving, func(s served) bool { return s.e == e })
 }
 
+// take adds an event.
+func (f *function) take(e *Event) {
+	if len(f.events) == 0 {
+		f.events = f.one.events[:0]
+	}
+	f.events = append(f.events, e)
+}
+
 func (f *function) drop(e *Event) {
-	for i, o := range f.events {
-		if o == e {
-			f.events = append(f.events[:i], f.events[i+1:]...)
-			return
-		}
+	if i := slices.Index(f.events, e); i >= 0 {
+		f.events = slices.Delete(f.events, i, i+1)
 	}
 }
 

@@ -208,14 +208,20 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 		return fetch.PointReturn, nil
 	}
 	if e.Place.Addr == e.fn.start || e.Place.Addr == e.fn.a.EntryPoint() {
-		e.points = []uint64{e.fn.a.EntryPoint()}
+		e.setPoint(e.fn.a.EntryPoint())
 		return fetch.PointEntry, nil
 	}
 	if err := e.fn.a.Check(e.Place.Addr); err != nil {
 		return 0, d.Refuse(event.BadInsnBndry, d.Place.Pos, "", err)
 	}
-	e.points = []uint64{e.Place.Addr}
+	e.setPoint(e.Place.Addr)
 	return fetch.PointInside, nil
+}
+
+// setPoint makes an instruction the event's only point.
+func (e *Event) setPoint(at uint64) {
+	e.point[0] = at
+	e.points = e.point[:]
 }
 
 // works adds to out what the event does at each of its points. In a function that is one ret

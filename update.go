@@ -269,7 +269,8 @@ func (c *Core) commit(cs []*change, then func() error, once bool) error {
 func (c *Core) done(ch *change) {
 	f := ch.f
 	c.leaveStubs(f)
-	f.sites, f.serving, f.lapsed = ch.sites, nil, false
+	clear(f.one.serving[:])
+	f.sites, f.serving, f.lapsed = ch.sites, f.one.serving[:0], false
 	if len(f.sites) == 0 {
 		f.late = nil
 	}
@@ -359,7 +360,7 @@ func (c *Core) trap(ch *change, why error) {
 
 // mayTrap says whether breakpoints may stand in the function in place of jumps.
 func (f *function) mayTrap() bool {
-	return f.policy.Traps == nil && f.policy.Force == "" && !f.jumpOnly
+	return f.asked.traps == nil && f.asked.force == "" && !f.jumpOnly
 }
 
 // leave gives a change up that is still blocked: what the old sites serve goes on as it was,
@@ -392,7 +393,7 @@ var (
 // says.
 func (f *function) whyTrap(e *Event, why error) error {
 	switch {
-	case f.policy.Force != "":
+	case f.asked.force != "":
 		return errAsked
 	case f.late != nil:
 		return &postponedError{f.late}

@@ -146,9 +146,11 @@ func (f *function) heldPoints() []uint64 {
 // plan finds regions for the events that are armed and that the kernel does not hold, and
 // for more points.
 func (f *function) plan(more ...uint64) ([]arch.Region, map[uint64]error) {
-	p := f.policy
-	p.Held, p.Unoptimised = f.heldPoints(), f.unoptimised()
-	return f.a.Plan(f.points(more...), p)
+	return f.a.Plan(f.points(more...), f.policy())
+}
+
+func (f *function) policy() arch.Policy {
+	return arch.Policy{Force: f.asked.force, Traps: f.asked.traps, Held: f.heldPoints(), Unoptimised: f.unoptimised()}
 }
 
 // uprobeHits reads what the kernel's probes have recorded, in the order of time.
