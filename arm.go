@@ -25,7 +25,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		}
 		e.fn.take(e)
 		if !e.hook {
-			e.fn.asked = asked{regionTactic(o.Tactic), c.traps(e.fn)}
+			e.fn.wish = wish{regionTactic(o.Tactic), c.traps(e.fn)}
 		}
 		fns = append(fns, e.fn)
 	}

@@ -32,7 +32,7 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error {
 			err = e.plannable()
 		}
 		c.namer.Release(e.Name)
-		if e.fn != nil && len(e.fn.events) == 0 {
+		if e.fn != nil && len(e.fn.events)+len(e.fn.sites) == 0 {
 			delete(c.fns, e.fn.start)
 		}
 	}
@@ -41,12 +41,12 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error {
 
 // plannable says why no tactic, and no uprobe either, serves the event.
 func (e *Event) plannable() error {
-	f, was, jumpOnly := e.fn, e.fn.asked, e.fn.jumpOnly
+	f, was, jumpOnly := e.fn, e.fn.wish, e.fn.jumpOnly
 	f.take(e)
-	f.asked = asked{force: regionTactic(e.force)}
+	f.wish = wish{force: regionTactic(e.force)}
 	defer func() {
 		f.drop(e)
-		f.asked, f.jumpOnly = was, jumpOnly
+		f.wish, f.jumpOnly = was, jumpOnly
 	}()
 	if err := f.serves(e); errors.Is(err, arch.ErrUnprobeable) {
 		return e.refused(err)

@@ -107,7 +107,7 @@ type function struct {
 	serving []served
 	// lapsed: code that did the work of events which want it still was taken out.
 	lapsed bool
-	asked  asked
+	wish   wish
 	// late is why breakpoints stand where jumps are to stand; nil: they do not.
 	late error
 	// jumpOnly: no breakpoint can stand where handlers want one.
@@ -118,8 +118,8 @@ type function struct {
 	}
 }
 
-// asked is what is asked of a function's regions, beside what its events need (arch.Policy).
-type asked struct {
+// wish is what is asked of a function's regions, beside what its events need (arch.Policy).
+type wish struct {
 	force arch.Tactic
 	traps error // why no breakpoint may stand there
 }

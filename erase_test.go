@@ -17,3 +17,20 @@ func TestEraseTwice(t *testing.T) {
 		t.Errorf("numbers %d", ids)
 	}
 }
+
+// TestDoneForGood: a function without events is forgotten, and lets go of its code. One that was
+// forgotten before does not take away that which is probed at its place now.
+func TestDoneForGood(t *testing.T) {
+	old, now := &function{start: 1, body: []byte{0xc3}}, &function{start: 1}
+	c := &Core{fns: map[uint64]*function{1: old}}
+	old.core = c
+	c.done(&change{f: old})
+	if len(c.fns) > 0 || old.body != nil {
+		t.Errorf("%d functions, code % x", len(c.fns), old.body)
+	}
+	c.fns[1] = now
+	c.done(&change{f: old})
+	if c.fns[1] != now {
+		t.Error("the new function was forgotten")
+	}
+}

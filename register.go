@@ -541,7 +541,7 @@ func (e *Event) idle() bool {
 
 // unoptimised are the points of a function at which breakpoints are to stand.
 func (f *function) unoptimised() []uint64 {
-	if f.core == nil || f.jumpOnly || f.asked.force != "" || f.asked.traps != nil {
+	if f.core == nil || f.jumpOnly || f.wish.force != "" || f.wish.traps != nil {
 		return nil
 	}
 	if f.core.straight || f.late != nil {

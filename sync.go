@@ -29,8 +29,8 @@ func (c *Core) hookLoader(evs []*Event, o *AddOptions) []*Event {
 	e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
 	e.Prog = &fetch.Program{}
 	e.work = arch.Work{Prog: e.Prog, Wait: words, Role: arch.RoleWait}
-	f.asked = asked{force: arch.TacticJump}
-	if _, refused := f.a.Plan(e.points, f.policy()); len(refused) > 0 {
+	f.wish = wish{force: arch.TacticJump}
+	if _, refused := f.a.Plan(e.points, arch.Policy{Force: arch.TacticJump}); len(refused) > 0 {
 		return evs
 	}
 	c.hook = e

@@ -60,11 +60,6 @@ func (x *text) read(vaddr uint64, b []byte) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.copy(i, vaddr, b)
-}
-
-// copy is read from a segment's window, which is moved to where it is asked for.
-func (x *text) copy(i int, vaddr uint64, b []byte) error {
 	w := &x.windows[i]
 	if w.copy(vaddr, b) {
 		return nil
@@ -120,16 +115,19 @@ func (x *text) body(fn *symbol.Func) (b []byte, err error) {
 	if next, ok := x.next(end); ok {
 		n = min(n, next-end)
 	}
+	b = x.memory(int(fn.Size + n))
+	if n > 0 && x.im.InText(end+n-1) && x.read(fn.Addr, b) == nil {
+		return b, nil
+	}
+	if err := x.read(fn.Addr, b[:fn.Size]); err != nil {
+		return nil, err
+	}
 	for ; n > 0; n-- {
-		if x.im.InText(end + n - 1) {
-			b = x.memory(int(fn.Size + n))
-			if x.read(fn.Addr, b) == nil {
-				return b, nil
-			}
+		if x.im.InText(end+n-1) && x.read(end, b[fn.Size:][:n]) == nil {
+			break
 		}
 	}
-	b = x.memory(int(fn.Size))
-	return b, x.read(fn.Addr, b)
+	return b[:fn.Size+n], nil
 }
 
 // Memory for the code of functions, in bytes: that of small ones is taken from pieces.

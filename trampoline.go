@@ -237,7 +237,7 @@ func (c *Core) walkers(tr *arch.Trampoline) error {
 		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
 		e.work = arch.Work{Role: arch.RoleUnwind, Trampoline: tr, Count: true}
 		if len(f.events) == 0 {
-			f.asked = asked{force: arch.TacticJump}
+			f.wish = wish{force: arch.TacticJump}
 		}
 		fresh = append(fresh, e)
 	}

@@ -289,7 +289,9 @@ func (c *Core) done(ch *change) {
 		delete(c.queue, f)
 	}
 	if len(f.events) == 0 {
-		delete(c.fns, f.start)
+		if c.fns[f.start] == f { // it may have been taken out before, and another be there
+			delete(c.fns, f.start)
+		}
 		f.a, f.body, f.parts = nil, nil, nil // events that were removed are kept for their counts
 	}
 }
@@ -351,7 +353,7 @@ func (c *Core) trap(ch *change, why error) {
 	f, late, sites, now := ch.f, ch.f.late, ch.sites, ch.now
 	f.late = why
 	if err := c.remake(ch); err != nil {
-		f.late, ch.sites, ch.now = late, sites, now
+		f.late, ch.sites, ch.now, ch.err = late, sites, now, nil
 		return
 	}
 	c.release(sites)
@@ -360,7 +362,7 @@ func (c *Core) trap(ch *change, why error) {
 
 // mayTrap says whether breakpoints may stand in the function in place of jumps.
 func (f *function) mayTrap() bool {
-	return f.asked.traps == nil && f.asked.force == "" && !f.jumpOnly
+	return f.wish.traps == nil && f.wish.force == "" && !f.jumpOnly
 }
 
 // leave gives a change up that is still blocked: what the old sites serve goes on as it was,
@@ -393,7 +395,7 @@ var (
 // says.
 func (f *function) whyTrap(e *Event, why error) error {
 	switch {
-	case f.asked.force != "":
+	case f.wish.force != "":
 		return errAsked
 	case f.late != nil:
 		return &postponedError{f.late}

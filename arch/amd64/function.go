@@ -90,8 +90,8 @@ type function struct {
 	fl      *Flow    // nil until it is needed, and after Release: see flow
 	seen    surveyed // see survey
 	exits   *exits   // nil: not asked for yet
-	planned planned  // no points: not asked for yet
-	entry   uint64   // where an entry probe stands
+	planned planned
+	entry   uint64 // where an entry probe stands
 	// A Go function that checks its stack has room below the stack pointer from
 	// entry to grow, where the block that grows it starts; grow is 0 if it
 	// does not check.
@@ -111,11 +111,12 @@ type planned struct {
 	regions []arch.Region
 	refused map[uint64]error
 	traps   bool // a region has a breakpoint, or would have if that were allowed
+	known   bool // Plan was asked
 }
 
 // holds says whether the answer is that to another question too.
 func (p *planned) holds(points []uint64, policy *arch.Policy) bool {
-	return len(p.points) > 0 && slices.Equal(p.points, points) && slices.Equal(p.policy.Held, policy.Held) &&
+	return p.known && slices.Equal(p.points, points) && slices.Equal(p.policy.Held, policy.Held) &&
 		slices.Equal(p.policy.Unoptimised, policy.Unoptimised) &&
 		p.policy.Force == policy.Force && (!p.traps || p.policy.Traps == policy.Traps)
 }
@@ -281,6 +282,7 @@ func (fn *function) Plan(points []uint64, policy arch.Policy) ([]arch.Region, ma
 	if !fn.planned.holds(points, &policy) { // asked again, as they were sorted then
 		points = SortPoints(slices.Clone(points))
 		fn.planned = fn.plan(points, policy)
+		fn.planned.known = true
 	}
 	return fn.planned.regions, fn.planned.refused
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -421,12 +422,21 @@ func newEdit(addr uint64, old, now []byte) edit {
 // ordered are sites sorted by address, whose patches do not overlap.
 type ordered []*target.Site
 
+// inOrder sorts sites. Of several at one place, all but one of which were left to somebody else's
+// bytes, the last is taken.
 func inOrder(sites []*target.Site) ordered {
-	byAddr := func(a, b *target.Site) int { return cmp.Compare(a.Addr, b.Addr) }
-	if slices.IsSortedFunc(sites, byAddr) {
+	rises := true
+	for i := 1; i < len(sites) && rises; i++ {
+		rises = sites[i-1].Addr < sites[i].Addr
+	}
+	if rises {
 		return sites
 	}
-	return slices.SortedFunc(slices.Values(sites), byAddr)
+	last := map[uint64]*target.Site{}
+	for _, s := range sites {
+		last[s.Addr] = s
+	}
+	return slices.SortedFunc(maps.Values(last), func(a, b *target.Site) int { return cmp.Compare(a.Addr, b.Addr) })
 }
 
 // find gives the number of the first site at or behind an address.

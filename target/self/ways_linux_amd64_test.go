@@ -104,3 +104,46 @@ func TestWaysNeighbour(t *testing.T) {
 		}
 	}
 }
+
+// TestEditsOf: what goes is written first, in the order of addresses; what comes in its place with as
+// many bytes is one edit; new bytes over old ones are not compared with the file's; a site that was
+// left to somebody else's bytes, and came back, is taken out once.
+func TestEditsOf(t *testing.T) {
+	site := func(addr uint64, patch string) *target.Site {
+		orig := make([]byte, len(patch))
+		for i := range orig {
+			orig[i] = byte(addr) + byte(i)
+		}
+		return &target.Site{Addr: addr, Orig: orig, Patch: []byte(patch)}
+	}
+	left, again := site(0x100, "LEFT1"), site(0x100, "AGAIN")
+	trap, jump := site(0x200, "T"), site(0x1fe, "JUMP5")
+	old, other := site(0x300, "OLD.."), site(0x300, "OTHER")
+	alone, fresh := site(0x80, "ALONE"), site(0x400, "FRESH")
+	got := editsOf(&target.Change{
+		Remove: []*target.Site{left, old, trap, alone, again},
+		Add:    []*target.Site{fresh, jump, other},
+	})
+	type want struct {
+		addr         uint64
+		old, now     string
+		check, leave bool
+	}
+	wants := []want{
+		{0x80, "ALONE", string(alone.Orig), true, true},
+		{0x100, "AGAIN", string(again.Orig), true, true},
+		{0x200, "T", string(trap.Orig), true, false},
+		{0x400, string(fresh.Orig), "FRESH", true, false},
+		{0x1fe, string(jump.Orig), "JUMP5", false, false},
+		{0x300, "OLD..", "OTHER", true, false},
+	}
+	if len(got) != len(wants) {
+		t.Fatalf("%d edits, want %d: %+v", len(got), len(wants), got)
+	}
+	for i, w := range wants {
+		e := got[i]
+		if g := (want{e.addr, string(e.old[:e.n]), string(e.new[:e.n]), e.check, e.leave}); g != w {
+			t.Errorf("edit %d: %+v, want %+v", i, g, w)
+		}
+	}
+}
