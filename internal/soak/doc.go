@@ -44,6 +44,9 @@
 //   - places that the kernel itself counts otherwise from run to run (addresses, process ids,
 //     times), or, in programs that have such places, of which callgrind and the kernel say
 //     different things. They are told as unsteady;
+//   - places in a program that asks who handles a signal: our handlers are in it, and it may go
+//     another way. There the kernel's count must be ours in a run in which they are in it too, by an
+//     event in another file. They are told as seen, and how many may be is bounded;
 //   - probes that are put in or taken out in the middle of the program while a thread stands in
 //     the bytes, or is to come back into them, and that are not armed until it has left;
 //   - probes that come in the middle of the go command, which has no input that would hold it up,

@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/rival"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -16,8 +18,9 @@ import (
 // kernel runs the program without probes of ours, with the kernel's uprobes at places, from
 // its first instruction or (late) from the middle on. A place that the kernel refuses is
 // missing in what it counted. layout is one of the ways in which memory may lie: counts that
-// differ depend on addresses.
-func (s *Stage) kernel(places []place, late bool, layout int) (counts, *outcome, error) {
+// differ depend on addresses. beside is the definition of an event of ours that is armed before the
+// first instruction, with all that this brings into the program; "": none.
+func (s *Stage) kernel(places []place, late bool, layout int, beside string) (counts, *outcome, error) {
 	st, err := s.streams()
 	if err != nil {
 		return nil, nil, err
@@ -30,11 +33,24 @@ func (s *Stage) kernel(places []place, late bool, layout int) (counts, *outcome,
 	defer proc.Close()
 	st.started()
 	end := time.AfterFunc(patience, func() { _ = proc.Signal(9) })
-	n, err := s.uprobed(proc, held, st, places, late)
+	release := held.Release
+	var core *kprobes.Core
+	if beside != "" {
+		core, release, err = withEvent(proc, held, beside)
+	}
+	var n counts
+	if err == nil {
+		n, err = s.uprobed(proc, release, st, places, late)
+	}
 	if err != nil {
 		_ = proc.Signal(9)
 	}
 	ps, werr := proc.Wait()
+	if core != nil {
+		if cerr := core.Close(nil); cerr != nil && !isGone(cerr) {
+			err = errors.Join(err, cerr)
+		}
+	}
 	if !end.Stop() {
 		err = errors.Join(err, fmt.Errorf("under uprobes the program does not end"))
 	}
@@ -68,7 +84,24 @@ func (s *Stage) startAs(st *streams, layout int) (*process.Proc, *process.Stoppe
 	return proc, held, errors.Join(err, unix.Setrlimit(unix.RLIMIT_STACK, &was))
 }
 
-func (s *Stage) uprobed(proc *process.Proc, held *process.Stopped, st *streams, places []place, late bool) (n counts, err error) {
+// withEvent arms an event in a program that has not run yet. run lets it run.
+func withEvent(proc *process.Proc, held *process.Stopped, text string) (core *kprobes.Core, run func() error, err error) {
+	d, err := event.Parse(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := process.Attach(proc, &process.TargetOptions{Stopped: held})
+	if err != nil {
+		return nil, nil, err
+	}
+	if core, err = kprobes.Open(t, nil); err != nil {
+		return nil, nil, err
+	}
+	_, err = core.Add([]*event.Def{d}, nil)
+	return core, t.Run, err
+}
+
+func (s *Stage) uprobed(proc *process.Proc, release func() error, st *streams, places []place, late bool) (n counts, err error) {
 	if _, err := rival.Mount(); err != nil {
 		return nil, err
 	}
@@ -77,7 +110,7 @@ func (s *Stage) uprobed(proc *process.Proc, held *process.Stopped, st *streams, 
 	if !late {
 		u.open(s, places)
 	}
-	if err := held.Release(); err != nil {
+	if err := release(); err != nil {
 		return nil, err
 	}
 	if err := st.waiting(proc.PID()); err != nil {

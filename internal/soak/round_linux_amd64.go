@@ -25,6 +25,7 @@ type Round struct {
 	ByCall   int            // places that callgrind counts the same
 	ByKernel int            // places that the kernel counts the same
 	Unsteady int            // places that the kernel counts otherwise from run to run
+	Seen     int            // places that the kernel counts the same once our signal handlers are in the program
 	Left     map[string]int // places that are not compared, by reason
 	Refused  map[string]int // places that could not be armed, by reason
 	Bad      []string       // what is wrong
@@ -37,6 +38,7 @@ const (
 	forcedPercent  = 60 // where a tactic is asked for that is not the best
 	parkedPercent  = 1
 	unsteadyAny    = 3
+	seenAny        = 3
 	parkedAny      = 3
 	noUprobeAny    = 12
 )
@@ -200,6 +202,9 @@ func (r *Round) bounds(p *plan) {
 	if r.Unsteady > max(unsteadyAny, r.Stage.Work.Unsteady*all/100) {
 		r.Bad = append(r.Bad, fmt.Sprintf("%d of %d places are counted otherwise from run to run", r.Unsteady, all))
 	}
+	if r.Seen > seenAny {
+		r.Bad = append(r.Bad, fmt.Sprintf("%d places are counted otherwise where our signal handlers are in the program", r.Seen))
+	}
 }
 
 // OK says whether nothing was wrong.
@@ -218,7 +223,7 @@ func (r *Round) String() string {
 	if r.Toggles > 0 {
 		fmt.Fprintf(&b, " toggles=%d", r.Toggles)
 	}
-	fmt.Fprintf(&b, " callgrind=%d kernel=%d unsteady=%d left-out=%s refused=%s", r.ByCall, r.ByKernel, r.Unsteady, short(r.Left), short(r.Refused))
+	fmt.Fprintf(&b, " callgrind=%d kernel=%d seen=%d unsteady=%d left-out=%s refused=%s", r.ByCall, r.ByKernel, r.Seen, r.Unsteady, short(r.Left), short(r.Refused))
 	if r.OK() {
 		return b.String() + " ok"
 	}

@@ -20,9 +20,9 @@ type Options struct {
 
 // Summary adds rounds up.
 type Summary struct {
-	Rounds, Programs, Probes, Armed, ByCall, ByKernel, Unsteady, Toggles int
-	Hits, Records, Lost                                                  uint64
-	Left, Refused, Tactics, Modes                                        map[string]int
+	Rounds, Programs, Probes, Armed, ByCall, ByKernel, Seen, Unsteady, Toggles int
+	Hits, Records, Lost                                                        uint64
+	Left, Refused, Tactics, Modes                                              map[string]int
 }
 
 func (s *Summary) add(r *Round) {
@@ -31,6 +31,7 @@ func (s *Summary) add(r *Round) {
 	s.Armed += r.Armed
 	s.ByCall += r.ByCall
 	s.ByKernel += r.ByKernel
+	s.Seen += r.Seen
 	s.Unsteady += r.Unsteady
 	s.Toggles += r.Toggles
 	s.Hits += r.Hits
@@ -45,9 +46,9 @@ func (s *Summary) add(r *Round) {
 
 func (s *Summary) String() string {
 	return fmt.Sprintf("%d rounds of %d programs, modes %s: %d probes, %d armed %s, %d hits, %d records read, %d lost, %d toggles; "+
-		"counted as by callgrind %d, by the kernel %d, unsteady %d; left out %s; refused %s",
+		"counted as by callgrind %d, by the kernel %d, likewise with our signal handlers %d, unsteady %d; left out %s; refused %s",
 		s.Rounds, s.Programs, short(s.Modes), s.Probes, s.Armed, short(s.Tactics), s.Hits, s.Records, s.Lost, s.Toggles,
-		s.ByCall, s.ByKernel, s.Unsteady, short(s.Left), short(s.Refused))
+		s.ByCall, s.ByKernel, s.Seen, s.Unsteady, short(s.Left), short(s.Refused))
 }
 
 // ErrDifferent says that a round was wrong.

@@ -287,3 +287,32 @@ func TestJudge(t *testing.T) {
 		t.Errorf("%d hits were hidden, found wrong: %q", lost, r.Bad)
 	}
 }
+
+// A program that asks who handles a signal sees our handlers, and goes another way. The kernel's
+// count is ours where they are in the program; a count that is wrong is wrong there too.
+func TestSeen(t *testing.T) {
+	s := stage(t, &Work{Name: "asks", Path: testprog.Build(t, "asks"), Referee: Kernel})
+	handled, unhandled := function(t, s, "handled", false), function(t, s, "unhandled", false)
+	reads := function(t, s, "main", false) // memory, for which our handlers come
+	reads.count, reads.text = false, reads.text+" a=+0(%sp)"
+	p := &plan{tactic: arch.TacticJump, probes: []*probe{handled, unhandled, reads}}
+	res, err := s.probed(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// SIGSEGV, SIGBUS, SIGFPE, SIGILL; the C library tells nothing of two of the 64.
+	if n := res.got; n[handled] != 40 || n[unhandled] != 580 || len(res.wrong)+len(res.refused) > 0 {
+		t.Errorf("%d handled, %d not; %q, refused %v", n[handled], n[unhandled], res.wrong, res.refused)
+	}
+	for _, c := range []struct{ hide, seen, bad int }{{0, 2, 0}, {1, 1, 1}} {
+		r := &Round{Stage: s, Left: map[string]int{}}
+		j := &judge{Round: r, plan: p, first: res}
+		res.got[unhandled] -= uint64(c.hide)
+		if err := j.all(); err != nil {
+			t.Fatal(err)
+		}
+		if r.Seen != c.seen || len(r.Bad) != c.bad {
+			t.Errorf("%d hits hidden: %d seen, want %d; wrong, want %d: %q", c.hide, r.Seen, c.seen, c.bad, r.Bad)
+		}
+	}
+}
