@@ -216,6 +216,9 @@ type handlerCode struct {
 	*Asm
 	env  HandlerEnv
 	back Label // return address of a handler whose context must be mapped back
+	// called goes on where it is no signal that has come here, but a call by a handler of the
+	// program's that has replaced ours; pass hands the signal on.
+	called, pass Label
 
 	none, search, store Label // see Handler
 }
@@ -290,7 +293,11 @@ func (h *handlerCode) moved(none Label) {
 	if !h.env.Resumes {
 		return
 	}
-	h.back = h.Label()
+	h.back, h.called = h.Label(), h.Label()
+	h.pass = none
+	h.Lea(R9, At(RDX, -8))
+	h.OpRR(OpCmp, 8, R9, RSP)
+	h.Jcc(CondNE, h.called)
 	h.Lea(R9, AtLabel(h.back, 0))
 	h.MovMR(8, At(RSP, 0), R9)
 }
@@ -410,12 +417,25 @@ func (h *handlerCode) queueAgain() {
 
 // mapBack emits what runs when the program's handler returned after a fault in a
 // displaced instruction: if it goes on at an instruction that has a copy, it goes on
-// in the copy. The stack pointer is at the signal frame's ucontext.
+// in the copy. The stack pointer is at the signal frame's ucontext, or what was called has
+// returned here (called).
 func (h *handlerCode) mapBack() {
-	loop, done, next := h.Label(), h.Label(), h.Label()
 	h.Bind(h.back)
+	h.mapTo(RSP)
+	h.sigreturn()
+	h.Bind(h.called)
+	h.Push(RDX)
+	h.Call(h.pass)
+	h.Pop(RDX)
+	h.mapTo(RDX)
+	h.Ret()
+}
+
+// mapTo emits the search for the copy of the instruction at which a struct ucontext goes on.
+func (h *handlerCode) mapTo(context Reg) {
+	loop, done, next := h.Label(), h.Label(), h.Label()
 	h.table()
-	h.MovRM(8, RAX, At(RSP, ucRIP))
+	h.MovRM(8, RAX, At(context, ucRIP))
 	h.Bind(loop)
 	h.TestRR(8, RCX, RCX)
 	h.Jcc(CondE, done)
@@ -424,12 +444,11 @@ func (h *handlerCode) mapBack() {
 	h.OpMR(OpCmp, 8, At(R9, 16), RAX)
 	h.Jcc(CondNE, next)
 	h.MovRM(8, RAX, At(R9, 0))
-	h.MovMR(8, At(RSP, ucRIP), RAX)
+	h.MovMR(8, At(context, ucRIP), RAX)
 	h.Jmp(done)
 	h.Bind(next)
 	h.Lea(R9, At(R9, FaultEntrySize))
 	h.OpRI(OpSub, 8, RCX, 1)
 	h.Jmp(loop)
 	h.Bind(done)
-	h.sigreturn()
 }

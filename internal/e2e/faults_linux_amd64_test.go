@@ -2,7 +2,11 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"strconv"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/arch"
@@ -65,5 +69,84 @@ func TestFaultsKill(t *testing.T) {
 				right(t, p, command)
 			}
 		})
+	}
+}
+
+// TestHandlersStay: a program that has put other handlers in the place of ours, and calls these from
+// there or puts them back when we have left, finds its own behind them; so does a tracer that comes then.
+func TestHandlersStay(t *testing.T) {
+	for name, leaves := range map[string]func(t *testing.T, p *testprog.Proc){
+		"closed": func(t *testing.T, p *testprog.Proc) {
+			core := open(t, p)
+			add(t, core, "", faulting...)
+			right(t, p, "go 5")
+			right(t, p, "swap")
+			right(t, p, "go 5")
+			if err := core.Close(nil); err != nil {
+				t.Error(err)
+			}
+		},
+		"killed": func(t *testing.T, p *testprog.Proc) {
+			leave(t, p.PID, faulting)
+			right(t, p, "swap")
+			right(t, p, "go 5")
+			detach(t, p.PID)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := testprog.Start(t, testprog.Build(t, "segv"))
+			t.Run("leave", func(t *testing.T) { leaves(t, p) })
+			intact(t, p.PID)
+			right(t, p, "go 5")
+			right(t, p, "back")
+			right(t, p, "go 5")
+			before := right(t, p, "count")
+			core := open(t, p)
+			evs := add(t, core, "", faulting...)
+			n := right(t, p, "go 5")
+			if err := core.Close(nil); err != nil {
+				t.Error(err)
+			}
+			for _, e := range evs {
+				if c := core.Counts(e); c.Hits != n[e.Name]-before[e.Name] {
+					t.Errorf("%s: %+v, the program counts %d more", e.Name, c, n[e.Name]-before[e.Name])
+				}
+			}
+			intact(t, p.PID)
+			right(t, p, "go 5")
+			maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.PID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l, err := leftover(p.PID); l != nil || err != nil {
+				t.Errorf("left: %+v, %v\n%s", l, err, maps)
+			}
+		})
+	}
+}
+
+// TestStayKilledAtEveryStep: kprobe detach is killed at each of its steps in a program that calls our
+// handlers from its own. What it has not done the next one does, and the handlers stay.
+func TestStayKilledAtEveryStep(t *testing.T) {
+	for step, struck := 1, true; struck; step++ {
+		p := testprog.Start(t, testprog.Build(t, "segv"))
+		leave(t, p.PID, faulting)
+		right(t, p, "swap")
+		o := run(t, faultCommand(t, tempFile(t, "log"), []string{fmt.Sprintf("KPROBES_FAULT_STEP=%d", step)}, "detach", "-p", strconv.Itoa(p.PID)))
+		if struck = o.signal == unix.SIGKILL || overloaded(o); !struck && o.code != 0 {
+			t.Fatalf("step %d: %v", step, o)
+		}
+		right(t, p, "go 2")
+		detach(t, p.PID)
+		intact(t, p.PID)
+		right(t, p, "go 2")
+		right(t, p, "back")
+		right(t, p, "go 2")
+		if t.Failed() {
+			t.Fatalf("detach was killed at step %d: %v", step, o)
+		}
+		if !struck {
+			t.Logf("%d steps", step)
+		}
 	}
 }

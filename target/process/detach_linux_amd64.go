@@ -149,20 +149,26 @@ func inHandler(s *Stopped, code []*room.Piece) error {
 // unmapOwn unmaps what this tracer has mapped: its ring, code and home. Precondition: the
 // world is stopped.
 func (t *Target) unmapOwn(s *Stopped) error {
+	stays, err := t.faults != nil && t.faults.replaced, error(nil)
+	if stays {
+		if stays, err = stay(s, t.home.addr); err != nil {
+			return err
+		}
+	}
 	maps, err := t.p.Maps()
 	if err != nil {
 		return err
 	}
-	return unmap(s, slices.DeleteFunc(maps, func(m Map) bool {
+	return unmap(s, stays, slices.DeleteFunc(maps, func(m Map) bool {
 		foreign := isRing(m) && m.FileID != t.ringID || isMail(m) && m.FileID != t.mailID ||
 			isStubs(m) && (t.inCall || !t.stubs.Load().maps(m))
 		return !ours(m) || foreign // the process may be a tracer too
 	}))
 }
 
-// unmap unmaps what is ours, the home last: it tells what is left. Precondition: the world
-// is stopped.
-func unmap(s *Stopped, maps []Map) error {
+// unmap unmaps what is ours, the home last: it tells what is left. stays: but for what the handlers
+// need (see stay). Precondition: the world is stopped.
+func unmap(s *Stopped, stays bool, maps []Map) error {
 	var last []Map
 	for _, m := range maps {
 		if isHome(m) {
@@ -173,8 +179,12 @@ func unmap(s *Stopped, maps []Map) error {
 			return err
 		}
 	}
-	for _, m := range last {
-		if err := s.Munmap(m.Start, m.Size()); err != nil {
+	for i, m := range last {
+		gone := func() error { return s.Munmap(m.Start, m.Size()) }
+		if stays && i == 0 {
+			gone = func() error { return stayHome(s, m) }
+		}
+		if err := gone(); err != nil {
 			return err
 		}
 	}
@@ -328,8 +338,14 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	if err := cmp.Or(l.drained(s), returns); err != nil {
 		return err
 	}
+	stays := false
 	if l.Home != 0 {
-		if err := l.dispositions(s); err != nil {
+		if stays, err = l.dispositions(s); err != nil {
+			return err
+		}
+	}
+	if stays {
+		if stays, err = stay(s, l.Home); err != nil {
 			return err
 		}
 	}
@@ -345,7 +361,7 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	if err := closeLeft(s); err != nil {
 		return err
 	}
-	return unmap(s, maps)
+	return unmap(s, stays, maps)
 }
 
 // restore puts the original bytes back wherever our patches stand. An entry whose patch was
@@ -374,23 +390,30 @@ func (l *Leftover) restore(u *Undone) error {
 	return nil
 }
 
-// dispositions puts the program's own signal handlers back.
-func (l *Leftover) dispositions(s *Stopped) error {
+// dispositions puts the program's own signal handlers back, and says whether it has put another in
+// the place of one of ours.
+func (l *Leftover) dispositions(s *Stopped) (replaced bool, err error) {
 	for _, sig := range ourSignals {
 		b := make([]byte, actionSize)
 		if err := l.p.ReadMem(l.Home+hdrActions+uint64(sig)*actionSize, b); err != nil {
-			return err
+			return false, err
 		}
 		if binary.LittleEndian.Uint64(b) == 0 {
 			continue
 		}
+		old := sigactionOf(b[8:])
+		now, err := s.Sigaction(int(sig))
+		if err != nil {
+			return false, err
+		}
 		for _, c := range l.code {
-			if err := restoreDisposition(s, sig, sigactionOf(b[8:]), c.Start, c.Size()); err != nil {
-				return err
+			if now, err = restoreDisposition(s, sig, old, c.Start, c.Size()); err != nil {
+				return false, err
 			}
 		}
+		replaced = replaced || now.Handler != old.Handler
 	}
-	return nil
+	return replaced, nil
 }
 
 // trapFlag is EFLAGS.TF: a trap after the next instruction (SDM vol. 1, section 3.4.3).

@@ -46,6 +46,8 @@ type faultTable struct {
 	previous   map[unix.Signal]Sigaction
 	// set are the dispositions that are ours; false: one that may be, since setting it failed.
 	set map[unix.Signal]bool
+	// replaced: when ours were taken out, the program had put another handler in the place of one.
+	replaced bool
 }
 
 // learnFaults prepares for faults: what the program does with their signals is asked.
@@ -552,14 +554,16 @@ func (f *faultTable) uninstall(s *Stopped) error {
 		if _, ours := f.set[sig]; !ours {
 			continue
 		}
+		var now Sigaction
 		old, err := savedDisposition(f.t.p, f.t.home.addr, sig)
 		if err == nil {
-			err = restoreDisposition(s, sig, old, f.handler, uint64(f.room))
+			now, err = restoreDisposition(s, sig, old, f.handler, uint64(f.room))
 		}
 		if err != nil {
 			errs = append(errs, err) // it stays in set: Close can be tried again
 			continue
 		}
+		f.replaced = f.replaced || now.Handler != old.Handler
 		delete(f.set, sig)
 	}
 	if len(errs) == 0 {
@@ -577,14 +581,11 @@ func savedDisposition(p *Proc, home uint64, sig unix.Signal) (Sigaction, error) 
 }
 
 // restoreDisposition puts back a disposition if the present one is a handler in
-// [code, code+size).
-func restoreDisposition(s *Stopped, sig unix.Signal, old Sigaction, code, size uint64) error {
-	now, err := s.Sigaction(int(sig))
-	if err != nil {
-		return err
+// [code, code+size). It gives what stands then.
+func restoreDisposition(s *Stopped, sig unix.Signal, old Sigaction, code, size uint64) (now Sigaction, err error) {
+	now, err = s.Sigaction(int(sig))
+	if err != nil || now.Handler-code >= size {
+		return now, err
 	}
-	if now.Handler-code >= size {
-		return nil
-	}
-	return s.SetSigaction(int(sig), old)
+	return old, s.SetSigaction(int(sig), old)
 }

@@ -1,7 +1,7 @@
 // Has its own handlers for faults, which count and repair them.
 // build: -fno-ipa-ra
 //
-//	segv [FLAGS]     commands: go N, once, die, count, quit
+//	segv [FLAGS]     commands: go N, once, die, swap, back, count, quit
 //
 // FLAGS are those of the handlers: 1 SA_SIGINFO, 2 SA_ONSTACK, 4 SA_NODEFER, 8 SA_RESETHAND, 16 for
 // no handlers at all; 3 if there are none. The handler checks that it is on the stack, and has
@@ -21,6 +21,8 @@
 //
 // The last one is told the stack pointer that it runs with, too, and a table that it could call
 // through (rdx); through calls it.
+//
+// swap has other handlers, which call those that they have replaced, once or again; back puts these back.
 //
 // once takes each fault twice in a child, whose second one must kill it (SA_RESETHAND); die
 // once. Both end badly, as the kernel tells of the child's end, if it is not by that signal.
@@ -117,6 +119,26 @@ static void handler(int sig, siginfo_t *si, void *ctx) {
 		static const char sorry[] = "fault at an address that is none of ours\n";
 		_exit(write(2, sorry, sizeof sorry - 1) ? 5 : 6);
 	}
+}
+
+static const int faults[4] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+static struct sigaction before[4]; // what swap has replaced
+
+static void other(int sig, siginfo_t *si, void *ctx) {
+	for (int i = 0; i < 4; i++)
+		if (faults[i] == sig)
+			before[i].sa_sigaction(sig, si, ctx);
+}
+
+static void swap(void) {
+	struct sigaction sa = {.sa_sigaction = other, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+	for (int i = 0; i < 4; i++)
+		n.bad += sigaction(faults[i], &sa, &before[i]) != 0;
+}
+
+static void back(void) {
+	for (int i = 0; i < 4; i++)
+		n.bad += sigaction(faults[i], &before[i], NULL) != 0;
 }
 
 static void round_(uint64_t i) {
@@ -216,6 +238,10 @@ int main(int argc, char **argv) {
 			killed(2);
 		else if (is(line, "die"))
 			killed(1);
+		else if (is(line, "swap"))
+			swap();
+		else if (is(line, "back"))
+			back();
 		report();
 	}
 	report();
