@@ -11,7 +11,8 @@ import "encoding/binary"
 //	                            then the program's own handler sees the fault; when it
 //	                            returns to the original instruction the copy goes on
 //
-// It uses no stack of its own and only registers that a handler may clobber.
+// It uses no stack of its own, but for the default action and where a handler of the program's calls
+// it, and only registers that a handler may clobber.
 
 // FaultEntry is an entry of the fault table, which is sorted by Lo.
 type FaultEntry struct {
@@ -247,6 +248,8 @@ func (h *handlerCode) table() {
 func (h *handlerCode) lookup() {
 	loop, upper, end, none, moved := h.Label(), h.Label(), h.Label(), h.Label(), h.Label()
 	h.table()
+	h.TestRR(8, RCX, RCX) // nothing is ours: what the arguments are does not matter, should a handler of the program's call
+	h.Jcc(CondE, none)
 	h.MovRM(8, RAX, At(RDX, ucRIP))
 	h.MovRI(R10, 0)
 	h.Bind(loop) // RCX is above all entries that may hold it, R10 counts those known to start at or before it

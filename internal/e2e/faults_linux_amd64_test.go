@@ -94,7 +94,7 @@ func TestHandlersStay(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := testprog.Start(t, testprog.Build(t, "segv"))
+			p := testprog.Start(t, testprog.Build(t, "segv"), "35") // in which no memory becomes executable
 			t.Run("leave", func(t *testing.T) { leaves(t, p) })
 			intact(t, p.PID)
 			right(t, p, "go 5")

@@ -388,9 +388,16 @@ func TestVariantsBuild(t *testing.T) {
 	}
 }
 
+// The program that asks for the handlers of signals, of which it has none, tells nothing of the answers.
+func TestAsks(t *testing.T) {
+	if out, err := exec.Command(Build(t, "asks")).Output(); err != nil || string(out) != "asked\n" {
+		t.Errorf("it wrote %q: %v", out, err)
+	}
+}
+
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("badptr boundary cancel conform cross dl dumpable exc exec exit forker jmp leaf leaver libdlone libdltwo redzone seccomp segv sequence sigmask sigs spinner stand tails tight toggle trapuser vector vforker work prog.h")
+	tested := strings.Fields("asks badptr boundary cancel conform cross dl dumpable exc exec exit forker jmp leaf leaver libdlone libdltwo redzone seccomp segv sequence sigmask sigs spinner stand tails tight toggle trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

@@ -179,9 +179,10 @@ func unmap(s *Stopped, stays bool, maps []Map) error {
 			return err
 		}
 	}
-	for i, m := range last {
+	slices.Reverse(last) // what tells of the rest is at the start
+	for _, m := range last {
 		gone := func() error { return s.Munmap(m.Start, m.Size()) }
-		if stays && i == 0 {
+		if stays && m.Offset == 0 {
 			gone = func() error { return stayHome(s, m) }
 		}
 		if err := gone(); err != nil {
@@ -391,7 +392,8 @@ func (l *Leftover) restore(u *Undone) error {
 }
 
 // dispositions puts the program's own signal handlers back, and says whether it has put another in
-// the place of one of ours.
+// the place of one of ours: one that is the program's own was perhaps put back by us, before somebody
+// was killed.
 func (l *Leftover) dispositions(s *Stopped) (replaced bool, err error) {
 	for _, sig := range ourSignals {
 		b := make([]byte, actionSize)
@@ -407,7 +409,7 @@ func (l *Leftover) dispositions(s *Stopped) (replaced bool, err error) {
 			return false, err
 		}
 		for _, c := range l.code {
-			if now, err = restoreDisposition(s, sig, old, c.Start, c.Size()); err != nil {
+			if _, now, err = restoreDisposition(s, sig, old, c.Start, c.Size()); err != nil {
 				return false, err
 			}
 		}

@@ -284,13 +284,13 @@ func (f *faultTable) install(s *Stopped) error {
 		f.resident = h
 	}
 	if !f.installed {
+		if err := f.t.home.put(hdrResident, f.resident.Entry); err != nil { // first: stay looks there
+			return err
+		}
 		for _, sig := range faultSignals {
 			if err := f.replace(s, sig, f.resident.Entry, f.resident.Return); err != nil {
 				return err
 			}
-		}
-		if err := f.t.home.put(hdrResident, f.resident.Entry); err != nil {
-			return err
 		}
 		f.installed = true
 	}
@@ -387,6 +387,9 @@ func (f *faultTable) build(env amd64.HandlerEnv) (*amd64.Handler, error) {
 	h, err := amd64.NewHandler(near, env)
 	if err != nil {
 		return nil, err
+	}
+	if len(h.Code) > stayBehind {
+		return nil, fmt.Errorf("signal handlers of %d bytes: more than %d", len(h.Code), stayBehind)
 	}
 	f.room = len(h.Code) + room.Align
 	if f.handler, err = f.t.Code(near, near, f.room); err != nil {
@@ -554,16 +557,16 @@ func (f *faultTable) uninstall(s *Stopped) error {
 		if _, ours := f.set[sig]; !ours {
 			continue
 		}
-		var now Sigaction
+		found := false
 		old, err := savedDisposition(f.t.p, f.t.home.addr, sig)
 		if err == nil {
-			now, err = restoreDisposition(s, sig, old, f.handler, uint64(f.room))
+			found, _, err = restoreDisposition(s, sig, old, f.handler, uint64(f.room))
 		}
 		if err != nil {
 			errs = append(errs, err) // it stays in set: Close can be tried again
 			continue
 		}
-		f.replaced = f.replaced || now.Handler != old.Handler
+		f.replaced = f.replaced || f.set[sig] && !found
 		delete(f.set, sig)
 	}
 	if len(errs) == 0 {
@@ -581,11 +584,11 @@ func savedDisposition(p *Proc, home uint64, sig unix.Signal) (Sigaction, error) 
 }
 
 // restoreDisposition puts back a disposition if the present one is a handler in
-// [code, code+size). It gives what stands then.
-func restoreDisposition(s *Stopped, sig unix.Signal, old Sigaction, code, size uint64) (now Sigaction, err error) {
+// [code, code+size): found. It gives what stands then.
+func restoreDisposition(s *Stopped, sig unix.Signal, old Sigaction, code, size uint64) (found bool, now Sigaction, err error) {
 	now, err = s.Sigaction(int(sig))
 	if err != nil || now.Handler-code >= size {
-		return now, err
+		return false, now, err
 	}
-	return old, s.SetSigaction(int(sig), old)
+	return true, old, s.SetSigaction(int(sig), old)
 }

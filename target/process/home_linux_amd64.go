@@ -64,7 +64,7 @@ const (
 	hdrNFaults  = 72
 	hdrTraps    = 80   // likewise the table of breakpoints
 	hdrWait     = 96   // answer and switch of the probe on the loader
-	hdrResident = 112  // address of the handler of SIGSEGV, once it is installed
+	hdrResident = 112  // address of the handler of SIGSEGV, before it is installed
 	hdrActions  = 1024 // saved dispositions: actionSize each, by signal number
 	actionSize  = 40   // a word: our handler stands, then struct kernel_sigaction
 )

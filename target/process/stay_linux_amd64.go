@@ -12,13 +12,13 @@ import (
 // back, or call it, whenever it likes: a crash handler calls the one that stood before it. So where
 // the program has put another handler in the place of one of ours, these stay when we leave: their
 // code and the header of the home, a few pages at the addresses where they were, without a name, and
-// with tables that are empty, so that all they do is to pass on to what stood before us. Nobody takes
-// them out again. A tracer that is killed on the way leaves them as they were, or stays too early.
+// with tables that are empty, so that faults are passed on to what stood before us. Nobody takes
+// them out again. A tracer that is killed on the way leaves what the next one needs to go on, and
+// perhaps a page that nobody uses.
 
 // stay makes the code of the handlers that a home tells of anonymous memory; false: there are none
 // any more, or the program's seccomp filters do not let it do that. Precondition: the world is stopped.
 func stay(s *Stopped, home uint64) (bool, error) {
-	const before, behind = 64, 2048 // more than the code has before the handler of faults, and from there on
 	entry, err := newHome(s.p, home).get(hdrResident)
 	if err != nil || entry == 0 {
 		return false, err
@@ -31,31 +31,29 @@ func stay(s *Stopped, home uint64) (bool, error) {
 		if entry < m.Start || entry >= m.End {
 			continue
 		}
-		lo, hi := max(m.Start, (entry-before)&^(PageSize-1)), min(m.End, pageUp(entry+behind))
+		lo, hi := max(m.Start, (entry-stayBefore)&^(PageSize-1)), min(m.End, pageUp(entry+stayBehind))
 		code := make([]byte, hi-lo)
 		if err := s.p.ReadMem(lo, code); err != nil {
 			return false, err
 		}
-		err := s.anonymous(lo, code, unix.PROT_READ|unix.PROT_EXEC)
-		if errors.Is(err, ErrSeccomp) {
-			return false, nil
+		// The number of sites, and the tables: nothing leads to a detour any more, for these go.
+		if err := s.p.WriteMem(home+hdrSites, make([]byte, hdrWait-hdrSites)); err != nil {
+			return false, err
 		}
-		return err == nil, err
+		// What the process is not allowed, or has no memory for, does not keep us there.
+		return s.anonymous(lo, code, unix.PROT_READ|unix.PROT_EXEC) == nil, s.p.CheckImage()
 	}
 	return false, nil
 }
+
+// More than the code of the handlers has before that of faults, and from there on, in bytes.
+const stayBefore, stayBehind = 64, 2048
 
 // stayHome leaves of a home, which is mapped in m, what the handlers read. Precondition: the world
 // is stopped, and nothing else of ours is left.
 func stayHome(s *Stopped, m Map) error {
 	header := make([]byte, PageSize)
 	if err := s.p.ReadMem(m.Start, header); err != nil {
-		return err
-	}
-	for off := hdrSites; off < hdrWait; off += 8 { // the number of sites, and the tables
-		binary.LittleEndian.PutUint64(header[off:], 0)
-	}
-	if err := s.p.WriteMem(m.Start, header); err != nil {
 		return err
 	}
 	if m.Size() > PageSize {
@@ -71,14 +69,11 @@ func stayHome(s *Stopped, m Map) error {
 // an address, at once.
 func (s *Stopped) anonymous(addr uint64, contents []byte, prot int) error {
 	size := uint64(len(contents))
-	at, err := s.Mmap(0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+	at, err := s.Mmap(0, size, prot, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 	if err != nil {
 		return err
 	}
 	if err = s.p.WriteMem(at, contents); err == nil {
-		err = s.Mprotect(at, size, prot)
-	}
-	if err == nil {
 		_, err = s.Call(unix.SYS_MREMAP, at, size, size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, addr)
 	}
 	if err != nil {

@@ -3,9 +3,9 @@
 //
 //	segv [FLAGS]     commands: go N, once, die, swap, back, count, quit
 //
-// FLAGS are those of the handlers: 1 SA_SIGINFO, 2 SA_ONSTACK, 4 SA_NODEFER, 8 SA_RESETHAND, 16 for
-// no handlers at all; 3 if there are none. The handler checks that it is on the stack, and has
-// the signal blocked, as they say.
+// FLAGS are those of the handlers: 1 SA_SIGINFO, 2 SA_ONSTACK, 4 SA_NODEFER, 8 SA_RESETHAND; 16 for
+// no handlers at all; 32 for PR_SET_MDWE, after which no memory becomes executable; 3 if there are
+// none. The handler checks that it is on the stack, and has the signal blocked, as they say.
 //
 // The first instruction of each of these functions faults, so that a probe at its entry
 // moves the faulting instruction elsewhere; the handler checks that it is told the
@@ -29,6 +29,7 @@
 #include "prog.h"
 #include <setjmp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
@@ -229,6 +230,8 @@ int main(int argc, char **argv) {
 		die("set-up");
 	for (int i = 0; i < 4 && !(flags & 16); i++)
 		sigaction((int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL}[i], &sa, NULL);
+	if (flags & 32 && prctl(65 /* PR_SET_MDWE */, 1, 0, 0, 0))
+		die("PR_SET_MDWE");
 	say("ready");
 	while (command(line) && !is(line, "quit")) {
 		if (is(line, "go"))
