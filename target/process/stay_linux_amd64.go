@@ -17,7 +17,7 @@ import (
 // perhaps a page that nobody uses.
 
 // stay makes the code of the handlers that a home tells of anonymous memory; false: there are none
-// any more, or the program's seccomp filters do not let it do that. Precondition: the world is stopped.
+// any more, or the process is not allowed to, or has no memory for it. Precondition: the world is stopped.
 func stay(s *Stopped, home uint64) (bool, error) {
 	entry, err := newHome(s.p, home).get(hdrResident)
 	if err != nil || entry == 0 {

@@ -276,9 +276,15 @@ func (l *layout) lookParked(mem *ownMemory, s *seen) error {
 	if err != nil {
 		return err
 	}
-	for range 8 { // the collector may move the stack meanwhile
+	tries := 8
+	for begin := time.Now(); tries > 0 && time.Since(begin) < patience; time.Sleep(100 * time.Microsecond) {
 		if err = l.lookSched(mem, s.g); err == nil {
 			return nil
+		}
+		// The collector may move the stack meanwhile, and its thread may have to wait in the middle of that.
+		c := &checker{mem: mem}
+		if v := c.word("g.atomicstatus", s.g, l.Status); status(v) == uint32(v) {
+			tries--
 		}
 	}
 	return err
@@ -294,8 +300,8 @@ func (l *layout) lookSched(mem *ownMemory, g uint64) error {
 	outer, ret := c.word("the frame pointer at g.sched.bp", bp, 0), c.word("the return address above it", bp, 8)
 	onStack := lo < sp && sp <= bp && bp-sp <= frame && bp < outer && outer < hi
 	if c.err == nil && (!onStack || !inRuntime(pc) || !inRuntime(ret)) {
-		c.fail(fmt.Errorf("g.sched.sp, pc and bp (offsets %d, %d, %d) of a waiting goroutine are 0x%x, 0x%x, 0x%x, its stack 0x%x-0x%x",
-			l.SchedSP, l.SchedPC, l.SchedBP, sp, pc, bp, lo, hi))
+		c.fail(fmt.Errorf("g.sched.sp, pc and bp (offsets %d, %d, %d) of a waiting goroutine are 0x%x, 0x%x, 0x%x, its stack 0x%x-0x%x, its caller's frame 0x%x and return address 0x%x",
+			l.SchedSP, l.SchedPC, l.SchedBP, sp, pc, bp, lo, hi, outer, ret))
 	}
 	return c.err
 }
