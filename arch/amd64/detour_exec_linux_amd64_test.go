@@ -217,7 +217,7 @@ func (a *arena) handler() {
 	a.t.Helper()
 	const actionSize, actionHandler = 40, 8
 	h, err := NewHandler(arenaHandler, HandlerEnv{
-		Faults: arenaTables, Traps: arenaTables + 16, Actions: arenaActions,
+		Faults: arenaTables, Traps: arenaTables + 16, Actions: arenaActions, Hooked: arenaTables + 24,
 		ActionSize: actionSize, ActionHandler: actionHandler, Resumes: true,
 	})
 	if err != nil {

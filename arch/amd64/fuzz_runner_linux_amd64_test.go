@@ -178,7 +178,7 @@ func (r *fuzzRunner) start() error {
 func (r *fuzzRunner) describe() error {
 	const actionSize, actionHandler = 40, 8
 	h, err := NewHandler(fuzzHome, HandlerEnv{
-		Faults: fuzzTables, Traps: fuzzTables + 16, Actions: fuzzActions,
+		Faults: fuzzTables, Traps: fuzzTables + 16, Actions: fuzzActions, Hooked: fuzzTables + 24,
 		ActionSize: actionSize, ActionHandler: actionHandler, Resumes: true,
 	})
 	if err != nil {

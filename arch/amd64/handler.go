@@ -67,6 +67,7 @@ type HandlerEnv struct {
 	Traps   uint64 // address of two words: the table of TrapEntries, sorted, and its length
 	Faults  uint64 // address of two words: address of the table, and its length in entries
 	Actions uint64 // saved dispositions: ActionSize bytes for each signal number
+	Hooked  uint64 // address of a word: not 0 once Trap stands, so that a trap flag is ours
 	// ActionHandler is the offset of a struct kernel_sigaction in one of them.
 	ActionSize, ActionHandler int32
 	// Resumes says that a handler of the program may return to the instruction that
@@ -307,8 +308,8 @@ func (h *handlerCode) moved(none Label) {
 
 // original emits what makes the context that of the original instruction, in RAX, with the
 // last word of its FaultEntry in R10: the instruction pointer, si_addr where it tells the same
-// (SIGILL, SIGFPE), the stack pointer, and the trap flag. That one is ours: where breakpoints
-// stand the program takes no SIGTRAP of its own.
+// (SIGILL, SIGFPE), the stack pointer, and the trap flag. That one is ours where the handler of
+// SIGTRAP stands, for then the program takes none of its own.
 func (h *handlerCode) original() {
 	elsewhere, noTraps := h.Label(), h.Label()
 	h.MovRM(8, R9, At(RDX, ucRIP))
@@ -318,8 +319,8 @@ func (h *handlerCode) original() {
 	h.Bind(elsewhere)
 	h.MovMR(8, At(RDX, ucRIP), RAX)
 	h.addSP()
-	h.MovRI(R8, h.env.Traps)
-	h.OpMI(OpCmp, 8, At(R8, 8), 0)
+	h.MovRI(R8, h.env.Hooked)
+	h.OpMI(OpCmp, 8, At(R8, 0), 0)
 	h.Jcc(CondE, noTraps)
 	h.OpMI(OpAnd, 4, At(RDX, ucFlags), ^flagTF)
 	h.Bind(noTraps)

@@ -207,9 +207,7 @@ func (m *demoMachine) gone(t *testing.T, tmp string) {
 // guestInterrupted sends what a terminal's Ctrl-C sends, to the whole group.
 func (d *demoTest) guestInterrupted(t *testing.T) {
 	cmd, tmp := d.command(t, guestDemoMost, "--guest")
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	until(t, cmd, 3)
+	errs := until(t, cmd, 3)
 	m := machineIn(t, tmp)
 	if err := unix.Kill(-cmd.Process.Pid, unix.SIGINT); err != nil {
 		t.Fatal(err)

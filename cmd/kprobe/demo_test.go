@@ -273,14 +273,15 @@ func checkDemoCosts(t *testing.T, m []string) {
 	}
 }
 
-// until starts a demo and waits until it begins a step. It gives the workload's id.
-func until(t *testing.T, cmd *exec.Cmd, step int) (pid int) {
+// until starts a demo and waits until it begins a step. It gives what the command says.
+func until(t *testing.T, cmd *exec.Cmd, step int) (errs *bytes.Buffer) {
 	t.Helper()
-	pid, ok := reaches(t, cmd, step)
-	if !ok {
-		t.Fatalf("the demo ended before step %d: %v", step, cmd.Wait())
+	errs = new(bytes.Buffer)
+	cmd.Stderr = errs
+	if _, ok := reaches(t, cmd, step); !ok {
+		t.Fatalf("the demo ended before step %d: %v, %s", step, cmd.Wait(), errs)
 	}
-	return pid
+	return errs
 }
 
 // until does so with a demo that runs again where the machine was too busy for it. errs is what

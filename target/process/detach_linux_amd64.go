@@ -450,7 +450,7 @@ func (l *Leftover) moveOut(s *Stopped) error {
 			to[e.Lo] = e
 		}
 	}
-	traps, err := h.get(hdrTraps + 8)
+	hooked, err := h.get(hdrHooked)
 	if err != nil {
 		return err
 	}
@@ -460,7 +460,7 @@ func (l *Leftover) moveOut(s *Stopped) error {
 			r := th.Regs()
 			r.RIP += e.To - pc
 			r.RSP += e.SP
-			if traps != 0 { // it is about to step the copy: the trap flag is ours
+			if hooked != 0 { // it is about to step the copy: the trap flag is ours, and nobody will take its signal
 				r.Flags &^= trapFlag
 			}
 			if err := th.SetRegs(r); err != nil {

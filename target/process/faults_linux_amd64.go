@@ -275,7 +275,7 @@ func (f *faultTable) install(s *Stopped) error {
 	if f.resident == nil {
 		home := f.t.home.addr
 		h, err := f.build(amd64.HandlerEnv{
-			Faults: home + hdrFaults, Traps: home + hdrTraps, Actions: home + hdrActions,
+			Faults: home + hdrFaults, Traps: home + hdrTraps, Actions: home + hdrActions, Hooked: home + hdrHooked,
 			ActionSize: actionSize, ActionHandler: 8, Resumes: f.t.golang == nil,
 		})
 		if err != nil {

@@ -147,3 +147,43 @@ func (h *handled) installsLater(site *target.Site) {
 	}
 	h.want("add 1 2", "ok 3")
 }
+
+// A thread is about to step a copy with a trap flag of ours when it is moved into the program's code:
+// it does not take the flag along, for nobody may be there any more to take the signal.
+func TestMovedWithoutTrapFlag(t *testing.T) {
+	for _, left := range []bool{false, true} {
+		h := handle(t, handledProgram(t), never)
+		c := h.callOf(&target.Handler{Run: plain(func(*amd64.Regs) arch.Action { return arch.ActionGo })})
+		site := h.fresh("add", c, arch.Policy{Force: arch.TacticStep})
+		retry(t, func() error { return h.tg.Commit(&target.Change{Add: []*target.Site{site}}) })
+		retry(t, func() error { return h.tg.stopped(func(s *Stopped) error { return h.moved(s, site, left) }) })
+		h.want("add 40 2", "ok 42")
+		h.end()
+	}
+}
+
+// moved removes a breakpoint, and looks at a thread that was at the copy of its instruction then; or,
+// where the tracer left, at one that came there later.
+func (h *handled) moved(s *Stopped, site *target.Site, left bool) error {
+	th := s.Threads()[0]
+	was := th.Regs()
+	copied := site.Detour.Pairs[slices.IndexFunc(site.Detour.Pairs, func(p arch.Pair) bool { return p.Orig == site.Addr })].Copy
+	at := func(pc uint64) error {
+		r := was
+		r.RIP, r.OrigRAX, r.Flags = pc, noSyscall, r.Flags|trapFlag
+		return th.SetRegs(r)
+	}
+	remove := func() error { return h.tg.commitStopped(s, &target.Change{Remove: []*target.Site{site}}) }
+	var err error
+	if left {
+		err = errors.Join(at(site.Detour.Addr+1), remove(), at(copied))
+		l, e := FindLeftover(h.tg.p)
+		err = errors.Join(err, e, l.moveOut(s))
+	} else {
+		err = errors.Join(at(copied), remove())
+	}
+	if r := th.Regs(); r.RIP != site.Addr || r.Flags&trapFlag != 0 {
+		h.t.Errorf("left %v: it goes on at 0x%x, want 0x%x, with flags 0x%x", left, r.RIP, site.Addr, r.Flags)
+	}
+	return errors.Join(err, th.SetRegs(was), h.tg.home.clear([]*target.Site{site}))
+}

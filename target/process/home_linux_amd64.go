@@ -62,11 +62,12 @@ const (
 	hdrSites    = 56 // entries of the site table that were ever used
 	hdrFaults   = 64 // address of the fault table, its length in entries
 	hdrNFaults  = 72
-	hdrTraps    = 80   // likewise the table of breakpoints
-	hdrWait     = 96   // answer and switch of the probe on the loader
-	hdrResident = 112  // address of the handler of SIGSEGV, before it is installed
-	hdrActions  = 1024 // saved dispositions: actionSize each, by signal number
-	actionSize  = 40   // a word: our handler stands, then struct kernel_sigaction
+	hdrTraps    = 80                                           // likewise the table of breakpoints
+	hdrWait     = 96                                           // answer and switch of the probe on the loader
+	hdrResident = 112                                          // address of the handler of SIGSEGV, before it is installed
+	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number
+	actionSize  = 40                                           // a word: our handler stands, then struct kernel_sigaction
+	hdrHooked   = hdrActions + uint64(unix.SIGTRAP)*actionSize // that word of SIGTRAP
 )
 
 // siteRecord is an entry of the site table.

@@ -207,6 +207,9 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 			r := th.Regs()
 			r.RIP += to - pc
 			r.RSP += sp
+			if way != nil && t.faults.traps { // out of a detour, in which it was about to step the copy
+				r.Flags &^= trapFlag
+			}
 			l.moves = append(l.moves, threadMove{th, th.Regs(), r})
 			l.apart = l.apart || w.insideOld(to)
 		}

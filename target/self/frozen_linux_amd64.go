@@ -155,8 +155,10 @@ const (
 	ucRBP        = 120
 	ucRSP        = 160
 	ucRIP        = 168
+	ucFlags      = 176
 
-	onStack = 1 // SS_ONSTACK
+	onStack  = 1      // SS_ONSTACK
+	trapFlag = 1 << 8 // EFLAGS.TF: a trap after the next instruction (SDM vol. 1, section 3.4.3)
 )
 
 const (
@@ -361,6 +363,9 @@ func (p *plan) move(s *slot) {
 	if to, sp := p.resume(pc); to != pc {
 		setWord(uc+ucRIP, to)
 		setWord(uc+ucRSP, word(uc+ucRSP)+sp)
+		if find(p.back, pc) >= 0 { // it was perhaps about to step a copy
+			setWord(uc+ucFlags, word(uc+ucFlags)&^trapFlag)
+		}
 	}
 }
 

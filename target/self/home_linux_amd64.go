@@ -96,6 +96,7 @@ func (h *home) generate() error {
 	}
 	h.handler, err = amd64.NewHandler(at, amd64.HandlerEnv{
 		Faults: h.addr + faultsOff, Traps: h.addr + trapsOff, Actions: h.addr + actionsOff,
+		Hooked:     h.addr + actionsOff + uint64(unix.SIGTRAP)*actionSize + actionHandler, // the runtime handles it
 		ActionSize: actionSize, ActionHandler: actionHandler,
 	})
 	if err == nil && len(h.handler.Code) > handlerRoom {
