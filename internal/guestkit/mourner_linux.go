@@ -36,7 +36,8 @@ func Mourn(spec qemu.Spec) (*Mourner, error) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return nil, err
 	}
-	m := &Mourner{cmd: exec.Command("/bin/sh", append([]string{"-c", mournScript, "sh", strconv.Itoa(r.PID), spec.Dir}, r.Files...)...)}
+	args := append([]string{"-c", mournScript, "sh", strconv.Itoa(r.PID)}, r.Files...)
+	m := &Mourner{cmd: exec.Command("/bin/sh", append(args, spec.Dir)...)} // what tells of the rest is the last
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if m.in, err = m.cmd.StdinPipe(); err != nil {
 		return nil, err
