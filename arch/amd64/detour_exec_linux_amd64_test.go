@@ -71,6 +71,7 @@ type detourControl struct {
 	FaultAddr, Alt        uint64
 	GS, Low, UserEnd      uint64
 	Called, Context       uint64
+	Stepping              uint64
 }
 
 // Modes of testdata/detourexec.c.
@@ -217,7 +218,7 @@ func (a *arena) handler() {
 	a.t.Helper()
 	const actionSize, actionHandler = 40, 8
 	h, err := NewHandler(arenaHandler, HandlerEnv{
-		Faults: arenaTables, Traps: arenaTables + 16, Actions: arenaActions, Hooked: arenaTables + 24,
+		Faults: arenaTables, Traps: arenaTables + 16, Actions: arenaActions, Hooked: arenaTables + 32,
 		ActionSize: actionSize, ActionHandler: actionHandler, Resumes: true,
 	})
 	if err != nil {
@@ -232,7 +233,7 @@ func (a *arena) handler() {
 	}
 	const faultsAt, trapsAt = arenaTables + 64, arenaTables + 0x5000
 	copy(a.at(faultsAt), table)
-	a.put64(arenaTables, faultsAt, uint64(len(a.faults)), trapsAt, uint64(len(a.traps)))
+	a.put64(arenaTables, faultsAt, uint64(len(a.faults)), trapsAt, uint64(len(a.traps)), uint64(len(a.traps)))
 	slices.SortFunc(a.traps, func(x, y [2]uint64) int { return int(int64(x[0] - y[0])) })
 	for i, e := range a.traps {
 		a.put64(trapsAt+uint64(i)*TrapEntrySize, e[0], e[1])

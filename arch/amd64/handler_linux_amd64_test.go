@@ -50,6 +50,25 @@ func TestHandlerRepairs(t *testing.T) {
 	}
 }
 
+// TestHandlerTrapFlag: an instruction faults that is being stepped, when its breakpoint has been
+// removed already. The trap flag is ours, and neither the program's handler nor what runs after it has it.
+func TestHandlerTrapFlag(t *testing.T) {
+	a := newArena(t, buildDetourChild(t))
+	a.probe(hexBytes(t, "488b07 4801c6 c3"), map[uint64][]arch.Work{0: {{Event: 1, Count: true}}}, arch.Policy{Force: arch.TacticStep})
+	a.handler()
+	a.put64(arenaTables+24, 0) // no breakpoint is in the table any more
+	a.ctl.Hole, a.ctl.Actions, a.ctl.App, a.ctl.Repair = arenaHole, arenaActions, appHandled, arenaData+8
+	a.add([16]uint64{RSP: arenaStack, RDI: arenaHole + 0x123, RSI: 77}, 0x202)
+	a.runs[1].PC = a.detour[0].Addr
+	a.run()
+	if a.ctl.Handled != 2 || a.ctl.FaultPC != arenaProbed || a.ctl.Stepping != 0 {
+		t.Errorf("handled %d, at %#x, %d with a trap flag", a.ctl.Handled, a.ctl.FaultPC, a.ctl.Stepping)
+	}
+	if n := a.counted(1, 0); n != 1 {
+		t.Errorf("%d hits", n)
+	}
+}
+
 // TestHandlerChains holds the resident handler to what the kernel would have done with
 // the disposition that it stands for.
 func TestHandlerChains(t *testing.T) {

@@ -72,8 +72,8 @@ func Process(pid int, pattern string, armed func() error) (a Arming, err error) 
 	return a, err
 }
 
-// Self does so in the own process; Close ends when no thread is in the code that was taken out. What a busy machine keeps it from taking out it tries again,
-// so that the next round does not find it armed.
+// Self does so in the own process; Close ends when no thread is in the code that was taken out. What a
+// busy machine keeps it from taking out it tries again, so that the next round does not find it armed.
 func Self(pattern string, armed func() error) (a Arming, err error) {
 	start := time.Now()
 	c, err := kprobes.Self()

@@ -178,7 +178,10 @@ func (h *handled) moved(s *Stopped, site *target.Site, left bool) error {
 	if left {
 		err = errors.Join(at(site.Detour.Addr+1), remove(), at(copied))
 		l, e := FindLeftover(h.tg.p)
-		err = errors.Join(err, e, l.moveOut(s))
+		if e != nil || l == nil {
+			h.t.Fatalf("left: %v, %v", l, e)
+		}
+		err = errors.Join(err, l.moveOut(s))
 	} else {
 		err = errors.Join(at(copied), remove())
 	}

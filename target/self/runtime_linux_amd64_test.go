@@ -3,10 +3,13 @@ package self
 import (
 	"encoding/binary"
 	"errors"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -120,6 +123,44 @@ func TestValidateWrong(t *testing.T) {
 	l.ID = l.ProcID
 	if err := l.validate(); err == nil {
 		t.Error("m.procid as m.id is not found out")
+	}
+}
+
+// Words that stand for a goroutine, its thread and its stack, at addresses that do not change.
+var (
+	waitingG, waitingM [512]uint64
+	waitingStack       [64]uint64
+)
+
+// TestLookParkedMoving: the collector moves the stack of a goroutine that waits, and its thread has to
+// wait in the middle of that. What is seen then is no fault of the layout.
+func TestLookParkedMoving(t *testing.T) {
+	l, err := findLayout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := openOwnMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.close()
+	at := func(w *uint64) uint64 { return uint64(uintptr(unsafe.Pointer(w))) }
+	g := func(off int32) *uint64 { return &waitingG[off/8] }
+	pc := uint64(reflect.ValueOf(runtime.Gosched).Pointer())
+	*g(l.StackLo), *g(l.StackHi) = at(&waitingStack[0]), at(&waitingStack[63])
+	*g(l.SchedSP), *g(l.SchedBP), *g(l.SchedPC) = at(&waitingStack[4]), at(&waitingStack[10]), pc
+	waitingStack[10], waitingStack[11] = 0, pc
+	*g(l.Status) = statusWaiting | statusScan
+	s := &seen{g: at(&waitingG[0]), m: at(&waitingM[0])}
+	if err := l.lookSched(mem, s.g); err == nil {
+		t.Fatal("a frame that is not there is not found out")
+	}
+	time.AfterFunc(20*time.Millisecond, func() {
+		atomic.StoreUint64(&waitingStack[10], at(&waitingStack[20]))
+		atomic.StoreUint64(g(l.Status), statusWaiting)
+	})
+	if err := l.lookParked(mem, s); err != nil {
+		t.Error(err)
 	}
 }
 

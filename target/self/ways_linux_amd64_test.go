@@ -2,6 +2,7 @@ package self
 
 import (
 	"testing"
+	"unsafe"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/target"
@@ -101,6 +102,27 @@ func TestWaysNeighbour(t *testing.T) {
 	} {
 		if to, _ := p.resume(c.pc); to != c.to {
 			t.Errorf("%s: a thread at 0x%x goes on at 0x%x, want 0x%x", name, c.pc, to, c.to)
+		}
+	}
+}
+
+// movedContext is a signal frame's struct ucontext, at an address that does not change.
+var movedContext [64]uint64
+
+// TestMoveDropsTrapFlag: a thread that was about to step a copy is moved out of its detour without
+// the trap flag; one that stands in the program's code keeps what flags it has.
+func TestMoveDropsTrapFlag(t *testing.T) {
+	p := &plan{back: []move{{from: 0x300010, to: first}}, inner: []move{{from: second, to: 0x320010}}}
+	for _, c := range []struct{ pc, to, flags uint64 }{
+		{0x300010, first, 0x246},
+		{second, 0x320010, 0x346},
+		{third, third, 0x346},
+	} {
+		uc := &movedContext
+		uc[ucRIP/8], uc[ucFlags/8] = c.pc, 0x346
+		p.move(&slot{state: slotParked, uc: uintptr(unsafe.Pointer(uc))})
+		if uc[ucRIP/8] != c.to || uc[ucFlags/8] != c.flags {
+			t.Errorf("a thread at 0x%x goes on at 0x%x with flags 0x%x, want 0x%x, 0x%x", c.pc, uc[ucRIP/8], uc[ucFlags/8], c.to, c.flags)
 		}
 	}
 }

@@ -74,6 +74,7 @@ struct control {
 	u64 user_end;              /* addresses below are a user's to the functions of a kernel */
 	u64 called;                /* out: calls of those */
 	u64 context;               /* address of a count whose bit 16 a signal sets, as an interrupt does */
+	u64 stepping;              /* out: faults of which the program's handler saw a trap flag */
 };
 
 static struct control *ctl;
@@ -281,6 +282,7 @@ static void on_fault(int sig, siginfo_t *si, void *context)
 {
 	greg_t *regs = ((ucontext_t *)context)->uc_mcontext.gregs;
 	ctl->handled++;
+	ctl->stepping += regs[REG_EFL] >> 8 & 1;
 	ctl->pc = regs[REG_RIP];
 	ctl->addr = (u64)si->si_addr;
 	ctl->alt = (u64)((u8 *)&regs - alternate) < sizeof alternate && sig == si->si_signo;

@@ -229,7 +229,7 @@ int main(int argc, char **argv) {
 	if (page == MAP_FAILED || file < 0 || map == MAP_FAILED || sigaltstack(&ss, NULL))
 		die("set-up");
 	for (int i = 0; i < 4 && !(flags & 16); i++)
-		sigaction((int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL}[i], &sa, NULL);
+		sigaction(faults[i], &sa, NULL);
 	if (flags & 32 && prctl(65 /* PR_SET_MDWE */, 1, 0, 0, 0))
 		die("PR_SET_MDWE");
 	say("ready");
