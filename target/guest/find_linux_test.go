@@ -53,6 +53,9 @@ func TestEarlierKernel(t *testing.T) {
 		}
 	}
 	x, err := reader()
+	for tries := 10; errors.As(err, &several) && tries > 0; tries-- { // QEMU of a busy machine did not answer in time
+		x, err = reader()
+	}
 	same("a reader", x, err)
 	p := attach(t, g, nil)
 	same("a tracer", p.t, nil)
