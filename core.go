@@ -187,6 +187,9 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 			return nil, err
 		}
 	}
+	if err := c.recoverTarget(); err != nil {
+		return nil, err
+	}
 	var evs []*Event
 	var errs []error
 	defer func() { c.batch = nil }()
@@ -221,6 +224,15 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 		evs = evs[:n-1]
 	}
 	return evs, nil
+}
+
+// recoverTarget has the target take out what a killed tracer has left in code that is about to be
+// analysed.
+func (c *Core) recoverTarget() error {
+	if r, ok := c.t.(target.Recoverer); ok {
+		return r.Recover()
+	}
+	return nil
 }
 
 // number gives the events their numbers in the ring, and the reader their sizes.

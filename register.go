@@ -112,6 +112,9 @@ func disown(ps []*probe) {
 
 // put arms probes, in one stop, or leaves everything as it was.
 func (c *Core) put(ps []*probe) error {
+	if err := c.recoverTarget(); err != nil {
+		return err
+	}
 	for i, p := range ps {
 		if err := c.place(p, ps[:i]); err != nil {
 			return numbered(plain(err), i, len(ps))

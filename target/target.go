@@ -89,6 +89,15 @@ type Describer interface {
 	Bars(addr uint64) error
 }
 
+// Recoverer is a Target whose code is read as it stands: the patches of a tracer that was killed
+// are in it.
+type Recoverer interface {
+	Target
+	// Recover takes out what a tracer has left that is proven to be gone. It comes before any code
+	// is analysed. EBUSY: one that lives holds the address space.
+	Recover() error
+}
+
 // Returner is a Target in which return addresses can be replaced (arch.Trampoline).
 type Returner interface {
 	Target

@@ -295,6 +295,17 @@ func (v *verbs) killed(t *testing.T) {
 		t.Errorf("trace after a killed tracer: %+v", r)
 	}
 	v.empty(t)
+	for range 3 { // so does one that probes the same functions: it sees them as they were
+		tr = v.start(t, 2, documents...)
+		v.g.Hit("open", 50, 0)
+		tr.kill()
+		tr = v.start(t, 3, append(documents, "p:more vfs_read")...) // what the first has left counts for two
+		c := v.g.Hit("open", 50, 1)
+		if r := tr.end(t, unix.SIGINT); r.status != 0 || c.Failed != 50 || hitsOf(t, r.errs, "myprobe") < 50 || hitsOf(t, r.errs, "myretprobe") < 50 {
+			t.Errorf("the same trace after a killed tracer: %+v", r)
+		}
+		v.empty(t)
+	}
 }
 
 // refused: of several definitions with a bad one nothing stays.

@@ -35,6 +35,7 @@ func (t *Target) Close() error {
 	if len(t.foreign) > 0 && t.alive() == nil {
 		t.ring.Keep()
 		t.control.put(hdrHolder, 0)
+		t.release()
 		return fmt.Errorf("the bytes at %s were changed by somebody else, and left alone with the code that they lead to: when they are ours again kprobe detach takes them out: %w",
 			places(t.foreign), ErrForeign)
 	}
@@ -50,7 +51,8 @@ func (t *Target) Close() error {
 	if stays {
 		t.lay.leave()
 	}
-	t.lay, t.mail = nil, nil
+	t.lay, t.mail, t.adopted = nil, nil, nil
+	t.release()
 	return err
 }
 
@@ -338,7 +340,52 @@ func (l *Leftover) undoStopped(s *qemu.Stop) (u Undone, err error) {
 	return u, l.t.writeTexts(s, ws)
 }
 
-// undoLeftovers takes out what a tracer has left that is gone.
+// errClaimed says that another engine of this process is at work in the guest.
+var errClaimed = errno.Errorf(unix.EBUSY, "another engine of this process holds the guest's kernel: close that one first")
+
+// Recover takes out what a killed tracer has left. EBUSY: one that lives holds the guest's kernel, be
+// it of this process.
+func (t *Target) Recover() error {
+	if t.lay != nil || t.clean {
+		return nil
+	}
+	if err := t.claim(); err != nil {
+		return err
+	}
+	defer t.release()
+	return t.recover()
+}
+
+// claim takes the machine for this engine. EBUSY: another one of this process has it.
+func (t *Target) claim() error {
+	if !t.claims && !t.m.Claim() {
+		return errClaimed
+	}
+	t.claims = true
+	return nil
+}
+
+// release ends what claim has begun.
+func (t *Target) release() {
+	if t.claims {
+		t.m.Release()
+	}
+	t.claims = false
+}
+
+// recover is Recover. Precondition: the machine is claimed.
+func (t *Target) recover() error {
+	if err := t.alive(); err != nil || t.clean {
+		return err
+	}
+	err := t.undoLeftovers()
+	t.clean = err == nil
+	return err
+}
+
+// undoLeftovers takes out what a tracer has left that is gone: no other process has the machine
+// (its lock), and no other engine of this one (its claim), so that what names this process as its
+// holder was left by an engine that has closed the machine.
 func (t *Target) undoLeftovers() error {
 	l, err := t.FindLeftover()
 	if err != nil || l == nil {

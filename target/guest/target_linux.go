@@ -43,6 +43,8 @@ type Target struct {
 	ended   atomic.Pointer[error]
 	lay     *layout // nil before Prepare
 	adopted *layout // of an earlier tracer and in force: a thread may be in its code
+	clean   bool    // nothing of a killed tracer's patches stands (Recover)
+	claims  bool    // the machine is this engine's (qemu.Machine.Claim)
 	control *control
 	code    *room.Piece
 	codeMu  sync.Mutex
@@ -62,6 +64,7 @@ type Target struct {
 var (
 	_ target.Target    = (*Target)(nil)
 	_ target.Describer = (*Target)(nil)
+	_ target.Recoverer = (*Target)(nil)
 	_ target.Clocked   = (*Target)(nil)
 )
 
@@ -155,22 +158,26 @@ func (t *Target) stopped(f func(*qemu.Stop) error) error { return t.m.Stopped(f)
 // Prepare maps code, ring and pools into the guest's kernel. What a tracer has left that is
 // gone is taken out first; one that still runs is an error (EBUSY), and so is what another version
 // of this package has left there.
-func (t *Target) Prepare() error {
+func (t *Target) Prepare() (err error) {
 	if t.lay != nil {
 		return nil
 	}
-	if err := t.alive(); err != nil {
+	if err := t.claim(); err != nil {
 		return err
 	}
-	if err := t.undoLeftovers(); err != nil {
+	defer func() {
+		if err != nil {
+			t.release()
+		}
+	}()
+	if err := t.recover(); err != nil {
 		return err
 	}
-	l, err := t.adopted, error(nil)
+	l := t.adopted
 	if l == nil {
-		l, err = t.newLayout()
-	}
-	if err != nil {
-		return err
+		if l, err = t.newLayout(); err != nil {
+			return err
+		}
 	}
 	since, err := startTime(os.Getpid())
 	if err != nil {
@@ -181,7 +188,7 @@ func (t *Target) Prepare() error {
 	if err != nil {
 		return err
 	}
-	t.lay, t.control, t.ring = l, c, r
+	t.lay, t.control, t.ring, t.clean = l, c, r, false
 	t.heap, t.pools, t.idle = 0, nil, nil
 	t.code = l.room(t.adopted == l, c.get(hdrMark))
 	t.writer = arch.Writer{Ring: l.ring.va, Layout: r.Layout, Kernel: t.arch}

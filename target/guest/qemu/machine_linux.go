@@ -42,6 +42,7 @@ type Machine struct {
 	mon     *monitor // nil if it is held by somebody else
 	events  chan Event
 	leaving atomic.Bool // we close the monitor, not QEMU
+	claimed atomic.Bool // an engine of this process is at work
 	accel   string
 	cpus    int
 
@@ -248,6 +249,13 @@ func (m *Machine) Bytes(pa uint64, n int) []byte {
 // Shared gives the memory of the ivshmem device and its guest-physical address; 0 and nil
 // without one. The address is 0 where it is not known (Options.Unlocked).
 func (m *Machine) Shared() (pa uint64, mem []byte) { return m.ringPA, m.ring }
+
+// Claim gives the machine to one engine of this process, until Release; false: another has it. The
+// lock on the machine keeps other processes out.
+func (m *Machine) Claim() bool { return m.claimed.CompareAndSwap(false, true) }
+
+// Release ends what Claim has begun.
+func (m *Machine) Release() { m.claimed.Store(false) }
 
 // Close removes all breakpoints, lets the vCPUs run if they ran before, and ends the
 // connections. The memory is gone with it: nobody may use bytes of it any more.
