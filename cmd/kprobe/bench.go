@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/cbuild"
 	"kprobes.dev/kprobes/internal/workload"
@@ -38,9 +36,9 @@ in the own process; and how fast probes come and go.`,
 			if f.format != "text" && f.format != "json" {
 				return usagef("format %q: text or json", f.format)
 			}
-			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+			ctx, stop := untilEnd(c.Context())
 			defer stop()
-			return f.run(ctx, os.Stdout)
+			return f.run(ctx, stdout)
 		},
 	}
 	fl := c.Flags()

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -38,7 +37,7 @@ func newOwn() *cobra.Command {
 		Hidden: true,
 		Args:   noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+			ctx, stop := untilEnd(c.Context())
 			defer stop()
 			o := &own{ctx: ctx, enc: json.NewEncoder(os.Stdout), rounds: fullRounds, batches: fullArmings, pattern: "*"}
 			if quick {

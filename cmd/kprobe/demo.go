@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
@@ -34,7 +32,7 @@ With --guest boot a Linux kernel in QEMU, probe it from outside as the documents
 compare every line with what its own kprobe_events print for the same calls.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+			ctx, stop := untilEnd(c.Context())
 			defer stop()
 			switch {
 			case inGuest:

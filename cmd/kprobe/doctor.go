@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,7 +71,7 @@ can not ask for it.`,
 			if spec != "" {
 				fs = append(fs, examineGuest(spec)...)
 			}
-			return tell(os.Stdout, format, fs)
+			return tell(stdout, format, fs)
 		},
 	}
 	c.Flags().IntVarP(&pid, "pid", "p", 0, "look at a process too")

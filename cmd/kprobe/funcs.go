@@ -60,7 +60,7 @@ func funcsOfProcess(pid int, glob string) error {
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriter(os.Stdout)
+	w := bufio.NewWriter(stdout)
 	n := 0
 	for _, m := range t.Space().Modules() {
 		module := ""
@@ -92,7 +92,7 @@ func funcsOfFile(path, glob string) error {
 	if m := im.Machine(); m != elf.EM_X86_64 {
 		return fmt.Errorf("file %q is made for %v: only x86-64 programs can be probed", path, m)
 	}
-	w := bufio.NewWriter(os.Stdout)
+	w := bufio.NewWriter(stdout)
 	return finishFuncs(w, printFuncs(w, im, glob, ""), glob)
 }
 

@@ -50,7 +50,7 @@ func newGuestStart() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Println(spec)
+			fmt.Fprintln(stdout, spec)
 			return nil
 		},
 	}

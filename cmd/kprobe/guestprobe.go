@@ -165,7 +165,7 @@ func listGuest(spec string) error {
 		return err
 	}
 	defer m.Close()
-	return writeGuestList(os.Stdout, t, &guestNames{t: t})
+	return writeGuestList(stdout, t, &guestNames{t: t})
 }
 
 func writeGuestList(w io.Writer, t *guest.Target, n trace.Namer) error {
@@ -226,7 +226,7 @@ func funcsOfGuest(spec, glob string) error {
 		return err
 	}
 	defer m.Close()
-	w := bufio.NewWriter(os.Stdout)
+	w := bufio.NewWriter(stdout)
 	n := 0
 	for _, mod := range t.Space().Modules() {
 		name := ""

@@ -75,7 +75,7 @@ func listKernel() error {
 		return err
 	}
 	for _, l := range lines {
-		fmt.Println(clean(l))
+		fmt.Fprintln(stdout, clean(l))
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func funcsOfKernel(glob string) error {
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriter(os.Stdout)
+	w := bufio.NewWriter(stdout)
 	for _, f := range funcs {
 		fmt.Fprintf(w, "%016x %7d %s", f.Addr, f.Size, clean(f.Name))
 		if f.Module != "" {

@@ -50,15 +50,27 @@ var ballast = make([]byte, 24<<20)
 func run(args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
+	root.SetOut(stdout)
 	err := root.Execute()
+	if lost := stdout.Err(); !errors.Is(err, lost) {
+		err = errors.Join(err, lost)
+	}
+	return status(err)
+}
+
+// status reports an error and gives the exit status for it. A child's is ours only if nothing
+// of our own failed.
+func status(err error) int {
 	if err == nil {
 		return 0
 	}
 	var st statusError
-	if errors.As(err, &st) {
+	if own := withoutStatus(err); own != nil {
+		report(own)
+		err = own
+	} else if errors.As(err, &st) {
 		return int(st)
 	}
-	report(err)
 	var u usageError
 	if errors.As(err, &u) {
 		return exitUsage
@@ -66,9 +78,28 @@ func run(args []string) int {
 	return exitFailed
 }
 
+// withoutStatus gives what is to be reported of an error: all but the status of a child.
+func withoutStatus(err error) error {
+	if _, ok := err.(statusError); ok {
+		return nil
+	}
+	many, ok := joined(err)
+	if !ok {
+		return err
+	}
+	var out []error
+	for _, e := range many {
+		out = append(out, withoutStatus(e))
+	}
+	return errors.Join(out...)
+}
+
 // report writes an error for people: a definition's with its column marked, each of
 // several by itself.
 func report(err error) {
+	if u, ok := err.(usageError); ok {
+		err = u.err
+	}
 	if many, ok := joined(err); ok {
 		for _, e := range many {
 			report(e)
@@ -85,10 +116,6 @@ func report(err error) {
 
 // joined takes apart what errors.Join has put together: its text is nothing but theirs.
 func joined(err error) ([]error, bool) {
-	var u usageError
-	if errors.As(err, &u) {
-		err = u.err
-	}
 	many, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return nil, false

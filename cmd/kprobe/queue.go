@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"io"
 	"sync"
 
 	"kprobes.dev/kprobes/trace"
@@ -10,13 +8,18 @@ import (
 
 // queue takes hits from the ring at once and hands them on to a goroutine that may be
 // slower, so that printing does not hold up the reader. What it holds is bounded: when
-// the printer is too far behind, the reader waits, and the ring counts what it loses.
+// the printer is too far behind, the reader waits, and the ring counts what it loses. Once the
+// trace is to end it holds all that comes: the probes come out, whoever reads the lines or not.
 type queue struct {
 	cur  *batch
-	ch   chan *batch
 	free sync.Pool
 	done chan struct{}
-	once sync.Once
+
+	mu      sync.Mutex
+	changed sync.Cond
+	full    []*batch // handed on, not printed yet
+	endless bool     // it takes any number
+	closed  bool
 }
 
 // batch is a run of hits with the bytes of their records.
@@ -32,23 +35,45 @@ const (
 
 // newQueue starts the goroutine: f gets each hit, idle is called when none is left.
 func newQueue(f func(*trace.Hit), idle func()) *queue {
-	q := &queue{ch: make(chan *batch, maxBatches), done: make(chan struct{})}
+	q := &queue{done: make(chan struct{})}
+	q.changed.L = &q.mu
 	q.free.New = func() any { return &batch{recs: make([]byte, 0, batchBytes+64<<10)} }
 	q.cur = q.free.Get().(*batch)
 	go func() {
 		defer close(q.done)
-		for b := range q.ch {
+		for {
+			b, last := q.next()
+			if b == nil {
+				return
+			}
 			for i := range b.hits {
 				f(&b.hits[i])
 			}
 			b.hits, b.recs = b.hits[:0], b.recs[:0]
 			q.free.Put(b)
-			if len(q.ch) == 0 {
+			if last {
 				idle()
 			}
 		}
 	}()
 	return q
+}
+
+// next waits for a batch and says whether it is the last one for now; nil once the queue is
+// closed and empty.
+func (q *queue) next() (b *batch, last bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.full) == 0 && !q.closed {
+		q.changed.Wait()
+	}
+	if len(q.full) == 0 {
+		return nil, true
+	}
+	b, q.full[0] = q.full[0], nil
+	q.full = q.full[1:]
+	q.changed.Broadcast()
+	return b, len(q.full) == 0
 }
 
 // add takes a hit.
@@ -69,65 +94,35 @@ func (q *queue) add(h *trace.Hit) {
 
 // flush hands on what has been taken.
 func (q *queue) flush() {
-	if len(q.cur.hits) > 0 {
-		q.ch <- q.cur
-		q.cur = q.free.Get().(*batch)
+	if len(q.cur.hits) == 0 {
+		return
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.full) >= maxBatches && !q.endless {
+		q.changed.Wait()
+	}
+	q.full = append(q.full, q.cur)
+	q.cur = q.free.Get().(*batch)
+	q.changed.Broadcast()
+}
+
+// takeAll has the queue take all that comes from now on, and nobody wait for the printer. It
+// may be called while another goroutine does.
+func (q *queue) takeAll() {
+	q.mu.Lock()
+	q.endless = true
+	q.mu.Unlock()
+	q.changed.Broadcast()
 }
 
 // close hands on the rest and waits until all has been used.
-func (q *queue) close() error {
-	q.once.Do(func() {
-		q.flush()
-		close(q.ch)
-	})
+func (q *queue) close() {
+	q.takeAll()
+	q.flush()
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.changed.Broadcast()
 	<-q.done
-	return nil
-}
-
-// lines prints hits.
-type lines struct {
-	f     *traceFlags
-	out   *bufio.Writer
-	print trace.Printer
-	buf   []byte
-	n     uint64
-	err   error
-	full  chan struct{} // closed once enough was printed, or printing failed
-}
-
-func newLines(f *traceFlags, w io.Writer, n trace.Namer) *lines {
-	return &lines{f: f, out: bufio.NewWriterSize(w, 256<<10), print: trace.Printer{Names: n}, full: make(chan struct{})}
-}
-
-// flush lets a reader of the output see what there is.
-func (l *lines) flush() {
-	if l.err == nil {
-		l.err = l.out.Flush()
-	}
-}
-
-// hit writes one hit.
-func (l *lines) hit(h *trace.Hit) {
-	if l.f.count > 0 && l.n >= l.f.count || l.err != nil {
-		return
-	}
-	l.n++
-	if !l.f.stat {
-		if l.f.format == "json" {
-			l.buf = l.print.JSON(l.buf[:0], h)
-		} else {
-			l.buf = l.print.Text(l.buf[:0], h)
-		}
-		_, l.err = l.out.Write(l.buf)
-	}
-	if l.err != nil || l.n == l.f.count {
-		close(l.full)
-	}
-}
-
-// finish writes out what is buffered.
-func (l *lines) finish() error {
-	l.flush()
-	return l.err
 }

@@ -3,9 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
@@ -166,12 +164,13 @@ func (f *traceFlags) run(cmd []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := f.open(cmd)
-	if err != nil {
+	t := &tracing{f: f}
+	if t.printed, err = newLines(f); err != nil {
 		return err
 	}
-	t := &tracing{f: f, s: s, stop: make(chan os.Signal, 1)}
-	return errors.Join(t.run(defs, len(cmd) > 0), s.Close())
+	t.queue = newQueue(t.printed.hit, t.printed.flush)
+	t.end = catchEnd(t.queue.takeAll)
+	return errors.Join(t.run(defs, cmd), t.close())
 }
 
 // open makes what is traced. Each kind of target has its own flags.
@@ -197,43 +196,48 @@ func defaultRing() int {
 type tracing struct {
 	f       *traceFlags
 	s       tracee
-	stop    chan os.Signal
+	end     *ending
 	queue   *queue
 	printed *lines
 }
 
-func (t *tracing) run(defs []*event.Def, child bool) (err error) {
-	w, err := t.output()
-	if err != nil {
+// run traces, and ends with nothing of ours in the target.
+func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
+	if t.s, err = t.f.open(cmd); err != nil {
 		return err
 	}
-	t.printed = newLines(t.f, w, t.s.Names())
-	t.queue = newQueue(t.printed.hit, t.printed.flush)
-	defer func() { err = errors.Join(err, t.queue.close(), t.printed.finish(), w.Close()) }()
-	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs}
-	if child {
-		signal.Ignore(unix.SIGINT) // the child's to handle: it is in our terminal's group
-		signal.Notify(t.stop, unix.SIGTERM)
-	} else {
-		signal.Notify(t.stop, unix.SIGINT, unix.SIGTERM)
+	if len(cmd) > 0 {
+		t.end.leaveKeys()
 	}
+	t.printed.print.Names = t.s.Names()
+	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs}
 	if err = t.s.Add(defs, o); err != nil {
-		return errors.Join(err, t.s.Leave(nil))
+		return errors.Join(err, t.s.Leave(nil), t.s.Close())
 	}
 	if t.f.verbose {
 		t.s.Slower(slower)
 		t.s.Stubs(stubs)
 	}
-	if err := t.s.Run(); err != nil {
-		return err
+	if err = t.s.Run(); err != nil {
+		return errors.Join(err, t.s.Close())
 	}
 	t.loop()
-	err = errors.Join(t.s.Leave(t.queue.add), t.queue.close(), t.printed.finish())
+	t.queue.takeAll()
+	err = t.s.Leave(t.queue.add)
+	t.end.release()
+	err = errors.Join(err, t.close())
 	t.summary()
-	if err == nil {
-		err = t.s.Status()
+	return errors.Join(err, t.s.Status(), t.s.Close())
+}
+
+// close prints what is left and ends the output; the first time it tells what went wrong with it.
+func (t *tracing) close() error {
+	if t.queue == nil {
+		return nil
 	}
-	return err
+	t.queue.close()
+	t.queue = nil
+	return t.printed.finish()
 }
 
 func (t *tracing) skipped(name string, why error) {
@@ -252,23 +256,6 @@ func stubs(name string, why error) {
 	fmt.Fprintf(os.Stderr, "kprobe: %s has returns=%s: %v\n", name, kprobes.ReturnsTrampoline, why)
 }
 
-// nopCloser leaves stdout open.
-type nopCloser struct{ io.Writer }
-
-func (nopCloser) Close() error { return nil }
-
-func (t *tracing) output() (io.WriteCloser, error) {
-	var w io.WriteCloser = nopCloser{os.Stdout}
-	if t.f.out != "" {
-		file, err := os.Create(t.f.out)
-		if err != nil {
-			return nil, err
-		}
-		w = file
-	}
-	return w, nil
-}
-
 // loop reads until the target ends, somebody stops it, or enough was read.
 func (t *tracing) loop() {
 	var end <-chan time.Time
@@ -281,7 +268,7 @@ func (t *tracing) loop() {
 	for {
 		if time.Since(looked) > syncEvery || t.s.Pending() {
 			looked = time.Now()
-			if t.sync() {
+			if t.sync() || t.printed.noReader() {
 				return
 			}
 		}
@@ -293,7 +280,7 @@ func (t *tracing) loop() {
 		}
 		idle.Reset(pause)
 		select {
-		case <-t.stop:
+		case <-t.end.asked:
 			return
 		case <-end:
 			return

@@ -91,8 +91,15 @@ type tracer struct {
 // lists so many.
 func (v *verbs) start(t *testing.T, probes int, args ...string) *tracer {
 	t.Helper()
-	tr := &tracer{cmd: v.command(t, "trace", args...)}
-	tr.cmd.Stdout, tr.cmd.Stderr = &tr.out, &tr.errs
+	return v.startCommand(t, probes, v.command(t, "trace", args...))
+}
+
+func (v *verbs) startCommand(t *testing.T, probes int, cmd *exec.Cmd) *tracer {
+	t.Helper()
+	tr := &tracer{cmd: cmd}
+	if tr.cmd.Stderr = &tr.errs; cmd.Stdout == nil {
+		tr.cmd.Stdout = &tr.out
+	}
 	if err := tr.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -237,6 +244,24 @@ func (v *verbs) ends(t *testing.T) {
 	r = tr.end(t, 0)
 	if r.status != 0 || strings.Count(r.out, "sys_getppid+0x0/") != 3 || strings.Count(r.out, "\n") != 3 {
 		t.Errorf("--count: %+v", r)
+	}
+	v.empty(t)
+	for _, sig := range caught {
+		tr := v.start(t, 1, "p:ppid __x64_sys_getppid")
+		if r := tr.end(t, sig); r.status != 0 || hitsOf(t, r.errs, "ppid") != 0 {
+			t.Errorf("%v: %+v", sig, r)
+		}
+		v.empty(t)
+	}
+	cmd := v.command(t, "trace", "p:ppid __x64_sys_getppid")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr = v.startCommand(t, 1, cmd)
+	out.Close()
+	if r := tr.end(t, 0); r.status != exitFailed || !strings.Contains(r.errs, "kprobe: stdout: broken pipe\n") {
+		t.Errorf("reader gone: %+v", r)
 	}
 	v.empty(t)
 }

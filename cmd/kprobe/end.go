@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+)
+
+// endSignals are the signals that end what this command does. The kernel's default for each would
+// leave the probes in the target.
+func endSignals() []os.Signal {
+	s := []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGABRT, unix.SIGXCPU}
+	if !signal.Ignored(unix.SIGHUP) { // as nohup has it
+		s = append(s, unix.SIGHUP)
+	}
+	return s
+}
+
+// untilEnd gives a context that ends at the first such signal, and when nobody reads stdout or
+// stderr any more.
+func untilEnd(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, append(endSignals(), unix.SIGPIPE)...)
+}
+
+// ending is how a trace is ended from outside: by a signal.
+type ending struct {
+	asked   chan struct{} // closed at the first signal
+	signals chan os.Signal
+	caught  []os.Signal
+}
+
+// catchEnd catches the signals that end a trace, and calls asked at the first one. A write to
+// an output without a reader gives an error from now on, and no signal. Programs that are
+// started later have the default for all of them.
+func catchEnd(asked func()) *ending {
+	e := &ending{asked: make(chan struct{}), signals: make(chan os.Signal, 1)}
+	e.caught = endSignals()
+	signal.Notify(e.signals, e.caught...)
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
+	go func() {
+		<-e.signals
+		asked()
+		close(e.asked)
+	}()
+	return e
+}
+
+// leaveKeys leaves the signals of the terminal's keys to a program that was started, which is
+// in our process group: what it does at them is its own business, and the trace goes on.
+func (e *ending) leaveKeys() { signal.Ignore(unix.SIGINT, unix.SIGQUIT) }
+
+// release has the next signal end the command at once: all probes are out.
+func (e *ending) release() {
+	for _, s := range e.caught {
+		if !signal.Ignored(s) {
+			signal.Reset(s)
+		}
+	}
+}

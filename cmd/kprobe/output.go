@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/trace"
+)
+
+// checked is an output that remembers its first error: who prints a table line by line need
+// not ask after each.
+type checked struct {
+	name string
+	w    io.Writer
+	mu   sync.Mutex
+	err  error
+}
+
+// stdout is what the verbs print to. Its error is that of the command.
+var stdout = &checked{name: "stdout", w: os.Stdout}
+
+func (c *checked) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.w.Write(b)
+	if err != nil {
+		c.err = writeError(c.name, err)
+	}
+	return n, c.err
+}
+
+// Err gives the first error.
+func (c *checked) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// writeError names an output that could not be written.
+func writeError(name string, err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+// lines prints hits. Its methods are called by one goroutine at a time, but for noReader.
+type lines struct {
+	f     *traceFlags
+	file  *os.File
+	name  string
+	out   *bufio.Writer
+	print trace.Printer
+	buf   []byte
+	n     uint64
+	err   error
+	full  chan struct{} // closed once enough was printed, or printing failed
+	ended bool          // full is closed
+}
+
+// newLines opens the output.
+func newLines(f *traceFlags) (*lines, error) {
+	l := &lines{f: f, file: os.Stdout, name: stdout.name, full: make(chan struct{})}
+	if f.out != "" {
+		file, err := os.Create(f.out)
+		if err != nil {
+			return nil, err
+		}
+		l.file, l.name = file, f.out
+	}
+	l.out = bufio.NewWriterSize(l.file, 256<<10)
+	return l, nil
+}
+
+// flush lets a reader of the output see what there is.
+func (l *lines) flush() {
+	if l.err == nil {
+		l.failed(l.out.Flush())
+	}
+}
+
+// failed ends the trace if the output could not be written.
+func (l *lines) failed(err error) {
+	if err != nil {
+		l.err = writeError(l.name, err)
+		l.end()
+	}
+}
+
+func (l *lines) end() {
+	if !l.ended {
+		l.ended = true
+		close(l.full)
+	}
+}
+
+// hit writes one hit.
+func (l *lines) hit(h *trace.Hit) {
+	if l.f.count > 0 && l.n >= l.f.count || l.err != nil {
+		return
+	}
+	l.n++
+	if !l.f.stat {
+		if l.f.format == "json" {
+			l.buf = l.print.JSON(l.buf[:0], h)
+		} else {
+			l.buf = l.print.Text(l.buf[:0], h)
+		}
+		_, err := l.out.Write(l.buf)
+		l.failed(err)
+	}
+	if l.n == l.f.count {
+		l.end()
+	}
+}
+
+// noReader says that the output is a pipe, a socket or a terminal and nobody has its other end
+// any more. A program that prints nothing would not learn it from a write.
+func (l *lines) noReader() bool {
+	conn, err := l.file.SyscallConn()
+	if err != nil || l.f.stat {
+		return false
+	}
+	gone := false
+	_ = conn.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(p, 0)
+		gone = err == nil && n > 0 && p[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+	})
+	return gone
+}
+
+// finish writes out what is buffered and closes a file. It gives the first error of all.
+func (l *lines) finish() error {
+	l.flush()
+	if l.err == nil && l.noReader() {
+		l.failed(unix.EPIPE)
+	}
+	if l.file != os.Stdout {
+		if err := l.file.Close(); l.err == nil {
+			l.failed(err)
+		}
+	}
+	return l.err
+}
