@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memfdName shows up as /memfd:kprobes:ring in the maps of every process that has the
-// ring.
-const memfdName = "kprobes:ring"
+// memfdName shows up as /memfd:kprobes-self:ring in the maps of the process that has made the
+// ring for itself. It must differ from the name of a ring that a tracer makes in another process:
+// that is a tracer's to take out.
+const memfdName = "kprobes-self:ring"
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 

@@ -231,10 +231,14 @@ func (p *Patched) Why() string {
 }
 
 // FindLeftover looks for what an earlier tracer left. nil: nothing of ours is there. What
-// the process has as a tracer of others is its own.
+// the process has as a tracer of others is its own. The error is an ErrOwn if the process probes
+// itself: what is there is in use.
 func FindLeftover(p *Proc) (*Leftover, error) {
 	maps, err := p.Maps()
 	if err != nil {
+		return nil, err
+	}
+	if err := p.ownEngine(maps); err != nil {
 		return nil, err
 	}
 	if maps, err = p.leftMaps(maps); err != nil {

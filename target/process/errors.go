@@ -35,6 +35,8 @@ var (
 	ErrChild error = &sentinel{"it is our own child, and may be waited for", syscall.ECHILD}
 	// ErrBusy: another tracer is attached, or another engine holds it [EBUSY].
 	ErrBusy error = &sentinel{"process is taken", syscall.EBUSY}
+	// ErrOwn: the process probes itself: its own engine patches its code [EBUSY].
+	ErrOwn error = &sentinel{"process probes itself", syscall.EBUSY}
 	// ErrExec: the process runs another program now; its old memory is gone [ESTALE].
 	ErrExec error = &sentinel{"process has executed another program", syscall.ESTALE}
 	// ErrStuck: a thread did not arrive at a stop in time; all were let go [ETIMEDOUT].
@@ -96,18 +98,30 @@ func (e *StuckError) Error() string {
 // Unwrap makes errors.Is(err, ErrStuck) hold.
 func (e *StuckError) Unwrap() error { return ErrStuck }
 
-// HeldError says who holds a process. It is an ErrBusy.
+// HeldError says who holds a process. It is an ErrBusy, and an ErrOwn if the process holds itself.
 type HeldError struct {
 	PID    int // the process that was asked for
 	Holder Holder
 }
 
 func (e *HeldError) Error() string {
+	if e.own() {
+		return fmt.Sprintf("process %d: %v: %s", e.PID, ErrOwn, adviceOwn)
+	}
 	return fmt.Sprintf("process %d: %v: held by %v", e.PID, ErrBusy, e.Holder)
 }
 
 // Unwrap makes errors.Is(err, ErrBusy) hold.
 func (e *HeldError) Unwrap() error { return ErrBusy }
+
+// Is makes errors.Is(err, ErrOwn) hold where the process holds itself.
+func (e *HeldError) Is(target error) bool { return target == ErrOwn && e.own() }
+
+func (e *HeldError) own() bool { return e.PID == e.Holder.PID }
+
+// adviceOwn is what to do instead of probing a process that probes itself.
+const adviceOwn = "package kprobes.dev/kprobes is in use in it, whose patches must not be mixed with ours: " +
+	"let the program register what is to be probed (package debughttp serves that over HTTP), or close its registry (Core.Close)"
 
 // Holder is the engine that holds a process, as the kernel tells it.
 type Holder struct {

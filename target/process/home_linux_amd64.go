@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -36,7 +37,7 @@ const (
 	homeVersion = 1
 
 	ringName = "kprobes:ring"
-	homeName = "kprobes:home"
+	homeName = holder.Tracer
 	codeName = "kprobes:code"
 	mailName = "kprobes:mailbox"
 

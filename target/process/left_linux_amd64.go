@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/restore"
 )
 
@@ -139,4 +140,20 @@ func (l *Leftover) mapped() ([]restore.Site, error) {
 		}
 	}
 	return sites, nil
+}
+
+// ownEngine is an ErrOwn if a process's own engine patches its code, or that of the process that
+// it was forked from did. The kernel's list of mappings tells: no memory of the process is asked.
+func (p *Proc) ownEngine(maps []Map) error {
+	for _, m := range maps {
+		if !strings.HasPrefix(m.Path, "/memfd:"+holder.Own) {
+			continue
+		}
+		who := "it"
+		if h, err := p.Holder(); err == nil && (h == nil || h.PID != p.pid) {
+			who = "it, or the process that it was forked from,"
+		}
+		return fmt.Errorf("process %d: %w (%s has mapped %s): %s", p.pid, ErrOwn, who, holder.Own, adviceOwn)
+	}
+	return nil
 }

@@ -1,22 +1,15 @@
 package process
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// lockFile is the file of /proc/PID whose lock means that an engine holds the process.
-// It is there for every process, only its owner and root can open it (proc(5)), and it goes
-// with the process. The lock goes with its holder. So there is nothing to clean up, and
-// nothing for others to squat on.
-const lockFile = "personality"
+	"kprobes.dev/kprobes/internal/holder"
+)
 
 // Lock makes the caller the holder of the process until Unlock, Close or its own end. The
 // error is a *HeldError if another is. It holds also through an exec of the process.
@@ -27,24 +20,21 @@ func (p *Proc) Lock() error {
 	if p.lock != nil {
 		return nil
 	}
-	f, err := p.openAt(lockFile, unix.O_RDONLY)
+	f, err := p.openAt(holder.File, unix.O_RDONLY)
 	if err != nil {
 		return fmt.Errorf("process %d: lock: %w", p.pid, p.gone(err))
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
+	pid, err := holder.Take(f)
+	switch {
+	case err == nil:
 		p.lock = f
 		return nil
+	case errors.Is(err, holder.ErrTaken):
+		err = &HeldError{PID: p.pid, Holder: *NewHolder(pid)}
+	default:
+		err = fmt.Errorf("process %d: lock: %w", p.pid, err)
 	}
-	defer f.Close()
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("process %d: lock: %w", p.pid, err)
-	}
-	holder, err := holderOf(f)
-	if err != nil {
-		return fmt.Errorf("process %d: %w: holder: %w", p.pid, ErrBusy, err)
-	}
-	return &HeldError{PID: p.pid, Holder: *holder}
+	return errors.Join(err, f.Close())
 }
 
 // Unlock gives the process up.
@@ -52,50 +42,23 @@ func (p *Proc) Unlock() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lock != nil {
-		p.lock.Close()
+		_ = holder.Release(p.lock) // an error of either step leaves no lock: the file is closed
 		p.lock = nil
 	}
 }
 
 // Holder says who holds the process, ourselves included; nil if nobody does.
 func (p *Proc) Holder() (*Holder, error) {
-	f, err := p.openAt(lockFile, unix.O_RDONLY)
+	f, err := p.openAt(holder.File, unix.O_RDONLY)
 	if err != nil {
 		return nil, fmt.Errorf("process %d: lock: %w", p.pid, p.gone(err))
 	}
 	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
-		return nil, nil
-	}
-	return holderOf(f)
-}
-
-// holderOf asks the kernel's list of locks for the one on f.
-func holderOf(f *os.File) (*Holder, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	pid, held, err := holder.Of(f)
+	if err != nil || !held {
 		return nil, err
 	}
-	locks, err := os.Open("/proc/locks")
-	if err != nil {
-		return nil, err
-	}
-	defer locks.Close()
-	want := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	sc := bufio.NewScanner(locks)
-	for sc.Scan() {
-		// 1: FLOCK  ADVISORY  WRITE 1234 00:15:5678 0 EOF
-		w := strings.Fields(sc.Text())
-		if len(w) < 6 || w[1] != "FLOCK" || w[3] != "WRITE" || w[5] != want {
-			continue
-		}
-		pid, err := strconv.Atoi(w[4])
-		if err != nil {
-			return nil, fmt.Errorf("/proc/locks: %w", err)
-		}
-		return NewHolder(pid), nil
-	}
-	return &Holder{}, sc.Err() // of a pid namespace that is not seen from here
+	return NewHolder(pid), nil
 }
 
 // NewHolder describes a process as a holder. What the kernel does not tell stays zero.

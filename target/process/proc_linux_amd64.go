@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/holder"
 )
 
 // Proc is another process. It stays the process that it was at Open: when that ends and
@@ -244,7 +246,7 @@ func (p *Proc) Close() error {
 	}
 	p.closed = true
 	if p.lock != nil {
-		p.lock.Close()
+		_ = holder.Release(p.lock)
 		p.lock = nil
 	}
 	if p.wake >= 0 {

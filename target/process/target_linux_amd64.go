@@ -285,12 +285,34 @@ func (t *Target) Prepare() error {
 		if err := t.mapHome(s); err != nil {
 			return err
 		}
+		if err := t.alone(s); err != nil {
+			return err
+		}
 		return t.learn(s)
 	})
 	if err != nil {
 		return err
 	}
 	return t.warm()
+}
+
+// alone gives the process up, with an ErrOwn, if its own engine has come meanwhile that does not see
+// our lock. That engine maps its memory first and then looks for our home; we have mapped the home
+// and look for that memory. So one of the two sees the other, or both do. Precondition: the world is
+// stopped.
+func (t *Target) alone(s *Stopped) error {
+	maps, err := t.p.Maps()
+	if err != nil {
+		return err
+	}
+	own := t.p.ownEngine(maps)
+	if own == nil {
+		return nil
+	}
+	err = t.unmapOwn(s)
+	t.home = nil
+	t.p.Unlock()
+	return errors.Join(own, err)
 }
 
 // undoLeftovers takes out what a tracer has left that is gone: nobody else holds the

@@ -39,6 +39,7 @@ type Target struct {
 	ring    *ring.Ring
 	writer  arch.Writer
 	home    *home
+	claim   *claim // while home is there
 	codeMu  sync.Mutex
 	code    []*piece
 	poolMu  sync.Mutex
@@ -270,13 +271,25 @@ func access(call uintptr, addr uint64, b []byte) error {
 }
 
 // Prepare makes the ring and the home, and puts our signal handlers before those of the
-// runtime.
+// runtime. It fails with EBUSY while another engine holds the process: see takeClaim.
 func (t *Target) Prepare() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.home != nil {
 		return nil
 	}
+	c, err := takeClaim()
+	if err != nil {
+		return err
+	}
+	if err := t.prepare(); err != nil {
+		return errors.Join(err, c.release())
+	}
+	t.claim = c
+	return nil
+}
+
+func (t *Target) prepare() error {
 	if _, _, e := unix.RawSyscall(sysMembarrier, membarrierRegister, 0, 0); e != 0 {
 		return fmt.Errorf("membarrier, which makes all processors see changed code: %w", e)
 	}
@@ -288,15 +301,18 @@ func (t *Target) Prepare() error {
 	if cfg.Events == 0 {
 		cfg.Events = ring.MaxEvents // a program that probes itself may do so for long
 	}
-	if t.ring, err = ring.Create(cfg); err != nil {
+	r, err := ring.Create(cfg)
+	if err != nil {
 		return errors.Join(err, t.mem.Close())
 	}
-	t.writer = arch.Writer{
-		Ring: t.ring.Addr(), Layout: t.ring.Layout, TID: arch.TIDGo, Go: t.lay.runtime(),
-		Gate: uint64(gatePC()), RDPID: hasRDPID(),
+	h, err := t.newHome()
+	if err != nil {
+		return errors.Join(err, t.mem.Close(), r.Close())
 	}
-	if t.home, err = t.newHome(); err != nil {
-		return errors.Join(err, t.mem.Close(), t.ring.Close())
+	t.ring, t.home = r, h
+	t.writer = arch.Writer{
+		Ring: r.Addr(), Layout: r.Layout, TID: arch.TIDGo, Go: t.lay.runtime(),
+		Gate: uint64(gatePC()), RDPID: hasRDPID(),
 	}
 	return nil
 }
@@ -345,7 +361,7 @@ func (t *Target) Close() error {
 	for _, p := range t.pools {
 		err = errors.Join(err, unmap(p.Base, poolSize(p)))
 	}
-	err = errors.Join(err, t.mem.Close())
+	err = errors.Join(err, t.mem.Close(), t.claim.release())
 	t.home, t.code, t.pools = nil, nil, nil
 	return err
 }
