@@ -310,7 +310,7 @@ func (c *Core) allow(e *Event) error {
 		if id < 0 {
 			continue
 		}
-		if err := c.reader.Allow(uint16(id), lo, hi); err != nil {
+		if err := c.reader.Allow(uint32(id), lo, hi); err != nil {
 			return err
 		}
 	}

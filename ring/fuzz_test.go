@@ -80,7 +80,7 @@ func (p *player) play(op byte, v uint64) {
 	shard := int(v >> 63)
 	switch op {
 	case opWrite:
-		writerOf(p.r, shard).write(uint16(1+v%2), 1, p.clock.now-v%200, v, v)
+		writerOf(p.r, shard).write(uint32(1+v%2), 1, p.clock.now-v%200, v, v)
 	case opAbandon:
 		abandon(p.r, 1, v)
 	case opPoll, opDrain:

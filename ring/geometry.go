@@ -10,7 +10,7 @@ import (
 // Bounds of a Config.
 const (
 	MaxCPUs   = 8192
-	MaxEvents = 1 << 16 // an event number has 16 bits
+	MaxEvents = 1 << 20 // an event number has 20 bits (Word0)
 	MinData   = PageSize
 	MaxData   = 256 << 20
 

@@ -48,14 +48,14 @@ func work(job string) error {
 	}
 	var wg sync.WaitGroup
 	for i := range threads {
-		wg.Go(func() { attempt(r, uint16(number*hammerThreads+i), attempts, step) })
+		wg.Go(func() { attempt(r, uint32(number*hammerThreads+i), attempts, step) })
 	}
 	wg.Wait()
 	return nil
 }
 
 // attempt writes records to all locked shards in turn, whose words can be checked.
-func attempt(r *Ring, event uint16, attempts int, step string) {
+func attempt(r *Ring, event uint32, attempts int, step string) {
 	count := func(ctr uint64) {
 		atomic.AddUint64(word(r.mem, r.ShardOff(0)+r.CounterOff(int(event))+ctr), 1)
 	}
@@ -82,7 +82,7 @@ func attempt(r *Ring, event uint16, attempts int, step string) {
 	}
 }
 
-func mix(event uint16, i uint64, j int) uint64 { return uint64(event)<<48 ^ i*31 + uint64(j) }
+func mix(event uint32, i uint64, j int) uint64 { return uint64(event)<<48 ^ i*31 + uint64(j) }
 
 // worker starts a writer process; the returned function waits for it.
 func worker(t *testing.T, r *Ring, number, attempts int, step string) (*exec.Cmd, func() error) {
@@ -149,7 +149,7 @@ func (c *checker) check(rec Record) {
 func hammerReader(t *testing.T, r *Ring) (*Reader, *checker) {
 	rd := NewReader(r, nil)
 	for e := range r.Events {
-		allow(t, rd, uint16(e), 24, 64)
+		allow(t, rd, uint32(e), 24, 64)
 	}
 	return rd, &checker{t: t, next: map[[2]int]uint64{}}
 }
@@ -305,14 +305,14 @@ func TestScribble(t *testing.T) {
 	r := newTestRing(t, Config{CPUs: 2, Events: 8, DataSize: MinData})
 	rd := NewReader(r, nil)
 	for e := range 8 {
-		allow(t, rd, uint16(e), 16, 64)
+		allow(t, rd, uint32(e), 16, 64)
 	}
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	for shard := range r.Shards() {
 		wg.Go(func() {
 			for i := uint64(0); !stop.Load(); i++ {
-				writerOf(r, shard).write(uint16(i%8), 1, Now(), i, i)
+				writerOf(r, shard).write(uint32(i%8), 1, Now(), i, i)
 			}
 		})
 	}

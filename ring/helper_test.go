@@ -16,7 +16,7 @@ func newTestRing(t testing.TB, cfg Config) *Ring {
 	return r
 }
 
-func allow(t testing.TB, rd *Reader, event uint16, smallest, largest int) {
+func allow(t testing.TB, rd *Reader, event uint32, smallest, largest int) {
 	t.Helper()
 	if err := rd.Allow(event, smallest, largest); err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func newTestReader(t testing.TB, r *Ring) (*Reader, *manual) {
 // collect is a function for Poll that keeps the records' times, and checks their sizes.
 func collect(t testing.TB, into *[]uint64) func(Record) {
 	return func(rec Record) {
-		if n := int(word0(rec.Bytes) & 0xffff * unit); n != len(rec.Bytes) {
+		if n := int(UnitsOf(word0(rec.Bytes)) * unit); n != len(rec.Bytes) {
 			t.Errorf("record of %d bytes says %d", len(rec.Bytes), n)
 		}
 		*into = append(*into, rec.TSC)

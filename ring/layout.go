@@ -14,10 +14,10 @@ package ring
 const (
 	// Magic is the header's first word, Version that of this layout.
 	Magic   = 0x474e495250424f4b // "KOBPRING" in memory order
-	Version = 1
+	Version = 3
 	// VersionFlags is the version of a ring with flags: programs that know only Version
 	// refuse it.
-	VersionFlags = 2
+	VersionFlags = 4
 	// FlagLockedOnly says that there are no rseq shards.
 	FlagLockedOnly = 1
 
@@ -62,7 +62,7 @@ const (
 
 	// Record: header of two words, then the arguments.
 	//
-	//	w0  size in 8-byte units (bits 0-15), event (16-31), thread id (32-63)
+	//	w0  size in 8-byte units (bits 0-11), event (12-31), thread id (32-63)
 	//	w1  time stamp counter
 	//	[w2 goroutine id]        events of Go programs (EventGo)
 	//	[w2..w4 kernel]          hits in a kernel (arch/amd64, KernelRecord): preemption
@@ -70,5 +70,18 @@ const (
 	//	[w  return address]      return probes: where the function returns to
 	//	arguments, fixed part; strings
 	RecHeader = 16
-	MaxRecord = Slack
+	MaxRecord = Slack - unit
+
+	// EventShift is where the event's number begins in a record's first word.
+	EventShift = 12
 )
+
+// Word0 is the half of a record's first word that is known before it is written: its size in units of
+// 8 bytes and its event.
+func Word0(units, event int) uint32 { return uint32(units) | uint32(event)<<EventShift }
+
+// UnitsOf is a record's size in units of 8 bytes, as its first word says.
+func UnitsOf(w0 uint64) uint64 { return w0 & (1<<EventShift - 1) }
+
+// EventOf is the number of a record's event, as its first word says. It may be beyond the ring's Events.
+func EventOf(w0 uint64) int { return int(uint32(w0) >> EventShift) }

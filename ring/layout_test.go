@@ -18,8 +18,8 @@ func TestLayoutPinned(t *testing.T) {
 		name      string
 		got, want uint64
 	}{
-		{"version", Version, 1},
-		{"version with flags", VersionFlags, 2},
+		{"version", Version, 3},
+		{"version with flags", VersionFlags, 4},
 		{"flags", HdrFlags, 48},
 		{"guard", ShGuard, 1024},
 		{"header", headerSize, 56},
@@ -38,7 +38,7 @@ func TestLayoutPinned(t *testing.T) {
 		{"units", l.Units(), 131072},
 		{"locked units", l.LockedUnits(), 131072},
 		{"record header", RecHeader, 16},
-		{"largest record", MaxRecord, 32768},
+		{"largest record", MaxRecord, 32760},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, c.got, c.want)
@@ -79,6 +79,16 @@ func TestLayoutRefusals(t *testing.T) {
 	} {
 		if _, err := NewLayout(c); !errors.Is(err, unix.EINVAL) {
 			t.Errorf("%+v: %v, want EINVAL", c, err)
+		}
+	}
+}
+
+// A record's first word holds the largest size and the largest event, each by itself.
+func TestWord0(t *testing.T) {
+	for _, c := range []struct{ units, event int }{{2, 0}, {MaxRecord / unit, 0}, {2, MaxEvents - 1}, {MaxRecord / unit, MaxEvents - 1}, {4095, 1}, {17, 4096}} {
+		w0 := uint64(Word0(c.units, c.event)) | 4711<<32
+		if n, e := UnitsOf(w0), EventOf(w0); n != uint64(c.units) || e != c.event {
+			t.Errorf("%d units of event %d: read as %d of %d", c.units, c.event, n, e)
 		}
 	}
 }

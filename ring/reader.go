@@ -14,7 +14,7 @@ import (
 type Record struct {
 	Shard int    // where it was found
 	CPU   int    // of that shard; for a locked shard the CPU that the writer chose
-	Event uint16 // below Layout.Events
+	Event uint32 // below Layout.Events
 	TID   uint32
 	TSC   uint64 // ticks of Now
 	Bytes []byte // the whole record, header included; valid until the function that got it returns
@@ -99,7 +99,7 @@ func NewReader(r *Ring, cfg *ReaderConfig) *Reader {
 // event that was never allowed are corrupt. To be called before the probe is armed;
 // any goroutine may do so while another polls. Sizes are rounded up to whole words and
 // must lie between RecHeader and MaxRecord.
-func (rd *Reader) Allow(event uint16, smallest, largest int) error {
+func (rd *Reader) Allow(event uint32, smallest, largest int) error {
 	if int(event) >= rd.ring.Events {
 		return fmt.Errorf("ring: event %d: the ring has %d: %w", event, rd.ring.Events, unix.EINVAL)
 	}

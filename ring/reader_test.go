@@ -14,7 +14,7 @@ import (
 
 // writer is either of the two protocols.
 type writer interface {
-	write(event uint16, tid uint32, tsc uint64, args ...uint64) bool
+	write(event uint32, tid uint32, tsc uint64, args ...uint64) bool
 }
 
 func writerOf(r *Ring, shard int) writer {
@@ -36,7 +36,7 @@ func TestRecordFields(t *testing.T) {
 		got = append(got, rec)
 	})
 	var bytes []byte
-	for _, w := range []uint64{4 | 2<<16 | 4711<<32, 500, 0xaaaa, 0xbbbb} {
+	for _, w := range []uint64{4 | 2<<EventShift | 4711<<32, 500, 0xaaaa, 0xbbbb} {
 		bytes = binary.NativeEndian.AppendUint64(bytes, w)
 	}
 	want := []Record{
@@ -221,7 +221,7 @@ func TestBacklog(t *testing.T) {
 func TestAllowRefusals(t *testing.T) {
 	rd, _ := newTestReader(t, newTestRing(t, Config{CPUs: 1, Events: 8, DataSize: MinData}))
 	for _, c := range []struct {
-		event             uint16
+		event             uint32
 		smallest, largest int
 	}{{8, 16, 16}, {0, 15, 16}, {0, 32, 16}, {0, 16, MaxRecord + 1}, {0, -1, 1 << 40}} {
 		if err := rd.Allow(c.event, c.smallest, c.largest); !errors.Is(err, unix.EINVAL) {

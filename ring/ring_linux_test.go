@@ -113,8 +113,8 @@ func TestOpenHostile(t *testing.T) {
 	const size = 4096 + 2*65536
 	for name, change := range map[string]struct{ off, value uint64 }{
 		"magic":                   {HdrMagic, 1},
-		"version":                 {HdrVersion, 3},
-		"flags of version 1":      {HdrFlags, FlagLockedOnly},
+		"version":                 {HdrVersion, 5},
+		"flags without a version": {HdrFlags, FlagLockedOnly},
 		"no cpus":                 {HdrNCPU, 0},
 		"more cpus":               {HdrNCPU, 2},
 		"endless cpus":            {HdrNCPU, 1 << 63},

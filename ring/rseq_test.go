@@ -21,7 +21,7 @@ func TestHammerRseq(t *testing.T) {
 			r := newTestRing(t, Config{Events: 2 * threads, DataSize: size})
 			rd := NewReader(r, nil)
 			for e := range r.Events {
-				allow(t, rd, uint16(e), 48, 48)
+				allow(t, rd, uint32(e), 48, 48)
 			}
 			c := rseqChecker{t: t, seq: map[[2]int]uint64{}, tsc: map[int]uint64{}}
 			out := runRseqWriter(t, r, rd, c.check, threads, attempts)

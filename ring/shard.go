@@ -122,9 +122,9 @@ func (s *shard) pullRun(head, now uint64) bool {
 // check says how many units the record with this first word has, when at most avail
 // units can be part of it, or why it is none.
 func (s *shard) check(w0, avail uint64) (n uint64, why string) {
-	n = w0 & 0xffff
-	event := w0 >> 16 & 0xffff
-	if event >= uint64(len(s.rd.bounds)) {
+	n = UnitsOf(w0)
+	event := EventOf(w0)
+	if event >= len(s.rd.bounds) {
 		return 0, "event number beyond the table"
 	}
 	bound := s.rd.bounds[event].Load()
@@ -196,11 +196,11 @@ func (s *shard) key() uint64 { return s.ents[s.next].key }
 func (s *shard) record(e entry) Record {
 	b := s.buf[uint64(e.off)*unit:]
 	w0 := word0(b)
-	n := w0 & 0xffff * unit
+	n := UnitsOf(w0) * unit
 	return Record{
 		Shard: s.index,
 		CPU:   s.index % s.rd.ring.CPUs,
-		Event: uint16(w0 >> 16),
+		Event: uint32(EventOf(w0)),
 		TID:   uint32(w0 >> 32),
 		TSC:   word1(b),
 		Bytes: b[:n:n],

@@ -18,7 +18,7 @@ func (w *lockedWriter) step(name string) {
 }
 
 // write records args and says whether there was room.
-func (w *lockedWriter) write(event uint16, tid uint32, tsc uint64, args ...uint64) bool {
+func (w *lockedWriter) write(event uint32, tid uint32, tsc uint64, args ...uint64) bool {
 	n := uint64(2 + len(args))
 	off := w.ring.ShardOff(w.shard)
 	head := word(w.ring.mem, off+ShHead)
@@ -42,7 +42,7 @@ func (w *lockedWriter) write(event uint16, tid uint32, tsc uint64, args ...uint6
 		store(w.ring.mem, at+uint64(2+i)*unit, a)
 	}
 	w.step("filled")
-	store(w.ring.mem, at, n|uint64(event)<<16|uint64(tid)<<32)
+	store(w.ring.mem, at, n|uint64(event)<<EventShift|uint64(tid)<<32)
 	w.step("committed")
 	return true
 }
@@ -54,7 +54,7 @@ type soloWriter struct {
 	shard int
 }
 
-func (w *soloWriter) write(event uint16, tid uint32, tsc uint64, args ...uint64) bool {
+func (w *soloWriter) write(event uint32, tid uint32, tsc uint64, args ...uint64) bool {
 	n := uint64(2 + len(args))
 	mem, off := w.ring.mem, w.ring.ShardOff(w.shard)
 	h := load(mem, off+ShHead)
@@ -64,7 +64,7 @@ func (w *soloWriter) write(event uint16, tid uint32, tsc uint64, args ...uint64)
 		return false
 	}
 	at := off + w.ring.DataOff() + h%w.ring.Units()*unit
-	store(mem, at, n|uint64(event)<<16|uint64(tid)<<32)
+	store(mem, at, n|uint64(event)<<EventShift|uint64(tid)<<32)
 	store(mem, at+unit, tsc)
 	for i, a := range args {
 		store(mem, at+uint64(2+i)*unit, a)

@@ -363,12 +363,12 @@ func (a *arena) records() (out []arenaRecord) {
 		for pos := uint64(0); pos < head; {
 			at := base + l.DataOff() + 8*pos
 			w0 := a.get64(at)
-			units := w0 & 0xffff
+			units := ring.UnitsOf(w0)
 			if units < 2 || pos+units > head {
 				a.t.Fatalf("shard %d: record of %d units at %d of %d", shard, units, pos, head)
 			}
 			out = append(out, arenaRecord{
-				event: uint32(w0 >> 16 & 0xffff), tid: uint32(w0 >> 32), tsc: a.get64(at + 8),
+				event: uint32(ring.EventOf(w0)), tid: uint32(w0 >> 32), tsc: a.get64(at + 8),
 				locked: l.IsLocked(shard), rec: a.at(at)[:8*units],
 			})
 			pos += units

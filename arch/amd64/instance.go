@@ -317,7 +317,7 @@ func ReadInstance(slot []byte, goProgram bool) (i Instance, ok bool) {
 	if key == 0 {
 		return i, false
 	}
-	i.Event = int(uint16(binary.LittleEndian.Uint64(slot[slotEvent:])))
+	i.Event = int(uint32(binary.LittleEndian.Uint64(slot[slotEvent:])))
 	i.Return = binary.LittleEndian.Uint64(slot[slotReturn:])
 	key ^= EventSalt(i.Event)
 	if !goProgram {

@@ -279,7 +279,7 @@ func (f *frame) lost(s *storing, done Label) {
 }
 
 // w0 is the constant half of a record's first word.
-func (f *frame) w0(s *storing) uint32 { return uint32(s.units) | uint32(s.w.Event)<<16 }
+func (f *frame) w0(s *storing) uint32 { return ring.Word0(int(s.units), s.w.Event) }
 
 // tsc emits RAX = the time stamp counter.
 func (f *frame) tsc() {

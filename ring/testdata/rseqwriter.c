@@ -118,7 +118,7 @@ static void record(const struct write *w)
 static void attempt(int event, uint64_t seq)
 {
 	struct write w = {
-		.w0 = UNITS | (uint64_t)event << 16 | (uint64_t)(1000 + event) << 32,
+		.w0 = UNITS | (uint64_t)event << 12 | (uint64_t)(1000 + event) << 32,
 		.seq = seq,
 		.lost_off = 4096 + event * 32 + 8,
 	};

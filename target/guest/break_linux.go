@@ -86,7 +86,7 @@ func (h *breakpoint) record(c *qemu.CPU) target.UprobeRecord {
 	binary.LittleEndian.PutUint32(rec[ring.RecHeader+4:], uint32(c.RFLAGS))
 	copy(rec[ring.RecHeader+8:], comm[:])
 	rec = h.u.Prog.Eval(&v, rec, ring.MaxRecord)
-	binary.LittleEndian.PutUint32(rec, uint32(len(rec)/8)|uint32(h.u.Event)<<16)
+	binary.LittleEndian.PutUint32(rec, ring.Word0(len(rec)/8, h.u.Event))
 	binary.LittleEndian.PutUint32(rec[4:], tid)
 	return target.UprobeRecord{Event: h.u.Event, TID: int(tid), CPU: c.Index, Nanos: h.t.clock.coarse(), Bytes: rec}
 }

@@ -204,7 +204,7 @@ func (t *Target) Uprobes(f func(*target.UprobeRecord)) int {
 		w0 := binary.LittleEndian.Uint64(b[8:])
 		n++
 		f(&target.UprobeRecord{
-			Event: int(w0 >> 16 & 0xffff), TID: int(w0 >> 32), CPU: int(binary.LittleEndian.Uint64(b)),
+			Event: ring.EventOf(w0), TID: int(w0 >> 32), CPU: int(binary.LittleEndian.Uint64(b)),
 			Nanos: binary.LittleEndian.Uint64(b[16:]), Bytes: b[8:],
 		})
 	})
@@ -275,7 +275,7 @@ func (c *bpfCode) header(u *target.Uprobe, rec int, dev, ino uint64) {
 	c.call(bpfIDs)
 	c.op(bpfLoad32, 1, bpfFrame, idsOff, 0)
 	c.op(bpfLshImm, 1, 0, 0, 32)
-	c.constant(2, 0, uint64(u.Event)<<16|uint64(u.Args+u.Prog.Fixed)/8)
+	c.constant(2, 0, uint64(ring.Word0((u.Args+u.Prog.Fixed)/8, u.Event)))
 	c.op(bpfOr64, 1, 2, 0, 0)
 	c.op(bpfStore, bpfFrame, 1, rec, 0)
 	c.call(bpfNanos)

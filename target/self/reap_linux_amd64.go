@@ -72,7 +72,7 @@ func (t *Target) Reap(r *target.Reap) error {
 	}
 	for i := range list {
 		d := &list[i]
-		switch id := int(uint16(d.event)); {
+		switch id := int(uint32(d.event)); {
 		case !d.freed:
 			r.Whole = r.Whole && !d.ended
 		case d.runs:
@@ -106,7 +106,7 @@ func (t *Target) doomed(r *target.Reap) (out []doomed) {
 		n := amd64.PoolBytes(p.Slots, p.Stride)
 		for at := p.Base; at < p.Base+n; at += 1 << p.Stride {
 			d, sp := readSlot(p, at)
-			id := int(uint16(d.event))
+			id := int(uint32(d.event))
 			if d.ended = r.Ended[id]; d.key != 0 && (d.ended || live[id] && sp == 0) {
 				out = append(out, d)
 			}

@@ -36,7 +36,7 @@ static inline __attribute__((always_inline)) void tracepoint(uint64_t event, uin
 	struct tracepoint_buffer *buf = (void *)(tracepoint_buffers + cpu * tracepoint_stride);
 	uint64_t head = buf->head;
 	struct tracepoint_record *r = (void *)(buf->data + (head & tracepoint_mask));
-	r->what = sizeof *r / 8 | event << 16 | tracepoint_thread;
+	r->what = sizeof *r / 8 | event << 12 | tracepoint_thread;
 	r->time = __rdtsc();
 	r->args[0] = a;
 	r->args[1] = b;
