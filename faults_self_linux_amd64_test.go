@@ -6,11 +6,16 @@ package kprobes_test
 
 import (
 	"fmt"
+	"os"
+	"os/signal"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/arch/amd64"
@@ -281,5 +286,41 @@ func TestSelfFaultHandlersShare(t *testing.T) {
 		if s := k.State(); s.Hits != 2 || s.Disabled || k.Fault() != nil {
 			t.Errorf("probe %d: %+v, %v", i, s, k.Fault())
 		}
+	}
+}
+
+// TestSelfSignalSent: a signal of a fault that somebody sends while a handler runs is the program's,
+// and no failure of the handler.
+func TestSelfSignalSent(t *testing.T) {
+	pid := os.Getpid()
+	for _, sig := range []unix.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL} {
+		t.Run(sig.String(), func(t *testing.T) {
+			got := make(chan os.Signal, 10)
+			signal.Notify(got, sig)
+			defer signal.Stop(got)
+			runs := 0
+			k := &kprobes.Kprobe{SymbolName: "kprobes.dev/kprobes_test.faulty", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int {
+				tid, _, _ := unix.RawSyscall(unix.SYS_GETTID, 0, 0, 0)
+				if _, _, e := unix.RawSyscall(unix.SYS_TGKILL, uintptr(pid), tid, uintptr(sig)); e == 0 {
+					runs++
+				}
+				return 0
+			}}
+			if err := kprobes.RegisterKprobe(k); err != nil {
+				t.Fatal(err)
+			}
+			defer kprobes.UnregisterKprobe(k)
+			for i := range 3 {
+				faulty(i)
+				select {
+				case <-got:
+				case <-time.After(time.Minute):
+					t.Fatalf("the signal is lost: %d runs of the handler, %+v, %v", runs, k.State(), k.Fault())
+				}
+			}
+			if s := k.State(); runs != 3 || s.Hits != 3 || s.Disabled || k.Fault() != nil {
+				t.Errorf("%d runs, %+v, %v", runs, s, k.Fault())
+			}
+		})
 	}
 }

@@ -216,10 +216,16 @@ func (a *arena) install(fn arch.Function, r arch.Region, work map[uint64][]arch.
 // handler installs the resident handler over the default dispositions.
 func (a *arena) handler() {
 	a.t.Helper()
+	a.handlerFor(true)
+}
+
+// handlerFor is handler for a program whose own handlers may return to what faulted, or never do.
+func (a *arena) handlerFor(resumes bool) {
+	a.t.Helper()
 	const actionSize, actionHandler = 40, 8
 	h, err := NewHandler(arenaHandler, HandlerEnv{
 		Faults: arenaTables, Traps: arenaTables + 16, Actions: arenaActions, Hooked: arenaTables + 32,
-		ActionSize: actionSize, ActionHandler: actionHandler, Resumes: true,
+		ActionSize: actionSize, ActionHandler: actionHandler, Resumes: resumes,
 	})
 	if err != nil {
 		a.t.Fatal(err)

@@ -4,7 +4,8 @@ import "encoding/binary"
 
 // The resident handler stands in a probed process for the signals of a fault (SIGSEGV,
 // SIGBUS, SIGFPE, SIGILL). A fault that is none of ours goes to the handler that was
-// there before, with nothing changed. One in generated code is looked up in a table:
+// there before, with nothing changed, and so does a signal that somebody has sent (its si_code is 0 or
+// less), wherever the thread was. A fault in generated code is looked up in a table:
 //
 //	a load of a fetch argument  goes on at its fix-up
 //	a displaced instruction     the instruction pointer becomes that of the original,
@@ -274,6 +275,8 @@ func (h *handlerCode) lookup() {
 	h.Lea(R8, AtIndex(R9, R10, 1, -FaultEntrySize))
 	h.OpRM(OpCmp, 8, RAX, At(R8, 8))
 	h.Jcc(CondAE, none)
+	h.OpMI(OpCmp, 4, At(RSI, infoCode), 0) // somebody has sent the signal (sigaction(2)): the instruction has not faulted
+	h.Jcc(CondLE, none)
 	h.MovRM(8, RAX, At(R8, 16))
 	h.OpMI(OpCmp, 8, At(R8, 24), 0)
 	h.Jcc(CondNE, moved)

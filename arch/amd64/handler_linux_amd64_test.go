@@ -2,11 +2,13 @@ package amd64
 
 import (
 	"errors"
+	"fmt"
 	"os/exec"
 	"syscall"
 	"testing"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/fetch"
 )
 
 // Dispositions of the program's own in testdata/detourexec.c.
@@ -107,6 +109,43 @@ func TestHandlerChains(t *testing.T) {
 			}
 			if a.ctl.Handled != c.handled {
 				t.Errorf("the program's handler ran %d times, want %d", a.ctl.Handled, c.handled)
+			}
+		})
+	}
+}
+
+// TestHandlerSent sends SIGSEGV at each instruction of a detour: at loads of arguments, and at the
+// copies of displaced instructions too. It is no fault of theirs: the program's handler gets each one,
+// and the code goes on as if nothing had been.
+func TestHandlerSent(t *testing.T) {
+	child := buildDetourChild(t)
+	for _, resumes := range []bool{true, false} {
+		t.Run(fmt.Sprintf("resumes=%t", resumes), func(t *testing.T) {
+			a := newArena(t, child)
+			loads := &fetch.Program{Fixed: 16, Args: []fetch.Arg{
+				{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Derefs: []int64{0}, Size: 8},
+				{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Derefs: []int64{-8}, Size: 8, Off: 8},
+			}}
+			a.probe(hexBytes(t, faulting), map[uint64][]arch.Work{0: {{Event: 1, Prog: loads}}, 4: {{Event: 2, Count: true}}}, arch.Policy{Force: arch.TacticJump})
+			a.handlerFor(resumes)
+			a.put64(arenaData, 0xfeed, 0x1234567)
+			a.add([16]uint64{RSP: arenaStack, RDI: arenaData + 8, RSI: 77}, 0x202)
+			places := a.instructions()
+			a.put64(arenaData+0x1000, places...)
+			a.ctl.Mode, a.ctl.Places, a.ctl.NPlaces = modeSteps, arenaData+0x1000, uint64(len(places))
+			a.ctl.Actions, a.ctl.App, a.ctl.Send = arenaActions, appHandled, 2
+			a.run()
+			if a.ctl.Handled != a.ctl.DidNested || a.ctl.Handled < uint64(len(places))/3 {
+				t.Errorf("the program's handler ran %d times for %d signals at %d places", a.ctl.Handled, a.ctl.DidNested, len(places))
+			}
+			recs := a.records()
+			if n := a.counted(2, 0); uint64(len(recs)) != a.ctl.Did || n != a.ctl.Did {
+				t.Errorf("%d records and %d hits in %d runs", len(recs), n, a.ctl.Did)
+			}
+			for i, rec := range recs {
+				if v, w := u64At(rec.rec, len(rec.rec)-16), u64At(rec.rec, len(rec.rec)-8); v != 0x1234567 || w != 0xfeed {
+					t.Errorf("record %d: %#x and %#x", i, v, w)
+				}
 			}
 		})
 	}

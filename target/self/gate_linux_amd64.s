@@ -518,6 +518,8 @@ TEXT ·gatePC(SB), NOSPLIT, $0-8
 // sigfault stands, behind the generated handler, before the runtime's for the signals of a
 // fault. One in a handler of a probe abandons the handler: its thread goes on in gateFailed.
 TEXT ·sigfault(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
+	CMPL 8(SI), $0 // si_code: somebody has sent it, the handler has not faulted
+	JLE  next
 	MOVQ (TLS), R8
 	TESTQ R8, R8
 	JEQ  next

@@ -63,7 +63,7 @@ struct control {
 	u64 bad;                   /* out: the run */
 	u64 spoilt;                /* address of a place for what came of it */
 	u64 app, actions;          /* the program's own disposition, and where the handler finds it */
-	u64 send;                  /* SIGSEGV is sent before the runs */
+	u64 send;                  /* SIGSEGV is sent: 1 before the runs, 2 at each of the places instead of a nested run */
 	u64 repair;                /* rdi as the program's handler leaves it */
 	u64 g;                     /* what the thread's word for Go holds */
 	u64 jail;                  /* asking for the signal mask kills */
@@ -265,6 +265,11 @@ static void on_trap(int sig, siginfo_t *si, void *context)
 	*(u8 *)planted = was;
 	if ((u64)regs[REG_RIP] == planted + 1) /* else the kernel has aborted a sequence */
 		regs[REG_RIP]--;
+	if (ctl->send == 2) {
+		raise(SIGSEGV); /* taken when this handler has returned, at the place */
+		ctl->didnested++;
+		return;
+	}
 	nest();
 }
 
@@ -333,7 +338,7 @@ static void steps(void)
 {
 	struct sigaction a = { .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO };
 	const u64 *at = (u64 *)ctl->places;
-	if (ctl->blocked == 2)
+	if (ctl->blocked == 2 || ctl->send == 2)
 		a.sa_mask = faults;
 	sigaction(SIGTRAP, &a, NULL);
 	all();
@@ -389,7 +394,7 @@ int main(int argc, char **argv)
 	sigaltstack(&ss, NULL);
 	if (ctl->actions)
 		app();
-	if (ctl->send)
+	if (ctl->send == 1)
 		raise(SIGSEGV);
 	if (ctl->jail && jail())
 		return 12;
