@@ -129,7 +129,10 @@ func (c *Core) matched(m *symbol.Module, fns []*symbol.Func, d *event.Def, o *Ad
 func (f *function) prepare(d *event.Def, tactic arch.Tactic) {
 	points := []uint64{f.a.EntryPoint()}
 	if d.Kind == event.Return {
-		exits, _ := f.a.Exits() // an error comes again where the event is made
+		exits, err := f.a.Exits() // it comes again where the event is made
+		if err != nil {
+			f.a.Tails()
+		}
 		for _, x := range exits {
 			points = append(points, x.Addr)
 		}

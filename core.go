@@ -80,7 +80,9 @@ type Event struct {
 	// asked for. late: objects that come later are looked at.
 	byStub, wantStub, late bool
 	whyStub                error
-	strays, straySlot      uint64 // see Strays
+	// withdrawn is why the event does not replace return addresses any more, and so does nothing.
+	withdrawn         error
+	strays, straySlot uint64 // see Strays
 	// Of instances that the final look classified.
 	active, unwound int
 	// Of instances that were taken back while it was armed, or when it was taken out.
@@ -163,8 +165,9 @@ type AddOptions struct {
 	Late bool
 	// Tactic takes this tactic or none; "" means the best that is safe.
 	Tactic arch.Tactic
-	// Trampoline has return probes see returns by trampoline where that is possible, also if
-	// all exits are known.
+	// Trampoline has return probes see returns by trampoline, also if all exits are known, and
+	// if the process has code of which it is not known who reads return addresses. Such code may
+	// then misbehave, or end the program. What is known to read them is refused all the same.
 	Trampoline bool
 }
 

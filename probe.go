@@ -596,6 +596,9 @@ func (p *probe) look() State {
 	if !e.idle() && !e.gone {
 		s.Tactic, s.Why, s.Optimized = e.form.tactic, e.form.why, e.form.tactic == arch.TacticJump
 	}
+	if e.withdrawn != nil {
+		s.Why = e.withdrawn
+	}
 	if r := p.core.t.Ring(); r != nil {
 		n := r.Sum(e.ID)
 		s.Hits += n.Hits

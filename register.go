@@ -375,6 +375,9 @@ func (c *Core) enable(k *Kprobe, on bool) error {
 	case p.disabled == !on && (!on || !p.off.Load()):
 		return nil
 	}
+	if err := p.ev.withdrawn; on && err != nil {
+		return err
+	}
 	renewed := func(bool) {}
 	if on && p.off.Load() {
 		var err error
@@ -539,7 +542,7 @@ func (c *Core) closeProbes(live []*Event, left bool) {
 
 // idle says whether no code of ours is to stand at the event's points.
 func (e *Event) idle() bool {
-	return e.held != nil || e.h != nil && e.h.disabled || e.core != nil && e.core.off && !e.hook
+	return e.held != nil || e.withdrawn != nil || e.h != nil && e.h.disabled || e.core != nil && e.core.off && !e.hook
 }
 
 // unoptimised are the points of a function at which breakpoints are to stand.

@@ -46,9 +46,13 @@ func (c *Core) Sync() error {
 	defer c.mu.Unlock()
 	changed, err := c.t.Refresh()
 	c.space.Store(c.t.Space())
-	if changed && err == nil {
+	switch {
+	case err != nil:
+	case changed:
 		c.stubbed.asked = false
-		err = errors.Join(c.dropGone(), c.walkLate(), c.armLate())
+		err = errors.Join(c.dropGone(), c.walkLate(), c.withdraw(), c.armLate())
+	default:
+		err = c.withdraw()
 	}
 	if c.loaded {
 		c.loaded = false

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -42,9 +41,12 @@ func (e *Event) Returns() (Returns, error) {
 
 // trampolines is what the Core knows of the target's.
 type trampolines struct {
-	asked     bool  // why is what the target says, since the last events were armed,
-	late      bool  // to events of which this is true
-	why       error // why no return address may be replaced
+	asked     bool             // what is known was found out since the last events were armed,
+	late      bool             // for events of which this is true
+	never     error            // why no return address may be replaced
+	unknown   error            // why not unless it is asked for: see readers.go
+	reads     map[uint64]error // functions by address: see readsReturn
+	left      bool             // return addresses are to be put back: see withdraw
 	unwinders map[*symbol.Image]symbol.Unwinder
 	walkers   map[uint64]*Event // the engine's own probes on _Unwind_Find_FDE, by its address
 	unsure    map[uint64]bool   // functions by address: see leaveStubs
@@ -109,44 +111,6 @@ func (e *Event) exits() ([]arch.Exit, error) {
 		return nil, nil
 	}
 	return e.fn.a.Exits()
-}
-
-// callerReaders are functions that look at their own return address, or keep it where it can
-// not be put back, or return twice.
-var callerReaders = map[string]bool{
-	"dlopen": true, "dlmopen": true, "dlsym": true, "dlvsym": true, "dl_iterate_phdr": true, "__libc_dlsym": true, "__libc_dlvsym": true, "__libc_dlopen_mode": true,
-	"setjmp": true, "_setjmp": true, "__setjmp": true, "sigsetjmp": true, "__sigsetjmp": true, "savectx": true,
-	"getcontext": true, "swapcontext": true, "makecontext": true, "setcontext": true, "__start_context": true, "vfork": true, "__vfork": true, "clone": true, "__clone": true, "__clone3": true,
-	"mcount": true, "_mcount": true, "__fentry__": true, "__cyg_profile_func_enter": true, "__cyg_profile_func_exit": true, "__morestack": true,
-}
-
-// noTrampoline says why the return addresses of the event's function may not be replaced.
-func (c *Core) noTrampoline(e *Event) error {
-	t, ok := c.t.(target.Returner)
-	if !ok {
-		return errno.Errorf(unix.EOPNOTSUPP, "return addresses are left alone in this target")
-	}
-	fn, m := e.Place.Func, e.Place.Module
-	if fn.Lang == symbol.LangGo || fn.PLT {
-		return errno.Errorf(unix.EOPNOTSUPP, "the function is Go's, or only leads to another")
-	}
-	if s := m.Image.Soname(); strings.HasPrefix(s, "ld-") || strings.HasPrefix(s, "libgcc_s.") {
-		return errno.Errorf(unix.EOPNOTSUPP, "%s looks at return addresses", s)
-	}
-	for _, raw := range append([]string{fn.Name}, fn.Aliases...) {
-		name, _, _ := strings.Cut(raw, "@")
-		if callerReaders[name] || strings.HasPrefix(name, "_Unwind_") {
-			return errno.Errorf(unix.EOPNOTSUPP, "%s looks at its return address, or keeps it", name)
-		}
-	}
-	if err := m.Image.Called(fn); err != nil {
-		return err
-	}
-	if !c.stubbed.asked || c.stubbed.late != e.late {
-		c.stubbed.asked, c.stubbed.late = true, e.late
-		c.stubbed.why = errors.Join(t.Replaceable(), c.unseen(e.late))
-	}
-	return c.stubbed.why
 }
 
 // unseen says why a walk over the stack might not see the real callers; late says that objects

@@ -45,7 +45,7 @@ func (e *Event) Form() (arch.Tactic, error) {
 	e.core.mu.Lock()
 	defer e.core.mu.Unlock()
 	if e.held == nil && e.idle() {
-		return "", nil
+		return "", e.withdrawn
 	}
 	return e.form.tactic, e.form.why
 }

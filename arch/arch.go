@@ -65,6 +65,10 @@ type Exit struct {
 	Tail bool // a jump to another function: the value is not known here
 }
 
+// Tail is a jump from a function to another: to Target, or to what the word at Slot points to,
+// one of which is 0.
+type Tail struct{ Target, Slot uint64 }
+
 // Arch is an instruction set.
 type Arch interface {
 	// Name is Go's name of it.
@@ -99,6 +103,12 @@ type Function interface {
 	// Exits lists the instructions that leave the function. The error says why
 	// they are not all known.
 	Exits() ([]Exit, error)
+	// Tails lists where the jumps go that leave the function, and with its return address
+	// reach another, as far as that is one place.
+	Tails() []Tail
+	// ReadsReturn gives the first instruction that reads the function's own return address
+	// where it lies on the stack; ok is false if none is seen.
+	ReadsReturn() (addr uint64, ok bool)
 	// Plan finds regions that cover the points, each by the best tactic that the policy
 	// allows. refused holds the points that no region covers, and why. Both are not to be
 	// changed: they are given again to who asks the same.

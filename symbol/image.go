@@ -73,6 +73,9 @@ type Image struct {
 	once sync.Once
 	tab  *table
 
+	readersOnce sync.Once
+	readers     Readers
+
 	dataOnce sync.Once
 	data     map[string][]int32 // object names to table.objs
 

@@ -155,6 +155,9 @@ func stubSlot(b []byte, addr uint64) (uint64, bool) {
 // implementations of IFUNCs when the program runs.
 func (im *Image) IRelatives() []IRelative { return append([]IRelative(nil), im.table().slots.irel...) }
 
+// SlotName gives the dynamic symbol that the loader binds a GOT slot to; "" if it is no such slot.
+func (im *Image) SlotName(slot uint64) string { return im.table().slots.names[slot] }
+
 // Slots gives the link-time addresses of the GOT slots of the PLT that the loader binds
 // to a dynamic symbol: what a slot holds at run time is the function that is called, the
 // implementation where the symbol is an IFUNC. A slot not bound yet points into the PLT.

@@ -86,10 +86,11 @@ func withoutPatch(f *arch.Func) []byte {
 // function is one analysed function.
 type function struct {
 	f       *arch.Func
-	code    []byte   // its body's, without what somebody else has patched in
-	fl      *Flow    // nil until it is needed, and after Release: see flow
-	seen    surveyed // see survey
-	exits   *exits   // nil: not asked for yet
+	code    []byte     // its body's, without what somebody else has patched in
+	fl      *Flow      // nil until it is needed, and after Release: see flow
+	seen    surveyed   // see survey
+	exits   *exits     // nil: not asked for yet
+	use     *returnUse // likewise
 	planned planned
 	entry   uint64 // where an entry probe stands
 	// A Go function that checks its stack has room below the stack pointer from

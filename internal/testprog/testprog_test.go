@@ -395,9 +395,35 @@ func TestAsks(t *testing.T) {
 	}
 }
 
+// The program that reads return addresses finds them where they are; of the one that is profiled
+// the C library counts the calls.
+func TestCallers(t *testing.T) {
+	p := Start(t, Build(t, "callers"))
+	if n := p.Counts("go 10"); n["next"] != 10 || n["own"] != 20 || n["over"] != 10 || n["bad"] != 0 {
+		t.Errorf("%v", n)
+	}
+	p.Counts("hold 7")
+	p.Counts("open " + Build(t, "libframes"))
+	p.Counts("make")
+	if n := p.Counts("walk"); n["frames"] != 7 || n["strange"] != 0 {
+		t.Errorf("%v", n)
+	}
+	if n := p.Counts("release"); n["deep"] != 7 || n["bad"] != 0 {
+		t.Errorf("%v", n)
+	}
+	cmd := exec.Command(Build(t, "arcs"))
+	cmd.Dir = t.TempDir()
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "4502500 ") {
+		t.Errorf("%q, %v", out, err)
+	}
+	if _, err := os.Stat(filepath.Join(cmd.Dir, "gmon.out")); err != nil {
+		t.Error(err)
+	}
+}
+
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("asks badptr boundary cancel conform cross dl dumpable exc exec exit forker jmp leaf leaver libdlone libdltwo redzone seccomp segv sequence sigmask sigs spinner stand tails tight toggle trapuser vector vforker work prog.h")
+	tested := strings.Fields("arcs asks badptr boundary callers cancel conform cross dl dumpable exc exec exit forker jmp leaf leaver libdlone libdltwo libframes redzone seccomp segv sequence sigmask sigs spinner stand tails tight toggle trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)
