@@ -97,6 +97,9 @@ type function struct {
 	// entry to grow, where the block that grows it starts; grow is 0 if it
 	// does not check.
 	grow uint64
+	// checked is behind the check of the stack; 0: there is none that all calls come by. It is behind
+	// the entry, and grow is 0, where the stack pointer has moved before the check.
+	checked uint64
 }
 
 // exits is what Exits answers.
@@ -167,11 +170,33 @@ func (fn *function) findEntry() {
 			return
 		}
 		next := a + uint64(m.len)
-		if t := next + uint64(m.rel); m.kind == KindJcc && fn.growsStack(t) {
+		if m.kind == KindJcc {
+			t := next + uint64(m.rel)
+			if !fn.growsStack(t) {
+				return // from here on a call may go another way
+			}
+			fn.checked = next
+			if !fn.keepsStack(fn.entry, a) {
+				return
+			}
 			fn.entry, fn.grow = next, t
 		}
 		a = next
 	}
+}
+
+// keepsStack says whether the stack pointer at a is still what it was at from, in straight code. Hand-
+// written code may push before it checks its stack, and goes on behind the push once the stack has grown:
+// there its entry is the start, where the return address is on top of the stack.
+func (fn *function) keepsStack(from, a uint64) bool {
+	for from < a {
+		in, _, ok := fn.bodyInst(from)
+		if !ok || in.Effects().Writes&setSP != 0 {
+			return false
+		}
+		from += uint64(in.Len)
+	}
+	return true
 }
 
 // growsStack says whether the block at a calls one of Go's morestack functions before
@@ -326,6 +351,9 @@ func (fn *function) env(work map[uint64][]arch.Work) func(uint64) PointEnv {
 		}
 		if a == fn.entry {
 			e.Grow = fn.grow
+		}
+		if in, _, ok := fn.bodyInst(a); fn.checked > fn.entry && a >= fn.checked && ok && in.Kind == KindRet {
+			e.StackFree = goRoom // the frame has gone that stood when the stack was checked
 		}
 		return e
 	}

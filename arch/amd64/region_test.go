@@ -174,6 +174,8 @@ func TestEntryPoint(t *testing.T) {
 		{"endbr64", arch.Func{}, "f30f1efa 55 c3", a + 4},
 		// cmp 16(%r14),%rsp; jbe 1008; nop; ret; call morestack; jmp 1000
 		{"go_checks_its_stack", arch.Func{Go: true, Morestack: morestack}, "493b6610 7602 90 c3 e8f33f0000 ebf1", a + 6},
+		{"go_pushes_first", arch.Func{Go: true, Morestack: morestack}, "55 493b6610 7602 5d c3 e8f23f0000 ebf1", a},
+		{"go_branches_first", arch.Func{Go: true, Morestack: morestack}, "4885c0 7407 493b6610 7602 90 c3 e8ee3f0000 ebec", a},
 		{"go_nosplit", arch.Func{Go: true, Morestack: morestack}, "90 c3", a},
 		{"go_other_call", arch.Func{Go: true, Morestack: morestack}, "493b6610 7602 90 c3 e8003f0000 ebf1", a},
 	} {
