@@ -44,12 +44,9 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		case !o.skips(e):
 			return evs, err
 		default:
-			o.Skip(e.Place.Func.Pretty(), err)
+			c.skip(e.pattern, e.Place.Func.Pretty(), err, o)
 			c.spare = append(c.spare, c.erase([]*Event{e})...) // no code was made for it
 		}
-	}
-	if len(kept) == 0 {
-		return nil, fmt.Errorf("none of %d functions can be probed: %w", len(evs), ErrRegister)
 	}
 	fns = slices.DeleteFunc(fns, func(f *function) bool { return len(f.events) == 0 })
 	if len(fns) == 0 {
@@ -59,9 +56,6 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	left, err := c.generable(kept, slices.Compact(fns), o)
 	if err != nil {
 		return evs, err
-	}
-	if len(left) == 0 {
-		return nil, fmt.Errorf("none of %d functions can be probed: %w", len(evs), ErrRegister)
 	}
 	return left, nil
 }
@@ -115,7 +109,7 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 		if e.gone || err == nil {
 			return false
 		}
-		o.Skip(e.Place.Func.Pretty(), e.refused(err))
+		c.skip(e.pattern, e.Place.Func.Pretty(), e.refused(err), o)
 		e.ended = true
 		e.release()
 		return true

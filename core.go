@@ -41,8 +41,9 @@ type Core struct {
 	clock   clock
 	seen    []view   // see views
 	batch   []*Event // what the Add in progress has defined so far
-	hook    *Event   // the probe on the loader; nil: none is needed yet
-	loaded  bool     // the loader called since the last Sync
+	skipped map[*event.Def]*skips
+	hook    *Event // the probe on the loader; nil: none is needed yet
+	loaded  bool   // the loader called since the last Sync
 	namer   event.Namer
 	stubbed trampolines
 	tasks   amd64.KernelTasks
@@ -73,9 +74,10 @@ type Event struct {
 	force  arch.Tactic
 	gone   bool
 	hook   bool // the engine's own probe on the loader
-	glob   bool // made by a pattern
-	ended  bool // removed: what it counted is kept
-	empty  bool // no call has an instance: its code has been taken out, or was never in
+	// pattern is the definition that made it for one of the functions that match; nil: it has its own.
+	pattern *event.Def
+	ended   bool // removed: what it counted is kept
+	empty   bool // no call has an instance: its code has been taken out, or was never in
 	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is
 	// asked for. late: objects that come later are looked at.
 	byStub, wantStub, late bool
@@ -163,6 +165,9 @@ type AddOptions struct {
 	// Late accepts definitions in objects that are not mapped yet: they are armed by
 	// Sync once they are.
 	Late bool
+	// Found refuses, of those, objects of which the target knows that they can not come: there is
+	// no such file. A mistyped name would never be armed.
+	Found bool
 	// Tactic takes this tactic or none; "" means the best that is safe.
 	Tactic arch.Tactic
 	// Trampoline has return probes see returns by trampoline, also if all exits are known, and
@@ -172,7 +177,7 @@ type AddOptions struct {
 }
 
 // skips says whether an event may be left out: one of a pattern, where the options say so.
-func (o *AddOptions) skips(e *Event) bool { return o.Skip != nil && e.glob }
+func (o *AddOptions) skips(e *Event) bool { return o.Skip != nil && e.pattern != nil }
 
 // ErrRegister wraps the reason why an event could not be registered; the errno that
 // the kernel would give is in its chain.
@@ -195,7 +200,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	var evs []*Event
 	var errs []error
-	defer func() { c.batch = nil }()
+	defer func() { c.batch, c.skipped = nil, nil }()
 	for _, d := range defs {
 		es, err := c.define(d, o)
 		errs = append(errs, err)
@@ -219,6 +224,9 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if err != nil {
 		c.forget(evs)
 		return nil, err
+	}
+	if err := c.noneLeft(defs, evs); err != nil {
+		return nil, errors.Join(err, c.remove(evs, nil))
 	}
 	if slices.ContainsFunc(defs, func(d *event.Def) bool { return d.Kind == event.Return }) {
 		c.keep()

@@ -1,6 +1,7 @@
 package kprobes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -37,6 +38,9 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	r, err := c.t.Space().Resolve(placeOf(d))
 	if o.Late && errors.Is(err, symbol.ErrNoModule) {
+		if err := c.mayCome(d); o.Found && err != nil {
+			return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)
+		}
 		e := newEvent(d, c, o)
 		e.gone = true
 		return []*Event{e}, c.name(e)
@@ -49,6 +53,15 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 		return nil, err
 	}
 	return []*Event{e}, nil
+}
+
+// mayCome says why the object of a place, which is not mapped, never will be.
+func (c *Core) mayCome(d *event.Def) error {
+	t, ok := c.t.(target.Finder)
+	if !ok {
+		return nil
+	}
+	return t.Find(cmp.Or(d.Place.Path, d.Place.Module))
 }
 
 // placeCode is the error of the kernel's table that a place's error amounts to.
@@ -97,11 +110,15 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 			case o.Skip == nil:
 				return nil, err
 			default:
-				o.Skip(fn.Pretty(), err)
+				c.skip(d, fn.Pretty(), err, o)
 			}
 		}
 	}
-	if len(out) == 0 {
+	switch {
+	case len(out) > 0:
+	case c.skipped[d] != nil:
+		return nil, c.allSkipped(d)
+	default:
 		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", errno.Errorf(unix.ENOENT, "no function matches %q", d.Place.Symbol))
 	}
 	return out, nil

@@ -53,7 +53,7 @@ func (c *Core) fall(e *Event, why error) error {
 		return why
 	case e.force != "" || e.hook || errors.Is(why, arch.ErrUnprobeable):
 		return why
-	case e.glob:
+	case e.pattern != nil:
 		return fmt.Errorf("%w: only a probe that is held from outside fits, which takes microseconds a hit and more: name the function to have that", why)
 	}
 	if err := c.hold(e); err != nil {

@@ -30,7 +30,7 @@ func (d *Def) parseArgs(ws []text) error {
 func (d *Def) checkAllArgs() error {
 	n := 0
 	for _, a := range d.Args {
-		if a.Expr.Kind != ExprAllArgs {
+		if a.Expr == nil || a.Expr.Kind != ExprAllArgs {
 			continue
 		}
 		if n++; n > 1 {
@@ -63,7 +63,11 @@ func (d *Def) parseArg(i int, w text, used map[string]bool) (Arg, error) {
 		return a, d.Refuse(UsedArgName, w.pos, fmt.Sprintf("another argument is called %s", a.Name), nil)
 	}
 	a.Text = body.s
-	return a, d.parseBody(&a, body, eq >= 0)
+	if err := d.parseBody(&a, body, eq >= 0); err == nil || !d.kernel {
+		return a, err
+	}
+	a.Expr, a.Type = nil, TypeSpec{Pos: body.pos}
+	return a, nil
 }
 
 // autoName names an argument that has none.

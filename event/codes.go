@@ -225,6 +225,19 @@ func (c Code) String() string {
 	return table[c].name
 }
 
+// ofTarget are the errors that depend on what a target has or allows.
+var ofTarget = [numCodes]bool{
+	FileNotFound: true, NoRegularFile: true, BadProbeAddr: true, NonUniqSymbol: true, BadRetprobe: true,
+	NoRetval: true, BadMemAddr: true, BadInsnBndry: true, FailRegProbe: true, BadAttachEvent: true,
+	BadAttachArg: true, NosupBTFArg: true, NoBTFArg: true, NoBTFEntry: true, NofentryArgs: true,
+	NoPtrStrct: true, NosupDatArg: true, NoBTFField: true, BadBTFTid: true, BadType4Str: true,
+	TooManyEargs: true, NoEventField: true, EventTooBig: true, NoLineTable: true, ReadFailed: true,
+}
+
+// Language says whether a definition with this error is wrong in every target: it breaks a rule
+// of the language, or another definition beside it has its name.
+func (c Code) Language() bool { return c < numCodes && !ofTarget[c] }
+
 // Text is the message of the table.
 func (c Code) Text() string {
 	if c >= numCodes {

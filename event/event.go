@@ -43,6 +43,7 @@ type Def struct {
 	Name      string // "" if the definition names none: see Namer
 	Place     Place
 	Args      []Arg
+	kernel    bool     // see Parser
 	match     []string // of a deletion: what must match the definition, beyond its name
 }
 
@@ -57,7 +58,23 @@ type Arg struct {
 
 // Parse reads one definition. It gives nil for a blank line or a comment, and an *Error
 // for a bad one.
-func Parse(line string) (*Def, error) {
+func Parse(line string) (*Def, error) { return Parser{}.Parse(line) }
+
+// ParseFile reads definitions, one a line. Every bad line has its error, an *Error with
+// the line's number; the definitions of the good lines are given all the same. A reader
+// that fails ends the list with its error.
+func ParseFile(r io.Reader) ([]*Def, []error) { return Parser{}.ParseFile(r) }
+
+// Parser reads definitions; the zero value is what Parse and ParseFile do.
+type Parser struct {
+	// Kernel leaves it to a kernel to judge the expressions and types of arguments, which it gets
+	// as they stand: it knows more of them (%pd, fields by their names), each version its own.
+	// Arguments that are not understood here have no Expr.
+	Kernel bool
+}
+
+// Parse is Parse with the Parser's choices.
+func (p Parser) Parse(line string) (*Def, error) {
 	if len(line) > maxLine {
 		return nil, &Error{Code: LineTooLong, Cmd: printable(line[:64]) + "..."}
 	}
@@ -65,7 +82,7 @@ func Parse(line string) (*Def, error) {
 	if len(words) == 0 {
 		return nil, nil
 	}
-	d := &Def{Text: cmd}
+	d := &Def{Text: cmd, kernel: p.Kernel}
 	if i := controlByte(cmd); i >= 0 {
 		d.Text = printable(cmd)
 		return nil, d.Refuse(BadByte, 0, "only printable characters are taken", nil)
@@ -197,10 +214,8 @@ func (d *Def) parseDelete(name text, rest []text) error {
 	return nil
 }
 
-// ParseFile reads definitions, one a line. Every bad line has its error, an *Error with
-// the line's number; the definitions of the good lines are given all the same. A reader
-// that fails ends the list with its error.
-func ParseFile(r io.Reader) ([]*Def, []error) {
+// ParseFile is ParseFile with the Parser's choices.
+func (p Parser) ParseFile(r io.Reader) ([]*Def, []error) {
 	var defs []*Def
 	var errs []error
 	br := bufio.NewReaderSize(r, maxLine+2)
@@ -212,7 +227,7 @@ func ParseFile(r io.Reader) ([]*Def, []error) {
 		if n > maxLines {
 			return defs, append(errs, &Error{Code: TooManyLines, Line: n, Text: "the most is 1048576 lines"})
 		}
-		def, bad := Parse(line)
+		def, bad := p.Parse(line)
 		if bad != nil {
 			errs = append(errs, atLine(bad, n))
 		} else if def != nil {

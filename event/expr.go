@@ -1,6 +1,7 @@
 package event
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -42,6 +43,8 @@ const (
 	// ends it.
 	maxOps = 15
 )
+
+const knownVars = "known are $argN, $retval, $stack, $stackN and $comm"
 
 // isMemory says whether the value is loaded from memory.
 func (e *Expr) isMemory() bool {
@@ -125,7 +128,7 @@ func (p *exprParser) variable(e *Expr, s string) error {
 	case strings.HasPrefix(s, "arg"):
 		return p.numbered(e, ExprArg, s[len("arg"):], BadArgNum)
 	default:
-		return p.refuse(BadVar, e.Pos, "known are $argN, $retval, $stack, $stackN and $comm")
+		return p.refuse(BadVar, e.Pos, knownVars)
 	}
 	return nil
 }
@@ -135,15 +138,19 @@ func (p *exprParser) variable(e *Expr, s string) error {
 func (p *exprParser) numbered(e *Expr, kind ExprKind, s string, bad Code) error {
 	for i := range len(s) {
 		if !isDigit(s[i]) {
-			return p.refuse(BadVar, e.Pos, "")
+			return p.refuse(BadVar, e.Pos, knownVars)
 		}
 	}
 	n, err := strconv.ParseUint(s, 10, 64)
 	switch {
 	case err != nil:
-		return p.refuse(BadVar, e.Pos, "behind it stands a number of 64 bits")
-	case n > MaxStackNum || n == 0 && kind == ExprArg:
-		return p.refuse(bad, e.Pos, "")
+		return p.refuse(BadVar, e.Pos, "behind it stands a number of 64 bits, in decimal")
+	case kind == ExprArg && (n > MaxStackNum || n == 0):
+		return p.refuse(bad, e.Pos, fmt.Sprintf("the arguments are $arg1 to $arg%d", MaxStackNum))
+	case n > MaxStackNum && n < 1<<48:
+		return p.refuse(bad, e.Pos, fmt.Sprintf("the words are $stack0 to $stack%d; memory farther away is read by its distance in bytes: +%d($stack)", MaxStackNum, 8*n))
+	case n > MaxStackNum:
+		return p.refuse(bad, e.Pos, fmt.Sprintf("the words are $stack0 to $stack%d", MaxStackNum))
 	}
 	e.Kind, e.Num = kind, n
 	return nil

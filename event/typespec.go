@@ -44,7 +44,7 @@ var typeNames = map[string]TypeSpec{
 	"string": {Kind: String}, "ustring": {Kind: UString}, "gostring": {Kind: GoString},
 }
 
-const knownTypes = "types are u8 to u64, s8 to s64, x8 to x64, char, string, ustring, gostring, symbol, symstr and b<w>@<o>/<c>"
+const knownTypes = "types are u8 to u64, s8 to s64, x8 to x64, char, string, ustring, gostring, symbol, symstr and b<w>@<o>/<c>; %pd and %pD are a kernel's (-k)"
 
 // IsString says whether a value of the type is a string that is copied into the record.
 func (t TypeSpec) IsString() bool {

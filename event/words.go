@@ -65,9 +65,15 @@ func (t text) unquoted() string {
 		return t.s
 	}
 	var b strings.Builder
+	var open byte
 	for i := range len(t.s) {
-		if !t.in[i] || t.s[i] != '"' {
-			b.WriteByte(t.s[i])
+		switch c := t.s[i]; {
+		case t.in[i] && open == 0:
+			open = c
+		case t.in[i] && c == open:
+			open = 0
+		default:
+			b.WriteByte(c)
 		}
 	}
 	return b.String()
@@ -84,7 +90,20 @@ func (t text) quoted() bool {
 }
 
 // strayQuote finds a quote that no other closes; -1 if there is none.
-func (t text) strayQuote() int { return t.index(`"`) }
+func (t text) strayQuote() int {
+	for i := range len(t.s) {
+		if !t.in[i] && (t.s[i] == '"' || singleOpens(t.s, i)) {
+			return i
+		}
+	}
+	return -1
+}
+
+// singleOpens says whether a single quote begins a quoted name: at the start of a word, or behind
+// what names begin after. Elsewhere it belongs to a name, as in Rust's &'a str.
+func singleOpens(s string, i int) bool {
+	return s[i] == '\'' && (i == 0 || strings.IndexByte(":@=", s[i-1]) >= 0)
+}
 
 func isSpace(c byte) bool { return c == ' ' || c >= '\t' && c <= '\r' }
 
@@ -122,7 +141,7 @@ func scanWord(s string) (in []bool, n int) {
 			if q == 1 {
 				q = 2
 			}
-		case s[n] == '"':
+		case s[n] == '"' || singleOpens(s, n):
 			q = quoteLen(s[n:], false)
 		}
 		for range q {
@@ -141,7 +160,7 @@ func scanWord(s string) (in []bool, n int) {
 // is not closed. A short one ends at a space.
 func quoteLen(s string, short bool) int {
 	for i := 1; i < len(s); i++ {
-		if s[i] == '"' {
+		if s[i] == s[0] {
 			return i + 1
 		}
 		if short && isSpace(s[i]) {

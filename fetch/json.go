@@ -7,8 +7,9 @@ import (
 	"kprobes.dev/kprobes/event"
 )
 
-// AppendJSON appends the value in JSON: numbers as numbers (64 bits: a reader that keeps
-// them in floating point loses some), characters and symbols as strings, strings with
+// AppendJSON appends the value in JSON: integers from -(1<<53-1) to 1<<53-1 as numbers, which
+// every reader keeps exactly (RFC 8259, section 6), all others as strings of their decimal
+// digits, characters and symbols as strings, strings with
 // U+FFFD for what is not UTF-8, a string that could not be read and an unknown value as
 // null, arrays as arrays.
 func (v *Value) AppendJSON(dst []byte, r Resolver) []byte {
@@ -33,7 +34,11 @@ func (a *Arg) appendJSON(dst []byte, e *Elem, r Resolver) []byte {
 	t := a.Type
 	switch t.Kind {
 	case event.Signed:
-		return strconv.AppendInt(dst, t.Int(e.Num), 10)
+		n := t.Int(e.Num)
+		if n < -maxExact || n > maxExact {
+			return append(strconv.AppendInt(append(dst, '"'), n, 10), '"')
+		}
+		return strconv.AppendInt(dst, n, 10)
 	case event.Char:
 		return AppendJSONString(dst, []byte(string(rune(e.Num))))
 	case event.Symbol, event.SymStr:
@@ -44,8 +49,14 @@ func (a *Arg) appendJSON(dst []byte, e *Elem, r Resolver) []byte {
 		}
 		return AppendJSONString(dst, e.Str)
 	}
+	if e.Num > maxExact {
+		return append(strconv.AppendUint(append(dst, '"'), e.Num, 10), '"')
+	}
 	return strconv.AppendUint(dst, e.Num, 10)
 }
+
+// maxExact is the largest integer up to which floating point of 64 bits has them all.
+const maxExact = 1<<53 - 1
 
 // AppendJSONString appends bytes as a JSON string. What is not UTF-8 becomes U+FFFD,
 // control characters are escaped.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
+
+	"kprobes.dev/kprobes/internal/similar"
 )
 
 // Reasons that a caller may want to tell apart.
@@ -52,6 +54,7 @@ type NotFoundError struct {
 	Name     string
 	Where    string   // the file or module searched, "" for all of a Space
 	Reason   string   // why a symbol of that name does not count; "" if there is none
+	Variable bool     // Reason: it is a variable
 	Similar  []string // at most 5 names that may be meant
 	Problems []error  // tables that could not be read, where the name might have been
 }
@@ -66,9 +69,7 @@ func (e *NotFoundError) Error() string {
 	if e.Reason != "" {
 		b.WriteString(": " + e.Reason)
 	}
-	if len(e.Similar) > 0 {
-		fmt.Fprintf(&b, "; similar names: %s", quoteList(e.Similar))
-	}
+	b.WriteString(similar.Question(e.Similar))
 	for _, p := range e.Problems {
 		fmt.Fprintf(&b, "; not searched: %v", p)
 	}
@@ -147,12 +148,4 @@ func (e *PlaceError) Unwrap() []error {
 		return []error{syscall.EINVAL}
 	}
 	return []error{e.Err, syscall.EINVAL}
-}
-
-func quoteList(names []string) string {
-	q := make([]string, len(names))
-	for i, n := range names {
-		q[i] = fmt.Sprintf("%q", n)
-	}
-	return strings.Join(q, ", ")
 }

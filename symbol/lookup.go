@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/ianlancetaylor/demangle"
+
+	nearby "kprobes.dev/kprobes/internal/similar"
 )
 
 // Lookup finds the function of a name. It tries, and takes the first that matches:
@@ -331,7 +333,7 @@ func (im *Image) Data(name string) (Sym, error) {
 	fns, err := im.Lookup(name)
 	if err != nil {
 		if nf := (*NotFoundError)(nil); errors.As(err, &nf) && len(nf.Similar) == 0 {
-			nf.Similar = similar(name, func(yield func(string)) {
+			nf.Similar = nearby.Names(name, func(yield func(string)) {
 				for i := range t.objs {
 					yield(t.objs[i].name)
 				}
@@ -381,6 +383,12 @@ func (im *Image) notFound(name string) error {
 	e := &NotFoundError{Name: name, Where: im.elf.path, Problems: slices.Clone(t.problems)}
 	if _, kind, of := splitSuffix(name); kind >= suffixPart && len(t.named(name)) > 0 {
 		e.Reason = fmt.Sprintf("it is a part of %q, not a function: give an address in it instead", of)
+		return e
+	}
+	im.dataOnce.Do(im.indexData)
+	if found := im.objects(name); len(found) > 0 {
+		e.Reason = fmt.Sprintf("it is a variable of %d bytes, not a function: @%s reads it, as an argument of a probe on code", found[0].size, name)
+		e.Variable = true
 		return e
 	}
 	e.Similar = t.similar(name)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -247,27 +246,4 @@ func llvm(t testing.TB) string {
 		t.Fatal("no libLLVM found: install clang")
 	}
 	return found[0]
-}
-
-func TestSimilar(t *testing.T) {
-	names := []string{"lookupKey", "lookupKeyRead", "processCommand", "processcommand2", "xyz"}
-	each := func(yield func(string)) {
-		for _, n := range names {
-			yield(n)
-		}
-	}
-	for name, want := range map[string]string{
-		"lokupKey":                "lookupKey",
-		"LOOKUPKEY":               "lookupKey",
-		"processComand":           "processCommand",
-		"lookupKeyR":              "lookupKey lookupKeyRead",
-		"qqqq":                    "",
-		"x":                       "",
-		strings.Repeat("a", 1000): "",
-	} {
-		got := strings.Join(similar(name, each), " ")
-		if want != "" && !strings.Contains(got, want) || want == "" && got != "" {
-			t.Errorf("similar(%q) = %q, want %q", name, got, want)
-		}
-	}
 }

@@ -3,11 +3,14 @@ package symbol
 import (
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+
+	"kprobes.dev/kprobes/internal/similar"
 )
 
 // Module is an image mapped into an address space.
@@ -125,7 +128,7 @@ func (s *Space) spanAt(addr uint64) (span, bool) {
 func (s *Space) Module(name string) (*Module, error) {
 	mods := s.Modules()
 	for _, match := range []func(*Module) bool{
-		func(m *Module) bool { return m.Name == name || m.Image.Path() == name },
+		func(m *Module) bool { return m.Name == name || m.isFile(name) },
 		func(m *Module) bool { return m.Image.Soname() == name },
 		func(m *Module) bool { return withoutVersion(m.Name, true) == name },
 		func(m *Module) bool { return withoutVersion(m.Name, false) == name },
@@ -148,7 +151,13 @@ func (s *Space) Module(name string) (*Module, error) {
 		}
 		return nil, e
 	}
-	return nil, &PlaceError{Place: name, Why: fmt.Sprintf("no mapped object is called %q; mapped: %s", name, modNames(mods)), Err: ErrNoModule}
+	return nil, &PlaceError{Place: name, Why: fmt.Sprintf("no mapped object is called %q%s", name, meant(name, mods)), Err: ErrNoModule}
+}
+
+// Answers says whether MOD may name a file with a base name that is not mapped: by that, or by it
+// without version, as Module has it.
+func Answers(base, mod string) bool {
+	return base == mod || withoutVersion(base, true) == mod || withoutVersion(base, false) == mod
 }
 
 // soVersion matches what stands around the bare name of a shared object:
@@ -165,6 +174,27 @@ func withoutVersion(name string, keepSo bool) string {
 		return p[1] + p[3]
 	}
 	return p[1]
+}
+
+// meant says which objects somebody may mean by a name or a path: those with a name like it, or
+// all that are mapped.
+func meant(name string, mods []*Module) string {
+	isPath := strings.Contains(name, "/")
+	base := path.Base(name)
+	var names []string
+	for _, m := range mods {
+		whole := m.Name
+		if isPath {
+			whole = m.Image.Path()
+		}
+		if len(similar.Of(base, []string{m.Name, withoutVersion(m.Name, true)})) > 0 {
+			names = append(names, whole)
+		}
+	}
+	if len(names) > 0 {
+		return similar.Question(names[:min(len(names), similar.Max)])
+	}
+	return "; mapped: " + modNames(mods)
 }
 
 func modNames(mods []*Module) string {
@@ -299,6 +329,9 @@ func lookupOthers(mods []*Module, name string, missing *NotFoundError) (*Module,
 		if errors.As(err, &nf) {
 			all.Problems = append(all.Problems, nf.Problems...)
 			all.Similar = mergeNames(all.Similar, nf.Similar)
+			if all.Reason == "" && nf.Variable {
+				all.Reason = fmt.Sprintf("%q has it: %s", m.Name, nf.Reason)
+			}
 		}
 		for _, fn := range fns {
 			hits = append(hits, found{m, fn})
@@ -322,7 +355,7 @@ func lookupOthers(mods []*Module, name string, missing *NotFoundError) (*Module,
 
 func mergeNames(a, b []string) []string {
 	for _, n := range b {
-		if len(a) < maxSimilar && !slices.Contains(a, n) {
+		if len(a) < similar.Max && !slices.Contains(a, n) {
 			a = append(a, n)
 		}
 	}
@@ -378,18 +411,24 @@ func (s *Space) resolveFileOff(p Place) (Resolved, error) {
 	var hits []*Module
 	mods := s.Modules()
 	for _, m := range mods {
-		if mp := filepath.Clean(m.Image.Path()); mp == path || filepath.IsAbs(path) && strings.HasSuffix(mp, path) {
+		if m.isFile(path) {
 			hits = append(hits, m)
 		}
 	}
 	if len(hits) == 0 {
-		return Resolved{}, &PlaceError{Place: p.String(), Why: "no such file is mapped; mapped: " + modNames(mods), Err: ErrNoModule}
+		return Resolved{}, &PlaceError{Place: p.String(), Why: "no such file is mapped" + meant(p.Path, mods), Err: ErrNoModule}
 	}
 	v, ok := hits[0].Image.Vaddr(p.Addr)
 	if !ok || !hits[0].Image.Executable(v) {
 		return Resolved{}, &PlaceError{Place: p.String(), Why: "no executable segment holds that file offset", Err: ErrNotMapped}
 	}
 	return hits[0].resolved(v), nil
+}
+
+// isFile says whether a path is that of the module's file, or an absolute one in which it ends.
+func (m *Module) isFile(path string) bool {
+	mp, path := filepath.Clean(m.Image.Path()), filepath.Clean(path)
+	return mp == path || filepath.IsAbs(path) && strings.HasSuffix(mp, path)
 }
 
 // Location is a run-time address in terms of a symbol.

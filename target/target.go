@@ -98,6 +98,13 @@ type Recoverer interface {
 	Recover() error
 }
 
+// Finder is a Target that knows which objects can come to be mapped.
+type Finder interface {
+	Target
+	// Find says why no object of a name that is not mapped can come; nil: it may.
+	Find(name string) error
+}
+
 // Returner is a Target in which return addresses can be replaced (arch.Trampoline).
 type Returner interface {
 	Target

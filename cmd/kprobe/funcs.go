@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kprobes.dev/kprobes/internal/similar"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -69,7 +70,7 @@ func funcsOfProcess(pid int, glob string) error {
 		}
 		n += printFuncs(w, m.Image, glob, module)
 	}
-	return finishFuncs(w, n, glob)
+	return finishFuncs(w, n, glob, t.Space().Modules())
 }
 
 func funcsOfFile(path, glob string) error {
@@ -93,15 +94,35 @@ func funcsOfFile(path, glob string) error {
 		return fmt.Errorf("file %q is made for %v: only x86-64 programs can be probed", path, m)
 	}
 	w := bufio.NewWriter(stdout)
-	return finishFuncs(w, printFuncs(w, im, glob, ""), glob)
+	return finishFuncs(w, printFuncs(w, im, glob, ""), glob, []*symbol.Module{{Image: im, Main: true}})
 }
 
-func finishFuncs(w *bufio.Writer, n int, glob string) error {
-	err := w.Flush()
-	if n == 0 {
-		err = errors.Join(err, fmt.Errorf("no function matches %q", glob))
+// finishFuncs ends a list of the n functions of objects that match. None is an error, which says
+// what may be meant.
+func finishFuncs(w *bufio.Writer, n int, glob string, in []*symbol.Module) error {
+	if err := w.Flush(); err != nil || n > 0 {
+		return err
 	}
-	return err
+	var similarTo []string
+	for _, m := range in {
+		fns, err := m.Image.Lookup(glob)
+		var missing *symbol.NotFoundError
+		if errors.As(err, &missing) {
+			if missing.Variable {
+				return fmt.Errorf("no function is called %q: %s", glob, missing.Reason)
+			}
+			similarTo = append(similarTo, missing.Similar...)
+		}
+		for _, fn := range fns {
+			similarTo = append(similarTo, fn.Pretty())
+		}
+	}
+	return noFunction(glob, similarTo)
+}
+
+// noFunction says that none matches, and what may be meant.
+func noFunction(glob string, similarTo []string) error {
+	return fmt.Errorf("no function matches %q%s", glob, similar.Question(similarTo[:min(len(similarTo), similar.Max)]))
 }
 
 // printFuncs writes address, size, name and module of each function that matches: the

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/similar"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -15,7 +18,7 @@ func newGuest() *cobra.Command {
 		Short: "boot a kernel in QEMU as kprobe wants it, and end it",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("guest %s is not known: start or stop", args[0])
+				return usagef("guest %s is not known%s: start or stop", args[0], similar.Question(similar.Of(args[0], []string{"start", "stop"})))
 			}
 			return nil
 		},
@@ -48,7 +51,7 @@ func newGuestStart() *cobra.Command {
 			}
 			spec, err := qemu.Start(o)
 			if err != nil {
-				return err
+				return specError(err)
 			}
 			fmt.Fprintln(stdout, spec)
 			return nil
@@ -77,7 +80,7 @@ func newGuestStop() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			spec, err := qemu.ParseSpec(args[0])
 			if err != nil {
-				return err
+				return specError(err)
 			}
 			return qemu.End(spec)
 		},
@@ -98,6 +101,15 @@ func newGuestGuard() *cobra.Command {
 			return qemu.Guard(spec, os.Stdin)
 		},
 	}
+}
+
+// specError tells a SPEC or a size that can be none, which is wrong usage, from a guest that is
+// not there.
+func specError(err error) error {
+	if errors.Is(err, unix.EINVAL) {
+		return usageError{err}
+	}
+	return err
 }
 
 // oneSpec wants the guest as the only argument.

@@ -30,7 +30,7 @@ type tracedGuest struct {
 func openMachine(spec string, o *qemu.Options) (*qemu.Machine, error) {
 	s, err := qemu.ParseSpec(spec)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, specError(err)
 	}
 	return qemu.Open(s, o)
 }
@@ -235,5 +235,5 @@ func funcsOfGuest(spec, glob string) error {
 		}
 		n += printFuncs(w, mod.Image, glob, name)
 	}
-	return finishFuncs(w, n, glob)
+	return finishFuncs(w, n, glob, t.Space().Modules())
 }

@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/similar"
 	"kprobes.dev/kprobes/target/linux"
 	"kprobes.dev/kprobes/trace"
 )
@@ -31,6 +32,9 @@ func (k ownKernel) Slower(func(name, tactic string, why error)) {}
 
 // Stubs tells nothing: the kernel knows one way for all.
 func (k ownKernel) Stubs(func(name string, why error)) {}
+
+// Waiting tells nothing: of modules that are not loaded the kernel keeps account.
+func (k ownKernel) Waiting(func(name string, why error)) {}
 
 // Run has nothing to release.
 func (k ownKernel) Run() error { return nil }
@@ -126,7 +130,18 @@ func funcsOfKernel(glob string) error {
 		}
 		fmt.Fprintln(w)
 	}
-	return finishFuncs(w, len(funcs), glob)
+	if err := w.Flush(); err != nil || len(funcs) > 0 {
+		return err
+	}
+	all, err := linux.Funcs("*")
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(all))
+	for i := range all {
+		names[i] = all[i].Name
+	}
+	return noFunction(glob, similar.Of(glob, names))
 }
 
 // checkKprobes judges whether the kernel's own kprobes can be had (-k).

@@ -20,14 +20,6 @@ const (
 	exitUsage  = 2
 )
 
-// usageError is a wrong use of the command: exit status 2.
-type usageError struct{ err error }
-
-func (u usageError) Error() string { return u.err.Error() }
-func (u usageError) Unwrap() error { return u.err }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
-
 // statusError makes the command end with a status of its own: the child's.
 type statusError int
 
@@ -51,7 +43,10 @@ func run(args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)
-	err := root.Execute()
+	err := checkVerb(root, args)
+	if err == nil {
+		err = root.Execute()
+	}
 	if lost := stdout.Err(); !errors.Is(err, lost) {
 		err = errors.Join(err, lost)
 	}
@@ -71,8 +66,7 @@ func status(err error) int {
 	} else if errors.As(err, &st) {
 		return int(st)
 	}
-	var u usageError
-	if errors.As(err, &u) {
+	if isUsage(err) {
 		return exitUsage
 	}
 	return exitFailed
@@ -133,18 +127,15 @@ func newRoot() *cobra.Command {
 		Short:         "break into almost any instruction of a running program, and let it go on",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("verb %q is not known: see kprobe --help", args[0])
-			}
-			return nil
-		},
+		Version:       version(),
+		Args:          noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_ = c.Help()
-			return usagef("a verb is missing")
+			return usagef("a verb is missing: see kprobe --help")
 		},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(flagError)
+	root.SetVersionTemplate("kprobe {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newTrace(), newFuncs(), newList(), newDetach(), newDemo(), newDemoApp(), newDemoHit(), newBench(), newWorkload(), newOwn(), newAttachTimer(), newDoctor(), newGuest())
 	return root

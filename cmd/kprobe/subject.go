@@ -1,18 +1,23 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
 
 // subject is what a verb's flags name: a process, the kernel that runs here, or a guest's.
 type subject struct {
 	pid    int
 	kernel bool
 	guest  string
+	given  *pflag.Flag // -p
 }
 
 // flags adds them to a verb.
 func (s *subject) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.IntVarP(&s.pid, "pid", "p", 0, "the process")
+	s.given = f.Lookup("pid")
 	f.BoolVarP(&s.kernel, "kernel", "k", false, "the kernel that runs here")
 	f.StringVar(&s.guest, "guest", "", "the kernel of a QEMU guest: a directory of kprobe guest start, or qmp=PATH,gdb=PATH,mem=PATH[,ring=PATH]")
 }
@@ -21,7 +26,7 @@ func (s *subject) flags(c *cobra.Command) {
 // none.
 func (s *subject) named() (bool, error) {
 	n := 0
-	for _, is := range []bool{s.pid != 0, s.kernel, s.guest != ""} {
+	for _, is := range []bool{s.given.Changed, s.kernel, s.guest != ""} {
 		if is {
 			n++
 		}
@@ -29,7 +34,7 @@ func (s *subject) named() (bool, error) {
 	switch {
 	case n > 1:
 		return false, usagef("-p, -k and --guest exclude each other")
-	case s.pid < 0:
+	case s.given.Changed && s.pid <= 0:
 		return false, usagef("process %d: a pid is positive", s.pid)
 	}
 	return n == 1, nil

@@ -16,6 +16,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/ring"
 )
 
 // traceFlags are the flags of kprobe trace.
@@ -35,6 +36,7 @@ type traceFlags struct {
 	buffer   int
 	tactic   string
 	stubs    bool
+	given    func(flag string) bool
 }
 
 func newTrace() *cobra.Command {
@@ -47,10 +49,34 @@ each hit in the format of ftrace; with -k the kernel that runs here, by its own 
 with --guest the kernel of a QEMU guest, from outside.
 PROBE is a kprobe_events definition:
 
-  p[:[GRP/][EVENT]] [MOD:]SYM[+OFFS]|ADDR [FETCHARGS]      at an instruction
-  r[MAXACTIVE][:[GRP/][EVENT]] [MOD:]SYM [FETCHARGS]       at a function's return
+  p[:[GRP/]EVENT] PLACE [FETCHARGS]               at an instruction
+  r[MAXACTIVE][:[GRP/]EVENT] PLACE [FETCHARGS]    at a function's return
 
-At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
+PLACE is one of
+  SYM, SYM+OFFS, MOD:SYM[+OFFS]       a function, an instruction in it; of the object or module MOD
+  PATTERN, MOD:PATTERN                with * ? or [...]: one event for each function that matches
+  0xADDR, MOD:0xADDR, PATH:0xOFFSET   an address as nm prints it, an offset in a file
+  'SYM' or "SYM"                      a name with spaces or other unusual characters
+  PLACE%return                        with p: the function's return
+
+A FETCHARG is [NAME=]ARG[:TYPE]. ARG is one of
+  %REG                      a register: %di, %ax, %r8
+  $argN, $retval            the Nth integer argument, from 1; the return value (with r)
+  $stack, $stackN           the stack pointer; the Nth word of the stack, from 0
+  $comm                     the thread's name
+  @ADDR, @SYM[+OFFS]        memory at a fixed place
+  +OFFS(ARG), -OFFS(ARG)    memory that ARG points to, OFFS bytes further
+  \IMM, \"TEXT"             a constant
+
+TYPE is one of
+  u8 u16 u32 u64, s8 ... s64, x8 ... x64    unsigned, signed, hexadecimal (x64 if none is given)
+  char, string, ustring, gostring           a character; strings: up to a NUL, the same, Go's
+  symbol, symstr                            an address, shown as SYM+0xOFF/0xSIZE
+  b<width>@<offset>/<size>                  bits of a container of 8, 16, 32 or 64
+  TYPE[N]                                   an array in memory, N up to 64
+
+At the end a line for each event goes to stderr: hits, missed, lost, tactic.
+Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			probes, cmd := args, []string(nil)
 			if n := c.ArgsLenAtDash(); n >= 0 {
@@ -62,6 +88,7 @@ At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
 	}
 	fl := c.Flags()
 	f.of.flags(c)
+	f.given = fl.Changed
 	fl.StringArrayVarP(&f.probes, "event", "e", nil, "a probe (may be repeated)")
 	fl.StringArrayVar(&f.deletes, "delete", nil, "a definition that deletes one given before it (-:[GRP/]EVENT)")
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
@@ -81,18 +108,19 @@ At the end a line for each event goes to stderr: hits, missed, lost, tactic.`,
 
 // definitions parses all probes: every bad one is reported, and then none is used.
 func (f *traceFlags) definitions() ([]*event.Def, error) {
+	parser := event.Parser{Kernel: f.of.kernel}
 	var defs []*event.Def
 	var errs []error
 	if f.file != "" {
 		r, err := os.Open(f.file)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, err
 		}
 		defer r.Close()
-		defs, errs = event.ParseFile(r)
+		defs, errs = parser.ParseFile(r)
 	}
 	for _, p := range append(f.probes, f.deletes...) {
-		d, err := event.Parse(p)
+		d, err := parser.Parse(p)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
@@ -148,8 +176,17 @@ func (f *traceFlags) check(cmd []string) error {
 		return usagef("tactic %q: %s", f.tactic, strings.Join(tactics, ", "))
 	case f.format != "text" && f.format != "json":
 		return usagef("format %q: text or json", f.format)
+	case f.duration < 0:
+		return usagef("--duration %v: a time can not be negative; without the flag the trace goes on until it is ended", f.duration)
+	case f.given("buffer-size") && !f.ringSize():
+		return usagef("--buffer-size %d: a power of two from %d to %d is wanted", f.buffer, ring.MinData, ring.MaxData)
 	}
 	return nil
+}
+
+// ringSize says whether the size that is asked for can be had. The kernel takes any.
+func (f *traceFlags) ringSize() bool {
+	return f.buffer > 0 && (f.of.kernel || f.buffer >= ring.MinData && f.buffer <= ring.MaxData && f.buffer&(f.buffer-1) == 0)
 }
 
 // tactics are those that --tactic takes.
@@ -210,9 +247,12 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 		t.end.leaveKeys()
 	}
 	t.printed.print.Names = t.s.Names()
-	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs}
+	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Found: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs}
 	if err = t.s.Add(defs, o); err != nil {
 		return errors.Join(err, t.s.Leave(nil), t.s.Close())
+	}
+	if !t.f.quiet {
+		t.s.Waiting(waiting)
 	}
 	if t.f.verbose {
 		t.s.Slower(slower)
@@ -244,6 +284,11 @@ func (t *tracing) skipped(name string, why error) {
 	if t.f.verbose {
 		fmt.Fprintf(os.Stderr, "kprobe: %s is left out: %v\n", name, why)
 	}
+}
+
+// waiting tells of an event whose object is not there: it may also be mistyped.
+func waiting(name string, why error) {
+	fmt.Fprintf(os.Stderr, "kprobe: %s waits for its object: %v\n", name, why)
 }
 
 // slower tells of an event that has not the fastest tactic, and why.

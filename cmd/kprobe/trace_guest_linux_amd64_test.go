@@ -340,7 +340,7 @@ func (v *verbs) refused(t *testing.T) {
 		defs   []string
 		want   string
 	}{
-		{1, []string{"p:good vfs_read", "p:bad do_sys_openat2 x=%foo"}, "column 24: Invalid register name"},
+		{2, []string{"p:good vfs_read", "p:bad do_sys_openat2 x=%foo"}, "column 24: Invalid register name"},
 		{2, []string{"p:good vfs_read", "p:bad do_sys_openat2 x=+0(%di"}, "column 30: Dereference brace is not closed"},
 		{1, []string{"p:good vfs_read", "p:bad no_such_function"}, "column 7"},
 		{1, []string{"p:good vfs_read", "p:bad vfs_write+1"}, "column 7"},
@@ -358,16 +358,19 @@ func (v *verbs) refused(t *testing.T) {
 
 // spec: a guest that can not be had is told, with what to do.
 func (v *verbs) spec(t *testing.T) {
-	for spec, want := range map[string]string{
-		"/no/such":         "no such file",
-		t.TempDir():        "no guest of kprobe guest start lives there",
-		"qmp=/a,gdb=/b":    "mem=PATH is missing",
-		"qmp=/a,dgb=/b":    `"dgb=/b" is not one of`,
-		"qmp=a,gdb=b,mem=": "mem= has no path",
+	for spec, want := range map[string]struct {
+		status int
+		says   string
+	}{
+		"/no/such":         {exitFailed, "no such file"},
+		t.TempDir():        {exitFailed, "no guest of kprobe guest start lives there"},
+		"qmp=/a,gdb=/b":    {exitUsage, "mem=PATH is missing"},
+		"qmp=/a,dgb=/b":    {exitUsage, `"dgb=/b" is not one of`},
+		"qmp=a,gdb=b,mem=": {exitUsage, "mem= has no path"},
 	} {
 		for _, args := range [][]string{{"trace", "--guest", spec, "p vfs_read"}, {"list", "--guest", spec}, {"detach", "--guest", spec}, {"funcs", "--guest", spec}} {
-			if r := ranTo(t, exec.Command(v.bin, args...)); r.status != 2 || r.out != "" || !strings.Contains(r.errs, want) {
-				t.Errorf("%q: %+v, want status 2 and %q", args, r, want)
+			if r := ranTo(t, exec.Command(v.bin, args...)); r.status != want.status || r.out != "" || !strings.Contains(r.errs, want.says) {
+				t.Errorf("%q: %+v, want %+v", args, r, want)
 			}
 		}
 	}

@@ -28,6 +28,8 @@ type tracee interface {
 	Slower(tell func(name, tactic string, why error))
 	// Stubs tells of each return probe that sees returns by trampoline, and why.
 	Stubs(tell func(name string, why error))
+	// Waiting tells of each event whose object is not there yet.
+	Waiting(tell func(name string, why error))
 	// Run lets the target go on, if it was held for Add.
 	Run() error
 	// Poll hands over the hits that are there, in the order of their times, and gives
@@ -77,6 +79,16 @@ func (e *engine) Stubs(tell func(name string, why error)) {
 	for _, ev := range e.evs {
 		if how, why := ev.Returns(); how == kprobes.ReturnsTrampoline {
 			tell(ev.Name, why)
+		}
+	}
+}
+
+func (e *engine) Waiting(tell func(name string, why error)) {
+	space := e.core.Target().Space()
+	for _, ev := range e.evs {
+		if ev.Gone() {
+			_, err := space.Module(cmp.Or(ev.Def.Place.Path, ev.Def.Place.Module))
+			tell(ev.Name, err)
 		}
 	}
 }

@@ -186,6 +186,11 @@ func (t *Target) define(d *event.Def, o *AddOptions) error {
 	if err := foreign(d); err != nil {
 		return err
 	}
+	if m := d.Place.Module; m != "" {
+		if err := findModule(os.DirFS("/"), release(), m); err != nil {
+			return d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)
+		}
+	}
 	if !d.Place.Glob {
 		return t.defineOne(d)
 	}

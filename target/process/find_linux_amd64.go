@@ -1,0 +1,26 @@
+package process
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+
+	"kprobes.dev/kprobes/internal/libfind"
+	"kprobes.dev/kprobes/symbol"
+)
+
+// Find says why no file is found that an object which is not mapped can come from.
+func (t *Target) Find(name string) error {
+	dir := fmt.Sprintf("/proc/%d", t.p.PID())
+	p := libfind.Program{Root: dir + "/root", Answers: symbol.Answers}
+	for _, m := range t.space.Modules() {
+		p.Mapped = append(p.Mapped, m.Image.Path())
+	}
+	env, _ := os.ReadFile(dir + "/environ") // who may trace may read it, unless it is gone
+	for v := range bytes.SplitSeq(env, []byte{0}) {
+		if path, ok := bytes.CutPrefix(v, []byte("LD_LIBRARY_PATH=")); ok {
+			p.Library = string(path)
+		}
+	}
+	return p.Find(name)
+}
