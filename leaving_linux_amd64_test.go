@@ -49,6 +49,39 @@ func TestThreadsEndInside(t *testing.T) {
 	}
 }
 
+// TestCallsLeftAreCounted: calls that were left are found where nobody needs their instances, and
+// calls in progress are told, so that all that have begun are in a number.
+func TestCallsLeftAreCounted(t *testing.T) {
+	prog, c := attach(t, "leaver")
+	rp := &kprobes.Kretprobe{Kp: kprobes.Kprobe{SymbolName: "inside"}}
+	must(t, c.RegisterKretprobe(rp))
+	for how := range uint64(3) {
+		n := prog.Counts(fmt.Sprint("leave ", how, " 3"))
+		eventually(t, "calls that were left are counted", func() bool {
+			s := rp.State()
+			return s.Unwound == n["left"] && s.Active == 0 && s.Hits == 0
+		})
+	}
+	prog.Counts("hold 5")
+	eventually(t, "calls in progress are told", func() bool { return rp.State().Active == 5 })
+	n := prog.Counts("free")
+	eventually(t, "and that they have returned", func() bool { return rp.State().Active == 0 })
+	if s := rp.State(); s.Hits != n["returned"] || s.Hits+s.Unwound+s.Active+s.Misses.Total() != n["inside"] {
+		t.Errorf("%+v; the program counts %v", s, n)
+	}
+	prog.Counts("hold 4")
+	eventually(t, "calls in progress are told", func() bool { return rp.State().Active == 4 })
+	must(t, c.DisableKretprobe(rp))
+	if s := rp.State(); s.Active != 4 {
+		t.Errorf("disabled: %+v", s)
+	}
+	prog.Counts("free")
+	c.UnregisterKretprobe(rp)
+	if s := rp.State(); s.Active != 4 || s.Hits != n["returned"] {
+		t.Errorf("unregistered: %+v", s)
+	}
+}
+
 // TestGoroutinesEndInside is TestThreadsEndInside for a Go program.
 func TestGoroutinesEndInside(t *testing.T) {
 	const maxActive, each, rounds = 12, 5, 8

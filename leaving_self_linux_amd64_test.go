@@ -69,6 +69,40 @@ func TestOwnGoroutinesEndInside(t *testing.T) {
 	}
 }
 
+// TestOwnCallsLeftAreCounted is TestCallsLeftAreCounted with panics, and a goroutine that lives on.
+func TestOwnCallsLeftAreCounted(t *testing.T) {
+	rp := &kprobes.Kretprobe{Kp: kprobes.Kprobe{SymbolName: staysName}}
+	must(t, kprobes.RegisterKretprobe(rp))
+	defer kprobes.UnregisterKretprobe(rp)
+	left := func(n int, do func()) {
+		deeper(n, func() {
+			defer func() { _ = recover() }()
+			stays(0, do)
+		})
+	}
+	left(3, func() { panic("left") })
+	left(5, func() { panic("left too") })
+	eventually(t, "calls that were left are counted", func() bool {
+		s := rp.State()
+		return s.Unwound == 2 && s.Active == 0 && s.Hits == 0
+	})
+	inside, free, done := make(chan bool), make(chan bool), make(chan int)
+	go func() {
+		done <- stays(9, func() {
+			inside <- true
+			<-free
+		})
+	}()
+	<-inside
+	eventually(t, "calls in progress are told", func() bool { return rp.State().Active == 10 })
+	close(free)
+	<-done
+	eventually(t, "and that they have returned", func() bool { return rp.State().Active == 0 })
+	if s := rp.State(); s.Hits != 10 || s.Unwound != 2 || s.Misses.Total() != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // deeper calls f below n frames.
 //
 //go:noinline

@@ -28,6 +28,12 @@ type State struct {
 	Hits       uint64      // runs of its handlers; of a return probe returns
 	Misses     Misses
 	Unwound    uint64 // calls that will never return, see Kretprobe.Unwound
+	// Active are calls of a return probe that have begun and of whose end nothing is known: in
+	// progress some milliseconds ago, or when the probe was disabled or unregistered. Calls that
+	// were left are among them until they are found, which takes about a minute at most: then
+	// they are Unwound. Entries are Hits + Unwound + Active + Misses and the calls that
+	// EntryHandler let go.
+	Active uint64
 	// Returns is how a return probe sees its function return, WhyReturns why not at the exits,
 	// and Strays the number of returns that belonged to no call (Core.Strays).
 	Returns    Returns
@@ -589,6 +595,7 @@ func (p *probe) look() State {
 	s := State{
 		Registered: true, Disabled: p.disabled, Gone: e.gone,
 		Hits: p.hits.sum(), Misses: p.missed(), Unwound: uint64(e.unwound) + e.reaped,
+		Active: uint64(e.active) + e.cut + p.core.inProgress(e),
 	}
 	s.Returns, s.WhyReturns = e.Returns()
 	p.core.lookForStrays(e)

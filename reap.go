@@ -23,6 +23,15 @@ type reaping struct {
 	pause time.Duration
 	turn  int
 	left  []leftover
+	// The pause between two looks for calls that were left though nobody needs their instances.
+	linger time.Duration
+	taken  tally
+}
+
+// tally is how many instances each event had, and until when that is taken for true.
+type tally struct {
+	of    map[int]int
+	until time.Time
 }
 
 // leftover is an event whose code has been taken out and that may have instances.
@@ -37,6 +46,8 @@ const (
 	reapFirst    = keepEvery
 	reapLast     = 10 * time.Second
 	leftoverWait = time.Second
+	lingerFirst  = time.Second
+	lingerLast   = time.Minute
 )
 
 // takeBack gives instances back. It stops the target only where there may be some.
@@ -47,21 +58,63 @@ func (c *Core) takeBack() {
 	}
 	live := c.liveReturns()
 	full := len(live) > 0 && (c.missing(live) || t.Crowded())
-	if len(c.reaping.left) == 0 && !full {
+	lingers := !full && c.lingers(live)
+	if len(c.reaping.left) == 0 && !full && !lingers {
 		c.reaping.pause = 0
 		return
 	}
-	if !full && time.Since(c.reaping.last) < leftoverWait {
+	if !full && !lingers && time.Since(c.reaping.last) < leftoverWait {
 		return
 	}
 	c.reaping.last = time.Now()
-	r, err := c.reap(c.reaping.left, full)
-	if err == nil && r.Took() {
+	r, err := c.reap(c.reaping.left, full || lingers)
+	took := err == nil && r.Took()
+	switch {
+	case took:
+		c.reaping.linger = lingerFirst
+	case lingers:
+		c.reaping.linger = min(max(2*c.reaping.linger, lingerFirst), lingerLast)
+	}
+	if took || lingers {
 		c.reaping.pause = 0
 		return
 	}
 	c.reaping.pause = min(max(2*c.reaping.pause, reapFirst), reapLast)
 	c.reaping.again = time.Now().Add(c.reaping.pause)
+}
+
+// lingers says whether it is time to look for calls that were left though nobody needs their
+// instances: so that they are counted. Such looks stop the target, and become rarer.
+func (c *Core) lingers(live []int) bool {
+	if len(live) == 0 || time.Since(c.reaping.last) < c.reaping.linger {
+		return false
+	}
+	n := c.tally()
+	return slices.ContainsFunc(live, func(id int) bool { return n[id] > 0 })
+}
+
+// tally counts the instances of each event, as they were a few milliseconds ago: counting takes a
+// tenth of the time at most.
+func (c *Core) tally() map[int]int {
+	t, ok := c.t.(target.Tallier)
+	if !ok || time.Now().Before(c.reaping.taken.until) {
+		return c.reaping.taken.of
+	}
+	start := time.Now()
+	n, err := t.Tally()
+	if err != nil {
+		n = nil
+	}
+	c.reaping.taken = tally{n, time.Now().Add(9 * time.Since(start))}
+	return n
+}
+
+// inProgress is how many calls of a return probe have an instance.
+func (c *Core) inProgress(e *Event) uint64 {
+	if e.work.Pool == nil {
+		return 0
+	}
+	return uint64(c.tally()[e.ID])
 }
 
 // liveReturns lists the numbers of the return probes that are registered.
@@ -108,6 +161,7 @@ func (c *Core) reap(ended []leftover, others bool) (*target.Reap, error) {
 	if !ok {
 		return r, errors.ErrUnsupported
 	}
+	c.reaping.taken = tally{}
 	if err := t.Reap(r); err != nil {
 		return r, err
 	}

@@ -24,5 +24,14 @@ type Reap struct {
 	Whole   bool        // nothing of the Ended events is left
 }
 
+// Tallier is a Target that can count the instances of return probes while it runs.
+type Tallier interface {
+	Target
+	// Tally counts the instances of each event that are taken: of calls in progress, and of
+	// such as were left and have not been taken back. Calls that begin or end meanwhile may
+	// count or not.
+	Tally() (map[int]int, error)
+}
+
 // Took says whether anything was taken back.
 func (r *Reap) Took() bool { return len(r.Active)+len(r.Unwound) > 0 }

@@ -418,6 +418,20 @@ func (t *Target) reclaim(busy map[*target.Site]bool) {
 // looked at.
 func (t *Target) Idle() bool { return len(t.zombie) == 0 }
 
+// Tally counts the instances of each event, while the guest runs.
+func (t *Target) Tally() (map[int]int, error) {
+	n := map[int]int{}
+	for _, p := range t.pools {
+		table := t.lay.data.mem[p.Base-t.lay.data.va:][:amd64.PoolBytes(p.Slots, p.Stride)]
+		for at := 0; at < len(table); at += 1 << p.Stride {
+			if i, ok := amd64.ReadInstance(table[at:at+amd64.SlotHeader], false); ok {
+				n[i.Event]++
+			}
+		}
+	}
+	return n, nil
+}
+
 // Instances classifies the instances in the pools: a call is in progress while its return
 // address stands where it stood at the entry.
 func (t *Target) Instances() (active, unwound map[int]int, err error) {

@@ -22,7 +22,24 @@ import (
 // what stands there is an earlier call's. No slot is cleared that a thread in generated code,
 // or a signal handler's way back there, may have claimed for any event.
 
-var _ target.Reaper = (*Target)(nil)
+var (
+	_ target.Reaper  = (*Target)(nil)
+	_ target.Tallier = (*Target)(nil)
+)
+
+// Tally counts the instances of each event, while the process runs.
+func (t *Target) Tally() (map[int]int, error) {
+	n := map[int]int{}
+	if t.home == nil {
+		return n, nil
+	}
+	for _, u := range t.pools {
+		if err := t.eachInstance(u, func(i amd64.Instance) { n[i.Event]++ }); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
 
 // Bounds of a Reap.
 const (

@@ -94,6 +94,25 @@ func (t *Target) codeSpans() (out []span) {
 	return out
 }
 
+// Tally counts the instances of each event.
+func (t *Target) Tally() (map[int]int, error) {
+	n := map[int]int{}
+	t.poolMu.Lock()
+	defer t.poolMu.Unlock()
+	for _, p := range t.pools {
+		if t.idle[p] {
+			continue
+		}
+		size := amd64.PoolBytes(p.Slots, p.Stride)
+		for at := p.Base; at < p.Base+size; at += 1 << p.Stride {
+			if peek(at) != 0 {
+				n[int(uint32(peek(at+slotEvent)))]++
+			}
+		}
+	}
+	return n, nil
+}
+
 // doomed lists the slots that a Reap is about, in the order of their goroutines.
 func (t *Target) doomed(r *target.Reap) (out []doomed) {
 	live := map[int]bool{}
