@@ -47,6 +47,8 @@ type Core struct {
 	namer   event.Namer
 	stubbed trampolines
 	tasks   amd64.KernelTasks
+	sharing []*Event // the engine's own probes on what makes threads share blocks
+	watched bool     // they were armed, or can not be
 	optimizing
 	handlers
 }
@@ -213,7 +215,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if len(evs) == 0 {
 		return nil, errno.Errorf(unix.ENOENT, "no function was found to probe")
 	}
-	if err := c.t.Prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return nil, err
 	}
 	evs = c.hookLoader(evs, o)

@@ -135,11 +135,11 @@ func (c *Core) ForceTactic(t arch.Tactic) error {
 	return nil
 }
 
-// functions lists those that have events, in the order of their addresses.
+// functions lists those that have events other than the engine's own, in the order of their addresses.
 func (c *Core) functions() []*function {
 	fns := map[*function]bool{}
 	for _, f := range c.fns {
-		if len(f.events) > 0 {
+		if slices.ContainsFunc(f.events, func(e *Event) bool { return !e.hook }) {
 			fns[f] = true
 		}
 	}

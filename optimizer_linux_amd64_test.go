@@ -434,6 +434,9 @@ func TestListedFromMemory(t *testing.T) {
 		l, err := process.FindLeftover(tg.Proc())
 		must(t, err)
 		for _, s := range l.Sites {
+			if len(s.Points) == 0 {
+				continue // the engine's own
+			}
 			out = append(out, fmt.Sprintf("%d %d %s", len(s.Patch), len(s.Points), s.Why()))
 		}
 		return out

@@ -3,6 +3,7 @@ package kprobes
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
@@ -177,13 +178,16 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 	c.stopOptimizing()
 	var live []*Event
 	for _, e := range c.events {
-		if e != nil && !e.ended && (e.fn == nil || c.stubbed.walkers[e.fn.start] != e) {
+		if e != nil && !e.ended && !slices.Contains(c.sharing, e) && (e.fn == nil || c.stubbed.walkers[e.fn.start] != e) {
 			live = append(live, e)
 		}
 	}
 	err := c.remove(live, c.classify)
 	if len(c.stubbed.walkers) > 0 && err == nil {
 		err = c.putBack()
+	}
+	if len(c.sharing) > 0 && err == nil { // no code is left that relies on them
+		err = c.remove(c.sharing, nil)
 	}
 	if errors.Is(err, target.ErrGone) {
 		err = nil

@@ -120,7 +120,7 @@ func (c *Core) put(ps []*probe) error {
 			return numbered(plain(err), i, len(ps))
 		}
 	}
-	if err := c.t.Prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return err
 	}
 	evs := make([]*Event, len(ps))

@@ -208,17 +208,8 @@ func (c *Core) walkers(tr *arch.Trampoline) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	err := c.number(fresh)
-	if err == nil {
-		_, err = c.arm(fresh, &AddOptions{})
-	}
-	for _, e := range fresh {
-		if err == nil && e.form.tactic == "" {
-			err = e.form.why
-		}
-	}
-	if err != nil {
-		return errors.Join(err, c.remove(fresh, nil))
+	if err := c.armOwn(fresh); err != nil {
+		return err
 	}
 	if c.stubbed.walkers == nil {
 		c.stubbed.walkers = map[uint64]*Event{}

@@ -245,6 +245,16 @@ type Writer struct {
 
 	TID    ThreadID
 	TIDOff int32
+	// NoTID: no system call may be made to learn the thread's id, for it could end a thread (seccomp):
+	// where it would be, the id is 0.
+	NoTID bool
+
+	// Shared is the address of a 32-bit word in the process's own memory. While it is not 0 the FS base of
+	// a thread may be that of another's block, or lead anywhere: generated code uses nothing that lies
+	// there. What sets it is RoleShare. 0: there is no such word, and FS always leads to the thread's own block.
+	Shared uint64
+	// FSGSBase: programs may read the FS base (rdfsbase).
+	FSGSBase bool
 
 	// PlainLoads: no system call may be made, for it could end a thread (seccomp). Else a
 	// record whose arguments read memory asks which signals its thread blocks, and checks
@@ -297,6 +307,20 @@ const (
 	RoleWait               // record, then wait a bounded time for the tracer's answer
 	RoleCall               // call a handler
 	RoleUnwind             // where a walk over the stack asks about a frame: show it the real return address
+	RoleShare              // at the entry of a function of the C library that may make threads share a block (Work.Share)
+)
+
+// Share is a function of the C library that a thread can be made by which has no block of its own, or by
+// which a thread can move its FS base. Arguments are those of the System V convention.
+type Share uint8
+
+// The functions.
+const (
+	ShareVfork   Share = iota // vfork(): the child uses its parent's block
+	ShareClone                // clone(fn, stack, flags, arg, parent_tid, tls, …)
+	ShareClone3               // clone3(struct clone_args *, size, …), called by the C library alone
+	ShareSyscall              // syscall(number, …)
+	ShareBase                 // arch_prctl(code, …)
 )
 
 // Call is a handler as generated code knows it: what a target made of it stands at Desc,
@@ -334,6 +358,10 @@ type Work struct {
 	// them, RoleExit stands behind them, RoleUnwind undoes it for who looks. nil: the exits are
 	// instructions of the function.
 	Trampoline *Trampoline
+	// Share is the function of a RoleShare, and Library where the code of its library lies: who calls clone from
+	// there makes a thread with a block of its own, which it has not registered yet.
+	Share   Share
+	Library Range
 	// Unknown: the exit is a tail jump, so the function's value is not known here.
 	Unknown bool
 	// Call is the handler of a RoleCall. That of a RoleEntry or a RoleExit, if not nil, is

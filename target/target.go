@@ -129,6 +129,26 @@ type Returner interface {
 	PutBack() error
 }
 
+// Sharer is a Target whose threads may come to share the memory at their FS base, or to have another base
+// (arch.Writer.Shared).
+type Sharer interface {
+	Target
+	// Sharers lists the functions by which they do: each must be probed, by arch.RoleShare, before any other
+	// event is armed. Precondition: Prepare has succeeded.
+	Sharers() []Sharing
+	// CheckOwn looks, once they are probed, whether a thread was faster.
+	CheckOwn() error
+	// SetShared says that it may be so from now on, in place of the probes.
+	SetShared() error
+}
+
+// Sharing is a function by which threads may come to share a block.
+type Sharing struct {
+	Place   symbol.Resolved
+	Share   arch.Share
+	Library arch.Range // see arch.Work
+}
+
 // Noter is a Target whose memory can tell a listing of probes that wait to be armed.
 type Noter interface {
 	Target

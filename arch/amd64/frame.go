@@ -151,8 +151,8 @@ func (wr writer) usesOf(ws []arch.Work) uses {
 	u := uses{mark: replaces(ws)}
 	for i := range ws {
 		w := &ws[i]
-		if w.Role == arch.RoleUnwind {
-			u.regs |= Set(RDI, RSI)
+		if w.Role == arch.RoleUnwind || w.Role == arch.RoleShare {
+			u.regs |= Set(RDI, RSI, RDX, R9)
 			continue
 		}
 		u.calls = u.calls || w.Call != nil
@@ -376,6 +376,9 @@ func (f *frame) work(w *arch.Work) error {
 		return f.wait(w)
 	case arch.RoleUnwind:
 		f.unwind(w.Trampoline)
+		return nil
+	case arch.RoleShare:
+		f.share(w)
 		return nil
 	case arch.RoleExit:
 		if w.Call != nil {

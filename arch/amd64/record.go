@@ -100,8 +100,7 @@ func (f *frame) store(w *arch.Work) error {
 		return err
 	}
 	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall {
-		f.MovRI(RAX, 186) // gettid
-		f.Syscall()
+		f.askTID()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
 	f.ask(w)
@@ -147,18 +146,25 @@ func (f *frame) evaluate(s *storing) {
 // sequence emits a restartable sequence: body runs from start to its last
 // instruction, which commits. A preemption, a migration or a signal in between begins
 // it again. slow is where a thread goes that has not registered; RAX is the CPU.
+// Nothing is stored before the area is known to be the thread's own and to be registered.
 func (f *frame) sequence(slow Label, body func()) {
-	restart, abort, start, post, desc := f.Here(), f.Label(), f.Label(), f.Label(), f.Label()
+	f.ownBlock(slow)
+	f.OpMI(OpCmp, 4, AtFS(f.w.RseqOff+rseqCPU), int32(f.w.Layout.CPUs))
+	f.Jcc(CondAE, slow)
+	restart, abort, start, post, desc, gone := f.Here(), f.Label(), f.Label(), f.Label(), f.Label(), f.Label()
 	f.Lea(RAX, AtLabel(desc, 0))
 	f.MovMR(8, AtFS(f.w.RseqOff+rseqCS), RAX)
 	f.Bind(start)
 	f.MovRM(4, RAX, AtFS(f.w.RseqOff+rseqCPU))
 	f.OpRI(OpCmp, 4, RAX, int32(f.w.Layout.CPUs))
-	f.Jcc(CondAE, slow)
+	f.Jcc(CondAE, gone)
 	body()
 	f.Bind(post)
 	f.endSequence()
 	f.after(func() {
+		f.Bind(gone)
+		f.endSequence()
+		f.Jmp(slow)
 		f.Raw(0x0f, 0xb9, 0x3d) // ud1 sig(%rip), %edi: never run
 		f.Data32(rseqSig)
 		f.Bind(abort)
@@ -229,7 +235,6 @@ func (f *frame) count(event int) {
 	f.Bind(done)
 	f.after(func() {
 		f.Bind(slow)
-		f.endSequence()
 		locked()
 		f.Jmp(done)
 	})
@@ -262,7 +267,6 @@ func (f *frame) rseqRecord(s *storing, done Label) {
 		f.endSequence()
 		f.lost(s, done)
 		f.Bind(slow)
-		f.endSequence()
 		f.lockedRecord(s, done)
 		f.Jmp(done)
 	})
@@ -288,7 +292,7 @@ func (f *frame) tsc() {
 	f.OpRR(OpOr, 8, RAX, RDX)
 }
 
-// threadID emits EAX = the thread's id.
+// threadID emits EAX = the thread's id. Where FS may lead elsewhere it has been shown that it does not.
 func (f *frame) threadID() {
 	switch f.w.TID {
 	case arch.TIDFS:
@@ -310,6 +314,9 @@ func (f *frame) threadID() {
 func (f *frame) lockedRecord(s *storing, done Label) {
 	dynamic := s.w.Prog != nil && s.w.Prog.Dynamic
 	full := f.Label()
+	if f.w.Shared != 0 && f.w.TID == arch.TIDFS {
+		f.blockTID()
+	}
 	f.cpu()
 	f.shard(true)
 	f.reserve(s, dynamic, full)
@@ -318,7 +325,11 @@ func (f *frame) lockedRecord(s *storing, done Label) {
 	f.tsc()
 	f.MovMR(8, At(f.s2(), 8), RAX)
 	f.fill(s, f.s2())
-	f.threadID()
+	if f.w.Shared != 0 {
+		f.MovRM(4, RAX, f.tempAt(tempTID))
+	} else {
+		f.threadID()
+	}
 	f.ShiftRI(Shl, 8, RAX, 32)
 	f.MovRI(RDX, uint64(f.w0(s)))
 	f.OpRR(OpOr, 8, RAX, RDX)

@@ -66,6 +66,7 @@ const (
 	hdrTraps    = 80                                           // likewise the table of breakpoints
 	hdrWait     = 96                                           // answer and switch of the probe on the loader
 	hdrResident = 112                                          // address of the handler of SIGSEGV, before it is installed
+	hdrShared   = 128                                          // 32 bits: arch.Writer.Shared
 	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number
 	actionSize  = 40                                           // a word: our handler stands, then struct kernel_sigaction
 	hdrHooked   = hdrActions + uint64(unix.SIGTRAP)*actionSize // that word of SIGTRAP

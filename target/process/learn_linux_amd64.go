@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +41,9 @@ func (t *Target) learn(s *Stopped) error {
 	}
 	t.learnRseq(s, threads)
 	t.learnTID(threads)
+	if err := t.useBlocks(s); err != nil {
+		return err
+	}
 	return t.learnFaults(s)
 }
 
@@ -63,10 +65,7 @@ func refuseNoTSC(s *Stopped) error {
 func (t *Target) learnRseq(s *Stopped, threads []*Thread) {
 	var off int64
 	for i, th := range threads {
-		var c rseqConfig
-		err := s.Do(func() error {
-			return ptraceAt(unix.PTRACE_GET_RSEQ_CONFIGURATION, th.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
-		})
+		c, err := rseqOf(s, th)
 		if err != nil || c.pointer == 0 || c.signature != amd64.RseqSignature || th.FSBase() == 0 {
 			return
 		}

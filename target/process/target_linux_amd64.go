@@ -49,18 +49,22 @@ type Target struct {
 	noLoads error // why no argument may read memory
 	pools   []poolUse
 	idle    map[*arch.Pool]bool // pools that no probe uses
-	part    uint64              // of the pools, that Crowded looks at next
-	held    *Stopped            // kept between calls (Start)
-	golang  *goProgram
-	faults  *faultTable
-	ringID  FileID         // of the ring's memory file: fork children have it mapped too
-	foreign []uint64       // places that somebody else patched, found when a site was to be removed
-	zombie  []*target.Site // taken out, but a thread may still be in the detour
-	kernel  *kernelRing    // what the kernel's uprobes write to; nil: none was needed
-	changes uint64         // that have taken sites out
-	notes   []*target.Site // probes that wait: see Note
-	mailID  FileID         // of the mailbox's memory file
-	mail    *mailbox       // of threads that wait for handlers; nil: there was no handler
+	// taskCode is what the code of objects says of threads and their blocks (learnSharing).
+	taskCode map[*symbol.Image]*taskCode
+	part     uint64   // of the pools, that Crowded looks at next
+	held     *Stopped // kept between calls (Start)
+	golang   *goProgram
+	faults   *faultTable
+	ringID   FileID         // of the ring's memory file: fork children have it mapped too
+	foreign  []uint64       // places that somebody else patched, found when a site was to be removed
+	zombie   []*target.Site // taken out, but a thread may still be in the detour
+	kernel   *kernelRing    // what the kernel's uprobes write to; nil: none was needed
+	changes  uint64         // that have taken sites out
+	notes    []*target.Site // probes that wait: see Note
+	mailID   FileID         // of the mailbox's memory file
+	shares   error          // why threads may share a block, by the code that is mapped; nil: by Sharers alone
+	sharers  []target.Sharing
+	mail     *mailbox // of threads that wait for handlers; nil: there was no handler
 
 	stubs       atomic.Pointer[stubs]       // nil: no function has a trampoline
 	trampolines map[uint64]*arch.Trampoline // by function
@@ -127,7 +131,10 @@ func (t *Target) Refresh() (changed bool, err error) {
 	if t.space != nil && slices.Equal(code, t.seen) {
 		return false, nil
 	}
-	return true, t.index(maps, code)
+	if err := t.index(maps, code); err != nil {
+		return true, err
+	}
+	return true, t.shareLate()
 }
 
 // index makes the list of modules out of the executable mappings.
@@ -276,6 +283,9 @@ func (t *Target) Prepare() error {
 		return err
 	}
 	if err := t.undoLeftovers(); err != nil {
+		return err
+	}
+	if err := t.learnSharing(); err != nil {
 		return err
 	}
 	if err := t.makeRing(); err != nil {

@@ -1,0 +1,210 @@
+package amd64
+
+import (
+	"encoding/binary"
+)
+
+// TaskInst is an instruction of a program that may make a task, or move the FS base of a thread.
+type TaskInst struct {
+	Addr uint64
+	// Number and First are the constants in EAX and in EDI, the number of a system call and its first argument;
+	// -1: not known, or it is no system call.
+	Number, First int64
+}
+
+// MovesBase says that the instruction may give the thread another FS base: it is no system call, or one that may.
+func (t *TaskInst) MovesBase() bool {
+	switch t.Number {
+	case -1:
+		return true
+	case sysArchPrctl:
+		return t.First == -1 || t.First == archSetFS
+	}
+	return false
+}
+
+// SharesBlock says that the instruction may make a task that runs on the memory and the block of its maker.
+func (t *TaskInst) SharesBlock() bool {
+	switch t.Number {
+	case -1, sysVfork, sysClone3:
+		return true
+	case sysClone:
+		return t.First == -1 || t.First&cloneVM != 0
+	}
+	return false
+}
+
+// Makes says that the instruction is a system call of that number, or may be.
+func (t *TaskInst) Makes(number int64) bool { return t.Number == number || t.Number == -1 }
+
+// taskReach is how far before an instruction the decoding begins that tells whether it is one.
+const taskReach = 96
+
+// FindTaskInsts finds, in code at addr, the instructions that may make tasks, or set FS or its base: all system
+// calls, wrfsbase, and pop and mov to FS. Code has data in it, so an instruction is told by the ones before
+// it: decoding from some place taskReach bytes before must come to it. Function gives the bounds of the function that
+// holds an address, if they are known; from its start the instruction is looked at again, with what is in
+// EAX and EDI before it.
+func FindTaskInsts(code []byte, addr uint64, function func(uint64) (lo, hi uint64, ok bool)) []TaskInst {
+	var out []TaskInst
+	for i, b := range code {
+		if b != 0x0f && b != 0x8e {
+			continue
+		}
+		at, ok := taskOpcode(code, i)
+		if !ok {
+			continue
+		}
+		if !reached(code, at) {
+			if at == 0 || code[at-1]&0xf0 != 0x40 || !reached(code, at-1) { // a REX prefix
+				continue
+			}
+			at--
+		}
+		t := TaskInst{addr + uint64(at), -1, -1}
+		if lo, hi, ok := function(t.Addr); ok && lo >= addr && hi <= addr+uint64(len(code)) {
+			if !t.within(code[lo-addr:hi-addr], lo) {
+				continue
+			}
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// taskOpcode says whether the byte at i, 0f or 8e, is that of the opcode of such an instruction, and where that
+// begins.
+func taskOpcode(code []byte, i int) (at int, ok bool) {
+	rest := code[i:]
+	if rest[0] == 0x8e { // mov to a segment register
+		return i, len(rest) > 1 && rest[1]>>3&7 == 4
+	}
+	if len(rest) < 3 {
+		return i, false
+	}
+	switch rest[1] {
+	case 0x05, 0xa1, 0xb4: // syscall, pop fs, lfs
+		return i, true
+	case 0xae: // wrfsbase
+		at = i
+		if at > 0 && code[at-1]&0xf0 == 0x40 {
+			at--
+		}
+		return at - 1, rest[2]&^7 == 0xd0 && at > 0 && code[at-1] == 0xf3
+	}
+	return i, false
+}
+
+// reached says whether decoding from before comes to an instruction at offset at.
+func reached(code []byte, at int) bool {
+	if at >= 5 && code[at-5] == 0xb8 && binary.LittleEndian.Uint32(code[at-4:]) < 1024 {
+		return true // mov $number, %eax
+	}
+	first := max(at-taskReach-MaxLen, 0)
+	for from := first; from <= max(at-taskReach, 0); from++ {
+		pos := from
+		for pos < at {
+			in, err := Decode(code[pos:])
+			if err != nil {
+				break
+			}
+			pos += int(in.Len)
+		}
+		if pos == at {
+			return true
+		}
+	}
+	return false
+}
+
+// within looks at the instruction in its function, and says whether it is one.
+func (t *TaskInst) within(code []byte, lo uint64) bool {
+	var ins []Inst
+	targets := map[uint64]bool{}
+	found := false
+	for pos := lo; pos <= t.Addr; {
+		in, err := Decode(code[pos-lo:])
+		if err != nil {
+			return true // it is not known
+		}
+		found = found || pos == t.Addr
+		ins = append(ins, in)
+		pos += uint64(in.Len)
+	}
+	for pos := lo; pos-lo < uint64(len(code)); {
+		in, err := Decode(code[pos-lo:])
+		if err != nil {
+			return found // where the rest jumps to is not known
+		}
+		if to, ok := in.Target(pos); ok && !in.RIPMem {
+			targets[to] = true
+		}
+		pos += uint64(in.Len)
+	}
+	var regs constants
+	at := lo
+	for i := range ins {
+		if at >= t.Addr {
+			break
+		}
+		if targets[at] {
+			regs = constants{}
+		}
+		regs.step(&ins[i])
+		at += uint64(ins[i].Len)
+	}
+	if last := ins[len(ins)-1]; found && last.Kind == KindSyscall && !targets[t.Addr] {
+		t.Number, t.First = regs.value(RAX), regs.value(RDI)
+	}
+	return found
+}
+
+// constants are the registers whose values are known.
+type constants [R15 + 1]*int64
+
+func (c *constants) value(r Reg) int64 {
+	if c[r] == nil {
+		return -1
+	}
+	return int64(uint32(*c[r]))
+}
+
+// step follows one instruction.
+func (c *constants) step(in *Inst) {
+	if in.Kind != KindPlain && in.Kind != KindJcc {
+		*c = constants{}
+		return
+	}
+	r, v := c.set(in)
+	writes := in.Effects().Writes
+	for i := range c {
+		if writes.Has(Reg(i)) {
+			c[i] = nil
+		}
+	}
+	if v != nil {
+		c[r] = v
+	}
+}
+
+// set gives the register that an instruction makes known.
+func (c *constants) set(in *Inst) (Reg, *int64) {
+	if in.Enc != EncLegacy || in.Map != MapOne || in.Prefix&PrefixOpSize != 0 {
+		return 0, nil
+	}
+	imm := in.Imm
+	switch {
+	case in.Opcode&0xf8 == 0xb8: // mov $imm, %r
+		return Reg(in.Opcode&7 | in.Rex&1<<3), &imm
+	case in.Opcode == 0xc7 && in.Mod() == 3:
+		return Reg(in.RM()), &imm
+	case (in.Opcode == 0x31 || in.Opcode == 0x33) && in.Mod() == 3 && in.Reg() == in.RM(): // xor %r, %r
+		imm = 0
+		return Reg(in.RM()), &imm
+	case in.Opcode == 0x89 && in.Mod() == 3:
+		return Reg(in.RM()), c[in.Reg()]
+	case in.Opcode == 0x8b && in.Mod() == 3:
+		return Reg(in.Reg()), c[in.RM()]
+	}
+	return 0, nil
+}

@@ -1,0 +1,281 @@
+package process
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
+)
+
+// Whether a thread's FS base leads to its own block (arch/amd64, share.go) is decided by the code of the program
+// and its objects. Only the C library's is trusted to do nothing else than its functions promise: these are
+// given to the engine to be probed (Sharers). An instruction of any other object that may make a task, or move an FS
+// base, means that nothing is used of what FS leads to (errShares).
+
+// taskCode is what the code of one object says.
+type taskCode struct {
+	shares error // why its threads may share a block, or have another; nil: they do not by its code
+	clone3 uint64
+}
+
+// cLibraries are the names that C libraries give themselves, and their loaders: of glibc, and of musl, whose
+// loader is the library.
+var cLibraries = []string{"libc.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "libc.so", "libc.musl-x86_64.so.1"}
+
+func isCLibrary(im *symbol.Image) bool { return slices.Contains(cLibraries, im.Soname()) }
+
+// tasks reads the code of an object, once.
+func (t *Target) tasks(im *symbol.Image) (*taskCode, error) {
+	if c := t.taskCode[im]; c != nil {
+		return c, nil
+	}
+	c := &taskCode{}
+	function := func(vaddr uint64) (lo, hi uint64, ok bool) {
+		if fn, _, ok := im.At(vaddr); ok {
+			return fn.Addr, fn.End(), true
+		}
+		return 0, 0, false
+	}
+	for _, r := range im.TextRanges() {
+		code := make([]byte, r.End-r.Start)
+		if err := im.ReadAt(r.Start, code); err != nil {
+			return nil, err
+		}
+		for _, in := range amd64.FindTaskInsts(code, r.Start, function) {
+			c.note(im, &in)
+		}
+	}
+	if t.taskCode == nil {
+		t.taskCode = map[*symbol.Image]*taskCode{}
+	}
+	t.taskCode[im] = c
+	return c, nil
+}
+
+// note takes in one instruction.
+func (c *taskCode) note(im *symbol.Image, in *amd64.TaskInst) {
+	switch {
+	case isCLibrary(im):
+		if in.Number == sysClone3 {
+			c.clone3 = in.Addr
+		}
+	case c.shares != nil:
+	case in.MovesBase():
+		c.shares = errno.Errorf(unix.EOPNOTSUPP, "the instruction at 0x%x of %s may give a thread another FS base", in.Addr, im.Path())
+	case in.SharesBlock():
+		c.shares = errno.Errorf(unix.EOPNOTSUPP, "the instruction at 0x%x of %s may make a thread that has no block of its own", in.Addr, im.Path())
+	}
+}
+
+// System calls that make tasks, or set an FS base.
+const sysClone3 = 435
+
+var taskCalls = []uint64{unix.SYS_CLONE, unix.SYS_VFORK, unix.SYS_ARCH_PRCTL, sysClone3}
+
+// learnSharing finds out whether what FS leads to can be trusted: by the code that is mapped now.
+func (t *Target) learnSharing() error {
+	t.shares, t.sharers = nil, nil
+	libraries := 0
+	for _, m := range t.space.Modules() {
+		c, err := t.tasks(m.Image)
+		if err != nil {
+			return err
+		}
+		if c.shares != nil {
+			t.shares = c.shares
+			return nil
+		}
+		if !isCLibrary(m.Image) {
+			continue
+		}
+		points, err := sharersOf(m, c)
+		if err != nil {
+			t.shares = err
+			return nil
+		}
+		if len(points) > 0 {
+			libraries++
+			t.sharers = append(t.sharers, points...)
+		}
+	}
+	if libraries != 1 {
+		t.shares = errno.Errorf(unix.EOPNOTSUPP, "the program has %d C libraries", libraries)
+	}
+	return nil
+}
+
+// sharersOf lists the functions of a C library by which threads may come to share a block. A loader, and glibc's old
+// library of threads, has none.
+func sharersOf(m *symbol.Module, c *taskCode) (out []target.Sharing, err error) {
+	if s := m.Image.Soname(); s != "libc.so.6" && !strings.HasPrefix(s, "libc.") {
+		return nil, nil
+	}
+	var text arch.Range
+	for _, r := range m.Image.TextRanges() {
+		if text.Lo == 0 {
+			text.Lo = m.Runtime(r.Start)
+		}
+		text.Hi = m.Runtime(r.End)
+	}
+	add := func(fn *symbol.Func, how arch.Share) {
+		out = append(out, target.Sharing{
+			Place: symbol.Resolved{Module: m, Func: fn, Vaddr: fn.Addr, Addr: m.Runtime(fn.Addr)},
+			Share: how, Library: text,
+		})
+	}
+	for _, w := range []struct {
+		name string
+		how  arch.Share
+	}{{"vfork", arch.ShareVfork}, {"clone", arch.ShareClone}, {"syscall", arch.ShareSyscall}, {"arch_prctl", arch.ShareBase}} {
+		fns, err := m.Image.Lookup(w.name)
+		switch {
+		case err == nil && len(fns) == 1:
+			add(fns[0], w.how)
+		case w.how != arch.ShareBase: // musl has it under no name: only its own start calls it
+			return nil, errno.Errorf(unix.EOPNOTSUPP, "%s of %s is not known: %w", w.name, m.Name, err)
+		}
+	}
+	if c.clone3 != 0 {
+		fn, off, ok := m.Image.At(c.clone3)
+		if !ok || off > clone3Reach {
+			return nil, errno.Errorf(unix.EOPNOTSUPP, "the function of %s that calls clone3 is not known", m.Name)
+		}
+		add(fn, arch.ShareClone3)
+	}
+	return out, nil
+}
+
+// clone3Reach is how far behind its start the C library's function clone3 makes the system call, at most: from
+// there on it gets what the system call gets.
+const clone3Reach = 64
+
+// Sharers lists the functions that must be probed (arch.RoleShare) before code is run that uses what FS leads to;
+// none: nothing is used of it. Precondition: Prepare has succeeded.
+func (t *Target) Sharers() []target.Sharing {
+	if t.writer.Shared == 0 {
+		return nil
+	}
+	return t.sharers
+}
+
+// SetShared says that from now on what FS leads to may be another thread's.
+func (t *Target) SetShared() error {
+	if t.writer.Shared == 0 {
+		return nil
+	}
+	return t.p.WriteMem(t.writer.Shared, []byte{1, 0, 0, 0})
+}
+
+// shareLate looks at objects that have come.
+func (t *Target) shareLate() error {
+	if t.home == nil || t.writer.Shared == 0 {
+		return nil
+	}
+	if err := t.learnSharing(); err != nil || t.shares == nil {
+		return err
+	}
+	return t.SetShared()
+}
+
+// CheckOwn looks, after the functions that Sharers lists were probed, whether a thread has come to share a block
+// meanwhile, or is about to.
+func (t *Target) CheckOwn() error {
+	if t.writer.Shared == 0 {
+		return nil
+	}
+	return t.stopped(func(s *Stopped) error {
+		threads := s.Threads()
+		bases := map[uint64]bool{}
+		for _, th := range threads {
+			own, err := t.ownsBlock(s, th)
+			if err != nil {
+				return err
+			}
+			if !own || bases[th.FSBase()] {
+				return t.SetShared()
+			}
+			bases[th.FSBase()] = true
+		}
+		return nil
+	})
+}
+
+// ownsBlock says whether a thread has what learn saw of all threads, and is not in a function that may change that.
+func (t *Target) ownsBlock(s *Stopped, th *Thread) (bool, error) {
+	r := th.Regs()
+	if slices.Contains(taskCalls, r.OrigRAX) {
+		return false, nil
+	}
+	for _, f := range t.sharers {
+		if fn := f.Place.Func; f.Share != arch.ShareSyscall && r.RIP-f.Place.Addr < fn.Size {
+			return false, nil
+		}
+	}
+	if t.writer.HasRseq {
+		c, err := rseqOf(s, th)
+		if err != nil || c.pointer != th.FSBase()+uint64(int64(t.writer.RseqOff)) {
+			return false, nil //nolint:nilerr // not known: not its own
+		}
+	}
+	var self [8]byte
+	if t.p.ReadMem(th.FSBase(), self[:]) != nil || binary.LittleEndian.Uint64(self[:]) != th.FSBase() {
+		return false, nil
+	}
+	return t.writer.TID != arch.TIDFS || t.tidAt([]*Thread{th}, t.writer.TIDOff), nil
+}
+
+// rseqOf asks the kernel where a thread has registered its area.
+func rseqOf(s *Stopped, th *Thread) (c rseqConfig, err error) {
+	err = s.Do(func() error {
+		return ptraceAt(unix.PTRACE_GET_RSEQ_CONFIGURATION, th.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
+	})
+	return c, err
+}
+
+// useBlocks settles, once rseq and the thread id are known, how code may use what FS leads to. Precondition: the world
+// is stopped.
+func (t *Target) useBlocks(s *Stopped) error {
+	if t.shares != nil {
+		t.writer.HasRseq, t.writer.TID = false, arch.TIDSyscall
+	}
+	if t.writer.HasRseq || t.writer.TID == arch.TIDFS {
+		t.writer.Shared = t.home.addr + hdrShared
+		t.writer.FSGSBase = hasFSGSBase()
+	}
+	why, err := whyNotCall(s, "ask for its id (gettid)", tidCalls)
+	t.writer.NoTID = why != nil
+	return err
+}
+
+// tidCalls is the question for the thread's id.
+var tidCalls = []callData{{nr: unix.SYS_GETTID, arch: auditArchX86_64, open: openIP | openArg(0) | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)}}
+
+// hasFSGSBase says whether the kernel lets programs read the FS base (HWCAP2_FSGSBASE, Linux 5.9).
+func hasFSGSBase() bool {
+	const atHWCAP2, fsgsbase = 26, 1 << 1
+	v, err := auxv(atHWCAP2)
+	return err == nil && v&fsgsbase != 0
+}
+
+// auxv gives a value that the kernel has told this process at its start.
+func auxv(key uint64) (uint64, error) {
+	vs, err := unix.Auxv()
+	if err != nil {
+		return 0, fmt.Errorf("auxiliary vector: %w", err)
+	}
+	for _, v := range vs {
+		if uint64(v[0]) == key {
+			return uint64(v[1]), nil
+		}
+	}
+	return 0, nil
+}
