@@ -28,29 +28,34 @@ func (a *Asm) loadAnswer(slot Reg) {
 // leaveBy emits ActionLeave for the slot of R12: what is loaded last stands below the new stack
 // pointer (slotBlock tells where), with the stack pointer below it, so that no frame of a signal
 // or an interrupt falls on it; then the slot is given back and iretq loads the rest at once.
-// segments emits the stores of the code and the stack segment into the frame; it may use RAX.
+// segments emits the stores of the code and the stack segment into the frame; it may use RAX. Up to
+// the last instruction R13 tells where the thread goes on, which may be in the detour that it came
+// from.
 func (a *Asm) leaveBy(segments func(cs, ss Mem)) {
 	put := func(at int32, from int32) {
 		a.MovRM(8, RAX, At(R12, from))
 		a.MovMR(8, At(RSP, at), RAX)
 	}
 	reg := func(r Reg) int32 { return slotNewRegs + 8*int32(r) }
+	a.MovRM(8, R13, At(R12, slotNewIP))
 	a.MovRM(8, RSP, At(R12, slotBlock))
 	put(0, reg(RAX))
 	put(8, reg(R12))
-	put(16, slotNewIP)
-	put(40, reg(RSP))
-	segments(At(RSP, 24), At(RSP, 48))
+	put(16, reg(R13))
+	a.MovMR(8, At(RSP, 24), R13)
+	put(48, reg(RSP))
+	segments(At(RSP, 32), At(RSP, 56))
 	a.Pushfq()
 	a.Pop(RAX)
 	a.OpRI(OpAnd, 4, RAX, ^int32(statusFlags))
 	a.OpRM(OpOr, 8, RAX, At(R12, slotNewArith))
-	a.MovMR(8, At(RSP, 32), RAX)
-	for _, r := range []Reg{RCX, RDX, R11, R13} {
+	a.MovMR(8, At(RSP, 40), RAX)
+	for _, r := range []Reg{RCX, RDX, R11} {
 		a.MovRM(8, r, At(R12, reg(r)))
 	}
 	a.MovMI(4, At(R12, MailStateOff), SlotFree)
 	a.Pop(RAX)
 	a.Pop(R12)
+	a.Pop(R13)
 	a.Raw(0x48, 0xcf) // iretq
 }

@@ -70,13 +70,15 @@ func (w writer) callError(ws []arch.Work) error {
 	return nil
 }
 
-// call emits the call of a handler with the instance in RAX. Then EAX is its action.
+// call emits the call of a handler with the instance in RAX. Then EAX is its action. The word
+// before the way back leads to the landings of the region (see landing).
 func (f *frame) call(c *arch.Call) {
 	resume := f.Label()
 	f.MovRI(R12, c.Desc)
 	f.MovRI(RDX, uint64(f.drop))
 	f.Lea(R13, AtLabel(resume, 0))
 	f.jumpToGate()
+	f.landings()
 	f.Bind(resume)
 	if f.w.Kernel != nil {
 		f.Raw(endbr64...) // indirect branches may be tracked there
@@ -116,6 +118,7 @@ func (e *emitter) jumpToGate() {
 
 // literals emits what stands behind all code.
 func (e *emitter) literals() {
+	e.landingTable()
 	if e.gate != nil {
 		e.Align(8)
 		e.Bind(*e.gate)

@@ -39,6 +39,7 @@ type emitter struct {
 	fixups []pendingFixup
 	pairs  []AddrPair // of the instruction that was copied last
 	gate   *Label     // of the gate's address, if code needs it
+	land   *landing   // where handlers can have a thread go on in the region; nil: nowhere
 	read   RegSet     // in a kernel: see readLater
 }
 
@@ -77,6 +78,9 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 	m := new(detourRoom)
 	d := &m.d
 	d.Addr, d.Pairs, d.Points = addr, m.pairs[:0], m.points[:0]
+	if r.Trap == "" && len(r.Steps) > 1 {
+		e.land = &landing{start: r.Addr}
+	}
 	for _, s := range r.Steps {
 		if err := e.step(d, &s, r.Trap, work[s.Addr], env); err != nil {
 			return nil, err
@@ -127,6 +131,9 @@ func (e *emitter) rest() {
 func (e *emitter) step(d *arch.Detour, s *Step, trap arch.Tactic, ws []arch.Work, env func(uint64) PointEnv) error {
 	faults, ws := takeFaults(ws)
 	before, after := split(ws, s.Inst)
+	if e.land != nil {
+		e.land.steps = append(e.land.steps, stepAt{s.Addr, e.Here()})
+	}
 	if len(ws) > 0 {
 		d.Points = append(d.Points, arch.Begin{Point: s.Addr, At: e.Addr()})
 	}

@@ -80,6 +80,7 @@ const (
 	slotTID      = 56 // 32 bits
 	slotRegs     = 64 // by register number
 	slotFlags    = 192
+	slotResume   = 208 // where the gate goes back to
 	slotXMM      = 256
 	slotNewRegs  = 512 // answer: by register number
 	slotNewFlags = 640 // answer: as lahf and seto leave them
@@ -88,9 +89,9 @@ const (
 	slotNewXMM   = 704
 )
 
-// leaveBlock is the room that ActionLeave takes below the new stack pointer's red zone: two
+// leaveBlock is the room that ActionLeave takes below the new stack pointer's red zone: three
 // registers and the frame of iretq.
-const leaveBlock = 7 * 8
+const leaveBlock = 8 * 8
 
 // statusFlags are CF, PF, AF, ZF, SF and OF.
 const statusFlags = 0x8d5
@@ -192,6 +193,7 @@ func (g *gateCode) unchanged() {
 func (g *gateCode) post() {
 	g.PopM(At(RCX, slotInstance))
 	g.MovMR(8, At(RCX, slotDesc), R12)
+	g.MovMR(8, At(RCX, slotResume), R13)
 	g.Lea(RDX, AtIndex(RSP, RDX, 1, 0))
 	g.MovMR(8, At(RCX, slotRegs+8*int32(RSP)), RDX)
 	for i, r := range gateRegs {
@@ -338,6 +340,11 @@ func (g *gateCode) back() {
 	g.Bind(plain)
 	g.loadAnswer(R12)
 }
+
+// GateLeaves says whether the instruction at pc is the one by which a gate whose code ends at end
+// leaves for ActionLeave. Where the thread goes on stands at its stack pointer then. At all others
+// of the gate it stands in R13, or the detour does that the thread came from.
+func GateLeaves(pc, end uint64) bool { return pc == end-2 }
 
 // leave emits ActionLeave: the block stands below the red zone.
 func (g *gateCode) leave() {

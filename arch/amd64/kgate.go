@@ -106,6 +106,7 @@ func (g *kernelGate) post() {
 	g.Pushfq()
 	g.PopM(At(RCX, slotSystem))
 	g.MovMR(8, At(RCX, slotDesc), R12)
+	g.MovMR(8, At(RCX, slotResume), R13)
 	g.Lea(RDX, AtIndex(RSP, RDX, 1, 0))
 	g.MovMR(8, At(RCX, slotRegs+8*int32(RSP)), RDX)
 	for i, r := range gateRegs {

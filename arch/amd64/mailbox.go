@@ -10,6 +10,7 @@ import (
 type Post struct {
 	Desc     uint64 // of the arch.Call
 	Instance uint64 // of a return probe, else 0
+	Resume   uint64 // where the gate goes back to, in the detour
 	TID      int    // the thread's id, as it sees it itself
 	Regs     Regs   // without IP
 }
@@ -29,7 +30,8 @@ func (r *Regs) general() [16]*uint64 {
 func ReadPost(slot []byte) Post {
 	p := Post{
 		Desc: binary.LittleEndian.Uint64(slot[slotDesc:]), Instance: binary.LittleEndian.Uint64(slot[slotInstance:]),
-		TID: int(binary.LittleEndian.Uint32(slot[slotTID:])),
+		Resume: binary.LittleEndian.Uint64(slot[slotResume:]),
+		TID:    int(binary.LittleEndian.Uint32(slot[slotTID:])),
 	}
 	for i, r := range p.Regs.general() {
 		*r = binary.LittleEndian.Uint64(slot[slotRegs+8*i:])

@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -158,9 +159,43 @@ func (r *handling) check(now *amd64.Regs, action arch.Action) {
 	if action != arch.ActionLeave {
 		return
 	}
+	if err := r.land(now); err != nil {
+		panic(err.Error())
+	}
 	if err := r.m.side.CanLeave(now, &r.c.h.Point); err != nil {
 		panic(err.Error())
 	}
+}
+
+// land has the thread go on in the detour that it came from, if its place is there.
+func (r *handling) land(now *amd64.Regs) error {
+	mem := r.c.h.Point.Mem
+	var word [8]byte
+	if err := mem.Read(amd64.LandingWord(r.post.Resume), word[:]); err != nil {
+		return err
+	}
+	at := binary.LittleEndian.Uint64(word[:])
+	if at == 0 {
+		return nil
+	}
+	var head [amd64.LandingHead]byte
+	if err := mem.Read(at, head[:]); err != nil {
+		return err
+	}
+	n, ok := amd64.LandingSize(head[:])
+	if !ok {
+		return fmt.Errorf("the detour's table of landings at 0x%x has been overwritten", at)
+	}
+	table := make([]byte, n)
+	if err := mem.Read(at, table); err != nil {
+		return err
+	}
+	to, inside := amd64.Land(table, now.IP)
+	if inside {
+		return fmt.Errorf("the new instruction pointer 0x%x is inside an instruction, where the probe's jump stands", now.IP)
+	}
+	now.IP = to
+	return nil
 }
 
 // Trap numbers of the CPU (SDM vol. 3A, table 7-1) that Handler.Fault is told.

@@ -229,9 +229,19 @@ func (t *Target) writeGate(m *mailbox, env amd64.GateEnv) error {
 func (t *Target) resumes(th *Thread) []uint64 {
 	pc := th.ResumeRIP()
 	if t.inGate(pc) {
-		return []uint64{pc, th.regs.R13}
+		return []uint64{pc, t.gateGoesTo(pc, th.regs.R13, th.regs.RSP)}
 	}
 	return []uint64{pc}
+}
+
+// gateGoesTo is where a thread at pc in the gate goes on: in the detour that it came from, or where
+// a handler has sent it.
+func (t *Target) gateGoesTo(pc, r13, rsp uint64) uint64 {
+	var b [8]byte
+	if amd64.GateLeaves(pc, t.mail.gate.Hi) && t.p.ReadMem(rsp, b[:]) == nil {
+		return le.Uint64(b[:])
+	}
+	return r13
 }
 
 func (t *Target) inGate(pc uint64) bool {

@@ -180,7 +180,8 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 			continue // it goes on where the table says; or has ended
 		}
 		if t.inGate(pc) {
-			w.block(siteAround(w.leave, th.regs.R13), blocked(th.TID, th.regs.R13, "it waits for the handler of a probe, and goes back into bytes that change"))
+			to := t.gateGoesTo(pc, th.regs.R13, th.regs.RSP)
+			w.block(siteAround(w.leave, to), blocked(th.TID, to, "it waits for the handler of a probe, and goes back into bytes that change"))
 		}
 		to, sp, way := pc, uint64(0), map[uint64]uint64(nil)
 		if site := siteAround(w.leave, pc); site != nil {
@@ -383,9 +384,9 @@ func (t *Target) contexts(s *Stopped, goProgram bool, f func(th *Thread, at, v u
 				return nil
 			}
 			f(th, at, v)
-			var b [8]byte
-			if t.inGate(v) && t.p.ReadMem(at-scRIP+scR13, b[:]) == nil {
-				f(th, at, le.Uint64(b[:]))
+			var b [scCS]byte
+			if t.inGate(v) && t.p.ReadMem(at-scRIP, b[:]) == nil {
+				f(th, at, t.gateGoesTo(v, le.Uint64(b[scR13:]), le.Uint64(b[scRSP:])))
 			}
 			return nil
 		})

@@ -147,7 +147,32 @@ func dispatch(h *hit) (action uint64) {
 		callEntry(d, h)
 		a = arch.ActionGo
 	}
-	return uint64(a)
+	return h.land(a)
+}
+
+// land has a thread that a handler sends elsewhere go on in the detour that it came from, if its
+// place is there. It gives the action.
+//
+//go:norace
+func (h *hit) land(a arch.Action) uint64 {
+	table := uint64(0)
+	if a == arch.ActionLeave {
+		table = word(amd64.LandingWord(h.resume))
+	}
+	if table == 0 {
+		return uint64(a)
+	}
+	n, _ := amd64.LandingSize(bytesAt(table, amd64.LandingHead))
+	to, inside := amd64.Land(bytesAt(table, n), h.regs.IP)
+	if !inside {
+		h.regs.IP = to
+		return uint64(a)
+	}
+	const why = "the new instruction pointer is inside an instruction, where the probe's jump stands"
+	if d := h.desc; d.h.Fault == nil || !d.h.Fault(&h.regs, target.TrapPanic, why) {
+		d.off.Store(true)
+	}
+	return uint64(h.desc.missed)
 }
 
 // dispatchFailed tells of a handler that was abandoned.

@@ -32,5 +32,6 @@ func unmap(addr, size uint64) error {
 
 // bytesAt is memory that is known to be there, and not of the Go heap.
 //
+//go:norace
 //go:nocheckptr
 func bytesAt(addr uint64, n int) []byte { return unsafe.Slice(*(**byte)(unsafe.Pointer(&addr)), n) }

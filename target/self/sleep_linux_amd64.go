@@ -70,7 +70,7 @@ func dispatchSleep() {
 		addStopped(d)
 		return
 	}
-	h.action = uint64(d.h.Run(&h.regs, h.instance))
+	h.action = h.land(d.h.Run(&h.regs, h.instance))
 }
 
 // recovered deals with a panic of a sleepable handler.
