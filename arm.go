@@ -25,7 +25,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		}
 		e.fn.take(e)
 		if !e.hook {
-			e.fn.wish = wish{regionTactic(o.Tactic), c.traps(e.fn)}
+			e.fn.wish = c.wishOf(e.fn, o)
 		}
 		fns = append(fns, e.fn)
 	}
@@ -60,15 +60,18 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	return left, nil
 }
 
-// traps says why no breakpoint may stand in a function; nil: it may.
-func (c *Core) traps(f *function) error {
-	if err := c.t.Traps(); err != nil {
-		return err
+// wishOf is what is asked of the regions of a function.
+func (c *Core) wishOf(f *function, o *AddOptions) wish {
+	return wish{force: regionTactic(o.Tactic), named: c.t.TrapsAt(f.start, true), unasked: c.t.TrapsAt(f.start, false)}
+}
+
+// noTraps says why no breakpoint may stand in the function now; nil: it may. The tactic asks for
+// them by name, and the knob asks for all that may stand.
+func (f *function) noTraps() error {
+	if f.wish.force != "" || f.core != nil && f.core.straight {
+		return f.wish.named
 	}
-	if t, ok := c.t.(interface{ TrapsAt(fn uint64) error }); ok {
-		return t.TrapsAt(f.start)
-	}
-	return nil
+	return f.wish.unasked
 }
 
 // generable brings functions to what their events want. Where no code of ours can serve a
@@ -280,6 +283,8 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work, y *
 	s.Points = pointsOf(r, work)
 	if s.Trap {
 		s.Reason = f.reason(r)
+	} else {
+		s.Reason = f.plainReason(r)
 	}
 	if s.Patch, err = f.a.Patch(r, d.Addr); err == nil {
 		s.Orig, err = f.orig(s.Addr, len(s.Patch))

@@ -90,7 +90,7 @@ var selfRows = []selfRow{
 	{name: "atomic", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls, arm: armKprobe(workload.OwnLeaf, 0, false), bar: 40},
 	{name: "atomic-checked", plain: workload.LoopPlainDeep, loop: workload.LoopDeep, calls: fastCalls, arm: armKprobe(workload.OwnDeep, 0, false), bar: 40},
 	{name: "sleepable", plain: workload.LoopPlainDeep, loop: workload.LoopDeep, calls: slowCalls, arm: armKprobe(workload.OwnDeep, kprobes.FlagSleepable, false), bar: 3000},
-	{name: "post", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: slowCalls, arm: armKprobe(workload.OwnLeaf, 0, true)},
+	{name: "post", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls, arm: armKprobe(workload.OwnLeaf, 0, true), bar: 40},
 	{name: "kretprobe", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls, arm: armKretprobe},
 	{name: "jprobe", plain: workload.LoopPlainLeaf, loop: workload.LoopLeaf, calls: fastCalls, arm: armJprobe},
 }

@@ -108,6 +108,7 @@ type function struct {
 	parts  []arch.Part
 	keep   []arch.Range // bytes that must stay where they are
 	events []*Event
+	posts  int // of the events, those with a post handler
 	sites  []*target.Site
 	// serving are the events that the sites do the work of, with their handlers.
 	serving []served
@@ -127,7 +128,8 @@ type function struct {
 // wish is what is asked of a function's regions, beside what its events need (arch.Policy).
 type wish struct {
 	force arch.Tactic
-	traps error // why no breakpoint may stand there
+	// Why no breakpoint may stand there though it is asked for by name, and why none that is not.
+	named, unasked error
 }
 
 // Open makes a registry for a target. The target is not touched before the first Add.
@@ -400,12 +402,22 @@ func (f *function) take(e *Event) {
 		f.events = f.one.events[:0]
 	}
 	f.events = append(f.events, e)
+	f.posts += e.posts()
 }
 
 func (f *function) drop(e *Event) {
 	if i := slices.Index(f.events, e); i >= 0 {
 		f.events = slices.Delete(f.events, i, i+1)
+		f.posts -= e.posts()
 	}
+}
+
+// posts is the number of the event's post handlers.
+func (e *Event) posts() int {
+	if e.h != nil && e.h.post != nil {
+		return 1
+	}
+	return 0
 }
 
 // Remove disarms events and forgets them. What they counted stays readable. The number of one

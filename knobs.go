@@ -77,10 +77,10 @@ func (c *Core) holdAll(on bool) error {
 }
 
 // SetOptimization says whether probes may be armed by jumps (true, the default): the knob
-// debug.kprobes_optimization. With false all of them become breakpoints, which honour a
-// changed IP, but for those at which none may stand: the listing shows these as
-// [OPTIMIZED] still. It is an error (EOPNOTSUPP) where the target allows no breakpoint at
-// all.
+// debug.kprobes_optimization. With false all of them become breakpoints, but for those at which
+// none may stand, and a changed IP is taken at all. It is an error (EOPNOTSUPP) where the target
+// allows no breakpoint at all. In another process it asks for breakpoints by name: a thread that
+// comes to block SIGTRAP later, as the C library's do where they begin and end, dies of one.
 func (c *Core) SetOptimization(on bool) error {
 	if err := c.outside(); err != nil {
 		return err
@@ -123,8 +123,9 @@ func (c *Core) Optimization() bool {
 
 // ForceTactic has probes with handlers that are registered from now on take a tactic (jump,
 // boost or step) or none; "" stands for the best that is safe, as it is without. It is for
-// measuring what the others cost: a tactic that the target does not allow makes the
-// registration fail. EINVAL says that handlers know no such tactic.
+// measuring what the others cost, and for places that only a breakpoint can serve: a tactic that
+// the target does not allow makes the registration fail. In another process a thread that comes to
+// block SIGTRAP later dies of a breakpoint. EINVAL says that handlers know no such tactic.
 func (c *Core) ForceTactic(t arch.Tactic) error {
 	if !slices.Contains([]arch.Tactic{"", arch.TacticJump, arch.TacticBoost, arch.TacticStep}, t) {
 		return errno.Errorf(unix.EINVAL, "tactic %q: handlers are called by jump, boost or step", string(t))

@@ -42,8 +42,10 @@ type Kprobe struct {
 	// PreHandler runs before the instruction. With 0 the thread goes on there. With any
 	// other value it goes on where regs.IP says, if the handler has changed that, with the
 	// handlers behind this one, the instruction and the PostHandlers left out. In a probe
-	// that is optimised the value and a changed IP have no effect: a PostHandler, or
-	// SetOptimization(false), keeps it from that.
+	// that is optimised the value and a changed IP have no effect, as in Linux: a PostHandler, or
+	// SetOptimization(false), keeps it from that. It is reached by a jump all the same, and the
+	// thread may be sent anywhere but into the middle of an instruction that the jump has taken
+	// the place of: that is a fault of the handler.
 	PreHandler func(p *Kprobe, regs *Regs) int
 	// PostHandler runs after the instruction, or just before it goes elsewhere (a jump, a
 	// call, a return). flags is 0.
@@ -55,7 +57,7 @@ type Kprobe struct {
 	//
 	// It is also told of a fault of the probed instruction itself; then regs.IP is the probe's
 	// Addr. 1: it is dealt with, and the thread runs the instruction again with regs, or goes on
-	// at a changed IP (in an optimised probe not within 64 bytes of Addr). Else the next
+	// at a changed IP. Else the next
 	// probe's FaultHandler is asked, and then the program sees the fault as if there were no
 	// probe. This it is not told of in a guest's kernel, with FlagSleepable, where the thread
 	// is where no handler can run, and where the stack itself faults.

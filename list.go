@@ -16,10 +16,11 @@ import (
 // List writes the probes and events in the order of their registration, a line for each as
 // in kprobes/list (F135, Linux 6.18): address, kind (k, r or j), symbol+offset, the object
 // if it is not the program's own file, and without spaces between them [GONE], [DISABLED],
-// [OPTIMIZED]. Behind [DISABLED] stands what went wrong in a handler, if that is why. For a
-// probe that has none of these the tactic stands there, and why it is no jump:
+// [OPTIMIZED], where a jump leads to the probe and a changed path is not taken. Behind [DISABLED]
+// stands what went wrong in a handler, if that is why. For a probe that has none of these the tactic
+// stands there, and why it is no jump, or why a changed path is taken:
 //
-//	boost: has a post handler
+//	jump: has a post handler
 //	boost: queued: thread 12 is in the way at 0x55d0c0de1f21: …
 //	postponed: thread 12 is in the way at 0x55d0c0de1f21: …
 //	unarmed: kprobes/enabled is 0
@@ -77,7 +78,7 @@ func (e *Event) tags() string {
 		s = "[GONE]"
 	case e.h != nil && (e.h.disabled || e.h.off.Load()):
 		s = "[DISABLED]"
-	case e.form.tactic == arch.TacticJump && !e.idle():
+	case e.form.tactic == arch.TacticJump && !e.idle() && e.plain() == nil:
 		s = "[OPTIMIZED]"
 	default:
 		return e.unoptimised()
@@ -94,6 +95,9 @@ func (e *Event) tags() string {
 func (e *Event) unoptimised() string {
 	why := e.form.why
 	var p *postponedError
+	if e.form.tactic == arch.TacticJump {
+		why = e.plain()
+	}
 	switch {
 	case e.core.off && !e.hook:
 		return "unarmed: kprobes/enabled is 0"

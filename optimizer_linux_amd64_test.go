@@ -108,17 +108,25 @@ func counted(t *testing.T, what string, ks []*kprobes.Kprobe, before, now map[st
 	}
 }
 
-// TestQueue: a thread stands inside a function's first bytes. The other functions of the same
-// registration get their jumps at once, this one a breakpoint, which takes none of the bytes
-// that the thread goes on with; it is listed with the reason, hits take the detour, and once
-// the thread has left a jump stands there.
+// TestQueue: all are breakpoints, since the knob asks for them, and a thread stands inside the first
+// bytes of one. When the knob is on again the others get their jumps at once; this one keeps its
+// breakpoint, which takes none of the bytes that the thread goes on with. It is listed with the
+// reason, hits take the detour, and once the thread has left a jump stands there.
 func TestQueue(t *testing.T) {
 	prog, c := attach(t, "stand")
 	orig := originals(t, c, standers...)
 	prog.Counts("in")
 	ks := counters(standers...)
 	before := prog.Counts("count")
+	must(t, c.SetOptimization(false))
 	must(t, c.RegisterKprobes(ks))
+	for _, k := range ks {
+		stands(t, c, k.SymbolName, k.Addr, byTrap, orig[k.SymbolName])
+	}
+	if o := c.Optimizer(); o.Queued != 0 {
+		t.Errorf("breakpoints are asked for, and something waits: %+v", o)
+	}
+	must(t, c.SetOptimization(true))
 	for _, k := range ks {
 		first, line := byte(byJump), "[OPTIMIZED]"
 		if k.SymbolName == "stand" {
@@ -168,7 +176,9 @@ func TestBehindThePatch(t *testing.T) {
 	prog.Counts("behind")
 	before := prog.Counts("count")
 	k := &kprobes.Kprobe{SymbolName: "behind", Offset: 5}
+	must(t, c.SetOptimization(false))
 	must(t, c.RegisterKprobe(k))
+	must(t, c.SetOptimization(true))
 	if b := bytesAt(t, c, k.Addr); b[0] != byTrap {
 		t.Errorf("% x stands at the ret that a thread stands at, want a breakpoint", b)
 	}
@@ -191,17 +201,21 @@ func addrOf(t *testing.T, c *kprobes.Core, fn string) uint64 {
 	return k.Addr
 }
 
-// TestPostponed: where no breakpoint may stand, for the program blocks SIGTRAP, a function
-// that a thread stands in is not armed: the registration succeeds, the others are armed, and
-// it follows when the thread has left. Whoever unregisters it meanwhile takes it off the queue.
+// TestPostponed: a function that a thread stands in is not armed, since no breakpoint stands that
+// nobody has asked for: the registration succeeds, the others are armed, and it follows when the
+// thread has left. Whoever unregisters it meanwhile takes it off the queue. Where the program blocks
+// SIGTRAP the knob can not ask for breakpoints either.
 func TestPostponed(t *testing.T) {
-	for _, how := range []string{"waits", "unregistered", "disabled", "all off", "knob"} {
+	for _, how := range []string{"waits", "unregistered", "disabled", "all off"} {
 		t.Run(how, func(t *testing.T) { postponed(t, how) })
+	}
+	for _, how := range []string{"waits", "knob"} {
+		t.Run("masked, "+how, func(t *testing.T) { postponed(t, how, "mask") })
 	}
 }
 
-func postponed(t *testing.T, how string) {
-	prog, c := attach(t, "stand", "mask")
+func postponed(t *testing.T, how string, args ...string) {
+	prog, c := attach(t, "stand", args...)
 	orig := originals(t, c, standers...)
 	prog.Counts("in")
 	ks := counters(standers...)
@@ -322,6 +336,7 @@ func (l *lived) transitions(t *testing.T) {
 	orig := bytes.Clone(originals(t, c, l.fn)[l.fn])
 	k := &kprobes.Kprobe{SymbolName: l.fn}
 	post := &kprobes.Kprobe{SymbolName: l.fn, PostHandler: func(*kprobes.Kprobe, *kprobes.Regs, uint64) {}}
+	const jumps = "[OPTIMIZED]"
 	is := func(what string, first byte, line string, tactic string) {
 		t.Helper()
 		optimised(t, c)
@@ -336,11 +351,10 @@ func (l *lived) transitions(t *testing.T) {
 		if first == 0 {
 			want = 0
 		}
-		if string(s.Tactic) != tactic || s.Optimized != (first == byJump) || n.Hits-s.Hits != want || n.Misses.Total() > 0 {
+		if string(s.Tactic) != tactic || s.Optimized != (line == jumps) || n.Hits-s.Hits != want || n.Misses.Total() > 0 {
 			t.Errorf("%s: %+v, and after %d calls %+v", what, s, livedCalls, n)
 		}
 	}
-	const jumps = "[OPTIMIZED]"
 	must(t, c.RegisterKprobe(k))
 	is("registered", byJump, jumps, "jump")
 	must(t, c.DisableKprobe(k))
@@ -348,16 +362,16 @@ func (l *lived) transitions(t *testing.T) {
 	must(t, c.EnableKprobe(k))
 	is("enabled", byJump, jumps, "jump")
 	must(t, c.RegisterKprobe(post))
-	is("beside a post handler", byTrap, "boost: a probe at the same instruction has a post handler", "boost")
-	if !strings.HasSuffix(listing(t, c), "boost: has a post handler\n") {
+	is("beside a post handler", byJump, "jump: a probe at the same instruction has a post handler", "jump")
+	if !strings.HasSuffix(listing(t, c), "jump: has a post handler\n") {
 		t.Errorf("the probe with the post handler: %s", listing(t, c))
 	}
 	must(t, c.DisableKprobe(post))
 	is("the post handler is disabled", byJump, jumps, "jump")
 	must(t, c.EnableKprobe(post))
-	is("and enabled", byTrap, "boost: a probe at the same instruction has a post handler", "boost")
+	is("and enabled", byJump, "jump: a probe at the same instruction has a post handler", "jump")
 	must(t, c.DisableKprobe(k))
-	stands(t, c, "only the post handler is left", k.Addr, byTrap, orig)
+	stands(t, c, "only the post handler is left", k.Addr, byJump, orig)
 	must(t, c.EnableKprobe(k))
 	c.UnregisterKprobe(post)
 	is("the post handler is gone", byJump, jumps, "jump")
@@ -441,10 +455,8 @@ func TestListedFromMemory(t *testing.T) {
 		}
 		return out
 	}
-	for arg, want := range map[string]string{
-		"":     "1 1 queued: a thread is in the way of a jump",
-		"mask": "0 1 queued: a thread is in the way of a jump",
-	} {
+	const want = "0 1 queued: a thread is in the way of a jump"
+	for _, arg := range []string{"", "mask"} {
 		prog, c := attach(t, "stand", strings.Fields(arg)...)
 		prog.Counts("in")
 		k := &kprobes.Kprobe{SymbolName: "stand"}
@@ -462,7 +474,7 @@ func TestListedFromMemory(t *testing.T) {
 		}
 		post := &kprobes.Kprobe{SymbolName: "first", PostHandler: func(*kprobes.Kprobe, *kprobes.Regs, uint64) {}}
 		must(t, c.RegisterKprobe(post))
-		if got := left(c); !slices.Contains(got, "1 1 has a post handler") {
+		if got := left(c); !slices.Contains(got, "5 1 has a post handler") {
 			t.Errorf("a post handler: %q", got)
 		}
 		must(t, c.SetOptimization(false))
@@ -472,9 +484,9 @@ func TestListedFromMemory(t *testing.T) {
 	}
 }
 
-// TestEndIsNotPostponed: a probe is unregistered, for which another one had a breakpoint, while a
-// thread stands where that one's jump would be. It is out when Unregister returns; the other
-// keeps a breakpoint, and has its jump when the thread has left.
+// TestEndIsNotPostponed: a probe is unregistered while a thread stands in the bytes that a jump for the
+// one beside it would take. It is out when Unregister returns; the other keeps the breakpoint that
+// the knob had asked for, and has its jump when the thread has left.
 func TestEndIsNotPostponed(t *testing.T) {
 	prog, c := attach(t, "stand")
 	orig := originals(t, c, "stand")["stand"]
@@ -482,29 +494,31 @@ func TestEndIsNotPostponed(t *testing.T) {
 	k := &kprobes.Kprobe{SymbolName: "stand", PreHandler: counting(&runs)}
 	post := &kprobes.Kprobe{SymbolName: "stand", PostHandler: func(*kprobes.Kprobe, *kprobes.Regs, uint64) { posts.Add(1) }}
 	prog.Counts("in")
+	must(t, c.SetOptimization(false))
 	must(t, c.RegisterKprobes([]*kprobes.Kprobe{k, post}))
-	if o := c.Optimizer(); o.Queued != 0 {
-		t.Errorf("breakpoints are asked for, and something waits: %+v", o)
+	must(t, c.SetOptimization(true))
+	if o := c.Optimizer(); o.Queued != 2 || o.Unarmed != 0 {
+		t.Errorf("a thread stands there, both have breakpoints, and the optimiser tells %+v", o)
 	}
 	prog.Counts("go 10")
 	c.UnregisterKprobe(post)
 	if post.State().Registered || strings.Count(listing(t, c), "\n") != 1 {
 		t.Errorf("it is still there: %+v\n%s", post.State(), listing(t, c))
 	}
-	stands(t, c, "a thread stands there", k.Addr, byTrap, orig)
-	if l := lineOf(t, c, "stand"); !strings.HasPrefix(l, "boost: queued: thread ") {
+	stands(t, c, "a thread stands there", k.Addr, 0, orig)
+	if l := lineOf(t, c, "stand"); !strings.HasPrefix(l, "postponed: thread ") {
 		t.Errorf("the other one is listed as %q", l)
 	}
 	prog.Counts("go 10")
-	if runs.Load() != 20 || posts.Load() != 10 {
-		t.Errorf("%d and %d runs, want 20 and 10", runs.Load(), posts.Load())
+	if runs.Load() != 10 || posts.Load() != 10 {
+		t.Errorf("%d and %d runs, want 10 of each", runs.Load(), posts.Load())
 	}
 	prog.Counts("out")
 	optimised(t, c)
 	stands(t, c, "the thread has left", k.Addr, byJump, nil)
 	prog.Counts("go 10")
-	if runs.Load() != 30 {
-		t.Errorf("%d runs, want 30", runs.Load())
+	if runs.Load() != 20 {
+		t.Errorf("%d runs, want 20", runs.Load())
 	}
 }
 

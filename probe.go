@@ -21,7 +21,7 @@ import (
 type State struct {
 	Registered bool
 	Disabled   bool        // it does not run before it is enabled
-	Optimized  bool        // a hit takes no trap
+	Optimized  bool        // as Linux says it: by jump, and a changed path is not taken
 	Gone       bool        // its object is not mapped any more
 	Tactic     arch.Tactic // how it gets control; "" while it is not armed
 	Why        error       // why not by a faster tactic; nil for the fastest
@@ -206,15 +206,14 @@ func (p *probe) runJump(_ *bound, r *Regs, _ uint64) arch.Action {
 }
 
 // runFault runs a fault handler for a fault of the probed instruction. One that is dealt with
-// has the thread go on where the handler has left it, but not in the bytes of a jump of ours.
+// has the thread go on where the handler has left it.
 func (p *probe) runFault(_ *bound, r *Regs, trap uint64) arch.Action {
-	const near = 64 // more than a region reaches to either side of its points
 	was := *r
 	switch {
 	case p.off.Load() || p.onFault(p.kp, r, int(trap)) != 1:
 	case r.IP == p.at:
 		return arch.ActionGo
-	case !p.optimised.Load() || r.IP-(p.at-near) >= 2*near:
+	default:
 		return arch.ActionLeave
 	}
 	*r = was
@@ -601,7 +600,7 @@ func (p *probe) look() State {
 	p.core.lookForStrays(e)
 	s.Strays = e.strays
 	if !e.idle() && !e.gone {
-		s.Tactic, s.Why, s.Optimized = e.form.tactic, e.form.why, e.form.tactic == arch.TacticJump
+		s.Tactic, s.Why, s.Optimized = e.form.tactic, e.form.why, e.form.tactic == arch.TacticJump && e.plain() == nil
 	}
 	if e.withdrawn != nil {
 		s.Why = e.withdrawn

@@ -101,7 +101,7 @@ func TestRefusedTakeNoRoom(t *testing.T) {
 	if evs := c.Events(); len(evs) != 0 {
 		t.Errorf("%d events, all were refused", len(evs))
 	}
-	evs, err := add(nil, "p:a add $comm", "r4:b add $retval", "p:c main")
+	evs, err := add(&kprobes.AddOptions{Tactic: arch.TacticBoost}, "p:a add $comm", "r4:b add $retval", "p:c main")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -547,28 +547,39 @@ func (e *Event) idle() bool {
 
 // unoptimised are the points of a function at which breakpoints are to stand.
 func (f *function) unoptimised() []uint64 {
-	if f.core == nil || f.jumpOnly || f.wish.force != "" || f.wish.traps != nil {
+	if f.core == nil || f.jumpOnly || f.wish.force != "" || f.noTraps() != nil {
 		return nil
 	}
 	if f.core.straight || f.late != nil {
 		return f.points()
 	}
-	var out []uint64
-	for _, e := range f.events {
-		if e.h != nil && e.h.post != nil && !e.idle() {
-			out = append(out, e.points...)
-		}
-	}
-	return out
+	return nil
 }
 
-// settle tells the event's handlers how they get control now. A kernel takes no breakpoint of
-// ours: what keeps a probe from being optimised does not change its tactic there, but what its
-// handlers may do.
+// settle tells the event's handlers what they may do now.
 func (e *Event) settle() {
-	if e.h == nil {
-		return
+	if e.h != nil {
+		e.h.optimised.Store(e.form.tactic == arch.TacticJump && e.plain() == nil)
 	}
-	plain := e.core != nil && e.core.t.Writer().Kernel != nil && (e.h.post != nil || e.core.straight)
-	e.h.optimised.Store(e.form.tactic == arch.TacticJump && !plain)
+}
+
+// plain says why an event is not optimised as Linux says it, though a jump leads to its handlers: a
+// changed path is taken; nil: it is optimised.
+func (e *Event) plain() error {
+	switch {
+	case e.core == nil || e.fn == nil:
+		return nil
+	case e.core.straight:
+		return errStraight
+	case e.posts() > 0:
+		return errPost
+	case e.fn.posts == 0:
+		return nil
+	}
+	for _, o := range e.fn.events {
+		if o.posts() > 0 && !o.idle() && slices.ContainsFunc(o.points, func(p uint64) bool { return slices.Contains(e.points, p) }) {
+			return errBesides
+		}
+	}
+	return nil
 }

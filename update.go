@@ -362,16 +362,21 @@ func (c *Core) trap(ch *change, why error) {
 
 // mayTrap says whether breakpoints may stand in the function in place of jumps.
 func (f *function) mayTrap() bool {
-	return f.wish.traps == nil && f.wish.force == "" && !f.jumpOnly
+	return f.noTraps() == nil && f.wish.force == "" && !f.jumpOnly
 }
 
 // leave gives a change up that is still blocked: what the old sites serve goes on as it was,
 // the rest is not armed.
 func (c *Core) leave(ch *change) {
 	c.drop([]*change{ch})
+	why := &postponedError{ch.blocked()}
 	for _, e := range ch.f.events {
-		if !e.idle() && !e.serves() {
-			e.become(form{why: &postponedError{ch.blocked()}})
+		switch {
+		case e.idle():
+		case !e.serves():
+			e.become(form{why: why})
+		case e.form.why != nil: // a breakpoint that stood before
+			e.become(form{e.form.tactic, why})
 		}
 	}
 }
@@ -383,7 +388,7 @@ func (e *postponedError) Error() string { return "queued: " + e.why.Error() }
 
 func (e *postponedError) Unwrap() error { return e.why }
 
-// Reasons why a probe is armed by a breakpoint where a jump would fit.
+// Reasons why a probe is not optimised where a jump would fit, or stands.
 var (
 	errStraight = errors.New("kprobes-optimization is off")
 	errPost     = errors.New("has a post handler")
@@ -401,13 +406,6 @@ func (f *function) whyTrap(e *Event, why error) error {
 		return &postponedError{f.late}
 	case f.core.straight && !f.jumpOnly:
 		return errStraight
-	case e.h != nil && e.h.post != nil && !f.jumpOnly:
-		return errPost
-	}
-	for _, o := range f.events {
-		if o.h != nil && o.h.post != nil && !o.idle() && !f.jumpOnly && slices.ContainsFunc(o.points, func(p uint64) bool { return slices.Contains(e.points, p) }) {
-			return errBesides
-		}
 	}
 	return why
 }
@@ -429,9 +427,24 @@ func (f *function) reason(r arch.Region) target.Reason {
 	case errors.As(why, &rule):
 		return target.ReasonRule + target.Reason(rule.Rule.Code())
 	}
-	return map[error]target.Reason{
-		errPost: target.ReasonPost, errBesides: target.ReasonPost, errStraight: target.ReasonStraight, errAsked: target.ReasonAsked,
-	}[why]
+	return reasons[why]
+}
+
+// reasons are those that have a number.
+var reasons = map[error]target.Reason{
+	errPost: target.ReasonPost, errBesides: target.ReasonPost, errStraight: target.ReasonStraight, errAsked: target.ReasonAsked,
+}
+
+// plainReason is why the events at a jump are not optimised, in short.
+func (f *function) plainReason(r arch.Region) target.Reason {
+	for _, e := range f.events {
+		if !e.idle() && slices.ContainsFunc(e.points, r.Holds) {
+			if why := e.plain(); why != nil {
+				return reasons[why]
+			}
+		}
+	}
+	return target.ReasonNone
 }
 
 // plainly is a reason on one line, without where in the code it applies.

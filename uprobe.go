@@ -150,7 +150,7 @@ func (f *function) plan(more ...uint64) ([]arch.Region, map[uint64]error) {
 }
 
 func (f *function) policy() arch.Policy {
-	return arch.Policy{Force: f.wish.force, Traps: f.wish.traps, Held: f.heldPoints(), Unoptimised: f.unoptimised()}
+	return arch.Policy{Force: f.wish.force, Traps: f.noTraps(), Held: f.heldPoints(), Unoptimised: f.unoptimised()}
 }
 
 // uprobeHits reads what the kernel's probes have recorded, in the order of time.

@@ -41,9 +41,13 @@ type Target interface {
 	// Pool gives a table for a return probe's instances, with n saved values; max
 	// is the most instances at once, 0 for the pool that the events share.
 	Pool(n int, max int) (*arch.Pool, error)
-	// Traps says why no breakpoint may stand in the address space; nil: it may. Known
-	// after Prepare.
+	// Traps says why no breakpoint may stand in the address space, though it is asked for by
+	// name; nil: it may. Known after Prepare.
 	Traps() error
+	// TrapsAt says why none may stand in the function that starts at an address; nil: it may.
+	// One that is asked for by name (asked) may stand where nothing that is known now is against
+	// it, any other only where SIGTRAP is known never to be blocked. Known after Prepare.
+	TrapsAt(fn uint64, asked bool) error
 	// Loads says why no argument may read memory; nil: it may, and a bad pointer harms
 	// nobody. Known after Prepare.
 	Loads() error
@@ -206,7 +210,7 @@ type Site struct {
 	Region arch.Range
 	// Points and Reason tell a listing what stands here.
 	Points []Point
-	Reason Reason // of a breakpoint
+	Reason Reason
 }
 
 // Inside says whether the instruction at an address of the site's region must not be run in the
@@ -231,7 +235,8 @@ func (s *Site) last() uint64 {
 	return last
 }
 
-// Reason is why a site is a breakpoint and no jump, as the target's own memory keeps it.
+// Reason is why a site is a breakpoint and no jump, or why a path that a handler changes is taken at a
+// jump, as the target's own memory keeps it.
 type Reason uint8
 
 // Reasons. Their values stand in targets' memory, and never change.

@@ -280,7 +280,7 @@ func checkTracefs(err error) finding {
 		return f.warn("places of other processes' kernel uprobes are not seen, and bench compares no records: mount -t tracefs nodev " + rival.Mountpoint)
 	}
 	f.Found = fmt.Sprintf("uprobe_events can not be written: %v", err)
-	return f.warn("places where no breakpoint may stand have no kernel uprobe to fall back on: run as root; the kernel needs CONFIG_UPROBE_EVENTS")
+	return f.warn("places that no jump can probe have no kernel uprobe to fall back on: run as root; the kernel needs CONFIG_UPROBE_EVENTS")
 }
 
 func checkPerf(err error, paranoid string, c capabilities) finding {

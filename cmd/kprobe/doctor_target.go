@@ -147,16 +147,16 @@ func checkSharers(pid int, threads []*process.Thread) finding {
 	return fine("memory shared", "with %d other processes (CLONE_VM)", len(others)).warn("they are stopped and probed with it")
 }
 
-// checkTraps says whether a breakpoint may stand in the program (DECISIONS 2).
+// checkTraps says whether a breakpoint that is asked for by name may stand in the program.
 func checkTraps(s *process.Stopped) finding {
-	f := fine("breakpoints", "SIGTRAP is free: what no jump can probe is probed by int3")
+	f := fine("breakpoints", "SIGTRAP is free now: int3 may stand where it is asked for (--tactic boost)")
 	all, err := s.Dispositions()
 	if err != nil {
 		return unknown("breakpoints", err)
 	}
 	if why := trapUser(all, s.Threads()); why != "" {
 		f.Found = why
-		return f.warn("what no jump can probe takes a kernel uprobe, if this caller may place one, or is refused")
+		return f.warn("int3 is refused, also where it is asked for (--tactic boost, step)")
 	}
 	return f
 }

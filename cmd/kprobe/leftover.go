@@ -84,8 +84,8 @@ func listLine(n trace.Namer, addr uint64, kind byte, state string) string {
 	return fmt.Sprintf("%x  %c  %s  %s %s", addr, kind, place, module, state)
 }
 
-// stateOf tells the state of a site: [OPTIMIZED] for a jump, for a breakpoint why it is none,
-// and what stands there if it is neither the patch nor what the program had.
+// stateOf tells the state of a site: [OPTIMIZED] for a jump, or why a changed path is taken at it all
+// the same, for a breakpoint why it is none, and what stands there if it is neither the patch nor what the program had.
 func stateOf(p *process.Proc, s *process.Patched) string {
 	have := make([]byte, len(s.Patch))
 	err := p.ReadMem(s.Addr, have)
@@ -98,6 +98,8 @@ func stateOf(p *process.Proc, s *process.Patched) string {
 		return "[DISABLED]" // a tracer ended before it patched, or after it restored
 	case !bytes.Equal(have, s.Patch):
 		return fmt.Sprintf("[FOREIGN % x]", have)
+	case s.Jump() && s.Why() != "":
+		return "jump: " + s.Why()
 	case s.Jump():
 		return "[OPTIMIZED]"
 	case s.Why() != "":

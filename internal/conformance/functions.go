@@ -14,8 +14,11 @@ func target2(v uint64) uint64 { return v/3 + 1 }
 //go:noinline
 func recursed(v uint64) uint64 { return v / 3 }
 
+// none is 0. What is done with it leaves room for a jump before inner's return.
+var none uint64
+
 //go:noinline
-func inner(uint64) uint64 { return returnAddress() }
+func inner(uint64) uint64 { return returnAddress() ^ none }
 
 //go:noinline
 func outer(v uint64) uint64 {

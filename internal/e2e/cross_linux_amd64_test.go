@@ -17,14 +17,20 @@ func TestCrossingJumps(t *testing.T) {
 		"stripped": {[]string{"-rdynamic", "-s"}, []string{"p:middle middle", "p:tail middle+3", "p:near near", "p:far far"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := testprog.Start(t, testprog.Build(t, "cross", c.flags...))
+			p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, "cross", c.flags...)))
 			s := trace(t, p.PID, append([]string{"--counters"}, c.probes...)...)
 			n := right(t, p, "go 500")
 			r := s.end()
-			r.counted(t, "middle", n["middle"], "boost")
+			r.counted(t, "middle", n["middle"], "uprobe")
 			r.counted(t, "tail", n["middle"]+n["near"]+n["far"], "jump")
 			r.counted(t, "near", n["near"], "")
 			r.counted(t, "far", n["far"], "")
+
+			s = trace(t, p.PID, "--counters", "--tactic", "boost", c.probes[0], c.probes[1])
+			n = grown(n, right(t, p, "go 500"))
+			r = s.end()
+			r.counted(t, "middle", n["middle"], "boost")
+			r.counted(t, "tail", n["middle"]+n["near"]+n["far"], "boost")
 		})
 	}
 }

@@ -120,9 +120,7 @@ func (s *Stage) plan(rng *rand.Rand, m mode, n int) *plan {
 	if m.few {
 		n /= 3
 	}
-	// Of Go, no probes that the kernel holds: it waits long when they are taken out. NoTraps:
-	// no breakpoint that is safe when we attach, and is not once the program blocks SIGTRAP.
-	if s.Go || s.NoTraps {
+	if s.Go { // no probes that the kernel holds: it waits long when they are taken out
 		p.tactic = arch.TacticJump
 	}
 	rets := n / 8

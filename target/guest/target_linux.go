@@ -132,6 +132,9 @@ var errTraps = errno.Errorf(unix.EOPNOTSUPP, "nobody in the guest would take a b
 // Traps says why no breakpoint may stand in the kernel.
 func (t *Target) Traps() error { return errTraps }
 
+// TrapsAt says the same of each function.
+func (t *Target) TrapsAt(uint64, bool) error { return errTraps }
+
 // Loads is nil: the kernel's own functions read what may not be there.
 func (t *Target) Loads() error { return nil }
 

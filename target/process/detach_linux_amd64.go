@@ -213,7 +213,8 @@ type Patched struct {
 	reason      target.Reason
 }
 
-// Why is why the patch is a breakpoint and no jump; "" if that is not known.
+// Why is why the patch is a breakpoint and no jump, or why a path that a handler changes is taken at a
+// jump; "" if there is no reason, or none that is known.
 func (p *Patched) Why() string {
 	switch r := p.reason; {
 	case r == target.ReasonPost:

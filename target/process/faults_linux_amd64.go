@@ -373,12 +373,27 @@ func (f *faultTable) allowTraps(s *Stopped) error {
 	return errors.Join(why, err)
 }
 
-// Traps says why no breakpoint may stand in the process.
+// Traps says why no breakpoint may stand in the process, though it is asked for by name. That is
+// what is known now: a thread may come to block SIGTRAP later.
 func (t *Target) Traps() error {
 	if t.faults == nil {
 		return nil
 	}
 	return t.faults.noTraps
+}
+
+// errUnasked is why no breakpoint stands that was not asked for: what was seen when it was armed
+// says nothing of the time after it. The C library itself blocks all signals where a thread begins
+// or ends, and in the child of posix_spawn, which has no handler of ours either.
+var errUnasked = errno.Errorf(unix.EOPNOTSUPP, "a thread that comes to block SIGTRAP would die of it; ask for it by name (tactic boost) where none does")
+
+// TrapsAt says why no breakpoint may stand in a function. A Go program's runtime takes SIGTRAP for
+// itself, so that none may stand there either.
+func (t *Target) TrapsAt(_ uint64, asked bool) error {
+	if err := t.Traps(); err != nil || asked {
+		return err
+	}
+	return errUnasked
 }
 
 // build generates the handler and writes it into the process.

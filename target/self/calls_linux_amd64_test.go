@@ -7,6 +7,7 @@ package self_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 )
@@ -44,8 +46,9 @@ var hitRuns = []struct {
 	{"return counter", armEvent("r:c "+oftenHit, true), nil},
 	{"return record", armEvent("r:d "+oftenHit+" v=$retval a=$arg1", false), nil},
 	{"memory", armEvent("p:e "+oftenHit+" m=+0(+0(%sp)):u64", false), map[uint64]int{unix.SYS_RT_SIGPROCMASK: 1}},
-	{"handler", armKprobe(false), nil},
-	{"handlers at a breakpoint", armKprobe(true), map[uint64]int{unix.SYS_RT_SIGRETURN: 1}},
+	{"handler", armKprobe(false, ""), nil},
+	{"handlers before and after", armKprobe(true, ""), nil},
+	{"handlers at a breakpoint", armKprobe(true, arch.TacticBoost), map[uint64]int{unix.SYS_RT_SIGRETURN: 1}},
 	{"return handlers", armKretprobe, nil},
 }
 
@@ -62,14 +65,19 @@ func armEvent(def string, count bool) func(c *kprobes.Core) (func() error, error
 
 var hitsHandled, hitsResult int
 
-func armKprobe(post bool) func(c *kprobes.Core) (func() error, error) {
+func armKprobe(post bool, tactic arch.Tactic) func(c *kprobes.Core) (func() error, error) {
 	return func(c *kprobes.Core) (func() error, error) {
 		k := &kprobes.Kprobe{SymbolName: oftenHit, PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { hitsHandled++; return 0 }}
 		if post {
 			k.PostHandler = func(*kprobes.Kprobe, *kprobes.Regs, uint64) { hitsHandled++ }
 		}
-		return func() error { c.UnregisterKprobe(k); return nil }, c.RegisterKprobe(k)
+		return func() error { c.UnregisterKprobe(k); return nil }, forced(c, tactic, k)
 	}
+}
+
+// forced registers probes with a tactic that is asked for by name.
+func forced(c *kprobes.Core, tactic arch.Tactic, ks ...*kprobes.Kprobe) error {
+	return errors.Join(c.ForceTactic(tactic), c.RegisterKprobes(ks), c.ForceTactic(""))
 }
 
 func armKretprobe(c *kprobes.Core) (func() error, error) {

@@ -38,6 +38,12 @@ func procPin() int
 //go:linkname procUnpin runtime.procUnpin
 func procUnpin()
 
+// iscgo says whether the program has C code that Go code calls, or code that does as if. The
+// runtime leaves it open to other packages.
+//
+//go:linkname iscgo runtime.iscgo
+var iscgo bool
+
 // layout is where this process's runtime keeps what we need: offsets in bytes in g and m.
 type layout struct {
 	golayout.Layout

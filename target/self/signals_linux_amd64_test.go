@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
 )
 
 func init() {
@@ -30,8 +31,8 @@ func init() {
 // breakpoint arms a probe that takes a breakpoint at every call of bump.
 func breakpoint(c *kprobes.Core) (*kprobes.Kprobe, error) {
 	k := &kprobes.Kprobe{SymbolName: own + "bump", PostHandler: func(*kprobes.Kprobe, *kprobes.Regs, uint64) {}}
-	err := c.RegisterKprobe(k)
-	if err == nil && k.State().Optimized {
+	err := forced(c, arch.TacticBoost, k)
+	if err == nil && k.State().Tactic != arch.TacticBoost {
 		err = errors.New("the probe is no breakpoint")
 	}
 	return k, err

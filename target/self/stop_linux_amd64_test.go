@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/target/self"
 )
 
@@ -39,10 +40,10 @@ func breakpoints(c *kprobes.Core) error {
 	var runs atomic.Uint64
 	k := &kprobes.Kprobe{SymbolName: own + "bump", PostHandler: func(*kprobes.Kprobe, *kprobes.Regs, uint64) { runs.Add(1) }}
 	o := &kprobes.Kprobe{SymbolName: own + "other"}
-	if err := c.RegisterKprobes([]*kprobes.Kprobe{k, o}); err != nil {
+	if err := errors.Join(forced(c, arch.TacticBoost, k), c.RegisterKprobe(o)); err != nil {
 		return err
 	}
-	if k.State().Optimized {
+	if k.State().Tactic != arch.TacticBoost {
 		return errors.New("the probe is no breakpoint")
 	}
 	var stop atomic.Bool

@@ -127,18 +127,46 @@ func (t *Target) Ring() *ring.Ring { return t.ring }
 // Writer describes the process to generated code, after Prepare.
 func (t *Target) Writer() *arch.Writer { return &t.writer }
 
-// Traps says that breakpoints may stand in the process; TrapsAt tells where not.
+// Traps says that breakpoints may stand in the process: TrapsAt tells where not.
 func (t *Target) Traps() error { return nil }
+
+// Why no breakpoint stands that was not asked for. The mask of Go code is the runtime's, whose
+// rules are known; C code sets its own, and may call Go code with that.
+var (
+	errCode = errno.Errorf(unix.EOPNOTSUPP, "code that is not Go's may come to block SIGTRAP, and a thread that does dies of one")
+	errCgo  = errno.Errorf(unix.EOPNOTSUPP, "the program has C code, which may block SIGTRAP and call Go code, and a thread dies of one there")
+	errMask = errno.Errorf(unix.EOPNOTSUPP, "the program can block SIGTRAP by %s, and a thread that does dies of one", setsMask)
+)
+
+// setsMask is the function by which Go code is known to change a thread's signal mask without the
+// runtime.
+const setsMask = "golang.org/x/sys/unix.PthreadSigmask"
 
 // TrapsAt says why no breakpoint may stand in the function that starts at an address; nil:
 // it may.
-func (t *Target) TrapsAt(fn uint64) error {
+func (t *Target) TrapsAt(fn uint64, asked bool) error {
 	path, err := t.path()
 	if err != nil {
 		return err
 	}
 	if why := path[fn]; why != "" {
 		return errno.Errorf(unix.EOPNOTSUPP, "it may run while SIGTRAP is blocked: %s", why)
+	}
+	if asked {
+		return nil
+	}
+	if iscgo {
+		return errCgo
+	}
+	m := t.space.ModuleAt(fn)
+	if m == nil || !m.Main {
+		return errCode
+	}
+	if f, _, ok := m.Image.At(m.Linktime(fn)); !ok || f.Lang != symbol.LangGo {
+		return errCode
+	}
+	if fs, err := m.Image.Lookup(setsMask); err == nil && len(fs) > 0 {
+		return errMask
 	}
 	return nil
 }

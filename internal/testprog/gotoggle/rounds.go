@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/internal/toggle"
 )
 
@@ -62,12 +63,13 @@ func (r *toggling) ran(p *probed, s kprobes.State) {
 func (r *toggling) form(ps []*probed, jump bool) {
 	for _, p := range ps {
 		s := p.k.State()
-		if s.Optimized {
+		jumps := s.Tactic == arch.TacticJump
+		if jumps {
 			r.Jumps++
 		} else {
 			r.Traps++
 		}
-		if s.Optimized != jump {
+		if jumps != jump {
 			r.wrong("%v should be a jump: %t; %+v", p.at, jump, s)
 		}
 	}
@@ -134,7 +136,7 @@ func (r *toggling) knob(ps []*probed) {
 }
 
 // others registers second probes beside those that are there, within their regions: some with
-// post handlers, which make breakpoints of all that share an instruction, and unregisters them.
+// post handlers, which run behind the instruction, and unregisters them.
 func (r *toggling) others(k int) {
 	var second, post []*probed
 	for i := k % 5; i < len(all); i += 5 {
@@ -148,7 +150,7 @@ func (r *toggling) others(k int) {
 	r.register("second probes", second)
 	r.register("post handlers", post)
 	r.settled()
-	r.form(post, false)
+	r.form(post, r.c.Optimization())
 	r.unregister("post handlers", post)
 	r.unregister("second probes", second)
 	r.settled()
