@@ -1,6 +1,7 @@
 package kprobes
 
 import (
+	"bytes"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -181,9 +182,10 @@ func entryArgs(t reflect.Type) (stack, spill int, err error) {
 //
 // Types are the same if their names with import paths, kinds and sizes are. A type that is
 // declared in a function is not told from another of the same name in its package, kind and
-// size. In a program without debug information (-s, -w) only the sizes of the argument
-// frames can be compared: then a wrong Entry of the same size is not noticed, and sees
-// nonsense.
+// size. In a program without debug information (-s, -w) what can be compared is what tracebacks
+// know of the parameters: the size and place of each of the first ten words, and which belong
+// together (a string, a slice, a struct). An int is then not told from a pointer or a float64, and
+// an Entry that differs so sees nonsense.
 func sameSignature(fn *symbol.Func, im *symbol.Image, t reflect.Type) error {
 	frame, err := frameOf(t)
 	if err != nil {
@@ -210,13 +212,17 @@ func sameSignature(fn *symbol.Func, im *symbol.Image, t reflect.Type) error {
 
 // sameFrame compares what is known without debug information.
 func sameFrame(fn *symbol.Func, sig *symbol.Signature, t reflect.Type, f *goFrame) error {
-	want := f.args + f.results + f.spill
-	if sig.Frame < 0 || want == sig.Frame || t.NumOut() == 0 && want < sig.Frame {
-		return nil
-	}
 	why := "the program has no debug information that would tell more"
 	if sig.Problem != nil {
 		why = sig.Problem.Error()
+	}
+	want := f.args + f.results + f.spill
+	if sig.Frame < 0 || want == sig.Frame || t.NumOut() == 0 && want < sig.Frame {
+		if have := describeArgs(t, f, sig.Frame); sig.ArgsKnown && !bytes.Equal(have, sig.Args) {
+			return errno.Errorf(unix.EINVAL, "jprobe: the parameters of %v are %s (size@offset of each word), those of Entry, %v, are %s (%s): give a func with the same parameters",
+				fn, symbol.ArgsText(sig.Args), t, symbol.ArgsText(have), why)
+		}
+		return nil
 	}
 	return errno.Errorf(unix.EINVAL, "jprobe: arguments and results of %v take %d bytes of its caller's stack, those of Entry, %v, take %d (%s): give a func with the same parameters", fn, sig.Frame, t, want, why)
 }

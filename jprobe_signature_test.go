@@ -227,6 +227,65 @@ func TestSameSignature(t *testing.T) {
 	}
 }
 
+// TestDescribeArgs compares what is made of every function's type with what the compiler has
+// written for tracebacks: of all of them where there is debug information and where there is none,
+// in programs that are loaded anywhere, and without optimisation.
+func TestDescribeArgs(t *testing.T) {
+	for _, flags := range [][]string{nil, {"-ldflags=-s -w"}, {"-ldflags=-s -w", "-buildmode=pie"}, {unoptimised}} {
+		im := openImage(t, buildCases(t, flags...))
+		n := 0
+		for _, f := range abicases.Funcs {
+			typ, fn := reflect.TypeOf(f), findCase(t, im, caseName(f))
+			frame, err := frameOf(typ)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, ok := im.GoArgs(fn)
+			if !ok {
+				t.Errorf("%q: nothing is known of the arguments of %v", flags, fn)
+			}
+			if got := describeArgs(typ, frame, frame.args+frame.results+frame.spill); string(got) != string(want) {
+				t.Errorf("%v, %v: %s, the compiler has written %s", fn, typ, symbol.ArgsText(got), symbol.ArgsText(want))
+			}
+			n++
+		}
+		if n < 50 {
+			t.Errorf("only %d functions", n)
+		}
+	}
+}
+
+// TestSameSignatureStripped compares every function's type with every function of a program
+// without debug information: it fits where it is the same, and does not where a caller's frame, or
+// the words of the parameters, differ.
+func TestSameSignatureStripped(t *testing.T) {
+	im := openImage(t, buildCases(t, "-ldflags=-s -w"))
+	refused, pairs := 0, 0
+	for i, f := range abicases.Funcs {
+		fn := findCase(t, im, caseName(f))
+		whole := reflect.TypeOf(f)
+		if err := sameSignature(fn, im, reflect.FuncOf(inTypes(whole), nil, whole.IsVariadic())); err != nil {
+			t.Errorf("%v, a %v, without results: %v", fn, whole, err)
+		}
+		for j, g := range abicases.Funcs {
+			ft, gt := reflect.TypeOf(f), reflect.TypeOf(g)
+			err := sameSignature(fn, im, gt)
+			if i == j && err != nil || ft == gt && err != nil {
+				t.Errorf("%v, a %v, with %v: %v", fn, ft, gt, err)
+			}
+			if ft != gt {
+				pairs++
+				if err != nil {
+					refused++
+				}
+			}
+		}
+	}
+	if refused < pairs*95/100 {
+		t.Errorf("%d of %d pairs of different types are told apart", refused, pairs)
+	}
+}
+
 type (
 	lookalike struct{ A, B int }
 	alias     = abicases.Num
@@ -262,6 +321,10 @@ func TestSameSignatureDetails(t *testing.T) {
 		{stripped, "stackBoth", func([3]byte, int) {}, ""},
 		{stripped, "stackBoth", func([3]byte, int) int { return 0 }, "those of Entry, func([3]uint8, int) int, take 16 ("},
 		{stripped, "nothing", func(int) {}, "take 0 bytes"},
+		{stripped, "variadic", func(int) {}, "abicases.variadic are (8@0, {8@8, 8@16, 8@24}) (size@offset of each word), those of Entry, func(int), are (8@24)"},
+		{stripped, "variadic", func(int, int, int, int) {}, "are (8@0, 8@8, 8@16, 8@24) (the program has no debug information"},
+		{stripped, "ints", func(int, int8, uint16, rune, uint64, uintptr) {}, ""},
+		{stripped, "ints", func(int, int16, uint16, rune, uint64, uintptr) {}, "are (8@0, 1@8, 2@10, 4@12, 8@16, 8@24)"},
 	} {
 		name := pkg + c.fn
 		if strings.HasPrefix(c.fn, "lib") {

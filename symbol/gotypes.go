@@ -31,6 +31,10 @@ type Signature struct {
 	// address: arguments and results on the stack, and the area for spilled registers. It
 	// is known without debug information too; -1 if it is not (assembly).
 	Frame int
+	// Args describes the parameters as tracebacks need them (ArgsEnd and so on), where there is no
+	// debug information; ArgsKnown: it was found.
+	Args      []byte
+	ArgsKnown bool
 	// Problem tells why debug information that is there could not be used, nil else.
 	Problem error
 }
@@ -80,6 +84,7 @@ func (im *Image) GoSignature(fn *Func) (*Signature, error) {
 	dw, err := im.goDWARF()
 	if err != nil || dw == nil {
 		sig.Problem = err
+		sig.Args, sig.ArgsKnown = im.GoArgs(fn)
 		return sig, nil
 	}
 	err = dw.signature(fn, sig)
@@ -88,6 +93,7 @@ func (im *Image) GoSignature(fn *Func) (*Signature, error) {
 	}
 	if err != nil {
 		*sig = Signature{Frame: sig.Frame, Problem: fmt.Errorf("file %q: debug information of function %q: %w", im.elf.path, fn, err)}
+		sig.Args, sig.ArgsKnown = im.GoArgs(fn)
 	}
 	return sig, nil
 }
@@ -105,14 +111,23 @@ func genericError(fn *Func) error {
 // frame gives the size of the argument frame of the function at a link-time address, -1 if
 // it is not known.
 func (t *goTable) frame(addr uint64) int {
-	if t == nil || addr < t.textStart {
+	f := t.at(addr)
+	if f == nil || f.asm || f.args < 0 {
 		return -1
+	}
+	return int(f.args)
+}
+
+// at gives the function that begins at a link-time address; nil: none does.
+func (t *goTable) at(addr uint64) *goFunc {
+	if t == nil || addr < t.textStart {
+		return nil
 	}
 	i, ok := slices.BinarySearchFunc(t.funcs, addr-t.textStart, func(f goFunc, off uint64) int { return cmpU64(f.entry, off) })
-	if !ok || t.funcs[i].asm || t.funcs[i].args < 0 {
-		return -1
+	if !ok {
+		return nil
 	}
-	return int(t.funcs[i].args)
+	return &t.funcs[i]
 }
 
 // goDWARF is the debug information of a file.

@@ -73,6 +73,9 @@ type Image struct {
 	once sync.Once
 	tab  *table
 
+	funcdataOnce sync.Once
+	funcdata     uint64 // see findFuncdata; 0: not found
+
 	readersOnce sync.Once
 	readers     Readers
 

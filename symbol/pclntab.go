@@ -27,6 +27,9 @@ type goFunc struct {
 	args  int32 // bytes of the argument frame with its spill area, negative if unknown
 	id    uint8
 	asm   bool
+	// argInfo is where the description of the arguments lies (goargs.go); told: it is known.
+	argInfo uint32
+	told    bool
 	// foreign: not Go's, but of an object that the Go linker has taken in (cgo or the race detector
 	// with internal linking). Go's compiler and assembler always give it a file and lines, which such
 	// a function has not (cmd/link/internal/ld/pcln.go, writeFuncs, Go 1.23 to 1.26).
@@ -226,6 +229,9 @@ func (p *pclnData) function(b []byte, entry, next uint64) (goFunc, error) {
 		return goFunc{}, fmt.Errorf("name at 0x%x lies outside", le.Uint32(b[4:]))
 	}
 	fn := goFunc{name: name, entry: entry, args: int32(le.Uint32(b[8:])), id: b[p.idOff], asm: b[p.idOff+1]&funcFlagAsm != 0}
+	if p.idOff == 40 {
+		fn.argInfo, fn.told = argsOffset(b)
+	}
 	pcsp, pcfile, pcln := le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
 	fn.size, fn.foreign = p.size(pcsp, pcln, next-entry), pcsp|pcfile|pcln == 0
 	return fn, nil
