@@ -8,35 +8,34 @@ import (
 
 // TestReaders asks files of which it is known who reads return addresses.
 func TestReaders(t *testing.T) {
-	type want struct{ runtime, unknown string }
-	for path, w := range map[string]want{
-		redis:                                             {},
-		"/usr/bin/perl":                                   {},
-		"/usr/bin/sqlite3":                                {},
-		"/usr/bin/python3":                                {},
-		"/lib/x86_64-linux-gnu/libc.so.6":                 {},
-		"/lib64/ld-linux-x86-64.so.2":                     {},
-		"/usr/lib/x86_64-linux-gnu/libstdc++.so.6":        {},
-		"/usr/lib/x86_64-linux-gnu/libcrypto.so.3":        {},
-		"/usr/lib/x86_64-linux-gnu/libguile-3.0.so.1":     {runtime: "Guile's just-in-time compiler (scm_init_guile)"},
-		"/usr/bin/ocamlopt":                               {runtime: "OCaml's frame tables (caml_frametable)"},
-		buildC(t, "static"):                               {},
-		buildC(t, "clang"):                                {},
-		build(t, "gcc", cSource, "-pg"):                   {runtime: "the profiler gprof (-pg) (mcount)"},
-		build(t, "gcc", cSource, "-pg", "-static"):        {runtime: "the profiler gprof (-pg) (_mcount)"},
-		build(t, "gcc", cSource, "-pg", "-mfentry", "-s"): {runtime: "the profiler gprof (-pg) (__fentry__)"},
-		build(t, "gcc", cSource, "-finstrument-functions", "-fno-plt"):            {runtime: "-finstrument-functions (__cyg_profile_func_enter)"},
-		build(t, "gcc", cSource+"\nint caml_frametable;"):                         {runtime: "OCaml's frame tables (caml_frametable)"},
-		build(t, "gcc", cSource+"\n__asm__(\".ident \\\"GHC 9.0.2\\\"\");", "-s"): {runtime: "GHC's runtime (.comment: \"GHC 9.0.2\")"},
-		build(t, "gcc", cSource+"\n__asm__(\".ident \\\"FooC 1.0\\\"\");"):        {unknown: "a part of it was made by \"FooC 1.0\""},
+	for _, c := range []struct{ path, runtime, unknown string }{
+		{redis, "", ""},
+		{"/usr/bin/perl", "", ""},
+		{"/usr/bin/sqlite3", "", ""},
+		{"/usr/bin/python3", "", ""},
+		{"/lib/x86_64-linux-gnu/libc.so.6", "", ""},
+		{"/lib64/ld-linux-x86-64.so.2", "", ""},
+		{"/usr/lib/x86_64-linux-gnu/libstdc++.so.6", "", ""},
+		{"/usr/lib/x86_64-linux-gnu/libcrypto.so.3", "", ""},
+		{"/usr/lib/x86_64-linux-gnu/libguile-3.0.so.1", "Guile's just-in-time compiler (scm_init_guile)", ""},
+		{"/usr/bin/ocamlopt", "OCaml's frame tables (caml_frametable)", ""},
+		{buildC(t, "static"), "", ""},
+		{buildC(t, "clang"), "", ""},
+		{build(t, "gcc", cSource, "-pg"), "the profiler gprof (-pg) (mcount)", ""},
+		{build(t, "gcc", cSource, "-pg", "-static"), "the profiler gprof (-pg) (_mcount)", ""},
+		{build(t, "gcc", cSource, "-pg", "-mfentry", "-s"), "the profiler gprof (-pg) (__fentry__)", ""},
+		{build(t, "gcc", cSource, "-finstrument-functions", "-fno-plt"), "-finstrument-functions (__cyg_profile_func_enter)", ""},
+		{build(t, "gcc", cSource+"\nint caml_frametable;"), "OCaml's frame tables (caml_frametable)", ""},
+		{build(t, "gcc", cSource+"\n__asm__(\".ident \\\"GHC 9.0.2\\\"\");", "-s"), "GHC's runtime (.comment: \"GHC 9.0.2\")", ""},
+		{build(t, "gcc", cSource+"\n__asm__(\".ident \\\"FooC 1.0\\\"\");"), "", "a part of it was made by \"FooC 1.0\""},
 	} {
-		r := open(t, path, noDebug).Readers()
+		r := open(t, c.path, noDebug).Readers()
 		unknown := ""
 		if r.Unknown != nil {
 			unknown = r.Unknown.Error()
 		}
-		if !strings.HasSuffix(r.Runtime, w.runtime) || (w.runtime == "") != (r.Runtime == "") || !strings.HasPrefix(unknown, w.unknown) || (w.unknown == "") != (unknown == "") {
-			t.Errorf("%s: %q, %q; want %q", path, r.Runtime, unknown, w)
+		if !strings.HasSuffix(r.Runtime, c.runtime) || (c.runtime == "") != (r.Runtime == "") || !strings.HasPrefix(unknown, c.unknown) || (c.unknown == "") != (unknown == "") {
+			t.Errorf("%s: %q, %q; want %q, %q", c.path, r.Runtime, unknown, c.runtime, c.unknown)
 		}
 	}
 	self, err := os.Executable()
