@@ -165,27 +165,6 @@ func Works() []*Work {
 	}
 }
 
-// ByName finds Works; none means all.
-func ByName(names []string) ([]*Work, error) {
-	all := Works()
-	if len(names) == 0 {
-		return all, nil
-	}
-	var out []*Work
-	for _, n := range names {
-		i := len(out)
-		for _, w := range all {
-			if w.Name == n {
-				out = append(out, w)
-			}
-		}
-		if len(out) == i {
-			return nil, fmt.Errorf("no program is called %q", n)
-		}
-	}
-	return out, nil
-}
-
 func script(name string) func(*Stage, int) ([]byte, error) {
 	return func(_ *Stage, size int) ([]byte, error) {
 		return []byte(strings.Repeat(file(name), size)), nil

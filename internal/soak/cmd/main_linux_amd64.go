@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +36,8 @@ func run() error {
 	flag.IntVar(&o.Probes, "probes", 300, "probes of a round")
 	flag.IntVar(&o.Size, "size", 2, "of the input")
 	flag.StringVar(&o.Dir, "dir", "", "directory to work in (default: a temporary one, which is removed)")
+	visits := true
+	flag.BoolVar(&visits, "visits", true, "also run programs to which kprobe comes and goes, again and again")
 	flag.Parse()
 	if err := soak.Fix(); err != nil {
 		return err
@@ -57,8 +61,17 @@ func run() error {
 		defer os.RemoveAll(dir)
 		o.Dir = dir
 	}
+	if visits {
+		o.Kprobe = filepath.Join(o.Dir, "kprobe")
+		if out, err := exec.Command("go", "build", "-o", o.Kprobe, "kprobes.dev/kprobes/cmd/kprobe").CombinedOutput(); err != nil {
+			return fmt.Errorf("go build: %w\n%s", err, out)
+		}
+		if err := os.Chmod(o.Dir, 0o755); err != nil { // servers do not run as root
+			return err
+		}
+	}
 	start := time.Now()
-	sum, err := soak.Run(&o, func(r *soak.Round) { fmt.Println(r) })
+	sum, err := soak.Run(&o, func(r fmt.Stringer) { fmt.Println(r) })
 	fmt.Printf("%s in %v\n", sum, time.Since(start).Round(time.Second))
 	return err
 }
