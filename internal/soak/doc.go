@@ -55,4 +55,18 @@
 //
 // A uprobe and a probe of ours are never on one file at once: the programs and the objects
 // that they map at their start are copied for each Stage, and the runs come one after another.
+//
+// # Visits
+//
+// Programs of many runtimes (OCaml, Haskell, JavaScript with and without its compiler, Java, Scheme, Lisp,
+// Python with threads, children and signals, gcc's cc1) and servers with clients that check what they get
+// (PostgreSQL under pgbench, nginx) run while the command kprobe comes to their processes again and again,
+// as users do who know nothing of each other: it probes all functions, calls and returns, of the program
+// or of a shared object, or random instructions in functions, and goes: by SIGINT, by its own --duration,
+// or killed, in the middle of its arming or later. What a killed one has left is undone by kprobe detach
+// or by the next visit. In other rounds kprobe starts the program (--).
+//
+// Output, files and exit status must be those of a run without probes; nobody may die; kprobe must end as
+// it says; and where it has gone, the code in memory must be that of the files. What it refuses is
+// told with its reason. A program that no visit could probe is a failure.
 package soak

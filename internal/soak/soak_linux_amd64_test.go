@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -39,6 +41,27 @@ func TestRounds(t *testing.T) {
 	}
 	if sum.ByCall < 200 || sum.ByKernel < 50 || sum.Armed*10 < sum.Probes*9 {
 		t.Errorf("too little was compared: %s", sum)
+	}
+}
+
+// kprobe comes to programs of three kinds of runtimes while they run: OCaml's looks frames up by return
+// addresses, Python has children and signals, nginx is a server with workers. The command visits all.
+func TestVisits(t *testing.T) {
+	dir := t.TempDir()
+	kprobe := filepath.Join(dir, "kprobe")
+	if out, err := exec.Command("go", "build", "-o", kprobe, "kprobes.dev/kprobes/cmd/kprobe").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	o := &Options{Dir: dir, Kprobe: kprobe, Rounds: 1, Seed: seedOfTests, Size: 1, Programs: []string{"ocaml", "threads", "nginx"}}
+	sum, err := Run(o, func(r fmt.Stringer) { t.Log(r) })
+	t.Log(sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range o.Programs {
+		if len(sum.Sets[name]) == 0 {
+			t.Errorf("no visit has probed %s", name)
+		}
 	}
 }
 

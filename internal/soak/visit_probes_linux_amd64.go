@@ -3,8 +3,8 @@ package soak
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -18,8 +18,10 @@ type set struct {
 // sets are the kinds of visits. The program's file is where a pattern without an object looks.
 func (s *VisitStage) sets(rng *rand.Rand) []set {
 	object := "libc.so.6"
-	if len(s.Objects) > 0 && rng.IntN(2) == 0 {
-		object = s.Objects[rng.IntN(len(s.Objects))]
+	for _, o := range s.objects {
+		if !o.Main && rng.IntN(2) == 0 {
+			object = o.Name
+		}
 	}
 	return []set{
 		{name: "functions", args: []string{"--counters", "p *"}},
@@ -57,30 +59,29 @@ func (s *VisitStage) inner(rng *rand.Rand, n int) []string {
 	return out
 }
 
-// open opens the files that are probed: those that a run maps.
+// open opens the files that are probed, once a process has mapped them all.
 func (s *VisitStage) open(pid int) error {
-	names := map[string]bool{s.cmd.Args[0]: true}
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(maps)) {
-		f := strings.Fields(line)
-		if len(f) < 6 || !strings.Contains(f[1], "x") {
-			continue
-		}
-		for _, want := range append([]string{"libc.so.6"}, s.Objects...) {
-			if filepath.Base(f[5]) == want {
-				names[f[5]] = true
-			}
+	paths := map[string]bool{s.cmd.Args[0]: true}
+	for _, m := range codeMaps(pid) {
+		if s.probes(filepath.Base(m.path)) {
+			paths[m.path] = true
 		}
 	}
-	for path := range names {
+	if len(paths) < 2+len(s.Objects) {
+		return fmt.Errorf("process %d has not mapped all objects yet", pid)
+	}
+	for path := range paths {
 		o, err := openObject(path, path == s.cmd.Args[0])
 		if err != nil {
 			return err
 		}
 		s.objects = append(s.objects, o)
 	}
+	slices.SortFunc(s.objects, func(a, b *Object) int { return strings.Compare(a.Path, b.Path) })
 	return nil
+}
+
+// probes says whether a shared object is one of those that visits probe, whatever its version.
+func (s *VisitStage) probes(name string) bool {
+	return strings.HasPrefix(name, "libc.so.") || slices.ContainsFunc(s.Objects, func(o string) bool { return strings.HasPrefix(name, o+".so") })
 }

@@ -18,7 +18,8 @@ type Program struct {
 	// Prepare makes what is to run in a directory of its own. size is how long it runs: 1 is some
 	// seconds.
 	Prepare func(dir string, size int) (*Command, error)
-	// Objects are shared objects that are probed beside the program's file and the C library.
+	// Objects are shared objects, without .so and version, that are probed beside the program's file
+	// and the C library.
 	Objects []string
 	// Serve, of a server, has clients use it until they are done, and returns what they have found.
 	// Stop then ends the server as its users do.
@@ -112,10 +113,10 @@ func Programs() []*Program {
 		{Name: "jitless", Packages: []string{"nodejs"}, Prepare: interpreted("life.js", 700, "node", "--jitless", "%s")},
 		{Name: "threads", Packages: []string{"python3"}, Prepare: interpreted("life.py", 300, "/usr/bin/python3", "-S", "-B", "%s")},
 		{Name: "postgres", Packages: []string{"postgresql"}, Prepare: preparePostgres, Serve: servePostgres, Stop: stopPostgres},
-		{Name: "java", Packages: []string{"openjdk-17-jdk-headless"}, Prepare: prepareJava, Objects: []string{"libjvm.so"}},
+		{Name: "java", Packages: []string{"openjdk-17-jdk-headless"}, Prepare: prepareJava, Objects: []string{"libjvm"}},
 		{Name: "nginx", Packages: []string{"nginx-light"}, Prepare: prepareNginx, Serve: serveNginx, Stop: stopNginx},
 		{
-			Name: "guile", Packages: []string{"guile-3.0"}, Objects: []string{"libguile-3.0.so.1"},
+			Name: "guile", Packages: []string{"guile-3.0"}, Objects: []string{"libguile-3.0"},
 			Prepare: interpreted("life.scm", 2000, "guile", "--no-auto-compile", "%s"),
 		},
 		{Name: "sbcl", Packages: []string{"sbcl"}, Prepare: interpreted("life.lisp", 3000, "sbcl", "--script", "%s")},
