@@ -17,7 +17,7 @@ func CreateOn(fd int, cfg Config) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := create(fd, l)
+	r, err := create(fd, l, cfg.Sparse)
 	if err != nil {
 		return nil, fmt.Errorf("ring: %w", err)
 	}

@@ -36,6 +36,8 @@ type Config struct {
 	// no restartable sequences, as in a kernel. The smallest ring has one shard of 64 KiB
 	// a CPU and one page before them (see On).
 	LockedOnly bool
+	// Sparse leaves the records' pages to PrepareShard and the reader (CreateOn, Create).
+	Sparse bool
 }
 
 // Layout is the geometry of a ring. All methods are pure; what generated code knows

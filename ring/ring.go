@@ -19,6 +19,7 @@ type Ring struct {
 	mem    []byte
 	reader *Reader // the last that was made; nil: none was
 	fd     int     // -1: the memory is somebody else's (On)
+	sparse *sparse // nil: all pages of records are there
 }
 
 func (r *Ring) writeHeader() {

@@ -38,7 +38,7 @@ func Create(cfg Config) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := create(fd, l)
+	r, err := create(fd, l, cfg.Sparse)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("ring: %w", err)
@@ -60,13 +60,16 @@ func newMemfd() (int, error) {
 	return fd, nil
 }
 
-func create(fd int, l Layout) (*Ring, error) {
+func create(fd int, l Layout, later bool) (*Ring, error) {
 	if err := unix.Ftruncate(fd, int64(l.Size())); err != nil {
 		return nil, fmt.Errorf("memfd of %d bytes: %w", l.Size(), err)
 	}
 	r, err := mapRing(fd, l)
 	if err != nil {
 		return nil, err
+	}
+	if later {
+		r.makeSparse()
 	}
 	r.writeHeader()
 	if err := r.finish(); err != nil {
@@ -75,7 +78,7 @@ func create(fd int, l Layout) (*Ring, error) {
 	return r, nil
 }
 
-// finish seals the file and brings its pages in.
+// finish seals the file and brings its pages in; of a sparse ring the control pages.
 func (r *Ring) finish() error {
 	if _, err := unix.FcntlInt(uintptr(r.fd), unix.F_ADD_SEALS, seals); err != nil {
 		return fmt.Errorf("seals: %w", err)
@@ -169,6 +172,9 @@ func (r *Ring) prepareShards() error {
 		off := r.ShardOff(i)
 		if err := r.populate(off, PageSize); err != nil {
 			return err
+		}
+		if r.sparse != nil {
+			continue
 		}
 		if err := r.populate(off+r.DataOff(), r.Data+Slack); err != nil {
 			return err

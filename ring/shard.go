@@ -65,6 +65,7 @@ func (s *shard) full() bool { return uint64(len(s.buf)) > 3*max(s.rd.ring.Data, 
 // pull copies what is complete into buf and gives the space back to the writers. It
 // says whether it stopped for want of room.
 func (s *shard) pull(now uint64) bool {
+	s.follow()
 	if s.locked {
 		return s.pullLocked(now)
 	}

@@ -4,26 +4,26 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/target/process"
 )
 
 const mib = 1 << 20
 
 // footprint is what a probed process maps at kprobe trace's defaults, in bytes: the ring,
-// and 96 MiB for the tables and the code, most of which is never touched.
+// and 2 MiB for the tables and the code.
 func footprint() uint64 {
-	l, err := ring.NewLayout(ring.Config{CPUs: possibleCPUs(), Events: ring.MaxEvents, DataSize: ringBytes})
+	n := possibleCPUs()
+	l, err := ring.NewLayout(ring.Config{CPUs: n, Events: ring.MaxEvents, DataSize: ring.DefaultShard(n)})
 	if err != nil {
 		return 0
 	}
-	return l.Size() + 96*mib
+	return l.Size() + 2*mib
 }
 
 // possibleCPUs is one more than the highest number that a CPU may have.
@@ -39,7 +39,7 @@ func possibleCPUs() int {
 // examineLimits looks at what memory a process may take; prefix goes before the names of
 // the checks.
 func examineLimits(pid int, prefix string) []finding {
-	fs := []finding{checkMaps(sysctl("vm/max_map_count"), mapCount(pid)), checkCgroup(memoryLimit(pid), footprint())}
+	fs := []finding{checkMaps(sysctl("vm/max_map_count"), mapCount(pid)), checkCgroup(memoryLimit(pid), pages)}
 	var as, fsize unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_AS, nil, &as); err == nil {
 		fs = append(fs, checkAS(as.Cur, virtualSize(pid), footprint()))
@@ -113,76 +113,22 @@ func checkCgroup(m memory, need uint64) finding {
 	if !m.limited {
 		return fine("memory", "not limited by a cgroup")
 	}
-	f := fine("memory", "%d MiB free of %d MiB (cgroup %s)", m.free()/mib, m.limit/mib, m.where)
+	f := fine("memory", "%d MiB free of %d MiB (%s)", m.free()/mib, m.limit/mib, m.where)
 	if m.free() < need {
-		return f.warn(fmt.Sprintf("a ring that fills up takes part of %d MiB from it: use a smaller --buffer-size, or raise the limit", need/mib))
+		return f.warn("many probes, and return probes, are refused: they take no more than half of it; raise the limit")
 	}
 	return f
 }
 
+// pages is what a few thousand probes take of the process's cgroup, in bytes: pages of its code, of
+// ours and of tables.
+const pages = 32 * mib
+
 // memoryLimit finds the cgroup of a process, or above it, that leaves it the least memory.
 func memoryLimit(pid int) memory {
-	var least memory
-	mounts, groups := readText("/proc/self/mounts"), readText(fmt.Sprintf("/proc/%d/cgroup", pid))
-	for _, h := range memoryHierarchies(mounts, groups) {
-		for dir := h.dir; strings.HasPrefix(dir, h.mount); dir = filepath.Dir(dir) {
-			m, ok := readMemory(dir, h.limit, h.used)
-			if ok && (!least.limited || m.free() < least.free()) {
-				least = m
-			}
-		}
+	l, ok := headroom.Root("/").Cgroup(pid)
+	if !ok {
+		return memory{}
 	}
-	return least
-}
-
-// hierarchy is where a process stands in a tree of cgroups that limit memory.
-type hierarchy struct{ mount, dir, limit, used string }
-
-// memoryHierarchies reads mounts (proc(5) mounts) and groups (proc(5) cgroup): version 2,
-// and the memory controller of version 1.
-func memoryHierarchies(mounts, groups string) []hierarchy {
-	var out []hierarchy
-	for line := range strings.Lines(groups) {
-		id := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(id) != 3 {
-			continue
-		}
-		v2 := id[0] == "0" && id[1] == ""
-		if !v2 && !listed(id[1], "memory") {
-			continue
-		}
-		for mount := range strings.Lines(mounts) {
-			m := strings.Fields(mount)
-			switch {
-			case len(m) < 4:
-			case v2 && m[2] == "cgroup2":
-				out = append(out, hierarchy{m[1], filepath.Join(m[1], id[2]), "memory.max", "memory.current"})
-			case !v2 && m[2] == "cgroup" && listed(m[3], "memory"):
-				out = append(out, hierarchy{m[1], filepath.Join(m[1], id[2]), "memory.limit_in_bytes", "memory.usage_in_bytes"})
-			}
-		}
-	}
-	return out
-}
-
-// listed says whether a word is in a list with commas.
-func listed(list, word string) bool {
-	for w := range strings.SplitSeq(list, ",") {
-		if w == word {
-			return true
-		}
-	}
-	return false
-}
-
-// noLimit is what version 1 shows for none: the largest number of whole pages.
-const noLimit = math.MaxInt64 &^ (process.PageSize - 1)
-
-func readMemory(dir, limit, used string) (memory, bool) {
-	l, err := strconv.ParseUint(strings.TrimSpace(readText(filepath.Join(dir, limit))), 10, 64)
-	u, uerr := strconv.ParseUint(strings.TrimSpace(readText(filepath.Join(dir, used))), 10, 64)
-	if err != nil || uerr != nil || l >= noLimit {
-		return memory{}, false
-	}
-	return memory{true, l, u, dir}, true
+	return memory{true, l.Max, l.Used, l.Name}
 }

@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -92,36 +89,6 @@ func TestCPUChecks(t *testing.T) {
 	fs = checkCPU("")
 	if fs[0].Status != verdictFail || fs[1].Status != verdictWarn {
 		t.Errorf("findings of an unknown processor %+v", fs)
-	}
-}
-
-// The least of the limits from a process's own cgroup upwards counts, in both versions.
-func TestMemoryHierarchies(t *testing.T) {
-	const mounts = "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\nshort\n"
-	const groups = "5:cpu:/a\n4:memory:/a/b\n0::/c\nshort\n"
-	want := []hierarchy{
-		{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/a/b", "memory.limit_in_bytes", "memory.usage_in_bytes"},
-		{"/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified/c", "memory.max", "memory.current"},
-	}
-	if got := memoryHierarchies(mounts, groups); !slices.Equal(got, want) {
-		t.Errorf("hierarchies %+v", got)
-	}
-}
-
-func TestReadMemory(t *testing.T) {
-	dir := t.TempDir()
-	put := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put("used", "1048576\n")
-	for text, want := range map[string]bool{"max\n": false, "9223372036854771712\n": false, "4194304\n": true, "": false} {
-		put("limit", text)
-		m, ok := readMemory(dir, "limit", "used")
-		if ok != want || ok && m.free() != 3*mib {
-			t.Errorf("limit %q: %+v, %v", text, m, ok)
-		}
 	}
 }
 

@@ -19,11 +19,12 @@ type tracedProcess struct {
 }
 
 // openProcess makes a tracee of a running process, or of a program that is started and
-// held. It takes a flag's size of the ring; 0 means the default.
-func openProcess(pid int, cmd []string, buffer int) (*tracedProcess, error) {
+// held. It takes a flag's size of the ring; 0 means the default: what its CPUs and its memory
+// allow, and for counters, which record nothing, the least.
+func openProcess(pid int, cmd []string, buffer int, counters bool) (*tracedProcess, error) {
 	cfg := ring.Config{DataSize: buffer, Events: ring.MaxEvents}
-	if cfg.DataSize == 0 {
-		cfg.DataSize = defaultRing()
+	if counters && buffer == 0 {
+		cfg.DataSize = ring.MinData
 	}
 	s, err := openSession(pid, cmd, cfg)
 	if err != nil {

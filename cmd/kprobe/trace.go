@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -102,7 +101,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`,
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
 	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe, in a guest jump or break (default: the best that is safe)")
 	fl.BoolVar(&f.stubs, "trampoline", false, "see returns by trampoline where that is possible, also of functions whose exits are all known")
-	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 16 MiB on up to 4 CPUs, else 4 MiB)")
+	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
 	return c
 }
 
@@ -218,15 +217,7 @@ func (f *traceFlags) open(cmd []string) (tracee, error) {
 	case f.of.guest != "":
 		return openGuest(f.of.guest)
 	}
-	return openProcess(f.of.pid, cmd, f.buffer)
-}
-
-// defaultRing is the data of a shard: what a burst of some ten milliseconds fills.
-func defaultRing() int {
-	if runtime.NumCPU() <= 4 {
-		return 16 << 20
-	}
-	return 4 << 20
+	return openProcess(f.of.pid, cmd, f.buffer, f.counters)
 }
 
 // tracing is one run of the verb.

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 
@@ -9,6 +10,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/room"
 )
 
@@ -59,6 +61,9 @@ func (t *Target) mapCode(lo, hi, need uint64) (c *room.Piece, err error) {
 	if n := len(t.code); n > 0 {
 		size = max(size, t.code[n-1].Size) // many probes: fewer, larger pieces
 	}
+	if err := t.spare("code of probes", headroom.Take{Mapped: size, Locked: size}); err != nil {
+		return nil, err
+	}
 	err = t.stopped(func(s *Stopped) error {
 		c, err = t.mapPiece(s, lo, hi, size)
 		return err
@@ -91,39 +96,61 @@ func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*room.Piece, error) 
 }
 
 // Pool gives the table for a return probe's instances. Probes without a limit share one for each
-// size of their instances.
+// size of their instances, which is smaller where memory is short.
 func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
-	stride := amd64.SlotStride(n)
-	if limit <= 0 && stride <= poolStep {
-		p := &arch.Pool{Base: t.home.addr + poolOff, Slots: poolSlots, Stride: poolStep}
-		t.notePool(p)
-		return p, nil
-	}
-	slots := poolSlots - (stride - poolStep) // each takes as much room as the first
+	stride := max(poolStep, amd64.SlotStride(n))
 	if limit <= 0 {
 		for _, u := range t.pools {
 			if u.pool.Max == 0 && u.pool.Stride == stride {
 				return u.pool, nil
 			}
 		}
-	} else {
-		slots = max(6, bits.Len(uint(4*limit-1)))
-		if p := t.idlePool(slots, stride, uint32(limit)); p != nil {
-			return p, nil
-		}
+		return t.sharedPool(stride)
 	}
-	base, err := t.home.alloc(amd64.PoolBytes(slots, stride))
+	slots := max(6, bits.Len(uint(4*limit-1)))
+	if p := t.idlePool(slots, stride, uint32(limit)); p != nil {
+		return p, nil
+	}
+	p, err := t.newPool(slots, stride)
 	if err != nil {
-		return nil, fmt.Errorf("return probe's pool: %w", err)
+		return nil, err
 	}
-	p := &arch.Pool{Base: base, Slots: slots, Stride: stride, Max: uint32(max(limit, 0))}
-	if limit > 0 {
-		if p.Active, err = t.home.alloc(8); err != nil {
-			return nil, err
-		}
+	p.Max = uint32(limit)
+	if p.Active, err = t.home.alloc(8); err != nil {
+		return nil, err
 	}
 	t.notePool(p)
 	return p, nil
+}
+
+// sharedPool makes a pool for all probes without a limit, of the largest size that there is room for.
+func (t *Target) sharedPool(stride int) (*arch.Pool, error) {
+	less := stride - poolStep // each takes as much room as the first
+	for slots := poolSlots - less; ; slots-- {
+		p, err := t.newPool(slots, stride)
+		if err == nil {
+			t.notePool(p)
+			return p, nil
+		}
+		var short *headroom.Error
+		if !errors.As(err, &short) || slots <= leastSlots-less {
+			return nil, err
+		}
+	}
+}
+
+// newPool makes a pool. All of its pages count, and the file's are made: which of them calls will
+// use is not known.
+func (t *Target) newPool(slots, stride int) (*arch.Pool, error) {
+	size := amd64.PoolBytes(slots, stride)
+	base, err := t.home.alloc(size)
+	if err == nil {
+		err = t.p.back(base, size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("return probe's pool: %w", err)
+	}
+	return &arch.Pool{Base: base, Slots: slots, Stride: stride}, nil
 }
 
 func (t *Target) notePool(p *arch.Pool) {

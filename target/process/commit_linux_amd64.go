@@ -53,9 +53,13 @@ func (t *Target) Commit(c *target.Change) error {
 	if err := t.refuseUprobes(all.Add); err != nil {
 		return err
 	}
+	if err := t.spareFor(all.Add); err != nil {
+		return err
+	}
 	if err := t.writeDetours(all.Add); err != nil {
 		return err
 	}
+	t.patched(all.Add)
 	var err error
 	for i := range commitTries {
 		if i > 0 {

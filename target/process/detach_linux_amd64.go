@@ -171,8 +171,20 @@ func (t *Target) unmapOwn(s *Stopped) error {
 func unmap(s *Stopped, stays bool, maps []Map) error {
 	var last []Map
 	for _, m := range maps {
+		if !isHome(m) {
+			continue
+		}
+		last = append(last, m)
+		if m.Offset != 0 {
+			continue
+		}
+		// The numbers of what stands in the heap: nobody is to look for it there any more.
+		if err := s.p.WriteMem(m.Start+hdrSites, make([]byte, hdrWait-hdrSites)); err != nil {
+			return err
+		}
+	}
+	for _, m := range maps {
 		if isHome(m) {
-			last = append(last, m)
 			continue
 		}
 		if err := s.Munmap(m.Start, m.Size()); err != nil {

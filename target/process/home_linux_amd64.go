@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 //
 //	ring  memfd kprobes:ring, shared: records and counters, nothing else
 //	home  memfd kprobes:home, private, rw: this file's layout
+//	heap  memfd kprobes:heap, private, rw: tables that the home has no room for, in pieces
 //	code  memfd kprobes:code, private, rx: detours and handlers, one or more pieces near the probed text
 //	mail  memfd kprobes:mailbox, shared: threads that wait for a handler (arch/amd64, gate.go)
 //
@@ -26,29 +28,37 @@ import (
 // Home:
 //
 //	0        header
-//	4096     sites: what was patched, and with what
-//	poolOff  the pool that return probes share
-//	heapOff  pools of probes with an explicit MAXACTIVE, tables of faults
+//	4096     the first sites: what was patched, and with what
+//	heapOff  tables of faults, small pools
+//
+// All that does not fit goes to the heap, as it is needed: more sites, in tables each as large as
+// all before it, whose addresses the header has; the pools of return probes; larger tables.
 //
 // A site's entry is written before its patch is, and cleared after the patch is gone,
 // so that at every moment the entries tell all that differs from the program's file.
 const (
 	homeMagic   = 0x454d4f48424f5250 // "PROBHOME" in memory order
-	homeVersion = 1
+	homeVersion = 2
+	homeFlat    = 1 // the version before: all sites stand in the home, one behind the other
+	flatTables  = 4 // of sites there, beside the first
 
 	ringName = "kprobes:ring"
 	homeName = holder.Tracer
+	heapName = "kprobes:heap"
 	codeName = "kprobes:code"
 	mailName = "kprobes:mailbox"
 
-	siteOff   = 4096
-	siteSize  = 64
-	maxSites  = 1 << 16
-	poolOff   = siteOff + maxSites*siteSize
-	poolSlots = 18 // log2
-	poolStep  = 6  // log2 of the bytes of a slot in the shared pool
-	heapOff   = (poolOff + (1<<poolSlots+64)<<poolStep + 4095) &^ 4095
-	homeSize  = heapOff + 64<<20
+	siteOff    = 4096
+	siteSize   = 64
+	firstSites = 1 << 12 // in the home
+	moreTables = 8       // of sites, in the heap
+	maxSites   = firstSites << moreTables
+	poolSlots  = 18 // log2
+	leastSlots = 12 // likewise, where memory is short
+	poolStep   = 6  // log2 of the bytes of a slot in the shared pool
+	heapOff    = siteOff + firstSites*siteSize
+	homeSize   = 512 << 10
+	heapPiece  = 1 << 20 // the least that is mapped at once
 )
 
 // Header offsets, 8 bytes each.
@@ -70,6 +80,7 @@ const (
 	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number
 	actionSize  = 40                                           // a word: our handler stands, then struct kernel_sigaction
 	hdrHooked   = hdrActions + uint64(unix.SIGTRAP)*actionSize // that word of SIGTRAP
+	hdrTables   = 3712                                         // addresses of the tables of sites in the heap, moreTables words
 )
 
 // siteRecord is an entry of the site table.
@@ -141,13 +152,20 @@ type home struct {
 	addr   uint64
 	sites  map[*target.Site]int // index of an armed site in the table
 	free   []int
-	used   int // entries ever used
-	heap   uint64
+	used   int      // entries ever used
+	tables []uint64 // of sites: where they are
+	heap   uint64   // the first byte that is free
+	end    uint64   // of the piece that it is in
 	marker uint64
+	// more maps memory for the heap; nil: there is no more.
+	more func(size uint64) (addr uint64, err error)
 }
 
 func newHome(p *Proc, addr uint64) *home {
-	return &home{p: p, addr: addr, sites: map[*target.Site]int{}, heap: addr + heapOff}
+	return &home{
+		p: p, addr: addr, sites: map[*target.Site]int{}, tables: []uint64{addr + siteOff},
+		heap: addr + heapOff, end: addr + homeSize,
+	}
 }
 
 // init writes the header of a fresh home. The magic is written last.
@@ -183,14 +201,23 @@ func (h *home) get(off uint64) (uint64, error) {
 
 // open reads a home that an earlier tracer left. It believes nothing it reads.
 func (h *home) open() error {
-	for _, w := range []struct{ off, want uint64 }{{hdrMagic, homeMagic}, {hdrVersion, homeVersion}} {
-		v, err := h.get(w.off)
-		if err != nil {
-			return err
+	magic, err := h.get(hdrMagic)
+	if err != nil {
+		return err
+	}
+	version, err := h.get(hdrVersion)
+	if err != nil {
+		return err
+	}
+	switch {
+	case magic != homeMagic:
+		return fmt.Errorf("word 0x%x at 0x%x, not 0x%x: %w", magic, h.addr+hdrMagic, uint64(homeMagic), errHome)
+	case version == homeFlat:
+		for k := 0; len(h.tables) <= flatTables; k++ {
+			h.tables = append(h.tables, h.tables[k]+uint64(tableSites(k))*siteSize)
 		}
-		if v != w.want {
-			return fmt.Errorf("word 0x%x at 0x%x, not 0x%x: %w", v, h.addr+w.off, w.want, errHome)
-		}
+	case version != homeVersion:
+		return fmt.Errorf("version %d at 0x%x, not %d: %w", version, h.addr+hdrVersion, homeVersion, errHome)
 	}
 	return nil
 }
@@ -204,13 +231,13 @@ func (h *home) list() ([]siteRecord, error) {
 	if n > maxSites {
 		return nil, fmt.Errorf("%d sites: %w", n, errHome)
 	}
-	b := make([]byte, n*siteSize)
-	if err := h.p.ReadMem(h.addr+siteOff, b); err != nil {
+	b, err := h.readTables(n)
+	if err != nil {
 		return nil, err
 	}
 	var out []siteRecord
-	for i := uint64(0); i < n; i++ {
-		s, err := decodeSite(b[i*siteSize : (i+1)*siteSize])
+	for ; len(b) >= siteSize; b = b[siteSize:] {
+		s, err := decodeSite(b[:siteSize])
 		if err != nil {
 			return nil, err
 		}
@@ -221,16 +248,67 @@ func (h *home) list() ([]siteRecord, error) {
 	return out, nil
 }
 
+// readTables reads the entries of n sites.
+func (h *home) readTables(n uint64) ([]byte, error) {
+	b := make([]byte, n*siteSize)
+	rest := b
+	for k := 0; len(rest) > 0; k++ {
+		if k == len(h.tables) {
+			at, err := h.get(hdrTables + uint64(k-1)*8)
+			if err != nil {
+				return nil, err
+			}
+			h.tables = append(h.tables, at)
+		}
+		part := rest[:min(len(rest), tableSites(k)*siteSize)]
+		if err := h.p.ReadMem(h.tables[k], part); err != nil {
+			return nil, err
+		}
+		rest = rest[len(part):]
+	}
+	return b, nil
+}
+
+// tableSites is how many sites the k-th table has.
+func tableSites(k int) int {
+	if k == 0 {
+		return firstSites
+	}
+	return firstSites << (k - 1)
+}
+
+// capacity is how many sites the tables have that are there.
+func (h *home) capacity() int { return firstSites << (len(h.tables) - 1) }
+
+// reserve makes room in the tables for n sites more.
+func (h *home) reserve(n int) error {
+	if n > len(h.free)+maxSites-h.used {
+		return errno.Errorf(unix.ENOSPC, "sites %d: the table holds %d", h.used-len(h.free)+n, maxSites)
+	}
+	for n > len(h.free)+h.capacity()-h.used {
+		k := len(h.tables)
+		at, err := h.alloc(uint64(tableSites(k)) * siteSize)
+		if err != nil {
+			return fmt.Errorf("table of sites: %w", err)
+		}
+		if err := h.put(hdrTables+uint64(k-1)*8, at); err != nil {
+			return err
+		}
+		h.tables = append(h.tables, at)
+	}
+	return nil
+}
+
 // add puts entries for sites that are about to be patched into the table: runs of
 // new entries in one write each, before the count that makes them valid.
 func (h *home) add(sites []*target.Site, ss []siteRecord) error {
-	if len(ss) > len(h.free)+maxSites-h.used {
-		return errno.Errorf(unix.ENOSPC, "sites %d: the table holds %d", h.used-len(h.free)+len(ss), maxSites)
+	if err := h.reserve(len(ss)); err != nil {
+		return err
 	}
 	at := h.take(len(ss))
 	for lo := 0; lo < len(at); {
 		hi := lo + 1
-		for hi < len(at) && at[hi] == at[hi-1]+1 {
+		for hi < len(at) && h.entry(at[hi]) == h.entry(at[hi-1])+siteSize {
 			hi++
 		}
 		run := make([]byte, 0, (hi-lo)*siteSize)
@@ -270,7 +348,7 @@ func (h *home) clear(sites []*target.Site) error {
 	slices.Sort(gone)
 	for len(gone) > 0 {
 		n := 1
-		for n < len(gone) && gone[n] == gone[0]+n {
+		for n < len(gone) && h.entry(gone[n]) == h.entry(gone[n-1])+siteSize {
 			n++
 		}
 		if err := h.p.WriteMem(h.entry(gone[0]), make([]byte, n*siteSize)); err != nil {
@@ -282,13 +360,31 @@ func (h *home) clear(sites []*target.Site) error {
 	return nil
 }
 
-func (h *home) entry(i int) uint64 { return h.addr + siteOff + uint64(i)*siteSize }
+// entry is the address of an entry.
+func (h *home) entry(i int) uint64 {
+	k := bits.Len(uint(i) / firstSites)
+	if k > 0 {
+		i -= firstSites << (k - 1)
+	}
+	return h.tables[k] + uint64(i)*siteSize
+}
 
-// alloc gives size bytes of zeroed memory in the home.
+// alloc gives size bytes of zeroed memory in the home, or in the heap.
 func (h *home) alloc(size uint64) (uint64, error) {
 	size = (size + 63) &^ 63
-	if h.heap+size > h.addr+homeSize {
-		return 0, errno.Errorf(unix.ENOSPC, "probe data %d bytes: the process's home has %d left", size, h.addr+homeSize-h.heap)
+	if size > h.end-h.heap {
+		if h.more == nil {
+			return 0, errno.Errorf(unix.ENOSPC, "probe data %d bytes: the process's home has %d left", size, h.end-h.heap)
+		}
+		piece := max(pageUp(size), heapPiece)
+		at, err := h.more(piece)
+		if err != nil {
+			return 0, err
+		}
+		if piece-size <= h.end-h.heap { // what is left of it is no better
+			return at, nil
+		}
+		h.heap, h.end = at, at+piece
 	}
 	a := h.heap
 	h.heap += size

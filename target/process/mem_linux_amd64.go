@@ -57,6 +57,9 @@ func (p *Proc) access(what string, do func(int, []byte, int64) (int, error), add
 // Other threads may see the bytes in any order. The write is not one with respect to
 // them: stop them first, or write no more than one aligned word.
 func (p *Proc) WriteMem(addr uint64, buf []byte) error {
+	if err := p.back(addr, uint64(len(buf))); err != nil {
+		return err
+	}
 	step("write")
 	n, err := p.access("write", unix.Pwrite, addr, buf)
 	if errors.Is(err, ErrFault) || err == nil && n < len(buf) {

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -8,8 +9,24 @@ import (
 )
 
 // Mmap lets the target map memory (mmap(2)) and checks with /proc/PID/maps that it is
-// there as wanted. Addresses and sizes are in bytes, fd is the target's.
+// there as wanted. Addresses and sizes are in bytes, fd is the target's. In a process that locks
+// all its memory the new one is unlocked before it may be accessed: the kernel would bring in all
+// its pages at once.
 func (s *Stopped) Mmap(addr, size uint64, prot, flags int, fd int, offset uint64) (uint64, error) {
+	if !s.p.locksAll() {
+		return s.mmap(addr, size, prot, flags, fd, offset)
+	}
+	at, err := s.mmap(addr, size, unix.PROT_NONE, flags, fd, offset)
+	if err != nil {
+		return 0, err
+	}
+	if _, err = s.Call(unix.SYS_MUNLOCK, at, size); err != nil {
+		return 0, errors.Join(fmt.Errorf("munlock of %#x bytes at %#x in the target: %w", size, at, err), s.Munmap(at, size))
+	}
+	return at, s.Mprotect(at, size, prot)
+}
+
+func (s *Stopped) mmap(addr, size uint64, prot, flags int, fd int, offset uint64) (uint64, error) {
 	at, err := s.Call(unix.SYS_MMAP, addr, size, uint64(prot), uint64(flags), uint64(int64(fd)), offset)
 	if err != nil {
 		return 0, fmt.Errorf("mmap of %#x bytes at %#x in the target: %w", size, addr, err)
@@ -22,6 +39,7 @@ func (s *Stopped) Munmap(addr, size uint64) error {
 	if _, err := s.Call(unix.SYS_MUNMAP, addr, size); err != nil {
 		return fmt.Errorf("munmap of %#x bytes at %#x in the target: %w", size, addr, err)
 	}
+	s.p.unbacked(addr, pageUp(size))
 	maps, err := s.p.Maps()
 	if err == nil && overlaps(maps, addr, pageUp(size)) {
 		err = fmt.Errorf("munmap of %#x bytes at %#x in the target: %w: it is still mapped", size, addr, ErrFault)

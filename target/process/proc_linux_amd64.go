@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,10 @@ type Proc struct {
 	exited chan struct{} // closed at its end; nil until asked for
 	wake   int           // eventfd that ends the watcher of exited
 	child  *child        // of Start; nil for others
+	// backings are the private mappings that a tracer here has made.
+	backings []backing
+
+	locks atomic.Bool // it locks all memory that it maps
 }
 
 // Image tells one program that a process runs from the next: both change with exec.
@@ -245,6 +250,7 @@ func (p *Proc) Close() error {
 		return nil
 	}
 	p.closed = true
+	p.unback()
 	if p.lock != nil {
 		_ = holder.Release(p.lock)
 		p.lock = nil

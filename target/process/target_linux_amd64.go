@@ -43,6 +43,7 @@ type Target struct {
 	module  []module
 	seen    []Map // the executable mappings that module was made of
 	ring    *ring.Ring
+	mem     memoryPlan
 	home    *home
 	code    []*room.Piece
 	writer  arch.Writer
@@ -187,7 +188,8 @@ func executables(maps []Map) []Map {
 
 // ours says whether a mapping is one that a tracer of this project made.
 func ours(m Map) bool {
-	return isRing(m) || isHome(m) || isMail(m) || isStubs(m) || strings.HasPrefix(m.Path, "/memfd:"+codeName)
+	return isRing(m) || isHome(m) || isMail(m) || isStubs(m) ||
+		strings.HasPrefix(m.Path, "/memfd:"+codeName) || strings.HasPrefix(m.Path, "/memfd:"+heapName)
 }
 
 func isMail(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+mailName) }
@@ -288,17 +290,15 @@ func (t *Target) Prepare() error {
 	if err := t.learnSharing(); err != nil {
 		return err
 	}
-	if err := t.makeRing(); err != nil {
+	if err := t.fit(); err != nil {
 		return err
 	}
 	err := t.stopped(func(s *Stopped) error {
-		if err := t.mapHome(s); err != nil {
-			return err
+		err := t.prepare(s)
+		if err != nil {
+			err = errors.Join(err, t.unprepare(s))
 		}
-		if err := t.alone(s); err != nil {
-			return err
-		}
-		return t.learn(s)
+		return err
 	})
 	if err != nil {
 		return err
@@ -325,6 +325,40 @@ func (t *Target) alone(s *Stopped) error {
 	return errors.Join(own, err)
 }
 
+// prepare is Prepare's work in one stop. Precondition: the world is stopped.
+func (t *Target) prepare(s *Stopped) error {
+	if err := t.learnLocks(s); err != nil {
+		return err
+	}
+	if err := t.makeRing(s); err != nil {
+		return err
+	}
+	if err := t.mapHome(s); err != nil {
+		return err
+	}
+	if err := t.alone(s); err != nil {
+		return err
+	}
+	return t.learn(s)
+}
+
+// unprepare takes out what a prepare that failed has brought in: the next tracer is to find nothing.
+// Precondition: the world is stopped.
+func (t *Target) unprepare(s *Stopped) error {
+	if t.ring != nil {
+		t.ring.Close() // nobody has read it
+	}
+	t.ring, t.home, t.faults = nil, nil, nil
+	maps, err := t.p.Maps()
+	if err == nil {
+		maps, err = t.p.leftMaps(maps)
+	}
+	if err != nil {
+		return ignoreEnded(err)
+	}
+	return ignoreEnded(errors.Join(closeLeft(s), unmap(s, false, maps)))
+}
+
 // undoLeftovers takes out what a tracer has left that is gone: nobody else holds the
 // process, for we do.
 func (t *Target) undoLeftovers() error {
@@ -340,9 +374,17 @@ func (t *Target) undoLeftovers() error {
 		err = fmt.Errorf("0x%x: %w", u.Foreign, ErrForeign)
 	}
 	if err != nil {
-		return fmt.Errorf("process %d: probes of an earlier tracer (pid %d) can not be taken out: %w", t.p.PID(), l.Holder, err)
+		return fmt.Errorf("process %d: what %s has left can not be taken out: %w", t.p.PID(), l.tracer(), err)
 	}
 	return nil
+}
+
+// tracer names the tracer that has left something.
+func (l *Leftover) tracer() string {
+	if l.Holder == 0 { // it ended before it wrote down who it is
+		return "an earlier tracer"
+	}
+	return fmt.Sprintf("an earlier tracer (pid %d)", l.Holder)
 }
 
 // memfd makes a memory file in the process and opens it here. The process's own
@@ -380,23 +422,18 @@ func (t *Target) openMemfd(s *Stopped, name string) (local *os.File, fd int, err
 	return local, fd, nil
 }
 
-// makeRing makes the ring on a memory file of the process. It takes two short stops: the
-// ring's pages are brought in between them.
-func (t *Target) makeRing() error {
-	var local *os.File
-	var fd int
-	err := t.stopped(func(s *Stopped) (err error) {
-		local, fd, err = t.openMemfd(s, ringName)
-		return err
-	})
+// makeRing makes the ring on a memory file of the process and maps it there. The pages of records
+// come later, by our own hand (warm). Precondition: the world is stopped.
+func (t *Target) makeRing(s *Stopped) error {
+	local, fd, err := t.openMemfd(s, ringName)
 	if err != nil {
 		return err
 	}
 	dup, err := unix.FcntlInt(local.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err = errors.Join(err, local.Close()); err == nil {
-		t.ring, err = ring.CreateOn(dup, t.o.Ring)
+		t.ring, err = ring.CreateOn(dup, t.mem.ring)
 	}
-	return errors.Join(err, t.stopped(func(s *Stopped) error { return t.mapRing(s, fd) }))
+	return errors.Join(err, t.mapRing(s, fd))
 }
 
 // mapRing maps the ring, if it could be made, and closes the process's descriptor.
@@ -416,28 +453,38 @@ func (t *Target) mapRing(s *Stopped, fd int) (err error) {
 // warmBytes bounds what is brought in during one stop: about 2 ms.
 const warmBytes = 32 << 20
 
-// warm enters the pages of the shards that will be written into the process's page
-// tables, so that the first records do not fault (MADV_POPULATE_READ, Linux 5.14; where
-// it is not known the records do).
+// warm brings in the pages of the shards that will be written, and enters them into the process's
+// page tables, so that the first records do not fault (MADV_POPULATE_READ, Linux 5.14; where it is
+// not known the records do). The process must not be the first to touch them: its memory cgroup
+// would pay.
 func (t *Target) warm() error {
 	l := t.writer.Layout
-	for first := 0; first < l.CPUs; {
-		err := t.stopped(func(s *Stopped) error {
-			for done := uint64(0); first < l.CPUs && done < warmBytes; first++ {
-				shard, size := first, l.Data
-				if !t.writer.HasRseq {
-					shard, size = l.Locked(first), 8*l.LockedUnits()
-				}
-				done += size
-				addr := t.writer.Ring + l.ShardOff(shard) + l.DataOff()
-				if _, err := s.Call(unix.SYS_MADVISE, addr, size, unix.MADV_POPULATE_READ); err != nil && !errors.Is(err, unix.EINVAL) {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
+	shards, size := slices.Clone(t.mem.cpus), l.Data
+	if !t.writer.HasRseq {
+		size = 8 * l.LockedUnits()
+		for i, cpu := range shards {
+			shards[i] = l.Locked(cpu)
+		}
+	}
+	for _, i := range shards {
+		if err := t.ring.PrepareShard(i); err != nil {
 			return err
+		}
+	}
+	for len(shards) > 0 {
+		n := min(len(shards), max(1, int(warmBytes/size)))
+		calls := make([]Syscall, n)
+		for i, shard := range shards[:n] {
+			calls[i] = Syscall{Nr: unix.SYS_MADVISE, Args: [6]uint64{t.writer.Ring + l.ShardOff(shard) + l.DataOff(), size, unix.MADV_POPULATE_READ}}
+		}
+		shards = shards[n:]
+		if err := t.stopped(func(s *Stopped) error { return s.CallAll(calls) }); err != nil {
+			return err
+		}
+		for _, c := range calls {
+			if c.Err != nil && !errors.Is(c.Err, unix.EINVAL) {
+				return c.Err
+			}
 		}
 	}
 	return nil
@@ -460,6 +507,7 @@ func (t *Target) mapHome(s *Stopped) error {
 		return err
 	}
 	t.home = newHome(t.p, addr)
+	t.home.more = t.moreHeap
 	var b [8]byte
 	if _, err := rand.Read(b[:]); err != nil {
 		return err
@@ -488,22 +536,29 @@ func selfStart() (uint64, error) {
 // process's alone and the mapping keeps its name.
 func (t *Target) mapPrivate(s *Stopped, name string, at, size uint64, prot int) (addr uint64, err error) {
 	err = t.memfd(s, name, func(local *os.File, fd int) error {
-		defer local.Close()
-		if err := local.Truncate(int64(size)); err != nil {
-			return err
+		if addr, err = t.mapSealed(s, local, fd, at, size, prot); err != nil {
+			return errors.Join(err, local.Close())
 		}
-		seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
-		if _, err := unix.FcntlInt(local.Fd(), unix.F_ADD_SEALS, seals); err != nil {
-			return err
-		}
-		flags := unix.MAP_PRIVATE | unix.MAP_NORESERVE
-		if at != 0 {
-			flags |= unix.MAP_FIXED_NOREPLACE
-		}
-		addr, err = s.Mmap(at, size, prot, flags, fd, 0)
-		return err
+		t.p.backed(addr, size, local)
+		return nil
 	})
 	return addr, err
+}
+
+// mapSealed maps a memory file privately, once nobody can change it any more.
+func (t *Target) mapSealed(s *Stopped, local *os.File, fd int, at, size uint64, prot int) (uint64, error) {
+	if err := local.Truncate(int64(size)); err != nil {
+		return 0, err
+	}
+	seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(local.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		return 0, err
+	}
+	flags := unix.MAP_PRIVATE | unix.MAP_NORESERVE
+	if at != 0 {
+		flags |= unix.MAP_FIXED_NOREPLACE
+	}
+	return s.Mmap(at, size, prot, flags, fd, 0)
 }
 
 // Idle says whether no thread was in the code of a site that was removed, when that was last

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -326,6 +327,10 @@ func (t *Target) prepare() error {
 		return fmt.Errorf("the own code can not be written: %w", err)
 	}
 	cfg := t.o.Ring
+	cfg.LockedOnly = true // Go's threads have no restartable sequences
+	if cfg.DataSize == 0 {
+		cfg.DataSize = min(ring.DefaultData, ring.DefaultShard(runtime.NumCPU()))
+	}
 	if cfg.Events == 0 {
 		cfg.Events = ring.MaxEvents // a program that probes itself may do so for long
 	}

@@ -1,0 +1,101 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// backing is a mapping of the process that is a private copy of a memory file. When a page of it is
+// written the kernel makes two: one of the file, and the copy. Where the tracer has made the file's
+// page before, it is the tracer's cgroup that pays for that one, and the process pays half.
+type backing struct {
+	lo, hi uint64
+	file   *os.File
+	there  []bool // by page
+}
+
+// backed notes a mapping of ours; the file is the Proc's from then on.
+func (p *Proc) backed(addr, size uint64, file *os.File) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.backings = append(p.backings, backing{addr, addr + pageUp(size), file, make([]bool, pageUp(size)/PageSize)})
+}
+
+// back makes the pages of the files below [addr, addr+size).
+func (p *Proc) back(addr, size uint64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.backings {
+		b := &p.backings[i]
+		lo, hi := max(addr, b.lo), min(addr+size, b.hi)
+		if lo >= hi {
+			continue
+		}
+		first, end := (lo-b.lo)/PageSize, (hi-b.lo+PageSize-1)/PageSize
+		if err := b.make(first, end); err != nil {
+			return fmt.Errorf("process %d: memory file below 0x%x: %w", p.pid, lo, err)
+		}
+	}
+	return nil
+}
+
+// make allocates those of the pages [first, end) that are not there.
+func (b *backing) make(first, end uint64) error {
+	for first < end {
+		if b.there[first] {
+			first++
+			continue
+		}
+		n := first
+		for n < end && !b.there[n] {
+			n++
+		}
+		if err := unix.Fallocate(int(b.file.Fd()), 0, int64(first*PageSize), int64((n-first)*PageSize)); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+		for ; first < n; first++ {
+			b.there[first] = true
+		}
+	}
+	return nil
+}
+
+// fresh picks those pages, by number, whose file has none yet: nothing has been written there.
+func (p *Proc) fresh(pages map[uint64]bool) map[uint64]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at := range pages {
+		for i := range p.backings {
+			b := &p.backings[i]
+			if a := at * PageSize; b.lo <= a && a < b.hi && b.there[(a-b.lo)/PageSize] {
+				delete(pages, at)
+			}
+		}
+	}
+	return pages
+}
+
+// unbacked forgets the mappings in [addr, addr+size), which are gone.
+func (p *Proc) unbacked(addr, size uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.backings = slices.DeleteFunc(p.backings, func(b backing) bool {
+		gone := addr <= b.lo && b.hi <= addr+size
+		if gone {
+			b.file.Close() // nothing was written through it
+		}
+		return gone
+	})
+}
+
+// unback forgets all mappings of ours. Precondition: mu is held.
+func (p *Proc) unback() {
+	for _, b := range p.backings {
+		b.file.Close() // nothing was written through it
+	}
+	p.backings = nil
+}
