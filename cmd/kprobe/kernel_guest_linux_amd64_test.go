@@ -79,6 +79,7 @@ func TestKernel(t *testing.T) {
 		{"killed", kernelKilled},
 		{"refused", kernelRefused},
 		{"tools", kernelTools},
+		{"process", oldProcessor},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.test(t, g)
@@ -87,6 +88,23 @@ func TestKernel(t *testing.T) {
 	}
 	if bad := g.Trouble(); len(bad) > 0 {
 		t.Errorf("the guest's kernel complains: %q", bad)
+	}
+}
+
+// oldProcessor probes processes on a processor without xsave: one from its start, and one that runs.
+func oldProcessor(t *testing.T, g *testguest.Guest) {
+	if flags := g.Shell("grep -m 1 ^flags /proc/cpuinfo"); strings.Contains(flags, " xsave") {
+		t.Fatalf("the processor has xsave: %s", flags)
+	}
+	r, err := g.Run("/bin/sh", "-c", `kprobe trace 'p:call syscall nr=%di:s64' 'r:back syscall ret=$retval:s64' -- hit getppid 500 -1
+		hit getppid 1000000000 -1 & P=$!
+		kprobe trace -p $P --duration 300ms --counters 'p:later syscall' 2>&1 && kill $P`)
+	if err != nil || r.Status != 0 {
+		t.Fatalf("%v, status %d: %s", err, r.Status, r.Stderr)
+	}
+	later := regexp.MustCompile(`(?m)^later hits=[1-9]\d* missed=0 `)
+	if n := strings.Count(r.Stdout, " nr=110\n"); n != 500 || strings.Count(r.Stdout, ": back: ") != 500 || !later.MatchString(r.Stdout) {
+		t.Errorf("%d calls of 500: %s\n%s", n, r.Stdout[max(0, len(r.Stdout)-1000):], r.Stderr)
 	}
 }
 

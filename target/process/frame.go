@@ -110,7 +110,7 @@ const (
 type frameSpec struct {
 	regs   Regs   // to be restored; RIP and RAX say what runs next
 	mask   uint64 // signal mask to be restored
-	xstate []byte // NT_X86_XSTATE of the thread
+	xstate []byte // NT_X86_XSTATE of the thread; fxSize bytes where the processor has no xsave
 	sizes  xstateSizes
 	gadget gadgets
 	data   int // bytes of room for arguments
@@ -139,7 +139,7 @@ func frameSize(xstate, data int) int {
 // build lays the frame out so that all of it lies in [lo, hi), as high as it can.
 func (f *frameSpec) build(lo, hi uint64) (*frame, error) {
 	chain := f.gadget.chain()
-	if len(f.xstate) < xsaveMin {
+	if len(f.xstate) < xsaveMin && len(f.xstate) != fxSize {
 		return nil, fmt.Errorf("signal frame: xsave area of %d bytes is shorter than its header", len(f.xstate))
 	}
 	data := (hi - uint64(f.data)) &^ 15
@@ -162,7 +162,11 @@ var le = binary.LittleEndian
 
 func (f *frameSpec) context(b []byte, fp uint64) {
 	r := &f.regs
-	le.PutUint64(b, ucFPXstate|ucSigSS|ucStrictSS)
+	flags := uint64(ucSigSS | ucStrictSS)
+	if len(f.xstate) != fxSize {
+		flags |= ucFPXstate
+	}
+	le.PutUint64(b, flags)
 	le.PutUint32(b[24:], ssImpossible)
 	sc := b[scOffset:]
 	for i, v := range []uint64{
@@ -181,9 +185,13 @@ func (f *frameSpec) context(b []byte, fp uint64) {
 
 // fpstate copies the xsave area and adds what fpu__restore_sig checks: both magic words
 // and the sizes. Linux before 6.6 looks for the second one behind xstate_size, later ones
-// behind the thread's own size; both places that these can be get it.
+// behind the thread's own size; both places that these can be get it. A kernel on a processor
+// without xsave takes what fxsave stores, and looks for nothing else.
 func (f *frameSpec) fpstate(b []byte) {
 	copy(b, f.xstate)
+	if len(f.xstate) == fxSize {
+		return
+	}
 	size := uint64(len(f.xstate))
 	features := le.Uint64(b[swReserved:]) // the kernel gives XCR0's user part here
 	le.PutUint32(b[size:], fpMagic2)

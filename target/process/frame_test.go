@@ -1,12 +1,13 @@
 package process
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 )
 
 func testSpec(xsize int) *frameSpec {
-	x := make([]byte, xsize)
+	x := make([]byte, max(xsize, xsaveMin))
 	for i := range x {
 		x[i] = byte(i*7 + 1)
 	}
@@ -14,7 +15,7 @@ func testSpec(xsize int) *frameSpec {
 	le.PutUint64(x[fxSize:], 0x7)      // in use
 	return &frameSpec{
 		regs: Regs{RIP: 0x401000, RSP: 0x7ffe00001000, RAX: 0xfff, RCX: 1, R8: 8, R15: 15, RDI: 7, CS: 0x33, SS: 0x2b, Flags: 0x246},
-		mask: 0xabcd, xstate: x, sizes: xstateSizes{Default: uint64(xsize), Max: uint64(xsize)},
+		mask: 0xabcd, xstate: x[:xsize], sizes: xstateSizes{Default: uint64(xsize), Max: uint64(xsize)},
 		gadget: gadgets{syscallRet: 0x501000, sigreturn: 0x502000}, data: 32,
 	}
 }
@@ -76,6 +77,25 @@ func TestFrameLayout(t *testing.T) {
 	}
 	if x[0] != 1 || x[463] != s.xstate[463] || x[512] != 7 || x[831] != s.xstate[831] {
 		t.Error("registers are not copied as they are")
+	}
+}
+
+// A processor without xsave has what fxsave stores, and no magic words.
+func TestFrameWithoutXsave(t *testing.T) {
+	s := testSpec(fxSize)
+	f, err := s.build(0x10000, 0x10000+uint64(frameSize(fxSize, 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := f.bytes[le.Uint64(f.bytes[8+40+184:])-f.rsp:]
+	if !bytes.Equal(x[:fxSize], s.xstate) || le.Uint64(f.bytes[8:])&ucFPXstate != 0 {
+		t.Errorf("registers, or flags %#x", le.Uint64(f.bytes[8:]))
+	}
+	for _, n := range []int{500, 513, xsaveMin - 1} {
+		s.xstate = make([]byte, n)
+		if _, err := s.build(0x10000, 0x20000); err == nil {
+			t.Errorf("%d bytes are taken", n)
+		}
 	}
 }
 

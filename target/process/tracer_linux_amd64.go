@@ -162,17 +162,39 @@ func getEventMsg(tid int, msg *uint64) error {
 	return ptraceAt(unix.PTRACE_GETEVENTMSG, tid, 0, unsafe.Pointer(msg))
 }
 
-const ntX86Xstate = 0x202 // NT_X86_XSTATE
+const (
+	ntPRFPReg   = 2     // NT_PRFPREG: what fxsave stores
+	ntX86Xstate = 0x202 // NT_X86_XSTATE
+)
 
-// getXstate reads the vector registers in the layout of the xsave instruction's standard
-// form. It has room for all of AMX and more.
+// getXstate reads the vector registers in the layout of the xsave instruction's standard form, or, of
+// a processor without it, in that of fxsave: fxSize bytes. It has room for all of AMX and more.
 func getXstate(tid int) ([]byte, error) {
 	b := make([]byte, 16<<10)
+	n, err := regset(unix.PTRACE_GETREGSET, tid, ntX86Xstate, b)
+	if err == unix.ENODEV {
+		n, err = regset(unix.PTRACE_GETREGSET, tid, ntPRFPReg, b)
+	}
+	return b[:n], err
+}
+
+// setXstate writes what getXstate has read.
+func setXstate(tid int, b []byte) error {
+	note := uintptr(ntX86Xstate)
+	if len(b) == fxSize {
+		note = ntPRFPReg
+	}
+	_, err := regset(unix.PTRACE_SETREGSET, tid, note, b)
+	return err
+}
+
+// regset reads or writes a set of registers; n is how many bytes it has.
+func regset(req, tid int, note uintptr, b []byte) (n uint64, err error) {
 	iov := unix.Iovec{Base: &b[0]}
 	iov.SetLen(len(b))
-	err := ptraceAt(unix.PTRACE_GETREGSET, tid, ntX86Xstate, unsafe.Pointer(&iov))
+	err = ptraceAt(req, tid, note, unsafe.Pointer(&iov))
 	runtime.KeepAlive(b)
-	return b[:iov.Len], err
+	return iov.Len, err
 }
 
 // event is what a wait tells about a thread.

@@ -5,11 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -343,15 +341,6 @@ func (s *stubs) restoreVectors(th *Thread) error {
 		}
 		return nil
 	})
-}
-
-// setXstate writes what getXstate has read.
-func setXstate(tid int, b []byte) error {
-	iov := unix.Iovec{Base: &b[0]}
-	iov.SetLen(len(b))
-	err := ptraceAt(unix.PTRACE_SETREGSET, tid, ntX86Xstate, unsafe.Pointer(&iov))
-	runtime.KeepAlive(b)
-	return err
 }
 
 // restoreMemory puts back what is in [lo, hi).
