@@ -30,6 +30,7 @@ const holdRecords = 4 * time.Millisecond
 
 // openReader makes the reader of the target's ring, and its clock.
 func (c *Core) openReader(r *ring.Ring) error {
+	c.tasks.Kernel = c.t.Writer().Kernel
 	if t, ok := c.t.(target.Clocked); ok {
 		c.clock = ownClock{t}
 		c.reader = ring.NewReader(r, &ring.ReaderConfig{Hold: holdRecords})

@@ -231,7 +231,38 @@ type Kernel struct {
 	StringUser   uint64 // strncpy_from_user_nofault(dst, src, count): likewise
 	LengthUser   uint64 // strnlen_user_nofault(src, count): length with NUL, 0 where it faults
 	UserEnd      uint64 // addresses below are a user's (TASK_SIZE_MAX)
+
+	// HardirqShift is the lowest of the four bits of the preemption count that count hard interrupts;
+	// NMIs are above them. It is 16, and 24 in kernels that count there how often interrupts were
+	// disabled; 0 is 16.
+	HardirqShift uint8
+	// WidePreempt: the preemption count has 64 bits, of which the highest says whether another task is
+	// to run, and the lower 32 the rest.
+	WidePreempt bool
+
+	// Columns are what its trace lines have behind the CPU; nil stands for those of Linux since
+	// 5.18 without PREEMPT_RT: KernelColumns.
+	Columns []KernelColumn
 }
+
+// KernelColumn is a character that a kernel's trace line has behind the CPU.
+type KernelColumn uint8
+
+// The columns, by the head of a trace file (kernel/trace/trace.c).
+const (
+	ColumnIRQs      KernelColumn = iota // irqs-off
+	ColumnIRQsBH                        // irqs-off/BH-disabled
+	ColumnResched                       // need-resched
+	ColumnInterrupt                     // hardirq/softirq
+	ColumnDepth                         // preempt-depth
+	ColumnOther                         // one that a record does not have
+)
+
+// KernelColumns are those of Linux since 5.18; the last is migrate-disable.
+var KernelColumns = []KernelColumn{ColumnIRQsBH, ColumnResched, ColumnInterrupt, ColumnDepth, ColumnOther}
+
+// MaxKernelColumns is the most that a record's context has room for; 5.10 with PREEMPT_RT has 7.
+const MaxKernelColumns = 8
 
 // Writer says what generated code knows of the process it runs in.
 type Writer struct {

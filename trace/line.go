@@ -3,6 +3,7 @@
 package trace
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"unicode/utf8"
@@ -30,10 +31,20 @@ type Hit struct {
 	Unknown bool   // Return: the function went on in another one, its value is not known here
 	Comm    string // the thread's name where the record has it; "": Namer is asked
 	// Context is what a kernel's line has behind the CPU: irqs-off, need-resched, hardirq
-	// or softirq, preempt-depth, migrate-disable (G46). The zero value is shown as dots: a
-	// program has neither interrupts nor preemption to disable.
-	Context [5]byte
+	// or softirq, preempt-depth, migrate-disable (G46), or those of another kernel; 0 are behind
+	// them. The zero value is shown as dots: a program has neither interrupts nor preemption to
+	// disable.
+	Context [8]byte
 	Rec     []byte // the whole record; valid while the function that was given the Hit runs
+}
+
+// context is what the hit has of its Context.
+func (h *Hit) context() []byte {
+	n := bytes.IndexByte(h.Context[:], 0)
+	if n < 0 {
+		n = len(h.Context)
+	}
+	return h.Context[:n]
 }
 
 // Namer finds the names that lines show.
@@ -109,10 +120,10 @@ func (p *Printer) head(dst []byte, h *Hit) []byte {
 	}
 	dst = appendPadded(append(dst, " ["...), uint64(h.CPU), 3, '0')
 	dst = append(dst, "] "...)
-	if h.Context == [5]byte{} {
-		dst = append(dst, "....."...)
+	if c := h.context(); len(c) > 0 {
+		dst = append(dst, c...)
 	} else {
-		dst = append(dst, h.Context[:]...)
+		dst = append(dst, "....."...)
 	}
 	dst = appendPadded(append(dst, ' '), h.Nanos/1e9, 5, ' ')
 	dst = appendPadded(append(dst, '.'), h.Nanos%1e9/1000, 6, '0')
@@ -170,8 +181,8 @@ func (p *Printer) JSON(dst []byte, h *Hit) []byte {
 	if h.GoID != 0 {
 		dst = fmt.Appendf(dst, `,"goid":%d`, h.GoID)
 	}
-	if h.Context != [5]byte{} {
-		dst = fetch.AppendJSONString(append(dst, `,"flags":`...), h.Context[:])
+	if c := h.context(); len(c) > 0 {
+		dst = fetch.AppendJSONString(append(dst, `,"flags":`...), c)
 	}
 	dst = append(dst, `,"at":`...)
 	if h.Event.Return {

@@ -67,7 +67,7 @@ const (
 // reserved gives the bytes at the function's start that somebody else patches.
 func reserved(f *arch.Func) arch.Range {
 	lo := f.Addr
-	if in, err := Decode(f.Code); err == nil && isEndbr(&in, f.Code[:in.Len]) {
+	if in, err := Decode(f.Code); err == nil && (isEndbr(&in, f.Code[:in.Len]) || isSealed(&in, f.Code[:in.Len])) {
 		lo += uint64(in.Len)
 	}
 	return arch.Range{Lo: lo, Hi: min(lo+uint64(f.Reserved), f.Addr+uint64(len(f.Code)))}
@@ -221,6 +221,13 @@ var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 // isEndbr recognises endbr64 (SDM vol. 2A: F3 0F 1E FA).
 func isEndbr(in *Inst, code []byte) bool {
 	return in.Len == 4 && len(code) == 4 && binary.BigEndian.Uint32(code) == 0xf30f1efa
+}
+
+// isSealed recognises what a kernel writes over an endbr64 to which no indirect jump leads: a nop of
+// as many bytes (gen_endbr_poison in arch/x86/include/asm/ibt.h: 66 0f 1f 00, since 6.15 0f 1f 40 d6).
+// Where bytes for the kernel's tracer follow, nothing else has that length: they are 5 bytes.
+func isSealed(in *Inst, code []byte) bool {
+	return in.Len == 4 && len(code) == 4 && (binary.BigEndian.Uint32(code) == 0x660f1f00 || binary.BigEndian.Uint32(code) == 0x0f1f40d6)
 }
 
 func (fn *function) EntryPoint() uint64 { return fn.entry }

@@ -67,11 +67,13 @@ var kernelVariants = []struct {
 	near     bool
 	locked   bool // the ring has locked shards only
 	reserved bool // the function was compiled for ftrace
+	later    bool // its endbr64 was sealed, and the preemption count has 64 bits
 }{
-	{"far", false, false, false},
-	{"near", true, true, false},
-	{"near_reserved", true, true, true},
-	{"far_reserved", false, true, true},
+	{"far", false, false, false, false},
+	{"near", true, true, false, false},
+	{"near_reserved", true, true, true, false},
+	{"far_reserved", false, true, true, false},
+	{"far_later", false, true, true, true},
 }
 
 // kernelFunction hands the carry on and uses no red zone:
@@ -103,6 +105,12 @@ func kernelArena(t *testing.T, child *detourChild, vi int, pool *arch.Pool) (a *
 		prefix := hexBytes(t, kernelPrefix)
 		copy(prefix[4:], "\x0f\x1f\x44\x00\x00")
 		code, off, a.reserved = append(prefix, code...), 9, 5
+		if v.later {
+			copy(prefix, "\x0f\x1f\x40\xd6")
+			code, a.w.Kernel.WidePreempt = append(prefix, code[len(prefix):]...), true
+			binary.LittleEndian.PutUint32(a.at(kernelGS+uint64(a.w.Kernel.Preempt)), kernelPreempt&^(1<<31))
+			binary.LittleEndian.PutUint32(a.at(kernelGS+uint64(a.w.Kernel.Preempt)+4), kernelPreempt&(1<<31))
+		}
 		// what is free at the entry or at the return
 		a.ctl.Free = uint64(Set(RCX, RSI, RDI, R8, R9, R10, R11) | 1<<16)
 	}
@@ -326,7 +334,7 @@ func TestKernelDetourGuard(t *testing.T) {
 				a, code, off := kernelArena(t, child, vi, pool)
 				prog := &fetch.Program{Fixed: 8, Args: []fetch.Arg{{Store: fetch.StoreValue, Derefs: []int64{0}, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Size: 8}}}
 				a.probe(code, map[uint64][]arch.Work{off: {{Event: 1, Prog: prog}, {Event: 2}}}, arch.Policy{Force: arch.TacticJump})
-				key := uint64(kernelTask + kernelPreempt&guardContext)
+				key := uint64(kernelTask + kernelPreempt&int(guardContext(16)))
 				wordOf := func(cpu int, key uint64) uint64 {
 					return arenaRing + a.w.Layout.ShardOff(a.w.Layout.Locked(cpu)) + ring.ShGuard + (key+key>>8)>>8%guardWords*8
 				}

@@ -15,20 +15,26 @@ import (
 // entered. What runs on top of one another on a CPU without a change of the task, softirqs,
 // interrupts and NMIs, has different words.
 const (
-	guardWords   = 64
-	guardShift   = 8 // tasks are some KB apart
-	guardContext = preemptServing | preemptHardirq | preemptNMI
+	guardWords = 64
+	guardShift = 8 // tasks are some KB apart
 )
+
+// guardContext are the bits of a preemption count that tell of interrupts, softirqs and NMIs. The
+// highest, which tells something else, is not among them.
+func guardContext(shift uint8) int32 {
+	return int32((preemptServing | uint32(0xff)<<shift) &^ (1 << 31))
+}
 
 // guard emits the setting of the word. It clobbers RAX, RDX and S1.
 func (f *frame) guard(ws []arch.Work, skip Label) {
 	again := f.Label()
 	f.kernelShard()
 	f.MovRM(4, RAX, AtGS(f.w.Kernel.Preempt))
-	f.OpRI(OpAnd, 4, RAX, guardContext)
+	shift := hardirqShift(f.w.Kernel)
+	f.OpRI(OpAnd, 4, RAX, guardContext(shift))
 	f.OpRM(OpAdd, 8, RAX, AtGS(f.w.Kernel.Current))
 	f.MovRR(4, RDX, RAX)
-	f.ShiftRI(Shr, 4, RDX, 8) // an interrupt's bit onto a softirq's
+	f.ShiftRI(Shr, 4, RDX, shift-8) // an interrupt's bit onto a softirq's
 	f.OpRR(OpAdd, 4, RDX, RAX)
 	f.ShiftRI(Shr, 4, RDX, guardShift-3)
 	f.OpRI(OpAnd, 4, RDX, 8*(guardWords-1))

@@ -61,6 +61,9 @@ func (f *frame) kernelRecord(s *storing, done Label) {
 	f.MovMR(4, At(rec, 8), RAX)
 	f.MovMR(4, At(rec, 12), RDX)
 	f.MovRM(4, RAX, AtGS(f.w.Kernel.Preempt))
+	if f.w.Kernel.WidePreempt {
+		f.OpRM(OpOr, 4, RAX, AtGS(f.w.Kernel.Preempt+4)) // its highest bit is the only one
+	}
 	f.MovMR(4, At(rec, KernelPreempt), RAX)
 	f.MovRM(4, RAX, At(RSP, f.user))
 	f.MovMR(4, At(rec, KernelFlags), RAX)

@@ -3,7 +3,11 @@ package amd64
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
+
+	"kprobes.dev/kprobes/arch"
 )
 
 // TestKernelContext holds the characters to those of print_lat_fmt.
@@ -29,8 +33,40 @@ func TestKernelContext(t *testing.T) {
 		{quiet | 0x17, on, "...f."},
 		{0xff, 2, "dN.f."},
 	} {
-		if got := KernelContext(c.preempt, c.eflags); string(got[:]) != c.want {
+		if got := KernelContext(nil, c.preempt, c.eflags); string(got[:]) != c.want+"\x00\x00\x00" {
 			t.Errorf("preemption count %#x, flags %#x: %s, want %s", c.preempt, c.eflags, got, c.want)
+		}
+	}
+}
+
+// TestKernelColumns has the columns of other kernels: 5.10, and 5.10 and 6.1 with PREEMPT_RT.
+func TestKernelColumns(t *testing.T) {
+	old := []arch.KernelColumn{arch.ColumnIRQs, arch.ColumnResched, arch.ColumnInterrupt, arch.ColumnDepth}
+	rt := []arch.KernelColumn{arch.ColumnIRQsBH, arch.ColumnResched, arch.ColumnOther, arch.ColumnInterrupt, arch.ColumnDepth, arch.ColumnOther, arch.ColumnOther}
+	for _, c := range []struct {
+		columns []arch.KernelColumn
+		want    string
+	}{
+		{old, "dNh1"},
+		{rt, "DN.h1.."},
+		{slices.Concat(rt, rt), "DN.h1..D"},
+	} {
+		got := KernelContext(&arch.Kernel{Columns: c.columns}, 1<<16|0x201, 2)
+		if s := strings.TrimRight(string(got[:]), "\x00"); s != c.want {
+			t.Errorf("%v: %s, want %s", c.columns, s, c.want)
+		}
+	}
+}
+
+// TestKernelDisabled has the count of kernels that count there how often interrupts were disabled.
+func TestKernelDisabled(t *testing.T) {
+	const quiet, on = 1 << 31, 1<<9 | 2
+	for preempt, want := range map[uint32]string{
+		quiet: ".....", quiet | 1<<16: ".....", 3 << 16: ".N...", quiet | 1<<24: "..h..", quiet | 1<<28: "..z..", quiet | 1<<28 | 1<<24: "..Z..", quiet | 1<<24 | 0x100: "..H..",
+	} {
+		got := KernelContext(&arch.Kernel{HardirqShift: 24}, preempt, on)
+		if s := strings.TrimRight(string(got[:]), "\x00"); s != want {
+			t.Errorf("%#x: %s, want %s", preempt, s, want)
 		}
 	}
 }
@@ -50,7 +86,7 @@ func TestKernelTasks(t *testing.T) {
 	} {
 		set(name)
 		comm, context, ok := k.Read(rec)
-		if !ok || comm != want || string(context[:]) != "d..3." {
+		if !ok || comm != want || string(context[:]) != "d..3.\x00\x00\x00" {
 			t.Errorf("%q: %q, %q, %v; want %q", name, comm, context, ok, want)
 		}
 	}

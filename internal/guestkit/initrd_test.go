@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -54,12 +55,26 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-func TestDependency(t *testing.T) {
+func TestDependencies(t *testing.T) {
 	const out = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n"
-	if name, err := dependency(out); err != nil || name != "linux-image-6.1.0-56-cloud-amd64" {
-		t.Errorf("%q, %v", name, err)
+	if names, err := dependencies(out, []string{"linux-image-"}); err != nil || !slices.Equal(names, []string{"linux-image-6.1.0-56-cloud-amd64"}) {
+		t.Errorf("%q, %v", names, err)
 	}
-	if name, err := dependency("linux-image-cloud-amd64\n"); err == nil || !strings.Contains(err.Error(), "apt-get update") {
-		t.Errorf("no kernel: %q, %v", name, err)
+	const parts = "linux-image-7.3.4\n  PreDepends: linux-base\n |Depends: dracut\n  Depends: linux-base-7.3.4\n  Depends: linux-binary-7.3.4\n  Depends: linux-modules-7.3.4\n"
+	if names, err := dependencies(parts, []string{"linux-binary-", "linux-modules-"}); err != nil || !slices.Equal(names, []string{"linux-binary-7.3.4", "linux-modules-7.3.4"}) {
+		t.Errorf("%q, %v", names, err)
+	}
+	if names, err := dependencies("linux-image-cloud-amd64\n", []string{"linux-image-"}); err == nil || !strings.Contains(err.Error(), "apt-get update") {
+		t.Errorf("no kernel: %q, %v", names, err)
+	}
+}
+
+func TestArchiveURI(t *testing.T) {
+	const out = "Debian-Security http://sec.example/debian-security/\nDebian http://deb.example/debian/\nDebian http://deb.example/debian/\n"
+	if uri, err := archiveURI(out); err != nil || uri != "http://deb.example/debian/" {
+		t.Errorf("%q, %v", uri, err)
+	}
+	if uri, err := archiveURI("Other http://other.example/\n"); err == nil {
+		t.Errorf("no archive of Debian's: %q", uri)
 	}
 }

@@ -8,9 +8,11 @@ import (
 
 // Image gives a bootable kernel and a static busybox. The first call of a machine fetches
 // them, which takes seconds; any number of processes may ask at once.
-func Image(tb testing.TB) (kernel, box string) {
+func Image(tb testing.TB) (kernel, box string) { return image(tb, guestkit.Cloud) }
+
+func image(tb testing.TB, b guestkit.Build) (kernel, box string) {
 	tb.Helper()
-	kernel, err := guestkit.Kernel()
+	kernel, err := guestkit.KernelOf(b)
 	if err == nil {
 		box, err = guestkit.Busybox()
 	}
@@ -19,6 +21,3 @@ func Image(tb testing.TB) (kernel, box string) {
 	}
 	return kernel, box
 }
-
-// Unpacked gives the folder that a package of Debian's is unpacked in.
-func Unpacked(name string) (string, error) { return guestkit.Unpacked(name) }

@@ -192,9 +192,13 @@ func (h *halted) task() (tid uint32, comm [16]byte) {
 
 // preempt reads the preemption count.
 func (h *halted) preempt() uint32 {
-	var b [4]byte
-	if !h.perCPU(h.t.arch.Preempt, b[:]) {
+	var b [8]byte
+	n := 4
+	if h.t.arch.WidePreempt {
+		n = 8
+	}
+	if !h.perCPU(h.t.arch.Preempt, b[:n]) {
 		return 0
 	}
-	return le.Uint32(b[:])
+	return le.Uint32(b[:]) | le.Uint32(b[4:])
 }

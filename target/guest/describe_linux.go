@@ -76,7 +76,7 @@ func (t *Target) Barred(r symbol.Resolved) string {
 // the kernel, which wants those that it can trace (G13).
 func (t *Target) Notrace(r symbol.Resolved) error {
 	p, err := t.k.Places()
-	if err != nil || p.Traced(r.Module.Runtime(r.Func.Addr)) {
+	if err != nil || p.Traced(r.Module.Runtime(r.Func.Addr), r.Func.Size) {
 		return err
 	}
 	return errno.Errorf(unix.EINVAL, "%s is a notrace function", r.Func.Name)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,16 +150,17 @@ const (
 )
 
 // ownEvents gives definitions to the guest's own kprobe_events and enables them. The events
-// are removed with the test.
-func ownEvents(t testing.TB, g *testguest.Guest, defs ...string) {
+// are removed by remove, and with the test.
+func ownEvents(t testing.TB, g *testguest.Guest, defs ...string) (remove func()) {
 	t.Helper()
-	t.Cleanup(func() {
+	remove = sync.OnceFunc(func() {
 		g.Write(own+"enable", "0", true)
 		g.Write(tracing+"trace", "", true)
 		if e := g.Write(tracing+"kprobe_events", "", true); e != 0 {
 			t.Errorf("the guest's own events stay: %v", e)
 		}
 	})
+	t.Cleanup(remove)
 	for _, d := range defs {
 		if e := g.Write(tracing+"kprobe_events", d+"\n", false); e != 0 {
 			t.Fatalf("the guest's kprobe_events: %q: %v", d, e)
@@ -167,12 +169,13 @@ func ownEvents(t testing.TB, g *testguest.Guest, defs ...string) {
 	if e := g.Write(own+"enable", "1", true); e != 0 {
 		t.Fatal(e)
 	}
+	return remove
 }
 
 // normal takes the time and the context out of lines of a trace file. What is left are task,
 // CPU, event, place and values; not where a function returns to: while the guest's own return
 // probe is at work that is its trampoline.
-const normal = `s/^ *//; s/\] [^ ]{5} +[0-9.]+: /] /; s/\([^ ]+ <- /(<- /`
+const normal = `s/^ *//; s/\] [^ ]{4,8} +[0-9.]+: /] /; s/\([^ ]+ <- /(<- /`
 
 // ownLines leaves the normal lines of one process in the guest's own trace in a file there, and
 // gives their hash and number.
@@ -181,7 +184,7 @@ func ownLines(g *testguest.Guest, pid int) string {
 }
 
 var (
-	timeAndContext = regexp.MustCompile(`\] [^ ]{5} +[0-9.]+: `)
+	timeAndContext = regexp.MustCompile(`\] [^ ]{4,8} +[0-9.]+: `)
 	caller         = regexp.MustCompile(`\([^ ]+ <- `)
 )
 

@@ -196,7 +196,7 @@ func TestRecord(t *testing.T) {
 		t.Errorf("%+v, task %q", f, f.task(data))
 	}
 	c, ok := parseCommon(data)
-	if x := c.context(); !ok || string(x[:]) != "dns21" || c.pid != 99 {
+	if x := c.context(); !ok || string(x[:5]) != "dns21" || c.pid != 99 {
 		t.Errorf("%+v: %s", c, x)
 	}
 	for n := range data {

@@ -41,8 +41,8 @@ const (
 
 // context is the five characters that a line has behind the CPU (G46;
 // trace_print_lat_fmt, kernel/trace/trace_output.c).
-func (c *common) context() [5]byte {
-	return [5]byte{
+func (c *common) context() [8]byte {
+	return [8]byte{
 		".dbD"[c.bit(flagIRQsOff)|c.bit(flagBHOff)<<1],
 		".npNLblB"[c.bit(flagResched)|c.bit(flagPreempt)<<1|c.bit(flagLazy)<<2],
 		c.interrupt(),

@@ -125,6 +125,11 @@ func (k *Kernel) Arch() (*arch.Kernel, error) {
 		}
 		*f.to = va
 	}
+	a.Columns = k.columns()
+	if _, ok := k.Addr("nmi_nesting"); ok { // it has its own variable since the count has less room for it
+		a.HardirqShift = 24
+	}
+	a.WidePreempt = t.varSize("__preempt_count") == 8
 	return a, nil
 }
 

@@ -18,8 +18,6 @@
 //
 // # Kernels
 //
-// Tested with 6.1 (Debian's cloud kernel, whose kallsyms has the layout of 6.2). Layouts of
-// 6.1, 6.4 and 6.15 kallsyms are tested on made-up memory only; field names of later
-// kernels (struct module of 6.4, pcpu_hot of 6.2, per-CPU variables of 6.15) are followed by
-// their sources.
+// Tested with Debian's kernels 5.10, 6.1, 6.12, 7.2 and 7.3, those of 5.10 and 6.1 with PREEMPT_RT too
+// (TestKernels of package guest). The layout of kallsyms of 6.15 is tested on made-up memory only.
 package kernel

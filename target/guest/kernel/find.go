@@ -139,15 +139,25 @@ func (e *findError) Unwrap() error { return e.error }
 
 // kernelAt tries to read a kernel whose token table has its digits at an index into RAM.
 func kernelAt(m phys.Memory, start uint64, ram []byte, at int) (*Kernel, error) {
-	t, ok := tokensAt(ram, at)
-	if !ok {
-		return nil, &findError{1, errno.Errorf(syscall.EAGAIN, "no kernel's symbols: the table of tokens at physical 0x%x is not whole", start+uint64(at))}
+	var why error = &findError{1, errno.Errorf(syscall.EAGAIN, "no kernel's symbols: the table of tokens at physical 0x%x is not whole", start+uint64(at))}
+	for _, align := range []int{8, 4} {
+		t, ok := tokensAt(ram, at, align)
+		if !ok {
+			continue
+		}
+		err := t.locate()
+		if err == nil {
+			return kernelOf(m, start, &t)
+		}
+		why = &findError{2, errno.Errorf(syscall.EINVAL, "kallsyms at physical 0x%x: %w", start+uint64(at), err)}
 	}
-	if err := t.locate(); err != nil {
-		return nil, &findError{2, errno.Errorf(syscall.EINVAL, "kallsyms at physical 0x%x: %w", start+uint64(at), err)}
-	}
+	return nil, why
+}
+
+// kernelOf reads the kernel whose tables lie in the range of RAM that begins at start.
+func kernelOf(m phys.Memory, start uint64, t *tables) (*Kernel, error) {
 	k := &Kernel{mem: m, layout: t.tokenLayout}
-	if err := k.anchor(&t, start); err != nil {
+	if err := k.anchor(t, start); err != nil {
 		return nil, &findError{3, err}
 	}
 	if err := k.verify(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
@@ -18,29 +19,29 @@ type guest struct {
 	own []string // the lines of /proc/kallsyms that belong to no module
 }
 
-var modules = []string{"fs/fuse/fuse.ko", "drivers/net/dummy.ko", "drivers/block/loop.ko"}
+var modules = []string{"fs/fuse/fuse", "drivers/net/dummy", "drivers/block/loop"}
 
 const setup = `mount -t debugfs d /sys/kernel/debug 2>/dev/null; mount -t tracefs t /sys/kernel/tracing 2>/dev/null
-echo 0 >/proc/sys/kernel/kptr_restrict
-for m in fuse dummy loop; do insmod /$m.ko || exit 1; done`
+echo 0 >/proc/sys/kernel/kptr_restrict`
 
 // newGuest loads the modules and opens the guest's memory.
 func newGuest(tb testing.TB, g *testguest.Guest) *guest {
 	tb.Helper()
-	dir, err := testguest.Unpacked("linux-image-cloud-amd64")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	g.Shell(setup)
 	for _, m := range modules {
-		found, _ := filepath.Glob(filepath.Join(dir, "lib/modules/*/kernel", m))
-		if len(found) != 1 {
-			tb.Fatalf("%q in %s: %q", m, dir, found)
-		}
-		if err := g.Upload("/"+filepath.Base(m), found[0]); err != nil {
+		file, err := guestkit.Module(g.Kernel, m)
+		if err != nil {
+			if m == "fs/fuse/fuse" && g.Kernel != guestkit.Cloud { // later kernels have it built in
+				continue
+			}
 			tb.Fatal(err)
 		}
+		to := "/" + filepath.Base(file)
+		if err := g.Upload(to, file); err != nil {
+			tb.Fatal(err)
+		}
+		g.Shell("insmod " + to)
 	}
-	g.Shell(setup)
 	m, err := qemu.Open(g.Spec, nil)
 	if err != nil {
 		tb.Fatal(err)

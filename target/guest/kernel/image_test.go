@@ -10,7 +10,7 @@ import (
 
 // TestImage makes an ELF file of a made-up kernel's memory.
 func TestImage(t *testing.T) {
-	d := made{"6.2", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, nil}
+	d := made{"6.2", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, nil, 0, 0}
 	ram := make(plainRAM, 48<<20)
 	d.write(ram)
 	k, err := Find(ram)

@@ -8,8 +8,8 @@ import (
 )
 
 // Layouts of the kallsyms tables, as scripts/kallsyms.c writes them. Each table begins at a
-// multiple of 8. They are told apart by shape, since distributions carry parts of later
-// kernels:
+// multiple of 8, or of 4 in later kernels (7.2 has it so). They are told apart by shape, since
+// distributions carry parts of later kernels:
 //
 //	6.1:  offsets relative_base num_syms names markers token_table token_index
 //	6.2:  the same with seqs_of_names before token_table
@@ -38,6 +38,7 @@ const (
 // tables are the places of the kallsyms tables in one range of RAM, as indices into it.
 type tables struct {
 	ram         []byte
+	align       int // each table begins at a multiple of it: 8 or 4
 	tokenTable  int
 	tokenIndex  int
 	names       int
@@ -50,16 +51,20 @@ type tables struct {
 	tokenLayout string
 }
 
-// tokensAt looks for the token table around the place of its digits.
-func tokensAt(ram []byte, at int) (t tables, ok bool) {
-	t.ram = ram
+// padded rounds up to where the next table begins.
+func (t *tables) padded(n int) int { return (n + t.align - 1) &^ (t.align - 1) }
+
+// tokensAt looks for the token table around the place of its digits, with tables that begin at
+// multiples of align.
+func tokensAt(ram []byte, at, align int) (t tables, ok bool) {
+	t.ram, t.align = ram, align
 	end := min(len(ram)-tokens*2, at+tokens*maxToken)
-	for i := (at + 2*len("0123456789") + 7) &^ 7; i <= end; i += 8 {
+	for i := t.padded(at + 2*len("0123456789")); i <= end; i += align {
 		if le16(ram, i) != 0 || le16(ram, i+2*'1')-le16(ram, i+2*'0') != 2 {
 			continue
 		}
 		start := at - int(le16(ram, i+2*'0'))
-		if start < 0 || start&7 != 0 || !tokensFit(ram, start, i) {
+		if start < 0 || start != t.padded(start) || !t.tokensFit(start, i) {
 			continue
 		}
 		t.tokenTable, t.tokenIndex = start, i
@@ -69,7 +74,8 @@ func tokensAt(ram []byte, at int) (t tables, ok bool) {
 }
 
 // tokensFit checks that the index describes the table, which ends where the index begins.
-func tokensFit(ram []byte, table, index int) bool {
+func (t *tables) tokensFit(table, index int) bool {
+	ram := t.ram
 	prev := 0
 	for n := 1; n < tokens; n++ {
 		off := int(le16(ram, index+2*n))
@@ -79,7 +85,7 @@ func tokensFit(ram []byte, table, index int) bool {
 		prev = off
 	}
 	last := bytes.IndexByte(ram[table+prev:index], 0)
-	return last >= 0 && (table+prev+last+1+7)&^7 == index
+	return last >= 0 && t.padded(table+prev+last+1) == index
 }
 
 // locate finds the other tables from the token table.
@@ -99,11 +105,11 @@ func (t *tables) locate() error {
 // symbol between them (seqs_of_names), and for the names before the markers.
 func (t *tables) markersBefore(gap int) bool {
 	top := t.tokenTable
-	for end := top; end > 16 && top-end <= gap*maxSymbols; end -= 8 {
+	for end := top; end > 16 && top-end <= gap*maxSymbols; end -= t.align {
 		if gap == 0 {
 			return t.markersEnd(end, 1, maxSymbols)
 		}
-		lo, hi := max((top-end-7+gap-1)/gap, 1), (top-end)/gap
+		lo, hi := max((top-end-(t.align-1)+gap-1)/gap, 1), (top-end)/gap
 		if lo <= hi && t.markersEnd(end, lo, hi) {
 			return true
 		}
@@ -111,25 +117,24 @@ func (t *tables) markersBefore(gap int) bool {
 	return false
 }
 
-// markersEnd looks for markers that end at an index (padded to 8 bytes), for between lo and
-// hi symbols.
+// markersEnd looks for markers that end at an index (padded), for between lo and hi symbols.
 func (t *tables) markersEnd(end, lo, hi int) bool {
 	if lo == hi || (lo+perMarker-1)/perMarker == (hi+perMarker-1)/perMarker {
 		n := (lo + perMarker - 1) / perMarker
-		return t.markersAt(end-(4*n+7)&^7, n, lo, hi)
+		return t.markersAt(end-t.padded(4*n), n, lo, hi)
 	}
 	if hi-lo < perMarker {
 		mid := (lo + perMarker - 1) / perMarker * perMarker
 		return t.markersEnd(end, lo, mid) || t.markersEnd(end, mid+1, hi)
 	}
 	// The number is open: walk back to the 0 that begins the table.
-	for _, pad := range []int{0, 4} {
+	for pad := 0; pad < t.align; pad += 4 {
 		at := end - pad - 4
 		for at >= 8 && le32(t.ram, at) != 0 && le32(t.ram, at-4) < le32(t.ram, at) {
 			at -= 4
 		}
 		n := (end - pad - at) / 4
-		if at&7 == 0 && t.markersAt(at, n, (n-1)*perMarker+1, n*perMarker) {
+		if at == t.padded(at) && t.markersAt(at, n, (n-1)*perMarker+1, n*perMarker) {
 			return true
 		}
 	}
@@ -150,11 +155,11 @@ func (t *tables) markersAt(at, n, lo, hi int) bool {
 		}
 		prev = m
 	}
-	// The names end less than 8 bytes before the markers; the last marker's symbols have at
+	// The names end less than align bytes before the markers; the last marker's symbols have at
 	// least 2 bytes each.
 	last := int(prev)
-	for names := (at - last - 2) &^ 7; names >= 8 && at-names-last <= perMarker*512+8; names -= 8 {
-		num := le64(t.ram, names-8)
+	for names := (at - last - 2) &^ (t.align - 1); names >= 8 && at-names-last <= perMarker*512+8; names -= t.align {
+		num := uint64(le32(t.ram, names-t.align)) // and 4 bytes of 0 behind it where align is 8
 		if num < uint64(lo) || num > uint64(hi) || int(num) <= (n-1)*perMarker || int(num) > n*perMarker {
 			continue
 		}
@@ -175,7 +180,7 @@ func (t *tables) skipNames(at, n, end int) bool {
 		}
 		at += skip + size
 	}
-	return at <= end && (at+7)&^7 == end
+	return at <= end && t.padded(at) == end
 }
 
 // nameLen reads the length of a name (ULEB128 of one or two bytes); 0 where it is none.
@@ -193,8 +198,8 @@ func (t *tables) nameLen(at, end int) (size, skip int) {
 // locateOffsets finds kallsyms_offsets: before the names (6.1, 6.2) or behind the token
 // index.
 func (t *tables) locateOffsets(gap int) error {
-	size := (4*t.num + 7) &^ 7
-	if base := t.names - 16; base-size >= 0 && t.tryOffsets(base-size, base) {
+	size := t.padded(4 * t.num)
+	if base := t.names - t.padded(4) - 8; base-size >= 0 && t.tryOffsets(base-size, base) {
 		if gap == 0 {
 			t.tokenLayout = "6.1"
 		}

@@ -51,7 +51,7 @@ func TestLater(t *testing.T) {
 	raw := laterTypes(t)
 	d := made{"6.4", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, []Symbol{
 		{"modules", head, 'd'}, {"pcpu_hot", hot, 'D'}, {"__start_BTF", types, 'R'}, {"__stop_BTF", types + uint64(len(raw)), 'R'},
-	}}
+	}, 0, 0}
 	ram := make(plainRAM, 48<<20)
 	put := func(off uint64, words ...uint64) {
 		for i, w := range words {

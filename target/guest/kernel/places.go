@@ -154,36 +154,42 @@ func (p *Places) Entries(lo, hi uint64) []uint64 {
 	return slices.Clone(p.entries[i:max(i, j)])
 }
 
+// landings are what a function begins with in a kernel whose indirect jumps are tracked
+// (CONFIG_X86_KERNEL_IBT): endbr64, or what the kernel has put in its place where no indirect jump
+// leads (apply_seal_endbr in arch/x86/kernel/alternative.c): gen_endbr_poison of 5.18 and of 6.15.
+var landings = []string{"\xf3\x0f\x1e\xfa", "\x66\x0f\x1f\x00", "\x0f\x1f\x40\xd6"}
+
 // FtraceSite says whether the function tracer patches a function's entry, and how many bytes,
-// behind an endbr64 if there is one. It is taken from the kernel's own records; where the
-// kernel has none (no CONFIG_DYNAMIC_FTRACE) from the bytes.
+// behind a landing instruction if there is one. It is taken from the kernel's own records; where
+// the kernel has none (no CONFIG_DYNAMIC_FTRACE) from the bytes.
 func (p *Places) FtraceSite(fn uint64) (n int, ok bool) {
-	const site, endbr = 5, 4
+	const site, landing = 5, 4
 	at := fn
-	var b [endbr + site]byte
-	if p.kernel.Read(fn, b[:endbr]) == nil && string(b[:endbr]) == "\xf3\x0f\x1e\xfa" {
-		at += endbr
+	var b [site]byte
+	if p.kernel.Read(fn, b[:landing]) == nil && slices.Contains(landings, string(b[:landing])) {
+		at += landing
 	}
 	if _, ok := slices.BinarySearch(p.ftrace, at); ok {
 		return site, true
 	}
-	if p.records || p.kernel.Read(at, b[:site]) != nil {
+	if p.records || p.kernel.Read(at, b[:]) != nil {
 		return 0, false
 	}
-	if string(b[:site]) == "\x0f\x1f\x44\x00\x00" {
+	if string(b[:]) == "\x0f\x1f\x44\x00\x00" {
 		return site, true
 	}
 	return 0, false
 }
 
-// Traced says whether the kernel's function tracer knows a function; true where the kernel
-// does not tell.
-func (p *Places) Traced(fn uint64) bool {
+// Traced says whether the kernel's function tracer knows a function of some bytes, be its site at the
+// entry or not (within_notrace_func in kernel/trace/trace_kprobe.c); true where the kernel does not
+// tell.
+func (p *Places) Traced(fn, size uint64) bool {
 	if !p.records {
 		return true
 	}
-	_, ok := p.FtraceSite(fn)
-	return ok
+	i, _ := slices.BinarySearch(p.ftrace, fn)
+	return i < len(p.ftrace) && p.ftrace[i]-fn < size
 }
 
 // FtraceSites gives the addresses that the function tracer patches, sorted.

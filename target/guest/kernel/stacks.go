@@ -206,8 +206,7 @@ func (k *Kernel) cpuStacks(cpu int) []cpuStack {
 	var out []cpuStack
 	if va, err := k.irqStackPtr(cpu); err == nil {
 		if top, err := k.u64(va); err == nil && top>>63 == 1 {
-			// hardirq_stack_ptr is the address of the topmost word, where the link is.
-			out = append(out, cpuStack{Range{top + 8 - 4*pageSize, top + 8}, 8})
+			out = append(out, irqStack(top))
 		}
 	}
 	va, err := k.perCPU("cea_exception_stacks", cpu)
@@ -227,6 +226,16 @@ func (k *Kernel) cpuStacks(cpu int) []cpuStack {
 		}
 	}
 	return out
+}
+
+// irqStack is the stack for interrupts by its pointer, hardirq_stack_ptr: the stack's end until 5.11,
+// and since then its topmost word, where the link is (map_irq_stack in arch/x86/kernel/irq_64.c).
+func irqStack(ptr uint64) cpuStack {
+	end := ptr
+	if ptr%pageSize != 0 {
+		end += 8
+	}
+	return cpuStack{Range{end - 4*pageSize, end}, 8}
 }
 
 // irqStackPtr gives the address of a CPU's pointer to its stack for interrupts.

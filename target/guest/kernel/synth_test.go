@@ -34,6 +34,8 @@ type made struct {
 	names  int      // functions beside those that are needed
 	state  uint32   // system_state
 	extra  []Symbol // more symbols behind the others of madeData, addresses relative to _text
+	align  int      // where each table of kallsyms begins; 0 is 8
+	off    int      // bytes that the tables lie behind their place in the image
 }
 
 // Offsets in the image of a made-up kernel.
@@ -89,7 +91,7 @@ func (d *made) write(ram []byte) {
 	for off := uint64(0); off < madeSize; off += largePage {
 		entry(pgd+0x3000, int((d.va+off)>>21&511), d.pa+off, large)
 	}
-	copy(ram[d.pa+madeTables:], d.kallsyms())
+	copy(ram[d.pa+madeTables+uint64(d.off):], d.kallsyms())
 }
 
 // kallsyms makes the tables in the layout asked for.
@@ -120,7 +122,11 @@ func (d *made) kallsyms() []byte {
 		names = append(names, packed...)
 		seqs = append(seqs, bytes.Repeat([]byte{byte(i * 7)}, d.seqLen)...)
 	}
-	align := func(b []byte) []byte { return append(b, make([]byte, -len(b)&7)...) }
+	multiple := 8
+	if d.align != 0 {
+		multiple = d.align
+	}
+	align := func(b []byte) []byte { return append(b, make([]byte, -len(b)&(multiple-1))...) }
 	num := align(le.AppendUint32(nil, uint32(len(syms))))
 	names, markers, seqs, table = align(names), align(markers), align(seqs), align(table)
 	put := func(base func(i int, s Symbol) uint32) []byte {
@@ -148,7 +154,7 @@ func (d *made) kallsyms() []byte {
 		return slices.Concat(num, names, markers, table, index, put(func(_ int, s Symbol) uint32 { return uint32(s.Addr - d.va) }), base, seqs)
 	}
 	head := slices.Concat(num, names, markers, table, index)
-	here := d.va + madeTables + uint64(len(head))
+	here := d.va + madeTables + uint64(d.off+len(head))
 	return slices.Concat(head, put(func(i int, s Symbol) uint32 { return uint32(s.Addr - here - uint64(4*i)) }), seqs)
 }
 
@@ -157,37 +163,52 @@ func TestLayouts(t *testing.T) {
 		for _, levels := range []int{4, 5} {
 			for _, n := range []int{20, 232, 244, 5000} {
 				for _, seqLen := range []int{3, 4} {
-					d := &made{layout, levels, 0x1e00000, 0xffffffffa3600000, seqLen, n, 3, nil}
-					ram := make(plainRAM, 48<<20)
-					d.write(ram)
-					k, err := Find(ram)
-					if err != nil {
-						t.Errorf("%+v: %v", d, err)
-						continue
-					}
-					va, pa := k.Base()
-					_, l := k.Root()
-					if k.Layout() != layout || va != d.va || pa != d.pa || l != levels || k.Release() != "9.9.9-made" {
-						t.Errorf("%+v: found as %s at 0x%x, 0x%x, %d levels, release %s", d, k.Layout(), va, pa, l, k.Release())
-					}
-					if !slices.Equal(k.Symbols(), d.symbols()) {
-						t.Errorf("%+v: other symbols", d)
-					}
-					if r := k.Text(); len(r) != 1 || r[0] != (Range{d.va, d.va + 0x300000}) {
-						t.Errorf("text %x", r)
-					}
-					if err := k.Check(); err != nil {
-						t.Error(err)
-					}
+					checkLayout(t, &made{layout, levels, 0x1e00000, 0xffffffffa3600000, seqLen, n, 3, nil, 8, 0})
 				}
 			}
 		}
 	}
 }
 
+// TestAligned has tables that begin at multiples of 4, be these of 8 or not.
+func TestAligned(t *testing.T) {
+	for _, layout := range []string{"6.4", "6.15", "relative to the place"} {
+		for _, n := range []int{20, 231, 232, 233, 234, 5000} {
+			for _, off := range []int{0, 4} {
+				checkLayout(t, &made{layout, 4, 0x1e00000, 0xffffffffa3600000, 3, n, 3, nil, 4, off})
+			}
+		}
+	}
+}
+
+func checkLayout(t *testing.T, d *made) {
+	t.Helper()
+	ram := make(plainRAM, 48<<20)
+	d.write(ram)
+	k, err := Find(ram)
+	if err != nil {
+		t.Errorf("%+v: %v", d, err)
+		return
+	}
+	va, pa := k.Base()
+	_, l := k.Root()
+	if k.Layout() != d.layout || va != d.va || pa != d.pa || l != d.levels || k.Release() != "9.9.9-made" {
+		t.Errorf("%+v: found as %s at 0x%x, 0x%x, %d levels, release %s", d, k.Layout(), va, pa, l, k.Release())
+	}
+	if !slices.Equal(k.Symbols(), d.symbols()) {
+		t.Errorf("%+v: other symbols", d)
+	}
+	if r := k.Text(); len(r) != 1 || r[0] != (Range{d.va, d.va + 0x300000}) {
+		t.Errorf("text %x", r)
+	}
+	if err := k.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFindErrors(t *testing.T) {
-	first := made{"6.2", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, nil}
-	second := made{"6.2", 4, 0x800000, 0xffffffff81000000, 3, 500, 3, nil}
+	first := made{"6.2", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, nil, 0, 0}
+	second := made{"6.2", 4, 0x800000, 0xffffffff81000000, 3, 500, 3, nil, 0, 0}
 	for _, c := range []struct {
 		name string
 		want error
@@ -221,7 +242,7 @@ func TestFindErrors(t *testing.T) {
 
 // TestCheck sees a kernel that was replaced, and a table that was.
 func TestCheck(t *testing.T) {
-	d := made{"6.2", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, nil}
+	d := made{"6.2", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, nil, 0, 0}
 	ram := make(plainRAM, 48<<20)
 	d.write(ram)
 	k, err := Find(ram)
@@ -237,7 +258,7 @@ func TestCheck(t *testing.T) {
 // TestTranslate checks bounds: addresses that are not canonical, tables outside RAM, pages
 // that do not exist.
 func TestTranslate(t *testing.T) {
-	d := made{"6.2", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, nil}
+	d := made{"6.2", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, nil, 0, 0}
 	ram := make(plainRAM, 48<<20)
 	d.write(ram)
 	k, err := Find(ram)

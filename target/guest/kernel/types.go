@@ -164,6 +164,27 @@ func (t *Types) Size(typ string) (n int, err error) {
 	return btf.Sizeof(s)
 }
 
+// varSize gives the bytes of a per-CPU variable; 0 if the types do not tell.
+func (t *Types) varSize(name string) (n int) {
+	defer func() {
+		if recover() != nil { // damaged
+			n = 0
+		}
+	}()
+	all, err := t.spec.AnyTypesByName(name)
+	if err != nil {
+		return 0
+	}
+	for _, typ := range all {
+		if v, ok := typ.(*btf.Var); ok {
+			if n, err := btf.Sizeof(v.Type); err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
 // Enum gives the value of a name in an enum.
 func (t *Types) Enum(typ, name string) (v uint64, err error) {
 	defer func() {
