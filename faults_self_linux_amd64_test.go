@@ -59,6 +59,9 @@ func TestSelfHandlerFails(t *testing.T) {
 				t.Errorf("%d runs of the handler, want 1", runs)
 			}
 			err := k.Fault()
+			if s := k.State(); err != nil && (!s.Disabled || !s.Registered) {
+				t.Errorf("the handler went wrong, and the state is %+v", s)
+			}
 			t.Log(err)
 			if err == nil || !strings.Contains(err.Error(), "disabled") {
 				t.Errorf("fault: %v", err)

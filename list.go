@@ -42,13 +42,35 @@ func (c *Core) listing() string {
 	slices.SortFunc(evs, func(a, b *Event) int { return cmp.Compare(a.seq, b.seq) })
 	var b strings.Builder
 	for _, e := range evs {
-		e.line(&b)
+		e.line(&b, e.tags())
 	}
 	return b.String()
 }
 
+// ListDisabled writes, as List does, a line for each of some definitions of which no event is
+// registered at present.
+func (c *Core) ListDisabled(w io.Writer, defs []*event.Def) error {
+	var b strings.Builder
+	c.mu.Lock()
+	for _, d := range defs {
+		e := &Event{Def: d, core: c}
+		r, err := c.t.Space().Resolve(placeOf(d))
+		if err == nil {
+			r, err = c.implementation(r)
+		}
+		state := "[GONE]"
+		if err == nil {
+			e.Place, state = r, "[DISABLED]"
+		}
+		e.line(&b, state)
+	}
+	c.mu.Unlock()
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
 // line writes an event's line.
-func (e *Event) line(b *strings.Builder) {
+func (e *Event) line(b *strings.Builder, state string) {
 	place, module := e.Def.Place.Symbol, " "
 	if r := e.Place; r.Func != nil {
 		place = fmt.Sprintf("%s+0x%x", printable(r.Func.Pretty()), r.Offset)
@@ -56,7 +78,7 @@ func (e *Event) line(b *strings.Builder) {
 			module = printable(r.Module.Name)
 		}
 	}
-	fmt.Fprintf(b, "%x  %c  %s  %s %s\n", e.Place.Addr, e.kind(), place, module, e.tags())
+	fmt.Fprintf(b, "%x  %c  %s  %s %s\n", e.Place.Addr, e.kind(), place, module, state)
 }
 
 // kind is what the listing calls the event.

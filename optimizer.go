@@ -22,6 +22,7 @@ type optimizing struct {
 	pace       time.Duration
 	background bool       // an attempt is in progress
 	noted      bool       // the target's memory tells of some
+	unmapped   bool       // events stood in objects that are not mapped any more
 	postponed  uint64     // events that had to wait, since Open
 	final      *Optimizer // when the Core was closed
 }
@@ -215,28 +216,52 @@ func (f *function) retell() {
 	}
 }
 
-// note has the target's memory tell of the events that wait to be armed.
+// note has the target's memory tell of the events that wait to be armed, for a thread or for their
+// object.
 func (c *Core) note() {
 	t, ok := c.t.(target.Noter)
-	if !ok || len(c.queue) == 0 && !c.noted {
+	if !ok || len(c.queue) == 0 && !c.noted && !c.unmapped {
 		return
 	}
-	var waiting []*target.Site
+	waiting := c.unmappedSites()
 	for _, f := range queuedFunctions(c.queue) {
 		for _, e := range f.events {
 			if e.idle() || e.hook || e.form.tactic != "" {
 				continue
 			}
-			p := target.Point{Addr: e.points[0], Probes: 1}
-			if e.Def.Kind == event.Return {
-				p.Probes, p.Returns = 0, 1
-			}
-			waiting = append(waiting, &target.Site{Addr: p.Addr, Points: []target.Point{p}, Reason: target.ReasonQueued})
+			waiting = append(waiting, e.notice(target.ReasonQueued))
 		}
 	}
 	if t.Note(waiting) == nil { // else a listing misses them, and nothing else
 		c.noted = len(waiting) > 0
 	}
+}
+
+// notice is an event as a listing shows it that is not armed.
+func (e *Event) notice(why target.Reason) *target.Site {
+	p := target.Point{Addr: e.points[0], Probes: 1}
+	if e.Def.Kind == event.Return {
+		p.Probes, p.Returns = 0, 1
+	}
+	return &target.Site{Addr: p.Addr, Points: []target.Point{p}, Reason: why}
+}
+
+// unmappedSites are the events that stood in objects which are not mapped any more.
+func (c *Core) unmappedSites() (out []*target.Site) {
+	if !c.unmapped || c.final != nil {
+		return nil
+	}
+	c.unmapped = false
+	for _, e := range c.events {
+		if e == nil || !e.gone || e.ended || e.hook || len(e.points) == 0 {
+			continue
+		}
+		s := e.notice(target.ReasonGone)
+		s.Name = e.Def.Place.String()
+		out = append(out, s)
+		c.unmapped = true
+	}
+	return out
 }
 
 // stopOptimizing ends the queue, when everything is to be taken out.

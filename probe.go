@@ -582,17 +582,21 @@ func (p *probe) state() State {
 }
 
 func (p *probe) lastState() State {
-	if s := p.last.Load(); s != nil {
-		return *s
+	var s State
+	if last := p.last.Load(); last != nil {
+		s = *last
 	}
-	return State{}
+	if s.Registered && p.off.Load() {
+		s.Disabled = true // whatever was so when that was told
+	}
+	return s
 }
 
 // look makes the State. Precondition: core.mu is held.
 func (p *probe) look() State {
 	e := p.ev
 	s := State{
-		Registered: true, Disabled: p.disabled, Gone: e.gone,
+		Registered: true, Disabled: p.disabled || p.off.Load(), Gone: e.gone,
 		Hits: p.hits.sum(), Misses: p.missed(), Unwound: uint64(e.unwound) + e.reaped,
 		Active: uint64(e.active) + e.cut + p.core.inProgress(e),
 	}

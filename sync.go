@@ -51,6 +51,7 @@ func (c *Core) Sync() error {
 	case changed:
 		c.stubbed.asked = false
 		err = errors.Join(c.dropGone(), c.walkLate(), c.withdraw(), c.armLate())
+		c.note()
 	default:
 		err = c.withdraw()
 	}
@@ -79,6 +80,7 @@ func (c *Core) dropGone() error {
 		for _, e := range f.events {
 			e.release()
 			e.gone, e.fn = true, nil
+			c.unmapped = true
 			e.ended = e.ended || c.stubbed.walkers[start] == e
 		}
 		delete(c.stubbed.walkers, start)

@@ -12,7 +12,7 @@ import (
 
 // list is kprobes/list: all probes of the target, those without an event too (F133).
 func list(c *call) error {
-	return buffered(func(in *tracing.Instance, w io.Writer) error { return in.Core().List(w) })(c)
+	return buffered(func(in *tracing.Instance, w io.Writer) error { return in.List(w) })(c)
 }
 
 // blacklist is kprobes/blacklist (F138).

@@ -153,7 +153,8 @@ type Sharing struct {
 	Library arch.Range // see arch.Work
 }
 
-// Noter is a Target whose memory can tell a listing of probes that wait to be armed.
+// Noter is a Target whose memory can tell a listing of probes that are not armed: they wait for a
+// thread, or for their object.
 type Noter interface {
 	Target
 	// Note replaces what was noted before. The sites have no patch.
@@ -211,6 +212,7 @@ type Site struct {
 	// Points and Reason tell a listing what stands here.
 	Points []Point
 	Reason Reason
+	Name   string // ReasonGone: the place, whose symbol can not be looked up any more
 }
 
 // Inside says whether the instruction at an address of the site's region must not be run in the
@@ -246,6 +248,7 @@ const (
 	ReasonStraight               // kprobes-optimization is off
 	ReasonQueued                 // a thread is in the way of a jump
 	ReasonAsked                  // the tactic was asked for
+	ReasonGone                   // its object was unmapped; it is armed when that comes again
 	// ReasonRule and what comes behind: no jump fits, for a rule with the rest as its number
 	// (amd64.RuleOf).
 	ReasonRule Reason = 64

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -128,6 +129,20 @@ func TestDefinitions(t *testing.T) {
 	if evs := in.Core().Events(); len(evs) > 0 || text(t, in.Core().List) != "" {
 		t.Errorf("definitions stand in the program: %v", evs)
 	}
+	must(t, in.Write("r:back f_six\np:later nosuch.so:fn"))
+	disabled := regexp.MustCompile(`^[0-9a-f]+  k  f_push\+0x0    \[DISABLED\]
+[0-9a-f]+  k  f_lea\+0x0    \[DISABLED\]
+[0-9a-f]+  r  f_six\+0x0    \[DISABLED\]
+0  k  fn    \[GONE\]
+$`)
+	if got := text(t, in.List); !disabled.MatchString(got) {
+		t.Errorf("list of disabled events:\n%s", got)
+	}
+	must(t, in.Enable("kprobes", "new", true))
+	if got := text(t, in.List); !regexp.MustCompile(`(?m)^[0-9a-f]+  k  f_push\+0x0    \[OPTIMIZED\]$`).MatchString(got) || strings.Count(got, "\n") != 4 || strings.Count(got, "[DISABLED]") != 2 {
+		t.Errorf("list of an enabled and of disabled events:\n%s", got)
+	}
+	must(t, in.Enable("", "", false))
 	in.ClearErrorLog()
 	if log := in.ErrorLog(); log != "" {
 		t.Errorf("log after it was cleared: %s", log)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/trace"
 )
 
@@ -22,6 +23,23 @@ func (in *Instance) WriteProfile(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// List writes kprobes/list: all probes of the Core, those without an event too, and behind them
+// the instance's events that are not enabled.
+func (in *Instance) List(w io.Writer) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	var off []*event.Def
+	for _, p := range in.probes {
+		if !p.on {
+			off = append(off, p.def)
+		}
+	}
+	if err := in.core.List(w); err != nil {
+		return err
+	}
+	return in.core.ListDisabled(w, off)
 }
 
 // counts sums up what a probe has counted each time that it was enabled.

@@ -57,12 +57,16 @@ func writeList(w io.Writer, p *process.Proc, n *names) error {
 	}
 	for _, s := range l.Sites {
 		state := stateOf(p, &s)
+		line := func(at uint64, kind byte) string { return listLine(n, at, kind, state) }
+		if place, ok := s.Gone(); ok {
+			line = func(at uint64, kind byte) string { return placeLine(at, kind, clean(place), " ", "[GONE]") }
+		}
 		for _, p := range s.Points {
 			for range p.Probes {
-				fmt.Fprintln(w, listLine(n, p.Addr, 'k', state))
+				fmt.Fprintln(w, line(p.Addr, 'k'))
 			}
 			for range p.Returns {
-				fmt.Fprintln(w, listLine(n, p.Addr, 'r', state))
+				fmt.Fprintln(w, line(p.Addr, 'r'))
 			}
 		}
 	}
@@ -81,6 +85,10 @@ func listLine(n trace.Namer, addr uint64, kind byte, state string) string {
 	if module == "" {
 		module = " "
 	}
+	return placeLine(addr, kind, place, module, state)
+}
+
+func placeLine(addr uint64, kind byte, place, module, state string) string {
 	return fmt.Sprintf("%x  %c  %s  %s %s", addr, kind, place, module, state)
 }
 

@@ -179,7 +179,7 @@ func (t *Target) Note(waiting []*target.Site) error {
 	t.notes = waiting
 	records := make([]siteRecord, len(waiting))
 	for i, w := range waiting {
-		records[i] = siteRecord{addr: w.Addr, points: w.Points, reason: w.Reason}
+		records[i] = siteRecord{addr: w.Addr, points: w.Points, reason: w.Reason, name: w.Name}
 	}
 	return t.home.add(waiting, records)
 }

@@ -223,7 +223,11 @@ type Patched struct {
 	Detour      uint64
 	Points      []target.Point
 	reason      target.Reason
+	name        string
 }
+
+// Gone says whether the object that it stood in is not mapped any more, and where in it that was.
+func (p *Patched) Gone() (place string, ok bool) { return p.name, p.reason == target.ReasonGone }
 
 // Why is why the patch is a breakpoint and no jump, or why a path that a handler changes is taken at a
 // jump; "" if there is no reason, or none that is known.
@@ -303,7 +307,7 @@ func (l *Leftover) read() error {
 	}
 	sites, err := h.list()
 	for _, s := range sites {
-		l.Sites = append(l.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Detour: s.detour, Points: s.points, reason: s.reason})
+		l.Sites = append(l.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Detour: s.detour, Points: s.points, reason: s.reason, name: s.name})
 	}
 	return err
 }

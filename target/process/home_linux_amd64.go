@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -87,6 +88,7 @@ const (
 //
 //	0  address     8  length of the patch     16 original bytes     32 patch     48 detour
 //	56 up to two points: offset from the address, probes, return probes, a byte each
+//	16 to 55 of a probe whose object is gone: the beginning of its place, up to a NUL; the patch is empty
 //	62 of a breakpoint: why it is no jump (target.Reason); 0: not told
 type siteRecord struct {
 	addr   uint64
@@ -95,6 +97,7 @@ type siteRecord struct {
 	detour uint64
 	points []target.Point
 	reason target.Reason
+	name   string // of one that is gone
 }
 
 // Points in an entry.
@@ -103,6 +106,8 @@ const (
 	pointSize = 3
 	maxPoints = 2
 	reasonOff = 62
+	nameOff   = 16
+	nameSize  = pointOff - nameOff
 )
 
 func (s *siteRecord) append(to []byte) []byte {
@@ -114,6 +119,9 @@ func (s *siteRecord) append(to []byte) []byte {
 	copy(b[32:48], s.patch)
 	binary.LittleEndian.PutUint64(b[48:], s.detour)
 	b[reasonOff] = byte(s.reason)
+	if s.reason == target.ReasonGone {
+		copy(b[nameOff:nameOff+nameSize], s.name)
+	}
 	for i, p := range s.points[:min(len(s.points), maxPoints)] {
 		at := b[pointOff+i*pointSize:]
 		at[0], at[1], at[2] = byte(p.Addr-s.addr), byte(min(p.Probes, 255)), byte(min(p.Returns, 255))
@@ -135,6 +143,10 @@ func decodeSite(b []byte) (siteRecord, error) {
 		patch:  b[32 : 32+n : 32+n],
 		detour: binary.LittleEndian.Uint64(b[48:]),
 		reason: target.Reason(b[reasonOff]),
+	}
+	if s.reason == target.ReasonGone && n == 0 {
+		name, _, _ := bytes.Cut(b[nameOff:nameOff+nameSize], []byte{0})
+		s.name, s.detour = string(name), 0
 	}
 	for i := range maxPoints {
 		at := b[pointOff+i*pointSize:]
