@@ -173,15 +173,34 @@ func (t *Target) Note(waiting []*target.Site) error {
 	if t.home == nil {
 		return nil
 	}
-	if err := t.home.clear(t.notes); err != nil {
-		return err
+	// What stays is not touched: a listing reads the memory meanwhile.
+	type key struct {
+		addr   uint64
+		point  target.Point
+		reason target.Reason
+		name   string
 	}
-	t.notes = waiting
-	records := make([]siteRecord, len(waiting))
-	for i, w := range waiting {
-		records[i] = siteRecord{addr: w.Addr, points: w.Points, reason: w.Reason, name: w.Name}
+	keyOf := func(s *target.Site) key { return key{s.Addr, s.Points[0], s.Reason, s.Name} }
+	had := map[key][]*target.Site{}
+	for _, n := range t.notes {
+		had[keyOf(n)] = append(had[keyOf(n)], n)
 	}
-	return t.home.add(waiting, records)
+	var all, fresh []*target.Site
+	var records []siteRecord
+	for _, w := range waiting {
+		if k := keyOf(w); len(had[k]) > 0 {
+			all, had[k] = append(all, had[k][0]), had[k][1:]
+			continue
+		}
+		fresh = append(fresh, w)
+		records = append(records, siteRecord{addr: w.Addr, points: w.Points, reason: w.Reason, name: w.Name})
+	}
+	var over []*target.Site
+	for _, sites := range had {
+		over = append(over, sites...)
+	}
+	t.notes = append(all, fresh...)
+	return errors.Join(t.home.clear(over), t.home.add(fresh, records))
 }
 
 // Forget drops sites whose code was unmapped: nothing is left to restore.
