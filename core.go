@@ -141,7 +141,11 @@ func Open(t target.Target, _ *Options) (*Core, error) {
 }
 
 // Gone says whether the event's object is not mapped at present: [GONE] in the listing.
-func (e *Event) Gone() bool { return e.gone }
+func (e *Event) Gone() bool {
+	e.core.mu.Lock()
+	defer e.core.mu.Unlock()
+	return e.gone
+}
 
 // Target is what the Core probes.
 func (c *Core) Target() target.Target { return c.t }

@@ -13,7 +13,13 @@ import (
 // attach starts a program and opens it as a target.
 func attach(t *testing.T, name string, args ...string) (*testprog.Proc, *kprobes.Core) {
 	t.Helper()
-	prog := testprog.Start(t, testprog.Build(t, name), args...)
+	return attachTo(t, testprog.Build(t, name), args...)
+}
+
+// attachTo is attach for a program that was built.
+func attachTo(t *testing.T, path string, args ...string) (*testprog.Proc, *kprobes.Core) {
+	t.Helper()
+	prog := testprog.Start(t, path, args...)
 	p, err := process.OpenUnwaited(prog.PID)
 	if err != nil {
 		t.Fatal(err)

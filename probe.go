@@ -600,7 +600,7 @@ func (p *probe) look() State {
 		Hits: p.hits.sum(), Misses: p.missed(), Unwound: uint64(e.unwound) + e.reaped,
 		Active: uint64(e.active) + e.cut + p.core.inProgress(e),
 	}
-	s.Returns, s.WhyReturns = e.Returns()
+	s.Returns, s.WhyReturns = e.returns()
 	p.core.lookForStrays(e)
 	s.Strays = e.strays
 	if !e.idle() && !e.gone {

@@ -475,6 +475,7 @@ func (c *Core) keep() {
 				}
 			}
 			c.takeBack()
+			c.syncStubs()
 			c.keeping = c.needsKeep()
 			done := !c.keeping
 			c.mu.Unlock()

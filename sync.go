@@ -8,6 +8,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
 )
 
 // hookLoader adds a probe of our own on the loader, if an event may depend on an object
@@ -40,10 +41,31 @@ func (c *Core) hookLoader(evs []*Event, o *AddOptions) []*Event {
 // Sync looks at what the target has mapped now. Events in objects that were unmapped
 // become gone; gone ones whose object is there (again, or for the first time) are armed.
 // An event that can not be armed in the object that came stays gone, and why is in the
-// error. What happened between an object's arrival and Sync is not seen.
+// error. What happened between an object's arrival and Sync is not seen. Where return addresses
+// are replaced the Core does the same by itself, ten times a second, and the next Sync has the error.
 func (c *Core) Sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	err := errors.Join(c.stubbed.syncErr, c.sync())
+	c.stubbed.syncErr = nil
+	return err
+}
+
+// syncStubs is Sync where return addresses are replaced and nobody may call it. Precondition: mu is
+// held.
+func (c *Core) syncStubs() {
+	if !slices.ContainsFunc(c.events, func(e *Event) bool { return byStub(e) && !e.gone && e.withdrawn == nil }) && !c.stubbed.left {
+		return
+	}
+	c.tidying = true
+	defer func() { c.tidying = false }()
+	if err := c.sync(); err != nil && !errors.Is(err, target.ErrGone) {
+		c.stubbed.syncErr = err
+	}
+}
+
+// sync is Sync. Precondition: mu is held.
+func (c *Core) sync() error {
 	changed, err := c.t.Refresh()
 	c.space.Store(c.t.Space())
 	switch {

@@ -30,6 +30,12 @@ const (
 // Returns tells how the event sees returns, and why not at the exits; "" for one that is no
 // return probe, or has no place yet.
 func (e *Event) Returns() (Returns, error) {
+	e.core.mu.Lock()
+	defer e.core.mu.Unlock()
+	return e.returns()
+}
+
+func (e *Event) returns() (Returns, error) {
 	switch {
 	case e.Def.Kind != event.Return || e.fn == nil && !e.byStub:
 		return "", nil
@@ -46,6 +52,7 @@ type trampolines struct {
 	never     error            // why no return address may be replaced
 	unknown   error            // why not unless it is asked for: see readers.go
 	reads     map[uint64]error // functions by address: see readsReturn
+	syncErr   error            // of the last Sync that nobody has called
 	left      bool             // return addresses are to be put back: see withdraw
 	unwinders map[*symbol.Image]symbol.Unwinder
 	walkers   map[uint64]*Event // the engine's own probes on _Unwind_Find_FDE, by its address

@@ -1,10 +1,12 @@
 package kprobes_test
 
 import (
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/testprog"
 )
 
 // TestKretprobeTrampoline has handlers at the entry and the returns of functions that end in
@@ -67,4 +69,34 @@ func TestKretprobeTrampoline(t *testing.T) {
 	if n := prog.Counts("same"); n["bad"] != 0 {
 		t.Errorf("the program: %v", n)
 	}
+}
+
+// TestKretprobeReaderComes: an object comes that reads return addresses, where nobody calls Sync:
+// return addresses are put back, and the State says why the probe does nothing any more.
+func TestKretprobeReaderComes(t *testing.T) {
+	prog, c := attachTo(t, testprog.Build(t, "callers", "-Wl,--no-as-needed", "-lgcc_s"))
+	rp := &kprobes.Kretprobe{Kp: kprobes.Kprobe{SymbolName: "deep"}}
+	must(t, c.RegisterKretprobe(rp))
+	prog.Counts("hold 7")
+	if n := prog.Counts("walk"); n["strange"] != 7 {
+		t.Errorf("no return address is replaced: %v", n)
+	}
+	prog.Counts("open " + testprog.Build(t, "libframes"))
+	eventually(t, "the reason", func() bool {
+		s := rp.State()
+		return s.Why != nil && strings.Contains(s.Why.Error(), "OCaml's frame tables")
+	})
+	if n := prog.Counts("walk"); n["frames"] != 7 || n["strange"] != 0 {
+		t.Errorf("return addresses were not put back: %v", n)
+	}
+	prog.Counts("release")
+	if s := rp.State(); s.Active != 7 || s.Hits+s.Unwound != 0 || s.Tactic != "" {
+		t.Errorf("%+v", s)
+	}
+	must(t, c.DisableKretprobe(rp))
+	if err := c.EnableKretprobe(rp); err == nil || !strings.Contains(err.Error(), "OCaml's frame tables") {
+		t.Errorf("enabled again: %v", err)
+	}
+	c.UnregisterKretprobe(rp)
+	prog.Counts("go 10")
 }
