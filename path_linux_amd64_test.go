@@ -96,6 +96,39 @@ func (p *passed) astray(t *testing.T) {
 	p.c.UnregisterKprobe(k)
 }
 
+// intoAnother has a handler send its thread into the bytes of the jump of another function's probe.
+func intoAnother(t *testing.T, c *kprobes.Core, fn, other string, call func(t *testing.T) uint64) {
+	want := call(t)
+	there := &kprobes.Kprobe{SymbolName: other}
+	must(t, c.RegisterKprobe(there))
+	if b := bytesAt(t, c, there.Addr); b[0] != byJump {
+		t.Fatalf("% x stands at %s, want a jump", b, other)
+	}
+	to := there.Addr + 3
+	k := &kprobes.Kprobe{
+		SymbolName:  fn,
+		PreHandler:  func(_ *kprobes.Kprobe, r *kprobes.Regs) int { r.IP = to; return 1 },
+		PostHandler: func(*kprobes.Kprobe, *kprobes.Regs, uint64) {},
+	}
+	must(t, c.RegisterKprobe(k))
+	for range 3 {
+		if got := call(t); got != want {
+			t.Errorf("a handler has sent a thread into a jump: %d, want %d", got, want)
+		}
+	}
+	eventually(t, "the probe is disabled", func() bool { return k.State().Disabled })
+	if err := k.Fault(); err == nil || !strings.Contains(err.Error(), "the new instruction pointer") {
+		t.Errorf("its fault: %v", err)
+	}
+	c.UnregisterKprobes([]*kprobes.Kprobe{k, there})
+}
+
+// TestGoIntoAnother: in a process.
+func TestGoIntoAnother(t *testing.T) {
+	p := standing(t)
+	intoAnother(t, p.c, "stand", "second", p.call)
+}
+
 // standing is a passed function of the program stand: the number of wrong results.
 func standing(t *testing.T) *passed {
 	prog, c := attach(t, "stand")

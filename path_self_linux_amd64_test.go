@@ -19,5 +19,11 @@ func ownPassed(t *testing.T) *passed {
 // TestPassInstructionSelf: in the own process.
 func TestPassInstructionSelf(t *testing.T) { ownPassed(t).check(t) }
 
+// TestGoIntoAnotherSelf: in the own process.
+func TestGoIntoAnotherSelf(t *testing.T) {
+	p := ownPassed(t)
+	intoAnother(t, p.c, p.fn, selfPrefix+"selfLived", p.call)
+}
+
 // TestGoAstraySelf: in the own process.
 func TestGoAstraySelf(t *testing.T) { ownPassed(t).astray(t) }

@@ -55,3 +55,30 @@ func TestPostFlags(t *testing.T) {
 		}
 	}
 }
+
+// TestJumpsOver: an address inside a jump to code of ours is found, its start and its end are not, and
+// neither are bytes that look like one, or one that would cross a page.
+func TestJumpsOver(t *testing.T) {
+	const at, detour = 0x7ff0, 0x900000
+	code := make([]byte, 2*pageSize) // from 0x7000 on
+	put := func(at uint64, to uint64) {
+		code[at-0x7000] = 0xe9
+		binary.LittleEndian.PutUint32(code[at-0x7000+1:], uint32(to-at-JumpLen))
+	}
+	put(at, detour)
+	put(0x7f00, 0x1234)
+	put(0x7ffe, detour)
+	ours := func(to uint64) bool { return to == detour }
+	for ip, want := range map[uint64]bool{
+		at - 1: false, at: false, at + 1: true, at + 4: true, at + 5: false,
+		0x7f02: false, 0x7000: false, 0x7fff: false, 0x8000: false, 0x8001: false,
+	} {
+		lo, n := Around(ip)
+		if lo&^(pageSize-1) != ip&^(pageSize-1) || (lo+uint64(n)-1)&^(pageSize-1) != ip&^(pageSize-1) {
+			t.Errorf("around 0x%x: %d bytes from 0x%x, in another page", ip, n, lo)
+		}
+		if got := JumpsOver(code[lo-0x7000:][:n], ip, ours); got != want {
+			t.Errorf("0x%x: %t, want %t", ip, got, want)
+		}
+	}
+}

@@ -88,3 +88,25 @@ func Land(table []byte, ip uint64) (to uint64, inside bool) {
 	start := binary.LittleEndian.Uint64(table)
 	return ip, ip > start && ip-start < JumpLen
 }
+
+// Around is the memory that JumpsOver asks for about an address: n bytes from lo on, of the page that
+// the address is in, since no jump of ours crosses one.
+func Around(ip uint64) (lo uint64, n int) {
+	page := ip &^ (pageSize - 1)
+	lo = max(ip-JumpLen+1, page)
+	return lo, int(min(ip+JumpLen-1, page+pageSize) - lo)
+}
+
+// JumpsOver says whether ip is inside the bytes of a jump that goes to code of ours, and not its start:
+// the jump of another probe than the one whose handler sends a thread there. code is what Around
+// says.
+func JumpsOver(code []byte, ip uint64, ours func(to uint64) bool) bool {
+	lo, _ := Around(ip)
+	for at := lo; at < ip && at+JumpLen <= lo+uint64(len(code)); at++ {
+		b := code[at-lo:]
+		if b[0] == 0xe9 && ours(at+JumpLen+uint64(int64(int32(binary.LittleEndian.Uint32(b[1:]))))) {
+			return true
+		}
+	}
+	return false
+}

@@ -107,6 +107,15 @@ func (m *mailbox) CanLeave(now *amd64.Regs, p *amd64.Point) error {
 	if _, _, acc, ok := m.t.k.Translate(now.IP); !ok || !acc.Exec {
 		return fmt.Errorf("the new instruction pointer 0x%x is no code", now.IP)
 	}
+	lo, n := amd64.Around(now.IP)
+	text := make([]byte, n)
+	if err := m.t.k.Read(lo, text); err != nil {
+		return fmt.Errorf("the new instruction pointer 0x%x is no code: %w", now.IP, err)
+	}
+	code := m.t.lay.code
+	if amd64.JumpsOver(text, now.IP, func(to uint64) bool { return to-code.va < uint64(len(code.mem)) }) {
+		return fmt.Errorf("the new instruction pointer 0x%x is inside the jump of another probe", now.IP)
+	}
 	return nil
 }
 

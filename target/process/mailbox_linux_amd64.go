@@ -55,10 +55,25 @@ func (m *mailbox) CanLeave(now *amd64.Regs, p *amd64.Point) error {
 	if err := m.p.ReadMem(block, make([]byte, size)); err != nil {
 		return fmt.Errorf("the new stack pointer is no stack: %w", err)
 	}
-	if err := m.p.ReadMem(now.IP, make([]byte, 1)); err != nil {
+	lo, n := amd64.Around(now.IP)
+	code := make([]byte, n)
+	if err := m.p.ReadMem(lo, code); err != nil {
 		return fmt.Errorf("the new instruction pointer is no code: %w", err)
 	}
+	if amd64.JumpsOver(code, now.IP, m.isDetour) {
+		return fmt.Errorf("the new instruction pointer 0x%x is inside the jump of another probe", now.IP)
+	}
 	return nil
+}
+
+// isDetour says whether an address is in generated code.
+func (m *mailbox) isDetour(addr uint64) bool {
+	maps, err := m.p.Maps()
+	if err != nil {
+		return true // a jump leads there, and nobody knows where that is
+	}
+	in, ok := FindMap(maps, addr)
+	return ok && ours(in)
 }
 
 // close gives our mapping back. Precondition: Shut. The counts are gone.

@@ -151,24 +151,27 @@ func dispatch(h *hit) (action uint64) {
 }
 
 // land has a thread that a handler sends elsewhere go on in the detour that it came from, if its
-// place is there. It gives the action.
+// place is there, and nowhere in the middle of a jump. It gives the action.
 //
 //go:norace
 func (h *hit) land(a arch.Action) uint64 {
-	table := uint64(0)
-	if a == arch.ActionLeave {
-		table = word(amd64.LandingWord(h.resume))
-	}
-	if table == 0 {
+	if a != arch.ActionLeave {
 		return uint64(a)
 	}
-	n, _ := amd64.LandingSize(bytesAt(table, amd64.LandingHead))
-	to, inside := amd64.Land(bytesAt(table, n), h.regs.IP)
+	to, inside := h.regs.IP, false
+	if table := word(amd64.LandingWord(h.resume)); table != 0 {
+		n, _ := amd64.LandingSize(bytesAt(table, amd64.LandingHead))
+		to, inside = amd64.Land(bytesAt(table, n), to)
+	}
+	if to == h.regs.IP && !inside {
+		lo, n := amd64.Around(to)
+		inside = amd64.JumpsOver(bytesAt(lo, n), to, isDetour)
+	}
 	if !inside {
 		h.regs.IP = to
 		return uint64(a)
 	}
-	const why = "the new instruction pointer is inside an instruction, where the probe's jump stands"
+	const why = "the new instruction pointer is inside an instruction that a probe's jump has taken the place of"
 	if d := h.desc; d.h.Fault == nil || !d.h.Fault(&h.regs, target.TrapPanic, why) {
 		d.off.Store(true)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,23 @@ type piece struct {
 }
 
 const minPiece = 1 << 20
+
+// codeSpans are the pieces, for who can take no lock.
+var codeSpans atomic.Pointer[[]span]
+
+// isDetour says whether an address is in generated code. It runs in place of a handler.
+//
+//go:norace
+func isDetour(addr uint64) bool {
+	if spans := codeSpans.Load(); spans != nil {
+		for _, s := range *spans {
+			if s.holds(addr) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 func (c *piece) unmap() error { return unmap(c.Addr, c.Size) }
 
@@ -36,6 +54,11 @@ func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
 		return 0, err
 	}
 	t.code = append(t.code, c)
+	var spans []span
+	for _, c := range t.code {
+		spans = append(spans, span{c.Addr, c.Addr + c.Size})
+	}
+	codeSpans.Store(&spans)
 	a, ok := c.Take(lo, hi, size)
 	if !ok {
 		return 0, fmt.Errorf("code of %d bytes at 0x%x does not reach 0x%x to 0x%x: %w", size, c.Addr, lo, hi, unix.ERANGE)
