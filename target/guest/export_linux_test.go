@@ -7,11 +7,11 @@ import (
 )
 
 // Memory is the kernel's memory as handlers have it.
-func (t *Target) Memory() amd64.Memory { return &kernelMemory{t, t.lay.data} }
+func (t *Target) Memory() amd64.Memory { return t.memory() }
 
 // Callers is what a handler is told of a stack.
 func (t *Target) Callers(sp uint64, ret int, pcs []uint64) int {
-	return (&kernelMemory{t, t.lay.data}).callers(sp, ret, pcs)
+	return t.memory().callers(sp, ret, pcs)
 }
 
 // Taken is what the layout has of the guest's memory and a change writes to.

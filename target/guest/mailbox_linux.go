@@ -86,7 +86,7 @@ func (m *mailbox) Post(slot []byte) amd64.Post { return amd64.ReadKernelPost(slo
 
 // Bind gives a point the kernel's memory and stacks.
 func (m *mailbox) Bind(p *amd64.Point) {
-	mem := &kernelMemory{m.t, m.t.lay.data}
+	mem := m.t.memory()
 	p.Mem = mem
 	p.Callers = func(r *amd64.Regs, pcs []uint64) int { return mem.callers(r.SP, p.Ret, pcs) }
 }
@@ -121,17 +121,23 @@ func (m *mailbox) CanLeave(now *amd64.Regs, p *amd64.Point) error {
 
 // kernelMemory is the memory of the guest's kernel as a handler reads and writes it.
 type kernelMemory struct {
-	t    *Target
-	data part // the instances of return probes: no RAM if they are in a device's memory
+	t *Target
+	// The instances of return probes, and detours: no RAM if they are in a device's memory.
+	own [2]part
 }
 
 var _ amd64.Memory = (*kernelMemory)(nil)
 
+// memory is the kernel's. Precondition: Prepare has succeeded.
+func (t *Target) memory() *kernelMemory { return &kernelMemory{t, [2]part{t.lay.data, t.lay.code}} }
+
 // Read reads memory that the kernel's own page tables map. A program's memory is not seen.
 func (m *kernelMemory) Read(addr uint64, buf []byte) error {
-	if off, size := addr-m.data.va, uint64(len(m.data.mem)); off < size && uint64(len(buf)) <= size-off {
-		copy(buf, m.data.mem[off:])
-		return nil
+	for _, p := range m.own {
+		if off, size := addr-p.va, uint64(len(p.mem)); off < size && uint64(len(buf)) <= size-off {
+			copy(buf, p.mem[off:])
+			return nil
+		}
 	}
 	return m.t.k.Read(addr, buf)
 }
