@@ -37,6 +37,12 @@ func (v *env) Addr(a uint64) uint64 {
 	return v.m.Runtime(a)
 }
 
+// StoresComm says whether records of the target hold the thread's name.
+func (v *env) StoresComm() bool {
+	t, ok := v.c.t.(interface{ RecordsComm() bool })
+	return ok && t.RecordsComm()
+}
+
 // RefuseType says why a type can not be had: those of Go in a kernel.
 func (v *env) RefuseType(t event.TypeKind) string {
 	if v.c.t.Writer().Kernel == nil {

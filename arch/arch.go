@@ -280,6 +280,9 @@ type Writer struct {
 	// where it would be, the id is 0.
 	NoTID bool
 
+	// NoName: likewise for the thread's name: it is 0.
+	NoName bool
+
 	// Shared is the address of a 32-bit word in the process's own memory. While it is not 0 the FS base of
 	// a thread may be that of another's block, or lead anywhere: generated code uses nothing that lies
 	// there. What sets it is RoleShare. 0: there is no such word, and FS always leads to the thread's own block.
@@ -294,6 +297,10 @@ type Writer struct {
 	// Resident is where the address of the handler stands that catches faults of loads: its
 	// loads are checked too once the program has another for SIGSEGV. 0: it can not have one.
 	Resident uint64
+
+	// Handled is the address of a 32-bit word in the process's own memory: while it is 0 the program has not put
+	// another in the place of the resident handlers, and is not asked. 0: there is no such word.
+	Handled uint64
 
 	// Gate is the address of the code that calls handlers; 0: there is none.
 	Gate uint64
@@ -352,6 +359,7 @@ const (
 	ShareClone3               // clone3(struct clone_args *, size, …), called by the C library alone
 	ShareSyscall              // syscall(number, …)
 	ShareBase                 // arch_prctl(code, …)
+	ShareAction               // sigaction(signal, new, …): it makes no task, but may replace a handler (Writer.Handled)
 )
 
 // Call is a handler as generated code knows it: what a target made of it stands at Desc,

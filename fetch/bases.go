@@ -53,7 +53,7 @@ func (p *Program) EntryBases() []Base {
 // return probe's entry, there.
 func (p *Program) Loads() bool {
 	return p != nil && slices.ContainsFunc(p.Args, func(a Arg) bool {
-		return a.Store != StoreNone && (len(a.Derefs) > 0 || a.Store != StoreValue || a.Base.Kind == BaseStack)
+		return a.Store != StoreNone && a.Store != StoreComm && (len(a.Derefs) > 0 || a.Store != StoreValue || a.Base.Kind == BaseStack)
 	})
 }
 

@@ -46,6 +46,8 @@ func (a *Arg) slot() int {
 	switch a.Store {
 	case StoreNone:
 		return 0
+	case StoreComm:
+		return commSize
 	case StoreArray:
 		return (a.Count*a.Size + 7) &^ 7
 	case StorePtrs:
@@ -93,6 +95,8 @@ func (c *compiler) store() {
 	a := &c.arg
 	a.Size = a.Type.Size
 	switch {
+	case a.Base.Kind == BaseComm && c.storesComm():
+		a.Store = StoreComm
 	case a.Base.Kind == BaseComm || a.Base.Kind == BaseImmStr:
 		a.Store = StoreNone
 	case a.Type.Kind == event.GoString:
@@ -111,6 +115,11 @@ func (c *compiler) store() {
 	default:
 		a.Store = StoreValue
 	}
+}
+
+func (c *compiler) storesComm() bool {
+	e, ok := c.env.(CommStorer)
+	return ok && e.StoresComm()
 }
 
 // userString marks the strings of a ustring.

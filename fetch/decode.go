@@ -72,6 +72,11 @@ func (a *Arg) decode(area, rec []byte, low int, comm string) (v Value, err error
 	switch a.Store {
 	case StoreNone:
 		v.Str = a.literal(comm)
+	case StoreComm:
+		v.Str, _, _ = bytes.Cut(slot, []byte{0})
+		if len(v.Str) == 0 {
+			v.Str = []byte(comm)
+		}
 	case StoreValue:
 		v.Num = a.Type.number(slot)
 	case StoreString, StoreCounted:

@@ -21,6 +21,12 @@ type Env interface {
 	Addr(addr uint64) uint64
 }
 
+// CommStorer is an Env whose records may hold the name that the thread has at the hit ($comm).
+type CommStorer interface{ StoresComm() bool }
+
+// commSize is the size of a thread's name in a record (TASK_COMM_LEN, linux/sched.h).
+const commSize = 16
+
 // TypeRefuser is an Env that can not serve all types.
 type TypeRefuser interface {
 	// RefuseType gives the reason why a type can not be had there, "" if it can. In a kernel

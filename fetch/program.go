@@ -20,7 +20,7 @@ const (
 	BaseReg    BaseKind = iota // a register's value at the probe point
 	BaseStack                  // word N (8 bytes each) above the stack pointer at the probe point: the value at sp+8*N
 	BaseImm                    // a constant: an immediate, or the address of @ADDR and @SYM
-	BaseComm                   // the thread's name: nothing is recorded, the reader knows it
+	BaseComm                   // the thread's name
 	BaseImmStr                 // a string literal: nothing is recorded
 )
 
@@ -39,12 +39,13 @@ type Store uint8
 // Forms in a record. Every argument that is recorded has a slot of 8 bytes in the fixed
 // part, an array as many as it needs. All words are little-endian.
 const (
-	StoreNone    Store = iota // nothing is recorded (comm, string literal)
+	StoreNone    Store = iota // nothing is recorded (string literal, comm where the reader knows it)
 	StoreValue                // Size bytes (1, 2, 4, 8) zero-extended to 8
 	StoreArray                // Count elements of Size bytes from consecutive memory, the slot rounded up to 8 bytes
 	StoreString               // slot: bits 0-31 length with its NUL (0: fault), bits 32-63 offset of the bytes from the record's start
 	StorePtrs                 // Count slots as StoreString, for the Count char pointers in memory (string[N])
 	StoreCounted              // as StoreString, without NUL, for a pointer and a length (gostring); length 0xffffffff: fault
+	StoreComm                 // the thread's name as the kernel has it, 16 bytes with NULs behind it; all 0: it could not be asked for
 )
 
 // Arg is one argument of a probe, compiled.

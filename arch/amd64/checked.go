@@ -9,18 +9,19 @@ import (
 
 // A fault in a load is caught by the resident handler, unless the thread has the signal
 // blocked: then the kernel kills the process; or the program has put a handler of its own in
-// its place. What a thread blocks and who handles a signal only the kernel knows, and it may
-// be otherwise at the next hit. So a record with a load that may fault asks for both first,
-// once. Where the mask holds a signal of a fault, or the handler is not ours, and only there,
-// each load is a checked one: rt_sigprocmask with an impossible first argument copies 8 bytes
+// its place. What a thread blocks only the kernel knows, and it may be otherwise at the next hit. So a record
+// with several loads that may fault asks for that first, once, and for the handler where the program may have
+// changed it (arch.Writer.Handled). Where the mask holds a signal of a fault, or the handler is not ours, and only
+// there, each load is a checked one: rt_sigprocmask with an impossible first argument copies 8 bytes
 // from the address and changes nothing. It answers EFAULT if they are not there, else
-// EINVAL. What is mapped at the check can be gone at the load; the handler catches that
-// where it can. A signal between the question and the load changes nothing: the mask is as
+// EINVAL. A record with one load makes it a checked one always. What is mapped at the check can be gone at the load;
+// the handler catches that where it can. A signal between the question and the load changes nothing: the mask is as
 // it was when its handler has returned.
 
 const (
 	sysRtSigprocmask = 14
 	sigSegv          = 11
+	sigBus           = 7
 	sigactionSize    = 32 // struct kernel_sigaction, the handler first
 	errFault         = -14
 	sigBlock         = 0 // SIG_BLOCK
@@ -66,7 +67,7 @@ func baseReach(b fetch.Base) int64 {
 func argReach(a *fetch.Arg) int64 {
 	value := a.Store == fetch.StoreValue
 	switch {
-	case a.Store == fetch.StoreNone, value && a.AtEntry && len(a.Derefs) == 0:
+	case a.Store == fetch.StoreNone, a.Store == fetch.StoreComm, value && a.AtEntry && len(a.Derefs) == 0:
 		return 0
 	case value && len(a.Derefs) == 0:
 		return baseReach(a.Base)
@@ -79,8 +80,12 @@ func argReach(a *fetch.Arg) int64 {
 // ask emits the question for the thread's signal mask and the handler, into tempMask, if a load of the work
 // may fault. It clobbers RAX and, of the others, those that have a slot. No load of what
 // lies in one page with the frame, which has just been written, can fault.
+//
+// A work with one load asks nothing beforehand: the kernel looks at the address, which takes one
+// question too, and a bad pointer then takes no signal, for which the stack may have no room.
 func (f *frame) ask(w *arch.Work) {
 	far := reach(w)
+	f.looks = false
 	if far == 0 || f.w.PlainLoads || f.w.Kernel != nil {
 		return
 	}
@@ -92,8 +97,47 @@ func (f *frame) ask(w *arch.Work) {
 		f.MovMI(8, f.tempAt(tempMask), 0)
 		f.Jcc(CondE, known)
 	}
-	f.signalMask()
+	switch {
+	case questions(w) > 1:
+		f.signalMask()
+	case far == anywhere:
+		f.looks = true
+	default:
+		f.MovMI(8, f.tempAt(tempMask), -1)
+	}
 	f.Bind(known)
+}
+
+// questions is how many looks the loads of a work take, if none of them crosses a page.
+func questions(w *arch.Work) (n int) {
+	if w.Role == arch.RoleEntry {
+		for _, b := range w.Prog.EntryBases() {
+			n += stackLoads(b)
+		}
+		return n
+	}
+	for i := range w.Prog.Args {
+		a := &w.Prog.Args[i]
+		switch a.Store {
+		case fetch.StoreNone, fetch.StoreComm:
+			continue
+		case fetch.StoreValue, fetch.StoreString:
+		default:
+			return math.MaxInt
+		}
+		if !a.AtEntry {
+			n += stackLoads(a.Base)
+		}
+		n += len(a.Derefs)
+	}
+	return n
+}
+
+func stackLoads(b fetch.Base) int {
+	if b.Kind == fetch.BaseStack {
+		return 1
+	}
+	return 0
 }
 
 // signalMask emits rt_sigprocmask(SIG_BLOCK, NULL, tempMask, 8), and the question for the
@@ -114,11 +158,30 @@ func (f *frame) signalMask() {
 	f.MovRI(RAX, sysRtSigprocmask)
 	f.Syscall()
 	if f.w.Resident != 0 {
-		f.askHandler(int32(8 * len(saved)))
+		f.ifHandled(func() { f.askHandler(int32(8 * len(saved))) })
 	}
 	for i := len(saved) - 1; i >= 0; i-- {
 		f.Pop(saved[i])
 	}
+}
+
+// ifHandled emits a test whether the program may have put handlers in the place of ours: then control goes to what
+// ask emits, out of line, and comes back here. Where it is not known ask stands in the main line.
+func (f *frame) ifHandled(ask func()) {
+	if f.w.Handled == 0 {
+		ask()
+		return
+	}
+	other := f.Label()
+	f.MovRI(RAX, f.w.Handled)
+	f.OpMI(OpCmp, 4, At(RAX, 0), 0)
+	f.Jcc(CondNE, other)
+	back := f.Here()
+	f.after(func() {
+		f.Bind(other)
+		ask()
+		f.Jmp(back)
+	})
 }
 
 // askHandler emits rt_sigaction(SIGSEGV, NULL, …, 8), with depth bytes pushed. If it does not
@@ -145,9 +208,14 @@ func (f *frame) askHandler(depth int32) {
 }
 
 // ifBlocked emits a test whether the thread blocks a signal of a fault: then control goes
-// to what check emits, out of line, and comes back here.
+// to what check emits, out of line, and comes back here. Where nobody has asked for that, control always
+// goes there.
 func (f *frame) ifBlocked(check func()) {
 	if f.w.PlainLoads {
+		return
+	}
+	if f.looks {
+		check()
 		return
 	}
 	blocked := f.Label()

@@ -57,6 +57,7 @@ type frame struct {
 	chunk   int32       // a kernel's: where pieces of strings go to be measured
 	stage   int32       // a kernel's: where the staged string goes
 	staged  *fetch.Arg  // a kernel's: the string that is staged in the work at hand; nil: none
+	looks   bool        // the kernel looks at the memory of each load of the work at hand, before it
 	goStack bool        // the function is Go's: little stack and no red zone; false for C in a Go program too
 	calls   bool        // a handler is called: saved registers have fixed slots (GateRAX)
 }
@@ -144,13 +145,15 @@ type uses struct {
 	flags bool   // %flags is read
 	calls bool   // a handler is called
 	mark  bool   // return addresses are replaced, or have been
+	count bool   // nothing is done but counting
 	temps int
 }
 
 func (wr writer) usesOf(ws []arch.Work) uses {
-	u := uses{mark: replaces(ws)}
+	u := uses{mark: replaces(ws), count: wr.Kernel == nil}
 	for i := range ws {
 		w := &ws[i]
+		u.count = u.count && w.Count && w.Role == arch.RoleRecord
 		if w.Role == arch.RoleUnwind || w.Role == arch.RoleShare {
 			u.regs |= Set(RDI, RSI, RDX, R9)
 			continue
@@ -177,9 +180,13 @@ func (wr writer) usesOf(ws []arch.Work) uses {
 	return u
 }
 
-// tempsOf counts the temporaries of one work.
+// tempsOf counts the temporaries of one work. A record of registers has one: they cost stack, of which there may be
+// little.
 func (wr writer) tempsOf(w *arch.Work) int {
 	n := fixedTemps
+	if wr.Kernel == nil && w.Role == arch.RoleRecord && (w.Prog == nil || wr.plainly(w.Prog)) {
+		return tempTID + 1
+	}
 	if w.Role == arch.RoleEntry || w.Prog == nil {
 		return n
 	}
@@ -188,6 +195,11 @@ func (wr writer) tempsOf(w *arch.Work) int {
 		n += wr.argTemps(&w.Prog.Args[i])
 	}
 	return n
+}
+
+// plainly says whether a program only stores registers and constants.
+func (wr writer) plainly(p *fetch.Program) bool {
+	return !slices.ContainsFunc(p.Args, func(a fetch.Arg) bool { return wr.argTemps(&a) > 0 || argReach(&a) > 0 })
 }
 
 // choose picks the scratch registers: rdtsc needs RAX and RDX, the other two are ones that
@@ -214,6 +226,9 @@ func (f *frame) choose(used RegSet) {
 func (f *frame) layout(live RegSet, u uses) int {
 	var n int32
 	saved := Set(f.scratch[:]...)
+	if u.count {
+		saved = Set(RAX, f.s1())
+	}
 	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall {
 		saved |= Set(RCX, R11)
 	}

@@ -133,6 +133,8 @@ func (f *frame) evaluate(s *storing) {
 		switch a := &s.w.Prog.Args[i]; {
 		case isString(a):
 			f.measure(a, s, s.temps[i])
+		case a.Store == fetch.StoreComm:
+			f.askName(s.temps[i])
 		case a.Store == fetch.StoreArray && f.w.Kernel != nil:
 			f.arrayAddress(a, s)
 			f.MovMR(8, f.tempAt(s.temps[i]), RAX)
@@ -401,6 +403,11 @@ func (f *frame) fillArg(s *storing, i int, rec Reg) {
 	at := s.args + int32(a.Off)
 	switch {
 	case a.Store == fetch.StoreNone:
+	case a.Store == fetch.StoreComm:
+		for j := range 2 {
+			f.MovRM(8, RAX, f.tempAt(s.temps[i]+j))
+			f.MovMR(8, At(rec, at+8*int32(j)), RAX)
+		}
 	case a.Store == fetch.StoreArray && f.w.Kernel != nil:
 		f.kernelArray(a, s.temps[i], rec, at)
 	case a.Store == fetch.StoreArray:

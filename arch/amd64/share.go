@@ -25,11 +25,15 @@ import "kprobes.dev/kprobes/arch"
 const (
 	sysClone     = 56
 	sysVfork     = 58
+	sysPrctl     = 157
 	sysArchPrctl = 158
 	sysClone3    = 435
+	prGetName    = 16      // PR_GET_NAME
 	archSetFS    = 0x1002  // ARCH_SET_FS
 	cloneVM      = 0x100   // CLONE_VM
 	cloneSetTLS  = 0x80000 // CLONE_SETTLS
+
+	cloneClearSighand = 1 // CLONE_CLEAR_SIGHAND, in the upper half of the flags
 )
 
 // Offsets in struct clone_args (linux/sched.h).
@@ -100,6 +104,29 @@ func (f *frame) askTID() {
 	}
 }
 
+// askName emits the thread's name, as the kernel tells it, into the temporary t and the one behind it.
+func (f *frame) askName(t int) {
+	f.MovMI(8, f.tempAt(t), 0)
+	f.MovMI(8, f.tempAt(t+1), 0)
+	if f.w.NoName {
+		return
+	}
+	var saved []Reg
+	for _, r := range []Reg{RCX, RSI, RDI, R11} {
+		if _, ok := f.slots.of(r); !ok {
+			saved = append(saved, r)
+			f.Push(r)
+		}
+	}
+	f.Lea(RSI, below(f.tempAt(t), int32(8*len(saved))))
+	f.MovRI(RDI, prGetName)
+	f.MovRI(RAX, sysPrctl)
+	f.Syscall()
+	for i := len(saved) - 1; i >= 0; i-- {
+		f.Pop(saved[i])
+	}
+}
+
 // share emits the work at the entry of a function that may make threads share a block.
 func (f *frame) share(w *arch.Work) {
 	set, done := f.Label(), f.Label()
@@ -119,6 +146,7 @@ func (f *frame) share(w *arch.Work) {
 		f.unregistered(done)
 	case arch.ShareClone3:
 		f.argument(f.s1(), RDI)
+		f.resets()
 		f.MovRM(8, RAX, At(f.s1(), clone3Flags))
 		f.cloneFlags(set, done)
 		f.MovRM(8, RAX, At(f.s1(), clone3TLS))
@@ -129,6 +157,8 @@ func (f *frame) share(w *arch.Work) {
 		f.argument(RAX, RDI)
 		f.OpRI(OpCmp, 4, RAX, archSetFS)
 		f.Jcc(CondE, set)
+	case arch.ShareAction:
+		f.action(RDI, RSI)
 	}
 	f.Bind(done)
 	f.after(func() {
@@ -169,8 +199,10 @@ func (f *frame) unregistered(done Label) {
 
 // anySyscall emits the look at a system call whose number is an argument.
 func (f *frame) anySyscall(set Label) {
-	clone, prctl, done := f.Label(), f.Label(), f.Label()
+	clone, prctl, action, done := f.Label(), f.Label(), f.Label(), f.Label()
 	f.argument(RAX, RDI)
+	f.OpRI(OpCmp, 4, RAX, sysRtSigaction)
+	f.Jcc(CondE, action)
 	f.OpRI(OpCmp, 4, RAX, sysVfork)
 	f.Jcc(CondE, set)
 	f.OpRI(OpCmp, 4, RAX, sysClone3)
@@ -181,6 +213,9 @@ func (f *frame) anySyscall(set Label) {
 	f.Jcc(CondE, prctl)
 	f.Bind(done)
 	f.after(func() {
+		f.Bind(action)
+		f.action(RSI, RDX)
+		f.Jmp(done)
 		f.Bind(clone)
 		f.argument(RAX, RSI)
 		f.TestRI(4, RAX, cloneVM)
@@ -192,4 +227,42 @@ func (f *frame) anySyscall(set Label) {
 		f.Jcc(CondE, set)
 		f.Jmp(done)
 	})
+}
+
+// action emits the look at a call that may replace the handler of a signal of a fault: the signal and the new
+// action are in two registers.
+func (f *frame) action(signal, action Reg) {
+	if f.w.Handled == 0 {
+		return
+	}
+	look, done := f.Label(), f.Label()
+	f.argument(RAX, signal)
+	f.OpRI(OpCmp, 4, RAX, sigSegv)
+	f.Jcc(CondE, look)
+	f.OpRI(OpCmp, 4, RAX, sigBus)
+	f.Jcc(CondNE, done)
+	f.Bind(look)
+	f.argument(RAX, action)
+	f.TestRR(8, RAX, RAX)
+	f.Jcc(CondE, done)
+	f.handled()
+	f.Bind(done)
+}
+
+// resets emits the look at a new task whose handlers become the default ones: struct clone_args is at S1.
+func (f *frame) resets() {
+	if f.w.Handled == 0 {
+		return
+	}
+	done := f.Label()
+	f.TestMI(4, At(f.s1(), clone3Flags+4), cloneClearSighand)
+	f.Jcc(CondE, done)
+	f.handled()
+	f.Bind(done)
+}
+
+// handled emits that the program may have other handlers than the resident ones.
+func (f *frame) handled() {
+	f.MovRI(RAX, f.w.Handled)
+	f.MovMI(4, At(RAX, 0), 1)
 }

@@ -34,9 +34,6 @@ func (t *TaskInst) SharesBlock() bool {
 	return false
 }
 
-// Makes says that the instruction is a system call of that number, or may be.
-func (t *TaskInst) Makes(number int64) bool { return t.Number == number || t.Number == -1 }
-
 // taskReach is how far before an instruction the decoding begins that tells whether it is one.
 const taskReach = 96
 

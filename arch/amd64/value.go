@@ -18,7 +18,7 @@ func (w writer) argTemps(a *fetch.Arg) int {
 	switch {
 	case a.Store == fetch.StorePtrs:
 		return 2 * a.Count
-	case isString(a):
+	case isString(a), a.Store == fetch.StoreComm:
 		return 2
 	case a.Store == fetch.StoreValue && loads(a), a.Store == fetch.StoreArray && w.Kernel != nil:
 		return 1

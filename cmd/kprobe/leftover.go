@@ -46,7 +46,7 @@ func list(pid int) error {
 	if err != nil {
 		return err
 	}
-	return writeList(stdout, p, &names{t: t})
+	return writeList(stdout, p, newNames(t))
 }
 
 // writeList writes what stands in a process, a line for each probe.

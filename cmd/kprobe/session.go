@@ -49,7 +49,7 @@ func newSession(p *process.Proc, o *process.TargetOptions) (*session, error) {
 		p.Close()
 		return nil, err
 	}
-	return &session{proc: p, target: t, core: core, names: &names{t: t}}, nil
+	return &session{proc: p, target: t, core: core, names: newNames(t)}, nil
 }
 
 // names finds the names that lines show, and remembers them.
@@ -58,7 +58,9 @@ type names struct {
 	mu    sync.Mutex
 	space *symbol.Space
 	syms  map[uint64]*fetch.Sym
-	comm  map[int]string
+	comm  map[int]taskName
+	// program is the name of the process when it was last seen.
+	program string
 	// foreign: thread ids are those of another pid namespace.
 	foreign bool
 }
@@ -104,22 +106,40 @@ func (n *names) forget() {
 	}
 }
 
+// taskName is the name of a thread when it was last looked at.
+type taskName struct {
+	name string
+	at   time.Time
+}
+
+// commAge is how long a thread's name is believed: it may change, and its number may go to another.
+const commAge = time.Second
+
+// newNames looks at the process while it is there: it may have ended when its last records are read.
+func newNames(t *process.Target) *names {
+	n := &names{t: t, comm: map[int]taskName{}, foreign: foreignPIDs(t.Proc())}
+	n.Comm(t.Proc().PID())
+	return n
+}
+
 // Comm gives a thread's name. A thread that ended before anybody looked has its
 // process's. The ids are those of the target's own pid namespace.
 func (n *names) Comm(tid int) string {
-	if s, ok := n.comm[tid]; ok {
-		return s
+	c, ok := n.comm[tid]
+	if ok && time.Since(c.at) < commAge {
+		return c.name
 	}
-	if n.comm == nil {
-		n.comm = map[int]string{}
-		n.foreign = foreignPIDs(n.t.Proc())
+	if s, ok := n.lookComm(tid); ok {
+		c.name = s
+	} else if !ok && c.name == "" {
+		c.name = n.program
 	}
-	s, ok := n.lookComm(tid)
-	if !ok {
+	if c.name == "" {
 		return "<...>"
 	}
-	n.comm[tid] = s
-	return s
+	c.at = time.Now()
+	n.comm[tid] = c
+	return c.name
 }
 
 func (n *names) lookComm(tid int) (string, bool) {
@@ -132,13 +152,18 @@ func (n *names) lookComm(tid int) (string, bool) {
 	if !n.foreign {
 		dirs = slices.Insert(dirs, 1, fmt.Sprintf("/proc/%d", host)) // a fork child
 	}
-	for _, dir := range dirs {
-		if b, err := os.ReadFile(dir + "/comm"); err == nil {
-			return clean(strings.TrimSuffix(string(b), "\n")), true
+	for i, dir := range dirs {
+		b, err := os.ReadFile(dir + "/comm")
+		if err != nil {
+			continue
 		}
+		s := clean(strings.TrimSuffix(string(b), "\n"))
+		if i == len(dirs)-1 || tid == pid {
+			n.program = s
+		}
+		return s, true
 	}
-	s, ok := n.comm[tid]
-	return s, ok
+	return "", false
 }
 
 // foreignPIDs says whether the target has a pid namespace other than ours.

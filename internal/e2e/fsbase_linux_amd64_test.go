@@ -3,10 +3,12 @@ package e2e
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
@@ -23,11 +25,17 @@ var kinds = map[string]string{"counter": "p:a hit", "record": "p:a hit v=%di", "
 // arms adds one event, a counter or a record.
 func arms(t *testing.T, core *kprobes.Core, kind string) *kprobes.Event {
 	t.Helper()
-	d, err := event.Parse(kinds[kind])
+	return armsText(t, core, kinds[kind], kind == "counter")
+}
+
+// armsText adds one event.
+func armsText(t *testing.T, core *kprobes.Core, probe string, count bool) *kprobes.Event {
+	t.Helper()
+	d, err := event.Parse(probe)
 	if err != nil {
 		t.Fatal(err)
 	}
-	evs, err := core.Add([]*event.Def{d}, &kprobes.AddOptions{Count: kind == "counter", Late: true})
+	evs, err := core.Add([]*event.Def{d}, &kprobes.AddOptions{Count: count, Late: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,4 +183,33 @@ func TestBaseUnnoticed(t *testing.T) {
 		}
 	}
 	exact(t, core, e, n["hit"])
+}
+
+// TestNameAtHit: $comm is the name that the thread had at the hit, whoever reads it when.
+func TestNameAtHit(t *testing.T) {
+	want := []string{"fsbase", "one", "a name of 15 by", "two"}
+	for _, tactic := range []arch.Tactic{arch.TacticJump, arch.TacticUprobe} {
+		t.Run(string(tactic), func(t *testing.T) {
+			p := aside(t, "fsbase")
+			core := open(t, p)
+			add(t, core, tactic, "p:a hit v=%di c=$comm w=%di")
+			p.Counts("create 1")
+			for _, name := range want[1:] {
+				p.Counts("name " + name)
+			}
+			var have []string
+			if err := core.Close(func(h *tracing.Hit) {
+				vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, "read later")
+				if err != nil || vs[0].Num != 0 || vs[2].Num != 0 {
+					t.Errorf("%v, %v", vs, err)
+				}
+				have = append(have, string(vs[1].Str))
+			}); err != nil {
+				t.Error(err)
+			}
+			if !slices.Equal(have, want) {
+				t.Errorf("%q, want %q", have, want)
+			}
+		})
+	}
 }

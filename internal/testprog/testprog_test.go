@@ -46,6 +46,7 @@ func TestProgramsCount(t *testing.T) {
 		{"fsbase", nil, "other 5 0x5a", map[string]uint64{"hit": 5, "spoilt": 0}},
 		{"fsbase", nil, "share 5", map[string]uint64{"hit": 20, "spoilt": 0}},
 		{"fsbase", nil, "child 5", map[string]uint64{"hit": 15, "spoilt": 0}},
+		{"scant", nil, "room 0 1", map[string]uint64{"hit": 1}},
 		{"vforker", nil, "go 5", map[string]uint64{"vforking": 5, "parent_work": 5, "bad": 0}},
 		{"trapuser", nil, "go 50", map[string]uint64{"plain": 100, "narrow": 50, "int3": 50, "raised": 100, "bad": 0}},
 		{"segv", nil, "go 50", map[string]uint64{
@@ -426,7 +427,7 @@ func TestCallers(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("arcs asks badptr boundary callers cancel conform cross dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes redzone seccomp segv sequence sigmask sigs spinner stand tails tight toggle trapuser vector vforker work prog.h")
+	tested := strings.Fields("arcs asks badptr boundary callers cancel conform cross dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes redzone scant seccomp segv sequence sigmask sigs spinner stand tails tight toggle trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

@@ -52,6 +52,7 @@ const (
 	bpfCPU     = 8   // number of the CPU
 	bpfIDs     = 120 // the thread's ids in a pid namespace (Linux 5.7)
 	bpfOutput  = 130 // copy to a ring buffer (Linux 5.8)
+	bpfComm    = 16  // name of the thread
 	bpfUserMem = 148 // read user memory, which may sleep (Linux 5.10, in uprobes 6.0)
 )
 

@@ -78,6 +78,7 @@ const (
 	hdrWait     = 96                                           // answer and switch of the probe on the loader
 	hdrResident = 112                                          // address of the handler of SIGSEGV, before it is installed
 	hdrShared   = 128                                          // 32 bits: arch.Writer.Shared
+	hdrHandled  = 132                                          // 32 bits, behind it: arch.Writer.Handled
 	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number
 	actionSize  = 40                                           // a word: our handler stands, then struct kernel_sigaction
 	hdrHooked   = hdrActions + uint64(unix.SIGTRAP)*actionSize // that word of SIGTRAP

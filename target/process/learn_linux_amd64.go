@@ -29,6 +29,11 @@ func (t *Target) learn(s *Stopped) error {
 	if err := refuseNoTSC(s); err != nil {
 		return err
 	}
+	why, err := whyNotCall(s, "ask for its name (prctl)", nameCalls)
+	if err != nil {
+		return err
+	}
+	t.writer.NoName = why != nil
 	g, err := t.findGo(threads)
 	if err != nil {
 		return err
@@ -125,3 +130,9 @@ func hasRDPID() bool {
 	flags, _, _ = strings.Cut(flags, "\n")
 	return strings.Contains(flags+" ", " rdpid ")
 }
+
+// nameCalls is the question for the thread's name, for $comm.
+var nameCalls = []callData{{nr: unix.SYS_PRCTL, arch: auditArchX86_64, args: [6]uint64{unix.PR_GET_NAME}, open: openIP | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)}}
+
+// RecordsComm says that records may hold the name that the thread has at the hit.
+func (t *Target) RecordsComm() bool { return true }

@@ -25,6 +25,7 @@ import (
 type taskCode struct {
 	shares error // why its threads may share a block, or have another; nil: they do not by its code
 	clone3 uint64
+	acts   bool // it may replace handlers of signals, by an instruction of its own
 }
 
 // cLibraries are the names that C libraries give themselves, and their loaders: of glibc, and of musl, whose
@@ -68,12 +69,30 @@ func (c *taskCode) note(im *symbol.Image, in *amd64.TaskInst) {
 		if in.Number == sysClone3 {
 			c.clone3 = in.Addr
 		}
+		if in.Number == unix.SYS_RT_SIGACTION {
+			fn, _, ok := im.At(in.Addr)
+			c.acts = c.acts || !ok || !named(fn, sigactionName)
+		}
+	case in.Number == unix.SYS_RT_SIGACTION:
+		c.acts = true
 	case c.shares != nil:
 	case in.MovesBase():
 		c.shares = errno.Errorf(unix.EOPNOTSUPP, "the instruction at 0x%x of %s may give a thread another FS base", in.Addr, im.Path())
 	case in.SharesBlock():
 		c.shares = errno.Errorf(unix.EOPNOTSUPP, "the instruction at 0x%x of %s may make a thread that has no block of its own", in.Addr, im.Path())
 	}
+}
+
+// sigactionName is the function by which a C library sets all actions, but for one or another of its own signals.
+const sigactionName = "__libc_sigaction"
+
+func named(fn *symbol.Func, name string) bool {
+	for _, n := range append([]string{fn.Name}, fn.Aliases...) {
+		if n, _, _ = strings.Cut(n, "@"); n == name {
+			return true
+		}
+	}
+	return false
 }
 
 // System calls that make tasks, or set an FS base.
@@ -83,7 +102,7 @@ var taskCalls = []uint64{unix.SYS_CLONE, unix.SYS_VFORK, unix.SYS_ARCH_PRCTL, sy
 
 // learnSharing finds out whether what FS leads to can be trusted: by the code that is mapped now.
 func (t *Target) learnSharing() error {
-	t.shares, t.sharers = nil, nil
+	t.shares, t.sharers, t.acts = nil, nil, false
 	libraries := 0
 	for _, m := range t.space.Modules() {
 		c, err := t.tasks(m.Image)
@@ -94,6 +113,7 @@ func (t *Target) learnSharing() error {
 			t.shares = c.shares
 			return nil
 		}
+		t.acts = t.acts || c.acts
 		if !isCLibrary(m.Image) {
 			continue
 		}
@@ -144,6 +164,9 @@ func sharersOf(m *symbol.Module, c *taskCode) (out []target.Sharing, err error) 
 			return nil, errno.Errorf(unix.EOPNOTSUPP, "%s of %s is not known: %w", w.name, m.Name, err)
 		}
 	}
+	if fns, err := m.Image.Lookup(sigactionName); err == nil && len(fns) == 1 {
+		add(fns[0], arch.ShareAction)
+	}
 	if c.clone3 != 0 {
 		fn, off, ok := m.Image.At(c.clone3)
 		if !ok || off > clone3Reach {
@@ -172,7 +195,7 @@ func (t *Target) SetShared() error {
 	if t.writer.Shared == 0 {
 		return nil
 	}
-	return t.p.WriteMem(t.writer.Shared, []byte{1, 0, 0, 0})
+	return t.p.WriteMem(t.writer.Shared, []byte{1, 0, 0, 0, 1, 0, 0, 0}) // and Handled
 }
 
 // shareLate looks at objects that have come.
@@ -180,10 +203,16 @@ func (t *Target) shareLate() error {
 	if t.home == nil || t.writer.Shared == 0 {
 		return nil
 	}
-	if err := t.learnSharing(); err != nil || t.shares == nil {
+	err := t.learnSharing()
+	switch {
+	case err != nil:
 		return err
+	case t.shares != nil:
+		return t.SetShared()
+	case t.acts && t.writer.Handled != 0:
+		return t.p.WriteMem(t.writer.Handled, []byte{1, 0, 0, 0})
 	}
-	return t.SetShared()
+	return nil
 }
 
 // CheckOwn looks, after the functions that Sharers lists were probed, whether a thread has come to share a block
@@ -216,7 +245,7 @@ func (t *Target) ownsBlock(s *Stopped, th *Thread) (bool, error) {
 		return false, nil
 	}
 	for _, f := range t.sharers {
-		if fn := f.Place.Func; f.Share != arch.ShareSyscall && r.RIP-f.Place.Addr < fn.Size {
+		if fn := f.Place.Func; f.Share != arch.ShareSyscall && f.Share != arch.ShareAction && r.RIP-f.Place.Addr < fn.Size {
 			return false, nil
 		}
 	}
@@ -250,6 +279,9 @@ func (t *Target) useBlocks(s *Stopped) error {
 	if t.writer.HasRseq || t.writer.TID == arch.TIDFS {
 		t.writer.Shared = t.home.addr + hdrShared
 		t.writer.FSGSBase = hasFSGSBase()
+		if !t.acts && slices.ContainsFunc(t.sharers, func(s target.Sharing) bool { return s.Share == arch.ShareAction }) {
+			t.writer.Handled = t.home.addr + hdrHandled
+		}
 	}
 	why, err := whyNotCall(s, "ask for its id (gettid)", tidCalls)
 	t.writer.NoTID = why != nil

@@ -65,6 +65,7 @@ type Target struct {
 	mailID   FileID         // of the mailbox's memory file
 	shares   error          // why threads may share a block, by the code that is mapped; nil: by Sharers alone
 	sharers  []target.Sharing
+	acts     bool     // code that is mapped may replace handlers of signals without the C library
 	mail     *mailbox // of threads that wait for handlers; nil: there was no handler
 
 	stubs       atomic.Pointer[stubs]       // nil: no function has a trampoline

@@ -307,6 +307,11 @@ func (c *bpfCode) arg(a *fetch.Arg, addr uint64, slot int) error {
 	switch a.Store {
 	case fetch.StoreNone:
 		return nil
+	case fetch.StoreComm:
+		c.pointer(1, slot)
+		c.op(bpfSet64, 2, 0, 0, 16)
+		c.call(bpfComm)
+		return nil
 	case fetch.StoreValue:
 	default:
 		return errno.Errorf(unix.EOPNOTSUPP, "argument %s (%s): a uprobe records no strings and no arrays", a.Name, a.Text)

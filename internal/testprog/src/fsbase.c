@@ -1,13 +1,14 @@
 // Threads whose FS base is not that of a block of their own.
 //
-//	fsbase           commands: zero N, other N FILL, copy N, share N, spawn N, child N, create N, quit
+//	fsbase           commands: zero N, other N FILL, copy N, share N, spawn N, child N, create N, name TEXT, quit
 //
 // Each command calls hit, which is counted. "zero" calls it N times in a thread that has set its FS base
 // to 0, "other" with one that leads to memory filled with the byte FILL, "copy" with one that leads to a copy
 // of the thread's block, whose own address is in it. "share" makes four threads by clone without CLONE_SETTLS,
 // which share the block of the one that made them, and call hit N times each. "spawn" starts N programs by
 // posix_spawn. "child" has a child of vfork call hit N times, while another thread does so too. "create"
-// makes N threads, each of which calls hit once. "spoilt" counts bytes of the memory above that changed.
+// makes N threads, each of which calls hit once. "name" gives the thread that reads commands a name, and has it call
+// hit once. "spoilt" counts bytes of the memory above that changed.
 // With -DINLINE the base is set by wrfsbase, and threads are made by a syscall instruction here.
 #include "prog.h"
 #include <asm/prctl.h>
@@ -165,6 +166,12 @@ int main(void) {
 	say("ready");
 	while (command(line) && !is(line, "quit")) {
 		const char *arg = strchr(line, ' ');
+		if (is(line, "name") && arg) {
+			pthread_setname_np(pthread_self(), arg + 1);
+			loop(1);
+			report();
+			continue;
+		}
 		calls = arg ? strtoull(arg, (char **)&arg, 0) : 1;
 		if (is(line, "zero")) {
 			fill(0);
