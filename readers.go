@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -198,6 +199,7 @@ func (c *Core) withdraw() error {
 	if !ok {
 		return nil
 	}
+	c.stubbed.looked = time.Now()
 	var evs []*Event
 	asked := true
 	for _, e := range c.events {

@@ -3,6 +3,7 @@ package kprobes
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
@@ -74,7 +75,7 @@ func (c *Core) sync() error {
 		c.stubbed.asked = false
 		err = errors.Join(c.dropGone(), c.walkLate(), c.withdraw(), c.armLate())
 		c.note()
-	default:
+	case time.Since(c.stubbed.looked) >= keepEvery:
 		err = c.withdraw()
 	}
 	if c.loaded {

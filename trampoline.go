@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -52,6 +53,7 @@ type trampolines struct {
 	never     error            // why no return address may be replaced
 	unknown   error            // why not unless it is asked for: see readers.go
 	reads     map[uint64]error // functions by address: see readsReturn
+	looked    time.Time        // when withdraw last looked
 	syncErr   error            // of the last Sync that nobody has called
 	left      bool             // return addresses are to be put back: see withdraw
 	unwinders map[*symbol.Image]symbol.Unwinder
