@@ -106,3 +106,33 @@ func (r *result) each(t *testing.T, event string, ok func(line) bool) {
 		}
 	}
 }
+
+// TestOwnMask looks at a program's threads while it starts others, with cgo: what these block for a
+// moment is not taken for their own.
+func TestOwnMask(t *testing.T) {
+	p := hardGo(t, "gocgo", []string{"CGO_ENABLED=1"})
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		for range 200 {
+			p.Send("go 1")
+			p.Line()
+		}
+	}()
+	seen := map[string]int{}
+	for end := false; !end; {
+		select {
+		case <-done:
+			end = true
+		default:
+		}
+		for _, tid := range tasks(t, p.PID) {
+			seen[field(t, p.PID, tid, "SigBlk")]++
+			if mask := ownMask(t, p.PID, tid, true); mask != "" && mask != "0000000000000000" {
+				t.Fatalf("thread %d has mask %s of its own", tid, mask)
+			}
+		}
+	}
+	t.Logf("masks: %v", seen)
+	p.Quit(nil)
+}

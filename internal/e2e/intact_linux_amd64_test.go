@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"os"
@@ -11,9 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/target/process"
 )
@@ -32,8 +33,9 @@ func stateOf(t testing.TB, pid int) *state {
 	t.Helper()
 	s := &state{pid: pid, masks: map[int]string{}, fds: map[string]string{}}
 	s.signals = handled(t, pid)
+	golang := isGo(pid)
 	for _, tid := range tasks(t, pid) {
-		s.masks[tid] = ownMask(t, pid, tid)
+		s.masks[tid] = ownMask(t, pid, tid, golang)
 	}
 	s.fds = descriptors(t, pid)
 	if !strings.HasSuffix(s.signals, "caught 0") {
@@ -42,18 +44,39 @@ func stateOf(t testing.TB, pid int) *state {
 	return s
 }
 
-// libraryMask is what glibc blocks around the start of a thread: everything.
+// libraryMask is what glibc and Go's runtime block around the start of a thread: everything.
 const libraryMask = "fffffffffffbfeff"
 
-// ownMask is the signal mask of a thread once the C library has let go of it.
-func ownMask(t testing.TB, pid, tid int) string {
+// isGo says whether a process runs a Go program.
+func isGo(pid int) bool {
+	_, err := buildinfo.ReadFile(fmt.Sprintf("/proc/%d/exe", pid))
+	return err == nil
+}
+
+// ownMask is the signal mask of a thread once the library or the runtime has let go of it.
+func ownMask(t testing.TB, pid, tid int, isGo bool) string {
 	t.Helper()
-	mask := field(t, pid, tid, "SigBlk")
-	for end := time.Now().Add(patience); mask == libraryMask && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
+	mask := ""
+	within(t, fmt.Sprintf("thread %d to have a mask of its own", tid), func() bool {
 		mask = field(t, pid, tid, "SigBlk")
-	}
+		return !passing(t, mask, isGo)
+	})
 	return mask
+}
+
+// passing says whether a thread that begins, ends or starts another has the mask. With cgo a Go
+// program's has several then: the C library's own signals, or those that the runtime leaves to it, are
+// not blocked. Go code runs with SIGSEGV unblocked always, so that one tells.
+func passing(t testing.TB, mask string, isGo bool) bool {
+	t.Helper()
+	if mask == libraryMask || mask == "" {
+		return mask != ""
+	}
+	bits, err := strconv.ParseUint(mask, 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return isGo && bits>>(unix.SIGSEGV-1)&1 != 0
 }
 
 // askActions names a process of whose dispositions the test binary is to tell. It is asked by
