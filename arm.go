@@ -44,6 +44,11 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		case !o.skips(e):
 			return evs, err
 		default:
+			if e.h != nil { // put forgets it
+				e.h.left = err
+				e.fn.drop(e)
+				continue
+			}
 			c.skip(e.pattern, e.Place.Func.Pretty(), err, o)
 			c.spare = append(c.spare, c.erase([]*Event{e})...) // no code was made for it
 		}
@@ -111,6 +116,10 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 		err := bad[e.fn]
 		if e.gone || err == nil {
 			return false
+		}
+		if e.h != nil {
+			e.h.left = e.refused(err)
+			return true
 		}
 		c.skip(e.pattern, e.Place.Func.Pretty(), e.refused(err), o)
 		e.ended = true

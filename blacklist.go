@@ -99,8 +99,13 @@ func (c *Core) forbidden(d *event.Def) error {
 	return nil
 }
 
-// generated says whether an address lies in the code of a probe.
+// generated says whether an address lies in the code of a probe, which is in no object.
 func (c *Core) generated(addr uint64) bool {
+	if s := c.space.Load(); s != nil {
+		if m := s.ModuleAt(addr); m != nil && m.Image.Executable(m.Linktime(addr)) {
+			return false
+		}
+	}
 	for _, f := range c.fns {
 		for _, s := range f.sites {
 			if addr-s.Detour.Addr < uint64(s.Room) {

@@ -178,14 +178,19 @@ type AddOptions struct {
 	Found bool
 	// Tactic takes this tactic or none; "" means the best that is safe.
 	Tactic arch.Tactic
+	// leave leaves out those probes of a batch with handlers that can not be armed (probe.left).
+	leave bool
 	// Trampoline has return probes see returns by trampoline, also if all exits are known, and
 	// if the process has code of which it is not known who reads return addresses. Such code may
 	// then misbehave, or end the program. What is known to read them is refused all the same.
 	Trampoline bool
 }
 
-// skips says whether an event may be left out: one of a pattern, where the options say so.
-func (o *AddOptions) skips(e *Event) bool { return o.Skip != nil && e.pattern != nil }
+// skips says whether an event may be left out: one of a pattern, or a probe of a batch, where the
+// options say so.
+func (o *AddOptions) skips(e *Event) bool {
+	return o.Skip != nil && e.pattern != nil || o.leave && e.h != nil && e.h.mayLeave
+}
 
 // ErrRegister wraps the reason why an event could not be registered; the errno that
 // the kernel would give is in its chain.

@@ -24,12 +24,29 @@ import (
 //go:noinline
 func faulty(a int) int { return a + 1 }
 
+// lockedError can not tell its text.
+type lockedError struct{ never chan bool }
+
+func (e lockedError) Error() string { <-e.never; return "" }
+
+var (
+	anyText any = struct {
+		n int
+		s string
+	}{7, "x"}
+	lockedText any = lockedError{make(chan bool)}
+)
+
 // A handler that goes wrong is abandoned, and its probe is disabled with the reason.
 func TestSelfHandlerFails(t *testing.T) {
 	var nothing *int
 	var none map[string]int
 	var some []int
+	wrapped := fmt.Errorf("wrapped: %w", os.ErrClosed)
 	for name, bad := range map[string]func(){
+		"panic: wrapped: file already closed": func() { panic(wrapped) },
+		"panic: {7 x}":                        func() { panic(anyText) },
+		"panic of a kprobes_test.lockedError, which does not tell its text": func() { panic(lockedText) },
 		"nil dereference": func() { *nothing = 1 },
 		"panic":           func() { panic("on purpose") },
 		"nil map":         func() { none["x"] = 1 },
@@ -63,7 +80,7 @@ func TestSelfHandlerFails(t *testing.T) {
 				t.Errorf("the handler went wrong, and the state is %+v", s)
 			}
 			t.Log(err)
-			if err == nil || !strings.Contains(err.Error(), "disabled") {
+			if err == nil || !strings.Contains(err.Error(), "disabled") || strings.HasPrefix(name, "panic") && !strings.Contains(err.Error(), name) {
 				t.Errorf("fault: %v", err)
 			}
 		})

@@ -27,7 +27,14 @@ type Jprobe struct {
 func (c *Core) RegisterJprobe(j *Jprobe) error { return c.RegisterJprobes([]*Jprobe{j}) }
 
 // RegisterJprobes arms all of the probes in one stop of the target, or none.
-func (c *Core) RegisterJprobes(js []*Jprobe) error { return registerAll(c, js, newJprobe) }
+func (c *Core) RegisterJprobes(js []*Jprobe) error { return registerAll(c, js, newJprobe, nil) }
+
+// RegisterJprobesOrSkip arms those of the probes that can be, in one stop of the target. The others are
+// told to skip with the reason, once the stop is over; they are as they were. The error is what keeps all
+// of them from being armed: then nothing has been changed, but skip may have been called.
+func (c *Core) RegisterJprobesOrSkip(js []*Jprobe, skip func(*Jprobe, error)) error {
+	return registerAll(c, js, newJprobe, skip)
+}
 
 // UnregisterJprobe disarms a probe and forgets it, as UnregisterKprobe does.
 func (c *Core) UnregisterJprobe(j *Jprobe) { c.UnregisterJprobes([]*Jprobe{j}) }

@@ -74,7 +74,14 @@ type Kprobe struct {
 func (c *Core) RegisterKprobe(k *Kprobe) error { return c.RegisterKprobes([]*Kprobe{k}) }
 
 // RegisterKprobes arms all of the probes in one stop of the target, or none.
-func (c *Core) RegisterKprobes(ks []*Kprobe) error { return registerAll(c, ks, newKprobe) }
+func (c *Core) RegisterKprobes(ks []*Kprobe) error { return registerAll(c, ks, newKprobe, nil) }
+
+// RegisterKprobesOrSkip arms those of the probes that can be, in one stop of the target. The others are
+// told to skip with the reason, once the stop is over; they are as they were. The error is what keeps all
+// of them from being armed: then nothing has been changed, but skip may have been called.
+func (c *Core) RegisterKprobesOrSkip(ks []*Kprobe, skip func(*Kprobe, error)) error {
+	return registerAll(c, ks, newKprobe, skip)
+}
 
 // UnregisterKprobe disarms a probe and forgets it. When it returns, none of the probe's
 // handlers runs or will run; what was counted stays readable. A probe that is not

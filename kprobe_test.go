@@ -123,7 +123,7 @@ func TestFault(t *testing.T) {
 		if f.err() != nil {
 			t.Error("a fault before any")
 		}
-		if !f.set(trap, "why") || f.set(3, "later") {
+		if !f.set(trap, target.Why("why")) || f.set(3, target.Why("later")) {
 			t.Error("not the first fault was kept")
 		}
 		if err := f.err(); !errors.Is(err, unix.EFAULT) || !strings.Contains(err.Error(), want) {
@@ -150,14 +150,14 @@ func TestFrames(t *testing.T) {
 	if len(seen) != 4 || seen[f] || f.ri.Rp != rp {
 		t.Errorf("%d frames for 4 runs, and a fifth run got one of them: %v", len(seen), seen[f])
 	}
-	if p.faulted(&regs[2], 14, "") || !p.off.Load() || p.core.faults.Load() != 1 {
+	if p.faulted(&regs[2], 14, target.Why("")) || !p.off.Load() || p.core.faults.Load() != 1 {
 		t.Error("a fault without handler does not switch the probe off")
 	}
 	if f := p.claim(&more); !seen[f] {
 		t.Error("the frame of an abandoned run was not given back")
 	}
 	p.onFault = func(*Kprobe, *Regs, int) int { return 1 }
-	if !p.faulted(&more, 14, "") {
+	if !p.faulted(&more, 14, target.Why("")) {
 		t.Error("a fault handler's 1 is not what counts")
 	}
 }

@@ -63,7 +63,16 @@ const (
 func (c *Core) RegisterKretprobe(r *Kretprobe) error { return c.RegisterKretprobes([]*Kretprobe{r}) }
 
 // RegisterKretprobes arms all of the probes in one stop of the target, or none.
-func (c *Core) RegisterKretprobes(rs []*Kretprobe) error { return registerAll(c, rs, newKretprobe) }
+func (c *Core) RegisterKretprobes(rs []*Kretprobe) error {
+	return registerAll(c, rs, newKretprobe, nil)
+}
+
+// RegisterKretprobesOrSkip arms those of the probes that can be, in one stop of the target. The others are
+// told to skip with the reason, once the stop is over; they are as they were. The error is what keeps all
+// of them from being armed: then nothing has been changed, but skip may have been called.
+func (c *Core) RegisterKretprobesOrSkip(rs []*Kretprobe, skip func(*Kretprobe, error)) error {
+	return registerAll(c, rs, newKretprobe, skip)
+}
 
 // UnregisterKretprobe disarms a probe and forgets it, as UnregisterKprobe does. Calls in
 // progress return without a handler.

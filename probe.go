@@ -65,18 +65,21 @@ const (
 
 // probe is what stands behind a Kprobe, Kretprobe or Jprobe that is registered, or was.
 type probe struct {
-	core    *Core
-	kind    byte
-	kp      *Kprobe
-	def     *event.Def
-	ev      *Event
-	flags   Flags
-	pre     func(*Kprobe, *Regs) int
-	post    func(*Kprobe, *Regs, uint64)
-	onFault func(*Kprobe, *Regs, int) int
-	entry   func(*KretprobeInstance, *Regs) int
-	ret     func(*KretprobeInstance, *Regs) int
-	jump    any // a Jprobe's Entry
+	core  *Core
+	kind  byte
+	kp    *Kprobe
+	def   *event.Def
+	ev    *Event
+	flags Flags
+	// mayLeave: what keeps the probe from being registered leaves it out of its batch, and is left.
+	mayLeave bool
+	left     error
+	pre      func(*Kprobe, *Regs) int
+	post     func(*Kprobe, *Regs, uint64)
+	onFault  func(*Kprobe, *Regs, int) int
+	entry    func(*KretprobeInstance, *Regs) int
+	ret      func(*KretprobeInstance, *Regs) int
+	jump     any // a Jprobe's Entry
 
 	// What the handlers' runs use. Nothing of it changes while they can run, but for what
 	// is atomic and for frames and slots, which belong to one run, or one call, at a time.
@@ -133,11 +136,11 @@ func (b *bound) call() *arch.Call {
 type fault struct {
 	state atomic.Uint32 // 0: nothing; 1: being written; 2: written
 	trap  int
-	why   string
+	why   fmt.Stringer
 }
 
 // set keeps the first fault and says whether this is it. It runs in place of the handler.
-func (f *fault) set(trap int, why string) bool {
+func (f *fault) set(trap int, why fmt.Stringer) bool {
 	if !f.state.CompareAndSwap(0, 1) {
 		return false
 	}
@@ -146,8 +149,11 @@ func (f *fault) set(trap int, why string) bool {
 	return true
 }
 
+// is says whether something went wrong.
+func (f *fault) is() bool { return f.state.Load() == 2 }
+
 func (f *fault) err() error {
-	if f.state.Load() != 2 {
+	if !f.is() {
 		return nil
 	}
 	if f.trap == target.TrapPanic {
@@ -338,7 +344,7 @@ func (p *probe) claim(r *Regs) *frame {
 
 // faulted is told that a run was abandoned. False: the probe is switched off, at once for
 // its handlers and soon in the target.
-func (p *probe) faulted(r *Regs, trap int, why string) bool {
+func (p *probe) faulted(r *Regs, trap int, why fmt.Stringer) bool {
 	for i := range p.frames {
 		if f := &p.frames[i]; f.busy.Load() != 0 && f.regs == address(r) {
 			f.busy.Store(0)
@@ -351,7 +357,7 @@ func (p *probe) faulted(r *Regs, trap int, why string) bool {
 }
 
 // broken is told that a run was abandoned, and switches the probe off.
-func (p *probe) broken(_ *Regs, trap int, why string) bool {
+func (p *probe) broken(_ *Regs, trap int, why fmt.Stringer) bool {
 	p.off.Store(true)
 	if p.fault.set(trap, why) {
 		p.core.faults.Add(1)
@@ -460,7 +466,7 @@ type run func(b *bound, r *Regs, slot uint64) arch.Action
 
 // newCall makes a handler callable; jump: a jprobe's Entry, after do. at is what Regs.IP is to
 // say, ret how far the return address is from the stack pointer there.
-func (c *Core) newCall(p *probe, do run, jump bool, fail func(*Regs, int, string) bool, at uint64, ret int) (*bound, error) {
+func (c *Core) newCall(p *probe, do run, jump bool, fail func(*Regs, int, fmt.Stringer) bool, at uint64, ret int) (*bound, error) {
 	caller, ok := c.t.(target.Caller)
 	if !ok {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "handlers can not be called in this target: use an event, or a probe without handlers")

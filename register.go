@@ -58,23 +58,54 @@ func (c *Core) outside() error {
 	return nil
 }
 
-// registerAll registers probes that are made by a kind's check: all or none.
-func registerAll[T any](c *Core, items []T, check func(T) (*probe, error)) error {
+// registerAll registers probes that are made by a kind's check: all or none; or, if skip is not nil,
+// those that can be, and tells it of the others.
+func registerAll[T any](c *Core, items []T, check func(T) (*probe, error), skip func(T, error)) error {
 	if err := c.outside(); err != nil {
 		return err
 	}
 	if len(items) == 0 {
 		return errno.Errorf(unix.EINVAL, "no probes to register")
 	}
-	ps := make([]*probe, len(items))
+	ps := make([]*probe, 0, len(items))
+	of := make([]T, 0, len(items))
 	for i, it := range items {
 		p, err := check(it)
-		if err != nil {
+		switch {
+		case err == nil:
+			p.core, p.mayLeave = c, skip != nil
+			ps, of = append(ps, p), append(of, it)
+		case skip != nil:
+			skip(it, err)
+		default:
 			return numbered(err, i, len(items))
 		}
-		p.core, ps[i] = c, p
 	}
-	return c.register(ps)
+	err := c.register(slices.Clone(ps))
+	for i, p := range ps {
+		if p.left != nil {
+			skip(of[i], p.left)
+		}
+	}
+	return err
+}
+
+// leave takes the probes out of a batch that can not be registered, and may be left out: try says why
+// one can not be. The first of another batch is the error.
+func leave(ps []*probe, try func(p *probe, i int) error) ([]*probe, error) {
+	kept := ps[:0]
+	for i, p := range ps {
+		err := try(p, len(kept))
+		switch {
+		case err == nil:
+			kept = append(kept, p)
+		case p.mayLeave:
+			p.left = err
+		default:
+			return nil, numbered(err, i, len(ps))
+		}
+	}
+	return kept, nil
 }
 
 // numbered tells which of several probes an error is about.
@@ -87,19 +118,26 @@ func numbered(err error, i, n int) error {
 
 // register takes possession of what the probes stand behind, and arms them.
 func (c *Core) register(ps []*probe) error {
-	for i, p := range ps {
+	var owned []*probe
+	ps, err := leave(ps, func(p *probe, _ int) error {
 		old := p.kp.raw()
 		if old != nil && old.kp == p.kp && !old.ended.Load() || !p.kp.swap(old, p) {
-			disown(ps[:i])
-			return numbered(errRegistered(p.kp), i, len(ps))
+			return errRegistered(p.kp)
 		}
+		owned = append(owned, p)
+		return nil
+	})
+	if err != nil {
+		disown(owned)
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.put(ps); err != nil {
-		disown(ps)
+		disown(owned)
 		return err
 	}
+	disown(slices.DeleteFunc(owned, func(p *probe) bool { return p.left == nil }))
 	c.keep()
 	return nil
 }
@@ -115,10 +153,13 @@ func (c *Core) put(ps []*probe) error {
 	if err := c.recoverTarget(); err != nil {
 		return err
 	}
-	for i, p := range ps {
-		if err := c.place(p, ps[:i]); err != nil {
-			return numbered(plain(err), i, len(ps))
-		}
+	n := len(ps)
+	ps, err := leave(ps, func(p *probe, i int) error { return plain(c.place(p, ps[:i])) })
+	if err != nil {
+		return err
+	}
+	if len(ps) == 0 {
+		return fmt.Errorf("none of %d probes can be registered: %w", n, ErrRegister)
 	}
 	if err := c.prepare(); err != nil {
 		return err
@@ -127,58 +168,77 @@ func (c *Core) put(ps []*probe) error {
 	for i, p := range ps {
 		evs[i] = p.ev
 	}
-	evs, err := c.guard(evs)
+	evs, err = c.guard(evs)
 	if err != nil {
 		return err
 	}
 	err = c.number(evs)
-	for i := 0; err == nil && i < len(ps); i++ {
-		if err = c.pool(evs[i]); err == nil {
-			err = ps[i].bind()
-		}
-		err = wrapNonNil(err, i, len(ps))
-	}
-	undo := tell(ps)
+	left := slices.Clone(ps) // those that are not armed
 	if err == nil {
-		_, err = c.arm(evs, &AddOptions{Tactic: c.forced})
-	}
-	if err != nil {
-		undo()
-		c.forget(evs)
-		for _, p := range ps {
-			if !p.ev.serves() {
-				p.finish()
-				continue
+		ps, err = leave(ps, func(p *probe, _ int) error {
+			if err := c.pool(p.ev); err != nil {
+				return err
 			}
-			c.hush([]*probe{p}) // its code is in, and another's could not be put in
-			c.stuck = append(c.stuck, p)
-			c.keep()
-		}
-		return plain(err)
+			return p.bind()
+		})
+		evs = slices.DeleteFunc(evs, func(e *Event) bool { return e.h != nil && e.h.left != nil })
 	}
-	return nil
+	old := tell(left)
+	if err == nil {
+		_, err = c.arm(evs, &AddOptions{Tactic: c.forced, leave: true})
+	}
+	if err == nil {
+		evs = nil
+		left = slices.DeleteFunc(left, func(p *probe) bool { return p.left == nil })
+		if len(left) == n {
+			err = fmt.Errorf("none of %d probes can be registered: %w", n, ErrRegister)
+		}
+	}
+	if len(left) > 0 {
+		c.undo(left, evs, old)
+	}
+	for _, p := range left {
+		p.left = plain(p.left)
+	}
+	return plain(err)
+}
+
+// undo forgets probes that could not be armed, and other events of their batch.
+func (c *Core) undo(ps []*probe, others []*Event, old map[*probe]told) {
+	evs := eventsOf(ps)
+	for _, e := range others {
+		if e.h == nil {
+			evs = append(evs, e)
+		}
+	}
+	c.forget(evs)
+	for _, p := range ps {
+		p.kp.Addr, p.kp.Flags = old[p].addr, old[p].flags
+		if !p.ev.serves() {
+			p.finish()
+			continue
+		}
+		c.hush([]*probe{p}) // its code is in, and another's could not be put in
+		c.stuck = append(c.stuck, p)
+		c.keep()
+	}
+}
+
+// told is what a Kprobe said before tell.
+type told struct {
+	addr  uint64
+	flags Flags
 }
 
 // tell writes the probes' addresses and flags for their handlers, which may run as soon as
-// they are armed. undo takes it back.
-func tell(ps []*probe) (undo func()) {
-	old := make([]Kprobe, len(ps))
-	for i, p := range ps {
-		old[i].Addr, old[i].Flags = p.kp.Addr, p.kp.Flags
+// they are armed. It gives what stood there.
+func tell(ps []*probe) map[*probe]told {
+	old := make(map[*probe]told, len(ps))
+	for _, p := range ps {
+		old[p] = told{p.kp.Addr, p.kp.Flags}
 		p.kp.Addr, p.kp.Flags = p.ev.Place.Addr, p.flags
 	}
-	return func() {
-		for i, p := range ps {
-			p.kp.Addr, p.kp.Flags = old[i].Addr, old[i].Flags
-		}
-	}
-}
-
-func wrapNonNil(err error, i, n int) error {
-	if err == nil {
-		return nil
-	}
-	return numbered(err, i, n)
+	return old
 }
 
 // place finds where a probe is to stand and makes its event. batch are the probes that are
@@ -500,7 +560,7 @@ func (c *Core) needsKeep() bool {
 func (c *Core) tidy() bool {
 	var bad []*probe
 	for _, e := range c.events {
-		if e != nil && e.h != nil && !e.ended && !e.h.disabled && e.h.fault.err() != nil {
+		if e != nil && e.h != nil && !e.ended && !e.h.disabled && e.h.fault.is() {
 			bad = append(bad, e.h)
 		}
 	}

@@ -52,6 +52,12 @@ func RegisterKprobes(ks []*Kprobe) error {
 	return withSelf(func(c *Core) error { return c.RegisterKprobes(ks) })
 }
 
+// RegisterKprobesOrSkip arms those probes of the own process that can be: see
+// Core.RegisterKprobesOrSkip.
+func RegisterKprobesOrSkip(ks []*Kprobe, skip func(*Kprobe, error)) error {
+	return withSelf(func(c *Core) error { return c.RegisterKprobesOrSkip(ks, skip) })
+}
+
 // UnregisterKprobe disarms a probe of the own process: see Core.UnregisterKprobe.
 func UnregisterKprobe(k *Kprobe) { UnregisterKprobes([]*Kprobe{k}) }
 
@@ -72,6 +78,12 @@ func RegisterKretprobes(rs []*Kretprobe) error {
 	return withSelf(func(c *Core) error { return c.RegisterKretprobes(rs) })
 }
 
+// RegisterKretprobesOrSkip arms those return probes of the own process that can be: see
+// Core.RegisterKretprobesOrSkip.
+func RegisterKretprobesOrSkip(rs []*Kretprobe, skip func(*Kretprobe, error)) error {
+	return withSelf(func(c *Core) error { return c.RegisterKretprobesOrSkip(rs, skip) })
+}
+
 // UnregisterKretprobe disarms a return probe of the own process.
 func UnregisterKretprobe(r *Kretprobe) { UnregisterKretprobes([]*Kretprobe{r}) }
 
@@ -90,6 +102,12 @@ func RegisterJprobe(j *Jprobe) error { return RegisterJprobes([]*Jprobe{j}) }
 // RegisterJprobes arms all of the jprobes of the own process, or none.
 func RegisterJprobes(js []*Jprobe) error {
 	return withSelf(func(c *Core) error { return c.RegisterJprobes(js) })
+}
+
+// RegisterJprobesOrSkip arms those jprobes of the own process that can be: see
+// Core.RegisterJprobesOrSkip.
+func RegisterJprobesOrSkip(js []*Jprobe, skip func(*Jprobe, error)) error {
+	return withSelf(func(c *Core) error { return c.RegisterJprobesOrSkip(js, skip) })
 }
 
 // UnregisterJprobe disarms a jprobe of the own process.

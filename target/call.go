@@ -1,6 +1,7 @@
 package target
 
 import (
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -32,7 +33,8 @@ type Handler struct {
 	// Fault, if not nil, is told of a fault (a trap number of the CPU) or a panic
 	// (TrapPanic, with the reason) in Run. True: it is dealt with. Run has been abandoned
 	// in the middle then.
-	Fault func(r *amd64.Regs, trap int, why string) bool
+	// The reason may be asked for its text later, and not by a handler: that may run the program's code.
+	Fault func(r *amd64.Regs, trap int, why fmt.Stringer) bool
 	// Point is what the Regs are bound to; Mem and Callers are filled in by the target.
 	Point amd64.Point
 	// Wide says that all vector registers must be kept (arch.Function.Wide), not only
@@ -50,6 +52,11 @@ type Handler struct {
 	Entry        unsafe.Pointer
 	Stack, Spill int
 }
+
+// Why is a reason whose text is known.
+type Why string
+
+func (w Why) String() string { return string(w) }
 
 // TrapPanic is the trap number of a panic.
 const TrapPanic = -1

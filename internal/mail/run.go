@@ -229,7 +229,7 @@ func (r *handling) fault(now *amd64.Regs, trap int, why string) (dealt bool) {
 			r.m.off(r.c)
 		}
 	}()
-	return r.c.h.Fault != nil && r.c.h.Fault(now, trap, why)
+	return r.c.h.Fault != nil && r.c.h.Fault(now, trap, target.Why(why))
 }
 
 // answer gives the thread its registers back, if it still waits.

@@ -268,7 +268,7 @@ func TestHandlerPanics(t *testing.T) {
 					k.do(r)
 					return arch.ActionGo
 				}),
-				Fault: func(_ *amd64.Regs, trap int, why string) bool {
+				Fault: func(_ *amd64.Regs, trap int, why fmt.Stringer) bool {
 					order.Add(1)
 					defer order.Add(1)
 					told = append(told, fmt.Sprint(trap, " ", why))

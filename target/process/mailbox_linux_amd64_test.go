@@ -3,6 +3,7 @@ package process
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -45,7 +46,7 @@ func TestMailboxHostile(t *testing.T) {
 	}
 	var calls []*arch.Call
 	for range 4 {
-		c, err := m.Add(&target.Handler{Run: handler, Fault: func(*amd64.Regs, int, string) bool { return wrong.Add(1) > 0 }}, 0)
+		c, err := m.Add(&target.Handler{Run: handler, Fault: func(*amd64.Regs, int, fmt.Stringer) bool { return wrong.Add(1) > 0 }}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

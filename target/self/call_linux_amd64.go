@@ -3,10 +3,12 @@ package self
 //lint:file-ignore U1000 the assembly uses what looks unused
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"runtime"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -172,7 +174,7 @@ func (h *hit) land(a arch.Action) uint64 {
 		return uint64(a)
 	}
 	const why = "the new instruction pointer is inside an instruction that a probe's jump has taken the place of"
-	if d := h.desc; d.h.Fault == nil || !d.h.Fault(&h.regs, target.TrapPanic, why) {
+	if d := h.desc; d.h.Fault == nil || !d.h.Fault(&h.regs, target.TrapPanic, target.Why(why)) {
 		d.off.Store(true)
 	}
 	return uint64(h.desc.missed)
@@ -192,18 +194,47 @@ func dispatchFailed(h *hit) (action uint64) {
 // reason says in words why a handler was abandoned.
 //
 //go:norace
-func (h *hit) reason() string {
+func (h *hit) reason() fmt.Stringer {
 	if h.trap != trapPanic {
-		return "at " + where(uintptr(h.faultPC)) + ", address 0x" + strconv.FormatUint(h.faultAddr, 16)
+		return target.Why("at " + where(uintptr(h.faultPC)) + ", address 0x" + strconv.FormatUint(h.faultAddr, 16))
 	}
-	v := *(*any)(unsafe.Pointer(&h.panicType))
-	switch v := v.(type) {
-	case string:
-		return "panic: " + v
-	case runtime.Error:
-		return "panic: " + v.Error()
-	}
-	return "panic of a " + reflect.TypeOf(v).String()
+	return &panicked{value: *(*any)(unsafe.Pointer(&h.panicType))}
+}
+
+// panicked is the value of a panic in a handler. Its text is made when it is asked for: an error's own
+// method makes it, which must not run where the handler ran.
+type panicked struct {
+	value any
+	once  sync.Once
+	text  string
+}
+
+// Bounds of the text of a panic, and of the time that its value may take to make it.
+const (
+	maxPanicText = 1024
+	panicTextIn  = time.Second
+)
+
+func (p *panicked) String() string {
+	p.once.Do(func() {
+		made := make(chan string, 1)
+		go func() {
+			defer close(made)
+			made <- "panic: " + fmt.Sprint(p.value) // which recovers from a panic in the value's method
+		}()
+		select {
+		case p.text = <-made:
+		case <-time.After(panicTextIn):
+		}
+		if p.text == "" { // a lock that the handler has left locked, for one
+			p.text = "panic of a " + reflect.TypeOf(p.value).String() + ", which does not tell its text"
+		}
+		if len(p.text) > maxPanicText {
+			p.text = p.text[:maxPanicText] + "..."
+		}
+		p.value = nil
+	})
+	return p.text
 }
 
 // where names a place in the code.

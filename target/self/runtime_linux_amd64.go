@@ -74,8 +74,11 @@ func findLayoutOf(version string) (*layout, error) {
 	}
 	l := &layout{Layout: known[0]}
 	if err := l.validate(); err != nil {
-		return nil, errno.Errorf(unix.EOPNOTSUPP, "go runtime: version %q does not have the layout of Go 1.%d: %w: "+
-			"build the program with an unchanged Go 1.25 or 1.26; nothing was changed", version, l.Minor, err)
+		instead := "build the program with an unchanged Go 1.25 or 1.26"
+		if _, experiments, ok := strings.Cut(version, "-X:"); ok {
+			instead = "build the program without GOEXPERIMENT=" + experiments
+		}
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "go runtime: version %q does not have the layout of Go 1.%d: %w: %s; nothing was changed", version, l.Minor, err, instead)
 	}
 	return l, nil
 }

@@ -82,7 +82,7 @@ func (h *hit) recovered() {
 		return
 	}
 	d := h.desc
-	if d.h.Fault == nil || !d.h.Fault(&h.regs, target.TrapPanic, fmt.Sprintf("panic: %v", v)) {
+	if d.h.Fault == nil || !d.h.Fault(&h.regs, target.TrapPanic, target.Why(fmt.Sprintf("panic: %v", v))) {
 		d.off.Store(true)
 	}
 }
