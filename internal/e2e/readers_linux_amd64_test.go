@@ -160,6 +160,30 @@ func TestOwnReturnAddress(t *testing.T) {
 	right(t, p, "go 100")
 }
 
+// Code of a compiler that is not known: no return address is replaced, unless that is asked for.
+func TestUnknownCode(t *testing.T) {
+	path := testprog.Copy(t, testprog.Build(t, "tails"))
+	mark := filepath.Join(t.TempDir(), "comment")
+	if err := os.WriteFile(mark, []byte("FooC 1.0\x00"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if msg, err := exec.Command("objcopy", "--update-section", ".comment="+mark, path).CombinedOutput(); err != nil {
+		t.Fatalf("objcopy: %v\n%s", err, msg)
+	}
+	p := testprog.Start(t, path)
+	right(t, p, "go 10")
+	fails(t, command(t, "trace", "-p", fmt.Sprint(p.PID), "r direct"), 1, `tails: a part of it was made by "FooC 1.0"`, "--trampoline")
+	s := trace(t, p.PID, "--stat", "--trampoline", "r:direct direct", "r:outer outer")
+	right(t, p, "go 100")
+	r := s.end()
+	for _, name := range []string{"direct", "outer"} {
+		if got := r.totals[name]; got.hits != 100 || got.missed+got.active != 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	right(t, p, "go 10")
+}
+
 // Somebody comes who reads return addresses, while calls are in progress whose return addresses
 // were replaced: they are put back, the summary says why, and no more are replaced.
 func TestReaderComesLater(t *testing.T) {
