@@ -14,7 +14,7 @@ import (
 // holds the probe; what it can not hold is refused, and the words tell how to ask for a breakpoint.
 func TestMaskedLater(t *testing.T) {
 	p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, "tight")), "late")
-	fails(t, command(t, "trace", "-p", pid(p), "r:x tight"), 1, "SIGTRAP", "by name (tactic boost)")
+	fails(t, command(t, "trace", "-p", pid(p), "--duration", "1ms", "r:x tight"), 1, "SIGTRAP", "by name (tactic boost)")
 	s := trace(t, p.PID, tightEntry, tightLoop)
 	n := right(t, p, "go 300")
 	r := s.end()

@@ -3,3 +3,5 @@
 package main
 
 import "C" // links runtime/cgo
+
+const hasC = true

@@ -87,6 +87,7 @@ func main() {
 	if !raceEnabled {
 		handlers()
 		broken()
+		tight(core)
 	}
 	if failed.Load() {
 		os.Exit(1)
