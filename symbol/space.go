@@ -265,7 +265,8 @@ type Resolved struct {
 // in the other modules, where visible functions go before file-local ones. An address
 // without Mod is a link-time address of the program's file (what nm prints) if its
 // executable segments hold it, else a run-time address inside an executable segment of any
-// module. Errors: *NotFoundError, *AmbiguousError, *PlaceError.
+// module. An offset behind the end of a function is refused; in a kernel it leads into the function
+// that is there, as the kernel has it. Errors: *NotFoundError, *AmbiguousError, *PlaceError.
 func (s *Space) Resolve(p Place) (Resolved, error) {
 	switch {
 	case p.Path != "":
@@ -277,10 +278,13 @@ func (s *Space) Resolve(p Place) (Resolved, error) {
 	if err != nil {
 		return Resolved{}, err
 	}
+	v := fn.Addr + p.Offset
 	if p.Offset >= fn.Size {
+		if r := m.resolved(v); m.Image.opts.Kernel && v > fn.Addr && r.Func != nil {
+			return r, nil
+		}
 		return Resolved{}, &PlaceError{Place: p.String(), Why: fmt.Sprintf("the offset lies behind the end of %q, which has 0x%x bytes", fn, fn.Size)}
 	}
-	v := fn.Addr + p.Offset
 	return Resolved{Module: m, Func: fn, Offset: p.Offset, Vaddr: v, Addr: m.Runtime(v)}, nil
 }
 

@@ -6,6 +6,9 @@ import (
 	"kprobes.dev/kprobes/arch/amd64"
 )
 
+// UnlessEnded is what Attach makes of an error.
+var UnlessEnded = unlessEnded
+
 // Memory is the kernel's memory as handlers have it.
 func (t *Target) Memory() amd64.Memory { return t.memory() }
 

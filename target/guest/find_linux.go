@@ -41,6 +41,19 @@ func findRunning(m *qemu.Machine) (*kernel.Kernel, error) {
 	return nil, several
 }
 
+// unlessEnded gives the error of reading a kernel, or, where the kernel has ended meanwhile, that there
+// is none yet (EAGAIN): what is missing in its memory then was written over, and tells nothing.
+func unlessEnded(m *qemu.Machine, k *kernel.Kernel, err error) error {
+	ended := k.Check() != nil
+	if roots, e := m.Roots(); e == nil {
+		ended = ended || !slices.ContainsFunc(roots, k.Owns)
+	}
+	if !ended {
+		return err
+	}
+	return errno.Errorf(unix.EAGAIN, "no kernel has come up yet: %s, which was found in the guest's memory, ended while it was read (%v); try again in a moment", k.Release(), err)
+}
+
 // traced says whether a tracer that runs has its probes in a kernel: of one that has followed a
 // reboot the kernel before it may tell too, but its patches do not stand there.
 func traced(m *qemu.Machine, k *kernel.Kernel) bool {

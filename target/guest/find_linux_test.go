@@ -114,6 +114,19 @@ func leaveCopy(t *testing.T, m *qemu.Machine, k *gk.Kernel, to uint64) {
 // none yet; what the boot before has left is none.
 func TestAttachBooting(t *testing.T) {
 	g := testguest.Boot(t, &testguest.Options{CPUs: 1})
+	damaged := errors.New("what was read is damaged")
+	reader, err := qemu.Open(g.Spec, &qemu.Options{Unlocked: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	old, err := guest.Attach(reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := guest.UnlessEnded(reader, old.Kernel(), damaged); err != damaged {
+		t.Errorf("a kernel that runs: %v", err)
+	}
 	up := make(chan struct{})
 	go func() {
 		defer close(up)
@@ -141,6 +154,9 @@ func TestAttachBooting(t *testing.T) {
 		}
 		if end && x == nil {
 			t.Errorf("no kernel after the reboot: %v", err)
+		}
+		if err := guest.UnlessEnded(m, old.Kernel(), damaged); end && !errors.Is(err, unix.EAGAIN) {
+			t.Errorf("a kernel that has ended: %v", err)
 		}
 		if err := m.Close(); err != nil {
 			t.Error(err)

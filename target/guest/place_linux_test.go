@@ -81,6 +81,33 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestBehindEnd names a function's entry by the function before it and that one's size, as the guest's
+// own kprobes take it.
+func TestBehindEnd(t *testing.T) {
+	g := testguest.Shared(t)
+	p := attach(t, g, nil)
+	at, ok := p.t.Kernel().Addr("__x64_sys_getppid")
+	before, found := p.t.Space().SymbolAt(at - 1)
+	here, _ := p.t.Space().SymbolAt(at)
+	if !ok || !found || at-before.Size != at-1-before.Off {
+		t.Fatalf("before 0x%x: %+v", at, before)
+	}
+	def := fmt.Sprintf("p:past %s+0x%x", before.Name, before.Size)
+	ownEvents(t, g, def)
+	ev := p.add(nil, def)
+	c := g.Hit("getppid", 50, 0)
+	p.poll()
+	p.counts(ev[0], 50)
+	if o := (ownTracer{t, g}).hitsOf("past"); o != "50" {
+		t.Errorf("%s hits of the guest's own", o)
+	}
+	for _, l := range p.lines() {
+		if !strings.Contains(l, fmt.Sprintf("hit-%d ", c.PID)) || !strings.Contains(l, "past: ("+here.Name+"+0x0/") {
+			t.Fatal(l)
+		}
+	}
+}
+
 // TestRefusedTables tries an instruction of each of the kernel's tables.
 func TestRefusedTables(t *testing.T) {
 	p := attach(t, testguest.Shared(t), nil)
@@ -143,13 +170,18 @@ func (o ownTracer) arm(place string) (disarm func()) {
 // hits are what the guest's own probe has counted.
 func (o ownTracer) hits() string {
 	o.Helper()
+	return o.hitsOf("own")
+}
+
+func (o ownTracer) hitsOf(name string) string {
+	o.Helper()
 	text, err := o.g.Read(tracing + "kprobe_profile")
 	if err != nil {
 		o.Fatal(err)
 	}
-	m := regexp.MustCompile(` own +(\d+)`).FindStringSubmatch(text)
+	m := regexp.MustCompile(` ` + name + ` +(\d+)`).FindStringSubmatch(text)
 	if m == nil {
-		o.Fatalf("no event own in\n%s", text)
+		o.Fatalf("no event %s in\n%s", name, text)
 	}
 	return m[1]
 }

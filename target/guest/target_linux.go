@@ -78,7 +78,17 @@ func Attach(m *qemu.Machine, o *Options) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Target{m: m, k: k}
+	t, err := attach(m, k, o)
+	if err != nil {
+		return nil, unlessEnded(m, k, err)
+	}
+	go t.watch()
+	return t, nil
+}
+
+// attach makes a kernel that was found a target.
+func attach(m *qemu.Machine, k *kernel.Kernel, o *Options) (t *Target, err error) {
+	t = &Target{m: m, k: k}
 	if o != nil {
 		t.o = *o
 	}
@@ -89,7 +99,6 @@ func Attach(m *qemu.Machine, o *Options) (*Target, error) {
 		return nil, err
 	}
 	t.clock.k, t.writer.Kernel = k, t.arch
-	go t.watch()
 	_, err = t.Refresh()
 	return t, err
 }

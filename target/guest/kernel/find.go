@@ -279,14 +279,14 @@ func (k *Kernel) readBanner() error {
 	return nil
 }
 
-// up says whether the kernel has started: its code is final, and its init memory freed.
+// up says whether the kernel has started: its code and page tables are final, and its init memory freed.
 func (k *Kernel) up() error {
-	const freeingInitmem = 2 // enum system_states (include/linux/kernel.h)
+	const running = 3 // enum system_states (include/linux/kernel.h)
 	va, ok := k.Addr("system_state")
 	if !ok {
 		return nil
 	}
-	if state, err := k.u32(va); err != nil || state < freeingInitmem {
+	if state, err := k.u32(va); err != nil || state < running {
 		return errno.Errorf(syscall.EAGAIN, "kernel %s is still starting (system_state %d): try again in a moment", k.Release(), state)
 	}
 	return nil
