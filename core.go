@@ -39,6 +39,7 @@ type Core struct {
 	around  arch.Func                    // what the analysis may ask of the target; the rest of it is not set
 	reader  *ring.Reader
 	clock   clock
+	early   earlyHits
 	seen    []view   // see views
 	batch   []*Event // what the Add in progress has defined so far
 	skipped map[*event.Def]*skips

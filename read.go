@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"time"
 
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
@@ -23,11 +24,14 @@ func (c *Core) Poll(f func(*trace.Hit)) int {
 	if err := c.clock.sync(); err != nil {
 		return 0
 	}
-	more := c.uprobeHits()
-	add, rest := merged(more, f)
-	n := c.reader.Poll(c.hits(add))
-	rest()
-	return n + len(more)
+	now := c.reader.Now() // all that is older by the reader's margin can be read from here on
+	c.early.add(c.uprobeHits(), time.Now())
+	n, until := c.reader.PollAt(now, c.hits(func(h *trace.Hit) {
+		c.early.give(h.Nanos, f)
+		f(h)
+	}))
+	c.early.give(c.early.limit(c.clock, until), f)
+	return n + c.early.taken()
 }
 
 // drain reads all that is left, when no probe is armed any more and no thread can be in
@@ -193,10 +197,13 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 		err = nil
 	}
 	c.closeProbes(live, err != nil)
-	add, rest := merged(c.uprobeHits(), f)
+	c.early.add(c.uprobeHits(), time.Now())
 	err = errors.Join(err, c.t.Close())
-	c.drain(add)
-	rest()
+	c.drain(func(h *trace.Hit) {
+		c.early.give(h.Nanos, f)
+		f(h)
+	})
+	c.early.give(^uint64(0), f)
 	return err
 }
 

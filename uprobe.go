@@ -1,7 +1,6 @@
 package kprobes
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -153,7 +152,7 @@ func (f *function) policy() arch.Policy {
 	return arch.Policy{Force: f.wish.force, Traps: f.noTraps(), Held: f.heldPoints(), Unoptimised: f.unoptimised()}
 }
 
-// uprobeHits reads what the kernel's probes have recorded, in the order of time.
+// uprobeHits reads what the kernel's probes have recorded, in no order.
 func (c *Core) uprobeHits() []trace.Hit {
 	var views []view
 	var out []trace.Hit
@@ -172,22 +171,5 @@ func (c *Core) uprobeHits() []trace.Hit {
 		}
 		out = append(out, h)
 	})
-	slices.SortStableFunc(out, func(a, b trace.Hit) int { return cmp.Compare(a.Nanos, b.Nanos) })
 	return out
-}
-
-// merged gives hits to f in the order of time: those given to add and those of more, which
-// is in order. rest gives what is left.
-func merged(more []trace.Hit, f func(*trace.Hit)) (add func(*trace.Hit), rest func()) {
-	upTo := func(nanos uint64) {
-		for len(more) > 0 && more[0].Nanos <= nanos {
-			f(&more[0])
-			more = more[1:]
-		}
-	}
-	add = func(h *trace.Hit) {
-		upTo(h.Nanos)
-		f(h)
-	}
-	return add, func() { upTo(^uint64(0)) }
 }

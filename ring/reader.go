@@ -115,17 +115,27 @@ func (rd *Reader) Allow(event uint32, smallest, largest int) error {
 // Poll gives out the records that are complete and older than the margin, in the order
 // of their times, and says how many. fn must not call the reader.
 func (rd *Reader) Poll(fn func(Record)) int {
-	now := rd.now()
+	n, _ := rd.PollAt(rd.Now(), fn)
+	return n
+}
+
+// Now gives the present for PollAt, in the unit of the records.
+func (rd *Reader) Now() uint64 { return rd.now() }
+
+// PollAt is Poll at a time that Now gave, the present or shortly before: who has records from
+// elsewhere takes the time before he reads those. It tells up to which time all records have been
+// given out by now; 0: not known.
+func (rd *Reader) PollAt(now uint64, fn func(Record)) (n int, until uint64) {
 	for _, s := range rd.shards {
 		s.pull(now)
 	}
-	if rd.hold != 0 {
-		return rd.merge(rd.ripe(time.Now()), fn)
+	switch {
+	case rd.hold != 0:
+		until = rd.ripe(time.Now())
+	case now >= rd.margin:
+		until = now - rd.margin
 	}
-	if now < rd.margin {
-		return 0
-	}
-	return rd.merge(now-rd.margin, fn)
+	return rd.merge(until, fn), until
 }
 
 // sighting is the time of the youngest record that was known at a moment.

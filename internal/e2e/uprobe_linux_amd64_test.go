@@ -189,6 +189,51 @@ func TestUprobeCounts(t *testing.T) {
 	before.same(t)
 }
 
+// Records of the kernel's probes and of jumps come in the order of their times, over all Polls.
+func TestUprobeOrderOfPolls(t *testing.T) {
+	p := aside(t, "work", "4")
+	core := open(t, p)
+	add(t, core, arch.TacticUprobe, "p:held f_lea a=%di")
+	add(t, core, arch.TacticJump, "p:jump f_push a=%di")
+	kinds := map[string]int{}
+	turns, back := 0, 0
+	var last tracing.Hit
+	hit := func(h *tracing.Hit) {
+		if h.Nanos < last.Nanos {
+			back++
+			t.Logf("%s at %d after %s at %d", h.Event.Name, h.Nanos, last.Event.Name, last.Nanos)
+		}
+		if last.Event != nil && last.Event.Name != h.Event.Name {
+			turns++
+		}
+		kinds[h.Event.Name]++
+		last = tracing.Hit{Event: h.Event, Nanos: h.Nanos}
+	}
+	for range 20 {
+		p.Send("go 2000")
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			p.Line()
+		}()
+		for done := false; !done && back < 10; {
+			core.Poll(hit)
+			select {
+			case <-answered:
+				done = true
+			default:
+			}
+		}
+		<-answered
+	}
+	if err := core.Close(hit); err != nil {
+		t.Fatal(err)
+	}
+	if back > 0 || turns < 1000 || kinds["held"] == 0 || kinds["jump"] == 0 {
+		t.Errorf("%v records, %d times another kind than the one before, %d times back in time", kinds, turns, back)
+	}
+}
+
 // A uprobe that only counts, by the command.
 func TestUprobeCounters(t *testing.T) {
 	p := startTight(t)
