@@ -21,8 +21,9 @@ import (
 
 // Options are the choices of Open; nil means the defaults.
 type Options struct {
-	// MaxEvents is how many events can exist over the life of the Core; 0: what the
-	// target's ring has room for.
+	// MaxEvents bounds the events and probes that exist at a time, enabled or not: what would
+	// exceed it is refused with ENOSPC, as a whole. 0: what the target's ring has room for, which
+	// is the most in any case.
 	MaxEvents int
 }
 
@@ -39,6 +40,7 @@ type Core struct {
 	around  arch.Func                    // what the analysis may ask of the target; the rest of it is not set
 	reader  *ring.Reader
 	clock   clock
+	most    int // see Options.MaxEvents
 	early   earlyHits
 	seen    []view   // see views
 	batch   []*Event // what the Add in progress has defined so far
@@ -134,8 +136,14 @@ type wish struct {
 }
 
 // Open makes a registry for a target. The target is not touched before the first Add.
-func Open(t target.Target, _ *Options) (*Core, error) {
+func Open(t target.Target, o *Options) (*Core, error) {
 	c := &Core{t: t, fns: map[uint64]*function{}}
+	if o != nil {
+		c.most = o.MaxEvents
+	}
+	if c.most < 0 {
+		return nil, errno.Errorf(unix.EINVAL, "MaxEvents %d: a number of events is not negative", c.most)
+	}
 	c.space.Store(t.Space())
 	c.around = arch.Func{Mem: c.constants, NoReturn: c.noReturn, Inside: c.inside, Morestack: c.morestack}
 	return c, nil
@@ -232,6 +240,9 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	evs = c.hookLoader(evs, o)
 	if err := c.number(evs); err != nil {
+		for _, e := range evs {
+			c.namer.Release(e.Name)
+		}
 		return nil, err
 	}
 	evs, err := c.arm(evs, o)
@@ -262,6 +273,9 @@ func (c *Core) recoverTarget() error {
 
 // number gives the events their numbers in the ring, and the reader their sizes.
 func (c *Core) number(evs []*Event) error {
+	if err := c.fit(evs); err != nil {
+		return err
+	}
 	c.seen = nil
 	r := c.t.Ring()
 	if c.reader == nil {
@@ -284,6 +298,23 @@ func (c *Core) number(evs []*Event) error {
 		if err := c.allow(e); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// fit says why more events would exceed Options.MaxEvents. Those of the engine's own do not count.
+func (c *Core) fit(more []*Event) error {
+	if c.most == 0 {
+		return nil
+	}
+	n := 0
+	for _, e := range append(c.events[:len(c.events):len(c.events)], more...) {
+		if e != nil && !e.ended && !e.hook {
+			n++
+		}
+	}
+	if n > c.most {
+		return errno.Errorf(unix.ENOSPC, "events %d: at most %d are allowed (MaxEvents): remove some first", n, c.most)
 	}
 	return nil
 }
