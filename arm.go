@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"kprobes.dev/kprobes/arch"
@@ -214,6 +215,10 @@ func (c *Core) sites(f *function, y *yard) ([]*target.Site, []eventForm, error) 
 	}
 	var out []*target.Site
 	for _, r := range regions {
+		if err := c.stands(f, r, work); err != nil {
+			c.release(out)
+			return nil, nil, err
+		}
 		s, err := c.site(f, r, work, y)
 		if err != nil {
 			c.release(out)
@@ -303,6 +308,26 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work, y *
 	}
 	y.keep(room)
 	return s, nil
+}
+
+// stands says why the target has no place for code in a function that has none yet. One that has
+// some keeps it: what must end is to end.
+func (c *Core) stands(f *function, r arch.Region, work map[uint64][]arch.Work) error {
+	t, ok := c.t.(interface{ Stands(addr uint64) error })
+	if !ok || len(f.sites) > 0 {
+		return nil
+	}
+	why := t.Stands(r.Start())
+	if why == nil {
+		return nil
+	}
+	at := uint64(math.MaxUint64) // the first event's, which another tactic may serve
+	for p := range work {
+		if r.Holds(p) {
+			at = min(at, p)
+		}
+	}
+	return &arch.PointError{Addr: at, Err: fmt.Errorf("%s+0x%x: %w", f.name, r.Start()-f.start, why)}
 }
 
 // detour generates the code of a region and finds the room for it. Most detours fit what is

@@ -49,6 +49,8 @@ type Core struct {
 	loaded  bool   // the loader called since the last Sync
 	namer   event.Namer
 	stubbed trampolines
+	// filters: the functions by which seccomp filters come have their probes.
+	filters bool
 	tasks   amd64.KernelTasks
 	sharing []*Event // the engine's own probes on what makes threads share blocks
 	watched bool     // they were armed, or can not be
@@ -238,6 +240,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
+	c.watchFilters(evs)
 	evs = c.hookLoader(evs, o)
 	if err := c.number(evs); err != nil {
 		for _, e := range evs {

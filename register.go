@@ -168,6 +168,7 @@ func (c *Core) put(ps []*probe) error {
 	for i, p := range ps {
 		evs[i] = p.ev
 	}
+	c.watchFilters(evs)
 	evs, err = c.guard(evs)
 	if err != nil {
 		return err

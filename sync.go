@@ -78,6 +78,9 @@ func (c *Core) sync() error {
 	case time.Since(c.stubbed.looked) >= keepEvery:
 		err = c.withdraw()
 	}
+	if t, ok := c.t.(target.Filterer); ok && c.filters {
+		err = errors.Join(err, t.CheckFilters(false))
+	}
 	if c.loaded {
 		c.loaded = false
 		err = errors.Join(err, c.t.Answer())

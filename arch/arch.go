@@ -302,6 +302,11 @@ type Writer struct {
 	// another in the place of the resident handlers, and is not asked. 0: there is no such word.
 	Handled uint64
 
+	// Quiet is the address of a 64-bit word: while it is not 0 generated code makes no system
+	// call, since the program has taken on a filter that may forbid it (RoleQuiet). Arguments
+	// that would need one can not be read then. 0: there is no such word.
+	Quiet uint64
+
 	// Gate is the address of the code that calls handlers; 0: there is none.
 	Gate uint64
 
@@ -344,6 +349,7 @@ const (
 	RoleExit               // a return probe's exit: find the instance, record (or count), give it back
 	RoleWait               // record, then wait a bounded time for the tracer's answer
 	RoleCall               // call a handler
+	RoleQuiet              // where the program takes on a seccomp filter: count up Writer.Quiet
 	RoleUnwind             // where a walk over the stack asks about a frame: show it the real return address
 	RoleShare              // at the entry of a function of the C library that may make threads share a block (Work.Share)
 )
@@ -381,6 +387,12 @@ const (
 	ActionDrop                // RoleEntry: give the instance back, its return is not looked at
 )
 
+// Value is what a register holds.
+type Value struct {
+	Reg  fetch.Reg
+	Bits uint32
+}
+
 // Work is what one probe does at one point.
 type Work struct {
 	Event int
@@ -393,6 +405,9 @@ type Work struct {
 	// Wait is the address of two words for RoleWait: the answer, which the tracer counts
 	// up, and one that generated code sets when none came, so that it waits no more.
 	Wait uint64
+	// Installs are the ways to take on a filter that a RoleQuiet looks for: the values of
+	// registers, of which 32 bits count. One that fits counts.
+	Installs [][]Value
 	// Trampoline is where the function's return addresses are replaced: RoleEntry replaces
 	// them, RoleExit stands behind them, RoleUnwind undoes it for who looks. nil: the exits are
 	// instructions of the function.

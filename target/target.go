@@ -153,6 +153,24 @@ type Sharing struct {
 	Library arch.Range // see arch.Work
 }
 
+// Filterer is a Target whose threads may come to be forbidden system calls that generated code makes
+// (arch.Writer.Quiet).
+type Filterer interface {
+	Target
+	// FilterCalls are the functions by which that happens: each is to have a probe of RoleQuiet.
+	FilterCalls() []FilterCall
+	// CheckFilters sees whether it has happened, and what is forbidden. first: the probes on
+	// FilterCalls have just been armed. The error says what is not done any more, once.
+	CheckFilters(first bool) error
+}
+
+// FilterCall is a function that may forbid the calling thread, or all, to make system calls: it does
+// if the registers at its entry are as one of Ways says.
+type FilterCall struct {
+	Place symbol.Resolved
+	Ways  [][]arch.Value
+}
+
 // Noter is a Target whose memory can tell a listing of probes that are not armed: they wait for a
 // thread, or for their object.
 type Noter interface {

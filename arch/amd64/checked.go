@@ -144,6 +144,8 @@ func stackLoads(b fetch.Base) int {
 // handler. If the kernel does not answer every signal counts as blocked.
 func (f *frame) signalMask() {
 	f.MovMI(8, f.tempAt(tempMask), -1)
+	quiet := f.Label()
+	f.ifQuiet(RAX, quiet)
 	var saved []Reg
 	for _, r := range checkSaved {
 		if _, ok := f.slots.of(r); !ok && r != RAX {
@@ -163,6 +165,7 @@ func (f *frame) signalMask() {
 	for i := len(saved) - 1; i >= 0; i-- {
 		f.Pop(saved[i])
 	}
+	f.Bind(quiet)
 }
 
 // ifHandled emits a test whether the program may have put handlers in the place of ours: then control goes to what
@@ -265,6 +268,17 @@ func below(m Mem, n int32) Mem {
 
 // look emits one check of the aligned word that holds the byte at m.
 func (f *frame) look(m Mem, fault Label) {
+	if f.w.Quiet != 0 {
+		quiet := f.Label()
+		f.Push(RAX)
+		f.ifQuiet(RAX, quiet)
+		f.Pop(RAX)
+		f.after(func() {
+			f.Bind(quiet)
+			f.Pop(RAX)
+			f.Jmp(fault)
+		})
+	}
 	for _, r := range checkSaved {
 		f.Push(r)
 	}

@@ -158,6 +158,14 @@ func (wr writer) usesOf(ws []arch.Work) uses {
 			u.regs |= Set(RDI, RSI, RDX, R9)
 			continue
 		}
+		if w.Role == arch.RoleQuiet {
+			for _, vs := range w.Installs {
+				for _, v := range vs {
+					u.regs |= Set(Reg(v.Reg))
+				}
+			}
+			continue
+		}
 		u.calls = u.calls || w.Call != nil
 		if w.Role == arch.RoleExit && w.Call != nil {
 			u.temps = max(u.temps, fixedTemps)
@@ -389,6 +397,9 @@ func (f *frame) work(w *arch.Work) error {
 		return nil
 	case arch.RoleWait:
 		return f.wait(w)
+	case arch.RoleQuiet:
+		f.installs(w)
+		return nil
 	case arch.RoleUnwind:
 		f.unwind(w.Trampoline)
 		return nil

@@ -116,6 +116,7 @@ type GateEnv struct {
 	Mailbox uint64 // its address in the process
 	PID     uint32 // the process's id, as it sees it itself
 	Wait    uint64 // ns that a thread waits for an answer
+	Quiet   uint64 // Writer.Quiet
 }
 
 // NewGate generates the gate at addr. It makes the system calls getpid, gettid, clock_gettime
@@ -155,6 +156,11 @@ func (g *gateCode) claim() {
 	stopped, next, got := g.Label(), g.Label(), g.Label()
 	g.OpMI(OpCmp, 4, At(R12, MailDeadOff), 0)
 	g.Jcc(CondNE, stopped)
+	if g.env.Quiet != 0 {
+		g.MovRI(RCX, g.env.Quiet)
+		g.OpMI(OpCmp, 8, At(RCX, 0), 0)
+		g.Jcc(CondNE, g.missed)
+	}
 	g.MovRI(RCX, g.env.Mailbox)
 	g.OpMI(OpCmp, 4, At(RCX, MailOffOff), MailOn)
 	g.Jcc(CondNE, g.missed)

@@ -81,7 +81,8 @@ func (f *frame) blockTID() {
 	})
 }
 
-// askTID emits RAX = the thread's id as the kernel tells it. It clobbers S1 and S2.
+// askTID emits RAX = the thread's id as the kernel tells it, 0 where it may not be asked. It clobbers S1, S2 and the
+// flags.
 func (f *frame) askTID() {
 	if f.w.NoTID {
 		f.MovRI(RAX, 0)
@@ -97,8 +98,19 @@ func (f *frame) askTID() {
 	for _, k := range keep {
 		f.MovRR(8, k.in, k.r)
 	}
+	back := f.Label()
+	if f.w.Quiet != 0 {
+		quiet := f.Label()
+		f.ifQuiet(RAX, quiet)
+		f.after(func() {
+			f.Bind(quiet)
+			f.MovRI(RAX, 0)
+			f.Jmp(back)
+		})
+	}
 	f.MovRI(RAX, sysGettid)
 	f.Syscall()
+	f.Bind(back)
 	for _, k := range keep {
 		f.MovRR(8, k.r, k.in)
 	}
@@ -111,6 +123,8 @@ func (f *frame) askName(t int) {
 	if f.w.NoName {
 		return
 	}
+	quiet := f.Label()
+	f.ifQuiet(RAX, quiet)
 	var saved []Reg
 	for _, r := range []Reg{RCX, RSI, RDI, R11} {
 		if _, ok := f.slots.of(r); !ok {
@@ -125,6 +139,7 @@ func (f *frame) askName(t int) {
 	for i := len(saved) - 1; i >= 0; i-- {
 		f.Pop(saved[i])
 	}
+	f.Bind(quiet)
 }
 
 // share emits the work at the entry of a function that may make threads share a block.

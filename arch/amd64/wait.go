@@ -21,6 +21,7 @@ const (
 
 func (f *frame) wait(w *arch.Work) error {
 	done, giveUp := f.Label(), f.Label()
+	f.ifQuiet(RDX, done)
 	f.MovRI(RDX, w.Wait)
 	f.OpMI(OpCmp, 8, At(RDX, waitOff), 0)
 	f.Jcc(CondNE, done)

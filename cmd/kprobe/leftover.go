@@ -164,6 +164,9 @@ func detach(pid int, force bool) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "kprobe: process %d: %d sites restored, %d mappings removed\n", pid, u.Restored, u.Pages)
+	if u.Copies > 0 {
+		fmt.Fprintf(os.Stderr, "kprobe: process %d: %d pages of text stay private copies, with the bytes of their file: %v\n", pid, u.Copies, u.Why)
+	}
 	if u.InCall {
 		return fmt.Errorf("process %d: %w", pid, process.ErrInCall)
 	}

@@ -21,27 +21,27 @@ type tracedProcess struct {
 // openProcess makes a tracee of a running process, or of a program that is started and
 // held. It takes a flag's size of the ring; 0 means the default: what its CPUs and its memory
 // allow, and for counters, which record nothing, the least.
-func openProcess(pid int, cmd []string, buffer int, counters bool) (*tracedProcess, error) {
+func openProcess(pid int, cmd []string, buffer int, counters bool, text process.TextMode) (*tracedProcess, error) {
 	cfg := ring.Config{DataSize: buffer, Events: ring.MaxEvents}
 	if counters && buffer == 0 {
 		cfg.DataSize = ring.MinData
 	}
-	s, err := openSession(pid, cmd, cfg)
+	s, err := openSession(pid, cmd, cfg, text)
 	if err != nil {
 		return nil, err
 	}
 	return &tracedProcess{engine: engine{core: s.core}, s: s, started: len(cmd) > 0}, nil
 }
 
-func openSession(pid int, cmd []string, cfg ring.Config) (*session, error) {
+func openSession(pid int, cmd []string, cfg ring.Config, text process.TextMode) (*session, error) {
 	if len(cmd) == 0 {
-		return attach(pid, cfg)
+		return attachText(pid, cfg, text)
 	}
 	p, st, err := process.Start(&process.Command{Path: cmd[0], Args: cmd[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
-	return newSession(p, &process.TargetOptions{Ring: cfg, Stopped: st})
+	return newSession(p, &process.TargetOptions{Ring: cfg, Stopped: st, Text: text})
 }
 
 func (t *tracedProcess) Names() trace.Namer { return t.s.names }
@@ -67,6 +67,12 @@ func (t *tracedProcess) Remarks() []string {
 	out := t.engine.Remarks()
 	if dead, corrupt := t.core.Damage(); dead+corrupt > 0 {
 		out = append(out, fmt.Sprintf("%d records of writers that were killed are lost, %d places of the ring were damaged", dead, corrupt))
+	}
+	if why := t.s.target.SharedText(); why != nil {
+		out = append(out, fmt.Sprintf("%v: a kernel uprobe that is placed inside a probe there would kill the program", why))
+	}
+	if n, why := t.s.target.KeptText(); n > 0 {
+		out = append(out, fmt.Sprintf("process %d: %d pages of text stay private copies, with the bytes of their file: %v", t.s.proc.PID(), n, why))
 	}
 	return out
 }

@@ -27,11 +27,16 @@ type session struct {
 
 // attach opens a running process for probing.
 func attach(pid int, cfg ring.Config) (*session, error) {
+	return attachText(pid, cfg, process.TextDefault)
+}
+
+// attachText is attach, and says what the text that probes stand in becomes.
+func attachText(pid int, cfg ring.Config, text process.TextMode) (*session, error) {
 	p, err := process.OpenUnwaited(pid)
 	if err != nil {
 		return nil, err
 	}
-	return newSession(p, &process.TargetOptions{Ring: cfg, HandlerWait: handlerWait})
+	return newSession(p, &process.TargetOptions{Ring: cfg, HandlerWait: handlerWait, Text: text})
 }
 
 // handlerWait is how long a thread of the process may wait for a handler of this command

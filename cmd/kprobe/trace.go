@@ -16,6 +16,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/target/process"
 )
 
 // traceFlags are the flags of kprobe trace.
@@ -36,6 +37,7 @@ type traceFlags struct {
 	tactic   string
 	stubs    bool
 	given    func(flag string) bool
+	text     string
 }
 
 func newTrace() *cobra.Command {
@@ -101,6 +103,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`,
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
 	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe, in a guest jump or break (default: the best that is safe)")
 	fl.BoolVar(&f.stubs, "trampoline", false, "see returns by trampoline where that is possible, also of functions whose exits are all known")
+	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
 	return c
 }
@@ -173,6 +176,10 @@ func (f *traceFlags) check(cmd []string) error {
 		return usagef("-p, -k, --guest and -- CMD exclude each other")
 	case f.tactic != "" && !slices.Contains(tactics, f.tactic):
 		return usagef("tactic %q: %s", f.tactic, strings.Join(tactics, ", "))
+	case f.text != "" && f.text != "private" && f.text != "shared":
+		return usagef("text %q: private or shared", f.text)
+	case f.text != "" && (f.of.kernel || f.of.guest != ""):
+		return usagef("--text is for processes")
 	case f.format != "text" && f.format != "json":
 		return usagef("format %q: text or json", f.format)
 	case f.duration < 0:
@@ -187,6 +194,9 @@ func (f *traceFlags) check(cmd []string) error {
 func (f *traceFlags) ringSize() bool {
 	return f.buffer > 0 && (f.of.kernel || f.buffer >= ring.MinData && f.buffer <= ring.MaxData && f.buffer&(f.buffer-1) == 0)
 }
+
+// textModes are the words of --text.
+var textModes = map[string]process.TextMode{"private": process.TextPrivate, "shared": process.TextShared}
 
 // tactics are those that --tactic takes.
 var tactics = []string{"jump", "boost", "step", "uprobe", "break"}
@@ -217,7 +227,7 @@ func (f *traceFlags) open(cmd []string) (tracee, error) {
 	case f.of.guest != "":
 		return openGuest(f.of.guest)
 	}
-	return openProcess(f.of.pid, cmd, f.buffer, f.counters)
+	return openProcess(f.of.pid, cmd, f.buffer, f.counters, textModes[f.text])
 }
 
 // tracing is one run of the verb.

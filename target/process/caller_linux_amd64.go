@@ -37,8 +37,8 @@ const futexWaitBitsetOp = 9
 
 // NewCall makes a handler callable. With the first one the mailbox and the gate are put into
 // the process, in a stop: the process must have been prepared. Errors: EINVAL, EOPNOTSUPP
-// (Handler.Entry), EACCES (a thread that seccomp would end for the gate's system calls; a
-// filter that the program sets up later is not seen), ENOSPC, ESHUTDOWN after Close.
+// (Handler.Entry), EACCES (a thread that seccomp would end for the gate's system calls; after
+// a filter that the program takes on later the handler is missed), ENOSPC, ESHUTDOWN after Close.
 //
 // The handler runs in this process while the thread that hit waits, for at most
 // TargetOptions.HandlerWait. If it has not returned by then the thread goes on unchanged
@@ -158,7 +158,7 @@ func (t *Target) openMailbox() error {
 		return err
 	}
 	m.Init(pid)
-	env := amd64.GateEnv{Mailbox: m.addr, PID: uint32(pid), Wait: uint64(wait)}
+	env := amd64.GateEnv{Mailbox: m.addr, PID: uint32(pid), Wait: uint64(wait), Quiet: t.writer.Quiet}
 	if err := t.writeGate(m, env); err != nil {
 		return errors.Join(err, m.close(), t.stopped(func(s *Stopped) error { return s.Munmap(m.addr, amd64.MailSize) }))
 	}

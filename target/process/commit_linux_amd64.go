@@ -29,6 +29,8 @@ import (
 //	   writes leaves every site either as it was or patched, and every thread where it can go
 //	   on. Where the place that a thread is sent to leads into an old patch (look.apart), the old
 //	   patches are taken out first.
+//	   Before the first byte of a page changes the page may become a private copy of the file's
+//	   (text_linux_amd64.go).
 //	4. A detour that a thread may still be in keeps its room until none is.
 //	5. The threads go on, through a register write each: the core is serialised.
 //	6. The entries of sites that are gone are cleared; until then they tell of bytes that are
@@ -59,8 +61,12 @@ func (t *Target) Commit(c *target.Change) error {
 	if err := t.writeDetours(all.Add); err != nil {
 		return err
 	}
+	defer t.text.forget()
+	err := t.planText(all.Add)
+	if err != nil {
+		return err
+	}
 	t.patched(all.Add)
-	var err error
 	for i := range commitTries {
 		if i > 0 {
 			time.Sleep(commitWait * time.Duration(i))
@@ -117,6 +123,9 @@ func (t *Target) commitOnce(c *target.Change) error {
 func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
 	look, err := t.look(s, whole)
 	if err != nil {
+		return err
+	}
+	if err := s.Do(func() error { return t.makePrivate(s) }); err != nil { // by the thread that goes first
 		return err
 	}
 	c := whole.Open()

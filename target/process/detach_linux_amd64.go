@@ -50,6 +50,7 @@ func (t *Target) Close() error {
 	}
 	if err == nil {
 		t.home = nil
+		t.text.close()
 		err = t.closeMailbox()
 		if t.inCall {
 			err = errors.Join(err, fmt.Errorf("process %d: %w", t.p.PID(), ErrInCall))
@@ -131,6 +132,9 @@ func (t *Target) closeStopped(s *Stopped) error {
 		return err
 	}
 	t.inCall = !sure
+	if err := t.returnText(s); err != nil {
+		return err
+	}
 	return t.unmapOwn(s)
 }
 
@@ -321,6 +325,8 @@ type Undone struct {
 	Foreign  []uint64 // sites that hold bytes of neither ours nor the file: left alone
 	Pages    int      // mappings that were unmapped
 	InCall   bool     // trampolines stay mapped: a call may still return through one (ErrInCall)
+	Copies   int      // pages of text that stay private copies, with the file's bytes
+	Why      error    // why they do
 }
 
 // Undo takes out what is left: the bytes of every site, the dispositions, the memory.
@@ -358,6 +364,9 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 		}
 	}
 	if err := cmp.Or(l.drained(s), returns); err != nil {
+		return err
+	}
+	if u.Copies, u.Why, err = textBack(s, nil); err != nil {
 		return err
 	}
 	stays := false

@@ -36,6 +36,20 @@ func (p *Proc) OpenMap(m Map) (*os.File, error) {
 	return nil, fmt.Errorf("process %d: file of mapping %#x %q: %w", p.pid, m.Start, m.Path, first)
 }
 
+// openOneOf is OpenMap, by any mapping of the same file: the place of the one that is asked for may be
+// taken by private copies of text (fileMaps).
+func (p *Proc) openOneOf(maps []Map, m Map) (*os.File, error) {
+	f, err := p.OpenMap(m)
+	for i := 0; err != nil && i < len(maps); i++ {
+		if o := maps[i]; o.FileID == m.FileID && o.Start != m.Start {
+			if g, again := p.OpenMap(o); again == nil {
+				return g, nil
+			}
+		}
+	}
+	return f, err
+}
+
 // openRegular opens what name leads to in two steps: a look at what it is, which has no
 // effect on devices, then the opening of that same thing.
 func (p *Proc) openRegular(name string, m Map) (*os.File, error) {

@@ -79,6 +79,7 @@ const (
 	hdrResident = 112                                          // address of the handler of SIGSEGV, before it is installed
 	hdrShared   = 128                                          // 32 bits: arch.Writer.Shared
 	hdrHandled  = 132                                          // 32 bits, behind it: arch.Writer.Handled
+	hdrQuiet    = 192                                          // arch.Writer.Quiet
 	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number
 	actionSize  = 40                                           // a word: our handler stands, then struct kernel_sigaction
 	hdrHooked   = hdrActions + uint64(unix.SIGTRAP)*actionSize // that word of SIGTRAP

@@ -32,6 +32,7 @@ var actionCalls = []callData{
 
 // learnLoads finds out how arguments may read memory. Precondition: the world is stopped.
 func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
+	t.writer.Quiet = t.home.addr + hdrQuiet
 	why, err := whyNotCall(s, "look (rt_sigprocmask)", maskCalls)
 	if err != nil {
 		return err

@@ -32,6 +32,9 @@ type TargetOptions struct {
 	// HandlerWait is how long a thread waits for a handler (NewCall), also for that of a
 	// tracer that has been killed; up to a minute. 0: 100 ms.
 	HandlerWait time.Duration
+	// Text says whether the pages of the program's text that probes stand in become private
+	// copies, which kernel uprobes do not reach.
+	Text TextMode
 }
 
 // Target makes a process a target.Target.
@@ -68,6 +71,10 @@ type Target struct {
 	acts     bool     // code that is mapped may replace handlers of signals without the C library
 	mail     *mailbox // of threads that wait for handlers; nil: there was no handler
 
+	text privateText
+
+	filters filters
+
 	stubs       atomic.Pointer[stubs]       // nil: no function has a trampoline
 	trampolines map[uint64]*arch.Trampoline // by function
 	inCall      bool                        // Close has left the trampolines mapped
@@ -101,6 +108,7 @@ func Attach(p *Proc, o *TargetOptions) (*Target, error) {
 		t.o = *o
 		t.held = o.Stopped
 	}
+	t.initText(t.o.Text)
 	if _, err := t.Refresh(); err != nil {
 		return nil, err
 	}
@@ -129,7 +137,8 @@ func (t *Target) Refresh() (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	code := executables(maps)
+	t.learnText(maps)
+	code := executables(fileMaps(maps))
 	if t.space != nil && slices.Equal(code, t.seen) {
 		return false, nil
 	}
@@ -142,6 +151,7 @@ func (t *Target) Refresh() (changed bool, err error) {
 // index makes the list of modules out of the executable mappings.
 func (t *Target) index(maps, code []Map) error {
 	space := symbol.NewSpace()
+	files := fileMaps(maps)
 	t.module, t.seen = nil, code
 	exe := t.p.Image().Exe
 	var firstErr error
@@ -156,7 +166,7 @@ func (t *Target) index(maps, code []Map) error {
 			continue
 		}
 		mod := module{im: im, bias: bias, name: filepath.Base(m.Path)}
-		mod.lo, mod.hi = extent(maps, m.FileID)
+		mod.lo, mod.hi = extent(files, m.FileID)
 		if m.FileID == exe && len(t.module) > 0 && t.module[0].im != im {
 			t.module = append([]module{mod}, t.module...)
 			continue
@@ -217,7 +227,7 @@ func (t *Target) image(maps []Map, m Map) (*symbol.Image, error) {
 	if im := t.images[m.FileID]; im != nil {
 		return im, nil
 	}
-	f, err := t.p.OpenMap(m)
+	f, err := t.p.openOneOf(maps, m)
 	if err != nil {
 		return nil, err
 	}

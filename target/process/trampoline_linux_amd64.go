@@ -51,7 +51,7 @@ func (t *Target) Replaceable() error {
 	if err != nil {
 		return err
 	}
-	for _, m := range maps {
+	for _, m := range fileMaps(maps) {
 		switch {
 		case m.Perm&PermExec == 0 || ours(m) || kernels(m):
 		case m.Anonymous() || strings.HasPrefix(m.Path, "/memfd:"):

@@ -65,6 +65,9 @@ func (t *Target) Uprobe(u *target.Uprobe) (target.Held, error) {
 	if err := t.kernelRuns(u.Addr); err != nil {
 		return nil, err
 	}
+	if err := t.shareText(u.Addr); err != nil {
+		return nil, err
+	}
 	if t.kernel == nil {
 		r, err := newKernelRing()
 		if err != nil {

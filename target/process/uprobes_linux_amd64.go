@@ -43,6 +43,7 @@ func (t *Target) refuseUprobes(add []*target.Site) error {
 	if err != nil {
 		return err
 	}
+	maps = fileMaps(maps)
 	for _, a := range add {
 		m, ok := FindMap(maps, a.Addr)
 		if !ok {

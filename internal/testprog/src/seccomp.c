@@ -1,12 +1,14 @@
 // Runs under a seccomp filter.
 //
-//	seccomp MODE     commands: go N, count, quit
+//	seccomp MODE     commands: go N, count, deny, sync, permit, quit
 //
 // MODE: strict (mode 1: read, write, exit, sigreturn), kill and errno (a filter that lets
 // through the few calls that the program makes, and kills the process or answers EPERM for
 // every other one), trap (every other one raises SIGSYS, which a handler counts), none,
 // thread and blocked (only a thread that makes all the calls is under the filter of kill;
-// with blocked the other one blocks SIGSEGV).
+// with blocked the other one blocks SIGSEGV). deny takes on a filter that kills the process for
+// rt_sigprocmask, gettid, nanosleep and futex, by prctl; sync likewise, by seccomp with
+// SECCOMP_FILTER_FLAG_TSYNC; permit one that lets everything through.
 #include "prog.h"
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -17,6 +19,7 @@
 
 static uint64_t calls, bad;
 static volatile uint64_t sigsys;
+volatile uint64_t seven = 7; // for whoever reads memory
 
 NOINLINE uint64_t jailed(uint64_t a, uint64_t b) { return a * 7 + b; }
 
@@ -43,6 +46,28 @@ static void filter(uint32_t otherwise) {
 	struct sock_fprog prog = {sizeof code / sizeof *code, code};
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog))
 		die("seccomp");
+}
+
+#define KILL(nr) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+
+static void later(int sync, int deny) {
+	struct sock_filter all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		KILL(SYS_rt_sigprocmask),
+		KILL(SYS_gettid),
+		KILL(SYS_nanosleep),
+		KILL(SYS_futex),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = {sizeof code / sizeof *code, code};
+	if (!deny)
+		prog = (struct sock_fprog){1, all};
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		die("no new privileges");
+	if (sync ? syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &prog)
+		 : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog))
+		die("filter");
 }
 
 static void out(const char *s, size_t n) {
@@ -120,6 +145,8 @@ int main(int argc, char **argv) {
 		inside(mode[0] == 'b');
 	out("ready\n", 6);
 	while (line(cmd, sizeof cmd) && !is(cmd, "quit")) {
+		if (is(cmd, "deny") || is(cmd, "sync") || is(cmd, "permit"))
+			later(is(cmd, "sync"), !is(cmd, "permit"));
 		if (is(cmd, "go"))
 			(ask[1] ? delegate : go)(number(cmd, "go", 1));
 		report();

@@ -1,0 +1,52 @@
+package kprobes
+
+import (
+	"slices"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/target"
+)
+
+// watchFilters puts probes of the engine's own on the functions by which the target's threads come to be
+// forbidden system calls (target.Filterer), before the first event whose code makes some. A function
+// that takes no jump now stays without: what comes through it is not seen.
+func (c *Core) watchFilters(evs []*Event) {
+	t, ok := c.t.(target.Filterer)
+	if !ok || c.filters || !slices.ContainsFunc(evs, c.callsSystem) {
+		return
+	}
+	c.filters = true
+	var fresh []*Event
+	for _, fc := range t.FilterCalls() {
+		f, err := c.function(fc.Place)
+		if err != nil {
+			continue
+		}
+		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: fc.Place, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
+		e.work = arch.Work{Role: arch.RoleQuiet, Installs: fc.Ways, Count: true}
+		if _, refused := f.a.Plan(e.points, arch.Policy{Force: arch.TacticJump}); len(refused) > 0 {
+			continue
+		}
+		if len(f.events) == 0 {
+			f.wish = wish{force: arch.TacticJump}
+		}
+		fresh = append(fresh, e)
+	}
+	if len(fresh) > 0 {
+		_ = c.armOwn(fresh) // what is wrong with the target the caller's own events will meet
+	}
+	_ = t.CheckFilters(true) // why not is told by Filtered
+}
+
+// callsSystem says whether the code of an event makes system calls.
+func (c *Core) callsSystem(e *Event) bool {
+	w := c.t.Writer()
+	switch {
+	case e.h != nil, e.gone:
+		return true
+	case e.Prog == nil:
+		return false
+	}
+	return w.Go == nil && !w.NoTID || !w.PlainLoads && e.Prog.Loads()
+}

@@ -1,0 +1,213 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target"
+)
+
+// A thread under a seccomp filter may end by a system call that the filter forbids. Filters come at
+// any time, and are never taken off. The engine probes the functions by which programs take them on
+// (FilterCalls); such a probe counts up the word hdrQuiet before the filter is there, and while that
+// is not 0 generated code makes no system call (arch.Writer.Quiet). CheckFilters sets the word back
+// if all threads' filters permit all calls that generated code makes.
+//
+// What is not seen: a filter that is taken on by an inline system call, or by a function of another
+// name. A process that was forked counts in its own memory, and stays quiet: nobody looks there.
+
+// prSetSeccomp and seccompNr, and the operations of seccomp(2) that add a filter.
+const (
+	prSetSeccomp     = 22  // PR_SET_SECCOMP
+	prctlNr          = 157 // SYS_prctl
+	seccompNr        = 317 // SYS_seccomp
+	seccompSetStrict = 0   // SECCOMP_SET_MODE_STRICT
+	seccompSetFilter = 1   // SECCOMP_SET_MODE_FILTER
+)
+
+// filterWays gives the values of the registers with the number of a system call and its first argument
+// that take on a filter.
+func filterWays(nr, arg fetch.Reg) [][]arch.Value {
+	return [][]arch.Value{
+		{{Reg: nr, Bits: prctlNr}, {Reg: arg, Bits: prSetSeccomp}},
+		{{Reg: nr, Bits: seccompNr}, {Reg: arg, Bits: seccompSetStrict}},
+		{{Reg: nr, Bits: seccompNr}, {Reg: arg, Bits: seccompSetFilter}},
+	}
+}
+
+// installers are the functions by which programs take on filters: of C libraries, and the one by
+// which Go programs make system calls (by its names since Go 1.19).
+var installers = []struct {
+	name string
+	ways [][]arch.Value
+}{
+	{"prctl", [][]arch.Value{{{Reg: fetch.Reg(amd64.RDI), Bits: prSetSeccomp}}}},
+	{"syscall", filterWays(fetch.Reg(amd64.RDI), fetch.Reg(amd64.RSI))},
+	{"internal/runtime/syscall/linux.Syscall6", filterWays(fetch.Reg(amd64.RAX), fetch.Reg(amd64.RBX))},
+	{"internal/runtime/syscall.Syscall6", filterWays(fetch.Reg(amd64.RAX), fetch.Reg(amd64.RBX))},
+	{"runtime/internal/syscall.Syscall6", filterWays(fetch.Reg(amd64.RAX), fetch.Reg(amd64.RBX))},
+}
+
+// FilterCalls finds the functions by which the program may take on a seccomp filter.
+func (t *Target) FilterCalls() []target.FilterCall {
+	var out []target.FilterCall
+	seen := map[uint64]bool{}
+	for _, m := range t.space.Modules() {
+		for _, in := range installers {
+			fns, err := m.Image.Lookup(in.name)
+			if err != nil {
+				continue
+			}
+			for _, fn := range fns {
+				at := m.Runtime(fn.Addr)
+				if seen[at] || fn.Addr == 0 {
+					continue
+				}
+				seen[at] = true
+				place := symbol.Resolved{Module: m, Func: fn, Vaddr: fn.Addr, Addr: at}
+				out = append(out, target.FilterCall{Place: place, Ways: in.ways})
+				t.filters.calls = append(t.filters.calls, Range{at, at + max(fn.Size, 1)})
+			}
+		}
+	}
+	return out
+}
+
+// filters is what a target knows of the process's seccomp filters.
+type filters struct {
+	calls []Range // the functions that take them on
+	seen  uint64  // the value of hdrQuiet that was judged
+	why   error   // why generated code makes no system call; nil: it may, or nobody has judged yet
+}
+
+// Filtered says why generated code makes no system call any more; nil: it may.
+func (t *Target) Filtered() error { return t.filters.why }
+
+// CheckFilters sees whether the program has taken on a filter, and whether generated code may go on
+// making system calls under it. first: the probes on FilterCalls have just been armed, and a filter may
+// have come before them. The error is why it may not; it is told once.
+func (t *Target) CheckFilters(first bool) error {
+	if t.home == nil {
+		return nil
+	}
+	n, err := t.home.get(hdrQuiet)
+	if err != nil {
+		return err
+	}
+	if first {
+		if has, err := t.anyFilter(); !has || err != nil {
+			return err
+		}
+	} else if n == t.filters.seen {
+		return nil
+	}
+	return t.stopped(t.judgeFilters)
+}
+
+// anyFilter says whether a thread is under a filter.
+func (t *Target) anyFilter() (bool, error) {
+	tids, err := t.p.Tasks()
+	if err != nil {
+		return false, err
+	}
+	for _, tid := range tids {
+		if st, err := t.p.TaskStatus(tid); err == nil && st.Seccomp != SeccompNone {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// judgeFilters looks at the filters that there are. Precondition: the world is stopped.
+func (t *Target) judgeFilters(s *Stopped) error {
+	if between, err := t.betweenFilters(s); between || err != nil {
+		return err // the filter is about to come
+	}
+	n, err := t.home.get(hdrQuiet)
+	if err != nil {
+		return err
+	}
+	sleeps, err := whyNotCall(s, "wait for an object to be looked at (nanosleep)", waitCalls)
+	if err == nil && sleeps != nil {
+		err = t.home.put(hdrWait+8, 1) // nobody waits any more
+	}
+	if err != nil {
+		return err
+	}
+	why, err := whyNotCall(s, "make the system calls of probes", t.hitCalls())
+	if err != nil {
+		return err
+	}
+	if why == nil {
+		t.filters.seen, t.filters.why = 0, nil
+		return t.home.put(hdrQuiet, 0)
+	}
+	if n == 0 {
+		n = 1
+		err = t.home.put(hdrQuiet, n)
+	}
+	t.filters.seen = n
+	t.filters.why = fmt.Errorf("process %d has taken on a seccomp filter: arguments that lie in memory are not read any more ((fault), 0), and handlers not called: %w", t.p.pid, why)
+	return errors.Join(err, t.filters.why)
+}
+
+// waitCalls is what a thread does that waits in the loader.
+var waitCalls = []callData{{nr: unix.SYS_NANOSLEEP, arch: auditArchX86_64, open: openIP | openArg(0)}}
+
+// hitCalls are the system calls that generated code makes at hits, as things stand.
+func (t *Target) hitCalls() []callData {
+	var out []callData
+	if !t.writer.PlainLoads {
+		out = append(out, maskCalls...)
+	}
+	if t.writer.Resident != 0 {
+		out = append(out, actionCalls...)
+	}
+	if t.writer.Go == nil && !t.writer.NoTID {
+		out = append(out, tidCalls...)
+	}
+	if !t.writer.NoName {
+		out = append(out, nameCalls...)
+	}
+	if t.mail != nil {
+		out = append(out, gateCalls...)
+	}
+	return out
+}
+
+// betweenFilters says whether a thread is in a function that takes on filters, and may have counted
+// one that is not there yet: what the kernel tells of its filters is no answer then. One that is in
+// another system call there is not. Precondition: the world is stopped.
+func (t *Target) betweenFilters(s *Stopped) (bool, error) {
+	in := t.filters.calls
+	for site := range t.home.sites {
+		for _, r := range t.filters.calls {
+			if site.Addr-r.Lo < r.Size() {
+				in = append(in[:len(in):len(in)], Range{site.Detour.Addr, site.Detour.Addr + uint64(len(site.Detour.Code))})
+			}
+		}
+	}
+	holds := func(v uint64) bool {
+		for _, r := range in {
+			if v-r.Lo < r.Size() {
+				return true
+			}
+		}
+		return false
+	}
+	for _, th := range s.Threads() {
+		r := th.Regs()
+		if other := r.InSyscall() && r.OrigRAX != prctlNr && r.OrigRAX != seccompNr; !other && holds(th.ResumeRIP()) {
+			return true, nil
+		}
+	}
+	found := false
+	err := t.savedContexts(s, t.golang != nil, func(v uint64) { found = found || holds(v) })
+	return found, err
+}

@@ -1,0 +1,429 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/target"
+)
+
+// A kernel uprobe belongs to a file: whoever places one has the kernel write a breakpoint into
+// every process that has that page of the file mapped, at any time, and does not ask. Inside one
+// of our jumps that kills the program. So a page of text gets a private copy before a jump stands
+// in it: a mapping of a memory file with the same bytes, put over the page by one mmap(2) with
+// MAP_FIXED. The kernel finds the processes of a uprobe by the file: this page it does not find.
+//
+// The states, and what any thread of the program runs in each:
+//
+//	1. the memory file is made, filled and named            the file's page
+//	2. mmap over the page, one system call, atomic          the file's page, or the same bytes in the copy
+//	3. the descriptor is closed; patches are written        the copy, like any patch
+//	4. detach: the sites' bytes are put back                the copy, the file's bytes again
+//	5. the file is opened, and mmap over the copy, atomic   the copy or the file's page
+//	6. the descriptor is closed                             the file's page
+//
+// A tracer that dies in any of them leaves a program that runs on. A copy that stays is told by
+// its name (text.go), and taken back by whoever undoes what was left.
+//
+// Nothing is made private where it would harm: a page on which a breakpoint of somebody else
+// stands (the copy would have none, or worse, one that nobody answers), on which the kernel holds a
+// probe of ours, whose bytes are not the file's, or where the program would have too many mappings.
+
+// TextMode says whether the pages of text that probes stand in become private copies
+// (docs/RATIONALE.md).
+type TextMode int
+
+// The modes.
+const (
+	TextDefault TextMode = iota // TextPrivate
+	TextPrivate                 // private copies: uprobes that come later do not reach the probes
+	TextShared                  // pages stay mapped from the program's files
+)
+
+// privateText is what a target knows of its private copies.
+type privateText struct {
+	on      bool
+	limit   uint64              // mappings that the process may have
+	private map[uint64]bool     // pages that are copies
+	held    map[uint64]bool     // pages on which the kernel holds probes of ours
+	files   map[FileID]*os.File // the program's files, open here
+	mu      sync.Mutex          // for Stands, which several goroutines may ask
+	maps    []Map               // as they were when somebody first asked Stands; nil: nobody has
+	clean   map[uint64]error    // what Stands has answered for a page
+	plans   []textPlan          // of the change that is being made
+	why     error               // why pages of the last change stayed as they are; nil: none did
+	kept    int                 // copies that stay after Close, in pages
+	keptWhy error
+}
+
+func (t *Target) initText(mode TextMode) {
+	x := &t.text
+	x.on, x.limit = mode != TextShared, mapLimit()
+	x.private, x.held, x.files = map[uint64]bool{}, map[uint64]bool{}, map[FileID]*os.File{}
+}
+
+// mapLimit is how many mappings a process may have (vm.max_map_count).
+func mapLimit() uint64 {
+	b, err := os.ReadFile("/proc/sys/vm/max_map_count")
+	if err == nil {
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
+			return n
+		}
+	}
+	return 65530 // DEFAULT_MAX_MAP_COUNT (linux/mm.h)
+}
+
+// SharedText says why a page with a probe is no private copy, so that a kernel uprobe that comes
+// later can fall into the probe; nil: all are copies, or that was not asked for.
+func (t *Target) SharedText() error { return t.text.why }
+
+// KeptText tells of copies that stay after Close, in pages, with the file's own bytes, and why.
+func (t *Target) KeptText() (pages int, why error) { return t.text.kept, t.text.keptWhy }
+
+// PrivatePages counts the pages of text that are copies at present.
+func (t *Target) PrivatePages() int { return len(t.text.private) }
+
+// learnText notes which pages are copies, after the mappings have changed.
+func (t *Target) learnText(maps []Map) {
+	if !t.text.on {
+		return
+	}
+	clear(t.text.private)
+	for _, m := range maps {
+		for at := m.Start; isText(m) && at < m.End; at += PageSize {
+			t.text.private[at] = true
+		}
+	}
+}
+
+// textMap finds the mapping that an address of the program's code lies in, if pages of it can be
+// made private: private, executable, not writable, of a file.
+func textMap(maps []Map, addr uint64) (Map, bool) {
+	m, ok := FindMap(maps, addr)
+	return m, ok && m.Perm == PermRead|PermExec && !m.Anonymous() && !ours(m) && !isText(m)
+}
+
+// textFile opens the file of a mapping.
+func (t *Target) textFile(m Map) (*os.File, error) {
+	if f := t.text.files[m.FileID]; f != nil {
+		return f, nil
+	}
+	f, err := t.p.OpenMap(m)
+	if err == nil {
+		t.text.files[m.FileID] = f
+	}
+	return f, err
+}
+
+// fileBytes reads what a file has, with zeros behind its end, as a mapping shows it.
+func fileBytes(f *os.File, off uint64, b []byte) error {
+	n, err := f.ReadAt(b, int64(off))
+	if errors.Is(err, io.EOF) {
+		clear(b[n:])
+		err = nil
+	}
+	return err
+}
+
+// close closes the files.
+func (x *privateText) close() {
+	for _, f := range x.files {
+		f.Close()
+	}
+	clear(x.files)
+}
+
+// forget drops what was for one change: it has been made.
+func (x *privateText) forget() { x.maps, x.clean, x.plans = nil, nil, nil }
+
+// Stands says why no code of ours may stand at an address: somebody else's breakpoint stands on
+// the same page, which can not become a private copy then, so that the next of them may fall into
+// our code. Several goroutines may ask at once.
+func (t *Target) Stands(addr uint64) error {
+	page := pageDown(addr)
+	if !t.text.on || t.text.private[page] || t.text.held[page] {
+		return nil
+	}
+	t.text.mu.Lock()
+	defer t.text.mu.Unlock()
+	if t.text.maps == nil {
+		maps, err := t.p.Maps()
+		if err != nil {
+			return err
+		}
+		t.text.maps, t.text.clean = maps, map[uint64]error{}
+	}
+	no, known := t.text.clean[page]
+	if !known {
+		no = t.othersOn(page, addr)
+		t.text.clean[page] = no
+	}
+	return no
+}
+
+// othersOn fails if somebody else's breakpoint stands on a page of text. What can not be looked at is no
+// reason against a place: the change itself will find out.
+func (t *Target) othersOn(page, addr uint64) error {
+	m, ok := textMap(t.text.maps, page)
+	if !ok {
+		return nil
+	}
+	f, err := t.textFile(m)
+	if err != nil {
+		return nil // nothing is made private there
+	}
+	want := make([]byte, PageSize)
+	if fileBytes(f, page-m.Start+m.Offset, want) != nil {
+		return nil
+	}
+	if _, err = t.samePage(page, want, addr); errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	return nil
+}
+
+// samePage says whether a page has the file's bytes. The error tells of a breakpoint of somebody
+// else on it; addr is for whom.
+func (t *Target) samePage(page uint64, want []byte, addr uint64) (bool, error) {
+	have := make([]byte, PageSize)
+	if err := t.p.ReadMem(page, have); err != nil {
+		return false, err
+	}
+	if bytes.Equal(have, want) {
+		return true, nil
+	}
+	if t.home != nil {
+		for s := range t.home.sites {
+			if s.Addr-page < PageSize && bytes.HasPrefix(have[s.Addr-page:], s.Patch) {
+				copy(have[s.Addr-page:], s.Orig)
+			}
+		}
+	}
+	for i := range have {
+		if have[i] == 0xcc && want[i] != 0xcc {
+			return false, errno.Errorf(unix.EBUSY, "0x%x: a breakpoint that is not ours (a kernel uprobe, a debugger) stands at 0x%x, on the same page: "+
+				"the next one could fall into the probe, and kill the program: remove it, or take the risk by --text shared (TextShared)", addr, page+uint64(i))
+		}
+	}
+	return false, nil
+}
+
+// textPlan is what one change makes private.
+type textPlan struct {
+	m    Map // its file
+	runs []textRun
+	need map[uint64]bool // the pages that sites stand in
+}
+
+// planText prepares what the sites' pages become, while the process runs: the bytes of the files
+// are read here.
+func (t *Target) planText(add []*target.Site) (err error) {
+	if !t.text.on {
+		return nil
+	}
+	var addrs []uint64
+	for _, a := range add {
+		if page := pageDown(a.Addr); !t.text.private[page] {
+			addrs = append(addrs, a.Addr)
+		}
+	}
+	if len(addrs) == 0 {
+		return nil
+	}
+	maps, err := t.p.Maps()
+	if err != nil {
+		return err
+	}
+	var pages []uint64
+	for _, page := range pagesOf(addrs) {
+		if t.text.held[page] {
+			t.stays(fmt.Errorf("page 0x%x stays shared with its file: the kernel holds another probe of ours on it", page))
+		} else if _, ok := textMap(maps, page); ok {
+			pages = append(pages, page)
+		}
+	}
+	runs := fewRuns(maps, pages)
+	if n := uint64(len(maps) + 2*len(runs)); n > t.text.limit/2 {
+		t.stays(fmt.Errorf("%d pages stay shared with their files: the process would have %d mappings, of %d that it may have (vm.max_map_count)", len(pages), n, t.text.limit))
+		return nil
+	}
+	t.text.plans, err = t.fillRuns(maps, runs, pages)
+	return err
+}
+
+// stays notes why a page is no private copy.
+func (t *Target) stays(why error) {
+	if t.text.why == nil {
+		t.text.why = why
+	}
+}
+
+// fillRuns reads the files' bytes and sorts the runs by file.
+func (t *Target) fillRuns(maps []Map, runs []textRun, pages []uint64) ([]textPlan, error) {
+	var out []textPlan
+	need := map[uint64]bool{}
+	for _, p := range pages {
+		need[p] = true
+	}
+	at := map[FileID]int{}
+	for _, r := range runs {
+		m, _ := FindMap(maps, r.Lo)
+		f, err := t.textFile(m)
+		if err != nil {
+			t.stays(fmt.Errorf("page 0x%x stays shared with its file: %w", r.Lo, err))
+			continue
+		}
+		r.want = make([]byte, r.Size())
+		if err := fileBytes(f, r.off, r.want); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		i, ok := at[m.FileID]
+		if !ok {
+			i = len(out)
+			at[m.FileID] = i
+			out = append(out, textPlan{m: m, need: need})
+		}
+		out[i].runs = append(out[i].runs, r)
+	}
+	return out, nil
+}
+
+// makePrivate puts copies in the place of pages. Precondition: the world is stopped.
+func (t *Target) makePrivate(s *Stopped) error {
+	if len(t.text.plans) == 0 {
+		return nil
+	}
+	maps, err := t.p.Maps()
+	if err != nil {
+		return err
+	}
+	for _, p := range t.text.plans {
+		same, err := t.sameRuns(maps, p)
+		if err != nil {
+			return err
+		}
+		if len(same) == 0 {
+			continue
+		}
+		if err := t.copyRuns(s, p.m, same); err != nil {
+			if !noCopy(err) {
+				return err
+			}
+			t.stays(fmt.Errorf("page 0x%x stays shared with its file: %w", same[0].Lo, err))
+		}
+	}
+	return nil
+}
+
+// noCopy says whether an error means that the process can not have the copy, and nothing else is
+// wrong.
+func noCopy(err error) bool {
+	for _, e := range []error{ErrSeccomp, ErrNoThread, unix.ENOMEM, unix.EAGAIN, unix.EPERM, unix.EACCES, unix.EMFILE, unix.ENFILE} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameRuns gives the parts of the runs whose bytes are the file's.
+func (t *Target) sameRuns(maps []Map, p textPlan) (out []textRun, err error) {
+	for _, r := range p.runs {
+		if t.wholeRun(maps, p.m.FileID, r) {
+			out = append(out, r)
+			continue
+		}
+		for at := r.Lo; at < r.Hi; at += PageSize {
+			if t.text.private[at] { // by an attempt that was blocked then
+				continue
+			}
+			want := r.want[at-r.Lo:][:PageSize]
+			m, ok := textMap(maps, at)
+			if ok = ok && m.FileID == p.m.FileID && at-m.Start+m.Offset == at-r.Lo+r.off && !t.text.held[at]; ok {
+				if ok, err = t.samePage(at, want, at); err != nil {
+					return nil, err
+				}
+			}
+			if n := len(out); ok && n > 0 && out[n-1].Hi == at {
+				out[n-1].Hi += PageSize
+				out[n-1].want = append(out[n-1].want, want...)
+			} else if ok {
+				out = append(out, textRun{Range: Range{at, at + PageSize}, off: at - r.Lo + r.off, want: bytes.Clone(want)})
+			} else if p.need[at] {
+				t.stays(fmt.Errorf("page 0x%x stays shared with its file, whose bytes it has not", at))
+			}
+		}
+	}
+	return out, nil
+}
+
+// wholeRun says whether all of a run can become private: it is mapped as it was, and has the file's
+// bytes.
+func (t *Target) wholeRun(maps []Map, file FileID, r textRun) bool {
+	m, ok := textMap(maps, r.Lo)
+	if !ok || r.Hi > m.End || m.FileID != file || r.Lo-m.Start+m.Offset != r.off {
+		return false
+	}
+	for at := r.Lo; at < r.Hi; at += PageSize {
+		if t.text.held[at] {
+			return false
+		}
+	}
+	have := make([]byte, r.Size())
+	return t.p.ReadMem(r.Lo, have) == nil && bytes.Equal(have, r.want)
+}
+
+// copyRuns makes the memory file and maps it over the runs.
+func (t *Target) copyRuns(s *Stopped, m Map, runs []textRun) error {
+	return t.memfd(s, textFileName(m), func(local *os.File, fd int) error {
+		defer local.Close()
+		last := runs[len(runs)-1]
+		if err := local.Truncate(int64(last.off + last.Size())); err != nil {
+			return err
+		}
+		for _, r := range runs {
+			if _, err := local.WriteAt(r.want, int64(r.off)); err != nil {
+				return err
+			}
+		}
+		return t.mapRuns(s, fd, runs, isText)
+	})
+}
+
+// mapRuns maps a file of the process over runs, and checks what stands there then: mappings that
+// are right, with the bytes that were there before.
+func (t *Target) mapRuns(s *Stopped, fd int, runs []textRun, right func(Map) bool) error {
+	calls := make([]Syscall, len(runs))
+	for i, r := range runs {
+		calls[i] = Syscall{Nr: unix.SYS_MMAP, Args: [6]uint64{
+			r.Lo, r.Size(), unix.PROT_READ | unix.PROT_EXEC, unix.MAP_PRIVATE | unix.MAP_FIXED | unix.MAP_POPULATE, uint64(fd), r.off,
+		}}
+	}
+	if err := s.CallAll(calls); err != nil {
+		return err
+	}
+	maps, err := t.p.Maps()
+	if err != nil {
+		return err
+	}
+	t.learnText(maps)
+	for i, r := range runs {
+		if calls[i].Err != nil {
+			return fmt.Errorf("mmap of %d bytes at 0x%x in the target: %w", r.Size(), r.Lo, calls[i].Err)
+		}
+		ok := func(m Map) bool { return m.Perm == PermRead|PermExec && right(m) }
+		if calls[i].Result != r.Lo || !covered(maps, r.Lo, r.Size(), ok) {
+			return fmt.Errorf("mmap of %d bytes at 0x%x in the target: %w: the kernel's maps show something else", r.Size(), r.Lo, ErrFault)
+		}
+	}
+	return nil
+}
