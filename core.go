@@ -407,11 +407,11 @@ func (c *Core) forget(evs []*Event) { c.cool(c.erase(evs)...) }
 // thread can count for them.
 func (c *Core) erase(evs []*Event) (ids []int) {
 	for _, e := range evs {
-		switch e {
-		case c.hook:
+		if e == c.hook {
 			c.hook = nil
-		case c.catcher:
-			c.catcher = nil
+		}
+		if slices.Contains(c.guards, e) { // they come together, and go together
+			c.guards = nil
 		}
 		e.ended = true
 		e.release()

@@ -8,29 +8,31 @@ import (
 	"kprobes.dev/kprobes/symbol"
 )
 
-// guarded is a Target in which a handler's panic is caught where the runtime begins it: by a
-// call that is made at a function's entry.
+// guarded is a Target in which what handlers must not do is met where it begins: by calls that are made
+// at the entries of functions, by name.
 type guarded interface {
-	Guard() (symbol.Place, *arch.Call)
+	Guards() map[string]*arch.Call
 }
 
-// guard adds the engine's own probe that catches panics of handlers to the events that are
-// the first to have any.
+// guard adds the engine's own probes that watch over handlers to the events that are the first to
+// have any.
 func (c *Core) guard(evs []*Event) ([]*Event, error) {
 	t, ok := c.t.(guarded)
-	if !ok || c.catcher != nil {
+	if !ok || len(c.guards) > 0 {
 		return evs, nil
 	}
-	pl, call := t.Guard()
-	r, err := c.t.Space().Resolve(pl)
-	if err != nil {
-		return nil, fmt.Errorf("a handler's panic could not be caught: %w", err)
+	for fn, call := range t.Guards() {
+		r, err := c.t.Space().Resolve(symbol.Place{Sym: fn})
+		e := &Event{Def: &event.Def{Kind: event.Probe}, core: c, tail: -1, hook: true}
+		e.work = arch.Work{Role: arch.RoleCall, Call: call, Count: true}
+		if err == nil {
+			err = c.locate(e, r)
+		}
+		if err != nil {
+			c.guards = nil
+			return nil, fmt.Errorf("what a handler does wrong could not be met in %s: %w", fn, err)
+		}
+		c.guards, evs = append(c.guards, e), append(evs, e)
 	}
-	e := &Event{Def: &event.Def{Kind: event.Probe}, core: c, tail: -1, hook: true}
-	e.work = arch.Work{Role: arch.RoleCall, Call: call, Count: true}
-	if err := c.locate(e, r); err != nil {
-		return nil, fmt.Errorf("a handler's panic could not be caught: %w", err)
-	}
-	c.catcher = e
-	return append(evs, e), nil
+	return evs, nil
 }

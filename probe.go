@@ -476,7 +476,7 @@ func (c *Core) newCall(p *probe, do run, jump bool, fail func(*Regs, int, fmt.St
 		return nil, err
 	}
 	b := &bound{h: target.Handler{
-		Off: &p.mute, Fault: fail, Wide: p.ev.fn.a.Wide(), Sleepable: p.flags&FlagSleepable != 0,
+		Off: &p.mute, Fault: fail, Name: p.name(), Wide: p.ev.fn.a.Wide(), Sleepable: p.flags&FlagSleepable != 0,
 		Point: amd64.Point{Addr: at, Func: p.ev.fn.start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Ret: ret},
 	}}
 	b.h.Run = func(r *Regs, slot uint64) arch.Action { return do(b, r, slot) }
@@ -486,6 +486,12 @@ func (c *Core) newCall(p *probe, do run, jump bool, fail func(*Regs, int, fmt.St
 	var err error
 	b.c, err = caller.NewCall(&b.h)
 	return b, err
+}
+
+// name is what messages call the probe.
+func (p *probe) name() string {
+	kind := map[byte]string{kindKprobe: "kprobe", kindKretprobe: "kretprobe", kindJprobe: "jprobe"}[p.kind]
+	return fmt.Sprintf("%s on %s+0x%x", kind, p.ev.Place.Func.Name, p.at-p.ev.fn.start)
 }
 
 // maySleep refuses handlers that may block where the goroutine that hits can not be parked. It

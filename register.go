@@ -28,7 +28,7 @@ type handlers struct {
 	idle     []*Event // events that only counted and were removed, with their numbers
 	warm     []int    // likewise, but a thread may still be in their code
 	returned []int    // those of return probes: instances may still have them
-	catcher  *Event   // the engine's own probe that catches panics of handlers; nil: none yet
+	guards   []*Event // the engine's own probes that watch over handlers; none: there was no handler yet
 	reaping  reaping
 	stuck    []*probe           // unregistered, but their code could not be taken out yet
 	owed     map[*function]bool // see owing

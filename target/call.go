@@ -35,6 +35,8 @@ type Handler struct {
 	// in the middle then.
 	// The reason may be asked for its text later, and not by a handler: that may run the program's code.
 	Fault func(r *amd64.Regs, trap int, why fmt.Stringer) bool
+	// Name is what messages call the handler's owner: the kind of probe, and where it stands.
+	Name string
 	// Point is what the Regs are bound to; Mem and Callers are filled in by the target.
 	Point amd64.Point
 	// Wide says that all vector registers must be kept (arch.Function.Wide), not only

@@ -18,7 +18,6 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -58,6 +57,7 @@ const (
 	kindHandler = iota
 	kindPanic   // not a handler: gopanic begins
 	kindSleep   // the handler runs on a goroutine of its own
+	kindFatal   // not a handler: the runtime is about to end the program
 )
 
 // desc is what the gate is given: one handler. It lies in the Go heap, where objects do not
@@ -72,6 +72,7 @@ type desc struct {
 	system  uint64
 	stopped uint64
 	off     atomic.Bool
+	name    string // of the handler's owner, see target.Handler
 	h       target.Handler
 	point   amd64.Point
 }
@@ -257,7 +258,7 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 	if h.Run == nil {
 		return nil, errno.Errorf(unix.EINVAL, "a handler without a function to run")
 	}
-	d := &desc{ip: h.Point.Addr, missed: uint32(arch.ActionDrop), h: *h, point: h.Point}
+	d := &desc{ip: h.Point.Addr, missed: uint32(arch.ActionDrop), h: *h, point: h.Point, name: h.Name}
 	if h.Wide {
 		d.wide = 1
 	}
@@ -271,6 +272,11 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !h.Sleepable {
+		if err := watch.start(); err != nil {
+			return nil, err
+		}
+	}
 	t.calls[c.Desc] = d
 	return c, nil
 }
@@ -326,7 +332,7 @@ func (t *Target) runs(d *desc) bool {
 		if err != nil || tid >= maxTID {
 			continue
 		}
-		if at := word(busyTable + 8*uint64(tid)); at != 0 && t.runsAt(at, d) {
+		if at := word(busyTable+8*uint64(tid)) &^ seenMask; at != 0 && t.runsAt(at, d) {
 			return true
 		}
 	}
@@ -340,16 +346,26 @@ func (t *Target) runsAt(at uint64, d *desc) bool {
 	return t.Read(at+uint64(unsafe.Offsetof(hit{}.desc)), b[:]) == nil && le.Uint64(b[:]) == uint64(uintptr(unsafe.Pointer(d)))
 }
 
-// Guard tells where a panic begins, and the call that is to be made there: a panic in a
-// handler is caught, every other one goes on.
-func (t *Target) Guard() (symbol.Place, *arch.Call) {
-	d := &desc{kind: kindPanic}
-	c := &arch.Call{Desc: uint64(uintptr(unsafe.Pointer(d)))}
+// Guards are the calls that are to be made where something begins that a handler must not do. A panic
+// in a handler is caught. Where the runtime ends the program (a handler that blocks, a map that two
+// threads write), the probe is named on the standard error first. All else goes on.
+func (t *Target) Guards() map[string]*arch.Call {
+	out := map[string]*arch.Call{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.calls[c.Desc] = d
-	return symbol.Place{Sym: "runtime.gopanic"}, c
+	for fn, kind := range map[string]uint32{"runtime.gopanic": kindPanic, "runtime.throw": kindFatal, "runtime.fatal": kindFatal} {
+		d := &desc{kind: kind}
+		c := &arch.Call{Desc: uint64(uintptr(unsafe.Pointer(d)))}
+		t.calls[c.Desc], out[fn] = d, c
+	}
+	return out
 }
+
+// What the gate writes around the name of a probe before the program dies.
+var (
+	fatalHead = "kprobes: the program dies in a handler of the "
+	fatalTail = ", which did what an atomic handler must not do (docs/HANDLERS.md)\n"
+)
 
 // Missed tells how often the call's handler was not run.
 func (t *Target) Missed(c *arch.Call) target.Missed {
@@ -380,3 +396,10 @@ func (t *Target) InHandler() bool {
 func hitOf(r *amd64.Regs) *hit { return (*hit)(unsafe.Pointer(r)) }
 
 func addStopped(d *desc) { atomic.AddUint64(&d.stopped, 1) }
+
+// seenMask are the low bits of a thread's word in busyTable, which is the address of a hit else. They
+// count how often the word was seen unchanged; seenSleep is that of a sleepable handler.
+const (
+	seenMask  = 7
+	seenSleep = 7
+)

@@ -241,7 +241,7 @@ func (p *plan) look(s *slot) {
 		p.handler = p.verdict != changed
 	}
 	p.meet(s.tid, pc, true)
-	if h := word(busyTable + 8*uint64(s.tid)); h != 0 { // a handler runs: what hit may be preempting a goroutine
+	if h := word(busyTable+8*uint64(s.tid)) &^ seenMask; h != 0 { // a handler runs: what hit may be preempting a goroutine
 		p.meet(s.tid, word(h+hitResume), false)
 		p.preempted(s.tid, word(h+hitG), word(h+hitIP), word(h+hitSP), word(h+hitBP))
 	}

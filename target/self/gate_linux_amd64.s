@@ -1,6 +1,8 @@
 #include "go_asm.h"
 #include "textflag.h"
 
+#define SYS_write 1 // arch/x86/entry/syscalls/syscall_64.tbl
+
 // Offsets in g and m, which Attach checks (fitsGate).
 #define g_stack_lo 0
 #define g_stack_hi 8
@@ -123,8 +125,8 @@ room:
 	MOVQ m_g0(CX), CX
 	MOVQ g_stack_lo(CX), CX
 	ADDQ $const_gateRoom, CX
-	CMPL desc_kind(R12), $const_kindPanic
-	JNE  enough
+	CMPL desc_kind(R12), $const_kindHandler
+	JEQ  enough
 	SUBQ $(const_gateRoom-const_gateBelow), CX
 enough:
 	CMPQ R11, CX // before anything is stored
@@ -173,8 +175,8 @@ enough:
 	MOVL m_procid(R8), R10
 	MOVQ ·busyTable(SB), BX
 	LEAQ (BX)(R10*8), R10
-	CMPL desc_kind(R12), $const_kindPanic
-	JEQ  panicked
+	CMPL desc_kind(R12), $const_kindHandler
+	JNE  panicked
 	MOVQ ·gateP(SB), BX
 	MOVQ (R8)(BX*1), BX
 	TESTQ BX, BX
@@ -318,6 +320,8 @@ awake:
 early: // nothing was changed yet
 	CMPL desc_kind(R12), $const_kindPanic
 	JEQ  quiet
+	CMPL desc_kind(R12), $const_kindFatal
+	JEQ  quiet
 	LOCK
 	INCQ desc_system(R12)
 	MOVL desc_missed(R12), AX
@@ -337,13 +341,15 @@ busy:
 	MOVL desc_missed(R12), AX
 	JMP  ·gateRestore(SB)
 
-panicked: // the runtime's gopanic begins: is it a handler's panic?
+panicked: // the runtime's gopanic begins: is it a handler's panic? or it ends the program
 	XORL AX, AX
 	CMPQ R9, hit_g0(R11)
 	JNE  other
 	MOVQ (R10), R10
-	TESTQ R10, R10
+	ANDQ $~const_seenMask, R10
 	JEQ  other
+	CMPL desc_kind(R12), $const_kindFatal
+	JEQ  fatal
 	CMPL hit_failing(R10), $0
 	JNE  other
 	MOVQ ·gateLocks(SB), BX
@@ -363,6 +369,27 @@ panicked: // the runtime's gopanic begins: is it a handler's panic?
 	JMP  ·gateFailed(SB)
 other:
 	JMP  ·gateRestore(SB)
+fatal: // hit_desc(R10) is the handler that did it
+	MOVQ R11, R12
+	MOVQ hit_desc(R10), R13
+	LEAQ ·fatalHead(SB), R8
+	CALL ·say<>(SB)
+	LEAQ desc_name(R13), R8
+	CALL ·say<>(SB)
+	LEAQ ·fatalTail(SB), R8
+	CALL ·say<>(SB)
+	MOVQ R12, R11
+	XORL AX, AX
+	JMP  other
+
+// say writes the string at R8 to the standard error.
+TEXT ·say<>(SB), NOSPLIT|NOFRAME, $0
+	MOVL $2, DI
+	MOVQ 0(R8), SI
+	MOVQ 8(R8), DX
+	MOVL $SYS_write, AX
+	SYSCALL
+	RET
 
 // gateUnwide loads the vector state of the hit in R11. CX is the action.
 TEXT ·gateUnwide(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
@@ -531,7 +558,7 @@ TEXT ·sigfault(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	MOVL m_procid(R9), R10
 	MOVQ ·busyTable(SB), R11
 	MOVQ (R11)(R10*8), R11
-	TESTQ R11, R11
+	ANDQ $~const_seenMask, R11
 	JEQ  next
 	CMPL hit_failing(R11), $0
 	JNE  next
@@ -615,7 +642,8 @@ TEXT runtime·debugCallV2<>(SB), NOSPLIT, $SLEEP-0
 	SHLQ $3, AX
 	ADDQ ·busyTable(SB), AX
 	MOVQ AX, hit_busy(BX)
-	MOVQ BX, (AX)
+	LEAQ const_seenSleep(BX), CX
+	MOVQ CX, (AX)
 	MOVQ ·sleepDispatch(SB), AX
 	MOVQ ·debugCallWrap(SB), CX
 	CALL CX // by ABIInternal: AX is the function that the new goroutine calls

@@ -61,7 +61,7 @@ var hooked = []unix.Signal{unix.SIGTRAP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE,
 var (
 	afterFault [65]uint64 // by signal: the runtime's, or what the disposition is else
 	homeWords  uint64     // address of the home, or of noWords
-	busyTable  uint64     // by thread id, a word: the hit whose handler runs
+	busyTable  uint64     // by thread id, a word: the hit whose handler runs, and seenMask
 )
 
 // noWords are the home's words when there is none.

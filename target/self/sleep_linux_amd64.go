@@ -59,7 +59,7 @@ func (t *Target) findWrap() error {
 //go:norace
 func dispatchSleep() {
 	m := word(currentG() + gateM)
-	h := hitAt(word(busyTable + 8*uint64(uint32(word(m+gateProcID)))))
+	h := hitAt(word(busyTable+8*uint64(uint32(word(m+gateProcID)))) &^ seenMask)
 	h.action = uint64(h.desc.missed)
 	defer h.recovered()
 	d := h.desc

@@ -384,10 +384,10 @@ func (t *Target) Close() error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	err := t.home.close()
-	if err != nil {
+	if err := errors.Join(watch.stop(), t.home.close()); err != nil {
 		return err
 	}
+	var err error
 	for _, c := range t.code {
 		err = errors.Join(err, c.unmap())
 	}
