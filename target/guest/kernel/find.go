@@ -281,12 +281,18 @@ func (k *Kernel) readBanner() error {
 
 // up says whether the kernel has started: its code and page tables are final, and its init memory freed.
 func (k *Kernel) up() error {
-	const running = 3 // enum system_states (include/linux/kernel.h)
+	const freeingInitmem = 2 // enum system_states (include/linux/kernel.h); until 5.14 SYSTEM_RUNNING
 	va, ok := k.Addr("system_state")
 	if !ok {
 		return nil
 	}
-	if state, err := k.u32(va); err != nil || state < running {
+	state, err := k.u32(va)
+	starts := err != nil || state < freeingInitmem
+	if !starts && state == freeingInitmem {
+		running, err := k.Enum("system_states", "SYSTEM_RUNNING")
+		starts = err == nil && running > uint64(state)
+	}
+	if starts {
 		return errno.Errorf(syscall.EAGAIN, "kernel %s is still starting (system_state %d): try again in a moment", k.Release(), state)
 	}
 	return nil
