@@ -56,15 +56,15 @@ func (im *Image) findReaders() Readers {
 
 // Bounds between C's code and that of runtimes, as seen in some 1,900 programs and libraries of
 // Debian 12. Data names the places behind three in four calls of a function in 47 of 100
-// functions of OCaml, and by chance (tables of switches) in 30 of 48,286 functions of LLVM, the
-// most of all in C, C++ and Rust. Calls without frame descriptions are 31 of libjpeg's and 58 of
-// LLVM's, 941 in the smallest program of GHC's, 9,479 in V8's builtins.
+// functions of OCaml, and by chance (tables of switches) in 23 of 10,325 functions of PostgreSQL, the
+// largest share of all in C, C++ and Rust that are large. Calls without frame descriptions are 31 of libjpeg's and
+// 58 of LLVM's, 941 in the smallest program of GHC's, 9,480 of 434,183 in node (V8's builtins).
 const (
-	minTabled   = 8
-	tabledShare = 500 // of functions with calls
+	minTabled   = 16
+	tabledShare = 200 // of functions with calls
 	minBare     = 16
-	bareShare   = 100 // of calls
-	fewCalls    = 3   // functions with fewer are not counted as callers
+	bareShare   = 2000 // of calls
+	fewCalls    = 3    // functions with fewer are not counted as callers
 )
 
 // callScan is what a look at a file's calls has found.
@@ -78,11 +78,20 @@ type callScan struct {
 // maxScan bounds the bytes of code and of data that are looked at, each.
 const maxScan = 1 << 30
 
-// code is a range of a file's code, with the places behind its direct calls.
+// code is a range of a file's code, with the places behind its direct calls, and which of these data
+// names in each form: a table has one.
 type code struct {
 	Range
-	behind, named bitset
+	behind bitset
+	named  [forms]bitset
 }
+
+// Forms in which data names a place in code.
+const (
+	byAddress  = iota // in four or eight bytes, or by a relocation
+	byDistance        // from where it is said, in four bytes
+	forms
+)
 
 type bitset []uint64
 
@@ -118,24 +127,28 @@ func (im *Image) scanCalls() (callScan, error) {
 
 // callSitesIn lists the addresses behind direct calls to code of the same file.
 func (im *Image) callSitesIn() (codes []code, sites []uint64, err error) {
+	const step, call = 1 << 20, 5 // bytes of a call rel32
+	buf := make([]byte, step+call-1)
 	for _, r := range im.exec {
 		n := (r.End-r.Start)/64 + 1
-		c := code{r, make(bitset, n), make(bitset, n)}
-		buf := make([]byte, r.End-r.Start)
-		if err := im.elf.readVaddr(r.Start, buf); err != nil {
-			return nil, nil, err
-		}
-		for i := 0; ; i++ {
-			next := bytes.IndexByte(buf[i:], 0xe8) // call rel32
-			if next < 0 || i+next+5 > len(buf) {
-				break
+		c := code{r, make(bitset, n), [forms]bitset{make(bitset, n), make(bitset, n)}}
+		for at := r.Start; at < r.End; at += step {
+			b := buf[:min(step+call-1, r.End-at)]
+			if err := im.elf.readVaddr(at, b); err != nil {
+				return nil, nil, err
 			}
-			i += next
-			end := r.Start + uint64(i) + 5
-			to := end + uint64(int64(int32(binary.LittleEndian.Uint32(buf[i+1:]))))
-			if to != end && inRanges(im.exec, to) {
-				c.behind.set(end - r.Start)
-				sites = append(sites, end)
+			for i := 0; i+call <= len(b); i++ {
+				next := bytes.IndexByte(b[i:len(b)-call+1], 0xe8)
+				if next < 0 {
+					break
+				}
+				i += next
+				end := at + uint64(i) + call
+				to := end + uint64(int64(int32(binary.LittleEndian.Uint32(b[i+1:]))))
+				if to != end && inRanges(im.exec, to) {
+					c.behind.set(end - r.Start)
+					sites = append(sites, end)
+				}
 			}
 		}
 		codes = append(codes, c)
@@ -148,15 +161,15 @@ func (im *Image) callSitesIn() (codes []code, sites []uint64, err error) {
 // looked at: files are linked below 4 GiB), by the distance from where it is said, or by a
 // relocation.
 func (im *Image) nameSites(codes []code) error {
-	note := func(v uint64) {
+	note := func(v uint64, form int) {
 		for i := range codes {
 			if c := &codes[i]; c.Contains(v) && c.behind.has(v-c.Start) {
-				c.named.set(v - c.Start)
+				c.named[form].set(v - c.Start)
 			}
 		}
 	}
 	const relative = 8 // R_X86_64_RELATIVE
-	err := im.eachAddend(relative, note)
+	err := im.eachAddend(relative, func(v uint64) { note(v, byAddress) })
 	if err != nil {
 		return err
 	}
@@ -168,10 +181,10 @@ func (im *Image) nameSites(codes []code) error {
 		for ; len(b) >= 4; at, b = at+4, b[4:] {
 			w := binary.LittleEndian.Uint32(b)
 			if v := uint64(w); v-lo < hi-lo {
-				note(v)
+				note(v, byAddress)
 			}
 			if v := at + uint64(int64(int32(w))); v-lo < hi-lo && w != 0 {
-				note(v)
+				note(v, byDistance)
 			}
 		}
 	})
@@ -189,13 +202,20 @@ func (im *Image) eachAddend(typ uint32, fn func(uint64)) error {
 	})
 }
 
-// eachData gives what the file holds of its segments and is no code, in pieces that begin at
-// multiples of 4.
+// eachData gives what the file holds of its segments and is neither code nor what the unwinder goes by, in
+// pieces that begin at multiples of 4.
 func (im *Image) eachData(fn func(at uint64, b []byte)) error {
 	const step = 1 << 20
 	buf := make([]byte, step)
+	holes := slices.Clone(im.exec)
+	for _, name := range []string{".eh_frame", ".eh_frame_hdr", ".gcc_except_table"} {
+		if s := im.elf.section(name); s != nil {
+			holes = append(holes, Range{s.addr, s.addr + s.size})
+		}
+	}
+	slices.SortFunc(holes, func(a, b Range) int { return cmpU64(a.Start, b.Start) })
 	for _, g := range im.elf.segs {
-		for _, r := range without(Range{(g.Vaddr + 3) &^ 3, g.Vaddr + g.Filesz}, im.exec) {
+		for _, r := range without(Range{(g.Vaddr + 3) &^ 3, g.Vaddr + g.Filesz}, holes) {
 			for at := (r.Start + 3) &^ 3; at < r.End; at += step {
 				b := buf[:min(step, r.End-at)]
 				if err := im.elf.readVaddr(at, b); err != nil {
@@ -231,13 +251,16 @@ func (s *callScan) count(fdes []fde, codes []code, sites []uint64) {
 	described := make(bitset, len(sites)/64+1)
 	for _, d := range fdes {
 		i := sort.Search(len(sites), func(i int) bool { return sites[i] > d.start })
-		n, named := 0, 0
+		n, named := 0, [forms]int{}
 		for ; i < len(sites) && sites[i] <= d.end; i++ {
 			described.set(uint64(i))
 			n++
 			for j := range codes {
-				if c := &codes[j]; c.Contains(sites[i]) && c.named.has(sites[i]-c.Start) {
-					named++
+				c := &codes[j]
+				for form := range named {
+					if c.Contains(sites[i]) && c.named[form].has(sites[i]-c.Start) {
+						named[form]++
+					}
 				}
 			}
 		}
@@ -245,7 +268,7 @@ func (s *callScan) count(fdes []fde, codes []code, sites []uint64) {
 			continue
 		}
 		s.callers++
-		if 4*named >= 3*n {
+		if 4*max(named[byAddress], named[byDistance]) >= 3*n {
 			s.tabled++
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// runtime is software that reads return addresses of code that it did not call: by tables that
+// readingRuntime is software that reads return addresses of code that it did not call: by tables that
 // say which frame belongs to which return address, or by the place of the return address.
-type runtime struct {
+type readingRuntime struct {
 	name    string
 	defines []string // symbols of which the runtime, or code made for it, has one
 	imports []string // symbols that code takes from elsewhere for it
@@ -18,10 +18,10 @@ type runtime struct {
 	section string
 }
 
-// runtimes lists what is known to read return addresses. Code of other runtimes is refused too,
-// by its form (callers.go): a name makes the reason plain, and finds runtimes whose code is in
+// readingRuntimes lists what is known to read return addresses. Code of other readingRuntimes is refused too,
+// by its form (callers.go): a name makes the reason plain, and finds readingRuntimes whose code is in
 // another file or is made later.
-var runtimes = []runtime{
+var readingRuntimes = []readingRuntime{
 	{name: "OCaml's frame tables", defines: []string{"caml_frametable", "caml_startup__frametable", "caml_system__frametable", "caml_init_frame_descriptors"}, objects: []string{"libasmrun"}},
 	{name: "GHC's runtime", defines: []string{"stg_returnToStackTop", "StgRun", "hs_init_ghc", "stg_upd_frame_info"}, objects: []string{"libHSrts", "libHSbase", "libHSghc-prim"}},
 	{
@@ -60,7 +60,7 @@ var compilers = []string{"GCC: (", "clang version", "rustc version", "Linker: ",
 
 // named finds a runtime by the names that a file has, and the name that tells. In the C library
 // the profiler's functions stand for those who take them from there.
-func (im *Image) named() (r *runtime, mark string) {
+func (im *Image) named() (r *readingRuntime, mark string) {
 	t := im.table()
 	libc := im.soname == "libc.so.6" || strings.HasPrefix(im.soname, "libc.musl-")
 	taken := map[string]bool{}
@@ -81,8 +81,8 @@ func (im *Image) named() (r *runtime, mark string) {
 			into[name] = true
 		}
 	}
-	for i := range runtimes {
-		r := &runtimes[i]
+	for i := range readingRuntimes {
+		r := &readingRuntimes[i]
 		find := func(from map[string]bool, names []string) string {
 			if at := slices.IndexFunc(names, func(n string) bool { return from[n] }); at >= 0 {
 				return names[at]
