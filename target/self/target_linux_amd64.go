@@ -53,6 +53,7 @@ type Target struct {
 	calls   map[uint64]*desc
 	late    []*desc                           // that have ended, and that a thread may yet come to
 	path    func() (map[uint64]string, error) // functions that may run with SIGTRAP blocked
+	masks   func() bool                       // whether the program can change its threads' masks by itself
 }
 
 var (
@@ -96,6 +97,10 @@ func Attach(o *Options) (*Target, error) {
 		return nil, err
 	}
 	t.path = sync.OnceValues(func() (map[uint64]string, error) { return signalPath(t.space) })
+	t.masks = sync.OnceValue(func() bool {
+		fs, err := t.space.Main().Image.Lookup(setsMask)
+		return err == nil && len(fs) > 0
+	})
 	attached.t = t
 	return t, nil
 }
@@ -166,7 +171,7 @@ func (t *Target) TrapsAt(fn uint64, asked bool) error {
 	if f, _, ok := m.Image.At(m.Linktime(fn)); !ok || f.Lang != symbol.LangGo {
 		return errCode
 	}
-	if fs, err := m.Image.Lookup(setsMask); err == nil && len(fs) > 0 {
+	if t.masks() {
 		return errMask
 	}
 	return nil
