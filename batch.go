@@ -86,6 +86,9 @@ func (c *Core) matched(m *symbol.Module, fns []*symbol.Func, d *event.Def, o *Ad
 		def := *d
 		def.Name = ""
 		def.Place.Glob, def.Place.Symbol = false, fns[i].Pretty()
+		if fns[i].Name == "" { // it goes by its address
+			def.Place.Kind, def.Place.Symbol, def.Place.Addr = event.PlaceAddr, "", fns[i].Addr
+		}
 		e := newEvent(&def, c, o)
 		r := symbol.Resolved{Module: m, Func: fns[i], Vaddr: fns[i].Addr, Addr: m.Runtime(fns[i].Addr)}
 		if out[i].err = c.locateIn(e, r, f); out[i].err == nil {

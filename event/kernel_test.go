@@ -42,6 +42,8 @@ func TestSingleQuotes(t *testing.T) {
 		`p "it's"`:                         {Symbol: "it's"},
 		"p <Foo<'a>>::bar":                 {Symbol: "<Foo<'a>>::bar"},
 		"p 'main.f' x=@'a b' y=+0(%di)":    {Symbol: "main.f"},
+		"p 0x4a1?":                         {Symbol: "0x4a1?", Glob: true},
+		"p lib.so:0x4*%return":             {Module: "lib.so", Symbol: "0x4*", Glob: true, Return: true},
 		"p 'a#b' # a comment with ' in it": {Symbol: "a#b"},
 	} {
 		d, err := Parse(text)

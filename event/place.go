@@ -180,7 +180,7 @@ func (p *Place) symbol(t text, at int) *errPlace {
 
 // badSymbol says what is wrong with a name, "" if nothing is.
 func badSymbol(t text) string {
-	if isDigit(t.s[0]) {
+	if isDigit(t.s[0]) && !isGlob(t) { // a function without a name goes by its address
 		return "neither a number nor a name"
 	}
 	plus := t.index("+")

@@ -47,6 +47,42 @@ func TestFDEs(t *testing.T) {
 	}
 }
 
+// TestStripped compares the functions of Debian's stripped programs with the frame descriptions that
+// readelf finds: all of them are listed, but cold parts and the stubs of the PLT.
+func TestStripped(t *testing.T) {
+	for _, path := range []string{redis, "/usr/bin/sleep", "/usr/bin/git", "/usr/bin/sqlite3", "/usr/bin/bash"} {
+		im := open(t, path, noDebug)
+		listed := map[uint64]*Func{}
+		for _, fn := range im.Glob("*") {
+			listed[fn.Addr] = fn
+		}
+		plt := im.elf.pltSections()
+		inPLT := func(a uint64) bool {
+			return slices.ContainsFunc(plt, func(s section) bool { return a-s.addr < s.size })
+		}
+		found, cold := 0, 0
+		for _, d := range readelfFDEs(t, path) {
+			fn, _, ok := im.At(d.Start)
+			switch {
+			case inPLT(d.Start):
+			case listed[d.Start] != nil:
+				found++
+				if fn.Name == "" && fn.End() != d.End {
+					t.Errorf("%s: %s ends at 0x%x, readelf's frame at 0x%x", path, fn, fn.End(), d.End)
+				}
+			case ok && fn.Addr == d.Start && fn.Cold:
+				cold++
+			default:
+				t.Errorf("%s: no function is listed at 0x%x", path, d.Start)
+			}
+		}
+		t.Logf("%s: %d functions by their frames, %d cold parts, %d listed", path, found, cold, len(listed))
+		if found < 70 || cold > found/4 {
+			t.Errorf("%s: %d functions by their frames, %d cold parts", path, found, cold)
+		}
+	}
+}
+
 // TestBoundsAgree compares the bounds that .eh_frame gives to Debian's stripped
 // redis-server with the sizes in its .dynsym.
 func TestBoundsAgree(t *testing.T) {

@@ -5,8 +5,8 @@ import "strings"
 // Glob gives the functions that match a pattern, sorted by address: `*` stands for any
 // run of characters, `?` for one, `[a-z]` and `[!a-z]` for one of a set, `\` takes the
 // next as it is. Raw, Go and demangled names (without parameter list) count; a name equal
-// to the pattern always matches. Parts of functions and functions without a name do not
-// match, PLT stubs only if the pattern holds an @.
+// to the pattern always matches. A function without a name goes by its address, as Pretty gives
+// it (0x1a40). Parts of functions do not match, PLT stubs only if the pattern holds an @.
 func (im *Image) Glob(pattern string) []*Func {
 	t := im.table()
 	hit := make([]bool, len(t.funcs))
@@ -19,6 +19,11 @@ func (im *Image) Glob(pattern string) []*Func {
 			continue
 		}
 		hit[n.fn] = n.str == pattern || globMatch(pattern, n.str) || n.matchDemangled(pattern, words)
+	}
+	for i, fn := range t.funcs {
+		if fn.Name == "" && !fn.PLT && fn.Candidate() {
+			hit[i] = globMatch(pattern, fn.Pretty())
+		}
 	}
 	var out []*Func
 	for i, ok := range hit {
