@@ -416,6 +416,9 @@ type Work struct {
 	// there makes a thread with a block of its own, which it has not registered yet.
 	Share   Share
 	Library Range
+	// PlainLoads: no thread that is at the point blocks the signals of a fault, and the resident handler catches them:
+	// nothing is asked before a load.
+	PlainLoads bool
 	// Unknown: the exit is a tail jump, so the function's value is not known here.
 	Unknown bool
 	// Call is the handler of a RoleCall. That of a RoleEntry or a RoleExit, if not nil, is

@@ -85,8 +85,8 @@ func argReach(a *fetch.Arg) int64 {
 // question too, and a bad pointer then takes no signal, for which the stack may have no room.
 func (f *frame) ask(w *arch.Work) {
 	far := reach(w)
-	f.looks = false
-	if far == 0 || f.w.PlainLoads || f.w.Kernel != nil {
+	f.looks, f.caught = false, f.w.PlainLoads || w.PlainLoads
+	if far == 0 || f.caught || f.w.Kernel != nil {
 		return
 	}
 	known := f.Label()
@@ -214,7 +214,7 @@ func (f *frame) askHandler(depth int32) {
 // to what check emits, out of line, and comes back here. Where nobody has asked for that, control always
 // goes there.
 func (f *frame) ifBlocked(check func()) {
-	if f.w.PlainLoads {
+	if f.caught {
 		return
 	}
 	if f.looks {
@@ -302,7 +302,7 @@ func (f *frame) look(m Mem, fault Label) {
 
 // nextPage emits a check where a string that is being measured enters a page.
 func (f *frame) nextPage(cur Reg, fault Label) {
-	if f.w.PlainLoads {
+	if f.caught {
 		return
 	}
 	same := f.Label()

@@ -57,6 +57,7 @@ type frame struct {
 	chunk   int32       // a kernel's: where pieces of strings go to be measured
 	stage   int32       // a kernel's: where the staged string goes
 	staged  *fetch.Arg  // a kernel's: the string that is staged in the work at hand; nil: none
+	caught  bool        // loads of the work at hand ask nothing: a fault in them is always caught, or nobody may ask
 	looks   bool        // the kernel looks at the memory of each load of the work at hand, before it
 	goStack bool        // the function is Go's: little stack and no red zone; false for C in a Go program too
 	calls   bool        // a handler is called: saved registers have fixed slots (GateRAX)

@@ -116,47 +116,54 @@ func reached(code []byte, at int) bool {
 
 // within looks at the instruction in its function, and says whether it is one.
 func (t *TaskInst) within(code []byte, lo uint64) bool {
-	var ins []Inst
-	targets := map[uint64]bool{}
-	found := false
-	for pos := lo; pos <= t.Addr; {
-		in, err := Decode(code[pos-lo:])
-		if err != nil {
-			return true // it is not known
-		}
-		found = found || pos == t.Addr
-		ins = append(ins, in)
-		pos += uint64(in.Len)
-	}
-	for pos := lo; pos-lo < uint64(len(code)); {
-		in, err := Decode(code[pos-lo:])
-		if err != nil {
-			return found // where the rest jumps to is not known
-		}
-		if to, ok := in.Target(pos); ok && !in.RIPMem {
-			targets[to] = true
-		}
-		pos += uint64(in.Len)
-	}
-	var regs constants
-	at := lo
-	for i := range ins {
-		if at >= t.Addr {
-			break
-		}
-		if targets[at] {
-			regs = constants{}
-		}
-		regs.step(&ins[i])
-		at += uint64(ins[i].Len)
-	}
-	if last := ins[len(ins)-1]; found && last.Kind == KindSyscall && !targets[t.Addr] {
+	in, err := Decode(code[t.Addr-lo:])
+	regs, found := t.before(code, lo)
+	if found && err == nil && in.Kind == KindSyscall {
 		t.Number, t.First = regs.value(RAX), regs.value(RDI)
 	}
 	return found
 }
 
-// constants are the registers whose values are known.
+// before gives what registers hold before the instruction, in code that it is reached by from its function's start, and
+// says whether it is one.
+func (t *TaskInst) before(code []byte, lo uint64) (regs constants, found bool) {
+	targets := map[uint64]bool{}
+	for pos := lo; pos-lo < uint64(len(code)); {
+		in, err := Decode(code[pos-lo:])
+		if err != nil {
+			// What the rest jumps to is not known, nor, before it, whether the instruction is one.
+			return constants{}, found || pos <= t.Addr
+		}
+		found = found || pos == t.Addr
+		if to, ok := in.Target(pos); ok && !in.RIPMem {
+			targets[to] = true
+		}
+		pos += uint64(in.Len)
+	}
+	for pos := lo; pos < t.Addr; {
+		in, _ := Decode(code[pos-lo:])
+		if targets[pos] {
+			regs = constants{}
+		}
+		regs.step(&in)
+		pos += uint64(in.Len)
+	}
+	if targets[t.Addr] {
+		regs = constants{}
+	}
+	return regs, found
+}
+
+// ConstantAt gives the constant that a register, or for RSP the word that it points to, holds before the instruction at
+// an offset of a function's code at addr. is is false if no instruction stands there.
+func ConstantAt(code []byte, addr, off uint64, r Reg) (v int64, known, is bool) {
+	t := TaskInst{Addr: addr + off}
+	regs, is := t.before(code, addr)
+	v = regs.value(r)
+	return v, regs[r] != nil, is
+}
+
+// constants are the registers whose values are known; that of RSP is the word that it points to.
 type constants [R15 + 1]*int64
 
 func (c *constants) value(r Reg) int64 {
@@ -179,6 +186,9 @@ func (c *constants) step(in *Inst) {
 			c[i] = nil
 		}
 	}
+	if in.HasMem() && in.Mod() == 0 && in.HasSIB && in.SIB == 0x24 && in.Effects().MemWrite {
+		c[RSP] = nil
+	}
 	if v != nil {
 		c[r] = v
 	}
@@ -195,6 +205,8 @@ func (c *constants) set(in *Inst) (Reg, *int64) {
 		return Reg(in.Opcode&7 | in.Rex&1<<3), &imm
 	case in.Opcode == 0xc7 && in.Mod() == 3:
 		return Reg(in.RM()), &imm
+	case in.Opcode == 0xc7 && in.Mod() == 0 && in.HasSIB && in.SIB == 0x24 && in.Rex&3 == 0: // mov $imm, (%rsp)
+		return RSP, &imm
 	case (in.Opcode == 0x31 || in.Opcode == 0x33) && in.Mod() == 3 && in.Reg() == in.RM(): // xor %r, %r
 		imm = 0
 		return Reg(in.RM()), &imm

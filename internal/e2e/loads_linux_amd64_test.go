@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/testprog"
+	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/target/process"
+	tracing "kprobes.dev/kprobes/trace"
 )
 
 // A program that installs a handler for SIGSEGV of its own, after it was probed, does not see
@@ -63,4 +66,44 @@ func perCall(p *testprog.Proc) float64 {
 		times = append(times, float64(time.Since(start))/calls)
 	}
 	return median(times)
+}
+
+// TestGoLoadsAskNothing: a record of a Go program without C whose arguments read memory makes no system call, and a bad
+// pointer harms nobody.
+func TestGoLoadsAskNothing(t *testing.T) {
+	const n = 2000
+	p := testprog.Start(t, testprog.Build(t, "gohard", "CGO_ENABLED=0"), "1")
+	core := open(t, p)
+	e := add(t, core, "", "p:a main.Load v=+0(%ax):u64 s=+0(%ax):string w=+8(%ax):u64")[0]
+	tg := core.Target().(*process.Target)
+	if !tg.FaultsCaught(e.Place.Addr) || e.Place.Func.Addr != e.Place.Vaddr {
+		t.Error("records of main.Load ask the kernel")
+	}
+	for _, fn := range []string{"runtime.sigtramp", "runtime.mstart", "runtime.sighandler"} {
+		r, err := tg.Space().Resolve(symbol.Place{Sym: fn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tg.FaultsCaught(r.Addr) {
+			t.Errorf("%s runs with signals blocked", fn)
+		}
+	}
+	before := right(t, p, "count")
+	p.Counts(fmt.Sprint("go ", n))
+	faults := uint64(0)
+	after := right(t, p, "count")
+	if err := core.Close(func(h *tracing.Hit) {
+		vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if vs[1].Fault {
+			faults++
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	if c := core.Counts(e); c.Hits != after["main.Load"]-before["main.Load"] || faults != after["nils"]-before["nils"] || faults == 0 {
+		t.Errorf("%+v, %d faults, the program counts %v, then %v", c, faults, before, after)
+	}
 }

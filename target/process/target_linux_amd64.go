@@ -58,6 +58,7 @@ type Target struct {
 	part     uint64   // of the pools, that Crowded looks at next
 	held     *Stopped // kept between calls (Start)
 	golang   *goProgram
+	masked   map[uint64]string // of a Go program: functions that may run with signals blocked; nil: it is not known of any
 	faults   *faultTable
 	ringID   FileID         // of the ring's memory file: fork children have it mapped too
 	foreign  []uint64       // places that somebody else patched, found when a site was to be removed
@@ -301,6 +302,7 @@ func (t *Target) Prepare() error {
 	if err := t.learnSharing(); err != nil {
 		return err
 	}
+	t.learnMasks()
 	if err := t.fit(); err != nil {
 		return err
 	}

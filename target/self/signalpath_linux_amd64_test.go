@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/signalpath"
 	"kprobes.dev/kprobes/symbol"
 )
 
@@ -237,23 +238,23 @@ func TestSignalPathIndirect(t *testing.T) {
 func TestSignalPathNames(t *testing.T) {
 	im := openImage(t, buildBlocked(t, []string{"CGO_ENABLED=1"}))
 	var names []string
-	for _, r := range pathRoots {
-		names = append(names, r.name)
+	for _, r := range signalpath.Roots {
+		names = append(names, r.Name)
 	}
-	for n := range pathCuts {
+	for n := range signalpath.Cuts {
 		names = append(names, n)
 	}
-	for n := range pathLeaves {
+	for n := range signalpath.Leaves {
 		names = append(names, n)
 	}
-	for n := range pathVariables {
+	for n := range signalpath.Variables {
 		names = append(names, n)
 	}
-	for n, callees := range pathIndirect {
+	for n, callees := range signalpath.Indirect {
 		names = append(append(names, n), callees...)
 	}
-	for e := range pathEdges {
-		names = append(names, e.caller, e.callee)
+	for e := range signalpath.Edges {
+		names = append(names, e.Caller, e.Callee)
 	}
 	slices.Sort(names)
 	for _, n := range slices.Compact(names) {

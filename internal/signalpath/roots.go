@@ -1,12 +1,12 @@
-package self
+package signalpath
 
-// pathRoot is a function that begins to run with SIGTRAP blocked, or in which it becomes
+// Root is a function that begins to run with SIGTRAP blocked, or in which it becomes
 // blocked. The names are those of Go 1.25 and 1.26, of which a program has some.
-type pathRoot struct{ name, why string }
+type Root struct{ Name, Why string }
 
-// pathRoots lists them all. Of the other users of signal masks in the runtime, ensureSigM
+// Roots lists them all. Of the other users of signal masks in the runtime, ensureSigM
 // and minitSignalMask leave SIGTRAP alone (blockableSig, runtime/signal_unix.go).
-var pathRoots = []pathRoot{
+var Roots = []Root{
 	// Signal handlers: the kernel enters them with all signals blocked (setsig,
 	// runtime/os_linux.go), and leaves them by the restorer.
 	{"runtime.sigtramp", "the handler of all signals"},
@@ -50,9 +50,9 @@ var pathRoots = []pathRoot{
 	{"runtime.copystack", "moves the stack of a goroutine that makes the template thread (LockOSThread)"},
 }
 
-// pathCuts lists functions that are not followed and not part of the path themselves,
+// Cuts lists functions that are not followed and not part of the path themselves,
 // wherever they are called, with the reason.
-var pathCuts = map[string]string{
+var Cuts = map[string]string{
 	"runtime.morestackc":       "no stack is grown on a signal or system stack: the process ends with a message",
 	"runtime.mcall":            "leaves a goroutine for the scheduler; on a signal or system stack the process ends with a message",
 	"runtime.gopanic":          "a panic; on a signal or system stack the process ends with a message",
@@ -68,10 +68,10 @@ var pathCuts = map[string]string{
 	"runtime.(*synctestBubble).changegstatus": "only for goroutines of a test's bubble; the threads' own are in none",
 }
 
-// pathIndirect lists what functions of the path call through memory that is not a variable
+// Indirect lists what functions of the path call through memory that is not a variable
 // of its own, by the names of Go 1.25 and 1.26. It does not name C code that a program
 // has as signal handler besides Go's, and the vDSO.
-var pathIndirect = map[string][]string{
+var Indirect = map[string][]string{
 	"runtime.(*fixalloc).alloc": {"runtime.recordspan"}, // fixalloc.first of mheap_.spanalloc
 
 	// sched.safePointFn: what forEachP is called with by the collector and by the tracer.
@@ -83,9 +83,9 @@ var pathIndirect = map[string][]string{
 	},
 }
 
-// pathVariables lists functions that call, or let asmcgocall call, what a variable holds:
+// Variables lists functions that call, or let asmcgocall call, what a variable holds:
 // of others a word that looks like a function's address may be a number.
-var pathVariables = map[string]bool{
+var Variables = map[string]bool{
 	"runtime.newm":                      true, // _cgo_thread_start
 	"runtime.newm1":                     true,
 	"runtime.callbackUpdateSystemStack": true, // _cgo_getstackbound
@@ -97,15 +97,15 @@ var pathVariables = map[string]bool{
 	"runtime.write":                     true, // overrideWrite
 }
 
-// pathLeaves lists functions that are part of the path but not followed, with the reason.
-var pathLeaves = map[string]string{
+// Leaves lists functions that are part of the path but not followed, with the reason.
+var Leaves = map[string]string{
 	"runtime.newstack":      "finds first of all that the goroutine must not give way, and goes on by gogo",
 	"runtime.gcStart":       "returns at once on a system stack",
 	"runtime.gcAssistAlloc": "returns at once on a system stack",
 }
 
-// pathEdges lists calls that are not followed, with the reason.
-var pathEdges = map[edge]string{
+// Edges lists calls that are not followed, with the reason.
+var Edges = map[Edge]string{
 	{"runtime.mstart1", "runtime.mstartm0"}: "after minit",
 	{"runtime.mstart1", "runtime.acquirep"}: "after minit",
 	{"runtime.mstart1", "runtime.schedule"}: "after minit",
@@ -120,5 +120,5 @@ var pathEdges = map[edge]string{
 	{"syscall.forkAndExecInChild1", "runtime.makeslice"}:          "before runtime_BeforeFork",
 }
 
-// edge is a call.
-type edge struct{ caller, callee string }
+// Edge is a call.
+type Edge struct{ Caller, Callee string }

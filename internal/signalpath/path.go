@@ -1,0 +1,221 @@
+// Package signalpath tells which functions of a Go program run with signals blocked, from the program's own calls.
+package signalpath
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/symbol"
+)
+
+// Walk finds the functions of a Go program that may run while the thread's signals are blocked, those that
+// faults and breakpoints send among them: no breakpoint may stand in them, because a thread that hits one then is
+// killed by the kernel, whatever handler there is (force_sig_fault, signal(7)), and a bad pointer that is
+// read there is no better. The result gives for the run-time address of each function's entry how it is reached.
+//
+// It is the call graph of the program itself from Roots on, cut where Cuts and
+// Edges say why. Followed are direct calls and jumps out of a function; functions whose
+// address a function takes, as systemstack's arguments; func values without variables; and
+// what the variables hold now through which Variables call, such as the runtime's
+// pointers to C code; and Indirect.
+// Only what is reached is read and decoded. Code is read from the file, so that probes in
+// it do not matter; read reads the process's memory.
+//
+// Not told: C libraries in files of their own, which a thread passes through while it is
+// made with signals blocked; and a traceback function in C (runtime.SetCgoTraceback).
+func Walk(sp *symbol.Space, read func(addr uint64, buf []byte) error) (map[uint64]string, error) {
+	main := sp.Main()
+	if main == nil {
+		return nil, errors.New("signal path: the program's own file is not known")
+	}
+	w := &walker{
+		mod: main, read: read, segments: main.Image.Segments(),
+		from: map[uint64]*symbol.Func{}, why: map[uint64]string{},
+	}
+	w.begin()
+	if len(w.todo) == 0 {
+		return nil, w.noRoots()
+	}
+	for i := 0; i < len(w.todo); i++ { // breadth first: the ways are the shortest
+		if err := w.follow(w.todo[i]); err != nil {
+			return nil, err
+		}
+	}
+	return w.why, nil
+}
+
+// walker walks the call graph.
+type walker struct {
+	mod      *symbol.Module
+	read     func(addr uint64, buf []byte) error
+	segments []symbol.Segment
+	todo     []*symbol.Func
+	from     map[uint64]*symbol.Func // link-time entry to the caller by which it was reached first
+	why      map[uint64]string       // run-time entry to how it is reached
+}
+
+// begin enters the roots.
+func (w *walker) begin() {
+	for _, r := range Roots {
+		for _, fn := range w.named(r.Name) {
+			w.enter(fn, nil, r.Why)
+		}
+	}
+}
+
+// noRoots says why none of the roots was found.
+func (w *walker) noRoots() error {
+	why := errors.Join(w.mod.Image.Problems()...)
+	if why == nil {
+		why = errors.New("it lists no functions")
+	}
+	return errno.Errorf(unix.EOPNOTSUPP, "signal path: the runtime's functions are not found in %s: %w", w.mod.Image.Path(), why)
+}
+
+// named gives the functions of a name; ABI wrappers are found where they are called.
+func (w *walker) named(name string) []*symbol.Func {
+	fns, _ := w.mod.Image.Lookup(name)
+	var out []*symbol.Func
+	for _, fn := range fns {
+		if fn.Name == name {
+			out = append(out, fn)
+		}
+	}
+	return out
+}
+
+// enter notes a function as reached from another, or as a root with a reason.
+func (w *walker) enter(fn, caller *symbol.Func, why string) {
+	if _, ok := w.from[fn.Addr]; ok || !fn.Candidate() {
+		return
+	}
+	if caller != nil {
+		if Cuts[fn.Name] != "" || Edges[Edge{caller.Name, fn.Name}] != "" {
+			return
+		}
+		why = w.chain(caller)
+	}
+	w.from[fn.Addr] = caller
+	w.why[w.mod.Runtime(fn.Addr)] = why
+	if Leaves[fn.Name] == "" {
+		w.todo = append(w.todo, fn)
+	}
+}
+
+// maxChain bounds the callers that an answer names.
+const maxChain = 4
+
+// chain names a function and its callers, the innermost first.
+func (w *walker) chain(fn *symbol.Func) string {
+	s := "called by " + fn.String()
+	for n := 1; n < maxChain; n++ {
+		if fn = w.from[fn.Addr]; fn == nil {
+			return s
+		}
+		s += " ← " + fn.String()
+	}
+	return s + " ← …"
+}
+
+// follow enters all that a function calls. Of code in C the end is not always known, and
+// there may be data in it: it is followed up to there.
+func (w *walker) follow(fn *symbol.Func) error {
+	code := make([]byte, fn.Size)
+	if err := w.mod.Image.ReadAt(fn.Addr, code); err != nil {
+		return fmt.Errorf("signal path: %s: %w", fn, err)
+	}
+	for addr := fn.Addr; addr < fn.End(); {
+		in, err := amd64.Decode(code[addr-fn.Addr:])
+		if err != nil && !strings.HasPrefix(fn.Name, "runtime.") {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("signal path: %s+0x%x: %w", fn, addr-fn.Addr, err)
+		}
+		if t, ok := in.Target(addr); ok {
+			w.reach(fn, &in, t)
+		}
+		addr += uint64(in.Len)
+	}
+	for _, name := range Indirect[fn.Name] {
+		for _, callee := range w.named(name) {
+			w.enter(callee, fn, "")
+		}
+	}
+	return nil
+}
+
+// reach enters what a direct branch goes to, or what an operand means: a function whose
+// address is taken, a func value, or a variable that holds either.
+func (w *walker) reach(fn *symbol.Func, in *amd64.Inst, t uint64) {
+	const mov, lea = 0x8b, 0x8d
+	switch {
+	case !in.RIPMem:
+		if !fn.Contains(t) {
+			w.enterAt(fn, t)
+		}
+	case in.Map != amd64.MapOne || !in.W():
+	case in.Opcode == lea && w.mod.Image.InText(t):
+		w.enterEntry(fn, t)
+	case in.Opcode == lea:
+		w.enterValue(fn, t)
+	case in.Opcode == mov && Variables[fn.Name]:
+		if v, ok := w.word(t); ok && !w.enterEntry(fn, v) {
+			w.enterValue(fn, v)
+		}
+	}
+}
+
+// enterAt enters the function that holds an address.
+func (w *walker) enterAt(caller *symbol.Func, t uint64) {
+	if callee, _, ok := w.mod.Image.At(t); ok {
+		w.enter(callee, caller, "")
+	}
+}
+
+// enterEntry enters the function that begins at an address, if one does.
+func (w *walker) enterEntry(caller *symbol.Func, t uint64) bool {
+	callee, off, ok := w.mod.Image.At(t)
+	if !ok || off != 0 {
+		return false
+	}
+	w.enter(callee, caller, "")
+	return true
+}
+
+// enterValue enters the function of a func value, whose first word is its address. Those
+// without variables are constants; a variable's number may look like an address, but not
+// like one in a position-independent program.
+func (w *walker) enterValue(caller *symbol.Func, t uint64) {
+	if s, ok := w.segment(t); !ok || s.Write && w.mod.Image.Type() == symbol.TypeExec {
+		return
+	}
+	if v, ok := w.word(t); ok {
+		w.enterEntry(caller, v)
+	}
+}
+
+// word reads a word of the program's data that is an address.
+func (w *walker) word(t uint64) (v uint64, ok bool) {
+	var b [8]byte
+	if _, ok := w.segment(t); !ok || t%8 != 0 || w.read(w.mod.Runtime(t), b[:]) != nil {
+		return 0, false
+	}
+	return w.mod.Linktime(binary.LittleEndian.Uint64(b[:])), true
+}
+
+// segment gives the segment of the program's own file that holds an address.
+func (w *walker) segment(t uint64) (symbol.Segment, bool) {
+	i := slices.IndexFunc(w.segments, func(s symbol.Segment) bool { return s.Contains(t) })
+	if i < 0 {
+		return symbol.Segment{}, false
+	}
+	return w.segments[i], true
+}

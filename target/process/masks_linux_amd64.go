@@ -1,0 +1,35 @@
+package process
+
+import (
+	"kprobes.dev/kprobes/internal/signalpath"
+	"kprobes.dev/kprobes/symbol"
+)
+
+// learnMasks finds out in which functions of a Go program a fault is always caught: where the program has no C, and does
+// not change signal masks itself, in all but those that its runtime runs with signals blocked. A program that has
+// not begun installs its handlers later.
+func (t *Target) learnMasks() {
+	mods := t.space.Modules()
+	if len(mods) != 1 || !mods[0].Image.IsGo() || mods[0].Image.Interp() != "" || t.o.Stopped != nil {
+		return
+	}
+	if signalpath.Masks(mods[0], t.Read) != nil {
+		return
+	}
+	if path, err := signalpath.Walk(t.space, t.Read); err == nil {
+		t.masked = path
+	}
+}
+
+// FaultsCaught says whether no thread that is in the function at an address can have the signals of a fault blocked, and
+// the handler that catches faults of loads is there.
+func (t *Target) FaultsCaught(fn uint64) bool {
+	if t.masked == nil || t.golang == nil || !t.golang.begun {
+		return false
+	}
+	if _, may := t.masked[fn]; may {
+		return false
+	}
+	f, _, ok := t.module[0].im.At(fn - t.module[0].bias)
+	return ok && f.Lang == symbol.LangGo
+}
