@@ -52,12 +52,26 @@ func (s *Stopped) CallAll(calls []Syscall) error {
 			return fmt.Errorf("process %d: %w", s.p.pid, err)
 		}
 		for i := range calls {
+			if !keepsMaps(calls[i].Nr) {
+				s.maps = nil
+			}
 			if err := c.call(&calls[i]); err != nil {
 				return fmt.Errorf("process %d: system call %d by thread %d: %w", s.p.pid, calls[i].Nr, c.t.TID, errors.Join(err, c.end()))
 			}
 		}
 		return c.end()
 	})
+}
+
+// keepsMaps says whether a system call leaves the mappings as they are.
+func keepsMaps(nr uint64) bool {
+	switch nr {
+	case unix.SYS_MEMFD_CREATE, unix.SYS_CLOSE, unix.SYS_RT_SIGACTION, unix.SYS_PRCTL:
+		return true
+	case unix.SYS_MADVISE:
+		return true // but for advice that we do not give
+	}
+	return false
 }
 
 // caller is a thread that makes calls for us.

@@ -168,7 +168,7 @@ func (t *Target) openMailbox() error {
 
 // mapMailbox makes and maps the mailbox. Precondition: the world is stopped.
 func (t *Target) mapMailbox(s *Stopped) (m *mailbox, err error) {
-	why, err := whyNotCall(s, "call handlers", gateCalls)
+	why, err := t.whyNotCall(s, "call handlers", gateCalls)
 	if why != nil || err != nil {
 		return nil, errors.Join(why, err)
 	}
@@ -255,7 +255,7 @@ func (t *Target) gateBusy(s *Stopped) error {
 		return nil
 	}
 	busy := false
-	for _, th := range s.Threads() {
+	for _, th := range s.everyone() {
 		busy = busy || t.inGate(th.ResumeRIP())
 	}
 	err := t.savedContexts(s, t.golang != nil, func(v uint64) { busy = busy || t.inGate(v) })

@@ -14,7 +14,11 @@ import (
 	"kprobes.dev/kprobes/internal/room"
 )
 
-const minPiece = 1 << 20
+// Bounds of a piece of code, in bytes; one that is needed may be larger.
+const (
+	minPiece = 1 << 20
+	maxPiece = 32 << 20
+)
 
 // Code gives room for code that reaches every address from lo to hi.
 func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
@@ -55,12 +59,21 @@ func (t *Target) CodeUsed() (n uint64) {
 	return n
 }
 
-// mapCode maps a new piece near the text, in a stop of its own.
-func (t *Target) mapCode(lo, hi, need uint64) (c *room.Piece, err error) {
+// mapCode maps a new piece near the text, in a stop of its own. Many probes make fewer and larger
+// pieces, each twice as large as the one before, where there is room.
+func (t *Target) mapCode(lo, hi, need uint64) (*room.Piece, error) {
 	size := max(minPiece, uint64(1)<<bits.Len64(need-1))
-	if n := len(t.code); n > 0 {
-		size = max(size, t.code[n-1].Size) // many probes: fewer, larger pieces
+	if n := len(t.code); n > 0 && t.code[n-1].Size >= size && size < maxPiece {
+		var full *headroom.Error
+		c, err := t.mapCodeOf(lo, hi, min(2*t.code[n-1].Size, maxPiece))
+		if err == nil || !errors.Is(err, ErrNoGap) && !errors.As(err, &full) {
+			return c, err
+		}
 	}
+	return t.mapCodeOf(lo, hi, size)
+}
+
+func (t *Target) mapCodeOf(lo, hi, size uint64) (c *room.Piece, err error) {
 	if err := t.spare("code of probes", headroom.Take{Mapped: size, Locked: size}); err != nil {
 		return nil, err
 	}
@@ -73,7 +86,7 @@ func (t *Target) mapCode(lo, hi, need uint64) (c *room.Piece, err error) {
 
 // mapPiece maps size bytes for code near [lo, hi).
 func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*room.Piece, error) {
-	maps, err := t.p.Maps()
+	maps, err := s.Maps()
 	if err != nil {
 		return nil, err
 	}

@@ -140,7 +140,7 @@ func (t *Target) closeStopped(s *Stopped) error {
 
 // inHandler fails if a thread is in the code that is about to go.
 func inHandler(s *Stopped, code []*room.Piece) error {
-	for _, th := range s.Threads() {
+	for _, th := range s.everyone() {
 		for _, c := range code {
 			if c.Holds(th.ResumeRIP()) {
 				return ErrInDetour
@@ -515,7 +515,7 @@ func (l *Leftover) inCode(v uint64) bool {
 // later tracer can know: addresses in the pieces.
 func (l *Leftover) drained(s *Stopped) error {
 	in := l.inCode
-	for _, th := range s.Threads() {
+	for _, th := range s.everyone() {
 		if in(th.ResumeRIP()) {
 			return ErrInDetour
 		}
@@ -585,12 +585,12 @@ type stackPlaces struct {
 }
 
 func (t *Target) stackPlaces(s *Stopped) (*stackPlaces, error) {
-	maps, err := t.p.Maps()
+	maps, err := s.Maps()
 	if err != nil {
 		return nil, err
 	}
 	p := &stackPlaces{maps: maps, gs: map[uint64]goroutine{}}
-	for _, th := range s.Threads() {
+	for _, th := range s.everyone() {
 		p.threads = append(p.threads, t.frameOf(th))
 	}
 	if t.golang == nil {

@@ -343,6 +343,11 @@ func blocksTrap(s *Stopped, h *amd64.Handler) (why, err error) {
 			return errno.Errorf(unix.EOPNOTSUPP, "thread %d blocks SIGTRAP", th.TID), nil
 		}
 	}
+	for _, th := range s.parked {
+		if st, err := th.Status(); err != nil || blocks(st.SigBlk, unix.SIGTRAP) {
+			return errno.Errorf(unix.EOPNOTSUPP, "thread %d, which waits for its vfork child, blocks SIGTRAP", th.TID), nil
+		}
+	}
 	return nil, nil
 }
 

@@ -133,14 +133,14 @@ func (t *Target) judgeFilters(s *Stopped) error {
 	if err != nil {
 		return err
 	}
-	sleeps, err := whyNotCall(s, "wait for an object to be looked at (nanosleep)", waitCalls)
+	sleeps, err := t.whyNotCall(s, "wait for an object to be looked at (nanosleep)", waitCalls)
 	if err == nil && sleeps != nil {
 		err = t.home.put(hdrWait+8, 1) // nobody waits any more
 	}
 	if err != nil {
 		return err
 	}
-	why, err := whyNotCall(s, "make the system calls of probes", t.hitCalls())
+	why, err := t.whyNotCall(s, "make the system calls of probes", t.hitCalls())
 	if err != nil {
 		return err
 	}

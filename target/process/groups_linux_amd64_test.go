@@ -147,6 +147,7 @@ func (h *handled) trapGoesOn(what string, at uint64, sites ...*target.Site) {
 	if err := h.tg.Read(at, code); err != nil {
 		h.t.Fatal(err)
 	}
+	byDetour(sites)
 	n := 0
 	for e := range slices.Chunk(h.table(hdrTraps, amd64.TrapEntrySize), amd64.TrapEntrySize) {
 		if le.Uint64(e) != at {
@@ -177,6 +178,7 @@ func (h *handled) faultsKnown(what string, at uint64, sites ...*target.Site) {
 	for e := range slices.Chunk(h.table(hdrFaults, amd64.FaultEntrySize), amd64.FaultEntrySize) {
 		known[amd64.ReadFaultEntry(e)] = true
 	}
+	byDetour(sites)
 	led := map[*target.Site]bool{}
 	for e := range slices.Chunk(h.table(hdrTraps, amd64.TrapEntrySize), amd64.TrapEntrySize) {
 		led[siteAround(sites, le.Uint64(e[8:]))] = true

@@ -29,7 +29,7 @@ func (t *Target) learn(s *Stopped) error {
 	if err := refuseNoTSC(s); err != nil {
 		return err
 	}
-	why, err := whyNotCall(s, "ask for its name (prctl)", nameCalls)
+	why, err := t.whyNotCall(s, "ask for its name (prctl)", nameCalls)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (t *Target) tidAt(threads []*Thread, off int32) bool {
 		if th.FSBase() == 0 {
 			return false
 		}
-		st, err := th.Status()
+		st, err := t.statusOf(th)
 		if err != nil {
 			return false
 		}
@@ -110,6 +110,40 @@ func (t *Target) tidAt(threads []*Thread, off int32) bool {
 		}
 	}
 	return true
+}
+
+// statuses reads the status of every thread, which takes some 10 us each: before a stop.
+func (p *Proc) statuses() (map[int]*Status, error) {
+	tids, err := p.Tasks()
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[int]*Status, len(tids))
+	for _, tid := range tids {
+		if st, err := p.statusIn(&group{p.pid, p.dir}, tid); err == nil { // else it has ended
+			all[tid] = st
+		}
+	}
+	return all, nil
+}
+
+// noteRunning notes which threads run.
+func (p *Proc) noteRunning(all map[int]*Status) {
+	p.ran = map[int]bool{}
+	for tid, st := range all {
+		if st.State == "R" {
+			p.ran[tid] = true
+		}
+	}
+}
+
+// statusOf is a thread's status as it was before the stop, or, of one that is newer, as it is: what is
+// asked of it does not change, or is checked by other means.
+func (t *Target) statusOf(th *Thread) (*Status, error) {
+	if st := t.before[th.TID]; st != nil {
+		return st, nil
+	}
+	return th.Status()
 }
 
 // innermost is the thread's id in its own pid namespace: the last one of NSpid.

@@ -33,12 +33,12 @@ var actionCalls = []callData{
 // learnLoads finds out how arguments may read memory. Precondition: the world is stopped.
 func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
 	t.writer.Quiet = t.home.addr + hdrQuiet
-	why, err := whyNotCall(s, "look (rt_sigprocmask)", maskCalls)
+	why, err := t.whyNotCall(s, "look (rt_sigprocmask)", maskCalls)
 	if err != nil {
 		return err
 	}
 	if why == nil {
-		other, err := whyNotCall(s, "look (rt_sigaction)", actionCalls)
+		other, err := t.whyNotCall(s, "look (rt_sigaction)", actionCalls)
 		if other == nil && (t.golang == nil || t.o.Stopped != nil) {
 			t.writer.Resident = t.home.addr + hdrResident
 		}
@@ -57,49 +57,75 @@ func (t *Target) Loads() error { return t.noLoads }
 
 // whyNotCall says why a thread may not be made to make the system calls, which are there to
 // do something. Precondition: the world is stopped.
-func whyNotCall(s *Stopped, do string, calls []callData) (why, err error) {
+func (t *Target) whyNotCall(s *Stopped, do string, calls []callData) (why, err error) {
 	for _, th := range s.Threads() {
 		var why error
 		err := s.Do(func() (err error) {
-			why, err = th.mayNotCall(do, calls)
+			why, err = t.mayNotCall(th, do, calls)
 			return err
 		})
 		if why != nil || err != nil {
 			return why, err
 		}
 	}
+	for _, th := range s.parked {
+		if st, err := th.Status(); err != nil || st.Seccomp != SeccompNone {
+			return fmt.Errorf("thread %d waits for its vfork child, and may be forbidden to %s", th.TID, do), nil
+		}
+	}
 	return nil, nil
 }
 
 // mayNotCall says why the thread may not make the system calls.
-func (t *Thread) mayNotCall(do string, calls []callData) (why, err error) {
-	if t.dispatchesSyscalls() {
-		return errno.Errorf(unix.EOPNOTSUPP, "thread %d dispatches its system calls to itself", t.TID), nil
+func (t *Target) mayNotCall(th *Thread, do string, calls []callData) (why, err error) {
+	if th.mayCall {
+		return nil, nil
 	}
-	st, err := t.Status()
+	if th.dispatchesSyscalls() {
+		return errno.Errorf(unix.EOPNOTSUPP, "thread %d dispatches its system calls to itself", th.TID), nil
+	}
+	mode, err := t.seccompOf(th)
 	if err != nil {
 		return nil, err
 	}
-	switch st.Seccomp {
+	switch mode {
 	case SeccompNone:
+		th.mayCall = true
 		return nil, nil
 	case SeccompStrict:
-		return fmt.Errorf("thread %d may not %s: %w: strict mode", t.TID, do, ErrSeccomp), nil
+		return fmt.Errorf("thread %d may not %s: %w: strict mode", th.TID, do, ErrSeccomp), nil
 	}
-	filters, err := getFilters(t.TID)
+	filters, err := getFilters(th.TID)
 	if err != nil {
-		return fmt.Errorf("thread %d: %w", t.TID, err), nil
+		return fmt.Errorf("thread %d: %w", th.TID, err), nil
 	}
 	for i := range calls {
 		ok, err := filters.allows(&calls[i])
 		if err != nil {
-			return fmt.Errorf("thread %d: %w: %w", t.TID, ErrSeccomp, err), nil
+			return fmt.Errorf("thread %d: %w: %w", th.TID, ErrSeccomp, err), nil
 		}
 		if !ok {
-			return fmt.Errorf("thread %d may not %s: %w", t.TID, do, ErrSeccomp), nil
+			return fmt.Errorf("thread %d may not %s: %w", th.TID, do, ErrSeccomp), nil
 		}
 	}
 	return nil, nil
+}
+
+// seccompOf gives a thread's mode of seccomp: what it was before the stop, if it had none then and the
+// kernel knows no filter now. (Strict mode, which a thread could have entered in between, has been out
+// of use since there are filters: threads of a program that has several can do little in it.)
+func (t *Target) seccompOf(th *Thread) (mode Seccomp, err error) {
+	if st := t.before[th.TID]; st != nil && st.Seccomp == SeccompNone {
+		_, _, e := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SECCOMP_GET_FILTER, uintptr(th.TID), 0, 0, 0, 0)
+		if e == unix.EINVAL {
+			return SeccompNone, nil
+		}
+	}
+	st, err := th.Status()
+	if err != nil {
+		return 0, err
+	}
+	return st.Seccomp, nil
 }
 
 // blocks is what a handler of signal sig blocks while it runs: itself too, mostly.
@@ -127,6 +153,11 @@ func whyBlocked(s *Stopped, all *[Signals]Sigaction) (why, err error) {
 		}
 		if m&bad != 0 {
 			return fmt.Errorf("thread %d blocks SIGSEGV or SIGBUS", th.TID), nil
+		}
+	}
+	for _, th := range s.parked {
+		if st, err := th.Status(); err != nil || st.SigBlk&bad != 0 {
+			return fmt.Errorf("thread %d, which waits for its vfork child, blocks SIGSEGV or SIGBUS", th.TID), nil
 		}
 	}
 	return nil, nil

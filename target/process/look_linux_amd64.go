@@ -1,11 +1,13 @@
 package process
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"sort"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -99,7 +101,7 @@ type ways struct {
 	inner          map[uint64]inside
 	begins, copies map[uint64]uint64
 	back           map[uint64]arch.Pair
-	leave          []*target.Site // whose detours threads are moved out of
+	leave          []*target.Site // whose detours threads are moved out of, in the order of byDetour
 	// harmed are those whose detours go back into the middle of new patches, with the new
 	// sites: a thread must not be in the middle of one. In any other it may finish. They lie
 	// in [low, high).
@@ -138,6 +140,7 @@ func (t *Target) waysOf(c *target.Change) *ways {
 			w.leave = append(w.leave, z)
 		}
 	}
+	byDetour(w.leave)
 	w.back, w.low = backOf(w.leave), ^uint64(0)
 	for h := range w.harmed {
 		w.low, w.high = min(w.low, h.Detour.Addr), max(w.high, h.Detour.Addr+uint64(h.Room))
@@ -170,6 +173,9 @@ func (w *ways) returnsInside(a *target.Site) bool {
 // lookThreads finds the threads that are to be moved, and those that are in the way.
 func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 	l := &look{apart: slices.ContainsFunc(w.add, w.returnsInside)}
+	for _, th := range s.parked {
+		w.lookParked(th)
+	}
 	for _, th := range s.Threads() {
 		pc := th.ResumeRIP()
 		if regs, ok := t.faults.taking(th); ok {
@@ -216,6 +222,18 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 		}
 	}
 	return l
+}
+
+// lookParked blocks what a thread is in the way of that cannot be moved.
+func (w *ways) lookParked(th *Thread) {
+	pc := th.ResumeRIP()
+	const why = "it waits for its vfork child, and can not be moved"
+	if in, ok := w.inner[pc]; ok {
+		w.blocks.Block(in.site, blocked(th.TID, pc, why))
+	}
+	if site := siteAround(w.leave, pc); site != nil {
+		w.block(site, blocked(th.TID, pc, why))
+	}
 }
 
 // lookStacks finds the threads that may come back to where they would be in the way.
@@ -285,12 +303,17 @@ func backOf(remove []*target.Site) map[uint64]arch.Pair {
 	return m
 }
 
-// siteAround gives the site in whose detour pc is.
+// byDetour puts sites in the order of their detours, which do not overlap.
+func byDetour(sites []*target.Site) {
+	slices.SortFunc(sites, func(a, b *target.Site) int { return cmp.Compare(a.Detour.Addr, b.Detour.Addr) })
+}
+
+// siteAround gives the site in whose detour pc is. Sites are in the order of byDetour: there may be
+// thousands, for thousands of threads.
 func siteAround(sites []*target.Site, pc uint64) *target.Site {
-	for _, s := range sites {
-		if pc-s.Detour.Addr < uint64(s.Room) {
-			return s
-		}
+	i := sort.Search(len(sites), func(i int) bool { return sites[i].Detour.Addr > pc }) - 1
+	if i >= 0 && pc-sites[i].Detour.Addr < uint64(sites[i].Room) {
+		return sites[i]
 	}
 	return nil
 }
@@ -310,7 +333,7 @@ func (t *Target) reclaim(s *Stopped) {
 			busy[t.zombie[i]] = true
 		}
 	}
-	for _, th := range s.Threads() {
+	for _, th := range s.everyone() {
 		for _, pc := range t.resumes(th) {
 			mark(pc)
 		}
@@ -343,11 +366,11 @@ const (
 // scanStacks gives every aligned word of the threads' stacks, from a red zone below the
 // stack pointer to the end, and of the goroutines' stacks in a Go program.
 func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) error {
-	maps, err := t.p.Maps()
+	maps, err := s.Maps()
 	if err != nil {
 		return err
 	}
-	for _, th := range s.Threads() {
+	for _, th := range s.everyone() {
 		lo, hi := s.liveStack(maps, th, t.golang != nil)
 		if err := t.scanWords(lo, hi, func(at, v uint64) error { return f(th.TID, at, v) }); err != nil {
 			return err
@@ -373,11 +396,11 @@ func (t *Target) savedContexts(s *Stopped, goProgram bool, f func(v uint64)) err
 
 // contexts is savedContexts with the thread and the place of each word.
 func (t *Target) contexts(s *Stopped, goProgram bool, f func(th *Thread, at, v uint64)) error {
-	maps, err := t.p.Maps()
+	maps, err := s.Maps()
 	if err != nil {
 		return err
 	}
-	for _, th := range s.Threads() {
+	for _, th := range s.everyone() {
 		lo, hi := s.liveStack(maps, th, goProgram)
 		err := t.scanWords(lo, hi, func(at, v uint64) error {
 			if m, ok := FindMap(maps, v); !ok || !ours(m) || !t.inFrame(at) {
@@ -449,11 +472,18 @@ func stackOf(maps []Map, sp uint64) (lo, hi uint64) {
 	return lo, hi
 }
 
+// scanBuffers are those of scanWords, which is called for each of thousands of threads.
+var scanBuffers sync.Pool
+
 // scanWords gives the words from lo to hi to f, or those up to the first page that can not be read:
 // guard pages between stacks may be part of one mapping with them (MADV_GUARD_INSTALL, Linux 6.13;
 // the C library from 2.42 on).
 func (t *Target) scanWords(lo, hi uint64, f func(at, v uint64) error) error {
-	buf := make([]byte, 64<<10)
+	buf, _ := scanBuffers.Get().(*[64 << 10]byte)
+	if buf == nil {
+		buf = new([64 << 10]byte)
+	}
+	defer scanBuffers.Put(buf)
 	for lo < hi {
 		b := buf[:min(uint64(len(buf)), hi-lo)]
 		n, err := t.p.ReadMemSome(lo, b)

@@ -40,7 +40,7 @@ func (s *Stopped) Munmap(addr, size uint64) error {
 		return fmt.Errorf("munmap of %#x bytes at %#x in the target: %w", size, addr, err)
 	}
 	s.p.unbacked(addr, pageUp(size))
-	maps, err := s.p.Maps()
+	maps, err := s.p.mapsIn(addr, pageUp(size))
 	if err == nil && overlaps(maps, addr, pageUp(size)) {
 		err = fmt.Errorf("munmap of %#x bytes at %#x in the target: %w: it is still mapped", size, addr, ErrFault)
 	}
@@ -57,7 +57,7 @@ func (s *Stopped) Mprotect(addr, size uint64, prot int) error {
 
 // checkMapped does not believe the result of a call that the target made.
 func (s *Stopped) checkMapped(what string, addr, size uint64, ok func(Map) bool) error {
-	maps, err := s.p.Maps()
+	maps, err := s.p.mapsIn(addr, pageUp(size))
 	if err == nil && (addr%PageSize != 0 || !covered(maps, addr, pageUp(size), ok)) {
 		if gone := s.p.CheckImage(); gone != nil {
 			return fmt.Errorf("%s in the target: %w", what, gone)

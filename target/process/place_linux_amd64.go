@@ -47,13 +47,16 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 	if s.scratch != (Range{}) {
 		return place{Range: Range{s.scratch.Lo + signalRoom, s.scratch.Hi}}, nil
 	}
-	maps, err := s.p.Maps()
+	want := uint64(need)
+	maps, err := s.p.mapsIn(t.regs.RSP, 1) // where there are thousands of threads the rest takes a while
 	if err != nil {
 		return place{}, err
 	}
-	want := uint64(need)
 	if r, ok := s.ownStack(maps, t, want+signalRoom); ok {
 		return place{Range: Range{r.Lo + signalRoom, r.Hi}}, nil
+	}
+	if maps, err = s.Maps(); err != nil {
+		return place{}, err
 	}
 	if r, ok := s.stackBottom(maps, want+placeHead); ok {
 		return place{r, true}, nil

@@ -33,6 +33,7 @@ type Proc struct {
 	mu     sync.Mutex // guards what follows
 	closed bool
 	stop   *Stopped      // between Stop and Release
+	ran    map[int]bool  // threads that ran the program at the last stop; of whoever has begun one
 	gadget *gadgetSet    // found once for an image
 	lock   *os.File      // held lock, nil if none
 	exited chan struct{} // closed at its end; nil until asked for
@@ -150,6 +151,9 @@ func (p *Proc) checkKind() error {
 
 // liveTask gives a thread that still has the process's memory, 0 if there is none.
 func (p *Proc) liveTask() int {
+	if st, err := p.TaskStatus(p.pid); err == nil && st.State != "Z" && st.State != "X" {
+		return p.pid // as a rule: to list thousands takes a while
+	}
 	tids, err := p.Tasks()
 	if err != nil {
 		return 0

@@ -92,7 +92,7 @@ func (t *Target) newReaper(s *Stopped, r *target.Reap) (*reaper, error) {
 		Reap: r, t: t, places: places, idle: len(t.zombie) == 0, quota: maxReaped,
 		in: map[Map][]*Thread{}, ends: map[Map]Range{},
 	}
-	for _, th := range s.Threads() {
+	for _, th := range s.everyone() {
 		m, ok := FindMap(places.maps, th.regs.RSP)
 		if ok {
 			p.in[m] = append(p.in[m], th)

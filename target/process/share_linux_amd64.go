@@ -221,8 +221,15 @@ func (t *Target) CheckOwn() error {
 	if t.writer.Shared == 0 {
 		return nil
 	}
+	var err error
+	if t.before, err = t.p.statuses(); err != nil {
+		return err
+	}
 	return t.stopped(func(s *Stopped) error {
 		threads := s.Threads()
+		if len(s.parked) > 0 { // each has a child that shares its block
+			return t.SetShared()
+		}
 		bases := map[uint64]bool{}
 		for _, th := range threads {
 			own, err := t.ownsBlock(s, th)
@@ -283,7 +290,7 @@ func (t *Target) useBlocks(s *Stopped) error {
 			t.writer.Handled = t.home.addr + hdrHandled
 		}
 	}
-	why, err := whyNotCall(s, "ask for its id (gettid)", tidCalls)
+	why, err := t.whyNotCall(s, "ask for its id (gettid)", tidCalls)
 	t.writer.NoTID = why != nil
 	return err
 }

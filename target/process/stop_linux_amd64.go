@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,9 +13,15 @@ import (
 
 // StopOptions tune a stop. Nil and zero fields mean the defaults.
 type StopOptions struct {
-	Deadline time.Duration // that one attempt may hold threads up before all are let go; default 100 ms
-	Attempts int           // default 5, with growing pauses between them, 0.2 s together
+	// Deadline is how long one attempt holds threads up without another one arriving, before all
+	// are let go; default 100 ms. However many there are, it ends after that and 50 us a thread.
+	Deadline time.Duration
+	Attempts int // default 5, with growing pauses between them, 0.2 s together
 }
+
+// perThread is how much longer an attempt may take for each thread: several times what the kernel
+// needs to schedule and stop one on a busy machine.
+const perThread = 50 * time.Microsecond
 
 func (o *StopOptions) withDefaults() StopOptions {
 	var d StopOptions
@@ -37,8 +44,10 @@ type Stopped struct {
 	t       *tracer
 	since   time.Time
 	threads []*Thread
+	parked  []*Thread       // see park
 	known   map[int]*Thread // by thread id; nil: seen, and not to be stopped
 	groups  []*group
+	maps    []Map // of the stopped process, see Maps; nil: to be read
 	scratch Range
 	killed  bool // the tracer is gone: nothing can be asked any more
 }
@@ -67,7 +76,7 @@ func (p *Proc) Stop(o *StopOptions) (*Stopped, error) {
 	}
 	p.findGadgets() // reads files and memory: not while the process waits
 	for n := 1; ; n++ {
-		s, err := p.attempt(opt.Deadline)
+		s, stall, err := p.attempt(opt.Deadline)
 		if err == nil {
 			return s, nil
 		}
@@ -75,22 +84,27 @@ func (p *Proc) Stop(o *StopOptions) (*Stopped, error) {
 		if errors.As(err, &stuck) {
 			stuck.Attempts = n
 		} else if !errors.Is(err, errMoved) {
-			return nil, err
+			return nil, fmt.Errorf("stop of %w", err)
 		}
 		if n == opt.Attempts {
-			return nil, err
+			return nil, fmt.Errorf("stop of %w", err)
 		}
-		time.Sleep(time.Duration(n*n) * 6 * time.Millisecond)
+		// The program runs for much longer than it was held up.
+		time.Sleep(max(time.Duration(n*n)*6*time.Millisecond, pausePerStall*stall))
 	}
 }
+
+// pausePerStall is how much longer the pause after a failed attempt is than it held threads up.
+const pausePerStall = 4
 
 // errMoved: a thread id changed hands in the middle; the attempt was given up.
 var errMoved = errors.New("threads changed while they were stopped")
 
-func (p *Proc) attempt(deadline time.Duration) (*Stopped, error) {
+// attempt tries once, and says how long a failed one has held threads up.
+func (p *Proc) attempt(deadline time.Duration) (_ *Stopped, stall time.Duration, _ error) {
 	s := &Stopped{p: p, known: make(map[int]*Thread)}
 	if err := p.begin(s); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	s.t = newTracer()
 	s.groups = []*group{{p.pid, p.dir}}
@@ -99,11 +113,18 @@ func (p *Proc) attempt(deadline time.Duration) (*Stopped, error) {
 		err = p.CheckImage()
 	}
 	if err != nil {
-		s.t.do(s.letGo)
+		s.t.do(func() error {
+			late := s.releaseAll()
+			if !s.since.IsZero() {
+				stall = time.Since(s.since)
+			}
+			s.linger(late)
+			return nil
+		})
 		s.abandon()
-		return nil, fmt.Errorf("stop of %w", err)
+		return nil, stall, err
 	}
-	return s, nil
+	return s, 0, nil
 }
 
 // lingerTime is how long threads that were told to stop, and need not any more, are waited
@@ -113,20 +134,24 @@ const (
 	lingerD    = 100 * time.Millisecond
 )
 
-// letGo lets every thread go on after an attempt that failed. Those that have not arrived
-// yet have been told to stop and may be on their way out of a system call with EINTR: each
-// is let go when it arrives and that is undone, while the others run already.
-func (s *Stopped) letGo() error {
-	var pending []*Thread
+// releaseAll lets every thread go on after an attempt that failed, and gives those that have been told
+// to stop and have not arrived yet.
+func (s *Stopped) releaseAll() (pending []*Thread) {
 	for _, t := range s.known {
 		switch {
-		case t == nil:
+		case t == nil, !t.told, t.parked: // its system call is as it was
 		case t.stopped:
 			t.release() // if that fails it has ended
 		default:
 			pending = append(pending, t)
 		}
 	}
+	return pending
+}
+
+// linger waits for threads that have been told to stop and may be on their way out of a system call
+// with EINTR: each is let go when it arrives and that is undone, while the others run already.
+func (s *Stopped) linger(pending []*Thread) {
 	now := time.Now()
 	end, look := now.Add(lingerTime), now.Add(lingerD)
 	for n := 0; len(pending) > 0; n++ {
@@ -137,10 +162,10 @@ func (s *Stopped) letGo() error {
 			}
 			return done || err != nil
 		})
-		if pause(n, end) != nil {
+		if sleep(n, end) != nil {
 			break
 		}
-		if time.Now().After(look) {
+		if time.Now().After(look) && len(pending) <= askedAtOnce {
 			look = time.Now().Add(lingerD)
 			pending = slices.DeleteFunc(s.withoutWorkers(pending), func(t *Thread) bool {
 				st, err := t.Status()
@@ -148,7 +173,6 @@ func (s *Stopped) letGo() error {
 			})
 		}
 	}
-	return nil
 }
 
 // begin makes s the one stop of the process.
@@ -177,34 +201,18 @@ func (s *Stopped) abandon() {
 	s.p.mu.Unlock()
 }
 
-// stopAll goes on until a look at all threads, taken while all that are known stand still,
-// finds no other: then nobody is left who could start one.
+// stopAll goes on until no thread is left that is not known: then nobody is there who could start
+// one. All are attached before the first is told to stop, since that holds nobody up.
 func (s *Stopped) stopAll(d time.Duration) error {
-	s.since = time.Now()
-	deadline := s.since.Add(d)
-	for {
-		fresh, err := s.seizeNew()
-		if err == nil {
-			err = s.awaitAll(fresh, deadline, d)
-		}
-		if err != nil {
-			return fmt.Errorf("process %d: %w", s.p.pid, err)
-		}
-		if len(fresh) > 0 {
-			continue
-		}
-		more, err := s.findSharers()
-		if err != nil {
-			return fmt.Errorf("process %d: %w", s.p.pid, err)
-		}
-		if !more {
-			break
-		}
+	if err := s.stopKnown(d); errors.Is(err, ErrStuck) {
+		return err // which names the process, and is not complete yet
+	} else if err != nil {
+		return fmt.Errorf("process %d: %w", s.p.pid, err)
 	}
 	for tid, t := range s.known {
 		if t != nil && t.stopped {
 			s.threads = append(s.threads, t)
-		} else {
+		} else if t == nil || !t.parked {
 			delete(s.known, tid)
 		}
 	}
@@ -215,7 +223,86 @@ func (s *Stopped) stopAll(d time.Duration) error {
 	return nil
 }
 
-// seizeNew attaches the threads that it sees for the first time and tells them to stop.
+func (s *Stopped) stopKnown(d time.Duration) error {
+	fresh, err := s.seizeNew()
+	for more := true; more && err == nil; { // those that were started meanwhile
+		var newer []*Thread
+		newer, err = s.seizeNew()
+		fresh, more = append(fresh, newer...), len(newer) > len(fresh)/64+1
+	}
+	s.since = time.Now()
+	for err == nil {
+		if err = s.stopThese(fresh, d); err != nil {
+			break
+		}
+		more := false
+		if len(fresh) == 0 || s.complete() {
+			if more, err = s.findSharers(); err != nil || !more {
+				break
+			}
+		}
+		fresh, err = s.seizeNew()
+	}
+	return err
+}
+
+// stopThese stops threads, those that run the program last: whatever sleeps loses nothing meanwhile
+// but to be woken. It is taken for granted that who ran when it was last looked at runs.
+func (s *Stopped) stopThese(fresh []*Thread, d time.Duration) error {
+	var asleep, runs []*Thread
+	for _, t := range fresh {
+		if s.p.ran[t.TID] {
+			runs = append(runs, t)
+		} else {
+			asleep = append(asleep, t)
+		}
+	}
+	for _, ts := range [][]*Thread{asleep, runs} {
+		if err := interrupt(ts); err != nil {
+			return err
+		}
+		if err := s.awaitAll(ts, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runners notes which threads were stopped while they ran the program, and puts them first.
+func (s *Stopped) runners() []*Thread {
+	s.p.ran = map[int]bool{}
+	var first, others []*Thread
+	for _, t := range s.threads {
+		if t.running {
+			s.p.ran[t.TID] = true
+			first = append(first, t)
+		} else {
+			others = append(others, t)
+		}
+	}
+	return append(first, others...)
+}
+
+// complete says whether every thread of every group is one that stands: the kernel counts them,
+// which is a thousand times faster than to list them. Threads that stand neither end nor start
+// others, so if the numbers agree nobody is missing.
+func (s *Stopped) complete() bool {
+	stand := map[*group]uint64{}
+	for _, t := range s.known {
+		if t != nil && (t.stopped || t.parked) {
+			stand[t.g]++
+		}
+	}
+	for _, g := range s.groups {
+		var st unix.Stat_t
+		if unix.Fstatat(int(g.dir.Fd()), "task", &st, 0) != nil || uint64(st.Nlink) != stand[g]+2 {
+			return false // two links are the directory's own
+		}
+	}
+	return true
+}
+
+// seizeNew attaches the threads that it sees for the first time.
 func (s *Stopped) seizeNew() (fresh []*Thread, err error) {
 	for _, g := range s.groups {
 		tids, err := tasksIn(g.dir)
@@ -247,14 +334,22 @@ func (s *Stopped) seize(g *group, tid int) (*Thread, error) {
 	if err != nil {
 		return nil, s.seizeError(g, tid, err)
 	}
-	if unix.Faccessat(int(g.dir.Fd()), fmt.Sprintf("task/%d", tid), unix.F_OK, 0) != nil {
+	if unix.Faccessat(int(g.dir.Fd()), "task/"+strconv.Itoa(tid), unix.F_OK, 0) != nil {
 		// It ended before it was seized; its id may be another's by now.
 		return nil, errMoved
 	}
-	if err := ptrace(unix.PTRACE_INTERRUPT, tid, 0, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return nil, fmt.Errorf("thread %d: PTRACE_INTERRUPT: %w", tid, err)
-	}
 	return &Thread{TID: tid, TGID: g.pid, s: s, g: g}, nil
+}
+
+// interrupt tells threads to stop.
+func interrupt(threads []*Thread) error {
+	for _, t := range threads {
+		if err := ptrace(unix.PTRACE_INTERRUPT, t.TID, 0, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("thread %d: PTRACE_INTERRUPT: %w", t.TID, err)
+		}
+		t.told = true
+	}
+	return nil
 }
 
 // seizeError finds out why a thread cannot be attached; nil if that does not matter.
@@ -279,32 +374,93 @@ func (s *Stopped) seizeError(g *group, tid int, cause error) error {
 	return fmt.Errorf("thread %d: PTRACE_SEIZE: %w", tid, cause)
 }
 
-// awaitAll waits until every one of the threads has stopped or ended.
-func (s *Stopped) awaitAll(pending []*Thread, deadline time.Time, d time.Duration) error {
+// parkAfter is how long nothing arrives before it is looked at what the missing threads wait for, and
+// asleepLooks the number of looks after which those that sleep uninterruptibly are not waited for.
+const (
+	parkAfter   = 10 * time.Millisecond
+	asleepLooks = 3
+	askedAtOnce = 64 // of that many threads, since the files of one take 20 us
+)
+
+// awaitAll waits until every one of the threads has stopped or ended, or is parked. It gives up when
+// none has for d.
+func (s *Stopped) awaitAll(pending []*Thread, d time.Duration) error {
 	pending = append([]*Thread(nil), pending...)
-	for n := 0; len(pending) > 0; n++ {
-		left := pending[:0]
-		for _, t := range pending {
-			done, err := t.arrive()
-			if err != nil {
-				return fmt.Errorf("thread %d: %w", t.TID, err)
-			}
-			if !done {
-				left = append(left, t)
-			}
+	last := s.since.Add(d + time.Duration(len(s.known))*perThread)
+	look, deadline := s.until(d, last)
+	for n, looks := 0, 0; len(pending) > 0; n++ {
+		left, err := arrivals(pending)
+		if err != nil {
+			return err
 		}
 		if len(left) < len(pending) {
-			n = 0
+			n, looks = 0, 0
+			look, deadline = s.until(d, last)
 		}
 		pending = left
-		if len(pending) > 0 && pause(n, deadline) != nil || time.Now().After(deadline) {
-			pending = s.withoutWorkers(pending)
+		if len(pending) > 0 && time.Now().After(look) {
+			pending = s.parkSome(pending)
+			if looks++; looks >= asleepLooks && s.allAsleep(pending) {
+				return s.stuck(pending, parkAfter*asleepLooks)
+			}
+			look = time.Now().Add(parkAfter)
+		}
+		if len(pending) > 0 && sleep(n, deadline) != nil || time.Now().After(deadline) {
+			if len(pending) <= askedAtOnce {
+				pending = s.withoutWorkers(pending)
+			}
 			if len(pending) > 0 {
 				return s.stuck(pending, d)
 			}
 		}
 	}
 	return nil
+}
+
+// misses is after how many threads that have not arrived a pass ends: they arrive in about the order
+// in which they were told to, and we keep a CPU from them.
+const misses = 32
+
+// arrivals takes threads that have arrived or ended, and gives the others.
+func arrivals(pending []*Thread) (left []*Thread, err error) {
+	missed := pending[:0:0]
+	for i, t := range pending {
+		done, err := t.arrive()
+		if err != nil {
+			return nil, fmt.Errorf("thread %d: %w", t.TID, err)
+		}
+		if !done {
+			missed = append(missed, t)
+		}
+		if len(missed) == misses {
+			return append(slices.Clone(pending[i+1:]), missed...), nil
+		}
+	}
+	return missed, nil
+}
+
+// allAsleep says whether threads, one at least, sleep uninterruptibly.
+func (s *Stopped) allAsleep(pending []*Thread) bool {
+	if len(pending) > askedAtOnce {
+		return false
+	}
+	for _, t := range pending {
+		if st, err := t.Status(); err != nil || st.State != "D" {
+			return false
+		}
+	}
+	return len(pending) > 0
+}
+
+// until is when to look at the threads that have not arrived, and when to give up, if none arrives
+// from now on.
+func (s *Stopped) until(d time.Duration, last time.Time) (look, deadline time.Time) {
+	now := time.Now()
+	deadline = now.Add(d)
+	if deadline.After(last) {
+		deadline = last
+	}
+	return now.Add(parkAfter), deadline
 }
 
 // withoutWorkers drops threads that never run the program: those that have ended and stay
@@ -341,6 +497,26 @@ func (s *Stopped) stuck(pending []*Thread, d time.Duration) error {
 // the memory after the target's own.
 func (s *Stopped) Threads() []*Thread { return s.threads }
 
+// everyone gives the stopped threads and the parked ones: whose code, registers and stacks count.
+func (s *Stopped) everyone() []*Thread {
+	if len(s.parked) == 0 {
+		return s.threads
+	}
+	return slices.Concat(s.threads, s.parked)
+}
+
+// Maps reads the mappings of the stopped process. They do not change but by what we make it do.
+func (s *Stopped) Maps() ([]Map, error) {
+	if s.maps != nil {
+		return s.maps, nil
+	}
+	maps, err := s.p.Maps()
+	if err == nil {
+		s.maps = maps
+	}
+	return maps, err
+}
+
 // Since is when the first thread was told to stop.
 func (s *Stopped) Since() time.Time { return s.since }
 
@@ -363,7 +539,8 @@ func (s *Stopped) Do(f func() error) error {
 func (s *Stopped) Release() error {
 	var errs []error
 	err := s.Do(func() error {
-		for _, t := range s.threads {
+		s.unpark()
+		for _, t := range s.runners() {
 			if err := t.release(); err != nil && !errors.Is(err, unix.ESRCH) {
 				errs = append(errs, fmt.Errorf("thread %d: %w", t.TID, err))
 			}

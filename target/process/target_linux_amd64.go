@@ -48,6 +48,7 @@ type Target struct {
 	ring    *ring.Ring
 	mem     memoryPlan
 	home    *home
+	before  map[int]*Status // of the threads, before the last stop in which they were asked for it
 	code    []*room.Piece
 	writer  arch.Writer
 	noLoads error // why no argument may read memory
@@ -274,7 +275,9 @@ func (t *Target) stopped(f func(*Stopped) error) (err error) {
 		t.held = nil
 		err = errors.Join(err, s.Release())
 	}()
-	return f(s)
+	// All of it on the tracer's thread: what is asked of each of thousands of threads is not to cross
+	// from one thread of ours to another and back each time.
+	return s.Do(func() error { return f(s) })
 }
 
 // Run lets a process go on that Start made.
@@ -306,7 +309,13 @@ func (t *Target) Prepare() error {
 	if err := t.fit(); err != nil {
 		return err
 	}
-	err := t.stopped(func(s *Stopped) error {
+	before, err := t.p.statuses()
+	if err != nil {
+		return err
+	}
+	t.before = before
+	t.p.noteRunning(before)
+	err = t.stopped(func(s *Stopped) error {
 		err := t.prepare(s)
 		if err != nil {
 			err = errors.Join(err, t.unprepare(s))
@@ -324,7 +333,7 @@ func (t *Target) Prepare() error {
 // and look for that memory. So one of the two sees the other, or both do. Precondition: the world is
 // stopped.
 func (t *Target) alone(s *Stopped) error {
-	maps, err := t.p.Maps()
+	maps, err := s.Maps()
 	if err != nil {
 		return err
 	}
@@ -460,7 +469,7 @@ func (t *Target) mapRing(s *Stopped, fd int) (err error) {
 		return err
 	}
 	t.writer.Ring, t.writer.Layout = addr, t.ring.Layout
-	return t.findRing()
+	return t.findRing(s)
 }
 
 // warmBytes bounds what is brought in during one stop: about 2 ms.
@@ -504,8 +513,8 @@ func (t *Target) warm() error {
 }
 
 // findRing notes which file the ring is, as mappings show it.
-func (t *Target) findRing() error {
-	maps, err := t.p.Maps()
+func (t *Target) findRing(s *Stopped) error {
+	maps, err := s.p.mapsIn(t.writer.Ring, PageSize)
 	for _, m := range maps {
 		if m.Start == t.writer.Ring {
 			t.ringID = m.FileID

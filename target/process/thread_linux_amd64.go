@@ -17,7 +17,13 @@ type Thread struct {
 	s       *Stopped
 	g       *group
 	stopped bool
+	told    bool // to stop
+	parked  bool // see park
+	running bool // it ran the program, and was in no system call
 	regs    Regs
+	mayCall bool // nothing forbids it any system call
+	masked  bool // mask is known
+	mask    uint64
 }
 
 // sortThreads puts the target's own threads first.
@@ -86,7 +92,7 @@ func (t *Thread) arrived() (err error) {
 	if t.regs, err = getRegs(t.TID); err != nil {
 		return err
 	}
-	t.stopped = true
+	t.stopped, t.running = true, !t.regs.InSyscall()
 	if t.regs.InSyscall() && -int64(t.regs.RAX) == errIntr && repeatable(t.regs.OrigRAX) && !t.signalled() {
 		return t.setRegs(t.regs.again(t.regs.OrigRAX))
 	}
@@ -171,11 +177,15 @@ func (t *Thread) lost(err error) error {
 // SigMask gives the signals that the thread blocks (outside of a system call that changes
 // them for its duration): bit n-1 is signal n.
 func (t *Thread) SigMask() (mask uint64, err error) {
+	if t.masked {
+		return t.mask, nil
+	}
 	err = t.s.Do(func() (err error) {
-		mask, err = getSigMask(t.TID)
+		t.mask, err = getSigMask(t.TID)
 		return t.lost(err)
 	})
-	return mask, err
+	t.masked = err == nil
+	return t.mask, err
 }
 
 // Status reads the thread's status file.

@@ -263,6 +263,17 @@ func await(tid int, deadline time.Time) (event, error) {
 	}
 }
 
+// sleep waits between two looks at threads that are to arrive. We run before them: whatever time we take
+// on the processor is one that they do not arrive on.
+func sleep(n int, deadline time.Time) error {
+	if !time.Now().Before(deadline) {
+		return os.ErrDeadlineExceeded
+	}
+	ts := unix.Timespec{Nsec: int64(min(20*(n+1), 500)) * 1000}
+	unix.Nanosleep(&ts, nil)
+	return nil
+}
+
 // pause waits between two polls, longer the more there were.
 func pause(n int, deadline time.Time) error {
 	switch {

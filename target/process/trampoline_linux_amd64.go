@@ -253,6 +253,9 @@ func (s *stubs) real(v uint64) (to uint64, ok bool) {
 // Precondition: the world is stopped, and no function's entry is probed any more.
 func (s *stubs) restore(st *Stopped, slots []uint64) (sure bool, err error) {
 	var busy error
+	if len(st.parked) > 0 {
+		busy = ErrInDetour // whose registers are not known
+	}
 	for _, th := range st.Threads() {
 		if err := cmp.Or(s.restoreVectors(th), s.restoreThread(th)); errors.Is(err, ErrInDetour) {
 			busy = err
@@ -277,7 +280,7 @@ func (s *stubs) restore(st *Stopped, slots []uint64) (sure bool, err error) {
 			sure = sure && searchable(m)
 		}
 	}
-	for _, th := range st.Threads() {
+	for _, th := range st.everyone() {
 		if m, ok := FindMap(maps, th.regs.RSP); ok {
 			lo, hi := stackOf(maps, th.regs.RSP)
 			r.found = append(r.found, resident{Range: Range{lo, hi}})
