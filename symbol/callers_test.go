@@ -2,6 +2,7 @@ package symbol
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -87,6 +88,14 @@ func TestReadersByForm(t *testing.T) {
 	s, err := open(t, "/usr/bin/ocamlopt", noDebug).scanCalls()
 	if err != nil || s.tabled < s.callers/2 {
 		t.Errorf("OCaml by its form: %+v, %v", s, err)
+	}
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Fatalf("%v: ./test installs it", err)
+	}
+	s, err = open(t, node, noDebug).scanCalls()
+	if err != nil || s.bare < 2*(minBare+s.sites/bareShare) {
+		t.Errorf("V8's builtins by their form: %+v, %v", s, err)
 	}
 	s, err = open(t, redis, noDebug).scanCalls()
 	if err != nil || s.tabled > 1 || s.callers < 1000 || s.bare > 4 {
