@@ -331,7 +331,7 @@ func TestSelfSignalSent(t *testing.T) {
 			}
 			defer kprobes.UnregisterKprobe(k)
 			for i := range 3 {
-				faulty(i)
+				_ = faulty(i)
 				select {
 				case <-got:
 				case <-time.After(time.Minute):

@@ -311,3 +311,32 @@ func spin(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 	}
 }
+
+// TestOwnCallsLeftBeforeUnregister: calls that were left when the probe is unregistered, and that nobody
+// has looked for, are told as unwound all the same; one that is in progress is not.
+func TestOwnCallsLeftBeforeUnregister(t *testing.T) {
+	rp := &kprobes.Kretprobe{Kp: kprobes.Kprobe{SymbolName: staysName}}
+	must(t, kprobes.RegisterKretprobe(rp))
+	const left = 20
+	var wg sync.WaitGroup
+	for range left {
+		wg.Go(func() { stays(0, runtime.Goexit) })
+	}
+	wg.Wait()
+	inside, free, done := make(chan bool), make(chan bool), make(chan int)
+	go func() { done <- stays(0, func() { close(inside); <-free }) }()
+	<-inside
+	kprobes.UnregisterKretprobe(rp)
+	if s := rp.State(); s.Hits+s.Unwound+s.Active+s.Misses.Total() != left+1 {
+		t.Errorf("%+v, of %d calls", s, left+1)
+	}
+	eventually(t, "calls that were left are counted after the probe has gone", func() bool {
+		s := rp.State()
+		return s.Unwound == left && s.Active == 1 && s.Hits == 0
+	})
+	close(free)
+	<-done
+	if s := rp.State(); s.Unwound != left || s.Active != 1 || s.Hits != 0 {
+		t.Errorf("%+v: the call that was in progress returns silently", s)
+	}
+}

@@ -174,11 +174,33 @@ func (c *Core) reap(ended []leftover, others bool) (*target.Reap, error) {
 		l.e.reaped += uint64(r.Unwound[l.e.ID])
 		l.e.cut += uint64(r.Active[l.e.ID])
 		l.e.empty = r.Whole
+		l.e.settled()
 	}
 	if r.Whole {
 		c.emptied()
 	}
 	return r, nil
+}
+
+// settled tells the probe of the event, if it was unregistered, what has become of the calls that had
+// an instance then.
+func (e *Event) settled() {
+	if e.h == nil || !e.h.ended.Load() {
+		return
+	}
+	last := e.h.last.Load()
+	if last == nil {
+		return
+	}
+	s := *last
+	s.Unwound, s.Active = uint64(e.unwound)+e.reaped, uint64(e.active)+e.cut
+	if r := e.core.t.Ring(); r != nil {
+		s.Unwound += r.Sum(e.ID).Unwound
+	}
+	if !e.empty {
+		s.Active += e.core.inProgress(e)
+	}
+	e.h.last.Store(&s)
 }
 
 // emptied forgets those of the leftovers that have no instances any more.
