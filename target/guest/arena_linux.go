@@ -130,29 +130,43 @@ func sharedLayout(e extent, cpus int) (*layout, error) {
 	o.control, o.code, o.data = next(max(1, all/32)), next(code), next(data)
 	o.ring = next(all - at)
 	var err error
-	o.ringConfig, err = largestRing(len(o.ring.mem), cpus)
+	o.ringConfig, err = largestRing(len(o.ring.mem), cpus, newControl(o.control.mem).capacity())
 	return o, err
 }
 
-// Events of a ring in ivshmem memory: sharedEvents, and where it has the bytes all that there
-// can be.
+// Events of a ring in ivshmem memory: sharedEvents, and where it has the bytes as many as leave shards
+// of manyData bytes, up to all that there can be.
 const (
 	sharedEvents = 4096
 	manyEvents   = 64 << 20
+	manyData     = 256 << 10
 )
 
-// largestRing is the ring with the largest shards that fits.
-func largestRing(size, cpus int) (ring.Config, error) {
+// largestRing is the ring for the most events, and then with the largest shards, that fits. There are
+// no more than two events for each of the sites that the control area has room for.
+func largestRing(size, cpus, sites int) (ring.Config, error) {
 	cfg := ring.Config{CPUs: cpus, Events: sharedEvents, LockedOnly: true}
 	if size >= manyEvents {
-		cfg.Events = ring.MaxEvents
-	}
-	for cfg.DataSize = 4 << 20; cfg.DataSize >= 16<<10; cfg.DataSize /= 2 {
-		if l, err := ring.NewLayout(cfg); err == nil && l.Size() <= uint64(size) {
-			return cfg, nil
+		for cfg.Events = ring.MaxEvents; cfg.Events > sharedEvents; cfg.Events /= 2 {
+			if cfg.Events <= 2*sites && largestData(&cfg, size, manyData) {
+				return cfg, nil
+			}
 		}
 	}
+	if largestData(&cfg, size, 16<<10) {
+		return cfg, nil
+	}
 	return cfg, errno.Errorf(unix.ENOSPC, "ivshmem memory has %d bytes for the ring, which is too little for %d CPUs: make the device larger", size, cpus)
+}
+
+// largestData gives a ring the largest shards that fit, of least bytes at least; false: none do.
+func largestData(cfg *ring.Config, size, least int) bool {
+	for cfg.DataSize = 4 << 20; cfg.DataSize >= least; cfg.DataSize /= 2 {
+		if l, err := ring.NewLayout(*cfg); err == nil && l.Size() <= uint64(size) {
+			return true
+		}
+	}
+	return false
 }
 
 // mapped lists the parts that the guest's kernel is to see, in the order of their addresses.

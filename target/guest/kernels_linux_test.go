@@ -43,19 +43,26 @@ var otherKernels = []otherKernel{
 }
 
 // TestKernels probes the kernels that Debian's archive has: beside their own probes, and through a
-// reboot.
+// reboot; a long run arms all of their functions at once too.
 func TestKernels(t *testing.T) {
 	for _, c := range otherKernels {
 		t.Run(c.name, func(t *testing.T) {
-			if !c.inShort && os.Getenv("KPROBES_E2E_LONG") == "" {
+			long := os.Getenv("KPROBES_E2E_LONG") != ""
+			if !c.inShort && !long {
 				t.Skip("booted in long runs")
 			}
 			c.o.Memory = 512
+			if long {
+				c.o.Ring = 256
+			}
 			g := testguest.Boot(t, &c.o)
 			t.Log(strings.TrimSpace(g.Shell("cat /proc/version")))
 			checkKernel(t, g, &c)
 			g.Reboot()
 			checkKernel(t, g, &c)
+			if long {
+				someArmed(t, g, true, 25000, "p *")
+			}
 		})
 	}
 }

@@ -119,6 +119,23 @@ func TestSharedLayout(t *testing.T) {
 	}
 }
 
+// TestManyEvents has devices of all sizes for guests of many CPUs: the larger ones take more events, and
+// none is refused for having to give them room.
+func TestManyEvents(t *testing.T) {
+	for _, c := range []struct{ mb, cpus, events int }{
+		{32, 4, sharedEvents}, {128, 1, 1 << 16}, {128, 8, 1 << 16}, {256, 2, 1 << 17}, {256, 4, 1 << 17}, {256, 16, 1 << 16}, {512, 64, 1 << 16}, {256, 64, 1 << 15},
+	} {
+		l, err := sharedLayout(extent{0xfd000000, make([]byte, c.mb<<20)}, c.cpus)
+		if err != nil {
+			t.Errorf("%d MB, %d CPUs: %v", c.mb, c.cpus, err)
+			continue
+		}
+		if g := l.ringConfig; g.Events < c.events || g.DataSize < 16<<10 || c.mb > 32 && g.DataSize < manyData {
+			t.Errorf("%d MB, %d CPUs: room for %d events, shards of %d bytes; want %d events", c.mb, c.cpus, g.Events, g.DataSize, c.events)
+		}
+	}
+}
+
 func TestNoSlots(t *testing.T) {
 	l, err := sharedLayout(extent{0xfd000000, make([]byte, 16<<20)}, 1)
 	if err != nil {

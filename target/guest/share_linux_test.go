@@ -69,7 +69,7 @@ ping -c 1 127.0.0.1; mount -t tmpfs x /mnt 2>/dev/null && umount /mnt; (sleep 5 
 done 2>&1 | grep -c x; true`
 
 // everything are patterns over all functions of the kernel. Functions take both at once, but
-// not all of them: there are numbers for 65536 events.
+// not all of them: some have an entry only.
 var everything = []struct {
 	defs  []string
 	count bool
