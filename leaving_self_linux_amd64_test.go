@@ -327,9 +327,7 @@ func TestOwnCallsLeftBeforeUnregister(t *testing.T) {
 	go func() { done <- stays(0, func() { close(inside); <-free }) }()
 	<-inside
 	kprobes.UnregisterKretprobe(rp)
-	if s := rp.State(); s.Hits+s.Unwound+s.Active+s.Misses.Total() != left+1 {
-		t.Errorf("%+v, of %d calls", s, left+1)
-	}
+	// Active is what was counted some milliseconds ago, until keep has looked.
 	eventually(t, "calls that were left are counted after the probe has gone", func() bool {
 		s := rp.State()
 		return s.Unwound == left && s.Active == 1 && s.Hits == 0
