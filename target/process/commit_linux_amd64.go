@@ -49,7 +49,8 @@ var ErrBlocked = target.ErrBlocked
 var ErrForeign = errors.New("the program's code is not what its file has: another tool patched it")
 
 // Commit makes a change in one stop.
-func (t *Target) Commit(c *target.Change) error {
+func (t *Target) Commit(c *target.Change) (err error) {
+	defer func() { err = asGone(err) }() // where it has ended before its threads are asked to stop, too
 	c.Begin()
 	all := c.Open()
 	if err := t.refuseUprobes(all.Add); err != nil {
@@ -62,8 +63,7 @@ func (t *Target) Commit(c *target.Change) error {
 		return err
 	}
 	defer t.text.forget()
-	err := t.planText(all.Add)
-	if err != nil {
+	if err = t.planText(all.Add); err != nil {
 		return err
 	}
 	t.patched(all.Add)

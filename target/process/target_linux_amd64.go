@@ -255,14 +255,18 @@ func biasOf(im *symbol.Image, m Map) (uint64, bool) {
 	return im.Bias(m.Start, m.Offset)
 }
 
+// asGone has an error say target.ErrGone where the process has ended, or executes another program.
+func asGone(err error) error {
+	if errors.Is(err, target.ErrGone) || !errors.Is(err, ErrNoProcess) && !errors.Is(err, ErrExec) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", target.ErrGone, err)
+}
+
 // stopped runs f while the process is stopped: in the stop that is on already, else in
 // one for it.
 func (t *Target) stopped(f func(*Stopped) error) (err error) {
-	defer func() {
-		if errors.Is(err, ErrNoProcess) || errors.Is(err, ErrExec) {
-			err = fmt.Errorf("%w: %w", target.ErrGone, err)
-		}
-	}()
+	defer func() { err = asGone(err) }()
 	if t.held != nil {
 		return f(t.held)
 	}
