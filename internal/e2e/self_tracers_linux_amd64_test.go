@@ -112,7 +112,8 @@ func (s *session) chance(rnd *rand.Rand, i int) string {
 			lines[l.event]++
 		}
 		for _, e := range []string{"a", "b", "c"} {
-			if n := r.totals[e]; n.hits != lines[e]+n.lost || n.tactic != "jump" {
+			// None: a thread was in the way of the jump for as long as the trace lasted.
+			if n := r.totals[e]; n.hits != lines[e]+n.lost || n.tactic != "jump" && (n.tactic != "none" || n.hits != 0) {
 				s.t.Errorf("round %d: %s: %+v, but %d lines", i, e, n, lines[e])
 			}
 		}
