@@ -1,0 +1,137 @@
+package kprobes
+
+import (
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/ring"
+)
+
+// number gives the events their numbers in the ring, and the reader their sizes.
+func (c *Core) number(evs []*Event) error {
+	if err := c.fit(evs); err != nil {
+		return err
+	}
+	c.seen = nil
+	r := c.t.Ring()
+	if c.reader == nil {
+		if err := c.openReader(r); err != nil {
+			return err
+		}
+	}
+	had := len(c.events)
+	for _, e := range evs {
+		c.numberOne(e)
+	}
+	if n := len(c.events); n > r.Layout.Events {
+		c.unnumber(evs, had)
+		return errno.Errorf(unix.ENOSPC, "events %d: the ring has room for %d", n, r.Layout.Events)
+	}
+	if err := r.PrepareEvents(len(c.events)); err != nil {
+		return err
+	}
+	for _, e := range evs {
+		if err := c.allow(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fit says why more events would exceed Options.MaxEvents. Those of the engine's own do not count.
+func (c *Core) fit(more []*Event) error {
+	if c.most == 0 {
+		return nil
+	}
+	n := 0
+	for _, e := range append(c.events[:len(c.events):len(c.events)], more...) {
+		if e != nil && !e.ended && !e.hook {
+			n++
+		}
+	}
+	if n > c.most {
+		return errno.Errorf(unix.ENOSPC, "events %d: at most %d are allowed (MaxEvents): remove some first", n, c.most)
+	}
+	return nil
+}
+
+// numberOne gives an event the next number. A probe gets that of one that was unregistered
+// when the ring has no more.
+func (c *Core) numberOne(e *Event) {
+	e.seq = c.seq
+	c.seq++
+	if e.tail != 0 && len(c.events) >= c.t.Ring().Layout.Events {
+		if id, ok := c.spareNumber(); ok {
+			e.ID, e.work.Event = id, id
+			c.events[id] = e
+			return
+		}
+	}
+	e.ID, e.work.Event = len(c.events), len(c.events)
+	c.events = append(c.events, e)
+	c.numberTail(e)
+}
+
+// unnumber takes numbers back that were given last; the first had are older ones, which were
+// given anew.
+func (c *Core) unnumber(evs []*Event, had int) {
+	c.events = c.events[:had]
+	for _, e := range evs {
+		if e.ID < had && c.events[e.ID] == e {
+			c.events[e.ID] = nil
+			c.spare = append(c.spare, e.ID)
+		}
+	}
+}
+
+// numberTail gives the records of exits whose value is not known their own number.
+func (c *Core) numberTail(e *Event) {
+	if e.tail == 0 {
+		e.tail = len(c.events)
+		c.events = append(c.events, nil)
+	}
+}
+
+// allow tells the reader which records of an event are whole.
+func (c *Core) allow(e *Event) error {
+	if e.Prog == nil {
+		return nil
+	}
+	lo, hi := e.sizes(c.t.Writer())
+	for _, id := range []int{e.ID, e.tail} {
+		if id < 0 {
+			continue
+		}
+		if err := c.reader.Allow(uint32(id), lo, hi); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// argsOffset is where the arguments start in the event's records.
+func (e *Event) argsOffset(w *arch.Writer) int {
+	n := ring.RecHeader
+	switch {
+	case w.Go != nil:
+		n += 8
+	case w.Kernel != nil:
+		n = amd64.KernelRecord
+	}
+	if e.Def.Kind == event.Return {
+		n += 8
+	}
+	return n
+}
+
+// sizes gives the smallest and largest record of the event, in bytes.
+func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
+	lo = e.argsOffset(w) + e.Prog.Fixed
+	if !e.Prog.Dynamic {
+		return lo, lo
+	}
+	return lo, ring.MaxRecord
+}
