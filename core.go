@@ -47,6 +47,7 @@ type Core struct {
 	skipped map[*event.Def]*skips
 	hook    *Event // the probe on the loader; nil: none is needed yet
 	loaded  bool   // the loader called since the last Sync
+	stale   bool   // objects came or went, and Sync has not followed yet
 	namer   event.Namer
 	stubbed trampolines
 	// filters: the functions by which seccomp filters come have their probes.
@@ -222,6 +223,31 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if err := c.recoverTarget(); err != nil {
 		return nil, err
 	}
+	for try := 1; ; try++ {
+		evs, armed, err := c.add(defs, o)
+		if err == nil || !armed || try == addTries || !c.remapped() {
+			return evs, err
+		}
+		c.watchLoader(o) // from now on whoever loads or unloads waits for a moment
+		c.remapped()
+	}
+}
+
+// addTries bounds the attempts at an addition in a program that loads and unloads objects meanwhile.
+const addTries = 5
+
+// remapped says whether the target has objects come or gone since that was last looked at, and follows.
+func (c *Core) remapped() bool {
+	changed, err := c.t.Refresh()
+	if err != nil || !changed {
+		return false
+	}
+	c.space.Store(c.t.Space())
+	return c.dropGone() == nil
+}
+
+// add is Add, once. armed: it was about to arm the events when it failed.
+func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ error) {
 	var evs []*Event
 	var errs []error
 	defer func() { c.batch, c.skipped = nil, nil }()
@@ -232,13 +258,13 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 		c.batch = evs
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if len(evs) == 0 {
-		return nil, errno.Errorf(unix.ENOENT, "no function was found to probe")
+		return nil, false, errno.Errorf(unix.ENOENT, "no function was found to probe")
 	}
 	if err := c.prepare(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	c.watchFilters(evs)
 	evs = c.hookLoader(evs, o)
@@ -246,15 +272,15 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 		for _, e := range evs {
 			c.namer.Release(e.Name)
 		}
-		return nil, err
+		return nil, false, err
 	}
 	evs, err := c.arm(evs, o)
 	if err != nil {
 		c.forget(evs)
-		return nil, err
+		return nil, true, err
 	}
 	if err := c.noneLeft(defs, evs); err != nil {
-		return nil, errors.Join(err, c.remove(evs, nil))
+		return nil, false, errors.Join(err, c.remove(evs, nil))
 	}
 	if slices.ContainsFunc(defs, func(d *event.Def) bool { return d.Kind == event.Return }) {
 		c.keep()
@@ -262,7 +288,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if n := len(evs); n > 0 && evs[n-1].hook { // hookLoader's
 		evs = evs[:n-1]
 	}
-	return evs, nil
+	return evs, false, nil
 }
 
 // recoverTarget has the target take out what a killed tracer has left in code that is about to be

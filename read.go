@@ -187,6 +187,9 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 		}
 	}
 	err := c.remove(live, c.classify)
+	for try := 1; err != nil && !errors.Is(err, target.ErrGone) && try < addTries && c.remapped(); try++ {
+		err = c.remove(live, c.classify) // without what was in objects that have gone
+	}
 	if len(c.stubbed.walkers) > 0 && err == nil {
 		err = c.putBack()
 	}

@@ -20,23 +20,42 @@ func (c *Core) hookLoader(evs []*Event, o *AddOptions) []*Event {
 	if c.hook != nil || !o.Late || !slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || e.byStub || !e.Place.Module.Main }) {
 		return evs
 	}
+	if e := c.loaderHook(); e != nil {
+		c.hook = e
+		evs = append(evs, e)
+	}
+	return evs
+}
+
+// watchLoader arms that probe by itself: before an addition that failed, since objects came or went
+// meanwhile, is made again.
+func (c *Core) watchLoader(o *AddOptions) {
+	if c.hook != nil || !o.Late {
+		return
+	}
+	if e := c.loaderHook(); e != nil && c.armOwn([]*Event{e}) == nil {
+		c.hook = e
+	}
+}
+
+// loaderHook makes the probe; nil: the loader can not be probed.
+func (c *Core) loaderHook() *Event {
 	r, words, ok := c.t.Loader()
 	if !ok {
-		return evs
+		return nil
 	}
 	f, err := c.function(r)
 	if err != nil {
-		return evs
+		return nil
 	}
 	e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
 	e.Prog = &fetch.Program{}
 	e.work = arch.Work{Prog: e.Prog, Wait: words, Role: arch.RoleWait}
 	f.wish = wish{force: arch.TacticJump}
 	if _, refused := f.a.Plan(e.points, arch.Policy{Force: arch.TacticJump}); len(refused) > 0 {
-		return evs
+		return nil
 	}
-	c.hook = e
-	return append(evs, e)
+	return e
 }
 
 // Sync looks at what the target has mapped now. Events in objects that were unmapped
@@ -68,6 +87,8 @@ func (c *Core) syncStubs() {
 // sync is Sync. Precondition: mu is held.
 func (c *Core) sync() error {
 	changed, err := c.t.Refresh()
+	changed = changed || c.stale
+	c.stale = false
 	c.space.Store(c.t.Space())
 	switch {
 	case err != nil:
@@ -146,8 +167,10 @@ func (c *Core) armLate() error {
 	c.seen = nil
 	if len(ready) > 0 {
 		if _, err := c.arm(ready, &AddOptions{Tactic: ready[0].force}); err != nil {
-			errs = append(errs, err)
 			c.keepGone(ready)
+			if c.stale = c.remapped(); !c.stale { // else the next Sync arms them, where they are then
+				errs = append(errs, err)
+			}
 		}
 	}
 	return errors.Join(errs...)

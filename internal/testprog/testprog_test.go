@@ -425,9 +425,21 @@ func TestCallers(t *testing.T) {
 	}
 }
 
+// The programs with many threads and with little memory do what they are asked for.
+func TestCrowdAndMiser(t *testing.T) {
+	if n := Start(t, Build(t, "crowd"), "10").Counts("all 2"); n["calls"] != 20000 || n["interrupted"] != 0 {
+		t.Errorf("%v", n)
+	}
+	p := Start(t, Build(t, "miser"), "100")
+	p.Counts("grow 50")
+	if n := p.Counts("count 30"); n["miser_step"] != 30 || n["held"] != 150 || n["refused"] != 0 || n["sum"] != 30+3*30*29/2 {
+		t.Errorf("%v", n)
+	}
+}
+
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("arcs asks badptr boundary callers cancel conform cross dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes many redzone scant seccomp segv sequence sigmask sigs spinner stand tails tight toggle trapuser vector vforker work prog.h")
+	tested := strings.Fields("arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes many miser redzone scant seccomp segv sequence sigmask sigs spinner stand tails tight toggle trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

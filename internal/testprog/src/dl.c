@@ -1,6 +1,7 @@
 // Loads and unloads shared objects.
 //
-//	dl     commands: open PATH, call N, close, cycle PATH, count, quit
+//	dl     commands: open PATH, call N, close, cycle PATH, storm PATH (a thread opens it, calls it
+//	       and closes it for ever), count, quit
 //
 // "call N" calls lib_work of the open object N times; "cycle PATH" opens, calls it 100 times
 // and closes. Results must be a*2+b (libdlone) or a*3+b (libdltwo): "bad" counts others.
@@ -34,9 +35,24 @@ static void close_(void) {
 	work = NULL;
 }
 
+static uint64_t storms;
+
+static void *storm(void *path) {
+	for (;; __atomic_fetch_add(&storms, 1, __ATOMIC_RELAXED)) {
+		void *h = dlopen(path, RTLD_NOW);
+		if (!h)
+			die("dlopen");
+		uint64_t (*f)(uint64_t, uint64_t) = (uint64_t(*)(uint64_t, uint64_t))dlsym(h, "lib_work");
+		uint64_t by = strstr(path, "dltwo") ? 3 : 2;
+		if (f(7, 5) != 7 * by + 5 || dlclose(h))
+			__atomic_fetch_add(&bad, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
 static void report(void) {
-	say("{\"lib_work\":%" PRIu64 ",\"opened\":%" PRIu64 ",\"addr\":%" PRIu64 ",\"bad\":%" PRIu64 "}", calls, opened,
-	    (uint64_t)(uintptr_t)work, bad);
+	say("{\"lib_work\":%" PRIu64 ",\"opened\":%" PRIu64 ",\"addr\":%" PRIu64 ",\"bad\":%" PRIu64 ",\"storms\":%" PRIu64 "}", calls, opened,
+	    (uint64_t)(uintptr_t)work, bad, storms);
 }
 
 int main(void) {
@@ -49,6 +65,8 @@ int main(void) {
 			call(number(line, "call", 1));
 		if (is(line, "close"))
 			close_();
+		if (is(line, "storm"))
+			start(storm, strdup(line + 6));
 		if (is(line, "cycle")) {
 			open_(line + 6);
 			call(100);
