@@ -43,7 +43,7 @@ type watchState struct {
 	tasks  int    // descriptor of /proc/self/task
 	pid    int
 	ended  chan bool
-	every  syscall.Timespec
+	next   syscall.Timespec // when it looks again, of CLOCK_MONOTONIC
 	local  unix.Iovec
 	remote unix.RemoteIovec
 	desc   uint64
@@ -69,7 +69,7 @@ func (w *watchState) start() error {
 	if err != nil {
 		return fmt.Errorf("the own threads can not be listed: %w", err)
 	}
-	w.tasks, w.pid, w.every, w.ended = fd, unix.Getpid(), syscall.Timespec{Sec: watchEvery}, make(chan bool)
+	w.tasks, w.pid, w.ended = fd, unix.Getpid(), make(chan bool)
 	w.on = 1
 	go func(ended chan bool) {
 		watchLoop()
@@ -101,10 +101,32 @@ func watchLoop() {
 	entersyscall()
 	for load32(&watch.on) != 0 {
 		watch.look()
-		syscall.RawSyscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&watch.on)), futexWaitPrivate, 1, uintptr(unsafe.Pointer(&watch.every)), 0, 0)
+		watch.sleep()
 	}
 	exitsyscall()
 }
+
+// sleep waits until it is time to look again, or stop is called. Signals, which each stop of the own
+// threads sends, end a wait and do not count: the looks must be as far apart as they are said to be.
+//
+//go:nosplit
+//go:norace
+func (w *watchState) sleep() {
+	syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, monotonic, uintptr(unsafe.Pointer(&w.next)), 0)
+	w.next.Sec += watchEvery
+	for load32(&w.on) != 0 {
+		_, _, e := syscall.RawSyscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&w.on)), futexWaitUntil, 1, uintptr(unsafe.Pointer(&w.next)), 0, futexAny)
+		if e != 0 && e != syscall.EINTR { // ETIMEDOUT, or EAGAIN: it is to end
+			return
+		}
+	}
+}
+
+// The wait until a time of CLOCK_MONOTONIC (futex(2)): FUTEX_WAIT_BITSET, private.
+const (
+	futexWaitUntil = 9 | 128
+	futexAny       = 0xffffffff
+)
 
 // look looks at all threads.
 //
