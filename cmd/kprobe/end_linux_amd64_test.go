@@ -224,9 +224,14 @@ func TestTraceOfChildEnds(t *testing.T) {
 	bin, exe := build(t), testprog.Build(t, "leaf")
 	start := func(t *testing.T) (*piped, int) {
 		p := startPiped(t, exec.CommandContext(t.Context(), bin, "trace", "p:a leaf", "--", exe, "1", "100"))
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.cmd.Process.Pid))
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.cmd.Process.Pid))
 		if err != nil {
 			t.Fatal(err)
+		}
+		var b []byte
+		for _, f := range tasks {
+			children, _ := os.ReadFile(f) // a thread may end meanwhile
+			b = append(b, children...)
 		}
 		pid := 0
 		for _, f := range strings.Fields(string(b)) {
@@ -242,7 +247,11 @@ func TestTraceOfChildEnds(t *testing.T) {
 	out := func(t *testing.T, pid int) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			if out, _ := exec.Command(bin, "list", "-p", strconv.Itoa(pid)).Output(); len(out) == 0 {
+			// Until it has left the tracer holds the process, and this is an error.
+			if said, err := exec.Command(bin, "detach", "-p", strconv.Itoa(pid)).CombinedOutput(); err == nil {
+				if !strings.Contains(string(said), "holds nothing of ours") {
+					t.Errorf("the tracer left something behind: %s", said)
+				}
 				gone(t, bin, pid)
 				return
 			}
