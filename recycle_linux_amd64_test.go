@@ -22,7 +22,7 @@ func few(t *testing.T, name string) (*testprog.Proc, *kprobes.Core) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	tg, err := process.Attach(p, &process.TargetOptions{Ring: ring.Config{Events: 8}})
+	tg, err := process.Attach(p, &process.TargetOptions{Ring: ring.Config{Events: 16}}) // the engine's own probes take half of it
 	if err != nil {
 		t.Fatal(err)
 	}
