@@ -50,6 +50,8 @@ type Core struct {
 	stale   bool   // objects came or went, and Sync has not followed yet
 	namer   event.Namer
 	stubbed trampolines
+	yielded bool   // all patches are taken out, for a debugger
+	told    string // the last error of yield
 	// filters: the functions by which seccomp filters come have their probes.
 	filters bool
 	tasks   amd64.KernelTasks

@@ -99,7 +99,8 @@ func (c *Core) sync() error {
 	case time.Since(c.stubbed.looked) >= keepEvery:
 		err = c.withdraw()
 	}
-	if t, ok := c.t.(target.Filterer); ok && c.filters {
+	err = errors.Join(err, c.yield())
+	if t, ok := c.t.(target.Filterer); ok && c.filters && !c.yielded {
 		err = errors.Join(err, t.CheckFilters(false))
 	}
 	if c.loaded {

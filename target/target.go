@@ -153,6 +153,17 @@ type Sharing struct {
 	Library arch.Range // see arch.Work
 }
 
+// Yielder is a Target that others may trace, whose breakpoints may fall into patches.
+type Yielder interface {
+	Target
+	// Tracer names who traces it; "": nobody else.
+	Tracer() string
+	// Yield puts the program's own bytes back at sites, if all threads are stopped by the tracer at this
+	// moment; ok is false if they are not. The sites count as armed all the same: what is changed of them
+	// later finds the bytes put back.
+	Yield(sites []*Site) (ok bool, err error)
+}
+
 // Filterer is a Target whose threads may come to be forbidden system calls that generated code makes
 // (arch.Writer.Quiet).
 type Filterer interface {

@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A debugger attaches while probes stand, and puts breakpoints on and behind the probed places: the probes
+// have been taken out by then, the program computes the same, and they are armed again when it has gone.
+func TestDebuggerComesLater(t *testing.T) {
+	p := startWork(t)
+	s := trace(t, p.PID, "p:a f_six a=$arg1", "p:b f_push")
+	had := right(t, p, "go 100")
+	cmd := exec.Command("gdb", "-nx", "-q", "-p", pid(p))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out locked
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v (install gdb)", err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	within(t, "gdb has attached", func() bool { return strings.Contains(out.String(), "(gdb)") })
+	within(t, "the word", func() bool { return strings.Contains(s.errs.String(), "gdb (process") })
+	tell := func(lines string) {
+		t.Helper()
+		if _, err := in.Write([]byte(lines)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell("set pagination off\nbreak *(f_six+3)\ncommands\nsilent\nprintf \"six %d\\n\", $rdi\ncontinue\nend\n" +
+		"break *(f_push+1)\ncommands\nsilent\nprintf \"push %d\\n\", $rdi\ncontinue\nend\ncontinue\n")
+	within(t, "gdb lets it go on", func() bool { return strings.Contains(out.String(), "Continuing.") })
+	n := right(t, p, "go 20")
+	if six := strings.Count(out.String(), "six "); six != int(n["f_six"]-had["f_six"]) {
+		t.Errorf("gdb saw %d calls of f_six, the program made %d", six, n["f_six"]-had["f_six"])
+	}
+	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	tell("delete\ndetach\nquit\n")
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("gdb: %v: %s", err, out.String())
+	}
+	within(t, "the probes are armed again", func() bool { return strings.Contains(s.errs.String(), "armed again") })
+	m := right(t, p, "go 100")
+	r := s.end()
+	r.counted(t, "a", had["f_six"]+m["f_six"]-n["f_six"], "jump")
+	r.counted(t, "b", had["f_push"]+m["f_push"]-n["f_push"], "jump")
+}
