@@ -55,7 +55,7 @@ type Core struct {
 	// filters: the functions by which seccomp filters come have their probes.
 	filters bool
 	tasks   amd64.KernelTasks
-	sharing []*Event // the engine's own probes on what makes threads share blocks
+	sharing []*Event // the engine's own probes on what makes threads share blocks, or brings filters: they go last
 	watched bool     // they were armed, or can not be
 	optimizing
 	handlers

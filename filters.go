@@ -34,7 +34,9 @@ func (c *Core) watchFilters(evs []*Event) {
 		fresh = append(fresh, e)
 	}
 	if len(fresh) > 0 {
-		_ = c.armOwn(fresh) // what is wrong with the target the caller's own events will meet
+		if c.armOwn(fresh) == nil { // what is wrong with the target the caller's own events will meet
+			c.sharing = append(c.sharing, fresh...)
+		}
 	}
 	_ = t.CheckFilters(true) // why not is told by Filtered
 }
