@@ -216,6 +216,11 @@ func (s *Stopped) stopAll(d time.Duration) error {
 			delete(s.known, tid)
 		}
 	}
+	if own := func(t *Thread) bool { return t.TGID == s.p.pid }; !slices.ContainsFunc(s.threads, own) && len(s.parked) > 0 {
+		// A child in vfork has the memory, but descriptors and signal handlers of its own: no system call
+		// of its can stand for one of the process.
+		return s.stuck(s.parked, d)
+	}
 	if len(s.threads) == 0 {
 		return fmt.Errorf("process %d: %w", s.p.pid, ErrNoProcess)
 	}

@@ -156,9 +156,10 @@ func (s *Stopped) findSharers() (more bool, err error) {
 	return more, nil
 }
 
+// anyStopped gives a thread that stays what it is: one that has stopped, or is parked.
 func (s *Stopped) anyStopped() int {
 	for tid, t := range s.known {
-		if t != nil && t.stopped {
+		if t != nil && (t.stopped || t.parked) {
 			return tid
 		}
 	}
