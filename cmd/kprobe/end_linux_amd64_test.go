@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -98,6 +99,17 @@ func gone(t *testing.T, bin string, pid int) {
 // caught are the signals that end a trace, and end the command by default.
 var caught = []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGABRT, unix.SIGXCPU}
 
+// heedSignals has the commands of a test heed signals that this process was started to ignore, as under nohup.
+func heedSignals(t *testing.T) {
+	c := make(chan os.Signal, 1)
+	for _, sig := range caught {
+		if signal.Ignored(sig) {
+			signal.Notify(c, sig)
+		}
+	}
+	t.Cleanup(func() { signal.Stop(c) })
+}
+
 // Whatever ends a trace and can be caught takes its probes out.
 func TestTraceEnds(t *testing.T) {
 	bin := build(t)
@@ -105,6 +117,7 @@ func TestTraceEnds(t *testing.T) {
 	trace := func(args ...string) *exec.Cmd {
 		return exec.CommandContext(t.Context(), bin, append([]string{"trace", "-p", strconv.Itoa(prog.PID)}, append(args, "p:a leaf")...)...)
 	}
+	heedSignals(t)
 	for _, sig := range caught {
 		t.Run(unix.SignalName(sig), func(t *testing.T) {
 			p := startPiped(t, trace())

@@ -55,8 +55,16 @@ func writeList(w io.Writer, p *process.Proc, n *names) error {
 	if err != nil || l == nil {
 		return err
 	}
+	own, users := 0, 0 // patches that stand
 	for _, s := range l.Sites {
 		state := stateOf(p, &s)
+		switch {
+		case state == disabled:
+		case len(s.Points) == 0:
+			own++
+		default:
+			users++
+		}
 		line := func(at uint64, kind byte) string { return listLine(n, at, kind, state) }
 		if place, ok := s.Gone(); ok {
 			line = func(at uint64, kind byte) string { return placeLine(at, kind, clean(place), " ", "[GONE]") }
@@ -70,8 +78,15 @@ func writeList(w io.Writer, p *process.Proc, n *names) error {
 			}
 		}
 	}
+	if own > 0 && users == 0 {
+		fmt.Fprintf(os.Stderr, "kprobe: %d of kprobe's own probes stand in process %d, and none of a user's: kprobe detach -p %d takes out what a tracer that was killed has left\n",
+			own, p.PID(), p.PID())
+	}
 	return nil
 }
+
+// disabled is the state of a probe that does not stand.
+const disabled = "[DISABLED]"
 
 // listLine is a line of kprobes/list (F135, Linux 6.18): address, kind (k or r),
 // symbol+offset, module or a space, state. [OPTIMIZED] means that a hit takes no trap.
@@ -103,7 +118,7 @@ func stateOf(p *process.Proc, s *process.Patched) string {
 	case err != nil:
 		return "[GONE]"
 	case bytes.Equal(have, s.Orig):
-		return "[DISABLED]" // a tracer ended before it patched, or after it restored
+		return disabled // a tracer ended before it patched, or after it restored
 	case !bytes.Equal(have, s.Patch):
 		return fmt.Sprintf("[FOREIGN % x]", have)
 	case s.Jump() && s.Why() != "":

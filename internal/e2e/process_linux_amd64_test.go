@@ -378,7 +378,7 @@ func TestCommandNotStarted(t *testing.T) {
 		args []string
 	}{
 		{1, []string{"p:a no_such_symbol_here"}},
-		{1, []string{"p:a last_call %nonsense"}},
+		{2, []string{"p:a last_call %nonsense"}},
 		{2, []string{"p:a last_call +0(%di"}},
 		{1, []string{"p:a last_call", "p:b no_such_symbol_here"}},
 	} {
