@@ -89,6 +89,7 @@ type bench struct {
 	// the second; the third runs a copy of the file, which the kernel probes.
 	plain, probed, copied *workload.Program
 	s                     *session
+	closed                bool // s.core is: nothing is left in the second
 	copyPath              string
 	noCopy                error // why there is no copy to probe
 
@@ -192,7 +193,7 @@ func (b *bench) start(dir string) (err error) {
 func (b *bench) end() error {
 	var errs []error
 	if b.s != nil {
-		errs = append(errs, b.s.core.Close(nil))
+		errs = append(errs, b.closeCore())
 		b.s.proc.Close()
 	}
 	for _, p := range []*workload.Program{b.plain, b.probed, b.copied} {
@@ -201,6 +202,15 @@ func (b *bench) end() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// closeCore takes everything out of the probed program, once.
+func (b *bench) closeCore() error {
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	return b.s.core.Close(nil)
 }
 
 // callsOf is the number of calls in a round of a row.
