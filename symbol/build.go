@@ -258,7 +258,9 @@ func (l *loader) symsAt(addr uint64) []rawSym {
 }
 
 // addFDEs brings functions that only .eh_frame tells of: FDEs whose start no known
-// function covers. Those of the PLT describe many stubs at once and are left out.
+// function covers. Those of the PLT describe many stubs at once and are left out, and so are
+// signal frames: glibc's begin one byte before their code, inside padding, because unwinders
+// look one byte before a return address. Nothing calls that code.
 func (l *loader) addFDEs(store []Func) []Func {
 	known := make([]uint64, 0, len(store))
 	var covered []Range
@@ -274,6 +276,9 @@ func (l *loader) addFDEs(store []Func) []Func {
 	}
 	covered = mergeRanges(covered)
 	for i, d := range l.t.fdes {
+		if d.signal {
+			continue
+		}
 		if i > 0 && l.t.fdes[i-1].start == d.start || inRanges(covered, d.start) {
 			continue
 		}

@@ -32,6 +32,7 @@ type fde struct {
 	lsda       uint64 // link-time address of its exception table, 0 if there is none
 	inner      bool   // its first rules are not those of a function's entry: a cold part
 	odd        bool   // the code is not entered by a call: a signal's return, the start of a program or a thread
+	signal     bool   // a signal frame: the code may begin one byte behind start
 }
 
 // ehBases are the addresses that encoded pointers are relative to.
@@ -181,7 +182,7 @@ func parseFDE(b, rec []byte, idPos, id int, cies map[int]cie, bases ehBases) (fd
 		}
 		c.pos = end
 	}
-	d.odd = ci.signal || !ci.called
+	d.signal, d.odd = ci.signal, ci.signal || !ci.called
 	d.inner = !ci.signal && movesCFA(c)
 	return d, true
 }

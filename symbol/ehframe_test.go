@@ -83,6 +83,41 @@ func TestStripped(t *testing.T) {
 	}
 }
 
+// TestStartsAreInstructions disassembles C libraries: where a frame description alone tells of a
+// function, an instruction begins. That of a signal's return begins one byte before its code.
+func TestStartsAreInstructions(t *testing.T) {
+	for _, path := range []string{"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"} {
+		im := open(t, path, noDebug)
+		begins := map[uint64]bool{}
+		for line := range strings.Lines(run(t, "objdump", "-d", "-z", "--no-show-raw-insn", path)) {
+			if a, _, ok := strings.Cut(strings.TrimSpace(line), ":\t"); ok {
+				begins[hexNum(t, a)] = true
+			}
+		}
+		signals, checked := 0, 0
+		for _, d := range im.table().fdes {
+			if !d.signal {
+				continue
+			}
+			signals++
+			if fn, _, ok := im.At(d.start); ok {
+				t.Errorf("%s: %s is at 0x%x, a signal's frame", path, fn, d.start)
+			}
+		}
+		for _, fn := range im.Funcs() {
+			if fn.Source != SourceEHFrame {
+				continue
+			}
+			if checked++; !begins[fn.Addr] {
+				t.Errorf("%s: no instruction begins at %s", path, fn)
+			}
+		}
+		if signals == 0 || checked < 50 {
+			t.Errorf("%s: %d frames of signals, %d functions by their frames", path, signals, checked)
+		}
+	}
+}
+
 // TestBoundsAgree compares the bounds that .eh_frame gives to Debian's stripped
 // redis-server with the sizes in its .dynsym.
 func TestBoundsAgree(t *testing.T) {
