@@ -16,7 +16,6 @@ func (c *Core) watchFilters(evs []*Event) {
 	if !ok || c.filters || !slices.ContainsFunc(evs, c.callsSystem) {
 		return
 	}
-	c.filters = true
 	var fresh []*Event
 	for _, fc := range t.FilterCalls() {
 		f, err := c.function(fc.Place)
@@ -34,10 +33,12 @@ func (c *Core) watchFilters(evs []*Event) {
 		fresh = append(fresh, e)
 	}
 	if len(fresh) > 0 {
-		if c.armOwn(fresh) == nil { // what is wrong with the target the caller's own events will meet
-			c.sharing = append(c.sharing, fresh...)
+		if c.armOwn(fresh) != nil {
+			return // the caller's events will meet what is wrong with the target; the next ones come here again
 		}
+		c.sharing = append(c.sharing, fresh...)
 	}
+	c.filters = true
 	_ = t.CheckFilters(true) // why not is told by Filtered
 }
 
