@@ -2,6 +2,9 @@ package amd64
 
 import (
 	"encoding/binary"
+	"slices"
+
+	"kprobes.dev/kprobes/arch"
 )
 
 // TaskInst is an instruction of a program that may make a task, or move the FS base of a thread.
@@ -37,36 +40,75 @@ func (t *TaskInst) SharesBlock() bool {
 // taskReach is how far before an instruction the decoding begins that tells whether it is one.
 const taskReach = 96
 
-// FindTaskInsts finds, in code at addr, the instructions that may make tasks, or set FS or its base: all system
+// Bytes of code that ScanTaskInsts reads at a time, and what it sees before and behind them: what tells whether an
+// instruction that begins there is one (reached, taskOpcode).
+const (
+	taskPiece  = 256 << 10
+	taskBefore = taskReach + 2*MaxLen
+	taskBehind = 2 * MaxLen
+)
+
+// FindTaskInsts is ScanTaskInsts for code that is in memory, at addr.
+func FindTaskInsts(code []byte, addr uint64, function func(uint64) (lo, hi uint64, ok bool)) []TaskInst {
+	read := func(at uint64, b []byte) error {
+		copy(b, code[at-addr:])
+		return nil
+	}
+	out, _ := ScanTaskInsts(arch.Range{Lo: addr, Hi: addr + uint64(len(code))}, read, function)
+	return out
+}
+
+// ScanTaskInsts finds, in a range of code, the instructions that may make tasks, or set FS or its base: all system
 // calls, wrfsbase, and pop and mov to FS. Code has data in it, so an instruction is told by the ones before
 // it: decoding from some place taskReach bytes before must come to it. Function gives the bounds of the function that
 // holds an address, if they are known; from its start the instruction is looked at again, with what is in
-// EAX and EDI before it.
-func FindTaskInsts(code []byte, addr uint64, function func(uint64) (lo, hi uint64, ok bool)) []TaskInst {
-	var out []TaskInst
-	for i, b := range code {
-		if b != 0x0f && b != 0x8e {
-			continue
+// EAX and EDI before it. Read fills a buffer with the code at an address of the range; errors are its own. The code is
+// read in pieces: a program may have hundreds of megabytes of it.
+func ScanTaskInsts(text arch.Range, read func(uint64, []byte) error, function func(uint64) (lo, hi uint64, ok bool)) (out []TaskInst, err error) {
+	size := text.Hi - text.Lo
+	buf := make([]byte, min(size, taskBefore+taskPiece+taskBehind))
+	var whole []byte // a function
+	for off := uint64(0); off < size; off += taskPiece {
+		lo, end := off-min(off, taskBefore), min(off+taskPiece, size)
+		code := buf[:min(end+taskBehind, size)-lo]
+		if err := read(text.Lo+lo, code); err != nil {
+			return nil, err
 		}
-		at, ok := taskOpcode(code, i)
-		if !ok {
-			continue
-		}
-		if !reached(code, at) {
-			if at == 0 || code[at-1]&0xf0 != 0x40 || !reached(code, at-1) { // a REX prefix
+		for i := off - lo; i < end-lo; i++ {
+			at, ok := taskInstAt(code, int(i))
+			if !ok {
 				continue
 			}
-			at--
-		}
-		t := TaskInst{addr + uint64(at), -1, -1}
-		if lo, hi, ok := function(t.Addr); ok && lo >= addr && hi <= addr+uint64(len(code)) {
-			if !t.within(code[lo-addr:hi-addr], lo) {
-				continue
+			t := TaskInst{text.Lo + lo + uint64(at), -1, -1}
+			if flo, fhi, ok := function(t.Addr); ok && flo >= text.Lo && fhi <= text.Hi {
+				whole = slices.Grow(whole[:0], int(fhi-flo))[:fhi-flo]
+				if err := read(flo, whole); err != nil {
+					return nil, err
+				}
+				if !t.within(whole, flo) {
+					continue
+				}
 			}
+			out = append(out, t)
 		}
-		out = append(out, t)
 	}
-	return out
+	return out, nil
+}
+
+// taskInstAt says whether the byte at i is that of the opcode of such an instruction that decoding from before comes to,
+// and where that begins.
+func taskInstAt(code []byte, i int) (at int, ok bool) {
+	if b := code[i]; b != 0x0f && b != 0x8e {
+		return 0, false
+	}
+	at, ok = taskOpcode(code, i)
+	switch {
+	case !ok || reached(code, at):
+		return at, ok
+	case at > 0 && code[at-1]&0xf0 == 0x40 && reached(code, at-1): // a REX prefix
+		return at - 1, true
+	}
+	return at, false
 }
 
 // taskOpcode says whether the byte at i, 0f or 8e, is that of the opcode of such an instruction, and where that

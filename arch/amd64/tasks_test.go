@@ -92,3 +92,32 @@ func TestTaskInst(t *testing.T) {
 		}
 	}
 }
+
+// TestTaskInstsInPieces: an instruction is seen wherever the pieces in which code is read meet, with the number that its
+// function has in EAX before it, and once.
+func TestTaskInstsInPieces(t *testing.T) {
+	getpid := []byte{0xb8, 39, 0, 0, 0, 0x48, 0x0f, 0x05} // with a REX prefix
+	base := []byte{0xf3, 0x48, 0x0f, 0xae, 0xd0}          // wrfsbase
+	const addr = 0x1000
+	for at := 2*taskPiece - 20; at < 2*taskPiece+20; at++ {
+		for _, c := range [][]byte{getpid, base} {
+			code := slices.Repeat([]byte{0x90}, 2*taskPiece+200)
+			copy(code[at:], c)
+			for _, known := range []bool{false, true} {
+				got := FindTaskInsts(code, addr, func(uint64) (lo, hi uint64, ok bool) {
+					return addr + taskPiece/2, addr + uint64(len(code)), known
+				})
+				want := TaskInst{uint64(addr + at), -1, -1}
+				if &c[0] == &getpid[0] {
+					want.Addr += 5
+				}
+				switch {
+				case len(got) != 1 || got[0].Addr != want.Addr && got[0].Addr != want.Addr+1:
+					t.Errorf("code % x at %d, function known %t: %+v", c, at, known, got)
+				case known && &c[0] == &getpid[0] && got[0].Number != 39:
+					t.Errorf("code % x at %d: %+v, not the number 39", c, at, got)
+				}
+			}
+		}
+	}
+}

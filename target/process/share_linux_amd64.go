@@ -47,12 +47,12 @@ func (t *Target) tasks(im *symbol.Image) (*taskCode, error) {
 		return 0, 0, false
 	}
 	for _, r := range im.TextRanges() {
-		code := make([]byte, r.End-r.Start)
-		if err := im.ReadAt(r.Start, code); err != nil {
+		insts, err := amd64.ScanTaskInsts(arch.Range{Lo: r.Start, Hi: r.End}, im.ReadAt, function)
+		if err != nil {
 			return nil, err
 		}
-		for _, in := range amd64.FindTaskInsts(code, r.Start, function) {
-			c.note(im, &in)
+		for i := range insts {
+			c.note(im, &insts[i])
 		}
 	}
 	if t.taskCode == nil {
