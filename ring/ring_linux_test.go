@@ -41,6 +41,50 @@ func TestSealed(t *testing.T) {
 	}
 }
 
+// TestSparseLocked: a locked shard of a sparse ring that is large gets few pages at a time, and those that a writer
+// fills before the next look are always there already.
+func TestSparseLocked(t *testing.T) {
+	r := newTestRing(t, Config{CPUs: 1, Events: 8, DataSize: 8 << 20, Sparse: true})
+	rd, _ := newTestReader(t, r)
+	const shard = 1
+	blocks := func() uint64 {
+		var st unix.Stat_t
+		if err := unix.Fstat(r.FD(), &st); err != nil {
+			t.Fatal(err)
+		}
+		return uint64(st.Blocks) * 512
+	}
+	var got []uint64
+	w := writerOf(r, shard)
+	if err := r.PrepareEvents(8); err != nil { // a full shard counts
+		t.Fatal(err)
+	}
+	bare := blocks()
+	w.write(1, 1, 1)
+	rd.Poll(collect(t, &got))
+	if n := blocks() - bare; n < lockedBytes || n > 2*lockedBytes+2*Slack {
+		t.Errorf("%d bytes came in with the first record, want those of %d or twice as many", n, lockedBytes)
+	}
+	written := 1
+	for range 2 * r.Data / lockedBytes {
+		before := blocks()
+		for w.write(1, 1, 1, 1, 2, 3, 4, 5, 6) {
+			written++
+		}
+		if after := blocks(); after != before {
+			t.Errorf("after %d records: the writer brought in %d bytes", written, after-before)
+		}
+		rd.Poll(collect(t, &got))
+	}
+	if len(got) != written {
+		t.Errorf("%d records read, %d written", len(got), written)
+	}
+	if n := blocks() - bare; n != r.Data+Slack {
+		t.Errorf("%d bytes came in, want %d", n, r.Data+Slack)
+	}
+	checkZero(t, r, shard)
+}
+
 // TestPagesPresent asks the file which pages exist: all data, no counters until they are
 // prepared.
 func TestPagesPresent(t *testing.T) {

@@ -13,32 +13,49 @@ import (
 // writer's. Counters are there for all shards (PrepareEvents).
 type sparse struct {
 	mu    sync.Mutex
-	there []atomic.Bool     // by shard
-	fill  func(i int) error // brings a shard's pages in
+	there []atomic.Uint64                    // by shard: bytes from the start of its data that are there
+	fill  func(i int, from, to uint64) error // brings these bytes of a shard's data in
 }
 
 // PrepareShard faults in the records of a shard of a sparse ring, once.
-func (r *Ring) PrepareShard(i int) error {
-	if r.sparse == nil || r.sparse.there[i].Load() {
+func (r *Ring) PrepareShard(i int) error { return r.prepareTo(i, r.Data+Slack) }
+
+// prepareTo faults in so many bytes of a shard's data, without those that are there.
+func (r *Ring) prepareTo(i int, size uint64) error {
+	if r.sparse == nil {
+		return nil
+	}
+	size = min((size+PageSize-1)&^uint64(PageSize-1), r.Data+Slack)
+	there := &r.sparse.there[i]
+	if there.Load() >= size {
 		return nil
 	}
 	r.sparse.mu.Lock()
 	defer r.sparse.mu.Unlock()
-	if r.sparse.there[i].Load() {
+	from := there.Load()
+	if from >= size {
 		return nil
 	}
-	if err := r.sparse.fill(i); err != nil {
+	if err := r.sparse.fill(i, from, size); err != nil {
 		return err
 	}
-	r.sparse.there[i].Store(true)
+	there.Store(size)
 	return nil
 }
 
-// follow prepares a shard that a writer uses. What can not be had the writer takes.
+// follow prepares a shard that a writer uses. What can not be had the writer takes. A locked shard holds
+// little unread, which a writer fills while all its pages come in, and then loses records: it gets what can be
+// written until the next look but one.
 func (s *shard) follow() {
-	if r := s.rd.ring; r.sparse != nil && !r.sparse.there[s.index].Load() && load(s.ctl, ShHead) != 0 {
-		_ = r.PrepareShard(s.index)
+	r := s.rd.ring
+	if r.sparse == nil || load(s.ctl, ShHead) == 0 {
+		return
 	}
+	size := r.Data + Slack
+	if s.locked {
+		size = min(size, (s.tail&posMask+2*r.LockedUnits())*unit+Slack)
+	}
+	_ = r.prepareTo(s.index, size)
 }
 
 // Bounds of the records of a shard that DefaultShard gives, and of all shards of a kind together.

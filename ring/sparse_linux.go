@@ -10,8 +10,8 @@ import (
 
 // makeSparse makes a ring that was just mapped a sparse one.
 func (r *Ring) makeSparse() {
-	r.sparse = &sparse{there: make([]atomic.Bool, r.Shards()), fill: func(i int) error {
-		return r.populate(r.ShardOff(i)+r.DataOff(), r.Data+Slack)
+	r.sparse = &sparse{there: make([]atomic.Uint64, r.Shards()), fill: func(i int, from, to uint64) error {
+		return r.populate(r.ShardOff(i)+r.DataOff()+from, to-from)
 	}}
 }
 
