@@ -158,15 +158,21 @@ func TestPassWhileProbesComeAndGo(t *testing.T) {
 		},
 	}
 	must(t, c.RegisterKprobe(k))
-	const calls = 6000
+	const least = 10
+	var changes atomic.Int64
 	done := make(chan map[string]uint64)
-	go func() { done <- prog.Counts("go 6000") }()
-	changes := 0
+	go func() {
+		n := prog.Counts("go 6000")
+		for changes.Load() < least && n["bad"] == 0 {
+			n = prog.Counts("go 1000")
+		}
+		done <- n
+	}()
 	for {
 		select {
 		case n := <-done:
-			if n["bad"] != 0 || n["stand"] != calls || runs.Load() != calls || k.State().Hits != calls || changes < 10 {
-				t.Errorf("%v; %d runs, %+v; %d changes", n, runs.Load(), k.State(), changes)
+			if n["bad"] != 0 || n["stand"] < 6000 || runs.Load() != int64(n["stand"]) || k.State().Hits != n["stand"] {
+				t.Errorf("%v; %d runs, %+v; %d changes", n, runs.Load(), k.State(), changes.Load())
 			}
 			return
 		default:
@@ -175,7 +181,7 @@ func TestPassWhileProbesComeAndGo(t *testing.T) {
 			other := &kprobes.Kprobe{SymbolName: "stand", Offset: off}
 			must(t, c.RegisterKprobe(other))
 			c.UnregisterKprobe(other)
-			changes++
+			changes.Add(1)
 		}
 	}
 }
