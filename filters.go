@@ -32,13 +32,10 @@ func (c *Core) watchFilters(evs []*Event) {
 		}
 		fresh = append(fresh, e)
 	}
-	if len(fresh) > 0 {
-		if c.armOwn(fresh) != nil {
-			return // the caller's events will meet what is wrong with the target; the next ones come here again
-		}
+	// If they can not be armed the caller's events will meet what is wrong, and the next ones come here again.
+	if c.filters = len(fresh) == 0 || c.armOwn(fresh) == nil; c.filters {
 		c.sharing = append(c.sharing, fresh...)
 	}
-	c.filters = true
 	_ = t.CheckFilters(true) // why not is told by Filtered
 }
 

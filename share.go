@@ -18,7 +18,10 @@ func (c *Core) prepare() error {
 	if !ok || c.watched {
 		return nil
 	}
-	err := c.watchSharing(t.Sharers())
+	var err error
+	if len(c.sharing) == 0 { // else they stand, and only the check failed
+		err = c.watchSharing(t.Sharers())
+	}
 	if errors.Is(err, target.ErrGone) {
 		return err
 	}
