@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -256,11 +255,25 @@ func sameTypes(ps []symbol.Param, ts []reflect.Type) bool {
 	return true
 }
 
-// ordinal is what the compiler puts behind the name of a type that is declared in a
-// function; reflect does not show it.
-var ordinal = regexp.MustCompile(`·[0-9]+`)
-
-func withoutOrdinals(name string) string { return ordinal.ReplaceAllString(name, "") }
+// withoutOrdinals leaves out what the compiler puts behind the name of a type that is declared in
+// a function, a middle dot and a number: reflect does not show them.
+func withoutOrdinals(name string) string {
+	const dot = "·"
+	before, rest, found := strings.Cut(name, dot)
+	if !found {
+		return name
+	}
+	out := before
+	for found {
+		after := strings.TrimLeft(rest, "0123456789")
+		if len(after) == len(rest) {
+			out += dot
+		}
+		before, rest, found = strings.Cut(after, dot)
+		out += before
+	}
+	return out
+}
 
 // paramWords writes the parameters of a function: "(a int, b string)".
 func paramWords(ps []symbol.Param) string {

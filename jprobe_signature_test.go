@@ -362,3 +362,13 @@ func TestSameSignatureRefused(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestWithoutOrdinals(t *testing.T) {
+	for name, want := range map[string]string{
+		"main.T": "main.T", "main.T·1": "main.T", "[]main.T·12,main.U·3": "[]main.T,main.U", "a·b": "a·b", "·1·2": "", "x·": "x·", "": "",
+	} {
+		if got := withoutOrdinals(name); got != want {
+			t.Errorf("withoutOrdinals(%q) = %q, want %q", name, got, want)
+		}
+	}
+}

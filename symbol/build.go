@@ -1,7 +1,6 @@
 package symbol
 
 import (
-	"net/url"
 	"slices"
 	"strings"
 )
@@ -370,16 +369,6 @@ func (l *loader) indexNames(groups [][]rawSym) {
 			g++
 		}
 	}
-}
-
-// unescapeGo undoes the %xx that the toolchain writes for dots in the last element of an
-// import path and for odd characters (cmd/internal/objabi, PathToPrefix).
-func unescapeGo(name string) (string, bool) {
-	if strings.IndexByte(name, '%') < 0 {
-		return "", false
-	}
-	plain, err := url.PathUnescape(name)
-	return plain, err == nil && plain != name
 }
 
 func (t *table) addName(n nameRef) {

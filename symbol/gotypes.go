@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -343,8 +342,8 @@ func packageOf(name string) string {
 		return ""
 	}
 	path := name[:slash+dot]
-	if p, err := url.PathUnescape(path); err == nil {
-		path = p
+	if plain, ok := unescapeGo(path); ok {
+		return plain
 	}
 	return path
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -160,21 +159,43 @@ func Answers(base, mod string) bool {
 	return base == mod || withoutVersion(base, true) == mod || withoutVersion(base, false) == mod
 }
 
-// soVersion matches what stands around the bare name of a shared object:
-// name[-version].so[.version].
-var soVersion = regexp.MustCompile(`^(.+?)(-[0-9][0-9.]*)?(\.so)((\.[0-9]+)*)$`)
-
-// withoutVersion takes the version off a shared object's name, and .so too unless keepSo.
+// withoutVersion takes the version off the name of a shared object, NAME[-VERSION].so[.VERSION],
+// and .so too unless keepSo. Another name stays as it is.
 func withoutVersion(name string, keepSo bool) string {
-	p := soVersion.FindStringSubmatch(name)
-	switch {
-	case p == nil:
-		return name
-	case keepSo:
-		return p[1] + p[3]
+	for at := 1; at < len(name); at++ {
+		if !strings.HasPrefix(name[at:], ".so") || !isSoVersion(name[at+len(".so"):]) {
+			continue
+		}
+		bare := name[:at]
+		if i := strings.LastIndexByte(bare, '-'); i > 0 && isVersion(bare[i+1:]) {
+			bare = bare[:i]
+		}
+		if keepSo {
+			return bare + ".so"
+		}
+		return bare
 	}
-	return p[1]
+	return name
 }
+
+// isSoVersion says whether s is empty or numbers with a dot before each: .1.2.3.
+func isSoVersion(s string) bool {
+	for s != "" {
+		rest := strings.TrimLeft(s[1:], digits)
+		if s[0] != '.' || len(rest) == len(s)-1 {
+			return false
+		}
+		s = rest
+	}
+	return true
+}
+
+// isVersion says whether s begins with a digit, and has digits and dots only.
+func isVersion(s string) bool {
+	return s != "" && s[0] != '.' && strings.Trim(s, digits+".") == ""
+}
+
+const digits = "0123456789"
 
 // meant says which objects somebody may mean by a name or a path: those with a name like it, or
 // all that are mapped.
