@@ -2,14 +2,12 @@ package e2e
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,37 +17,36 @@ import (
 	"kprobes.dev/kprobes/target/process"
 )
 
-// scenario is a target and what is done to it while the tracer is struck at each step.
+// scenario is a target and what is done to it while the tracer is struck at its steps.
 type scenario struct {
-	name  string
-	prog  func(t *testing.T) *testprog.Proc
-	trace []string
-	from  int  // first step that is tried
-	every int  // of how many steps one is tried, unless all are
-	runs  bool // the program works all the time
+	name    string
+	prog    func(t *testing.T) *testprog.Proc
+	trace   []string
+	commits bool // it is struck from the first commit on: what it does before is as in the first scenario
+	every   int  // of how many steps that a short run chooses it tries one
+	runs    bool // the program works all the time
 }
 
-// scenarios: the tracer of the first is struck at all of its steps. What the others do
-// before they arm is the same.
+// scenarios: what the others do before they arm is what the first does.
 var scenarios = []scenario{
 	{
-		name: "jump", prog: leafProgram, runs: true, from: 1, every: 1,
+		name: "jump", prog: leafProgram, runs: true, every: 1,
 		trace: []string{"--duration", "1ms", "p:a leaf $comm +0(%sp):u64", "r:b calling $retval", "r:c holding $arg1"},
 	},
 	{
-		name: "boost", prog: leafProgram, runs: true, from: 150, every: 1,
+		name: "boost", prog: leafProgram, runs: true, commits: true, every: 1,
 		trace: []string{"--duration", "1ms", "--tactic", "boost", "p:a leaf"},
 	},
 	{
-		name: "step", prog: leafProgram, runs: true, from: 150, every: 10,
+		name: "step", prog: leafProgram, runs: true, commits: true, every: 5,
 		trace: []string{"--duration", "1ms", "--tactic", "step", "p:a leaf", "r:c holding"},
 	},
 	{
-		name: "handlers", prog: segvProgram, from: 150, every: 5,
+		name: "handlers", prog: segvProgram, commits: true, every: 2,
 		trace: []string{"--duration", "1ms", "p:a touch v=+0(%di):u8", "p:b divide", "r:c nilread $retval"},
 	},
 	{
-		name: "go", prog: goProgram, from: 1, every: 12,
+		name: "go", prog: goProgram, every: 6,
 		trace: []string{"--duration", "1ms", "p:a main.Ints $arg1", "r:b main.Deep $retval", "r:c main.(*Tree).Sum $arg1"},
 	},
 }
@@ -79,19 +76,15 @@ func (sc *scenario) command(t testing.TB, pid int, log string, env ...string) *e
 	return faultCommand(t, log, env, append(args, sc.trace...)...)
 }
 
-// steps runs the scenario undisturbed and counts its steps: the fewest of three runs, for one that
-// has to stop the threads again takes more.
-func (sc *scenario) steps(t testing.TB, pid int) int {
+// faults runs the scenario undisturbed and chooses of its steps.
+func (sc *scenario) faults(t testing.TB, pid int) []fault {
 	t.Helper()
-	least := math.MaxInt
-	for range 3 {
-		var log string
-		if o := calmly(t, func() *exec.Cmd { log = tempFile(t, "steps"); return sc.command(t, pid, log) }); o.code != 0 {
-			t.Fatalf("%v", o)
-		}
-		least = min(least, logged(t, log))
+	log := stepsOf(t, func(log string) *exec.Cmd { return sc.command(t, pid, log) })
+	from := 0
+	if sc.commits {
+		from = slices.IndexFunc(log, func(s string) bool { return strings.Contains(s, "(*Target).Commit") })
 	}
-	return least
+	return faultsOf(log, from, sc.every)
 }
 
 // calmly runs a command until the machine is not too busy for it.
@@ -102,15 +95,6 @@ func calmly(t testing.TB, cmd func() *exec.Cmd) (o outcome) {
 			return o
 		}
 	}
-}
-
-func logged(t testing.TB, log string) int {
-	t.Helper()
-	b, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Count(string(b), "\n")
 }
 
 // work makes the program work, and check itself.
@@ -124,57 +108,37 @@ func (sc *scenario) work(t testing.TB, p *testprog.Proc) {
 	within(t, "another round", func() bool { return right(t, p, "count")["rounds"] > before })
 }
 
-// each calls f for the steps of a scenario, from two goroutines with a target each.
-func (sc *scenario) each(t *testing.T, f func(t testing.TB, p *testprog.Proc, before *state, step int) bool) {
-	const targets = 2
-	every := sc.every
-	if long {
-		every = 1
+// each calls f for the steps of a scenario, from two goroutines with a target each. f says whether
+// the tracer came to the step.
+func (sc *scenario) each(t *testing.T, f func(t testing.TB, p *testprog.Proc, before *state, at fault) bool) {
+	var ps [2]*testprog.Proc
+	var before [2]*state
+	for i := range ps {
+		ps[i] = sc.prog(t)
+		sc.work(t, ps[i]) // all of its threads are there
+		before[i] = stateOf(t, ps[i].PID)
 	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for i := range targets {
-		p := sc.prog(t)
-		sc.work(t, p) // all of its threads are there
-		before := stateOf(t, p.PID)
-		n := sc.steps(t, p.PID)
-		if n < 100 {
-			t.Fatalf("only %d steps: they are not counted", n)
-		}
-		before.same(t)
-		if i == 0 {
-			t.Logf("%d steps", n)
-		}
-		wg.Go(func() {
-			for step := sc.from + i*every; step <= n && !t.Failed(); step += targets * every {
-				if !f(t, p, before, step) && step < n*3/4 { // a run may take some steps fewer than another
-					t.Errorf("step %d of %d: the tracer was not struck", step, n)
-				}
-			}
-		})
-	}
+	faults := sc.faults(t, ps[0].PID)
+	before[0].same(t)
+	strikeEach(t, faults, func(i int, at fault) bool { return f(t, ps[i], before[i], at) })
 }
 
-// The tracer is killed before each single step of attach, arm, run and disarm: the program
-// works on and computes right, and kprobe detach takes out what is left.
+// The tracer is killed before the steps of attach, arm, run and disarm: the program works on and
+// computes right, and kprobe detach takes out what is left.
 func TestTracerKilledAtEveryStep(t *testing.T) {
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
-			sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, step int) bool {
-				log := tempFile(t, "log")
-				o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step)))
+			sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, at fault) bool {
+				o := run(t, sc.command(t, p.PID, tempFile(t, "log"), at.variable()))
 				if o.signal != unix.SIGKILL && o.code != 0 && !overloaded(o) {
-					t.Errorf("step %d: %v", step, o)
+					t.Errorf("%v", o)
 				}
 				before.free(t)
 				sc.work(t, p)
 				detach(t, p.PID)
 				before.same(t)
 				sc.work(t, p)
-				if t.Failed() {
-					t.Logf("the tracer was killed at step %d", step)
-				}
-				return o.signal == unix.SIGKILL || overloaded(o)
+				return o.signal == unix.SIGKILL
 			})
 		})
 	}
@@ -194,16 +158,16 @@ func detach(t testing.TB, pid int) {
 // Ctrl-C, at any step: the tracer itself takes out everything.
 func TestInterruptedAtEveryStep(t *testing.T) {
 	sc := scenarios[0]
-	sc.every = 10
-	sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, step int) bool {
+	sc.every = 5
+	sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, at fault) bool {
 		log := tempFile(t, "log")
-		o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step), "KPROBES_FAULT_SIGNAL=2"))
+		o := run(t, sc.command(t, p.PID, log, at.variable(), "KPROBES_FAULT_SIGNAL=2"))
 		if (o.code != 0 || len(totals(o.stderr)) != 3) && !overloaded(o) {
-			t.Errorf("step %d: %v", step, o)
+			t.Errorf("%v", o)
 		}
 		before.same(t)
 		sc.work(t, p)
-		return logged(t, log) >= step || overloaded(o)
+		return at.passed(logged(t, log))
 	})
 }
 
@@ -211,58 +175,52 @@ func TestInterruptedAtEveryStep(t *testing.T) {
 // nothing.
 func TestTargetKilledAtEveryStep(t *testing.T) {
 	sc := scenarios[0]
-	p := sc.prog(t)
-	n := sc.steps(t, p.PID)
-	every := 23
-	if long {
-		every = 1
-	}
-	for step := 1; step <= n; step += every {
+	sc.every = 11
+	faults := sc.faults(t, sc.prog(t).PID)
+	strikeEach(t, faults, func(_ int, at fault) bool {
 		p := sc.prog(t)
 		log := tempFile(t, "log")
-		o := run(t, sc.command(t, p.PID, log, fmt.Sprintf("KPROBES_FAULT_STEP=%d", step), fmt.Sprintf("KPROBES_FAULT_TARGET=%d", p.PID)))
+		o := run(t, sc.command(t, p.PID, log, at.variable(), fmt.Sprintf("KPROBES_FAULT_TARGET=%d", p.PID)))
 		switch {
 		case o.code == 0 && len(totals(o.stderr)) == 3:
 		case o.code == 1 && (strings.Contains(o.stderr, "no such process") || overloaded(o)):
 		default:
-			t.Errorf("step %d: %v", step, o)
+			t.Errorf("%v", o)
 		}
-		if logged(t, log) >= step && p.Wait().Success() {
-			t.Errorf("step %d: the process has not been killed", step)
+		struck := at.passed(logged(t, log))
+		if struck && p.Wait().Success() {
+			t.Error("the process has not been killed")
 		}
-	}
+		return struck
+	})
 }
 
-// kprobe detach is killed at each of its steps: what it has not done the next one does.
+// kprobe detach is killed at its steps: what it has not done the next one does.
 func TestDetachKilledAtEveryStep(t *testing.T) {
 	for _, name := range []string{"boost", "go"} {
 		t.Run(name, func(t *testing.T) {
 			i := slices.IndexFunc(scenarios, func(sc scenario) bool { return sc.name == name })
 			sc := scenarios[i]
-			p := sc.prog(t)
-			sc.work(t, p)
-			before := stateOf(t, p.PID)
-			every := 7
-			if long {
-				every = 1
+			probes := sc.trace[2:]
+			var ps [2]*testprog.Proc
+			var before [2]*state
+			for i := range ps {
+				ps[i] = sc.prog(t)
+				sc.work(t, ps[i])
+				before[i] = stateOf(t, ps[i].PID)
 			}
-			for step, struck := 1, true; struck; step += every {
-				leave(t, p.PID, sc.trace[2:])
-				log := tempFile(t, "log")
-				o := run(t, faultCommand(t, log, []string{fmt.Sprintf("KPROBES_FAULT_STEP=%d", step)}, "detach", "-p", strconv.Itoa(p.PID)))
-				struck = o.signal == unix.SIGKILL || overloaded(o)
-				if !struck && o.code != 0 {
-					t.Fatalf("step %d: %v", step, o)
-				}
-				before.free(t)
+			faults := faultsOf(stepsOfDetach(t, func() int { leave(t, ps[0].PID, probes); return ps[0].PID }), 0, 4)
+			strikeEach(t, faults, func(i int, at fault) bool {
+				p := ps[i]
+				leave(t, p.PID, probes)
+				struck := strikeDetach(t, p.PID, at)
+				before[i].free(t)
 				sc.work(t, p)
 				detach(t, p.PID)
-				before.same(t)
+				before[i].same(t)
 				sc.work(t, p)
-				if t.Failed() {
-					t.Fatalf("detach was killed at step %d: %v", step, o)
-				}
-			}
+				return struck
+			})
 		})
 	}
 }

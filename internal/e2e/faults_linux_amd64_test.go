@@ -3,10 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/arch"
@@ -125,28 +122,24 @@ func TestHandlersStay(t *testing.T) {
 	}
 }
 
-// TestStayKilledAtEveryStep: kprobe detach is killed at each of its steps in a program that calls our
+// TestStayKilledAtEveryStep: kprobe detach is killed at its steps in a program that calls our
 // handlers from its own. What it has not done the next one does, and the handlers stay.
 func TestStayKilledAtEveryStep(t *testing.T) {
-	for step, struck := 1, true; struck; step++ {
+	swapped := func() *testprog.Proc {
 		p := testprog.Start(t, testprog.Build(t, "segv"))
 		leave(t, p.PID, faulting)
 		right(t, p, "swap")
-		o := run(t, faultCommand(t, tempFile(t, "log"), []string{fmt.Sprintf("KPROBES_FAULT_STEP=%d", step)}, "detach", "-p", strconv.Itoa(p.PID)))
-		if struck = o.signal == unix.SIGKILL || overloaded(o); !struck && o.code != 0 {
-			t.Fatalf("step %d: %v", step, o)
-		}
+		return p
+	}
+	strikeEach(t, faultsOf(stepsOfDetach(t, func() int { return swapped().PID }), 0, 1), func(_ int, at fault) bool {
+		p := swapped()
+		struck := strikeDetach(t, p.PID, at)
 		right(t, p, "go 2")
 		detach(t, p.PID)
 		intact(t, p.PID)
 		right(t, p, "go 2")
 		right(t, p, "back")
 		right(t, p, "go 2")
-		if t.Failed() {
-			t.Fatalf("detach was killed at step %d: %v", step, o)
-		}
-		if !struck {
-			t.Logf("%d steps", step)
-		}
-	}
+		return struck
+	})
 }

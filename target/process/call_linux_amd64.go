@@ -220,7 +220,7 @@ const maxFilters = 1 << 12
 func getFilters(tid int) (filterList, error) {
 	var list filterList
 	for i := uintptr(0); i < maxFilters; i++ {
-		step("seccomp")
+		step("getfilter")
 		n, _, e := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SECCOMP_GET_FILTER, uintptr(tid), i, 0, 0, 0)
 		if e == unix.ENOENT {
 			return list, nil

@@ -5,20 +5,23 @@ package process
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // A program built with the tag kprobes_fault, as the end-to-end tests build the command, is
-// struck at a step of its work: a request of ptrace or a write into a process, whatever it is
-// for. These variables of the environment say when and with what.
+// struck at a step of its work: a request of ptrace or a write into a process. The text of a step
+// is the request's name and the functions that led to it: "setregs < target/process.setRegs < ...".
+// These variables of the environment say when the program is struck and with what.
 const (
-	envStep   = "KPROBES_FAULT_STEP"   // the step, from 1; 0: none
+	envStep   = "KPROBES_FAULT_STEP"   // "2 TEXT": the second step of this text
 	envSignal = "KPROBES_FAULT_SIGNAL" // what the program sends itself before it; default SIGKILL
 	envTarget = "KPROBES_FAULT_TARGET" // a process that gets the signal instead
-	envLog    = "KPROBES_FAULT_LOG"    // a file for the steps' names, one a line
+	envLog    = "KPROBES_FAULT_LOG"    // a file for the steps' texts, one a line
 )
 
 // signalTime is how long a signal that does not kill gets to be noticed.
@@ -29,14 +32,18 @@ func init() {
 	if err != nil {
 		return
 	}
-	at := variable(envStep, 0)
+	nth, at, _ := strings.Cut(os.Getenv(envStep), " ")
 	sig := unix.Signal(variable(envSignal, int(unix.SIGKILL)))
 	pid := variable(envTarget, os.Getpid())
 	n := 0
 	stepHook = func(what string) {
-		if n++; n == at {
-			_ = unix.Kill(pid, sig)
-			time.Sleep(signalTime)
+		what += callers()
+		if what == at {
+			n++
+			if strconv.Itoa(n) == nth {
+				_ = unix.Kill(pid, sig)
+				time.Sleep(signalTime)
+			}
 		}
 		fmt.Fprintln(log, what)
 	}
@@ -48,4 +55,19 @@ func variable(name string, other int) int {
 		return n
 	}
 	return other
+}
+
+// callers are the functions of this module that lead to a step, innermost first.
+func callers() string {
+	var pcs [64]uintptr
+	var b strings.Builder
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(4, pcs[:])])
+	for more := true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		if fn, ok := strings.CutPrefix(f.Function, "kprobes.dev/kprobes"); ok {
+			b.WriteString(" < " + strings.TrimPrefix(fn, "/"))
+		}
+	}
+	return b.String()
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stepHook, when set, is called before every request that can change a process: the fault
-// tests end the tracer there.
+// stepHook, when set, is called before every request of ptrace and every write into a process:
+// the fault tests end the tracer there. The names of requests that only read begin with "get".
 var stepHook func(what string)
 
 func step(what string) {
@@ -134,6 +134,16 @@ func requestName(request int) string {
 		return "cont"
 	case unix.PTRACE_DETACH:
 		return "detach"
+	case unix.PTRACE_GETREGSET:
+		return "getregset"
+	case unix.PTRACE_GETSIGMASK:
+		return "getsigmask"
+	case unix.PTRACE_GETEVENTMSG:
+		return "geteventmsg"
+	case unix.PTRACE_GET_RSEQ_CONFIGURATION:
+		return "getrseq"
+	case unix.PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG:
+		return "getdispatch"
 	}
 	return fmt.Sprintf("request %#x", request)
 }
