@@ -53,10 +53,11 @@ type Core struct {
 	yielded bool   // all patches are taken out, for a debugger
 	told    string // the last error of yield
 	// filters: the functions by which seccomp filters come have their probes.
-	filters bool
-	tasks   amd64.KernelTasks
-	sharing []*Event // the engine's own probes on what makes threads share blocks, or brings filters: they go last
-	watched bool     // they were armed, or can not be
+	filters  bool
+	tasks    amd64.KernelTasks
+	sharing  []*Event // the engine's own probes on what makes threads share blocks, or brings filters: they go last
+	watched  bool     // they were armed, or can not be
+	watching watching
 	optimizing
 	handlers
 }
@@ -92,7 +93,8 @@ type Event struct {
 	// asked for. late: objects that come later are looked at.
 	byStub, wantStub, late bool
 	whyStub                error
-	// withdrawn is why the event does not replace return addresses any more, and so does nothing.
+	// withdrawn is why the event does nothing any more: it may not replace return addresses, or somebody else has
+	// written into its patch.
 	withdrawn         error
 	strays, straySlot uint64 // see Strays
 	// Of instances that the final look classified.

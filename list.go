@@ -24,6 +24,7 @@ import (
 //	boost: queued: thread 12 is in the way at 0x55d0c0de1f21: …
 //	postponed: thread 12 is in the way at 0x55d0c0de1f21: …
 //	unarmed: kprobes/enabled is 0
+//	taken out: a breakpoint that is not ours (a kernel uprobe, a debugger) stands in its patch: …
 func (c *Core) List(w io.Writer) error {
 	c.mu.Lock()
 	lines := c.listing()
@@ -123,6 +124,8 @@ func (e *Event) unoptimised() string {
 	switch {
 	case e.core.off && !e.hook:
 		return "unarmed: kprobes/enabled is 0"
+	case e.withdrawn != nil:
+		return plainly(e.withdrawn)
 	case e.form.tactic == "" && errors.As(why, &p):
 		return "postponed: " + plainly(p.why)
 	case why == nil:

@@ -24,7 +24,7 @@ type State struct {
 	Optimized  bool        // as Linux says it: by jump, and a changed path is not taken
 	Gone       bool        // its object is not mapped any more
 	Tactic     arch.Tactic // how it gets control; "" while it is not armed
-	Why        error       // why not by a faster tactic; nil for the fastest
+	Why        error       // why not by a faster tactic, or why it was taken out; nil for the fastest
 	Hits       uint64      // runs of its handlers; of a return probe returns
 	Misses     Misses
 	Unwound    uint64 // calls that will never return, see Kretprobe.Unwound

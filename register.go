@@ -537,6 +537,7 @@ func (c *Core) keep() {
 			}
 			c.takeBack()
 			c.syncStubs()
+			c.keepWatching()
 			c.keeping = c.needsKeep()
 			done := !c.keeping
 			c.mu.Unlock()
@@ -552,7 +553,7 @@ func (c *Core) needsKeep() bool {
 	if c.shut {
 		return false
 	}
-	return len(c.reaping.left) > 0 || slices.ContainsFunc(c.events, func(e *Event) bool {
+	return len(c.reaping.left) > 0 || c.watches() || slices.ContainsFunc(c.events, func(e *Event) bool {
 		return e != nil && (e.h != nil || !e.ended && e.work.Pool != nil)
 	})
 }

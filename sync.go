@@ -99,7 +99,7 @@ func (c *Core) sync() error {
 	case time.Since(c.stubbed.looked) >= keepEvery:
 		err = c.withdraw()
 	}
-	err = errors.Join(err, c.yield())
+	err = errors.Join(err, c.yield(), c.lookForWritten())
 	if t, ok := c.t.(target.Filterer); ok && c.filters && !c.yielded {
 		err = errors.Join(err, t.CheckFilters(false))
 	}

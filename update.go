@@ -273,6 +273,8 @@ func (c *Core) done(ch *change) {
 	f.sites, f.serving, f.lapsed = ch.sites, f.one.serving[:0], false
 	if len(f.sites) == 0 {
 		f.late = nil
+	} else {
+		c.watchWritten()
 	}
 	for _, e := range f.events {
 		s := served{e: e}

@@ -94,7 +94,7 @@ func (c *Core) hold(e *Event) error {
 		}
 	}
 	h, err := c.t.Uprobe(&target.Uprobe{Addr: at, Event: e.ID, Prog: e.Prog, Args: e.argsOffset(c.t.Writer()), Asked: e.force.Held()})
-	e.held = h
+	e.held, c.watching.stale = h, true // a private copy of text goes back to its file for it
 	return err
 }
 

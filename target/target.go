@@ -164,6 +164,17 @@ type Yielder interface {
 	Yield(sites []*Site) (ok bool, err error)
 }
 
+// Exposed is a Target in whose code others may write while probes stand.
+type Exposed interface {
+	Target
+	// Reachable says whether others can come to write into a site without asking, as the kernel does for a
+	// uprobe on the file.
+	Reachable(s *Site) bool
+	// Written gives those of sites whose bytes are not their patches any more. Sites are in the order of
+	// their addresses.
+	Written(sites []*Site) ([]*Site, error)
+}
+
 // Filterer is a Target whose threads may come to be forbidden system calls that generated code makes
 // (arch.Writer.Quiet).
 type Filterer interface {
@@ -264,6 +275,28 @@ func (s *Site) last() uint64 {
 		last = max(last, b.Point)
 	}
 	return last
+}
+
+// Breakpoint is int3, the instruction that kernel uprobes and debuggers write into a program.
+const Breakpoint = 0xcc
+
+// Without gives what is to stand at the site once its patch is taken out, where have stands now: the
+// program's own bytes, and breakpoints that somebody else has put among ours, which their owner takes out.
+// ok is false where there are other bytes than these: then all is somebody else's, for one of his instructions
+// may have bytes in common with ours.
+func (s *Site) Without(have []byte) (want []byte, ok bool) {
+	want = make([]byte, len(have))
+	for i, b := range have {
+		want[i] = s.Orig[i]
+		switch {
+		case b == s.Patch[i], b == s.Orig[i]:
+		case b == Breakpoint:
+			want[i] = b
+		default:
+			return nil, false
+		}
+	}
+	return want, true
 }
 
 // Reason is why a site is a breakpoint and no jump, or why a path that a handler changes is taken at a

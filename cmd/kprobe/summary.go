@@ -98,7 +98,7 @@ func (s *total) returns(core *kprobes.Core, e *kprobes.Event) {
 func (s *total) print(w io.Writer) {
 	tactic := s.Tactic
 	if tactic == "" {
-		tactic = "none" // its object was never there
+		tactic = "none" // its object was never there, or it was taken out
 	}
 	fmt.Fprintf(w, "%s hits=%d missed=%d lost=%d tactic=%s", s.name, s.Hits, s.Missed, s.Lost, tactic)
 	if s.Unwound != nil {

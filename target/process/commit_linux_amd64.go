@@ -243,6 +243,7 @@ type edit struct {
 	addr     uint64
 	old, new []byte
 	must     bool // what stands there must be old: a new site's
+	site     *target.Site
 }
 
 // patch writes the sites of a change and gives what it wrote.
@@ -264,10 +265,10 @@ func (t *Target) patch(c *target.Change) (done []pageWrite, err error) {
 func (t *Target) pages(c *target.Change) ([]pageWrite, error) {
 	edits := make([]edit, 0, len(c.Remove)+len(c.Add))
 	for _, r := range c.Remove {
-		edits = append(edits, edit{addr: r.Addr, old: r.Patch, new: r.Orig})
+		edits = append(edits, edit{addr: r.Addr, old: r.Patch, new: r.Orig, site: r})
 	}
 	for _, a := range c.Add {
-		edits = append(edits, edit{addr: a.Addr, old: a.Orig, new: a.Patch, must: true})
+		edits = append(edits, edit{addr: a.Addr, old: a.Orig, new: a.Patch, must: true, site: a})
 	}
 	sort.SliceStable(edits, func(i, j int) bool { return edits[i].addr/PageSize < edits[j].addr/PageSize })
 	var out []pageWrite
@@ -304,10 +305,15 @@ func (t *Target) page(edits []edit) (pageWrite, error) {
 		case !same && e.must:
 			return w, foreign(e.addr, at, e.old)
 		case !same:
-			if !bytes.Equal(at, e.new) && !slices.Contains(t.foreign, e.addr) {
-				t.foreign = append(t.foreign, e.addr)
+			want, ok := e.site.Without(at)
+			if !ok {
+				if !slices.Contains(t.foreign, e.addr) {
+					t.foreign = append(t.foreign, e.addr)
+				}
+				continue // what somebody else wrote over our patch is not ours to change
 			}
-			continue // what somebody else wrote over our patch is not ours to change
+			copy(at, want)
+			continue
 		}
 		copy(at, e.new)
 	}

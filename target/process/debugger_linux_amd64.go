@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"strings"
@@ -40,15 +41,8 @@ func (t *Target) Yield(sites []*target.Site) (bool, error) {
 		if err := t.p.ReadMem(s.Addr, have); err != nil {
 			return false, err
 		}
-		want, differs := make([]byte, len(have)), false
-		for i := range have {
-			want[i] = s.Orig[i]
-			if have[i] == breakpoint && s.Patch[i] != breakpoint {
-				want[i] = breakpoint // not ours
-			}
-			differs = differs || want[i] != have[i]
-		}
-		if !differs {
+		want, ok := s.Without(have)
+		if !ok || bytes.Equal(have, want) {
 			continue
 		}
 		if err := t.p.WriteMem(s.Addr, want); err != nil {
@@ -57,9 +51,6 @@ func (t *Target) Yield(sites []*target.Site) (bool, error) {
 	}
 	return true, nil
 }
-
-// breakpoint is int3.
-const breakpoint = 0xcc
 
 // allTraced says whether every thread stands in a stop of its tracer.
 func (t *Target) allTraced() bool {

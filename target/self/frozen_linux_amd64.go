@@ -379,6 +379,9 @@ func (p *plan) patch() {
 		if !e.check || e.stands() {
 			continue
 		}
+		if e.leave && e.without() {
+			continue
+		}
 		if e.foreign = e.leave; !e.leave {
 			p.verdict, p.at = foreignBytes, e.addr
 			return
@@ -407,6 +410,26 @@ func (p *plan) unpatch() {
 			p.write(e.addr, &e.old, e.n)
 		}
 	}
+}
+
+// without has a removal keep breakpoints that somebody else has put among the bytes of a patch, as
+// target.Site.Without does; false: other bytes are there.
+//
+//go:norace
+//go:nocheckptr
+func (e *edit) without() bool {
+	have := *(**[patchMax]byte)(unsafe.Pointer(&e.addr))
+	for i := range e.n {
+		if b := have[i]; b != e.old[i] && b != e.new[i] && b != target.Breakpoint {
+			return false
+		}
+	}
+	for i := range e.n {
+		if b := have[i]; b != e.old[i] {
+			e.old[i], e.new[i] = b, b
+		}
+	}
+	return true
 }
 
 // stands says whether the old bytes stand where the edit is.

@@ -1,0 +1,27 @@
+package self
+
+import (
+	"bytes"
+
+	"kprobes.dev/kprobes/target"
+)
+
+var _ target.Exposed = (*Target)(nil)
+
+// Reachable says that a kernel uprobe comes to stand at any site: the program's text stays mapped from its file.
+func (t *Target) Reachable(*target.Site) bool { return true }
+
+// Written gives those of sites whose bytes are not their patches any more.
+func (t *Target) Written(sites []*target.Site) (out []*target.Site, err error) {
+	var b [patchMax]byte
+	for _, s := range sites {
+		have := b[:len(s.Patch)]
+		if _, err := t.mem.ReadAt(have, int64(s.Addr)); err != nil {
+			continue // it is not mapped any more
+		}
+		if !bytes.Equal(have, s.Patch) {
+			out = append(out, s)
+		}
+	}
+	return out, nil
+}
