@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -35,6 +36,44 @@ func TestSmallStacks(t *testing.T) {
 			}
 			n := p.Counts(fmt.Sprint("room ", c.bytes, " ", bad))
 			exact(t, core, e, n["hit"])
+		})
+	}
+}
+
+// TestStandsOnScantStack: a thread stands so near the end of its stack, in a mapping of its own or an alternate one,
+// that what it calls has no room for a probe. The probe waits, with the reason, and is armed once the thread is
+// elsewhere; with as much room as a probe takes it is armed at once.
+func TestStandsOnScantStack(t *testing.T) {
+	for _, c := range []struct {
+		command string
+		left    int
+		waits   bool
+	}{{"stand", 272, true}, {"stand", 288, false}, {"alternate", 16, true}, {"alternate", 272, true}, {"alternate", 288, false}} {
+		t.Run(fmt.Sprint(c.command, " ", c.left), func(t *testing.T) {
+			p := program(t, "scant")
+			p.Send(fmt.Sprint(c.command, " ", c.left))
+			if got := p.Line(); got != "standing" {
+				t.Fatal(got)
+			}
+			core := open(t, p)
+			evs := add(t, core, "", "p:a hit v=%di")
+			why := core.Optimizer().Why
+			if want := fmt.Sprintf("it has %d bytes of stack left there, and a probe takes up to 280", c.left); c.waits != (len(why) == 1 && strings.Contains(why[0], want)) {
+				t.Errorf("waits: %q", why)
+			}
+			p.Counts("") // it goes on, and calls hit
+			n := uint64(2)
+			if c.waits {
+				n--
+				within(t, "the probe", func() bool { tactic, _ := evs[0].Form(); return tactic == "jump" })
+			}
+			p.Counts("room 1024 0")
+			if err := core.Close(nil); err != nil {
+				t.Error(err)
+			}
+			if got := core.Counts(evs[0]); got.Hits != n {
+				t.Errorf("%+v, want %d hits", got, n)
+			}
 		})
 	}
 }

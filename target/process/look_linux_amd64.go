@@ -63,6 +63,9 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 	if err := c.LeaveOut(t.lookTraps(s, c.Open().Add)); err != nil {
 		return nil, err
 	}
+	if err := c.LeaveOut(t.lookRoom(s, c.Open().Add)); err != nil {
+		return nil, err
+	}
 	for {
 		w := t.waysOf(c)
 		l := t.lookThreads(s, w)
