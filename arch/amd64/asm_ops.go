@@ -248,6 +248,11 @@ func (a *Asm) ImulRR(size int, dst, src Reg) {
 	a.instR(form{size: a.noByte(size), op: 0xfaf, reg: byte(dst)}, src)
 }
 
+// Bsf is dst = the number of src's lowest bit that is set (4 or 8 bytes).
+func (a *Asm) Bsf(size int, dst, src Reg) {
+	a.instR(form{size: a.noByte(size), op: 0xfbc, reg: byte(dst)}, src)
+}
+
 // ImulRRI is dst = src * imm (2, 4 or 8 bytes).
 func (a *Asm) ImulRRI(size int, dst, src Reg, imm int32) {
 	f := form{size: a.noByte(size), op: 0x69, reg: byte(dst)}

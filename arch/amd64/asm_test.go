@@ -106,6 +106,7 @@ var asmForms = []struct {
 	{"41c1e91f", `shr $0x1f,%r9d`, func(a *Asm) { a.ShiftRI(Shr, 4, R9, 31) }},
 	{"40c0fd07", `sar $0x7,%bpl`, func(a *Asm) { a.ShiftRI(Sar, 1, RBP, 7) }},
 	{"48d3e2", `shl %cl,%rdx`, func(a *Asm) { a.ShiftRCL(Shl, 8, RDX) }},
+	{"490fbcc1", `bsf %r9,%rax`, func(a *Asm) { a.Bsf(8, RAX, R9) }},
 	{"490fafc1", `imul %r9,%rax`, func(a *Asm) { a.ImulRR(8, RAX, R9) }},
 	{"486bd138", `imul $0x38,%rcx,%rdx`, func(a *Asm) { a.ImulRRI(8, RDX, RCX, 56) }},
 	{"4569c445230100", `imul $0x12345,%r12d,%r8d`, func(a *Asm) { a.ImulRRI(4, R8, R12, 0x12345) }},

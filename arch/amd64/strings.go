@@ -1,6 +1,8 @@
 package amd64
 
 import (
+	"math"
+
 	"kprobes.dev/kprobes/fetch"
 )
 
@@ -69,25 +71,64 @@ func (f *frame) cString(a *fetch.Arg, s *storing, t int, fault Label) {
 		f.kernelMeasure(a, s, t, fault)
 		return
 	}
-	cur, end := f.s2(), f.Label()
+	cur := f.s2()
 	f.MovMR(8, f.tempAt(t), RAX)
 	f.MovRR(8, cur, RAX)
 	f.Lea(RDX, At(RAX, s.cap-1))
 	f.check(1, At(cur, 0), fault)
-	loop := f.Here()
-	f.OpRR(OpCmp, 8, cur, RDX)
-	f.Jcc(CondE, end)
-	f.nextPage(cur, fault)
-	f.plainLoad(1, RAX, At(cur, 0), fault)
-	f.TestRR(4, RAX, RAX)
-	f.JccShort(CondE, end)
-	f.IncR(8, cur)
-	f.Jmp(loop)
-	f.Bind(end)
+	f.findNUL(fault)
 	f.MovRR(8, RAX, cur)
 	f.OpRM(OpSub, 8, RAX, f.tempAt(t))
 	f.IncR(8, RAX)
 	f.length(t)
+}
+
+// Words in which 8 bytes are looked at at once: x - ones &^ x has, of the bits of tops, first that of x's first zero byte.
+const (
+	ones = 0x0101010101010101
+	tops = 0x8080808080808080
+)
+
+// findNUL emits S2 = the address of the first NUL from S2 on, or RDX, which is higher, if there is none before that. It
+// reads 8 bytes at once but where they would lie in two pages, and clobbers RAX and S1.
+func (f *frame) findNUL(fault Label) {
+	cur, other := f.s2(), f.s1()
+	loop, found, single, end := f.Here(), f.Label(), f.Label(), f.Label()
+	f.MovRR(4, RAX, cur)
+	f.OpRI(OpAnd, 4, RAX, pageSize-1)
+	f.OpRI(OpCmp, 4, RAX, pageSize-8)
+	f.Jcc(CondA, single)
+	f.plainLoad(8, RAX, At(cur, 0), fault)
+	f.MovRI(other, -ones&math.MaxUint64)
+	f.OpRR(OpAdd, 8, other, RAX)
+	f.NotR(8, RAX)
+	f.OpRR(OpAnd, 8, RAX, other)
+	f.MovRI(other, tops)
+	f.OpRR(OpAnd, 8, RAX, other)
+	f.Jcc(CondNE, found)
+	f.Lea(cur, At(cur, 8))
+	f.OpRR(OpCmp, 8, cur, RDX)
+	f.Jcc(CondAE, found)
+	f.nextPage(cur, fault)
+	f.Jmp(loop)
+	f.Bind(found)
+	f.Bsf(8, RAX, RAX) // without a bit RAX may become anything, and S2 is not below RDX
+	f.ShiftRI(Shr, 4, RAX, 3)
+	f.OpRR(OpAdd, 8, cur, RAX)
+	f.OpRR(OpCmp, 8, cur, RDX)
+	f.CmovRR(CondA, 8, cur, RDX)
+	f.Bind(end)
+	f.after(func() {
+		f.Bind(single)
+		f.plainLoad(1, RAX, At(cur, 0), fault)
+		f.TestRR(4, RAX, RAX)
+		f.Jcc(CondE, end)
+		f.IncR(8, cur)
+		f.OpRR(OpCmp, 8, cur, RDX)
+		f.Jcc(CondAE, end)
+		f.nextPage(cur, fault)
+		f.Jmp(loop)
+	})
 }
 
 // pointers emits the measuring of the strings that the pointers at RAX point to. A
@@ -134,7 +175,7 @@ func (f *frame) copyString(a *fetch.Arg, t int, rec Reg, at int32) {
 	if a.Store == fetch.StoreCounted {
 		f.checkSpan(src, fault, done)
 	}
-	f.copyBytes(src, fault, done)
+	f.copyBytes(src, fault)
 	f.Bind(done)
 	f.MovRM(4, RAX, f.tempAt(t+1))
 	f.OpRI(OpAdd, 4, RAX, 7)
@@ -151,16 +192,32 @@ func (f *frame) copyString(a *fetch.Arg, t int, rec Reg, at int32) {
 	})
 }
 
-// copyBytes emits the copying from src to RDX up to the address in tempEnd.
-func (f *frame) copyBytes(src Reg, fault, done Label) {
+// copyBytes emits the copying from src to RDX, which is a multiple of 8, up to the address in tempEnd: 8 bytes at
+// once, and the rest in 4, 2 and 1. It never reads what lies behind.
+func (f *frame) copyBytes(src Reg, fault Label) {
+	rest := f.Label()
 	loop := f.Here()
-	f.OpRM(OpCmp, 8, RDX, f.tempAt(tempEnd))
-	f.Jcc(CondAE, done)
-	f.plainLoad(1, RAX, At(src, 0), fault)
-	f.MovMR(1, At(RDX, 0), RAX)
-	f.IncR(8, src)
-	f.IncR(8, RDX)
+	f.Lea(RAX, At(RDX, 8))
+	f.OpRM(OpCmp, 8, RAX, f.tempAt(tempEnd))
+	f.JccShort(CondA, rest)
+	f.plainLoad(8, RAX, At(src, 0), fault)
+	f.MovMR(8, At(RDX, 0), RAX)
+	f.Lea(src, At(src, 8))
+	f.Lea(RDX, At(RDX, 8))
 	f.JmpShort(loop)
+	f.Bind(rest)
+	for n := 4; n > 0; n /= 2 {
+		none := f.Label()
+		f.TestMI(1, f.tempAt(tempEnd), int32(n))
+		f.JccShort(CondE, none)
+		f.plainLoad(n, RAX, At(src, 0), fault)
+		f.MovMR(n, At(RDX, 0), RAX)
+		if n > 1 {
+			f.Lea(src, At(src, int32(n)))
+			f.Lea(RDX, At(RDX, int32(n)))
+		}
+		f.Bind(none)
+	}
 }
 
 // array emits the elements of an array, each 0 if its load faults.
