@@ -65,6 +65,7 @@ const (
 	batches     = 32      // of a round (package workload)
 	ringBytes   = 4 << 20 // of a shard, and of a tracepoint's buffer: what kprobe trace takes
 	recordBytes = 48      // of a record with four arguments, at least
+	stringBytes = 40      // of a record with the text, likewise
 	perCall     = 128     // bytes: more than the records of one call take
 	trapBatch   = 30      // calls of a batch whose hits trap
 	quickCalls  = batches * 100
@@ -79,6 +80,7 @@ type bench struct {
 	ctx    context.Context
 	rounds int
 	room   uint64 // calls whose records the ring holds
+	locked uint64 // likewise, of records that take the locked way: those with strings do
 	calls  uint64 // of a round whose hits do not trap
 	slow   uint64 // of a round whose hits trap
 
@@ -181,11 +183,11 @@ func (b *bench) start(dir string) (err error) {
 		return err
 	}
 	l := b.s.target.Writer().Layout
-	units := l.LockedUnits()
+	b.locked = l.LockedUnits() * 8 / perCall
+	b.room = b.locked
 	if b.s.target.Writer().HasRseq {
-		units = l.Units()
+		b.room = l.Units() * 8 / perCall
 	}
-	b.room = units * 8 / perCall
 	return nil
 }
 
@@ -215,8 +217,11 @@ func (b *bench) closeCore() error {
 
 // callsOf is the number of calls in a round of a row.
 func (b *bench) callsOf(r *row) uint64 {
-	if r.traps() {
+	switch {
+	case r.traps():
 		return b.slow
+	case r.args != "":
+		return min(b.calls, b.locked)
 	}
 	return b.calls
 }
@@ -282,18 +287,30 @@ func (b *bench) one(r *row, cl class, threads int) error {
 	return err
 }
 
-// warm lets every CPU write its shards once round, so that no later round meets a page
-// that is touched for the first time.
-func (b *bench) warm() (err error) {
-	p := b.prober(findRow(rowRecord))
+// warm lets every CPU write its shards once round, those of records with strings too, so that no later round meets a
+// page that is touched for the first time.
+func (b *bench) warm() error {
+	if err := b.warmBy(findRow(rowRecord), b.room, recordBytes); err != nil {
+		return err
+	}
+	err := b.warmBy(findRow(rowString), b.locked, stringBytes)
+	if errors.Is(err, errAsks) {
+		return nil // there are no rows of such records
+	}
+	return err
+}
+
+// warmBy makes records of a row, of so many bytes at least, n in a round.
+func (b *bench) warmBy(r *row, n, bytes uint64) (err error) {
+	p := b.prober(r)
 	defer func() { err = errors.Join(err, p.disarm()) }()
 	if err := p.arm(classes[0]); err != nil {
 		return err
 	}
-	laps := ringBytes/(b.room*recordBytes) + 1
+	laps := ringBytes/(n*bytes) + 1
 	var hits uint64
 	for range laps {
-		r, err := b.probed.Run(classes[0].function, b.room, runtime.NumCPU())
+		r, err := b.probed.Run(classes[0].function, n, runtime.NumCPU())
 		if err != nil {
 			return err
 		}

@@ -159,6 +159,7 @@ func ratios(cells []cell) []ratio {
 		if v, ok := get(rowBoth); ok {
 			out = append(out, judge("entry and return, ns", cl, v, barBoth, true))
 		}
+		out = append(out, stringRatios(cl, get)...)
 		rec, ok := get(rowRecord)
 		if !ok {
 			continue
@@ -168,6 +169,22 @@ func ratios(cells []cell) []ratio {
 		}
 		if v, ok := get(rowUprobe); ok && rec > 0 {
 			out = append(out, judge("uprobe / record", cl, v/rec, cl.faster, false))
+		}
+	}
+	return out
+}
+
+// stringRatios hold records with a string against their bars: beyond the question, if there is one.
+func stringRatios(cl class, get func(row string) (float64, bool)) (out []ratio) {
+	question, asks := get(rowQuestion)
+	for _, name := range []string{rowString, rowGoString} {
+		v, ok := get(name)
+		switch {
+		case !ok:
+		case asks:
+			out = append(out, judge(name+" - question, ns", cl, v-question, barStringAsks, true))
+		default:
+			out = append(out, judge(name+", ns", cl, v, barString, true))
 		}
 	}
 	return out

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -37,6 +38,8 @@ func (b *bench) prober(r *row) prober {
 		return &handlerProber{b: b}
 	case meansTracepoint:
 		return &handProber{b: b}
+	case meansQuestion:
+		return &askProber{b: b}
 	default:
 		return &ownProber{b: b, row: r}
 	}
@@ -59,6 +62,9 @@ func (p *ownProber) arm(cl class) error {
 	if err != nil {
 		return err
 	}
+	if p.row.args != "" && p.b.goProgram && !p.b.s.target.FaultsCaught(at.Addr) {
+		return errAsks
+	}
 	defs, err := p.definitions(at.Vaddr)
 	if err != nil {
 		return err
@@ -75,12 +81,15 @@ func (p *ownProber) arm(cl class) error {
 	return nil
 }
 
+// errAsks says why a Go program's records ask the kernel.
+var errAsks = errors.New("this kprobe, which is the workload, was built with C code, and records of such a program ask the kernel: build it with CGO_ENABLED=0")
+
 // definitions are the row's probes on the function at a link-time address.
 func (p *ownProber) definitions(addr uint64) ([]*event.Def, error) {
 	var texts []string
 	p.b.serial++
 	if p.row.entry {
-		texts = append(texts, fmt.Sprintf("p:bench/entry%d 0x%x", p.b.serial, addr)+p.args(fetchArgs))
+		texts = append(texts, fmt.Sprintf("p:bench/entry%d 0x%x", p.b.serial, addr)+p.args(cmp.Or(p.row.args, fetchArgs)))
 	}
 	if p.row.ret {
 		texts = append(texts, fmt.Sprintf("r:bench/return%d 0x%x", p.b.serial, addr)+p.args(fetchReturn))
@@ -274,3 +283,27 @@ func (p *handProber) counts() (hits, lost uint64, err error) {
 }
 
 func (p *handProber) disarm() error { return nil }
+
+// askProber makes the system call in the unprobed program.
+type askProber struct {
+	b    *bench
+	made uint64
+}
+
+func (p *askProber) arm(class) error {
+	if p.b.goProgram {
+		return errors.New("records of Go programs without C ask nothing")
+	}
+	return nil
+}
+
+func (p *askProber) program(string) (*workload.Program, string) { return p.b.plain, workload.Asked }
+
+// drain takes note of the calls: each makes one question.
+func (p *askProber) drain(calls uint64) { p.made = calls }
+
+func (p *askProber) tactic() arch.Tactic { return "" }
+
+func (p *askProber) counts() (hits, lost uint64, err error) { return p.made, 0, nil }
+
+func (p *askProber) disarm() error { return nil }

@@ -28,6 +28,8 @@ const (
 	barCount      = 10.0  // ns of a counter
 	barBoth       = 100.0 // ns of entry and return, both recorded
 	barTracepoint = 1.5   // times the tracepoint written by hand
+	barString     = 30.0  // ns of a record with a string, where it asks the kernel nothing
+	barStringAsks = 20.0  // ns of one beyond the question, where it asks
 )
 
 // means is whose probe a row measures.
@@ -38,6 +40,7 @@ const (
 	meansHandler    means = "handler"
 	meansUprobe     means = "uprobe"
 	meansTracepoint means = "tracepoint"
+	meansQuestion   means = "question" // no probe: the system call that a record makes before it reads memory
 )
 
 // row is one way to probe.
@@ -49,12 +52,15 @@ type row struct {
 	count  bool        // it counts and records nothing
 	entry  bool        // a probe at the entry
 	ret    bool        // a probe at the return
+	args   string      // that a record at the entry holds; "": fetchArgs
 }
 
 // fetchArgs are the four arguments that a record holds; a return holds the result.
 const (
-	fetchArgs   = "a=%di b=%si c=%dx d=%cx"
-	fetchReturn = "v=%ax"
+	fetchArgs     = "a=%di b=%si c=%dx d=%cx"
+	fetchReturn   = "v=%ax"
+	fetchString   = "s=+0(%dx):string"
+	fetchGoString = "s=+16(%dx):gostring"
 )
 
 // Names of rows that others refer to.
@@ -68,27 +74,33 @@ const (
 	rowHandler    = "o handler"
 	rowTracepoint = "tracepoint"
 	rowUprobe     = "uprobe"
+	rowString     = "o string"
+	rowGoString   = "o gostring"
+	rowQuestion   = "question"
 )
 
 // rows are the documents' columns (F142, F145, F146) without the jprobes, which only the own
 // process has (bench_own.go), and what they are compared with.
 var rows = []row{
-	{rowCount, "jump, counted", meansKprobe, arch.TacticJump, true, true, false},
-	{"k", "int3 and step, recorded", meansKprobe, arch.TacticStep, false, true, false},
-	{"b", "int3 and detour, recorded", meansKprobe, arch.TacticBoost, false, true, false},
-	{rowRecord, "jump, recorded", meansKprobe, arch.TacticJump, false, true, false},
-	{"r", "return, int3 and step", meansKprobe, arch.TacticStep, false, false, true},
-	{"rb", "return, int3 and detour", meansKprobe, arch.TacticBoost, false, false, true},
-	{rowReturn, "return, jump", meansKprobe, arch.TacticJump, false, false, true},
-	{rowBothStep, "entry and return, step", meansKprobe, arch.TacticStep, false, true, true},
-	{rowBothBoost, "entry and return, boost", meansKprobe, arch.TacticBoost, false, true, true},
-	{rowBoth, "entry and return, jump", meansKprobe, arch.TacticJump, false, true, true},
-	{rowHandler, "jump, handler in the tracer", meansHandler, arch.TacticJump, true, true, false},
-	{rowTracepoint, "by hand, compiled in", meansTracepoint, "", false, true, false},
-	{"uprobe count", "the kernel's, counted", meansUprobe, arch.TacticUprobe, true, true, false},
-	{rowUprobe, "the kernel's, recorded", meansUprobe, arch.TacticUprobe, false, true, false},
-	{"uretprobe", "the kernel's, return", meansUprobe, arch.TacticUprobe, false, false, true},
-	{"uprobe+uretprobe", "the kernel's, entry and return", meansUprobe, arch.TacticUprobe, false, true, true},
+	{rowCount, "jump, counted", meansKprobe, arch.TacticJump, true, true, false, ""},
+	{"k", "int3 and step, recorded", meansKprobe, arch.TacticStep, false, true, false, ""},
+	{"b", "int3 and detour, recorded", meansKprobe, arch.TacticBoost, false, true, false, ""},
+	{rowRecord, "jump, recorded", meansKprobe, arch.TacticJump, false, true, false, ""},
+	{"r", "return, int3 and step", meansKprobe, arch.TacticStep, false, false, true, ""},
+	{"rb", "return, int3 and detour", meansKprobe, arch.TacticBoost, false, false, true, ""},
+	{rowReturn, "return, jump", meansKprobe, arch.TacticJump, false, false, true, ""},
+	{rowBothStep, "entry and return, step", meansKprobe, arch.TacticStep, false, true, true, ""},
+	{rowBothBoost, "entry and return, boost", meansKprobe, arch.TacticBoost, false, true, true, ""},
+	{rowBoth, "entry and return, jump", meansKprobe, arch.TacticJump, false, true, true, ""},
+	{rowString, "jump, a string", meansKprobe, arch.TacticJump, false, true, false, fetchString},
+	{rowGoString, "jump, a Go string", meansKprobe, arch.TacticJump, false, true, false, fetchGoString},
+	{rowQuestion, "what they ask the kernel", meansQuestion, "", false, true, false, ""},
+	{rowHandler, "jump, handler in the tracer", meansHandler, arch.TacticJump, true, true, false, ""},
+	{rowTracepoint, "by hand, compiled in", meansTracepoint, "", false, true, false, ""},
+	{"uprobe count", "the kernel's, counted", meansUprobe, arch.TacticUprobe, true, true, false, ""},
+	{rowUprobe, "the kernel's, recorded", meansUprobe, arch.TacticUprobe, false, true, false, ""},
+	{"uretprobe", "the kernel's, return", meansUprobe, arch.TacticUprobe, false, false, true, ""},
+	{"uprobe+uretprobe", "the kernel's, entry and return", meansUprobe, arch.TacticUprobe, false, true, true, ""},
 }
 
 // scaled are the rows that are measured against the number of CPUs, on the first class.

@@ -53,6 +53,11 @@ func TestRatios(t *testing.T) {
 		{Row: rowUprobe, Class: "push", Where: whereProcess, Threads: 1, NS: 250},
 		{Row: rowTracepoint, Class: "push", Where: whereProcess, Threads: 1, Why: "none"},
 		{Row: rowRecord, Class: "ret", Where: whereProcess, Threads: 1, NS: 10, Failed: "lost"},
+		{Row: rowString, Class: "push", Where: whereProcess, Threads: 1, NS: 110},
+		{Row: rowQuestion, Class: "push", Where: whereProcess, Threads: 1, NS: 90},
+		{Row: rowString, Class: "ret", Where: whereProcess, Threads: 1, NS: 31},
+		{Row: rowGoString, Class: "ret", Where: whereProcess, Threads: 1, NS: 30},
+		{Row: rowQuestion, Class: "ret", Where: whereProcess, Threads: 1, Why: "nothing is asked"},
 		{Row: rowUprobe, Class: "ret", Where: whereProcess, Threads: 1, NS: 9999},
 	}
 	want := []ratio{
@@ -60,7 +65,10 @@ func TestRatios(t *testing.T) {
 		{"entry and return, ns", "lea", 100, barBoth, true, true},
 		{"record / tracepoint", "lea", 2, barTracepoint, true, false},
 		{"uprobe / record", "lea", 99.9, 100, false, false},
+		{"o string - question, ns", "push", 20, barStringAsks, true, true},
 		{"uprobe / record", "push", 25, 25, false, true},
+		{"o string, ns", "ret", 31, barString, true, false},
+		{"o gostring, ns", "ret", 30, barString, true, true},
 	}
 	if got := ratios(cells); !slices.Equal(got, want) {
 		t.Errorf("ratios %+v\nwant %+v", got, want)
@@ -123,11 +131,13 @@ func TestTextTables(t *testing.T) {
 	}
 }
 
-// command builds the command; the test binary itself does not know its verbs.
-func command(t *testing.T) string {
+// command builds the command, with more of an environment; the test binary itself does not know its verbs.
+func command(t *testing.T, env ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kprobe")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-o", path, ".")
+	cmd.Env = append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v: %s", err, out)
 	}
 	return path
@@ -274,7 +284,7 @@ func TestBenchC(t *testing.T) {
 	for _, c := range rep.scaled {
 		c.check(t, fewRounds)
 	}
-	if want := 4 * len(classes); len(rep.ratios) != want {
+	if want := 6 * len(classes); len(rep.ratios) != want {
 		t.Errorf("%d ratios, want %d: %+v", len(rep.ratios), want, rep.ratios)
 	}
 	rep.others(t)
@@ -283,7 +293,7 @@ func TestBenchC(t *testing.T) {
 // The same on the Go program, which has no breakpoints and no uretprobes: the rows that
 // need them say so.
 func TestBenchGo(t *testing.T) {
-	rep := runBench(t, command(t), "--go")
+	rep := runBench(t, command(t, "CGO_ENABLED=0"), "--go")
 	if rep.machine.Workload != "Go" || rep.machine.Rseq {
 		t.Errorf("machine %+v", rep.machine)
 	}
@@ -295,13 +305,13 @@ func TestBenchGo(t *testing.T) {
 			}
 			c.check(t, fewRounds)
 		}
-		for _, name := range []string{"k", "b", rowBothStep, rowBothBoost, "uretprobe"} {
+		for _, name := range []string{"k", "b", rowBothStep, rowBothBoost, "uretprobe", rowQuestion} {
 			if c := rep.cells[[2]string{name, cl.name}]; c.Why == "" {
 				t.Errorf("%s on %s: measured, %+v", name, cl.name, c)
 			}
 		}
 	}
-	for _, name := range []string{rowCount, rowRecord, rowTracepoint} {
+	for _, name := range []string{rowCount, rowRecord, rowTracepoint, rowString, rowGoString} {
 		if c := rep.cells[[2]string{name, "lea"}]; c.Why != "" {
 			t.Errorf("%s: %s", name, c.Why)
 		}

@@ -66,7 +66,14 @@ TEXT ·BenchTraced(SB), NOSPLIT|NOFRAME, $0-0
 	MOVQ  R11, (CX)
 	RET
 
-// LOOP defines func NAME(n uint64, st *state), which calls FUNC(i, n, 3, 4) n times.
+// The text that the functions are given, and behind it the header of a Go string of its bytes.
+DATA text<>+0(SB)/8, $"/usr/bin"
+DATA text<>+8(SB)/8, $"/python\x00"
+DATA text<>+16(SB)/8, $text<>(SB)
+DATA text<>+24(SB)/8, $15
+GLOBL text<>(SB), NOPTR, $32
+
+// LOOP defines func NAME(n uint64, st *state), which calls FUNC(i, n, text, 15) n times.
 #define LOOP(NAME, FUNC) \
 TEXT NAME(SB), NOSPLIT, $16-16 \
 	MOVQ n+0(FP), R12  \
@@ -75,8 +82,8 @@ TEXT NAME(SB), NOSPLIT, $16-16 \
 again:                     \
 	MOVQ BX, DI        \
 	MOVQ R12, SI       \
-	MOVL $3, DX        \
-	MOVL $4, CX        \
+	LEAQ text<>(SB), DX \
+	MOVL $15, CX       \
 	CALL FUNC(SB)      \
 	INCQ BX            \
 	CMPQ BX, R12       \

@@ -25,6 +25,11 @@ func BuildC() (string, error) { return cbuild.Build(Sources, "src", "bench") }
 // program; the first instruction of each is of the class that its name says.
 var Functions = []string{"bench_lea", "bench_endbr", "bench_push", "bench_nop5", "bench_ret", "bench_traced"}
 
+// Asked is a function of the C program that `run` takes too: it makes the system call by which a record asks before
+// it reads memory. The Go program has none: one that could change its threads' signal masks would have its
+// records ask.
+const Asked = "bench_asked"
+
 // Result is the answer to `run`.
 type Result struct {
 	Func    string  `json:"func"`

@@ -5,7 +5,7 @@
 //	bench [BYTES]     commands: run FUNC CALLS THREADS, written, quit
 //
 // BYTES is the size of a CPU's buffer of the tracepoint, a power of two (1 MiB). "run" lets
-// every thread, bound to a CPU of its own, call FUNC(i, n, 3, 4) CALLS times in 32 batches
+// every thread, bound to a CPU of its own, call FUNC(i, n, TEXT, LENGTH) CALLS times in 32 batches
 // and answers nanoseconds per call: of the fastest batch and of the median one of all
 // threads. "written" answers the tracepoint's records by the heads of its buffers.
 //
@@ -15,6 +15,10 @@
 //	bench_nop5    5-byte nop, lea
 //	bench_ret     ret
 //	bench_traced  tracepoint of the four arguments, then as bench_lea
+//	bench_asked   asks the kernel whether 8 bytes of TEXT are there, as records do before they read
+//
+// TEXT is a string of LENGTH bytes and its NUL, 16 bytes in all, and behind it the header that a Go string of
+// these bytes has.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -40,6 +44,14 @@ FUNCTION(bench_endbr, "endbr64\n" BODY);
 FUNCTION(bench_push, "push %rbp\n" BODY "pop %rbp\n");
 FUNCTION(bench_nop5, ".byte 0x0f, 0x1f, 0x44, 0, 0\n" BODY);
 FUNCTION(bench_ret, "");
+// rt_sigprocmask(-1, TEXT, NULL, 8)
+FUNCTION(bench_asked, "mov %rdx, %rsi\n mov $-1, %edi\n xor %edx, %edx\n mov $8, %r10d\n mov $14, %eax\n syscall\n");
+
+static const struct {
+	char text[16];
+	const char *go_text;
+	uint64_t go_length;
+} text = {"/usr/bin/python", text.text, sizeof text.text - 1};
 
 __attribute__((noinline, used, aligned(32))) uint64_t bench_traced(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
 	tracepoint(1, a, b, c, d);
@@ -49,9 +61,9 @@ __attribute__((noinline, used, aligned(32))) uint64_t bench_traced(uint64_t a, u
 #define LOOP(name)                                                            \
 	__attribute__((noinline, aligned(32))) static void loop_##name(uint64_t n) { \
 		for (uint64_t i = 0; i < n; i++)                              \
-			name(i, n, 3, 4);                                     \
+			name(i, n, (uint64_t)text.text, sizeof text.text - 1); \
 	}
-LOOP(bench_lea) LOOP(bench_endbr) LOOP(bench_push) LOOP(bench_nop5) LOOP(bench_ret) LOOP(bench_traced)
+LOOP(bench_lea) LOOP(bench_endbr) LOOP(bench_push) LOOP(bench_nop5) LOOP(bench_ret) LOOP(bench_traced) LOOP(bench_asked)
 
 static const struct function {
 	const char *name;
@@ -59,6 +71,7 @@ static const struct function {
 } functions[] = {
 	{"bench_lea", loop_bench_lea}, {"bench_endbr", loop_bench_endbr}, {"bench_push", loop_bench_push},
 	{"bench_nop5", loop_bench_nop5}, {"bench_ret", loop_bench_ret}, {"bench_traced", loop_bench_traced},
+	{"bench_asked", loop_bench_asked},
 };
 
 static struct {
