@@ -247,7 +247,7 @@ func (e *Event) works(out map[uint64][]arch.Work) error {
 	if e.h != nil {
 		return e.h.works(e, out)
 	}
-	if t, ok := e.core.t.(interface{ FaultsCaught(fn uint64) bool }); ok && !e.hook {
+	if t, ok := e.core.t.(interface{ FaultsCaught(fn uint64) bool }); ok && !e.hook && e.Prog.Loads() {
 		e.work.PlainLoads = t.FaultsCaught(e.fn.start)
 	}
 	if e.Def.Kind != event.Return {

@@ -71,8 +71,14 @@ func perCall(p *testprog.Proc) float64 {
 // TestGoLoadsAskNothing: a record of a Go program without C whose arguments read memory makes no system call, and a bad
 // pointer harms nobody.
 func TestGoLoadsAskNothing(t *testing.T) {
+	for name, flags := range map[string][]string{"static": nil, "pie": {"-buildmode=pie"}} {
+		t.Run(name, func(t *testing.T) { goLoads(t, testprog.Build(t, "gohard", append(flags, "CGO_ENABLED=0")...)) })
+	}
+}
+
+func goLoads(t *testing.T, program string) {
 	const n = 2000
-	p := testprog.Start(t, testprog.Build(t, "gohard", "CGO_ENABLED=0"), "1")
+	p := testprog.Start(t, program, "1")
 	core := open(t, p)
 	e := add(t, core, "", "p:a main.Load v=+0(%ax):u64 s=+0(%ax):string w=+8(%ax):u64")[0]
 	tg := core.Target().(*process.Target)

@@ -2,7 +2,9 @@ package signalpath
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -18,18 +20,26 @@ import (
 const sysRtSigprocmask = 14
 
 // Masks says why the program may change its threads' signal masks elsewhere than in Go's runtime; nil: it does not.
-// mod is its only object. read reads the process's memory.
-func Masks(mod *symbol.Module, read func(addr uint64, buf []byte) error) error {
+// The dynamic linker, which a position-independent program is started by, is the only other object that it may have: nobody
+// calls it any more once the program runs. read reads the process's memory.
+func Masks(sp *symbol.Space, read func(addr uint64, buf []byte) error) error {
+	mod := sp.Main()
+	if mod == nil {
+		return errors.New("the program's own file is not known")
+	}
 	im := mod.Image
+	for _, o := range sp.Modules() {
+		if linker := path.Base(im.Interp()); o != mod && o.Name != linker && o.Image.Soname() != linker {
+			return fmt.Errorf("%s is C code", o.Name)
+		}
+	}
 	m := &masks{mod: mod, entries: map[uint64]*symbol.Func{}}
 	for _, fn := range im.Funcs() {
-		switch base := fn.Name[strings.LastIndexByte(fn.Name, '.')+1:]; {
+		switch {
 		case fn.Lang != symbol.LangGo:
 			return fmt.Errorf("%s is not Go's", fn)
 		case strings.HasPrefix(fn.Name, "runtime."):
-		case strings.EqualFold(base, "rtSigprocmask"), strings.EqualFold(base, "PthreadSigmask"):
-			return fmt.Errorf("%s changes signal masks", fn)
-		case isSyscall(fn.Name):
+		case isMasker(base(fn.Name)), isSyscall(fn.Name):
 			m.entries[fn.Addr] = fn
 		}
 	}
@@ -45,9 +55,22 @@ func Masks(mod *symbol.Module, read func(addr uint64, buf []byte) error) error {
 	return m.values(read)
 }
 
+// harmless are functions that change signal masks and are known: why a fault is caught all the same.
+var harmless = map[string]string{
+	"kprobes.dev/kprobes/target/self.setMask":                  "Roots has what runs meanwhile",
+	"kprobes.dev/kprobes/target/process.undisturbed":           "leaves SIGSEGV and SIGBUS open",
+	"github.com/cilium/ebpf/internal/sys.maskProfilerSignal":   "blocks SIGPROF only",
+	"github.com/cilium/ebpf/internal/sys.unmaskProfilerSignal": "unblocks SIGPROF only",
+}
+
+// isMasker says whether a function of that name, without its package's, is golang.org/x/sys's that changes signal masks.
+func isMasker(base string) bool {
+	return strings.EqualFold(base, "rtSigprocmask") || strings.EqualFold(base, "PthreadSigmask")
+}
+
 type masks struct {
 	mod     *symbol.Module
-	entries map[uint64]*symbol.Func // functions that make the system call that they are told
+	entries map[uint64]*symbol.Func // functions that make the system call that they are told, and those that change masks
 }
 
 // syscalls are the names of functions that make the system call whose number they are given, in the standard library and in
@@ -57,14 +80,15 @@ var syscalls = []string{
 	"rawVforkSyscall", "AllThreadsSyscall", "AllThreadsSyscall6",
 }
 
-func isSyscall(name string) bool {
-	return slices.Contains(syscalls, name[strings.LastIndexByte(name, '.')+1:])
-}
+func isSyscall(name string) bool { return slices.Contains(syscalls, base(name)) }
 
-// isLibrary says whether a function is of the packages of the standard library that make system calls: beside the
-// runtime none of them changes signal masks.
+// base is a function's name without its package's.
+func base(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
+
+// isLibrary says whether a function is of golang.org/x/sys, or of the packages of the standard library that make system
+// calls: beside the runtime, and the functions of isMasker, none of them changes signal masks.
 func isLibrary(name string) bool {
-	return slices.ContainsFunc([]string{"runtime.", "syscall.", "internal/", "os.", "net."}, func(p string) bool { return strings.HasPrefix(name, p) })
+	return slices.ContainsFunc([]string{"runtime.", "syscall.", "internal/", "os.", "net.", "golang.org/x/sys/unix."}, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
 // calls looks at all system calls in code at addr, and at all calls of functions that make them.
@@ -98,7 +122,13 @@ func (m *masks) calls(code []byte, addr uint64) error {
 			continue
 		}
 		fn, off, ok := im.At(at)
-		if !ok || isSyscall(fn.Name) || isLibrary(fn.Name) {
+		if !ok || harmless[fn.Name] != "" || isMasker(base(fn.Name)) {
+			continue
+		}
+		if isMasker(base(callee.Name)) {
+			return fmt.Errorf("%s changes signal masks, by %s", fn, callee)
+		}
+		if isSyscall(fn.Name) || isLibrary(fn.Name) {
 			continue
 		}
 		first := amd64.RAX // by Go's ABIInternal; its assembly takes it on the stack

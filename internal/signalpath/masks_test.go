@@ -17,12 +17,14 @@ func TestMasks(t *testing.T) {
 		"number":   {`syscall.RawSyscall6(14, 0, 0, 0, 8, 0, 0); println(os.Getpid())`, "main.main may change signal masks"},
 		"unknown":  {`syscall.Syscall(uintptr(len(os.Args)), 0, 0, 0)`, "main.main may change signal masks"},
 		"variable": {`f := syscall.Syscall; if len(os.Args) > 1 { f = syscall.RawSyscall }; f(39, 0, 0, 0)`, "called through a variable"},
+		"x/sys":    {`var s unix.Sigset_t; unix.PthreadSigmask(unix.SIG_BLOCK, &s, nil)`, "main.main changes signal masks, by golang.org/x/sys/unix."},
+		"affinity": {`var s unix.CPUSet; println(unix.SchedGetaffinity(0, &s))`, ""},
 		"other":    {`syscall.Syscall(39, 0, 0, 0); println(os.Getpid())`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file, out := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
-			if err := os.WriteFile(file, []byte("package main\nimport (\"os\"; \"syscall\")\nvar _ = syscall.Getpid\nfunc main() { "+c.body+" }\n"), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte("package main\nimport (\"os\"; \"syscall\"; \"golang.org/x/sys/unix\")\nvar _, _, _ = os.Getpid, syscall.Getpid, unix.Getpid\nfunc main() { "+c.body+" }\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			cmd := exec.Command("go", "build", "-o", out, file)
@@ -42,8 +44,9 @@ func TestMasks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mod := symbol.NewSpace().Add(im, 0, "program")
-			err = Masks(mod, im.ReadAt)
+			sp := symbol.NewSpace()
+			sp.Add(im, 0, "program")
+			err = Masks(sp, im.ReadAt)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}

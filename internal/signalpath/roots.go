@@ -38,6 +38,11 @@ var Roots = []Root{
 	{"syscall.forkAndExecInChild", "runs with signals blocked between the fork and runtime_AfterFork"},
 	{"syscall.doCheckClonePidfd", "the child of a fork, which shares the memory"},
 
+	// A program that probes itself blocks signals while it changes its code.
+	{"kprobes.dev/kprobes/target/self.setMask", "blocks signals while probes change"},
+	{"kprobes.dev/kprobes/target/self.onSystem", "runs with signals blocked while probes change"},
+	{"kprobes.dev/kprobes/target/self.changeStopped", "runs with signals blocked while probes change"},
+
 	// A goroutine that is asked to give way while it forks: it calls for more stack, finds that
 	// it must go on, and does.
 	{"runtime.morestack", "is called with signals blocked when a goroutine that forks is to be preempted"},

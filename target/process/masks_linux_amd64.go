@@ -9,11 +9,7 @@ import (
 // not change signal masks itself, in all but those that its runtime runs with signals blocked. A program that has
 // not begun installs its handlers later.
 func (t *Target) learnMasks() {
-	mods := t.space.Modules()
-	if len(mods) != 1 || !mods[0].Image.IsGo() || mods[0].Image.Interp() != "" || t.o.Stopped != nil {
-		return
-	}
-	if signalpath.Masks(mods[0], t.Read) != nil {
+	if !t.module[0].im.IsGo() || t.o.Stopped != nil || signalpath.Masks(t.space, t.Read) != nil {
 		return
 	}
 	if path, err := signalpath.Walk(t.space, t.Read); err == nil {

@@ -250,8 +250,9 @@ func (t *Target) stopped(p *plan) error {
 	return nil
 }
 
-// setMask sets the thread's signal mask.
+// setMask sets the thread's signal mask. Package signalpath knows it by its name.
 //
+//go:noinline
 //go:norace
 //go:nosplit
 func setMask(set, old *uint64) {

@@ -16,6 +16,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/signalpath"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
@@ -54,6 +55,7 @@ type Target struct {
 	late    []*desc                           // that have ended, and that a thread may yet come to
 	path    func() (map[uint64]string, error) // functions that may run with SIGTRAP blocked
 	masks   func() bool                       // whether the program can change its threads' masks by itself
+	caught  func() bool                       // whether SIGSEGV and SIGBUS are open in all threads that run Go code but for path
 }
 
 var (
@@ -101,6 +103,7 @@ func Attach(o *Options) (*Target, error) {
 		fs, err := t.space.Main().Image.Lookup(setsMask)
 		return err == nil && len(fs) > 0
 	})
+	t.caught = sync.OnceValue(func() bool { return !iscgo && signalpath.Masks(t.space, t.Read) == nil })
 	attached.t = t
 	return t, nil
 }
@@ -175,6 +178,24 @@ func (t *Target) TrapsAt(fn uint64, asked bool) error {
 		return errMask
 	}
 	return nil
+}
+
+// FaultsCaught says whether no thread that is in the function that starts at an address can have the signals of a fault
+// blocked: the mask of a program's Go code is the runtime's. Else a record asks for the mask before it reads memory.
+func (t *Target) FaultsCaught(fn uint64) bool {
+	if !t.caught() {
+		return false
+	}
+	path, err := t.path()
+	if err != nil || path[fn] != "" {
+		return false
+	}
+	m := t.space.ModuleAt(fn)
+	if m == nil || !m.Main {
+		return false
+	}
+	f, _, ok := m.Image.At(m.Linktime(fn))
+	return ok && f.Lang == symbol.LangGo
 }
 
 // Loads says that arguments may read memory.
@@ -280,21 +301,28 @@ func openDebug(path string) (symbol.File, error) {
 }
 
 // Read reads the own memory. A bad address is an error.
-func (t *Target) Read(addr uint64, b []byte) error { return access(unix.SYS_PROCESS_VM_READV, addr, b) }
+func (t *Target) Read(addr uint64, b []byte) error { return access(false, addr, b) }
 
 // Write writes the own memory where that is writable. A bad address is an error.
 func (t *Target) Write(addr uint64, b []byte) error {
-	return access(unix.SYS_PROCESS_VM_WRITEV, addr, b)
+	return access(true, addr, b)
 }
 
-// access has the kernel copy between b and memory at an address that may be bad.
-func access(call uintptr, addr uint64, b []byte) error {
+// access has the kernel copy between b and memory at an address that may be bad. The numbers of its calls are constants
+// where they are made: package signalpath reads them.
+func access(write bool, addr uint64, b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
 	local := unix.Iovec{Base: &b[0], Len: uint64(len(b))}
 	remote := unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
-	n, _, e := unix.RawSyscall6(call, uintptr(os.Getpid()), uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+	var n uintptr
+	var e unix.Errno
+	if pid := uintptr(os.Getpid()); write {
+		n, _, e = unix.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, pid, uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+	} else {
+		n, _, e = unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, pid, uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+	}
 	switch {
 	case e != 0:
 		return fmt.Errorf("memory at 0x%x, %d bytes: %w", addr, len(b), e)
