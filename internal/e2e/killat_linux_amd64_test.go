@@ -42,6 +42,7 @@ func changes(pt *killat.Point) bool {
 // spot is a place in a tracer's life at which it can be killed.
 type spot struct {
 	phase, name string
+	nr          uint64 // of the system call
 	exit        bool
 	callers     string // functions of this project, innermost first
 	nth         int    // of these, from 1
@@ -58,9 +59,13 @@ func (p spot) String() string {
 // ownModule is what the names of this project's functions begin with.
 const ownModule = "kprobes.dev/kprobes"
 
-// spotOf tells which spot a point is; false: it is a system call of Go's runtime.
+// noCall is the number of the system call at the exit of rt_sigreturn, which restores another's registers.
+const noCall = ^uint64(0)
+
+// spotOf tells which spot a point is; false: it is a system call of Go's runtime, or the return
+// from a signal's handler.
 func spotOf(pt *killat.Point) (spot, bool) {
-	p := spot{phase: pt.Phase, name: pt.Name(), exit: pt.Exit}
+	p := spot{phase: pt.Phase, name: pt.Name(), nr: pt.Nr, exit: pt.Exit}
 	var fns []string
 	for _, f := range pt.Stack() {
 		if f, ok := strings.CutPrefix(f, ownModule); ok && !strings.Contains(f, "e2e.(*script).") {
@@ -68,7 +73,7 @@ func spotOf(pt *killat.Point) (spot, bool) {
 		}
 	}
 	p.callers = strings.Join(fns, " < ")
-	return p, len(fns) > 0
+	return p, len(fns) > 0 && pt.Nr != noCall
 }
 
 // spotsOf runs a tracer to its end and lists the spots that it passes: those at which the
@@ -112,6 +117,7 @@ func passed(prog *killat.Program, max int) (out []spot, o *killat.Outcome, err e
 // killed runs a tracer and kills it at a spot. False: it did not come there.
 func killed(t testing.TB, prog *killat.Program, at spot) bool {
 	n := 0
+	prog.Calls = []uint64{at.nr}
 	o, err := prog.Run(func(pt *killat.Point) bool {
 		if pt.Phase != at.phase || pt.Exit != at.exit || pt.Name() != at.name {
 			return false

@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -32,6 +33,7 @@ const maxPhase = 64
 // Mark says that the calling program begins a phase, to the injector that runs it. Without
 // one it does nothing.
 func Mark(phase string) {
+	filtered()
 	b := []byte(phase)
 	_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, marker, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
 	runtime.KeepAlive(b)
@@ -45,6 +47,9 @@ type Program struct {
 	// Phase is the phase that the program begins in. "": what it does before its first Mark
 	// is not asked about.
 	Phase string
+	// Calls, if there are any, are the system calls that are points, from the first Mark on: the
+	// program runs at its own speed between them.
+	Calls []uint64
 	// Patience is how long the program may take before it is killed and Run fails.
 	Patience time.Duration
 }
@@ -127,7 +132,7 @@ func (r *run) start(output *os.File) (err error) {
 	}
 	defer null.Close()
 	proc, err := os.StartProcess(r.p.Path, append([]string{r.p.Path}, r.p.Args...), &os.ProcAttr{
-		Env: r.p.Env, Files: []*os.File{null, output, output}, Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
+		Env: append(slices.Clip(r.p.Env), r.p.variable()), Files: []*os.File{null, output, output}, Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
 	})
 	if err != nil {
 		return err
@@ -142,11 +147,20 @@ func (r *run) start(output *os.File) (err error) {
 		return fmt.Errorf("%s: it has ended before it began: status %#x", r.p.Path, uint32(ws))
 	}
 	r.known[r.pid] = true
-	options := unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
+	options := unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESECCOMP
 	if err := syscall.PtraceSetOptions(r.pid, options); err != nil {
 		return errors.Join(err, syscall.Kill(r.pid, syscall.SIGKILL))
 	}
-	return syscall.PtraceSyscall(r.pid, 0)
+	return r.resume(r.pid, 0, false)
+}
+
+// resume lets a thread go on to the next point. Between the entry of a call that the filter has
+// stopped and its exit the kernel stops it as it stops one without a filter.
+func (r *run) resume(tid int, sig syscall.Signal, inCall bool) error {
+	if len(r.p.Calls) > 0 && !inCall {
+		return syscall.PtraceCont(tid, int(sig))
+	}
+	return syscall.PtraceSyscall(tid, int(sig))
 }
 
 // trace goes from stop to stop until all threads have ended. They are waited for as a process
@@ -179,8 +193,9 @@ func (r *run) stopped(tid int, ws syscall.WaitStatus) error {
 	first := !r.known[tid]
 	r.known[tid] = true
 	sig := ws.StopSignal()
+	entered := ws.TrapCause() == unix.PTRACE_EVENT_SECCOMP
 	switch {
-	case sig == sysStop:
+	case sig == sysStop || entered:
 		if r.out.Struck {
 			return nil
 		}
@@ -194,14 +209,15 @@ func (r *run) stopped(tid int, ws syscall.WaitStatus) error {
 	case first && sig == syscall.SIGSTOP: // a new thread's
 		sig = 0
 	}
-	return syscall.PtraceSyscall(tid, int(sig))
+	return r.resume(tid, sig, entered)
 }
 
 // What PTRACE_GET_SYSCALL_INFO gives in its first byte (linux/ptrace.h).
 const (
-	infoEntry = 1
-	infoExit  = 2
-	infoSize  = 88
+	infoEntry   = 1
+	infoExit    = 2
+	infoSeccomp = 3
+	infoSize    = 88
 )
 
 // at asks what is to be done at a system call.
@@ -211,7 +227,7 @@ func (r *run) at(tid int) (struck bool, err error) {
 	if e != 0 {
 		return false, e
 	}
-	if info[0] != infoEntry && info[0] != infoExit {
+	if info[0] != infoEntry && info[0] != infoExit && info[0] != infoSeccomp {
 		return false, nil
 	}
 	pt := &Point{TID: tid, Exit: info[0] == infoExit, run: r}

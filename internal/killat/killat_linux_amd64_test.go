@@ -105,6 +105,39 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// A program that is stopped at some system calls alone is killed at these as at others, and passes
+// no others.
+func TestCalls(t *testing.T) {
+	for _, exit := range []bool{false, true} {
+		file := filepath.Join(t.TempDir(), "letters")
+		p := program(t, file)
+		p.Calls = []uint64{unix.SYS_PWRITE64}
+		points := 0
+		out, err := p.Run(func(pt *Point) bool {
+			points++
+			if pt.Nr != unix.SYS_PWRITE64 && pt.Nr != unix.SYS_PRCTL {
+				t.Errorf("%s is a point", pt.Name())
+			}
+			return pt.Phase == "second" && pt.Exit == exit
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[bool]string{false: "a", true: "ab"}[exit]
+		if got, err := os.ReadFile(file); err != nil || string(got) != want || !out.Struck {
+			t.Errorf("exit %t: %q is written: %v, %+v", exit, got, err, out)
+		}
+		if points == 0 {
+			t.Error("no points")
+		}
+	}
+	p := program(t, filepath.Join(t.TempDir(), "letters"))
+	p.Calls = []uint64{unix.SYS_PWRITE64}
+	if out, err := p.Run(func(*Point) bool { return false }); err != nil || out.Status.ExitStatus() != 0 || out.Points["second"] != 4 {
+		t.Errorf("a run to the end: %+v, %v", out, err)
+	}
+}
+
 // A program that does not end is killed, and that is an error.
 func TestPatience(t *testing.T) {
 	p := &Program{Path: program(t, "").Path, Args: []string{"-test.run=^TestSleeps$"}, Env: append(os.Environ(), "KILLAT_TEST_SLEEP=1"), Patience: time.Second}
