@@ -244,3 +244,42 @@ func (c *Core) Blacklist(w io.Writer) error {
 	}
 	return nil
 }
+
+// unoptimised are the points of a function at which breakpoints are to stand.
+func (f *function) unoptimised() []uint64 {
+	if f.core == nil || f.jumpOnly || f.wish.force != "" || f.noTraps() != nil {
+		return nil
+	}
+	if f.core.straight || f.late != nil {
+		return f.points()
+	}
+	return nil
+}
+
+// settle tells the event's handlers what they may do now.
+func (e *Event) settle() {
+	if e.h != nil {
+		e.h.optimised.Store(e.form.tactic == arch.TacticJump && e.plain() == nil)
+	}
+}
+
+// plain says why an event is not optimised as Linux says it, though a jump leads to its handlers: a
+// changed path is taken; nil: it is optimised.
+func (e *Event) plain() error {
+	switch {
+	case e.core == nil || e.fn == nil:
+		return nil
+	case e.core.straight:
+		return errStraight
+	case e.posts() > 0:
+		return errPost
+	case e.fn.posts == 0:
+		return nil
+	}
+	for _, o := range e.fn.events {
+		if o.posts() > 0 && !o.idle() && slices.ContainsFunc(o.points, func(p uint64) bool { return slices.Contains(e.points, p) }) {
+			return errBesides
+		}
+	}
+	return nil
+}

@@ -135,3 +135,38 @@ func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
 	}
 	return lo, ring.MaxRecord
 }
+
+// number of an event of a probe: a fresh one, or that of a probe that was unregistered once
+// the ring has no more. ok is false if there is none of these.
+func (c *Core) spareNumber() (id int, ok bool) {
+	if len(c.spare) == 0 && len(c.returned) > 0 {
+		c.sift()
+	}
+	if len(c.spare) == 0 && len(c.warm) > 0 && c.calmed() {
+		c.spare, c.warm = c.warm, nil
+	}
+	if len(c.spare) == 0 {
+		c.settle()
+	}
+	if len(c.spare) == 0 {
+		return 0, false
+	}
+	id, c.spare = c.spare[0], c.spare[1:]
+	c.t.Ring().ClearCounters(id)
+	return id, true
+}
+
+// settle keeps what removed events have counted and makes their numbers spare, if no thread
+// can still count for them.
+func (c *Core) settle() {
+	if len(c.idle) == 0 || !c.calmed() {
+		return
+	}
+	for _, e := range c.idle {
+		n := c.counts(e)
+		e.kept = &n
+		c.events[e.ID] = nil
+		c.spare = append(c.spare, e.ID)
+	}
+	c.idle = nil
+}

@@ -1,0 +1,83 @@
+package kprobes
+
+import (
+	"errors"
+	"time"
+
+	"kprobes.dev/kprobes/target"
+)
+
+// unregister disarms the probes of a kind that stand behind ks.
+func (c *Core) unregister(kind byte, ks []*Kprobe) {
+	if c.inHandler() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var ps []*probe
+	for _, k := range ks {
+		if k == nil {
+			continue
+		}
+		p := k.load()
+		switch {
+		case p == nil || p.ended.Load():
+			k.Addr = 0
+		case p.core == c && p.kind == kind && p.ev != nil:
+			p.ended.Store(true)
+			ps = append(ps, p)
+		}
+	}
+	c.takeOut(ps)
+}
+
+// Attempts at taking code out that must go out.
+const (
+	takeOutTries = 10
+	takeOutPause = 10 * time.Millisecond
+)
+
+// takeOut disarms probes. What can not be taken out of the target now does nothing any
+// more, and is taken out by keep.
+func (c *Core) takeOut(ps []*probe) {
+	if len(ps) == 0 {
+		return
+	}
+	evs := eventsOf(ps)
+	err := c.remove(evs, c.leaves(evs))
+	for range takeOutTries {
+		if err == nil || errors.Is(err, target.ErrGone) {
+			break
+		}
+		time.Sleep(takeOutPause)
+		err = c.update(functionsOf(evs), nil)
+	}
+	for _, p := range ps {
+		if err == nil || errors.Is(err, target.ErrGone) {
+			p.finish()
+			continue
+		}
+		c.hush([]*probe{p})
+		c.stuck = append(c.stuck, p)
+	}
+}
+
+// closeProbes ends the probes when the Core is closed; left is what has not been taken out.
+func (c *Core) closeProbes(live []*Event, left bool) {
+	for _, e := range live {
+		if e.h == nil {
+			continue
+		}
+		e.h.ended.Store(true)
+		e.h.off.Store(left)
+		if !left {
+			e.h.finish()
+		}
+	}
+	for _, p := range c.stuck {
+		if !left {
+			p.finish()
+		}
+	}
+	c.stuck, c.reaping.left, c.shut = nil, nil, true // pools go with the target
+}
