@@ -180,17 +180,16 @@ func (c *Core) stub(e *Event) error {
 	if err != nil {
 		return e.refused(err)
 	}
-	own := *tr
-	if err := c.walkers(&own); err != nil {
+	if err := c.walkers(tr); err != nil {
 		return e.refused(fmt.Errorf("by trampoline, the unwinder can not be probed: %w", err))
 	}
 	if len(c.stubbed.walkers) == 0 && !c.t.Space().Modules()[0].Image.Static() {
 		if c.hook == nil {
 			return e.refused(errno.Errorf(unix.EOPNOTSUPP, "by trampoline, the loader can not be probed: an unwinder that comes later would not be seen"))
 		}
-		own.Off = c.hook.work.Wait + switchWord
+		tr.Off = c.hook.work.Wait + switchWord
 	}
-	e.work.Trampoline = &own
+	e.work.Trampoline = tr
 	return nil
 }
 

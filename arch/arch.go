@@ -330,10 +330,14 @@ type Pool struct {
 // each of which stands for one return address, and their table. They must stay where they are
 // as long as a call may return to one of them.
 type Trampoline struct {
-	Stubs uint64 // address of the stubs, executable
-	Table uint64 // address of the table, written by generated code
-	// Lo and Hi bound the stubs of all functions; from each its table is as far as from these.
-	Lo, Hi uint64
+	Stubs uint64 // address of the first stubs, executable
+	More  uint64 // address of the others
+	Table uint64 // address of the first stubs' table, written by generated code; from each stub its word is as far
+	// Lo is where the room begins that all functions' stubs and tables stand in, and Size how large
+	// it is: a power of two that divides Lo.
+	Lo, Size uint64
+	// Mapped is the address of a word that tells how much of the room is mapped, from Lo on.
+	Mapped uint64
 	// Off is the address of a 32-bit word: while it is not 0 no return address is replaced, and
 	// such calls are missed; 0: there is no such word.
 	Off uint64

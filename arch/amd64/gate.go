@@ -42,14 +42,16 @@ const (
 	MailSlots     = 128
 	MailSlotSize  = 1024
 	MailDescsOff  = MailSlotsOff + MailSlots*MailSlotSize
-	MailDescs     = 1 << 16
+	MailDescs     = 1 << 20 // at most
 	MailDescSize  = 64
-	MailSize      = MailDescsOff + MailDescs*MailDescSize
 	MailStateOff  = 0  // 32 bits of a slot, a futex: its state
 	MailMissedOff = 0  // 64 bits of a descriptor: hits that nobody answered
 	MailStopOff   = 8  // 64 bits of a descriptor: hits while it was switched off
 	MailDeadOff   = 16 // 32 bits of a descriptor: not 0: it is switched off
 )
+
+// MailSize is the size of a mailbox with room for so many descriptors.
+func MailSize(descs int) int { return MailDescsOff + descs*MailDescSize }
 
 // Values of the word at MailOffOff.
 const (

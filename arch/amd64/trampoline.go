@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"encoding/binary"
+	"math/bits"
 
 	"golang.org/x/sys/unix"
 
@@ -15,7 +16,15 @@ import (
 //
 // The stub's address stands for the return address, so a return needs nothing but memory that
 // never changes: there is a stub for each place that calls the function, and the real address
-// is in the table, a page at a fixed distance from the stubs' page, at the same offset:
+// is in a table, as far behind the stub as any stub's. Trampolines stand in pieces, each for
+// TrampolinesPerPiece functions, and all pieces have the same layout and the same code:
+//
+//	stubs  0          64 bytes for each function: bare code, stubs of the first 5 callers
+//	       64 Ki      4032 bytes for each function: stubs of 504 callers more
+//	table  4 Mi       64 bytes for each function: head, return addresses of the first 5 callers
+//	       4 Mi+64 Ki return addresses of 504 callers more
+//
+// The first 64 bytes of a function:
 //
 //	stubs  0     the bare code: puts the return address back and returns
 //	       24    stub 3:  call *table(0);  nop
@@ -26,6 +35,8 @@ import (
 //	       24    return address of stub 3
 //	       32    that of stub 4 …
 //
+// A function that is called from no more places than these touches no memory beyond them.
+//
 // A call and no jump leads from the stub to the common code: it writes where it came from over
 // the slot of the return address, which is free by then, and the processor's own stack of
 // return addresses is as deep again as it is to be. The common code makes the return address
@@ -34,9 +45,24 @@ import (
 //
 // Patching the first word of the table, as if it were an instruction, arms and disarms it.
 // Calls in progress then return through the bare code.
+//
+// The room of all pieces is one range, whose size is a power of two that divides its address: a
+// shift and a comparison tell whether an address is in it.
 
-// TrampolineSize is the size of a trampoline's stubs, and of its table, in bytes.
-const TrampolineSize = 4096
+const (
+	// TrampolineDist is how far behind a stub the word is that holds what the stub stands for.
+	TrampolineDist = 4 << 20
+	// TrampolinePiece is the size of a piece, stubs and tables.
+	TrampolinePiece = 2 * TrampolineDist
+	// TrampolinesPerPiece is the number of functions that a piece serves.
+	TrampolinesPerPiece = 1024
+	// TrampolineHead is the size of a function's first stubs, and of the words that belong to them.
+	TrampolineHead = 64
+	// trampolineHeads is the size of the first stubs of all functions of a piece.
+	trampolineHeads = TrampolinesPerPiece * TrampolineHead
+	// trampolineMore is the size of a function's further stubs.
+	trampolineMore = (TrampolineDist - trampolineHeads) / TrampolinesPerPiece
+)
 
 // Stubs and words of the table, all of 8 bytes.
 const (
@@ -45,23 +71,37 @@ const (
 	tableStray  = 8
 	tableSlot   = 16
 	firstStub   = 24
-	maxProbe    = 64 // words of the table that are searched for a return address
+	fewCalls    = (TrampolineHead - firstStub) / stubSize
+	moreCalls   = trampolineMore / stubSize
+	maxProbe    = 56 // words of the second table that are searched for a return address
 )
 
 // TrampolineCalls is how many places a trampoline tells apart from which the function is
 // called. Calls from others are missed.
-const TrampolineCalls = (TrampolineSize - firstStub) / stubSize
+const TrampolineCalls = fewCalls + moreCalls
+
+// TrampolineAt gives the n-th trampoline of the room at lo. mapped is the address of a word that
+// tells how many bytes of the room are mapped.
+func TrampolineAt(lo, size, mapped uint64, n int) *arch.Trampoline {
+	piece := lo + uint64(n)/TrampolinesPerPiece*TrampolinePiece
+	k := uint64(n) % TrampolinesPerPiece
+	stubs := piece + k*TrampolineHead
+	return &arch.Trampoline{
+		Stubs: stubs, More: piece + trampolineHeads + k*trampolineMore, Table: stubs + TrampolineDist,
+		Lo: lo, Size: size, Mapped: mapped,
+	}
+}
 
 // bareCode is where the instructions of the bare code stand, the ret last.
 type bareCode [6]uint64
 
 // bare emits the code that puts the return address back, without its ret. It gives the
 // addresses of the instructions, that of the ret last.
-func (a *Asm) bare(t *arch.Trampoline) (at bareCode) {
+func (a *Asm) bare() (at bareCode) {
 	for i, emit := range []func(){
 		func() { a.Push(RAX) },
 		func() { a.MovRM(8, RAX, At(RSP, 8)) },
-		func() { a.MovRM(8, RAX, At(RAX, int32(t.Table-t.Stubs)-callLen)) },
+		func() { a.MovRM(8, RAX, At(RAX, TrampolineDist-callLen)) },
 		func() { a.MovMR(8, At(RSP, 8), RAX) },
 		func() { a.Pop(RAX) },
 	} {
@@ -80,28 +120,60 @@ func BareRange(t *arch.Trampoline) arch.Range {
 // callLen is the length of a stub's call.
 const callLen = 6
 
-// NewStubs makes the code of a trampoline's stubs, and what its table holds before the first
-// call.
-func NewStubs(t *arch.Trampoline) (stubs, table []byte, err error) {
-	if d := t.Table - t.Stubs; d < TrampolineSize || d > 1<<30 || t.Stubs%TrampolineSize != 0 || t.Table%TrampolineSize != 0 {
-		return nil, nil, errno.Errorf(unix.EINVAL, "trampoline: stubs at 0x%x, table at 0x%x", t.Stubs, t.Table)
+// NewStubs makes the code of a trampoline's stubs, the first and the further ones.
+func NewStubs(t *arch.Trampoline) (first, more []byte, err error) {
+	if t.Stubs%TrampolineHead != 0 || t.More%stubSize != 0 || t.Table != t.Stubs+TrampolineDist {
+		return nil, nil, errno.Errorf(unix.EINVAL, "trampoline: stubs at 0x%x and 0x%x, table at 0x%x", t.Stubs, t.More, t.Table)
 	}
 	a := NewAsm(t.Stubs)
-	a.bare(t)
+	a.bare()
 	a.Ret()
 	for a.Len() < firstStub {
 		a.Int3()
 	}
-	for a.Len() < TrampolineSize {
+	a.stubs(t, TrampolineHead)
+	b := NewAsm(t.More)
+	b.stubs(t, trampolineMore)
+	first, err = a.Finish()
+	if err == nil {
+		more, err = b.Finish()
+	}
+	return first, more, err
+}
+
+// stubs emits stubs until the code has size bytes.
+func (a *Asm) stubs(t *arch.Trampoline, size int) {
+	for a.Len() < size {
 		a.CallM(AtAddr(t.Table + tableCommon))
 		a.Nop(stubSize - callLen)
 	}
-	stubs, err = a.Finish()
-	table = make([]byte, TrampolineSize)
-	binary.LittleEndian.PutUint64(table[tableCommon:], t.Stubs)
-	binary.LittleEndian.PutUint64(table[tableStray:], 1) // not 0: no stub's
-	binary.LittleEndian.PutUint64(table[tableSlot:], 1)
-	return stubs, table, err
+}
+
+// PieceStubs makes the code of all stubs of a piece. It is the same for each.
+func PieceStubs() ([]byte, error) {
+	code := make([]byte, TrampolineDist)
+	for n := range TrampolinesPerPiece {
+		t := TrampolineAt(0, TrampolinePiece, 0, n)
+		first, more, err := NewStubs(t)
+		if err != nil {
+			return nil, err
+		}
+		copy(code[t.Stubs:], first)
+		copy(code[t.More:], more)
+	}
+	return code, nil
+}
+
+// PieceHeads makes what the first words of the tables of a piece, which begins at an address, hold
+// before the first call.
+func PieceHeads(piece uint64) []byte {
+	b := make([]byte, trampolineHeads)
+	for at := 0; at < len(b); at += TrampolineHead {
+		binary.LittleEndian.PutUint64(b[at+tableCommon:], piece+uint64(at))
+		binary.LittleEndian.PutUint64(b[at+tableStray:], 1) // not 0: no stub's
+		binary.LittleEndian.PutUint64(b[at+tableSlot:], 1)
+	}
+	return b
 }
 
 // Stray tells, from the first bytes of a trampoline's table, how many returns came that
@@ -115,9 +187,24 @@ func Stray(table []byte) (n, slot uint64) {
 const StrayHeader = firstStub
 
 // IsStub says whether a value, found where a return address may stand, is the address of a
-// stub of the trampolines at [lo, hi).
-func IsStub(v, lo, hi uint64) bool {
-	return v-lo < hi-lo && v%stubSize == 0 && v%TrampolineSize >= firstStub
+// stub in the room of trampolines at lo.
+func IsStub(v, lo, size uint64) bool {
+	at := v - lo
+	return at < size && at&TrampolineDist == 0 && v%stubSize == 0 &&
+		(at%TrampolineDist >= trampolineHeads || at%TrampolineHead >= firstStub)
+}
+
+// The layout of trampolines before there were pieces: a page of stubs for each function, all pages
+// one behind the other, then the tables likewise.
+const (
+	flatTrampoline = 4096
+	// FlatStubs is the size of all functions' stubs, and of their tables.
+	FlatStubs = 4096 * flatTrampoline
+)
+
+// IsFlatStub is IsStub for the layout before.
+func IsFlatStub(v, lo uint64) bool {
+	return v-lo < FlatStubs && v%stubSize == 0 && v%flatTrampoline >= firstStub
 }
 
 // StubOf gives the stub whose call has written v into the slot of a return address, where the
@@ -132,7 +219,7 @@ func NewReturnDetour(addr uint64, t *arch.Trampoline, ws []arch.Work, w *arch.Wr
 	}
 	e := &emitter{Asm: NewAsm(addr), w: writer{w}}
 	d := &arch.Detour{Addr: addr}
-	orig, own := NewAsm(t.Stubs).bare(t), e.bare(t)
+	orig, own := NewAsm(t.Stubs).bare(), e.bare()
 	for i := range len(own) - 1 {
 		d.Pairs = append(d.Pairs, arch.Pair{Orig: orig[i], Copy: own[i], CopyEnd: own[i+1]})
 	}
@@ -166,7 +253,7 @@ func replaces(ws []arch.Work) bool {
 func (f *frame) stub(t *arch.Trampoline, none Label) {
 	nested, fresh, found, done := f.Label(), f.Label(), f.Label(), f.Label()
 	f.isStub(t, RAX, f.s2())
-	f.Jcc(CondB, nested)
+	f.Jcc(CondE, nested)
 	f.Bind(fresh)
 	if t.Off != 0 {
 		f.MovRI(RDX, t.Off)
@@ -174,35 +261,43 @@ func (f *frame) stub(t *arch.Trampoline, none Label) {
 		f.Jcc(CondNE, none)
 	}
 	other := f.Label()
-	f.MovRI(RDX, hashFactor)
-	f.ImulRR(8, RDX, RAX)
-	f.ShiftRI(Shr, 8, RDX, 64-9)
-	f.MovRI(f.s2(), t.Table)
-	f.Lea(f.s2(), AtIndex(f.s2(), RDX, 8, 0))
+	f.MovRI(f.s2(), t.Table+firstStub)
 	f.OpMR(OpCmp, 8, At(f.s2(), 0), RAX)
 	f.Jcc(CondNE, other)
 	f.Bind(found)
-	f.OpRI(OpSub, 8, f.s2(), int32(t.Table-t.Stubs))
+	f.OpRI(OpSub, 8, f.s2(), TrampolineDist)
 	f.MovMR(8, At(RSP, f.mark), f.s2())
 	f.Bind(done)
-	f.after(func() { f.otherStub(other, found, none) })
+	f.after(func() { f.otherStub(t, other, found, none) })
 	f.after(func() { f.nestedStub(t, nested, fresh, done) })
 }
 
-// isStub emits a comparison: below (CondB) says that reg lies among the stubs. It clobbers tmp
-// and RDX, which becomes their start.
+// isStub emits a comparison: equal (CondE) says that reg lies in the room of trampolines. It
+// clobbers tmp.
 func (f *frame) isStub(t *arch.Trampoline, reg, tmp Reg) {
-	f.MovRI(RDX, t.Lo)
+	bits := bits.TrailingZeros64(t.Size)
 	f.MovRR(8, tmp, reg)
-	f.OpRR(OpSub, 8, tmp, RDX)
-	f.OpRI(OpCmp, 8, tmp, int32(t.Hi-t.Lo))
+	f.ShiftRI(Shr, 8, tmp, uint8(bits))
+	f.OpRI(OpCmp, 8, tmp, int32(t.Lo>>bits))
 }
 
-// otherStub emits the search of the table for the return address in RAX, from the word at S2
-// on. A free word becomes its own. Words never change again.
-func (f *frame) otherStub(other, found, none Label) {
-	try, wrapped := f.Label(), f.Label()
+// otherStub emits the search of the tables for the return address in RAX, from the second word
+// on; S2 leads to the first. A free word becomes its own, and the first table is used up before the
+// second. Words never change again.
+func (f *frame) otherStub(t *arch.Trampoline, other, found, none Label) {
+	few, many, try := f.Label(), f.Label(), f.Label()
 	f.Bind(other)
+	for range fewCalls - 1 {
+		f.OpRI(OpAdd, 8, f.s2(), stubSize)
+		f.OpMR(OpCmp, 8, At(f.s2(), 0), RAX)
+		f.Jcc(CondE, found)
+	}
+	f.OpMI(OpCmp, 8, At(f.s2(), 0), 0)
+	f.Jcc(CondE, few)
+	f.Bind(many)
+	f.hashed(t)
+	f.OpMR(OpCmp, 8, At(f.s2(), 0), RAX)
+	f.Jcc(CondE, found)
 	f.MovMI(8, At(RSP, f.mark), maxProbe)
 	loop := f.Here()
 	f.MovRM(8, RDX, At(f.s2(), 0))
@@ -211,13 +306,16 @@ func (f *frame) otherStub(other, found, none Label) {
 	f.TestRR(8, RDX, RDX)
 	f.Jcc(CondE, try)
 	f.OpRI(OpAdd, 8, f.s2(), stubSize)
-	f.TestRI(4, f.s2(), TrampolineSize-1)
-	f.Jcc(CondNE, wrapped)
-	f.OpRI(OpSub, 8, f.s2(), TrampolineSize)
-	f.Bind(wrapped)
 	f.OpMI(OpSub, 4, At(RSP, f.mark), 1)
 	f.Jcc(CondNE, loop)
+	f.MovRI(RDX, t.Table+TrampolineHead)
+	f.OpRR(OpCmp, 8, f.s2(), RDX)
+	f.Jcc(CondE, many) // others have used the first table up meanwhile
 	f.Jmp(none)
+	f.Bind(few)
+	f.MovRI(f.s2(), t.Table+firstStub)
+	f.MovMI(8, At(RSP, f.mark), fewCalls)
+	f.Jmp(loop)
 	f.Bind(try)
 	f.MovRR(8, RDX, RAX)
 	f.MovRI(RAX, 0)
@@ -225,6 +323,19 @@ func (f *frame) otherStub(other, found, none Label) {
 	f.MovRR(8, RAX, RDX)
 	f.Jcc(CondE, found)
 	f.Jmp(loop) // somebody else was faster: the word is looked at once more
+}
+
+// hashed emits S2 = the word of the second table from which on the return address in RAX is
+// searched: one of 449, so that there are maxProbe words from each.
+func (f *frame) hashed(t *arch.Trampoline) {
+	f.MovRI(RDX, hashFactor)
+	f.ImulRR(8, RDX, RAX)
+	f.ShiftRI(Shr, 8, RDX, 64-9)
+	f.MovRR(8, f.s2(), RDX)
+	f.ShiftRI(Shr, 8, f.s2(), 3)
+	f.OpRR(OpSub, 8, RDX, f.s2())
+	f.MovRI(f.s2(), t.More+TrampolineDist)
+	f.Lea(f.s2(), AtIndex(f.s2(), RDX, 8, 0))
 }
 
 // nestedStub emits what is done where the return address is that of a stub. One of this
@@ -236,18 +347,23 @@ func (f *frame) nestedStub(t *arch.Trampoline, nested, fresh, done Label) {
 	own := f.Label()
 	f.Bind(nested)
 	walk := f.Here()
-	f.MovRI(RDX, t.Stubs)
-	f.MovRR(8, f.s2(), RAX)
-	f.OpRI(OpAnd, 8, f.s2(), -TrampolineSize)
-	f.OpRR(OpCmp, 8, f.s2(), RDX)
-	f.Jcc(CondE, own)
-	f.MovRM(8, RAX, At(RAX, int32(t.Table-t.Stubs)))
+	for _, part := range []struct {
+		at   uint64
+		size int32
+	}{{t.Stubs, TrampolineHead}, {t.More, trampolineMore}} {
+		f.MovRI(RDX, part.at)
+		f.MovRR(8, f.s2(), RAX)
+		f.OpRR(OpSub, 8, f.s2(), RDX)
+		f.OpRI(OpCmp, 8, f.s2(), part.size)
+		f.Jcc(CondB, own)
+	}
+	f.MovRM(8, RAX, At(RAX, TrampolineDist))
 	f.isStub(t, RAX, f.s2())
-	f.Jcc(CondB, walk)
+	f.Jcc(CondE, walk)
 	f.MovRM(8, RAX, At(RSP, f.drop))
 	f.Jmp(fresh)
 	f.Bind(own)
-	f.MovRM(8, RAX, At(RAX, int32(t.Table-t.Stubs)))
+	f.MovRM(8, RAX, At(RAX, TrampolineDist))
 	f.MovMI(8, At(RSP, f.mark), 0)
 	f.Jmp(done)
 }
@@ -310,24 +426,20 @@ func (f *frame) unwind(t *arch.Trampoline) {
 	f.Lea(RAX, At(RDI, 1))
 	f.OpRI(OpAnd, 8, RAX, -stubSize)
 	f.isStub(t, RAX, f.s1())
-	f.Jcc(CondB, hit)
+	f.Jcc(CondE, hit)
 	f.Bind(done)
 	f.after(func() {
 		f.Bind(hit)
-		f.OpRI(OpAnd, 4, f.s1(), TrampolineSize-1)
-		f.OpRI(OpCmp, 4, f.s1(), firstStub)
-		f.Jcc(CondB, done)
+		f.mappedStub(t, done)
 		f.MovRR(8, f.s1(), RAX)
 		f.MovRR(8, f.s2(), RDI)
 		f.OpRR(OpSub, 8, f.s2(), RAX)
 		follow := f.Here()
-		f.MovRM(8, RAX, At(RAX, int32(t.Table-t.Stubs)))
+		f.MovRM(8, RAX, At(RAX, TrampolineDist))
 		f.TestRR(8, RAX, RAX)
 		f.Jcc(CondE, done) // a stub that was never used
-		f.OpRR(OpSub, 8, RAX, RDX)
-		f.OpRI(OpCmp, 8, RAX, int32(t.Hi-t.Lo))
-		f.Lea(RAX, AtIndex(RAX, RDX, 1, 0))
-		f.Jcc(CondB, follow)
+		f.isStub(t, RAX, RDX)
+		f.Jcc(CondE, follow)
 		skip := f.Label()
 		f.OpMR(OpCmp, 8, At(RSI, unwindRA), f.s1())
 		f.Jcc(CondNE, skip)
@@ -336,4 +448,25 @@ func (f *frame) unwind(t *arch.Trampoline) {
 		f.Lea(RDI, AtIndex(RAX, f.s2(), 1, 0))
 		f.Jmp(done)
 	})
+}
+
+// mappedStub emits a jump to no, unless the address in RAX, which is in the room of trampolines and
+// divided by 8, is that of a stub that is mapped. It clobbers RDX and S1.
+func (f *frame) mappedStub(t *arch.Trampoline, no Label) {
+	yes := f.Label()
+	f.MovRI(RDX, t.Lo)
+	f.MovRR(8, f.s1(), RAX)
+	f.OpRR(OpSub, 8, f.s1(), RDX)
+	f.MovRI(RDX, t.Mapped)
+	f.OpMR(OpCmp, 8, At(RDX, 0), f.s1())
+	f.Jcc(CondBE, no)
+	f.TestRI(4, f.s1(), TrampolineDist)
+	f.Jcc(CondNE, no)
+	f.OpRI(OpAnd, 4, f.s1(), TrampolineDist-1)
+	f.OpRI(OpCmp, 4, f.s1(), trampolineHeads)
+	f.Jcc(CondAE, yes)
+	f.OpRI(OpAnd, 4, f.s1(), TrampolineHead-1)
+	f.OpRI(OpCmp, 4, f.s1(), firstStub)
+	f.Jcc(CondB, no)
+	f.Bind(yes)
 }

@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,24 +15,50 @@ import (
 	"kprobes.dev/kprobes/ring"
 )
 
-// trampoline puts stubs and their table into the arena. several gives the bounds of all.
-func (a *arena) trampoline() *arch.Trampoline {
+// trampolines puts stubs and tables of n functions into the arena.
+func (a *arena) trampolines(n int) (ts []*arch.Trampoline) {
 	a.t.Helper()
-	t := &arch.Trampoline{Stubs: a.grow(2 * TrampolineSize)}
-	t.Table = t.Stubs + TrampolineSize
-	t.Lo, t.Hi = t.Stubs, t.Table
-	a.stubs(t)
-	return t
+	lo := a.grow(2*TrampolinePiece-uint64(len(a.mem))%TrampolinePiece) + TrampolinePiece - 1
+	lo &^= TrampolinePiece - 1
+	copy(a.at(lo+TrampolineDist), PieceHeads(lo))
+	for i := range n {
+		t := TrampolineAt(lo, TrampolinePiece, arenaMapped, i)
+		first, more, err := NewStubs(t)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		copy(a.at(t.Stubs), first)
+		copy(a.at(t.More), more)
+		ts = append(ts, t)
+	}
+	a.put64(arenaMapped, TrampolinePiece)
+	return ts
 }
 
-func (a *arena) stubs(t *arch.Trampoline) {
-	a.t.Helper()
-	stubs, table, err := NewStubs(t)
-	if err != nil {
-		a.t.Fatal(err)
+func (a *arena) trampoline() *arch.Trampoline { return a.trampolines(1)[0] }
+
+// arenaMapped is a word of its own, beside the one at arenaActive.
+const arenaMapped = arenaActive + 64
+
+// words gives the words of a trampoline's tables, the first and the further ones.
+func (a *arena) words(t *arch.Trampoline) (ws []uint64) {
+	for at := uint64(firstStub); at < TrampolineHead; at += stubSize {
+		ws = append(ws, t.Table+at)
 	}
-	copy(a.at(t.Stubs), stubs)
-	copy(a.at(t.Table), table)
+	for at := uint64(0); at < trampolineMore; at += stubSize {
+		ws = append(ws, t.More+TrampolineDist+at)
+	}
+	return ws
+}
+
+// inUse counts the stubs that stand for a return address.
+func (a *arena) inUse(t *arch.Trampoline) (n int) {
+	for _, at := range a.words(t) {
+		if a.get64(at) != 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // returns makes a trampoline lead to work.
@@ -177,13 +204,7 @@ func TestTrampolineDepth(t *testing.T) {
 	a.add([16]uint64{RSP: arenaStack, RDI: 40}, 0x202)
 	a.run()
 	a.checkReturns(1, 41)
-	used := 0
-	for off := uint64(firstStub); off < TrampolineSize; off += stubSize {
-		if a.get64(tr.Table+off) != 0 {
-			used++
-		}
-	}
-	if used != 3 || a.stray(tr) != 0 {
+	if used := a.inUse(tr); used != 3 || a.stray(tr) != 0 {
 		t.Errorf("%d stubs are in use for 3 places, %d returns belong to no call", used, a.stray(tr))
 	}
 }
@@ -220,19 +241,14 @@ const pingpong = "4883ef01 721a e905000000 cccccccccc 4883ef01 720a e9e5ffffff c
 // stubs up, however often they do.
 func TestTrampolineChain(t *testing.T) {
 	a := newArena(t, buildDetourChild(t))
-	f := &arch.Trampoline{Stubs: a.grow(4 * TrampolineSize)}
-	f.Table = f.Stubs + 2*TrampolineSize
-	f.Lo, f.Hi = f.Stubs, f.Table
-	g := *f
-	g.Stubs, g.Table = f.Stubs+TrampolineSize, f.Table+TrampolineSize
-	a.stubs(f)
-	a.stubs(&g)
+	ts := a.trampolines(2)
+	f, g := ts[0], ts[1]
 	pool := &arch.Pool{Base: arenaPool, Slots: 8, Stride: SlotStride(1)}
 	in1, out1 := returnWork(1, f, pool)
-	in2, out2 := returnWork(2, &g, pool)
+	in2, out2 := returnWork(2, g, pool)
 	a.probe(hexBytes(t, pingpong), map[uint64][]arch.Work{0: {in1}, 16: {in2}}, arch.Policy{})
 	a.returns(f, out1)
-	a.returns(&g, out2)
+	a.returns(g, out2)
 	a.handler()
 	for range 3 {
 		a.add([16]uint64{RSP: arenaStack, RDI: 99}, 0x202)
@@ -242,10 +258,10 @@ func TestTrampolineChain(t *testing.T) {
 	for _, rec := range a.records() {
 		returns[rec.event]++
 	}
-	for event, tr := range map[uint32]*arch.Trampoline{1: f, 2: &g} {
-		used := bytes.Count(a.at(tr.Table + firstStub)[:TrampolineSize-firstStub], make([]byte, 8))
-		if used < TrampolineCalls-10 || returns[event] != 3 || a.counted(int(event), ring.CtrUnwound) != 3*49 {
-			t.Errorf("event %d: %d returns, %d unwound, %d stubs are free", event, returns[event], a.counted(int(event), ring.CtrUnwound), used)
+	for event, tr := range map[uint32]*arch.Trampoline{1: f, 2: g} {
+		used := a.inUse(tr)
+		if used == 0 || used > 10 || returns[event] != 3 || a.counted(int(event), ring.CtrUnwound) != 3*49 {
+			t.Errorf("event %d: %d returns, %d unwound, %d stubs are in use", event, returns[event], a.counted(int(event), ring.CtrUnwound), used)
 		}
 		if n := a.stray(tr); n != 0 {
 			t.Errorf("event %d: %d returns belong to no call", event, n)
@@ -263,8 +279,8 @@ func TestTrampolineFull(t *testing.T) {
 				tr.Off = arenaActive
 				a.put64(arenaActive, 1)
 			} else {
-				for at := uint64(firstStub); at < TrampolineSize; at += stubSize {
-					a.put64(tr.Table+at, 0x1000+at)
+				for i, at := range a.words(tr) {
+					a.put64(at, 0x1000+uint64(i))
 				}
 			}
 			pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
@@ -325,34 +341,41 @@ const unwinding = "4889f8 488b56f0 c3"
 
 // TestTrampolineUnwind asks about stubs, nested ones too, and about all else.
 func TestTrampolineUnwind(t *testing.T) {
-	const real, bases = 0x401237, arenaData + 0x100
+	const real, bases = 0x40001237, arenaData + 0x100
 	child := buildDetourChild(t)
 	for _, c := range []struct {
 		name         string
-		pc, ra       uint64 // + stubs if below 0x10000
+		pc, ra       uint64 // + stubs if not above a piece
 		wantPC, want uint64
 	}{
-		{"call", 64 - 1, 64, real - 1, real},
-		{"interrupted", 64, 64, real, real},
-		{"nested", 72 - 1, 72, real - 1, real},
-		{"without_context", 64 - 1, 0x77777777, real - 1, 0x77777777},
-		{"never_used", 80 - 1, 80, 80 - 1, 80},
+		{"call", 32 - 1, 32, real - 1, real},
+		{"interrupted", 32, 32, real, real},
+		{"nested", 40 - 1, 40, real - 1, real},
+		{"without_context", 32 - 1, 0x77777777, real - 1, 0x77777777},
+		{"never_used", 48 - 1, 48, 48 - 1, 48},
 		{"bare_code", 16, 16, 16, 16},
-		{"behind", TrampolineSize, TrampolineSize, TrampolineSize, TrampolineSize},
-		{"before", ^uint64(1), 64, ^uint64(1), 64},
-		{"elsewhere", 0x401000, 0x401001, 0x401000, 0x401001},
+		{"further", trampolineHeads - 1, trampolineHeads, real - 1, real},
+		{"table", TrampolineDist + 40, TrampolineDist + 40, TrampolineDist + 40, TrampolineDist + 40},
+		{"behind", TrampolinePiece, TrampolinePiece, TrampolinePiece, TrampolinePiece},
+		{"before", ^uint64(1), 32, ^uint64(1), 32},
+		{"elsewhere", 0x40001000, 0x40001001, 0x40001000, 0x40001001},
+		{"not_mapped", 32 - 1, 32, 32 - 1, 32},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := newArena(t, child)
 			tr := a.trampoline()
 			stub := func(v uint64) uint64 {
-				if v < 0x10000 || v > 1<<63 {
+				if v <= TrampolinePiece || v > 1<<63 {
 					return tr.Stubs + v
 				}
 				return v
 			}
-			a.put64(tr.Table+64, real)
-			a.put64(tr.Table+72, tr.Stubs+64)
+			a.put64(tr.Table+32, real)
+			a.put64(tr.Table+40, tr.Stubs+32)
+			a.put64(tr.More+TrampolineDist, real)
+			if c.name == "not_mapped" {
+				a.put64(arenaMapped, 0)
+			}
 			a.probe(hexBytes(t, unwinding), map[uint64][]arch.Work{0: {{Event: 1, Role: arch.RoleUnwind, Trampoline: tr}}}, arch.Policy{})
 			a.handler()
 			a.put64(bases-16, stub(c.ra))
@@ -365,26 +388,103 @@ func TestTrampolineUnwind(t *testing.T) {
 	}
 }
 
-func TestStubs(t *testing.T) {
-	for _, bad := range []arch.Trampoline{
-		{Stubs: 0x1000, Table: 0x1000},
-		{Stubs: 0x1008, Table: 0x3000},
-		{Stubs: 0x1000, Table: 0x3008},
-		{Stubs: 0x3000, Table: 0x1000},
-		{Stubs: 0x1000, Table: 0x1000 + 2<<30},
-	} {
-		if _, _, err := NewStubs(&bad); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("%#x: %v", bad, err)
+// TestTrampolineCallers calls a function from ever more places, more than there are stubs: each call
+// returns to its own, is seen, or is missed; and a place has one stub, however often it calls.
+func TestTrampolineCallers(t *testing.T) {
+	const calls = TrampolineCalls + 100
+	a := newArena(t, buildDetourChild(t))
+	tr := a.trampoline()
+	pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
+	in, out := returnWork(1, tr, pool)
+	a.probe(hexBytes(t, tailing), map[uint64][]arch.Work{0: {in}}, arch.Policy{})
+	a.returns(tr, out)
+	a.handler()
+	code, stack := NewAsm(a.grow(1<<16)), a.grow(1<<16)+1<<16-4096
+	start := code.Addr()
+	for range 2 {
+		for range calls { // each iteration another place
+			code.MovRI(RAX, arenaProbed)
+			code.CallR(RAX)
+			code.OpRI(OpAdd, 8, RBX, 1)
 		}
 	}
-	for v, want := range map[uint64]bool{0x1000: false, 0x1010: false, 0x1018: true, 0x1ff8: true, 0x1019: false, 0x2000: false, 0x2018: true, 0x3018: false, 0xff8: false} {
-		if IsStub(v, 0x1000, 0x3000) != want {
+	code.Ret()
+	b, err := code.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(a.at(start), b)
+	a.runs = append(a.runs, detourRun{Regs: [16]uint64{RSP: stack}, Flags: 0x202, PC: start})
+	a.run()
+	if got := a.runs[0].Out[RBX]; got != 2*calls {
+		t.Fatalf("%d calls came back of %d", got, 2*calls)
+	}
+	used, missed, n := a.inUse(tr), int(a.counted(1, ring.CtrMissed)), len(a.records())+int(a.counted(1, ring.CtrLost))
+	if n+missed != 2*calls || used > TrampolineCalls || used < TrampolineCalls*3/4 || a.stray(tr) != 0 {
+		t.Errorf("%d calls: %d returns, %d missed; %d of %d stubs are in use", 2*calls, n, missed, used, TrampolineCalls)
+	}
+	seen := map[uint64]bool{}
+	for i, at := range a.words(tr) {
+		v := a.get64(at)
+		if i < fewCalls && v != start+uint64(i+1)*(uint64(len(b))-1)/(2*calls)-4 {
+			t.Errorf("stub %d stands for 0x%x", i, v)
+		}
+		if v != 0 && seen[v] {
+			t.Errorf("two stubs stand for 0x%x", v)
+		}
+		seen[v] = true
+	}
+}
+
+func TestStubs(t *testing.T) {
+	const lo = 0x500000000000
+	good := TrampolineAt(lo, TrampolinePiece, 0, 7)
+	for i, spoil := range []func(t *arch.Trampoline){
+		func(t *arch.Trampoline) { t.Stubs += 8; t.Table += 8 },
+		func(t *arch.Trampoline) { t.Table += 8 },
+		func(t *arch.Trampoline) { t.More++ },
+	} {
+		bad := *good
+		spoil(&bad)
+		if _, _, err := NewStubs(&bad); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	const size = 2 * TrampolinePiece
+	for v, want := range map[uint64]bool{
+		0: false, 0x10: false, 0x18: true, 0x38: true, 0x39: false, 0x40: false, 0x58: true, trampolineHeads: true,
+		TrampolineDist - 8: true, TrampolineDist: false, TrampolineDist + 0x18: false, TrampolinePiece: false,
+		TrampolinePiece + 0x18: true, size - 8: false, size + 0x18: false, ^uint64(7): false,
+	} {
+		if IsStub(lo+v, lo, size) != want {
 			t.Errorf("0x%x is a stub: %v", v, !want)
 		}
 	}
-	tr := &arch.Trampoline{Stubs: 0x1000, Table: 0x2000}
+	for v, want := range map[uint64]bool{0x10: false, 0x18: true, 0xff8: true, 0x19: false, 0x1000: false, 0x1018: true, FlatStubs + 0x18: false} {
+		if IsFlatStub(lo+v, lo) != want {
+			t.Errorf("0x%x is a stub of before: %v", v, !want)
+		}
+	}
+	piece, err := PieceStubs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{0, 1, 7, TrampolinesPerPiece - 1} {
+		at := TrampolineAt(lo, size, 0, TrampolinesPerPiece+n)
+		first, more, err := NewStubs(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stubs := at.Stubs - lo - TrampolinePiece
+		if !bytes.Equal(first, piece[stubs:][:len(first)]) || !bytes.Equal(more, piece[at.More-lo-TrampolinePiece:][:len(more)]) {
+			t.Errorf("function %d: its code is not the same in every piece", n)
+		}
+		if head := PieceHeads(lo + TrampolinePiece)[stubs:]; binary.LittleEndian.Uint64(head) != at.Stubs {
+			t.Errorf("function %d leads to 0x%x, not to its bare code", n, binary.LittleEndian.Uint64(head))
+		}
+	}
 	for _, w := range []*arch.Writer{{Go: &arch.GoRuntime{}}, {Kernel: &arch.Kernel{}}} {
-		if _, err := NewReturnDetour(0x10000, tr, nil, w); !errors.Is(err, unix.EOPNOTSUPP) {
+		if _, err := NewReturnDetour(0x10000, good, nil, w); !errors.Is(err, unix.EOPNOTSUPP) {
 			t.Errorf("%+v: %v", w, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/mail"
 	"kprobes.dev/kprobes/target"
 )
@@ -149,10 +150,14 @@ func (t *Target) openMailbox() error {
 	if err != nil {
 		return err
 	}
+	size, err := t.mailSize()
+	if err != nil {
+		return err
+	}
 	pid := innermost(st.NSTID, t.p.pid)
 	var m *mailbox
 	if err := t.stopped(func(s *Stopped) (err error) {
-		m, err = t.mapMailbox(s)
+		m, err = t.mapMailbox(s, size)
 		return err
 	}); err != nil {
 		return err
@@ -160,14 +165,35 @@ func (t *Target) openMailbox() error {
 	m.Init(pid)
 	env := amd64.GateEnv{Mailbox: m.addr, PID: uint32(pid), Wait: uint64(wait), Quiet: t.writer.Quiet}
 	if err := t.writeGate(m, env); err != nil {
-		return errors.Join(err, m.close(), t.stopped(func(s *Stopped) error { return s.Munmap(m.addr, amd64.MailSize) }))
+		return errors.Join(err, m.close(), t.stopped(func(s *Stopped) error { return s.Munmap(m.addr, uint64(size)) }))
 	}
 	t.mail, t.writer.Gate = m, m.gate.Lo
 	return nil
 }
 
-// mapMailbox makes and maps the mailbox. Precondition: the world is stopped.
-func (t *Target) mapMailbox(s *Stopped) (m *mailbox, err error) {
+// leastDescs is how many handlers a process has room for at least.
+const leastDescs = 1 << 16
+
+// mailSize chooses the size of the mailbox: memory is taken only for handlers that there are, but where
+// the address space is limited the mailbox takes little of it.
+func (t *Target) mailSize() (int, error) {
+	ls, err := t.limits()
+	if err != nil {
+		return 0, err
+	}
+	descs := amd64.MailDescs
+	for descs > leastDescs {
+		size := uint64(amd64.MailSize(descs))
+		if ls.Check(headroom.Take{Mapped: roomShare / 2 * size, Locked: roomShare / 2 * size}) == nil {
+			break
+		}
+		descs /= 2
+	}
+	return amd64.MailSize(descs), nil
+}
+
+// mapMailbox makes and maps a mailbox of so many bytes. Precondition: the world is stopped.
+func (t *Target) mapMailbox(s *Stopped, size int) (m *mailbox, err error) {
 	why, err := t.whyNotCall(s, "call handlers", gateCalls)
 	if why != nil || err != nil {
 		return nil, errors.Join(why, err)
@@ -177,25 +203,25 @@ func (t *Target) mapMailbox(s *Stopped) (m *mailbox, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.CloseFD(fd)) }()
-	id, err := sealMail(local)
+	id, err := sealMail(local, size)
 	if err != nil {
 		return nil, errors.Join(err, local.Close())
 	}
-	mem, err := mapMail(local)
+	mem, err := mapMail(local, size)
 	if err != nil {
 		return nil, err
 	}
 	t.mailID = id
-	addr, err := s.Mmap(0, amd64.MailSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE, fd, 0)
+	addr, err := s.Mmap(0, uint64(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE, fd, 0)
 	if err != nil {
 		return nil, errors.Join(err, mem.close())
 	}
 	return newMailbox(t.p, mem, addr), nil
 }
 
-// sealMail sizes and seals a mailbox's memory file.
-func sealMail(f *os.File) (FileID, error) {
-	if err := f.Truncate(amd64.MailSize); err != nil {
+// sealMail gives a mailbox's memory file its size and seals it.
+func sealMail(f *os.File, size int) (FileID, error) {
+	if err := f.Truncate(int64(size)); err != nil {
 		return FileID{}, err
 	}
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {

@@ -280,7 +280,9 @@ func FindLeftover(p *Proc) (*Leftover, error) {
 		switch {
 		case m.Perm&PermExec == 0:
 		case isStubs(m):
-			l.stubs = append(l.stubs, newStubs(p, m.Start))
+			if n := len(l.stubs); n == 0 || !l.stubs[n-1].maps(m) {
+				l.stubs = append(l.stubs, stubsOf(p, m))
+			}
 		default:
 			l.code = append(l.code, m)
 		}

@@ -39,8 +39,9 @@ import (
 // so that at every moment the entries tell all that differs from the program's file.
 const (
 	homeMagic   = 0x454d4f48424f5250 // "PROBHOME" in memory order
-	homeVersion = 2
-	homeFlat    = 1 // the version before: all sites stand in the home, one behind the other
+	homeVersion = 3
+	homeStubs   = 2 // the version before: trampolines stand in one piece (flatName)
+	homeFlat    = 1 // before that: all sites stand in the home, one behind the other
 	flatTables  = 4 // of sites there, beside the first
 
 	ringName = "kprobes:ring"
@@ -80,6 +81,7 @@ const (
 	hdrShared   = 128                                          // 32 bits: arch.Writer.Shared
 	hdrHandled  = 132                                          // 32 bits, behind it: arch.Writer.Handled
 	hdrQuiet    = 192                                          // arch.Writer.Quiet
+	hdrReturns  = 208                                          // arch.Trampoline.Mapped
 	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number
 	actionSize  = 40                                           // a word: our handler stands, then struct kernel_sigaction
 	hdrHooked   = hdrActions + uint64(unix.SIGTRAP)*actionSize // that word of SIGTRAP
@@ -230,7 +232,7 @@ func (h *home) open() error {
 		for k := 0; len(h.tables) <= flatTables; k++ {
 			h.tables = append(h.tables, h.tables[k]+uint64(tableSites(k))*siteSize)
 		}
-	case version != homeVersion:
+	case version != homeVersion && version != homeStubs:
 		return fmt.Errorf("version %d at 0x%x, not %d: %w", version, h.addr+hdrVersion, homeVersion, errHome)
 	}
 	return nil

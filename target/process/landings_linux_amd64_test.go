@@ -33,7 +33,7 @@ func TestLandings(t *testing.T) {
 // TestLandingsOfReturns: a thread that is in a trampoline's old detour goes on in the new one, not in
 // the bare code, which does no work.
 func TestLandingsOfReturns(t *testing.T) {
-	tr := &arch.Trampoline{Stubs: 0x500000, Table: 0x600000, Lo: 0x500000, Hi: 0x600000}
+	tr := &arch.Trampoline{Stubs: 0x500000, Table: 0x600000}
 	ret := tr.Stubs + 20
 	s := &target.Site{Addr: tr.Table, Patch: make([]byte, 8), Region: amd64.BareRange(tr), Detour: &arch.Detour{
 		Addr: 0x700000, Points: []arch.Begin{{Point: ret, At: 0x700014}},

@@ -30,10 +30,10 @@ func TestMailboxHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := os.NewFile(uintptr(fd), mailName)
-	if _, err := sealMail(f); err != nil {
+	if _, err := sealMail(f, amd64.MailSize(leastDescs)); err != nil {
 		t.Fatal(err)
 	}
-	mem, err := mapMail(f)
+	mem, err := mapMail(f, amd64.MailSize(leastDescs))
 	if err != nil {
 		t.Fatal(err)
 	}

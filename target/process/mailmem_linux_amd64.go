@@ -19,10 +19,10 @@ type mailMem struct {
 	b    []byte
 }
 
-// mapMail maps a mailbox's memory file, which it owns from then on. The file can not
-// shrink, so no access to the mapping faults.
-func mapMail(f *os.File) (*mailMem, error) {
-	b, err := unix.Mmap(int(f.Fd()), 0, amd64.MailSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+// mapMail maps a mailbox's memory file of so many bytes, which it owns from then on. The file can
+// not shrink, so no access to the mapping faults.
+func mapMail(f *os.File, size int) (*mailMem, error) {
+	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("mailbox: %w", err), f.Close())
 	}
@@ -35,7 +35,7 @@ func (m *mailMem) close() error {
 
 // mem is the mapping as a mailbox.
 func (m *mailMem) mem() mail.Mem {
-	return mail.Mem{B: m.b, Slots: amd64.MailSlots, Descs: amd64.MailDescs, First: amd64.MailDescsOff}
+	return mail.Mem{B: m.b, Slots: amd64.MailSlots, Descs: (len(m.b) - amd64.MailDescsOff) / amd64.MailDescSize, First: amd64.MailDescsOff}
 }
 
 // Operations of futex(2) on memory that two processes share.

@@ -77,9 +77,9 @@ type Target struct {
 
 	filters filters
 
-	stubs       atomic.Pointer[stubs]       // nil: no function has a trampoline
-	trampolines map[uint64]*arch.Trampoline // by function
-	inCall      bool                        // Close has left the trampolines mapped
+	stubs       atomic.Pointer[stubs] // nil: no function has a trampoline
+	trampolines trampolines
+	inCall      bool // Close has left the trampolines mapped
 }
 
 var _ target.Target = (*Target)(nil)
@@ -576,8 +576,7 @@ func (t *Target) mapSealed(s *Stopped, local *os.File, fd int, at, size uint64, 
 	if err := local.Truncate(int64(size)); err != nil {
 		return 0, err
 	}
-	seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
-	if _, err := unix.FcntlInt(local.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+	if err := seal(local); err != nil {
 		return 0, err
 	}
 	flags := unix.MAP_PRIVATE | unix.MAP_NORESERVE
@@ -585,6 +584,12 @@ func (t *Target) mapSealed(s *Stopped, local *os.File, fd int, at, size uint64, 
 		flags |= unix.MAP_FIXED_NOREPLACE
 	}
 	return s.Mmap(at, size, prot, flags, fd, 0)
+}
+
+// seal lets nobody change a memory file any more.
+func seal(f *os.File) error {
+	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
+	return err
 }
 
 // Idle says whether no thread was in the code of a site that was removed, when that was last

@@ -1,37 +1,53 @@
 package process
 
 import (
-	"cmp"
-	"encoding/binary"
 	"errors"
-	"fmt"
+	"math/bits"
+	"os"
+	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/target"
 )
 
-// Trampolines of all functions stand in one mapping, first the stubs, then the tables, each
-// function's as far behind its stubs as the others'. A function keeps its own for as long as
-// the tracer is there: a call that is in progress returns through it, whatever became of the
-// probe.
+// Trampolines of all functions stand in one room of the address space, which is taken as a whole
+// when the first one is needed: a mapping without access takes no memory. Pieces of it
+// (amd64.TrampolinePiece) are mapped as they are needed, each three times as many as there are. A
+// function keeps its trampoline for as long as the tracer is there: a call that is in progress
+// returns through it, whatever became of the probe.
+//
+// The address of a stub tells where the room begins, and the name of the file that is mapped there
+// how large it is. So the mappings alone tell whoever comes next where stubs and tables are.
 const (
-	stubName       = "kprobes:stubs"
-	maxTrampolines = 4096 // functions
-	stubsSize      = maxTrampolines * amd64.TrampolineSize
+	roomName       = "kprobes:returns-" // and log2 of the room's size
+	flatName       = "kprobes:stubs"    // the file in which all stood before there were pieces
+	maxTrampolines = 1 << 20            // functions
+	roomSize       = maxTrampolines / amd64.TrampolinesPerPiece * amd64.TrampolinePiece
+	// roomShare: where the address space is limited the room takes at most one part in so many.
+	roomShare = 16
+	// firstTake is about what the first functions of the first piece take.
+	firstTake = 256 << 10
 )
+
+// trampolines is the room of them, as the tracer fills it.
+type trampolines struct {
+	numbers map[uint64]int // by function
+	pieces  int            // that are mapped
+}
 
 // ErrInCall says that the trampolines stay mapped, since a call may still return through one.
 // It returns as it should; what unwinds it meanwhile (an exception, pthread_exit) finds no caller.
 var ErrInCall = errors.New("a call may still return through a trampoline: these pages stay mapped, and it returns well, but an exception through it would not find its way")
 
-func isStubs(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+stubName) }
+func isStubs(m Map) bool {
+	return strings.HasPrefix(m.Path, "/memfd:"+flatName) || strings.HasPrefix(m.Path, "/memfd:"+roomName)
+}
 
 var _ target.Returner = (*Target)(nil)
 
@@ -70,312 +86,194 @@ func kernels(m Map) bool {
 
 // Trampoline gives the trampoline of the function at an address.
 func (t *Target) Trampoline(fn uint64) (*arch.Trampoline, error) {
-	if tr := t.trampolines[fn]; tr != nil {
-		return tr, nil
+	n, ok := t.trampolines.numbers[fn]
+	if ok {
+		return t.trampolineAt(n), nil
 	}
-	n := uint64(len(t.trampolines))
-	if n == maxTrampolines {
-		return nil, errno.Errorf(unix.ENOSPC, "trampolines: %d functions have one, and there is room for no more", n)
-	}
-	if t.stubs.Load() == nil {
-		if err := t.stopped(t.mapStubs); err != nil {
-			return nil, err
-		}
-	}
-	lo := t.stubs.Load().lo
-	at := lo + n*amd64.TrampolineSize
-	tr := &arch.Trampoline{Stubs: at, Table: at + stubsSize, Lo: lo, Hi: lo + stubsSize}
-	code, table, err := amd64.NewStubs(tr)
-	if err != nil {
+	n = len(t.trampolines.numbers)
+	if err := t.roomFor(n); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(t.p.WriteMem(tr.Table, table), t.p.WriteMem(tr.Stubs, code)); err != nil {
+	tr := t.trampolineAt(n)
+	if err := t.fill(tr, n); err != nil {
 		return nil, err
 	}
-	if t.trampolines == nil {
-		t.trampolines = map[uint64]*arch.Trampoline{}
+	if t.trampolines.numbers == nil {
+		t.trampolines.numbers = map[uint64]int{}
 	}
-	t.trampolines[fn] = tr
+	t.trampolines.numbers[fn] = n
 	return tr, nil
 }
 
-// mapStubs maps the room of all trampolines.
-func (t *Target) mapStubs(s *Stopped) error {
-	lo, err := t.mapPrivate(s, stubName, 0, 2*stubsSize, unix.PROT_READ|unix.PROT_EXEC)
+func (t *Target) trampolineAt(n int) *arch.Trampoline {
+	st := t.stubs.Load()
+	return amd64.TrampolineAt(st.lo, st.size, t.home.addr+hdrReturns, n)
+}
+
+// fill writes what a trampoline's memory holds before the first call. The stubs of the first piece
+// are written one by one: most processes need few.
+func (t *Target) fill(tr *arch.Trampoline, n int) error {
+	if n%amd64.TrampolinesPerPiece == 0 {
+		if err := t.p.WriteMem(tr.Table, amd64.PieceHeads(tr.Stubs)); err != nil {
+			return err
+		}
+	}
+	if n >= amd64.TrampolinesPerPiece {
+		return nil
+	}
+	first, more, err := amd64.NewStubs(tr)
 	if err != nil {
 		return err
 	}
-	if err := s.Mprotect(lo+stubsSize, stubsSize, unix.PROT_READ|unix.PROT_WRITE); err != nil {
-		return errors.Join(err, s.Munmap(lo, 2*stubsSize))
-	}
-	t.stubs.Store(newStubs(t.p, lo))
-	return nil
+	return errors.Join(t.p.WriteMem(tr.More, more), t.p.WriteMem(tr.Stubs, first))
 }
 
-// Strays tells how many returns of the function at an address came through its trampoline
-// that belonged to no call that an event knew, and where the last had its return address.
-func (t *Target) Strays(fn uint64) (n, slot uint64, err error) {
-	tr := t.trampolines[fn]
-	if tr == nil {
-		return 0, 0, nil
-	}
-	b := make([]byte, amd64.StrayHeader)
-	if err := t.p.ReadMem(tr.Table, b); err != nil {
-		return 0, 0, err
-	}
-	n, slot = amd64.Stray(b)
-	return n, slot, nil
-}
-
-// Caller gives the return address that a stub stands for, and any other address as it is. It
-// may be called at any time.
-func (t *Target) Caller(addr uint64) uint64 {
-	st := t.stubs.Load()
-	if st == nil {
-		return addr
-	}
-	to, _ := st.real(addr)
-	return to
-}
-
-// frameOf is a thread's stack pointer. One that stands at a stub has taken the return address off
-// its stack, and its call is in progress: it is where that was.
-func (t *Target) frameOf(th *Thread) uint64 {
-	if st := t.stubs.Load(); st != nil && st.holds(th.regs.RIP) && amd64.IsStub(th.regs.RIP, st.lo, st.lo+stubsSize) {
-		return th.regs.RSP - 8
-	}
-	return th.regs.RSP
-}
-
-// Settle waits, for a bounded time, until no thread is in the code of a site that was removed:
-// none will replace a return address any more.
-func (t *Target) Settle() error {
-	for range drainTries {
-		err := t.stopped(func(s *Stopped) error { t.reclaim(s); return nil })
-		if err != nil || t.Idle() {
-			return err
-		}
-		time.Sleep(drainWait)
-	}
-	return ErrInDetour
-}
-
-// PutBack puts all return addresses back that were replaced, as far as they are found. It is
-// called within a Commit (Change.Then).
-func (t *Target) PutBack() error {
-	_, err := t.endStubs(t.held)
-	if errors.Is(err, ErrInDetour) {
-		return nil // Close comes back to it
-	}
-	return err
-}
-
-// endStubs puts return addresses back; sure says that none can be left. Preconditions: the
-// world is stopped, no site is armed.
-func (t *Target) endStubs(s *Stopped) (sure bool, err error) {
-	st := t.stubs.Load()
-	if st == nil {
-		return true, nil
-	}
-	var slots []uint64
-	for _, u := range t.pools {
-		if err := t.eachInstance(u, func(i amd64.Instance) { slots = append(slots, i.SP) }); err != nil {
-			return false, err
-		}
-	}
-	return st.restore(s, slots)
-}
-
-// endStubs puts return addresses back that an earlier tracer replaced.
-func (l *Leftover) endStubs(s *Stopped, u *Undone) error {
-	u.InCall = false
-	for _, st := range l.stubs {
-		sure, err := st.restore(s, nil)
-		if err != nil {
-			return err
-		}
-		u.InCall = u.InCall || !sure
-	}
-	return nil
-}
-
-// stubs is the mapping of trampolines, as it is read from the process.
-type stubs struct {
-	p     *Proc
-	lo    uint64
-	limit uint64 // bytes of memory that are searched at most
-	mu    sync.Mutex
-	known map[uint64]uint64 // what a stub stands for never changes
-}
-
-func newStubs(p *Proc, lo uint64) *stubs {
-	return &stubs{p: p, lo: lo, limit: maxSearch, known: map[uint64]uint64{}}
-}
-
-// holds says whether an address is in the code of stubs.
-func (s *stubs) holds(addr uint64) bool { return addr-s.lo < stubsSize }
-
-// maps says whether a mapping is part of this one.
-func (s *stubs) maps(m Map) bool { return s != nil && m.Start-s.lo < 2*stubsSize }
-
-// real gives the return address that v stands for, if it is a stub that is in use. No call has
-// more stubs within stubs than there are functions; the program could have written a circle.
-func (s *stubs) real(v uint64) (to uint64, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	to = v
-	for n := 0; amd64.IsStub(to, s.lo, s.lo+stubsSize); n++ {
-		if n == maxTrampolines {
-			return v, false
-		}
-		next, have := s.known[to]
-		if !have {
-			var b [8]byte
-			if s.p.ReadMem(to+stubsSize, b[:]) != nil {
-				return v, false
-			}
-			if next = binary.LittleEndian.Uint64(b[:]); next == 0 {
-				return v, false // not in use yet
-			}
-			s.known[to] = next
-		}
-		to, ok = next, true
-	}
-	return to, ok
-}
-
-// restore puts return addresses back wherever a stub stands for one: in registers, and in
-// all memory that the process can write, since programs move stacks about. What the copies
-// are for does not matter: it is what would stand there without us. The threads' stacks, and
-// slots, where calls are known to have their return addresses, are put back whatever memory they
-// lie in. sure says that none is left. ErrInDetour: a thread is just between two of our
-// instructions; the rest is done.
-// Precondition: the world is stopped, and no function's entry is probed any more.
-func (s *stubs) restore(st *Stopped, slots []uint64) (sure bool, err error) {
-	var busy error
-	if len(st.parked) > 0 {
-		busy = ErrInDetour // whose registers are not known
-	}
-	for _, th := range st.Threads() {
-		if err := cmp.Or(s.restoreVectors(th), s.restoreThread(th)); errors.Is(err, ErrInDetour) {
-			busy = err
-		} else if err != nil {
-			return false, err
-		}
-	}
-	maps, err := s.p.Maps()
-	if err != nil {
-		return false, err
-	}
-	r := &residents{p: s.p, limit: s.limit, asks: maxAsked}
-	if sure, err = r.find(maps); err != nil {
-		return false, err
-	}
-	if !sure {
-		r.found = nil
-	}
-	for _, slot := range slots {
-		if m, ok := FindMap(maps, slot); ok {
-			r.found = append(r.found, resident{Range: Range{slot, slot + 8}})
-			sure = sure && searchable(m)
-		}
-	}
-	for _, th := range st.everyone() {
-		if m, ok := FindMap(maps, th.regs.RSP); ok {
-			lo, hi := stackOf(maps, th.regs.RSP)
-			r.found = append(r.found, resident{Range: Range{lo, hi}})
-			sure = sure && searchable(m)
-		}
-	}
-	for _, m := range r.found {
-		switch err := s.restoreMemory(m.Lo, m.Hi); {
-		case errors.Is(err, ErrInDetour):
-			busy = err
-		case errors.Is(err, ErrFault):
-			sure = sure && m.shared // a device's, that nobody else can read, and no stack that is known
-		case err != nil:
-			return false, err
-		}
-	}
-	return sure && busy == nil, busy
-}
-
-// restoreThread puts back what is in a thread's registers. One at a stub stands, in effect,
-// at the address that the stub stands for.
-func (s *stubs) restoreThread(th *Thread) error {
-	r := th.Regs()
-	changed := false
-	for _, p := range []*uint64{
-		&r.RIP, &r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RBP,
-		&r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15,
-	} {
-		if to, ok := s.real(*p); ok {
-			*p, changed = to, true
-		}
-	}
-	if s.holds(r.RIP) {
-		return ErrInDetour
-	}
-	if !changed {
+// roomFor has the memory of the n-th trampoline mapped.
+func (t *Target) roomFor(n int) error {
+	if n/amd64.TrampolinesPerPiece < t.trampolines.pieces {
 		return nil
 	}
-	return th.SetRegs(r)
+	if t.stubs.Load() == nil {
+		return t.takeRoom()
+	}
+	have := t.trampolines.pieces
+	more := min(3*have, int(t.stubs.Load().size/amd64.TrampolinePiece)-have)
+	if more == 0 {
+		return errno.Errorf(unix.ENOSPC, "trampolines: %d functions have one, and there is room for no more", n)
+	}
+	for {
+		err := t.spare("trampolines", headroom.Take{
+			Charged: uint64(more) * (amd64.TrampolineDist + tablesPerMap), Ours: amd64.TrampolinePiece,
+			Private: uint64(more) * amd64.TrampolineDist,
+		})
+		if err == nil {
+			break
+		}
+		if more == 1 {
+			return err
+		}
+		more /= 2
+	}
+	code, err := amd64.PieceStubs()
+	if err != nil {
+		return err
+	}
+	return t.stopped(func(s *Stopped) error { return t.mapPieces(s, code, more) })
 }
 
-// restoreVectors puts back what is in a thread's vector registers: it may be copying a stack.
-func (s *stubs) restoreVectors(th *Thread) error {
-	return th.s.Do(func() error {
-		b, err := getXstate(th.TID)
+// takeRoom takes the room and maps the first piece of it.
+func (t *Target) takeRoom() error {
+	ls, err := t.limits()
+	if err != nil {
+		return err
+	}
+	size := uint64(roomSize)
+	for size > amd64.TrampolinePiece && ls.Check(headroom.Take{Mapped: roomShare / 2 * size, Locked: roomShare / 2 * size}) != nil {
+		size /= 2
+	}
+	err = t.spare("trampolines", headroom.Take{
+		Charged: firstTake, Ours: firstTake, Mapped: 2 * size, Private: amd64.TrampolineDist, Locked: size,
+	})
+	if err != nil {
+		return err
+	}
+	return t.stopped(func(s *Stopped) error {
+		lo, err := t.mapRoom(s, size)
 		if err != nil {
-			return fmt.Errorf("thread %d: vector registers: %w", th.TID, th.lost(err))
+			return err
 		}
-		changed := false
-		for i := 0; i+8 <= len(b); i += 8 {
-			if to, ok := s.real(binary.LittleEndian.Uint64(b[i:])); ok {
-				binary.LittleEndian.PutUint64(b[i:], to)
-				changed = true
-			}
-		}
-		if !changed {
-			return nil
-		}
-		if err := setXstate(th.TID, b); err != nil {
-			return fmt.Errorf("thread %d: vector registers: %w", th.TID, th.lost(err))
+		st := newStubs(t.p, lo, size)
+		t.stubs.Store(st)
+		if err := t.mapPieces(s, nil, 1); err != nil {
+			t.stubs.Store(nil)
+			return errors.Join(err, s.Munmap(lo, size))
 		}
 		return nil
 	})
 }
 
-// restoreMemory puts back what is in [lo, hi).
-func (s *stubs) restoreMemory(lo, hi uint64) error {
-	var busy error
-	buf := make([]byte, min(1<<20, hi-lo))
-	for ; lo < hi; lo += uint64(len(buf)) {
-		buf = buf[:min(uint64(len(buf)), hi-lo)]
-		if err := s.p.ReadMem(lo, buf); err != nil {
+// mapRoom takes a range of so many bytes, which divide its address. Precondition: the world is
+// stopped.
+func (t *Target) mapRoom(s *Stopped, size uint64) (lo uint64, err error) {
+	err = t.memfd(s, roomFile(size), func(local *os.File, fd int) error {
+		at, err := s.Mmap(0, 2*size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_NORESERVE, fd, 0)
+		if err = errors.Join(err, local.Close()); err != nil {
 			return err
 		}
-		for i := 0; i+8 <= len(buf); i += 8 {
-			v := binary.LittleEndian.Uint64(buf[i:])
-			if v-s.lo >= stubsSize {
-				continue
-			}
-			to, ok := s.real(v)
-			if !ok {
-				if s.inBare(v) && (&Target{p: s.p}).inFrame(lo+uint64(i)) {
-					busy = ErrInDetour
-				}
-				continue
-			}
-			if err := s.p.WriteMem(lo+uint64(i), binary.LittleEndian.AppendUint64(nil, to)); err != nil {
-				return err
-			}
+		lo = (at + size - 1) &^ (size - 1)
+		if lo > at {
+			err = s.Munmap(at, lo-at)
 		}
-	}
-	return busy
+		return errors.Join(err, s.Munmap(lo+size, at+size-lo))
+	})
+	return lo, err
 }
 
-// inBare says whether an address is in the code that returns for calls of no event.
-func (s *stubs) inBare(v uint64) bool {
-	return s.holds(v) && !amd64.IsStub(v&^7, s.lo, s.lo+stubsSize)
+// roomFile is the name of the files of a room.
+func roomFile(size uint64) string {
+	return roomName + strconv.Itoa(bits.TrailingZeros64(size))
+}
+
+// mapPieces maps pieces with the code of all stubs, or, without it, one to which it is still to be
+// written. What a failure leaves of a piece is mapped anew when it is tried again. Precondition: the
+// world is stopped.
+func (t *Target) mapPieces(s *Stopped, code []byte, n int) error {
+	st := t.stubs.Load()
+	return t.memfd(s, roomFile(st.size), func(local *os.File, fd int) error {
+		if err := fillPiece(local, code); err != nil {
+			return errors.Join(err, local.Close())
+		}
+		for range n {
+			at := st.lo + uint64(t.trampolines.pieces)*amd64.TrampolinePiece
+			_, err := s.Mmap(at, amd64.TrampolinePiece, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_NORESERVE|unix.MAP_FIXED, fd, 0)
+			if err == nil {
+				err = s.Mprotect(at+amd64.TrampolineDist, amd64.TrampolineDist, unix.PROT_READ|unix.PROT_WRITE)
+			}
+			if err == nil {
+				err = t.home.put(hdrReturns, at+amd64.TrampolinePiece-st.lo)
+			}
+			if err != nil {
+				return errors.Join(err, local.Close())
+			}
+			t.trampolines.pieces++
+		}
+		if code != nil {
+			return local.Close()
+		}
+		t.p.backed(st.lo, amd64.TrampolinePiece, local)
+		return nil
+	})
+}
+
+// fillPiece gives the file of a piece its size, and, with code, its pages: the tracer pays for them.
+// Nobody can write to it after that.
+func fillPiece(f *os.File, code []byte) error {
+	if err := f.Truncate(amd64.TrampolinePiece); err != nil {
+		return err
+	}
+	if code != nil {
+		if _, err := f.WriteAt(code, 0); err != nil {
+			return err
+		}
+		err := unix.Fallocate(int(f.Fd()), 0, amd64.TrampolineDist, amd64.TrampolineDist)
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+	}
+	return seal(f)
+}
+
+// Strays tells how many returns of the function at an address came through its trampoline
+// that belonged to no call that an event knew, and where the last had its return address.
+func (t *Target) Strays(fn uint64) (count, slot uint64, err error) {
+	n, ok := t.trampolines.numbers[fn]
+	if !ok {
+		return 0, 0, nil
+	}
+	b := make([]byte, amd64.StrayHeader)
+	if err := t.p.ReadMem(t.trampolineAt(n).Table, b); err != nil {
+		return 0, 0, err
+	}
+	count, slot = amd64.Stray(b)
+	return count, slot, nil
 }

@@ -3,6 +3,7 @@ package process
 import (
 	"encoding/binary"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -40,7 +42,7 @@ func trampolined(t *testing.T) (*testprog.Proc, *Target, *arch.Trampoline) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := target.Trampoline(0x1234); again != tr || err != nil {
+	if again, err := target.Trampoline(0x1234); err != nil || *again != *tr {
 		t.Fatalf("%+v, %v, and before %+v", again, err, tr)
 	}
 	if other, err := target.Trampoline(0x5678); err != nil || other.Stubs == tr.Stubs || other.Table-other.Stubs != tr.Table-tr.Stubs {
@@ -90,10 +92,10 @@ func planted(t *testing.T, p *Proc, at uint64, n int) (vs []uint64) {
 // used has a stub stand for a return address.
 func used(t *testing.T, target *Target, tr *arch.Trampoline, ret uint64) (stub uint64) {
 	t.Helper()
-	if err := target.p.WriteMem(tr.Table+64, binary.LittleEndian.AppendUint64(nil, ret)); err != nil {
+	if err := target.p.WriteMem(tr.Table+32, binary.LittleEndian.AppendUint64(nil, ret)); err != nil {
 		t.Fatal(err)
 	}
-	return tr.Stubs + 64
+	return tr.Stubs + 32
 }
 
 // inStop does something while the program is stopped.
@@ -107,7 +109,7 @@ func inStop(t *testing.T, target *Target, f func(s *Stopped) error) {
 // The mapping is never writable and executable at once.
 func TestTrampolineMaps(t *testing.T) {
 	prog, target, tr := trampolined(t)
-	want := map[Perm]bool{PermRead | PermExec: true, PermRead | PermWrite: true}
+	want := map[Perm]bool{PermRead | PermExec: true, PermRead | PermWrite: true, 0: true}
 	for _, m := range stubMaps(t, target.p) {
 		if !want[m.Perm] || m.Contains(tr.Stubs) != (m.Perm&PermExec != 0) || m.Contains(tr.Table) != (m.Perm&PermWrite != 0) {
 			t.Errorf("%+v, of %+v", m, tr)
@@ -131,8 +133,8 @@ func TestTrampolineMaps(t *testing.T) {
 func TestTrampolinePutBack(t *testing.T) {
 	const real = 0x401237
 	prog, target, tr := trampolined(t)
-	stub := tr.Stubs + 64
-	for at, v := range map[uint64]uint64{tr.Table + 64: real, tr.Table + 72: stub} {
+	stub := tr.Stubs + 32
+	for at, v := range map[uint64]uint64{tr.Table + 32: real, tr.Table + 40: stub} {
 		if err := target.p.WriteMem(at, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +169,7 @@ func TestTrampolineKept(t *testing.T) {
 	if err := target.Close(); !errors.Is(err, ErrInCall) {
 		t.Fatalf("close: %v", err)
 	}
-	if got := planted(t, target.p, at, 1); got[0] != tr.Stubs+64 || len(stubMaps(t, target.p)) != 2 {
+	if got := planted(t, target.p, at, 1); got[0] != tr.Stubs+32 || len(stubMaps(t, target.p)) != 3 {
 		t.Errorf("%#x, %+v", got, stubMaps(t, target.p))
 	}
 	maps, err := target.p.Maps()
@@ -184,7 +186,7 @@ func TestTrampolineKept(t *testing.T) {
 		t.Fatalf("%+v, %v", l, err)
 	}
 	l.stubs[0].limit = 0
-	if u, err := l.Undo(); err != nil || !u.InCall || len(stubMaps(t, target.p)) != 2 {
+	if u, err := l.Undo(); err != nil || !u.InCall || len(stubMaps(t, target.p)) != 3 {
 		t.Fatalf("%+v, %v", u, err)
 	}
 	l.stubs[0].limit = maxSearch
@@ -213,9 +215,10 @@ func TestTrampolineReplaceable(t *testing.T) {
 	if err := target.Replaceable(); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "makes code while it runs") {
 		t.Errorf("%v", err)
 	}
-	for n := len(target.trampolines); n < maxTrampolines; n++ {
-		target.trampolines[uint64(n)] = &arch.Trampoline{}
+	for fn := uint64(0); len(target.trampolines.numbers) < maxTrampolines; fn++ {
+		target.trampolines.numbers[fn] = 0
 	}
+	target.trampolines.pieces = int(target.stubs.Load().size / amd64.TrampolinePiece)
 	if _, err := target.Trampoline(1 << 40); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("%v", err)
 	}
@@ -271,8 +274,8 @@ func TestTrampolineNoRoom(t *testing.T) {
 // The program can write the tables: a circle there stands for nothing, and ends.
 func TestTrampolineCircle(t *testing.T) {
 	_, target, tr := trampolined(t)
-	stub := used(t, target, tr, tr.Stubs+72)
-	if err := target.p.WriteMem(tr.Table+72, binary.LittleEndian.AppendUint64(nil, stub)); err != nil {
+	stub := used(t, target, tr, tr.Stubs+40)
+	if err := target.p.WriteMem(tr.Table+40, binary.LittleEndian.AppendUint64(nil, stub)); err != nil {
 		t.Fatal(err)
 	}
 	if got := target.Caller(stub); got != stub {
@@ -433,4 +436,160 @@ func TestTrampolineVectors(t *testing.T) {
 		})
 	})
 	prog.Counts("go 10")
+}
+
+// More functions than a piece serves have trampolines that are all their own, and the same code.
+func TestTrampolinePieces(t *testing.T) {
+	const functions = 6*amd64.TrampolinesPerPiece + 10
+	prog, target := prepared(t)
+	seen := map[uint64]bool{}
+	var last *arch.Trampoline
+	for fn := range uint64(functions) {
+		tr, err := target.Trampoline(fn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[tr.Stubs] || seen[tr.More] {
+			t.Fatalf("function %d: %+v is another's", fn, tr)
+		}
+		seen[tr.Stubs], seen[tr.More] = true, true
+		if fn%611 != 0 && fn%amd64.TrampolinesPerPiece > 1 {
+			continue
+		}
+		last = tr
+		first, more, err := amd64.NewStubs(tr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, further := make([]byte, len(first)), make([]byte, len(more))
+		if err := errors.Join(target.p.ReadMem(tr.Stubs, code), target.p.ReadMem(tr.More, further)); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(code, first) || !slices.Equal(further, more) {
+			t.Errorf("function %d at 0x%x has other stubs", fn, tr.Stubs)
+		}
+		if common := planted(t, target.p, tr.Table, 3); common[0] != tr.Stubs || common[1] != 1 || common[2] != 1 {
+			t.Errorf("function %d begins with %#x", fn, common)
+		}
+	}
+	if mapped, err := target.home.get(hdrReturns); err != nil || mapped != 16*amd64.TrampolinePiece {
+		t.Errorf("%d bytes are mapped: %v", mapped, err)
+	}
+	const real = 0x401237
+	if err := target.p.WriteMem(last.More+amd64.TrampolineDist, binary.LittleEndian.AppendUint64(nil, real)); err != nil {
+		t.Fatal(err)
+	}
+	at := plant(t, target, last.More, last.More+8)
+	if err := target.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := planted(t, target.p, at, 2); got[0] != real || got[1] != last.More+8 {
+		t.Errorf("%#x stands where a further stub stood", got)
+	}
+	if left := stubMaps(t, target.p); len(left) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+	prog.Counts("go 10")
+}
+
+// Where the address space is limited the room is smaller, and says when it is full.
+func TestTrampolineSmallRoom(t *testing.T) {
+	prog, target := prepared(t)
+	limit := unix.Rlimit{Cur: 1 << 30, Max: unix.RLIM_INFINITY}
+	if err := unix.Prlimit(prog.PID, unix.RLIMIT_AS, &limit, nil); err != nil {
+		t.Fatal(err)
+	}
+	for fn := uint64(0); ; fn++ {
+		tr, err := target.Trampoline(fn)
+		if err == nil && fn < 1<<14 {
+			continue
+		}
+		if size := target.stubs.Load().size; !errors.Is(err, unix.ENOSPC) || fn != size/amd64.TrampolinePiece*amd64.TrampolinesPerPiece || size > 1<<30/roomShare {
+			t.Errorf("function %d: %+v, %v; the room has %d bytes", fn, tr, err, size)
+		}
+		break
+	}
+	if err := target.Close(); err != nil {
+		t.Error(err)
+	}
+	prog.Counts("go 10")
+}
+
+// What a tracer of the version before has left is undone: all functions' stubs there stand in one
+// piece, and their tables behind it.
+func TestTrampolineEarlier(t *testing.T) {
+	const real = 0x401237
+	prog, target := prepared(t)
+	var lo uint64
+	inStop(t, target, func(s *Stopped) (err error) {
+		if lo, err = target.mapPrivate(s, flatName, 0, 2*amd64.FlatStubs, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+			return err
+		}
+		return s.Mprotect(lo+amd64.FlatStubs, amd64.FlatStubs, unix.PROT_READ|unix.PROT_WRITE)
+	})
+	stub := lo + 4096 + 4000
+	if err := errors.Join(target.p.WriteMem(stub+amd64.FlatStubs, binary.LittleEndian.AppendUint64(nil, real)), target.home.put(hdrVersion, homeStubs)); err != nil {
+		t.Fatal(err)
+	}
+	at := plant(t, target, stub, stub+8, lo+4096+16)
+	l, err := FindLeftover(target.p)
+	if err != nil || l == nil || len(l.stubs) != 1 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	if u, err := l.Undo(); err != nil || u.InCall {
+		t.Fatalf("%+v, %v", u, err)
+	}
+	if got, want := planted(t, target.p, at, 3), []uint64{real, stub + 8, lo + 4096 + 16}; !slices.Equal(got, want) {
+		t.Errorf("%#x, want %#x", got, want)
+	}
+	if left := stubMaps(t, target.p); len(left) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+	prog.Counts("go 10")
+}
+
+// A tracer that is killed while it takes the room, or maps a piece of it, leaves what the next one
+// finds and takes out.
+func TestTrampolineHalfMapped(t *testing.T) {
+	for name, left := range map[string]func(target *Target, s *Stopped, lo uint64) error{
+		"room": func(*Target, *Stopped, uint64) error { return nil },
+		"code": func(target *Target, s *Stopped, lo uint64) error {
+			return target.memfd(s, roomFile(roomSize), func(local *os.File, fd int) error {
+				if err := errors.Join(fillPiece(local, nil), local.Close()); err != nil {
+					return err
+				}
+				_, err := s.Mmap(lo, amd64.TrampolinePiece, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_FIXED, fd, 0)
+				return err
+			})
+		},
+		"piece": func(target *Target, s *Stopped, lo uint64) error {
+			target.stubs.Store(newStubs(target.p, lo, roomSize))
+			return target.mapPieces(s, nil, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			prog, target := prepared(t)
+			inStop(t, target, func(s *Stopped) error {
+				lo, err := target.mapRoom(s, roomSize)
+				if err == nil && lo%roomSize != 0 {
+					t.Errorf("the room begins at 0x%x", lo)
+				}
+				return errors.Join(err, left(target, s, lo))
+			})
+			if len(stubMaps(t, target.p)) == 0 {
+				t.Fatal("nothing is mapped")
+			}
+			l, err := FindLeftover(target.p)
+			if err != nil || l == nil {
+				t.Fatalf("%+v, %v", l, err)
+			}
+			if u, err := l.Undo(); err != nil || u.InCall {
+				t.Fatalf("%+v, %v", u, err)
+			}
+			if got := stubMaps(t, target.p); len(got) > 0 {
+				t.Errorf("left: %+v", got)
+			}
+			prog.Counts("go 10")
+		})
+	}
 }
