@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,33 +143,24 @@ func TestBpftraceComesLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("bpftrace", "-p", pid(p), "-e", fmt.Sprintf(`BEGIN { printf("there\n"); } uprobe:%s:f_six { @n = count(); }`, exe))
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text bytes.Buffer
-	cmd.Stderr = os.Stderr
+	cmd := exec.Command("bpftrace", "-p", pid(p), "-e", fmt.Sprintf(`uprobe:%s:f_six { @n = count(); }`, exe))
+	var text locked
+	cmd.Stdout, cmd.Stderr = &text, os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v (install bpftrace)", err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	buf := make([]byte, 4096)
-	for !strings.Contains(text.String(), "there") {
-		n, err := out.Read(buf)
-		if err != nil {
-			t.Fatalf("bpftrace: %v: %s", err, text.String())
-		}
-		text.Write(buf[:n])
-	}
+	// It may lose what a BEGIN prints. When it has attached its probes it waits for their events.
+	within(t, "bpftrace waits for events", func() bool {
+		call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", cmd.Process.Pid))
+		return err == nil && strings.HasPrefix(string(call), fmt.Sprint(unix.SYS_EPOLL_WAIT, " "))
+	})
 	right(t, p, "go 1000")
 	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	rest, _ := io.ReadAll(out)
-	text.Write(rest)
-	if !strings.HasSuffix(strings.TrimSpace(text.String()), "@n: 0") {
-		t.Errorf("bpftrace says %s", text.String())
+	if err := cmd.Wait(); err != nil || !strings.HasSuffix(strings.TrimSpace(text.String()), "@n: 0") {
+		t.Errorf("bpftrace: %v: it says %s", err, text.String())
 	}
 	n := right(t, p, "go 10")
 	r := s.end()
