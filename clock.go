@@ -19,11 +19,19 @@ type counterClock struct{ c *ring.Clock }
 func (k counterClock) sync() error                     { return k.c.Sync() }
 func (k counterClock) nanos(tick uint64, _ int) uint64 { return k.c.Nanos(tick) }
 
-// ownClock is the clock of a target that has its own.
-type ownClock struct{ t target.Clocked }
+// ownClock is the clock of a target that has its own. It may be set between two records that are converted, by
+// itself or by that of the other's CPU, but is not seen to run back.
+type ownClock struct {
+	t    target.Clocked
+	last uint64
+}
 
-func (ownClock) sync() error                         { return nil }
-func (k ownClock) nanos(tick uint64, cpu int) uint64 { return k.t.Nanos(tick, cpu) }
+func (*ownClock) sync() error { return nil }
+
+func (k *ownClock) nanos(tick uint64, cpu int) uint64 {
+	k.last = max(k.last, k.t.Nanos(tick, cpu))
+	return k.last
+}
 
 // holdRecords is how long a record waits for older ones of other CPUs.
 const holdRecords = 4 * time.Millisecond
@@ -32,7 +40,7 @@ const holdRecords = 4 * time.Millisecond
 func (c *Core) openReader(r *ring.Ring) error {
 	c.tasks.Kernel = c.t.Writer().Kernel
 	if t, ok := c.t.(target.Clocked); ok {
-		c.clock = ownClock{t}
+		c.clock = &ownClock{t: t}
 		c.reader = ring.NewReader(r, &ring.ReaderConfig{Hold: holdRecords})
 		return nil
 	}

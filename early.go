@@ -44,7 +44,7 @@ func (e *earlyHits) give(nanos uint64, f func(*trace.Hit)) {
 // limit is the time up to which hits may be given out once the ring's records up to the tick until
 // have been. Where the records' clock can not be read here a hit waits for as long as they do.
 func (e *earlyHits) limit(k clock, until uint64) (nanos uint64) {
-	switch _, own := k.(ownClock); {
+	switch _, own := k.(*ownClock); {
 	case len(e.hits) == 0 || until == 0 && !own:
 		return 0
 	case !own:

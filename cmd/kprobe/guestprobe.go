@@ -174,15 +174,13 @@ func writeGuestList(w io.Writer, t *guest.Target, n trace.Namer) error {
 		return err
 	}
 	for i := range l.Sites {
-		state := l.State(&l.Sites[i])
-		for _, p := range l.Sites[i].Points {
-			for range p.Probes {
-				fmt.Fprintln(w, listLine(n, p.Addr, 'k', state))
-			}
-			for range p.Returns {
-				fmt.Fprintln(w, listLine(n, p.Addr, 'r', state))
-			}
+		s := &l.Sites[i]
+		state := l.State(s)
+		line := func(at uint64, kind byte) string { return listLine(n, at, kind, state) }
+		if place, ok := s.Gone(); ok {
+			line = func(at uint64, kind byte) string { return placeLine(at, kind, clean(place), " ", "[GONE]") }
 		}
+		writePoints(w, s.Points, line)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
 )
@@ -69,20 +70,25 @@ func writeList(w io.Writer, p *process.Proc, n *names) error {
 		if place, ok := s.Gone(); ok {
 			line = func(at uint64, kind byte) string { return placeLine(at, kind, clean(place), " ", "[GONE]") }
 		}
-		for _, p := range s.Points {
-			for range p.Probes {
-				fmt.Fprintln(w, line(p.Addr, 'k'))
-			}
-			for range p.Returns {
-				fmt.Fprintln(w, line(p.Addr, 'r'))
-			}
-		}
+		writePoints(w, s.Points, line)
 	}
 	if own > 0 && users == 0 {
 		fmt.Fprintf(os.Stderr, "kprobe: %d of kprobe's own probes stand in process %d, and none of a user's: kprobe detach -p %d takes out what a tracer that was killed has left\n",
 			own, p.PID(), p.PID())
 	}
 	return nil
+}
+
+// writePoints writes the lines of a site's probes.
+func writePoints(w io.Writer, points []target.Point, line func(at uint64, kind byte) string) {
+	for _, p := range points {
+		for range p.Probes {
+			fmt.Fprintln(w, line(p.Addr, 'k'))
+		}
+		for range p.Returns {
+			fmt.Fprintln(w, line(p.Addr, 'r'))
+		}
+	}
 }
 
 // disabled is the state of a probe that does not stand.

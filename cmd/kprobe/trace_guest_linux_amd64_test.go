@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/testguest"
 )
 
@@ -41,6 +42,7 @@ func TestGuestVerbs(t *testing.T) {
 		{"ends", v.ends},
 		{"second", v.second},
 		{"killed", v.killed},
+		{"module", v.module},
 		{"refused", v.refused},
 		{"spec", v.spec},
 		{"rebooted", v.rebooted},
@@ -290,6 +292,46 @@ func (v *verbs) second(t *testing.T) {
 	v.g.Hit("open", 50, 0)
 	if r := tr.end(t, unix.SIGINT); r.status != 0 || hitsOf(t, r.errs, "myprobe") < 50 {
 		t.Errorf("the first tracer: %+v", r)
+	}
+	v.empty(t)
+}
+
+// module: a probe whose module was unloaded is listed as [GONE], also when its tracer was killed; loaded anew it is
+// armed again.
+func (v *verbs) module(t *testing.T) {
+	dummy, err := guestkit.Module(v.g.Kernel, "drivers/net/dummy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.g.Upload("/tmp/dummy.ko", dummy); err != nil {
+		t.Fatal(err)
+	}
+	gone := regexp.MustCompile(`^([0-9a-f]{16}  [kr]  dummy:dummy_xmit    \[GONE\]\n){2}$`)
+	there := regexp.MustCompile(`^([0-9a-f]{16}  [kr]  dummy_xmit\+0x[05]  dummy \[OPTIMIZED\]\n){2}$`)
+	lists := func(want *regexp.Regexp) {
+		t.Helper()
+		r := v.run(t, "list")
+		for end := time.Now().Add(2 * time.Minute); !want.MatchString(r.out) && time.Now().Before(end); r = v.run(t, "list") {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if r.status != 0 || !want.MatchString(r.out) || strings.Count(r.out, "  k  ") != 1 {
+			t.Fatalf("list: %+v, want %s", r, want)
+		}
+	}
+	v.g.Shell("insmod /tmp/dummy.ko")
+	tr := v.start(t, 2, "p:a dummy:dummy_xmit", "r:b dummy:dummy_xmit")
+	defer tr.kill() // also where the test fails
+	lists(there)
+	v.g.Shell("rmmod dummy")
+	lists(gone)
+	v.g.Shell("insmod /tmp/dummy.ko")
+	lists(there)
+	v.g.Shell("rmmod dummy")
+	lists(gone)
+	tr.kill()
+	lists(gone)
+	if r := v.run(t, "detach"); r.status != 0 {
+		t.Errorf("detach: %+v", r)
 	}
 	v.empty(t)
 }

@@ -269,6 +269,21 @@ func merge(ws []write) []write {
 	return out
 }
 
+// Note tells in the guest's memory of probes that wait to be armed.
+func (t *Target) Note(waiting []*target.Site) error {
+	if t.lay == nil {
+		return nil
+	}
+	all, fresh, over := target.Notes(t.notes, waiting)
+	t.control.clear(over)
+	if err := t.control.add(fresh); err != nil {
+		t.notes = slices.DeleteFunc(all, func(s *target.Site) bool { return slices.Contains(fresh, s) })
+		return err
+	}
+	t.notes = all
+	return nil
+}
+
 // Forget drops sites whose code is not there any more: nothing is left to restore.
 func (t *Target) Forget(sites []*target.Site) error {
 	t.control.clear(sites)

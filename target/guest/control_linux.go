@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 // what is read here is believed no more than any other memory of a guest.
 const (
 	controlMagic   = 0x5453455547504b21 // "!KPGUEST" in memory order
-	controlVersion = 2
+	controlVersion = 3
 
 	siteOff  = pageSize
 	siteSize = 64
@@ -43,7 +44,7 @@ var le = binary.LittleEndian
 // control is the view of a control area.
 type control struct {
 	mem   []byte
-	sites map[*target.Site]int // index of an armed site's entry
+	sites map[*target.Site]int // index of the entry of an armed site, or of a note
 	free  []int
 	used  int
 }
@@ -97,18 +98,25 @@ func (c *control) other() bool {
 //
 //	0  address     8  length of the patch     16 original bytes     32 patch     48 detour
 //	56 up to two points: offset from the address, probes, return probes, a byte each
+//	62 target.Reason
+//
+// An entry without a patch is a note (Target.Note): if its reason is target.ReasonGone a name stands from 16 to 56.
 type site struct {
 	addr        uint64
 	orig, patch []byte
 	detour      uint64
 	points      []target.Point
+	reason      target.Reason
+	name        string // of one that is gone
 }
 
 const (
 	maxPatch  = 16
+	nameOff   = 16
 	pointOff  = 56
 	pointSize = 3
 	maxPoints = 2
+	reasonOff = 62
 )
 
 func (s *site) encode(b []byte) {
@@ -117,6 +125,10 @@ func (s *site) encode(b []byte) {
 	copy(b[16:32], s.orig)
 	copy(b[32:48], s.patch)
 	le.PutUint64(b[48:], s.detour)
+	b[reasonOff] = byte(s.reason)
+	if s.reason == target.ReasonGone {
+		copy(b[nameOff:pointOff], s.name)
+	}
 	for i, p := range s.points[:min(len(s.points), maxPoints)] {
 		at := b[pointOff+i*pointSize:]
 		at[0], at[1], at[2] = byte(p.Addr-s.addr), byte(min(p.Probes, 255)), byte(min(p.Returns, 255))
@@ -131,7 +143,11 @@ func decodeSite(b []byte) (site, error) {
 	}
 	s := site{
 		addr: le.Uint64(b), orig: slices.Clone(b[16 : 16+n]), patch: slices.Clone(b[32 : 32+n]),
-		detour: le.Uint64(b[48:]),
+		detour: le.Uint64(b[48:]), reason: target.Reason(b[reasonOff]),
+	}
+	if s.reason == target.ReasonGone && n == 0 {
+		name, _, _ := bytes.Cut(b[nameOff:pointOff], []byte{0})
+		s.name, s.detour = string(name), 0
 	}
 	for i := range maxPoints {
 		at := b[pointOff+i*pointSize:]
@@ -165,7 +181,7 @@ func (c *control) list() ([]site, error) {
 
 func (c *control) entry(i int) []byte { return c.mem[siteOff+i*siteSize:][:siteSize] }
 
-// add enters sites that are about to be patched.
+// add enters sites that are about to be patched, or notes.
 func (c *control) add(sites []*target.Site) error {
 	if have := c.capacity() - c.used + len(c.free); len(sites) > have {
 		return errno.Errorf(unix.ENOSPC, "%d sites more: the guest's table has room for %d: an ivshmem device has more (kprobe doctor tells how)", len(sites), have)
@@ -178,7 +194,10 @@ func (c *control) add(sites []*target.Site) error {
 			c.used++
 		}
 		c.sites[s] = i
-		e := site{addr: s.Addr, orig: s.Orig, patch: s.Patch, detour: s.Detour.Addr, points: s.Points}
+		e := site{addr: s.Addr, orig: s.Orig, patch: s.Patch, points: s.Points, reason: s.Reason, name: s.Name}
+		if s.Detour != nil {
+			e.detour = s.Detour.Addr
+		}
 		e.encode(c.entry(i))
 	}
 	c.put(hdrSites, uint64(c.used))

@@ -51,14 +51,14 @@ func (t *Target) Close() error {
 	if stays {
 		t.lay.leave()
 	}
-	t.lay, t.mail, t.adopted = nil, nil, nil
+	t.lay, t.mail, t.adopted, t.notes = nil, nil, nil, nil
 	t.release()
 	return err
 }
 
 // standing is the number of our patches that stand and that nobody else has patched over.
 func (t *Target) standing() int {
-	n := len(t.control.sites)
+	n := len(t.control.sites) - len(t.notes)
 	for _, s := range t.foreign {
 		if _, ok := t.control.sites[s]; ok {
 			n--
@@ -142,12 +142,17 @@ type Leftover struct {
 	Sites         []Patched
 }
 
-// Patched is one patch that stands in the guest's kernel.
+// Patched is one patch that stands in the guest's kernel, or, without a Patch, a probe that waits to be armed.
 type Patched struct {
 	Addr        uint64
 	Orig, Patch []byte
 	Points      []target.Point
+	reason      target.Reason
+	name        string
 }
+
+// Gone says whether the module that it stood in is not loaded any more, and where in it that was.
+func (p *Patched) Gone() (place string, ok bool) { return p.name, p.reason == target.ReasonGone }
 
 // FindLeftover looks for what a tracer has put into the guest's kernel. nil: nothing of ours is
 // there. EBUSY: it is another version's.
@@ -162,7 +167,7 @@ func (t *Target) FindLeftover() (*Leftover, error) {
 		return nil, err
 	}
 	for _, s := range sites {
-		o.Sites = append(o.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Points: s.points})
+		o.Sites = append(o.Sites, Patched{Addr: s.addr, Orig: s.orig, Patch: s.patch, Points: s.points, reason: s.reason, name: s.name})
 	}
 	return o, nil
 }
@@ -297,6 +302,8 @@ func (l *Leftover) State(p *Patched) string {
 	have := make([]byte, len(p.Patch))
 	err := l.t.k.Read(p.Addr, have)
 	switch {
+	case len(p.Patch) == 0:
+		return "postponed: a thread is in the way of a jump"
 	case err != nil:
 		return "[GONE]"
 	case bytes.Equal(have, p.Patch):
@@ -331,9 +338,11 @@ func (l *Leftover) Undo() (Undone, error) {
 
 // undoStopped restores every byte. Precondition: the vCPUs are stopped.
 func (l *Leftover) undoStopped(s *qemu.Stop) (u Undone, err error) {
-	sites := make([]restore.Site, len(l.Sites))
-	for i, p := range l.Sites {
-		sites[i] = restore.Site{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch}
+	var sites []restore.Site
+	for _, p := range l.Sites {
+		if len(p.Patch) > 0 {
+			sites = append(sites, restore.Site{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch})
+		}
 	}
 	ws, restored, foreign := restore.Plan(sites, l.t.k.Read)
 	u.Restored, u.Foreign = restored, foreign

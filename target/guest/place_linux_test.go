@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -314,6 +315,33 @@ func TestModule(t *testing.T) {
 		if !evs[0].Gone() {
 			t.Error("the module has gone, the event has not")
 		}
+		p.listed("dummy:dummy_xmit")
+	}
+	if err := p.core.Remove(evs); err != nil {
+		t.Error(err)
+	}
+	if err := p.core.Sync(); err != nil {
+		t.Error(err)
+	}
+	p.add(nil, "p vfs_read")
+	p.listed()
+}
+
+// listed checks which probes in modules that are not loaded the guest's memory tells of.
+func (p *probed) listed(want ...string) {
+	p.Helper()
+	l, err := p.t.FindLeftover()
+	if err != nil || l == nil {
+		p.Fatal(l, err)
+	}
+	var got []string
+	for i := range l.Sites {
+		if place, ok := l.Sites[i].Gone(); ok {
+			got = append(got, place)
+		}
+	}
+	if !slices.Equal(got, want) {
+		p.Errorf("listed as gone: %q, want %q", got, want)
 	}
 }
 

@@ -57,6 +57,7 @@ type Target struct {
 	writer  arch.Writer
 	zombie  []*target.Site // taken out, but a thread may still be in the detour
 	foreign []*target.Site // not taken out: somebody else has patched over them
+	notes   []*target.Site // what Note has told
 	clock   guestClock
 	breaks  breaks
 }

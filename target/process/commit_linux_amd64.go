@@ -182,33 +182,12 @@ func (t *Target) Note(waiting []*target.Site) error {
 	if t.home == nil {
 		return nil
 	}
-	// What stays is not touched: a listing reads the memory meanwhile.
-	type key struct {
-		addr   uint64
-		point  target.Point
-		reason target.Reason
-		name   string
-	}
-	keyOf := func(s *target.Site) key { return key{s.Addr, s.Points[0], s.Reason, s.Name} }
-	had := map[key][]*target.Site{}
-	for _, n := range t.notes {
-		had[keyOf(n)] = append(had[keyOf(n)], n)
-	}
-	var all, fresh []*target.Site
+	all, fresh, over := target.Notes(t.notes, waiting)
 	var records []siteRecord
-	for _, w := range waiting {
-		if k := keyOf(w); len(had[k]) > 0 {
-			all, had[k] = append(all, had[k][0]), had[k][1:]
-			continue
-		}
-		fresh = append(fresh, w)
+	for _, w := range fresh {
 		records = append(records, siteRecord{addr: w.Addr, points: w.Points, reason: w.Reason, name: w.Name})
 	}
-	var over []*target.Site
-	for _, sites := range had {
-		over = append(over, sites...)
-	}
-	t.notes = append(all, fresh...)
+	t.notes = all
 	return errors.Join(t.home.clear(over), t.home.add(fresh, records))
 }
 
