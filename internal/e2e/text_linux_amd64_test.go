@@ -150,7 +150,7 @@ func TestBpftraceComesLater(t *testing.T) {
 		t.Fatalf("%v (install bpftrace)", err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	// It may lose what a BEGIN prints. When it has attached its probes it waits for their events.
+	// It may keep what a BEGIN prints for minutes. When it has attached its probes it waits for their events.
 	within(t, "bpftrace waits for events", func() bool {
 		call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", cmd.Process.Pid))
 		return err == nil && strings.HasPrefix(string(call), fmt.Sprint(unix.SYS_EPOLL_WAIT, " "))
