@@ -109,7 +109,8 @@ func (c *Core) put(ps []*probe) error {
 		return err
 	}
 	n := len(ps)
-	ps, err := leave(ps, func(p *probe, i int) error { return plain(c.place(p, ps[:i])) })
+	jumps := map[*function]bool{} // those that a jprobe of the batch stands on
+	ps, err := leave(ps, func(p *probe, _ int) error { return plain(c.place(p, jumps)) })
 	if err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (c *Core) put(ps []*probe) error {
 	err = c.number(evs)
 	left := slices.Clone(ps) // those that are not armed
 	if err == nil {
-		ps, err = leave(ps, func(p *probe, _ int) error {
+		_, err = leave(ps, func(p *probe, _ int) error {
 			if err := c.pool(p.ev); err != nil {
 				return err
 			}
@@ -197,9 +198,9 @@ func tell(ps []*probe) map[*probe]told {
 	return old
 }
 
-// place finds where a probe is to stand and makes its event. batch are the probes that are
+// place finds where a probe is to stand and makes its event. jumps are the functions of the jprobes that are
 // registered with it, as far as they have been placed.
-func (c *Core) place(p *probe, batch []*probe) error {
+func (c *Core) place(p *probe, jumps map[*function]bool) error {
 	if err := c.forbidden(p.def); err != nil {
 		return err
 	}
@@ -219,12 +220,14 @@ func (c *Core) place(p *probe, batch []*probe) error {
 	if p.kind != kindJprobe {
 		return nil
 	}
-	for _, o := range append(slices.Clone(c.events), eventsOf(batch)...) {
-		if o != nil && !o.ended && o.h != nil && o.h.kind == kindJprobe && o.fn == e.fn {
-			return errno.Errorf(unix.EEXIST, "%s has a jprobe, and a function can have one only", e.fn.name)
-		}
+	if jumps[e.fn] || slices.ContainsFunc(e.fn.events, func(o *Event) bool { return !o.ended && o.h != nil && o.h.kind == kindJprobe }) {
+		return errno.Errorf(unix.EEXIST, "%s has a jprobe, and a function can have one only", e.fn.name)
 	}
-	return p.matches()
+	if err := p.matches(); err != nil {
+		return err
+	}
+	jumps[e.fn] = true
+	return nil
 }
 
 // atEntry refuses a jprobe that is not at its function's entry.

@@ -1,6 +1,9 @@
 package amd64
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"errors"
+)
 
 // The resident handler stands in a probed process for the signals of a fault (SIGSEGV,
 // SIGBUS, SIGFPE, SIGILL). A fault that is none of ours goes to the handler that was
@@ -65,10 +68,13 @@ const TrapEntrySize = 16
 
 // HandlerEnv says where the handler finds its data.
 type HandlerEnv struct {
-	Traps   uint64 // address of two words: the table of TrapEntries, sorted, and its length
-	Faults  uint64 // address of two words: address of the table, and its length in entries
-	Actions uint64 // saved dispositions: ActionSize bytes for each signal number
-	Hooked  uint64 // address of a word: not 0 once Trap stands, so that a trap flag is ours
+	Traps  uint64 // address of two words: the table of TrapEntries, sorted, and its length
+	Faults uint64 // address of two words: address of the table, and its length in entries
+	// Directory: the table of faults is in pieces, and what Faults names is the table of these: entries that have the
+	// lowest address of what a piece tells, a word, the address of the piece, and its length in entries. Not with Resumes.
+	Directory bool
+	Actions   uint64 // saved dispositions: ActionSize bytes for each signal number
+	Hooked    uint64 // address of a word: not 0 once Trap stands, so that a trap flag is ours
 	// ActionHandler is the offset of a struct kernel_sigaction in one of them.
 	ActionSize, ActionHandler int32
 	// Resumes says that a handler of the program may return to the instruction that
@@ -195,6 +201,9 @@ const ContextMask = 296
 
 // NewHandler generates the resident handler at addr.
 func NewHandler(addr uint64, env HandlerEnv) (*Handler, error) {
+	if env.Directory && env.Resumes {
+		return nil, errors.New("handler: what goes back to a copy is not found in a table of pieces")
+	}
 	h := handlerCode{Asm: NewAsm(addr), env: env}
 	restorer := h.restorer()
 	entry := h.Here()
@@ -248,11 +257,34 @@ func (h *handlerCode) table() {
 // lookup emits the search for the instruction pointer of the context in RDX and what
 // is done for an entry found. Otherwise control goes on.
 func (h *handlerCode) lookup() {
-	loop, upper, end, none, moved := h.Label(), h.Label(), h.Label(), h.Label(), h.Label()
+	none, moved := h.Label(), h.Label()
 	h.table()
 	h.TestRR(8, RCX, RCX) // nothing is ours: what the arguments are does not matter, should a handler of the program's call
 	h.Jcc(CondE, none)
 	h.MovRM(8, RAX, At(RDX, ucRIP))
+	h.find(none)
+	if h.env.Directory {
+		h.MovRM(8, R9, At(R8, 16))
+		h.MovRM(8, RCX, At(R8, 24))
+		h.find(none)
+	}
+	h.OpRM(OpCmp, 8, RAX, At(R8, 8))
+	h.Jcc(CondAE, none)
+	h.OpMI(OpCmp, 4, At(RSI, infoCode), 0) // somebody has sent the signal (sigaction(2)): the instruction has not faulted
+	h.Jcc(CondLE, none)
+	h.MovRM(8, RAX, At(R8, 16))
+	h.OpMI(OpCmp, 8, At(R8, 24), 0)
+	h.Jcc(CondNE, moved)
+	h.MovMR(8, At(RDX, ucRIP), RAX)
+	h.Ret()
+	h.Bind(moved)
+	h.moved(none)
+	h.Bind(none)
+}
+
+// find emits R8 = the last of the RCX entries at R9 that begin at or before RAX; control goes to none if there is none.
+func (h *handlerCode) find(none Label) {
+	loop, upper, end := h.Label(), h.Label(), h.Label()
 	h.MovRI(R10, 0)
 	h.Bind(loop) // RCX is above all entries that may hold it, R10 counts those known to start at or before it
 	h.OpRR(OpCmp, 8, R10, RCX)
@@ -273,18 +305,6 @@ func (h *handlerCode) lookup() {
 	h.Jcc(CondE, none)
 	h.ShiftRI(Shl, 8, R10, 5)
 	h.Lea(R8, AtIndex(R9, R10, 1, -FaultEntrySize))
-	h.OpRM(OpCmp, 8, RAX, At(R8, 8))
-	h.Jcc(CondAE, none)
-	h.OpMI(OpCmp, 4, At(RSI, infoCode), 0) // somebody has sent the signal (sigaction(2)): the instruction has not faulted
-	h.Jcc(CondLE, none)
-	h.MovRM(8, RAX, At(R8, 16))
-	h.OpMI(OpCmp, 8, At(R8, 24), 0)
-	h.Jcc(CondNE, moved)
-	h.MovMR(8, At(RDX, ucRIP), RAX)
-	h.Ret()
-	h.Bind(moved)
-	h.moved(none)
-	h.Bind(none)
 }
 
 // moved emits what is done for a fault in a displaced instruction whose original is in

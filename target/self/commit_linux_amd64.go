@@ -125,7 +125,7 @@ func (t *Target) change(c *target.Change) error {
 			p = t.newPlan(open)
 		}, func() { fresh, errs[1] = t.newHeads(open) })
 		if err := errors.Join(errs[:]...); err != nil {
-			return errors.Join(err, fresh.unmap())
+			return errors.Join(err, fresh.drop())
 		}
 		if len(c.Groups) > 0 {
 			p.blocks = func() target.Blocks {
@@ -152,12 +152,13 @@ func (t *Target) change(c *target.Change) error {
 func (t *Target) changeAll(c *target.Change, p *plan, fresh *heads) error {
 	p.heads = fresh.words
 	if err := t.attempt(p); err != nil {
-		return errors.Join(err, fresh.unmap())
+		return errors.Join(err, fresh.drop())
 	}
 	old := t.home.heads
-	t.home.heads, t.live, fresh.sites = fresh, fresh.sites, nil
+	t.home.heads, t.dead = fresh, nil
+	t.live += len(c.Add)
 	t.buried(p, t.gone(p, c.Remove))
-	return old.unmap()
+	return old.replaced(fresh)
 }
 
 // blocked tells which new sites the thread is in the way of that the plan has met: those whose
@@ -497,15 +498,8 @@ func (t *Target) buried(p *plan, removed []*target.Site) {
 		dead = append(dead, s)
 		free = append(free, room.Span{Addr: s.Detour.Addr, Size: s.Room})
 	}
-	if len(dead) > 0 {
-		slices.SortFunc(dead, byDetour)
-		t.live = slices.DeleteFunc(t.live, func(s *target.Site) bool {
-			for len(dead) > 0 && byDetour(dead[0], s) < 0 {
-				dead = dead[1:]
-			}
-			return len(dead) > 0 && dead[0] == s
-		})
-	}
+	t.dead = append(t.dead, dead...)
+	t.live -= len(dead)
 	t.codeMu.Lock()
 	t.freeCode(free...)
 	t.codeMu.Unlock()

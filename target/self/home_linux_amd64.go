@@ -3,12 +3,9 @@ package self
 //lint:file-ignore U1000 the assembly uses what looks unused
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"sort"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +16,7 @@ import (
 
 // The home is memory that signal handlers and gates read, outside of the Go heap:
 //
-//	0           four words: the table of faults and its length, that of breakpoints and its
+//	0           four words: the directory of faults and its length, the table of breakpoints and its
 //	actionsOff  saved dispositions, actionSize each, by signal number
 //
 // The tables are mappings of their own. Those words are only changed while the world is
@@ -69,7 +66,7 @@ var noWords [4]uint64
 
 // newHome makes the home and installs the handlers.
 func (t *Target) newHome() (*home, error) {
-	h := &home{t: t, stood: map[unix.Signal]sigaction{}}
+	h := &home{t: t, stood: map[unix.Signal]sigaction{}, heads: &heads{}}
 	var err error
 	if h.addr, err = mapAnon(0, homeSize, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return nil, err
@@ -95,7 +92,7 @@ func (h *home) generate() error {
 		return err
 	}
 	h.handler, err = amd64.NewHandler(at, amd64.HandlerEnv{
-		Faults: h.addr + faultsOff, Traps: h.addr + trapsOff, Actions: h.addr + actionsOff,
+		Faults: h.addr + faultsOff, Directory: true, Traps: h.addr + trapsOff, Actions: h.addr + actionsOff,
 		Hooked:     h.addr + actionsOff + uint64(unix.SIGTRAP)*actionSize + actionHandler, // the runtime handles it
 		ActionSize: actionSize, ActionHandler: actionHandler,
 	})
@@ -238,79 +235,6 @@ func setSigaction(sig unix.Signal, a sigaction) error {
 	return nil
 }
 
-// heads are the home's tables of sites.
-type heads struct {
-	sites  []*target.Site // sorted by byDetour
-	words  [4]uint64      // that name the tables, in the home
-	tables [2]table
-}
-
-// newHeads makes the tables of the sites that there are and that are to come with a change. They
-// replace those in use once the words are written.
-func (t *Target) newHeads(c *target.Change) (*heads, error) {
-	h := &heads{sites: t.live}
-	if len(c.Add) > 0 {
-		h.sites = slices.Concat(t.live, c.Add)
-		slices.SortFunc(h.sites, byDetour)
-	}
-	faults := 0
-	for _, s := range h.sites {
-		faults += len(s.Detour.Fixups) + len(s.Detour.Pairs)
-	}
-	var err error
-	if h.tables[0], err = newTable(faults*amd64.FaultEntrySize, func(to []byte) { appendFaults(to[:0], h.sites) }); err != nil {
-		return nil, err
-	}
-	traps := trapsOf(h.sites, slices.Concat(c.Remove, t.zombie))
-	if h.tables[1], err = newTable(len(traps), func(to []byte) { copy(to, traps) }); err != nil {
-		return nil, errors.Join(err, h.unmap())
-	}
-	h.words = [4]uint64{h.tables[0].addr, uint64(faults), h.tables[1].addr, uint64(len(traps) / amd64.TrapEntrySize)}
-	return h, nil
-}
-
-// unmap gives the tables back, if there are any.
-func (h *heads) unmap() error {
-	if h == nil {
-		return nil
-	}
-	return errors.Join(h.tables[0].unmap(), h.tables[1].unmap())
-}
-
-// appendFaults appends the table of the loads and the displaced instructions of sites, sorted.
-// Detours do not overlap, so those of one site stand together.
-func appendFaults(out []byte, sites []*target.Site) []byte {
-	var es []amd64.FaultEntry
-	byLo := func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) }
-	for _, s := range sites {
-		es = amd64.AppendFaultEntries(es[:0], s.Detour)
-		if !slices.IsSortedFunc(es, byLo) {
-			slices.SortFunc(es, byLo)
-		}
-		for i := range es {
-			out = es[i].Append(out)
-		}
-	}
-	return out
-}
-
-// trapsOf makes the table of breakpoints, sorted by address; those in gone are none any more.
-func trapsOf(live, gone []*target.Site) []byte {
-	var sites []*target.Site
-	for _, s := range live {
-		if s.Trap && !slices.Contains(gone, s) {
-			sites = append(sites, s)
-		}
-	}
-	sort.Slice(sites, func(i, j int) bool { return sites[i].Addr < sites[j].Addr })
-	var b []byte
-	for _, s := range sites {
-		b = le.AppendUint64(b, s.Addr)
-		b = le.AppendUint64(b, s.Detour.Addr)
-	}
-	return b
-}
-
 // newTable maps a table of n bytes and has it filled.
 func newTable(n int, fill func(to []byte)) (table, error) {
 	if n == 0 {
@@ -341,7 +265,7 @@ func (h *home) close() error {
 	if err := h.t.attempt(h.t.newPlan(&target.Change{})); err != nil {
 		return err
 	}
-	return errors.Join(h.uninstall(true), h.heads.unmap(), unmap(h.addr, homeSize), world.close())
+	return errors.Join(h.uninstall(true), h.heads.unmapAll(), unmap(h.addr, homeSize), world.close())
 }
 
 // open prepares the stopping of threads.

@@ -48,7 +48,8 @@ type Target struct {
 	pools   []*arch.Pool
 	idle    map[*arch.Pool]bool // pools that no probe uses
 	part    uint64              // of the pools, that Crowded looks at next
-	live    []*target.Site      // sorted by byDetour
+	live    int                 // sites whose detours are there
+	dead    []*target.Site      // whose detours were given back since the tables of the home were made
 	zombie  []*target.Site
 	foreign []*target.Site // that hold bytes of somebody else: their detours stay
 	calls   map[uint64]*desc
@@ -453,7 +454,7 @@ func (t *Target) armed() error {
 	if len(t.foreign) > 0 {
 		return fmt.Errorf("the bytes at 0x%x were changed by somebody else, and left alone with the code that they lead to: %w", t.foreign[0].Addr, ErrForeign)
 	}
-	if n := len(t.live) - len(t.zombie); n > 0 {
+	if n := t.live - len(t.zombie); n > 0 {
 		return errno.Errorf(unix.EBUSY, "%d sites are still armed", n)
 	}
 	return nil

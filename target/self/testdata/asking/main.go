@@ -35,6 +35,13 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	many, err := event.Parse("p kprobes.dev/kprobes/symbol.*") // so that faults are looked up among many
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := core.Add([]*event.Def{many}, &kprobes.AddOptions{Count: true, Skip: func(string, error) {}}); err != nil {
+		log.Fatal(err)
+	}
 	d, err := event.Parse("p:a main.take s=+0(%ax):string v=+0(%ax):u8")
 	if err != nil {
 		log.Fatal(err)
