@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// maxLine is the longest line, in bytes (G3).
+// maxLine is the longest line, in bytes.
 const maxLine = 4094
 
 // text is a piece of a definition with where its quotes are: in[i] says that byte i is a
