@@ -33,7 +33,7 @@ func (l *ErrorLog) Clear() {
 	l.entries = nil
 }
 
-// String gives the entries, oldest first (G39).
+// String gives the entries, oldest first.
 func (l *ErrorLog) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

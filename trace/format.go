@@ -7,7 +7,7 @@ import (
 	"kprobes.dev/kprobes/event"
 )
 
-// commonFields are those that every event has, of a 64-bit kernel (Linux 6.18, G44).
+// commonFields are those that every event has, of a 64-bit kernel (Linux 6.18).
 const commonFields = `	field:unsigned short common_type;	offset:0;	size:2;	signed:0;
 	field:unsigned char common_flags;	offset:2;	size:1;	signed:0;
 	field:unsigned char common_preempt_count;	offset:3;	size:1;	signed:0;
@@ -15,7 +15,7 @@ const commonFields = `	field:unsigned short common_type;	offset:0;	size:2;	signe
 
 `
 
-// Format is the event's format file (G43 to G45), with its newline at the end: the fields
+// Format is the event's format file, with its newline at the end: the fields
 // with the kernel's types and layout, so that what reads those files understands ours. id is
 // the event's number. The definition must have its name.
 func Format(d *event.Def, id int) string {
@@ -106,7 +106,7 @@ func printFmt(d *event.Def) string {
 	return `"` + format + `"` + args
 }
 
-// verb is how printf shows a type (G32).
+// verb is how printf shows a type.
 func verb(t *event.TypeSpec) string {
 	switch {
 	case isText(t):
@@ -129,7 +129,7 @@ func verb(t *event.TypeSpec) string {
 	return "%" + long + kind
 }
 
-// ProfileLine is a line of kprobe_profile (G48), with its newline.
+// ProfileLine is a line of kprobe_profile, with its newline.
 func ProfileLine(event string, hits, missed uint64) string {
 	return fmt.Sprintf("  %-44s %15d %15d\n", event, hits, missed)
 }

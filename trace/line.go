@@ -31,7 +31,7 @@ type Hit struct {
 	Unknown bool   // Return: the function went on in another one, its value is not known here
 	Comm    string // the thread's name where the record has it; "": Namer is asked
 	// Context is what a kernel's line has behind the CPU: irqs-off, need-resched, hardirq
-	// or softirq, preempt-depth, migrate-disable (G46), or those of another kernel; 0 are behind
+	// or softirq, preempt-depth, migrate-disable, or those of another kernel; 0 are behind
 	// them. The zero value is shown as dots: a program has neither interrupts nor preemption to
 	// disable.
 	Context [8]byte
@@ -83,7 +83,7 @@ func HeaderOf(entries, written uint64, cpus int) string {
 `, entries, written, cpus)
 }
 
-// Text appends a hit as a line of ftrace's trace file (G46), with its newline. A record
+// Text appends a hit as a line of ftrace's trace file, with its newline. A record
 // whose arguments are damaged says so in their place.
 func (p *Printer) Text(dst []byte, h *Hit) []byte {
 	dst = p.head(dst, h)
