@@ -18,7 +18,7 @@ import (
 // kernel's records.
 const maxEvents = 1<<16 - 1
 
-// Write does what a write to kprobe_events does: it carries out commands, one a line (G3),
+// Write does what a write to kprobe_events does: it carries out commands, one a line,
 // up to the first that is refused; those before it stay done. The error is an *event.Error
 // with a column for a definition, and is logged then; for a deletion it answers ENOENT or
 // EBUSY.
@@ -28,7 +28,7 @@ func (in *Instance) Write(commands string) error {
 	return in.write(commands)
 }
 
-// Replace is Write to a file that is truncated first (G2): all events are deleted. If one is
+// Replace is Write to a file that is truncated first: all events are deleted. If one is
 // enabled that is EBUSY, and nothing is done.
 func (in *Instance) Replace(commands string) error {
 	in.mu.Lock()
@@ -71,10 +71,10 @@ func (in *Instance) command(line string, n int) error {
 	return err
 }
 
-// lateToo accepts definitions in objects that are not loaded yet (G10).
+// lateToo accepts definitions in objects that are not loaded yet.
 var lateToo = &kprobes.AddOptions{Late: true}
 
-// define adds a definition: a new event, or one more probe of an event (G8).
+// define adds a definition: a new event, or one more probe of an event.
 func (in *Instance) define(d *event.Def) error {
 	var e *entry
 	if d.Name != "" {
@@ -128,7 +128,7 @@ func (in *Instance) newEntry(d *event.Def) (*entry, error) {
 	return e, nil
 }
 
-// remove carries out a deletion (G6).
+// remove carries out a deletion.
 func (in *Instance) remove(d *event.Def) error {
 	var hit []*probe
 	for _, p := range in.probes {
@@ -197,7 +197,7 @@ func (in *Instance) drop(ps []*probe) {
 	in.clear()
 }
 
-// WriteDefinitions writes kprobe_events: the definitions in the order of their making (G7).
+// WriteDefinitions writes kprobe_events: the definitions in the order of their making.
 func (in *Instance) WriteDefinitions(w io.Writer) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()

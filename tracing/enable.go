@@ -37,7 +37,7 @@ func (in *Instance) Enable(group, name string, on bool) error {
 }
 
 // Enabled tells what the enable file of an event, a group or, without names, of all events
-// holds: 0, 1, X where some are enabled and some not, ? where there are none (G49).
+// holds: 0, 1, X where some are enabled and some not, ? where there are none.
 func (in *Instance) Enabled(group, name string) (string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -101,7 +101,7 @@ func (in *Instance) SetTracing(on bool) { in.on.Store(on) }
 // Tracing tells what SetTracing said; true at first.
 func (in *Instance) Tracing() bool { return in.on.Load() }
 
-// ErrorLog gives the text of error_log (G39).
+// ErrorLog gives the text of error_log.
 func (in *Instance) ErrorLog() string { return in.log.String() }
 
 // ClearErrorLog empties it.

@@ -10,7 +10,7 @@ import (
 	"kprobes.dev/kprobes/trace"
 )
 
-// WriteProfile writes kprobe_profile (G48): hits and misses of each probe since it was
+// WriteProfile writes kprobe_profile: hits and misses of each probe since it was
 // defined, records that were lost included.
 func (in *Instance) WriteProfile(w io.Writer) error {
 	in.settle()
@@ -77,7 +77,7 @@ func sorted(ps []*probe, name func(*probe) string) []string {
 	return slices.Compact(out)
 }
 
-// ID is the number of an event (G50).
+// ID is the number of an event.
 func (in *Instance) ID(group, name string) (int, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -88,7 +88,7 @@ func (in *Instance) ID(group, name string) (int, error) {
 	return ps[0].id, nil
 }
 
-// Format is an event's format file (G43).
+// Format is an event's format file.
 func (in *Instance) Format(group, name string) (string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
