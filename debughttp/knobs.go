@@ -10,17 +10,17 @@ import (
 	"kprobes.dev/kprobes/tracing"
 )
 
-// list is kprobes/list: all probes of the target, those without an event too (F133).
+// list is kprobes/list: all probes of the target, those without an event too.
 func list(c *call) error {
 	return buffered(func(in *tracing.Instance, w io.Writer) error { return in.List(w) })(c)
 }
 
-// blacklist is kprobes/blacklist (F138).
+// blacklist is kprobes/blacklist.
 func blacklist(c *call) error {
 	return buffered(func(in *tracing.Instance, w io.Writer) error { return in.Core().Blacklist(w) })(c)
 }
 
-// enabled is kprobes/enabled (F136).
+// enabled is kprobes/enabled.
 func enabled(c *call) error { return c.text(digit(c.in.Core().Enabled())) }
 
 func setEnabled(c *call) error {
@@ -31,7 +31,7 @@ func setEnabled(c *call) error {
 	return c.in.Core().SetEnabled(on)
 }
 
-// optimization is the sysctl debug.kprobes-optimization (F139).
+// optimization is the sysctl debug.kprobes-optimization.
 func optimization(c *call) error { return c.text(digit(c.in.Core().Optimization())) }
 
 func setOptimization(c *call) error {
