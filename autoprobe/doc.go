@@ -1,5 +1,5 @@
 // Package autoprobe arms probes in the program that imports it before main starts, as the
-// kernel does for its boot parameter kprobe_event (F171):
+// kernel does for its boot parameter kprobe_event:
 //
 //	import _ "kprobes.dev/kprobes/autoprobe"
 //
