@@ -7,8 +7,8 @@ import (
 )
 
 // Barred says why a function must not be probed, beyond what holds for every Go program; "":
-// it may. It is the documents' own list of functions that would be entered from within a hit
-// (NOKPROBE_SYMBOL): ours.
+// it may. These are this package's own functions, which a hit enters; Linux
+// marks its own by NOKPROBE_SYMBOL.
 func (t *Target) Barred(r symbol.Resolved) string {
 	switch name := r.Func.Name; {
 	case strings.HasPrefix(name, "kprobes.dev/kprobes/target/self."):

@@ -23,7 +23,7 @@ import (
 
 // A handler runs on the system stack (g0) of the thread that hit, as the runtime's own
 // systemstack runs functions. There the scheduler can not take the goroutine away, and the
-// garbage collector waits: it is the documents' context with preemption off. The gate (see
+// garbage collector waits, as for a handler of Linux with preemption off. The gate (see
 // gate_linux_amd64.s) builds a hit on that stack and calls dispatch.
 
 // Offsets that the gate has as constants (fitsGate), in bytes.
