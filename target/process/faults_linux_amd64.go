@@ -310,8 +310,7 @@ func (f *faultTable) installTrap(s *Stopped) error {
 	return nil
 }
 
-// whyNoTraps says why no breakpoint may stand in the process (DECISIONS.md of the
-// project, 2): a thread that blocks SIGTRAP, or runs a handler that does, is killed by
+// whyNoTraps says why no breakpoint may stand in the process: a thread that blocks SIGTRAP, or runs a handler that does, is killed by
 // one, and a program that handles SIGTRAP itself can replace our handler. Precondition:
 // the world is stopped.
 func whyNoTraps(s *Stopped, all *[Signals]Sigaction) (why, err error) {
