@@ -8,7 +8,7 @@ import (
 	"kprobes.dev/kprobes/event"
 )
 
-// refusal is what the kernel's error_log says about a command (G39).
+// refusal is what the kernel's error_log says about a command.
 type refusal struct {
 	text string
 	pos  int // byte of the command

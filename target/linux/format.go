@@ -9,7 +9,7 @@ import (
 	"kprobes.dev/kprobes/fetch"
 )
 
-// field is a field of an event's records (G43).
+// field is a field of an event's records.
 type field struct {
 	decl         string // type, name and length of an array
 	offset, size int
@@ -148,7 +148,7 @@ func verbOf(shown, name string) string {
 	return rest
 }
 
-// kindOf is the type that a verb shows (G32).
+// kindOf is the type that a verb shows.
 func kindOf(verb string) event.TypeKind {
 	switch {
 	case strings.Contains(verb, "%s"):

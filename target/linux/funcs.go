@@ -18,7 +18,7 @@ type Func struct {
 
 // Funcs lists the functions that can be probed and match a pattern (of path.Match, with
 // [!…] too), by address: the functions of /proc/kallsyms that ftrace can hook, which are
-// those that a kernel takes probes on (G13: others are notrace), without the kernel's own
+// those that a kernel takes probes on (others are notrace), without the kernel's own
 // blacklist. A kernel without ftrace takes probes on all others.
 func Funcs(glob string) ([]Func, error) {
 	dir, err := Dir()
@@ -105,7 +105,7 @@ func parseTraced(text string) map[string]bool {
 // span is a run of addresses.
 type span struct{ start, end uint64 }
 
-// parseBlacklist reads lines `0xSTART-0xEND\tNAME` (F138).
+// parseBlacklist reads lines `0xSTART-0xEND\tNAME`.
 func parseBlacklist(text string) []span {
 	var out []span
 	for line := range strings.Lines(text) {

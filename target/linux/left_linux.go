@@ -101,7 +101,7 @@ func (l *Left) Remove() error {
 	return errors.Join(errs...)
 }
 
-// List gives the lines of debugfs's kprobes/list (F133) that belong to probes of ours, of
+// List gives the lines of debugfs's kprobes/list that belong to probes of ours, of
 // all tracers. A probe that is defined and not enabled has no line there.
 func List() ([]string, error) {
 	dir, err := Dir()

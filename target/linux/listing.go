@@ -36,7 +36,7 @@ func parseEvents(text string) []entryOf {
 type profiled struct{ hits, missed uint64 }
 
 // parseProfile reads kprobe_profile, whose lines are those of kprobe_events in the same
-// order (G48): it names no groups, so each line's event must be the same one's.
+// order: it names no groups, so each line's event must be the same one's.
 func parseProfile(text string, events []entryOf) (map[string]profiled, error) {
 	out := map[string]profiled{}
 	i := 0
@@ -80,7 +80,7 @@ func parseLost(text string) (n uint64) {
 	return n
 }
 
-// placed is a line of debugfs's kprobes/list (F135).
+// placed is a line of debugfs's kprobes/list.
 type placed struct {
 	addr  uint64
 	ret   bool
@@ -109,7 +109,7 @@ func parseList(text string) []placed {
 }
 
 // stands says whether an entry's place is the one of a line of the list, which may have
-// another name for it. A probe on a function stands behind its ENDBR, if it has one (F38).
+// another name for it. A probe on a function stands behind its ENDBR, if it has one.
 func (p *placed) stands(e *entryOf, syms places) bool {
 	if p.ret != e.ret {
 		return false

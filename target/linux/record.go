@@ -8,7 +8,7 @@ import (
 	"kprobes.dev/kprobes/fetch"
 )
 
-// commonSize is the size of the fields that each record begins with (G44).
+// commonSize is the size of the fields that each record begins with.
 const commonSize = 8
 
 // common are the fields that every event has.
@@ -39,8 +39,8 @@ const (
 	flagBHOff // Linux 5.18
 )
 
-// context is the five characters that a line has behind the CPU (G46;
-// trace_print_lat_fmt, kernel/trace/trace_output.c).
+// context is the five characters that a line has behind the CPU
+// (trace_print_lat_fmt, kernel/trace/trace_output.c).
 func (c *common) context() [8]byte {
 	return [8]byte{
 		".dbD"[c.bit(flagIRQsOff)|c.bit(flagBHOff)<<1],

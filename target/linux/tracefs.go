@@ -80,7 +80,7 @@ func missing() string {
 	return "it needs CONFIG_KPROBES and CONFIG_KPROBE_EVENTS"
 }
 
-// debugfs finds a file of debugfs's folder kprobes (F133). It is told if debugfs is not
+// debugfs finds a file of debugfs's folder kprobes. It is told if debugfs is not
 // mounted.
 func debugfs(name string) (string, error) {
 	mounts, err := os.Open("/proc/self/mounts")
@@ -115,7 +115,7 @@ func read(path ...string) (string, error) {
 	return string(b), err
 }
 
-// SwitchedOff says whether the kernel's probes are all disarmed (F136).
+// SwitchedOff says whether the kernel's probes are all disarmed.
 func SwitchedOff() bool {
 	file, err := debugfs("enabled")
 	if err != nil {
