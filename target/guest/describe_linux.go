@@ -73,7 +73,7 @@ func (t *Target) Barred(r symbol.Resolved) string {
 }
 
 // Notrace says why an event may not stand in a function, though a probe with handlers may: as
-// the kernel, which wants those that it can trace (G13).
+// the kernel, which wants those that it can trace.
 func (t *Target) Notrace(r symbol.Resolved) error {
 	p, err := t.k.Places()
 	if err != nil || p.Traced(r.Module.Runtime(r.Func.Addr), r.Func.Size) {

@@ -126,7 +126,7 @@ func (k *Kernel) readPlaces() (*Places, error) {
 }
 
 // Barred says why no probe may stand in [lo, hi), "" if nothing speaks against it: what
-// register_kprobe of Linux 6.18 refuses by address (F36, F129 to F131).
+// register_kprobe of Linux 6.18 refuses by address.
 func (p *Places) Barred(lo, hi uint64) (why string) {
 	p.barred.overlapping(lo, hi, func(r Kept) bool {
 		why = r.Why
@@ -294,7 +294,7 @@ func special(syms []Symbol) []Kept {
 	return out
 }
 
-// inherited bars what the compiler made of a barred function: name.cold, name.isra.0 (F131).
+// inherited bars what the compiler made of a barred function: name.cold, name.isra.0.
 func (k *Kernel) inherited(listed spans, syms []Symbol) []Kept {
 	var out []Kept
 	for i := range syms {
