@@ -4,7 +4,7 @@
 // # The own process
 //
 // RegisterKprobe, RegisterKretprobe and RegisterJprobe probe the program that imports the
-// package, as the documents of Kprobes say: no rebuild with other flags, no cgo, no root.
+// package, as Linux's Kprobes are used: no rebuild with other flags, no cgo, no root.
 //
 //	p := &kprobes.Kprobe{
 //		SymbolName: "main.(*Server).Handle",

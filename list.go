@@ -14,7 +14,7 @@ import (
 )
 
 // List writes the probes and events in the order of their registration, a line for each as
-// in kprobes/list (F135, Linux 6.18): address, kind (k, r or j), symbol+offset, the object
+// in kprobes/list (Linux 6.18): address, kind (k, r or j), symbol+offset, the object
 // if it is not the program's own file, and without spaces between them [GONE], [DISABLED],
 // [OPTIMIZED], where a jump leads to the probe and a changed path is not taken. Behind [DISABLED]
 // stands what went wrong in a handler, if that is why. For a probe that has none of these the tactic

@@ -2,7 +2,7 @@ package kprobes
 
 import "kprobes.dev/kprobes/arch/amd64"
 
-// Regs are the registers of a thread at a probed instruction: the documents' struct
+// Regs are the registers of a thread at a probed instruction: Linux's struct
 // pt_regs. What a handler changes is loaded back when it returns. They are valid during
 // the call of the handler only.
 type Regs = amd64.Regs

@@ -268,7 +268,7 @@ func (c *Core) stubSite(f *function, ws []arch.Work, y *yard) (*target.Site, err
 
 // Strays tells how many returns of an event's function came to its trampoline that belonged to
 // no call which any of the function's events knew, and where on the stack the last of them had
-// its return address: calls and returns do not match in such a program (F81 of the documents).
+// its return address: calls and returns do not match in such a program.
 // Where an event of the function was taken out it is not known, and 0.
 func (c *Core) Strays(e *Event) (n, slot uint64) {
 	c.mu.Lock()
