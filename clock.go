@@ -35,20 +35,3 @@ func (k *ownClock) nanos(tick uint64, cpu int) uint64 {
 
 // holdRecords is how long a record waits for older ones of other CPUs.
 const holdRecords = 4 * time.Millisecond
-
-// openReader makes the reader of the target's ring, and its clock.
-func (c *Core) openReader(r *ring.Ring) error {
-	c.tasks.Kernel = c.t.Writer().Kernel
-	if t, ok := c.t.(target.Clocked); ok {
-		c.clock = &ownClock{t: t}
-		c.reader = ring.NewReader(r, &ring.ReaderConfig{Hold: holdRecords})
-		return nil
-	}
-	k, err := ring.NewClock(ring.SourceTSC)
-	if err != nil {
-		return err
-	}
-	c.clock = counterClock{k}
-	c.reader = ring.NewReader(r, nil)
-	return nil
-}

@@ -10,11 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
 )
@@ -38,15 +36,11 @@ type Core struct {
 	texts   map[*symbol.Image]*text
 	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
 	around  arch.Func                    // what the analysis may ask of the target; the rest of it is not set
-	reader  *ring.Reader
-	clock   clock
-	most    int // see Options.MaxEvents
-	early   earlyHits
-	seen    []view   // see views
+	records records
+	most    int      // see Options.MaxEvents
 	batch   []*Event // what the Add in progress has defined so far
 	skipped map[*event.Def]*skips
 	hook    *Event // the probe on the loader; nil: none is needed yet
-	loaded  bool   // the loader called since the last Sync
 	stale   bool   // objects came or went, and Sync has not followed yet
 	namer   event.Namer
 	stubbed trampolines
@@ -54,7 +48,6 @@ type Core struct {
 	told    string // the last error of yield
 	// filters: the functions by which seccomp filters come have their probes.
 	filters  bool
-	tasks    amd64.KernelTasks
 	sharing  []*Event // the engine's own probes on what makes threads share blocks, or brings filters: they go last
 	watched  bool     // they were armed, or can not be
 	watching watching
@@ -102,7 +95,7 @@ type Event struct {
 	// Of instances that were taken back while it was armed, or when it was taken out.
 	reaped, cut uint64
 	missed      uint64 // entries without an instance, when that was last asked
-	read        uint64
+	read        atomic.Uint64
 	past        Counts  // of kernel's probes that ended
 	kept        *Counts // what it had counted when its number was given to another
 }
@@ -144,7 +137,7 @@ type wish struct {
 
 // Open makes a registry for a target. The target is not touched before the first Add.
 func Open(t target.Target, o *Options) (*Core, error) {
-	c := &Core{t: t, fns: map[uint64]*function{}}
+	c := &Core{t: t, fns: map[uint64]*function{}, records: records{t: t}}
 	if o != nil {
 		c.most = o.MaxEvents
 	}

@@ -10,18 +10,15 @@ import (
 	"kprobes.dev/kprobes/ring"
 )
 
-// number gives the events their numbers in the ring, and the reader their sizes.
+// number gives the events their numbers in the ring, and publishes how their records are read.
 func (c *Core) number(evs []*Event) error {
 	if err := c.fit(evs); err != nil {
 		return err
 	}
-	c.seen = nil
-	r := c.t.Ring()
-	if c.reader == nil {
-		if err := c.openReader(r); err != nil {
-			return err
-		}
+	if err := c.records.open(); err != nil {
+		return err
 	}
+	r := c.t.Ring()
 	had := len(c.events)
 	for _, e := range evs {
 		c.numberOne(e)
@@ -34,7 +31,7 @@ func (c *Core) number(evs []*Event) error {
 		return err
 	}
 	for _, e := range evs {
-		if err := c.allow(e); err != nil {
+		if err := c.records.show(e); err != nil {
 			return err
 		}
 	}
@@ -93,23 +90,6 @@ func (c *Core) numberTail(e *Event) {
 		e.tail = len(c.events)
 		c.events = append(c.events, nil)
 	}
-}
-
-// allow tells the reader which records of an event are whole.
-func (c *Core) allow(e *Event) error {
-	if e.Prog == nil {
-		return nil
-	}
-	lo, hi := e.sizes(c.t.Writer())
-	for _, id := range []int{e.ID, e.tail} {
-		if id < 0 {
-			continue
-		}
-		if err := c.reader.Allow(uint32(id), lo, hi); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // argsOffset is where the arguments start in the event's records.

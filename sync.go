@@ -86,6 +86,7 @@ func (c *Core) syncStubs() {
 
 // sync is Sync. Precondition: mu is held.
 func (c *Core) sync() error {
+	loaded := c.records.loaded.Swap(false) // before the look: a thread that loads later waits for the next one
 	changed, err := c.t.Refresh()
 	changed = changed || c.stale
 	c.stale = false
@@ -103,19 +104,14 @@ func (c *Core) sync() error {
 	if t, ok := c.t.(target.Filterer); ok && c.filters && !c.yielded {
 		err = errors.Join(err, t.CheckFilters(false))
 	}
-	if c.loaded {
-		c.loaded = false
+	if loaded {
 		err = errors.Join(err, c.t.Answer())
 	}
 	return err
 }
 
 // Pending says whether the target waits for Sync.
-func (c *Core) Pending() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.loaded
-}
+func (c *Core) Pending() bool { return c.records.loaded.Load() }
 
 // dropGone forgets the functions whose code is not mapped any more.
 func (c *Core) dropGone() error {
@@ -156,7 +152,7 @@ func (c *Core) armLate() error {
 		}
 		if err == nil {
 			c.numberTail(e)
-			err = c.allow(e)
+			err = c.records.show(e)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -165,7 +161,6 @@ func (c *Core) armLate() error {
 		e.gone = false
 		ready = append(ready, e)
 	}
-	c.seen = nil
 	if len(ready) > 0 {
 		if _, err := c.arm(ready, &AddOptions{Tactic: ready[0].force}); err != nil {
 			c.keepGone(ready)

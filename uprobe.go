@@ -11,7 +11,6 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/target"
-	"kprobes.dev/kprobes/trace"
 )
 
 // serve finds how an event gets control: by a region beside those of the function's other
@@ -150,26 +149,4 @@ func (f *function) plan(more ...uint64) ([]arch.Region, map[uint64]error) {
 
 func (f *function) policy() arch.Policy {
 	return arch.Policy{Force: f.wish.force, Traps: f.noTraps(), Held: f.heldPoints(), Unoptimised: f.unoptimised()}
-}
-
-// uprobeHits reads what the kernel's probes have recorded, in no order.
-func (c *Core) uprobeHits() []trace.Hit {
-	var views []view
-	var out []trace.Hit
-	c.t.Uprobes(func(r *target.UprobeRecord) {
-		if views == nil {
-			views = c.views()
-		}
-		if r.Event >= len(views) || views[r.Event].event == nil {
-			return
-		}
-		v := &views[r.Event]
-		v.event.read++
-		h := trace.Hit{Event: &v.view, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)}
-		if c.t.Writer().Kernel != nil {
-			h.Comm, h.Context, _ = c.tasks.Read(r.Bytes)
-		}
-		out = append(out, h)
-	})
-	return out
 }

@@ -6,15 +6,18 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"sync"
 	"time"
 
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/trace"
 )
 
-// reading is the goroutine that reads the Core's records while events are enabled.
+// reading are the goroutines that read the Core's records while events are enabled, and follow what the
+// target has mapped.
 type reading struct {
-	stop, done chan struct{}
+	stop chan struct{}
+	done sync.WaitGroup
 }
 
 // The pause between two looks at the ring grows from pollMin while nothing comes. It is
@@ -25,26 +28,25 @@ const (
 	syncEvery = 50 * time.Millisecond // between two looks at what the target has mapped
 )
 
-// read starts the goroutine if it does not run.
+// read starts the goroutines if they do not run.
 func (in *Instance) read() {
 	if in.reading != nil {
 		return
 	}
-	r := &reading{stop: make(chan struct{}), done: make(chan struct{})}
+	r := &reading{stop: make(chan struct{})}
 	in.reading = r
-	go func() {
-		defer close(r.done)
-		in.loop(r.stop)
-	}()
+	gone, pending := make(chan struct{}), make(chan struct{}, 1)
+	r.done.Go(func() { in.pollUntil(r.stop, gone, pending) })
+	r.done.Go(func() { in.follow(r.stop, gone, pending) })
 }
 
-// stopReading ends the goroutine; what was recorded by then is read.
+// stopReading ends the goroutines; what was recorded by then is read.
 func (in *Instance) stopReading() {
 	if in.reading == nil {
 		return
 	}
 	close(in.reading.stop)
-	<-in.reading.done
+	in.reading.done.Wait()
 	in.reading = nil
 	in.settle()
 }
@@ -60,32 +62,55 @@ func (in *Instance) settle() {
 	in.poll()
 }
 
-func (in *Instance) loop(stop <-chan struct{}) {
+// pollUntil reads records until it is told to stop, or the target has gone, and tells when Sync should be
+// called now.
+func (in *Instance) pollUntil(stop, gone <-chan struct{}, pending chan<- struct{}) {
 	idle := time.NewTimer(0)
 	defer idle.Stop()
 	pause := pollMin
-	var looked time.Time
 	for {
 		select {
 		case <-stop:
 			return
+		case <-gone:
+			in.poll()
+			return
 		case <-idle.C:
-		}
-		if time.Since(looked) > syncEvery || in.core.Pending() {
-			looked = time.Now()
-			err := in.core.Sync()
-			if errors.Is(err, target.ErrGone) {
-				in.poll()
-				return
-			}
-			in.note(err)
-			in.names.forget()
 		}
 		pause = min(2*pause, pollMax)
 		if in.poll() > 0 {
 			pause = pollMin
 		}
+		if in.core.Pending() {
+			select {
+			case pending <- struct{}{}:
+			default:
+			}
+		}
 		idle.Reset(pause)
+	}
+}
+
+// follow follows what the target has mapped until it is told to stop; it closes gone if the target has
+// gone. A change can take long, so records are read by another goroutine.
+func (in *Instance) follow(stop <-chan struct{}, gone chan<- struct{}, pending <-chan struct{}) {
+	look := time.NewTimer(0)
+	defer look.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-pending:
+		case <-look.C:
+		}
+		err := in.core.Sync()
+		if errors.Is(err, target.ErrGone) {
+			close(gone)
+			return
+		}
+		in.note(err)
+		in.names.forget()
+		look.Reset(syncEvery)
 	}
 }
 

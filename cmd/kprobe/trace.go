@@ -263,7 +263,6 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 		return errors.Join(err, t.s.Close())
 	}
 	t.loop()
-	t.queue.takeAll()
 	err = t.s.Leave(t.queue.add)
 	t.end.release()
 	err = errors.Join(err, t.close())
@@ -302,29 +301,56 @@ func stubs(name string, why error) {
 	fmt.Fprintf(os.Stderr, "kprobe: %s has returns=%s: %v\n", name, kprobes.ReturnsTrampoline, why)
 }
 
-// loop reads until the target ends, somebody stops it, or enough was read.
+// loop reads until the target ends, somebody stops it, or enough was read. A goroutine of its own reads:
+// a change of probes can take long, and the ring would overflow meanwhile.
 func (t *tracing) loop() {
-	var end <-chan time.Time
-	if t.f.duration > 0 {
-		end = time.After(t.f.duration)
-	}
+	stop, ended, pending := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+	go func() {
+		defer close(ended)
+		t.read(stop, pending)
+	}()
+	t.follow(pending)
+	t.queue.takeAll() // else the reader may wait for the printer
+	close(stop)
+	<-ended
+}
+
+// read hands the hits to the printer until it is told to stop, and tells when Sync should be called now.
+func (t *tracing) read(stop <-chan struct{}, pending chan<- struct{}) {
 	idle := time.NewTimer(0)
+	defer idle.Stop()
 	pause := pollMin
-	looked := time.Now()
 	for {
-		if time.Since(looked) > syncEvery || t.s.Pending() {
-			looked = time.Now()
-			if t.sync() || t.printed.noReader() {
-				return
-			}
-		}
 		if t.s.Poll(t.queue.add) > 0 {
 			pause = pollMin
 		} else {
 			t.queue.flush()
 			pause = min(2*pause, pollMax)
 		}
+		if t.s.Pending() {
+			select {
+			case pending <- struct{}{}:
+			default:
+			}
+		}
 		idle.Reset(pause)
+		select {
+		case <-stop:
+			return
+		case <-idle.C:
+		}
+	}
+}
+
+// follow follows what changes in the target until the trace is to end.
+func (t *tracing) follow(pending <-chan struct{}) {
+	var end <-chan time.Time
+	if t.f.duration > 0 {
+		end = time.After(t.f.duration)
+	}
+	look := time.NewTimer(syncEvery)
+	defer look.Stop()
+	for {
 		select {
 		case <-t.end.asked:
 			return
@@ -334,8 +360,13 @@ func (t *tracing) loop() {
 			return
 		case <-t.printed.full:
 			return
-		case <-idle.C:
+		case <-pending:
+		case <-look.C:
 		}
+		if t.sync() || t.printed.noReader() {
+			return
+		}
+		look.Reset(syncEvery)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 //
 //	Names · Add · Run · (Sync, Poll)… · Leave · Totals, Remarks · Status · Close
 //
-// in this order, from one goroutine; only what Names gives is used by another one (the
-// printer's) at the same time. When Add fails Leave and Close follow; when Run does, Close.
+// in this order, from one goroutine, but for Poll and Pending, which one other goroutine calls while
+// this one calls Sync; what Names gives is used by a third one (the printer's) at the same time. When Add fails Leave and Close follow; when Run does, Close.
 // A hit given to a function is valid until that returns; its Event stays.
 type tracee interface {
 	// Names finds the names that lines show.

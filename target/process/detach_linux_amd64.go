@@ -28,9 +28,8 @@ var ErrInDetour = errors.New("a thread may still return into a detour: its code 
 // can still be read. Handlers that run are waited for. If the process has ended there is
 // nothing else to do.
 func (t *Target) Close() error {
-	if t.kernel != nil {
-		t.kernel.close()
-		t.kernel = nil
+	if k := t.kernel.Swap(nil); k != nil {
+		k.close()
 	}
 	if t.home == nil {
 		return nil

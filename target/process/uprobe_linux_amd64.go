@@ -68,12 +68,12 @@ func (t *Target) Uprobe(u *target.Uprobe) (target.Held, error) {
 	if err := t.shareText(u.Addr); err != nil {
 		return nil, err
 	}
-	if t.kernel == nil {
+	if t.kernel.Load() == nil {
 		r, err := newKernelRing()
 		if err != nil {
 			return nil, err
 		}
-		t.kernel = r
+		t.kernel.Store(r)
 	}
 	counters, err := newMap(unix.BPF_MAP_TYPE_ARRAY, 4, 16, 1)
 	if err != nil {
@@ -196,11 +196,12 @@ func (u *uprobe) Close() error {
 
 // Uprobes reads the records that are there.
 func (t *Target) Uprobes(f func(*target.UprobeRecord)) int {
-	if t.kernel == nil {
+	k := t.kernel.Load()
+	if k == nil {
 		return 0
 	}
 	n := 0
-	t.kernel.poll(func(b []byte) {
+	k.poll(func(b []byte) {
 		if len(b) < 8+ring.RecHeader {
 			return
 		}
@@ -255,7 +256,7 @@ func (t *Target) uprobeCode(u *target.Uprobe, counters int) (*bpfCode, error) {
 			return nil, err
 		}
 	}
-	c.constant(1, unix.BPF_PSEUDO_MAP_FD, uint64(t.kernel.fd))
+	c.constant(1, unix.BPF_PSEUDO_MAP_FD, uint64(t.kernel.Load().fd))
 	c.pointer(2, rec-8)
 	c.op(bpfSet64, 3, 0, 0, int32(size))
 	c.op(bpfSet64, 4, 0, 0, unix.BPF_RB_NO_WAKEUP)
