@@ -52,10 +52,10 @@
 // # What may be called when
 //
 // All functions and methods may be called by any goroutine, several at once. A change is made
-// under one lock, in one stop of the target's threads, batches in one as a whole: it is there
-// when the call returns, or the call returns an error and nothing has changed. A removal has no
-// error to go back to: what it could not take out counts no more and is tried again with the next
-// removal, and by Close.
+// under one lock, in one stop of the target's threads, batches in one as a whole; Poll does not
+// wait for it. The change is there when the call returns, or the call returns an error and nothing
+// has changed. A removal has no error to go back to: what it could not take out counts no more and
+// is tried again with the next removal, and by Close.
 //
 //   - From an atomic handler nothing can be registered, enabled, disabled or unregistered:
 //     EDEADLK, or without an error to return no effect; nor from a sleepable one, which another
