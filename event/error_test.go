@@ -387,3 +387,18 @@ func TestParseFileFails(t *testing.T) {
 		t.Errorf("%v", errs)
 	}
 }
+
+// A deletion begins its line; other definitions may be indented.
+func TestIndented(t *testing.T) {
+	for _, in := range []string{" -:a", "\t-:g/", "  - "} {
+		var bad *Error
+		if d, err := Parse(in); !errors.As(err, &bad) || bad.Code != BadCommand || bad.Pos != 0 {
+			t.Errorf("%q: %v, %v", in, d, err)
+		}
+	}
+	for _, in := range []string{"-:a", "-:a ", " p:a vfs_read", "\tr vfs_read"} {
+		if d, err := Parse(in); d == nil || err != nil {
+			t.Errorf("%q: %v, %v", in, d, err)
+		}
+	}
+}

@@ -87,6 +87,9 @@ func (p Parser) Parse(line string) (*Def, error) {
 		d.Text = printable(cmd)
 		return nil, d.Refuse(BadByte, 0, "only printable characters are taken", nil)
 	}
+	if words[0].s[0] == '-' && isSpace(line[0]) { // so has it the kernel
+		return nil, d.Refuse(BadCommand, 0, "a deletion begins the line: no space stands before its -", nil)
+	}
 	if err := d.parse(words); err != nil {
 		return nil, err
 	}
