@@ -162,10 +162,8 @@ func (c *Core) reap(ended []leftover, others bool) (*target.Reap, error) {
 		return r, errors.ErrUnsupported
 	}
 	c.reaping.taken = tally{}
-	if err := t.Reap(r); err != nil {
-		return r, err
-	}
-	for _, e := range c.events {
+	err := t.Reap(r)
+	for _, e := range c.events { // also what was freed before an error
 		if e != nil && !r.Ended[e.ID] {
 			e.reaped += uint64(r.Unwound[e.ID])
 		}
@@ -173,8 +171,11 @@ func (c *Core) reap(ended []leftover, others bool) (*target.Reap, error) {
 	for _, l := range ended {
 		l.e.reaped += uint64(r.Unwound[l.e.ID])
 		l.e.cut += uint64(r.Active[l.e.ID])
-		l.e.empty = r.Whole
+		l.e.empty = r.Whole && err == nil
 		l.e.settled()
+	}
+	if err != nil {
+		return r, err
 	}
 	if r.Whole {
 		c.emptied()
@@ -369,9 +370,8 @@ func (c *Core) forgets(evs []*Event) bool {
 	r, err := c.reap(old, false)
 	for _, l := range old {
 		l.e.empty = false
-		if n := uint64(r.Unwound[l.e.ID]); err == nil {
-			l.e.reaped, l.e.cut = l.e.reaped-n, l.e.cut+n
-		}
+		n := uint64(r.Unwound[l.e.ID])
+		l.e.reaped, l.e.cut = l.e.reaped-n, l.e.cut+n
 	}
 	return r.Whole && err == nil || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, target.ErrGone)
 }

@@ -33,7 +33,7 @@ type doomed struct {
 	goid, dist            uint64
 	active                uint64 // address of the pool's count; 0: it has none
 	ended                 bool   // its event has no code any more
-	runs                  bool   // its call is in progress
+	runs                  bool   // its call is in progress, or was when it was freed
 	freed                 bool
 }
 
@@ -64,12 +64,19 @@ func (t *Target) Reap(r *target.Reap) error {
 		p.people = make([]person, word(t.places.allgs+8)+peopleSlack)
 		p.own, p.doomed, p.code, p.salts = currentG(), list, t.codeSpans(), salts
 		if err := t.attempt(p); err != nil {
+			countFreed(list, r) // by an attempt before
 			return err
 		}
 		if !p.unsettled {
 			break
 		}
 	}
+	countFreed(list, r)
+	return nil
+}
+
+// countFreed tells what has become of the slots.
+func countFreed(list []doomed, r *target.Reap) {
 	for i := range list {
 		d := &list[i]
 		switch id := int(uint32(d.event)); {
@@ -81,7 +88,6 @@ func (t *Target) Reap(r *target.Reap) error {
 			r.Unwound[id]++
 		}
 	}
-	return nil
 }
 
 // codeSpans lists the mappings that detours stand in.
@@ -188,6 +194,7 @@ func (p *plan) reap(w *worldState) {
 	for i := range p.doomed {
 		d := &p.doomed[i]
 		switch {
+		case d.freed: // by an attempt before: a later call may have the slot, by the same key
 		case d.ended && removed, p.mayClaim(d.key):
 			p.unsettled = true
 		case d.ended || !d.runs && d.goid != 0:
@@ -280,6 +287,9 @@ func (p *plan) callsOf(g *person) {
 	}
 	for ; lo < len(p.doomed) && p.doomed[lo].goid == g.id; lo++ {
 		d := &p.doomed[lo]
+		if d.freed {
+			continue
+		}
 		at := g.hi - d.dist
 		d.runs = at >= g.sp && at <= g.hi-8 && word(at) == d.ret
 	}
