@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/target"
@@ -159,6 +158,8 @@ func (t *Target) commitStopped(s *qemu.Stop, whole *target.Change) error {
 	if c.Then == nil {
 		return nil
 	}
+	t.held = s
+	defer func() { t.held = nil }()
 	return c.Then()
 }
 
@@ -344,11 +345,27 @@ func (w where) busy(addr uint64, why string) error {
 // words gives the instruction pointers of all vCPUs and every word that may be a thread's way
 // back. Precondition: the vCPUs are stopped.
 func (t *Target) words(s *qemu.Stop, f func(at where, v uint64)) error {
-	cpus, err := s.CPUs()
+	cpus, sps, err := registers(s)
 	if err != nil {
 		return err
 	}
-	sps := make([]uint64, len(cpus))
+	return t.wordsOf(cpus, sps, f)
+}
+
+// registers reads those of all vCPUs, and lists the stack pointers by the numbers of the CPUs.
+func registers(s *qemu.Stop) (cpus []qemu.CPU, sps []uint64, err error) {
+	if cpus, err = s.CPUs(); err != nil {
+		return nil, nil, err
+	}
+	sps = make([]uint64, len(cpus))
+	for i := range cpus {
+		sps[cpus[i].Index] = cpus[i].RSP
+	}
+	return cpus, sps, nil
+}
+
+// wordsOf is words for registers that were read.
+func (t *Target) wordsOf(cpus []qemu.CPU, sps []uint64, f func(at where, v uint64)) error {
 	for i := range cpus {
 		c := &cpus[i]
 		at := where{cpu: c.Index}
@@ -356,7 +373,6 @@ func (t *Target) words(s *qemu.Stop, f func(at where, v uint64)) error {
 		for _, v := range []uint64{c.RAX, c.RBX, c.RCX, c.RDX, c.RSI, c.RDI, c.RBP, c.R8, c.R9, c.R10, c.R11, c.R12, c.R13, c.R14, c.R15} {
 			f(at, v) // the gate has its way back in one of them
 		}
-		sps[c.Index] = c.RSP
 	}
 	return t.k.Interrupted(sps, func(t *kernel.Task, v uint64) { f(where{t: t}, v) })
 }
@@ -432,40 +448,3 @@ func (t *Target) reclaim(busy map[*target.Site]bool) {
 // Idle says whether no thread was in the code of a site that was removed, when that was last
 // looked at.
 func (t *Target) Idle() bool { return len(t.zombie) == 0 }
-
-// Tally counts the instances of each event, while the guest runs.
-func (t *Target) Tally() (map[int]int, error) {
-	n := map[int]int{}
-	for _, p := range t.pools {
-		table := t.lay.data.mem[p.Base-t.lay.data.va:][:amd64.PoolBytes(p.Slots, p.Stride)]
-		for at := 0; at < len(table); at += 1 << p.Stride {
-			if i, ok := amd64.ReadInstance(table[at:at+amd64.SlotHeader], false); ok {
-				n[i.Event]++
-			}
-		}
-	}
-	return n, nil
-}
-
-// Instances classifies the instances in the pools: a call is in progress while its return
-// address stands where it stood at the entry.
-func (t *Target) Instances() (active, unwound map[int]int, err error) {
-	active, unwound = map[int]int{}, map[int]int{}
-	for _, p := range t.pools {
-		off := p.Base - t.lay.data.va
-		table := t.lay.data.mem[off:][:amd64.PoolBytes(p.Slots, p.Stride)]
-		for at := 0; at < len(table); at += 1 << p.Stride {
-			i, ok := amd64.ReadInstance(table[at:at+amd64.SlotHeader], false)
-			if !ok {
-				continue
-			}
-			var b [8]byte
-			if t.k.Read(i.SP, b[:]) == nil && le.Uint64(b[:]) == i.Return {
-				active[i.Event]++
-			} else {
-				unwound[i.Event]++
-			}
-		}
-	}
-	return active, unwound, nil
-}

@@ -24,3 +24,20 @@ func (t *Target) Taken() []byte { return slices.Concat(t.lay.control.mem, t.lay.
 func (l *Leftover) MailOff() uint32 {
 	return le.Uint32(l.lay.data.mem[l.control.get(hdrMail)-1+amd64.MailOffOff:])
 }
+
+// Plant takes a slot of the pool that return probes share, as a call whose return address ret stands at
+// sp would; the slot tells of event, which the entry writes down behind the key, by that of claimed. taken
+// says whether the slot is taken still.
+func (t *Target) Plant(event, claimed int, sp, ret uint64) (taken func() bool, free func()) {
+	table := t.table(t.pools[0])
+	for at := 0; ; at += 1 << t.pools[0].Stride {
+		slot := table[at : at+amd64.SlotHeader]
+		if le.Uint64(slot) != 0 {
+			continue
+		}
+		amd64.SetEvent(slot, event)
+		le.PutUint64(slot[amd64.SlotHeader-8:], ret)
+		storeWord(slot, sp^amd64.EventSalt(claimed))
+		return func() bool { return le.Uint64(slot) != 0 }, func() { storeWord(slot, 0) }
+	}
+}

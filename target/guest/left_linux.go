@@ -51,7 +51,7 @@ func (t *Target) Close() error {
 	if stays {
 		t.lay.leave()
 	}
-	t.lay, t.mail, t.adopted, t.notes = nil, nil, nil, nil
+	t.lay, t.mail, t.adopted, t.notes, t.pools = nil, nil, nil, nil, nil
 	t.release()
 	return err
 }

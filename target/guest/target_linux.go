@@ -52,6 +52,8 @@ type Target struct {
 	pools   []*arch.Pool
 	idle    map[*arch.Pool]bool // pools that no probe has
 	changes uint64              // that took sites out
+	held    *qemu.Stop          // while a change's Then runs, for Reap
+	part    int                 // of the pools, that Crowded has looked at last
 	mail    *mailbox            // of vCPUs that wait for handlers; nil: there was no handler
 	ring    *ring.Ring
 	writer  arch.Writer

@@ -14,10 +14,10 @@ import (
 // theirs on the stack is enough.
 func (k *Kernel) Interrupted(rsp []uint64, f func(t *Task, word uint64)) error {
 	var waiting []Task
-	err := k.saved(rsp, func(t Task) error {
+	err := k.stacks(rsp, func(t Task) error {
 		waiting = append(waiting, t)
 		return nil
-	}, f)
+	}, k.reads(f))
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (k *Kernel) calledSchedule(t Task, at uint64, known bool) (asleep bool, err
 		}
 	}
 	asleep = true
-	err = k.stack(t.SP, t.Stack, func(w uint64) { asleep = asleep && !anyContains(k.preempting(), w) })
+	err = k.words(inUse(t.SP, t.Stack), func(w uint64) { asleep = asleep && !anyContains(k.preempting(), w) })
 	return asleep, err
 }
 
@@ -89,7 +89,7 @@ func (k *Kernel) vote(t Task, votes map[uint64]int) {
 		return
 	}
 	at := uint64(0)
-	_ = k.stack(t.SP, Range{t.Stack.Start, min(t.SP+switchFrame, t.Stack.End)}, func(w uint64) { // what could be read counts
+	_ = k.words(Range{(t.SP + 7) &^ 7, min(t.SP+switchFrame, t.Stack.End)}, func(w uint64) { // what could be read counts
 		if k.behindSchedule(w) {
 			votes[at]++
 		}

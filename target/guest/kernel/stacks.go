@@ -17,11 +17,32 @@ import (
 // Errors: those of Tasks; EFAULT for a stack that can not be read: then any address must be
 // taken to be on it.
 func (k *Kernel) Saved(rsp []uint64, f func(t *Task, word uint64)) error {
-	return k.saved(rsp, func(t Task) error { return k.stackOf(&t, f) }, f)
+	return k.stacks(rsp, func(t Task) error { return k.stackOf(&t, f) }, k.reads(f))
 }
 
-// saved is Saved, with what is done for a thread that does not run.
-func (k *Kernel) saved(rsp []uint64, waiting func(Task) error, f func(t *Task, word uint64)) error {
+// Stacks calls use for every kernel stack that Saved reads, also for those of running threads on
+// which nothing is in use, with its thread, and with the part of it that is in use: of the stack that
+// lies in whole what is below used.Start is over.
+func (k *Kernel) Stacks(rsp []uint64, use func(t *Task, whole, used Range)) error {
+	running := func(t *Task, whole, used Range) error {
+		use(t, whole, used)
+		return nil
+	}
+	return k.stacks(rsp, func(t Task) error { return running(&t, t.Stack, inUse(t.SP, t.Stack)) }, running)
+}
+
+// onStack is what is done with a stack of a thread.
+type onStack func(t *Task, whole, used Range) error
+
+// reads gives every word of a stack that is in use to f.
+func (k *Kernel) reads(f func(t *Task, word uint64)) onStack {
+	return func(t *Task, _, used Range) error {
+		return k.words(used, func(w uint64) { f(t, w) })
+	}
+}
+
+// stacks calls waiting for every thread that does not run, and running for the stacks of the others.
+func (k *Kernel) stacks(rsp []uint64, waiting func(Task) error, running onStack) error {
 	var bad error
 	listed := map[uint64]bool{}
 	err := k.Tasks(func(t Task) bool {
@@ -32,7 +53,7 @@ func (k *Kernel) saved(rsp []uint64, waiting func(Task) error, f func(t *Task, w
 		if t.CPU < 0 {
 			bad = waiting(t)
 		} else {
-			bad = k.runningStacks(t, rsp, func(w uint64) { f(&t, w) })
+			bad = k.runningStacks(&t, rsp, running)
 		}
 		if bad != nil {
 			bad = fmt.Errorf("thread %d (%s): %w", t.PID, t.Comm, bad)
@@ -42,7 +63,7 @@ func (k *Kernel) saved(rsp []uint64, waiting func(Task) error, f func(t *Task, w
 	if err := cmp.Or(bad, err); err != nil {
 		return err
 	}
-	if err := k.unlisted(rsp, listed, f); err != nil {
+	if err := k.unlisted(rsp, listed, running); err != nil {
 		return err
 	}
 	return k.queued(listed, waiting)
@@ -87,9 +108,9 @@ func (k *Kernel) queued(listed map[uint64]bool, waiting func(Task) error) error 
 	return nil
 }
 
-// unlisted is saved for threads that run and are on no list any more: one that nobody waits for
+// unlisted is stacks for threads that run and are on no list any more: one that nobody waits for
 // leaves the lists some time before it stops for good (release_task in kernel/exit.c).
-func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, f func(t *Task, word uint64)) error {
+func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, running onStack) error {
 	l, err := k.taskLayout()
 	if err != nil {
 		return err
@@ -107,7 +128,7 @@ func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, f func(t *Task, 
 		if t.CPU = cpu; t.Stack.Start == 0 {
 			continue
 		}
-		if err := k.runningStacks(t, rsp, func(w uint64) { f(&t, w) }); err != nil {
+		if err := k.runningStacks(&t, rsp, running); err != nil {
 			return fmt.Errorf("thread %d (%s): %w", t.PID, t.Comm, err)
 		}
 	}
@@ -116,15 +137,20 @@ func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, f func(t *Task, 
 
 // stackOf reads what is in use of the stack of a thread that does not run.
 func (k *Kernel) stackOf(t *Task, f func(t *Task, word uint64)) error {
-	return k.stack(t.SP, t.Stack, func(w uint64) { f(t, w) })
+	return k.words(inUse(t.SP, t.Stack), func(w uint64) { f(t, w) })
 }
 
-// stack reads a stack from a stack pointer up; all of it where the pointer is not in it.
-func (k *Kernel) stack(sp uint64, r Range, f func(word uint64)) error {
+// inUse is a stack from a stack pointer up; all of it where the pointer is not in it.
+func inUse(sp uint64, r Range) Range {
 	if !r.Contains(sp) {
 		sp = r.Start
 	}
-	for sp = (sp + 7) &^ 7; sp < r.End; {
+	return Range{(sp + 7) &^ 7, r.End}
+}
+
+// words reads a part of a stack.
+func (k *Kernel) words(r Range, f func(word uint64)) error {
+	for sp := r.Start; sp < r.End; {
 		pa, left, _, ok := k.Translate(sp)
 		if !ok {
 			return k.fault(sp)
@@ -142,9 +168,9 @@ func (k *Kernel) stack(sp uint64, r Range, f func(word uint64)) error {
 	return nil
 }
 
-// runningStacks reads the stacks of a running thread: those that its CPU has switched to since,
+// runningStacks calls f for the stacks of a running thread: those that its CPU has switched to since,
 // then its own. Each of the former has the pointer into the one before at its top.
-func (k *Kernel) runningStacks(t Task, rsp []uint64, f func(word uint64)) error {
+func (k *Kernel) runningStacks(t *Task, rsp []uint64, f onStack) error {
 	if t.CPU >= len(rsp) {
 		return errno.Errorf(syscall.EINVAL, "it runs on CPU %d, whose stack pointer was not given", t.CPU)
 	}
@@ -152,16 +178,16 @@ func (k *Kernel) runningStacks(t Task, rsp []uint64, f func(word uint64)) error 
 	const most = 16 // stacks of one CPU: interrupt, #DF, NMI, #DB, #MC, #VC twice, entry
 	for range most {
 		if sp>>63 == 0 {
-			return nil // in user mode, or nothing before: the thread's own stack is empty
+			return f(t, t.Stack, Range{t.Stack.End, t.Stack.End}) // in user mode, or nothing before: the thread's own stack is empty
 		}
 		if sp > t.Stack.Start && sp <= t.Stack.End {
-			return k.stack(sp, t.Stack, f)
+			return f(t, t.Stack, Range{(sp + 7) &^ 7, t.Stack.End})
 		}
 		s, ok := k.cpuStack(t.CPU, sp)
 		if !ok {
 			break
 		}
-		if err := k.stack(sp, s.Range, f); err != nil {
+		if err := f(t, s.Range, inUse(sp, s.Range)); err != nil {
 			return err
 		}
 		next, err := k.u64(s.End - s.link)
@@ -173,15 +199,15 @@ func (k *Kernel) runningStacks(t Task, rsp []uint64, f func(word uint64)) error 
 	return k.allStacks(t, f)
 }
 
-// allStacks reads everything that may hold an address of a running thread, for a stack
+// allStacks calls f for everything that may hold an address of a running thread, for a stack
 // pointer that is in none of the stacks known.
-func (k *Kernel) allStacks(t Task, f func(word uint64)) error {
+func (k *Kernel) allStacks(t *Task, f onStack) error {
 	for _, s := range k.cpuStacks(t.CPU) {
-		if err := k.stack(s.Start, s.Range, f); err != nil {
+		if err := f(t, s.Range, s.Range); err != nil {
 			return err
 		}
 	}
-	return k.stack(t.Stack.Start, t.Stack, f)
+	return f(t, t.Stack, t.Stack)
 }
 
 // cpuStack is a stack that a CPU switches to. The stack pointer of before lies link bytes
@@ -247,4 +273,40 @@ func (k *Kernel) irqStackPtr(cpu int) (uint64, error) {
 		}
 	}
 	return k.perCPU("hardirq_stack_ptr", cpu)
+}
+
+// FreeStacks lists the stacks that CPUs keep for the next thread that is made: nothing on them is in use.
+// A thread's stack gets there, or is unmapped, once the thread is dead and its CPU has switched to another
+// one (finish_task_switch in kernel/sched/core.c, free_thread_stack in kernel/fork.c; with CONFIG_VMAP_STACK).
+// A stack is not among them while somebody still holds it, nor, since Linux 5.18, before an RCU grace period has passed.
+func (k *Kernel) FreeStacks() ([]Range, error) {
+	l, err := k.taskLayout()
+	if err != nil {
+		return nil, err
+	}
+	t, err := k.Types()
+	if err != nil {
+		return nil, err
+	}
+	first, _, err := k.Offset("vm_struct", "addr")
+	if err != nil {
+		return nil, err
+	}
+	var out []Range
+	for cpu := range k.CPUs() {
+		va, err := k.perCPU("cached_stacks", cpu)
+		if err != nil {
+			continue // no such kernel, or no such CPU
+		}
+		for n := range t.varSize("cached_stacks") / 8 {
+			area, err := k.u64(va + uint64(8*n))
+			if err != nil || area == 0 {
+				continue
+			}
+			if at, err := k.u64(area + uint64(first)); err == nil {
+				out = append(out, Range{at, at + l.stackSize})
+			}
+		}
+	}
+	return out, nil
 }
