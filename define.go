@@ -215,8 +215,8 @@ func (e *Event) inPlace() error {
 func (c *Core) points(e *Event) (fetch.Point, error) {
 	d := e.Def
 	if d.Kind == event.Return {
-		if e.Place.Offset != 0 && e.Place.Addr != e.fn.a.EntryPoint() {
-			return 0, d.Refuse(event.BadRetprobe, d.Place.Pos, "", nil)
+		if !e.atEntry() {
+			return 0, d.Refuse(event.BadRetprobe, d.Place.Pos, "a return probe belongs to a function, not to an instruction in it", nil)
 		}
 		var err error
 		if e.points, err = c.returnPoints(e); err != nil {
@@ -233,6 +233,15 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 	}
 	e.setPoint(e.Place.Addr)
 	return fetch.PointInside, nil
+}
+
+// atEntry says whether the place is one that a return probe may name: the first byte of a function, be it
+// reached by an offset from another one, or the entry behind what is not the function's own. By a symbol Linux
+// takes the latter only behind ENDBR64 (arch_adjust_kprobe_addr in arch/x86/kernel/kprobes/core.c).
+func (e *Event) atEntry() bool {
+	const behindEndbr = 4
+	off := e.Place.Offset
+	return off == 0 || e.Place.Addr == e.fn.a.EntryPoint() && (off == behindEndbr || e.Def.Place.Kind != event.PlaceSymbol)
 }
 
 // setPoint makes an instruction the event's only point.

@@ -62,8 +62,6 @@ func TestErrors(t *testing.T) {
 		{"p vfs_read^%ret", BadAddrSuffix},
 		{"p vfs_read^%return2", BadAddrSuffix},
 		{"p:foo/bar vfs_read^%", BadAddrSuffix},
-		{"r ^vfs_read+10", BadRetprobe},
-		{"p ^vfs_read+0x10%return", BadRetprobe},
 		{"p /bin/ls:^0xzz", BadUprobeOffs},
 		{"p /bin/ls:^12a", BadUprobeOffs},
 		{"p /bin/ls:0x1000^(0x20)", BadRefcnt},

@@ -66,9 +66,6 @@ func (d *Def) parsePlace(w text) error {
 	if p.Return {
 		d.Kind = Return
 	}
-	if d.Kind == Return && p.Kind == PlaceSymbol && p.Offset != 0 && p.Offset != 4 {
-		return d.Refuse(BadRetprobe, w.pos, "a return probe belongs to a function, not to an instruction in it", nil)
-	}
 	return nil
 }
 

@@ -94,6 +94,7 @@ func TestDefinitions(t *testing.T) {
 		{"p:bad nosuchfunction", unix.EINVAL, event.BadProbeAddr},
 		{"p:bad f_lea+1", unix.EILSEQ, event.BadInsnBndry},
 		{"r:bad f_push+1", unix.EINVAL, event.BadRetprobe},
+		{"r:bad f_push+0x100000", unix.EINVAL, event.BadProbeAddr},
 		{"p:bad f_push x=%rax", unix.EINVAL, event.BadRegName},
 		{"p:bad f_push x=$retval", unix.EINVAL, event.RetvalOnProbe},
 		{"p:bad f_*", unix.EINVAL, event.BadProbeAddr},

@@ -41,12 +41,16 @@ func (c *Case) String() string {
 	return fmt.Sprintf("%s:%d: %s", c.File, c.Line, c.Steps[0].Shown)
 }
 
+// Symbols finds the address of a symbol, and of the next one behind it; 0: there is none.
+type Symbols func(name string) (at, next uint64)
+
 // ReadCorpus reads the cases of files. A line is a case; one that starts with "+ ", "+> ",
 // "+on ", "+off ", "+hit " or "+turn " is a further step of the case before it. What is written is the line with
 // a line feed behind it; a line in double quotes is taken as a string of Go. {TEXT*N} stands
-// for N times TEXT, {&SYMBOL} and {&SYMBOL+N} for an address, which address finds. Lines that
-// start with # and a space are comments.
-func ReadCorpus(address func(symbol string) (uint64, bool), files ...string) ([]*Case, error) {
+// for N times TEXT, {&SYMBOL} and {&SYMBOL+N} for an address, which symbols finds, and {>SYMBOL} and
+// {>SYMBOL+N} for how far behind it the next symbol is, and N more. Lines that start with # and a space are
+// comments.
+func ReadCorpus(symbols Symbols, files ...string) ([]*Case, error) {
 	var out []*Case
 	for _, name := range files {
 		b, err := os.ReadFile(name)
@@ -58,7 +62,7 @@ func ReadCorpus(address func(symbol string) (uint64, bool), files ...string) ([]
 			if line == "" || strings.HasPrefix(line, "# ") {
 				continue
 			}
-			s, more, err := readStep(line, address)
+			s, more, err := readStep(line, symbols)
 			switch {
 			case err != nil:
 				return nil, fmt.Errorf("%s:%d: %w", base, i+1, err)
@@ -89,7 +93,7 @@ var ops = []struct {
 }
 
 // readStep reads a line; more says that it belongs to the case before it.
-func readStep(line string, address func(string) (uint64, bool)) (s Step, more bool, err error) {
+func readStep(line string, symbols Symbols) (s Step, more bool, err error) {
 	s.Shown = line
 	for _, o := range ops {
 		if rest, ok := strings.CutPrefix(line, o.mark); ok {
@@ -97,7 +101,7 @@ func readStep(line string, address func(string) (uint64, bool)) (s Step, more bo
 			break
 		}
 	}
-	text, err := expand(line, address)
+	text, err := expand(line, symbols)
 	if err != nil {
 		return s, more, err
 	}
@@ -114,11 +118,11 @@ func readStep(line string, address func(string) (uint64, bool)) (s Step, more bo
 
 var (
 	repeated  = regexp.MustCompile(`\{([^{}]+?)\*(\d+)\}`)
-	addressed = regexp.MustCompile(`\{&(\w+)(?:\+(\d+))?\}`)
+	addressed = regexp.MustCompile(`\{([&>])(\w+)(?:\+(\d+))?\}`)
 )
 
 // expand replaces what stands in braces.
-func expand(line string, address func(string) (uint64, bool)) (string, error) {
+func expand(line string, symbols Symbols) (string, error) {
 	line = repeated.ReplaceAllStringFunc(line, func(s string) string {
 		m := repeated.FindStringSubmatch(s)
 		n, _ := strconv.Atoi(m[2]) // digits
@@ -127,12 +131,15 @@ func expand(line string, address func(string) (uint64, bool)) (string, error) {
 	var err error
 	line = addressed.ReplaceAllStringFunc(line, func(s string) string {
 		m := addressed.FindStringSubmatch(s)
-		a, ok := address(m[1])
-		if !ok {
-			err = fmt.Errorf("the kernel has no symbol %q", m[1])
+		at, next := symbols(m[2])
+		if at == 0 {
+			err = fmt.Errorf("the kernel has no symbol %q", m[2])
 		}
-		off, _ := strconv.Atoi("0" + m[2]) // digits
-		return fmt.Sprintf("%#x", a+uint64(off))
+		if m[1] == ">" {
+			at = next - at
+		}
+		off, _ := strconv.Atoi("0" + m[3]) // digits
+		return fmt.Sprintf("%#x", at+uint64(off))
 	})
 	return line, err
 }

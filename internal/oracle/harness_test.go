@@ -20,9 +20,14 @@ func write(t *testing.T, text string) string {
 }
 
 func TestReadCorpus(t *testing.T) {
-	address := func(name string) (uint64, bool) { return 0x1000, name == "f" }
-	name := write(t, "# why\n\np f\n+> {-*3}x{ab*2}\n+on g/e\n+turn hit 1\n\"#\\t{#\\n*2}\"\np {&f+16}\n")
-	cases, err := ReadCorpus(address, name)
+	symbols := func(name string) (at, next uint64) {
+		if name != "f" {
+			return 0, 0x1000
+		}
+		return 0x1000, 0x1010
+	}
+	name := write(t, "# why\n\np f\n+> {-*3}x{ab*2}\n+on g/e\n+turn hit 1\n\"#\\t{#\\n*2}\"\np {&f+16}\nr f+{>f} {>f+3}\n")
+	cases, err := ReadCorpus(symbols, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +39,7 @@ func TestReadCorpus(t *testing.T) {
 		}
 		got = append(got, steps)
 	}
-	want := [][]string{{"0p f\n", "1---xabab\n", "2g/e", "5hit 1"}, {"0#\t#\n#\n"}, {"0p 0x1010\n"}}
+	want := [][]string{{"0p f\n", "1---xabab\n", "2g/e", "5hit 1"}, {"0#\t#\n#\n"}, {"0p 0x1010\n"}, {"0r f+0x10 0x13\n"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
@@ -42,7 +47,7 @@ func TestReadCorpus(t *testing.T) {
 		t.Errorf("the case is called %q", got)
 	}
 	for _, bad := range []string{"+ p f\n", "p {&nosuch}\n", "\"p\n"} {
-		if _, err := ReadCorpus(address, write(t, bad)); err == nil {
+		if _, err := ReadCorpus(symbols, write(t, bad)); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
 	}

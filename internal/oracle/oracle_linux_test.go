@@ -3,6 +3,7 @@ package oracle
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -114,19 +115,31 @@ func attach(t *testing.T, g *testguest.Guest) *Ours {
 }
 
 // addresses finds symbols as the guest's own kallsyms has them.
-func addresses(t *testing.T, g *testguest.Guest) func(string) (uint64, bool) {
+func addresses(t *testing.T, g *testguest.Guest) Symbols {
 	t.Helper()
 	text, err := g.Read("/proc/kallsyms")
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := map[string]uint64{}
+	of := map[string]uint64{}
+	var all []uint64
 	for line := range strings.Lines(text) {
-		if f := strings.Fields(line); len(f) == 3 && at[f[2]] == 0 {
-			at[f[2]], _ = strconv.ParseUint(f[0], 16, 64) // 0 is no address
+		if f := strings.Fields(line); len(f) == 3 {
+			at, _ := strconv.ParseUint(f[0], 16, 64) // 0 is no address
+			all = append(all, at)
+			if of[f[2]] == 0 {
+				of[f[2]] = at
+			}
 		}
 	}
-	return func(name string) (uint64, bool) { return at[name], at[name] != 0 }
+	slices.Sort(all)
+	return func(name string) (at, next uint64) {
+		at = of[name]
+		if n, _ := slices.BinarySearch(all, at+1); n < len(all) {
+			next = all[n]
+		}
+		return at, next
+	}
 }
 
 func without(list []string, name string) (out []string) {

@@ -440,3 +440,27 @@ func TestEnded(t *testing.T) {
 	p.m = nil
 	p.counts(evs[0], 100)
 }
+
+// TestReturnBehind names a function by the end of the one before it, as the kernel takes it.
+func TestReturnBehind(t *testing.T) {
+	p := attach(t, testguest.Shared(t), nil)
+	at, ok := p.t.Kernel().Addr(getppid)
+	if !ok {
+		t.Fatal("no " + getppid)
+	}
+	before, ok := p.core.Symbol(at - 1)
+	if !ok {
+		t.Fatalf("no function before 0x%x", at)
+	}
+	ev := p.add(nil, fmt.Sprintf("r:ev %s+%d $retval", before.Name, before.Off+1))[0]
+	p.g.Hit("getppid", 20, 0)
+	p.poll()
+	p.counts(ev, 20)
+	fn, _ := p.core.Symbol(at)
+	if l := p.lines(); len(l) == 0 || !strings.Contains(l[0], " <- "+fn.Name+")") {
+		t.Errorf("%q, want returns from %s", l, fn.Name)
+	}
+	if _, err := p.tryAdd(nil, fmt.Sprintf("r:ev %s+%d", before.Name, before.Off+2)); err == nil {
+		t.Error("a return probe behind the function's first byte is taken")
+	}
+}
