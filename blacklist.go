@@ -21,6 +21,7 @@ const (
 	whyStart     = "it runs before its thread has thread-local storage, which a probe reads"
 	whySigreturn = "debuggers and unwinders know the frame of a signal handler by these very bytes"
 	whyOurs      = "it is code of another probe"
+	whyCopied    = "V8 copies its builtins to memory near the code that it generates, and runs them there: a jump would lead nowhere in the copy, and a probe in the original would see no call"
 	whyVDSO      = "the page is the kernel's and is shared by all processes"
 )
 
@@ -73,6 +74,9 @@ func (c *Core) blacklisted(r symbol.Resolved) error {
 	}
 	if why == "" && c.asked(r) {
 		why = whyAsked
+	}
+	if why == "" && v8Builtin(r) {
+		why = whyCopied
 	}
 	if why == "" && r.Func.Size >= uint64(len(sigreturnCode)) && r.Func.Size <= 2*uint64(len(sigreturnCode)) {
 		code := make([]byte, len(sigreturnCode))
@@ -127,6 +131,16 @@ func barred(fn *symbol.Func) string {
 		why = list[strings.TrimSuffix(fn.Aliases[i], ".abi0")]
 	}
 	return why
+}
+
+// v8Builtin says whether a function is one of V8's embedded builtins: they are in one block of code, which a
+// process copies as a whole (CodeRange::RemapEmbeddedBuiltins; with memcpy where it can not map the file once more).
+func v8Builtin(r symbol.Resolved) bool {
+	if !strings.HasPrefix(r.Func.Name, "Builtins_") {
+		return false
+	}
+	_, err := r.Module.Image.Lookup("Builtins_InterpreterEntryTrampoline")
+	return err == nil
 }
 
 // isVDSO recognises the kernel's own object by its name.

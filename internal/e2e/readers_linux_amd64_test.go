@@ -223,3 +223,31 @@ func TestReaderComesLater(t *testing.T) {
 		})
 	}
 }
+
+// TestCopiedBuiltins: V8 copies its builtins to other memory and runs them there. None is probed, neither as one of a
+// pattern's functions nor by name, and the program goes on as without probes.
+func TestCopiedBuiltins(t *testing.T) {
+	path, err := exec.LookPath("node")
+	if err != nil {
+		t.Fatalf("%v: ./test installs it", err)
+	}
+	node := []string{path, "-e", "let s=0; const m=new Map(); for(let i=0;i<3e5;i++) { m.set(i%97, String(i)); s+=m.get(i%97).length } console.log(s)"}
+	want := run(t, exec.Command(node[0], node[1:]...))
+	if want.code != 0 || want.stdout == "" {
+		t.Fatal(want)
+	}
+	probed := func(probe string) outcome {
+		return run(t, command(t, slices.Concat([]string{"trace", "--counters", "--stat", "-v", probe, "--"}, node)...))
+	}
+	const builtin, why = "Builtins_InterpreterEntryTrampoline", "V8 copies its builtins"
+	got := probed("p B*") // and OpenSSL's functions
+	if got.code != 0 || got.stdout != want.stdout {
+		t.Errorf("under probes: %v\nwithout: %v", got, want)
+	}
+	if n := strings.Count(got.stderr, " hits="); n < 50 || !strings.Contains(got.stderr, builtin+" is left out") || !strings.Contains(got.stderr, why) {
+		t.Errorf("%d events; %v", n, got)
+	}
+	if got := probed("p " + builtin); got.code == 0 || got.stdout != "" || !strings.Contains(got.stderr, why) {
+		t.Errorf("by name: %v", got)
+	}
+}
