@@ -208,8 +208,8 @@ func (w *taskWalk) running(t *Task) error {
 		}
 		return nil
 	}
-	on, err := w.u32(t.Addr + w.l.onCPU)
-	if err != nil || on == 0 {
+	var on [1]byte // 0 or 1: an int, or in the newest kernels a byte beside others
+	if err := w.Read(t.Addr+w.l.onCPU, on[:]); err != nil || on[0] == 0 {
 		return err
 	}
 	cpu, err := w.u32(t.Addr + w.l.cpu)
