@@ -1,6 +1,7 @@
 package kprobes
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -101,6 +102,10 @@ func written(t target.Exposed, some []watched) ([]watched, error) {
 	bad, err := t.Written(sites)
 	var out []watched
 	for _, s := range bad {
+		have := make([]byte, len(s.Patch))
+		if t.Read(s.Addr, have) == nil && bytes.Equal(have, s.Orig[:min(len(s.Orig), len(have))]) {
+			continue // the object was mapped anew: Sync follows
+		}
 		out = append(out, watched{of[s], s})
 	}
 	return out, err
