@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
@@ -74,6 +76,45 @@ func TestDetoursStay(t *testing.T) {
 	if l := prog.Line(); !strings.Contains(l, `"bad":0`) {
 		t.Errorf("the program has wrong results: %s", l)
 	}
+}
+
+// TestAskedAtAnyTime: what a target tells of itself may be asked for while probes and objects come and go.
+// The race detector judges.
+func TestAskedAtAnyTime(t *testing.T) {
+	prog, c := attach(t, "dl")
+	tg, ok := c.Target().(*process.Target)
+	if !ok {
+		t.Fatal("not a process")
+	}
+	lib := testprog.Build(t, "libdlone")
+	end, asked := make(chan bool), make(chan bool)
+	go func() {
+		defer close(asked)
+		for {
+			select {
+			case <-end:
+				return
+			default:
+				_ = slices.Contains(tg.Remaining(), nil)
+				_, _, _ = tg.CodeUsed(), tg.SharedText(), tg.Space().Modules()
+			}
+		}
+	}()
+	for range 5 {
+		evs := addEvents(t, c, &kprobes.AddOptions{Late: true}, "p:a "+lib+":lib_work", "p:b libc.so.6:dlopen", "r:c libc.so.6:getpid")
+		prog.Counts("open " + lib)
+		must(t, c.Sync())
+		prog.Counts("call 5")
+		eventually(t, "the hits are read", func() bool {
+			c.Poll(func(*trace.Hit) {})
+			return c.Counts(evs[0]).Hits == 5
+		})
+		prog.Counts("close")
+		must(t, c.Sync())
+		must(t, c.Remove(evs))
+	}
+	close(end)
+	<-asked
 }
 
 // heldBack registers others while threads stand in detours that are not in use any more, and

@@ -39,7 +39,7 @@ type breakpoint struct {
 
 // Uprobe sets a breakpoint of QEMU's. Hits cost milliseconds.
 func (t *Target) Uprobe(u *target.Uprobe) (target.Held, error) {
-	if !t.k.InText(u.Addr) && t.space.ModuleAt(u.Addr) == nil {
+	if !t.k.InText(u.Addr) && t.Space().ModuleAt(u.Addr) == nil {
 		return nil, errno.Errorf(unix.EINVAL, "0x%x is not code of the guest's kernel", u.Addr)
 	}
 	if !u.Asked {

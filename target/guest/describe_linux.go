@@ -28,7 +28,7 @@ func (t *Target) Refresh() (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if t.space != nil && v == t.version {
+	if t.Space() != nil && v == t.version {
 		return false, nil
 	}
 	mods, err := t.k.Modules()
@@ -46,7 +46,8 @@ func (t *Target) Refresh() (changed bool, err error) {
 		now[f.Struct] = m
 		space.Add(m.im, 0, m.Name)
 	}
-	t.space, t.mods, t.version = space, now, v
+	t.space.Store(space)
+	t.mods, t.version = now, v
 	return true, nil
 }
 
@@ -142,7 +143,7 @@ var noReturn = map[string]bool{
 }
 
 func (t *Target) nameAt(addr uint64) string {
-	l, ok := t.space.SymbolAt(addr)
+	l, ok := t.Space().SymbolAt(addr)
 	if !ok || l.Off != 0 {
 		return ""
 	}

@@ -36,7 +36,7 @@ type Target struct {
 	m       *qemu.Machine
 	k       *kernel.Kernel
 	arch    *arch.Kernel
-	space   *symbol.Space
+	space   atomic.Pointer[symbol.Space]
 	image   *symbol.Image
 	mods    map[uint64]*module // by the address of their struct module
 	version uint64             // of the list of modules
@@ -127,7 +127,7 @@ func (t *Target) CPUs() int { return t.k.CPUs() }
 func (t *Target) Arch() arch.Arch { return amd64.X86 }
 
 // Space finds names in the kernel and its modules.
-func (t *Target) Space() *symbol.Space { return t.space }
+func (t *Target) Space() *symbol.Space { return t.space.Load() }
 
 // Read reads the kernel's memory.
 func (t *Target) Read(addr uint64, b []byte) error { return t.k.Read(addr, b) }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -68,7 +69,7 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 
 // retire notes the sites that a change has taken out.
 func (t *Target) retire(sites []*target.Site) {
-	t.zombie = append(t.zombie, sites...)
+	t.setZombies(append(slices.Clone(t.zombie), sites...))
 	t.changes++
 	if len(sites) > 0 && t.faults != nil {
 		t.faults.dirty = true // the table of breakpoints tells of them

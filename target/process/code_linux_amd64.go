@@ -22,21 +22,33 @@ const (
 
 // Code gives room for code that reaches every address from lo to hi.
 func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
-	for _, c := range t.code {
-		if a, ok := c.Take(lo, hi, size); ok {
-			return a, nil
-		}
+	if a, ok := t.takeCode(lo, hi, size); ok {
+		return a, nil
 	}
 	c, err := t.mapCode(lo, hi, room.Round(size))
 	if err != nil {
 		return 0, err
 	}
+	t.asked.Lock()
 	t.code = append(t.code, c)
-	a, ok := c.Take(lo, hi, size)
+	t.asked.Unlock()
+	a, ok := t.takeCode(lo, hi, size)
 	if !ok {
 		return 0, errno.Errorf(unix.ERANGE, "code of %d bytes at 0x%x does not reach 0x%x to 0x%x", size, c.Addr, lo, hi)
 	}
 	return a, nil
+}
+
+// takeCode takes room in the pieces that there are.
+func (t *Target) takeCode(lo, hi uint64, size int) (uint64, bool) {
+	t.asked.Lock()
+	defer t.asked.Unlock()
+	for _, c := range t.code {
+		if a, ok := c.Take(lo, hi, size); ok {
+			return a, true
+		}
+	}
+	return 0, false
 }
 
 // FreeCode takes back room that Code gave.
@@ -45,18 +57,11 @@ func (t *Target) FreeCode(addr uint64, size int) {
 }
 
 func (t *Target) freeCode(spans ...room.Span) {
+	t.asked.Lock()
+	defer t.asked.Unlock()
 	for _, c := range t.code {
 		c.Free(spans...)
 	}
-}
-
-// CodeUsed is the number of bytes of generated code that are taken at present. Detours of
-// probes that were removed count until no thread can be in them.
-func (t *Target) CodeUsed() (n uint64) {
-	for _, c := range t.code {
-		n += c.Used()
-	}
-	return n
 }
 
 // mapCode maps a new piece near the text, in a stop of its own. Many probes make fewer and larger

@@ -660,6 +660,3 @@ func closeLeft(s *Stopped) error {
 	}
 	return nil
 }
-
-// Remaining says how many detours could not be freed yet.
-func (t *Target) Remaining() []*target.Site { return t.zombie }

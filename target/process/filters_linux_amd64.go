@@ -58,7 +58,7 @@ var installers = []struct {
 func (t *Target) FilterCalls() []target.FilterCall {
 	var out []target.FilterCall
 	seen := map[uint64]bool{}
-	for _, m := range t.space.Modules() {
+	for _, m := range t.Space().Modules() {
 		for _, in := range installers {
 			fns, err := m.Image.Lookup(in.name)
 			if err != nil {

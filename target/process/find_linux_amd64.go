@@ -13,7 +13,7 @@ import (
 func (t *Target) Find(name string) error {
 	dir := fmt.Sprintf("/proc/%d", t.p.PID())
 	p := libfind.Program{Root: dir + "/root", Answers: symbol.Answers}
-	for _, m := range t.space.Modules() {
+	for _, m := range t.Space().Modules() {
 		p.Mapped = append(p.Mapped, m.Image.Path())
 	}
 	env, _ := os.ReadFile(dir + "/environ") // who may trace may read it, unless it is gone

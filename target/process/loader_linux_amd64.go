@@ -15,7 +15,7 @@ func (t *Target) Loader() (place symbol.Resolved, words uint64, ok bool) {
 	if t.home == nil || t.module[0].im.Interp() == "" {
 		return place, 0, false
 	}
-	for _, m := range t.space.Modules() {
+	for _, m := range t.Space().Modules() {
 		fns, err := m.Image.Lookup(loaderHook)
 		if err != nil || len(fns) != 1 || m.Main {
 			continue

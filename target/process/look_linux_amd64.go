@@ -328,12 +328,13 @@ func (t *Target) reclaim(s *Stopped) {
 	if len(t.zombie) == 0 {
 		return
 	}
-	sort.Slice(t.zombie, func(i, j int) bool { return t.zombie[i].Detour.Addr < t.zombie[j].Detour.Addr })
+	zombies := slices.Clone(t.zombie)
+	byDetour(zombies)
 	busy := map[*target.Site]bool{}
 	mark := func(v uint64) {
-		i := sort.Search(len(t.zombie), func(i int) bool { return t.zombie[i].Detour.Addr > v }) - 1
-		if i >= 0 && v-t.zombie[i].Detour.Addr < uint64(t.zombie[i].Room) {
-			busy[t.zombie[i]] = true
+		i := sort.Search(len(zombies), func(i int) bool { return zombies[i].Detour.Addr > v }) - 1
+		if i >= 0 && v-zombies[i].Detour.Addr < uint64(zombies[i].Room) {
+			busy[zombies[i]] = true
 		}
 	}
 	for _, th := range s.everyone() {
@@ -342,9 +343,9 @@ func (t *Target) reclaim(s *Stopped) {
 		}
 	}
 	err := t.savedContexts(s, t.golang != nil, mark)
-	left := t.zombie[:0]
+	left := zombies[:0]
 	var free []room.Span
-	for _, z := range t.zombie {
+	for _, z := range zombies {
 		if busy[z] || err != nil {
 			left = append(left, z)
 			continue
@@ -356,7 +357,7 @@ func (t *Target) reclaim(s *Stopped) {
 		free = append(free, room.Span{Addr: z.Detour.Addr, Size: z.Room})
 	}
 	t.freeCode(free...)
-	t.zombie = left
+	t.setZombies(left)
 }
 
 // Bounds of what is read of one stack. A stack in a mapping larger than maxStack is not

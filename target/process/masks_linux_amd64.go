@@ -9,10 +9,10 @@ import (
 // not change signal masks itself, in all but those that its runtime runs with signals blocked. A program that has
 // not begun installs its handlers later.
 func (t *Target) learnMasks() {
-	if !t.module[0].im.IsGo() || t.o.Stopped != nil || signalpath.Masks(t.space, t.Read) != nil {
+	if !t.module[0].im.IsGo() || t.o.Stopped != nil || signalpath.Masks(t.Space(), t.Read) != nil {
 		return
 	}
-	if path, err := signalpath.Walk(t.space, t.Read); err == nil {
+	if path, err := signalpath.Walk(t.Space(), t.Read); err == nil {
 		t.masked = path
 	}
 }

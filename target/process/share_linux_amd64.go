@@ -104,7 +104,7 @@ var taskCalls = []uint64{unix.SYS_CLONE, unix.SYS_VFORK, unix.SYS_ARCH_PRCTL, sy
 func (t *Target) learnSharing() error {
 	t.shares, t.sharers, t.acts = nil, nil, false
 	libraries := 0
-	for _, m := range t.space.Modules() {
+	for _, m := range t.Space().Modules() {
 		c, err := t.tasks(m.Image)
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,7 +42,7 @@ type TargetOptions struct {
 type Target struct {
 	p       *Proc
 	o       TargetOptions
-	space   *symbol.Space
+	space   atomic.Pointer[symbol.Space]
 	images  map[FileID]*symbol.Image
 	module  []module
 	seen    []Map // the executable mappings that module was made of
@@ -72,6 +73,8 @@ type Target struct {
 	sharers  []target.Sharing
 	acts     bool     // code that is mapped may replace handlers of signals without the C library
 	mail     *mailbox // of threads that wait for handlers; nil: there was no handler
+
+	asked sync.Mutex // held to change what Remaining, CodeUsed and SharedText tell
 
 	text privateText
 
@@ -124,7 +127,7 @@ func (t *Target) Proc() *Proc { return t.p }
 func (t *Target) Arch() arch.Arch { return amd64.X86 }
 
 // Space finds names in the program and the objects mapped now.
-func (t *Target) Space() *symbol.Space { return t.space }
+func (t *Target) Space() *symbol.Space { return t.space.Load() }
 
 // Ring is the ring, after Prepare.
 func (t *Target) Ring() *ring.Ring { return t.ring }
@@ -141,7 +144,7 @@ func (t *Target) Refresh() (changed bool, err error) {
 	}
 	t.learnText(maps)
 	code := executables(fileMaps(maps))
-	if t.space != nil && slices.Equal(code, t.seen) {
+	if t.Space() != nil && slices.Equal(code, t.seen) {
 		return false, nil
 	}
 	if err := t.index(maps, code); err != nil {
@@ -181,7 +184,7 @@ func (t *Target) index(maps, code []Map) error {
 	for _, mod := range t.module {
 		space.Add(mod.im, mod.bias, mod.name)
 	}
-	t.space = space
+	t.space.Store(space)
 	return nil
 }
 
@@ -591,10 +594,6 @@ func seal(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
 	return err
 }
-
-// Idle says whether no thread was in the code of a site that was removed, when that was last
-// looked at.
-func (t *Target) Idle() bool { return len(t.zombie) == 0 }
 
 // Read reads the process's memory.
 func (t *Target) Read(addr uint64, b []byte) error { return t.p.ReadMem(addr, b) }

@@ -82,15 +82,8 @@ func mapLimit() uint64 {
 	return 65530 // DEFAULT_MAX_MAP_COUNT (linux/mm.h)
 }
 
-// SharedText says why a page with a probe is no private copy, so that a kernel uprobe that comes
-// later can fall into the probe; nil: all are copies, or that was not asked for.
-func (t *Target) SharedText() error { return t.text.why }
-
 // KeptText tells of copies that stay after Close, in pages, with the file's own bytes, and why.
 func (t *Target) KeptText() (pages int, why error) { return t.text.kept, t.text.keptWhy }
-
-// PrivatePages counts the pages of text that are copies at present.
-func (t *Target) PrivatePages() int { return len(t.text.private) }
 
 // learnText notes which pages are copies, after the mappings have changed.
 func (t *Target) learnText(maps []Map) {
@@ -262,6 +255,8 @@ func (t *Target) planText(add []*target.Site) (err error) {
 
 // stays notes why a page is no private copy.
 func (t *Target) stays(why error) {
+	t.asked.Lock()
+	defer t.asked.Unlock()
 	if t.text.why == nil {
 		t.text.why = why
 	}

@@ -72,7 +72,7 @@ func (t *Target) Replaceable() error {
 		case m.Perm&PermExec == 0 || ours(m) || kernels(m):
 		case m.Anonymous() || strings.HasPrefix(m.Path, "/memfd:"):
 			return errno.Errorf(unix.EOPNOTSUPP, "the process makes code while it runs (at 0x%x), which may know its callees by the return address", m.Start)
-		case t.space != nil && t.space.ModuleAt(m.Start) == nil:
+		case t.Space() != nil && t.Space().ModuleAt(m.Start) == nil:
 			return errno.Errorf(unix.EOPNOTSUPP, "the process runs code of %s (at 0x%x), which is no program or shared object that can be read, and may know its callees by the return address", m.Path, m.Start)
 		}
 	}

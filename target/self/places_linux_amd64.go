@@ -40,7 +40,7 @@ func (t *Target) findPlaces() error {
 const switchBody = 8
 
 func (t *Target) runtimeFunc(name string) (*symbol.Func, *symbol.Module, error) {
-	m := t.space.Main()
+	m := t.Space().Main()
 	fns, err := m.Image.Lookup(name)
 	if err != nil || len(fns) == 0 {
 		return nil, nil, errno.Errorf(unix.EOPNOTSUPP, "go runtime: %s can not be found: %w", name, err)
@@ -51,7 +51,7 @@ func (t *Target) runtimeFunc(name string) (*symbol.Func, *symbol.Module, error) 
 // findAllgs finds the list of all goroutines: by its symbol, or in a stripped program in the
 // code of runtime.forEachG, which reads its length and its pointer, two adjacent words.
 func (t *Target) findAllgs() (uint64, error) {
-	m := t.space.Main()
+	m := t.Space().Main()
 	if s, err := m.Image.Data("runtime.allgs"); err == nil {
 		if addr := m.Runtime(s.Addr); t.plausibleAllgs(addr) {
 			return addr, nil

@@ -39,13 +39,13 @@ var (
 
 // findWrap finds the runtime's function that starts a handler's goroutine.
 func (t *Target) findWrap() error {
-	fns, err := t.space.Main().Image.Lookup("runtime.debugCallWrap")
+	fns, err := t.Space().Main().Image.Lookup("runtime.debugCallWrap")
 	if err != nil {
 		return fmt.Errorf("sleepable handlers: %w", err)
 	}
 	for _, fn := range fns {
 		if !fn.ABI0 {
-			debugCallWrap = t.space.Main().Runtime(fn.Addr)
+			debugCallWrap = t.Space().Main().Runtime(fn.Addr)
 		}
 	}
 	f := dispatchSleep

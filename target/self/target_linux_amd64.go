@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +33,7 @@ type Options struct {
 type Target struct {
 	o       Options
 	mu      sync.Mutex // held while the world is stopped, and what only Commit changes is changed
-	space   *symbol.Space
+	space   atomic.Pointer[symbol.Space]
 	images  map[process.FileID]*symbol.Image
 	seen    []process.Map // the executable mappings that space was made of
 	mem     *os.File      // /proc/self/mem
@@ -99,12 +100,12 @@ func Attach(o *Options) (*Target, error) {
 	if err := t.findPlaces(); err != nil {
 		return nil, err
 	}
-	t.path = sync.OnceValues(func() (map[uint64]string, error) { return signalPath(t.space) })
+	t.path = sync.OnceValues(func() (map[uint64]string, error) { return signalPath(t.Space()) })
 	t.masks = sync.OnceValue(func() bool {
-		fs, err := t.space.Main().Image.Lookup(setsMask)
+		fs, err := t.Space().Main().Image.Lookup(setsMask)
 		return err == nil && len(fs) > 0
 	})
-	t.caught = sync.OnceValue(func() bool { return !iscgo && signalpath.Masks(t.space, t.Read) == nil })
+	t.caught = sync.OnceValue(func() bool { return !iscgo && signalpath.Masks(t.Space(), t.Read) == nil })
 	attached.t = t
 	return t, nil
 }
@@ -129,7 +130,7 @@ func untraced() error {
 func (t *Target) Arch() arch.Arch { return amd64.X86 }
 
 // Space finds names in the program and the objects mapped now.
-func (t *Target) Space() *symbol.Space { return t.space }
+func (t *Target) Space() *symbol.Space { return t.space.Load() }
 
 // Ring is the ring, after Prepare.
 func (t *Target) Ring() *ring.Ring { return t.ring }
@@ -168,7 +169,7 @@ func (t *Target) TrapsAt(fn uint64, asked bool) error {
 	if iscgo {
 		return errCgo
 	}
-	m := t.space.ModuleAt(fn)
+	m := t.Space().ModuleAt(fn)
 	if m == nil || !m.Main {
 		return errCode
 	}
@@ -191,7 +192,7 @@ func (t *Target) FaultsCaught(fn uint64) bool {
 	if err != nil || path[fn] != "" {
 		return false
 	}
-	m := t.space.ModuleAt(fn)
+	m := t.Space().ModuleAt(fn)
 	if m == nil || !m.Main {
 		return false
 	}
@@ -228,7 +229,7 @@ func (t *Target) Refresh() (changed bool, err error) {
 		return false, err
 	}
 	code := executables(maps)
-	if t.space != nil && slices.Equal(code, t.seen) {
+	if t.Space() != nil && slices.Equal(code, t.seen) {
 		return false, nil
 	}
 	return true, t.index(code)
@@ -271,7 +272,8 @@ func (t *Target) index(code []process.Map) error {
 			space.Add(im, bias, filepath.Base(m.Path))
 		}
 	}
-	t.space, t.seen = space, code
+	t.space.Store(space)
+	t.seen = code
 	return nil
 }
 
