@@ -58,14 +58,14 @@ type selfRow struct {
 	// arm places the probe; calls, which may be nil, is told the calls so far after each
 	// round; end takes the probe out and gives its hits.
 	arm func(b *testing.B) (after func(calls uint64), end func() uint64)
-	bar float64 // DESIGN.md's, in ns; 0: none
+	bar float64 // the most that is wanted, in ns; 0: nothing is
 }
 
 // BenchmarkSelf is the table of what a hit costs in the own process, beside an unprobed call,
 // a hook written by hand, and the kernel's uprobe in a copy of this program. Rounds of the
 // function without a probe and with it alternate; ns/op is the median call with it, ns/hit
 // what it has cost more. uprobe/hit says how many hits the kernel's uprobe is worth, bar-ns
-// what DESIGN.md asks for.
+// the most that is wanted.
 func BenchmarkSelf(b *testing.B) {
 	for _, r := range selfRows {
 		b.Run(r.name, r.run)

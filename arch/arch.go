@@ -221,7 +221,7 @@ type GoRuntime struct {
 type Kernel struct {
 	CPU     int32 // per-CPU offset of the CPU's number, 32 bits
 	Current int32 // per-CPU offset of the pointer to the running task
-	Preempt int32 // per-CPU offset of the preemption count, 32 bits (G46)
+	Preempt int32 // per-CPU offset of the preemption count, 32 bits
 	PID     int32 // offset of pid in struct task_struct, 32 bits
 	Comm    int32 // offset of comm there, 16 bytes
 

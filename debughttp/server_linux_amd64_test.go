@@ -111,7 +111,7 @@ func (s *site) is(path, want string) {
 	}
 }
 
-// The way of the documents: define, enable, look, disable, delete.
+// The way of Documentation/trace/kprobetrace.rst: define, enable, look, disable, delete.
 func TestSession(t *testing.T) {
 	s := serve(t)
 	s.is("kprobe_events", "")

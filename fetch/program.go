@@ -90,5 +90,5 @@ type Program struct {
 }
 
 // MaxString is the most bytes a string takes in a record, its NUL included. The
-// kernel's limit is PATH_MAX (G33).
+// kernel's limit is MAX_STRING_SIZE, which is PATH_MAX (kernel/trace/trace_probe.h).
 const MaxString = 4096

@@ -24,8 +24,8 @@ const (
 )
 
 // AppendSym appends an address as the head of a trace line shows it: SYM+0xOFF/0xSIZE,
-// [MODULE] behind it, or the address in at least 8 digits if nothing is known there (G47). r
-// may be nil.
+// [MODULE] behind it, or the address in at least 8 digits if nothing is known there, as
+// the kernel does (trace_seq_print_sym of kernel/trace/trace_output.c). r may be nil.
 func AppendSym(dst []byte, addr uint64, r Resolver) []byte {
 	dst, ok := appendSym(dst, addr, r)
 	if !ok {

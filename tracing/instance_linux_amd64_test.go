@@ -339,7 +339,7 @@ func lost(s string) (n int) {
 	return n
 }
 
-// An event in an object that is not loaded is armed when it comes (G10).
+// An event in an object that is not loaded is armed when it comes, as the kernel does with one in a module.
 func TestLateObject(t *testing.T) {
 	prog, in := instanceOf(t, testprog.Start(t, testprog.Build(t, "dl")), nil)
 	must(t, in.Write("p:a libdlone.so:lib_work v=%di"))

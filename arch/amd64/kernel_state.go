@@ -27,7 +27,7 @@ func hardirqShift(k *arch.Kernel) uint8 {
 	return k.HardirqShift
 }
 
-// KernelContext gives the characters that a line of ftrace has behind the CPU (G46), as
+// KernelContext gives the characters that a line of ftrace has behind the CPU, as
 // print_lat_fmt of kernel/trace/trace_output.c, Linux 5.10 to 6.18, from what a record holds. What
 // the columns do not fill is 0. No kernel is one with arch.KernelColumns and the usual layout.
 //

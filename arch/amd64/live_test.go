@@ -72,7 +72,7 @@ func TestLiveAt(t *testing.T) {
 }
 
 // Values that gcc keeps in caller-saved registers over a call of a function that does not
-// write them (DECISIONS 1: -fipa-ra) are not free anywhere in that function.
+// write them (-fipa-ra) are not free anywhere in that function.
 func TestLiveAtKeepsWhatTheBodyNeverWrites(t *testing.T) {
 	im := openImage(t, buildFlow(t, "ipara", "CC=gcc", "-O2", "-fno-inline"))
 	run, leaf := im.analyse(t, im.find(t, "run"), false), im.analyse(t, im.find(t, "leaf"), false)

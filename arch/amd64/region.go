@@ -21,8 +21,8 @@ const pageSize = 4096
 // Rule names a condition of a region that does not hold.
 type Rule string
 
-// Rules of a region. F119 to F124 of the documents call the bytes replaced the DCR and
-// its inner bytes the JTPR.
+// Rules of a region. Linux calls the bytes replaced the DCR (detoured code region) and its inner
+// bytes the JTPR (jump target prohibition region): Documentation/trace/kprobes.rst, Safety Check.
 const (
 	RuleBoundary  Rule = "not an instruction boundary"
 	RuleUndecoded Rule = "instruction is not known"

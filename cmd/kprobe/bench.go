@@ -28,7 +28,7 @@ func newBench() *cobra.Command {
 		Use:   "bench",
 		Short: "measure what a hit costs here, beside the kernel's uprobes",
 		Long: `Measure what a hit costs on this machine, in nanoseconds beyond the unprobed call:
-the overhead table of the documents, beside the kernel's uprobe on the same instruction
+the overhead table of Linux's documentation, beside the kernel's uprobe on the same instruction
 of a copy of the same program in the same run, and a tracepoint written by hand; handlers
 in the own process; and how fast probes come and go.`,
 		Args: noArgs,

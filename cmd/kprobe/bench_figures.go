@@ -22,7 +22,7 @@ import (
 	"kprobes.dev/kprobes/trace"
 )
 
-// figure is one of the figures of DESIGN.md that are no cost of a hit.
+// figure is what is held against a bar and is no cost of a hit.
 type figure struct {
 	What   string  `json:"figure"`
 	Where  string  `json:"where"` // process or self
@@ -37,7 +37,7 @@ type figure struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// Bars of DESIGN.md, and for a probe that was taken out what a measurement leaves room for.
+// What is wanted, and for a probe that was taken out what a measurement leaves room for.
 const (
 	barBatchProcess = 50_000.0  // probes installed in a second
 	barBatchSelf    = 100_000.0 // likewise

@@ -138,7 +138,7 @@ func judge(what string, cl class, value, bar float64, atMost bool) ratio {
 	return ratio{What: what, Class: cl.name, Value: value, Bar: bar, AtMost: atMost, OK: ok}
 }
 
-// ratios compares what was measured with one thread with the bars of DESIGN.md. What was
+// ratios compares what was measured with one thread with the bars. What was
 // not available is left out.
 func ratios(cells []cell) []ratio {
 	at := map[[2]string]float64{}

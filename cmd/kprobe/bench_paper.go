@@ -6,8 +6,8 @@ import (
 	"kprobes.dev/kprobes/arch"
 )
 
-// Table 1 of the OLS paper of 2006 (F104) has the cost of five kinds of probes with the
-// booster and without it. The same is measured here, with jumps beside it (F145, F146): by
+// Table 1 of "Probing the Guts of Kprobes" (Ottawa Linux Symposium, 2006) has the cost of five kinds of probes with the
+// booster and without it. The same is measured here, with jumps beside it: by
 // events in another process, and by handlers in Go in the own one, which has jprobes too.
 
 // paperTactics are the columns: without booster, with it, and what came later.

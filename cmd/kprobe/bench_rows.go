@@ -13,7 +13,7 @@ type class struct {
 	faster   float64 // bar: a record is that many times faster than the kernel's
 }
 
-// classes are those of DECISIONS 21: the kernel steps lea, endbr64 and ret, emulates push,
+// classes are first instructions that cost the kernel differently: it steps lea, endbr64 and ret, emulates push,
 // and replaces a 5-byte nop by a call (Linux 6.18).
 var classes = []class{
 	{"lea", "bench_lea", 100},
@@ -45,7 +45,7 @@ const (
 
 // row is one way to probe.
 type row struct {
-	name   string // the documents' letters, or what else it is
+	name   string // the letters of Linux's documentation, or what else it is
 	what   string
 	means  means
 	tactic arch.Tactic // kprobe: the one that it is about
@@ -79,7 +79,7 @@ const (
 	rowQuestion   = "question"
 )
 
-// rows are the documents' columns (F142, F145, F146) without the jprobes, which only the own
+// rows are the columns of Documentation/trace/kprobes.rst (Probe Overhead) without the jprobes, which only the own
 // process has (bench_own.go), and what they are compared with.
 var rows = []row{
 	{rowCount, "jump, counted", meansKprobe, arch.TacticJump, true, true, false, ""},

@@ -24,11 +24,11 @@ func newDemo() *cobra.Command {
 		Use:   "demo [--guest [--kernel FILE]]",
 		Short: "show what this does, with nothing to set up; ends within 20 seconds",
 		Long: `Start a small multi-threaded server with clients (this command itself, as a process of
-its own), probe it as the documents of Kprobes do, and show the trace, the listing, a
+its own), probe it as Linux's documentation of Kprobes does, and show the trace, the listing, a
 histogram of a function's latency and the cost of a hit. It ends by itself within 20
 seconds and leaves nothing behind.
 
-With --guest boot a Linux kernel in QEMU, probe it from outside as the documents do, and
+With --guest boot a Linux kernel in QEMU, probe it from outside as that documentation does, and
 compare every line with what its own kprobe_events print for the same calls.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

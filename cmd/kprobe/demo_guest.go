@@ -21,7 +21,7 @@ import (
 // does nothing else.
 const guestDemoLimit = 2 * time.Minute
 
-// guestProbes are the documents' examples, with the registers and types of x86-64. Each goes to
+// guestProbes are the examples of Documentation/trace/kprobetrace.rst, with the registers and types of x86-64. Each goes to
 // our engine and to the guest's own kprobe_events.
 var guestProbes = []string{
 	"p:myprobe do_sys_openat2 dfd=%di:s32 filename=+0(%si):ustring flags=+0(%dx):x64 mode=+8(%dx):x64",
@@ -137,7 +137,7 @@ const (
 
 // arm gives the definitions to our engine and to the guest's own kprobe_events.
 func (d *guestDemo) arm() error {
-	d.step("The documents' examples go into the kernel while it runs, from outside by a write to its memory; and the same\n   lines are written to its own kprobe_events.")
+	d.step("The examples of Linux's documentation go into the kernel while it runs, from outside by a write to its memory; and the\n   same lines are written to its own kprobe_events.")
 	var defs []*event.Def
 	for _, p := range guestProbes {
 		def, err := event.Parse(p)

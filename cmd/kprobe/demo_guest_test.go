@@ -24,7 +24,7 @@ var guestDemoText = regexp.MustCompile(`^== 1\. A Linux kernel, vmlinuz-[^\n]+
    It is up after [\d.]+ s\. [^\n]+ Linux (?P<release>\S+) at 0x(?P<base>ffffffff[0-9a-f]{8})
    \(physical 0x[0-9a-f]+\), and its (?P<symbols>\d+) symbols: found in [\d.]+ s\.
 
-== 2\. The documents' examples go into the kernel while it runs[^\n]+
+== 2\. The examples of Linux's documentation go into the kernel while it runs[^\n]+
    [^\n]+
      p:myprobe do_sys_openat2 dfd=%di:s32 filename=\+0\(%si\):ustring flags=\+0\(%dx\):x64 mode=\+8\(%dx\):x64
      r:myretprobe do_sys_openat2 \$retval:s32

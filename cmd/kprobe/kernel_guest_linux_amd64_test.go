@@ -108,7 +108,7 @@ func oldProcessor(t *testing.T, g *testguest.Guest) {
 	}
 }
 
-// The documents' examples: every call of the program has its lines, with its values.
+// The examples of Linux's documentation: every call of the program has its lines, with its values.
 func kernelText(t *testing.T, g *testguest.Guest) {
 	const calls = 3000
 	r := traceWhile(t, g, "INT", `'p:myprobe do_sys_openat2 dfd=%di:s32 filename=+0(%si):ustring flags=+0(%dx):x64 mode=+8(%dx):x64' 'r:mine/myretprobe do_sys_openat2 ret=$retval:s64'`,

@@ -94,7 +94,7 @@ func writePoints(w io.Writer, points []target.Point, line func(at uint64, kind b
 // disabled is the state of a probe that does not stand.
 const disabled = "[DISABLED]"
 
-// listLine is a line of kprobes/list (F135, Linux 6.18): address, kind (k or r),
+// listLine is a line of kprobes/list (report_probe of kernel/kprobes.c, Linux 6.18): address, kind (k or r),
 // symbol+offset, module or a space, state. [OPTIMIZED] means that a hit takes no trap.
 func listLine(n trace.Namer, addr uint64, kind byte, state string) string {
 	sym, ok := n.Symbol(addr)

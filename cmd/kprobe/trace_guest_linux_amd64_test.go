@@ -146,7 +146,7 @@ func (v *verbs) empty(t *testing.T) {
 	}
 }
 
-// documents are the examples of the documents.
+// documents are the examples of Documentation/trace/kprobetrace.rst.
 var documents = []string{
 	"p:myprobe do_sys_openat2 dfd=%di:s32 filename=+0(%si):ustring flags=+0(%dx):x64 mode=+8(%dx):x64",
 	"r:mine/myretprobe do_sys_openat2 ret=$retval:s32",

@@ -1,6 +1,6 @@
 // Package conformance holds what Linux's own unit tests of kprobes expect (lib/tests/
 // test_kprobes.c, kernel/test_kprobes.c with jprobes, the boot test of kernel/trace/trace_kprobe.c,
-// kernel/trace/kprobe_event_gen_test.c; REFERENCE T1 to T10), as cases that any
+// kernel/trace/kprobe_event_gen_test.c), as cases that any
 // target can be put to. The numbers are the kernel's.
 package conformance
 

@@ -150,7 +150,7 @@ func TestTrampolineLeft(t *testing.T) {
 }
 
 // Calls return twice: the second time no call of a probe belongs to it. The program goes on, and
-// the summary says so in the kernel's words (F81).
+// the summary says so in the kernel's words (kretprobe BUG!).
 func TestTrampolineBug(t *testing.T) {
 	p := program(t, "tails")
 	s := trace(t, p.PID, "--stat", "--trampoline", "r:twice twice $retval", "r:direct direct $retval")
@@ -190,7 +190,7 @@ func addReturns(t *testing.T, core *kprobes.Core, texts ...string) []*kprobes.Ev
 }
 
 // Calls are in progress when their probe is taken out, and when another comes: they return in
-// silence (F77), and the new probe counts only its own.
+// silence, and the new probe counts only its own.
 func TestTrampolineRemovedInCall(t *testing.T) {
 	p, core, evs := holding(t)
 	right(t, p, "hold 4")

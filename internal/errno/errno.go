@@ -1,4 +1,4 @@
-// Package errno gives errors the errno that the documents of Kprobes promise, where the
+// Package errno gives errors the errno that Linux's documentation of Kprobes promises, where the
 // errno's own text would add nothing to theirs, or mislead: the C library's words for EILSEQ
 // speak of multibyte characters.
 package errno

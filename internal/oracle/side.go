@@ -235,7 +235,7 @@ const logCommand = "  Command: "
 
 var logHead = regexp.MustCompile(`^\[ *(\d+)\.(\d{6})\] trace_kprobe: error: (.*)$`)
 
-// parseLog reads an error_log, and is strict about its form (G39).
+// parseLog reads an error_log, and is strict about its form (tracing_log_err of kernel/trace/trace.c).
 func parseLog(log string) (out []LogEntry, err error) {
 	for log != "" {
 		head, rest, _ := strings.Cut(log, "\n")

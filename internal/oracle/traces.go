@@ -160,7 +160,7 @@ func enable(side Side, op Op) error {
 }
 
 // traceLine is a line of the trace file: name, number of the thread, CPU, flags, time, event
-// and what is behind it (G46).
+// and what is behind it.
 var traceLine = regexp.MustCompile(`^ *(\S.*)-(\d+) +(\[\d+\]) (\S)\S(\S{3}) +\d+\.\d{6}: (.*)$`)
 
 // hitsOf gives the lines of the threads of a command, those too that they wrote under another

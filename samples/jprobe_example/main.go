@@ -1,4 +1,4 @@
-// Command jprobe_example is the documents' sample module jprobe_example (samples/kprobes,
+// Command jprobe_example is Linux's sample module jprobe_example (samples/kprobes,
 // until Linux 4.15) as a Go program. It plants a jprobe, whose handler has the probed
 // function's signature and is called with its arguments, and prints these:
 //
@@ -48,7 +48,7 @@ func jclone(flags, stackStart, stackSize uint64) uint64 {
 	default:
 		dropped.Add(1)
 	}
-	return 0 // the documents' jprobe_return()
+	return 0 // Linux's jprobe_return()
 }
 
 // printAll prints what is handed over until seen is closed.

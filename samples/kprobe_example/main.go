@@ -1,4 +1,4 @@
-// Command kprobe_example is the documents' sample module kprobe_example (samples/kprobes) as
+// Command kprobe_example is Linux's sample module kprobe_example (samples/kprobes) as
 // a Go program. It plants a kprobe in a function of its own process and prints the registers
 // before and after the instruction:
 //

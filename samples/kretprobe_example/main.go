@@ -1,4 +1,4 @@
-// Command kretprobe_example is the documents' sample module kretprobe_example
+// Command kretprobe_example is Linux's sample module kretprobe_example
 // (samples/kprobes) as a Go program. It plants a return probe and prints what the function
 // returned and how long it took:
 //

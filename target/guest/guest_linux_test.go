@@ -218,7 +218,7 @@ func (p *probed) sameLines(pid, want int) {
 	p.Errorf("%d lines of ours, %d of the guest's own, want %d", n, len(its)-1, want)
 }
 
-// documents are the examples of the documents, with the registers and types of x86-64.
+// documents are the examples of Documentation/trace/kprobetrace.rst, with the registers and types of x86-64.
 var documents = []string{
 	"p:myprobe do_sys_openat2 dfd=%di:s32 filename=+0(%si):ustring flags=+0(%dx):x64 mode=+8(%dx):x64",
 	"r:myretprobe do_sys_openat2 $retval:s32",
