@@ -101,6 +101,9 @@ func (c *Core) sync() error {
 		err = c.withdraw()
 	}
 	err = errors.Join(err, c.yield(), c.lookForWritten())
+	if t, ok := c.t.(target.Beginner); ok && !c.yielded {
+		t.Begin()
+	}
 	if t, ok := c.t.(target.Filterer); ok && c.filters && !c.yielded {
 		err = errors.Join(err, t.CheckFilters(false))
 	}

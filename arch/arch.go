@@ -302,6 +302,10 @@ type Writer struct {
 	// another in the place of the resident handlers, and is not asked. 0: there is no such word.
 	Handled uint64
 
+	// Asks is the address of a 64-bit word, which a Work with PlainLoads takes in the place of its thread's signal
+	// mask: it is all ones until the resident handler is there, then 0. 0: the handler is there.
+	Asks uint64
+
 	// Quiet is the address of a 64-bit word: while it is not 0 generated code makes no system
 	// call, since the program has taken on a filter that may forbid it (RoleQuiet). Arguments
 	// that would need one can not be read then. 0: there is no such word.
@@ -420,8 +424,8 @@ type Work struct {
 	// there makes a thread with a block of its own, which it has not registered yet.
 	Share   Share
 	Library Range
-	// PlainLoads: no thread that is at the point blocks the signals of a fault, and the resident handler catches them:
-	// nothing is asked before a load.
+	// PlainLoads: no thread that is at the point blocks the signals of a fault, and the resident handler catches them
+	// (from when on says Writer.Asks): nothing is asked before a load.
 	PlainLoads bool
 	// Unknown: the exit is a tail jump, so the function's value is not known here.
 	Unknown bool

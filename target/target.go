@@ -186,6 +186,14 @@ type Filterer interface {
 	CheckFilters(first bool) error
 }
 
+// Beginner is a Target whose program may have been probed before it had signal handlers.
+type Beginner interface {
+	Target
+	// Begin sees whether it has them now, and puts those of the engine in front of them: from then on records
+	// ask nothing where arch.Writer.Asks says so. What can not be done now is tried again by a later Begin.
+	Begin()
+}
+
 // FilterCall is a function that may forbid the calling thread, or all, to make system calls: it does
 // if the registers at its entry are as one of Ways says.
 type FilterCall struct {

@@ -17,6 +17,9 @@ import (
 // EINVAL. A record with one load makes it a checked one always. What is mapped at the check can be gone at the load;
 // the handler catches that where it can. A signal between the question and the load changes nothing: the mask is as
 // it was when its handler has returned.
+//
+// A work whose faults the handler catches from a moment on (arch.Writer.Asks) asks nothing beforehand: until then each
+// load is a checked one.
 
 const (
 	sysRtSigprocmask = 14
@@ -85,7 +88,7 @@ func argReach(a *fetch.Arg) int64 {
 // question too, and a bad pointer then takes no signal, for which the stack may have no room.
 func (f *frame) ask(w *arch.Work) {
 	far := reach(w)
-	f.looks, f.caught = false, f.w.PlainLoads || w.PlainLoads
+	f.looks, f.caught = false, f.w.PlainLoads || w.PlainLoads && f.w.Asks == 0
 	if far == 0 || f.caught || f.w.Kernel != nil {
 		return
 	}
@@ -98,6 +101,10 @@ func (f *frame) ask(w *arch.Work) {
 		f.Jcc(CondE, known)
 	}
 	switch {
+	case w.PlainLoads:
+		f.MovRI(RAX, f.w.Asks)
+		f.MovRM(8, RAX, At(RAX, 0))
+		f.MovMR(8, f.tempAt(tempMask), RAX)
 	case questions(w) > 1:
 		f.signalMask()
 	case far == anywhere:

@@ -124,20 +124,23 @@ func detourOf(t *testing.T, w *arch.Writer, work arch.Work) (*arch.Detour, error
 	return fn.Detour(arenaDetours, regions[0], map[uint64][]arch.Work{arenaProbed: {work}}, w)
 }
 
-// A work whose faults are always caught makes no system call, whatever it reads.
+// A work whose faults are always caught makes no system call, whatever it reads, unless they are caught later only.
 func TestPlainLoadsOfWork(t *testing.T) {
 	writer := newArena(t, &detourChild{}).w
 	writer.Resident = arenaTables
 	prog := &fetch.Program{Fixed: 24, Dynamic: true, Args: []fetch.Arg{deref(RDI, 0), deref(RSI, 8), {Store: fetch.StoreString, Base: fetch.Base{Reg: fetch.Reg(RDX)}, Derefs: []int64{0}, Size: 1, Off: 16}}}
 	prog.Args[1].Off = 8
-	for _, plain := range []bool{false, true} {
-		d, err := detourOf(t, &writer, arch.Work{Event: 1, Prog: prog, PlainLoads: plain})
+	for _, c := range []struct{ plain, later bool }{{false, false}, {true, false}, {true, true}, {false, true}} {
+		if writer.Asks = 0; c.later {
+			writer.Asks = arenaTables
+		}
+		d, err := detourOf(t, &writer, arch.Work{Event: 1, Prog: prog, PlainLoads: c.plain})
 		if err != nil {
 			t.Fatal(err)
 		}
 		calls := walkDetour(t, d).systemCalls()
-		if (len(calls) == 0) != plain {
-			t.Errorf("plain %t: system calls %d", plain, calls)
+		if (len(calls) == 0) != (c.plain && !c.later) {
+			t.Errorf("%+v: system calls %d", c, calls)
 		}
 	}
 }

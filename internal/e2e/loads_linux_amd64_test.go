@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/symbol"
@@ -72,7 +75,11 @@ func perCall(p *testprog.Proc) float64 {
 // pointer harms nobody.
 func TestGoLoadsAskNothing(t *testing.T) {
 	for name, flags := range map[string][]string{"static": nil, "pie": {"-buildmode=pie"}} {
-		t.Run(name, func(t *testing.T) { goLoads(t, testprog.Build(t, "gohard", append(flags, "CGO_ENABLED=0")...)) })
+		flags = append(flags, "CGO_ENABLED=0")
+		t.Run(name, func(t *testing.T) {
+			goLoads(t, testprog.Build(t, "gohard", flags...))
+			goLoadsCalls(t, testprog.Build(t, "goloads", flags...))
+		})
 	}
 }
 
@@ -111,5 +118,35 @@ func goLoads(t *testing.T, program string) {
 	}
 	if c := core.Counts(e); c.Hits != after["main.Load"]-before["main.Load"] || faults != after["nils"]-before["nils"] || faults == 0 {
 		t.Errorf("%+v, %d faults, the program counts %v, then %v", c, faults, before, after)
+	}
+}
+
+// goLoadsCalls counts the system calls of records.
+func goLoadsCalls(t *testing.T, program string) {
+	const calls, rounds = 200, 10
+	p := testprog.Start(t, program)
+	core := open(t, p)
+	e := add(t, core, "", lookProbes[0])[0]
+	want := map[uint64]int{unix.SYS_WRITE: 1} // the answer
+	var seen []string
+	good := false // the runtime may need a call now and then: one round without is enough
+	for range rounds {
+		c, err := testprog.SystemCalls(p.PID, func() { p.Send(fmt.Sprint("good ", calls)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Line()
+		good = good || maps.Equal(c, want)
+		seen = append(seen, fmt.Sprint(c))
+	}
+	if !good {
+		t.Errorf("system calls in rounds of %d records %s, want %v", calls, seen, want)
+	}
+	right(t, p, fmt.Sprint("go ", calls))
+	if err := core.Close(nil); err != nil {
+		t.Error(err)
+	}
+	if c := core.Counts(e); c.Hits != (rounds+1)*calls {
+		t.Errorf("%+v", c)
 	}
 }

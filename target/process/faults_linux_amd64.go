@@ -16,8 +16,9 @@ import (
 	"kprobes.dev/kprobes/target"
 )
 
-// faultSignals are the signals of a fault in an instruction.
-var faultSignals = []unix.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL}
+// faultSignals are the signals of a fault in an instruction, in the order in which their handlers are installed: records
+// ask who handles SIGSEGV, and go by the answer for SIGBUS too.
+var faultSignals = []unix.Signal{unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGSEGV}
 
 // ourSignals are all that the resident handler may stand for.
 var ourSignals = append([]unix.Signal{unix.SIGTRAP}, faultSignals...)
@@ -56,6 +57,9 @@ func (t *Target) learnFaults(s *Stopped) error {
 	t.faults = &faultTable{t: t, live: map[*target.Site]bool{}, previous: map[unix.Signal]Sigaction{}, set: map[unix.Signal]bool{}}
 	all, err := s.Dispositions()
 	if err != nil {
+		return err
+	}
+	if err := t.awaitBegin(all); err != nil {
 		return err
 	}
 	if err := t.learnLoads(s, all); err != nil {
@@ -101,7 +105,7 @@ func (f *faultTable) add(s *Stopped, c *target.Change) error {
 		f.dirty = true
 		f.need = f.need || len(a.Detour.Fixups)+len(a.Detour.Faults) > 0 || f.handles()
 	}
-	if f.need {
+	if f.need && !f.t.begins {
 		if err := f.install(s); err != nil {
 			return err
 		}

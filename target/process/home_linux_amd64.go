@@ -77,9 +77,10 @@ const (
 	hdrNFaults  = 72
 	hdrTraps    = 80                                           // likewise the table of breakpoints
 	hdrWait     = 96                                           // answer and switch of the probe on the loader
-	hdrResident = 112                                          // address of the handler of SIGSEGV, before it is installed
+	hdrResident = 112                                          // address of the handler of SIGSEGV, before it is installed; nowhere: it must not be yet
 	hdrShared   = 128                                          // 32 bits: arch.Writer.Shared
 	hdrHandled  = 132                                          // 32 bits, behind it: arch.Writer.Handled
+	hdrAsks     = 136                                          // arch.Writer.Asks
 	hdrQuiet    = 192                                          // arch.Writer.Quiet
 	hdrReturns  = 208                                          // arch.Trampoline.Mapped
 	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number

@@ -24,8 +24,8 @@ var maskCalls = []callData{
 }
 
 // actionCalls is the question who handles SIGSEGV: rt_sigaction(SIGSEGV, NULL, place, 8). A Go
-// program is not asked, since its runtime keeps the handlers that it has, but if it has not
-// begun to run.
+// program is not asked, since its runtime keeps the handlers that it has, but if it had none yet
+// when it was probed.
 var actionCalls = []callData{
 	{nr: unix.SYS_RT_SIGACTION, arch: auditArchX86_64, args: [6]uint64{uint64(unix.SIGSEGV), 0, 0, 8}, open: openIP | openArg(2)},
 }
@@ -39,7 +39,7 @@ func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
 	}
 	if why == nil {
 		other, err := t.whyNotCall(s, "look (rt_sigaction)", actionCalls)
-		if other == nil && (t.golang == nil || t.o.Stopped != nil) {
+		if other == nil && (t.golang == nil || t.begins) {
 			t.writer.Resident = t.home.addr + hdrResident
 		}
 		return err
@@ -52,8 +52,16 @@ func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
 	return err
 }
 
+// errNotBegun is why nothing may be read without a question where none may be asked.
+var errNotBegun = errno.Errorf(unix.EAGAIN, "the Go runtime has not installed its signal handlers yet, and no system call may be made")
+
 // Loads says why no argument may read memory.
-func (t *Target) Loads() error { return t.noLoads }
+func (t *Target) Loads() error {
+	if t.begins && t.writer.PlainLoads {
+		return errNotBegun
+	}
+	return t.noLoads
+}
 
 // whyNotCall says why a thread may not be made to make the system calls, which are there to
 // do something. Precondition: the world is stopped.

@@ -5,11 +5,10 @@ import (
 	"kprobes.dev/kprobes/symbol"
 )
 
-// learnMasks finds out in which functions of a Go program a fault is always caught: where the program has no C, and does
-// not change signal masks itself, in all but those that its runtime runs with signals blocked. A program that has
-// not begun installs its handlers later.
+// learnMasks finds out in which functions of a Go program a fault is always caught, once the handler is there: where the
+// program has no C, and does not change signal masks itself, in all but those that its runtime runs with signals blocked.
 func (t *Target) learnMasks() {
-	if !t.module[0].im.IsGo() || t.o.Stopped != nil || signalpath.Masks(t.Space(), t.Read) != nil {
+	if !t.module[0].im.IsGo() || signalpath.Masks(t.Space(), t.Read) != nil {
 		return
 	}
 	if path, err := signalpath.Walk(t.Space(), t.Read); err == nil {
@@ -18,9 +17,9 @@ func (t *Target) learnMasks() {
 }
 
 // FaultsCaught says whether no thread that is in the function at an address can have the signals of a fault blocked, and
-// the handler that catches faults of loads is there.
+// the handler that catches faults of loads is there (from when on says arch.Writer.Asks).
 func (t *Target) FaultsCaught(fn uint64) bool {
-	if t.masked == nil || t.golang == nil || !t.golang.begun {
+	if t.masked == nil || t.golang == nil {
 		return false
 	}
 	if _, may := t.masked[fn]; may {

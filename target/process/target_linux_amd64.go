@@ -61,18 +61,23 @@ type Target struct {
 	held     *Stopped // kept between calls (Start)
 	golang   *goProgram
 	masked   map[uint64]string // of a Go program: functions that may run with signals blocked; nil: it is not known of any
-	faults   *faultTable
-	ringID   FileID                     // of the ring's memory file: fork children have it mapped too
-	foreign  []uint64                   // places that somebody else patched, found when a site was to be removed
-	zombie   []*target.Site             // taken out, but a thread may still be in the detour
-	kernel   atomic.Pointer[kernelRing] // what the kernel's uprobes write to; nil: none was needed
-	changes  uint64                     // that have taken sites out
-	notes    []*target.Site             // probes that wait: see Note
-	mailID   FileID                     // of the mailbox's memory file
-	shares   error                      // why threads may share a block, by the code that is mapped; nil: by Sharers alone
-	sharers  []target.Sharing
-	acts     bool     // code that is mapped may replace handlers of signals without the C library
-	mail     *mailbox // of threads that wait for handlers; nil: there was no handler
+	begins   bool              // a Go program whose runtime has not installed its handlers yet: ours are not there either
+	tryBegin struct {          // Begin failed
+		next  time.Time
+		pause time.Duration
+	}
+	faults  *faultTable
+	ringID  FileID                     // of the ring's memory file: fork children have it mapped too
+	foreign []uint64                   // places that somebody else patched, found when a site was to be removed
+	zombie  []*target.Site             // taken out, but a thread may still be in the detour
+	kernel  atomic.Pointer[kernelRing] // what the kernel's uprobes write to; nil: none was needed
+	changes uint64                     // that have taken sites out
+	notes   []*target.Site             // probes that wait: see Note
+	mailID  FileID                     // of the mailbox's memory file
+	shares  error                      // why threads may share a block, by the code that is mapped; nil: by Sharers alone
+	sharers []target.Sharing
+	acts    bool     // code that is mapped may replace handlers of signals without the C library
+	mail    *mailbox // of threads that wait for handlers; nil: there was no handler
 
 	asked sync.Mutex // held to change what Remaining, CodeUsed and SharedText tell
 

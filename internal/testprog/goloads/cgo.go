@@ -1,0 +1,5 @@
+//go:build cgo
+
+package main
+
+import "C" // links runtime/cgo

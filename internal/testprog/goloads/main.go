@@ -1,0 +1,86 @@
+// Command goloads calls a function with numbers that a probe may take for pointers, good and bad ones, on its first
+// thread. Between a command and its answer that thread makes no system call of its own.
+//
+//	goloads              commands: go N (calls Look N times), good N (with good pointers only), quit
+//
+// An answer has the process's id, the number of calls, how many were given a bad pointer, and how many had a wrong result.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"log"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"unsafe"
+)
+
+func init() { runtime.LockOSThread() }
+
+var text = [16]byte{'a', ' ', 't', 'e', 'x', 't'}
+
+// Look returns p+1.
+//
+//go:noinline
+func Look(p uintptr) uintptr { return p + 1 }
+
+// pointers are what Look is called with, in turn: good and bad ones.
+func pointers() (good, bad []uintptr) {
+	page := os.Getpagesize()
+	edge, err := syscall.Mmap(-1, 0, 2*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i := range page {
+		edge[i] = 'x'
+	}
+	if err := syscall.Mprotect(edge[page:], syscall.PROT_NONE); err != nil {
+		log.Fatal(err)
+	}
+	f, err := os.CreateTemp("", "goloads")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		log.Fatal(err)
+	}
+	beyond, err := syscall.Mmap(int(f.Fd()), 0, page, syscall.PROT_READ, syscall.MAP_SHARED) // reading there is a SIGBUS
+	if err != nil {
+		log.Fatal(err)
+	}
+	at := func(p *byte) uintptr { return uintptr(unsafe.Pointer(p)) }
+	bad = []uintptr{0, 1, 1<<63 + 8, at(&edge[page]), at(&edge[page-4]), at(unsafe.SliceData(beyond)), ^uintptr(0)}
+	return []uintptr{at(&text[0])}, bad
+}
+
+func main() {
+	debug.SetGCPercent(-1)
+	good, bad := pointers()
+	all := append(good, bad...)
+	pid := os.Getpid()
+	fmt.Println("ready")
+	for in := bufio.NewScanner(os.Stdin); in.Scan() && in.Text() != "quit"; {
+		var n, wrong, faults int
+		var which string
+		if _, err := fmt.Sscanf(in.Text(), "%s %d", &which, &n); err != nil {
+			log.Fatalf("%q: %v", in.Text(), err)
+		}
+		of := len(all)
+		if which == "good" {
+			of = len(good)
+		}
+		for i := range n {
+			k := i % of
+			if k >= len(good) {
+				faults++
+			}
+			if Look(all[k]) != all[k]+1 {
+				wrong++
+			}
+		}
+		fmt.Printf("{\"pid\":%d,\"calls\":%d,\"faults\":%d,\"bad\":%d}\n", pid, n, faults, wrong)
+	}
+}
