@@ -61,7 +61,8 @@ func (c *Core) loaderHook() *Event {
 // Sync looks at what the target has mapped now. Events in objects that were unmapped
 // become gone; gone ones whose object is there (again, or for the first time) are armed.
 // An event that can not be armed in the object that came stays gone, and why is in the
-// error. What happened between an object's arrival and Sync is not seen. Where return addresses
+// error. What happened between an object's arrival and Sync is not seen. In a Go program that process.Start has made,
+// Sync installs the engine's signal handlers once the runtime has its own. Where return addresses
 // are replaced the Core does the same by itself, ten times a second, and the next Sync has the error.
 func (c *Core) Sync() error {
 	c.mu.Lock()

@@ -121,6 +121,30 @@ func goLoads(t *testing.T, program string) {
 	}
 }
 
+// TestGoOwnHandler: a Go program that sets the action of SIGSEGV by the system call itself, after it was probed, does not
+// die of bad pointers.
+func TestGoOwnHandler(t *testing.T) {
+	for _, env := range []string{"CGO_ENABLED=0", "CGO_ENABLED=1"} {
+		t.Run(env, func(t *testing.T) { goOwnHandler(t, testprog.Build(t, "goloads", env, "-tags=acts")) })
+	}
+}
+
+func goOwnHandler(t *testing.T, program string) {
+	const calls = 160
+	p := testprog.Start(t, program)
+	core := open(t, p)
+	e := add(t, core, "", lookProbes[0])[0]
+	for _, command := range []string{"go", "own", "go"} {
+		right(t, p, fmt.Sprint(command, " ", calls))
+	}
+	if err := core.Close(nil); err != nil {
+		t.Error(err)
+	}
+	if c := core.Counts(e); c.Hits != 3*calls {
+		t.Errorf("%+v", c)
+	}
+}
+
 // goLoadsCalls counts the system calls of records.
 func goLoadsCalls(t *testing.T, program string) {
 	const calls, rounds = 200, 10

@@ -12,14 +12,15 @@ import (
 	"kprobes.dev/kprobes/symbol"
 )
 
-// A Go program without C changes signal masks in its runtime alone: each thread that runs Go code has SIGSEGV and
-// SIGBUS open (minitSignalMask, runtime/signal_unix.go), but for the functions that Walk finds. Unless the program
-// makes the system call itself.
+// A Go program without C changes signal masks and handlers in its runtime alone: each thread that runs Go code has
+// SIGSEGV and SIGBUS open (minitSignalMask, runtime/signal_unix.go), but for the functions that Walk finds, and the
+// runtime's handlers stay (os/signal takes neither signal). Unless the program makes the system calls itself.
 
-// sysRtSigprocmask is the number of that system call.
-const sysRtSigprocmask = 14
+// changes says whether a system call changes masks or handlers: rt_sigaction and rt_sigprocmask.
+func changes(number int64) bool { return number == 13 || number == 14 }
 
-// Masks says why the program may change its threads' signal masks elsewhere than in Go's runtime; nil: it does not.
+// Masks says why the program may change its threads' signal masks, or handlers of signals, elsewhere than in Go's
+// runtime; nil: it does not.
 // The dynamic linker, which a position-independent program is started by, is the only other object that it may have: nobody
 // calls it any more once the program runs. read reads the process's memory.
 func Masks(sp *symbol.Space, read func(addr uint64, buf []byte) error) error {
@@ -55,9 +56,11 @@ func Masks(sp *symbol.Space, read func(addr uint64, buf []byte) error) error {
 	return m.values(read)
 }
 
-// harmless are functions that change signal masks and are known: why a fault is caught all the same.
+// harmless are functions that change signal masks or handlers and are known: why a fault is caught all the same.
 var harmless = map[string]string{
 	"kprobes.dev/kprobes/target/self.setMask":                  "Roots has what runs meanwhile",
+	"kprobes.dev/kprobes/target/self.setSigaction":             "its handlers catch the faults",
+	"kprobes.dev/kprobes/target/self.sigactionOf":              "changes nothing",
 	"kprobes.dev/kprobes/target/process.undisturbed":           "leaves SIGSEGV and SIGBUS open",
 	"github.com/cilium/ebpf/internal/sys.maskProfilerSignal":   "blocks SIGPROF only",
 	"github.com/cilium/ebpf/internal/sys.unmaskProfilerSignal": "unblocks SIGPROF only",
@@ -86,7 +89,7 @@ func isSyscall(name string) bool { return slices.Contains(syscalls, base(name)) 
 func base(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
 
 // isLibrary says whether a function is of golang.org/x/sys, or of the packages of the standard library that make system
-// calls: beside the runtime, and the functions of isMasker, none of them changes signal masks.
+// calls: beside the runtime, and the functions of isMasker, none of them changes signal masks or handlers.
 func isLibrary(name string) bool {
 	return slices.ContainsFunc([]string{"runtime.", "syscall.", "internal/", "os.", "net.", "golang.org/x/sys/unix."}, func(p string) bool { return strings.HasPrefix(name, p) })
 }
@@ -106,8 +109,8 @@ func (m *masks) calls(code []byte, addr uint64) error {
 		switch {
 		case !ok:
 			return fmt.Errorf("0x%x makes system calls, and is in no function", in.Addr)
-		case strings.HasPrefix(fn.Name, "runtime.") || in.Number >= 0 && in.Number != sysRtSigprocmask:
-		case in.Number == sysRtSigprocmask || !isSyscall(fn.Name):
+		case strings.HasPrefix(fn.Name, "runtime.") || in.Number >= 0 && !changes(in.Number):
+		case changes(in.Number) || !isSyscall(fn.Name):
 			return fmt.Errorf("%s makes system calls of its own", fn)
 		}
 	}
@@ -136,8 +139,8 @@ func (m *masks) calls(code []byte, addr uint64) error {
 			first = amd64.RSP
 		}
 		number, known, is := amd64.ConstantAt(code[fn.Addr-addr:min(fn.End()-addr, uint64(len(code)))], fn.Addr, off, first)
-		if is && (!known || number == sysRtSigprocmask) {
-			return fmt.Errorf("%s may change signal masks, by %s", fn, callee)
+		if is && (!known || changes(number)) {
+			return fmt.Errorf("%s may change signal masks or handlers, by %s", fn, callee)
 		}
 	}
 	return nil

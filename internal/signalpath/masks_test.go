@@ -10,11 +10,12 @@ import (
 	"kprobes.dev/kprobes/symbol"
 )
 
-// TestMasks: programs that change signal masks themselves are known as such, and others are not.
+// TestMasks: programs that change signal masks or handlers themselves are known as such, and others are not.
 func TestMasks(t *testing.T) {
 	for name, c := range map[string]struct{ body, want string }{
 		"none":     {`println(os.Getpid()); f, _ := os.Open("/dev/null"); f.Close()`, ""},
-		"number":   {`syscall.RawSyscall6(14, 0, 0, 0, 8, 0, 0); println(os.Getpid())`, "main.main may change signal masks"},
+		"number":   {`syscall.RawSyscall6(14, 0, 0, 0, 8, 0, 0); println(os.Getpid())`, "main.main may change signal masks or handlers"},
+		"action":   {`syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, 11, 0, 0, 8, 0, 0); println(os.Getpid())`, "main.main may change signal masks or handlers"},
 		"unknown":  {`syscall.Syscall(uintptr(len(os.Args)), 0, 0, 0)`, "main.main may change signal masks"},
 		"variable": {`f := syscall.Syscall; if len(os.Args) > 1 { f = syscall.RawSyscall }; f(39, 0, 0, 0)`, "called through a variable"},
 		"x/sys":    {`var s unix.Sigset_t; unix.PthreadSigmask(unix.SIG_BLOCK, &s, nil)`, "main.main changes signal masks, by golang.org/x/sys/unix."},

@@ -24,8 +24,9 @@ import (
 //
 // From 2 on all is as after an attach, and holds for the same reasons. The runtime installs its handlers for SIGBUS and
 // SIGSEGV once, when the first thread has its signal mask (runtime.mstartm0, after minit), before there is another thread
-// and before any code of the program; os/signal takes neither from it. The functions that run earlier with the mask that the
-// program was born with do not run again. What they call may, and reads the word.
+// and before any code of the program; os/signal takes neither from it, and the program does not itself (learnMasks). The
+// functions that run earlier with the mask that the program was born with do not run again. What they call may, and reads
+// the word.
 //
 // A child that shares the memory (vfork) reads the same word, and has handlers of its own: it runs in functions that
 // may have signals blocked (signalpath.Roots). A fork child has a copy of the word as it was, and of the handlers. An
@@ -43,6 +44,12 @@ const (
 // handlesBadLoads says whether handlers stand for the signals of a bad load.
 func handlesBadLoads(all *[Signals]Sigaction) bool {
 	return all[unix.SIGBUS].Handler > SigIgnore && all[unix.SIGSEGV].Handler > SigIgnore
+}
+
+// catches says whether the process catches these signals.
+func (t *Target) catches() bool {
+	st, err := t.p.Status()
+	return err == nil && st.Catches(int(unix.SIGBUS)) && st.Catches(int(unix.SIGSEGV))
 }
 
 // awaitBegin has a Go program without handlers ask until Begin has seen them. Precondition: the world is stopped.
@@ -63,8 +70,7 @@ func (t *Target) Begin() {
 	if !t.begins || t.home == nil || len(t.code) == 0 || time.Now().Before(t.tryBegin.next) {
 		return
 	}
-	st, err := t.p.Status()
-	if err != nil || !st.Catches(int(unix.SIGBUS)) || !st.Catches(int(unix.SIGSEGV)) {
+	if !t.catches() {
 		return
 	}
 	same := t.sameMasks()

@@ -23,23 +23,21 @@ var maskCalls = []callData{
 	{nr: unix.SYS_RT_SIGPROCMASK, arch: auditArchX86_64, args: [6]uint64{1<<32 - 1, 0, 0, 8}, open: openIP | openArg(1)},
 }
 
-// actionCalls is the question who handles SIGSEGV: rt_sigaction(SIGSEGV, NULL, place, 8). A Go
-// program is not asked, since its runtime keeps the handlers that it has, but if it had none yet
-// when it was probed.
+// actionCalls is the question who handles SIGSEGV: rt_sigaction(SIGSEGV, NULL, place, 8).
 var actionCalls = []callData{
 	{nr: unix.SYS_RT_SIGACTION, arch: auditArchX86_64, args: [6]uint64{uint64(unix.SIGSEGV), 0, 0, 8}, open: openIP | openArg(2)},
 }
 
 // learnLoads finds out how arguments may read memory. Precondition: the world is stopped.
 func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
-	t.writer.Quiet = t.home.addr + hdrQuiet
+	t.writer.Quiet, t.writer.Resident = t.home.addr+hdrQuiet, 0
 	why, err := t.whyNotCall(s, "look (rt_sigprocmask)", maskCalls)
 	if err != nil {
 		return err
 	}
 	if why == nil {
 		other, err := t.whyNotCall(s, "look (rt_sigaction)", actionCalls)
-		if other == nil && (t.golang == nil || t.begins) {
+		if other == nil {
 			t.writer.Resident = t.home.addr + hdrResident
 		}
 		return err
@@ -57,7 +55,7 @@ var errNotBegun = errno.Errorf(unix.EAGAIN, "the Go runtime has not installed it
 
 // Loads says why no argument may read memory.
 func (t *Target) Loads() error {
-	if t.begins && t.writer.PlainLoads {
+	if t.begins && (t.writer.PlainLoads || t.writer.Resident == 0) {
 		return errNotBegun
 	}
 	return t.noLoads

@@ -6,9 +6,12 @@ import (
 )
 
 // learnMasks finds out in which functions of a Go program a fault is always caught, once the handler is there: where the
-// program has no C, and does not change signal masks itself, in all but those that its runtime runs with signals blocked.
+// program has no C, and changes neither signal masks nor handlers itself, in all but those that its runtime runs with
+// signals blocked. Of a program without handlers nothing is known, unless Start has made it: its variables may not be
+// relocated yet.
 func (t *Target) learnMasks() {
-	if !t.module[0].im.IsGo() || signalpath.Masks(t.Space(), t.Read) != nil {
+	t.masked = nil
+	if !t.module[0].im.IsGo() || t.o.Stopped == nil && !t.catches() || signalpath.Masks(t.Space(), t.Read) != nil {
 		return
 	}
 	if path, err := signalpath.Walk(t.Space(), t.Read); err == nil {

@@ -45,7 +45,7 @@ var hitRuns = []struct {
 	{"record", armEvent("p:b "+oftenHit+" a=$arg1 fl=%flags", false), nil},
 	{"return counter", armEvent("r:c "+oftenHit, true), nil},
 	{"return record", armEvent("r:d "+oftenHit+" v=$retval a=$arg1", false), nil},
-	{"memory", armEvent("p:e "+oftenHit+" m=+0(+0(%sp)):u64", false), map[uint64]int{unix.SYS_RT_SIGPROCMASK: 1}},
+	{"memory", armEvent("p:e "+oftenHit+" m=+0(+0(%sp)):u64", false), map[uint64]int{unix.SYS_RT_SIGPROCMASK: 1, unix.SYS_RT_SIGACTION: 1}},
 	{"handler", armKprobe(false, ""), nil},
 	{"handlers before and after", armKprobe(true, ""), nil},
 	{"handlers at a breakpoint", armKprobe(true, arch.TacticBoost), map[uint64]int{unix.SYS_RT_SIGRETURN: 1}},

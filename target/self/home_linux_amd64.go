@@ -17,6 +17,7 @@ import (
 // The home is memory that signal handlers and gates read, outside of the Go heap:
 //
 //	0           four words: the directory of faults and its length, the table of breakpoints and its
+//	residentOff a word: the handler of SIGSEGV (arch.Writer.Resident)
 //	actionsOff  saved dispositions, actionSize each, by signal number
 //
 // The tables are mappings of their own. Those words are only changed while the world is
@@ -24,6 +25,7 @@ import (
 const (
 	faultsOff     = 0
 	trapsOff      = 16
+	residentOff   = 32
 	actionsOff    = 64
 	actionSize    = 40
 	actionHandler = 8
@@ -113,6 +115,7 @@ const handlerRoom = 2048
 // install puts our handlers before those that stand.
 func (h *home) install() error {
 	homeWords = h.addr
+	setWord(h.addr+residentOff, h.handler.Entry)
 	for _, sig := range hooked {
 		old, err := sigactionOf(sig)
 		if err != nil {

@@ -381,7 +381,7 @@ func (t *Target) prepare() error {
 	t.ring, t.home = r, h
 	t.writer = arch.Writer{
 		Ring: r.Addr(), Layout: r.Layout, TID: arch.TIDGo, Go: t.lay.runtime(),
-		Gate: uint64(gatePC()), RDPID: hasRDPID(),
+		Gate: uint64(gatePC()), RDPID: hasRDPID(), Resident: h.addr + residentOff,
 	}
 	return nil
 }

@@ -1,7 +1,8 @@
 // Command goloads calls a function with numbers that a probe may take for pointers, good and bad ones, on its first
 // thread. Between a command and its answer that thread makes no system call of its own.
 //
-//	goloads              commands: go N (calls Look N times), good N (with good pointers only), quit
+//	goloads              commands: go N (calls Look N times), good N (with good pointers only), quit; built with the tag
+//	                     acts own N too (sets the action of SIGSEGV to the default by the system call itself)
 //
 // An answer has the process's id, the number of calls, how many were given a bad pointer, and how many had a wrong result.
 package main
@@ -56,6 +57,9 @@ func pointers() (good, bad []uintptr) {
 	return []uintptr{at(&text[0])}, bad
 }
 
+// own sets the action of SIGSEGV.
+var own = func() {}
+
 func main() {
 	debug.SetGCPercent(-1)
 	good, bad := pointers()
@@ -69,8 +73,11 @@ func main() {
 			log.Fatalf("%q: %v", in.Text(), err)
 		}
 		of := len(all)
-		if which == "good" {
+		switch which {
+		case "good":
 			of = len(good)
+		case "own":
+			own()
 		}
 		for i := range n {
 			k := i % of
