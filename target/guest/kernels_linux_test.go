@@ -42,8 +42,8 @@ var otherKernels = []otherKernel{
 	{name: "newest", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie-backports"}, CPUs: 4}},
 }
 
-// TestKernels probes the kernels that Debian's archive has: beside their own probes, and through a
-// reboot; a long run arms all of their functions at once too.
+// TestKernels probes the kernels that Debian's archive has: beside their own probes, through a reboot, and
+// in calls that are left; a long run arms all of their functions at once too.
 func TestKernels(t *testing.T) {
 	for _, c := range otherKernels {
 		t.Run(c.name, func(t *testing.T) {
@@ -60,6 +60,9 @@ func TestKernels(t *testing.T) {
 			checkKernel(t, g, &c)
 			g.Reboot()
 			checkKernel(t, g, &c)
+			p := attach(t, g, nil)
+			callsLeft(p)
+			p.close()
 			if long {
 				someArmed(t, g, true, 25000, "p *")
 			}

@@ -275,6 +275,10 @@ func (k *Kernel) irqStackPtr(cpu int) (uint64, error) {
 	return k.perCPU("hardirq_stack_ptr", cpu)
 }
 
+// cachedStacks is how many stacks a CPU keeps where the types do not tell, since they list no variables,
+// as in Debian's 5.10 (NR_CACHED_STACKS in kernel/fork.c: 2 since there are any, in Linux 4.9).
+const cachedStacks = 2
+
 // FreeStacks lists the stacks that CPUs keep for the next thread that is made: nothing on them is in use.
 // A thread's stack gets there, or is unmapped, once the thread is dead and its CPU has switched to another
 // one (finish_task_switch in kernel/sched/core.c, free_thread_stack in kernel/fork.c; with CONFIG_VMAP_STACK).
@@ -298,7 +302,7 @@ func (k *Kernel) FreeStacks() ([]Range, error) {
 		if err != nil {
 			continue // no such kernel, or no such CPU
 		}
-		for n := range t.varSize("cached_stacks") / 8 {
+		for n := range cmp.Or(t.varSize("cached_stacks")/8, cachedStacks) {
 			area, err := k.u64(va + uint64(8*n))
 			if err != nil || area == 0 {
 				continue
