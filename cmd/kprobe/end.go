@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +22,41 @@ func endSignals() []os.Signal {
 // untilEnd gives a context that ends at the first such signal, and when nobody reads stdout or
 // stderr any more.
 func untilEnd(ctx context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(ctx, append(endSignals(), unix.SIGPIPE)...)
+	ctx, stop := signal.NotifyContext(ctx, endSignals()...)
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(pipes, unix.SIGPIPE)
+	go endUnread(ctx, pipes, []*os.File{os.Stdout, os.Stderr}, stop)
+	return ctx, stop
+}
+
+// endUnread calls end at the first SIGPIPE that finds one of the outputs without a reader. A write
+// to anything else that has gone, such as the socket of a QEMU that has ended, gives its error to
+// the writer, who knows what it means.
+func endUnread(ctx context.Context, pipes <-chan os.Signal, outs []*os.File, end func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pipes:
+			if unread(outs) {
+				end()
+				return
+			}
+		}
+	}
+}
+
+// unread says whether one of the outputs is a pipe or a socket that nobody reads.
+func unread(outs []*os.File) bool {
+	fds := make([]unix.PollFd, len(outs))
+	for i, f := range outs {
+		fds[i].Fd = int32(f.Fd())
+	}
+	if _, err := unix.Poll(fds, 0); err != nil {
+		return false
+	}
+	// Both are told without being asked for (poll(2)).
+	return slices.ContainsFunc(fds, func(p unix.PollFd) bool { return p.Revents&(unix.POLLERR|unix.POLLHUP) != 0 })
 }
 
 // ending is how a trace is ended from outside: by a signal.

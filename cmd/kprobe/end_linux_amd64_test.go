@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -108,6 +109,46 @@ func heedSignals(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { signal.Stop(c) })
+}
+
+// A SIGPIPE ends what a command does if nobody reads its output, and not if it is of another file.
+func TestEndUnread(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	pipes, ended, back := make(chan os.Signal), make(chan struct{}), make(chan struct{})
+	go func() {
+		endUnread(ctx, pipes, []*os.File{log, w}, func() { close(ended) })
+		close(back)
+	}()
+	for range 3 { // unbuffered: with the last one taken, the others were judged
+		pipes <- unix.SIGPIPE
+	}
+	select {
+	case <-ended:
+		t.Error("it ends though its output is read")
+	default:
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		select {
+		case pipes <- unix.SIGPIPE:
+		case <-back:
+		}
+	}()
+	<-ended
+	<-back
 }
 
 // Whatever ends a trace and can be caught takes its probes out.
