@@ -10,6 +10,8 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/testguest"
+	gk "kprobes.dev/kprobes/target/guest/kernel"
+	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
 // Packages of Debian's kernels.
@@ -76,6 +78,7 @@ func checkKernel(t *testing.T, g *testguest.Guest, o *otherKernel) {
 	const calls = 300
 	p := attach(t, g, nil)
 	defer p.close()
+	checkQueued(p)
 	if !o.locked {
 		checkTraced(p)
 		defer ownEvents(t, g, documents...)()
@@ -101,6 +104,28 @@ func checkKernel(t *testing.T, g *testguest.Guest, o *otherKernel) {
 	}
 	p.sameLines(c.PID, 2*calls)
 	checkContext(p, c.PID, o.depth)
+}
+
+// checkQueued has two threads share a CPU: the one that waits for its turn is not taken for one that runs.
+func checkQueued(p *probed) {
+	p.Helper()
+	for range 2 {
+		defer p.g.Background("/bin/hit", "getppid", "1000000000", "0")()
+	}
+	p.eventually("of two threads that share a CPU one runs, and one waits", func() bool {
+		runs := map[bool]int{}
+		if err := p.m.Stopped(func(*qemu.Stop) error {
+			return p.t.Kernel().Tasks(func(t gk.Task) bool {
+				if t.Comm == "hit" {
+					runs[t.CPU >= 0]++
+				}
+				return true
+			})
+		}); err != nil {
+			p.Fatal(err)
+		}
+		return runs[true] == 1 && runs[false] == 1
+	})
 }
 
 // checkTraced holds what is taken for traceable to what the guest's own tracer says.
