@@ -16,6 +16,12 @@ import (
 // Events that no tactic can serve are an error, or skipped if the options say so.
 func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	c.stubbed.asked = false
+	if c.meetsOwn(evs) { // what the caller wants there must not come before the other own probes
+		c.armOwnNow()
+		if err := c.located(evs); err != nil {
+			return evs, err
+		}
+	}
 	fns := make([]*function, 0, len(evs))
 	for _, e := range evs {
 		if e.gone {
@@ -107,7 +113,7 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 		}
 		return nil
 	}
-	if err := c.updateOr(fns, mend, nil); err != nil {
+	if err := c.updateOr(fns, mend, stopping{}); err != nil {
 		return nil, err
 	}
 	if len(bad) == 0 {

@@ -1,6 +1,7 @@
 package kprobes
 
 import (
+	"cmp"
 	"runtime"
 	"slices"
 	"sync"
@@ -190,6 +191,43 @@ func (y *yard) close() {
 		y.c.free(y.at, int(y.end-y.at))
 	}
 	y.at, y.end = 0, 0
+}
+
+// Room that an event takes, as a guess, in bytes: its detours.
+const (
+	countRoom  = 256
+	recordRoom = 1024
+	callRoom   = 2048 // also of a return probe: an entry, and an exit or two
+)
+
+// reserve tells the target what room events will take.
+func (c *Core) reserve(evs []*Event) {
+	t, ok := c.t.(target.Reserver)
+	if !ok {
+		return
+	}
+	y, sizes := &yard{c: c}, map[target.Room]int{}
+	for _, e := range evs {
+		if e.gone || e.force.Held() {
+			continue
+		}
+		n := recordRoom
+		switch {
+		case e.h != nil, e.Def != nil && e.Def.Kind == event.Return:
+			n = callRoom
+		case e.Prog == nil:
+			n = countRoom
+		}
+		lo, hi := y.span(e.Place.Addr)
+		sizes[target.Room{Lo: lo, Hi: max(hi, lo+1)}] += n
+	}
+	rooms := make([]target.Room, 0, len(sizes))
+	for r, n := range sizes {
+		r.Size = n + runtime.GOMAXPROCS(0)*yardRoom
+		rooms = append(rooms, r)
+	}
+	slices.SortFunc(rooms, func(a, b target.Room) int { return cmp.Compare(a.Lo, b.Lo) })
+	t.Reserve(rooms)
 }
 
 func (c *Core) free(addr uint64, size int) {

@@ -44,6 +44,7 @@ type Core struct {
 	stale   bool   // objects came or went, and Sync has not followed yet
 	namer   event.Namer
 	stubbed trampolines
+	own     ownProbes
 	yielded bool   // all patches are taken out, for a debugger
 	told    string // the last error of yield
 	// filters: the functions by which seccomp filters come have their probes.
@@ -222,6 +223,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	for try := 1; ; try++ {
 		evs, armed, err := c.add(defs, o)
+		c.settleOwn(err)
 		if err == nil || !armed || try == addTries || !c.remapped() {
 			return evs, err
 		}
@@ -260,6 +262,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 	if len(evs) == 0 {
 		return nil, false, errno.Errorf(unix.ENOENT, "no function was found to probe")
 	}
+	c.reserve(evs)
 	if err := c.prepare(); err != nil {
 		return nil, false, err
 	}
@@ -277,7 +280,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 		return nil, true, err
 	}
 	if err := c.noneLeft(defs, evs); err != nil {
-		return nil, false, errors.Join(err, c.remove(evs, nil))
+		return nil, false, errors.Join(err, c.remove(evs, stopping{}))
 	}
 	if slices.ContainsFunc(defs, func(d *event.Def) bool { return d.Kind == event.Return }) {
 		c.keep()
@@ -366,11 +369,11 @@ func (e *Event) posts() int {
 func (c *Core) Remove(evs []*Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.remove(evs, c.leaves(evs))
+	return c.remove(evs, stopping{then: c.leaves(evs)})
 }
 
-// remove disarms events; then is called while the target is stopped for it.
-func (c *Core) remove(evs []*Event, then func() error) error {
+// remove disarms events, in one stop. Where that has an end the engine's own probes come last.
+func (c *Core) remove(evs []*Event, also stopping) error {
 	fns := c.owing()
 	left, idle := c.owedLeft, c.owedIdle
 	c.owedLeft, c.owedIdle = nil, nil
@@ -395,12 +398,16 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 	if len(fns) == 0 {
 		c.idle = append(c.idle, idle...)
 		c.leftovers(left)
-		if then != nil {
-			return then()
+		if also.then != nil {
+			return also.then()
 		}
 		return nil
 	}
-	if err := c.update(sortedFunctions(fns), then); err != nil {
+	now := sortedFunctions(fns)
+	if also.end != nil {
+		now, also.last = c.ownLast(now)
+	}
+	if err := c.update(now, also); err != nil {
 		c.owed, c.owedLeft, c.owedIdle = fns, left, idle
 		return err
 	}
@@ -412,6 +419,18 @@ func (c *Core) remove(evs []*Event, then func() error) error {
 	c.idle = append(c.idle, idle...)
 	c.leftovers(left)
 	return nil
+}
+
+// ownLast sorts functions into those without probes of the engine's own that other code relies on, and those with them.
+func (c *Core) ownLast(fns []*function) (others, own []*function) {
+	for _, f := range fns {
+		if slices.ContainsFunc(c.sharing, func(e *Event) bool { return e.fn == f }) {
+			own = append(own, f)
+		} else {
+			others = append(others, f)
+		}
+	}
+	return others, own
 }
 
 // owing are the functions whose code does the work of events that are gone: it could not be taken

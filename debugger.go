@@ -26,7 +26,7 @@ func (c *Core) yield() error {
 				fns = append(fns, f)
 			}
 		}
-		if err := c.update(fns, nil); err != nil {
+		if err := c.update(fns, stopping{}); err != nil {
 			c.yielded = true // once more at the next Sync
 			return c.once(err)
 		}

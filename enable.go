@@ -55,7 +55,7 @@ func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 		c.anew(eventsOf(ps))
 		wake(ps)
 	}
-	if err := c.update(functionsOf(eventsOf(ps)), then); err != nil {
+	if err := c.update(functionsOf(eventsOf(ps)), stopping{then: then}); err != nil {
 		for i, p := range ps {
 			p.disabled = was[i]
 			p.mute.Store(p.disabled)

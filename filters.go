@@ -8,8 +8,8 @@ import (
 	"kprobes.dev/kprobes/target"
 )
 
-// watchFilters puts probes of the engine's own on the functions by which the target's threads come to be
-// forbidden system calls (target.Filterer), before the first event whose code makes some. A function
+// watchFilters makes probes of the engine's own on the functions by which the target's threads come to be
+// forbidden system calls (target.Filterer), for the first event whose code makes some. A function
 // that takes no jump now stays without: what comes through it is not seen.
 func (c *Core) watchFilters(evs []*Event) {
 	t, ok := c.t.(target.Filterer)
@@ -33,9 +33,11 @@ func (c *Core) watchFilters(evs []*Event) {
 		fresh = append(fresh, e)
 	}
 	// If they can not be armed the caller's events will meet what is wrong, and the next ones come here again.
-	if c.filters = len(fresh) == 0 || c.armOwn(fresh) == nil; c.filters {
-		c.sharing = append(c.sharing, fresh...)
+	if len(fresh) > 0 && c.numberOwn(fresh) == nil {
+		c.own.filters = fresh
+		return
 	}
+	c.filters = len(fresh) == 0
 	_ = t.CheckFilters(true) // why not is told by Filtered
 }
 

@@ -187,7 +187,7 @@ func (c *Core) endWritten(bad []watched) (fns []*function, err error) {
 	if t, ok := c.t.(target.Sharer); ok && shared {
 		err = t.SetShared()
 	}
-	return fns, errors.Join(err, c.update(fns, c.leaves(evs)))
+	return fns, errors.Join(err, c.update(fns, stopping{then: c.leaves(evs)}))
 }
 
 // endAllStubs has no event replace return addresses any more, and puts them back: without the probes on the

@@ -65,7 +65,7 @@ func (c *Core) tidy() bool {
 	if len(c.stuck) == 0 {
 		return ok
 	}
-	err := c.update(functionsOf(eventsOf(c.stuck)), nil)
+	err := c.update(functionsOf(eventsOf(c.stuck)), stopping{})
 	if err != nil && !errors.Is(err, target.ErrGone) {
 		return false
 	}

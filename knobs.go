@@ -40,7 +40,7 @@ func (c *Core) SetEnabled(on bool) error {
 	}
 	c.off = !on
 	fns := c.functions()
-	if err := c.update(fns, nil); err != nil {
+	if err := c.update(fns, stopping{}); err != nil {
 		c.off = on
 		for _, p := range ps {
 			p.mute.Store(on)
@@ -107,7 +107,7 @@ func (c *Core) SetOptimization(on bool) error {
 		f.jumpOnly = true
 		return nil
 	}
-	if err := c.updateOr(fns, mend, nil); err != nil {
+	if err := c.updateOr(fns, mend, stopping{}); err != nil {
 		c.straight = on
 		return plain(err)
 	}

@@ -184,7 +184,7 @@ func (c *Core) optimizeAll(fns []*function) error {
 		}
 		cs = append(cs, ch)
 	}
-	if err := c.commit(cs, nil, false); err != nil {
+	if err := c.commit(cs, stopping{}, false); err != nil {
 		c.drop(cs)
 		for _, ch := range cs {
 			c.queue[ch.f].why = err

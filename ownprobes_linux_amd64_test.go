@@ -46,23 +46,24 @@ func (f *spoiled) CheckFilters(first bool) error {
 }
 
 func (f *spoiled) Commit(c *target.Change) error {
-	for _, s := range c.Open().Add {
-		if f.noFilters != nil && f.calls[s.Addr] {
+	others := f.sharers()
+	for _, s := range c.All() {
+		if f.noFilters != nil && f.calls[s.Addr] && !others[s.Addr] {
 			return f.noFilters
 		}
 	}
-	if err := f.Target.Commit(c); err != nil {
-		return err
+	err := f.Target.Commit(c)
+	for ; c != nil && c.Made; c = c.Next {
+		o := c.Open()
+		for _, s := range o.Remove {
+			f.armed[s.Addr]--
+		}
+		for _, s := range o.Add {
+			f.armed[s.Addr]++
+			f.put[s.Addr]++
+		}
 	}
-	o := c.Open()
-	for _, s := range o.Remove {
-		f.armed[s.Addr]--
-	}
-	for _, s := range o.Add {
-		f.armed[s.Addr]++
-		f.put[s.Addr]++
-	}
-	return nil
+	return err
 }
 
 // sum adds up what was counted at places.

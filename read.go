@@ -69,21 +69,25 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 		f = func(*trace.Hit) {}
 	}
 	c.stopOptimizing()
+	also := stopping{then: c.classify}
+	if t, ok := c.t.(target.Sequencer); ok && len(c.stubbed.walkers) == 0 {
+		also.end = t.CloseStopped
+	}
 	var live []*Event
 	for _, e := range c.events {
-		if e != nil && !e.ended && !slices.Contains(c.sharing, e) && (e.fn == nil || c.stubbed.walkers[e.fn.start] != e) {
+		if e != nil && !e.ended && (also.end != nil || !slices.Contains(c.sharing, e)) && (e.fn == nil || c.stubbed.walkers[e.fn.start] != e) {
 			live = append(live, e)
 		}
 	}
-	err := c.remove(live, c.classify)
+	err := c.remove(live, also)
 	for try := 1; err != nil && !errors.Is(err, target.ErrGone) && try < addTries && c.remapped(); try++ {
-		err = c.remove(live, c.classify) // without what was in objects that have gone
+		err = c.remove(live, also) // without what was in objects that have gone
 	}
 	if len(c.stubbed.walkers) > 0 && err == nil {
 		err = c.putBack()
 	}
 	if len(c.sharing) > 0 && err == nil { // no code is left that relies on them
-		err = c.remove(c.sharing, nil)
+		err = c.remove(c.sharing, stopping{})
 	}
 	if errors.Is(err, target.ErrGone) {
 		err = nil

@@ -239,7 +239,7 @@ func (c *Core) endStubs(t target.Returner, evs []*Event) error {
 			fns[e.fn] = true
 		}
 	}
-	if err := c.update(sortedFunctions(fns), c.leaves(evs)); err != nil {
+	if err := c.update(sortedFunctions(fns), stopping{then: c.leaves(evs)}); err != nil {
 		return err
 	}
 	if err := t.Settle(); err != nil {

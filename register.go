@@ -105,6 +105,12 @@ func disown(ps []*probe) {
 
 // put arms probes, in one stop, or leaves everything as it was.
 func (c *Core) put(ps []*probe) error {
+	err := c.putAll(ps)
+	c.settleOwn(err)
+	return err
+}
+
+func (c *Core) putAll(ps []*probe) error {
 	if err := c.recoverTarget(); err != nil {
 		return err
 	}
@@ -117,12 +123,13 @@ func (c *Core) put(ps []*probe) error {
 	if len(ps) == 0 {
 		return fmt.Errorf("none of %d probes can be registered: %w", n, ErrRegister)
 	}
-	if err := c.prepare(); err != nil {
-		return err
-	}
 	evs := make([]*Event, len(ps))
 	for i, p := range ps {
 		evs[i] = p.ev
+	}
+	c.reserve(evs)
+	if err := c.prepare(); err != nil {
+		return err
 	}
 	c.watchFilters(evs)
 	evs, err = c.guard(evs)

@@ -325,5 +325,5 @@ func (c *Core) putBack() error {
 		return err
 	}
 	err = errors.Join(err, c.t.Commit(&target.Change{Then: t.PutBack}))
-	return errors.Join(err, c.remove(evs, t.PutBack))
+	return errors.Join(err, c.remove(evs, stopping{then: t.PutBack}))
 }

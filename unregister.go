@@ -44,13 +44,13 @@ func (c *Core) takeOut(ps []*probe) {
 		return
 	}
 	evs := eventsOf(ps)
-	err := c.remove(evs, c.leaves(evs))
+	err := c.remove(evs, stopping{then: c.leaves(evs)})
 	for range takeOutTries {
 		if err == nil || errors.Is(err, target.ErrGone) {
 			break
 		}
 		time.Sleep(takeOutPause)
-		err = c.update(functionsOf(evs), nil)
+		err = c.update(functionsOf(evs), stopping{})
 	}
 	for _, p := range ps {
 		if err == nil || errors.Is(err, target.ErrGone) {

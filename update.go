@@ -65,9 +65,18 @@ type change struct {
 	}
 }
 
+// stopping is what else is done in the stop in which changes are made. Changes of the engine's own probes come
+// before all others if they put them in, and after them if they take them out, so that a tracer that dies in between
+// leaves no code that relies on them without them.
+type stopping struct {
+	then func() error // once the changes are made; nil: nothing
+	last []*function  // whose changes come after the others, for a target.Sequencer
+	end  func()       // once these are made
+}
+
 // update brings the sites of functions to what their events want, in one stop.
-func (c *Core) update(fns []*function, then func() error) error {
-	return c.updateOr(fns, func(_ *function, err error) error { return err }, then)
+func (c *Core) update(fns []*function, also stopping) error {
+	return c.updateOr(fns, func(_ *function, err error) error { return err }, also)
 }
 
 // updateOr is update; mend may change the events of a function whose code can not be
@@ -75,13 +84,8 @@ func (c *Core) update(fns []*function, then func() error) error {
 //
 // A function that a thread blocks does not hold up the others: its new code is put in later,
 // unless something that its old code does must end.
-func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then func() error) error {
-	cs, room := make([]*change, len(fns)), make([]change, len(fns))
-	for i, f := range fns {
-		c.outlived(f) // else the optimiser would wait a little; who calls does not
-		cs[i] = &room[i]
-		cs[i].begin(f)
-	}
+func (c *Core) updateOr(fns []*function, mend func(*function, error) error, also stopping) error {
+	cs := c.begin(fns)
 	for _, ch := range c.make(cs) {
 		for ch.err != nil {
 			if err := mend(ch.f, ch.err); err != nil {
@@ -92,17 +96,17 @@ func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then
 		}
 	}
 	soft := slices.DeleteFunc(slices.Clone(cs), func(ch *change) bool { return ch.group != nil || !ch.softens() })
-	err := c.commit(cs, then, len(soft) > 0)
+	err := c.commit(cs, also, len(soft) > 0)
 	if len(soft) > 0 && errors.Is(err, target.ErrBlocked) {
 		for _, ch := range soft {
 			c.trap(ch, err)
 		}
-		if err = c.commit(cs, then, false); err == nil {
+		if err = c.commit(cs, also, false); err == nil {
 			c.tried(soft)
 		}
 	}
 	if errors.Is(err, target.ErrBlocked) {
-		cs, err = c.endAnyway(cs, then)
+		cs, err = c.endAnyway(cs, also)
 	}
 	if err != nil {
 		c.drop(cs)
@@ -113,10 +117,21 @@ func (c *Core) updateOr(fns []*function, mend func(*function, error) error, then
 	return nil
 }
 
+// begin begins changes of functions.
+func (c *Core) begin(fns []*function) []*change {
+	cs, room := make([]*change, len(fns)), make([]change, len(fns))
+	for i, f := range fns {
+		c.outlived(f) // else the optimiser would wait a little; who calls does not
+		cs[i] = &room[i]
+		cs[i].begin(f)
+	}
+	return cs
+}
+
 // endAnyway makes changes that end something, and in whose way a thread is: the old code is taken out,
 // which nothing is in the way of, and what the function's other events want comes later. It gives
 // the changes, or with an error those that were not made.
-func (c *Core) endAnyway(cs []*change, then func() error) ([]*change, error) {
+func (c *Core) endAnyway(cs []*change, also stopping) ([]*change, error) {
 	var hard []*change
 	for _, ch := range cs {
 		if ch.group == nil {
@@ -124,7 +139,7 @@ func (c *Core) endAnyway(cs []*change, then func() error) ([]*change, error) {
 			hard = append(hard, ch)
 		}
 	}
-	if err := c.commit(cs, nil, false); err != nil {
+	if err := c.commit(cs, stopping{}, false); err != nil {
 		return cs, err
 	}
 	rest := left(hard)
@@ -139,7 +154,7 @@ func (c *Core) endAnyway(cs []*change, then func() error) ([]*change, error) {
 		c.release(ch.sites)
 		ch.sites, ch.now, ch.group = nil, nil, nil
 	}
-	if err := c.commit(rest, then, false); err != nil {
+	if err := c.commit(rest, also, false); err != nil {
 		return append(left(cs), rest...), err
 	}
 	for _, ch := range rest {
@@ -235,8 +250,63 @@ func (c *Core) remake(ch *change) error {
 
 // commit makes changes, but for those that a thread blocks and that can come later. once: what
 // must be made is not tried again.
-func (c *Core) commit(cs []*change, then func() error, once bool) error {
-	all := target.Change{Then: then, Once: once, Groups: make([]*target.Group, 0, len(cs))}
+func (c *Core) commit(cs []*change, also stopping, once bool) error {
+	all, work := changeOf(cs, also.then, once)
+	var last []*change
+	if also.end != nil {
+		last, work = c.begin(also.last), true
+		for _, ch := range last {
+			ch.group = nil
+		}
+		all.Next, _ = changeOf(last, func() error { also.end(); return nil }, once)
+	}
+	if !work {
+		c.made(cs)
+		return nil
+	}
+	err := c.commitAll(all)
+	if err == nil || all.Made && all.Next != nil {
+		c.made(cs)
+	}
+	if err == nil {
+		c.made(last)
+	}
+	return err
+}
+
+// commitAll makes a change, and before it what is in c.own. If a thread is in the way of that, it is armed by itself first.
+func (c *Core) commitAll(all *target.Change) error {
+	first := c.ownFirst()
+	if len(first) == 0 {
+		return c.t.Commit(all)
+	}
+	head, _ := changeOf(first, c.checkOwn, true)
+	head.Next = all
+	err := c.t.Commit(head)
+	if head.Made {
+		c.ownMade()
+		return err
+	}
+	if errors.Is(err, target.ErrGone) {
+		return err
+	}
+	c.takeBackOwn()
+	c.armOwnNow()
+	return c.t.Commit(all)
+}
+
+// made notes that changes were made, but for those that were left out.
+func (c *Core) made(cs []*change) {
+	for _, ch := range cs {
+		if ch.blocked() == nil {
+			c.done(ch)
+		}
+	}
+}
+
+// changeOf is what changes are for the target, and whether there is something to do.
+func changeOf(cs []*change, then func() error, once bool) (*target.Change, bool) {
+	all := &target.Change{Then: then, Once: once, Groups: make([]*target.Group, 0, len(cs))}
 	work := then != nil
 	for _, ch := range cs {
 		work = work || len(ch.sites)+len(ch.f.sites) > 0
@@ -252,17 +322,7 @@ func (c *Core) commit(cs []*change, then func() error, once bool) error {
 			all.Groups = append(all.Groups, ch.group)
 		}
 	}
-	if work {
-		if err := c.t.Commit(&all); err != nil {
-			return err
-		}
-	}
-	for _, ch := range cs {
-		if ch.blocked() == nil {
-			c.done(ch)
-		}
-	}
-	return nil
+	return all, work
 }
 
 // done notes that a change was made.
@@ -335,7 +395,7 @@ func (c *Core) postpone(cs []*change) {
 	}
 	for i := 0; len(cs) > 0 && i < tries; i++ {
 		time.Sleep(time.Duration(i) * postponeWait)
-		if err := c.commit(cs, nil, false); err != nil {
+		if err := c.commit(cs, stopping{}, false); err != nil {
 			for _, ch := range cs {
 				ch.group.Blocked = err
 			}

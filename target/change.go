@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 )
 
@@ -18,6 +19,20 @@ type Change struct {
 	// Then, if not nil, is called once the change is made, while the world is still
 	// stopped.
 	Then func() error
+	// Next, if not nil, is made in the same stop, once this change is made and Then has succeeded. A tracer
+	// that dies between the two leaves the first. What keeps Next from being made does not undo the first.
+	// For targets that are a Sequencer.
+	Next *Change
+	// Made is set by Commit: the change is made, whatever has become of Then and of Next.
+	Made bool
+}
+
+// All gives the sites that a change and those after it put in.
+func (c *Change) All() (add []*Site) {
+	for ; c != nil; c = c.Next {
+		add = append(add, c.Open().Add...)
+	}
+	return add
 }
 
 // Group is what belongs together in a change: the sites of one function.
@@ -45,6 +60,11 @@ func (c *Change) Begin() {
 	for _, g := range c.Groups {
 		g.Blocked = nil
 	}
+}
+
+// Blocked says whether a group was left out.
+func (c *Change) Blocked() bool {
+	return slices.ContainsFunc(c.Groups, func(g *Group) bool { return g.Blocked != nil })
 }
 
 // Open is the change without its blocked groups, as one whole.

@@ -175,6 +175,27 @@ type Exposed interface {
 	Written(sites []*Site) ([]*Site, error)
 }
 
+// Reserver is a Target that maps room for code in the stop of Prepare.
+type Reserver interface {
+	Target
+	// Reserve says, before Prepare, what will be asked of Code. It is a guess.
+	Reserve([]Room)
+}
+
+// Room is room for code.
+type Room struct {
+	Lo, Hi uint64 // what it is to reach
+	Size   int    // bytes
+}
+
+// Sequencer is a Target that makes several changes in one stop (Change.Next).
+type Sequencer interface {
+	Target
+	// CloseStopped does what Close does in a stop, where nothing is in the way. It is for Change.Then of the
+	// last change, with no site left. Close must be called all the same.
+	CloseStopped()
+}
+
 // Filterer is a Target whose threads may come to be forbidden system calls that generated code makes
 // (arch.Writer.Quiet).
 type Filterer interface {

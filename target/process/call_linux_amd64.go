@@ -53,7 +53,7 @@ func (s *Stopped) CallAll(calls []Syscall) error {
 		}
 		for i := range calls {
 			if !keepsMaps(calls[i].Nr) {
-				s.maps = nil
+				s.maps, s.files = nil, nil
 			}
 			if err := c.call(&calls[i]); err != nil {
 				return fmt.Errorf("process %d: system call %d by thread %d: %w", s.p.pid, calls[i].Nr, c.t.TID, errors.Join(err, c.end()))

@@ -1,9 +1,11 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -12,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/room"
+	"kprobes.dev/kprobes/target"
 )
 
 // Bounds of a piece of code, in bytes; one that is needed may be larger.
@@ -89,18 +92,70 @@ func (t *Target) mapCodeOf(lo, hi, size uint64) (c *room.Piece, err error) {
 	return c, err
 }
 
+// Reserve says what code Prepare is to map room for.
+func (t *Target) Reserve(rooms []target.Room) { t.rooms = rooms }
+
+// planRooms decides what Prepare maps for code: what was told to Reserve, and a piece near the functions that have
+// probes of the engine's own. Each may be as large as the process has room for; what is not mapped then comes in stops of its own.
+func (t *Target) planRooms() {
+	rooms := t.rooms
+	for _, f := range t.sharers {
+		at := f.Place.Addr
+		if !slices.ContainsFunc(rooms, func(r target.Room) bool { return min(r.Lo, at)+ownReach > max(r.Hi, at) }) {
+			rooms = append(rooms, target.Room{Lo: at, Hi: at + 1, Size: minPiece})
+		}
+	}
+	t.rooms = nil
+	maps, err := t.p.Maps()
+	if err != nil {
+		return // Code will see
+	}
+	if !t.p.isGo() { // Go's own memory is not there
+		maps = withHeap(maps, t.p.image.StartBrk)
+	}
+	mapped := uint64(0)
+	for _, r := range rooms {
+		size := min(max(minPiece, uint64(1)<<bits.Len64(uint64(r.Size)-1)), maxPiece)
+		if t.spare("code of probes", headroom.Take{Mapped: mapped + size, Locked: mapped + size}) == nil {
+			at, err := FindGap(maps, r.Lo, r.Hi, size)
+			if err != nil {
+				continue
+			}
+			mapped += size
+			t.rooms = append(t.rooms, target.Room{Lo: at, Hi: at + size, Size: int(size)})
+			i, _ := slices.BinarySearchFunc(maps, at, func(m Map, at uint64) int { return cmp.Compare(m.Start, at) })
+			maps = slices.Insert(maps, i, Map{Start: at, End: at + size, Perm: PermRead | PermExec})
+		}
+	}
+}
+
+// ownReach is how far apart functions are, at most, that one piece of code serves.
+const ownReach = 1 << 30
+
+// mapRooms maps what planRooms has decided. Precondition: the world is stopped.
+func (t *Target) mapRooms(s *Stopped) error {
+	for _, r := range t.rooms {
+		_, err := t.mapPrivate(s, codeName, r.Lo, r.Hi-r.Lo, unix.PROT_READ|unix.PROT_EXEC)
+		if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOMEM) { // the process has mapped something there
+			continue // Code will see
+		}
+		if err != nil {
+			return err
+		}
+		t.code = append(t.code, room.New(r.Lo, r.Hi-r.Lo))
+	}
+	t.rooms = nil
+	return nil
+}
+
 // mapPiece maps size bytes for code near [lo, hi).
 func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*room.Piece, error) {
 	maps, err := s.Maps()
 	if err != nil {
 		return nil, err
 	}
-	st, err := t.p.Stat()
-	if err != nil {
-		return nil, err
-	}
 	if t.golang == nil { // Go's own memory is not there
-		maps = withHeap(maps, st.StartBrk)
+		maps = withHeap(maps, t.p.image.StartBrk)
 	}
 	at, err := FindGap(maps, lo, hi, size)
 	if err != nil {

@@ -48,37 +48,50 @@ var ErrBlocked = target.ErrBlocked
 // ErrForeign says that bytes of the program are neither what its file has nor ours.
 var ErrForeign = errors.New("the program's code is not what its file has: another tool patched it")
 
-// Commit makes a change in one stop.
+// Commit makes a change, and those after it, in one stop.
 func (t *Target) Commit(c *target.Change) (err error) {
 	defer func() { err = asGone(err) }() // where it has ended before its threads are asked to stop, too
-	c.Begin()
-	all := c.Open()
-	if err := t.refuseUprobes(all.Add); err != nil {
+	for n := c; n != nil; n = n.Next {
+		n.Begin()
+		n.Made = false
+	}
+	add := c.All()
+	if err := t.refuseUprobes(add); err != nil {
 		return err
 	}
-	if err := t.spareFor(all.Add); err != nil {
+	if err := t.spareFor(add); err != nil {
 		return err
 	}
-	if err := t.writeDetours(all.Add); err != nil {
+	if err := t.writeDetours(add); err != nil {
 		return err
 	}
 	defer t.text.forget()
-	if err = t.planText(all.Add); err != nil {
+	if err = t.planText(add); err != nil {
 		return err
 	}
-	t.patched(all.Add)
+	t.patched(add)
+	if c.Next != nil && len(add) > 0 { // what is asked of the threads between the two
+		if t.before, err = t.p.statuses(); err != nil {
+			return err
+		}
+	}
+	defer func() { t.plans = nil }()
 	for i := range commitTries {
 		if i > 0 {
 			time.Sleep(commitWait * time.Duration(i))
 		}
-		if err = t.commitOnce(c); c.Once || !errors.Is(err, ErrBlocked) {
+		for c.Made && c.Next != nil {
+			c = c.Next
+		}
+		if c.Made { // what Then does is blocked
+			break
+		}
+		t.plan(c)
+		if err = t.commitOnce(c); c.Once && !c.Made || !errors.Is(err, ErrBlocked) {
 			break
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return t.home.clear(c.Open().Remove)
+	return err
 }
 
 // writeDetours puts the code of new sites where no thread runs yet.
@@ -115,11 +128,25 @@ func (t *Target) writeDetours(add []*target.Site) error {
 	return flush()
 }
 
+// commitOnce tries the change, and those after it, in a stop.
 func (t *Target) commitOnce(c *target.Change) error {
-	return t.stopped(func(s *Stopped) error { return t.commitStopped(s, c) })
+	t.gone = nil
+	err := t.stopped(func(s *Stopped) error {
+		for n := c; n != nil; n = n.Next {
+			if err := t.commitStopped(s, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if t.home != nil { // else all is out
+		err = errors.Join(err, t.home.clear(t.gone))
+	}
+	t.gone = nil
+	return err
 }
 
-// commitStopped makes the change. Precondition: the world is stopped.
+// commitStopped makes one change. Precondition: the world is stopped.
 func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
 	look, err := t.look(s, whole)
 	if err != nil {
@@ -135,11 +162,18 @@ func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
 		}
 		return errors.Join(err, t.writeFaults())
 	}
+	whole.Made = true
+	t.gone = append(t.gone, c.Remove...)
 	t.retire(c.Remove)
-	t.reclaim(s)
-	t.sweep(s)
-	if err := t.writeFaults(); err != nil || c.Then == nil {
-		return err
+	if whole.Next == nil { // once for all changes of the stop
+		t.reclaim(s)
+		t.sweep(s)
+		if err := t.writeFaults(); err != nil {
+			return err
+		}
+	}
+	if c.Then == nil {
+		return nil
 	}
 	return c.Then()
 }
@@ -158,11 +192,7 @@ func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
 	if err := t.faults.add(s, c); err != nil {
 		return errors.Join(err, t.undo(done, c))
 	}
-	records := make([]siteRecord, len(c.Add))
-	for i, a := range c.Add {
-		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr, points: a.Points, reason: a.Reason}
-	}
-	if err := t.home.add(c.Add, records); err != nil {
+	if err := t.home.add(c.Add, recordsOf(c.Add)); err != nil {
 		return errors.Join(err, t.undo(done, c))
 	}
 	if err = look.move(); err == nil {
@@ -174,6 +204,33 @@ func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
 	}
 	// The threads are moved back while the bytes stand that they were moved in (look.apart).
 	return errors.Join(err, look.back(), t.undo(done, c))
+}
+
+func recordsOf(sites []*target.Site) []siteRecord {
+	records := make([]siteRecord, len(sites))
+	for i, a := range sites {
+		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr, points: a.Points, reason: a.Reason}
+	}
+	return records
+}
+
+// plan is what a change means, worked out before the stop: for thousands of sites that takes a while.
+type plan struct {
+	zombie []*target.Site
+	ways   *ways
+}
+
+// plan makes the plans of a change and of those after it, with no group left out.
+func (t *Target) plan(c *target.Change) {
+	t.plans = map[*target.Change]*plan{}
+	t.faults.planned = nil
+	var add []*target.Site
+	for ; c != nil; c = c.Next {
+		c.Begin()
+		add = append(add, c.Open().Add...)
+		t.plans[c] = &plan{zombie: slices.Clone(t.zombie), ways: t.waysOf(c)}
+		t.faults.plan(add)
+	}
 }
 
 // Note tells in the process's memory of probes that wait to be armed: entries of patches without

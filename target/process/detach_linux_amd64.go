@@ -31,24 +31,15 @@ func (t *Target) Close() error {
 	if k := t.kernel.Swap(nil); k != nil {
 		k.close()
 	}
-	if t.home == nil {
+	if t.home == nil && !t.closed {
 		return nil
 	}
-	if t.mail != nil {
-		t.mail.Shut()
-	}
 	var err error
-	for range drainTries {
-		if err = t.closeOnce(); err == nil || !errors.Is(err, ErrInDetour) {
-			break
-		}
-		time.Sleep(drainWait)
-	}
-	if errors.Is(err, ErrNoProcess) || errors.Is(err, ErrExec) {
-		err = nil
+	if !t.closed {
+		err = t.closeHome()
 	}
 	if err == nil {
-		t.home = nil
+		t.home, t.closed = nil, false
 		t.text.close()
 		err = t.closeMailbox()
 		if t.inCall {
@@ -59,6 +50,36 @@ func (t *Target) Close() error {
 		err = errors.Join(err, fmt.Errorf("process %d: bytes at 0x%x were changed by somebody else and left alone: %w", t.p.PID(), t.foreign, ErrForeign))
 	}
 	return errors.Join(err, t.closeChildren())
+}
+
+// closeHome takes everything out, in as many stops as it takes until no thread is in the way.
+func (t *Target) closeHome() (err error) {
+	if t.mail != nil {
+		t.mail.Shut()
+	}
+	for range drainTries {
+		if err = t.stopped(t.closeStopped); err == nil || !errors.Is(err, ErrInDetour) {
+			break
+		}
+		time.Sleep(drainWait)
+	}
+	return ignoreEnded(err)
+}
+
+// CloseStopped takes everything out in the stop that has taken out the last sites. Not if handlers were called, which
+// may run for a while yet, or a function had a trampoline, whose calls need time; and not if a thread is in the
+// way. Then Close does it in stops of its own.
+func (t *Target) CloseStopped() {
+	if t.held == nil || t.home == nil || t.mail != nil || t.stubs.Load() != nil || len(t.home.sites) != len(t.gone)+len(t.notes) {
+		return
+	}
+	sites := t.home.sites
+	t.home.sites = nil // their bytes are the file's, and their entries go with the home
+	if err := t.closeStopped(t.held); err != nil {
+		t.home.sites = sites
+		return
+	}
+	t.home, t.closed = nil, true
 }
 
 // closeChildren takes our patches out of the processes that were forked from this one
@@ -97,8 +118,6 @@ func ignoreEnded(err error) error {
 	}
 	return err
 }
-
-func (t *Target) closeOnce() error { return t.stopped(t.closeStopped) }
 
 // closeStopped takes everything out. Precondition: the world is stopped.
 func (t *Target) closeStopped(s *Stopped) error {
@@ -158,11 +177,11 @@ func (t *Target) unmapOwn(s *Stopped) error {
 			return err
 		}
 	}
-	maps, err := t.p.Maps()
+	maps, err := s.FileMaps()
 	if err != nil {
 		return err
 	}
-	return unmap(s, stays, slices.DeleteFunc(maps, func(m Map) bool {
+	return unmap(s, stays, slices.DeleteFunc(slices.Clone(maps), func(m Map) bool {
 		foreign := isRing(m) && m.FileID != t.ringID || isMail(m) && m.FileID != t.mailID ||
 			isStubs(m) && (t.inCall || !t.stubs.Load().maps(m))
 		return !ours(m) || foreign // the process may be a tracer too
@@ -186,13 +205,8 @@ func unmap(s *Stopped, stays bool, maps []Map) error {
 			return err
 		}
 	}
-	for _, m := range maps {
-		if isHome(m) {
-			continue
-		}
-		if err := s.Munmap(m.Start, m.Size()); err != nil {
-			return err
-		}
+	if err := s.munmapAll(slices.DeleteFunc(slices.Clone(maps), isHome)); err != nil {
+		return err
 	}
 	slices.Reverse(last) // what tells of the rest is at the start
 	for _, m := range last {

@@ -49,6 +49,40 @@ type faultTable struct {
 	set map[unix.Signal]bool
 	// replaced: when ours were taken out, the program had put another handler in the place of one.
 	replaced bool
+	drops    int            // from live, ever
+	planned  []plannedTable // of the changes that are about to be made
+}
+
+// plannedTable is the table of faults with some sites more than there are, made before a stop.
+type plannedTable struct {
+	drops, live int // what they must be for it to be right
+	table       []byte
+}
+
+// plan makes the table as it will be with some sites more.
+func (f *faultTable) plan(add []*target.Site) {
+	if len(add) == 0 {
+		return
+	}
+	f.planned = append(f.planned, plannedTable{f.drops, len(f.live) + len(add), encodeFaults(f.entries(add))})
+}
+
+// encoded gives the table as it is.
+func (f *faultTable) encoded() []byte {
+	for _, p := range f.planned {
+		if p.drops == f.drops && p.live == len(f.live) {
+			return p.table
+		}
+	}
+	return encodeFaults(f.entries(nil))
+}
+
+func encodeFaults(es []amd64.FaultEntry) []byte {
+	b := make([]byte, 0, len(es)*amd64.FaultEntrySize)
+	for _, e := range es {
+		b = e.Append(b)
+	}
+	return b
 }
 
 // learnFaults prepares for faults: what the program does with their signals is asked.
@@ -126,6 +160,7 @@ func (f *faultTable) add(s *Stopped, c *target.Change) error {
 func (f *faultTable) drop(site *target.Site) {
 	if f.live[site] {
 		delete(f.live, site)
+		f.drops++
 		f.dirty = true
 	}
 }
@@ -147,14 +182,13 @@ func (t *Target) writeFaults() error {
 	return nil
 }
 
-// entries makes the table's contents.
-func (f *faultTable) entries() []amd64.FaultEntry {
-	n := 0
+// entries makes the table's contents, with those of more sites.
+func (f *faultTable) entries(more []*target.Site) []amd64.FaultEntry {
+	var out []amd64.FaultEntry
 	for site := range f.live {
-		n += len(site.Detour.Fixups) + len(site.Detour.Pairs)
+		out = amd64.AppendFaultEntries(out, site.Detour)
 	}
-	out := make([]amd64.FaultEntry, 0, n)
-	for site := range f.live {
+	for _, site := range more {
 		out = amd64.AppendFaultEntries(out, site.Detour)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Lo < out[j].Lo })
@@ -165,18 +199,15 @@ func (f *faultTable) entries() []amd64.FaultEntry {
 // is written: a tracer killed in the middle leaves the other in force. The table is there even
 // without a handler, since it tells a later tracer which original instruction a copy stands for.
 func (f *faultTable) writeTable() error {
-	es := f.entries()
-	if len(es) > f.capacity {
-		n := max(1024, 2*len(es))
+	b := f.encoded()
+	entries := len(b) / amd64.FaultEntrySize
+	if entries > f.capacity {
+		n := max(1024, 2*entries)
 		a, err := f.t.home.alloc(2 * uint64(n) * amd64.FaultEntrySize)
 		if err != nil {
 			return fmt.Errorf("fault table: %w", err)
 		}
 		f.table, f.capacity = a, n
-	}
-	b := make([]byte, 0, len(es)*amd64.FaultEntrySize)
-	for _, e := range es {
-		b = e.Append(b)
 	}
 	f.second = !f.second
 	at := f.table
@@ -187,7 +218,7 @@ func (f *faultTable) writeTable() error {
 		return err
 	}
 	head := binary.LittleEndian.AppendUint64(nil, at)
-	head = binary.LittleEndian.AppendUint64(head, uint64(len(es)))
+	head = binary.LittleEndian.AppendUint64(head, uint64(entries))
 	return f.t.p.WriteMem(f.t.home.addr+hdrFaults, head)
 }
 

@@ -100,11 +100,11 @@ func (t *Target) CheckFilters(first bool) error {
 	if err != nil {
 		return err
 	}
-	if first {
+	if first && t.held == nil { // in a stop each thread is asked, which is faster
 		if has, err := t.anyFilter(); !has || err != nil {
 			return err
 		}
-	} else if n == t.filters.seen {
+	} else if !first && n == t.filters.seen {
 		return nil
 	}
 	return t.stopped(t.judgeFilters)

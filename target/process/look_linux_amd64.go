@@ -66,10 +66,9 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 	if err := c.LeaveOut(t.lookRoom(s, c.Open().Add)); err != nil {
 		return nil, err
 	}
-	for {
-		w := t.waysOf(c)
+	for w := t.plannedWays(c); ; w = t.waysOf(c) {
 		l := t.lookThreads(s, w)
-		if len(w.blocks) == 0 && (len(w.inner) > 0 || len(w.harmed) > 0) {
+		if len(w.blocks) == 0 && w.byStack() {
 			if err := t.lookStacks(s, w); err != nil {
 				return nil, err
 			}
@@ -102,6 +101,7 @@ func (t *Target) lookTraps(s *Stopped, add []*target.Site) target.Blocks {
 // ways are what a change means for a thread, by where it is.
 type ways struct {
 	inner          map[uint64]inside
+	first, last    uint64 // of inner
 	begins, copies map[uint64]uint64
 	back           map[uint64]arch.Pair
 	leave          []*target.Site // whose detours threads are moved out of, in the order of byDetour
@@ -111,10 +111,29 @@ type ways struct {
 	harmed    map[*target.Site][]*target.Site
 	low, high uint64
 	blocks    target.Blocks
+	// onStack: the stacks have been searched, and this is blocked by what stands there.
+	onStack target.Blocks
 
 	add     []*target.Site
 	patches map[uint64]*target.Site // those that are taken out, by address
 }
+
+// plannedWays is waysOf; where nothing has changed since the plan was made it is the plan's.
+func (t *Target) plannedWays(c *target.Change) *ways {
+	p := t.plans[c]
+	if p == nil || !slices.Equal(p.zombie, t.zombie) || c.Blocked() {
+		return t.waysOf(c)
+	}
+	w := p.ways
+	p.ways = nil // threads mark what they block there
+	if w == nil {
+		w = t.waysOf(c)
+	}
+	return w
+}
+
+// byStack says whether the stacks are to be searched.
+func (w *ways) byStack() bool { return len(w.inner) > 0 || len(w.harmed) > 0 }
 
 // inside is an instruction of a new site that must not be run where it stands.
 type inside struct {
@@ -128,6 +147,10 @@ func (t *Target) waysOf(c *target.Change) *ways {
 	w := &ways{inner: innerOf(open.Add), harmed: map[*target.Site][]*target.Site{}, blocks: target.Blocks{}, add: open.Add, patches: map[uint64]*target.Site{}}
 	for _, r := range open.Remove {
 		w.patches[r.Addr] = r
+	}
+	w.first = ^uint64(0)
+	for at := range w.inner {
+		w.first, w.last = min(w.first, at), max(w.last, at)
 	}
 	w.begins, w.copies = landings(open.Add)
 	w.leave = slices.Clone(open.Remove)
@@ -239,20 +262,50 @@ func (w *ways) lookParked(th *Thread) {
 	}
 }
 
-// lookStacks finds the threads that may come back to where they would be in the way.
+// lookStacks finds the threads that may come back to where they would be in the way. The stacks are searched once for
+// all changes of a stop: nothing of the program runs in between, and no change writes to them.
 func (t *Target) lookStacks(s *Stopped, w *ways) error {
-	return t.scanStacks(s, func(tid int, at, v uint64) error {
-		if in, ok := w.inner[v]; ok {
-			w.blocks.Block(in.site, blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns there", at)))
+	if w.onStack == nil {
+		all := []*ways{w}
+		for _, p := range t.plans {
+			if p.ways != nil && p.ways.byStack() {
+				all = append(all, p.ways)
+			}
 		}
-		if v < w.low || v >= w.high {
+		for _, w := range all {
+			w.onStack = target.Blocks{}
+		}
+		err := t.scanStacks(s, func(tid int, at, v uint64) error {
+			for _, w := range all {
+				w.lookWord(tid, at, v)
+			}
 			return nil
+		})
+		if err != nil {
+			return err
 		}
-		if z := siteAround(w.leave, v); z != nil {
-			w.block(z, blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns into a detour", at)))
+	}
+	for site, why := range w.onStack {
+		w.blocks.Block(site, why)
+	}
+	return nil
+}
+
+// lookWord looks at a word of a stack.
+func (w *ways) lookWord(tid int, at, v uint64) {
+	if v >= w.first && v <= w.last {
+		if in, ok := w.inner[v]; ok {
+			w.onStack.Block(in.site, blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns there", at)))
 		}
-		return nil
-	})
+	}
+	if v < w.low || v >= w.high {
+		return
+	}
+	if z := siteAround(w.leave, v); z != nil {
+		for _, h := range w.harmed[z] {
+			w.onStack.Block(h, blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns into a detour", at)))
+		}
+	}
 }
 
 func blocked(tid int, pc uint64, why string) error {
@@ -370,12 +423,8 @@ const (
 // scanStacks gives every aligned word of the threads' stacks, from a red zone below the
 // stack pointer to the end, and of the goroutines' stacks in a Go program.
 func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) error {
-	maps, err := s.Maps()
-	if err != nil {
-		return err
-	}
 	for _, th := range s.everyone() {
-		lo, hi := s.liveStack(maps, th, t.golang != nil)
+		lo, hi := s.liveStack(th, t.golang != nil)
 		if err := t.scanWords(lo, hi, func(at, v uint64) error { return f(th.TID, at, v) }); err != nil {
 			return err
 		}
@@ -400,14 +449,18 @@ func (t *Target) savedContexts(s *Stopped, goProgram bool, f func(v uint64)) err
 
 // contexts is savedContexts with the thread and the place of each word.
 func (t *Target) contexts(s *Stopped, goProgram bool, f func(th *Thread, at, v uint64)) error {
-	maps, err := s.Maps()
+	maps, err := s.FileMaps()
 	if err != nil {
 		return err
 	}
+	maps = slices.DeleteFunc(slices.Clone(maps), func(m Map) bool { return !ours(m) })
+	if len(maps) == 0 {
+		return nil
+	}
 	for _, th := range s.everyone() {
-		lo, hi := s.liveStack(maps, th, goProgram)
+		lo, hi := s.liveStack(th, goProgram)
 		err := t.scanWords(lo, hi, func(at, v uint64) error {
-			if m, ok := FindMap(maps, v); !ok || !ours(m) || !t.inFrame(at) {
+			if _, ok := FindMap(maps, v); !ok || !t.inFrame(at) {
 				return nil
 			}
 			f(th, at, v)
@@ -447,14 +500,14 @@ const (
 // stack that a handler runs on, or nothing: addresses of detours stand nowhere else that
 // counts (all handlers run there, and goroutines are not preempted in code that the runtime
 // does not know), and most other stacks lie in the heap, among dead ones.
-func (s *Stopped) liveStack(maps []Map, th *Thread, goProgram bool) (lo, hi uint64) {
-	lo, hi = stackOf(maps, th.regs.RSP)
-	if !goProgram {
-		return lo, hi
-	}
-	m, ok := FindMap(maps, th.regs.RSP)
+func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64) {
+	m, ok := s.mapAt(th.regs.RSP)
 	if !ok {
 		return 0, 0
+	}
+	lo, hi = stackIn(m, th.regs.RSP)
+	if !goProgram {
+		return lo, hi
 	}
 	alt, on := s.altStack(m, th.regs.RSP)
 	if !on {
@@ -463,14 +516,10 @@ func (s *Stopped) liveStack(maps []Map, th *Thread, goProgram bool) (lo, hi uint
 	return lo, min(hi, alt.Hi)
 }
 
-// stackOf is the used part of the stack that sp is in.
-func stackOf(maps []Map, sp uint64) (lo, hi uint64) {
-	i := sort.Search(len(maps), func(i int) bool { return maps[i].End > sp })
-	if i == len(maps) || maps[i].Start > sp {
-		return 0, 0
-	}
-	lo, hi = max(sp-128, maps[i].Start)&^7, maps[i].End
-	if maps[i].Size() > maxStack {
+// stackIn is the used part of the stack that sp is in, and that lies in m.
+func stackIn(m Map, sp uint64) (lo, hi uint64) {
+	lo, hi = max(sp-128, m.Start)&^7, m.End
+	if m.Size() > maxStack {
 		hi = min(hi, sp+stackView)
 	}
 	return lo, hi

@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"os"
 	"runtime"
 	"strings"
 	"unsafe"
@@ -21,6 +22,7 @@ type mapQuery struct {
 const (
 	procmapQuery   = 0xc0686611 // _IOWR('f', 17, struct procmap_query)
 	coveringOrNext = 0x10       // PROCMAP_QUERY_COVERING_OR_NEXT_VMA
+	fileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
 // mapsIn gives the mappings that have a byte in [addr, addr+size), by the kernel's query where it has
@@ -33,7 +35,7 @@ func (p *Proc) mapsIn(addr, size uint64) ([]Map, error) {
 	defer f.Close()
 	var out []Map
 	for at := addr; at < addr+size; {
-		m, err := queryMap(int(f.Fd()), at)
+		m, err := queryMap(int(f.Fd()), at, coveringOrNext, true)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			return out, nil
@@ -48,21 +50,86 @@ func (p *Proc) mapsIn(addr, size uint64) ([]Map, error) {
 	return out, nil
 }
 
-// queryMap asks for the mapping at an address, or the next one.
-func queryMap(fd int, at uint64) (m Map, err error) {
-	name := make([]byte, unix.PathMax)
-	q := mapQuery{flags: coveringOrNext, addr: at, nameSize: uint32(len(name))}
+// queryMap asks for the mapping at an address, or by flags for the next one of a kind.
+func queryMap(fd int, at, flags uint64, named bool) (m Map, err error) {
+	q := mapQuery{flags: flags, addr: at}
 	q.size = uint64(unsafe.Sizeof(q))
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	pin.Pin(&name[0])
-	q.nameAddr = uint64(uintptr(unsafe.Pointer(&name[0])))
+	var name []byte
+	if named {
+		var pin runtime.Pinner
+		defer pin.Unpin()
+		name = make([]byte, unix.PathMax)
+		pin.Pin(&name[0])
+		q.nameAddr, q.nameSize = uint64(uintptr(unsafe.Pointer(&name[0]))), uint32(len(name))
+	}
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), procmapQuery, uintptr(unsafe.Pointer(&q))); e != 0 {
 		return m, e
 	}
 	m = Map{Start: q.start, End: q.end, Perm: Perm(q.perm & 0xf), Offset: q.offset}
 	m.Dev, m.Inode = uint64(q.major)<<32|uint64(q.minor), q.inode
+	if !named {
+		return m, nil
+	}
 	text, _, _ := strings.Cut(string(name[:q.nameSize]), "\x00")
 	m.setPath(text)
 	return m, nil
+}
+
+// queries opens what the kernel is asked of mappings by; nil if it can not be asked (before Linux 6.11).
+func (s *Stopped) queries() *os.File {
+	if s.asked {
+		return s.query
+	}
+	s.asked = true
+	f, err := s.p.openAt(s.p.own("maps"), unix.O_RDONLY)
+	if err != nil {
+		return nil
+	}
+	if _, err := queryMap(int(f.Fd()), 0, coveringOrNext, false); err != nil {
+		f.Close()
+		return nil
+	}
+	s.query = f
+	return f
+}
+
+// mapAt gives the mapping that an address lies in, without its name: where there are thousands of threads
+// the list of all takes a while.
+func (s *Stopped) mapAt(addr uint64) (Map, bool) {
+	if f := s.queries(); f != nil && s.maps == nil {
+		m, err := queryMap(int(f.Fd()), addr, 0, false)
+		return m, err == nil
+	}
+	maps, err := s.Maps()
+	if err != nil {
+		return Map{}, false
+	}
+	return FindMap(maps, addr)
+}
+
+// FileMaps gives the mappings of files, ours among them; and perhaps others.
+func (s *Stopped) FileMaps() ([]Map, error) {
+	f := s.queries()
+	if f == nil || s.maps != nil {
+		return s.Maps()
+	}
+	if s.files != nil {
+		return s.files, nil
+	}
+	var out []Map
+	for at := uint64(0); ; {
+		m, err := queryMap(int(f.Fd()), at, coveringOrNext|fileBacked, true)
+		if errors.Is(err, unix.ENOENT) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		out, at = append(out, m), m.End
+	}
+	if len(out) == 0 {
+		return s.Maps() // which says what is wrong
+	}
+	s.files = out
+	return out, nil
 }

@@ -36,7 +36,32 @@ func (s *Stopped) mmap(addr, size uint64, prot, flags int, fd int, offset uint64
 
 // Munmap lets the target unmap memory and checks that it is gone.
 func (s *Stopped) Munmap(addr, size uint64) error {
-	if _, err := s.Call(unix.SYS_MUNMAP, addr, size); err != nil {
+	return s.munmapAll([]Map{{Start: addr, End: addr + size}})
+}
+
+// munmapAll is Munmap for several mappings, one after the other.
+func (s *Stopped) munmapAll(maps []Map) error {
+	if len(maps) == 0 {
+		return nil
+	}
+	calls := make([]Syscall, len(maps))
+	for i, m := range maps {
+		calls[i] = Syscall{Nr: unix.SYS_MUNMAP, Args: [6]uint64{m.Start, m.Size()}}
+	}
+	if err := s.CallAll(calls); err != nil {
+		return err
+	}
+	for i, m := range maps {
+		if err := s.unmapped(m.Start, m.Size(), calls[i].Err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmapped checks that memory is gone, which the target was made to unmap with a result.
+func (s *Stopped) unmapped(addr, size uint64, err error) error {
+	if err != nil {
 		return fmt.Errorf("munmap of %#x bytes at %#x in the target: %w", size, addr, err)
 	}
 	s.p.unbacked(addr, pageUp(size))

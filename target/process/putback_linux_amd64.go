@@ -205,7 +205,7 @@ func (s *stubs) restore(st *Stopped, slots []uint64) (sure bool, err error) {
 	}
 	for _, th := range st.everyone() {
 		if m, ok := FindMap(maps, th.regs.RSP); ok {
-			lo, hi := stackOf(maps, th.regs.RSP)
+			lo, hi := stackIn(m, th.regs.RSP)
 			r.found = append(r.found, resident{Range: Range{lo, hi}})
 			sure = sure && searchable(m)
 		}

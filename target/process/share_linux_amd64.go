@@ -1,7 +1,6 @@
 package process
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -221,9 +220,11 @@ func (t *Target) CheckOwn() error {
 	if t.writer.Shared == 0 {
 		return nil
 	}
-	var err error
-	if t.before, err = t.p.statuses(); err != nil {
-		return err
+	if t.held == nil { // else Commit has read them
+		var err error
+		if t.before, err = t.p.statuses(); err != nil {
+			return err
+		}
 	}
 	return t.stopped(func(s *Stopped) error {
 		threads := s.Threads()
@@ -262,11 +263,7 @@ func (t *Target) ownsBlock(s *Stopped, th *Thread) (bool, error) {
 			return false, nil //nolint:nilerr // not known: not its own
 		}
 	}
-	var self [8]byte
-	if t.p.ReadMem(th.FSBase(), self[:]) != nil || binary.LittleEndian.Uint64(self[:]) != th.FSBase() {
-		return false, nil
-	}
-	return t.writer.TID != arch.TIDFS || t.tidAt([]*Thread{th}, t.writer.TIDOff), nil
+	return t.p.pointsToItself(th.FSBase()) && (t.writer.TID != arch.TIDFS || t.tidAt([]*Thread{th}, t.writer.TIDOff)), nil
 }
 
 // rseqOf asks the kernel where a thread has registered its area.

@@ -23,7 +23,7 @@ func stay(s *Stopped, home uint64) (bool, error) {
 	if err != nil || entry == 0 {
 		return false, err
 	}
-	maps, err := s.p.Maps()
+	maps, err := s.p.mapsIn(entry, 1) // after a tracer that was killed here it is anonymous already
 	if err != nil {
 		return false, err
 	}

@@ -48,8 +48,12 @@ type Stopped struct {
 	known   map[int]*Thread // by thread id; nil: seen, and not to be stopped
 	groups  []*group
 	maps    []Map // of the stopped process, see Maps; nil: to be read
+	files   []Map // see FileMaps; nil: to be asked for
+	query   *os.File
+	asked   bool // for query
 	scratch Range
 	killed  bool // the tracer is gone: nothing can be asked any more
+	only    int  // the thread that is stopped, the others run (stopOne); 0: all are
 }
 
 // group is a process that shares the memory: the target itself, and others that were
@@ -76,7 +80,7 @@ func (p *Proc) Stop(o *StopOptions) (*Stopped, error) {
 	}
 	p.findGadgets() // reads files and memory: not while the process waits
 	for n := 1; ; n++ {
-		s, stall, err := p.attempt(opt.Deadline)
+		s, stall, err := p.attempt(opt.Deadline, 0)
 		if err == nil {
 			return s, nil
 		}
@@ -100,15 +104,21 @@ const pausePerStall = 4
 // errMoved: a thread id changed hands in the middle; the attempt was given up.
 var errMoved = errors.New("threads changed while they were stopped")
 
-// attempt tries once, and says how long a failed one has held threads up.
-func (p *Proc) attempt(deadline time.Duration) (_ *Stopped, stall time.Duration, _ error) {
-	s := &Stopped{p: p, known: make(map[int]*Thread)}
+// attempt tries once, and says how long a failed one has held threads up. only: one thread is to be stopped, 0: all.
+func (p *Proc) attempt(deadline time.Duration, only int) (_ *Stopped, stall time.Duration, _ error) {
+	s := &Stopped{p: p, only: only, known: make(map[int]*Thread)}
 	if err := p.begin(s); err != nil {
 		return nil, 0, err
 	}
 	s.t = newTracer()
 	s.groups = []*group{{p.pid, p.dir}}
-	err := s.t.do(func() error { return s.stopAll(deadline) })
+	err := s.t.do(func() error {
+		if only != 0 {
+			s.since = time.Now()
+			return s.stopThread()
+		}
+		return s.stopAll(deadline)
+	})
 	if err == nil {
 		err = p.CheckImage()
 	}
@@ -196,6 +206,9 @@ func (s *Stopped) abandon() {
 	for _, g := range s.groups[1:] {
 		g.dir.Close()
 	}
+	if s.query != nil {
+		s.query.Close()
+	}
 	s.p.mu.Lock()
 	s.p.stop = nil
 	s.p.mu.Unlock()
@@ -275,6 +288,9 @@ func (s *Stopped) stopThese(fresh []*Thread, d time.Duration) error {
 
 // runners notes which threads were stopped while they ran the program, and puts them first.
 func (s *Stopped) runners() []*Thread {
+	if s.only != 0 {
+		return s.threads
+	}
 	s.p.ran = map[int]bool{}
 	var first, others []*Thread
 	for _, t := range s.threads {
@@ -428,7 +444,7 @@ const misses = 32
 
 // arrivals takes threads that have arrived or ended, and gives the others.
 func arrivals(pending []*Thread) (left []*Thread, err error) {
-	missed := pending[:0:0]
+	missed := make([]*Thread, 0, misses)
 	for i, t := range pending {
 		done, err := t.arrive()
 		if err != nil {
@@ -438,7 +454,8 @@ func arrivals(pending []*Thread) (left []*Thread, err error) {
 			missed = append(missed, t)
 		}
 		if len(missed) == misses {
-			return append(slices.Clone(pending[i+1:]), missed...), nil
+			n := copy(pending, pending[i+1:])
+			return append(pending[:n], missed...), nil
 		}
 	}
 	return missed, nil

@@ -51,6 +51,7 @@ type Target struct {
 	home    *home
 	before  map[int]*Status // of the threads, before the last stop in which they were asked for it
 	code    []*room.Piece
+	rooms   []target.Room // what Prepare maps for code
 	writer  arch.Writer
 	noLoads error // why no argument may read memory
 	pools   []poolUse
@@ -75,6 +76,8 @@ type Target struct {
 	notes   []*target.Site             // probes that wait: see Note
 	mailID  FileID                     // of the mailbox's memory file
 	shares  error                      // why threads may share a block, by the code that is mapped; nil: by Sharers alone
+	plans   map[*target.Change]*plan   // of the changes of a Commit in progress
+	gone    []*target.Site             // taken out in this stop: their entries are still in the tables
 	sharers []target.Sharing
 	acts    bool     // code that is mapped may replace handlers of signals without the C library
 	mail    *mailbox // of threads that wait for handlers; nil: there was no handler
@@ -88,9 +91,10 @@ type Target struct {
 	stubs       atomic.Pointer[stubs] // nil: no function has a trampoline
 	trampolines trampolines
 	inCall      bool // Close has left the trampolines mapped
+	closed      bool // CloseStopped has taken everything out
 }
 
-var _ target.Target = (*Target)(nil)
+var _ target.Sequencer = (*Target)(nil)
 
 // module is an object mapped into the process.
 type module struct {
@@ -321,6 +325,7 @@ func (t *Target) Prepare() error {
 	if err := t.fit(); err != nil {
 		return err
 	}
+	t.planRooms()
 	before, err := t.p.statuses()
 	if err != nil {
 		return err
@@ -345,7 +350,7 @@ func (t *Target) Prepare() error {
 // and look for that memory. So one of the two sees the other, or both do. Precondition: the world is
 // stopped.
 func (t *Target) alone(s *Stopped) error {
-	maps, err := s.Maps()
+	maps, err := s.FileMaps()
 	if err != nil {
 		return err
 	}
@@ -373,7 +378,10 @@ func (t *Target) prepare(s *Stopped) error {
 	if err := t.alone(s); err != nil {
 		return err
 	}
-	return t.learn(s)
+	if err := t.learn(s); err != nil {
+		return err
+	}
+	return t.mapRooms(s)
 }
 
 // unprepare takes out what a prepare that failed has brought in: the next tracer is to find nothing.
@@ -382,7 +390,7 @@ func (t *Target) unprepare(s *Stopped) error {
 	if t.ring != nil {
 		t.ring.Close() // nobody has read it
 	}
-	t.ring, t.home, t.faults = nil, nil, nil
+	t.ring, t.home, t.faults, t.code = nil, nil, nil, nil
 	maps, err := t.p.Maps()
 	if err == nil {
 		maps, err = t.p.leftMaps(maps)
@@ -484,7 +492,7 @@ func (t *Target) mapRing(s *Stopped, fd int) (err error) {
 	return t.findRing(s)
 }
 
-// warmBytes bounds what is brought in during one stop: about 2 ms.
+// warmBytes bounds what is brought in by one call: about 2 ms, in which no thread can map memory.
 const warmBytes = 32 << 20
 
 // warm brings in the pages of the shards that will be written, and enters them into the process's
@@ -512,7 +520,7 @@ func (t *Target) warm() error {
 			calls[i] = Syscall{Nr: unix.SYS_MADVISE, Args: [6]uint64{t.writer.Ring + l.ShardOff(shard) + l.DataOff(), size, unix.MADV_POPULATE_READ}}
 		}
 		shards = shards[n:]
-		if err := t.stopped(func(s *Stopped) error { return s.CallAll(calls) }); err != nil {
+		if err := t.callByOne(calls); err != nil {
 			return err
 		}
 		for _, c := range calls {

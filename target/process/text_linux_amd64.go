@@ -98,6 +98,22 @@ func (t *Target) learnText(maps []Map) {
 	}
 }
 
+// learnRuns notes which pages of runs are copies now.
+func (t *Target) learnRuns(maps []Map, runs []textRun) {
+	if !t.text.on {
+		return
+	}
+	for _, r := range runs {
+		for at := r.Lo; at < r.Hi; at += PageSize {
+			if m, ok := FindMap(maps, at); ok && isText(m) {
+				t.text.private[at] = true
+			} else {
+				delete(t.text.private, at)
+			}
+		}
+	}
+}
+
 // textMap finds the mapping that an address of the program's code lies in, if pages of it can be
 // made private: private, executable, not writable, of a file.
 func textMap(maps []Map, addr uint64) (Map, bool) {
@@ -297,7 +313,7 @@ func (t *Target) makePrivate(s *Stopped) error {
 	if len(t.text.plans) == 0 {
 		return nil
 	}
-	maps, err := t.p.Maps()
+	maps, err := s.FileMaps()
 	if err != nil {
 		return err
 	}
@@ -316,6 +332,7 @@ func (t *Target) makePrivate(s *Stopped) error {
 			t.stays(fmt.Errorf("page 0x%x stays shared with its file: %w", same[0].Lo, err))
 		}
 	}
+	t.text.plans = nil
 	return nil
 }
 
@@ -406,11 +423,11 @@ func (t *Target) mapRuns(s *Stopped, fd int, runs []textRun, right func(Map) boo
 	if err := s.CallAll(calls); err != nil {
 		return err
 	}
-	maps, err := t.p.Maps()
+	maps, err := t.p.mapsIn(runs[0].Lo, runs[len(runs)-1].Hi-runs[0].Lo)
 	if err != nil {
 		return err
 	}
-	t.learnText(maps)
+	t.learnRuns(maps, runs)
 	for i, r := range runs {
 		if calls[i].Err != nil {
 			return fmt.Errorf("mmap of %d bytes at 0x%x in the target: %w", r.Size(), r.Lo, calls[i].Err)

@@ -21,7 +21,7 @@ const fuseMagic = 0x65735546
 // if in is nil. The copies must have the bytes of the file. kept counts the pages that stay copies,
 // which harm nobody, and why says why. Precondition: the world is stopped.
 func textBack(s *Stopped, in *Range) (kept int, why, err error) {
-	maps, err := s.p.Maps()
+	maps, err := s.FileMaps()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -202,7 +202,7 @@ func (t *Target) shareText(addr uint64) error {
 		if err = errors.Join(err, t.rewrite(here)); err != nil {
 			return err
 		}
-		maps, err := t.p.Maps()
+		maps, err := s.FileMaps()
 		if err != nil {
 			return err
 		}
