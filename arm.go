@@ -17,8 +17,7 @@ import (
 func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	c.stubbed.asked = false
 	if c.meetsOwn(evs) { // what the caller wants there must not come before the other own probes
-		c.armOwnNow()
-		if err := c.located(evs); err != nil {
+		if err := errors.Join(c.armOwnNow(), c.located(evs)); err != nil {
 			return evs, err
 		}
 	}

@@ -15,6 +15,7 @@ type spoiled struct {
 	*process.Target
 	checkOwn  error           // what CheckOwn says
 	noFilters error           // what a change says that arms probes on FilterCalls
+	cut       error           // what is said once in place of the next change that follows another in its stop
 	calls     map[uint64]bool // where these are
 	armed     map[uint64]int  // patches that stand in the process, by address
 	put       map[uint64]int  // how often one was put in
@@ -48,11 +49,21 @@ func (f *spoiled) CheckFilters(first bool) error {
 func (f *spoiled) Commit(c *target.Change) error {
 	others := f.sharers()
 	for _, s := range c.All() {
-		if f.noFilters != nil && f.calls[s.Addr] && !others[s.Addr] {
+		sharing := others[s.Addr] && f.armed[s.Addr] == 0 // only the probes on what makes threads share blocks, if no other is in the change
+		if f.noFilters != nil && f.calls[s.Addr] && !sharing {
 			return f.noFilters
 		}
 	}
+	rest := c.Next
+	if f.cut != nil {
+		c.Next = nil
+	}
 	err := f.Target.Commit(c)
+	if f.cut != nil {
+		if c.Next = rest; rest != nil && err == nil {
+			err, f.cut = f.cut, nil
+		}
+	}
 	for ; c != nil && c.Made; c = c.Next {
 		o := c.Open()
 		for _, s := range o.Remove {
@@ -122,6 +133,77 @@ func TestSharingCheckedAgain(t *testing.T) {
 	}
 }
 
+// TestSharingCheckedInShared: an event in a function that has a probe of the engine's own is not armed either where the look
+// whether a thread was faster fails.
+func TestSharingCheckedInShared(t *testing.T) {
+	f, c := openSpoiled(t)
+	k := &kprobes.Kprobe{SymbolName: "vfork"}
+	f.checkOwn = errInjected
+	if err := c.RegisterKprobe(k); !errors.Is(err, errInjected) {
+		t.Fatalf("the check fails, and registering says %v", err)
+	}
+	places := f.sharers()
+	if n := sum(places, f.armed); n != len(places) || n == 0 {
+		t.Fatalf("%d patches at %d places", n, len(places))
+	}
+	f.checkOwn = nil
+	must(t, c.RegisterKprobe(k))
+	must(t, c.Close(nil))
+	if n := sum(places, f.armed); n != 0 {
+		t.Errorf("after Close %d patches stand on what makes threads share blocks", n)
+	}
+}
+
+// TestSecondChangeNotMade: of two changes of one stop the first is made, and the second is not. What was made counts: an
+// addition that failed arms no second set of the engine's own probes, and Close takes out what stands, once.
+func TestSecondChangeNotMade(t *testing.T) {
+	blocked := &target.BusyError{Why: "injected"}
+	for name, cut := range map[string]error{"refused": errInjected, "blocked": blocked} {
+		t.Run(name, func(t *testing.T) {
+			f, c := openSpoiled(t)
+			k := &kprobes.Kprobe{SymbolName: "target"}
+			f.cut = cut
+			err := c.RegisterKprobe(k)
+			if f.cut != nil {
+				t.Fatal("there were no two changes")
+			}
+			if !errors.Is(err, errInjected) && name == "refused" || err != nil && name == "blocked" {
+				t.Fatalf("registering says %v", err)
+			}
+			places := f.sharers()
+			if n := sum(places, f.armed); n != len(places) || n == 0 {
+				t.Fatalf("%d patches at %d places", n, len(places))
+			}
+			if err != nil {
+				must(t, c.RegisterKprobe(k))
+			}
+			for at := range places {
+				if n := f.put[at]; n != 1 {
+					t.Errorf("%d patches were put in at 0x%x", n, at)
+				}
+			}
+			f.cut = cut
+			if err := c.Close(nil); !errors.Is(err, errInjected) && name == "refused" || err != nil && name == "blocked" {
+				t.Fatalf("Close says %v", err)
+			}
+			if f.cut != nil {
+				t.Error("Close made no two changes")
+			}
+			for at, n := range f.armed {
+				if own := (places[at] || f.calls[at]) && name == "refused"; own && n != 1 || !own && n != 0 {
+					t.Errorf("after Close %d patches stand at 0x%x", n, at)
+				}
+			}
+			must(t, c.Close(nil)) // what was refused is taken out now
+			for at, n := range f.armed {
+				if n != 0 {
+					t.Errorf("%d patches stay at 0x%x", n, at)
+				}
+			}
+		})
+	}
+}
+
 // TestFiltersCheckedWithoutWatch: the probes on what brings seccomp filters can not be armed. Whether there is a filter
 // is looked at all the same, and the next event tries to arm them again; then nobody does so any more.
 func TestFiltersCheckedWithoutWatch(t *testing.T) {
@@ -141,6 +223,9 @@ func TestFiltersCheckedWithoutWatch(t *testing.T) {
 		stands := watched() > 0
 		if want := min(i+1, 3); f.checked != want || stands != (i >= 2) || len(f.calls) == 0 {
 			t.Errorf("event %d: filters were looked at %d times, want %d; watched: %v", i+1, f.checked, want, stands)
+		}
+		if places := f.sharers(); sum(places, f.armed) != len(places) || len(places) == 0 {
+			t.Errorf("event %d: %d patches on %d functions that make threads share blocks", i+1, sum(places, f.armed), len(places))
 		}
 	}
 	must(t, c.Close(nil))

@@ -1,6 +1,9 @@
 package kprobes_test
 
 import (
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,6 +104,69 @@ func TestReadingNeverWaitsForAChange(t *testing.T) {
 		t.Error(err)
 	}
 	if n := c.Counts(evs[0]); n.Hits != want || n.Read != want {
+		t.Errorf("counts are %+v, want %d hits", n, want)
+	}
+}
+
+// closing is a process that says when all is out of it, before the stop ends in which that was done.
+type closing struct {
+	*process.Target
+	out func()
+}
+
+func (c *closing) CloseStopped() {
+	c.Target.CloseStopped()
+	c.out()
+}
+
+// The ring goes out of the process while somebody polls: what it holds is read all the same, each record once, by Poll or by
+// Close.
+func TestReadingWhileTheRingGoes(t *testing.T) {
+	prog := testprog.Start(t, testprog.Build(t, "work"), "4")
+	p, err := process.OpenUnwaited(prog.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	tg, err := process.Attach(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := &closing{Target: tg}
+	c, err := kprobes.Open(held, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := event.Parse("p:seen f_lea %di")
+	if err != nil {
+		t.Fatal(err)
+	}
+	evs, err := c.Add([]*event.Def{d}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := prog.Counts("count")["f_lea"]
+	want := prog.Counts("go 50")["f_lea"] - before
+	polled, closed := uint64(0), uint64(0)
+	held.out = func() {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", prog.PID))
+		if err != nil || strings.Contains(string(maps), "kprobes:") {
+			t.Errorf("memory is left in the process: %v", err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.Poll(func(*trace.Hit) { polled++ })
+		}()
+		<-done
+	}
+	if err := c.Close(func(*trace.Hit) { closed++ }); err != nil {
+		t.Fatal(err)
+	}
+	if polled == 0 || polled+closed != want {
+		t.Errorf("%d records were read by Poll and %d by Close, the program counts %d calls", polled, closed, want)
+	}
+	if n := c.Counts(evs[0]); n.Hits != want || n.Read != want || n.Lost != 0 {
 		t.Errorf("counts are %+v, want %d hits", n, want)
 	}
 }

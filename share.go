@@ -103,10 +103,10 @@ func (c *Core) armNumbered(evs []*Event) error {
 
 // ownFirst gives the changes that put in what is in c.own. Where there is one that can not be made, each kind of
 // probes is armed by itself, and none is left.
-func (c *Core) ownFirst() []*change {
+func (c *Core) ownFirst() ([]*change, error) {
 	own := &c.own
 	if own.changes != nil || len(own.sharing)+len(own.filters) == 0 {
-		return own.changes
+		return own.changes, nil
 	}
 	var fns []*function
 	for _, e := range own.events() {
@@ -124,9 +124,9 @@ func (c *Core) ownFirst() []*change {
 	}
 	if len(failed) > 0 {
 		c.takeBackOwn()
-		c.armOwnNow()
+		return nil, c.armOwnNow()
 	}
-	return c.own.changes
+	return own.changes, nil
 }
 
 // takeBackOwn takes the code of c.own back, which was not put in.
@@ -161,18 +161,24 @@ func (c *Core) ownMade() {
 	c.own = ownProbes{}
 }
 
-// armOwnNow arms what is in c.own in stops of its own.
-func (c *Core) armOwnNow() {
+// armOwnNow arms what is in c.own in stops of its own. After an error no code may be put in that relies on it: the next
+// addition comes here again.
+func (c *Core) armOwnNow() (err error) {
 	own := c.own
 	c.own = ownProbes{}
 	if len(own.sharing) > 0 {
 		t := c.t.(target.Sharer)
-		if err := c.armNumbered(own.sharing); err != nil {
-			_ = c.unshared(t, err) // else the next ones come here again
+		if no := c.armNumbered(own.sharing); no != nil {
+			err = c.unshared(t, no)
 		} else {
 			c.sharing = append(c.sharing, own.sharing...)
-			c.watched = t.CheckOwn() == nil
+			err = t.CheckOwn()
+			c.watched = err == nil
 		}
+	}
+	if err != nil {
+		c.forget(own.filters)
+		return err
 	}
 	if len(own.filters) > 0 {
 		err := c.located(own.filters)
@@ -186,6 +192,7 @@ func (c *Core) armOwnNow() {
 		}
 		_ = c.t.(target.Filterer).CheckFilters(true) // why not is told by Filtered
 	}
+	return nil
 }
 
 // located analyses the functions of events anew that were forgotten with other events of theirs.
@@ -212,12 +219,11 @@ func (c *Core) settleOwn(err error) {
 	if len(c.own.sharing)+len(c.own.filters) == 0 {
 		return
 	}
+	c.takeBackOwn()
 	if err == nil {
-		c.takeBackOwn()
-		c.armOwnNow()
+		_ = c.armOwnNow() // the next addition sees to it
 		return
 	}
-	c.takeBackOwn()
 	evs := c.own.events()
 	c.own = ownProbes{}
 	c.forget(evs)

@@ -59,6 +59,7 @@ type change struct {
 	was   []eventForm   // before it
 	late  error         // f.late before it
 	group *target.Group // nil: it must be made with the rest
+	made  bool          // its sites are the function's now, whatever else of the commit has failed
 	room  struct {      // of the group, and of was where the function has one event
 		group target.Group
 		was   [1]eventForm
@@ -99,7 +100,9 @@ func (c *Core) updateOr(fns []*function, mend func(*function, error) error, also
 	err := c.commit(cs, also, len(soft) > 0)
 	if len(soft) > 0 && errors.Is(err, target.ErrBlocked) {
 		for _, ch := range soft {
-			c.trap(ch, err)
+			if !ch.made {
+				c.trap(ch, err)
+			}
 		}
 		if err = c.commit(cs, also, false); err == nil {
 			c.tried(soft)
@@ -134,7 +137,7 @@ func (c *Core) begin(fns []*function) []*change {
 func (c *Core) endAnyway(cs []*change, also stopping) ([]*change, error) {
 	var hard []*change
 	for _, ch := range cs {
-		if ch.group == nil {
+		if ch.group == nil && !ch.made {
 			ch.group = &target.Group{}
 			hard = append(hard, ch)
 		}
@@ -265,10 +268,10 @@ func (c *Core) commit(cs []*change, also stopping, once bool) error {
 		return nil
 	}
 	err := c.commitAll(all)
-	if err == nil || all.Made && all.Next != nil {
+	if err == nil || all.Made {
 		c.made(cs)
 	}
-	if err == nil {
+	if err == nil || all.Next != nil && all.Next.Made {
 		c.made(last)
 	}
 	return err
@@ -276,13 +279,16 @@ func (c *Core) commit(cs []*change, also stopping, once bool) error {
 
 // commitAll makes a change, and before it what is in c.own. If a thread is in the way of that, it is armed by itself first.
 func (c *Core) commitAll(all *target.Change) error {
-	first := c.ownFirst()
+	first, err := c.ownFirst()
+	if err != nil {
+		return err
+	}
 	if len(first) == 0 {
 		return c.t.Commit(all)
 	}
 	head, _ := changeOf(first, c.checkOwn, true)
 	head.Next = all
-	err := c.t.Commit(head)
+	err = c.t.Commit(head)
 	if head.Made {
 		c.ownMade()
 		return err
@@ -291,15 +297,18 @@ func (c *Core) commitAll(all *target.Change) error {
 		return err
 	}
 	c.takeBackOwn()
-	c.armOwnNow()
+	if err := c.armOwnNow(); err != nil {
+		return err
+	}
 	return c.t.Commit(all)
 }
 
 // made notes that changes were made, but for those that were left out.
 func (c *Core) made(cs []*change) {
 	for _, ch := range cs {
-		if ch.blocked() == nil {
+		if ch.blocked() == nil && !ch.made {
 			c.done(ch)
+			ch.made = true
 		}
 	}
 }
@@ -309,6 +318,9 @@ func changeOf(cs []*change, then func() error, once bool) (*target.Change, bool)
 	all := &target.Change{Then: then, Once: once, Groups: make([]*target.Group, 0, len(cs))}
 	work := then != nil
 	for _, ch := range cs {
+		if ch.made {
+			continue
+		}
 		work = work || len(ch.sites)+len(ch.f.sites) > 0
 		for _, n := range ch.now {
 			n.e.become(n.form)
@@ -358,9 +370,12 @@ func (c *Core) done(ch *change) {
 	}
 }
 
-// drop gives back what changes were to put in, and leaves everything as it was before them.
+// drop gives back what changes were to put in that were not made, and leaves everything as it was before them.
 func (c *Core) drop(cs []*change) {
 	for _, ch := range cs {
+		if ch.made {
+			continue
+		}
 		c.release(ch.sites)
 		ch.sites, ch.f.late = nil, ch.late
 		for _, w := range ch.was {

@@ -3,6 +3,7 @@ package process
 import (
 	"slices"
 
+	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -33,6 +34,12 @@ func (t *Target) CodeUsed() (n uint64) {
 		n += c.Used()
 	}
 	return n
+}
+
+func (t *Target) setCode(pieces []*room.Piece) {
+	t.asked.Lock()
+	defer t.asked.Unlock()
+	t.code = pieces
 }
 
 // SharedText says why a page with a probe is no private copy, so that a kernel uprobe that comes

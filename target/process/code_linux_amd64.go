@@ -32,9 +32,7 @@ func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	t.asked.Lock()
-	t.code = append(t.code, c)
-	t.asked.Unlock()
+	t.setCode(append(t.code, c))
 	a, ok := t.takeCode(lo, hi, size)
 	if !ok {
 		return 0, errno.Errorf(unix.ERANGE, "code of %d bytes at 0x%x does not reach 0x%x to 0x%x", size, c.Addr, lo, hi)
@@ -136,13 +134,13 @@ const ownReach = 1 << 30
 func (t *Target) mapRooms(s *Stopped) error {
 	for _, r := range t.rooms {
 		_, err := t.mapPrivate(s, codeName, r.Lo, r.Hi-r.Lo, unix.PROT_READ|unix.PROT_EXEC)
-		if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOMEM) { // the process has mapped something there
+		if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN) { // the process has mapped something there, or may not have more
 			continue // Code will see
 		}
 		if err != nil {
 			return err
 		}
-		t.code = append(t.code, room.New(r.Lo, r.Hi-r.Lo))
+		t.setCode(append(t.code, room.New(r.Lo, r.Hi-r.Lo)))
 	}
 	t.rooms = nil
 	return nil

@@ -75,7 +75,7 @@ func (t *Target) Commit(c *target.Change) (err error) {
 			return err
 		}
 	}
-	defer func() { t.plans = nil }()
+	defer func() { t.plans, t.faults.planned = nil, nil }()
 	for i := range commitTries {
 		if i > 0 {
 			time.Sleep(commitWait * time.Duration(i))
@@ -133,7 +133,11 @@ func (t *Target) commitOnce(c *target.Change) error {
 	t.gone = nil
 	err := t.stopped(func(s *Stopped) error {
 		for n := c; n != nil; n = n.Next {
-			if err := t.commitStopped(s, n); err != nil {
+			err := t.commitStopped(s, n)
+			if err != nil && c.Made && (n.Next != nil || !n.Made) {
+				err = errors.Join(err, t.settleSites(s)) // the last one, which was not made, would have done it
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -166,9 +170,7 @@ func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
 	t.gone = append(t.gone, c.Remove...)
 	t.retire(c.Remove)
 	if whole.Next == nil { // once for all changes of the stop
-		t.reclaim(s)
-		t.sweep(s)
-		if err := t.writeFaults(); err != nil {
+		if err := t.settleSites(s); err != nil {
 			return err
 		}
 	}
@@ -176,6 +178,13 @@ func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
 		return nil
 	}
 	return c.Then()
+}
+
+// settleSites gives back what sites that were removed do not need any more. Precondition: the world is stopped.
+func (t *Target) settleSites(s *Stopped) error {
+	t.reclaim(s)
+	t.sweep(s)
+	return t.writeFaults()
 }
 
 // apply writes the tables and the bytes of a change, or puts back what it has written.

@@ -193,21 +193,13 @@ func (t *Target) betweenFilters(s *Stopped) (bool, error) {
 			}
 		}
 	}
-	holds := func(v uint64) bool {
-		for _, r := range in {
-			if v-r.Lo < r.Size() {
-				return true
-			}
-		}
-		return false
-	}
 	for _, th := range s.Threads() {
 		r := th.Regs()
-		if other := r.InSyscall() && r.OrigRAX != prctlNr && r.OrigRAX != seccompNr; !other && holds(th.ResumeRIP()) {
+		if other := r.InSyscall() && r.OrigRAX != prctlNr && r.OrigRAX != seccompNr; !other && holds(in, th.ResumeRIP()) {
 			return true, nil
 		}
 	}
 	found := false
-	err := t.savedContexts(s, t.golang != nil, func(v uint64) { found = found || holds(v) })
+	err := t.savedContexts(s, t.golang != nil, func(v uint64) { found = found || holds(in, v) })
 	return found, err
 }

@@ -424,7 +424,10 @@ const (
 // stack pointer to the end, and of the goroutines' stacks in a Go program.
 func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) error {
 	for _, th := range s.everyone() {
-		lo, hi := s.liveStack(th, t.golang != nil)
+		lo, hi, err := s.liveStack(th, t.golang != nil)
+		if err != nil {
+			return err
+		}
 		if err := t.scanWords(lo, hi, func(at, v uint64) error { return f(th.TID, at, v) }); err != nil {
 			return err
 		}
@@ -458,8 +461,11 @@ func (t *Target) contexts(s *Stopped, goProgram bool, f func(th *Thread, at, v u
 		return nil
 	}
 	for _, th := range s.everyone() {
-		lo, hi := s.liveStack(th, goProgram)
-		err := t.scanWords(lo, hi, func(at, v uint64) error {
+		lo, hi, err := s.liveStack(th, goProgram)
+		if err != nil {
+			return err
+		}
+		err = t.scanWords(lo, hi, func(at, v uint64) error {
 			if _, ok := FindMap(maps, v); !ok || !t.inFrame(at) {
 				return nil
 			}
@@ -500,20 +506,20 @@ const (
 // stack that a handler runs on, or nothing: addresses of detours stand nowhere else that
 // counts (all handlers run there, and goroutines are not preempted in code that the runtime
 // does not know), and most other stacks lie in the heap, among dead ones.
-func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64) {
-	m, ok := s.mapAt(th.regs.RSP)
-	if !ok {
-		return 0, 0
+func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64, err error) {
+	m, ok, err := s.mapAt(th.regs.RSP)
+	if !ok || err != nil {
+		return 0, 0, err
 	}
 	lo, hi = stackIn(m, th.regs.RSP)
 	if !goProgram {
-		return lo, hi
+		return lo, hi, nil
 	}
 	alt, on := s.altStack(m, th.regs.RSP)
 	if !on {
-		return 0, 0
+		return 0, 0, nil
 	}
-	return lo, min(hi, alt.Hi)
+	return lo, min(hi, alt.Hi), nil
 }
 
 // stackIn is the used part of the stack that sp is in, and that lies in m.

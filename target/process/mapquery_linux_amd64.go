@@ -94,17 +94,20 @@ func (s *Stopped) queries() *os.File {
 }
 
 // mapAt gives the mapping that an address lies in, without its name: where there are thousands of threads
-// the list of all takes a while.
-func (s *Stopped) mapAt(addr uint64) (Map, bool) {
+// the list of all takes a while. The error is why that is not known.
+func (s *Stopped) mapAt(addr uint64) (m Map, ok bool, err error) {
 	if f := s.queries(); f != nil && s.maps == nil {
 		m, err := queryMap(int(f.Fd()), addr, 0, false)
-		return m, err == nil
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return m, err == nil, nil
+		}
 	}
 	maps, err := s.Maps()
 	if err != nil {
-		return Map{}, false
+		return m, false, err
 	}
-	return FindMap(maps, addr)
+	m, ok = FindMap(maps, addr)
+	return m, ok, nil
 }
 
 // FileMaps gives the mappings of files, ours among them; and perhaps others.
@@ -119,16 +122,13 @@ func (s *Stopped) FileMaps() ([]Map, error) {
 	var out []Map
 	for at := uint64(0); ; {
 		m, err := queryMap(int(f.Fd()), at, coveringOrNext|fileBacked, true)
-		if errors.Is(err, unix.ENOENT) {
+		if errors.Is(err, unix.ENOENT) && len(out) > 0 {
 			break
 		}
-		if err != nil {
-			return nil, err
+		if err != nil { // a path longer than the kernel answers with, say, or the process has ended
+			return s.Maps()
 		}
 		out, at = append(out, m), m.End
-	}
-	if len(out) == 0 {
-		return s.Maps() // which says what is wrong
 	}
 	s.files = out
 	return out, nil

@@ -55,9 +55,6 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 	if r, ok := s.ownStack(maps, t, want+signalRoom); ok {
 		return place{Range: Range{r.Lo + signalRoom, r.Hi}}, nil
 	}
-	if s.only != 0 { // the places below may be used by threads that run
-		return place{}, fmt.Errorf("stack pointer %#x is not on a stack with %d bytes to spare", t.regs.RSP, need)
-	}
 	if maps, err = s.Maps(); err != nil {
 		return place{}, err
 	}

@@ -42,7 +42,7 @@ func (s *Stopped) roomOf(th *Thread) (room uint64, ends bool) {
 	if !few && th.regs.RSP%PageSize >= maxNeed {
 		return 0, false // all of it lies on one page: no mapping is looked up
 	}
-	if m, ok := s.mapAt(th.regs.RSP); !few && ok && m.Perm&PermWrite != 0 && th.regs.RSP-m.Start >= maxNeed {
+	if m, ok, err := s.mapAt(th.regs.RSP); !few && ok && err == nil && m.Perm&PermWrite != 0 && th.regs.RSP-m.Start >= maxNeed {
 		return 0, false // in one mapping: the others are not looked up
 	}
 	maps, err := s.Maps()

@@ -231,9 +231,9 @@ func (t *Target) CheckOwn() error {
 		if len(s.parked) > 0 { // each has a child that shares its block
 			return t.SetShared()
 		}
-		bases := map[uint64]bool{}
+		in, bases := t.sharing(), map[uint64]bool{}
 		for _, th := range threads {
-			own, err := t.ownsBlock(s, th)
+			own, err := t.ownsBlock(s, th, in)
 			if err != nil {
 				return err
 			}
@@ -246,16 +246,32 @@ func (t *Target) CheckOwn() error {
 	})
 }
 
-// ownsBlock says whether a thread has what learn saw of all threads, and is not in a function that may change that.
-func (t *Target) ownsBlock(s *Stopped, th *Thread) (bool, error) {
-	r := th.Regs()
-	if slices.Contains(taskCalls, r.OrigRAX) {
-		return false, nil
-	}
+// sharing is the code in which a thread may be about to share its block: of the functions, and of the detours of what
+// stands in them. The stop that arms the probes moves a thread that was behind one's place into its detour, behind its work.
+func (t *Target) sharing() []Range {
+	var in, detours []Range
 	for _, f := range t.sharers {
-		if fn := f.Place.Func; f.Share != arch.ShareSyscall && f.Share != arch.ShareAction && r.RIP-f.Place.Addr < fn.Size {
-			return false, nil
+		if f.Share != arch.ShareSyscall && f.Share != arch.ShareAction {
+			in = append(in, Range{f.Place.Addr, f.Place.Addr + f.Place.Func.Size})
 		}
+	}
+	for site := range t.home.sites {
+		if holds(in, site.Addr) {
+			detours = append(detours, Range{site.Detour.Addr, site.Detour.Addr + uint64(len(site.Detour.Code))})
+		}
+	}
+	return append(in, detours...)
+}
+
+func holds(in []Range, v uint64) bool {
+	return slices.ContainsFunc(in, func(r Range) bool { return v-r.Lo < r.Size() })
+}
+
+// ownsBlock says whether a thread has what learn saw of all threads, and is not in code that may change that.
+func (t *Target) ownsBlock(s *Stopped, th *Thread, in []Range) (bool, error) {
+	r := th.Regs()
+	if slices.Contains(taskCalls, r.OrigRAX) || holds(in, r.RIP) {
+		return false, nil
 	}
 	if t.writer.HasRseq {
 		c, err := rseqOf(s, th)

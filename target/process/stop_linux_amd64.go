@@ -53,7 +53,6 @@ type Stopped struct {
 	asked   bool // for query
 	scratch Range
 	killed  bool // the tracer is gone: nothing can be asked any more
-	only    int  // the thread that is stopped, the others run (stopOne); 0: all are
 }
 
 // group is a process that shares the memory: the target itself, and others that were
@@ -80,7 +79,7 @@ func (p *Proc) Stop(o *StopOptions) (*Stopped, error) {
 	}
 	p.findGadgets() // reads files and memory: not while the process waits
 	for n := 1; ; n++ {
-		s, stall, err := p.attempt(opt.Deadline, 0)
+		s, stall, err := p.attempt(opt.Deadline)
 		if err == nil {
 			return s, nil
 		}
@@ -104,21 +103,15 @@ const pausePerStall = 4
 // errMoved: a thread id changed hands in the middle; the attempt was given up.
 var errMoved = errors.New("threads changed while they were stopped")
 
-// attempt tries once, and says how long a failed one has held threads up. only: one thread is to be stopped, 0: all.
-func (p *Proc) attempt(deadline time.Duration, only int) (_ *Stopped, stall time.Duration, _ error) {
-	s := &Stopped{p: p, only: only, known: make(map[int]*Thread)}
+// attempt tries once, and says how long a failed one has held threads up.
+func (p *Proc) attempt(deadline time.Duration) (_ *Stopped, stall time.Duration, _ error) {
+	s := &Stopped{p: p, known: make(map[int]*Thread)}
 	if err := p.begin(s); err != nil {
 		return nil, 0, err
 	}
 	s.t = newTracer()
 	s.groups = []*group{{p.pid, p.dir}}
-	err := s.t.do(func() error {
-		if only != 0 {
-			s.since = time.Now()
-			return s.stopThread()
-		}
-		return s.stopAll(deadline)
-	})
+	err := s.t.do(func() error { return s.stopAll(deadline) })
 	if err == nil {
 		err = p.CheckImage()
 	}
@@ -288,9 +281,6 @@ func (s *Stopped) stopThese(fresh []*Thread, d time.Duration) error {
 
 // runners notes which threads were stopped while they ran the program, and puts them first.
 func (s *Stopped) runners() []*Thread {
-	if s.only != 0 {
-		return s.threads
-	}
 	s.p.ran = map[int]bool{}
 	var first, others []*Thread
 	for _, t := range s.threads {

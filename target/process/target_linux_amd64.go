@@ -390,7 +390,8 @@ func (t *Target) unprepare(s *Stopped) error {
 	if t.ring != nil {
 		t.ring.Close() // nobody has read it
 	}
-	t.ring, t.home, t.faults, t.code = nil, nil, nil, nil
+	t.ring, t.home, t.faults = nil, nil, nil
+	t.setCode(nil)
 	maps, err := t.p.Maps()
 	if err == nil {
 		maps, err = t.p.leftMaps(maps)
@@ -462,85 +463,6 @@ func (t *Target) openMemfd(s *Stopped, name string) (local *os.File, fd int, err
 		return nil, 0, errors.Join(fmt.Errorf("memory file of process %d: %w", t.p.PID(), err), s.CloseFD(fd))
 	}
 	return local, fd, nil
-}
-
-// makeRing makes the ring on a memory file of the process and maps it there. The pages of records
-// come later, by our own hand (warm). Precondition: the world is stopped.
-func (t *Target) makeRing(s *Stopped) error {
-	local, fd, err := t.openMemfd(s, ringName)
-	if err != nil {
-		return err
-	}
-	dup, err := unix.FcntlInt(local.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err = errors.Join(err, local.Close()); err == nil {
-		t.ring, err = ring.CreateOn(dup, t.mem.ring)
-	}
-	return errors.Join(err, t.mapRing(s, fd))
-}
-
-// mapRing maps the ring, if it could be made, and closes the process's descriptor.
-func (t *Target) mapRing(s *Stopped, fd int) (err error) {
-	defer func() { err = errors.Join(err, s.CloseFD(fd)) }()
-	if t.ring == nil {
-		return nil
-	}
-	addr, err := s.Mmap(0, t.ring.Size(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, 0)
-	if err != nil {
-		return err
-	}
-	t.writer.Ring, t.writer.Layout = addr, t.ring.Layout
-	return t.findRing(s)
-}
-
-// warmBytes bounds what is brought in by one call: about 2 ms, in which no thread can map memory.
-const warmBytes = 32 << 20
-
-// warm brings in the pages of the shards that will be written, and enters them into the process's
-// page tables, so that the first records do not fault (MADV_POPULATE_READ, Linux 5.14; where it is
-// not known the records do). The process must not be the first to touch them: its memory cgroup
-// would pay.
-func (t *Target) warm() error {
-	l := t.writer.Layout
-	shards, size := slices.Clone(t.mem.cpus), l.Data
-	if !t.writer.HasRseq {
-		size = 8 * l.LockedUnits()
-		for i, cpu := range shards {
-			shards[i] = l.Locked(cpu)
-		}
-	}
-	for _, i := range shards {
-		if err := t.ring.PrepareShard(i); err != nil {
-			return err
-		}
-	}
-	for len(shards) > 0 {
-		n := min(len(shards), max(1, int(warmBytes/size)))
-		calls := make([]Syscall, n)
-		for i, shard := range shards[:n] {
-			calls[i] = Syscall{Nr: unix.SYS_MADVISE, Args: [6]uint64{t.writer.Ring + l.ShardOff(shard) + l.DataOff(), size, unix.MADV_POPULATE_READ}}
-		}
-		shards = shards[n:]
-		if err := t.callByOne(calls); err != nil {
-			return err
-		}
-		for _, c := range calls {
-			if c.Err != nil && !errors.Is(c.Err, unix.EINVAL) {
-				return c.Err
-			}
-		}
-	}
-	return nil
-}
-
-// findRing notes which file the ring is, as mappings show it.
-func (t *Target) findRing(s *Stopped) error {
-	maps, err := s.p.mapsIn(t.writer.Ring, PageSize)
-	for _, m := range maps {
-		if m.Start == t.writer.Ring {
-			t.ringID = m.FileID
-		}
-	}
-	return err
 }
 
 func (t *Target) mapHome(s *Stopped) error {
