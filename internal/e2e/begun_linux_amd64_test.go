@@ -192,12 +192,14 @@ func startedGo(t *testing.T, path string, asks bool) {
 // started has begun. Bad pointers harm nobody then, before and after kprobe detach.
 func TestBeginKilledAtEveryStep(t *testing.T) {
 	path := testprog.Build(t, "goloads", "CGO_ENABLED=0")
-	_, log := beginAt(t, path, nil)
+	steps := func(int) []string { _, log := beginAt(t, path, nil); return log }
+	strike := func(_ int, at fault) bool { met, _ := beginAt(t, path, &at); return met }
+	log := usual(func() []string { return steps(0) })
 	faults := slices.DeleteFunc(faultsOf(log, 0, 1), func(f fault) bool { return !isBegin(f.text) })
 	if len(faults) < 10 {
 		t.Fatalf("%d steps: %q", len(faults), log)
 	}
-	strikeEach(t, faults, func(_ int, at fault) bool { met, _ := beginAt(t, path, &at); return met })
+	strikes{steps, strike}.each(t, faults)
 }
 
 func isBegin(step string) bool { return strings.Contains(step, "(*Target).Begin") }

@@ -76,11 +76,15 @@ func (sc *scenario) command(t testing.TB, pid int, log string, env ...string) *e
 	return faultCommand(t, log, env, append(args, sc.trace...)...)
 }
 
-// faults runs the scenario undisturbed and chooses of its steps.
-func (sc *scenario) faults(t testing.TB, pid int) []fault {
+// steps runs the scenario undisturbed.
+func (sc *scenario) steps(t testing.TB, pid int) []string {
 	t.Helper()
-	log := stepsOf(t, func(log string) *exec.Cmd { return sc.command(t, pid, log) })
-	from := 0
+	return stepsOf(t, func(log string) *exec.Cmd { return sc.command(t, pid, log) })
+}
+
+// faults chooses of the steps of undisturbed runs.
+func (sc *scenario) faults(steps func() []string) []fault {
+	log, from := usual(steps), 0
 	if sc.commits {
 		from = slices.IndexFunc(log, func(s string) bool { return strings.Contains(s, "(*Target).Commit") })
 	}
@@ -118,9 +122,11 @@ func (sc *scenario) each(t *testing.T, f func(t testing.TB, p *testprog.Proc, be
 		sc.work(t, ps[i]) // all of its threads are there
 		before[i] = stateOf(t, ps[i].PID)
 	}
-	faults := sc.faults(t, ps[0].PID)
-	before[0].same(t)
-	strikeEach(t, faults, func(i int, at fault) bool { return f(t, ps[i], before[i], at) })
+	steps := func(i int) []string {
+		defer before[i].same(t)
+		return sc.steps(t, ps[i].PID)
+	}
+	strikes{steps, func(i int, at fault) bool { return f(t, ps[i], before[i], at) }}.each(t, sc.faults(func() []string { return steps(0) }))
 }
 
 // The tracer is killed before the steps of attach, arm, run and disarm: the program works on and
@@ -129,7 +135,8 @@ func TestTracerKilledAtEveryStep(t *testing.T) {
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
 			sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, at fault) bool {
-				o := run(t, sc.command(t, p.PID, tempFile(t, "log"), at.variable()))
+				log := tempFile(t, "log")
+				o := run(t, sc.command(t, p.PID, log, at.variable()))
 				if o.signal != unix.SIGKILL && o.code != 0 && !overloaded(o) {
 					t.Errorf("%v", o)
 				}
@@ -138,7 +145,7 @@ func TestTracerKilledAtEveryStep(t *testing.T) {
 				detach(t, p.PID)
 				before.same(t)
 				sc.work(t, p)
-				return o.signal == unix.SIGKILL
+				return at.killed(t, o, logged(t, log))
 			})
 		})
 	}
@@ -176,8 +183,8 @@ func TestInterruptedAtEveryStep(t *testing.T) {
 func TestTargetKilledAtEveryStep(t *testing.T) {
 	sc := scenarios[0]
 	sc.every = 11
-	faults := sc.faults(t, sc.prog(t).PID)
-	strikeEach(t, faults, func(_ int, at fault) bool {
+	steps := func(int) []string { return sc.steps(t, sc.prog(t).PID) }
+	strike := func(_ int, at fault) bool {
 		p := sc.prog(t)
 		log := tempFile(t, "log")
 		o := run(t, sc.command(t, p.PID, log, at.variable(), fmt.Sprintf("KPROBES_FAULT_TARGET=%d", p.PID)))
@@ -192,7 +199,8 @@ func TestTargetKilledAtEveryStep(t *testing.T) {
 			t.Error("the process has not been killed")
 		}
 		return struck
-	})
+	}
+	strikes{steps, strike}.each(t, sc.faults(func() []string { return steps(0) }))
 }
 
 // kprobe detach is killed at its steps: what it has not done the next one does.
@@ -209,8 +217,11 @@ func TestDetachKilledAtEveryStep(t *testing.T) {
 				sc.work(t, ps[i])
 				before[i] = stateOf(t, ps[i].PID)
 			}
-			faults := faultsOf(stepsOfDetach(t, func() int { leave(t, ps[0].PID, probes); return ps[0].PID }), 0, 4)
-			strikeEach(t, faults, func(i int, at fault) bool {
+			steps := func(i int) []string {
+				leave(t, ps[i].PID, probes)
+				return stepsOfDetach(t, ps[i].PID)
+			}
+			strike := func(i int, at fault) bool {
 				p := ps[i]
 				leave(t, p.PID, probes)
 				struck := strikeDetach(t, p.PID, at)
@@ -220,7 +231,8 @@ func TestDetachKilledAtEveryStep(t *testing.T) {
 				before[i].same(t)
 				sc.work(t, p)
 				return struck
-			})
+			}
+			strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 4))
 		})
 	}
 }

@@ -131,7 +131,8 @@ func TestStayKilledAtEveryStep(t *testing.T) {
 		right(t, p, "swap")
 		return p
 	}
-	strikeEach(t, faultsOf(stepsOfDetach(t, func() int { return swapped().PID }), 0, 1), func(_ int, at fault) bool {
+	steps := func(int) []string { return stepsOfDetach(t, swapped().PID) }
+	strike := func(_ int, at fault) bool {
 		p := swapped()
 		struck := strikeDetach(t, p.PID, at)
 		right(t, p, "go 2")
@@ -141,5 +142,6 @@ func TestStayKilledAtEveryStep(t *testing.T) {
 		right(t, p, "back")
 		right(t, p, "go 2")
 		return struck
-	})
+	}
+	strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 1))
 }
