@@ -121,6 +121,7 @@ type function struct {
 	wish   wish
 	// late is why breakpoints stand where jumps are to stand; nil: they do not.
 	late error
+	lost lostPatches
 	// jumpOnly: no breakpoint can stand where handlers want one.
 	jumpOnly bool
 	one      struct { // room for events and serving where there is one event

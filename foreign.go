@@ -1,7 +1,6 @@
 package kprobes
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -18,15 +17,18 @@ import (
 // A kernel uprobe that somebody places on a file falls into the patches of processes that have the page mapped
 // from that file: the kernel writes an int3 and tells nobody. So the bytes of such patches are looked at, some of
 // them each time, and a probe that somebody has written into is taken out. That does not save a program that
-// runs through the place before the look.
+// runs through the place before the look. The same look finds patches that are gone: see anew.go.
 
 // watching is the look at the bytes of patches.
 type watching struct {
-	sites []watched // those that others can write into, in the order of their addresses
+	sites []watched // patches in text, in the order of their addresses
 	next  int       // the first of them that the next look looks at
 	stale bool      // probes came or went since sites were listed
 	until time.Time // they are not listed anew before
 	told  string    // the last error
+	// exposed: others can write into some of the sites without asking (target.Exposed). Else a look each keepEvery does.
+	exposed bool
+	last    time.Time // the last look
 }
 
 // watched is a site with its function.
@@ -34,6 +36,8 @@ type watched struct {
 	f *function
 	s *target.Site
 }
+
+func byAddr(a, b watched) int { return cmp.Compare(a.s.Addr, b.s.Addr) }
 
 // watchEach bounds the sites of one look.
 const watchEach = 256
@@ -45,49 +49,65 @@ func (c *Core) listWatched(t target.Exposed) {
 		return
 	}
 	start := time.Now()
-	w.sites, w.stale = w.sites[:0], false
+	w.sites, w.stale, w.exposed = w.sites[:0], false, false
 	for _, f := range c.fns {
 		for _, s := range f.sites {
-			if t.Reachable(s) {
+			if s.Region.Hi == 0 {
 				w.sites = append(w.sites, watched{f, s})
+				w.exposed = w.exposed || t.Reachable(s)
 			}
 		}
 	}
-	slices.SortFunc(w.sites, func(a, b watched) int { return cmp.Compare(a.s.Addr, b.s.Addr) })
+	slices.SortFunc(w.sites, byAddr)
 	w.until = time.Now().Add(9 * time.Since(start))
 }
 
-// lookForWritten looks at the bytes of some of the patches, and takes out the probes of functions in whose patches
-// there are others than ours. The error says which, once. Precondition: mu is held.
+// lookForWritten looks at the bytes of some of the patches. It takes out the probes of functions in whose patches
+// there are others than ours and the program's, and arms anew those whose patches are gone. The error says which were
+// taken out, once. Precondition: mu is held.
 func (c *Core) lookForWritten() error {
 	t, ok := c.t.(target.Exposed)
 	if !ok || c.yielded || c.final != nil {
 		return nil
 	}
 	w := &c.watching
-	if w.next >= len(w.sites) {
-		c.listWatched(t)
+	if !w.exposed && time.Since(w.last) < keepEvery {
+		return nil
 	}
-	some := w.sites[w.next:min(w.next+watchEach, len(w.sites))]
-	w.next += len(some)
-	bad, err := written(t, some)
-	if err != nil || len(bad) == 0 {
-		return err
-	}
-	c.stale = c.remapped() || c.stale // an object that was unmapped meanwhile has no patches any more
-	if bad, err = written(t, bad); err != nil {
-		return err
-	}
-	fns, err := c.endWritten(bad)
-	if err = errors.Join(c.whyWritten(fns), err); err == nil || err.Error() == w.told {
+	w.last = time.Now()
+	err := c.lookAtSome(t)
+	if err == nil || err.Error() == w.told {
 		return nil
 	}
 	w.told = err.Error()
 	return err
 }
 
-// written picks those of the sites that still stand and hold other bytes than their patches.
-func written(t target.Exposed, some []watched) ([]watched, error) {
+// lookAtSome is lookForWritten, whoever was told before.
+func (c *Core) lookAtSome(t target.Exposed) error {
+	w := &c.watching
+	if w.next >= len(w.sites) {
+		c.listWatched(t)
+	}
+	some := w.sites[w.next:min(w.next+watchEach, len(w.sites))]
+	w.next += len(some)
+	bad, lost, err := written(t, some)
+	if err != nil || len(bad)+len(lost) == 0 {
+		return err
+	}
+	c.stale = c.remapped() || c.stale // an object that was unmapped meanwhile has no patches any more
+	again := slices.SortedFunc(slices.Values(slices.Concat(bad, lost)), byAddr)
+	if bad, lost, err = written(t, again); err != nil {
+		return err
+	}
+	anew, spent := c.lostOf(lost)
+	fns, err := c.endWritten(append(bad, spent...))
+	return errors.Join(c.whyWritten(fns), err, c.armAnew(anew))
+}
+
+// written picks those of the sites that hold other bytes than their patches: lost hold the program's own, bad those of
+// somebody else, who can write there without asking.
+func written(t target.Exposed, some []watched) (bad, lost []watched, err error) {
 	of := map[*target.Site]*function{}
 	var sites []*target.Site
 	for _, w := range some {
@@ -97,18 +117,18 @@ func written(t target.Exposed, some []watched) ([]watched, error) {
 		}
 	}
 	if len(sites) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	bad, err := t.Written(sites)
-	var out []watched
-	for _, s := range bad {
-		have := make([]byte, len(s.Patch))
-		if t.Read(s.Addr, have) == nil && bytes.Equal(have, s.Orig[:min(len(s.Orig), len(have))]) {
-			continue // the object was mapped anew: Sync follows
+	others, err := t.Written(sites)
+	for _, s := range others {
+		switch w := (watched{of[s], s}); {
+		case unpatched(t, s):
+			lost = append(lost, w)
+		case t.Reachable(s):
+			bad = append(bad, w)
 		}
-		out = append(out, watched{of[s], s})
 	}
-	return out, err
+	return bad, lost, err
 }
 
 // markWritten ends the work of all events of a function: the code of each may come to stand elsewhere in it when
@@ -121,6 +141,8 @@ func (c *Core) markWritten(w watched) {
 	what := "a breakpoint that is not ours (a kernel uprobe, a debugger) stands in its patch"
 	if _, ok := w.s.Without(have); !ok {
 		what = "somebody else has patched it"
+	} else if unpatched(c.t, w.s) {
+		what = "somebody puts the program's own bytes back again and again"
 	}
 	why := errno.Errorf(unix.EBUSY, "taken out: %s: 0x%x holds % x, not % x", what, w.s.Addr, have, w.s.Patch)
 	for _, e := range w.f.events {

@@ -16,7 +16,7 @@ import (
 var ErrGone = errors.New("the target is gone")
 
 // Target is one address space that can be probed. Its methods may be called by one
-// goroutine at a time.
+// goroutine at a time, but for Space.
 type Target interface {
 	// Arch is the instruction set of its code.
 	Arch() arch.Arch

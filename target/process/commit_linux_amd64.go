@@ -51,6 +51,9 @@ var ErrForeign = errors.New("the program's code is not what its file has: anothe
 // Commit makes a change, and those after it, in one stop.
 func (t *Target) Commit(c *target.Change) (err error) {
 	defer func() { err = asGone(err) }() // where it has ended before its threads are asked to stop, too
+	if err := t.home.ours(); err != nil {
+		return err
+	}
 	for n := c; n != nil; n = n.Next {
 		n.Begin()
 		n.Made = false
@@ -152,6 +155,9 @@ func (t *Target) commitOnce(c *target.Change) error {
 
 // commitStopped makes one change. Precondition: the world is stopped.
 func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
+	if err := t.home.ours(); err != nil {
+		return err
+	}
 	look, err := t.look(s, whole)
 	if err != nil {
 		return err

@@ -380,6 +380,9 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Release()) }()
+	if err := l.disown(); err != nil {
+		return err
+	}
 	if err := l.restore(u); err != nil {
 		return err
 	}

@@ -12,12 +12,13 @@ var _ target.Exposed = (*Target)(nil)
 // Reachable says whether a kernel uprobe that somebody places on the program's file comes to stand at a site:
 // its page is not a private copy.
 func (t *Target) Reachable(s *target.Site) bool {
-	return s.Region.Hi == 0 && !t.text.private[pageDown(s.Addr)]
+	return !t.text.private[pageDown(s.Addr)]
 }
 
 // Written gives those of sites whose bytes are not their patches any more. Those of a page are read at once.
 // What is not mapped any more is none of them.
 func (t *Target) Written(sites []*target.Site) (out []*target.Site, err error) {
+	defer func() { err = asGone(err) }()
 	var page [PageSize]byte
 	for i := 0; i < len(sites); {
 		lo, n := sites[i].Addr, i

@@ -397,14 +397,14 @@ func editsOf(c *target.Change) []edit {
 		if n := come.at(s.Addr); n != nil && len(n.Patch) == len(s.Patch) {
 			continue
 		}
-		e := newEdit(s.Addr, s.Patch, s.Orig)
+		e := newEdit(s, s.Patch, s.Orig)
 		e.check, e.leave = true, !come.overlap(s)
 		out = append(out, e)
 	}
 	for _, s := range c.Add {
-		e := newEdit(s.Addr, s.Orig, s.Patch)
+		e := newEdit(s, s.Orig, s.Patch)
 		if r := gone.at(s.Addr); r != nil && len(r.Patch) == len(s.Patch) {
-			e = newEdit(s.Addr, r.Patch, s.Patch)
+			e = newEdit(s, r.Patch, s.Patch)
 			e.check = true
 		} else {
 			e.check = !gone.overlap(s)
@@ -414,8 +414,9 @@ func editsOf(c *target.Change) []edit {
 	return out
 }
 
-func newEdit(addr uint64, old, now []byte) edit {
-	e := edit{addr: addr, n: len(now)}
+func newEdit(s *target.Site, old, now []byte) edit {
+	e := edit{addr: s.Addr, n: len(now)}
+	copy(e.orig[:], s.Orig[:min(len(s.Orig), len(now))])
 	copy(e.old[:], old[:min(len(old), len(now))])
 	copy(e.new[:], now)
 	return e

@@ -46,8 +46,9 @@ type edit struct {
 	addr     uint64
 	n        int
 	old, new [patchMax]byte
-	check    bool // what stands there must be old
-	leave    bool // else it is left alone: a removal that nothing new depends on
+	orig     [patchMax]byte // the program's own
+	check    bool           // what stands there must be old, or orig: a patch may have gone
+	leave    bool           // else it is left alone: a removal that nothing new depends on
 	done     bool
 	foreign  bool // it was left alone
 }
@@ -376,7 +377,11 @@ func (p *plan) patch() {
 	for i := range p.edits {
 		e := &p.edits[i]
 		e.done, e.foreign = false, false
-		if !e.check || e.stands() {
+		if !e.check || e.stands(&e.old) {
+			continue
+		}
+		if e.stands(&e.orig) {
+			e.old = e.orig
 			continue
 		}
 		if e.leave && e.without() {
@@ -432,14 +437,14 @@ func (e *edit) without() bool {
 	return true
 }
 
-// stands says whether the old bytes stand where the edit is.
+// stands says whether some bytes stand where the edit is.
 //
 //go:norace
 //go:nocheckptr
-func (e *edit) stands() bool {
+func (e *edit) stands(b *[patchMax]byte) bool {
 	have := *(**[patchMax]byte)(unsafe.Pointer(&e.addr))
 	for i := range e.n {
-		if have[i] != e.old[i] {
+		if have[i] != b[i] {
 			return false
 		}
 	}

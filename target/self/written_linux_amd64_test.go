@@ -15,7 +15,66 @@ import (
 	"kprobes.dev/kprobes/target/process"
 )
 
-func init() { children["written"] = writtenInto }
+func init() { children["written"], children["putback"] = writtenInto, putBack }
+
+// TestPutBack: somebody writes the program's own bytes over patches, of all probes of a function and of one that is
+// then replaced: they are armed anew without a call of the program's.
+func TestPutBack(t *testing.T) { child(t, "putback") }
+
+func putBack(c *kprobes.Core) error {
+	counts, err := addCounts(c, "p "+own+"other", "r "+own+"bump")
+	if err != nil {
+		return err
+	}
+	k := &kprobes.Kprobe{SymbolName: own + "bump", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { return 0 }}
+	if err := c.RegisterKprobe(k); err != nil {
+		return err
+	}
+	for i := range uint64(3) {
+		for _, at := range []uint64{counts[0].Place.Addr, k.Addr} {
+			if err := putBackAt(at); err != nil {
+				return err
+			}
+		}
+		if other(1, 2) != 5 || bump(1, 2) != 7 {
+			return errors.New("wrong results")
+		}
+		if a, b, s := c.Counts(counts[0]), c.Counts(counts[1]), k.State(); a.Hits != i+1 || b.Hits != i+1 || s.Hits != i+1 {
+			return fmt.Errorf("after %d calls: %+v, %+v, %+v", i+1, a, b, s)
+		}
+	}
+	return errors.Join(c.Sync(), c.Close(nil), codeIsFiles())
+}
+
+// putBackAt writes the program's own bytes over the patch at an address, and waits until a patch stands there again.
+func putBackAt(addr uint64) error {
+	mem, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer mem.Close()
+	orig, err := fileCode(addr, 5)
+	if err != nil {
+		return err
+	}
+	have := make([]byte, len(orig))
+	if _, err := mem.ReadAt(have, int64(addr)); err != nil || bytes.Equal(have, orig) {
+		return fmt.Errorf("% x stands there: no patch, %w", have, err)
+	}
+	if _, err := mem.WriteAt(orig, int64(addr)); err != nil {
+		return err
+	}
+	copy(have, orig)
+	for end := time.Now().Add(childWait); bytes.Equal(have, orig); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return errors.New("nobody has armed it anew")
+		}
+		if _, err := mem.ReadAt(have, int64(addr)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // TestWrittenInto: a breakpoint that somebody else writes into a patch is seen without a call of the program's,
 // for probes and for events that only count: the probe is taken out around it, says so, and the others go on.

@@ -1,12 +1,15 @@
 // Loads and unloads shared objects.
 //
-//	dl     commands: open PATH, call N, close, cycle PATH, storm PATH (a thread opens it, calls it
-//	       and closes it for ever), count, quit
+//	dl     commands: open PATH, call N, close, cycle PATH, again PATH, discard, storm PATH (a thread
+//	       opens it, calls it and closes it for ever), count, quit
 //
 // "call N" calls lib_work of the open object N times; "cycle PATH" opens, calls it 100 times
-// and closes. Results must be a*2+b (libdlone) or a*3+b (libdltwo): "bad" counts others.
+// and closes; "again PATH" closes the open object and opens it once more; "discard" gives the page of
+// lib_work's code back to the kernel, which takes it from its file when it is needed. Results must be
+// a*2+b (libdlone) or a*3+b (libdltwo): "bad" counts others.
 #include "prog.h"
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 static void *handle;
 static uint64_t (*work)(uint64_t, uint64_t);
@@ -33,6 +36,11 @@ static void close_(void) {
 		bad += dlclose(handle) != 0;
 	handle = NULL;
 	work = NULL;
+}
+
+static void discard(void) {
+	if (madvise((void *)((uintptr_t)work & -4096), 4096, MADV_DONTNEED))
+		die("madvise");
 }
 
 static uint64_t storms;
@@ -65,6 +73,12 @@ int main(void) {
 			call(number(line, "call", 1));
 		if (is(line, "close"))
 			close_();
+		if (is(line, "again")) {
+			close_();
+			open_(line + 6);
+		}
+		if (is(line, "discard"))
+			discard();
 		if (is(line, "storm"))
 			start(storm, strdup(line + 6));
 		if (is(line, "cycle")) {
