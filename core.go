@@ -41,6 +41,7 @@ type Core struct {
 	batch   []*Event // what the Add in progress has defined so far
 	skipped map[*event.Def]*skips
 	hook    *Event // the probe on the loader; nil: none is needed yet
+	atMain  *Event // the probe where the program has its signal handlers (target.Beginner); nil: likewise
 	stale   bool   // objects came or went, and Sync has not followed yet
 	namer   event.Namer
 	stubbed trampolines
@@ -78,7 +79,7 @@ type Event struct {
 	point  [1]uint64 // room for points where it is one
 	force  arch.Tactic
 	gone   bool
-	hook   bool // the engine's own probe on the loader
+	hook   bool // a probe of the engine's own
 	// pattern is the definition that made it for one of the functions that match; nil: it has its own.
 	pattern *event.Def
 	ended   bool // removed: what it counted is kept
@@ -182,7 +183,7 @@ type AddOptions struct {
 	// to it with the reason. Nil: the first such function is an error.
 	Skip func(name string, why error)
 	// Late accepts definitions in objects that are not mapped yet: they are armed by
-	// Sync once they are.
+	// Sync once they are. Threads wait for Sync, a bounded time, where it has something to do.
 	Late bool
 	// Found refuses, of those, objects of which the target knows that they can not come: there is
 	// no such file. A mistyped name would never be armed.
@@ -268,7 +269,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 		return nil, false, err
 	}
 	c.watchFilters(evs)
-	evs = c.hookLoader(evs, o)
+	evs = c.addHooks(evs, o)
 	if err := c.number(evs); err != nil {
 		for _, e := range evs {
 			c.namer.Release(e.Name)
@@ -286,7 +287,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 	if slices.ContainsFunc(defs, func(d *event.Def) bool { return d.Kind == event.Return }) {
 		c.keep()
 	}
-	if n := len(evs); n > 0 && evs[n-1].hook { // hookLoader's
+	for n := len(evs); n > 0 && evs[n-1].hook; n-- { // addHooks's
 		evs = evs[:n-1]
 	}
 	return evs, false, nil
@@ -310,6 +311,9 @@ func (c *Core) erase(evs []*Event) (ids []int) {
 	for _, e := range evs {
 		if e == c.hook {
 			c.hook = nil
+		}
+		if e == c.atMain {
+			c.atMain = nil
 		}
 		if slices.Contains(c.guards, e) { // they come together, and go together
 			c.guards = nil

@@ -175,7 +175,7 @@ func (c *Core) whyWritten(fns []*function) error {
 
 // ownPurposes are what the engine's own probes are for, by their role.
 var ownPurposes = map[arch.Role]string{
-	arch.RoleWait:   "objects that are loaded: they are seen a little later now",
+	arch.RoleWait:   "objects that are loaded, or a Go program's start: they are seen a little later now",
 	arch.RoleShare:  "threads that come to share a block: records go another way now",
 	arch.RoleQuiet:  "seccomp filters: one that comes this way is not seen any more",
 	arch.RoleUnwind: "exceptions: return probes by trampoline are taken out",

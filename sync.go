@@ -12,17 +12,23 @@ import (
 	"kprobes.dev/kprobes/target"
 )
 
-// hookLoader adds a probe of our own on the loader, if an event may depend on an object
-// that comes or goes: a thread that has loaded an object waits, a bounded time, until
-// Sync has armed what belongs into it. A program whose loader can not be probed is looked
-// at from time to time only.
-func (c *Core) hookLoader(evs []*Event, o *AddOptions) []*Event {
-	if c.hook != nil || !o.Late || !slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || e.byStub || !e.Place.Module.Main }) {
+// addHooks adds probes of our own at which a thread waits, a bounded time, for Sync. One is on the
+// loader, if an event may depend on an object that comes or goes: Sync arms what belongs into an
+// object that was loaded. A program whose loader can not be probed is looked at from time to time only.
+// The other is where a program passes that had no signal handlers yet (target.Beginner).
+func (c *Core) addHooks(evs []*Event, o *AddOptions) []*Event {
+	if !o.Late {
 		return evs
 	}
-	if e := c.loaderHook(); e != nil {
-		c.hook = e
-		evs = append(evs, e)
+	if c.hook == nil && slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || e.byStub || !e.Place.Module.Main }) {
+		if c.hook = c.loaderHook(); c.hook != nil {
+			evs = append(evs, c.hook)
+		}
+	}
+	if t, ok := c.t.(target.Beginner); ok && c.atMain == nil {
+		if c.atMain = c.waitHook(t.Begins()); c.atMain != nil {
+			evs = append(evs, c.atMain)
+		}
 	}
 	return evs
 }
@@ -39,8 +45,10 @@ func (c *Core) watchLoader(o *AddOptions) {
 }
 
 // loaderHook makes the probe; nil: the loader can not be probed.
-func (c *Core) loaderHook() *Event {
-	r, words, ok := c.t.Loader()
+func (c *Core) loaderHook() *Event { return c.waitHook(c.t.Loader()) }
+
+// waitHook makes a probe of RoleWait at the entry of a function; nil: there can be none, or ok is false.
+func (c *Core) waitHook(r symbol.Resolved, words uint64, ok bool) *Event {
 	if !ok {
 		return nil
 	}
@@ -51,9 +59,11 @@ func (c *Core) loaderHook() *Event {
 	e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
 	e.Prog = &fetch.Program{}
 	e.work = arch.Work{Prog: e.Prog, Wait: words, Role: arch.RoleWait}
-	f.wish = wish{force: arch.TacticJump}
 	if _, refused := f.a.Plan(e.points, arch.Policy{Force: arch.TacticJump}); len(refused) > 0 {
 		return nil
+	}
+	if len(f.events) == 0 {
+		f.wish = wish{force: arch.TacticJump}
 	}
 	return e
 }
@@ -62,7 +72,8 @@ func (c *Core) loaderHook() *Event {
 // become gone; gone ones whose object is there (again, or for the first time) are armed.
 // An event that can not be armed in the object that came stays gone, and why is in the
 // error. What happened between an object's arrival and Sync is not seen. In a Go program that process.Start has made,
-// Sync installs the engine's signal handlers once the runtime has its own. Where return addresses
+// Sync installs the engine's signal handlers once the runtime has its own; with AddOptions.Late the program waits for that
+// a quarter of a second, before its init functions. Where return addresses
 // are replaced the Core does the same by itself, ten times a second, and the next Sync has the error.
 func (c *Core) Sync() error {
 	c.mu.Lock()
@@ -102,8 +113,9 @@ func (c *Core) sync() error {
 		err = c.withdraw()
 	}
 	err = errors.Join(err, c.yield(), c.lookForWritten())
-	if t, ok := c.t.(target.Beginner); ok && !c.yielded {
-		t.Begin()
+	if t, ok := c.t.(target.Beginner); ok && !c.yielded && !t.Begin() && loaded {
+		loaded = false // its thread waits on: Begin is tried again
+		c.records.loaded.Store(true)
 	}
 	if t, ok := c.t.(target.Filterer); ok && c.filters && !c.yielded {
 		err = errors.Join(err, t.CheckFilters(false))

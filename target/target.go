@@ -210,9 +210,13 @@ type Filterer interface {
 // Beginner is a Target whose program may have been probed before it had signal handlers.
 type Beginner interface {
 	Target
+	// Begins is the entry of a function that the program passes once it has them, and before any code of its own, and
+	// the words for a probe of RoleWait there. ok is false if it has them, or no thread may be made to wait.
+	Begins() (place symbol.Resolved, words uint64, ok bool)
 	// Begin sees whether it has them now, and puts those of the engine in front of them: from then on records
 	// ask nothing where arch.Writer.Asks says so. What can not be done now is tried again by a later Begin.
-	Begin()
+	// done is false if it has them, and that failed.
+	Begin() (done bool)
 }
 
 // FilterCall is a function that may forbid the calling thread, or all, to make system calls: it does

@@ -13,7 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
+	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target/process"
 	tracing "kprobes.dev/kprobes/trace"
 )
@@ -182,6 +185,68 @@ func startedGo(t *testing.T, path string, asks bool) {
 		t.Errorf("left: %+v, %v", left, err)
 	}
 	l.calls(40)
+	l.send("quit")
+	if st, err := p.Wait(); err != nil || !st.Success() {
+		t.Errorf("%v, %v", st, err)
+	}
+}
+
+// TestStartedGoRecovers: a fault in an instruction that a probe has moved is the program's own, at the very start too.
+func TestStartedGoRecovers(t *testing.T) {
+	l := newLooking(t)
+	p, held, err := process.Start(&process.Command{Path: testprog.Build(t, "goloads", "CGO_ENABLED=0"), Stdin: l.in, Stdout: l.out, Stderr: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	tg, err := process.Attach(p, &process.TargetOptions{Stopped: held})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := kprobes.Open(tg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deref, err := tg.Space().Resolve(symbol.Place{Sym: "main.Deref"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var evs []*kprobes.Event
+	for off := range deref.Func.Size { // one at each instruction that takes a probe
+		d, err := event.Parse(fmt.Sprintf("p main.Deref+%d", off))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if more, err := core.Add([]*event.Def{d}, &kprobes.AddOptions{Late: true, Tactic: arch.TacticJump}); err == nil {
+			evs = append(evs, more...)
+		}
+	}
+	if err := tg.Run(); err != nil {
+		t.Fatal(err)
+	}
+	synced := false
+	within(t, "the first thread goes on", func() bool {
+		core.Poll(func(*tracing.Hit) {})
+		if core.Pending() {
+			if err := core.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			synced = true
+		}
+		return synced && !core.Pending()
+	})
+	l.started()
+	if err := core.Close(nil); err != nil {
+		t.Error(err)
+	}
+	hits := uint64(0)
+	for _, e := range evs {
+		hits += core.Counts(e).Hits
+	}
+	if hits == 0 {
+		t.Errorf("no hit of %d probes", len(evs))
+	}
+	intact(t, p.PID())
 	l.send("quit")
 	if st, err := p.Wait(); err != nil || !st.Success() {
 		t.Errorf("%v, %v", st, err)

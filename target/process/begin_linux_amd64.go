@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/signalpath"
+	"kprobes.dev/kprobes/symbol"
 )
 
 // A Go program that Start has made is probed before its runtime has installed its signal handlers, which take the place
@@ -32,6 +33,10 @@ import (
 // may have signals blocked (signalpath.Roots). A fork child has a copy of the word as it was, and of the handlers. An
 // exec leaves nothing of all this.
 
+// Where the engine has a probe on runtime.main (Begins), the first thread waits there until Begin has been called: any code
+// of the program's, its init functions too, finds our handlers. Without it a fault in a displaced instruction would be the
+// runtime's, which does not know the detour.
+
 // nowhere is the address of no handler.
 const nowhere = ^uint64(0)
 
@@ -53,7 +58,7 @@ func (t *Target) catches() bool {
 }
 
 // awaitBegin has a Go program without handlers ask until Begin has seen them. Precondition: the world is stopped.
-func (t *Target) awaitBegin(all *[Signals]Sigaction) error {
+func (t *Target) awaitBegin(s *Stopped, all *[Signals]Sigaction) error {
 	t.begins, t.writer.Asks = t.golang != nil && !handlesBadLoads(all), 0
 	if !t.begins {
 		return nil
@@ -62,22 +67,42 @@ func (t *Target) awaitBegin(all *[Signals]Sigaction) error {
 		return err
 	}
 	t.writer.Asks = t.home.addr + hdrAsks
-	return t.home.put(hdrAsks, ^uint64(0))
+	if err := t.home.put(hdrAsks, ^uint64(0)); err != nil {
+		return err
+	}
+	why, err := t.whyNotCall(s, "wait for its handlers (nanosleep)", waitCalls)
+	t.beginWaits = why == nil
+	return err
+}
+
+// Begins is runtime.main, as long as the runtime has no handlers.
+func (t *Target) Begins() (place symbol.Resolved, words uint64, ok bool) {
+	if !t.begins || !t.beginWaits || t.home == nil {
+		return place, 0, false
+	}
+	m := t.Space().Main()
+	fns, err := m.Image.Lookup("runtime.main")
+	if err != nil || len(fns) != 1 {
+		return place, 0, false
+	}
+	v := fns[0].Addr
+	return symbol.Resolved{Module: m, Func: fns[0], Vaddr: v, Addr: m.Runtime(v)}, t.home.addr + hdrWait, true
 }
 
 // Begin sees whether the runtime of a Go program has installed its handlers meanwhile, and puts ours in front of them.
-func (t *Target) Begin() {
-	if !t.begins || t.home == nil || len(t.code) == 0 || time.Now().Before(t.tryBegin.next) {
-		return
+func (t *Target) Begin() (done bool) {
+	if !t.begins || t.home == nil || len(t.code) == 0 || !t.catches() {
+		return true
 	}
-	if !t.catches() {
-		return
+	if time.Now().Before(t.tryBegin.next) {
+		return false
 	}
 	same := t.sameMasks()
 	if err := t.stopped(func(s *Stopped) error { return t.begin(s, same) }); err != nil {
 		t.tryBegin.pause = min(max(2*t.tryBegin.pause, beginPause), maxBeginPause)
 		t.tryBegin.next = time.Now().Add(t.tryBegin.pause)
 	}
+	return !t.begins
 }
 
 // sameMasks says whether the functions that may run with signals blocked are those that were found before the program

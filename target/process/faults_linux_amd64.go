@@ -94,7 +94,7 @@ func (t *Target) learnFaults(s *Stopped) error {
 	if err != nil {
 		return err
 	}
-	if err := t.awaitBegin(all); err != nil {
+	if err := t.awaitBegin(s, all); err != nil {
 		return err
 	}
 	if err := t.learnLoads(s, all); err != nil {

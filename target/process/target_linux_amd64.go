@@ -57,13 +57,14 @@ type Target struct {
 	pools   []poolUse
 	idle    map[*arch.Pool]bool // pools that no probe uses
 	// taskCode is what the code of objects says of threads and their blocks (learnSharing).
-	taskCode map[*symbol.Image]*taskCode
-	part     uint64   // of the pools, that Crowded looks at next
-	held     *Stopped // kept between calls (Start)
-	golang   *goProgram
-	masked   map[uint64]string // of a Go program: functions that may run with signals blocked; nil: it is not known of any
-	begins   bool              // a Go program whose runtime has not installed its handlers yet: ours are not there either
-	tryBegin struct {          // Begin failed
+	taskCode   map[*symbol.Image]*taskCode
+	part       uint64   // of the pools, that Crowded looks at next
+	held       *Stopped // kept between calls (Start)
+	golang     *goProgram
+	masked     map[uint64]string // of a Go program: functions that may run with signals blocked; nil: it is not known of any
+	begins     bool              // a Go program whose runtime has not installed its handlers yet: ours are not there either
+	beginWaits bool              // and a thread may wait until they are
+	tryBegin   struct {          // Begin failed
 		next  time.Time
 		pause time.Duration
 	}

@@ -4,6 +4,8 @@
 //	goloads              commands: go N (calls Look N times), good N (with good pointers only), quit; built with the tag
 //	                     acts own N too (sets the action of SIGSEGV to the default by the system call itself)
 //
+// Before main it calls Deref with a nil pointer and recovers.
+//
 // An answer has the process's id, the number of calls, how many were given a bad pointer, and how many had a wrong result.
 package main
 
@@ -18,7 +20,27 @@ import (
 	"unsafe"
 )
 
-func init() { runtime.LockOSThread() }
+func init() {
+	runtime.LockOSThread()
+	defer func() {
+		if recover() == nil {
+			log.Fatal("a nil pointer was read")
+		}
+	}()
+	Deref(nil, 3)
+}
+
+// Deref reads through p in the middle of a frame, between calls.
+//
+//go:noinline
+func Deref(p *[2]uintptr, n uintptr) uintptr {
+	var words [64]uintptr
+	words[n] = next(n)
+	return next(p[1]) + words[n&1]
+}
+
+//go:noinline
+func next(n uintptr) uintptr { return n + 1 }
 
 var text = [16]byte{'a', ' ', 't', 'e', 'x', 't'}
 
