@@ -18,9 +18,9 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/cbuild"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/rival"
 	"kprobes.dev/kprobes/internal/workload"
-	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
 )
 
@@ -272,7 +272,7 @@ func fileOffset(addr uint64) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	maps, err := process.ParseMaps(text)
+	maps, err := procfs.ParseMaps(text)
 	if err != nil {
 		return 0, err
 	}

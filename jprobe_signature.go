@@ -248,11 +248,34 @@ func sameTypes(ps []symbol.Param, ts []reflect.Type) bool {
 	}
 	for i, p := range ps {
 		t := ts[i]
-		if p.Kind != reflect.Invalid && p.Kind != t.Kind() || p.Size != int64(t.Size()) || withoutOrdinals(p.Type) != withoutOrdinals(linkName(t)) {
+		if p.Kind != reflect.Invalid && p.Kind != t.Kind() || p.Size != int64(t.Size()) || !sameName(withoutOrdinals(p.Type), withoutOrdinals(linkName(t))) {
 			return false
 		}
 	}
 	return true
+}
+
+// sameName compares a type's name in the program's debug information with its linkName. The names
+// within an interface type are compared without their packages, see linkName.
+func sameName(debug, link string) bool {
+	return debug == link || strings.Contains(link, "interface { ") && unqualified(debug) == unqualified(link)
+}
+
+// unqualified leaves out the packages of all names in a type's name.
+func unqualified(name string) string {
+	var b strings.Builder
+	for name != "" {
+		end := strings.IndexAny(name, " []{}(),;*")
+		if end < 0 {
+			end = len(name)
+		}
+		b.WriteString(name[strings.LastIndexByte(name[:end], '.')+1 : end])
+		if name = name[end:]; name != "" {
+			b.WriteByte(name[0])
+			name = name[1:]
+		}
+	}
+	return b.String()
 }
 
 // withoutOrdinals leaves out what the compiler puts behind the name of a type that is declared in
@@ -291,7 +314,9 @@ func typeWords(ts []reflect.Type) string { return withoutOrdinals(typeList(ts)) 
 
 // linkName is a type's name as the Go linker writes it (cmd/compile/internal/types,
 // Type.LinkString): with whole import paths, so that two types of one name are of one type,
-// except those that are declared in functions.
+// except those that are declared in functions. An interface type that has methods and no name is
+// written as reflect does, with package names alone: to ask a reflect.Type for its methods would make
+// the linker keep the methods of all types of the program.
 func linkName(t reflect.Type) string {
 	if t.Name() != "" {
 		return qualified(t.PkgPath(), t.Name())
@@ -311,11 +336,6 @@ func linkName(t reflect.Type) string {
 		return "func" + funcName(t)
 	case reflect.Struct:
 		return braced("struct", t.NumField(), func(i int) string { return fieldName(t.Field(i)) })
-	case reflect.Interface:
-		return braced("interface", t.NumMethod(), func(i int) string {
-			m := t.Method(i)
-			return qualified(m.PkgPath, m.Name) + funcName(m.Type)
-		})
 	}
 	return t.String()
 }

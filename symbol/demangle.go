@@ -2,42 +2,36 @@ package symbol
 
 import (
 	"strings"
-
-	"github.com/ianlancetaylor/demangle"
 )
 
-// maxMangled bounds the names that are demangled, maxDemangled (a power of 2) the result.
-const (
-	maxMangled   = 16 << 10
-	maxDemangled = 16
-)
+// maxMangled bounds the names that are demangled, in bytes.
+const maxMangled = 16 << 10
 
 // Demangle gives a C++ or Rust name without parameter list as people write it; other
-// names come back as they are.
+// names come back as they are, and so do all without package symbol/native.
 func Demangle(name string) string {
-	s, ok := demangled(name, demangle.NoParams)
+	s, ok := demangled(name, NoParams)
 	if !ok {
 		return name
 	}
 	return s
 }
 
-// DemangleFull gives a C++ or Rust name with its parameter list; other names come back as
-// they are.
+// DemangleFull is Demangle with the parameter list.
 func DemangleFull(name string) string {
-	s, ok := demangled(name, demangle.NoClones)
+	s, ok := demangled(name, WithParams)
 	if !ok {
 		return name
 	}
 	return s
 }
 
-func demangled(name string, opts ...demangle.Option) (string, bool) {
-	if mangling(name) == LangC || len(name) > maxMangled {
+func demangled(name string, form Form) (string, bool) {
+	n := native.Load()
+	if n == nil || mangling(name) == LangC || len(name) > maxMangled {
 		return "", false
 	}
-	s, err := demangle.ToString(name, append(opts, demangle.MaxLength(maxDemangled))...)
-	return s, err == nil
+	return n.Demangle(name, form)
 }
 
 // mangling tells the language from the form of a raw name.

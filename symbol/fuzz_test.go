@@ -151,30 +151,3 @@ func tinyPclntab(magic uint32) []byte {
 	fn(16, 3, 4, 23, 0)
 	return b.Bytes()
 }
-
-func FuzzUnxz(f *testing.F) {
-	dir := f.TempDir()
-	for _, args := range [][]string{{"-0"}, {"-6", "--block-size=64"}, {"-Cnone"}} {
-		write(f, dir+"/in", "some text that is to be compressed, some text that is to be compressed, some more text that follows")
-		run(f, "xz", append(args, "-k", "-f", dir+"/in")...)
-		b, err := os.ReadFile(dir + "/in.xz")
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		fixFuzzed(b)
-		if out, err := unxz(b, 1<<16); err == nil && len(out) > 1<<16 {
-			t.Errorf("%d bytes", len(out))
-		}
-	})
-}
-
-// fixFuzzed makes the checksum of the first block header right, so that the fuzzer gets
-// past it.
-func fixFuzzed(b []byte) {
-	if len(b) > 12 && 12+(int(b[12])+1)*4 <= len(b) {
-		fixBlockCRC(b)
-	}
-}

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ianlancetaylor/demangle"
-
 	nearby "kprobes.dev/kprobes/internal/similar"
 )
 
@@ -98,7 +96,7 @@ func (t *table) prettyIndex() map[string][]int32 {
 	t.prettyOnce.Do(func() {
 		t.pretty = map[string][]int32{}
 		t.eachMangled(nil, func(i int32, raw string) {
-			if s, ok := demangled(raw, demangle.NoParams); ok {
+			if s, ok := demangled(raw, NoParams); ok {
 				s = squeeze(s)
 				t.pretty[s] = append(t.pretty[s], i)
 			}
@@ -128,7 +126,7 @@ func (t *table) eachMangled(words []string, fn func(i int32, raw string)) {
 // demanglesTo reports whether a raw name reads want, which is squeezed: whole, without
 // parameter list, or with it but without the return type that only templates show.
 func demanglesTo(raw, want string) bool {
-	short, ok := demangled(raw, demangle.NoParams)
+	short, ok := demangled(raw, NoParams)
 	if !ok {
 		return false
 	}
@@ -139,7 +137,7 @@ func demanglesTo(raw, want string) bool {
 	if !strings.HasPrefix(want, short) && !strings.Contains(want, " ") {
 		return false
 	}
-	full, _ := demangled(raw, demangle.NoClones)
+	full, _ := demangled(raw, WithParams)
 	full = squeeze(full)
 	return full == want || strings.HasPrefix(want, short) && strings.HasSuffix(full, " "+want)
 }
@@ -170,7 +168,7 @@ func (t *table) shortNames(name string) []int32 {
 	words := tokens(name)
 	var refs []int32
 	t.eachMangled(words, func(i int32, raw string) {
-		s, ok := demangled(raw, demangle.NoParams, demangle.NoTemplateParams)
+		s, ok := demangled(raw, NoTemplateArgs)
 		if ok && squeeze(s) == want {
 			refs = append(refs, i)
 		}
@@ -392,7 +390,10 @@ func (im *Image) notFound(name string) error {
 		return e
 	}
 	e.Similar = t.similar(name)
-	if len(t.names) == 0 {
+	switch {
+	case native.Load() == nil && strings.Contains(name, "::"):
+		e.Reason = "demangled C++ and Rust names are known only to a program that imports _ \"" + nativePath + "\""
+	case len(t.names) == 0:
 		e.Reason = "the file has no names of functions: give an address instead"
 	}
 	return e

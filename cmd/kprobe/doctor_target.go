@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -50,7 +51,7 @@ func checkOpen(pid int, err error) finding {
 	return f.fail("it can not be probed")
 }
 
-func checkHolder(h *process.Holder, err error) finding {
+func checkHolder(h *procfs.Holder, err error) finding {
 	switch {
 	case err != nil:
 		return unknown("holder", err)
@@ -67,11 +68,11 @@ func checkTracer(pid int) finding {
 	return fine("tracer", "process %d traces it", pid).fail("a process has one tracer: let the debugger detach")
 }
 
-func checkSeccomp(st *process.Status) finding {
+func checkSeccomp(st *procfs.Status) finding {
 	switch st.Seccomp {
-	case process.SeccompNone:
+	case procfs.SeccompNone:
 		return fine("seccomp", "no filter")
-	case process.SeccompStrict:
+	case procfs.SeccompStrict:
 		return fine("seccomp", "strict mode").fail("it may make no system call for us: it can not be probed")
 	}
 	return fine("seccomp", "filters: %d", st.Filters).

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/rival"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
@@ -63,10 +64,10 @@ func TestHostChecks(t *testing.T) {
 		{"cgroup", checkCgroup(memory{true, 100 * mib, 90 * mib, "/x"}, 50*mib), verdictWarn, "10 MiB free of 100 MiB"},
 		{"cgroup over its limit", checkCgroup(memory{true, 100 * mib, 101 * mib, "/x"}, mib), verdictWarn, "0 MiB free"},
 		{"no cgroup", checkCgroup(memory{}, 50*mib), verdictOK, "not limited"},
-		{"holder", checkHolder(&process.Holder{PID: 7}, nil), verdictFail, "7"},
+		{"holder", checkHolder(&procfs.Holder{PID: 7}, nil), verdictFail, "7"},
 		{"holder unknown", checkHolder(nil, bad), verdictWarn, "bad"},
 		{"tracer", checkTracer(7), verdictFail, "7"},
-		{"strict seccomp", checkSeccomp(&process.Status{Seccomp: process.SeccompStrict}), verdictFail, ""},
+		{"strict seccomp", checkSeccomp(&procfs.Status{Seccomp: procfs.SeccompStrict}), verdictFail, ""},
 		{"open", checkOpen(7, fmt.Errorf("x: %w", process.ErrPermission)), verdictFail, "root"},
 		{"trial", checkTrial(bad), verdictFail, "bad"},
 	} {

@@ -15,6 +15,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target/process"
@@ -281,7 +282,7 @@ func traced(t *testing.T, pid int) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := process.ParseStatus(string(b))
+	st, err := procfs.ParseStatus(string(b))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -239,7 +240,7 @@ func intact(t testing.TB, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps, err := process.ParseMaps(text)
+	maps, err := procfs.ParseMaps(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +254,7 @@ func intact(t testing.TB, pid int) {
 			t.Errorf("process %d: mapping %#x of %s is left", pid, m.Start, m.Path)
 			continue
 		}
-		if m.Perm&process.PermExec == 0 || m.Anonymous() {
+		if m.Perm&procfs.PermExec == 0 || m.Anonymous() {
 			continue
 		}
 		have := make([]byte, m.Size())
@@ -264,7 +265,7 @@ func intact(t testing.TB, pid int) {
 	}
 }
 
-func compare(t testing.TB, pid int, m process.Map, have []byte) {
+func compare(t testing.TB, pid int, m procfs.Map, have []byte) {
 	t.Helper()
 	whole, ok := files.Load(m.Path)
 	if !ok {

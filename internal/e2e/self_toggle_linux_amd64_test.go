@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // selfToggles is what gotoggle answers: its source says what the numbers are.
@@ -108,12 +108,12 @@ func anonymousCode(t *testing.T, pid int) (n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps, err := process.ParseMaps(text)
+	maps, err := procfs.ParseMaps(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range maps {
-		if m.Perm&process.PermExec != 0 && m.Anonymous() {
+		if m.Perm&procfs.PermExec != 0 && m.Anonymous() {
 			n++
 		}
 	}

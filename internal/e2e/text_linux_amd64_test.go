@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/rival"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
@@ -62,13 +63,13 @@ func execMaps(t testing.TB, pid int) (out []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps, err := process.ParseMaps(b)
+	maps, err := procfs.ParseMaps(b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var last process.Map
+	var last procfs.Map
 	for _, m := range maps {
-		if m.Perm&process.PermExec == 0 {
+		if m.Perm&procfs.PermExec == 0 {
 			continue
 		}
 		if m.Start == last.End && m.FileID == last.FileID && m.Offset == last.Offset+last.Size() {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/guest/phys"
 	"kprobes.dev/kprobes/target/guest/qemu"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // Close takes out what Prepare put in, once all sites have been removed. Records can still be
@@ -424,6 +424,6 @@ func startTime(pid int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	st, err := process.ParseStat(string(b))
+	st, err := procfs.ParseStat(string(b))
 	return st.Start, err
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // backing is a mapping of the process that is a private copy of a memory file. When a page of it is
@@ -22,7 +24,7 @@ type backing struct {
 func (p *Proc) backed(addr, size uint64, file *os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.backings = append(p.backings, backing{addr, addr + pageUp(size), file, make([]bool, pageUp(size)/PageSize)})
+	p.backings = append(p.backings, backing{addr, addr + procfs.PageUp(size), file, make([]bool, procfs.PageUp(size)/procfs.PageSize)})
 }
 
 // back makes the pages of the files below [addr, addr+size).
@@ -35,7 +37,7 @@ func (p *Proc) back(addr, size uint64) error {
 		if lo >= hi {
 			continue
 		}
-		first, end := (lo-b.lo)/PageSize, (hi-b.lo+PageSize-1)/PageSize
+		first, end := (lo-b.lo)/procfs.PageSize, (hi-b.lo+procfs.PageSize-1)/procfs.PageSize
 		if err := b.make(first, end); err != nil {
 			return fmt.Errorf("process %d: memory file below 0x%x: %w", p.pid, lo, err)
 		}
@@ -54,7 +56,7 @@ func (b *backing) make(first, end uint64) error {
 		for n < end && !b.there[n] {
 			n++
 		}
-		if err := unix.Fallocate(int(b.file.Fd()), 0, int64(first*PageSize), int64((n-first)*PageSize)); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		if err := unix.Fallocate(int(b.file.Fd()), 0, int64(first*procfs.PageSize), int64((n-first)*procfs.PageSize)); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 			return err
 		}
 		for ; first < n; first++ {
@@ -71,7 +73,7 @@ func (p *Proc) fresh(pages map[uint64]bool) map[uint64]bool {
 	for at := range pages {
 		for i := range p.backings {
 			b := &p.backings[i]
-			if a := at * PageSize; b.lo <= a && a < b.hi && b.there[(a-b.lo)/PageSize] {
+			if a := at * procfs.PageSize; b.lo <= a && a < b.hi && b.there[(a-b.lo)/procfs.PageSize] {
 				delete(pages, at)
 			}
 		}

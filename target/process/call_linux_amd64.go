@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Syscall is a system call for the target to make.
@@ -182,9 +184,9 @@ func (c *caller) checkKernel(calls []Syscall) error {
 		return fmt.Errorf("%w: it dispatches system calls to itself (PR_SET_SYSCALL_USER_DISPATCH)", ErrUnsupported)
 	}
 	switch st.Seccomp {
-	case SeccompStrict:
+	case procfs.SeccompStrict:
 		return fmt.Errorf("%w: seccomp strict mode", ErrSeccomp)
-	case SeccompFilter:
+	case procfs.SeccompFilter:
 		if c.filter, err = getFilters(c.t.TID); err != nil {
 			return err
 		}

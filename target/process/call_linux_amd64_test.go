@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Every register is as it was after a thread has made calls for us, in user mode and
@@ -35,8 +37,8 @@ func TestCallMapsProtectsAndUnmaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	code := codeOf(t, p, maps)
-	const size = 5 * PageSize
-	want, err := FindGap(maps, code.Start, code.End, size)
+	const size = 5 * procfs.PageSize
+	want, err := procfs.FindGap(maps, code.Start, code.End, size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,10 +46,10 @@ func TestCallMapsProtectsAndUnmaps(t *testing.T) {
 	if err != nil || at != want {
 		t.Fatalf("mmap at %#x gave %#x, %v", want, at, err)
 	}
-	if err := s.Mprotect(at+PageSize, PageSize, unix.PROT_READ); err != nil {
+	if err := s.Mprotect(at+procfs.PageSize, procfs.PageSize, unix.PROT_READ); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.WriteMem(at+PageSize-1, []byte("through a read-only page too")); err != nil {
+	if err := p.WriteMem(at+procfs.PageSize-1, []byte("through a read-only page too")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Munmap(at, size); err != nil {
@@ -62,15 +64,15 @@ func TestCallMapsProtectsAndUnmaps(t *testing.T) {
 }
 
 // codeOf gives the mapping of the program's own code.
-func codeOf(t *testing.T, p *Proc, maps []Map) Map {
+func codeOf(t *testing.T, p *Proc, maps []procfs.Map) procfs.Map {
 	t.Helper()
 	for _, m := range maps {
-		if m.Perm&PermExec != 0 && m.Inode == p.Image().Exe.Inode {
+		if m.Perm&procfs.PermExec != 0 && m.Inode == p.Image().Exe.Inode {
 			return m
 		}
 	}
 	t.Fatalf("no code of the program in %v", maps)
-	return Map{}
+	return procfs.Map{}
 }
 
 // Scratch memory of our own takes the frames once it is there.
@@ -82,7 +84,7 @@ func TestCallWithScratch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.SetScratch(Range{at, at + 64<<10})
+	s.SetScratch(procfs.Range{Lo: at, Hi: at + 64<<10})
 	injectEach(t, s)
 	release(t, s)
 	r.fine()
@@ -105,7 +107,7 @@ func TestMemfdIsSharedAndClosed(t *testing.T) {
 	if _, err := f.WriteString("hello"); err != nil {
 		t.Fatal(err)
 	}
-	at, err := s.Mmap(0, PageSize, unix.PROT_READ, unix.MAP_SHARED, fd, 0)
+	at, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ, unix.MAP_SHARED, fd, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +190,7 @@ func TestSeccomp(t *testing.T) {
 			r := run(t, prog, c.mode)
 			p := r.open()
 			s := stop(t, p)
-			at, err := s.Mmap(0, PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+			at, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 			if c.ok && err != nil || !c.ok && !errors.Is(err, ErrSeccomp) {
 				t.Errorf("mmap: %#x, %v", at, err)
 			}
@@ -224,11 +226,11 @@ func TestCallInGoUnderGC(t *testing.T) {
 				if i%4 == 0 {
 					injectEach(t, s)
 				}
-				at, err := s.Mmap(0, PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+				at, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := s.Munmap(at, PageSize); err != nil {
+				if err := s.Munmap(at, procfs.PageSize); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := s.Dispositions(); err != nil {
@@ -253,7 +255,7 @@ func offHeap(t *testing.T, s *Stopped) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, ok := FindMap(mapsOf(t, s.p), pl.Lo)
+		m, ok := procfs.FindMap(mapsOf(t, s.p), pl.Lo)
 		if !ok || m.Path != "[stack]" && m.Inode != s.p.image.Exe.Inode && !pl.clean {
 			t.Fatalf("frame of thread %d, stack pointer %#x, lies at %#x in %+v", th.TID, th.Regs().RSP, pl.Lo, m)
 		}
@@ -271,7 +273,7 @@ func TestCallInPadding(t *testing.T) {
 	th := s.Threads()[0]
 	// A stack that is no place, as a coroutine's, and no room at the bottom of [stack].
 	maps := mapsOf(t, p)
-	i := slices.IndexFunc(maps, func(m Map) bool { return m.Path == "[stack]" })
+	i := slices.IndexFunc(maps, func(m procfs.Map) bool { return m.Path == "[stack]" })
 	if err := p.WriteMem(maps[i].Start, []byte{1}); err != nil {
 		t.Fatal(err)
 	}
@@ -285,8 +287,8 @@ func TestCallInPadding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, ok := FindMap(maps, pl.Lo)
-	if !ok || !pl.clean || m.Path != "" && m.Inode != p.image.Exe.Inode || pl.Hi%PageSize != 0 || pl.Size() >= PageSize {
+	m, ok := procfs.FindMap(maps, pl.Lo)
+	if !ok || !pl.clean || m.Path != "" && m.Inode != p.image.Exe.Inode || pl.Hi%procfs.PageSize != 0 || pl.Size() >= procfs.PageSize {
 		t.Fatalf("place %+v in %+v", pl, m)
 	}
 	if got, err := s.Call(sysGettid); err != nil || int(got) != th.TID {

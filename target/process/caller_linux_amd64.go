@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/mail"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -221,12 +222,12 @@ func (t *Target) mapMailbox(s *Stopped, size int) (m *mailbox, err error) {
 }
 
 // sealMail gives a mailbox's memory file its size and seals it.
-func sealMail(f *os.File, size int) (FileID, error) {
+func sealMail(f *os.File, size int) (procfs.FileID, error) {
 	if err := f.Truncate(int64(size)); err != nil {
-		return FileID{}, err
+		return procfs.FileID{}, err
 	}
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return FileID{}, err
+		return procfs.FileID{}, err
 	}
 	var st unix.Stat_t
 	err := unix.Fstat(int(f.Fd()), &st)
@@ -240,14 +241,14 @@ func (t *Target) writeGate(m *mailbox, env amd64.GateEnv) error {
 	if err != nil {
 		return err
 	}
-	at, err := t.Code(near, near+PageSize, len(code))
+	at, err := t.Code(near, near+procfs.PageSize, len(code))
 	if err != nil {
 		return err
 	}
 	if code, err = amd64.NewGate(at, env); err != nil {
 		return err
 	}
-	m.gate = Range{at, at + uint64(len(code))}
+	m.gate = procfs.Range{Lo: at, Hi: at + uint64(len(code))}
 	return t.p.WriteMem(at, code)
 }
 
@@ -315,7 +316,7 @@ func (t *Target) closeMailbox() error {
 // tracer has left, and switches waiting off. Their sleep begins anew when they are let go
 // after the stop, and ends at once since the state is another. Preconditions: the world is
 // stopped, the tracer is gone.
-func (p *Proc) letWaitersGo(m Map) error {
+func (p *Proc) letWaitersGo(m procfs.Map) error {
 	st, err := p.Status()
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
@@ -109,20 +110,20 @@ func (t *Target) planRooms() {
 		return // Code will see
 	}
 	if !t.p.isGo() { // Go's own memory is not there
-		maps = withHeap(maps, t.p.image.StartBrk)
+		maps = procfs.WithHeap(maps, t.p.image.StartBrk)
 	}
 	mapped := uint64(0)
 	for _, r := range rooms {
 		size := min(max(minPiece, uint64(1)<<bits.Len64(uint64(r.Size)-1)), maxPiece)
 		if t.spare("code of probes", headroom.Take{Mapped: mapped + size, Locked: mapped + size}) == nil {
-			at, err := FindGap(maps, r.Lo, r.Hi, size)
+			at, err := procfs.FindGap(maps, r.Lo, r.Hi, size)
 			if err != nil {
 				continue
 			}
 			mapped += size
 			t.rooms = append(t.rooms, target.Room{Lo: at, Hi: at + size, Size: int(size)})
-			i, _ := slices.BinarySearchFunc(maps, at, func(m Map, at uint64) int { return cmp.Compare(m.Start, at) })
-			maps = slices.Insert(maps, i, Map{Start: at, End: at + size, Perm: PermRead | PermExec})
+			i, _ := slices.BinarySearchFunc(maps, at, func(m procfs.Map, at uint64) int { return cmp.Compare(m.Start, at) })
+			maps = slices.Insert(maps, i, procfs.Map{Start: at, End: at + size, Perm: procfs.PermRead | procfs.PermExec})
 		}
 	}
 }
@@ -153,9 +154,9 @@ func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*room.Piece, error) 
 		return nil, err
 	}
 	if t.golang == nil { // Go's own memory is not there
-		maps = withHeap(maps, t.p.image.StartBrk)
+		maps = procfs.WithHeap(maps, t.p.image.StartBrk)
 	}
-	at, err := FindGap(maps, lo, hi, size)
+	at, err := procfs.FindGap(maps, lo, hi, size)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
@@ -321,11 +322,11 @@ func (t *Target) pages(c *target.Change) ([]pageWrite, error) {
 	for _, a := range c.Add {
 		edits = append(edits, edit{addr: a.Addr, old: a.Orig, new: a.Patch, must: true, site: a})
 	}
-	sort.SliceStable(edits, func(i, j int) bool { return edits[i].addr/PageSize < edits[j].addr/PageSize })
+	sort.SliceStable(edits, func(i, j int) bool { return edits[i].addr/procfs.PageSize < edits[j].addr/procfs.PageSize })
 	var out []pageWrite
 	for i := 0; i < len(edits); {
 		n := i
-		for n < len(edits) && edits[n].addr/PageSize == edits[i].addr/PageSize {
+		for n < len(edits) && edits[n].addr/procfs.PageSize == edits[i].addr/procfs.PageSize {
 			n++
 		}
 		w, err := t.page(edits[i:n])

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -20,12 +21,12 @@ func (t *Target) Tracer() string {
 	if err != nil {
 		return ""
 	}
-	by, err := ParseStatus(string(b))
+	by, err := procfs.ParseStatus(string(b))
 	if err != nil || by.TGID == os.Getpid() {
 		return ""
 	}
 	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", by.TGID))
-	return fmt.Sprintf("%s (process %d)", escape(strings.TrimSpace(string(comm))), by.TGID)
+	return fmt.Sprintf("%s (process %d)", procfs.Escape(strings.TrimSpace(string(comm))), by.TGID)
 }
 
 // Yield puts the program's own bytes back at sites while somebody else has stopped all threads, and says

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
@@ -195,7 +196,7 @@ func (t *Target) unmapOwn(s *Stopped) error {
 	if err != nil {
 		return err
 	}
-	return unmap(s, stays, slices.DeleteFunc(slices.Clone(maps), func(m Map) bool {
+	return unmap(s, stays, slices.DeleteFunc(slices.Clone(maps), func(m procfs.Map) bool {
 		foreign := isRing(m) && m.FileID != t.ringID || isMail(m) && m.FileID != t.mailID ||
 			isStubs(m) && (t.inCall || !t.stubs.Load().maps(m))
 		return !ours(m) || foreign // the process may be a tracer too
@@ -204,8 +205,8 @@ func (t *Target) unmapOwn(s *Stopped) error {
 
 // unmap unmaps what is ours, the home last: it tells what is left. stays: but for what the handlers
 // need (see stay). Precondition: the world is stopped.
-func unmap(s *Stopped, stays bool, maps []Map) error {
-	var last []Map
+func unmap(s *Stopped, stays bool, maps []procfs.Map) error {
+	var last []procfs.Map
 	for _, m := range maps {
 		if !isHome(m) {
 			continue
@@ -242,8 +243,8 @@ type Leftover struct {
 	Sites []Patched
 	// Holder is the tracer that made it, as it wrote itself: pid and start time.
 	Holder, Since uint64
-	code          []Map
-	mail          []Map
+	code          []procfs.Map
+	mail          []procfs.Map
 	stubs         []*stubs
 }
 
@@ -305,7 +306,7 @@ func FindLeftover(p *Proc) (*Leftover, error) {
 			l.Home = m.Start
 		}
 		switch {
-		case m.Perm&PermExec == 0:
+		case m.Perm&procfs.PermExec == 0:
 		case isStubs(m):
 			if n := len(l.stubs); n == 0 || !l.stubs[n-1].maps(m) {
 				l.stubs = append(l.stubs, stubsOf(p, m))
@@ -419,7 +420,7 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	if maps, err = l.p.leftMaps(maps); err != nil {
 		return err
 	}
-	maps = slices.DeleteFunc(maps, func(m Map) bool { return isStubs(m) && u.InCall })
+	maps = slices.DeleteFunc(maps, func(m procfs.Map) bool { return isStubs(m) && u.InCall })
 	u.Pages = len(maps)
 	if err := closeLeft(s); err != nil {
 		return err

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // sentinel is an error that a caller can decide by. It also is an errno to errors.Is.
@@ -49,7 +51,7 @@ var (
 	// ErrFault: memory that is not there, or does not take what is written [EFAULT].
 	ErrFault error = &sentinel{"memory cannot be accessed", syscall.EFAULT}
 	// ErrNoGap: no free range of addresses fits [ENOMEM].
-	ErrNoGap error = &sentinel{"no free address range", syscall.ENOMEM}
+	ErrNoGap = procfs.ErrNoGap
 	// ErrReleased: the Stopped was released before, or the target got lost [EBADF].
 	ErrReleased error = &sentinel{"target is not stopped", syscall.EBADF}
 )
@@ -98,6 +100,9 @@ func (e *StuckError) Error() string {
 // Unwrap makes errors.Is(err, ErrStuck) hold.
 func (e *StuckError) Unwrap() error { return ErrStuck }
 
+// Holder is the process that holds another for its probes.
+type Holder = procfs.Holder
+
 // HeldError says who holds a process. It is an ErrBusy, and an ErrOwn if the process holds itself.
 type HeldError struct {
 	PID    int // the process that was asked for
@@ -122,24 +127,3 @@ func (e *HeldError) own() bool { return e.PID == e.Holder.PID }
 // adviceOwn is what to do instead of probing a process that probes itself.
 const adviceOwn = "package kprobes.dev/kprobes is in use in it, whose patches must not be mixed with ours: " +
 	"let the program register what is to be probed (package debughttp serves that over HTTP), or close its registry (Core.Close)"
-
-// Holder is the engine that holds a process, as the kernel tells it.
-type Holder struct {
-	PID     int       // in the reader's pid namespace; 0: it lives in one that is not seen from here
-	Start   uint64    // start time in clock ticks since boot, proc(5) stat field 22
-	Comm    string    // its name, control bytes escaped
-	PIDNS   uint64    // inode of its pid namespace, 0 if not readable
-	Started time.Time // when it was started, to about a second
-}
-
-func (h Holder) String() string {
-	if h.PID == 0 {
-		return "a process outside this pid namespace"
-	}
-	return fmt.Sprintf("process %d (%s), started %s", h.PID, h.Comm, h.Started.Format(time.RFC3339))
-}
-
-// Same says whether two holders are the same process.
-func (h Holder) Same(o Holder) bool {
-	return h.PID == o.PID && h.Start == o.Start && h.PIDNS == o.PIDNS
-}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // The tracer's side of the fault tests runs in a process of its own, which these name.
@@ -36,11 +38,11 @@ func whole(p *Proc, releasing ...func()) (err error) {
 		}
 		err = errors.Join(err, s.Release())
 	}()
-	at, err := s.Mmap(0, 2*PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+	at, err := s.Mmap(0, 2*procfs.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 	if err != nil {
 		return err
 	}
-	if err := s.Mprotect(at, PageSize, unix.PROT_READ); err != nil {
+	if err := s.Mprotect(at, procfs.PageSize, unix.PROT_READ); err != nil {
 		return err
 	}
 	for _, t := range s.Threads() {
@@ -64,7 +66,7 @@ func whole(p *Proc, releasing ...func()) (err error) {
 	if err := p.WriteMem(rip, code); err != nil {
 		return err
 	}
-	return s.Munmap(at, 2*PageSize)
+	return s.Munmap(at, 2*procfs.PageSize)
 }
 
 // TestFaultTracer is no test: it is the tracer of those below, in its own process.

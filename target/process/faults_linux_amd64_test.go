@@ -9,6 +9,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -132,8 +133,8 @@ func (h *handled) installsLater(site *target.Site) {
 				return err
 			}
 			f.wantTraps = true
-			s.SetScratch(Range{1 << 20, 1<<20 + 64<<10}) // nothing is there
-			defer s.SetScratch(Range{})
+			s.SetScratch(procfs.Range{Lo: 1 << 20, Hi: 1<<20 + 64<<10}) // nothing is there
+			defer s.SetScratch(procfs.Range{})
 			if err := f.install(s); err == nil || f.traps {
 				h.t.Errorf("a handler of SIGTRAP is there: %v, %v", f.traps, err)
 			}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // maxFile is the largest file behind a mapping that is opened, in bytes.
@@ -15,7 +17,7 @@ const maxFile = 16 << 30
 // OpenMap opens the file behind a mapping for reading, also where it has been deleted or
 // lies in another mount namespace. It never waits for a device or a pipe, and checks that
 // what it found is the mapping's regular file.
-func (p *Proc) OpenMap(m Map) (*os.File, error) {
+func (p *Proc) OpenMap(m procfs.Map) (*os.File, error) {
 	if m.Anonymous() {
 		return nil, fmt.Errorf("process %d: mapping %#x %q has no file", p.pid, m.Start, m.Path)
 	}
@@ -38,7 +40,7 @@ func (p *Proc) OpenMap(m Map) (*os.File, error) {
 
 // openOneOf is OpenMap, by any mapping of the same file: the place of the one that is asked for may be
 // taken by private copies of text (fileMaps).
-func (p *Proc) openOneOf(maps []Map, m Map) (*os.File, error) {
+func (p *Proc) openOneOf(maps []procfs.Map, m procfs.Map) (*os.File, error) {
 	f, err := p.OpenMap(m)
 	for i := 0; err != nil && i < len(maps); i++ {
 		if o := maps[i]; o.FileID == m.FileID && o.Start != m.Start {
@@ -52,7 +54,7 @@ func (p *Proc) openOneOf(maps []Map, m Map) (*os.File, error) {
 
 // openRegular opens what name leads to in two steps: a look at what it is, which has no
 // effect on devices, then the opening of that same thing.
-func (p *Proc) openRegular(name string, m Map) (*os.File, error) {
+func (p *Proc) openRegular(name string, m procfs.Map) (*os.File, error) {
 	at, err := p.openAt(name, unix.O_PATH)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
 )
@@ -72,7 +73,7 @@ func (t *Target) FilterCalls() []target.FilterCall {
 				seen[at] = true
 				place := symbol.Resolved{Module: m, Func: fn, Vaddr: fn.Addr, Addr: at}
 				out = append(out, target.FilterCall{Place: place, Ways: in.ways})
-				t.filters.calls = append(t.filters.calls, Range{at, at + max(fn.Size, 1)})
+				t.filters.calls = append(t.filters.calls, procfs.Range{Lo: at, Hi: at + max(fn.Size, 1)})
 			}
 		}
 	}
@@ -81,9 +82,9 @@ func (t *Target) FilterCalls() []target.FilterCall {
 
 // filters is what a target knows of the process's seccomp filters.
 type filters struct {
-	calls []Range // the functions that take them on
-	seen  uint64  // the value of hdrQuiet that was judged
-	why   error   // why generated code makes no system call; nil: it may, or nobody has judged yet
+	calls []procfs.Range // the functions that take them on
+	seen  uint64         // the value of hdrQuiet that was judged
+	why   error          // why generated code makes no system call; nil: it may, or nobody has judged yet
 }
 
 // Filtered says why generated code makes no system call any more; nil: it may.
@@ -117,7 +118,7 @@ func (t *Target) anyFilter() (bool, error) {
 		return false, err
 	}
 	for _, tid := range tids {
-		if st, err := t.p.TaskStatus(tid); err == nil && st.Seccomp != SeccompNone {
+		if st, err := t.p.TaskStatus(tid); err == nil && st.Seccomp != procfs.SeccompNone {
 			return true, nil
 		}
 	}
@@ -189,7 +190,7 @@ func (t *Target) betweenFilters(s *Stopped) (bool, error) {
 	for site := range t.home.sites {
 		for _, r := range t.filters.calls {
 			if site.Addr-r.Lo < r.Size() {
-				in = append(in[:len(in):len(in)], Range{site.Detour.Addr, site.Detour.Addr + uint64(len(site.Detour.Code))})
+				in = append(in[:len(in):len(in)], procfs.Range{Lo: site.Detour.Addr, Hi: site.Detour.Addr + uint64(len(site.Detour.Code))})
 			}
 		}
 	}

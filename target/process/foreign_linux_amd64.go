@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -12,17 +13,17 @@ var _ target.Exposed = (*Target)(nil)
 // Reachable says whether a kernel uprobe that somebody places on the program's file comes to stand at a site:
 // its page is not a private copy.
 func (t *Target) Reachable(s *target.Site) bool {
-	return !t.text.private[pageDown(s.Addr)]
+	return !t.text.private[procfs.PageDown(s.Addr)]
 }
 
 // Written gives those of sites whose bytes are not their patches any more. Those of a page are read at once.
 // What is not mapped any more is none of them.
 func (t *Target) Written(sites []*target.Site) (out []*target.Site, err error) {
 	defer func() { err = asGone(err) }()
-	var page [PageSize]byte
+	var page [procfs.PageSize]byte
 	for i := 0; i < len(sites); {
 		lo, n := sites[i].Addr, i
-		for n < len(sites) && pageDown(sites[n].Addr) == pageDown(lo) {
+		for n < len(sites) && procfs.PageDown(sites[n].Addr) == procfs.PageDown(lo) {
 			n++
 		}
 		last := sites[n-1]

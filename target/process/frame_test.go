@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 func testSpec(xsize int) *frameSpec {
@@ -147,7 +149,7 @@ func TestFrameNeedsRoom(t *testing.T) {
 			t.Fatalf("in [%#x, +%d): %+v, %v", at, need, f, err)
 		}
 	}
-	for _, r := range []Range{{0x10000, 0x10000 + need - 1}, {0x10000, 0x10000}, {0x20000, 0x10000}, {0, 100}} {
+	for _, r := range []procfs.Range{{Lo: 0x10000, Hi: 0x10000 + need - 1}, {Lo: 0x10000, Hi: 0x10000}, {Lo: 0x20000, Hi: 0x10000}, {Lo: 0, Hi: 100}} {
 		if _, err := s.build(r.Lo, r.Hi); err == nil || !strings.Contains(err.Error(), "do not fit") {
 			t.Errorf("[%#x, %#x): %v", r.Lo, r.Hi, err)
 		}

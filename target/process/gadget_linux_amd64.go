@@ -3,6 +3,8 @@ package process
 import (
 	"bytes"
 	"sort"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // gadgetSet is the instructions found in a program that system calls can be made with.
@@ -27,21 +29,21 @@ const (
 
 // Reserved gives the ranges of code that system calls for the target are made with.
 // They must stay as they are: no probe may stand there. It is empty until the first stop.
-func (p *Proc) Reserved() []Range {
+func (p *Proc) Reserved() []procfs.Range {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.gadget == nil {
 		return nil
 	}
-	var rs []Range
+	var rs []procfs.Range
 	if a := p.gadget.syscallRet; a != 0 {
-		rs = append(rs, Range{a, a + uint64(len(syscallRetCode))})
+		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(syscallRetCode))})
 	}
 	if a := p.gadget.popRAX; a != 0 {
-		rs = append(rs, Range{a, a + uint64(len(popRAXCode))})
+		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(popRAXCode))})
 	}
 	for _, a := range p.gadget.stubs {
-		rs = append(rs, Range{a, a + uint64(len(sigreturnCode[0]))})
+		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(sigreturnCode[0]))})
 	}
 	return rs
 }
@@ -73,10 +75,10 @@ func (p *Proc) findGadgets() *gadgetSet {
 
 // codeMaps gives the executable mappings, the vDSO first, which nobody patches, then files
 // by size: the small ones are soon read.
-func codeMaps(maps []Map) []Map {
-	var code []Map
+func codeMaps(maps []procfs.Map) []procfs.Map {
+	var code []procfs.Map
 	for _, m := range maps {
-		if m.Perm&PermExec != 0 && m.Start < userTop && (!m.Anonymous() || m.Path == "[vdso]") {
+		if m.Perm&procfs.PermExec != 0 && m.Start < procfs.UserTop && (!m.Anonymous() || m.Path == "[vdso]") {
 			code = append(code, m)
 		}
 	}
@@ -90,7 +92,7 @@ func codeMaps(maps []Map) []Map {
 }
 
 // scan looks for what is missing in one mapping, and for its rt_sigreturn stub.
-func (p *Proc) scan(m Map, g *gadgetSet) {
+func (p *Proc) scan(m procfs.Map, g *gadgetSet) {
 	buf := make([]byte, min(m.Size(), scanChunk))
 	stub := uint64(0)
 	const overlap = 16

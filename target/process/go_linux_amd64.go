@@ -10,6 +10,7 @@ import (
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/golayout"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // goProgram is what is known of a Go program's runtime.
@@ -95,7 +96,7 @@ func (g *goProgram) try(l golayout.Layout, tls int32, threads []*Thread) (fit in
 
 func (g *goProgram) word(addr uint64) (uint64, bool) {
 	var b [8]byte
-	if addr < PageSize || g.t.p.ReadMem(addr, b[:]) != nil {
+	if addr < procfs.PageSize || g.t.p.ReadMem(addr, b[:]) != nil {
 		return 0, false
 	}
 	return binary.LittleEndian.Uint64(b[:]), true

@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
 )
@@ -192,7 +193,7 @@ func (h *handled) clean() {
 	}
 }
 
-func mapsOfTB(t testing.TB, p *Proc) []Map {
+func mapsOfTB(t testing.TB, p *Proc) []procfs.Map {
 	t.Helper()
 	maps, err := p.Maps()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/headroom"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target"
 )
@@ -38,7 +39,7 @@ type memoryPlan struct {
 const (
 	// tablesPerMap is what the page tables of a new mapping take at most, beside one page for
 	// each 2 MiB.
-	tablesPerMap = 3 * PageSize
+	tablesPerMap = 3 * procfs.PageSize
 	// unseen is left for what is not known beforehand: memory of the kernel's for what we ask of it.
 	unseen = 64 << 10
 	// leastRing is the least size of a shard's records that is taken where nobody asked for one.
@@ -84,8 +85,8 @@ func (t *Target) fit() error {
 	}
 	// A probe's frame may make each stack a page longer.
 	base := headroom.Take{
-		Charged: unseen + 6*tablesPerMap + uint64(len(tids))*PageSize + 8*PageSize,
-		Mapped:  homeSize + minPiece, Private: homeSize, Locked: homeSize + minPiece, Ours: 8 * PageSize,
+		Charged: unseen + 6*tablesPerMap + uint64(len(tids))*procfs.PageSize + 8*procfs.PageSize,
+		Mapped:  homeSize + minPiece, Private: homeSize, Locked: homeSize + minPiece, Ours: 8 * procfs.PageSize,
 	}
 	cfg, asked := &t.mem.ring, t.o.Ring.DataSize != 0
 	for {
@@ -137,8 +138,8 @@ func (t *Target) planRing() error {
 func ringTake(l ring.Layout, cpus int) headroom.Take {
 	records := uint64(cpus) * (l.Data + ring.Slack)
 	return headroom.Take{
-		Ours:    records + uint64(l.Shards())*2*PageSize,
-		Charged: (records+uint64(l.Shards())*2*PageSize)/512 + tablesPerMap*uint64(cpus),
+		Ours:    records + uint64(l.Shards())*2*procfs.PageSize,
+		Charged: (records+uint64(l.Shards())*2*procfs.PageSize)/512 + tablesPerMap*uint64(cpus),
 		Mapped:  l.Size(), Locked: l.Size(),
 	}
 }
@@ -179,26 +180,26 @@ func (t *Target) spareFor(add []*target.Site) error {
 	text, code := map[uint64]bool{}, map[uint64]bool{}
 	tables := uint64(0)
 	for _, a := range add {
-		if at := a.Addr / PageSize; !t.mem.copied[at] {
+		if at := a.Addr / procfs.PageSize; !t.mem.copied[at] {
 			text[at] = true
 		}
-		for at := a.Detour.Addr / PageSize; at <= (a.Detour.Addr+uint64(len(a.Detour.Code)))/PageSize; at++ {
+		for at := a.Detour.Addr / procfs.PageSize; at <= (a.Detour.Addr+uint64(len(a.Detour.Code)))/procfs.PageSize; at++ {
 			code[at] = true
 		}
 		tables += siteSize + 2*amd64.FaultEntrySize*uint64(len(a.Detour.Fixups)+len(a.Detour.Pairs))
 	}
 	code = t.p.fresh(code)
-	charged := uint64(len(text)+len(code))*PageSize + tables
+	charged := uint64(len(text)+len(code))*procfs.PageSize + tables
 	if charged < unseen { // what fit has left room for
 		charged = 0
 	}
-	return t.spare(fmt.Sprintf("%d patches on %d pages of its code", len(add), len(text)), headroom.Take{Charged: charged, Ours: uint64(len(code))*PageSize + tables})
+	return t.spare(fmt.Sprintf("%d patches on %d pages of its code", len(add), len(text)), headroom.Take{Charged: charged, Ours: uint64(len(code))*procfs.PageSize + tables})
 }
 
 // patched notes which pages of the program have been written to.
 func (t *Target) patched(add []*target.Site) {
 	for _, a := range add {
-		t.mem.copied[a.Addr/PageSize] = true
+		t.mem.copied[a.Addr/procfs.PageSize] = true
 	}
 }
 
@@ -210,7 +211,7 @@ func (t *Target) learnLocks(s *Stopped) error {
 	if err != nil || !locksSome(string(st)) {
 		return err
 	}
-	at, err := s.Mmap(0, PageSize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+	at, err := s.Mmap(0, procfs.PageSize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 	if errors.Is(err, unix.EAGAIN) {
 		return fmt.Errorf("process %d: it locks all its memory (mlockall), and RLIMIT_MEMLOCK leaves none: raise it (prlimit --pid %d --memlock=unlimited): %w", t.p.pid, t.p.pid, err)
 	}
@@ -218,7 +219,7 @@ func (t *Target) learnLocks(s *Stopped) error {
 		return err
 	}
 	locked, err := t.p.locked(at)
-	if err = errors.Join(err, s.Munmap(at, PageSize)); err != nil || !locked {
+	if err = errors.Join(err, s.Munmap(at, procfs.PageSize)); err != nil || !locked {
 		return err
 	}
 	t.p.locks.Store(true)

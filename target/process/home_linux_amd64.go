@@ -12,6 +12,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -393,7 +394,7 @@ func (h *home) alloc(size uint64) (uint64, error) {
 		if h.more == nil {
 			return 0, errno.Errorf(unix.ENOSPC, "probe data %d bytes: the process's home has %d left", size, h.end-h.heap)
 		}
-		piece := max(pageUp(size), heapPiece)
+		piece := max(procfs.PageUp(size), heapPiece)
 		at, err := h.more(piece)
 		if err != nil {
 			return 0, err

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Instances classifies what is in the pools. See arch/amd64/instance.go for what an
@@ -51,7 +52,7 @@ func (t *Target) eachInstance(u poolUse, f func(amd64.Instance)) error {
 
 // stackPlaces is where stacks stand in a stopped world.
 type stackPlaces struct {
-	maps    []Map
+	maps    []procfs.Map
 	threads []uint64 // stack pointers
 	gs      map[uint64]goroutine
 }

@@ -11,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // tidOffsets are the places of the thread id in the thread's control block, from the FS
@@ -113,12 +114,12 @@ func (t *Target) tidAt(threads []*Thread, off int32) bool {
 }
 
 // statuses reads the status of every thread, which takes some 10 us each: before a stop.
-func (p *Proc) statuses() (map[int]*Status, error) {
+func (p *Proc) statuses() (map[int]*procfs.Status, error) {
 	tids, err := p.Tasks()
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[int]*Status, len(tids))
+	all := make(map[int]*procfs.Status, len(tids))
 	for _, tid := range tids {
 		if st, err := p.statusIn(&group{p.pid, p.dir}, tid); err == nil { // else it has ended
 			all[tid] = st
@@ -128,7 +129,7 @@ func (p *Proc) statuses() (map[int]*Status, error) {
 }
 
 // noteRunning notes which threads run.
-func (p *Proc) noteRunning(all map[int]*Status) {
+func (p *Proc) noteRunning(all map[int]*procfs.Status) {
 	p.ran = map[int]bool{}
 	for tid, st := range all {
 		if st.State == "R" {
@@ -139,7 +140,7 @@ func (p *Proc) noteRunning(all map[int]*Status) {
 
 // statusOf is a thread's status as it was before the stop, or, of one that is newer, as it is: what is
 // asked of it does not change, or is checked by other means.
-func (t *Target) statusOf(th *Thread) (*Status, error) {
+func (t *Target) statusOf(th *Thread) (*procfs.Status, error) {
 	if st := t.before[th.TID]; st != nil {
 		return st, nil
 	}

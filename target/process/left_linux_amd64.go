@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/restore"
 )
 
@@ -30,7 +31,7 @@ const memfdPrefix = "/memfd:kprobes:"
 // descriptor is one of a process's descriptors of our memory files.
 type descriptor struct {
 	fd     int
-	file   FileID
+	file   procfs.FileID
 	tracer bool // the process has it as a tracer of another
 }
 
@@ -86,8 +87,8 @@ func parseFlags(text string) (uint64, error) {
 
 // leftMaps picks out of a process's mappings those that a tracer has made in it: not the
 // rings of processes that it traces itself.
-func (p *Proc) leftMaps(maps []Map) ([]Map, error) {
-	var out []Map
+func (p *Proc) leftMaps(maps []procfs.Map) ([]procfs.Map, error) {
+	var out []procfs.Map
 	for _, m := range maps {
 		if ours(m) {
 			out = append(out, m)
@@ -100,7 +101,7 @@ func (p *Proc) leftMaps(maps []Map) ([]Map, error) {
 	if err != nil {
 		return nil, err
 	}
-	traces := map[FileID]bool{}
+	traces := map[procfs.FileID]bool{}
 	for _, d := range ds {
 		traces[d.file] = traces[d.file] || d.tracer
 	}
@@ -135,7 +136,7 @@ func (l *Leftover) mapped() ([]restore.Site, error) {
 	}
 	var sites []restore.Site
 	for _, p := range l.Sites {
-		if _, ok := FindMap(maps, p.Addr); ok {
+		if _, ok := procfs.FindMap(maps, p.Addr); ok {
 			sites = append(sites, restore.Site{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch})
 		}
 	}
@@ -144,7 +145,7 @@ func (l *Leftover) mapped() ([]restore.Site, error) {
 
 // ownEngine is an ErrOwn if a process's own engine patches its code, or that of the process that
 // it was forked from did. The kernel's list of mappings tells: no memory of the process is asked.
-func (p *Proc) ownEngine(maps []Map) error {
+func (p *Proc) ownEngine(maps []procfs.Map) error {
 	for _, m := range maps {
 		if !strings.HasPrefix(m.Path, "/memfd:"+holder.Own) {
 			continue

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // A record whose arguments read memory makes a system call (arch/amd64, checked.go): it
@@ -75,7 +76,7 @@ func (t *Target) whyNotCall(s *Stopped, do string, calls []callData) (why, err e
 		}
 	}
 	for _, th := range s.parked {
-		if st, err := th.Status(); err != nil || st.Seccomp != SeccompNone {
+		if st, err := th.Status(); err != nil || st.Seccomp != procfs.SeccompNone {
 			return fmt.Errorf("thread %d waits for its vfork child, and may be forbidden to %s", th.TID, do), nil
 		}
 	}
@@ -95,10 +96,10 @@ func (t *Target) mayNotCall(th *Thread, do string, calls []callData) (why, err e
 		return nil, err
 	}
 	switch mode {
-	case SeccompNone:
+	case procfs.SeccompNone:
 		th.mayCall = true
 		return nil, nil
-	case SeccompStrict:
+	case procfs.SeccompStrict:
 		return fmt.Errorf("thread %d may not %s: %w: strict mode", th.TID, do, ErrSeccomp), nil
 	}
 	filters, err := getFilters(th.TID)
@@ -120,11 +121,11 @@ func (t *Target) mayNotCall(th *Thread, do string, calls []callData) (why, err e
 // seccompOf gives a thread's mode of seccomp: what it was before the stop, if it had none then and the
 // kernel knows no filter now. (Strict mode, which a thread could have entered in between, has been out
 // of use since there are filters: threads of a program that has several can do little in it.)
-func (t *Target) seccompOf(th *Thread) (mode Seccomp, err error) {
-	if st := t.before[th.TID]; st != nil && st.Seccomp == SeccompNone {
+func (t *Target) seccompOf(th *Thread) (mode procfs.Seccomp, err error) {
+	if st := t.before[th.TID]; st != nil && st.Seccomp == procfs.SeccompNone {
 		_, _, e := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SECCOMP_GET_FILTER, uintptr(th.TID), 0, 0, 0, 0)
 		if e == unix.EINVAL {
-			return SeccompNone, nil
+			return procfs.SeccompNone, nil
 		}
 	}
 	st, err := th.Status()

@@ -3,12 +3,11 @@ package process
 import (
 	"errors"
 	"fmt"
-	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Lock makes the caller the holder of the process until Unlock, Close or its own end. The
@@ -30,7 +29,7 @@ func (p *Proc) Lock() error {
 		p.lock = f
 		return nil
 	case errors.Is(err, holder.ErrTaken):
-		err = &HeldError{PID: p.pid, Holder: *NewHolder(pid)}
+		err = &HeldError{PID: p.pid, Holder: *procfs.NewHolder(pid)}
 	default:
 		err = fmt.Errorf("process %d: lock: %w", p.pid, err)
 	}
@@ -48,7 +47,7 @@ func (p *Proc) Unlock() {
 }
 
 // Holder says who holds the process, ourselves included; nil if nobody does.
-func (p *Proc) Holder() (*Holder, error) {
+func (p *Proc) Holder() (*procfs.Holder, error) {
 	f, err := p.openAt(holder.File, unix.O_RDONLY)
 	if err != nil {
 		return nil, fmt.Errorf("process %d: lock: %w", p.pid, p.gone(err))
@@ -58,36 +57,5 @@ func (p *Proc) Holder() (*Holder, error) {
 	if err != nil || !held {
 		return nil, err
 	}
-	return NewHolder(pid), nil
-}
-
-// NewHolder describes a process as a holder. What the kernel does not tell stays zero.
-func NewHolder(pid int) *Holder {
-	h := &Holder{PID: pid}
-	if pid <= 0 {
-		h.PID = 0
-		return h
-	}
-	dir := fmt.Sprintf("/proc/%d/", pid)
-	if b, err := os.ReadFile(dir + "stat"); err == nil {
-		if st, err := ParseStat(string(b)); err == nil {
-			h.Comm, h.Start, h.Started = escape(st.Comm), st.Start, startedAt(st.Start)
-		}
-	}
-	var ns unix.Stat_t
-	if err := unix.Stat(dir+"ns/pid", &ns); err == nil {
-		h.PIDNS = ns.Ino
-	}
-	return h
-}
-
-const clockTick = time.Second / 100 // USER_HZ, fixed on x86
-
-// startedAt converts a start time in ticks since boot to the time of day.
-func startedAt(ticks uint64) time.Time {
-	var up unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
-		return time.Time{}
-	}
-	return time.Now().Add(-time.Duration(up.Nano()) + time.Duration(ticks)*clockTick).Truncate(time.Second)
+	return procfs.NewHolder(pid), nil
 }

@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/target"
 )
@@ -456,7 +457,7 @@ func (t *Target) contexts(s *Stopped, goProgram bool, f func(th *Thread, at, v u
 	if err != nil {
 		return err
 	}
-	maps = slices.DeleteFunc(slices.Clone(maps), func(m Map) bool { return !ours(m) })
+	maps = slices.DeleteFunc(slices.Clone(maps), func(m procfs.Map) bool { return !ours(m) })
 	if len(maps) == 0 {
 		return nil
 	}
@@ -466,7 +467,7 @@ func (t *Target) contexts(s *Stopped, goProgram bool, f func(th *Thread, at, v u
 			return err
 		}
 		err = t.scanWords(lo, hi, func(at, v uint64) error {
-			if _, ok := FindMap(maps, v); !ok || !t.inFrame(at) {
+			if _, ok := procfs.FindMap(maps, v); !ok || !t.inFrame(at) {
 				return nil
 			}
 			f(th, at, v)
@@ -523,7 +524,7 @@ func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64, err erro
 }
 
 // stackIn is the used part of the stack that sp is in, and that lies in m.
-func stackIn(m Map, sp uint64) (lo, hi uint64) {
+func stackIn(m procfs.Map, sp uint64) (lo, hi uint64) {
 	lo, hi = max(sp-128, m.Start)&^7, m.End
 	if m.Size() > maxStack {
 		hi = min(hi, sp+stackView)

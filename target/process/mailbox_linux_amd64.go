@@ -7,6 +7,7 @@ import (
 
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/mail"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // maxWorkers bounds the handlers that run at once.
@@ -17,8 +18,8 @@ type mailbox struct {
 	*mail.Box
 	*mailMem
 	p    *Proc
-	addr uint64 // in the process
-	gate Range  // the gate's code
+	addr uint64       // in the process
+	gate procfs.Range // the gate's code
 }
 
 func newMailbox(p *Proc, mem *mailMem, addr uint64) *mailbox {
@@ -72,7 +73,7 @@ func (m *mailbox) isDetour(addr uint64) bool {
 	if err != nil {
 		return true // a jump leads there, and nobody knows where that is
 	}
-	in, ok := FindMap(maps, addr)
+	in, ok := procfs.FindMap(maps, addr)
 	return ok && ours(in)
 }
 

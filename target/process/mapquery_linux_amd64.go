@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // mapQuery is struct procmap_query (linux/fs.h, Linux 6.11): the mapping at an address or the next
@@ -27,13 +29,13 @@ const (
 
 // mapsIn gives the mappings that have a byte in [addr, addr+size), by the kernel's query where it has
 // one, else all there are.
-func (p *Proc) mapsIn(addr, size uint64) ([]Map, error) {
+func (p *Proc) mapsIn(addr, size uint64) ([]procfs.Map, error) {
 	f, err := p.openAt(p.own("maps"), unix.O_RDONLY)
 	if err != nil {
 		return nil, p.gone(err)
 	}
 	defer f.Close()
-	var out []Map
+	var out []procfs.Map
 	for at := addr; at < addr+size; {
 		m, err := queryMap(int(f.Fd()), at, coveringOrNext, true)
 		switch {
@@ -51,7 +53,7 @@ func (p *Proc) mapsIn(addr, size uint64) ([]Map, error) {
 }
 
 // queryMap asks for the mapping at an address, or by flags for the next one of a kind.
-func queryMap(fd int, at, flags uint64, named bool) (m Map, err error) {
+func queryMap(fd int, at, flags uint64, named bool) (m procfs.Map, err error) {
 	q := mapQuery{flags: flags, addr: at}
 	q.size = uint64(unsafe.Sizeof(q))
 	var name []byte
@@ -65,13 +67,13 @@ func queryMap(fd int, at, flags uint64, named bool) (m Map, err error) {
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), procmapQuery, uintptr(unsafe.Pointer(&q))); e != 0 {
 		return m, e
 	}
-	m = Map{Start: q.start, End: q.end, Perm: Perm(q.perm & 0xf), Offset: q.offset}
+	m = procfs.Map{Start: q.start, End: q.end, Perm: procfs.Perm(q.perm & 0xf), Offset: q.offset}
 	m.Dev, m.Inode = uint64(q.major)<<32|uint64(q.minor), q.inode
 	if !named {
 		return m, nil
 	}
 	text, _, _ := strings.Cut(string(name[:q.nameSize]), "\x00")
-	m.setPath(text)
+	m.SetPath(text)
 	return m, nil
 }
 
@@ -95,7 +97,7 @@ func (s *Stopped) queries() *os.File {
 
 // mapAt gives the mapping that an address lies in, without its name: where there are thousands of threads
 // the list of all takes a while. The error is why that is not known.
-func (s *Stopped) mapAt(addr uint64) (m Map, ok bool, err error) {
+func (s *Stopped) mapAt(addr uint64) (m procfs.Map, ok bool, err error) {
 	if f := s.queries(); f != nil && s.maps == nil {
 		m, err := queryMap(int(f.Fd()), addr, 0, false)
 		if err == nil || errors.Is(err, unix.ENOENT) {
@@ -106,12 +108,12 @@ func (s *Stopped) mapAt(addr uint64) (m Map, ok bool, err error) {
 	if err != nil {
 		return m, false, err
 	}
-	m, ok = FindMap(maps, addr)
+	m, ok = procfs.FindMap(maps, addr)
 	return m, ok, nil
 }
 
 // FileMaps gives the mappings of files, ours among them; and perhaps others.
-func (s *Stopped) FileMaps() ([]Map, error) {
+func (s *Stopped) FileMaps() ([]procfs.Map, error) {
 	f := s.queries()
 	if f == nil || s.maps != nil {
 		return s.Maps()
@@ -119,7 +121,7 @@ func (s *Stopped) FileMaps() ([]Map, error) {
 	if s.files != nil {
 		return s.files, nil
 	}
-	var out []Map
+	var out []procfs.Map
 	for at := uint64(0); ; {
 		m, err := queryMap(int(f.Fd()), at, coveringOrNext|fileBacked, true)
 		if errors.Is(err, unix.ENOENT) && len(out) > 0 {

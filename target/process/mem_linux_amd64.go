@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // ReadMem fills buf from the process's memory at addr, whatever the pages permit. All of
@@ -68,7 +70,7 @@ func (p *Proc) WriteMem(addr uint64, buf []byte) error {
 	if err != nil {
 		return err
 	}
-	var back [PageSize]byte
+	var back [procfs.PageSize]byte
 	for off := 0; off < len(buf); off += len(back) {
 		want := buf[off:min(off+len(back), len(buf))]
 		have := back[:len(want)]

@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Mmap lets the target map memory (mmap(2)) and checks with /proc/PID/maps that it is
@@ -31,16 +33,16 @@ func (s *Stopped) mmap(addr, size uint64, prot, flags int, fd int, offset uint64
 	if err != nil {
 		return 0, fmt.Errorf("mmap of %#x bytes at %#x in the target: %w", size, addr, err)
 	}
-	return at, s.checkMapped("mmap", at, size, func(m Map) bool { return m.Perm&^PermShared == permOf(prot) })
+	return at, s.checkMapped("mmap", at, size, func(m procfs.Map) bool { return m.Perm&^procfs.PermShared == permOf(prot) })
 }
 
 // Munmap lets the target unmap memory and checks that it is gone.
 func (s *Stopped) Munmap(addr, size uint64) error {
-	return s.munmapAll([]Map{{Start: addr, End: addr + size}})
+	return s.munmapAll([]procfs.Map{{Start: addr, End: addr + size}})
 }
 
 // munmapAll is Munmap for several mappings, one after the other.
-func (s *Stopped) munmapAll(maps []Map) error {
+func (s *Stopped) munmapAll(maps []procfs.Map) error {
 	if len(maps) == 0 {
 		return nil
 	}
@@ -64,9 +66,9 @@ func (s *Stopped) unmapped(addr, size uint64, err error) error {
 	if err != nil {
 		return fmt.Errorf("munmap of %#x bytes at %#x in the target: %w", size, addr, err)
 	}
-	s.p.unbacked(addr, pageUp(size))
-	maps, err := s.p.mapsIn(addr, pageUp(size))
-	if err == nil && overlaps(maps, addr, pageUp(size)) {
+	s.p.unbacked(addr, procfs.PageUp(size))
+	maps, err := s.p.mapsIn(addr, procfs.PageUp(size))
+	if err == nil && procfs.Overlaps(maps, addr, procfs.PageUp(size)) {
 		err = fmt.Errorf("munmap of %#x bytes at %#x in the target: %w: it is still mapped", size, addr, ErrFault)
 	}
 	return err
@@ -77,13 +79,13 @@ func (s *Stopped) Mprotect(addr, size uint64, prot int) error {
 	if _, err := s.Call(unix.SYS_MPROTECT, addr, size, uint64(prot)); err != nil {
 		return fmt.Errorf("mprotect of %#x bytes at %#x in the target: %w", size, addr, err)
 	}
-	return s.checkMapped("mprotect", addr, size, func(m Map) bool { return m.Perm&^PermShared == permOf(prot) })
+	return s.checkMapped("mprotect", addr, size, func(m procfs.Map) bool { return m.Perm&^procfs.PermShared == permOf(prot) })
 }
 
 // checkMapped does not believe the result of a call that the target made.
-func (s *Stopped) checkMapped(what string, addr, size uint64, ok func(Map) bool) error {
-	maps, err := s.p.mapsIn(addr, pageUp(size))
-	if err == nil && (addr%PageSize != 0 || !covered(maps, addr, pageUp(size), ok)) {
+func (s *Stopped) checkMapped(what string, addr, size uint64, ok func(procfs.Map) bool) error {
+	maps, err := s.p.mapsIn(addr, procfs.PageUp(size))
+	if err == nil && (addr%procfs.PageSize != 0 || !procfs.Covered(maps, addr, procfs.PageUp(size), ok)) {
 		if gone := s.p.CheckImage(); gone != nil {
 			return fmt.Errorf("%s in the target: %w", what, gone)
 		}
@@ -92,11 +94,11 @@ func (s *Stopped) checkMapped(what string, addr, size uint64, ok func(Map) bool)
 	return err
 }
 
-func permOf(prot int) (p Perm) {
+func permOf(prot int) (p procfs.Perm) {
 	for _, b := range []struct {
 		prot int
-		perm Perm
-	}{{unix.PROT_READ, PermRead}, {unix.PROT_WRITE, PermWrite}, {unix.PROT_EXEC, PermExec}} {
+		perm procfs.Perm
+	}{{unix.PROT_READ, procfs.PermRead}, {unix.PROT_WRITE, procfs.PermWrite}, {unix.PROT_EXEC, procfs.PermExec}} {
 		if prot&b.prot != 0 {
 			p |= b.perm
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // A vfork parent stands still until its child is done. If that is soon, a later attempt
@@ -46,10 +48,10 @@ func TestStopVforkParent(t *testing.T) {
 			if len(s.parked) != 1 || s.parked[0].TID != parent || s.parked[0].regs.OrigRAX != unix.SYS_VFORK {
 				t.Errorf("parked %+v, want thread %d in vfork", s.parked, parent)
 			}
-			if m, ok := FindMap(mapsOf(t, p), s.parked[0].regs.RIP); !ok || m.Perm&PermExec == 0 {
+			if m, ok := procfs.FindMap(mapsOf(t, p), s.parked[0].regs.RIP); !ok || m.Perm&procfs.PermExec == 0 {
 				t.Errorf("it stands at %#x, which is no code", s.parked[0].regs.RIP)
 			}
-			if m, ok := FindMap(mapsOf(t, p), s.parked[0].regs.RSP); !ok || m.Perm&PermWrite == 0 {
+			if m, ok := procfs.FindMap(mapsOf(t, p), s.parked[0].regs.RSP); !ok || m.Perm&procfs.PermWrite == 0 {
 				t.Errorf("its stack pointer is %#x", s.parked[0].regs.RSP)
 			}
 			injectEach(t, s)
@@ -89,7 +91,7 @@ func TestStopWithoutFirstThread(t *testing.T) {
 	if n := len(s.Threads()); n != 1 || s.Threads()[0].TID == r.pid {
 		t.Fatalf("%d threads", n)
 	}
-	at, err := s.Mmap(0, PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+	at, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +220,7 @@ func TestCallAbortsRestartableSequence(t *testing.T) {
 				t.Fatal(err)
 			}
 			rip := th.Regs().RIP
-			if inside := begin <= rip && rip < end; in != inside || in && (section != Range{begin, end} || at != abort) {
+			if inside := begin <= rip && rip < end; in != inside || in && (section != procfs.Range{Lo: begin, Hi: end} || at != abort) {
 				t.Fatalf("thread at %#x: section %#x, abort %#x, in it: %v, want [%#x, %#x), %#x, %v", rip, section, at, in, begin, end, abort, inside)
 			}
 			if !in {
@@ -248,7 +250,7 @@ func TestCallOnAlternateStack(t *testing.T) {
 	p := r.open()
 	s := stop(t, p)
 	th := s.Threads()[0]
-	m, ok := FindMap(mapsOf(t, p), th.Regs().RSP)
+	m, ok := procfs.FindMap(mapsOf(t, p), th.Regs().RSP)
 	if !ok || m.Path != "[stack]" {
 		t.Fatalf("stack pointer %#x is in %+v", th.Regs().RSP, m)
 	}

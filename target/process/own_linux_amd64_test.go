@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // mark maps what a process's own engine maps to say that it is there.
@@ -19,7 +20,7 @@ func mark(t *testing.T, p *Proc) (addr uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if addr, err = s.Mmap(0, PageSize, unix.PROT_NONE, unix.MAP_PRIVATE, fd, 0); err != nil {
+	if addr, err = s.Mmap(0, procfs.PageSize, unix.PROT_NONE, unix.MAP_PRIVATE, fd, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.CloseFD(fd); err != nil {
@@ -32,7 +33,7 @@ func mark(t *testing.T, p *Proc) (addr uint64) {
 func unmark(t *testing.T, p *Proc, addr uint64) {
 	t.Helper()
 	s := stop(t, p)
-	if err := s.Munmap(addr, PageSize); err != nil {
+	if err := s.Munmap(addr, procfs.PageSize); err != nil {
 		t.Fatal(err)
 	}
 	release(t, s)
@@ -99,8 +100,8 @@ func TestOwnEngine(t *testing.T) {
 
 // TestHeldByItself: the lock tells that the process itself has it.
 func TestHeldByItself(t *testing.T) {
-	own := &HeldError{PID: 7, Holder: Holder{PID: 7, Comm: "x"}}
-	other := &HeldError{PID: 7, Holder: Holder{PID: 8, Comm: "x"}}
+	own := &HeldError{PID: 7, Holder: procfs.Holder{PID: 7, Comm: "x"}}
+	other := &HeldError{PID: 7, Holder: procfs.Holder{PID: 8, Comm: "x"}}
 	if !errors.Is(own, ErrOwn) || !errors.Is(own, ErrBusy) || errors.Is(other, ErrOwn) || !errors.Is(other, ErrBusy) {
 		t.Errorf("%v; %v", own, other)
 	}

@@ -4,6 +4,8 @@ import (
 	"debug/elf"
 	"fmt"
 	"slices"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 const (
@@ -19,14 +21,14 @@ const (
 
 // place is memory of the target that a frame can lie in for the time of a call.
 type place struct {
-	Range
+	procfs.Range
 	clean bool // it holds zeros that must be put back
 }
 
 // SetScratch names memory of the target that belongs to the caller, readable, writable and
 // used for nothing else: frames of later system calls lie there instead of on the target's
 // stacks. At least 32 KiB: a frame takes up to 12 KiB on processors with AMX.
-func (s *Stopped) SetScratch(r Range) { s.scratch = r }
+func (s *Stopped) SetScratch(r procfs.Range) { s.scratch = r }
 
 // placeFor finds memory for a frame of need bytes of thread t, best first.
 //
@@ -44,8 +46,8 @@ func (s *Stopped) SetScratch(r Range) { s.scratch = r }
 // Places 3 and 4 begin with a mark while they are in use, so that what a tracer leaves there
 // that is killed can be told from the program's own bytes.
 func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
-	if s.scratch != (Range{}) {
-		return place{Range: Range{s.scratch.Lo + signalRoom, s.scratch.Hi}}, nil
+	if s.scratch != (procfs.Range{}) {
+		return place{Range: procfs.Range{Lo: s.scratch.Lo + signalRoom, Hi: s.scratch.Hi}}, nil
 	}
 	want := uint64(need)
 	maps, err := s.p.mapsIn(t.regs.RSP, 1) // where there are thousands of threads the rest takes a while
@@ -53,7 +55,7 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 		return place{}, err
 	}
 	if r, ok := s.ownStack(maps, t, want+signalRoom); ok {
-		return place{Range: Range{r.Lo + signalRoom, r.Hi}}, nil
+		return place{Range: procfs.Range{Lo: r.Lo + signalRoom, Hi: r.Hi}}, nil
 	}
 	if maps, err = s.Maps(); err != nil {
 		return place{}, err
@@ -68,26 +70,26 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 }
 
 // ownStack gives the bytes below the thread's red zone.
-func (s *Stopped) ownStack(maps []Map, t *Thread, need uint64) (Range, bool) {
+func (s *Stopped) ownStack(maps []procfs.Map, t *Thread, need uint64) (procfs.Range, bool) {
 	sp := t.regs.RSP
-	m, ok := FindMap(maps, sp)
-	if !ok || m.Perm != PermRead|PermWrite || !m.Anonymous() {
-		return Range{}, false
+	m, ok := procfs.FindMap(maps, sp)
+	if !ok || m.Perm != procfs.PermRead|procfs.PermWrite || !m.Anonymous() {
+		return procfs.Range{}, false
 	}
 	switch {
 	case m.Path == "[stack]" && t.TID == t.TGID:
 	case m.Contains(t.regs.FSBase) && sp < t.regs.FSBase && s.p.pointsToItself(t.regs.FSBase):
 	default:
-		return Range{}, false
+		return procfs.Range{}, false
 	}
 	lo := m.Start
 	if alt, on := s.altStack(m, sp); on {
 		lo = max(lo, alt.Lo)
 	}
 	if sp-lo < need+redZone {
-		return Range{}, false
+		return procfs.Range{}, false
 	}
-	return Range{sp - redZone - need, sp - redZone}, true
+	return procfs.Range{Lo: sp - redZone - need, Hi: sp - redZone}, true
 }
 
 func (p *Proc) pointsToItself(addr uint64) bool {
@@ -97,11 +99,11 @@ func (p *Proc) pointsToItself(addr uint64) bool {
 
 // altStack looks for the signal frame of an alternate stack that the stack pointer is in.
 // Such a stack may lie within another one, as a local array. The frame holds its bounds.
-func (s *Stopped) altStack(m Map, sp uint64) (Range, bool) {
+func (s *Stopped) altStack(m procfs.Map, sp uint64) (procfs.Range, bool) {
 	b := make([]byte, min(m.End-sp, stackScan))
 	n, err := s.p.ReadMemSome(sp, b)
 	if err != nil {
-		return Range{}, false
+		return procfs.Range{}, false
 	}
 	g := s.p.findGadgets()
 	at := -sp & 7
@@ -110,46 +112,46 @@ func (s *Stopped) altStack(m Map, sp uint64) (Range, bool) {
 			continue
 		}
 		stack := b[at+8+16:] // uc_stack: pointer, flags, size
-		alt := Range{le.Uint64(stack), le.Uint64(stack) + le.Uint64(stack[16:])}
+		alt := procfs.Range{Lo: le.Uint64(stack), Hi: le.Uint64(stack) + le.Uint64(stack[16:])}
 		if alt.Lo <= sp && sp < alt.Hi && sp+at < alt.Hi {
 			return alt, true
 		}
 	}
-	return Range{}, false
+	return procfs.Range{}, false
 }
 
 // stackBottom gives the lowest bytes of [stack], above room for a signal handler.
-func (s *Stopped) stackBottom(maps []Map, need uint64) (Range, bool) {
-	i := slices.IndexFunc(maps, func(m Map) bool { return m.Path == "[stack]" && m.Anonymous() })
+func (s *Stopped) stackBottom(maps []procfs.Map, need uint64) (procfs.Range, bool) {
+	i := slices.IndexFunc(maps, func(m procfs.Map) bool { return m.Path == "[stack]" && m.Anonymous() })
 	if i < 0 || maps[i].Size() < 2*(need+signalRoom) {
-		return Range{}, false
+		return procfs.Range{}, false
 	}
 	lo := maps[i].Start
 	s.reclaimPlace(lo + signalRoom)
 	if !s.p.zero(lo, signalRoom+need+signalRoom) {
-		return Range{}, false
+		return procfs.Range{}, false
 	}
-	return Range{lo + signalRoom, lo + signalRoom + need}, true
+	return procfs.Range{Lo: lo + signalRoom, Hi: lo + signalRoom + need}, true
 }
 
 // padding gives the bytes between the end of the program's writable segments and the end
 // of their last page.
-func (s *Stopped) padding(maps []Map, need uint64) (Range, bool) {
+func (s *Stopped) padding(maps []procfs.Map, need uint64) (procfs.Range, bool) {
 	segments, err := s.p.segments()
 	if err != nil {
-		return Range{}, false
+		return procfs.Range{}, false
 	}
 	for _, seg := range segments {
-		r := Range{seg.Hi, pageUp(seg.Hi)}
-		m, ok := FindMap(maps, r.Lo)
+		r := procfs.Range{Lo: seg.Hi, Hi: procfs.PageUp(seg.Hi)}
+		m, ok := procfs.FindMap(maps, r.Lo)
 		if ok && r.Size() >= need {
 			s.reclaimPlace(r.Lo)
 		}
-		if ok && r.Size() >= need && m.Perm == PermRead|PermWrite && s.p.zero(r.Lo, r.Size()) {
+		if ok && r.Size() >= need && m.Perm == procfs.PermRead|procfs.PermWrite && s.p.zero(r.Lo, r.Size()) {
 			return r, true
 		}
 	}
-	return Range{}, false
+	return procfs.Range{}, false
 }
 
 // The mark of a place that held zeros and is in use: a word and the place's size, in bytes.
@@ -182,15 +184,15 @@ func (s *Stopped) reclaimPlace(lo uint64) {
 		return
 	}
 	size := le.Uint64(head[8:])
-	if size < placeHead || size > maxPlace || s.refersTo(Range{lo, lo + size}) {
+	if size < placeHead || size > maxPlace || s.refersTo(procfs.Range{Lo: lo, Hi: lo + size}) {
 		return
 	}
-	_ = (&place{Range: Range{lo, lo + size}}).wipe(s.p)
+	_ = (&place{Range: procfs.Range{Lo: lo, Hi: lo + size}}).wipe(s.p)
 }
 
 // refersTo says whether a thread's stack pointer is in r or next to it, or a word near the
 // top of its stack, such as a signal frame's, points there.
-func (s *Stopped) refersTo(r Range) bool {
+func (s *Stopped) refersTo(r procfs.Range) bool {
 	b := make([]byte, stackScan)
 	for _, t := range s.threads {
 		sp := t.regs.RSP
@@ -211,7 +213,7 @@ func (s *Stopped) refersTo(r Range) bool {
 }
 
 // segments gives the addresses of the program's writable segments as they are loaded.
-func (p *Proc) segments() ([]Range, error) {
+func (p *Proc) segments() ([]procfs.Range, error) {
 	f, err := p.openAt(p.own("exe"), 0)
 	if err != nil {
 		return nil, err
@@ -226,10 +228,10 @@ func (p *Proc) segments() ([]Range, error) {
 		return nil, err
 	}
 	bias := aux[atEntry] - e.Entry
-	var segs []Range
+	var segs []procfs.Range
 	for _, ph := range e.Progs {
 		if ph.Type == elf.PT_LOAD && ph.Flags&elf.PF_W != 0 {
-			segs = append(segs, Range{bias + ph.Vaddr, bias + ph.Vaddr + ph.Memsz})
+			segs = append(segs, procfs.Range{Lo: bias + ph.Vaddr, Hi: bias + ph.Vaddr + ph.Memsz})
 		}
 	}
 	return segs, nil

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Proc is another process. It stays the process that it was at Open: when that ends and
@@ -47,7 +48,7 @@ type Proc struct {
 
 // Image tells one program that a process runs from the next: both change with exec.
 type Image struct {
-	Exe        FileID // of the program's file, as stat tells it
+	Exe        procfs.FileID // of the program's file, as stat tells it
 	StartCode  uint64
 	StartStack uint64
 	StartBrk   uint64
@@ -143,8 +144,8 @@ func (p *Proc) checkKind() error {
 	if err != nil {
 		return err
 	}
-	if stat.Flags&flagKernel != 0 {
-		return fmt.Errorf("%w: %s is a kernel thread", ErrUnsupported, escape(stat.Comm))
+	if stat.Flags&procfs.FlagKernel != 0 {
+		return fmt.Errorf("%w: %s is a kernel thread", ErrUnsupported, procfs.Escape(stat.Comm))
 	}
 	return nil
 }
@@ -369,32 +370,32 @@ func (p *Proc) gone(err error) error {
 }
 
 // Status reads the status of the process.
-func (p *Proc) Status() (*Status, error) {
+func (p *Proc) Status() (*procfs.Status, error) {
 	b, err := p.read("status")
 	if err != nil {
 		return nil, err
 	}
-	return ParseStatus(string(b))
+	return procfs.ParseStatus(string(b))
 }
 
 // TaskStatus reads the status of one thread.
-func (p *Proc) TaskStatus(tid int) (*Status, error) {
+func (p *Proc) TaskStatus(tid int) (*procfs.Status, error) {
 	b, err := p.read(fmt.Sprintf("task/%d/status", tid))
 	if err != nil {
 		return nil, err
 	}
-	return ParseStatus(string(b))
+	return procfs.ParseStatus(string(b))
 }
 
 // Stat reads the stat file of the process.
-func (p *Proc) Stat() (*Stat, error) { return p.statFile("stat") }
+func (p *Proc) Stat() (*procfs.Stat, error) { return p.statFile("stat") }
 
-func (p *Proc) statFile(name string) (*Stat, error) {
+func (p *Proc) statFile(name string) (*procfs.Stat, error) {
 	b, err := p.read(name)
 	if err != nil {
 		return nil, err
 	}
-	return ParseStat(string(b))
+	return procfs.ParseStat(string(b))
 }
 
 // Tasks lists the threads of the process. While it runs the list can miss some that are
@@ -405,15 +406,15 @@ func (p *Proc) Tasks() ([]int, error) {
 }
 
 // Maps reads the mappings of the process, in order of address.
-func (p *Proc) Maps() ([]Map, error) {
+func (p *Proc) Maps() ([]procfs.Map, error) {
 	var err error
 	for range 5 { // the text can be torn where the process maps at that moment
 		var b []byte
 		if b, err = p.readMaps(); err != nil {
 			return nil, fmt.Errorf("process %d: %w", p.pid, err)
 		}
-		var maps []Map
-		if maps, err = ParseMaps(b); err == nil && len(maps) == 0 {
+		var maps []procfs.Map
+		if maps, err = procfs.ParseMaps(b); err == nil && len(maps) == 0 {
 			return nil, fmt.Errorf("process %d: maps are empty: %w", p.pid, p.lost())
 		}
 		if err == nil {
@@ -479,8 +480,8 @@ func (p *Proc) readImage() (Image, error) {
 func (p *Proc) Image() Image { return p.image }
 
 // fileID gives the identity of a file in the form of maps.
-func fileID(st *unix.Stat_t) FileID {
-	return FileID{Dev: uint64(unix.Major(st.Dev))<<32 | uint64(unix.Minor(st.Dev)), Inode: st.Ino}
+func fileID(st *unix.Stat_t) procfs.FileID {
+	return procfs.FileID{Dev: uint64(unix.Major(st.Dev))<<32 | uint64(unix.Minor(st.Dev)), Inode: st.Ino}
 }
 
 // CheckImage fails with ErrExec if the process has executed another program since Open,

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -62,11 +63,11 @@ func TestOpenRefusesKernelThreads(t *testing.T) {
 	if err != nil {
 		t.Skip("no kernel threads are seen from this pid namespace")
 	}
-	st, err := ParseStat(string(b))
+	st, err := procfs.ParseStat(string(b))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.Flags&flagKernel == 0 {
+	if st.Flags&procfs.FlagKernel == 0 {
 		t.Skip("process 2 is not a kernel thread in this pid namespace")
 	}
 	if _, err := Open(2); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "kernel thread") {
@@ -99,7 +100,7 @@ func waitState(t *testing.T, pid int, want string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st, err := ParseStatus(string(b))
+		st, err := procfs.ParseStatus(string(b))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -292,16 +293,16 @@ func TestPoke(t *testing.T) {
 	r := run(t, build(t, "live"), "1")
 	p := r.open()
 	s := stop(t, p)
-	at, err := s.Mmap(0, 2*PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+	at, err := s.Mmap(0, 2*procfs.PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := []byte("a few bytes that begin and end within words")
-	if err := p.poke(at+PageSize-21, text); err != nil {
+	if err := p.poke(at+procfs.PageSize-21, text); err != nil {
 		t.Fatal(err)
 	}
 	b := make([]byte, len(text)+16)
-	if err := p.ReadMem(at+PageSize-21-8, b); err != nil || string(b[8:8+len(text)]) != string(text) {
+	if err := p.ReadMem(at+procfs.PageSize-21-8, b); err != nil || string(b[8:8+len(text)]) != string(text) {
 		t.Fatalf("%q, %v", b, err)
 	}
 	for _, c := range append(b[:8:8], b[8+len(text):]...) {
@@ -336,7 +337,7 @@ func TestOpenMap(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range maps {
-			if m.Anonymous() || m.Perm&PermExec == 0 {
+			if m.Anonymous() || m.Perm&procfs.PermExec == 0 {
 				continue
 			}
 			f, err := p.OpenMap(m)
@@ -351,7 +352,7 @@ func TestOpenMap(t *testing.T) {
 			}
 			f.Close()
 		}
-		if f, err := p.OpenMap(Map{Start: 1, End: 2, Path: "[heap]"}); err == nil {
+		if f, err := p.OpenMap(procfs.Map{Start: 1, End: 2, Path: "[heap]"}); err == nil {
 			f.Close()
 			t.Error("an anonymous mapping has a file")
 		}
@@ -379,7 +380,7 @@ func TestOpenMap(t *testing.T) {
 	}
 }
 
-func mapsOf(t *testing.T, p *Proc) []Map {
+func mapsOf(t *testing.T, p *Proc) []procfs.Map {
 	t.Helper()
 	maps, err := p.Maps()
 	if err != nil {
@@ -418,7 +419,7 @@ func TestLock(t *testing.T) {
 	if !errors.As(err, &held) || !errors.Is(err, ErrBusy) || held.Holder.PID != other.pid || held.PID != r.pid {
 		t.Fatalf("lock of a process that %d holds: %v", other.pid, err)
 	}
-	if h := NewHolder(other.pid); !h.Same(held.Holder) || h.Start == 0 || h.PIDNS == 0 || time.Since(h.Started) > time.Hour || time.Until(h.Started) > time.Minute {
+	if h := procfs.NewHolder(other.pid); !h.Same(held.Holder) || h.Start == 0 || h.PIDNS == 0 || time.Since(h.Started) > time.Hour || time.Until(h.Started) > time.Minute {
 		t.Errorf("holder %+v, want %+v", held.Holder, h)
 	}
 	if h, err := p.Holder(); err != nil || !h.Same(held.Holder) {
@@ -457,7 +458,7 @@ func TestChildrenAndMappings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Mmap(0, PageSize, unix.PROT_READ, unix.MAP_SHARED, -1, 0); !errors.Is(err, unix.EBADF) {
+	if _, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ, unix.MAP_SHARED, -1, 0); !errors.Is(err, unix.EBADF) {
 		t.Errorf("mmap of no file: %v", err)
 	}
 	f, err := p.OpenFD(fd)
@@ -465,10 +466,10 @@ func TestChildrenAndMappings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := f.Truncate(PageSize); err != nil {
+	if err := f.Truncate(procfs.PageSize); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Mmap(0, PageSize, unix.PROT_READ, unix.MAP_SHARED, fd, 0); err != nil {
+	if _, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ, unix.MAP_SHARED, fd, 0); err != nil {
 		t.Fatal(err)
 	}
 	release(t, s)

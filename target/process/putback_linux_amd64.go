@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Caller gives the return address that a stub stands for, and any other address as it is. It
@@ -103,7 +104,7 @@ func newStubs(p *Proc, lo, size uint64) *stubs {
 }
 
 // stubsOf is the room that a mapping of stubs is part of.
-func stubsOf(p *Proc, m Map) *stubs {
+func stubsOf(p *Proc, m procfs.Map) *stubs {
 	name := strings.TrimSuffix(strings.TrimPrefix(m.Path, "/memfd:"+roomName), " (deleted)")
 	if n, err := strconv.ParseUint(name, 10, 6); err == nil {
 		return newStubs(p, m.Start&^(1<<n-1), 1<<n)
@@ -128,7 +129,7 @@ func (s *stubs) holds(addr uint64) bool { return addr-s.lo < s.size }
 func (s *stubs) code(addr uint64) bool { return s.holds(addr) && (addr-s.lo)&s.dist == 0 }
 
 // maps says whether a mapping is part of the room.
-func (s *stubs) maps(m Map) bool { return s != nil && s.holds(m.Start) }
+func (s *stubs) maps(m procfs.Map) bool { return s != nil && s.holds(m.Start) }
 
 // real gives the return address that v stands for, if it is a stub that is in use. The program could
 // have written a circle.
@@ -198,15 +199,15 @@ func (s *stubs) restore(st *Stopped, slots []uint64) (sure bool, err error) {
 		r.found = nil
 	}
 	for _, slot := range slots {
-		if m, ok := FindMap(maps, slot); ok {
-			r.found = append(r.found, resident{Range: Range{slot, slot + 8}})
+		if m, ok := procfs.FindMap(maps, slot); ok {
+			r.found = append(r.found, resident{Range: procfs.Range{Lo: slot, Hi: slot + 8}})
 			sure = sure && searchable(m)
 		}
 	}
 	for _, th := range st.everyone() {
-		if m, ok := FindMap(maps, th.regs.RSP); ok {
+		if m, ok := procfs.FindMap(maps, th.regs.RSP); ok {
 			lo, hi := stackIn(m, th.regs.RSP)
-			r.found = append(r.found, resident{Range: Range{lo, hi}})
+			r.found = append(r.found, resident{Range: procfs.Range{Lo: lo, Hi: hi}})
 			sure = sure && searchable(m)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -72,8 +73,8 @@ type reaper struct {
 	*target.Reap
 	t      *Target
 	places *stackPlaces
-	in     map[Map][]*Thread // threads whose stack pointer, or control block, is in a mapping
-	ends   map[Map]Range     // see done
+	in     map[procfs.Map][]*Thread    // threads whose stack pointer, or control block, is in a mapping
+	ends   map[procfs.Map]procfs.Range // see done
 	inside []claimer
 	idle   bool // no thread is in code that was removed
 	quota  int
@@ -90,17 +91,17 @@ func (t *Target) newReaper(s *Stopped, r *target.Reap) (*reaper, error) {
 	}
 	p := &reaper{
 		Reap: r, t: t, places: places, idle: len(t.zombie) == 0, quota: maxReaped,
-		in: map[Map][]*Thread{}, ends: map[Map]Range{},
+		in: map[procfs.Map][]*Thread{}, ends: map[procfs.Map]procfs.Range{},
 	}
 	for _, th := range s.everyone() {
-		m, ok := FindMap(places.maps, th.regs.RSP)
+		m, ok := procfs.FindMap(places.maps, th.regs.RSP)
 		if ok {
 			p.in[m] = append(p.in[m], th)
 		}
-		if b, there := FindMap(places.maps, th.FSBase()); there && (!ok || b != m) {
+		if b, there := procfs.FindMap(places.maps, th.FSBase()); there && (!ok || b != m) {
 			p.in[b] = append(p.in[b], th)
 		}
-		if in, ok := FindMap(places.maps, th.ResumeRIP()); ok && ours(in) {
+		if in, ok := procfs.FindMap(places.maps, th.ResumeRIP()); ok && ours(in) {
 			p.inside = append(p.inside, claimer{th.regs.RSP, t.goidOf(th)})
 		}
 	}
@@ -117,7 +118,7 @@ const scRSP = 120 // in struct sigcontext
 // own says whether a mapping is the stack that the kernel or the C library has made for the
 // thread, and the thread is on it: not on an alternate stack of signals that lies there, as a
 // local array may.
-func (p *reaper) own(m Map, th *Thread) bool {
+func (p *reaper) own(m procfs.Map, th *Thread) bool {
 	sp, fs := th.regs.RSP, th.FSBase()
 	switch {
 	case !m.Contains(sp):
@@ -130,7 +131,7 @@ func (p *reaper) own(m Map, th *Thread) bool {
 
 // alternate says whether a stack pointer may be on an alternate stack: a signal frame above it
 // says that such a stack holds both. What cannot be read may hold one.
-func (p *reaper) alternate(m Map, sp uint64) bool {
+func (p *reaper) alternate(m procfs.Map, sp uint64) bool {
 	found := false
 	err := p.t.scanWords(sp+-sp&7, m.End, func(at, v uint64) error {
 		if found || sp-v >= maxStack || !p.t.inFrame(at-scStack) { // v: where it begins
@@ -194,7 +195,7 @@ func (p *reaper) over(i amd64.Instance) bool {
 	if i.SP == 0 {
 		return !p.t.inProgress(i, p.places)
 	}
-	m, ok := FindMap(p.places.maps, i.SP)
+	m, ok := procfs.FindMap(p.places.maps, i.SP)
 	if !ok {
 		return true
 	}
@@ -209,7 +210,7 @@ func (p *reaper) over(i amd64.Instance) bool {
 // down to a page that was never touched, since what follows may be a stack too, such as a
 // coroutine's. A coroutine's stack that is a local array of a thread's cannot be told: while the
 // thread is in the coroutine, calls that wait below the array are taken for ended.
-func (p *reaper) done(m Map) Range {
+func (p *reaper) done(m procfs.Map) procfs.Range {
 	r, ok := p.ends[m]
 	if ok {
 		return r
@@ -232,8 +233,8 @@ func (p *reaper) done(m Map) Range {
 
 // touched is the begin of the pages of a mapping, up to the one with the bytes below hi, that
 // hold something without a gap.
-func (p *reaper) touched(m Map, hi uint64) uint64 {
-	end := pageUp(hi)
+func (p *reaper) touched(m procfs.Map, hi uint64) uint64 {
+	end := procfs.PageUp(hi)
 	in := p.t.p.present(max(m.Start, end-min(end, maxStack)), end)
 	if n := len(in); n > 0 && in[n-1].Hi == end {
 		return in[n-1].Lo
@@ -260,7 +261,7 @@ func (p *reaper) claimed(slot []byte) bool {
 // is none. The C library keeps such a stack for the next thread, with all that stood on it. The
 // block at its end tells: its id is 0, as the kernel has left it, or -1 (glibc, where the stack
 // waits for the next thread). Precondition: no thread is in the mapping.
-func (p *reaper) ended(m Map) uint64 {
+func (p *reaper) ended(m procfs.Map) uint64 {
 	if p.t.writer.TID != arch.TIDFS || !m.Anonymous() || m.Path != "" || m.Size() > maxStack {
 		return 0
 	}
@@ -305,7 +306,7 @@ func (t *Target) freeSlot(p *arch.Pool, at uint64) error {
 // eachSlot gives the slots of a pool that are in memory; the others were never taken.
 func (t *Target) eachSlot(p *arch.Pool, f func(at uint64, slot []byte) error) error {
 	size, stride := amd64.PoolBytes(p.Slots, p.Stride), uint64(1)<<p.Stride
-	in := t.p.present(pageDown(p.Base), pageUp(p.Base+size))
+	in := t.p.present(procfs.PageDown(p.Base), procfs.PageUp(p.Base+size))
 	var buf []byte
 	next := uint64(0) // a slot may lie in two ranges
 	for _, r := range in {
@@ -336,27 +337,27 @@ const (
 
 // present gives the pages from lo to hi that hold something, neighbours as one range. Where
 // the kernel does not tell, all are said to.
-func (p *Proc) present(lo, hi uint64) []Range {
-	all := []Range{{lo, hi}}
+func (p *Proc) present(lo, hi uint64) []procfs.Range {
+	all := []procfs.Range{{Lo: lo, Hi: hi}}
 	f, err := p.openAt(p.own("pagemap"), 0)
 	if err != nil {
 		return all
 	}
 	defer f.Close()
-	b := make([]byte, (hi-lo)/PageSize*8)
-	if n, err := f.ReadAt(b, int64(lo/PageSize*8)); err != nil || n != len(b) {
+	b := make([]byte, (hi-lo)/procfs.PageSize*8)
+	if n, err := f.ReadAt(b, int64(lo/procfs.PageSize*8)); err != nil || n != len(b) {
 		return all
 	}
-	var out []Range
-	for at := lo; at < hi; at += PageSize {
-		if e := le.Uint64(b[(at-lo)/PageSize*8:]); e&(pagePresent|pageSwapped) == 0 || e&pageGuard != 0 {
+	var out []procfs.Range
+	for at := lo; at < hi; at += procfs.PageSize {
+		if e := le.Uint64(b[(at-lo)/procfs.PageSize*8:]); e&(pagePresent|pageSwapped) == 0 || e&pageGuard != 0 {
 			continue
 		}
 		if n := len(out); n > 0 && out[n-1].Hi == at {
-			out[n-1].Hi += PageSize
+			out[n-1].Hi += procfs.PageSize
 			continue
 		}
-		out = append(out, Range{at, at + PageSize})
+		out = append(out, procfs.Range{Lo: at, Hi: at + procfs.PageSize})
 	}
 	return out
 }
@@ -387,7 +388,7 @@ func (t *Target) Crowded() bool {
 
 func (t *Target) crowdedPart(p *arch.Pool) bool {
 	size := amd64.PoolBytes(p.Slots, p.Stride)
-	lo := pageDown(p.Base + t.part%size)
+	lo := procfs.PageDown(p.Base + t.part%size)
 	t.part += crowdWindow
 	in := t.p.present(lo, lo+crowdWindow)
 	taken := uint64(0)

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Bounds of what is looked at while a process is stopped, about 0.1 s each: memory that is
@@ -18,7 +20,7 @@ const (
 
 // resident is memory that a process has, part of one mapping.
 type resident struct {
-	Range
+	procfs.Range
 	shared bool
 }
 
@@ -32,13 +34,13 @@ type residents struct {
 }
 
 // searchable says whether a mapping is such memory, and not ours.
-func searchable(m Map) bool {
-	return m.Perm&(PermRead|PermWrite) == PermRead|PermWrite && !ours(m)
+func searchable(m procfs.Map) bool {
+	return m.Perm&(procfs.PermRead|procfs.PermWrite) == procfs.PermRead|procfs.PermWrite && !ours(m)
 }
 
 // find lists the pages that are in memory or in swap; all is false if that is more than the
 // limits. Of shared memory only what this process has used is there, and not what is in swap.
-func (r *residents) find(maps []Map) (all bool, err error) {
+func (r *residents) find(maps []procfs.Map) (all bool, err error) {
 	f, err := r.p.openAt(r.p.own("pagemap"), 0)
 	if err != nil {
 		return false, r.p.gone(err)
@@ -56,7 +58,7 @@ func (r *residents) find(maps []Map) (all bool, err error) {
 }
 
 // mapping lists the pages of one mapping.
-func (r *residents) mapping(f *os.File, m Map) (all bool, err error) {
+func (r *residents) mapping(f *os.File, m procfs.Map) (all bool, err error) {
 	first := len(r.found)
 	take := func(lo, hi uint64) bool {
 		if hi-lo > r.limit {
@@ -66,7 +68,7 @@ func (r *residents) mapping(f *os.File, m Map) (all bool, err error) {
 		if n := len(r.found); n > first && r.found[n-1].Hi == lo {
 			r.found[n-1].Hi = hi
 		} else {
-			r.found = append(r.found, resident{Range{lo, hi}, m.Perm&PermShared != 0})
+			r.found = append(r.found, resident{procfs.Range{Lo: lo, Hi: hi}, m.Perm&procfs.PermShared != 0})
 		}
 		return true
 	}
@@ -89,19 +91,19 @@ func (r *residents) mapping(f *os.File, m Map) (all bool, err error) {
 
 // ask reads the entries of all pages from lo to hi.
 func (r *residents) ask(f *os.File, lo, hi uint64, take func(lo, hi uint64) bool) (all bool, err error) {
-	buf := make([]byte, min(64<<10, (hi-lo)/PageSize*8))
+	buf := make([]byte, min(64<<10, (hi-lo)/procfs.PageSize*8))
 	for lo < hi {
-		b := buf[:min(uint64(len(buf)), (hi-lo)/PageSize*8)]
+		b := buf[:min(uint64(len(buf)), (hi-lo)/procfs.PageSize*8)]
 		n := uint64(len(b) / 8)
 		if n > r.asks {
 			return false, nil
 		}
 		r.asks -= n
-		if _, err := f.ReadAt(b, int64(lo/PageSize*8)); err != nil {
+		if _, err := f.ReadAt(b, int64(lo/procfs.PageSize*8)); err != nil {
 			return false, r.p.gone(err)
 		}
-		for ; len(b) > 0; b, lo = b[8:], lo+PageSize {
-			if binary.LittleEndian.Uint64(b)&(pagePresent|pageSwapped) != 0 && !take(lo, lo+PageSize) {
+		for ; len(b) > 0; b, lo = b[8:], lo+procfs.PageSize {
+			if binary.LittleEndian.Uint64(b)&(pagePresent|pageSwapped) != 0 && !take(lo, lo+procfs.PageSize) {
 				return false, nil
 			}
 		}

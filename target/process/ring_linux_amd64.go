@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/ring"
 )
 
@@ -70,7 +71,7 @@ const warmPiece = 1 << 20
 
 // findRing notes which file the ring is, as mappings show it.
 func (t *Target) findRing(s *Stopped) error {
-	maps, err := s.p.mapsIn(t.writer.Ring, PageSize)
+	maps, err := s.p.mapsIn(t.writer.Ring, procfs.PageSize)
 	for _, m := range maps {
 		if m.Start == t.writer.Ring {
 			t.ringID = m.FileID

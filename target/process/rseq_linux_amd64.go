@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // rseqConfig is struct ptrace_rseq_configuration (Linux 5.13).
@@ -20,7 +22,7 @@ type rseqConfig struct {
 // RseqSection gives the restartable sequence that the thread stands in, and where it goes
 // if that is aborted (rseq(2)). A thread that is moved out of one must go to its abort
 // address, since the kernel aborts only what it finds inside.
-func (t *Thread) RseqSection() (section Range, abort uint64, in bool, err error) {
+func (t *Thread) RseqSection() (section procfs.Range, abort uint64, in bool, err error) {
 	err = t.s.Do(func() (err error) {
 		section, abort, in, err = t.rseqSection()
 		return err
@@ -28,7 +30,7 @@ func (t *Thread) RseqSection() (section Range, abort uint64, in bool, err error)
 	return section, abort, in, err
 }
 
-func (t *Thread) rseqSection() (section Range, abort uint64, in bool, err error) {
+func (t *Thread) rseqSection() (section procfs.Range, abort uint64, in bool, err error) {
 	var c rseqConfig
 	err = ptraceAt(unix.PTRACE_GET_RSEQ_CONFIGURATION, t.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
 	if errors.Is(err, unix.EIO) || err == nil && c.pointer == 0 {

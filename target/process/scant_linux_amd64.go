@@ -3,6 +3,7 @@ package process
 import (
 	"fmt"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -39,18 +40,18 @@ const fewThreads = 16
 // roomOf is how many bytes of stack a thread has left, and whether these are less than maxNeed.
 func (s *Stopped) roomOf(th *Thread) (room uint64, ends bool) {
 	few := len(s.Threads()) <= fewThreads
-	if !few && th.regs.RSP%PageSize >= maxNeed {
+	if !few && th.regs.RSP%procfs.PageSize >= maxNeed {
 		return 0, false // all of it lies on one page: no mapping is looked up
 	}
-	if m, ok, err := s.mapAt(th.regs.RSP); !few && ok && err == nil && m.Perm&PermWrite != 0 && th.regs.RSP-m.Start >= maxNeed {
+	if m, ok, err := s.mapAt(th.regs.RSP); !few && ok && err == nil && m.Perm&procfs.PermWrite != 0 && th.regs.RSP-m.Start >= maxNeed {
 		return 0, false // in one mapping: the others are not looked up
 	}
 	maps, err := s.Maps()
 	if err != nil {
 		return 0, false
 	}
-	if m, ok := FindMap(maps, th.regs.RSP); ok && few {
-		for next, ok := FindMap(maps, m.End); ok && next.Perm&PermWrite != 0 && m.End-th.regs.RSP < stackScan; next, ok = FindMap(maps, m.End) {
+	if m, ok := procfs.FindMap(maps, th.regs.RSP); ok && few {
+		for next, ok := procfs.FindMap(maps, m.End); ok && next.Perm&procfs.PermWrite != 0 && m.End-th.regs.RSP < stackScan; next, ok = procfs.FindMap(maps, m.End) {
 			m.End = next.End // the stack may be static memory
 		}
 		if alt, on := s.altStack(m, th.regs.RSP); on {
@@ -64,11 +65,11 @@ func (s *Stopped) roomOf(th *Thread) (room uint64, ends bool) {
 // roomBelow is how many bytes lie between a stack pointer and the end of its mapping, and whether they are
 // less than maxNeed, and the end of the stack: nothing that can be written lies below it, and the kernel does not
 // make it grow.
-func roomBelow(maps []Map, sp uint64) (room uint64, ends bool) {
-	m, ok := FindMap(maps, sp)
-	if !ok || m.Perm&PermWrite == 0 || m.Path == "[stack]" {
+func roomBelow(maps []procfs.Map, sp uint64) (room uint64, ends bool) {
+	m, ok := procfs.FindMap(maps, sp)
+	if !ok || m.Perm&procfs.PermWrite == 0 || m.Path == "[stack]" {
 		return 0, false
 	}
-	below, ok := FindMap(maps, m.Start-1)
-	return sp - m.Start, sp-m.Start < maxNeed && !(ok && below.Perm&PermWrite != 0)
+	below, ok := procfs.FindMap(maps, m.Start-1)
+	return sp - m.Start, sp-m.Start < maxNeed && !(ok && below.Perm&procfs.PermWrite != 0)
 }

@@ -11,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
 )
@@ -248,27 +249,27 @@ func (t *Target) CheckOwn() error {
 
 // sharing is the code in which a thread may be about to share its block: of the functions, and of the detours of what
 // stands in them. The stop that arms the probes moves a thread that was behind one's place into its detour, behind its work.
-func (t *Target) sharing() []Range {
-	var in, detours []Range
+func (t *Target) sharing() []procfs.Range {
+	var in, detours []procfs.Range
 	for _, f := range t.sharers {
 		if f.Share != arch.ShareSyscall && f.Share != arch.ShareAction {
-			in = append(in, Range{f.Place.Addr, f.Place.Addr + f.Place.Func.Size})
+			in = append(in, procfs.Range{Lo: f.Place.Addr, Hi: f.Place.Addr + f.Place.Func.Size})
 		}
 	}
 	for site := range t.home.sites {
 		if holds(in, site.Addr) {
-			detours = append(detours, Range{site.Detour.Addr, site.Detour.Addr + uint64(len(site.Detour.Code))})
+			detours = append(detours, procfs.Range{Lo: site.Detour.Addr, Hi: site.Detour.Addr + uint64(len(site.Detour.Code))})
 		}
 	}
 	return append(in, detours...)
 }
 
-func holds(in []Range, v uint64) bool {
-	return slices.ContainsFunc(in, func(r Range) bool { return v-r.Lo < r.Size() })
+func holds(in []procfs.Range, v uint64) bool {
+	return slices.ContainsFunc(in, func(r procfs.Range) bool { return v-r.Lo < r.Size() })
 }
 
 // ownsBlock says whether a thread has what learn saw of all threads, and is not in code that may change that.
-func (t *Target) ownsBlock(s *Stopped, th *Thread, in []Range) (bool, error) {
+func (t *Target) ownsBlock(s *Stopped, th *Thread, in []procfs.Range) (bool, error) {
 	r := th.Regs()
 	if slices.Contains(taskCalls, r.OrigRAX) || holds(in, r.RIP) {
 		return false, nil

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // A program that asks for a disposition while our handlers stand is told of ours, and may put it
@@ -31,7 +33,7 @@ func stay(s *Stopped, home uint64) (bool, error) {
 		if entry < m.Start || entry >= m.End {
 			continue
 		}
-		lo, hi := max(m.Start, (entry-stayBefore)&^(PageSize-1)), min(m.End, pageUp(entry+stayBehind))
+		lo, hi := max(m.Start, (entry-stayBefore)&^(procfs.PageSize-1)), min(m.End, procfs.PageUp(entry+stayBehind))
 		code := make([]byte, hi-lo)
 		if err := s.p.ReadMem(lo, code); err != nil {
 			return false, err
@@ -51,13 +53,13 @@ const stayBefore, stayBehind = 64, 2048
 
 // stayHome leaves of a home, which is mapped in m, what the handlers read. Precondition: the world
 // is stopped, and nothing else of ours is left.
-func stayHome(s *Stopped, m Map) error {
-	header := make([]byte, PageSize)
+func stayHome(s *Stopped, m procfs.Map) error {
+	header := make([]byte, procfs.PageSize)
 	if err := s.p.ReadMem(m.Start, header); err != nil {
 		return err
 	}
-	if m.Size() > PageSize {
-		if err := s.Munmap(m.Start+PageSize, m.Size()-PageSize); err != nil {
+	if m.Size() > procfs.PageSize {
+		if err := s.Munmap(m.Start+procfs.PageSize, m.Size()-procfs.PageSize); err != nil {
 			return err
 		}
 	}
@@ -79,5 +81,5 @@ func (s *Stopped) anonymous(addr uint64, contents []byte, prot int) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("memory for the handlers that stay at 0x%x: %w", addr, err), s.Munmap(at, size))
 	}
-	return s.checkMapped("mremap", addr, size, func(m Map) bool { return m.Perm&^PermShared == permOf(prot) && m.Path == "" })
+	return s.checkMapped("mremap", addr, size, func(m procfs.Map) bool { return m.Perm&^procfs.PermShared == permOf(prot) && m.Path == "" })
 }

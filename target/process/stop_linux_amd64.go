@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // StopOptions tune a stop. Nil and zero fields mean the defaults.
@@ -47,11 +49,11 @@ type Stopped struct {
 	parked  []*Thread       // see park
 	known   map[int]*Thread // by thread id; nil: seen, and not to be stopped
 	groups  []*group
-	maps    []Map // of the stopped process, see Maps; nil: to be read
-	files   []Map // see FileMaps; nil: to be asked for
+	maps    []procfs.Map // of the stopped process, see Maps; nil: to be read
+	files   []procfs.Map // see FileMaps; nil: to be asked for
 	query   *os.File
 	asked   bool // for query
-	scratch Range
+	scratch procfs.Range
 	killed  bool // the tracer is gone: nothing can be asked any more
 }
 
@@ -518,7 +520,7 @@ func (s *Stopped) everyone() []*Thread {
 }
 
 // Maps reads the mappings of the stopped process. They do not change but by what we make it do.
-func (s *Stopped) Maps() ([]Map, error) {
+func (s *Stopped) Maps() ([]procfs.Map, error) {
 	if s.maps != nil {
 		return s.maps, nil
 	}

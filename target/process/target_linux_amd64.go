@@ -18,9 +18,11 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/room"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/symbol"
+	_ "kprobes.dev/kprobes/symbol/native" // names of C++ and Rust
 	"kprobes.dev/kprobes/target"
 )
 
@@ -43,13 +45,13 @@ type Target struct {
 	p       *Proc
 	o       TargetOptions
 	space   atomic.Pointer[symbol.Space]
-	images  map[FileID]*symbol.Image
+	images  map[procfs.FileID]*symbol.Image
 	module  []module
-	seen    []Map // the executable mappings that module was made of
+	seen    []procfs.Map // the executable mappings that module was made of
 	ring    *ring.Ring
 	mem     memoryPlan
 	home    *home
-	before  map[int]*Status // of the threads, before the last stop in which they were asked for it
+	before  map[int]*procfs.Status // of the threads, before the last stop in which they were asked for it
 	code    []*room.Piece
 	rooms   []target.Room // what Prepare maps for code
 	writer  arch.Writer
@@ -69,13 +71,13 @@ type Target struct {
 		pause time.Duration
 	}
 	faults  *faultTable
-	ringID  FileID                     // of the ring's memory file: fork children have it mapped too
+	ringID  procfs.FileID              // of the ring's memory file: fork children have it mapped too
 	foreign []uint64                   // places that somebody else patched, found when a site was to be removed
 	zombie  []*target.Site             // taken out, but a thread may still be in the detour
 	kernel  atomic.Pointer[kernelRing] // what the kernel's uprobes write to; nil: none was needed
 	changes uint64                     // that have taken sites out
 	notes   []*target.Site             // probes that wait: see Note
-	mailID  FileID                     // of the mailbox's memory file
+	mailID  procfs.FileID              // of the mailbox's memory file
 	shares  error                      // why threads may share a block, by the code that is mapped; nil: by Sharers alone
 	plans   map[*target.Change]*plan   // of the changes of a Commit in progress
 	gone    []*target.Site             // taken out in this stop: their entries are still in the tables
@@ -118,7 +120,7 @@ func Attach(p *Proc, o *TargetOptions) (*Target, error) {
 	if err := p.stoppable(); err != nil {
 		return nil, err
 	}
-	t := &Target{p: p, images: map[FileID]*symbol.Image{}}
+	t := &Target{p: p, images: map[procfs.FileID]*symbol.Image{}}
 	if o != nil {
 		t.o = *o
 		t.held = o.Stopped
@@ -164,7 +166,7 @@ func (t *Target) Refresh() (changed bool, err error) {
 }
 
 // index makes the list of modules out of the executable mappings.
-func (t *Target) index(maps, code []Map) error {
+func (t *Target) index(maps, code []procfs.Map) error {
 	space := symbol.NewSpace()
 	files := fileMaps(maps)
 	t.module, t.seen = nil, code
@@ -199,11 +201,11 @@ func (t *Target) index(maps, code []Map) error {
 }
 
 // executables picks one executable mapping of each file.
-func executables(maps []Map) []Map {
-	var out []Map
-	seen := map[FileID]bool{}
+func executables(maps []procfs.Map) []procfs.Map {
+	var out []procfs.Map
+	seen := map[procfs.FileID]bool{}
 	for _, m := range maps {
-		if m.Perm&PermExec == 0 || m.Anonymous() || seen[m.FileID] || ours(m) {
+		if m.Perm&procfs.PermExec == 0 || m.Anonymous() || seen[m.FileID] || ours(m) {
 			continue
 		}
 		seen[m.FileID] = true
@@ -213,19 +215,19 @@ func executables(maps []Map) []Map {
 }
 
 // ours says whether a mapping is one that a tracer of this project made.
-func ours(m Map) bool {
+func ours(m procfs.Map) bool {
 	return isRing(m) || isHome(m) || isMail(m) || isStubs(m) ||
 		strings.HasPrefix(m.Path, "/memfd:"+codeName) || strings.HasPrefix(m.Path, "/memfd:"+heapName)
 }
 
-func isMail(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+mailName) }
+func isMail(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+mailName) }
 
-func isHome(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+homeName) }
+func isHome(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+homeName) }
 
-func isRing(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+ringName) }
+func isRing(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+ringName) }
 
 // extent is the range from the first to the last mapping of a file.
-func extent(maps []Map, id FileID) (lo, hi uint64) {
+func extent(maps []procfs.Map, id procfs.FileID) (lo, hi uint64) {
 	for _, m := range maps {
 		if m.FileID != id {
 			continue
@@ -238,7 +240,7 @@ func extent(maps []Map, id FileID) (lo, hi uint64) {
 	return lo, hi
 }
 
-func (t *Target) image(maps []Map, m Map) (*symbol.Image, error) {
+func (t *Target) image(maps []procfs.Map, m procfs.Map) (*symbol.Image, error) {
 	if im := t.images[m.FileID]; im != nil {
 		return im, nil
 	}
@@ -264,7 +266,7 @@ func (t *Target) openDebug(path string) (symbol.File, error) {
 }
 
 // biasOf is what is added to a link-time address.
-func biasOf(im *symbol.Image, m Map) (uint64, bool) {
+func biasOf(im *symbol.Image, m procfs.Map) (uint64, bool) {
 	return im.Bias(m.Start, m.Offset)
 }
 
@@ -490,7 +492,7 @@ func selfStart() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	st, err := ParseStat(string(b))
+	st, err := procfs.ParseStat(string(b))
 	if err != nil {
 		return 0, err
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // procFile reads a small file of a process directory, which names a process and not a
@@ -49,12 +51,12 @@ func numbers(names []string) []int {
 	return ids
 }
 
-func (p *Proc) statusIn(g *group, tid int) (*Status, error) {
+func (p *Proc) statusIn(g *group, tid int) (*procfs.Status, error) {
 	text, err := procFile(g.dir, fmt.Sprintf("task/%d/status", tid))
 	if err != nil {
 		return nil, p.gone(err)
 	}
-	return ParseStatus(text)
+	return procfs.ParseStatus(text)
 }
 
 // worker says whether a thread is the kernel's own, such as those of io_uring.
@@ -63,25 +65,25 @@ func (p *Proc) worker(g *group, tid int) (bool, error) {
 	if err != nil {
 		return false, p.gone(err)
 	}
-	st, err := ParseStat(text)
+	st, err := procfs.ParseStat(text)
 	if err != nil {
 		return false, err
 	}
-	return st.Flags&(flagIOWorker|flagUserWorker|flagKernel) != 0, nil
+	return st.Flags&(procfs.FlagIOWorker|procfs.FlagUserWorker|procfs.FlagKernel) != 0, nil
 }
 
 // describe says what a thread is waiting for.
 func (p *Proc) describe(g *group, tid int) StuckThread {
 	t := StuckThread{TID: tid, State: "?"}
 	if st, err := p.statusIn(g, tid); err == nil {
-		t.Comm, t.State = escape(st.Name), st.State
+		t.Comm, t.State = procfs.Escape(st.Name), st.State
 	}
 	if w, err := procFile(g.dir, fmt.Sprintf("task/%d/wchan", tid)); err == nil && w != "0" {
-		t.Wchan = escape(w)
+		t.Wchan = procfs.Escape(w)
 	}
 	if c, err := procFile(g.dir, fmt.Sprintf("task/%d/syscall", tid)); err == nil {
 		if nr, _, _ := strings.Cut(strings.TrimSpace(c), " "); nr != "running" && nr != "-1" {
-			t.Syscall = escape(nr)
+			t.Syscall = procfs.Escape(nr)
 		}
 	}
 	return t
@@ -93,7 +95,7 @@ func processOf(tid int) int {
 	if err != nil {
 		return tid
 	}
-	if st, err := ParseStatus(string(b)); err == nil {
+	if st, err := procfs.ParseStatus(string(b)); err == nil {
 		return st.TGID
 	}
 	return tid
@@ -105,7 +107,7 @@ func comm(pid int) string {
 	if err != nil {
 		return "gone"
 	}
-	return escape(strings.TrimSuffix(string(b), "\n"))
+	return procfs.Escape(strings.TrimSuffix(string(b), "\n"))
 }
 
 // pids lists the processes that are seen from here.
@@ -197,7 +199,7 @@ func (p *Proc) Children() ([]int, error) {
 // program file as this one: its fork children and theirs, whoever their parent is now. The
 // process itself is left out, and so are we, who have the ring mapped too. Those that we
 // may not look into are not found.
-func (p *Proc) Mapping(file FileID) ([]int, error) {
+func (p *Proc) Mapping(file procfs.FileID) ([]int, error) {
 	all, err := pids()
 	if err != nil {
 		return nil, err
@@ -211,18 +213,18 @@ func (p *Proc) Mapping(file FileID) ([]int, error) {
 	return found, nil
 }
 
-func sameExe(pid int, exe FileID) bool {
+func sameExe(pid int, exe procfs.FileID) bool {
 	var st unix.Stat_t
 	err := unix.Stat(fmt.Sprintf("/proc/%d/exe", pid), &st)
 	return err == nil && fileID(&st) == exe
 }
 
-func hasMapped(pid int, file FileID) bool {
+func hasMapped(pid int, file procfs.FileID) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return false
 	}
-	maps, err := ParseMaps(b)
+	maps, err := procfs.ParseMaps(b)
 	if err != nil {
 		return false
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // textName begins the names of the memory files that hold private copies of a program's text.
@@ -17,17 +19,17 @@ const textName = "kprobes:text"
 const maxMemfdName = 249
 
 // textFileName names the memory file with the copies of a mapping's file.
-func textFileName(m Map) string {
+func textFileName(m procfs.Map) string {
 	name := fmt.Sprintf("%s:%x:%x:%d:%s", textName, m.Dev>>32, m.Dev&0xffffffff, m.Inode, filepath.Base(m.Path))
 	return name[:min(len(name), maxMemfdName)]
 }
 
 // isText says whether a mapping is a private copy of text.
-func isText(m Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+textName+":") }
+func isText(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+textName+":") }
 
 // textOf gives the mapping of the program's file whose place a private copy has taken. It
 // believes the name only so far that it is one of ours.
-func textOf(m Map) (Map, bool) {
+func textOf(m procfs.Map) (procfs.Map, bool) {
 	if !isText(m) {
 		return m, false
 	}
@@ -44,24 +46,24 @@ func textOf(m Map) (Map, bool) {
 		}
 		v[i] = n
 	}
-	m.FileID = FileID{Dev: v[0]<<32 | v[1], Inode: v[2]}
+	m.FileID = procfs.FileID{Dev: v[0]<<32 | v[1], Inode: v[2]}
 	m.Path, m.Deleted = f[3], false
 	return m, m.Inode != 0
 }
 
 // fileMaps gives the mappings as they are without private copies of text: a copy counts as the
 // part of the file whose place it has taken, and neighbours that fit are one mapping again.
-func fileMaps(maps []Map) []Map {
+func fileMaps(maps []procfs.Map) []procfs.Map {
 	if !slices.ContainsFunc(maps, isText) {
 		return maps
 	}
-	paths := map[FileID]string{}
+	paths := map[procfs.FileID]string{}
 	for _, m := range maps {
 		if !isText(m) && !m.Anonymous() {
 			paths[m.FileID] = m.Path
 		}
 	}
-	out := make([]Map, 0, len(maps))
+	out := make([]procfs.Map, 0, len(maps))
 	for _, m := range maps {
 		if of, ok := textOf(m); ok {
 			m = of
@@ -79,28 +81,28 @@ func fileMaps(maps []Map) []Map {
 }
 
 // continues says whether b goes on where a ends, in memory and in the file.
-func continues(a, b Map) bool {
+func continues(a, b procfs.Map) bool {
 	return !a.Anonymous() && a.End == b.Start && a.FileID == b.FileID && a.Perm == b.Perm && a.Offset+a.Size() == b.Offset
 }
 
 // textRun is pages of text that are to become private, in one mapping of a file.
 type textRun struct {
-	Range
+	procfs.Range
 	off  uint64 // of Lo in the file, bytes
 	want []byte // what the file has there
 }
 
 // Bounds of what is made private.
 const (
-	textGap  = 8 * PageSize // pages between two that are probed are taken along, up to so many bytes
-	textRuns = 256          // in one change: larger gaps are taken along until there are no more
+	textGap  = 8 * procfs.PageSize // pages between two that are probed are taken along, up to so many bytes
+	textRuns = 256                 // in one change: larger gaps are taken along until there are no more
 )
 
 // pagesOf gives the pages that hold the addresses, each once, in order.
 func pagesOf(addrs []uint64) []uint64 {
 	out := make([]uint64, len(addrs))
 	for i, a := range addrs {
-		out[i] = pageDown(a)
+		out[i] = procfs.PageDown(a)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
@@ -108,22 +110,22 @@ func pagesOf(addrs []uint64) []uint64 {
 
 // joinPages makes runs of pages, at most gap bytes apart, that lie in one mapping. Pages are in
 // order, and each lies in a mapping.
-func joinPages(maps []Map, pages []uint64, gap uint64) []textRun {
+func joinPages(maps []procfs.Map, pages []uint64, gap uint64) []textRun {
 	var out []textRun
-	var in Map
+	var in procfs.Map
 	for _, p := range pages {
 		if n := len(out); n > 0 && in.Contains(p) && p-out[n-1].Hi <= gap {
-			out[n-1].Hi = p + PageSize
+			out[n-1].Hi = p + procfs.PageSize
 			continue
 		}
-		in, _ = FindMap(maps, p)
-		out = append(out, textRun{Range: Range{p, p + PageSize}, off: p - in.Start + in.Offset})
+		in, _ = procfs.FindMap(maps, p)
+		out = append(out, textRun{Range: procfs.Range{Lo: p, Hi: p + procfs.PageSize}, off: p - in.Start + in.Offset})
 	}
 	return out
 }
 
 // fewRuns makes at most textRuns runs of the pages, if the number of mappings permits.
-func fewRuns(maps []Map, pages []uint64) []textRun {
+func fewRuns(maps []procfs.Map, pages []uint64) []textRun {
 	runs := joinPages(maps, pages, textGap)
 	for gap := uint64(2 * textGap); len(runs) > textRuns && gap < 1<<30; gap *= 2 {
 		runs = joinPages(maps, pages, gap)

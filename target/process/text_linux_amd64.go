@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -52,23 +53,23 @@ const (
 // privateText is what a target knows of its private copies.
 type privateText struct {
 	on      bool
-	limit   uint64              // mappings that the process may have
-	private map[uint64]bool     // pages that are copies
-	held    map[uint64]bool     // pages on which the kernel holds probes of ours
-	files   map[FileID]*os.File // the program's files, open here
-	mu      sync.Mutex          // for Stands, which several goroutines may ask
-	maps    []Map               // as they were when somebody first asked Stands; nil: nobody has
-	clean   map[uint64]error    // what Stands has answered for a page
-	plans   []textPlan          // of the change that is being made
-	why     error               // why pages of the last change stayed as they are; nil: none did
-	kept    int                 // copies that stay after Close, in pages
+	limit   uint64                     // mappings that the process may have
+	private map[uint64]bool            // pages that are copies
+	held    map[uint64]bool            // pages on which the kernel holds probes of ours
+	files   map[procfs.FileID]*os.File // the program's files, open here
+	mu      sync.Mutex                 // for Stands, which several goroutines may ask
+	maps    []procfs.Map               // as they were when somebody first asked Stands; nil: nobody has
+	clean   map[uint64]error           // what Stands has answered for a page
+	plans   []textPlan                 // of the change that is being made
+	why     error                      // why pages of the last change stayed as they are; nil: none did
+	kept    int                        // copies that stay after Close, in pages
 	keptWhy error
 }
 
 func (t *Target) initText(mode TextMode) {
 	x := &t.text
 	x.on, x.limit = mode != TextShared, mapLimit()
-	x.private, x.held, x.files = map[uint64]bool{}, map[uint64]bool{}, map[FileID]*os.File{}
+	x.private, x.held, x.files = map[uint64]bool{}, map[uint64]bool{}, map[procfs.FileID]*os.File{}
 }
 
 // mapLimit is how many mappings a process may have (vm.max_map_count).
@@ -86,26 +87,26 @@ func mapLimit() uint64 {
 func (t *Target) KeptText() (pages int, why error) { return t.text.kept, t.text.keptWhy }
 
 // learnText notes which pages are copies, after the mappings have changed.
-func (t *Target) learnText(maps []Map) {
+func (t *Target) learnText(maps []procfs.Map) {
 	if !t.text.on {
 		return
 	}
 	clear(t.text.private)
 	for _, m := range maps {
-		for at := m.Start; isText(m) && at < m.End; at += PageSize {
+		for at := m.Start; isText(m) && at < m.End; at += procfs.PageSize {
 			t.text.private[at] = true
 		}
 	}
 }
 
 // learnRuns notes which pages of runs are copies now.
-func (t *Target) learnRuns(maps []Map, runs []textRun) {
+func (t *Target) learnRuns(maps []procfs.Map, runs []textRun) {
 	if !t.text.on {
 		return
 	}
 	for _, r := range runs {
-		for at := r.Lo; at < r.Hi; at += PageSize {
-			if m, ok := FindMap(maps, at); ok && isText(m) {
+		for at := r.Lo; at < r.Hi; at += procfs.PageSize {
+			if m, ok := procfs.FindMap(maps, at); ok && isText(m) {
 				t.text.private[at] = true
 			} else {
 				delete(t.text.private, at)
@@ -116,13 +117,13 @@ func (t *Target) learnRuns(maps []Map, runs []textRun) {
 
 // textMap finds the mapping that an address of the program's code lies in, if pages of it can be
 // made private: private, executable, not writable, of a file.
-func textMap(maps []Map, addr uint64) (Map, bool) {
-	m, ok := FindMap(maps, addr)
-	return m, ok && m.Perm == PermRead|PermExec && !m.Anonymous() && !ours(m) && !isText(m)
+func textMap(maps []procfs.Map, addr uint64) (procfs.Map, bool) {
+	m, ok := procfs.FindMap(maps, addr)
+	return m, ok && m.Perm == procfs.PermRead|procfs.PermExec && !m.Anonymous() && !ours(m) && !isText(m)
 }
 
 // textFile opens the file of a mapping.
-func (t *Target) textFile(m Map) (*os.File, error) {
+func (t *Target) textFile(m procfs.Map) (*os.File, error) {
 	if f := t.text.files[m.FileID]; f != nil {
 		return f, nil
 	}
@@ -158,7 +159,7 @@ func (x *privateText) forget() { x.maps, x.clean, x.plans = nil, nil, nil }
 // the same page, which can not become a private copy then, so that the next of them may fall into
 // our code. Several goroutines may ask at once.
 func (t *Target) Stands(addr uint64) error {
-	page := pageDown(addr)
+	page := procfs.PageDown(addr)
 	if !t.text.on || t.text.private[page] || t.text.held[page] {
 		return nil
 	}
@@ -190,7 +191,7 @@ func (t *Target) othersOn(page, addr uint64) error {
 	if err != nil {
 		return nil // nothing is made private there
 	}
-	want := make([]byte, PageSize)
+	want := make([]byte, procfs.PageSize)
 	if fileBytes(f, page-m.Start+m.Offset, want) != nil {
 		return nil
 	}
@@ -203,7 +204,7 @@ func (t *Target) othersOn(page, addr uint64) error {
 // samePage says whether a page has the file's bytes. The error tells of a breakpoint of somebody
 // else on it; addr is for whom.
 func (t *Target) samePage(page uint64, want []byte, addr uint64) (bool, error) {
-	have := make([]byte, PageSize)
+	have := make([]byte, procfs.PageSize)
 	if err := t.p.ReadMem(page, have); err != nil {
 		return false, err
 	}
@@ -212,7 +213,7 @@ func (t *Target) samePage(page uint64, want []byte, addr uint64) (bool, error) {
 	}
 	if t.home != nil {
 		for s := range t.home.sites {
-			if s.Addr-page < PageSize && bytes.HasPrefix(have[s.Addr-page:], s.Patch) {
+			if s.Addr-page < procfs.PageSize && bytes.HasPrefix(have[s.Addr-page:], s.Patch) {
 				copy(have[s.Addr-page:], s.Orig)
 			}
 		}
@@ -228,7 +229,7 @@ func (t *Target) samePage(page uint64, want []byte, addr uint64) (bool, error) {
 
 // textPlan is what one change makes private.
 type textPlan struct {
-	m    Map // its file
+	m    procfs.Map // its file
 	runs []textRun
 	need map[uint64]bool // the pages that sites stand in
 }
@@ -241,7 +242,7 @@ func (t *Target) planText(add []*target.Site) (err error) {
 	}
 	var addrs []uint64
 	for _, a := range add {
-		if page := pageDown(a.Addr); !t.text.private[page] {
+		if page := procfs.PageDown(a.Addr); !t.text.private[page] {
 			addrs = append(addrs, a.Addr)
 		}
 	}
@@ -279,15 +280,15 @@ func (t *Target) stays(why error) {
 }
 
 // fillRuns reads the files' bytes and sorts the runs by file.
-func (t *Target) fillRuns(maps []Map, runs []textRun, pages []uint64) ([]textPlan, error) {
+func (t *Target) fillRuns(maps []procfs.Map, runs []textRun, pages []uint64) ([]textPlan, error) {
 	var out []textPlan
 	need := map[uint64]bool{}
 	for _, p := range pages {
 		need[p] = true
 	}
-	at := map[FileID]int{}
+	at := map[procfs.FileID]int{}
 	for _, r := range runs {
-		m, _ := FindMap(maps, r.Lo)
+		m, _ := procfs.FindMap(maps, r.Lo)
 		f, err := t.textFile(m)
 		if err != nil {
 			t.stays(fmt.Errorf("page 0x%x stays shared with its file: %w", r.Lo, err))
@@ -348,17 +349,17 @@ func noCopy(err error) bool {
 }
 
 // sameRuns gives the parts of the runs whose bytes are the file's.
-func (t *Target) sameRuns(maps []Map, p textPlan) (out []textRun, err error) {
+func (t *Target) sameRuns(maps []procfs.Map, p textPlan) (out []textRun, err error) {
 	for _, r := range p.runs {
 		if t.wholeRun(maps, p.m.FileID, r) {
 			out = append(out, r)
 			continue
 		}
-		for at := r.Lo; at < r.Hi; at += PageSize {
+		for at := r.Lo; at < r.Hi; at += procfs.PageSize {
 			if t.text.private[at] { // by an attempt that was blocked then
 				continue
 			}
-			want := r.want[at-r.Lo:][:PageSize]
+			want := r.want[at-r.Lo:][:procfs.PageSize]
 			m, ok := textMap(maps, at)
 			if ok = ok && m.FileID == p.m.FileID && at-m.Start+m.Offset == at-r.Lo+r.off && !t.text.held[at]; ok {
 				if ok, err = t.samePage(at, want, at); err != nil {
@@ -366,10 +367,10 @@ func (t *Target) sameRuns(maps []Map, p textPlan) (out []textRun, err error) {
 				}
 			}
 			if n := len(out); ok && n > 0 && out[n-1].Hi == at {
-				out[n-1].Hi += PageSize
+				out[n-1].Hi += procfs.PageSize
 				out[n-1].want = append(out[n-1].want, want...)
 			} else if ok {
-				out = append(out, textRun{Range: Range{at, at + PageSize}, off: at - r.Lo + r.off, want: bytes.Clone(want)})
+				out = append(out, textRun{Range: procfs.Range{Lo: at, Hi: at + procfs.PageSize}, off: at - r.Lo + r.off, want: bytes.Clone(want)})
 			} else if p.need[at] {
 				t.stays(fmt.Errorf("page 0x%x stays shared with its file, whose bytes it has not", at))
 			}
@@ -380,12 +381,12 @@ func (t *Target) sameRuns(maps []Map, p textPlan) (out []textRun, err error) {
 
 // wholeRun says whether all of a run can become private: it is mapped as it was, and has the file's
 // bytes.
-func (t *Target) wholeRun(maps []Map, file FileID, r textRun) bool {
+func (t *Target) wholeRun(maps []procfs.Map, file procfs.FileID, r textRun) bool {
 	m, ok := textMap(maps, r.Lo)
 	if !ok || r.Hi > m.End || m.FileID != file || r.Lo-m.Start+m.Offset != r.off {
 		return false
 	}
-	for at := r.Lo; at < r.Hi; at += PageSize {
+	for at := r.Lo; at < r.Hi; at += procfs.PageSize {
 		if t.text.held[at] {
 			return false
 		}
@@ -395,7 +396,7 @@ func (t *Target) wholeRun(maps []Map, file FileID, r textRun) bool {
 }
 
 // copyRuns makes the memory file and maps it over the runs.
-func (t *Target) copyRuns(s *Stopped, m Map, runs []textRun) error {
+func (t *Target) copyRuns(s *Stopped, m procfs.Map, runs []textRun) error {
 	return t.memfd(s, textFileName(m), func(local *os.File, fd int) error {
 		defer local.Close()
 		last := runs[len(runs)-1]
@@ -413,7 +414,7 @@ func (t *Target) copyRuns(s *Stopped, m Map, runs []textRun) error {
 
 // mapRuns maps a file of the process over runs, and checks what stands there then: mappings that
 // are right, with the bytes that were there before.
-func (t *Target) mapRuns(s *Stopped, fd int, runs []textRun, right func(Map) bool) error {
+func (t *Target) mapRuns(s *Stopped, fd int, runs []textRun, right func(procfs.Map) bool) error {
 	calls := make([]Syscall, len(runs))
 	for i, r := range runs {
 		calls[i] = Syscall{Nr: unix.SYS_MMAP, Args: [6]uint64{
@@ -432,8 +433,8 @@ func (t *Target) mapRuns(s *Stopped, fd int, runs []textRun, right func(Map) boo
 		if calls[i].Err != nil {
 			return fmt.Errorf("mmap of %d bytes at 0x%x in the target: %w", r.Size(), r.Lo, calls[i].Err)
 		}
-		ok := func(m Map) bool { return m.Perm == PermRead|PermExec && right(m) }
-		if calls[i].Result != r.Lo || !covered(maps, r.Lo, r.Size(), ok) {
+		ok := func(m procfs.Map) bool { return m.Perm == procfs.PermRead|procfs.PermExec && right(m) }
+		if calls[i].Result != r.Lo || !procfs.Covered(maps, r.Lo, r.Size(), ok) {
 			return fmt.Errorf("mmap of %d bytes at 0x%x in the target: %w: the kernel's maps show something else", r.Size(), r.Lo, ErrFault)
 		}
 	}

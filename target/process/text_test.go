@@ -4,11 +4,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // The place of a private copy counts as the file's, and neighbours are one mapping again.
 func TestFileMaps(t *testing.T) {
-	maps, err := ParseMaps([]byte(strings.TrimLeft(`
+	maps, err := procfs.ParseMaps([]byte(strings.TrimLeft(`
 10000-11000 r--p 00000000 fe:01 77                         /bin/a b
 11000-12000 r-xp 00001000 fe:01 77                         /bin/a b
 12000-13000 r-xp 00002000 00:01 9                          /memfd:kprobes:text:fe:1:77:a b (deleted)
@@ -30,7 +32,7 @@ func TestFileMaps(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	text := fileMaps(maps)[1]
-	if text.Start != 0x11000 || text.End != 0x16000 || text.Offset != 0x1000 || text.FileID != (FileID{Dev: 0xfe<<32 | 1, Inode: 77}) {
+	if text.Start != 0x11000 || text.End != 0x16000 || text.Offset != 0x1000 || text.FileID != (procfs.FileID{Dev: 0xfe<<32 | 1, Inode: 77}) {
 		t.Errorf("%+v", text)
 	}
 	for _, m := range maps[2:6] {
@@ -38,7 +40,7 @@ func TestFileMaps(t *testing.T) {
 			t.Errorf("%q is named %q", m.Path, textFileName(of))
 		}
 	}
-	long := Map{Path: "/" + strings.Repeat("x", 400)}
+	long := procfs.Map{Path: "/" + strings.Repeat("x", 400)}
 	long.Inode = 5
 	if n := textFileName(long); len(n) != maxMemfdName {
 		t.Errorf("%d bytes", len(n))
@@ -47,20 +49,20 @@ func TestFileMaps(t *testing.T) {
 
 // Runs take the gaps between near pages along, and never leave a mapping; many become fewer.
 func TestJoinPages(t *testing.T) {
-	maps := []Map{
-		{Start: 0x10000, End: 0x40000, Offset: 0x1000, FileID: FileID{Inode: 1}},
-		{Start: 0x40000, End: 0x90000000, FileID: FileID{Inode: 2}},
+	maps := []procfs.Map{
+		{Start: 0x10000, End: 0x40000, Offset: 0x1000, FileID: procfs.FileID{Inode: 1}},
+		{Start: 0x40000, End: 0x90000000, FileID: procfs.FileID{Inode: 2}},
 	}
 	pages := pagesOf([]uint64{0x3f123, 0x10004, 0x10ff0, 0x12000, 0x40000, 0x30000})
-	var got []Range
+	var got []procfs.Range
 	for _, r := range fewRuns(maps, pages) {
 		got = append(got, r.Range)
-		m, _ := FindMap(maps, r.Lo)
+		m, _ := procfs.FindMap(maps, r.Lo)
 		if r.off != r.Lo-m.Start+m.Offset {
 			t.Errorf("%#x is at %#x in the file", r.Lo, r.off)
 		}
 	}
-	want := []Range{{0x10000, 0x13000}, {0x30000, 0x31000}, {0x3f000, 0x40000}, {0x40000, 0x41000}}
+	want := []procfs.Range{{Lo: 0x10000, Hi: 0x13000}, {Lo: 0x30000, Hi: 0x31000}, {Lo: 0x3f000, Hi: 0x40000}, {Lo: 0x40000, Hi: 0x41000}}
 	if !slices.Equal(got, want) {
 		t.Errorf("%#x", got)
 	}

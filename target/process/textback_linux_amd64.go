@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // fuseMagic is the type of file systems that a process serves (FUSE_SUPER_MAGIC, linux/magic.h):
@@ -20,19 +21,19 @@ const fuseMagic = 0x65735546
 // textBack gives private copies of text back to the program's files: those that overlap in, all
 // if in is nil. The copies must have the bytes of the file. kept counts the pages that stay copies,
 // which harm nobody, and why says why. Precondition: the world is stopped.
-func textBack(s *Stopped, in *Range) (kept int, why, err error) {
+func textBack(s *Stopped, in *procfs.Range) (kept int, why, err error) {
 	maps, err := s.FileMaps()
 	if err != nil {
 		return 0, nil, err
 	}
-	byFile := map[FileID][]textRun{}
-	var order []Map
+	byFile := map[procfs.FileID][]textRun{}
+	var order []procfs.Map
 	for _, m := range maps {
 		of, ok := textOf(m)
 		if !ok || in != nil && (m.End <= in.Lo || in.Hi <= m.Start) {
 			continue
 		}
-		r := textRun{Range: Range{m.Start, m.End}, off: m.Offset}
+		r := textRun{Range: procfs.Range{Lo: m.Start, Hi: m.End}, off: m.Offset}
 		if in != nil {
 			r.Lo, r.Hi = max(r.Lo, in.Lo), min(r.Hi, in.Hi)
 			r.off += r.Lo - m.Start
@@ -50,7 +51,7 @@ func textBack(s *Stopped, in *Range) (kept int, why, err error) {
 			}
 			why = errors.Join(why, no)
 			for _, r := range runs {
-				kept += int(r.Size() / PageSize)
+				kept += int(r.Size() / procfs.PageSize)
 			}
 		}
 	}
@@ -58,7 +59,7 @@ func textBack(s *Stopped, in *Range) (kept int, why, err error) {
 }
 
 // fileBack maps a file over the copies of its pages.
-func fileBack(s *Stopped, maps []Map, of Map, runs []textRun) error {
+func fileBack(s *Stopped, maps []procfs.Map, of procfs.Map, runs []textRun) error {
 	paths := backPaths(s.p, maps, of)
 	err := fmt.Errorf("%s: the process has no other part of it mapped", of.Path)
 	for _, path := range paths {
@@ -73,7 +74,7 @@ func fileBack(s *Stopped, maps []Map, of Map, runs []textRun) error {
 }
 
 // backPaths are the names by which the process itself may reach a file that it has mapped.
-func backPaths(p *Proc, maps []Map, of Map) []string {
+func backPaths(p *Proc, maps []procfs.Map, of procfs.Map) []string {
 	var out []string
 	for _, m := range maps {
 		if m.FileID == of.FileID && !m.Deleted && !isText(m) && filepath.IsAbs(m.Path) {
@@ -89,7 +90,7 @@ func backPaths(p *Proc, maps []Map, of Map) []string {
 
 // checkBack looks from here at what the process would open: it must be the regular file, on a file
 // system that answers.
-func (p *Proc) checkBack(path string, of Map) error {
+func (p *Proc) checkBack(path string, of procfs.Map) error {
 	name := p.own("root") + path
 	if path == "/proc/self/exe" {
 		name = p.own("exe")
@@ -118,7 +119,7 @@ func (p *Proc) checkBack(path string, of Map) error {
 
 // backFrom lets the process open the file, and maps it over the copies once it is seen to be the
 // file, with the bytes that the copies have.
-func backFrom(s *Stopped, path string, of Map, runs []textRun) (err error) {
+func backFrom(s *Stopped, path string, of procfs.Map, runs []textRun) (err error) {
 	const atCWD = ^uint64(99) // AT_FDCWD, -100
 	call := Syscall{
 		Nr: unix.SYS_OPENAT, Data: append([]byte(path), 0), DataArg: 1,
@@ -151,13 +152,13 @@ func backFrom(s *Stopped, path string, of Map, runs []textRun) (err error) {
 		}
 	}
 	t := &Target{p: s.p}
-	return t.mapRuns(s, fd, runs, func(m Map) bool { return m.FileID == of.FileID })
+	return t.mapRuns(s, fd, runs, func(m procfs.Map) bool { return m.FileID == of.FileID })
 }
 
 // sameAsFile fails if a copy has other bytes than the file.
 func sameAsFile(p *Proc, f *os.File, r textRun) error {
-	have, want := make([]byte, PageSize), make([]byte, PageSize)
-	for at := r.Lo; at < r.Hi; at += PageSize {
+	have, want := make([]byte, procfs.PageSize), make([]byte, procfs.PageSize)
+	for at := r.Lo; at < r.Hi; at += procfs.PageSize {
 		if err := p.ReadMem(at, have); err != nil {
 			return err
 		}
@@ -180,7 +181,7 @@ func (t *Target) returnText(s *Stopped) (err error) {
 // shareText gives the copy of the page at an address back to its file, with the sites that stand in
 // it, and keeps the page as it is then: the kernel is to hold a probe there, which it does by the file.
 func (t *Target) shareText(addr uint64) error {
-	page := pageDown(addr)
+	page := procfs.PageDown(addr)
 	t.text.held[page] = true
 	if !t.text.private[page] {
 		return nil
@@ -189,7 +190,7 @@ func (t *Target) shareText(addr uint64) error {
 		var here []pageWrite
 		for site := range t.home.sites {
 			have := make([]byte, len(site.Patch))
-			if site.Addr-page < PageSize && t.p.ReadMem(site.Addr, have) == nil && bytes.Equal(have, site.Patch) {
+			if site.Addr-page < procfs.PageSize && t.p.ReadMem(site.Addr, have) == nil && bytes.Equal(have, site.Patch) {
 				here = append(here, pageWrite{addr: site.Addr, old: site.Orig, new: site.Patch})
 			}
 		}
@@ -198,7 +199,7 @@ func (t *Target) shareText(addr uint64) error {
 				return errors.Join(err, t.rewrite(here[:i]))
 			}
 		}
-		kept, why, err := textBack(s, &Range{page, page + PageSize})
+		kept, why, err := textBack(s, &procfs.Range{Lo: page, Hi: page + procfs.PageSize})
 		if err = errors.Join(err, t.rewrite(here)); err != nil {
 			return err
 		}

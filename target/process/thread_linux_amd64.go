@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Thread is one stopped thread.
@@ -189,7 +191,7 @@ func (t *Thread) SigMask() (mask uint64, err error) {
 }
 
 // Status reads the thread's status file.
-func (t *Thread) Status() (*Status, error) { return t.s.p.statusIn(t.g, t.TID) }
+func (t *Thread) Status() (*procfs.Status, error) { return t.s.p.statusIn(t.g, t.TID) }
 
 // resumeFlag is EFLAGS.RF: no instruction breakpoint on the next instruction, after which
 // the processor clears it (SDM 3A 19.3.1.1).

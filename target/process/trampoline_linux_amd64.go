@@ -13,6 +13,7 @@ import (
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -45,7 +46,7 @@ type trampolines struct {
 // It returns as it should; what unwinds it meanwhile (an exception, pthread_exit) finds no caller.
 var ErrInCall = errors.New("a call may still return through a trampoline: these pages stay mapped, and it returns well, but an exception through it would not find its way")
 
-func isStubs(m Map) bool {
+func isStubs(m procfs.Map) bool {
 	return strings.HasPrefix(m.Path, "/memfd:"+flatName) || strings.HasPrefix(m.Path, "/memfd:"+roomName)
 }
 
@@ -69,7 +70,7 @@ func (t *Target) Replaceable() error {
 	}
 	for _, m := range fileMaps(maps) {
 		switch {
-		case m.Perm&PermExec == 0 || ours(m) || kernels(m):
+		case m.Perm&procfs.PermExec == 0 || ours(m) || kernels(m):
 		case m.Anonymous() || strings.HasPrefix(m.Path, "/memfd:"):
 			return errno.Errorf(unix.EOPNOTSUPP, "the process makes code while it runs (at 0x%x), which may know its callees by the return address", m.Start)
 		case t.Space() != nil && t.Space().ModuleAt(m.Start) == nil:
@@ -80,7 +81,7 @@ func (t *Target) Replaceable() error {
 }
 
 // kernels says whether a mapping is the kernel's own code in the process.
-func kernels(m Map) bool {
+func kernels(m procfs.Map) bool {
 	return m.Path == "[vdso]" || m.Path == "[vsyscall]" || m.Path == "[uprobes]"
 }
 

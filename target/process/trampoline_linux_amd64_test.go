@@ -12,6 +12,7 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -51,20 +52,20 @@ func trampolined(t *testing.T) (*testprog.Proc, *Target, *arch.Trampoline) {
 	return prog, target, tr
 }
 
-func stubMaps(t *testing.T, p *Proc) []Map {
+func stubMaps(t *testing.T, p *Proc) []procfs.Map {
 	t.Helper()
 	maps, err := p.Maps()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(maps, func(m Map) bool { return !isStubs(m) })
+	return slices.DeleteFunc(maps, func(m procfs.Map) bool { return !isStubs(m) })
 }
 
 // plant writes words into the program's memory, where nobody else does, and gives their place.
 func plant(t *testing.T, target *Target, vs ...uint64) (at uint64) {
 	t.Helper()
 	err := target.stopped(func(s *Stopped) (err error) {
-		at, err = s.Mmap(0, PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+		at, err = s.Mmap(0, procfs.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 		return err
 	})
 	var b []byte
@@ -109,9 +110,9 @@ func inStop(t *testing.T, target *Target, f func(s *Stopped) error) {
 // The mapping is never writable and executable at once.
 func TestTrampolineMaps(t *testing.T) {
 	prog, target, tr := trampolined(t)
-	want := map[Perm]bool{PermRead | PermExec: true, PermRead | PermWrite: true, 0: true}
+	want := map[procfs.Perm]bool{procfs.PermRead | procfs.PermExec: true, procfs.PermRead | procfs.PermWrite: true, 0: true}
 	for _, m := range stubMaps(t, target.p) {
-		if !want[m.Perm] || m.Contains(tr.Stubs) != (m.Perm&PermExec != 0) || m.Contains(tr.Table) != (m.Perm&PermWrite != 0) {
+		if !want[m.Perm] || m.Contains(tr.Stubs) != (m.Perm&procfs.PermExec != 0) || m.Contains(tr.Table) != (m.Perm&procfs.PermWrite != 0) {
 			t.Errorf("%+v, of %+v", m, tr)
 		}
 		delete(want, m.Perm)
@@ -206,7 +207,7 @@ func TestTrampolineReplaceable(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := target.stopped(func(s *Stopped) error {
-		_, err := s.Mmap(0, PageSize, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+		_, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 		return err
 	})
 	if err != nil {
@@ -261,7 +262,7 @@ func TestTrampolineNoRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range stubMaps(t, target.p) {
-		if m.Contains(tr.Table) != (m.Perm&PermWrite != 0) {
+		if m.Contains(tr.Table) != (m.Perm&procfs.PermWrite != 0) {
 			t.Errorf("%+v, of %+v", m, tr)
 		}
 	}
@@ -293,7 +294,7 @@ func TestTrampolineMemory(t *testing.T) {
 	stub := used(t, target, tr, real)
 	var shared, sparse uint64
 	inStop(t, target, func(s *Stopped) (err error) {
-		if shared, err = s.Mmap(0, PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS, -1, 0); err != nil {
+		if shared, err = s.Mmap(0, procfs.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS, -1, 0); err != nil {
 			return err
 		}
 		sparse, err = s.Mmap(0, huge, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
@@ -325,7 +326,7 @@ func TestTrampolineMemory(t *testing.T) {
 			t.Errorf("0x%x was not found", at)
 		}
 	}
-	few := &residents{p: target.p, limit: 2 * PageSize, asks: maxAsked}
+	few := &residents{p: target.p, limit: 2 * procfs.PageSize, asks: maxAsked}
 	if all, err := few.find(maps); all || err != nil {
 		t.Errorf("two pages are all: %v, %v", all, err)
 	}
@@ -370,7 +371,7 @@ func TestTrampolineElsewhere(t *testing.T) {
 	stub := used(t, target, tr, real)
 	at := plant(t, target, stub, stub, stub)
 	inStop(t, target, func(s *Stopped) error {
-		if err := s.Mprotect(at, PageSize, unix.PROT_READ); err != nil {
+		if err := s.Mprotect(at, procfs.PageSize, unix.PROT_READ); err != nil {
 			return err
 		}
 		st := target.stubs.Load()

@@ -17,6 +17,7 @@ import (
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target"
 )
@@ -138,7 +139,7 @@ func (t *Target) uprobeEvent(addr uint64) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	m, ok := FindMap(maps, addr)
+	m, ok := procfs.FindMap(maps, addr)
 	if !ok {
 		return -1, errno.Errorf(unix.EFAULT, "address 0x%x is not mapped", addr)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/target"
 )
 
@@ -21,7 +22,7 @@ var uprobeLists = []string{
 
 // uprobePlace is a place that a uprobe is defined for.
 type uprobePlace struct {
-	file FileID
+	file procfs.FileID
 	off  uint64
 	text string
 }
@@ -45,7 +46,7 @@ func (t *Target) refuseUprobes(add []*target.Site) error {
 	}
 	maps = fileMaps(maps)
 	for _, a := range add {
-		m, ok := FindMap(maps, a.Addr)
+		m, ok := procfs.FindMap(maps, a.Addr)
 		if !ok {
 			continue
 		}

@@ -1,6 +1,9 @@
 package process
 
-import "kprobes.dev/kprobes/arch/amd64"
+import (
+	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/procfs"
+)
 
 // maxFrame bounds the distance between two frames, in bytes: a frame pointer that leads
 // farther is none.
@@ -38,4 +41,4 @@ func walkFrames(mem amd64.Memory, sp, bp uint64, ret int, pcs []uint64) (n int) 
 }
 
 // isCode says whether an address can be one of a program's code.
-func isCode(pc uint64) bool { return pc >= lowest && pc < userTop }
+func isCode(pc uint64) bool { return pc >= procfs.Lowest && pc < procfs.UserTop }

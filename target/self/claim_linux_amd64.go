@@ -10,7 +10,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/holder"
-	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // claim is what tells others that this process probes itself: the lock of a holder, and a mapping
@@ -57,7 +57,7 @@ func errHeld(pid int) error {
 	if pid == os.Getpid() {
 		return errno.Errorf(unix.EBUSY, "process %d probes itself already by another copy of package kprobes.dev/kprobes (in a plugin, a shared library, a vendored copy): use that, or close its registry first", pid)
 	}
-	return errno.Errorf(unix.EBUSY, "process %d is probed by another, which holds it: %v: register again when that has ended", os.Getpid(), process.NewHolder(pid))
+	return errno.Errorf(unix.EBUSY, "process %d is probed by another, which holds it: %v: register again when that has ended", os.Getpid(), procfs.NewHolder(pid))
 }
 
 // noTracer is an EBUSY if another process has put probes into this one. Its engine does not see our
@@ -67,7 +67,7 @@ func noTracer() error {
 	if err != nil {
 		return err
 	}
-	maps, err := process.ParseMaps(text)
+	maps, err := procfs.ParseMaps(text)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/holder"
-	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 func init() { children["claim"] = claims }
@@ -92,7 +92,7 @@ func ownMappings(name string) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	maps, err := process.ParseMaps(text)
+	maps, err := procfs.ParseMaps(text)
 	for _, m := range maps {
 		if strings.HasPrefix(m.Path, "/memfd:"+name) {
 			n++

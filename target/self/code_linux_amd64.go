@@ -10,8 +10,8 @@ import (
 
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // piece is a mapping that detours stand in.
@@ -76,11 +76,11 @@ func (t *Target) mapPiece(lo, hi, need uint64) (*piece, error) {
 	if err != nil {
 		return nil, err
 	}
-	maps, err := process.ParseMaps(text)
+	maps, err := procfs.ParseMaps(text)
 	if err != nil {
 		return nil, err
 	}
-	at, err := process.FindGap(maps, lo, hi, size)
+	at, err := procfs.FindGap(maps, lo, hi, size)
 	if err != nil {
 		return nil, err
 	}

@@ -17,11 +17,11 @@ import (
 	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/signalpath"
 	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // Options are the choices of Attach; nil means all defaults.
@@ -34,9 +34,9 @@ type Target struct {
 	o       Options
 	mu      sync.Mutex // held while the world is stopped, and what only Commit changes is changed
 	space   atomic.Pointer[symbol.Space]
-	images  map[process.FileID]*symbol.Image
-	seen    []process.Map // the executable mappings that space was made of
-	mem     *os.File      // /proc/self/mem
+	images  map[procfs.FileID]*symbol.Image
+	seen    []procfs.Map // the executable mappings that space was made of
+	mem     *os.File     // /proc/self/mem
 	lay     *layout
 	places  places
 	ring    *ring.Ring
@@ -83,7 +83,7 @@ func Attach(o *Options) (*Target, error) {
 	if err := untraced(); err != nil {
 		return nil, err
 	}
-	t := &Target{images: map[process.FileID]*symbol.Image{}, calls: map[uint64]*desc{}, idle: map[*arch.Pool]bool{}}
+	t := &Target{images: map[procfs.FileID]*symbol.Image{}, calls: map[uint64]*desc{}, idle: map[*arch.Pool]bool{}}
 	if o != nil {
 		t.o = *o
 	}
@@ -116,7 +116,7 @@ func untraced() error {
 	if err != nil {
 		return err
 	}
-	st, err := process.ParseStatus(string(b))
+	st, err := procfs.ParseStatus(string(b))
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (t *Target) Refresh() (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	maps, err := process.ParseMaps(text)
+	maps, err := procfs.ParseMaps(text)
 	if err != nil {
 		return false, err
 	}
@@ -236,15 +236,15 @@ func (t *Target) Refresh() (changed bool, err error) {
 }
 
 // executables picks one executable mapping of each file, the program's own first.
-func executables(maps []process.Map) []process.Map {
+func executables(maps []procfs.Map) []procfs.Map {
 	var exe unix.Stat_t
-	isExe := func(m process.Map) bool {
+	isExe := func(m procfs.Map) bool {
 		return unix.Stat("/proc/self/exe", &exe) == nil && m.Inode == exe.Ino
 	}
-	var out []process.Map
-	seen := map[process.FileID]bool{}
+	var out []procfs.Map
+	seen := map[procfs.FileID]bool{}
 	for _, m := range maps {
-		if m.Perm&process.PermExec == 0 || m.Anonymous() || seen[m.FileID] || strings.HasPrefix(m.Path, "/memfd:kprobes:") {
+		if m.Perm&procfs.PermExec == 0 || m.Anonymous() || seen[m.FileID] || strings.HasPrefix(m.Path, "/memfd:kprobes:") {
 			continue
 		}
 		seen[m.FileID] = true
@@ -258,7 +258,7 @@ func executables(maps []process.Map) []process.Map {
 
 // index makes the space out of the executable mappings. An object that can not be read is
 // left out; the program itself must be there.
-func (t *Target) index(code []process.Map) error {
+func (t *Target) index(code []procfs.Map) error {
 	space := symbol.NewSpace()
 	for i, m := range code {
 		im, err := t.image(m)
@@ -277,7 +277,7 @@ func (t *Target) index(code []process.Map) error {
 	return nil
 }
 
-func (t *Target) image(m process.Map) (*symbol.Image, error) {
+func (t *Target) image(m procfs.Map) (*symbol.Image, error) {
 	if im := t.images[m.FileID]; im != nil {
 		return im, nil
 	}

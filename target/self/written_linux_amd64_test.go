@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 func init() { children["written"], children["putback"] = writtenInto, putBack }
@@ -167,11 +167,11 @@ func fileCode(addr uint64, n int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	maps, err := process.ParseMaps(b)
+	maps, err := procfs.ParseMaps(b)
 	if err != nil {
 		return nil, err
 	}
-	m, ok := process.FindMap(maps, addr)
+	m, ok := procfs.FindMap(maps, addr)
 	if !ok {
 		return nil, fmt.Errorf("nothing is mapped at 0x%x", addr)
 	}

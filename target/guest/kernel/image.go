@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"kprobes.dev/kprobes/symbol"
+	_ "kprobes.dev/kprobes/symbol/native" // names of C++ and Rust
 )
 
 // Image gives the kernel as an ELF file that is made up on the fly: its symbols from

@@ -1,4 +1,4 @@
-package process
+package procfs
 
 import (
 	"errors"
@@ -82,14 +82,14 @@ func TestFindGapReaches(t *testing.T) {
 			continue
 		}
 		lo, hi := min(at, text.Start), max(at+size, text.End)
-		if overlaps(maps, at, size) || at < 1<<16 || hi-lo > 1<<31 {
+		if Overlaps(maps, at, size) || at < 1<<16 || hi-lo > 1<<31 {
 			t.Fatalf("%#x of %#x bytes for %#x-%#x", at, size, text.Start, text.End)
 		}
 	}
 }
 
 func TestFindGapRefuses(t *testing.T) {
-	maps := []Map{{Start: 1 << 16, End: userTop}}
+	maps := []Map{{Start: 1 << 16, End: UserTop}}
 	for _, c := range []struct{ lo, hi, size uint64 }{
 		{0x400000, 0x500000, PageSize}, {5, 5, 1}, {6, 5, 1}, {0x400000, 0x500000, 0}, {0, ^uint64(0), 1}, {0, 3 * gib, 1}, {0, 4096, ^uint64(0)},
 	} {
@@ -115,19 +115,19 @@ func TestFindGapBeforeHeap(t *testing.T) {
 	if err != nil || near-0x555555562000 > heapRoom[0] {
 		t.Fatalf("without a heap code goes to 0x%x, %v: this test shows nothing", near, err)
 	}
-	at, err := FindGap(withHeap(maps, brk), data, data+0x1000, PageSize)
+	at, err := FindGap(WithHeap(maps, brk), data, data+0x1000, PageSize)
 	if err != nil || at-0x555555562000 < heapRoom[0] {
-		t.Errorf("code at 0x%x, %v: in the way of the heap that begins at 0x%x", at, err, brk)
+		t.Errorf("code at 0x%x, %v: in the way of the heap that begins at 0x%x", at, err, uint64(brk))
 	}
 	for _, same := range [][]Map{
 		append(maps[:2:2], Map{Start: 0x555555562000, End: 0x555555563000, Path: "[heap]"}, maps[2]),
 		append(maps[:2:2], Map{Start: 0x555555562000, End: 0x555555563000, Path: "/bin/y"}, maps[2]),
 	} {
-		if got := withHeap(same, brk); len(got) != len(same) {
+		if got := WithHeap(same, brk); len(got) != len(same) {
 			t.Errorf("%d mappings became %d", len(same), len(got))
 		}
 	}
-	if got := withHeap(maps, 0); len(got) != len(maps) {
+	if got := WithHeap(maps, 0); len(got) != len(maps) {
 		t.Errorf("a heap was entered though its place is not known")
 	}
 }

@@ -1,4 +1,4 @@
-package process
+package procfs
 
 import (
 	"bytes"
@@ -106,7 +106,7 @@ func parseMap(l string) (m Map, err error) {
 	}
 	m.Dev = maj<<32 | minr
 	m.Perm = parsePerm(f[1])
-	m.setPath(strings.TrimLeft(rest, " "))
+	m.SetPath(strings.TrimLeft(rest, " "))
 	return m, nil
 }
 
@@ -119,10 +119,10 @@ func parsePerm(s string) (p Perm) {
 	return p
 }
 
-// setPath takes the name as it stands in the line. A file whose name really ends in
+// SetPath takes the name as it stands in the line. A file whose name really ends in
 // " (deleted)" cannot be told from a deleted one by its line; OpenMap finds it by its
 // inode either way.
-func (m *Map) setPath(s string) {
+func (m *Map) SetPath(s string) {
 	if m.Inode != 0 {
 		s, m.Deleted = strings.CutSuffix(s, " (deleted)")
 	}
@@ -142,7 +142,7 @@ func FindMap(maps []Map, addr uint64) (Map, bool) {
 }
 
 // covered says whether mappings that all satisfy ok cover [addr, addr+size) without a gap.
-func covered(maps []Map, addr, size uint64, ok func(Map) bool) bool {
+func Covered(maps []Map, addr, size uint64, ok func(Map) bool) bool {
 	for end := addr + size; addr < end; {
 		m, found := FindMap(maps, addr)
 		if !found || !ok(m) {
@@ -154,14 +154,14 @@ func covered(maps []Map, addr, size uint64, ok func(Map) bool) bool {
 }
 
 // overlaps says whether any mapping has a byte in [addr, addr+size).
-func overlaps(maps []Map, addr, size uint64) bool {
+func Overlaps(maps []Map, addr, size uint64) bool {
 	i := sort.Search(len(maps), func(i int) bool { return maps[i].End > addr })
 	return i < len(maps) && maps[i].Start < addr+size
 }
 
 // escape makes text from a target fit for a terminal and a line: control bytes, and bytes
 // that are no UTF-8, come out as Go escapes.
-func escape(s string) string {
+func Escape(s string) string {
 	q := strconv.Quote(s)
 	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }

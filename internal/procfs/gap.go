@@ -1,10 +1,16 @@
-package process
+package procfs
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
+
+	"kprobes.dev/kprobes/internal/errno"
 )
+
+// ErrNoGap says that no free range of addresses fits. It also is ENOMEM to errors.Is.
+var ErrNoGap = errno.Errorf(syscall.ENOMEM, "no free address range")
 
 // Range is the addresses [Lo, Hi).
 type Range struct{ Lo, Hi uint64 }
@@ -19,10 +25,10 @@ const (
 	// userTop is the end of user addresses with 4-level paging, less the guard page
 	// (TASK_SIZE_MAX, arch/x86/include/asm/page_64_types.h). The kernel maps nothing
 	// above it unless asked for an address there.
-	userTop = 1<<47 - PageSize
+	UserTop = 1<<47 - PageSize
 
 	// lowest is the default of vm.mmap_min_addr.
-	lowest = 1 << 16
+	Lowest = 1 << 16
 
 	// rel32 is how far a 32-bit displacement reaches, less a page for the length of an
 	// instruction and for operands near its ends.
@@ -49,7 +55,7 @@ const stackRoom = 64 << 20
 // exclude what maps hold, everything below vm.mmap_min_addr's default, and nothing else:
 // a caller that must have one exact address may take it.
 func Gaps(maps []Map, lo, hi uint64) []Range {
-	lo, hi = pageUp(max(lo, lowest)), pageDown(min(hi, userTop))
+	lo, hi = PageUp(max(lo, Lowest)), PageDown(min(hi, UserTop))
 	var gaps []Range
 	for _, m := range maps {
 		if m.End <= lo {
@@ -77,11 +83,11 @@ func Gaps(maps []Map, lo, hi uint64) []Range {
 // The target may map the place itself before the caller does: map it with
 // MAP_FIXED_NOREPLACE while the target is stopped.
 func FindGap(maps []Map, lo, hi, size uint64) (uint64, error) {
-	size = pageUp(size)
-	if lo >= hi || size == 0 || hi > userTop {
+	size = PageUp(size)
+	if lo >= hi || size == 0 || hi > UserTop {
 		return 0, fmt.Errorf("gap of %#x bytes near [%#x, %#x): %w: no such range", size, lo, hi, ErrNoGap)
 	}
-	reach := Range{Hi: min(lo+rel32, userTop)}
+	reach := Range{Hi: min(lo+rel32, UserTop)}
 	if hi > rel32 {
 		reach.Lo = hi - rel32
 	}
@@ -153,8 +159,8 @@ func withRoom(maps []Map, heap uint64) []Map {
 
 // withHeap enters the heap of a process that has none yet, at the address where it will
 // begin: brk is StartBrk of its Stat, 0 if that is not known.
-func withHeap(maps []Map, brk uint64) []Map {
-	at := pageUp(brk)
+func WithHeap(maps []Map, brk uint64) []Map {
+	at := PageUp(brk)
 	i := 0
 	for ; i < len(maps) && maps[i].Start < at; i++ {
 	}
@@ -167,6 +173,6 @@ func withHeap(maps []Map, brk uint64) []Map {
 	return slices.Insert(slices.Clone(maps), i, Map{Start: at, End: at + PageSize, Perm: PermRead | PermWrite, Path: "[heap]"})
 }
 
-func pageDown(n uint64) uint64 { return n &^ (PageSize - 1) }
+func PageDown(n uint64) uint64 { return n &^ (PageSize - 1) }
 
-func pageUp(n uint64) uint64 { return pageDown(n + PageSize - 1) }
+func PageUp(n uint64) uint64 { return PageDown(n + PageSize - 1) }

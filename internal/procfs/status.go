@@ -1,4 +1,4 @@
-package process
+package procfs
 
 import (
 	"fmt"
@@ -171,9 +171,9 @@ type Stat struct {
 
 // The flags of a task that stat shows (include/linux/sched.h, Linux 6.x).
 const (
-	flagIOWorker   = 0x00000010 // PF_IO_WORKER: io_uring's, never runs the program's code
-	flagUserWorker = 0x00004000 // PF_USER_WORKER: the kernel's, within a user process
-	flagKernel     = 0x00200000 // PF_KTHREAD
+	FlagIOWorker   = 0x00000010 // PF_IO_WORKER: io_uring's, never runs the program's code
+	FlagUserWorker = 0x00004000 // PF_USER_WORKER: the kernel's, within a user process
+	FlagKernel     = 0x00200000 // PF_KTHREAD
 )
 
 // ParseStat parses the text of a stat file. The name in it may hold spaces and brackets.

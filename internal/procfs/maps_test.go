@@ -1,4 +1,4 @@
-package process
+package procfs
 
 import (
 	"strings"
@@ -71,11 +71,11 @@ func FuzzParseMaps(f *testing.F) {
 			end = m.End
 		}
 		for _, g := range Gaps(maps, 0, ^uint64(0)) {
-			if g.Lo >= g.Hi || overlaps(maps, g.Lo, g.Size()) {
+			if g.Lo >= g.Hi || Overlaps(maps, g.Lo, g.Size()) {
 				t.Fatalf("gap %#x in %v", g, maps)
 			}
 		}
-		if at, err := FindGap(maps, 0x400000, 0x500000, PageSize); err == nil && overlaps(maps, at, PageSize) {
+		if at, err := FindGap(maps, 0x400000, 0x500000, PageSize); err == nil && Overlaps(maps, at, PageSize) {
 			t.Fatalf("gap %#x in %v", at, maps)
 		}
 	})

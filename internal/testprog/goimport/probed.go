@@ -1,0 +1,7 @@
+//go:build probed
+
+package main
+
+import "kprobes.dev/kprobes"
+
+func register() error { return kprobes.RegisterKprobe(&kprobes.Kprobe{SymbolName: "main.work"}) }
