@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,9 +39,10 @@ func (m *Machine) openMemory() error {
 	return err
 }
 
-// lock takes the exclusive lock on a file within wait, or tidy where a guardian has it, or fails with
-// ErrHeld.
+// lock takes the exclusive lock on a file within wait, or within tidy where a guardian has it, or fails
+// with ErrHeld.
 func lock(f *os.File, wait, tidy time.Duration) error {
+	nobody := false
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
@@ -55,44 +53,22 @@ func lock(f *os.File, wait, tidy time.Duration) error {
 		case time.Since(start) < wait:
 			continue
 		}
-		pid := holder(f)
+		has, took := holder(f)
 		who := ""
 		switch {
-		case pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH):
-			if time.Since(start) < tidy {
-				continue
-			}
-			who = fmt.Sprintf(", held by the guardian of process %d, which has ended", pid)
-		case pid > 0:
-			who = fmt.Sprintf(", held by process %d", pid)
+		case has != took && wait < tidy:
+			wait = tidy
+			continue
+		case has == 0 && !nobody:
+			nobody, wait = true, wait+heldFor // its process may be ending
+			continue
+		case has != took:
+			who = fmt.Sprintf(", held by process %d, the guardian of one that has ended", has)
+		case has > 0:
+			who = fmt.Sprintf(", held by process %d", has)
 		}
 		return fmt.Errorf("memory of the guest, %s%s: %w", f.Name(), who, ErrHeld)
 	}
-}
-
-// holder is the process that has the lock on a file, 0 where that can not be known: one of another
-// pid namespace is not told. After a killed tracer its guardian has it, under the tracer's id.
-func holder(f *os.File) int {
-	st, err := f.Stat()
-	if err != nil {
-		return 0
-	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0
-	}
-	b, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		return 0
-	}
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(sys.Dev), unix.Minor(sys.Dev), sys.Ino)
-	for line := range strings.Lines(string(b)) { // 1: FLOCK ADVISORY WRITE PID FILE 0 EOF (proc_locks(5))
-		if w := strings.Fields(line); len(w) == 8 && w[1] == "FLOCK" && w[5] == file && w[4] != "-1" {
-			pid, _ := strconv.Atoi(w[4])
-			return pid
-		}
-	}
-	return 0
 }
 
 // mapFile maps a whole file, shared.
