@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,16 +101,15 @@ func gone(t *testing.T, bin string, pid int) {
 // caught are the signals that end a trace, and end the command by default.
 var caught = []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGABRT, unix.SIGXCPU}
 
-// heedSignals has the commands of a test heed signals that this process was started to ignore, as under nohup.
-func heedSignals(t *testing.T) {
-	c := make(chan os.Signal, 1)
+// heedSignals has the commands of tests heed signals that this process was started to ignore, as under
+// nohup. It holds for the rest of the process: other tests may rely on it at the same time.
+var heedSignals = sync.OnceFunc(func() {
 	for _, sig := range caught {
 		if signal.Ignored(sig) {
-			signal.Notify(c, sig)
+			signal.Notify(make(chan os.Signal, 1), sig)
 		}
 	}
-	t.Cleanup(func() { signal.Stop(c) })
-}
+})
 
 // A SIGPIPE ends what a command does if nobody reads its output, and not if it is of another file.
 func TestEndUnread(t *testing.T) {
@@ -158,7 +158,7 @@ func TestTraceEnds(t *testing.T) {
 	trace := func(args ...string) *exec.Cmd {
 		return exec.CommandContext(t.Context(), bin, append([]string{"trace", "-p", strconv.Itoa(prog.PID)}, append(args, "p:a leaf")...)...)
 	}
-	heedSignals(t)
+	heedSignals()
 	for _, sig := range caught {
 		t.Run(unix.SignalName(sig), func(t *testing.T) {
 			p := startPiped(t, trace())

@@ -248,7 +248,7 @@ func (v *verbs) ends(t *testing.T) {
 		t.Errorf("--count: %+v", r)
 	}
 	v.empty(t)
-	heedSignals(t)
+	heedSignals()
 	for _, sig := range caught {
 		tr := v.start(t, 1, "p:ppid __x64_sys_getppid")
 		if r := tr.end(t, sig); r.status != 0 || hitsOf(t, r.errs, "ppid") != 0 {
