@@ -276,6 +276,7 @@ func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action 
 		p.hits.add(r)
 		f.ri.Tail = tail
 		p.ret(&f.ri, r)
+		clear(f.mark) // a later call in this slot, with the same key, is marked by its own entry
 	}
 	f.busy.Store(0)
 	return arch.ActionGo
