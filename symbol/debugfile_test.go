@@ -142,3 +142,20 @@ func TestMiniDebugInfo(t *testing.T) {
 		})
 	}
 }
+
+// Without package symbol/native what it would have read is named, with the package to import.
+func TestWithoutNative(t *testing.T) {
+	prog := miniDebug(t, "-6")
+	n := native.Swap(nil)
+	defer native.Store(n)
+	im, problems := load(t, prog, noDebug)
+	if len(problems) != 1 || !errors.Is(problems[0], errors.ErrUnsupported) || !strings.Contains(problems[0].Error(), nativePath) {
+		t.Errorf("compressed symbols: %v", problems)
+	}
+	if _, err := im.Lookup("ns::Server::handle"); err == nil || !strings.Contains(err.Error(), nativePath) {
+		t.Errorf("a demangled name: %v", err)
+	}
+	if got := Demangle("_ZN2ns6Server6handleEi"); got != "_ZN2ns6Server6handleEi" {
+		t.Errorf("Demangle gives %q", got)
+	}
+}
