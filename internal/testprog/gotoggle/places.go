@@ -13,9 +13,20 @@ import (
 
 // place is an instruction of a function, which runs once in each call.
 type place struct {
-	fn  string
-	off uint64
+	fn   string
+	off  uint64
+	addr uint64
 }
+
+// The bytes of a jump, and of a page: a jump is one store of the target's only within a page.
+const (
+	jumpSize = 5
+	pageSize = 4096
+)
+
+// jumps tells whether a jump fits there. Where it would cross a page, as the linker has laid this
+// program out, the probe stays a breakpoint, or shares a jump that stands before it.
+func (p place) jumps() bool { return p.addr%pageSize+jumpSize <= pageSize }
 
 func (p place) String() string { return fmt.Sprintf("%s+0x%x", p.fn, p.off) }
 
@@ -49,7 +60,7 @@ func places(c *kprobes.Core) error {
 			return fmt.Errorf("%s: %w", symbolOf(i), err)
 		}
 		for _, off := range offs {
-			p := newProbe(place{symbolOf(i), off}, true)
+			p := newProbe(place{symbolOf(i), off, f.addr + off}, true)
 			p.k.PostHandler = nothing
 			if err := c.RegisterKprobe(&p.k); errors.Is(err, unix.EOPNOTSUPP) {
 				refused++
