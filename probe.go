@@ -86,11 +86,11 @@ type probe struct {
 	hits      counter
 	stopped   counter
 	optimised atomic.Bool
-	off       atomic.Bool // handlers are not run any more: one went wrong
-	mute      atomic.Bool // the code has been taken out
-	served    atomic.Bool // code is in: see serve
-	epoch     atomic.Uint64
-	at        uint64 // the instruction
+	off       atomic.Bool   // handlers are not run any more: one went wrong
+	mute      atomic.Bool   // the code has been taken out
+	served    atomic.Bool   // code is in: see serve
+	epoch     atomic.Uint64 // how often it was taken out
+	at        uint64        // the instruction
 	golang    bool
 	local     bool                // the pool is memory of this process
 	task      func(*Regs) uint64  // the thread's id; nil: the target does not tell
@@ -98,7 +98,7 @@ type probe struct {
 	base      uint64              // of the pool
 	shift     int                 // log2 of the bytes of its slots
 	frames    []frame
-	slots     []byte // of each slot of the pool: the key of the call, its Data
+	slots     []byte // of each slot of the pool: the mark of the call, its Data
 	slotSize  uint64
 	dataSize  int
 	fault     fault
@@ -169,7 +169,7 @@ type frame struct {
 	regs uintptr // of the run that has the frame
 	ri   KretprobeInstance
 	slot [amd64.SlotHeader]byte
-	mark []byte // where the call's key is kept for its return
+	mark []byte // where it is kept for the call's return that its entry handler has run
 	key  uint64
 	_    [40]byte // no two runs write to one cache line
 }
@@ -242,7 +242,7 @@ func (p *probe) runEntry(b *bound, r *Regs, slot uint64) arch.Action {
 	}
 	n := p.entry(&f.ri, r)
 	if n == 0 {
-		binary.LittleEndian.PutUint64(f.mark, marked(f.key, epoch))
+		f.setMark(epoch)
 	}
 	f.busy.Store(0)
 	if n != 0 {
@@ -272,7 +272,7 @@ func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action 
 	if f == nil {
 		return arch.ActionGo
 	}
-	if p.entry == nil || binary.LittleEndian.Uint64(f.mark) == marked(f.key, p.epoch.Load()) {
+	if p.entry == nil || f.marked(p.epoch.Load()) {
 		p.hits.add(r)
 		f.ri.Tail = tail
 		p.ret(&f.ri, r)
@@ -282,21 +282,28 @@ func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action 
 	return arch.ActionGo
 }
 
-// marked is what marks a call whose entry handler has run since code serves the probe: a call
-// that was entered before that may find what an earlier one has left.
-func marked(key, epoch uint64) uint64 { return key ^ epoch<<48 }
+// setMark marks the call: its entry handler has run.
+func (f *frame) setMark(epoch uint64) {
+	binary.LittleEndian.PutUint64(f.mark, f.key)
+	binary.LittleEndian.PutUint64(f.mark[8:], epoch)
+}
+
+// marked says whether the call's entry handler has run for the code of an epoch: a call of which that was
+// not seen may find what an earlier one has left.
+func (f *frame) marked(epoch uint64) bool {
+	return f.key != 0 && binary.LittleEndian.Uint64(f.mark) == f.key && binary.LittleEndian.Uint64(f.mark[8:]) == epoch
+}
 
 // serve notes whether code is in that does the probe's work. A thread may be in code that was
 // taken out for a while yet, and come to an entry handler there for a call whose return nobody
 // sees. So entry handlers do not run before new code is in, which sees the return, and what they
-// have marked for code of before counts as nothing: a run that finds the probe served has read
-// the number of that time, or of one before; one that has read the next number finds it not
-// served until then.
+// have marked for code of before counts as nothing, from when that is out: new code sees returns
+// before it is noted here. A run that finds the probe served has read the number of that time, or
+// of one before; one that has read the next number finds it not served until then.
 func (p *probe) serve(on bool) {
-	if on && !p.served.Load() {
+	if was := p.served.Swap(on); was && !on {
 		p.epoch.Add(1)
 	}
-	p.served.Store(on)
 }
 
 // frame takes a frame for the call whose instance stands in a slot, which is 0 if it can not
@@ -322,10 +329,10 @@ func (p *probe) frame(b *bound, r *Regs, slot uint64) *frame {
 		f.ri.Task.ID = p.task(r)
 	}
 	if p.slotSize > 0 {
-		f.mark = p.slots[i*p.slotSize:][:keySize]
+		f.mark = p.slots[i*p.slotSize:][:markSize]
 	}
 	if p.dataSize > 0 {
-		f.ri.Data = p.slots[i*p.slotSize+keySize:][:p.dataSize:p.dataSize]
+		f.ri.Data = p.slots[i*p.slotSize+markSize:][:p.dataSize:p.dataSize]
 	}
 	return f
 }
@@ -381,8 +388,8 @@ func (c *counter) sum() (n uint64) {
 	return n
 }
 
-// keySize is the number of bytes before each call's Data.
-const keySize = 8
+// markSize is the number of bytes before each call's Data: the mark, see setMark.
+const markSize = 16
 
 // bind makes the probe's handlers callable. Precondition: its event has its place, and its
 // pool if it is a return probe.
@@ -544,7 +551,7 @@ func (p *probe) room() error {
 	}
 	n := amd64.PoolBytes(pool.Slots, pool.Stride) >> pool.Stride
 	p.base, p.shift = pool.Base, pool.Stride
-	p.slotSize = keySize + uint64(p.dataSize+7)&^7
+	p.slotSize = markSize + uint64(p.dataSize+7)&^7
 	b, err := unix.Mmap(-1, 0, int(n*p.slotSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	if err != nil {
 		return errno.Errorf(unix.ENOMEM, "data of %d bytes for each of %d calls: %v; set MaxActive, or a smaller DataSize", p.dataSize, n, err)
