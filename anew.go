@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // A patch can go without a word: an object is unmapped and mapped again at the same address between two looks at

@@ -7,9 +7,9 @@ import (
 	"math"
 	"slices"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // arm puts new events into their functions and the functions' sites into the target.

@@ -6,17 +6,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/armall"
+	"kprobes.dev/kprobes/internal/benchprobes"
 )
 
 // BenchmarkSelfBatch arms counters at the entries of all functions of this program that can
 // be probed, and takes them out. On a busy machine the CPU time for each tells more than the
 // speed.
 func BenchmarkSelfBatch(b *testing.B) {
-	var all armall.Arming
+	var all benchprobes.Arming
 	rounds := 0
 	for b.Loop() {
-		a, err := armall.Self("*", func() error { return nil })
+		a, err := benchprobes.Self("*", func() error { return nil })
 		if errors.Is(err, unix.ENOSPC) {
 			break // every event has a number of its own, for as long as its counts can be read
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/internal/armall"
+	"kprobes.dev/kprobes/internal/benchprobes"
 	"kprobes.dev/kprobes/internal/workload"
 )
 
@@ -15,7 +15,7 @@ import (
 func BenchmarkSelfOne(b *testing.B) {
 	workload.LoopLeaf(1) // so that it is linked
 	for _, pattern := range []string{"kprobes.dev/kprobes.Self", "kprobes.dev/kprobes*", "*"} {
-		a, err := armall.Self(pattern, func() error {
+		a, err := benchprobes.Self(pattern, func() error {
 			for kind, round := range map[string]func(*kprobes.Core) error{"kprobe": oneKprobe, "jprobe": oneJprobe} {
 				b.Run(pattern+"/"+kind, func(b *testing.B) {
 					core, err := kprobes.Self()

@@ -18,8 +18,8 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/cbuild"
+	"kprobes.dev/kprobes/internal/kuprobe"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/rival"
 	"kprobes.dev/kprobes/internal/workload"
 	"kprobes.dev/kprobes/trace"
 )
@@ -229,7 +229,7 @@ var uprobeCost = sync.OnceValues(func() (ns float64, err error) {
 	if os.Getenv(inCopy) != "" {
 		return 0, errors.New("this is the copy")
 	}
-	if _, err := rival.Mount(); err != nil {
+	if _, err := kuprobe.Mount(); err != nil {
 		return 0, err
 	}
 	dir, err := os.MkdirTemp("", "kprobes-bench-")
@@ -249,7 +249,7 @@ var uprobeCost = sync.OnceValues(func() (ns float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	probe, err := rival.Tracefs{Place: rival.Place{Path: path, Offset: off}, Args: "a=%ax b=%bx", Record: true}.Open()
+	probe, err := kuprobe.Tracefs{Place: kuprobe.Place{Path: path, Offset: off}, Args: "a=%ax b=%bx", Record: true}.Open()
 	if err != nil {
 		return 0, err
 	}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Why functions are on the blacklist.

@@ -5,10 +5,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // Check says why Add would refuse a definition, as far as that can be told without touching

@@ -3,8 +3,8 @@ package kprobes
 import (
 	"time"
 
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // clock turns the ticks of records into nanoseconds.

@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/symbol"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Options are the choices of Open; nil means the defaults.
@@ -64,8 +64,8 @@ type Event struct {
 	Def         *event.Def
 	Prog        *fetch.Program // nil: runs are only counted
 	Place       symbol.Resolved
-	Tactic      arch.Tactic // how it got control when it was armed; see Form
-	Why         error       // why not by a faster tactic; nil if there is none
+	Tactic      Tactic // how it got control when it was armed; see Form
+	Why         error  // why not by a faster tactic; nil if there is none
 
 	form   form // how it gets control now
 	core   *Core
@@ -189,7 +189,7 @@ type AddOptions struct {
 	// no such file. A mistyped name would never be armed.
 	Found bool
 	// Tactic takes this tactic or none; "" means the best that is safe.
-	Tactic arch.Tactic
+	Tactic Tactic
 	// leave leaves out those probes of a batch with handlers that can not be armed (probe.left).
 	leave bool
 	// Trampoline has return probes see returns by trampoline, also if all exits are known, and

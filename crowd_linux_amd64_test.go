@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/target/process"
 )
 

@@ -3,7 +3,7 @@ package kprobes
 import (
 	"fmt"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // yield takes all probes out while a debugger is attached to the target: its breakpoints may fall into

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Code outside a function may jump into its middle: assembly that shares a tail (the C

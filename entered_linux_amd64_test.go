@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/symbol"
 )
 
 // TestSearched: jumps into functions are looked for in all of C, and nowhere in Go.

@@ -1,10 +1,10 @@
 package kprobes
 
 import (
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/fetch"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // env is what the compilation of an event's arguments asks of the target.

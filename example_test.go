@@ -14,7 +14,6 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/fetch"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
 )
@@ -275,8 +274,11 @@ func ExampleCore_Add() {
 	price("milk", 2)
 	for n := 0; n < 2; {
 		n += core.Poll(func(h *trace.Hit) {
-			args, _ := h.Event.Prog.DecodeInto(nil, h.Rec, h.Event.ArgsOff, "")
-			fmt.Printf("%s:%s\n", h.Event.Name, fetch.AppendValues(nil, args, nil))
+			args, err := h.AppendArgs(nil, nil)
+			if err != nil {
+				log.Fatal(err)
+			}
+			fmt.Printf("%s:%s\n", h.Event.Name, args)
 		})
 	}
 	_ = core.Remove(events)

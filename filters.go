@@ -3,9 +3,9 @@ package kprobes
 import (
 	"slices"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // watchFilters makes probes of the engine's own on the functions by which the target's threads come to be

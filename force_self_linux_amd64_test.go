@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/workload"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // A kernel uprobe that somebody places on a file falls into the patches of processes that have the page mapped

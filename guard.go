@@ -3,9 +3,9 @@ package kprobes
 import (
 	"fmt"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // guarded is a Target in which what handlers must not do is met where it begins: by calls that are made

@@ -3,7 +3,7 @@ package kprobes
 import (
 	"reflect"
 
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // argsWriter writes the description of parameters that the compiler gives tracebacks

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Registers for arguments in Go's ABIInternal on amd64 (cmd/compile/abi-internal.md): RAX RBX

@@ -17,7 +17,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/abicases"
 	lib "kprobes.dev/kprobes/internal/abicases/lib.v2"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // buildCases builds the program that holds all functions of abicases.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // keepEvery is how often keep looks whether there is something to be done.

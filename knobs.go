@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // SetEnabled arms (true) or disarms (false) all probes and events at once, in one stop of
@@ -126,8 +126,8 @@ func (c *Core) Optimization() bool {
 // measuring what the others cost, and for places that only a breakpoint can serve: a tactic that
 // the target does not allow makes the registration fail. In another process a thread that comes to
 // block SIGTRAP later dies of a breakpoint. EINVAL says that handlers know no such tactic.
-func (c *Core) ForceTactic(t arch.Tactic) error {
-	if !slices.Contains([]arch.Tactic{"", arch.TacticJump, arch.TacticBoost, arch.TacticStep}, t) {
+func (c *Core) ForceTactic(t Tactic) error {
+	if !slices.Contains([]Tactic{"", TacticJump, TacticBoost, TacticStep}, t) {
 		return errno.Errorf(unix.EINVAL, "tactic %q: handlers are called by jump, boost or step", string(t))
 	}
 	c.mu.Lock()

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"unicode"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 )
 
 // List writes the probes and events in the order of their registration, a line for each as

@@ -3,11 +3,11 @@ package kprobes
 import (
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/internal/ring"
 )
 
 // number gives the events their numbers in the ring, and publishes how their records are read.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // What a thread blocks is not refused: it is put in later. A breakpoint takes one byte, in

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/process"
 )
 

@@ -10,22 +10,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // State tells of a probe how it is armed and what it has counted since registration.
 type State struct {
 	Registered bool
-	Disabled   bool        // it does not run before it is enabled
-	Optimized  bool        // as Linux says it: by jump, and a changed path is not taken
-	Gone       bool        // its object is not mapped any more
-	Tactic     arch.Tactic // how it gets control; "" while it is not armed
-	Why        error       // why not by a faster tactic, or why it was taken out; nil for the fastest
-	Hits       uint64      // runs of its handlers; of a return probe returns
+	Disabled   bool   // it does not run before it is enabled
+	Optimized  bool   // as Linux says it: by jump, and a changed path is not taken
+	Gone       bool   // its object is not mapped any more
+	Tactic     Tactic // how it gets control; "" while it is not armed
+	Why        error  // why not by a faster tactic, or why it was taken out; nil for the fastest
+	Hits       uint64 // runs of its handlers; of a return probe returns
 	Misses     Misses
 	Unwound    uint64 // calls that will never return, see Kretprobe.Unwound
 	// Active are calls of a return probe that have begun and of whose end nothing is known: in

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"unsafe"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 )
 
 // A return handler runs once for each run of the entry handler, also where a later call has the same

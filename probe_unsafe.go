@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 )
 
 // threadHash is a number that runs on different threads mostly differ in: registers are

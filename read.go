@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/trace"
 )
 

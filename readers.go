@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/symbol"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // A return address is replaced only where everybody is known who may read it: the function

@@ -9,8 +9,8 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
 )

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // An instance of a return probe lives until its call returns. Two kinds never do: those of

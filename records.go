@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/trace"
 )
 

@@ -1,6 +1,6 @@
 package kprobes
 
-import "kprobes.dev/kprobes/arch/amd64"
+import "kprobes.dev/kprobes/internal/arch/amd64"
 
 // Regs are the registers of a thread at a probed instruction: Linux's struct
 // pt_regs. What a handler changes is loaded back when it returns. They are valid during

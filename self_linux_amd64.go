@@ -1,7 +1,7 @@
 package kprobes
 
 import (
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/self"
 )
 

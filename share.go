@@ -4,9 +4,9 @@ import (
 	"errors"
 	"slices"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // ownProbes are the engine's own probes that have to stand before code runs that relies on them, and do not stand yet.

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"time"
 
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/fetch"
-	"kprobes.dev/kprobes/symbol"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // addHooks adds probes of our own at which a thread waits, a bounded time, for Sync. One is on the

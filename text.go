@@ -4,9 +4,9 @@ import (
 	"slices"
 	"sync"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/symbol"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // text serves what an object's file holds, a window of each segment at a time: functions

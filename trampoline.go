@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/symbol"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Returns is how a return probe sees its function return.
@@ -66,7 +66,7 @@ type trampolines struct {
 const atStub = 0
 
 // switchWord is the offset of the word that says that nobody answers the probe on the loader
-// (arch/amd64, wait.go).
+// (internal/arch/amd64, wait.go).
 const switchWord = 8
 
 // returnPoints finds how the event is to see returns, and the instructions that it needs for

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // unregister disarms the probes of a kind that stand behind ks.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // form is how an event gets control, and why not by a faster tactic.
@@ -41,7 +41,7 @@ func (e *Event) become(f form) {
 
 // Form tells how the event gets control now, and why not by a faster tactic; nil for the
 // fastest. "": it does not, for it is disabled, has no place yet, or waits to be armed.
-func (e *Event) Form() (arch.Tactic, error) {
+func (e *Event) Form() (Tactic, error) {
 	e.core.mu.Lock()
 	defer e.core.mu.Unlock()
 	if e.held == nil && e.idle() {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // statusOf is the status of an answer that tells of an error, by its errno.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // TestKernelHit prints a hit whose record names its task and tells the state of its CPU.

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // Event is what the printing of an event's records needs to know of it.
@@ -103,6 +103,16 @@ func (p *Printer) Text(dst []byte, h *Hit) []byte {
 		dst = fetch.AppendValues(dst, vs, p.Names.Symbol)
 	}
 	return append(dst, '\n')
+}
+
+// AppendArgs appends the hit's arguments as a line ends, ` name=value` for each. symbol names
+// the addresses of arguments that are shown as symbols; it may be nil. The error is that of a record that is damaged.
+func (h *Hit) AppendArgs(dst []byte, symbol fetch.Resolver) ([]byte, error) {
+	vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, h.Comm)
+	if err != nil {
+		return dst, err
+	}
+	return fetch.AppendValues(dst, vs, symbol), nil
 }
 
 // head appends what a line begins with: %16s-%-7d [%03d] ..... %5d.%06d: %s: ( of comm,

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // names finds the names that lines show. Those of threads are remembered from their first

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/trace"
 )
 

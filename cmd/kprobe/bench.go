@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/internal/cbuild"
+	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/workload"
-	"kprobes.dev/kprobes/ring"
 )
 
 // benchFlags are the flags of kprobe bench.

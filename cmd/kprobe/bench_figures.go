@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/armall"
-	"kprobes.dev/kprobes/internal/behind"
+	"kprobes.dev/kprobes/internal/asyncwriter"
+	"kprobes.dev/kprobes/internal/benchprobes"
+	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/workload"
-	"kprobes.dev/kprobes/ring"
 	"kprobes.dev/kprobes/trace"
 )
 
@@ -56,7 +56,7 @@ const idleTime = 50 * time.Millisecond
 // Numbers of rounds in which everything is armed, and what is armed with --quick.
 const (
 	fullArmings  = 15
-	quickPattern = "kprobes.dev/kprobes/arch/*"
+	quickPattern = "kprobes.dev/kprobes/internal/arch/*"
 )
 
 // set fills in the value.
@@ -118,20 +118,20 @@ type gauge interface {
 // armings fills in the figures of batchFigures. Speed is measured without the thread that
 // measures the stops, which keeps a CPU busy. The best of the rounds counts. A round in which a
 // busy machine keeps threads from stopping is made again, armTries times at most.
-func armings[G gauge](ctx context.Context, fs []figure, rounds int, arm func(armed func() error) (armall.Arming, error), start func() G) []figure {
-	try := func(begin func(), armed func() error) (a armall.Arming, err error) {
+func armings[G gauge](ctx context.Context, fs []figure, rounds int, arm func(armed func() error) (benchprobes.Arming, error), start func() G) []figure {
+	try := func(begin func(), armed func() error) (a benchprobes.Arming, err error) {
 		for range armTries {
 			if ctx.Err() != nil {
 				return a, errInterrupted
 			}
 			begin()
-			if a, err = arm(armed); !armall.Busy(err) {
+			if a, err = arm(armed); !benchprobes.Busy(err) {
 				break
 			}
 		}
 		return a, err
 	}
-	var best armall.Arming
+	var best benchprobes.Arming
 	for range rounds {
 		a, err := try(func() {}, func() error { return nil })
 		if err != nil {
@@ -192,8 +192,8 @@ func (b *bench) batch(dir string) error {
 	if b.quick {
 		rounds, pattern = 1, quickPattern
 	}
-	fs = armings(b.ctx, fs, rounds, func(armed func() error) (armall.Arming, error) {
-		return armall.Process(p.PID(), pattern, armed)
+	fs = armings(b.ctx, fs, rounds, func(armed func() error) (benchprobes.Arming, error) {
+		return benchprobes.Process(p.PID(), pattern, armed)
 	}, func() programGauge { return programGauge{p} })
 	return errors.Join(b.add(fs...), p.Close())
 }
@@ -365,7 +365,7 @@ func (b *bench) eventRate(dir string, want uint64) (rate float64, size int64, er
 	}
 	defer func() { err = errors.Join(err, file.Close(), os.Remove(path)) }()
 	start := time.Now()
-	w := behind.NewWriter(file, fileBuffer, fileBuffers)
+	w := asyncwriter.NewWriter(file, fileBuffer, fileBuffers)
 	if err := b.pump(p, w, want); err != nil {
 		return 0, 0, err
 	}
@@ -387,7 +387,7 @@ func (b *bench) eventRate(dir string, want uint64) (rate float64, size int64, er
 
 // pump has the program make so many events, which are a multiple of batches, and writes each
 // record.
-func (b *bench) pump(p *ownProber, w *behind.Writer, want uint64) error {
+func (b *bench) pump(p *ownProber, w *asyncwriter.Writer, want uint64) error {
 	part := b.room / eventParts / batches * batches
 	room, stop, made := make(chan struct{}, eventParts-1), make(chan struct{}), make(chan error, 1)
 	go func() { made <- b.produce(want, part, room, stop) }()

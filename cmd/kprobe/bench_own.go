@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/internal/armall"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/benchprobes"
 	"kprobes.dev/kprobes/internal/workload"
 )
 
@@ -251,8 +251,8 @@ func (o *own) batch(why error) []figure {
 	if why != nil {
 		return unavailable(fs, why)
 	}
-	return armings(o.ctx, fs, o.batches, func(armed func() error) (armall.Arming, error) {
-		return armall.Self(o.pattern, armed)
+	return armings(o.ctx, fs, o.batches, func(armed func() error) (benchprobes.Arming, error) {
+		return benchprobes.Self(o.pattern, armed)
 	}, workload.StartGauge)
 }
 

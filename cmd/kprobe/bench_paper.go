@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 )
 
 // Table 1 of "Probing the Guts of Kprobes" (Ottawa Linux Symposium, 2006) has the cost of five kinds of probes with the

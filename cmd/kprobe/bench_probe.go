@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/rival"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/kuprobe"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/workload"
-	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/trace"
 )
 
@@ -180,7 +180,7 @@ func (p *handlerProber) disarm() error {
 type kernelProber struct {
 	b      *bench
 	row    *row
-	probes []*rival.Probe
+	probes []*kuprobe.Probe
 }
 
 func (p *kernelProber) arm(cl class) error {
@@ -199,7 +199,7 @@ func (p *kernelProber) arm(cl class) error {
 		if ret && !p.row.ret || !ret && !p.row.entry {
 			continue
 		}
-		pr, err := p.open(rival.Place{Path: p.b.copyPath, Offset: off, Return: ret})
+		pr, err := p.open(kuprobe.Place{Path: p.b.copyPath, Offset: off, Return: ret})
 		if err != nil {
 			return err
 		}
@@ -219,7 +219,7 @@ func (p *kernelProber) refused() error {
 	return nil
 }
 
-func (p *kernelProber) open(pl rival.Place) (*rival.Probe, error) {
+func (p *kernelProber) open(pl kuprobe.Place) (*kuprobe.Probe, error) {
 	if p.row.count {
 		return pl.Open()
 	}
@@ -227,7 +227,7 @@ func (p *kernelProber) open(pl rival.Place) (*rival.Probe, error) {
 	if pl.Return {
 		args = fetchReturn
 	}
-	return rival.Tracefs{Place: pl, Args: args, Record: true}.Open()
+	return kuprobe.Tracefs{Place: pl, Args: args, Record: true}.Open()
 }
 
 func (p *kernelProber) program(function string) (*workload.Program, string) {

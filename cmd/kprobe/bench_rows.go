@@ -3,7 +3,7 @@ package main
 import (
 	"slices"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 )
 
 // class is a class of instruction that a probe stands on.

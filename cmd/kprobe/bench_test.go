@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/rival"
+	"kprobes.dev/kprobes/internal/kuprobe"
 )
 
 func TestMedian(t *testing.T) {
@@ -258,7 +258,7 @@ func (c *cell) check(t *testing.T, rounds int) {
 }
 
 func TestBenchC(t *testing.T) {
-	if _, err := rival.Mount(); err != nil {
+	if _, err := kuprobe.Mount(); err != nil {
 		t.Fatalf("%v: run as root", err)
 	}
 	rep := runBench(t, command(t))
@@ -321,7 +321,7 @@ func TestBenchGo(t *testing.T) {
 
 // Interrupted in the middle, it says so, and leaves nothing in tracefs and no file.
 func TestBenchInterrupted(t *testing.T) {
-	dir, err := rival.Mount()
+	dir, err := kuprobe.Mount()
 	if err != nil {
 		t.Fatalf("%v: run as root", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/demoapp"
-	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/trace"
 )
 

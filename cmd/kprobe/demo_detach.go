@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/demoapp"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
 

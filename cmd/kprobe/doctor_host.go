@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/rival"
-	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/internal/kuprobe"
+	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/linux"
 )
@@ -38,7 +38,7 @@ func examineHost() []finding {
 	dir, err := linux.Dir()
 	fs = append(fs, checkKprobes(dir, err, linux.SwitchedOff()))
 	fs = append(fs, checkQEMU(exec.LookPath("qemu-system-x86_64")))
-	fs = append(fs, checkTracefs(uprobeEvents()), checkPerf(rival.Available(), sysctl("kernel/perf_event_paranoid"), caps))
+	fs = append(fs, checkTracefs(uprobeEvents()), checkPerf(kuprobe.Available(), sysctl("kernel/perf_event_paranoid"), caps))
 	fs = append(fs, examineLimits(os.Getpid(), "own ")...)
 	return append(fs, checkTrial(trial()))
 }
@@ -263,7 +263,7 @@ func checkClock() finding {
 // uprobeEvents finds the file by which kernel uprobes are made, and says why it can not be
 // written.
 func uprobeEvents() error {
-	dir, err := rival.Dir()
+	dir, err := kuprobe.Dir()
 	if err != nil {
 		return err
 	}
@@ -275,9 +275,9 @@ func checkTracefs(err error) finding {
 	switch {
 	case err == nil:
 		return f
-	case errors.Is(err, rival.ErrNoTracefs):
+	case errors.Is(err, kuprobe.ErrNoTracefs):
 		f.Found = "not mounted"
-		return f.warn("places of other processes' kernel uprobes are not seen, and bench compares no records: mount -t tracefs nodev " + rival.Mountpoint)
+		return f.warn("places of other processes' kernel uprobes are not seen, and bench compares no records: mount -t tracefs nodev " + kuprobe.Mountpoint)
 	}
 	f.Found = fmt.Sprintf("uprobe_events can not be written: %v", err)
 	return f.warn("places that no jump can probe have no kernel uprobe to fall back on: run as root; the kernel needs CONFIG_UPROBE_EVENTS")

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/kuprobe"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/rival"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -49,7 +49,7 @@ func TestHostChecks(t *testing.T) {
 		{"rseq", checkRseq(unix.ENOSYS), verdictWarn, "CONFIG_RSEQ"},
 		{"guests", checkQEMU("/usr/bin/qemu-system-x86_64", nil), verdictOK, "-qmp unix:"},
 		{"no guests", checkQEMU("", bad), verdictWarn, "apt-get install qemu-system-x86"},
-		{"no tracefs", checkTracefs(rival.ErrNoTracefs), verdictWarn, "mount -t tracefs"},
+		{"no tracefs", checkTracefs(kuprobe.ErrNoTracefs), verdictWarn, "mount -t tracefs"},
 		{"tracefs not writable", checkTracefs(unix.EACCES), verdictWarn, "root"},
 		{"no uprobes", checkPerf(bad, "2", root), verdictWarn, "bad"},
 		{"uprobes, user", checkPerf(nil, "2", 0), verdictWarn, "CAP_PERFMON"},

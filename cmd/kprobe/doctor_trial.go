@@ -7,9 +7,9 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/workload"
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/symbol"
 )
 
 // trialCalls is how often the trial's function is called.

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/internal/similar"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
 

@@ -9,9 +9,9 @@ import (
 	"sync"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/fetch"
-	"kprobes.dev/kprobes/symbol"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/guest"
 	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/trace"

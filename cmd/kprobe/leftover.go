@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
 )

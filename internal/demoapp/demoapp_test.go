@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // serveArg makes the test binary the workload.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"kprobes.dev/kprobes/internal/armall"
+	"kprobes.dev/kprobes/internal/benchprobes"
 	"kprobes.dev/kprobes/internal/cbuild"
 	"kprobes.dev/kprobes/internal/testprog"
 )
@@ -178,7 +178,7 @@ const armProcess = "KPROBES_E2E_ARM"
 
 // arming is what the test binary then tells of it.
 type arming struct {
-	armall.Arming
+	benchprobes.Arming
 	RSS                    int64         // KiB, at most
 	StopAtAdd, StopAtClose time.Duration // filled in from outside
 }
@@ -204,7 +204,7 @@ func init() {
 func armAll(pid int) (a arming, err error) {
 	ballast := make([]byte, 24<<20) // as the command has it
 	defer runtime.KeepAlive(ballast)
-	a.Arming, err = armall.Process(pid, "*", func() error {
+	a.Arming, err = benchprobes.Process(pid, "*", func() error {
 		var ru syscall.Rusage
 		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
 			return err

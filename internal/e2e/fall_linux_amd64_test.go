@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/testprog"
 	tracing "kprobes.dev/kprobes/trace"
 )

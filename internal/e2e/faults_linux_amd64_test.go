@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 )

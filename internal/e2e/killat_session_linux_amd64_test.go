@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/killat"
-	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/target/process"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target/process"
 	tracing "kprobes.dev/kprobes/trace"
 )

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/target/process"
 	tracing "kprobes.dev/kprobes/trace"
 )

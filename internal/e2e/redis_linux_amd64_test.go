@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"testing"
 
-	"kprobes.dev/kprobes/internal/rival"
+	"kprobes.dev/kprobes/internal/kuprobe"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -143,7 +143,7 @@ func median(v []float64) float64 {
 // cost of a hit. A command hits twice.
 func BenchmarkRedis(b *testing.B) {
 	const n, rounds, hits = 150_000, 5, 2
-	if _, err := rival.Mount(); err != nil {
+	if _, err := kuprobe.Mount(); err != nil {
 		b.Fatalf("%v: run as root", err)
 	}
 	path := testprog.Copy(b, redisPath(b))
@@ -184,7 +184,7 @@ func BenchmarkRedis(b *testing.B) {
 // placed runs f with the kernel's probes on both functions.
 func placed(b testing.TB, path string, record bool, f func()) {
 	b.Helper()
-	for _, p := range []rival.Tracefs{
+	for _, p := range []kuprobe.Tracefs{
 		{Place: exported(b, path, "processCommand"), Args: "argc=+72(%di):s32 name=+0(+8(+0(+80(%di)))):string"},
 		{Place: exported(b, path, "lookupKey"), Args: "val=$retval:u64"},
 	} {
@@ -207,7 +207,7 @@ func placed(b testing.TB, path string, record bool, f func()) {
 }
 
 // exported finds the place of a dynamic symbol in a program's file.
-func exported(t testing.TB, path, name string) rival.Place {
+func exported(t testing.TB, path, name string) kuprobe.Place {
 	t.Helper()
 	f, err := elf.Open(path)
 	if err != nil {
@@ -221,10 +221,10 @@ func exported(t testing.TB, path, name string) rival.Place {
 	for _, s := range syms {
 		for _, p := range f.Progs {
 			if s.Name == name && p.Type == elf.PT_LOAD && s.Value-p.Vaddr < p.Filesz {
-				return rival.Place{Path: path, Offset: s.Value - p.Vaddr + p.Off}
+				return kuprobe.Place{Path: path, Offset: s.Value - p.Vaddr + p.Off}
 			}
 		}
 	}
 	t.Fatalf("%s: no dynamic symbol %s", path, name)
-	return rival.Place{}
+	return kuprobe.Place{}
 }

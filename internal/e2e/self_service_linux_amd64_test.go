@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"kprobes.dev/kprobes/internal/rival"
+	"kprobes.dev/kprobes/internal/kuprobe"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -137,14 +137,14 @@ func checkCounts(t *testing.T, counts map[string]serviceCount, now, before *serv
 // on the sample.
 func compareWithKernel(t *testing.T, path, hash string, counts map[string]serviceCount) {
 	t.Helper()
-	if _, err := rival.Mount(); err != nil {
+	if _, err := kuprobe.Mount(); err != nil {
 		t.Fatalf("%v: run as root", err)
 	}
 	path = testprog.Copy(t, path)
 	p := testprog.Start(t, path)
 	serviceRound(t, p, hash)
 	serviceRound(t, p, hash)
-	kernel := map[string]*rival.Probe{}
+	kernel := map[string]*kuprobe.Probe{}
 	for _, fn := range sampled {
 		probe, err := behindCheck(t, path, fn).Open()
 		if err != nil {
@@ -167,7 +167,7 @@ func compareWithKernel(t *testing.T, path, hash string, counts map[string]servic
 
 // behindCheck finds the place in a Go function that every call runs once: behind the check
 // of its stack, from which it may begin anew.
-func behindCheck(t *testing.T, path, fn string) rival.Place {
+func behindCheck(t *testing.T, path, fn string) kuprobe.Place {
 	t.Helper()
 	f, err := elf.Open(path)
 	if err != nil {
@@ -187,7 +187,7 @@ func behindCheck(t *testing.T, path, fn string) rival.Place {
 	if _, err := text.ReadAt(code, int64(syms[i].Value-text.Addr)); err != nil {
 		t.Fatal(err)
 	}
-	pl, err := rival.Find(path, fn, uint64(checkLen(code)))
+	pl, err := kuprobe.Find(path, fn, uint64(checkLen(code)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,20 +10,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/kuprobe"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/rival"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 )
 
 // uprobeAt has the kernel put a uprobe into the program of a process, wherever that is mapped.
-func uprobeAt(t *testing.T, p *testprog.Proc, symbol string, plus uint64) *rival.Probe {
+func uprobeAt(t *testing.T, p *testprog.Proc, symbol string, plus uint64) *kuprobe.Probe {
 	t.Helper()
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
 	if err != nil {
 		t.Fatal(err)
 	}
-	place, err := rival.Find(path, symbol, plus)
+	place, err := kuprobe.Find(path, symbol, plus)
 	if err != nil {
 		t.Fatal(err)
 	}

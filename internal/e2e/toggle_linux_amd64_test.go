@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/internal/toggle"
 	"kprobes.dev/kprobes/target/process"

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 	tracing "kprobes.dev/kprobes/trace"

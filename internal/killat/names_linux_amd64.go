@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // symbols are the functions of a Go program that is linked at its addresses, stripped or not.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // A Go program without C changes signal masks and handlers in its runtime alone: each thread that runs Go code has

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // TestMasks: programs that change signal masks or handlers themselves are known as such, and others are not.

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Walk finds the functions of a Go program that may run while the thread's signals are blocked, those that

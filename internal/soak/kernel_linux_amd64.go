@@ -11,7 +11,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/rival"
+	"kprobes.dev/kprobes/internal/kuprobe"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -102,7 +102,7 @@ func withEvent(proc *process.Proc, held *process.Stopped, text string) (core *kp
 }
 
 func (s *Stage) uprobed(proc *process.Proc, release func() error, st *streams, places []place, late bool) (n counts, err error) {
-	if _, err := rival.Mount(); err != nil {
+	if _, err := kuprobe.Mount(); err != nil {
 		return nil, err
 	}
 	u := &uprobes{}
@@ -130,27 +130,27 @@ func (s *Stage) uprobed(proc *process.Proc, release func() error, st *streams, p
 // of a batch.
 type uprobes struct {
 	batches []batch
-	single  map[place]*rival.Probe
+	single  map[place]*kuprobe.Probe
 }
 
 type batch struct {
 	places []place
-	b      *rival.Batch
+	b      *kuprobe.Batch
 }
 
 // batchSize is how many uprobes come and go together.
 const batchSize = 12
 
 func (u *uprobes) open(s *Stage, places []place) {
-	u.single = map[place]*rival.Probe{}
+	u.single = map[place]*kuprobe.Probe{}
 	places = slices.DeleteFunc(slices.Clone(places), func(p place) bool { return !s.object(p.obj).kernelRuns(p.addr) })
 	for ps := range slices.Chunk(places, batchSize) {
-		at := make([]rival.Place, len(ps))
+		at := make([]kuprobe.Place, len(ps))
 		for i, p := range ps {
 			o := s.object(p.obj)
-			at[i] = rival.Place{Path: o.Path, Offset: o.offset(p.addr)}
+			at[i] = kuprobe.Place{Path: o.Path, Offset: o.offset(p.addr)}
 		}
-		if b, err := rival.OpenAll(at); err == nil {
+		if b, err := kuprobe.OpenAll(at); err == nil {
 			u.batches = append(u.batches, batch{ps, b})
 			continue
 		}

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Object is a file of a stage: the program or a shared object.

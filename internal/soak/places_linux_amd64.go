@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // probe is one probe of a round.

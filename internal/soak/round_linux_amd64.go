@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 )
 
 // Round is one run of a program with probes, and what others say of it.

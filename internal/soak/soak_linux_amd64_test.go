@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 

@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/phys"
 )
@@ -239,13 +239,13 @@ func (l *layout) entries() []uint64 {
 
 // room is the room for code: that of a layout that was adopted is what lies behind the code that
 // its part has held, mark bytes.
-func (l *layout) room(adopted bool, mark uint64) *room.Piece {
+func (l *layout) room(adopted bool, mark uint64) *codealloc.Piece {
 	size := uint64(len(l.code.mem))
 	if !adopted {
-		return room.New(l.code.va, size)
+		return codealloc.New(l.code.va, size)
 	}
-	used := min((mark+room.Align-1)&^(room.Align-1), size-room.Align)
-	return room.New(l.code.va+used, size-used)
+	used := min((mark+codealloc.Align-1)&^(codealloc.Align-1), size-codealloc.Align)
+	return codealloc.New(l.code.va+used, size-used)
 }
 
 // install fills the page table and, last, the slots: from then on the guest sees the parts.

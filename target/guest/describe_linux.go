@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/guest/kernel"
 )
 

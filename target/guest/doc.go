@@ -44,6 +44,6 @@
 //
 // A vCPU that hits a probe with a handler posts its registers to a mailbox in the data part and
 // spins in the gate (amd64.NewKernelGate) until a goroutine here, which looks for posts, has run
-// the handler (internal/mail). The wait is bounded by the time-stamp counter, so that a tracer that
+// the handler (internal/mailbox). The wait is bounded by the time-stamp counter, so that a tracer that
 // dies does not take the guest with it. See docs/HANDLERS.md.
 package guest

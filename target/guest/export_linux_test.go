@@ -3,7 +3,7 @@ package guest
 import (
 	"slices"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 )
 
 // UnlessEnded is what Attach makes of an error.

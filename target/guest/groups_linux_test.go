@@ -7,10 +7,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testguest"
-	"kprobes.dev/kprobes/symbol"
-	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/guest"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )

@@ -16,7 +16,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
 	"kprobes.dev/kprobes/target/guest/qemu"

@@ -7,11 +7,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/mail"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/mailbox"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Bounds of Options.HandlerWait.
@@ -76,7 +76,7 @@ func (t *Target) Quiet(c *arch.Call) {
 
 // InHandler says whether the calling goroutine runs a handler of the guest's probes.
 func (t *Target) InHandler() bool {
-	m, ok := mail.Running().(*mailbox)
+	m, ok := mailbox.Running().(*mailSide)
 	return ok && m.t == t
 }
 
@@ -145,8 +145,8 @@ const (
 )
 
 // mailMem lays out a mailbox.
-func (t *Target) mailMem() (m mail.Mem, size int) {
-	m = mail.Mem{Slots: t.k.CPUs(), Descs: lowDescs, First: lowFirst}
+func (t *Target) mailMem() (m mailbox.Mem, size int) {
+	m = mailbox.Mem{Slots: t.k.CPUs(), Descs: lowDescs, First: lowFirst}
 	size = amd64.KernelMailSize(m.Slots)
 	if t.lay.shared {
 		m.Descs, m.First = sharedDescs, size
@@ -169,14 +169,14 @@ func (t *Target) openMailbox() error {
 	mem.B = t.lay.data.mem[off:][:size:size]
 	clear(mem.B)
 	mem.Init(0)
-	m := &mailbox{t: t}
+	m := &mailSide{t: t}
 	addr := t.lay.data.va + uint64(off)
 	gate, err := t.writeGate(amd64.KernelGateEnv{Mailbox: addr, Kernel: t.arch, Ticks: ticks})
 	if err != nil {
 		return err
 	}
 	t.heap += size
-	m.Box = mail.New(mem, addr, m, mem.Slots, "the guest")
+	m.Box = mailbox.New(mem, addr, m, mem.Slots, "the guest")
 	t.control.put(hdrMail, uint64(off)+1)
 	t.mail, t.writer.Gate = m, gate
 	return nil
@@ -223,7 +223,7 @@ func letWaitersGo(l *layout, cpus int) {
 	if off == 0 || off-1 > uint64(len(l.data.mem)) || size > uint64(len(l.data.mem))-(off-1) || (off-1)%8 != 0 {
 		return
 	}
-	m := mail.Mem{B: l.data.mem[off-1:], Slots: cpus}
+	m := mailbox.Mem{B: l.data.mem[off-1:], Slots: cpus}
 	m.Disable()
 	m.RefuseAll(nil)
 }

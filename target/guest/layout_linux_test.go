@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/guest/phys"
 )
 

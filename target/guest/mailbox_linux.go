@@ -9,20 +9,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/mail"
+	"kprobes.dev/kprobes/internal/mailbox"
 )
 
-// mailbox serves the vCPUs that wait in the gate. Nobody can wake us: we look.
-type mailbox struct {
-	*mail.Box
+// mailSide serves the vCPUs that wait in the gate. Nobody can wake us: we look.
+type mailSide struct {
+	*mailbox.Box
 	t     *Target
 	looks sync.Mutex   // held by the worker that looks often
 	last  atomic.Int64 // when the last post was seen, nanoseconds
 }
 
-var _ mail.Side = (*mailbox)(nil)
+var _ mailbox.Side = (*mailSide)(nil)
 
 // How often is looked for posts, by the time since the last one.
 const (
@@ -37,7 +37,7 @@ const (
 
 // Wait looks until the bell was rung. One worker looks often, the others now and then, in case
 // that one's handler takes its time: a handover would take longer than most handlers do.
-func (m *mailbox) Wait(bell *uint32, rung uint32) {
+func (m *mailSide) Wait(bell *uint32, rung uint32) {
 	first := m.looks.TryLock()
 	if first {
 		defer m.looks.Unlock()
@@ -66,7 +66,7 @@ func (m *mailbox) Wait(bell *uint32, rung uint32) {
 }
 
 // pause is the time until it should be looked again.
-func (m *mailbox) pause() time.Duration {
+func (m *mailSide) pause() time.Duration {
 	switch since := time.Duration(time.Now().UnixNano() - m.last.Load()); {
 	case since < spinFor:
 		return 0
@@ -79,25 +79,25 @@ func (m *mailbox) pause() time.Duration {
 }
 
 // Wake has nobody to wake: vCPUs look.
-func (m *mailbox) Wake(*uint32, int) {}
+func (m *mailSide) Wake(*uint32, int) {}
 
 // Post reads a post.
-func (m *mailbox) Post(slot []byte) amd64.Post { return amd64.ReadKernelPost(slot) }
+func (m *mailSide) Post(slot []byte) amd64.Post { return amd64.ReadKernelPost(slot) }
 
 // Bind gives a point the kernel's memory and stacks.
-func (m *mailbox) Bind(p *amd64.Point) {
+func (m *mailSide) Bind(p *amd64.Point) {
 	mem := m.t.memory()
 	p.Mem = mem
 	p.Callers = func(r *amd64.Regs, pcs []uint64) int { return mem.callers(r.SP, p.Ret, pcs) }
 }
 
 // Block is what the gate writes to for ActionLeave: a kernel has no red zone.
-func (m *mailbox) Block(sp uint64, _ *amd64.Point) (addr uint64, size int) {
+func (m *mailSide) Block(sp uint64, _ *amd64.Point) (addr uint64, size int) {
 	return amd64.LeaveBlock(sp, true)
 }
 
 // CanLeave looks for stack and code where the thread would go on.
-func (m *mailbox) CanLeave(now *amd64.Regs, p *amd64.Point) error {
+func (m *mailSide) CanLeave(now *amd64.Regs, p *amd64.Point) error {
 	block, size := m.Block(now.SP, p)
 	for _, at := range []uint64{block, block + uint64(size) - 1} {
 		if _, _, acc, ok := m.t.k.Translate(at); !ok || !acc.Write {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"unsafe"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/internal/mail"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/mailbox"
 )
 
 // TestEndsInCall tells return addresses from other words by the instruction before them.
@@ -57,7 +57,7 @@ func TestLetWaitersGo(t *testing.T) {
 	l.data.mem = mem
 	c := newControl(l.control.mem)
 	c.put(hdrMail, off+1)
-	m := mail.Mem{B: mem[off:], Slots: cpus}
+	m := mailbox.Mem{B: mem[off:], Slots: cpus}
 	*m.State(0), *m.State(1) = amd64.SlotPosted, amd64.SlotAbandoned
 	letWaitersGo(l, cpus)
 	if *m.State(0) != amd64.SlotRefused || *m.State(1) != amd64.SlotAbandoned || *m.Word32(amd64.MailOffOff) != amd64.MailClosed {

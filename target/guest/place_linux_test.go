@@ -14,8 +14,8 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/guestkit"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testguest"
-	"kprobes.dev/kprobes/target"
 	"kprobes.dev/kprobes/target/guest"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )

@@ -6,10 +6,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 

@@ -10,13 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/symbol"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
@@ -46,7 +46,7 @@ type Target struct {
 	clean   bool    // nothing of a killed tracer's patches stands (Recover)
 	claims  bool    // the machine is this engine's (qemu.Machine.Claim)
 	control *control
-	code    *room.Piece
+	code    *codealloc.Piece
 	codeMu  sync.Mutex
 	heap    int // bytes of the data part that are given out
 	pools   []*arch.Pool
@@ -54,7 +54,7 @@ type Target struct {
 	changes uint64              // that took sites out
 	held    *qemu.Stop          // while a change's Then runs, for Reap
 	part    int                 // of the pools, that Crowded has looked at last
-	mail    *mailbox            // of vCPUs that wait for handlers; nil: there was no handler
+	mail    *mailSide           // of vCPUs that wait for handlers; nil: there was no handler
 	ring    *ring.Ring
 	writer  arch.Writer
 	zombie  []*target.Site // taken out, but a thread may still be in the detour
@@ -305,7 +305,7 @@ func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
 func (t *Target) FreeCode(addr uint64, size int) {
 	t.codeMu.Lock()
 	defer t.codeMu.Unlock()
-	t.code.Free(room.Span{Addr: addr, Size: size})
+	t.code.Free(codealloc.Span{Addr: addr, Size: size})
 }
 
 // Bounds of the wait for threads that are inside detours when everything goes.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // field is a field of an event's records.

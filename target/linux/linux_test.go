@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 func parse(t *testing.T, text string) *event.Def {

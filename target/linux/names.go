@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // names finds the names that lines show. It is safe for use by several goroutines.

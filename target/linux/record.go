@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // commonSize is the size of the fields that each record begins with.

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kprobes.dev/kprobes/fetch"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // symbols are the kernel's, sorted by address.

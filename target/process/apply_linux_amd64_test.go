@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // A change fails between its two writes, after the threads were moved: they are moved back before

@@ -3,8 +3,8 @@ package process
 import (
 	"slices"
 
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/codealloc"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Remaining gives the sites that have been taken out and whose detours could not be freed yet. It may be
@@ -36,7 +36,7 @@ func (t *Target) CodeUsed() (n uint64) {
 	return n
 }
 
-func (t *Target) setCode(pieces []*room.Piece) {
+func (t *Target) setCode(pieces []*codealloc.Piece) {
 	t.asked.Lock()
 	defer t.asked.Unlock()
 	t.code = pieces

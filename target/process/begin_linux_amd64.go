@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/signalpath"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // A Go program that Start has made is probed before its runtime has installed its signal handlers, which take the place

@@ -9,13 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
-	"kprobes.dev/kprobes/internal/mail"
+	"kprobes.dev/kprobes/internal/mailbox"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Bounds of TargetOptions.HandlerWait.
@@ -108,7 +108,7 @@ func (t *Target) Quiet(c *arch.Call) {
 
 // InHandler says whether the calling goroutine runs a handler of the process's probes.
 func (t *Target) InHandler() bool {
-	m, ok := mail.Running().(*mailbox)
+	m, ok := mailbox.Running().(*mailSide)
 	return ok && m.p == t.p
 }
 
@@ -157,7 +157,7 @@ func (t *Target) openMailbox() error {
 		return err
 	}
 	pid := innermost(st.NSTID, t.p.pid)
-	var m *mailbox
+	var m *mailSide
 	if err := t.stopped(func(s *Stopped) (err error) {
 		m, err = t.mapMailbox(s, size)
 		return err
@@ -195,7 +195,7 @@ func (t *Target) mailSize() (int, error) {
 }
 
 // mapMailbox makes and maps a mailbox of so many bytes. Precondition: the world is stopped.
-func (t *Target) mapMailbox(s *Stopped, size int) (m *mailbox, err error) {
+func (t *Target) mapMailbox(s *Stopped, size int) (m *mailSide, err error) {
 	why, err := t.whyNotCall(s, "call handlers", gateCalls)
 	if why != nil || err != nil {
 		return nil, errors.Join(why, err)
@@ -218,7 +218,7 @@ func (t *Target) mapMailbox(s *Stopped, size int) (m *mailbox, err error) {
 	if err != nil {
 		return nil, errors.Join(err, mem.close())
 	}
-	return newMailbox(t.p, mem, addr), nil
+	return newMailSide(t.p, mem, addr), nil
 }
 
 // sealMail gives a mailbox's memory file its size and seals it.
@@ -235,7 +235,7 @@ func sealMail(f *os.File, size int) (procfs.FileID, error) {
 }
 
 // writeGate generates the gate and writes it into the process.
-func (t *Target) writeGate(m *mailbox, env amd64.GateEnv) error {
+func (t *Target) writeGate(m *mailSide, env amd64.GateEnv) error {
 	near := t.module[0].lo // where detours are likely to be
 	code, err := amd64.NewGate(near, env)
 	if err != nil {
@@ -335,7 +335,7 @@ func (p *Proc) letWaitersGo(m procfs.Map) error {
 	put := func(off int, v uint32) error { return p.WriteMem(m.Start+uint64(off), le.AppendUint32(nil, v)) }
 	errs := []error{put(amd64.MailOffOff, amd64.MailClosed)}
 	for slot := range amd64.MailSlots {
-		at := mail.SlotAt(slot) + amd64.MailStateOff
+		at := mailbox.SlotAt(slot) + amd64.MailStateOff
 		switch le.Uint32(b[at:]) {
 		case amd64.SlotPosted, amd64.SlotTaken:
 			errs = append(errs, put(at, amd64.SlotRefused))

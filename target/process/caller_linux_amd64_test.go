@@ -19,12 +19,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/fetch"
-	"kprobes.dev/kprobes/internal/mail"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/mailbox"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/target"
 )
 
 func handledProgram(t testing.TB, flags ...string) *running {
@@ -254,9 +254,9 @@ func TestHandlerPanics(t *testing.T) {
 		why  string
 	}{
 		{func(*amd64.Regs) { panic("on purpose") }, target.TrapPanic, "on purpose"},
-		{func(r *amd64.Regs) { r.AX = none.AX }, mail.TrapPage, "nil pointer"},
-		{func(r *amd64.Regs) { r.AX = *(*uint64)(unsafe.Add(nil, uintptr(r.SP))) }, mail.TrapPage, "invalid memory address"},
-		{func(r *amd64.Regs) { r.AX = 1 / uint64(zero) }, mail.TrapDivide, "divide"},
+		{func(r *amd64.Regs) { r.AX = none.AX }, mailbox.TrapPage, "nil pointer"},
+		{func(r *amd64.Regs) { r.AX = *(*uint64)(unsafe.Add(nil, uintptr(r.SP))) }, mailbox.TrapPage, "invalid memory address"},
+		{func(r *amd64.Regs) { r.AX = 1 / uint64(zero) }, mailbox.TrapDivide, "divide"},
 		{func(*amd64.Regs) { runtime.Goexit() }, target.TrapPanic, "goroutine"},
 	} {
 		for _, dealt := range []bool{true, false} {

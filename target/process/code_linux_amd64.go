@@ -9,13 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Bounds of a piece of code, in bytes; one that is needed may be larger.
@@ -29,7 +29,7 @@ func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
 	if a, ok := t.takeCode(lo, hi, size); ok {
 		return a, nil
 	}
-	c, err := t.mapCode(lo, hi, room.Round(size))
+	c, err := t.mapCode(lo, hi, codealloc.Round(size))
 	if err != nil {
 		return 0, err
 	}
@@ -55,10 +55,10 @@ func (t *Target) takeCode(lo, hi uint64, size int) (uint64, bool) {
 
 // FreeCode takes back room that Code gave.
 func (t *Target) FreeCode(addr uint64, size int) {
-	t.freeCode(room.Span{Addr: addr, Size: size})
+	t.freeCode(codealloc.Span{Addr: addr, Size: size})
 }
 
-func (t *Target) freeCode(spans ...room.Span) {
+func (t *Target) freeCode(spans ...codealloc.Span) {
 	t.asked.Lock()
 	defer t.asked.Unlock()
 	for _, c := range t.code {
@@ -68,7 +68,7 @@ func (t *Target) freeCode(spans ...room.Span) {
 
 // mapCode maps a new piece near the text, in a stop of its own. Many probes make fewer and larger
 // pieces, each twice as large as the one before, where there is room.
-func (t *Target) mapCode(lo, hi, need uint64) (*room.Piece, error) {
+func (t *Target) mapCode(lo, hi, need uint64) (*codealloc.Piece, error) {
 	size := max(minPiece, uint64(1)<<bits.Len64(need-1))
 	if n := len(t.code); n > 0 && t.code[n-1].Size >= size && size < maxPiece {
 		var full *headroom.Error
@@ -80,7 +80,7 @@ func (t *Target) mapCode(lo, hi, need uint64) (*room.Piece, error) {
 	return t.mapCodeOf(lo, hi, size)
 }
 
-func (t *Target) mapCodeOf(lo, hi, size uint64) (c *room.Piece, err error) {
+func (t *Target) mapCodeOf(lo, hi, size uint64) (c *codealloc.Piece, err error) {
 	if err := t.spare("code of probes", headroom.Take{Mapped: size, Locked: size}); err != nil {
 		return nil, err
 	}
@@ -141,14 +141,14 @@ func (t *Target) mapRooms(s *Stopped) error {
 		if err != nil {
 			return err
 		}
-		t.setCode(append(t.code, room.New(r.Lo, r.Hi-r.Lo)))
+		t.setCode(append(t.code, codealloc.New(r.Lo, r.Hi-r.Lo)))
 	}
 	t.rooms = nil
 	return nil
 }
 
 // mapPiece maps size bytes for code near [lo, hi).
-func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*room.Piece, error) {
+func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*codealloc.Piece, error) {
 	maps, err := s.Maps()
 	if err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*room.Piece, error) 
 	if err != nil {
 		return nil, err
 	}
-	return room.New(addr, size), nil
+	return codealloc.New(addr, size), nil
 }
 
 // Pool gives the table for a return probe's instances. Probes without a limit share one for each

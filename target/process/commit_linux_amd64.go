@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // How a change is made. All threads are stopped.
@@ -104,7 +104,7 @@ func (t *Target) writeDetours(add []*target.Site) error {
 	sort.Slice(sorted, func(i, j int) bool { return sorted[i].Detour.Addr < sorted[j].Detour.Addr })
 	size := 0
 	for _, s := range sorted {
-		size += len(s.Detour.Code) + room.Align
+		size += len(s.Detour.Code) + codealloc.Align
 	}
 	run := make([]byte, 0, size)
 	var at uint64
@@ -118,7 +118,7 @@ func (t *Target) writeDetours(add []*target.Site) error {
 	}
 	for _, s := range sorted {
 		gap := s.Detour.Addr - (at + uint64(len(run)))
-		if len(run) == 0 || gap > room.Align*4 {
+		if len(run) == 0 || gap > codealloc.Align*4 {
 			if err := flush(); err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Tracer names who traces the process: a debugger, whose breakpoints may fall into our patches; "":

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/restore"
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Bounds of the wait for threads that are inside detours when everything goes.
@@ -172,7 +172,7 @@ func (t *Target) closeStopped(s *Stopped) error {
 }
 
 // inHandler fails if a thread is in the code that is about to go.
-func inHandler(s *Stopped, code []*room.Piece) error {
+func inHandler(s *Stopped, code []*codealloc.Piece) error {
 	for _, th := range s.everyone() {
 		for _, c := range code {
 			if c.Holds(th.ResumeRIP()) {

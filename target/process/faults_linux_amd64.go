@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // faultSignals are the signals of a fault in an instruction, in the order in which their handlers are installed: records
@@ -365,7 +365,7 @@ func (f *faultTable) build(env amd64.HandlerEnv) (*amd64.Handler, error) {
 	if len(h.Code) > stayBehind {
 		return nil, fmt.Errorf("signal handlers of %d bytes: more than %d", len(h.Code), stayBehind)
 	}
-	f.room = len(h.Code) + room.Align
+	f.room = len(h.Code) + codealloc.Align
 	if f.handler, err = f.t.Code(near, near, f.room); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 var _ target.Exposed = (*Target)(nil)

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // A thread that waits is in the detour that it came from, also while a signal handler of the

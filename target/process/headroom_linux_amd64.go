@@ -9,11 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // What probes take from a process, and from whom. The kernel charges a page to the memory cgroup

@@ -13,7 +13,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // What stands in a probed process's memory, and is found there by whoever comes next:
@@ -22,7 +22,7 @@ import (
 //	home  memfd kprobes:home, private, rw: this file's layout
 //	heap  memfd kprobes:heap, private, rw: tables that the home has no room for, in pieces
 //	code  memfd kprobes:code, private, rx: detours and handlers, one or more pieces near the probed text
-//	mail  memfd kprobes:mailbox, shared: threads that wait for a handler (arch/amd64, gate.go)
+//	mail  memfd kprobes:mailbox, shared: threads that wait for a handler (internal/arch/amd64, gate.go)
 //
 // The mailbox has a version of its own. A tracer that does not know it takes out the rest:
 // threads stop waiting by themselves.

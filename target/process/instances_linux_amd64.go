@@ -3,11 +3,11 @@ package process
 import (
 	"encoding/binary"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
-// Instances classifies what is in the pools. See arch/amd64/instance.go for what an
+// Instances classifies what is in the pools. See internal/arch/amd64/instance.go for what an
 // instance tells.
 func (t *Target) Instances() (active, unwound map[int]int, err error) {
 	active, unwound = map[int]int{}, map[int]int{}

@@ -3,7 +3,7 @@ package process
 import (
 	"errors"
 
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // loaderHook is the function that the dynamic loaders of glibc and musl call for

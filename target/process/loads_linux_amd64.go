@@ -9,7 +9,7 @@ import (
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
-// A record whose arguments read memory makes a system call (arch/amd64, checked.go): it
+// A record whose arguments read memory makes a system call (internal/arch/amd64, checked.go): it
 // asks which signals its thread blocks, and who handles SIGSEGV; where the signals of a fault are
 // blocked, or the program has taken the handler's place, it looks at each address before it
 // reads there. In a thread that seccomp would end for it no such

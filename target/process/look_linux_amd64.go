@@ -11,12 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // look is what the stopped threads mean for a change.
@@ -398,7 +398,7 @@ func (t *Target) reclaim(s *Stopped) {
 	}
 	err := t.savedContexts(s, t.golang != nil, mark)
 	left := zombies[:0]
-	var free []room.Span
+	var free []codealloc.Span
 	for _, z := range zombies {
 		if busy[z] || err != nil {
 			left = append(left, z)
@@ -408,7 +408,7 @@ func (t *Target) reclaim(s *Stopped) {
 		if t.mail != nil {
 			t.mail.Reclaim(z)
 		}
-		free = append(free, room.Span{Addr: z.Detour.Addr, Size: z.Room})
+		free = append(free, codealloc.Span{Addr: z.Detour.Addr, Size: z.Room})
 	}
 	t.freeCode(free...)
 	t.setZombies(left)

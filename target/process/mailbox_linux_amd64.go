@@ -5,53 +5,53 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/internal/mail"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/mailbox"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // maxWorkers bounds the handlers that run at once.
 const maxWorkers = 8
 
-// mailbox serves the threads of a process that wait in the gate.
-type mailbox struct {
-	*mail.Box
+// mailSide serves the threads of a process that wait in the gate.
+type mailSide struct {
+	*mailbox.Box
 	*mailMem
 	p    *Proc
 	addr uint64       // in the process
 	gate procfs.Range // the gate's code
 }
 
-func newMailbox(p *Proc, mem *mailMem, addr uint64) *mailbox {
-	m := &mailbox{mailMem: mem, p: p, addr: addr}
-	m.Box = mail.New(mem.mem(), addr, m, maxWorkers, fmt.Sprint("process ", p.pid))
+func newMailSide(p *Proc, mem *mailMem, addr uint64) *mailSide {
+	m := &mailSide{mailMem: mem, p: p, addr: addr}
+	m.Box = mailbox.New(mem.mem(), addr, m, maxWorkers, fmt.Sprint("process ", p.pid))
 	return m
 }
 
-var _ mail.Side = (*mailbox)(nil)
+var _ mailbox.Side = (*mailSide)(nil)
 
 // Wait sleeps until the bell is rung.
-func (m *mailbox) Wait(bell *uint32, rung uint32) { m.sleep(bell, rung) }
+func (m *mailSide) Wait(bell *uint32, rung uint32) { m.sleep(bell, rung) }
 
 // Wake wakes waiters.
-func (m *mailbox) Wake(word *uint32, n int) { m.wake(word, n) }
+func (m *mailSide) Wake(word *uint32, n int) { m.wake(word, n) }
 
 // Post reads a post.
-func (m *mailbox) Post(slot []byte) amd64.Post { return amd64.ReadPost(slot) }
+func (m *mailSide) Post(slot []byte) amd64.Post { return amd64.ReadPost(slot) }
 
 // Bind gives a point the process's memory and stacks.
-func (m *mailbox) Bind(p *amd64.Point) {
+func (m *mailSide) Bind(p *amd64.Point) {
 	p.Mem = &processMemory{m.p}
 	p.Callers = func(r *amd64.Regs, pcs []uint64) int { return walkFrames(p.Mem, r.SP, r.BP, p.Ret, pcs) }
 }
 
 // Block is what the gate writes to for ActionLeave.
-func (m *mailbox) Block(sp uint64, p *amd64.Point) (addr uint64, size int) {
+func (m *mailSide) Block(sp uint64, p *amd64.Point) (addr uint64, size int) {
 	return amd64.LeaveBlock(sp, p.Go)
 }
 
 // CanLeave looks for stack and code where the thread would go on.
-func (m *mailbox) CanLeave(now *amd64.Regs, p *amd64.Point) error {
+func (m *mailSide) CanLeave(now *amd64.Regs, p *amd64.Point) error {
 	block, size := m.Block(now.SP, p)
 	if err := m.p.ReadMem(block, make([]byte, size)); err != nil {
 		return fmt.Errorf("the new stack pointer is no stack: %w", err)
@@ -68,7 +68,7 @@ func (m *mailbox) CanLeave(now *amd64.Regs, p *amd64.Point) error {
 }
 
 // isDetour says whether an address is in generated code.
-func (m *mailbox) isDetour(addr uint64) bool {
+func (m *mailSide) isDetour(addr uint64) bool {
 	maps, err := m.p.Maps()
 	if err != nil {
 		return true // a jump leads there, and nobody knows where that is
@@ -78,7 +78,7 @@ func (m *mailbox) isDetour(addr uint64) bool {
 }
 
 // close gives our mapping back. Precondition: Shut. The counts are gone.
-func (m *mailbox) close() error {
+func (m *mailSide) close() error {
 	m.Forget()
 	return m.mailMem.close()
 }

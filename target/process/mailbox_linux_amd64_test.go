@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // A process that writes anything into its mailbox makes the tracer run handlers that there
@@ -38,7 +38,7 @@ func TestMailboxHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	const addr = 0x7f0000000000
-	m := newMailbox(run(t, build(t, "hold")).open(), mem, addr)
+	m := newMailSide(run(t, build(t, "hold")).open(), mem, addr)
 	var runs, wrong atomic.Uint64
 	handler := func(_ *amd64.Regs, instance uint64) arch.Action {
 		runs.Add(1)

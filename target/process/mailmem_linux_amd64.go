@@ -8,11 +8,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/internal/mail"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/mailbox"
 )
 
-// mailMem is our mapping of a mailbox (arch/amd64, gate.go). The process can write to all of
+// mailMem is our mapping of a mailbox (internal/arch/amd64, gate.go). The process can write to all of
 // it: what is read is copied, then checked, then used.
 type mailMem struct {
 	file *os.File // tells that the mapping is a tracer's (left_linux_amd64.go)
@@ -34,8 +34,8 @@ func (m *mailMem) close() error {
 }
 
 // mem is the mapping as a mailbox.
-func (m *mailMem) mem() mail.Mem {
-	return mail.Mem{B: m.b, Slots: amd64.MailSlots, Descs: (len(m.b) - amd64.MailDescsOff) / amd64.MailDescSize, First: amd64.MailDescsOff}
+func (m *mailMem) mem() mailbox.Mem {
+	return mailbox.Mem{B: m.b, Slots: amd64.MailSlots, Descs: (len(m.b) - amd64.MailDescsOff) / amd64.MailDescSize, First: amd64.MailDescsOff}
 }
 
 // Operations of futex(2) on memory that two processes share.

@@ -2,7 +2,7 @@ package process
 
 import (
 	"kprobes.dev/kprobes/internal/signalpath"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // learnMasks finds out in which functions of a Go program a fault is always caught, once the handler is there: where the

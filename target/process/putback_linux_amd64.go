@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 

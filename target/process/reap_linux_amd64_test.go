@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Whether a call has ended is told only by the stack that it is on, though others lie in the same

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/ring"
+	"kprobes.dev/kprobes/internal/ring"
 )
 
 // makeRing makes the ring on a memory file of the process and maps it there. The pages of records

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // maxNeed is what the work of a probe takes below the stack pointer, in bytes, but for signal frames and for

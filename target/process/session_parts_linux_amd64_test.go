@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/target"
 )
 
 // What is asked of a thread's mapping is answered by the list of all where the kernel does not answer. That nothing is

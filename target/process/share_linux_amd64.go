@@ -8,15 +8,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/symbol"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
-// Whether a thread's FS base leads to its own block (arch/amd64, share.go) is decided by the code of the program
+// Whether a thread's FS base leads to its own block (internal/arch/amd64, share.go) is decided by the code of the program
 // and its objects. Only the C library's is trusted to do nothing else than its functions promise: these are
 // given to the engine to be probed (Sharers). An instruction of any other object that may make a task, or move an FS
 // base, means that nothing is used of what FS leads to (errShares).

@@ -15,15 +15,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/symbol"
-	_ "kprobes.dev/kprobes/symbol/native" // names of C++ and Rust
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
+	_ "kprobes.dev/kprobes/native" // names of C++ and Rust
 )
 
 // TargetOptions are the choices of Attach; nil means all defaults.
@@ -52,7 +52,7 @@ type Target struct {
 	mem     memoryPlan
 	home    *home
 	before  map[int]*procfs.Status // of the threads, before the last stop in which they were asked for it
-	code    []*room.Piece
+	code    []*codealloc.Piece
 	rooms   []target.Room // what Prepare maps for code
 	writer  arch.Writer
 	noLoads error // why no argument may read memory
@@ -82,8 +82,8 @@ type Target struct {
 	plans   map[*target.Change]*plan   // of the changes of a Commit in progress
 	gone    []*target.Site             // taken out in this stop: their entries are still in the tables
 	sharers []target.Sharing
-	acts    bool     // code that is mapped may replace handlers of signals without the C library
-	mail    *mailbox // of threads that wait for handlers; nil: there was no handler
+	acts    bool      // code that is mapped may replace handlers of signals without the C library
+	mail    *mailSide // of threads that wait for handlers; nil: there was no handler
 
 	asked sync.Mutex // held to change what Remaining, CodeUsed and SharedText tell
 

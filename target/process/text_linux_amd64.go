@@ -14,7 +14,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // A kernel uprobe belongs to a file: whoever places one has the kernel write a breakpoint into

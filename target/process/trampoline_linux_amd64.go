@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Trampolines of all functions stand in one room of the address space, which is taken as a whole

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // trapEntry is an entry of the table of breakpoints.

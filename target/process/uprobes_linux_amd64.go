@@ -10,7 +10,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // uprobeLists are where the kernel lists the uprobes that tracefs knows, wherever it may

@@ -1,7 +1,7 @@
 package process
 
 import (
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 

@@ -3,7 +3,7 @@ package self
 import (
 	"strings"
 
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Barred says why a function must not be probed, beyond what holds for every Go program; "":

@@ -1,6 +1,6 @@
 package self
 
-import "kprobes.dev/kprobes/arch/amd64"
+import "kprobes.dev/kprobes/internal/arch/amd64"
 
 // callers fills pcs with the return addresses of the calls in progress, the innermost first:
 // the one at the stack pointer where the point knows its place, then those that the frame

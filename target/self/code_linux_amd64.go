@@ -8,15 +8,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/room"
 )
 
 // piece is a mapping that detours stand in.
 type piece struct {
-	*room.Piece
+	*codealloc.Piece
 }
 
 const minPiece = 1 << 20
@@ -49,7 +49,7 @@ func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
 			return a, nil
 		}
 	}
-	c, err := t.mapPiece(lo, hi, room.Round(size))
+	c, err := t.mapPiece(lo, hi, codealloc.Round(size))
 	if err != nil {
 		return 0, err
 	}
@@ -87,18 +87,18 @@ func (t *Target) mapPiece(lo, hi, need uint64) (*piece, error) {
 	if at, err = mapAnon(at, size, unix.PROT_READ|unix.PROT_EXEC); err != nil {
 		return nil, err
 	}
-	return &piece{room.New(at, size)}, nil
+	return &piece{codealloc.New(at, size)}, nil
 }
 
 // FreeCode takes back room that Code gave.
 func (t *Target) FreeCode(addr uint64, size int) {
 	t.codeMu.Lock()
 	defer t.codeMu.Unlock()
-	t.freeCode(room.Span{Addr: addr, Size: size})
+	t.freeCode(codealloc.Span{Addr: addr, Size: size})
 }
 
 // freeCode takes back spans. codeMu is held.
-func (t *Target) freeCode(spans ...room.Span) {
+func (t *Target) freeCode(spans ...codealloc.Span) {
 	for _, c := range t.code {
 		c.Free(spans...)
 	}

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/room"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Bounds of the attempts at a change that a thread blocks.
@@ -490,14 +490,14 @@ func (t *Target) gone(p *plan, removed []*target.Site) []*target.Site {
 // no thread was.
 func (t *Target) buried(p *plan, removed []*target.Site) {
 	var left, dead []*target.Site
-	var free []room.Span
+	var free []codealloc.Span
 	for i, s := range t.zombie {
 		if p.dirty || p.zombies[i].busy {
 			left = append(left, s)
 			continue
 		}
 		dead = append(dead, s)
-		free = append(free, room.Span{Addr: s.Detour.Addr, Size: s.Room})
+		free = append(free, codealloc.Span{Addr: s.Detour.Addr, Size: s.Room})
 	}
 	t.dead = append(t.dead, dead...)
 	t.live -= len(dead)

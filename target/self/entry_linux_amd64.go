@@ -5,7 +5,7 @@ package self
 import (
 	"unsafe"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 )
 
 // callFunc calls a closure by Go's ABIInternal with the argument registers of regs, a copy

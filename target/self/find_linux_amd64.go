@@ -4,7 +4,7 @@ import (
 	"os"
 
 	"kprobes.dev/kprobes/internal/libfind"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Find says why no file is found that an object which is not mapped can come from.

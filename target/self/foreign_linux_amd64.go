@@ -3,7 +3,7 @@ package self
 import (
 	"bytes"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 var _ target.Exposed = (*Target)(nil)

@@ -4,7 +4,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // What is done while the world is stopped (world_linux_amd64.go says what may not be).

@@ -11,7 +11,7 @@
 #define m_g0 const_gateG0
 #define m_procid const_gateProcID
 
-// Offsets from the frame at which a detour saves registers (arch/amd64, call.go).
+// Offsets from the frame at which a detour saves registers (internal/arch/amd64, call.go).
 #define F_AX 0
 #define F_CX 8
 #define F_DX 16
@@ -90,7 +90,7 @@
 	MOVQ F_R13(F), T; \
 	MOVQ T, R_R13(B)
 
-// gate is entered by a jump from a detour (arch/amd64, call.go, has the contract). It runs a
+// gate is entered by a jump from a detour (internal/arch/amd64, call.go, has the contract). It runs a
 // handler on the thread's system stack.
 TEXT ·gate(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	CMPL desc_kind(R12), $const_kindSleep

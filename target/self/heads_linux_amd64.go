@@ -7,8 +7,8 @@ import (
 	"slices"
 	"sort"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // What our handlers look faults up in is in pieces, so that a change writes those anew that its sites belong to, and

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // told gives the sites whose detours the tables of the heads tell, as a handler finds them: by the address of a detour.

@@ -1,8 +1,8 @@
 package self
 
 import (
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // person is a goroutine as a stopped world shows it.

@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // findPlaces finds the functions and variables of the runtime that a stopped world is

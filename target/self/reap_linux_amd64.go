@@ -6,9 +6,9 @@ import (
 	"time"
 	"unsafe"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 var _ target.Reaper = (*Target)(nil)
@@ -159,7 +159,7 @@ func readSlot(p *arch.Pool, at uint64) (d doomed, sp uint64) {
 	return d, in.SP
 }
 
-// Where the event and the return address stand in a slot (arch/amd64, instance.go).
+// Where the event and the return address stand in a slot (internal/arch/amd64, instance.go).
 const (
 	slotEvent  = 8
 	slotReturn = 16

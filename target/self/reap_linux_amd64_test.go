@@ -4,7 +4,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 var (

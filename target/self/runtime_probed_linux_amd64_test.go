@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 )
 
 func init() {

@@ -2,7 +2,7 @@ package self
 
 import (
 	"kprobes.dev/kprobes/internal/signalpath"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // signalPath finds the functions that may run while the thread's SIGTRAP is blocked: no breakpoint may stand in them.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"unsafe"
 
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // A sleepable handler runs on a goroutine of its own while the one that hit waits. That is

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/target/self"
 )
 

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"unsafe"
 
-	"kprobes.dev/kprobes/arch"
-	"kprobes.dev/kprobes/target"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // A function of three instructions, of one, three and seven bytes, and what follows it.

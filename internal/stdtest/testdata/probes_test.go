@@ -19,10 +19,10 @@ import (
 	"unsafe"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/ring"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/self"
 )
 

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch/amd64"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // place is an instruction of a function, which runs once in each call.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/toggle"
-	"kprobes.dev/kprobes/target"
 )
 
 // Bounds of a wait, and of what is kept of what is wrong.

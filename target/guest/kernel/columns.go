@@ -3,7 +3,7 @@ package kernel
 import (
 	"bytes"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 )
 
 // maxReadOnly bounds the kernel's constants that are looked through, in bytes; Debian's are 5 to 8 MB.

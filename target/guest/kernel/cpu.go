@@ -7,7 +7,7 @@ import (
 	"math/bits"
 	"syscall"
 
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
 )
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"kprobes.dev/kprobes/symbol"
-	_ "kprobes.dev/kprobes/symbol/native" // names of C++ and Rust
+	"kprobes.dev/kprobes/internal/symbol"
+	_ "kprobes.dev/kprobes/native" // names of C++ and Rust
 )
 
 // Image gives the kernel as an ELF file that is made up on the fly: its symbols from

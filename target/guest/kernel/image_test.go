@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"testing"
 
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // TestImage makes an ELF file of a made-up kernel's memory.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/testguest"
-	"kprobes.dev/kprobes/symbol"
 	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )

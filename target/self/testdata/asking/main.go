@@ -39,7 +39,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	many, err := event.Parse("p kprobes.dev/kprobes/symbol.*") // so that faults are looked up among many
+	many, err := event.Parse("p kprobes.dev/kprobes/internal/symbol.*") // so that faults are looked up among many
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	_ "unsafe"
 
 	"kprobes.dev/kprobes/internal/golayout"
-	"kprobes.dev/kprobes/symbol"
+	"kprobes.dev/kprobes/internal/symbol"
 	_ "kprobes.dev/kprobes/target/self"
 )
 

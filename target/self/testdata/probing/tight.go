@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/arch"
+	"kprobes.dev/kprobes/internal/arch"
 )
 
 // narrow ends in a return that the code which grows its stack follows at once: no room for a jump.

@@ -1,0 +1,350 @@
+package amd64
+
+import (
+	"encoding/binary"
+
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/ring"
+)
+
+// An instance pairs a call's entry with its return. Its key is the stack pointer at
+// entry, which points to the return address and is the same at every return; in a Go
+// program, whose stacks move, the goroutine's id and the distance from the high end of
+// its stack. No two calls in progress have the same key, so a key that is found taken
+// at an entry belongs to a call that was left by unwinding.
+//
+// Many events share a pool, so the key is mixed with a number that stands for the
+// event (EventSalt). A pool is an open hash table; a key is searched in bucketLen
+// slots from its place. With one slot in four taken, the chance that a key finds no
+// place is below one in a billion.
+
+// bucketLen is the number of slots that are searched for a key. A pool has that many
+// more than its mask tells.
+const bucketLen = 32
+
+// hashFactor spreads keys (2^64 divided by the golden ratio, Knuth vol. 3, 6.4).
+const hashFactor = 0x9e3779b97f4a7c15
+
+// Offsets in a slot.
+const (
+	slotKey    = 0
+	slotEvent  = 8
+	slotReturn = 16 // the return address: tells an instance that unwinding left
+	slotValues = 24
+)
+
+// SlotStride is log2 of the bytes that a slot with n saved values takes.
+func SlotStride(n int) int {
+	stride := 4
+	for 1<<stride < slotValues+8*n {
+		stride++
+	}
+	return stride
+}
+
+// PoolBytes is the size of a pool's table.
+func PoolBytes(slots, stride int) uint64 { return (1<<slots + bucketLen) << stride }
+
+// EventSalt is the number that an event's keys are mixed with (the finisher of
+// splitmix64).
+func EventSalt(event int) uint64 {
+	z := (uint64(event) + 1) * hashFactor
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// salted emits RAX = the key of the event's call (see key).
+func (f *frame) salted(event int, none Label) {
+	f.key(none)
+	f.MovRI(RDX, EventSalt(event))
+	f.OpRR(OpXor, 8, RAX, RDX)
+}
+
+// key emits RAX = the key of the call whose entry or return the point is. It
+// clobbers RDX and S1. none is where a thread goes that can have no key.
+func (f *frame) key(none Label) {
+	if f.w.Go == nil {
+		f.Lea(RAX, At(RSP, f.drop))
+		return
+	}
+	system, done := f.Label(), f.Label()
+	f.MovRM(8, RAX, AtFS(f.w.Go.TLS))
+	f.TestRR(8, RAX, RAX)
+	f.Jcc(CondE, none)
+	f.MovRM(8, RDX, At(RAX, f.w.Go.GoID))
+	f.TestRR(8, RDX, RDX)
+	f.Jcc(CondE, system)
+	f.MovRM(8, RAX, At(RAX, f.w.Go.StackHi))
+	f.Lea(f.s1(), At(RSP, f.drop))
+	f.OpRR(OpSub, 8, RAX, f.s1())
+	f.ShiftRI(Shr, 8, RAX, 3)
+	f.ShiftRI(Shl, 8, RDX, goKeyShift)
+	f.OpRR(OpOr, 8, RAX, RDX)
+	f.Bind(done)
+	f.after(func() { // a system stack: it does not move
+		f.Bind(system)
+		f.Lea(RAX, At(RSP, f.drop))
+		f.MovRI(RDX, 1<<63)
+		f.OpRR(OpOr, 8, RAX, RDX)
+		f.Jmp(done)
+	})
+}
+
+// goKeyShift leaves room for the distance in words on a stack of the largest size that
+// Go allows (1 GB).
+const goKeyShift = 27
+
+// place emits S1 = the first slot for the key in RAX.
+func (f *frame) place(p *arch.Pool) {
+	f.MovRI(RDX, hashFactor)
+	f.ImulRR(8, RDX, RAX)
+	f.ShiftRI(Shr, 8, RDX, uint8(64-p.Slots))
+	f.ShiftRI(Shl, 8, RDX, uint8(p.Stride))
+	if f.w.Kernel != nil && fitsDisp(p.Base) {
+		f.Lea(f.s1(), At(RDX, int32(p.Base)))
+		return
+	}
+	f.MovRI(f.s1(), p.Base)
+	f.OpRR(OpAdd, 8, f.s1(), RDX)
+}
+
+// claim emits a return probe's entry: an instance is taken and the values that the
+// return wants are saved in it.
+func (f *frame) claim(w *arch.Work) {
+	got, done, missed, full := f.Label(), f.Label(), f.Label(), f.Label()
+	f.ask(w)
+	f.salted(w.Event, missed)
+	if w.Pool.Max > 0 {
+		f.takeOne(w, got, missed)
+	}
+	f.place(w.Pool)
+	f.search(w, got, full)
+	f.Bind(got)
+	f.MovMI(8, At(f.s1(), slotEvent), int32(w.Event))
+	f.MovRM(8, RAX, At(RSP, f.drop))
+	noStub := f.Label()
+	if w.Trampoline != nil {
+		f.stub(w.Trampoline, noStub)
+	}
+	f.MovMR(8, At(f.s1(), slotReturn), RAX)
+	for i, b := range w.Prog.EntryBases() {
+		f.entryValue(b, int32(slotValues+8*i))
+	}
+	if w.Call != nil {
+		f.callAtEntry(w, done)
+	}
+	if w.Trampoline != nil {
+		f.replace()
+	}
+	f.Bind(done)
+	f.after(func() {
+		if w.Trampoline != nil {
+			f.Bind(noStub)
+			f.MovMI(8, At(f.s1(), slotKey), 0)
+		}
+		f.Bind(full)
+		f.giveOne(w.Pool)
+		f.Bind(missed)
+		f.bump(w.Event, ring.CtrMissed)
+		f.Jmp(done)
+	})
+}
+
+// search emits the loop that claims a slot for the key in RAX; S1 is the slot.
+func (f *frame) search(w *arch.Work, got, full Label) {
+	if f.w.Kernel != nil {
+		f.tryFirst(w, got, full)
+		return
+	}
+	f.searchAll(w, got, full)
+}
+
+// tryFirst emits the claim of the key's own slot, which is free but for rare cases; those
+// are put behind the code.
+func (f *frame) tryFirst(w *arch.Work, got, full Label) {
+	taken := f.Label()
+	f.MovRR(8, RDX, RAX)
+	f.MovRI(RAX, 0)
+	f.Lock().Cmpxchg(8, At(f.s1(), slotKey), RDX)
+	f.Jcc(CondNE, taken)
+	f.after(func() {
+		f.Bind(taken)
+		f.MovRR(8, RAX, RDX)
+		f.searchAll(w, got, full)
+	})
+}
+
+// searchAll emits the search itself.
+func (f *frame) searchAll(w *arch.Work, got, full Label) {
+	try, next, again := f.Label(), f.Label(), f.Label()
+	f.MovRI(f.s2(), bucketLen)
+	loop := f.Here()
+	f.MovRM(8, RDX, At(f.s1(), slotKey))
+	f.TestRR(8, RDX, RDX)
+	f.Jcc(CondE, try)
+	f.OpRR(OpCmp, 8, RDX, RAX)
+	f.Jcc(CondE, again)
+	f.Bind(next)
+	f.OpRI(OpAdd, 8, f.s1(), 1<<w.Pool.Stride)
+	f.OpRI(OpSub, 4, f.s2(), 1)
+	f.Jcc(CondNE, loop)
+	f.Jmp(full)
+	f.Bind(try)
+	f.MovRR(8, RDX, RAX)
+	f.MovRI(RAX, 0)
+	f.Lock().Cmpxchg(8, At(f.s1(), slotKey), RDX)
+	f.Jcc(CondE, got)
+	f.MovRR(8, RAX, RDX)
+	f.Jmp(next)
+	f.after(func() { // the slot's call was left by unwinding: its slot serves again
+		f.Bind(again)
+		f.giveOne(w.Pool)
+		f.bump(w.Event, ring.CtrUnwound)
+		f.Jmp(got)
+	})
+}
+
+// entryValue emits the saving of one base into the slot of S1.
+func (f *frame) entryValue(b fetch.Base, off int32) {
+	fault, done := f.Label(), f.Label()
+	f.base(RAX, b, fault)
+	f.Bind(done)
+	f.zeroOn(fault, done)
+	f.MovMR(8, At(f.s1(), off), RAX)
+}
+
+// takeOne emits the counting of an instance against the pool's maximum. Where that is
+// reached, the key in RAX may still be that of a call that was left by unwinding.
+func (f *frame) takeOne(w *arch.Work, got, missed Label) {
+	over := f.Label()
+	f.MovRI(RDX, w.Pool.Active)
+	f.MovRI(f.s2(), 1)
+	f.Lock().Xadd(4, At(RDX, 0), f.s2())
+	f.OpRI(OpCmp, 4, f.s2(), int32(w.Pool.Max))
+	f.Jcc(CondAE, over)
+	f.after(func() {
+		f.Bind(over)
+		f.Lock().DecM(4, At(RDX, 0))
+		f.seek(w.Pool, missed)
+		f.bump(w.Event, ring.CtrUnwound)
+		f.Jmp(got)
+	})
+}
+
+// giveOne emits the opposite of takeOne. It clobbers RDX.
+func (f *frame) giveOne(p *arch.Pool) {
+	if p.Max == 0 {
+		return
+	}
+	f.MovRI(RDX, p.Active)
+	f.Lock().DecM(4, At(RDX, 0))
+}
+
+// bump emits a locked increment of one of the event's counters. It clobbers RDX.
+func (f *frame) bump(event int, field int32) {
+	f.MovRI(RDX, f.w.lockedShard(0)+uint64(counter(event, field)))
+	f.Lock().IncM(8, At(RDX, 0))
+}
+
+// find emits a return probe's exit: the instance of the call that returns is looked
+// up, what it saved goes to temporaries, and it is given back. A return whose entry
+// was not seen goes to none.
+func (f *frame) find(w *arch.Work, none Label) {
+	f.salted(w.Instance, none)
+	f.seek(w.Pool, none)
+	if !w.Count {
+		for i := range w.Prog.EntryBases() {
+			f.MovRM(8, RAX, At(f.s1(), int32(slotValues+8*i)))
+			f.MovMR(8, f.tempAt(fixedTemps+i), RAX)
+		}
+	}
+	f.giveBack(w.Pool)
+}
+
+// seek emits S1 = the slot that the key in RAX has taken. It clobbers RDX and S2.
+func (f *frame) seek(p *arch.Pool, none Label) {
+	found := f.Label()
+	f.place(p)
+	if f.w.Kernel != nil {
+		f.seekFirst(p, none)
+		return
+	}
+	f.seekAll(p, none, found)
+	f.Bind(found)
+}
+
+// seekFirst emits the look at the key's own slot; the others follow behind the code.
+func (f *frame) seekFirst(p *arch.Pool, none Label) {
+	other := f.Label()
+	f.OpMR(OpCmp, 8, At(f.s1(), slotKey), RAX)
+	f.Jcc(CondNE, other)
+	found := f.Here()
+	f.after(func() {
+		f.Bind(other)
+		f.seekAll(p, none, found)
+	})
+}
+
+// seekAll emits the search from S1 on.
+func (f *frame) seekAll(p *arch.Pool, none, found Label) {
+	f.MovRI(f.s2(), bucketLen)
+	loop := f.Here()
+	f.OpMR(OpCmp, 8, At(f.s1(), slotKey), RAX)
+	f.Jcc(CondE, found)
+	f.OpRI(OpAdd, 8, f.s1(), 1<<p.Stride)
+	f.OpRI(OpSub, 4, f.s2(), 1)
+	f.JccShort(CondNE, loop)
+	f.Jmp(none)
+}
+
+// Instance is a slot of a pool as it was read from memory.
+type Instance struct {
+	Event  int
+	Return uint64 // where the call returns to
+	// SP is the stack pointer at entry, where the return address stands; 0 for a
+	// goroutine.
+	SP uint64
+	// GoID and Distance (bytes below the high end of its stack) tell where the
+	// return address of a goroutine's call stands.
+	GoID, Distance uint64
+}
+
+// ReadInstance decodes a slot. ok is false if it is free.
+func ReadInstance(slot []byte, goProgram bool) (i Instance, ok bool) {
+	key := binary.LittleEndian.Uint64(slot[slotKey:])
+	if key == 0 {
+		return i, false
+	}
+	i.Event = int(uint32(binary.LittleEndian.Uint64(slot[slotEvent:])))
+	i.Return = binary.LittleEndian.Uint64(slot[slotReturn:])
+	key ^= EventSalt(i.Event)
+	if !goProgram {
+		i.SP = key
+		return i, true
+	}
+	if i.GoID, i.SP = SplitGoKey(key); i.SP == 0 {
+		i.Distance = key & (1<<goKeyShift - 1) << 3
+	}
+	return i, true
+}
+
+// SplitGoKey gives of a Go program's key, without the event's salt, the goroutine, or, if sp
+// is not 0, the stack pointer on a system stack.
+//
+//go:norace
+//go:nosplit
+func SplitGoKey(key uint64) (goid, sp uint64) {
+	if key>>63 != 0 {
+		return 0, key &^ (1 << 63)
+	}
+	return key >> goKeyShift, 0
+}
+
+// SlotHeader is the number of bytes of a slot that ReadInstance needs.
+const SlotHeader = slotValues
+
+// SetEvent makes a slot that was read one of another event: a thread that has claimed a slot
+// writes down the event a little later.
+func SetEvent(slot []byte, event int) { binary.LittleEndian.PutUint64(slot[slotEvent:], uint64(event)) }

@@ -1,0 +1,458 @@
+package amd64
+
+import (
+	"fmt"
+
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/ring"
+)
+
+// rseqSig is the signature that stands before an abort handler (glibc's RSEQ_SIG for
+// x86); the kernel compares it with what the thread registered.
+const rseqSig = RseqSignature
+
+// RseqSignature is the value that a thread must have registered with its sequence.
+const RseqSignature = 0x53053053
+
+// Offsets in struct rseq (linux/rseq.h, kernel 4.18).
+const (
+	rseqCPU = 4
+	rseqCS  = 8
+)
+
+// maxRecordBytes bounds a record.
+const maxRecordBytes = ring.MaxRecord
+
+// Temporaries that every record has.
+const (
+	tempTID   = iota
+	tempUnits // size of the record, where strings make it vary
+	tempCur   // where the next string goes, bytes from the record's start
+	tempEnd   // where the string being copied ends
+	tempMask  // signals that the thread blocks, once asked for
+	fixedTemps
+)
+
+// tempGuard holds, in a kernel, the address of the word that guard has set.
+const tempGuard = tempMask
+
+// tempSlot holds the address of the instance that a handler is called with: such work
+// writes no record.
+const tempSlot = tempCur
+
+// storing is the work of writing one record.
+type storing struct {
+	w      *arch.Work
+	entry  int   // first temporary of the values saved at entry
+	temps  []int // first temporary of each argument
+	args   int32 // offset of the argument area in the record
+	units  int32 // size of the fixed part
+	locked bool  // written by the locked protocol only
+	cap    int32 // most bytes of a string
+}
+
+func (f *frame) newStoring(w *arch.Work) (*storing, error) {
+	s := &storing{w: w, entry: fixedTemps, args: ArgsOffset(f.w.Writer, w)}
+	next := s.entry + len(w.Prog.EntryBases())
+	fixed := int(s.args)
+	s.locked = !f.w.HasRseq
+	if w.Prog != nil {
+		fixed += w.Prog.Fixed
+		for i := range w.Prog.Args {
+			a := &w.Prog.Args[i]
+			s.temps = append(s.temps, next)
+			next += f.w.argTemps(a)
+			s.locked = s.locked || a.Store == fetch.StoreArray || isString(a)
+		}
+		s.cap = stringCap(w.Prog, fixed)
+	}
+	if fixed > maxRecordBytes || w.Prog != nil && w.Prog.Dynamic && s.cap < 16 {
+		return nil, fmt.Errorf("record of %d bytes: more than the ring's %d: %w", fixed, maxRecordBytes, ErrFrame)
+	}
+	s.units = int32(fixed / 8)
+	return s, nil
+}
+
+// ArgsOffset is where the argument area of a work's records starts, in bytes.
+func ArgsOffset(w *arch.Writer, k *arch.Work) int32 {
+	n := int32(ring.RecHeader)
+	if w.Go != nil {
+		n += 8
+	}
+	if w.Kernel != nil {
+		n = KernelRecord
+	}
+	if k.Role == arch.RoleExit {
+		n += 8
+	}
+	return n
+}
+
+// store emits the counting or recording of one run.
+func (f *frame) store(w *arch.Work) error {
+	if w.Count {
+		f.count(w.Event)
+		return nil
+	}
+	s, err := f.newStoring(w)
+	if err != nil {
+		return err
+	}
+	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall {
+		f.askTID()
+		f.MovMR(8, f.tempAt(tempTID), RAX)
+	}
+	f.ask(w)
+	f.staged = f.w.stagedArg(w)
+	f.evaluate(s)
+	done := f.Label()
+	switch {
+	case f.w.Kernel != nil:
+		f.kernelRecord(s, done)
+	case s.locked:
+		f.lockedRecord(s, done)
+	default:
+		f.rseqRecord(s, done)
+	}
+	f.Bind(done)
+	return nil
+}
+
+// evaluate emits the loads that may fault and the measuring of strings, into
+// temporaries, before anything is reserved in the ring.
+func (f *frame) evaluate(s *storing) {
+	if s.w.Prog == nil {
+		return
+	}
+	if s.w.Prog.Dynamic {
+		f.MovMI(8, f.tempAt(tempUnits), s.units)
+		f.MovMI(8, f.tempAt(tempCur), s.units*8)
+	}
+	for i := range s.w.Prog.Args {
+		switch a := &s.w.Prog.Args[i]; {
+		case isString(a):
+			f.measure(a, s, s.temps[i])
+		case a.Store == fetch.StoreComm:
+			f.askName(s.temps[i])
+		case a.Store == fetch.StoreArray && f.w.Kernel != nil:
+			f.arrayAddress(a, s)
+			f.MovMR(8, f.tempAt(s.temps[i]), RAX)
+		case f.w.argTemps(a) > 0:
+			f.value(a, s)
+			f.MovMR(8, f.tempAt(s.temps[i]), RAX)
+		}
+	}
+}
+
+// sequence emits a restartable sequence: body runs from start to its last
+// instruction, which commits. A preemption, a migration or a signal in between begins
+// it again. slow is where a thread goes that has not registered; RAX is the CPU.
+// Nothing is stored before the area is known to be the thread's own and to be registered.
+func (f *frame) sequence(slow Label, body func()) {
+	f.ownBlock(slow)
+	f.OpMI(OpCmp, 4, AtFS(f.w.RseqOff+rseqCPU), int32(f.w.Layout.CPUs))
+	f.Jcc(CondAE, slow)
+	restart, abort, start, post, desc, gone := f.Here(), f.Label(), f.Label(), f.Label(), f.Label(), f.Label()
+	f.Lea(RAX, AtLabel(desc, 0))
+	f.MovMR(8, AtFS(f.w.RseqOff+rseqCS), RAX)
+	f.Bind(start)
+	f.MovRM(4, RAX, AtFS(f.w.RseqOff+rseqCPU))
+	f.OpRI(OpCmp, 4, RAX, int32(f.w.Layout.CPUs))
+	f.Jcc(CondAE, gone)
+	body()
+	f.Bind(post)
+	f.endSequence()
+	f.after(func() {
+		f.Bind(gone)
+		f.endSequence()
+		f.Jmp(slow)
+		f.Raw(0x0f, 0xb9, 0x3d) // ud1 sig(%rip), %edi: never run
+		f.Data32(rseqSig)
+		f.Bind(abort)
+		f.Jmp(restart)
+		f.Align(32)
+		f.Bind(desc)
+		f.Data64(0) // version, flags
+		f.DataAddr(start)
+		f.DataDiff(post, start)
+		f.DataAddr(abort)
+	})
+}
+
+func (f *frame) endSequence() { f.MovMI(8, AtFS(f.w.RseqOff+rseqCS), 0) }
+
+// shard emits S1 = the shard of the CPU in RAX; it clobbers RAX.
+func (f *frame) shard(locked bool) {
+	first := f.w.Ring + f.w.Layout.ShardOff(0)
+	if locked {
+		first = f.w.lockedShard(0)
+	}
+	f.ShiftRI(Shl, 8, RAX, f.w.strideShift())
+	f.MovRI(f.s1(), first)
+	f.OpRR(OpAdd, 8, f.s1(), RAX)
+}
+
+// cpu emits RAX = the CPU, without rseq.
+func (f *frame) cpu() {
+	if f.w.RDPID {
+		f.Rdpid(RAX)
+	} else {
+		f.MovRI(RAX, cpuNodeSel)
+		f.Raw(0x0f, 0x03, 0xc0) // lsl %eax, %eax
+	}
+	ok := f.Label()
+	f.OpRI(OpAnd, 4, RAX, 0xfff)
+	f.OpRI(OpCmp, 4, RAX, int32(f.w.Layout.CPUs))
+	f.JccShort(CondB, ok)
+	f.MovRI(RAX, 0)
+	f.Bind(ok)
+}
+
+// cpuNodeSel is the segment whose limit holds the CPU's number (__CPUNODE_SEG of
+// arch/x86/include/asm/segment.h, which the vDSO's getcpu reads too).
+const cpuNodeSel = 0x7b
+
+// count emits hits++ for an event.
+func (f *frame) count(event int) {
+	if f.w.Kernel != nil {
+		f.kernelShard()
+		f.Lock().IncM(8, f.inShard(counter(event, ring.CtrHits)))
+		return
+	}
+	slow, done := f.Label(), f.Label()
+	locked := func() {
+		f.cpu()
+		f.shard(true)
+		f.Lock().IncM(8, At(f.s1(), counter(event, ring.CtrHits)))
+	}
+	if !f.w.HasRseq {
+		locked()
+		return
+	}
+	f.sequence(slow, func() {
+		f.shard(false)
+		f.IncM(8, At(f.s1(), counter(event, ring.CtrHits)))
+	})
+	f.Bind(done)
+	f.after(func() {
+		f.Bind(slow)
+		locked()
+		f.Jmp(done)
+	})
+}
+
+// rseqRecord emits a record by protocol A of package ring.
+func (f *frame) rseqRecord(s *storing, done Label) {
+	slow, full := f.Label(), f.Label()
+	f.sequence(slow, func() {
+		f.shard(false)
+		f.MovRM(8, f.s2(), At(f.s1(), ring.ShHead))
+		f.Lea(RDX, At(f.s2(), s.units))
+		f.OpRM(OpSub, 8, RDX, At(f.s1(), ring.ShTail))
+		f.OpRI(OpCmp, 8, RDX, f.w.units())
+		f.Jcc(CondA, full)
+		f.tsc()
+		f.MovRR(4, RDX, f.s2())
+		f.OpRI(OpAnd, 4, RDX, f.w.units()-1)
+		f.Lea(RDX, AtIndex(f.s1(), RDX, 8, f.w.dataOff()))
+		f.MovMR(8, At(RDX, 8), RAX)
+		f.threadID()
+		f.MovMI(4, At(RDX, 0), int32(f.w0(s)))
+		f.MovMR(4, At(RDX, 4), RAX)
+		f.fill(s, RDX)
+		f.OpRI(OpAdd, 8, f.s2(), s.units)
+		f.MovMR(8, At(f.s1(), ring.ShHead), f.s2())
+	})
+	f.after(func() {
+		f.Bind(full)
+		f.endSequence()
+		f.lost(s, done)
+		f.Bind(slow)
+		f.lockedRecord(s, done)
+		f.Jmp(done)
+	})
+}
+
+// lost emits lost++ in the shard of S1.
+func (f *frame) lost(s *storing, done Label) {
+	at := At(f.s1(), counter(s.w.Event, ring.CtrLost))
+	if f.w.Kernel != nil {
+		at = f.inShard(at.Disp)
+	}
+	f.Lock().IncM(8, at)
+	f.Jmp(done)
+}
+
+// w0 is the constant half of a record's first word.
+func (f *frame) w0(s *storing) uint32 { return ring.Word0(int(s.units), s.w.Event) }
+
+// tsc emits RAX = the time stamp counter.
+func (f *frame) tsc() {
+	f.Rdtsc()
+	f.ShiftRI(Shl, 8, RDX, 32)
+	f.OpRR(OpOr, 8, RAX, RDX)
+}
+
+// threadID emits EAX = the thread's id. Where FS may lead elsewhere it has been shown that it does not.
+func (f *frame) threadID() {
+	switch f.w.TID {
+	case arch.TIDFS:
+		f.MovRM(4, RAX, AtFS(f.w.TIDOff))
+	case arch.TIDGo:
+		none := f.Label()
+		f.MovRM(8, RAX, AtFS(f.w.Go.TLS))
+		f.TestRR(8, RAX, RAX)
+		f.JccShort(CondE, none)
+		f.MovRM(8, RAX, At(RAX, f.w.Go.M))
+		f.MovRM(4, RAX, At(RAX, f.w.Go.ProcID))
+		f.Bind(none)
+	default:
+		f.MovRM(4, RAX, f.tempAt(tempTID))
+	}
+}
+
+// lockedRecord emits a record by protocol B of package ring.
+func (f *frame) lockedRecord(s *storing, done Label) {
+	dynamic := s.w.Prog != nil && s.w.Prog.Dynamic
+	full := f.Label()
+	if f.w.Shared != 0 && f.w.TID == arch.TIDFS {
+		f.blockTID()
+	}
+	f.cpu()
+	f.shard(true)
+	f.reserve(s, dynamic, full)
+	f.OpRI(OpAnd, 4, f.s2(), f.w.units()-1)
+	f.Lea(f.s2(), AtIndex(f.s1(), f.s2(), 8, f.w.dataOff()))
+	f.tsc()
+	f.MovMR(8, At(f.s2(), 8), RAX)
+	f.fill(s, f.s2())
+	if f.w.Shared != 0 {
+		f.MovRM(4, RAX, f.tempAt(tempTID))
+	} else {
+		f.threadID()
+	}
+	f.ShiftRI(Shl, 8, RAX, 32)
+	f.MovRI(RDX, uint64(f.w0(s)))
+	f.OpRR(OpOr, 8, RAX, RDX)
+	if dynamic { // units are counted anew: those of the fixed part are in w0
+		f.MovRM(8, RDX, f.tempAt(tempUnits))
+		f.OpRI(OpSub, 4, RDX, s.units)
+		f.OpRR(OpAdd, 8, RAX, RDX)
+	}
+	f.MovMR(8, At(f.s2(), 0), RAX)
+	f.after(func() {
+		f.Bind(full)
+		f.lost(s, done)
+	})
+}
+
+// reserve emits the reservation of the record in the shard of S1; S2 becomes its
+// position. The tail is read before the head: read after it, a tail that the reader has
+// moved past that head would look like a full shard.
+func (f *frame) reserve(s *storing, dynamic bool, full Label) {
+	retry := f.Here()
+	f.MovRM(8, RDX, At(f.s1(), ring.ShTail))
+	f.MovRM(8, RAX, At(f.s1(), ring.ShHead))
+	f.MovRR(8, f.s2(), RAX)
+	f.OpRR(OpSub, 8, f.s2(), RDX)
+	if dynamic {
+		f.OpRM(OpAdd, 8, f.s2(), f.tempAt(tempUnits))
+	} else {
+		f.OpRI(OpAdd, 8, f.s2(), s.units)
+	}
+	f.ShiftRI(Shl, 8, f.s2(), 16) // positions have 48 bits, the count stands above them
+	f.ShiftRI(Shr, 8, f.s2(), 16)
+	f.OpRI(OpCmp, 8, f.s2(), f.w.lockedUnits())
+	f.Jcc(CondA, full)
+	if dynamic {
+		f.MovRI(RDX, 1<<48)
+		f.OpRM(OpAdd, 8, RDX, f.tempAt(tempUnits))
+	} else {
+		f.MovRI(RDX, 1<<48+uint64(s.units))
+	}
+	f.OpRR(OpAdd, 8, RDX, RAX)
+	f.MovRR(8, f.s2(), RAX)
+	f.Lock().Cmpxchg(8, At(f.s1(), ring.ShHead), RDX)
+	f.Jcc(CondNE, retry)
+}
+
+// fill emits the stores of everything after the header into the record at rec. It
+// clobbers RAX, and for what is written under the locked protocol RDX and S1.
+func (f *frame) fill(s *storing, rec Reg) {
+	off := int32(ring.RecHeader)
+	if f.w.Go != nil {
+		f.goID()
+		f.MovMR(8, At(rec, off), RAX)
+		off += 8
+	}
+	if s.w.Role == arch.RoleExit {
+		f.MovRM(8, RAX, At(RSP, f.drop))
+		f.MovMR(8, At(rec, off), RAX)
+	}
+	if s.w.Prog == nil {
+		return
+	}
+	for i := range s.w.Prog.Args {
+		f.fillArg(s, i, rec)
+	}
+}
+
+func (f *frame) fillArg(s *storing, i int, rec Reg) {
+	a := &s.w.Prog.Args[i]
+	at := s.args + int32(a.Off)
+	switch {
+	case a.Store == fetch.StoreNone:
+	case a.Store == fetch.StoreComm:
+		for j := range 2 {
+			f.MovRM(8, RAX, f.tempAt(s.temps[i]+j))
+			f.MovMR(8, At(rec, at+8*int32(j)), RAX)
+		}
+	case a.Store == fetch.StoreArray && f.w.Kernel != nil:
+		f.kernelArray(a, s.temps[i], rec, at)
+	case a.Store == fetch.StoreArray:
+		f.array(a, s, rec, at)
+	case a.Store == fetch.StorePtrs:
+		for j := range a.Count {
+			f.copyString(a, s.temps[i]+2*j, rec, at+8*int32(j))
+		}
+	case isString(a):
+		f.copyString(a, s.temps[i], rec, at)
+	case f.w.argTemps(a) > 0:
+		f.MovRM(8, RAX, f.tempAt(s.temps[i]))
+		f.MovMR(8, At(rec, at), RAX)
+	default:
+		f.plain(a, s, rec, at)
+	}
+}
+
+// plain stores a value that takes no load.
+func (f *frame) plain(a *fetch.Arg, s *storing, rec Reg, at int32) {
+	if r, ok := f.inPlace(a); ok {
+		f.MovMR(8, At(rec, at), r)
+		return
+	}
+	f.argBase(RAX, a, a.Base, s, Label(0))
+	f.narrow(a.Size)
+	f.MovMR(8, At(rec, at), RAX)
+}
+
+// inPlace gives the register that still holds the argument's whole value.
+func (f *frame) inPlace(a *fetch.Arg) (Reg, bool) {
+	r := Reg(a.Base.Reg)
+	if a.AtEntry || a.Base.Kind != fetch.BaseReg || a.Base.Reg >= 16 || r == RSP || a.Size != 8 {
+		return 0, false
+	}
+	_, saved := f.slots.of(r) // a register that the work clobbers
+	return r, !saved
+}
+
+// goID emits RAX = the goroutine's id, 0 on a thread that has none.
+func (f *frame) goID() {
+	none := f.Label()
+	f.MovRM(8, RAX, AtFS(f.w.Go.TLS))
+	f.TestRR(8, RAX, RAX)
+	f.JccShort(CondE, none)
+	f.MovRM(8, RAX, At(RAX, f.w.Go.GoID))
+	f.Bind(none)
+}

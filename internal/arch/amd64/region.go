@@ -1,0 +1,452 @@
+package amd64
+
+import (
+	"fmt"
+	"slices"
+
+	"kprobes.dev/kprobes/internal/arch"
+)
+
+// JumpLen is the length of the jump that a region's first bytes become: E9 and a
+// displacement of four bytes.
+const JumpLen = 5
+
+// maxBack is how many bytes before a probe point a region may start, so that a short
+// last instruction of a block (a ret) is covered by what stands before it.
+const maxBack = 32
+
+// pageSize is the unit in which the kernel writes another process's memory at once.
+const pageSize = 4096
+
+// Rule names a condition of a region that does not hold.
+type Rule string
+
+// Rules of a region. Linux calls the bytes replaced the DCR (detoured code region) and its inner
+// bytes the JTPR (jump target prohibition region): Documentation/trace/kprobes.rst, Safety Check.
+const (
+	RuleBoundary  Rule = "not an instruction boundary"
+	RuleUndecoded Rule = "instruction is not known"
+	RuleRelocate  Rule = "instruction can not run elsewhere"
+	RuleTarget    Rule = "another instruction jumps into the bytes"
+	RuleCall      Rule = "a call stands before the last instruction"
+	RuleRoom      Rule = "too short before the next code"
+	RulePage      Rule = "the jump would cross a page"
+	RuleOverlap   Rule = "the bytes belong to another probe's region"
+	RuleTraps     Rule = "no breakpoint may stand here"
+	RuleSyscall   Rule = "a system call in the bytes would restart inside them"
+	RuleSlow      Rule = "a breakpoint is asked for"
+	RuleReserved  Rule = "the bytes belong to a probe that is to have a breakpoint"
+	RulePatched   Rule = "the bytes are patched by the kernel's own tracer (ftrace): probe the function's entry"
+	RuleSequence  Rule = "the instruction may run nowhere else: it belongs to a restartable sequence (rseq), or a kernel patches it or knows it by its address"
+)
+
+// rules are all rules; their places in the list stand in targets' memory, and never change.
+var rules = []Rule{
+	"", RuleBoundary, RuleUndecoded, RuleRelocate, RuleTarget, RuleCall, RuleRoom, RulePage, RuleOverlap, RuleTraps,
+	RuleSyscall, RuleSlow, RuleReserved, RulePatched, RuleSequence,
+}
+
+// Code numbers the rule, for where there is one byte for it; 0: it has no number.
+func (r Rule) Code() uint8 { return uint8(max(slices.Index(rules, r), 0)) }
+
+// RuleOf gives the rule with a number; "" if it is not known.
+func RuleOf(code uint8) Rule {
+	if int(code) < len(rules) {
+		return rules[code]
+	}
+	return ""
+}
+
+// Refusal says why no region can stand at an address.
+type Refusal struct {
+	Addr  uint64 // the instruction that is in the way
+	Rule  Rule
+	Bytes []byte // its bytes
+	Err   error  // the cause, if there is one
+	Trap  error  // why no breakpoint may take the jump's place, if that is the policy's
+}
+
+// Error tells the rule, the place and the bytes.
+func (r *Refusal) Error() string {
+	s := fmt.Sprintf("%s at 0x%x (% x)", string(r.Rule), r.Addr, r.Bytes)
+	if r.Err != nil {
+		s += ": " + r.Err.Error()
+	}
+	if r.Trap != nil {
+		s += "; no breakpoint in its place: " + r.Trap.Error()
+	}
+	return s
+}
+
+// Is recognises arch.ErrUnprobeable.
+func (r *Refusal) Is(err error) bool {
+	return err == arch.ErrUnprobeable && (r.Rule == RuleRelocate || r.Rule == RuleSequence)
+}
+
+// Unwrap gives the cause.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Step is one instruction of a region.
+type Step struct {
+	Addr uint64
+	Inst *Inst
+	Code []byte
+}
+
+// Region is a run of whole instructions whose first JumpLen bytes become a jump to a
+// detour. The bytes after those stay as they are: code that jumps to an instruction
+// there still finds it.
+type Region struct {
+	Addr  uint64
+	Len   uint64 // bytes of the instructions, and of the padding that the jump needs
+	Steps []Step
+	Ends  bool // the last instruction never falls through
+	// Trap is TacticBoost or TacticStep for a breakpoint in place of the jump; "" else.
+	Trap arch.Tactic
+	// NotJump is why it is not a jump.
+	NotJump error
+}
+
+// End is the address after the region's last instruction (or its padding).
+func (r *Region) End() uint64 { return r.Addr + r.Len }
+
+// own makes the region independent of the flow that it was planned in.
+func (r *Region) own() {
+	ins := make([]Inst, len(r.Steps))
+	for i := range r.Steps {
+		ins[i] = *r.Steps[i].Inst
+		r.Steps[i].Inst = &ins[i]
+	}
+}
+
+// Holds says whether the region has an instruction at addr.
+func (r *Region) Holds(addr uint64) bool {
+	for _, s := range r.Steps {
+		if s.Addr == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// Regions plans jump regions for one function.
+type Regions struct {
+	Flow *Flow
+	// After is the number of bytes behind the function that belong to nobody.
+	After  int
+	Policy arch.Policy
+	// Prohibited says that no region may have the instruction at addr, because the kernel
+	// holds a probe there; nil: none.
+	Prohibited func(addr uint64) bool
+	// Keep are bytes that must stay where they are.
+	Keep []arch.Range
+
+	// Reserved are bytes that somebody else patches.
+	Reserved arch.Range
+
+	slow []uint64 // the points that get a breakpoint in any case, sorted
+}
+
+// Plan finds regions that cover all points, in address order. points must be sorted
+// and without doubles. refused holds the points that none covers.
+func (p *Regions) Plan(points []uint64) (regions []*Region, refused map[uint64]*Refusal) {
+	refused = map[uint64]*Refusal{}
+	p.slow = nil
+	for _, pt := range p.Policy.Unoptimised {
+		if _, ok := slices.BinarySearch(points, pt); ok {
+			p.slow = append(p.slow, pt)
+		}
+	}
+	slices.Sort(p.slow)
+	var floor uint64
+	for _, pt := range points {
+		if n := len(regions); n > 0 && regions[n-1].Holds(pt) {
+			continue
+		}
+		var before *Region
+		if n := len(regions); n > 0 {
+			before, regions = regions[n-1], regions[:n-1]
+		}
+		rs, ref := p.best(pt, floor, before)
+		regions = append(regions, rs...)
+		if ref != nil {
+			refused[pt] = ref
+			continue
+		}
+		floor = regions[len(regions)-1].End()
+	}
+	return regions, refused
+}
+
+// best covers pt by the best tactic that is allowed: a jump of its own, else the jump
+// before it made longer, else a breakpoint. before is the last region so far, or nil; it
+// is among those given back unless a longer one takes its place.
+func (p *Regions) best(pt, floor uint64, before *Region) ([]*Region, *Refusal) {
+	var kept []*Region
+	if before != nil {
+		kept = append(kept, before)
+	}
+	if f := p.Policy.Force; f == arch.TacticBoost || f == arch.TacticStep {
+		r, ref := p.trap(pt, floor, f, nil)
+		return join(kept, r), ref
+	}
+	if p.isSlow(pt) {
+		r, ref := p.trap(pt, floor, arch.TacticBoost, p.refuse(pt, RuleSlow, nil))
+		return join(kept, r), ref
+	}
+	r, ref := p.cover(pt, floor)
+	if ref == nil {
+		return join(kept, r), nil
+	}
+	if before != nil && before.Trap == "" {
+		if ext := p.extend(before, pt); ext != nil {
+			return []*Region{ext}, nil
+		}
+	}
+	if p.Policy.Force == "" {
+		t, no := p.trap(pt, floor, arch.TacticBoost, ref)
+		if no == nil {
+			return join(kept, t), nil
+		}
+		if no.Rule == RuleTraps {
+			ref.Trap = no.Err
+		}
+	}
+	return kept, ref
+}
+
+func join(kept []*Region, r *Region) []*Region {
+	if r == nil {
+		return kept
+	}
+	return append(kept, r)
+}
+
+// within says that addr may lie in another instruction, which a patch there would change too:
+// behind a lock prefix that some branch skips, or behind bytes that are reached and are none.
+func (p *Regions) within(addr uint64) *Refusal {
+	if outer, ok := p.Flow.cover(addr); ok {
+		return p.refuse(addr, RuleBoundary, fmt.Errorf("the instruction at 0x%x reaches over it", outer))
+	}
+	for b := addr - 1; addr-b < MaxLen; b-- {
+		if p.Flow.marked(b, markBad) {
+			return p.refuse(b, RuleUndecoded, nil)
+		}
+	}
+	return nil
+}
+
+// trap makes a region of one instruction with a breakpoint in its first byte.
+func (p *Regions) trap(pt, floor uint64, tactic arch.Tactic, why *Refusal) (*Region, *Refusal) {
+	if err := p.trapError(); err != nil {
+		return nil, p.refuse(pt, RuleTraps, err)
+	}
+	if pt < floor {
+		return nil, p.refuse(pt, RuleOverlap, nil)
+	}
+	if ref := p.within(pt); ref != nil {
+		return nil, ref
+	}
+	step, ref := p.step(pt, pt, pt)
+	if ref != nil {
+		return nil, ref
+	}
+	r := &Region{Addr: pt, Len: uint64(step.Inst.Len), Steps: []Step{step}, Ends: endsFlow(step.Inst), Trap: tactic}
+	if why != nil {
+		r.NotJump = why
+	}
+	return r, nil
+}
+
+// trapError says why the policy allows no breakpoint.
+func (p *Regions) trapError() error {
+	if f := p.Policy.Force; f == arch.TacticJump || f.Held() {
+		return fmt.Errorf("the tactic %s is asked for", f)
+	}
+	return p.Policy.Traps
+}
+
+// isSlow says whether addr is a point that gets a breakpoint in any case.
+func (p *Regions) isSlow(addr uint64) bool {
+	_, ok := slices.BinarySearch(p.slow, addr)
+	return ok
+}
+
+// cover finds a region that holds pt and starts at or after floor: at pt itself, else
+// at the nearest instruction before it from which control only falls to pt.
+func (p *Regions) cover(pt, floor uint64) (*Region, *Refusal) {
+	if _, ok := p.Flow.Inst(pt); !ok {
+		return nil, &Refusal{Addr: pt, Rule: RuleBoundary}
+	}
+	if pt < floor {
+		return nil, p.refuse(pt, RuleOverlap, nil)
+	}
+	r, first := p.build(pt, pt)
+	if first == nil {
+		return r, nil
+	}
+	if p.Flow.Target(pt) || first.Rule == RuleRelocate && first.Addr == pt {
+		return nil, first
+	}
+	for s := pt; ; {
+		prev, ok := p.Flow.Prev(s)
+		if !ok || prev < floor || pt-prev > maxBack {
+			return nil, first
+		}
+		if r, ref := p.build(prev, pt); ref == nil {
+			return r, nil
+		}
+		if p.Flow.Target(prev) {
+			return nil, first
+		}
+		s = prev
+	}
+}
+
+// extend makes the region longer so that it holds pt, or gives nil.
+func (p *Regions) extend(r *Region, pt uint64) *Region {
+	if pt-r.Addr > maxBack {
+		return nil
+	}
+	ext, ref := p.build(r.Addr, pt)
+	if ref != nil {
+		return nil
+	}
+	return ext
+}
+
+// build makes the region that starts at s and holds the instruction at upto.
+func (p *Regions) build(s, upto uint64) (*Region, *Refusal) {
+	if s%pageSize > pageSize-JumpLen {
+		return nil, p.refuse(s, RulePage, nil)
+	}
+	if ref := p.within(s); ref != nil {
+		return nil, ref
+	}
+	r := &Region{Addr: s}
+	for a := s; r.Len < JumpLen || a <= upto; {
+		if r.Ends {
+			return p.pad(r, a, upto)
+		}
+		if p.isSlow(a) {
+			return nil, p.refuse(a, RuleReserved, nil)
+		}
+		step, ref := p.step(s, a, upto)
+		if ref != nil {
+			return nil, ref
+		}
+		last := r.last()
+		if last != nil && (last.Inst.Kind == KindCall || last.Inst.Kind == KindCallInd) {
+			return nil, p.refuse(last.Addr, RuleCall, nil)
+		}
+		r.Steps = append(r.Steps, step)
+		r.Len += uint64(step.Inst.Len)
+		r.Ends = endsFlow(step.Inst)
+		a += uint64(step.Inst.Len)
+	}
+	return r, nil
+}
+
+func (r *Region) last() *Step {
+	if len(r.Steps) == 0 {
+		return nil
+	}
+	return &r.Steps[len(r.Steps)-1]
+}
+
+// step checks the instruction at a as part of a region that starts at s and must
+// hold upto.
+func (p *Regions) step(s, a, upto uint64) (Step, *Refusal) {
+	in, ok := p.Flow.Inst(a)
+	if !ok {
+		return Step{}, p.refuse(a, RuleRoom, nil)
+	}
+	code := p.Flow.Bytes(a, int(in.Len))
+	if p.Prohibited != nil && p.Prohibited(a) {
+		return Step{}, p.refuse(a, RuleOverlap, nil)
+	}
+	if r := p.Reserved; a < r.Hi && a+uint64(in.Len) > r.Lo {
+		return Step{}, p.refuse(a, RulePatched, nil)
+	}
+	if p.kept(a, uint64(in.Len)) {
+		return Step{}, p.refuse(a, RuleSequence, nil)
+	}
+	if p.targetBetween(s, a, uint64(in.Len), upto) {
+		return Step{}, p.refuse(a, RuleTarget, nil)
+	}
+	if err := Relocatable(in, code); err != nil {
+		return Step{}, p.refuse(a, RuleRelocate, err)
+	}
+	if in.Kind == KindSyscall && a != s {
+		return Step{}, p.refuse(a, RuleSyscall, nil)
+	}
+	return Step{Addr: a, Inst: in, Code: code}, nil
+}
+
+// kept says whether one of the n bytes at a must stay.
+func (p *Regions) kept(a, n uint64) bool {
+	return slices.ContainsFunc(p.Keep, func(r arch.Range) bool { return a < r.Hi && a+n > r.Lo })
+}
+
+// targetBetween says whether something jumps to a byte of the instruction of n bytes
+// at a, where that would be wrong: into the jump's inner bytes, or between the start
+// and the last probe point, past which the points before it would not be seen.
+func (p *Regions) targetBetween(s, a, n, upto uint64) bool {
+	for b := a; b < a+n; b++ {
+		if b > s && (b < s+JumpLen || b <= upto) && p.Flow.Target(b) {
+			return true
+		}
+	}
+	return false
+}
+
+// pad completes a region whose last instruction never falls through with the padding
+// that follows the function.
+func (p *Regions) pad(r *Region, a, upto uint64) (*Region, *Refusal) {
+	if a <= upto {
+		return nil, p.refuse(a, RuleRoom, nil)
+	}
+	need := int(JumpLen - r.Len)
+	if have := p.room(a); have < need {
+		return nil, p.refuse(r.last().Addr, RuleRoom, fmt.Errorf("%d bytes are free after it, the jump needs %d", have, need))
+	}
+	for b := a; b < a+uint64(need); b++ {
+		if p.Flow.Target(b) || b >= p.Flow.End() && p.Flow.leavesTo(b) {
+			return nil, p.refuse(b, RuleTarget, nil)
+		}
+	}
+	r.Len = JumpLen
+	return r, nil
+}
+
+// room counts the bytes from a that no code needs.
+func (p *Regions) room(a uint64) int {
+	n := p.Flow.PaddingAt(a)
+	if a+uint64(n) == p.Flow.End() {
+		n += p.After
+	}
+	return n
+}
+
+func (p *Regions) refuse(addr uint64, rule Rule, err error) *Refusal {
+	n := 1
+	if in, ok := p.Flow.Inst(addr); ok {
+		n = int(in.Len)
+	}
+	return &Refusal{Addr: addr, Rule: rule, Bytes: p.Flow.Bytes(addr, n), Err: err}
+}
+
+// endsFlow says whether control never goes on to the next instruction.
+func endsFlow(in *Inst) bool {
+	switch in.Kind {
+	case KindJmp, KindJmpInd, KindRet, KindUndef, KindHlt:
+		return true
+	}
+	return false
+}
+
+// SortPoints sorts addresses and drops doubles.
+func SortPoints(pts []uint64) []uint64 {
+	slices.Sort(pts)
+	return slices.Compact(pts)
+}

@@ -1,0 +1,484 @@
+// Package arch says what an instruction set supplies to the engine: the analysis of a
+// function, the plan of how a probe gets into it, and the code that the probe runs.
+// The instruction sets are values that build on every host.
+package arch
+
+import (
+	"errors"
+
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/ring"
+)
+
+// Func is what the analysis of a function is given.
+type Func struct {
+	Name string
+	Addr uint64
+	Code []byte // its bytes as its file has them, padding excluded
+	// Parts are pieces that the compiler moved away (name.cold), analysed with it.
+	Parts []Part
+	// Entries are further addresses inside that code outside enters: landing pads of
+	// exceptions, other symbols.
+	Entries []uint64
+	Go      bool // compiled by Go
+	// ABI0 says that a Go function follows Go's assembly convention.
+	ABI0 bool
+	// Mem reads the program's constant data; NoReturn says whether a call to an
+	// address never returns; Inside gives the start of the function that holds an
+	// address. Each may be nil.
+	Mem      func(addr uint64, buf []byte) error
+	NoReturn func(target uint64) bool
+	Inside   func(addr uint64) (start uint64, ok bool)
+	// After is what follows the code up to the next function, a few bytes of it.
+	After []byte
+	// Morestack says whether a call to an address grows the stack and starts the
+	// function anew (Go).
+	Morestack func(target uint64) bool
+	// Keep are bytes that must stay where they are and as they are.
+	Keep []Range
+	// Reserved is the number of bytes at the start, after a landing instruction, that
+	// somebody else patches (a kernel's ftrace): the entry point is behind them.
+	Reserved int
+	// Tails says that a jump to another function counts as an exit, whose value is not known,
+	// as it does in Go. Else a function that is left so has no exits that are all known.
+	Tails bool
+	// Returns says whether a jump to an address is a return (a kernel's return thunk). It may
+	// be nil.
+	Returns func(target uint64) bool
+}
+
+// Range is the addresses from Lo up to Hi.
+type Range struct{ Lo, Hi uint64 }
+
+// Holds says whether an address is in the range.
+func (r Range) Holds(addr uint64) bool { return addr >= r.Lo && addr < r.Hi }
+
+// Part is a piece of a function's code.
+type Part struct {
+	Addr uint64
+	Code []byte
+}
+
+// Exit is an instruction that leaves a function for good.
+type Exit struct {
+	Addr uint64
+	Tail bool // a jump to another function: the value is not known here
+}
+
+// Tail is a jump from a function to another: to Target, or to what the word at Slot points to,
+// one of which is 0.
+type Tail struct{ Target, Slot uint64 }
+
+// Arch is an instruction set.
+type Arch interface {
+	// Name is Go's name of it.
+	Name() string
+	// ABI tells where functions of a language take their arguments: of C, of Go's
+	// ABIInternal, of Go's assembly (ABI0).
+	ABI(goProgram, abi0 bool) ABI
+	// Analyse takes a function apart.
+	Analyse(f *Func) (Function, error)
+}
+
+// ABI is a calling convention, as far as fetch arguments ask for it.
+type ABI interface {
+	// Reg finds a register by the name that the kernel gives it, without r or e.
+	Reg(name string) (fetch.Base, bool)
+	// Arg gives the nth integer word of the arguments, from 1, at the entry.
+	Arg(n int) (fetch.Base, error)
+	// Stack is the stack pointer.
+	Stack() fetch.Base
+	// RetVal gives the nth integer word of the results, from 0, at a return.
+	RetVal(n int) (fetch.Base, error)
+}
+
+// Function is an analysed function.
+type Function interface {
+	// Check says whether a probe can stand at addr at all: the error tells the
+	// instruction around an address that is no boundary.
+	Check(addr uint64) error
+	// EntryPoint is the instruction at which a probe on the function's entry
+	// stands: past a landing instruction, and in Go past the check of the stack.
+	EntryPoint() uint64
+	// Exits lists the instructions that leave the function. The error says why
+	// they are not all known.
+	Exits() ([]Exit, error)
+	// Tails lists where the jumps go that leave the function, and with its return address
+	// reach another, as far as that is one place.
+	Tails() []Tail
+	// ReadsReturn gives the first instruction that reads the function's own return address
+	// where it lies on the stack; ok is false if none is seen.
+	ReadsReturn() (addr uint64, ok bool)
+	// Plan finds regions that cover the points, each by the best tactic that the policy
+	// allows. refused holds the points that no region covers, and why. Both are not to be
+	// changed: they are given again to who asks the same.
+	Plan(points []uint64, p Policy) (regions []Region, refused map[uint64]error)
+	// Detour generates the code for a region at addr.
+	Detour(addr uint64, r Region, work map[uint64][]Work, w *Writer) (*Detour, error)
+	// DetourSize is the most bytes that Detour will need.
+	DetourSize(r Region, work map[uint64][]Work, w *Writer) (int, error)
+	// Patch gives the bytes that a region's start becomes.
+	Patch(r Region, detour uint64) ([]byte, error)
+	// Wide says whether the function's code uses vector registers beyond the low 128 bits
+	// of the first 16, or may: a handler called in it must keep all of them.
+	Wide() bool
+	// Ret gives the distance from the stack pointer to the return address of the call in
+	// progress, in bytes, before the instruction at addr runs; ok is false where it is not
+	// known.
+	Ret(addr uint64) (bytes int, ok bool)
+	// Next is where a thread stands when Work.After is done for the instruction at addr:
+	// behind it, or at it if it goes elsewhere.
+	Next(addr uint64) uint64
+	// Release drops what can be found out again. What needs it later takes the time of
+	// the analysis once more.
+	Release()
+}
+
+// Region is a run of instructions that a patch replaces.
+type Region interface {
+	Start() uint64
+	// Inner lists the addresses at which a thread that was stopped stands in the
+	// middle of the patch: it must be moved to the copy.
+	Inner() []uint64
+	// Holds tells whether the region has an instruction at addr.
+	Holds(addr uint64) bool
+	Tactic() Tactic
+	// Why says why it is not a faster tactic; nil for the fastest.
+	Why() error
+}
+
+// Policy says which tactics may be taken.
+type Policy struct {
+	// Force takes this tactic for all points, or none; "": the best.
+	Force Tactic
+	// Traps is the reason why no breakpoint may stand in the address space; nil: it may.
+	Traps error
+	// Unoptimised are points at which a breakpoint is to stand, whatever else is safe.
+	Unoptimised []uint64
+	// Held are the instructions at which the kernel holds a uprobe: no region may have
+	// one of them.
+	Held []uint64
+}
+
+// ErrUnprobeable is in the chain of a refusal that no tactic can mend: the instruction can
+// only run where it stands.
+var ErrUnprobeable = errors.New("the instruction can not be probed")
+
+// PointError says that no code of ours can serve a point, though the kernel's own probe,
+// which uses nothing of the program, may stand there.
+type PointError struct {
+	Addr uint64
+	Err  error
+}
+
+// Error tells why.
+func (e *PointError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *PointError) Unwrap() error { return e.Err }
+
+// Tactic is how a probe gets control.
+type Tactic string
+
+// Tactics, as they are printed.
+const (
+	TacticJump   Tactic = "jump"
+	TacticBoost  Tactic = "boost"
+	TacticStep   Tactic = "step"
+	TacticUprobe Tactic = "uprobe" // held: by the kernel that the program runs on
+	TacticBreak  Tactic = "break"  // held: by the machine that a guest runs on
+)
+
+// Held says whether the tactic is a probe that somebody else holds, outside of the target's
+// own code.
+func (t Tactic) Held() bool { return t == TacticUprobe || t == TacticBreak }
+
+// ThreadID says how generated code learns the id of the thread it runs on.
+type ThreadID uint8
+
+// Sources of the thread id.
+const (
+	TIDSyscall ThreadID = iota // gettid, each time
+	TIDFS                      // a 32-bit word at Writer.TIDOff from the FS base
+	TIDGo                      // g.m.procid
+)
+
+// GoRuntime holds the offsets of a Go program's runtime that generated code needs, in
+// bytes.
+type GoRuntime struct {
+	TLS     int32 // of the pointer to the running g, from the FS base
+	StackLo int32 // g.stack.lo
+	StackHi int32 // g.stack.hi
+	M       int32 // g.m
+	GoID    int32 // g.goid
+	ProcID  int32 // m.procid
+}
+
+// Kernel holds what generated code needs to know of the Linux kernel that it runs in. A
+// per-CPU offset is what instructions add to the GS base. Functions are run-time addresses of
+// the kernel's own, which take faults in what they read (mm/maccess.c); their names and
+// signatures are those of Linux 6.1.
+type Kernel struct {
+	CPU     int32 // per-CPU offset of the CPU's number, 32 bits
+	Current int32 // per-CPU offset of the pointer to the running task
+	Preempt int32 // per-CPU offset of the preemption count, 32 bits
+	PID     int32 // offset of pid in struct task_struct, 32 bits
+	Comm    int32 // offset of comm there, 16 bytes
+
+	ReadKernel   uint64 // copy_from_kernel_nofault(dst, src, size): 0 or negative
+	ReadUser     uint64 // copy_from_user_nofault(dst, src, size): 0 or negative
+	StringKernel uint64 // strncpy_from_kernel_nofault(dst, src, count): length with NUL, or negative
+	StringUser   uint64 // strncpy_from_user_nofault(dst, src, count): likewise
+	LengthUser   uint64 // strnlen_user_nofault(src, count): length with NUL, 0 where it faults
+	UserEnd      uint64 // addresses below are a user's (TASK_SIZE_MAX)
+
+	// HardirqShift is the lowest of the four bits of the preemption count that count hard interrupts;
+	// NMIs are above them. It is 16, and 24 in kernels that count there how often interrupts were
+	// disabled; 0 is 16.
+	HardirqShift uint8
+	// WidePreempt: the preemption count has 64 bits, of which the highest says whether another task is
+	// to run, and the lower 32 the rest.
+	WidePreempt bool
+
+	// Columns are what its trace lines have behind the CPU; nil stands for those of Linux since
+	// 5.18 without PREEMPT_RT: KernelColumns.
+	Columns []KernelColumn
+}
+
+// KernelColumn is a character that a kernel's trace line has behind the CPU.
+type KernelColumn uint8
+
+// The columns, by the head of a trace file (kernel/trace/trace.c).
+const (
+	ColumnIRQs      KernelColumn = iota // irqs-off
+	ColumnIRQsBH                        // irqs-off/BH-disabled
+	ColumnResched                       // need-resched
+	ColumnInterrupt                     // hardirq/softirq
+	ColumnDepth                         // preempt-depth
+	ColumnOther                         // one that a record does not have
+)
+
+// KernelColumns are those of Linux since 5.18; the last is migrate-disable.
+var KernelColumns = []KernelColumn{ColumnIRQsBH, ColumnResched, ColumnInterrupt, ColumnDepth, ColumnOther}
+
+// MaxKernelColumns is the most that a record's context has room for; 5.10 with PREEMPT_RT has 7.
+const MaxKernelColumns = 8
+
+// Writer says what generated code knows of the process it runs in.
+type Writer struct {
+	Ring   uint64 // where the ring is mapped
+	Layout ring.Layout
+
+	// HasRseq says that the process's threads register a restartable sequence at
+	// RseqOff from the FS base; one that has not done so takes the locked way.
+	HasRseq bool
+	RseqOff int32
+
+	TID    ThreadID
+	TIDOff int32
+	// NoTID: no system call may be made to learn the thread's id, for it could end a thread (seccomp):
+	// where it would be, the id is 0.
+	NoTID bool
+
+	// NoName: likewise for the thread's name: it is 0.
+	NoName bool
+
+	// Shared is the address of a 32-bit word in the process's own memory. While it is not 0 the FS base of
+	// a thread may be that of another's block, or lead anywhere: generated code uses nothing that lies
+	// there. What sets it is RoleShare. 0: there is no such word, and FS always leads to the thread's own block.
+	Shared uint64
+	// FSGSBase: programs may read the FS base (rdfsbase).
+	FSGSBase bool
+
+	// PlainLoads: no system call may be made, for it could end a thread (seccomp). Else a
+	// record whose arguments read memory asks which signals its thread blocks, and checks
+	// its loads where these are the signals of a fault.
+	PlainLoads bool
+	// Resident is where the address of the handler stands that catches faults of loads: its
+	// loads are checked too once the program has another for SIGSEGV. 0: it can not have one.
+	Resident uint64
+
+	// Handled is the address of a 32-bit word in the process's own memory: while it is 0 the program has not put
+	// another in the place of the resident handlers, and is not asked. 0: there is no such word.
+	Handled uint64
+
+	// Asks is the address of a 64-bit word, which a Work with PlainLoads takes in the place of its thread's signal
+	// mask: it is all ones until the resident handler is there, then 0. 0: the handler is there.
+	Asks uint64
+
+	// Quiet is the address of a 64-bit word: while it is not 0 generated code makes no system
+	// call, since the program has taken on a filter that may forbid it (RoleQuiet). Arguments
+	// that would need one can not be read then. 0: there is no such word.
+	Quiet uint64
+
+	// Gate is the address of the code that calls handlers; 0: there is none.
+	Gate uint64
+
+	RDPID  bool       // the CPU has rdpid
+	Go     *GoRuntime // nil if the program is not a Go program
+	Kernel *Kernel    // nil if it is no kernel
+}
+
+// Pool is where the instances of one return probe live: a table of slots in the
+// process's private memory. A slot holds its key, 0 if it is free, and the values
+// saved at entry.
+type Pool struct {
+	Base   uint64
+	Slots  int    // log2 of the number of slots
+	Stride int    // log2 of the bytes of a slot
+	Max    uint32 // most instances at once; 0: as many as there are slots
+	Active uint64 // address of a 32-bit count of instances; used only with Max
+}
+
+// Trampoline is what the return addresses of one function's calls are replaced with: stubs,
+// each of which stands for one return address, and their table. They must stay where they are
+// as long as a call may return to one of them.
+type Trampoline struct {
+	Stubs uint64 // address of the first stubs, executable
+	More  uint64 // address of the others
+	Table uint64 // address of the first stubs' table, written by generated code; from each stub its word is as far
+	// Lo is where the room begins that all functions' stubs and tables stand in, and Size how large
+	// it is: a power of two that divides Lo.
+	Lo, Size uint64
+	// Mapped is the address of a word that tells how much of the room is mapped, from Lo on.
+	Mapped uint64
+	// Off is the address of a 32-bit word: while it is not 0 no return address is replaced, and
+	// such calls are missed; 0: there is no such word.
+	Off uint64
+}
+
+// Role says what a Work does.
+type Role uint8
+
+// Roles.
+const (
+	RoleRecord Role = iota // record (or count) at the point
+	RoleEntry              // a return probe's entry: claim an instance
+	RoleExit               // a return probe's exit: find the instance, record (or count), give it back
+	RoleWait               // record, then wait a bounded time for the tracer's answer
+	RoleCall               // call a handler
+	RoleQuiet              // where the program takes on a seccomp filter: count up Writer.Quiet
+	RoleUnwind             // where a walk over the stack asks about a frame: show it the real return address
+	RoleShare              // at the entry of a function of the C library that may make threads share a block (Work.Share)
+)
+
+// Share is a function of the C library that a thread can be made by which has no block of its own, or by
+// which a thread can move its FS base. Arguments are those of the System V convention.
+type Share uint8
+
+// The functions.
+const (
+	ShareVfork   Share = iota // vfork(): the child uses its parent's block
+	ShareClone                // clone(fn, stack, flags, arg, parent_tid, tls, …)
+	ShareClone3               // clone3(struct clone_args *, size, …), called by the C library alone
+	ShareSyscall              // syscall(number, …)
+	ShareBase                 // arch_prctl(code, …)
+	ShareAction               // sigaction(signal, new, …): it makes no task, but may replace a handler (Writer.Handled)
+)
+
+// Call is a handler as generated code knows it: what a target made of it stands at Desc,
+// and the target's gate (Writer.Gate) is given that address.
+type Call struct {
+	Desc uint64
+	// Room is the stack, in bytes below the stack pointer, that the gate needs for it. A Go
+	// function's entry grows the stack to have it; elsewhere the gate sees what is there.
+	Room int
+}
+
+// Action is what a handler wants to be done when it has returned.
+type Action uint8
+
+// Actions.
+const (
+	ActionGo    Action = iota // go on
+	ActionLeave               // go on where the handler's Regs say, and not with the instruction
+	ActionDrop                // RoleEntry: give the instance back, its return is not looked at
+)
+
+// Value is what a register holds.
+type Value struct {
+	Reg  fetch.Reg
+	Bits uint32
+}
+
+// Work is what one probe does at one point.
+type Work struct {
+	Event int
+	Role  Role
+	Count bool // count runs instead of recording them
+	Prog  *fetch.Program
+	Pool  *Pool // RoleEntry and RoleExit
+	// Instance is the event that the instances of a RoleExit belong to.
+	Instance int
+	// Wait is the address of two words for RoleWait: the answer, which the tracer counts
+	// up, and one that generated code sets when none came, so that it waits no more.
+	Wait uint64
+	// Installs are the ways to take on a filter that a RoleQuiet looks for: the values of
+	// registers, of which 32 bits count. One that fits counts.
+	Installs [][]Value
+	// Trampoline is where the function's return addresses are replaced: RoleEntry replaces
+	// them, RoleExit stands behind them, RoleUnwind undoes it for who looks. nil: the exits are
+	// instructions of the function.
+	Trampoline *Trampoline
+	// Share is the function of a RoleShare, and Library where the code of its library lies: who calls clone from
+	// there makes a thread with a block of its own, which it has not registered yet.
+	Share   Share
+	Library Range
+	// PlainLoads: no thread that is at the point blocks the signals of a fault, and the resident handler catches them
+	// (from when on says Writer.Asks): nothing is asked before a load.
+	PlainLoads bool
+	// Unknown: the exit is a tail jump, so the function's value is not known here.
+	Unknown bool
+	// Call is the handler of a RoleCall. That of a RoleEntry or a RoleExit, if not nil, is
+	// called with the instance, in place of a record.
+	Call *Call
+	// Room is the stack, in bytes below the stack pointer, that is to be had at a Go
+	// function's entry, beyond what a Call at the point asks for: for what comes later in
+	// the call.
+	Room int
+	// Fault: the handler of a RoleCall runs when the instruction faults, with the trap number
+	// in place of the instance. ActionDrop: the program is told, as without it; else the
+	// instruction is run again. Not in a kernel.
+	Fault bool
+	// After: the handler of a RoleCall runs when the instruction has been executed; before
+	// one that goes elsewhere (a jump, a call, a return) it runs just before it goes.
+	After bool
+}
+
+// Fixup tells where to go on when the load at At faults.
+type Fixup struct{ At, To uint64 }
+
+// Detour is the generated code of one region.
+type Detour struct {
+	Addr   uint64
+	Code   []byte
+	Pairs  []Pair  // the region's instructions and their copies, then what comes behind and Back
+	Back   uint64  // the jump to what comes behind the region; 0: there is none
+	Fixups []Fixup // sorted by At
+	Faults []FaultStub
+	Points []Begin // of each point with work to do at it, in order of address
+}
+
+// Begin is where the work at a point begins: a thread that is to run the instruction there
+// with its probes goes to At.
+type Begin struct{ Point, At uint64 }
+
+// Begin is where a thread goes that is to run an instruction of the region, with the work at it if
+// there is any, else its copy.
+func (d *Detour) Begin(p Pair) uint64 {
+	for _, b := range d.Points {
+		if b.Point == p.Orig {
+			return b.At
+		}
+	}
+	return p.Copy
+}
+
+// FaultStub is where a thread goes on when the copy of an instruction faults, and handlers are
+// told of that first (Work.Fault).
+type FaultStub struct{ Copy, Stub uint64 }
+
+// Pair is an instruction's address and that of an instruction of its copy in a detour.
+// A copy of several instructions (an emulated call) has several pairs, first things
+// first; a thread that goes back to Orig from one of them adds SP to its stack pointer.
+type Pair struct{ Orig, Copy, CopyEnd, SP uint64 }

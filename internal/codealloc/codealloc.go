@@ -1,0 +1,94 @@
+// Package codealloc gives out room for generated code within a mapping.
+package codealloc
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Align is the unit in which room is given, in bytes.
+const Align = 32
+
+// reach is the distance that a 32-bit displacement covers, less what instructions need.
+const reach = 1<<31 - 1<<12
+
+// Piece is a mapping that code stands in. It is not safe for concurrent use.
+type Piece struct {
+	Addr, Size uint64
+	free       []span // sorted by address, never touching one another
+}
+
+type span struct{ lo, hi uint64 }
+
+// New makes a piece of size bytes at addr, all free. Both are multiples of Align.
+func New(addr, size uint64) *Piece {
+	return &Piece{Addr: addr, Size: size, free: []span{{addr, addr + size}}}
+}
+
+// Round is what size bytes take.
+func Round(size int) uint64 { return (uint64(size) + Align - 1) &^ (Align - 1) }
+
+// Holds says whether an address is in the piece.
+func (p *Piece) Holds(addr uint64) bool { return addr-p.Addr < p.Size }
+
+// Take gives room for size bytes if there is any, and if code anywhere in the piece
+// reaches every address from lo to hi.
+func (p *Piece) Take(lo, hi uint64, size int) (uint64, bool) {
+	if max(hi, p.Addr+p.Size)-min(lo, p.Addr) >= reach {
+		return 0, false
+	}
+	n := Round(size)
+	for i := range p.free {
+		if s := &p.free[i]; s.hi-s.lo >= n {
+			a := s.lo
+			s.lo += n
+			if s.lo == s.hi {
+				p.free = slices.Delete(p.free, i, i+1)
+			}
+			return a, true
+		}
+	}
+	return 0, false
+}
+
+// Span is size bytes of room at Addr.
+type Span struct {
+	Addr uint64
+	Size int
+}
+
+// Free takes back those of the spans that are the piece's.
+func (p *Piece) Free(spans ...Span) {
+	n := len(p.free)
+	for _, s := range spans {
+		if p.Holds(s.Addr) {
+			p.free = append(p.free, span{s.Addr, s.Addr + Round(s.Size)})
+		}
+	}
+	if len(p.free) > n {
+		p.join()
+	}
+}
+
+// join puts the free spans in order and makes one of those that touch.
+func (p *Piece) join() {
+	slices.SortFunc(p.free, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
+	out := p.free[:1]
+	for _, f := range p.free[1:] {
+		if last := &out[len(out)-1]; last.hi == f.lo {
+			last.hi = f.hi
+		} else {
+			out = append(out, f)
+		}
+	}
+	p.free = out
+}
+
+// Used is the number of bytes that are not free.
+func (p *Piece) Used() uint64 {
+	n := p.Size
+	for _, s := range p.free {
+		n -= s.hi - s.lo
+	}
+	return n
+}
