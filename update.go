@@ -157,23 +157,23 @@ func (c *Core) endAnyway(cs []*change, also stopping) ([]*change, error) {
 		c.release(ch.sites)
 		ch.sites, ch.now, ch.group = nil, nil, nil
 	}
-	if err := c.commit(rest, also, false); err != nil {
-		return append(left(cs), rest...), err
-	}
+	err := c.commit(rest, also, false)
 	for _, ch := range rest {
-		c.unarm(ch.f, why[ch])
+		if ch.made { // also where what is done besides has failed
+			c.unarm(ch.f, why[ch])
+		}
 	}
 	c.tried(rest)
+	if err != nil {
+		return append(left(cs), rest...), err
+	}
 	return cs, nil
 }
 
 // unarm queues a function whose code was taken out.
 func (c *Core) unarm(f *function, why error) {
-	f.serving, f.lapsed = nil, true
+	f.lapsed = true
 	for _, e := range f.events {
-		if e.h != nil {
-			e.h.serve(false)
-		}
 		if !e.idle() {
 			e.become(form{why: &postponedError{why}})
 		}
@@ -349,13 +349,13 @@ func (c *Core) done(ch *change) {
 		c.watchWritten()
 	}
 	for _, e := range f.events {
-		s := served{e: e}
+		s, in := served{e: e}, len(f.sites) > 0 && !e.idle()
 		if e.h != nil {
-			e.h.serve(!e.idle())
+			e.h.serve(in)
 			n := e.h.calls
 			s.n = &n
 		}
-		if !e.idle() {
+		if in {
 			f.serving = append(f.serving, s)
 		}
 	}
