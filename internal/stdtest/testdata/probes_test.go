@@ -19,10 +19,7 @@ import (
 	"unsafe"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/ring"
-	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/self"
 )
 
@@ -50,8 +47,8 @@ type kprobesReport struct {
 // kprobesFunc is a function of the package with what stands in it; nil: it was refused.
 type kprobesFunc struct {
 	name  string
-	fn    *symbol.Func
 	addr  uint64
+	text  []byte // as the program's file has it
 	event *kprobes.Event
 	k     *kprobes.Kprobe
 	r     *kprobes.Kretprobe
@@ -61,7 +58,6 @@ type kprobesFunc struct {
 // kprobesRun is the probes of this program.
 type kprobesRun struct {
 	core    *kprobes.Core
-	main    *symbol.Module
 	fns     []*kprobesFunc
 	handled atomic.Uint64
 	strays  atomic.Uint64 // return handlers that had another call's Data
@@ -88,7 +84,9 @@ func init() {
 
 // kprobesArm probes all functions of a package.
 func kprobesArm(pkg string) (*kprobesRun, error) {
-	t, err := self.Attach(&self.Options{Ring: ring.Config{Events: 1 << 15}})
+	var o self.Options
+	o.Ring.Events = 1 << 15
+	t, err := self.Attach(&o)
 	if err != nil {
 		return nil, err
 	}
@@ -96,10 +94,12 @@ func kprobesArm(pkg string) (*kprobesRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	run := &kprobesRun{core: core, main: t.Space().Main(), report: kprobesReport{
+	run := &kprobesRun{core: core, report: kprobesReport{
 		Armed: map[string]int{}, Hit: map[string]int{}, Hits: map[string]uint64{}, Missed: map[string]uint64{},
 	}}
-	run.list(pkg)
+	if err := run.list(t, pkg); err != nil {
+		return nil, err
+	}
 	if err := run.events(pkg); err != nil {
 		return nil, err
 	}
@@ -110,13 +110,19 @@ func kprobesArm(pkg string) (*kprobesRun, error) {
 }
 
 // list finds the package's functions: those of its name whose source is no test's.
-func (run *kprobesRun) list(pkg string) {
-	for _, fn := range run.main.Image.Glob(pkg + ".*") {
-		addr := run.main.Runtime(fn.Addr)
+func (run *kprobesRun) list(t *self.Target, pkg string) error {
+	main := t.Space().Main()
+	for _, fn := range main.Image.Glob(pkg + ".*") {
+		addr := main.Runtime(fn.Addr)
 		if !fn.PLT && fn.Candidate() && !kprobesOfTest(uintptr(addr)) {
-			run.fns = append(run.fns, &kprobesFunc{name: fn.Pretty(), fn: fn, addr: addr})
+			text := make([]byte, fn.Size)
+			if err := main.Image.ReadAt(fn.Addr, text); err != nil {
+				return fmt.Errorf("%s: %w", fn.Pretty(), err)
+			}
+			run.fns = append(run.fns, &kprobesFunc{name: fn.Pretty(), addr: addr, text: text})
 		}
 	}
+	return nil
 }
 
 // kprobesOfTest says whether the function that begins at an address is in a test's source.
@@ -149,12 +155,12 @@ func (run *kprobesRun) events(pkg string) error {
 	if err != nil {
 		return err
 	}
-	at := map[*symbol.Func]*kprobes.Event{}
+	at := map[uint64]*kprobes.Event{}
 	for _, e := range evs {
-		at[e.Place.Func] = e
+		at[e.Place.Module.Runtime(e.Place.Func.Addr)] = e
 	}
 	for _, f := range run.fns {
-		if f.event = at[f.fn]; f.event == nil {
+		if f.event = at[f.addr]; f.event == nil {
 			run.refuse("event", f, cmp.Or(refused[f.name], errors.New("no event, and no reason")))
 		}
 	}
@@ -240,7 +246,7 @@ func (run *kprobesRun) finish(file string) error {
 		if f.k == nil {
 			continue
 		}
-		if s := f.k.State(); s.Tactic != arch.TacticJump {
+		if s := f.k.State(); s.Tactic != kprobes.TacticJump {
 			run.report.Traps = append(run.report.Traps, kprobesRefusal{"jump", f.name, fmt.Sprint(s.Tactic, ", for: ", s.Why)})
 		}
 	}
@@ -326,12 +332,7 @@ func (run *kprobesRun) tally(f *kprobesFunc) {
 // intact compares the functions with the program's file.
 func (run *kprobesRun) intact() {
 	for _, f := range run.fns {
-		was, is := make([]byte, f.fn.Size), make([]byte, f.fn.Size)
-		if err := run.main.Image.ReadAt(f.fn.Addr, was); err != nil {
-			run.wrong("%s: %v", f.name, err)
-			continue
-		}
-		if copy(is, unsafe.Slice((*byte)(unsafe.Pointer(uintptr(f.addr))), len(is))); !bytes.Equal(was, is) {
+		if !bytes.Equal(f.text, unsafe.Slice((*byte)(unsafe.Pointer(uintptr(f.addr))), len(f.text))) {
 			run.wrong("%s: not as in the file", f.name)
 		}
 	}
