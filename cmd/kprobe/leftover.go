@@ -177,13 +177,16 @@ func detach(pid int, force bool) error {
 		return err
 	}
 	if l == nil {
-		fmt.Fprintf(os.Stderr, "kprobe: process %d holds nothing of ours\n", pid)
+		if !tellKept(p, p.DropKept()) {
+			fmt.Fprintf(os.Stderr, "kprobe: process %d holds nothing of ours\n", pid)
+		}
 		return nil
 	}
 	u, err := l.Undo()
 	if err != nil {
 		return err
 	}
+	tellKept(p, u.Kept)
 	fmt.Fprintf(os.Stderr, "kprobe: process %d: %d sites restored, %d mappings removed\n", pid, u.Restored, u.Pages)
 	if u.Copies > 0 {
 		fmt.Fprintf(os.Stderr, "kprobe: process %d: %d pages of text stay private copies, with the bytes of their file: %v\n", pid, u.Copies, u.Why)
@@ -195,4 +198,19 @@ func detach(pid int, force bool) error {
 		return fmt.Errorf("process %d: %d places hold bytes that are neither the file's nor ours, and were left alone: 0x%x", pid, len(u.Foreign), u.Foreign)
 	}
 	return nil
+}
+
+// tellKept tells of the uprobes that the kernel had kept, and says whether any were taken out.
+func tellKept(p *process.Proc, k *process.Kept) bool {
+	if n := len(k.Dropped); n > 0 {
+		fmt.Fprintf(os.Stderr, "kprobe: process %d: %d breakpoints that the kernel had kept of tracers that were killed were taken out\n", p.PID(), n)
+	}
+	if len(k.Stays) > 0 {
+		why := "they are in use"
+		if k.Why != nil {
+			why = k.Why.Error()
+		}
+		fmt.Fprintf(os.Stderr, "kprobe: process %d: %d breakpoints that are not ours stay, at 0x%x: %s\n", p.PID(), len(k.Stays), k.Stays, why)
+	}
+	return len(k.Dropped) > 0
 }

@@ -192,6 +192,23 @@ func TestUprobeStoodBefore(t *testing.T) {
 	s.end().counted(t, "a", n["f_six"]-had["f_six"], "uprobe")
 }
 
+// Somebody's uprobe on a page between two that are probed is nobody's concern.
+func TestUprobeBetween(t *testing.T) {
+	p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, "apart")))
+	u := uprobeAt(t, p, "middle", 0)
+	s := trace(t, p.PID, "--text", "private", "--tactic", "jump", "p:a first", "p:b last")
+	n := right(t, p, "go 100")
+	if hits, err := u.Count(); err != nil || hits != n["middle"] {
+		t.Errorf("the other's uprobe counts %d, %v, the program %d", hits, err, n["middle"])
+	}
+	if err := u.Close(); err != nil {
+		t.Error(err)
+	}
+	r := s.end()
+	r.counted(t, "a", n["first"], "jump")
+	r.counted(t, "b", n["last"], "jump")
+}
+
 // A probe that the kernel holds, beside jumps on the same page: whoever comes first.
 func TestOwnUprobeOnPrivateText(t *testing.T) {
 	p := aside(t, "tight")

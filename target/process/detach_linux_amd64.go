@@ -357,18 +357,29 @@ type Undone struct {
 	InCall   bool     // trampolines stay mapped: a call may still return through one (ErrInCall)
 	Copies   int      // pages of text that stay private copies, with the file's bytes
 	Why      error    // why they do
+	Kept     *Kept    // uprobes that the kernel had kept
 }
 
-// Undo takes out what is left: the bytes of every site, the dispositions, the memory.
-// Threads inside detours are waited for.
+// Undo takes out what is left: uprobes that the kernel has kept, the bytes of every site, the dispositions,
+// the memory. Threads inside detours are waited for.
 func (l *Leftover) Undo() (*Undone, error) {
 	u := &Undone{}
-	var err error
+	sites, err := l.mapped()
+	if err != nil {
+		return u, err
+	}
+	// First: who is killed in it leaves what tells the next one to do it again.
+	u.Kept = l.p.dropKept(sites, func(uint64) bool { return false })
 	for range drainTries {
 		if err = l.undoOnce(u); err == nil || !errors.Is(err, ErrInDetour) {
-			return u, err
+			break
 		}
 		time.Sleep(drainWait)
+	}
+	if err == nil && u.Kept.Why != nil { // it may have been a handler of ours that seemed to be the program's
+		dropped := u.Kept.Dropped
+		u.Kept = l.p.DropKept()
+		u.Kept.Dropped = append(dropped, u.Kept.Dropped...)
 	}
 	return u, err
 }

@@ -14,6 +14,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -60,6 +61,7 @@ type privateText struct {
 	mu      sync.Mutex                 // for Stands, which several goroutines may ask
 	maps    []procfs.Map               // as they were when somebody first asked Stands; nil: nobody has
 	clean   map[uint64]error           // what Stands has answered for a page
+	inUse   map[uint64]bool            // where breakpoints of others stand that are in use
 	plans   []textPlan                 // of the change that is being made
 	why     error                      // why pages of the last change stayed as they are; nil: none did
 	kept    int                        // copies that stay after Close, in pages
@@ -70,6 +72,7 @@ func (t *Target) initText(mode TextMode) {
 	x := &t.text
 	x.on, x.limit = mode != TextShared, mapLimit()
 	x.private, x.held, x.files = map[uint64]bool{}, map[uint64]bool{}, map[procfs.FileID]*os.File{}
+	x.inUse = map[uint64]bool{}
 }
 
 // mapLimit is how many mappings a process may have (vm.max_map_count).
@@ -195,10 +198,29 @@ func (t *Target) othersOn(page, addr uint64) error {
 	if fileBytes(f, page-m.Start+m.Offset, want) != nil {
 		return nil
 	}
-	if _, err = t.samePage(page, want, addr); errors.Is(err, unix.EBUSY) {
+	if _, err = t.samePage(page, want, addr); errors.Is(err, unix.EBUSY) && t.dropKept() {
+		_, err = t.samePage(page, want, addr)
+	}
+	if errors.Is(err, unix.EBUSY) {
 		return err
 	}
 	return nil
+}
+
+// dropKept says whether breakpoints were taken out that the kernel had kept. Those that stay are in use: that is
+// asked once of each.
+func (t *Target) dropKept() bool {
+	var ours []restore.Site
+	if t.home != nil {
+		for s := range t.home.sites {
+			ours = append(ours, restore.Site{Addr: s.Addr, Orig: s.Orig, Patch: s.Patch})
+		}
+	}
+	k := t.p.dropKept(ours, func(addr uint64) bool { return t.text.inUse[addr] || t.text.held[procfs.PageDown(addr)] })
+	for _, addr := range k.Stays {
+		t.text.inUse[addr] = true
+	}
+	return len(k.Dropped) > 0
 }
 
 // samePage says whether a page has the file's bytes. The error tells of a breakpoint of somebody
@@ -362,7 +384,7 @@ func (t *Target) sameRuns(maps []procfs.Map, p textPlan) (out []textRun, err err
 			want := r.want[at-r.Lo:][:procfs.PageSize]
 			m, ok := textMap(maps, at)
 			if ok = ok && m.FileID == p.m.FileID && at-m.Start+m.Offset == at-r.Lo+r.off && !t.text.held[at]; ok {
-				if ok, err = t.samePage(at, want, at); err != nil {
+				if ok, err = t.samePage(at, want, at); err != nil && (p.need[at] || !errors.Is(err, unix.EBUSY)) {
 					return nil, err
 				}
 			}

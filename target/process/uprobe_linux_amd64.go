@@ -127,14 +127,6 @@ func (t *Target) openUprobe(u *target.Uprobe, counters int) (int, error) {
 
 // uprobeEvent makes the perf event on the file that is mapped at an address.
 func (t *Target) uprobeEvent(addr uint64) (int, error) {
-	text, err := os.ReadFile(uprobePMU)
-	if err != nil {
-		return -1, fmt.Errorf("kernel has no uprobe PMU (CONFIG_UPROBE_EVENTS): %w", err)
-	}
-	kind, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
-	if err != nil {
-		return -1, fmt.Errorf("%s: %w", uprobePMU, err)
-	}
 	maps, err := t.p.Maps()
 	if err != nil {
 		return -1, err
@@ -143,7 +135,20 @@ func (t *Target) uprobeEvent(addr uint64) (int, error) {
 	if !ok {
 		return -1, errno.Errorf(unix.EFAULT, "address 0x%x is not mapped", addr)
 	}
-	f, err := t.p.OpenMap(m)
+	return t.p.openUprobe(m, addr)
+}
+
+// openUprobe makes a perf event, disabled, at an address of a mapping.
+func (p *Proc) openUprobe(m procfs.Map, addr uint64) (int, error) {
+	text, err := os.ReadFile(uprobePMU)
+	if err != nil {
+		return -1, fmt.Errorf("kernel has no uprobe PMU (CONFIG_UPROBE_EVENTS): %w", err)
+	}
+	kind, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
+	if err != nil {
+		return -1, fmt.Errorf("%s: %w", uprobePMU, err)
+	}
+	f, err := p.OpenMap(m)
 	if err != nil {
 		return -1, err
 	}
@@ -154,10 +159,10 @@ func (t *Target) uprobeEvent(addr uint64) (int, error) {
 		Type: uint32(kind), Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})), Bits: unix.PerfBitDisabled,
 		Ext1: address(path), Ext2: addr - m.Start + m.Offset,
 	}
-	fd, err := unix.PerfEventOpen(&attr, t.p.PID(), -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	fd, err := unix.PerfEventOpen(&attr, p.PID(), -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
 	runtime.KeepAlive(path)
 	if err != nil {
-		return -1, fmt.Errorf("uprobe on %s:0x%x of process %d: perf_event_open: %w", m.Path, attr.Ext2, t.p.PID(), err)
+		return -1, fmt.Errorf("uprobe on %s:0x%x of process %d: perf_event_open: %w", m.Path, attr.Ext2, p.PID(), err)
 	}
 	return fd, nil
 }
