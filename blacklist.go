@@ -25,37 +25,37 @@ const (
 	whyVDSO      = "the page is the kernel's and is shared by all processes"
 )
 
-// goBlacklist lists functions of the Go runtime that must not be probed (runtime/asm_amd64.s,
+// goBlacklisted knows the functions of the Go runtime that must not be probed (runtime/asm_amd64.s,
 // sys_linux_amd64.s, rt0_linux_amd64.s and signal_unix.go, Go 1.23 to 1.26), with the
 // reason. Every other function of the runtime can be probed, or is refused for what its
 // code holds: the test of the blacklist arms them all.
-var goBlacklist = map[string]string{
-	"runtime.goexit":               whyReturned,
-	"runtime.systemstack_switch":   whyMarker,
-	"runtime.asyncPreempt":         whyAnywhere,
-	"runtime.duffzero":             whyMiddle,
-	"runtime.duffcopy":             whyMiddle,
-	"runtime.sigtramp":             whySignal,
-	"runtime.cgoSigtramp":          whySignal,
-	"runtime.sigtrampgo":           whySignal,
-	"runtime.sigfwd":               whySignal,
-	"runtime.sigfwdgo":             whySignal,
-	"runtime.sigprofNonGo":         whySignal,
-	"runtime.sigprofNonGoWrapper":  whySignal,
-	"runtime.badsignal":            whySignal,
-	"runtime.sigreturn__sigaction": whySigreturn,
-	"_rt0_amd64":                   whyStart,
-	"_rt0_amd64_linux":             whyStart,
-	"_rt0_amd64_lib":               whyStart,
-	"_rt0_amd64_linux_lib":         whyStart,
-	"runtime.rt0_go":               whyStart,
-	"runtime.settls":               whyStart,
+func goBlacklisted(name string) (why string) {
+	switch name {
+	case "runtime.goexit":
+		return whyReturned
+	case "runtime.systemstack_switch":
+		return whyMarker
+	case "runtime.asyncPreempt":
+		return whyAnywhere
+	case "runtime.duffzero", "runtime.duffcopy":
+		return whyMiddle
+	case "runtime.sigtramp", "runtime.cgoSigtramp", "runtime.sigtrampgo", "runtime.sigfwd", "runtime.sigfwdgo", "runtime.sigprofNonGo", "runtime.sigprofNonGoWrapper", "runtime.badsignal":
+		return whySignal
+	case "runtime.sigreturn__sigaction":
+		return whySigreturn
+	case "_rt0_amd64", "_rt0_amd64_linux", "_rt0_amd64_lib", "_rt0_amd64_linux_lib", "runtime.rt0_go", "runtime.settls":
+		return whyStart
+	}
+	return ""
 }
 
-// cBlacklist lists functions of C libraries that must not be probed.
-var cBlacklist = map[string]string{
-	"__restore_rt": whySigreturn, // glibc
-	"__restore":    whySigreturn, // musl
+// cBlacklisted knows the functions of C libraries that must not be probed.
+func cBlacklisted(name string) (why string) {
+	switch name {
+	case "__restore_rt", "__restore": // glibc's, musl's
+		return whySigreturn
+	}
+	return ""
 }
 
 // sigreturnCode is how glibc, musl and Go write the code that a signal handler returns to:
@@ -122,15 +122,15 @@ func (c *Core) generated(addr uint64) bool {
 
 // barred looks a function's names up.
 func barred(fn *symbol.Func) string {
-	list := cBlacklist
+	why := cBlacklisted
 	if fn.Lang == symbol.LangGo {
-		list = goBlacklist
+		why = goBlacklisted
 	}
-	why := list[strings.TrimSuffix(fn.Name, ".abi0")]
-	for i := 0; why == "" && i < len(fn.Aliases); i++ {
-		why = list[strings.TrimSuffix(fn.Aliases[i], ".abi0")]
+	is := why(strings.TrimSuffix(fn.Name, ".abi0"))
+	for i := 0; is == "" && i < len(fn.Aliases); i++ {
+		is = why(strings.TrimSuffix(fn.Aliases[i], ".abi0"))
 	}
-	return why
+	return is
 }
 
 // v8Builtin says whether a function is one of V8's embedded builtins: they are in one block of code, which a

@@ -415,27 +415,31 @@ func (c *Core) nameAt(addr uint64) string {
 func (c *Core) noReturn(addr uint64) bool {
 	name := strings.TrimSuffix(c.nameAt(addr), "@plt")
 	name, _, _ = strings.Cut(name, "@")
-	return name != "" && (noReturnNames[name] || strings.HasPrefix(name, "_ZSt") && strings.Contains(name, "__throw_"))
+	return name != "" && (neverReturns(name) || strings.HasPrefix(name, "_ZSt") && strings.Contains(name, "__throw_"))
 }
 
-// noReturnNames are functions of the C, C++ and Go libraries that are known not to
+// neverReturns has the functions of the C, C++ and Go libraries that are known not to
 // return. One that is missing only makes the analysis follow code that is never run.
-var noReturnNames = map[string]bool{
-	"exit": true, "_exit": true, "_Exit": true, "quick_exit": true, "abort": true, "__stack_chk_fail": true,
-	"__assert_fail": true, "__assert_perror_fail": true, "__assert": true, "__fortify_fail": true, "__chk_fail": true,
-	"__cxa_throw": true, "__cxa_rethrow": true, "__cxa_bad_cast": true, "__cxa_bad_typeid": true,
-	"__cxa_throw_bad_array_new_length": true, "__cxa_call_unexpected": true, "_Unwind_Resume": true,
-	"longjmp": true, "_longjmp": true, "siglongjmp": true, "__longjmp_chk": true, "pthread_exit": true,
-	"err": true, "errx": true, "verr": true, "verrx": true, "_ZSt9terminatev": true, "__libc_start_call_main": true,
-	"runtime.gopanic": true, "runtime.throw": true, "runtime.fatal": true, "runtime.goexit": true, "runtime.Goexit": true,
-	"runtime.panicIndex": true, "runtime.panicIndexU": true, "runtime.panicSliceAlen": true, "runtime.panicSliceAlenU": true,
-	"runtime.panicSliceAcap": true, "runtime.panicSliceAcapU": true, "runtime.panicSliceB": true, "runtime.panicSliceBU": true,
-	"runtime.panicSlice3Alen": true, "runtime.panicSlice3Acap": true, "runtime.panicSlice3B": true, "runtime.panicSlice3C": true,
-	"runtime.panicSliceConvert": true, "runtime.panicdivide": true, "runtime.panicshift": true, "runtime.panicoverflow": true,
-	"runtime.panicmem": true, "runtime.panicmemAddr": true, "runtime.panicdottypeE": true, "runtime.panicdottypeI": true,
-	"runtime.panicnildottype": true, "runtime.panicwrap": true, "runtime.panicunsafealignment": true, "runtime.panicBounds": true,
-	"runtime.panicrangestate": true, "runtime.panicnil": true, "runtime.abort": true, "os.Exit": true, "runtime.fatalpanic": true,
-	"runtime.fatalthrow": true, "runtime.unreachableMethod": true, "runtime.panicunsafeslicelen": true,
+func neverReturns(name string) bool {
+	switch name {
+	case "exit", "_exit", "_Exit", "quick_exit", "abort", "__stack_chk_fail",
+		"__assert_fail", "__assert_perror_fail", "__assert", "__fortify_fail", "__chk_fail",
+		"__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "__cxa_bad_typeid",
+		"__cxa_throw_bad_array_new_length", "__cxa_call_unexpected", "_Unwind_Resume",
+		"longjmp", "_longjmp", "siglongjmp", "__longjmp_chk", "pthread_exit",
+		"err", "errx", "verr", "verrx", "_ZSt9terminatev", "__libc_start_call_main",
+		"runtime.gopanic", "runtime.throw", "runtime.fatal", "runtime.goexit", "runtime.Goexit",
+		"runtime.panicIndex", "runtime.panicIndexU", "runtime.panicSliceAlen", "runtime.panicSliceAlenU",
+		"runtime.panicSliceAcap", "runtime.panicSliceAcapU", "runtime.panicSliceB", "runtime.panicSliceBU",
+		"runtime.panicSlice3Alen", "runtime.panicSlice3Acap", "runtime.panicSlice3B", "runtime.panicSlice3C",
+		"runtime.panicSliceConvert", "runtime.panicdivide", "runtime.panicshift", "runtime.panicoverflow",
+		"runtime.panicmem", "runtime.panicmemAddr", "runtime.panicdottypeE", "runtime.panicdottypeI",
+		"runtime.panicnildottype", "runtime.panicwrap", "runtime.panicunsafealignment", "runtime.panicBounds",
+		"runtime.panicrangestate", "runtime.panicnil", "runtime.abort", "os.Exit", "runtime.fatalpanic",
+		"runtime.fatalthrow", "runtime.unreachableMethod", "runtime.panicunsafeslicelen":
+		return true
+	}
+	return false
 }
 
 // morestack says whether a call there makes a Go function start anew.

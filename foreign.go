@@ -166,20 +166,28 @@ func (c *Core) whyWritten(fns []*function) error {
 			case !e.hook:
 				errs = append(errs, fmt.Errorf("%s: %w", e.h.name(), e.withdrawn))
 			default:
-				errs = append(errs, fmt.Errorf("the engine's own probe on %s, for %s: %w", f.name, ownPurposes[e.work.Role], e.withdrawn))
+				errs = append(errs, fmt.Errorf("the engine's own probe on %s, for %s: %w", f.name, ownPurpose(e.work.Role), e.withdrawn))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// ownPurposes are what the engine's own probes are for, by their role.
-var ownPurposes = map[arch.Role]string{
-	arch.RoleWait:   "objects that are loaded, or a Go program's start: they are seen a little later now",
-	arch.RoleShare:  "threads that come to share a block: records go another way now",
-	arch.RoleQuiet:  "seccomp filters: one that comes this way is not seen any more",
-	arch.RoleUnwind: "exceptions: return probes by trampoline are taken out",
-	arch.RoleCall:   "what a handler must not do: a panic in one ends the program now",
+// ownPurpose is what an engine's own probe is for, by its role.
+func ownPurpose(r arch.Role) string {
+	switch r {
+	case arch.RoleWait:
+		return "objects that are loaded, or a Go program's start: they are seen a little later now"
+	case arch.RoleShare:
+		return "threads that come to share a block: records go another way now"
+	case arch.RoleQuiet:
+		return "seccomp filters: one that comes this way is not seen any more"
+	case arch.RoleUnwind:
+		return "exceptions: return probes by trampoline are taken out"
+	case arch.RoleCall:
+		return "what a handler must not do: a panic in one ends the program now"
+	}
+	return ""
 }
 
 // endWritten takes the code out of functions whose patches somebody has written into, and gives the functions.

@@ -17,13 +17,17 @@ import (
 // itself, those to which it leads by a jump, the unwinder (libgcc's, which is probed), and nobody
 // else in the process (symbol.Readers, target.Returner.Replaceable).
 
-// callerReaders are functions that look at their own return address, or keep it where it can
+// readsCaller has the functions that look at their own return address, or keep it where it can
 // not be put back, or return twice.
-var callerReaders = map[string]bool{
-	"dlopen": true, "dlmopen": true, "dlsym": true, "dlvsym": true, "dl_iterate_phdr": true, "__libc_dlsym": true, "__libc_dlvsym": true, "__libc_dlopen_mode": true,
-	"setjmp": true, "_setjmp": true, "__setjmp": true, "sigsetjmp": true, "__sigsetjmp": true, "savectx": true,
-	"getcontext": true, "swapcontext": true, "makecontext": true, "setcontext": true, "__start_context": true, "vfork": true, "__vfork": true, "clone": true, "__clone": true, "__clone3": true,
-	"mcount": true, "_mcount": true, "__fentry__": true, "__cyg_profile_func_enter": true, "__cyg_profile_func_exit": true, "__morestack": true,
+func readsCaller(name string) bool {
+	switch name {
+	case "dlopen", "dlmopen", "dlsym", "dlvsym", "dl_iterate_phdr", "__libc_dlsym", "__libc_dlvsym", "__libc_dlopen_mode",
+		"setjmp", "_setjmp", "__setjmp", "sigsetjmp", "__sigsetjmp", "savectx",
+		"getcontext", "swapcontext", "makecontext", "setcontext", "__start_context", "vfork", "__vfork", "clone", "__clone", "__clone3",
+		"mcount", "_mcount", "__fentry__", "__cyg_profile_func_enter", "__cyg_profile_func_exit", "__morestack":
+		return true
+	}
+	return false
 }
 
 // noTrampoline says why the return addresses of the event's function may not be replaced.
@@ -82,7 +86,7 @@ func (c *Core) readers() (never, unknown error) {
 	return nil, unknown
 }
 
-// named says which of a function's names is one of callerReaders.
+// named says which of a function's names reads its caller.
 func named(fn *symbol.Func) error {
 	for _, raw := range append([]string{fn.Name}, fn.Aliases...) {
 		if err := namedSo(raw); err != nil {
@@ -94,7 +98,7 @@ func named(fn *symbol.Func) error {
 
 func namedSo(raw string) error {
 	name, _, _ := strings.Cut(raw, "@")
-	if callerReaders[name] || strings.HasPrefix(name, "_Unwind_") {
+	if readsCaller(name) || strings.HasPrefix(name, "_Unwind_") {
 		return errno.Errorf(unix.EOPNOTSUPP, "%s looks at its return address, or keeps it", name)
 	}
 	return nil

@@ -504,12 +504,20 @@ func (f *function) reason(r arch.Region) target.Reason {
 	case errors.As(why, &rule):
 		return target.ReasonRule + target.Reason(rule.Rule.Code())
 	}
-	return reasons[why]
+	return reasonOf(why)
 }
 
-// reasons are those that have a number.
-var reasons = map[error]target.Reason{
-	errPost: target.ReasonPost, errBesides: target.ReasonPost, errStraight: target.ReasonStraight, errAsked: target.ReasonAsked,
+// reasonOf gives the number of a reason that has one.
+func reasonOf(why error) target.Reason {
+	switch why {
+	case errPost, errBesides:
+		return target.ReasonPost
+	case errStraight:
+		return target.ReasonStraight
+	case errAsked:
+		return target.ReasonAsked
+	}
+	return target.ReasonNone
 }
 
 // plainReason is why the events at a jump are not optimised, in short.
@@ -517,7 +525,7 @@ func (f *function) plainReason(r arch.Region) target.Reason {
 	for _, e := range f.events {
 		if !e.idle() && slices.ContainsFunc(e.points, r.Holds) {
 			if why := e.plain(); why != nil {
-				return reasons[why]
+				return reasonOf(why)
 			}
 		}
 	}

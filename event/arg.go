@@ -5,9 +5,14 @@ import (
 	"strings"
 )
 
-var reservedNames = map[string]bool{
-	"common_type": true, "common_flags": true, "common_preempt_count": true, "common_pid": true,
-	"common_tgid": true, "__probe_ip": true, "__probe_ret_ip": true, "__probe_func": true,
+// isReserved has the names of fields that every record has.
+func isReserved(name string) bool {
+	switch name {
+	case "common_type", "common_flags", "common_preempt_count", "common_pid",
+		"common_tgid", "__probe_ip", "__probe_ret_ip", "__probe_func":
+		return true
+	}
+	return false
 }
 
 func (d *Def) parseArgs(ws []text) error {
@@ -57,7 +62,7 @@ func (d *Def) parseArg(i int, w text, used map[string]bool) (Arg, error) {
 	switch {
 	case !isName(a.Name, false):
 		return a, d.Refuse(BadArgName, w.pos, "letters, digits and _ are taken, no digit in front", nil)
-	case reservedNames[a.Name]:
+	case isReserved(a.Name):
 		return a, d.Refuse(UsedArgName, w.pos, "the name is reserved", nil)
 	case used[a.Name]:
 		return a, d.Refuse(UsedArgName, w.pos, fmt.Sprintf("another argument is called %s", a.Name), nil)

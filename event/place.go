@@ -135,13 +135,14 @@ func (p *Place) number(left, right text) (done bool, bad *errPlace) {
 	return true, nil
 }
 
-// sourceSuffixes are the endings of source files that FILE:LINE may name.
-var sourceSuffixes = map[string]bool{
-	".go": true, ".c": true, ".h": true, ".cc": true, ".cpp": true, ".cxx": true, ".C": true,
-	".hh": true, ".hpp": true, ".hxx": true, ".rs": true, ".s": true, ".S": true, ".zig": true, ".d": true,
+// isSource tells whether FILE:LINE may name a file, by its ending.
+func isSource(name string) bool {
+	switch path.Ext(name) {
+	case ".go", ".c", ".h", ".cc", ".cpp", ".cxx", ".C", ".hh", ".hpp", ".hxx", ".rs", ".s", ".S", ".zig", ".d":
+		return true
+	}
+	return false
 }
-
-func isSource(name string) bool { return sourceSuffixes[path.Ext(name)] }
 
 // symbol takes SYM[+OFFSET], which starts at byte at of the place.
 func (p *Place) symbol(t text, at int) *errPlace {

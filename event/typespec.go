@@ -33,15 +33,47 @@ type TypeSpec struct {
 // DefaultType is what an argument has that names none: x64.
 var DefaultType = TypeSpec{Kind: Hex, Size: 8}
 
-var typeNames = map[string]TypeSpec{
-	"u8": {Kind: Unsigned, Size: 1}, "u16": {Kind: Unsigned, Size: 2},
-	"u32": {Kind: Unsigned, Size: 4}, "u64": {Kind: Unsigned, Size: 8},
-	"s8": {Kind: Signed, Size: 1}, "s16": {Kind: Signed, Size: 2},
-	"s32": {Kind: Signed, Size: 4}, "s64": {Kind: Signed, Size: 8},
-	"x8": {Kind: Hex, Size: 1}, "x16": {Kind: Hex, Size: 2},
-	"x32": {Kind: Hex, Size: 4}, "x64": {Kind: Hex, Size: 8},
-	"char": {Kind: Char, Size: 1}, "symbol": {Kind: Symbol, Size: 8}, "symstr": {Kind: SymStr, Size: 8},
-	"string": {Kind: String}, "ustring": {Kind: UString}, "gostring": {Kind: GoString},
+// typeNamed gives the type that has a name.
+func typeNamed(name string) (TypeSpec, bool) {
+	switch name {
+	case "u8":
+		return TypeSpec{Kind: Unsigned, Size: 1}, true
+	case "u16":
+		return TypeSpec{Kind: Unsigned, Size: 2}, true
+	case "u32":
+		return TypeSpec{Kind: Unsigned, Size: 4}, true
+	case "u64":
+		return TypeSpec{Kind: Unsigned, Size: 8}, true
+	case "s8":
+		return TypeSpec{Kind: Signed, Size: 1}, true
+	case "s16":
+		return TypeSpec{Kind: Signed, Size: 2}, true
+	case "s32":
+		return TypeSpec{Kind: Signed, Size: 4}, true
+	case "s64":
+		return TypeSpec{Kind: Signed, Size: 8}, true
+	case "x8":
+		return TypeSpec{Kind: Hex, Size: 1}, true
+	case "x16":
+		return TypeSpec{Kind: Hex, Size: 2}, true
+	case "x32":
+		return TypeSpec{Kind: Hex, Size: 4}, true
+	case "x64":
+		return TypeSpec{Kind: Hex, Size: 8}, true
+	case "char":
+		return TypeSpec{Kind: Char, Size: 1}, true
+	case "symbol":
+		return TypeSpec{Kind: Symbol, Size: 8}, true
+	case "symstr":
+		return TypeSpec{Kind: SymStr, Size: 8}, true
+	case "string":
+		return TypeSpec{Kind: String}, true
+	case "ustring":
+		return TypeSpec{Kind: UString}, true
+	case "gostring":
+		return TypeSpec{Kind: GoString}, true
+	}
+	return TypeSpec{}, false
 }
 
 const knownTypes = "types are u8 to u64, s8 to s64, x8 to x64, char, string, ustring, gostring, symbol, symstr and b<w>@<o>/<c>; %pd and %pD are a kernel's (-k)"
@@ -57,7 +89,7 @@ func (d *Def) parseType(t text) (TypeSpec, error) {
 	if err != nil {
 		return TypeSpec{}, err
 	}
-	ty, ok := typeNames[base]
+	ty, ok := typeNamed(base)
 	if !ok {
 		if ty, ok = container(base); !ok {
 			return ty, d.Refuse(BadType, t.pos, knownTypes, nil)

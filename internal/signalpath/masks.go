@@ -57,13 +57,13 @@ func Masks(sp *symbol.Space, read func(addr uint64, buf []byte) error) error {
 }
 
 // harmless are functions that change signal masks or handlers and are known: why a fault is caught all the same.
-var harmless = map[string]string{
-	"kprobes.dev/kprobes/target/self.setMask":                  "Roots has what runs meanwhile",
-	"kprobes.dev/kprobes/target/self.setSigaction":             "its handlers catch the faults",
-	"kprobes.dev/kprobes/target/self.sigactionOf":              "changes nothing",
-	"kprobes.dev/kprobes/target/process.undisturbed":           "leaves SIGSEGV and SIGBUS open",
-	"github.com/cilium/ebpf/internal/sys.maskProfilerSignal":   "blocks SIGPROF only",
-	"github.com/cilium/ebpf/internal/sys.unmaskProfilerSignal": "unblocks SIGPROF only",
+var harmless = []Named{
+	{"kprobes.dev/kprobes/target/self.setMask", "Roots has what runs meanwhile"},
+	{"kprobes.dev/kprobes/target/self.setSigaction", "its handlers catch the faults"},
+	{"kprobes.dev/kprobes/target/self.sigactionOf", "changes nothing"},
+	{"kprobes.dev/kprobes/target/process.undisturbed", "leaves SIGSEGV and SIGBUS open"},
+	{"github.com/cilium/ebpf/internal/sys.maskProfilerSignal", "blocks SIGPROF only"},
+	{"github.com/cilium/ebpf/internal/sys.unmaskProfilerSignal", "unblocks SIGPROF only"},
 }
 
 // isMasker says whether a function of that name, without its package's, is golang.org/x/sys's that changes signal masks.
@@ -125,7 +125,7 @@ func (m *masks) calls(code []byte, addr uint64) error {
 			continue
 		}
 		fn, off, ok := im.At(at)
-		if !ok || harmless[fn.Name] != "" || isMasker(base(fn.Name)) {
+		if !ok || has(harmless, fn.Name) || isMasker(base(fn.Name)) {
 			continue
 		}
 		if isMasker(base(callee.Name)) {

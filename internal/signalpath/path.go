@@ -97,14 +97,15 @@ func (w *walker) enter(fn, caller *symbol.Func, why string) {
 		return
 	}
 	if caller != nil {
-		if Cuts[fn.Name] != "" || Edges[Edge{caller.Name, fn.Name}] != "" {
+		cut := func(e Edge) bool { return e.Caller == caller.Name && e.Callee == fn.Name }
+		if has(Cuts, fn.Name) || slices.ContainsFunc(Edges, cut) {
 			return
 		}
 		why = w.chain(caller)
 	}
 	w.from[fn.Addr] = caller
 	w.why[w.mod.Runtime(fn.Addr)] = why
-	if Leaves[fn.Name] == "" {
+	if !has(Leaves, fn.Name) {
 		w.todo = append(w.todo, fn)
 	}
 }
@@ -144,12 +145,21 @@ func (w *walker) follow(fn *symbol.Func) error {
 		}
 		addr += uint64(in.Len)
 	}
-	for _, name := range Indirect[fn.Name] {
-		for _, callee := range w.named(name) {
-			w.enter(callee, fn, "")
+	for _, c := range Indirect {
+		if c.Caller == fn.Name {
+			w.enterAll(c.Callees, fn)
 		}
 	}
 	return nil
+}
+
+// enterAll enters the functions that have these names.
+func (w *walker) enterAll(names []string, caller *symbol.Func) {
+	for _, name := range names {
+		for _, fn := range w.named(name) {
+			w.enter(fn, caller, "")
+		}
+	}
 }
 
 // reach enters what a direct branch goes to, or what an operand means: a function whose
@@ -166,7 +176,7 @@ func (w *walker) reach(fn *symbol.Func, in *amd64.Inst, t uint64) {
 		w.enterEntry(fn, t)
 	case in.Opcode == lea:
 		w.enterValue(fn, t)
-	case in.Opcode == mov && Variables[fn.Name]:
+	case in.Opcode == mov && slices.Contains(Variables, fn.Name):
 		if v, ok := w.word(t); ok && !w.enterEntry(fn, v) {
 			w.enterValue(fn, v)
 		}

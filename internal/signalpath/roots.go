@@ -1,8 +1,23 @@
 package signalpath
 
+import "slices"
+
 // Root is a function that begins to run with SIGTRAP blocked, or in which it becomes
 // blocked. The names are those of Go 1.25 and 1.26, of which a program has some.
-type Root struct{ Name, Why string }
+type Root = Named
+
+// Named is a function, with a reason.
+type Named struct{ Name, Why string }
+
+// Calls is what a function calls.
+type Calls struct {
+	Caller  string
+	Callees []string
+}
+
+func has(list []Named, name string) bool {
+	return slices.ContainsFunc(list, func(n Named) bool { return n.Name == name })
+}
 
 // Roots lists them all. Of the other users of signal masks in the runtime, ensureSigM
 // and minitSignalMask leave SIGTRAP alone (blockableSig, runtime/signal_unix.go).
@@ -57,73 +72,73 @@ var Roots = []Root{
 
 // Cuts lists functions that are not followed and not part of the path themselves,
 // wherever they are called, with the reason.
-var Cuts = map[string]string{
-	"runtime.morestackc":       "no stack is grown on a signal or system stack: the process ends with a message",
-	"runtime.mcall":            "leaves a goroutine for the scheduler; on a signal or system stack the process ends with a message",
-	"runtime.gopanic":          "a panic; on a signal or system stack the process ends with a message",
-	"runtime.panicBounds":      "as gopanic",
-	"runtime.panicdottypeI":    "as gopanic",
-	"runtime.printpanicval":    "shows the value of a panic when the process ends",
-	"runtime.asyncPreempt":     "doSigPreempt lets the interrupted code call it: runs after the handler's return",
-	"runtime.sigpanic0":        "preparePanic lets the interrupted code call it: runs after the handler's return",
-	"runtime.goschedguarded_m": "given to mcall",
-	"runtime.gosched_m":        "given to mcall",
-	"runtime.cgocall":          "a call of C code by a goroutine; cgoContextPCs calls it only where no signal is handled",
+var Cuts = []Named{
+	{"runtime.morestackc", "no stack is grown on a signal or system stack: the process ends with a message"},
+	{"runtime.mcall", "leaves a goroutine for the scheduler; on a signal or system stack the process ends with a message"},
+	{"runtime.gopanic", "a panic; on a signal or system stack the process ends with a message"},
+	{"runtime.panicBounds", "as gopanic"},
+	{"runtime.panicdottypeI", "as gopanic"},
+	{"runtime.printpanicval", "shows the value of a panic when the process ends"},
+	{"runtime.asyncPreempt", "doSigPreempt lets the interrupted code call it: runs after the handler's return"},
+	{"runtime.sigpanic0", "preparePanic lets the interrupted code call it: runs after the handler's return"},
+	{"runtime.goschedguarded_m", "given to mcall"},
+	{"runtime.gosched_m", "given to mcall"},
+	{"runtime.cgocall", "a call of C code by a goroutine; cgoContextPCs calls it only where no signal is handled"},
 
-	"runtime.(*synctestBubble).changegstatus": "only for goroutines of a test's bubble; the threads' own are in none",
+	{"runtime.(*synctestBubble).changegstatus", "only for goroutines of a test's bubble; the threads' own are in none"},
 }
 
 // Indirect lists what functions of the path call through memory that is not a variable
 // of its own, by the names of Go 1.25 and 1.26. It does not name C code that a program
 // has as signal handler besides Go's, and the vDSO.
-var Indirect = map[string][]string{
-	"runtime.(*fixalloc).alloc": {"runtime.recordspan"}, // fixalloc.first of mheap_.spanalloc
+var Indirect = []Calls{
+	{"runtime.(*fixalloc).alloc", []string{"runtime.recordspan"}}, // fixalloc.first of mheap_.spanalloc
 
 	// sched.safePointFn: what forEachP is called with by the collector and by the tracer.
-	"runtime.handoffp": {
+	{"runtime.handoffp", []string{
 		"runtime.gcMarkDone.func1",
 		"runtime.gcMarkTermination.func4",
 		"runtime.traceAdvance.func2", // Go 1.26
 		"runtime.traceAdvance.func5", // Go 1.25
-	},
+	}},
 }
 
 // Variables lists functions that call, or let asmcgocall call, what a variable holds:
 // of others a word that looks like a function's address may be a number.
-var Variables = map[string]bool{
-	"runtime.newm":                      true, // _cgo_thread_start
-	"runtime.newm1":                     true,
-	"runtime.callbackUpdateSystemStack": true, // _cgo_getstackbound
-	"runtime.callCgoMmap":               true,
-	"runtime.callCgoMunmap":             true,
-	"runtime.callCgoSigaction":          true,
-	"runtime.cgoSigtramp":               true, // _cgo_callers
-	"runtime.adjustSignalStack":         true, // adjustSignalStack2Indirect
-	"runtime.write":                     true, // overrideWrite
+var Variables = []string{
+	"runtime.newm", // _cgo_thread_start
+	"runtime.newm1",
+	"runtime.callbackUpdateSystemStack", // _cgo_getstackbound
+	"runtime.callCgoMmap",
+	"runtime.callCgoMunmap",
+	"runtime.callCgoSigaction",
+	"runtime.cgoSigtramp",       // _cgo_callers
+	"runtime.adjustSignalStack", // adjustSignalStack2Indirect
+	"runtime.write",             // overrideWrite
 }
 
 // Leaves lists functions that are part of the path but not followed, with the reason.
-var Leaves = map[string]string{
-	"runtime.newstack":      "finds first of all that the goroutine must not give way, and goes on by gogo",
-	"runtime.gcStart":       "returns at once on a system stack",
-	"runtime.gcAssistAlloc": "returns at once on a system stack",
+var Leaves = []Named{
+	{"runtime.newstack", "finds first of all that the goroutine must not give way, and goes on by gogo"},
+	{"runtime.gcStart", "returns at once on a system stack"},
+	{"runtime.gcAssistAlloc", "returns at once on a system stack"},
 }
 
 // Edges lists calls that are not followed, with the reason.
-var Edges = map[Edge]string{
-	{"runtime.mstart1", "runtime.mstartm0"}: "after minit",
-	{"runtime.mstart1", "runtime.acquirep"}: "after minit",
-	{"runtime.mstart1", "runtime.schedule"}: "after minit",
+var Edges = []Edge{
+	{"runtime.mstart1", "runtime.mstartm0", "after minit"},
+	{"runtime.mstart1", "runtime.acquirep", "after minit"},
+	{"runtime.mstart1", "runtime.schedule", "after minit"},
 
-	{"runtime.morestack", "runtime.badmorestackg0"}:      "on a system stack the process ends with a message",
-	{"runtime.morestack", "runtime.badmorestackgsignal"}: "on a signal stack the process ends with a message",
+	{"runtime.morestack", "runtime.badmorestackg0", "on a system stack the process ends with a message"},
+	{"runtime.morestack", "runtime.badmorestackgsignal", "on a signal stack the process ends with a message"},
 
-	{"syscall.forkAndExecInChild", "syscall.Close"}:               "after runtime_AfterFork",
-	{"syscall.forkAndExecInChild", "syscall.writeUidGidMappings"}: "after runtime_AfterFork",
-	{"syscall.forkAndExecInChild1", "syscall.Pipe2"}:              "before runtime_BeforeFork",
-	{"syscall.forkAndExecInChild1", "syscall.formatIDMappings"}:   "before runtime_BeforeFork",
-	{"syscall.forkAndExecInChild1", "runtime.makeslice"}:          "before runtime_BeforeFork",
+	{"syscall.forkAndExecInChild", "syscall.Close", "after runtime_AfterFork"},
+	{"syscall.forkAndExecInChild", "syscall.writeUidGidMappings", "after runtime_AfterFork"},
+	{"syscall.forkAndExecInChild1", "syscall.Pipe2", "before runtime_BeforeFork"},
+	{"syscall.forkAndExecInChild1", "syscall.formatIDMappings", "before runtime_BeforeFork"},
+	{"syscall.forkAndExecInChild1", "runtime.makeslice", "before runtime_BeforeFork"},
 }
 
 // Edge is a call.
-type Edge struct{ Caller, Callee string }
+type Edge struct{ Caller, Callee, Why string }

@@ -238,22 +238,16 @@ func TestSignalPathIndirect(t *testing.T) {
 func TestSignalPathNames(t *testing.T) {
 	im, own := openImage(t, buildBlocked(t, []string{"CGO_ENABLED=1"})), openImage(t, "/proc/self/exe")
 	var names []string
-	for _, r := range signalpath.Roots {
-		names = append(names, r.Name)
+	for _, list := range [][]signalpath.Named{signalpath.Roots, signalpath.Cuts, signalpath.Leaves} {
+		for _, n := range list {
+			names = append(names, n.Name)
+		}
 	}
-	for n := range signalpath.Cuts {
-		names = append(names, n)
+	names = append(names, signalpath.Variables...)
+	for _, c := range signalpath.Indirect {
+		names = append(append(names, c.Caller), c.Callees...)
 	}
-	for n := range signalpath.Leaves {
-		names = append(names, n)
-	}
-	for n := range signalpath.Variables {
-		names = append(names, n)
-	}
-	for n, callees := range signalpath.Indirect {
-		names = append(append(names, n), callees...)
-	}
-	for e := range signalpath.Edges {
+	for _, e := range signalpath.Edges {
 		names = append(names, e.Caller, e.Callee)
 	}
 	slices.Sort(names)

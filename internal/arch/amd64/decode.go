@@ -52,6 +52,7 @@ type decoder struct {
 //
 // On failure the error is a *DecodeError that wraps ErrTruncated or ErrInvalid.
 func Decode(code []byte) (Inst, error) {
+	layouts.need(makeLayouts)
 	d := decoder{code: code}
 	if len(code) > MaxLen {
 		d.code = code[:MaxLen]
@@ -161,13 +162,13 @@ func (d *decoder) escape0F() (layout, bool) {
 	}
 	switch d.code[d.pos] {
 	case 0x38:
-		return d.lookup(modRMOnly, Map0F38, d.pos+1)
+		return d.lookup(legacyMaps[Map0F38], Map0F38, d.pos+1)
 	case 0x3a:
-		return d.lookup(modRMImm8, Map0F3A, d.pos+1)
+		return d.lookup(legacyMaps[Map0F3A], Map0F3A, d.pos+1)
 	case 0x0f:
-		return d.lookup(twoByte, Map3DN, d.pos)
+		return d.lookup(legacyMaps[Map0F], Map3DN, d.pos)
 	}
-	return d.lookup(twoByte, Map0F, d.pos)
+	return d.lookup(legacyMaps[Map0F], Map0F, d.pos)
 }
 
 // payload opens a prefix of n bytes at pos that takes the place of REX. Only
@@ -220,7 +221,7 @@ func (d *decoder) vex2() (layout, bool) {
 	d.Rex = 0x40 | ^p[1]>>5&4
 	d.Vvvv = ^p[1] >> 3 & 0xf
 	d.Prefix |= ppBits[p[1]&3]
-	return d.lookup(vexMap1, Map0F, d.pos+2)
+	return d.lookup(vexMaps[1], Map0F, d.pos+2)
 }
 
 // vex3 reads C4 R'X'B'mmmmm Wv'v'v'v'Lpp.

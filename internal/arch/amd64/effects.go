@@ -100,6 +100,7 @@ func (in *Inst) selector() int {
 // roles finds the roles; without known if the instruction is not.
 func (in *Inst) roles() roles {
 	const both = PrefixRep | PrefixRepne
+	roleTables.need(makeRoles)
 	var do roles
 	switch {
 	case in.Enc == EncLegacy && in.Map == MapOne:

@@ -126,6 +126,7 @@ type measured struct {
 // measure is Decode for those who want no more. The commonest encodings are taken apart
 // here: those without a prefix but REX, of the one-byte map and of parts of that behind 0F.
 func measure(code []byte) (measured, bool) {
+	layouts.need(makeLayouts)
 	if len(code) >= MaxLen {
 		if m, ok := measureCommon(code[:MaxLen]); ok {
 			return m, true
@@ -221,14 +222,17 @@ func commonGroup(l layout, op, modrm byte) layout {
 // escape stands for the first byte of the two-byte map.
 const escape = isBad | hasModRM
 
-// The opcodes that measureCommon knows; isBad for all others.
-var (
-	common   = commonOf(oneByte, func(op int) bool { return op != 0x9b && op&0xf8 != 0xd8 && op&0xfc != 0xa0 })
-	common0F = commonOf(twoByte, func(op int) bool {
+// makeCommon makes the tables of the opcodes that measureCommon knows, of the one-byte and the
+// two-byte map.
+func makeCommon(one, two *table) (common, common0F *table) {
+	common = commonOf(one, func(op int) bool { return op != 0x9b && op&0xf8 != 0xd8 && op&0xfc != 0xa0 })
+	common[0x0f] = escape
+	common0F = commonOf(two, func(op int) bool {
 		return op >= 0x10 && op < 0x20 || op == 0x28 || op == 0x29 || op == 0x2e || op == 0x2f ||
 			op >= 0x40 && op < 0x60 || op >= 0x80 && op < 0xa0 || op == 0xaf || op == 0xb6 || op == 0xb7 || op == 0xbe || op == 0xbf
 	})
-)
+	return common, common0F
+}
 
 // commonOf is a table with those opcodes that take says, without x87, addresses in place of
 // immediates, and groups other than commonGroup's.
@@ -238,9 +242,6 @@ func commonOf(t *table, take func(op int) bool) *table {
 		if l&(isPrefix|isBad|noMem) == 0 && take(op) {
 			out[op] = l
 		}
-	}
-	if t == oneByte {
-		out[0x0f] = escape
 	}
 	return out
 }

@@ -1,5 +1,10 @@
 package amd64
 
+import (
+	"sync"
+	"sync/atomic"
+)
+
 // layout says which bytes follow an opcode, and what it does to control flow:
 // the low byte is a form, the next seven bits a Kind.
 type layout uint16
@@ -56,6 +61,60 @@ var jmpabs = immAbs.with(KindJmpInd)
 
 type table [256]layout
 
+// lazy makes something when it is needed first. A program that imports this package, and
+// probes nothing, pays for no table.
+type lazy struct {
+	made atomic.Bool
+	mu   sync.Mutex
+}
+
+// need has f run once, before the first need returns.
+func (l *lazy) need(f func()) {
+	if !l.made.Load() {
+		l.once(f)
+	}
+}
+
+func (l *lazy) once(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.made.Load() {
+		f()
+		l.made.Store(true)
+	}
+}
+
+// layouts are the tables below. Decode and measure need them.
+var layouts lazy
+
+// oneByte is the one-byte map; common and common0F have the opcodes that measureCommon knows,
+// isBad for all others.
+var oneByte, common, common0F *table
+
+// The maps by their number; nil where there is none.
+var (
+	legacyMaps [4]*table
+	vexMaps    [32]*table
+	evexMaps   [8]*table
+	xopMaps    [32]*table
+)
+
+func makeLayouts() {
+	oneByte = drawOneByte()
+	twoByte := drawTwoByte()
+	common, common0F = makeCommon(oneByte, twoByte)
+	// Maps in which all opcodes look alike.
+	modRMOnly, modRMImm8, modRMImm4 := same(hasModRM), same(hasModRM|immByte), same(hasModRM|immLong)
+	// Map 1 of EVEX and VEX: the same immediates as behind 0F; vzeroupper and vzeroall (VEX 77)
+	// have no ModRM.
+	evexMap1 := same(hasModRM).set(hasModRM|immByte, 0x70, 0x71, 0x72, 0x73, 0xc2, 0xc4, 0xc5, 0xc6)
+	vexMap1 := same(hasModRM).set(hasModRM|immByte, 0x70, 0x71, 0x72, 0x73, 0xc2, 0xc4, 0xc5, 0xc6).set(0, 0x77)
+	legacyMaps = [4]*table{oneByte, twoByte, modRMOnly, modRMImm8}
+	vexMaps = [32]*table{1: vexMap1, 2: modRMOnly, 3: modRMImm8, 5: modRMOnly, 7: modRMImm4}
+	evexMaps = [8]*table{1: evexMap1, 2: modRMOnly, 3: modRMImm8, 4: drawAPXMap4(), 5: modRMOnly, 6: modRMOnly, 7: modRMImm4}
+	xopMaps = [32]*table{8: modRMImm8, 9: modRMOnly, 10: modRMImm4}
+}
+
 // draw makes a table of a picture: sixteen rows of sixteen forms, a row for each
 // high half of the opcode.
 func draw(rows [16]string) *table {
@@ -101,99 +160,83 @@ func span(first, last byte) []byte {
 	return s
 }
 
-// oneByte is the one-byte map of 64-bit mode (SDM vol. 2D table A-2).
-var oneByte = draw([16]string{
-	"mmmmbzxxmmmmbzxp", // 00
-	"mmmmbzxxmmmmbzxx", // 10
-	"mmmmbzpxmmmmbzpx", // 20
-	"mmmmbzpxmmmmbzpx", // 30
-	"pppppppppppppppp", // 40 REX
-	"................", // 50
-	"xxpmppppzZbB....", // 60
-	"jjjjjjjjjjjjjjjj", // 70
-	"BZxBmmmmmmmmmgmp", // 80
-	"..........x.....", // 90
-	"oooo....bz......", // a0
-	"bbbbbbbbvvvvvvvv", // b0
-	"BBw.ppgge.w..bx.", // c0
-	"mmmmxpx.mmmmmmmm", // d0
-	"jjjjbbbbJJxj....", // e0
-	"p.pp..gg......gg", // f0
-}).
-	mark(KindJcc, span(0x70, 0x7f)...).
-	mark(KindRet, 0xc2, 0xc3).
-	mark(KindFar, 0xca, 0xcb, 0xcf).
-	mark(KindInt3, 0xcc, 0xf1).
-	mark(KindInt, 0xcd).
-	mark(KindLoop, 0xe0, 0xe1, 0xe2, 0xe3).
-	mark(KindCall, 0xe8).
-	mark(KindJmp, 0xe9, 0xeb).
-	mark(KindHlt, 0xf4)
+// drawOneByte draws the one-byte map of 64-bit mode (SDM vol. 2D table A-2).
+func drawOneByte() *table {
+	return draw([16]string{
+		"mmmmbzxxmmmmbzxp", // 00
+		"mmmmbzxxmmmmbzxx", // 10
+		"mmmmbzpxmmmmbzpx", // 20
+		"mmmmbzpxmmmmbzpx", // 30
+		"pppppppppppppppp", // 40 REX
+		"................", // 50
+		"xxpmppppzZbB....", // 60
+		"jjjjjjjjjjjjjjjj", // 70
+		"BZxBmmmmmmmmmgmp", // 80
+		"..........x.....", // 90
+		"oooo....bz......", // a0
+		"bbbbbbbbvvvvvvvv", // b0
+		"BBw.ppgge.w..bx.", // c0
+		"mmmmxpx.mmmmmmmm", // d0
+		"jjjjbbbbJJxj....", // e0
+		"p.pp..gg......gg", // f0
+	}).
+		mark(KindJcc, span(0x70, 0x7f)...).
+		mark(KindRet, 0xc2, 0xc3).
+		mark(KindFar, 0xca, 0xcb, 0xcf).
+		mark(KindInt3, 0xcc, 0xf1).
+		mark(KindInt, 0xcd).
+		mark(KindLoop, 0xe0, 0xe1, 0xe2, 0xe3).
+		mark(KindCall, 0xe8).
+		mark(KindJmp, 0xe9, 0xeb).
+		mark(KindHlt, 0xf4)
+}
 
-// twoByte is the map behind 0F (table A-3). Its holes have no known length: some
+// drawTwoByte draws the map behind 0F (table A-3). Its holes have no known length: some
 // are set aside for maps yet to come.
-var twoByte = draw([16]string{
-	"mgmmx.....x.xm.B", // 00
-	"mmmmmmmmmmmmmmmm", // 10
-	"ggggxxxxmmmmmmmm", // 20
-	"......x.pxpxxxxx", // 30
-	"mmmmmmmmmmmmmmmm", // 40
-	"mmmmmmmmmmmmmmmm", // 50
-	"mmmmmmmmmmmmmmmm", // 60
-	"BBBBmmm.gmxxmmmm", // 70
-	"JJJJJJJJJJJJJJJJ", // 80
-	"mmmmmmmmmmmmmmmm", // 90
-	"...mBmmm...mBmmm", // a0
-	"mmmmmmmmgmBmmmmm", // b0
-	"mmBmBBBm........", // c0
-	"mmmmmmmmmmmmmmmm", // d0
-	"mmmmmmmmmmmmmmmm", // e0
-	"mmmmmmmmmmmmmmmm", // f0
-}).
-	mark(KindSyscall, 0x05, 0x07, 0x34, 0x35).
-	mark(KindUndef, 0x0b, 0xb9, 0xff).
-	mark(KindJcc, span(0x80, 0x8f)...).
-	mark(KindFar, 0xaa) // rsm
+func drawTwoByte() *table {
+	return draw([16]string{
+		"mgmmx.....x.xm.B", // 00
+		"mmmmmmmmmmmmmmmm", // 10
+		"ggggxxxxmmmmmmmm", // 20
+		"......x.pxpxxxxx", // 30
+		"mmmmmmmmmmmmmmmm", // 40
+		"mmmmmmmmmmmmmmmm", // 50
+		"mmmmmmmmmmmmmmmm", // 60
+		"BBBBmmm.gmxxmmmm", // 70
+		"JJJJJJJJJJJJJJJJ", // 80
+		"mmmmmmmmmmmmmmmm", // 90
+		"...mBmmm...mBmmm", // a0
+		"mmmmmmmmgmBmmmmm", // b0
+		"mmBmBBBm........", // c0
+		"mmmmmmmmmmmmmmmm", // d0
+		"mmmmmmmmmmmmmmmm", // e0
+		"mmmmmmmmmmmmmmmm", // f0
+	}).
+		mark(KindSyscall, 0x05, 0x07, 0x34, 0x35).
+		mark(KindUndef, 0x0b, 0xb9, 0xff).
+		mark(KindJcc, span(0x80, 0x8f)...).
+		mark(KindFar, 0xaa) // rsm
+}
 
-// Map 1 of EVEX and VEX: the same immediates as behind 0F; vzeroupper and
-// vzeroall (VEX 77) have no ModRM.
-var (
-	evexMap1 = same(hasModRM).set(hasModRM|immByte, 0x70, 0x71, 0x72, 0x73, 0xc2, 0xc4, 0xc5, 0xc6)
-	vexMap1  = same(hasModRM).set(hasModRM|immByte, 0x70, 0x71, 0x72, 0x73, 0xc2, 0xc4, 0xc5, 0xc6).set(0, 0x77)
-)
-
-// apxMap4 is map 4 of EVEX: promoted instructions keep the immediates of their
+// drawAPXMap4 draws map 4 of EVEX: promoted instructions keep the immediates of their
 // legacy forms (APX specification, chapter 5).
-var apxMap4 = draw([16]string{
-	"mmmmmmmmmmmmmmmm", // 00
-	"mmmmmmmmmmmmmmmm", // 10
-	"mmmmBmmmmmmmBmmm", // 20
-	"mmmmmmmmmmmmmmmm", // 30
-	"mmmmmmmmmmmmmmmm", // 40
-	"mmmmmmmmmmmmmmmm", // 50
-	"mmmmmmmmmZmBmmmm", // 60
-	"mmmmmmmmmmmmmmmm", // 70
-	"BZmBmmmmmmmmmmmm", // 80
-	"mmmmmmmmmmmmmmmm", // 90
-	"mmmmmmmmmmmmmmmm", // a0
-	"mmmmmmmmmmmmmmmm", // b0
-	"BBmmmmmmmmmmmmmm", // c0
-	"mmmmmmmmmmmmmmmm", // d0
-	"mmmmmmmmmmmmmmmm", // e0
-	"mmmmmmggmmmmmmmm", // f0
-})
-
-// Maps in which all opcodes look alike.
-var (
-	modRMOnly = same(hasModRM)
-	modRMImm8 = same(hasModRM | immByte)
-	modRMImm4 = same(hasModRM | immLong)
-)
-
-// The maps by their number; nil where there is none.
-var (
-	legacyMaps = [4]*table{oneByte, twoByte, modRMOnly, modRMImm8}
-	vexMaps    = [32]*table{1: vexMap1, 2: modRMOnly, 3: modRMImm8, 5: modRMOnly, 7: modRMImm4}
-	evexMaps   = [8]*table{1: evexMap1, 2: modRMOnly, 3: modRMImm8, 4: apxMap4, 5: modRMOnly, 6: modRMOnly, 7: modRMImm4}
-	xopMaps    = [32]*table{8: modRMImm8, 9: modRMOnly, 10: modRMImm4}
-)
+func drawAPXMap4() *table {
+	return draw([16]string{
+		"mmmmmmmmmmmmmmmm", // 00
+		"mmmmmmmmmmmmmmmm", // 10
+		"mmmmBmmmmmmmBmmm", // 20
+		"mmmmmmmmmmmmmmmm", // 30
+		"mmmmmmmmmmmmmmmm", // 40
+		"mmmmmmmmmmmmmmmm", // 50
+		"mmmmmmmmmZmBmmmm", // 60
+		"mmmmmmmmmmmmmmmm", // 70
+		"BZmBmmmmmmmmmmmm", // 80
+		"mmmmmmmmmmmmmmmm", // 90
+		"mmmmmmmmmmmmmmmm", // a0
+		"mmmmmmmmmmmmmmmm", // b0
+		"BBmmmmmmmmmmmmmm", // c0
+		"mmmmmmmmmmmmmmmm", // d0
+		"mmmmmmmmmmmmmmmm", // e0
+		"mmmmmmggmmmmmmmm", // f0
+	})
+}

@@ -32,23 +32,25 @@ func ops(pairs ...byte) []byte {
 	return s
 }
 
-// oneByteRoles has the one-byte map. What is missing is unknown: software
+// makeOneByteRoles makes the roles of the one-byte map. What is missing is unknown: software
 // interrupts, far transfers.
-var oneByteRoles = new(roleTable).
-	arithmetic().
-	transfers().
-	accumulator().
-	stackAndFlow().
-	put(extra|aR|narrow|mW, 0xaa). // stos
-	put(extra|aR|mW, 0xab).
-	put(extra|aW|narrow|mR, 0xac). // lods; rep lods may run zero times
-	put(extra|grouped|aW|mR, 0xad).
-	put(extra|grouped|fK|mR, 0xa6, 0xa7).           // cmps
-	put(extra|grouped|aR|narrow|fK|mR, 0xae, 0xaf). // scas
-	put(extra|mR|mW, 0xa4, 0xa5).                   // movs
-	put(extra|mW|faults, 0x6c, 0x6d).               // ins
-	put(extra|mR|faults, 0x6e, 0x6f).               // outs
-	put(xR|xW|faults|grouped, span(0xd8, 0xdf)...)  // x87
+func makeOneByteRoles() *roleTable {
+	return new(roleTable).
+		arithmetic().
+		transfers().
+		accumulator().
+		stackAndFlow().
+		put(extra|aR|narrow|mW, 0xaa). // stos
+		put(extra|aR|mW, 0xab).
+		put(extra|aW|narrow|mR, 0xac). // lods; rep lods may run zero times
+		put(extra|grouped|aW|mR, 0xad).
+		put(extra|grouped|fK|mR, 0xa6, 0xa7).           // cmps
+		put(extra|grouped|aR|narrow|fK|mR, 0xae, 0xaf). // scas
+		put(extra|mR|mW, 0xa4, 0xa5).                   // movs
+		put(extra|mW|faults, 0x6c, 0x6d).               // ins
+		put(extra|mR|faults, 0x6e, 0x6f).               // outs
+		put(xR|xW|faults|grouped, span(0xd8, 0xdf)...)  // x87
+}
 
 // arithmetic adds what computes on general registers.
 func (t *roleTable) arithmetic() *roleTable {
