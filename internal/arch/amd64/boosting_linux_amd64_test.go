@@ -20,7 +20,7 @@ import (
 // docTable gives the rows of the table in a page whose head starts with a word, cell by cell.
 func docTable(t *testing.T, page, head string) (rows [][]string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../docs", page))
+	text, err := os.ReadFile(filepath.Join("../../../docs", page))
 	if err != nil {
 		t.Fatal(err)
 	}
