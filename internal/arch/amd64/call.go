@@ -135,6 +135,9 @@ func (f *frame) callAtEntry(w *arch.Work, done Label) {
 	f.Jcc(CondE, drop)
 	f.after(func() {
 		f.Bind(drop)
+		if w.Trampoline != nil {
+			f.dropAbove(w)
+		}
 		f.giveBack(w.Pool)
 		f.Jmp(done)
 	})
@@ -144,8 +147,7 @@ func (f *frame) callAtEntry(w *arch.Work, done Label) {
 // back after it. A return whose entry was not seen calls nothing.
 func (f *frame) callAtExit(w *arch.Work) {
 	done := f.Label()
-	f.salted(w.Instance, done)
-	f.seek(w.Pool, done)
+	f.newest(w, done)
 	f.matched(w)
 	f.callInstance(w)
 	f.giveBack(w.Pool)

@@ -72,6 +72,9 @@ type detourControl struct {
 	GS, Low, UserEnd      uint64
 	Called, Context       uint64
 	Stepping              uint64
+	Stubs, NStubs         uint64
+	StubWord              uint64
+	Search, SearchEnd     uint64
 }
 
 // Modes of testdata/detourexec.c.

@@ -52,7 +52,9 @@ type frame struct {
 	temp    int32 // first temporary
 	drop    int32
 	miss    []arch.Work // what is missed if the stack is too small
-	mark    int32       // a trampoline's: slot of the stub that was chosen; at a return not 0 once an instance was found
+	mark    int32       // a trampoline's: slot of the stub that was chosen; at a return see matched
+	head    int32       // a trampoline's: slot of the instance that others are above (reenter.go)
+	came    Mem         // a trampoline's entry: the return address that the thread has come with
 	near    bool        // a kernel's: the ring's addresses fit displacements
 	chunk   int32       // a kernel's: where pieces of strings go to be measured
 	stage   int32       // a kernel's: where the staged string goes
@@ -123,9 +125,12 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 		return err
 	}
 	f.enter()
+	f.keepReturn(ws)
 	returns := returnsOf(ws)
+	again := f.Label()
 	if returns != nil {
 		f.MovMI(8, At(RSP, f.mark), 0)
+		f.Bind(again)
 	}
 	for i := range ws {
 		if err := f.work(&ws[i]); err != nil {
@@ -133,6 +138,7 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 		}
 	}
 	if returns != nil {
+		f.below(again)
 		f.stray(returns)
 	}
 	f.leave()
@@ -262,8 +268,9 @@ func (f *frame) layout(live RegSet, u uses) int {
 	f.temp = 8 * n
 	n += int32(u.temps)
 	if u.mark {
-		f.mark = 8 * n
-		n++
+		f.mark, f.head = 8*n, 8*n+8
+		f.came = At(RSP, 8*n+16)
+		n += 3
 	}
 	f.drop = 8 * n
 	if !f.goStack && f.w.Kernel == nil {

@@ -11,8 +11,9 @@ import (
 // An instance pairs a call's entry with its return. Its key is the stack pointer at
 // entry, which points to the return address and is the same at every return; in a Go
 // program, whose stacks move, the goroutine's id and the distance from the high end of
-// its stack. No two calls in progress have the same key, so a key that is found taken
-// at an entry belongs to a call that was left by unwinding.
+// its stack. A key that is found taken at an entry belongs to a call that was left by
+// unwinding, or to one that has ended in a jump and came back to the function's entry by
+// another: see reenter.go.
 //
 // Many events share a pool, so the key is mixed with a number that stands for the
 // event (EventSalt). A pool is an open hash table; a key is searched in bucketLen
@@ -30,6 +31,7 @@ const hashFactor = 0x9e3779b97f4a7c15
 const (
 	slotKey    = 0
 	slotEvent  = 8
+	slotDepth  = 12 // how many calls are in progress above this one's, at the same place: see reenter.go
 	slotReturn = 16 // the return address: tells an instance that unwinding left
 	slotValues = 24
 )
@@ -113,15 +115,16 @@ func (f *frame) place(p *arch.Pool) {
 // claim emits a return probe's entry: an instance is taken and the values that the
 // return wants are saved in it.
 func (f *frame) claim(w *arch.Work) {
-	got, done, missed, full := f.Label(), f.Label(), f.Label(), f.Label()
+	c := &claiming{w: w, got: f.Label(), taken: f.Label(), left: f.Label(), full: f.Label(), missed: f.Label()}
+	done := f.Label()
 	f.ask(w)
-	f.salted(w.Event, missed)
+	f.salted(w.Event, c.missed)
 	if w.Pool.Max > 0 {
-		f.takeOne(w, got, missed)
+		f.takeOne(c)
 	}
 	f.place(w.Pool)
-	f.search(w, got, full)
-	f.Bind(got)
+	f.search(c)
+	f.Bind(c.got)
 	f.MovMI(8, At(f.s1(), slotEvent), int32(w.Event))
 	f.MovRM(8, RAX, At(RSP, f.drop))
 	noStub := f.Label()
@@ -140,70 +143,93 @@ func (f *frame) claim(w *arch.Work) {
 	}
 	f.Bind(done)
 	f.after(func() {
-		if w.Trampoline != nil {
+		if w.Trampoline != nil { // never for a call above another: its word is a stub's
 			f.Bind(noStub)
 			f.MovMI(8, At(f.s1(), slotKey), 0)
 		}
-		f.Bind(full)
+		f.Bind(c.full)
 		f.giveOne(w.Pool)
-		f.Bind(missed)
+		f.Bind(c.missed)
 		f.bump(w.Event, ring.CtrMissed)
 		f.Jmp(done)
 	})
+	f.after(func() { f.found(c) })
+}
+
+// claiming is where the code that claims an instance goes on.
+type claiming struct {
+	w   *arch.Work
+	got Label // S1 is the slot
+	// taken: S1 is a slot that has the key already; an instance was counted against the maximum.
+	taken Label
+	// left: S1 is a slot that has the key already, of a call that is over; no instance was counted.
+	left   Label
+	full   Label // there is no slot; an instance was counted against the maximum
+	missed Label // likewise, and none was counted
 }
 
 // search emits the loop that claims a slot for the key in RAX; S1 is the slot.
-func (f *frame) search(w *arch.Work, got, full Label) {
+func (f *frame) search(c *claiming) {
 	if f.w.Kernel != nil {
-		f.tryFirst(w, got, full)
+		f.tryFirst(c)
 		return
 	}
-	f.searchAll(w, got, full)
+	f.searchAll(c)
 }
 
 // tryFirst emits the claim of the key's own slot, which is free but for rare cases; those
 // are put behind the code.
-func (f *frame) tryFirst(w *arch.Work, got, full Label) {
-	taken := f.Label()
+func (f *frame) tryFirst(c *claiming) {
+	other := f.Label()
 	f.MovRR(8, RDX, RAX)
 	f.MovRI(RAX, 0)
 	f.Lock().Cmpxchg(8, At(f.s1(), slotKey), RDX)
-	f.Jcc(CondNE, taken)
+	f.Jcc(CondNE, other)
 	f.after(func() {
-		f.Bind(taken)
+		f.Bind(other)
 		f.MovRR(8, RAX, RDX)
-		f.searchAll(w, got, full)
+		f.searchAll(c)
 	})
 }
 
 // searchAll emits the search itself.
-func (f *frame) searchAll(w *arch.Work, got, full Label) {
-	try, next, again := f.Label(), f.Label(), f.Label()
+func (f *frame) searchAll(c *claiming) {
+	try, next := f.Label(), f.Label()
 	f.MovRI(f.s2(), bucketLen)
 	loop := f.Here()
 	f.MovRM(8, RDX, At(f.s1(), slotKey))
 	f.TestRR(8, RDX, RDX)
 	f.Jcc(CondE, try)
 	f.OpRR(OpCmp, 8, RDX, RAX)
-	f.Jcc(CondE, again)
+	f.Jcc(CondE, c.taken)
 	f.Bind(next)
-	f.OpRI(OpAdd, 8, f.s1(), 1<<w.Pool.Stride)
+	f.OpRI(OpAdd, 8, f.s1(), 1<<c.w.Pool.Stride)
 	f.OpRI(OpSub, 4, f.s2(), 1)
 	f.Jcc(CondNE, loop)
-	f.Jmp(full)
+	f.Jmp(c.full)
 	f.Bind(try)
 	f.MovRR(8, RDX, RAX)
 	f.MovRI(RAX, 0)
 	f.Lock().Cmpxchg(8, At(f.s1(), slotKey), RDX)
-	f.Jcc(CondE, got)
+	f.Jcc(CondE, c.got)
 	f.MovRR(8, RAX, RDX)
 	f.Jmp(next)
-	f.after(func() { // the slot's call was left by unwinding: its slot serves again
-		f.Bind(again)
-		f.giveOne(w.Pool)
-		f.bump(w.Event, ring.CtrUnwound)
-		f.Jmp(got)
-	})
+}
+
+// found emits what is done where the key is found taken. The slot of a call that was left by
+// unwinding serves again.
+func (f *frame) found(c *claiming) {
+	f.Bind(c.taken)
+	if c.w.Trampoline != nil {
+		f.reenter(c)
+	}
+	f.giveOne(c.w.Pool)
+	f.Bind(c.left)
+	if c.w.Trampoline != nil {
+		f.forgetAbove(c.w)
+	}
+	f.bump(c.w.Event, ring.CtrUnwound)
+	f.Jmp(c.got)
 }
 
 // entryValue emits the saving of one base into the slot of S1.
@@ -217,19 +243,22 @@ func (f *frame) entryValue(b fetch.Base, off int32) {
 
 // takeOne emits the counting of an instance against the pool's maximum. Where that is
 // reached, the key in RAX may still be that of a call that was left by unwinding.
-func (f *frame) takeOne(w *arch.Work, got, missed Label) {
+func (f *frame) takeOne(c *claiming) {
 	over := f.Label()
-	f.MovRI(RDX, w.Pool.Active)
+	f.MovRI(RDX, c.w.Pool.Active)
 	f.MovRI(f.s2(), 1)
 	f.Lock().Xadd(4, At(RDX, 0), f.s2())
-	f.OpRI(OpCmp, 4, f.s2(), int32(w.Pool.Max))
+	f.OpRI(OpCmp, 4, f.s2(), int32(c.w.Pool.Max))
 	f.Jcc(CondAE, over)
 	f.after(func() {
 		f.Bind(over)
 		f.Lock().DecM(4, At(RDX, 0))
-		f.seek(w.Pool, missed)
-		f.bump(w.Event, ring.CtrUnwound)
-		f.Jmp(got)
+		f.seek(c.w.Pool, c.missed)
+		if c.w.Trampoline == nil {
+			f.Jmp(c.left)
+			return
+		}
+		f.inProgress(c.w.Trampoline, c.missed, c.left)
 	})
 }
 
@@ -252,8 +281,7 @@ func (f *frame) bump(event int, field int32) {
 // up, what it saved goes to temporaries, and it is given back. A return whose entry
 // was not seen goes to none.
 func (f *frame) find(w *arch.Work, none Label) {
-	f.salted(w.Instance, none)
-	f.seek(w.Pool, none)
+	f.newest(w, none)
 	if !w.Count {
 		for i := range w.Prog.EntryBases() {
 			f.MovRM(8, RAX, At(f.s1(), int32(slotValues+8*i)))
@@ -321,7 +349,7 @@ func ReadInstance(slot []byte, goProgram bool) (i Instance, ok bool) {
 	i.Return = binary.LittleEndian.Uint64(slot[slotReturn:])
 	key ^= EventSalt(i.Event)
 	if !goProgram {
-		i.SP = key
+		i.SP = withoutDepth(key)
 		return i, true
 	}
 	if i.GoID, i.SP = SplitGoKey(key); i.SP == 0 {

@@ -346,26 +346,48 @@ func (f *frame) hashed(t *arch.Trampoline) {
 func (f *frame) nestedStub(t *arch.Trampoline, nested, fresh, done Label) {
 	own := f.Label()
 	f.Bind(nested)
+	f.walk(t, own)
+	f.MovRM(8, RAX, At(RSP, f.drop))
+	f.Jmp(fresh)
+	f.Bind(own)
+	f.MovRM(8, RAX, At(RAX, 0))
+	f.MovMI(8, At(RSP, f.mark), 0)
+	f.Jmp(done)
+}
+
+// walk emits a jump to own if the return address in RAX is one of the function's own stubs, or a stub
+// that stands for such a one; RAX is the address of that stub's word then. It clobbers RAX, RDX and S2.
+func (f *frame) walk(t *arch.Trampoline, own Label) {
+	none := f.Label()
 	walk := f.Here()
+	f.wordOf(t, f.s2(), none)
 	for _, part := range []struct {
 		at   uint64
 		size int32
-	}{{t.Stubs, TrampolineHead}, {t.More, trampolineMore}} {
+	}{{t.Table, TrampolineHead}, {t.More + TrampolineDist, trampolineMore}} {
 		f.MovRI(RDX, part.at)
 		f.MovRR(8, f.s2(), RAX)
 		f.OpRR(OpSub, 8, f.s2(), RDX)
 		f.OpRI(OpCmp, 8, f.s2(), part.size)
 		f.Jcc(CondB, own)
 	}
-	f.MovRM(8, RAX, At(RAX, TrampolineDist))
-	f.isStub(t, RAX, f.s2())
-	f.Jcc(CondE, walk)
-	f.MovRM(8, RAX, At(RSP, f.drop))
-	f.Jmp(fresh)
-	f.Bind(own)
-	f.MovRM(8, RAX, At(RAX, TrampolineDist))
-	f.MovMI(8, At(RSP, f.mark), 0)
-	f.Jmp(done)
+	f.MovRM(8, RAX, At(RAX, 0))
+	f.Jmp(walk)
+	f.Bind(none)
+}
+
+// wordOf emits RAX = the address of the word of the stub in RAX, or a jump to none if that is no address
+// of a stub; RAX has TrampolineDist too much then. It clobbers tmp.
+//
+// Where all is taken out the tracer puts stubs back in registers, as they are (target/process): between any
+// two instructions a register with a stub's address may get the real one. No such register is ever
+// compared first and used then.
+func (f *frame) wordOf(t *arch.Trampoline, tmp Reg, none Label) {
+	f.OpRI(OpAdd, 8, RAX, TrampolineDist)
+	f.isStub(t, RAX, tmp)
+	f.Jcc(CondNE, none)
+	f.TestRI(4, RAX, TrampolineDist)
+	f.Jcc(CondE, none)
 }
 
 // replace emits the replacing of the return address by the stub that was chosen.
@@ -378,17 +400,18 @@ func (f *frame) replace() {
 	f.Bind(keep)
 }
 
-// matched notes at a trampoline's return that an event has found the call's instance.
+// matched notes at a trampoline's return that an event has found the call's instance: the mark's
+// lower half is not 0 then. The upper half says that there are more (reenter.go).
 func (f *frame) matched(w *arch.Work) {
 	if w.Trampoline != nil {
-		f.MovMI(8, At(RSP, f.mark), 1)
+		f.MovMI(4, At(RSP, f.mark), 1)
 	}
 }
 
 // stray emits the counting of a return that belonged to no call of any event.
 func (f *frame) stray(t *arch.Trampoline) {
 	none, done := f.Label(), f.Label()
-	f.OpMI(OpCmp, 8, At(RSP, f.mark), 0)
+	f.OpMI(OpCmp, 4, At(RSP, f.mark), 0)
 	f.Jcc(CondE, none)
 	f.Bind(done)
 	f.after(func() {
@@ -423,36 +446,38 @@ const unwindRA = -16
 // address less one, or that of an instruction that a signal has interrupted.
 func (f *frame) unwind(t *arch.Trampoline) {
 	hit, done := f.Label(), f.Label()
-	f.Lea(RAX, At(RDI, 1))
+	f.Lea(RAX, At(RDI, 1+TrampolineDist))
+	f.MovRR(8, f.s2(), RAX)
 	f.OpRI(OpAnd, 8, RAX, -stubSize)
 	f.isStub(t, RAX, f.s1())
 	f.Jcc(CondE, hit)
 	f.Bind(done)
 	f.after(func() {
 		f.Bind(hit)
-		f.mappedStub(t, done)
-		f.MovRR(8, f.s1(), RAX)
-		f.MovRR(8, f.s2(), RDI)
-		f.OpRR(OpSub, 8, f.s2(), RAX)
+		f.mappedWord(t, done)
+		f.OpRI(OpAnd, 4, f.s2(), stubSize-1)
+		f.Lea(f.s1(), At(RAX, -TrampolineDist))
+		real, skip := f.Label(), f.Label()
 		follow := f.Here()
-		f.MovRM(8, RAX, At(RAX, TrampolineDist))
+		f.MovRM(8, RAX, At(RAX, 0))
 		f.TestRR(8, RAX, RAX)
 		f.Jcc(CondE, done) // a stub that was never used
-		f.isStub(t, RAX, RDX)
-		f.Jcc(CondE, follow)
-		skip := f.Label()
+		f.wordOf(t, RDX, real)
+		f.Jmp(follow)
+		f.Bind(real)
+		f.OpRI(OpSub, 8, RAX, TrampolineDist)
 		f.OpMR(OpCmp, 8, At(RSI, unwindRA), f.s1())
 		f.Jcc(CondNE, skip)
 		f.MovMR(8, At(RSI, unwindRA), RAX)
 		f.Bind(skip)
-		f.Lea(RDI, AtIndex(RAX, f.s2(), 1, 0))
+		f.Lea(RDI, AtIndex(RAX, f.s2(), 1, -1))
 		f.Jmp(done)
 	})
 }
 
-// mappedStub emits a jump to no, unless the address in RAX, which is in the room of trampolines and
-// divided by 8, is that of a stub that is mapped. It clobbers RDX and S1.
-func (f *frame) mappedStub(t *arch.Trampoline, no Label) {
+// mappedWord emits a jump to no, unless the address in RAX, which is in the room of trampolines and
+// divided by 8, is that of the word of a stub that is mapped. It clobbers RDX and S1.
+func (f *frame) mappedWord(t *arch.Trampoline, no Label) {
 	yes := f.Label()
 	f.MovRI(RDX, t.Lo)
 	f.MovRR(8, f.s1(), RAX)
@@ -461,7 +486,7 @@ func (f *frame) mappedStub(t *arch.Trampoline, no Label) {
 	f.OpMR(OpCmp, 8, At(RDX, 0), f.s1())
 	f.Jcc(CondBE, no)
 	f.TestRI(4, f.s1(), TrampolineDist)
-	f.Jcc(CondNE, no)
+	f.Jcc(CondE, no)
 	f.OpRI(OpAnd, 4, f.s1(), TrampolineDist-1)
 	f.OpRI(OpCmp, 4, f.s1(), trampolineHeads)
 	f.Jcc(CondAE, yes)

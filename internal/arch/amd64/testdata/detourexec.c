@@ -75,6 +75,9 @@ struct control {
 	u64 called;                /* out: calls of those */
 	u64 context;               /* address of a count whose bit 16 a signal sets, as an interrupt does */
 	u64 stepping;              /* out: faults of which the program's handler saw a trap flag */
+	u64 stubs, nstubs;         /* STEPS: at each of the places addresses of these stubs are put back instead of a nested run */
+	u64 stub_word;             /* how far behind a stub its word is */
+	u64 search, search_end;    /* memory in which they are put back, besides the stack */
 };
 
 static struct control *ctl;
@@ -258,6 +261,29 @@ static void on_alarm(int sig) { (void)sig; nest(); }
 static u64 planted;
 static u8 was;
 
+/* Puts back a return address that is replaced, as a tracer does that takes all out. */
+static u64 real(u64 v)
+{
+	for (u64 i = 0; i < ctl->nstubs; i++) {
+		const u64 at = ((u64 *)ctl->stubs)[i];
+		if (v == at && *(u64 *)(at + ctl->stub_word))
+			return real(*(u64 *)(at + ctl->stub_word));
+	}
+	return v;
+}
+
+static void put_back(greg_t *regs)
+{
+	for (int i = REG_R8; i <= REG_RIP; i++)
+		regs[i] = (greg_t)real((u64)regs[i]);
+	const u64 *top = (u64 *)((struct run *)current)->regs[4];
+	for (u64 *sp = (u64 *)regs[REG_RSP]; sp <= top; sp++)
+		*sp = real(*sp);
+	for (u64 *at = (u64 *)ctl->search; at < (u64 *)ctl->search_end; at++)
+		*at = real(*at);
+	ctl->didnested++;
+}
+
 static void on_trap(int sig, siginfo_t *si, void *context)
 {
 	greg_t *regs = ((ucontext_t *)context)->uc_mcontext.gregs;
@@ -270,7 +296,10 @@ static void on_trap(int sig, siginfo_t *si, void *context)
 		ctl->didnested++;
 		return;
 	}
-	nest();
+	if (ctl->nstubs)
+		put_back(regs);
+	else
+		nest();
 }
 
 static void handle(int sig, u64 handler, u64 restorer)
