@@ -93,8 +93,9 @@ func (o *Object) instructions(fn *symbol.Func) []uint64 {
 	return out
 }
 
-// comesBack says whether a function jumps to its own start: a call that ends so, with its return
-// address replaced, counts as one that was left.
+// comesBack says whether a function jumps to its own start, where it is entered once more: at the function's exits
+// only the last of these calls is seen to return, and the others count as left; by trampoline those are missed for
+// which there is no instance.
 func (o *Object) comesBack(start uint64) bool {
 	fn, _, ok := o.Image.At(start)
 	if !ok {

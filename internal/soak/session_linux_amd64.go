@@ -403,10 +403,11 @@ func (x *session) total() {
 			if b.ret {
 				x.r.got[b] += n.Missed + n.Unwound + n.Active
 			}
-			if n.Missed != 0 && !x.s.Go {
+			back := func() bool { return x.s.object(b.obj).comesBack(b.addr) }
+			if n.Missed != 0 && !x.s.Go && !back() {
 				x.wrongly("%s (%s): %d missed", b.name, b.place, n.Missed)
 			}
-			if n.Unwound != 0 && !x.s.Go && !x.s.Leaves && !x.end.vague[e] && !x.s.object(b.obj).comesBack(b.addr) {
+			if n.Unwound != 0 && !x.s.Go && !x.s.Leaves && !x.end.vague[e] && !(atExits(e) && back()) {
 				x.wrongly("%s (%s): no call is left but by returning, and the return of %d of %d was not seen", b.name, b.place, n.Unwound, n.Hits+n.Unwound)
 			}
 		}
@@ -414,6 +415,12 @@ func (x *session) total() {
 			x.r.tactics[string(evs[len(evs)-1].Tactic)]++
 		}
 	}
+}
+
+// atExits says whether an event sees returns at the function's exits.
+func atExits(e *kprobes.Event) bool {
+	how, _ := e.Returns()
+	return how == kprobes.ReturnsExits
 }
 
 func (x *session) wrongly(format string, args ...any) {

@@ -122,6 +122,26 @@ func TestTails(t *testing.T) {
 	p.Quit(nil)
 }
 
+// What comes back to its entry by a jump counts each time, and what longjmp leaves.
+func TestTailBack(t *testing.T) {
+	p := Start(t, Build(t, "tailback"))
+	for _, c := range []struct {
+		command           string
+		back, forth, left uint64
+	}{
+		{"go 10", 150, 100, 0}, {"deep 7", 157, 106, 0}, {"leave 5", 172, 116, 15}, {"hold 5", 187, 126, 15}, {"release", 187, 126, 15},
+	} {
+		if n := p.Counts(c.command); n["back"] != c.back || n["forth"] != c.forth || n["left"] != c.left || n["bad"] != 0 {
+			t.Errorf("%s: %v", c.command, n)
+		}
+	}
+	p.Counts("spin 2")
+	if n := p.Counts("rest"); n["bad"] != 0 {
+		t.Errorf("%v", n)
+	}
+	p.Quit(nil)
+}
+
 // Threads end inside a function in three ways.
 func TestLeaver(t *testing.T) {
 	p := Start(t, Build(t, "leaver"))
