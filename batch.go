@@ -206,7 +206,7 @@ func (c *Core) reserve(evs []*Event) {
 	if !ok {
 		return
 	}
-	y, sizes := &yard{c: c}, map[target.Room]int{}
+	y, sizes := &yard{c: c}, map[target.Room]target.Room{}
 	for _, e := range evs {
 		if e.gone || e.force.Held() {
 			continue
@@ -219,11 +219,13 @@ func (c *Core) reserve(evs []*Event) {
 			n = countRoom
 		}
 		lo, hi := y.span(e.Place.Addr)
-		sizes[target.Room{Lo: lo, Hi: max(hi, lo+1)}] += n
+		at := target.Room{Lo: lo, Hi: max(hi, lo+1)}
+		at.Size, at.Sites = sizes[at].Size+n, sizes[at].Sites+1
+		sizes[target.Room{Lo: at.Lo, Hi: at.Hi}] = at
 	}
 	rooms := make([]target.Room, 0, len(sizes))
-	for r, n := range sizes {
-		r.Size = n + runtime.GOMAXPROCS(0)*yardRoom
+	for _, r := range sizes {
+		r.Size += runtime.GOMAXPROCS(0) * yardRoom
 		rooms = append(rooms, r)
 	}
 	slices.SortFunc(rooms, func(a, b target.Room) int { return cmp.Compare(a.Lo, b.Lo) })

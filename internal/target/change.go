@@ -86,6 +86,9 @@ func (c *Change) Open() *Change {
 // LeaveOut blocks the groups that have one of the sites. An error is that of a site which
 // belongs to no group: then the change can not be made now.
 func (c *Change) LeaveOut(b Blocks) error {
+	if len(b) == 0 {
+		return nil
+	}
 	for _, g := range c.Groups {
 		for _, sites := range [][]*Site{g.Add, g.Remove} {
 			for _, s := range sites {

@@ -186,6 +186,7 @@ type Reserver interface {
 type Room struct {
 	Lo, Hi uint64 // what it is to reach
 	Size   int    // bytes
+	Sites  int    // whose detours are to stand there; a guess, as Size
 }
 
 // Sequencer is a Target that makes several changes in one stop (Change.Next).

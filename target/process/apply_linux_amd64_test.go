@@ -29,7 +29,7 @@ func TestApplyUndone(t *testing.T) {
 			}
 		}
 		err := tg.apply(s, &target.Change{Remove: []*target.Site{old}, Add: []*target.Site{added}},
-			&look{apart: true, moves: []threadMove{{th, was, there}}})
+			&look{apart: true, moves: []threadMove{{th, was, there}}}, entriesOf([]*target.Site{added}))
 		stepHook = nil
 		if err == nil || !moved || len(writes) == 0 || slices.Contains(writes, true) || th.Regs() != was {
 			t.Errorf("%v, moved: %v, written while it was: %v", err, moved, writes)

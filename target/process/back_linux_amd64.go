@@ -81,17 +81,27 @@ func (p *Proc) fresh(pages map[uint64]bool) map[uint64]bool {
 	return pages
 }
 
-// unbacked forgets the mappings in [addr, addr+size), which are gone.
+// unbacked forgets the mappings in [addr, addr+size), which are gone. Their files are closed by closeGone.
 func (p *Proc) unbacked(addr, size uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.backings = slices.DeleteFunc(p.backings, func(b backing) bool {
 		gone := addr <= b.lo && b.hi <= addr+size
 		if gone {
-			b.file.Close() // nothing was written through it
+			p.filesGone = append(p.filesGone, b.file)
 		}
 		return gone
 	})
+}
+
+// closeGone closes files of mappings that are gone. The kernel frees their pages, for which no program is to stand.
+func (p *Proc) closeGone() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.filesGone {
+		f.Close() // nothing was written through it
+	}
+	p.filesGone = nil
 }
 
 // unback forgets all mappings of ours. Precondition: mu is held.

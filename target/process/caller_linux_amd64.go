@@ -73,7 +73,7 @@ func (t *Target) retire(sites []*target.Site) {
 	t.setZombies(append(slices.Clone(t.zombie), sites...))
 	t.changes++
 	if len(sites) > 0 && t.faults != nil {
-		t.faults.dirty = true // the table of breakpoints tells of them
+		t.faults.gone = true // the table of breakpoints tells of them
 	}
 	if t.mail == nil {
 		return

@@ -104,7 +104,7 @@ func (t *Target) planRooms() {
 			rooms = append(rooms, target.Room{Lo: at, Hi: at + 1, Size: minPiece})
 		}
 	}
-	t.rooms = nil
+	t.rooms, t.sites = nil, 0
 	maps, err := t.p.Maps()
 	if err != nil {
 		return // Code will see
@@ -114,6 +114,7 @@ func (t *Target) planRooms() {
 	}
 	mapped := uint64(0)
 	for _, r := range rooms {
+		t.sites += r.Sites
 		size := min(max(minPiece, uint64(1)<<bits.Len64(uint64(r.Size)-1)), maxPiece)
 		if t.spare("code of probes", headroom.Take{Mapped: mapped + size, Locked: mapped + size}) == nil {
 			at, err := procfs.FindGap(maps, r.Lo, r.Hi, size)

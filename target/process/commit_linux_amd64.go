@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"slices"
 	"sort"
@@ -78,6 +79,8 @@ func (t *Target) Commit(c *target.Change) (err error) {
 		if t.before, err = t.p.statuses(); err != nil {
 			return err
 		}
+		t.askEarly(t.askRseq)
+		defer t.askEarly(nil)
 	}
 	defer func() { t.plans, t.faults.planned = nil, nil }()
 	for i := range commitTries {
@@ -91,6 +94,9 @@ func (t *Target) Commit(c *target.Change) (err error) {
 			break
 		}
 		t.plan(c)
+		if err = t.touchTables(add); err != nil {
+			return err
+		}
 		if err = t.commitOnce(c); c.Once && !c.Made || !errors.Is(err, ErrBlocked) {
 			break
 		}
@@ -167,7 +173,7 @@ func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
 		return err
 	}
 	c := whole.Open()
-	if err := t.apply(s, c, look); err != nil {
+	if err := t.apply(s, c, look, t.plannedEntries(whole, c.Add)); err != nil {
 		for _, a := range c.Add {
 			t.faults.drop(a) // its room is the next one's, and would be in the table twice
 		}
@@ -194,8 +200,8 @@ func (t *Target) settleSites(s *Stopped) error {
 	return t.writeFaults()
 }
 
-// apply writes the tables and the bytes of a change, or puts back what it has written.
-func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
+// apply writes the tables, with the entries of new sites, and the bytes of a change, or puts back what it has written.
+func (t *Target) apply(s *Stopped, c *target.Change, look *look, entries []byte) error {
 	var done []pageWrite
 	var err error
 	rest := c
@@ -208,7 +214,7 @@ func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
 	if err := t.faults.add(s, c); err != nil {
 		return errors.Join(err, t.undo(done, c))
 	}
-	if err := t.home.add(c.Add, recordsOf(c.Add)); err != nil {
+	if err := t.home.add(c.Add, entries); err != nil {
 		return errors.Join(err, t.undo(done, c))
 	}
 	if err = look.move(); err == nil {
@@ -222,18 +228,29 @@ func (t *Target) apply(s *Stopped, c *target.Change, look *look) error {
 	return errors.Join(err, look.back(), t.undo(done, c))
 }
 
-func recordsOf(sites []*target.Site) []siteRecord {
-	records := make([]siteRecord, len(sites))
-	for i, a := range sites {
-		records[i] = siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr, points: a.Points, reason: a.Reason}
+// entriesOf makes the sites' entries in the home's tables.
+func entriesOf(sites []*target.Site) []byte {
+	b := make([]byte, 0, len(sites)*siteSize)
+	for _, a := range sites {
+		r := siteRecord{addr: a.Addr, orig: a.Orig, patch: a.Patch, detour: a.Detour.Addr, points: a.Points, reason: a.Reason}
+		b = r.append(b)
 	}
-	return records
+	return b
 }
 
 // plan is what a change means, worked out before the stop: for thousands of sites that takes a while.
 type plan struct {
-	zombie []*target.Site
-	ways   *ways
+	zombie  []*target.Site
+	ways    *ways
+	entries []byte // of its new sites
+}
+
+// plannedEntries is entriesOf for the sites of a change that are not blocked; where none is they are the plan's.
+func (t *Target) plannedEntries(c *target.Change, open []*target.Site) []byte {
+	if p := t.plans[c]; p != nil && !c.Blocked() {
+		return p.entries
+	}
+	return entriesOf(open)
 }
 
 // plan makes the plans of a change and of those after it, with no group left out.
@@ -244,7 +261,8 @@ func (t *Target) plan(c *target.Change) {
 	for ; c != nil; c = c.Next {
 		c.Begin()
 		add = append(add, c.Open().Add...)
-		t.plans[c] = &plan{zombie: slices.Clone(t.zombie), ways: t.waysOf(c)}
+		w := t.waysOf(c)
+		t.plans[c] = &plan{zombie: slices.Clone(t.zombie), ways: w, entries: entriesOf(w.add)}
 		t.faults.plan(add)
 	}
 }
@@ -256,12 +274,13 @@ func (t *Target) Note(waiting []*target.Site) error {
 		return nil
 	}
 	all, fresh, over := target.Notes(t.notes, waiting)
-	var records []siteRecord
+	var entries []byte
 	for _, w := range fresh {
-		records = append(records, siteRecord{addr: w.Addr, points: w.Points, reason: w.Reason, name: w.Name})
+		r := siteRecord{addr: w.Addr, points: w.Points, reason: w.Reason, name: w.Name}
+		entries = r.append(entries)
 	}
 	t.notes = all
-	return errors.Join(t.home.clear(over), t.home.add(fresh, records))
+	return errors.Join(t.home.clear(over), t.home.add(fresh, entries))
 }
 
 // Forget drops sites whose code was unmapped: nothing is left to restore.
@@ -322,7 +341,7 @@ func (t *Target) pages(c *target.Change) ([]pageWrite, error) {
 	for _, a := range c.Add {
 		edits = append(edits, edit{addr: a.Addr, old: a.Orig, new: a.Patch, must: true, site: a})
 	}
-	sort.SliceStable(edits, func(i, j int) bool { return edits[i].addr/procfs.PageSize < edits[j].addr/procfs.PageSize })
+	slices.SortStableFunc(edits, func(a, b edit) int { return cmp.Compare(a.addr/procfs.PageSize, b.addr/procfs.PageSize) })
 	var out []pageWrite
 	for i := 0; i < len(edits); {
 		n := i

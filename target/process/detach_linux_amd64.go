@@ -85,7 +85,7 @@ func (t *Target) CloseStopped() {
 
 // armed says whether an entry is in the tables that is neither of a site taken out in this stop nor of one that waits.
 func (t *Target) armed() bool {
-	out := map[*target.Site]bool{}
+	out := make(map[*target.Site]bool, len(t.gone)+len(t.notes))
 	for _, s := range slices.Concat(t.gone, t.notes) {
 		out[s] = true
 	}
@@ -165,10 +165,14 @@ func (t *Target) closeStopped(s *Stopped) error {
 		return err
 	}
 	t.inCall = !sure
-	if err := t.returnText(s); err != nil {
+	maps, err := s.FileMaps()
+	if err != nil {
 		return err
 	}
-	return t.unmapOwn(s)
+	if err := t.returnText(s); err != nil { // which leaves what is ours
+		return err
+	}
+	return t.unmapOwn(s, maps)
 }
 
 // inHandler fails if a thread is in the code that is about to go.
@@ -183,18 +187,17 @@ func inHandler(s *Stopped, code []*codealloc.Piece) error {
 	return nil
 }
 
-// unmapOwn unmaps what this tracer has mapped: its ring, code and home. Precondition: the
+// unmapOwn unmaps what this tracer has mapped, by the mappings of files: its ring, code and home. Precondition: the
 // world is stopped.
-func (t *Target) unmapOwn(s *Stopped) error {
+func (t *Target) unmapOwn(s *Stopped, maps []procfs.Map) error {
 	stays, err := t.faults != nil && t.faults.replaced, error(nil)
 	if stays {
 		if stays, err = stay(s, t.home.addr); err != nil {
 			return err
 		}
-	}
-	maps, err := s.FileMaps()
-	if err != nil {
-		return err
+		if maps, err = s.FileMaps(); err != nil { // a part of the code is no mapping of ours any more
+			return err
+		}
 	}
 	return unmap(s, stays, slices.DeleteFunc(slices.Clone(maps), func(m procfs.Map) bool {
 		foreign := isRing(m) && m.FileID != t.ringID || isMail(m) && m.FileID != t.mailID ||

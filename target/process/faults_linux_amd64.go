@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 
@@ -27,7 +28,8 @@ var ourSignals = append([]unix.Signal{unix.SIGTRAP}, faultSignals...)
 type faultTable struct {
 	t         *Target
 	live      map[*target.Site]bool
-	dirty     bool
+	dirty     bool // the tables are to be written
+	gone      bool // that of breakpoints is, for sites that were taken out
 	need      bool // a handler must be there
 	traps     bool // the handler of SIGTRAP is installed
 	wantTraps bool
@@ -43,6 +45,7 @@ type faultTable struct {
 	table      uint64 // two tables, one behind the other, each with room for capacity entries
 	second     bool   // the second one is in use
 	capacity   int
+	written    int // bytes of the one in use
 	previous   map[unix.Signal]Sigaction
 	// set are the dispositions that are ours; false: one that may be, since setting it failed.
 	set map[unix.Signal]bool
@@ -63,6 +66,11 @@ type plannedTable struct {
 func (f *faultTable) plan(add []*target.Site) {
 	if len(add) == 0 {
 		return
+	}
+	if len(f.live) < len(add) { // in the stop the map does not grow
+		live := make(map[*target.Site]bool, len(f.live)+len(add))
+		maps.Copy(live, f.live)
+		f.live = live
 	}
 	f.planned = append(f.planned, plannedTable{f.drops, len(f.live) + len(add), slices.Clone(add), encodeFaults(f.entries(add))})
 }
@@ -132,29 +140,31 @@ func (f *faultTable) handles() bool {
 // is there before a breakpoint can lead to the new one's detour. Precondition: the world is
 // stopped.
 func (f *faultTable) add(s *Stopped, c *target.Change) error {
+	f.need = f.need || len(c.Add) > 0 && f.handles()
 	for _, a := range c.Add {
 		if a.Trap {
 			f.wantTraps, f.need = true, true // lookTraps has allowed it
 		}
 		f.live[a] = true
 		f.dirty = true
-		f.need = f.need || len(a.Detour.Fixups)+len(a.Detour.Faults) > 0 || f.handles()
+		f.need = f.need || len(a.Detour.Fixups)+len(a.Detour.Faults) > 0
 	}
 	if f.need && !f.t.begins {
 		if err := f.install(s); err != nil {
 			return err
 		}
 	}
-	if !f.dirty {
-		return nil
+	if f.dirty {
+		if err := f.writeTable(); err != nil {
+			return err
+		}
 	}
-	if err := f.writeTable(); err != nil {
-		return err
+	if f.dirty || f.gone {
+		if err := f.writeTraps(c.Remove); err != nil {
+			return err
+		}
 	}
-	if err := f.writeTraps(c.Remove); err != nil {
-		return err
-	}
-	f.dirty = false
+	f.dirty, f.gone = false, false
 	return nil
 }
 
@@ -170,16 +180,17 @@ func (f *faultTable) drop(site *target.Site) {
 // breakpoint may lead to a detour that it does not know. Precondition: the world is stopped.
 func (t *Target) writeFaults() error {
 	f := t.faults
-	if !f.dirty {
-		return nil
+	if f.dirty || f.gone {
+		if err := f.writeTraps(nil); err != nil {
+			return err
+		}
 	}
-	if err := f.writeTraps(nil); err != nil {
-		return err
+	if f.dirty {
+		if err := f.writeTable(); err != nil {
+			return err
+		}
 	}
-	if err := f.writeTable(); err != nil {
-		return err
-	}
-	f.dirty = false
+	f.dirty, f.gone = false, false
 	return nil
 }
 
@@ -203,24 +214,38 @@ func (f *faultTable) writeTable() error {
 	b := f.encoded()
 	entries := len(b) / amd64.FaultEntrySize
 	if entries > f.capacity {
-		n := max(1024, 2*entries)
-		a, err := f.t.home.alloc(2 * uint64(n) * amd64.FaultEntrySize)
-		if err != nil {
-			return fmt.Errorf("fault table: %w", err)
+		if err := f.reserve(2 * entries); err != nil {
+			return err
 		}
-		f.table, f.capacity = a, n
 	}
 	f.second = !f.second
-	at := f.table
-	if f.second {
-		at += uint64(f.capacity) * amd64.FaultEntrySize
-	}
+	at := f.tableAt(f.second)
 	if err := f.t.p.WriteMem(at, b); err != nil {
 		return err
 	}
+	f.written = len(b)
 	head := binary.LittleEndian.AppendUint64(nil, at)
 	head = binary.LittleEndian.AppendUint64(head, uint64(entries))
 	return f.t.p.WriteMem(f.t.home.addr+hdrFaults, head)
+}
+
+// reserve makes room for n entries in each of the two tables, and the next one is written there.
+func (f *faultTable) reserve(n int) error {
+	n = max(1024, n)
+	a, err := f.t.home.alloc(2 * uint64(n) * amd64.FaultEntrySize)
+	if err != nil {
+		return fmt.Errorf("fault table: %w", err)
+	}
+	f.table, f.capacity = a, n
+	return nil
+}
+
+// tableAt is the address of one of the two tables.
+func (f *faultTable) tableAt(second bool) uint64 {
+	if second {
+		return f.table + uint64(f.capacity)*amd64.FaultEntrySize
+	}
+	return f.table
 }
 
 // install puts the resident handler in place of the program's dispositions, which it
@@ -285,17 +310,24 @@ func whyNoTraps(s *Stopped, all *[Signals]Sigaction) (why, err error) {
 // resident handler h blocks it for a moment: what counts is the mask that it goes back to, and
 // the error is ErrBlocked where that is not known.
 func blocksTrap(s *Stopped, h *amd64.Handler) (why, err error) {
-	for _, th := range s.Threads() {
-		m, err := th.SigMask()
-		if err == nil && h != nil && blocks(m, unix.SIGTRAP) {
-			m, err = maskBehind(th, h, m)
+	err = s.Do(func() error {
+		for _, th := range s.Threads() {
+			m, err := th.sigMask()
+			if err == nil && h != nil && blocks(m, unix.SIGTRAP) {
+				m, err = maskBehind(th, h, m)
+			}
+			if err != nil {
+				return err
+			}
+			if blocks(m, unix.SIGTRAP) {
+				why = errno.Errorf(unix.EOPNOTSUPP, "thread %d blocks SIGTRAP", th.TID)
+				break
+			}
 		}
-		if err != nil {
-			return nil, err
-		}
-		if blocks(m, unix.SIGTRAP) {
-			return errno.Errorf(unix.EOPNOTSUPP, "thread %d blocks SIGTRAP", th.TID), nil
-		}
+		return nil
+	})
+	if why != nil || err != nil {
+		return why, err
 	}
 	for _, th := range s.parked {
 		if st, err := th.Status(); err != nil || blocks(st.SigBlk, unix.SIGTRAP) {

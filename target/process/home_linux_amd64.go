@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
 	"slices"
 
@@ -319,27 +320,32 @@ func (h *home) reserve(n int) error {
 
 // add puts entries for sites that are about to be patched into the table: runs of
 // new entries in one write each, before the count that makes them valid.
-func (h *home) add(sites []*target.Site, ss []siteRecord) error {
-	if err := h.reserve(len(ss)); err != nil {
+func (h *home) add(sites []*target.Site, entries []byte) error {
+	if err := h.reserve(len(sites)); err != nil {
 		return err
 	}
-	at := h.take(len(ss))
+	at := h.take(len(sites))
 	for lo := 0; lo < len(at); {
 		hi := lo + 1
 		for hi < len(at) && h.entry(at[hi]) == h.entry(at[hi-1])+siteSize {
 			hi++
 		}
-		run := make([]byte, 0, (hi-lo)*siteSize)
 		for i := lo; i < hi; i++ {
-			run = ss[i].append(run)
 			h.sites[sites[i]] = at[i]
 		}
-		if err := h.p.WriteMem(h.entry(at[lo]), run); err != nil {
+		if err := h.p.WriteMem(h.entry(at[lo]), entries[lo*siteSize:hi*siteSize]); err != nil {
 			return err
 		}
 		lo = hi
 	}
 	return h.put(hdrSites, uint64(h.used))
+}
+
+// grow makes room in the tracer's own map for n sites more, which takes longer than to enter them.
+func (h *home) grow(n int) {
+	sites := make(map[*target.Site]int, len(h.sites)+n)
+	maps.Copy(sites, h.sites)
+	h.sites = sites
 }
 
 // take gives n entries that are free, in the order in which they stand.
@@ -386,6 +392,9 @@ func (h *home) entry(i int) uint64 {
 	}
 	return h.tables[k] + uint64(i)*siteSize
 }
+
+// tableEnd is the number of the first entry behind the table that entry i is in.
+func (h *home) tableEnd(i int) int { return firstSites << bits.Len(uint(i)/firstSites) }
 
 // alloc gives size bytes of zeroed memory in the home, or in the heap.
 func (h *home) alloc(size uint64) (uint64, error) {

@@ -45,8 +45,14 @@ func (t *Target) learn(s *Stopped) error {
 		t.writer.TID = arch.TIDGo
 		return t.learnFaults(s)
 	}
-	t.learnRseq(s, threads)
-	t.learnTID(threads)
+	err = s.Do(func() error {
+		t.learnRseq(threads)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	t.learnTID(s, threads)
 	if err := t.useBlocks(s); err != nil {
 		return err
 	}
@@ -67,11 +73,11 @@ func refuseNoTSC(s *Stopped) error {
 }
 
 // learnRseq asks the kernel where the threads have registered their restartable
-// sequences. It must be at one offset from the FS base in all of them.
-func (t *Target) learnRseq(s *Stopped, threads []*Thread) {
+// sequences. It must be at one offset from the FS base in all of them. It must run on the tracer's thread.
+func (t *Target) learnRseq(threads []*Thread) {
 	var off int64
 	for i, th := range threads {
-		c, err := rseqOf(s, th)
+		c, err := th.rseq()
 		if err != nil || c.pointer == 0 || c.signature != amd64.RseqSignature || th.FSBase() == 0 {
 			return
 		}
@@ -86,9 +92,9 @@ func (t *Target) learnRseq(s *Stopped, threads []*Thread) {
 
 // learnTID looks for the thread id in the threads' control blocks: at an offset where
 // every thread has its own.
-func (t *Target) learnTID(threads []*Thread) {
+func (t *Target) learnTID(s *Stopped, threads []*Thread) {
 	for _, off := range tidOffsets {
-		if t.tidAt(threads, off) {
+		if t.tidAt(s, threads, off) {
 			t.writer.TID, t.writer.TIDOff = arch.TIDFS, off
 			return
 		}
@@ -96,21 +102,30 @@ func (t *Target) learnTID(threads []*Thread) {
 	t.writer.TID = arch.TIDSyscall
 }
 
-func (t *Target) tidAt(threads []*Thread, off int32) bool {
-	for _, th := range threads {
+// tidAt says whether every thread has its id at an offset from its FS base.
+func (t *Target) tidAt(s *Stopped, threads []*Thread, off int32) bool {
+	ids := make([]procfs.Range, len(threads))
+	for i, th := range threads {
 		if th.FSBase() == 0 {
 			return false
 		}
-		st, err := t.statusOf(th)
-		if err != nil {
-			return false
-		}
-		var b [4]byte
-		if t.p.ReadMem(th.FSBase()+uint64(off), b[:]) != nil || int(binary.LittleEndian.Uint32(b[:])) != innermost(st.NSTID, th.TID) {
-			return false
-		}
+		at := th.FSBase() + uint64(off)
+		ids[i] = procfs.Range{Lo: at, Hi: at + 4}
 	}
-	return true
+	all := 0
+	err := s.readRanges(ids, func(i int, _ uint64, b []byte) error {
+		if t.isIDOf(threads[i], b) {
+			all++
+		}
+		return nil
+	})
+	return err == nil && all == len(threads)
+}
+
+// isIDOf says whether b holds the thread's id, as its own pid namespace has it.
+func (t *Target) isIDOf(th *Thread, b []byte) bool {
+	st, err := t.statusOf(th)
+	return err == nil && len(b) == 4 && int(binary.LittleEndian.Uint32(b)) == innermost(st.NSTID, th.TID)
 }
 
 // statuses reads the status of every thread, which takes some 10 us each: before a stop.

@@ -65,15 +65,16 @@ func (t *Target) Loads() error {
 // whyNotCall says why a thread may not be made to make the system calls, which are there to
 // do something. Precondition: the world is stopped.
 func (t *Target) whyNotCall(s *Stopped, do string, calls []callData) (why, err error) {
-	for _, th := range s.Threads() {
-		var why error
-		err := s.Do(func() (err error) {
-			why, err = t.mayNotCall(th, do, calls)
-			return err
-		})
-		if why != nil || err != nil {
-			return why, err
+	err = s.Do(func() (err error) {
+		for _, th := range s.Threads() {
+			if why, err = t.mayNotCall(th, do, calls); why != nil || err != nil {
+				break
+			}
 		}
+		return err
+	})
+	if why != nil || err != nil {
+		return why, err
 	}
 	for _, th := range s.parked {
 		if st, err := th.Status(); err != nil || st.Seccomp != procfs.SeccompNone {
@@ -153,14 +154,21 @@ func whyBlocked(s *Stopped, all *[Signals]Sigaction) (why, err error) {
 			return fmt.Errorf("the program's handler of signal %d blocks SIGSEGV or SIGBUS", sig), nil
 		}
 	}
-	for _, th := range s.Threads() {
-		m, err := th.SigMask()
-		if err != nil {
-			return nil, err
+	err = s.Do(func() error {
+		for _, th := range s.Threads() {
+			m, err := th.sigMask()
+			if err != nil {
+				return err
+			}
+			if m&bad != 0 {
+				why = fmt.Errorf("thread %d blocks SIGSEGV or SIGBUS", th.TID)
+				break
+			}
 		}
-		if m&bad != 0 {
-			return fmt.Errorf("thread %d blocks SIGSEGV or SIGBUS", th.TID), nil
-		}
+		return nil
+	})
+	if why != nil || err != nil {
+		return why, err
 	}
 	for _, th := range s.parked {
 		if st, err := th.Status(); err != nil || st.SigBlk&bad != 0 {

@@ -2,12 +2,10 @@ package process
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"sort"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -61,11 +59,11 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 	if tid, busy := t.faults.busy(s); busy {
 		return nil, errno.Errorf(unix.EBUSY, "thread %d is in the handler of a fault: %w", tid, ErrBlocked)
 	}
-	if err := c.LeaveOut(t.lookTraps(s, c.Open().Add)); err != nil {
-		return nil, err
-	}
-	if err := c.LeaveOut(t.lookRoom(s, c.Open().Add)); err != nil {
-		return nil, err
+	add := c.Open().Add
+	for _, b := range []target.Blocks{t.lookTraps(s, add), t.lookRoom(s, add)} {
+		if err := c.LeaveOut(b); err != nil {
+			return nil, err
+		}
 	}
 	for w := t.plannedWays(c); ; w = t.waysOf(c) {
 		l := t.lookThreads(s, w)
@@ -194,7 +192,7 @@ func (w *ways) insideOld(a uint64) bool {
 
 // returnsInside says whether the detour of a new site goes back to inside an old patch.
 func (w *ways) returnsInside(a *target.Site) bool {
-	return slices.ContainsFunc(a.Detour.Pairs, func(p arch.Pair) bool { return p.Copy == a.Detour.Back && w.insideOld(p.Orig) })
+	return len(w.patches) > 0 && slices.ContainsFunc(a.Detour.Pairs, func(p arch.Pair) bool { return p.Copy == a.Detour.Back && w.insideOld(p.Orig) })
 }
 
 // lookThreads finds the threads that are to be moved, and those that are in the way.
@@ -273,12 +271,18 @@ func (t *Target) lookStacks(s *Stopped, w *ways) error {
 				all = append(all, p.ways)
 			}
 		}
+		var lo, hi uint64 // what is looked for lies between
 		for _, w := range all {
 			w.onStack = target.Blocks{}
+			lo, hi = w.around(lo, hi)
 		}
-		err := t.scanStacks(s, func(tid int, at, v uint64) error {
-			for _, w := range all {
-				w.lookWord(tid, at, v)
+		err := t.scanStacks(s, func(tid int, at uint64, b []byte) error {
+			for i := 0; i+8 <= len(b); i += 8 {
+				if v := le.Uint64(b[i:]); v-lo < hi-lo {
+					for _, w := range all {
+						w.lookWord(tid, at+uint64(i), v)
+					}
+				}
 			}
 			return nil
 		})
@@ -290,6 +294,20 @@ func (t *Target) lookStacks(s *Stopped, w *ways) error {
 		w.blocks.Block(site, why)
 	}
 	return nil
+}
+
+// around extends [lo, hi), if it is not empty, by what lookWord looks for.
+func (w *ways) around(lo, hi uint64) (uint64, uint64) {
+	for _, r := range []procfs.Range{{Lo: w.first, Hi: w.last + 1}, {Lo: w.low, Hi: w.high}} {
+		switch {
+		case r.Lo >= r.Hi:
+		case lo == hi:
+			lo, hi = r.Lo, r.Hi
+		default:
+			lo, hi = min(lo, r.Lo), max(hi, r.Hi)
+		}
+	}
+	return lo, hi
 }
 
 // lookWord looks at a word of a stack.
@@ -384,7 +402,7 @@ func (t *Target) reclaim(s *Stopped) {
 	}
 	zombies := slices.Clone(t.zombie)
 	byDetour(zombies)
-	busy := map[*target.Site]bool{}
+	busy := map[*target.Site]bool{} // few
 	mark := func(v uint64) {
 		i := sort.Search(len(zombies), func(i int) bool { return zombies[i].Detour.Addr > v }) - 1
 		if i >= 0 && v-zombies[i].Detour.Addr < uint64(zombies[i].Room) {
@@ -398,7 +416,7 @@ func (t *Target) reclaim(s *Stopped) {
 	}
 	err := t.savedContexts(s, t.golang != nil, mark)
 	left := zombies[:0]
-	var free []codealloc.Span
+	free := make([]codealloc.Span, 0, len(zombies))
 	for _, z := range zombies {
 		if busy[z] || err != nil {
 			left = append(left, z)
@@ -412,153 +430,4 @@ func (t *Target) reclaim(s *Stopped) {
 	}
 	t.freeCode(free...)
 	t.setZombies(left)
-}
-
-// Bounds of what is read of one stack. A stack in a mapping larger than maxStack is not
-// a thread's own (a goroutine's, a fiber's): its owner must say where it ends.
-const (
-	maxStack  = 64 << 20
-	stackView = 256 << 10
-)
-
-// scanStacks gives every aligned word of the threads' stacks, from a red zone below the
-// stack pointer to the end, and of the goroutines' stacks in a Go program.
-func (t *Target) scanStacks(s *Stopped, f func(tid int, at, v uint64) error) error {
-	for _, th := range s.everyone() {
-		lo, hi, err := s.liveStack(th, t.golang != nil)
-		if err != nil {
-			return err
-		}
-		if err := t.scanWords(lo, hi, func(at, v uint64) error { return f(th.TID, at, v) }); err != nil {
-			return err
-		}
-	}
-	if t.golang == nil {
-		return nil
-	}
-	return t.golang.stacks(s, func(lo, hi uint64) error {
-		return t.scanWords(lo, hi, func(at, v uint64) error { return f(0, at, v) })
-	})
-}
-
-// savedContexts gives the addresses in our mappings that signal frames on the threads'
-// stacks return to: saved instruction pointers, and return addresses into what ends a
-// handler. Those are all the ways back into a detour: calls in one push the original's
-// return address. Other words are what earlier frames have left, and would keep a detour
-// for as long as a thread sleeps above them. A context in the gate has the way back in a
-// register.
-func (t *Target) savedContexts(s *Stopped, goProgram bool, f func(v uint64)) error {
-	return t.contexts(s, goProgram, func(_ *Thread, _, v uint64) { f(v) })
-}
-
-// contexts is savedContexts with the thread and the place of each word.
-func (t *Target) contexts(s *Stopped, goProgram bool, f func(th *Thread, at, v uint64)) error {
-	maps, err := s.FileMaps()
-	if err != nil {
-		return err
-	}
-	maps = slices.DeleteFunc(slices.Clone(maps), func(m procfs.Map) bool { return !ours(m) })
-	if len(maps) == 0 {
-		return nil
-	}
-	for _, th := range s.everyone() {
-		lo, hi, err := s.liveStack(th, goProgram)
-		if err != nil {
-			return err
-		}
-		err = t.scanWords(lo, hi, func(at, v uint64) error {
-			if _, ok := procfs.FindMap(maps, v); !ok || !t.inFrame(at) {
-				return nil
-			}
-			f(th, at, v)
-			var b [scCS]byte
-			if t.inGate(v) && t.p.ReadMem(at-scRIP, b[:]) == nil {
-				f(th, at, t.gateGoesTo(v, le.Uint64(b[scR13:]), le.Uint64(b[scRSP:])))
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// inFrame says whether the word at at is a signal frame's saved instruction pointer or its
-// return address: the saved code segment tells.
-func (t *Target) inFrame(at uint64) bool {
-	for _, cs := range []uint64{at + scCS - scRIP, at + 8 + scOffset + scCS} {
-		var b [2]byte
-		if t.p.ReadMem(cs, b[:]) == nil && le.Uint16(b[:]) == userCS {
-			return true
-		}
-	}
-	return false
-}
-
-// Offsets in struct sigcontext (asm/sigcontext.h).
-const (
-	scR13 = 40
-	scRIP = 128
-	scCS  = 144
-)
-
-// liveStack is the used part of a thread's stack. In a Go program that is an alternate
-// stack that a handler runs on, or nothing: addresses of detours stand nowhere else that
-// counts (all handlers run there, and goroutines are not preempted in code that the runtime
-// does not know), and most other stacks lie in the heap, among dead ones.
-func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64, err error) {
-	m, ok, err := s.mapAt(th.regs.RSP)
-	if !ok || err != nil {
-		return 0, 0, err
-	}
-	lo, hi = stackIn(m, th.regs.RSP)
-	if !goProgram {
-		return lo, hi, nil
-	}
-	alt, on := s.altStack(m, th.regs.RSP)
-	if !on {
-		return 0, 0, nil
-	}
-	return lo, min(hi, alt.Hi), nil
-}
-
-// stackIn is the used part of the stack that sp is in, and that lies in m.
-func stackIn(m procfs.Map, sp uint64) (lo, hi uint64) {
-	lo, hi = max(sp-128, m.Start)&^7, m.End
-	if m.Size() > maxStack {
-		hi = min(hi, sp+stackView)
-	}
-	return lo, hi
-}
-
-// scanBuffers are those of scanWords, which is called for each of thousands of threads.
-var scanBuffers sync.Pool
-
-// scanWords gives the words from lo to hi to f, or those up to the first page that can not be read:
-// guard pages between stacks may be part of one mapping with them (MADV_GUARD_INSTALL, Linux 6.13;
-// the C library from 2.42 on).
-func (t *Target) scanWords(lo, hi uint64, f func(at, v uint64) error) error {
-	buf, _ := scanBuffers.Get().(*[64 << 10]byte)
-	if buf == nil {
-		buf = new([64 << 10]byte)
-	}
-	defer scanBuffers.Put(buf)
-	for lo < hi {
-		b := buf[:min(uint64(len(buf)), hi-lo)]
-		n, err := t.p.ReadMemSome(lo, b)
-		if err != nil && !errors.Is(err, ErrFault) {
-			return err
-		}
-		for i := 0; i+8 <= n; i += 8 {
-			if err := f(lo+uint64(i), binary.LittleEndian.Uint64(b[i:])); err != nil {
-				return err
-			}
-		}
-		if n < len(b) {
-			return nil
-		}
-		lo += uint64(n)
-	}
-	return nil
 }

@@ -70,7 +70,11 @@ func (p *Proc) WriteMem(addr uint64, buf []byte) error {
 	if err != nil {
 		return err
 	}
-	var back [procfs.PageSize]byte
+	var page [procfs.PageSize]byte
+	back := page[:]
+	if len(buf) > len(back) {
+		back = make([]byte, min(len(buf), 64<<10))
+	}
 	for off := 0; off < len(buf); off += len(back) {
 		want := buf[off:min(off+len(back), len(buf))]
 		have := back[:len(want)]

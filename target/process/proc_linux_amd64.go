@@ -41,7 +41,8 @@ type Proc struct {
 	wake   int           // eventfd that ends the watcher of exited
 	child  *child        // of Start; nil for others
 	// backings are the private mappings that a tracer here has made.
-	backings []backing
+	backings  []backing
+	filesGone []*os.File // of those that have been unmapped
 
 	locks atomic.Bool // it locks all memory that it maps
 }

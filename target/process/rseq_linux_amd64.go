@@ -31,8 +31,7 @@ func (t *Thread) RseqSection() (section procfs.Range, abort uint64, in bool, err
 }
 
 func (t *Thread) rseqSection() (section procfs.Range, abort uint64, in bool, err error) {
-	var c rseqConfig
-	err = ptraceAt(unix.PTRACE_GET_RSEQ_CONFIGURATION, t.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
+	c, err := t.rseq()
 	if errors.Is(err, unix.EIO) || err == nil && c.pointer == 0 {
 		return section, 0, false, nil // a kernel without it, or not registered
 	}
@@ -71,9 +70,27 @@ func (t *Thread) abortRseq() error {
 	return t.lost(t.setRegs(r))
 }
 
-// dispatchesSyscalls says whether the program takes its own system calls by SIGSYS.
+// rseq asks the kernel, once in a stop, where the thread has registered its area: only the thread itself can. It must run
+// on the tracer's thread.
+func (t *Thread) rseq() (rseqConfig, error) {
+	if t.area != nil {
+		return *t.area, nil
+	}
+	var c rseqConfig
+	err := ptraceAt(unix.PTRACE_GET_RSEQ_CONFIGURATION, t.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
+	if err == nil {
+		t.area = &c
+	}
+	return c, err
+}
+
+// dispatchesSyscalls says whether the program takes its own system calls by SIGSYS. The kernel is asked once in a stop:
+// a thread decides that for itself alone.
 func (t *Thread) dispatchesSyscalls() bool {
-	var c struct{ mode, selector, offset, length uint64 } // struct ptrace_sud_config, Linux 6.4
-	err := ptraceAt(unix.PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, t.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
-	return err == nil && c.mode != 0
+	if !t.asked {
+		var c struct{ mode, selector, offset, length uint64 } // struct ptrace_sud_config, Linux 6.4
+		err := ptraceAt(unix.PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, t.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
+		t.asked, t.answers = true, err == nil && c.mode != 0
+	}
+	return t.answers
 }

@@ -149,7 +149,7 @@ func TestNextNotMade(t *testing.T) {
 	if _, there := tg.home.sites[one]; there || len(tg.home.sites) != 1 || len(tg.gone) > 0 || tg.plans != nil || tg.held != nil {
 		t.Errorf("entries of %d sites, of the one that is out: %v", len(tg.home.sites), there)
 	}
-	if len(tg.zombie) > 0 || tg.faults.dirty || len(tg.faults.live) != 1 || tg.faults.planned != nil {
+	if len(tg.zombie) > 0 || tg.faults.dirty || tg.faults.gone || len(tg.faults.live) != 1 || tg.faults.planned != nil {
 		t.Errorf("%d detours are held, the tables are not written: %v", len(tg.zombie), tg.faults.dirty)
 	}
 	tg.FreeCode(wrong.Detour.Addr, wrong.Room)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -226,25 +225,47 @@ func (t *Target) CheckOwn() error {
 		if t.before, err = t.p.statuses(); err != nil {
 			return err
 		}
+		t.askEarly(t.askRseq)
+		defer t.askEarly(nil)
 	}
 	return t.stopped(func(s *Stopped) error {
-		threads := s.Threads()
-		if len(s.parked) > 0 { // each has a child that shares its block
-			return t.SetShared()
+		return s.Do(func() error {
+			own, err := t.ownBlocks(s)
+			if err == nil && !own {
+				err = t.SetShared()
+			}
+			return err
+		})
+	})
+}
+
+// ownBlocks says whether every thread has what learn saw of all threads, a block of its own, and is not in code that
+// may change that. Precondition: the world is stopped, and the caller runs on the tracer's thread.
+func (t *Target) ownBlocks(s *Stopped) (bool, error) {
+	if len(s.parked) > 0 { // each has a child that shares its block
+		return false, nil
+	}
+	threads := s.Threads()
+	in, bases := t.sharing(), make(map[uint64]bool, len(threads))
+	blocks, size := make([]procfs.Range, len(threads)), uint64(8)
+	if t.writer.TID == arch.TIDFS {
+		size = max(size, uint64(t.writer.TIDOff)+4)
+	}
+	for i, th := range threads {
+		if at := th.FSBase(); !t.mayOwn(th, in) || bases[at] {
+			return false, nil
 		}
-		in, bases := t.sharing(), map[uint64]bool{}
-		for _, th := range threads {
-			own, err := t.ownsBlock(s, th, in)
-			if err != nil {
-				return err
-			}
-			if !own || bases[th.FSBase()] {
-				return t.SetShared()
-			}
-			bases[th.FSBase()] = true
+		bases[th.FSBase()] = true
+		blocks[i] = procfs.Range{Lo: th.FSBase(), Hi: th.FSBase() + size}
+	}
+	own := 0
+	err := s.readRanges(blocks, func(i int, at uint64, b []byte) error {
+		if uint64(len(b)) == size && le.Uint64(b) == at && (t.writer.TID != arch.TIDFS || t.isIDOf(threads[i], b[t.writer.TIDOff:][:4])) {
+			own++
 		}
 		return nil
 	})
+	return own == len(threads), err
 }
 
 // sharing is the code in which a thread may be about to share its block: of the functions, and of the detours of what
@@ -265,30 +286,24 @@ func (t *Target) sharing() []procfs.Range {
 }
 
 func holds(in []procfs.Range, v uint64) bool {
-	return slices.ContainsFunc(in, func(r procfs.Range) bool { return v-r.Lo < r.Size() })
-}
-
-// ownsBlock says whether a thread has what learn saw of all threads, and is not in code that may change that.
-func (t *Target) ownsBlock(s *Stopped, th *Thread, in []procfs.Range) (bool, error) {
-	r := th.Regs()
-	if slices.Contains(taskCalls, r.OrigRAX) || holds(in, r.RIP) {
-		return false, nil
-	}
-	if t.writer.HasRseq {
-		c, err := rseqOf(s, th)
-		if err != nil || c.pointer != th.FSBase()+uint64(int64(t.writer.RseqOff)) {
-			return false, nil //nolint:nilerr // not known: not its own
+	for _, r := range in { // a loop: words of thousands of stacks are looked up
+		if v-r.Lo < r.Size() {
+			return true
 		}
 	}
-	return t.p.pointsToItself(th.FSBase()) && (t.writer.TID != arch.TIDFS || t.tidAt([]*Thread{th}, t.writer.TIDOff)), nil
+	return false
 }
 
-// rseqOf asks the kernel where a thread has registered its area.
-func rseqOf(s *Stopped, th *Thread) (c rseqConfig, err error) {
-	err = s.Do(func() error {
-		return ptraceAt(unix.PTRACE_GET_RSEQ_CONFIGURATION, th.TID, unsafe.Sizeof(c), unsafe.Pointer(&c))
-	})
-	return c, err
+// mayOwn says whether a thread is in no code that may change whose block it has, and has its restartable sequence there.
+func (t *Target) mayOwn(th *Thread, in []procfs.Range) bool {
+	if slices.Contains(taskCalls, th.regs.OrigRAX) || holds(in, th.regs.RIP) {
+		return false
+	}
+	if !t.writer.HasRseq {
+		return true
+	}
+	c, err := th.rseq()
+	return err == nil && c.pointer == th.FSBase()+uint64(int64(t.writer.RseqOff))
 }
 
 // useBlocks settles, once rseq and the thread id are known, how code may use what FS leads to. Precondition: the world

@@ -19,6 +19,9 @@ type StopOptions struct {
 	// are let go; default 100 ms. However many there are, it ends after that and 50 us a thread.
 	Deadline time.Duration
 	Attempts int // default 5, with growing pauses between them, 0.2 s together
+	// early is called for threads that slept, once they stand and before those that run the program are stopped: for
+	// questions about what only the thread itself can change.
+	early func(*Thread)
 }
 
 // perThread is how much longer an attempt may take for each thread: several times what the kernel
@@ -54,7 +57,9 @@ type Stopped struct {
 	query   *os.File
 	asked   bool // for query
 	scratch procfs.Range
-	killed  bool // the tracer is gone: nothing can be asked any more
+	apart   bool          // memory is read range by range: no system call that reads several is permitted
+	early   func(*Thread) // see StopOptions
+	killed  bool          // the tracer is gone: nothing can be asked any more
 }
 
 // group is a process that shares the memory: the target itself, and others that were
@@ -81,7 +86,7 @@ func (p *Proc) Stop(o *StopOptions) (*Stopped, error) {
 	}
 	p.findGadgets() // reads files and memory: not while the process waits
 	for n := 1; ; n++ {
-		s, stall, err := p.attempt(opt.Deadline)
+		s, stall, err := p.attempt(opt)
 		if err == nil {
 			return s, nil
 		}
@@ -106,14 +111,14 @@ const pausePerStall = 4
 var errMoved = errors.New("threads changed while they were stopped")
 
 // attempt tries once, and says how long a failed one has held threads up.
-func (p *Proc) attempt(deadline time.Duration) (_ *Stopped, stall time.Duration, _ error) {
-	s := &Stopped{p: p, known: make(map[int]*Thread)}
+func (p *Proc) attempt(o StopOptions) (_ *Stopped, stall time.Duration, _ error) {
+	s := &Stopped{p: p, known: make(map[int]*Thread), early: o.early}
 	if err := p.begin(s); err != nil {
 		return nil, 0, err
 	}
 	s.t = newTracer()
 	s.groups = []*group{{p.pid, p.dir}}
-	err := s.t.do(func() error { return s.stopAll(deadline) })
+	err := s.t.do(func() error { return s.stopAll(o.Deadline) })
 	if err == nil {
 		err = p.CheckImage()
 	}
@@ -198,6 +203,7 @@ func (p *Proc) begin(s *Stopped) error {
 func (s *Stopped) abandon() {
 	s.killed = true
 	s.t.end()
+	s.p.closeGone()
 	for _, g := range s.groups[1:] {
 		g.dir.Close()
 	}
@@ -270,15 +276,23 @@ func (s *Stopped) stopThese(fresh []*Thread, d time.Duration) error {
 			asleep = append(asleep, t)
 		}
 	}
-	for _, ts := range [][]*Thread{asleep, runs} {
-		if err := interrupt(ts); err != nil {
-			return err
-		}
-		if err := s.awaitAll(ts, d); err != nil {
-			return err
+	if err := s.stopGroup(asleep, d); err != nil {
+		return err
+	}
+	for _, t := range asleep {
+		if s.early != nil && t.stopped {
+			s.early(t)
 		}
 	}
-	return nil
+	return s.stopGroup(runs, d)
+}
+
+// stopGroup tells threads to stop, and waits for them.
+func (s *Stopped) stopGroup(threads []*Thread, d time.Duration) error {
+	if err := interrupt(threads); err != nil {
+		return err
+	}
+	return s.awaitAll(threads, d)
 }
 
 // runners notes which threads were stopped while they ran the program, and puts them first.

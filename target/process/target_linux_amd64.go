@@ -51,9 +51,11 @@ type Target struct {
 	ring    *ring.Ring
 	mem     memoryPlan
 	home    *home
+	early   func(*Thread)          // what the next stop asks of threads that sleep (StopOptions)
 	before  map[int]*procfs.Status // of the threads, before the last stop in which they were asked for it
 	code    []*codealloc.Piece
 	rooms   []target.Room // what Prepare maps for code
+	sites   int           // that it makes room for in the tables
 	writer  arch.Writer
 	noLoads error // why no argument may read memory
 	pools   []poolUse
@@ -285,7 +287,7 @@ func (t *Target) stopped(f func(*Stopped) error) (err error) {
 	if t.held != nil {
 		return f(t.held)
 	}
-	s, err := t.p.Stop(nil)
+	s, err := t.p.Stop(&StopOptions{early: t.early})
 	if err != nil {
 		return err
 	}
@@ -329,12 +331,15 @@ func (t *Target) Prepare() error {
 		return err
 	}
 	t.planRooms()
+	t.planTables()
 	before, err := t.p.statuses()
 	if err != nil {
 		return err
 	}
 	t.before = before
 	t.p.noteRunning(before)
+	t.askEarly(askAll)
+	defer t.askEarly(nil)
 	err = t.stopped(func(s *Stopped) error {
 		err := t.prepare(s)
 		if err != nil {
@@ -346,6 +351,23 @@ func (t *Target) Prepare() error {
 		return err
 	}
 	return t.warm()
+}
+
+// askEarly says what stops ask of threads that sleep (StopOptions); nil: nothing.
+func (t *Target) askEarly(ask func(*Thread)) { t.early = ask }
+
+// askAll asks of a thread what prepare needs to know, and only the thread can change. What fails is asked again.
+func askAll(th *Thread) {
+	th.dispatchesSyscalls()
+	_, _ = th.rseq()
+	_, _ = th.sigMask()
+}
+
+// askRseq is askAll for a stop that only looks whose block a thread has.
+func (t *Target) askRseq(th *Thread) {
+	if t.writer.HasRseq {
+		_, _ = th.rseq()
+	}
 }
 
 // alone gives the process up, with an ErrOwn, if its own engine has come meanwhile that does not see
@@ -361,7 +383,7 @@ func (t *Target) alone(s *Stopped) error {
 	if own == nil {
 		return nil
 	}
-	err = t.unmapOwn(s)
+	err = t.unmapOwn(s, maps)
 	t.home = nil
 	t.p.Unlock()
 	return errors.Join(own, err)
@@ -384,7 +406,10 @@ func (t *Target) prepare(s *Stopped) error {
 	if err := t.learn(s); err != nil {
 		return err
 	}
-	return t.mapRooms(s)
+	if err := t.mapRooms(s); err != nil {
+		return err
+	}
+	return t.reserveTables()
 }
 
 // unprepare takes out what a prepare that failed has brought in: the next tracer is to find nothing.
@@ -469,11 +494,13 @@ func (t *Target) openMemfd(s *Stopped, name string) (local *os.File, fd int, err
 }
 
 func (t *Target) mapHome(s *Stopped) error {
-	addr, err := t.mapPrivate(s, homeName, 0, homeSize, unix.PROT_READ|unix.PROT_WRITE)
+	size := homeSize + t.roomForTables()
+	addr, err := t.mapPrivate(s, homeName, 0, size, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return err
 	}
 	t.home = newHome(t.p, addr)
+	t.home.end = addr + size
 	t.home.more = t.moreHeap
 	var b [8]byte
 	if _, err := rand.Read(b[:]); err != nil {

@@ -336,11 +336,12 @@ func (t *Target) makePrivate(s *Stopped) error {
 	if len(t.text.plans) == 0 {
 		return nil
 	}
-	maps, err := s.FileMaps()
-	if err != nil {
-		return err
-	}
 	for _, p := range t.text.plans {
+		lo := p.runs[0].Lo
+		maps, err := t.p.mapsIn(lo, p.runs[len(p.runs)-1].Hi-lo)
+		if err != nil {
+			return err
+		}
 		same, err := t.sameRuns(maps, p)
 		if err != nil {
 			return err

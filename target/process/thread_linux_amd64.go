@@ -26,6 +26,9 @@ type Thread struct {
 	mayCall bool // nothing forbids it any system call
 	masked  bool // mask is known
 	mask    uint64
+	area    *rseqConfig // where its restartable sequences are; nil: nobody has asked yet
+	answers bool        // to its own system calls (dispatchesSyscalls)
+	asked   bool        // for answers
 }
 
 // sortThreads puts the target's own threads first.
@@ -179,15 +182,20 @@ func (t *Thread) lost(err error) error {
 // SigMask gives the signals that the thread blocks (outside of a system call that changes
 // them for its duration): bit n-1 is signal n.
 func (t *Thread) SigMask() (mask uint64, err error) {
-	if t.masked {
-		return t.mask, nil
-	}
 	err = t.s.Do(func() (err error) {
-		t.mask, err = getSigMask(t.TID)
-		return t.lost(err)
+		mask, err = t.sigMask()
+		return err
 	})
-	t.masked = err == nil
-	return t.mask, err
+	return mask, err
+}
+
+// sigMask is SigMask on the tracer's thread.
+func (t *Thread) sigMask() (mask uint64, err error) {
+	if !t.masked {
+		t.mask, err = getSigMask(t.TID)
+		t.masked = err == nil
+	}
+	return t.mask, t.lost(err)
 }
 
 // Status reads the thread's status file.

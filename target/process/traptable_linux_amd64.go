@@ -18,19 +18,19 @@ type trapEntry struct{ at, to uint64 }
 // replaced it, and have yet to take the signal. What is going counts where nothing takes its
 // place: its detour may go back to inside a new patch.
 func (f *faultTable) trapEntries(going []*target.Site) []trapEntry {
-	last := map[*target.Site]bool{}
-	for _, g := range going {
-		last[g] = f.live[g]
-	}
-	for _, z := range f.t.zombie {
-		last[z] = false
-	}
 	any := f.traps
 	for site := range f.live {
 		any = any || site.Trap
 	}
 	if !any {
 		return nil
+	}
+	last := map[*target.Site]bool{}
+	for _, g := range going {
+		last[g] = f.live[g]
+	}
+	for _, z := range f.t.zombie {
+		last[z] = false
 	}
 	var out []trapEntry
 	for site := range f.live {

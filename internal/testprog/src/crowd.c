@@ -1,7 +1,7 @@
 // Many threads, most of which sleep, and ten thousand functions.
 //
-//	crowd THREADS     commands: gap (answers the largest gap that a spinning thread saw since the last
-//	                  gap, in ns), all N (calls each function N times), count, quit
+//	crowd THREADS     commands: gap (has a spinning thread answer with the largest gap that it saw since the
+//	                  last gap, in ns), all N (calls each function N times), count, quit
 //
 // Threads wait in turns for a condition, in epoll_wait, in poll, in read, or sleep for some
 // milliseconds over and over and call nap_done after it. One more thread spins. "interrupted" counts what
@@ -24,22 +24,24 @@ static uint64_t (*const all[])(uint64_t) = {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
-static volatile uint64_t gap, forget, naps, interrupted;
+static volatile uint64_t gap, asked, answered, naps, interrupted;
 static uint64_t calls, sum;
 static int pipes[2];
 
 NOINLINE uint64_t nap_done(uint64_t a) { return a + 1; }
 
 static void *spin(void *arg) {
-	uint64_t seen = 0;
+	uint64_t largest = 0;
 	for (uint64_t last = now_ns();;) {
 		uint64_t now = now_ns();
-		if (seen != forget) {
-			seen = forget;
-			gap = 0;
-		} else if (now - last > gap)
-			gap = now - last;
+		if (now - last > largest)
+			largest = now - last;
 		last = now;
+		if (answered != asked) { // by a thread that has run since: what it stood until then counts
+			gap = largest;
+			largest = 0;
+			answered = asked;
+		}
 	}
 	return arg;
 }
@@ -95,14 +97,14 @@ int main(int argc, char **argv) {
 			die("pthread_create");
 	say("ready");
 	while (command(line) && !is(line, "quit")) {
-		uint64_t g = gap;
 		if (is(line, "gap"))
-			forget++;
+			for (asked++; answered != asked;)
+				usleep(100);
 		if (is(line, "all"))
 			for (uint64_t i = 0, max = number(line, "all", 1); i < max; i++)
 				for (size_t f = 0; f < sizeof all / sizeof *all; f++, calls++)
 					sum += all[f](i);
-		report(g);
+		report(gap);
 	}
 	report(0);
 	return 0;

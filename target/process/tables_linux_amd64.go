@@ -1,0 +1,103 @@
+package process
+
+import (
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/headroom"
+	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/target"
+)
+
+// What is written while the process stands is written to pages that are there already: to map the memory of a table, and
+// to have the kernel make its pages, takes several times as long as the write.
+
+// entriesOfSite is how many entries of the table of faults a site is guessed to take.
+const entriesOfSite = 4
+
+// planTables decides what the home is to have room for in its tables: the sites that Prepare was told of, and those of the
+// engine's own probes. A guess is given up where the process has no room for it.
+func (t *Target) planTables() {
+	t.sites += len(t.sharers) + len(installers)
+	if t.sites = min(t.sites, maxSites); t.sites < manySites {
+		t.sites = 0
+		return
+	}
+	size := t.roomForTables()
+	if t.spare("tables of probes", headroom.Take{Charged: size, Ours: size, Mapped: size, Private: size, Locked: size}) != nil {
+		t.sites = 0
+	}
+}
+
+// roomForTables is what the tables of the sites that are planned take beside the room that every home has.
+func (t *Target) roomForTables() (size uint64) {
+	for k := 1; firstSites<<(k-1) < t.sites; k++ {
+		size += uint64(tableSites(k)) * siteSize
+	}
+	return procfs.PageUp(size + 2*uint64(t.sites*entriesOfSite)*amd64.FaultEntrySize)
+}
+
+// reserveTables takes the room that planTables has decided on. Precondition: the world is stopped.
+func (t *Target) reserveTables() error {
+	if t.sites == 0 {
+		return nil
+	}
+	if err := t.home.reserve(t.sites); err != nil {
+		return err
+	}
+	return t.faults.reserve(t.sites * entriesOfSite)
+}
+
+// manySites is from how many sites on the tables' pages are made before the stop: fewer have entries on one or two.
+const manySites = 128
+
+// touchTables makes the pages that the planned changes write to, by zeros where no table has an entry yet. Precondition:
+// the process may run.
+func (t *Target) touchTables(add []*target.Site) error {
+	if t.home == nil || len(add) < manySites {
+		return nil
+	}
+	t.home.grow(len(add))
+	end := min(t.home.used+len(add), t.home.capacity())
+	for at := t.home.used; at < end; {
+		n := min(end, t.home.tableEnd(at)) - at
+		if err := t.zeros(t.home.entry(at), uint64(n)*siteSize); err != nil {
+			return err
+		}
+		at += n
+	}
+	return t.faults.touch()
+}
+
+// touch is touchTables for the two tables of faults: one has entries, up to a number, and the other is out of use.
+func (f *faultTable) touch() error {
+	size := 0
+	for _, p := range f.planned {
+		size = max(size, len(p.table))
+	}
+	if f.table == 0 || size > f.capacity*amd64.FaultEntrySize {
+		return nil
+	}
+	used := min(f.written, size)
+	for _, second := range []bool{false, true} {
+		from := 0
+		if second == f.second {
+			from = used
+		}
+		if err := f.t.zeros(f.tableAt(second)+uint64(from), uint64(size-from)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// zeros writes zeros.
+func (t *Target) zeros(at, size uint64) error {
+	zero := make([]byte, min(size, 16*procfs.PageSize))
+	for size > 0 {
+		n := min(size, uint64(len(zero)))
+		if err := t.p.WriteMem(at, zero[:n]); err != nil {
+			return err
+		}
+		at, size = at+n, size-n
+	}
+	return nil
+}
