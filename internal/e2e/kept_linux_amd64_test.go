@@ -162,21 +162,25 @@ func TestKeptUprobeOnPage(t *testing.T) {
 	s.end().counted(t, "a", n["f_lea"], "jump")
 }
 
-// A tracer is killed whose own breakpoints have brought a handler of SIGTRAP: with these the handler goes, and
-// what the kernel has kept goes too.
-func TestKeptUprobeBesideBoost(t *testing.T) {
-	p := startWork(t)
-	breakAt(t, p, "f_six")
-	s := trace(t, p.PID, "--tactic", "boost", "p:a libc.so.6:strlen")
-	if err := s.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
+// After a tracer of kprobe's was killed a handler of SIGTRAP does not matter: neither the tracer's own nor the
+// program's.
+func TestKeptUprobeBesideHandler(t *testing.T) {
+	for _, c := range []struct{ program, function, tactic string }{{"work", "f_six", "boost"}, {"trapuser", "narrow", "jump"}} {
+		t.Run(c.program, func(t *testing.T) {
+			p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, c.program)))
+			breakAt(t, p, c.function)
+			s := trace(t, p.PID, "--tactic", c.tactic, "p:a libc.so.6:strlen")
+			if err := s.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			<-s.done
+			if o := run(t, command(t, "detach", "-p", pid(p))); o.code != 0 || !strings.Contains(o.stderr, "1 breakpoints that the kernel had kept") {
+				t.Error(o)
+			}
+			intact(t, p.PID)
+			right(t, p, "go 10")
+		})
 	}
-	<-s.done
-	if o := run(t, command(t, "detach", "-p", pid(p))); o.code != 0 || !strings.Contains(o.stderr, "1 breakpoints that the kernel had kept") {
-		t.Error(o)
-	}
-	intact(t, p.PID)
-	right(t, p, "go 10")
 }
 
 // A uprobe that somebody uses stays, and counts: while what a killed tracer has left is taken out, by

@@ -372,17 +372,12 @@ func (l *Leftover) Undo() (*Undone, error) {
 		return u, err
 	}
 	// First: who is killed in it leaves what tells the next one to do it again.
-	u.Kept = l.p.dropKept(sites, func(uint64) bool { return false })
+	u.Kept = l.p.dropKept(keptCase{ours: sites, killed: true})
 	for range drainTries {
 		if err = l.undoOnce(u); err == nil || !errors.Is(err, ErrInDetour) {
-			break
+			return u, err
 		}
 		time.Sleep(drainWait)
-	}
-	if err == nil && u.Kept.Why != nil { // it may have been a handler of ours that seemed to be the program's
-		dropped := u.Kept.Dropped
-		u.Kept = l.p.DropKept()
-		u.Kept.Dropped = append(dropped, u.Kept.Dropped...)
 	}
 	return u, err
 }

@@ -60,22 +60,31 @@ type keptPlace struct {
 // DropKept takes out of the process, and of all others that map the same files, the breakpoints of uprobes
 // that the kernel has kept though their tracers have ended. Those that somebody uses stay. It needs the rights
 // that Target.Uprobe needs. Leftover.Undo does so too. Precondition: the caller has the process's lock.
-func (p *Proc) DropKept() *Kept { return p.dropKept(nil, func(uint64) bool { return false }) }
+func (p *Proc) DropKept() *Kept { return p.dropKept(keptCase{}) }
 
-// dropKept is DropKept where patches of ours stand, but for addresses that are known to be in use.
+// keptCase is what is known where kept breakpoints are looked for.
+type keptCase struct {
+	ours   []restore.Site  // patches that may stand
+	inUse  map[uint64]bool // addresses of breakpoints that are known to be in use
+	held   map[uint64]bool // pages on which the kernel holds probes of this tracer
+	killed bool            // a tracer of kprobe's was killed: breakpoints are its, and a handler of SIGTRAP may be
+}
+
+// dropKept is DropKept.
 //
 // Only pages that are not the file's own any more are read: the kernel lists them. A page that differs from its
 // file in anything but breakpoints and our patches is left alone.
-func (p *Proc) dropKept(ours []restore.Site, inUse func(addr uint64) bool) *Kept {
+func (p *Proc) dropKept(c keptCase) *Kept {
 	maps, err := p.Maps()
 	if err != nil {
 		return &Kept{Why: err}
 	}
-	places, err := p.keptPlaces(maps, ours)
-	if places = slices.DeleteFunc(places, func(k keptPlace) bool { return inUse(k.addr) }); len(places) == 0 {
+	places, err := p.keptPlaces(maps, c.ours)
+	places = slices.DeleteFunc(places, func(k keptPlace) bool { return c.inUse[k.addr] || c.held[procfs.PageDown(k.addr)] })
+	if len(places) == 0 {
 		return &Kept{Why: err}
 	}
-	ask, why := p.answered(places)
+	ask, why := p.answered(places, c.killed)
 	why = cmp.Or(why, p.reopen(ask))
 	out := &Kept{}
 	for _, k := range places {
@@ -98,15 +107,16 @@ func (p *Proc) dropKept(ours []restore.Site, inUse func(addr uint64) bool) *Kept
 
 // answered picks out the places whose breakpoint is the kernel's, if anybody's: nobody else would
 // answer it. why says why not all are. Who answers a breakpoint is a debugger, a handler of SIGTRAP
-// (but Go's runtime, which dies of one) or a program that has made its text writable.
-func (p *Proc) answered(places []keptPlace) (out []keptPlace, why error) {
+// (but Go's runtime, which dies of one) or a program that has made its text writable. Where a tracer of
+// kprobe's was killed the breakpoint is taken for its, and the handler does not count.
+func (p *Proc) answered(places []keptPlace, killed bool) (out []keptPlace, why error) {
 	st, err := p.Status()
 	switch {
 	case err != nil:
 		return nil, err
 	case st.TracerPID != 0:
 		return nil, fmt.Errorf("process %d traces it, and may have set them", st.TracerPID)
-	case st.Catches(int(unix.SIGTRAP)) && !p.isGo():
+	case !killed && st.Catches(int(unix.SIGTRAP)) && !p.isGo():
 		return nil, errors.New("it has a handler for SIGTRAP, and may have set them itself")
 	}
 	b, err := p.read(p.own("smaps"))

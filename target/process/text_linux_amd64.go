@@ -210,13 +210,13 @@ func (t *Target) othersOn(page, addr uint64) error {
 // dropKept says whether breakpoints were taken out that the kernel had kept. Those that stay are in use: that is
 // asked once of each.
 func (t *Target) dropKept() bool {
-	var ours []restore.Site
+	c := keptCase{inUse: t.text.inUse, held: t.text.held}
 	if t.home != nil {
 		for s := range t.home.sites {
-			ours = append(ours, restore.Site{Addr: s.Addr, Orig: s.Orig, Patch: s.Patch})
+			c.ours = append(c.ours, restore.Site{Addr: s.Addr, Orig: s.Orig, Patch: s.Patch})
 		}
 	}
-	k := t.p.dropKept(ours, func(addr uint64) bool { return t.text.inUse[addr] || t.text.held[procfs.PageDown(addr)] })
+	k := t.p.dropKept(c)
 	for _, addr := range k.Stays {
 		t.text.inUse[addr] = true
 	}
