@@ -205,12 +205,15 @@ func tellKept(p *process.Proc, k *process.Kept) bool {
 	if n := len(k.Dropped); n > 0 {
 		fmt.Fprintf(os.Stderr, "kprobe: process %d: %d breakpoints that the kernel had kept of tracers that were killed were taken out\n", p.PID(), n)
 	}
-	if len(k.Stays) > 0 {
+	switch {
+	case len(k.Stays) > 0:
 		why := "they are in use"
 		if k.Why != nil {
 			why = k.Why.Error()
 		}
 		fmt.Fprintf(os.Stderr, "kprobe: process %d: %d breakpoints that are not ours stay, at 0x%x: %s\n", p.PID(), len(k.Stays), k.Stays, why)
+	case k.Why != nil:
+		fmt.Fprintf(os.Stderr, "kprobe: process %d: not all breakpoints that the kernel may have kept were looked for: %v\n", p.PID(), k.Why)
 	}
 	return len(k.Dropped) > 0
 }

@@ -35,6 +35,7 @@ type Visits struct {
 	Seed    uint64
 	Visits  int
 	Killed  int
+	Kept    int               // detaches that took out uprobes which the kernel had kept
 	Armed   int               // events, of all visits
 	Hits    uint64            // as kprobe has told
 	Sets    map[string]int    // visits that armed something
@@ -47,8 +48,8 @@ func (v *Visits) String() string {
 	if v.Wrong != nil {
 		verdict = "DIFFERENT: " + v.Wrong.Error() + fmt.Sprintf("\n\trepeat: go run ./internal/soak/cmd -visits -program %s -seed %#x", v.Program, v.Seed)
 	}
-	s := fmt.Sprintf("%-10s %-8s seed=%#x visits=%d killed=%d armed=%d hits=%d sets %s: %s",
-		v.Program, v.Mode, v.Seed, v.Visits, v.Killed, v.Armed, v.Hits, short(v.Sets), verdict)
+	s := fmt.Sprintf("%-10s %-8s seed=%#x visits=%d killed=%d kept=%d armed=%d hits=%d sets %s: %s",
+		v.Program, v.Mode, v.Seed, v.Visits, v.Killed, v.Kept, v.Armed, v.Hits, short(v.Sets), verdict)
 	for _, name := range slices.Sorted(maps.Keys(v.Refused)) {
 		s += fmt.Sprintf("\n\trefused: %s: %s", name, v.Refused[name])
 	}
@@ -171,6 +172,9 @@ func (s *VisitStage) visit(v *Visits, r *running, x set, rng *rand.Rand) error {
 		said, err = s.traced([]string{"detach", "-p", strconv.Itoa(pid)}, nil, nil)
 		if err != nil {
 			return fmt.Errorf("kprobe detach -p %d: %w: %s", pid, err, said)
+		}
+		if strings.Contains(said, "the kernel had kept") {
+			v.Kept++
 		}
 	}
 	if way != 2 && !strings.Contains(said, "hits=") && exists(pid) && !strings.Contains(said, "no such process") {

@@ -18,7 +18,7 @@ import (
 	"kprobes.dev/kprobes/internal/restore"
 )
 
-// A tracer that is killed while the kernel takes out a uprobe of its leaves the uprobe behind: the kernel
+// A tracer that is killed while the kernel takes out one of its uprobes leaves the uprobe behind: the kernel
 // does not finish what a killed thread asked for ("failed to unregister, leaking uprobe", Linux 6.18). The
 // uprobe has no user any more, but its breakpoint stands in every process that had it, for as long as they
 // live. Threads run through it, with a trap each time.
@@ -32,8 +32,8 @@ import (
 // If this is interrupted by SIGKILL the kernel may keep the uprobe once more. Nothing is worse then than
 // before, and the next one takes it out.
 //
-// To take out a uprobe writes the file's bytes over whatever breakpoint stands there. So nothing is done
-// where a breakpoint may be anybody's but the kernel's (mayAnswer, written).
+// When the kernel takes out a uprobe it writes the file's bytes over whatever breakpoint stands there. So nothing is
+// done where a breakpoint may be anybody's but the kernel's (answered).
 
 // Bounds of DropKept.
 const (
