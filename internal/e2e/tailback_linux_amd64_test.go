@@ -168,6 +168,52 @@ func TestTailBackChanges(t *testing.T) {
 	}
 }
 
+// All is taken out while threads come back by jumps, and return: their return addresses are put back at any moment.
+func TestTailBackClosedWhileRunning(t *testing.T) {
+	p := program(t, "tailback")
+	right(t, p, "spin 2")
+	for i := range 8 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			core := open(t, p)
+			evs := addReturns(t, core, "r:out back $retval", "r:second back $retval", "r:forth forth $retval")
+			within(t, "returns", func() bool { return core.Counts(evs[0]).Hits > 0 && core.Counts(evs[2]).Hits > 0 })
+			if err := core.Close(nil); err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range evs {
+				if c := core.Counts(e); c.Unwound+c.Missed != 0 || c.Active > 2*5 {
+					t.Errorf("%s: %+v", e.Name, c)
+				}
+			}
+			intact(t, p.PID)
+		})
+	}
+	right(t, p, "rest")
+}
+
+// Calls that are left take all instances of a probe: they are found to be over, those that came back too, and the
+// instances serve again.
+func TestTailBackReclaimed(t *testing.T) {
+	p := program(t, "tailback")
+	core := open(t, p)
+	evs := addReturns(t, core, "r5:out back $retval")
+	right(t, p, "leave 5")
+	if c := core.Counts(evs[0]); c.Unwound != 10 || c.Missed != 0 {
+		t.Errorf("%+v", c)
+	}
+	var n map[string]uint64
+	within(t, "instances", func() bool {
+		n = right(t, p, "deep 1")
+		return core.Counts(evs[0]).Hits > 0
+	})
+	if err := core.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	if c := core.Counts(evs[0]); c.Unwound != 15 || c.Missed == 0 || c.Hits+c.Missed+c.Unwound != n["back"] {
+		t.Errorf("%+v, the program: %v", c, n)
+	}
+}
+
 // A tracer is killed while calls are in progress. The program goes on, and kprobe detach restores it, before the
 // calls return and after.
 func TestTailBackKilledInCall(t *testing.T) {

@@ -125,6 +125,16 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 		return err
 	}
 	f.enter()
+	if err := f.allWorks(ws); err != nil {
+		return err
+	}
+	f.leave()
+	e.Bind(skip)
+	return nil
+}
+
+// allWorks emits what is done at the point.
+func (f *frame) allWorks(ws []arch.Work) error {
 	f.keepReturn(ws)
 	returns := returnsOf(ws)
 	again := f.Label()
@@ -141,8 +151,6 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 		f.below(again)
 		f.stray(returns)
 	}
-	f.leave()
-	e.Bind(skip)
 	return nil
 }
 
