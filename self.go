@@ -3,6 +3,9 @@ package kprobes
 import (
 	"sync"
 	"sync/atomic"
+
+	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/target/self"
 )
 
 // own is the registry of the process itself, once it has been opened.
@@ -23,7 +26,7 @@ func Self() (*Core, error) {
 	if c := own.core.Load(); c != nil {
 		return c, nil
 	}
-	t, err := attachSelf()
+	t, err := self.Attach(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +127,12 @@ func DisableJprobe(j *Jprobe) error { return ownOrNone().DisableJprobe(j) }
 
 // NoKprobe puts a function of the own process on the blacklist: see Core.NoKprobe.
 func NoKprobe(fn any) error { return withSelf(func(c *Core) error { return c.NoKprobe(fn) }) }
+
+// isSelf says whether a target is the own process.
+func isSelf(t target.Target) bool {
+	_, ok := t.(*self.Target)
+	return ok
+}
 
 // none is a registry in which no probe is registered.
 var none = &Core{}

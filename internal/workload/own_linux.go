@@ -68,6 +68,9 @@ func LoopPlainDeep(n int) {
 	}
 }
 
+// batches is how many times a loop is measured; the median counts.
+const batches = 32
+
 // PerCall runs a loop in batches and returns the time of a call in the median batch, in ns,
 // and how many calls were made.
 func PerCall(loop func(n int), calls int) (ns float64, made uint64) {

@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	batches    = 32
 	maxThreads = 64
 )
 

@@ -31,12 +31,6 @@ const (
 	unsureTries = 10
 )
 
-// ErrBlocked says that a thread stands, or may return to, where a change would harm it.
-var ErrBlocked = target.ErrBlocked
-
-// ErrForeign says that bytes of the program are neither what its file has nor ours.
-var ErrForeign = errors.New("the program's code is not what its file has: somebody else patched it")
-
 // Commit makes a change in one stop of the other threads. No fork of the process is in
 // progress then: a child that shares its memory would run code that changes.
 //

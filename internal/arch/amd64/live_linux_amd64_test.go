@@ -126,3 +126,45 @@ func TestLiveRegistersDestroyed(t *testing.T) {
 		}
 	}
 }
+
+// Values that gcc keeps in caller-saved registers over a call of a function that does not
+// write them (-fipa-ra) are not free anywhere in that function.
+func TestLiveAtKeepsWhatTheBodyNeverWrites(t *testing.T) {
+	im := openImage(t, buildFlow(t, "ipara", "CC=gcc", "-O2", "-fno-inline"))
+	run, leaf := im.analyse(t, im.find(t, "run"), false), im.analyse(t, im.find(t, "leaf"), false)
+	kept := keptOverCalls(run, leaf.Addr())
+	const callerSaved = 1<<RCX | 1<<RDX | 1<<RSI | 1<<R8 | 1<<R9 | 1<<R10 | 1<<R11
+	if kept&callerSaved == 0 {
+		t.Fatalf("gcc keeps nothing in caller-saved registers over the call of leaf (kept %#x): the test needs another program", kept)
+	}
+	t.Logf("run keeps %#x over its call of leaf", kept&callerSaved)
+	var written RegSet
+	for a, in := range leaf.All() {
+		written |= in.Effects().Writes
+		if free := freeAt(leaf, a); free&kept != 0 {
+			t.Errorf("leaf+%d: %#x is called free, and run needs it", a-leaf.Addr(), free&kept)
+		}
+	}
+	if free := freeAt(leaf, leaf.Addr()); free == 0 || free&^written != 0 {
+		t.Errorf("free at leaf's entry: %#x, of what it writes: %#x", free, written)
+	}
+}
+
+// keptOverCalls gives what a function reads behind a call of callee without having set it
+// there, along the straight line.
+func keptOverCalls(fl *Flow, callee uint64) (kept RegSet) {
+	var after bool
+	var set RegSet
+	for a, in := range fl.All() {
+		if t, ok := in.Target(a); ok && in.Kind == KindCall && t == callee {
+			after, set = true, Set(RAX)
+			continue
+		}
+		if after {
+			e := in.Effects()
+			kept |= e.Reads &^ set
+			set |= e.Writes
+		}
+	}
+	return kept
+}
