@@ -32,4 +32,5 @@ again:
 	RET
 more:
 	CALL runtime·morestack_noctxt(SB)
+	MOVQ n+0(FP), AX // the goroutine may have been preempted there
 	JMP  again
