@@ -1,6 +1,9 @@
 package kprobes_test
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"testing"
 
 	"kprobes.dev/kprobes"
@@ -52,5 +55,53 @@ func TestObjectsComeAndGo(t *testing.T) {
 	}
 	if n := prog.Counts("count"); n["bad"] != 0 || n["storms"] == 0 {
 		t.Errorf("the program says %v", n)
+	}
+}
+
+// A thread waits for Sync in the loader, with a clock so coarse that it would wait for seconds, as on a machine that has much else
+// to do: Close, or who takes out what a killed tracer has left, lets it go on.
+func TestLoaderLetGo(t *testing.T) {
+	lib := testprog.Build(t, "libdlone")
+	for name, end := range map[string]func(*kprobes.Core, *process.Proc) error{
+		"close": func(c *kprobes.Core, _ *process.Proc) error { return c.Close(nil) },
+		"detach": func(c *kprobes.Core, p *process.Proc) error {
+			l, err := process.FindLeftover(p)
+			if err != nil {
+				return err
+			}
+			if _, err = l.Undo(); err != nil {
+				return err
+			}
+			if err := c.Close(nil); !errors.Is(err, process.ErrDetached) {
+				return fmt.Errorf("close: %v, want %v", err, process.ErrDetached)
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			prog := testprog.Start(t, testprog.Build(t, "dl"))
+			must(t, os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", prog.PID), []byte("20000000"), 0))
+			p, err := process.OpenUnwaited(prog.PID)
+			must(t, err)
+			defer p.Close()
+			tg, err := process.Attach(p, nil)
+			must(t, err)
+			c, err := kprobes.Open(tg, nil)
+			must(t, err)
+			_, err = c.Add(parse(t, "p libdlone:lib_work"), &kprobes.AddOptions{Late: true})
+			must(t, err)
+			prog.Send("open " + lib)
+			eventually(t, "the loader waits", func() bool {
+				c.Poll(func(*trace.Hit) {})
+				return c.Pending()
+			})
+			if err := end(c, p); err != nil {
+				t.Error(err)
+			}
+			prog.Line()
+			if n := prog.Counts("call 5"); n["lib_work"] != 5 || n["bad"] != 0 {
+				t.Errorf("the program says %v", n)
+			}
+		})
 	}
 }

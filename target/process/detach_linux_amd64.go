@@ -59,6 +59,9 @@ func (t *Target) closeHome() (err error) {
 		t.mail.Shut()
 	}
 	for range drainTries {
+		if err = t.home.letLoadersGo(); err != nil {
+			break
+		}
 		if err = t.stopped(t.closeStopped); err == nil || !errors.Is(err, ErrInDetour) {
 			break
 		}
@@ -402,6 +405,11 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	returns := l.endStubs(s, u)
 	for _, m := range l.mail {
 		if err := l.p.letWaitersGo(m); err != nil {
+			return err
+		}
+	}
+	if l.Home != 0 {
+		if err := (&home{p: l.p, addr: l.Home}).letLoadersGo(); err != nil {
 			return err
 		}
 	}
