@@ -67,5 +67,12 @@ func (c *Core) armAnew(fns []*function) error {
 	if len(fns) == 0 {
 		return nil
 	}
+	for _, f := range fns {
+		for _, s := range f.serving {
+			if !s.e.byStub { // its returns were seen: the table of stubs is not in the program's text
+				s.e.lapse()
+			}
+		}
+	}
 	return c.update(fns, stopping{})
 }

@@ -70,9 +70,10 @@ type Event struct {
 	form   form // how it gets control now
 	core   *Core
 	fn     *function
-	h      *probe      // what its handlers belong to; nil: it records or counts
-	held   target.Held // the kernel's probe; nil: it holds none for this event
-	seq    int         // order of registration
+	h      *probe        // what its handlers belong to; nil: it records or counts
+	held   target.Held   // the kernel's probe; nil: it holds none for this event
+	seq    int           // order of registration
+	epoch  atomic.Uint32 // how often its code was taken out, see arch.Work.Epoch
 	work   arch.Work
 	tail   int // number of the records of exits whose value is unknown; -1: none
 	points []uint64
@@ -117,9 +118,7 @@ type function struct {
 	sites  []*target.Site
 	// serving are the events that the sites do the work of, with their handlers.
 	serving []served
-	// lapsed: code that did the work of events which want it still was taken out.
-	lapsed bool
-	wish   wish
+	wish    wish
 	// late is why breakpoints stand where jumps are to stand; nil: they do not.
 	late error
 	lost lostPatches

@@ -40,6 +40,13 @@ func (c *Core) yield() error {
 		}
 	}
 	done, err := t.Yield(sites)
+	if done { // each time: something may have come since
+		for f := range c.armed() {
+			if c.stubbed.walkers[f.start] == nil {
+				f.lapse()
+			}
+		}
+	}
 	if err != nil || !done || c.yielded {
 		return c.once(err)
 	}

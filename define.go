@@ -272,7 +272,7 @@ func (e *Event) works(out map[uint64][]arch.Work) error {
 		return err
 	}
 	w := e.work
-	w.Role = arch.RoleEntry
+	w.Role, w.Epoch = arch.RoleEntry, uint16(e.epoch.Load())
 	add(out, e.fn.a.EntryPoint(), w)
 	if e.byStub {
 		w.Role, w.Instance = arch.RoleExit, e.ID
@@ -280,7 +280,7 @@ func (e *Event) works(out map[uint64][]arch.Work) error {
 	}
 	for _, x := range exits {
 		w := e.work
-		w.Role = arch.RoleExit
+		w.Role, w.Epoch = arch.RoleExit, uint16(e.epoch.Load())
 		if x.Tail {
 			w.Event = e.tail
 			w.Unknown = true

@@ -171,9 +171,6 @@ func (c *Core) optimize() error {
 func (c *Core) optimizeAll(fns []*function) error {
 	cs := make([]*change, 0, len(fns))
 	for _, f := range fns {
-		if !c.outlived(f) && time.Since(c.queue[f].since) < anewWait {
-			continue
-		}
 		ch := new(change)
 		ch.begin(f)
 		ch.group, f.late = &ch.room.group, nil

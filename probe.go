@@ -1,7 +1,6 @@
 package kprobes
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -86,11 +85,9 @@ type probe struct {
 	hits      counter
 	stopped   counter
 	optimised atomic.Bool
-	off       atomic.Bool   // handlers are not run any more: one went wrong
-	mute      atomic.Bool   // the code has been taken out
-	served    atomic.Bool   // code is in: see serve
-	epoch     atomic.Uint64 // how often it was taken out
-	at        uint64        // the instruction
+	off       atomic.Bool // handlers are not run any more: one went wrong
+	mute      atomic.Bool // the code has been taken out
+	at        uint64      // the instruction
 	golang    bool
 	local     bool                // the pool is memory of this process
 	task      func(*Regs) uint64  // the thread's id; nil: the target does not tell
@@ -98,7 +95,7 @@ type probe struct {
 	base      uint64              // of the pool
 	shift     int                 // log2 of the bytes of its slots
 	frames    []frame
-	slots     []byte // of each slot of the pool: the mark of the call, its Data
+	slots     []byte // of each slot of the pool: the key of the call, its Data
 	slotSize  uint64
 	dataSize  int
 	fault     fault
@@ -161,235 +158,6 @@ func (f *fault) err() error {
 	}
 	return errno.Errorf(unix.EFAULT, "the probe was disabled: trap %d in its handler: %s", f.trap, f.why)
 }
-
-// frame is what a handler of a return probe is called with. Frames are reused, so that no
-// hit allocates: whoever sets busy has the frame until it is cleared.
-type frame struct {
-	busy atomic.Uint32
-	regs uintptr // of the run that has the frame
-	ri   KretprobeInstance
-	slot [amd64.SlotHeader]byte
-	mark []byte // where it is kept for the call's return that its entry handler has run
-	key  uint64
-	_    [40]byte // no two runs write to one cache line
-}
-
-// The handlers' runs. In the own process they run on a thread's system stack in the middle
-// of any function: no allocation, no lock, no defer, no map write, nothing that waits.
-
-// runPre runs a pre handler.
-func (p *probe) runPre(_ *bound, r *Regs, _ uint64) arch.Action {
-	if p.off.Load() {
-		p.stopped.add(r)
-		return arch.ActionGo
-	}
-	p.hits.add(r)
-	if p.pre(p.kp, r) == 0 || r.IP == p.at || p.optimised.Load() {
-		return arch.ActionGo
-	}
-	return arch.ActionLeave
-}
-
-// runPost runs a post handler. Hits are counted by the pre handler if there is one.
-func (p *probe) runPost(_ *bound, r *Regs, _ uint64) arch.Action {
-	if p.off.Load() {
-		if p.pre == nil {
-			p.stopped.add(r)
-		}
-		return arch.ActionGo
-	}
-	if p.pre == nil {
-		p.hits.add(r)
-	}
-	p.post(p.kp, r, 0)
-	return arch.ActionGo
-}
-
-// runJump counts a run of a jprobe's Entry, which comes next.
-func (p *probe) runJump(_ *bound, r *Regs, _ uint64) arch.Action {
-	p.hits.add(r)
-	return arch.ActionGo
-}
-
-// runFault runs a fault handler for a fault of the probed instruction. One that is dealt with
-// has the thread go on where the handler has left it.
-func (p *probe) runFault(_ *bound, r *Regs, trap uint64) arch.Action {
-	was := *r
-	switch {
-	case p.off.Load() || p.onFault(p.kp, r, int(trap)) != 1:
-	case r.IP == p.at:
-		return arch.ActionGo
-	default:
-		return arch.ActionLeave
-	}
-	*r = was
-	return arch.ActionDrop
-}
-
-// runEntry runs an entry handler. A call that it was not run for has no return handler.
-func (p *probe) runEntry(b *bound, r *Regs, slot uint64) arch.Action {
-	if p.off.Load() {
-		p.stopped.add(r)
-		return arch.ActionDrop
-	}
-	epoch := p.epoch.Load() // first: see serve
-	if !p.served.Load() {
-		return arch.ActionDrop
-	}
-	f := p.frame(b, r, slot)
-	if f == nil {
-		return arch.ActionDrop
-	}
-	n := p.entry(&f.ri, r)
-	if n == 0 {
-		f.setMark(epoch)
-	}
-	f.busy.Store(0)
-	if n != 0 {
-		return arch.ActionDrop
-	}
-	return arch.ActionGo
-}
-
-// runExit runs a return handler where the results are known, runTail where they are not.
-func (p *probe) runExit(b *bound, r *Regs, slot uint64) arch.Action {
-	return p.returned(b, r, slot, false)
-}
-
-func (p *probe) runTail(b *bound, r *Regs, slot uint64) arch.Action {
-	return p.returned(b, r, slot, true)
-}
-
-// returned runs a return handler.
-func (p *probe) returned(b *bound, r *Regs, slot uint64, tail bool) arch.Action {
-	if p.off.Load() {
-		if p.entry == nil {
-			p.stopped.add(r)
-		}
-		return arch.ActionGo
-	}
-	f := p.frame(b, r, slot)
-	if f == nil {
-		return arch.ActionGo
-	}
-	if p.entry == nil || f.marked(p.epoch.Load()) {
-		p.hits.add(r)
-		f.ri.Tail = tail
-		p.ret(&f.ri, r)
-		clear(f.mark) // a later call in this slot, with the same key, is marked by its own entry
-	}
-	f.busy.Store(0)
-	return arch.ActionGo
-}
-
-// setMark marks the call: its entry handler has run.
-func (f *frame) setMark(epoch uint64) {
-	binary.LittleEndian.PutUint64(f.mark, f.key)
-	binary.LittleEndian.PutUint64(f.mark[8:], epoch)
-}
-
-// marked says whether the call's entry handler has run for the code of an epoch: a call of which that was
-// not seen may find what an earlier one has left.
-func (f *frame) marked(epoch uint64) bool {
-	return f.key != 0 && binary.LittleEndian.Uint64(f.mark) == f.key && binary.LittleEndian.Uint64(f.mark[8:]) == epoch
-}
-
-// serve notes whether code is in that does the probe's work. A thread may be in code that was
-// taken out for a while yet, and come to an entry handler there for a call whose return nobody
-// sees. So entry handlers do not run before new code is in, which sees the return, and what they
-// have marked for code of before counts as nothing, from when that is out: new code sees returns
-// before it is noted here. A run that finds the probe served has read the number of that time, or
-// of one before; one that has read the next number finds it not served until then.
-func (p *probe) serve(on bool) {
-	if was := p.served.Swap(on); was && !on {
-		p.epoch.Add(1)
-	}
-}
-
-// frame takes a frame for the call whose instance stands in a slot, which is 0 if it can not
-// be read; nil if that is no slot of the pool. More runs at once than there are frames, which only handlers that sleep can
-// be, allocate one.
-func (p *probe) frame(b *bound, r *Regs, slot uint64) *frame {
-	i := (slot - p.base) >> p.shift
-	if p.slotSize > 0 && i >= uint64(len(p.slots))/p.slotSize {
-		return nil
-	}
-	f := p.claim(r)
-	if p.local {
-		f.slot = slotHeader(slot)
-	} else if m := b.h.Point.Mem; m == nil || m.Read(slot, f.slot[:]) != nil {
-		clear(f.slot[:])
-	}
-	in, _ := amd64.ReadInstance(f.slot[:], p.golang)
-	if p.caller != nil {
-		in.Return = p.caller(in.Return)
-	}
-	f.key, f.ri.RetAddr, f.ri.Task.ID, f.ri.Tail = binary.LittleEndian.Uint64(f.slot[:]), in.Return, in.GoID, false
-	if in.GoID == 0 && p.task != nil {
-		f.ri.Task.ID = p.task(r)
-	}
-	if p.slotSize > 0 {
-		f.mark = p.slots[i*p.slotSize:][:markSize]
-	}
-	if p.dataSize > 0 {
-		f.ri.Data = p.slots[i*p.slotSize+markSize:][:p.dataSize:p.dataSize]
-	}
-	return f
-}
-
-// claim takes a frame that no other run has.
-func (p *probe) claim(r *Regs) *frame {
-	at := threadHash(r)
-	for i := range p.frames {
-		f := &p.frames[(at+uintptr(i))%uintptr(len(p.frames))]
-		if f.busy.Load() == 0 && f.busy.CompareAndSwap(0, 1) {
-			f.regs = address(r)
-			return f
-		}
-	}
-	return &frame{ri: KretprobeInstance{Rp: p.frames[0].ri.Rp}}
-}
-
-// faulted is told that a run was abandoned. False: the probe is switched off, at once for
-// its handlers and soon in the target.
-func (p *probe) faulted(r *Regs, trap int, why fmt.Stringer) bool {
-	for i := range p.frames {
-		if f := &p.frames[i]; f.busy.Load() != 0 && f.regs == address(r) {
-			f.busy.Store(0)
-		}
-	}
-	if p.onFault != nil && p.onFault(p.kp, r, trap) == 1 {
-		return true
-	}
-	return p.broken(r, trap, why)
-}
-
-// broken is told that a run was abandoned, and switches the probe off.
-func (p *probe) broken(_ *Regs, trap int, why fmt.Stringer) bool {
-	p.off.Store(true)
-	if p.fault.set(trap, why) {
-		p.core.faults.Add(1)
-	}
-	return false
-}
-
-// counter is a count that several threads increase at once, each mostly its own part.
-type counter [8]struct {
-	n atomic.Uint64
-	_ [56]byte
-}
-
-func (c *counter) add(r *Regs) { c[threadHash(r)%uintptr(len(c))].n.Add(1) }
-
-func (c *counter) sum() (n uint64) {
-	for i := range c {
-		n += c[i].n.Load()
-	}
-	return n
-}
-
-// markSize is the number of bytes before each call's Data: the mark, see setMark.
-const markSize = 16
 
 // bind makes the probe's handlers callable. Precondition: its event has its place, and its
 // pool if it is a return probe.
@@ -551,7 +319,7 @@ func (p *probe) room() error {
 	}
 	n := amd64.PoolBytes(pool.Slots, pool.Stride) >> pool.Stride
 	p.base, p.shift = pool.Base, pool.Stride
-	p.slotSize = markSize + uint64(p.dataSize+7)&^7
+	p.slotSize = keySize + uint64(p.dataSize+7)&^7
 	b, err := unix.Mmap(-1, 0, int(n*p.slotSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	if err != nil {
 		return errno.Errorf(unix.ENOMEM, "data of %d bytes for each of %d calls: %v; set MaxActive, or a smaller DataSize", p.dataSize, n, err)
@@ -721,7 +489,7 @@ func (p *probe) returnWorks(e *Event, out map[uint64][]arch.Work) error {
 		return err
 	}
 	w := e.work
-	w.Count, w.Role, w.Call = true, arch.RoleEntry, p.calls.entry.call()
+	w.Count, w.Role, w.Epoch, w.Call = true, arch.RoleEntry, uint16(e.epoch.Load()), p.calls.entry.call()
 	w.Room = p.exitRoom(exits)
 	add(out, e.fn.a.EntryPoint(), w)
 	if e.byStub {

@@ -18,12 +18,11 @@ func TestReturnNeedsItsEntry(t *testing.T) {
 	slot := uint64(uintptr(unsafe.Pointer(header)))
 	entries, returns := 0, 0
 	p := &probe{
-		local: true, base: slot, shift: 6, slotSize: markSize + 8, dataSize: 8, slots: make([]byte, markSize+8),
+		ev: &Event{}, local: true, base: slot, shift: 6, slotSize: keySize + 8, dataSize: 8, slots: make([]byte, keySize+8),
 		frames: make([]frame, 1),
 		entry:  func(*KretprobeInstance, *Regs) int { entries++; return 0 },
 		ret:    func(*KretprobeInstance, *Regs) int { returns++; return 0 },
 	}
-	p.serve(true)
 	for range 2 {
 		if a := p.runEntry(nil, &Regs{}, slot); a != arch.ActionGo {
 			t.Fatalf("entry: action %d", a)

@@ -321,34 +321,26 @@ func (c *Core) sift() {
 	c.cool(ids...)
 }
 
-// anew makes return probes that are to be armed again forget the calls that were in progress
-// when they were disarmed: their returns were not seen, and another call has the same place on
-// the same stack by now. They count as in progress. Where no entry handler tells such a call
-// (probe.serve), threads in the old code get time to leave it first: they may take an instance
-// yet.
+// anew takes back the instances of calls that were in progress when return probes which are to be
+// armed again were disarmed: new code does not see the returns (arch.Work.Epoch). They count as in progress.
+// What a thread in the old code keeps from being taken back counts as left, some time later.
 func (c *Core) anew(evs []*Event) {
 	end := time.Now().Add(anewWait)
-	rest := time.Duration(0)
-	for slices.ContainsFunc(evs, (*Event).bare) && !c.left() && time.Now().Before(end) {
-		time.Sleep(rest)
-		rest += time.Millisecond
-	}
-	for !c.forgets(evs) && time.Now().Before(end) {
+	for try := 1; !c.forgets(evs) && (try < anewTries || time.Now().Before(end)); try++ {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// anewWait bounds the waiting for threads that are in the code of probes that were disarmed.
-const anewWait = time.Second
+// Bounds of the waiting for threads that are in the code of probes that were disarmed. On a machine that has much else to do
+// even a stop may fail.
+const (
+	anewWait  = time.Second
+	anewTries = 10
+)
 
 // bare says whether the event is a return probe of whose calls no entry handler is told.
 func (e *Event) bare() bool {
 	return e.Def.Kind == event.Return && (e.h == nil || e.h.entry == nil)
-}
-
-// left says whether threads have left all code that was taken out. It looks anew.
-func (c *Core) left() bool {
-	return c.calm() || c.t.Commit(&target.Change{}) == nil && c.calm()
 }
 
 // forgets takes the instances of return probes back that have no code, in one stop. False: a
@@ -376,23 +368,15 @@ func (c *Core) forgets(evs []*Event) bool {
 	return r.Whole && err == nil || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, target.ErrGone)
 }
 
-// outlived says whether nothing is left of calls that were in progress when code of the
-// function was taken out which its events want still.
-func (c *Core) outlived(f *function) bool {
-	if !f.lapsed {
-		return true
+// lapse notes that the event's code was taken out: what is put in next does not know the calls that were in
+// progress.
+func (e *Event) lapse() { e.epoch.Add(1) }
+
+// lapse is that of all events that code of the function does the work of.
+func (f *function) lapse() {
+	for _, s := range f.serving {
+		s.e.lapse()
 	}
-	var evs []*Event
-	for _, e := range f.events {
-		if !e.idle() && e.bare() {
-			evs = append(evs, e)
-		}
-	}
-	if len(evs) > 0 && (!c.left() || !c.forgets(evs)) {
-		return false
-	}
-	f.lapsed = false
-	return true
 }
 
 // retire forgets the event of a probe that is not armed any more, and gives its number, which may

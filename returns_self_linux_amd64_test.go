@@ -22,29 +22,42 @@ var callWaits = waitsInside
 // seen, since the code was out then, must not pass for the later call's, whose entry was not seen: also not when that
 // returns at the moment at which new code is in and the engine has not noted it yet.
 func TestReturnOfCallBeforeTheCode(t *testing.T) {
+	for _, data := range []bool{true, false} {
+		t.Run(map[bool]string{true: "data", false: "none"}[data], func(t *testing.T) { returnOfCallBefore(t, data) })
+	}
+}
+
+func returnOfCallBefore(t *testing.T, withData bool) {
 	c, err := Self()
 	if err != nil {
 		t.Fatal(err)
 	}
 	inside, free, done := make(chan bool), make(chan bool), make(chan uint64)
-	var returns, call, data uint64
+	const calls = 3
+	var returns, data [calls]uint64
 	r := &Kretprobe{
-		Kp: Kprobe{SymbolName: "kprobes.dev/kprobes.waitsInside"}, DataSize: 8,
-		EntryHandler: func(ri *KretprobeInstance, r *Regs) int {
+		Kp: Kprobe{SymbolName: "kprobes.dev/kprobes.waitsInside"},
+		Handler: func(ri *KretprobeInstance, r *Regs) int {
+			returns[r.AX]++
+			if withData {
+				data[r.AX] = binary.NativeEndian.Uint64(ri.Data)
+			}
+			return 0
+		},
+	}
+	if withData {
+		r.DataSize = 8
+		r.EntryHandler = func(ri *KretprobeInstance, r *Regs) int {
 			binary.NativeEndian.PutUint64(ri.Data, r.Arg(0))
 			return 0
-		},
-		Handler: func(ri *KretprobeInstance, r *Regs) int {
-			returns, call, data = returns+1, r.AX, binary.NativeEndian.Uint64(ri.Data)
-			return 0
-		},
+		}
 	}
 	if err := c.RegisterKretprobe(r); err != nil {
 		t.Fatal(err)
 	}
 	defer c.UnregisterKretprobe(r)
 	go func() {
-		for n := range uint64(3) {
+		for n := range uint64(calls) {
 			done <- callWaits(n, inside, free)
 		}
 	}()
@@ -71,7 +84,10 @@ func TestReturnOfCallBeforeTheCode(t *testing.T) {
 	}
 	free <- true
 	<-done
-	if returns != 0 {
-		t.Errorf("%d return handlers ran, the last of call %d with the data of call %d: none of their entries was seen", returns, call, data)
+	if want := [calls]uint64{2: 1}; returns != want {
+		t.Errorf("the returns of calls 0, 1 and 2 were seen so often: %d, with the data %d", returns, data)
+	}
+	if withData && data[2] != 2 {
+		t.Errorf("call 2 has the data of call %d", data[2])
 	}
 }

@@ -124,7 +124,6 @@ func (c *Core) updateOr(fns []*function, mend func(*function, error) error, also
 func (c *Core) begin(fns []*function) []*change {
 	cs, room := make([]*change, len(fns)), make([]change, len(fns))
 	for i, f := range fns {
-		c.outlived(f) // else the optimiser would wait a little; who calls does not
 		cs[i] = &room[i]
 		cs[i].begin(f)
 	}
@@ -172,7 +171,6 @@ func (c *Core) endAnyway(cs []*change, also stopping) ([]*change, error) {
 
 // unarm queues a function whose code was taken out.
 func (c *Core) unarm(f *function, why error) {
-	f.lapsed = true
 	for _, e := range f.events {
 		if !e.idle() {
 			e.become(form{why: &postponedError{why}})
@@ -196,7 +194,6 @@ func (c *Core) unserved(fns []*function, err error) {
 			}
 		}
 		if n > 0 {
-			f.lapsed = true
 			c.enqueue(f, err)
 			cs = append(cs, &change{f: f})
 		}
@@ -341,8 +338,13 @@ func changeOf(cs []*change, then func() error, once bool) (*target.Change, bool)
 func (c *Core) done(ch *change) {
 	f := ch.f
 	c.leaveStubs(f)
+	for _, s := range f.serving {
+		if len(ch.sites) == 0 || s.e.idle() || !slices.Contains(f.events, s.e) {
+			s.e.lapse()
+		}
+	}
 	clear(f.one.serving[:])
-	f.sites, f.serving, f.lapsed = ch.sites, f.one.serving[:0], false
+	f.sites, f.serving = ch.sites, f.one.serving[:0]
 	if len(f.sites) == 0 {
 		f.late = nil
 	} else {
@@ -351,7 +353,6 @@ func (c *Core) done(ch *change) {
 	for _, e := range f.events {
 		s, in := served{e: e}, len(f.sites) > 0 && !e.idle()
 		if e.h != nil {
-			e.h.serve(in)
 			n := e.h.calls
 			s.n = &n
 		}

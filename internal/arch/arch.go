@@ -410,6 +410,10 @@ type Work struct {
 	Pool  *Pool // RoleEntry and RoleExit
 	// Instance is the event that the instances of a RoleExit belong to.
 	Instance int
+	// Epoch is the number of the code that a RoleEntry and a RoleExit are of: an exit knows the instances of
+	// entries of its own number only. Code that comes after a time without any has another one: the
+	// returns of that time were not seen, and another call may have an earlier one's key.
+	Epoch uint16
 	// Wait is the address of two words for RoleWait: the answer, which the tracer counts
 	// up, and one that generated code sets when none came, so that it waits no more.
 	Wait uint64

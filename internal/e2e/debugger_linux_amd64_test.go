@@ -56,3 +56,43 @@ func TestDebuggerComesLater(t *testing.T) {
 	r.counted(t, "a", had["f_six"]+m["f_six"]-n["f_six"], "jump")
 	r.counted(t, "b", had["f_push"]+m["f_push"]-n["f_push"], "jump")
 }
+
+// A call returns while a debugger is attached, so that its return is not seen. A later one on the same stack begins then, and
+// returns when the probes are armed again: it is not recorded with what the earlier one's entry has kept.
+func TestDebuggerBetweenEntryAndReturn(t *testing.T) {
+	p := program(t, "leaver")
+	s := trace(t, p.PID, "r:b inside depth=$arg1")
+	right(t, p, "hold 1")
+	cmd := exec.Command("gdb", "-nx", "-q", "-p", pid(p))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out locked
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v (install gdb)", err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	within(t, "the word", func() bool { return strings.Contains(s.errs.String(), "gdb (process") })
+	tell := func(lines string) {
+		t.Helper()
+		if _, err := in.Write([]byte(lines)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell("set pagination off\ncontinue\n")
+	right(t, p, "free")
+	right(t, p, "hold 1")
+	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	tell("detach\nquit\n")
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("gdb: %v: %s", err, out.String())
+	}
+	within(t, "the probes are armed again", func() bool { return strings.Contains(s.errs.String(), "armed again") })
+	right(t, p, "free")
+	right(t, p, "call 3")
+	s.end().counted(t, "b", 3, "jump")
+}

@@ -5,6 +5,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/ring"
 )
 
 // Generated code calls a handler (arch.Call) through its target's gate, arch.Writer.Gate.
@@ -137,8 +138,17 @@ func (f *frame) callAtEntry(w *arch.Work, done Label) {
 		f.Bind(drop)
 		if w.Trampoline != nil {
 			f.dropAbove(w)
+			f.giveBack(w.Pool)
+			f.Jmp(done)
+			return
 		}
 		f.giveBack(w.Pool)
+		// The key may stand behind the slot that was taken, of a call that was left by unwinding: this call's return
+		// would find it.
+		f.salted(w.Event, done)
+		f.seek(w.Pool, done)
+		f.giveBack(w.Pool)
+		f.bump(w.Event, ring.CtrUnwound)
 		f.Jmp(done)
 	})
 }
@@ -147,8 +157,7 @@ func (f *frame) callAtEntry(w *arch.Work, done Label) {
 // back after it. A return whose entry was not seen calls nothing.
 func (f *frame) callAtExit(w *arch.Work) {
 	done := f.Label()
-	f.newest(w, done)
-	f.matched(w)
+	f.own(w, done)
 	f.callInstance(w)
 	f.giveBack(w.Pool)
 	f.Bind(done)

@@ -429,7 +429,6 @@ func (f *frame) work(w *arch.Work) error {
 		}
 		done := f.Label()
 		f.find(w, done)
-		f.matched(w)
 		err := f.store(w)
 		f.Bind(done)
 		return err

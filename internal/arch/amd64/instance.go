@@ -31,7 +31,8 @@ const hashFactor = 0x9e3779b97f4a7c15
 const (
 	slotKey    = 0
 	slotEvent  = 8
-	slotDepth  = 12 // how many calls are in progress above this one's, at the same place: see reenter.go
+	slotDepth  = 12 // 16 bits: how many calls are in progress above this one's, at the same place: see reenter.go
+	slotEpoch  = 14 // 16 bits: arch.Work.Epoch
 	slotReturn = 16 // the return address: tells an instance that unwinding left
 	slotValues = 24
 )
@@ -125,7 +126,7 @@ func (f *frame) claim(w *arch.Work) {
 	f.place(w.Pool)
 	f.search(c)
 	f.Bind(c.got)
-	f.MovMI(8, At(f.s1(), slotEvent), int32(w.Event))
+	f.nameSlot(w)
 	f.MovRM(8, RAX, At(RSP, f.drop))
 	noStub := f.Label()
 	if w.Trampoline != nil {
@@ -166,6 +167,16 @@ type claiming struct {
 	left   Label
 	full   Label // there is no slot; an instance was counted against the maximum
 	missed Label // likewise, and none was counted
+}
+
+// nameSlot emits the writing down of whose the slot of S1 is. It clobbers RAX.
+func (f *frame) nameSlot(w *arch.Work) {
+	if w.Epoch == 0 {
+		f.MovMI(8, At(f.s1(), slotEvent), int32(w.Event))
+		return
+	}
+	f.MovRI(RAX, uint64(uint32(w.Event))|uint64(w.Epoch)<<48)
+	f.MovMR(8, At(f.s1(), slotEvent), RAX)
 }
 
 // search emits the loop that claims a slot for the key in RAX; S1 is the slot.
@@ -281,7 +292,7 @@ func (f *frame) bump(event int, field int32) {
 // up, what it saved goes to temporaries, and it is given back. A return whose entry
 // was not seen goes to none.
 func (f *frame) find(w *arch.Work, none Label) {
-	f.newest(w, none)
+	f.own(w, none)
 	if !w.Count {
 		for i := range w.Prog.EntryBases() {
 			f.MovRM(8, RAX, At(f.s1(), int32(slotValues+8*i)))
@@ -289,6 +300,16 @@ func (f *frame) find(w *arch.Work, none Label) {
 		}
 	}
 	f.giveBack(w.Pool)
+}
+
+// own emits S1 = the newest instance of the call that returns, if it is one of the exit's code. One that is
+// not is left to the next entry with its key, or to a Reap. It clobbers RAX.
+func (f *frame) own(w *arch.Work, none Label) {
+	f.newest(w, none)
+	f.matched(w)
+	f.MovZXM(2, RAX, At(f.s1(), slotEpoch))
+	f.OpRI(OpCmp, 4, RAX, int32(w.Epoch))
+	f.Jcc(CondNE, none)
 }
 
 // seek emits S1 = the slot that the key in RAX has taken. It clobbers RDX and S2.
@@ -330,6 +351,7 @@ func (f *frame) seekAll(p *arch.Pool, none, found Label) {
 // Instance is a slot of a pool as it was read from memory.
 type Instance struct {
 	Event  int
+	Epoch  uint16
 	Return uint64 // where the call returns to
 	// SP is the stack pointer at entry, where the return address stands; 0 for a
 	// goroutine.
@@ -345,7 +367,7 @@ func ReadInstance(slot []byte, goProgram bool) (i Instance, ok bool) {
 	if key == 0 {
 		return i, false
 	}
-	i.Event = int(uint32(binary.LittleEndian.Uint64(slot[slotEvent:])))
+	i.Event, i.Epoch = int(binary.LittleEndian.Uint32(slot[slotEvent:])), binary.LittleEndian.Uint16(slot[slotEpoch:])
 	i.Return = binary.LittleEndian.Uint64(slot[slotReturn:])
 	key ^= EventSalt(i.Event)
 	if !goProgram {

@@ -78,7 +78,7 @@ func (f *frame) reenter(c *claiming) {
 	f.inProgress(c.w.Trampoline, above, over)
 	f.Bind(above)
 	f.MovMR(8, At(RSP, f.head), f.s1())
-	f.MovRM(4, RAX, At(f.s1(), slotDepth))
+	f.MovZXM(2, RAX, At(f.s1(), slotDepth))
 	f.OpRI(OpCmp, 4, RAX, maxDepth)
 	f.Jcc(CondAE, c.full)
 	f.IncR(4, RAX)
@@ -91,7 +91,7 @@ func (f *frame) reenter(c *claiming) {
 	f.bump(c.w.Event, ring.CtrUnwound)
 	f.Bind(n.got)
 	f.MovRM(8, RDX, At(RSP, f.head))
-	f.IncM(4, At(RDX, slotDepth))
+	f.IncM(2, At(RDX, slotDepth))
 	f.Jmp(c.got)
 	f.Bind(over)
 }
@@ -105,7 +105,7 @@ func (f *frame) deeper() {
 // forgetAbove emits the end of the instances above the one in S1, whose calls were left with it.
 func (f *frame) forgetAbove(w *arch.Work) {
 	none := f.Label()
-	f.OpMI(OpCmp, 4, At(f.s1(), slotDepth), 0)
+	f.OpMI(OpCmp, 2, At(f.s1(), slotDepth), 0)
 	f.Jcc(CondE, none)
 	f.MovMR(8, At(RSP, f.head), f.s1())
 	last := f.Label()
@@ -123,10 +123,10 @@ func (f *frame) forgetAbove(w *arch.Work) {
 // is not there.
 func (f *frame) above(p *arch.Pool, gone, none Label) {
 	f.MovRM(8, f.s1(), At(RSP, f.head))
-	f.MovRM(4, RAX, At(f.s1(), slotDepth))
+	f.MovZXM(2, RAX, At(f.s1(), slotDepth))
 	f.TestRR(4, RAX, RAX)
 	f.Jcc(CondE, none)
-	f.DecM(4, At(f.s1(), slotDepth))
+	f.DecM(2, At(f.s1(), slotDepth))
 	f.deeper()
 	f.seek(p, gone)
 }
@@ -141,7 +141,7 @@ func (f *frame) dropAbove(w *arch.Work) {
 	f.ShiftRI(Shr, 8, RAX, depthShift)
 	f.Jcc(CondE, first)
 	f.MovRM(8, RDX, At(RSP, f.head))
-	f.DecM(4, At(RDX, slotDepth))
+	f.DecM(2, At(RDX, slotDepth))
 	f.Bind(first)
 }
 
@@ -154,7 +154,7 @@ func (f *frame) newest(w *arch.Work, none Label) {
 		return
 	}
 	more := f.Label()
-	f.OpMI(OpCmp, 4, At(f.s1(), slotDepth), 0)
+	f.OpMI(OpCmp, 2, At(f.s1(), slotDepth), 0)
 	f.Jcc(CondNE, more)
 	found := f.Here()
 	f.after(func() {
