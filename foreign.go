@@ -52,7 +52,7 @@ func (c *Core) listWatched(t target.Exposed) {
 	w.sites, w.stale, w.exposed = w.sites[:0], false, false
 	for _, f := range c.fns {
 		for _, s := range f.sites {
-			if s.Region.Hi == 0 {
+			if !ofStubs(s) {
 				w.sites = append(w.sites, watched{f, s})
 				w.exposed = w.exposed || t.Reachable(s)
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/trace"
 )
@@ -79,7 +80,7 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 			live = append(live, e)
 		}
 	}
-	err := c.remove(live, also)
+	err := errors.Join(c.dropStubs(), c.remove(live, also))
 	for try := 1; err != nil && !errors.Is(err, target.ErrGone) && try < addTries && c.remapped(); try++ {
 		err = c.remove(live, also) // without what was in objects that have gone
 	}
@@ -95,6 +96,29 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 	c.closeProbes(live, err != nil)
 	return errors.Join(err, c.records.close(f))
 }
+
+// Unreturned looks at the target, in one stop, for the calls of return events that have begun and have not returned: as
+// Counts has them, with those of which only an instance tells.
+func (c *Core) Unreturned() (map[*Event]Unreturned, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	active, unwound, err := c.t.Instances()
+	if err != nil {
+		return nil, err
+	}
+	out := map[*Event]Unreturned{}
+	for _, e := range c.events {
+		if e == nil || e.Def.Kind != event.Return || e.h != nil {
+			continue
+		}
+		n := c.counts(e)
+		out[e] = Unreturned{n.Active + uint64(active[e.ID]), n.Unwound + uint64(unwound[e.ID])}
+	}
+	return out, nil
+}
+
+// Unreturned are calls of a return event that are in progress, and those that were left and will never return.
+type Unreturned struct{ Active, Unwound uint64 }
 
 // classify asks which of the instances that are left are calls in progress.
 func (c *Core) classify() error {

@@ -136,7 +136,10 @@ func (c *Core) dropGone() error {
 		if m := c.t.Space().ModuleAt(start); m != nil && m.Image == f.image {
 			continue
 		}
-		errs = append(errs, c.t.Forget(f.sites))
+		text := slices.DeleteFunc(slices.Clone(f.sites), ofStubs)
+		c.stubbed.gone = append(c.stubbed.gone, slices.DeleteFunc(f.sites, func(s *target.Site) bool { return !ofStubs(s) })...)
+		errs = append(errs, c.t.Forget(text))
+		f.lapse()
 		for _, e := range f.events {
 			e.release()
 			e.gone, e.fn = true, nil
@@ -148,8 +151,24 @@ func (c *Core) dropGone() error {
 		delete(c.fns, start)
 		delete(c.queue, f)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.dropStubs())...)
 }
+
+// dropStubs has the stubs of functions that are gone lead to their own code again: their memory is not the object's, and a
+// call that went on elsewhere by a jump may return through one yet.
+func (c *Core) dropStubs() error {
+	if len(c.stubbed.gone) == 0 {
+		return nil
+	}
+	err := c.t.Commit(&target.Change{Remove: c.stubbed.gone})
+	if err == nil {
+		c.stubbed.gone = nil
+	}
+	return err
+}
+
+// ofStubs says whether a site is that of a trampoline (stubSite).
+func ofStubs(s *target.Site) bool { return s.Region.Hi != 0 }
 
 // armLate arms the events whose object has come.
 func (c *Core) armLate() error {

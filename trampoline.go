@@ -55,6 +55,7 @@ type trampolines struct {
 	reads     map[uint64]error // functions by address: see readsReturn
 	looked    time.Time        // when withdraw last looked
 	syncErr   error            // of the last Sync that nobody has called
+	gone      []*target.Site   // those of functions that are gone, which lead to their detours still
 	left      bool             // return addresses are to be put back: see withdraw
 	unwinders map[*symbol.Image]symbol.Unwinder
 	walkers   map[uint64]*Event // the engine's own probes on _Unwind_Find_FDE, by its address

@@ -12,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
+	tracing "kprobes.dev/kprobes/trace"
 )
 
 // addTo adds events by their definitions.
@@ -215,5 +216,49 @@ func TestDetachedByForce(t *testing.T) {
 	if err := core.Close(nil); !errors.Is(err, process.ErrDetached) {
 		t.Errorf("at the end: %v", err)
 	}
+	before.same(t)
+}
+
+// An object goes whose function has a trampoline, and comes again at the same address: the stubs have been left, and it is
+// probed like the first.
+func TestTrampolineOfObjectThatGoes(t *testing.T) {
+	lib := testprog.Build(t, "libdlone")
+	p := program(t, "dl")
+	at := right(t, p, "open "+lib)["addr"]
+	before := stateOf(t, p.PID)
+	core := openWith(t, p, nil)
+	evs := addTo(t, core, &kprobes.AddOptions{Trampoline: true, Late: true}, "r:b "+lib+":lib_work")
+	tr := evs[0]
+	if how, err := tr.Returns(); how != kprobes.ReturnsTrampoline {
+		t.Fatal(how, err)
+	}
+	sync := func() {
+		t.Helper()
+		core.Poll(func(*tracing.Hit) {})
+		if err := core.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	right(t, p, "call 5")
+	for range 3 {
+		right(t, p, "close")
+		within(t, "the object is gone", func() bool {
+			sync()
+			return tr.Gone()
+		})
+		if n := right(t, p, "open "+lib); n["addr"] != at {
+			t.Fatalf("the object is at 0x%x, was at 0x%x", n["addr"], at)
+		}
+		within(t, "the object is seen", func() bool {
+			sync()
+			return !tr.Gone()
+		})
+		right(t, p, "call 7")
+	}
+	if err := core.Close(nil); err != nil {
+		t.Error(err)
+	}
+	counts(t, core, 5+3*7, evs...)
+	right(t, p, "call 5")
 	before.same(t)
 }

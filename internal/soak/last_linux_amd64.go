@@ -2,7 +2,6 @@ package soak
 
 import (
 	"fmt"
-	"maps"
 
 	"kprobes.dev/kprobes"
 )
@@ -18,7 +17,7 @@ const lastCall = "libc.so.6:_exit"
 type holder struct {
 	there chan struct{} // a thread has come to the end
 	goOn  chan struct{} // closed to let it go on
-	calls map[*kprobes.Event]notReturned
+	calls map[*kprobes.Event]kprobes.Unreturned
 	// vague are the events that were taken out while a thread was to return into the old code of
 	// some probe: their calls in progress were found later, when they had returned unseen.
 	vague map[*kprobes.Event]bool
@@ -27,7 +26,7 @@ type holder struct {
 func newHolder() *holder {
 	return &holder{
 		there: make(chan struct{}, 1), goOn: make(chan struct{}),
-		calls: map[*kprobes.Event]notReturned{}, vague: map[*kprobes.Event]bool{},
+		calls: map[*kprobes.Event]kprobes.Unreturned{}, vague: map[*kprobes.Event]bool{},
 	}
 }
 
@@ -55,37 +54,10 @@ func (x *session) ends() (err error) {
 	return err
 }
 
-// notReturned are calls of one event that have not returned.
-type notReturned struct{ unwound, active uint64 }
-
-// unreturned counts the calls that have not returned while the program is held: those that were
-// found before, and those whose instances are left.
-func (x *session) unreturned() error {
-	for {
-		before := x.known()
-		active, unwound, err := x.core.Target().Instances()
-		if err != nil {
-			return fmt.Errorf("held at its end: calls that did not return: %w", err)
-		}
-		if !maps.Equal(before, x.known()) {
-			continue // instances were taken back meanwhile
-		}
-		for e, n := range before {
-			x.end.calls[e] = notReturned{n.unwound + uint64(unwound[e.ID]), n.active + uint64(active[e.ID])}
-		}
-		return nil
+// unreturned counts the calls that have not returned while the program is held.
+func (x *session) unreturned() (err error) {
+	if x.end.calls, err = x.core.Unreturned(); err != nil {
+		return fmt.Errorf("held at its end: calls that did not return: %w", err)
 	}
-}
-
-// known are the calls that were found not to return, of each event.
-func (x *session) known() map[*kprobes.Event]notReturned {
-	out := map[*kprobes.Event]notReturned{}
-	for _, b := range x.probes {
-		for _, e := range x.evs[b] {
-			if n := x.core.Counts(e); b.ret {
-				out[e] = notReturned{n.Unwound, n.Active}
-			}
-		}
-	}
-	return out
+	return nil
 }

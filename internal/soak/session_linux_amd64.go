@@ -398,7 +398,7 @@ func (x *session) total() {
 			x.r.lost += n.Lost
 			x.r.got[b] += n.Hits
 			if end, ok := x.end.calls[e]; ok {
-				n.Unwound, n.Active = end.unwound, end.active
+				n.Unwound, n.Active = end.Unwound, end.Active
 			}
 			if b.ret {
 				x.r.got[b] += n.Missed + n.Unwound + n.Active
