@@ -168,7 +168,11 @@ func (s *VisitStage) visit(v *Visits, r *running, x set, rng *rand.Rand) error {
 	}
 	v.sum(x.name, said)
 	undone := way == 2 && rng.IntN(2) == 0
-	if undone {
+	refused := way != 2 && !strings.Contains(said, "hits=") // then what a killed one has left is still there
+	if refused && exists(pid) && !strings.Contains(said, "no such process") {
+		v.Refused[x.name] = firstLine(said)
+	}
+	if undone || refused {
 		said, err = s.traced([]string{"detach", "-p", strconv.Itoa(pid)}, nil, nil)
 		if err != nil {
 			return fmt.Errorf("kprobe detach -p %d: %w: %s", pid, err, said)
@@ -176,9 +180,6 @@ func (s *VisitStage) visit(v *Visits, r *running, x set, rng *rand.Rand) error {
 		if strings.Contains(said, "the kernel had kept") {
 			v.Kept++
 		}
-	}
-	if way != 2 && !strings.Contains(said, "hits=") && exists(pid) && !strings.Contains(said, "no such process") {
-		v.Refused[x.name] = firstLine(said)
 	}
 	if way == 2 && !undone {
 		return nil // the next visit undoes it, or the program ends so
