@@ -33,14 +33,14 @@ NOINLINE uint64_t nap_done(uint64_t a) { return a + 1; }
 static void *spin(void *arg) {
 	uint64_t largest = 0;
 	for (uint64_t last = now_ns();;) {
-		uint64_t now = now_ns();
+		uint64_t question = asked, now = now_ns(); // in this order: what it stood until it was asked counts
 		if (now - last > largest)
 			largest = now - last;
 		last = now;
-		if (answered != asked) { // by a thread that has run since: what it stood until then counts
+		if (answered != question) {
 			gap = largest;
 			largest = 0;
-			answered = asked;
+			answered = question;
 		}
 	}
 	return arg;
