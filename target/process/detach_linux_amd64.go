@@ -88,16 +88,14 @@ func (t *Target) CloseStopped() {
 
 // armed says whether an entry is in the tables that is neither of a site taken out in this stop nor of one that waits.
 func (t *Target) armed() bool {
-	out := make(map[*target.Site]bool, len(t.gone)+len(t.notes))
+	out, n := make([]bool, t.home.used), 0 // by the number of the entry
 	for _, s := range slices.Concat(t.gone, t.notes) {
-		out[s] = true
-	}
-	for s := range t.home.sites {
-		if !out[s] {
-			return true
+		if at, ok := t.home.sites[s]; ok && !out[at] {
+			out[at] = true
+			n++
 		}
 	}
-	return false
+	return n < len(t.home.sites)
 }
 
 // closeChildren takes our patches out of the processes that were forked from this one

@@ -153,17 +153,8 @@ func (t *Target) waysOf(c *target.Change) *ways {
 	}
 	w.begins, w.copies = landings(open.Add)
 	w.leave = slices.Clone(open.Remove)
-	for _, z := range slices.Concat(open.Remove, t.zombie) {
-		for _, p := range z.Detour.Pairs {
-			if in, ok := w.inner[p.Orig]; ok && p.Copy == z.Detour.Back {
-				w.harmed[z] = append(w.harmed[z], in.site)
-			}
-		}
-	}
-	for _, z := range t.zombie {
-		if len(w.harmed[z]) > 0 {
-			w.leave = append(w.leave, z)
-		}
+	if len(w.inner) > 0 {
+		w.findHarmed(open.Remove, t.zombie)
 	}
 	byDetour(w.leave)
 	w.back, w.low = backOf(w.leave), ^uint64(0)
@@ -171,6 +162,22 @@ func (t *Target) waysOf(c *target.Change) *ways {
 		w.low, w.high = min(w.low, h.Detour.Addr), max(w.high, h.Detour.Addr+uint64(h.Room))
 	}
 	return w
+}
+
+// findHarmed finds those of the sites that go, and of those that have gone, whose detours go back into new patches.
+func (w *ways) findHarmed(remove, gone []*target.Site) {
+	for _, z := range slices.Concat(remove, gone) {
+		for _, p := range z.Detour.Pairs {
+			if in, ok := w.inner[p.Orig]; ok && p.Copy == z.Detour.Back {
+				w.harmed[z] = append(w.harmed[z], in.site)
+			}
+		}
+	}
+	for _, z := range gone {
+		if len(w.harmed[z]) > 0 {
+			w.leave = append(w.leave, z)
+		}
+	}
 }
 
 // block notes that a thread is in, or may come back to, the detour of a site.

@@ -67,20 +67,16 @@ func (t *Target) touchTables(add []*target.Site) error {
 	return t.faults.touch()
 }
 
-// touch is touchTables for the two tables of faults: one has entries, up to a number, and the other is out of use.
+// touch is touchTables for the two tables of faults, which are written by turns: the first plan to the one that is out of
+// use, the second to the one that has entries now, up to a number.
 func (f *faultTable) touch() error {
-	size := 0
-	for _, p := range f.planned {
-		size = max(size, len(p.table))
-	}
-	if f.table == 0 || size > f.capacity*amd64.FaultEntrySize {
-		return nil
-	}
-	used := min(f.written, size)
-	for _, second := range []bool{false, true} {
-		from := 0
-		if second == f.second {
-			from = used
+	for i, p := range f.planned[:min(len(f.planned), 2)] {
+		from, size, second := 0, len(p.table), !f.second
+		if i == 1 {
+			from, second = min(f.written, size), f.second
+		}
+		if f.table == 0 || size > f.capacity*amd64.FaultEntrySize {
+			return nil
 		}
 		if err := f.t.zeros(f.tableAt(second)+uint64(from), uint64(size-from)); err != nil {
 			return err
