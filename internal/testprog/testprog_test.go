@@ -103,6 +103,14 @@ func same(t *testing.T, command string, got, want map[string]uint64) {
 	}
 }
 
+// Functions on pages of their own count their calls, and a program with a breakpoint in its own code runs.
+func TestApartAndOwnbreak(t *testing.T) {
+	p := Start(t, Build(t, "apart"))
+	same(t, "go 100", p.Counts("go 100"), map[string]uint64{"first": 100, "middle": 100, "last": 100, "bad": 0})
+	p.Quit(nil)
+	Start(t, Build(t, "ownbreak")).Quit(nil)
+}
+
 // What ends in a jump returns what it should, once or twice, and the same callers are seen each
 // time.
 func TestTails(t *testing.T) {
@@ -459,7 +467,7 @@ func TestCrowdAndMiser(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes many miser redzone scant seccomp segv sequence sigmask sigs spinner stand tailback tails tight toggle trapuser vector vforker work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes many miser ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stand tailback tails tight toggle trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)
