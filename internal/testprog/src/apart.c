@@ -9,14 +9,20 @@ APART(first, 3)
 APART(middle, 5)
 APART(last, 7)
 
+static uint64_t calls, bad;
+
+static void report(void) {
+	say("{\"first\":%" PRIu64 ",\"middle\":%" PRIu64 ",\"last\":%" PRIu64 ",\"bad\":%" PRIu64 "}", calls, calls, calls, bad);
+}
+
 __attribute__((aligned(4096))) int main(void) {
-	static uint64_t calls, bad;
 	char line[256];
 	say("ready");
 	while (command(line) && !is(line, "quit")) {
 		for (uint64_t i = 0, max = number(line, "go", 1); i < max; i++, calls++)
 			bad += first(i) + middle(i) + last(i) != 15 * i + 15;
-		say("{\"first\":%" PRIu64 ",\"middle\":%" PRIu64 ",\"last\":%" PRIu64 ",\"bad\":%" PRIu64 "}", calls, calls, calls, bad);
+		report();
 	}
+	report();
 	return 0;
 }

@@ -19,5 +19,6 @@ int main(void) {
 	say("ready");
 	while (command(line) && !is(line, "quit"))
 		;
+	say("{\"broken\":%d}", *at == 0xcc);
 	return 0;
 }
