@@ -225,7 +225,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	for try := 1; ; try++ {
 		evs, armed, err := c.add(defs, o)
 		c.settleOwn(err)
-		if err == nil || !armed || try == addTries || !c.remapped() {
+		if err == nil || !armed || try == addTries || !c.moved(err) {
 			return evs, err
 		}
 		c.watchLoader(o) // from now on whoever loads or unloads waits for a moment
@@ -245,6 +245,10 @@ func (c *Core) remapped() bool {
 	c.space.Store(c.t.Space())
 	return c.dropGone() == nil
 }
+
+// moved says whether err may come of an object that was away: some have come or gone, or memory was not
+// mapped, which may be so again. Precondition: err is not nil.
+func (c *Core) moved(err error) bool { return c.remapped() || errors.Is(err, unix.EFAULT) }
 
 // add is Add, once. armed: it was about to arm the events when it failed.
 func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ error) {

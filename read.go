@@ -81,7 +81,7 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 		}
 	}
 	err := errors.Join(c.dropStubs(), c.remove(live, also))
-	for try := 1; err != nil && !errors.Is(err, target.ErrGone) && try < addTries && c.remapped(); try++ {
+	for try := 1; err != nil && !errors.Is(err, target.ErrGone) && try < addTries && c.moved(err); try++ {
 		err = c.remove(live, also) // without what was in objects that have gone
 	}
 	if len(c.stubbed.walkers) > 0 && err == nil {

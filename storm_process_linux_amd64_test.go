@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
@@ -55,6 +56,30 @@ func TestObjectsComeAndGo(t *testing.T) {
 	}
 	if n := prog.Counts("count"); n["bad"] != 0 || n["storms"] == 0 {
 		t.Errorf("the program says %v", n)
+	}
+}
+
+// An object that is away in the stop of a change, and back where it was when the target is looked at then, is no
+// reason to refuse the change.
+func TestObjectAwayForAMoment(t *testing.T) {
+	_, h, c := hinder(t)
+	away := 0
+	h.commit = func(ch *target.Change) error {
+		if away--; away >= 0 {
+			return fmt.Errorf("read of 5 bytes: %w", process.ErrFault)
+		}
+		return h.Target.Commit(ch)
+	}
+	away = 1
+	evs, err := c.Add(parse(t, "p first", "p second"), nil)
+	must(t, err)
+	away = 1
+	must(t, c.Close(nil))
+	if n := c.Counts(evs[0]).Hits; n != 0 {
+		t.Errorf("%d hits of a function that nobody calls", n)
+	}
+	if l, err := process.FindLeftover(h.Proc()); l != nil || err != nil {
+		t.Errorf("left: %+v, %v", l, err)
 	}
 }
 

@@ -199,7 +199,7 @@ func (c *Core) armLate() error {
 	if len(ready) > 0 {
 		if _, err := c.arm(ready, &AddOptions{Tactic: ready[0].force}); err != nil {
 			c.keepGone(ready)
-			if c.stale = c.remapped(); !c.stale { // else the next Sync arms them, where they are then
+			if c.stale = c.moved(err); !c.stale { // else the next Sync arms them, where they are then
 				errs = append(errs, err)
 			}
 		}
