@@ -30,7 +30,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 			return evs, e.refused(err)
 		}
 		e.fn.take(e)
-		if !e.hook {
+		if !e.internalProbe {
 			e.fn.wish = c.wishOf(e.fn, o)
 		}
 		fns = append(fns, e.fn)
@@ -56,7 +56,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 				continue
 			}
 			c.skip(e.pattern, e.Place.Func.Pretty(), err, o)
-			c.spare = append(c.spare, c.erase([]*Event{e})...) // no code was made for it
+			c.freeIDs = append(c.freeIDs, c.erase([]*Event{e})...) // no code was made for it
 		}
 	}
 	fns = slices.DeleteFunc(fns, func(f *function) bool { return len(f.events) == 0 })
@@ -72,14 +72,14 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 }
 
 // wishOf is what is asked of the regions of a function.
-func (c *Core) wishOf(f *function, o *AddOptions) wish {
-	return wish{force: regionTactic(o.Tactic), named: c.t.TrapsAt(f.start, true), unasked: c.t.TrapsAt(f.start, false)}
+func (c *Core) wishOf(f *function, o *AddOptions) constraints {
+	return constraints{force: regionTactic(o.Tactic), named: c.t.TrapsAt(f.start, true), unasked: c.t.TrapsAt(f.start, false)}
 }
 
 // noTraps says why no breakpoint may stand in the function now; nil: it may. The tactic asks for
 // them by name, and the knob asks for all that may stand.
 func (f *function) noTraps() error {
-	if f.wish.force != "" || f.core != nil && f.core.straight {
+	if f.wish.force != "" || f.core != nil && f.core.optimizationOff {
 		return f.wish.named
 	}
 	return f.wish.unasked
@@ -95,7 +95,7 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 			return err
 		}
 		fresh := slices.DeleteFunc(slices.Clone(f.events), func(e *Event) bool { return !slices.Contains(evs, e) })
-		e, err := c.fallAt(fresh, err)
+		e, err := c.fallBackToUprobeAt(fresh, err)
 		asked := func(e *Event) bool { return !o.skips(e) }
 		switch {
 		case err == nil:
@@ -197,7 +197,7 @@ func (f *function) points(more ...uint64) []uint64 {
 
 // sites makes the sites that a function's events want, with room in y, and says how each event
 // gets control by them.
-func (c *Core) sites(f *function, y *yard) ([]*target.Site, []eventForm, error) {
+func (c *Core) sites(f *function, y *codeArena) ([]*target.Site, []eventForm, error) {
 	if len(f.events) == 0 {
 		return nil, nil, nil
 	}
@@ -276,11 +276,11 @@ func placeOfError(r arch.Region, err error) uint64 {
 }
 
 // form tells the slowest tactic among those of an event's points, and why.
-func (f *function) form(e *Event, regions []arch.Region) form {
-	var out form
+func (f *function) form(e *Event, regions []arch.Region) armedAs {
+	var out armedAs
 	for _, r := range regions {
 		if slices.ContainsFunc(e.points, r.Holds) && (out.tactic == "" || rank(r.Tactic()) > rank(out.tactic)) {
-			out = form{r.Tactic(), r.Why()}
+			out = armedAs{r.Tactic(), r.Why()}
 		}
 	}
 	if out.tactic != "" && out.tactic != arch.TacticJump {
@@ -293,7 +293,7 @@ func rank(t arch.Tactic) int {
 	return slices.Index([]arch.Tactic{arch.TacticJump, arch.TacticBoost, arch.TacticStep, arch.TacticUprobe, arch.TacticBreak}, t)
 }
 
-func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work, y *yard) (*target.Site, error) {
+func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.ProbeOp, y *codeArena) (*target.Site, error) {
 	d, room, err := c.detour(f, r, work, y)
 	if err != nil {
 		return nil, err
@@ -317,7 +317,7 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.Work, y *
 
 // stands says why the target has no place for code in a function that has none yet. One that has
 // some keeps it: what must end is to end.
-func (c *Core) stands(f *function, r arch.Region, work map[uint64][]arch.Work) error {
+func (c *Core) stands(f *function, r arch.Region, work map[uint64][]arch.ProbeOp) error {
 	t, ok := c.t.(interface{ Stands(addr uint64) error })
 	if !ok || len(f.sites) > 0 {
 		return nil
@@ -337,8 +337,8 @@ func (c *Core) stands(f *function, r arch.Region, work map[uint64][]arch.Work) e
 
 // detour generates the code of a region and finds the room for it. Most detours fit what is
 // tried first; the size of one that does not is found out, and it is generated anew.
-func (c *Core) detour(f *function, r arch.Region, work map[uint64][]arch.Work, y *yard) (d *arch.Detour, room int, err error) {
-	w := c.t.Writer()
+func (c *Core) detour(f *function, r arch.Region, work map[uint64][]arch.ProbeOp, y *codeArena) (d *arch.Detour, room int, err error) {
+	w := c.t.CodegenEnv()
 	lo, hi := y.span(r.Start())
 	for room = firstRoom; ; {
 		addr, err := y.take(lo, hi, room)
@@ -360,7 +360,7 @@ func (c *Core) detour(f *function, r arch.Region, work map[uint64][]arch.Work, y
 }
 
 // pointsOf tells what stands at the points of a region, in order of address.
-func pointsOf(r arch.Region, work map[uint64][]arch.Work) []target.Point {
+func pointsOf(r arch.Region, work map[uint64][]arch.ProbeOp) []target.Point {
 	var out []target.Point
 	for at, ws := range work {
 		if !r.Holds(at) {
@@ -386,7 +386,7 @@ func pointsOf(r arch.Region, work map[uint64][]arch.Work) []target.Point {
 
 // span is the range that the code around an address may refer to: its module, if that
 // is not too large.
-func (y *yard) span(addr uint64) (lo, hi uint64) {
+func (y *codeArena) span(addr uint64) (lo, hi uint64) {
 	m := y.c.t.Space().ModuleAt(addr)
 	if m == nil {
 		return addr, addr

@@ -45,9 +45,9 @@ func each(n int, f func(worker, i int)) {
 // make generates the code of changes, and gives those of which that failed, in the order of their
 // functions.
 func (c *Core) make(cs []*change) (failed []*change) {
-	yards := make([]yard, runtime.GOMAXPROCS(0))
+	yards := make([]codeArena, runtime.GOMAXPROCS(0))
 	for i := range yards {
-		yards[i] = yard{c: c, size: firstRoom, work: map[uint64][]arch.Work{}}
+		yards[i] = codeArena{c: c, size: firstRoom, work: map[uint64][]arch.ProbeOp{}}
 		if len(cs) > batchStep {
 			yards[i].size = yardRoom
 		}
@@ -145,14 +145,14 @@ func (f *function) prepare(d *event.Def, tactic arch.Tactic) {
 	f.a.Release()
 }
 
-// yard is room for the code of several detours, taken from the target at once.
-type yard struct {
+// codeArena is room for the code of several detours, taken from the target at once.
+type codeArena struct {
 	c       *Core
 	size    int // what is taken at a time
 	at, end uint64
-	mod     *symbol.Module         // that was last asked about, see span
-	lo, hi  uint64                 // its range
-	work    map[uint64][]arch.Work // of the function at hand
+	mod     *symbol.Module            // that was last asked about, see span
+	lo, hi  uint64                    // its range
+	work    map[uint64][]arch.ProbeOp // of the function at hand
 }
 
 // Room for detours, in bytes.
@@ -165,8 +165,8 @@ const (
 // yardReach is the distance that a jump covers, less what instructions need.
 const yardReach = 1<<31 - 1<<12
 
-// take gives size bytes that reach from lo to hi. They are the yard's until keep.
-func (y *yard) take(lo, hi uint64, size int) (uint64, error) {
+// take gives size bytes that reach from lo to hi. They are the arena's until keep.
+func (y *codeArena) take(lo, hi uint64, size int) (uint64, error) {
 	if y.end-y.at >= uint64(size) && max(hi, y.end)-min(lo, y.at) < yardReach {
 		return y.at, nil
 	}
@@ -183,10 +183,10 @@ func (y *yard) take(lo, hi uint64, size int) (uint64, error) {
 }
 
 // keep makes the first n bytes of what take gave the caller's.
-func (y *yard) keep(n int) { y.at += uint64(n) }
+func (y *codeArena) keep(n int) { y.at += uint64(n) }
 
 // close gives the rest back.
-func (y *yard) close() {
+func (y *codeArena) close() {
 	if y.end > y.at {
 		y.c.free(y.at, int(y.end-y.at))
 	}
@@ -206,7 +206,7 @@ func (c *Core) reserve(evs []*Event) {
 	if !ok {
 		return
 	}
-	y, sizes := &yard{c: c}, map[target.Room]target.Room{}
+	y, sizes := &codeArena{c: c}, map[target.Room]target.Room{}
 	for _, e := range evs {
 		if e.gone || e.force.Held() {
 			continue

@@ -68,9 +68,9 @@ var sigreturnCode = []byte{0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05}
 func (c *Core) blacklisted(r symbol.Resolved) error {
 	why := barred(r.Func)
 	if t, ok := c.t.(interface {
-		Barred(r symbol.Resolved) (why string)
+		FuncDenied(r symbol.Resolved) (why string)
 	}); ok && why == "" {
-		why = t.Barred(r)
+		why = t.FuncDenied(r)
 	}
 	if why == "" && c.asked(r) {
 		why = whyAsked

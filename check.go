@@ -43,7 +43,7 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error {
 func (e *Event) plannable() error {
 	f, was, jumpOnly := e.fn, e.fn.wish, e.fn.jumpOnly
 	f.take(e)
-	f.wish = wish{force: regionTactic(e.force)}
+	f.wish = constraints{force: regionTactic(e.force)}
 	defer func() {
 		f.drop(e)
 		f.wish, f.jumpOnly = was, jumpOnly

@@ -27,27 +27,27 @@ type Options struct {
 
 // Core is the registry of one target's probes.
 type Core struct {
-	mu      sync.Mutex
-	t       target.Target
-	events  []*Event // by number; nil where one was removed
-	fns     map[uint64]*function
-	room    sync.Mutex // held while the target's room for code is taken or given back
-	textMu  sync.Mutex
-	texts   map[*symbol.Image]*text
-	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
-	around  arch.Func                    // what the analysis may ask of the target; the rest of it is not set
-	records records
-	most    int      // see Options.MaxEvents
-	batch   []*Event // what the Add in progress has defined so far
-	skipped map[*event.Def]*skips
-	hook    *Event // the probe on the loader; nil: none is needed yet
-	atMain  *Event // the probe where the program has its signal handlers (target.Beginner); nil: likewise
-	stale   bool   // objects came or went, and Sync has not followed yet
-	namer   event.Namer
-	stubbed trampolines
-	own     ownProbes
-	yielded bool   // all patches are taken out, for a debugger
-	told    string // the last error of yield
+	mu          sync.Mutex
+	t           target.Target
+	events      []*Event // by number; nil where one was removed
+	fns         map[uint64]*function
+	room        sync.Mutex // held while the target's room for code is taken or given back
+	textMu      sync.Mutex
+	texts       map[*symbol.Image]*text
+	space       atomic.Pointer[symbol.Space] // the target's, for Symbol
+	around      arch.Func                    // what the analysis may ask of the target; the rest of it is not set
+	records     records
+	most        int      // see Options.MaxEvents
+	batch       []*Event // what the Add in progress has defined so far
+	skipped     map[*event.Def]*skips
+	loaderProbe *Event // the probe on the loader; nil: none is needed yet
+	atMain      *Event // the probe where the program has its signal handlers (target.Beginner); nil: likewise
+	stale       bool   // objects came or went, and Sync has not followed yet
+	namer       event.Namer
+	stubbed     trampolines
+	own         ownProbes
+	yielded     bool   // all patches are taken out, for a debugger
+	told        string // the last error of yield
 	// filters: the functions by which seccomp filters come have their probes.
 	filters  bool
 	sharing  []*Event // the engine's own probes on what makes threads share blocks, or brings filters: they go last
@@ -67,28 +67,28 @@ type Event struct {
 	Tactic      Tactic // how it got control when it was armed; see Form
 	Why         error  // why not by a faster tactic; nil if there is none
 
-	form   form // how it gets control now
-	core   *Core
-	fn     *function
-	h      *probe        // what its handlers belong to; nil: it records or counts
-	held   target.Held   // the kernel's probe; nil: it holds none for this event
-	seq    int           // order of registration
-	epoch  atomic.Uint32 // how often its code was taken out, see arch.Work.Epoch
-	work   arch.Work
-	tail   int // number of the records of exits whose value is unknown; -1: none
-	points []uint64
-	point  [1]uint64 // room for points where it is one
-	force  arch.Tactic
-	gone   bool
-	hook   bool // a probe of the engine's own
+	form          armedAs // how it gets control now
+	core          *Core
+	fn            *function
+	h             *probe               // what its handlers belong to; nil: it records or counts
+	held          target.ExternalProbe // the kernel's probe; nil: it holds none for this event
+	seq           int                  // order of registration
+	epoch         atomic.Uint32        // how often its code was taken out, see arch.ProbeOp.Epoch
+	work          arch.ProbeOp
+	tail          int // number of the records of exits whose value is unknown; -1: none
+	points        []uint64
+	point         [1]uint64 // room for points where it is one
+	force         arch.Tactic
+	gone          bool
+	internalProbe bool // a probe of the engine's own
 	// pattern is the definition that made it for one of the functions that match; nil: it has its own.
 	pattern *event.Def
 	ended   bool // removed: what it counted is kept
 	empty   bool // no call has an instance: its code has been taken out, or was never in
 	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is
-	// asked for. late: objects that come later are looked at.
-	byStub, wantStub, late bool
-	whyStub                error
+	// asked for. deferred: objects that come later are looked at.
+	byStub, wantStub, deferred bool
+	whyStub                    error
 	// withdrawn is why the event does nothing any more: it may not replace return addresses, or somebody else has
 	// written into its patch.
 	withdrawn         error
@@ -118,10 +118,10 @@ type function struct {
 	sites  []*target.Site
 	// serving are the events that the sites do the work of, with their handlers.
 	serving []served
-	wish    wish
-	// late is why breakpoints stand where jumps are to stand; nil: they do not.
-	late error
-	lost lostPatches
+	wish    constraints
+	// blockedErr is why breakpoints stand where jumps are to stand; nil: they do not.
+	blockedErr error
+	lost       lostPatches
 	// jumpOnly: no breakpoint can stand where handlers want one.
 	jumpOnly bool
 	one      struct { // room for events and serving where there is one event
@@ -130,8 +130,8 @@ type function struct {
 	}
 }
 
-// wish is what is asked of a function's regions, beside what its events need (arch.Policy).
-type wish struct {
+// constraints is what is asked of a function's regions, beside what its events need (arch.Policy).
+type constraints struct {
 	force arch.Tactic
 	// Why no breakpoint may stand there though it is asked for by name, and why none that is not.
 	named, unasked error
@@ -167,7 +167,7 @@ func (c *Core) Events() []*Event {
 	defer c.mu.Unlock()
 	var out []*Event
 	for _, e := range c.events {
-		if e != nil && !e.hook && e.h == nil {
+		if e != nil && !e.internalProbe && e.h == nil {
 			out = append(out, e)
 		}
 	}
@@ -288,9 +288,9 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 		return nil, false, errors.Join(err, c.remove(evs, stopping{}))
 	}
 	if slices.ContainsFunc(defs, func(d *event.Def) bool { return d.Kind == event.Return }) {
-		c.keep()
+		c.startReaper()
 	}
-	for n := len(evs); n > 0 && evs[n-1].hook; n-- { // addHooks's
+	for n := len(evs); n > 0 && evs[n-1].internalProbe; n-- { // addHooks's
 		evs = evs[:n-1]
 	}
 	return evs, false, nil
@@ -312,8 +312,8 @@ func (c *Core) forget(evs []*Event) { c.cool(c.erase(evs)...) }
 // thread can count for them.
 func (c *Core) erase(evs []*Event) (ids []int) {
 	for _, e := range evs {
-		if e == c.hook {
-			c.hook = nil
+		if e == c.loaderProbe {
+			c.loaderProbe = nil
 		}
 		if e == c.atMain {
 			c.atMain = nil
@@ -327,10 +327,10 @@ func (c *Core) erase(evs []*Event) (ids []int) {
 		if f := e.fn; f != nil {
 			f.drop(e)
 			if e.serves() { // its code is in, and another's could not be put in
-				if c.owed == nil {
-					c.owed = map[*function]bool{}
+				if c.pendingRemoval == nil {
+					c.pendingRemoval = map[*function]bool{}
 				}
-				c.owed[f] = true
+				c.pendingRemoval[f] = true
 				continue
 			}
 		}
@@ -383,14 +383,14 @@ func (c *Core) Remove(evs []*Event) error {
 // remove disarms events, in one stop. Where that has an end the engine's own probes come last.
 func (c *Core) remove(evs []*Event, also stopping) error {
 	fns := c.owing()
-	left, idle := c.owedLeft, c.owedIdle
-	c.owedLeft, c.owedIdle = nil, nil
+	left, idle := c.pendingInFlight, c.pendingIdle
+	c.pendingInFlight, c.pendingIdle = nil, nil
 	for _, e := range evs {
 		if e.ended {
 			continue
 		}
 		e.ended = true
-		if e.h == nil && !e.hook && e.Prog == nil && e.Def.Kind == event.Probe {
+		if e.h == nil && !e.internalProbe && e.Prog == nil && e.Def.Kind == event.Probe {
 			idle = append(idle, e)
 		}
 		if e.h == nil && e.work.Pool != nil {
@@ -404,7 +404,7 @@ func (c *Core) remove(evs []*Event, also stopping) error {
 		}
 	}
 	if len(fns) == 0 {
-		c.idle = append(c.idle, idle...)
+		c.freeCounters = append(c.freeCounters, idle...)
 		c.leftovers(left)
 		if also.then != nil {
 			return also.then()
@@ -416,7 +416,7 @@ func (c *Core) remove(evs []*Event, also stopping) error {
 		now, also.last = c.ownLast(now)
 	}
 	if err := c.update(now, also); err != nil {
-		c.owed, c.owedLeft, c.owedIdle = fns, left, idle
+		c.pendingRemoval, c.pendingInFlight, c.pendingIdle = fns, left, idle
 		return err
 	}
 	for _, e := range idle { // they are kept for their counts
@@ -424,7 +424,7 @@ func (c *Core) remove(evs []*Event, also stopping) error {
 			e.fn = nil
 		}
 	}
-	c.idle = append(c.idle, idle...)
+	c.freeCounters = append(c.freeCounters, idle...)
 	c.leftovers(left)
 	return nil
 }
@@ -445,12 +445,12 @@ func (c *Core) ownLast(fns []*function) (others, own []*function) {
 // out with them.
 func (c *Core) owing() map[*function]bool {
 	fns := map[*function]bool{}
-	for f := range c.owed {
+	for f := range c.pendingRemoval {
 		if f.mustChange() {
 			fns[f] = true
 		}
 	}
-	c.owed = nil
+	c.pendingRemoval = nil
 	return fns
 }
 

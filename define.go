@@ -27,7 +27,7 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	if d.Place.Kind == event.PlaceLine {
 		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "", nil)
 	}
-	if d.Place.Kind == event.PlaceFile && c.t.Writer().Kernel != nil {
+	if d.Place.Kind == event.PlaceFile && c.t.CodegenEnv().Kernel != nil {
 		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "a kernel is no file that is mapped: name a function, or an address", nil)
 	}
 	if err := c.forbidden(d); err != nil {
@@ -135,7 +135,7 @@ func (c *Core) defineAt(d *event.Def, r symbol.Resolved, o *AddOptions) (*Event,
 
 // newEvent makes an event that has no place yet.
 func newEvent(d *event.Def, c *Core, o *AddOptions) *Event {
-	e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, late: o.Late}
+	e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, deferred: o.Late}
 	e.work.Count = o.Count
 	return e
 }
@@ -199,7 +199,7 @@ func (e *Event) inPlace() error {
 	t, _ := e.core.t.(target.Describer)
 	for _, p := range e.points {
 		if t != nil {
-			if err := t.Bars(p); err != nil {
+			if err := t.InsnDenied(p); err != nil {
 				return e.refused(fmt.Errorf("%s+0x%x: %w", e.fn.name, p-e.fn.start, err))
 			}
 		}
@@ -252,16 +252,16 @@ func (e *Event) setPoint(at uint64) {
 
 // works adds to out what the event does at each of its points. In a function that is one ret
 // the entry's work and the exit's stand at the same place, in this order.
-func (e *Event) works(out map[uint64][]arch.Work) error {
+func (e *Event) works(out map[uint64][]arch.ProbeOp) error {
 	if e.h != nil {
 		return e.h.works(e, out)
 	}
-	if t, ok := e.core.t.(interface{ FaultsCaught(fn uint64) bool }); ok && !e.hook && e.Prog.Loads() {
+	if t, ok := e.core.t.(interface{ FaultsCaught(fn uint64) bool }); ok && !e.internalProbe && e.Prog.Loads() {
 		e.work.PlainLoads = t.FaultsCaught(e.fn.start)
 	}
 	if e.Def.Kind != event.Return {
 		w := e.work
-		if !e.hook {
+		if !e.internalProbe {
 			w.Role = arch.RoleRecord
 		}
 		add(out, e.points[0], w)
@@ -292,7 +292,9 @@ func (e *Event) works(out map[uint64][]arch.Work) error {
 }
 
 // add adds work at a point.
-func add(out map[uint64][]arch.Work, at uint64, ws ...arch.Work) { out[at] = append(out[at], ws...) }
+func add(out map[uint64][]arch.ProbeOp, at uint64, ws ...arch.ProbeOp) {
+	out[at] = append(out[at], ws...)
+}
 
 // function analyses the function that holds a place, once.
 func (c *Core) function(r symbol.Resolved) (*function, error) {

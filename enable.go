@@ -52,7 +52,7 @@ func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 	if disabled {
 		then = c.leaves(eventsOf(ps))
 	} else {
-		c.anew(eventsOf(ps))
+		c.forgetInFlight(eventsOf(ps))
 		wake(ps)
 	}
 	if err := c.update(functionsOf(eventsOf(ps)), stopping{then: then}); err != nil {
@@ -60,11 +60,11 @@ func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 			p.disabled = was[i]
 			p.mute.Store(p.disabled)
 		}
-		c.unserved(functionsOf(eventsOf(ps)), err)
+		c.requeueDisarmed(functionsOf(eventsOf(ps)), err)
 		return plain(err)
 	}
 	if disabled && wait {
-		c.hush(ps)
+		c.waitHandlers(ps)
 	}
 	for _, p := range ps {
 		p.mute.Store(disabled)
@@ -77,9 +77,9 @@ func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 	return nil
 }
 
-// hush waits until no handler of probes whose code has been taken out runs, and lets none run
+// waitHandlers waits until no handler of probes whose code has been taken out runs, and lets none run
 // any more: a hit may be on its way.
-func (c *Core) hush(ps []*probe) {
+func (c *Core) waitHandlers(ps []*probe) {
 	caller, ok := c.t.(target.Caller)
 	if !ok {
 		return
@@ -107,5 +107,5 @@ func wake(ps []*probe) {
 
 // idle says whether no code of ours is to stand at the event's points.
 func (e *Event) idle() bool {
-	return e.held != nil || e.withdrawn != nil || e.h != nil && e.h.disabled || e.core != nil && e.core.off && !e.hook
+	return e.held != nil || e.withdrawn != nil || e.h != nil && e.h.disabled || e.core != nil && e.core.off && !e.internalProbe
 }

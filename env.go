@@ -45,7 +45,7 @@ func (v *env) StoresComm() bool {
 
 // RefuseType says why a type can not be had: those of Go in a kernel.
 func (v *env) RefuseType(t event.TypeKind) string {
-	if v.c.t.Writer().Kernel == nil {
+	if v.c.t.CodegenEnv().Kernel == nil {
 		return ""
 	}
 	return fetch.NoGoStrings(t)
@@ -61,7 +61,7 @@ const (
 func (v *env) Reg(name string) (fetch.Base, bool) {
 	b, ok := v.ABI.Reg(name)
 	switch {
-	case v.c.t.Writer().Kernel == nil:
+	case v.c.t.CodegenEnv().Kernel == nil:
 	case name == "cs":
 		b.Imm = kernelCS
 	case name == "ss":

@@ -22,13 +22,13 @@ func (c *Core) watchFilters(evs []*Event) {
 		if err != nil {
 			continue
 		}
-		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: fc.Place, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
-		e.work = arch.Work{Role: arch.RoleQuiet, Installs: fc.Ways, Count: true}
+		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: fc.Place, core: c, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
+		e.work = arch.ProbeOp{Role: arch.RoleQuiet, Installs: fc.Ways, Count: true}
 		if _, refused := f.a.Plan(e.points, arch.Policy{Force: arch.TacticJump}); len(refused) > 0 {
 			continue
 		}
 		if len(f.events) == 0 {
-			f.wish = wish{force: arch.TacticJump}
+			f.wish = constraints{force: arch.TacticJump}
 		}
 		fresh = append(fresh, e)
 	}
@@ -43,7 +43,7 @@ func (c *Core) watchFilters(evs []*Event) {
 
 // callsSystem says whether the code of an event makes system calls.
 func (c *Core) callsSystem(e *Event) bool {
-	w := c.t.Writer()
+	w := c.t.CodegenEnv()
 	switch {
 	case e.h != nil, e.gone:
 		return true

@@ -148,7 +148,7 @@ func (c *Core) markWritten(w watched) {
 	for _, e := range w.f.events {
 		if e.withdrawn == nil {
 			e.withdrawn = why
-			e.settle()
+			e.updateOptimized()
 		}
 	}
 }
@@ -161,9 +161,9 @@ func (c *Core) whyWritten(fns []*function) error {
 		for _, e := range f.events {
 			switch {
 			case e.withdrawn == nil:
-			case !e.hook && e.h == nil:
+			case !e.internalProbe && e.h == nil:
 				errs = append(errs, fmt.Errorf("event %s, on %s: %w", e.Name, f.name, e.withdrawn))
-			case !e.hook:
+			case !e.internalProbe:
 				errs = append(errs, fmt.Errorf("%s: %w", e.h.name(), e.withdrawn))
 			default:
 				errs = append(errs, fmt.Errorf("the engine's own probe on %s, for %s: %w", f.name, ownPurpose(e.work.Role), e.withdrawn))
@@ -202,11 +202,11 @@ func (c *Core) endWritten(bad []watched) (fns []*function, err error) {
 		fns = append(fns, b.f)
 		for _, e := range b.f.events {
 			evs = append(evs, e)
-			stubs = stubs || e.work.Role == arch.RoleUnwind || e == c.hook
+			stubs = stubs || e.work.Role == arch.RoleUnwind || e == c.loaderProbe
 			shared = shared || e.work.Role == arch.RoleShare
 		}
 	}
-	if t, ok := c.t.(target.Returner); ok && stubs { // before what they rely on
+	if t, ok := c.t.(target.ReturnReplacer); ok && stubs { // before what they rely on
 		if err := c.endAllStubs(t); err != nil {
 			return nil, err
 		}
@@ -222,7 +222,7 @@ func (c *Core) endWritten(bad []watched) (fns []*function, err error) {
 
 // endAllStubs has no event replace return addresses any more, and puts them back: without the probes on the
 // loader and the unwinders these may not stay replaced.
-func (c *Core) endAllStubs(t target.Returner) error {
+func (c *Core) endAllStubs(t target.ReturnReplacer) error {
 	var evs []*Event
 	for _, e := range c.events {
 		if byStub(e) && !e.gone && e.withdrawn == nil && e.fn != nil {
@@ -237,11 +237,11 @@ func (c *Core) endAllStubs(t target.Returner) error {
 	return c.endStubs(t, evs)
 }
 
-// watchWritten has keep look from now on, where others can write into the patches that a change has put in.
+// watchWritten has the reaper look from now on, where others can write into the patches that a change has put in.
 func (c *Core) watchWritten() {
 	c.watching.stale = true
 	if _, ok := c.t.(target.Exposed); ok {
-		c.keep()
+		c.startReaper()
 	}
 }
 

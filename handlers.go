@@ -12,26 +12,26 @@ import (
 
 // handlers is the part of a Core that serves Kprobes, Kretprobes and Jprobes.
 type handlers struct {
-	seq      int         // of the next event that is registered
-	off      bool        // SetEnabled(false)
-	straight bool        // SetOptimization(false)
-	forced   arch.Tactic // ForceTactic
-	barred   map[uint64]symbol.Resolved
-	spare    []int    // numbers of probes that were unregistered, the oldest first
-	idle     []*Event // events that only counted and were removed, with their numbers
-	warm     []int    // likewise, but a thread may still be in their code
-	returned []int    // those of return probes: instances may still have them
-	guards   []*Event // the engine's own probes that watch over handlers; none: there was no handler yet
-	reaping  reaping
-	stuck    []*probe           // unregistered, but their code could not be taken out yet
-	owed     map[*function]bool // see owing
-	owedIdle []*Event           // events that only counted, of these
-	owedLeft []*Event           // those that may have instances
-	tidying  bool               // keep is at work
-	keeping  bool               // keep runs
-	shut     bool               // the Core is closed
-	faults   atomic.Uint64      // of handlers, since Open
-	ending   atomic.Int32       // goroutines that wait for handlers to end
+	seq             int         // of the next event that is registered
+	off             bool        // SetEnabled(false)
+	optimizationOff bool        // SetOptimization(false)
+	forced          arch.Tactic // ForceTactic
+	barred          map[uint64]symbol.Resolved
+	freeIDs         []int    // numbers of probes that were unregistered, the oldest first
+	freeCounters    []*Event // events that only counted and were removed, with their numbers
+	coolingIDs      []int    // likewise, but a thread may still be in their code
+	returnIDs       []int    // those of return probes: instances may still have them
+	guards          []*Event // the engine's own probes that watch over handlers; none: there was no handler yet
+	reaping         reaping
+	stuck           []*probe           // unregistered, but their code could not be taken out yet
+	pendingRemoval  map[*function]bool // see owing
+	pendingIdle     []*Event           // events that only counted, of these
+	pendingInFlight []*Event           // those that may have instances
+	tidying         bool               // disableFaulted runs, for the reaper
+	keeping         bool               // the reaper runs
+	shut            bool               // the Core is closed
+	faults          atomic.Uint64      // of handlers, since Open
+	ending          atomic.Int32       // goroutines that wait for handlers to end
 }
 
 // isGo says whether a function takes its arguments as Go does.

@@ -81,7 +81,7 @@ func newJprobe(j *Jprobe) (*probe, error) {
 	if v.Kind() != reflect.Func || v.IsNil() {
 		return nil, errno.Errorf(unix.EINVAL, "jprobe's Entry is %s: it must be a func with the probed function's signature", describe(v))
 	}
-	if err := bare(&j.Kp, "jprobe"); err != nil {
+	if err := checkNoHandlers(&j.Kp, "jprobe"); err != nil {
 		return nil, err
 	}
 	p := &probe{kind: kindJprobe, kp: &j.Kp, jump: j.Entry}

@@ -35,7 +35,7 @@ func (c *Core) SetEnabled(on bool) error {
 		}
 	}
 	if on {
-		c.anew(slices.DeleteFunc(slices.Clone(c.events), func(e *Event) bool { return e == nil || e.ended || e.h != nil && e.h.disabled }))
+		c.forgetInFlight(slices.DeleteFunc(slices.Clone(c.events), func(e *Event) bool { return e == nil || e.ended || e.h != nil && e.h.disabled }))
 		wake(ps)
 	}
 	c.off = !on
@@ -45,11 +45,11 @@ func (c *Core) SetEnabled(on bool) error {
 		for _, p := range ps {
 			p.mute.Store(on)
 		}
-		c.unserved(fns, err)
+		c.requeueDisarmed(fns, err)
 		return plain(err)
 	}
 	if !on {
-		c.hush(ps)
+		c.waitHandlers(ps)
 	}
 	return c.holdAll(on)
 }
@@ -87,7 +87,7 @@ func (c *Core) SetOptimization(on bool) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.straight == !on {
+	if c.optimizationOff == !on {
 		return nil
 	}
 	fns := c.functions()
@@ -96,7 +96,7 @@ func (c *Core) SetOptimization(on bool) error {
 			return errno.Errorf(unix.EOPNOTSUPP, "probes can not be made breakpoints: %w", err)
 		}
 	}
-	c.straight = !on
+	c.optimizationOff = !on
 	for _, f := range fns {
 		f.jumpOnly = false
 	}
@@ -108,7 +108,7 @@ func (c *Core) SetOptimization(on bool) error {
 		return nil
 	}
 	if err := c.updateOr(fns, mend, stopping{}); err != nil {
-		c.straight = on
+		c.optimizationOff = on
 		return plain(err)
 	}
 	return nil
@@ -118,7 +118,7 @@ func (c *Core) SetOptimization(on bool) error {
 func (c *Core) Optimization() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.straight
+	return !c.optimizationOff
 }
 
 // ForceTactic has probes with handlers that are registered from now on take a tactic (jump,
@@ -140,7 +140,7 @@ func (c *Core) ForceTactic(t Tactic) error {
 func (c *Core) functions() []*function {
 	fns := map[*function]bool{}
 	for _, f := range c.fns {
-		if slices.ContainsFunc(f.events, func(e *Event) bool { return !e.hook }) {
+		if slices.ContainsFunc(f.events, func(e *Event) bool { return !e.internalProbe }) {
 			fns[f] = true
 		}
 	}
@@ -250,14 +250,14 @@ func (f *function) unoptimised() []uint64 {
 	if f.core == nil || f.jumpOnly || f.wish.force != "" || f.noTraps() != nil {
 		return nil
 	}
-	if f.core.straight || f.late != nil {
+	if f.core.optimizationOff || f.blockedErr != nil {
 		return f.points()
 	}
 	return nil
 }
 
-// settle tells the event's handlers what they may do now.
-func (e *Event) settle() {
+// updateOptimized tells the event's handlers what they may do now.
+func (e *Event) updateOptimized() {
 	if e.h != nil {
 		e.h.optimised.Store(e.form.tactic == arch.TacticJump && e.plain() == nil)
 	}
@@ -269,7 +269,7 @@ func (e *Event) plain() error {
 	switch {
 	case e.core == nil || e.fn == nil:
 		return nil
-	case e.core.straight:
+	case e.core.optimizationOff:
 		return errStraight
 	case e.posts() > 0:
 		return errPost

@@ -159,8 +159,8 @@ func (p *probe) adopt(k *Kprobe, maxActive int) error {
 	return nil
 }
 
-// bare refuses handlers that only a Kprobe runs, of kprobes that are part of another kind.
-func bare(k *Kprobe, kind string) error {
+// checkNoHandlers refuses handlers that only a Kprobe runs, of kprobes that are part of another kind.
+func checkNoHandlers(k *Kprobe, kind string) error {
 	if k.PreHandler != nil || k.PostHandler != nil {
 		return errno.Errorf(unix.EINVAL, "the Kp of a %s has a pre or post handler, which would never run: register a Kprobe of its own", kind)
 	}

@@ -430,7 +430,7 @@ func TestUnregisterWaits(t *testing.T) {
 func TestManyRegistrations(t *testing.T) {
 	prog, c := attach(t, "conform")
 	var n atomic.Int64
-	rounds := c.Target().Writer().Layout.Events/4 + 40
+	rounds := c.Target().CodegenEnv().Layout.Events/4 + 40
 	for i := range rounds {
 		ks := []*kprobes.Kprobe{{SymbolName: "target", PreHandler: counting(&n)}, {SymbolName: "target"}, {SymbolName: "target2"}}
 		rp := &kprobes.Kretprobe{Kp: kprobes.Kprobe{SymbolName: "target"}}

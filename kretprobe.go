@@ -128,7 +128,7 @@ func newKretprobe(r *Kretprobe) (*probe, error) {
 	case r.DataSize < 0:
 		return nil, errno.Errorf(unix.EINVAL, "DataSize %d: negative", r.DataSize)
 	}
-	if err := bare(&r.Kp, "kretprobe"); err != nil {
+	if err := checkNoHandlers(&r.Kp, "kretprobe"); err != nil {
 		return nil, err
 	}
 	p := &probe{kind: kindKretprobe, kp: &r.Kp, entry: r.EntryHandler, ret: r.Handler, dataSize: r.DataSize}
@@ -141,9 +141,9 @@ func newKretprobe(r *Kretprobe) (*probe, error) {
 
 // returnsLast puts the work of return probes at an exit behind all else that is done there, and
 // that of the probe which was registered last first: so a kernel runs their handlers.
-func returnsLast(ws []arch.Work) {
-	isExit := func(w arch.Work) bool { return w.Role == arch.RoleExit }
-	slices.SortStableFunc(ws, func(a, b arch.Work) int {
+func returnsLast(ws []arch.ProbeOp) {
+	isExit := func(w arch.ProbeOp) bool { return w.Role == arch.RoleExit }
+	slices.SortStableFunc(ws, func(a, b arch.ProbeOp) int {
 		switch {
 		case isExit(a) == isExit(b):
 			return 0

@@ -36,7 +36,7 @@ func (c *Core) List(w io.Writer) error {
 func (c *Core) listing() string {
 	var evs []*Event
 	for _, e := range c.events {
-		if e != nil && !e.ended && !e.hook {
+		if e != nil && !e.ended && !e.internalProbe {
 			evs = append(evs, e)
 		}
 	}
@@ -122,7 +122,7 @@ func (e *Event) unoptimised() string {
 		why = e.plain()
 	}
 	switch {
-	case e.core.off && !e.hook:
+	case e.core.off && !e.internalProbe:
 		return "unarmed: kprobes/enabled is 0"
 	case e.withdrawn != nil:
 		return plainly(e.withdrawn)

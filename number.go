@@ -45,7 +45,7 @@ func (c *Core) fit(more []*Event) error {
 	}
 	n := 0
 	for _, e := range append(c.events[:len(c.events):len(c.events)], more...) {
-		if e != nil && !e.ended && !e.hook {
+		if e != nil && !e.ended && !e.internalProbe {
 			n++
 		}
 	}
@@ -79,7 +79,7 @@ func (c *Core) unnumber(evs []*Event, had int) {
 	for _, e := range evs {
 		if e.ID < had && c.events[e.ID] == e {
 			c.events[e.ID] = nil
-			c.spare = append(c.spare, e.ID)
+			c.freeIDs = append(c.freeIDs, e.ID)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func (c *Core) numberTail(e *Event) {
 }
 
 // argsOffset is where the arguments start in the event's records.
-func (e *Event) argsOffset(w *arch.Writer) int {
+func (e *Event) argsOffset(w *arch.CodegenEnv) int {
 	n := ring.RecHeader
 	switch {
 	case w.Go != nil:
@@ -108,7 +108,7 @@ func (e *Event) argsOffset(w *arch.Writer) int {
 }
 
 // sizes gives the smallest and largest record of the event, in bytes.
-func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
+func (e *Event) sizes(w *arch.CodegenEnv) (lo, hi int) {
 	lo = e.argsOffset(w) + e.Prog.Fixed
 	if !e.Prog.Dynamic {
 		return lo, lo
@@ -119,34 +119,34 @@ func (e *Event) sizes(w *arch.Writer) (lo, hi int) {
 // number of an event of a probe: a fresh one, or that of a probe that was unregistered once
 // the ring has no more. ok is false if there is none of these.
 func (c *Core) spareNumber() (id int, ok bool) {
-	if len(c.spare) == 0 && len(c.returned) > 0 {
-		c.sift()
+	if len(c.freeIDs) == 0 && len(c.returnIDs) > 0 {
+		c.reclaimReturnIDs()
 	}
-	if len(c.spare) == 0 && len(c.warm) > 0 && c.calmed() {
-		c.spare, c.warm = c.warm, nil
+	if len(c.freeIDs) == 0 && len(c.coolingIDs) > 0 && c.calmed() {
+		c.freeIDs, c.coolingIDs = c.coolingIDs, nil
 	}
-	if len(c.spare) == 0 {
-		c.settle()
+	if len(c.freeIDs) == 0 {
+		c.recycleIDs()
 	}
-	if len(c.spare) == 0 {
+	if len(c.freeIDs) == 0 {
 		return 0, false
 	}
-	id, c.spare = c.spare[0], c.spare[1:]
+	id, c.freeIDs = c.freeIDs[0], c.freeIDs[1:]
 	c.t.Ring().ClearCounters(id)
 	return id, true
 }
 
-// settle keeps what removed events have counted and makes their numbers spare, if no thread
+// recycleIDs keeps what removed events have counted and makes their numbers free, if no thread
 // can still count for them.
-func (c *Core) settle() {
-	if len(c.idle) == 0 || !c.calmed() {
+func (c *Core) recycleIDs() {
+	if len(c.freeCounters) == 0 || !c.calmed() {
 		return
 	}
-	for _, e := range c.idle {
+	for _, e := range c.freeCounters {
 		n := c.counts(e)
 		e.kept = &n
 		c.events[e.ID] = nil
-		c.spare = append(c.spare, e.ID)
+		c.freeIDs = append(c.freeIDs, e.ID)
 	}
-	c.idle = nil
+	c.freeCounters = nil
 }

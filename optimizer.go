@@ -64,7 +64,7 @@ func (c *Core) Optimizer() Optimizer {
 func (c *Core) optimizer() Optimizer {
 	o := Optimizer{Postponed: c.postponed}
 	for _, e := range c.events {
-		if e == nil || e.ended || e.hook || e.gone || e.idle() {
+		if e == nil || e.ended || e.internalProbe || e.gone || e.idle() {
 			continue
 		}
 		o.Probes++
@@ -173,7 +173,7 @@ func (c *Core) optimizeAll(fns []*function) error {
 	for _, f := range fns {
 		ch := new(change)
 		ch.begin(f)
-		ch.group, f.late = &ch.room.group, nil
+		ch.group, f.blockedErr = &ch.room.group, nil
 		if err := c.remake(ch); err != nil {
 			c.queue[f].why = err
 			c.drop([]*change{ch})
@@ -191,11 +191,11 @@ func (c *Core) optimizeAll(fns []*function) error {
 	var unarmed []*change
 	for _, ch := range left(cs) {
 		c.queue[ch.f].why = ch.blocked()
-		if ch.late == nil {
+		if ch.blockedErr == nil {
 			unarmed = append(unarmed, ch)
 			continue
 		}
-		ch.late = ch.blocked()
+		ch.blockedErr = ch.blocked()
 		c.leave(ch)
 		ch.f.retell()
 	}
@@ -208,7 +208,7 @@ func (f *function) retell() {
 	for _, e := range f.events {
 		var p *postponedError
 		if errors.As(e.form.why, &p) {
-			e.form.why = &postponedError{f.late}
+			e.form.why = &postponedError{f.blockedErr}
 		}
 	}
 }
@@ -216,14 +216,14 @@ func (f *function) retell() {
 // note has the target's memory tell of the events that wait to be armed, for a thread or for their
 // object.
 func (c *Core) note() {
-	t, ok := c.t.(target.Noter)
+	t, ok := c.t.(target.PendingLister)
 	if !ok || len(c.queue) == 0 && !c.noted && !c.unmapped {
 		return
 	}
 	waiting := c.unmappedSites()
 	for _, f := range queuedFunctions(c.queue) {
 		for _, e := range f.events {
-			if e.idle() || e.hook || e.form.tactic != "" {
+			if e.idle() || e.internalProbe || e.form.tactic != "" {
 				continue
 			}
 			waiting = append(waiting, e.notice(target.ReasonQueued))
@@ -250,7 +250,7 @@ func (c *Core) unmappedSites() (out []*target.Site) {
 	}
 	c.unmapped = false
 	for _, e := range c.events {
-		if e == nil || !e.gone || e.ended || e.hook || len(e.points) == 0 {
+		if e == nil || !e.gone || e.ended || e.internalProbe || len(e.points) == 0 {
 			continue
 		}
 		s := e.notice(target.ReasonGone)

@@ -163,8 +163,8 @@ func (f *fault) err() error {
 // pool if it is a return probe.
 func (p *probe) bind() error {
 	c := p.core
-	p.at, p.golang, p.local = p.ev.points[0], c.t.Writer().Go != nil, isSelf(c.t)
-	if t, ok := c.t.(target.Returner); ok {
+	p.at, p.golang, p.local = p.ev.points[0], c.t.CodegenEnv().Go != nil, isSelf(c.t)
+	if t, ok := c.t.(target.ReturnReplacer); ok {
 		p.caller = t.Caller
 	}
 	if t, ok := c.t.(interface{ Task(*Regs) uint64 }); ok {
@@ -215,7 +215,7 @@ func (p *probe) bind() error {
 // tellsFaults says whether the probe's fault handler is told of faults of the instruction. One
 // that may sleep is not: it could at the entries of functions alone.
 func (p *probe) tellsFaults() bool {
-	return p.onFault != nil && p.kind == kindKprobe && p.flags&FlagSleepable == 0 && p.core.t.Writer().Kernel == nil
+	return p.onFault != nil && p.kind == kindKprobe && p.flags&FlagSleepable == 0 && p.core.t.CodegenEnv().Kernel == nil
 }
 
 // returnAt is where the return address stands before the instruction at an address, from the
@@ -252,7 +252,7 @@ func (c *Core) newCall(p *probe, do run, jump bool, fail func(*Regs, int, fmt.St
 		return nil, err
 	}
 	b := &bound{h: target.Handler{
-		Off: &p.mute, Fault: fail, Name: p.name(), Wide: p.ev.fn.a.Wide(), Sleepable: p.flags&FlagSleepable != 0,
+		Off: &p.mute, Fault: fail, Name: p.name(), WideVectors: p.ev.fn.a.UsesWideVectors(), Sleepable: p.flags&FlagSleepable != 0,
 		Point: amd64.Point{Addr: at, Func: p.ev.fn.start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Ret: ret},
 	}}
 	b.h.Run = func(r *Regs, slot uint64) arch.Action { return do(b, r, slot) }
@@ -460,30 +460,30 @@ func (p *probe) renew() (renewed func(in bool), err error) {
 }
 
 // works is what a probe does at each of its points.
-func (p *probe) works(e *Event, out map[uint64][]arch.Work) error {
+func (p *probe) works(e *Event, out map[uint64][]arch.ProbeOp) error {
 	w := e.work
 	w.Count = true
 	if p.kind == kindKretprobe {
 		return p.returnWorks(e, out)
 	}
-	var ws []arch.Work
+	var ws []arch.ProbeOp
 	if p.pre == nil && p.post == nil && p.jump == nil {
 		w.Role = arch.RoleRecord
 		ws = append(ws, w)
 	}
 	for _, b := range []*bound{p.calls.pre, p.calls.post, p.calls.jump} {
 		if b != nil {
-			ws = append(ws, arch.Work{Event: e.ID, Role: arch.RoleCall, Call: b.c, After: b == p.calls.post})
+			ws = append(ws, arch.ProbeOp{Event: e.ID, Role: arch.RoleCall, Call: b.c, After: b == p.calls.post})
 		}
 	}
 	if f := p.calls.fault; f != nil {
-		ws = append(ws, arch.Work{Event: e.ID, Role: arch.RoleCall, Call: f.c, Fault: true})
+		ws = append(ws, arch.ProbeOp{Event: e.ID, Role: arch.RoleCall, Call: f.c, Fault: true})
 	}
 	add(out, e.points[0], ws...)
 	return nil
 }
 
-func (p *probe) returnWorks(e *Event, out map[uint64][]arch.Work) error {
+func (p *probe) returnWorks(e *Event, out map[uint64][]arch.ProbeOp) error {
 	exits, err := e.exits()
 	if err != nil {
 		return err

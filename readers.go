@@ -15,7 +15,7 @@ import (
 
 // A return address is replaced only where everybody is known who may read it: the function
 // itself, those to which it leads by a jump, the unwinder (libgcc's, which is probed), and nobody
-// else in the process (symbol.Readers, target.Returner.Replaceable).
+// else in the process (symbol.Readers, target.ReturnReplacer.Replaceable).
 
 // readsCaller has the functions that look at their own return address, or keep it where it can
 // not be put back, or return twice.
@@ -32,7 +32,7 @@ func readsCaller(name string) bool {
 
 // noTrampoline says why the return addresses of the event's function may not be replaced.
 func (c *Core) noTrampoline(e *Event) error {
-	t, ok := c.t.(target.Returner)
+	t, ok := c.t.(target.ReturnReplacer)
 	if !ok {
 		return errno.Errorf(unix.EOPNOTSUPP, "return addresses are left alone in this target")
 	}
@@ -49,8 +49,8 @@ func (c *Core) noTrampoline(e *Event) error {
 	if err := m.Image.Called(fn); err != nil {
 		return err
 	}
-	if !c.stubbed.asked || c.stubbed.late != e.late {
-		c.askReaders(t, e.late)
+	if !c.stubbed.asked || c.stubbed.late != e.deferred {
+		c.askReaders(t, e.deferred)
 	}
 	if err := c.stubbed.never; err != nil {
 		return err
@@ -62,7 +62,7 @@ func (c *Core) noTrampoline(e *Event) error {
 }
 
 // askReaders finds out who in the process may read return addresses.
-func (c *Core) askReaders(t target.Returner, late bool) {
+func (c *Core) askReaders(t target.ReturnReplacer, late bool) {
 	s := &c.stubbed
 	s.asked, s.late, s.reads = true, late, nil
 	s.never, s.unknown = c.readers()
@@ -199,7 +199,7 @@ func (c *Core) symbolReads(raw string, depth int) error {
 // for Sync, a bounded time), or code that is made while the program runs. It gives the reason
 // once. Such events count nothing any more; they do not come back by themselves.
 func (c *Core) withdraw() error {
-	t, ok := c.t.(target.Returner)
+	t, ok := c.t.(target.ReturnReplacer)
 	if !ok {
 		return nil
 	}
@@ -236,7 +236,7 @@ func (c *Core) withdraw() error {
 
 // endStubs takes the code of events that were withdrawn out, and puts return addresses back.
 // What can not be done now is done by the next Sync.
-func (c *Core) endStubs(t target.Returner, evs []*Event) error {
+func (c *Core) endStubs(t target.ReturnReplacer, evs []*Event) error {
 	fns := map[*function]bool{}
 	for _, e := range c.events {
 		if e != nil && e.withdrawn != nil && e.fn != nil && e.fn.mustChange() {

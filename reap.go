@@ -212,8 +212,8 @@ func (c *Core) emptied() {
 			return false
 		}
 		c.endPool(l.pool)
-		if i := slices.Index(c.returned, l.e.ID); i >= 0 && c.events[l.e.ID] == nil {
-			c.returned = slices.Delete(c.returned, i, i+1)
+		if i := slices.Index(c.returnIDs, l.e.ID); i >= 0 && c.events[l.e.ID] == nil {
+			c.returnIDs = slices.Delete(c.returnIDs, i, i+1)
 			ids = append(ids, l.e.ID)
 		}
 		return true
@@ -239,7 +239,7 @@ func (c *Core) leaves(evs []*Event) func() error {
 	}
 }
 
-// leftovers has keep give back what events have left in their pools.
+// leftovers has the reaper give back what events have left in their pools.
 func (c *Core) leftovers(evs []*Event) {
 	for _, e := range evs {
 		if e.work.Pool == nil {
@@ -252,7 +252,7 @@ func (c *Core) leftovers(evs []*Event) {
 		c.reaping.left = append(c.reaping.left, leftover{e, e.work.Pool})
 	}
 	if len(c.reaping.left) > 0 {
-		c.keep()
+		c.startReaper()
 	}
 }
 
@@ -263,28 +263,28 @@ func (c *Core) endPool(p *arch.Pool) {
 	}
 }
 
-// cool makes the numbers of probes that are gone spare, as soon as no thread can count for them.
+// cool makes the numbers of probes that are gone free, as soon as no thread can count for them.
 func (c *Core) cool(ids ...int) {
 	if len(ids) == 0 {
 		return
 	}
-	c.warm = append(c.warm, ids...)
-	if c.calm() {
-		c.spare, c.warm = append(c.spare, c.warm...), nil
+	c.coolingIDs = append(c.coolingIDs, ids...)
+	if c.quiescent() {
+		c.freeIDs, c.coolingIDs = append(c.freeIDs, c.coolingIDs...), nil
 	}
 }
 
-// calm says whether no thread is in code that has been taken out.
-func (c *Core) calm() bool {
+// quiescent says whether no thread is in code that has been taken out.
+func (c *Core) quiescent() bool {
 	t, ok := c.t.(interface{ Idle() bool })
 	return !ok || t.Idle()
 }
 
-// calmed is calm, but a thread that is in such code gets time to leave it: the target looks
+// calmed is quiescent, but a thread that is in such code gets time to leave it: the target looks
 // again where it does so only when it is changed.
 func (c *Core) calmed() bool {
 	for try := range calmTries {
-		if c.calm() {
+		if c.quiescent() {
 			return true
 		}
 		time.Sleep(time.Duration(try) * time.Millisecond)
@@ -292,20 +292,20 @@ func (c *Core) calmed() bool {
 			return false
 		}
 	}
-	return c.calm()
+	return c.quiescent()
 }
 
 // calmTries is how often threads are looked for that are in code which has been taken out.
 const calmTries = 10
 
-// sift makes those numbers of return probes spare that no instance has any more.
-func (c *Core) sift() {
+// reclaimReturnIDs makes those numbers of return probes free that no instance has any more.
+func (c *Core) reclaimReturnIDs() {
 	active, unwound, err := c.t.Instances()
 	if err != nil {
 		return
 	}
 	var ids []int
-	c.returned = slices.DeleteFunc(c.returned, func(id int) bool {
+	c.returnIDs = slices.DeleteFunc(c.returnIDs, func(id int) bool {
 		if active[id]+unwound[id] > 0 {
 			return false
 		}
@@ -321,10 +321,10 @@ func (c *Core) sift() {
 	c.cool(ids...)
 }
 
-// anew takes back the instances of calls that were in progress when return probes which are to be
-// armed again were disarmed: new code does not see the returns (arch.Work.Epoch). They count as in progress.
+// forgetInFlight takes back the instances of calls that were in progress when return probes which are to be
+// armed again were disarmed: new code does not see the returns (arch.ProbeOp.Epoch). They count as in progress.
 // What a thread in the old code keeps from being taken back counts as left, some time later.
-func (c *Core) anew(evs []*Event) {
+func (c *Core) forgetInFlight(evs []*Event) {
 	end := time.Now().Add(anewWait)
 	for try := 1; !c.forgets(evs) && (try < anewTries || time.Now().Before(end)); try++ {
 		time.Sleep(time.Millisecond)
@@ -338,8 +338,8 @@ const (
 	anewTries = 10
 )
 
-// bare says whether the event is a return probe of whose calls no entry handler is told.
-func (e *Event) bare() bool {
+// noEntryHandler says whether the event is a return probe of whose calls no entry handler is told.
+func (e *Event) noEntryHandler() bool {
 	return e.Def.Kind == event.Return && (e.h == nil || e.h.entry == nil)
 }
 
@@ -351,7 +351,7 @@ func (c *Core) forgets(evs []*Event) bool {
 		if e.Def.Kind != event.Return {
 			continue
 		}
-		if e.work.Pool != nil && (!e.empty || e.bare()) {
+		if e.work.Pool != nil && (!e.empty || e.noEntryHandler()) {
 			old = append(old, leftover{e, e.work.Pool})
 		}
 		e.empty = false
@@ -388,7 +388,7 @@ func (c *Core) retire(e *Event) (ids []int) {
 	c.leftovers([]*Event{e})
 	c.events[e.ID] = nil
 	if e.Def.Kind == event.Return && !e.empty {
-		c.returned = append(c.returned, e.ID)
+		c.returnIDs = append(c.returnIDs, e.ID)
 		return nil
 	}
 	return []int{e.ID}

@@ -71,7 +71,7 @@ func (rs *records) show(e *Event) error {
 	if e.Prog == nil {
 		return nil
 	}
-	w := rs.t.Writer()
+	w := rs.t.CodegenEnv()
 	lo, hi := e.sizes(w)
 	for _, id := range []int{e.ID, e.tail} {
 		if id < 0 {
@@ -95,7 +95,7 @@ func (rs *records) open() error {
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.tasks.Kernel = rs.t.Writer().Kernel
+	rs.tasks.Kernel = rs.t.CodegenEnv().Kernel
 	if t, ok := rs.t.(target.Clocked); ok {
 		rs.clock = &ownClock{t: t}
 		rs.reader = ring.NewReader(rs.t.Ring(), &ring.ReaderConfig{Hold: holdRecords})
@@ -166,15 +166,15 @@ func (rs *records) damage() (dead, corrupt uint64) {
 
 // hits makes trace.Hits of ring records. Precondition: mu is held.
 func (rs *records) hits(f func(*trace.Hit)) func(ring.Record) {
-	w := rs.t.Writer()
-	stubs, _ := rs.t.(target.Returner)
+	w := rs.t.CodegenEnv()
+	stubs, _ := rs.t.(target.ReturnReplacer)
 	var h trace.Hit
 	return func(r ring.Record) {
 		v := rs.shown.get(int(r.Event))
 		if v == nil {
 			return
 		}
-		if v.event.hook {
+		if v.event.internalProbe {
 			rs.loaded.Store(true)
 			return
 		}
@@ -210,7 +210,7 @@ func (rs *records) uprobeHits() []trace.Hit {
 		}
 		v.event.read.Add(1)
 		h := trace.Hit{Event: &v.trace, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)}
-		if rs.t.Writer().Kernel != nil {
+		if rs.t.CodegenEnv().Kernel != nil {
 			h.Comm, h.Context, _ = rs.tasks.Read(r.Bytes)
 		}
 		out = append(out, h)

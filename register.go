@@ -93,7 +93,7 @@ func (c *Core) register(ps []*probe) error {
 		return err
 	}
 	disown(slices.DeleteFunc(owned, func(p *probe) bool { return p.left == nil }))
-	c.keep()
+	c.startReaper()
 	return nil
 }
 
@@ -182,9 +182,9 @@ func (c *Core) undo(ps []*probe, others []*Event, old map[*probe]told) {
 			p.finish()
 			continue
 		}
-		c.hush([]*probe{p}) // its code is in, and another's could not be put in
+		c.waitHandlers([]*probe{p}) // its code is in, and another's could not be put in
 		c.stuck = append(c.stuck, p)
-		c.keep()
+		c.startReaper()
 	}
 }
 

@@ -62,9 +62,9 @@ func (c *Core) sharers(points []target.Sharing) ([]*Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: p.Place, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
-		e.work = arch.Work{Role: arch.RoleShare, Share: p.Share, Library: p.Library, Count: true}
-		f.wish = wish{force: arch.TacticJump}
+		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: p.Place, core: c, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
+		e.work = arch.ProbeOp{Role: arch.RoleShare, Share: p.Share, Library: p.Library, Count: true}
+		f.wish = constraints{force: arch.TacticJump}
 		fresh = append(fresh, e)
 	}
 	return fresh, c.numberOwn(fresh)
@@ -206,7 +206,7 @@ func (c *Core) located(evs []*Event) error {
 			return err
 		}
 		if f != e.fn && len(f.events) == 0 {
-			f.wish = wish{force: arch.TacticJump}
+			f.wish = constraints{force: arch.TacticJump}
 		}
 		e.fn = f
 	}

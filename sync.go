@@ -20,9 +20,9 @@ func (c *Core) addHooks(evs []*Event, o *AddOptions) []*Event {
 	if !o.Late {
 		return evs
 	}
-	if c.hook == nil && slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || e.byStub || !e.Place.Module.Main }) {
-		if c.hook = c.loaderHook(); c.hook != nil {
-			evs = append(evs, c.hook)
+	if c.loaderProbe == nil && slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || e.byStub || !e.Place.Module.Main }) {
+		if c.loaderProbe = c.loaderHook(); c.loaderProbe != nil {
+			evs = append(evs, c.loaderProbe)
 		}
 	}
 	if t, ok := c.t.(target.Beginner); ok && c.atMain == nil {
@@ -36,11 +36,11 @@ func (c *Core) addHooks(evs []*Event, o *AddOptions) []*Event {
 // watchLoader arms that probe by itself: before an addition that failed, since objects came or went
 // meanwhile, is made again.
 func (c *Core) watchLoader(o *AddOptions) {
-	if c.hook != nil || !o.Late {
+	if c.loaderProbe != nil || !o.Late {
 		return
 	}
 	if e := c.loaderHook(); e != nil && c.armOwn([]*Event{e}) == nil {
-		c.hook = e
+		c.loaderProbe = e
 	}
 }
 
@@ -56,14 +56,14 @@ func (c *Core) waitHook(r symbol.Resolved, words uint64, ok bool) *Event {
 	if err != nil {
 		return nil
 	}
-	e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
+	e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
 	e.Prog = &fetch.Program{}
-	e.work = arch.Work{Prog: e.Prog, Wait: words, Role: arch.RoleWait}
+	e.work = arch.ProbeOp{Prog: e.Prog, Wait: words, Role: arch.RoleWait}
 	if _, refused := f.a.Plan(e.points, arch.Policy{Force: arch.TacticJump}); len(refused) > 0 {
 		return nil
 	}
 	if len(f.events) == 0 {
-		f.wish = wish{force: arch.TacticJump}
+		f.wish = constraints{force: arch.TacticJump}
 	}
 	return e
 }

@@ -177,7 +177,7 @@ func byStub(e *Event) bool { return e != nil && e.byStub && !e.ended }
 // stub gives an event whose returns come by trampoline what it needs: the trampoline, and
 // probes of the engine on the unwinders, which stay until Close.
 func (c *Core) stub(e *Event) error {
-	tr, err := c.t.(target.Returner).Trampoline(e.fn.start)
+	tr, err := c.t.(target.ReturnReplacer).Trampoline(e.fn.start)
 	if err != nil {
 		return e.refused(err)
 	}
@@ -185,10 +185,10 @@ func (c *Core) stub(e *Event) error {
 		return e.refused(fmt.Errorf("by trampoline, the unwinder can not be probed: %w", err))
 	}
 	if len(c.stubbed.walkers) == 0 && !c.t.Space().Modules()[0].Image.Static() {
-		if c.hook == nil {
+		if c.loaderProbe == nil {
 			return e.refused(errno.Errorf(unix.EOPNOTSUPP, "by trampoline, the loader can not be probed: an unwinder that comes later would not be seen"))
 		}
-		tr.Off = c.hook.work.Wait + switchWord
+		tr.Off = c.loaderProbe.work.Wait + switchWord
 	}
 	e.work.Trampoline = tr
 	return nil
@@ -207,10 +207,10 @@ func (c *Core) walkers(tr *arch.Trampoline) error {
 		if err != nil {
 			return err
 		}
-		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, hook: true, points: []uint64{f.a.EntryPoint()}}
-		e.work = arch.Work{Role: arch.RoleUnwind, Trampoline: tr, Count: true}
+		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
+		e.work = arch.ProbeOp{Role: arch.RoleUnwind, Trampoline: tr, Count: true}
 		if len(f.events) == 0 {
-			f.wish = wish{force: arch.TacticJump}
+			f.wish = constraints{force: arch.TacticJump}
 		}
 		fresh = append(fresh, e)
 	}
@@ -241,7 +241,7 @@ func (c *Core) walkLate() error {
 
 // stubSite makes the site at which the function's trampoline leads to the events' work: the
 // first word of its table. nil: none of them wants it.
-func (c *Core) stubSite(f *function, ws []arch.Work, y *yard) (*target.Site, error) {
+func (c *Core) stubSite(f *function, ws []arch.ProbeOp, y *codeArena) (*target.Site, error) {
 	if len(ws) == 0 {
 		return nil, nil
 	}
@@ -252,7 +252,7 @@ func (c *Core) stubSite(f *function, ws []arch.Work, y *yard) (*target.Site, err
 		if err != nil {
 			return nil, err
 		}
-		d, err := amd64.NewReturnDetour(addr, tr, ws, c.t.Writer())
+		d, err := amd64.NewReturnDetour(addr, tr, ws, c.t.CodegenEnv())
 		if err != nil {
 			return nil, err
 		}
@@ -282,7 +282,7 @@ func (c *Core) Strays(e *Event) (n, slot uint64) {
 
 // lookForStrays asks the target while it is there.
 func (c *Core) lookForStrays(e *Event) {
-	t, ok := c.t.(target.Returner)
+	t, ok := c.t.(target.ReturnReplacer)
 	if !ok || !e.byStub || e.fn == nil || c.stubbed.unsure[e.fn.start] {
 		return
 	}
@@ -312,7 +312,7 @@ func (c *Core) leaveStubs(f *function) {
 // the unwinders, and puts back in that stop what was left: as long as a stub stands on a stack they
 // are needed, also when the tracer is killed. Precondition: no other event is armed.
 func (c *Core) putBack() error {
-	t, ok := c.t.(target.Returner)
+	t, ok := c.t.(target.ReturnReplacer)
 	if !ok || len(c.stubbed.walkers) == 0 {
 		return nil
 	}

@@ -38,7 +38,7 @@ const (
 )
 
 // takeOut disarms probes. What can not be taken out of the target now does nothing any
-// more, and is taken out by keep.
+// more, and is taken out by the reaper.
 func (c *Core) takeOut(ps []*probe) {
 	if len(ps) == 0 {
 		return
@@ -57,7 +57,7 @@ func (c *Core) takeOut(ps []*probe) {
 			p.finish()
 			continue
 		}
-		c.hush([]*probe{p})
+		c.waitHandlers([]*probe{p})
 		c.stuck = append(c.stuck, p)
 	}
 }

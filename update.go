@@ -11,8 +11,8 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// form is how an event gets control, and why not by a faster tactic.
-type form struct {
+// armedAs is how an event gets control, and why not by a faster tactic.
+type armedAs struct {
 	tactic arch.Tactic
 	why    error
 }
@@ -20,7 +20,7 @@ type form struct {
 // eventForm is how an event gets control.
 type eventForm struct {
 	e *Event
-	form
+	armedAs
 }
 
 // served is an event that code does the work of, with its handlers.
@@ -30,13 +30,13 @@ type served struct {
 }
 
 // become notes how the event gets control now. The fields that its owner reads change only
-// while the owner calls, and not when the optimiser or keep does its work meanwhile.
-func (e *Event) become(f form) {
+// while the owner calls, and not when the optimiser or the reaper does its work meanwhile.
+func (e *Event) become(f armedAs) {
 	e.form = f
 	if e.core == nil || !e.core.background && !e.core.tidying {
 		e.Tactic, e.Why = f.tactic, f.why
 	}
-	e.settle()
+	e.updateOptimized()
 }
 
 // Form tells how the event gets control now, and why not by a faster tactic; nil for the
@@ -52,15 +52,15 @@ func (e *Event) Form() (Tactic, error) {
 
 // change is what an update does to one function.
 type change struct {
-	f     *function
-	sites []*target.Site
-	now   []eventForm   // how the function's events get control by the sites
-	err   error         // why there are no sites
-	was   []eventForm   // before it
-	late  error         // f.late before it
-	group *target.Group // nil: it must be made with the rest
-	made  bool          // its sites are the function's now, whatever else of the commit has failed
-	room  struct {      // of the group, and of was where the function has one event
+	f          *function
+	sites      []*target.Site
+	now        []eventForm   // how the function's events get control by the sites
+	err        error         // why there are no sites
+	was        []eventForm   // before it
+	blockedErr error         // f.blockedErr before it
+	group      *target.Group // nil: it must be made with the rest
+	made       bool          // its sites are the function's now, whatever else of the commit has failed
+	room       struct {      // of the group, and of was where the function has one event
 		group target.Group
 		was   [1]eventForm
 	}
@@ -96,7 +96,7 @@ func (c *Core) updateOr(fns []*function, mend func(*function, error) error, also
 			_ = c.remake(ch) // ch.err
 		}
 	}
-	soft := slices.DeleteFunc(slices.Clone(cs), func(ch *change) bool { return ch.group != nil || !ch.softens() })
+	soft := slices.DeleteFunc(slices.Clone(cs), func(ch *change) bool { return ch.group != nil || !ch.mayTrap() })
 	err := c.commit(cs, also, len(soft) > 0)
 	if len(soft) > 0 && errors.Is(err, target.ErrBlocked) {
 		for _, ch := range soft {
@@ -109,7 +109,7 @@ func (c *Core) updateOr(fns []*function, mend func(*function, error) error, also
 		}
 	}
 	if errors.Is(err, target.ErrBlocked) {
-		cs, err = c.endAnyway(cs, also)
+		cs, err = c.disarmBlocked(cs, also)
 	}
 	if err != nil {
 		c.drop(cs)
@@ -130,10 +130,10 @@ func (c *Core) begin(fns []*function) []*change {
 	return cs
 }
 
-// endAnyway makes changes that end something, and in whose way a thread is: the old code is taken out,
+// disarmBlocked makes changes that end something, and in whose way a thread is: the old code is taken out,
 // which nothing is in the way of, and what the function's other events want comes later. It gives
 // the changes, or with an error those that were not made.
-func (c *Core) endAnyway(cs []*change, also stopping) ([]*change, error) {
+func (c *Core) disarmBlocked(cs []*change, also stopping) ([]*change, error) {
 	var hard []*change
 	for _, ch := range cs {
 		if ch.group == nil && !ch.made {
@@ -147,7 +147,7 @@ func (c *Core) endAnyway(cs []*change, also stopping) ([]*change, error) {
 	rest := left(hard)
 	why := map[*change]error{}
 	for _, ch := range rest { // what other probes need must not be away for a moment
-		if slices.ContainsFunc(ch.f.events, func(e *Event) bool { return e.hook && !e.idle() }) {
+		if slices.ContainsFunc(ch.f.events, func(e *Event) bool { return e.internalProbe && !e.idle() }) {
 			return left(cs), ch.blocked()
 		}
 	}
@@ -173,7 +173,7 @@ func (c *Core) endAnyway(cs []*change, also stopping) ([]*change, error) {
 func (c *Core) unarm(f *function, why error) {
 	for _, e := range f.events {
 		if !e.idle() {
-			e.become(form{why: &postponedError{why}})
+			e.become(armedAs{why: &postponedError{why}})
 		}
 	}
 	if len(f.events) > 0 {
@@ -181,15 +181,15 @@ func (c *Core) unarm(f *function, why error) {
 	}
 }
 
-// unserved queues functions whose code was taken out though their events want it: what was to
+// requeueDisarmed queues functions whose code was taken out though their events want it: what was to
 // come in its place could not be put in.
-func (c *Core) unserved(fns []*function, err error) {
+func (c *Core) requeueDisarmed(fns []*function, err error) {
 	var cs []*change
 	for _, f := range fns {
 		n := 0
 		for _, e := range f.events {
 			if !e.idle() && !e.serves() {
-				e.become(form{why: &postponedError{err}})
+				e.become(armedAs{why: &postponedError{err}})
 				n++
 			}
 		}
@@ -201,20 +201,20 @@ func (c *Core) unserved(fns []*function, err error) {
 	c.tried(cs)
 }
 
-// softens says whether breakpoints may stand where the change has jumps.
-func (ch *change) softens() bool {
+// mayTrap says whether breakpoints may stand where the change has jumps.
+func (ch *change) mayTrap() bool {
 	return ch.f.mayTrap() && slices.ContainsFunc(ch.sites, func(s *target.Site) bool { return !s.Trap })
 }
 
 // begin begins a change of a function. One that waits already, and whose old code does what
 // must end, goes on waiting: what it waits for would hold up the end.
 func (ch *change) begin(f *function) {
-	ch.f, ch.late, ch.was = f, f.late, ch.room.was[:0]
+	ch.f, ch.blockedErr, ch.was = f, f.blockedErr, ch.room.was[:0]
 	for _, e := range f.events {
 		ch.was = append(ch.was, eventForm{e, e.form})
 	}
 	if !f.mustChange() {
-		ch.group, f.late = &ch.room.group, nil
+		ch.group, f.blockedErr = &ch.room.group, nil
 	}
 }
 
@@ -320,7 +320,7 @@ func changeOf(cs []*change, then func() error, once bool) (*target.Change, bool)
 		}
 		work = work || len(ch.sites)+len(ch.f.sites) > 0
 		for _, n := range ch.now {
-			n.e.become(n.form)
+			n.e.become(n.armedAs)
 		}
 		if ch.group == nil {
 			all.Add, all.Remove = append(all.Add, ch.sites...), append(all.Remove, ch.f.sites...)
@@ -346,7 +346,7 @@ func (c *Core) done(ch *change) {
 	clear(f.one.serving[:])
 	f.sites, f.serving = ch.sites, f.one.serving[:0]
 	if len(f.sites) == 0 {
-		f.late = nil
+		f.blockedErr = nil
 	} else {
 		c.watchWritten()
 	}
@@ -360,7 +360,7 @@ func (c *Core) done(ch *change) {
 			f.serving = append(f.serving, s)
 		}
 	}
-	if f.late == nil && len(c.queue) > 0 {
+	if f.blockedErr == nil && len(c.queue) > 0 {
 		delete(c.queue, f)
 	}
 	if len(f.events) == 0 {
@@ -378,10 +378,10 @@ func (c *Core) drop(cs []*change) {
 			continue
 		}
 		c.release(ch.sites)
-		ch.sites, ch.f.late = nil, ch.late
+		ch.sites, ch.f.blockedErr = nil, ch.blockedErr
 		for _, w := range ch.was {
 			if w.e.held == nil {
-				w.e.become(w.form)
+				w.e.become(w.armedAs)
 			}
 		}
 	}
@@ -400,7 +400,7 @@ func (c *Core) postpone(cs []*change) {
 	wait := cs
 	for _, ch := range cs {
 		why := ch.blocked()
-		if ch.softens() {
+		if ch.mayTrap() {
 			c.trap(ch, why)
 		}
 		c.enqueue(ch.f, why)
@@ -428,10 +428,10 @@ func (c *Core) postpone(cs []*change) {
 // trap has the code of a change made anew, with breakpoints in place of jumps, and the function
 // queued. If it can not be made the change stays as it is.
 func (c *Core) trap(ch *change, why error) {
-	f, late, sites, now := ch.f, ch.f.late, ch.sites, ch.now
-	f.late = why
+	f, late, sites, now := ch.f, ch.f.blockedErr, ch.sites, ch.now
+	f.blockedErr = why
 	if err := c.remake(ch); err != nil {
-		f.late, ch.sites, ch.now, ch.err = late, sites, now, nil
+		f.blockedErr, ch.sites, ch.now, ch.err = late, sites, now, nil
 		return
 	}
 	c.release(sites)
@@ -452,9 +452,9 @@ func (c *Core) leave(ch *change) {
 		switch {
 		case e.idle():
 		case !e.serves():
-			e.become(form{why: why})
+			e.become(armedAs{why: why})
 		case e.form.why != nil: // a breakpoint that stood before
-			e.become(form{e.form.tactic, why})
+			e.become(armedAs{e.form.tactic, why})
 		}
 	}
 }
@@ -480,9 +480,9 @@ func (f *function) whyTrap(e *Event, why error) error {
 	switch {
 	case f.wish.force != "":
 		return errAsked
-	case f.late != nil:
-		return &postponedError{f.late}
-	case f.core.straight && !f.jumpOnly:
+	case f.blockedErr != nil:
+		return &postponedError{f.blockedErr}
+	case f.core.optimizationOff && !f.jumpOnly:
 		return errStraight
 	}
 	return why

@@ -27,7 +27,7 @@ func (c *Core) serve(e *Event) error {
 	} else if no := e.fn.serves(e); errors.Is(no, arch.ErrUnprobeable) {
 		return e.refused(no)
 	}
-	if err := c.fall(e, why); err != nil {
+	if err := c.fallBackToUprobe(e, why); err != nil {
 		return e.refused(err)
 	}
 	return nil
@@ -41,15 +41,15 @@ func (c *Core) loads(e *Event) error {
 	return nil
 }
 
-// fall has the kernel hold the probe of an event that no tactic of ours can serve, and why.
+// fallBackToUprobe has the kernel hold the probe of an event that no tactic of ours can serve, and why.
 // Functions that a pattern happens to match are left alone: a slow probe on the busiest of
 // them is not what was asked for.
-func (c *Core) fall(e *Event, why error) error {
+func (c *Core) fallBackToUprobe(e *Event, why error) error {
 	switch {
 	case why == nil:
 	case e.h != nil:
 		return why
-	case e.force != "" || e.hook || errors.Is(why, arch.ErrUnprobeable):
+	case e.force != "" || e.internalProbe || errors.Is(why, arch.ErrUnprobeable):
 		return why
 	case e.pattern != nil:
 		return fmt.Errorf("%w: only a probe that is held from outside fits, which takes microseconds a hit and more: name the function to have that", why)
@@ -57,14 +57,14 @@ func (c *Core) fall(e *Event, why error) error {
 	if err := c.hold(e); err != nil {
 		return errors.Join(why, fmt.Errorf("nor from outside: %w", err))
 	}
-	e.become(form{e.held.Tactic(), why})
+	e.become(armedAs{e.held.Tactic(), why})
 	return nil
 }
 
-// fallAt has the kernel hold the probes of a function's new events that stand where no code of ours
+// fallBackToUprobeAt has the kernel hold the probes of a function's new events that stand where no code of ours
 // can: why names the instruction. No error says that the function is to be tried again
 // without them; else e is the event that can not be served, if it is one of these.
-func (c *Core) fallAt(evs []*Event, why error) (e *Event, err error) {
+func (c *Core) fallBackToUprobeAt(evs []*Event, why error) (e *Event, err error) {
 	var at *arch.PointError
 	if !errors.As(why, &at) {
 		return nil, why
@@ -74,7 +74,7 @@ func (c *Core) fallAt(evs []*Event, why error) (e *Event, err error) {
 		if e.held != nil || !slices.Contains(e.points, at.Addr) {
 			continue
 		}
-		if err = c.fall(e, why); err != nil {
+		if err = c.fallBackToUprobe(e, why); err != nil {
 			return e, err
 		}
 	}
@@ -92,7 +92,7 @@ func (c *Core) hold(e *Event) error {
 			return errno.Errorf(unix.EBUSY, "0x%x: another probe of ours covers it, remove that first", at)
 		}
 	}
-	h, err := c.t.Uprobe(&target.Uprobe{Addr: at, Event: e.ID, Prog: e.Prog, Args: e.argsOffset(c.t.Writer()), Asked: e.force.Held()})
+	h, err := c.t.Uprobe(&target.Uprobe{Addr: at, Event: e.ID, Prog: e.Prog, Args: e.argsOffset(c.t.CodegenEnv()), Asked: e.force.Held()})
 	e.held, c.watching.stale = h, true // a private copy of text goes back to its file for it
 	return err
 }

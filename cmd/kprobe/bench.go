@@ -182,10 +182,10 @@ func (b *bench) start(dir string) (err error) {
 	if err := b.s.target.Prepare(); err != nil {
 		return err
 	}
-	l := b.s.target.Writer().Layout
+	l := b.s.target.CodegenEnv().Layout
 	b.locked = l.LockedUnits() * 8 / perCall
 	b.room = b.locked
-	if b.s.target.Writer().HasRseq {
+	if b.s.target.CodegenEnv().HasRseq {
 		b.room = l.Units() * 8 / perCall
 	}
 	return nil

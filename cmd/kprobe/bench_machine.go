@@ -12,7 +12,7 @@ import (
 func (b *bench) describe() machine {
 	m := machine{
 		CPU: cpuModel(), CPUs: runtime.NumCPU(), Kernel: kernelRelease(), Workload: "C",
-		Rseq: b.s.target.Writer().HasRseq, Rounds: b.rounds, Calls: b.calls, Slow: b.slow,
+		Rseq: b.s.target.CodegenEnv().HasRseq, Rounds: b.rounds, Calls: b.calls, Slow: b.slow,
 	}
 	if b.goProgram {
 		m.Workload = "Go"

@@ -36,7 +36,7 @@ func newDemoHit() *cobra.Command {
 type demoGuest struct {
 	spec qemu.Spec
 	line *guestkit.Line
-	wake *guestkit.Mourner
+	wake *guestkit.Watchdog
 	dir  string
 }
 
@@ -89,7 +89,7 @@ func (g *demoGuest) start(kernel string) error {
 		return fmt.Errorf("kernel %s: %w", kernel, err)
 	}
 	g.spec = spec
-	g.wake, err = guestkit.Mourn(spec)
+	g.wake, err = guestkit.StartWatchdog(spec)
 	return err
 }
 

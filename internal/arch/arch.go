@@ -114,14 +114,14 @@ type Function interface {
 	// changed: they are given again to who asks the same.
 	Plan(points []uint64, p Policy) (regions []Region, refused map[uint64]error)
 	// Detour generates the code for a region at addr.
-	Detour(addr uint64, r Region, work map[uint64][]Work, w *Writer) (*Detour, error)
+	Detour(addr uint64, r Region, work map[uint64][]ProbeOp, w *CodegenEnv) (*Detour, error)
 	// DetourSize is the most bytes that Detour will need.
-	DetourSize(r Region, work map[uint64][]Work, w *Writer) (int, error)
+	DetourSize(r Region, work map[uint64][]ProbeOp, w *CodegenEnv) (int, error)
 	// Patch gives the bytes that a region's start becomes.
 	Patch(r Region, detour uint64) ([]byte, error)
-	// Wide says whether the function's code uses vector registers beyond the low 128 bits
+	// UsesWideVectors says whether the function's code uses vector registers beyond the low 128 bits
 	// of the first 16, or may: a handler called in it must keep all of them.
-	Wide() bool
+	UsesWideVectors() bool
 	// Ret gives the distance from the stack pointer to the return address of the call in
 	// progress, in bytes, before the instruction at addr runs; ok is false where it is not
 	// known.
@@ -199,7 +199,7 @@ type ThreadID uint8
 // Sources of the thread id.
 const (
 	TIDSyscall ThreadID = iota // gettid, each time
-	TIDFS                      // a 32-bit word at Writer.TIDOff from the FS base
+	TIDFS                      // a 32-bit word at CodegenEnv.TIDOff from the FS base
 	TIDGo                      // g.m.procid
 )
 
@@ -264,8 +264,8 @@ var KernelColumns = []KernelColumn{ColumnIRQsBH, ColumnResched, ColumnInterrupt,
 // MaxKernelColumns is the most that a record's context has room for; 5.10 with PREEMPT_RT has 7.
 const MaxKernelColumns = 8
 
-// Writer says what generated code knows of the process it runs in.
-type Writer struct {
+// CodegenEnv says what generated code knows of the process it runs in.
+type CodegenEnv struct {
 	Ring   uint64 // where the ring is mapped
 	Layout ring.Layout
 
@@ -357,7 +357,7 @@ const (
 	RoleExit               // a return probe's exit: find the instance, record (or count), give it back
 	RoleWait               // record, then wait a bounded time for the tracer's answer
 	RoleCall               // call a handler
-	RoleQuiet              // where the program takes on a seccomp filter: count up Writer.Quiet
+	RoleQuiet              // where the program takes on a seccomp filter: count up CodegenEnv.Quiet
 	RoleUnwind             // where a walk over the stack asks about a frame: show it the real return address
 	RoleShare              // at the entry of a function of the C library that may make threads share a block (Work.Share)
 )
@@ -373,11 +373,11 @@ const (
 	ShareClone3               // clone3(struct clone_args *, size, …), called by the C library alone
 	ShareSyscall              // syscall(number, …)
 	ShareBase                 // arch_prctl(code, …)
-	ShareAction               // sigaction(signal, new, …): it makes no task, but may replace a handler (Writer.Handled)
+	ShareAction               // sigaction(signal, new, …): it makes no task, but may replace a handler (CodegenEnv.Handled)
 )
 
 // Call is a handler as generated code knows it: what a target made of it stands at Desc,
-// and the target's gate (Writer.Gate) is given that address.
+// and the target's gate (CodegenEnv.Gate) is given that address.
 type Call struct {
 	Desc uint64
 	// Room is the stack, in bytes below the stack pointer, that the gate needs for it. A Go
@@ -401,8 +401,8 @@ type Value struct {
 	Bits uint32
 }
 
-// Work is what one probe does at one point.
-type Work struct {
+// ProbeOp is what one probe does at one point.
+type ProbeOp struct {
 	Event int
 	Role  Role
 	Count bool // count runs instead of recording them
@@ -429,7 +429,7 @@ type Work struct {
 	Share   Share
 	Library Range
 	// PlainLoads: no thread that is at the point blocks the signals of a fault, and the resident handler catches them
-	// (from when on says Writer.Asks): nothing is asked before a load.
+	// (from when on says CodegenEnv.Asks): nothing is asked before a load.
 	PlainLoads bool
 	// Unknown: the exit is a tail jump, so the function's value is not known here.
 	Unknown bool
@@ -460,12 +460,12 @@ type Detour struct {
 	Back   uint64  // the jump to what comes behind the region; 0: there is none
 	Fixups []Fixup // sorted by At
 	Faults []FaultStub
-	Points []Begin // of each point with work to do at it, in order of address
+	Points []PointEntry // of each point with work to do at it, in order of address
 }
 
-// Begin is where the work at a point begins: a thread that is to run the instruction there
+// PointEntry is where the work at a point begins: a thread that is to run the instruction there
 // with its probes goes to At.
-type Begin struct{ Point, At uint64 }
+type PointEntry struct{ Point, At uint64 }
 
 // Begin is where a thread goes that is to run an instruction of the region, with the work at it if
 // there is any, else its copy.

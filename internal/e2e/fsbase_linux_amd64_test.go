@@ -119,7 +119,7 @@ func drain(core *kprobes.Core, done <-chan struct{}) {
 // sharedWord reads the word that says whether threads may share blocks.
 func sharedWord(t *testing.T, core *kprobes.Core) uint32 {
 	t.Helper()
-	w := core.Target().Writer()
+	w := core.Target().CodegenEnv()
 	if w.Shared == 0 || !w.HasRseq {
 		t.Fatalf("records are not written as by threads with areas of their own (%+v)", w)
 	}
@@ -159,7 +159,7 @@ func TestBaseUnnoticed(t *testing.T) {
 	e := arms(t, core, "record")
 	sharedWord(t, core)
 	target := core.Target().(*process.Target)
-	if !target.Writer().FSGSBase {
+	if !target.CodegenEnv().FSGSBase {
 		t.Skip("this processor, or its kernel, does not let programs read the FS base")
 	}
 	var n map[string]uint64
@@ -170,7 +170,7 @@ func TestBaseUnnoticed(t *testing.T) {
 			n = p.Counts(c)
 		}()
 		for wait := true; wait; {
-			_ = target.Proc().WriteMem(target.Writer().Shared, make([]byte, 4)) // an error: the program set it just then
+			_ = target.Proc().WriteMem(target.CodegenEnv().Shared, make([]byte, 4)) // an error: the program set it just then
 			select {
 			case <-done:
 				wait = false

@@ -39,9 +39,9 @@ type Handler struct {
 	Name string
 	// Point is what the Regs are bound to; Mem and Callers are filled in by the target.
 	Point amd64.Point
-	// Wide says that all vector registers must be kept (arch.Function.Wide), not only
+	// WideVectors says that all vector registers must be kept (arch.Function.WideVectors), not only
 	// what Go's calling convention asks for.
-	Wide bool
+	WideVectors bool
 	// Sleepable: Run may block. It runs on a goroutine of its own then.
 	Sleepable bool
 	// Off, if not nil and set, has hits pass that were on their way when their site was taken

@@ -30,7 +30,7 @@ type Target interface {
 	// succeeded before the methods below are called.
 	Prepare() error
 	// Writer describes the address space to generated code.
-	Writer() *arch.Writer
+	CodegenEnv() *arch.CodegenEnv
 	// Ring is what generated code writes its records to.
 	Ring() *ring.Ring
 	// Code gives room for size bytes of code that reaches every address from lo
@@ -70,7 +70,7 @@ type Target interface {
 	// Uprobe arms a probe that the kernel holds: with its own breakpoint, which needs no
 	// handler in the address space. No site may cover its instruction. The error says
 	// why the kernel can not, or may not.
-	Uprobe(u *Uprobe) (Held, error)
+	Uprobe(u *Uprobe) (ExternalProbe, error)
 	// Uprobes reads the records that are there of the probes that the kernel holds, and
 	// returns how many.
 	Uprobes(f func(*UprobeRecord)) int
@@ -89,8 +89,8 @@ type Describer interface {
 	// Notrace says why no event may stand in a function, though a probe with handlers may;
 	// nil: it may.
 	Notrace(r symbol.Resolved) error
-	// Bars says why no probe may stand at an instruction; nil: it may.
-	Bars(addr uint64) error
+	// InsnDenied says why no probe may stand at an instruction; nil: it may.
+	InsnDenied(addr uint64) error
 }
 
 // Recoverer is a Target whose code is read as it stands: the patches of a tracer that was killed
@@ -109,8 +109,8 @@ type Finder interface {
 	Find(name string) error
 }
 
-// Returner is a Target in which return addresses can be replaced (arch.Trampoline).
-type Returner interface {
+// ReturnReplacer is a Target in which return addresses can be replaced (arch.Trampoline).
+type ReturnReplacer interface {
 	Target
 	// Replaceable says why no return address may be replaced in the address space; nil: they
 	// may, as far as it knows.
@@ -134,7 +134,7 @@ type Returner interface {
 }
 
 // Sharer is a Target whose threads may come to share the memory at their FS base, or to have another base
-// (arch.Writer.Shared).
+// (arch.CodegenEnv.Shared).
 type Sharer interface {
 	Target
 	// Sharers lists the functions by which they do: each must be probed, by arch.RoleShare, before any other
@@ -150,7 +150,7 @@ type Sharer interface {
 type Sharing struct {
 	Place   symbol.Resolved
 	Share   arch.Share
-	Library arch.Range // see arch.Work
+	Library arch.Range // see arch.ProbeOp
 }
 
 // Yielder is a Target that others may trace, whose breakpoints may fall into patches.
@@ -198,7 +198,7 @@ type Sequencer interface {
 }
 
 // Filterer is a Target whose threads may come to be forbidden system calls that generated code makes
-// (arch.Writer.Quiet).
+// (arch.CodegenEnv.Quiet).
 type Filterer interface {
 	Target
 	// FilterCalls are the functions by which that happens: each is to have a probe of RoleQuiet.
@@ -215,7 +215,7 @@ type Beginner interface {
 	// the words for a probe of RoleWait there. ok is false if it has them, or no thread may be made to wait.
 	Begins() (place symbol.Resolved, words uint64, ok bool)
 	// Begin sees whether it has them now, and puts those of the engine in front of them: from then on records
-	// ask nothing where arch.Writer.Asks says so. What can not be done now is tried again by a later Begin.
+	// ask nothing where arch.CodegenEnv.Asks says so. What can not be done now is tried again by a later Begin.
 	// done is false if it has them, and that failed.
 	Begin() (done bool)
 }
@@ -227,9 +227,9 @@ type FilterCall struct {
 	Ways  [][]arch.Value
 }
 
-// Noter is a Target whose memory can tell a listing of probes that are not armed: they wait for a
+// PendingLister is a Target whose memory can tell a listing of probes that are not armed: they wait for a
 // thread, or for their object.
-type Noter interface {
+type PendingLister interface {
 	Target
 	// Note replaces what was noted before. The sites have no patch.
 	Note(waiting []*Site) error
@@ -252,8 +252,8 @@ type Uprobe struct {
 	Asked bool           // this tactic was asked for, and not what is left when no other fits
 }
 
-// Held is a Uprobe that is armed. It ends with the tracer, however that ends.
-type Held interface {
+// ExternalProbe is a Uprobe that is armed. It ends with the tracer, however that ends.
+type ExternalProbe interface {
 	// Tactic is how the probe is held.
 	Tactic() arch.Tactic
 	// Counts tells the runs that were only counted, and the records that found no room.

@@ -58,7 +58,7 @@ type Guest struct {
 	Kernel guestkit.Build
 
 	log  string // the serial console's file
-	wake *guestkit.Mourner
+	wake *guestkit.Watchdog
 	mu   sync.Mutex
 	line *guestkit.Line
 	tb   testing.TB
@@ -109,7 +109,7 @@ func boot(tb testing.TB, o *Options) (_ *Guest, err error) {
 		return nil, err
 	}
 	g := &Guest{Spec: spec, Kernel: build, log: filepath.Join(dir, "serial.log"), tb: tb}
-	if g.wake, err = guestkit.Mourn(spec); err != nil {
+	if g.wake, err = guestkit.StartWatchdog(spec); err != nil {
 		return nil, errors.Join(err, qemu.End(spec))
 	}
 	if err := g.meet(dir); err != nil {

@@ -38,7 +38,7 @@ type breakpoint struct {
 }
 
 // Uprobe sets a breakpoint of QEMU's. Hits cost milliseconds.
-func (t *Target) Uprobe(u *target.Uprobe) (target.Held, error) {
+func (t *Target) Uprobe(u *target.Uprobe) (target.ExternalProbe, error) {
 	if !t.k.InText(u.Addr) && t.Space().ModuleAt(u.Addr) == nil {
 		return nil, errno.Errorf(unix.EINVAL, "0x%x is not code of the guest's kernel", u.Addr)
 	}

@@ -41,24 +41,26 @@ var errMemory = errors.New("the guest's memory is not understood")
 
 var le = binary.LittleEndian
 
-// control is the view of a control area.
-type control struct {
+// controlBlock is the view of a controlBlock area.
+type controlBlock struct {
 	mem   []byte
 	sites map[*target.Site]int // index of the entry of an armed site, or of a note
 	free  []int
 	used  int
 }
 
-func newControl(mem []byte) *control { return &control{mem: mem, sites: map[*target.Site]int{}} }
+func newControl(mem []byte) *controlBlock {
+	return &controlBlock{mem: mem, sites: map[*target.Site]int{}}
+}
 
 // capacity is the number of entries that the table has.
-func (c *control) capacity() int { return (len(c.mem) - siteOff) / siteSize }
+func (c *controlBlock) capacity() int { return (len(c.mem) - siteOff) / siteSize }
 
-func (c *control) get(off int) uint64    { return le.Uint64(c.mem[off:]) }
-func (c *control) put(off int, v uint64) { storeWord(c.mem[off:], v) }
+func (c *controlBlock) get(off int) uint64    { return le.Uint64(c.mem[off:]) }
+func (c *controlBlock) put(off int, v uint64) { storeWord(c.mem[off:], v) }
 
 // init writes the header, its magic last. What is told of code that was there stays.
-func (c *control) init(holder, since uint64, l *layout) {
+func (c *controlBlock) init(holder, since uint64, l *layout) {
 	mark := uint64(0)
 	switch {
 	case c.valid():
@@ -85,12 +87,12 @@ func (c *control) init(holder, since uint64, l *layout) {
 }
 
 // valid says whether a header of this version stands there.
-func (c *control) valid() bool {
+func (c *controlBlock) valid() bool {
 	return c.get(hdrMagic) == controlMagic && c.get(hdrVersion) == controlVersion
 }
 
 // other says whether a header of another version stands there.
-func (c *control) other() bool {
+func (c *controlBlock) other() bool {
 	return c.get(hdrMagic) == controlMagic && c.get(hdrVersion) != controlVersion
 }
 
@@ -159,7 +161,7 @@ func decodeSite(b []byte) (site, error) {
 }
 
 // list reads all sites that are in the table.
-func (c *control) list() ([]site, error) {
+func (c *controlBlock) list() ([]site, error) {
 	n := c.get(hdrSites)
 	if n > uint64(c.capacity()) {
 		return nil, fmt.Errorf("a table of %d sites: %w", n, errMemory)
@@ -179,10 +181,10 @@ func (c *control) list() ([]site, error) {
 	return out, nil
 }
 
-func (c *control) entry(i int) []byte { return c.mem[siteOff+i*siteSize:][:siteSize] }
+func (c *controlBlock) entry(i int) []byte { return c.mem[siteOff+i*siteSize:][:siteSize] }
 
 // add enters sites that are about to be patched, or notes.
-func (c *control) add(sites []*target.Site) error {
+func (c *controlBlock) add(sites []*target.Site) error {
 	if have := c.capacity() - c.used + len(c.free); len(sites) > have {
 		return errno.Errorf(unix.ENOSPC, "%d sites more: the guest's table has room for %d: an ivshmem device has more (kprobe doctor tells how)", len(sites), have)
 	}
@@ -205,7 +207,7 @@ func (c *control) add(sites []*target.Site) error {
 }
 
 // clear drops the entries of sites whose patches are gone.
-func (c *control) clear(sites []*target.Site) {
+func (c *controlBlock) clear(sites []*target.Site) {
 	for _, s := range sites {
 		if i, ok := c.sites[s]; ok {
 			storeWord(c.entry(i), 0)

@@ -64,13 +64,13 @@ func (t *Target) module(f *kernel.Module) (*module, error) {
 }
 
 // Barred says why nothing may stand in a function; "": something may.
-func (t *Target) Barred(r symbol.Resolved) string {
+func (t *Target) FuncDenied(r symbol.Resolved) string {
 	p, err := t.k.Places()
 	if err != nil {
 		return err.Error()
 	}
 	lo := r.Module.Runtime(r.Func.Addr)
-	return p.Barred(lo, lo+r.Func.Size)
+	return p.FuncDenied(lo, lo+r.Func.Size)
 }
 
 // Notrace says why an event may not stand in a function, though a probe with handlers may: as
@@ -153,8 +153,8 @@ func (t *Target) nameAt(addr uint64) string {
 // Alive says whether the kernel still runs that was found.
 func (t *Target) Alive() error { return t.alive() }
 
-// Bars says why no probe may stand at an instruction.
-func (t *Target) Bars(addr uint64) error {
+// InsnDenied says why no probe may stand at an instruction.
+func (t *Target) InsnDenied(addr uint64) error {
 	p, err := t.k.Places()
 	if err != nil {
 		return err

@@ -135,7 +135,7 @@ func (l *layout) leave() {
 type Leftover struct {
 	t       *Target
 	lay     *layout
-	control *control
+	control *controlBlock
 	// Holder is the tracer that made it, as it wrote itself: pid and start time (clock ticks
 	// after boot). Zero: it has left, and only code that threads may be in stays.
 	Holder, Since uint64
@@ -173,7 +173,7 @@ func (t *Target) FindLeftover() (*Leftover, error) {
 }
 
 // findLayout finds a layout that is in force.
-func (t *Target) findLayout() (*layout, *control, error) {
+func (t *Target) findLayout() (*layout, *controlBlock, error) {
 	dir, err := directoryOf(t.k, t.m, directoryName)
 	if err != nil {
 		return nil, nil, err
@@ -216,7 +216,7 @@ func otherVersion(m phys.Memory, shared extent, dirs []extent) error {
 }
 
 // tryShared looks for a layout in ivshmem memory.
-func (t *Target) tryShared(e extent, dir extent) (*layout, *control) {
+func (t *Target) tryShared(e extent, dir extent) (*layout, *controlBlock) {
 	slot := newControl(e.mem).get(hdrSlot)
 	if e.pa == 0 && slot < slots { // not known to who only reads: the entry for the code tells
 		e.pa = le.Uint64(dir.mem[8*slot:])&pteAddress&^(largePage-1) - largePage
@@ -238,7 +238,7 @@ func (t *Target) tryShared(e extent, dir extent) (*layout, *control) {
 }
 
 // tryLow looks for a layout below 1 MiB: a page table whose first page is a control area.
-func (t *Target) tryLow(dir extent) (*layout, *control) {
+func (t *Target) tryLow(dir extent) (*layout, *controlBlock) {
 	for slot := range slots {
 		pa, table := lowTable(t.m, le.Uint64(dir.mem[8*slot:]))
 		if table == nil {

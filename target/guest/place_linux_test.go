@@ -119,7 +119,7 @@ func TestRefusedTables(t *testing.T) {
 	tried := map[string]int{}
 	for _, r := range p.t.Kernel().Text() {
 		for _, k := range places.Kept(r.Start, r.End) {
-			if tried[k.Why] >= 3 || places.Barred(k.Start, k.End) != "" {
+			if tried[k.Why] >= 3 || places.FuncDenied(k.Start, k.End) != "" {
 				continue
 			}
 			l, ok := p.t.Space().SymbolAt(k.Start)

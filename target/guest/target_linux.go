@@ -45,7 +45,7 @@ type Target struct {
 	adopted *layout // of an earlier tracer and in force: a thread may be in its code
 	clean   bool    // nothing of a killed tracer's patches stands (Recover)
 	claims  bool    // the machine is this engine's (qemu.Machine.Claim)
-	control *control
+	control *controlBlock
 	code    *codealloc.Piece
 	codeMu  sync.Mutex
 	heap    int // bytes of the data part that are given out
@@ -56,7 +56,7 @@ type Target struct {
 	part    int                 // of the pools, that Crowded has looked at last
 	mail    *mailSide           // of vCPUs that wait for handlers; nil: there was no handler
 	ring    *ring.Ring
-	writer  arch.Writer
+	writer  arch.CodegenEnv
 	zombie  []*target.Site // taken out, but a thread may still be in the detour
 	foreign []*target.Site // not taken out: somebody else has patched over them
 	notes   []*target.Site // what Note has told
@@ -136,7 +136,7 @@ func (t *Target) Read(addr uint64, b []byte) error { return t.k.Read(addr, b) }
 func (t *Target) Ring() *ring.Ring { return t.ring }
 
 // Writer describes the kernel to generated code, after Prepare.
-func (t *Target) Writer() *arch.Writer { return &t.writer }
+func (t *Target) CodegenEnv() *arch.CodegenEnv { return &t.writer }
 
 // errTraps is why no breakpoint may stand in the kernel.
 var errTraps = errno.Errorf(unix.EOPNOTSUPP, "nobody in the guest would take a breakpoint of ours")
@@ -206,12 +206,12 @@ func (t *Target) Prepare() (err error) {
 	t.lay, t.control, t.ring, t.clean = l, c, r, false
 	t.heap, t.pools, t.idle = 0, nil, nil
 	t.code = l.room(t.adopted == l, c.get(hdrMark))
-	t.writer = arch.Writer{Ring: l.ring.va, Layout: r.Layout, Kernel: t.arch}
+	t.writer = arch.CodegenEnv{Ring: l.ring.va, Layout: r.Layout, Kernel: t.arch}
 	return nil
 }
 
 // install fills a layout's memory and maps it.
-func (t *Target) install(l *layout, c *control, since uint64) (r *ring.Ring, err error) {
+func (t *Target) install(l *layout, c *controlBlock, since uint64) (r *ring.Ring, err error) {
 	fill := func() (err error) {
 		c.init(uint64(os.Getpid()), since, l)
 		clear(l.data.mem)

@@ -14,11 +14,11 @@ import (
 // A Go program that Start has made is probed before its runtime has installed its signal handlers, which take the place
 // of whatever stands there. So no handler of ours is installed until then. Meanwhile all loads of records are checked
 // ones: where a function may run with signals blocked because hdrResident is nobody's handler, elsewhere because the word
-// hdrAsks is all ones (arch.Writer.Asks).
+// hdrAsks is all ones (arch.CodegenEnv.Asks).
 //
 // Begin sees that the runtime has its handlers, and in one stop does what an attach does to a program that runs:
 //
-//	1. Ours are installed in front of the runtime's, which the home keeps. A record asks, and finds ours, or
+//	1. Ours are installed in front of the runtime's, which the control block keeps. A record asks, and finds ours, or
 //	   another's, as before. A tracer killed here leaves what one leaves that was killed after an attach.
 //	2. hdrAsks becomes 0. A thread that has read the word before checks its loads, and then loads: nobody minds that
 //	   the handler is there. One that reads it from now on makes plain loads, which the handler catches.
@@ -63,11 +63,11 @@ func (t *Target) awaitBegin(s *Stopped, all *[Signals]Sigaction) error {
 	if !t.begins {
 		return nil
 	}
-	if err := t.home.put(hdrResident, nowhere); err != nil {
+	if err := t.control.put(hdrResident, nowhere); err != nil {
 		return err
 	}
-	t.writer.Asks = t.home.addr + hdrAsks
-	if err := t.home.put(hdrAsks, ^uint64(0)); err != nil {
+	t.writer.Asks = t.control.addr + hdrAsks
+	if err := t.control.put(hdrAsks, ^uint64(0)); err != nil {
 		return err
 	}
 	why, err := t.whyNotCall(s, "wait for its handlers (nanosleep)", waitCalls)
@@ -77,7 +77,7 @@ func (t *Target) awaitBegin(s *Stopped, all *[Signals]Sigaction) error {
 
 // Begins is runtime.main, as long as the runtime has no handlers.
 func (t *Target) Begins() (place symbol.Resolved, words uint64, ok bool) {
-	if !t.begins || !t.beginWaits || t.home == nil {
+	if !t.begins || !t.beginWaits || t.control == nil {
 		return place, 0, false
 	}
 	m := t.Space().Main()
@@ -86,12 +86,12 @@ func (t *Target) Begins() (place symbol.Resolved, words uint64, ok bool) {
 		return place, 0, false
 	}
 	v := fns[0].Addr
-	return symbol.Resolved{Module: m, Func: fns[0], Vaddr: v, Addr: m.Runtime(v)}, t.home.addr + hdrWait, true
+	return symbol.Resolved{Module: m, Func: fns[0], Vaddr: v, Addr: m.Runtime(v)}, t.control.addr + hdrWait, true
 }
 
 // Begin sees whether the runtime of a Go program has installed its handlers meanwhile, and puts ours in front of them.
 func (t *Target) Begin() (done bool) {
-	if !t.begins || t.home == nil || len(t.code) == 0 || !t.catches() {
+	if !t.begins || t.control == nil || len(t.code) == 0 || !t.catches() {
 		return true
 	}
 	if time.Now().Before(t.tryBegin.next) {
@@ -133,7 +133,7 @@ func (t *Target) begin(s *Stopped, same bool) error {
 		return err
 	}
 	if same {
-		if err := t.home.put(hdrAsks, 0); err != nil {
+		if err := t.control.put(hdrAsks, 0); err != nil {
 			return err
 		}
 		t.writer.Asks = 0

@@ -51,7 +51,7 @@ const futexWaitBitsetOp = 9
 // children are missed: the handler's process is the one that it knows.
 func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 	switch {
-	case t.home == nil:
+	case t.control == nil:
 		return nil, errno.Errorf(unix.EINVAL, "process %d: a handler needs a process that is prepared", t.p.pid)
 	case h == nil:
 		return nil, errno.Errorf(unix.EINVAL, "process %d: there is no handler", t.p.pid)

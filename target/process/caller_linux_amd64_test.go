@@ -109,7 +109,7 @@ func TestHandlerVectorsAndMemory(t *testing.T) {
 		bad = errors.Join(th.Point.Mem.Read(16, b[:]), th.Point.Mem.Write(16, b[:]))
 		return arch.ActionGo
 	})
-	h.arm("get", &arch.Work{Role: arch.RoleCall, Call: h.callOf(th)}, nil)
+	h.arm("get", &arch.ProbeOp{Role: arch.RoleCall, Call: h.callOf(th)}, nil)
 	h.want("get 41", "ok 42")
 	if failed != nil || wrote != nil || !errors.Is(bad, ErrFault) {
 		t.Errorf("memory: read %v, write %v, bad address %v", failed, wrote, bad)
@@ -143,7 +143,7 @@ func TestHandlerLeaves(t *testing.T) {
 		r.AX, r.IP, r.SP = 77, binary.LittleEndian.Uint64(b[:]), r.SP+8
 		return arch.ActionLeave
 	})
-	h.arm("parity", &arch.Work{Role: arch.RoleCall, Call: h.callOf(th)}, nil)
+	h.arm("parity", &arch.ProbeOp{Role: arch.RoleCall, Call: h.callOf(th)}, nil)
 	for range 100 {
 		h.want("parity 4", "ok 77")
 	}
@@ -224,7 +224,7 @@ func TestHandlerIsSlow(t *testing.T) {
 			return arch.ActionGo
 		})
 		c := h.callOf(th)
-		h.arm("add", &arch.Work{Role: arch.RoleCall, Call: c}, nil)
+		h.arm("add", &arch.ProbeOp{Role: arch.RoleCall, Call: c}, nil)
 		hits := uint64(0)
 		for int(runs.Load()) < 2 {
 			h.want("add 1 2", "ok 3")
@@ -276,7 +276,7 @@ func TestHandlerPanics(t *testing.T) {
 				},
 			}
 			c := h.callOf(th)
-			h.arm("add", &arch.Work{Role: arch.RoleCall, Call: c}, nil)
+			h.arm("add", &arch.ProbeOp{Role: arch.RoleCall, Call: c}, nil)
 			answer, want := "ok 3", 1
 			if dealt {
 				answer, want = "ok 1002", 3
@@ -436,7 +436,7 @@ func TestHandlerCallers(t *testing.T) {
 		n = th.Point.Callers(r, pcs)
 		return arch.ActionGo
 	})
-	h.arm("add", &arch.Work{Role: arch.RoleCall, Call: h.callOf(th)}, nil)
+	h.arm("add", &arch.ProbeOp{Role: arch.RoleCall, Call: h.callOf(th)}, nil)
 	h.want("add 1 2", "ok 3")
 	if n < 2 {
 		t.Fatalf("%d callers", n)
@@ -491,7 +491,7 @@ func TestHandlerOfReturn(t *testing.T) {
 		t.Fatal(err)
 	}
 	prog := &fetch.Program{}
-	h.arm("add", &arch.Work{Role: arch.RoleEntry, Pool: pool, Prog: prog, Call: entry}, &arch.Work{Role: arch.RoleExit, Pool: pool, Prog: prog, Call: exit})
+	h.arm("add", &arch.ProbeOp{Role: arch.RoleEntry, Pool: pool, Prog: prog, Call: entry}, &arch.ProbeOp{Role: arch.RoleExit, Pool: pool, Prog: prog, Call: exit})
 	h.want("go 4 200", "ok 800 0")
 	mu.Lock()
 	if entries != 800 || returns != 800 || len(open) != 0 {
@@ -662,7 +662,7 @@ func TestUndoLetsWaitersGo(t *testing.T) {
 	if a := r.ask("stop"); !strings.HasSuffix(a, " 0") {
 		t.Errorf("stop: %s", a)
 	}
-	h.tg.home = nil // nothing of it is there any more
+	h.tg.control = nil // nothing of it is there any more
 }
 
 // Handlers in a Go program: on goroutine stacks, under the garbage collector.

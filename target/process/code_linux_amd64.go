@@ -189,7 +189,7 @@ func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
 		return nil, err
 	}
 	p.Max = uint32(limit)
-	if p.Active, err = t.home.alloc(8); err != nil {
+	if p.Active, err = t.control.alloc(8); err != nil {
 		return nil, err
 	}
 	t.notePool(p)
@@ -216,7 +216,7 @@ func (t *Target) sharedPool(stride int) (*arch.Pool, error) {
 // use is not known.
 func (t *Target) newPool(slots, stride int) (*arch.Pool, error) {
 	size := amd64.PoolBytes(slots, stride)
-	base, err := t.home.alloc(size)
+	base, err := t.control.alloc(size)
 	if err == nil {
 		err = t.p.back(base, size)
 	}

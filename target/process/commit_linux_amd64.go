@@ -24,7 +24,7 @@ import (
 //	   if the bytes are those of a group, that group: it is left out, as if it had not been
 //	   asked for, and what follows is done for the rest. A thread in a detour that goes is moved
 //	   to the same place in the new one, or in the program, where that is exact.
-//	2. The entries of new sites are written to the home's tables. That of breakpoints tells of
+//	2. The entries of new sites are written to the control block's tables. That of breakpoints tells of
 //	   the new site from here on where it takes an old one's place.
 //	3. The threads are moved, and then the bytes are written, page by page: the kernel writes a
 //	   page's bytes in one piece, and no jump crosses a page, so that a tracer killed between two
@@ -53,7 +53,7 @@ var ErrForeign = errors.New("the program's code is not what its file has: anothe
 // Commit makes a change, and those after it, in one stop.
 func (t *Target) Commit(c *target.Change) (err error) {
 	defer func() { err = asGone(err) }() // where it has ended before its threads are asked to stop, too
-	if err := t.home.ours(); err != nil {
+	if err := t.control.ours(); err != nil {
 		return err
 	}
 	for n := c; n != nil; n = n.Next {
@@ -153,8 +153,8 @@ func (t *Target) commitOnce(c *target.Change) error {
 		}
 		return nil
 	})
-	if t.home != nil { // else all is out
-		err = errors.Join(err, t.home.clear(t.gone))
+	if t.control != nil { // else all is out
+		err = errors.Join(err, t.control.clear(t.gone))
 	}
 	t.gone = nil
 	return err
@@ -162,7 +162,7 @@ func (t *Target) commitOnce(c *target.Change) error {
 
 // commitStopped makes one change. Precondition: the world is stopped.
 func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
-	if err := t.home.ours(); err != nil {
+	if err := t.control.ours(); err != nil {
 		return err
 	}
 	look, err := t.look(s, whole)
@@ -214,7 +214,7 @@ func (t *Target) apply(s *Stopped, c *target.Change, look *look, entries []byte)
 	if err := t.faults.add(s, c); err != nil {
 		return errors.Join(err, t.undo(done, c))
 	}
-	if err := t.home.add(c.Add, entries); err != nil {
+	if err := t.control.add(c.Add, entries); err != nil {
 		return errors.Join(err, t.undo(done, c))
 	}
 	if err = look.move(); err == nil {
@@ -228,7 +228,7 @@ func (t *Target) apply(s *Stopped, c *target.Change, look *look, entries []byte)
 	return errors.Join(err, look.back(), t.undo(done, c))
 }
 
-// entriesOf makes the sites' entries in the home's tables.
+// entriesOf makes the sites' entries in the control block's tables.
 func entriesOf(sites []*target.Site) []byte {
 	b := make([]byte, 0, len(sites)*siteSize)
 	for _, a := range sites {
@@ -270,7 +270,7 @@ func (t *Target) plan(c *target.Change) {
 // Note tells in the process's memory of probes that wait to be armed: entries of patches without
 // a byte, which whoever restores the process passes over.
 func (t *Target) Note(waiting []*target.Site) error {
-	if t.home == nil {
+	if t.control == nil {
 		return nil
 	}
 	all, fresh, over := target.Notes(t.notes, waiting)
@@ -280,18 +280,18 @@ func (t *Target) Note(waiting []*target.Site) error {
 		entries = r.append(entries)
 	}
 	t.notes = all
-	return errors.Join(t.home.clear(over), t.home.add(fresh, entries))
+	return errors.Join(t.control.clear(over), t.control.add(fresh, entries))
 }
 
 // Forget drops sites whose code was unmapped: nothing is left to restore.
 func (t *Target) Forget(sites []*target.Site) error {
 	t.retire(sites)
-	return t.home.clear(sites)
+	return t.control.clear(sites)
 }
 
 // undo puts back the pages that a failed change has written, and clears its entries.
 func (t *Target) undo(done []pageWrite, c *target.Change) error {
-	return errors.Join(t.unwrite(done), t.home.clear(c.Add))
+	return errors.Join(t.unwrite(done), t.control.clear(c.Add))
 }
 
 // unwrite puts back what was written, the last first.

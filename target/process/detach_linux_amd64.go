@@ -25,14 +25,14 @@ const (
 var ErrInDetour = errors.New("a thread may still return into a detour: its code stays mapped, and harms nothing")
 
 // Close takes everything out of the process that Prepare and Commit put in, once all
-// sites have been removed: the dispositions, the code, the home and the ring. Records
+// sites have been removed: the dispositions, the code, the control block and the ring. Records
 // can still be read. Handlers that run are waited for. If the process has ended there is
 // nothing else to do.
 func (t *Target) Close() error {
 	if k := t.kernel.Swap(nil); k != nil {
 		k.close()
 	}
-	if t.home == nil && !t.closed {
+	if t.control == nil && !t.closed {
 		return nil
 	}
 	var err error
@@ -40,7 +40,7 @@ func (t *Target) Close() error {
 		err = t.closeHome()
 	}
 	if err == nil {
-		t.home, t.closed = nil, false
+		t.control, t.closed = nil, false
 		t.text.close()
 		err = t.closeMailbox()
 		if t.inCall {
@@ -59,7 +59,7 @@ func (t *Target) closeHome() (err error) {
 		t.mail.Shut()
 	}
 	for range drainTries {
-		if err = t.home.letLoadersGo(); err != nil {
+		if err = t.control.letLoadersGo(); err != nil {
 			break
 		}
 		if err = t.stopped(t.closeStopped); err == nil || !errors.Is(err, ErrInDetour) {
@@ -74,28 +74,28 @@ func (t *Target) closeHome() (err error) {
 // may run for a while yet, or a function had a trampoline, whose calls need time; and not if a thread is in the
 // way. Then Close does it in stops of its own.
 func (t *Target) CloseStopped() {
-	if t.held == nil || t.home == nil || t.mail != nil || t.stubs.Load() != nil || t.armed() {
+	if t.held == nil || t.control == nil || t.mail != nil || t.stubs.Load() != nil || t.armed() {
 		return
 	}
-	sites := t.home.sites
-	t.home.sites = nil // their bytes are the file's, and their entries go with the home
+	sites := t.control.sites
+	t.control.sites = nil // their bytes are the file's, and their entries go with the control block
 	if err := t.closeStopped(t.held); err != nil {
-		t.home.sites = sites
+		t.control.sites = sites
 		return
 	}
-	t.home, t.closed = nil, true
+	t.control, t.closed = nil, true
 }
 
 // armed says whether an entry is in the tables that is neither of a site taken out in this stop nor of one that waits.
 func (t *Target) armed() bool {
-	out, n := make([]bool, t.home.used), 0 // by the number of the entry
+	out, n := make([]bool, t.control.used), 0 // by the number of the entry
 	for _, s := range slices.Concat(t.gone, t.notes) {
-		if at, ok := t.home.sites[s]; ok && !out[at] {
+		if at, ok := t.control.sites[s]; ok && !out[at] {
 			out[at] = true
 			n++
 		}
 	}
-	return n < len(t.home.sites)
+	return n < len(t.control.sites)
 }
 
 // closeChildren takes our patches out of the processes that were forked from this one
@@ -137,7 +137,7 @@ func ignoreEnded(err error) error {
 
 // closeStopped takes everything out. Precondition: the world is stopped.
 func (t *Target) closeStopped(s *Stopped) error {
-	if n := len(t.home.sites); n > 0 {
+	if n := len(t.control.sites); n > 0 {
 		return fmt.Errorf("process %d: %d sites are still armed", t.p.PID(), n)
 	}
 	if t.mail != nil {
@@ -188,12 +188,12 @@ func inHandler(s *Stopped, code []*codealloc.Piece) error {
 	return nil
 }
 
-// unmapOwn unmaps what this tracer has mapped, by the mappings of files: its ring, code and home. Precondition: the
+// unmapOwn unmaps what this tracer has mapped, by the mappings of files: its ring, code and control block. Precondition: the
 // world is stopped.
 func (t *Target) unmapOwn(s *Stopped, maps []procfs.Map) error {
 	stays, err := t.faults != nil && t.faults.replaced, error(nil)
 	if stays {
-		if stays, err = stay(s, t.home.addr); err != nil {
+		if stays, err = stay(s, t.control.addr); err != nil {
 			return err
 		}
 		if maps, err = s.FileMaps(); err != nil { // a part of the code is no mapping of ours any more
@@ -207,7 +207,7 @@ func (t *Target) unmapOwn(s *Stopped, maps []procfs.Map) error {
 	}))
 }
 
-// unmap unmaps what is ours, the home last: it tells what is left. stays: but for what the handlers
+// unmap unmaps what is ours, the control block last: it tells what is left. stays: but for what the handlers
 // need (see stay). Precondition: the world is stopped.
 func unmap(s *Stopped, stays bool, maps []procfs.Map) error {
 	var last []procfs.Map
@@ -243,7 +243,7 @@ func unmap(s *Stopped, stays bool, maps []procfs.Map) error {
 // Leftover is what an earlier tracer left in a process.
 type Leftover struct {
 	p     *Proc
-	Home  uint64 // address of its home, 0 if there is none
+	Home  uint64 // address of its control block, 0 if there is none
 	Sites []Patched
 	// Holder is the tracer that made it, as it wrote itself: pid and start time.
 	Holder, Since uint64
@@ -331,7 +331,7 @@ func FindLeftover(p *Proc) (*Leftover, error) {
 func (l *Leftover) read() error {
 	h := newHome(l.p, l.Home)
 	magic, err := h.get(hdrMagic)
-	if err != nil || magic == 0 { // killed before the home was complete: nothing was patched
+	if err != nil || magic == 0 { // killed before the control block was complete: nothing was patched
 		return err
 	}
 	if err := h.open(); err != nil {
@@ -407,7 +407,7 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 		}
 	}
 	if l.Home != 0 {
-		if err := (&home{p: l.p, addr: l.Home}).letLoadersGo(); err != nil {
+		if err := (&controlBlock{p: l.p, addr: l.Home}).letLoadersGo(); err != nil {
 			return err
 		}
 	}
@@ -499,7 +499,7 @@ func (l *Leftover) dispositions(s *Stopped) (replaced bool, err error) {
 // trapFlag is EFLAGS.TF: a trap after the next instruction (SDM vol. 1, section 3.4.3).
 const trapFlag = 1 << 8
 
-// maxFaultTable bounds the table of a home that is read.
+// maxFaultTable bounds the table of a control block that is read.
 const maxFaultTable = 1 << 20
 
 // moveOut moves threads that stand at a copied instruction to the original: one that

@@ -20,8 +20,8 @@ func (l *Leftover) disown() error {
 	return newHome(l.p, l.Home).put(hdrMarker, 0)
 }
 
-// ours says whether the home is still what this tracer has made.
-func (h *home) ours() error {
+// ours says whether the control block is still what this tracer has made.
+func (h *controlBlock) ours() error {
 	switch marker, err := h.get(hdrMarker); {
 	case errors.Is(err, ErrFault), err == nil && marker != h.marker:
 		return errno.Errorf(unix.EBUSY, "process %d: %w", h.p.PID(), ErrDetached)

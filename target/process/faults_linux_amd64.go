@@ -226,13 +226,13 @@ func (f *faultTable) writeTable() error {
 	f.written = len(b)
 	head := binary.LittleEndian.AppendUint64(nil, at)
 	head = binary.LittleEndian.AppendUint64(head, uint64(entries))
-	return f.t.p.WriteMem(f.t.home.addr+hdrFaults, head)
+	return f.t.p.WriteMem(f.t.control.addr+hdrFaults, head)
 }
 
 // reserve makes room for n entries in each of the two tables, and the next one is written there.
 func (f *faultTable) reserve(n int) error {
 	n = max(1024, n)
-	a, err := f.t.home.alloc(2 * uint64(n) * amd64.FaultEntrySize)
+	a, err := f.t.control.alloc(2 * uint64(n) * amd64.FaultEntrySize)
 	if err != nil {
 		return fmt.Errorf("fault table: %w", err)
 	}
@@ -253,7 +253,7 @@ func (f *faultTable) tableAt(second bool) uint64 {
 // Precondition: the world is stopped.
 func (f *faultTable) install(s *Stopped) error {
 	if f.resident == nil {
-		home := f.t.home.addr
+		home := f.t.control.addr
 		h, err := f.build(amd64.HandlerEnv{
 			Faults: home + hdrFaults, Traps: home + hdrTraps, Actions: home + hdrActions, Hooked: home + hdrHooked,
 			ActionSize: actionSize, ActionHandler: 8, Resumes: f.t.golang == nil,
@@ -264,7 +264,7 @@ func (f *faultTable) install(s *Stopped) error {
 		f.resident = h
 	}
 	if !f.installed {
-		if err := f.t.home.put(hdrResident, f.resident.Entry); err != nil { // first: stay looks there
+		if err := f.t.control.put(hdrResident, f.resident.Entry); err != nil { // first: stay looks there
 			return err
 		}
 		for _, sig := range faultSignals {
@@ -416,13 +416,13 @@ const (
 	actNodefer   = 0x40000000
 )
 
-// replace sets the handler for one signal. What was there is saved in the home first.
+// replace sets the handler for one signal. What was there is saved in the control block first.
 func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64) error {
 	if f.set[sig] {
 		return nil
 	}
 	old := f.previous[sig]
-	slot := f.t.home.addr + hdrActions + uint64(sig)*actionSize
+	slot := f.t.control.addr + hdrActions + uint64(sig)*actionSize
 	b := binary.LittleEndian.AppendUint64(nil, 1)
 	b = append(b, old.bytes()...)
 	if err := f.t.p.WriteMem(slot, b); err != nil {
@@ -564,7 +564,7 @@ func (f *faultTable) uninstall(s *Stopped) error {
 			continue
 		}
 		found := false
-		old, err := savedDisposition(f.t.p, f.t.home.addr, sig)
+		old, err := savedDisposition(f.t.p, f.t.control.addr, sig)
 		if err == nil {
 			found, _, err = restoreDisposition(s, sig, old, f.handler, uint64(f.room))
 		}

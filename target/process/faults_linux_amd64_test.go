@@ -189,5 +189,5 @@ func (h *handled) moved(s *Stopped, site *target.Site, left bool) error {
 	if r := th.Regs(); r.RIP != site.Addr || r.Flags&trapFlag != 0 {
 		h.t.Errorf("left %v: it goes on at 0x%x, want 0x%x, with flags 0x%x", left, r.RIP, site.Addr, r.Flags)
 	}
-	return errors.Join(err, th.SetRegs(was), h.tg.home.clear([]*target.Site{site}))
+	return errors.Join(err, th.SetRegs(was), h.tg.control.clear([]*target.Site{site}))
 }

@@ -17,7 +17,7 @@ import (
 // A thread under a seccomp filter may end by a system call that the filter forbids. Filters come at
 // any time, and are never taken off. The engine probes the functions by which programs take them on
 // (FilterCalls); such a probe counts up the word hdrQuiet before the filter is there, and while that
-// is not 0 generated code makes no system call (arch.Writer.Quiet). CheckFilters sets the word back
+// is not 0 generated code makes no system call (arch.CodegenEnv.Quiet). CheckFilters sets the word back
 // if all threads' filters permit all calls that generated code makes.
 //
 // What is not seen: a filter that is taken on by an inline system call, or by a function of another
@@ -94,10 +94,10 @@ func (t *Target) Filtered() error { return t.filters.why }
 // making system calls under it. first: the probes on FilterCalls have just been armed, and a filter may
 // have come before them. The error is why it may not; it is told once.
 func (t *Target) CheckFilters(first bool) error {
-	if t.home == nil {
+	if t.control == nil {
 		return nil
 	}
-	n, err := t.home.get(hdrQuiet)
+	n, err := t.control.get(hdrQuiet)
 	if err != nil {
 		return err
 	}
@@ -130,13 +130,13 @@ func (t *Target) judgeFilters(s *Stopped) error {
 	if between, err := t.betweenFilters(s); between || err != nil {
 		return err // the filter is about to come
 	}
-	n, err := t.home.get(hdrQuiet)
+	n, err := t.control.get(hdrQuiet)
 	if err != nil {
 		return err
 	}
 	sleeps, err := t.whyNotCall(s, "wait for an object to be looked at (nanosleep)", waitCalls)
 	if err == nil && sleeps != nil {
-		err = t.home.put(hdrWait+8, 1) // nobody waits any more
+		err = t.control.put(hdrWait+8, 1) // nobody waits any more
 	}
 	if err != nil {
 		return err
@@ -147,11 +147,11 @@ func (t *Target) judgeFilters(s *Stopped) error {
 	}
 	if why == nil {
 		t.filters.seen, t.filters.why = 0, nil
-		return t.home.put(hdrQuiet, 0)
+		return t.control.put(hdrQuiet, 0)
 	}
 	if n == 0 {
 		n = 1
-		err = t.home.put(hdrQuiet, n)
+		err = t.control.put(hdrQuiet, n)
 	}
 	t.filters.seen = n
 	t.filters.why = fmt.Errorf("process %d has taken on a seccomp filter: arguments that lie in memory are not read any more ((fault), 0), and handlers not called: %w", t.p.pid, why)
@@ -187,7 +187,7 @@ func (t *Target) hitCalls() []callData {
 // another system call there is not. Precondition: the world is stopped.
 func (t *Target) betweenFilters(s *Stopped) (bool, error) {
 	in := t.filters.calls
-	for site := range t.home.sites {
+	for site := range t.control.sites {
 		for _, r := range t.filters.calls {
 			if site.Addr-r.Lo < r.Size() {
 				in = append(in[:len(in):len(in)], procfs.Range{Lo: site.Detour.Addr, Hi: site.Detour.Addr + uint64(len(site.Detour.Code))})

@@ -92,7 +92,7 @@ func (h *handled) fresh(name string, c *arch.Call, p arch.Policy) *target.Site {
 			copy(code[old.Addr-addr:], old.Orig)
 		}
 	})
-	work := map[uint64][]arch.Work{at.Addr: {{Role: arch.RoleCall, Call: c}}}
+	work := map[uint64][]arch.ProbeOp{at.Addr: {{Role: arch.RoleCall, Call: c}}}
 	regions, refused := fn.Plan([]uint64{at.Addr}, p)
 	if len(refused) > 0 {
 		h.t.Fatal(refused)
@@ -198,11 +198,11 @@ func (h *handled) faultsKnown(what string, at uint64, sites ...*target.Site) {
 	}
 }
 
-// table reads a table of the home that is in force.
+// table reads a table of the control block that is in force.
 func (h *handled) table(head uint64, entry int) []byte {
 	h.t.Helper()
 	b := make([]byte, 16)
-	if err := h.tg.Read(h.tg.home.addr+head, b); err != nil {
+	if err := h.tg.Read(h.tg.control.addr+head, b); err != nil {
 		h.t.Fatal(err)
 	}
 	table := make([]byte, le.Uint64(b[8:])*uint64(entry))

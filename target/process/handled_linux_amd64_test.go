@@ -39,7 +39,7 @@ func handle(t testing.TB, r *running, wait time.Duration) *handled {
 	h := &handled{running: r, t: t, tg: tg, sites: map[string]*target.Site{}}
 	retry(t, tg.Prepare)
 	t.Cleanup(func() {
-		if tg.home != nil {
+		if tg.control != nil {
 			h.end()
 		}
 	})
@@ -92,12 +92,12 @@ func (h *handled) analysed(name string, mend func(addr uint64, code []byte)) (ar
 }
 
 // arm puts work at the entry of a function and, with exit, at each of its returns; nil: none.
-func (h *handled) arm(name string, entry, exit *arch.Work) {
+func (h *handled) arm(name string, entry, exit *arch.ProbeOp) {
 	h.t.Helper()
 	fn, _ := h.function(name)
-	work := map[uint64][]arch.Work{}
+	work := map[uint64][]arch.ProbeOp{}
 	if entry != nil {
-		work[fn.EntryPoint()] = []arch.Work{*entry}
+		work[fn.EntryPoint()] = []arch.ProbeOp{*entry}
 	}
 	if exit != nil {
 		exits, err := fn.Exits()
@@ -126,16 +126,16 @@ func (h *handled) arm(name string, entry, exit *arch.Work) {
 	retry(h.t, func() error { return h.tg.Commit(ch) })
 }
 
-func (h *handled) site(name string, fn arch.Function, r arch.Region, work map[uint64][]arch.Work) *target.Site {
+func (h *handled) site(name string, fn arch.Function, r arch.Region, work map[uint64][]arch.ProbeOp) *target.Site {
 	h.t.Helper()
-	size, err := fn.DetourSize(r, work, h.tg.Writer())
+	size, err := fn.DetourSize(r, work, h.tg.CodegenEnv())
 	if err != nil {
 		h.t.Fatalf("%s: %v", name, err)
 	}
 	var at uint64
 	retry(h.t, func() (err error) { at, err = h.tg.Code(r.Start(), r.Start()+16, size); return err })
 	s := &target.Site{Addr: r.Start(), Room: size, Trap: r.Tactic() != arch.TacticJump}
-	if s.Detour, err = fn.Detour(at, r, work, h.tg.Writer()); err != nil {
+	if s.Detour, err = fn.Detour(at, r, work, h.tg.CodegenEnv()); err != nil {
 		h.t.Fatalf("%s: %v", name, err)
 	}
 	if s.Patch, err = fn.Patch(r, at); err != nil {
@@ -154,7 +154,7 @@ func (h *handled) handle(name string, run func(*amd64.Regs) arch.Action) *arch.C
 	_, at := h.function(name)
 	th := &target.Handler{Run: plain(run), Point: amd64.Point{Addr: at.Addr, Go: h.tg.golang != nil}}
 	c := h.callOf(th)
-	h.arm(name, &arch.Work{Role: arch.RoleCall, Call: c}, nil)
+	h.arm(name, &arch.ProbeOp{Role: arch.RoleCall, Call: c}, nil)
 	return c
 }
 

@@ -20,7 +20,7 @@ import (
 // of whoever touches it first, and kills somebody there when the cgroup's limit is reached: so
 //
 //	ring           the tracer touches its pages first, and pays
-//	home, heap,    private copies of memory files: the process pays for each page that is written.
+//	control block, heap,    private copies of memory files: the process pays for each page that is written.
 //	code, stubs    The page of the file below it, which the kernel makes too, is the tracer's (back)
 //	program text   the process pays a page for each one that a patch is written to
 //	page tables,   the process pays
@@ -158,7 +158,7 @@ func (p *Proc) allowedCPUs() []int {
 	return nil
 }
 
-// moreHeap maps memory for tables that the home has no room for.
+// moreHeap maps memory for tables that the control block has no room for.
 func (t *Target) moreHeap(size uint64) (addr uint64, err error) {
 	err = t.spare("tables of probes", headroom.Take{Charged: size, Ours: size, Mapped: size, Private: size, Locked: size})
 	if err != nil {

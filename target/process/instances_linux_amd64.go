@@ -11,7 +11,7 @@ import (
 // instance tells.
 func (t *Target) Instances() (active, unwound map[int]int, err error) {
 	active, unwound = map[int]int{}, map[int]int{}
-	if t.home == nil || len(t.pools) == 0 {
+	if t.control == nil || len(t.pools) == 0 {
 		return active, unwound, nil
 	}
 	err = t.stopped(func(s *Stopped) error { return t.classify(s, active, unwound) })

@@ -14,11 +14,11 @@ import (
 func TestLandings(t *testing.T) {
 	const first, second, third = 0x401000, 0x401004, 0x401007
 	neighbour := &target.Site{Addr: first, Patch: make([]byte, 1), Detour: &arch.Detour{
-		Addr: 0x310000, Back: 0x310020, Points: []arch.Begin{{Point: first, At: 0x310000}},
+		Addr: 0x310000, Back: 0x310020, Points: []arch.PointEntry{{Point: first, At: 0x310000}},
 		Pairs: []arch.Pair{{Orig: first, Copy: 0x310010, CopyEnd: 0x310014}, {Orig: second, Copy: 0x310020, CopyEnd: 0x310025}},
 	}}
 	jump := &target.Site{Addr: second, Patch: make([]byte, 5), Detour: &arch.Detour{
-		Addr: 0x320000, Points: []arch.Begin{{Point: second, At: 0x320000}},
+		Addr: 0x320000, Points: []arch.PointEntry{{Point: second, At: 0x320000}},
 		Pairs: []arch.Pair{{Orig: second, Copy: 0x320010, CopyEnd: 0x320013}, {Orig: third, Copy: 0x320013, CopyEnd: 0x320017}},
 	}}
 	begins, copies := landings([]*target.Site{neighbour, jump})
@@ -36,7 +36,7 @@ func TestLandingsOfReturns(t *testing.T) {
 	tr := &arch.Trampoline{Stubs: 0x500000, Table: 0x600000}
 	ret := tr.Stubs + 20
 	s := &target.Site{Addr: tr.Table, Patch: make([]byte, 8), Region: amd64.BareRange(tr), Detour: &arch.Detour{
-		Addr: 0x700000, Points: []arch.Begin{{Point: ret, At: 0x700014}},
+		Addr: 0x700000, Points: []arch.PointEntry{{Point: ret, At: 0x700014}},
 		Pairs: []arch.Pair{{Orig: tr.Stubs, Copy: 0x700000, CopyEnd: 0x700001}, {Orig: ret, Copy: 0x700100, CopyEnd: 0x700101}},
 	}}
 	begins, copies := landings([]*target.Site{s})

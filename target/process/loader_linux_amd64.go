@@ -12,7 +12,7 @@ const loaderHook = "_dl_debug_state"
 
 // Loader finds the loader's hook.
 func (t *Target) Loader() (place symbol.Resolved, words uint64, ok bool) {
-	if t.home == nil || t.module[0].im.Interp() == "" {
+	if t.control == nil || t.module[0].im.Interp() == "" {
 		return place, 0, false
 	}
 	for _, m := range t.Space().Modules() {
@@ -21,7 +21,7 @@ func (t *Target) Loader() (place symbol.Resolved, words uint64, ok bool) {
 			continue
 		}
 		v := fns[0].Addr
-		return symbol.Resolved{Module: m, Func: fns[0], Vaddr: v, Addr: m.Runtime(v)}, t.home.addr + hdrWait, true
+		return symbol.Resolved{Module: m, Func: fns[0], Vaddr: v, Addr: m.Runtime(v)}, t.control.addr + hdrWait, true
 	}
 	return place, 0, false
 }
@@ -29,16 +29,16 @@ func (t *Target) Loader() (place symbol.Resolved, words uint64, ok bool) {
 // Answer lets a thread go on that waits in the loader's hook. If one has given up meanwhile
 // the next waits all the same: the tracer is slow, and not gone.
 func (t *Target) Answer() error {
-	n, err := t.home.get(hdrWait)
+	n, err := t.control.get(hdrWait)
 	if err != nil {
 		return err
 	}
-	return errors.Join(t.home.put(hdrWait, n+1), t.home.put(hdrWait+8, 0))
+	return errors.Join(t.control.put(hdrWait, n+1), t.control.put(hdrWait+8, 0))
 }
 
 // letLoadersGo has nobody wait in the loader's hook any more. It is to be called until nobody does: a thread that
 // has read the answer just before waits for the next one.
-func (h *home) letLoadersGo() error {
+func (h *controlBlock) letLoadersGo() error {
 	n, err := h.get(hdrWait)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ var actionCalls = []callData{
 
 // learnLoads finds out how arguments may read memory. Precondition: the world is stopped.
 func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
-	t.writer.Quiet, t.writer.Resident = t.home.addr+hdrQuiet, 0
+	t.writer.Quiet, t.writer.Resident = t.control.addr+hdrQuiet, 0
 	why, err := t.whyNotCall(s, "look (rt_sigprocmask)", maskCalls)
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
 	if why == nil {
 		other, err := t.whyNotCall(s, "look (rt_sigaction)", actionCalls)
 		if other == nil {
-			t.writer.Resident = t.home.addr + hdrResident
+			t.writer.Resident = t.control.addr + hdrResident
 		}
 		return err
 	}

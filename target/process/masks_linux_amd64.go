@@ -20,7 +20,7 @@ func (t *Target) learnMasks() {
 }
 
 // FaultsCaught says whether no thread that is in the function at an address can have the signals of a fault blocked, and
-// the handler that catches faults of loads is there (from when on says arch.Writer.Asks).
+// the handler that catches faults of loads is there (from when on says arch.CodegenEnv.Asks).
 func (t *Target) FaultsCaught(fn uint64) bool {
 	if t.masked == nil || t.golang == nil {
 		return false

@@ -31,7 +31,7 @@ var (
 // Tally counts the instances of each event, while the process runs.
 func (t *Target) Tally() (map[int]int, error) {
 	n := map[int]int{}
-	if t.home == nil {
+	if t.control == nil {
 		return n, nil
 	}
 	for _, u := range t.pools {
@@ -51,7 +51,7 @@ const (
 // Reap takes instances back.
 func (t *Target) Reap(r *target.Reap) error {
 	r.Active, r.Unwound, r.Whole = map[int]int{}, map[int]int{}, true
-	if t.home == nil || len(t.pools) == 0 {
+	if t.control == nil || len(t.pools) == 0 {
 		return nil
 	}
 	return t.stopped(func(s *Stopped) error {

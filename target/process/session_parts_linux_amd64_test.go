@@ -89,8 +89,8 @@ func TestCheckOwnInDetour(t *testing.T) {
 		inStop(t, tg, func(s *Stopped) error {
 			th := s.Threads()[0]
 			was := th.regs
-			tg.home.sites[site] = 0
-			defer func() { th.regs = was; delete(tg.home.sites, site) }()
+			tg.control.sites[site] = 0
+			defer func() { th.regs = was; delete(tg.control.sites, site) }()
 			if rip != 0 {
 				th.regs.RIP = rip
 			}
@@ -135,7 +135,7 @@ func TestNextNotMade(t *testing.T) {
 	first := &target.Change{Remove: []*target.Site{one}, Next: last, Then: func() error {
 		called++
 		tg.CloseStopped()
-		if tg.home == nil {
+		if tg.control == nil {
 			t.Fatal("all is taken out with a site armed")
 		}
 		return nil
@@ -146,16 +146,16 @@ func TestNextNotMade(t *testing.T) {
 	if got := planted(t, tg.p, at, 3); !slices.Equal(got, []uint64{0x1111, 0x2290, 0x3333}) {
 		t.Errorf("%#x", got)
 	}
-	if _, there := tg.home.sites[one]; there || len(tg.home.sites) != 1 || len(tg.gone) > 0 || tg.plans != nil || tg.held != nil {
-		t.Errorf("entries of %d sites, of the one that is out: %v", len(tg.home.sites), there)
+	if _, there := tg.control.sites[one]; there || len(tg.control.sites) != 1 || len(tg.gone) > 0 || tg.plans != nil || tg.held != nil {
+		t.Errorf("entries of %d sites, of the one that is out: %v", len(tg.control.sites), there)
 	}
 	if len(tg.zombie) > 0 || tg.faults.dirty || tg.faults.gone || len(tg.faults.live) != 1 || tg.faults.planned != nil {
 		t.Errorf("%d detours are held, the tables are not written: %v", len(tg.zombie), tg.faults.dirty)
 	}
 	tg.FreeCode(wrong.Detour.Addr, wrong.Room)
 	closing := &target.Change{Remove: []*target.Site{two}, Then: func() error { tg.CloseStopped(); return nil }}
-	if err := tg.Commit(closing); err != nil || tg.home != nil {
-		t.Errorf("%v; all is out: %v", err, tg.home == nil)
+	if err := tg.Commit(closing); err != nil || tg.control != nil {
+		t.Errorf("%v; all is out: %v", err, tg.control == nil)
 	}
 	if got := planted(t, tg.p, at, 3); !slices.Equal(got, []uint64{0x1111, 0x2222, 0x3333}) {
 		t.Errorf("%#x", got)

@@ -199,7 +199,7 @@ func (t *Target) SetShared() error {
 
 // shareLate looks at objects that have come.
 func (t *Target) shareLate() error {
-	if t.home == nil || t.writer.Shared == 0 {
+	if t.control == nil || t.writer.Shared == 0 {
 		return nil
 	}
 	err := t.learnSharing()
@@ -277,7 +277,7 @@ func (t *Target) sharing() []procfs.Range {
 			in = append(in, procfs.Range{Lo: f.Place.Addr, Hi: f.Place.Addr + f.Place.Func.Size})
 		}
 	}
-	for site := range t.home.sites {
+	for site := range t.control.sites {
 		if holds(in, site.Addr) {
 			detours = append(detours, procfs.Range{Lo: site.Detour.Addr, Hi: site.Detour.Addr + uint64(len(site.Detour.Code))})
 		}
@@ -313,10 +313,10 @@ func (t *Target) useBlocks(s *Stopped) error {
 		t.writer.HasRseq, t.writer.TID = false, arch.TIDSyscall
 	}
 	if t.writer.HasRseq || t.writer.TID == arch.TIDFS {
-		t.writer.Shared = t.home.addr + hdrShared
+		t.writer.Shared = t.control.addr + hdrShared
 		t.writer.FSGSBase = hasFSGSBase()
 		if !t.acts && slices.ContainsFunc(t.sharers, func(s target.Sharing) bool { return s.Share == arch.ShareAction }) {
-			t.writer.Handled = t.home.addr + hdrHandled
+			t.writer.Handled = t.control.addr + hdrHandled
 		}
 	}
 	why, err := t.whyNotCall(s, "ask for its id (gettid)", tidCalls)

@@ -13,12 +13,12 @@ import (
 // A program that asks for a disposition while our handlers stand is told of ours, and may put it
 // back, or call it, whenever it likes: a crash handler calls the one that stood before it. So where
 // the program has put another handler in the place of one of ours, these stay when we leave: their
-// code and the header of the home, a few pages at the addresses where they were, without a name, and
+// code and the header of the control block, a few pages at the addresses where they were, without a name, and
 // with tables that are empty, so that faults are passed on to what stood before us. Nobody takes
 // them out again. A tracer that is killed on the way leaves what the next one needs to go on, and
 // perhaps a page that nobody uses.
 
-// stay makes the code of the handlers that a home tells of anonymous memory; false: there are none
+// stay makes the code of the handlers that a control block tells of anonymous memory; false: there are none
 // any more, or the process is not allowed to, or has no memory for it. Precondition: the world is stopped.
 func stay(s *Stopped, home uint64) (bool, error) {
 	entry, err := newHome(s.p, home).get(hdrResident)
@@ -51,7 +51,7 @@ func stay(s *Stopped, home uint64) (bool, error) {
 // More than the code of the handlers has before that of faults, and from there on, in bytes.
 const stayBefore, stayBehind = 64, 2048
 
-// stayHome leaves of a home, which is mapped in m, what the handlers read. Precondition: the world
+// stayHome leaves of a control block, which is mapped in m, what the handlers read. Precondition: the world
 // is stopped, and nothing else of ours is left.
 func stayHome(s *Stopped, m procfs.Map) error {
 	header := make([]byte, procfs.PageSize)

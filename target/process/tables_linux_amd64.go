@@ -13,7 +13,7 @@ import (
 // entriesOfSite is how many entries of the table of faults a site is guessed to take.
 const entriesOfSite = 4
 
-// planTables decides what the home is to have room for in its tables: the sites that Prepare was told of, and those of the
+// planTables decides what the control block is to have room for in its tables: the sites that Prepare was told of, and those of the
 // engine's own probes. A guess is given up where the process has no room for it.
 func (t *Target) planTables() {
 	t.sites += len(t.sharers) + len(installers)
@@ -27,7 +27,7 @@ func (t *Target) planTables() {
 	}
 }
 
-// roomForTables is what the tables of the sites that are planned take beside the room that every home has.
+// roomForTables is what the tables of the sites that are planned take beside the room that every control block has.
 func (t *Target) roomForTables() (size uint64) {
 	for k := 1; firstSites<<(k-1) < t.sites; k++ {
 		size += uint64(tableSites(k)) * siteSize
@@ -40,7 +40,7 @@ func (t *Target) reserveTables() error {
 	if t.sites == 0 {
 		return nil
 	}
-	if err := t.home.reserve(t.sites); err != nil {
+	if err := t.control.reserve(t.sites); err != nil {
 		return err
 	}
 	return t.faults.reserve(t.sites * entriesOfSite)
@@ -52,14 +52,14 @@ const manySites = 128
 // touchTables makes the pages that the planned changes write to, by zeros where no table has an entry yet. Precondition:
 // the process may run.
 func (t *Target) touchTables(add []*target.Site) error {
-	if t.home == nil || len(add) < manySites {
+	if t.control == nil || len(add) < manySites {
 		return nil
 	}
-	t.home.grow(len(add))
-	end := min(t.home.used+len(add), t.home.capacity())
-	for at := t.home.used; at < end; {
-		n := min(end, t.home.tableEnd(at)) - at
-		if err := t.zeros(t.home.entry(at), uint64(n)*siteSize); err != nil {
+	t.control.grow(len(add))
+	end := min(t.control.used+len(add), t.control.capacity())
+	for at := t.control.used; at < end; {
+		n := min(end, t.control.tableEnd(at)) - at
+		if err := t.zeros(t.control.entry(at), uint64(n)*siteSize); err != nil {
 			return err
 		}
 		at += n

@@ -14,7 +14,7 @@ import (
 // TestTablesBeforeTheStop: what Prepare was told of has room in the tables, their pages are there before the stop, and
 // what the tables hold already stays.
 func TestTablesBeforeTheStop(t *testing.T) {
-	const many = 5000 // more than the home has in its first table
+	const many = 5000 // more than the control block has in its first table
 	prog := testprog.Start(t, testprog.Build(t, "crowd"), "1")
 	p, err := OpenUnwaited(prog.PID)
 	if err != nil {
@@ -30,7 +30,7 @@ func TestTablesBeforeTheStop(t *testing.T) {
 	if err := tg.Prepare(); err != nil {
 		t.Fatal(err)
 	}
-	h, f := tg.home, tg.faults
+	h, f := tg.control, tg.faults
 	h.more = func(size uint64) (uint64, error) {
 		t.Errorf("%d bytes are mapped for the tables", size)
 		return 0, ErrNoGap

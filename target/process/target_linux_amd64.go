@@ -50,13 +50,13 @@ type Target struct {
 	seen    []procfs.Map // the executable mappings that module was made of
 	ring    *ring.Ring
 	mem     memoryPlan
-	home    *home
+	control *controlBlock
 	early   func(*Thread)          // what the next stop asks of threads that sleep (StopOptions)
 	before  map[int]*procfs.Status // of the threads, before the last stop in which they were asked for it
 	code    []*codealloc.Piece
 	rooms   []target.Room // what Prepare maps for code
 	sites   int           // that it makes room for in the tables
-	writer  arch.Writer
+	writer  arch.CodegenEnv
 	noLoads error // why no argument may read memory
 	pools   []poolUse
 	idle    map[*arch.Pool]bool // pools that no probe uses
@@ -147,7 +147,7 @@ func (t *Target) Space() *symbol.Space { return t.space.Load() }
 func (t *Target) Ring() *ring.Ring { return t.ring }
 
 // Writer describes the process to generated code, after Prepare.
-func (t *Target) Writer() *arch.Writer { return &t.writer }
+func (t *Target) CodegenEnv() *arch.CodegenEnv { return &t.writer }
 
 // Refresh looks at what is mapped now: objects that came are added, those that went are
 // dropped.
@@ -311,10 +311,10 @@ func (t *Target) Run() error {
 	return s.Release()
 }
 
-// Prepare maps the ring and the home into the process and learns what generated code
+// Prepare maps the ring and the control block into the process and learns what generated code
 // needs to know of it. The process is stopped for it once.
 func (t *Target) Prepare() error {
-	if t.home != nil {
+	if t.control != nil {
 		return nil
 	}
 	if err := t.p.Lock(); err != nil {
@@ -371,7 +371,7 @@ func (t *Target) askRseq(th *Thread) {
 }
 
 // alone gives the process up, with an ErrOwn, if its own engine has come meanwhile that does not see
-// our lock. That engine maps its memory first and then looks for our home; we have mapped the home
+// our lock. That engine maps its memory first and then looks for our control block; we have mapped the control block
 // and look for that memory. So one of the two sees the other, or both do. Precondition: the world is
 // stopped.
 func (t *Target) alone(s *Stopped) error {
@@ -384,7 +384,7 @@ func (t *Target) alone(s *Stopped) error {
 		return nil
 	}
 	err = t.unmapOwn(s, maps)
-	t.home = nil
+	t.control = nil
 	t.p.Unlock()
 	return errors.Join(own, err)
 }
@@ -418,7 +418,7 @@ func (t *Target) unprepare(s *Stopped) error {
 	if t.ring != nil {
 		t.ring.Close() // nobody has read it
 	}
-	t.ring, t.home, t.faults = nil, nil, nil
+	t.ring, t.control, t.faults = nil, nil, nil
 	t.setCode(nil)
 	maps, err := t.p.Maps()
 	if err == nil {
@@ -499,9 +499,9 @@ func (t *Target) mapHome(s *Stopped) error {
 	if err != nil {
 		return err
 	}
-	t.home = newHome(t.p, addr)
-	t.home.end = addr + size
-	t.home.more = t.moreHeap
+	t.control = newHome(t.p, addr)
+	t.control.end = addr + size
+	t.control.more = t.moreHeap
 	var b [8]byte
 	if _, err := rand.Read(b[:]); err != nil {
 		return err
@@ -510,7 +510,7 @@ func (t *Target) mapHome(s *Stopped) error {
 	if err != nil {
 		return err
 	}
-	return t.home.init(binary.LittleEndian.Uint64(b[:]), uint64(os.Getpid()), since, t.writer.Ring, t.ring.Size())
+	return t.control.init(binary.LittleEndian.Uint64(b[:]), uint64(os.Getpid()), since, t.writer.Ring, t.ring.Size())
 }
 
 // selfStart is the tracer's own start time, in clock ticks after boot.

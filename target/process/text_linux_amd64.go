@@ -211,8 +211,8 @@ func (t *Target) othersOn(page, addr uint64) error {
 // asked once of each.
 func (t *Target) dropKept() bool {
 	c := keptCase{inUse: t.text.inUse, held: t.text.held}
-	if t.home != nil {
-		for s := range t.home.sites {
+	if t.control != nil {
+		for s := range t.control.sites {
 			c.ours = append(c.ours, restore.Site{Addr: s.Addr, Orig: s.Orig, Patch: s.Patch})
 		}
 	}
@@ -233,8 +233,8 @@ func (t *Target) samePage(page uint64, want []byte, addr uint64) (bool, error) {
 	if bytes.Equal(have, want) {
 		return true, nil
 	}
-	if t.home != nil {
-		for s := range t.home.sites {
+	if t.control != nil {
+		for s := range t.control.sites {
 			if s.Addr-page < procfs.PageSize && bytes.HasPrefix(have[s.Addr-page:], s.Patch) {
 				copy(have[s.Addr-page:], s.Orig)
 			}

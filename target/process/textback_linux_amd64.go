@@ -188,7 +188,7 @@ func (t *Target) shareText(addr uint64) error {
 	}
 	return t.stopped(func(s *Stopped) error {
 		var here []pageWrite
-		for site := range t.home.sites {
+		for site := range t.control.sites {
 			have := make([]byte, len(site.Patch))
 			if site.Addr-page < procfs.PageSize && t.p.ReadMem(site.Addr, have) == nil && bytes.Equal(have, site.Patch) {
 				here = append(here, pageWrite{addr: site.Addr, old: site.Orig, new: site.Patch})

@@ -50,7 +50,7 @@ func isStubs(m procfs.Map) bool {
 	return strings.HasPrefix(m.Path, "/memfd:"+flatName) || strings.HasPrefix(m.Path, "/memfd:"+roomName)
 }
 
-var _ target.Returner = (*Target)(nil)
+var _ target.ReturnReplacer = (*Target)(nil)
 
 // Replaceable says why no return address of the process may be replaced.
 func (t *Target) Replaceable() error {
@@ -108,7 +108,7 @@ func (t *Target) Trampoline(fn uint64) (*arch.Trampoline, error) {
 
 func (t *Target) trampolineAt(n int) *arch.Trampoline {
 	st := t.stubs.Load()
-	return amd64.TrampolineAt(st.lo, st.size, t.home.addr+hdrReturns, n)
+	return amd64.TrampolineAt(st.lo, st.size, t.control.addr+hdrReturns, n)
 }
 
 // fill writes what a trampoline's memory holds before the first call. The stubs of the first piece
@@ -231,7 +231,7 @@ func (t *Target) mapPieces(s *Stopped, code []byte, n int) error {
 				err = s.Mprotect(at+amd64.TrampolineDist, amd64.TrampolineDist, unix.PROT_READ|unix.PROT_WRITE)
 			}
 			if err == nil {
-				err = t.home.put(hdrReturns, at+amd64.TrampolinePiece-st.lo)
+				err = t.control.put(hdrReturns, at+amd64.TrampolinePiece-st.lo)
 			}
 			if err != nil {
 				return errors.Join(err, local.Close())

@@ -473,7 +473,7 @@ func TestTrampolinePieces(t *testing.T) {
 			t.Errorf("function %d begins with %#x", fn, common)
 		}
 	}
-	if mapped, err := target.home.get(hdrReturns); err != nil || mapped != 16*amd64.TrampolinePiece {
+	if mapped, err := target.control.get(hdrReturns); err != nil || mapped != 16*amd64.TrampolinePiece {
 		t.Errorf("%d bytes are mapped: %v", mapped, err)
 	}
 	const real = 0x401237
@@ -529,7 +529,7 @@ func TestTrampolineEarlier(t *testing.T) {
 		return s.Mprotect(lo+amd64.FlatStubs, amd64.FlatStubs, unix.PROT_READ|unix.PROT_WRITE)
 	})
 	stub := lo + 4096 + 4000
-	if err := errors.Join(target.p.WriteMem(stub+amd64.FlatStubs, binary.LittleEndian.AppendUint64(nil, real)), target.home.put(hdrVersion, homeStubs)); err != nil {
+	if err := errors.Join(target.p.WriteMem(stub+amd64.FlatStubs, binary.LittleEndian.AppendUint64(nil, real)), target.control.put(hdrVersion, homeStubs)); err != nil {
 		t.Fatal(err)
 	}
 	at := plant(t, target, stub, stub+8, lo+4096+16)

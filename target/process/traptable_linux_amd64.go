@@ -73,7 +73,7 @@ func (f *faultTable) writeTraps(going []*target.Site) error {
 	}
 	if len(traps) > f.trapRoom {
 		n := max(256, 2*len(traps))
-		a, err := f.t.home.alloc(2 * uint64(n) * amd64.TrapEntrySize)
+		a, err := f.t.control.alloc(2 * uint64(n) * amd64.TrapEntrySize)
 		if err != nil {
 			return fmt.Errorf("table of breakpoints: %w", err)
 		}
@@ -88,5 +88,5 @@ func (f *faultTable) writeTraps(going []*target.Site) error {
 		return err
 	}
 	head := binary.LittleEndian.AppendUint64(nil, at)
-	return f.t.p.WriteMem(f.t.home.addr+hdrTraps, binary.LittleEndian.AppendUint64(head, uint64(len(traps))))
+	return f.t.p.WriteMem(f.t.control.addr+hdrTraps, binary.LittleEndian.AppendUint64(head, uint64(len(traps))))
 }

@@ -62,7 +62,7 @@ const (
 
 // Uprobe arms a probe that the kernel holds. It needs CAP_PERFMON and CAP_BPF (root), and
 // Linux 6.0. An instruction that the kernel would not run as it is is refused (EOPNOTSUPP).
-func (t *Target) Uprobe(u *target.Uprobe) (target.Held, error) {
+func (t *Target) Uprobe(u *target.Uprobe) (target.ExternalProbe, error) {
 	if err := t.kernelRuns(u.Addr); err != nil {
 		return nil, err
 	}

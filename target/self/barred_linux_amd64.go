@@ -9,7 +9,7 @@ import (
 // Barred says why a function must not be probed, beyond what holds for every Go program; "":
 // it may. These are this package's own functions, which a hit enters; Linux
 // marks its own by NOKPROBE_SYMBOL.
-func (t *Target) Barred(r symbol.Resolved) string {
+func (t *Target) FuncDenied(r symbol.Resolved) string {
 	switch name := r.Func.Name; {
 	case strings.HasPrefix(name, "kprobes.dev/kprobes/target/self."):
 		return "it stops threads, or calls handlers: a hit there would be one within a hit"

@@ -259,7 +259,7 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 		return nil, errno.Errorf(unix.EINVAL, "a handler without a function to run")
 	}
 	d := &desc{ip: h.Point.Addr, missed: uint32(arch.ActionDrop), h: *h, point: h.Point, name: h.Name}
-	if h.Wide {
+	if h.WideVectors {
 		d.wide = 1
 	}
 	d.point.Mem, d.point.Callers = t, t.callers
@@ -389,7 +389,7 @@ func (t *Target) InHandler() bool {
 	procPin()
 	defer procUnpin()
 	m = word(g + gateM)
-	return t.home != nil && word(busyTable+8*uint64(uint32(word(m+gateProcID)))) != 0
+	return t.control != nil && word(busyTable+8*uint64(uint32(word(m+gateProcID)))) != 0
 }
 
 // hitOf is the hit that registers stand at the start of.

@@ -45,7 +45,7 @@ func (t *Target) Commit(c *target.Change) error {
 func (t *Target) commit(c *target.Change) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.home.refit(hooked...); err != nil {
+	if err := t.control.refit(hooked...); err != nil {
 		return err
 	}
 	// With a debugger attached no new place is armed; what takes something out may replace.
@@ -148,10 +148,10 @@ func (t *Target) changeAll(c *target.Change, p *plan, fresh *heads) error {
 	if err := t.attempt(p); err != nil {
 		return errors.Join(err, fresh.drop())
 	}
-	old := t.home.heads
-	t.home.heads, t.dead = fresh, nil
+	old := t.control.heads
+	t.control.heads, t.dead = fresh, nil
 	t.live += len(c.Add)
-	t.buried(p, t.gone(p, c.Remove))
+	t.retired(p, t.gone(p, c.Remove))
 	return old.replaced(fresh)
 }
 
@@ -198,7 +198,7 @@ func (t *Target) attempt(p *plan) error {
 		if i > 0 {
 			time.Sleep(commitWait * time.Duration(i))
 		}
-		if err = t.home.refit(unix.SIGURG); err != nil {
+		if err = t.control.refit(unix.SIGURG); err != nil {
 			break
 		}
 		if err = t.stopped(p); p.once || !errors.Is(err, ErrBlocked) {
@@ -257,7 +257,7 @@ func setMask(set, old *uint64) {
 // newPlan prepares a change.
 func (t *Target) newPlan(c *target.Change) *plan {
 	p := &plan{
-		adding: len(c.Add) > 0, once: c.Once, home: t.home.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places,
+		adding: len(c.Add) > 0, once: c.Once, home: t.control.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places,
 		zombies: make([]zombie, len(t.zombie)),
 	}
 	p.ways(c, t.zombie)
@@ -480,9 +480,9 @@ func (t *Target) gone(p *plan, removed []*target.Site) []*target.Site {
 	return out
 }
 
-// buried takes the removed sites into the zombies and gives back the room of those in which
+// retired takes the removed sites into the zombies and gives back the room of those in which
 // no thread was.
-func (t *Target) buried(p *plan, removed []*target.Site) {
+func (t *Target) retired(p *plan, removed []*target.Site) {
 	var left, dead []*target.Site
 	var free []codealloc.Span
 	for i, s := range t.zombie {

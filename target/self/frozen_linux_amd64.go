@@ -56,33 +56,33 @@ type edit struct {
 // plan is a change, ready to be made in a stopped world. Everything in it is allocated
 // beforehand.
 type plan struct {
-	inner     []move // instructions inside new patches → their work, or copies; sorted by from
-	back      []move // places in detours that go → the same in new ones, or the originals; sorted by from
-	gone      []span // detours that go; sorted
-	adding    bool
-	edits     []edit
-	zombies   []zombie
-	heads     [4]uint64 // what the words at home become: faults and their number, traps and theirs
-	home      *[4]uint64
-	mem       int // descriptor of /proc/self/mem
-	lay       *layout
-	places    *places
-	low       span     // where inner lies
-	high      span     // where gone and zombies lie
-	people    []person // not nil: all goroutines are to be listed
-	counted   int
-	own       uint64   // the stopper's g
-	doomed    []doomed // slots that may be cleared; by goroutine
-	code      []span   // where detours stand; for doomed
-	salts     []uint64 // of the events that are armed; for doomed
-	claimers  [64]claimer
-	claimed   int
-	unsettled bool                 // not all that is doomed could be looked at
-	dirty     bool                 // a thread is in a signal handler: it may come back to anywhere
-	once      bool                 // it is not tried again
-	handler   bool                 // the thread that blocks is in a signal handler
-	gate      bool                 // it is in the gate, and may come from any detour
-	blocks    func() target.Blocks // the new sites of groups that it blocks, if nothing else; nil: there are no groups
+	inner       []move // instructions inside new patches → their work, or copies; sorted by from
+	back        []move // places in detours that go → the same in new ones, or the originals; sorted by from
+	gone        []span // detours that go; sorted
+	adding      bool
+	edits       []edit
+	zombies     []zombie
+	heads       [4]uint64 // what the words at control block become: faults and their number, traps and theirs
+	home        *[4]uint64
+	mem         int // descriptor of /proc/self/mem
+	lay         *layout
+	places      *places
+	low         span        // where inner lies
+	high        span        // where gone and zombies lie
+	goroutines  []goroutine // not nil: all goroutines are to be listed
+	counted     int
+	own         uint64        // the stopper's g
+	reclaimable []reclaimable // slots that may be cleared; by goroutine
+	code        []span        // where detours stand; for reclaimable
+	salts       []uint64      // of the events that are armed; for reclaimable
+	claimers    [64]claimer
+	claimed     int
+	unsettled   bool                 // not all that is reclaimable could be looked at
+	dirty       bool                 // a thread is in a signal handler: it may come back to anywhere
+	once        bool                 // it is not tried again
+	handler     bool                 // the thread that blocks is in a signal handler
+	gate        bool                 // it is in the gate, and may come from any detour
+	blocks      func() target.Blocks // the new sites of groups that it blocks, if nothing else; nil: there are no groups
 
 	late    bool // a thread did not stop
 	verdict verdict
@@ -138,10 +138,10 @@ func (p *plan) run(w *worldState) {
 		return
 	}
 	*p.home = p.heads
-	if p.people != nil {
-		p.census(w)
+	if p.goroutines != nil {
+		p.list(w)
 	}
-	if p.doomed != nil {
+	if p.reclaimable != nil {
 		p.reap(w)
 	}
 	for i := uint32(0); i < w.asked; i++ {

@@ -25,14 +25,14 @@ type faultPiece struct {
 	traps int // sites that are breakpoints
 }
 
-// heads are the home's tables of sites.
+// heads are the control block's tables of sites.
 type heads struct {
 	pieces    []*faultPiece // sorted, all that are told of
 	fresh     []*faultPiece // of them, those that the heads before did not have
 	stale     []*faultPiece // that the heads before had, and these have not
 	directory table
 	traps     table
-	words     [4]uint64 // that name directory and traps, in the home
+	words     [4]uint64 // that name directory and traps, in the control block
 }
 
 // newHeads makes the tables of the sites that there are and that are to come with a change. They
@@ -45,7 +45,7 @@ func (t *Target) newHeads(c *target.Change) (h *heads, err error) {
 			h = nil
 		}
 	}()
-	if err := h.divide(t.home.heads.pieces, c.Add, t.dead); err != nil {
+	if err := h.divide(t.control.heads.pieces, c.Add, t.dead); err != nil {
 		return h, err
 	}
 	if h.directory, err = newTable(len(h.pieces)*amd64.FaultEntrySize, h.tell); err != nil {

@@ -36,7 +36,7 @@ func (h *heads) told(t *testing.T) (out []uint64) {
 // few pieces.
 func TestHeads(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	tg := &Target{home: &home{heads: &heads{}}}
+	tg := &Target{control: &controlBlock{heads: &heads{}}}
 	there := map[uint64]*target.Site{}
 	site := func(at uint64) *target.Site {
 		return &target.Site{Detour: &arch.Detour{Addr: at, Pairs: []arch.Pair{{Orig: 1, Copy: at, CopyEnd: at + 4}}}, Trap: r.IntN(50) == 0}
@@ -67,13 +67,13 @@ func TestHeads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n == 1 && len(tg.home.heads.pieces) > 20 && len(tg.dead)+len(c.Add) <= 2 && len(h.fresh) > 4 && len(h.stale) < len(tg.home.heads.pieces) {
+		if n == 1 && len(tg.control.heads.pieces) > 20 && len(tg.dead)+len(c.Add) <= 2 && len(h.fresh) > 4 && len(h.stale) < len(tg.control.heads.pieces) {
 			t.Errorf("round %d: %d of %d pieces anew for one site", round, len(h.fresh), len(h.pieces))
 		}
-		if err := tg.home.heads.replaced(h); err != nil {
+		if err := tg.control.heads.replaced(h); err != nil {
 			t.Fatal(err)
 		}
-		tg.home.heads, tg.dead = h, nil
+		tg.control.heads, tg.dead = h, nil
 		var want []uint64
 		traps := uint64(0)
 		for at, s := range there {
@@ -90,7 +90,7 @@ func TestHeads(t *testing.T) {
 			t.Errorf("round %d: %d pieces for %d sites", round, len(h.pieces), len(want))
 		}
 	}
-	if err := tg.home.heads.unmapAll(); err != nil {
+	if err := tg.control.heads.unmapAll(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -5,16 +5,16 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// person is a goroutine as a stopped world shows it.
-type person struct{ id, sp, lo, hi uint64 }
+// goroutine is a goroutine as a stopped world shows it.
+type goroutine struct{ id, sp, lo, hi uint64 }
 
-// census lists all goroutines that have a stack into p.people, which must have room.
+// list lists all goroutines that have a stack into p.people, which must have room.
 //
 //go:norace
-func (p *plan) census(w *worldState) {
+func (p *plan) list(w *worldState) {
 	list, n := word(p.places.allgs), word(p.places.allgs+8)
 	p.counted = 0
-	for i := uint64(0); i < n && p.counted < len(p.people); i++ {
+	for i := uint64(0); i < n && p.counted < len(p.goroutines); i++ {
 		g := word(list + 8*i)
 		lo, hi := word(g+uint64(p.lay.StackLo)), word(g+uint64(p.lay.StackHi))
 		if status := uint32(word(g+uint64(p.lay.Status))) &^ gScan; lo == 0 || status == gIdle || status == gDead || status == gExtra {
@@ -29,7 +29,7 @@ func (p *plan) census(w *worldState) {
 		if g == p.own || sp < lo || sp > hi {
 			sp = lo // not known: all of it may be in use
 		}
-		p.people[p.counted] = person{word(g + uint64(p.lay.GoID)), sp, lo, hi}
+		p.goroutines[p.counted] = goroutine{word(g + uint64(p.lay.GoID)), sp, lo, hi}
 		p.counted++
 	}
 }
@@ -49,18 +49,18 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 	active, unwound = map[int]int{}, map[int]int{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.home == nil || len(t.pools) == 0 {
+	if t.control == nil || len(t.pools) == 0 {
 		return active, unwound, nil
 	}
 	p := t.newPlan(&target.Change{})
 	p.heads = *p.home
-	p.people = make([]person, word(t.places.allgs+8)+peopleSlack)
+	p.goroutines = make([]goroutine, word(t.places.allgs+8)+peopleSlack)
 	p.own = currentG()
 	if err := t.attempt(p); err != nil {
 		return nil, nil, err
 	}
-	gs := map[uint64]person{}
-	for _, g := range p.people[:p.counted] {
+	gs := map[uint64]goroutine{}
+	for _, g := range p.goroutines[:p.counted] {
 		gs[g.id] = g
 	}
 	t.poolMu.Lock()
@@ -74,7 +74,7 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 // peopleSlack is room for goroutines that come before the world stops.
 const peopleSlack = 1024
 
-func (t *Target) classify(table []byte, stride int, gs map[uint64]person, active, unwound map[int]int) {
+func (t *Target) classify(table []byte, stride int, gs map[uint64]goroutine, active, unwound map[int]int) {
 	for at := 0; at < len(table); at += stride {
 		i, ok := amd64.ReadInstance(table[at:at+amd64.SlotHeader], true)
 		switch {
@@ -89,7 +89,7 @@ func (t *Target) classify(table []byte, stride int, gs map[uint64]person, active
 
 // inProgress says whether the call of an instance has not ended: its return address still
 // stands in the used part of its stack.
-func (t *Target) inProgress(i amd64.Instance, gs map[uint64]person) bool {
+func (t *Target) inProgress(i amd64.Instance, gs map[uint64]goroutine) bool {
 	at := i.SP
 	if at == 0 {
 		g, ok := gs[i.GoID]

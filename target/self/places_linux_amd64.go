@@ -99,10 +99,10 @@ func (t *Target) plausibleAllgs(addr uint64) bool {
 	return false
 }
 
-// words are the home's words that name the tables.
+// words are the control block's words that name the tables.
 //
 //go:nocheckptr
-func (h *home) words() *[4]uint64 { return *(**[4]uint64)(unsafe.Pointer(&h.addr)) }
+func (h *controlBlock) words() *[4]uint64 { return *(**[4]uint64)(unsafe.Pointer(&h.addr)) }
 
 func readTask(tid int32, name string) ([]byte, error) {
 	return os.ReadFile(fmt.Sprintf("/proc/self/task/%d/%s", tid, name))

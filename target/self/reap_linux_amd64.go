@@ -27,8 +27,8 @@ var _ target.Reaper = (*Target)(nil)
 // goroutine's stack ends is not known then. Calls on system stacks are left alone as long as
 // their event is armed.
 
-// doomed is a slot that may be cleared.
-type doomed struct {
+// reclaimable is a slot that may be cleared.
+type reclaimable struct {
 	addr, key, event, ret uint64
 	goid, dist            uint64
 	active                uint64 // address of the pool's count; 0: it has none
@@ -44,10 +44,10 @@ func (t *Target) Reap(r *target.Reap) error {
 	r.Active, r.Unwound, r.Whole = map[int]int{}, map[int]int{}, true
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.home == nil {
+	if t.control == nil {
 		return nil
 	}
-	list := t.doomed(r)
+	list := t.reclaimable(r)
 	if len(list) == 0 {
 		return nil
 	}
@@ -61,8 +61,8 @@ func (t *Target) Reap(r *target.Reap) error {
 		}
 		p := t.newPlan(&target.Change{})
 		p.heads = *p.home
-		p.people = make([]person, word(t.places.allgs+8)+peopleSlack)
-		p.own, p.doomed, p.code, p.salts = currentG(), list, t.codeSpans(), salts
+		p.goroutines = make([]goroutine, word(t.places.allgs+8)+peopleSlack)
+		p.own, p.reclaimable, p.code, p.salts = currentG(), list, t.codeSpans(), salts
 		if err := t.attempt(p); err != nil {
 			countFreed(list, r) // by an attempt before
 			return err
@@ -76,7 +76,7 @@ func (t *Target) Reap(r *target.Reap) error {
 }
 
 // countFreed tells what has become of the slots.
-func countFreed(list []doomed, r *target.Reap) {
+func countFreed(list []reclaimable, r *target.Reap) {
 	for i := range list {
 		d := &list[i]
 		switch id := int(uint32(d.event)); {
@@ -119,8 +119,8 @@ func (t *Target) Tally() (map[int]int, error) {
 	return n, nil
 }
 
-// doomed lists the slots that a Reap is about, in the order of their goroutines.
-func (t *Target) doomed(r *target.Reap) (out []doomed) {
+// reclaimable lists the slots that a Reap is about, in the order of their goroutines.
+func (t *Target) reclaimable(r *target.Reap) (out []reclaimable) {
 	live := map[int]bool{}
 	for _, e := range r.Live {
 		live[e] = r.Left
@@ -137,14 +137,14 @@ func (t *Target) doomed(r *target.Reap) (out []doomed) {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b doomed) int { return cmp.Compare(a.goid, b.goid) })
+	slices.SortFunc(out, func(a, b reclaimable) int { return cmp.Compare(a.goid, b.goid) })
 	return out
 }
 
 // readSlot reads a slot that its owner may be writing to; sp is where the return address stands
 // of a call on a system stack.
-func readSlot(p *arch.Pool, at uint64) (d doomed, sp uint64) {
-	d = doomed{addr: at, key: peek(at), event: peek(at + slotEvent), ret: peek(at + slotReturn)}
+func readSlot(p *arch.Pool, at uint64) (d reclaimable, sp uint64) {
+	d = reclaimable{addr: at, key: peek(at), event: peek(at + slotEvent), ret: peek(at + slotReturn)}
 	if d.key == 0 {
 		return d, 0
 	}
@@ -170,11 +170,11 @@ const (
 //go:nocheckptr
 func peek(addr uint64) uint64 { return load64(*(**uint64)(unsafe.Pointer(&addr))) }
 
-// reap clears slots. The people have been counted, and the world is stopped.
+// reap clears slots. The goroutines have been listed, and the world is stopped.
 //
 //go:norace
 func (p *plan) reap(w *worldState) {
-	p.unsettled, p.claimed = p.counted == len(p.people), 0
+	p.unsettled, p.claimed = p.counted == len(p.goroutines), 0
 	removed := false // a thread may be in code that was taken out
 	for i := uint32(0); i < w.asked && !p.unsettled; i++ {
 		if s := &w.slots[w.list[i]]; s.state&3 == slotParked {
@@ -185,14 +185,14 @@ func (p *plan) reap(w *worldState) {
 	if p.unsettled {
 		return
 	}
-	for i := range p.people[:p.counted] {
-		p.callsOf(&p.people[i])
+	for i := range p.goroutines[:p.counted] {
+		p.callsOf(&p.goroutines[i])
 	}
 	for i := range p.zombies {
 		removed = p.zombies[i].busy || removed
 	}
-	for i := range p.doomed {
-		d := &p.doomed[i]
+	for i := range p.reclaimable {
+		d := &p.reclaimable[i]
 		switch {
 		case d.freed: // by an attempt before: a later call may have the slot, by the same key
 		case d.ended && removed, p.mayClaim(d.key):
@@ -206,7 +206,7 @@ func (p *plan) reap(w *worldState) {
 // clear frees the slot, if it is still what it was when it was listed.
 //
 //go:norace
-func (d *doomed) clear() {
+func (d *reclaimable) clear() {
 	if word(d.addr) != d.key || word(d.addr+slotEvent) != d.event || word(d.addr+slotReturn) != d.ret {
 		return
 	}
@@ -276,17 +276,17 @@ func (p *plan) inCode(a uint64) bool {
 // callsOf notes which of a goroutine's calls are in progress.
 //
 //go:norace
-func (p *plan) callsOf(g *person) {
-	lo, hi := 0, len(p.doomed)
+func (p *plan) callsOf(g *goroutine) {
+	lo, hi := 0, len(p.reclaimable)
 	for lo < hi {
-		if mid := (lo + hi) / 2; p.doomed[mid].goid < g.id {
+		if mid := (lo + hi) / 2; p.reclaimable[mid].goid < g.id {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	for ; lo < len(p.doomed) && p.doomed[lo].goid == g.id; lo++ {
-		d := &p.doomed[lo]
+	for ; lo < len(p.reclaimable) && p.reclaimable[lo].goid == g.id; lo++ {
+		d := &p.reclaimable[lo]
 		if d.freed {
 			continue
 		}

@@ -31,16 +31,16 @@ func TestReapAgain(t *testing.T) {
 		}
 	}
 	p := &plan{
-		places:  &places{},
-		people:  make([]person, 2),
-		counted: 1,
-		zombies: []zombie{{busy: true}},
-		doomed: []doomed{
+		places:     &places{},
+		goroutines: make([]goroutine, 2),
+		counted:    1,
+		zombies:    []zombie{{busy: true}},
+		reclaimable: []reclaimable{
 			{addr: at(&slot[0]), key: key, event: event, ret: ret, goid: goid, dist: dist},
 			{addr: at(&slot[0]), key: key + 1, event: event + 1, ended: true, goid: goid + 1}, // keeps the first attempt from being the last
 		},
 	}
-	p.people[0] = person{id: goid, sp: at(&stack[0]), lo: at(&stack[0]), hi: hi}
+	p.goroutines[0] = goroutine{id: goid, sp: at(&stack[0]), lo: at(&stack[0]), hi: hi}
 	var w worldState
 
 	calls(false)
@@ -54,7 +54,7 @@ func TestReapAgain(t *testing.T) {
 		t.Error("the slot of a call in progress was freed")
 	}
 	r := &target.Reap{Active: map[int]int{}, Unwound: map[int]int{}, Whole: true}
-	countFreed(p.doomed, r)
+	countFreed(p.reclaimable, r)
 	if r.Unwound[event] != 1 || r.Active[event] != 0 || r.Whole {
 		t.Errorf("%d calls were left, %d in progress, whole: %v; want 1, 0, false", r.Unwound[event], r.Active[event], r.Whole)
 	}

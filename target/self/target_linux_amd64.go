@@ -40,9 +40,9 @@ type Target struct {
 	lay     *layout
 	places  places
 	ring    *ring.Ring
-	writer  arch.Writer
-	home    *home
-	claim   *claim // while home is there
+	writer  arch.CodegenEnv
+	control *controlBlock
+	claim   *claim // while control block is there
 	codeMu  sync.Mutex
 	code    []*piece
 	poolMu  sync.Mutex
@@ -50,7 +50,7 @@ type Target struct {
 	idle    map[*arch.Pool]bool // pools that no probe uses
 	part    uint64              // of the pools, that Crowded looks at next
 	live    int                 // sites whose detours are there
-	dead    []*target.Site      // whose detours were given back since the tables of the home were made
+	dead    []*target.Site      // whose detours were given back since the tables of the control block were made
 	zombie  []*target.Site
 	foreign []*target.Site // that hold bytes of somebody else: their detours stay
 	calls   map[uint64]*desc
@@ -136,7 +136,7 @@ func (t *Target) Space() *symbol.Space { return t.space.Load() }
 func (t *Target) Ring() *ring.Ring { return t.ring }
 
 // Writer describes the process to generated code, after Prepare.
-func (t *Target) Writer() *arch.Writer { return &t.writer }
+func (t *Target) CodegenEnv() *arch.CodegenEnv { return &t.writer }
 
 // Traps says that breakpoints may stand in the process: TrapsAt tells where not.
 func (t *Target) Traps() error { return nil }
@@ -211,7 +211,7 @@ func (t *Target) Answer() error { return nil }
 
 // Uprobe refuses: the kernel's probe would need the process's file on disk to be the one
 // that runs, and root. Precondition of none.
-func (t *Target) Uprobe(*target.Uprobe) (target.Held, error) {
+func (t *Target) Uprobe(*target.Uprobe) (target.ExternalProbe, error) {
 	return nil, errno.Errorf(unix.EOPNOTSUPP, "the own process is not probed by the kernel's uprobes")
 }
 
@@ -335,12 +335,12 @@ func access(write bool, addr uint64, b []byte) error {
 	return nil
 }
 
-// Prepare makes the ring and the home, and puts our signal handlers before those of the
+// Prepare makes the ring and the control block, and puts our signal handlers before those of the
 // runtime. It fails with EBUSY while another engine holds the process: see takeClaim.
 func (t *Target) Prepare() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.home != nil {
+	if t.control != nil {
 		return nil
 	}
 	c, err := takeClaim()
@@ -378,8 +378,8 @@ func (t *Target) prepare() error {
 	if err != nil {
 		return errors.Join(err, t.mem.Close(), r.Close())
 	}
-	t.ring, t.home = r, h
-	t.writer = arch.Writer{
+	t.ring, t.control = r, h
+	t.writer = arch.CodegenEnv{
 		Ring: r.Addr(), Layout: r.Layout, TID: arch.TIDGo, Go: t.lay.runtime(),
 		Gate: uint64(gatePC()), RDPID: hasRDPID(), Resident: h.addr + residentOff,
 	}
@@ -407,7 +407,7 @@ func hasRDPID() bool {
 func (t *Target) Close() error {
 	attached.Lock()
 	defer attached.Unlock()
-	if t.home == nil {
+	if t.control == nil {
 		t.release()
 		return nil
 	}
@@ -420,7 +420,7 @@ func (t *Target) Close() error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := errors.Join(watch.stop(), t.home.close()); err != nil {
+	if err := errors.Join(watch.stop(), t.control.close()); err != nil {
 		return err
 	}
 	var err error
@@ -431,7 +431,7 @@ func (t *Target) Close() error {
 		err = errors.Join(err, unmap(p.Base, poolSize(p)))
 	}
 	err = errors.Join(err, t.mem.Close(), t.claim.release())
-	t.home, t.code, t.pools = nil, nil, nil
+	t.control, t.code, t.pools = nil, nil, nil
 	return err
 }
 

@@ -24,7 +24,7 @@ func siteAt(addr uint64, patch int, detour uint64, ins []uint64, back uint64, wo
 	for _, in := range ins {
 		for _, w := range work {
 			if w == in {
-				d.Points = append(d.Points, arch.Begin{Point: in, At: at})
+				d.Points = append(d.Points, arch.PointEntry{Point: in, At: at})
 			}
 		}
 		d.Pairs = append(d.Pairs, arch.Pair{Orig: in, Copy: at + 16, CopyEnd: at + 20})

@@ -8,7 +8,7 @@ import (
 	"kprobes.dev/kprobes/internal/ring"
 )
 
-// Generated code calls a handler (arch.Call) through its target's gate, arch.Writer.Gate.
+// Generated code calls a handler (arch.Call) through its target's gate, arch.CodegenEnv.Gate.
 // The gate is machine code of the target, entered by a jump from a frame (see frame) and
 // left by a jump back: no return address stands on the stack.
 //
@@ -59,7 +59,7 @@ const GateStack = maxPushed
 var gateRegs = []Reg{RAX, RCX, RDX, R11, R12, R13}
 
 // callError says why one of the works can not call its handler.
-func (w writer) callError(ws []arch.Work) error {
+func (w writer) callError(ws []arch.ProbeOp) error {
 	for i := range ws {
 		switch {
 		case ws[i].Role == arch.RoleCall && ws[i].Call == nil:
@@ -129,7 +129,7 @@ func (e *emitter) literals() {
 
 // callAtEntry emits the call for the instance of S1, which has just been claimed. done is
 // where the work at the entry ends.
-func (f *frame) callAtEntry(w *arch.Work, done Label) {
+func (f *frame) callAtEntry(w *arch.ProbeOp, done Label) {
 	drop := f.Label()
 	f.callInstance(w)
 	f.OpRI(OpCmp, 4, RAX, int32(arch.ActionDrop))
@@ -155,7 +155,7 @@ func (f *frame) callAtEntry(w *arch.Work, done Label) {
 
 // callAtExit emits the call for the instance of the call that returns, which is given
 // back after it. A return whose entry was not seen calls nothing.
-func (f *frame) callAtExit(w *arch.Work) {
+func (f *frame) callAtExit(w *arch.ProbeOp) {
 	done := f.Label()
 	f.own(w, done)
 	f.callInstance(w)
@@ -164,7 +164,7 @@ func (f *frame) callAtExit(w *arch.Work) {
 }
 
 // callInstance emits the call for the instance of S1. Then S1 is the instance again.
-func (f *frame) callInstance(w *arch.Work) {
+func (f *frame) callInstance(w *arch.ProbeOp) {
 	f.MovMR(8, f.tempAt(tempSlot), f.s1())
 	f.MovRR(8, RAX, f.s1())
 	f.call(w.Call)
@@ -179,7 +179,7 @@ func (f *frame) giveBack(p *arch.Pool) {
 
 // split tells what is to be done before an instruction and what after it. What comes
 // after an instruction that goes elsewhere is done last of what comes before it.
-func split(ws []arch.Work, in *Inst) (before, after []arch.Work) {
+func split(ws []arch.ProbeOp, in *Inst) (before, after []arch.ProbeOp) {
 	for i := range ws {
 		if isAfter(&ws[i]) {
 			after = append(after, ws[i])
@@ -202,4 +202,4 @@ func split(ws []arch.Work, in *Inst) (before, after []arch.Work) {
 // falls says whether an instruction is always followed by the next one.
 func (in *Inst) falls() bool { return in.Kind == KindPlain || in.Kind == KindSyscall }
 
-func isAfter(w *arch.Work) bool { return w.After && w.Role == arch.RoleCall }
+func isAfter(w *arch.ProbeOp) bool { return w.After && w.Role == arch.RoleCall }

@@ -163,16 +163,16 @@ func gateVariants() []struct {
 // callingWork has handlers before and after every instruction of carryFunction (number i
 // and i+6 for the ith), among records, counters and two return probes, the second with
 // handlers 12 and 13.
-func callingWork(pool *arch.Pool) map[uint64][]arch.Work {
+func callingWork(pool *arch.Pool) map[uint64][]arch.ProbeOp {
 	work := countingWork(pool)
 	for i, off := range carryPoints {
-		pre := arch.Work{Event: 7, Role: arch.RoleCall, Call: called(i)}
-		post := arch.Work{Event: 7, Role: arch.RoleCall, Call: called(i + 6), After: true}
-		work[off] = append([]arch.Work{post, pre}, work[off]...)
+		pre := arch.ProbeOp{Event: 7, Role: arch.RoleCall, Call: called(i)}
+		post := arch.ProbeOp{Event: 7, Role: arch.RoleCall, Call: called(i + 6), After: true}
+		work[off] = append([]arch.ProbeOp{post, pre}, work[off]...)
 	}
-	entry := arch.Work{Event: 7, Role: arch.RoleEntry, Call: called(12), Pool: pool}
-	exit := arch.Work{Event: 7, Role: arch.RoleExit, Call: called(13), Pool: pool, Instance: 7}
-	work[0] = append([]arch.Work{entry}, work[0]...)
+	entry := arch.ProbeOp{Event: 7, Role: arch.RoleEntry, Call: called(12), Pool: pool}
+	exit := arch.ProbeOp{Event: 7, Role: arch.RoleExit, Call: called(13), Pool: pool, Instance: 7}
+	work[0] = append([]arch.ProbeOp{entry}, work[0]...)
 	work[carryExit] = append(work[carryExit], exit)
 	return work
 }
@@ -337,8 +337,8 @@ func TestCallChangesRegisters(t *testing.T) {
 					{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.RegFlags}, Size: 8},
 					{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(R12)}, Size: 8, Off: 8},
 				}}
-				ws := []arch.Work{{Event: 1, Prog: flags}, {Event: 7, Role: arch.RoleCall, Call: called(0), After: after}, {Event: 2, Prog: flags}}
-				a.probe(hexBytes(t, "0f1f440000 c3"), map[uint64][]arch.Work{0: ws}, tc.policy)
+				ws := []arch.ProbeOp{{Event: 1, Prog: flags}, {Event: 7, Role: arch.RoleCall, Call: called(0), After: after}, {Event: 2, Prog: flags}}
+				a.probe(hexBytes(t, "0f1f440000 c3"), map[uint64][]arch.ProbeOp{0: ws}, tc.policy)
 				a.handler()
 				const set = 0x8d5 &^ 0x40
 				a.put64(callDesc(0)+callMask, mask)
@@ -392,9 +392,9 @@ func TestCallAtBranches(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := newArena(t, child)
 			a.gate()
-			work := map[uint64][]arch.Work{}
+			work := map[uint64][]arch.ProbeOp{}
 			for i, off := range []uint64{0, 4, 6, 11} {
-				work[off] = []arch.Work{
+				work[off] = []arch.ProbeOp{
 					{Event: 7, Role: arch.RoleCall, Call: called(i + 4), After: true},
 					{Event: 7, Role: arch.RoleCall, Call: called(i)},
 				}
@@ -427,8 +427,8 @@ func TestCallAtBranches(t *testing.T) {
 func TestCallAfterFault(t *testing.T) {
 	a := newArena(t, buildDetourChild(t))
 	a.gate()
-	ws := []arch.Work{{Event: 7, Role: arch.RoleCall, Call: called(0)}, {Event: 7, Role: arch.RoleCall, Call: called(1), After: true}}
-	a.probe(hexBytes(t, faulting), map[uint64][]arch.Work{faultingAt: ws}, arch.Policy{Force: arch.TacticJump})
+	ws := []arch.ProbeOp{{Event: 7, Role: arch.RoleCall, Call: called(0)}, {Event: 7, Role: arch.RoleCall, Call: called(1), After: true}}
+	a.probe(hexBytes(t, faulting), map[uint64][]arch.ProbeOp{faultingAt: ws}, arch.Policy{Force: arch.TacticJump})
 	a.handler()
 	a.ctl.Hole, a.ctl.Actions = arenaHole, arenaActions
 	a.ctl.App, a.ctl.Repair = appHandled, arenaData+8
@@ -472,8 +472,8 @@ func TestCallPool(t *testing.T) {
 			a := newArena(t, child)
 			a.gate()
 			pool := &arch.Pool{Base: arenaPool, Slots: 8, Stride: SlotStride(0), Max: c.max, Active: arenaActive}
-			entry := arch.Work{Event: 1, Role: arch.RoleEntry, Pool: pool}
-			exit := arch.Work{Event: 1, Role: arch.RoleExit, Pool: pool, Instance: 1}
+			entry := arch.ProbeOp{Event: 1, Role: arch.RoleEntry, Pool: pool}
+			exit := arch.ProbeOp{Event: 1, Role: arch.RoleExit, Pool: pool, Instance: 1}
 			if c.entry {
 				entry.Call = called(0)
 			}
@@ -482,7 +482,7 @@ func TestCallPool(t *testing.T) {
 			} else {
 				exit.Count = true
 			}
-			a.probe(hexBytes(t, recursive), map[uint64][]arch.Work{0: {entry}, recursiveExit: {exit}}, arch.Policy{})
+			a.probe(hexBytes(t, recursive), map[uint64][]arch.ProbeOp{0: {entry}, recursiveExit: {exit}}, arch.Policy{})
 			a.handler()
 			a.put64(callDesc(0)+callAction, uint64(c.action))
 			a.add([16]uint64{RSP: arenaStack, RDI: depth}, 0x202)
@@ -538,7 +538,7 @@ func TestCallGo(t *testing.T) {
 			a.gate()
 			a.goroutine(c.g, c.room)
 			// mov %rdi,%rax; add $7,%rax; ret: the arguments but one are not looked at
-			a.probe(hexBytes(t, "4889f8 4883c007 c3"), map[uint64][]arch.Work{
+			a.probe(hexBytes(t, "4889f8 4883c007 c3"), map[uint64][]arch.ProbeOp{
 				0: {{Event: 1, Role: arch.RoleCall, Call: called(0)}},
 			}, arch.Policy{Force: arch.TacticJump})
 			a.handler()
@@ -574,7 +574,7 @@ func TestCallGoInstances(t *testing.T) {
 	a.goroutine(arenaG, 8192)
 	a.ctl.Free |= uint64(Flags) // they carry nothing out of a Go function
 	pool := &arch.Pool{Base: arenaPool, Slots: 8, Stride: SlotStride(0), Max: 64, Active: arenaActive}
-	a.probe(hexBytes(t, recursive), map[uint64][]arch.Work{
+	a.probe(hexBytes(t, recursive), map[uint64][]arch.ProbeOp{
 		0:             {{Event: 1, Role: arch.RoleEntry, Pool: pool, Call: called(0)}},
 		recursiveExit: {{Event: 1, Role: arch.RoleExit, Pool: pool, Instance: 1, Call: called(1)}},
 	}, arch.Policy{})
@@ -640,17 +640,17 @@ func TestCallErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		gate uint64
-		work arch.Work
+		work arch.ProbeOp
 		want error
 	}{
-		{"no_gate", 0, arch.Work{Role: arch.RoleCall, Call: &arch.Call{Desc: 1}}, unix.EOPNOTSUPP},
-		{"no_gate_after", 0, arch.Work{Role: arch.RoleCall, Call: &arch.Call{Desc: 1}, After: true}, unix.EOPNOTSUPP},
-		{"no_gate_exit", 0, arch.Work{Role: arch.RoleExit, Call: &arch.Call{Desc: 1}, Pool: &arch.Pool{}}, unix.EOPNOTSUPP},
-		{"no_handler", 0x4000, arch.Work{Role: arch.RoleCall}, unix.EINVAL},
+		{"no_gate", 0, arch.ProbeOp{Role: arch.RoleCall, Call: &arch.Call{Desc: 1}}, unix.EOPNOTSUPP},
+		{"no_gate_after", 0, arch.ProbeOp{Role: arch.RoleCall, Call: &arch.Call{Desc: 1}, After: true}, unix.EOPNOTSUPP},
+		{"no_gate_exit", 0, arch.ProbeOp{Role: arch.RoleExit, Call: &arch.Call{Desc: 1}, Pool: &arch.Pool{}}, unix.EOPNOTSUPP},
+		{"no_handler", 0x4000, arch.ProbeOp{Role: arch.RoleCall}, unix.EINVAL},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			work := map[uint64][]arch.Work{0x1000: {c.work}}
-			w := &arch.Writer{Gate: c.gate}
+			work := map[uint64][]arch.ProbeOp{0x1000: {c.work}}
+			w := &arch.CodegenEnv{Gate: c.gate}
 			if _, err := fn.Detour(0x2000, regions[0], work, w); !errors.Is(err, c.want) {
 				t.Errorf("detour: %v", err)
 			}
@@ -670,11 +670,11 @@ func TestCallSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	regions, _ := fn.Plan([]uint64{text}, arch.Policy{})
-	work := map[uint64][]arch.Work{}
+	work := map[uint64][]arch.ProbeOp{}
 	for i := range 200 {
-		work[text] = append(work[text], arch.Work{Role: arch.RoleCall, Call: called(i)})
+		work[text] = append(work[text], arch.ProbeOp{Role: arch.RoleCall, Call: called(i)})
 	}
-	w := &arch.Writer{Gate: gate}
+	w := &arch.CodegenEnv{Gate: gate}
 	size, err := fn.DetourSize(regions[0], work, w)
 	if err != nil {
 		t.Fatal(err)

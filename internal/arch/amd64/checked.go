@@ -11,14 +11,14 @@ import (
 // blocked: then the kernel kills the process; or the program has put a handler of its own in
 // its place. What a thread blocks only the kernel knows, and it may be otherwise at the next hit. So a record
 // with several loads that may fault asks for that first, once, and for the handler where the program may have
-// changed it (arch.Writer.Handled). Where the mask holds a signal of a fault, or the handler is not ours, and only
+// changed it (arch.CodegenEnv.Handled). Where the mask holds a signal of a fault, or the handler is not ours, and only
 // there, each load is a checked one: rt_sigprocmask with an impossible first argument copies 8 bytes
 // from the address and changes nothing. It answers EFAULT if they are not there, else
 // EINVAL. A record with one load makes it a checked one always. What is mapped at the check can be gone at the load;
 // the handler catches that where it can. A signal between the question and the load changes nothing: the mask is as
 // it was when its handler has returned.
 //
-// A work whose faults the handler catches from a moment on (arch.Writer.Asks) asks nothing beforehand: until then each
+// A work whose faults the handler catches from a moment on (arch.CodegenEnv.Asks) asks nothing beforehand: until then each
 // load is a checked one.
 
 const (
@@ -42,7 +42,7 @@ const anywhere = math.MaxInt32
 
 // reach tells how many bytes above the point's stack pointer the loads of a work end; 0:
 // it makes none.
-func reach(w *arch.Work) int32 {
+func reach(w *arch.ProbeOp) int32 {
 	far := int64(0)
 	switch {
 	case w.Role == arch.RoleEntry:
@@ -86,7 +86,7 @@ func argReach(a *fetch.Arg) int64 {
 //
 // A work with one load asks nothing beforehand: the kernel looks at the address, which takes one
 // question too, and a bad pointer then takes no signal, for which the stack may have no room.
-func (f *frame) ask(w *arch.Work) {
+func (f *frame) ask(w *arch.ProbeOp) {
 	far := reach(w)
 	f.looks, f.caught = false, f.w.PlainLoads || w.PlainLoads && f.w.Asks == 0
 	if far == 0 || f.caught || f.w.Kernel != nil {
@@ -116,7 +116,7 @@ func (f *frame) ask(w *arch.Work) {
 }
 
 // questions is how many looks the loads of a work take, if none of them crosses a page.
-func questions(w *arch.Work) (n int) {
+func questions(w *arch.ProbeOp) (n int) {
 	if w.Role == arch.RoleEntry {
 		for _, b := range w.Prog.EntryBases() {
 			n += stackLoads(b)

@@ -51,11 +51,11 @@ func TestDetourAsksOnlyWhereItMust(t *testing.T) {
 			a := newArena(t, child)
 			a.w.PlainLoads = c.plain
 			prog := &fetch.Program{Fixed: 8, Args: []fetch.Arg{c.arg}, Return: c.arg.AtEntry}
-			work := map[uint64][]arch.Work{0: {{Event: 1, Prog: prog}}}
+			work := map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog}}}
 			if c.arg.AtEntry {
 				pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
-				work[0] = []arch.Work{{Event: 1, Role: arch.RoleEntry, Prog: prog, Pool: pool}}
-				work[carryExit] = []arch.Work{{Event: 1, Role: arch.RoleExit, Prog: prog, Pool: pool, Instance: 1}}
+				work[0] = []arch.ProbeOp{{Event: 1, Role: arch.RoleEntry, Prog: prog, Pool: pool}}
+				work[carryExit] = []arch.ProbeOp{{Event: 1, Role: arch.RoleExit, Prog: prog, Pool: pool, Instance: 1}}
 			}
 			a.probe(hexBytes(t, carryFunction), work, arch.Policy{Force: arch.TacticJump})
 			a.handler()
@@ -82,7 +82,7 @@ func TestReachKnowsAllLoads(t *testing.T) {
 			prog.Args[0] = fetch.Arg{Store: fetch.StoreValue, Base: randomBase(r), Size: 8, AtEntry: prog.Return}
 		}
 		prog.Fixed, prog.Dynamic = argSlot(&prog.Args[0]), isString(&prog.Args[0])
-		w := arch.Work{Event: 1, Role: arch.RoleRecord, Prog: prog}
+		w := arch.ProbeOp{Event: 1, Role: arch.RoleRecord, Prog: prog}
 		if prog.Return {
 			w.Role = []arch.Role{arch.RoleEntry, arch.RoleExit}[r.IntN(2)]
 			w.Pool = &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
@@ -111,7 +111,7 @@ func TestReachKnowsAllLoads(t *testing.T) {
 }
 
 // detourOf generates the detour of a probe on carryFunction's first instruction.
-func detourOf(t *testing.T, w *arch.Writer, work arch.Work) (*arch.Detour, error) {
+func detourOf(t *testing.T, w *arch.CodegenEnv, work arch.ProbeOp) (*arch.Detour, error) {
 	t.Helper()
 	fn, err := X86.Analyse(&arch.Func{Name: "f", Addr: arenaProbed, Code: hexBytes(t, carryFunction)})
 	if err != nil {
@@ -121,7 +121,7 @@ func detourOf(t *testing.T, w *arch.Writer, work arch.Work) (*arch.Detour, error
 	if len(refused) > 0 {
 		t.Fatal(refused)
 	}
-	return fn.Detour(arenaDetours, regions[0], map[uint64][]arch.Work{arenaProbed: {work}}, w)
+	return fn.Detour(arenaDetours, regions[0], map[uint64][]arch.ProbeOp{arenaProbed: {work}}, w)
 }
 
 // A work whose faults are always caught makes no system call, whatever it reads, unless they are caught later only.
@@ -134,7 +134,7 @@ func TestPlainLoadsOfWork(t *testing.T) {
 		if writer.Asks = 0; c.later {
 			writer.Asks = arenaTables
 		}
-		d, err := detourOf(t, &writer, arch.Work{Event: 1, Prog: prog, PlainLoads: c.plain})
+		d, err := detourOf(t, &writer, arch.ProbeOp{Event: 1, Prog: prog, PlainLoads: c.plain})
 		if err != nil {
 			t.Fatal(err)
 		}

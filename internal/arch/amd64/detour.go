@@ -68,7 +68,7 @@ type PointEnv struct {
 
 // NewDetour generates the code of a region at addr. work gives what is to be done at each
 // point, env what is known there, and behind an instruction with Work.After.
-func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(point uint64) PointEnv, w *arch.Writer) (*arch.Detour, error) {
+func NewDetour(addr uint64, r *Region, work map[uint64][]arch.ProbeOp, env func(point uint64) PointEnv, w *arch.CodegenEnv) (*arch.Detour, error) {
 	e := emitters.Get().(*emitter)
 	defer e.end()
 	e.begin(addr, w)
@@ -100,14 +100,14 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.Work, env func(poi
 type detourRoom struct {
 	d      arch.Detour
 	pairs  [4]arch.Pair
-	points [1]arch.Begin
+	points [1]arch.PointEntry
 }
 
 // emitters are those that wrote a detour: fresh memory costs more than its code.
 var emitters = sync.Pool{New: func() any { return &emitter{Asm: NewAsm(0)} }}
 
 // begin readies an emitter for a detour at another place.
-func (e *emitter) begin(addr uint64, w *arch.Writer) {
+func (e *emitter) begin(addr uint64, w *arch.CodegenEnv) {
 	e.reuse(addr)
 	*e = emitter{Asm: e.Asm, w: writer{w}, later: e.later[:0], fixups: e.fixups[:0], pairs: e.pairs[:0]}
 }
@@ -128,14 +128,14 @@ func (e *emitter) rest() {
 
 // step emits one instruction with the work at it. A thread that is to run the work after
 // the instruction has no place in the original code.
-func (e *emitter) step(d *arch.Detour, s *Step, trap arch.Tactic, ws []arch.Work, env func(uint64) PointEnv) error {
+func (e *emitter) step(d *arch.Detour, s *Step, trap arch.Tactic, ws []arch.ProbeOp, env func(uint64) PointEnv) error {
 	faults, ws := takeFaults(ws)
 	before, after := split(ws, s.Inst)
 	if e.land != nil {
 		e.land.steps = append(e.land.steps, stepAt{s.Addr, e.Here()})
 	}
 	if len(ws) > 0 {
-		d.Points = append(d.Points, arch.Begin{Point: s.Addr, At: e.Addr()})
+		d.Points = append(d.Points, arch.PointEntry{Point: s.Addr, At: e.Addr()})
 	}
 	if err := e.point(s.Addr, s.Addr, before, env); err != nil {
 		return err
@@ -217,8 +217,8 @@ func counter(event int, field int32) int32 {
 	return ring.ShCounters + int32(event)*ring.CounterSize + field
 }
 
-// writer adds to an arch.Writer what the code needs of the ring's geometry.
-type writer struct{ *arch.Writer }
+// writer adds to an arch.CodegenEnv what the code needs of the ring's geometry.
+type writer struct{ *arch.CodegenEnv }
 
 func (w writer) strideShift() uint8 { return uint8(bits.TrailingZeros64(w.Layout.Stride)) }
 func (w writer) dataOff() int32     { return int32(w.Layout.DataOff()) }

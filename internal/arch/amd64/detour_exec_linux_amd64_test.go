@@ -116,7 +116,7 @@ type arena struct {
 	t      *testing.T
 	child  *detourChild
 	mem    []byte
-	w      arch.Writer
+	w      arch.CodegenEnv
 	ctl    detourControl
 	runs   []detourRun
 	detour []*arch.Detour
@@ -140,7 +140,7 @@ func newArena(t *testing.T, c *detourChild) *arena {
 	}
 	return &arena{
 		t: t, child: c, next: arenaDetours, mem: make([]byte, arenaRing-arenaAddr+l.Size()),
-		w: arch.Writer{Ring: arenaRing, Layout: l, HasRseq: true, RseqOff: c.rseqOff, TID: arch.TIDFS, TIDOff: glibcTID, RDPID: hostRDPID(t)},
+		w: arch.CodegenEnv{Ring: arenaRing, Layout: l, HasRseq: true, RseqOff: c.rseqOff, TID: arch.TIDFS, TIDOff: glibcTID, RDPID: hostRDPID(t)},
 	}
 }
 
@@ -163,7 +163,7 @@ func (a *arena) put64(addr uint64, vs ...uint64) {
 func (a *arena) get64(addr uint64) uint64 { return binary.LittleEndian.Uint64(a.at(addr)) }
 
 // probe puts code at both places, and probes on the second one. work is by offset.
-func (a *arena) probe(code []byte, work map[uint64][]arch.Work, p arch.Policy) {
+func (a *arena) probe(code []byte, work map[uint64][]arch.ProbeOp, p arch.Policy) {
 	a.t.Helper()
 	copy(a.at(arenaPlain), code)
 	copy(a.at(arenaProbed), code)
@@ -171,7 +171,7 @@ func (a *arena) probe(code []byte, work map[uint64][]arch.Work, p arch.Policy) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	byAddr := map[uint64][]arch.Work{}
+	byAddr := map[uint64][]arch.ProbeOp{}
 	var points []uint64
 	for off, w := range work {
 		byAddr[arenaProbed+off] = w
@@ -186,7 +186,7 @@ func (a *arena) probe(code []byte, work map[uint64][]arch.Work, p arch.Policy) {
 	}
 }
 
-func (a *arena) install(fn arch.Function, r arch.Region, work map[uint64][]arch.Work) {
+func (a *arena) install(fn arch.Function, r arch.Region, work map[uint64][]arch.ProbeOp) {
 	a.t.Helper()
 	size, err := fn.DetourSize(r, work, &a.w)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestDetourGo(t *testing.T) {
 			deref := fetch.Arg{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Derefs: []int64{0}, Size: 8, Off: 8}
 			prog := &fetch.Program{Fixed: 16, Args: []fetch.Arg{arg, deref}}
 			// mov %rdi,%rax; add $7,%rax; ret: RAX is free at the entry, and an argument
-			a.probe(hexBytes(t, "4889f8 4883c007 c3"), map[uint64][]arch.Work{0: {{Event: 1, Prog: prog}}}, arch.Policy{Force: arch.TacticJump})
+			a.probe(hexBytes(t, "4889f8 4883c007 c3"), map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog}}}, arch.Policy{Force: arch.TacticJump})
 			a.handler()
 			a.ctl.Hole, a.ctl.G, a.ctl.Free = arenaHole, c.g, uint64(Set(R12, R13))
 			a.put64(arenaData+0x10, 0xfeed)

@@ -14,24 +14,24 @@ import (
 
 // countingWork puts one probe on every instruction of carryFunction: records, counters
 // and a return probe.
-func countingWork(pool *arch.Pool) map[uint64][]arch.Work {
-	work := map[uint64][]arch.Work{}
+func countingWork(pool *arch.Pool) map[uint64][]arch.ProbeOp {
+	work := map[uint64][]arch.ProbeOp{}
 	prog := &fetch.Program{Fixed: 24, Args: []fetch.Arg{
 		{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Size: 8},
 		{Store: fetch.StoreValue, Base: fetch.Base{Kind: fetch.BaseStack, N: 1}, Size: 8, Off: 8},
 		{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Derefs: []int64{0}, Size: 8, Off: 16},
 	}}
 	for i, off := range carryPoints {
-		work[off] = []arch.Work{{Event: i, Prog: prog, Count: i%2 == 1}}
+		work[off] = []arch.ProbeOp{{Event: i, Prog: prog, Count: i%2 == 1}}
 	}
 	ret := &fetch.Program{Fixed: 8, Return: true, Args: []fetch.Arg{{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RSI)}, Size: 8, AtEntry: true}}}
-	work[0] = append(work[0], arch.Work{Event: 6, Role: arch.RoleEntry, Prog: ret, Pool: pool})
-	work[carryExit] = append(work[carryExit], arch.Work{Event: 6, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 6})
+	work[0] = append(work[0], arch.ProbeOp{Event: 6, Role: arch.RoleEntry, Prog: ret, Pool: pool})
+	work[carryExit] = append(work[carryExit], arch.ProbeOp{Event: 6, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 6})
 	return work
 }
 
 // checkCounts holds every event to the number of runs: read, lost and counted.
-func (a *arena) checkCounts(work map[uint64][]arch.Work) {
+func (a *arena) checkCounts(work map[uint64][]arch.ProbeOp) {
 	a.t.Helper()
 	runs := a.ctl.Did + a.ctl.DidNested
 	read := map[uint32]uint64{}
@@ -45,7 +45,7 @@ func (a *arena) checkCounts(work map[uint64][]arch.Work) {
 				read[uint32(e)], a.counted(e, ring.CtrLost), a.counted(e, ring.CtrMissed), a.counted(e, ring.CtrUnwound))
 		}
 	}
-	p := work[0][slices.IndexFunc(work[0], func(w arch.Work) bool { return w.Pool != nil })].Pool
+	p := work[0][slices.IndexFunc(work[0], func(w arch.ProbeOp) bool { return w.Pool != nil })].Pool
 	for i := range uint64(1<<p.Slots + bucketLen) {
 		at := p.Base + i<<p.Stride
 		if a.ctl.Low != 0 {
@@ -181,7 +181,7 @@ func TestDetourRingFull(t *testing.T) {
 			for i := range 256 {
 				array.Args = append(array.Args, fetch.Arg{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(i % 16)}, Size: 8, Off: 8 * i})
 			}
-			a.probe(hexBytes(t, carryFunction), map[uint64][]arch.Work{
+			a.probe(hexBytes(t, carryFunction), map[uint64][]arch.ProbeOp{
 				0: {{Event: 1, Prog: prog}}, 12: {{Event: 2, Prog: array}},
 			}, arch.Policy{Force: arch.TacticJump})
 			a.handler()
@@ -235,7 +235,7 @@ func TestDetourPool(t *testing.T) {
 				pool.Base = a.grow(PoolBytes(c.slots, pool.Stride))
 				stack = a.grow(1<<20) + 1<<20 - 4096
 			}
-			a.probe(hexBytes(t, recursive), map[uint64][]arch.Work{
+			a.probe(hexBytes(t, recursive), map[uint64][]arch.ProbeOp{
 				0:             {{Event: 1, Role: arch.RoleEntry, Prog: ret, Pool: pool}},
 				recursiveExit: {{Event: 1, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 1}},
 			}, arch.Policy{})
@@ -297,7 +297,7 @@ func TestDetourUnwound(t *testing.T) {
 			ret := &fetch.Program{Return: true}
 			pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(0), Max: limit, Active: arenaActive}
 			// test %rdi,%rdi; js out; nop; nop; ret; out: pop %rcx; jmp *%rcx
-			a.probe(hexBytes(t, "4885ff 7806 0f1f440000 c3 59 ffe1"), map[uint64][]arch.Work{
+			a.probe(hexBytes(t, "4885ff 7806 0f1f440000 c3 59 ffe1"), map[uint64][]arch.ProbeOp{
 				0:  {{Event: 1, Role: arch.RoleEntry, Prog: ret, Pool: pool}},
 				10: {{Event: 1, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 1}},
 			}, arch.Policy{})

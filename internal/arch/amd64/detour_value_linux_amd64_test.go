@@ -379,7 +379,7 @@ func testValues(a *arena, r *rand.Rand) {
 	a.fillData(r)
 	entry, exit := randomProgram(r, false), randomProgram(r, true)
 	pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(len(exit.EntryBases()))}
-	work := map[uint64][]arch.Work{
+	work := map[uint64][]arch.ProbeOp{
 		0:         {{Event: 1, Prog: entry}, {Event: 2, Role: arch.RoleEntry, Prog: exit, Pool: pool}},
 		carryExit: {{Event: 2, Role: arch.RoleExit, Prog: exit, Pool: pool, Instance: 2}},
 	}
@@ -409,7 +409,7 @@ func testValues(a *arena, r *rand.Rand) {
 }
 
 // checkRecord compares a record's header and arguments with the model.
-func (a *arena) checkRecord(rec *arenaRecord, w *arch.Work, prog *fetch.Program, m *fetchModel) {
+func (a *arena) checkRecord(rec *arenaRecord, w *arch.ProbeOp, prog *fetch.Program, m *fetchModel) {
 	a.t.Helper()
 	base := int(ArgsOffset(&a.w, w))
 	m.cap = int(stringCap(prog, base+prog.Fixed))
@@ -449,7 +449,7 @@ func TestDetourStringLimits(t *testing.T) {
 				{Store: fetch.StoreString, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Derefs: []int64{0}, Size: 1},
 				{Store: fetch.StoreCounted, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Len: fetch.Base{Reg: fetch.Reg(RDX)}, Size: 1, Off: 8},
 			}}
-			work := map[uint64][]arch.Work{0: {{Event: 1, Prog: prog}}}
+			work := map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog}}}
 			a.probe(hexBytes(t, carryFunction), work, arch.Policy{Force: arch.TacticJump})
 			a.handler()
 			a.ctl.Hole = arenaHole

@@ -30,12 +30,12 @@ func TestEpochs(t *testing.T) {
 			a := newArena(t, child)
 			a.gate()
 			pool := &arch.Pool{Base: arenaPool, Slots: 8, Stride: SlotStride(0)}
-			entry := arch.Work{Event: 1, Role: arch.RoleEntry, Pool: pool, Epoch: c.entry}
-			exit := arch.Work{Event: 1, Role: arch.RoleExit, Pool: pool, Instance: 1, Epoch: c.exit, Count: true}
+			entry := arch.ProbeOp{Event: 1, Role: arch.RoleEntry, Pool: pool, Epoch: c.entry}
+			exit := arch.ProbeOp{Event: 1, Role: arch.RoleExit, Pool: pool, Instance: 1, Epoch: c.exit, Count: true}
 			if c.call {
 				exit.Call = called(0)
 			}
-			a.probe(hexBytes(t, recursive), map[uint64][]arch.Work{0: {entry}, recursiveExit: {exit}}, arch.Policy{})
+			a.probe(hexBytes(t, recursive), map[uint64][]arch.ProbeOp{0: {entry}, recursiveExit: {exit}}, arch.Policy{})
 			a.handler()
 			a.add([16]uint64{RSP: arenaStack, RDI: depth}, 0x202)
 			a.run()
@@ -74,9 +74,9 @@ func TestDroppedBeforeLeft(t *testing.T) {
 	a := newArena(t, buildDetourChild(t))
 	a.gate()
 	pool := &arch.Pool{Base: arenaPool, Slots: 8, Stride: SlotStride(0)}
-	entry := arch.Work{Event: 1, Role: arch.RoleEntry, Pool: pool, Call: called(0)}
-	exit := arch.Work{Event: 1, Role: arch.RoleExit, Pool: pool, Instance: 1, Call: called(1)}
-	a.probe(hexBytes(t, recursive), map[uint64][]arch.Work{0: {entry}, recursiveExit: {exit}}, arch.Policy{})
+	entry := arch.ProbeOp{Event: 1, Role: arch.RoleEntry, Pool: pool, Call: called(0)}
+	exit := arch.ProbeOp{Event: 1, Role: arch.RoleExit, Pool: pool, Instance: 1, Call: called(1)}
+	a.probe(hexBytes(t, recursive), map[uint64][]arch.ProbeOp{0: {entry}, recursiveExit: {exit}}, arch.Policy{})
 	a.handler()
 	a.put64(callDesc(0)+callAction, uint64(arch.ActionDrop))
 	key := arenaStack ^ EventSalt(1)

@@ -51,18 +51,18 @@ type frame struct {
 	user    int32 // slot of the whole flags register for %flags, -1: nobody asks
 	temp    int32 // first temporary
 	drop    int32
-	miss    []arch.Work // what is missed if the stack is too small
-	mark    int32       // a trampoline's: slot of the stub that was chosen; at a return see matched
-	head    int32       // a trampoline's: slot of the instance that others are above (reenter.go)
-	came    Mem         // a trampoline's entry: the return address that the thread has come with
-	near    bool        // a kernel's: the ring's addresses fit displacements
-	chunk   int32       // a kernel's: where pieces of strings go to be measured
-	stage   int32       // a kernel's: where the staged string goes
-	staged  *fetch.Arg  // a kernel's: the string that is staged in the work at hand; nil: none
-	caught  bool        // loads of the work at hand ask nothing: a fault in them is always caught, or nobody may ask
-	looks   bool        // the kernel looks at the memory of each load of the work at hand, before it
-	goStack bool        // the function is Go's: little stack and no red zone; false for C in a Go program too
-	calls   bool        // a handler is called: saved registers have fixed slots (GateRAX)
+	miss    []arch.ProbeOp // what is missed if the stack is too small
+	mark    int32          // a trampoline's: slot of the stub that was chosen; at a return see matched
+	head    int32          // a trampoline's: slot of the instance that others are above (reenter.go)
+	came    Mem            // a trampoline's entry: the return address that the thread has come with
+	near    bool           // a kernel's: the ring's addresses fit displacements
+	chunk   int32          // a kernel's: where pieces of strings go to be measured
+	stage   int32          // a kernel's: where the staged string goes
+	staged  *fetch.Arg     // a kernel's: the string that is staged in the work at hand; nil: none
+	caught  bool           // loads of the work at hand ask nothing: a fault in them is always caught, or nobody may ask
+	looks   bool           // the kernel looks at the memory of each load of the work at hand, before it
+	goStack bool           // the function is Go's: little stack and no red zone; false for C in a Go program too
+	calls   bool           // a handler is called: saved registers have fixed slots (GateRAX)
 }
 
 // slots are the places of saved registers, in bytes from the stack pointer.
@@ -89,7 +89,7 @@ func (f *frame) s1() Reg { return f.scratch[2] }
 func (f *frame) s2() Reg { return f.scratch[3] }
 
 // point emits work at the point addr; the instruction at next runs after it.
-func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) PointEnv) error {
+func (e *emitter) point(addr, next uint64, ws []arch.ProbeOp, known func(uint64) PointEnv) error {
 	if len(ws) == 0 {
 		return nil
 	}
@@ -134,7 +134,7 @@ func (e *emitter) point(addr, next uint64, ws []arch.Work, known func(uint64) Po
 }
 
 // allWorks emits what is done at the point.
-func (f *frame) allWorks(ws []arch.Work) error {
+func (f *frame) allWorks(ws []arch.ProbeOp) error {
 	f.keepReturn(ws)
 	returns := returnsOf(ws)
 	again := f.Label()
@@ -164,7 +164,7 @@ type uses struct {
 	temps int
 }
 
-func (wr writer) usesOf(ws []arch.Work) uses {
+func (wr writer) usesOf(ws []arch.ProbeOp) uses {
 	u := uses{mark: replaces(ws), count: wr.Kernel == nil}
 	for i := range ws {
 		w := &ws[i]
@@ -205,7 +205,7 @@ func (wr writer) usesOf(ws []arch.Work) uses {
 
 // tempsOf counts the temporaries of one work. A record of registers has one: they cost stack, of which there may be
 // little.
-func (wr writer) tempsOf(w *arch.Work) int {
+func (wr writer) tempsOf(w *arch.ProbeOp) int {
 	n := fixedTemps
 	if wr.Kernel == nil && w.Role == arch.RoleRecord && (w.Prog == nil || wr.plainly(w.Prog)) {
 		return tempTID + 1
@@ -337,7 +337,7 @@ func (f *frame) freeRegister(env PointEnv, used RegSet) (Reg, error) {
 
 // roomOf is the most stack that one of the works needs. asked says whether that is for a
 // handler's gate at this point.
-func roomOf(ws []arch.Work) (n int, asked bool) {
+func roomOf(ws []arch.ProbeOp) (n int, asked bool) {
 	for i := range ws {
 		n = max(n, ws[i].Room)
 		if c := ws[i].Call; c != nil && c.Room > 0 {
@@ -402,7 +402,7 @@ func (f *frame) leave() {
 func (f *frame) tempAt(i int) Mem { return At(RSP, f.temp+8*int32(i)) }
 
 // work emits what one probe does.
-func (f *frame) work(w *arch.Work) error {
+func (f *frame) work(w *arch.ProbeOp) error {
 	switch w.Role {
 	case arch.RoleCall:
 		f.MovRI(RAX, 0)

@@ -343,7 +343,7 @@ func (fn *function) plan(points []uint64, policy arch.Policy) planned {
 }
 
 // env tells what is proven at a point, work says whether it is an entry or an exit.
-func (fn *function) env(work map[uint64][]arch.Work) func(uint64) PointEnv {
+func (fn *function) env(work map[uint64][]arch.ProbeOp) func(uint64) PointEnv {
 	return func(a uint64) PointEnv {
 		e := PointEnv{Live: func() RegSet { return fn.live(a, work[a]) }, StackFree: -1}
 		if fn.f.Go && !fn.f.ABI0 && a == fn.entry {
@@ -368,7 +368,7 @@ func (fn *function) env(work map[uint64][]arch.Work) func(uint64) PointEnv {
 
 // live gives the registers whose values are needed after a point, with what the calling
 // conventions say of it.
-func (fn *function) live(a uint64, ws []arch.Work) RegSet {
+func (fn *function) live(a uint64, ws []arch.ProbeOp) RegSet {
 	l := fn.flow().LiveAt(a)
 	if a == fn.entry {
 		l &^= Flags // psABI 3.2.1 and Go's ABIInternal: flags carry nothing over a call
@@ -400,7 +400,7 @@ func (fn *function) atEdge(a uint64) bool {
 	return ok && in.Kind == KindRet || fn.grow != 0 && a >= fn.grow && a < fl.End()
 }
 
-func hasExit(ws []arch.Work) bool {
+func hasExit(ws []arch.ProbeOp) bool {
 	for i := range ws {
 		if ws[i].Role == arch.RoleExit {
 			return true
@@ -409,14 +409,14 @@ func hasExit(ws []arch.Work) bool {
 	return false
 }
 
-func (fn *function) Detour(addr uint64, r arch.Region, work map[uint64][]arch.Work, w *arch.Writer) (*arch.Detour, error) {
+func (fn *function) Detour(addr uint64, r arch.Region, work map[uint64][]arch.ProbeOp, w *arch.CodegenEnv) (*arch.Detour, error) {
 	return NewDetour(addr, r.(*Region), work, fn.env(work), w)
 }
 
 // sizeSlack covers what depends on where the detour stands: alignment.
 const sizeSlack = 64
 
-func (fn *function) DetourSize(r arch.Region, work map[uint64][]arch.Work, w *arch.Writer) (int, error) {
+func (fn *function) DetourSize(r arch.Region, work map[uint64][]arch.ProbeOp, w *arch.CodegenEnv) (int, error) {
 	far := *w
 	if w.Gate != 0 {
 		far.Gate = ^r.Start() // out of reach: a jump there takes most
@@ -467,10 +467,10 @@ func (fn *function) Next(addr uint64) uint64 {
 	return addr
 }
 
-// Wide is always true of C functions, whose convention passes arguments in whole vector
+// UsesWideVectors is always true of C functions, whose convention passes arguments in whole vector
 // registers, and of Go's assembly, which calls functions with such values in registers
 // that it knows them to leave alone.
-func (fn *function) Wide() bool {
+func (fn *function) UsesWideVectors() bool {
 	if !fn.f.Go || fn.f.ABI0 {
 		return true
 	}

@@ -57,7 +57,7 @@ func answers(fn arch.Function) string {
 	regions, refused := fn.Plan(points, arch.Policy{})
 	for _, r := range regions {
 		s += fmt.Sprintf(" %x %s %x %v", r.Start(), r.Tactic(), r.Inner(), r.Why())
-		d, err := fn.Detour(r.Start()&^0xfff+1<<20, r, nil, &arch.Writer{})
+		d, err := fn.Detour(r.Start()&^0xfff+1<<20, r, nil, &arch.CodegenEnv{})
 		if err != nil {
 			return s + err.Error()
 		}

@@ -273,13 +273,13 @@ type fuzzForm struct {
 }
 
 // form plans and places the probes. A nil form: there is none by this tactic.
-func (c *fuzzCase) form(w *arch.Writer, tactic arch.Tactic) (*fuzzForm, error) {
-	work := map[uint64][]arch.Work{}
+func (c *fuzzCase) form(w *arch.CodegenEnv, tactic arch.Tactic) (*fuzzForm, error) {
+	work := map[uint64][]arch.ProbeOp{}
 	pts := c.points()
 	for i, p := range pts {
-		work[p] = []arch.Work{{Event: i, Count: true}}
+		work[p] = []arch.ProbeOp{{Event: i, Count: true}}
 		if c.how&howRecord != 0 {
-			work[p] = append(work[p], arch.Work{Event: 5, Prog: fuzzProgram})
+			work[p] = append(work[p], arch.ProbeOp{Event: 5, Prog: fuzzProgram})
 		}
 	}
 	f := &fuzzForm{tactic: tactic, job: c.job, at: c.how.base() + fuzzNear + execCodeOff, pts: pts, patched: slices.Clone(c.code)}

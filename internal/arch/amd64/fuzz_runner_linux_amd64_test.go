@@ -94,7 +94,7 @@ func (j *fuzzJob) put(to uint64, b []byte) error {
 // fuzzRunner is a child that runs jobs, made anew when one has killed it.
 type fuzzRunner struct {
 	exe    string
-	writer arch.Writer
+	writer arch.CodegenEnv
 	cpu    int
 	base   uint64 // of the areas
 	single bool   // one instruction is looked at: what is branched to does not return
@@ -131,7 +131,7 @@ func newFuzzRunner(t testing.TB) *fuzzRunner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.writer = arch.Writer{Ring: fuzzRing, Layout: l, TID: arch.TIDFS, TIDOff: 0x40, RDPID: hostRDPID(t), PlainLoads: true}
+	r.writer = arch.CodegenEnv{Ring: fuzzRing, Layout: l, TID: arch.TIDFS, TIDOff: 0x40, RDPID: hostRDPID(t), PlainLoads: true}
 	t.Cleanup(r.stop)
 	return r
 }

@@ -118,7 +118,7 @@ type GateEnv struct {
 	Mailbox uint64 // its address in the process
 	PID     uint32 // the process's id, as it sees it itself
 	Wait    uint64 // ns that a thread waits for an answer
-	Quiet   uint64 // Writer.Quiet
+	Quiet   uint64 // CodegenEnv.Quiet
 }
 
 // NewGate generates the gate at addr. It makes the system calls getpid, gettid, clock_gettime

@@ -28,7 +28,7 @@ const (
 )
 
 func (a *arena) faultingRuns(n int, rdi uint64) {
-	a.probe(hexBytes(a.t, faulting), map[uint64][]arch.Work{0: {{Event: 1, Count: true}}}, arch.Policy{Force: arch.TacticJump})
+	a.probe(hexBytes(a.t, faulting), map[uint64][]arch.ProbeOp{0: {{Event: 1, Count: true}}}, arch.Policy{Force: arch.TacticJump})
 	a.handler()
 	a.ctl.Hole, a.ctl.Actions = arenaHole, arenaActions
 	a.put64(arenaData+8, 0x1234567)
@@ -56,7 +56,7 @@ func TestHandlerRepairs(t *testing.T) {
 // removed already. The trap flag is ours, and neither the program's handler nor what runs after it has it.
 func TestHandlerTrapFlag(t *testing.T) {
 	a := newArena(t, buildDetourChild(t))
-	a.probe(hexBytes(t, "488b07 4801c6 c3"), map[uint64][]arch.Work{0: {{Event: 1, Count: true}}}, arch.Policy{Force: arch.TacticStep})
+	a.probe(hexBytes(t, "488b07 4801c6 c3"), map[uint64][]arch.ProbeOp{0: {{Event: 1, Count: true}}}, arch.Policy{Force: arch.TacticStep})
 	a.handler()
 	a.put64(arenaTables+24, 0) // no breakpoint is in the table any more
 	a.ctl.Hole, a.ctl.Actions, a.ctl.App, a.ctl.Repair = arenaHole, arenaActions, appHandled, arenaData+8
@@ -126,7 +126,7 @@ func TestHandlerSent(t *testing.T) {
 				{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Derefs: []int64{0}, Size: 8},
 				{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Derefs: []int64{-8}, Size: 8, Off: 8},
 			}}
-			a.probe(hexBytes(t, faulting), map[uint64][]arch.Work{0: {{Event: 1, Prog: loads}}, 4: {{Event: 2, Count: true}}}, arch.Policy{Force: arch.TacticJump})
+			a.probe(hexBytes(t, faulting), map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: loads}}, 4: {{Event: 2, Count: true}}}, arch.Policy{Force: arch.TacticJump})
 			a.handlerFor(resumes)
 			a.put64(arenaData, 0xfeed, 0x1234567)
 			a.add([16]uint64{RSP: arenaStack, RDI: arenaData + 8, RSI: 77}, 0x202)

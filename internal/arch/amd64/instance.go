@@ -32,7 +32,7 @@ const (
 	slotKey    = 0
 	slotEvent  = 8
 	slotDepth  = 12 // 16 bits: how many calls are in progress above this one's, at the same place: see reenter.go
-	slotEpoch  = 14 // 16 bits: arch.Work.Epoch
+	slotEpoch  = 14 // 16 bits: arch.ProbeOp.Epoch
 	slotReturn = 16 // the return address: tells an instance that unwinding left
 	slotValues = 24
 )
@@ -115,7 +115,7 @@ func (f *frame) place(p *arch.Pool) {
 
 // claim emits a return probe's entry: an instance is taken and the values that the
 // return wants are saved in it.
-func (f *frame) claim(w *arch.Work) {
+func (f *frame) claim(w *arch.ProbeOp) {
 	c := &claiming{w: w, got: f.Label(), taken: f.Label(), left: f.Label(), full: f.Label(), missed: f.Label()}
 	done := f.Label()
 	f.ask(w)
@@ -159,7 +159,7 @@ func (f *frame) claim(w *arch.Work) {
 
 // claiming is where the code that claims an instance goes on.
 type claiming struct {
-	w   *arch.Work
+	w   *arch.ProbeOp
 	got Label // S1 is the slot
 	// taken: S1 is a slot that has the key already; an instance was counted against the maximum.
 	taken Label
@@ -170,7 +170,7 @@ type claiming struct {
 }
 
 // nameSlot emits the writing down of whose the slot of S1 is. It clobbers RAX.
-func (f *frame) nameSlot(w *arch.Work) {
+func (f *frame) nameSlot(w *arch.ProbeOp) {
 	if w.Epoch == 0 {
 		f.MovMI(8, At(f.s1(), slotEvent), int32(w.Event))
 		return
@@ -291,7 +291,7 @@ func (f *frame) bump(event int, field int32) {
 // find emits a return probe's exit: the instance of the call that returns is looked
 // up, what it saved goes to temporaries, and it is given back. A return whose entry
 // was not seen goes to none.
-func (f *frame) find(w *arch.Work, none Label) {
+func (f *frame) find(w *arch.ProbeOp, none Label) {
 	f.own(w, none)
 	if !w.Count {
 		for i := range w.Prog.EntryBases() {
@@ -304,7 +304,7 @@ func (f *frame) find(w *arch.Work, none Label) {
 
 // own emits S1 = the newest instance of the call that returns, if it is one of the exit's code. One that is
 // not is left to the next entry with its key, or to a Reap. It clobbers RAX.
-func (f *frame) own(w *arch.Work, none Label) {
+func (f *frame) own(w *arch.ProbeOp, none Label) {
 	f.newest(w, none)
 	f.matched(w)
 	f.MovZXM(2, RAX, At(f.s1(), slotEpoch))

@@ -47,7 +47,7 @@ const callClobbers = RegSet(1<<RAX | 1<<RCX | 1<<RDX | 1<<RSI | 1<<RDI | 1<<R8 |
 
 // kernelPoint is point for a kernel: one frame for each handler, and one for what stands
 // between them.
-func (e *emitter) kernelPoint(addr uint64, ws []arch.Work, env PointEnv) error {
+func (e *emitter) kernelPoint(addr uint64, ws []arch.ProbeOp, env PointEnv) error {
 	for len(ws) > 0 {
 		n := 1
 		for ws[0].Call == nil && n < len(ws) && ws[n].Call == nil {
@@ -61,7 +61,7 @@ func (e *emitter) kernelPoint(addr uint64, ws []arch.Work, env PointEnv) error {
 	return nil
 }
 
-func (e *emitter) kernelFrame(addr uint64, ws []arch.Work, env PointEnv) error {
+func (e *emitter) kernelFrame(addr uint64, ws []arch.ProbeOp, env PointEnv) error {
 	if err := kernelError(ws); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (e *emitter) kernelFrame(addr uint64, ws []arch.Work, env PointEnv) error {
 
 // readLater gives the registers that work at any point reads and that may not be live where
 // other work has been done before it. What is live at a return is so on the way to it.
-func (w writer) readLater(work map[uint64][]arch.Work) RegSet {
+func (w writer) readLater(work map[uint64][]arch.ProbeOp) RegSet {
 	var s RegSet
 	for _, ws := range work {
 		for i := range ws {
@@ -117,7 +117,7 @@ func (w writer) readLater(work map[uint64][]arch.Work) RegSet {
 }
 
 // works emits the work of a frame between its beginning and its end.
-func (f *frame) works(ws []arch.Work, enter, leave func()) error {
+func (f *frame) works(ws []arch.ProbeOp, enter, leave func()) error {
 	enter()
 	for i := range ws {
 		if err := f.work(&ws[i]); err != nil {
@@ -129,7 +129,7 @@ func (f *frame) works(ws []arch.Work, enter, leave func()) error {
 }
 
 // kernelError says what can not be done in a kernel.
-func kernelError(ws []arch.Work) error {
+func kernelError(ws []arch.ProbeOp) error {
 	for i := range ws {
 		w := &ws[i]
 		if w.Role == arch.RoleWait {
@@ -161,7 +161,7 @@ type kernelUse struct {
 // chunkBytes is the most of a kernel's string that is looked at by one call.
 const chunkBytes = 64
 
-func (w writer) kernelNeeds(ws []arch.Work) kernelUse {
+func (w writer) kernelNeeds(ws []arch.ProbeOp) kernelUse {
 	var n kernelUse
 	for i := range ws {
 		k := &ws[i]
@@ -186,7 +186,7 @@ func (w writer) canRead() bool {
 }
 
 // readsMemory says whether work calls functions that read memory.
-func readsMemory(w *arch.Work) bool {
+func readsMemory(w *arch.ProbeOp) bool {
 	if w.Role == arch.RoleEntry {
 		return slices.ContainsFunc(w.Prog.EntryBases(), func(b fetch.Base) bool { return b.Kind == fetch.BaseStack })
 	}

@@ -162,8 +162,8 @@ func TestKernelDetourKeepsState(t *testing.T) {
 }
 
 // kernelWork is countingWork for kernelFunction at offset off.
-func kernelWork(pool *arch.Pool, off uint64) map[uint64][]arch.Work {
-	old, work := countingWork(pool), map[uint64][]arch.Work{}
+func kernelWork(pool *arch.Pool, off uint64) map[uint64][]arch.ProbeOp {
+	old, work := countingWork(pool), map[uint64][]arch.ProbeOp{}
 	for i, at := range kernelPoints {
 		work[off+at] = old[carryPoints[i]]
 	}
@@ -239,7 +239,7 @@ func testKernelValues(t *testing.T, child *detourChild, vi int, r *rand.Rand) {
 	pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(len(exit.EntryBases()))}
 	a, code, off := kernelArena(t, child, vi, pool)
 	a.fillData(r)
-	work := map[uint64][]arch.Work{
+	work := map[uint64][]arch.ProbeOp{
 		off:              {{Event: 1, Prog: entry}, {Event: 2, Role: arch.RoleEntry, Prog: exit, Pool: pool}},
 		off + kernelExit: {{Event: 2, Role: arch.RoleExit, Prog: exit, Pool: pool, Instance: 2}},
 	}
@@ -288,7 +288,7 @@ func TestKernelDetourStringLimits(t *testing.T) {
 			prog := &fetch.Program{Fixed: 8, Dynamic: true, Args: []fetch.Arg{
 				{Store: fetch.StoreString, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Derefs: []int64{0}, Size: 1},
 			}}
-			work := map[uint64][]arch.Work{0: {{Event: 1, Prog: prog}}}
+			work := map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog}}}
 			a.probe(hexBytes(t, kernelFunction), work, arch.Policy{Force: arch.TacticJump})
 			a.ctl.Hole = arenaHole
 			end := uint64(arenaData + 0x4000)
@@ -333,7 +333,7 @@ func TestKernelDetourGuard(t *testing.T) {
 				pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
 				a, code, off := kernelArena(t, child, vi, pool)
 				prog := &fetch.Program{Fixed: 8, Args: []fetch.Arg{{Store: fetch.StoreValue, Derefs: []int64{0}, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Size: 8}}}
-				a.probe(code, map[uint64][]arch.Work{off: {{Event: 1, Prog: prog}, {Event: 2}}}, arch.Policy{Force: arch.TacticJump})
+				a.probe(code, map[uint64][]arch.ProbeOp{off: {{Event: 1, Prog: prog}, {Event: 2}}}, arch.Policy{Force: arch.TacticJump})
 				key := uint64(kernelTask + kernelPreempt&int(guardContext(16)))
 				wordOf := func(cpu int, key uint64) uint64 {
 					return arenaRing + a.w.Layout.ShardOff(a.w.Layout.Locked(cpu)) + ring.ShGuard + (key+key>>8)>>8%guardWords*8

@@ -26,7 +26,7 @@ func guardContext(shift uint8) int32 {
 }
 
 // guard emits the setting of the word. It clobbers RAX, RDX and S1.
-func (f *frame) guard(ws []arch.Work, skip Label) {
+func (f *frame) guard(ws []arch.ProbeOp, skip Label) {
 	again := f.Label()
 	f.kernelShard()
 	f.MovRM(4, RAX, AtGS(f.w.Kernel.Preempt))
@@ -56,7 +56,7 @@ func (f *frame) guard(ws []arch.Work, skip Label) {
 
 // countMissed emits the counting of work that is left out. A return gives back the instance that
 // its entry has taken; one whose entry was missed is counted already.
-func (f *frame) countMissed(w *arch.Work) {
+func (f *frame) countMissed(w *arch.ProbeOp) {
 	if w.Role != arch.RoleExit || w.Pool == nil {
 		f.bump(w.Event, ring.CtrMissed)
 		return

@@ -11,7 +11,7 @@ import (
 // piece is measured and copied like the others.
 
 // stagedArg is the string of a work's record that is staged; nil: there is none.
-func (w writer) stagedArg(k *arch.Work) *fetch.Arg {
+func (w writer) stagedArg(k *arch.ProbeOp) *fetch.Arg {
 	if w.Kernel == nil || k.Role == arch.RoleEntry || k.Count || k.Call != nil || k.Prog == nil {
 		return nil
 	}

@@ -20,13 +20,13 @@ const (
 	kernelPool    = 0xffffffffbfe40000
 )
 
-func kernelWriter(t testing.TB) *arch.Writer {
+func kernelWriter(t testing.TB) *arch.CodegenEnv {
 	t.Helper()
 	l, err := ring.NewLayout(ring.Config{CPUs: 2, Events: 128, DataSize: 16 << 10, LockedOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &arch.Writer{Ring: kernelRing, Layout: l, Kernel: &arch.Kernel{
+	return &arch.CodegenEnv{Ring: kernelRing, Layout: l, Kernel: &arch.Kernel{
 		CPU: 0x32d20, Current: 0x32d00, Preempt: 0x32d10, PID: 0x998, Comm: 0xc48, UserEnd: 1<<47 - 4096,
 		ReadKernel: kernelText + 0x1000, ReadUser: kernelText + 0x1100, StringKernel: kernelText + 0x1200,
 		StringUser: kernelText + 0x1300, LengthUser: kernelText + 0x1400,
@@ -55,13 +55,13 @@ func analyseKernel(t *testing.T, code string, reserved int) arch.Function {
 }
 
 // kernelDetour makes the detour of one point.
-func kernelDetour(t *testing.T, fn arch.Function, at uint64, ws []arch.Work) (*arch.Detour, *Region) {
+func kernelDetour(t *testing.T, fn arch.Function, at uint64, ws []arch.ProbeOp) (*arch.Detour, *Region) {
 	t.Helper()
 	rs, refused := fn.Plan([]uint64{at}, arch.Policy{Force: arch.TacticJump})
 	if len(rs) != 1 {
 		t.Fatalf("refused: %v", refused)
 	}
-	d, err := fn.Detour(kernelDetours, rs[0], map[uint64][]arch.Work{at: ws}, kernelWriter(t))
+	d, err := fn.Detour(kernelDetours, rs[0], map[uint64][]arch.ProbeOp{at: ws}, kernelWriter(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,18 +111,18 @@ func TestKernelDetourCost(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		at   uint64
-		work arch.Work
+		work arch.ProbeOp
 		most int
 	}{
-		{"counter", entry, arch.Work{Event: 3, Count: true}, 5},
-		{"record", entry, arch.Work{Event: 3}, 36},
-		{"record with three registers", entry, arch.Work{Event: 3, Prog: &fetch.Program{Fixed: 24, Args: three}}, 40},
-		{"record with three registers and a ustring", entry, arch.Work{Event: 3, Prog: &fetch.Program{Fixed: 32, Dynamic: true, Args: append(three, str(1))}}, 120},
-		{"record with three registers and a string", entry, arch.Work{Event: 3, Prog: &fetch.Program{Fixed: 32, Dynamic: true, Args: append(three, str(0))}}, 124},
-		{"return's entry", entry, arch.Work{Event: 3, Role: arch.RoleEntry, Prog: ret, Pool: pool}, 19},
-		{"return's exit", kernelText + openat2Exit, arch.Work{Event: 3, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 3}, 56},
+		{"counter", entry, arch.ProbeOp{Event: 3, Count: true}, 5},
+		{"record", entry, arch.ProbeOp{Event: 3}, 36},
+		{"record with three registers", entry, arch.ProbeOp{Event: 3, Prog: &fetch.Program{Fixed: 24, Args: three}}, 40},
+		{"record with three registers and a ustring", entry, arch.ProbeOp{Event: 3, Prog: &fetch.Program{Fixed: 32, Dynamic: true, Args: append(three, str(1))}}, 120},
+		{"record with three registers and a string", entry, arch.ProbeOp{Event: 3, Prog: &fetch.Program{Fixed: 32, Dynamic: true, Args: append(three, str(0))}}, 124},
+		{"return's entry", entry, arch.ProbeOp{Event: 3, Role: arch.RoleEntry, Prog: ret, Pool: pool}, 19},
+		{"return's exit", kernelText + openat2Exit, arch.ProbeOp{Event: 3, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 3}, 56},
 	} {
-		d, r := kernelDetour(t, analyseKernel(t, openat2, 5), c.at, []arch.Work{c.work})
+		d, r := kernelDetour(t, analyseKernel(t, openat2, 5), c.at, []arch.ProbeOp{c.work})
 		n := straight(t, d, r)
 		t.Logf("%-45s +%d instructions, %d bytes", c.name, n, len(d.Code))
 		if n > c.most {
@@ -223,28 +223,28 @@ func TestKernelRefusals(t *testing.T) {
 	pool := &arch.Pool{Base: kernelPool, Slots: 8, Stride: SlotStride(1)}
 	for _, c := range []struct {
 		name string
-		work arch.Work
+		work arch.ProbeOp
 		want error
 	}{
-		{"wait", arch.Work{Role: arch.RoleWait}, unix.EOPNOTSUPP},
-		{"gostring", arch.Work{Prog: goString}, unix.EINVAL},
-		{"much stack", arch.Work{Prog: many}, ErrFrame},
-		{"handler and stack", arch.Work{Role: arch.RoleEntry, Call: &arch.Call{}, Prog: stack, Pool: pool}, unix.EOPNOTSUPP},
+		{"wait", arch.ProbeOp{Role: arch.RoleWait}, unix.EOPNOTSUPP},
+		{"gostring", arch.ProbeOp{Prog: goString}, unix.EINVAL},
+		{"much stack", arch.ProbeOp{Prog: many}, ErrFrame},
+		{"handler and stack", arch.ProbeOp{Role: arch.RoleEntry, Call: &arch.Call{}, Prog: stack, Pool: pool}, unix.EOPNOTSUPP},
 	} {
 		w := kernelWriter(t)
 		w.Gate = kernelDetours + 0x8000
-		if _, err := fn.Detour(kernelDetours, rs[0], map[uint64][]arch.Work{fn.EntryPoint(): {c.work}}, w); !errors.Is(err, c.want) {
+		if _, err := fn.Detour(kernelDetours, rs[0], map[uint64][]arch.ProbeOp{fn.EntryPoint(): {c.work}}, w); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
 	w := kernelWriter(t)
 	w.Kernel.StringUser = 1 << 40
 	prog := &fetch.Program{Fixed: 8, Dynamic: true, Args: []fetch.Arg{{Store: fetch.StoreString, Derefs: []int64{0}, Size: 1}}}
-	if _, err := fn.Detour(kernelDetours, rs[0], map[uint64][]arch.Work{fn.EntryPoint(): {{Prog: prog}}}, w); !errors.Is(err, ErrReach) {
+	if _, err := fn.Detour(kernelDetours, rs[0], map[uint64][]arch.ProbeOp{fn.EntryPoint(): {{Prog: prog}}}, w); !errors.Is(err, ErrReach) {
 		t.Errorf("a function out of reach: %v", err)
 	}
 	w.Kernel.StringUser = 0
-	if _, err := fn.Detour(kernelDetours, rs[0], map[uint64][]arch.Work{fn.EntryPoint(): {{Prog: prog}}}, w); !errors.Is(err, unix.EOPNOTSUPP) {
+	if _, err := fn.Detour(kernelDetours, rs[0], map[uint64][]arch.ProbeOp{fn.EntryPoint(): {{Prog: prog}}}, w); !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("a function that the kernel has not: %v", err)
 	}
 }

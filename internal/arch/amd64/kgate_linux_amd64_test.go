@@ -29,7 +29,7 @@ func kernelGateArena(t *testing.T, child *detourChild, off, ticks uint64) *arena
 	}
 	copy(a.at(arenaGate), code)
 	a.w.Gate = arenaGate
-	a.probe(hexBytes(t, kernelFunction), map[uint64][]arch.Work{
+	a.probe(hexBytes(t, kernelFunction), map[uint64][]arch.ProbeOp{
 		off: {{Event: 1, Count: true}, {Event: 1, Role: arch.RoleCall, Call: &arch.Call{Desc: kernelDesc}}, {Event: 2, Prog: nil}},
 	}, arch.Policy{Force: arch.TacticJump})
 	return a

@@ -6,7 +6,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 )
 
-// A handler may be told of faults of the instruction at its point (arch.Work.Fault). When the
+// A handler may be told of faults of the instruction at its point (arch.ProbeOp.Fault). When the
 // instruction's copy faults, the resident handler sends the thread, with all that it has, to a
 // stub behind the detour, which calls the handlers through the gate like any other. So they
 // run in no signal handler. It gets the stack pointer that the instruction has: of a call through
@@ -39,7 +39,7 @@ const (
 var toldTraps = []uint64{trapDivide, trapUndefined, trapProtection, trapPage, trapX87, trapAlignment, trapSIMD}
 
 // takeFaults takes the work that is to be done at faults out of the work at a point.
-func takeFaults(ws []arch.Work) (faults, others []arch.Work) {
+func takeFaults(ws []arch.ProbeOp) (faults, others []arch.ProbeOp) {
 	for i := range ws {
 		if ws[i].Fault {
 			faults = append(faults, ws[i])
@@ -58,7 +58,7 @@ func takeFaults(ws []arch.Work) (faults, others []arch.Work) {
 
 // onFault emits the stub of an instruction, whose copy is between the two labels and consists of
 // e.pairs.
-func (e *emitter) onFault(d *arch.Detour, s Step, ws []arch.Work, known func(uint64) PointEnv, copied, behind Label) {
+func (e *emitter) onFault(d *arch.Detour, s Step, ws []arch.ProbeOp, known func(uint64) PointEnv, copied, behind Label) {
 	stub, again, common := e.Label(), e.Label(), e.Label()
 	var parts []uint64 // of the copy: a later step overwrites the pairs
 	for _, p := range e.pairs {
@@ -100,7 +100,7 @@ func (e *emitter) onFault(d *arch.Detour, s Step, ws []arch.Work, known func(uin
 }
 
 // faultFrame makes the frame in which the handlers are called.
-func (e *emitter) faultFrame(addr uint64, ws []arch.Work, known func(uint64) PointEnv) *frame {
+func (e *emitter) faultFrame(addr uint64, ws []arch.ProbeOp, known func(uint64) PointEnv) *frame {
 	f := &frame{
 		emitter: e, addr: addr, flags: -1, user: -1,
 		goStack: e.w.Go != nil && known(addr).StackFree >= 0, calls: true,
@@ -113,7 +113,7 @@ func (e *emitter) faultFrame(addr uint64, ws []arch.Work, known func(uint64) Poi
 }
 
 // tell emits the handlers' calls; RAX is the trap number.
-func (f *frame) tell(ws []arch.Work, copied Label) {
+func (f *frame) tell(ws []arch.ProbeOp, copied Label) {
 	dealt := f.Label()
 	f.MovMR(8, f.tempAt(tempUnits), RAX)
 	for i := range ws {

@@ -27,7 +27,7 @@ func TestCallFaults(t *testing.T) {
 				const n, callee, good = 3, arenaPlain + 0x100, arenaData + 8
 				a := newArena(t, child)
 				a.gate()
-				a.probe(hexBytes(t, c.code), map[uint64][]arch.Work{0: {
+				a.probe(hexBytes(t, c.code), map[uint64][]arch.ProbeOp{0: {
 					{Event: 1, Count: true},
 					{Event: 1, Role: arch.RoleCall, Call: called(0), Fault: true},
 					{Event: 1, Role: arch.RoleCall, Call: called(1), Fault: true},
@@ -84,7 +84,7 @@ func TestFaultEntries(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a := newArena(t, &detourChild{})
 			a.w.Gate = arenaGate
-			a.probe(hexBytes(t, c.code), map[uint64][]arch.Work{
+			a.probe(hexBytes(t, c.code), map[uint64][]arch.ProbeOp{
 				0: {{Event: 1, Role: arch.RoleCall, Call: called(0), Fault: true}},
 			}, arch.Policy{})
 			d := a.detour[0]

@@ -282,42 +282,42 @@ func (w *walked) mainLine() (locked int) {
 var hitKinds = []struct {
 	name             string
 	memory, lockless bool
-	work             func(r *rand.Rand) map[uint64][]arch.Work
+	work             func(r *rand.Rand) map[uint64][]arch.ProbeOp
 }{
-	{"count", false, true, func(*rand.Rand) map[uint64][]arch.Work { return at0(arch.Work{Event: 1, Count: true}) }},
-	{"record", false, true, func(*rand.Rand) map[uint64][]arch.Work { return at0(arch.Work{Event: 1, Prog: &fetch.Program{}}) }},
-	{"registers", false, true, func(*rand.Rand) map[uint64][]arch.Work {
-		return at0(arch.Work{Event: 1, Prog: &fetch.Program{Fixed: 16, Args: []fetch.Arg{
+	{"count", false, true, func(*rand.Rand) map[uint64][]arch.ProbeOp { return at0(arch.ProbeOp{Event: 1, Count: true}) }},
+	{"record", false, true, func(*rand.Rand) map[uint64][]arch.ProbeOp { return at0(arch.ProbeOp{Event: 1, Prog: &fetch.Program{}}) }},
+	{"registers", false, true, func(*rand.Rand) map[uint64][]arch.ProbeOp {
+		return at0(arch.ProbeOp{Event: 1, Prog: &fetch.Program{Fixed: 16, Args: []fetch.Arg{
 			{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Size: 8},
 			{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.RegFlags}, Size: 8, Off: 8},
 		}}})
 	}},
-	{"arguments", true, false, func(r *rand.Rand) map[uint64][]arch.Work {
-		return at0(arch.Work{Event: 1, Prog: randomProgram(r, false)})
+	{"arguments", true, false, func(r *rand.Rand) map[uint64][]arch.ProbeOp {
+		return at0(arch.ProbeOp{Event: 1, Prog: randomProgram(r, false)})
 	}},
-	{"returns", true, false, func(r *rand.Rand) map[uint64][]arch.Work {
+	{"returns", true, false, func(r *rand.Rand) map[uint64][]arch.ProbeOp {
 		p := randomProgram(r, true)
 		return returning(&arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(len(p.EntryBases()))}, p, nil)
 	}},
-	{"returns with a maximum", false, false, func(*rand.Rand) map[uint64][]arch.Work {
+	{"returns with a maximum", false, false, func(*rand.Rand) map[uint64][]arch.ProbeOp {
 		return returning(&arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(0), Max: 3, Active: arenaPool - 64}, &fetch.Program{Return: true}, nil)
 	}},
-	{"handlers", false, false, func(*rand.Rand) map[uint64][]arch.Work {
+	{"handlers", false, false, func(*rand.Rand) map[uint64][]arch.ProbeOp {
 		c := &arch.Call{Desc: 0x1234}
 		w := returning(&arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(0)}, &fetch.Program{Return: true}, c)
-		w[5] = []arch.Work{{Event: 3, Role: arch.RoleCall, Call: c}, {Event: 3, Role: arch.RoleCall, Call: c, After: true}}
+		w[5] = []arch.ProbeOp{{Event: 3, Role: arch.RoleCall, Call: c}, {Event: 3, Role: arch.RoleCall, Call: c, After: true}}
 		return w
 	}},
-	{"fault handlers", false, true, func(*rand.Rand) map[uint64][]arch.Work {
+	{"fault handlers", false, true, func(*rand.Rand) map[uint64][]arch.ProbeOp {
 		c := &arch.Call{Desc: 0x1234}
-		return map[uint64][]arch.Work{0: {{Event: 1, Count: true}, {Event: 1, Role: arch.RoleCall, Call: c, Fault: true}, {Event: 2, Role: arch.RoleCall, Call: c, Fault: true}}}
+		return map[uint64][]arch.ProbeOp{0: {{Event: 1, Count: true}, {Event: 1, Role: arch.RoleCall, Call: c, Fault: true}, {Event: 2, Role: arch.RoleCall, Call: c, Fault: true}}}
 	}},
 }
 
-func at0(w arch.Work) map[uint64][]arch.Work { return map[uint64][]arch.Work{0: {w}} }
+func at0(w arch.ProbeOp) map[uint64][]arch.ProbeOp { return map[uint64][]arch.ProbeOp{0: {w}} }
 
-func returning(p *arch.Pool, prog *fetch.Program, c *arch.Call) map[uint64][]arch.Work {
-	return map[uint64][]arch.Work{
+func returning(p *arch.Pool, prog *fetch.Program, c *arch.Call) map[uint64][]arch.ProbeOp {
+	return map[uint64][]arch.ProbeOp{
 		0:         {{Event: 2, Role: arch.RoleEntry, Prog: prog, Pool: p, Call: c}},
 		carryExit: {{Event: 2, Role: arch.RoleExit, Prog: prog, Pool: p, Instance: 2, Call: c}},
 	}
@@ -382,7 +382,7 @@ func behindOf(d *arch.Detour) uint64 {
 // checkCalls compares the system calls with those that are documented: rt_sigprocmask before
 // the first load from memory, unless no thread may make one, and gettid where nothing else
 // tells the thread's id.
-func checkCalls(t *testing.T, what string, got []uint64, w *arch.Writer, memory bool) {
+func checkCalls(t *testing.T, what string, got []uint64, w *arch.CodegenEnv, memory bool) {
 	t.Helper()
 	for _, nr := range got {
 		switch {

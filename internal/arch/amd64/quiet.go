@@ -13,7 +13,7 @@ import (
 // the filters permit all calls.
 
 // installs emits the counting, if the registers are those of a call that takes on a filter.
-func (f *frame) installs(w *arch.Work) {
+func (f *frame) installs(w *arch.ProbeOp) {
 	done, found := f.Label(), f.Label()
 	for _, way := range w.Installs {
 		other := f.Label()

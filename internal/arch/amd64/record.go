@@ -43,7 +43,7 @@ const tempSlot = tempCur
 
 // storing is the work of writing one record.
 type storing struct {
-	w      *arch.Work
+	w      *arch.ProbeOp
 	entry  int   // first temporary of the values saved at entry
 	temps  []int // first temporary of each argument
 	args   int32 // offset of the argument area in the record
@@ -52,8 +52,8 @@ type storing struct {
 	cap    int32 // most bytes of a string
 }
 
-func (f *frame) newStoring(w *arch.Work) (*storing, error) {
-	s := &storing{w: w, entry: fixedTemps, args: ArgsOffset(f.w.Writer, w)}
+func (f *frame) newStoring(w *arch.ProbeOp) (*storing, error) {
+	s := &storing{w: w, entry: fixedTemps, args: ArgsOffset(f.w.CodegenEnv, w)}
 	next := s.entry + len(w.Prog.EntryBases())
 	fixed := int(s.args)
 	s.locked = !f.w.HasRseq
@@ -75,7 +75,7 @@ func (f *frame) newStoring(w *arch.Work) (*storing, error) {
 }
 
 // ArgsOffset is where the argument area of a work's records starts, in bytes.
-func ArgsOffset(w *arch.Writer, k *arch.Work) int32 {
+func ArgsOffset(w *arch.CodegenEnv, k *arch.ProbeOp) int32 {
 	n := int32(ring.RecHeader)
 	if w.Go != nil {
 		n += 8
@@ -90,7 +90,7 @@ func ArgsOffset(w *arch.Writer, k *arch.Work) int32 {
 }
 
 // store emits the counting or recording of one run.
-func (f *frame) store(w *arch.Work) error {
+func (f *frame) store(w *arch.ProbeOp) error {
 	if w.Count {
 		f.count(w.Event)
 		return nil

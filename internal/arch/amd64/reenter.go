@@ -48,7 +48,7 @@ func withoutDepth(key uint64) uint64 {
 
 // keepReturn emits the keeping of the return address that the thread has come with, where several
 // events look at it one after another.
-func (f *frame) keepReturn(ws []arch.Work) {
+func (f *frame) keepReturn(ws []arch.ProbeOp) {
 	n := 0
 	for i := range ws {
 		if ws[i].Role == arch.RoleEntry && ws[i].Trampoline != nil {
@@ -103,7 +103,7 @@ func (f *frame) deeper() {
 }
 
 // forgetAbove emits the end of the instances above the one in S1, whose calls were left with it.
-func (f *frame) forgetAbove(w *arch.Work) {
+func (f *frame) forgetAbove(w *arch.ProbeOp) {
 	none := f.Label()
 	f.OpMI(OpCmp, 2, At(f.s1(), slotDepth), 0)
 	f.Jcc(CondE, none)
@@ -133,7 +133,7 @@ func (f *frame) above(p *arch.Pool, gone, none Label) {
 
 // dropAbove emits, for an instance that is to be given back at its entry, that the one below it does
 // not count it any more. S1 is kept.
-func (f *frame) dropAbove(w *arch.Work) {
+func (f *frame) dropAbove(w *arch.ProbeOp) {
 	first := f.Label()
 	f.MovRM(8, RAX, At(f.s1(), slotKey))
 	f.MovRI(RDX, EventSalt(w.Event))
@@ -147,7 +147,7 @@ func (f *frame) dropAbove(w *arch.Work) {
 
 // newest emits S1 = the newest instance of the call that returns. A return whose entry was not seen
 // goes to none.
-func (f *frame) newest(w *arch.Work, none Label) {
+func (f *frame) newest(w *arch.ProbeOp, none Label) {
 	f.salted(w.Instance, none)
 	f.seek(w.Pool, none)
 	if w.Trampoline == nil {

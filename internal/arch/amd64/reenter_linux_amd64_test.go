@@ -34,7 +34,7 @@ func TestReenterKeepsState(t *testing.T) {
 				pool := &arch.Pool{Base: arenaPool, Slots: 8, Stride: SlotStride(1)}
 				in1, out1 := returnWork(1, tr, pool)
 				in2, out2 := returnWork(2, tr, pool)
-				a.probe(hexBytes(t, looping), map[uint64][]arch.Work{0: {in1, in2}}, arch.Policy{})
+				a.probe(hexBytes(t, looping), map[uint64][]arch.ProbeOp{0: {in1, in2}}, arch.Policy{})
 				a.returns(tr, out2, out1)
 				a.handler()
 				state := func() ([16]uint64, uint64) {
@@ -123,13 +123,13 @@ func TestReenter(t *testing.T) {
 			t.Run(fmt.Sprintf("%s_%d", c.name, events), func(t *testing.T) {
 				a := newArena(t, buildDetourChild(t))
 				tr := a.trampoline()
-				var ins, outs []arch.Work
+				var ins, outs []arch.ProbeOp
 				for e := range events { // a table of its own for each, which counts for itself
 					pool := &arch.Pool{Base: arenaPool + uint64(e)*PoolBytes(8, SlotStride(1)), Slots: 8, Stride: SlotStride(1), Max: c.max, Active: arenaActive + 8*uint64(e)}
 					in, out := returnWork(e+1, tr, pool)
 					ins, outs = append(ins, in), slices.Insert(outs, 0, out)
 				}
-				a.probe(hexBytes(t, leaving), map[uint64][]arch.Work{0: ins}, arch.Policy{})
+				a.probe(hexBytes(t, leaving), map[uint64][]arch.ProbeOp{0: ins}, arch.Policy{})
 				a.returns(tr, outs...)
 				a.handler()
 				for _, r := range c.runs {
@@ -162,7 +162,7 @@ func TestReenterOrder(t *testing.T) {
 	pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
 	in1, out1 := returnWork(1, tr, pool)
 	in2, out2 := returnWork(2, tr, pool)
-	a.probe(hexBytes(t, leaving), map[uint64][]arch.Work{0: {in1, in2}}, arch.Policy{})
+	a.probe(hexBytes(t, leaving), map[uint64][]arch.ProbeOp{0: {in1, in2}}, arch.Policy{})
 	a.returns(tr, out2, out1)
 	a.handler()
 	a.entered(4, 0)
@@ -204,7 +204,7 @@ func TestReenterGone(t *testing.T) {
 			tr := a.trampoline()
 			pool := &arch.Pool{Base: arenaPool, Slots: 8, Stride: SlotStride(1)}
 			in, out := returnWork(1, tr, pool)
-			a.probe(hexBytes(t, leaving), map[uint64][]arch.Work{0: {in}}, arch.Policy{})
+			a.probe(hexBytes(t, leaving), map[uint64][]arch.ProbeOp{0: {in}}, arch.Policy{})
 			a.returns(tr, out)
 			a.handler()
 			code := NewAsm(a.grow(4096))

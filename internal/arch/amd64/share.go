@@ -12,7 +12,7 @@ import "kprobes.dev/kprobes/internal/arch"
 //     vfork and posix_spawn, whose parent waits. The kernel registers no area for such a task (rseq_fork,
 //     linux/rseq.h), so it may be preempted in the middle of a sequence, and does not begin it again.
 //
-// The functions of the C library that do so set the word Writer.Shared when they are called for that
+// The functions of the C library that do so set the word CodegenEnv.Shared when they are called for that
 // (RoleShare); from then on nothing is used of what FS leads to, in any thread of the process: records
 // and counters take the locked way, and the kernel is asked for the thread's id. Whoever does it by instructions
 // of its own is found in its code, and has no such word, but the locked way from the start.
@@ -143,7 +143,7 @@ func (f *frame) askName(t int) {
 }
 
 // share emits the work at the entry of a function that may make threads share a block.
-func (f *frame) share(w *arch.Work) {
+func (f *frame) share(w *arch.ProbeOp) {
 	set, done := f.Label(), f.Label()
 	switch w.Share {
 	case arch.ShareVfork:

@@ -213,7 +213,7 @@ func StubOf(v uint64) uint64 { return v - callLen }
 
 // NewReturnDetour generates the code at addr that the trampoline's stubs are to lead to: the
 // work at the function's returns. Its instructions stand for those of the bare code.
-func NewReturnDetour(addr uint64, t *arch.Trampoline, ws []arch.Work, w *arch.Writer) (*arch.Detour, error) {
+func NewReturnDetour(addr uint64, t *arch.Trampoline, ws []arch.ProbeOp, w *arch.CodegenEnv) (*arch.Detour, error) {
 	if w.Go != nil || w.Kernel != nil {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "return addresses can not be replaced there")
 	}
@@ -224,7 +224,7 @@ func NewReturnDetour(addr uint64, t *arch.Trampoline, ws []arch.Work, w *arch.Wr
 		d.Pairs = append(d.Pairs, arch.Pair{Orig: orig[i], Copy: own[i], CopyEnd: own[i+1]})
 	}
 	ret := orig[5]
-	d.Points = []arch.Begin{{Point: ret, At: e.Addr()}}
+	d.Points = []arch.PointEntry{{Point: ret, At: e.Addr()}}
 	known := func(uint64) PointEnv { return PointEnv{Live: func() RegSet { return AllRegs }, StackFree: -1} }
 	if err := e.point(ret, ret, ws, known); err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func NewReturnDetour(addr uint64, t *arch.Trampoline, ws []arch.Work, w *arch.Wr
 }
 
 // replaces says whether work of the point is that of a trampoline.
-func replaces(ws []arch.Work) bool {
+func replaces(ws []arch.ProbeOp) bool {
 	for i := range ws {
 		if ws[i].Trampoline != nil && ws[i].Role != arch.RoleUnwind {
 			return true
@@ -402,7 +402,7 @@ func (f *frame) replace() {
 
 // matched notes at a trampoline's return that an event has found the call's instance: the mark's
 // lower half is not 0 then. The upper half says that there are more (reenter.go).
-func (f *frame) matched(w *arch.Work) {
+func (f *frame) matched(w *arch.ProbeOp) {
 	if w.Trampoline != nil {
 		f.MovMI(4, At(RSP, f.mark), 1)
 	}
@@ -425,7 +425,7 @@ func (f *frame) stray(t *arch.Trampoline) {
 }
 
 // returnsOf gives the trampoline of the works at a return; nil: it is none's.
-func returnsOf(ws []arch.Work) *arch.Trampoline {
+func returnsOf(ws []arch.ProbeOp) *arch.Trampoline {
 	for i := range ws {
 		if ws[i].Role == arch.RoleExit && ws[i].Trampoline != nil {
 			return ws[i].Trampoline

@@ -62,7 +62,7 @@ func (a *arena) inUse(t *arch.Trampoline) (n int) {
 }
 
 // returns makes a trampoline lead to work.
-func (a *arena) returns(t *arch.Trampoline, ws ...arch.Work) {
+func (a *arena) returns(t *arch.Trampoline, ws ...arch.ProbeOp) {
 	a.t.Helper()
 	d, err := NewReturnDetour(a.next, t, ws, &a.w)
 	if err != nil {
@@ -89,13 +89,13 @@ func (a *arena) stray(t *arch.Trampoline) uint64 {
 const tailing = "488d4705 4885f6 7807 e912000000 cccc c3 cccccccccccccccccccccccccccccc 48ffc0 c3"
 
 // returnWork is a return probe of a trampoline, and its pool.
-func returnWork(event int, t *arch.Trampoline, p *arch.Pool) (entry, exit arch.Work) {
+func returnWork(event int, t *arch.Trampoline, p *arch.Pool) (entry, exit arch.ProbeOp) {
 	prog := &fetch.Program{Fixed: 16, Return: true, Args: []fetch.Arg{
 		{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RAX)}, Size: 8},
 		{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Size: 8, Off: 8, AtEntry: true},
 	}}
-	entry = arch.Work{Event: event, Role: arch.RoleEntry, Prog: prog, Pool: p, Trampoline: t}
-	exit = arch.Work{Event: event, Role: arch.RoleExit, Prog: prog, Pool: p, Instance: event, Trampoline: t}
+	entry = arch.ProbeOp{Event: event, Role: arch.RoleEntry, Prog: prog, Pool: p, Trampoline: t}
+	exit = arch.ProbeOp{Event: event, Role: arch.RoleExit, Prog: prog, Pool: p, Instance: event, Trampoline: t}
 	return entry, exit
 }
 
@@ -136,7 +136,7 @@ func TestTrampolineKeepsState(t *testing.T) {
 				pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
 				in1, out1 := returnWork(1, tr, pool)
 				in2, out2 := returnWork(2, tr, pool)
-				a.probe(hexBytes(t, tailing), map[uint64][]arch.Work{0: {in1, in2}}, arch.Policy{})
+				a.probe(hexBytes(t, tailing), map[uint64][]arch.ProbeOp{0: {in1, in2}}, arch.Policy{})
 				a.returns(tr, out1, out2)
 				a.handler()
 				for range []int{150, 50, 2}[mode] {
@@ -169,7 +169,7 @@ func TestTrampolineValues(t *testing.T) {
 	tr := a.trampoline()
 	pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
 	in, out := returnWork(1, tr, pool)
-	a.probe(hexBytes(t, tailing), map[uint64][]arch.Work{0: {in}}, arch.Policy{})
+	a.probe(hexBytes(t, tailing), map[uint64][]arch.ProbeOp{0: {in}}, arch.Policy{})
 	a.returns(tr, out)
 	a.handler()
 	for i := range uint64(20) {
@@ -198,7 +198,7 @@ func TestTrampolineDepth(t *testing.T) {
 	tr := a.trampoline()
 	pool := &arch.Pool{Base: arenaPool, Slots: 8, Stride: SlotStride(1)}
 	in, out := returnWork(1, tr, pool)
-	a.probe(hexBytes(t, descending), map[uint64][]arch.Work{0: {in}}, arch.Policy{})
+	a.probe(hexBytes(t, descending), map[uint64][]arch.ProbeOp{0: {in}}, arch.Policy{})
 	a.returns(tr, out)
 	a.handler()
 	a.add([16]uint64{RSP: arenaStack, RDI: 40}, 0x202)
@@ -223,7 +223,7 @@ func TestTrampolineChain(t *testing.T) {
 	pool := &arch.Pool{Base: arenaPool, Slots: 8, Stride: SlotStride(1)}
 	in1, out1 := returnWork(1, f, pool)
 	in2, out2 := returnWork(2, g, pool)
-	a.probe(hexBytes(t, pingpong), map[uint64][]arch.Work{0: {in1}, 16: {in2}}, arch.Policy{})
+	a.probe(hexBytes(t, pingpong), map[uint64][]arch.ProbeOp{0: {in1}, 16: {in2}}, arch.Policy{})
 	a.returns(f, out1)
 	a.returns(g, out2)
 	a.handler()
@@ -263,7 +263,7 @@ func TestTrampolineFull(t *testing.T) {
 			}
 			pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
 			in, out := returnWork(1, tr, pool)
-			a.probe(hexBytes(t, tailing), map[uint64][]arch.Work{0: {in}}, arch.Policy{})
+			a.probe(hexBytes(t, tailing), map[uint64][]arch.ProbeOp{0: {in}}, arch.Policy{})
 			a.returns(tr, out)
 			a.handler()
 			for range 3 {
@@ -292,7 +292,7 @@ func TestTrampolineStray(t *testing.T) {
 			pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
 			in, out := returnWork(1, tr, pool)
 			out.Instance = 3 // looks for the calls of another event
-			a.probe(hexBytes(t, tailing), map[uint64][]arch.Work{0: {in}}, arch.Policy{})
+			a.probe(hexBytes(t, tailing), map[uint64][]arch.ProbeOp{0: {in}}, arch.Policy{})
 			if !bare {
 				a.returns(tr, out)
 			}
@@ -354,7 +354,7 @@ func TestTrampolineUnwind(t *testing.T) {
 			if c.name == "not_mapped" {
 				a.put64(arenaMapped, 0)
 			}
-			a.probe(hexBytes(t, unwinding), map[uint64][]arch.Work{0: {{Event: 1, Role: arch.RoleUnwind, Trampoline: tr}}}, arch.Policy{})
+			a.probe(hexBytes(t, unwinding), map[uint64][]arch.ProbeOp{0: {{Event: 1, Role: arch.RoleUnwind, Trampoline: tr}}}, arch.Policy{})
 			a.handler()
 			a.put64(bases-16, stub(c.ra))
 			a.runs = append(a.runs, detourRun{Regs: [16]uint64{RSP: arenaStack, RDI: stub(c.pc), RSI: bases}, Flags: 0x202, PC: arenaProbed})
@@ -397,7 +397,7 @@ func TestTrampolinePutBack(t *testing.T) {
 	in1, out1 := returnWork(1, ts[0], pool)
 	in2, out2 := returnWork(2, ts[1], pool)
 	in3, out3 := returnWork(3, ts[0], pool)
-	a.probe(hexBytes(t, pingpong), map[uint64][]arch.Work{0: {in1, in3}, 16: {in2}}, arch.Policy{})
+	a.probe(hexBytes(t, pingpong), map[uint64][]arch.ProbeOp{0: {in1, in3}, 16: {in2}}, arch.Policy{})
 	a.returns(ts[0], out3, out1)
 	a.returns(ts[1], out2)
 	a.handler()
@@ -413,7 +413,7 @@ func TestTrampolineUnwindPutBack(t *testing.T) {
 	a.put64(tr.Table+32, real)
 	a.put64(tr.Table+40, tr.Stubs+32)
 	// mov %rcx,-16(%rsi), then as unwinding
-	a.probe(hexBytes(t, "48894ef0"+unwinding), map[uint64][]arch.Work{4: {{Event: 1, Role: arch.RoleUnwind, Trampoline: tr}}}, arch.Policy{})
+	a.probe(hexBytes(t, "48894ef0"+unwinding), map[uint64][]arch.ProbeOp{4: {{Event: 1, Role: arch.RoleUnwind, Trampoline: tr}}}, arch.Policy{})
 	a.handler()
 	a.add([16]uint64{RSP: arenaStack, RDI: real - 1, RSI: bases, RCX: real}, 0x202)
 	a.runs[1].Regs[RDI], a.runs[1].Regs[RCX] = tr.Stubs+40-1, tr.Stubs+40
@@ -430,7 +430,7 @@ func TestTrampolineCallers(t *testing.T) {
 	tr := a.trampoline()
 	pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)}
 	in, out := returnWork(1, tr, pool)
-	a.probe(hexBytes(t, tailing), map[uint64][]arch.Work{0: {in}}, arch.Policy{})
+	a.probe(hexBytes(t, tailing), map[uint64][]arch.ProbeOp{0: {in}}, arch.Policy{})
 	a.returns(tr, out)
 	a.handler()
 	code, stack := NewAsm(a.grow(1<<16)), a.grow(1<<16)+1<<16-4096
@@ -517,7 +517,7 @@ func TestStubs(t *testing.T) {
 			t.Errorf("function %d leads to 0x%x, not to its bare code", n, binary.LittleEndian.Uint64(head))
 		}
 	}
-	for _, w := range []*arch.Writer{{Go: &arch.GoRuntime{}}, {Kernel: &arch.Kernel{}}} {
+	for _, w := range []*arch.CodegenEnv{{Go: &arch.GoRuntime{}}, {Kernel: &arch.Kernel{}}} {
 		if _, err := NewReturnDetour(0x10000, good, nil, w); !errors.Is(err, unix.EOPNOTSUPP) {
 			t.Errorf("%+v: %v", w, err)
 		}

@@ -19,7 +19,7 @@ const (
 	waitOff    = 8
 )
 
-func (f *frame) wait(w *arch.Work) error {
+func (f *frame) wait(w *arch.ProbeOp) error {
 	done, giveUp := f.Label(), f.Label()
 	f.ifQuiet(RDX, done)
 	f.MovRI(RDX, w.Wait)

@@ -96,7 +96,7 @@ func TestWideFunctions(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if got := fn.Wide(); got != c.want {
+			if got := fn.UsesWideVectors(); got != c.want {
 				t.Errorf("%s, Go %v, ABI0 %v: %v", c.name, c.go_, c.abi, got)
 			}
 			fn.Release()
@@ -123,7 +123,7 @@ func TestWideInParts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := fn.Wide(); got != c.want {
+		if got := fn.UsesWideVectors(); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}

@@ -227,7 +227,7 @@ func TestBlacklist(t *testing.T) {
 		}
 		n++
 		for _, a := range []uint64{lo, hi - 1} {
-			if why := p.Barred(a, a+1); why == "" {
+			if why := p.FuncDenied(a, a+1); why == "" {
 				t.Errorf("0x%x of %s is not barred", a, name)
 			}
 		}
@@ -243,14 +243,14 @@ func TestBlacklist(t *testing.T) {
 		a, ok := k.Addr(name)
 		if !ok {
 			t.Errorf("no %s", name)
-		} else if why := p.Barred(a, a+5); (why != "") != barred {
+		} else if why := p.FuncDenied(a, a+5); (why != "") != barred {
 			t.Errorf("%s: %q", name, why)
 		}
 	}
 	// A part that the compiler split off inherits.
 	for _, s := range k.Symbols() {
 		base, _, cold := strings.Cut(s.Name, ".cold")
-		if a, ok := k.Addr(base); cold && ok && p.Barred(a, a+1) != "" && p.Barred(s.Addr, s.Addr+1) == "" {
+		if a, ok := k.Addr(base); cold && ok && p.FuncDenied(a, a+1) != "" && p.FuncDenied(s.Addr, s.Addr+1) == "" {
 			t.Errorf("%s is barred, %s not", base, s.Name)
 		}
 	}

@@ -127,7 +127,7 @@ func (k *Kernel) readPlaces() (*Places, error) {
 
 // Barred says why no probe may stand in [lo, hi), "" if nothing speaks against it: what
 // register_kprobe of Linux 6.18 refuses by address.
-func (p *Places) Barred(lo, hi uint64) (why string) {
+func (p *Places) FuncDenied(lo, hi uint64) (why string) {
 	p.barred.overlapping(lo, hi, func(r Kept) bool {
 		why = r.Why
 		return false

@@ -99,7 +99,7 @@ func readAll(ram snapshot) (found, places int) {
 	va, _ := k.Addr("vfs_read")
 	if p, err := k.Places(); err == nil {
 		places = 1
-		p.Barred(va, va+64)
+		p.FuncDenied(va, va+64)
 		p.Kept(va, va+4096)
 		p.Entries(va, va+4096)
 		p.FtraceSite(va)

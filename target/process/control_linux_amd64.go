@@ -21,7 +21,7 @@ import (
 //
 //	ring  memfd kprobes:ring, shared: records and counters, nothing else
 //	home  memfd kprobes:home, private, rw: this file's layout
-//	heap  memfd kprobes:heap, private, rw: tables that the home has no room for, in pieces
+//	heap  memfd kprobes:heap, private, rw: tables that the control block has no room for, in pieces
 //	code  memfd kprobes:code, private, rx: detours and handlers, one or more pieces near the probed text
 //	mail  memfd kprobes:mailbox, shared: threads that wait for a handler (internal/arch/amd64, gate.go)
 //
@@ -43,7 +43,7 @@ const (
 	homeMagic   = 0x454d4f48424f5250 // "PROBHOME" in memory order
 	homeVersion = 3
 	homeStubs   = 2 // the version before: trampolines stand in one piece (flatName)
-	homeFlat    = 1 // before that: all sites stand in the home, one behind the other
+	homeFlat    = 1 // before that: all sites stand in the control block, one behind the other
 	flatTables  = 4 // of sites there, beside the first
 
 	ringName = "kprobes:ring"
@@ -54,7 +54,7 @@ const (
 
 	siteOff    = 4096
 	siteSize   = 64
-	firstSites = 1 << 12 // in the home
+	firstSites = 1 << 12 // in the control block
 	moreTables = 8       // of sites, in the heap
 	maxSites   = firstSites << moreTables
 	poolSlots  = 18 // log2
@@ -80,10 +80,10 @@ const (
 	hdrTraps    = 80                                           // likewise the table of breakpoints
 	hdrWait     = 96                                           // answer and switch of the probe on the loader
 	hdrResident = 112                                          // address of the handler of SIGSEGV, before it is installed; nowhere: it must not be yet
-	hdrShared   = 128                                          // 32 bits: arch.Writer.Shared
-	hdrHandled  = 132                                          // 32 bits, behind it: arch.Writer.Handled
-	hdrAsks     = 136                                          // arch.Writer.Asks
-	hdrQuiet    = 192                                          // arch.Writer.Quiet
+	hdrShared   = 128                                          // 32 bits: arch.CodegenEnv.Shared
+	hdrHandled  = 132                                          // 32 bits, behind it: arch.CodegenEnv.Handled
+	hdrAsks     = 136                                          // arch.CodegenEnv.Asks
+	hdrQuiet    = 192                                          // arch.CodegenEnv.Quiet
 	hdrReturns  = 208                                          // arch.Trampoline.Mapped
 	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number
 	actionSize  = 40                                           // a word: our handler stands, then struct kernel_sigaction
@@ -136,7 +136,7 @@ func (s *siteRecord) append(to []byte) []byte {
 	return to
 }
 
-// errHome says that what stands in a process is not a home of ours.
+// errHome says that what stands in a process is not a control block of ours.
 var errHome = errors.New("kprobes: the memory left in the process is not understood")
 
 func decodeSite(b []byte) (siteRecord, error) {
@@ -164,9 +164,9 @@ func decodeSite(b []byte) (siteRecord, error) {
 	return s, nil
 }
 
-// home is the tracer's view of a home: the header's words and the sites, read from or
+// controlBlock is the tracer's view of a controlBlock: the header's words and the sites, read from or
 // written to the process's memory.
-type home struct {
+type controlBlock struct {
 	p      *Proc
 	addr   uint64
 	sites  map[*target.Site]int // index of an armed site in the table
@@ -180,15 +180,15 @@ type home struct {
 	more func(size uint64) (addr uint64, err error)
 }
 
-func newHome(p *Proc, addr uint64) *home {
-	return &home{
+func newHome(p *Proc, addr uint64) *controlBlock {
+	return &controlBlock{
 		p: p, addr: addr, sites: map[*target.Site]int{}, tables: []uint64{addr + siteOff},
 		heap: addr + heapOff, end: addr + homeSize,
 	}
 }
 
-// init writes the header of a fresh home. The magic is written last.
-func (h *home) init(marker, holder, since, ringAddr, ringSize uint64) error {
+// init writes the header of a fresh control block. The magic is written last.
+func (h *controlBlock) init(marker, holder, since, ringAddr, ringSize uint64) error {
 	h.marker = marker
 	for _, w := range []struct{ off, v uint64 }{
 		{hdrVersion, homeVersion},
@@ -206,11 +206,11 @@ func (h *home) init(marker, holder, since, ringAddr, ringSize uint64) error {
 	return nil
 }
 
-func (h *home) put(off, v uint64) error {
+func (h *controlBlock) put(off, v uint64) error {
 	return h.p.WriteMem(h.addr+off, binary.LittleEndian.AppendUint64(nil, v))
 }
 
-func (h *home) get(off uint64) (uint64, error) {
+func (h *controlBlock) get(off uint64) (uint64, error) {
 	var b [8]byte
 	if err := h.p.ReadMem(h.addr+off, b[:]); err != nil {
 		return 0, err
@@ -218,8 +218,8 @@ func (h *home) get(off uint64) (uint64, error) {
 	return binary.LittleEndian.Uint64(b[:]), nil
 }
 
-// open reads a home that an earlier tracer left. It believes nothing it reads.
-func (h *home) open() error {
+// open reads a control block that an earlier tracer left. It believes nothing it reads.
+func (h *controlBlock) open() error {
 	magic, err := h.get(hdrMagic)
 	if err != nil {
 		return err
@@ -242,7 +242,7 @@ func (h *home) open() error {
 }
 
 // list reads all sites that are in the table.
-func (h *home) list() ([]siteRecord, error) {
+func (h *controlBlock) list() ([]siteRecord, error) {
 	n, err := h.get(hdrSites)
 	if err != nil {
 		return nil, err
@@ -268,7 +268,7 @@ func (h *home) list() ([]siteRecord, error) {
 }
 
 // readTables reads the entries of n sites.
-func (h *home) readTables(n uint64) ([]byte, error) {
+func (h *controlBlock) readTables(n uint64) ([]byte, error) {
 	b := make([]byte, n*siteSize)
 	rest := b
 	for k := 0; len(rest) > 0; k++ {
@@ -297,10 +297,10 @@ func tableSites(k int) int {
 }
 
 // capacity is how many sites the tables have that are there.
-func (h *home) capacity() int { return firstSites << (len(h.tables) - 1) }
+func (h *controlBlock) capacity() int { return firstSites << (len(h.tables) - 1) }
 
 // reserve makes room in the tables for n sites more.
-func (h *home) reserve(n int) error {
+func (h *controlBlock) reserve(n int) error {
 	if n > len(h.free)+maxSites-h.used {
 		return errno.Errorf(unix.ENOSPC, "sites %d: the table holds %d", h.used-len(h.free)+n, maxSites)
 	}
@@ -320,7 +320,7 @@ func (h *home) reserve(n int) error {
 
 // add puts entries for sites that are about to be patched into the table: runs of
 // new entries in one write each, before the count that makes them valid.
-func (h *home) add(sites []*target.Site, entries []byte) error {
+func (h *controlBlock) add(sites []*target.Site, entries []byte) error {
 	if err := h.reserve(len(sites)); err != nil {
 		return err
 	}
@@ -342,14 +342,14 @@ func (h *home) add(sites []*target.Site, entries []byte) error {
 }
 
 // grow makes room in the tracer's own map for n sites more, which takes longer than to enter them.
-func (h *home) grow(n int) {
+func (h *controlBlock) grow(n int) {
 	sites := make(map[*target.Site]int, len(h.sites)+n)
 	maps.Copy(sites, h.sites)
 	h.sites = sites
 }
 
 // take gives n entries that are free, in the order in which they stand.
-func (h *home) take(n int) []int {
+func (h *controlBlock) take(n int) []int {
 	old := min(n, len(h.free))
 	at := slices.Clone(h.free[len(h.free)-old:])
 	h.free = h.free[:len(h.free)-old]
@@ -361,7 +361,7 @@ func (h *home) take(n int) []int {
 }
 
 // clear wipes the entries of sites whose patches are gone, neighbours in one write.
-func (h *home) clear(sites []*target.Site) error {
+func (h *controlBlock) clear(sites []*target.Site) error {
 	var gone []int
 	for _, s := range sites {
 		if at, ok := h.sites[s]; ok {
@@ -385,7 +385,7 @@ func (h *home) clear(sites []*target.Site) error {
 }
 
 // entry is the address of an entry.
-func (h *home) entry(i int) uint64 {
+func (h *controlBlock) entry(i int) uint64 {
 	k := bits.Len(uint(i) / firstSites)
 	if k > 0 {
 		i -= firstSites << (k - 1)
@@ -394,10 +394,10 @@ func (h *home) entry(i int) uint64 {
 }
 
 // tableEnd is the number of the first entry behind the table that entry i is in.
-func (h *home) tableEnd(i int) int { return firstSites << bits.Len(uint(i)/firstSites) }
+func (h *controlBlock) tableEnd(i int) int { return firstSites << bits.Len(uint(i)/firstSites) }
 
-// alloc gives size bytes of zeroed memory in the home, or in the heap.
-func (h *home) alloc(size uint64) (uint64, error) {
+// alloc gives size bytes of zeroed memory in the control block, or in the heap.
+func (h *controlBlock) alloc(size uint64) (uint64, error) {
 	size = (size + 63) &^ 63
 	if size > h.end-h.heap {
 		if h.more == nil {

@@ -14,10 +14,10 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// The home is memory that signal handlers and gates read, outside of the Go heap:
+// The control block is memory that signal handlers and gates read, outside of the Go heap:
 //
 //	0           four words: the directory of faults and its length, the table of breakpoints and its
-//	residentOff a word: the handler of SIGSEGV (arch.Writer.Resident)
+//	residentOff a word: the handler of SIGSEGV (arch.CodegenEnv.Resident)
 //	actionsOff  saved dispositions, actionSize each, by signal number
 //
 // The tables are mappings of their own. Those words are only changed while the world is
@@ -32,8 +32,8 @@ const (
 	homeSize      = 4096
 )
 
-// home is the own process's home.
-type home struct {
+// controlBlock is the own process's controlBlock.
+type controlBlock struct {
 	t       *Target
 	addr    uint64
 	code    span
@@ -59,16 +59,16 @@ var hooked = []unix.Signal{unix.SIGTRAP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE,
 // Where our assembly goes on with what is not its own: fixed once handlers are installed.
 var (
 	afterFault [65]uint64 // by signal: the runtime's, or what the disposition is else
-	homeWords  uint64     // address of the home, or of noWords
+	homeWords  uint64     // address of the control block, or of noWords
 	busyTable  uint64     // by thread id, a word: the hit whose handler runs, and seenMask
 )
 
-// noWords are the home's words when there is none.
+// noWords are the control block's words when there is none.
 var noWords [4]uint64
 
-// newHome makes the home and installs the handlers.
-func (t *Target) newHome() (*home, error) {
-	h := &home{t: t, stood: map[unix.Signal]sigaction{}, heads: &heads{}}
+// newHome makes the control block and installs the handlers.
+func (t *Target) newHome() (*controlBlock, error) {
+	h := &controlBlock{t: t, stood: map[unix.Signal]sigaction{}, heads: &heads{}}
 	var err error
 	if h.addr, err = mapAnon(0, homeSize, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (t *Target) newHome() (*home, error) {
 const maxTID = 4 << 20
 
 // generate makes the handlers that are shared with other targets.
-func (h *home) generate() error {
+func (h *controlBlock) generate() error {
 	at, err := h.t.Code(h.t.lowText(), h.t.lowText()+1, handlerRoom)
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (h *home) generate() error {
 const handlerRoom = 2048
 
 // install puts our handlers before those that stand.
-func (h *home) install() error {
+func (h *controlBlock) install() error {
 	homeWords = h.addr
 	setWord(h.addr+residentOff, h.handler.Entry)
 	for _, sig := range hooked {
@@ -138,7 +138,7 @@ func (h *home) install() error {
 
 // save tells the generated handlers what they hand a signal on to: for a fault our own
 // assembly, which looks whether a handler of a probe has failed.
-func (h *home) save(sig unix.Signal, old sigaction) {
+func (h *controlBlock) save(sig unix.Signal, old sigaction) {
 	at := h.addr + actionsOff + uint64(sig)*actionSize
 	next := old
 	switch sig {
@@ -153,7 +153,7 @@ func (h *home) save(sig unix.Signal, old sigaction) {
 
 // action is our disposition of a signal: the old one's flags and mask, with all signals
 // blocked and the alternate stack used in any case.
-func (h *home) action(sig unix.Signal) sigaction {
+func (h *controlBlock) action(sig unix.Signal) sigaction {
 	a := h.stood[sig]
 	a.flags |= saSiginfo | saOnstack | saRestorer
 	a.mask = ^uint64(0)
@@ -183,7 +183,7 @@ const (
 
 // refit puts our handlers of signals back before ones that were installed since: os/signal
 // lets SIGURG be ignored, and installs the runtime's anew.
-func (h *home) refit(sigs ...unix.Signal) error {
+func (h *controlBlock) refit(sigs ...unix.Signal) error {
 	for _, sig := range sigs {
 		if _, ok := h.stood[sig]; !ok {
 			continue
@@ -207,7 +207,7 @@ func (h *home) refit(sigs ...unix.Signal) error {
 
 // uninstall puts back what stood before our handler of SIGURG, or before the others, where
 // ours still stands.
-func (h *home) uninstall(stop bool) error {
+func (h *controlBlock) uninstall(stop bool) error {
 	var errs []error
 	for sig, old := range h.stood {
 		if stop != (sig == unix.SIGURG) {
@@ -260,7 +260,7 @@ func (t table) unmap() error {
 }
 
 // close takes the handlers away and unmaps what they read, once no thread is in one.
-func (h *home) close() error {
+func (h *controlBlock) close() error {
 	if err := h.uninstall(false); err != nil {
 		return err
 	}

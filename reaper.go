@@ -8,13 +8,13 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// keepEvery is how often keep looks whether there is something to be done.
+// keepEvery is how often the reaper looks whether there is something to be done.
 const keepEvery = 100 * time.Millisecond
 
-// keep starts the goroutine that takes out of the target what could not be taken out where
+// startReaper starts the goroutine that takes out of the target what could not be taken out where
 // it became due: probes whose handlers went wrong, stuck ones, and instances of calls that are
 // over. It runs while there are probes with handlers or on returns. Precondition: mu is held.
-func (c *Core) keep() {
+func (c *Core) startReaper() {
 	if c.keeping {
 		return
 	}
@@ -24,7 +24,7 @@ func (c *Core) keep() {
 			time.Sleep(keepEvery)
 			c.mu.Lock()
 			if n := c.faults.Load(); n != seen || len(c.stuck) > 0 {
-				if c.tidy() {
+				if c.disableFaulted() {
 					seen = n
 				}
 			}
@@ -41,7 +41,7 @@ func (c *Core) keep() {
 	}()
 }
 
-// needsKeep says whether keep may have something to do.
+// needsKeep says whether the reaper may have something to do.
 func (c *Core) needsKeep() bool {
 	if c.shut {
 		return false
@@ -51,8 +51,8 @@ func (c *Core) needsKeep() bool {
 	})
 }
 
-// tidy disarms what went wrong; false: it is to be tried again.
-func (c *Core) tidy() bool {
+// disableFaulted disarms what went wrong; false: it is to be tried again.
+func (c *Core) disableFaulted() bool {
 	var bad []*probe
 	for _, e := range c.events {
 		if e != nil && e.h != nil && !e.ended && !e.h.disabled && e.h.fault.is() {
