@@ -318,11 +318,10 @@ func (c *Core) site(f *function, r arch.Region, work map[uint64][]arch.ProbeOp, 
 // stands says why the target has no place for code in a function that has none yet. One that has
 // some keeps it: what must end is to end.
 func (c *Core) stands(f *function, r arch.Region, work map[uint64][]arch.ProbeOp) error {
-	t, ok := c.t.(interface{ Stands(addr uint64) error })
-	if !ok || len(f.sites) > 0 {
+	if c.can.Stands == nil || len(f.sites) > 0 {
 		return nil
 	}
-	why := t.Stands(r.Start())
+	why := c.can.Stands(r.Start())
 	if why == nil {
 		return nil
 	}

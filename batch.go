@@ -97,7 +97,7 @@ func (c *Core) matched(m *symbol.Module, fns []*symbol.Func, d *event.Def, o *Ad
 			out[i].e, out[i].base = e, def.BaseName(def.Place)
 		}
 	}
-	_, asks := c.t.(target.Describer)
+	asks := c.can.Describer != nil
 	alone := o.Count && d.Kind == event.Probe && !asks
 	each(len(fns), func(_, i int) {
 		f := c.fns[m.Runtime(fns[i].Addr)]
@@ -202,8 +202,8 @@ const (
 
 // reserve tells the target what room events will take.
 func (c *Core) reserve(evs []*Event) {
-	t, ok := c.t.(target.Reserver)
-	if !ok {
+	t := c.can.Reserver
+	if t == nil {
 		return
 	}
 	y, sizes := &codeArena{c: c}, map[target.Room]target.Room{}

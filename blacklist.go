@@ -67,10 +67,8 @@ var sigreturnCode = []byte{0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05}
 // The error answers EINVAL, as the kernel does for its own blacklist.
 func (c *Core) blacklisted(r symbol.Resolved) error {
 	why := barred(r.Func)
-	if t, ok := c.t.(interface {
-		FuncDenied(r symbol.Resolved) (why string)
-	}); ok && why == "" {
-		why = t.FuncDenied(r)
+	if why == "" && c.can.FuncDenied != nil {
+		why = c.can.FuncDenied(r)
 	}
 	if why == "" && c.asked(r) {
 		why = whyAsked

@@ -29,7 +29,8 @@ type Options struct {
 type Core struct {
 	mu          sync.Mutex
 	t           target.Target
-	events      []*Event // by number; nil where one was removed
+	can         target.Capabilities // of t
+	events      []*Event            // by number; nil where one was removed
 	fns         map[uint64]*function
 	room        sync.Mutex // held while the target's room for code is taken or given back
 	textMu      sync.Mutex
@@ -139,7 +140,8 @@ type constraints struct {
 
 // Open makes a registry for a target. The target is not touched before the first Add.
 func Open(t target.Target, o *Options) (*Core, error) {
-	c := &Core{t: t, fns: map[uint64]*function{}, records: records{t: t}}
+	can := t.Capabilities()
+	c := &Core{t: t, can: can, fns: map[uint64]*function{}, records: records{t: t, can: can}}
 	if o != nil {
 		c.most = o.MaxEvents
 	}
@@ -214,8 +216,8 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if o == nil {
 		o = &AddOptions{}
 	}
-	if t, ok := c.t.(interface{ Alive() error }); ok {
-		if err := t.Alive(); err != nil {
+	if c.can.Alive != nil {
+		if err := c.can.Alive(); err != nil {
 			return nil, err
 		}
 	}
@@ -299,7 +301,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 // recoverTarget has the target take out what a killed tracer has left in code that is about to be
 // analysed.
 func (c *Core) recoverTarget() error {
-	if r, ok := c.t.(target.Recoverer); ok {
+	if r := c.can.Recoverer; r != nil {
 		return r.Recover()
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 // their patches. When it has gone they are armed again. The error says what was done, once. A probe on an
 // unwinder stays: without it the return addresses that are replaced would lead exceptions astray.
 func (c *Core) yield() error {
-	t, ok := c.t.(target.Yielder)
-	if !ok || len(c.fns) == 0 {
+	t := c.can.Yielder
+	if t == nil || len(c.fns) == 0 {
 		return nil
 	}
 	who := t.Tracer()

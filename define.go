@@ -15,7 +15,6 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
-	"kprobes.dev/kprobes/internal/target"
 )
 
 // define makes the events of one definition: one, or one for each function that a
@@ -57,8 +56,8 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 
 // mayCome says why the object of a place, which is not mapped, never will be.
 func (c *Core) mayCome(d *event.Def) error {
-	t, ok := c.t.(target.Finder)
-	if !ok {
+	t := c.can.Finder
+	if t == nil {
 		return nil
 	}
 	return t.Find(cmp.Or(d.Place.Path, d.Place.Module))
@@ -176,7 +175,7 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 			return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 		}
 	}
-	if t, ok := c.t.(target.Describer); ok && e.h == nil {
+	if t := c.can.Describer; t != nil && e.h == nil {
 		if err := t.Notrace(r); err != nil {
 			return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 		}
@@ -196,7 +195,7 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 
 // inPlace refuses an event at an instruction that no tactic may run elsewhere.
 func (e *Event) inPlace() error {
-	t, _ := e.core.t.(target.Describer)
+	t := e.core.can.Describer
 	for _, p := range e.points {
 		if t != nil {
 			if err := t.InsnDenied(p); err != nil {
@@ -256,8 +255,8 @@ func (e *Event) works(out map[uint64][]arch.ProbeOp) error {
 	if e.h != nil {
 		return e.h.works(e, out)
 	}
-	if t, ok := e.core.t.(interface{ FaultsCaught(fn uint64) bool }); ok && !e.internalProbe && e.Prog.Loads() {
-		e.work.PlainLoads = t.FaultsCaught(e.fn.start)
+	if caught := e.core.can.FaultsCaught; caught != nil && !e.internalProbe && e.Prog.Loads() {
+		e.work.PlainLoads = caught(e.fn.start)
 	}
 	if e.Def.Kind != event.Return {
 		w := e.work
@@ -355,7 +354,7 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 	for _, at := range x.entered(r.Func) {
 		af.Entries = append(af.Entries, m.Runtime(at))
 	}
-	if t, ok := c.t.(target.Describer); ok {
+	if t := c.can.Describer; t != nil {
 		if err := t.Describe(r, af); err != nil {
 			return nil, err
 		}

@@ -4,7 +4,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/target"
 )
 
 // enable arms or disarms a probe that is registered.
@@ -80,8 +79,8 @@ func (c *Core) setDisabled(ps []*probe, disabled, wait bool) error {
 // waitHandlers waits until no handler of probes whose code has been taken out runs, and lets none run
 // any more: a hit may be on its way.
 func (c *Core) waitHandlers(ps []*probe) {
-	caller, ok := c.t.(target.Caller)
-	if !ok {
+	caller := c.can.Caller
+	if caller == nil {
 		return
 	}
 	for _, p := range ps {

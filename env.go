@@ -39,8 +39,8 @@ func (v *env) Addr(a uint64) uint64 {
 
 // StoresComm says whether records of the target hold the thread's name.
 func (v *env) StoresComm() bool {
-	t, ok := v.c.t.(interface{ RecordsComm() bool })
-	return ok && t.RecordsComm()
+	records := v.c.can.RecordsComm
+	return records != nil && records()
 }
 
 // RefuseType says why a type can not be had: those of Go in a kernel.

@@ -5,15 +5,14 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/target"
 )
 
 // watchFilters makes probes of the engine's own on the functions by which the target's threads come to be
 // forbidden system calls (target.Filterer), for the first event whose code makes some. A function
 // that takes no jump now stays without: what comes through it is not seen.
 func (c *Core) watchFilters(evs []*Event) {
-	t, ok := c.t.(target.Filterer)
-	if !ok || c.filters || !slices.ContainsFunc(evs, c.callsSystem) {
+	t := c.can.Filterer
+	if t == nil || c.filters || !slices.ContainsFunc(evs, c.callsSystem) {
 		return
 	}
 	var fresh []*Event

@@ -66,8 +66,8 @@ func (c *Core) listWatched(t target.Exposed) {
 // there are others than ours and the program's, and arms anew those whose patches are gone. The error says which were
 // taken out, once. Precondition: mu is held.
 func (c *Core) lookForWritten() error {
-	t, ok := c.t.(target.Exposed)
-	if !ok || c.yielded || c.final != nil {
+	t := c.can.Exposed
+	if t == nil || c.yielded || c.final != nil {
 		return nil
 	}
 	w := &c.watching
@@ -91,13 +91,13 @@ func (c *Core) lookAtSome(t target.Exposed) error {
 	}
 	some := w.sites[w.next:min(w.next+watchEach, len(w.sites))]
 	w.next += len(some)
-	bad, lost, err := written(t, some)
+	bad, lost, err := c.written(t, some)
 	if err != nil || len(bad)+len(lost) == 0 {
 		return err
 	}
 	c.stale = c.remapped() || c.stale // an object that was unmapped meanwhile has no patches any more
 	again := slices.SortedFunc(slices.Values(slices.Concat(bad, lost)), byAddr)
-	if bad, lost, err = written(t, again); err != nil {
+	if bad, lost, err = c.written(t, again); err != nil {
 		return err
 	}
 	anew, spent := c.lostOf(lost)
@@ -107,7 +107,7 @@ func (c *Core) lookAtSome(t target.Exposed) error {
 
 // written picks those of the sites that hold other bytes than their patches: lost hold the program's own, bad those of
 // somebody else, who can write there without asking.
-func written(t target.Exposed, some []watched) (bad, lost []watched, err error) {
+func (c *Core) written(t target.Exposed, some []watched) (bad, lost []watched, err error) {
 	of := map[*target.Site]*function{}
 	var sites []*target.Site
 	for _, w := range some {
@@ -122,7 +122,7 @@ func written(t target.Exposed, some []watched) (bad, lost []watched, err error) 
 	others, err := t.Written(sites)
 	for _, s := range others {
 		switch w := (watched{of[s], s}); {
-		case unpatched(t, s):
+		case unpatched(c.t, s):
 			lost = append(lost, w)
 		case t.Reachable(s):
 			bad = append(bad, w)
@@ -206,7 +206,7 @@ func (c *Core) endWritten(bad []watched) (fns []*function, err error) {
 			shared = shared || e.work.Role == arch.RoleShare
 		}
 	}
-	if t, ok := c.t.(target.ReturnReplacer); ok && stubs { // before what they rely on
+	if t := c.can.ReturnReplacer; t != nil && stubs { // before what they rely on
 		if err := c.endAllStubs(t); err != nil {
 			return nil, err
 		}
@@ -214,7 +214,7 @@ func (c *Core) endWritten(bad []watched) (fns []*function, err error) {
 	for _, b := range bad {
 		c.markWritten(b)
 	}
-	if t, ok := c.t.(target.Sharer); ok && shared {
+	if t := c.can.Sharer; t != nil && shared {
 		err = t.SetShared()
 	}
 	return fns, errors.Join(err, c.update(fns, stopping{then: c.leaves(evs)}))
@@ -240,15 +240,14 @@ func (c *Core) endAllStubs(t target.ReturnReplacer) error {
 // watchWritten has the reaper look from now on, where others can write into the patches that a change has put in.
 func (c *Core) watchWritten() {
 	c.watching.stale = true
-	if _, ok := c.t.(target.Exposed); ok {
+	if c.can.Exposed != nil {
 		c.startReaper()
 	}
 }
 
 // watches says whether there may be something to look at.
 func (c *Core) watches() bool {
-	_, ok := c.t.(target.Exposed)
-	return ok && (c.watching.stale || len(c.watching.sites) > 0)
+	return c.can.Exposed != nil && (c.watching.stale || len(c.watching.sites) > 0)
 }
 
 // keepWatching is lookForWritten for programs that do not call Sync; the next one has the error.

@@ -39,8 +39,7 @@ func isGo(fn *symbol.Func) bool { return fn.Lang == symbol.LangGo }
 
 // inHandler says whether a handler of this target's probes calls.
 func (c *Core) inHandler() bool {
-	t, ok := c.t.(interface{ InHandler() bool })
-	return ok && t.InHandler()
+	return c.can.InHandler != nil && c.can.InHandler()
 }
 
 // outside refuses what a handler must not do.

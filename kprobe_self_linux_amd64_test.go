@@ -37,13 +37,13 @@ func ownCore(t *testing.T) *kprobes.Core {
 // running one then that the scheduler could put aside.
 func TestConformanceSelf(t *testing.T) {
 	c := ownCore(t)
-	on, ok := c.Target().(interface{ InHandler() bool })
-	if !ok {
+	on := c.Target().Capabilities().InHandler
+	if on == nil {
 		t.Fatal("the own process can not tell whether a handler runs")
 	}
 	conformance.Run(t, &conformance.Env{
 		Core: c, Symbol: conformance.OwnSymbol, Call: conformance.CallOwn, Inside: conformance.CallOwn,
-		Preemptible: func() bool { return !on.InHandler() },
+		Preemptible: func() bool { return !on() },
 	})
 }
 

@@ -16,8 +16,9 @@ import (
 // untouched is a target that nothing may be asked of: every method that is called panics.
 type untouched struct{ target.Target }
 
-// Space is what Open asks for.
-func (untouched) Space() *symbol.Space { return nil }
+// Space and Capabilities are what Open asks for.
+func (untouched) Space() *symbol.Space              { return nil }
+func (untouched) Capabilities() target.Capabilities { return target.Capabilities{} }
 
 // TestBadArguments: what is wrong with a probe by itself is told before the target is asked
 // for anything, and the probe is left as it was.

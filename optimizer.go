@@ -216,8 +216,8 @@ func (f *function) retell() {
 // note has the target's memory tell of the events that wait to be armed, for a thread or for their
 // object.
 func (c *Core) note() {
-	t, ok := c.t.(target.PendingLister)
-	if !ok || len(c.queue) == 0 && !c.noted && !c.unmapped {
+	t := c.can.PendingLister
+	if t == nil || len(c.queue) == 0 && !c.noted && !c.unmapped {
 		return
 	}
 	waiting := c.unmappedSites()

@@ -24,6 +24,12 @@ type spoiled struct {
 
 var errInjected = errors.New("injected")
 
+func (f *spoiled) Capabilities() target.Capabilities {
+	can := f.Target.Capabilities()
+	can.Sharer, can.Filterer, can.Sequencer = f, f, f
+	return can
+}
+
 func (f *spoiled) CheckOwn() error {
 	if f.checkOwn != nil {
 		return f.checkOwn

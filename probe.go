@@ -164,12 +164,10 @@ func (f *fault) err() error {
 func (p *probe) bind() error {
 	c := p.core
 	p.at, p.golang, p.local = p.ev.points[0], c.t.CodegenEnv().Go != nil, isSelf(c.t)
-	if t, ok := c.t.(target.ReturnReplacer); ok {
+	if t := c.can.ReturnReplacer; t != nil {
 		p.caller = t.Caller
 	}
-	if t, ok := c.t.(interface{ Task(*Regs) uint64 }); ok {
-		p.task = t.Task
-	}
+	p.task = c.can.Task
 	if err := p.room(); err != nil {
 		return err
 	}
@@ -243,8 +241,8 @@ type run func(b *bound, r *Regs, slot uint64) arch.Action
 // newCall makes a handler callable; jump: a jprobe's Entry, after do. at is what Regs.IP is to
 // say, ret how far the return address is from the stack pointer there.
 func (c *Core) newCall(p *probe, do run, jump bool, fail func(*Regs, int, fmt.Stringer) bool, at uint64, ret int) (*bound, error) {
-	caller, ok := c.t.(target.Caller)
-	if !ok {
+	caller := c.can.Caller
+	if caller == nil {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "handlers can not be called in this target: use an event, or a probe without handlers")
 	}
 	fn := p.ev.Place.Func
@@ -298,8 +296,8 @@ func (p *probe) maySleep() error {
 
 // end forgets calls. No handler of theirs runs when it returns.
 func (c *Core) end(n *calls) {
-	caller, ok := c.t.(target.Caller)
-	if !ok {
+	caller := c.can.Caller
+	if caller == nil {
 		return
 	}
 	c.ending.Add(1)
@@ -424,8 +422,8 @@ func (p *probe) first(n *calls) []*bound {
 }
 
 func (c *Core) missed(bs []*bound) (m Misses) {
-	caller, ok := c.t.(target.Caller)
-	if !ok {
+	caller := c.can.Caller
+	if caller == nil {
 		return m
 	}
 	for _, b := range bs {

@@ -71,7 +71,7 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 	}
 	c.stopOptimizing()
 	also := stopping{then: c.classify}
-	if t, ok := c.t.(target.Sequencer); ok && len(c.stubbed.walkers) == 0 {
+	if t := c.can.Sequencer; t != nil && len(c.stubbed.walkers) == 0 {
 		also.end = t.CloseStopped
 	}
 	var live []*Event

@@ -32,8 +32,8 @@ func readsCaller(name string) bool {
 
 // noTrampoline says why the return addresses of the event's function may not be replaced.
 func (c *Core) noTrampoline(e *Event) error {
-	t, ok := c.t.(target.ReturnReplacer)
-	if !ok {
+	t := c.can.ReturnReplacer
+	if t == nil {
 		return errno.Errorf(unix.EOPNOTSUPP, "return addresses are left alone in this target")
 	}
 	fn, m := e.Place.Func, e.Place.Module
@@ -199,8 +199,8 @@ func (c *Core) symbolReads(raw string, depth int) error {
 // for Sync, a bounded time), or code that is made while the program runs. It gives the reason
 // once. Such events count nothing any more; they do not come back by themselves.
 func (c *Core) withdraw() error {
-	t, ok := c.t.(target.ReturnReplacer)
-	if !ok {
+	t := c.can.ReturnReplacer
+	if t == nil {
 		return nil
 	}
 	c.stubbed.looked = time.Now()

@@ -114,6 +114,12 @@ type closing struct {
 	out func()
 }
 
+func (c *closing) Capabilities() target.Capabilities {
+	can := c.Target.Capabilities()
+	can.Sequencer = c
+	return can
+}
+
 func (c *closing) CloseStopped() {
 	c.Target.CloseStopped()
 	c.out()

@@ -52,8 +52,8 @@ const (
 
 // takeBack gives instances back. It stops the target only where there may be some.
 func (c *Core) takeBack() {
-	t, ok := c.t.(target.Reaper)
-	if !ok || time.Now().Before(c.reaping.again) {
+	t := c.can.Reaper
+	if t == nil || time.Now().Before(c.reaping.again) {
 		return
 	}
 	live := c.liveReturns()
@@ -96,8 +96,8 @@ func (c *Core) lingers(live []int) bool {
 // tally counts the instances of each event, as they were a few milliseconds ago: counting takes a
 // tenth of the time at most.
 func (c *Core) tally() map[int]int {
-	t, ok := c.t.(target.Tallier)
-	if !ok || time.Now().Before(c.reaping.taken.until) {
+	t := c.can.Tallier
+	if t == nil || time.Now().Before(c.reaping.taken.until) {
 		return c.reaping.taken.of
 	}
 	start := time.Now()
@@ -157,8 +157,8 @@ func (c *Core) reap(ended []leftover, others bool) (*target.Reap, error) {
 	for _, l := range ended {
 		r.Ended[l.e.ID] = true
 	}
-	t, ok := c.t.(target.Reaper)
-	if !ok {
+	t := c.can.Reaper
+	if t == nil {
 		return r, errors.ErrUnsupported
 	}
 	c.reaping.taken = tally{}
@@ -230,7 +230,7 @@ func (c *Core) leaves(evs []*Event) func() error {
 			ended = append(ended, leftover{e, e.work.Pool})
 		}
 	}
-	if _, ok := c.t.(target.Reaper); !ok || isSelf(c.t) || len(ended) == 0 {
+	if c.can.Reaper == nil || isSelf(c.t) || len(ended) == 0 {
 		return nil // the own process would be stopped once more for it
 	}
 	return func() error {
@@ -245,7 +245,7 @@ func (c *Core) leftovers(evs []*Event) {
 		if e.work.Pool == nil {
 			continue
 		}
-		if _, ok := c.t.(target.Reaper); !ok || e.empty {
+		if c.can.Reaper == nil || e.empty {
 			c.endPool(e.work.Pool)
 			continue
 		}
@@ -258,8 +258,8 @@ func (c *Core) leftovers(evs []*Event) {
 
 // endPool gives a pool back that no probe's code uses any more.
 func (c *Core) endPool(p *arch.Pool) {
-	if t, ok := c.t.(interface{ EndPool(*arch.Pool) }); ok {
-		t.EndPool(p)
+	if c.can.EndPool != nil {
+		c.can.EndPool(p)
 	}
 }
 
@@ -276,8 +276,7 @@ func (c *Core) cool(ids ...int) {
 
 // quiescent says whether no thread is in code that has been taken out.
 func (c *Core) quiescent() bool {
-	t, ok := c.t.(interface{ Idle() bool })
-	return !ok || t.Idle()
+	return c.can.Idle == nil || c.can.Idle()
 }
 
 // calmed is quiescent, but a thread that is in such code gets time to leave it: the target looks

@@ -19,6 +19,7 @@ import (
 // only to open and to close the records.
 type records struct {
 	t      target.Target
+	can    target.Capabilities
 	shown  viewTable
 	loaded atomic.Bool // a record said that the loader waits for Sync
 
@@ -96,7 +97,7 @@ func (rs *records) open() error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.tasks.Kernel = rs.t.CodegenEnv().Kernel
-	if t, ok := rs.t.(target.Clocked); ok {
+	if t := rs.can.Clocked; t != nil {
 		rs.clock = &ownClock{t: t}
 		rs.reader = ring.NewReader(rs.t.Ring(), &ring.ReaderConfig{Hold: holdRecords})
 		return nil
@@ -167,7 +168,7 @@ func (rs *records) damage() (dead, corrupt uint64) {
 // hits makes trace.Hits of ring records. Precondition: mu is held.
 func (rs *records) hits(f func(*trace.Hit)) func(ring.Record) {
 	w := rs.t.CodegenEnv()
-	stubs, _ := rs.t.(target.ReturnReplacer)
+	stubs := rs.can.ReturnReplacer
 	var h trace.Hit
 	return func(r ring.Record) {
 		v := rs.shown.get(int(r.Event))

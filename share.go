@@ -25,8 +25,8 @@ func (c *Core) prepare() error {
 	if err := c.t.Prepare(); err != nil {
 		return err
 	}
-	t, ok := c.t.(target.Sharer)
-	if !ok || c.watched {
+	t := c.can.Sharer
+	if t == nil || c.watched {
 		return nil
 	}
 	if len(c.sharing) > 0 { // they stand, and only the check failed
@@ -144,11 +144,11 @@ func (c *Core) takeBackOwn() {
 // checkOwn is called in the stop that has armed c.own.
 func (c *Core) checkOwn() (err error) {
 	if len(c.own.sharing) > 0 {
-		err = c.t.(target.Sharer).CheckOwn()
+		err = c.can.Sharer.CheckOwn()
 		c.watched = err == nil
 	}
 	if len(c.own.filters) > 0 {
-		_ = c.t.(target.Filterer).CheckFilters(true) // why not is told by Filtered
+		_ = c.can.Filterer.CheckFilters(true) // why not is told by Filtered
 	}
 	return err
 }
@@ -167,7 +167,7 @@ func (c *Core) armOwnNow() (err error) {
 	own := c.own
 	c.own = ownProbes{}
 	if len(own.sharing) > 0 {
-		t := c.t.(target.Sharer)
+		t := c.can.Sharer
 		if no := c.armNumbered(own.sharing); no != nil {
 			err = c.unshared(t, no)
 		} else {
@@ -190,7 +190,7 @@ func (c *Core) armOwnNow() (err error) {
 		if c.filters = err == nil; c.filters {
 			c.sharing = append(c.sharing, own.filters...)
 		}
-		_ = c.t.(target.Filterer).CheckFilters(true) // why not is told by Filtered
+		_ = c.can.Filterer.CheckFilters(true) // why not is told by Filtered
 	}
 	return nil
 }

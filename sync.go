@@ -25,7 +25,7 @@ func (c *Core) addHooks(evs []*Event, o *AddOptions) []*Event {
 			evs = append(evs, c.loaderProbe)
 		}
 	}
-	if t, ok := c.t.(target.Beginner); ok && c.atMain == nil {
+	if t := c.can.Beginner; t != nil && c.atMain == nil {
 		if c.atMain = c.waitHook(t.Begins()); c.atMain != nil {
 			evs = append(evs, c.atMain)
 		}
@@ -113,11 +113,11 @@ func (c *Core) sync() error {
 		err = c.withdraw()
 	}
 	err = errors.Join(err, c.yield(), c.lookForWritten())
-	if t, ok := c.t.(target.Beginner); ok && !c.yielded && !t.Begin() && loaded {
+	if t := c.can.Beginner; t != nil && !c.yielded && !t.Begin() && loaded {
 		loaded = false // its thread waits on: Begin is tried again
 		c.records.loaded.Store(true)
 	}
-	if t, ok := c.t.(target.Filterer); ok && c.filters && !c.yielded {
+	if t := c.can.Filterer; t != nil && c.filters && !c.yielded {
 		err = errors.Join(err, t.CheckFilters(false))
 	}
 	if loaded {

@@ -6,7 +6,6 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/symbol"
-	"kprobes.dev/kprobes/internal/target"
 )
 
 // text serves what an object's file holds, a window of each segment at a time: functions
@@ -40,7 +39,7 @@ func (c *Core) text(im *symbol.Image) *text {
 	defer c.textMu.Unlock()
 	x := c.texts[im]
 	if x == nil {
-		_, live := c.t.(target.Describer)
+		live := c.can.Describer != nil
 		x = &text{im: im, segs: im.Segments(), funcs: im.Funcs(), live: live}
 		x.findKept()
 		x.windows = make([]window, len(x.segs))

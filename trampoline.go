@@ -177,7 +177,7 @@ func byStub(e *Event) bool { return e != nil && e.byStub && !e.ended }
 // stub gives an event whose returns come by trampoline what it needs: the trampoline, and
 // probes of the engine on the unwinders, which stay until Close.
 func (c *Core) stub(e *Event) error {
-	tr, err := c.t.(target.ReturnReplacer).Trampoline(e.fn.start)
+	tr, err := c.can.ReturnReplacer.Trampoline(e.fn.start)
 	if err != nil {
 		return e.refused(err)
 	}
@@ -282,8 +282,8 @@ func (c *Core) Strays(e *Event) (n, slot uint64) {
 
 // lookForStrays asks the target while it is there.
 func (c *Core) lookForStrays(e *Event) {
-	t, ok := c.t.(target.ReturnReplacer)
-	if !ok || !e.byStub || e.fn == nil || c.stubbed.unsure[e.fn.start] {
+	t := c.can.ReturnReplacer
+	if t == nil || !e.byStub || e.fn == nil || c.stubbed.unsure[e.fn.start] {
 		return
 	}
 	if n, slot, err := t.Strays(e.fn.start); err == nil {
@@ -312,8 +312,8 @@ func (c *Core) leaveStubs(f *function) {
 // the unwinders, and puts back in that stop what was left: as long as a stub stands on a stack they
 // are needed, also when the tracer is killed. Precondition: no other event is armed.
 func (c *Core) putBack() error {
-	t, ok := c.t.(target.ReturnReplacer)
-	if !ok || len(c.stubbed.walkers) == 0 {
+	t := c.can.ReturnReplacer
+	if t == nil || len(c.stubbed.walkers) == 0 {
 		return nil
 	}
 	var evs []*Event

@@ -208,8 +208,8 @@ func (in *Instance) clear() {
 
 // cpus is the number of CPUs that the target runs on.
 func (in *Instance) cpus() int {
-	if t, ok := in.core.Target().(interface{ CPUs() int }); ok {
-		return t.CPUs()
+	if cpus := in.core.Target().Capabilities().CPUs; cpus != nil {
+		return cpus()
 	}
 	return runtime.NumCPU()
 }

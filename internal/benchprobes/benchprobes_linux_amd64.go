@@ -93,9 +93,9 @@ func Self(pattern string, armed func() error) (a Arming, err error) {
 			break
 		}
 	}
-	idle := c.Target().(interface{ Idle() bool })
+	idle := c.Target().Capabilities().Idle
 	for range removeTries { // else the next round would give the room of this one's code back
-		if idle.Idle() {
+		if idle() {
 			break
 		}
 	}

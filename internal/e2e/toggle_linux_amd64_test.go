@@ -181,7 +181,7 @@ func (r *toggling) hits() (out []uint64) {
 }
 
 func (r *toggling) used() uint64 {
-	return r.core.Target().(interface{ CodeUsed() uint64 }).CodeUsed()
+	return r.core.Target().Capabilities().CodeUsed()
 }
 
 // must counts a change. One that a thread was in the way of is made again.

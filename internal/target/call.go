@@ -12,7 +12,6 @@ import (
 // Caller is a Target whose probes can call handlers: Go code of the tracer, which runs
 // while the thread that hit waits.
 type Caller interface {
-	Target
 	// NewCall makes a handler callable by generated code.
 	NewCall(h *Handler) (*arch.Call, error)
 	// EndCall forgets a call. Precondition: no site's code uses it any more. When it has

@@ -3,7 +3,6 @@ package target
 // Reaper is a Target whose tables of instances (Pool) can be cleared of calls that will
 // never end them, while probes are armed.
 type Reaper interface {
-	Target
 	// Crowded says whether so many instances are taken that a Reap is worth its stop. It
 	// stops nothing.
 	Crowded() bool
@@ -26,7 +25,6 @@ type Reap struct {
 
 // Tallier is a Target that can count the instances of return probes while it runs.
 type Tallier interface {
-	Target
 	// Tally counts the instances of each event that are taken: of calls in progress, and of
 	// such as were left and have not been taken back. Calls that begin or end meanwhile may
 	// count or not.

@@ -1,5 +1,5 @@
 // Package target says what an address space supplies to the engine, so that one engine
-// serves a running process, and later the process itself and a guest's kernel.
+// serves another process, the process itself and a guest's kernel.
 package target
 
 import (
@@ -18,6 +18,8 @@ var ErrGone = errors.New("the target is gone")
 // Target is one address space that can be probed. Its methods may be called by one
 // goroutine at a time, but for Space.
 type Target interface {
+	// Capabilities are what it can do beyond the methods below. They are always the same.
+	Capabilities() Capabilities
 	// Arch is the instruction set of its code.
 	Arch() arch.Arch
 	// Space finds names and places in it. It is brought up to date by Refresh.
@@ -82,7 +84,6 @@ type Target interface {
 // Describer is a Target that knows more of a function than its symbol tells, and whose code
 // is not what a file has: it is looked at anew each time.
 type Describer interface {
-	Target
 	// Describe completes what the analysis of a function is given: Code and Parts have
 	// been read from memory. The error says why nothing may stand in the function.
 	Describe(r symbol.Resolved, f *arch.Func) error
@@ -96,7 +97,6 @@ type Describer interface {
 // Recoverer is a Target whose code is read as it stands: the patches of a tracer that was killed
 // are in it.
 type Recoverer interface {
-	Target
 	// Recover takes out what a tracer has left that is proven to be gone. It comes before any code
 	// is analysed. EBUSY: one that lives holds the address space.
 	Recover() error
@@ -104,14 +104,12 @@ type Recoverer interface {
 
 // Finder is a Target that knows which objects can come to be mapped.
 type Finder interface {
-	Target
 	// Find says why no object of a name that is not mapped can come; nil: it may.
 	Find(name string) error
 }
 
 // ReturnReplacer is a Target in which return addresses can be replaced (arch.Trampoline).
 type ReturnReplacer interface {
-	Target
 	// Replaceable says why no return address may be replaced in the address space; nil: they
 	// may, as far as it knows.
 	Replaceable() error
@@ -136,7 +134,6 @@ type ReturnReplacer interface {
 // Sharer is a Target whose threads may come to share the memory at their FS base, or to have another base
 // (arch.CodegenEnv.Shared).
 type Sharer interface {
-	Target
 	// Sharers lists the functions by which they do: each must be probed, by arch.RoleShare, before any other
 	// event is armed. Precondition: Prepare has succeeded.
 	Sharers() []Sharing
@@ -155,7 +152,6 @@ type Sharing struct {
 
 // Yielder is a Target that others may trace, whose breakpoints may fall into patches.
 type Yielder interface {
-	Target
 	// Tracer names who traces it; "": nobody else.
 	Tracer() string
 	// Yield puts the program's own bytes back at sites, if all threads are stopped by the tracer at this
@@ -166,7 +162,6 @@ type Yielder interface {
 
 // Exposed is a Target in whose code others may write while probes stand.
 type Exposed interface {
-	Target
 	// Reachable says whether others can come to write into a site without asking, as the kernel does for a
 	// uprobe on the file.
 	Reachable(s *Site) bool
@@ -177,7 +172,6 @@ type Exposed interface {
 
 // Reserver is a Target that maps room for code in the stop of Prepare.
 type Reserver interface {
-	Target
 	// Reserve says, before Prepare, what will be asked of Code. It is a guess.
 	Reserve([]Room)
 }
@@ -191,7 +185,6 @@ type Room struct {
 
 // Sequencer is a Target that makes several changes in one stop (Change.Next).
 type Sequencer interface {
-	Target
 	// CloseStopped does what Close does in a stop, where nothing is in the way. It is for Change.Then of the
 	// last change, with no site left. Close must be called all the same.
 	CloseStopped()
@@ -200,7 +193,6 @@ type Sequencer interface {
 // Filterer is a Target whose threads may come to be forbidden system calls that generated code makes
 // (arch.CodegenEnv.Quiet).
 type Filterer interface {
-	Target
 	// FilterCalls are the functions by which that happens: each is to have a probe of RoleQuiet.
 	FilterCalls() []FilterCall
 	// CheckFilters sees whether it has happened, and what is forbidden. first: the probes on
@@ -210,7 +202,6 @@ type Filterer interface {
 
 // Beginner is a Target whose program may have been probed before it had signal handlers.
 type Beginner interface {
-	Target
 	// Begins is the entry of a function that the program passes once it has them, and before any code of its own, and
 	// the words for a probe of RoleWait there. ok is false if it has them, or no thread may be made to wait.
 	Begins() (place symbol.Resolved, words uint64, ok bool)
@@ -230,7 +221,6 @@ type FilterCall struct {
 // PendingLister is a Target whose memory can tell a listing of probes that are not armed: they wait for a
 // thread, or for their object.
 type PendingLister interface {
-	Target
 	// Note replaces what was noted before. The sites have no patch.
 	Note(waiting []*Site) error
 }
@@ -238,7 +228,6 @@ type PendingLister interface {
 // Clocked is a Target whose records carry the ticks of a clock of its own, and not those of
 // this machine's counter.
 type Clocked interface {
-	Target
 	// Nanos is the time at a tick on a CPU, in nanoseconds, as the target itself tells it.
 	Nanos(tick uint64, cpu int) uint64
 }

@@ -154,7 +154,7 @@ func codeUsed() uint64 {
 		wrong("%v", err)
 		return 0
 	}
-	return c.Target().(interface{ CodeUsed() uint64 }).CodeUsed()
+	return c.Target().Capabilities().CodeUsed()
 }
 
 // profile makes the runtime send SIGPROF a thousand times a second of CPU time. The

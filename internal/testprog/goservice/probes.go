@@ -186,7 +186,7 @@ func (s *service) unprobe() (any, error) {
 	kprobes.UnregisterKprobes(slices.Collect(maps.Values(s.pres)))
 	kprobes.UnregisterKretprobes(slices.Collect(maps.Values(s.rets)))
 	s.evs, s.names, s.pres, s.rets = nil, nil, nil, nil
-	return map[string]uint64{"code": s.core.Target().(interface{ CodeUsed() uint64 }).CodeUsed()}, err
+	return map[string]uint64{"code": s.core.Target().Capabilities().CodeUsed()}, err
 }
 
 // survey tells which functions of a pattern a load hits, and how often.

@@ -108,7 +108,7 @@ func (r *toggling) little() uint64 {
 
 // used is the number of bytes of generated code that are taken.
 func (r *toggling) used() uint64 {
-	return r.c.Target().(interface{ CodeUsed() uint64 }).CodeUsed()
+	return r.c.Target().Capabilities().CodeUsed()
 }
 
 // wrong notes a problem.

@@ -1,0 +1,23 @@
+package self
+
+import "kprobes.dev/kprobes/internal/target"
+
+var _ target.Target = (*Target)(nil)
+
+// Capabilities implements target.Target.
+func (t *Target) Capabilities() target.Capabilities {
+	return target.Capabilities{
+		Finder:  t,
+		Reaper:  t,
+		Tallier: t,
+		Exposed: t,
+		Caller:  t,
+
+		FuncDenied:   t.FuncDenied,
+		FaultsCaught: t.FaultsCaught,
+		InHandler:    t.InHandler,
+		EndPool:      t.EndPool,
+		Idle:         t.Idle,
+		CodeUsed:     t.CodeUsed,
+	}
+}
