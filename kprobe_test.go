@@ -95,7 +95,9 @@ func TestUnregisterUnregistered(t *testing.T) {
 // inside is a target that is asked from within a handler.
 type inside struct{ untouched }
 
-func (inside) InHandler() bool { return true }
+func (inside) Capabilities() target.Capabilities {
+	return target.Capabilities{InHandler: func() bool { return true }}
+}
 
 // TestFromHandler: a handler gets an error, or nothing done, and waits for no lock.
 func TestFromHandler(t *testing.T) {
