@@ -272,7 +272,7 @@ func isBegin(step string) bool { return strings.Contains(step, "(*Target).Begin"
 
 // endsAsking is the step after which records ask nothing.
 func endsAsking(step string) bool {
-	return strings.Contains(step, "(*home).put < target/process.(*Target).begin <")
+	return strings.Contains(step, "(*controlBlock).put < target/process.(*Target).begin <")
 }
 
 // traced says whether a process's first thread has a tracer.

@@ -31,7 +31,7 @@ type Target interface {
 	// Prepare puts what generated code needs into the address space. It must have
 	// succeeded before the methods below are called.
 	Prepare() error
-	// Writer describes the address space to generated code.
+	// CodegenEnv describes the address space to generated code.
 	CodegenEnv() *arch.CodegenEnv
 	// Ring is what generated code writes its records to.
 	Ring() *ring.Ring

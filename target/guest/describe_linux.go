@@ -63,7 +63,7 @@ func (t *Target) module(f *kernel.Module) (*module, error) {
 	return &module{f, im}, err
 }
 
-// Barred says why nothing may stand in a function; "": something may.
+// FuncDenied says why nothing may stand in a function; "": something may.
 func (t *Target) FuncDenied(r symbol.Resolved) string {
 	p, err := t.k.Places()
 	if err != nil {

@@ -135,7 +135,7 @@ func (t *Target) Read(addr uint64, b []byte) error { return t.k.Read(addr, b) }
 // Ring is the ring, after Prepare.
 func (t *Target) Ring() *ring.Ring { return t.ring }
 
-// Writer describes the kernel to generated code, after Prepare.
+// CodegenEnv describes the kernel to generated code, after Prepare.
 func (t *Target) CodegenEnv() *arch.CodegenEnv { return &t.writer }
 
 // errTraps is why no breakpoint may stand in the kernel.

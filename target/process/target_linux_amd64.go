@@ -146,7 +146,7 @@ func (t *Target) Space() *symbol.Space { return t.space.Load() }
 // Ring is the ring, after Prepare.
 func (t *Target) Ring() *ring.Ring { return t.ring }
 
-// Writer describes the process to generated code, after Prepare.
+// CodegenEnv describes the process to generated code, after Prepare.
 func (t *Target) CodegenEnv() *arch.CodegenEnv { return &t.writer }
 
 // Refresh looks at what is mapped now: objects that came are added, those that went are

@@ -135,7 +135,7 @@ func (t *Target) Space() *symbol.Space { return t.space.Load() }
 // Ring is the ring, after Prepare.
 func (t *Target) Ring() *ring.Ring { return t.ring }
 
-// Writer describes the process to generated code, after Prepare.
+// CodegenEnv describes the process to generated code, after Prepare.
 func (t *Target) CodegenEnv() *arch.CodegenEnv { return &t.writer }
 
 // Traps says that breakpoints may stand in the process: TrapsAt tells where not.

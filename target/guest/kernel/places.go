@@ -125,7 +125,7 @@ func (k *Kernel) readPlaces() (*Places, error) {
 	return p, nil
 }
 
-// Barred says why no probe may stand in [lo, hi), "" if nothing speaks against it: what
+// FuncDenied says why no probe may stand in [lo, hi), "" if nothing speaks against it: what
 // register_kprobe of Linux 6.18 refuses by address.
 func (p *Places) FuncDenied(lo, hi uint64) (why string) {
 	p.barred.overlapping(lo, hi, func(r Kept) bool {

@@ -6,7 +6,7 @@ import (
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
-// Barred says why a function must not be probed, beyond what holds for every Go program; "":
+// FuncDenied says why a function must not be probed, beyond what holds for every Go program; "":
 // it may. These are this package's own functions, which a hit enters; Linux
 // marks its own by NOKPROBE_SYMBOL.
 func (t *Target) FuncDenied(r symbol.Resolved) string {
