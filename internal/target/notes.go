@@ -1,6 +1,6 @@
 package target
 
-// Notes sorts out what a Noter has to do: all is what is noted then, fresh what is to be written of it, over what
+// Notes sorts out what a PendingLister has to do: all is what is noted then, fresh what is to be written of it, over what
 // is to be dropped. What stays is the old Site, and not touched, since a listing may read the memory meanwhile.
 func Notes(old, waiting []*Site) (all, fresh, over []*Site) {
 	type key struct {
