@@ -14,7 +14,8 @@ import (
 func TestSelfOwnCodeRefused(t *testing.T) {
 	for _, name := range []string{
 		"kprobes.dev/kprobes/target/self.gate", "kprobes.dev/kprobes/target/self.dispatch",
-		"kprobes.dev/kprobes/target/self.sigurg", "kprobes.dev/kprobes.(*probe).runPre",
+		"kprobes.dev/kprobes/target/self.sigurg", "kprobes.dev/kprobes/internal/engine.(*Probe).runPre",
+		"kprobes.dev/kprobes.newKprobe.func1", "kprobes.dev/kprobes.newKretprobe.func2",
 	} {
 		err := kprobes.RegisterKprobe(&kprobes.Kprobe{SymbolName: name})
 		if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "blacklist") {

@@ -1,468 +1,190 @@
 package kprobes
 
 import (
-	"cmp"
-	"errors"
-	"slices"
-	"sync"
-	"sync/atomic"
+	"io"
+	"reflect"
+	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
-	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/trace"
 )
 
-// Options are the choices of Open; nil means the defaults.
-type Options struct {
-	// MaxEvents bounds the events and probes that exist at a time, enabled or not: what would
-	// exceed it is refused with ENOSPC, as a whole. 0: what the target's ring has room for, which
-	// is the most in any case.
-	MaxEvents int
-}
-
 // Core is the registry of one target's probes.
-type Core struct {
-	mu          sync.Mutex
-	t           target.Target
-	can         target.Capabilities // of t
-	events      []*Event            // by number; nil where one was removed
-	fns         map[uint64]*function
-	room        sync.Mutex // held while the target's room for code is taken or given back
-	textMu      sync.Mutex
-	texts       map[*symbol.Image]*text
-	space       atomic.Pointer[symbol.Space] // the target's, for Symbol
-	around      arch.Func                    // what the analysis may ask of the target; the rest of it is not set
-	records     records
-	most        int      // see Options.MaxEvents
-	batch       []*Event // what the Add in progress has defined so far
-	skipped     map[*event.Def]*skips
-	loaderProbe *Event // the probe on the loader; nil: none is needed yet
-	atMain      *Event // the probe where the program has its signal handlers (target.Beginner); nil: likewise
-	stale       bool   // objects came or went, and Sync has not followed yet
-	namer       event.Namer
-	stubbed     trampolines
-	own         ownProbes
-	yielded     bool   // all patches are taken out, for a debugger
-	told        string // the last error of yield
-	// filters: the functions by which seccomp filters come have their probes.
-	filters  bool
-	sharing  []*Event // the engine's own probes on what makes threads share blocks, or brings filters: they go last
-	watched  bool     // they were armed, or can not be
-	watching watching
-	optimizing
-	handlers
-}
+type Core struct{ e *engine.Core }
 
-// Event is one probe event.
-type Event struct {
-	ID          int // number in the ring
-	Group, Name string
-	Def         *event.Def
-	Prog        *fetch.Program // nil: runs are only counted
-	Place       symbol.Resolved
-	Tactic      Tactic // how it got control when it was armed; see Form
-	Why         error  // why not by a faster tactic; nil if there is none
+// The types that the methods of a Core take and give.
+type (
+	Options    = engine.Options
+	AddOptions = engine.AddOptions
+	Event      = engine.Event
+	Counts     = engine.Counts
+	State      = engine.State
+	Misses     = engine.Misses
+	Returns    = engine.Returns
+	Unreturned = engine.Unreturned
+	Optimizer  = engine.Optimizer
+)
 
-	form          armedAs // how it gets control now
-	core          *Core
-	fn            *function
-	h             *probe               // what its handlers belong to; nil: it records or counts
-	held          target.ExternalProbe // the kernel's probe; nil: it holds none for this event
-	seq           int                  // order of registration
-	epoch         atomic.Uint32        // how often its code was taken out, see arch.ProbeOp.Epoch
-	work          arch.ProbeOp
-	tail          int // number of the records of exits whose value is unknown; -1: none
-	points        []uint64
-	point         [1]uint64 // room for points where it is one
-	force         arch.Tactic
-	gone          bool
-	internalProbe bool // a probe of the engine's own
-	// pattern is the definition that made it for one of the functions that match; nil: it has its own.
-	pattern *event.Def
-	ended   bool // removed: what it counted is kept
-	empty   bool // no call has an instance: its code has been taken out, or was never in
-	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is
-	// asked for. deferred: objects that come later are looked at.
-	byStub, wantStub, deferred bool
-	whyStub                    error
-	// withdrawn is why the event does nothing any more: it may not replace return addresses, or somebody else has
-	// written into its patch.
-	withdrawn         error
-	strays, straySlot uint64 // see Strays
-	// Of instances that the final look classified.
-	active, unwound int
-	// Of instances that were taken back while it was armed, or when it was taken out.
-	reaped, cut uint64
-	missed      uint64 // entries without an instance, when that was last asked
-	read        atomic.Uint64
-	past        Counts  // of kernel's probes that ended
-	kept        *Counts // what it had counted when its number was given to another
-}
-
-// function is one function of the target that has probes, or had.
-type function struct {
-	core   *Core
-	name   string
-	start  uint64
-	image  *symbol.Image
-	a      arch.Function // nil once all its probes were taken out
-	body   []byte        // its code, and a few bytes of what follows
-	parts  []arch.Part
-	keep   []arch.Range // bytes that must stay where they are
-	events []*Event
-	posts  int // of the events, those with a post handler
-	sites  []*target.Site
-	// serving are the events that the sites do the work of, with their handlers.
-	serving []served
-	wish    constraints
-	// blockedErr is why breakpoints stand where jumps are to stand; nil: they do not.
-	blockedErr error
-	lost       lostPatches
-	// jumpOnly: no breakpoint can stand where handlers want one.
-	jumpOnly bool
-	one      struct { // room for events and serving where there is one event
-		events  [1]*Event
-		serving [1]served
-	}
-}
-
-// constraints is what is asked of a function's regions, beside what its events need (arch.Policy).
-type constraints struct {
-	force arch.Tactic
-	// Why no breakpoint may stand there though it is asked for by name, and why none that is not.
-	named, unasked error
-}
-
-// Open makes a registry for a target. The target is not touched before the first Add.
-func Open(t target.Target, o *Options) (*Core, error) {
-	can := t.Capabilities()
-	c := &Core{t: t, can: can, fns: map[uint64]*function{}, records: records{t: t, can: can}}
-	if o != nil {
-		c.most = o.MaxEvents
-	}
-	if c.most < 0 {
-		return nil, errno.Errorf(unix.EINVAL, "MaxEvents %d: a number of events is not negative", c.most)
-	}
-	c.space.Store(t.Space())
-	c.around = arch.Func{Mem: c.constants, NoReturn: c.noReturn, Inside: c.inside, Morestack: c.morestack}
-	return c, nil
-}
-
-// Gone says whether the event's object is not mapped at present: [GONE] in the listing.
-func (e *Event) Gone() bool {
-	e.core.mu.Lock()
-	defer e.core.mu.Unlock()
-	return e.gone
-}
-
-// Target is what the Core probes.
-func (c *Core) Target() target.Target { return c.t }
-
-// Events lists the events in the order of their numbers, removed ones too.
-func (c *Core) Events() []*Event {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var out []*Event
-	for _, e := range c.events {
-		if e != nil && !e.internalProbe && e.h == nil {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
-// AddOptions are the choices of Add; nil means the defaults.
-type AddOptions struct {
-	// Count makes events that only count their runs.
-	Count bool
-	// Skip leaves out functions of a pattern that can not be probed; each is told
-	// to it with the reason. Nil: the first such function is an error.
-	Skip func(name string, why error)
-	// Late accepts definitions in objects that are not mapped yet: they are armed by
-	// Sync once they are. Threads wait for Sync, a bounded time, where it has something to do.
-	Late bool
-	// Found refuses, of those, objects of which the target knows that they can not come: there is
-	// no such file. A mistyped name would never be armed.
-	Found bool
-	// Tactic takes this tactic or none; "" means the best that is safe.
-	Tactic Tactic
-	// leave leaves out those probes of a batch with handlers that can not be armed (probe.left).
-	leave bool
-	// Trampoline has return probes see returns by trampoline, also if all exits are known, and
-	// if the process has code of which it is not known who reads return addresses. Such code may
-	// then misbehave, or end the program. What is known to read them is refused all the same.
-	Trampoline bool
-}
-
-// skips says whether an event may be left out: one of a pattern, or a probe of a batch, where the
-// options say so.
-func (o *AddOptions) skips(e *Event) bool {
-	return o.Skip != nil && e.pattern != nil || o.leave && e.h != nil && e.h.mayLeave
-}
+// The ways to see returns.
+const (
+	// ReturnsExits: at each instruction that leaves the function.
+	ReturnsExits = engine.ReturnsExits
+	// ReturnsTrampoline: by a return address of ours in place of the caller's.
+	ReturnsTrampoline = engine.ReturnsTrampoline
+)
 
 // ErrRegister wraps the reason why an event could not be registered; the errno that
 // the kernel would give is in its chain.
-var ErrRegister = errors.New("probe not registered")
+var ErrRegister = engine.ErrRegister
 
-// Add registers and arms events: all of them in one stop of the target, or none.
-func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if o == nil {
-		o = &AddOptions{}
-	}
-	if c.can.Alive != nil {
-		if err := c.can.Alive(); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.recoverTarget(); err != nil {
+// Open makes a registry for a target. The target is not touched before the first Add.
+func Open(t target.Target, o *Options) (*Core, error) {
+	e, err := engine.Open(t, o)
+	if err != nil {
 		return nil, err
 	}
-	for try := 1; ; try++ {
-		evs, armed, err := c.add(defs, o)
-		c.settleOwn(err)
-		if err == nil || !armed || try == addTries || !c.moved(err) {
-			return evs, err
-		}
-		c.watchLoader(o) // from now on whoever loads or unloads waits for a moment
-		c.remapped()
-	}
+	return &Core{e}, nil
 }
 
-// addTries bounds the attempts at an addition in a program that loads and unloads objects meanwhile.
-const addTries = 5
+// Target is what the Core probes.
+func (c *Core) Target() target.Target { return c.e.Target() }
 
-// remapped says whether the target has objects come or gone since that was last looked at, and follows.
-func (c *Core) remapped() bool {
-	changed, err := c.t.Refresh()
-	if err != nil || !changed {
-		return false
-	}
-	c.space.Store(c.t.Space())
-	return c.dropGone() == nil
-}
+// Events lists the events in the order of their numbers, removed ones too.
+func (c *Core) Events() []*Event { return c.e.Events() }
 
-// moved says whether err may come of an object that was away: some have come or gone, or memory was not
-// mapped, which may be so again. Precondition: err is not nil.
-func (c *Core) moved(err error) bool { return c.remapped() || errors.Is(err, unix.EFAULT) }
-
-// add is Add, once. armed: it was about to arm the events when it failed.
-func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ error) {
-	var evs []*Event
-	var errs []error
-	defer func() { c.batch, c.skipped = nil, nil }()
-	for _, d := range defs {
-		es, err := c.define(d, o)
-		errs = append(errs, err)
-		evs = append(evs, es...)
-		c.batch = evs
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, false, err
-	}
-	if len(evs) == 0 {
-		return nil, false, errno.Errorf(unix.ENOENT, "no function was found to probe")
-	}
-	c.reserve(evs)
-	if err := c.prepare(); err != nil {
-		return nil, false, err
-	}
-	c.watchFilters(evs)
-	evs = c.addHooks(evs, o)
-	if err := c.number(evs); err != nil {
-		for _, e := range evs {
-			c.namer.Release(e.Name)
-		}
-		return nil, false, err
-	}
-	evs, err := c.arm(evs, o)
-	if err != nil {
-		c.forget(evs)
-		return nil, true, err
-	}
-	if err := c.noneLeft(defs, evs); err != nil {
-		return nil, false, errors.Join(err, c.remove(evs, stopping{}))
-	}
-	if slices.ContainsFunc(defs, func(d *event.Def) bool { return d.Kind == event.Return }) {
-		c.startReaper()
-	}
-	for n := len(evs); n > 0 && evs[n-1].internalProbe; n-- { // addHooks's
-		evs = evs[:n-1]
-	}
-	return evs, false, nil
-}
-
-// recoverTarget has the target take out what a killed tracer has left in code that is about to be
-// analysed.
-func (c *Core) recoverTarget() error {
-	if r := c.can.Recoverer; r != nil {
-		return r.Recover()
-	}
-	return nil
-}
-
-// forget drops events that were not armed, and gives their numbers back.
-func (c *Core) forget(evs []*Event) { c.cool(c.erase(evs)...) }
-
-// erase drops events that were not armed. Their numbers, which it gives, may serve again once no
-// thread can count for them.
-func (c *Core) erase(evs []*Event) (ids []int) {
-	for _, e := range evs {
-		if e == c.loaderProbe {
-			c.loaderProbe = nil
-		}
-		if e == c.atMain {
-			c.atMain = nil
-		}
-		if slices.Contains(c.guards, e) { // they come together, and go together
-			c.guards = nil
-		}
-		e.ended = true
-		e.release()
-		c.namer.Release(e.Name)
-		if f := e.fn; f != nil {
-			f.drop(e)
-			if e.serves() { // its code is in, and another's could not be put in
-				if c.pendingRemoval == nil {
-					c.pendingRemoval = map[*function]bool{}
-				}
-				c.pendingRemoval[f] = true
-				continue
-			}
-		}
-		e.empty = true
-		ids = append(ids, c.retire(e)...)
-		if e.tail > 0 {
-			ids, e.tail = append(ids, e.tail), -1 // once: an addition that fails later drops all again
-		}
-	}
-	return ids
-}
-
-// serves says whether code is in that does the event's work.
-func (e *Event) serves() bool {
-	return e.fn != nil && slices.ContainsFunc(e.fn.serving, func(s served) bool { return s.e == e })
-}
-
-// take adds an event.
-func (f *function) take(e *Event) {
-	if len(f.events) == 0 {
-		f.events = f.one.events[:0]
-	}
-	f.events = append(f.events, e)
-	f.posts += e.posts()
-}
-
-func (f *function) drop(e *Event) {
-	if i := slices.Index(f.events, e); i >= 0 {
-		f.events = slices.Delete(f.events, i, i+1)
-		f.posts -= e.posts()
-	}
-}
-
-// posts is the number of the event's post handlers.
-func (e *Event) posts() int {
-	if e.h != nil && e.h.post != nil {
-		return 1
-	}
-	return 0
-}
+// Add registers and arms events: all of them in one stop of the target, or none.
+func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) { return c.e.Add(defs, o) }
 
 // Remove disarms events and forgets them. What they counted stays readable. The number of one
 // that only counted may serve another event, once no thread can be in its code.
-func (c *Core) Remove(evs []*Event) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.remove(evs, stopping{then: c.leaves(evs)})
-}
+func (c *Core) Remove(evs []*Event) error { return c.e.Remove(evs) }
 
-// remove disarms events, in one stop. Where that has an end the engine's own probes come last.
-func (c *Core) remove(evs []*Event, also stopping) error {
-	fns := c.owing()
-	left, idle := c.pendingInFlight, c.pendingIdle
-	c.pendingInFlight, c.pendingIdle = nil, nil
-	for _, e := range evs {
-		if e.ended {
-			continue
-		}
-		e.ended = true
-		if e.h == nil && !e.internalProbe && e.Prog == nil && e.Def.Kind == event.Probe {
-			idle = append(idle, e)
-		}
-		if e.h == nil && e.work.Pool != nil {
-			left = append(left, e)
-		}
-		e.release()
-		c.namer.Release(e.Name)
-		if e.fn != nil {
-			e.fn.drop(e)
-			fns[e.fn] = true
-		}
-	}
-	if len(fns) == 0 {
-		c.freeCounters = append(c.freeCounters, idle...)
-		c.leftovers(left)
-		if also.then != nil {
-			return also.then()
-		}
-		return nil
-	}
-	now := sortedFunctions(fns)
-	if also.end != nil {
-		now, also.last = c.ownLast(now)
-	}
-	if err := c.update(now, also); err != nil {
-		c.pendingRemoval, c.pendingInFlight, c.pendingIdle = fns, left, idle
+// Check says why Add would refuse a definition, as far as that can be told without touching
+// the target: its place, its instruction, its arguments. Nothing is registered or armed. A
+// pattern is refused: it stands for many events.
+func (c *Core) Check(d *event.Def, o *AddOptions) error { return c.e.Check(d, o) }
+
+// Symbol finds the function at a run-time address of the target; ok is false if none is
+// known there. The name of its object is left out if that is the program's own file. It waits
+// for nothing, so a handler may call it where it may allocate.
+func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) { return c.e.Symbol(addr) }
+
+// Poll reads the records that are there, in the order of their times, and returns how
+// many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that
+// another goroutine makes.
+func (c *Core) Poll(f func(*trace.Hit)) int { return c.e.Poll(f) }
+
+// Counts sums up what an event has counted so far.
+func (c *Core) Counts(e *Event) Counts { return c.e.Counts(e) }
+
+// Unreturned looks at the target, in one stop, for the calls of return events that have begun and have not returned: as
+// Counts has them, with those of which only an instance tells.
+func (c *Core) Unreturned() (map[*Event]Unreturned, error) { return c.e.Unreturned() }
+
+// Strays tells how many returns of an event's function came to its trampoline that belonged to
+// no call which any of the function's events knew, and where on the stack the last of them had
+// its return address: calls and returns do not match in such a program.
+// Where an event of the function was taken out it is not known, and 0.
+func (c *Core) Strays(e *Event) (n, slot uint64) { return c.e.Strays(e) }
+
+// Damage tells of records that belong to no event: given up with a writer that was
+// killed in the middle of one, and places where the shared memory held what no writer
+// writes.
+func (c *Core) Damage() (dead, corrupt uint64) { return c.e.Damage() }
+
+// Sync looks at what the target has mapped now. Events in objects that were unmapped
+// become gone; gone ones whose object is there (again, or for the first time) are armed.
+// An event that can not be armed in the object that came stays gone, and why is in the
+// error. What happened between an object's arrival and Sync is not seen. In a Go program that process.Start has made,
+// Sync installs the engine's signal handlers once the runtime has its own; with AddOptions.Late the program waits for that
+// a quarter of a second, before its init functions. Where return addresses
+// are replaced the Core does the same by itself, ten times a second, and the next Sync has the error.
+func (c *Core) Sync() error { return c.e.Sync() }
+
+// Pending says whether the target waits for Sync.
+func (c *Core) Pending() bool { return c.e.Pending() }
+
+// Optimizer tells who waits for what. After Close it tells who still waited then.
+func (c *Core) Optimizer() Optimizer { return c.e.Optimizer() }
+
+// SetEnabled arms (true) or disarms (false) all probes and events at once, in one stop of
+// the target: kprobes/enabled. Probes that are disabled stay so. What is registered while
+// all is disarmed is armed with the rest.
+func (c *Core) SetEnabled(on bool) error { return c.e.SetEnabled(on) }
+
+// Enabled says whether probes are armed.
+func (c *Core) Enabled() bool { return c.e.Enabled() }
+
+// SetOptimization says whether probes may be armed by jumps (true, the default): the knob
+// debug.kprobes_optimization. With false all of them become breakpoints, but for those at which
+// none may stand, and a changed IP is taken at all. It is an error (EOPNOTSUPP) where the target
+// allows no breakpoint at all. In another process it asks for breakpoints by name: a thread that
+// comes to block SIGTRAP later, as the C library's do where they begin and end, dies of one.
+func (c *Core) SetOptimization(on bool) error { return c.e.SetOptimization(on) }
+
+// Optimization says whether probes may be armed by jumps.
+func (c *Core) Optimization() bool { return c.e.Optimization() }
+
+// ForceTactic has probes with handlers that are registered from now on take a tactic (jump,
+// boost or step) or none; "" stands for the best that is safe, as it is without. It is for
+// measuring what the others cost, and for places that only a breakpoint can serve: a tactic that
+// the target does not allow makes the registration fail. In another process a thread that comes to
+// block SIGTRAP later dies of a breakpoint. EINVAL says that handlers know no such tactic.
+func (c *Core) ForceTactic(t Tactic) error { return c.e.ForceTactic(t) }
+
+// List writes the probes and events in the order of their registration, a line for each as
+// in kprobes/list (Linux 6.18): address, kind (k, r or j), symbol+offset, the object
+// if it is not the program's own file, and without spaces between them [GONE], [DISABLED],
+// [OPTIMIZED], where a jump leads to the probe and a changed path is not taken. Behind [DISABLED]
+// stands what went wrong in a handler, if that is why. For a probe that has none of these the tactic
+// stands there, and why it is no jump, or why a changed path is taken:
+//
+//	jump: has a post handler
+//	boost: queued: thread 12 is in the way at 0x55d0c0de1f21: …
+//	postponed: thread 12 is in the way at 0x55d0c0de1f21: …
+//	unarmed: kprobes/enabled is 0
+//	taken out: a breakpoint that is not ours (a kernel uprobe, a debugger) stands in its patch: …
+func (c *Core) List(w io.Writer) error { return c.e.List(w) }
+
+// ListDisabled writes, as List does, a line for each of some definitions of which no event is
+// registered at present.
+func (c *Core) ListDisabled(w io.Writer, defs []*event.Def) error { return c.e.ListDisabled(w, defs) }
+
+// Blacklist writes the functions that no probe may stand in, a line for each as in
+// kprobes/blacklist: 0xSTART-0xEND, a tab, the symbol.
+func (c *Core) Blacklist(w io.Writer) error { return c.e.Blacklist(w) }
+
+// Close disarms every event, reads what is left and takes everything out of the target.
+// f gets the records, as in Poll; it may be nil.
+func (c *Core) Close(f func(*trace.Hit)) error { return c.e.Close(f) }
+
+// NoKprobe puts a function on the blacklist: a func, or a string with its name. Probes
+// that are registered there stay; no further ones are (EINVAL). Errors: EINVAL if fn is
+// neither, or a func without a name of its own in the target (a method value: give T.Method
+// or (*T).Method); ENOENT if the target has no such function. A func is one of this program: the
+// target's is that of the same address, if it has the same name, else that of the same name.
+func (c *Core) NoKprobe(fn any) error {
+	if err := c.e.Outside(); err != nil {
 		return err
 	}
-	for _, e := range idle { // they are kept for their counts
-		if !e.serves() {
-			e.fn = nil
-		}
+	if name, ok := fn.(string); ok {
+		return c.e.NoKprobe(name, 0)
 	}
-	c.freeCounters = append(c.freeCounters, idle...)
-	c.leftovers(left)
-	return nil
-}
-
-// ownLast sorts functions into those without probes of the engine's own that other code relies on, and those with them.
-func (c *Core) ownLast(fns []*function) (others, own []*function) {
-	for _, f := range fns {
-		if slices.ContainsFunc(c.sharing, func(e *Event) bool { return e.fn == f }) {
-			own = append(own, f)
-		} else {
-			others = append(others, f)
-		}
+	v := reflect.ValueOf(fn)
+	if v.Kind() != reflect.Func || v.IsNil() {
+		return errno.Errorf(unix.EINVAL, "NoKprobe of %s: give a func or a function's name", describe(v))
 	}
-	return others, own
-}
-
-// owing are the functions whose code does the work of events that are gone: it could not be taken
-// out with them.
-func (c *Core) owing() map[*function]bool {
-	fns := map[*function]bool{}
-	for f := range c.pendingRemoval {
-		if f.mustChange() {
-			fns[f] = true
-		}
+	pc := v.Pointer()
+	name := runtime.FuncForPC(pc).Name()
+	if strings.HasSuffix(name, "-fm") {
+		return errno.Errorf(unix.EINVAL, "%s is a method value, which has code of its own: give the method expression T.Method or (*T).Method", name)
 	}
-	c.pendingRemoval = nil
-	return fns
+	return c.e.NoKprobe(name, uint64(pc))
 }
-
-func sortedFunctions(m map[*function]bool) []*function {
-	out := make([]*function, 0, len(m))
-	for f := range m {
-		out = append(out, f)
-	}
-	slices.SortFunc(out, byStart)
-	return out
-}
-
-func byStart(a, b *function) int { return cmp.Compare(a.start, b.start) }

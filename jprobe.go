@@ -5,7 +5,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/goabi"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Jprobe is a probe at a function's entry whose handler is called with the function's own
@@ -73,7 +76,7 @@ func (j *Jprobe) base() *Kprobe {
 }
 
 // newJprobe checks what can be told without the target.
-func newJprobe(j *Jprobe) (*probe, error) {
+func newJprobe(j *Jprobe) (*registration, error) {
 	if j == nil {
 		return nil, errno.Errorf(unix.EINVAL, "jprobe: nil")
 	}
@@ -84,8 +87,13 @@ func newJprobe(j *Jprobe) (*probe, error) {
 	if err := checkNoHandlers(&j.Kp, "jprobe"); err != nil {
 		return nil, err
 	}
-	p := &probe{kind: kindJprobe, kp: &j.Kp, jump: j.Entry}
-	return p, p.adopt(&j.Kp, 0)
+	h := engine.Handlers{
+		Jump: closure(j.Entry),
+		Fits: func(fn *symbol.Func, im *symbol.Image) (stack, spill int, err error) {
+			return goabi.Match(fn, im, v.Type())
+		},
+	}
+	return newRegistration(&j.Kp, kindJprobe, h, engine.ProbeOptions{})
 }
 
 func describe(v reflect.Value) string {
@@ -96,15 +104,4 @@ func describe(v reflect.Value) string {
 		return "a nil func"
 	}
 	return "a value of type " + v.Type().String()
-}
-
-// matches says why a jprobe does not fit the function that its event was located in.
-func (p *probe) matches() (err error) {
-	e := p.ev
-	t := reflect.TypeOf(p.jump)
-	if err := sameSignature(e.Place.Func, e.Place.Module.Image, t); err != nil {
-		return err
-	}
-	p.stack, p.spill, err = entryArgs(t)
-	return err
 }

@@ -3,7 +3,7 @@ package kprobes
 import (
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
 )
 
@@ -64,7 +64,7 @@ type Kprobe struct {
 	FaultHandler func(p *Kprobe, regs *Regs, trapnr int) int
 	Flags        Flags
 
-	reg *probe // see load
+	reg *registration // see load
 }
 
 // RegisterKprobe arms a probe of the target. Errors answer errors.Is: EINVAL (no place, two
@@ -108,8 +108,8 @@ func (k *Kprobe) NMissed() uint64 { return k.State().Misses.Total() }
 // State tells how the probe is armed and what it has counted since registration; the zero
 // State if it was never registered.
 func (k *Kprobe) State() State {
-	if p := k.load(); p != nil {
-		return p.state()
+	if r := k.load(); r != nil {
+		return r.p.State()
 	}
 	return State{}
 }
@@ -117,46 +117,25 @@ func (k *Kprobe) State() State {
 // Fault tells why the probe was disabled: what went wrong in one of its handlers; nil if
 // nothing did since it was registered or enabled.
 func (k *Kprobe) Fault() error {
-	if p := k.load(); p != nil {
-		return p.fault.err()
+	if r := k.load(); r != nil {
+		return r.p.Fault()
 	}
 	return nil
 }
 
 // newKprobe checks what can be told without the target.
-func newKprobe(k *Kprobe) (*probe, error) {
+func newKprobe(k *Kprobe) (*registration, error) {
 	if k == nil {
 		return nil, errno.Errorf(unix.EINVAL, "kprobe: nil")
 	}
-	p := &probe{kind: kindKprobe, kp: k, pre: k.PreHandler, post: k.PostHandler}
-	return p, p.adopt(k, 0)
-}
-
-// adopt takes the fields over that all kinds share.
-func (p *probe) adopt(k *Kprobe, maxActive int) error {
-	switch {
-	case k.SymbolName != "" && k.Addr != 0:
-		if old := k.load(); old != nil && !old.ended.Load() {
-			return errRegistered(k)
-		}
-		return errno.Errorf(unix.EINVAL, "both a symbol %q and an address 0x%x: give one of them, and clear Addr before a probe is registered anew", k.SymbolName, k.Addr)
-	case k.SymbolName == "" && k.Addr == 0:
-		return errno.Errorf(unix.EINVAL, "neither a symbol nor an address: set SymbolName or Addr")
+	h := engine.Handlers{OwnFaults: true}
+	if pre := k.PreHandler; pre != nil {
+		h.Pre = func(regs *Regs) int { return pre(k, regs) }
 	}
-	p.onFault = k.FaultHandler
-	p.flags = k.Flags & (FlagDisabled | FlagSleepable)
-	p.disabled = p.flags&FlagDisabled != 0
-	kind := event.Probe
-	if p.kind == kindKretprobe {
-		kind = event.Return
+	if post := k.PostHandler; post != nil {
+		h.Post = func(regs *Regs) { post(k, regs, 0) }
 	}
-	p.def = &event.Def{Kind: kind, MaxActive: maxActive}
-	if k.SymbolName != "" {
-		p.def.Place = event.Place{Kind: event.PlaceSymbol, Symbol: k.SymbolName, Offset: k.Offset}
-	} else {
-		p.def.Place = event.Place{Kind: event.PlaceAddr, Addr: k.Addr + k.Offset}
-	}
-	return nil
+	return newRegistration(k, kindKprobe, h, engine.ProbeOptions{})
 }
 
 // checkNoHandlers refuses handlers that only a Kprobe runs, of kprobes that are part of another kind.
@@ -165,8 +144,4 @@ func checkNoHandlers(k *Kprobe, kind string) error {
 		return errno.Errorf(unix.EINVAL, "the Kp of a %s has a pre or post handler, which would never run: register a Kprobe of its own", kind)
 	}
 	return nil
-}
-
-func errRegistered(k *Kprobe) error {
-	return errno.Errorf(unix.EINVAL, "the probe at 0x%x is registered already: unregister it first", k.Addr)
 }

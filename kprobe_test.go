@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -92,89 +92,35 @@ func TestUnregisterUnregistered(t *testing.T) {
 	}
 }
 
-// inside is a target that is asked from within a handler.
-type inside struct{ untouched }
+// inside is a target that is asked from within a handler, or not.
+type inside struct {
+	untouched
+	handler *bool
+}
 
-func (inside) Capabilities() target.Capabilities {
-	return target.Capabilities{InHandler: func() bool { return true }}
+func (t inside) Capabilities() target.Capabilities {
+	return target.Capabilities{InHandler: func() bool { return *t.handler }}
 }
 
 // TestFromHandler: a handler gets an error, or nothing done, and waits for no lock.
 func TestFromHandler(t *testing.T) {
-	c, _ := Open(inside{}, nil)
-	c.mu.Lock()
-	k := &Kprobe{Addr: 8}
-	for name, err := range map[string]error{
-		"register": c.RegisterKprobe(k), "enable": c.EnableKprobe(k), "disable": c.DisableKprobe(k),
-		"kretprobe": c.RegisterKretprobe(&Kretprobe{}), "jprobe": c.RegisterJprobe(&Jprobe{}),
-		"enabled": c.SetEnabled(false), "optimization": c.SetOptimization(false), "blacklist": c.NoKprobe(t.Log),
-	} {
-		if !errors.Is(err, unix.EDEADLK) {
-			t.Errorf("%s: %v, want EDEADLK", name, err)
+	var handler bool
+	c, _ := Open(inside{handler: &handler}, nil)
+	c.e.Unregister(func(func(*engine.Probe)) { // the lock is held here
+		handler = true
+		k := &Kprobe{Addr: 8}
+		for name, err := range map[string]error{
+			"register": c.RegisterKprobe(k), "enable": c.EnableKprobe(k), "disable": c.DisableKprobe(k),
+			"kretprobe": c.RegisterKretprobe(&Kretprobe{}), "jprobe": c.RegisterJprobe(&Jprobe{}),
+			"enabled": c.SetEnabled(false), "optimization": c.SetOptimization(false), "blacklist": c.NoKprobe(t.Log),
+		} {
+			if !errors.Is(err, unix.EDEADLK) {
+				t.Errorf("%s: %v, want EDEADLK", name, err)
+			}
 		}
-	}
-	c.UnregisterKprobe(k)
-	if k.Addr != 8 {
-		t.Error("a handler has unregistered a probe")
-	}
-}
-
-// TestFault: the first fault is kept, and its words tell what it was.
-func TestFault(t *testing.T) {
-	for trap, want := range map[int]string{target.TrapPanic: "panicked: why", 14: "trap 14"} {
-		var f fault
-		if f.err() != nil {
-			t.Error("a fault before any")
+		c.UnregisterKprobe(k)
+		if k.Addr != 8 {
+			t.Error("a handler has unregistered a probe")
 		}
-		if !f.set(trap, target.Why("why")) || f.set(3, target.Why("later")) {
-			t.Error("not the first fault was kept")
-		}
-		if err := f.err(); !errors.Is(err, unix.EFAULT) || !strings.Contains(err.Error(), want) {
-			t.Errorf("trap %d: %v, want EFAULT and %q", trap, err, want)
-		}
-	}
-}
-
-// TestFrames: frames in use are not given away, one more is allocated, and a run that was
-// abandoned gives its frame back.
-func TestFrames(t *testing.T) {
-	p := &probe{core: &Core{}, frames: make([]frame, 4)}
-	rp := &Kretprobe{}
-	for i := range p.frames {
-		p.frames[i].ri.Rp = rp
-	}
-	var regs [4]Regs
-	seen := map[*frame]bool{}
-	for i := range regs {
-		seen[p.claim(&regs[i])] = true
-	}
-	var more Regs
-	f := p.claim(&more)
-	if len(seen) != 4 || seen[f] || f.ri.Rp != rp {
-		t.Errorf("%d frames for 4 runs, and a fifth run got one of them: %v", len(seen), seen[f])
-	}
-	if p.faulted(&regs[2], 14, target.Why("")) || !p.off.Load() || p.core.faults.Load() != 1 {
-		t.Error("a fault without handler does not switch the probe off")
-	}
-	if f := p.claim(&more); !seen[f] {
-		t.Error("the frame of an abandoned run was not given back")
-	}
-	p.onFault = func(*Kprobe, *Regs, int) int { return 1 }
-	if !p.faulted(&more, 14, target.Why("")) {
-		t.Error("a fault handler's 1 is not what counts")
-	}
-}
-
-// TestCloseForgetsPools: what keep would give back to a pool is forgotten when the Core is
-// closed, since the target unmaps its pools then.
-func TestCloseForgetsPools(t *testing.T) {
-	c, err := Open(untouched{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.reaping.left = []leftover{{e: &Event{ID: 1}, pool: &arch.Pool{Base: 1 << 46, Slots: 8, Stride: 6}}}
-	c.closeProbes(nil, false)
-	if len(c.reaping.left) > 0 {
-		t.Errorf("%d pools are still to be swept", len(c.reaping.left))
-	}
+	})
 }

@@ -1,12 +1,9 @@
 package kprobes
 
 import (
-	"runtime"
-	"slices"
-
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
 )
 
@@ -117,7 +114,7 @@ func (r *Kretprobe) base() *Kprobe {
 }
 
 // newKretprobe checks what can be told without the target.
-func newKretprobe(r *Kretprobe) (*probe, error) {
+func newKretprobe(r *Kretprobe) (*registration, error) {
 	switch {
 	case r == nil:
 		return nil, errno.Errorf(unix.EINVAL, "kretprobe: nil")
@@ -131,28 +128,20 @@ func newKretprobe(r *Kretprobe) (*probe, error) {
 	if err := checkNoHandlers(&r.Kp, "kretprobe"); err != nil {
 		return nil, err
 	}
-	p := &probe{kind: kindKretprobe, kp: &r.Kp, entry: r.EntryHandler, ret: r.Handler, dataSize: r.DataSize}
-	p.frames = make([]frame, max(64, 4*runtime.GOMAXPROCS(0)))
-	for i := range p.frames {
-		p.frames[i].ri.Rp = r
+	h := engine.Handlers{NewCall: func(c *engine.Call) { c.Owner = &KretprobeInstance{Rp: r} }}
+	if entry := r.EntryHandler; entry != nil {
+		h.Entry = func(c *engine.Call, regs *Regs) int { return entry(instanceOf(c), regs) }
 	}
-	return p, p.adopt(&r.Kp, max(r.MaxActive, 0))
+	if ret := r.Handler; ret != nil {
+		h.Return = func(c *engine.Call, regs *Regs) { ret(instanceOf(c), regs) }
+	}
+	return newRegistration(&r.Kp, kindKretprobe, h, engine.ProbeOptions{Return: true, MaxActive: max(r.MaxActive, 0), DataSize: r.DataSize})
 }
 
-// returnsLast puts the work of return probes at an exit behind all else that is done there, and
-// that of the probe which was registered last first: so a kernel runs their handlers.
-func returnsLast(ws []arch.ProbeOp) {
-	isExit := func(w arch.ProbeOp) bool { return w.Role == arch.RoleExit }
-	slices.SortStableFunc(ws, func(a, b arch.ProbeOp) int {
-		switch {
-		case isExit(a) == isExit(b):
-			return 0
-		case isExit(a):
-			return 1
-		}
-		return -1
-	})
-	if i := slices.IndexFunc(ws, isExit); i >= 0 {
-		slices.Reverse(ws[i:])
-	}
+// instanceOf is a call as the handlers of a Kretprobe know it. It allocates nothing: handlers run in the middle of
+// any function.
+func instanceOf(c *engine.Call) *KretprobeInstance {
+	ri := c.Owner.(*KretprobeInstance)
+	ri.RetAddr, ri.Task.ID, ri.Data, ri.Tail = c.RetAddr, c.Task, c.Data, c.Tail
+	return ri
 }

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/target/self"
 )
 
@@ -128,14 +128,8 @@ func DisableJprobe(j *Jprobe) error { return ownOrNone().DisableJprobe(j) }
 // NoKprobe puts a function of the own process on the blacklist: see Core.NoKprobe.
 func NoKprobe(fn any) error { return withSelf(func(c *Core) error { return c.NoKprobe(fn) }) }
 
-// isSelf says whether a target is the own process.
-func isSelf(t target.Target) bool {
-	_, ok := t.(*self.Target)
-	return ok
-}
-
 // none is a registry in which no probe is registered.
-var none = &Core{}
+var none = &Core{e: &engine.Core{}}
 
 // ownOrNone is the own process's registry, or one without probes if it was never opened.
 func ownOrNone() *Core {

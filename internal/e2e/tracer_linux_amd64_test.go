@@ -26,7 +26,7 @@ func TestTracerOfTracer(t *testing.T) {
 	untouched("detach", "holds nothing of ours")
 
 	// One that ends well takes out what is its own.
-	const probe = "p:poll kprobes.dev/kprobes.(*records).poll"
+	const probe = "p:poll kprobes.dev/kprobes/internal/engine.(*records).poll"
 	if o := run(t, command(t, "trace", "-p", tracer, "--stat", "--count", "20", probe)); o.code != 0 || totals(o.stderr)["poll"].hits < 20 {
 		t.Fatalf("trace of a tracer: %v", o)
 	}

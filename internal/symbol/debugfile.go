@@ -3,7 +3,6 @@ package symbol
 import (
 	"bytes"
 	"debug/elf"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -41,7 +40,7 @@ type debugCandidate struct {
 // debugCandidates lists the paths in the order in which they are tried.
 func (im *Image) debugCandidates() []debugCandidate {
 	var out []debugCandidate
-	if id := hex.EncodeToString(im.buildID); len(id) > 2 {
+	if id := fmt.Sprintf("%x", im.buildID); len(id) > 2 {
 		for _, d := range im.opts.DebugDirs {
 			out = append(out, debugCandidate{path: filepath.Join(d, ".build-id", id[:2], id[2:]+".debug")})
 		}

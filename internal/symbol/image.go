@@ -2,8 +2,8 @@ package symbol
 
 import (
 	"debug/elf"
-	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"path/filepath"
@@ -139,7 +139,7 @@ func (im *Image) Interp() string { return im.elf.interp }
 func (im *Image) Soname() string { return im.soname }
 
 // BuildID is the GNU build-id in hex, "" if there is none.
-func (im *Image) BuildID() string { return hex.EncodeToString(im.buildID) }
+func (im *Image) BuildID() string { return fmt.Sprintf("%x", im.buildID) }
 
 // Static reports a program that needs no interpreter: a static one, PIE or not. Shared
 // objects are not static.

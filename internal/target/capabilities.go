@@ -25,6 +25,8 @@ type Capabilities struct {
 	Reaper         Reaper
 	Tallier        Tallier
 
+	// Own says that the target is the process that runs the engine.
+	Own bool
 	// Alive says why no probe can be armed at present.
 	Alive func() error
 	// Stands says why no code can stand for a probe at an address.
@@ -36,6 +38,9 @@ type Capabilities struct {
 	FaultsCaught func(fn uint64) bool
 	// RecordsComm says whether records hold the thread's name.
 	RecordsComm func() bool
+	// Guards are calls to be made at the entries of functions, by name, once there are handlers: what handlers must not
+	// do is met there.
+	Guards func() map[string]*arch.Call
 	// InHandler says whether a handler of the target's probes calls.
 	InHandler func() bool
 	// Task is the id of the thread whose registers these are.

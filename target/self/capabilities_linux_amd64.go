@@ -7,6 +7,7 @@ var _ target.Target = (*Target)(nil)
 // Capabilities implements target.Target.
 func (t *Target) Capabilities() target.Capabilities {
 	return target.Capabilities{
+		Own:     true,
 		Finder:  t,
 		Reaper:  t,
 		Tallier: t,
@@ -16,6 +17,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		FuncDenied:   t.FuncDenied,
 		FaultsCaught: t.FaultsCaught,
 		InHandler:    t.InHandler,
+		Guards:       t.Guards,
 		EndPool:      t.EndPool,
 		Idle:         t.Idle,
 		CodeUsed:     t.CodeUsed,

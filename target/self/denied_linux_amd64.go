@@ -1,10 +1,23 @@
 package self
 
 import (
+	"slices"
 	"strings"
 
 	"kprobes.dev/kprobes/internal/symbol"
 )
+
+// atHits are the functions outside this package that run at every hit of a probe with a handler, by the beginning of
+// their names.
+var atHits = []string{
+	"kprobes.dev/kprobes/internal/engine.(*Probe).",
+	"kprobes.dev/kprobes/internal/engine.(*counter).",
+	"kprobes.dev/kprobes/internal/engine.(*Core).newCall.func",
+	"kprobes.dev/kprobes.newKprobe.func",
+	"kprobes.dev/kprobes.newKretprobe.func",
+	"kprobes.dev/kprobes.newRegistration.func",
+	"kprobes.dev/kprobes.instanceOf",
+}
 
 // FuncDenied says why a function must not be probed, beyond what holds for every Go program; "":
 // it may. These are this package's own functions, which a hit enters; Linux
@@ -13,8 +26,7 @@ func (t *Target) FuncDenied(r symbol.Resolved) string {
 	switch name := r.Func.Name; {
 	case strings.HasPrefix(name, "kprobes.dev/kprobes/target/self."):
 		return "it stops threads, or calls handlers: a hit there would be one within a hit"
-	case strings.HasPrefix(name, "kprobes.dev/kprobes.(*probe)."), strings.HasPrefix(name, "kprobes.dev/kprobes.(*counter)."),
-		strings.HasPrefix(name, "kprobes.dev/kprobes.(*Core).newCall.func"):
+	case slices.ContainsFunc(atHits, func(p string) bool { return strings.HasPrefix(name, p) }):
 		return "it runs at every hit of a probe with a handler"
 	case name == "runtime.debugCallV2":
 		return "the garbage collector knows its frames by their place, and sleepable handlers wait there"

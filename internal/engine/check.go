@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/fetch"
+)
+
+// Check says why Add would refuse a definition, as far as that can be told without touching
+// the target: its place, its instruction, its arguments. Nothing is registered or armed. A
+// pattern is refused: it stands for many events.
+func (c *Core) Check(d *event.Def, o *AddOptions) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o == nil {
+		o = &AddOptions{}
+	}
+	if d.Place.Glob {
+		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "",
+			errno.Errorf(unix.EINVAL, "the pattern %q stands for many events: define each by its function's name", d.Place.Symbol))
+	}
+	one := *d
+	one.Name = "" // whether the name is free is not asked here
+	evs, err := c.define(&one, o)
+	for _, e := range evs {
+		if err == nil && !e.gone {
+			err = e.plannable()
+		}
+		c.namer.Release(e.Name)
+		if e.fn != nil && len(e.fn.events)+len(e.fn.sites) == 0 {
+			delete(c.fns, e.fn.start)
+		}
+	}
+	return err
+}
+
+// plannable says why no tactic, and no uprobe either, serves the event.
+func (e *Event) plannable() error {
+	f, was, jumpOnly := e.fn, e.fn.wish, e.fn.jumpOnly
+	f.take(e)
+	f.wish = constraints{force: regionTactic(e.force)}
+	defer func() {
+		f.drop(e)
+		f.wish, f.jumpOnly = was, jumpOnly
+	}()
+	if err := f.serves(e); errors.Is(err, arch.ErrUnprobeable) {
+		return e.refused(err)
+	}
+	return nil
+}
+
+// Symbol finds the function at a run-time address of the target; ok is false if none is
+// known there. The name of its object is left out if that is the program's own file. It waits
+// for nothing, so a handler may call it where it may allocate.
+func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) {
+	space := c.space.Load()
+	if space == nil {
+		return fetch.Sym{}, false
+	}
+	l, ok := space.SymbolAt(addr)
+	if !ok {
+		return fetch.Sym{}, false
+	}
+	s = fetch.Sym{Name: l.Name, Off: l.Off, Size: l.Size}
+	if !l.Module.Main {
+		s.Module = l.Module.Name
+	}
+	return s, true
+}

@@ -1,0 +1,37 @@
+package engine
+
+import (
+	"time"
+
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/target"
+)
+
+// clock turns the ticks of records into nanoseconds.
+type clock interface {
+	sync() error
+	nanos(tick uint64, cpu int) uint64
+}
+
+// counterClock is this machine's counter.
+type counterClock struct{ c *ring.Clock }
+
+func (k counterClock) sync() error                     { return k.c.Sync() }
+func (k counterClock) nanos(tick uint64, _ int) uint64 { return k.c.Nanos(tick) }
+
+// ownClock is the clock of a target that has its own. It may be set between two records that are converted, by
+// itself or by that of the other's CPU, but is not seen to run back.
+type ownClock struct {
+	t    target.Clocked
+	last uint64
+}
+
+func (*ownClock) sync() error { return nil }
+
+func (k *ownClock) nanos(tick uint64, cpu int) uint64 {
+	k.last = max(k.last, k.t.Nanos(tick, cpu))
+	return k.last
+}
+
+// holdRecords is how long a record waits for older ones of other CPUs.
+const holdRecords = 4 * time.Millisecond

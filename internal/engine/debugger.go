@@ -1,0 +1,75 @@
+package engine
+
+import (
+	"fmt"
+
+	"kprobes.dev/kprobes/internal/target"
+)
+
+// yield takes all probes out while a debugger is attached to the target: its breakpoints may fall into
+// their patches. When it has gone they are armed again. The error says what was done, once. A probe on an
+// unwinder stays: without it the return addresses that are replaced would lead exceptions astray.
+func (c *Core) yield() error {
+	t := c.can.Yielder
+	if t == nil || len(c.fns) == 0 {
+		return nil
+	}
+	who := t.Tracer()
+	if who == "" {
+		if !c.yielded {
+			return nil
+		}
+		c.yielded = false
+		var fns []*function
+		for _, f := range sortedFunctions(c.armed()) {
+			if c.stubbed.walkers[f.start] == nil {
+				fns = append(fns, f)
+			}
+		}
+		if err := c.update(fns, stopping{}); err != nil {
+			c.yielded = true // once more at the next Sync
+			return c.once(err)
+		}
+		c.told = ""
+		return fmt.Errorf("the debugger has gone: all probes are armed again")
+	}
+	var sites []*target.Site
+	for f := range c.armed() {
+		if c.stubbed.walkers[f.start] == nil {
+			sites = append(sites, f.sites...)
+		}
+	}
+	done, err := t.Yield(sites)
+	if done { // each time: something may have come since
+		for f := range c.armed() {
+			if c.stubbed.walkers[f.start] == nil {
+				f.lapse()
+			}
+		}
+	}
+	if err != nil || !done || c.yielded {
+		return c.once(err)
+	}
+	c.yielded = true
+	return fmt.Errorf("%s has attached: all probes are taken out until it goes, for its breakpoints could fall into them", who)
+}
+
+// once is an error that was not the last one already.
+func (c *Core) once(err error) error {
+	if err == nil || err.Error() == c.told {
+		return nil
+	}
+	c.told = err.Error()
+	return err
+}
+
+// armed are the functions that have code of ours.
+func (c *Core) armed() map[*function]bool {
+	out := map[*function]bool{}
+	for _, f := range c.fns {
+		if len(f.sites) > 0 {
+			out[f] = true
+		}
+	}
+	return out
+}

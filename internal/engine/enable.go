@@ -1,0 +1,102 @@
+package engine
+
+import (
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
+)
+
+// Enable arms or disarms a probe that is registered.
+func (c *Core) Enable(p *Probe, on bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case p.ended.Load() || p.core != c || p.ev == nil:
+		return errno.Errorf(unix.EINVAL, "the probe is not registered")
+	case on && p.ev.gone:
+		return errno.Errorf(unix.EINVAL, "the probe is gone: its code at 0x%x is not mapped any more; unregister it", p.ev.Place.Addr)
+	case p.disabled == !on && (!on || !p.off.Load()):
+		p.h.Changed(p.ev.Place.Addr, p.disabled)
+		return nil
+	}
+	if err := p.ev.withdrawn; on && err != nil {
+		return err
+	}
+	renewed := func(bool) {}
+	if on && p.off.Load() {
+		var err error
+		if renewed, err = p.renew(); err != nil {
+			return err
+		}
+	}
+	err := c.setDisabled([]*Probe{p}, !on, true)
+	renewed(err == nil)
+	if err == nil {
+		p.h.Changed(p.ev.Place.Addr, p.disabled)
+	}
+	return err
+}
+
+// setDisabled arms or disarms probes in one stop, or changes nothing. With wait it returns when no
+// handler of a disabled one runs any more.
+func (c *Core) setDisabled(ps []*Probe, disabled, wait bool) error {
+	was := make([]bool, len(ps))
+	for i, p := range ps {
+		was[i], p.disabled = p.disabled, disabled
+	}
+	var then func() error
+	if disabled {
+		then = c.leaves(eventsOf(ps))
+	} else {
+		c.forgetInFlight(eventsOf(ps))
+		wake(ps)
+	}
+	if err := c.update(functionsOf(eventsOf(ps)), stopping{then: then}); err != nil {
+		for i, p := range ps {
+			p.disabled = was[i]
+			p.mute.Store(p.disabled)
+		}
+		c.requeueDisarmed(functionsOf(eventsOf(ps)), err)
+		return plain(err)
+	}
+	if disabled && wait {
+		c.waitHandlers(ps)
+	}
+	for _, p := range ps {
+		p.mute.Store(disabled)
+	}
+	return nil
+}
+
+// waitHandlers waits until no handler of probes whose code has been taken out runs, and lets none run
+// any more: a hit may be on its way.
+func (c *Core) waitHandlers(ps []*Probe) {
+	caller := c.can.Caller
+	if caller == nil {
+		return
+	}
+	for _, p := range ps {
+		p.mute.Store(true)
+	}
+	c.ending.Add(1)
+	defer c.ending.Add(-1)
+	for _, p := range ps {
+		for _, b := range p.calls.all() {
+			if b != nil {
+				caller.Quiet(b.c)
+			}
+		}
+	}
+}
+
+// wake lets handlers run of probes whose code is about to be put in.
+func wake(ps []*Probe) {
+	for _, p := range ps {
+		p.mute.Store(false)
+	}
+}
+
+// idle says whether no code of ours is to stand at the event's points.
+func (e *Event) idle() bool {
+	return e.held != nil || e.withdrawn != nil || e.h != nil && e.h.disabled || e.core != nil && e.core.off && !e.internalProbe
+}

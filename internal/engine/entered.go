@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"sync"
+
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/symbol"
+)
+
+// Code outside a function may jump into its middle: assembly that shares a tail (the C
+// library's mempcpy goes on in memmove), and cold parts of functions in a file without names,
+// which nothing ties to the function that they jump back to. A jump of ours over such an
+// address would be entered in its middle.
+
+// crossings are the addresses inside functions that 32-bit jumps and calls from elsewhere in
+// the object lead to.
+type crossings struct {
+	once sync.Once
+	to   []uint64 // link-time addresses, sorted
+}
+
+// entered lists the link-time addresses inside a function at which code outside enters it.
+// Go's compiler and assembler make no such jumps, and a kernel's code is not searched.
+func (x *text) entered(fn *symbol.Func) []uint64 {
+	if x.live || fn.Lang == symbol.LangGo {
+		return nil
+	}
+	x.crossed.once.Do(x.findCrossings)
+	i, _ := slices.BinarySearch(x.crossed.to, fn.Addr+1)
+	j, _ := slices.BinarySearch(x.crossed.to, max(fn.End(), fn.Addr+1))
+	return append(slices.Clone(x.crossed.to[i:j]), x.neighbours(fn)...)
+}
+
+// findCrossings searches the object's code once, byte by byte: bytes that are no jump lead into
+// the code once in thousands of times only, and do no harm then.
+func (x *text) findCrossings() {
+	const step, longest = 1 << 20, 6
+	buf := make([]byte, step+longest)
+	for _, r := range x.searched() {
+		for at := r.Start; at < r.End; at += step {
+			b := buf[:min(uint64(len(buf)), r.End-at)]
+			if x.im.ReadAt(at, b) == nil {
+				x.crossIn(at, b, step)
+			}
+		}
+	}
+	slices.Sort(x.crossed.to)
+	x.crossed.to = slices.Compact(x.crossed.to)
+}
+
+// padding is more than is between two functions of Go's, in bytes.
+const padding = 64
+
+// searched is the object's code without Go's functions, and what is between them.
+func (x *text) searched() []symbol.Range {
+	var out []symbol.Range
+	for _, r := range x.im.TextRanges() {
+		at, others := r.Start, true // what is before the first function of Go's may be anybody's
+		end := func(to uint64) {
+			if others && to > at || to > at+padding {
+				out = append(out, symbol.Range{Start: at, End: to})
+			}
+			others = false
+		}
+		i, _ := slices.BinarySearchFunc(x.funcs, at, func(f *symbol.Func, a uint64) int { return cmp.Compare(f.Addr, a) })
+		for _, f := range x.funcs[i:] {
+			switch {
+			case f.Addr >= r.End:
+			case f.Lang != symbol.LangGo:
+				others = true
+			default:
+				end(f.Addr)
+				at = max(at, f.End())
+			}
+		}
+		end(r.End)
+	}
+	return out
+}
+
+// crossIn notes the jumps that begin in the first step bytes of code.
+func (x *text) crossIn(at uint64, b []byte, step int) {
+	var own *symbol.Func // the function that the search is in
+	for i := 0; i < min(step, len(b)-5); i++ {
+		n := i + 5
+		switch {
+		case b[i] == 0xe8 || b[i] == 0xe9:
+		case b[i] == 0x0f && b[i+1]&0xf0 == 0x80 && i+6 <= len(b):
+			n = i + 6
+		default:
+			continue
+		}
+		from := at + uint64(i)
+		to := at + uint64(n) + uint64(int64(int32(binary.LittleEndian.Uint32(b[n-4:]))))
+		if own == nil || !own.Contains(from) {
+			own, _, _ = x.im.At(from)
+		}
+		if own != nil && own.Contains(to) || !x.im.InText(to) {
+			continue
+		}
+		if fn, off, ok := x.im.At(to); ok && off != 0 && !fn.Contains(from) {
+			x.crossed.to = append(x.crossed.to, to)
+		}
+	}
+}
+
+// A short jump reaches 128 bytes back and 127 on from its end. A walk that begins anywhere
+// meets the real instructions after a few.
+const (
+	shortReach = 130
+	shortWalk  = 1024
+)
+
+// neighbours lists the addresses inside a function that short jumps from around it lead to.
+func (x *text) neighbours(fn *symbol.Func) []uint64 {
+	lo := fn.Addr - min(shortWalk, fn.Addr)
+	if p, _, ok := x.im.At(fn.Addr - 1); ok && p.Addr > lo {
+		lo = min(p.Addr, fn.Addr-min(shortReach, fn.Addr))
+		if q, _, ok := x.im.At(lo); ok {
+			lo = max(q.Addr, fn.Addr-min(shortWalk, fn.Addr))
+		}
+	}
+	return append(x.shortJumps(lo, fn.Addr, fn), x.shortJumps(fn.End(), fn.End()+shortReach, fn)...)
+}
+
+// shortJumps lists where the short jumps between lo and hi lead, inside fn.
+func (x *text) shortJumps(lo, hi uint64, fn *symbol.Func) []uint64 {
+	b := make([]byte, hi-lo)
+	for len(b) > 0 && (!x.im.InText(lo+uint64(len(b))-1) || x.read(lo, b) != nil) {
+		b = b[:len(b)-1]
+	}
+	var out []uint64
+	for at := 0; at < len(b); {
+		in, err := amd64.Decode(b[at:])
+		if err != nil {
+			at++
+			continue
+		}
+		if to, ok := in.Target(lo + uint64(at)); ok && in.RelLen == 1 && to > fn.Addr && fn.Contains(to) {
+			out = append(out, to)
+		}
+		at += int(in.Len)
+	}
+	return out
+}

@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+)
+
+// List writes the probes and events in the order of their registration, a line for each as
+// in kprobes/list (Linux 6.18): address, kind (k, r or j), symbol+offset, the object
+// if it is not the program's own file, and without spaces between them [GONE], [DISABLED],
+// [OPTIMIZED], where a jump leads to the probe and a changed path is not taken. Behind [DISABLED]
+// stands what went wrong in a handler, if that is why. For a probe that has none of these the tactic
+// stands there, and why it is no jump, or why a changed path is taken:
+//
+//	jump: has a post handler
+//	boost: queued: thread 12 is in the way at 0x55d0c0de1f21: …
+//	postponed: thread 12 is in the way at 0x55d0c0de1f21: …
+//	unarmed: kprobes/enabled is 0
+//	taken out: a breakpoint that is not ours (a kernel uprobe, a debugger) stands in its patch: …
+func (c *Core) List(w io.Writer) error {
+	c.mu.Lock()
+	lines := c.listing()
+	c.mu.Unlock()
+	_, err := io.WriteString(w, lines)
+	return err
+}
+
+func (c *Core) listing() string {
+	var evs []*Event
+	for _, e := range c.events {
+		if e != nil && !e.ended && !e.internalProbe {
+			evs = append(evs, e)
+		}
+	}
+	slices.SortFunc(evs, func(a, b *Event) int { return cmp.Compare(a.seq, b.seq) })
+	var b strings.Builder
+	for _, e := range evs {
+		e.line(&b, e.tags())
+	}
+	return b.String()
+}
+
+// ListDisabled writes, as List does, a line for each of some definitions of which no event is
+// registered at present.
+func (c *Core) ListDisabled(w io.Writer, defs []*event.Def) error {
+	var b strings.Builder
+	c.mu.Lock()
+	for _, d := range defs {
+		e := &Event{Def: d, core: c}
+		r, err := c.t.Space().Resolve(placeOf(d))
+		if err == nil {
+			r, err = c.implementation(r)
+		}
+		state := "[GONE]"
+		if err == nil {
+			e.Place, state = r, "[DISABLED]"
+		}
+		e.line(&b, state)
+	}
+	c.mu.Unlock()
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// line writes an event's line.
+func (e *Event) line(b *strings.Builder, state string) {
+	place, module := e.Def.Place.Symbol, " "
+	if r := e.Place; r.Func != nil {
+		place = fmt.Sprintf("%s+0x%x", printable(r.Func.Pretty()), r.Offset)
+		if !r.Module.Main {
+			module = printable(r.Module.Name)
+		}
+	}
+	fmt.Fprintf(b, "%x  %c  %s  %s %s\n", e.Place.Addr, e.kind(), place, module, state)
+}
+
+// kind is what the listing calls the event.
+func (e *Event) kind() byte {
+	switch {
+	case e.h != nil && e.h.h.Jump != nil:
+		return 'j'
+	case e.Def.Kind == event.Return:
+		return 'r'
+	}
+	return 'k'
+}
+
+// tags are the event's state as the listing shows it.
+func (e *Event) tags() string {
+	var s string
+	switch {
+	case e.gone:
+		s = "[GONE]"
+	case e.h != nil && (e.h.disabled || e.h.off.Load()):
+		s = "[DISABLED]"
+	case e.form.tactic == arch.TacticJump && !e.idle() && e.plain() == nil:
+		s = "[OPTIMIZED]"
+	default:
+		return e.unoptimised()
+	}
+	if e.h != nil {
+		if err := e.h.fault.err(); err != nil {
+			s += " " + printable(err.Error())
+		}
+	}
+	return s
+}
+
+// unoptimised tells how an event gets control that is no jump, and why.
+func (e *Event) unoptimised() string {
+	why := e.form.why
+	var p *postponedError
+	if e.form.tactic == arch.TacticJump {
+		why = e.plain()
+	}
+	switch {
+	case e.core.off && !e.internalProbe:
+		return "unarmed: kprobes/enabled is 0"
+	case e.withdrawn != nil:
+		return plainly(e.withdrawn)
+	case e.form.tactic == "" && errors.As(why, &p):
+		return "postponed: " + plainly(p.why)
+	case why == nil:
+		return string(e.form.tactic)
+	}
+	return string(e.form.tactic) + ": " + plainly(why)
+}
+
+// printable keeps names and messages on their line and harmless to a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/ring"
+)
+
+// number gives the events their numbers in the ring, and publishes how their records are read.
+func (c *Core) number(evs []*Event) error {
+	if err := c.fit(evs); err != nil {
+		return err
+	}
+	if err := c.records.open(); err != nil {
+		return err
+	}
+	r := c.t.Ring()
+	had := len(c.events)
+	for _, e := range evs {
+		c.numberOne(e)
+	}
+	if n := len(c.events); n > r.Layout.Events {
+		c.unnumber(evs, had)
+		return errno.Errorf(unix.ENOSPC, "events %d: the ring has room for %d", n, r.Layout.Events)
+	}
+	if err := r.PrepareEvents(len(c.events)); err != nil {
+		return err
+	}
+	for _, e := range evs {
+		if err := c.records.show(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fit says why more events would exceed Options.MaxEvents. Those of the engine's own do not count.
+func (c *Core) fit(more []*Event) error {
+	if c.most == 0 {
+		return nil
+	}
+	n := 0
+	for _, e := range append(c.events[:len(c.events):len(c.events)], more...) {
+		if e != nil && !e.ended && !e.internalProbe {
+			n++
+		}
+	}
+	if n > c.most {
+		return errno.Errorf(unix.ENOSPC, "events %d: at most %d are allowed (MaxEvents): remove some first", n, c.most)
+	}
+	return nil
+}
+
+// numberOne gives an event the next number. A probe gets that of one that was unregistered
+// when the ring has no more.
+func (c *Core) numberOne(e *Event) {
+	e.seq = c.seq
+	c.seq++
+	if e.tail != 0 && len(c.events) >= c.t.Ring().Layout.Events {
+		if id, ok := c.spareNumber(); ok {
+			e.ID, e.work.Event = id, id
+			c.events[id] = e
+			return
+		}
+	}
+	e.ID, e.work.Event = len(c.events), len(c.events)
+	c.events = append(c.events, e)
+	c.numberTail(e)
+}
+
+// unnumber takes numbers back that were given last; the first had are older ones, which were
+// given anew.
+func (c *Core) unnumber(evs []*Event, had int) {
+	c.events = c.events[:had]
+	for _, e := range evs {
+		if e.ID < had && c.events[e.ID] == e {
+			c.events[e.ID] = nil
+			c.freeIDs = append(c.freeIDs, e.ID)
+		}
+	}
+}
+
+// numberTail gives the records of exits whose value is not known their own number.
+func (c *Core) numberTail(e *Event) {
+	if e.tail == 0 {
+		e.tail = len(c.events)
+		c.events = append(c.events, nil)
+	}
+}
+
+// argsOffset is where the arguments start in the event's records.
+func (e *Event) argsOffset(w *arch.CodegenEnv) int {
+	n := ring.RecHeader
+	switch {
+	case w.Go != nil:
+		n += 8
+	case w.Kernel != nil:
+		n = amd64.KernelRecord
+	}
+	if e.Def.Kind == event.Return {
+		n += 8
+	}
+	return n
+}
+
+// sizes gives the smallest and largest record of the event, in bytes.
+func (e *Event) sizes(w *arch.CodegenEnv) (lo, hi int) {
+	lo = e.argsOffset(w) + e.Prog.Fixed
+	if !e.Prog.Dynamic {
+		return lo, lo
+	}
+	return lo, ring.MaxRecord
+}
+
+// number of an event of a probe: a fresh one, or that of a probe that was unregistered once
+// the ring has no more. ok is false if there is none of these.
+func (c *Core) spareNumber() (id int, ok bool) {
+	if len(c.freeIDs) == 0 && len(c.returnIDs) > 0 {
+		c.reclaimReturnIDs()
+	}
+	if len(c.freeIDs) == 0 && len(c.coolingIDs) > 0 && c.calmed() {
+		c.freeIDs, c.coolingIDs = c.coolingIDs, nil
+	}
+	if len(c.freeIDs) == 0 {
+		c.recycleIDs()
+	}
+	if len(c.freeIDs) == 0 {
+		return 0, false
+	}
+	id, c.freeIDs = c.freeIDs[0], c.freeIDs[1:]
+	c.t.Ring().ClearCounters(id)
+	return id, true
+}
+
+// recycleIDs keeps what removed events have counted and makes their numbers free, if no thread
+// can still count for them.
+func (c *Core) recycleIDs() {
+	if len(c.freeCounters) == 0 || !c.calmed() {
+		return
+	}
+	for _, e := range c.freeCounters {
+		n := c.counts(e)
+		e.kept = &n
+		c.events[e.ID] = nil
+		c.freeIDs = append(c.freeIDs, e.ID)
+	}
+	c.freeCounters = nil
+}

@@ -1,0 +1,273 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/target"
+)
+
+// What a thread blocks is not refused: it is put in later. A breakpoint takes one byte, in
+// which no thread can stand in the middle, so a function whose jumps are blocked gets
+// breakpoints at once, if these may stand there, with the same detours; a hit takes a trap and
+// no step. Else the function's new probes are not armed yet, and its old ones stay as they
+// are. Either way it is queued, and the optimiser tries again until it has its final form, or
+// does not want it any more.
+
+// optimizing is the part of a Core that gives functions their final form later.
+type optimizing struct {
+	queue      map[*function]*queued
+	timer      *time.Timer // of the next attempt; nil: there was none
+	pace       time.Duration
+	background bool       // an attempt is in progress
+	noted      bool       // the target's memory tells of some
+	unmapped   bool       // events stood in objects that are not mapped any more
+	postponed  uint64     // events that had to wait, since Open
+	final      *Optimizer // when the Core was closed
+}
+
+// queued is a function that has not its final form yet.
+type queued struct {
+	why   error // what was in the way when it was tried last
+	since time.Time
+}
+
+// Times between the optimiser's attempts: each is twice the one before. A function that is
+// queued begins anew.
+const (
+	optimizeFirst = 20 * time.Millisecond
+	optimizeLast  = 2 * time.Second
+)
+
+// Optimizer tells of probes and events that wait for the form that they are to have, since a
+// thread stands in, or may come back into, bytes that would change.
+type Optimizer struct {
+	Probes    int           // those that are armed, or to be armed
+	Queued    int           // of these, those that wait
+	Unarmed   int           // of these, those that do not run meanwhile: no breakpoint may stand there
+	Longest   time.Duration // how long the first of them has waited
+	Postponed uint64        // all that ever had to wait
+	Why       []string      // what the functions that wait, wait for: the name and the reason
+}
+
+// Optimizer tells who waits for what. After Close it tells who still waited then.
+func (c *Core) Optimizer() Optimizer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.final != nil {
+		return *c.final
+	}
+	return c.optimizer()
+}
+
+func (c *Core) optimizer() Optimizer {
+	o := Optimizer{Postponed: c.postponed}
+	for _, e := range c.events {
+		if e == nil || e.ended || e.internalProbe || e.gone || e.idle() {
+			continue
+		}
+		o.Probes++
+		if e.fn == nil || c.queue[e.fn] == nil {
+			continue
+		}
+		o.Queued++
+		if e.form.tactic == "" {
+			o.Unarmed++
+		}
+	}
+	for _, f := range queuedFunctions(c.queue) {
+		q := c.queue[f]
+		o.Longest = max(o.Longest, time.Since(q.since))
+		o.Why = append(o.Why, f.name+": "+plainly(q.why))
+	}
+	return o
+}
+
+func queuedFunctions(m map[*function]*queued) []*function {
+	fns := map[*function]bool{}
+	for f := range m {
+		fns[f] = true
+	}
+	return sortedFunctions(fns)
+}
+
+// enqueue has the optimiser give a function its final form later.
+func (c *Core) enqueue(f *function, why error) {
+	if q := c.queue[f]; q != nil {
+		q.why = why
+		return
+	}
+	if c.queue == nil {
+		c.queue = map[*function]*queued{}
+	}
+	c.queue[f] = &queued{why: why, since: time.Now()}
+}
+
+// tried counts those of changes that were postponed, and has the optimiser look after what is
+// left of them.
+func (c *Core) tried(cs []*change) {
+	for _, ch := range cs {
+		if q := c.queue[ch.f]; q == nil {
+			continue
+		} else if err := ch.blocked(); err != nil {
+			q.why = err
+		}
+		for _, e := range ch.f.events {
+			if !e.idle() && !c.background {
+				c.postponed++
+			}
+		}
+	}
+	if len(c.queue) == 0 || c.background {
+		return
+	}
+	c.pace = optimizeFirst
+	if c.timer == nil {
+		c.timer = time.AfterFunc(c.pace, c.keepOptimizing)
+		return
+	}
+	c.timer.Reset(c.pace)
+}
+
+// keepOptimizing is the optimiser's work. It goes on until nothing is queued.
+func (c *Core) keepOptimizing() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		return
+	}
+	c.background = true
+	err := c.optimize()
+	c.background = false
+	c.note()
+	if errors.Is(err, target.ErrGone) {
+		clear(c.queue)
+		return
+	}
+	if len(c.queue) > 0 {
+		c.pace = min(2*c.pace, optimizeLast)
+		c.timer.Reset(c.pace)
+	}
+}
+
+// optimize tries to give the functions that are queued their final form. One that has
+// breakpoints meanwhile keeps them if that fails; one that has not gets them now, if it can.
+func (c *Core) optimize() error {
+	fns := queuedFunctions(c.queue)
+	err := c.optimizeAll(fns)
+	if err == nil || errors.Is(err, target.ErrGone) || len(fns) < 2 {
+		return err
+	}
+	for _, f := range fns { // one that can not be changed does not hold up the others
+		if c.queue[f] != nil {
+			err = c.optimizeAll([]*function{f})
+		}
+	}
+	return err
+}
+
+// optimizeAll is optimize for some of the functions, in one stop.
+func (c *Core) optimizeAll(fns []*function) error {
+	cs := make([]*change, 0, len(fns))
+	for _, f := range fns {
+		ch := new(change)
+		ch.begin(f)
+		ch.group, f.blockedErr = &ch.room.group, nil
+		if err := c.remake(ch); err != nil {
+			c.queue[f].why = err
+			c.drop([]*change{ch})
+			continue
+		}
+		cs = append(cs, ch)
+	}
+	if err := c.commit(cs, stopping{}, false); err != nil {
+		c.drop(cs)
+		for _, ch := range cs {
+			c.queue[ch.f].why = err
+		}
+		return err
+	}
+	var unarmed []*change
+	for _, ch := range left(cs) {
+		c.queue[ch.f].why = ch.blocked()
+		if ch.blockedErr == nil {
+			unarmed = append(unarmed, ch)
+			continue
+		}
+		ch.blockedErr = ch.blocked()
+		c.leave(ch)
+		ch.f.retell()
+	}
+	c.postpone(unarmed)
+	return nil
+}
+
+// retell has the function's events tell what they wait for now.
+func (f *function) retell() {
+	for _, e := range f.events {
+		var p *postponedError
+		if errors.As(e.form.why, &p) {
+			e.form.why = &postponedError{f.blockedErr}
+		}
+	}
+}
+
+// note has the target's memory tell of the events that wait to be armed, for a thread or for their
+// object.
+func (c *Core) note() {
+	t := c.can.PendingLister
+	if t == nil || len(c.queue) == 0 && !c.noted && !c.unmapped {
+		return
+	}
+	waiting := c.unmappedSites()
+	for _, f := range queuedFunctions(c.queue) {
+		for _, e := range f.events {
+			if e.idle() || e.internalProbe || e.form.tactic != "" {
+				continue
+			}
+			waiting = append(waiting, e.notice(target.ReasonQueued))
+		}
+	}
+	if t.Note(waiting) == nil { // else a listing misses them, and nothing else
+		c.noted = len(waiting) > 0
+	}
+}
+
+// notice is an event as a listing shows it that is not armed.
+func (e *Event) notice(why target.Reason) *target.Site {
+	p := target.Point{Addr: e.points[0], Probes: 1}
+	if e.Def.Kind == event.Return {
+		p.Probes, p.Returns = 0, 1
+	}
+	return &target.Site{Addr: p.Addr, Points: []target.Point{p}, Reason: why}
+}
+
+// unmappedSites are the events that stood in objects which are not mapped any more.
+func (c *Core) unmappedSites() (out []*target.Site) {
+	if !c.unmapped || c.final != nil {
+		return nil
+	}
+	c.unmapped = false
+	for _, e := range c.events {
+		if e == nil || !e.gone || e.ended || e.internalProbe || len(e.points) == 0 {
+			continue
+		}
+		s := e.notice(target.ReasonGone)
+		s.Name = e.Def.Place.String()
+		out = append(out, s)
+		c.unmapped = true
+	}
+	return out
+}
+
+// stopOptimizing ends the queue, when everything is to be taken out.
+func (c *Core) stopOptimizing() {
+	o := c.optimizer()
+	c.final = &o
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	clear(c.queue)
+	c.note()
+}

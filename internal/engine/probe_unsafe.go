@@ -1,0 +1,20 @@
+package engine
+
+import (
+	"unsafe"
+
+	"kprobes.dev/kprobes/internal/arch/amd64"
+)
+
+// threadHash is a number that runs on different threads mostly differ in: registers are
+// handed over on the thread's own stack, or in memory of the run's own.
+func threadHash(r *Regs) uintptr { return address(r) >> 14 }
+
+// address is only compared and hashed: it keeps nothing alive.
+func address(r *Regs) uintptr { return uintptr(unsafe.Pointer(r)) }
+
+// slotHeader reads a slot of a pool in this process's own memory, of a call whose handler
+// runs: nobody writes to it meanwhile.
+func slotHeader(addr uint64) [amd64.SlotHeader]byte {
+	return **(**[amd64.SlotHeader]byte)(unsafe.Pointer(&addr))
+}

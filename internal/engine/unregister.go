@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"kprobes.dev/kprobes/internal/target"
+)
+
+// Unregister disarms probes: those for which which calls end. It does so while nothing else changes.
+func (c *Core) Unregister(which func(end func(*Probe))) {
+	if c.inHandler() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var ps []*Probe
+	which(func(p *Probe) {
+		if p.core == c && p.ev != nil && !p.ended.Load() {
+			p.ended.Store(true)
+			ps = append(ps, p)
+		}
+	})
+	c.takeOut(ps)
+}
+
+// Attempts at taking code out that must go out.
+const (
+	takeOutTries = 10
+	takeOutPause = 10 * time.Millisecond
+)
+
+// takeOut disarms probes. What can not be taken out of the target now does nothing any
+// more, and is taken out by the reaper.
+func (c *Core) takeOut(ps []*Probe) {
+	if len(ps) == 0 {
+		return
+	}
+	evs := eventsOf(ps)
+	err := c.remove(evs, stopping{then: c.leaves(evs)})
+	for range takeOutTries {
+		if err == nil || errors.Is(err, target.ErrGone) {
+			break
+		}
+		time.Sleep(takeOutPause)
+		err = c.update(functionsOf(evs), stopping{})
+	}
+	for _, p := range ps {
+		if err == nil || errors.Is(err, target.ErrGone) {
+			p.finish()
+			continue
+		}
+		c.waitHandlers([]*Probe{p})
+		c.stuck = append(c.stuck, p)
+	}
+}
+
+// closeProbes ends the probes when the Core is closed; left is what has not been taken out.
+func (c *Core) closeProbes(live []*Event, left bool) {
+	for _, e := range live {
+		if e.h == nil {
+			continue
+		}
+		e.h.ended.Store(true)
+		e.h.off.Store(left)
+		if !left {
+			e.h.finish()
+		}
+	}
+	for _, p := range c.stuck {
+		if !left {
+			p.finish()
+		}
+	}
+	c.stuck, c.reaping.left, c.shut = nil, nil, true // pools go with the target
+}

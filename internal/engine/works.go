@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"slices"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+)
+
+// works is what a probe does at each of its points.
+func (p *Probe) works(e *Event, out map[uint64][]arch.ProbeOp) error {
+	w := e.work
+	w.Count = true
+	if p.def.Kind == event.Return {
+		return p.returnWorks(e, out)
+	}
+	var ws []arch.ProbeOp
+	if p.h.Pre == nil && p.h.Post == nil && p.h.Jump == nil {
+		w.Role = arch.RoleRecord
+		ws = append(ws, w)
+	}
+	for _, b := range []*bound{p.calls.pre, p.calls.post, p.calls.jump} {
+		if b != nil {
+			ws = append(ws, arch.ProbeOp{Event: e.ID, Role: arch.RoleCall, Call: b.c, After: b == p.calls.post})
+		}
+	}
+	if f := p.calls.fault; f != nil {
+		ws = append(ws, arch.ProbeOp{Event: e.ID, Role: arch.RoleCall, Call: f.c, Fault: true})
+	}
+	add(out, e.points[0], ws...)
+	return nil
+}
+
+func (p *Probe) returnWorks(e *Event, out map[uint64][]arch.ProbeOp) error {
+	exits, err := e.exits()
+	if err != nil {
+		return err
+	}
+	w := e.work
+	w.Count, w.Role, w.Epoch, w.Call = true, arch.RoleEntry, uint16(e.epoch.Load()), p.calls.entry.call()
+	w.Room = p.exitRoom(exits)
+	add(out, e.fn.a.EntryPoint(), w)
+	if e.byStub {
+		w.Role, w.Instance, w.Call, w.Room = arch.RoleExit, e.ID, p.calls.exit.call(), 0
+		add(out, atStub, w)
+	}
+	for _, x := range exits {
+		w.Role, w.Instance, w.Unknown, w.Call, w.Room = arch.RoleExit, e.ID, x.Tail, p.calls.exit.call(), 0
+		if x.Tail {
+			w.Call = p.calls.tail.call()
+		}
+		add(out, x.Addr, w)
+	}
+	return nil
+}
+
+// exitRoom is the stack that a return handler which sleeps needs, from the entry on: an exit
+// may stand below it by the function's frame.
+func (p *Probe) exitRoom(exits []arch.Exit) int {
+	c := p.calls.exit.call()
+	if c == nil || c.Room == 0 {
+		return 0
+	}
+	below := 0
+	for _, x := range exits {
+		n, ok := p.ev.fn.a.Ret(x.Addr)
+		if !ok {
+			n = unknownFrame
+		}
+		below = max(below, n)
+	}
+	return c.Room + below
+}
+
+// unknownFrame is more than most functions' frames take, in bytes.
+const unknownFrame = 4096
+
+// returnsLast puts the work of return probes at an exit behind all else that is done there, and
+// that of the probe which was registered last first: so a kernel runs their handlers.
+func returnsLast(ws []arch.ProbeOp) {
+	isExit := func(w arch.ProbeOp) bool { return w.Role == arch.RoleExit }
+	slices.SortStableFunc(ws, func(a, b arch.ProbeOp) int {
+		switch {
+		case isExit(a) == isExit(b):
+			return 0
+		case isExit(a):
+			return 1
+		}
+		return -1
+	})
+	if i := slices.IndexFunc(ws, isExit); i >= 0 {
+		slices.Reverse(ws[i:])
+	}
+}

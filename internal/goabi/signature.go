@@ -1,0 +1,454 @@
+// Package goabi knows where Go's calling convention puts the arguments of a func, and whether a func
+// can be called with the arguments of a function of a program.
+package goabi
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/symbol"
+)
+
+// Registers for arguments in Go's ABIInternal on amd64 (cmd/compile/abi-internal.md): RAX RBX
+// RCX RDI RSI R8 R9 R10 R11 and X0 to X14. A function literal's context is in RDX and is no
+// argument.
+const (
+	goIntRegs   = 9
+	goFloatRegs = 15
+)
+
+// wordSize is the size of a pointer and of a register for integers, in bytes.
+const wordSize = 8
+
+// maxEntryFrame bounds the argument frame of a jprobe's Entry, in bytes: it is copied to the
+// system stack, of which a thread has 16 KiB.
+const maxEntryFrame = 4096
+
+// slot is where an argument or a result is: a number of bytes above the return address, for
+// one in registers that of its spill area. Results in registers have none: -1.
+type slot struct {
+	off  int
+	regs bool
+}
+
+// goFrame is the argument frame of a function of Go's ABIInternal, as its caller lays it
+// out. At the function's first instruction the return address is at SP, and this above it:
+//
+//	SP+8                     arguments on the stack, in order, each aligned as its type
+//	SP+8+args                results on the stack
+//	SP+8+args+results        room for the arguments in registers, in order, each as in memory:
+//	                         the function spills them there, also before its stack grows
+//	SP+8+args+results+spill
+//
+// Each of the three is a multiple of 8 bytes. Only the arguments are written by the caller.
+type goFrame struct {
+	args, results, spill int
+	in, out              []slot
+}
+
+// abiState assigns registers and stack, arguments first, then results.
+type abiState struct{ ints, floats, stack, spill int }
+
+// frameOf lays out the frame of a func type.
+func frameOf(t reflect.Type) (*goFrame, error) {
+	if t == nil || t.Kind() != reflect.Func {
+		return nil, errno.Errorf(unix.EINVAL, "jprobe: Entry is of type %v, which is no func: give a func with the probed function's parameters", t)
+	}
+	f, s := &goFrame{}, &abiState{}
+	for i := range t.NumIn() {
+		at, err := s.assign(t.In(i), false)
+		if err != nil {
+			return nil, err
+		}
+		f.in = append(f.in, at)
+	}
+	s.stack = alignUp(s.stack, wordSize)
+	f.args, s.ints, s.floats = s.stack, 0, 0
+	for i := range t.NumOut() {
+		at, err := s.assign(t.Out(i), true)
+		if err != nil {
+			return nil, err
+		}
+		f.out = append(f.out, at)
+	}
+	s.stack = alignUp(s.stack, wordSize)
+	f.results, f.spill = s.stack-f.args, alignUp(s.spill, wordSize)
+	for i := range f.in {
+		if f.in[i].regs {
+			f.in[i].off += s.stack
+		}
+	}
+	return f, nil
+}
+
+// assign gives one argument or result all the registers that it needs, or a place on the
+// stack. What has no size goes on the stack, where it only aligns what follows.
+func (s *abiState) assign(t reflect.Type, result bool) (slot, error) {
+	ints, floats, ok := regsOf(t)
+	switch {
+	case isSIMD(t):
+		return slot{}, errno.Errorf(unix.EOPNOTSUPP, "jprobe: type %v is passed in vector registers: probe the function with a Kprobe, whose Regs hold them", t)
+	case t.Size() == 0 || !ok || s.ints+ints > goIntRegs || s.floats+floats > goFloatRegs:
+		return slot{off: place(&s.stack, t)}, nil
+	}
+	s.ints, s.floats = s.ints+ints, s.floats+floats
+	if result {
+		return slot{off: -1, regs: true}, nil
+	}
+	return slot{off: place(&s.spill, t), regs: true}, nil
+}
+
+// place takes room for a value of a type.
+func place(end *int, t reflect.Type) int {
+	off := alignUp(*end, t.Align())
+	*end = off + int(t.Size())
+	return off
+}
+
+func alignUp(n, to int) int { return (n + to - 1) &^ (to - 1) }
+
+// regsOf gives the number of registers that a value takes; ok is false for one that is
+// never in registers: with an array of more than one element.
+func regsOf(t reflect.Type) (ints, floats int, ok bool) {
+	switch t.Kind() {
+	case reflect.Float32, reflect.Float64:
+		return 0, 1, true
+	case reflect.Complex64, reflect.Complex128:
+		return 0, 2, true
+	case reflect.String, reflect.Interface:
+		return 2, 0, true
+	case reflect.Slice:
+		return 3, 0, true
+	case reflect.Array:
+		if t.Len() == 1 {
+			return regsOf(t.Elem())
+		}
+		return 0, 0, t.Len() == 0
+	case reflect.Struct:
+		for i := range t.NumField() {
+			n, m, ok := regsOf(t.Field(i).Type)
+			if ints, floats = ints+n, floats+m; !ok || ints > goIntRegs || floats > goFloatRegs {
+				return 0, 0, false
+			}
+		}
+		return ints, floats, true
+	}
+	return 1, 0, true
+}
+
+// isSIMD reports whether a value is, or holds, a vector of simd/archsimd (GOEXPERIMENT=simd).
+func isSIMD(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Array:
+		return isSIMD(t.Elem())
+	case reflect.Struct:
+		if t.PkgPath() == "simd/archsimd" {
+			return true
+		}
+		for i := range t.NumField() {
+			if isSIMD(t.Field(i).Type) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// entryArgs gives what a caller of a func of type t must have above the return address
+// (goFrame), in bytes: the arguments on the stack, which it copies there, and behind them
+// spill bytes that belong to the callee, for its results on the stack and its arguments in
+// registers. Both are multiples of 8.
+func entryArgs(t reflect.Type) (stack, spill int, err error) {
+	f, err := frameOf(t)
+	if err != nil {
+		return 0, 0, err
+	}
+	if n := f.args + f.results + f.spill; n > maxEntryFrame {
+		return 0, 0, errno.Errorf(unix.E2BIG, "jprobe: a func of type %v takes %d bytes on the stack, at most %d can be copied: probe the function with a Kprobe, and read its arguments where they are", t, n, maxEntryFrame)
+	}
+	return f.args, f.results + f.spill, nil
+}
+
+// Match says whether a func of type t can be called with the arguments of a function, and what its caller
+// must have above the return address: see sameSignature and entryArgs.
+func Match(fn *symbol.Func, im *symbol.Image, t reflect.Type) (stack, spill int, err error) {
+	if err := sameSignature(fn, im, t); err != nil {
+		return 0, 0, err
+	}
+	return entryArgs(t)
+}
+
+// sameSignature says whether a func of type t can be called with the arguments of the
+// function: nil, or what is different. The types of the parameters must be the same, a
+// method's receiver being the first; the func may have the function's results or none.
+// Functions without Go parameters that a func could have (C, assembly, instances of
+// generic functions) give EOPNOTSUPP, other differences EINVAL.
+//
+// Types are the same if their names with import paths, kinds and sizes are. A type that is
+// declared in a function is not told from another of the same name in its package, kind and
+// size. In a program without debug information (-s, -w) what can be compared is what tracebacks
+// know of the parameters: the size and place of each of the first ten words, and which belong
+// together (a string, a slice, a struct). An int is then not told from a pointer or a float64, and
+// an Entry that differs so sees nonsense.
+func sameSignature(fn *symbol.Func, im *symbol.Image, t reflect.Type) error {
+	frame, err := frameOf(t)
+	if err != nil {
+		return err
+	}
+	if fn.ABI0 || fn.Asm {
+		return errno.Errorf(unix.EOPNOTSUPP, "jprobe: function %q is written in assembly or called as such is: its arguments are not where an Entry looks for them; use a Kprobe", fn)
+	}
+	sig, err := im.GoSignature(fn)
+	if err != nil {
+		return fmt.Errorf("jprobe: %w; use a Kprobe", err)
+	}
+	if !sig.Typed {
+		return sameFrame(fn, sig, t, frame)
+	}
+	if !sameTypes(sig.Params, inTypes(t)) {
+		return errno.Errorf(unix.EINVAL, "jprobe: %v takes %s, Entry takes %s: give a func with the same parameters", fn, paramWords(sig.Params), typeWords(inTypes(t)))
+	}
+	if t.NumOut() > 0 && !sameTypes(sig.Results, outTypes(t)) {
+		return errno.Errorf(unix.EINVAL, "jprobe: %v returns %s, Entry returns %s: give a func with the same results, or none", fn, paramWords(sig.Results), typeWords(outTypes(t)))
+	}
+	return nil
+}
+
+// sameFrame compares what is known without debug information.
+func sameFrame(fn *symbol.Func, sig *symbol.Signature, t reflect.Type, f *goFrame) error {
+	why := "the program has no debug information that would tell more"
+	if sig.Problem != nil {
+		why = sig.Problem.Error()
+	}
+	want := f.args + f.results + f.spill
+	if sig.Frame < 0 || want == sig.Frame || t.NumOut() == 0 && want < sig.Frame {
+		if have := describeArgs(t, f, sig.Frame); sig.ArgsKnown && !bytes.Equal(have, sig.Args) {
+			return errno.Errorf(unix.EINVAL, "jprobe: the parameters of %v are %s (size@offset of each word), those of Entry, %v, are %s (%s): give a func with the same parameters",
+				fn, symbol.ArgsText(sig.Args), t, symbol.ArgsText(have), why)
+		}
+		return nil
+	}
+	return errno.Errorf(unix.EINVAL, "jprobe: arguments and results of %v take %d bytes of its caller's stack, those of Entry, %v, take %d (%s): give a func with the same parameters", fn, sig.Frame, t, want, why)
+}
+
+func inTypes(t reflect.Type) []reflect.Type {
+	ts := make([]reflect.Type, t.NumIn())
+	for i := range ts {
+		ts[i] = t.In(i)
+	}
+	return ts
+}
+
+func outTypes(t reflect.Type) []reflect.Type {
+	ts := make([]reflect.Type, t.NumOut())
+	for i := range ts {
+		ts[i] = t.Out(i)
+	}
+	return ts
+}
+
+func sameTypes(ps []symbol.Param, ts []reflect.Type) bool {
+	if len(ps) != len(ts) {
+		return false
+	}
+	for i, p := range ps {
+		t := ts[i]
+		if p.Kind != reflect.Invalid && p.Kind != t.Kind() || p.Size != int64(t.Size()) || !sameName(withoutOrdinals(p.Type), withoutOrdinals(linkName(t))) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameName compares a type's name in the program's debug information with its linkName. The names
+// within an interface type are compared without their packages, see linkName.
+func sameName(debug, link string) bool {
+	return debug == link || strings.Contains(link, "interface { ") && unqualified(debug) == unqualified(link)
+}
+
+// unqualified leaves out the packages of all names in a type's name.
+func unqualified(name string) string {
+	var b strings.Builder
+	for name != "" {
+		end := strings.IndexAny(name, " []{}(),;*")
+		if end < 0 {
+			end = len(name)
+		}
+		b.WriteString(name[strings.LastIndexByte(name[:end], '.')+1 : end])
+		if name = name[end:]; name != "" {
+			b.WriteByte(name[0])
+			name = name[1:]
+		}
+	}
+	return b.String()
+}
+
+// withoutOrdinals leaves out what the compiler puts behind the name of a type that is declared in
+// a function, a middle dot and a number: reflect does not show them.
+func withoutOrdinals(name string) string {
+	const dot = "·"
+	before, rest, found := strings.Cut(name, dot)
+	if !found {
+		return name
+	}
+	out := before
+	for found {
+		after := strings.TrimLeft(rest, "0123456789")
+		if len(after) == len(rest) {
+			out += dot
+		}
+		before, rest, found = strings.Cut(after, dot)
+		out += before
+	}
+	return out
+}
+
+// paramWords writes the parameters of a function: "(a int, b string)".
+func paramWords(ps []symbol.Param) string {
+	words := make([]string, len(ps))
+	for i, p := range ps {
+		words[i] = withoutOrdinals(p.Type)
+		if p.Name != "" && p.Name[0] != '~' {
+			words[i] = p.Name + " " + words[i]
+		}
+	}
+	return "(" + strings.Join(words, ", ") + ")"
+}
+
+func typeWords(ts []reflect.Type) string { return withoutOrdinals(typeList(ts)) }
+
+// linkName is a type's name as the Go linker writes it (cmd/compile/internal/types,
+// Type.LinkString): with whole import paths, so that two types of one name are of one type,
+// except those that are declared in functions. An interface type that has methods and no name is
+// written as reflect does, with package names alone: to ask a reflect.Type for its methods would make
+// the linker keep the methods of all types of the program.
+func linkName(t reflect.Type) string {
+	if t.Name() != "" {
+		return qualified(t.PkgPath(), t.Name())
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return "*" + linkName(t.Elem())
+	case reflect.Slice:
+		return "[]" + linkName(t.Elem())
+	case reflect.Array:
+		return "[" + strconv.Itoa(t.Len()) + "]" + linkName(t.Elem())
+	case reflect.Map:
+		return "map[" + linkName(t.Key()) + "]" + linkName(t.Elem())
+	case reflect.Chan:
+		return chanName(t)
+	case reflect.Func:
+		return "func" + funcName(t)
+	case reflect.Struct:
+		return braced("struct", t.NumField(), func(i int) string { return fieldName(t.Field(i)) })
+	}
+	return t.String()
+}
+
+// qualified puts a package's path before a name; predeclared types have none, and package
+// unsafe's Pointer has it in its name.
+func qualified(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return escapePath(path) + "." + name
+}
+
+// escapePath is an import path as it stands in symbols: a dot in the last element, blanks,
+// percent signs, quotes and what is not ASCII are written as %xx (cmd/internal/objabi,
+// PathToPrefix).
+func escapePath(path string) string {
+	slash := strings.LastIndexByte(path, '/')
+	var b strings.Builder
+	for i := range len(path) {
+		if c := path[i]; c <= ' ' || c == '.' && i > slash || c == '%' || c == '"' || c >= 0x7f {
+			fmt.Fprintf(&b, "%%%02x", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+func chanName(t reflect.Type) string {
+	elem := linkName(t.Elem())
+	switch {
+	case t.ChanDir() == reflect.RecvDir:
+		return "<-chan " + elem
+	case t.ChanDir() == reflect.SendDir:
+		return "chan<- " + elem
+	case strings.HasPrefix(elem, "<-"):
+		return "chan (" + elem + ")"
+	}
+	return "chan " + elem
+}
+
+// funcName is a func type without the word.
+func funcName(t reflect.Type) string {
+	in := make([]string, t.NumIn())
+	for i := range in {
+		in[i] = linkName(t.In(i))
+	}
+	if t.IsVariadic() {
+		in[len(in)-1] = "..." + strings.TrimPrefix(in[len(in)-1], "[]")
+	}
+	s := "(" + strings.Join(in, ", ") + ")"
+	switch t.NumOut() {
+	case 0:
+		return s
+	case 1:
+		return s + " " + linkName(t.Out(0))
+	}
+	return s + " " + typeList(outTypes(t))
+}
+
+func typeList(ts []reflect.Type) string {
+	names := make([]string, len(ts))
+	for i, t := range ts {
+		names[i] = linkName(t)
+	}
+	return "(" + strings.Join(names, ", ") + ")"
+}
+
+func braced(word string, n int, part func(int) string) string {
+	if n == 0 {
+		return word + " {}"
+	}
+	parts := make([]string, n)
+	for i := range parts {
+		parts[i] = part(i)
+	}
+	return word + " { " + strings.Join(parts, "; ") + " }"
+}
+
+// fieldName is a field of a struct: name, type and tag; of an embedded one the name is left
+// out unless its type goes by another.
+func fieldName(f reflect.StructField) string {
+	name, s := qualified(f.PkgPath, f.Name), linkName(f.Type)
+	switch {
+	case !f.Anonymous:
+		s = name + " " + s
+	case !embedsOwnName(f):
+		s = name + " = " + s
+	}
+	if f.Tag != "" {
+		s += " " + strconv.Quote(string(f.Tag))
+	}
+	return s
+}
+
+// embedsOwnName reports whether an embedded field is called as its type is: not so for an
+// alias, nor for a predeclared or a generic type.
+func embedsOwnName(f reflect.StructField) bool {
+	t := f.Type
+	if t.Kind() == reflect.Pointer && t.Name() == "" {
+		t = t.Elem()
+	}
+	return t.Name() == f.Name && (f.PkgPath == "" || f.PkgPath == t.PkgPath())
+}
