@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -135,7 +136,7 @@ func examineStopped(p *process.Proc) []finding {
 	return fs
 }
 
-func checkSharers(pid int, threads []*process.Thread) finding {
+func checkSharers(pid int, threads []*ptrace.Thread) finding {
 	others := map[int]bool{}
 	for _, t := range threads {
 		if t.TGID != pid {
@@ -163,13 +164,13 @@ func checkTraps(s *process.Stopped) finding {
 }
 
 // trapUser says what in the program stands against breakpoints; "" if nothing does.
-func trapUser(all *[process.Signals]process.Sigaction, threads []*process.Thread) string {
+func trapUser(all *[ptrace.Signals]ptrace.Sigaction, threads []*ptrace.Thread) string {
 	const trap = 1 << (unix.SIGTRAP - 1)
-	if all[unix.SIGTRAP].Handler != process.SigDefault {
+	if all[unix.SIGTRAP].Handler != ptrace.SigDefault {
 		return "the program handles or ignores SIGTRAP itself"
 	}
 	for sig, a := range all {
-		if a.Handler > process.SigIgnore && a.Mask&trap != 0 {
+		if a.Handler > ptrace.SigIgnore && a.Mask&trap != 0 {
 			return fmt.Sprintf("the program's handler of signal %d (%s) blocks SIGTRAP", sig, unix.SignalName(unix.Signal(sig)))
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // fault is a step of the command before which it is struck: a request of ptrace, or a write into a
-// process (target/process, kprobes_fault).
+// process (internal/ptrace, kprobes_fault).
 type fault struct {
 	text string // the request and the functions that led to it
 	nth  int    // of the steps of this text, from 1

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -106,7 +107,7 @@ func tellActions(pid string) (err error) {
 	if err != nil {
 		return err
 	}
-	s, err := p.Stop(&process.StopOptions{Attempts: 20})
+	s, err := p.Stop(&ptrace.StopOptions{Attempts: 20})
 	if err != nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func tellActions(pid string) (err error) {
 		return err
 	}
 	for sig, a := range all {
-		if a != (process.Sigaction{}) && ownSignals>>(sig-1)&1 == 0 {
+		if a != (ptrace.Sigaction{}) && ownSignals>>(sig-1)&1 == 0 {
 			fmt.Printf("%d: %+v\n", sig, a)
 		}
 	}

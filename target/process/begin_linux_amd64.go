@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/signalpath"
 	"kprobes.dev/kprobes/internal/symbol"
 )
@@ -47,8 +48,8 @@ const (
 )
 
 // handlesBadLoads says whether handlers stand for the signals of a bad load.
-func handlesBadLoads(all *[Signals]Sigaction) bool {
-	return all[unix.SIGBUS].Handler > SigIgnore && all[unix.SIGSEGV].Handler > SigIgnore
+func handlesBadLoads(all *[ptrace.Signals]ptrace.Sigaction) bool {
+	return all[unix.SIGBUS].Handler > ptrace.SigIgnore && all[unix.SIGSEGV].Handler > ptrace.SigIgnore
 }
 
 // catches says whether the process catches these signals.
@@ -58,7 +59,7 @@ func (t *Target) catches() bool {
 }
 
 // awaitBegin has a Go program without handlers ask until Begin has seen them. Precondition: the world is stopped.
-func (t *Target) awaitBegin(s *Stopped, all *[Signals]Sigaction) error {
+func (t *Target) awaitBegin(s *ptrace.Stopped, all *[ptrace.Signals]ptrace.Sigaction) error {
 	t.begins, t.writer.Asks = t.golang != nil && !handlesBadLoads(all), 0
 	if !t.begins {
 		return nil
@@ -98,7 +99,7 @@ func (t *Target) Begin() (done bool) {
 		return false
 	}
 	same := t.sameMasks()
-	if err := t.stopped(func(s *Stopped) error { return t.begin(s, same) }); err != nil {
+	if err := t.stopped(func(s *ptrace.Stopped) error { return t.begin(s, same) }); err != nil {
 		t.tryBegin.pause = min(max(2*t.tryBegin.pause, beginPause), maxBeginPause)
 		t.tryBegin.next = time.Now().Add(t.tryBegin.pause)
 	}
@@ -117,7 +118,7 @@ func (t *Target) sameMasks() bool {
 
 // begin puts our handlers in front of the runtime's; same: and nobody asks any more where faults are caught.
 // Precondition: the world is stopped.
-func (t *Target) begin(s *Stopped, same bool) error {
+func (t *Target) begin(s *ptrace.Stopped, same bool) error {
 	all, err := s.Dispositions()
 	if err != nil || !handlesBadLoads(all) {
 		return err

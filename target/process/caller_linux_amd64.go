@@ -15,6 +15,7 @@ import (
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/mailbox"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -28,12 +29,12 @@ var _ target.Caller = (*Target)(nil)
 
 // gateCalls are the system calls of the gate, as seccomp filters see them; it lies anywhere,
 // and so does the mailbox.
-var gateCalls = []callData{
-	{nr: unix.SYS_GETPID, arch: auditArchX86_64, open: openIP | openArg(0) | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)},
-	{nr: unix.SYS_GETTID, arch: auditArchX86_64, open: openIP | openArg(0) | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)},
-	{nr: unix.SYS_CLOCK_GETTIME, arch: auditArchX86_64, args: [6]uint64{unix.CLOCK_MONOTONIC}, open: openIP | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)},
-	{nr: unix.SYS_FUTEX, arch: auditArchX86_64, args: [6]uint64{0, futexWakeOp, 1}, open: openIP | openArg(0) | openArg(3) | openArg(4) | openArg(5)},
-	{nr: unix.SYS_FUTEX, arch: auditArchX86_64, args: [6]uint64{0, futexWaitBitsetOp, amd64.SlotPosted, 0, 0, 1<<32 - 1}, open: openIP | openArg(0) | openArg(2) | openArg(3) | openArg(4)},
+var gateCalls = []ptrace.CallData{
+	ptrace.CallOf(unix.SYS_GETPID, [6]uint64{}, 0, 1, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_GETTID, [6]uint64{}, 0, 1, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_CLOCK_GETTIME, [6]uint64{unix.CLOCK_MONOTONIC}, 1, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWakeOp, 1}, 0, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWaitBitsetOp, amd64.SlotPosted, 0, 0, 1<<32 - 1}, 0, 2, 3, 4),
 }
 
 const futexWaitBitsetOp = 9
@@ -52,17 +53,17 @@ const futexWaitBitsetOp = 9
 func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 	switch {
 	case t.control == nil:
-		return nil, errno.Errorf(unix.EINVAL, "process %d: a handler needs a process that is prepared", t.p.pid)
+		return nil, errno.Errorf(unix.EINVAL, "process %d: a handler needs a process that is prepared", t.p.PID())
 	case h == nil:
-		return nil, errno.Errorf(unix.EINVAL, "process %d: there is no handler", t.p.pid)
+		return nil, errno.Errorf(unix.EINVAL, "process %d: there is no handler", t.p.PID())
 	case h.Entry != nil:
-		return nil, errno.Errorf(unix.EOPNOTSUPP, "process %d: a function can not be called here with the arguments of one there: its pointers are not ours; use a handler that is given the registers", t.p.pid)
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "process %d: a function can not be called here with the arguments of one there: its pointers are not ours; use a handler that is given the registers", t.p.PID())
 	case h.Run == nil:
-		return nil, errno.Errorf(unix.EINVAL, "process %d: the handler has no function to run", t.p.pid)
+		return nil, errno.Errorf(unix.EINVAL, "process %d: the handler has no function to run", t.p.PID())
 	}
 	if t.mail == nil {
 		if err := t.openMailbox(); err != nil {
-			return nil, fmt.Errorf("handlers in process %d: %w", t.p.pid, err)
+			return nil, fmt.Errorf("handlers in process %d: %w", t.p.PID(), err)
 		}
 	}
 	return t.mail.Add(h, t.oldest())
@@ -156,9 +157,9 @@ func (t *Target) openMailbox() error {
 	if err != nil {
 		return err
 	}
-	pid := innermost(st.NSTID, t.p.pid)
+	pid := innermost(st.NSTID, t.p.PID())
 	var m *mailSide
-	if err := t.stopped(func(s *Stopped) (err error) {
+	if err := t.stopped(func(s *ptrace.Stopped) (err error) {
 		m, err = t.mapMailbox(s, size)
 		return err
 	}); err != nil {
@@ -167,7 +168,7 @@ func (t *Target) openMailbox() error {
 	m.Init(pid)
 	env := amd64.GateEnv{Mailbox: m.addr, PID: uint32(pid), Wait: uint64(wait), Quiet: t.writer.Quiet}
 	if err := t.writeGate(m, env); err != nil {
-		return errors.Join(err, m.close(), t.stopped(func(s *Stopped) error { return s.Munmap(m.addr, uint64(size)) }))
+		return errors.Join(err, m.close(), t.stopped(func(s *ptrace.Stopped) error { return s.Munmap(m.addr, uint64(size)) }))
 	}
 	t.mail, t.writer.Gate = m, m.gate.Lo
 	return nil
@@ -195,7 +196,7 @@ func (t *Target) mailSize() (int, error) {
 }
 
 // mapMailbox makes and maps a mailbox of so many bytes. Precondition: the world is stopped.
-func (t *Target) mapMailbox(s *Stopped, size int) (m *mailSide, err error) {
+func (t *Target) mapMailbox(s *ptrace.Stopped, size int) (m *mailSide, err error) {
 	why, err := t.whyNotCall(s, "call handlers", gateCalls)
 	if why != nil || err != nil {
 		return nil, errors.Join(why, err)
@@ -231,7 +232,7 @@ func sealMail(f *os.File, size int) (procfs.FileID, error) {
 	}
 	var st unix.Stat_t
 	err := unix.Fstat(int(f.Fd()), &st)
-	return fileID(&st), err
+	return ptrace.FileID(&st), err
 }
 
 // writeGate generates the gate and writes it into the process.
@@ -254,10 +255,10 @@ func (t *Target) writeGate(m *mailSide, env amd64.GateEnv) error {
 
 // resumes gives the addresses in generated code that the thread goes on at: where it stands,
 // and from the gate the detour that it came from.
-func (t *Target) resumes(th *Thread) []uint64 {
+func (t *Target) resumes(th *ptrace.Thread) []uint64 {
 	pc := th.ResumeRIP()
 	if t.inGate(pc) {
-		return []uint64{pc, t.gateGoesTo(pc, th.regs.R13, th.regs.RSP)}
+		return []uint64{pc, t.gateGoesTo(pc, th.Regs().R13, th.Regs().RSP)}
 	}
 	return []uint64{pc}
 }
@@ -278,12 +279,12 @@ func (t *Target) inGate(pc uint64) bool {
 
 // gateBusy fails while a thread is in the gate, or in a signal handler that interrupted it
 // there. Precondition: the world is stopped.
-func (t *Target) gateBusy(s *Stopped) error {
+func (t *Target) gateBusy(s *ptrace.Stopped) error {
 	if t.mail == nil {
 		return nil
 	}
 	busy := false
-	for _, th := range s.everyone() {
+	for _, th := range s.Everyone() {
 		busy = busy || t.inGate(th.ResumeRIP())
 	}
 	err := t.savedContexts(s, t.golang != nil, func(v uint64) { busy = busy || t.inGate(v) })
@@ -295,7 +296,7 @@ func (t *Target) gateBusy(s *Stopped) error {
 
 // sweep frees slots whose thread has left the gate for good, by a jump out of a signal
 // handler that had interrupted its wait. Precondition: the world is stopped.
-func (t *Target) sweep(s *Stopped) {
+func (t *Target) sweep(s *ptrace.Stopped) {
 	if t.mail == nil || !t.mail.InUse() || t.gateBusy(s) != nil {
 		return
 	}
@@ -316,7 +317,7 @@ func (t *Target) closeMailbox() error {
 // tracer has left, and switches waiting off. Their sleep begins anew when they are let go
 // after the stop, and ends at once since the state is another. Preconditions: the world is
 // stopped, the tracer is gone.
-func (p *Proc) letWaitersGo(m procfs.Map) error {
+func letWaitersGo(p *ptrace.Process, m procfs.Map) error {
 	st, err := p.Status()
 	if err != nil {
 		return err
@@ -328,7 +329,7 @@ func (p *Proc) letWaitersGo(m procfs.Map) error {
 	if err := p.ReadMem(m.Start, b); err != nil {
 		return err
 	}
-	mine := int(le.Uint32(b[amd64.MailPIDOff:])) == innermost(st.NSTID, p.pid) // else it is a fork child's parent's
+	mine := int(le.Uint32(b[amd64.MailPIDOff:])) == innermost(st.NSTID, p.PID()) // else it is a fork child's parent's
 	if le.Uint64(b) != amd64.MailMagic || le.Uint64(b[amd64.MailVerOff:]) != amd64.MailVersion || !mine {
 		return nil
 	}

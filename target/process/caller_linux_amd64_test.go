@@ -653,7 +653,7 @@ func TestUndoLetsWaitersGo(t *testing.T) {
 	})
 	r.ask("run 3")
 	eventually(t, "3 threads in the handler", func() bool { return runs.Load() == 3 })
-	l, err := FindLeftover(h.tg.p) // as one sees it that comes after us
+	l, err := findLeftover(h.tg.p) // as one sees it that comes after us
 	if err != nil || l == nil {
 		t.Fatal(l, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -84,7 +85,7 @@ func (t *Target) mapCodeOf(lo, hi, size uint64) (c *codealloc.Piece, err error) 
 	if err := t.spare("code of probes", headroom.Take{Mapped: size, Locked: size}); err != nil {
 		return nil, err
 	}
-	err = t.stopped(func(s *Stopped) error {
+	err = t.stopped(func(s *ptrace.Stopped) error {
 		c, err = t.mapPiece(s, lo, hi, size)
 		return err
 	})
@@ -109,8 +110,8 @@ func (t *Target) planRooms() {
 	if err != nil {
 		return // Code will see
 	}
-	if !t.p.isGo() { // Go's own memory is not there
-		maps = procfs.WithHeap(maps, t.p.image.StartBrk)
+	if !isGo(t.p) { // Go's own memory is not there
+		maps = procfs.WithHeap(maps, t.p.Image().StartBrk)
 	}
 	mapped := uint64(0)
 	for _, r := range rooms {
@@ -133,7 +134,7 @@ func (t *Target) planRooms() {
 const ownReach = 1 << 30
 
 // mapRooms maps what planRooms has decided. Precondition: the world is stopped.
-func (t *Target) mapRooms(s *Stopped) error {
+func (t *Target) mapRooms(s *ptrace.Stopped) error {
 	for _, r := range t.rooms {
 		_, err := t.mapPrivate(s, codeName, r.Lo, r.Hi-r.Lo, unix.PROT_READ|unix.PROT_EXEC)
 		if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN) { // the process has mapped something there, or may not have more
@@ -149,13 +150,13 @@ func (t *Target) mapRooms(s *Stopped) error {
 }
 
 // mapPiece maps size bytes for code near [lo, hi).
-func (t *Target) mapPiece(s *Stopped, lo, hi, size uint64) (*codealloc.Piece, error) {
+func (t *Target) mapPiece(s *ptrace.Stopped, lo, hi, size uint64) (*codealloc.Piece, error) {
 	maps, err := s.Maps()
 	if err != nil {
 		return nil, err
 	}
 	if t.golang == nil { // Go's own memory is not there
-		maps = procfs.WithHeap(maps, t.p.image.StartBrk)
+		maps = procfs.WithHeap(maps, t.p.Image().StartBrk)
 	}
 	at, err := procfs.FindGap(maps, lo, hi, size)
 	if err != nil {
@@ -218,7 +219,7 @@ func (t *Target) newPool(slots, stride int) (*arch.Pool, error) {
 	size := amd64.PoolBytes(slots, stride)
 	base, err := t.control.alloc(size)
 	if err == nil {
-		err = t.p.back(base, size)
+		err = t.p.MakeBacking(base, size)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("return probe's pool: %w", err)

@@ -13,6 +13,7 @@ import (
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -76,7 +77,7 @@ func (t *Target) Commit(c *target.Change) (err error) {
 	}
 	t.patched(add)
 	if c.Next != nil && len(add) > 0 { // what is asked of the threads between the two
-		if t.before, err = t.p.statuses(); err != nil {
+		if t.before, err = t.p.Statuses(); err != nil {
 			return err
 		}
 		t.askEarly(t.askRseq)
@@ -141,7 +142,7 @@ func (t *Target) writeDetours(add []*target.Site) error {
 // commitOnce tries the change, and those after it, in a stop.
 func (t *Target) commitOnce(c *target.Change) error {
 	t.gone = nil
-	err := t.stopped(func(s *Stopped) error {
+	err := t.stopped(func(s *ptrace.Stopped) error {
 		for n := c; n != nil; n = n.Next {
 			err := t.commitStopped(s, n)
 			if err != nil && c.Made && (n.Next != nil || !n.Made) {
@@ -161,7 +162,7 @@ func (t *Target) commitOnce(c *target.Change) error {
 }
 
 // commitStopped makes one change. Precondition: the world is stopped.
-func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
+func (t *Target) commitStopped(s *ptrace.Stopped, whole *target.Change) error {
 	if err := t.control.ours(); err != nil {
 		return err
 	}
@@ -194,14 +195,14 @@ func (t *Target) commitStopped(s *Stopped, whole *target.Change) error {
 }
 
 // settleSites gives back what sites that were removed do not need any more. Precondition: the world is stopped.
-func (t *Target) settleSites(s *Stopped) error {
+func (t *Target) settleSites(s *ptrace.Stopped) error {
 	t.reclaim(s)
 	t.sweep(s)
 	return t.writeFaults()
 }
 
 // apply writes the tables, with the entries of new sites, and the bytes of a change, or puts back what it has written.
-func (t *Target) apply(s *Stopped, c *target.Change, look *look, entries []byte) error {
+func (t *Target) apply(s *ptrace.Stopped, c *target.Change, look *look, entries []byte) error {
 	var done []pageWrite
 	var err error
 	rest := c

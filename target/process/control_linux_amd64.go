@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -167,7 +168,7 @@ func decodeSite(b []byte) (siteRecord, error) {
 // controlBlock is the tracer's view of a controlBlock: the header's words and the sites, read from or
 // written to the process's memory.
 type controlBlock struct {
-	p      *Proc
+	p      *ptrace.Process
 	addr   uint64
 	sites  map[*target.Site]int // index of an armed site in the table
 	free   []int
@@ -180,7 +181,7 @@ type controlBlock struct {
 	more func(size uint64) (addr uint64, err error)
 }
 
-func newHome(p *Proc, addr uint64) *controlBlock {
+func newHome(p *ptrace.Process, addr uint64) *controlBlock {
 	return &controlBlock{
 		p: p, addr: addr, sites: map[*target.Site]int{}, tables: []uint64{addr + siteOff},
 		heap: addr + heapOff, end: addr + homeSize,

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -63,7 +64,7 @@ func inStops(t *testing.T, threads int) map[string]work {
 		t.Helper()
 		var w work
 		reads, last, inside, releasing := 0, 0, false, false
-		stepHook = func(step string) {
+		ptrace.OnStep = func(step string) {
 			switch {
 			case step == "interrupt" && !inside:
 				w.stops++
@@ -83,7 +84,7 @@ func inStops(t *testing.T, threads int) map[string]work {
 				last = 0
 			}
 		}
-		defer func() { stepHook = nil }()
+		defer func() { ptrace.OnStep = nil }()
 		if err := f(); err != nil {
 			t.Fatalf("%s with %d threads: %v", what, threads, err)
 		}
@@ -91,7 +92,7 @@ func inStops(t *testing.T, threads int) map[string]work {
 	}
 	during("preparation", func() error { return tg.Prepare() })
 	during("a change", func() error {
-		return tg.stopped(func(s *Stopped) error { return tg.scanStacks(s, func(int, uint64, []byte) error { return nil }) })
+		return tg.stopped(func(s *ptrace.Stopped) error { return tg.scanStacks(s, func(int, uint64, []byte) error { return nil }) })
 	})
 	during("a look at blocks", tg.CheckOwn)
 	during("the end", tg.Close)

@@ -11,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -136,7 +137,7 @@ func ignoreEnded(err error) error {
 }
 
 // closeStopped takes everything out. Precondition: the world is stopped.
-func (t *Target) closeStopped(s *Stopped) error {
+func (t *Target) closeStopped(s *ptrace.Stopped) error {
 	if n := len(t.control.sites); n > 0 {
 		return fmt.Errorf("process %d: %d sites are still armed", t.p.PID(), n)
 	}
@@ -177,8 +178,8 @@ func (t *Target) closeStopped(s *Stopped) error {
 }
 
 // inHandler fails if a thread is in the code that is about to go.
-func inHandler(s *Stopped, code []*codealloc.Piece) error {
-	for _, th := range s.everyone() {
+func inHandler(s *ptrace.Stopped, code []*codealloc.Piece) error {
+	for _, th := range s.Everyone() {
 		for _, c := range code {
 			if c.Holds(th.ResumeRIP()) {
 				return ErrInDetour
@@ -190,7 +191,7 @@ func inHandler(s *Stopped, code []*codealloc.Piece) error {
 
 // unmapOwn unmaps what this tracer has mapped, by the mappings of files: its ring, code and control block. Precondition: the
 // world is stopped.
-func (t *Target) unmapOwn(s *Stopped, maps []procfs.Map) error {
+func (t *Target) unmapOwn(s *ptrace.Stopped, maps []procfs.Map) error {
 	stays, err := t.faults != nil && t.faults.replaced, error(nil)
 	if stays {
 		if stays, err = stay(s, t.control.addr); err != nil {
@@ -209,7 +210,7 @@ func (t *Target) unmapOwn(s *Stopped, maps []procfs.Map) error {
 
 // unmap unmaps what is ours, the control block last: it tells what is left. stays: but for what the handlers
 // need (see stay). Precondition: the world is stopped.
-func unmap(s *Stopped, stays bool, maps []procfs.Map) error {
+func unmap(s *ptrace.Stopped, stays bool, maps []procfs.Map) error {
 	var last []procfs.Map
 	for _, m := range maps {
 		if !isHome(m) {
@@ -220,11 +221,11 @@ func unmap(s *Stopped, stays bool, maps []procfs.Map) error {
 			continue
 		}
 		// The numbers of what stands in the heap: nobody is to look for it there any more.
-		if err := s.p.WriteMem(m.Start+hdrSites, make([]byte, hdrWait-hdrSites)); err != nil {
+		if err := s.Process().WriteMem(m.Start+hdrSites, make([]byte, hdrWait-hdrSites)); err != nil {
 			return err
 		}
 	}
-	if err := s.munmapAll(slices.DeleteFunc(slices.Clone(maps), isHome)); err != nil {
+	if err := s.MunmapAll(slices.DeleteFunc(slices.Clone(maps), isHome)); err != nil {
 		return err
 	}
 	slices.Reverse(last) // what tells of the rest is at the start
@@ -242,7 +243,7 @@ func unmap(s *Stopped, stays bool, maps []procfs.Map) error {
 
 // Leftover is what an earlier tracer left in a process.
 type Leftover struct {
-	p     *Proc
+	p     *ptrace.Process
 	Home  uint64 // address of its control block, 0 if there is none
 	Sites []Patched
 	// Holder is the tracer that made it, as it wrote itself: pid and start time.
@@ -286,19 +287,21 @@ func (p *Patched) Why() string {
 // FindLeftover looks for what an earlier tracer left. nil: nothing of ours is there. What
 // the process has as a tracer of others is its own. The error is an ErrOwn if the process probes
 // itself: what is there is in use.
-func FindLeftover(p *Proc) (*Leftover, error) {
+func FindLeftover(p *Proc) (*Leftover, error) { return findLeftover(p.Process) }
+
+func findLeftover(p *ptrace.Process) (*Leftover, error) {
 	maps, err := p.Maps()
 	if err != nil {
 		return nil, err
 	}
-	if err := p.ownEngine(maps); err != nil {
+	if err := ownEngine(p, maps); err != nil {
 		return nil, err
 	}
-	if maps, err = p.leftMaps(maps); err != nil {
+	if maps, err = leftMaps(p, maps); err != nil {
 		return nil, err
 	}
 	if len(maps) == 0 {
-		fds, err := p.leftDescriptors()
+		fds, err := leftDescriptors(p)
 		if err != nil || len(fds) == 0 {
 			return nil, err
 		}
@@ -373,7 +376,7 @@ func (l *Leftover) Undo() (*Undone, error) {
 		return u, err
 	}
 	// First: who is killed in it leaves what tells the next one to do it again.
-	u.Kept = l.p.dropKept(keptCase{ours: sites, killed: true})
+	u.Kept = dropKept(l.p, keptCase{ours: sites, killed: true})
 	for range drainTries {
 		if err = l.undoOnce(u); err == nil || !errors.Is(err, ErrInDetour) {
 			return u, err
@@ -402,7 +405,7 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	}
 	returns := l.endStubs(s, u)
 	for _, m := range l.mail {
-		if err := l.p.letWaitersGo(m); err != nil {
+		if err := letWaitersGo(l.p, m); err != nil {
 			return err
 		}
 	}
@@ -432,7 +435,7 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	if err != nil {
 		return err
 	}
-	if maps, err = l.p.leftMaps(maps); err != nil {
+	if maps, err = leftMaps(l.p, maps); err != nil {
 		return err
 	}
 	maps = slices.DeleteFunc(maps, func(m procfs.Map) bool { return isStubs(m) && u.InCall })
@@ -472,7 +475,7 @@ func (l *Leftover) restore(u *Undone) error {
 // dispositions puts the program's own signal handlers back, and says whether it has put another in
 // the place of one of ours: one that is the program's own was perhaps put back by us, before somebody
 // was killed.
-func (l *Leftover) dispositions(s *Stopped) (replaced bool, err error) {
+func (l *Leftover) dispositions(s *ptrace.Stopped) (replaced bool, err error) {
 	for _, sig := range ourSignals {
 		b := make([]byte, actionSize)
 		if err := l.p.ReadMem(l.Home+hdrActions+uint64(sig)*actionSize, b); err != nil {
@@ -481,7 +484,7 @@ func (l *Leftover) dispositions(s *Stopped) (replaced bool, err error) {
 		if binary.LittleEndian.Uint64(b) == 0 {
 			continue
 		}
-		old := sigactionOf(b[8:])
+		old := ptrace.ParseSigaction(b[8:])
 		now, err := s.Sigaction(int(sig))
 		if err != nil {
 			return false, err
@@ -496,16 +499,13 @@ func (l *Leftover) dispositions(s *Stopped) (replaced bool, err error) {
 	return replaced, nil
 }
 
-// trapFlag is EFLAGS.TF: a trap after the next instruction (SDM vol. 1, section 3.4.3).
-const trapFlag = 1 << 8
-
 // maxFaultTable bounds the table of a control block that is read.
 const maxFaultTable = 1 << 20
 
 // moveOut moves threads that stand at a copied instruction to the original: one that
 // waits in a system call there would stay for as long as the call takes. Preconditions:
 // the world is stopped, the original bytes are back.
-func (l *Leftover) moveOut(s *Stopped) error {
+func (l *Leftover) moveOut(s *ptrace.Stopped) error {
 	if l.Home == 0 {
 		return nil
 	}
@@ -539,7 +539,7 @@ func (l *Leftover) moveOut(s *Stopped) error {
 			r.RIP += e.To - pc
 			r.RSP += e.SP
 			if hooked != 0 { // it is about to step the copy: the trap flag is ours, and nobody will take its signal
-				r.Flags &^= trapFlag
+				r.Flags &^= ptrace.TrapFlag
 			}
 			if err := th.SetRegs(r); err != nil {
 				return err
@@ -561,9 +561,9 @@ func (l *Leftover) inCode(v uint64) bool {
 
 // drained fails while a thread may be in, or come back to, the code. It looks at what a
 // later tracer can know: addresses in the pieces.
-func (l *Leftover) drained(s *Stopped) error {
+func (l *Leftover) drained(s *ptrace.Stopped) error {
 	in := l.inCode
-	for _, th := range s.everyone() {
+	for _, th := range s.Everyone() {
 		if in(th.ResumeRIP()) {
 			return ErrInDetour
 		}
@@ -575,7 +575,7 @@ func (l *Leftover) drained(s *Stopped) error {
 	}
 	busy := false
 	t := &Target{p: l.p}
-	err := t.savedContexts(s, l.p.isGo(), func(v uint64) { busy = busy || in(v) })
+	err := t.savedContexts(s, isGo(l.p), func(v uint64) { busy = busy || in(v) })
 	if err == nil && busy {
 		err = ErrInDetour
 	}
@@ -584,8 +584,8 @@ func (l *Leftover) drained(s *Stopped) error {
 
 // closeLeft closes descriptors of our memory files that a tracer killed in the middle
 // left open in the process. Precondition: the world is stopped.
-func closeLeft(s *Stopped) error {
-	fds, err := s.Proc().leftDescriptors()
+func closeLeft(s *ptrace.Stopped) error {
+	fds, err := leftDescriptors(s.Process())
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -46,7 +47,7 @@ type faultTable struct {
 	second     bool   // the second one is in use
 	capacity   int
 	written    int // bytes of the one in use
-	previous   map[unix.Signal]Sigaction
+	previous   map[unix.Signal]ptrace.Sigaction
 	// set are the dispositions that are ours; false: one that may be, since setting it failed.
 	set map[unix.Signal]bool
 	// replaced: when ours were taken out, the program had put another handler in the place of one.
@@ -96,8 +97,8 @@ func encodeFaults(es []amd64.FaultEntry) []byte {
 
 // learnFaults prepares for faults: what the program does with their signals is asked.
 // Precondition: the world is stopped.
-func (t *Target) learnFaults(s *Stopped) error {
-	t.faults = &faultTable{t: t, live: map[*target.Site]bool{}, previous: map[unix.Signal]Sigaction{}, set: map[unix.Signal]bool{}}
+func (t *Target) learnFaults(s *ptrace.Stopped) error {
+	t.faults = &faultTable{t: t, live: map[*target.Site]bool{}, previous: map[unix.Signal]ptrace.Sigaction{}, set: map[unix.Signal]bool{}}
 	all, err := s.Dispositions()
 	if err != nil {
 		return err
@@ -139,7 +140,7 @@ func (f *faultTable) handles() bool {
 // replaced, the table tells of the new one from here on; the table of faults, which knows both,
 // is there before a breakpoint can lead to the new one's detour. Precondition: the world is
 // stopped.
-func (f *faultTable) add(s *Stopped, c *target.Change) error {
+func (f *faultTable) add(s *ptrace.Stopped, c *target.Change) error {
 	f.need = f.need || len(c.Add) > 0 && f.handles()
 	for _, a := range c.Add {
 		if a.Trap {
@@ -251,7 +252,7 @@ func (f *faultTable) tableAt(second bool) uint64 {
 // install puts the resident handler in place of the program's dispositions, which it
 // hands on to. What fails is tried again with the next change; Close puts back whatever is ours.
 // Precondition: the world is stopped.
-func (f *faultTable) install(s *Stopped) error {
+func (f *faultTable) install(s *ptrace.Stopped) error {
 	if f.resident == nil {
 		home := f.t.control.addr
 		h, err := f.build(amd64.HandlerEnv{
@@ -279,7 +280,7 @@ func (f *faultTable) install(s *Stopped) error {
 
 // installTrap puts the handler of SIGTRAP in place once a breakpoint needs it.
 // Precondition: the world is stopped.
-func (f *faultTable) installTrap(s *Stopped) error {
+func (f *faultTable) installTrap(s *ptrace.Stopped) error {
 	if !f.wantTraps || f.traps {
 		return nil
 	}
@@ -293,13 +294,13 @@ func (f *faultTable) installTrap(s *Stopped) error {
 // whyNoTraps says why no breakpoint may stand in the process: a thread that blocks SIGTRAP, or runs a handler that does, is killed by
 // one, and a program that handles SIGTRAP itself can replace our handler. Precondition:
 // the world is stopped.
-func whyNoTraps(s *Stopped, all *[Signals]Sigaction) (why, err error) {
+func whyNoTraps(s *ptrace.Stopped, all *[ptrace.Signals]ptrace.Sigaction) (why, err error) {
 	const trap = 1 << (unix.SIGTRAP - 1)
-	if all[unix.SIGTRAP].Handler != SigDefault {
+	if all[unix.SIGTRAP].Handler != ptrace.SigDefault {
 		return errno.Errorf(unix.EOPNOTSUPP, "the program has a disposition of its own for SIGTRAP"), nil
 	}
 	for sig, a := range all {
-		if a.Handler > SigIgnore && a.Mask&trap != 0 {
+		if a.Handler > ptrace.SigIgnore && a.Mask&trap != 0 {
 			return errno.Errorf(unix.EOPNOTSUPP, "the program's handler of signal %d blocks SIGTRAP", sig), nil
 		}
 	}
@@ -309,12 +310,12 @@ func whyNoTraps(s *Stopped, all *[Signals]Sigaction) (why, err error) {
 // blocksTrap says why a thread would not live through a breakpoint. One that stands in the
 // resident handler h blocks it for a moment: what counts is the mask that it goes back to, and
 // the error is ErrBlocked where that is not known.
-func blocksTrap(s *Stopped, h *amd64.Handler) (why, err error) {
+func blocksTrap(s *ptrace.Stopped, h *amd64.Handler) (why, err error) {
 	err = s.Do(func() error {
 		for _, th := range s.Threads() {
-			m, err := th.sigMask()
+			m, err := th.SigMask()
 			if err == nil && h != nil && blocks(m, unix.SIGTRAP) {
-				m, err = maskBehind(th, h, m)
+				m, err = maskBehind(s, th, h, m)
 			}
 			if err != nil {
 				return err
@@ -329,7 +330,7 @@ func blocksTrap(s *Stopped, h *amd64.Handler) (why, err error) {
 	if why != nil || err != nil {
 		return why, err
 	}
-	for _, th := range s.parked {
+	for _, th := range s.Parked() {
 		if st, err := th.Status(); err != nil || blocks(st.SigBlk, unix.SIGTRAP) {
 			return errno.Errorf(unix.EOPNOTSUPP, "thread %d, which waits for its vfork child, blocks SIGTRAP", th.TID), nil
 		}
@@ -341,13 +342,13 @@ func blocks(mask uint64, sig unix.Signal) bool { return mask>>(sig-1)&1 != 0 }
 
 // maskBehind is the mask that a thread goes back to from the resident handler; mask if it is not
 // in it.
-func maskBehind(th *Thread, h *amd64.Handler, mask uint64) (uint64, error) {
+func maskBehind(s *ptrace.Stopped, th *ptrace.Thread, h *amd64.Handler, mask uint64) (uint64, error) {
 	switch pc := th.ResumeRIP(); {
 	case h.Trapped(pc):
 		return 0, nil // it has taken the signal
 	case h.Leaving(pc):
 		var b [8]byte
-		err := th.s.p.ReadMem(th.Regs().RSP+amd64.ContextMask, b[:])
+		err := s.Process().ReadMem(th.Regs().RSP+amd64.ContextMask, b[:])
 		return binary.LittleEndian.Uint64(b[:]), err
 	case h.Looking(pc):
 		return 0, fmt.Errorf("%w: thread %d is in a signal handler of ours", ErrBlocked, th.TID)
@@ -356,7 +357,7 @@ func maskBehind(th *Thread, h *amd64.Handler, mask uint64) (uint64, error) {
 }
 
 // allowTraps looks once more, in the stop that would install a breakpoint.
-func (f *faultTable) allowTraps(s *Stopped) error {
+func (f *faultTable) allowTraps(s *ptrace.Stopped) error {
 	if f.noTraps != nil {
 		return f.noTraps
 	}
@@ -413,22 +414,21 @@ const (
 	actOnstack   = 0x08000000
 	actRestorer  = 0x04000000
 	actResethand = 0x80000000
-	actNodefer   = 0x40000000
 )
 
 // replace sets the handler for one signal. What was there is saved in the control block first.
-func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64) error {
+func (f *faultTable) replace(s *ptrace.Stopped, sig unix.Signal, entry, restorer uint64) error {
 	if f.set[sig] {
 		return nil
 	}
 	old := f.previous[sig]
 	slot := f.t.control.addr + hdrActions + uint64(sig)*actionSize
 	b := binary.LittleEndian.AppendUint64(nil, 1)
-	b = append(b, old.bytes()...)
+	b = append(b, old.Bytes()...)
 	if err := f.t.p.WriteMem(slot, b); err != nil {
 		return err
 	}
-	now := Sigaction{Handler: entry, Flags: old.Flags&^actResethand | actSiginfo | actRestorer, Restorer: old.Restorer, Mask: old.Mask}
+	now := ptrace.Sigaction{Handler: entry, Flags: old.Flags&^actResethand | actSiginfo | actRestorer, Restorer: old.Restorer, Mask: old.Mask}
 	if old.Handler <= 1 {
 		// Nothing else may run meanwhile: a handler of the program's would find the signal
 		// blocked, and a probe that it hits would kill the program.
@@ -446,7 +446,7 @@ func (f *faultTable) replace(s *Stopped, sig unix.Signal, entry, restorer uint64
 // in a register, which is not looked for there, or be in the middle of a table. It leaves by
 // itself, soon. So it is with one that a signal has taken out of there: where the program handles
 // faults itself, ours blocks no more than its handler did. Precondition: the world is stopped.
-func (f *faultTable) busy(s *Stopped) (tid int, busy bool) {
+func (f *faultTable) busy(s *ptrace.Stopped) (tid int, busy bool) {
 	if f.resident == nil {
 		return 0, false
 	}
@@ -455,26 +455,18 @@ func (f *faultTable) busy(s *Stopped) (tid int, busy bool) {
 			return th.TID, true
 		}
 	}
-	err := f.t.contexts(s, f.t.golang != nil, func(th *Thread, at, v uint64) {
-		if f.resident.Looking(v) && f.t.savedRIP(at) {
+	err := f.t.contexts(s, f.t.golang != nil, func(th *ptrace.Thread, at, v uint64) {
+		if f.resident.Looking(v) && f.t.p.SavedIP(at) {
 			tid, busy = th.TID, true
 		}
 	})
 	return tid, busy || err != nil // what cannot be read may hold such a context
 }
 
-// savedRIP says whether a word of a signal frame that contexts gives is the instruction pointer,
-// not the return address: by that one a handler of the program's comes back to ours, which then
-// begins anew.
-func (t *Target) savedRIP(at uint64) bool {
-	var cs [2]byte
-	return t.p.ReadMem(at-scRIP+scCS, cs[:]) == nil && binary.LittleEndian.Uint16(cs[:]) == userCS
-}
-
 // taking gives the registers with which a thread goes on that is in the handler of SIGTRAP and
 // has not said yet where its context goes on: it may have looked at what a change writes anew,
 // and begins again. Precondition: the thread is stopped.
-func (f *faultTable) taking(th *Thread) (r Regs, ok bool) {
+func (f *faultTable) taking(th *ptrace.Thread) (r ptrace.Regs, ok bool) {
 	if f.resident == nil || !f.traps || !f.resident.Taking(th.ResumeRIP()) {
 		return r, false
 	}
@@ -486,7 +478,7 @@ func (f *faultTable) taking(th *Thread) (r Regs, ok bool) {
 // trapped says whether a thread has run a breakpoint of ours and has yet to take its signal:
 // its instruction pointer is behind it, and is not to be changed. Precondition: the thread is
 // stopped.
-func (f *faultTable) trapped(th *Thread) (bool, error) {
+func (f *faultTable) trapped(th *ptrace.Thread) (bool, error) {
 	if !f.traps || !f.breakpoint(th.ResumeRIP()-1) {
 		return false, nil
 	}
@@ -497,7 +489,7 @@ func (f *faultTable) trapped(th *Thread) (bool, error) {
 // trapComes says whether a thread may have run a breakpoint that has been replaced since: a
 // SIGTRAP waits for it, and what its instruction pointer then tells is not known. Precondition: the
 // thread is stopped.
-func (f *faultTable) trapComes(th *Thread) bool {
+func (f *faultTable) trapComes(th *ptrace.Thread) bool {
 	if !f.traps {
 		return false
 	}
@@ -517,7 +509,7 @@ func (f *faultTable) breakpoint(at uint64) bool {
 
 // settled fails while a thread has yet to take the signal of a breakpoint of ours.
 // Precondition: the world is stopped.
-func (f *faultTable) settled(s *Stopped) error {
+func (f *faultTable) settled(s *ptrace.Stopped) error {
 	if !f.traps {
 		return nil
 	}
@@ -527,7 +519,7 @@ func (f *faultTable) settled(s *Stopped) error {
 // trapPending fails if SIGTRAP is pending for a thread: it has run a breakpoint, and was
 // stopped, perhaps twice, before it got the signal. Only our handler knows what to do
 // then. Precondition: the world is stopped.
-func trapPending(s *Stopped) error {
+func trapPending(s *ptrace.Stopped) error {
 	for _, th := range s.Threads() {
 		st, err := th.Status()
 		if err != nil {
@@ -543,14 +535,14 @@ func trapPending(s *Stopped) error {
 // uninstall puts the program's dispositions back where ours still stand. It fails with
 // ErrInDetour while a thread comes back to our handler: a signal has taken it out of there, or a
 // handler of the program's returns to it. Precondition: the world is stopped.
-func (f *faultTable) uninstall(s *Stopped) error {
+func (f *faultTable) uninstall(s *ptrace.Stopped) error {
 	if f.resident == nil {
 		return nil
 	}
 	back := false
-	err := f.t.contexts(s, f.t.golang != nil, func(_ *Thread, at, v uint64) {
+	err := f.t.contexts(s, f.t.golang != nil, func(_ *ptrace.Thread, at, v uint64) {
 		// What returns to our restorer is our handler itself, or what an earlier frame has left.
-		back = back || v-f.handler < uint64(f.room) && (!f.resident.Leaving(v) || f.t.savedRIP(at))
+		back = back || v-f.handler < uint64(f.room) && (!f.resident.Leaving(v) || f.t.p.SavedIP(at))
 	})
 	if err != nil {
 		return err
@@ -583,15 +575,15 @@ func (f *faultTable) uninstall(s *Stopped) error {
 
 // savedDisposition reads what the handler keeps of a disposition: one that served once
 // (SA_RESETHAND) has become the default since.
-func savedDisposition(p *Proc, home uint64, sig unix.Signal) (Sigaction, error) {
+func savedDisposition(p *ptrace.Process, home uint64, sig unix.Signal) (ptrace.Sigaction, error) {
 	b := make([]byte, actionSize)
 	err := p.ReadMem(home+hdrActions+uint64(sig)*actionSize, b)
-	return sigactionOf(b[8:]), err
+	return ptrace.ParseSigaction(b[8:]), err
 }
 
 // restoreDisposition puts back a disposition if the present one is a handler in
 // [code, code+size): found. It gives what stands then.
-func restoreDisposition(s *Stopped, sig unix.Signal, old Sigaction, code, size uint64) (found bool, now Sigaction, err error) {
+func restoreDisposition(s *ptrace.Stopped, sig unix.Signal, old ptrace.Sigaction, code, size uint64) (found bool, now ptrace.Sigaction, err error) {
 	now, err = s.Sigaction(int(sig))
 	if err != nil || now.Handler-code >= size {
 		return false, now, err

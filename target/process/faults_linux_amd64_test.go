@@ -10,6 +10,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -21,22 +22,22 @@ func TestInterruptedLookup(t *testing.T) {
 	h.handle("add", func(*amd64.Regs) arch.Action { return arch.ActionGo })
 	h.want("nap", "ok")
 	f := h.tg.faults
-	main := func(s *Stopped) *Thread { return s.Threads()[0] }
+	main := func(s *ptrace.Stopped) *ptrace.Thread { return s.Threads()[0] }
 	retry(t, func() error {
-		return h.tg.stopped(func(s *Stopped) error {
+		return h.tg.stopped(func(s *ptrace.Stopped) error {
 			if err := f.install(s); err != nil {
 				return err
 			}
 			th := main(s)
 			r := th.Regs()
-			r.RIP, r.OrigRAX = f.resident.Entry+1, noSyscall
+			r.RIP, r.OrigRAX = f.resident.Entry+1, ptrace.NoSyscall
 			return errors.Join(th.SetRegs(r), unix.Tgkill(th.TGID, th.TID, unix.SIGUSR1))
 		})
 	})
 	eventually(t, "the thread has taken the signal", func() bool {
 		taken := false
 		retry(t, func() error {
-			return h.tg.stopped(func(s *Stopped) error {
+			return h.tg.stopped(func(s *ptrace.Stopped) error {
 				if taken = !f.resident.Looking(main(s).ResumeRIP()); !taken {
 					return nil // stopped before it could
 				}
@@ -52,7 +53,7 @@ func TestInterruptedLookup(t *testing.T) {
 
 // interrupted looks at a thread that a signal has taken out of our handler of faults. In the end
 // it kills the program.
-func (h *handled) interrupted(s *Stopped, th *Thread) error {
+func (h *handled) interrupted(s *ptrace.Stopped, th *ptrace.Thread) error {
 	f := h.tg.faults
 	if tid, busy := f.busy(s); !busy || tid != th.TID {
 		h.t.Errorf("our handler was interrupted in thread %d: %v, %d", th.TID, busy, tid)
@@ -64,13 +65,13 @@ func (h *handled) interrupted(s *Stopped, th *Thread) error {
 		h.t.Fatalf("our handler is taken out, and was interrupted: %v", err)
 	}
 	var saved uint64
-	err := h.tg.contexts(s, false, func(_ *Thread, at, v uint64) {
+	err := h.tg.contexts(s, false, func(_ *ptrace.Thread, at, v uint64) {
 		if v == f.resident.Entry+1 {
 			saved = at
 		}
 	})
 	back := le.AppendUint64(nil, f.resident.Trap-1)
-	err = errors.Join(err, h.tg.p.WriteMem(saved, make([]byte, 8)), h.tg.p.WriteMem(saved-scRIP-scOffset-8, back))
+	err = errors.Join(err, h.tg.p.WriteMem(saved, make([]byte, 8)), h.tg.p.WriteMem(saved-savedIPOff, back))
 	if tid, busy := f.busy(s); busy {
 		h.t.Errorf("a handler of the program's returns to ours: thread %d is said to be in it", tid)
 	}
@@ -118,7 +119,7 @@ func TestHalfInstalled(t *testing.T) {
 			t.Errorf("signals %v are still caught", sigs)
 		}
 		h.clean()
-		h.tg.p.Close()
+		h.tg.proc.Close()
 	}
 }
 
@@ -127,7 +128,7 @@ func (h *handled) installsLater(site *target.Site) {
 	h.t.Helper()
 	f := h.tg.faults
 	retry(h.t, func() error {
-		return h.tg.stopped(func(s *Stopped) error {
+		return h.tg.stopped(func(s *ptrace.Stopped) error {
 			f.wantTraps = false
 			if err := f.install(s); err != nil {
 				return err
@@ -157,7 +158,7 @@ func TestMovedWithoutTrapFlag(t *testing.T) {
 		c := h.callOf(&target.Handler{Run: plain(func(*amd64.Regs) arch.Action { return arch.ActionGo })})
 		site := h.fresh("add", c, arch.Policy{Force: arch.TacticStep})
 		retry(t, func() error { return h.tg.Commit(&target.Change{Add: []*target.Site{site}}) })
-		retry(t, func() error { return h.tg.stopped(func(s *Stopped) error { return h.moved(s, site, left) }) })
+		retry(t, func() error { return h.tg.stopped(func(s *ptrace.Stopped) error { return h.moved(s, site, left) }) })
 		h.want("add 40 2", "ok 42")
 		h.end()
 	}
@@ -165,20 +166,20 @@ func TestMovedWithoutTrapFlag(t *testing.T) {
 
 // moved removes a breakpoint, and looks at a thread that was at the copy of its instruction then; or,
 // where the tracer left, at one that came there later.
-func (h *handled) moved(s *Stopped, site *target.Site, left bool) error {
+func (h *handled) moved(s *ptrace.Stopped, site *target.Site, left bool) error {
 	th := s.Threads()[0]
 	was := th.Regs()
 	copied := site.Detour.Pairs[slices.IndexFunc(site.Detour.Pairs, func(p arch.Pair) bool { return p.Orig == site.Addr })].Copy
 	at := func(pc uint64) error {
 		r := was
-		r.RIP, r.OrigRAX, r.Flags = pc, noSyscall, r.Flags|trapFlag
+		r.RIP, r.OrigRAX, r.Flags = pc, ptrace.NoSyscall, r.Flags|ptrace.TrapFlag
 		return th.SetRegs(r)
 	}
 	remove := func() error { return h.tg.commitStopped(s, &target.Change{Remove: []*target.Site{site}}) }
 	var err error
 	if left {
 		err = errors.Join(at(site.Detour.Addr+1), remove(), at(copied))
-		l, e := FindLeftover(h.tg.p)
+		l, e := findLeftover(h.tg.p)
 		if e != nil || l == nil {
 			h.t.Fatalf("left: %v, %v", l, e)
 		}
@@ -186,8 +187,11 @@ func (h *handled) moved(s *Stopped, site *target.Site, left bool) error {
 	} else {
 		err = errors.Join(at(copied), remove())
 	}
-	if r := th.Regs(); r.RIP != site.Addr || r.Flags&trapFlag != 0 {
+	if r := th.Regs(); r.RIP != site.Addr || r.Flags&ptrace.TrapFlag != 0 {
 		h.t.Errorf("left %v: it goes on at 0x%x, want 0x%x, with flags 0x%x", left, r.RIP, site.Addr, r.Flags)
 	}
 	return errors.Join(err, th.SetRegs(was), h.tg.control.clear([]*target.Site{site}))
 }
+
+// savedIPOff is how far behind its return address a signal frame has the instruction pointer.
+const savedIPOff = 8 + 40 + 128

@@ -10,6 +10,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -126,7 +127,7 @@ func (t *Target) anyFilter() (bool, error) {
 }
 
 // judgeFilters looks at the filters that there are. Precondition: the world is stopped.
-func (t *Target) judgeFilters(s *Stopped) error {
+func (t *Target) judgeFilters(s *ptrace.Stopped) error {
 	if between, err := t.betweenFilters(s); between || err != nil {
 		return err // the filter is about to come
 	}
@@ -154,16 +155,16 @@ func (t *Target) judgeFilters(s *Stopped) error {
 		err = t.control.put(hdrQuiet, n)
 	}
 	t.filters.seen = n
-	t.filters.why = fmt.Errorf("process %d has taken on a seccomp filter: arguments that lie in memory are not read any more ((fault), 0), and handlers not called: %w", t.p.pid, why)
+	t.filters.why = fmt.Errorf("process %d has taken on a seccomp filter: arguments that lie in memory are not read any more ((fault), 0), and handlers not called: %w", t.p.PID(), why)
 	return errors.Join(err, t.filters.why)
 }
 
 // waitCalls is what a thread does that waits in the loader.
-var waitCalls = []callData{{nr: unix.SYS_NANOSLEEP, arch: auditArchX86_64, open: openIP | openArg(0)}}
+var waitCalls = []ptrace.CallData{ptrace.CallOf(unix.SYS_NANOSLEEP, [6]uint64{}, 0)}
 
 // hitCalls are the system calls that generated code makes at hits, as things stand.
-func (t *Target) hitCalls() []callData {
-	var out []callData
+func (t *Target) hitCalls() []ptrace.CallData {
+	var out []ptrace.CallData
 	if !t.writer.PlainLoads {
 		out = append(out, maskCalls...)
 	}
@@ -185,7 +186,7 @@ func (t *Target) hitCalls() []callData {
 // betweenFilters says whether a thread is in a function that takes on filters, and may have counted
 // one that is not there yet: what the kernel tells of its filters is no answer then. One that is in
 // another system call there is not. Precondition: the world is stopped.
-func (t *Target) betweenFilters(s *Stopped) (bool, error) {
+func (t *Target) betweenFilters(s *ptrace.Stopped) (bool, error) {
 	in := t.filters.calls
 	for site := range t.control.sites {
 		for _, r := range t.filters.calls {

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"debug/elf"
 	"encoding/binary"
 	"fmt"
 
@@ -11,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/golayout"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // goProgram is what is known of a Go program's runtime.
@@ -26,7 +28,7 @@ type goProgram struct {
 
 // findGo recognises a Go program and validates the layout of its runtime against all
 // threads. nil: not a Go program.
-func (t *Target) findGo(threads []*Thread) (*goProgram, error) {
+func (t *Target) findGo(threads []*ptrace.Thread) (*goProgram, error) {
 	main := t.module[0]
 	if !main.im.IsGo() {
 		return nil, nil
@@ -67,7 +69,7 @@ func (t *Target) goTLS(m module) (int32, error) {
 
 // try says whether the layout fits what the threads hold, and how many of them have a g:
 // g.m.procid is the thread's id, and the g's stack is one.
-func (g *goProgram) try(l golayout.Layout, tls int32, threads []*Thread) (fit int, ok bool) {
+func (g *goProgram) try(l golayout.Layout, tls int32, threads []*ptrace.Thread) (fit int, ok bool) {
 	for _, th := range threads {
 		gp, ok := g.word(th.FSBase() + uint64(tls))
 		if th.FSBase() == 0 || !ok || gp == 0 {
@@ -161,7 +163,7 @@ type goroutine struct {
 }
 
 // goroutines lists all that have a stack. Precondition: the world is stopped.
-func (g *goProgram) goroutines(threads []*Thread) ([]goroutine, error) {
+func (g *goProgram) goroutines(threads []*ptrace.Thread) ([]goroutine, error) {
 	base, ok1 := g.word(g.allgs)
 	n, ok2 := g.word(g.allgs + 8)
 	if !ok1 || !ok2 || n > maxGoroutines {
@@ -218,7 +220,7 @@ func (g *goProgram) field(b []byte, off int32) uint64 { return binary.LittleEndi
 
 // running gives the stack pointers of the goroutines that threads run: 0, not known, for
 // one that is interrupted by a signal whose handler runs.
-func (g *goProgram) running(threads []*Thread) map[uint64]uint64 {
+func (g *goProgram) running(threads []*ptrace.Thread) map[uint64]uint64 {
 	out := map[uint64]uint64{}
 	for _, th := range threads {
 		gp, ok := g.word(th.FSBase() + uint64(g.runtime.TLS))
@@ -237,7 +239,7 @@ func (g *goProgram) running(threads []*Thread) map[uint64]uint64 {
 
 // stacks gives the used part of every goroutine's stack. Precondition: the world is
 // stopped.
-func (g *goProgram) stacks(s *Stopped, f func(lo, hi uint64) error) error {
+func (g *goProgram) stacks(s *ptrace.Stopped, f func(lo, hi uint64) error) error {
 	gs, err := g.goroutines(s.Threads())
 	if err != nil {
 		return err
@@ -248,4 +250,15 @@ func (g *goProgram) stacks(s *Stopped, f func(lo, hi uint64) error) error {
 		}
 	}
 	return nil
+}
+
+// isGo says whether the program's file is one that the Go linker wrote.
+func isGo(p *ptrace.Process) bool {
+	f, err := p.OpenAt(p.FileName("exe"), 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	e, err := elf.NewFile(f)
+	return err == nil && (e.Section(".go.buildinfo") != nil || e.Section(".gopclntab") != nil)
 }

@@ -4,6 +4,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // TestAllgsFromCode: what the code of runtime.forEachG shows is what the symbol says, and
@@ -44,7 +46,7 @@ func TestAllgsFromCode(t *testing.T) {
 func hasGoroutines(t *testing.T, target *Target) {
 	t.Helper()
 	ids := map[uint64]bool{}
-	err := target.stopped(func(s *Stopped) error {
+	err := target.stopped(func(s *ptrace.Stopped) error {
 		gs, err := target.golang.goroutines(s.Threads())
 		for _, g := range gs {
 			ids[g.id] = true

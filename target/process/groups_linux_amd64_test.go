@@ -11,6 +11,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -119,7 +120,7 @@ func TestTrapTableAtEveryStep(t *testing.T) {
 			ch.Remove = []*target.Site{old}
 		}
 		steps := 0
-		stepHook = func(what string) {
+		ptrace.OnStep = func(what string) {
 			if i > 0 {
 				steps++
 				h.trapGoesOn(what, s.Addr, old, s)
@@ -127,16 +128,16 @@ func TestTrapTableAtEveryStep(t *testing.T) {
 			}
 		}
 		retry(t, func() error { return h.tg.Commit(ch) })
-		stepHook = nil
+		ptrace.OnStep = nil
 		if i > 0 && steps < 4 {
 			t.Errorf("change %d: %d steps", i, steps)
 		}
 		old = s
 		h.sites["add0"] = s
 	}
-	stepHook = func(what string) { h.faultsKnown(what, old.Addr, old) }
+	ptrace.OnStep = func(what string) { h.faultsKnown(what, old.Addr, old) }
 	h.disarm()
-	stepHook = nil
+	ptrace.OnStep = nil
 	h.end()
 }
 
@@ -264,10 +265,10 @@ func TestTrapThatComes(t *testing.T) {
 			second = min(second, p.Orig)
 		}
 	}
-	err := h.tg.stopped(func(s *Stopped) error {
+	err := h.tg.stopped(func(s *ptrace.Stopped) error {
 		th := s.Threads()[0]
 		r := th.Regs()
-		r.RIP, r.OrigRAX = second, noSyscall
+		r.RIP, r.OrigRAX = second, ptrace.NoSyscall
 		if err := th.SetRegs(r); err != nil {
 			return err
 		}

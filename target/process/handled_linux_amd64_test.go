@@ -9,6 +9,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -177,12 +178,12 @@ func (h *handled) end() {
 	h.disarm()
 	retry(h.t, h.tg.Close)
 	h.clean()
-	h.tg.p.Close()
+	h.tg.proc.Close()
 }
 
 func (h *handled) clean() {
 	h.t.Helper()
-	l, err := FindLeftover(h.tg.p)
+	l, err := findLeftover(h.tg.p)
 	if err != nil || l != nil {
 		h.t.Errorf("left in the process: %+v, %v", l, err)
 	}
@@ -193,7 +194,7 @@ func (h *handled) clean() {
 	}
 }
 
-func mapsOfTB(t testing.TB, p *Proc) []procfs.Map {
+func mapsOfTB(t testing.TB, p *ptrace.Process) []procfs.Map {
 	t.Helper()
 	maps, err := p.Maps()
 	if err != nil {

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -50,9 +50,9 @@ const (
 
 // limits are those that bind the process, and us, now.
 func (t *Target) limits() (headroom.Limits, error) {
-	ls, err := headroom.Root("/").Of(t.p.pid, os.Getpid(), t.p.locksAll())
+	ls, err := headroom.Root("/").Of(t.p.PID(), os.Getpid(), t.p.LocksAll())
 	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", t.p.pid, err)
+		return nil, fmt.Errorf("process %d: %w", t.p.PID(), err)
 	}
 	return ls, nil
 }
@@ -64,7 +64,7 @@ func (t *Target) spare(what string, take headroom.Take) error {
 		return err
 	}
 	if err := ls.Check(take); err != nil {
-		return fmt.Errorf("process %d: %s: %w", t.p.pid, what, err)
+		return fmt.Errorf("process %d: %s: %w", t.p.PID(), what, err)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (t *Target) fit() error {
 		case l.Events > leastEvents:
 			cfg.Events = max(leastEvents, l.Events/2)
 		default:
-			return fmt.Errorf("process %d: probes: %w", t.p.pid, err)
+			return fmt.Errorf("process %d: probes: %w", t.p.PID(), err)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func (t *Target) planRing() error {
 	if err != nil {
 		return err
 	}
-	allowed := t.p.allowedCPUs()
+	allowed := allowedCPUs(t.p)
 	cpus = slices.DeleteFunc(cpus, func(n int) bool {
 		return n >= cfg.CPUs || len(allowed) > 0 && !slices.Contains(allowed, n)
 	})
@@ -145,8 +145,8 @@ func ringTake(l ring.Layout, cpus int) headroom.Take {
 }
 
 // allowedCPUs are those that the process may run on; empty: it is not known.
-func (p *Proc) allowedCPUs() []int {
-	text, err := p.read("status")
+func allowedCPUs(p *ptrace.Process) []int {
+	text, err := p.ReadFile("status")
 	if err != nil {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (t *Target) moreHeap(size uint64) (addr uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	err = t.stopped(func(s *Stopped) error {
+	err = t.stopped(func(s *ptrace.Stopped) error {
 		addr, err = t.mapPrivate(s, heapName, 0, size, unix.PROT_READ|unix.PROT_WRITE)
 		return err
 	})
@@ -188,7 +188,7 @@ func (t *Target) spareFor(add []*target.Site) error {
 		}
 		tables += siteSize + 2*amd64.FaultEntrySize*uint64(len(a.Detour.Fixups)+len(a.Detour.Pairs))
 	}
-	code = t.p.fresh(code)
+	code = t.p.WithoutBacking(code)
 	charged := uint64(len(text)+len(code))*procfs.PageSize + tables
 	if charged < unseen { // what fit has left room for
 		charged = 0
@@ -203,52 +203,11 @@ func (t *Target) patched(add []*target.Site) {
 	}
 }
 
-// learnLocks finds out whether the process locks all memory that it maps (mlockall with MCL_FUTURE):
-// a page that may not be accessed is mapped, which takes no memory, and is looked at. Only a process
-// that has locked memory is asked. Precondition: the world is stopped.
-func (t *Target) learnLocks(s *Stopped) error {
-	st, err := t.p.read("status")
-	if err != nil || !locksSome(string(st)) {
+// learnLocks finds out whether the process locks all memory that it maps. Precondition: the world is stopped.
+func (t *Target) learnLocks(s *ptrace.Stopped) error {
+	locks, err := s.LearnLocks()
+	if err != nil || !locks {
 		return err
 	}
-	at, err := s.Mmap(0, procfs.PageSize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
-	if errors.Is(err, unix.EAGAIN) {
-		return fmt.Errorf("process %d: it locks all its memory (mlockall), and RLIMIT_MEMLOCK leaves none: raise it (prlimit --pid %d --memlock=unlimited): %w", t.p.pid, t.p.pid, err)
-	}
-	if err != nil {
-		return err
-	}
-	locked, err := t.p.locked(at)
-	if err = errors.Join(err, s.Munmap(at, procfs.PageSize)); err != nil || !locked {
-		return err
-	}
-	t.p.locks.Store(true)
 	return t.fit() // the limit of locked memory counts
-}
-
-func (p *Proc) locksAll() bool { return p.locks.Load() }
-
-// locksSome says whether a process has locked memory, by the text of proc(5) status.
-func locksSome(status string) bool {
-	for l := range strings.Lines(status) {
-		if v, ok := strings.CutPrefix(l, "VmLck:"); ok {
-			return strings.Fields(v + " 0")[0] != "0"
-		}
-	}
-	return false
-}
-
-// locked says whether the mapping at an address is locked, by proc(5) smaps.
-func (p *Proc) locked(at uint64) (bool, error) {
-	b, err := p.read("smaps")
-	if err != nil {
-		return false, err
-	}
-	_, text, found := strings.Cut("\n"+string(b), fmt.Sprintf("\n%08x-", at))
-	if !found {
-		return false, fmt.Errorf("process %d: smaps has no mapping at 0x%x", p.pid, at)
-	}
-	_, flags, _ := strings.Cut(text, "VmFlags:")
-	flags, _, _ = strings.Cut(flags, "\n")
-	return slices.Contains(strings.Fields(flags), "lo"), nil
 }

@@ -2,6 +2,7 @@ package process
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/cbuild"
+	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // build compiles a program of internal/testprog/process.
@@ -113,7 +116,7 @@ func (r *running) open() *Proc {
 
 func stop(t testing.TB, p *Proc) *Stopped {
 	t.Helper()
-	s, err := p.Stop(&StopOptions{Attempts: 20})
+	s, err := p.Stop(&ptrace.StopOptions{Attempts: 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,3 +154,36 @@ func reexec(test string, env ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), env...)
 	return cmd
 }
+
+// waitState waits until a process is in a state of proc(5).
+func waitState(t *testing.T, pid int, want string) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := procfs.ParseStatus(string(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.State == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d stays in state %s, want %s", pid, st.State, want)
+		}
+	}
+}
+
+func mapsOf(t *testing.T, p *Proc) []procfs.Map {
+	t.Helper()
+	maps, err := p.Maps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return maps
+}
+
+// faultStep names the step of a tracer's, in a process of its own, before which it dies; 0: it says how many there are.
+const faultStep = "KPROBES_TEST_DIE_AT"

@@ -5,6 +5,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // Instances classifies what is in the pools. See internal/arch/amd64/instance.go for what an
@@ -14,12 +15,12 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 	if t.control == nil || len(t.pools) == 0 {
 		return active, unwound, nil
 	}
-	err = t.stopped(func(s *Stopped) error { return t.classify(s, active, unwound) })
+	err = t.stopped(func(s *ptrace.Stopped) error { return t.classify(s, active, unwound) })
 	return active, unwound, err
 }
 
 // classify counts the instances of each event. Precondition: the world is stopped.
-func (t *Target) classify(s *Stopped, active, unwound map[int]int) error {
+func (t *Target) classify(s *ptrace.Stopped, active, unwound map[int]int) error {
 	places, err := t.stackPlaces(s)
 	if err != nil {
 		return err
@@ -57,13 +58,13 @@ type stackPlaces struct {
 	gs      map[uint64]goroutine
 }
 
-func (t *Target) stackPlaces(s *Stopped) (*stackPlaces, error) {
+func (t *Target) stackPlaces(s *ptrace.Stopped) (*stackPlaces, error) {
 	maps, err := s.Maps()
 	if err != nil {
 		return nil, err
 	}
 	p := &stackPlaces{maps: maps, gs: map[uint64]goroutine{}}
-	for _, th := range s.everyone() {
+	for _, th := range s.Everyone() {
 		p.threads = append(p.threads, t.frameOf(th))
 	}
 	if t.golang == nil {
@@ -110,7 +111,7 @@ func (p *stackPlaces) below(at uint64) bool {
 			continue
 		}
 		for _, sp := range p.threads {
-			if m.Contains(sp) && m.Size() <= maxStack {
+			if m.Contains(sp) && m.Size() <= ptrace.MaxStack {
 				return at < sp
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/restore"
 )
 
@@ -60,7 +61,7 @@ type keptPlace struct {
 // DropKept takes out of the process, and of all others that map the same files, the breakpoints of uprobes
 // that the kernel has kept though their tracers have ended. Those that somebody uses stay. It needs the rights
 // that Target.Uprobe needs. Leftover.Undo does so too. Precondition: the caller has the process's lock.
-func (p *Proc) DropKept() *Kept { return p.dropKept(keptCase{}) }
+func (p *Proc) DropKept() *Kept { return dropKept(p.Process, keptCase{}) }
 
 // keptCase is what is known where kept breakpoints are looked for.
 type keptCase struct {
@@ -74,18 +75,18 @@ type keptCase struct {
 //
 // Only pages that are not the file's own any more are read: the kernel lists them. A page that differs from its
 // file in anything but breakpoints and our patches is left alone.
-func (p *Proc) dropKept(c keptCase) *Kept {
+func dropKept(p *ptrace.Process, c keptCase) *Kept {
 	maps, err := p.Maps()
 	if err != nil {
 		return &Kept{Why: err}
 	}
-	places, err := p.keptPlaces(maps, c.ours)
+	places, err := keptPlaces(p, maps, c.ours)
 	places = slices.DeleteFunc(places, func(k keptPlace) bool { return c.inUse[k.addr] || c.held[procfs.PageDown(k.addr)] })
 	if len(places) == 0 {
 		return &Kept{Why: err}
 	}
-	ask, why := p.answered(places, c.killed)
-	why = cmp.Or(why, p.reopen(ask))
+	ask, why := answered(p, places, c.killed)
+	why = cmp.Or(why, reopen(p, ask))
 	out := &Kept{}
 	for _, k := range places {
 		have := make([]byte, len(k.want))
@@ -109,17 +110,17 @@ func (p *Proc) dropKept(c keptCase) *Kept {
 // answer it. why says why not all are. Who answers a breakpoint is a debugger, a handler of SIGTRAP
 // (but Go's runtime, which dies of one) or a program that has made its text writable. Where a tracer of
 // kprobe's was killed the breakpoint is taken for its, and the handler does not count.
-func (p *Proc) answered(places []keptPlace, killed bool) (out []keptPlace, why error) {
+func answered(p *ptrace.Process, places []keptPlace, killed bool) (out []keptPlace, why error) {
 	st, err := p.Status()
 	switch {
 	case err != nil:
 		return nil, err
 	case st.TracerPID != 0:
 		return nil, fmt.Errorf("process %d traces it, and may have set them", st.TracerPID)
-	case !killed && st.Catches(int(unix.SIGTRAP)) && !p.isGo():
+	case !killed && st.Catches(int(unix.SIGTRAP)) && !isGo(p):
 		return nil, errors.New("it has a handler for SIGTRAP, and may have set them itself")
 	}
-	b, err := p.read(p.own("smaps"))
+	b, err := p.ReadFile(p.FileName("smaps"))
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +154,7 @@ func pristineMaps(smaps []byte) map[uint64]bool {
 }
 
 // reopen places a uprobe at each place and takes it out again.
-func (p *Proc) reopen(places []keptPlace) error {
+func reopen(p *ptrace.Process, places []keptPlace) error {
 	var mu sync.Mutex
 	var first error
 	fail := func(err error) {
@@ -181,7 +182,7 @@ func (p *Proc) reopen(places []keptPlace) error {
 					fail(fmt.Errorf("it took longer than %v", keptTime))
 					return
 				}
-				fd, err := p.openUprobe(k.m, k.addr)
+				fd, err := openUprobe(p, k.m, k.addr)
 				if err == nil {
 					err = unix.Close(fd)
 				}
@@ -197,8 +198,8 @@ func (p *Proc) reopen(places []keptPlace) error {
 
 // keptPlaces finds the breakpoints, and what the kernel makes of breakpoints, in text that is mapped from
 // files which have none there.
-func (p *Proc) keptPlaces(maps []procfs.Map, ours []restore.Site) (out []keptPlace, err error) {
-	pages, err := p.openAt(p.own("pagemap"), 0)
+func keptPlaces(p *ptrace.Process, maps []procfs.Map, ours []restore.Site) (out []keptPlace, err error) {
+	pages, err := p.OpenAt(p.FileName("pagemap"), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +209,7 @@ func (p *Proc) keptPlaces(maps []procfs.Map, ours []restore.Site) (out []keptPla
 		if _, ok := textMap(maps, m.Start); !ok {
 			continue
 		}
-		own, err := ownPages(pages, m, room/procfs.PageSize)
+		own, err := ptrace.OwnPages(pages, m, room/procfs.PageSize)
 		if err != nil {
 			return nil, err
 		}
@@ -221,7 +222,7 @@ func (p *Proc) keptPlaces(maps []procfs.Map, ours []restore.Site) (out []keptPla
 			continue // no uprobe can be placed in it either
 		}
 		for _, page := range own {
-			out = append(out, p.keptOn(maps, ours, m, f, page)...)
+			out = append(out, keptOn(p, maps, ours, m, f, page)...)
 		}
 		f.Close()
 	}
@@ -229,7 +230,7 @@ func (p *Proc) keptPlaces(maps []procfs.Map, ours []restore.Site) (out []keptPla
 }
 
 // keptOn gives where on a page breakpoints of the kernel may stand. None, if it can not be read.
-func (p *Proc) keptOn(maps []procfs.Map, ours []restore.Site, m procfs.Map, f *os.File, page uint64) (out []keptPlace) {
+func keptOn(p *ptrace.Process, maps []procfs.Map, ours []restore.Site, m procfs.Map, f *os.File, page uint64) (out []keptPlace) {
 	have, want := make([]byte, procfs.PageSize), make([]byte, procfs.PageSize)
 	if p.ReadMem(page, have) != nil || fileBytes(f, page-m.Start+m.Offset, want) != nil {
 		return nil
@@ -275,29 +276,4 @@ func breakpoints(have, want []byte, called func(off int, rel int32) bool) (out [
 		i += n
 	}
 	return out
-}
-
-// pageOfFile is set for pages that are the file's, or shared (Documentation/admin-guide/mm/pagemap.rst).
-const pageOfFile = 1 << 61
-
-// ownPages lists the pages of a private mapping of a file that are not the file's any more, n at most.
-func ownPages(pages *os.File, m procfs.Map, n uint64) (out []uint64, err error) {
-	buf := make([]byte, min(64<<10, m.Size()/procfs.PageSize*8))
-	for at := m.Start; at < m.End; {
-		b := buf[:min(uint64(len(buf)), (m.End-at)/procfs.PageSize*8)]
-		if _, err := pages.ReadAt(b, int64(at/procfs.PageSize*8)); err != nil {
-			return nil, err
-		}
-		for ; len(b) > 0; b, at = b[8:], at+procfs.PageSize {
-			e := le.Uint64(b)
-			if e&(pagePresent|pageSwapped) == 0 || e&pageOfFile != 0 {
-				continue
-			}
-			if uint64(len(out)) == n {
-				return out, nil
-			}
-			out = append(out, at)
-		}
-	}
-	return out, nil
 }

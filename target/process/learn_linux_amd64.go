@@ -12,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // tidOffsets are the places of the thread id in the thread's control block, from the FS
@@ -21,7 +22,7 @@ var tidOffsets = []int32{0x2d0, 0x30}
 
 // learn finds out what generated code needs to know of the process. Precondition: the
 // world is stopped.
-func (t *Target) learn(s *Stopped) error {
+func (t *Target) learn(s *ptrace.Stopped) error {
 	threads := s.Threads()
 	if len(threads) == 0 {
 		return fmt.Errorf("process %d has no thread left", t.p.PID())
@@ -61,27 +62,27 @@ func (t *Target) learn(s *Stopped) error {
 
 // refuseNoTSC refuses a process that forbids itself the time stamp counter
 // (PR_SET_TSC): reading it would kill it.
-func refuseNoTSC(s *Stopped) error {
-	calls := []Syscall{{Nr: unix.SYS_PRCTL, Args: [6]uint64{unix.PR_GET_TSC}, Data: make([]byte, 8), DataArg: 1}}
+func refuseNoTSC(s *ptrace.Stopped) error {
+	calls := []ptrace.Syscall{{Nr: unix.SYS_PRCTL, Args: [6]uint64{unix.PR_GET_TSC}, Data: make([]byte, 8), DataArg: 1}}
 	if err := s.CallAll(calls); err != nil {
 		return err
 	}
 	if calls[0].Err == nil && binary.LittleEndian.Uint32(calls[0].Data) == unix.PR_TSC_SIGSEGV {
-		return errno.Errorf(unix.EOPNOTSUPP, "process %d forbids reading the time stamp counter (PR_SET_TSC), which records need", s.Proc().PID())
+		return errno.Errorf(unix.EOPNOTSUPP, "process %d forbids reading the time stamp counter (PR_SET_TSC), which records need", s.Process().PID())
 	}
 	return nil
 }
 
 // learnRseq asks the kernel where the threads have registered their restartable
 // sequences. It must be at one offset from the FS base in all of them. It must run on the tracer's thread.
-func (t *Target) learnRseq(threads []*Thread) {
+func (t *Target) learnRseq(threads []*ptrace.Thread) {
 	var off int64
 	for i, th := range threads {
-		c, err := th.rseq()
-		if err != nil || c.pointer == 0 || c.signature != amd64.RseqSignature || th.FSBase() == 0 {
+		c, err := th.Rseq()
+		if err != nil || c.Pointer == 0 || c.Signature != amd64.RseqSignature || th.FSBase() == 0 {
 			return
 		}
-		o := int64(c.pointer - th.FSBase())
+		o := int64(c.Pointer - th.FSBase())
 		if i > 0 && o != off || o != int64(int32(o)) {
 			return
 		}
@@ -92,7 +93,7 @@ func (t *Target) learnRseq(threads []*Thread) {
 
 // learnTID looks for the thread id in the threads' control blocks: at an offset where
 // every thread has its own.
-func (t *Target) learnTID(s *Stopped, threads []*Thread) {
+func (t *Target) learnTID(s *ptrace.Stopped, threads []*ptrace.Thread) {
 	for _, off := range tidOffsets {
 		if t.tidAt(s, threads, off) {
 			t.writer.TID, t.writer.TIDOff = arch.TIDFS, off
@@ -103,7 +104,7 @@ func (t *Target) learnTID(s *Stopped, threads []*Thread) {
 }
 
 // tidAt says whether every thread has its id at an offset from its FS base.
-func (t *Target) tidAt(s *Stopped, threads []*Thread, off int32) bool {
+func (t *Target) tidAt(s *ptrace.Stopped, threads []*ptrace.Thread, off int32) bool {
 	ids := make([]procfs.Range, len(threads))
 	for i, th := range threads {
 		if th.FSBase() == 0 {
@@ -113,7 +114,7 @@ func (t *Target) tidAt(s *Stopped, threads []*Thread, off int32) bool {
 		ids[i] = procfs.Range{Lo: at, Hi: at + 4}
 	}
 	all := 0
-	err := s.readRanges(ids, func(i int, _ uint64, b []byte) error {
+	err := s.ReadRanges(ids, func(i int, _ uint64, b []byte) error {
 		if t.isIDOf(threads[i], b) {
 			all++
 		}
@@ -123,39 +124,14 @@ func (t *Target) tidAt(s *Stopped, threads []*Thread, off int32) bool {
 }
 
 // isIDOf says whether b holds the thread's id, as its own pid namespace has it.
-func (t *Target) isIDOf(th *Thread, b []byte) bool {
+func (t *Target) isIDOf(th *ptrace.Thread, b []byte) bool {
 	st, err := t.statusOf(th)
 	return err == nil && len(b) == 4 && int(binary.LittleEndian.Uint32(b)) == innermost(st.NSTID, th.TID)
 }
 
-// statuses reads the status of every thread, which takes some 10 us each: before a stop.
-func (p *Proc) statuses() (map[int]*procfs.Status, error) {
-	tids, err := p.Tasks()
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[int]*procfs.Status, len(tids))
-	for _, tid := range tids {
-		if st, err := p.statusIn(&group{p.pid, p.dir}, tid); err == nil { // else it has ended
-			all[tid] = st
-		}
-	}
-	return all, nil
-}
-
-// noteRunning notes which threads run.
-func (p *Proc) noteRunning(all map[int]*procfs.Status) {
-	p.ran = map[int]bool{}
-	for tid, st := range all {
-		if st.State == "R" {
-			p.ran[tid] = true
-		}
-	}
-}
-
 // statusOf is a thread's status as it was before the stop, or, of one that is newer, as it is: what is
 // asked of it does not change, or is checked by other means.
-func (t *Target) statusOf(th *Thread) (*procfs.Status, error) {
+func (t *Target) statusOf(th *ptrace.Thread) (*procfs.Status, error) {
 	if st := t.before[th.TID]; st != nil {
 		return st, nil
 	}
@@ -182,7 +158,7 @@ func hasRDPID() bool {
 }
 
 // nameCalls is the question for the thread's name, for $comm.
-var nameCalls = []callData{{nr: unix.SYS_PRCTL, arch: auditArchX86_64, args: [6]uint64{unix.PR_GET_NAME}, open: openIP | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)}}
+var nameCalls = []ptrace.CallData{ptrace.CallOf(unix.SYS_PRCTL, [6]uint64{unix.PR_GET_NAME}, 1, 2, 3, 4, 5)}
 
 // RecordsComm says that records may hold the name that the thread has at the hit.
 func (t *Target) RecordsComm() bool { return true }

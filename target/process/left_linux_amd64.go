@@ -12,6 +12,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/restore"
 )
 
@@ -36,11 +37,11 @@ type descriptor struct {
 }
 
 // descriptors lists the process's descriptors of our memory files.
-func (p *Proc) descriptors() ([]descriptor, error) {
-	dir := fmt.Sprintf("/proc/%d/%s", p.PID(), p.own("fd"))
+func descriptors(p *ptrace.Process) ([]descriptor, error) {
+	dir := fmt.Sprintf("/proc/%d/%s", p.PID(), p.FileName("fd"))
 	es, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, p.gone(err)
+		return nil, p.Gone(err)
 	}
 	var out []descriptor
 	for _, e := range es {
@@ -49,30 +50,30 @@ func (p *Proc) descriptors() ([]descriptor, error) {
 		if err != nil || aerr != nil || !strings.HasPrefix(link, memfdPrefix) {
 			continue // not ours, or closed meanwhile
 		}
-		d, err := p.descriptor(fd)
-		if errors.Is(err, unix.ENOENT) && p.alive() == nil {
+		d, err := descriptorOf(p, fd)
+		if errors.Is(err, unix.ENOENT) && p.CheckAlive() == nil {
 			continue // closed meanwhile
 		}
 		if err != nil {
-			return nil, fmt.Errorf("process %d: descriptor %d: %w", p.pid, fd, p.gone(err))
+			return nil, fmt.Errorf("process %d: descriptor %d: %w", p.PID(), fd, p.Gone(err))
 		}
 		out = append(out, d)
 	}
 	return out, nil
 }
 
-// descriptor asks the kernel for one descriptor.
-func (p *Proc) descriptor(fd int) (descriptor, error) {
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(p.dir.Fd()), p.own(fmt.Sprintf("fd/%d", fd)), &st, 0); err != nil {
+// descriptorOf asks the kernel for one descriptor.
+func descriptorOf(p *ptrace.Process, fd int) (descriptor, error) {
+	st, err := p.StatFile(p.FileName(fmt.Sprintf("fd/%d", fd)))
+	if err != nil {
 		return descriptor{}, err
 	}
-	text, err := p.read(p.own(fmt.Sprintf("fdinfo/%d", fd)))
+	text, err := p.ReadFile(p.FileName(fmt.Sprintf("fdinfo/%d", fd)))
 	if err != nil {
 		return descriptor{}, err
 	}
 	flags, err := parseFlags(string(text))
-	return descriptor{fd: fd, file: fileID(&st), tracer: flags&tracerFlag != 0}, err
+	return descriptor{fd: fd, file: ptrace.FileID(st), tracer: flags&tracerFlag != 0}, err
 }
 
 // parseFlags finds the flags of open(2) in the text of a file of /proc/PID/fdinfo.
@@ -87,7 +88,7 @@ func parseFlags(text string) (uint64, error) {
 
 // leftMaps picks out of a process's mappings those that a tracer has made in it: not the
 // rings of processes that it traces itself.
-func (p *Proc) leftMaps(maps []procfs.Map) ([]procfs.Map, error) {
+func leftMaps(p *ptrace.Process, maps []procfs.Map) ([]procfs.Map, error) {
 	var out []procfs.Map
 	for _, m := range maps {
 		if ours(m) {
@@ -97,7 +98,7 @@ func (p *Proc) leftMaps(maps []procfs.Map) ([]procfs.Map, error) {
 	if len(out) == 0 {
 		return nil, nil
 	}
-	ds, err := p.descriptors()
+	ds, err := descriptors(p)
 	if err != nil {
 		return nil, err
 	}
@@ -116,8 +117,8 @@ func (p *Proc) leftMaps(maps []procfs.Map) ([]procfs.Map, error) {
 
 // leftDescriptors gives the descriptors that a tracer killed in the middle has left open in
 // the process.
-func (p *Proc) leftDescriptors() ([]int, error) {
-	ds, err := p.descriptors()
+func leftDescriptors(p *ptrace.Process) ([]int, error) {
+	ds, err := descriptors(p)
 	var out []int
 	for _, d := range ds {
 		if !d.tracer {
@@ -145,16 +146,16 @@ func (l *Leftover) mapped() ([]restore.Site, error) {
 
 // ownEngine is an ErrOwn if a process's own engine patches its code, or that of the process that
 // it was forked from did. The kernel's list of mappings tells: no memory of the process is asked.
-func (p *Proc) ownEngine(maps []procfs.Map) error {
+func ownEngine(p *ptrace.Process, maps []procfs.Map) error {
 	for _, m := range maps {
 		if !strings.HasPrefix(m.Path, "/memfd:"+holder.Own) {
 			continue
 		}
 		who := "it"
-		if h, err := p.Holder(); err == nil && (h == nil || h.PID != p.pid) {
+		if h, err := holderOf(p); err == nil && (h == nil || h.PID != p.PID()) {
 			who = "it, or the process that it was forked from,"
 		}
-		return fmt.Errorf("process %d: %w (%s has mapped %s): %s", p.pid, ErrOwn, who, holder.Own, adviceOwn)
+		return fmt.Errorf("process %d: %w (%s has mapped %s): %s", p.PID(), ErrOwn, who, holder.Own, adviceOwn)
 	}
 	return nil
 }

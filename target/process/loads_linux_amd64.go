@@ -7,6 +7,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // A record whose arguments read memory makes a system call (internal/arch/amd64, checked.go): it
@@ -19,18 +20,18 @@ import (
 // maskCalls are the two calls: rt_sigprocmask(SIG_BLOCK, NULL, place, 8), and
 // rt_sigprocmask(-1, address, NULL, 8), whose first argument has 32 bits. They come from
 // any detour.
-var maskCalls = []callData{
-	{nr: unix.SYS_RT_SIGPROCMASK, arch: auditArchX86_64, args: [6]uint64{unix.SIG_BLOCK, 0, 0, 8}, open: openIP | openArg(2)},
-	{nr: unix.SYS_RT_SIGPROCMASK, arch: auditArchX86_64, args: [6]uint64{1<<32 - 1, 0, 0, 8}, open: openIP | openArg(1)},
+var maskCalls = []ptrace.CallData{
+	ptrace.CallOf(unix.SYS_RT_SIGPROCMASK, [6]uint64{unix.SIG_BLOCK, 0, 0, 8}, 2),
+	ptrace.CallOf(unix.SYS_RT_SIGPROCMASK, [6]uint64{1<<32 - 1, 0, 0, 8}, 1),
 }
 
 // actionCalls is the question who handles SIGSEGV: rt_sigaction(SIGSEGV, NULL, place, 8).
-var actionCalls = []callData{
-	{nr: unix.SYS_RT_SIGACTION, arch: auditArchX86_64, args: [6]uint64{uint64(unix.SIGSEGV), 0, 0, 8}, open: openIP | openArg(2)},
+var actionCalls = []ptrace.CallData{
+	ptrace.CallOf(unix.SYS_RT_SIGACTION, [6]uint64{uint64(unix.SIGSEGV), 0, 0, 8}, 2),
 }
 
 // learnLoads finds out how arguments may read memory. Precondition: the world is stopped.
-func (t *Target) learnLoads(s *Stopped, all *[Signals]Sigaction) error {
+func (t *Target) learnLoads(s *ptrace.Stopped, all *[ptrace.Signals]ptrace.Sigaction) error {
 	t.writer.Quiet, t.writer.Resident = t.control.addr+hdrQuiet, 0
 	why, err := t.whyNotCall(s, "look (rt_sigprocmask)", maskCalls)
 	if err != nil {
@@ -64,10 +65,10 @@ func (t *Target) Loads() error {
 
 // whyNotCall says why a thread may not be made to make the system calls, which are there to
 // do something. Precondition: the world is stopped.
-func (t *Target) whyNotCall(s *Stopped, do string, calls []callData) (why, err error) {
+func (t *Target) whyNotCall(s *ptrace.Stopped, do string, calls []ptrace.CallData) (why, err error) {
 	err = s.Do(func() (err error) {
 		for _, th := range s.Threads() {
-			if why, err = t.mayNotCall(th, do, calls); why != nil || err != nil {
+			if why, err = th.MayNotCall(do, calls, t.before[th.TID]); why != nil || err != nil {
 				break
 			}
 		}
@@ -76,7 +77,7 @@ func (t *Target) whyNotCall(s *Stopped, do string, calls []callData) (why, err e
 	if why != nil || err != nil {
 		return why, err
 	}
-	for _, th := range s.parked {
+	for _, th := range s.Parked() {
 		if st, err := th.Status(); err != nil || st.Seccomp != procfs.SeccompNone {
 			return fmt.Errorf("thread %d waits for its vfork child, and may be forbidden to %s", th.TID, do), nil
 		}
@@ -84,79 +85,19 @@ func (t *Target) whyNotCall(s *Stopped, do string, calls []callData) (why, err e
 	return nil, nil
 }
 
-// mayNotCall says why the thread may not make the system calls.
-func (t *Target) mayNotCall(th *Thread, do string, calls []callData) (why, err error) {
-	if th.mayCall {
-		return nil, nil
-	}
-	if th.dispatchesSyscalls() {
-		return errno.Errorf(unix.EOPNOTSUPP, "thread %d dispatches its system calls to itself", th.TID), nil
-	}
-	mode, err := t.seccompOf(th)
-	if err != nil {
-		return nil, err
-	}
-	switch mode {
-	case procfs.SeccompNone:
-		th.mayCall = true
-		return nil, nil
-	case procfs.SeccompStrict:
-		return fmt.Errorf("thread %d may not %s: %w: strict mode", th.TID, do, ErrSeccomp), nil
-	}
-	filters, err := getFilters(th.TID)
-	if err != nil {
-		return fmt.Errorf("thread %d: %w", th.TID, err), nil
-	}
-	for i := range calls {
-		ok, err := filters.allows(&calls[i])
-		if err != nil {
-			return fmt.Errorf("thread %d: %w: %w", th.TID, ErrSeccomp, err), nil
-		}
-		if !ok {
-			return fmt.Errorf("thread %d may not %s: %w", th.TID, do, ErrSeccomp), nil
-		}
-	}
-	return nil, nil
-}
-
-// seccompOf gives a thread's mode of seccomp: what it was before the stop, if it had none then and the
-// kernel knows no filter now. (Strict mode, which a thread could have entered in between, has been out
-// of use since there are filters: threads of a program that has several can do little in it.)
-func (t *Target) seccompOf(th *Thread) (mode procfs.Seccomp, err error) {
-	if st := t.before[th.TID]; st != nil && st.Seccomp == procfs.SeccompNone {
-		_, _, e := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SECCOMP_GET_FILTER, uintptr(th.TID), 0, 0, 0, 0)
-		if e == unix.EINVAL {
-			return procfs.SeccompNone, nil
-		}
-	}
-	st, err := th.Status()
-	if err != nil {
-		return 0, err
-	}
-	return st.Seccomp, nil
-}
-
-// blocks is what a handler of signal sig blocks while it runs: itself too, mostly.
-func (a *Sigaction) blocks(sig int) uint64 {
-	if a.Flags&actNodefer != 0 {
-		return a.Mask
-	}
-	return a.Mask | 1<<(sig-1)
-}
-
 // whyBlocked says who blocks the signals of a bad load: a thread, or a handler of the
 // program while it runs. A fault there would kill the process instead of reaching our
 // handler. Precondition: the world is stopped.
-func whyBlocked(s *Stopped, all *[Signals]Sigaction) (why, err error) {
+func whyBlocked(s *ptrace.Stopped, all *[ptrace.Signals]ptrace.Sigaction) (why, err error) {
 	const bad = 1<<(unix.SIGSEGV-1) | 1<<(unix.SIGBUS-1)
 	for sig, a := range all {
-		if a.Handler > SigIgnore && a.blocks(sig)&bad != 0 {
+		if a.Handler > ptrace.SigIgnore && a.Blocks(sig)&bad != 0 {
 			return fmt.Errorf("the program's handler of signal %d blocks SIGSEGV or SIGBUS", sig), nil
 		}
 	}
 	err = s.Do(func() error {
 		for _, th := range s.Threads() {
-			m, err := th.sigMask()
+			m, err := th.SigMask()
 			if err != nil {
 				return err
 			}
@@ -170,7 +111,7 @@ func whyBlocked(s *Stopped, all *[Signals]Sigaction) (why, err error) {
 	if why != nil || err != nil {
 		return why, err
 	}
-	for _, th := range s.parked {
+	for _, th := range s.Parked() {
 		if st, err := th.Status(); err != nil || st.SigBlk&bad != 0 {
 			return fmt.Errorf("thread %d, which waits for its vfork child, blocks SIGSEGV or SIGBUS", th.TID), nil
 		}

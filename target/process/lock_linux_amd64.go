@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // Lock makes the caller the holder of the process until Unlock, Close or its own end. The
@@ -19,9 +20,9 @@ func (p *Proc) Lock() error {
 	if p.lock != nil {
 		return nil
 	}
-	f, err := p.openAt(holder.File, unix.O_RDONLY)
+	f, err := p.OpenAt(holder.File, unix.O_RDONLY)
 	if err != nil {
-		return fmt.Errorf("process %d: lock: %w", p.pid, p.gone(err))
+		return fmt.Errorf("process %d: lock: %w", p.PID(), p.Gone(err))
 	}
 	pid, err := holder.Take(f)
 	switch {
@@ -29,9 +30,9 @@ func (p *Proc) Lock() error {
 		p.lock = f
 		return nil
 	case errors.Is(err, holder.ErrTaken):
-		err = &HeldError{PID: p.pid, Holder: *procfs.NewHolder(pid)}
+		err = &HeldError{PID: p.PID(), Holder: *procfs.NewHolder(pid)}
 	default:
-		err = fmt.Errorf("process %d: lock: %w", p.pid, err)
+		err = fmt.Errorf("process %d: lock: %w", p.PID(), err)
 	}
 	return errors.Join(err, f.Close())
 }
@@ -47,10 +48,12 @@ func (p *Proc) Unlock() {
 }
 
 // Holder says who holds the process, ourselves included; nil if nobody does.
-func (p *Proc) Holder() (*procfs.Holder, error) {
-	f, err := p.openAt(holder.File, unix.O_RDONLY)
+func (p *Proc) Holder() (*procfs.Holder, error) { return holderOf(p.Process) }
+
+func holderOf(p *ptrace.Process) (*procfs.Holder, error) {
+	f, err := p.OpenAt(holder.File, unix.O_RDONLY)
 	if err != nil {
-		return nil, fmt.Errorf("process %d: lock: %w", p.pid, p.gone(err))
+		return nil, fmt.Errorf("process %d: lock: %w", p.PID(), p.Gone(err))
 	}
 	defer f.Close()
 	pid, held, err := holder.Of(f)

@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -27,8 +28,8 @@ type look struct {
 }
 
 type threadMove struct {
-	th         *Thread
-	from, regs Regs
+	th         *ptrace.Thread
+	from, regs ptrace.Regs
 }
 
 // move sets the instruction pointers of the threads that stand in bytes that change, or in detours
@@ -54,7 +55,7 @@ func (l *look) back() error {
 // look finds out where every thread stands. Groups in whose way one stands, or may come back,
 // are marked as blocked; it fails with ErrBlocked if that is the rest of the change. Precondition:
 // the world is stopped.
-func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
+func (t *Target) look(s *ptrace.Stopped, c *target.Change) (*look, error) {
 	c.Begin()
 	if tid, busy := t.faults.busy(s); busy {
 		return nil, errno.Errorf(unix.EBUSY, "thread %d is in the handler of a fault: %w", tid, ErrBlocked)
@@ -82,7 +83,7 @@ func (t *Target) look(s *Stopped, c *target.Change) (*look, error) {
 }
 
 // lookTraps finds out whether breakpoints may stand now.
-func (t *Target) lookTraps(s *Stopped, add []*target.Site) target.Blocks {
+func (t *Target) lookTraps(s *ptrace.Stopped, add []*target.Site) target.Blocks {
 	b := target.Blocks{}
 	if !slices.ContainsFunc(add, func(a *target.Site) bool { return a.Trap }) {
 		return b
@@ -203,9 +204,9 @@ func (w *ways) returnsInside(a *target.Site) bool {
 }
 
 // lookThreads finds the threads that are to be moved, and those that are in the way.
-func (t *Target) lookThreads(s *Stopped, w *ways) *look {
+func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
 	l := &look{apart: slices.ContainsFunc(w.add, w.returnsInside)}
-	for _, th := range s.parked {
+	for _, th := range s.Parked() {
 		w.lookParked(th)
 	}
 	for _, th := range s.Threads() {
@@ -218,7 +219,7 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 			continue // it goes on where the table says; or has ended
 		}
 		if t.inGate(pc) {
-			to := t.gateGoesTo(pc, th.regs.R13, th.regs.RSP)
+			to := t.gateGoesTo(pc, th.Regs().R13, th.Regs().RSP)
 			w.block(siteAround(w.leave, to), blocked(th.TID, to, "it waits for the handler of a probe, and goes back into bytes that change"))
 		}
 		to, sp, way := pc, uint64(0), map[uint64]uint64(nil)
@@ -247,7 +248,7 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 			r.RIP += to - pc
 			r.RSP += sp
 			if way != nil && t.faults.traps { // out of a detour, in which it was about to step the copy
-				r.Flags &^= trapFlag
+				r.Flags &^= ptrace.TrapFlag
 			}
 			l.moves = append(l.moves, threadMove{th, th.Regs(), r})
 			l.apart = l.apart || w.insideOld(to)
@@ -257,7 +258,7 @@ func (t *Target) lookThreads(s *Stopped, w *ways) *look {
 }
 
 // lookParked blocks what a thread is in the way of that cannot be moved.
-func (w *ways) lookParked(th *Thread) {
+func (w *ways) lookParked(th *ptrace.Thread) {
 	pc := th.ResumeRIP()
 	const why = "it waits for its vfork child, and can not be moved"
 	if in, ok := w.inner[pc]; ok {
@@ -270,7 +271,7 @@ func (w *ways) lookParked(th *Thread) {
 
 // lookStacks finds the threads that may come back to where they would be in the way. The stacks are searched once for
 // all changes of a stop: nothing of the program runs in between, and no change writes to them.
-func (t *Target) lookStacks(s *Stopped, w *ways) error {
+func (t *Target) lookStacks(s *ptrace.Stopped, w *ways) error {
 	if w.onStack == nil {
 		all := []*ways{w}
 		for _, p := range t.plans {
@@ -403,7 +404,7 @@ func siteAround(sites []*target.Site, pc uint64) *target.Site {
 // reclaim frees the detours of removed sites that no thread is in and no saved context
 // may return to. What is left is tried again at the next change. Precondition: the
 // world is stopped, and threads have been moved.
-func (t *Target) reclaim(s *Stopped) {
+func (t *Target) reclaim(s *ptrace.Stopped) {
 	if len(t.zombie) == 0 {
 		return
 	}
@@ -416,7 +417,7 @@ func (t *Target) reclaim(s *Stopped) {
 			busy[zombies[i]] = true
 		}
 	}
-	for _, th := range s.everyone() {
+	for _, th := range s.Everyone() {
 		for _, pc := range t.resumes(th) {
 			mark(pc)
 		}

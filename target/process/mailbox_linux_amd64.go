@@ -3,11 +3,10 @@ package process
 import (
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/mailbox"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // maxWorkers bounds the handlers that run at once.
@@ -17,14 +16,14 @@ const maxWorkers = 8
 type mailSide struct {
 	*mailbox.Box
 	*mailMem
-	p    *Proc
+	p    *ptrace.Process
 	addr uint64       // in the process
 	gate procfs.Range // the gate's code
 }
 
-func newMailSide(p *Proc, mem *mailMem, addr uint64) *mailSide {
+func newMailSide(p *ptrace.Process, mem *mailMem, addr uint64) *mailSide {
 	m := &mailSide{mailMem: mem, p: p, addr: addr}
-	m.Box = mailbox.New(mem.mem(), addr, m, maxWorkers, fmt.Sprint("process ", p.pid))
+	m.Box = mailbox.New(mem.mem(), addr, m, maxWorkers, fmt.Sprint("process ", p.PID()))
 	return m
 }
 
@@ -84,7 +83,7 @@ func (m *mailSide) close() error {
 }
 
 // processMemory is the memory of a process as a handler reads and writes it.
-type processMemory struct{ p *Proc }
+type processMemory struct{ p *ptrace.Process }
 
 // Read reads memory, whatever the pages permit.
 func (m *processMemory) Read(addr uint64, buf []byte) error { return m.p.ReadMem(addr, buf) }
@@ -92,9 +91,9 @@ func (m *processMemory) Read(addr uint64, buf []byte) error { return m.p.ReadMem
 // Write writes memory, through pages that are read-only too. Other threads may see the bytes
 // in any order.
 func (m *processMemory) Write(addr uint64, buf []byte) error {
-	n, err := m.p.access("write", unix.Pwrite, addr, buf)
+	n, err := m.p.WriteMemSome(addr, buf)
 	if err == nil && n < len(buf) {
-		err = fmt.Errorf("process %d: write of %d bytes at %#x: %w at %#x", m.p.pid, len(buf), addr, ErrFault, addr+uint64(n))
+		err = fmt.Errorf("process %d: write of %d bytes at %#x: %w at %#x", m.p.PID(), len(buf), addr, ErrFault, addr+uint64(n))
 	}
 	return err
 }

@@ -19,6 +19,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -38,7 +39,7 @@ func TestMailboxHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	const addr = 0x7f0000000000
-	m := newMailSide(run(t, build(t, "hold")).open(), mem, addr)
+	m := newMailSide(run(t, build(t, "hold")).open().Process, mem, addr)
 	var runs, wrong atomic.Uint64
 	handler := func(_ *amd64.Regs, instance uint64) arch.Action {
 		runs.Add(1)
@@ -159,7 +160,7 @@ func TestHandlerTracerDiesAtEveryStep(t *testing.T) {
 func dieAt(t *testing.T, pid, step int) {
 	t.Helper()
 	n := 0
-	stepHook = func(string) {
+	ptrace.OnStep = func(string) {
 		if n++; n == step {
 			unix.Kill(os.Getpid(), unix.SIGKILL)
 		}

@@ -109,3 +109,19 @@ func TestHeldByItself(t *testing.T) {
 		t.Errorf("%v; %v", own, other)
 	}
 }
+
+// TestAttachToChild: a child of ours that may be waited for is refused.
+func TestAttachToChild(t *testing.T) {
+	r := run(t, build(t, "live"), "2")
+	p, err := Open(r.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := Attach(p, nil); !errors.Is(err, ErrChild) {
+		t.Errorf("a child of ours: %v, want ErrChild", err)
+	}
+	if _, err := Attach(r.open(), nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // Caller gives the return address that a stub stands for, and any other address as it is. It
@@ -27,18 +27,18 @@ func (t *Target) Caller(addr uint64) uint64 {
 
 // frameOf is a thread's stack pointer. One that stands at a stub has taken the return address off
 // its stack, and its call is in progress: it is where that was.
-func (t *Target) frameOf(th *Thread) uint64 {
-	if st := t.stubs.Load(); st != nil && st.isStub(th.regs.RIP) {
-		return th.regs.RSP - 8
+func (t *Target) frameOf(th *ptrace.Thread) uint64 {
+	if st := t.stubs.Load(); st != nil && st.isStub(th.Regs().RIP) {
+		return th.Regs().RSP - 8
 	}
-	return th.regs.RSP
+	return th.Regs().RSP
 }
 
 // Settle waits, for a bounded time, until no thread is in the code of a site that was removed:
 // none will replace a return address any more.
 func (t *Target) Settle() error {
 	for range drainTries {
-		err := t.stopped(func(s *Stopped) error { t.reclaim(s); return nil })
+		err := t.stopped(func(s *ptrace.Stopped) error { t.reclaim(s); return nil })
 		if err != nil || t.Idle() {
 			return err
 		}
@@ -59,7 +59,7 @@ func (t *Target) PutBack() error {
 
 // endStubs puts return addresses back; sure says that none can be left. Preconditions: the
 // world is stopped, no site is armed.
-func (t *Target) endStubs(s *Stopped) (sure bool, err error) {
+func (t *Target) endStubs(s *ptrace.Stopped) (sure bool, err error) {
 	st := t.stubs.Load()
 	if st == nil {
 		return true, nil
@@ -74,7 +74,7 @@ func (t *Target) endStubs(s *Stopped) (sure bool, err error) {
 }
 
 // endStubs puts return addresses back that an earlier tracer replaced.
-func (l *Leftover) endStubs(s *Stopped, u *Undone) error {
+func (l *Leftover) endStubs(s *ptrace.Stopped, u *Undone) error {
 	u.InCall = false
 	for _, st := range l.stubs {
 		sure, err := st.restore(s, nil)
@@ -88,7 +88,7 @@ func (l *Leftover) endStubs(s *Stopped, u *Undone) error {
 
 // stubs is the room of trampolines, as it is read from the process.
 type stubs struct {
-	p        *Proc
+	p        *ptrace.Process
 	lo, size uint64 // of the room
 	dist     uint64 // from a stub to its word
 	flat     bool   // the layout is that of before there were pieces
@@ -99,12 +99,12 @@ type stubs struct {
 	known map[uint64]uint64
 }
 
-func newStubs(p *Proc, lo, size uint64) *stubs {
+func newStubs(p *ptrace.Process, lo, size uint64) *stubs {
 	return &stubs{p: p, lo: lo, size: size, dist: amd64.TrampolineDist, limit: maxSearch, known: map[uint64]uint64{}}
 }
 
 // stubsOf is the room that a mapping of stubs is part of.
-func stubsOf(p *Proc, m procfs.Map) *stubs {
+func stubsOf(p *ptrace.Process, m procfs.Map) *stubs {
 	name := strings.TrimSuffix(strings.TrimPrefix(m.Path, "/memfd:"+roomName), " (deleted)")
 	if n, err := strconv.ParseUint(name, 10, 6); err == nil {
 		return newStubs(p, m.Start&^(1<<n-1), 1<<n)
@@ -175,9 +175,9 @@ func (s *stubs) real(v uint64) (to uint64, ok bool) {
 // lie in. sure says that none is left. ErrInDetour: a thread is just between two of our
 // instructions; the rest is done.
 // Precondition: the world is stopped, and no function's entry is probed any more.
-func (s *stubs) restore(st *Stopped, slots []uint64) (sure bool, err error) {
+func (s *stubs) restore(st *ptrace.Stopped, slots []uint64) (sure bool, err error) {
 	var busy error
-	if len(st.parked) > 0 {
+	if len(st.Parked()) > 0 {
 		busy = ErrInDetour // whose registers are not known
 	}
 	for _, th := range st.Threads() {
@@ -204,9 +204,9 @@ func (s *stubs) restore(st *Stopped, slots []uint64) (sure bool, err error) {
 			sure = sure && searchable(m)
 		}
 	}
-	for _, th := range st.everyone() {
-		if m, ok := procfs.FindMap(maps, th.regs.RSP); ok {
-			lo, hi := stackIn(m, th.regs.RSP)
+	for _, th := range st.Everyone() {
+		if m, ok := procfs.FindMap(maps, th.Regs().RSP); ok {
+			lo, hi := ptrace.StackIn(m, th.Regs().RSP)
 			r.found = append(r.found, resident{Range: procfs.Range{Lo: lo, Hi: hi}})
 			sure = sure && searchable(m)
 		}
@@ -226,7 +226,7 @@ func (s *stubs) restore(st *Stopped, slots []uint64) (sure bool, err error) {
 
 // restoreThread puts back what is in a thread's registers. One at a stub stands, in effect,
 // at the address that the stub stands for.
-func (s *stubs) restoreThread(th *Thread) error {
+func (s *stubs) restoreThread(th *ptrace.Thread) error {
 	r := th.Regs()
 	changed := false
 	for _, p := range []*uint64{
@@ -247,27 +247,22 @@ func (s *stubs) restoreThread(th *Thread) error {
 }
 
 // restoreVectors puts back what is in a thread's vector registers: it may be copying a stack.
-func (s *stubs) restoreVectors(th *Thread) error {
-	return th.s.Do(func() error {
-		b, err := getXstate(th.TID)
-		if err != nil {
-			return fmt.Errorf("thread %d: vector registers: %w", th.TID, th.lost(err))
+func (s *stubs) restoreVectors(th *ptrace.Thread) error {
+	b, err := th.Xstate()
+	if err != nil {
+		return err
+	}
+	changed := false
+	for i := 0; i+8 <= len(b); i += 8 {
+		if to, ok := s.real(binary.LittleEndian.Uint64(b[i:])); ok {
+			binary.LittleEndian.PutUint64(b[i:], to)
+			changed = true
 		}
-		changed := false
-		for i := 0; i+8 <= len(b); i += 8 {
-			if to, ok := s.real(binary.LittleEndian.Uint64(b[i:])); ok {
-				binary.LittleEndian.PutUint64(b[i:], to)
-				changed = true
-			}
-		}
-		if !changed {
-			return nil
-		}
-		if err := setXstate(th.TID, b); err != nil {
-			return fmt.Errorf("thread %d: vector registers: %w", th.TID, th.lost(err))
-		}
+	}
+	if !changed {
 		return nil
-	})
+	}
+	return th.SetXstate(b)
 }
 
 // restoreMemory puts back what is in [lo, hi).
@@ -286,7 +281,7 @@ func (s *stubs) restoreMemory(lo, hi uint64) error {
 			}
 			to, ok := s.real(v)
 			if !ok {
-				if s.inBare(v) && (&Target{p: s.p}).inFrame(lo+uint64(i)) {
+				if s.inBare(v) && s.p.InFrame(lo+uint64(i)) {
 					busy = ErrInDetour
 				}
 				continue

@@ -6,6 +6,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -54,7 +55,7 @@ func (t *Target) Reap(r *target.Reap) error {
 	if t.control == nil || len(t.pools) == 0 {
 		return nil
 	}
-	return t.stopped(func(s *Stopped) error {
+	return t.stopped(func(s *ptrace.Stopped) error {
 		p, err := t.newReaper(s, r)
 		if err != nil {
 			return err
@@ -73,8 +74,8 @@ type reaper struct {
 	*target.Reap
 	t      *Target
 	places *stackPlaces
-	in     map[procfs.Map][]*Thread    // threads whose stack pointer, or control block, is in a mapping
-	ends   map[procfs.Map]procfs.Range // see done
+	in     map[procfs.Map][]*ptrace.Thread // threads whose stack pointer, or control block, is in a mapping
+	ends   map[procfs.Map]procfs.Range     // see done
 	inside []claimer
 	idle   bool // no thread is in code that was removed
 	quota  int
@@ -83,7 +84,7 @@ type reaper struct {
 // claimer is a thread that may have claimed a slot: its stack pointer, in Go its goroutine.
 type claimer struct{ sp, goid uint64 }
 
-func (t *Target) newReaper(s *Stopped, r *target.Reap) (*reaper, error) {
+func (t *Target) newReaper(s *ptrace.Stopped, r *target.Reap) (*reaper, error) {
 	t.reclaim(s)
 	places, err := t.stackPlaces(s)
 	if err != nil {
@@ -91,10 +92,10 @@ func (t *Target) newReaper(s *Stopped, r *target.Reap) (*reaper, error) {
 	}
 	p := &reaper{
 		Reap: r, t: t, places: places, idle: len(t.zombie) == 0, quota: maxReaped,
-		in: map[procfs.Map][]*Thread{}, ends: map[procfs.Map]procfs.Range{},
+		in: map[procfs.Map][]*ptrace.Thread{}, ends: map[procfs.Map]procfs.Range{},
 	}
-	for _, th := range s.everyone() {
-		m, ok := procfs.FindMap(places.maps, th.regs.RSP)
+	for _, th := range s.Everyone() {
+		m, ok := procfs.FindMap(places.maps, th.Regs().RSP)
 		if ok {
 			p.in[m] = append(p.in[m], th)
 		}
@@ -102,31 +103,28 @@ func (t *Target) newReaper(s *Stopped, r *target.Reap) (*reaper, error) {
 			p.in[b] = append(p.in[b], th)
 		}
 		if in, ok := procfs.FindMap(places.maps, th.ResumeRIP()); ok && ours(in) {
-			p.inside = append(p.inside, claimer{th.regs.RSP, t.goidOf(th)})
+			p.inside = append(p.inside, claimer{th.Regs().RSP, t.goidOf(th)})
 		}
 	}
-	return p, t.contexts(s, t.golang != nil, func(th *Thread, at, _ uint64) {
-		var b [8]byte
-		if t.p.ReadMem(at-scRIP+scRSP, b[:]) == nil {
-			p.inside = append(p.inside, claimer{le.Uint64(b[:]), t.goidOf(th)})
+	return p, t.contexts(s, t.golang != nil, func(th *ptrace.Thread, at, _ uint64) {
+		if sp, err := t.p.SavedSP(at); err == nil {
+			p.inside = append(p.inside, claimer{sp, t.goidOf(th)})
 		}
 	})
 }
 
-const scRSP = 120 // in struct sigcontext
-
 // own says whether a mapping is the stack that the kernel or the C library has made for the
 // thread, and the thread is on it: not on an alternate stack of signals that lies there, as a
 // local array may.
-func (p *reaper) own(m procfs.Map, th *Thread) bool {
-	sp, fs := th.regs.RSP, th.FSBase()
+func (p *reaper) own(m procfs.Map, th *ptrace.Thread) bool {
+	sp, fs := th.Regs().RSP, th.FSBase()
 	switch {
 	case !m.Contains(sp):
 		return false
 	case m.Path == "[stack]":
 		return th.TID == p.t.p.PID() && !p.alternate(m, sp)
 	}
-	return m.Anonymous() && m.Path != "[heap]" && m.Contains(fs) && sp < fs && p.t.p.pointsToItself(fs) && !p.alternate(m, sp)
+	return m.Anonymous() && m.Path != "[heap]" && m.Contains(fs) && sp < fs && p.t.p.PointsToItself(fs) && !p.alternate(m, sp)
 }
 
 // alternate says whether a stack pointer may be on an alternate stack: a signal frame above it
@@ -134,7 +132,7 @@ func (p *reaper) own(m procfs.Map, th *Thread) bool {
 func (p *reaper) alternate(m procfs.Map, sp uint64) bool {
 	found := false
 	err := p.t.scanWords(sp+-sp&7, m.End, func(at, v uint64) error {
-		if found || sp-v >= maxStack || !p.t.inFrame(at-scStack) { // v: where it begins
+		if found || sp-v >= ptrace.MaxStack || !p.t.p.InFrame(at-scStack) { // v: where it begins
 			return nil
 		}
 		var size [8]byte
@@ -150,7 +148,7 @@ func (p *reaper) alternate(m procfs.Map, sp uint64) bool {
 const scStack = 8 + 16
 
 // goidOf is the goroutine that a thread runs, or has left for its signal stack; 0: none.
-func (t *Target) goidOf(th *Thread) uint64 {
+func (t *Target) goidOf(th *ptrace.Thread) uint64 {
 	g := t.golang
 	if g == nil || th.FSBase() == 0 {
 		return 0
@@ -235,7 +233,7 @@ func (p *reaper) done(m procfs.Map) procfs.Range {
 // hold something without a gap.
 func (p *reaper) touched(m procfs.Map, hi uint64) uint64 {
 	end := procfs.PageUp(hi)
-	in := p.t.p.present(max(m.Start, end-min(end, maxStack)), end)
+	in := p.t.p.Present(max(m.Start, end-min(end, ptrace.MaxStack)), end)
 	if n := len(in); n > 0 && in[n-1].Hi == end {
 		return in[n-1].Lo
 	}
@@ -262,7 +260,7 @@ func (p *reaper) claimed(slot []byte) bool {
 // block at its end tells: its id is 0, as the kernel has left it, or -1 (glibc, where the stack
 // waits for the next thread). Precondition: no thread is in the mapping.
 func (p *reaper) ended(m procfs.Map) uint64 {
-	if p.t.writer.TID != arch.TIDFS || !m.Anonymous() || m.Path != "" || m.Size() > maxStack {
+	if p.t.writer.TID != arch.TIDFS || !m.Anonymous() || m.Path != "" || m.Size() > ptrace.MaxStack {
 		return 0
 	}
 	lo := max(m.Start, m.End-min(blockReach, m.Size()))
@@ -306,7 +304,7 @@ func (t *Target) freeSlot(p *arch.Pool, at uint64) error {
 // eachSlot gives the slots of a pool that are in memory; the others were never taken.
 func (t *Target) eachSlot(p *arch.Pool, f func(at uint64, slot []byte) error) error {
 	size, stride := amd64.PoolBytes(p.Slots, p.Stride), uint64(1)<<p.Stride
-	in := t.p.present(procfs.PageDown(p.Base), procfs.PageUp(p.Base+size))
+	in := t.p.Present(procfs.PageDown(p.Base), procfs.PageUp(p.Base+size))
 	var buf []byte
 	next := uint64(0) // a slot may lie in two ranges
 	for _, r := range in {
@@ -326,40 +324,6 @@ func (t *Target) eachSlot(p *arch.Pool, f func(at uint64, slot []byte) error) er
 		}
 	}
 	return nil
-}
-
-// Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
-const (
-	pageGuard   = 1 << 58 // MADV_GUARD_INSTALL, with pageSwapped; Linux 6.13 and 6.14 do not tell
-	pageSwapped = 1 << 62
-	pagePresent = 1 << 63
-)
-
-// present gives the pages from lo to hi that hold something, neighbours as one range. Where
-// the kernel does not tell, all are said to.
-func (p *Proc) present(lo, hi uint64) []procfs.Range {
-	all := []procfs.Range{{Lo: lo, Hi: hi}}
-	f, err := p.openAt(p.own("pagemap"), 0)
-	if err != nil {
-		return all
-	}
-	defer f.Close()
-	b := make([]byte, (hi-lo)/procfs.PageSize*8)
-	if n, err := f.ReadAt(b, int64(lo/procfs.PageSize*8)); err != nil || n != len(b) {
-		return all
-	}
-	var out []procfs.Range
-	for at := lo; at < hi; at += procfs.PageSize {
-		if e := le.Uint64(b[(at-lo)/procfs.PageSize*8:]); e&(pagePresent|pageSwapped) == 0 || e&pageGuard != 0 {
-			continue
-		}
-		if n := len(out); n > 0 && out[n-1].Hi == at {
-			out[n-1].Hi += procfs.PageSize
-			continue
-		}
-		out = append(out, procfs.Range{Lo: at, Hi: at + procfs.PageSize})
-	}
-	return out
 }
 
 // crowdWindow is what Crowded looks at of a pool that has no count, in bytes.
@@ -390,7 +354,7 @@ func (t *Target) crowdedPart(p *arch.Pool) bool {
 	size := amd64.PoolBytes(p.Slots, p.Stride)
 	lo := procfs.PageDown(p.Base + t.part%size)
 	t.part += crowdWindow
-	in := t.p.present(lo, lo+crowdWindow)
+	in := t.p.Present(lo, lo+crowdWindow)
 	taken := uint64(0)
 	for _, r := range in {
 		b := make([]byte, r.Size())

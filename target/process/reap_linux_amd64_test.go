@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -25,7 +26,7 @@ func TestCallsOfSharedStacks(t *testing.T) {
 			}
 			h := handle(t, r, never)
 			retry(t, func() error {
-				return h.tg.stopped(func(s *Stopped) error {
+				return h.tg.stopped(func(s *ptrace.Stopped) error {
 					p, err := h.tg.newReaper(s, &target.Reap{})
 					if err != nil {
 						return err

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // Bounds of what is looked at while a process is stopped, about 0.1 s each: memory that is
@@ -26,7 +27,7 @@ type resident struct {
 
 // residents finds the memory of a process that it can read and write.
 type residents struct {
-	p      *Proc
+	p      *ptrace.Process
 	limit  uint64 // bytes of memory
 	asks   uint64 // pages that may still be asked for
 	noScan bool   // the kernel is older than Linux 6.7
@@ -41,9 +42,9 @@ func searchable(m procfs.Map) bool {
 // find lists the pages that are in memory or in swap; all is false if that is more than the
 // limits. Of shared memory only what this process has used is there, and not what is in swap.
 func (r *residents) find(maps []procfs.Map) (all bool, err error) {
-	f, err := r.p.openAt(r.p.own("pagemap"), 0)
+	f, err := r.p.OpenAt(r.p.FileName("pagemap"), 0)
 	if err != nil {
-		return false, r.p.gone(err)
+		return false, r.p.Gone(err)
 	}
 	defer f.Close()
 	for _, m := range maps {
@@ -100,10 +101,10 @@ func (r *residents) ask(f *os.File, lo, hi uint64, take func(lo, hi uint64) bool
 		}
 		r.asks -= n
 		if _, err := f.ReadAt(b, int64(lo/procfs.PageSize*8)); err != nil {
-			return false, r.p.gone(err)
+			return false, r.p.Gone(err)
 		}
 		for ; len(b) > 0; b, lo = b[8:], lo+procfs.PageSize {
-			if binary.LittleEndian.Uint64(b)&(pagePresent|pageSwapped) != 0 && !take(lo, lo+procfs.PageSize) {
+			if binary.LittleEndian.Uint64(b)&(ptrace.PagePresent|ptrace.PageSwapped) != 0 && !take(lo, lo+procfs.PageSize) {
 				return false, nil
 			}
 		}

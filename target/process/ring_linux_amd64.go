@@ -7,12 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/ring"
 )
 
 // makeRing makes the ring on a memory file of the process and maps it there. The pages of records
 // come later, by our own hand (warm). Precondition: the world is stopped.
-func (t *Target) makeRing(s *Stopped) error {
+func (t *Target) makeRing(s *ptrace.Stopped) error {
 	local, fd, err := t.openMemfd(s, ringName)
 	if err != nil {
 		return err
@@ -25,7 +26,7 @@ func (t *Target) makeRing(s *Stopped) error {
 }
 
 // mapRing maps the ring, if it could be made, and closes the process's descriptor.
-func (t *Target) mapRing(s *Stopped, fd int) (err error) {
+func (t *Target) mapRing(s *ptrace.Stopped, fd int) (err error) {
 	defer func() { err = errors.Join(err, s.CloseFD(fd)) }()
 	if t.ring == nil {
 		return nil
@@ -70,8 +71,8 @@ func (t *Target) warm() error {
 const warmPiece = 1 << 20
 
 // findRing notes which file the ring is, as mappings show it.
-func (t *Target) findRing(s *Stopped) error {
-	maps, err := s.p.mapsIn(t.writer.Ring, procfs.PageSize)
+func (t *Target) findRing(s *ptrace.Stopped) error {
+	maps, err := s.Process().MapsIn(t.writer.Ring, procfs.PageSize)
 	for _, m := range maps {
 		if m.Start == t.writer.Ring {
 			t.ringID = m.FileID

@@ -10,49 +10,10 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
 )
-
-// What is asked of a thread's mapping is answered by the list of all where the kernel does not answer. That nothing is
-// known is an error: a stack that is taken for none would not be searched, and code unmapped that it returns to.
-func TestMappingsWithoutQuery(t *testing.T) {
-	_, tg := prepared(t)
-	inStop(t, tg, func(s *Stopped) error {
-		f := s.queries()
-		if f == nil {
-			t.Skip("the kernel can not be asked for single mappings (Linux 6.11)")
-		}
-		th := s.Threads()[0]
-		want, ok, err := s.mapAt(th.regs.RSP)
-		if !ok || err != nil {
-			t.Fatalf("stack: %v, %v", ok, err)
-		}
-		files, err := s.FileMaps()
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.files = nil
-		f.Close() // what it is asked fails
-		if m, ok, err := s.mapAt(th.regs.RSP); !ok || err != nil || m.Start != want.Start || m.End != want.End {
-			t.Errorf("stack: %x, %v, %v; want %x", m.Start, ok, err, want.Start)
-		}
-		s.maps = nil
-		all, err := s.FileMaps()
-		if err != nil || len(all) < len(files) {
-			t.Errorf("%d mappings, %d of them of files: %v", len(all), len(files), err)
-		}
-		s.maps, s.p = nil, &Proc{pid: s.p.pid, closed: true} // nor is there a list
-		defer func() { s.p = tg.p }()
-		if lo, hi, err := s.liveStack(th, false); err == nil {
-			t.Errorf("a stack of which nothing is known is searched from 0x%x to 0x%x", lo, hi)
-		}
-		return nil
-	})
-	if err := tg.Close(); err != nil {
-		t.Error(err)
-	}
-}
 
 // A table of faults that was made before a stop is taken only if just those sites have come that it was made for.
 func TestPlannedFaultsOfOtherSites(t *testing.T) {
@@ -86,15 +47,16 @@ func TestCheckOwnInDetour(t *testing.T) {
 	site := &target.Site{Addr: tg.Sharers()[i].Place.Addr, Detour: &arch.Detour{Addr: detour, Code: make([]byte, 64)}}
 	shared := func(rip uint64) bool {
 		var b [8]byte
-		inStop(t, tg, func(s *Stopped) error {
+		inStop(t, tg, func(s *ptrace.Stopped) error {
 			th := s.Threads()[0]
-			was := th.regs
-			tg.control.sites[site] = 0
-			defer func() { th.regs = was; delete(tg.control.sites, site) }()
+			was := th.Regs()
+			there := was
 			if rip != 0 {
-				th.regs.RIP = rip
+				there.RIP = rip
 			}
-			return errors.Join(tg.CheckOwn(), tg.p.ReadMem(tg.writer.Shared, b[:]))
+			tg.control.sites[site] = 0
+			defer delete(tg.control.sites, site)
+			return errors.Join(th.SetRegs(there), tg.CheckOwn(), tg.p.ReadMem(tg.writer.Shared, b[:]), th.SetRegs(was))
 		})
 		return b[0] != 0
 	}

@@ -11,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -222,13 +223,13 @@ func (t *Target) CheckOwn() error {
 	}
 	if t.held == nil { // else Commit has read them
 		var err error
-		if t.before, err = t.p.statuses(); err != nil {
+		if t.before, err = t.p.Statuses(); err != nil {
 			return err
 		}
 		t.askEarly(t.askRseq)
 		defer t.askEarly(nil)
 	}
-	return t.stopped(func(s *Stopped) error {
+	return t.stopped(func(s *ptrace.Stopped) error {
 		return s.Do(func() error {
 			own, err := t.ownBlocks(s)
 			if err == nil && !own {
@@ -241,8 +242,8 @@ func (t *Target) CheckOwn() error {
 
 // ownBlocks says whether every thread has what learn saw of all threads, a block of its own, and is not in code that
 // may change that. Precondition: the world is stopped, and the caller runs on the tracer's thread.
-func (t *Target) ownBlocks(s *Stopped) (bool, error) {
-	if len(s.parked) > 0 { // each has a child that shares its block
+func (t *Target) ownBlocks(s *ptrace.Stopped) (bool, error) {
+	if len(s.Parked()) > 0 { // each has a child that shares its block
 		return false, nil
 	}
 	threads := s.Threads()
@@ -259,7 +260,7 @@ func (t *Target) ownBlocks(s *Stopped) (bool, error) {
 		blocks[i] = procfs.Range{Lo: th.FSBase(), Hi: th.FSBase() + size}
 	}
 	own := 0
-	err := s.readRanges(blocks, func(i int, at uint64, b []byte) error {
+	err := s.ReadRanges(blocks, func(i int, at uint64, b []byte) error {
 		if uint64(len(b)) == size && le.Uint64(b) == at && (t.writer.TID != arch.TIDFS || t.isIDOf(threads[i], b[t.writer.TIDOff:][:4])) {
 			own++
 		}
@@ -295,20 +296,20 @@ func holds(in []procfs.Range, v uint64) bool {
 }
 
 // mayOwn says whether a thread is in no code that may change whose block it has, and has its restartable sequence there.
-func (t *Target) mayOwn(th *Thread, in []procfs.Range) bool {
-	if slices.Contains(taskCalls, th.regs.OrigRAX) || holds(in, th.regs.RIP) {
+func (t *Target) mayOwn(th *ptrace.Thread, in []procfs.Range) bool {
+	if slices.Contains(taskCalls, th.Regs().OrigRAX) || holds(in, th.Regs().RIP) {
 		return false
 	}
 	if !t.writer.HasRseq {
 		return true
 	}
-	c, err := th.rseq()
-	return err == nil && c.pointer == th.FSBase()+uint64(int64(t.writer.RseqOff))
+	c, err := th.Rseq()
+	return err == nil && c.Pointer == th.FSBase()+uint64(int64(t.writer.RseqOff))
 }
 
 // useBlocks settles, once rseq and the thread id are known, how code may use what FS leads to. Precondition: the world
 // is stopped.
-func (t *Target) useBlocks(s *Stopped) error {
+func (t *Target) useBlocks(s *ptrace.Stopped) error {
 	if t.shares != nil {
 		t.writer.HasRseq, t.writer.TID = false, arch.TIDSyscall
 	}
@@ -325,7 +326,7 @@ func (t *Target) useBlocks(s *Stopped) error {
 }
 
 // tidCalls is the question for the thread's id.
-var tidCalls = []callData{{nr: unix.SYS_GETTID, arch: auditArchX86_64, open: openIP | openArg(0) | openArg(1) | openArg(2) | openArg(3) | openArg(4) | openArg(5)}}
+var tidCalls = []ptrace.CallData{ptrace.CallOf(unix.SYS_GETTID, [6]uint64{}, 0, 1, 2, 3, 4, 5)}
 
 // hasFSGSBase says whether the kernel lets programs read the FS base (HWCAP2_FSGSBASE, Linux 5.9).
 func hasFSGSBase() bool {

@@ -2,12 +2,11 @@ package process
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // A program that asks for a disposition while our handlers stand is told of ours, and may put it
@@ -20,12 +19,12 @@ import (
 
 // stay makes the code of the handlers that a control block tells of anonymous memory; false: there are none
 // any more, or the process is not allowed to, or has no memory for it. Precondition: the world is stopped.
-func stay(s *Stopped, home uint64) (bool, error) {
-	entry, err := newHome(s.p, home).get(hdrResident)
+func stay(s *ptrace.Stopped, home uint64) (bool, error) {
+	entry, err := newHome(s.Process(), home).get(hdrResident)
 	if err != nil || entry == 0 {
 		return false, err
 	}
-	maps, err := s.p.mapsIn(entry, 1) // after a tracer that was killed here it is anonymous already
+	maps, err := s.Process().MapsIn(entry, 1) // after a tracer that was killed here it is anonymous already
 	if err != nil {
 		return false, err
 	}
@@ -35,15 +34,15 @@ func stay(s *Stopped, home uint64) (bool, error) {
 		}
 		lo, hi := max(m.Start, (entry-stayBefore)&^(procfs.PageSize-1)), min(m.End, procfs.PageUp(entry+stayBehind))
 		code := make([]byte, hi-lo)
-		if err := s.p.ReadMem(lo, code); err != nil {
+		if err := s.Process().ReadMem(lo, code); err != nil {
 			return false, err
 		}
 		// The number of sites, and the tables: nothing leads to a detour any more, for these go.
-		if err := s.p.WriteMem(home+hdrSites, make([]byte, hdrWait-hdrSites)); err != nil {
+		if err := s.Process().WriteMem(home+hdrSites, make([]byte, hdrWait-hdrSites)); err != nil {
 			return false, err
 		}
 		// What the process is not allowed, or has no memory for, does not keep us there.
-		return s.anonymous(lo, code, unix.PROT_READ|unix.PROT_EXEC) == nil, s.p.CheckImage()
+		return s.Replace(lo, code, unix.PROT_READ|unix.PROT_EXEC) == nil, s.Process().CheckImage()
 	}
 	return false, nil
 }
@@ -53,9 +52,9 @@ const stayBefore, stayBehind = 64, 2048
 
 // stayHome leaves of a control block, which is mapped in m, what the handlers read. Precondition: the world
 // is stopped, and nothing else of ours is left.
-func stayHome(s *Stopped, m procfs.Map) error {
+func stayHome(s *ptrace.Stopped, m procfs.Map) error {
 	header := make([]byte, procfs.PageSize)
-	if err := s.p.ReadMem(m.Start, header); err != nil {
+	if err := s.Process().ReadMem(m.Start, header); err != nil {
 		return err
 	}
 	if m.Size() > procfs.PageSize {
@@ -64,22 +63,5 @@ func stayHome(s *Stopped, m procfs.Map) error {
 		}
 	}
 	binary.LittleEndian.PutUint64(header[hdrMagic:], 0)
-	return s.anonymous(m.Start, header, unix.PROT_READ|unix.PROT_WRITE)
-}
-
-// anonymous puts anonymous memory with some contents, whole pages, in the place of what is mapped at
-// an address, at once.
-func (s *Stopped) anonymous(addr uint64, contents []byte, prot int) error {
-	size := uint64(len(contents))
-	at, err := s.Mmap(0, size, prot, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
-	if err != nil {
-		return err
-	}
-	if err = s.p.WriteMem(at, contents); err == nil {
-		_, err = s.Call(unix.SYS_MREMAP, at, size, size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, addr)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("memory for the handlers that stay at 0x%x: %w", addr, err), s.Munmap(at, size))
-	}
-	return s.checkMapped("mremap", addr, size, func(m procfs.Map) bool { return m.Perm&^procfs.PermShared == permOf(prot) && m.Path == "" })
+	return s.Replace(m.Start, header, unix.PROT_READ|unix.PROT_WRITE)
 }

@@ -52,7 +52,7 @@ func TestTablesBeforeTheStop(t *testing.T) {
 	made := func(what string, lo, size uint64) {
 		t.Helper()
 		for page := procfs.PageDown(lo); page < lo+size; page += procfs.PageSize {
-			if len(p.present(page, page+procfs.PageSize)) == 0 {
+			if len(p.Present(page, page+procfs.PageSize)) == 0 {
 				t.Fatalf("%s: no page is at 0x%x, of 0x%x to 0x%x", what, page, lo, lo+size)
 			}
 		}

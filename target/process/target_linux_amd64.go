@@ -20,6 +20,7 @@ import (
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
@@ -42,7 +43,8 @@ type TargetOptions struct {
 
 // Target makes a process a target.Target.
 type Target struct {
-	p       *Proc
+	proc    *Proc // p is its process
+	p       *ptrace.Process
 	o       TargetOptions
 	space   atomic.Pointer[symbol.Space]
 	images  map[procfs.FileID]*symbol.Image
@@ -51,7 +53,7 @@ type Target struct {
 	ring    *ring.Ring
 	mem     memoryPlan
 	control *controlBlock
-	early   func(*Thread)          // what the next stop asks of threads that sleep (StopOptions)
+	early   func(*ptrace.Thread)   // what the next stop asks of threads that sleep (StopOptions)
 	before  map[int]*procfs.Status // of the threads, before the last stop in which they were asked for it
 	code    []*codealloc.Piece
 	rooms   []target.Room // what Prepare maps for code
@@ -62,8 +64,8 @@ type Target struct {
 	idle    map[*arch.Pool]bool // pools that no probe uses
 	// taskCode is what the code of objects says of threads and their blocks (learnSharing).
 	taskCode   map[*symbol.Image]*taskCode
-	part       uint64   // of the pools, that Crowded looks at next
-	held       *Stopped // kept between calls (Start)
+	part       uint64          // of the pools, that Crowded looks at next
+	held       *ptrace.Stopped // kept between calls (Start)
 	golang     *goProgram
 	masked     map[uint64]string // of a Go program: functions that may run with signals blocked; nil: it is not known of any
 	begins     bool              // a Go program whose runtime has not installed its handlers yet: ours are not there either
@@ -119,10 +121,10 @@ type poolUse struct {
 // Attach makes process p a target. It reads its files and changes nothing. A child of ours
 // is refused with ErrChild: see Open.
 func Attach(p *Proc, o *TargetOptions) (*Target, error) {
-	if err := p.stoppable(); err != nil {
+	if err := p.Stoppable(); err != nil {
 		return nil, err
 	}
-	t := &Target{p: p, images: map[procfs.FileID]*symbol.Image{}}
+	t := &Target{proc: p, p: p.Process, images: map[procfs.FileID]*symbol.Image{}}
 	if o != nil {
 		t.o = *o
 		t.held = o.Stopped
@@ -135,7 +137,7 @@ func Attach(p *Proc, o *TargetOptions) (*Target, error) {
 }
 
 // Proc is the process.
-func (t *Target) Proc() *Proc { return t.p }
+func (t *Target) Proc() *Proc { return t.proc }
 
 // Arch is x86-64.
 func (t *Target) Arch() arch.Arch { return amd64.X86 }
@@ -216,10 +218,15 @@ func executables(maps []procfs.Map) []procfs.Map {
 	return out
 }
 
+// ourPaths are what the paths of mappings begin with that a tracer of this project made.
+var ourPaths = []string{
+	"/memfd:" + ringName, "/memfd:" + homeName, "/memfd:" + mailName, "/memfd:" + flatName, "/memfd:" + roomName,
+	"/memfd:" + codeName, "/memfd:" + heapName,
+}
+
 // ours says whether a mapping is one that a tracer of this project made.
 func ours(m procfs.Map) bool {
-	return isRing(m) || isHome(m) || isMail(m) || isStubs(m) ||
-		strings.HasPrefix(m.Path, "/memfd:"+codeName) || strings.HasPrefix(m.Path, "/memfd:"+heapName)
+	return slices.ContainsFunc(ourPaths, func(prefix string) bool { return strings.HasPrefix(m.Path, prefix) })
 }
 
 func isMail(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+mailName) }
@@ -246,7 +253,7 @@ func (t *Target) image(maps []procfs.Map, m procfs.Map) (*symbol.Image, error) {
 	if im := t.images[m.FileID]; im != nil {
 		return im, nil
 	}
-	f, err := t.p.openOneOf(maps, m)
+	f, err := t.p.OpenAnyOf(maps, m)
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +271,7 @@ func (t *Target) image(maps []procfs.Map, m procfs.Map) (*symbol.Image, error) {
 
 // openDebug opens a separate debug file as the process's own file system has it.
 func (t *Target) openDebug(path string) (symbol.File, error) {
-	return os.OpenFile(filepath.Join(fmt.Sprintf("/proc/%d/%s", t.p.PID(), t.p.own("root")), path), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	return os.OpenFile(filepath.Join(fmt.Sprintf("/proc/%d/%s", t.p.PID(), t.p.FileName("root")), path), os.O_RDONLY|unix.O_NONBLOCK, 0)
 }
 
 // biasOf is what is added to a link-time address.
@@ -282,12 +289,12 @@ func asGone(err error) error {
 
 // stopped runs f while the process is stopped: in the stop that is on already, else in
 // one for it.
-func (t *Target) stopped(f func(*Stopped) error) (err error) {
+func (t *Target) stopped(f func(*ptrace.Stopped) error) (err error) {
 	defer func() { err = asGone(err) }()
 	if t.held != nil {
 		return f(t.held)
 	}
-	s, err := t.p.Stop(&StopOptions{early: t.early})
+	s, err := t.p.Stop(&ptrace.StopOptions{Early: t.early})
 	if err != nil {
 		return err
 	}
@@ -317,7 +324,7 @@ func (t *Target) Prepare() error {
 	if t.control != nil {
 		return nil
 	}
-	if err := t.p.Lock(); err != nil {
+	if err := t.proc.Lock(); err != nil {
 		return err
 	}
 	if err := t.undoLeftovers(); err != nil {
@@ -332,15 +339,15 @@ func (t *Target) Prepare() error {
 	}
 	t.planRooms()
 	t.planTables()
-	before, err := t.p.statuses()
+	before, err := t.p.Statuses()
 	if err != nil {
 		return err
 	}
 	t.before = before
-	t.p.noteRunning(before)
-	t.askEarly(askAll)
+	t.p.NoteRunning(before)
+	t.askEarly((*ptrace.Thread).AskAhead)
 	defer t.askEarly(nil)
-	err = t.stopped(func(s *Stopped) error {
+	err = t.stopped(func(s *ptrace.Stopped) error {
 		err := t.prepare(s)
 		if err != nil {
 			err = errors.Join(err, t.unprepare(s))
@@ -354,19 +361,12 @@ func (t *Target) Prepare() error {
 }
 
 // askEarly says what stops ask of threads that sleep (StopOptions); nil: nothing.
-func (t *Target) askEarly(ask func(*Thread)) { t.early = ask }
+func (t *Target) askEarly(ask func(*ptrace.Thread)) { t.early = ask }
 
-// askAll asks of a thread what prepare needs to know, and only the thread can change. What fails is asked again.
-func askAll(th *Thread) {
-	th.dispatchesSyscalls()
-	_, _ = th.rseq()
-	_, _ = th.sigMask()
-}
-
-// askRseq is askAll for a stop that only looks whose block a thread has.
-func (t *Target) askRseq(th *Thread) {
+// askRseq asks of a thread what a stop needs that only looks whose block the thread has.
+func (t *Target) askRseq(th *ptrace.Thread) {
 	if t.writer.HasRseq {
-		_, _ = th.rseq()
+		_, _ = th.Rseq()
 	}
 }
 
@@ -374,23 +374,23 @@ func (t *Target) askRseq(th *Thread) {
 // our lock. That engine maps its memory first and then looks for our control block; we have mapped the control block
 // and look for that memory. So one of the two sees the other, or both do. Precondition: the world is
 // stopped.
-func (t *Target) alone(s *Stopped) error {
+func (t *Target) alone(s *ptrace.Stopped) error {
 	maps, err := s.FileMaps()
 	if err != nil {
 		return err
 	}
-	own := t.p.ownEngine(maps)
+	own := ownEngine(t.p, maps)
 	if own == nil {
 		return nil
 	}
 	err = t.unmapOwn(s, maps)
 	t.control = nil
-	t.p.Unlock()
+	t.proc.Unlock()
 	return errors.Join(own, err)
 }
 
 // prepare is Prepare's work in one stop. Precondition: the world is stopped.
-func (t *Target) prepare(s *Stopped) error {
+func (t *Target) prepare(s *ptrace.Stopped) error {
 	if err := t.learnLocks(s); err != nil {
 		return err
 	}
@@ -414,7 +414,7 @@ func (t *Target) prepare(s *Stopped) error {
 
 // unprepare takes out what a prepare that failed has brought in: the next tracer is to find nothing.
 // Precondition: the world is stopped.
-func (t *Target) unprepare(s *Stopped) error {
+func (t *Target) unprepare(s *ptrace.Stopped) error {
 	if t.ring != nil {
 		t.ring.Close() // nobody has read it
 	}
@@ -422,7 +422,7 @@ func (t *Target) unprepare(s *Stopped) error {
 	t.setCode(nil)
 	maps, err := t.p.Maps()
 	if err == nil {
-		maps, err = t.p.leftMaps(maps)
+		maps, err = leftMaps(t.p, maps)
 	}
 	if err != nil {
 		return ignoreEnded(err)
@@ -433,7 +433,7 @@ func (t *Target) unprepare(s *Stopped) error {
 // undoLeftovers takes out what a tracer has left that is gone: nobody else holds the
 // process, for we do.
 func (t *Target) undoLeftovers() error {
-	l, err := FindLeftover(t.p)
+	l, err := findLeftover(t.p)
 	if err != nil || l == nil {
 		return err
 	}
@@ -460,7 +460,7 @@ func (l *Leftover) tracer() string {
 
 // memfd makes a memory file in the process and opens it here. The process's own
 // descriptor is given to use, and closed after.
-func (t *Target) memfd(s *Stopped, name string, use func(local *os.File, fd int) error) (err error) {
+func (t *Target) memfd(s *ptrace.Stopped, name string, use func(local *os.File, fd int) error) (err error) {
 	local, fd, err := t.openMemfd(s, name)
 	if err != nil {
 		return err
@@ -470,7 +470,7 @@ func (t *Target) memfd(s *Stopped, name string, use func(local *os.File, fd int)
 }
 
 // openMemfd makes a memory file in the process and opens it here.
-func (t *Target) openMemfd(s *Stopped, name string) (local *os.File, fd int, err error) {
+func (t *Target) openMemfd(s *ptrace.Stopped, name string) (local *os.File, fd int, err error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err = s.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL) // never to be executed as a file: what vm.memfd_noexec may ask for
 	if errors.Is(err, unix.EINVAL) {
@@ -479,7 +479,7 @@ func (t *Target) openMemfd(s *Stopped, name string) (local *os.File, fd int, err
 	if err != nil {
 		return nil, 0, err
 	}
-	path := fmt.Sprintf("/proc/%d/%s", t.p.PID(), t.p.own(fmt.Sprintf("fd/%d", fd)))
+	path := fmt.Sprintf("/proc/%d/%s", t.p.PID(), t.p.FileName(fmt.Sprintf("fd/%d", fd)))
 	link, err := os.Readlink(path)
 	if err == nil && !strings.HasPrefix(link, "/memfd:"+name) {
 		err = fmt.Errorf("descriptor %d of process %d is %q, not the memory file just made", fd, t.p.PID(), link)
@@ -493,7 +493,7 @@ func (t *Target) openMemfd(s *Stopped, name string) (local *os.File, fd int, err
 	return local, fd, nil
 }
 
-func (t *Target) mapHome(s *Stopped) error {
+func (t *Target) mapHome(s *ptrace.Stopped) error {
 	size := homeSize + t.roomForTables()
 	addr, err := t.mapPrivate(s, homeName, 0, size, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
@@ -528,19 +528,19 @@ func selfStart() (uint64, error) {
 
 // mapPrivate maps a fresh memory file privately, so that what is written is the
 // process's alone and the mapping keeps its name.
-func (t *Target) mapPrivate(s *Stopped, name string, at, size uint64, prot int) (addr uint64, err error) {
+func (t *Target) mapPrivate(s *ptrace.Stopped, name string, at, size uint64, prot int) (addr uint64, err error) {
 	err = t.memfd(s, name, func(local *os.File, fd int) error {
 		if addr, err = t.mapSealed(s, local, fd, at, size, prot); err != nil {
 			return errors.Join(err, local.Close())
 		}
-		t.p.backed(addr, size, local)
+		t.p.AddBacking(addr, size, local)
 		return nil
 	})
 	return addr, err
 }
 
 // mapSealed maps a memory file privately, once nobody can change it any more.
-func (t *Target) mapSealed(s *Stopped, local *os.File, fd int, at, size uint64, prot int) (uint64, error) {
+func (t *Target) mapSealed(s *ptrace.Stopped, local *os.File, fd int, at, size uint64, prot int) (uint64, error) {
 	if err := local.Truncate(int64(size)); err != nil {
 		return 0, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -216,7 +217,7 @@ func (t *Target) dropKept() bool {
 			c.ours = append(c.ours, restore.Site{Addr: s.Addr, Orig: s.Orig, Patch: s.Patch})
 		}
 	}
-	k := t.p.dropKept(c)
+	k := dropKept(t.p, c)
 	for _, addr := range k.Stays {
 		t.text.inUse[addr] = true
 	}
@@ -332,13 +333,13 @@ func (t *Target) fillRuns(maps []procfs.Map, runs []textRun, pages []uint64) ([]
 }
 
 // makePrivate puts copies in the place of pages. Precondition: the world is stopped.
-func (t *Target) makePrivate(s *Stopped) error {
+func (t *Target) makePrivate(s *ptrace.Stopped) error {
 	if len(t.text.plans) == 0 {
 		return nil
 	}
 	for _, p := range t.text.plans {
 		lo := p.runs[0].Lo
-		maps, err := t.p.mapsIn(lo, p.runs[len(p.runs)-1].Hi-lo)
+		maps, err := t.p.MapsIn(lo, p.runs[len(p.runs)-1].Hi-lo)
 		if err != nil {
 			return err
 		}
@@ -419,7 +420,7 @@ func (t *Target) wholeRun(maps []procfs.Map, file procfs.FileID, r textRun) bool
 }
 
 // copyRuns makes the memory file and maps it over the runs.
-func (t *Target) copyRuns(s *Stopped, m procfs.Map, runs []textRun) error {
+func (t *Target) copyRuns(s *ptrace.Stopped, m procfs.Map, runs []textRun) error {
 	return t.memfd(s, textFileName(m), func(local *os.File, fd int) error {
 		defer local.Close()
 		last := runs[len(runs)-1]
@@ -437,17 +438,17 @@ func (t *Target) copyRuns(s *Stopped, m procfs.Map, runs []textRun) error {
 
 // mapRuns maps a file of the process over runs, and checks what stands there then: mappings that
 // are right, with the bytes that were there before.
-func (t *Target) mapRuns(s *Stopped, fd int, runs []textRun, right func(procfs.Map) bool) error {
-	calls := make([]Syscall, len(runs))
+func (t *Target) mapRuns(s *ptrace.Stopped, fd int, runs []textRun, right func(procfs.Map) bool) error {
+	calls := make([]ptrace.Syscall, len(runs))
 	for i, r := range runs {
-		calls[i] = Syscall{Nr: unix.SYS_MMAP, Args: [6]uint64{
+		calls[i] = ptrace.Syscall{Nr: unix.SYS_MMAP, Args: [6]uint64{
 			r.Lo, r.Size(), unix.PROT_READ | unix.PROT_EXEC, unix.MAP_PRIVATE | unix.MAP_FIXED | unix.MAP_POPULATE, uint64(fd), r.off,
 		}}
 	}
 	if err := s.CallAll(calls); err != nil {
 		return err
 	}
-	maps, err := t.p.mapsIn(runs[0].Lo, runs[len(runs)-1].Hi-runs[0].Lo)
+	maps, err := t.p.MapsIn(runs[0].Lo, runs[len(runs)-1].Hi-runs[0].Lo)
 	if err != nil {
 		return err
 	}

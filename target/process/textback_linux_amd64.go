@@ -12,6 +12,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 )
 
 // fuseMagic is the type of file systems that a process serves (FUSE_SUPER_MAGIC, linux/magic.h):
@@ -21,7 +22,7 @@ const fuseMagic = 0x65735546
 // textBack gives private copies of text back to the program's files: those that overlap in, all
 // if in is nil. The copies must have the bytes of the file. kept counts the pages that stay copies,
 // which harm nobody, and why says why. Precondition: the world is stopped.
-func textBack(s *Stopped, in *procfs.Range) (kept int, why, err error) {
+func textBack(s *ptrace.Stopped, in *procfs.Range) (kept int, why, err error) {
 	maps, err := s.FileMaps()
 	if err != nil {
 		return 0, nil, err
@@ -59,11 +60,11 @@ func textBack(s *Stopped, in *procfs.Range) (kept int, why, err error) {
 }
 
 // fileBack maps a file over the copies of its pages.
-func fileBack(s *Stopped, maps []procfs.Map, of procfs.Map, runs []textRun) error {
-	paths := backPaths(s.p, maps, of)
+func fileBack(s *ptrace.Stopped, maps []procfs.Map, of procfs.Map, runs []textRun) error {
+	paths := backPaths(s.Process(), maps, of)
 	err := fmt.Errorf("%s: the process has no other part of it mapped", of.Path)
 	for _, path := range paths {
-		if err = s.p.checkBack(path, of); err != nil {
+		if err = checkBack(s.Process(), path, of); err != nil {
 			continue
 		}
 		if err = backFrom(s, path, of, runs); err == nil {
@@ -74,7 +75,7 @@ func fileBack(s *Stopped, maps []procfs.Map, of procfs.Map, runs []textRun) erro
 }
 
 // backPaths are the names by which the process itself may reach a file that it has mapped.
-func backPaths(p *Proc, maps []procfs.Map, of procfs.Map) []string {
+func backPaths(p *ptrace.Process, maps []procfs.Map, of procfs.Map) []string {
 	var out []string
 	for _, m := range maps {
 		if m.FileID == of.FileID && !m.Deleted && !isText(m) && filepath.IsAbs(m.Path) {
@@ -82,7 +83,7 @@ func backPaths(p *Proc, maps []procfs.Map, of procfs.Map) []string {
 			break
 		}
 	}
-	if link, err := os.Readlink(fmt.Sprintf("/proc/%d/%s", p.PID(), p.own("exe"))); err == nil && filepath.Base(link) == of.Path || p.image.Exe == of.FileID {
+	if link, err := os.Readlink(fmt.Sprintf("/proc/%d/%s", p.PID(), p.FileName("exe"))); err == nil && filepath.Base(link) == of.Path || p.Image().Exe == of.FileID {
 		out = append(out, "/proc/self/exe")
 	}
 	return out
@@ -90,12 +91,12 @@ func backPaths(p *Proc, maps []procfs.Map, of procfs.Map) []string {
 
 // checkBack looks from here at what the process would open: it must be the regular file, on a file
 // system that answers.
-func (p *Proc) checkBack(path string, of procfs.Map) error {
-	name := p.own("root") + path
+func checkBack(p *ptrace.Process, path string, of procfs.Map) error {
+	name := p.FileName("root") + path
 	if path == "/proc/self/exe" {
-		name = p.own("exe")
+		name = p.FileName("exe")
 	}
-	at, err := p.openAt(name, unix.O_PATH)
+	at, err := p.OpenAt(name, unix.O_PATH)
 	if err != nil {
 		return err
 	}
@@ -119,13 +120,13 @@ func (p *Proc) checkBack(path string, of procfs.Map) error {
 
 // backFrom lets the process open the file, and maps it over the copies once it is seen to be the
 // file, with the bytes that the copies have.
-func backFrom(s *Stopped, path string, of procfs.Map, runs []textRun) (err error) {
+func backFrom(s *ptrace.Stopped, path string, of procfs.Map, runs []textRun) (err error) {
 	const atCWD = ^uint64(99) // AT_FDCWD, -100
-	call := Syscall{
+	call := ptrace.Syscall{
 		Nr: unix.SYS_OPENAT, Data: append([]byte(path), 0), DataArg: 1,
 		Args: [6]uint64{atCWD, 0, unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY},
 	}
-	calls := []Syscall{call}
+	calls := []ptrace.Syscall{call}
 	if err := s.CallAll(calls); err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func backFrom(s *Stopped, path string, of procfs.Map, runs []textRun) (err error
 	}
 	fd := int(calls[0].Result)
 	defer func() { err = errors.Join(err, s.CloseFD(fd)) }()
-	f, err := s.p.openAt(s.p.own(fmt.Sprintf("fd/%d", fd)), unix.O_RDONLY|unix.O_NONBLOCK)
+	f, err := s.Process().OpenAt(s.Process().FileName(fmt.Sprintf("fd/%d", fd)), unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return err
 	}
@@ -143,20 +144,20 @@ func backFrom(s *Stopped, path string, of procfs.Map, runs []textRun) (err error
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Ino != of.Inode || fileID(&st) != of.FileID && !ownDevices(f) {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Ino != of.Inode || ptrace.FileID(&st) != of.FileID && !ptrace.OwnDevices(f) {
 		return fmt.Errorf("%s is another file now", path)
 	}
 	for _, r := range runs {
-		if err := sameAsFile(s.p, f, r); err != nil {
+		if err := sameAsFile(s.Process(), f, r); err != nil {
 			return err
 		}
 	}
-	t := &Target{p: s.p}
+	t := &Target{p: s.Process()}
 	return t.mapRuns(s, fd, runs, func(m procfs.Map) bool { return m.FileID == of.FileID })
 }
 
 // sameAsFile fails if a copy has other bytes than the file.
-func sameAsFile(p *Proc, f *os.File, r textRun) error {
+func sameAsFile(p *ptrace.Process, f *os.File, r textRun) error {
 	have, want := make([]byte, procfs.PageSize), make([]byte, procfs.PageSize)
 	for at := r.Lo; at < r.Hi; at += procfs.PageSize {
 		if err := p.ReadMem(at, have); err != nil {
@@ -173,7 +174,7 @@ func sameAsFile(p *Proc, f *os.File, r textRun) error {
 }
 
 // returnText gives all copies back, once no site stands in them. Precondition: the world is stopped.
-func (t *Target) returnText(s *Stopped) (err error) {
+func (t *Target) returnText(s *ptrace.Stopped) (err error) {
 	t.text.kept, t.text.keptWhy, err = textBack(s, nil)
 	return err
 }
@@ -186,7 +187,7 @@ func (t *Target) shareText(addr uint64) error {
 	if !t.text.private[page] {
 		return nil
 	}
-	return t.stopped(func(s *Stopped) error {
+	return t.stopped(func(s *ptrace.Stopped) error {
 		var here []pageWrite
 		for site := range t.control.sites {
 			have := make([]byte, len(site.Patch))

@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -54,7 +55,7 @@ var _ target.ReturnReplacer = (*Target)(nil)
 
 // Replaceable says why no return address of the process may be replaced.
 func (t *Target) Replaceable() error {
-	if t.p.isGo() {
+	if isGo(t.p) {
 		return errno.Errorf(unix.EOPNOTSUPP, "Go's runtime reads and moves its stacks")
 	}
 	st, err := t.p.Status()
@@ -159,7 +160,7 @@ func (t *Target) roomFor(n int) error {
 	if err != nil {
 		return err
 	}
-	return t.stopped(func(s *Stopped) error { return t.mapPieces(s, code, more) })
+	return t.stopped(func(s *ptrace.Stopped) error { return t.mapPieces(s, code, more) })
 }
 
 // takeRoom takes the room and maps the first piece of it.
@@ -178,7 +179,7 @@ func (t *Target) takeRoom() error {
 	if err != nil {
 		return err
 	}
-	return t.stopped(func(s *Stopped) error {
+	return t.stopped(func(s *ptrace.Stopped) error {
 		lo, err := t.mapRoom(s, size)
 		if err != nil {
 			return err
@@ -195,7 +196,7 @@ func (t *Target) takeRoom() error {
 
 // mapRoom takes a range of so many bytes, which divide its address. Precondition: the world is
 // stopped.
-func (t *Target) mapRoom(s *Stopped, size uint64) (lo uint64, err error) {
+func (t *Target) mapRoom(s *ptrace.Stopped, size uint64) (lo uint64, err error) {
 	err = t.memfd(s, roomFile(size), func(local *os.File, fd int) error {
 		at, err := s.Mmap(0, 2*size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_NORESERVE, fd, 0)
 		if err = errors.Join(err, local.Close()); err != nil {
@@ -218,7 +219,7 @@ func roomFile(size uint64) string {
 // mapPieces maps pieces with the code of all stubs, or, without it, one to which it is still to be
 // written. What a failure leaves of a piece is mapped anew when it is tried again. Precondition: the
 // world is stopped.
-func (t *Target) mapPieces(s *Stopped, code []byte, n int) error {
+func (t *Target) mapPieces(s *ptrace.Stopped, code []byte, n int) error {
 	st := t.stubs.Load()
 	return t.memfd(s, roomFile(st.size), func(local *os.File, fd int) error {
 		if err := fillPiece(local, code); err != nil {
@@ -241,7 +242,7 @@ func (t *Target) mapPieces(s *Stopped, code []byte, n int) error {
 		if code != nil {
 			return local.Close()
 		}
-		t.p.backed(st.lo, amd64.TrampolinePiece, local)
+		t.p.AddBacking(st.lo, amd64.TrampolinePiece, local)
 		return nil
 	})
 }

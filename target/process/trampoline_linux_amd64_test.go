@@ -13,6 +13,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -52,7 +53,7 @@ func trampolined(t *testing.T) (*testprog.Proc, *Target, *arch.Trampoline) {
 	return prog, target, tr
 }
 
-func stubMaps(t *testing.T, p *Proc) []procfs.Map {
+func stubMaps(t *testing.T, p *ptrace.Process) []procfs.Map {
 	t.Helper()
 	maps, err := p.Maps()
 	if err != nil {
@@ -64,7 +65,7 @@ func stubMaps(t *testing.T, p *Proc) []procfs.Map {
 // plant writes words into the program's memory, where nobody else does, and gives their place.
 func plant(t *testing.T, target *Target, vs ...uint64) (at uint64) {
 	t.Helper()
-	err := target.stopped(func(s *Stopped) (err error) {
+	err := target.stopped(func(s *ptrace.Stopped) (err error) {
 		at, err = s.Mmap(0, procfs.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 		return err
 	})
@@ -78,7 +79,7 @@ func plant(t *testing.T, target *Target, vs ...uint64) (at uint64) {
 	return at
 }
 
-func planted(t *testing.T, p *Proc, at uint64, n int) (vs []uint64) {
+func planted(t *testing.T, p *ptrace.Process, at uint64, n int) (vs []uint64) {
 	t.Helper()
 	b := make([]byte, 8*n)
 	if err := p.ReadMem(at, b); err != nil {
@@ -100,7 +101,7 @@ func used(t *testing.T, target *Target, tr *arch.Trampoline, ret uint64) (stub u
 }
 
 // inStop does something while the program is stopped.
-func inStop(t *testing.T, target *Target, f func(s *Stopped) error) {
+func inStop(t *testing.T, target *Target, f func(s *ptrace.Stopped) error) {
 	t.Helper()
 	if err := target.stopped(f); err != nil {
 		t.Fatal(err)
@@ -182,7 +183,7 @@ func TestTrampolineKept(t *testing.T) {
 			t.Errorf("left beside the trampolines: %+v", m)
 		}
 	}
-	l, err := FindLeftover(target.p)
+	l, err := findLeftover(target.p)
 	if err != nil || l == nil || len(l.stubs) != 1 {
 		t.Fatalf("%+v, %v", l, err)
 	}
@@ -206,7 +207,7 @@ func TestTrampolineReplaceable(t *testing.T) {
 	if err := target.Replaceable(); err != nil {
 		t.Fatal(err)
 	}
-	err := target.stopped(func(s *Stopped) error {
+	err := target.stopped(func(s *ptrace.Stopped) error {
 		_, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
 		return err
 	})
@@ -293,7 +294,7 @@ func TestTrampolineMemory(t *testing.T) {
 	prog, target, tr := trampolined(t)
 	stub := used(t, target, tr, real)
 	var shared, sparse uint64
-	inStop(t, target, func(s *Stopped) (err error) {
+	inStop(t, target, func(s *ptrace.Stopped) (err error) {
 		if shared, err = s.Mmap(0, procfs.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS, -1, 0); err != nil {
 			return err
 		}
@@ -344,7 +345,7 @@ func TestTrampolineMemory(t *testing.T) {
 // Both ways to find memory find the same.
 func TestResidents(t *testing.T) {
 	_, target, _ := trampolined(t)
-	inStop(t, target, func(s *Stopped) error {
+	inStop(t, target, func(s *ptrace.Stopped) error {
 		maps, err := target.p.Maps()
 		if err != nil {
 			return err
@@ -370,7 +371,7 @@ func TestTrampolineElsewhere(t *testing.T) {
 	prog, target, tr := trampolined(t)
 	stub := used(t, target, tr, real)
 	at := plant(t, target, stub, stub, stub)
-	inStop(t, target, func(s *Stopped) error {
+	inStop(t, target, func(s *ptrace.Stopped) error {
 		if err := s.Mprotect(at, procfs.PageSize, unix.PROT_READ); err != nil {
 			return err
 		}
@@ -408,10 +409,10 @@ func TestTrampolineVectors(t *testing.T) {
 	const xmm0, xstateBV, sse = 160, 512, 1 << 1 // SDM 1 13.4: where XMM0 and XSTATE_BV are, and SSE's bit
 	prog, target, tr := trampolined(t)
 	stub := used(t, target, tr, real)
-	inStop(t, target, func(s *Stopped) error {
+	inStop(t, target, func(s *ptrace.Stopped) error {
 		th := s.Threads()[0]
 		return s.Do(func() error {
-			was, err := getXstate(th.TID)
+			was, err := th.Xstate()
 			if err != nil {
 				return err
 			}
@@ -419,13 +420,13 @@ func TestTrampolineVectors(t *testing.T) {
 			binary.LittleEndian.PutUint64(there[xmm0:], 77)
 			binary.LittleEndian.PutUint64(there[xmm0+8:], stub)
 			there[xstateBV] |= sse
-			if err := setXstate(th.TID, there); err != nil {
+			if err := th.SetXstate(there); err != nil {
 				return err
 			}
 			if sure, err := target.stubs.Load().restore(s, nil); !sure || err != nil {
 				t.Errorf("sure: %v, %v", sure, err)
 			}
-			got, err := getXstate(th.TID)
+			got, err := th.Xstate()
 			if err != nil {
 				return err
 			}
@@ -433,7 +434,7 @@ func TestTrampolineVectors(t *testing.T) {
 			if !slices.Equal(got, there) {
 				t.Errorf("%x, want %x", got, there)
 			}
-			return setXstate(th.TID, was)
+			return th.SetXstate(was)
 		})
 	})
 	prog.Counts("go 10")
@@ -522,7 +523,7 @@ func TestTrampolineEarlier(t *testing.T) {
 	const real = 0x401237
 	prog, target := prepared(t)
 	var lo uint64
-	inStop(t, target, func(s *Stopped) (err error) {
+	inStop(t, target, func(s *ptrace.Stopped) (err error) {
 		if lo, err = target.mapPrivate(s, flatName, 0, 2*amd64.FlatStubs, unix.PROT_READ|unix.PROT_EXEC); err != nil {
 			return err
 		}
@@ -533,7 +534,7 @@ func TestTrampolineEarlier(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := plant(t, target, stub, stub+8, lo+4096+16)
-	l, err := FindLeftover(target.p)
+	l, err := findLeftover(target.p)
 	if err != nil || l == nil || len(l.stubs) != 1 {
 		t.Fatalf("%+v, %v", l, err)
 	}
@@ -552,9 +553,9 @@ func TestTrampolineEarlier(t *testing.T) {
 // A tracer that is killed while it takes the room, or maps a piece of it, leaves what the next one
 // finds and takes out.
 func TestTrampolineHalfMapped(t *testing.T) {
-	for name, left := range map[string]func(target *Target, s *Stopped, lo uint64) error{
-		"room": func(*Target, *Stopped, uint64) error { return nil },
-		"code": func(target *Target, s *Stopped, lo uint64) error {
+	for name, left := range map[string]func(target *Target, s *ptrace.Stopped, lo uint64) error{
+		"room": func(*Target, *ptrace.Stopped, uint64) error { return nil },
+		"code": func(target *Target, s *ptrace.Stopped, lo uint64) error {
 			return target.memfd(s, roomFile(roomSize), func(local *os.File, fd int) error {
 				if err := errors.Join(fillPiece(local, nil), local.Close()); err != nil {
 					return err
@@ -563,14 +564,14 @@ func TestTrampolineHalfMapped(t *testing.T) {
 				return err
 			})
 		},
-		"piece": func(target *Target, s *Stopped, lo uint64) error {
+		"piece": func(target *Target, s *ptrace.Stopped, lo uint64) error {
 			target.stubs.Store(newStubs(target.p, lo, roomSize))
 			return target.mapPieces(s, nil, 1)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			prog, target := prepared(t)
-			inStop(t, target, func(s *Stopped) error {
+			inStop(t, target, func(s *ptrace.Stopped) error {
 				lo, err := target.mapRoom(s, roomSize)
 				if err == nil && lo%roomSize != 0 {
 					t.Errorf("the room begins at 0x%x", lo)
@@ -580,7 +581,7 @@ func TestTrampolineHalfMapped(t *testing.T) {
 			if len(stubMaps(t, target.p)) == 0 {
 				t.Fatal("nothing is mapped")
 			}
-			l, err := FindLeftover(target.p)
+			l, err := findLeftover(target.p)
 			if err != nil || l == nil {
 				t.Fatalf("%+v, %v", l, err)
 			}

@@ -18,6 +18,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -135,11 +136,11 @@ func (t *Target) uprobeEvent(addr uint64) (int, error) {
 	if !ok {
 		return -1, errno.Errorf(unix.EFAULT, "address 0x%x is not mapped", addr)
 	}
-	return t.p.openUprobe(m, addr)
+	return openUprobe(t.p, m, addr)
 }
 
 // openUprobe makes a perf event, disabled, at an address of a mapping.
-func (p *Proc) openUprobe(m procfs.Map, addr uint64) (int, error) {
+func openUprobe(p *ptrace.Process, m procfs.Map, addr uint64) (int, error) {
 	text, err := os.ReadFile(uprobePMU)
 	if err != nil {
 		return -1, fmt.Errorf("kernel has no uprobe PMU (CONFIG_UPROBE_EVENTS): %w", err)

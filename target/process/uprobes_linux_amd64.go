@@ -10,6 +10,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -96,5 +97,5 @@ func parseUprobe(line string) (u uprobePlace, ok bool) {
 	if err != nil || unix.Stat(words[1][:i], &st) != nil {
 		return u, false
 	}
-	return uprobePlace{file: fileID(&st), off: off, text: words[1]}, true
+	return uprobePlace{file: ptrace.FileID(&st), off: off, text: words[1]}, true
 }

@@ -1,9 +1,13 @@
 package process
 
 import (
+	"encoding/binary"
+
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/procfs"
 )
+
+var le = binary.LittleEndian
 
 // maxFrame bounds the distance between two frames, in bytes: a frame pointer that leads
 // farther is none.

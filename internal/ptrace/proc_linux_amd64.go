@@ -1,0 +1,542 @@
+package ptrace
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
+)
+
+// Process is another process. It stays the process that it was at Open: when that ends and
+// its pid goes to another, every method fails with ErrNoProcess; when it executes another
+// program, memory and stops fail with ErrExec.
+type Process struct {
+	pid   int
+	dir   *os.File // /proc/PID: names the process, not the number
+	pidfd int
+	mem   *os.File // /proc/PID/mem: names the memory, which an exec replaces
+	image Image
+	// waited: it is our own child, and who started it may wait for it at any time.
+	waited bool
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	stop   *Stopped      // between Stop and Release
+	ran    map[int]bool  // threads that ran the program at the last stop; of whoever has begun one
+	gadget *gadgetSet    // found once for an image
+	exited chan struct{} // closed at its end; nil until asked for
+	wake   int           // eventfd that ends the watcher of exited
+	child  *child        // of Start; nil for others
+	// backings are the private mappings that a tracer here has made.
+	backings  []backing
+	filesGone []*os.File // of those that have been unmapped
+
+	locks atomic.Bool // it locks all memory that it maps
+	skip  []string    // see Skip
+}
+
+// Image tells one program that a process runs from the next: both change with exec.
+type Image struct {
+	Exe        procfs.FileID // of the program's file, as stat tells it
+	StartCode  uint64
+	StartStack uint64
+	StartBrk   uint64
+}
+
+// Open prepares to reach into process pid, which does not notice. It must exist and run
+// (a process whose first thread has ended but others run will do), be an x86-64 process
+// of 64 bits, not our own, and one that we may trace. Errors: ErrNoProcess, ErrPermission,
+// ErrUnsupported, ErrSelf.
+//
+// A child of the calling process can be looked at, but Stop and Attach refuse it with
+// ErrChild: the kernel tells the stops of a traced child to every wait for it in the
+// tracer's process, so that an exec.Cmd.Wait under way would return with a stop instead of
+// the child's end. Start makes a child that can be stopped; see also OpenUnwaited.
+func Open(pid int) (*Process, error) {
+	p, err := open(pid)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return p, nil
+}
+
+// OpenUnwaited is Open, and takes a child of the calling process too. The caller states
+// that nothing in its process waits for the child (os.Process.Wait, exec.Cmd.Wait, wait4,
+// waitid, whatever flags they are given) before it has ended, which a pidfd tells (poll(2),
+// Exited), or while it is not stopped or attached to.
+func OpenUnwaited(pid int) (*Process, error) {
+	p, err := Open(pid)
+	if err == nil {
+		p.waited = false
+	}
+	return p, err
+}
+
+// stoppable refuses a child that somebody may wait for.
+func (p *Process) Stoppable() error {
+	if p.waited {
+		return fmt.Errorf("process %d: %w, which would take a stop for its end: start it with process.Start, or open it with process.OpenUnwaited and wait only once a pidfd tells its end", p.pid, ErrChild)
+	}
+	return nil
+}
+
+func open(pid int) (_ *Process, err error) {
+	if pid <= 0 {
+		return nil, fmt.Errorf("%w: a pid is above 0", ErrNoProcess)
+	}
+	p := &Process{pid: pid, pidfd: -1, wake: -1}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if p.dir, err = os.OpenFile("/proc/"+strconv.Itoa(pid), unix.O_DIRECTORY|unix.O_PATH, 0); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return nil, ErrNoProcess
+		}
+		return nil, err
+	}
+	if err := p.checkKind(); err != nil {
+		return nil, err
+	}
+	if p.pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+		return nil, fmt.Errorf("pidfd_open: %w", err)
+	}
+	if err := p.openMem(); err != nil {
+		return nil, err
+	}
+	if err := p.checkExe(); err != nil {
+		return nil, err
+	}
+	if p.image, err = p.readImage(); err != nil {
+		return nil, err
+	}
+	return p, p.CheckAlive() // dir, pidfd and memory are of one process: it has lived until here
+}
+
+// checkKind refuses what is no process of its own.
+func (p *Process) checkKind() error {
+	st, err := p.Status()
+	if err != nil {
+		return err
+	}
+	switch {
+	case st.TGID == os.Getpid():
+		return ErrSelf
+	case st.TGID != p.pid:
+		return fmt.Errorf("%w: it is a thread of process %d: name that", ErrUnsupported, st.TGID)
+	case st.State == "X", st.State == "Z" && p.liveTask() == 0:
+		return fmt.Errorf("%w: it has ended (zombie) and waits for its parent %d", ErrNoProcess, st.PPID)
+	}
+	p.waited = st.PPID == os.Getpid()
+	stat, err := p.Stat()
+	if err != nil {
+		return err
+	}
+	if stat.Flags&procfs.FlagKernel != 0 {
+		return fmt.Errorf("%w: %s is a kernel thread", ErrUnsupported, procfs.Escape(stat.Comm))
+	}
+	return nil
+}
+
+// liveTask gives a thread that still has the process's memory, 0 if there is none.
+func (p *Process) liveTask() int {
+	if st, err := p.TaskStatus(p.pid); err == nil && st.State != "Z" && st.State != "X" {
+		return p.pid // as a rule: to list thousands takes a while
+	}
+	tids, err := p.Tasks()
+	if err != nil {
+		return 0
+	}
+	for _, tid := range tids {
+		if st, err := p.TaskStatus(tid); err == nil && st.State != "Z" && st.State != "X" {
+			return tid
+		}
+	}
+	return 0
+}
+
+// checkExe refuses programs of another machine.
+func (p *Process) checkExe() error {
+	f, err := p.OpenAt(p.FileName("exe"), unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return p.exeError(err)
+	}
+	defer f.Close()
+	var h [20]byte
+	if _, err := f.ReadAt(h[:], 0); err != nil {
+		return fmt.Errorf("%w: program file: %w", ErrUnsupported, err)
+	}
+	class, machine := elf.Class(h[elf.EI_CLASS]), elf.Machine(le.Uint16(h[18:]))
+	switch {
+	case string(h[:4]) != elf.ELFMAG:
+		return fmt.Errorf("%w: program file is not ELF", ErrUnsupported)
+	case machine != elf.EM_X86_64:
+		return fmt.Errorf("%w: program is for %v: only x86-64 can be probed", ErrUnsupported, machine)
+	case class != elf.ELFCLASS64:
+		return fmt.Errorf("%w: program has 32-bit addresses (x32): only those with 64 can be probed", ErrUnsupported)
+	}
+	return nil
+}
+
+func (p *Process) exeError(err error) error {
+	switch {
+	case p.CheckAlive() != nil:
+		return ErrNoProcess
+	case errors.Is(err, unix.EACCES):
+		return p.denied("reading its program file")
+	case errors.Is(err, unix.ENOENT) && p.hasMemory():
+		return fmt.Errorf("%w: it has no program file", ErrUnsupported)
+	case errors.Is(err, unix.ENOENT):
+		return ErrNoProcess
+	}
+	return fmt.Errorf("program file: %w", err)
+}
+
+// openMem opens the process's memory, which takes the same permission as ptrace.
+func (p *Process) openMem() error {
+	f, err := p.OpenAt("mem", unix.O_RDWR)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		if tid := p.liveTask(); tid != 0 {
+			f, err = p.OpenAt(fmt.Sprintf("task/%d/mem", tid), unix.O_RDWR)
+		}
+	}
+	switch {
+	case err == nil:
+		p.mem = f
+		return nil
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return p.denied("tracing it")
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
+		return ErrNoProcess
+	}
+	return fmt.Errorf("memory: %w", err)
+}
+
+// denied says why tracing was refused, as far as it can be known from here.
+func (p *Process) denied(what string) error {
+	why := "it is not dumpable or has more privileges than we: run as root or with CAP_SYS_PTRACE"
+	if st, err := p.Status(); err == nil && os.Geteuid() != 0 && int(st.UID[1]) != os.Geteuid() {
+		why = fmt.Sprintf("it runs as user %d and we as %d: run as that user, as root or with CAP_SYS_PTRACE", st.UID[1], os.Geteuid())
+	} else if scope := yamaScope(); scope != "" && scope != "0" {
+		why = fmt.Sprintf("kernel.yama.ptrace_scope is %s: run as root or with CAP_SYS_PTRACE, or set it to 0", scope)
+	}
+	return fmt.Errorf("%w: %s is refused: %s", ErrPermission, what, why)
+}
+
+func yamaScope() string {
+	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// PID is the process id in our own pid namespace.
+func (p *Process) PID() int { return p.pid }
+
+// Close forgets the process: it ends the watcher of Exited. A
+// stopped process must be released before.
+func (p *Process) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	p.unback()
+	if p.wake >= 0 {
+		unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		<-p.exited // the watcher uses both descriptors until then
+		unix.Close(p.wake)
+	}
+	if p.pidfd >= 0 {
+		unix.Close(p.pidfd)
+	}
+	for _, f := range []*os.File{p.mem, p.dir} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	return nil
+}
+
+// CheckAlive says with ErrNoProcess that the process has ended.
+func (p *Process) CheckAlive() error {
+	if err := unix.PidfdSendSignal(p.pidfd, 0, nil, 0); errors.Is(err, unix.ESRCH) {
+		return ErrNoProcess
+	}
+	return nil
+}
+
+// Alive says whether the process still exists. One that has ended and was not waited for
+// by its parent yet does not.
+func (p *Process) Alive() bool {
+	fds := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 0
+}
+
+// Exited gives a channel that is closed when the process has ended, or at Close.
+func (p *Process) Exited() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.exited != nil {
+		return p.exited
+	}
+	p.exited = make(chan struct{})
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if p.closed || err != nil {
+		close(p.exited)
+		return p.exited
+	}
+	p.wake = wake
+	go watch(p.pidfd, wake, p.exited)
+	return p.exited
+}
+
+// watch waits for the end of a process, or for wake.
+func watch(pidfd, wake int, exited chan<- struct{}) {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	close(exited)
+}
+
+// own names a file of /proc/PID about memory, descriptors or the program: by a thread that
+// still has them, where the first one has ended.
+func (p *Process) FileName(name string) string {
+	if unix.Faccessat(int(p.dir.Fd()), "exe", unix.F_OK, 0) == nil {
+		return name
+	}
+	if tid := p.liveTask(); tid != 0 {
+		return fmt.Sprintf("task/%d/%s", tid, name)
+	}
+	return name
+}
+
+// openAt opens a file of /proc/PID.
+func (p *Process) OpenAt(name string, flags int) (*os.File, error) {
+	fd, err := unix.Openat(int(p.dir.Fd()), name, flags|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: fmt.Sprintf("/proc/%d/%s", p.pid, name), Err: err}
+	}
+	return os.NewFile(uintptr(fd), fmt.Sprintf("/proc/%d/%s", p.pid, name)), nil
+}
+
+// StatFile looks at a file of /proc/PID, or what it leads to.
+func (p *Process) StatFile(name string) (*unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(p.dir.Fd()), name, &st, 0)
+	return &st, err
+}
+
+// maxProcFile bounds what is read of one file of /proc, in bytes: room for all lines of
+// maps that vm.max_map_count commonly allows, with long names.
+const maxProcFile = 256 << 20
+
+// read reads a file of /proc/PID.
+func (p *Process) ReadFile(name string) ([]byte, error) {
+	f, err := p.OpenAt(name, unix.O_RDONLY)
+	if err != nil {
+		return nil, p.Gone(err)
+	}
+	defer f.Close()
+	var b bytes.Buffer
+	n, err := b.ReadFrom(io.LimitReader(f, maxProcFile+1))
+	if err == nil && n > maxProcFile {
+		err = fmt.Errorf("%s: more than %d bytes", f.Name(), maxProcFile)
+	}
+	return b.Bytes(), p.Gone(err)
+}
+
+// gone turns what /proc answers for a process that has ended into ErrNoProcess.
+func (p *Process) Gone(err error) error {
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w: %w", ErrNoProcess, err)
+	}
+	return err
+}
+
+// Status reads the status of the process.
+func (p *Process) Status() (*procfs.Status, error) {
+	b, err := p.ReadFile("status")
+	if err != nil {
+		return nil, err
+	}
+	return procfs.ParseStatus(string(b))
+}
+
+// TaskStatus reads the status of one thread.
+func (p *Process) TaskStatus(tid int) (*procfs.Status, error) {
+	b, err := p.ReadFile(fmt.Sprintf("task/%d/status", tid))
+	if err != nil {
+		return nil, err
+	}
+	return procfs.ParseStatus(string(b))
+}
+
+// Stat reads the stat file of the process.
+func (p *Process) Stat() (*procfs.Stat, error) { return p.statFile("stat") }
+
+func (p *Process) statFile(name string) (*procfs.Stat, error) {
+	b, err := p.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return procfs.ParseStat(string(b))
+}
+
+// Tasks lists the threads of the process. While it runs the list can miss some that are
+// started or ended at that moment.
+func (p *Process) Tasks() ([]int, error) {
+	tids, err := tasksIn(p.dir)
+	return tids, p.Gone(err)
+}
+
+// Maps reads the mappings of the process, in order of address.
+func (p *Process) Maps() ([]procfs.Map, error) {
+	var err error
+	for range 5 { // the text can be torn where the process maps at that moment
+		var b []byte
+		if b, err = p.readMaps(); err != nil {
+			return nil, fmt.Errorf("process %d: %w", p.pid, err)
+		}
+		var maps []procfs.Map
+		if maps, err = procfs.ParseMaps(b); err == nil && len(maps) == 0 {
+			return nil, fmt.Errorf("process %d: maps are empty: %w", p.pid, p.lost())
+		}
+		if err == nil {
+			return maps, nil
+		}
+	}
+	return nil, fmt.Errorf("process %d: %w", p.pid, err)
+}
+
+func (p *Process) readMaps() ([]byte, error) {
+	b, err := p.ReadFile("maps")
+	if err != nil || len(b) > 0 {
+		return b, err
+	}
+	if tid := p.liveTask(); tid != 0 { // the first thread has ended, the others run on
+		return p.ReadFile(fmt.Sprintf("task/%d/maps", tid))
+	}
+	return b, nil
+}
+
+// Auxv gives the auxiliary vector that the program was started with.
+func (p *Process) Auxv() (map[uint64]uint64, error) {
+	b, err := p.ReadFile(p.FileName("auxv"))
+	if err != nil {
+		return nil, err
+	}
+	v := make(map[uint64]uint64)
+	for ; len(b) >= 16; b = b[16:] {
+		v[le.Uint64(b)] = le.Uint64(b[8:])
+	}
+	return v, nil
+}
+
+// Namespace gives the inode number of one of its namespaces: "pid", "mnt", "net" ...
+func (p *Process) Namespace(kind string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(p.dir.Fd()), "ns/"+kind, &st, 0); err != nil {
+		return 0, p.Gone(&os.PathError{Op: "stat", Path: fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind), Err: err})
+	}
+	return st.Ino, nil
+}
+
+// readImage asks which program the process runs.
+func (p *Process) readImage() (Image, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(p.dir.Fd()), p.FileName("exe"), &st, 0); err != nil {
+		return Image{}, p.exeError(err)
+	}
+	name := "stat"
+	if tid := p.liveTask(); tid != 0 {
+		name = fmt.Sprintf("task/%d/stat", tid)
+	}
+	s, err := p.statFile(name)
+	if err != nil {
+		return Image{}, err
+	}
+	return Image{
+		Exe: FileID(&st), StartCode: s.StartCode, StartStack: s.StartStack, StartBrk: s.StartBrk,
+	}, nil
+}
+
+// Image says which program the process ran at Open.
+func (p *Process) Image() Image { return p.image }
+
+// fileID gives the identity of a file in the form of maps.
+func FileID(st *unix.Stat_t) procfs.FileID {
+	return procfs.FileID{Dev: uint64(unix.Major(st.Dev))<<32 | uint64(unix.Minor(st.Dev)), Inode: st.Ino}
+}
+
+// CheckImage fails with ErrExec if the process has executed another program since Open,
+// and with ErrNoProcess if it has ended.
+func (p *Process) CheckImage() error {
+	if err := p.CheckAlive(); err != nil {
+		return fmt.Errorf("process %d: %w", p.pid, err)
+	}
+	var b [1]byte
+	if n, err := unix.Pread(int(p.mem.Fd()), b[:], int64(p.image.StartStack)); n == 0 && err == nil {
+		return fmt.Errorf("process %d: %w", p.pid, p.lost())
+	}
+	now, err := p.readImage()
+	for end := time.Now().Add(endTime); err == nil && now.StartStack == 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // the thread that was asked is about to end: its memory is gone
+		now, err = p.readImage()
+	}
+	switch {
+	case err != nil:
+	case now.StartStack == 0:
+		err = ErrNoProcess
+	case now != p.image:
+		err = ErrExec
+	}
+	if err != nil {
+		return fmt.Errorf("process %d: %w", p.pid, err)
+	}
+	return nil
+}
+
+// endTime bounds the wait for a thread without memory to be gone.
+const endTime = 50 * time.Millisecond
+
+// lost says what has become of memory that answers nothing any more.
+func (p *Process) lost() error {
+	if !p.Alive() || !p.hasMemory() {
+		return ErrNoProcess
+	}
+	return ErrExec
+}
+
+// hasMemory says whether a thread still has memory. While a process dies its threads give
+// it up before they are gone.
+func (p *Process) hasMemory() bool {
+	tids, err := p.Tasks()
+	if err != nil {
+		return false
+	}
+	for _, tid := range tids {
+		if size, err := procFile(p.dir, fmt.Sprintf("task/%d/statm", tid)); err == nil && !strings.HasPrefix(size, "0 ") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,426 @@
+package ptrace
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/testprog"
+)
+
+func TestOpenRefuses(t *testing.T) {
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer zombie.Wait()
+	waitState(t, zombie.Process.Pid, "Z")
+	live := run(t, build(t, "live"), "1")
+	thread := 0
+	for _, tid := range tasks(t, live.pid) {
+		if tid != live.pid {
+			thread = tid
+		}
+	}
+	small := elf32(t)
+	for _, c := range []struct {
+		name string
+		pid  int
+		want error
+		text string
+	}{
+		{"none", 1 << 22, ErrNoProcess, "process 4194304"},
+		{"zero", 0, ErrNoProcess, ""},
+		{"negative", -1, ErrNoProcess, ""},
+		{"self", os.Getpid(), ErrSelf, ""},
+		{"zombie", zombie.Process.Pid, ErrNoProcess, "zombie"},
+		{"thread", thread, ErrUnsupported, fmt.Sprintf("thread of process %d", live.pid)},
+		{"32 bits", small, ErrUnsupported, "x86-64"},
+	} {
+		p, err := Open(c.pid)
+		if !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.text) {
+			t.Errorf("%s: %v, %v, want %v with %q", c.name, p, err, c.want, c.text)
+		}
+	}
+	if !errors.Is(ErrNoProcess, unix.ESRCH) || !errors.Is(ErrPermission, unix.EPERM) || !errors.Is(ErrBusy, unix.EBUSY) {
+		t.Error("sentinels are not their errno")
+	}
+}
+
+func TestOpenRefusesKernelThreads(t *testing.T) {
+	b, err := os.ReadFile("/proc/2/stat")
+	if err != nil {
+		t.Skip("no kernel threads are seen from this pid namespace")
+	}
+	st, err := procfs.ParseStat(string(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Flags&procfs.FlagKernel == 0 {
+		t.Skip("process 2 is not a kernel thread in this pid namespace")
+	}
+	if _, err := Open(2); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "kernel thread") {
+		t.Errorf("kthreadd: %v", err)
+	}
+}
+
+func tasks(t *testing.T, pid int) []int {
+	t.Helper()
+	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tids []int
+	for _, n := range names {
+		tid, err := strconv.Atoi(n.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		tids = append(tids, tid)
+	}
+	return tids
+}
+
+// waitState waits until a process is in a state of proc(5).
+func waitState(t *testing.T, pid int, want string) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := procfs.ParseStatus(string(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.State == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d stays in state %s, want %s", pid, st.State, want)
+		}
+	}
+}
+
+// elf32 starts a 32-bit program that sleeps.
+func elf32(t *testing.T) (pid int) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "small")
+	if err := os.WriteFile(path, testprog.SmallELF(elf.ELFCLASS32, elf.EM_386), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path)
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("the kernel runs no 32-bit programs (CONFIG_IA32_EMULATION): %v", err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+// TestPermissionTracer is no test: it is an unprivileged tracer, in its own process.
+func TestPermissionTracer(t *testing.T) {
+	pid, err := strconv.Atoi(os.Getenv("KPROBES_PERMISSION_PID"))
+	if err != nil {
+		return
+	}
+	_, err = Open(pid)
+	if !errors.Is(err, ErrPermission) || !errors.Is(err, unix.EPERM) {
+		t.Fatalf("%v, want ErrPermission", err)
+	}
+	fmt.Println("refused:", err)
+}
+
+func TestOpenWithoutPermission(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("only root can become another user: run the tests as root")
+	}
+	r := run(t, build(t, "live"), "1")
+	cmd := reexec("TestPermissionTracer", "KPROBES_PERMISSION_PID="+strconv.Itoa(r.pid))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "refused: ") || !strings.Contains(string(out), "user 0 and we as 65534") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	r.fine()
+}
+
+// A pid that goes to another process is not touched.
+func TestPIDIsReused(t *testing.T) {
+	const last = "/proc/sys/kernel/ns_last_pid"
+	prog := build(t, "live")
+	old := run(t, prog, "1")
+	p := old.open()
+	old.cmd.Process.Kill()
+	old.cmd.Wait()
+	var other *running
+	for range 50 {
+		if err := os.WriteFile(last, []byte(strconv.Itoa(old.pid-1)), 0); err != nil {
+			t.Skipf("the next pid cannot be chosen here: %v", err)
+		}
+		if other = run(t, prog, "1"); other.pid == old.pid {
+			break
+		}
+	}
+	if other.pid != old.pid {
+		t.Fatalf("pid %d was not given again: others start processes too fast", old.pid)
+	}
+	if err := p.ReadMem(p.Image().StartStack, make([]byte, 1)); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("ReadMem: %v", err)
+	}
+	if _, err := p.Stop(nil); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("Stop: %v", err)
+	}
+	if _, err := p.Status(); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("Status: %v", err)
+	}
+	if _, err := p.Maps(); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("Maps: %v", err)
+	}
+	if err := p.Signal(unix.SIGKILL); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("Signal: %v", err)
+	}
+	if p.Alive() {
+		t.Error("it is said to live")
+	}
+	other.fine()
+}
+
+func TestExited(t *testing.T) {
+	r := run(t, build(t, "live"), "1")
+	p := r.open()
+	select {
+	case <-p.Exited():
+		t.Fatal("it lives")
+	default:
+	}
+	r.cmd.Process.Kill()
+	<-p.Exited()
+	if p.Alive() {
+		t.Error("Alive after its end")
+	}
+	if err := p.CheckImage(); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("CheckImage: %v", err)
+	}
+	q := run(t, build(t, "live"), "1").open()
+	exited := q.Exited()
+	q.Close()
+	<-exited // Close ends the watch
+}
+
+func TestExecIsSeen(t *testing.T) {
+	r := run(t, build(t, "odd"))
+	p := r.open()
+	if err := p.CheckImage(); err != nil {
+		t.Fatal(err)
+	}
+	code := p.Image().StartCode
+	if a := r.ask("exec"); a != "ready" {
+		t.Fatal(a)
+	}
+	if err := p.CheckImage(); !errors.Is(err, ErrExec) || !errors.Is(err, unix.ESTALE) {
+		t.Errorf("CheckImage: %v", err)
+	}
+	if err := p.WriteMem(code, []byte{0xcc}); !errors.Is(err, ErrExec) {
+		t.Errorf("WriteMem: %v", err)
+	}
+	if _, err := p.Stop(nil); !errors.Is(err, ErrExec) {
+		t.Errorf("Stop: %v", err)
+	}
+	if _, err := Open(r.pid); err != nil {
+		t.Errorf("Open again: %v", err)
+	}
+	r.fine()
+}
+
+func TestMemory(t *testing.T) {
+	r := run(t, build(t, "live"), "1")
+	p := r.open()
+	maps, err := p.Maps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := codeOf(t, p, maps)
+	b := make([]byte, 16)
+	if err := p.ReadMem(code.Start, b); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.WriteMem(code.Start, b); err != nil { // a private copy, of read-only code
+		t.Fatal(err)
+	}
+	for _, addr := range []uint64{0, 8, 1 << 47, 1 << 63, ^uint64(0), ^uint64(0) - 8, 0xffffffff81000000} {
+		if err := p.ReadMem(addr, b); !errors.Is(err, ErrFault) {
+			t.Errorf("read at %#x: %v", addr, err)
+		}
+		if err := p.WriteMem(addr, b); !errors.Is(err, ErrFault) {
+			t.Errorf("write at %#x: %v", addr, err)
+		}
+	}
+	last := maps[0] // the end of the first hole
+	for _, m := range maps {
+		if last.End != m.Start && m != maps[0] {
+			break
+		}
+		last = m
+	}
+	if n, err := p.ReadMemSome(last.End-5, b); n != 5 || err != nil {
+		t.Errorf("read up to a hole: %d, %v", n, err)
+	}
+	if err := p.ReadMem(last.End-5, b); !errors.Is(err, ErrFault) || !strings.Contains(err.Error(), fmt.Sprintf("at %#x", last.End)) {
+		t.Errorf("read over a hole: %v", err)
+	}
+	r.fine()
+}
+
+// Where /proc/PID/mem heeds page permissions, ptrace writes instead.
+func TestPoke(t *testing.T) {
+	r := run(t, build(t, "live"), "1")
+	p := r.open()
+	s := stop(t, p)
+	at, err := s.Mmap(0, 2*procfs.PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := []byte("a few bytes that begin and end within words")
+	if err := p.poke(at+procfs.PageSize-21, text); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, len(text)+16)
+	if err := p.ReadMem(at+procfs.PageSize-21-8, b); err != nil || string(b[8:8+len(text)]) != string(text) {
+		t.Fatalf("%q, %v", b, err)
+	}
+	for _, c := range append(b[:8:8], b[8+len(text):]...) {
+		if c != 0 {
+			t.Fatalf("bytes beside were changed: %q", b)
+		}
+	}
+	if err := p.poke(16, text); !errors.Is(err, ErrFault) {
+		t.Errorf("where nothing is mapped: %v", err)
+	}
+	release(t, s)
+	if err := p.poke(at, text); !errors.Is(err, ErrFault) || !strings.Contains(err.Error(), "stop") {
+		t.Errorf("of a running process: %v", err)
+	}
+	r.fine()
+}
+
+func TestOpenMap(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "gone (deleted)")
+	b, err := os.ReadFile(build(t, "live"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := run(t, path, "1").open()
+	check := func(what string) {
+		t.Helper()
+		maps, err := p.Maps()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range maps {
+			if m.Anonymous() || m.Perm&procfs.PermExec == 0 {
+				continue
+			}
+			f, err := p.OpenMap(m)
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+				continue
+			}
+			file, mem := make([]byte, 64), make([]byte, 64)
+			_, err1 := f.ReadAt(file, int64(m.Offset))
+			if err2 := p.ReadMem(m.Start, mem); err1 != nil || err2 != nil || string(file) != string(mem) {
+				t.Errorf("%s: %s is not what is mapped: %v, %v", what, m.Path, err1, err2)
+			}
+			f.Close()
+		}
+		if f, err := p.OpenMap(procfs.Map{Start: 1, End: 2, Path: "[heap]"}); err == nil {
+			f.Close()
+			t.Error("an anonymous mapping has a file")
+		}
+	}
+	check("there")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	check("deleted")
+	if err := os.WriteFile(path, []byte("another"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	check("replaced")
+	// Without map_files, by name: another file of that name, or a pipe, is not taken.
+	m := codeOf(t, p, mapsOf(t, p))
+	if _, err := p.openRegular("root"+path, m); err == nil || !strings.Contains(err.Error(), "another file") {
+		t.Errorf("a file that took the name: %v", err)
+	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.openRegular("root"+fifo, m); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a pipe: %v", err)
+	}
+}
+
+func mapsOf(t *testing.T, p *Process) []procfs.Map {
+	t.Helper()
+	maps, err := p.Maps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return maps
+}
+
+func TestChildrenAndMappings(t *testing.T) {
+	r := run(t, build(t, "odd"))
+	p := r.open()
+	s := stop(t, p)
+	fd, err := s.MemfdCreate("kprobes-test", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ, unix.MAP_SHARED, -1, 0); !errors.Is(err, unix.EBADF) {
+		t.Errorf("mmap of no file: %v", err)
+	}
+	f, err := p.OpenFD(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(procfs.PageSize); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ, unix.MAP_SHARED, fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	release(t, s)
+	child, err := strconv.Atoi(r.ask("fork"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Children(); err != nil || len(got) != 1 || got[0] != child {
+		t.Errorf("children %v, %v, want %d", got, err, child)
+	}
+	if got, err := p.Mapping(FileID(&st)); err != nil || len(got) != 1 || got[0] != child {
+		t.Errorf("processes with the mapping: %v, %v, want %d", got, err, child)
+	}
+}

@@ -1,0 +1,48 @@
+package ptrace
+
+// InFrame says whether the word at at is a signal frame's saved instruction pointer or its
+// return address: the saved code segment tells.
+func (p *Process) InFrame(at uint64) bool {
+	for _, cs := range []uint64{at + scCS - scRIP, at + 8 + scOffset + scCS} {
+		var b [2]byte
+		if p.ReadMem(cs, b[:]) == nil && le.Uint16(b[:]) == userCS {
+			return true
+		}
+	}
+	return false
+}
+
+// Offsets in struct sigcontext (asm/sigcontext.h).
+const (
+	scRSP = 120
+	scRIP = 128
+	scCS  = 144
+)
+
+// SavedIP says whether a word of a signal frame that InFrame knows is the instruction pointer, not the return address.
+func (p *Process) SavedIP(at uint64) bool {
+	var cs [2]byte
+	return p.ReadMem(at-scRIP+scCS, cs[:]) == nil && le.Uint16(cs[:]) == userCS
+}
+
+// SavedSP gives the stack pointer of the signal frame whose instruction pointer stands at at.
+func (p *Process) SavedSP(at uint64) (uint64, error) {
+	var b [8]byte
+	err := p.ReadMem(at-scRIP+scRSP, b[:])
+	return le.Uint64(b[:]), err
+}
+
+// SavedRegs gives the general registers, RIP and the flags of the signal frame whose instruction pointer stands at at.
+func (p *Process) SavedRegs(at uint64) (r Regs, err error) {
+	var b [scCS]byte
+	if err := p.ReadMem(at-scRIP, b[:]); err != nil {
+		return r, err
+	}
+	for i, to := range []*uint64{
+		&r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15,
+		&r.RDI, &r.RSI, &r.RBP, &r.RBX, &r.RDX, &r.RAX, &r.RCX, &r.RSP, &r.RIP, &r.Flags,
+	} {
+		*to = le.Uint64(b[8*i:])
+	}
+	return r, nil
+}
