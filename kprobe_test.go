@@ -3,6 +3,7 @@ package kprobes
 import (
 	"bytes"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -123,4 +124,21 @@ func TestFromHandler(t *testing.T) {
 			t.Error("a handler has unregistered a probe")
 		}
 	})
+}
+
+// TestInstanceIsCall: the engine's Call and a KretprobeInstance are the same memory, so each field of the one lies
+// where its counterpart does.
+func TestInstanceIsCall(t *testing.T) {
+	call, instance := reflect.TypeFor[engine.Call](), reflect.TypeFor[KretprobeInstance]()
+	names := map[string]string{"RetAddr": "RetAddr", "Owner": "Rp", "Task": "Task", "Data": "Data", "Tail": "Tail"}
+	if call.NumField() != len(names) || instance.NumField() != len(names) {
+		t.Fatalf("%d and %d fields, want %d", call.NumField(), instance.NumField(), len(names))
+	}
+	for a, b := range names {
+		f, _ := call.FieldByName(a)
+		g, ok := instance.FieldByName(b)
+		if !ok || f.Offset != g.Offset || f.Type.Size() != g.Type.Size() {
+			t.Errorf("%s is at %d with %d bytes, %s at %d with %d", a, f.Offset, f.Type.Size(), b, g.Offset, g.Type.Size())
+		}
+	}
 }

@@ -30,8 +30,8 @@ type Handlers struct {
 	OwnFaults bool
 	// Entry runs at the entry of a function whose returns are probed. Not 0: the call is let go.
 	Entry func(c *Call, r *Regs) int
-	// Return runs when the function returns.
-	Return func(c *Call, r *Regs)
+	// Return runs when the function returns. What it returns is ignored.
+	Return func(c *Call, r *Regs) int
 	// NewCall prepares the memory of calls, before one of the handlers is given it for the first time.
 	NewCall func(c *Call)
 	// Jump is a func value's pointer: a closure that is called at the function's entry with the function's own arguments.
@@ -43,13 +43,13 @@ type Handlers struct {
 }
 
 // Call is one call of a function as handlers are told of it. It is valid while one of them runs; from the one at the
-// entry to the one at the return only Data is kept.
+// entry to the one at the return only Data is kept. Package kprobes shows the same memory as a KretprobeInstance.
 type Call struct {
-	RetAddr uint64 // where the call returns to
-	Task    uint64 // who made the call: the goroutine in a Go function, else the thread; 0 if it is not known
-	Data    []byte // the call's own
-	Tail    bool   // the function ends with a jump to another one
-	Owner   any    // NewCall's
+	RetAddr uint64         // where the call returns to
+	Owner   unsafe.Pointer // NewCall's
+	Task    uint64         // who made the call: the goroutine in a Go function, else the thread; 0 if it is not known
+	Data    []byte         // the call's own
+	Tail    bool           // the function ends with a jump to another one
 }
 
 // ProbeOptions are the choices of NewProbe.

@@ -22,7 +22,7 @@ func TestReturnNeedsItsEntry(t *testing.T) {
 		frames: make([]frame, 1),
 		h: Handlers{
 			Entry:  func(*Call, *Regs) int { entries++; return 0 },
-			Return: func(*Call, *Regs) { returns++ },
+			Return: func(*Call, *Regs) int { returns++; return 0 },
 		},
 	}
 	for range 2 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -38,7 +39,7 @@ func TestFault(t *testing.T) {
 // TestFrames: frames in use are not given away, one more is allocated, and a run that was
 // abandoned gives its frame back.
 func TestFrames(t *testing.T) {
-	owner := new(int)
+	owner := unsafe.Pointer(new(int))
 	p := &Probe{core: &Core{}, frames: make([]frame, 4), h: Handlers{NewCall: func(c *Call) { c.Owner = owner }}}
 	var regs [4]Regs
 	seen := map[*frame]bool{}

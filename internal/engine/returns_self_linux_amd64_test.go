@@ -44,11 +44,12 @@ func returnOfCallBefore(t *testing.T, c *Core, withData bool) {
 	const calls = 3
 	var returns, data [calls]uint64
 	h := Handlers{
-		Return: func(c *Call, r *Regs) {
+		Return: func(c *Call, r *Regs) int {
 			returns[r.AX]++
 			if withData {
 				data[r.AX] = binary.NativeEndian.Uint64(c.Data)
 			}
+			return 0
 		},
 		NewCall: func(*Call) {},
 		Changed: func(uint64, bool) {},

@@ -14,9 +14,7 @@ var atHits = []string{
 	"kprobes.dev/kprobes/internal/engine.(*counter).",
 	"kprobes.dev/kprobes/internal/engine.(*Core).newCall.func",
 	"kprobes.dev/kprobes.newKprobe.func",
-	"kprobes.dev/kprobes.newKretprobe.func",
 	"kprobes.dev/kprobes.newRegistration.func",
-	"kprobes.dev/kprobes.instanceOf",
 }
 
 // FuncDenied says why a function must not be probed, beyond what holds for every Go program; "":
