@@ -96,14 +96,6 @@ func (r *running) ask(line string) string {
 	return r.line()
 }
 
-// fine asks the program whether all is well with it.
-func (r *running) fine() {
-	r.t.Helper()
-	if a := r.ask("how"); !strings.HasPrefix(a, "ok ") {
-		r.t.Fatalf("process %d: %s", r.pid, a)
-	}
-}
-
 func (r *running) open() *Proc {
 	r.t.Helper()
 	p, err := OpenUnwaited(r.pid) // nothing waits for it before the test's end
