@@ -72,13 +72,18 @@ func build(t testing.TB, tool, src string, flags ...string) string {
 	return out
 }
 
+// buildGo builds for amd64, as the compilers of C here do, also where this test runs under emulation of
+// another processor. A flag "GOARCH=..." says otherwise.
 func buildGo(t testing.TB, dir, src, out string, flags []string) {
 	t.Helper()
 	write(t, filepath.Join(dir, "main.go"), src)
 	write(t, filepath.Join(dir, "go.mod"), "module example.com/prog\n\ngo 1.26\n")
+	env := append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOARCH=amd64", "CGO_ENABLED=1")
+	if len(flags) > 0 && strings.HasPrefix(flags[0], "GOARCH=") {
+		env, flags = append(env, flags[0], "CGO_ENABLED=0"), flags[1:]
+	}
 	cmd := exec.Command("go", append([]string{"build", "-o", out}, flags...)...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	cmd.Dir, cmd.Env = dir, env
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build %v: %v\n%s", flags, err, b)
 	}

@@ -1,7 +1,6 @@
 package symbol
 
 import (
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -39,11 +38,7 @@ func TestReaders(t *testing.T) {
 			t.Errorf("%s: %q, %q; want %q, %q", c.path, r.Runtime, unknown, c.runtime, c.unknown)
 		}
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r := open(t, self, noDebug).Readers(); r.Unknown == nil || !strings.Contains(r.Unknown.Error(), "without frame descriptions") {
+	if r := open(t, build(t, "go", pureGo), noDebug).Readers(); r.Unknown == nil || !strings.Contains(r.Unknown.Error(), "without frame descriptions") {
 		t.Errorf("a Go program: %+v", r)
 	}
 }

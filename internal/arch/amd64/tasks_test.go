@@ -2,7 +2,6 @@ package amd64
 
 import (
 	"debug/elf"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -34,7 +33,7 @@ func taskInstsOf(t *testing.T, file string) (out []uint64) {
 
 // TestTaskInstsOfLibraries: no system call that objdump finds is overlooked, and next to nothing is taken for one.
 func TestTaskInstsOfLibraries(t *testing.T) {
-	for _, file := range []string{"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libm.so.6", os.Args[0]} {
+	for _, file := range []string{"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libm.so.6", goCommand(t)} {
 		have := taskInstsOf(t, file)
 		var want []uint64
 		objdumpText(t, file, func(l objdumpLine, _ []byte) {
