@@ -1,18 +1,51 @@
 package ptrace
 
-import (
-	"bytes"
-	"slices"
-	"sort"
-	"strings"
+import "kprobes.dev/kprobes/internal/procfs"
 
-	"kprobes.dev/kprobes/internal/procfs"
-)
+// gadgets are the instructions of the program that a frame needs. All are addresses, 0 if
+// there is none.
+type gadgets struct {
+	syscallRet uint64 // syscall; ret
+	sigreturn  uint64 // mov $15, %eax (or %rax); syscall
+	popRAX     uint64 // pop %rax; ret
+}
 
-// gadgetSet is the instructions found in a program that system calls can be made with.
-type gadgetSet struct {
-	gadgets
-	stubs []uint64 // rt_sigreturn stubs, one of each file: return addresses of signal frames
+// chain is the words that lead from the return of the call into rt_sigreturn. The stack
+// pointer must then be at the ucontext.
+func (g gadgets) chain() []uint64 {
+	if g.sigreturn != 0 {
+		return []uint64{g.sigreturn}
+	}
+	return []uint64{g.popRAX, sysRtSigreturn, g.syscallRet}
+}
+
+// callSite is where a system call is made; a thread stands syscallSize bytes behind that when the call ends.
+func (g gadgets) callSite(nr uint64) uint64 {
+	if nr == sysRtSigreturn && g.sigreturn != 0 {
+		return g.sigreturn + uint64(len(sigreturnCode[0])-syscallSize)
+	}
+	return g.syscallRet
+}
+
+// ranges is where the instructions lie, but for stubs.
+func (g gadgets) ranges() (rs []procfs.Range) {
+	if a := g.syscallRet; a != 0 {
+		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(syscallRetCode))})
+	}
+	if a := g.popRAX; a != 0 {
+		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(popRAXCode))})
+	}
+	return rs
+}
+
+// search looks in code that stands at an address for what is missing.
+func (g *gadgets) search(at uint64, b []byte) {
+	first(&g.syscallRet, at, b, syscallRetCode)
+	first(&g.popRAX, at, b, popRAXCode)
+}
+
+func (g gadgets) complete() bool {
+	return g.syscallRet != 0 && (g.sigreturn != 0 || g.popRAX != 0)
 }
 
 var (
@@ -24,121 +57,6 @@ var (
 	}
 )
 
-const (
-	scanChunk = 1 << 20  // bytes read at once
-	scanMost  = 64 << 20 // bytes of code that are searched
-)
-
-// Reserved gives the ranges of code that system calls for the target are made with.
-// They must stay as they are: no probe may stand there. It is empty until the first stop.
-func (p *Process) Reserved() []procfs.Range {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.gadget == nil {
-		return nil
-	}
-	var rs []procfs.Range
-	if a := p.gadget.syscallRet; a != 0 {
-		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(syscallRetCode))})
-	}
-	if a := p.gadget.popRAX; a != 0 {
-		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(popRAXCode))})
-	}
-	for _, a := range p.gadget.stubs {
-		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(sigreturnCode[0]))})
-	}
-	return rs
-}
-
-// Skip names mappings, by what their paths begin with, whose code may go away: nothing of it is used to make system
-// calls. It must be called before the first stop.
-func (p *Process) Skip(prefixes ...string) { p.skip = prefixes }
-
-// skips says whether a mapping is one of those.
-func (p *Process) skips(m procfs.Map) bool {
-	return slices.ContainsFunc(p.skip, func(prefix string) bool { return strings.HasPrefix(m.Path, prefix) })
-}
-
-// findGadgets searches the program's code, once, and again where what was found is gone.
-func (p *Process) findGadgets() *gadgetSet {
-	p.mu.Lock()
-	g := p.gadget
-	p.mu.Unlock()
-	if g != nil && p.stillThere(g) {
-		return g
-	}
-	g = &gadgetSet{}
-	maps, err := p.Maps()
-	if err != nil {
-		return g
-	}
-	left := uint64(scanMost)
-	for _, m := range codeMaps(maps) {
-		m.End = m.Start + min(m.Size(), left)
-		left -= m.Size()
-		p.scan(m, g)
-	}
-	p.mu.Lock()
-	p.gadget = g
-	p.mu.Unlock()
-	return g
-}
-
-// codeMaps gives the executable mappings, the vDSO first, which nobody patches, then files
-// by size: the small ones are soon read.
-func codeMaps(maps []procfs.Map) []procfs.Map {
-	var code []procfs.Map
-	for _, m := range maps {
-		if m.Perm&procfs.PermExec != 0 && m.Start < procfs.UserTop && (!m.Anonymous() || m.Path == "[vdso]") {
-			code = append(code, m)
-		}
-	}
-	sort.SliceStable(code, func(i, j int) bool {
-		if vi, vj := code[i].Anonymous(), code[j].Anonymous(); vi != vj {
-			return vi
-		}
-		return code[i].Size() < code[j].Size()
-	})
-	return code
-}
-
-// scan looks for what is missing in one mapping, and for its rt_sigreturn stub.
-func (p *Process) scan(m procfs.Map, g *gadgetSet) {
-	buf := make([]byte, min(m.Size(), scanChunk))
-	stub := uint64(0)
-	const overlap = 16
-	for at := m.Start; at < m.End; at += scanChunk - overlap {
-		n, err := p.ReadMemSome(at, buf[:min(uint64(len(buf)), m.End-at)])
-		if err != nil {
-			return
-		}
-		b := buf[:n]
-		if !p.skips(m) {
-			first(&g.syscallRet, at, b, syscallRetCode)
-			first(&g.popRAX, at, b, popRAXCode)
-		}
-		for _, code := range sigreturnCode {
-			first(&stub, at, b, code)
-		}
-	}
-	if stub == 0 {
-		return
-	}
-	g.stubs = append(g.stubs, stub)
-	if g.sigreturn == 0 && !p.skips(m) {
-		g.sigreturn = stub
-	}
-}
-
-func first(found *uint64, at uint64, b, code []byte) {
-	if *found != 0 {
-		return
-	}
-	if i := bytes.Index(b, code); i >= 0 {
-		*found = at + uint64(i)
-	}
-}
-
 // stillThere says whether the code that was found can be used as it is.
 func (p *Process) stillThere(g *gadgetSet) bool {
 	if !g.complete() || !p.holds(g.syscallRet, syscallRetCode) {
@@ -148,9 +66,4 @@ func (p *Process) stillThere(g *gadgetSet) bool {
 		return p.holds(g.sigreturn, sigreturnCode[0]) || p.holds(g.sigreturn, sigreturnCode[1])
 	}
 	return p.holds(g.popRAX, popRAXCode)
-}
-
-func (p *Process) holds(addr uint64, code []byte) bool {
-	b := make([]byte, len(code))
-	return p.ReadMem(addr, b) == nil && bytes.Equal(b, code)
 }

@@ -275,7 +275,7 @@ func TestCallOnAlternateStack(t *testing.T) {
 }
 
 // A thread that the kernel will make repeat its call says where it goes on.
-func TestResumeRIP(t *testing.T) {
+func TestResumePC(t *testing.T) {
 	r := run(t, build(t, "live"), "1")
 	p := r.open()
 	s := stop(t, p)
@@ -293,8 +293,8 @@ func TestResumeRIP(t *testing.T) {
 	}
 	defer s.Release()
 	b := make([]byte, 2)
-	if err := p.ReadMem(main.ResumeRIP(), b); err != nil || string(b) != "\x0f\x05" || main.ResumeRIP() != main.Regs().RIP-2 {
-		t.Errorf("it goes on at %#x with % x, %v; rip is %#x", main.ResumeRIP(), b, err, main.Regs().RIP)
+	if err := p.ReadMem(main.ResumePC(), b); err != nil || string(b) != "\x0f\x05" || main.ResumePC() != main.Regs().RIP-2 {
+		t.Errorf("it goes on at %#x with % x, %v; rip is %#x", main.ResumePC(), b, err, main.Regs().RIP)
 	}
 	if main.FSBase() == 0 {
 		t.Error("no thread pointer")

@@ -24,16 +24,6 @@ type CallData struct {
 	open uint16 // words, a bit each, whose values are not known
 }
 
-// CallOf gives a system call of 64-bit code that comes from anywhere. The values of the arguments whose numbers are in
-// open are not known.
-func CallOf(nr uint64, args [6]uint64, open ...int) CallData {
-	d := CallData{nr: uint32(nr), arch: auditArchX86_64, args: args, open: openIP}
-	for _, n := range open {
-		d.open |= openArg(n)
-	}
-	return d
-}
-
 // callWords is what a filter loads: the structure, 32 bits at a time.
 type callWords struct {
 	w    [callDataSize / 4]uint32
@@ -46,9 +36,8 @@ const openIP = 3 << 2
 func openArg(n int) uint16 { return 3 << (4 + 2*n) }
 
 const (
-	auditArchX86_64 = 0xc000003e // AUDIT_ARCH_X86_64
-	callDataSize    = 64
-	bpfMemWords     = 16
+	callDataSize = 64
+	bpfMemWords  = 16
 
 	// What a filter answers, without its 16 bits of data (linux/seccomp.h).
 	seccompActionMask = 0xffff0000

@@ -12,7 +12,7 @@ const (
 )
 
 func TestFilterRuns(t *testing.T) {
-	d := CallData{nr: 9, arch: auditArchX86_64, ip: 0x1122334455667788, args: [6]uint64{0xaabbccdd00000001, 2, 3, 4, 5, 0x66}}
+	d := CallData{nr: 9, arch: x86, ip: 0x1122334455667788, args: [6]uint64{0xaabbccdd00000001, 2, 3, 4, 5, 0x66}}
 	ret := bpfInsn{Code: 0x16} // ret a
 	for _, c := range []struct {
 		name string
@@ -21,7 +21,7 @@ func TestFilterRuns(t *testing.T) {
 	}{
 		{"ret k", filter{{0x06, 0, 0, retTrap}}, retTrap},
 		{"ld nr", filter{{0x20, 0, 0, 0}, ret}, 9},
-		{"ld arch", filter{{0x20, 0, 0, 4}, ret}, auditArchX86_64},
+		{"ld arch", filter{{0x20, 0, 0, 4}, ret}, x86},
 		{"ld ip high", filter{{0x20, 0, 0, 12}, ret}, 0x11223344},
 		{"ld arg0 low", filter{{0x20, 0, 0, 16}, ret}, 1},
 		{"ld arg0 high", filter{{0x20, 0, 0, 20}, ret}, 0xaabbccdd},
@@ -48,7 +48,7 @@ func TestFilterRuns(t *testing.T) {
 }
 
 func TestFiltersAllowTogether(t *testing.T) {
-	d := CallData{nr: 9, arch: auditArchX86_64}
+	d := CallData{nr: 9, arch: x86}
 	ret := func(k uint32) filter { return filter{{0x06, 0, 0, k}} }
 	for _, c := range []struct {
 		list filterList
@@ -100,7 +100,7 @@ func TestFilterLooksAtTheUnknown(t *testing.T) {
 		{14, 0, 2, true},
 		{15, openIP, 2, true},
 	} {
-		d := CallData{nr: c.nr, arch: auditArchX86_64, open: c.open}
+		d := CallData{nr: c.nr, arch: x86, open: c.open}
 		if ok, err := (filterList{look(c.word)}).allows(&d); err != nil || ok != c.ok {
 			t.Errorf("%+v: %v, %v", c, ok, err)
 		}
@@ -135,3 +135,5 @@ func TestFilterRefuses(t *testing.T) {
 		_, _ = f.run(&words) // it ends, and does not panic
 	}
 }
+
+const x86 = 0xc000003e // AUDIT_ARCH_X86_64

@@ -1,5 +1,11 @@
 package ptrace
 
+import (
+	"slices"
+
+	"kprobes.dev/kprobes/internal/procfs"
+)
+
 // InFrame says whether the word at at is a signal frame's saved instruction pointer or its
 // return address: the saved code segment tells.
 func (p *Process) InFrame(at uint64) bool {
@@ -45,4 +51,27 @@ func (p *Process) SavedRegs(at uint64) (r Regs, err error) {
 		*to = le.Uint64(b[8*i:])
 	}
 	return r, nil
+}
+
+// altStack looks for the signal frame of an alternate stack that the stack pointer is in.
+// Such a stack may lie within another one, as a local array. The frame holds its bounds.
+func (s *Stopped) altStack(m procfs.Map, sp uint64) (procfs.Range, bool) {
+	b := make([]byte, min(m.End-sp, stackScan))
+	n, err := s.p.ReadMemSome(sp, b)
+	if err != nil {
+		return procfs.Range{}, false
+	}
+	g := s.p.findGadgets()
+	at := -sp & 7
+	for ; at+8+ucSize <= uint64(n); at += 8 {
+		if !slices.Contains(g.stubs, le.Uint64(b[at:])) {
+			continue
+		}
+		stack := b[at+8+16:] // uc_stack: pointer, flags, size
+		alt := procfs.Range{Lo: le.Uint64(stack), Hi: le.Uint64(stack) + le.Uint64(stack[16:])}
+		if alt.Lo <= sp && sp < alt.Hi && sp+at < alt.Hi {
+			return alt, true
+		}
+	}
+	return procfs.Range{}, false
 }

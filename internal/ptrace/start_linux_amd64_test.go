@@ -46,8 +46,8 @@ func atStart(t *testing.T, p *Process, s *Stopped) {
 		t.Fatal(err)
 	}
 	first := s.Threads()[0]
-	if first.TID != p.PID() || first.Regs().RIP != aux[atEntry] || first.ResumeRIP() != aux[atEntry] {
-		t.Errorf("first thread %d at %#x, want %d at the entry point %#x", first.TID, first.ResumeRIP(), p.PID(), aux[atEntry])
+	if first.TID != p.PID() || first.Regs().RIP != aux[atEntry] || first.ResumePC() != aux[atEntry] {
+		t.Errorf("first thread %d at %#x, want %d at the entry point %#x", first.TID, first.ResumePC(), p.PID(), aux[atEntry])
 	}
 	code := codeOf(t, p, mapsOf(t, p))
 	f, err := p.OpenMap(code)

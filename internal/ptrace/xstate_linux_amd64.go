@@ -1,6 +1,10 @@
 package ptrace
 
-import "sync"
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
 
 // cpuid runs the instruction (SDM 2A, CPUID).
 func cpuid(leaf, sub uint32) (eax, ebx, ecx, edx uint32)
@@ -19,3 +23,29 @@ var xstateSize = sync.OnceValue(func() xstateSizes {
 	}
 	return sizes
 })
+
+const (
+	ntPRFPReg   = 2     // NT_PRFPREG: what fxsave stores
+	ntX86Xstate = 0x202 // NT_X86_XSTATE
+)
+
+// getXstate reads the vector registers in the layout of the xsave instruction's standard form, or, of
+// a processor without it, in that of fxsave: fxSize bytes. It has room for all of AMX and more.
+func getXstate(tid int) ([]byte, error) {
+	b := make([]byte, 16<<10)
+	n, err := regset(unix.PTRACE_GETREGSET, tid, ntX86Xstate, b)
+	if err == unix.ENODEV {
+		n, err = regset(unix.PTRACE_GETREGSET, tid, ntPRFPReg, b)
+	}
+	return b[:n], err
+}
+
+// setXstate writes what getXstate has read.
+func setXstate(tid int, b []byte) error {
+	note := uintptr(ntX86Xstate)
+	if len(b) == fxSize {
+		note = ntPRFPReg
+	}
+	_, err := regset(unix.PTRACE_SETREGSET, tid, note, b)
+	return err
+}

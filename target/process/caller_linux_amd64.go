@@ -256,7 +256,7 @@ func (t *Target) writeGate(m *mailSide, env amd64.GateEnv) error {
 // resumes gives the addresses in generated code that the thread goes on at: where it stands,
 // and from the gate the detour that it came from.
 func (t *Target) resumes(th *ptrace.Thread) []uint64 {
-	pc := th.ResumeRIP()
+	pc := th.ResumePC()
 	if t.inGate(pc) {
 		return []uint64{pc, t.gateGoesTo(pc, th.Regs().R13, th.Regs().RSP)}
 	}
@@ -285,7 +285,7 @@ func (t *Target) gateBusy(s *ptrace.Stopped) error {
 	}
 	busy := false
 	for _, th := range s.Everyone() {
-		busy = busy || t.inGate(th.ResumeRIP())
+		busy = busy || t.inGate(th.ResumePC())
 	}
 	err := t.savedContexts(s, t.golang != nil, func(v uint64) { busy = busy || t.inGate(v) })
 	if err == nil && busy {

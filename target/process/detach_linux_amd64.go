@@ -181,7 +181,7 @@ func (t *Target) closeStopped(s *ptrace.Stopped) error {
 func inHandler(s *ptrace.Stopped, code []*codealloc.Piece) error {
 	for _, th := range s.Everyone() {
 		for _, c := range code {
-			if c.Holds(th.ResumeRIP()) {
+			if c.Holds(th.ResumePC()) {
 				return ErrInDetour
 			}
 		}
@@ -533,7 +533,7 @@ func (l *Leftover) moveOut(s *ptrace.Stopped) error {
 		return err
 	}
 	for _, th := range s.Threads() {
-		pc := th.ResumeRIP()
+		pc := th.ResumePC()
 		if e, ok := to[pc]; ok && l.inCode(pc) {
 			r := th.Regs()
 			r.RIP += e.To - pc
@@ -564,7 +564,7 @@ func (l *Leftover) inCode(v uint64) bool {
 func (l *Leftover) drained(s *ptrace.Stopped) error {
 	in := l.inCode
 	for _, th := range s.Everyone() {
-		if in(th.ResumeRIP()) {
+		if in(th.ResumePC()) {
 			return ErrInDetour
 		}
 	}

@@ -343,7 +343,7 @@ func blocks(mask uint64, sig unix.Signal) bool { return mask>>(sig-1)&1 != 0 }
 // maskBehind is the mask that a thread goes back to from the resident handler; mask if it is not
 // in it.
 func maskBehind(s *ptrace.Stopped, th *ptrace.Thread, h *amd64.Handler, mask uint64) (uint64, error) {
-	switch pc := th.ResumeRIP(); {
+	switch pc := th.ResumePC(); {
 	case h.Trapped(pc):
 		return 0, nil // it has taken the signal
 	case h.Leaving(pc):
@@ -451,7 +451,7 @@ func (f *faultTable) busy(s *ptrace.Stopped) (tid int, busy bool) {
 		return 0, false
 	}
 	for _, th := range s.Threads() {
-		if f.resident.Looking(th.ResumeRIP()) {
+		if f.resident.Looking(th.ResumePC()) {
 			return th.TID, true
 		}
 	}
@@ -467,11 +467,11 @@ func (f *faultTable) busy(s *ptrace.Stopped) (tid int, busy bool) {
 // has not said yet where its context goes on: it may have looked at what a change writes anew,
 // and begins again. Precondition: the thread is stopped.
 func (f *faultTable) taking(th *ptrace.Thread) (r ptrace.Regs, ok bool) {
-	if f.resident == nil || !f.traps || !f.resident.Taking(th.ResumeRIP()) {
+	if f.resident == nil || !f.traps || !f.resident.Taking(th.ResumePC()) {
 		return r, false
 	}
 	r = th.Regs()
-	r.RIP += f.resident.Trap - th.ResumeRIP()
+	r.RIP += f.resident.Trap - th.ResumePC()
 	return r, true
 }
 
@@ -479,7 +479,7 @@ func (f *faultTable) taking(th *ptrace.Thread) (r ptrace.Regs, ok bool) {
 // its instruction pointer is behind it, and is not to be changed. Precondition: the thread is
 // stopped.
 func (f *faultTable) trapped(th *ptrace.Thread) (bool, error) {
-	if !f.traps || !f.breakpoint(th.ResumeRIP()-1) {
+	if !f.traps || !f.breakpoint(th.ResumePC()-1) {
 		return false, nil
 	}
 	st, err := th.Status()

@@ -38,7 +38,7 @@ func TestInterruptedLookup(t *testing.T) {
 		taken := false
 		retry(t, func() error {
 			return h.tg.stopped(func(s *ptrace.Stopped) error {
-				if taken = !f.resident.Looking(main(s).ResumeRIP()); !taken {
+				if taken = !f.resident.Looking(main(s).ResumePC()); !taken {
 					return nil // stopped before it could
 				}
 				return h.interrupted(s, main(s))

@@ -197,7 +197,7 @@ func (t *Target) betweenFilters(s *ptrace.Stopped) (bool, error) {
 	}
 	for _, th := range s.Threads() {
 		r := th.Regs()
-		if other := r.InSyscall() && r.OrigRAX != prctlNr && r.OrigRAX != seccompNr; !other && holds(in, th.ResumeRIP()) {
+		if other := r.InSyscall() && r.OrigRAX != prctlNr && r.OrigRAX != seccompNr; !other && holds(in, th.ResumePC()) {
 			return true, nil
 		}
 	}

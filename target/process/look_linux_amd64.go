@@ -210,7 +210,7 @@ func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
 		w.lookParked(th)
 	}
 	for _, th := range s.Threads() {
-		pc := th.ResumeRIP()
+		pc := th.ResumePC()
 		if regs, ok := t.faults.taking(th); ok {
 			l.moves = append(l.moves, threadMove{th, th.Regs(), regs})
 			continue
@@ -259,7 +259,7 @@ func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
 
 // lookParked blocks what a thread is in the way of that cannot be moved.
 func (w *ways) lookParked(th *ptrace.Thread) {
-	pc := th.ResumeRIP()
+	pc := th.ResumePC()
 	const why = "it waits for its vfork child, and can not be moved"
 	if in, ok := w.inner[pc]; ok {
 		w.blocks.Block(in.site, blocked(th.TID, pc, why))

@@ -102,7 +102,7 @@ func (t *Target) newReaper(s *ptrace.Stopped, r *target.Reap) (*reaper, error) {
 		if b, there := procfs.FindMap(places.maps, th.FSBase()); there && (!ok || b != m) {
 			p.in[b] = append(p.in[b], th)
 		}
-		if in, ok := procfs.FindMap(places.maps, th.ResumeRIP()); ok && ours(in) {
+		if in, ok := procfs.FindMap(places.maps, th.ResumePC()); ok && ours(in) {
 			p.inside = append(p.inside, claimer{th.Regs().RSP, t.goidOf(th)})
 		}
 	}

@@ -26,7 +26,7 @@ func (t *Target) lookRoom(s *ptrace.Stopped, add []*target.Site) target.Blocks {
 		}
 		for _, a := range add {
 			if len(a.Points) > 0 {
-				b.Block(a, blocked(th.TID, th.ResumeRIP(), fmt.Sprintf("it has %d bytes of stack left there, and a probe takes up to %d", room, maxNeed)))
+				b.Block(a, blocked(th.TID, th.ResumePC(), fmt.Sprintf("it has %d bytes of stack left there, and a probe takes up to %d", room, maxNeed)))
 			}
 		}
 		break

@@ -30,8 +30,8 @@ func TestFrameLayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.rsp < lo || f.rsp+uint64(len(f.bytes)) > f.data || f.data+32 > hi {
-		t.Fatalf("frame %#x with %#x bytes, data at %#x, lies outside [%#x, %#x)", f.rsp, len(f.bytes), f.data, uint64(lo), uint64(hi))
+	if f.sp < lo || f.sp+uint64(len(f.bytes)) > f.data || f.data+32 > hi {
+		t.Fatalf("frame %#x with %#x bytes, data at %#x, lies outside [%#x, %#x)", f.sp, len(f.bytes), f.data, uint64(lo), uint64(hi))
 	}
 	// pretcode, then struct ucontext; see the drawing in frame.go
 	uc := f.bytes[8:]
@@ -62,7 +62,7 @@ func TestFrameLayout(t *testing.T) {
 			t.Errorf("%s: %#x, want %#x", c.what, c.got, c.want)
 		}
 	}
-	x := f.bytes[fp-f.rsp:]
+	x := f.bytes[fp-f.sp:]
 	for _, c := range []struct {
 		what      string
 		got, want uint64
@@ -89,7 +89,7 @@ func TestFrameWithoutXsave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := f.bytes[le.Uint64(f.bytes[8+40+184:])-f.rsp:]
+	x := f.bytes[le.Uint64(f.bytes[8+40+184:])-f.sp:]
 	if !bytes.Equal(x[:fxSize], s.xstate) || le.Uint64(f.bytes[8:])&ucFPXstate != 0 {
 		t.Errorf("registers, or flags %#x", le.Uint64(f.bytes[8:]))
 	}
@@ -115,7 +115,7 @@ func TestFrameWithTiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := f.bytes[le.Uint64(f.bytes[8+40+184:])-f.rsp:]
+		x := f.bytes[le.Uint64(f.bytes[8+40+184:])-f.sp:]
 		size, features := le.Uint32(x[480:]), le.Uint64(x[472:])
 		if used && (size != 11008 || features != 0x602e7) || !used && (size != 2816 || features != 0x202e7) {
 			t.Errorf("tiles in use: %v, but size %d and features %#x", used, size, features)
@@ -145,7 +145,7 @@ func TestFrameNeedsRoom(t *testing.T) {
 	need := uint64(frameSize(832, 32))
 	for at := uint64(0x10000); at < 0x10080; at++ {
 		f, err := s.build(at, at+need)
-		if err != nil || f.rsp < at || f.data+32 > at+need {
+		if err != nil || f.sp < at || f.data+32 > at+need {
 			t.Fatalf("in [%#x, +%d): %+v, %v", at, need, f, err)
 		}
 	}

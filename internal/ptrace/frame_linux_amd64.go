@@ -1,84 +1,8 @@
 package ptrace
 
 import (
-	"encoding/binary"
 	"fmt"
 )
-
-// Regs is a thread's registers, in the order of the kernel's struct user_regs_struct
-// (PTRACE_GETREGS, amd64).
-type Regs struct {
-	R15, R14, R13, R12, RBP, RBX, R11, R10, R9, R8 uint64
-	RAX, RCX, RDX, RSI, RDI                        uint64
-	// OrigRAX is the number of the system call that the thread is in or has just left,
-	// and ^0 if it came to the kernel by other ways.
-	OrigRAX             uint64
-	RIP, CS, Flags, RSP uint64
-	SS, FSBase, GSBase  uint64
-	DS, ES, FS, GS      uint64
-}
-
-// InSyscall says whether the thread stands at the end of a system call: it has not seen
-// RAX yet, and the kernel may still choose to make the call again.
-func (r *Regs) InSyscall() bool { return int64(r.OrigRAX) >= 0 }
-
-// The kernel's own results for system calls that are to be taken up again
-// (include/linux/errno.h), which a stop makes visible in RAX.
-const (
-	errIntr         = 4   // EINTR, for the program to see
-	errRestart      = 512 // ERESTARTSYS: again, unless a handler without SA_RESTART runs
-	errRestartNoInt = 513 // ERESTARTNOINTR: again in any case
-	errRestartNoHnd = 514 // ERESTARTNOHAND: again, unless a handler runs
-	errRestartBlock = 516 // ERESTART_RESTARTBLOCK: by restart_syscall, which knows the time left
-)
-
-const (
-	syscallSize       = 2 // bytes of the syscall instruction
-	sysRestartSyscall = 219
-	sysRtSigreturn    = 15
-	NoSyscall         = ^uint64(0)
-)
-
-// trapFlag is EFLAGS.TF: a trap after the next instruction (SDM vol. 1, section 3.4.3).
-const TrapFlag = 1 << 8
-
-// restarts says whether the kernel would make the call again, and how.
-func (r *Regs) restarts() (again, block bool) {
-	if !r.InSyscall() {
-		return false, false
-	}
-	switch -int64(r.RAX) {
-	case errRestart, errRestartNoInt, errRestartNoHnd:
-		return true, false
-	case errRestartBlock:
-		return true, true
-	}
-	return false, false
-}
-
-// again gives the registers with which the thread makes its system call once more by
-// itself, from the instruction on.
-func (r Regs) again(nr uint64) Regs {
-	r.RIP -= syscallSize
-	r.RAX = nr
-	r.OrigRAX = NoSyscall
-	return r
-}
-
-// resumed gives the registers that take the thread on where it was, whatever the kernel
-// has forgotten since about its interrupted system call. With block, the restart block is
-// still there.
-func (r Regs) resumed(blockKept bool) Regs {
-	again, block := r.restarts()
-	switch {
-	case block && blockKept:
-		return r.again(sysRestartSyscall)
-	case again:
-		return r.again(r.OrigRAX)
-	}
-	r.OrigRAX = NoSyscall
-	return r
-}
 
 // The frame that rt_sigreturn takes a thread's state from (arch/x86/include/uapi/asm/
 // sigcontext.h and ucontext.h; struct rt_sigframe without its siginfo, which is not read).
@@ -127,11 +51,13 @@ type xstateSizes struct {
 	Max     uint64 // bytes with everything that XCR0 allows
 }
 
-// frame is a signal frame ready to be written.
-type frame struct {
-	bytes []byte // from rsp upwards
-	rsp   uint64
-	data  uint64 // address of the room for arguments
+// layFrame makes the frame with which the thread goes on where it was.
+func (c *caller) layFrame(lo, hi uint64, xstate []byte, data int) (*frame, error) {
+	spec := frameSpec{
+		regs: c.t.regs.resumed(false), mask: c.mask, xstate: xstate,
+		sizes: xstateSize(), gadget: c.gadget, data: data,
+	}
+	return spec.build(lo, hi)
 }
 
 // frameSize is the most bytes that a frame takes, alignment included.
@@ -158,10 +84,8 @@ func (f *frameSpec) build(lo, hi uint64) (*frame, error) {
 	}
 	f.context(b[uc-rsp:], fp)
 	f.fpstate(b[fp-rsp:])
-	return &frame{bytes: b, rsp: rsp, data: data}, nil
+	return &frame{bytes: b, sp: rsp, data: data}, nil
 }
-
-var le = binary.LittleEndian
 
 func (f *frameSpec) context(b []byte, fp uint64) {
 	r := &f.regs
@@ -209,25 +133,4 @@ func (f *frameSpec) fpstate(b []byte) {
 	le.PutUint32(sw[4:], uint32(size)+4)
 	le.PutUint64(sw[8:], features)
 	le.PutUint32(sw[16:], uint32(size))
-}
-
-// gadgets are the instructions of the program that a frame needs. All are addresses, 0 if
-// there is none.
-type gadgets struct {
-	syscallRet uint64 // syscall; ret
-	sigreturn  uint64 // mov $15, %eax (or %rax); syscall
-	popRAX     uint64 // pop %rax; ret
-}
-
-// chain is the words that lead from the return of the call into rt_sigreturn. The stack
-// pointer must then be at the ucontext.
-func (g gadgets) chain() []uint64 {
-	if g.sigreturn != 0 {
-		return []uint64{g.sigreturn}
-	}
-	return []uint64{g.popRAX, sysRtSigreturn, g.syscallRet}
-}
-
-func (g gadgets) complete() bool {
-	return g.syscallRet != 0 && (g.sigreturn != 0 || g.popRAX != 0)
 }

@@ -1,8 +1,6 @@
 package ptrace
 
 import (
-	"slices"
-
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -15,43 +13,20 @@ const (
 	stackScan = 64 << 10
 )
 
-// altStack looks for the signal frame of an alternate stack that the stack pointer is in.
-// Such a stack may lie within another one, as a local array. The frame holds its bounds.
-func (s *Stopped) altStack(m procfs.Map, sp uint64) (procfs.Range, bool) {
-	b := make([]byte, min(m.End-sp, stackScan))
-	n, err := s.p.ReadMemSome(sp, b)
-	if err != nil {
-		return procfs.Range{}, false
-	}
-	g := s.p.findGadgets()
-	at := -sp & 7
-	for ; at+8+ucSize <= uint64(n); at += 8 {
-		if !slices.Contains(g.stubs, le.Uint64(b[at:])) {
-			continue
-		}
-		stack := b[at+8+16:] // uc_stack: pointer, flags, size
-		alt := procfs.Range{Lo: le.Uint64(stack), Hi: le.Uint64(stack) + le.Uint64(stack[16:])}
-		if alt.Lo <= sp && sp < alt.Hi && sp+at < alt.Hi {
-			return alt, true
-		}
-	}
-	return procfs.Range{}, false
-}
-
 // liveStack is the used part of a thread's stack. In a Go program that is an alternate
 // stack that a handler runs on, or nothing: addresses of detours stand nowhere else that
 // counts (all handlers run there, and goroutines are not preempted in code that the runtime
 // does not know), and most other stacks lie in the heap, among dead ones.
 func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64, err error) {
-	m, ok, err := s.mapAt(th.regs.RSP)
+	m, ok, err := s.mapAt(th.regs.sp())
 	if !ok || err != nil {
 		return 0, 0, err
 	}
-	lo, hi = StackIn(m, th.regs.RSP)
+	lo, hi = StackIn(m, th.regs.sp())
 	if !goProgram {
 		return lo, hi, nil
 	}
-	alt, on := s.altStack(m, th.regs.RSP)
+	alt, on := s.altStack(m, th.regs.sp())
 	if !on {
 		return 0, 0, nil
 	}
@@ -86,26 +61,26 @@ const fewThreads = 16
 // StackRoom is how many bytes of stack a thread has left, and whether these are less than need.
 func (s *Stopped) StackRoom(th *Thread, need uint64) (room uint64, ends bool) {
 	few := len(s.Threads()) <= fewThreads
-	if !few && th.regs.RSP%procfs.PageSize >= need {
+	if !few && th.regs.sp()%procfs.PageSize >= need {
 		return 0, false // all of it lies on one page: no mapping is looked up
 	}
-	if m, ok, err := s.mapAt(th.regs.RSP); !few && ok && err == nil && m.Perm&procfs.PermWrite != 0 && th.regs.RSP-m.Start >= need {
+	if m, ok, err := s.mapAt(th.regs.sp()); !few && ok && err == nil && m.Perm&procfs.PermWrite != 0 && th.regs.sp()-m.Start >= need {
 		return 0, false // in one mapping: the others are not looked up
 	}
 	maps, err := s.Maps()
 	if err != nil {
 		return 0, false
 	}
-	if m, ok := procfs.FindMap(maps, th.regs.RSP); ok && few {
-		for next, ok := procfs.FindMap(maps, m.End); ok && next.Perm&procfs.PermWrite != 0 && m.End-th.regs.RSP < stackScan; next, ok = procfs.FindMap(maps, m.End) {
+	if m, ok := procfs.FindMap(maps, th.regs.sp()); ok && few {
+		for next, ok := procfs.FindMap(maps, m.End); ok && next.Perm&procfs.PermWrite != 0 && m.End-th.regs.sp() < stackScan; next, ok = procfs.FindMap(maps, m.End) {
 			m.End = next.End // the stack may be static memory
 		}
-		if alt, on := s.altStack(m, th.regs.RSP); on {
-			room = th.regs.RSP - alt.Lo
+		if alt, on := s.altStack(m, th.regs.sp()); on {
+			room = th.regs.sp() - alt.Lo
 			return room, room < need
 		}
 	}
-	return roomBelow(maps, th.regs.RSP, need)
+	return roomBelow(maps, th.regs.sp(), need)
 }
 
 // roomBelow is how many bytes lie between a stack pointer and the end of its mapping, and whether they are

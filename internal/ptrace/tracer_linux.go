@@ -122,9 +122,9 @@ func requestName(request int) string {
 		return "seize"
 	case unix.PTRACE_INTERRUPT:
 		return "interrupt"
-	case unix.PTRACE_GETREGS:
+	case requestGetRegs:
 		return "getregs"
-	case unix.PTRACE_SETREGS:
+	case requestSetRegs:
 		return "setregs"
 	case unix.PTRACE_SETSIGMASK:
 		return "setsigmask"
@@ -148,15 +148,6 @@ func requestName(request int) string {
 	return fmt.Sprintf("request %#x", request)
 }
 
-func getRegs(tid int) (r Regs, err error) {
-	err = ptraceAt(unix.PTRACE_GETREGS, tid, 0, unsafe.Pointer(&r))
-	return r, err
-}
-
-func setRegs(tid int, r *Regs) error {
-	return ptraceAt(unix.PTRACE_SETREGS, tid, 0, unsafe.Pointer(r))
-}
-
 // getSigMask gives the mask that the thread will have again when its system call is over.
 func getSigMask(tid int) (mask uint64, err error) {
 	err = ptraceAt(unix.PTRACE_GETSIGMASK, tid, 8, unsafe.Pointer(&mask))
@@ -170,32 +161,6 @@ func setSigMask(tid int, mask uint64) error {
 // getEventMsg gives what PTRACE_EVENT_FORK and the like tell: the new process.
 func getEventMsg(tid int, msg *uint64) error {
 	return ptraceAt(unix.PTRACE_GETEVENTMSG, tid, 0, unsafe.Pointer(msg))
-}
-
-const (
-	ntPRFPReg   = 2     // NT_PRFPREG: what fxsave stores
-	ntX86Xstate = 0x202 // NT_X86_XSTATE
-)
-
-// getXstate reads the vector registers in the layout of the xsave instruction's standard form, or, of
-// a processor without it, in that of fxsave: fxSize bytes. It has room for all of AMX and more.
-func getXstate(tid int) ([]byte, error) {
-	b := make([]byte, 16<<10)
-	n, err := regset(unix.PTRACE_GETREGSET, tid, ntX86Xstate, b)
-	if err == unix.ENODEV {
-		n, err = regset(unix.PTRACE_GETREGSET, tid, ntPRFPReg, b)
-	}
-	return b[:n], err
-}
-
-// setXstate writes what getXstate has read.
-func setXstate(tid int, b []byte) error {
-	note := uintptr(ntX86Xstate)
-	if len(b) == fxSize {
-		note = ntPRFPReg
-	}
-	_, err := regset(unix.PTRACE_SETREGSET, tid, note, b)
-	return err
 }
 
 // regset reads or writes a set of registers; n is how many bytes it has.

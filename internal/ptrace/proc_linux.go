@@ -179,15 +179,10 @@ func (p *Process) checkExe() error {
 		return fmt.Errorf("%w: program file: %w", ErrUnsupported, err)
 	}
 	class, machine := elf.Class(h[elf.EI_CLASS]), elf.Machine(le.Uint16(h[18:]))
-	switch {
-	case string(h[:4]) != elf.ELFMAG:
+	if string(h[:4]) != elf.ELFMAG {
 		return fmt.Errorf("%w: program file is not ELF", ErrUnsupported)
-	case machine != elf.EM_X86_64:
-		return fmt.Errorf("%w: program is for %v: only x86-64 can be probed", ErrUnsupported, machine)
-	case class != elf.ELFCLASS64:
-		return fmt.Errorf("%w: program has 32-bit addresses (x32): only those with 64 can be probed", ErrUnsupported)
 	}
-	return nil
+	return checkMachine(class, machine)
 }
 
 func (p *Process) exeError(err error) error {

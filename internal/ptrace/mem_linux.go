@@ -2,6 +2,7 @@ package ptrace
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -9,6 +10,8 @@ import (
 
 	"kprobes.dev/kprobes/internal/procfs"
 )
+
+var le = binary.LittleEndian
 
 // ReadMem fills buf from the process's memory at addr, whatever the pages permit. All of
 // it must be there. Errors: ErrFault, ErrExec, ErrNoProcess.

@@ -9,8 +9,6 @@ import (
 )
 
 const (
-	redZone = 128 // bytes below the stack pointer that are live (psABI 3.2.2)
-
 	// signalRoom stays free below a frame: a signal that arrives in the moment before
 	// signals are blocked has its handler run there.
 	signalRoom = 8 << 10
@@ -47,7 +45,7 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 		return place{Range: procfs.Range{Lo: s.scratch.Lo + signalRoom, Hi: s.scratch.Hi}}, nil
 	}
 	want := uint64(need)
-	maps, err := s.p.MapsIn(t.regs.RSP, 1) // where there are thousands of threads the rest takes a while
+	maps, err := s.p.MapsIn(t.regs.sp(), 1) // where there are thousands of threads the rest takes a while
 	if err != nil {
 		return place{}, err
 	}
@@ -63,19 +61,19 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 	if r, ok := s.padding(maps, want+placeHead); ok {
 		return place{r, true}, nil
 	}
-	return place{}, fmt.Errorf("stack pointer %#x is not on a stack with %d bytes to spare, and none are free elsewhere", t.regs.RSP, need)
+	return place{}, fmt.Errorf("stack pointer %#x is not on a stack with %d bytes to spare, and none are free elsewhere", t.regs.sp(), need)
 }
 
 // ownStack gives the bytes below the thread's red zone.
 func (s *Stopped) ownStack(maps []procfs.Map, t *Thread, need uint64) (procfs.Range, bool) {
-	sp := t.regs.RSP
+	sp := t.regs.sp()
 	m, ok := procfs.FindMap(maps, sp)
 	if !ok || m.Perm != procfs.PermRead|procfs.PermWrite || !m.Anonymous() {
 		return procfs.Range{}, false
 	}
 	switch {
 	case m.Path == "[stack]" && t.TID == t.TGID:
-	case m.Contains(t.regs.FSBase) && sp < t.regs.FSBase && s.p.PointsToItself(t.regs.FSBase):
+	case s.p.threadStack(m, &t.regs):
 	default:
 		return procfs.Range{}, false
 	}
@@ -87,11 +85,6 @@ func (s *Stopped) ownStack(maps []procfs.Map, t *Thread, need uint64) (procfs.Ra
 		return procfs.Range{}, false
 	}
 	return procfs.Range{Lo: sp - redZone - need, Hi: sp - redZone}, true
-}
-
-func (p *Process) PointsToItself(addr uint64) bool {
-	var b [8]byte
-	return p.ReadMem(addr, b[:]) == nil && le.Uint64(b[:]) == addr
 }
 
 // stackBottom gives the lowest bytes of [stack], above room for a signal handler.
@@ -169,7 +162,7 @@ func (s *Stopped) reclaimPlace(lo uint64) {
 func (s *Stopped) refersTo(r procfs.Range) bool {
 	b := make([]byte, stackScan)
 	for _, t := range s.threads {
-		sp := t.regs.RSP
+		sp := t.regs.sp()
 		if r.Lo-signalRoom <= sp && sp < r.Hi {
 			return true
 		}

@@ -98,11 +98,21 @@ func (t *Thread) arrived() (err error) {
 		return err
 	}
 	t.stopped, t.running = true, !t.regs.InSyscall()
-	if t.regs.InSyscall() && -int64(t.regs.RAX) == errIntr && repeatable(t.regs.OrigRAX) && !t.signalled() {
-		return t.setRegs(t.regs.again(t.regs.OrigRAX))
+	if t.regs.InSyscall() && -t.regs.result() == errIntr && repeatable(t.regs.call()) && !t.signalled() {
+		return t.setRegs(t.regs.again(t.regs.call()))
 	}
 	return nil
 }
+
+// The kernel's own results for system calls that are to be taken up again
+// (include/linux/errno.h), which a stop makes visible in RAX.
+const (
+	errIntr         = 4   // EINTR, for the program to see
+	errRestart      = 512 // ERESTARTSYS: again, unless a handler without SA_RESTART runs
+	errRestartNoInt = 513 // ERESTARTNOINTR: again in any case
+	errRestartNoHnd = 514 // ERESTARTNOHAND: again, unless a handler runs
+	errRestartBlock = 516 // ERESTART_RESTARTBLOCK: by restart_syscall, which knows the time left
+)
 
 // signalled says whether a signal waits for the thread that it does not block.
 func (t *Thread) signalled() bool {
@@ -110,47 +120,17 @@ func (t *Thread) signalled() bool {
 	return err != nil || (st.SigPnd|st.ShdPnd)&^st.SigBlk != 0
 }
 
-// repeatable says whether a system call that returned EINTR has done nothing yet and can
-// be made again with the same arguments. These are the calls of signal(7) that a stop
-// interrupts, and those that do so on some files or sockets.
-func repeatable(nr uint64) bool {
-	switch nr {
-	case unix.SYS_EPOLL_WAIT, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2,
-		unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_MSGRCV, unix.SYS_MSGSND,
-		unix.SYS_IO_GETEVENTS, unix.SYS_IO_PGETEVENTS, unix.SYS_IO_URING_ENTER,
-		unix.SYS_RT_SIGTIMEDWAIT,
-		unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_RECVMMSG,
-		unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG,
-		unix.SYS_ACCEPT, unix.SYS_ACCEPT4, unix.SYS_CONNECT,
-		unix.SYS_READ, unix.SYS_READV, unix.SYS_WRITE, unix.SYS_WRITEV,
-		unix.SYS_POLL, unix.SYS_PPOLL, unix.SYS_SELECT, unix.SYS_PSELECT6,
-		unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP,
-		unix.SYS_FUTEX, unix.SYS_FUTEX_WAITV, unix.SYS_FUTEX_WAIT,
-		unix.SYS_WAIT4, unix.SYS_WAITID, unix.SYS_GETRANDOM:
-		return true
-	}
-	return false
-}
-
-// Regs gives the registers as they stand. RIP is where the thread goes on, save where
-// ResumeRIP says otherwise.
+// Regs gives the registers as they stand. The instruction pointer is where the thread goes on, save where
+// ResumePC says otherwise.
 func (t *Thread) Regs() Regs { return t.regs }
 
-// ResumeRIP is the address of the instruction that the thread runs next: RIP, or the
-// system call instruction before it where the kernel makes the call again.
-func (t *Thread) ResumeRIP() uint64 {
-	if again, _ := t.regs.restarts(); again {
-		return t.regs.RIP - syscallSize
-	}
-	return t.regs.RIP
-}
-
-// FSBase is the thread pointer: what %fs:0 addresses; 0 before the program has set it.
-func (t *Thread) FSBase() uint64 { return t.regs.FSBase }
+// ResumePC is the address of the instruction that the thread runs next: where it stands, or the
+// system call instruction before that where the kernel makes the call again.
+func (t *Thread) ResumePC() uint64 { return t.regs.resumePC() }
 
 // InSyscall gives the number of the system call that the thread is in, whether it will be
 // made again or return.
-func (t *Thread) InSyscall() (nr uint64, in bool) { return t.regs.OrigRAX, t.regs.InSyscall() }
+func (t *Thread) InSyscall() (nr uint64, in bool) { return t.regs.call(), t.regs.InSyscall() }
 
 // SetRegs replaces the registers. Preconditions: a new RIP or RAX while the thread is in a
 // system call takes OrigRAX = ^0 with it, or the kernel may move RIP back.
@@ -234,17 +214,10 @@ func (t *Thread) sigMask() (mask uint64, err error) {
 // Status reads the thread's status file.
 func (t *Thread) Status() (*procfs.Status, error) { return t.s.p.statusIn(t.g, t.TID) }
 
-// resumeFlag is EFLAGS.RF: no instruction breakpoint on the next instruction, after which
-// the processor clears it (SDM 3A 19.3.1.1).
-const resumeFlag = 1 << 16
-
-// release lets the thread go on by IRET. SYSRET is taken only where RCX holds RIP and R11
-// the flags, and never with RF set, which it cannot restore (do_syscall_64).
+// release lets the thread go on by an instruction that serialises its processor.
 func (t *Thread) release() error {
-	r := t.regs
-	if r.RCX == r.RIP && r.R11 == r.Flags {
-		r.Flags |= resumeFlag
-		if err := setRegs(t.TID, &r); err != nil {
+	if slow, fast := t.regs.fast(); fast {
+		if err := setRegs(t.TID, &slow); err != nil {
 			return err
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // A thread that has called vfork waits in the kernel, uninterruptibly, until its child executes a
@@ -33,7 +31,7 @@ func (s *Stopped) park(t *Thread) bool {
 		return false
 	}
 	t.parked = true
-	t.regs.RIP, t.regs.RSP, t.regs.OrigRAX, t.regs.CS = c.pc, c.sp, c.nr, userCS
+	t.regs.waits(&c)
 	s.parked = append(s.parked, t)
 	return true
 }
@@ -61,21 +59,6 @@ func parseWait(text string) (w wait, ok bool) {
 		}
 	}
 	return w, true
-}
-
-// vforks says whether a system call is one that makes a child and waits for it.
-func (s *Stopped) vforks(c wait) bool {
-	const both = unix.CLONE_VM | unix.CLONE_VFORK
-	switch c.nr {
-	case unix.SYS_VFORK:
-		return true
-	case unix.SYS_CLONE:
-		return c.args[0]&both == both
-	case unix.SYS_CLONE3:
-		var flags [8]byte // struct clone_args begins with them
-		return s.p.ReadMem(c.args[0], flags[:]) == nil && le.Uint64(flags[:])&both == both
-	}
-	return false
 }
 
 // vforkWaits are the kernel's functions in which a thread waits for its vfork child, as proc(5) wchan

@@ -89,6 +89,13 @@ type caller struct {
 	filter filterList
 }
 
+// frame is a signal frame ready to be written.
+type frame struct {
+	bytes []byte // from sp upwards
+	sp    uint64
+	data  uint64 // address of the room for arguments
+}
+
 // newCaller picks a thread and lays its frame.
 func (s *Stopped) newCaller(calls []Syscall) (*caller, error) {
 	g := s.p.findGadgets()
@@ -122,12 +129,9 @@ func (s *Stopped) candidates() []*Thread {
 	return append(good, last...)
 }
 
-// userCS is the code segment of 64-bit user code (__USER_CS).
-const userCS = 0x33
-
 // prepare checks that the thread can make these calls, and writes its frame.
 func (c *caller) prepare(calls []Syscall) (err error) {
-	if c.t.regs.CS != userCS {
+	if !c.t.regs.wide() {
 		return fmt.Errorf("%w: it runs 32-bit code", ErrNoThread)
 	}
 	if err := c.checkKernel(calls); err != nil {
@@ -151,15 +155,11 @@ func (c *caller) prepare(calls []Syscall) (err error) {
 	if c.place, err = c.s.placeFor(c.t, frameSize(len(xstate), data)); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoThread, err)
 	}
-	spec := frameSpec{
-		regs: c.t.regs.resumed(false), mask: c.mask, xstate: xstate,
-		sizes: xstateSize(), gadget: c.gadget, data: data,
-	}
 	lo := c.place.Lo
 	if c.place.clean {
 		lo += placeHead
 	}
-	if c.frame, err = spec.build(lo, c.place.Hi); err != nil {
+	if c.frame, err = c.layFrame(lo, c.place.Hi, xstate, data); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoThread, err)
 	}
 	if c.place.clean {
@@ -167,7 +167,7 @@ func (c *caller) prepare(calls []Syscall) (err error) {
 			return err
 		}
 	}
-	return c.s.p.WriteMem(c.frame.rsp, c.frame.bytes)
+	return c.s.p.WriteMem(c.frame.sp, c.frame.bytes)
 }
 
 // checkKernel looks for what would turn a system call into the thread's end.
@@ -195,16 +195,12 @@ func (c *caller) checkKernel(calls []Syscall) error {
 			return err
 		}
 	}
-	return c.allowed(&Syscall{Nr: sysRtSigreturn})
+	return c.allowed(&Syscall{Nr: unix.SYS_RT_SIGRETURN})
 }
 
 // allowed asks the thread's seccomp filters about a call.
 func (c *caller) allowed(call *Syscall) error {
-	from := c.gadget.syscallRet
-	if call.Nr == sysRtSigreturn && c.gadget.sigreturn != 0 {
-		from = c.gadget.sigreturn + uint64(len(sigreturnCode[0])-syscallSize)
-	}
-	d := CallData{nr: uint32(call.Nr), arch: auditArchX86_64, ip: from + syscallSize, args: call.Args}
+	d := CallData{nr: uint32(call.Nr), arch: auditArch, ip: c.gadget.callSite(call.Nr) + syscallSize, args: call.Args}
 	ok, err := c.filter.allows(&d)
 	if err == nil && !ok {
 		err = fmt.Errorf("number %d", call.Nr)
@@ -235,7 +231,7 @@ func (c *caller) call(call *Syscall) error {
 			return err
 		}
 	}
-	r := c.entry(call.Nr, &args)
+	r := c.resume.enter(c.gadget.callSite(call.Nr), c.frame.sp, call.Nr, &args)
 	if err := setRegs(c.t.TID, &r); err != nil {
 		return c.t.lost(err)
 	}
@@ -251,16 +247,6 @@ func (c *caller) call(call *Syscall) error {
 		}
 	}
 	return c.result(call)
-}
-
-// entry is the registers that make a call by themselves.
-func (c *caller) entry(nr uint64, args *[6]uint64) Regs {
-	const directionAndTraps = 1<<10 | TrapFlag | resumeFlag
-	r := c.resume
-	r.RIP, r.RSP, r.RAX, r.OrigRAX = c.gadget.syscallRet, c.frame.rsp, nr, NoSyscall
-	r.RDI, r.RSI, r.RDX, r.R10, r.R8, r.R9 = args[0], args[1], args[2], args[3], args[4], args[5]
-	r.Flags &^= directionAndTraps
-	return r
 }
 
 // run lets the thread go on to its next stop at a system call. The only signals that can
@@ -298,11 +284,11 @@ func (c *caller) result(call *Syscall) error {
 	if err != nil {
 		return c.t.lost(err)
 	}
-	if r.RIP != c.gadget.syscallRet+syscallSize || r.OrigRAX != call.Nr {
-		return fmt.Errorf("%w: it stands at %#x in system call %d", ErrNoThread, r.RIP, int64(r.OrigRAX))
+	if r.pc() != c.gadget.callSite(call.Nr)+syscallSize || r.call() != call.Nr {
+		return fmt.Errorf("%w: it stands at %#x in system call %d", ErrNoThread, r.pc(), int64(r.call()))
 	}
-	call.Result, call.Err = r.RAX, nil
-	if n := -int64(r.RAX); 0 < n && n < 4096 {
+	call.Result, call.Err = uint64(r.result()), nil
+	if n := -r.result(); 0 < n && n < 4096 {
 		call.Err = unix.Errno(n)
 	}
 	if call.Data != nil {
@@ -331,5 +317,5 @@ func (c *caller) end() error {
 	}
 	// Dead now, but what looks for addresses on stacks must not take it for alive when
 	// the stack has grown over it.
-	return c.s.p.WriteMem(c.frame.rsp, make([]byte, c.place.Hi-c.frame.rsp))
+	return c.s.p.WriteMem(c.frame.sp, make([]byte, c.place.Hi-c.frame.sp))
 }

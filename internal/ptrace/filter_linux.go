@@ -10,6 +10,16 @@ import (
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
+// CallOf gives a system call of the machine that comes from anywhere. The values of the arguments whose numbers are in
+// open are not known.
+func CallOf(nr uint64, args [6]uint64, open ...int) CallData {
+	d := CallData{nr: uint32(nr), arch: auditArch, args: args, open: openIP}
+	for _, n := range open {
+		d.open |= openArg(n)
+	}
+	return d
+}
+
 const maxFilters = 1 << 12
 
 // getFilters reads a thread's seccomp filters.

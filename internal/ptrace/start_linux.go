@@ -137,18 +137,18 @@ func (s *Stopped) runToEntry() error {
 		return err
 	}
 	entry := aux[atEntry]
-	var was [1]byte
-	if err := s.p.ReadMem(entry, was[:]); err != nil {
+	was := make([]byte, len(breakpoint))
+	if err := s.p.ReadMem(entry, was); err != nil {
 		return fmt.Errorf("entry point: %w", err)
 	}
-	if err := s.p.WriteMem(entry, []byte{0xcc}); err != nil {
+	if err := s.p.WriteMem(entry, breakpoint); err != nil {
 		return fmt.Errorf("entry point: %w", err)
 	}
 	run := &entryRun{s: s, entry: entry, was: was}
 	if err := run.until(); err != nil {
 		return err
 	}
-	if err := s.p.WriteMem(entry, was[:]); err != nil {
+	if err := s.p.WriteMem(entry, was); err != nil {
 		return fmt.Errorf("entry point: %w", err)
 	}
 	return s.atEntry(entry)
@@ -158,7 +158,7 @@ func (s *Stopped) runToEntry() error {
 type entryRun struct {
 	s     *Stopped
 	entry uint64
-	was   [1]byte
+	was   []byte
 }
 
 // until lets the first thread run until it meets the breakpoint. Signals are its own.
@@ -200,7 +200,7 @@ func (r *entryRun) ended(ev event) error {
 // there says whether the thread has just run the breakpoint.
 func (r *entryRun) there() bool {
 	regs, err := getRegs(r.s.p.pid)
-	return err == nil && regs.RIP == r.entry+1
+	return err == nil && regs.pc() == r.entry+trapSize
 }
 
 // forked lets a child of a constructor go, without the breakpoint in its copy of the
@@ -220,7 +220,7 @@ func (r *entryRun) forked(copied bool) error {
 			return err
 		}
 		defer f.Close()
-		if _, err := f.WriteAt(r.was[:], int64(r.entry)); err != nil {
+		if _, err := f.WriteAt(r.was, int64(r.entry)); err != nil {
 			return fmt.Errorf("entry point of fork child %d: %w", pid, err)
 		}
 	}
@@ -244,7 +244,7 @@ func (s *Stopped) atEntry(entry uint64) error {
 		return err
 	}
 	r := first.regs
-	r.RIP, r.OrigRAX = entry, NoSyscall
+	r.setPC(entry)
 	if err := first.setRegs(r); err != nil {
 		return err
 	}
