@@ -99,7 +99,7 @@ func (c *Syscall) action() (Sigaction, error) {
 	return ParseSigaction(c.Data), nil
 }
 
-// sigactionOf reads a struct kernel_sigaction.
+// ParseSigaction reads a struct kernel_sigaction.
 func ParseSigaction(b []byte) Sigaction {
 	return Sigaction{
 		Handler: le.Uint64(b), Flags: le.Uint64(b[8:]),

@@ -20,14 +20,14 @@ type backing struct {
 	there  []bool // by page
 }
 
-// backed notes a mapping of ours; the file is the Proc's from then on.
+// AddBacking notes a mapping of ours; the file is the Process's from then on.
 func (p *Process) AddBacking(addr, size uint64, file *os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.backings = append(p.backings, backing{addr, addr + procfs.PageUp(size), file, make([]bool, procfs.PageUp(size)/procfs.PageSize)})
 }
 
-// back makes the pages of the files below [addr, addr+size).
+// MakeBacking makes the pages of the files below [addr, addr+size).
 func (p *Process) MakeBacking(addr, size uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *backing) make(first, end uint64) error {
 	return nil
 }
 
-// fresh picks those pages, by number, whose file has none yet: nothing has been written there.
+// WithoutBacking picks those pages, by number, whose file has none yet: nothing has been written there.
 func (p *Process) WithoutBacking(pages map[uint64]bool) map[uint64]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

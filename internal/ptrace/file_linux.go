@@ -38,8 +38,8 @@ func (p *Process) OpenMap(m procfs.Map) (*os.File, error) {
 	return nil, fmt.Errorf("process %d: file of mapping %#x %q: %w", p.pid, m.Start, m.Path, first)
 }
 
-// openOneOf is OpenMap, by any mapping of the same file: the place of the one that is asked for may be
-// taken by private copies of text (fileMaps).
+// OpenAnyOf is OpenMap, by any mapping of the same file: the place of the one that is asked for may be
+// taken by copies of its pages.
 func (p *Process) OpenAnyOf(maps []procfs.Map, m procfs.Map) (*os.File, error) {
 	f, err := p.OpenMap(m)
 	for i := 0; err != nil && i < len(maps); i++ {
@@ -83,7 +83,7 @@ func (p *Process) openRegular(name string, m procfs.Map) (*os.File, error) {
 	return os.NewFile(uintptr(fd), at.Name()), nil
 }
 
-// ownDevices says whether the file system shows other device numbers in stat than in maps:
+// OwnDevices says whether the file system shows other device numbers in stat than in maps:
 // btrfs and overlayfs do.
 func OwnDevices(f *os.File) bool {
 	var fs unix.Statfs_t

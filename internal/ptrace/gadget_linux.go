@@ -21,7 +21,7 @@ const (
 )
 
 // Reserved gives the ranges of code that system calls for the target are made with.
-// They must stay as they are: no probe may stand there. It is empty until the first stop.
+// They must stay as they are. It is empty until the first stop.
 func (p *Process) Reserved() []procfs.Range {
 	p.mu.Lock()
 	defer p.mu.Unlock()

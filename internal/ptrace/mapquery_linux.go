@@ -27,7 +27,7 @@ const (
 	fileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
-// mapsIn gives the mappings that have a byte in [addr, addr+size), by the kernel's query where it has
+// MapsIn gives the mappings that have a byte in [addr, addr+size), by the kernel's query where it has
 // one, else all there are.
 func (p *Process) MapsIn(addr, size uint64) ([]procfs.Map, error) {
 	f, err := p.OpenAt(p.FileName("maps"), unix.O_RDONLY)

@@ -41,7 +41,7 @@ func (s *Stopped) Munmap(addr, size uint64) error {
 	return s.MunmapAll([]procfs.Map{{Start: addr, End: addr + size}})
 }
 
-// munmapAll is Munmap for several mappings, one after the other.
+// MunmapAll is Munmap for several mappings, one after the other.
 func (s *Stopped) MunmapAll(maps []procfs.Map) error {
 	if len(maps) == 0 {
 		return nil
@@ -94,7 +94,7 @@ func (s *Stopped) checkMapped(what string, addr, size uint64, ok func(procfs.Map
 	return err
 }
 
-// anonymous puts anonymous memory with some contents, whole pages, in the place of what is mapped at
+// Replace puts anonymous memory with some contents, whole pages, in the place of what is mapped at
 // an address, at once.
 func (s *Stopped) Replace(addr uint64, contents []byte, prot int) error {
 	size := uint64(len(contents))

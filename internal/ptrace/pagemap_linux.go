@@ -13,7 +13,7 @@ const (
 	PagePresent = 1 << 63
 )
 
-// present gives the pages from lo to hi that hold something, neighbours as one range. Where
+// Present gives the pages from lo to hi that hold something, neighbours as one range. Where
 // the kernel does not tell, all are said to.
 func (p *Process) Present(lo, hi uint64) []procfs.Range {
 	all := []procfs.Range{{Lo: lo, Hi: hi}}
@@ -43,7 +43,7 @@ func (p *Process) Present(lo, hi uint64) []procfs.Range {
 // pageOfFile is set for pages that are the file's, or shared (Documentation/admin-guide/mm/pagemap.rst).
 const pageOfFile = 1 << 61
 
-// ownPages lists the pages of a private mapping of a file that are not the file's any more, n at most.
+// OwnPages lists the pages of a private mapping of a file that are not the file's any more, n at most.
 func OwnPages(pages *os.File, m procfs.Map, n uint64) (out []uint64, err error) {
 	buf := make([]byte, min(64<<10, m.Size()/procfs.PageSize*8))
 	for at := m.Start; at < m.End; {

@@ -1,17 +1,13 @@
 package ptrace
 
 import (
-	"bytes"
-	"debug/elf"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,14 +42,6 @@ type Process struct {
 	skip  []string    // see Skip
 }
 
-// Image tells one program that a process runs from the next: both change with exec.
-type Image struct {
-	Exe        procfs.FileID // of the program's file, as stat tells it
-	StartCode  uint64
-	StartStack uint64
-	StartBrk   uint64
-}
-
 // Open prepares to reach into process pid, which does not notice. It must exist and run
 // (a process whose first thread has ended but others run will do), be an x86-64 process
 // of 64 bits, not our own, and one that we may trace. Errors: ErrNoProcess, ErrPermission,
@@ -83,7 +71,7 @@ func OpenUnwaited(pid int) (*Process, error) {
 	return p, err
 }
 
-// stoppable refuses a child that somebody may wait for.
+// Stoppable refuses a child that somebody may wait for.
 func (p *Process) Stoppable() error {
 	if p.waited {
 		return fmt.Errorf("process %d: %w, which would take a stop for its end: start it with process.Start, or open it with process.OpenUnwaited and wait only once a pidfd tells its end", p.pid, ErrChild)
@@ -165,38 +153,6 @@ func (p *Process) liveTask() int {
 		}
 	}
 	return 0
-}
-
-// checkExe refuses programs of another machine.
-func (p *Process) checkExe() error {
-	f, err := p.OpenAt(p.FileName("exe"), unix.O_RDONLY|unix.O_NONBLOCK)
-	if err != nil {
-		return p.exeError(err)
-	}
-	defer f.Close()
-	var h [20]byte
-	if _, err := f.ReadAt(h[:], 0); err != nil {
-		return fmt.Errorf("%w: program file: %w", ErrUnsupported, err)
-	}
-	class, machine := elf.Class(h[elf.EI_CLASS]), elf.Machine(le.Uint16(h[18:]))
-	if string(h[:4]) != elf.ELFMAG {
-		return fmt.Errorf("%w: program file is not ELF", ErrUnsupported)
-	}
-	return checkMachine(class, machine)
-}
-
-func (p *Process) exeError(err error) error {
-	switch {
-	case p.CheckAlive() != nil:
-		return ErrNoProcess
-	case errors.Is(err, unix.EACCES):
-		return p.denied("reading its program file")
-	case errors.Is(err, unix.ENOENT) && p.hasMemory():
-		return fmt.Errorf("%w: it has no program file", ErrUnsupported)
-	case errors.Is(err, unix.ENOENT):
-		return ErrNoProcess
-	}
-	return fmt.Errorf("program file: %w", err)
 }
 
 // openMem opens the process's memory, which takes the same permission as ptrace.
@@ -310,228 +266,4 @@ func watch(pidfd, wake int, exited chan<- struct{}) {
 		}
 	}
 	close(exited)
-}
-
-// own names a file of /proc/PID about memory, descriptors or the program: by a thread that
-// still has them, where the first one has ended.
-func (p *Process) FileName(name string) string {
-	if unix.Faccessat(int(p.dir.Fd()), "exe", unix.F_OK, 0) == nil {
-		return name
-	}
-	if tid := p.liveTask(); tid != 0 {
-		return fmt.Sprintf("task/%d/%s", tid, name)
-	}
-	return name
-}
-
-// openAt opens a file of /proc/PID.
-func (p *Process) OpenAt(name string, flags int) (*os.File, error) {
-	fd, err := unix.Openat(int(p.dir.Fd()), name, flags|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: fmt.Sprintf("/proc/%d/%s", p.pid, name), Err: err}
-	}
-	return os.NewFile(uintptr(fd), fmt.Sprintf("/proc/%d/%s", p.pid, name)), nil
-}
-
-// StatFile looks at a file of /proc/PID, or what it leads to.
-func (p *Process) StatFile(name string) (*unix.Stat_t, error) {
-	var st unix.Stat_t
-	err := unix.Fstatat(int(p.dir.Fd()), name, &st, 0)
-	return &st, err
-}
-
-// maxProcFile bounds what is read of one file of /proc, in bytes: room for all lines of
-// maps that vm.max_map_count commonly allows, with long names.
-const maxProcFile = 256 << 20
-
-// read reads a file of /proc/PID.
-func (p *Process) ReadFile(name string) ([]byte, error) {
-	f, err := p.OpenAt(name, unix.O_RDONLY)
-	if err != nil {
-		return nil, p.Gone(err)
-	}
-	defer f.Close()
-	var b bytes.Buffer
-	n, err := b.ReadFrom(io.LimitReader(f, maxProcFile+1))
-	if err == nil && n > maxProcFile {
-		err = fmt.Errorf("%s: more than %d bytes", f.Name(), maxProcFile)
-	}
-	return b.Bytes(), p.Gone(err)
-}
-
-// gone turns what /proc answers for a process that has ended into ErrNoProcess.
-func (p *Process) Gone(err error) error {
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("%w: %w", ErrNoProcess, err)
-	}
-	return err
-}
-
-// Status reads the status of the process.
-func (p *Process) Status() (*procfs.Status, error) {
-	b, err := p.ReadFile("status")
-	if err != nil {
-		return nil, err
-	}
-	return procfs.ParseStatus(string(b))
-}
-
-// TaskStatus reads the status of one thread.
-func (p *Process) TaskStatus(tid int) (*procfs.Status, error) {
-	b, err := p.ReadFile(fmt.Sprintf("task/%d/status", tid))
-	if err != nil {
-		return nil, err
-	}
-	return procfs.ParseStatus(string(b))
-}
-
-// Stat reads the stat file of the process.
-func (p *Process) Stat() (*procfs.Stat, error) { return p.statFile("stat") }
-
-func (p *Process) statFile(name string) (*procfs.Stat, error) {
-	b, err := p.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	return procfs.ParseStat(string(b))
-}
-
-// Tasks lists the threads of the process. While it runs the list can miss some that are
-// started or ended at that moment.
-func (p *Process) Tasks() ([]int, error) {
-	tids, err := tasksIn(p.dir)
-	return tids, p.Gone(err)
-}
-
-// Maps reads the mappings of the process, in order of address.
-func (p *Process) Maps() ([]procfs.Map, error) {
-	var err error
-	for range 5 { // the text can be torn where the process maps at that moment
-		var b []byte
-		if b, err = p.readMaps(); err != nil {
-			return nil, fmt.Errorf("process %d: %w", p.pid, err)
-		}
-		var maps []procfs.Map
-		if maps, err = procfs.ParseMaps(b); err == nil && len(maps) == 0 {
-			return nil, fmt.Errorf("process %d: maps are empty: %w", p.pid, p.lost())
-		}
-		if err == nil {
-			return maps, nil
-		}
-	}
-	return nil, fmt.Errorf("process %d: %w", p.pid, err)
-}
-
-func (p *Process) readMaps() ([]byte, error) {
-	b, err := p.ReadFile("maps")
-	if err != nil || len(b) > 0 {
-		return b, err
-	}
-	if tid := p.liveTask(); tid != 0 { // the first thread has ended, the others run on
-		return p.ReadFile(fmt.Sprintf("task/%d/maps", tid))
-	}
-	return b, nil
-}
-
-// Auxv gives the auxiliary vector that the program was started with.
-func (p *Process) Auxv() (map[uint64]uint64, error) {
-	b, err := p.ReadFile(p.FileName("auxv"))
-	if err != nil {
-		return nil, err
-	}
-	v := make(map[uint64]uint64)
-	for ; len(b) >= 16; b = b[16:] {
-		v[le.Uint64(b)] = le.Uint64(b[8:])
-	}
-	return v, nil
-}
-
-// Namespace gives the inode number of one of its namespaces: "pid", "mnt", "net" ...
-func (p *Process) Namespace(kind string) (uint64, error) {
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(p.dir.Fd()), "ns/"+kind, &st, 0); err != nil {
-		return 0, p.Gone(&os.PathError{Op: "stat", Path: fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind), Err: err})
-	}
-	return st.Ino, nil
-}
-
-// readImage asks which program the process runs.
-func (p *Process) readImage() (Image, error) {
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(p.dir.Fd()), p.FileName("exe"), &st, 0); err != nil {
-		return Image{}, p.exeError(err)
-	}
-	name := "stat"
-	if tid := p.liveTask(); tid != 0 {
-		name = fmt.Sprintf("task/%d/stat", tid)
-	}
-	s, err := p.statFile(name)
-	if err != nil {
-		return Image{}, err
-	}
-	return Image{
-		Exe: FileID(&st), StartCode: s.StartCode, StartStack: s.StartStack, StartBrk: s.StartBrk,
-	}, nil
-}
-
-// Image says which program the process ran at Open.
-func (p *Process) Image() Image { return p.image }
-
-// fileID gives the identity of a file in the form of maps.
-func FileID(st *unix.Stat_t) procfs.FileID {
-	return procfs.FileID{Dev: uint64(unix.Major(st.Dev))<<32 | uint64(unix.Minor(st.Dev)), Inode: st.Ino}
-}
-
-// CheckImage fails with ErrExec if the process has executed another program since Open,
-// and with ErrNoProcess if it has ended.
-func (p *Process) CheckImage() error {
-	if err := p.CheckAlive(); err != nil {
-		return fmt.Errorf("process %d: %w", p.pid, err)
-	}
-	var b [1]byte
-	if n, err := unix.Pread(int(p.mem.Fd()), b[:], int64(p.image.StartStack)); n == 0 && err == nil {
-		return fmt.Errorf("process %d: %w", p.pid, p.lost())
-	}
-	now, err := p.readImage()
-	for end := time.Now().Add(endTime); err == nil && now.StartStack == 0 && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // the thread that was asked is about to end: its memory is gone
-		now, err = p.readImage()
-	}
-	switch {
-	case err != nil:
-	case now.StartStack == 0:
-		err = ErrNoProcess
-	case now != p.image:
-		err = ErrExec
-	}
-	if err != nil {
-		return fmt.Errorf("process %d: %w", p.pid, err)
-	}
-	return nil
-}
-
-// endTime bounds the wait for a thread without memory to be gone.
-const endTime = 50 * time.Millisecond
-
-// lost says what has become of memory that answers nothing any more.
-func (p *Process) lost() error {
-	if !p.Alive() || !p.hasMemory() {
-		return ErrNoProcess
-	}
-	return ErrExec
-}
-
-// hasMemory says whether a thread still has memory. While a process dies its threads give
-// it up before they are gone.
-func (p *Process) hasMemory() bool {
-	tids, err := p.Tasks()
-	if err != nil {
-		return false
-	}
-	for _, tid := range tids {
-		if size, err := procFile(p.dir, fmt.Sprintf("task/%d/statm", tid)); err == nil && !strings.HasPrefix(size, "0 ") {
-			return true
-		}
-	}
-	return false
 }

@@ -15,10 +15,10 @@ const (
 	rangesBytes  = 256 << 10
 )
 
-// rangeBuffers are those of readRanges, which is called several times in a stop.
+// rangeBuffers are those of ReadRanges, which is called several times in a stop.
 var rangeBuffers sync.Pool
 
-// readRanges reads ranges of the stopped process's memory, and gives f what is there of each, in order: up to its end,
+// ReadRanges reads ranges of the stopped process's memory, and gives f what is there of each, in order: up to its end,
 // or to the first page that is not there. A range that is longer than a part of the buffer comes in several
 // pieces. Thousands of small ranges take a few system calls.
 func (s *Stopped) ReadRanges(rs []procfs.Range, f func(i int, at uint64, b []byte) error) error {
@@ -75,7 +75,7 @@ func (s *Stopped) readTogether(rs []procfs.Range, buf []byte, f func(i int, at u
 	return done, nil
 }
 
-// readPieces reads a range piece by piece, whatever its pages permit, up to the first one that is not there.
+// ReadPieces reads a range piece by piece, whatever its pages permit, up to the first one that is not there.
 func (p *Process) ReadPieces(r procfs.Range, buf []byte, f func(at uint64, b []byte) error) error {
 	for at := r.Lo; at < r.Hi; {
 		b := buf[:min(uint64(len(buf)), r.Hi-at)]

@@ -30,7 +30,7 @@ const (
 	NoSyscall         = ^uint64(0)
 )
 
-// trapFlag is EFLAGS.TF: a trap after the next instruction (SDM vol. 1, section 3.4.3).
+// TrapFlag is EFLAGS.TF: a trap after the next instruction (SDM vol. 1, section 3.4.3).
 const TrapFlag = 1 << 8
 
 // restarts says whether the kernel would make the call again, and how.

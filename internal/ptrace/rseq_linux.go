@@ -10,7 +10,7 @@ import (
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
-// rseqConfig is struct ptrace_rseq_configuration (Linux 5.13).
+// RseqConfig is struct ptrace_rseq_configuration (Linux 5.13).
 type RseqConfig struct {
 	Pointer   uint64
 	size      uint32

@@ -4,7 +4,7 @@ import (
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
-// Bounds of what is read of one stack. A stack in a mapping larger than maxStack is not
+// Bounds of what is read of one stack. A stack in a mapping larger than MaxStack is not
 // a thread's own (a goroutine's, a fiber's): its owner must say where it ends.
 const (
 	MaxStack  = 64 << 20
@@ -14,9 +14,9 @@ const (
 )
 
 // liveStack is the used part of a thread's stack. In a Go program that is an alternate
-// stack that a handler runs on, or nothing: addresses of detours stand nowhere else that
-// counts (all handlers run there, and goroutines are not preempted in code that the runtime
-// does not know), and most other stacks lie in the heap, among dead ones.
+// stack that a handler runs on, or nothing: most other stacks lie in the heap, among dead ones,
+// and the addresses of code that the runtime does not know stand on none of them (all handlers run on
+// alternate stacks, and goroutines are not preempted in such code).
 func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64, err error) {
 	m, ok, err := s.mapAt(th.regs.sp())
 	if !ok || err != nil {
@@ -33,7 +33,7 @@ func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64, err erro
 	return lo, min(hi, alt.Hi), nil
 }
 
-// liveStacks is liveStack of several threads.
+// LiveStacks is liveStack of several threads.
 func (s *Stopped) LiveStacks(threads []*Thread, goProgram bool) ([]procfs.Range, error) {
 	out := make([]procfs.Range, len(threads))
 	for i, th := range threads {
@@ -46,7 +46,7 @@ func (s *Stopped) LiveStacks(threads []*Thread, goProgram bool) ([]procfs.Range,
 	return out, nil
 }
 
-// stackIn is the used part of the stack that sp is in, and that lies in m.
+// StackIn is the used part of the stack that sp is in, and that lies in m.
 func StackIn(m procfs.Map, sp uint64) (lo, hi uint64) {
 	lo, hi = max(sp-128, m.Start)&^7, m.End
 	if m.Size() > MaxStack {

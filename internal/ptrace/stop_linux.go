@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +18,7 @@ type StopOptions struct {
 	// are let go; default 100 ms. However many there are, it ends after that and 50 us a thread.
 	Deadline time.Duration
 	Attempts int // default 5, with growing pauses between them, 0.2 s together
-	// early is called for threads that slept, once they stand and before those that run the program are stopped: for
+	// Early is called for threads that slept, once they stand and before those that run the program are stopped: for
 	// questions about what only the thread itself can change.
 	Early func(*Thread)
 }
@@ -60,13 +59,6 @@ type Stopped struct {
 	apart   bool          // memory is read range by range: no system call that reads several is permitted
 	early   func(*Thread) // see StopOptions
 	killed  bool          // the tracer is gone: nothing can be asked any more
-}
-
-// group is a process that shares the memory: the target itself, and others that were
-// cloned with CLONE_VM and without CLONE_THREAD.
-type group struct {
-	pid int
-	dir *os.File
 }
 
 // Stop stops every thread of the process, and of processes that share its memory. If a
@@ -137,13 +129,6 @@ func (p *Process) attempt(o StopOptions) (_ *Stopped, stall time.Duration, _ err
 	return s, 0, nil
 }
 
-// lingerTime is how long threads that were told to stop, and need not any more, are waited
-// for; lingerD how long those of them that sleep uninterruptibly.
-const (
-	lingerTime = 5 * time.Second
-	lingerD    = 100 * time.Millisecond
-)
-
 // releaseAll lets every thread go on after an attempt that failed, and gives those that have been told
 // to stop and have not arrived yet.
 func (s *Stopped) releaseAll() (pending []*Thread) {
@@ -157,32 +142,6 @@ func (s *Stopped) releaseAll() (pending []*Thread) {
 		}
 	}
 	return pending
-}
-
-// linger waits for threads that have been told to stop and may be on their way out of a system call
-// with EINTR: each is let go when it arrives and that is undone, while the others run already.
-func (s *Stopped) linger(pending []*Thread) {
-	now := time.Now()
-	end, look := now.Add(lingerTime), now.Add(lingerD)
-	for n := 0; len(pending) > 0; n++ {
-		pending = slices.DeleteFunc(pending, func(t *Thread) bool {
-			done, err := t.arrive()
-			if done && t.stopped {
-				t.release()
-			}
-			return done || err != nil
-		})
-		if sleep(n, end) != nil {
-			break
-		}
-		if time.Now().After(look) && len(pending) <= askedAtOnce {
-			look = time.Now().Add(lingerD)
-			pending = slices.DeleteFunc(s.withoutWorkers(pending), func(t *Thread) bool {
-				st, err := t.Status()
-				return err != nil || st.State == "D"
-			})
-		}
-	}
 }
 
 // begin makes s the one stop of the process.
@@ -310,217 +269,6 @@ func (s *Stopped) runners() []*Thread {
 	return append(first, others...)
 }
 
-// complete says whether every thread of every group is one that stands: the kernel counts them,
-// which is a thousand times faster than to list them. Threads that stand neither end nor start
-// others, so if the numbers agree nobody is missing.
-func (s *Stopped) complete() bool {
-	stand := map[*group]uint64{}
-	for _, t := range s.known {
-		if t != nil && (t.stopped || t.parked) {
-			stand[t.g]++
-		}
-	}
-	for _, g := range s.groups {
-		var st unix.Stat_t
-		if unix.Fstatat(int(g.dir.Fd()), "task", &st, 0) != nil || uint64(st.Nlink) != stand[g]+2 {
-			return false // two links are the directory's own
-		}
-	}
-	return true
-}
-
-// seizeNew attaches the threads that it sees for the first time.
-func (s *Stopped) seizeNew() (fresh []*Thread, err error) {
-	for _, g := range s.groups {
-		tids, err := tasksIn(g.dir)
-		if err != nil && g.pid == s.p.pid {
-			return nil, s.p.Gone(err)
-		}
-		for _, tid := range tids {
-			if _, ok := s.known[tid]; ok {
-				continue
-			}
-			t, err := s.seize(g, tid)
-			if err != nil {
-				return nil, err
-			}
-			s.known[tid] = t
-			if t != nil {
-				fresh = append(fresh, t)
-			}
-		}
-	}
-	return fresh, nil
-}
-
-// seize attaches one thread; nil if it is not one that runs the program.
-func (s *Stopped) seize(g *group, tid int) (*Thread, error) {
-	// System call stops are reported as SIGTRAP|0x80, which is no signal: a tracer that
-	// dies there cannot leave one behind for the thread.
-	err := ptrace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACESYSGOOD)
-	if err != nil {
-		return nil, s.seizeError(g, tid, err)
-	}
-	if unix.Faccessat(int(g.dir.Fd()), "task/"+strconv.Itoa(tid), unix.F_OK, 0) != nil {
-		// It ended before it was seized; its id may be another's by now.
-		return nil, errMoved
-	}
-	return &Thread{TID: tid, TGID: g.pid, s: s, g: g}, nil
-}
-
-// interrupt tells threads to stop.
-func interrupt(threads []*Thread) error {
-	for _, t := range threads {
-		if err := ptrace(unix.PTRACE_INTERRUPT, t.TID, 0, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("thread %d: PTRACE_INTERRUPT: %w", t.TID, err)
-		}
-		t.told = true
-	}
-	return nil
-}
-
-// seizeError finds out why a thread cannot be attached; nil if that does not matter.
-func (s *Stopped) seizeError(g *group, tid int, cause error) error {
-	if errors.Is(cause, unix.ESRCH) {
-		return nil
-	}
-	st, err := s.p.statusIn(g, tid)
-	if err != nil || st.State == "Z" || st.State == "X" {
-		return nil // it has ended
-	}
-	if worker, err := s.p.worker(g, tid); err != nil || worker {
-		return nil
-	}
-	if st.TracerPID != 0 {
-		tracer := processOf(st.TracerPID)
-		return fmt.Errorf("%w: thread %d is traced by process %d (%s)", ErrBusy, tid, tracer, comm(tracer))
-	}
-	if errors.Is(cause, unix.EPERM) {
-		return fmt.Errorf("thread %d: %w", tid, s.p.denied("tracing it"))
-	}
-	return fmt.Errorf("thread %d: PTRACE_SEIZE: %w", tid, cause)
-}
-
-// parkAfter is how long nothing arrives before it is looked at what the missing threads wait for, and
-// asleepLooks the number of looks after which those that sleep uninterruptibly are not waited for.
-const (
-	parkAfter   = 10 * time.Millisecond
-	asleepLooks = 3
-	askedAtOnce = 64 // of that many threads, since the files of one take 20 us
-)
-
-// awaitAll waits until every one of the threads has stopped or ended, or is parked. It gives up when
-// none has for d.
-func (s *Stopped) awaitAll(pending []*Thread, d time.Duration) error {
-	pending = append([]*Thread(nil), pending...)
-	last := s.since.Add(d + time.Duration(len(s.known))*perThread)
-	look, deadline := s.until(d, last)
-	for n, looks := 0, 0; len(pending) > 0; n++ {
-		left, err := arrivals(pending)
-		if err != nil {
-			return err
-		}
-		if len(left) < len(pending) {
-			n, looks = 0, 0
-			look, deadline = s.until(d, last)
-		}
-		pending = left
-		if len(pending) > 0 && time.Now().After(look) {
-			pending = s.parkSome(pending)
-			if looks++; looks >= asleepLooks && s.allAsleep(pending) {
-				return s.stuck(pending, parkAfter*asleepLooks)
-			}
-			look = time.Now().Add(parkAfter)
-		}
-		if len(pending) > 0 && sleep(n, deadline) != nil || time.Now().After(deadline) {
-			if len(pending) <= askedAtOnce {
-				pending = s.withoutWorkers(pending)
-			}
-			if len(pending) > 0 {
-				return s.stuck(pending, d)
-			}
-		}
-	}
-	return nil
-}
-
-// misses is after how many threads that have not arrived a pass ends: they arrive in about the order
-// in which they were told to, and we keep a CPU from them.
-const misses = 32
-
-// arrivals takes threads that have arrived or ended, and gives the others.
-func arrivals(pending []*Thread) (left []*Thread, err error) {
-	missed := make([]*Thread, 0, misses)
-	for i, t := range pending {
-		done, err := t.arrive()
-		if err != nil {
-			return nil, fmt.Errorf("thread %d: %w", t.TID, err)
-		}
-		if !done {
-			missed = append(missed, t)
-		}
-		if len(missed) == misses {
-			n := copy(pending, pending[i+1:])
-			return append(pending[:n], missed...), nil
-		}
-	}
-	return missed, nil
-}
-
-// allAsleep says whether threads, one at least, sleep uninterruptibly.
-func (s *Stopped) allAsleep(pending []*Thread) bool {
-	if len(pending) > askedAtOnce {
-		return false
-	}
-	for _, t := range pending {
-		if st, err := t.Status(); err != nil || st.State != "D" {
-			return false
-		}
-	}
-	return len(pending) > 0
-}
-
-// until is when to look at the threads that have not arrived, and when to give up, if none arrives
-// from now on.
-func (s *Stopped) until(d time.Duration, last time.Time) (look, deadline time.Time) {
-	now := time.Now()
-	deadline = now.Add(d)
-	if deadline.After(last) {
-		deadline = last
-	}
-	return now.Add(parkAfter), deadline
-}
-
-// withoutWorkers drops threads that never run the program: those that have ended and stay
-// as zombies, and the kernel's own in a user process (io_uring).
-func (s *Stopped) withoutWorkers(pending []*Thread) (left []*Thread) {
-	for _, t := range pending {
-		st, err := s.p.statusIn(t.g, t.TID)
-		if err != nil || st.State == "Z" || st.State == "X" {
-			continue
-		}
-		if worker, err := s.p.worker(t.g, t.TID); err != nil || worker {
-			continue
-		}
-		left = append(left, t)
-	}
-	return left
-}
-
-const stuckNamed = 4
-
-func (s *Stopped) stuck(pending []*Thread, d time.Duration) error {
-	e := &StuckError{PID: s.p.pid, Deadline: d}
-	for _, t := range pending {
-		if len(e.Threads) == stuckNamed {
-			e.More = len(pending) - stuckNamed
-			break
-		}
-		e.Threads = append(e.Threads, s.p.describe(t.g, t.TID))
-	}
-	return e
-}
-
 // Threads gives the stopped threads in order of their ids, those of processes that share
 // the memory after the target's own.
 func (s *Stopped) Threads() []*Thread { return s.threads }
@@ -529,7 +277,7 @@ func (s *Stopped) Threads() []*Thread { return s.threads }
 // have stopped. They can not be moved, and make no system calls.
 func (s *Stopped) Parked() []*Thread { return s.parked }
 
-// everyone gives the stopped threads and the parked ones: whose code, registers and stacks count.
+// Everyone gives the stopped threads and the parked ones: whose code, registers and stacks count.
 func (s *Stopped) Everyone() []*Thread {
 	if len(s.parked) == 0 {
 		return s.threads

@@ -72,7 +72,7 @@ func (p *Process) worker(g *group, tid int) (bool, error) {
 	return st.Flags&(procfs.FlagIOWorker|procfs.FlagUserWorker|procfs.FlagKernel) != 0, nil
 }
 
-// statuses reads the status of every thread, which takes some 10 us each: before a stop.
+// Statuses reads the status of every thread, which takes some 10 us each: before a stop.
 func (p *Process) Statuses() (map[int]*procfs.Status, error) {
 	tids, err := p.Tasks()
 	if err != nil {
@@ -87,7 +87,7 @@ func (p *Process) Statuses() (map[int]*procfs.Status, error) {
 	return all, nil
 }
 
-// noteRunning notes which threads run.
+// NoteRunning notes which threads run.
 func (p *Process) NoteRunning(all map[int]*procfs.Status) {
 	p.ran = map[int]bool{}
 	for tid, st := range all {

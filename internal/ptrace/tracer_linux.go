@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stepHook, when set, is called before every request of ptrace and every write into a process:
+// OnStep, when set, is called before every request of ptrace and every write into a process:
 // the fault tests end the tracer there. The names of requests that only read begin with "get".
 var OnStep func(what string)
 
