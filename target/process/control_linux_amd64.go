@@ -1,9 +1,7 @@
 package process
 
 import (
-	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"math/bits"
@@ -12,158 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
-
-// What stands in a probed process's memory, and is found there by whoever comes next:
-//
-//	ring  memfd kprobes:ring, shared: records and counters, nothing else
-//	home  memfd kprobes:home, private, rw: this file's layout
-//	heap  memfd kprobes:heap, private, rw: tables that the control block has no room for, in pieces
-//	code  memfd kprobes:code, private, rx: detours and handlers, one or more pieces near the probed text
-//	mail  memfd kprobes:mailbox, shared: threads that wait for a handler (internal/arch/amd64, gate.go)
-//
-// The mailbox has a version of its own. A tracer that does not know it takes out the rest:
-// threads stop waiting by themselves.
-//
-// Home:
-//
-//	0        header
-//	4096     the first sites: what was patched, and with what
-//	heapOff  tables of faults, small pools
-//
-// All that does not fit goes to the heap, as it is needed: more sites, in tables each as large as
-// all before it, whose addresses the header has; the pools of return probes; larger tables.
-//
-// A site's entry is written before its patch is, and cleared after the patch is gone,
-// so that at every moment the entries tell all that differs from the program's file.
-const (
-	homeMagic   = 0x454d4f48424f5250 // "PROBHOME" in memory order
-	homeVersion = 3
-	homeStubs   = 2 // the version before: trampolines stand in one piece (flatName)
-	homeFlat    = 1 // before that: all sites stand in the control block, one behind the other
-	flatTables  = 4 // of sites there, beside the first
-
-	ringName = "kprobes:ring"
-	homeName = holder.Tracer
-	heapName = "kprobes:heap"
-	codeName = "kprobes:code"
-	mailName = "kprobes:mailbox"
-
-	siteOff    = 4096
-	siteSize   = 64
-	firstSites = 1 << 12 // in the control block
-	moreTables = 8       // of sites, in the heap
-	maxSites   = firstSites << moreTables
-	poolSlots  = 18 // log2
-	leastSlots = 12 // likewise, where memory is short
-	poolStep   = 6  // log2 of the bytes of a slot in the shared pool
-	heapOff    = siteOff + firstSites*siteSize
-	homeSize   = 512 << 10
-	heapPiece  = 1 << 20 // the least that is mapped at once
-)
-
-// Header offsets, 8 bytes each.
-const (
-	hdrMagic    = 0
-	hdrVersion  = 8
-	hdrMarker   = 16 // random: tells this installation from any other
-	hdrHolder   = 24 // pid of the tracer, in the root namespace's eyes of the tracer
-	hdrSince    = 32 // its start time, clock ticks after boot
-	hdrRing     = 40 // address of the ring
-	hdrRingSize = 48
-	hdrSites    = 56 // entries of the site table that were ever used
-	hdrFaults   = 64 // address of the fault table, its length in entries
-	hdrNFaults  = 72
-	hdrTraps    = 80                                           // likewise the table of breakpoints
-	hdrWait     = 96                                           // answer and switch of the probe on the loader
-	hdrResident = 112                                          // address of the handler of SIGSEGV, before it is installed; nowhere: it must not be yet
-	hdrShared   = 128                                          // 32 bits: arch.CodegenEnv.Shared
-	hdrHandled  = 132                                          // 32 bits, behind it: arch.CodegenEnv.Handled
-	hdrAsks     = 136                                          // arch.CodegenEnv.Asks
-	hdrQuiet    = 192                                          // arch.CodegenEnv.Quiet
-	hdrReturns  = 208                                          // arch.Trampoline.Mapped
-	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number
-	actionSize  = 40                                           // a word: our handler stands, then struct kernel_sigaction
-	hdrHooked   = hdrActions + uint64(unix.SIGTRAP)*actionSize // that word of SIGTRAP
-	hdrTables   = 3712                                         // addresses of the tables of sites in the heap, moreTables words
-)
-
-// siteRecord is an entry of the site table.
-//
-//	0  address     8  length of the patch     16 original bytes     32 patch     48 detour
-//	56 up to two points: offset from the address, probes, return probes, a byte each
-//	16 to 55 of a probe whose object is gone: the beginning of its place, up to a NUL; the patch is empty
-//	62 of a breakpoint: why it is no jump (target.Reason); 0: not told
-type siteRecord struct {
-	addr   uint64
-	orig   []byte
-	patch  []byte
-	detour uint64
-	points []target.Point
-	reason target.Reason
-	name   string // of one that is gone
-}
-
-// Points in an entry.
-const (
-	pointOff  = 56
-	pointSize = 3
-	maxPoints = 2
-	reasonOff = 62
-	nameOff   = 16
-	nameSize  = pointOff - nameOff
-)
-
-func (s *siteRecord) append(to []byte) []byte {
-	to = append(to, make([]byte, siteSize)...)
-	b := to[len(to)-siteSize:]
-	binary.LittleEndian.PutUint64(b, s.addr)
-	binary.LittleEndian.PutUint64(b[8:], uint64(len(s.patch)))
-	copy(b[16:32], s.orig)
-	copy(b[32:48], s.patch)
-	binary.LittleEndian.PutUint64(b[48:], s.detour)
-	b[reasonOff] = byte(s.reason)
-	if s.reason == target.ReasonGone {
-		copy(b[nameOff:nameOff+nameSize], s.name)
-	}
-	for i, p := range s.points[:min(len(s.points), maxPoints)] {
-		at := b[pointOff+i*pointSize:]
-		at[0], at[1], at[2] = byte(p.Addr-s.addr), byte(min(p.Probes, 255)), byte(min(p.Returns, 255))
-	}
-	return to
-}
-
-// errHome says that what stands in a process is not a control block of ours.
-var errHome = errors.New("kprobes: the memory left in the process is not understood")
-
-func decodeSite(b []byte) (siteRecord, error) {
-	n := binary.LittleEndian.Uint64(b[8:])
-	if n > 16 {
-		return siteRecord{}, fmt.Errorf("site of %d bytes: %w", n, errHome)
-	}
-	s := siteRecord{
-		addr:   binary.LittleEndian.Uint64(b),
-		orig:   b[16 : 16+n : 16+n],
-		patch:  b[32 : 32+n : 32+n],
-		detour: binary.LittleEndian.Uint64(b[48:]),
-		reason: target.Reason(b[reasonOff]),
-	}
-	if s.reason == target.ReasonGone && n == 0 {
-		name, _, _ := bytes.Cut(b[nameOff:nameOff+nameSize], []byte{0})
-		s.name, s.detour = string(name), 0
-	}
-	for i := range maxPoints {
-		at := b[pointOff+i*pointSize:]
-		if at[1]|at[2] != 0 {
-			s.points = append(s.points, target.Point{Addr: s.addr + uint64(at[0]), Probes: int(at[1]), Returns: int(at[2])})
-		}
-	}
-	return s, nil
-}
 
 // controlBlock is the tracer's view of a controlBlock: the header's words and the sites, read from or
 // written to the process's memory.
