@@ -78,6 +78,9 @@ type Arch interface {
 	ABI(goProgram, abi0 bool) ABI
 	// Analyse takes a function apart.
 	Analyse(f *Func) (Function, error)
+	// ReturnDetour generates the code at addr that a trampoline leads to, and says where the instructions lie whose place
+	// it takes.
+	ReturnDetour(addr uint64, t *Trampoline, ops []ProbeOp, w *CodegenEnv) (*Detour, Range, error)
 }
 
 // ABI is a calling convention, as far as fetch arguments ask for it.
@@ -163,6 +166,13 @@ type Policy struct {
 // ErrUnprobeable is in the chain of a refusal that no tactic can mend: the instruction can
 // only run where it stands.
 var ErrUnprobeable = errors.New("the instruction can not be probed")
+
+// Refusal is the rule by which no jump, or no code at all, can stand at a point.
+type Refusal interface {
+	error
+	// RuleCode is the number that stands for the rule in the memory of targets. It never changes.
+	RuleCode() uint8
+}
 
 // PointError says that no code of ours can serve a point, though the kernel's own probe,
 // which uses nothing of the program, may stand there.

@@ -44,7 +44,7 @@ func (c *Core) lostOf(lost []watched) (fns []*function, spent []watched) {
 	seen := map[*function]bool{}
 	for _, w := range lost {
 		f := w.f
-		if seen[f] || c.queue[f] != nil || !slices.ContainsFunc(f.events, func(e *Event) bool { return !e.idle() }) {
+		if seen[f] || c.queue.Get(f) != nil || !slices.ContainsFunc(f.events, func(e *Event) bool { return !e.idle() }) {
 			continue
 		}
 		seen[f] = true

@@ -9,6 +9,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -44,10 +45,10 @@ func each(n int, f func(worker, i int)) {
 
 // make generates the code of changes, and gives those of which that failed, in the order of their
 // functions.
-func (c *Core) make(cs []*change) (failed []*change) {
+func (c *Core) make(cs []*functionChange) (failed []*functionChange) {
 	yards := make([]codeArena, runtime.GOMAXPROCS(0))
 	for i := range yards {
-		yards[i] = codeArena{c: c, size: firstRoom, work: map[uint64][]arch.ProbeOp{}}
+		yards[i] = codeArena{c: c, size: plan.FirstRoom, ops: plan.Ops{}}
 		if len(cs) > batchStep {
 			yards[i].size = yardRoom
 		}
@@ -56,7 +57,7 @@ func (c *Core) make(cs []*change) (failed []*change) {
 	var mu sync.Mutex
 	each(len(cs), func(w, i int) {
 		ch := cs[i]
-		ch.sites, ch.now, ch.err = c.sites(ch.f, &yards[w])
+		c.generate(ch, &yards[w])
 		if ch.err != nil {
 			mu.Lock()
 			failed = append(failed, ch)
@@ -66,7 +67,7 @@ func (c *Core) make(cs []*change) (failed []*change) {
 			ch.f.a.Release()
 		}
 	})
-	slices.SortFunc(failed, func(a, b *change) int { return byStart(a.f, b.f) })
+	slices.SortFunc(failed, func(a, b *functionChange) int { return byStart(a.f, b.f) })
 	return failed
 }
 
@@ -141,7 +142,7 @@ func (f *function) prepare(d *event.Def, tactic arch.Tactic) {
 			points = append(points, x.Addr)
 		}
 	}
-	f.a.Plan(points, arch.Policy{Force: regionTactic(tactic)})
+	plan.Make(f.planFunction(), []plan.Probe{{Points: points}}, plan.Constraints{Force: regionTactic(tactic)}) // which the analysis keeps
 	f.a.Release()
 }
 
@@ -150,23 +151,19 @@ type codeArena struct {
 	c       *Core
 	size    int // what is taken at a time
 	at, end uint64
-	mod     *symbol.Module            // that was last asked about, see span
-	lo, hi  uint64                    // its range
-	work    map[uint64][]arch.ProbeOp // of the function at hand
+	mod     *symbol.Module // that was last asked about, see span
+	lo, hi  uint64         // its range
+	ops     plan.Ops       // of the function at hand
 }
 
-// Room for detours, in bytes.
-const (
-	firstRoom = 2048     // more than most detours need
-	yardRoom  = 64 << 10 // for a batch
-	roomStep  = 64       // what a detour takes is a multiple of
-)
+// yardRoom is the room that a batch takes at a time, in bytes.
+const yardRoom = 64 << 10
 
 // yardReach is the distance that a jump covers, less what instructions need.
 const yardReach = 1<<31 - 1<<12
 
-// take gives size bytes that reach from lo to hi. They are the arena's until keep.
-func (y *codeArena) take(lo, hi uint64, size int) (uint64, error) {
+// Take implements plan.Room.
+func (y *codeArena) Take(lo, hi uint64, size int) (uint64, error) {
 	if y.end-y.at >= uint64(size) && max(hi, y.end)-min(lo, y.at) < yardReach {
 		return y.at, nil
 	}
@@ -182,8 +179,8 @@ func (y *codeArena) take(lo, hi uint64, size int) (uint64, error) {
 	return a, nil
 }
 
-// keep makes the first n bytes of what take gave the caller's.
-func (y *codeArena) keep(n int) { y.at += uint64(n) }
+// Keep implements plan.Room.
+func (y *codeArena) Keep(n int) { y.at += uint64(n) }
 
 // close gives the rest back.
 func (y *codeArena) close() {
@@ -218,7 +215,7 @@ func (c *Core) reserve(evs []*Event) {
 		case e.Prog == nil:
 			n = countRoom
 		}
-		lo, hi := y.span(e.Place.Addr)
+		lo, hi := y.Span(e.Place.Addr)
 		at := target.Room{Lo: lo, Hi: max(hi, lo+1)}
 		at.Size, at.Sites = sizes[at].Size+n, sizes[at].Sites+1
 		sizes[target.Room{Lo: at.Lo, Hi: at.Hi}] = at
@@ -236,4 +233,24 @@ func (c *Core) free(addr uint64, size int) {
 	c.room.Lock()
 	defer c.room.Unlock()
 	c.t.FreeCode(addr, size)
+}
+
+// Span implements plan.Room: the range is the module, if that
+// is not too large.
+func (y *codeArena) Span(addr uint64) (lo, hi uint64) {
+	m := y.c.t.Space().ModuleAt(addr)
+	if m == nil {
+		return addr, addr
+	}
+	if m != y.mod {
+		y.mod, y.lo, y.hi = m, addr, addr
+		for _, s := range m.Image.Segments() {
+			y.lo = min(y.lo, m.Runtime(s.Vaddr))
+			y.hi = max(y.hi, m.Runtime(s.Vaddr+s.Memsz))
+		}
+	}
+	if y.hi-y.lo > 1<<30 {
+		return addr, addr
+	}
+	return min(y.lo, addr), max(y.hi, addr)
 }

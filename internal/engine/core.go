@@ -11,6 +11,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -120,6 +121,7 @@ type function struct {
 	// serving are the events that the sites do the work of, with their handlers.
 	serving []served
 	wish    constraints
+	planned *plan.Plan // see plan
 	// blockedErr is why breakpoints stand where jumps are to stand; nil: they do not.
 	blockedErr error
 	lost       lostPatches

@@ -12,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -275,7 +276,7 @@ func (e *Event) works(out map[uint64][]arch.ProbeOp) error {
 	add(out, e.fn.a.EntryPoint(), w)
 	if e.byStub {
 		w.Role, w.Instance = arch.RoleExit, e.ID
-		add(out, atStub, w)
+		add(out, plan.AtStub, w)
 	}
 	for _, x := range exits {
 		w := e.work

@@ -24,12 +24,12 @@ func TestDoneForGood(t *testing.T) {
 	old, now := &function{start: 1, body: []byte{0xc3}}, &function{start: 1}
 	c := &Core{fns: map[uint64]*function{1: old}}
 	old.core = c
-	c.done(&change{f: old})
+	c.done(&functionChange{f: old})
 	if len(c.fns) > 0 || old.body != nil {
 		t.Errorf("%d functions, code % x", len(c.fns), old.body)
 	}
 	c.fns[1] = now
-	c.done(&change{f: old})
+	c.done(&functionChange{f: old})
 	if c.fns[1] != now {
 		t.Error("the new function was forgotten")
 	}

@@ -23,7 +23,7 @@ func (c *Core) watchFilters(evs []*Event) {
 		}
 		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: fc.Place, core: c, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
 		e.work = arch.ProbeOp{Role: arch.RoleQuiet, Installs: fc.Ways, Count: true}
-		if _, refused := f.a.Plan(e.points, arch.Policy{Force: arch.TacticJump}); len(refused) > 0 {
+		if f.takesJump(e.points[0]) != nil {
 			continue
 		}
 		if len(f.events) == 0 {

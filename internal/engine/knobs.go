@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
 )
@@ -98,7 +99,7 @@ func (c *Core) SetOptimization(on bool) error {
 		f.jumpOnly = false
 	}
 	mend := func(f *function, err error) error {
-		if f.jumpOnly || len(f.unoptimised()) == 0 {
+		if c := f.constraints(); !c.Traps() {
 			return err
 		}
 		f.jumpOnly = true
@@ -223,17 +224,6 @@ func (c *Core) Blacklist(w io.Writer) error {
 	return nil
 }
 
-// unoptimised are the points of a function at which breakpoints are to stand.
-func (f *function) unoptimised() []uint64 {
-	if f.core == nil || f.jumpOnly || f.wish.force != "" || f.noTraps() != nil {
-		return nil
-	}
-	if f.core.optimizationOff || f.blockedErr != nil {
-		return f.points()
-	}
-	return nil
-}
-
 // updateOptimized tells the event's handlers what they may do now.
 func (e *Event) updateOptimized() {
 	if e.h != nil {
@@ -248,15 +238,15 @@ func (e *Event) plain() error {
 	case e.core == nil || e.fn == nil:
 		return nil
 	case e.core.optimizationOff:
-		return errStraight
+		return plan.ErrOff
 	case e.posts() > 0:
-		return errPost
+		return plan.ErrPost
 	case e.fn.posts == 0:
 		return nil
 	}
 	for _, o := range e.fn.events {
 		if o.posts() > 0 && !o.idle() && slices.ContainsFunc(o.points, func(p uint64) bool { return slices.Contains(e.points, p) }) {
-			return errBesides
+			return plan.ErrBesides
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine/plan"
 )
 
 // List writes the probes and events in the order of their registration, a line for each as
@@ -117,7 +118,7 @@ func (e *Event) tags() string {
 // unoptimised tells how an event gets control that is no jump, and why.
 func (e *Event) unoptimised() string {
 	why := e.form.why
-	var p *postponedError
+	var p *plan.QueuedError
 	if e.form.tactic == arch.TacticJump {
 		why = e.plain()
 	}
@@ -127,7 +128,7 @@ func (e *Event) unoptimised() string {
 	case e.withdrawn != nil:
 		return plainly(e.withdrawn)
 	case e.form.tactic == "" && errors.As(why, &p):
-		return "postponed: " + plainly(p.why)
+		return "postponed: " + plainly(p.Why)
 	case why == nil:
 		return string(e.form.tactic)
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine/change"
+	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -17,28 +19,14 @@ import (
 
 // optimizing is the part of a Core that gives functions their final form later.
 type optimizing struct {
-	queue      map[*function]*queued
+	queue      change.Queue[*function]
 	timer      *time.Timer // of the next attempt; nil: there was none
-	pace       time.Duration
-	background bool       // an attempt is in progress
-	noted      bool       // the target's memory tells of some
-	unmapped   bool       // events stood in objects that are not mapped any more
-	postponed  uint64     // events that had to wait, since Open
-	final      *Optimizer // when the Core was closed
+	background bool        // an attempt is in progress
+	noted      bool        // the target's memory tells of some
+	unmapped   bool        // events stood in objects that are not mapped any more
+	postponed  uint64      // events that had to wait, since Open
+	final      *Optimizer  // when the Core was closed
 }
-
-// queued is a function that has not its final form yet.
-type queued struct {
-	why   error // what was in the way when it was tried last
-	since time.Time
-}
-
-// Times between the optimiser's attempts: each is twice the one before. A function that is
-// queued begins anew.
-const (
-	optimizeFirst = 20 * time.Millisecond
-	optimizeLast  = 2 * time.Second
-)
 
 // Optimizer tells of probes and events that wait for the form that they are to have, since a
 // thread stands in, or may come back into, bytes that would change.
@@ -68,7 +56,7 @@ func (c *Core) optimizer() Optimizer {
 			continue
 		}
 		o.Probes++
-		if e.fn == nil || c.queue[e.fn] == nil {
+		if e.fn == nil || c.queue.Get(e.fn) == nil {
 			continue
 		}
 		o.Queued++
@@ -76,42 +64,22 @@ func (c *Core) optimizer() Optimizer {
 			o.Unarmed++
 		}
 	}
-	for _, f := range queuedFunctions(c.queue) {
-		q := c.queue[f]
-		o.Longest = max(o.Longest, time.Since(q.since))
-		o.Why = append(o.Why, f.name+": "+plainly(q.why))
+	for _, f := range c.queue.Functions(byStart) {
+		q := c.queue.Get(f)
+		o.Longest = max(o.Longest, time.Since(q.Since))
+		o.Why = append(o.Why, f.name+": "+plainly(q.Why))
 	}
 	return o
 }
 
-func queuedFunctions(m map[*function]*queued) []*function {
-	fns := map[*function]bool{}
-	for f := range m {
-		fns[f] = true
-	}
-	return sortedFunctions(fns)
-}
-
-// enqueue has the optimiser give a function its final form later.
-func (c *Core) enqueue(f *function, why error) {
-	if q := c.queue[f]; q != nil {
-		q.why = why
-		return
-	}
-	if c.queue == nil {
-		c.queue = map[*function]*queued{}
-	}
-	c.queue[f] = &queued{why: why, since: time.Now()}
-}
-
 // tried counts those of changes that were postponed, and has the optimiser look after what is
 // left of them.
-func (c *Core) tried(cs []*change) {
+func (c *Core) tried(cs []*functionChange) {
 	for _, ch := range cs {
-		if q := c.queue[ch.f]; q == nil {
+		if q := c.queue.Get(ch.f); q == nil {
 			continue
-		} else if err := ch.blocked(); err != nil {
-			q.why = err
+		} else if err := ch.Why(); err != nil {
+			q.Why = err
 		}
 		for _, e := range ch.f.events {
 			if !e.idle() && !c.background {
@@ -119,22 +87,22 @@ func (c *Core) tried(cs []*change) {
 			}
 		}
 	}
-	if len(c.queue) == 0 || c.background {
+	if c.queue.Len() == 0 || c.background {
 		return
 	}
-	c.pace = optimizeFirst
+	pause := c.queue.Begin()
 	if c.timer == nil {
-		c.timer = time.AfterFunc(c.pace, c.keepOptimizing)
+		c.timer = time.AfterFunc(pause, c.keepOptimizing)
 		return
 	}
-	c.timer.Reset(c.pace)
+	c.timer.Reset(pause)
 }
 
 // keepOptimizing is the optimiser's work. It goes on until nothing is queued.
 func (c *Core) keepOptimizing() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.queue) == 0 {
+	if c.queue.Len() == 0 {
 		return
 	}
 	c.background = true
@@ -142,25 +110,24 @@ func (c *Core) keepOptimizing() {
 	c.background = false
 	c.note()
 	if errors.Is(err, target.ErrGone) {
-		clear(c.queue)
+		c.queue.Clear()
 		return
 	}
-	if len(c.queue) > 0 {
-		c.pace = min(2*c.pace, optimizeLast)
-		c.timer.Reset(c.pace)
+	if c.queue.Len() > 0 {
+		c.timer.Reset(c.queue.Next())
 	}
 }
 
 // optimize tries to give the functions that are queued their final form. One that has
 // breakpoints meanwhile keeps them if that fails; one that has not gets them now, if it can.
 func (c *Core) optimize() error {
-	fns := queuedFunctions(c.queue)
+	fns := c.queue.Functions(byStart)
 	err := c.optimizeAll(fns)
 	if err == nil || errors.Is(err, target.ErrGone) || len(fns) < 2 {
 		return err
 	}
 	for _, f := range fns { // one that can not be changed does not hold up the others
-		if c.queue[f] != nil {
+		if c.queue.Get(f) != nil {
 			err = c.optimizeAll([]*function{f})
 		}
 	}
@@ -169,14 +136,14 @@ func (c *Core) optimize() error {
 
 // optimizeAll is optimize for some of the functions, in one stop.
 func (c *Core) optimizeAll(fns []*function) error {
-	cs := make([]*change, 0, len(fns))
+	cs := make([]*functionChange, 0, len(fns))
 	for _, f := range fns {
-		ch := new(change)
+		ch := new(functionChange)
 		ch.begin(f)
-		ch.group, f.blockedErr = &ch.room.group, nil
+		ch.Whole, f.blockedErr = false, nil
 		if err := c.remake(ch); err != nil {
-			c.queue[f].why = err
-			c.drop([]*change{ch})
+			c.queue.Put(f, err)
+			c.drop([]*functionChange{ch})
 			continue
 		}
 		cs = append(cs, ch)
@@ -184,18 +151,18 @@ func (c *Core) optimizeAll(fns []*function) error {
 	if err := c.commit(cs, stopping{}, false); err != nil {
 		c.drop(cs)
 		for _, ch := range cs {
-			c.queue[ch.f].why = err
+			c.queue.Put(ch.f, err)
 		}
 		return err
 	}
-	var unarmed []*change
-	for _, ch := range left(cs) {
-		c.queue[ch.f].why = ch.blocked()
+	var unarmed []*functionChange
+	for _, ch := range blocked(cs) {
+		c.queue.Put(ch.f, ch.Why())
 		if ch.blockedErr == nil {
 			unarmed = append(unarmed, ch)
 			continue
 		}
-		ch.blockedErr = ch.blocked()
+		ch.blockedErr = queued(ch.Why())
 		c.leave(ch)
 		ch.f.retell()
 	}
@@ -206,9 +173,9 @@ func (c *Core) optimizeAll(fns []*function) error {
 // retell has the function's events tell what they wait for now.
 func (f *function) retell() {
 	for _, e := range f.events {
-		var p *postponedError
+		var p *plan.QueuedError
 		if errors.As(e.form.why, &p) {
-			e.form.why = &postponedError{f.blockedErr}
+			e.form.why = f.blockedErr
 		}
 	}
 }
@@ -217,11 +184,11 @@ func (f *function) retell() {
 // object.
 func (c *Core) note() {
 	t := c.can.PendingLister
-	if t == nil || len(c.queue) == 0 && !c.noted && !c.unmapped {
+	if t == nil || c.queue.Len() == 0 && !c.noted && !c.unmapped {
 		return
 	}
 	waiting := c.unmappedSites()
-	for _, f := range queuedFunctions(c.queue) {
+	for _, f := range c.queue.Functions(byStart) {
 		for _, e := range f.events {
 			if e.idle() || e.internalProbe || e.form.tactic != "" {
 				continue
@@ -268,6 +235,6 @@ func (c *Core) stopOptimizing() {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	clear(c.queue)
+	c.queue.Clear()
 	c.note()
 }

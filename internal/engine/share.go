@@ -12,9 +12,9 @@ import (
 // ownProbes are the engine's own probes that have to stand before code runs that relies on them, and do not stand yet.
 // They are armed in the stop that arms the first such code, before it.
 type ownProbes struct {
-	sharing []*Event  // on what makes threads share blocks
-	filters []*Event  // on what brings seccomp filters
-	changes []*change // that put them in; nil: not made yet
+	sharing []*Event          // on what makes threads share blocks
+	filters []*Event          // on what brings seccomp filters
+	changes []*functionChange // that put them in; nil: not made yet
 }
 
 func (o *ownProbes) events() []*Event { return slices.Concat(o.sharing, o.filters) }
@@ -103,7 +103,7 @@ func (c *Core) armNumbered(evs []*Event) error {
 
 // ownFirst gives the changes that put in what is in c.own. Where there is one that can not be made, each kind of
 // probes is armed by itself, and none is left.
-func (c *Core) ownFirst() ([]*change, error) {
+func (c *Core) ownFirst() ([]*functionChange, error) {
 	own := &c.own
 	if own.changes != nil || len(own.sharing)+len(own.filters) == 0 {
 		return own.changes, nil
@@ -117,10 +117,10 @@ func (c *Core) ownFirst() ([]*change, error) {
 	own.changes = c.begin(slices.Compact(fns))
 	failed := c.make(own.changes)
 	for _, ch := range own.changes {
-		if ch.group == nil { // code of other events' that must end
+		if ch.Whole { // code of other events' that must end
 			failed = append(failed, ch)
 		}
-		ch.group = nil
+		ch.Whole = true
 	}
 	if len(failed) > 0 {
 		c.takeBackOwn()

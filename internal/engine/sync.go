@@ -59,7 +59,7 @@ func (c *Core) waitHook(r symbol.Resolved, words uint64, ok bool) *Event {
 	e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, core: c, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
 	e.Prog = &fetch.Program{}
 	e.work = arch.ProbeOp{Prog: e.Prog, Wait: words, Role: arch.RoleWait}
-	if _, refused := f.a.Plan(e.points, arch.Policy{Force: arch.TacticJump}); len(refused) > 0 {
+	if f.takesJump(e.points[0]) != nil {
 		return nil
 	}
 	if len(f.events) == 0 {
@@ -149,7 +149,7 @@ func (c *Core) dropGone() error {
 		delete(c.stubbed.walkers, start)
 		f.events, f.sites = nil, nil
 		delete(c.fns, start)
-		delete(c.queue, f)
+		c.queue.Remove(f)
 	}
 	return errors.Join(append(errs, c.dropStubs())...)
 }

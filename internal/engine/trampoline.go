@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +10,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
@@ -62,10 +61,6 @@ type trampolines struct {
 	unsure    map[uint64]bool   // functions by address: see leaveStubs
 }
 
-// atStub is the place of a trampoline's work among the points of a function: no instruction
-// stands there.
-const atStub = 0
-
 // switchWord is the offset of the word that says that nobody answers the probe on the loader
 // (internal/arch/amd64, wait.go).
 const switchWord = 8
@@ -76,7 +71,7 @@ func (c *Core) returnPoints(e *Event) ([]uint64, error) {
 	e.byStub, e.whyStub = false, nil
 	exits, err := e.fn.a.Exits()
 	if err == nil && e.wantStub {
-		err = errAsked
+		err = plan.ErrAsked
 	}
 	entry := e.fn.a.EntryPoint()
 	if err != nil && e.force.Held() {
@@ -141,9 +136,8 @@ func (c *Core) unseen(late bool) error {
 		if err != nil {
 			return fmt.Errorf("the unwinder in %s: %w", m.Name, err)
 		}
-		entry := f.a.EntryPoint()
-		if _, refused := f.a.Plan([]uint64{entry}, arch.Policy{Force: arch.TacticJump}); refused[entry] != nil {
-			return fmt.Errorf("the unwinder in %s: %w", m.Name, refused[entry])
+		if err := f.takesJump(f.a.EntryPoint()); err != nil {
+			return fmt.Errorf("the unwinder in %s: %w", m.Name, err)
 		}
 		found = true
 	}
@@ -237,34 +231,6 @@ func (c *Core) walkLate() error {
 		}
 	}
 	return nil
-}
-
-// stubSite makes the site at which the function's trampoline leads to the events' work: the
-// first word of its table. nil: none of them wants it.
-func (c *Core) stubSite(f *function, ws []arch.ProbeOp, y *codeArena) (*target.Site, error) {
-	if len(ws) == 0 {
-		return nil, nil
-	}
-	tr := ws[0].Trampoline
-	lo, hi := y.span(f.start)
-	for room := firstRoom; ; {
-		addr, err := y.take(lo, hi, room)
-		if err != nil {
-			return nil, err
-		}
-		d, err := amd64.NewReturnDetour(addr, tr, ws, c.t.CodegenEnv())
-		if err != nil {
-			return nil, err
-		}
-		need := (len(d.Code) + roomStep - 1) &^ (roomStep - 1)
-		if need > room {
-			room = need + roomStep
-			continue
-		}
-		y.keep(need)
-		word := func(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
-		return &target.Site{Addr: tr.Table, Orig: word(tr.Stubs), Patch: word(addr), Detour: d, Room: need, Region: amd64.BareRange(tr)}, nil
-	}
 }
 
 // Strays tells how many returns of an event's function came to its trampoline that belonged to

@@ -140,13 +140,3 @@ func (f *function) heldPoints() []uint64 {
 	}
 	return out
 }
-
-// plan finds regions for the events that are armed and that the kernel does not hold, and
-// for more points.
-func (f *function) plan(more ...uint64) ([]arch.Region, map[uint64]error) {
-	return f.a.Plan(f.points(more...), f.policy())
-}
-
-func (f *function) policy() arch.Policy {
-	return arch.Policy{Force: f.wish.force, Traps: f.noTraps(), Held: f.heldPoints(), Unoptimised: f.unoptimised()}
-}

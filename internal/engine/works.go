@@ -1,10 +1,9 @@
 package engine
 
 import (
-	"slices"
-
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine/plan"
 )
 
 // works is what a probe does at each of its points.
@@ -42,7 +41,7 @@ func (p *Probe) returnWorks(e *Event, out map[uint64][]arch.ProbeOp) error {
 	add(out, e.fn.a.EntryPoint(), w)
 	if e.byStub {
 		w.Role, w.Instance, w.Call, w.Room = arch.RoleExit, e.ID, p.calls.exit.call(), 0
-		add(out, atStub, w)
+		add(out, plan.AtStub, w)
 	}
 	for _, x := range exits {
 		w.Role, w.Instance, w.Unknown, w.Call, w.Room = arch.RoleExit, e.ID, x.Tail, p.calls.exit.call(), 0
@@ -74,21 +73,3 @@ func (p *Probe) exitRoom(exits []arch.Exit) int {
 
 // unknownFrame is more than most functions' frames take, in bytes.
 const unknownFrame = 4096
-
-// returnsLast puts the work of return probes at an exit behind all else that is done there, and
-// that of the probe which was registered last first: so a kernel runs their handlers.
-func returnsLast(ws []arch.ProbeOp) {
-	isExit := func(w arch.ProbeOp) bool { return w.Role == arch.RoleExit }
-	slices.SortStableFunc(ws, func(a, b arch.ProbeOp) int {
-		switch {
-		case isExit(a) == isExit(b):
-			return 0
-		case isExit(a):
-			return 1
-		}
-		return -1
-	})
-	if i := slices.IndexFunc(ws, isExit); i >= 0 {
-		slices.Reverse(ws[i:])
-	}
-}

@@ -78,6 +78,9 @@ func (r *Refusal) Error() string {
 	return s
 }
 
+// RuleCode implements arch.Refusal.
+func (r *Refusal) RuleCode() uint8 { return r.Rule.Code() }
+
 // Is recognises arch.ErrUnprobeable.
 func (r *Refusal) Is(err error) bool {
 	return err == arch.ErrUnprobeable && (r.Rule == RuleRelocate || r.Rule == RuleSequence)

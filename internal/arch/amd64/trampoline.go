@@ -211,6 +211,12 @@ func IsFlatStub(v, lo uint64) bool {
 // common code finds it: it begins to run with that.
 func StubOf(v uint64) uint64 { return v - callLen }
 
+// ReturnDetour implements arch.Arch.
+func (x86) ReturnDetour(addr uint64, t *arch.Trampoline, ops []arch.ProbeOp, w *arch.CodegenEnv) (*arch.Detour, arch.Range, error) {
+	d, err := NewReturnDetour(addr, t, ops, w)
+	return d, BareRange(t), err
+}
+
 // NewReturnDetour generates the code at addr that the trampoline's stubs are to lead to: the
 // work at the function's returns. Its instructions stand for those of the bare code.
 func NewReturnDetour(addr uint64, t *arch.Trampoline, ws []arch.ProbeOp, w *arch.CodegenEnv) (*arch.Detour, error) {
