@@ -26,6 +26,11 @@ func TestModel(t *testing.T) {
 		{"rseq", "NO_RESTART", false},
 		{"rseq", "TAIL_EARLY", false},
 		{"rseq", "LOSS_SILENT", false},
+		{"rseq", "WEAK", true},
+		{"rseq", "WEAK R5_PLAIN", false},
+		{"rseq", "WEAK C1_PLAIN", false},
+		{"rseq", "WEAK R2_PLAIN", false},
+		{"rseq", "WEAK TAIL_EARLY", false},
 		{"locked", "", true},
 		{"locked", "NO_HANDLER RUNS=2", true},
 		{"locked", "COMMIT_FIRST", false},
@@ -33,6 +38,10 @@ func TestModel(t *testing.T) {
 		{"locked", "UNLOCKED", false},
 		{"locked", "REAP_BLIND", false},
 		{"locked", "COUNT_HOLE", false},
+		{"locked", "WEAK", true},
+		{"locked", "WEAK L5_PLAIN", false},
+		{"locked", "WEAK D2_PLAIN", false},
+		{"locked", "WEAK D5_PLAIN", false},
 	} {
 		t.Run(c.model+" "+c.defines, func(t *testing.T) {
 			t.Parallel()

@@ -8,13 +8,41 @@ package ring
 // one reader at a time. Positions and sizes are in units of 8 bytes; a record of n units
 // at position p has its words at data + p%Units … +n-1, contiguous, the last ones in the
 // slack if it must be. model/rseq.pml and model/locked.pml are these steps, checked by
-// spin, with the writers' store buffers; model_test.go also checks that it finds the
-// mistakes named there.
+// spin, with the writers' store buffers: once with those of x86, which drain in order, and once (WEAK) with
+// such as drain in any order. model_test.go also checks that spin finds the mistakes named there.
 //
-// All orders below are those of x86 (SDM vol. 3, 10.2: stores are seen in program order,
-// loads are done in program order, a store is not done before an earlier load; a load
-// may overtake an earlier store). A weaker machine needs: a release store in R5, L5, C4
-// and D5, an acquire load in C1, D1 and D2, and an acquire load of the tail in R2 and L1.
+// # The order of loads and stores
+//
+// Steps are done, and seen by others, in the order of their numbers as far as this table says. On x86 it costs
+// nothing (SDM vol. 3, 10.2: stores are seen in program order, loads are done in program order, a store is not
+// done before an earlier load; a load may overtake an earlier store). Generated code of a CPU that orders less
+// takes the instruction in brackets, here those of arm64. The reader is Go, whose sync/atomic loads and stores
+// do more than is asked. What is not in the table needs no order: R4, L4, C2, D3 and D4 are plain.
+//
+//	step          is                           so that                              without it
+//	R5, L5        a store that releases (STLR) whoever sees the record sees all     R5_PLAIN
+//	                                           words of it                          L5_PLAIN
+//	C1, D2        a load that acquires (LDAR)  C2 and D3 load what was stored       C1_PLAIN
+//	                                           before the head, or word 0           D2_PLAIN
+//	C4, D5        a store that releases        C2 and D3 have loaded, and D4 has    TAIL_EARLY
+//	                                           stored, before space is given away   D5_PLAIN
+//	R2, L1: tail  a load that acquires         R4, L4 and L5 store after C4 or D5   R2_PLAIN
+//	              (LDAR, or LDAPR)
+//	L3            an atomic exchange that      the same for a head that the reader
+//	              acquires (CASA, or LDAXR     has replaced (Holes)
+//	              and STXR)
+//	L             an atomic addition (STADD)   losses are counted one by one
+//
+// The last column is the mistake that the models make of it. Three things need no more than that:
+//
+//   - L3 need not release: whoever sees the new head early sees a word 0 that is zero, and whoever sees words of
+//     the record before the head does not look at them.
+//   - R1 loads what a thread of the same CPU has stored. The kernel orders the accesses of threads that follow
+//     each other on a CPU, and a signal handler is ordered with the thread that it interrupts.
+//   - H2: a thread that the caller has seen outside, in a stop, has done all its stores.
+//
+// The time (R3, L4) is read in its step on a CPU whose counter is ordered with loads; on others, x86 among them,
+// it may be read some instructions earlier. Then times of one shard may go back a little, and the reader sorts.
 //
 // # rseq shards
 //

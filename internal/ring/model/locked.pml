@@ -14,6 +14,13 @@
  *   REAP_BLIND    a hole is skipped without asking for the writers
  *   COUNT_HOLE    a hole is counted as one lost record
  *
+ * WEAK is a CPU that orders nothing by itself: a store reaches memory before older ones of other words, and the
+ * exchange of the head waits for no store. What protocol.go asks of such a CPU is in the model, and each of
+ * these leaves one of it out:
+ *   L5_PLAIN      word 0 reaches memory before others of the record: no release
+ *   D2_PLAIN      the reader's loads of a record are done before that of its word 0: no acquire
+ *   D5_PLAIN      the tail reaches memory before zeroes: no release
+ *
  * The whole with RUNS=2 has 26 million states; NO_HANDLER leaves the handler out.
  */
 #define UNITS   4               /* positions before a place repeats; all may be unread */
@@ -48,7 +55,11 @@ byte serial = 0;                /* reservations so far; names records */
  * buffer. A killed thread does none any more. */
 #define READY           (me == HANDLER || cpu != 0 || !handling)
 #define STEP(x...)         atomic { dead[cpu] || READY; if :: dead[cpu] -> goto gone :: else -> x fi }
+#ifdef WEAK
+#define LOCKED STEP
+#else
 #define LOCKED(x...)       atomic { dead[cpu] || READY && len(buffer[cpu]) == 0; if :: dead[cpu] -> goto gone :: else -> x fi }
+#endif
 
 #define LEAVE if :: me == HANDLER -> outside[0] = was; handling = false :: else -> outside[cpu] = true fi
 #define RESERVE pos = h + n; count = (c + 1) % COUNTS; serial++; id = serial
@@ -133,13 +144,54 @@ active proctype drain()
 	byte x, v;
 	bool first;
 
+#ifdef WEAK
+	/* In any order but for stores to the same word, and for word 0 of a record and the tail, which are
+	 * released: all older stores are done. */
+#ifdef L5_PLAIN
+#define COMMITTED(i) buffer[i]??x, true, v
+#else
+#define COMMITTED(i) buffer[i]?x, true, v
+#endif
+#ifdef D5_PLAIN
+#define RELEASED rbuffer??TAIL, v
+#else
+#define RELEASED rbuffer?TAIL, v
+#endif
+#define ANY(i, x) d_step { buffer[i]??x, false, v -> fill(x, (v & 3), (v >> 2)); v = 0 }
+#define ZERO(x) d_step { rbuffer??x, v -> fill(x, v, 0); v = 0 }
+end:	do
+	:: d_step { COMMITTED(0) -> mem[x] = v; x = 0; v = 0 }
+	:: d_step { COMMITTED(1) -> mem[x] = v; x = 0; v = 0 }
+	:: ANY(0, 1)
+	:: ANY(0, 2)
+	:: ANY(0, 3)
+	:: ANY(0, 4)
+	:: ANY(1, 1)
+	:: ANY(1, 2)
+	:: ANY(1, 3)
+	:: ANY(1, 4)
+	:: ZERO(0)
+	:: ZERO(1)
+	:: ZERO(2)
+	:: ZERO(3)
+	:: ZERO(4)
+	:: d_step { RELEASED -> tail = v; v = 0 }
+	od
+#else
 	xr rbuffer;
 end:	do
 	:: d_step { buffer[0]?x, first, v -> if :: first -> mem[x] = v :: else -> fill(x, (v & 3), (v >> 2)) fi; x = 0; v = 0; first = 0 }
 	:: d_step { buffer[1]?x, first, v -> if :: first -> mem[x] = v :: else -> fill(x, (v & 3), (v >> 2)) fi; x = 0; v = 0; first = 0 }
 	:: d_step { rbuffer?x, v -> if :: x == TAIL -> tail = v :: else -> fill(x, v, 0) fi; x = 0; v = 0 }
 	od
+#endif
 }
+
+#ifdef D2_PLAIN
+#define LOADED(i) e##i
+#else
+#define LOADED(i) mem[at + i]
+#endif
 
 /* sweep copies and zeroes what is committed, up to the head. */
 inline sweep()
@@ -150,11 +202,14 @@ inline sweep()
 	:: a == h -> break
 	:: a != h ->
 		at = a % UNITS;
+#ifdef D2_PLAIN
+		d_step { e1 = mem[at + 1]; if :: at + 2 < WORDS -> e2 = mem[at + 2] :: else fi };
+#endif
 		w = mem[at];							/* D2 */
 		if :: w == 0 -> break :: else fi;
 		n = w & 3;
 		assert(n >= 2 && a + n <= h);
-		assert(mem[at + 1] == w >> 2 && (n == 2 || mem[at + 2] == w >> 2));	/* D3: not torn */
+		assert(LOADED(1) == w >> 2 && (n == 2 || LOADED(2) == w >> 2));	/* D3: not torn */
 		assert(w >> 2 > last);						/* in order, none twice */
 		last = w >> 2;
 #ifdef ZERO_LATE
@@ -220,6 +275,9 @@ active proctype reader()
 	byte got, given, last;
 	xs rbuffer;
 	bool finish = false, reaped = false;
+#ifdef D2_PLAIN
+	byte e1, e2;	/* what words 1 and 2 were before word 0 was loaded */
+#endif
 
 	do
 	:: finish -> break

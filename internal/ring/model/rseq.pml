@@ -12,7 +12,14 @@
  *   TAIL_EARLY     the reader gives the space back before it has copied
  *   LOSS_SILENT    a full shard drops without counting
  *
- * As it stands it has 2 million states; RUNS=2 has 9 million, SWITCHES=3 6.5 million.
+ * WEAK is a CPU that orders nothing by itself: a store reaches memory before older ones of other words. What
+ * protocol.go asks of such a CPU is in the model, and each of these leaves one of it out:
+ *   R5_PLAIN       the head reaches memory before words of the record: no release
+ *   C1_PLAIN       the reader's loads of the records are done before that of the head: no acquire
+ *   R2_PLAIN       the record's stores are done before the load of the tail: no acquire, and no branch between
+ *   TAIL_EARLY     (above) is C4 without release
+ *
+ * As it stands it has 2 million states; RUNS=2 has 9 million, SWITCHES=3 6.5 million, WEAK 4.6 million.
  */
 #define UNITS   4               /* positions before a place repeats */
 #define MAXREC  3               /* units of the largest record */
@@ -32,7 +39,7 @@
 byte mem[WORDS];                /* memory as the reader sees it */
 byte head, tail;
 byte cpuhead;                   /* the head as this CPU sees it: its own stores included */
-chan buffer = [5] of { byte, byte, byte };      /* address, value, words that get it */
+chan buffer = [6] of { byte, byte, byte };      /* address, value, words that get it */
 
 byte cur = 0;                   /* the thread on the CPU */
 bool restart[THREADS];          /* it was interrupted inside its section */
@@ -57,6 +64,12 @@ byte uncounted = 0;             /* dropped and not counted */
 
 #define PUBLISH buffer!HEAD, h + n, 1; cpuhead = h + n; commits++; owed++
 
+#ifdef WEAK
+#define WORDS1TO if :: n == 3 -> buffer!h % UNITS + 2, stamp, 1 :: else fi; buffer!h % UNITS + 1, stamp, 1
+#else
+#define WORDS1TO buffer!h % UNITS + 1, stamp, n - 1
+#endif
+
 #define word0 ((stamp << 2) | n)
 #define NOW   ((commits + 1) * 4 + me)   /* the time: grows with every record, and no two threads see the same */
 
@@ -73,7 +86,14 @@ active [THREADS] proctype writer()
 begin:
 		/* R1 to R3 in one step: what they read, but for the tail, only this CPU
 		 * changes, and if it changes they begin again. */
+#ifdef R2_PLAIN
+		STEP(inside[me] = true; h = cpuhead; stamp = NOW);
+		STEP(WORDS1TO);
+		STEP(buffer!h % UNITS, word0, 1);
+		STEP(noroom = h + n - tail > UNITS);
+#else
 		STEP(inside[me] = true; h = cpuhead; stamp = NOW; noroom = h + n - tail > UNITS);
+#endif
 		if
 		:: noroom ->							/* L */
 #ifdef LOSS_SILENT
@@ -85,8 +105,10 @@ begin:
 #ifdef PUBLISH_FIRST
 			STEP(PUBLISH);
 #endif
-			STEP(buffer!h % UNITS + 1, stamp, n - 1);		/* R4 */
+#ifndef R2_PLAIN
+			STEP(WORDS1TO);						/* R4 */
 			STEP(buffer!h % UNITS, word0, 1);
+#endif
 #ifdef PUBLISH_FIRST
 			STEP(inside[me] = false)
 #else
@@ -125,9 +147,29 @@ end:	do
 	od
 }
 
-/* The store buffer drains at any time, in order. */
+/* The store buffer drains at any time: in order, or (WEAK) in any order but for stores to the same word and
+ * for the head, which is released: all older stores are done. */
 active proctype drain()
 {
+#ifdef WEAK
+	byte v, n;
+
+#define ANY(x) d_step { buffer??x, v, n -> mem[x] = v; v = 0; n = 0 }
+#ifdef R5_PLAIN
+#define RELEASED buffer??HEAD, v, n
+#else
+#define RELEASED buffer?HEAD, v, n
+#endif
+end:	do
+	:: ANY(0)
+	:: ANY(1)
+	:: ANY(2)
+	:: ANY(3)
+	:: ANY(4)
+	:: ANY(5)
+	:: d_step { RELEASED -> head = v; v = 0; n = 0 }
+	od
+#else
 	byte x, v, n;
 
 end:	do
@@ -141,12 +183,22 @@ end:	do
 		fi;
 		x = 0; v = 0; n = 0 }
 	od
+#endif
 }
+
+#ifdef C1_PLAIN
+#define LOADED early		/* what the memory had before the head was loaded */
+#else
+#define LOADED mem
+#endif
 
 active proctype reader()
 {
 	byte h, at, n, stamp, t = 0, last = 0;
 	bool finish = false;
+#ifdef C1_PLAIN
+	byte early[WORDS];
+#endif
 
 	do
 	:: finish -> break
@@ -155,6 +207,12 @@ active proctype reader()
 		:: atomic { over[0] && over[1] && over[HANDLER] && empty(buffer) -> finish = true }
 		:: skip
 		fi;
+#ifdef C1_PLAIN
+		d_step {
+			early[0] = mem[0]; early[1] = mem[1]; early[2] = mem[2];
+			early[3] = mem[3]; early[4] = mem[4]; early[5] = mem[5]
+		};
+#endif
 		h = head;						/* C1 */
 		assert(h - t <= UNITS);
 		do
@@ -164,10 +222,10 @@ active proctype reader()
 #ifdef TAIL_EARLY
 			tail = h;
 #endif
-			n = mem[at] & 3;				/* C2 */
-			stamp = mem[at] >> 2;
+			n = LOADED[at] & 3;				/* C2 */
+			stamp = LOADED[at] >> 2;
 			assert(n >= 2 && t + n <= h);			/* C3: nothing corrupt in an honest ring */
-			assert(mem[at + 1] == stamp && (n == 2 || mem[at + 2] == stamp));	/* not torn */
+			assert(LOADED[at + 1] == stamp && (n == 2 || LOADED[at + 2] == stamp));	/* not torn */
 			assert(stamp >> 2 == last + 1);		/* in order, none twice, none missing */
 			last = stamp >> 2;
 			d_step { owed--; t = t + n; n = 0; stamp = 0; at = 0 }
