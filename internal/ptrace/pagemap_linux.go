@@ -9,8 +9,8 @@ import (
 // Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
 const (
 	pageGuard   = 1 << 58 // MADV_GUARD_INSTALL, with pageSwapped; Linux 6.13 and 6.14 do not tell
-	PageSwapped = 1 << 62
-	PagePresent = 1 << 63
+	pageSwapped = 1 << 62
+	pagePresent = 1 << 63
 )
 
 // Present gives the pages from lo to hi that hold something, neighbours as one range. Where
@@ -28,7 +28,7 @@ func (p *Process) Present(lo, hi uint64) []procfs.Range {
 	}
 	var out []procfs.Range
 	for at := lo; at < hi; at += procfs.PageSize {
-		if e := le.Uint64(b[(at-lo)/procfs.PageSize*8:]); e&(PagePresent|PageSwapped) == 0 || e&pageGuard != 0 {
+		if e := le.Uint64(b[(at-lo)/procfs.PageSize*8:]); e&(pagePresent|pageSwapped) == 0 || e&pageGuard != 0 {
 			continue
 		}
 		if n := len(out); n > 0 && out[n-1].Hi == at {
@@ -53,7 +53,7 @@ func OwnPages(pages *os.File, m procfs.Map, n uint64) (out []uint64, err error) 
 		}
 		for ; len(b) > 0; b, at = b[8:], at+procfs.PageSize {
 			e := le.Uint64(b)
-			if e&(PagePresent|PageSwapped) == 0 || e&pageOfFile != 0 {
+			if e&(pagePresent|pageSwapped) == 0 || e&pageOfFile != 0 {
 				continue
 			}
 			if uint64(len(out)) == n {

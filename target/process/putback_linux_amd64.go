@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -191,32 +192,32 @@ func (s *stubs) restore(st *ptrace.Stopped, slots []uint64) (sure bool, err erro
 	if err != nil {
 		return false, err
 	}
-	r := &residents{p: s.p, limit: s.limit, asks: maxAsked}
-	if sure, err = r.find(maps); err != nil {
+	r := &ptrace.Residents{Process: s.p, Limit: s.limit, Asks: maxAsked}
+	if sure, err = r.Find(searchableOf(maps)); err != nil {
 		return false, err
 	}
 	if !sure {
-		r.found = nil
+		r.Found = nil
 	}
 	for _, slot := range slots {
 		if m, ok := procfs.FindMap(maps, slot); ok {
-			r.found = append(r.found, resident{Range: procfs.Range{Lo: slot, Hi: slot + 8}})
+			r.Found = append(r.Found, ptrace.Resident{Range: procfs.Range{Lo: slot, Hi: slot + 8}})
 			sure = sure && searchable(m)
 		}
 	}
 	for _, th := range st.Everyone() {
 		if m, ok := procfs.FindMap(maps, th.Regs().RSP); ok {
 			lo, hi := ptrace.StackIn(m, th.Regs().RSP)
-			r.found = append(r.found, resident{Range: procfs.Range{Lo: lo, Hi: hi}})
+			r.Found = append(r.Found, ptrace.Resident{Range: procfs.Range{Lo: lo, Hi: hi}})
 			sure = sure && searchable(m)
 		}
 	}
-	for _, m := range r.found {
+	for _, m := range r.Found {
 		switch err := s.restoreMemory(m.Lo, m.Hi); {
 		case errors.Is(err, ErrInDetour):
 			busy = err
 		case errors.Is(err, ErrFault):
-			sure = sure && m.shared // a device's, that nobody else can read, and no stack that is known
+			sure = sure && m.Shared // a device's, that nobody else can read, and no stack that is known
 		case err != nil:
 			return false, err
 		}
@@ -297,4 +298,21 @@ func (s *stubs) restoreMemory(lo, hi uint64) error {
 // inBare says whether an address is in the code that returns for calls of no event.
 func (s *stubs) inBare(v uint64) bool {
 	return s.code(v) && !s.isStub(v&^7)
+}
+
+// Bounds of what is looked at while a process is stopped, about 0.1 s each: memory that is
+// searched, and pages that are asked for one by one where the kernel can not pass over holes.
+const (
+	maxSearch = 256 << 20
+	maxAsked  = 16 << 20
+)
+
+// searchableOf picks the mappings that are searched.
+func searchableOf(maps []procfs.Map) []procfs.Map {
+	return slices.DeleteFunc(slices.Clone(maps), func(m procfs.Map) bool { return !searchable(m) })
+}
+
+// searchable says whether the process can read and write a mapping, which is not ours.
+func searchable(m procfs.Map) bool {
+	return m.Perm&(procfs.PermRead|procfs.PermWrite) == procfs.PermRead|procfs.PermWrite && !ours(m)
 }

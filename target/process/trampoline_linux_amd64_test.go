@@ -311,24 +311,24 @@ func TestTrampolineMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &residents{p: target.p, limit: maxSearch, asks: maxAsked}
-	if all, err := r.find(maps); err != nil || all == r.noScan || !r.noScan && r.asks != maxAsked {
-		t.Fatalf("all: %v, %v, %d pages asked for one by one", all, err, maxAsked-r.asks)
+	r := &ptrace.Residents{Process: target.p, Limit: maxSearch, Asks: maxAsked}
+	if all, err := r.Find(searchableOf(maps)); err != nil || all == r.NoScan || !r.NoScan && r.Asks != maxAsked {
+		t.Fatalf("all: %v, %v, %d pages asked for one by one", all, err, maxAsked-r.Asks)
 	}
-	if r.noScan {
+	if r.NoScan {
 		t.Skip("the kernel has no PAGEMAP_SCAN")
 	}
-	old := &residents{p: target.p, limit: maxSearch, asks: maxAsked, noScan: true}
-	if all, err := old.find(maps); all || err != nil {
-		t.Errorf("%d pages asked for, all: %v, %v", maxAsked-old.asks, all, err)
+	old := &ptrace.Residents{Process: target.p, Limit: maxSearch, Asks: maxAsked, NoScan: true}
+	if all, err := old.Find(searchableOf(maps)); all || err != nil {
+		t.Errorf("%d pages asked for, all: %v, %v", maxAsked-old.Asks, all, err)
 	}
 	for _, at := range places {
-		if !slices.ContainsFunc(r.found, func(m resident) bool { return m.Lo <= at && at < m.Hi && m.shared == (at == shared+8) }) {
+		if !slices.ContainsFunc(r.Found, func(m ptrace.Resident) bool { return m.Lo <= at && at < m.Hi && m.Shared == (at == shared+8) }) {
 			t.Errorf("0x%x was not found", at)
 		}
 	}
-	few := &residents{p: target.p, limit: 2 * procfs.PageSize, asks: maxAsked}
-	if all, err := few.find(maps); all || err != nil {
+	few := &ptrace.Residents{Process: target.p, Limit: 2 * procfs.PageSize, Asks: maxAsked}
+	if all, err := few.Find(searchableOf(maps)); all || err != nil {
 		t.Errorf("two pages are all: %v, %v", all, err)
 	}
 	if err := target.Close(); err != nil {
@@ -340,28 +340,6 @@ func TestTrampolineMemory(t *testing.T) {
 		}
 	}
 	prog.Counts("go 10")
-}
-
-// Both ways to find memory find the same.
-func TestResidents(t *testing.T) {
-	_, target, _ := trampolined(t)
-	inStop(t, target, func(s *ptrace.Stopped) error {
-		maps, err := target.p.Maps()
-		if err != nil {
-			return err
-		}
-		scanned := &residents{p: target.p, limit: maxSearch, asks: maxAsked}
-		asked := &residents{p: target.p, limit: maxSearch, asks: maxAsked, noScan: true}
-		for _, r := range []*residents{scanned, asked} {
-			if all, err := r.find(maps); !all || err != nil {
-				t.Errorf("all: %v, %v", all, err)
-			}
-		}
-		if !slices.Equal(scanned.found, asked.found) || len(asked.found) == 0 || scanned.limit != asked.limit || asked.asks == maxAsked {
-			t.Errorf("%+v, asked %+v", scanned.found, asked.found)
-		}
-		return nil
-	})
 }
 
 // A stack, or the place of a return address that is known, may lie in memory that is not

@@ -1,4 +1,4 @@
-package process
+package ptrace
 
 import (
 	"encoding/binary"
@@ -9,48 +9,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/ptrace"
 )
 
-// Bounds of what is looked at while a process is stopped, about 0.1 s each: memory that is
-// searched, and pages that are asked for one by one where the kernel can not pass over holes.
-const (
-	maxSearch = 256 << 20
-	maxAsked  = 16 << 20
-)
-
-// resident is memory that a process has, part of one mapping.
-type resident struct {
+// Resident is memory that a process has, part of one mapping.
+type Resident struct {
 	procfs.Range
-	shared bool
+	Shared bool
 }
 
-// residents finds the memory of a process that it can read and write.
-type residents struct {
-	p      *ptrace.Process
-	limit  uint64 // bytes of memory
-	asks   uint64 // pages that may still be asked for
-	noScan bool   // the kernel is older than Linux 6.7
-	found  []resident
+// Residents finds the memory that a process has. Limit and Asks are lowered by what was found and asked for.
+type Residents struct {
+	Process *Process
+	Limit   uint64 // bytes of memory
+	Asks    uint64 // pages that may still be asked for
+	NoScan  bool   // the kernel is older than Linux 6.7
+	Found   []Resident
 }
 
-// searchable says whether a mapping is such memory, and not ours.
-func searchable(m procfs.Map) bool {
-	return m.Perm&(procfs.PermRead|procfs.PermWrite) == procfs.PermRead|procfs.PermWrite && !ours(m)
-}
-
-// find lists the pages that are in memory or in swap; all is false if that is more than the
+// Find lists the pages of mappings that are in memory or in swap; all is false if that is more than the
 // limits. Of shared memory only what this process has used is there, and not what is in swap.
-func (r *residents) find(maps []procfs.Map) (all bool, err error) {
-	f, err := r.p.OpenAt(r.p.FileName("pagemap"), 0)
+func (r *Residents) Find(maps []procfs.Map) (all bool, err error) {
+	f, err := r.Process.OpenAt(r.Process.FileName("pagemap"), 0)
 	if err != nil {
-		return false, r.p.Gone(err)
+		return false, r.Process.Gone(err)
 	}
 	defer f.Close()
 	for _, m := range maps {
-		if !searchable(m) {
-			continue
-		}
 		if all, err := r.mapping(f, m); !all || err != nil {
 			return false, err
 		}
@@ -59,25 +43,25 @@ func (r *residents) find(maps []procfs.Map) (all bool, err error) {
 }
 
 // mapping lists the pages of one mapping.
-func (r *residents) mapping(f *os.File, m procfs.Map) (all bool, err error) {
-	first := len(r.found)
+func (r *Residents) mapping(f *os.File, m procfs.Map) (all bool, err error) {
+	first := len(r.Found)
 	take := func(lo, hi uint64) bool {
-		if hi-lo > r.limit {
+		if hi-lo > r.Limit {
 			return false
 		}
-		r.limit -= hi - lo
-		if n := len(r.found); n > first && r.found[n-1].Hi == lo {
-			r.found[n-1].Hi = hi
+		r.Limit -= hi - lo
+		if n := len(r.Found); n > first && r.Found[n-1].Hi == lo {
+			r.Found[n-1].Hi = hi
 		} else {
-			r.found = append(r.found, resident{procfs.Range{Lo: lo, Hi: hi}, m.Perm&procfs.PermShared != 0})
+			r.Found = append(r.Found, Resident{procfs.Range{Lo: lo, Hi: hi}, m.Perm&procfs.PermShared != 0})
 		}
 		return true
 	}
 	at := m.Start
-	for at < m.End && !r.noScan {
+	for at < m.End && !r.NoScan {
 		got, next, err := scanPages(f, at, m.End)
 		if err != nil || next <= at {
-			r.noScan = true
+			r.NoScan = true
 			break
 		}
 		for _, g := range got {
@@ -91,20 +75,20 @@ func (r *residents) mapping(f *os.File, m procfs.Map) (all bool, err error) {
 }
 
 // ask reads the entries of all pages from lo to hi.
-func (r *residents) ask(f *os.File, lo, hi uint64, take func(lo, hi uint64) bool) (all bool, err error) {
+func (r *Residents) ask(f *os.File, lo, hi uint64, take func(lo, hi uint64) bool) (all bool, err error) {
 	buf := make([]byte, min(64<<10, (hi-lo)/procfs.PageSize*8))
 	for lo < hi {
 		b := buf[:min(uint64(len(buf)), (hi-lo)/procfs.PageSize*8)]
 		n := uint64(len(b) / 8)
-		if n > r.asks {
+		if n > r.Asks {
 			return false, nil
 		}
-		r.asks -= n
+		r.Asks -= n
 		if _, err := f.ReadAt(b, int64(lo/procfs.PageSize*8)); err != nil {
-			return false, r.p.Gone(err)
+			return false, r.Process.Gone(err)
 		}
 		for ; len(b) > 0; b, lo = b[8:], lo+procfs.PageSize {
-			if binary.LittleEndian.Uint64(b)&(ptrace.PagePresent|ptrace.PageSwapped) != 0 && !take(lo, lo+procfs.PageSize) {
+			if binary.LittleEndian.Uint64(b)&(pagePresent|pageSwapped) != 0 && !take(lo, lo+procfs.PageSize) {
 				return false, nil
 			}
 		}
