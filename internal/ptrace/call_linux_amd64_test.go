@@ -22,7 +22,7 @@ func TestCallLeavesAllRegisters(t *testing.T) {
 		s := stop(t, p)
 		injectEach(t, s)
 		release(t, s)
-		r.fine()
+		r.Fine()
 	}
 	untouched(t, p)
 }
@@ -87,7 +87,7 @@ func TestCallWithScratch(t *testing.T) {
 	s.SetScratch(procfs.Range{Lo: at, Hi: at + 64<<10})
 	injectEach(t, s)
 	release(t, s)
-	r.fine()
+	r.Fine()
 }
 
 func TestMemfdIsSharedAndClosed(t *testing.T) {
@@ -176,7 +176,7 @@ func TestDispositions(t *testing.T) {
 		t.Errorf("signal 99: %v, want EINVAL", err)
 	}
 	release(t, s)
-	r.fine()
+	r.Fine()
 }
 
 // A call that the target's own filter would punish is not made.
@@ -195,7 +195,7 @@ func TestSeccomp(t *testing.T) {
 				t.Errorf("mmap: %#x, %v", at, err)
 			}
 			release(t, s)
-			r.fine()
+			r.Fine()
 			untouched(t, p)
 		})
 	}
@@ -238,10 +238,10 @@ func TestCallInGoUnderGC(t *testing.T) {
 				}
 				release(t, s)
 				if i%20 == 0 {
-					r.fine()
+					r.Fine()
 				}
 			}
-			r.fine()
+			r.Fine()
 			untouched(t, p)
 		})
 	}
@@ -320,5 +320,5 @@ func TestCallInPadding(t *testing.T) {
 		t.Error("padding that holds something is taken")
 	}
 	release(t, s)
-	r.fine()
+	r.Fine()
 }

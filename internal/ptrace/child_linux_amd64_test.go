@@ -12,7 +12,7 @@ import (
 // stopped unless the caller says that nothing waits.
 func TestOwnChild(t *testing.T) {
 	r := run(t, build(t, "live"), "2")
-	p, err := Open(r.pid)
+	p, err := Open(r.PID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func TestOwnChild(t *testing.T) {
 	}
 	untouched(t, p)
 
-	p, err = OpenUnwaited(r.pid)
+	p, err = OpenUnwaited(r.PID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,5 +36,5 @@ func TestOwnChild(t *testing.T) {
 	for range 10 {
 		release(t, stop(t, p))
 	}
-	r.fine()
+	r.Fine()
 }

@@ -146,13 +146,13 @@ func TestTracerDiesAtEveryStep(t *testing.T) {
 func diesAtSteps(t *testing.T, r *running, stride int) {
 	t.Helper()
 	p := r.open()
-	n := min(steps(t, r.pid), steps(t, r.pid), steps(t, r.pid)) // one that has to stop the threads again takes more
+	n := min(steps(t, r.PID), steps(t, r.PID), steps(t, r.PID)) // one that has to stop the threads again takes more
 	if n < 50 {
 		t.Fatalf("only %d steps: requests are not counted", n)
 	}
 	killed := 0
 	for i := 1; i <= n; i += stride {
-		out, err := faultTracer(r.pid, i).CombinedOutput()
+		out, err := faultTracer(r.PID, i).CombinedOutput()
 		var exit *exec.ExitError
 		switch {
 		case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL:
@@ -161,7 +161,7 @@ func diesAtSteps(t *testing.T, r *running, stride int) {
 			t.Fatalf("step %d of %d: %v\n%s", i, n, err, out)
 		}
 		untouched(t, p)
-		r.fine()
+		r.Fine()
 	}
 	if killed < n/stride*2/3 { // a run may take fewer steps than another
 		t.Errorf("killed at %d of %d steps", killed, n/stride)
@@ -175,7 +175,7 @@ func TestTracerDiesAtAnyTime(t *testing.T) {
 	p := r.open()
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 60 {
-		cmd := faultTracer(r.pid, -1)
+		cmd := faultTracer(r.PID, -1)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -190,7 +190,7 @@ func TestTracerDiesAtAnyTime(t *testing.T) {
 		cmd.Process.Kill()
 		cmd.Wait()
 		untouched(t, p)
-		r.fine()
+		r.Fine()
 	}
 }
 

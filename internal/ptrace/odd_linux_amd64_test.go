@@ -24,15 +24,15 @@ func TestStopVforkParent(t *testing.T) {
 			injectEach(t, s)
 			release(t, s)
 		}
-		r.fine()
+		r.Fine()
 		untouched(t, p)
 	})
 	t.Run("for ever", func(t *testing.T) {
 		r := run(t, prog, "vfork", "0")
 		p := r.open()
 		parent := 0
-		for _, tid := range tasks(t, r.pid) {
-			if tid != r.pid {
+		for _, tid := range tasks(t, r.PID) {
+			if tid != r.PID {
 				parent = tid
 			}
 		}
@@ -57,7 +57,7 @@ func TestStopVforkParent(t *testing.T) {
 			injectEach(t, s)
 			release(t, s)
 		}
-		r.fine()
+		r.Fine()
 		untouched(t, p)
 	})
 }
@@ -73,22 +73,22 @@ func TestStopTakesSharers(t *testing.T) {
 	for range 20 {
 		s := stop(t, p)
 		last := s.Threads()[len(s.Threads())-1]
-		if last.TGID != children[0] || s.Threads()[0].TGID != r.pid {
+		if last.TGID != children[0] || s.Threads()[0].TGID != r.PID {
 			t.Fatalf("last thread is %d of %d, want one of %d", last.TID, last.TGID, children[0])
 		}
 		waitState(t, children[0], "t")
 		release(t, s)
-		r.fine()
+		r.Fine()
 	}
 	untouched(t, p)
 }
 
 func TestStopWithoutFirstThread(t *testing.T) {
 	r := run(t, build(t, "odd"), "leader")
-	waitState(t, r.pid, "Z")
+	waitState(t, r.PID, "Z")
 	p := r.open()
 	s := stop(t, p)
-	if n := len(s.Threads()); n != 1 || s.Threads()[0].TID == r.pid {
+	if n := len(s.Threads()); n != 1 || s.Threads()[0].TID == r.PID {
 		t.Fatalf("%d threads", n)
 	}
 	at, err := s.Mmap(0, procfs.PageSize, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1, 0)
@@ -99,7 +99,7 @@ func TestStopWithoutFirstThread(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, s)
-	r.fine()
+	r.Fine()
 	if err := p.CheckImage(); err != nil {
 		t.Error(err)
 	}
@@ -112,17 +112,17 @@ func TestStopOfStoppedProcess(t *testing.T) {
 	if err := p.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.pid, "T")
+	waitState(t, r.PID, "T")
 	s := stop(t, p)
 	injectEach(t, s)
 	release(t, s)
-	for _, tid := range tasks(t, r.pid) {
+	for _, tid := range tasks(t, r.PID) {
 		waitState(t, tid, "T")
 	}
 	if err := p.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	r.fine()
+	r.Fine()
 	// And one that is stopped while we hold it.
 	s = stop(t, p)
 	if err := p.Signal(unix.SIGSTOP); err != nil {
@@ -130,13 +130,13 @@ func TestStopOfStoppedProcess(t *testing.T) {
 	}
 	injectEach(t, s)
 	release(t, s)
-	for _, tid := range tasks(t, r.pid) {
+	for _, tid := range tasks(t, r.PID) {
 		waitState(t, tid, "T")
 	}
 	if err := p.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	r.fine()
+	r.Fine()
 	untouched(t, p)
 }
 
@@ -147,7 +147,7 @@ func TestStopLosesNoSignal(t *testing.T) {
 	p := r.open()
 	count := func() (n int) {
 		var rounds int
-		if _, err := fmt.Sscanf(r.ask("how"), "ok %d %d", &rounds, &n); err != nil {
+		if _, err := fmt.Sscanf(r.Ask("how"), "ok %d %d", &rounds, &n); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -200,7 +200,7 @@ func TestStopOfTraced(t *testing.T) {
 	}
 	s = stop(t, q)
 	release(t, s)
-	r.fine()
+	r.Fine()
 }
 
 // A thread in a restartable sequence cannot go on in it after a call: it goes to the
@@ -209,7 +209,7 @@ func TestCallAbortsRestartableSequence(t *testing.T) {
 	r := run(t, build(t, "odd"), "rseq")
 	p := r.open()
 	var begin, end, abort uint64
-	if _, err := fmt.Sscanf(r.ask("rseq"), "%d %d %d", &begin, &end, &abort); err != nil {
+	if _, err := fmt.Sscanf(r.Ask("rseq"), "%d %d %d", &begin, &end, &abort); err != nil {
 		t.Fatal(err)
 	}
 	for seen := 0; seen < 5; {
@@ -238,7 +238,7 @@ func TestCallAbortsRestartableSequence(t *testing.T) {
 			}
 		}
 		release(t, s)
-		r.fine()
+		r.Fine()
 	}
 }
 
@@ -246,7 +246,7 @@ func TestCallAbortsRestartableSequence(t *testing.T) {
 // frame must not be laid over.
 func TestCallOnAlternateStack(t *testing.T) {
 	r := run(t, build(t, "odd"), "altstack")
-	r.fine() // it is in the handler now
+	r.Fine() // it is in the handler now
 	p := r.open()
 	s := stop(t, p)
 	th := s.Threads()[0]
@@ -271,7 +271,7 @@ func TestCallOnAlternateStack(t *testing.T) {
 		t.Error("bytes below the alternate stack were changed")
 	}
 	release(t, s)
-	r.fine()
+	r.Fine()
 }
 
 // A thread that the kernel will make repeat its call says where it goes on.

@@ -28,8 +28,8 @@ func TestOpenRefuses(t *testing.T) {
 	waitState(t, zombie.Process.Pid, "Z")
 	live := run(t, build(t, "live"), "1")
 	thread := 0
-	for _, tid := range tasks(t, live.pid) {
-		if tid != live.pid {
+	for _, tid := range tasks(t, live.PID) {
+		if tid != live.PID {
 			thread = tid
 		}
 	}
@@ -45,7 +45,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"negative", -1, ErrNoProcess, ""},
 		{"self", os.Getpid(), ErrSelf, ""},
 		{"zombie", zombie.Process.Pid, ErrNoProcess, "zombie"},
-		{"thread", thread, ErrUnsupported, fmt.Sprintf("thread of process %d", live.pid)},
+		{"thread", thread, ErrUnsupported, fmt.Sprintf("thread of process %d", live.PID)},
 		{"32 bits", small, ErrUnsupported, "x86-64"},
 	} {
 		p, err := Open(c.pid)
@@ -149,13 +149,13 @@ func TestOpenWithoutPermission(t *testing.T) {
 		t.Fatal("only root can become another user: run the tests as root")
 	}
 	r := run(t, build(t, "live"), "1")
-	cmd := reexec("TestPermissionTracer", "KPROBES_PERMISSION_PID="+strconv.Itoa(r.pid))
+	cmd := reexec("TestPermissionTracer", "KPROBES_PERMISSION_PID="+strconv.Itoa(r.PID))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "refused: ") || !strings.Contains(string(out), "user 0 and we as 65534") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	r.fine()
+	r.Fine()
 }
 
 // A pid that goes to another process is not touched.
@@ -164,19 +164,19 @@ func TestPIDIsReused(t *testing.T) {
 	prog := build(t, "live")
 	old := run(t, prog, "1")
 	p := old.open()
-	old.cmd.Process.Kill()
-	old.cmd.Wait()
+	old.Cmd.Process.Kill()
+	old.Cmd.Wait()
 	var other *running
 	for range 50 {
-		if err := os.WriteFile(last, []byte(strconv.Itoa(old.pid-1)), 0); err != nil {
+		if err := os.WriteFile(last, []byte(strconv.Itoa(old.PID-1)), 0); err != nil {
 			t.Skipf("the next pid cannot be chosen here: %v", err)
 		}
-		if other = run(t, prog, "1"); other.pid == old.pid {
+		if other = run(t, prog, "1"); other.PID == old.PID {
 			break
 		}
 	}
-	if other.pid != old.pid {
-		t.Fatalf("pid %d was not given again: others start processes too fast", old.pid)
+	if other.PID != old.PID {
+		t.Fatalf("pid %d was not given again: others start processes too fast", old.PID)
 	}
 	if err := p.ReadMem(p.Image().StartStack, make([]byte, 1)); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("ReadMem: %v", err)
@@ -196,7 +196,7 @@ func TestPIDIsReused(t *testing.T) {
 	if p.Alive() {
 		t.Error("it is said to live")
 	}
-	other.fine()
+	other.Fine()
 }
 
 func TestExited(t *testing.T) {
@@ -207,7 +207,7 @@ func TestExited(t *testing.T) {
 		t.Fatal("it lives")
 	default:
 	}
-	r.cmd.Process.Kill()
+	r.Cmd.Process.Kill()
 	<-p.Exited()
 	if p.Alive() {
 		t.Error("Alive after its end")
@@ -228,7 +228,7 @@ func TestExecIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	code := p.Image().StartCode
-	if a := r.ask("exec"); a != "ready" {
+	if a := r.Ask("exec"); a != "ready" {
 		t.Fatal(a)
 	}
 	if err := p.CheckImage(); !errors.Is(err, ErrExec) || !errors.Is(err, unix.ESTALE) {
@@ -240,10 +240,10 @@ func TestExecIsSeen(t *testing.T) {
 	if _, err := p.Stop(nil); !errors.Is(err, ErrExec) {
 		t.Errorf("Stop: %v", err)
 	}
-	if _, err := Open(r.pid); err != nil {
+	if _, err := Open(r.PID); err != nil {
 		t.Errorf("Open again: %v", err)
 	}
-	r.fine()
+	r.Fine()
 }
 
 func TestMemory(t *testing.T) {
@@ -282,7 +282,7 @@ func TestMemory(t *testing.T) {
 	if err := p.ReadMem(last.End-5, b); !errors.Is(err, ErrFault) || !strings.Contains(err.Error(), fmt.Sprintf("at %#x", last.End)) {
 		t.Errorf("read over a hole: %v", err)
 	}
-	r.fine()
+	r.Fine()
 }
 
 // Where /proc/PID/mem heeds page permissions, ptrace writes instead.
@@ -314,7 +314,7 @@ func TestPoke(t *testing.T) {
 	if err := p.poke(at, text); !errors.Is(err, ErrFault) || !strings.Contains(err.Error(), "stop") {
 		t.Errorf("of a running process: %v", err)
 	}
-	r.fine()
+	r.Fine()
 }
 
 func TestOpenMap(t *testing.T) {
@@ -409,7 +409,7 @@ func TestChildrenAndMappings(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, s)
-	child, err := strconv.Atoi(r.ask("fork"))
+	child, err := strconv.Atoi(r.Ask("fork"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ func TestStopHoldsThreadsThatComeAndGo(t *testing.T) {
 		held(t, p, s)
 		release(t, s)
 	}
-	r.fine()
+	r.Fine()
 	untouched(t, p)
 	t.Logf("longest time to stop all threads: %v", longest)
 }
@@ -46,11 +46,11 @@ func held(t *testing.T, p *Process, s *Stopped) {
 func TestStopIsInvisibleToSystemCalls(t *testing.T) {
 	r := run(t, build(t, "calls", "-Wno-misleading-indentation"))
 	p := r.open()
-	if a := r.ask("begin"); !strings.HasPrefix(a, "ok") {
+	if a := r.Ask("begin"); !strings.HasPrefix(a, "ok") {
 		t.Fatal(a)
 	}
 	stops := 0
-	for end := time.Now().Add(patience); r.ask("timeouts") != "1"; stops++ {
+	for end := time.Now().Add(patience); r.Ask("timeouts") != "1"; stops++ {
 		if time.Now().After(end) {
 			t.Fatal("a call with a timeout does not end while it is stopped over and over")
 		}
@@ -62,7 +62,7 @@ func TestStopIsInvisibleToSystemCalls(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	asleep(t, p)
-	if a := r.ask("events"); !strings.HasPrefix(a, "ok ") || a == "ok 0" {
+	if a := r.Ask("events"); !strings.HasPrefix(a, "ok ") || a == "ok 0" {
 		t.Fatal(a)
 	}
 	t.Logf("%d stops", stops)
@@ -88,7 +88,7 @@ func TestFailedStopIsInvisibleToSystemCalls(t *testing.T) {
 		t.Fatal("no stop failed in a nanosecond")
 	}
 	asleep(t, p)
-	if a := r.ask("events"); !strings.HasPrefix(a, "ok ") || a == "ok 0" {
+	if a := r.Ask("events"); !strings.HasPrefix(a, "ok ") || a == "ok 0" {
 		t.Fatalf("after %d failed stops: %s", failed, a)
 	}
 	untouched(t, p)

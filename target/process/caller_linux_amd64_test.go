@@ -59,8 +59,8 @@ func TestHandlerRegisters(t *testing.T) {
 	if seen.DI != 40 || seen.SI != 2 || seen.IP != at.Addr {
 		t.Errorf("registers seen: %+v", seen)
 	}
-	if tid != uint64(h.pid) {
-		t.Errorf("thread %d, want %d", tid, h.pid)
+	if tid != uint64(h.PID) {
+		t.Errorf("thread %d, want %d", tid, h.PID)
 	}
 	h.want("leaf 1000", fmt.Sprintf("ok %d", leafHash(1000)))
 	if seen.R8 != 1004 || seen.R11 != 1007 || seen.X[7][0] != 1002 || seen.X[15][0] != 1003 || seen.Flags&1 != 1 {
@@ -237,7 +237,7 @@ func TestHandlerIsSlow(t *testing.T) {
 			h.want("add 1 2", "ok 3")
 		}
 		close(hold)
-		eventually(t, "handler in time", func() bool { return h.ask("add 1 2") == "ok 1003" })
+		eventually(t, "handler in time", func() bool { return h.Ask("add 1 2") == "ok 1003" })
 		h.end()
 	}
 }
@@ -320,7 +320,7 @@ func TestEndCall(t *testing.T) {
 	if n := h.tg.mail.Used(); n > 20 {
 		t.Errorf("%d descriptors were used by 30 calls, one after the other", n)
 	}
-	a := h.ask("stop")
+	a := h.Ask("stop")
 	if !strings.HasSuffix(a, " 0") {
 		t.Errorf("stop: %s", a)
 	}
@@ -329,7 +329,7 @@ func TestEndCall(t *testing.T) {
 // Everything is taken out under load, again and again, and the program computes right.
 func TestHandlerDetach(t *testing.T) {
 	r := handledProgram(t)
-	r.ask("run 8")
+	r.Ask("run 8")
 	for i := range 20 {
 		h := handle(t, r, never)
 		var runs atomic.Uint64
@@ -342,7 +342,7 @@ func TestHandlerDetach(t *testing.T) {
 		eventually(t, "run of the handler", func() bool { return runs.Load() > 50 })
 		h.end()
 	}
-	if a := r.ask("stop"); !strings.HasSuffix(a, " 0") {
+	if a := r.Ask("stop"); !strings.HasSuffix(a, " 0") {
 		t.Errorf("stop: %s", a)
 	}
 }
@@ -350,7 +350,7 @@ func TestHandlerDetach(t *testing.T) {
 // Close lets threads go whose handler was not ended before.
 func TestCloseLetsWaitersGo(t *testing.T) {
 	r := handledProgram(t)
-	r.ask("run 3")
+	r.Ask("run 3")
 	h := handle(t, r, never)
 	hold := make(chan struct{})
 	var runs atomic.Uint64
@@ -365,7 +365,7 @@ func TestCloseLetsWaitersGo(t *testing.T) {
 		close(hold)
 	}()
 	h.end()
-	if a := r.ask("stop"); !strings.HasSuffix(a, " 0") {
+	if a := r.Ask("stop"); !strings.HasSuffix(a, " 0") {
 		t.Errorf("stop: %s", a)
 	}
 }
@@ -386,7 +386,7 @@ func TestHandlerAndSignals(t *testing.T) {
 		return arch.ActionGo
 	})
 	var calls, wrong, signals uint64
-	a := h.ask("sigs 5")
+	a := h.Ask("sigs 5")
 	if _, err := fmt.Sscanf(a, "ok %d %d %d", &calls, &wrong, &signals); err != nil || wrong != 0 {
 		t.Fatal(a)
 	}
@@ -532,7 +532,7 @@ func TestHandlerTracer(t *testing.T) {
 		dieAt(t, pid, step)
 		return
 	}
-	h := handle(t, &running{t: t, pid: pid}, 50*time.Millisecond)
+	h := handle(t, &running{&testprog.Talker{PID: pid}, t}, 50*time.Millisecond)
 	h.handle("add", func(r *amd64.Regs) arch.Action {
 		if r.DI == 13 {
 			select {}
@@ -547,7 +547,7 @@ func TestHandlerTracer(t *testing.T) {
 // handlerTracer starts a tracer that is to be killed.
 func handlerTracer(t *testing.T, r *running) *exec.Cmd {
 	t.Helper()
-	cmd := reexec("TestHandlerTracer", tracerPID+"="+strconv.Itoa(r.pid))
+	cmd := reexec("TestHandlerTracer", tracerPID+"="+strconv.Itoa(r.PID))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -569,23 +569,23 @@ func TestHandlerTracerKilled(t *testing.T) {
 	r := handledProgram(t)
 	for i := range 5 {
 		cmd := handlerTracer(t, r)
-		if a := r.ask("add 1 2"); a != "ok 1003" && a != "ok 3" {
+		if a := r.Ask("add 1 2"); a != "ok 1003" && a != "ok 3" {
 			t.Fatal(a)
 		}
-		eventually(t, "handled call", func() bool { return r.ask("add 1 2") == "ok 1003" })
+		eventually(t, "handled call", func() bool { return r.Ask("add 1 2") == "ok 1003" })
 		cmd.Process.Signal(unix.SIGSTOP)
 		waitState(t, cmd.Process.Pid, "T")
 		for range 10 {
-			if a := r.ask("add 1 2"); a != "ok 3" {
+			if a := r.Ask("add 1 2"); a != "ok 3" {
 				t.Errorf("the tracer stands still: %s", a)
 			}
 		}
-		if off := mailOff(t, r.pid); off != amd64.MailMuted {
+		if off := mailOff(t, r.PID); off != amd64.MailMuted {
 			t.Errorf("the tracer stands still, and threads wait for it again and again: %d", off)
 		}
 		cmd.Process.Signal(unix.SIGCONT)
-		eventually(t, "handled call", func() bool { return r.ask("add 1 2") == "ok 1003" })
-		r.ask("run 4")
+		eventually(t, "handled call", func() bool { return r.Ask("add 1 2") == "ok 1003" })
+		r.Ask("run 4")
 		if i%2 == 1 {
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -610,8 +610,8 @@ func TestHandlerTracerKilled(t *testing.T) {
 			t.Errorf("left: %+v, %v", l, err)
 		}
 		p.Close()
-		r.ask("stop") // what threads computed while the tracer was there is not their own
-		if a := r.ask("go 4 1000"); a != "ok 4000 0" {
+		r.Ask("stop") // what threads computed while the tracer was there is not their own
+		if a := r.Ask("go 4 1000"); a != "ok 4000 0" {
 			t.Error(a)
 		}
 	}
@@ -651,7 +651,7 @@ func TestUndoLetsWaitersGo(t *testing.T) {
 		<-hold
 		return arch.ActionGo
 	})
-	r.ask("run 3")
+	r.Ask("run 3")
 	eventually(t, "3 threads in the handler", func() bool { return runs.Load() == 3 })
 	l, err := findLeftover(h.tg.p) // as one sees it that comes after us
 	if err != nil || l == nil {
@@ -659,7 +659,7 @@ func TestUndoLetsWaitersGo(t *testing.T) {
 	}
 	retry(t, func() error { _, err := l.Undo(); return err })
 	h.clean()
-	if a := r.ask("stop"); !strings.HasSuffix(a, " 0") {
+	if a := r.Ask("stop"); !strings.HasSuffix(a, " 0") {
 		t.Errorf("stop: %s", a)
 	}
 	h.tg.control = nil // nothing of it is there any more
@@ -668,7 +668,7 @@ func TestUndoLetsWaitersGo(t *testing.T) {
 // Handlers in a Go program: on goroutine stacks, under the garbage collector.
 func TestHandlerInGo(t *testing.T) {
 	prog := testprog.Start(t, testprog.Build(t, "gowork"), "4")
-	h := handle(t, &running{t: t, pid: prog.PID}, never)
+	h := handle(t, &running{&testprog.Talker{PID: prog.PID}, t}, never)
 	var runs, odd atomic.Uint64
 	c := h.handle("main.Ints", func(r *amd64.Regs) arch.Action {
 		runs.Add(1)
@@ -727,7 +727,7 @@ func TestHandlerIsRefused(t *testing.T) {
 		}
 	}
 	tg.o.HandlerWait = 0
-	if a := r.ask("seccomp"); a != "ok" {
+	if a := r.Ask("seccomp"); a != "ok" {
 		t.Fatal(a)
 	}
 	if _, err := tg.NewCall(ok); !errors.Is(err, ErrSeccomp) || !strings.Contains(fmt.Sprint(err), "call handlers") {

@@ -18,7 +18,7 @@ func TestAllgsFromCode(t *testing.T) {
 			t.Fatalf("%v: %v\n%s", cmd, err, msg)
 		}
 		r := run(t, out)
-		p, err := OpenUnwaited(r.pid)
+		p, err := OpenUnwaited(r.PID)
 		if err != nil {
 			t.Fatal(err)
 		}

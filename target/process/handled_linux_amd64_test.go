@@ -29,7 +29,7 @@ const never = maxHandlerWait
 
 func handle(t testing.TB, r *running, wait time.Duration) *handled {
 	t.Helper()
-	p, err := OpenUnwaited(r.pid)
+	p, err := OpenUnwaited(r.PID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func mapsOfTB(t testing.TB, p *ptrace.Process) []procfs.Map {
 func (h *handled) want(ask, answer string) {
 	h.t.Helper()
 	order.Add(1)
-	if a := h.ask(ask); a != answer {
+	if a := h.Ask(ask); a != answer {
 		h.t.Errorf("%s: %q, want %q", ask, a, answer)
 	}
 	order.Add(1)

@@ -1,104 +1,41 @@
 package process
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
-	"kprobes.dev/kprobes/internal/cbuild"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
+	"kprobes.dev/kprobes/internal/testprog"
 )
 
 // build compiles a program of internal/testprog/process.
 func build(t testing.TB, name string, flags ...string) string {
 	t.Helper()
-	path, err := cbuild.Build(os.DirFS("../../internal/testprog"), "process", name, flags...)
-	if err != nil {
-		t.Fatalf("%v (install gcc)", err)
-	}
-	return path
+	return testprog.BuildTalker(t, "../../internal/testprog", name, flags...)
 }
 
 // running is a test program that speaks lines.
 type running struct {
-	t   testing.TB
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-	pid int
+	*testprog.Talker
+	t testing.TB
 }
 
 // run starts a program and waits until it is ready. It is killed at the test's end.
 func run(t testing.TB, path string, args ...string) *running {
 	t.Helper()
-	r := &running{t: t, cmd: exec.Command(path, args...)}
-	r.cmd.Stderr = os.Stderr
-	var err error
-	if r.in, err = r.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := r.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	r.out, r.pid = bufio.NewReader(out), r.cmd.Process.Pid
-	t.Cleanup(func() {
-		r.cmd.Process.Kill()
-		r.cmd.Wait()
-	})
-	if l := r.line(); l != "ready" {
-		t.Fatalf("%s: first line %q, want ready", path, l)
-	}
-	return r
+	return &running{testprog.Talk(t, path, args...), t}
 }
 
 // patience bounds every wait of these tests. Nothing measures it.
 const patience = 3 * time.Minute
 
-func (r *running) line() string {
-	r.t.Helper()
-	type answer struct {
-		line string
-		err  error
-	}
-	c := make(chan answer, 1)
-	go func() {
-		l, err := r.out.ReadString('\n')
-		c <- answer{strings.TrimSuffix(l, "\n"), err}
-	}()
-	select {
-	case a := <-c:
-		if a.err != nil {
-			r.t.Fatalf("process %d has ended: %v: %v", r.pid, a.err, r.cmd.Wait())
-		}
-		return a.line
-	case <-time.After(patience):
-		r.t.Fatalf("process %d does not answer", r.pid)
-		return ""
-	}
-}
-
-// ask sends a line and gives the answer.
-func (r *running) ask(line string) string {
-	r.t.Helper()
-	if _, err := io.WriteString(r.in, line+"\n"); err != nil {
-		r.t.Fatalf("process %d: %v", r.pid, err)
-	}
-	return r.line()
-}
-
 func (r *running) open() *Proc {
 	r.t.Helper()
-	p, err := OpenUnwaited(r.pid) // nothing waits for it before the test's end
+	p, err := OpenUnwaited(r.PID) // nothing waits for it before the test's end
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -36,22 +36,22 @@ func TestLock(t *testing.T) {
 	if h, err := p.Holder(); h != nil || err != nil {
 		t.Fatalf("holder of a free process: %v, %v", h, err)
 	}
-	t.Setenv("KPROBES_LOCK_PID", strconv.Itoa(r.pid))
+	t.Setenv("KPROBES_LOCK_PID", strconv.Itoa(r.PID))
 	other := run(t, "/proc/self/exe", "-test.run=^TestLockHolder$")
 	var held *HeldError
 	err := p.Lock()
-	if !errors.As(err, &held) || !errors.Is(err, ErrBusy) || held.Holder.PID != other.pid || held.PID != r.pid {
-		t.Fatalf("lock of a process that %d holds: %v", other.pid, err)
+	if !errors.As(err, &held) || !errors.Is(err, ErrBusy) || held.Holder.PID != other.PID || held.PID != r.PID {
+		t.Fatalf("lock of a process that %d holds: %v", other.PID, err)
 	}
-	if h := procfs.NewHolder(other.pid); !h.Same(held.Holder) || h.Start == 0 || h.PIDNS == 0 || time.Since(h.Started) > time.Hour || time.Until(h.Started) > time.Minute {
+	if h := procfs.NewHolder(other.PID); !h.Same(held.Holder) || h.Start == 0 || h.PIDNS == 0 || time.Since(h.Started) > time.Hour || time.Until(h.Started) > time.Minute {
 		t.Errorf("holder %+v, want %+v", held.Holder, h)
 	}
 	if h, err := p.Holder(); err != nil || !h.Same(held.Holder) {
 		t.Errorf("holder: %v, %v", h, err)
 	}
 	// A dead holder holds nothing.
-	other.cmd.Process.Kill()
-	other.cmd.Wait()
+	other.Cmd.Process.Kill()
+	other.Cmd.Wait()
 	if err := p.Lock(); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestLock(t *testing.T) {
 	if err := q.Lock(); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("lock of what we hold: %v", err)
 	}
-	if a := r.ask("exec"); a != "ready" { // exec does not free it
+	if a := r.Ask("exec"); a != "ready" { // exec does not free it
 		t.Fatal(a)
 	}
 	if err := q.Lock(); !errors.Is(err, ErrBusy) {
@@ -73,8 +73,8 @@ func TestLock(t *testing.T) {
 		t.Error(err)
 	}
 	q.Unlock()
-	r.cmd.Process.Kill()
-	r.cmd.Wait()
+	r.Cmd.Process.Kill()
+	r.Cmd.Wait()
 	if err := p.Lock(); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("lock of a process that has ended: %v", err)
 	}

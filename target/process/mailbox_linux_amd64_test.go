@@ -21,6 +21,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/testprog"
 )
 
 // A process that writes anything into its mailbox makes the tracer run handlers that there
@@ -111,8 +112,8 @@ func TestHandlerTracerDiesAtEveryStep(t *testing.T) {
 	total, killed := math.MaxInt, 0
 	const stride = 9
 	for i := -2 * stride; i <= total; i += stride { // up to 0 it is not killed: one that has to try again takes more steps
-		r.ask("run 3")
-		cmd := reexec("TestHandlerTracer", tracerPID+"="+strconv.Itoa(r.pid), faultStep+"="+strconv.Itoa(max(i, 0)))
+		r.Ask("run 3")
+		cmd := reexec("TestHandlerTracer", tracerPID+"="+strconv.Itoa(r.PID), faultStep+"="+strconv.Itoa(max(i, 0)))
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
 		switch {
@@ -142,10 +143,10 @@ func TestHandlerTracerDiesAtEveryStep(t *testing.T) {
 				t.Errorf("step %d: left: %+v", i, m)
 			}
 		}
-		if a := r.ask("stop"); !strings.HasPrefix(a, "ok ") || !strings.HasSuffix(a, " 0") {
+		if a := r.Ask("stop"); !strings.HasPrefix(a, "ok ") || !strings.HasSuffix(a, " 0") {
 			t.Errorf("step %d of %d: %s", i, total, a)
 		}
-		if a := r.ask("go 3 100"); a != "ok 300 0" {
+		if a := r.Ask("go 3 100"); a != "ok 300 0" {
 			t.Errorf("step %d of %d: %s", i, total, a)
 		}
 	}
@@ -165,7 +166,7 @@ func dieAt(t *testing.T, pid, step int) {
 			unix.Kill(os.Getpid(), unix.SIGKILL)
 		}
 	}
-	h := handle(t, &running{t: t, pid: pid}, 20*time.Millisecond)
+	h := handle(t, &running{&testprog.Talker{PID: pid}, t}, 20*time.Millisecond)
 	var runs atomic.Uint64
 	c := h.handle("add", func(*amd64.Regs) arch.Action {
 		runs.Add(1)

@@ -113,7 +113,7 @@ func TestHeldByItself(t *testing.T) {
 // TestAttachToChild: a child of ours that may be waited for is refused.
 func TestAttachToChild(t *testing.T) {
 	r := run(t, build(t, "live"), "2")
-	p, err := Open(r.pid)
+	p, err := Open(r.PID)
 	if err != nil {
 		t.Fatal(err)
 	}

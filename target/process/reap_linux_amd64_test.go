@@ -21,7 +21,7 @@ func TestCallsOfSharedStacks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := run(t, prog, name)
 			var i amd64.Instance
-			if l := r.line(); !scanned(l, &i) {
+			if l := r.Line(); !scanned(l, &i) {
 				t.Fatalf("the program says %q", l)
 			}
 			h := handle(t, r, never)
