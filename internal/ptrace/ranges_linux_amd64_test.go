@@ -50,30 +50,36 @@ func TestReadRanges(t *testing.T) {
 	)
 	ranges = append(ranges, stacks[len(stacks)/2:]...)
 	for _, apart := range []bool{false, true} {
-		s.apart = apart
-		got := make([][]byte, len(ranges))
-		err := s.ReadRanges(ranges, func(i int, at uint64, b []byte) error {
-			if at != ranges[i].Lo+uint64(len(got[i])) {
-				t.Errorf("range %d: a piece at 0x%x, behind %d bytes", i, at, len(got[i]))
-			}
-			got[i] = append(got[i], b...)
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, r := range ranges {
-			want := make([]byte, r.Size())
-			n, _ := p.ReadMemSome(r.Lo, want)
-			if !bytes.Equal(got[i], want[:n]) {
-				t.Errorf("apart %v: range %d, 0x%x to 0x%x: %d bytes were read, and not the %d that are there", apart, i, r.Lo, r.Hi, len(got[i]), n)
-			}
-		}
-		if s.apart != apart {
-			t.Errorf("apart was %v, and is %v: it was read by other means than was meant", apart, s.apart)
-		}
+		readsRanges(t, s, ranges, apart)
 	}
 	if _, done := p.ReadMemSome(hidden-64, make([]byte, 128)); done != nil {
 		t.Errorf("what permits nothing is not read: %v", done)
+	}
+}
+
+// readsRanges checks that what is read of ranges is what is there: of many in one system call, or of each apart.
+func readsRanges(t *testing.T, s *Stopped, ranges []procfs.Range, apart bool) {
+	t.Helper()
+	s.apart = apart
+	got := make([][]byte, len(ranges))
+	err := s.ReadRanges(ranges, func(i int, at uint64, b []byte) error {
+		if at != ranges[i].Lo+uint64(len(got[i])) {
+			t.Errorf("range %d: a piece at 0x%x, behind %d bytes", i, at, len(got[i]))
+		}
+		got[i] = append(got[i], b...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range ranges {
+		want := make([]byte, r.Size())
+		n, _ := s.p.ReadMemSome(r.Lo, want)
+		if !bytes.Equal(got[i], want[:n]) {
+			t.Errorf("apart %v: range %d, 0x%x to 0x%x: %d bytes were read, and not the %d that are there", apart, i, r.Lo, r.Hi, len(got[i]), n)
+		}
+	}
+	if s.apart != apart {
+		t.Errorf("apart was %v, and is %v: it was read by other means than was meant", apart, s.apart)
 	}
 }

@@ -27,18 +27,7 @@ import (
 // A process that writes anything into its mailbox makes the tracer run handlers that there
 // are, with registers that are none, and nothing else.
 func TestMailboxHostile(t *testing.T) {
-	fd, err := unix.MemfdCreate(mailName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := os.NewFile(uintptr(fd), mailName)
-	if _, err := sealMail(f, amd64.MailSize(leastDescs)); err != nil {
-		t.Fatal(err)
-	}
-	mem, err := mapMail(f, amd64.MailSize(leastDescs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mem := ownMail(t)
 	const addr = 0x7f0000000000
 	m := newMailSide(run(t, build(t, "hold")).open().Process, mem, addr)
 	var runs, wrong atomic.Uint64
@@ -57,22 +46,7 @@ func TestMailboxHostile(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	end := time.Now().Add(patience)
 	for i := 0; i < 20000 || (runs.Load() < 100 || wrong.Load() == 0) && time.Now().Before(end); i++ {
-		slot := rnd.IntN(amd64.MailSlots)
-		b := m.Slot(slot)
-		for i := 8; i < 128; i += 8 {
-			binary.LittleEndian.PutUint64(b[i:], rnd.Uint64()>>rnd.IntN(64))
-		}
-		binary.LittleEndian.PutUint64(b[8:], addr+uint64(m.DescAt(rnd.IntN(8)))+uint64(rnd.IntN(2)))
-		atomic.StoreUint32(m.State(slot), uint32(rnd.IntN(8)))
-		bell := m.Word32(amd64.MailBellOff)
-		atomic.AddUint32(bell, 1)
-		m.wake(bell, 1)
-		switch rnd.IntN(50) {
-		case 0:
-			atomic.StoreUint32(m.Word32(amd64.MailOffOff), rnd.Uint32())
-		case 1:
-			atomic.StoreUint32(m.Word32(amd64.MailIdleOff), rnd.Uint32())
-		}
+		scribble(m, rnd, addr)
 	}
 	if runs.Load() < 100 || wrong.Load() == 0 {
 		t.Errorf("%d runs, %d of them with an action that is none", runs.Load(), wrong.Load())
@@ -101,6 +75,44 @@ func TestMailboxHostile(t *testing.T) {
 	}
 	if err := m.close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// ownMail makes a mailbox in memory of our own.
+func ownMail(t *testing.T) *mailMem {
+	t.Helper()
+	fd, err := unix.MemfdCreate(mailName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), mailName)
+	if _, err := sealMail(f, amd64.MailSize(leastDescs)); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := mapMail(f, amd64.MailSize(leastDescs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mem
+}
+
+// scribble writes what a hostile process could into a mailbox that stands at an address.
+func scribble(m *mailSide, rnd *rand.Rand, addr uint64) {
+	slot := rnd.IntN(amd64.MailSlots)
+	b := m.Slot(slot)
+	for i := 8; i < 128; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], rnd.Uint64()>>rnd.IntN(64))
+	}
+	binary.LittleEndian.PutUint64(b[8:], addr+uint64(m.DescAt(rnd.IntN(8)))+uint64(rnd.IntN(2)))
+	atomic.StoreUint32(m.State(slot), uint32(rnd.IntN(8)))
+	bell := m.Word32(amd64.MailBellOff)
+	atomic.AddUint32(bell, 1)
+	m.wake(bell, 1)
+	switch rnd.IntN(50) {
+	case 0:
+		atomic.StoreUint32(m.Word32(amd64.MailOffOff), rnd.Uint32())
+	case 1:
+		atomic.StoreUint32(m.Word32(amd64.MailIdleOff), rnd.Uint32())
 	}
 }
 
