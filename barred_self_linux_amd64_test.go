@@ -14,7 +14,7 @@ import (
 func TestSelfOwnCodeRefused(t *testing.T) {
 	for _, name := range []string{
 		"kprobes.dev/kprobes/target/self.gate", "kprobes.dev/kprobes/target/self.dispatch",
-		"kprobes.dev/kprobes/target/self.sigurg", "kprobes.dev/kprobes/internal/engine.(*Probe).runPre",
+		"kprobes.dev/kprobes/target/self.sigurg", "kprobes.dev/kprobes/internal/engine/handler.(*runs).runPre", "kprobes.dev/kprobes/internal/engine/handler.(*Runner).Bind.func1",
 		"kprobes.dev/kprobes.newKprobe.func1",
 	} {
 		err := kprobes.RegisterKprobe(&kprobes.Kprobe{SymbolName: name})

@@ -50,7 +50,7 @@ func (ch *functionChange) begin(f *function) {
 // more.
 func (f *function) mustChange() bool {
 	for _, s := range f.serving {
-		if e := s.e; e.idle() || !slices.Contains(f.events, e) || e.h != nil && e.h.calls != *s.n {
+		if e := s.e; e.idle() || !slices.Contains(f.events, e) || e.h != nil && e.h.h.Calls() != *s.n {
 			return true
 		}
 	}

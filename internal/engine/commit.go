@@ -108,7 +108,7 @@ func (c *Core) done(ch *functionChange) {
 	for _, e := range f.events {
 		s, in := served{e: e}, len(f.sites) > 0 && !e.idle()
 		if e.h != nil {
-			n := e.h.calls
+			n := e.h.h.Calls()
 			s.n = &n
 		}
 		if in {

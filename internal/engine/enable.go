@@ -15,7 +15,7 @@ func (c *Core) Enable(p *Probe, on bool) error {
 		return errno.Errorf(unix.EINVAL, "the probe is not registered")
 	case on && p.ev.gone:
 		return errno.Errorf(unix.EINVAL, "the probe is gone: its code at 0x%x is not mapped any more; unregister it", p.ev.Place.Addr)
-	case p.disabled == !on && (!on || !p.off.Load()):
+	case p.disabled == !on && (!on || !p.h.Off()):
 		p.h.Changed(p.ev.Place.Addr, p.disabled)
 		return nil
 	}
@@ -23,14 +23,19 @@ func (c *Core) Enable(p *Probe, on bool) error {
 		return err
 	}
 	renewed := func(bool) {}
-	if on && p.off.Load() {
+	if on && p.h.Off() {
 		var err error
-		if renewed, err = p.renew(); err != nil {
+		c.ending.Add(1)
+		renewed, err = p.h.Renew(p.place(), c.calling())
+		c.ending.Add(-1)
+		if err != nil {
 			return err
 		}
 	}
 	err := c.setDisabled([]*Probe{p}, !on, true)
+	c.ending.Add(1)
 	renewed(err == nil)
+	c.ending.Add(-1)
 	if err == nil {
 		p.h.Changed(p.ev.Place.Addr, p.disabled)
 	}
@@ -54,7 +59,7 @@ func (c *Core) setDisabled(ps []*Probe, disabled, wait bool) error {
 	if err := c.update(functionsOf(eventsOf(ps)), stopping{then: then}); err != nil {
 		for i, p := range ps {
 			p.disabled = was[i]
-			p.mute.Store(p.disabled)
+			p.h.Mute.Store(p.disabled)
 		}
 		c.requeueDisarmed(functionsOf(eventsOf(ps)), err)
 		return plain(err)
@@ -63,7 +68,7 @@ func (c *Core) setDisabled(ps []*Probe, disabled, wait bool) error {
 		c.waitHandlers(ps)
 	}
 	for _, p := range ps {
-		p.mute.Store(disabled)
+		p.h.Mute.Store(disabled)
 	}
 	return nil
 }
@@ -71,28 +76,23 @@ func (c *Core) setDisabled(ps []*Probe, disabled, wait bool) error {
 // waitHandlers waits until no handler of probes whose code has been taken out runs, and lets none run
 // any more: a hit may be on its way.
 func (c *Core) waitHandlers(ps []*Probe) {
-	caller := c.can.Caller
-	if caller == nil {
+	if c.can.Caller == nil {
 		return
 	}
 	for _, p := range ps {
-		p.mute.Store(true)
+		p.h.Mute.Store(true)
 	}
 	c.ending.Add(1)
 	defer c.ending.Add(-1)
 	for _, p := range ps {
-		for _, b := range p.calls.all() {
-			if b != nil {
-				caller.Quiet(b.c)
-			}
-		}
+		p.h.Quiet()
 	}
 }
 
 // wake lets handlers run of probes whose code is about to be put in.
 func wake(ps []*Probe) {
 	for _, p := range ps {
-		p.mute.Store(false)
+		p.h.Mute.Store(false)
 	}
 }
 

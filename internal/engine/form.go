@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine/handler"
 )
 
 // armedAs is how an event gets control, and why not by a faster tactic.
@@ -21,7 +22,7 @@ type eventForm struct {
 // served is an event that code does the work of, with its handlers.
 type served struct {
 	e *Event
-	n *calls // nil: it has none
+	n *handler.Calls // nil: it has none
 }
 
 // become notes how the event gets control now. The fields that its owner reads change only

@@ -41,7 +41,7 @@ func (c *Core) SetEnabled(on bool) error {
 	if err := c.update(fns, stopping{}); err != nil {
 		c.off = on
 		for _, p := range ps {
-			p.mute.Store(on)
+			p.h.Mute.Store(on)
 		}
 		c.requeueDisarmed(fns, err)
 		return plain(err)
@@ -227,7 +227,7 @@ func (c *Core) Blacklist(w io.Writer) error {
 // updateOptimized tells the event's handlers what they may do now.
 func (e *Event) updateOptimized() {
 	if e.h != nil {
-		e.h.optimised.Store(e.form.tactic == arch.TacticJump && e.plain() == nil)
+		e.h.h.Optimised.Store(e.form.tactic == arch.TacticJump && e.plain() == nil)
 	}
 }
 

@@ -100,7 +100,7 @@ func (e *Event) tags() string {
 	switch {
 	case e.gone:
 		s = "[GONE]"
-	case e.h != nil && (e.h.disabled || e.h.off.Load()):
+	case e.h != nil && (e.h.disabled || e.h.h.Off()):
 		s = "[DISABLED]"
 	case e.form.tactic == arch.TacticJump && !e.idle() && e.plain() == nil:
 		s = "[OPTIMIZED]"
@@ -108,7 +108,7 @@ func (e *Event) tags() string {
 		return e.unoptimised()
 	}
 	if e.h != nil {
-		if err := e.h.fault.err(); err != nil {
+		if err := e.h.h.Err(); err != nil {
 			s += " " + printable(err.Error())
 		}
 	}

@@ -55,7 +55,7 @@ func (c *Core) needsKeep() bool {
 func (c *Core) disableFaulted() bool {
 	var bad []*Probe
 	for _, e := range c.events {
-		if e != nil && e.h != nil && !e.ended && !e.h.disabled && e.h.fault.is() {
+		if e != nil && e.h != nil && !e.ended && !e.h.disabled && e.h.h.Faulty() {
 			bad = append(bad, e.h)
 		}
 	}

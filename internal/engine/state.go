@@ -30,21 +30,6 @@ type State struct {
 	Strays     uint64
 }
 
-// Misses counts hits whose handlers were not run, by cause.
-type Misses struct {
-	Pool    uint64 // calls without a free instance, or without stack to work on
-	Busy    uint64 // a handler was running on the thread already
-	System  uint64 // the thread was where no handler can run, or was not served in time
-	Stopped uint64 // the probe was being disabled for a fault
-}
-
-// Total is the sum of all causes.
-func (m Misses) Total() uint64 { return m.Pool + m.Busy + m.System + m.Stopped }
-
-func (m Misses) plus(o Misses) Misses {
-	return Misses{m.Pool + o.Pool, m.Busy + o.Busy, m.System + o.System, m.Stopped + o.Stopped}
-}
-
 // State tells how the probe is armed and what it has counted. Within a handler, and where one is waited for, it is the
 // last that was told outside.
 func (p *Probe) State() State {
@@ -72,7 +57,7 @@ func (p *Probe) lastState() State {
 	if last := p.last.Load(); last != nil {
 		s = *last
 	}
-	if s.Registered && p.off.Load() {
+	if s.Registered && p.h.Off() {
 		s.Disabled = true // whatever was so when that was told
 	}
 	return s
@@ -82,8 +67,8 @@ func (p *Probe) lastState() State {
 func (p *Probe) look() State {
 	e := p.ev
 	s := State{
-		Registered: true, Disabled: p.disabled || p.off.Load(), Gone: e.gone,
-		Hits: p.hits.sum(), Misses: p.missed(), Unwound: uint64(e.unwound) + e.reaped,
+		Registered: true, Disabled: p.disabled || p.h.Off(), Gone: e.gone,
+		Hits: p.h.Hits(), Misses: p.h.Misses(), Unwound: uint64(e.unwound) + e.reaped,
 		Active: uint64(e.active) + e.cut + p.core.inProgress(e),
 	}
 	s.Returns, s.WhyReturns = e.returns()
@@ -102,35 +87,4 @@ func (p *Probe) look() State {
 		s.Unwound += n.Unwound
 	}
 	return s
-}
-
-// missed tells the misses of the handler that is the first to run at a hit: the others
-// miss it too.
-func (p *Probe) missed() Misses {
-	return p.past.plus(Misses{Stopped: p.stopped.sum()}).plus(p.core.missed(p.first(&p.calls)))
-}
-
-// first are the handlers one of which is the first to run at a hit.
-func (p *Probe) first(n *calls) []*bound {
-	switch {
-	case p.h.Pre != nil:
-		return []*bound{n.pre}
-	case p.h.Entry == nil:
-		return []*bound{n.post, n.jump, n.exit, n.tail}
-	}
-	return []*bound{n.post, n.entry, n.jump}
-}
-
-func (c *Core) missed(bs []*bound) (m Misses) {
-	caller := c.can.Caller
-	if caller == nil {
-		return m
-	}
-	for _, b := range bs {
-		if b != nil {
-			n := caller.Missed(b.c)
-			m = m.plus(Misses{Busy: n.Busy, System: n.System, Stopped: n.Stopped})
-		}
-	}
-	return m
 }

@@ -62,7 +62,9 @@ func (c *Core) closeProbes(live []*Event, left bool) {
 			continue
 		}
 		e.h.ended.Store(true)
-		e.h.off.Store(left)
+		if left {
+			e.h.h.Stop()
+		}
 		if !left {
 			e.h.finish()
 		}

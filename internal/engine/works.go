@@ -18,13 +18,14 @@ func (p *Probe) works(e *Event, out map[uint64][]arch.ProbeOp) error {
 		w.Role = arch.RoleRecord
 		ws = append(ws, w)
 	}
-	for _, b := range []*bound{p.calls.pre, p.calls.post, p.calls.jump} {
-		if b != nil {
-			ws = append(ws, arch.ProbeOp{Event: e.ID, Role: arch.RoleCall, Call: b.c, After: b == p.calls.post})
+	calls := p.h.Calls()
+	for _, c := range []*arch.Call{calls.Pre, calls.Post, calls.Jump} {
+		if c != nil {
+			ws = append(ws, arch.ProbeOp{Event: e.ID, Role: arch.RoleCall, Call: c, After: c == calls.Post})
 		}
 	}
-	if f := p.calls.fault; f != nil {
-		ws = append(ws, arch.ProbeOp{Event: e.ID, Role: arch.RoleCall, Call: f.c, Fault: true})
+	if c := calls.Fault; c != nil {
+		ws = append(ws, arch.ProbeOp{Event: e.ID, Role: arch.RoleCall, Call: c, Fault: true})
 	}
 	add(out, e.points[0], ws...)
 	return nil
@@ -35,18 +36,18 @@ func (p *Probe) returnWorks(e *Event, out map[uint64][]arch.ProbeOp) error {
 	if err != nil {
 		return err
 	}
-	w := e.work
-	w.Count, w.Role, w.Epoch, w.Call = true, arch.RoleEntry, uint16(e.epoch.Load()), p.calls.entry.call()
+	calls, w := p.h.Calls(), e.work
+	w.Count, w.Role, w.Epoch, w.Call = true, arch.RoleEntry, uint16(e.epoch.Load()), calls.Entry
 	w.Room = p.exitRoom(exits)
 	add(out, e.fn.a.EntryPoint(), w)
 	if e.byStub {
-		w.Role, w.Instance, w.Call, w.Room = arch.RoleExit, e.ID, p.calls.exit.call(), 0
+		w.Role, w.Instance, w.Call, w.Room = arch.RoleExit, e.ID, calls.Exit, 0
 		add(out, plan.AtStub, w)
 	}
 	for _, x := range exits {
-		w.Role, w.Instance, w.Unknown, w.Call, w.Room = arch.RoleExit, e.ID, x.Tail, p.calls.exit.call(), 0
+		w.Role, w.Instance, w.Unknown, w.Call, w.Room = arch.RoleExit, e.ID, x.Tail, calls.Exit, 0
 		if x.Tail {
-			w.Call = p.calls.tail.call()
+			w.Call = calls.Tail
 		}
 		add(out, x.Addr, w)
 	}
@@ -56,7 +57,7 @@ func (p *Probe) returnWorks(e *Event, out map[uint64][]arch.ProbeOp) error {
 // exitRoom is the stack that a return handler which sleeps needs, from the entry on: an exit
 // may stand below it by the function's frame.
 func (p *Probe) exitRoom(exits []arch.Exit) int {
-	c := p.calls.exit.call()
+	c := p.h.Calls().Exit
 	if c == nil || c.Room == 0 {
 		return 0
 	}

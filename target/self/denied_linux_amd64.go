@@ -10,9 +10,9 @@ import (
 // atHits are the functions outside this package that run at every hit of a probe with a handler, by the beginning of
 // their names.
 var atHits = []string{
-	"kprobes.dev/kprobes/internal/engine.(*Probe).",
-	"kprobes.dev/kprobes/internal/engine.(*counter).",
-	"kprobes.dev/kprobes/internal/engine.(*Core).newCall.func",
+	"kprobes.dev/kprobes/internal/engine/handler.(*Runner).",
+	"kprobes.dev/kprobes/internal/engine/handler.(*runs).",
+	"kprobes.dev/kprobes/internal/engine/handler.(*counter).",
 	"kprobes.dev/kprobes.newKprobe.func",
 	"kprobes.dev/kprobes.newRegistration.func",
 }

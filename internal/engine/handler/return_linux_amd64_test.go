@@ -1,7 +1,8 @@
-package engine
+package handler
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -17,20 +18,21 @@ func TestReturnNeedsItsEntry(t *testing.T) {
 	binary.LittleEndian.PutUint64(header[:], 0x1234)
 	slot := uint64(uintptr(unsafe.Pointer(header)))
 	entries, returns := 0, 0
-	p := &Probe{
-		ev: &Event{}, local: true, base: slot, shift: 6, slotSize: keySize + 8, dataSize: 8, slots: make([]byte, keySize+8),
-		frames: make([]frame, 1),
-		h: Handlers{
+	r := &runs{
+		Handlers: Handlers{
 			Entry:  func(*Call, *Regs) int { entries++; return 0 },
 			Return: func(*Call, *Regs) int { returns++; return 0 },
 		},
+		Options: Options{DataSize: 8},
+		epoch:   new(atomic.Uint32), target: Target{Own: true}, base: slot, shift: 6, slotSize: keySize + 8, slots: make([]byte, keySize+8),
+		frames: make([]frame, 1),
 	}
 	for range 2 {
-		if a := p.runEntry(nil, &Regs{}, slot); a != arch.ActionGo {
+		if a := r.runEntry(nil, &Regs{}, slot); a != arch.ActionGo {
 			t.Fatalf("entry: action %d", a)
 		}
 		for range 2 { // the second one's entry was not seen
-			if a := p.runExit(nil, &Regs{}, slot); a != arch.ActionGo {
+			if a := r.runExit(nil, &Regs{}, slot); a != arch.ActionGo {
 				t.Fatalf("exit: action %d", a)
 			}
 		}
