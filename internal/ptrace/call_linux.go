@@ -284,8 +284,8 @@ func (c *caller) result(call *Syscall) error {
 	if err != nil {
 		return c.t.lost(err)
 	}
-	if r.pc() != c.gadget.callSite(call.Nr)+syscallSize || r.call() != call.Nr {
-		return fmt.Errorf("%w: it stands at %#x in system call %d", ErrNoThread, r.pc(), int64(r.call()))
+	if r.PC() != c.gadget.callSite(call.Nr)+syscallSize || r.call() != call.Nr {
+		return fmt.Errorf("%w: it stands at %#x in system call %d", ErrNoThread, r.PC(), int64(r.call()))
 	}
 	call.Result, call.Err = uint64(r.result()), nil
 	if n := -r.result(); 0 < n && n < 4096 {

@@ -296,7 +296,7 @@ func TestResumePC(t *testing.T) {
 	if err := p.ReadMem(main.ResumePC(), b); err != nil || string(b) != "\x0f\x05" || main.ResumePC() != main.Regs().RIP-2 {
 		t.Errorf("it goes on at %#x with % x, %v; rip is %#x", main.ResumePC(), b, err, main.Regs().RIP)
 	}
-	if main.FSBase() == 0 {
+	if main.ThreadPointer() == 0 {
 		t.Error("no thread pointer")
 	}
 	mask, err := s.Threads()[1].SigMask()

@@ -40,8 +40,42 @@ type Regs struct{}
 // InSyscall says whether the thread stands at the end of a system call.
 func (r *Regs) InSyscall() bool { return false }
 
-func (r *Regs) pc() uint64                                          { return 0 }
-func (r *Regs) sp() uint64                                          { return 0 }
+// PC is the instruction pointer.
+func (r *Regs) PC() uint64 { return 0 }
+
+// SP is the stack pointer.
+func (r *Regs) SP() uint64 { return 0 }
+
+// Shift has the thread go on so many bytes further, and with a stack pointer that is so many bytes higher.
+func (r *Regs) Shift(_, _ uint64) {}
+
+// Unstep has no trap follow the next instruction.
+func (r *Regs) Unstep() {}
+
+// Words are the registers that may hold an address of code, the instruction pointer among them.
+func (r *Regs) Words() []*uint64 { return nil }
+
+// NoSyscall stands for the number of a system call where there is none.
+const NoSyscall = ^uint64(0)
+
+// ThreadPointer is what the C library finds the thread's own data by; 0 before the program has set it.
+func (t *Thread) ThreadPointer() uint64 { return 0 }
+
+// PointsToItself says whether memory holds its own address, as a thread's control block does.
+func (p *Process) PointsToItself(uint64) bool { return false }
+
+// InFrame says whether a word is a signal frame's saved instruction pointer or its return address.
+func (p *Process) InFrame(uint64) bool { return false }
+
+// SavedIP says whether a word of a signal frame that InFrame knows is the instruction pointer, not the return address.
+func (p *Process) SavedIP(uint64) bool { return false }
+
+// SavedSP gives the stack pointer of the signal frame whose instruction pointer stands at an address.
+func (p *Process) SavedSP(uint64) (uint64, error) { return 0, errOther }
+
+// SavedRegs gives the general registers, the instruction pointer and the flags of that signal frame.
+func (p *Process) SavedRegs(uint64) (Regs, error) { return Regs{}, errOther }
+
 func (r *Regs) resumePC() uint64                                    { return 0 }
 func (r *Regs) setPC(uint64)                                        {}
 func (r *Regs) call() uint64                                        { return 0 }

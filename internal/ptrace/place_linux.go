@@ -45,7 +45,7 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 		return place{Range: procfs.Range{Lo: s.scratch.Lo + signalRoom, Hi: s.scratch.Hi}}, nil
 	}
 	want := uint64(need)
-	maps, err := s.p.MapsIn(t.regs.sp(), 1) // where there are thousands of threads the rest takes a while
+	maps, err := s.p.MapsIn(t.regs.SP(), 1) // where there are thousands of threads the rest takes a while
 	if err != nil {
 		return place{}, err
 	}
@@ -61,12 +61,12 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 	if r, ok := s.padding(maps, want+placeHead); ok {
 		return place{r, true}, nil
 	}
-	return place{}, fmt.Errorf("stack pointer %#x is not on a stack with %d bytes to spare, and none are free elsewhere", t.regs.sp(), need)
+	return place{}, fmt.Errorf("stack pointer %#x is not on a stack with %d bytes to spare, and none are free elsewhere", t.regs.SP(), need)
 }
 
 // ownStack gives the bytes below the thread's red zone.
 func (s *Stopped) ownStack(maps []procfs.Map, t *Thread, need uint64) (procfs.Range, bool) {
-	sp := t.regs.sp()
+	sp := t.regs.SP()
 	m, ok := procfs.FindMap(maps, sp)
 	if !ok || m.Perm != procfs.PermRead|procfs.PermWrite || !m.Anonymous() {
 		return procfs.Range{}, false
@@ -162,7 +162,7 @@ func (s *Stopped) reclaimPlace(lo uint64) {
 func (s *Stopped) refersTo(r procfs.Range) bool {
 	b := make([]byte, stackScan)
 	for _, t := range s.threads {
-		sp := t.regs.sp()
+		sp := t.regs.SP()
 		if r.Lo-signalRoom <= sp && sp < r.Hi {
 			return true
 		}

@@ -93,12 +93,29 @@ const userCS = 0x33
 // the processor clears it (SDM 3A 19.3.1.1).
 const resumeFlag = 1 << 16
 
-// FSBase is the thread pointer: what %fs:0 addresses; 0 before the program has set it.
-func (t *Thread) FSBase() uint64 { return t.regs.FSBase }
+// ThreadPointer is the FS base: what %fs:0 addresses; 0 before the program has set it.
+func (t *Thread) ThreadPointer() uint64 { return t.regs.FSBase }
 
-// pc is the instruction pointer, sp the stack pointer.
-func (r *Regs) pc() uint64 { return r.RIP }
-func (r *Regs) sp() uint64 { return r.RSP }
+// PC is the instruction pointer, SP the stack pointer.
+func (r *Regs) PC() uint64 { return r.RIP }
+func (r *Regs) SP() uint64 { return r.RSP }
+
+// Shift has the thread go on so many bytes further, and with a stack pointer that is so many bytes higher.
+func (r *Regs) Shift(pc, sp uint64) {
+	r.RIP += pc
+	r.RSP += sp
+}
+
+// Unstep has no trap follow the next instruction.
+func (r *Regs) Unstep() { r.Flags &^= TrapFlag }
+
+// Words are the registers that may hold an address of code, the instruction pointer among them.
+func (r *Regs) Words() []*uint64 {
+	return []*uint64{
+		&r.RIP, &r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RBP,
+		&r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15,
+	}
+}
 
 // setPC has the thread go on at an address, in no system call.
 func (r *Regs) setPC(pc uint64) { r.RIP, r.OrigRAX = pc, NoSyscall }

@@ -52,7 +52,7 @@ func (t *Thread) rseqSection() (section procfs.Range, abort uint64, in bool, err
 	}
 	section.Lo = le.Uint64(cs[8:])
 	section.Hi = section.Lo + le.Uint64(cs[16:])
-	return section, le.Uint64(cs[24:]), section.Lo <= t.regs.pc() && t.regs.pc() < section.Hi, nil
+	return section, le.Uint64(cs[24:]), section.Lo <= t.regs.PC() && t.regs.PC() < section.Hi, nil
 }
 
 // abortRseq moves a thread that stands in a restartable sequence to its abort handler, as

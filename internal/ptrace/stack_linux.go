@@ -18,15 +18,15 @@ const (
 // and the addresses of code that the runtime does not know stand on none of them (all handlers run on
 // alternate stacks, and goroutines are not preempted in such code).
 func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64, err error) {
-	m, ok, err := s.mapAt(th.regs.sp())
+	m, ok, err := s.mapAt(th.regs.SP())
 	if !ok || err != nil {
 		return 0, 0, err
 	}
-	lo, hi = StackIn(m, th.regs.sp())
+	lo, hi = StackIn(m, th.regs.SP())
 	if !goProgram {
 		return lo, hi, nil
 	}
-	alt, on := s.altStack(m, th.regs.sp())
+	alt, on := s.altStack(m, th.regs.SP())
 	if !on {
 		return 0, 0, nil
 	}
@@ -61,26 +61,26 @@ const fewThreads = 16
 // StackRoom is how many bytes of stack a thread has left, and whether these are less than need.
 func (s *Stopped) StackRoom(th *Thread, need uint64) (room uint64, ends bool) {
 	few := len(s.Threads()) <= fewThreads
-	if !few && th.regs.sp()%procfs.PageSize >= need {
+	if !few && th.regs.SP()%procfs.PageSize >= need {
 		return 0, false // all of it lies on one page: no mapping is looked up
 	}
-	if m, ok, err := s.mapAt(th.regs.sp()); !few && ok && err == nil && m.Perm&procfs.PermWrite != 0 && th.regs.sp()-m.Start >= need {
+	if m, ok, err := s.mapAt(th.regs.SP()); !few && ok && err == nil && m.Perm&procfs.PermWrite != 0 && th.regs.SP()-m.Start >= need {
 		return 0, false // in one mapping: the others are not looked up
 	}
 	maps, err := s.Maps()
 	if err != nil {
 		return 0, false
 	}
-	if m, ok := procfs.FindMap(maps, th.regs.sp()); ok && few {
-		for next, ok := procfs.FindMap(maps, m.End); ok && next.Perm&procfs.PermWrite != 0 && m.End-th.regs.sp() < stackScan; next, ok = procfs.FindMap(maps, m.End) {
+	if m, ok := procfs.FindMap(maps, th.regs.SP()); ok && few {
+		for next, ok := procfs.FindMap(maps, m.End); ok && next.Perm&procfs.PermWrite != 0 && m.End-th.regs.SP() < stackScan; next, ok = procfs.FindMap(maps, m.End) {
 			m.End = next.End // the stack may be static memory
 		}
-		if alt, on := s.altStack(m, th.regs.sp()); on {
-			room = th.regs.sp() - alt.Lo
+		if alt, on := s.altStack(m, th.regs.SP()); on {
+			room = th.regs.SP() - alt.Lo
 			return room, room < need
 		}
 	}
-	return roomBelow(maps, th.regs.sp(), need)
+	return roomBelow(maps, th.regs.SP(), need)
 }
 
 // roomBelow is how many bytes lie between a stack pointer and the end of its mapping, and whether they are

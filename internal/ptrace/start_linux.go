@@ -200,7 +200,7 @@ func (r *entryRun) ended(ev event) error {
 // there says whether the thread has just run the breakpoint.
 func (r *entryRun) there() bool {
 	regs, err := getRegs(r.s.p.pid)
-	return err == nil && regs.pc() == r.entry+trapSize
+	return err == nil && regs.PC() == r.entry+trapSize
 }
 
 // forked lets a child of a constructor go, without the breakpoint in its copy of the

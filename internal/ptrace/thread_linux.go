@@ -124,6 +124,12 @@ func (t *Thread) signalled() bool {
 // ResumePC says otherwise.
 func (t *Thread) Regs() Regs { return t.regs }
 
+// PC is the instruction pointer, as it stands.
+func (t *Thread) PC() uint64 { return t.regs.PC() }
+
+// SP is the stack pointer.
+func (t *Thread) SP() uint64 { return t.regs.SP() }
+
 // ResumePC is the address of the instruction that the thread runs next: where it stands, or the
 // system call instruction before that where the kernel makes the call again.
 func (t *Thread) ResumePC() uint64 { return t.regs.resumePC() }
@@ -131,6 +137,10 @@ func (t *Thread) ResumePC() uint64 { return t.regs.resumePC() }
 // InSyscall gives the number of the system call that the thread is in, whether it will be
 // made again or return.
 func (t *Thread) InSyscall() (nr uint64, in bool) { return t.regs.call(), t.regs.InSyscall() }
+
+// LastSyscall is the number of the system call that the thread is in or has just left, NoSyscall if it came to the
+// kernel by other ways.
+func (t *Thread) LastSyscall() uint64 { return t.regs.call() }
 
 // SetRegs replaces the registers. Preconditions: a new RIP or RAX while the thread is in a
 // system call takes OrigRAX = ^0 with it, or the kernel may move RIP back.

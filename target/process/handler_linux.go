@@ -112,7 +112,7 @@ func maskBehind(s *ptrace.Stopped, th *ptrace.Thread, h *amd64.Handler, mask uin
 		return 0, nil // it has taken the signal
 	case h.Leaving(pc):
 		var b [8]byte
-		err := s.Process().ReadMem(th.Regs().RSP+amd64.ContextMask, b[:])
+		err := s.Process().ReadMem(th.SP()+amd64.ContextMask, b[:])
 		return binary.LittleEndian.Uint64(b[:]), err
 	case h.Looking(pc):
 		return 0, fmt.Errorf("%w: thread %d is in a signal handler of ours", ErrBlocked, th.TID)
@@ -235,7 +235,7 @@ func (f *faultTable) taking(th *ptrace.Thread) (r ptrace.Regs, ok bool) {
 		return r, false
 	}
 	r = th.Regs()
-	r.RIP += f.resident.Trap - th.ResumePC()
+	r.Shift(f.resident.Trap-th.ResumePC(), 0)
 	return r, true
 }
 

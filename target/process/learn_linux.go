@@ -79,10 +79,10 @@ func (t *Target) learnRseq(threads []*ptrace.Thread) {
 	var off int64
 	for i, th := range threads {
 		c, err := th.Rseq()
-		if err != nil || c.Pointer == 0 || c.Signature != amd64.RseqSignature || th.FSBase() == 0 {
+		if err != nil || c.Pointer == 0 || c.Signature != amd64.RseqSignature || th.ThreadPointer() == 0 {
 			return
 		}
-		o := int64(c.Pointer - th.FSBase())
+		o := int64(c.Pointer - th.ThreadPointer())
 		if i > 0 && o != off || o != int64(int32(o)) {
 			return
 		}
@@ -107,10 +107,10 @@ func (t *Target) learnTID(s *ptrace.Stopped, threads []*ptrace.Thread) {
 func (t *Target) tidAt(s *ptrace.Stopped, threads []*ptrace.Thread, off int32) bool {
 	ids := make([]procfs.Range, len(threads))
 	for i, th := range threads {
-		if th.FSBase() == 0 {
+		if th.ThreadPointer() == 0 {
 			return false
 		}
-		at := th.FSBase() + uint64(off)
+		at := th.ThreadPointer() + uint64(off)
 		ids[i] = procfs.Range{Lo: at, Hi: at + 4}
 	}
 	all := 0

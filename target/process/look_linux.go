@@ -110,7 +110,7 @@ func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
 			continue // it goes on where the table says; or has ended
 		}
 		if t.inGate(pc) {
-			to := t.gateGoesTo(pc, th.Regs().R13, th.Regs().RSP)
+			to := t.gateGoesTo(pc, th.Regs())
 			w.block(siteAround(w.leave, to), blocked(th.TID, to, "it waits for the handler of a probe, and goes back into bytes that change"))
 		}
 		to, sp, way := pc, uint64(0), map[uint64]uint64(nil)
@@ -136,10 +136,9 @@ func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
 		}
 		if to != pc {
 			r := th.Regs()
-			r.RIP += to - pc
-			r.RSP += sp
+			r.Shift(to-pc, sp)
 			if way != nil && t.faults.traps { // out of a detour, in which it was about to step the copy
-				r.Flags &^= ptrace.TrapFlag
+				r.Unstep()
 			}
 			l.moves = append(l.moves, threadMove{th, th.Regs(), r})
 			l.apart = l.apart || w.insideOld(to)

@@ -71,8 +71,8 @@ func (t *Target) goTLS(m module) (int32, error) {
 // g.m.procid is the thread's id, and the g's stack is one.
 func (g *goProgram) try(l golayout.Layout, tls int32, threads []*ptrace.Thread) (fit int, ok bool) {
 	for _, th := range threads {
-		gp, ok := g.word(th.FSBase() + uint64(tls))
-		if th.FSBase() == 0 || !ok || gp == 0 {
+		gp, ok := g.word(th.ThreadPointer() + uint64(tls))
+		if th.ThreadPointer() == 0 || !ok || gp == 0 {
 			continue // a thread that Go did not make
 		}
 		m, ok := g.word(gp + uint64(l.M))
@@ -223,11 +223,11 @@ func (g *goProgram) field(b []byte, off int32) uint64 { return binary.LittleEndi
 func (g *goProgram) running(threads []*ptrace.Thread) map[uint64]uint64 {
 	out := map[uint64]uint64{}
 	for _, th := range threads {
-		gp, ok := g.word(th.FSBase() + uint64(g.runtime.TLS))
-		if !ok || th.FSBase() == 0 || gp == 0 {
+		gp, ok := g.word(th.ThreadPointer() + uint64(g.runtime.TLS))
+		if !ok || th.ThreadPointer() == 0 || gp == 0 {
 			continue
 		}
-		out[gp] = th.Regs().RSP
+		out[gp] = th.SP()
 		m, _ := g.word(gp + uint64(g.layout.M))
 		if sig, ok := g.word(m + uint64(g.layout.GSignal)); ok && sig == gp {
 			cur, _ := g.word(m + uint64(g.layout.CurG))

@@ -364,7 +364,7 @@ func (c *bpfCode) arg(a *fetch.Arg, addr uint64, slot int) error {
 func (c *bpfCode) base(reg uint8, b fetch.Base, addr uint64) {
 	switch {
 	case b.Kind == fetch.BaseStack:
-		c.op(bpfLoad64, reg, bpfContext, ptRegs[amd64.RSP], 0)
+		c.op(bpfLoad64, reg, bpfContext, ptRegs[ptSP], 0)
 	case b.Kind != fetch.BaseReg, b.Reg == fetch.RegConst:
 		c.constant(reg, 0, b.Imm)
 	case b.Reg == fetch.RegIP:
@@ -385,9 +385,3 @@ func (c *bpfCode) narrow(reg uint8, size int) {
 		c.op(bpfMov32, reg, reg, 0, 0)
 	}
 }
-
-// Offsets in struct pt_regs (arch/x86/include/uapi/asm/ptrace.h), by the number that
-// instructions encode.
-var ptRegs = [16]int{80, 88, 96, 40, 152, 32, 104, 112, 72, 64, 56, 48, 24, 16, 8, 0}
-
-const ptFlags = 144

@@ -95,15 +95,15 @@ func (t *Target) newReaper(s *ptrace.Stopped, r *target.Reap) (*reaper, error) {
 		in: map[procfs.Map][]*ptrace.Thread{}, ends: map[procfs.Map]procfs.Range{},
 	}
 	for _, th := range s.Everyone() {
-		m, ok := procfs.FindMap(places.maps, th.Regs().RSP)
+		m, ok := procfs.FindMap(places.maps, th.SP())
 		if ok {
 			p.in[m] = append(p.in[m], th)
 		}
-		if b, there := procfs.FindMap(places.maps, th.FSBase()); there && (!ok || b != m) {
+		if b, there := procfs.FindMap(places.maps, th.ThreadPointer()); there && (!ok || b != m) {
 			p.in[b] = append(p.in[b], th)
 		}
 		if in, ok := procfs.FindMap(places.maps, th.ResumePC()); ok && ours(in) {
-			p.inside = append(p.inside, claimer{th.Regs().RSP, t.goidOf(th)})
+			p.inside = append(p.inside, claimer{th.SP(), t.goidOf(th)})
 		}
 	}
 	return p, t.contexts(s, t.golang != nil, func(th *ptrace.Thread, at, _ uint64) {
@@ -117,7 +117,7 @@ func (t *Target) newReaper(s *ptrace.Stopped, r *target.Reap) (*reaper, error) {
 // thread, and the thread is on it: not on an alternate stack of signals that lies there, as a
 // local array may.
 func (p *reaper) own(m procfs.Map, th *ptrace.Thread) bool {
-	sp, fs := th.Regs().RSP, th.FSBase()
+	sp, fs := th.SP(), th.ThreadPointer()
 	switch {
 	case !m.Contains(sp):
 		return false
@@ -150,10 +150,10 @@ const scStack = 8 + 16
 // goidOf is the goroutine that a thread runs, or has left for its signal stack; 0: none.
 func (t *Target) goidOf(th *ptrace.Thread) uint64 {
 	g := t.golang
-	if g == nil || th.FSBase() == 0 {
+	if g == nil || th.ThreadPointer() == 0 {
 		return 0
 	}
-	gp, _ := g.word(th.FSBase() + uint64(g.runtime.TLS))
+	gp, _ := g.word(th.ThreadPointer() + uint64(g.runtime.TLS))
 	m, _ := g.word(gp + uint64(g.layout.M))
 	if sig, ok := g.word(m + uint64(g.layout.GSignal)); ok && sig == gp {
 		gp, _ = g.word(m + uint64(g.layout.CurG))

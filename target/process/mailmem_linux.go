@@ -15,7 +15,7 @@ import (
 // mailMem is our mapping of a mailbox (internal/arch/amd64, gate.go). The process can write to all of
 // it: what is read is copied, then checked, then used.
 type mailMem struct {
-	file *os.File // tells that the mapping is a tracer's (left_linux_amd64.go)
+	file *os.File // tells that the mapping is a tracer's (left_linux.go)
 	b    []byte
 }
 

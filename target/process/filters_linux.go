@@ -196,8 +196,8 @@ func (t *Target) betweenFilters(s *ptrace.Stopped) (bool, error) {
 		}
 	}
 	for _, th := range s.Threads() {
-		r := th.Regs()
-		if other := r.InSyscall() && r.OrigRAX != prctlNr && r.OrigRAX != seccompNr; !other && holds(in, th.ResumePC()) {
+		nr, calls := th.InSyscall()
+		if other := calls && nr != prctlNr && nr != seccompNr; !other && holds(in, th.ResumePC()) {
 			return true, nil
 		}
 	}

@@ -310,10 +310,9 @@ func (l *Leftover) moveOut(s *ptrace.Stopped) error {
 		pc := th.ResumePC()
 		if e, ok := to[pc]; ok && l.inCode(pc) {
 			r := th.Regs()
-			r.RIP += e.To - pc
-			r.RSP += e.SP
+			r.Shift(e.To-pc, e.SP)
 			if hooked != 0 { // it is about to step the copy: the trap flag is ours, and nobody will take its signal
-				r.Flags &^= ptrace.TrapFlag
+				r.Unstep()
 			}
 			if err := th.SetRegs(r); err != nil {
 				return err

@@ -95,10 +95,8 @@ func named(fn *symbol.Func, name string) bool {
 	return false
 }
 
-// System calls that make tasks, or set an FS base.
+// sysClone3 is one of taskCalls: it has the same number everywhere.
 const sysClone3 = 435
-
-var taskCalls = []uint64{unix.SYS_CLONE, unix.SYS_VFORK, unix.SYS_ARCH_PRCTL, sysClone3}
 
 // learnSharing finds out whether what FS leads to can be trusted: by the code that is mapped now.
 func (t *Target) learnSharing() error {
@@ -253,11 +251,11 @@ func (t *Target) ownBlocks(s *ptrace.Stopped) (bool, error) {
 		size = max(size, uint64(t.writer.TIDOff)+4)
 	}
 	for i, th := range threads {
-		if at := th.FSBase(); !t.mayOwn(th, in) || bases[at] {
+		if at := th.ThreadPointer(); !t.mayOwn(th, in) || bases[at] {
 			return false, nil
 		}
-		bases[th.FSBase()] = true
-		blocks[i] = procfs.Range{Lo: th.FSBase(), Hi: th.FSBase() + size}
+		bases[th.ThreadPointer()] = true
+		blocks[i] = procfs.Range{Lo: th.ThreadPointer(), Hi: th.ThreadPointer() + size}
 	}
 	own := 0
 	err := s.ReadRanges(blocks, func(i int, at uint64, b []byte) error {
@@ -297,14 +295,14 @@ func holds(in []procfs.Range, v uint64) bool {
 
 // mayOwn says whether a thread is in no code that may change whose block it has, and has its restartable sequence there.
 func (t *Target) mayOwn(th *ptrace.Thread, in []procfs.Range) bool {
-	if slices.Contains(taskCalls, th.Regs().OrigRAX) || holds(in, th.Regs().RIP) {
+	if slices.Contains(taskCalls, th.LastSyscall()) || holds(in, th.PC()) {
 		return false
 	}
 	if !t.writer.HasRseq {
 		return true
 	}
 	c, err := th.Rseq()
-	return err == nil && c.Pointer == th.FSBase()+uint64(int64(t.writer.RseqOff))
+	return err == nil && c.Pointer == th.ThreadPointer()+uint64(int64(t.writer.RseqOff))
 }
 
 // useBlocks settles, once rseq and the thread id are known, how code may use what FS leads to. Precondition: the world

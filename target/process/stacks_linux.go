@@ -73,7 +73,7 @@ func (t *Target) context(th *ptrace.Thread, at, v uint64, f func(th *ptrace.Thre
 		return
 	}
 	if r, err := t.p.SavedRegs(at); err == nil {
-		f(th, at, t.gateGoesTo(v, r.R13, r.RSP))
+		f(th, at, t.gateGoesTo(v, r))
 	}
 }
 

@@ -258,19 +258,19 @@ func (t *Target) writeGate(m *mailSide, env amd64.GateEnv) error {
 func (t *Target) resumes(th *ptrace.Thread) []uint64 {
 	pc := th.ResumePC()
 	if t.inGate(pc) {
-		return []uint64{pc, t.gateGoesTo(pc, th.Regs().R13, th.Regs().RSP)}
+		return []uint64{pc, t.gateGoesTo(pc, th.Regs())}
 	}
 	return []uint64{pc}
 }
 
 // gateGoesTo is where a thread at pc in the gate goes on: in the detour that it came from, or where
 // a handler has sent it.
-func (t *Target) gateGoesTo(pc, r13, rsp uint64) uint64 {
+func (t *Target) gateGoesTo(pc uint64, r ptrace.Regs) uint64 {
 	var b [8]byte
-	if amd64.GateLeaves(pc, t.mail.gate.Hi) && t.p.ReadMem(rsp, b[:]) == nil {
+	if amd64.GateLeaves(pc, t.mail.gate.Hi) && t.p.ReadMem(r.SP(), b[:]) == nil {
 		return le.Uint64(b[:])
 	}
-	return r13
+	return gateLink(&r)
 }
 
 func (t *Target) inGate(pc uint64) bool {

@@ -29,10 +29,10 @@ func (t *Target) Caller(addr uint64) uint64 {
 // frameOf is a thread's stack pointer. One that stands at a stub has taken the return address off
 // its stack, and its call is in progress: it is where that was.
 func (t *Target) frameOf(th *ptrace.Thread) uint64 {
-	if st := t.stubs.Load(); st != nil && st.isStub(th.Regs().RIP) {
-		return th.Regs().RSP - 8
+	if st := t.stubs.Load(); st != nil && st.isStub(th.PC()) {
+		return th.SP() - 8
 	}
-	return th.Regs().RSP
+	return th.SP()
 }
 
 // Settle waits, for a bounded time, until no thread is in the code of a site that was removed:
@@ -206,8 +206,8 @@ func (s *stubs) restore(st *ptrace.Stopped, slots []uint64) (sure bool, err erro
 		}
 	}
 	for _, th := range st.Everyone() {
-		if m, ok := procfs.FindMap(maps, th.Regs().RSP); ok {
-			lo, hi := ptrace.StackIn(m, th.Regs().RSP)
+		if m, ok := procfs.FindMap(maps, th.SP()); ok {
+			lo, hi := ptrace.StackIn(m, th.SP())
 			r.Found = append(r.Found, ptrace.Resident{Range: procfs.Range{Lo: lo, Hi: hi}})
 			sure = sure && searchable(m)
 		}
@@ -230,15 +230,12 @@ func (s *stubs) restore(st *ptrace.Stopped, slots []uint64) (sure bool, err erro
 func (s *stubs) restoreThread(th *ptrace.Thread) error {
 	r := th.Regs()
 	changed := false
-	for _, p := range []*uint64{
-		&r.RIP, &r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RBP,
-		&r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15,
-	} {
+	for _, p := range r.Words() {
 		if to, ok := s.real(*p); ok {
 			*p, changed = to, true
 		}
 	}
-	if s.code(r.RIP) {
+	if s.code(r.PC()) {
 		return ErrInDetour
 	}
 	if !changed {

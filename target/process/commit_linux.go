@@ -33,7 +33,7 @@ import (
 //	   on. Where the place that a thread is sent to leads into an old patch (look.apart), the old
 //	   patches are taken out first.
 //	   Before the first byte of a page changes the page may become a private copy of the file's
-//	   (textplan_linux_amd64.go).
+//	   (textplan_linux.go).
 //	4. A detour that a thread may still be in keeps its room until none is.
 //	5. The threads go on, through a register write each: the core is serialised.
 //	6. The entries of sites that are gone are cleared; until then they tell of bytes that are
