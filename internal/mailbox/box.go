@@ -1,4 +1,4 @@
-// Package mailbox runs handlers for the threads of a target that wait in a gate (internal/arch/amd64,
+// Package mailbox runs handlers for the threads of a target that wait in a gate (internal/arch/amd64:
 // gate.go and kgate.go): it has the registry of the handlers that can be called, takes posts
 // out of the mailbox, runs the handlers, and answers. How a target tells of posts, and what
 // its memory is, is its Side's.
@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -112,9 +113,9 @@ func (m *Box) Add(h *target.Handler, oldest uint64) (*arch.Call, error) {
 		return nil, errno.Errorf(unix.ENOSPC, "%s: handlers %d: there is room for %d", m.who, m.used+1, m.Descs)
 	}
 	at := m.DescAt(desc)
-	atomic.StoreUint64(m.Word64(at+amd64.MailMissedOff), 0)
-	atomic.StoreUint64(m.Word64(at+amd64.MailStopOff), 0)
-	atomic.StoreUint32(m.Word32(at+amd64.MailDeadOff), 0)
+	atomic.StoreUint64(m.Word64(at+mailmem.MissedOff), 0)
+	atomic.StoreUint64(m.Word64(at+mailmem.StopOff), 0)
+	atomic.StoreUint32(m.Word32(at+mailmem.DeadOff), 0)
 	c := &call{Call: arch.Call{Desc: m.addr + uint64(at)}, h: h, desc: desc}
 	m.side.Bind(&h.Point)
 	m.calls[c.Desc], m.byCall[&c.Call] = c, c
@@ -156,7 +157,7 @@ func (m *Box) off(c *call) {
 	if m.lost.Load() {
 		return
 	}
-	atomic.StoreUint32(m.Word32(m.DescAt(c.desc)+amd64.MailDeadOff), 1)
+	atomic.StoreUint32(m.Word32(m.DescAt(c.desc)+mailmem.DeadOff), 1)
 }
 
 // Missed reads a call's counts; those of a call that has ended are zero.
@@ -169,8 +170,8 @@ func (m *Box) Missed(a *arch.Call) target.Missed {
 	}
 	at := m.DescAt(c.desc)
 	return target.Missed{
-		System:  atomic.LoadUint64(m.Word64(at + amd64.MailMissedOff)),
-		Stopped: atomic.LoadUint64(m.Word64(at + amd64.MailStopOff)),
+		System:  atomic.LoadUint64(m.Word64(at + mailmem.MissedOff)),
+		Stopped: atomic.LoadUint64(m.Word64(at + mailmem.StopOff)),
 	}
 }
 
@@ -217,7 +218,7 @@ func (m *Box) Closed() bool { return m.closed.Load() }
 func (m *Box) Shut() {
 	m.close()
 	m.Disable()
-	bell := m.Word32(amd64.MailBellOff)
+	bell := m.Word32(mailmem.BellOff)
 	atomic.AddUint32(bell, 1)
 	m.side.Wake(bell, math.MaxInt32)
 	m.wg.Wait()

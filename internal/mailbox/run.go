@@ -10,6 +10,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -24,11 +25,11 @@ func (m *Box) hire() {
 // work is a worker.
 func (m *Box) work() {
 	defer m.leave()
-	bell, idle, me := m.Word32(amd64.MailBellOff), m.Word32(amd64.MailIdleOff), goid()
+	bell, idle, me := m.Word32(mailmem.BellOff), m.Word32(mailmem.IdleOff), goid()
 	for !m.lost.Load() {
 		atomic.AddUint32(idle, 1)
 		rung := atomic.LoadUint32(bell)
-		atomic.CompareAndSwapUint32(m.Word32(amd64.MailOffOff), amd64.MailMuted, amd64.MailOn) // we live
+		atomic.CompareAndSwapUint32(m.Word32(mailmem.OffOff), mailmem.Muted, mailmem.On) // we live
 		slot, ok := m.take()
 		if !ok && !m.closed.Load() {
 			m.side.Wait(bell, rung)
@@ -62,7 +63,7 @@ func (m *Box) take() (slot int, ok bool) {
 	first := int(m.turn.Load())
 	for i := range m.Slots {
 		slot = (first + i) % m.Slots
-		if atomic.LoadUint32(m.State(slot)) == amd64.SlotPosted && m.Move(slot, amd64.SlotPosted, amd64.SlotTaken) {
+		if atomic.LoadUint32(m.State(slot)) == mailmem.SlotPosted && m.Move(slot, mailmem.SlotPosted, mailmem.SlotTaken) {
 			m.turn.Store(uint32(slot + 1))
 			return slot, true
 		}
@@ -74,10 +75,10 @@ func (m *Box) take() (slot int, ok bool) {
 func (m *Box) serve(slot int, me uint64) {
 	r := &handling{m: m, slot: slot, post: m.side.Post(append([]byte(nil), m.Slot(slot)...))}
 	if r.c = m.begin(r.post.Desc); r.c == nil {
-		if m.Move(slot, amd64.SlotTaken, amd64.SlotRefused) {
+		if m.Move(slot, mailmem.SlotTaken, mailmem.SlotRefused) {
 			m.side.Wake(m.State(slot), 1)
 		} else {
-			m.Move(slot, amd64.SlotAbandoned, amd64.SlotFree)
+			m.Move(slot, mailmem.SlotAbandoned, mailmem.SlotFree)
 		}
 		return
 	}
@@ -239,11 +240,11 @@ func (r *handling) answer(now *amd64.Regs, action arch.Action) {
 	}
 	block, _ := r.m.side.Block(now.SP, &r.c.h.Point)
 	r.post.PutAnswer(r.m.Slot(r.slot), now, action, block)
-	if r.m.Move(r.slot, amd64.SlotTaken, amd64.SlotAnswered) {
+	if r.m.Move(r.slot, mailmem.SlotTaken, mailmem.SlotAnswered) {
 		r.m.side.Wake(r.m.State(r.slot), 1)
 		return
 	}
-	r.m.Move(r.slot, amd64.SlotAbandoned, amd64.SlotFree)
+	r.m.Move(r.slot, mailmem.SlotAbandoned, mailmem.SlotFree)
 }
 
 func (r *handling) done() {

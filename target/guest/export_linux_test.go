@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // UnlessEnded is what Attach makes of an error.
@@ -22,7 +23,7 @@ func (t *Target) Taken() []byte { return slices.Concat(t.lay.control.mem, t.lay.
 
 // MailOff is what the mailbox says to vCPUs that would wait.
 func (l *Leftover) MailOff() uint32 {
-	return le.Uint32(l.lay.data.mem[l.control.get(hdrMail)-1+amd64.MailOffOff:])
+	return le.Uint32(l.lay.data.mem[l.control.get(hdrMail)-1+mailmem.OffOff:])
 }
 
 // Plant takes a slot of the pool that return probes share, as a call whose return address ret stands at

@@ -11,6 +11,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/mailbox"
+	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -140,7 +141,7 @@ func (t *Target) handlerTicks() (uint64, error) {
 // what its first page has left.
 const (
 	sharedDescs = 4096
-	lowDescs    = (amd64.MailSlotsOff - lowFirst) / amd64.MailDescSize
+	lowDescs    = (mailmem.SlotsOff - lowFirst) / mailmem.DescSize
 	lowFirst    = 256
 )
 
@@ -150,7 +151,7 @@ func (t *Target) mailMem() (m mailbox.Mem, size int) {
 	size = amd64.KernelMailSize(m.Slots)
 	if t.lay.shared {
 		m.Descs, m.First = sharedDescs, size
-		size += sharedDescs * amd64.MailDescSize
+		size += sharedDescs * mailmem.DescSize
 	}
 	return m, size
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"unsafe"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/mailbox"
+	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // TestEndsInCall tells return addresses from other words by the instruction before them.
@@ -58,10 +58,10 @@ func TestLetWaitersGo(t *testing.T) {
 	c := newControl(l.control.mem)
 	c.put(hdrMail, off+1)
 	m := mailbox.Mem{B: mem[off:], Slots: cpus}
-	*m.State(0), *m.State(1) = amd64.SlotPosted, amd64.SlotAbandoned
+	*m.State(0), *m.State(1) = mailmem.SlotPosted, mailmem.SlotAbandoned
 	letWaitersGo(l, cpus)
-	if *m.State(0) != amd64.SlotRefused || *m.State(1) != amd64.SlotAbandoned || *m.Word32(amd64.MailOffOff) != amd64.MailClosed {
-		t.Errorf("states %d and %d, off %d", *m.State(0), *m.State(1), *m.Word32(amd64.MailOffOff))
+	if *m.State(0) != mailmem.SlotRefused || *m.State(1) != mailmem.SlotAbandoned || *m.Word32(mailmem.OffOff) != mailmem.Closed {
+		t.Errorf("states %d and %d, off %d", *m.State(0), *m.State(1), *m.Word32(mailmem.OffOff))
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 10000 {

@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/mailbox"
+	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
@@ -34,7 +35,7 @@ var gateCalls = []ptrace.CallData{
 	ptrace.CallOf(unix.SYS_GETTID, [6]uint64{}, 0, 1, 2, 3, 4, 5),
 	ptrace.CallOf(unix.SYS_CLOCK_GETTIME, [6]uint64{unix.CLOCK_MONOTONIC}, 1, 2, 3, 4, 5),
 	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWakeOp, 1}, 0, 3, 4, 5),
-	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWaitBitsetOp, amd64.SlotPosted, 0, 0, 1<<32 - 1}, 0, 2, 3, 4),
+	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWaitBitsetOp, mailmem.SlotPosted, 0, 0, 1<<32 - 1}, 0, 2, 3, 4),
 }
 
 const futexWaitBitsetOp = 9
@@ -184,15 +185,15 @@ func (t *Target) mailSize() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	descs := amd64.MailDescs
+	descs := mailmem.Descs
 	for descs > leastDescs {
-		size := uint64(amd64.MailSize(descs))
+		size := uint64(mailmem.Size(descs))
 		if ls.Check(headroom.Take{Mapped: roomShare / 2 * size, Locked: roomShare / 2 * size}) == nil {
 			break
 		}
 		descs /= 2
 	}
-	return amd64.MailSize(descs), nil
+	return mailmem.Size(descs), nil
 }
 
 // mapMailbox makes and maps a mailbox of so many bytes. Precondition: the world is stopped.
@@ -322,24 +323,24 @@ func letWaitersGo(p *ptrace.Process, m procfs.Map) error {
 	if err != nil {
 		return err
 	}
-	b := make([]byte, amd64.MailDescsOff)
+	b := make([]byte, mailmem.DescsOff)
 	if m.Size() < uint64(len(b)) {
 		return nil // killed before it was whole
 	}
 	if err := p.ReadMem(m.Start, b); err != nil {
 		return err
 	}
-	mine := int(le.Uint32(b[amd64.MailPIDOff:])) == innermost(st.NSTID, p.PID()) // else it is a fork child's parent's
-	if le.Uint64(b) != amd64.MailMagic || le.Uint64(b[amd64.MailVerOff:]) != amd64.MailVersion || !mine {
+	mine := int(le.Uint32(b[mailmem.PIDOff:])) == innermost(st.NSTID, p.PID()) // else it is a fork child's parent's
+	if le.Uint64(b) != mailmem.Magic || le.Uint64(b[mailmem.VersionOff:]) != mailmem.Version || !mine {
 		return nil
 	}
 	put := func(off int, v uint32) error { return p.WriteMem(m.Start+uint64(off), le.AppendUint32(nil, v)) }
-	errs := []error{put(amd64.MailOffOff, amd64.MailClosed)}
-	for slot := range amd64.MailSlots {
-		at := mailbox.SlotAt(slot) + amd64.MailStateOff
+	errs := []error{put(mailmem.OffOff, mailmem.Closed)}
+	for slot := range mailmem.Slots {
+		at := mailbox.SlotAt(slot) + mailmem.StateOff
 		switch le.Uint32(b[at:]) {
-		case amd64.SlotPosted, amd64.SlotTaken:
-			errs = append(errs, put(at, amd64.SlotRefused))
+		case mailmem.SlotPosted, mailmem.SlotTaken:
+			errs = append(errs, put(at, mailmem.SlotRefused))
 		}
 	}
 	return errors.Join(errs...)

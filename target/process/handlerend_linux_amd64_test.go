@@ -16,6 +16,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -155,7 +156,7 @@ func TestHandlerTracerKilled(t *testing.T) {
 				t.Errorf("the tracer stands still: %s", a)
 			}
 		}
-		if off := mailOff(t, r.PID); off != amd64.MailMuted {
+		if off := mailOff(t, r.PID); off != mailmem.Muted {
 			t.Errorf("the tracer stands still, and threads wait for it again and again: %d", off)
 		}
 		cmd.Process.Signal(unix.SIGCONT)
@@ -203,7 +204,7 @@ func mailOff(t *testing.T, pid int) uint32 {
 	for _, m := range mapsOf(t, p) {
 		if isMail(m) {
 			var b [4]byte
-			if err := p.ReadMem(m.Start+amd64.MailOffOff, b[:]); err != nil {
+			if err := p.ReadMem(m.Start+mailmem.OffOff, b[:]); err != nil {
 				t.Fatal(err)
 			}
 			return le.Uint32(b[:])

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/mailbox"
+	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // mailMem is our mapping of a mailbox (internal/arch/amd64, gate.go). The process can write to all of
@@ -35,7 +35,7 @@ func (m *mailMem) close() error {
 
 // mem is the mapping as a mailbox.
 func (m *mailMem) mem() mailbox.Mem {
-	return mailbox.Mem{B: m.b, Slots: amd64.MailSlots, Descs: (len(m.b) - amd64.MailDescsOff) / amd64.MailDescSize, First: amd64.MailDescsOff}
+	return mailbox.Mem{B: m.b, Slots: mailmem.Slots, Descs: (len(m.b) - mailmem.DescsOff) / mailmem.DescSize, First: mailmem.DescsOff}
 }
 
 // Operations of futex(2) on memory that two processes share.

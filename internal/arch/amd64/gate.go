@@ -1,6 +1,9 @@
 package amd64
 
-import "kprobes.dev/kprobes/internal/arch"
+import (
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/mailbox/mailmem"
+)
 
 // The gate of a process that another one probes (call.go has its contract). It posts the
 // thread's registers to a slot of the mailbox, memory that the tracer has mapped too, and
@@ -27,60 +30,10 @@ import "kprobes.dev/kprobes/internal/arch"
 //
 // A futex wait has an absolute deadline, so that it can be begun again without end.
 
-// Mailbox geometry, in bytes from its start. The tracer fills in the first page's words
-// before the gate is used.
+// What package mailmem leaves to the processor of a slot.
 const (
-	MailVersion   = 1
-	MailMagic     = 0x4c49414d424f5250 // "PROBMAIL" in memory order
-	MailMagicOff  = 0
-	MailVerOff    = 8
-	MailPIDOff    = 16  // 32 bits: the process's id, as it sees it itself
-	MailBellOff   = 64  // 32 bits, a futex: counted up with each post
-	MailIdleOff   = 128 // 32 bits: threads of the tracer that wait for the bell
-	MailOffOff    = 192 // 32 bits: no thread waits while it is not MailOn
-	MailSlotsOff  = 4096
-	MailSlots     = 128
-	MailSlotSize  = 1024
-	MailDescsOff  = MailSlotsOff + MailSlots*MailSlotSize
-	MailDescs     = 1 << 20 // at most
-	MailDescSize  = 64
-	MailStateOff  = 0  // 32 bits of a slot, a futex: its state
-	MailMissedOff = 0  // 64 bits of a descriptor: hits that nobody answered
-	MailStopOff   = 8  // 64 bits of a descriptor: hits while it was switched off
-	MailDeadOff   = 16 // 32 bits of a descriptor: not 0: it is switched off
-)
-
-// MailSize is the size of a mailbox with room for so many descriptors.
-func MailSize(descs int) int { return MailDescsOff + descs*MailDescSize }
-
-// Values of the word at MailOffOff.
-const (
-	MailOn     = 0
-	MailMuted  = 1 // a thread waited in vain; the tracer sets MailOn again
-	MailClosed = 2 // for good
-)
-
-// States of a slot.
-const (
-	SlotFree = iota
-	SlotClaimed
-	SlotPosted
-	SlotTaken
-	SlotAnswered
-	SlotAbandoned
-	SlotRefused
-)
-
-// A slot, after its state.
-const (
-	slotDesc     = 8
-	slotInstance = 16
-	slotTime     = 24 // struct timespec: when the wait ends
-	slotBlock    = 40 // answer: where the frame of ActionLeave is built
-	slotAction   = 48 // answer: 32 bits
-	slotVectors  = 52 // answer: 32 bits, not 0: XMM registers have changed
-	slotTID      = 56 // 32 bits
-	slotRegs     = 64 // by register number
+	slotVectors  = 52              // answer: 32 bits, not 0: XMM registers have changed
+	slotRegs     = mailmem.RegsOff // by register number
 	slotFlags    = 192
 	slotResume   = 208 // where the gate goes back to
 	slotXMM      = 256
@@ -156,7 +109,7 @@ var gatePushed = []Reg{R12, RDI, RSI, R9, R10}
 // claim emits the way to a slot of our own in RCX. The instance is on the stack.
 func (g *gateCode) claim() {
 	stopped, next, got := g.Label(), g.Label(), g.Label()
-	g.OpMI(OpCmp, 4, At(R12, MailDeadOff), 0)
+	g.OpMI(OpCmp, 4, At(R12, mailmem.DeadOff), 0)
 	g.Jcc(CondNE, stopped)
 	if g.env.Quiet != 0 {
 		g.MovRI(RCX, g.env.Quiet)
@@ -164,28 +117,28 @@ func (g *gateCode) claim() {
 		g.Jcc(CondNE, g.missed)
 	}
 	g.MovRI(RCX, g.env.Mailbox)
-	g.OpMI(OpCmp, 4, At(RCX, MailOffOff), MailOn)
+	g.OpMI(OpCmp, 4, At(RCX, mailmem.OffOff), mailmem.On)
 	g.Jcc(CondNE, g.missed)
 	g.Push(RAX)
-	g.Lea(RCX, At(RCX, MailSlotsOff))
-	g.MovRI(R11, SlotClaimed)
+	g.Lea(RCX, At(RCX, mailmem.SlotsOff))
+	g.MovRI(R11, mailmem.SlotClaimed)
 	try := g.Here()
-	g.OpMI(OpCmp, 4, At(RCX, MailStateOff), SlotFree)
+	g.OpMI(OpCmp, 4, At(RCX, mailmem.StateOff), mailmem.SlotFree)
 	g.Jcc(CondNE, next)
-	g.MovRI(RAX, SlotFree)
-	g.Lock().Cmpxchg(4, At(RCX, MailStateOff), R11)
+	g.MovRI(RAX, mailmem.SlotFree)
+	g.Lock().Cmpxchg(4, At(RCX, mailmem.StateOff), R11)
 	g.Jcc(CondE, got)
 	g.Bind(next)
-	g.Lea(RCX, At(RCX, MailSlotSize))
-	g.MovRI(RAX, g.env.Mailbox+MailSlotsOff+MailSlots*MailSlotSize)
+	g.Lea(RCX, At(RCX, mailmem.SlotSize))
+	g.MovRI(RAX, g.env.Mailbox+mailmem.SlotsOff+mailmem.Slots*mailmem.SlotSize)
 	g.OpRR(OpCmp, 8, RCX, RAX)
 	g.Jcc(CondB, try)
 	g.Pop(RAX)
 	g.Bind(g.missed)
-	g.Lock().IncM(8, At(R12, MailMissedOff))
+	g.Lock().IncM(8, At(R12, mailmem.MissedOff))
 	g.unchanged()
 	g.Bind(stopped)
-	g.Lock().IncM(8, At(R12, MailStopOff))
+	g.Lock().IncM(8, At(R12, mailmem.StopOff))
 	g.unchanged()
 	g.Bind(got)
 }
@@ -199,8 +152,8 @@ func (g *gateCode) unchanged() {
 
 // post emits the filling of the slot in RCX, which becomes R12, and its posting.
 func (g *gateCode) post() {
-	g.PopM(At(RCX, slotInstance))
-	g.MovMR(8, At(RCX, slotDesc), R12)
+	g.PopM(At(RCX, mailmem.InstanceOff))
+	g.MovMR(8, At(RCX, mailmem.DescOff), R12)
 	g.MovMR(8, At(RCX, slotResume), R13)
 	g.Lea(RDX, AtIndex(RSP, RDX, 1, 0))
 	g.MovMR(8, At(RCX, slotRegs+8*int32(RSP)), RDX)
@@ -223,9 +176,9 @@ func (g *gateCode) post() {
 	g.ours(g.withdraw)
 	g.MovRI(RAX, sysGettid)
 	g.Syscall()
-	g.MovMR(4, At(R12, slotTID), RAX)
+	g.MovMR(4, At(R12, mailmem.TIDOff), RAX)
 	g.deadline()
-	g.MovMI(4, At(R12, MailStateOff), SlotPosted)
+	g.MovMI(4, At(R12, mailmem.StateOff), mailmem.SlotPosted)
 	g.ring()
 	g.Jmp(g.wait)
 }
@@ -250,28 +203,28 @@ func (g *gateCode) ours(not Label) {
 func (g *gateCode) deadline() {
 	whole := g.Label()
 	g.MovRI(RDI, clockMonotonic)
-	g.Lea(RSI, At(R12, slotTime))
+	g.Lea(RSI, At(R12, mailmem.TimeOff))
 	g.MovRI(RAX, sysClockGettime)
 	g.Syscall()
 	g.TestRR(4, RAX, RAX)
 	g.Jcc(CondNE, g.withdraw)
-	g.MovRM(8, RAX, At(R12, slotTime+8))
+	g.MovRM(8, RAX, At(R12, mailmem.TimeOff+8))
 	g.OpRI(OpAdd, 8, RAX, int32(g.env.Wait%nanosPerSecond))
 	g.OpRI(OpCmp, 8, RAX, nanosPerSecond)
 	g.Jcc(CondB, whole)
 	g.OpRI(OpSub, 8, RAX, nanosPerSecond)
-	g.IncM(8, At(R12, slotTime))
+	g.IncM(8, At(R12, mailmem.TimeOff))
 	g.Bind(whole)
-	g.MovMR(8, At(R12, slotTime+8), RAX)
-	g.OpMI(OpAdd, 8, At(R12, slotTime), int32(g.env.Wait/nanosPerSecond))
+	g.MovMR(8, At(R12, mailmem.TimeOff+8), RAX)
+	g.OpMI(OpAdd, 8, At(R12, mailmem.TimeOff), int32(g.env.Wait/nanosPerSecond))
 }
 
 // ring emits the bell: it wakes one of the tracer's threads if one waits.
 func (g *gateCode) ring() {
 	busy := g.Label()
-	g.MovRI(RDI, g.env.Mailbox+MailBellOff)
+	g.MovRI(RDI, g.env.Mailbox+mailmem.BellOff)
 	g.Lock().IncM(4, At(RDI, 0))
-	g.OpMI(OpCmp, 4, At(RDI, MailIdleOff-MailBellOff), 0)
+	g.OpMI(OpCmp, 4, At(RDI, mailmem.IdleOff-mailmem.BellOff), 0)
 	g.Jcc(CondE, busy)
 	g.MovRI(RSI, futexWake)
 	g.MovRI(RDX, 1)
@@ -284,17 +237,17 @@ func (g *gateCode) ring() {
 func (g *gateCode) sleep() {
 	again := g.Label()
 	g.Bind(g.wait)
-	g.MovRM(4, RDX, At(R12, MailStateOff))
-	g.OpRI(OpCmp, 4, RDX, SlotPosted)
+	g.MovRM(4, RDX, At(R12, mailmem.StateOff))
+	g.OpRI(OpCmp, 4, RDX, mailmem.SlotPosted)
 	g.Jcc(CondE, again)
-	g.OpRI(OpCmp, 4, RDX, SlotAnswered)
+	g.OpRI(OpCmp, 4, RDX, mailmem.SlotAnswered)
 	g.Jcc(CondE, g.answered)
-	g.OpRI(OpCmp, 4, RDX, SlotTaken)
+	g.OpRI(OpCmp, 4, RDX, mailmem.SlotTaken)
 	g.Jcc(CondNE, g.refused)
 	g.Bind(again)
 	g.MovRR(8, RDI, R12)
 	g.MovRI(RSI, futexWaitBitset)
-	g.Lea(R10, At(R12, slotTime))
+	g.Lea(R10, At(R12, mailmem.TimeOff))
 	g.MovRI(R9, futexAny)
 	g.MovRI(RAX, sysFutex)
 	g.Syscall()
@@ -312,21 +265,21 @@ func (g *gateCode) sleep() {
 func (g *gateCode) timeUp() {
 	g.Bind(g.late)
 	g.MovRI(RDI, g.env.Mailbox)
-	g.MovMI(4, At(RDI, MailOffOff), MailMuted)
+	g.MovMI(4, At(RDI, mailmem.OffOff), mailmem.Muted)
 	g.ring()
-	g.MovRI(RAX, SlotPosted)
-	g.MovRI(RCX, SlotFree)
-	g.Lock().Cmpxchg(4, At(R12, MailStateOff), RCX)
+	g.MovRI(RAX, mailmem.SlotPosted)
+	g.MovRI(RCX, mailmem.SlotFree)
+	g.Lock().Cmpxchg(4, At(R12, mailmem.StateOff), RCX)
 	g.Jcc(CondE, g.restore)
-	g.MovRI(RAX, SlotTaken)
-	g.MovRI(RCX, SlotAbandoned)
-	g.Lock().Cmpxchg(4, At(R12, MailStateOff), RCX)
+	g.MovRI(RAX, mailmem.SlotTaken)
+	g.MovRI(RCX, mailmem.SlotAbandoned)
+	g.Lock().Cmpxchg(4, At(R12, mailmem.StateOff), RCX)
 	g.Jcc(CondE, g.restore)
-	g.OpRI(OpCmp, 4, RAX, SlotAnswered) // just in time
+	g.OpRI(OpCmp, 4, RAX, mailmem.SlotAnswered) // just in time
 	g.Jcc(CondE, g.answered)
 	g.Bind(g.refused)
 	g.Bind(g.withdraw)
-	g.MovMI(4, At(R12, MailStateOff), SlotFree)
+	g.MovMI(4, At(R12, mailmem.StateOff), mailmem.SlotFree)
 	g.Bind(g.restore)
 	for i := len(gatePushed) - 1; i >= 0; i-- {
 		g.Pop(gatePushed[i])
