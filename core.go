@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,8 @@ import (
 // Core is the registry of one target's probes.
 type Core struct{ e *engine.Core }
 
+func init() { engine.Of = func(core any) *engine.Core { return core.(*Core).e } }
+
 // The types that the methods of a Core take and give.
 type (
 	Options    = engine.Options
@@ -29,8 +32,23 @@ type (
 	Misses     = engine.Misses
 	Returns    = engine.Returns
 	Unreturned = engine.Unreturned
-	Optimizer  = engine.Optimizer
 )
+
+// Stats tells of a Core as a whole.
+type Stats struct {
+	Probes int // probes and events that are registered, those that are disabled or gone too
+	// Queued are those of them that wait for the tactic that they are to have, since a thread stands in, or may come
+	// back into, bytes that would change. The Core tries again until the thread has left. Unarmed are those of the
+	// queued that do not run meanwhile: no breakpoint may stand there.
+	Queued, Unarmed int
+	Longest         time.Duration // how long the first of them has waited
+	Postponed       uint64        // how many ever had to wait
+	Why             []string      // what the functions of the queued wait for: a function's name and the reason
+	// Dead are records that were given up with a writer that was killed in the middle of one. Corrupt are places where
+	// the memory that target and tracer share held what no writer writes.
+	Dead, Corrupt uint64
+	Pending       bool // threads of the target wait, a bounded time, for Sync
+}
 
 // The ways to see returns.
 const (
@@ -88,17 +106,6 @@ func (c *Core) Counts(e *Event) Counts { return c.e.Counts(e) }
 // Counts has them, with those of which only an instance tells.
 func (c *Core) Unreturned() (map[*Event]Unreturned, error) { return c.e.Unreturned() }
 
-// Strays tells how many returns of an event's function came to its trampoline that belonged to
-// no call which any of the function's events knew, and where on the stack the last of them had
-// its return address: calls and returns do not match in such a program.
-// Where an event of the function was taken out it is not known, and 0.
-func (c *Core) Strays(e *Event) (n, slot uint64) { return c.e.Strays(e) }
-
-// Damage tells of records that belong to no event: given up with a writer that was
-// killed in the middle of one, and places where the shared memory held what no writer
-// writes.
-func (c *Core) Damage() (dead, corrupt uint64) { return c.e.Damage() }
-
 // Sync looks at what the target has mapped now. Events in objects that were unmapped
 // become gone; gone ones whose object is there (again, or for the first time) are armed.
 // An event that can not be armed in the object that came stays gone, and why is in the
@@ -108,11 +115,9 @@ func (c *Core) Damage() (dead, corrupt uint64) { return c.e.Damage() }
 // are replaced the Core does the same by itself, ten times a second, and the next Sync has the error.
 func (c *Core) Sync() error { return c.e.Sync() }
 
-// Pending says whether the target waits for Sync.
-func (c *Core) Pending() bool { return c.e.Pending() }
-
-// Optimizer tells who waits for what. After Close it tells who still waited then.
-func (c *Core) Optimizer() Optimizer { return c.e.Optimizer() }
+// Stats tells what was so when the last change ended, and what Poll has come upon. It waits for nothing, also not for a
+// change that another goroutine makes. After Close it tells of probes what was so before.
+func (c *Core) Stats() Stats { return Stats(c.e.Stats()) }
 
 // SetEnabled arms (true) or disarms (false) all probes and events at once, in one stop of
 // the target: kprobes/enabled. Probes that are disabled stay so. What is registered while
@@ -131,13 +136,6 @@ func (c *Core) SetOptimization(on bool) error { return c.e.SetOptimization(on) }
 
 // Optimization says whether probes may be armed by jumps.
 func (c *Core) Optimization() bool { return c.e.Optimization() }
-
-// ForceTactic has probes with handlers that are registered from now on take a tactic (jump,
-// boost or step) or none; "" stands for the best that is safe, as it is without. It is for
-// measuring what the others cost, and for places that only a breakpoint can serve: a tactic that
-// the target does not allow makes the registration fail. In another process a thread that comes to
-// block SIGTRAP later dies of a breakpoint. EINVAL says that handlers know no such tactic.
-func (c *Core) ForceTactic(t Tactic) error { return c.e.ForceTactic(t) }
 
 // List writes the probes and events in the order of their registration, a line for each as
 // in kprobes/list (Linux 6.18): address, kind (k, r or j), symbol+offset, the object

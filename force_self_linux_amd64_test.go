@@ -10,6 +10,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/workload"
 )
 
@@ -20,11 +21,11 @@ func TestForceTactic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := core.ForceTactic(arch.TacticUprobe); !errors.Is(err, unix.EINVAL) {
+	if err := engine.Of(core).ForceTactic(arch.TacticUprobe); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("uprobe: %v, want EINVAL", err)
 	}
 	for _, tactic := range []arch.Tactic{arch.TacticStep, arch.TacticBoost, arch.TacticJump, ""} {
-		if err := core.ForceTactic(tactic); err != nil {
+		if err := engine.Of(core).ForceTactic(tactic); err != nil {
 			t.Fatal(err)
 		}
 		k := &kprobes.Kprobe{SymbolName: workload.OwnLeaf, PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { return 0 }}

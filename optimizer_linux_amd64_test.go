@@ -62,9 +62,9 @@ func lineOf(t *testing.T, c *kprobes.Core, fn string) string {
 // optimised waits until nothing is queued any more.
 func optimised(t *testing.T, c *kprobes.Core) {
 	t.Helper()
-	for end := time.Now().Add(patience); c.Optimizer().Queued > 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); c.Stats().Queued > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("after %v: %+v\n%s", patience, c.Optimizer(), listing(t, c))
+			t.Fatalf("after %v: %+v\n%s", patience, c.Stats(), listing(t, c))
 		}
 	}
 }
@@ -123,7 +123,7 @@ func TestQueue(t *testing.T) {
 	for _, k := range ks {
 		stands(t, c, k.SymbolName, k.Addr, byTrap, orig[k.SymbolName])
 	}
-	if o := c.Optimizer(); o.Queued != 0 {
+	if o := c.Stats(); o.Queued != 0 {
 		t.Errorf("breakpoints are asked for, and something waits: %+v", o)
 	}
 	must(t, c.SetOptimization(true))
@@ -141,11 +141,11 @@ func TestQueue(t *testing.T) {
 	if s.Tactic != "boost" || s.Optimized || s.Why == nil || !strings.Contains(s.Why.Error(), "thread") {
 		t.Errorf("state of what waits: %+v", s)
 	}
-	if o := c.Optimizer(); o.Probes != 4 || o.Queued != 1 || o.Unarmed != 0 || o.Postponed != 1 || len(o.Why) != 1 || !strings.HasPrefix(o.Why[0], "stand: ") {
+	if o := c.Stats(); o.Probes != 4 || o.Queued != 1 || o.Unarmed != 0 || o.Postponed != 1 || len(o.Why) != 1 || !strings.HasPrefix(o.Why[0], "stand: ") {
 		t.Errorf("the optimiser: %+v", o)
 	}
 	counted(t, "queued", ks, before, prog.Counts("go 1000"))
-	if o := c.Optimizer(); o.Queued != 1 {
+	if o := c.Stats(); o.Queued != 1 {
 		t.Errorf("the thread still stands there, and the optimiser tells %+v", o)
 	}
 	now := prog.Counts("out")
@@ -157,7 +157,7 @@ func TestQueue(t *testing.T) {
 	}
 	counted(t, "left", ks, before, now)
 	counted(t, "optimised", ks, before, prog.Counts("go 1000"))
-	if o := c.Optimizer(); o.Queued != 0 || o.Postponed != 1 {
+	if o := c.Stats(); o.Queued != 0 || o.Postponed != 1 {
 		t.Errorf("in the end: %+v", o)
 	}
 	c.UnregisterKprobes(ks)
@@ -182,7 +182,7 @@ func TestBehindThePatch(t *testing.T) {
 	if b := bytesAt(t, c, k.Addr); b[0] != byTrap {
 		t.Errorf("% x stands at the ret that a thread stands at, want a breakpoint", b)
 	}
-	if o := c.Optimizer(); o.Queued != 1 {
+	if o := c.Stats(); o.Queued != 1 {
 		t.Errorf("the optimiser: %+v", o)
 	}
 	now := prog.Counts("out")
@@ -228,7 +228,7 @@ func postponed(t *testing.T, how string, args ...string) {
 	if s := stand.State(); s.Tactic != "" || s.Optimized || !s.Registered || s.Why == nil {
 		t.Errorf("its state is %+v", s)
 	}
-	if o := c.Optimizer(); o.Probes != 4 || o.Queued != 1 || o.Unarmed != 1 {
+	if o := c.Stats(); o.Probes != 4 || o.Queued != 1 || o.Unarmed != 1 {
 		t.Errorf("the optimiser: %+v", o)
 	}
 	before := prog.Counts("count")
@@ -253,7 +253,7 @@ func postponed(t *testing.T, how string, args ...string) {
 	if how == "waits" || how == "knob" {
 		queued = 1
 	}
-	if o := c.Optimizer(); o.Queued != queued {
+	if o := c.Stats(); o.Queued != queued {
 		t.Errorf("%d are queued, want %d: %+v", o.Queued, queued, o)
 	}
 	prog.Counts("out")
@@ -497,7 +497,7 @@ func TestEndIsNotPostponed(t *testing.T) {
 	must(t, c.SetOptimization(false))
 	must(t, c.RegisterKprobes([]*kprobes.Kprobe{k, post}))
 	must(t, c.SetOptimization(true))
-	if o := c.Optimizer(); o.Queued != 2 || o.Unarmed != 0 {
+	if o := c.Stats(); o.Queued != 2 || o.Unarmed != 0 {
 		t.Errorf("a thread stands there, both have breakpoints, and the optimiser tells %+v", o)
 	}
 	prog.Counts("go 10")

@@ -72,7 +72,7 @@ func TestQueueSelf(t *testing.T) {
 	if b := bytesAt(t, c, o.Addr); b[0] != byJump || !o.State().Optimized {
 		t.Errorf("the other probe: % x, %+v", b, o.State())
 	}
-	before := c.Optimizer()
+	before := c.Stats()
 	for i := range uint64(10) {
 		if v := stoodFn(i, 1); v != i*11+1 {
 			t.Errorf("selfStood(%d, 1) = %d", i, v)

@@ -84,7 +84,9 @@ func TestReadingNeverWaitsForAChange(t *testing.T) {
 					n++
 				}
 			})
-			c.Pending() // neither does this
+			if s := c.Stats(); s.Probes != 1 { // neither does this
+				t.Errorf("%+v: the event that is being added is not there yet", s)
+			}
 		}
 		read <- n
 	}()
@@ -100,8 +102,14 @@ func TestReadingNeverWaitsForAChange(t *testing.T) {
 	if err := <-added; err != nil {
 		t.Error(err)
 	}
+	if s := c.Stats(); s.Probes != 2 {
+		t.Errorf("%+v, want two events", s)
+	}
 	if err := c.Close(nil); err != nil {
 		t.Error(err)
+	}
+	if s := c.Stats(); s.Probes != 2 {
+		t.Errorf("%+v: Stats tells what was so before Close", s)
 	}
 	if n := c.Counts(evs[0]); n.Hits != want || n.Read != want {
 		t.Errorf("counts are %+v, want %d hits", n, want)

@@ -139,12 +139,12 @@ func TestKnobHalfTurned(t *testing.T) {
 	if err := c.SetEnabled(false); !errors.Is(err, target.ErrBlocked) || !c.Enabled() {
 		t.Fatalf("disarmed: %v, enabled: %t", err, c.Enabled())
 	}
-	o := c.Optimizer()
+	o := c.Stats()
 	h.commit = nil
 	if o.Queued != 1 || o.Unarmed != 1 {
 		t.Errorf("%+v, want one event that waits to be armed again", o)
 	}
-	eventually(t, "all is armed again", func() bool { return c.Optimizer().Queued == 0 })
+	eventually(t, "all is armed again", func() bool { return c.Stats().Queued == 0 })
 	before := prog.Counts("count")
 	was := []kprobes.Counts{c.Counts(evs[0]), c.Counts(evs[1])}
 	after := prog.Counts("go 100")

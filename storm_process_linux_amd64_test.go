@@ -118,7 +118,7 @@ func TestLoaderLetGo(t *testing.T) {
 			prog.Send("open " + lib)
 			eventually(t, "the loader waits", func() bool {
 				c.Poll(func(*trace.Hit) {})
-				return c.Pending()
+				return c.Stats().Pending
 			})
 			if err := end(c, p); err != nil {
 				t.Error(err)

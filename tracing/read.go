@@ -81,7 +81,7 @@ func (in *Instance) pollUntil(stop, gone <-chan struct{}, pending chan<- struct{
 		if in.poll() > 0 {
 			pause = pollMin
 		}
-		if in.core.Pending() {
+		if in.core.Stats().Pending {
 			select {
 			case pending <- struct{}{}:
 			default:

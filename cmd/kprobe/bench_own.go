@@ -15,6 +15,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/benchprobes"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/workload"
 )
 
@@ -99,7 +100,7 @@ func (o *own) all() error {
 		}
 	}
 	if err == nil {
-		errs = append(errs, core.ForceTactic(""))
+		errs = append(errs, engine.Of(core).ForceTactic(""))
 	}
 	for _, f := range o.batch(err) {
 		errs = append(errs, o.enc.Encode(ownLine{Figure: &f}), f.error())
@@ -119,7 +120,7 @@ const (
 
 // measure fills a cell. What this machine does not offer is no error: the cell says why.
 func (o *own) measure(core *kprobes.Core, r *ownRow, c *cell) error {
-	if err := core.ForceTactic(arch.Tactic(c.Tactic)); err != nil {
+	if err := engine.Of(core).ForceTactic(arch.Tactic(c.Tactic)); err != nil {
 		return err
 	}
 	p, err := armOwn(core, r)

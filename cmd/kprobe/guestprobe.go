@@ -19,7 +19,7 @@ import (
 
 // tracedGuest is the kernel of a guest as a tracee.
 type tracedGuest struct {
-	engine
+	probed
 	m     *qemu.Machine
 	t     *guest.Target
 	names *guestNames
@@ -64,7 +64,7 @@ func openGuest(spec string) (*tracedGuest, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	return &tracedGuest{engine: engine{core: core}, m: m, t: t, names: &guestNames{t: t}}, nil
+	return &tracedGuest{probed: probed{core: core}, m: m, t: t, names: &guestNames{t: t}}, nil
 }
 
 func (g *tracedGuest) Names() trace.Namer { return g.names }
@@ -86,9 +86,9 @@ func (g *tracedGuest) Sync() (ended bool, err error) {
 func (g *tracedGuest) Exited() <-chan struct{} { return nil }
 
 func (g *tracedGuest) Remarks() []string {
-	out := g.engine.Remarks()
-	if dead, corrupt := g.core.Damage(); dead+corrupt > 0 {
-		out = append(out, fmt.Sprintf("%d records were begun and not ended, %d places of the ring were damaged", dead, corrupt))
+	out := g.probed.Remarks()
+	if s := g.core.Stats(); s.Dead+s.Corrupt > 0 {
+		out = append(out, fmt.Sprintf("%d records were begun and not ended, %d places of the ring were damaged", s.Dead, s.Corrupt))
 	}
 	return out
 }
@@ -96,7 +96,7 @@ func (g *tracedGuest) Remarks() []string {
 func (g *tracedGuest) Status() error { return nil }
 
 // Leave takes everything out. Where the machine has ended that is no error: nothing is left.
-func (g *tracedGuest) Leave(f func(*trace.Hit)) error { return g.unlessEnded(g.engine.Leave(f)) }
+func (g *tracedGuest) Leave(f func(*trace.Hit)) error { return g.unlessEnded(g.probed.Leave(f)) }
 
 func (g *tracedGuest) Close() error { return g.unlessEnded(g.m.Close()) }
 

@@ -13,7 +13,7 @@ import (
 
 // tracedProcess is a process as a tracee: one that runs, or one that was started for it.
 type tracedProcess struct {
-	engine
+	probed
 	s       *session
 	started bool
 }
@@ -30,7 +30,7 @@ func openProcess(pid int, cmd []string, buffer int, counters bool, text process.
 	if err != nil {
 		return nil, err
 	}
-	return &tracedProcess{engine: engine{core: s.core}, s: s, started: len(cmd) > 0}, nil
+	return &tracedProcess{probed: probed{core: s.core}, s: s, started: len(cmd) > 0}, nil
 }
 
 func openSession(pid int, cmd []string, cfg ring.Config, text process.TextMode) (*session, error) {
@@ -64,9 +64,9 @@ func (t *tracedProcess) Sync() (ended bool, err error) {
 func (t *tracedProcess) Exited() <-chan struct{} { return t.s.proc.Exited() }
 
 func (t *tracedProcess) Remarks() []string {
-	out := t.engine.Remarks()
-	if dead, corrupt := t.core.Damage(); dead+corrupt > 0 {
-		out = append(out, fmt.Sprintf("%d records of writers that were killed are lost, %d places of the ring were damaged", dead, corrupt))
+	out := t.probed.Remarks()
+	if s := t.core.Stats(); s.Dead+s.Corrupt > 0 {
+		out = append(out, fmt.Sprintf("%d records of writers that were killed are lost, %d places of the ring were damaged", s.Dead, s.Corrupt))
 	}
 	if why := t.s.target.SharedText(); why != nil {
 		out = append(out, fmt.Sprintf("%v: a kernel uprobe that is placed inside a probe there would kill the program", why))

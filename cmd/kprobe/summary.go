@@ -66,7 +66,7 @@ func totals(core *kprobes.Core, evs []*kprobes.Event) []*total {
 			}
 		}
 		s.add(n, string(tactic))
-		s.returns(core, e)
+		s.returns(n, e)
 	}
 	return out
 }
@@ -86,12 +86,12 @@ func (s *total) add(n kprobes.Counts, tactic string) {
 
 // returns tells how the returns are seen, and whether one came that no call belongs to: in the
 // kernel's words, with the place on the stack where its return address was.
-func (s *total) returns(core *kprobes.Core, e *kprobes.Event) {
+func (s *total) returns(n kprobes.Counts, e *kprobes.Event) {
 	if how, _ := e.Returns(); how == kprobes.ReturnsTrampoline {
 		s.Returns = string(how)
 	}
-	if n, slot := core.Strays(e); n > 0 {
-		s.bugs = append(s.bugs, fmt.Sprintf("kretprobe BUG!: Processing kretprobe %016x @ %016x (%s: %d returns belong to no call)", slot, e.Place.Addr, e.Name, n))
+	if n.Strays > 0 {
+		s.bugs = append(s.bugs, fmt.Sprintf("kretprobe BUG!: Processing kretprobe %016x @ %016x (%s: %d returns belong to no call)", n.StraySlot, e.Place.Addr, e.Name, n.Strays))
 	}
 }
 

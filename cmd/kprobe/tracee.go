@@ -56,18 +56,18 @@ type tracee interface {
 	Close() error
 }
 
-// engine is what the tracees have in common that the engine itself probes.
-type engine struct {
+// probed is what the tracees have in common that the engine itself probes.
+type probed struct {
 	core *kprobes.Core
 	evs  []*kprobes.Event
 }
 
-func (e *engine) Add(defs []*event.Def, o *kprobes.AddOptions) (err error) {
+func (e *probed) Add(defs []*event.Def, o *kprobes.AddOptions) (err error) {
 	e.evs, err = e.core.Add(defs, o)
 	return err
 }
 
-func (e *engine) Slower(tell func(name, tactic string, why error)) {
+func (e *probed) Slower(tell func(name, tactic string, why error)) {
 	for _, ev := range e.evs {
 		if tactic, why := ev.Form(); why != nil {
 			tell(ev.Name, cmp.Or(string(tactic), "none"), why)
@@ -75,7 +75,7 @@ func (e *engine) Slower(tell func(name, tactic string, why error)) {
 	}
 }
 
-func (e *engine) Stubs(tell func(name string, why error)) {
+func (e *probed) Stubs(tell func(name string, why error)) {
 	for _, ev := range e.evs {
 		if how, why := ev.Returns(); how == kprobes.ReturnsTrampoline {
 			tell(ev.Name, why)
@@ -83,7 +83,7 @@ func (e *engine) Stubs(tell func(name string, why error)) {
 	}
 }
 
-func (e *engine) Waiting(tell func(name string, why error)) {
+func (e *probed) Waiting(tell func(name string, why error)) {
 	space := e.core.Target().Space()
 	for _, ev := range e.evs {
 		if ev.Gone() {
@@ -93,22 +93,22 @@ func (e *engine) Waiting(tell func(name string, why error)) {
 	}
 }
 
-func (e *engine) Poll(f func(*trace.Hit)) int { return e.core.Poll(f) }
+func (e *probed) Poll(f func(*trace.Hit)) int { return e.core.Poll(f) }
 
-func (e *engine) Pending() bool { return e.core.Pending() }
+func (e *probed) Pending() bool { return e.core.Stats().Pending }
 
-func (e *engine) Leave(f func(*trace.Hit)) error { return e.core.Close(f) }
+func (e *probed) Leave(f func(*trace.Hit)) error { return e.core.Close(f) }
 
-func (e *engine) Totals() []*total { return totals(e.core, e.evs) }
+func (e *probed) Totals() []*total { return totals(e.core, e.evs) }
 
 // Remarks tell of probes that had to wait for a thread.
-func (e *engine) Remarks() []string {
-	o := e.core.Optimizer()
-	if o.Postponed == 0 {
+func (e *probed) Remarks() []string {
+	s := e.core.Stats()
+	if s.Postponed == 0 {
 		return nil
 	}
-	out := []string{fmt.Sprintf("%d of %d probes had to wait for a thread that was in the way, %d do still", o.Postponed, o.Probes, o.Queued)}
-	for _, why := range o.Why[:min(len(o.Why), maxWaits)] {
+	out := []string{fmt.Sprintf("%d of %d probes had to wait for a thread that was in the way, %d do still", s.Postponed, s.Probes, s.Queued)}
+	for _, why := range s.Why[:min(len(s.Why), maxWaits)] {
 		out = append(out, "waits: "+why)
 	}
 	return out

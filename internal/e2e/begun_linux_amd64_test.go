@@ -228,13 +228,13 @@ func TestStartedGoRecovers(t *testing.T) {
 	synced := false
 	within(t, "the first thread goes on", func() bool {
 		core.Poll(func(*tracing.Hit) {})
-		if core.Pending() {
+		if core.Stats().Pending {
 			if err := core.Sync(); err != nil {
 				t.Fatal(err)
 			}
 			synced = true
 		}
-		return synced && !core.Pending()
+		return synced && !core.Stats().Pending
 	})
 	l.started()
 	if err := core.Close(nil); err != nil {

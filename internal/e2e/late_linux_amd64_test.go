@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -27,7 +28,7 @@ func TestMaskedLater(t *testing.T) {
 		t.Errorf("a handler where only a breakpoint could call it: %v", err)
 	}
 	right(t, p, "go 10")
-	if err := core.ForceTactic("boost"); err != nil {
+	if err := engine.Of(core).ForceTactic("boost"); err != nil {
 		t.Fatal(err)
 	}
 	if err := core.RegisterKprobe(k); err != nil {

@@ -49,11 +49,11 @@ func shareThatWaits(t *testing.T, c *kprobes.Core, probes []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := c.Optimizer()
+	first := c.Stats()
 	time.Sleep(time.Second)
-	o := c.Optimizer()
+	o := c.Stats()
 	t.Logf("%d probes, %d left out; at once %d wait, %d of them unarmed; a second later %d, %d; %q", o.Probes, left, first.Queued, first.Unarmed, o.Queued, o.Unarmed, o.Why)
-	for end := time.Now().Add(patience); o.Queued*100 > o.Probes; o = c.Optimizer() {
+	for end := time.Now().Add(patience); o.Queued*100 > o.Probes; o = c.Stats() {
 		if time.Now().After(end) {
 			t.Fatalf("%d of %d probes wait after %v: %q", o.Queued, o.Probes, patience, o.Why)
 		}

@@ -57,7 +57,7 @@ func TestStandsOnScantStack(t *testing.T) {
 			}
 			core := open(t, p)
 			evs := add(t, core, "", "p:a hit v=%di")
-			why := core.Optimizer().Why
+			why := core.Stats().Why
 			if want := fmt.Sprintf("it has %d bytes of stack left there, and a probe takes up to 280", c.left); c.waits != (len(why) == 1 && strings.Contains(why[0], want)) {
 				t.Errorf("waits: %q", why)
 			}

@@ -93,7 +93,7 @@ func TestToggles(t *testing.T) {
 	}
 	r.before.same(t)
 	t.Logf("%d probes at %d instructions: %d toggles, %d changes of form, in %d changes (%d tried again by us, %d probes had to wait, %d times until the threads did) and %.1f s: %.0f toggles a second; %d hits, compared %d times",
-		len(r.whole)+len(r.kps), len(r.code), r.n.toggles, r.n.forms, r.n.changes, r.n.postponed, r.core.Optimizer().Postponed, r.n.waited, d.Seconds(), float64(r.n.toggles)/d.Seconds(), r.n.hits, r.n.checked)
+		len(r.whole)+len(r.kps), len(r.code), r.n.toggles, r.n.forms, r.n.changes, r.n.postponed, r.core.Stats().Postponed, r.n.waited, d.Seconds(), float64(r.n.toggles)/d.Seconds(), r.n.hits, r.n.checked)
 }
 
 // done says whether enough was done.
@@ -209,7 +209,7 @@ func (r *toggling) again(f func() error) {
 // machine is so busy that one always is, the threads wait for it.
 func (r *toggling) settled() {
 	r.t.Helper()
-	ready := func() bool { return r.core.Optimizer().Queued == 0 }
+	ready := func() bool { return r.core.Stats().Queued == 0 }
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if ready() {
 			return
@@ -219,7 +219,7 @@ func (r *toggling) settled() {
 	r.p.Ask("stop", nil)
 	for end := time.Now().Add(patience); !ready(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			r.t.Fatalf("while nothing runs the optimiser waits for %q", r.core.Optimizer().Why)
+			r.t.Fatalf("while nothing runs the optimiser waits for %q", r.core.Stats().Why)
 		}
 	}
 	r.p.Ask("run", nil)

@@ -32,6 +32,7 @@ type Core struct {
 	t           target.Target
 	can         target.Capabilities // of t
 	events      []*Event            // by number; nil where one was removed
+	registered  int                 // of the events, those that are registered, but for the engine's own
 	fns         map[uint64]*function
 	room        sync.Mutex // held while the target's room for code is taken or given back
 	textMu      sync.Mutex
@@ -58,6 +59,10 @@ type Core struct {
 	optimizing
 	handlers
 }
+
+// Of gives what is behind a *kprobes.Core, for programs of this module that need what the API does not have. Package
+// kprobes sets it.
+var Of func(core any) *Core
 
 // Event is one probe event.
 type Event struct {
@@ -86,7 +91,9 @@ type Event struct {
 	// pattern is the definition that made it for one of the functions that match; nil: it has its own.
 	pattern *event.Def
 	ended   bool // removed: what it counted is kept
-	empty   bool // no call has an instance: its code has been taken out, or was never in
+	// registered: it is one of Core.registered.
+	registered bool
+	empty      bool // no call has an instance: its code has been taken out, or was never in
 	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is
 	// asked for. deferred: objects that come later are looked at.
 	byStub, wantStub, deferred bool
@@ -94,7 +101,7 @@ type Event struct {
 	// withdrawn is why the event does nothing any more: it may not replace return addresses, or somebody else has
 	// written into its patch.
 	withdrawn         error
-	strays, straySlot uint64 // see Strays
+	strays, straySlot uint64 // see Counts
 	// Of instances that the final look classified.
 	active, unwound int
 	// Of instances that were taken back while it was armed, or when it was taken out.
@@ -214,7 +221,7 @@ var ErrRegister = errors.New("probe not registered")
 // Add registers and arms events: all of them in one stop of the target, or none.
 func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if o == nil {
 		o = &AddOptions{}
 	}
@@ -294,6 +301,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 	if slices.ContainsFunc(defs, func(d *event.Def) bool { return d.Kind == event.Return }) {
 		c.startReaper()
 	}
+	c.admit(evs)
 	for n := len(evs); n > 0 && evs[n-1].internalProbe; n-- { // addHooks's
 		evs = evs[:n-1]
 	}
@@ -380,7 +388,7 @@ func (e *Event) posts() int {
 // that only counted may serve another event, once no thread can be in its code.
 func (c *Core) Remove(evs []*Event) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	return c.remove(evs, stopping{then: c.leaves(evs)})
 }
 
@@ -393,7 +401,7 @@ func (c *Core) remove(evs []*Event, also stopping) error {
 		if e.ended {
 			continue
 		}
-		e.ended = true
+		c.discharge(e)
 		if e.h == nil && !e.internalProbe && e.Prog == nil && e.Def.Kind == event.Probe {
 			idle = append(idle, e)
 		}

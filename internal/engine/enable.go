@@ -9,7 +9,7 @@ import (
 // Enable arms or disarms a probe that is registered.
 func (c *Core) Enable(p *Probe, on bool) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	switch {
 	case p.ended.Load() || p.core != c || p.ev == nil:
 		return errno.Errorf(unix.EINVAL, "the probe is not registered")

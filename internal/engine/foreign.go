@@ -67,7 +67,7 @@ func (c *Core) listWatched(t target.Exposed) {
 // taken out, once. Precondition: mu is held.
 func (c *Core) lookForWritten() error {
 	t := c.can.Exposed
-	if t == nil || c.yielded || c.final != nil {
+	if t == nil || c.yielded || c.closing {
 		return nil
 	}
 	w := &c.watching

@@ -22,7 +22,7 @@ func (c *Core) SetEnabled(on bool) error {
 		return err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.off == !on {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (c *Core) SetOptimization(on bool) error {
 		return err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.optimizationOff == !on {
 		return nil
 	}

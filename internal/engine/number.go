@@ -43,9 +43,9 @@ func (c *Core) fit(more []*Event) error {
 	if c.most == 0 {
 		return nil
 	}
-	n := 0
-	for _, e := range append(c.events[:len(c.events):len(c.events)], more...) {
-		if e != nil && !e.ended && !e.internalProbe {
+	n := c.registered
+	for _, e := range more {
+		if !e.internalProbe {
 			n++
 		}
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"kprobes.dev/kprobes/event"
@@ -25,51 +26,8 @@ type optimizing struct {
 	noted      bool        // the target's memory tells of some
 	unmapped   bool        // events stood in objects that are not mapped any more
 	postponed  uint64      // events that had to wait, since Open
-	final      *Optimizer  // when the Core was closed
-}
-
-// Optimizer tells of probes and events that wait for the form that they are to have, since a
-// thread stands in, or may come back into, bytes that would change.
-type Optimizer struct {
-	Probes    int           // those that are armed, or to be armed
-	Queued    int           // of these, those that wait
-	Unarmed   int           // of these, those that do not run meanwhile: no breakpoint may stand there
-	Longest   time.Duration // how long the first of them has waited
-	Postponed uint64        // all that ever had to wait
-	Why       []string      // what the functions that wait, wait for: the name and the reason
-}
-
-// Optimizer tells who waits for what. After Close it tells who still waited then.
-func (c *Core) Optimizer() Optimizer {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.final != nil {
-		return *c.final
-	}
-	return c.optimizer()
-}
-
-func (c *Core) optimizer() Optimizer {
-	o := Optimizer{Postponed: c.postponed}
-	for _, e := range c.events {
-		if e == nil || e.ended || e.internalProbe || e.gone || e.idle() {
-			continue
-		}
-		o.Probes++
-		if e.fn == nil || c.queue.Get(e.fn) == nil {
-			continue
-		}
-		o.Queued++
-		if e.form.tactic == "" {
-			o.Unarmed++
-		}
-	}
-	for _, f := range c.queue.Functions(byStart) {
-		q := c.queue.Get(f)
-		o.Longest = max(o.Longest, time.Since(q.Since))
-		o.Why = append(o.Why, f.name+": "+plainly(q.Why))
-	}
-	return o
+	closing    bool        // the Core is being closed, or is closed
+	published  atomic.Pointer[snapshot]
 }
 
 // tried counts those of changes that were postponed, and has the optimiser look after what is
@@ -101,7 +59,7 @@ func (c *Core) tried(cs []*functionChange) {
 // keepOptimizing is the optimiser's work. It goes on until nothing is queued.
 func (c *Core) keepOptimizing() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.queue.Len() == 0 {
 		return
 	}
@@ -212,7 +170,7 @@ func (e *Event) notice(why target.Reason) *target.Site {
 
 // unmappedSites are the events that stood in objects which are not mapped any more.
 func (c *Core) unmappedSites() (out []*target.Site) {
-	if !c.unmapped || c.final != nil {
+	if !c.unmapped || c.closing {
 		return nil
 	}
 	c.unmapped = false
@@ -230,8 +188,11 @@ func (c *Core) unmappedSites() (out []*target.Site) {
 
 // stopOptimizing ends the queue, when everything is to be taken out.
 func (c *Core) stopOptimizing() {
-	o := c.optimizer()
-	c.final = &o
+	c.publish()
+	last := *c.published.Load()
+	last.until = time.Now()
+	c.published.Store(&last)
+	c.closing = true
 	if c.timer != nil {
 		c.timer.Stop()
 	}

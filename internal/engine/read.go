@@ -14,11 +14,6 @@ import (
 // another goroutine makes.
 func (c *Core) Poll(f func(*trace.Hit)) int { return c.records.poll(f) }
 
-// Damage tells of records that belong to no event: given up with a writer that was
-// killed in the middle of one, and places where the shared memory held what no writer
-// writes.
-func (c *Core) Damage() (dead, corrupt uint64) { return c.records.damage() }
-
 // Counts is what an event has counted: Hits = Read + Lost, or Counted for an event that
 // does not record. For a return probe Hits are returns, and entries are
 // Hits + Unwound + Active + Missed.
@@ -29,13 +24,22 @@ type Counts struct {
 	Missed  uint64 // entries without a free instance, or without stack to work on
 	Unwound uint64 // calls left by an exception, a panic, longjmp or the end of their thread
 	Active  uint64 // calls in progress when the probe was taken out
+	// Strays are returns of the event's function that came to its trampoline and belonged to no call which any of the
+	// function's events knew, and StraySlot is where on the stack the last of them had its return address: calls and
+	// returns do not match in such a program. Where an event of the function was taken out it is not known, and 0.
+	Strays, StraySlot uint64
 }
 
 // Counts sums up what an event has counted so far.
 func (c *Core) Counts(e *Event) Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.counts(e)
+	if !e.ended {
+		c.lookForStrays(e)
+	}
+	n := c.counts(e)
+	n.Strays, n.StraySlot = e.strays, e.straySlot
+	return n
 }
 
 func (c *Core) counts(e *Event) Counts {
@@ -65,7 +69,7 @@ func (c *Core) counts(e *Event) Counts {
 // f gets the records, as in Poll; it may be nil.
 func (c *Core) Close(f func(*trace.Hit)) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if f == nil {
 		f = func(*trace.Hit) {}
 	}

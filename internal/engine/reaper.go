@@ -33,7 +33,7 @@ func (c *Core) startReaper() {
 			c.keepWatching()
 			c.keeping = c.needsKeep()
 			done := !c.keeping
-			c.mu.Unlock()
+			c.unlock()
 			if done {
 				return
 			}

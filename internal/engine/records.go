@@ -22,6 +22,8 @@ type records struct {
 	can    target.Capabilities
 	shown  viewTable
 	loaded atomic.Bool // a record said that the loader waits for Sync
+	// What the reader has told of records that belong to no event, when records were read last: see Stats.
+	dead, corrupt atomic.Uint64
 
 	mu     sync.Mutex // held while records are read
 	reader *ring.Reader
@@ -127,6 +129,7 @@ func (rs *records) poll(f func(*trace.Hit)) int {
 		rs.early.give(h.Nanos, f)
 		f(h)
 	}))
+	rs.damaged()
 	rs.early.give(rs.early.limit(rs.clock, until), f)
 	return n + rs.early.taken()
 }
@@ -149,20 +152,17 @@ func (rs *records) close(f func(*trace.Hit)) error {
 			rs.reader.Reap(rs.reader.Mark())
 			rs.reader.Drain(take)
 		}
+		rs.damaged()
 	}
 	rs.early.give(^uint64(0), f)
 	return err
 }
 
-// damage is Core.Damage.
-func (rs *records) damage() (dead, corrupt uint64) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	if rs.reader == nil {
-		return 0, 0
-	}
+// damaged notes what the reader tells of damage. Precondition: mu is held.
+func (rs *records) damaged() {
 	s := rs.reader.Stats()
-	return s.Dead, s.Corrupt
+	rs.dead.Store(s.Dead)
+	rs.corrupt.Store(s.Corrupt)
 }
 
 // hits makes trace.Hits of ring records. Precondition: mu is held.

@@ -45,7 +45,7 @@ func (c *Core) Register(ps []*Probe, skip bool) error {
 		p.core, p.mayLeave = c, skip
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if err := c.put(slices.Clone(ps)); err != nil {
 		return err
 	}
@@ -104,6 +104,7 @@ func (c *Core) putAll(ps []*Probe) error {
 		_, err = c.arm(evs, &AddOptions{Tactic: c.forced, leave: true})
 	}
 	if err == nil {
+		c.admit(slices.DeleteFunc(evs, func(e *Event) bool { return e.ended || e.h != nil && e.h.left != nil }))
 		evs = nil
 		left = slices.DeleteFunc(left, func(p *Probe) bool { return p.left == nil })
 		if len(left) == n {

@@ -24,7 +24,7 @@ type State struct {
 	// EntryHandler let go.
 	Active uint64
 	// Returns is how a return probe sees its function return, WhyReturns why not at the exits,
-	// and Strays the number of returns that belonged to no call (Core.Strays).
+	// and Strays the number of returns that belonged to no call (Counts.Strays).
 	Returns    Returns
 	WhyReturns error
 	Strays     uint64

@@ -77,7 +77,7 @@ func (c *Core) waitHook(r symbol.Resolved, words uint64, ok bool) *Event {
 // are replaced the Core does the same by itself, ten times a second, and the next Sync has the error.
 func (c *Core) Sync() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	err := errors.Join(c.stubbed.syncErr, c.sync())
 	c.stubbed.syncErr = nil
 	return err
@@ -125,9 +125,6 @@ func (c *Core) sync() error {
 	}
 	return err
 }
-
-// Pending says whether the target waits for Sync.
-func (c *Core) Pending() bool { return c.records.loaded.Load() }
 
 // dropGone forgets the functions whose code is not mapped any more.
 func (c *Core) dropGone() error {

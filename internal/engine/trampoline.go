@@ -233,20 +233,8 @@ func (c *Core) walkLate() error {
 	return nil
 }
 
-// Strays tells how many returns of an event's function came to its trampoline that belonged to
-// no call which any of the function's events knew, and where on the stack the last of them had
-// its return address: calls and returns do not match in such a program.
-// Where an event of the function was taken out it is not known, and 0.
-func (c *Core) Strays(e *Event) (n, slot uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !e.ended {
-		c.lookForStrays(e)
-	}
-	return e.strays, e.straySlot
-}
-
-// lookForStrays asks the target while it is there.
+// lookForStrays asks the target, while it is there, for the returns that belonged to no call (Counts.Strays). Where an
+// event of the function was taken out they are not known, and 0.
 func (c *Core) lookForStrays(e *Event) {
 	t := c.can.ReturnReplacer
 	if t == nil || !e.byStub || e.fn == nil || c.stubbed.unsure[e.fn.start] {

@@ -13,7 +13,7 @@ func (c *Core) Unregister(which func(end func(*Probe))) {
 		return
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	var ps []*Probe
 	which(func(p *Probe) {
 		if p.core == c && p.ev != nil && !p.ended.Load() {

@@ -24,6 +24,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -77,7 +78,7 @@ func armKprobe(post bool, tactic arch.Tactic) func(c *kprobes.Core) (func() erro
 
 // forced registers probes with a tactic that is asked for by name.
 func forced(c *kprobes.Core, tactic arch.Tactic, ks ...*kprobes.Kprobe) error {
-	return errors.Join(c.ForceTactic(tactic), c.RegisterKprobes(ks), c.ForceTactic(""))
+	return errors.Join(engine.Of(c).ForceTactic(tactic), c.RegisterKprobes(ks), engine.Of(c).ForceTactic(""))
 }
 
 func armKretprobe(c *kprobes.Core) (func() error, error) {

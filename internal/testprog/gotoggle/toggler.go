@@ -76,7 +76,7 @@ func (r *toggling) round(again int) {
 	r.single(r.rounds)
 	r.all(r.rounds, again)
 	r.rounds++
-	r.Postponed = r.c.Optimizer().Postponed
+	r.Postponed = r.c.Stats().Postponed
 }
 
 // end takes everything out while the threads run, and has them wait.
@@ -149,7 +149,7 @@ func (r *toggling) unregister(what string, ps []*probed) {
 // settled waits until nothing of a change is queued: what a thread was in the way of. Where one
 // always is, the threads wait for it.
 func (r *toggling) settled() {
-	ready := func() bool { return r.c.Optimizer().Queued == 0 }
+	ready := func() bool { return r.c.Stats().Queued == 0 }
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if ready() {
 			return
@@ -158,7 +158,7 @@ func (r *toggling) settled() {
 	run(false)
 	for end := time.Now().Add(patience); !ready(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			r.wrong("while nothing runs the optimiser waits for %q", r.c.Optimizer().Why)
+			r.wrong("while nothing runs the optimiser waits for %q", r.c.Stats().Why)
 			return
 		}
 	}

@@ -15,7 +15,8 @@ func narrow() int { return seven() }
 //go:noinline
 func seven() int { return 7 }
 
-// tight has a breakpoint where no jump fits: unasked in a program without C code alone, by name in any.
+// tight has a breakpoint where no jump fits: unasked in a program without C code alone, in any
+// while the knob asks for breakpoints.
 func tight(core *kprobes.Core) {
 	calls := func(what string, tactic arch.Tactic, r *kprobes.Kretprobe) {
 		for range 100 {
@@ -43,9 +44,12 @@ func tight(core *kprobes.Core) {
 	case err == nil || !strings.Contains(err.Error(), "has C code"):
 		check("a breakpoint in a program with C code", err, "a refusal")
 	}
-	must(core.ForceTactic(arch.TacticBoost))
+	must(core.SetOptimization(false))
 	r = probe()
 	must(kprobes.RegisterKretprobe(r))
-	must(core.ForceTactic(""))
+	if err := core.SetOptimization(true); hasC != (err != nil) {
+		check("the knob is on and nobody asks for the breakpoint any more", err, "a refusal where the program has C code")
+	}
 	calls("asked for", arch.TacticBoost, r)
+	must(core.SetOptimization(true))
 }
