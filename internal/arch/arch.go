@@ -69,6 +69,23 @@ type Exit struct {
 // one of which is 0.
 type Tail struct{ Target, Slot uint64 }
 
+// Ref is an address that an instruction refers to.
+type Ref struct {
+	Kind RefKind
+	To   uint64
+}
+
+// RefKind says what an instruction does with an address.
+type RefKind uint8
+
+// Kinds of references.
+const (
+	RefOther   RefKind = iota
+	RefBranch          // goes or calls there
+	RefAddress         // takes the address
+	RefLoad            // loads the word there
+)
+
 // Arch is an instruction set.
 type Arch interface {
 	// Name is Go's name of it.

@@ -11,7 +11,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
@@ -335,7 +335,7 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 		if err := x.read(p.Addr, code); err != nil {
 			return nil, fmt.Errorf("code of %s: %w", p.Name, err)
 		}
-		if lo := m.Runtime(p.Addr); namesakes && !amd64.JumpsInto(af.Code, start, lo, lo+p.Size) {
+		if lo := m.Runtime(p.Addr); namesakes && !native.JumpsInto(af.Code, start, lo, lo+p.Size) {
 			continue // it is another's part
 		}
 		af.Parts = append(af.Parts, arch.Part{Addr: m.Runtime(p.Addr), Code: code})

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -133,16 +133,10 @@ func (x *text) shortJumps(lo, hi uint64, fn *symbol.Func) []uint64 {
 		b = b[:len(b)-1]
 	}
 	var out []uint64
-	for at := 0; at < len(b); {
-		in, err := amd64.Decode(b[at:])
-		if err != nil {
-			at++
-			continue
-		}
-		if to, ok := in.Target(lo + uint64(at)); ok && in.RelLen == 1 && to > fn.Addr && fn.Contains(to) {
+	for to := range native.ShortJumps(b, lo) {
+		if to > fn.Addr && fn.Contains(to) {
 			out = append(out, to)
 		}
-		at += int(in.Len)
 	}
 	return out
 }

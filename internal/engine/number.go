@@ -5,7 +5,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ring"
 )
@@ -99,7 +99,7 @@ func (e *Event) argsOffset(w *arch.CodegenEnv) int {
 	case w.Go != nil:
 		n += 8
 	case w.Kernel != nil:
-		n = amd64.KernelRecord
+		n = native.KernelRecord
 	}
 	if e.Def.Kind == event.Return {
 		n += 8

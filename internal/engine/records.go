@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/trace"
@@ -29,7 +29,7 @@ type records struct {
 	reader *ring.Reader
 	clock  clock
 	early  earlyHits
-	tasks  amd64.KernelTasks
+	tasks  native.KernelTasks
 }
 
 // view is an event as its records show it. It does not change once it is published.
@@ -188,7 +188,7 @@ func (rs *records) hits(f func(*trace.Hit)) func(ring.Record) {
 			off += 8
 		case w.Kernel != nil:
 			h.Comm, h.Context, _ = rs.tasks.Read(r.Bytes)
-			off = amd64.KernelRecord
+			off = native.KernelRecord
 		}
 		if v.trace.Return {
 			h.Caller = binary.LittleEndian.Uint64(r.Bytes[off:])

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/target"
@@ -27,14 +27,14 @@ type Side interface {
 	// of a slot.
 	Wake(word *uint32, n int)
 	// Post reads a post out of a copy of its slot.
-	Post(slot []byte) amd64.Post
+	Post(slot []byte) native.Post
 	// Bind fills in what the target knows of a point: Mem and Callers.
-	Bind(p *amd64.Point)
-	// Block is amd64.LeaveBlock's for a point.
-	Block(sp uint64, p *amd64.Point) (addr uint64, size int)
+	Bind(p *native.Point)
+	// Block is native.LeaveBlock's for a point.
+	Block(sp uint64, p *native.Point) (addr uint64, size int)
 	// CanLeave says why a thread can not go on with these registers (arch.ActionLeave), of
 	// which the block is free to be written to.
-	CanLeave(now *amd64.Regs, p *amd64.Point) error
+	CanLeave(now *native.Regs, p *native.Point) error
 }
 
 // Box serves the threads that wait in the gate. Its workers wait for the bell; each serves
@@ -51,7 +51,7 @@ type Box struct {
 	retired map[*target.Site]uint64
 
 	turn   atomic.Uint32 // slots are looked through from here on
-	tasks  sync.Map      // *amd64.Regs of handlers that run: id of the thread
+	tasks  sync.Map      // *native.Regs of handlers that run: id of the thread
 	wg     sync.WaitGroup
 	closed atomic.Bool // set with mu held
 	lost   atomic.Bool // the memory is not ours any more
@@ -177,7 +177,7 @@ func (m *Box) Missed(a *arch.Call) target.Missed {
 
 // Task is the id of the thread whose registers a running handler was given, as its post says;
 // 0: no handler runs on these.
-func (m *Box) Task(r *amd64.Regs) uint64 {
+func (m *Box) Task(r *native.Regs) uint64 {
 	tid, _ := m.tasks.Load(r)
 	n, _ := tid.(int)
 	return uint64(n)

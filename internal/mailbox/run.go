@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -117,7 +117,7 @@ type handling struct {
 	m    *Box
 	c    *call
 	slot int
-	post amd64.Post
+	post native.Post
 }
 
 // do runs the handler on the goroutine me and answers. The handler may end its goroutine.
@@ -153,7 +153,7 @@ func (r *handling) do(me uint64) {
 }
 
 // check panics if an action can not be done.
-func (r *handling) check(now *amd64.Regs, action arch.Action) {
+func (r *handling) check(now *native.Regs, action arch.Action) {
 	if action > arch.ActionDrop {
 		panic(fmt.Sprintf("action %d", action))
 	}
@@ -169,21 +169,21 @@ func (r *handling) check(now *amd64.Regs, action arch.Action) {
 }
 
 // land has the thread go on in the detour that it came from, if its place is there.
-func (r *handling) land(now *amd64.Regs) error {
+func (r *handling) land(now *native.Regs) error {
 	mem := r.c.h.Point.Mem
 	var word [8]byte
-	if err := mem.Read(amd64.LandingWord(r.post.Resume), word[:]); err != nil {
+	if err := mem.Read(native.LandingWord(r.post.Resume), word[:]); err != nil {
 		return err
 	}
 	at := binary.LittleEndian.Uint64(word[:])
 	if at == 0 {
 		return nil
 	}
-	var head [amd64.LandingHead]byte
+	var head [native.LandingHead]byte
 	if err := mem.Read(at, head[:]); err != nil {
 		return err
 	}
-	n, ok := amd64.LandingSize(head[:])
+	n, ok := native.LandingSize(head[:])
 	if !ok {
 		return fmt.Errorf("the detour's table of landings at 0x%x has been overwritten", at)
 	}
@@ -191,7 +191,7 @@ func (r *handling) land(now *amd64.Regs) error {
 	if err := mem.Read(at, table); err != nil {
 		return err
 	}
-	to, inside := amd64.Land(table, now.IP)
+	to, inside := native.Land(table, now.IP)
 	if inside {
 		return fmt.Errorf("the new instruction pointer 0x%x is inside an instruction, where the probe's jump stands", now.IP)
 	}
@@ -223,7 +223,7 @@ func trapOf(v any) (trap int, why string) {
 
 // fault tells the handler's owner of a fault; a call whose owner does not deal with it is
 // switched off.
-func (r *handling) fault(now *amd64.Regs, trap int, why string) (dealt bool) {
+func (r *handling) fault(now *native.Regs, trap int, why string) (dealt bool) {
 	defer func() {
 		if !dealt {
 			_ = recover() // of the owner's Fault: it is switched off in any case
@@ -234,7 +234,7 @@ func (r *handling) fault(now *amd64.Regs, trap int, why string) (dealt bool) {
 }
 
 // answer gives the thread its registers back, if it still waits.
-func (r *handling) answer(now *amd64.Regs, action arch.Action) {
+func (r *handling) answer(now *native.Regs, action arch.Action) {
 	if r.m.lost.Load() {
 		return
 	}

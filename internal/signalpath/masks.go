@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -104,7 +104,7 @@ func (m *masks) calls(code []byte, addr uint64) error {
 		}
 		return fn.Addr, fn.End(), true
 	}
-	for _, in := range amd64.FindTaskInsts(code, addr, bounds) {
+	for _, in := range native.FindTaskInsts(code, addr, bounds) {
 		fn, _, ok := im.At(in.Addr)
 		switch {
 		case !ok:
@@ -114,17 +114,12 @@ func (m *masks) calls(code []byte, addr uint64) error {
 			return fmt.Errorf("%s makes system calls of its own", fn)
 		}
 	}
-	for i := 0; i+5 <= len(code); i++ {
-		if code[i]&^1 != 0xe8 { // call, jmp
-			continue
-		}
-		at := addr + uint64(i)
-		to := at + 5 + uint64(int64(int32(binary.LittleEndian.Uint32(code[i+1:]))))
+	for i, to := range native.Branches(code, addr) {
 		callee := m.entries[to]
 		if callee == nil {
 			continue
 		}
-		fn, off, ok := im.At(at)
+		fn, off, ok := im.At(addr + uint64(i))
 		if !ok || has(harmless, fn.Name) || isMasker(base(fn.Name)) {
 			continue
 		}
@@ -134,11 +129,7 @@ func (m *masks) calls(code []byte, addr uint64) error {
 		if isSyscall(fn.Name) || isLibrary(fn.Name) {
 			continue
 		}
-		first := amd64.RAX // by Go's ABIInternal; its assembly takes it on the stack
-		if callee.ABI0 || callee.Asm {
-			first = amd64.RSP
-		}
-		number, known, is := amd64.ConstantAt(code[fn.Addr-addr:min(fn.End()-addr, uint64(len(code)))], fn.Addr, off, first)
+		number, known, is := native.ConstantArg(code[fn.Addr-addr:min(fn.End()-addr, uint64(len(code)))], fn.Addr, off, callee.ABI0 || callee.Asm)
 		if is && (!known || changes(number)) {
 			return fmt.Errorf("%s may change signal masks or handlers, by %s", fn, callee)
 		}

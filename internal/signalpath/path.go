@@ -10,7 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
 )
@@ -132,18 +133,9 @@ func (w *walker) follow(fn *symbol.Func) error {
 	if err := w.mod.Image.ReadAt(fn.Addr, code); err != nil {
 		return fmt.Errorf("signal path: %s: %w", fn, err)
 	}
-	for addr := fn.Addr; addr < fn.End(); {
-		in, err := amd64.Decode(code[addr-fn.Addr:])
-		if err != nil && !strings.HasPrefix(fn.Name, "runtime.") {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("signal path: %s+0x%x: %w", fn, addr-fn.Addr, err)
-		}
-		if t, ok := in.Target(addr); ok {
-			w.reach(fn, &in, t)
-		}
-		addr += uint64(in.Len)
+	err := native.Refs(code, fn.Addr, func(r arch.Ref) { w.reach(fn, r) })
+	if err != nil && strings.HasPrefix(fn.Name, "runtime.") {
+		return fmt.Errorf("signal path: %s%w", fn, err)
 	}
 	for _, c := range Indirect {
 		if c.Caller == fn.Name {
@@ -164,20 +156,18 @@ func (w *walker) enterAll(names []string, caller *symbol.Func) {
 
 // reach enters what a direct branch goes to, or what an operand means: a function whose
 // address is taken, a func value, or a variable that holds either.
-func (w *walker) reach(fn *symbol.Func, in *amd64.Inst, t uint64) {
-	const mov, lea = 0x8b, 0x8d
+func (w *walker) reach(fn *symbol.Func, r arch.Ref) {
 	switch {
-	case !in.RIPMem:
-		if !fn.Contains(t) {
-			w.enterAt(fn, t)
+	case r.Kind == arch.RefBranch:
+		if !fn.Contains(r.To) {
+			w.enterAt(fn, r.To)
 		}
-	case in.Map != amd64.MapOne || !in.W():
-	case in.Opcode == lea && w.mod.Image.InText(t):
-		w.enterEntry(fn, t)
-	case in.Opcode == lea:
-		w.enterValue(fn, t)
-	case in.Opcode == mov && slices.Contains(Variables, fn.Name):
-		if v, ok := w.word(t); ok && !w.enterEntry(fn, v) {
+	case r.Kind == arch.RefAddress && w.mod.Image.InText(r.To):
+		w.enterEntry(fn, r.To)
+	case r.Kind == arch.RefAddress:
+		w.enterValue(fn, r.To)
+	case r.Kind == arch.RefLoad && slices.Contains(Variables, fn.Name):
+		if v, ok := w.word(r.To); ok && !w.enterEntry(fn, v) {
 			w.enterValue(fn, v)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 )
 
 // Caller is a Target whose probes can call handlers: Go code of the tracer, which runs
@@ -28,16 +28,16 @@ type Caller interface {
 type Handler struct {
 	// Run is given the registers, and the address of the instance for a RoleEntry or
 	// RoleExit (0 else), which is the same at a call's entry and at its return.
-	Run func(r *amd64.Regs, instance uint64) arch.Action
+	Run func(r *native.Regs, instance uint64) arch.Action
 	// Fault, if not nil, is told of a fault (a trap number of the CPU) or a panic
 	// (TrapPanic, with the reason) in Run. True: it is dealt with. Run has been abandoned
 	// in the middle then.
 	// The reason may be asked for its text later, and not by a handler: that may run the program's code.
-	Fault func(r *amd64.Regs, trap int, why fmt.Stringer) bool
+	Fault func(r *native.Regs, trap int, why fmt.Stringer) bool
 	// Name is what messages call the handler's owner: the kind of probe, and where it stands.
 	Name string
 	// Point is what the Regs are bound to; Mem and Callers are filled in by the target.
-	Point amd64.Point
+	Point native.Point
 	// WideVectors says that all vector registers must be kept (arch.Function.WideVectors), not only
 	// what Go's calling convention asks for.
 	WideVectors bool

@@ -2,7 +2,7 @@ package target
 
 import (
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -44,7 +44,7 @@ type Capabilities struct {
 	// InHandler says whether a handler of the target's probes calls.
 	InHandler func() bool
 	// Task is the id of the thread whose registers these are.
-	Task func(*amd64.Regs) uint64
+	Task func(*native.Regs) uint64
 	// EndPool takes back a pool that no probe's code uses any more.
 	EndPool func(*arch.Pool)
 	// Idle says whether no thread is in code that has been taken out.

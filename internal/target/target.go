@@ -335,7 +335,7 @@ const (
 	ReasonAsked                  // the tactic was asked for
 	ReasonGone                   // its object was unmapped; it is armed when that comes again
 	// ReasonRule and what comes behind: no jump fits, for a rule with the rest as its number
-	// (amd64.RuleOf).
+	// (native.RuleOf).
 	ReasonRule Reason = 64
 )
 

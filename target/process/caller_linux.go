@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/mailbox"
@@ -125,7 +125,7 @@ func (t *Target) Missed(c *arch.Call) target.Missed {
 
 // Task gives the id of the thread that a running handler was given the registers of, as the
 // thread sees it itself; 0: no handler runs on these registers.
-func (t *Target) Task(r *amd64.Regs) uint64 {
+func (t *Target) Task(r *native.Regs) uint64 {
 	if t.mail == nil {
 		return 0
 	}
@@ -167,7 +167,7 @@ func (t *Target) openMailbox() error {
 		return err
 	}
 	m.Init(pid)
-	env := amd64.GateEnv{Mailbox: m.addr, PID: uint32(pid), Wait: uint64(wait), Quiet: t.writer.Quiet}
+	env := native.GateEnv{Mailbox: m.addr, PID: uint32(pid), Wait: uint64(wait), Quiet: t.writer.Quiet}
 	if err := t.writeGate(m, env); err != nil {
 		return errors.Join(err, m.close(), t.stopped(func(s *ptrace.Stopped) error { return s.Munmap(m.addr, uint64(size)) }))
 	}
@@ -237,9 +237,9 @@ func sealMail(f *os.File, size int) (procfs.FileID, error) {
 }
 
 // writeGate generates the gate and writes it into the process.
-func (t *Target) writeGate(m *mailSide, env amd64.GateEnv) error {
+func (t *Target) writeGate(m *mailSide, env native.GateEnv) error {
 	near := t.module[0].lo // where detours are likely to be
-	code, err := amd64.NewGate(near, env)
+	code, err := native.NewGate(near, env)
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (t *Target) writeGate(m *mailSide, env amd64.GateEnv) error {
 	if err != nil {
 		return err
 	}
-	if code, err = amd64.NewGate(at, env); err != nil {
+	if code, err = native.NewGate(at, env); err != nil {
 		return err
 	}
 	m.gate = procfs.Range{Lo: at, Hi: at + uint64(len(code))}
@@ -268,7 +268,7 @@ func (t *Target) resumes(th *ptrace.Thread) []uint64 {
 // a handler has sent it.
 func (t *Target) gateGoesTo(pc uint64, r ptrace.Regs) uint64 {
 	var b [8]byte
-	if amd64.GateLeaves(pc, t.mail.gate.Hi) && t.p.ReadMem(r.SP(), b[:]) == nil {
+	if native.GateLeaves(pc, t.mail.gate.Hi) && t.p.ReadMem(r.SP(), b[:]) == nil {
 		return le.Uint64(b[:])
 	}
 	return gateLink(&r)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
@@ -172,7 +172,7 @@ func (t *Target) mapPiece(s *ptrace.Stopped, lo, hi, size uint64) (*codealloc.Pi
 // Pool gives the table for a return probe's instances. Probes without a limit share one for each
 // size of their instances, which is smaller where memory is short.
 func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
-	stride := max(poolStep, amd64.SlotStride(n))
+	stride := max(poolStep, native.SlotStride(n))
 	if limit <= 0 {
 		for _, u := range t.pools {
 			if u.pool.Max == 0 && u.pool.Stride == stride {
@@ -216,7 +216,7 @@ func (t *Target) sharedPool(stride int) (*arch.Pool, error) {
 // newPool makes a pool. All of its pages count, and the file's are made: which of them calls will
 // use is not known.
 func (t *Target) newPool(slots, stride int) (*arch.Pool, error) {
-	size := amd64.PoolBytes(slots, stride)
+	size := native.PoolBytes(slots, stride)
 	base, err := t.control.alloc(size)
 	if err == nil {
 		err = t.p.MakeBacking(base, size)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
@@ -37,7 +37,7 @@ type faultTable struct {
 	// trapSecond: the second one is in use.
 	trapSecond bool
 	noTraps    error
-	resident   *amd64.Handler
+	resident   *native.Handler
 	installed  bool   // for all signals of a fault
 	handler    uint64 // where the handler's code is, its room
 	room       int
@@ -85,8 +85,8 @@ func (f *faultTable) encoded() []byte {
 	return encodeFaults(f.entries(nil))
 }
 
-func encodeFaults(es []amd64.FaultEntry) []byte {
-	b := make([]byte, 0, len(es)*amd64.FaultEntrySize)
+func encodeFaults(es []native.FaultEntry) []byte {
+	b := make([]byte, 0, len(es)*native.FaultEntrySize)
 	for _, e := range es {
 		b = e.Append(b)
 	}
@@ -194,13 +194,13 @@ func (t *Target) writeFaults() error {
 }
 
 // entries makes the table's contents, with those of more sites.
-func (f *faultTable) entries(more []*target.Site) []amd64.FaultEntry {
-	var out []amd64.FaultEntry
+func (f *faultTable) entries(more []*target.Site) []native.FaultEntry {
+	var out []native.FaultEntry
 	for site := range f.live {
-		out = amd64.AppendFaultEntries(out, site.Detour)
+		out = native.AppendFaultEntries(out, site.Detour)
 	}
 	for _, site := range more {
-		out = amd64.AppendFaultEntries(out, site.Detour)
+		out = native.AppendFaultEntries(out, site.Detour)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Lo < out[j].Lo })
 	return out
@@ -211,7 +211,7 @@ func (f *faultTable) entries(more []*target.Site) []amd64.FaultEntry {
 // without a handler, since it tells a later tracer which original instruction a copy stands for.
 func (f *faultTable) writeTable() error {
 	b := f.encoded()
-	entries := len(b) / amd64.FaultEntrySize
+	entries := len(b) / native.FaultEntrySize
 	if entries > f.capacity {
 		if err := f.reserve(2 * entries); err != nil {
 			return err
@@ -231,7 +231,7 @@ func (f *faultTable) writeTable() error {
 // reserve makes room for n entries in each of the two tables, and the next one is written there.
 func (f *faultTable) reserve(n int) error {
 	n = max(1024, n)
-	a, err := f.t.control.alloc(2 * uint64(n) * amd64.FaultEntrySize)
+	a, err := f.t.control.alloc(2 * uint64(n) * native.FaultEntrySize)
 	if err != nil {
 		return fmt.Errorf("fault table: %w", err)
 	}
@@ -242,7 +242,7 @@ func (f *faultTable) reserve(n int) error {
 // tableAt is the address of one of the two tables.
 func (f *faultTable) tableAt(second bool) uint64 {
 	if second {
-		return f.table + uint64(f.capacity)*amd64.FaultEntrySize
+		return f.table + uint64(f.capacity)*native.FaultEntrySize
 	}
 	return f.table
 }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
@@ -43,17 +43,26 @@ func filterWays(nr, arg fetch.Reg) [][]arch.Value {
 	}
 }
 
+// argOf is the register of the nth integer argument, of a function of Go or of C.
+func argOf(goProgram bool, n int) fetch.Reg {
+	b, err := native.Arch.ABI(goProgram, false).Arg(n)
+	if err != nil {
+		panic(err) // every convention has registers for two arguments
+	}
+	return b.Reg
+}
+
 // installers are the functions by which programs take on filters: of C libraries, and the one by
 // which Go programs make system calls (by its names since Go 1.19).
 var installers = []struct {
 	name string
 	ways [][]arch.Value
 }{
-	{"prctl", [][]arch.Value{{{Reg: fetch.Reg(amd64.RDI), Bits: prSetSeccomp}}}},
-	{"syscall", filterWays(fetch.Reg(amd64.RDI), fetch.Reg(amd64.RSI))},
-	{"internal/runtime/syscall/linux.Syscall6", filterWays(fetch.Reg(amd64.RAX), fetch.Reg(amd64.RBX))},
-	{"internal/runtime/syscall.Syscall6", filterWays(fetch.Reg(amd64.RAX), fetch.Reg(amd64.RBX))},
-	{"runtime/internal/syscall.Syscall6", filterWays(fetch.Reg(amd64.RAX), fetch.Reg(amd64.RBX))},
+	{"prctl", [][]arch.Value{{{Reg: argOf(false, 1), Bits: prSetSeccomp}}}},
+	{"syscall", filterWays(argOf(false, 1), argOf(false, 2))},
+	{"internal/runtime/syscall/linux.Syscall6", filterWays(argOf(true, 1), argOf(true, 2))},
+	{"internal/runtime/syscall.Syscall6", filterWays(argOf(true, 1), argOf(true, 2))},
+	{"runtime/internal/syscall.Syscall6", filterWays(argOf(true, 1), argOf(true, 2))},
 }
 
 // FilterCalls finds the functions by which the program may take on a seccomp filter.

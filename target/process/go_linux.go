@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/golayout"
 	"kprobes.dev/kprobes/internal/procfs"
@@ -60,7 +60,7 @@ func (t *Target) goTLS(m module) (int32, error) {
 	if err := m.im.ReadAt(fns[0].Addr, code); err != nil {
 		return 0, err
 	}
-	off, ok := amd64.FirstFSLoad(code)
+	off, ok := native.ThreadLoad(code)
 	if !ok {
 		return 0, errno.Errorf(unix.EOPNOTSUPP, "runtime.morestack (% x…) does not load g through FS", code[:min(16, len(code))])
 	}
@@ -129,7 +129,7 @@ func (g *goProgram) allgsFromCode(m module) (uint64, error) {
 	if err := m.im.ReadAt(fns[0].Addr, code); err != nil {
 		return 0, err
 	}
-	refs := amd64.RIPLoads(code, fns[0].Addr)
+	refs := native.StaticLoads(code, fns[0].Addr)
 	for _, r := range refs {
 		for _, o := range refs {
 			if o == r+8 && g.plausibleAllgs(r+m.bias) {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ptrace"
@@ -19,7 +19,7 @@ import (
 func (f *faultTable) install(s *ptrace.Stopped) error {
 	if f.resident == nil {
 		home := f.t.control.addr
-		h, err := f.build(amd64.HandlerEnv{
+		h, err := f.build(native.HandlerEnv{
 			Faults: home + hdrFaults, Traps: home + hdrTraps, Actions: home + hdrActions, Hooked: home + hdrHooked,
 			ActionSize: actionSize, ActionHandler: 8, Resumes: f.t.golang == nil,
 		})
@@ -74,7 +74,7 @@ func whyNoTraps(s *ptrace.Stopped, all *[ptrace.Signals]ptrace.Sigaction) (why, 
 // blocksTrap says why a thread would not live through a breakpoint. One that stands in the
 // resident handler h blocks it for a moment: what counts is the mask that it goes back to, and
 // the error is ErrBlocked where that is not known.
-func blocksTrap(s *ptrace.Stopped, h *amd64.Handler) (why, err error) {
+func blocksTrap(s *ptrace.Stopped, h *native.Handler) (why, err error) {
 	err = s.Do(func() error {
 		for _, th := range s.Threads() {
 			m, err := th.SigMask()
@@ -106,13 +106,13 @@ func blocks(mask uint64, sig unix.Signal) bool { return mask>>(sig-1)&1 != 0 }
 
 // maskBehind is the mask that a thread goes back to from the resident handler; mask if it is not
 // in it.
-func maskBehind(s *ptrace.Stopped, th *ptrace.Thread, h *amd64.Handler, mask uint64) (uint64, error) {
+func maskBehind(s *ptrace.Stopped, th *ptrace.Thread, h *native.Handler, mask uint64) (uint64, error) {
 	switch pc := th.ResumePC(); {
 	case h.Trapped(pc):
 		return 0, nil // it has taken the signal
 	case h.Leaving(pc):
 		var b [8]byte
-		err := s.Process().ReadMem(th.SP()+amd64.ContextMask, b[:])
+		err := s.Process().ReadMem(th.SP()+native.ContextMask, b[:])
 		return binary.LittleEndian.Uint64(b[:]), err
 	case h.Looking(pc):
 		return 0, fmt.Errorf("%w: thread %d is in a signal handler of ours", ErrBlocked, th.TID)
@@ -153,9 +153,9 @@ func (t *Target) TrapsAt(_ uint64, asked bool) error {
 }
 
 // build generates the handler and writes it into the process.
-func (f *faultTable) build(env amd64.HandlerEnv) (*amd64.Handler, error) {
+func (f *faultTable) build(env native.HandlerEnv) (*native.Handler, error) {
 	near := f.t.code[0].Addr // it refers to nothing near it, and a site's detour is there already
-	h, err := amd64.NewHandler(near, env)
+	h, err := native.NewHandler(near, env)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (f *faultTable) build(env amd64.HandlerEnv) (*amd64.Handler, error) {
 	if f.handler, err = f.t.Code(near, near, f.room); err != nil {
 		return nil, err
 	}
-	if h, err = amd64.NewHandler(f.handler, env); err != nil {
+	if h, err = native.NewHandler(f.handler, env); err != nil {
 		return nil, err
 	}
 	return h, f.t.p.WriteMem(f.handler, h.Code)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
@@ -186,7 +186,7 @@ func (t *Target) spareFor(add []*target.Site) error {
 		for at := a.Detour.Addr / procfs.PageSize; at <= (a.Detour.Addr+uint64(len(a.Detour.Code)))/procfs.PageSize; at++ {
 			code[at] = true
 		}
-		tables += siteSize + 2*amd64.FaultEntrySize*uint64(len(a.Detour.Fixups)+len(a.Detour.Pairs))
+		tables += siteSize + 2*native.FaultEntrySize*uint64(len(a.Detour.Fixups)+len(a.Detour.Pairs))
 	}
 	code = t.p.WithoutBacking(code)
 	charged := uint64(len(text)+len(code))*procfs.PageSize + tables

@@ -3,7 +3,7 @@ package process
 import (
 	"encoding/binary"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 )
@@ -26,7 +26,7 @@ func (t *Target) classify(s *ptrace.Stopped, active, unwound map[int]int) error 
 		return err
 	}
 	for _, u := range t.pools {
-		err := t.eachInstance(u, func(i amd64.Instance) {
+		err := t.eachInstance(u, func(i native.Instance) {
 			if t.inProgress(i, places) {
 				active[i.Event]++
 			} else {
@@ -42,9 +42,9 @@ func (t *Target) classify(s *ptrace.Stopped, active, unwound map[int]int) error 
 
 // eachInstance reads a pool's slots that are taken, skipping pages that were never
 // touched.
-func (t *Target) eachInstance(u poolUse, f func(amd64.Instance)) error {
+func (t *Target) eachInstance(u poolUse, f func(native.Instance)) error {
 	return t.eachSlot(u.pool, func(_ uint64, slot []byte) error {
-		if i, ok := amd64.ReadInstance(slot, t.golang != nil); ok {
+		if i, ok := native.ReadInstance(slot, t.golang != nil); ok {
 			f(i)
 		}
 		return nil
@@ -79,7 +79,7 @@ func (t *Target) stackPlaces(s *ptrace.Stopped) (*stackPlaces, error) {
 
 // inProgress says whether the instance's call has not ended: its return address still
 // stands where it was, above the stack pointer of what runs on that stack.
-func (t *Target) inProgress(i amd64.Instance, p *stackPlaces) bool {
+func (t *Target) inProgress(i native.Instance, p *stackPlaces) bool {
 	at := i.SP
 	if at == 0 {
 		g, ok := p.gs[i.GoID]
@@ -101,7 +101,7 @@ func (t *Target) stands(at, ret uint64) bool {
 		return false
 	}
 	v, to := binary.LittleEndian.Uint64(b[:]), t.Caller(ret)
-	return t.Caller(v) == to || t.Caller(amd64.StubOf(v)) == to
+	return t.Caller(v) == to || t.Caller(native.StubOf(v)) == to
 }
 
 // below says whether a thread runs on the same stack with its stack pointer above at.

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
@@ -79,7 +79,7 @@ func (t *Target) learnRseq(threads []*ptrace.Thread) {
 	var off int64
 	for i, th := range threads {
 		c, err := th.Rseq()
-		if err != nil || c.Pointer == 0 || c.Signature != amd64.RseqSignature || th.ThreadPointer() == 0 {
+		if err != nil || c.Pointer == 0 || c.Signature != native.RseqSignature || th.ThreadPointer() == 0 {
 			return
 		}
 		o := int64(c.Pointer - th.ThreadPointer())

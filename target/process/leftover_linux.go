@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/restore"
@@ -53,7 +53,7 @@ func (p *Patched) Why() string {
 	case r == target.ReasonAsked:
 		return "this tactic was asked for"
 	case r > target.ReasonRule:
-		return string(amd64.RuleOf(uint8(r - target.ReasonRule)))
+		return native.RuleOf(uint8(r - target.ReasonRule))
 	}
 	return ""
 }
@@ -128,7 +128,7 @@ func (l *Leftover) read() error {
 }
 
 // Jump says whether the patch is a jump, not a breakpoint.
-func (p *Patched) Jump() bool { return len(p.Patch) == amd64.JumpLen }
+func (p *Patched) Jump() bool { return len(p.Patch) == native.PatchLen }
 
 // Undone tells what Undo did.
 type Undone struct {
@@ -292,13 +292,13 @@ func (l *Leftover) moveOut(s *ptrace.Stopped) error {
 	if err != nil || n == 0 || n > maxFaultTable {
 		return err
 	}
-	b := make([]byte, n*amd64.FaultEntrySize)
+	b := make([]byte, n*native.FaultEntrySize)
 	if err := l.p.ReadMem(at, b); err != nil {
 		return err
 	}
-	to := map[uint64]amd64.FaultEntry{}
-	for ; len(b) >= amd64.FaultEntrySize; b = b[amd64.FaultEntrySize:] {
-		if e := amd64.ReadFaultEntry(b); e.Moved {
+	to := map[uint64]native.FaultEntry{}
+	for ; len(b) >= native.FaultEntrySize; b = b[native.FaultEntrySize:] {
+		if e := native.ReadFaultEntry(b); e.Moved {
 			to[e.Lo] = e
 		}
 	}

@@ -3,7 +3,7 @@ package process
 import (
 	"fmt"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/mailbox"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
@@ -36,31 +36,31 @@ func (m *mailSide) Wait(bell *uint32, rung uint32) { m.sleep(bell, rung) }
 func (m *mailSide) Wake(word *uint32, n int) { m.wake(word, n) }
 
 // Post reads a post.
-func (m *mailSide) Post(slot []byte) amd64.Post { return amd64.ReadPost(slot) }
+func (m *mailSide) Post(slot []byte) native.Post { return native.ReadPost(slot) }
 
 // Bind gives a point the process's memory and stacks.
-func (m *mailSide) Bind(p *amd64.Point) {
+func (m *mailSide) Bind(p *native.Point) {
 	p.Mem = &processMemory{m.p}
-	p.Callers = func(r *amd64.Regs, pcs []uint64) int { return walkFrames(p.Mem, r.SP, r.BP, p.Ret, pcs) }
+	p.Callers = func(r *native.Regs, pcs []uint64) int { return walkFrames(p.Mem, r.SP, r.BP, p.Ret, pcs) }
 }
 
 // Block is what the gate writes to for ActionLeave.
-func (m *mailSide) Block(sp uint64, p *amd64.Point) (addr uint64, size int) {
-	return amd64.LeaveBlock(sp, p.Go)
+func (m *mailSide) Block(sp uint64, p *native.Point) (addr uint64, size int) {
+	return native.LeaveBlock(sp, p.Go)
 }
 
 // CanLeave looks for stack and code where the thread would go on.
-func (m *mailSide) CanLeave(now *amd64.Regs, p *amd64.Point) error {
+func (m *mailSide) CanLeave(now *native.Regs, p *native.Point) error {
 	block, size := m.Block(now.SP, p)
 	if err := m.p.ReadMem(block, make([]byte, size)); err != nil {
 		return fmt.Errorf("the new stack pointer is no stack: %w", err)
 	}
-	lo, n := amd64.Around(now.IP)
+	lo, n := native.Around(now.IP)
 	code := make([]byte, n)
 	if err := m.p.ReadMem(lo, code); err != nil {
 		return fmt.Errorf("the new instruction pointer is no code: %w", err)
 	}
-	if amd64.JumpsOver(code, now.IP, m.isDetour) {
+	if native.JumpsOver(code, now.IP, m.isDetour) {
 		return fmt.Errorf("the new instruction pointer 0x%x is inside the jump of another probe", now.IP)
 	}
 	return nil
@@ -98,4 +98,4 @@ func (m *processMemory) Write(addr uint64, buf []byte) error {
 	return err
 }
 
-var _ amd64.Memory = (*processMemory)(nil)
+var _ native.Memory = (*processMemory)(nil)

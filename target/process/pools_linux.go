@@ -2,7 +2,7 @@ package process
 
 import (
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -31,7 +31,7 @@ func (t *Target) Crowded() bool {
 }
 
 func (t *Target) crowdedPart(p *arch.Pool) bool {
-	size := amd64.PoolBytes(p.Slots, p.Stride)
+	size := native.PoolBytes(p.Slots, p.Stride)
 	lo := procfs.PageDown(p.Base + t.part%size)
 	t.part += crowdWindow
 	in := t.p.Present(lo, lo+crowdWindow)
@@ -76,7 +76,7 @@ func (t *Target) idlePool(slots, stride int, limit uint32) *arch.Pool {
 
 // vacant says whether no slot of a pool is taken.
 func (t *Target) vacant(p *arch.Pool) bool {
-	b := make([]byte, amd64.PoolBytes(p.Slots, p.Stride))
+	b := make([]byte, native.PoolBytes(p.Slots, p.Stride))
 	if t.p.ReadMem(p.Base, b) != nil {
 		return false
 	}

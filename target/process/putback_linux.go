@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 )
@@ -67,7 +67,7 @@ func (t *Target) endStubs(s *ptrace.Stopped) (sure bool, err error) {
 	}
 	var slots []uint64
 	for _, u := range t.pools {
-		if err := t.eachInstance(u, func(i amd64.Instance) { slots = append(slots, i.SP) }); err != nil {
+		if err := t.eachInstance(u, func(i native.Instance) { slots = append(slots, i.SP) }); err != nil {
 			return false, err
 		}
 	}
@@ -101,7 +101,7 @@ type stubs struct {
 }
 
 func newStubs(p *ptrace.Process, lo, size uint64) *stubs {
-	return &stubs{p: p, lo: lo, size: size, dist: amd64.TrampolineDist, limit: maxSearch, known: map[uint64]uint64{}}
+	return &stubs{p: p, lo: lo, size: size, dist: native.TrampolineDist, limit: maxSearch, known: map[uint64]uint64{}}
 }
 
 // stubsOf is the room that a mapping of stubs is part of.
@@ -110,17 +110,17 @@ func stubsOf(p *ptrace.Process, m procfs.Map) *stubs {
 	if n, err := strconv.ParseUint(name, 10, 6); err == nil {
 		return newStubs(p, m.Start&^(1<<n-1), 1<<n)
 	}
-	st := newStubs(p, m.Start, 2*amd64.FlatStubs)
-	st.dist, st.flat = amd64.FlatStubs, true
+	st := newStubs(p, m.Start, 2*native.FlatStubs)
+	st.dist, st.flat = native.FlatStubs, true
 	return st
 }
 
 // isStub says whether a value may be the address of a stub.
 func (s *stubs) isStub(v uint64) bool {
 	if s.flat {
-		return amd64.IsFlatStub(v, s.lo)
+		return native.IsFlatStub(v, s.lo)
 	}
-	return amd64.IsStub(v, s.lo, s.size)
+	return native.IsStub(v, s.lo, s.size)
 }
 
 // holds says whether an address is in the room, code or tables.

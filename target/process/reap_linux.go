@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
@@ -36,7 +36,7 @@ func (t *Target) Tally() (map[int]int, error) {
 		return n, nil
 	}
 	for _, u := range t.pools {
-		if err := t.eachInstance(u, func(i amd64.Instance) { n[i.Event]++ }); err != nil {
+		if err := t.eachInstance(u, func(i native.Instance) { n[i.Event]++ }); err != nil {
 			return nil, err
 		}
 	}
@@ -165,7 +165,7 @@ func (t *Target) goidOf(th *ptrace.Thread) uint64 {
 // pool clears the slots of a pool.
 func (p *reaper) pool(u poolUse) error {
 	return p.t.eachSlot(u.pool, func(at uint64, slot []byte) error {
-		i, ok := amd64.ReadInstance(slot, p.t.golang != nil)
+		i, ok := native.ReadInstance(slot, p.t.golang != nil)
 		if !ok {
 			return nil
 		}
@@ -189,7 +189,7 @@ func (p *reaper) pool(u poolUse) error {
 }
 
 // over says whether a call has surely ended.
-func (p *reaper) over(i amd64.Instance) bool {
+func (p *reaper) over(i native.Instance) bool {
 	if i.SP == 0 {
 		return !p.t.inProgress(i, p.places)
 	}
@@ -242,11 +242,11 @@ func (p *reaper) touched(m procfs.Map, hi uint64) uint64 {
 
 // claimed says whether a thread may just have claimed a slot.
 func (p *reaper) claimed(slot []byte) bool {
-	b := slices.Clone(slot[:amd64.SlotHeader])
+	b := slices.Clone(slot[:native.SlotHeader])
 	for _, c := range p.inside {
 		for _, e := range p.Live {
-			amd64.SetEvent(b, e)
-			i, _ := amd64.ReadInstance(b, p.t.golang != nil)
+			native.SetEvent(b, e)
+			i, _ := native.ReadInstance(b, p.t.golang != nil)
 			if i.SP == 0 && i.GoID == c.goid || i.SP != 0 && i.SP-c.sp < claimFrame {
 				return true
 			}
@@ -303,7 +303,7 @@ func (t *Target) freeSlot(p *arch.Pool, at uint64) error {
 
 // eachSlot gives the slots of a pool that are in memory; the others were never taken.
 func (t *Target) eachSlot(p *arch.Pool, f func(at uint64, slot []byte) error) error {
-	size, stride := amd64.PoolBytes(p.Slots, p.Stride), uint64(1)<<p.Stride
+	size, stride := native.PoolBytes(p.Slots, p.Stride), uint64(1)<<p.Stride
 	in := t.p.Present(procfs.PageDown(p.Base), procfs.PageUp(p.Base+size))
 	var buf []byte
 	next := uint64(0) // a slot may lie in two ranges

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
@@ -47,7 +47,7 @@ func (t *Target) tasks(im *symbol.Image) (*taskCode, error) {
 		return 0, 0, false
 	}
 	for _, r := range im.TextRanges() {
-		insts, err := amd64.ScanTaskInsts(arch.Range{Lo: r.Start, Hi: r.End}, im.ReadAt, function)
+		insts, err := native.ScanTaskInsts(arch.Range{Lo: r.Start, Hi: r.End}, im.ReadAt, function)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func (t *Target) tasks(im *symbol.Image) (*taskCode, error) {
 }
 
 // note takes in one instruction.
-func (c *taskCode) note(im *symbol.Image, in *amd64.TaskInst) {
+func (c *taskCode) note(im *symbol.Image, in *native.TaskInst) {
 	switch {
 	case isCLibrary(im):
 		if in.Number == sysClone3 {

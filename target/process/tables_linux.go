@@ -1,7 +1,7 @@
 package process
 
 import (
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/target"
@@ -32,7 +32,7 @@ func (t *Target) roomForTables() (size uint64) {
 	for k := 1; firstSites<<(k-1) < t.sites; k++ {
 		size += uint64(tableSites(k)) * siteSize
 	}
-	return procfs.PageUp(size + 2*uint64(t.sites*entriesOfSite)*amd64.FaultEntrySize)
+	return procfs.PageUp(size + 2*uint64(t.sites*entriesOfSite)*native.FaultEntrySize)
 }
 
 // reserveTables takes the room that planTables has decided on. Precondition: the world is stopped.
@@ -75,7 +75,7 @@ func (f *faultTable) touch() error {
 		if i == 1 {
 			from, second = min(f.written, size), f.second
 		}
-		if f.table == 0 || size > f.capacity*amd64.FaultEntrySize {
+		if f.table == 0 || size > f.capacity*native.FaultEntrySize {
 			return nil
 		}
 		if err := f.t.zeros(f.tableAt(second)+uint64(from), uint64(size-from)); err != nil {

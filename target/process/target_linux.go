@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
@@ -122,7 +122,7 @@ func Attach(p *Proc, o *TargetOptions) (*Target, error) {
 func (t *Target) Proc() *Proc { return t.proc }
 
 // Arch is x86-64.
-func (t *Target) Arch() arch.Arch { return amd64.X86 }
+func (t *Target) Arch() arch.Arch { return native.Arch }
 
 // Space finds names in the program and the objects mapped now.
 func (t *Target) Space() *symbol.Space { return t.space.Load() }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
@@ -20,7 +20,7 @@ import (
 
 // Trampolines of all functions stand in one room of the address space, which is taken as a whole
 // when the first one is needed: a mapping without access takes no memory. Pieces of it
-// (amd64.TrampolinePiece) are mapped as they are needed, each three times as many as there are. A
+// (native.TrampolinePiece) are mapped as they are needed, each three times as many as there are. A
 // function keeps its trampoline for as long as the tracer is there: a call that is in progress
 // returns through it, whatever became of the probe.
 //
@@ -30,7 +30,7 @@ const (
 	roomName       = "kprobes:returns-" // and log2 of the room's size
 	flatName       = "kprobes:stubs"    // the file in which all stood before there were pieces
 	maxTrampolines = 1 << 20            // functions
-	roomSize       = maxTrampolines / amd64.TrampolinesPerPiece * amd64.TrampolinePiece
+	roomSize       = maxTrampolines / native.TrampolinesPerPiece * native.TrampolinePiece
 	// roomShare: where the address space is limited the room takes at most one part in so many.
 	roomShare = 16
 	// firstTake is about what the first functions of the first piece take.
@@ -109,21 +109,21 @@ func (t *Target) Trampoline(fn uint64) (*arch.Trampoline, error) {
 
 func (t *Target) trampolineAt(n int) *arch.Trampoline {
 	st := t.stubs.Load()
-	return amd64.TrampolineAt(st.lo, st.size, t.control.addr+hdrReturns, n)
+	return native.TrampolineAt(st.lo, st.size, t.control.addr+hdrReturns, n)
 }
 
 // fill writes what a trampoline's memory holds before the first call. The stubs of the first piece
 // are written one by one: most processes need few.
 func (t *Target) fill(tr *arch.Trampoline, n int) error {
-	if n%amd64.TrampolinesPerPiece == 0 {
-		if err := t.p.WriteMem(tr.Table, amd64.PieceHeads(tr.Stubs)); err != nil {
+	if n%native.TrampolinesPerPiece == 0 {
+		if err := t.p.WriteMem(tr.Table, native.PieceHeads(tr.Stubs)); err != nil {
 			return err
 		}
 	}
-	if n >= amd64.TrampolinesPerPiece {
+	if n >= native.TrampolinesPerPiece {
 		return nil
 	}
-	first, more, err := amd64.NewStubs(tr)
+	first, more, err := native.NewStubs(tr)
 	if err != nil {
 		return err
 	}
@@ -132,21 +132,21 @@ func (t *Target) fill(tr *arch.Trampoline, n int) error {
 
 // roomFor has the memory of the n-th trampoline mapped.
 func (t *Target) roomFor(n int) error {
-	if n/amd64.TrampolinesPerPiece < t.trampolines.pieces {
+	if n/native.TrampolinesPerPiece < t.trampolines.pieces {
 		return nil
 	}
 	if t.stubs.Load() == nil {
 		return t.takeRoom()
 	}
 	have := t.trampolines.pieces
-	more := min(3*have, int(t.stubs.Load().size/amd64.TrampolinePiece)-have)
+	more := min(3*have, int(t.stubs.Load().size/native.TrampolinePiece)-have)
 	if more == 0 {
 		return errno.Errorf(unix.ENOSPC, "trampolines: %d functions have one, and there is room for no more", n)
 	}
 	for {
 		err := t.spare("trampolines", headroom.Take{
-			Charged: uint64(more) * (amd64.TrampolineDist + tablesPerMap), Ours: amd64.TrampolinePiece,
-			Private: uint64(more) * amd64.TrampolineDist,
+			Charged: uint64(more) * (native.TrampolineDist + tablesPerMap), Ours: native.TrampolinePiece,
+			Private: uint64(more) * native.TrampolineDist,
 		})
 		if err == nil {
 			break
@@ -156,7 +156,7 @@ func (t *Target) roomFor(n int) error {
 		}
 		more /= 2
 	}
-	code, err := amd64.PieceStubs()
+	code, err := native.PieceStubs()
 	if err != nil {
 		return err
 	}
@@ -170,11 +170,11 @@ func (t *Target) takeRoom() error {
 		return err
 	}
 	size := uint64(roomSize)
-	for size > amd64.TrampolinePiece && ls.Check(headroom.Take{Mapped: roomShare / 2 * size, Locked: roomShare / 2 * size}) != nil {
+	for size > native.TrampolinePiece && ls.Check(headroom.Take{Mapped: roomShare / 2 * size, Locked: roomShare / 2 * size}) != nil {
 		size /= 2
 	}
 	err = t.spare("trampolines", headroom.Take{
-		Charged: firstTake, Ours: firstTake, Mapped: 2 * size, Private: amd64.TrampolineDist, Locked: size,
+		Charged: firstTake, Ours: firstTake, Mapped: 2 * size, Private: native.TrampolineDist, Locked: size,
 	})
 	if err != nil {
 		return err
@@ -226,13 +226,13 @@ func (t *Target) mapPieces(s *ptrace.Stopped, code []byte, n int) error {
 			return errors.Join(err, local.Close())
 		}
 		for range n {
-			at := st.lo + uint64(t.trampolines.pieces)*amd64.TrampolinePiece
-			_, err := s.Mmap(at, amd64.TrampolinePiece, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_NORESERVE|unix.MAP_FIXED, fd, 0)
+			at := st.lo + uint64(t.trampolines.pieces)*native.TrampolinePiece
+			_, err := s.Mmap(at, native.TrampolinePiece, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_NORESERVE|unix.MAP_FIXED, fd, 0)
 			if err == nil {
-				err = s.Mprotect(at+amd64.TrampolineDist, amd64.TrampolineDist, unix.PROT_READ|unix.PROT_WRITE)
+				err = s.Mprotect(at+native.TrampolineDist, native.TrampolineDist, unix.PROT_READ|unix.PROT_WRITE)
 			}
 			if err == nil {
-				err = t.control.put(hdrReturns, at+amd64.TrampolinePiece-st.lo)
+				err = t.control.put(hdrReturns, at+native.TrampolinePiece-st.lo)
 			}
 			if err != nil {
 				return errors.Join(err, local.Close())
@@ -242,7 +242,7 @@ func (t *Target) mapPieces(s *ptrace.Stopped, code []byte, n int) error {
 		if code != nil {
 			return local.Close()
 		}
-		t.p.AddBacking(st.lo, amd64.TrampolinePiece, local)
+		t.p.AddBacking(st.lo, native.TrampolinePiece, local)
 		return nil
 	})
 }
@@ -250,14 +250,14 @@ func (t *Target) mapPieces(s *ptrace.Stopped, code []byte, n int) error {
 // fillPiece gives the file of a piece its size, and, with code, its pages: the tracer pays for them.
 // Nobody can write to it after that.
 func fillPiece(f *os.File, code []byte) error {
-	if err := f.Truncate(amd64.TrampolinePiece); err != nil {
+	if err := f.Truncate(native.TrampolinePiece); err != nil {
 		return err
 	}
 	if code != nil {
 		if _, err := f.WriteAt(code, 0); err != nil {
 			return err
 		}
-		err := unix.Fallocate(int(f.Fd()), 0, amd64.TrampolineDist, amd64.TrampolineDist)
+		err := unix.Fallocate(int(f.Fd()), 0, native.TrampolineDist, native.TrampolineDist)
 		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 			return err
 		}
@@ -272,10 +272,10 @@ func (t *Target) Strays(fn uint64) (count, slot uint64, err error) {
 	if !ok {
 		return 0, 0, nil
 	}
-	b := make([]byte, amd64.StrayHeader)
+	b := make([]byte, native.StrayHeader)
 	if err := t.p.ReadMem(t.trampolineAt(n).Table, b); err != nil {
 		return 0, 0, err
 	}
-	count, slot = amd64.Stray(b)
+	count, slot = native.Stray(b)
 	return count, slot, nil
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -66,14 +66,14 @@ func (f *faultTable) writeTraps(going []*target.Site) error {
 	if len(traps) == 0 && !f.traps {
 		return nil
 	}
-	b := make([]byte, 0, len(traps)*amd64.TrapEntrySize)
+	b := make([]byte, 0, len(traps)*native.TrapEntrySize)
 	for _, e := range traps {
 		b = binary.LittleEndian.AppendUint64(b, e.at)
 		b = binary.LittleEndian.AppendUint64(b, e.to)
 	}
 	if len(traps) > f.trapRoom {
 		n := max(256, 2*len(traps))
-		a, err := f.t.control.alloc(2 * uint64(n) * amd64.TrapEntrySize)
+		a, err := f.t.control.alloc(2 * uint64(n) * native.TrapEntrySize)
 		if err != nil {
 			return fmt.Errorf("table of breakpoints: %w", err)
 		}
@@ -82,7 +82,7 @@ func (f *faultTable) writeTraps(going []*target.Site) error {
 	f.trapSecond = !f.trapSecond
 	at := f.trapTable
 	if f.trapSecond {
-		at += uint64(f.trapRoom) * amd64.TrapEntrySize
+		at += uint64(f.trapRoom) * native.TrapEntrySize
 	}
 	if err := f.t.p.WriteMem(at, b); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/procfs"
@@ -95,11 +95,11 @@ func (t *Target) kernelRuns(addr uint64) error {
 	if m == nil {
 		return errno.Errorf(unix.EFAULT, "address 0x%x is in no file that is mapped", addr)
 	}
-	code := make([]byte, amd64.MaxLen)
+	code := make([]byte, native.MaxInst)
 	for m.Image.ReadAt(m.Linktime(addr), code) != nil && len(code) > 1 { // near the end of the text
 		code = code[:len(code)-1]
 	}
-	if err := amd64.KernelRuns(code); err != nil {
+	if err := native.KernelRuns(code); err != nil {
 		return fmt.Errorf("uprobe at 0x%x: %w", addr, err)
 	}
 	return nil

@@ -3,7 +3,7 @@ package process
 import (
 	"encoding/binary"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -17,7 +17,7 @@ const maxFrame = 1 << 24
 // innermost stands ret bytes above the stack pointer (-1: it is not known where), the others
 // beside the frame pointers, a chain from bp upwards. It ends where the chain does, where
 // it leads down, and where no code can be. It believes nothing that it reads.
-func walkFrames(mem amd64.Memory, sp, bp uint64, ret int, pcs []uint64) (n int) {
+func walkFrames(mem native.Memory, sp, bp uint64, ret int, pcs []uint64) (n int) {
 	var b [16]byte
 	last := uint64(0) // of the places that return addresses were read from
 	if ret >= 0 && len(pcs) > 0 {

@@ -6,7 +6,7 @@ import (
 	"sort"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -103,7 +103,7 @@ func (w *ways) block(s *target.Site, why error) {
 
 // insideOld says whether an address is inside an old patch.
 func (w *ways) insideOld(a uint64) bool {
-	for n := uint64(1); n < amd64.JumpLen; n++ {
+	for n := uint64(1); n < native.PatchLen; n++ {
 		if r := w.patches[a-n]; r != nil && n < uint64(len(r.Patch)) {
 			return true
 		}

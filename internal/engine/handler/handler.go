@@ -8,8 +8,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
@@ -89,7 +90,7 @@ func (f *fault) err() error {
 }
 
 // Regs are the registers of a thread at a probed instruction.
-type Regs = amd64.Regs
+type Regs = native.Regs
 
 // Target is what the handlers are called in.
 type Target struct {

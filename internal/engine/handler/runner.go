@@ -5,8 +5,9 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -83,7 +84,7 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 		}
 		h, do := &target.Handler{
 			Off: &r.Mute, Fault: r.faulted, Name: p.Name, WideVectors: p.Code.UsesWideVectors(), Sleepable: r.Sleepable,
-			Point: amd64.Point{Addr: b.at, Func: p.Func, Go: p.Go, ABI0: p.ABI0, Ret: b.ret},
+			Point: native.Point{Addr: b.at, Func: p.Func, Go: p.Go, ABI0: p.ABI0, Ret: b.ret},
 		}, b.run
 		switch b.to {
 		case &n.Fault: // it is not told of its own faults
@@ -114,7 +115,7 @@ func (r *Runner) room(pool *arch.Pool) error {
 	if pool == nil || r.slots != nil || r.DataSize == 0 && r.Entry == nil {
 		return nil
 	}
-	n := amd64.PoolBytes(pool.Slots, pool.Stride) >> pool.Stride
+	n := native.PoolBytes(pool.Slots, pool.Stride) >> pool.Stride
 	r.base, r.shift = pool.Base, pool.Stride
 	r.slotSize = keySize + uint64(r.DataSize+7)&^7
 	b, err := unix.Mmap(-1, 0, int(n*r.slotSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -39,7 +39,7 @@ type frame struct {
 	busy  atomic.Uint32
 	regs  uintptr // of the run that has the frame
 	call  Call
-	slot  [amd64.SlotHeader]byte
+	slot  [native.SlotHeader]byte
 	mark  []byte // where the call's key is kept for its return
 	key   uint64
 	epoch uint16
@@ -167,7 +167,7 @@ func (r *runs) frame(b *target.Handler, regs *Regs, slot uint64) *frame {
 	} else if m := b.Point.Mem; m == nil || m.Read(slot, f.slot[:]) != nil {
 		clear(f.slot[:])
 	}
-	in, _ := amd64.ReadInstance(f.slot[:], r.target.Go)
+	in, _ := native.ReadInstance(f.slot[:], r.target.Go)
 	if r.target.Return != nil {
 		in.Return = r.target.Return(in.Return)
 	}

@@ -3,7 +3,7 @@ package handler
 import (
 	"unsafe"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 )
 
 // threadHash is a number that runs on different threads mostly differ in: registers are
@@ -15,6 +15,6 @@ func address(r *Regs) uintptr { return uintptr(unsafe.Pointer(r)) }
 
 // slotHeader reads a slot of a pool in this process's own memory, of a call whose handler
 // runs: nobody writes to it meanwhile.
-func slotHeader(addr uint64) [amd64.SlotHeader]byte {
-	return **(**[amd64.SlotHeader]byte)(unsafe.Pointer(&addr))
+func slotHeader(addr uint64) [native.SlotHeader]byte {
+	return **(**[native.SlotHeader]byte)(unsafe.Pointer(&addr))
 }

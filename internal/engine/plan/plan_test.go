@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
@@ -24,7 +24,7 @@ func function(t *testing.T, code string) *plan.Function {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := amd64.X86.Analyse(&arch.Func{Name: "f", Addr: start, Code: b, After: bytes.Repeat([]byte{0xcc}, 8)})
+	a, err := native.Arch.Analyse(&arch.Func{Name: "f", Addr: start, Code: b, After: bytes.Repeat([]byte{0xcc}, 8)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func env(t *testing.T) *arch.CodegenEnv {
 }
 
 func made(t *testing.T, p *plan.Plan, o plan.Ops, r *room) (int, error) {
-	s, err := p.Sites(amd64.X86, o, r, env(t), nil)
+	s, err := p.Sites(native.Arch, o, r, env(t), nil)
 	return len(s), err
 }
 
@@ -185,7 +185,7 @@ func TestSites(t *testing.T) {
 	ops.Add(start, count(1), count(1), count(2))
 	ops.Add(loop, count(3))
 	r := &room{at: start + 0x10000}
-	sites, err := p.Sites(amd64.X86, ops, r, env(t), nil)
+	sites, err := p.Sites(native.Arch, ops, r, env(t), nil)
 	if err != nil || len(sites) != 2 || len(r.kept) != 2 {
 		t.Fatalf("%d sites, %v; kept %v", len(sites), err, r.kept)
 	}
@@ -223,7 +223,7 @@ func TestSitesRefused(t *testing.T) {
 		t.Errorf("%d sites without room: %v", n, err)
 	}
 	gone := errors.New("the page goes away")
-	_, err := plan.Make(f, probes(start), plan.Constraints{}).Sites(amd64.X86, ops, &room{}, env(t), func(uint64) error { return gone })
+	_, err := plan.Make(f, probes(start), plan.Constraints{}).Sites(native.Arch, ops, &room{}, env(t), func(uint64) error { return gone })
 	if !errors.As(err, &at) || at.Addr != start || !errors.Is(err, gone) {
 		t.Errorf("where no code may stand: %v", err)
 	}
@@ -236,7 +236,7 @@ func TestLargeDetour(t *testing.T) {
 		ops.Add(start, count(id))
 	}
 	r := &room{at: start + 0x10000}
-	sites, err := plan.Make(function(t, plain), probes(start), plan.Constraints{}).Sites(amd64.X86, ops, r, env(t), nil)
+	sites, err := plan.Make(function(t, plain), probes(start), plan.Constraints{}).Sites(native.Arch, ops, r, env(t), nil)
 	if err != nil || len(sites) != 1 || len(r.sizes) < 2 || r.sizes[0] != plan.FirstRoom || len(sites[0].Detour.Code) <= plan.FirstRoom {
 		t.Errorf("%d sites, %v; asked for %v", len(sites), err, r.sizes)
 	}

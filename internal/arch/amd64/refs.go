@@ -1,0 +1,87 @@
+package amd64
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+
+	"kprobes.dev/kprobes/internal/arch"
+)
+
+// Refs gives f what the instructions of straight code at addr refer to, in order. The error is that of the first
+// bytes that are no instruction, and says where they stand.
+func Refs(code []byte, addr uint64, f func(arch.Ref)) error {
+	for off := 0; off < len(code); {
+		in, err := Decode(code[off:])
+		if err != nil {
+			return fmt.Errorf("+0x%x: %w", off, err)
+		}
+		if t, ok := in.Target(addr + uint64(off)); ok {
+			if kind := in.refers(); kind != arch.RefOther {
+				f(arch.Ref{Kind: kind, To: t})
+			}
+		}
+		off += int(in.Len)
+	}
+	return nil
+}
+
+// refers says how an instruction uses its Target.
+func (in *Inst) refers() arch.RefKind {
+	const mov, lea = 0x8b, 0x8d
+	switch {
+	case !in.RIPMem:
+		return arch.RefBranch
+	case in.Map != MapOne || !in.W():
+		return arch.RefOther
+	case in.Opcode == lea:
+		return arch.RefAddress
+	case in.Opcode == mov:
+		return arch.RefLoad
+	}
+	return arch.RefOther
+}
+
+// Branches gives all that may be direct calls and jumps of code at addr, at whatever byte they begin: the offset, and
+// where they lead. Most are none.
+func Branches(code []byte, addr uint64) iter.Seq2[int, uint64] {
+	return func(yield func(int, uint64) bool) {
+		for i := 0; i+JumpLen <= len(code); i++ {
+			if code[i]&^1 != 0xe8 { // call, jmp
+				continue
+			}
+			to := addr + uint64(i+JumpLen) + uint64(int64(int32(binary.LittleEndian.Uint32(code[i+1:]))))
+			if !yield(i, to) {
+				return
+			}
+		}
+	}
+}
+
+// ShortJumps gives where the jumps of two bytes lead that code at addr has. Bytes that are no instruction are passed
+// over one by one.
+func ShortJumps(code []byte, addr uint64) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for at := 0; at < len(code); {
+			in, err := Decode(code[at:])
+			if err != nil {
+				at++
+				continue
+			}
+			if to, ok := in.Target(addr + uint64(at)); ok && in.RelLen == 1 && !yield(to) {
+				return
+			}
+			at += int(in.Len)
+		}
+	}
+}
+
+// ConstantArg is ConstantAt for the first argument of a Go function: in its register by ABIInternal, on the stack by
+// Go's assembly convention.
+func ConstantArg(code []byte, addr, off uint64, assembly bool) (v int64, known, is bool) {
+	first := RAX
+	if assembly {
+		first = RSP
+	}
+	return ConstantAt(code, addr, off, first)
+}
