@@ -1,8 +1,6 @@
 package symbol
 
 import (
-	"bytes"
-	"debug/elf"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -101,8 +99,8 @@ func (b bitset) has(i uint64) bool { return b[i/64]>>(i%64)&1 != 0 }
 // scanCalls looks at all direct calls of a file.
 func (im *Image) scanCalls() (callScan, error) {
 	var s callScan
-	if im.Machine() != elf.EM_X86_64 {
-		return s, fmt.Errorf("%v: only x86-64 code is looked through", im.Machine())
+	if im.elf.machine.Calls == nil {
+		return s, fmt.Errorf("code for %s is not looked through", im.elf.machine.Name)
 	}
 	var size, data uint64
 	for _, r := range im.exec {
@@ -127,7 +125,9 @@ func (im *Image) scanCalls() (callScan, error) {
 
 // callSitesIn lists the addresses behind direct calls to code of the same file.
 func (im *Image) callSitesIn() (codes []code, sites []uint64, err error) {
-	const step, call = 1 << 20, 5 // bytes of a call rel32
+	const step = 1 << 20
+	machine := im.elf.machine
+	call := uint64(machine.CallLen)
 	buf := make([]byte, step+call-1)
 	for _, r := range im.exec {
 		n := (r.End-r.Start)/64 + 1
@@ -137,19 +137,12 @@ func (im *Image) callSitesIn() (codes []code, sites []uint64, err error) {
 			if err := im.elf.readVaddr(at, b); err != nil {
 				return nil, nil, err
 			}
-			for i := 0; i+call <= len(b); i++ {
-				next := bytes.IndexByte(b[i:len(b)-call+1], 0xe8)
-				if next < 0 {
-					break
+			machine.Calls(b, at, func(behind, to uint64) {
+				if to != behind && inRanges(im.exec, to) {
+					c.behind.set(behind - r.Start)
+					sites = append(sites, behind)
 				}
-				i += next
-				end := at + uint64(i) + call
-				to := end + uint64(int64(int32(binary.LittleEndian.Uint32(b[i+1:]))))
-				if to != end && inRanges(im.exec, to) {
-					c.behind.set(end - r.Start)
-					sites = append(sites, end)
-				}
-			}
+			})
 		}
 		codes = append(codes, c)
 	}
@@ -168,8 +161,7 @@ func (im *Image) nameSites(codes []code) error {
 			}
 		}
 	}
-	const relative = 8 // R_X86_64_RELATIVE
-	err := im.eachAddend(relative, func(v uint64) { note(v, byAddress) })
+	err := im.eachAddend(im.elf.machine.Relative, func(v uint64) { note(v, byAddress) })
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package symbol
 import (
 	"encoding/binary"
 	"slices"
+
+	"kprobes.dev/kprobes/internal/arch/objfile"
 )
 
 // Pointer encodings of .eh_frame, .eh_frame_hdr and .gcc_except_table (LSB, "DWARF
@@ -39,6 +41,7 @@ type fde struct {
 type ehBases struct {
 	vaddr      uint64 // link-time address of the bytes read from
 	text, data uint64 // textrel and datarel; 0: not available
+	machine    *objfile.Machine
 }
 
 // encoded reads a pointer. It gives false if the encoding is unknown or needs memory of
@@ -106,6 +109,7 @@ type cie struct {
 // ehFrame parses the contents of .eh_frame. What is damaged ends the parse: everything
 // before it counts, and err says where.
 func (f *elfFile) ehFrame(b []byte, bases ehBases) (fdes []fde, err error) {
+	bases.machine = f.machine
 	cies := map[int]cie{}
 	pos := 0
 	for pos+4 <= len(b) {
@@ -158,7 +162,7 @@ func parseFDE(b, rec []byte, idPos, id int, cies map[int]cie, bases ehBases) (fd
 	}
 	ci, known := cies[at]
 	if !known {
-		ci = parseCIE(b, at)
+		ci = parseCIE(b, at, bases.machine)
 		cies[at] = ci
 	}
 	if !ci.ok {
@@ -188,7 +192,7 @@ func parseFDE(b, rec []byte, idPos, id int, cies map[int]cie, bases ehBases) (fd
 }
 
 // parseCIE takes the CIE at pos (LSB, "The Common Information Entry Format").
-func parseCIE(b []byte, pos int) cie {
+func parseCIE(b []byte, pos int, m *objfile.Machine) cie {
 	if pos+4 > len(b) {
 		return cie{}
 	}
@@ -215,7 +219,7 @@ func parseCIE(b []byte, pos int) cie {
 	ci := cie{ok: true, enc: peAbsptr, lsda: peOmit}
 	ci.augmentation(c, aug)
 	ci.ok = ci.ok && !c.bad
-	ci.called = ci.ok && asCalled(c)
+	ci.called = ci.ok && asCalled(c, m)
 	return ci
 }
 
@@ -252,18 +256,18 @@ func (ci *cie) augmentation(c *cursor, aug string) {
 }
 
 // asCalled reports whether a CIE's call frame instructions are those of code that is entered by a
-// call: the CFA is the stack pointer and 8, and the return address stands below it (psABI,
+// call: the CFA is the stack pointer and what a call pushes, and the return address stands below it (psABI,
 // "Stack Unwind Algorithm").
-func asCalled(c *cursor) bool {
-	const defCFA, offset, nop, rsp, rip = 0x0c, 0x80, 0x00, 7, 16
+func asCalled(c *cursor, m *objfile.Machine) bool {
+	const defCFA, offset, nop = 0x0c, 0x80, 0x00
 	cfa, ret := false, false
 	for !c.bad && c.pos < len(c.b) {
-		switch op := c.u8(); op {
-		case defCFA:
-			cfa = c.uleb() == rsp && c.uleb() == 8
-		case offset | rip:
+		switch op := c.u8(); {
+		case op == defCFA:
+			cfa = c.uleb() == m.FrameSP && c.uleb() == m.Pushes
+		case uint64(op) == offset|m.FrameReturn:
 			ret = c.uleb() == 1 // times the data alignment, -8
-		case nop:
+		case op == nop:
 		default:
 			return false
 		}

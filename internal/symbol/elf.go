@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"kprobes.dev/kprobes/internal/arch/objfile"
 )
 
 // Limits on what a header may ask for. Real files stay far below: chrome has 60 sections,
@@ -45,18 +47,19 @@ type elfFile struct {
 
 	kernel bool // see Options.Kernel
 
-	typ, machine uint16
-	entry        uint64
-	segs         []Segment
-	dynOff       uint64 // PT_DYNAMIC
-	dynSize      uint64
-	ehHdr        uint64 // PT_GNU_EH_FRAME: link-time address, 0 if there is none
-	ehHdrSize    uint64
-	notes        []Range // PT_NOTE: file offsets
-	interp       string
-	hasInterp    bool
-	sects        []section
-	sectErr      error // why section headers can not be used
+	typ       uint16
+	machine   *objfile.Machine
+	entry     uint64
+	segs      []Segment
+	dynOff    uint64 // PT_DYNAMIC
+	dynSize   uint64
+	ehHdr     uint64 // PT_GNU_EH_FRAME: link-time address, 0 if there is none
+	ehHdrSize uint64
+	notes     []Range // PT_NOTE: file offsets
+	interp    string
+	hasInterp bool
+	sects     []section
+	sectErr   error // why section headers can not be used
 }
 
 // fail makes an error about this file.
@@ -76,14 +79,16 @@ func parseELF(r io.ReaderAt, size int64, path string, o *Options, detached bool)
 		return nil, err
 	}
 	c := &cursor{b: hdr, pos: 16}
-	f.typ, f.machine = c.u16(), c.u16()
+	f.typ = c.u16()
+	machine := elf.Machine(c.u16())
+	f.machine = machineOf(machine)
 	c.u32()
 	f.entry = c.u64()
 	phoff, shoff := c.u64(), c.u64()
 	c.take(6)
 	phentsize, phnum := c.u16(), c.u16()
 	shentsize, shnum, shstrndx := c.u16(), c.u16(), c.u16()
-	if err := f.checkMachine(); err != nil {
+	if err := f.checkMachine(machine); err != nil {
 		return nil, err
 	}
 	if err := f.readSegments(phoff, phentsize, phnum, detached); err != nil {
@@ -109,12 +114,12 @@ func (f *elfFile) checkIdent(hdr []byte) error {
 	return nil
 }
 
-func (f *elfFile) checkMachine() error {
+func (f *elfFile) checkMachine(m elf.Machine) error {
 	if t := elf.Type(f.typ); t != elf.ET_EXEC && t != elf.ET_DYN {
 		return f.fail("header", 16, "file type %v: only programs and shared objects have places to probe", t)
 	}
-	if m := elf.Machine(f.machine); m != elf.EM_X86_64 && m != elf.EM_AARCH64 {
-		return f.fail("header", 18, "made for %v: only x86-64 and arm64 are known", m)
+	if f.machine == nil {
+		return f.fail("header", 18, "made for %v: only %s and %s are known", m, machines[0].Name, machines[1].Name)
 	}
 	return nil
 }

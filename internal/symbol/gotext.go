@@ -1,7 +1,6 @@
 package symbol
 
 import (
-	"debug/elf"
 	"encoding/binary"
 )
 
@@ -48,11 +47,11 @@ func (f *elfFile) textFits(t *goTable, start uint64) bool {
 	return s != nil && s.Exec && end > start && end-s.Vaddr <= s.Memsz
 }
 
-// padded reports whether what stands between functions is padding: int3 on x86-64, where
-// the linker fills gaps so. On other machines there is nothing to check.
+// padded reports whether what stands between functions is padding, where the linker fills gaps with what nothing else
+// has there. On other machines there is nothing to check.
 func (f *elfFile) padded(t *goTable, start uint64) bool {
 	const most = 256 // functions looked at
-	if elf.Machine(f.machine) != elf.EM_X86_64 {
+	if f.machine.Padding == 0 {
 		return true
 	}
 	for i := range min(len(t.funcs)-1, most) {
@@ -65,7 +64,7 @@ func (f *elfFile) padded(t *goTable, start uint64) bool {
 			return false
 		}
 		for _, b := range gap {
-			if b != 0xcc {
+			if b != f.machine.Padding {
 				return false
 			}
 		}
@@ -139,8 +138,5 @@ func (f *elfFile) moduledataWords(d *dynamic, at uint64) (map[uint64]uint64, boo
 }
 
 func (f *elfFile) isRelative(typ uint32) bool {
-	if elf.Machine(f.machine) == elf.EM_AARCH64 {
-		return elf.R_AARCH64(typ) == elf.R_AARCH64_RELATIVE
-	}
-	return elf.R_X86_64(typ) == elf.R_X86_64_RELATIVE
+	return typ == f.machine.Relative
 }

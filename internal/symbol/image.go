@@ -127,7 +127,7 @@ func (im *Image) Type() Type {
 }
 
 // Machine is the instruction set, EM_X86_64 or EM_AARCH64.
-func (im *Image) Machine() elf.Machine { return elf.Machine(im.elf.machine) }
+func (im *Image) Machine() elf.Machine { return im.elf.machine.ELF }
 
 // Entry is the link-time address of the entry point, 0 if there is none.
 func (im *Image) Entry() uint64 { return im.elf.entry }

@@ -1,7 +1,6 @@
 package symbol
 
 import (
-	"debug/elf"
 	"encoding/binary"
 	"slices"
 )
@@ -58,7 +57,7 @@ func (im *Image) relocated(data []byte, addr uint64) ([]byte, error) {
 	}
 	data = slices.Clone(data)
 	err := im.elf.eachRela(im.dyn.rela, im.dyn.relasz, "DT_RELA", func(r rela) bool {
-		if off := r.off - addr; r.typ == uint32(elf.R_X86_64_RELATIVE) && off < uint64(len(data)) && uint64(len(data))-off >= 8 {
+		if off := r.off - addr; im.elf.isRelative(r.typ) && off < uint64(len(data)) && uint64(len(data))-off >= 8 {
 			binary.LittleEndian.PutUint64(data[off:], r.addend)
 		}
 		return true

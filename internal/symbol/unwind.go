@@ -34,7 +34,7 @@ type Unwinder struct {
 
 // otherUnwinders are functions that step from a frame to its caller in LLVM's and in GNU's
 // libunwind.
-var otherUnwinders = []string{"unw_step", "__unw_step", "_ULx86_64_step", "_Ux86_64_step"}
+var otherUnwinders = []string{"unw_step", "__unw_step"}
 
 // Unwinder tells which one the file has in it. A file without the names of its own functions
 // that catches exceptions, or cleans up after them, and takes nothing for it from elsewhere has
@@ -51,7 +51,7 @@ func (im *Image) Unwinder() Unwinder {
 				takes = takes || strings.HasPrefix(name, "_Unwind_") || strings.HasPrefix(name, "__gxx_personality_")
 			case name == "_Unwind_Find_FDE":
 				u.FindFDE = fn
-			case slices.Contains(otherUnwinders, name):
+			case slices.Contains(otherUnwinders, name), slices.Contains(im.elf.machine.Unwinders, name):
 				u.Other = name
 			}
 		}

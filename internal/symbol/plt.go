@@ -1,10 +1,9 @@
 package symbol
 
 import (
-	"bytes"
 	"debug/elf"
-	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -26,17 +25,17 @@ type gotSlots struct {
 func (f *elfFile) readSlots(d *dynamic, dynNames func(uint32) string, all bool) (*gotSlots, error) {
 	g := &gotSlots{names: map[uint64]string{}}
 	add := func(r rela) bool {
-		switch elf.R_X86_64(r.typ) {
-		case elf.R_X86_64_JMP_SLOT, elf.R_X86_64_GLOB_DAT:
+		switch {
+		case slices.Contains(f.machine.Binds, r.typ):
 			if n := dynNames(r.sym); n != "" {
 				g.names[r.off] = n
 			}
-		case elf.R_X86_64_IRELATIVE:
+		case r.typ == f.machine.IRelative:
 			g.irel = append(g.irel, IRelative{r.off, r.addend})
 		}
 		return len(g.names)+len(g.irel) < maxSlots
 	}
-	if elf.Machine(f.machine) != elf.EM_X86_64 {
+	if f.machine.Binds == nil {
 		return g, nil
 	}
 	if d.jmprel == 0 && d.rela == 0 {
@@ -73,10 +72,9 @@ func (f *elfFile) pltSections() []section {
 	return out
 }
 
-// pltStubs names the stubs of a program's PLT sections as binutils does: sym@plt. A stub
-// is `jmp *disp(%rip)`, in 8 or 16 bytes, with endbr64 and bnd before it at will.
+// pltStubs names the stubs of a program's PLT sections as binutils does: sym@plt.
 func (f *elfFile) pltStubs(g *gotSlots, resolverName func(uint64) string) ([]pltStub, error) {
-	if elf.Machine(f.machine) != elf.EM_X86_64 {
+	if f.machine.StubSlot == nil {
 		return nil, nil
 	}
 	irel := map[uint64]uint64{}
@@ -107,7 +105,7 @@ func (f *elfFile) pltStubs(g *gotSlots, resolverName func(uint64) string) ([]plt
 		if err != nil {
 			return out, err
 		}
-		out = append(out, scanStubs(b, s.addr, stubSize(&s), name)...)
+		out = append(out, f.scanStubs(b, s.addr, stubSize(&s), name)...)
 	}
 	return out, nil
 }
@@ -120,11 +118,11 @@ func stubSize(s *section) uint64 {
 	return 16
 }
 
-func scanStubs(b []byte, addr, step uint64, name func(slot uint64) string) []pltStub {
+func (f *elfFile) scanStubs(b []byte, addr, step uint64, name func(slot uint64) string) []pltStub {
 	var out []pltStub
 	for i := uint64(0); i+8 <= uint64(len(b)); i += step {
 		end := min(i+step, uint64(len(b)))
-		slot, ok := stubSlot(b[i:end], addr+i)
+		slot, ok := f.machine.StubSlot(b[i:end], addr+i)
 		if !ok {
 			continue
 		}
@@ -133,22 +131,6 @@ func scanStubs(b []byte, addr, step uint64, name func(slot uint64) string) []plt
 		}
 	}
 	return out
-}
-
-// stubSlot gives the GOT slot that a stub jumps through.
-func stubSlot(b []byte, addr uint64) (uint64, bool) {
-	n := 0
-	if bytes.HasPrefix(b, []byte{0xf3, 0x0f, 0x1e, 0xfa}) { // endbr64
-		n = 4
-	}
-	if len(b) > n && b[n] == 0xf2 { // bnd
-		n++
-	}
-	if len(b) < n+6 || b[n] != 0xff || b[n+1] != 0x25 { // jmp *disp32(%rip)
-		return 0, false
-	}
-	disp := int32(binary.LittleEndian.Uint32(b[n+2:]))
-	return addr + uint64(n+6) + uint64(int64(disp)), true
 }
 
 // IRelatives gives the IRELATIVE relocations of the PLT, whose slots hold the chosen

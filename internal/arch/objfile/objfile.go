@@ -1,0 +1,35 @@
+// Package objfile says what the files of programs have of a processor, for who reads them anywhere. Each processor
+// has its description below its own directory.
+package objfile
+
+import "debug/elf"
+
+// Machine describes the files of a processor. What is nil or 0 is not known, and what asks for it does without.
+type Machine struct {
+	ELF  elf.Machine
+	Name string // for messages
+
+	// Relocations, by their types: those that bind a slot of the GOT to a symbol, that which binds it to what a
+	// resolver chooses, and that which adds where the file is mapped.
+	Binds     []uint32
+	IRelative uint32
+	Relative  uint32
+
+	// StubSlot gives the slot of the GOT that a stub of the PLT at addr jumps through.
+	StubSlot func(stub []byte, addr uint64) (slot uint64, ok bool)
+	// Padding is what the Go linker puts between functions; 0: anything.
+	Padding byte
+
+	// Calls gives f the direct calls that code at addr may have, at whatever byte they begin: the address behind
+	// each, and where it leads. A call takes at most CallLen bytes.
+	Calls   func(code []byte, addr uint64, f func(behind, to uint64))
+	CallLen int
+
+	// Call frame information, where a call arrives: the DWARF numbers of the stack pointer and of the return address, and
+	// the bytes that a call pushes.
+	FrameSP, FrameReturn uint64
+	Pushes               uint64
+
+	// Unwinders are functions by which unwinders that know the processor step from a frame to its caller.
+	Unwinders []string
+}
