@@ -25,6 +25,7 @@ type registration struct {
 	kp    *Kprobe
 	kind  kind
 	p     *engine.Probe
+	core  *Core  // that it is registered with, or was
 	addr  uint64 // of the Kprobe before the registration
 	flags Flags  // likewise
 }
@@ -68,7 +69,7 @@ func registerAll[T any](c *Core, items []T, check func(T) (*registration, error)
 	if len(items) == 0 {
 		return errno.Errorf(unix.EINVAL, "no probes to register")
 	}
-	rs, of, err := claimAll(items, check, skip)
+	rs, of, err := claimAll(c, items, check, skip)
 	if err != nil {
 		return err
 	}
@@ -92,12 +93,13 @@ func registerAll[T any](c *Core, items []T, check func(T) (*registration, error)
 
 // claimAll makes the registrations of probes, and puts them behind these, if none is registered. It gives the probes
 // too that they belong to: with skip some may be left out.
-func claimAll[T any](items []T, check func(T) (*registration, error), skip func(T, error)) ([]*registration, []T, error) {
+func claimAll[T any](c *Core, items []T, check func(T) (*registration, error), skip func(T, error)) ([]*registration, []T, error) {
 	rs, of := make([]*registration, 0, len(items)), make([]T, 0, len(items))
 	for i, it := range items {
 		r, err := check(it)
 		switch {
 		case err == nil:
+			r.core = c
 			rs, of = append(rs, r), append(of, it)
 		case skip != nil:
 			skip(it, err)

@@ -26,7 +26,7 @@ func TestTracerOfTracer(t *testing.T) {
 	untouched("detach", "holds nothing of ours")
 
 	// One that ends well takes out what is its own.
-	const probe = "p:poll kprobes.dev/kprobes/internal/engine.(*records).poll"
+	const probe = "p:poll kprobes.dev/kprobes/internal/engine/records.(*Reader).Poll"
 	if o := run(t, command(t, "trace", "-p", tracer, "--stat", "--count", "20", probe)); o.code != 0 || totals(o.stderr)["poll"].hits < 20 {
 		t.Fatalf("trace of a tracer: %v", o)
 	}
@@ -41,7 +41,7 @@ func TestTracerOfTracer(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-k.done
-	if o := run(t, command(t, "list", "-p", tracer)); !strings.Contains(o.stdout, "poll") {
+	if o := run(t, command(t, "list", "-p", tracer)); !strings.Contains(o.stdout, "Poll") {
 		t.Fatalf("list of a tracer that was a target: %v", o)
 	}
 	untouched("detach", "1 sites restored, 3 mappings removed")

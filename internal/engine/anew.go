@@ -23,12 +23,6 @@ const (
 	anewReset = time.Minute // a function whose patches stood so long begins anew to count
 )
 
-// lostPatches counts how often a function's patches have gone.
-type lostPatches struct {
-	n    int
-	last time.Time
-}
-
 // unpatched says whether the program's own bytes stand at a site.
 func unpatched(t target.Target, s *target.Site) bool {
 	have := make([]byte, len(s.Patch))

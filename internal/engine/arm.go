@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"slices"
 
 	"kprobes.dev/kprobes/event"
@@ -10,13 +9,18 @@ import (
 // arm puts new events into their functions and the functions' sites into the target.
 // Events that no tactic can serve are an error, or skipped if the options say so.
 func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
-	c.stubbed.asked = false
-	if c.meetsOwn(evs) { // what the caller wants there must not come before the other own probes
-		if err := errors.Join(c.armOwnNow(), c.located(evs)); err != nil {
-			return evs, err
-		}
+	kept, err := c.settle(evs, o)
+	if err == nil {
+		kept, err = c.install(kept, o)
 	}
-	fns := make([]*function, 0, len(evs))
+	if err != nil {
+		return evs, err
+	}
+	return kept, nil
+}
+
+// settle puts new events into their functions, and finds how each gets control.
+func (c *Core) settle(evs []*Event, o *AddOptions) ([]*Event, error) {
 	for _, e := range evs {
 		if e.gone {
 			continue
@@ -28,56 +32,53 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 		if !e.internalProbe {
 			e.fn.wish = c.wishOf(e.fn, o)
 		}
-		fns = append(fns, e.fn)
 	}
+	return c.keep(evs, o, c.serve)
+}
+
+// keep gives the events that can be served; gone ones are not tried. The first other is an error, or they are left out if
+// the options say so.
+func (c *Core) keep(evs []*Event, o *AddOptions, try func(*Event) error) ([]*Event, error) {
 	kept := make([]*Event, 0, len(evs))
 	for _, e := range evs {
 		var err error
 		if !e.gone {
-			err = c.serve(e)
-			if err == nil && e.byStub {
-				err = c.stub(e)
-			}
+			err = try(e)
 		}
 		switch {
 		case err == nil:
 			kept = append(kept, e)
 		case !o.skips(e):
 			return evs, err
+		case e.h != nil: // put forgets it
+			e.h.left = err
+			e.fn.drop(e)
 		default:
-			if e.h != nil { // put forgets it
-				e.h.left = err
-				e.fn.drop(e)
-				continue
-			}
 			c.skip(e.pattern, e.Place.Func.Pretty(), err, o)
 			c.freeIDs = append(c.freeIDs, c.erase([]*Event{e})...) // no code was made for it
 		}
 	}
-	fns = slices.DeleteFunc(fns, func(f *function) bool { return len(f.events) == 0 })
+	return kept, nil
+}
+
+// install brings the functions of events to what these want.
+func (c *Core) install(evs []*Event, o *AddOptions) ([]*Event, error) {
+	fns := make([]*function, 0, len(evs))
+	for _, e := range evs {
+		if !e.gone {
+			fns = append(fns, e.fn)
+		}
+	}
 	if len(fns) == 0 {
-		return kept, nil
+		return evs, nil
 	}
 	slices.SortFunc(fns, byStart)
-	left, err := c.generable(kept, slices.Compact(fns), o)
-	if err != nil {
-		return evs, err
-	}
-	return left, nil
+	return c.generable(evs, slices.Compact(fns), o)
 }
 
 // wishOf is what is asked of the regions of a function.
 func (c *Core) wishOf(f *function, o *AddOptions) constraints {
 	return constraints{force: regionTactic(o.Tactic), named: c.t.TrapsAt(f.start, true), unasked: c.t.TrapsAt(f.start, false)}
-}
-
-// noTraps says why no breakpoint may stand in the function now; nil: it may. The tactic asks for
-// them by name, and the knob asks for all that may stand.
-func (f *function) noTraps() error {
-	if f.wish.force != "" || f.core != nil && f.core.optimizationOff {
-		return f.wish.named
-	}
-	return f.wish.unasked
 }
 
 // generable brings functions to what their events want. Where no code of ours can serve a
@@ -127,14 +128,6 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 		e.release()
 		return true
 	}), nil
-}
-
-// refused wraps the reason why an event can not be armed.
-func (e *Event) refused(err error) error {
-	if e.h != nil {
-		return e.h.refused(err)
-	}
-	return e.Def.Refuse(event.FailRegProbe, e.Def.Place.Pos, "", errors.Join(err, ErrRegister))
 }
 
 // pool gives a return probe its instances.

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
@@ -15,61 +13,6 @@ import (
 )
 
 // Many functions at once are analysed, and their code is generated, on all processors.
-
-// batchStep is the number of neighbours that one processor takes at a time: they are read
-// from the same window of the file.
-const batchStep = 16
-
-// each calls f for every number i below n, on several goroutines if that are many. No two
-// calls at a time have the same worker, a number below GOMAXPROCS.
-func each(n int, f func(worker, i int)) {
-	var next atomic.Int64
-	work := func(w int) {
-		for {
-			hi := int(next.Add(batchStep))
-			for i := hi - batchStep; i < min(hi, n); i++ {
-				f(w, i)
-			}
-			if hi >= n {
-				return
-			}
-		}
-	}
-	var wg sync.WaitGroup
-	for w := 1; w < runtime.GOMAXPROCS(0) && w*batchStep < n; w++ {
-		wg.Go(func() { work(w) })
-	}
-	work(0)
-	wg.Wait()
-}
-
-// make generates the code of changes, and gives those of which that failed, in the order of their
-// functions.
-func (c *Core) make(cs []*functionChange) (failed []*functionChange) {
-	yards := make([]codeArena, runtime.GOMAXPROCS(0))
-	for i := range yards {
-		yards[i] = codeArena{c: c, size: plan.FirstRoom, ops: plan.Ops{}}
-		if len(cs) > batchStep {
-			yards[i].size = yardRoom
-		}
-		defer yards[i].close()
-	}
-	var mu sync.Mutex
-	each(len(cs), func(w, i int) {
-		ch := cs[i]
-		c.generate(ch, &yards[w])
-		if ch.err != nil {
-			mu.Lock()
-			failed = append(failed, ch)
-			mu.Unlock()
-		}
-		if len(cs) > batchStep && ch.f.a != nil {
-			ch.f.a.Release()
-		}
-	})
-	slices.SortFunc(failed, func(a, b *functionChange) int { return byStart(a.f, b.f) })
-	return failed
-}
 
 // match is the event of a function that a pattern matches, or why there is none.
 type match struct {
@@ -146,50 +89,6 @@ func (f *function) prepare(d *event.Def, tactic arch.Tactic) {
 	f.a.Release()
 }
 
-// codeArena is room for the code of several detours, taken from the target at once.
-type codeArena struct {
-	c       *Core
-	size    int // what is taken at a time
-	at, end uint64
-	mod     *symbol.Module // that was last asked about, see span
-	lo, hi  uint64         // its range
-	ops     plan.Ops       // of the function at hand
-}
-
-// yardRoom is the room that a batch takes at a time, in bytes.
-const yardRoom = 64 << 10
-
-// yardReach is the distance that a jump covers, less what instructions need.
-const yardReach = 1<<31 - 1<<12
-
-// Take implements plan.Room.
-func (y *codeArena) Take(lo, hi uint64, size int) (uint64, error) {
-	if y.end-y.at >= uint64(size) && max(hi, y.end)-min(lo, y.at) < yardReach {
-		return y.at, nil
-	}
-	y.close()
-	n := max(size, y.size)
-	y.c.room.Lock()
-	defer y.c.room.Unlock()
-	a, err := y.c.t.Code(lo, hi, n)
-	if err != nil {
-		return 0, err
-	}
-	y.at, y.end = a, a+uint64(n)
-	return a, nil
-}
-
-// Keep implements plan.Room.
-func (y *codeArena) Keep(n int) { y.at += uint64(n) }
-
-// close gives the rest back.
-func (y *codeArena) close() {
-	if y.end > y.at {
-		y.c.free(y.at, int(y.end-y.at))
-	}
-	y.at, y.end = 0, 0
-}
-
 // Room that an event takes, as a guess, in bytes: its detours.
 const (
 	countRoom  = 256
@@ -203,7 +102,7 @@ func (c *Core) reserve(evs []*Event) {
 	if t == nil {
 		return
 	}
-	y, sizes := &codeArena{c: c}, map[target.Room]target.Room{}
+	y, sizes := &codeArena{ed: &c.editor}, map[target.Room]target.Room{}
 	for _, e := range evs {
 		if e.gone || e.force.Held() {
 			continue
@@ -227,30 +126,4 @@ func (c *Core) reserve(evs []*Event) {
 	}
 	slices.SortFunc(rooms, func(a, b target.Room) int { return cmp.Compare(a.Lo, b.Lo) })
 	t.Reserve(rooms)
-}
-
-func (c *Core) free(addr uint64, size int) {
-	c.room.Lock()
-	defer c.room.Unlock()
-	c.t.FreeCode(addr, size)
-}
-
-// Span implements plan.Room: the range is the module, if that
-// is not too large.
-func (y *codeArena) Span(addr uint64) (lo, hi uint64) {
-	m := y.c.t.Space().ModuleAt(addr)
-	if m == nil {
-		return addr, addr
-	}
-	if m != y.mod {
-		y.mod, y.lo, y.hi = m, addr, addr
-		for _, s := range m.Image.Segments() {
-			y.lo = min(y.lo, m.Runtime(s.Vaddr))
-			y.hi = max(y.hi, m.Runtime(s.Vaddr+s.Memsz))
-		}
-	}
-	if y.hi-y.lo > 1<<30 {
-		return addr, addr
-	}
-	return min(y.lo, addr), max(y.hi, addr)
 }

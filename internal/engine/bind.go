@@ -15,12 +15,12 @@ import (
 
 // bind makes the probe's handlers callable. Precondition: its event has its place, and its
 // pool if it is a return probe.
-func (p *Probe) bind() error {
-	p.at, p.h.Faults = p.ev.points[0], &p.core.faults
-	if err := p.maySleep(); err != nil {
+func (c *Core) bind(p *Probe) error {
+	p.at, p.h.Faults = p.ev.points[0], &c.faults
+	if err := p.maySleep(c.can.Own); err != nil {
 		return err
 	}
-	return p.h.Bind(p.place(), p.core.calling())
+	return p.h.Bind(p.place(), c.calling())
 }
 
 // place is where the probe's handlers are called.
@@ -70,8 +70,8 @@ func (p *Probe) what() string {
 // maySleep refuses handlers that may block where the goroutine that hits can not be parked. It
 // can at the entry of a function that checks its stack (and at its returns): such a function
 // is one that the runtime may preempt, and there no write barrier is in progress.
-func (p *Probe) maySleep() error {
-	if !p.h.Sleepable || !p.core.can.Own || !p.h.Any() {
+func (p *Probe) maySleep(own bool) error {
+	if !p.h.Sleepable || !own || !p.h.Any() {
 		return nil
 	}
 	f, name := p.ev.fn, p.ev.Place.Func.Name

@@ -145,3 +145,23 @@ func v8Builtin(r symbol.Resolved) bool {
 func isVDSO(module string) bool {
 	return strings.HasPrefix(module, "[vdso") || strings.HasPrefix(module, "[vsyscall") || strings.HasPrefix(module, "linux-vdso.so")
 }
+
+// asked says whether NoKprobe has put the function on the blacklist, or the one it is a
+// part of.
+func (c *Core) asked(r symbol.Resolved) bool {
+	if len(c.barred) == 0 {
+		return false
+	}
+	if _, ok := c.barred[r.Module.Runtime(r.Func.Addr)]; ok {
+		return true
+	}
+	for _, b := range c.barred {
+		if r.Func.PartOf != "" && b.Module == r.Module && b.Func.Name == r.Func.PartOf {
+			return true
+		}
+	}
+	return false
+}
+
+// whyAsked is why a function that NoKprobe was told of is on the blacklist.
+const whyAsked = "the program has asked for it (NoKprobe)"

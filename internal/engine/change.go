@@ -3,10 +3,52 @@ package engine
 import (
 	"iter"
 	"slices"
+	"sync"
+	"time"
 
 	"kprobes.dev/kprobes/internal/engine/change"
 	"kprobes.dev/kprobes/internal/target"
 )
+
+// editor changes the sites of functions in the target. It serves one goroutine at a time: who holds the registry's lock.
+type editor struct {
+	t     target.Target
+	can   target.Capabilities // of t
+	knobs *knobs
+	reg   registry
+	room  sync.Mutex // held while the target's room for code is taken or given back
+
+	queue     change.Queue[*function]
+	timer     *time.Timer // of the optimiser's next attempt; nil: there was none
+	again     func()      // that attempt
+	postponed uint64      // events that had to wait, since the beginning
+}
+
+// registry is who an editor works for.
+type registry interface {
+	// first gives changes that must stand before the first code that relies on them. They are committed with the next
+	// change, before it; firstMade is told so. checkFirst is called in the stop that has made them. If they can not be made
+	// so, armFirst arms them in stops of their own.
+	first() ([]*functionChange, error)
+	checkFirst() error
+	firstMade()
+	armFirst() error
+	// replacing is told that the function's sites have been replaced in the target, before the function has the new ones;
+	// replaced is told after that.
+	replacing(f *function)
+	replaced(f *function)
+	// note has the target's memory tell of what waits.
+	note()
+}
+
+// stopping is what else is done in the stop in which changes are made. Changes of the engine's own probes come
+// before all others if they put them in, and after them if they take them out, so that a tracer that dies in between
+// leaves no code that relies on them without them.
+type stopping struct {
+	then func() error // once the changes are made; nil: nothing
+	last []*function  // whose changes come after the others, for a target.Sequencer
+	end  func()       // once these are made
+}
 
 // functionChange is the change of one function: of its sites, and of how its events get control.
 type functionChange struct {
@@ -20,7 +62,7 @@ type functionChange struct {
 }
 
 // begin begins changes of functions.
-func (c *Core) begin(fns []*function) []*functionChange {
+func (ed *editor) begin(fns []*function) []*functionChange {
 	cs, room := make([]*functionChange, len(fns)), make([]functionChange, len(fns))
 	for i, f := range fns {
 		cs[i] = &room[i]
@@ -44,17 +86,6 @@ func (ch *functionChange) begin(f *function) {
 	if !f.mustChange() {
 		ch.Whole, f.blockedErr = false, nil
 	}
-}
-
-// mustChange says whether the function's sites do something that its events do not want any
-// more.
-func (f *function) mustChange() bool {
-	for _, s := range f.serving {
-		if e := s.e; e.idle() || !slices.Contains(f.events, e) || e.h != nil && e.h.h.Calls() != *s.n {
-			return true
-		}
-	}
-	return false
 }
 
 // blocked picks the changes that were left out.

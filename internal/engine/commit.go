@@ -8,76 +8,70 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// remake makes the code of a change anew.
-func (c *Core) remake(ch *functionChange) error {
-	c.make([]*functionChange{ch})
-	return ch.err
-}
-
 // commit makes changes, but for those that a thread blocks and that can come later. once: what
 // must be made is not tried again.
-func (c *Core) commit(cs []*functionChange, also stopping, once bool) error {
-	all, work := c.attempt(cs, also.then, once)
+func (ed *editor) commit(cs []*functionChange, also stopping, once bool) error {
+	all, work := ed.attempt(cs, also.then, once)
 	var last []*functionChange
 	if also.end != nil {
-		last, work = c.begin(also.last), true
+		last, work = ed.begin(also.last), true
 		for _, ch := range last {
 			ch.Whole = true
 		}
-		all.Next, _ = c.attempt(last, func() error { also.end(); return nil }, once)
+		all.Next, _ = ed.attempt(last, func() error { also.end(); return nil }, once)
 	}
 	if !work {
-		c.made(cs)
+		ed.made(cs)
 		return nil
 	}
-	err := c.commitAll(all)
+	err := ed.commitAll(all)
 	if err == nil || all.Made {
-		c.made(cs)
+		ed.made(cs)
 	}
 	if err == nil || all.Next != nil && all.Next.Made {
-		c.made(last)
+		ed.made(last)
 	}
 	return err
 }
 
-// commitAll makes a change, and before it what is in c.own. If a thread is in the way of that, it is armed by itself first.
-func (c *Core) commitAll(all *target.Change) error {
-	first, err := c.ownFirst()
+// commitAll makes a change, and before it what must stand first. If a thread is in the way of that, it is armed by itself.
+func (ed *editor) commitAll(all *target.Change) error {
+	first, err := ed.reg.first()
 	if err != nil {
 		return err
 	}
 	if len(first) == 0 {
-		return c.t.Commit(all)
+		return ed.t.Commit(all)
 	}
-	head, _ := c.attempt(first, c.checkOwn, true)
+	head, _ := ed.attempt(first, ed.reg.checkFirst, true)
 	head.Next = all
-	err = c.t.Commit(head)
+	err = ed.t.Commit(head)
 	if head.Made {
-		c.ownMade()
+		ed.made(first)
+		ed.reg.firstMade()
 		return err
 	}
 	if errors.Is(err, target.ErrGone) {
 		return err
 	}
-	c.takeBackOwn()
-	if err := c.armOwnNow(); err != nil {
+	if err := ed.reg.armFirst(); err != nil {
 		return err
 	}
-	return c.t.Commit(all)
+	return ed.t.Commit(all)
 }
 
 // made notes that changes were made, but for those that were left out.
-func (c *Core) made(cs []*functionChange) {
+func (ed *editor) made(cs []*functionChange) {
 	for _, ch := range cs {
 		if ch.Settle() {
-			c.done(ch)
+			ed.done(ch)
 		}
 	}
 }
 
 // attempt is what is left of changes as one for the target, and whether there is something to do: see change.All. Handlers
 // may run before it returns, so the events tell how they get control then.
-func (c *Core) attempt(cs []*functionChange, then func() error, once bool) (*target.Change, bool) {
+func (ed *editor) attempt(cs []*functionChange, then func() error, once bool) (*target.Change, bool) {
 	for _, ch := range cs {
 		if ch.State() == change.Committed {
 			continue
@@ -90,9 +84,9 @@ func (c *Core) attempt(cs []*functionChange, then func() error, once bool) (*tar
 }
 
 // done notes that a change was made.
-func (c *Core) done(ch *functionChange) {
+func (ed *editor) done(ch *functionChange) {
 	f := ch.f
-	c.leaveStubs(f)
+	ed.reg.replacing(f)
 	for _, s := range f.serving {
 		if len(ch.Add) == 0 || s.e.idle() || !slices.Contains(f.events, s.e) {
 			s.e.lapse()
@@ -102,8 +96,6 @@ func (c *Core) done(ch *functionChange) {
 	f.sites, f.serving, f.planned = ch.Add, f.one.serving[:0], nil
 	if len(f.sites) == 0 {
 		f.blockedErr = nil
-	} else {
-		c.watchWritten()
 	}
 	for _, e := range f.events {
 		s, in := served{e: e}, len(f.sites) > 0 && !e.idle()
@@ -116,23 +108,21 @@ func (c *Core) done(ch *functionChange) {
 		}
 	}
 	if f.blockedErr == nil {
-		c.queue.Remove(f)
+		ed.queue.Remove(f)
 	}
 	if len(f.events) == 0 {
-		if c.fns[f.start] == f { // it may have been taken out before, and another be there
-			delete(c.fns, f.start)
-		}
 		f.a, f.body, f.parts = nil, nil, nil // events that were removed are kept for their counts
 	}
+	ed.reg.replaced(f)
 }
 
 // drop gives back what changes were to put in that were not made, and leaves everything as it was before them.
-func (c *Core) drop(cs []*functionChange) {
+func (ed *editor) drop(cs []*functionChange) {
 	for _, ch := range cs {
 		if ch.State() == change.Committed {
 			continue
 		}
-		c.release(ch.Add)
+		ed.release(ch.Add)
 		ch.Add, ch.f.blockedErr = nil, ch.blockedErr
 		for _, w := range ch.was {
 			if w.e.held == nil {

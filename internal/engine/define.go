@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,66 +10,10 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
-	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
 )
-
-// define makes the events of one definition: one, or one for each function that a
-// pattern matches.
-func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
-	if d.Kind == event.Delete {
-		return nil, errno.Errorf(unix.EINVAL, "definition %q deletes, and defines no probe", d.Text)
-	}
-	if d.Place.Kind == event.PlaceLine {
-		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "", nil)
-	}
-	if d.Place.Kind == event.PlaceFile && c.t.CodegenEnv().Kernel != nil {
-		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "a kernel is no file that is mapped: name a function, or an address", nil)
-	}
-	if err := c.forbidden(d); err != nil {
-		return nil, d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
-	}
-	if d.Place.Glob {
-		return c.defineAll(d, o)
-	}
-	r, err := c.t.Space().Resolve(placeOf(d))
-	if o.Late && errors.Is(err, symbol.ErrNoModule) {
-		if err := c.mayCome(d); o.Found && err != nil {
-			return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)
-		}
-		e := newEvent(d, c, o)
-		e.gone = true
-		return []*Event{e}, c.name(e)
-	}
-	if err != nil {
-		return nil, d.Refuse(placeCode(err), d.Place.Pos, "", err)
-	}
-	e, err := c.defineAt(d, r, o)
-	if err != nil {
-		return nil, err
-	}
-	return []*Event{e}, nil
-}
-
-// mayCome says why the object of a place, which is not mapped, never will be.
-func (c *Core) mayCome(d *event.Def) error {
-	t := c.can.Finder
-	if t == nil {
-		return nil
-	}
-	return t.Find(cmp.Or(d.Place.Path, d.Place.Module))
-}
-
-// placeCode is the error of the kernel's table that a place's error amounts to.
-func placeCode(err error) event.Code {
-	var amb *symbol.AmbiguousError
-	if errors.As(err, &amb) {
-		return event.NonUniqSymbol
-	}
-	return event.BadProbeAddr
-}
 
 func placeOf(d *event.Def) symbol.Place {
 	p := symbol.Place{Mod: d.Place.Module, Sym: d.Place.Symbol, Offset: d.Place.Offset}
@@ -84,58 +26,9 @@ func placeOf(d *event.Def) symbol.Place {
 	return p
 }
 
-// defineAll makes an event for each function that matches.
-func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
-	mods := c.t.Space().Modules()
-	if d.Place.Module != "" {
-		m, err := c.t.Space().Module(d.Place.Module)
-		if err != nil {
-			return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)
-		}
-		mods = []*symbol.Module{m}
-	} else if len(mods) > 0 {
-		mods = mods[:1] // the program's own file, as for a name without MOD
-	}
-	var out []*Event
-	for _, m := range mods {
-		fns := slices.DeleteFunc(m.Image.Glob(d.Place.Symbol), func(fn *symbol.Func) bool { return fn.PLT || !fn.Candidate() })
-		evs := c.matched(m, fns, d, o)
-		out = slices.Grow(out, len(evs))
-		for i, fn := range fns {
-			e, err := evs[i].e, evs[i].err
-			switch {
-			case err == nil:
-				e.Name = c.namer.Unique(evs[i].base)
-				out = append(out, e)
-			case o.Skip == nil:
-				return nil, err
-			default:
-				c.skip(d, fn.Pretty(), err, o)
-			}
-		}
-	}
-	switch {
-	case len(out) > 0:
-	case c.skipped[d] != nil:
-		return nil, c.allSkipped(d)
-	default:
-		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", errno.Errorf(unix.ENOENT, "no function matches %q", d.Place.Symbol))
-	}
-	return out, nil
-}
-
-// defineAt makes the event of a definition at a resolved place.
-func (c *Core) defineAt(d *event.Def, r symbol.Resolved, o *AddOptions) (*Event, error) {
-	e := newEvent(d, c, o)
-	if err := c.locate(e, r); err != nil {
-		return nil, err
-	}
-	return e, c.name(e)
-}
-
 // newEvent makes an event that has no place yet.
 func newEvent(d *event.Def, c *Core, o *AddOptions) *Event {
-	e := &Event{Def: d, core: c, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, deferred: o.Late}
+	e := &Event{Def: d, knobs: &c.knobs, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, deferred: o.Late}
 	e.work.Count = o.Count
 	return e
 }
@@ -184,7 +77,7 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 	e.Place, e.fn = r, f
 	at, err := c.points(e)
 	if err == nil {
-		err = e.inPlace()
+		err = c.inPlace(e)
 	}
 	if err != nil || e.work.Count {
 		return err
@@ -195,8 +88,8 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 }
 
 // inPlace refuses an event at an instruction that no tactic may run elsewhere.
-func (e *Event) inPlace() error {
-	t := e.core.can.Describer
+func (c *Core) inPlace(e *Event) error {
+	t := c.can.Describer
 	for _, p := range e.points {
 		if t != nil {
 			if err := t.InsnDenied(p); err != nil {
@@ -235,67 +128,6 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 	return fetch.PointInside, nil
 }
 
-// atEntry says whether the place is one that a return probe may name: the first byte of a function, be it
-// reached by an offset from another one, or the entry behind what is not the function's own. By a symbol Linux
-// takes the latter only behind ENDBR64 (arch_adjust_kprobe_addr in arch/x86/kernel/kprobes/core.c).
-func (e *Event) atEntry() bool {
-	const behindEndbr = 4
-	off := e.Place.Offset
-	return off == 0 || e.Place.Addr == e.fn.a.EntryPoint() && (off == behindEndbr || e.Def.Place.Kind != event.PlaceSymbol)
-}
-
-// setPoint makes an instruction the event's only point.
-func (e *Event) setPoint(at uint64) {
-	e.point[0] = at
-	e.points = e.point[:]
-}
-
-// works adds to out what the event does at each of its points. In a function that is one ret
-// the entry's work and the exit's stand at the same place, in this order.
-func (e *Event) works(out map[uint64][]arch.ProbeOp) error {
-	if e.h != nil {
-		return e.h.works(e, out)
-	}
-	if caught := e.core.can.FaultsCaught; caught != nil && !e.internalProbe && e.Prog.Loads() {
-		e.work.PlainLoads = caught(e.fn.start)
-	}
-	if e.Def.Kind != event.Return {
-		w := e.work
-		if !e.internalProbe {
-			w.Role = arch.RoleRecord
-		}
-		add(out, e.points[0], w)
-		return nil
-	}
-	exits, err := e.exits()
-	if err != nil {
-		return err
-	}
-	w := e.work
-	w.Role, w.Epoch = arch.RoleEntry, uint16(e.epoch.Load())
-	add(out, e.fn.a.EntryPoint(), w)
-	if e.byStub {
-		w.Role, w.Instance = arch.RoleExit, e.ID
-		add(out, plan.AtStub, w)
-	}
-	for _, x := range exits {
-		w := e.work
-		w.Role, w.Epoch = arch.RoleExit, uint16(e.epoch.Load())
-		if x.Tail {
-			w.Event = e.tail
-			w.Unknown = true
-		}
-		w.Instance = e.ID
-		add(out, x.Addr, w)
-	}
-	return nil
-}
-
-// add adds work at a point.
-func add(out map[uint64][]arch.ProbeOp, at uint64, ws ...arch.ProbeOp) {
-	out[at] = append(out[at], ws...)
-}
-
 // function analyses the function that holds a place, once.
 func (c *Core) function(r symbol.Resolved) (*function, error) {
 	start := r.Module.Runtime(r.Func.Addr)
@@ -316,7 +148,7 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 	if r.Func.Size > maxFunction {
 		return nil, errno.Errorf(unix.EFBIG, "%s has %d bytes: more than the %d that are analysed", r.Func, r.Func.Size, maxFunction)
 	}
-	f := &function{core: c, name: r.Func.Pretty(), start: start, image: r.Module.Image}
+	f := &function{knobs: &c.knobs, name: r.Func.Pretty(), start: start, image: r.Module.Image}
 	m := r.Module
 	x := c.text(m.Image)
 	af := new(arch.Func)
@@ -363,26 +195,6 @@ func (c *Core) newFunction(r symbol.Resolved) (*function, error) {
 	f.parts = af.Parts
 	f.a, err = c.t.Arch().Analyse(af)
 	return f, err
-}
-
-// orig gives n bytes of the function's code as it was when it was analysed. They do not change.
-func (f *function) orig(addr uint64, n int) ([]byte, error) {
-	if b, ok := cutOut(f.body, addr-f.start, n); ok {
-		return b, nil
-	}
-	for _, p := range f.parts {
-		if b, ok := cutOut(p.Code, addr-p.Addr, n); ok {
-			return b, nil
-		}
-	}
-	return nil, errno.Errorf(unix.EFAULT, "0x%x: %d bytes there are not all of the function", addr, n)
-}
-
-func cutOut(code []byte, off uint64, n int) ([]byte, bool) {
-	if off >= uint64(len(code)) || uint64(n) > uint64(len(code))-off {
-		return nil, false
-	}
-	return code[off:][:n:n], true
 }
 
 // maxFunction bounds the functions that are analysed, in bytes.

@@ -11,7 +11,7 @@ func (c *Core) Enable(p *Probe, on bool) error {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
-	case p.ended.Load() || p.core != c || p.ev == nil:
+	case p.ended.Load() || p.knobs != &c.knobs || p.ev == nil:
 		return errno.Errorf(unix.EINVAL, "the probe is not registered")
 	case on && p.ev.gone:
 		return errno.Errorf(unix.EINVAL, "the probe is gone: its code at 0x%x is not mapped any more; unregister it", p.ev.Place.Addr)
@@ -71,32 +71,4 @@ func (c *Core) setDisabled(ps []*Probe, disabled, wait bool) error {
 		p.h.Mute.Store(disabled)
 	}
 	return nil
-}
-
-// waitHandlers waits until no handler of probes whose code has been taken out runs, and lets none run
-// any more: a hit may be on its way.
-func (c *Core) waitHandlers(ps []*Probe) {
-	if c.can.Caller == nil {
-		return
-	}
-	for _, p := range ps {
-		p.h.Mute.Store(true)
-	}
-	c.ending.Add(1)
-	defer c.ending.Add(-1)
-	for _, p := range ps {
-		p.h.Quiet()
-	}
-}
-
-// wake lets handlers run of probes whose code is about to be put in.
-func wake(ps []*Probe) {
-	for _, p := range ps {
-		p.h.Mute.Store(false)
-	}
-}
-
-// idle says whether no code of ours is to stand at the event's points.
-func (e *Event) idle() bool {
-	return e.held != nil || e.withdrawn != nil || e.h != nil && e.h.disabled || e.core != nil && e.core.off && !e.internalProbe
 }

@@ -11,7 +11,7 @@ import (
 // numbers back once. Twice in the list they would be two other events'.
 func TestEraseTwice(t *testing.T) {
 	c := &Core{events: make([]*Event, 2)}
-	e := &Event{core: c, Def: &event.Def{Kind: event.Return}, ID: 0, tail: 1}
+	e := &Event{knobs: &c.knobs, Def: &event.Def{Kind: event.Return}, ID: 0, tail: 1}
 	c.events[0] = e
 	if ids := append(c.erase([]*Event{e}), c.erase([]*Event{e})...); !slices.Equal(ids, []int{0, 1}) {
 		t.Errorf("numbers %d", ids)
@@ -23,7 +23,7 @@ func TestEraseTwice(t *testing.T) {
 func TestDoneForGood(t *testing.T) {
 	old, now := &function{start: 1, body: []byte{0xc3}}, &function{start: 1}
 	c := &Core{fns: map[uint64]*function{1: old}}
-	old.core = c
+	old.knobs, c.reg = &c.knobs, c
 	c.done(&functionChange{f: old})
 	if len(c.fns) > 0 || old.body != nil {
 		t.Errorf("%d functions, code % x", len(c.fns), old.body)

@@ -19,24 +19,6 @@ import (
 // them each time, and a probe that somebody has written into is taken out. That does not save a program that
 // runs through the place before the look. The same look finds patches that are gone: see anew.go.
 
-// watching is the look at the bytes of patches.
-type watching struct {
-	sites []watched // patches in text, in the order of their addresses
-	next  int       // the first of them that the next look looks at
-	stale bool      // probes came or went since sites were listed
-	until time.Time // they are not listed anew before
-	told  string    // the last error
-	// exposed: others can write into some of the sites without asking (target.Exposed). Else a look each keepEvery does.
-	exposed bool
-	last    time.Time // the last look
-}
-
-// watched is a site with its function.
-type watched struct {
-	f *function
-	s *target.Site
-}
-
 func byAddr(a, b watched) int { return cmp.Compare(a.s.Addr, b.s.Addr) }
 
 // watchEach bounds the sites of one look.
@@ -235,14 +217,6 @@ func (c *Core) endAllStubs(t target.ReturnReplacer) error {
 	}
 	c.stubbed.left = true
 	return c.endStubs(t, evs)
-}
-
-// watchWritten has the reaper look from now on, where others can write into the patches that a change has put in.
-func (c *Core) watchWritten() {
-	c.watching.stale = true
-	if c.can.Exposed != nil {
-		c.startReaper()
-	}
 }
 
 // watches says whether there may be something to look at.

@@ -2,14 +2,16 @@ package engine
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
+	"sync"
 
-	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/engine/plan"
 )
 
 // generate makes the code that a change is to put in, with room in y, and says how each event gets control by it, or why
 // there is no such code.
-func (c *Core) generate(ch *functionChange, y *codeArena) {
+func (ed *editor) generate(ch *functionChange, y *codeArena) {
 	f := ch.f
 	ch.Add, ch.now, ch.err = nil, nil, nil
 	if len(f.events) == 0 {
@@ -20,17 +22,17 @@ func (c *Core) generate(ch *functionChange, y *codeArena) {
 		if e.idle() {
 			continue
 		}
-		if ch.err = e.works(y.ops); ch.err != nil {
+		if ch.err = e.works(y.ops, ed.can.FaultsCaught); ch.err != nil {
 			return
 		}
 	}
-	stands := c.can.Stands
+	stands := ed.can.Stands
 	if len(f.sites) > 0 { // a function that has code keeps its place: what must end is to end
 		stands = nil
 	}
 	p := f.plan(nil)
-	if ch.Add, ch.err = p.Sites(c.t.Arch(), y.ops, y, c.t.CodegenEnv(), stands); ch.err != nil {
-		c.release(ch.Add)
+	if ch.Add, ch.err = p.Sites(ed.t.Arch(), y.ops, y, ed.t.CodegenEnv(), stands); ch.err != nil {
+		ed.release(ch.Add)
 		ch.Add = nil
 		return
 	}
@@ -42,13 +44,6 @@ func (c *Core) generate(ch *functionChange, y *codeArena) {
 	}
 }
 
-// release gives back the room of detours that were not installed.
-func (c *Core) release(sites []*target.Site) {
-	for _, s := range sites {
-		c.free(s.Detour.Addr, s.Room)
-	}
-}
-
 // inOrder gives events in the order of their registration: so is their work done.
 func inOrder(evs []*Event) []*Event {
 	if len(evs) < 2 {
@@ -57,4 +52,38 @@ func inOrder(evs []*Event) []*Event {
 	out := slices.Clone(evs)
 	slices.SortStableFunc(out, func(a, b *Event) int { return cmp.Compare(a.seq, b.seq) })
 	return out
+}
+
+// make generates the code of changes, and gives those of which that failed, in the order of their
+// functions.
+func (ed *editor) make(cs []*functionChange) (failed []*functionChange) {
+	yards := make([]codeArena, runtime.GOMAXPROCS(0))
+	for i := range yards {
+		yards[i] = codeArena{ed: ed, size: plan.FirstRoom, ops: plan.Ops{}}
+		if len(cs) > batchStep {
+			yards[i].size = yardRoom
+		}
+		defer yards[i].close()
+	}
+	var mu sync.Mutex
+	each(len(cs), func(w, i int) {
+		ch := cs[i]
+		ed.generate(ch, &yards[w])
+		if ch.err != nil {
+			mu.Lock()
+			failed = append(failed, ch)
+			mu.Unlock()
+		}
+		if len(cs) > batchStep && ch.f.a != nil {
+			ch.f.a.Release()
+		}
+	})
+	slices.SortFunc(failed, func(a, b *functionChange) int { return byStart(a.f, b.f) })
+	return failed
+}
+
+// remake makes the code of a change anew.
+func (ed *editor) remake(ch *functionChange) error {
+	ed.make([]*functionChange{ch})
+	return ch.err
 }

@@ -16,7 +16,7 @@ func (c *Core) guard(evs []*Event) ([]*Event, error) {
 	}
 	for fn, call := range c.can.Guards() {
 		r, err := c.t.Space().Resolve(symbol.Place{Sym: fn})
-		e := &Event{Def: &event.Def{Kind: event.Probe}, core: c, tail: -1, internalProbe: true}
+		e := &Event{Def: &event.Def{Kind: event.Probe}, knobs: &c.knobs, tail: -1, internalProbe: true}
 		e.work = arch.ProbeOp{Role: arch.RoleCall, Call: call, Count: true}
 		if err == nil {
 			err = c.locate(e, r)

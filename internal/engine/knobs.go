@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
 )
@@ -172,26 +171,6 @@ func (c *Core) named(name string, pc uint64) (symbol.Resolved, error) {
 	return c.t.Space().Resolve(symbol.Place{Sym: name})
 }
 
-// whyAsked is why a function that NoKprobe was told of is on the blacklist.
-const whyAsked = "the program has asked for it (NoKprobe)"
-
-// asked says whether NoKprobe has put the function on the blacklist, or the one it is a
-// part of.
-func (c *Core) asked(r symbol.Resolved) bool {
-	if len(c.barred) == 0 {
-		return false
-	}
-	if _, ok := c.barred[r.Module.Runtime(r.Func.Addr)]; ok {
-		return true
-	}
-	for _, b := range c.barred {
-		if r.Func.PartOf != "" && b.Module == r.Module && b.Func.Name == r.Func.PartOf {
-			return true
-		}
-	}
-	return false
-}
-
 // Blacklist writes the functions that no probe may stand in, a line for each as in
 // kprobes/blacklist: 0xSTART-0xEND, a tab, the symbol.
 func (c *Core) Blacklist(w io.Writer) error {
@@ -219,34 +198,6 @@ func (c *Core) Blacklist(w io.Writer) error {
 	for _, e := range out {
 		if _, err := fmt.Fprintf(w, "0x%016x-0x%016x\t%s\n", e.lo, e.hi, e.name); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// updateOptimized tells the event's handlers what they may do now.
-func (e *Event) updateOptimized() {
-	if e.h != nil {
-		e.h.h.Optimised.Store(e.form.tactic == arch.TacticJump && e.plain() == nil)
-	}
-}
-
-// plain says why an event is not optimised as Linux says it, though a jump leads to its handlers: a
-// changed path is taken; nil: it is optimised.
-func (e *Event) plain() error {
-	switch {
-	case e.core == nil || e.fn == nil:
-		return nil
-	case e.core.optimizationOff:
-		return plan.ErrOff
-	case e.posts() > 0:
-		return plan.ErrPost
-	case e.fn.posts == 0:
-		return nil
-	}
-	for _, o := range e.fn.events {
-		if o.posts() > 0 && !o.idle() && slices.ContainsFunc(o.points, func(p uint64) bool { return slices.Contains(e.points, p) }) {
-			return plan.ErrBesides
 		}
 	}
 	return nil

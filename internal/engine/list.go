@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
@@ -55,7 +54,7 @@ func (c *Core) ListDisabled(w io.Writer, defs []*event.Def) error {
 	var b strings.Builder
 	c.mu.Lock()
 	for _, d := range defs {
-		e := &Event{Def: d, core: c}
+		e := &Event{Def: d, knobs: &c.knobs}
 		r, err := c.t.Space().Resolve(placeOf(d))
 		if err == nil {
 			r, err = c.implementation(r)
@@ -123,7 +122,7 @@ func (e *Event) unoptimised() string {
 		why = e.plain()
 	}
 	switch {
-	case e.core.off && !e.internalProbe:
+	case e.knobs.off && !e.internalProbe:
 		return "unarmed: kprobes/enabled is 0"
 	case e.withdrawn != nil:
 		return plainly(e.withdrawn)
@@ -133,14 +132,4 @@ func (e *Event) unoptimised() string {
 		return string(e.form.tactic)
 	}
 	return string(e.form.tactic) + ": " + plainly(why)
-}
-
-// printable keeps names and messages on their line and harmless to a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, s)
 }

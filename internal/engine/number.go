@@ -6,8 +6,10 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/trace"
 )
 
 // number gives the events their numbers in the ring, and publishes how their records are read.
@@ -15,7 +17,7 @@ func (c *Core) number(evs []*Event) error {
 	if err := c.fit(evs); err != nil {
 		return err
 	}
-	if err := c.records.open(); err != nil {
+	if err := c.records.Open(); err != nil {
 		return err
 	}
 	r := c.t.Ring()
@@ -31,7 +33,7 @@ func (c *Core) number(evs []*Event) error {
 		return err
 	}
 	for _, e := range evs {
-		if err := c.records.show(e); err != nil {
+		if err := c.show(e); err != nil {
 			return err
 		}
 	}
@@ -90,6 +92,28 @@ func (c *Core) numberTail(e *Event) {
 		e.tail = len(c.events)
 		c.events = append(c.events, nil)
 	}
+}
+
+// show publishes how records of an event that has its numbers are to be read.
+func (c *Core) show(e *Event) error {
+	if e.Prog == nil {
+		return nil
+	}
+	w := c.t.CodegenEnv()
+	lo, hi := e.sizes(w)
+	for _, id := range []int{e.ID, e.tail} {
+		if id < 0 {
+			continue
+		}
+		v := &records.View{Unknown: id == e.tail, Read: &e.read, Waits: e.internalProbe, Event: trace.Event{
+			Group: e.Group, Name: e.Name, Return: e.Def.Kind == event.Return,
+			Addr: e.Place.Addr, Prog: e.Prog, ArgsOff: e.argsOffset(w),
+		}}
+		if err := c.records.Show(id, lo, hi, v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // argsOffset is where the arguments start in the event's records.

@@ -42,7 +42,7 @@ func (f *function) constraints() plan.Constraints {
 	switch {
 	case f.blockedErr != nil:
 		c.Trap = f.blockedErr
-	case f.core != nil && f.core.optimizationOff:
+	case f.knobs != nil && f.knobs.optimizationOff:
 		c.Trap = plan.ErrOff
 	}
 	return c
@@ -55,12 +55,4 @@ func (f *function) serves(e *Event) error { return f.plan(e).Refuses(e.points) }
 func (f *function) takesJump(at uint64) error {
 	points := []uint64{at}
 	return plan.Make(f.planFunction(), []plan.Probe{{Points: points}}, plan.Constraints{Force: arch.TacticJump}).Refuses(points)
-}
-
-// queued is why what is blocked by why waits; nil if why is nil.
-func queued(why error) error {
-	if why == nil {
-		return nil
-	}
-	return &plan.QueuedError{Why: why}
 }

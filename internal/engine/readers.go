@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -191,67 +190,5 @@ func (c *Core) symbolReads(raw string, depth int) error {
 			}
 		}
 	}
-	return nil
-}
-
-// withdraw has events no longer replace return addresses, and puts back what is replaced, where
-// somebody has come who may read them: an object that was loaded (the thread that loads it waits
-// for Sync, a bounded time), or code that is made while the program runs. It gives the reason
-// once. Such events count nothing any more; they do not come back by themselves.
-func (c *Core) withdraw() error {
-	t := c.can.ReturnReplacer
-	if t == nil {
-		return nil
-	}
-	c.stubbed.looked = time.Now()
-	var evs []*Event
-	asked := true
-	for _, e := range c.events {
-		if byStub(e) && !e.gone && e.withdrawn == nil && e.fn != nil {
-			evs = append(evs, e)
-			asked = asked && e.wantStub
-		}
-	}
-	if len(evs) > 0 {
-		c.askReaders(t, c.stubbed.late)
-		why := c.stubbed.never
-		if why == nil && !asked {
-			why = c.stubbed.unknown
-		}
-		if why == nil {
-			return nil
-		}
-		why = fmt.Errorf("return probes by trampoline have been taken out: %w", why)
-		for _, e := range evs {
-			e.withdrawn = why
-		}
-		c.stubbed.left = true
-		return errors.Join(why, c.endStubs(t, evs))
-	}
-	if c.stubbed.left {
-		return c.endStubs(t, nil)
-	}
-	return nil
-}
-
-// endStubs takes the code of events that were withdrawn out, and puts return addresses back.
-// What can not be done now is done by the next Sync.
-func (c *Core) endStubs(t target.ReturnReplacer, evs []*Event) error {
-	fns := map[*function]bool{}
-	for _, e := range c.events {
-		if e != nil && e.withdrawn != nil && e.fn != nil && e.fn.mustChange() {
-			fns[e.fn] = true
-		}
-	}
-	if err := c.update(sortedFunctions(fns), stopping{then: c.leaves(evs)}); err != nil {
-		return err
-	}
-	if err := t.Settle(); err != nil {
-		return err
-	}
-	if err := c.t.Commit(&target.Change{Then: t.PutBack}); err != nil {
-		return err
-	}
-	c.stubbed.left = false
 	return nil
 }

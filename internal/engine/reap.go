@@ -16,30 +16,6 @@ import (
 // given back when the probe goes; for the latter the target is looked at when so many
 // instances are taken that they might be the reason.
 
-// reaping is what was seen when instances were last taken back.
-type reaping struct {
-	again time.Time // no look before
-	last  time.Time
-	pause time.Duration
-	turn  int
-	left  []leftover
-	// The pause between two looks for calls that were left though nobody needs their instances.
-	linger time.Duration
-	taken  tally
-}
-
-// tally is how many instances each event had, and until when that is taken for true.
-type tally struct {
-	of    map[int]int
-	until time.Time
-}
-
-// leftover is an event whose code has been taken out and that may have instances.
-type leftover struct {
-	e    *Event
-	pool *arch.Pool
-}
-
 // Times between two looks that have found nothing: each is twice the one before. Leftovers are
 // in nobody's way for a while.
 const (
@@ -172,7 +148,7 @@ func (c *Core) reap(ended []leftover, others bool) (*target.Reap, error) {
 		l.e.reaped += uint64(r.Unwound[l.e.ID])
 		l.e.cut += uint64(r.Active[l.e.ID])
 		l.e.empty = r.Whole && err == nil
-		l.e.settled()
+		c.settled(l.e)
 	}
 	if err != nil {
 		return r, err
@@ -185,7 +161,7 @@ func (c *Core) reap(ended []leftover, others bool) (*target.Reap, error) {
 
 // settled tells the probe of the event, if it was unregistered, what has become of the calls that had
 // an instance then.
-func (e *Event) settled() {
+func (c *Core) settled(e *Event) {
 	if e.h == nil || !e.h.ended.Load() {
 		return
 	}
@@ -195,11 +171,11 @@ func (e *Event) settled() {
 	}
 	s := *last
 	s.Unwound, s.Active = uint64(e.unwound)+e.reaped, uint64(e.active)+e.cut
-	if r := e.core.t.Ring(); r != nil {
+	if r := c.t.Ring(); r != nil {
 		s.Unwound += r.Sum(e.ID).Unwound
 	}
 	if !e.empty {
-		s.Active += e.core.inProgress(e)
+		s.Active += c.inProgress(e)
 	}
 	e.h.last.Store(&s)
 }
@@ -337,11 +313,6 @@ const (
 	anewTries = 10
 )
 
-// noEntryHandler says whether the event is a return probe of whose calls no entry handler is told.
-func (e *Event) noEntryHandler() bool {
-	return e.Def.Kind == event.Return && (e.h == nil || e.h.h.Entry == nil)
-}
-
 // forgets takes the instances of return probes back that have no code, in one stop. False: a
 // thread may still take one.
 func (c *Core) forgets(evs []*Event) bool {
@@ -365,17 +336,6 @@ func (c *Core) forgets(evs []*Event) bool {
 		l.e.reaped, l.e.cut = l.e.reaped-n, l.e.cut+n
 	}
 	return r.Whole && err == nil || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, target.ErrGone)
-}
-
-// lapse notes that the event's code was taken out: what is put in next does not know the calls that were in
-// progress.
-func (e *Event) lapse() { e.epoch.Add(1) }
-
-// lapse is that of all events that code of the function does the work of.
-func (f *function) lapse() {
-	for _, s := range f.serving {
-		s.e.lapse()
-	}
 }
 
 // retire forgets the event of a probe that is not armed any more, and gives its number, which may

@@ -3,42 +3,21 @@ package engine
 import (
 	"errors"
 	"slices"
-	"time"
 
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// keepEvery is how often the reaper looks whether there is something to be done.
-const keepEvery = 100 * time.Millisecond
-
-// startReaper starts the goroutine that takes out of the target what could not be taken out where
-// it became due: probes whose handlers went wrong, stuck ones, and instances of calls that are
-// over. It runs while there are probes with handlers or on returns. Precondition: mu is held.
-func (c *Core) startReaper() {
-	if c.keeping {
-		return
-	}
-	c.keeping = true
-	go func() {
-		for seen := uint64(0); ; {
-			time.Sleep(keepEvery)
-			c.mu.Lock()
-			if n := c.faults.Load(); n != seen || len(c.stuck) > 0 {
-				if c.disableFaulted() {
-					seen = n
-				}
-			}
-			c.takeBack()
-			c.syncStubs()
-			c.keepWatching()
-			c.keeping = c.needsKeep()
-			done := !c.keeping
-			c.unlock()
-			if done {
-				return
-			}
+// reapOnce is what the reaper does each time. more: it may have something to do later.
+func (c *Core) reapOnce() (more bool) {
+	if n := c.faults.Load(); n != c.seenFaults || len(c.stuck) > 0 {
+		if c.disableFaulted() {
+			c.seenFaults = n
 		}
-	}()
+	}
+	c.takeBack()
+	c.syncStubs()
+	c.keepWatching()
+	return c.needsKeep()
 }
 
 // needsKeep says whether the reaper may have something to do.
@@ -70,8 +49,23 @@ func (c *Core) disableFaulted() bool {
 		return false
 	}
 	for _, p := range c.stuck {
-		p.finish()
+		c.finish(p)
 	}
 	c.stuck = nil
 	return ok
+}
+
+// replaced forgets a function that has no events any more, and has the reaper look from now on where others can write into
+// the patches that a change has put in.
+func (c *Core) replaced(f *function) {
+	if len(f.events) == 0 && c.fns[f.start] == f { // it may have been taken out before, and another be there
+		delete(c.fns, f.start)
+	}
+	if len(f.sites) == 0 {
+		return
+	}
+	c.watching.stale = true
+	if c.can.Exposed != nil {
+		c.startReaper()
+	}
 }

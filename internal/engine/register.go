@@ -42,7 +42,7 @@ func Numbered(err error, i, n int) error {
 // Register arms probes: all of them, or none; or with skip those that can be, and Refused tells of the others.
 func (c *Core) Register(ps []*Probe, skip bool) error {
 	for _, p := range ps {
-		p.core, p.mayLeave = c, skip
+		p.knobs, p.mayLeave = &c.knobs, skip
 	}
 	c.mu.Lock()
 	defer c.unlock()
@@ -93,7 +93,7 @@ func (c *Core) putAll(ps []*Probe) error {
 			if err := c.pool(p.ev); err != nil {
 				return err
 			}
-			return p.bind()
+			return c.bind(p)
 		})
 		evs = slices.DeleteFunc(evs, func(e *Event) bool { return e.h != nil && e.h.left != nil })
 	}
@@ -101,7 +101,7 @@ func (c *Core) putAll(ps []*Probe) error {
 		p.h.Changed(p.ev.Place.Addr, p.disabled)
 	}
 	if err == nil {
-		_, err = c.arm(evs, &AddOptions{Tactic: c.forced, leave: true})
+		_, err = c.armNew(evs, &AddOptions{Tactic: c.forced, leave: true})
 	}
 	if err == nil {
 		c.admit(slices.DeleteFunc(evs, func(e *Event) bool { return e.ended || e.h != nil && e.h.left != nil }))
@@ -131,7 +131,7 @@ func (c *Core) undo(ps []*Probe, others []*Event) {
 	c.forget(evs)
 	for _, p := range ps {
 		if !p.ev.serves() {
-			p.finish()
+			c.finish(p)
 			continue
 		}
 		c.waitHandlers([]*Probe{p}) // its code is in, and another's could not be put in
@@ -153,7 +153,7 @@ func (c *Core) place(p *Probe, jumps map[*function]bool) error {
 	if err := c.atEntry(p, r); err != nil {
 		return err
 	}
-	e := &Event{Def: p.def, core: c, tail: -1, h: p}
+	e := &Event{Def: p.def, knobs: &c.knobs, tail: -1, h: p}
 	e.work.Count, e.empty = true, p.disabled
 	if err := c.locate(e, r); err != nil {
 		return err

@@ -9,16 +9,6 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// ownProbes are the engine's own probes that have to stand before code runs that relies on them, and do not stand yet.
-// They are armed in the stop that arms the first such code, before it.
-type ownProbes struct {
-	sharing []*Event          // on what makes threads share blocks
-	filters []*Event          // on what brings seccomp filters
-	changes []*functionChange // that put them in; nil: not made yet
-}
-
-func (o *ownProbes) events() []*Event { return slices.Concat(o.sharing, o.filters) }
-
 // prepare prepares the target, and makes the engine's own probes on the functions by which its threads may come to
 // share a block. Where one of these can not be probed all code takes the way that does not rely on blocks.
 func (c *Core) prepare() error {
@@ -62,7 +52,7 @@ func (c *Core) sharers(points []target.Sharing) ([]*Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: p.Place, core: c, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
+		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: p.Place, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
 		e.work = arch.ProbeOp{Role: arch.RoleShare, Share: p.Share, Library: p.Library, Count: true}
 		f.wish = constraints{force: arch.TacticJump}
 		fresh = append(fresh, e)
@@ -101,9 +91,9 @@ func (c *Core) armNumbered(evs []*Event) error {
 	return nil
 }
 
-// ownFirst gives the changes that put in what is in c.own. Where there is one that can not be made, each kind of
+// first gives the changes that put in what is in c.own. Where there is one that can not be made, each kind of
 // probes is armed by itself, and none is left.
-func (c *Core) ownFirst() ([]*functionChange, error) {
+func (c *Core) first() ([]*functionChange, error) {
 	own := &c.own
 	if own.changes != nil || len(own.sharing)+len(own.filters) == 0 {
 		return own.changes, nil
@@ -141,8 +131,8 @@ func (c *Core) takeBackOwn() {
 	}
 }
 
-// checkOwn is called in the stop that has armed c.own.
-func (c *Core) checkOwn() (err error) {
+// checkFirst is called in the stop that has armed c.own.
+func (c *Core) checkFirst() (err error) {
 	if len(c.own.sharing) > 0 {
 		err = c.can.Sharer.CheckOwn()
 		c.watched = err == nil
@@ -153,12 +143,17 @@ func (c *Core) checkOwn() (err error) {
 	return err
 }
 
-// ownMade notes that what was in c.own stands.
-func (c *Core) ownMade() {
-	c.made(c.own.changes)
+// firstMade notes that what was in c.own stands.
+func (c *Core) firstMade() {
 	c.sharing = append(c.sharing, c.own.events()...)
 	c.filters = c.filters || len(c.own.filters) > 0
 	c.own = ownProbes{}
+}
+
+// armFirst arms what is in c.own in stops of its own, where it could not be made with what comes behind it.
+func (c *Core) armFirst() error {
+	c.takeBackOwn()
+	return c.armOwnNow()
 }
 
 // armOwnNow arms what is in c.own in stops of its own. After an error no code may be put in that relies on it: the next

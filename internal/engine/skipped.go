@@ -11,12 +11,6 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 )
 
-// skips are the functions of a pattern that were left out of an addition.
-type skips struct {
-	n   int
-	why []string // of the first ones
-}
-
 // maxSkips bounds the functions that the error of a pattern names.
 const maxSkips = 3
 

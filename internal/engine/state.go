@@ -6,34 +6,9 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 )
 
-// State tells of a probe how it is armed and what it has counted since registration.
-type State struct {
-	Registered bool
-	Disabled   bool   // it does not run before it is enabled
-	Optimized  bool   // as Linux says it: by jump, and a changed path is not taken
-	Gone       bool   // its object is not mapped any more
-	Tactic     Tactic // how it gets control; "" while it is not armed
-	Why        error  // why not by a faster tactic, or why it was taken out; nil for the fastest
-	Hits       uint64 // runs of its handlers; of a return probe returns
-	Misses     Misses
-	Unwound    uint64 // calls that will never return, see Kretprobe.Unwound
-	// Active are calls of a return probe that have begun and of whose end nothing is known: in
-	// progress some milliseconds ago, or when the probe was disabled or unregistered. Calls that
-	// were left are among them until they are found, which takes about a minute at most: then
-	// they are Unwound. Entries are Hits + Unwound + Active + Misses and the calls that
-	// EntryHandler let go.
-	Active uint64
-	// Returns is how a return probe sees its function return, WhyReturns why not at the exits,
-	// and Strays the number of returns that belonged to no call (Counts.Strays).
-	Returns    Returns
-	WhyReturns error
-	Strays     uint64
-}
-
 // State tells how the probe is armed and what it has counted. Within a handler, and where one is waited for, it is the
 // last that was told outside.
-func (p *Probe) State() State {
-	c := p.core
+func (c *Core) State(p *Probe) State {
 	if p.ended.Load() || c.inHandler() {
 		return p.lastState()
 	}
@@ -47,7 +22,7 @@ func (p *Probe) State() State {
 	if p.ended.Load() {
 		return p.lastState()
 	}
-	s := p.look()
+	s := c.look(p)
 	p.last.Store(&s)
 	return s
 }
@@ -64,15 +39,15 @@ func (p *Probe) lastState() State {
 }
 
 // look makes the State. Precondition: core.mu is held.
-func (p *Probe) look() State {
+func (c *Core) look(p *Probe) State {
 	e := p.ev
 	s := State{
 		Registered: true, Disabled: p.disabled || p.h.Off(), Gone: e.gone,
 		Hits: p.h.Hits(), Misses: p.h.Misses(), Unwound: uint64(e.unwound) + e.reaped,
-		Active: uint64(e.active) + e.cut + p.core.inProgress(e),
+		Active: uint64(e.active) + e.cut + c.inProgress(e),
 	}
 	s.Returns, s.WhyReturns = e.returns()
-	p.core.lookForStrays(e)
+	c.lookForStrays(e)
 	s.Strays = e.strays
 	if !e.idle() && !e.gone {
 		s.Tactic, s.Why, s.Optimized = e.form.tactic, e.form.why, e.form.tactic == arch.TacticJump && e.plain() == nil
@@ -80,7 +55,7 @@ func (p *Probe) look() State {
 	if e.withdrawn != nil {
 		s.Why = e.withdrawn
 	}
-	if r := p.core.t.Ring(); r != nil {
+	if r := c.t.Ring(); r != nil {
 		n := r.Sum(e.ID)
 		s.Hits += n.Hits
 		s.Misses.Pool += n.Missed

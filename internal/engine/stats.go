@@ -17,20 +17,11 @@ type Stats struct {
 	Pending         bool
 }
 
-// snapshot is what Stats tells of probes. It does not change once it is published.
-type snapshot struct {
-	probes, queued, unarmed int
-	postponed               uint64
-	functions               int             // those that are queued
-	since                   time.Time       // since when the first of them waits
-	until                   time.Time       // when the Core was closed; zero: it was not
-	why                     func() []string // what they wait for
-}
-
 // Stats tells what was so when the last change ended. It takes no lock: a change may have to wait for a thread.
 // After Close it tells of probes what was so before.
 func (c *Core) Stats() Stats {
-	s := Stats{Dead: c.records.dead.Load(), Corrupt: c.records.corrupt.Load(), Pending: c.records.loaded.Load()}
+	s := Stats{Pending: c.records.Waits()}
+	s.Dead, s.Corrupt = c.records.Damage()
 	p := c.published.Load()
 	if p == nil {
 		return s
@@ -51,6 +42,12 @@ func (c *Core) unlock() {
 	c.publish()
 	c.mu.Unlock()
 }
+
+// locker is the lock of a Core for who knows no Core.
+type locker struct{ c *Core }
+
+func (l locker) Lock()   { l.c.mu.Lock() }
+func (l locker) Unlock() { l.c.unlock() }
 
 // publish has Stats tell what is so now. Precondition: mu is held.
 func (c *Core) publish() {

@@ -16,7 +16,7 @@ func (c *Core) Unregister(which func(end func(*Probe))) {
 	defer c.unlock()
 	var ps []*Probe
 	which(func(p *Probe) {
-		if p.core == c && p.ev != nil && !p.ended.Load() {
+		if p.knobs == &c.knobs && p.ev != nil && !p.ended.Load() {
 			p.ended.Store(true)
 			ps = append(ps, p)
 		}
@@ -47,32 +47,10 @@ func (c *Core) takeOut(ps []*Probe) {
 	}
 	for _, p := range ps {
 		if err == nil || errors.Is(err, target.ErrGone) {
-			p.finish()
+			c.finish(p)
 			continue
 		}
 		c.waitHandlers([]*Probe{p})
 		c.stuck = append(c.stuck, p)
 	}
-}
-
-// closeProbes ends the probes when the Core is closed; left is what has not been taken out.
-func (c *Core) closeProbes(live []*Event, left bool) {
-	for _, e := range live {
-		if e.h == nil {
-			continue
-		}
-		e.h.ended.Store(true)
-		if left {
-			e.h.h.Stop()
-		}
-		if !left {
-			e.h.finish()
-		}
-	}
-	for _, p := range c.stuck {
-		if !left {
-			p.finish()
-		}
-	}
-	c.stuck, c.reaping.left, c.shut = nil, nil, true // pools go with the target
 }

@@ -9,18 +9,9 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// stopping is what else is done in the stop in which changes are made. Changes of the engine's own probes come
-// before all others if they put them in, and after them if they take them out, so that a tracer that dies in between
-// leaves no code that relies on them without them.
-type stopping struct {
-	then func() error // once the changes are made; nil: nothing
-	last []*function  // whose changes come after the others, for a target.Sequencer
-	end  func()       // once these are made
-}
-
 // update brings the sites of functions to what their events want, in one stop.
-func (c *Core) update(fns []*function, also stopping) error {
-	return c.updateOr(fns, func(_ *function, err error) error { return err }, also)
+func (ed *editor) update(fns []*function, also stopping) error {
+	return ed.updateOr(fns, func(_ *function, err error) error { return err }, also)
 }
 
 // updateOr is update; mend may change the events of a function whose code can not be
@@ -28,45 +19,45 @@ func (c *Core) update(fns []*function, also stopping) error {
 //
 // A function that a thread blocks does not hold up the others: its new code is put in later,
 // unless something that its old code does must end.
-func (c *Core) updateOr(fns []*function, mend func(*function, error) error, also stopping) error {
-	cs := c.begin(fns)
-	for _, ch := range c.make(cs) {
+func (ed *editor) updateOr(fns []*function, mend func(*function, error) error, also stopping) error {
+	cs := ed.begin(fns)
+	for _, ch := range ed.make(cs) {
 		for ch.err != nil {
 			if err := mend(ch.f, ch.err); err != nil {
-				c.drop(cs)
+				ed.drop(cs)
 				return err
 			}
-			_ = c.remake(ch) // ch.err
+			_ = ed.remake(ch) // ch.err
 		}
 	}
 	soft := slices.DeleteFunc(slices.Clone(cs), func(ch *functionChange) bool { return !ch.Whole || !ch.mayTrap() })
-	err := c.commit(cs, also, len(soft) > 0)
+	err := ed.commit(cs, also, len(soft) > 0)
 	if len(soft) > 0 && errors.Is(err, target.ErrBlocked) {
 		for _, ch := range soft {
 			if ch.State() != change.Committed {
-				c.trap(ch, err)
+				ed.trap(ch, err)
 			}
 		}
-		if err = c.commit(cs, also, false); err == nil {
-			c.tried(soft)
+		if err = ed.commit(cs, also, false); err == nil {
+			ed.tried(soft)
 		}
 	}
 	if errors.Is(err, target.ErrBlocked) {
-		cs, err = c.disarmBlocked(cs, also)
+		cs, err = ed.disarmBlocked(cs, also)
 	}
 	if err != nil {
-		c.drop(cs)
+		ed.drop(cs)
 		return err
 	}
-	c.postpone(blocked(cs))
-	c.note()
+	ed.postpone(blocked(cs))
+	ed.reg.note()
 	return nil
 }
 
 // disarmBlocked makes changes that end something, and in whose way a thread is: the old code is taken out,
 // which nothing is in the way of, and what the function's other events want comes later. It gives
 // the changes, or with an error those that were not made.
-func (c *Core) disarmBlocked(cs []*functionChange, also stopping) ([]*functionChange, error) {
+func (ed *editor) disarmBlocked(cs []*functionChange, also stopping) ([]*functionChange, error) {
 	var hard []*functionChange
 	for _, ch := range cs {
 		if ch.Whole && ch.State() != change.Committed {
@@ -74,7 +65,7 @@ func (c *Core) disarmBlocked(cs []*functionChange, also stopping) ([]*functionCh
 			hard = append(hard, ch)
 		}
 	}
-	if err := c.commit(cs, stopping{}, false); err != nil {
+	if err := ed.commit(cs, stopping{}, false); err != nil {
 		return cs, err
 	}
 	rest := blocked(hard)
@@ -86,16 +77,16 @@ func (c *Core) disarmBlocked(cs []*functionChange, also stopping) ([]*functionCh
 	}
 	for _, ch := range rest {
 		why[ch] = ch.Why()
-		c.release(ch.Add)
+		ed.release(ch.Add)
 		ch.Add, ch.now, ch.Whole = nil, nil, true
 	}
-	err := c.commit(rest, also, false)
+	err := ed.commit(rest, also, false)
 	for _, ch := range rest {
 		if ch.State() == change.Committed { // also where what is done besides has failed
-			c.unarm(ch.f, why[ch])
+			ed.unarm(ch.f, why[ch])
 		}
 	}
-	c.tried(rest)
+	ed.tried(rest)
 	if err != nil {
 		return append(blocked(cs), rest...), err
 	}
@@ -103,20 +94,20 @@ func (c *Core) disarmBlocked(cs []*functionChange, also stopping) ([]*functionCh
 }
 
 // unarm queues a function whose code was taken out.
-func (c *Core) unarm(f *function, why error) {
+func (ed *editor) unarm(f *function, why error) {
 	for _, e := range f.events {
 		if !e.idle() {
 			e.become(armedAs{why: queued(why)})
 		}
 	}
 	if len(f.events) > 0 {
-		c.queue.Put(f, why)
+		ed.queue.Put(f, why)
 	}
 }
 
 // requeueDisarmed queues functions whose code was taken out though their events want it: what was to
 // come in its place could not be put in.
-func (c *Core) requeueDisarmed(fns []*function, err error) {
+func (ed *editor) requeueDisarmed(fns []*function, err error) {
 	var cs []*functionChange
 	for _, f := range fns {
 		n := 0
@@ -127,11 +118,11 @@ func (c *Core) requeueDisarmed(fns []*function, err error) {
 			}
 		}
 		if n > 0 {
-			c.queue.Put(f, err)
+			ed.queue.Put(f, err)
 			cs = append(cs, &functionChange{f: f})
 		}
 	}
-	c.tried(cs)
+	ed.tried(cs)
 }
 
 // Attempts at what a thread is in the way of, before it is left to the optimiser.
@@ -143,22 +134,22 @@ const (
 // postpone does what can be done at once for functions that a thread is in the way of: most do
 // not stand there for long. Breakpoints take no byte that a thread could stand in: where they
 // may stand they serve meanwhile. What is left is queued.
-func (c *Core) postpone(cs []*functionChange) {
+func (ed *editor) postpone(cs []*functionChange) {
 	wait := cs
 	for _, ch := range cs {
 		why := ch.Why()
 		if ch.mayTrap() {
-			c.trap(ch, why)
+			ed.trap(ch, why)
 		}
-		c.queue.Put(ch.f, why)
+		ed.queue.Put(ch.f, why)
 	}
 	tries := postponeTries
-	if c.background {
+	if ed.knobs.background {
 		tries = 1
 	}
 	for i := 0; len(cs) > 0 && i < tries; i++ {
 		time.Sleep(time.Duration(i) * postponeWait)
-		if err := c.commit(cs, stopping{}, false); err != nil {
+		if err := ed.commit(cs, stopping{}, false); err != nil {
 			for _, ch := range cs {
 				ch.Block(err)
 			}
@@ -167,33 +158,28 @@ func (c *Core) postpone(cs []*functionChange) {
 		cs = blocked(cs)
 	}
 	for _, ch := range cs {
-		c.leave(ch)
+		ed.leave(ch)
 	}
-	c.tried(wait)
+	ed.tried(wait)
 }
 
 // trap has the code of a change made anew, with breakpoints in place of jumps, and the function
 // queued. If it can not be made the change stays as it is.
-func (c *Core) trap(ch *functionChange, why error) {
+func (ed *editor) trap(ch *functionChange, why error) {
 	f, late, sites, now := ch.f, ch.f.blockedErr, ch.Add, ch.now
 	f.blockedErr = queued(why)
-	if err := c.remake(ch); err != nil {
+	if err := ed.remake(ch); err != nil {
 		f.blockedErr, ch.Add, ch.now, ch.err = late, sites, now, nil
 		return
 	}
-	c.release(sites)
-	c.queue.Put(f, why)
-}
-
-// mayTrap says whether breakpoints may stand in the function in place of jumps.
-func (f *function) mayTrap() bool {
-	return f.noTraps() == nil && f.wish.force == "" && !f.jumpOnly
+	ed.release(sites)
+	ed.queue.Put(f, why)
 }
 
 // leave gives a change up that is still blocked: what the old sites serve goes on as it was,
 // the rest is not armed.
-func (c *Core) leave(ch *functionChange) {
-	c.drop([]*functionChange{ch})
+func (ed *editor) leave(ch *functionChange) {
+	ed.drop([]*functionChange{ch})
 	why := queued(ch.Why())
 	for _, e := range ch.f.events {
 		switch {
@@ -204,4 +190,30 @@ func (c *Core) leave(ch *functionChange) {
 			e.become(armedAs{e.form.tactic, why})
 		}
 	}
+}
+
+// tried counts those of changes that were postponed, and has the optimiser look after what is
+// left of them.
+func (ed *editor) tried(cs []*functionChange) {
+	for _, ch := range cs {
+		if q := ed.queue.Get(ch.f); q == nil {
+			continue
+		} else if err := ch.Why(); err != nil {
+			q.Why = err
+		}
+		for _, e := range ch.f.events {
+			if !e.idle() && !ed.knobs.background {
+				ed.postponed++
+			}
+		}
+	}
+	if ed.queue.Len() == 0 || ed.knobs.background {
+		return
+	}
+	pause := ed.queue.Begin()
+	if ed.timer == nil {
+		ed.timer = time.AfterFunc(pause, ed.again)
+		return
+	}
+	ed.timer.Reset(pause)
 }

@@ -74,3 +74,49 @@ func (p *Probe) exitRoom(exits []arch.Exit) int {
 
 // unknownFrame is more than most functions' frames take, in bytes.
 const unknownFrame = 4096
+
+// works adds to out what the event does at each of its points. In a function that is one ret
+// the entry's work and the exit's stand at the same place, in this order.
+func (e *Event) works(out map[uint64][]arch.ProbeOp, caught func(fn uint64) bool) error {
+	if e.h != nil {
+		return e.h.works(e, out)
+	}
+	if caught != nil && !e.internalProbe && e.Prog.Loads() {
+		e.work.PlainLoads = caught(e.fn.start)
+	}
+	if e.Def.Kind != event.Return {
+		w := e.work
+		if !e.internalProbe {
+			w.Role = arch.RoleRecord
+		}
+		add(out, e.points[0], w)
+		return nil
+	}
+	exits, err := e.exits()
+	if err != nil {
+		return err
+	}
+	w := e.work
+	w.Role, w.Epoch = arch.RoleEntry, uint16(e.epoch.Load())
+	add(out, e.fn.a.EntryPoint(), w)
+	if e.byStub {
+		w.Role, w.Instance = arch.RoleExit, e.ID
+		add(out, plan.AtStub, w)
+	}
+	for _, x := range exits {
+		w := e.work
+		w.Role, w.Epoch = arch.RoleExit, uint16(e.epoch.Load())
+		if x.Tail {
+			w.Event = e.tail
+			w.Unknown = true
+		}
+		w.Instance = e.ID
+		add(out, x.Addr, w)
+	}
+	return nil
+}
+
+// add adds work at a point.
+func add(out map[uint64][]arch.ProbeOp, at uint64, ws ...arch.ProbeOp) {
+	out[at] = append(out[at], ws...)
+}

@@ -7,14 +7,14 @@ import (
 	"unsafe"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 )
 
 // A return handler runs once for each run of the entry handler, also where a later call has the same
 // slot and the same key: a goroutine that calls in a loop has. What the later one would find there is
 // the earlier call's Data.
 func TestReturnNeedsItsEntry(t *testing.T) {
-	header := new([amd64.SlotHeader]byte)
+	header := new([native.SlotHeader]byte)
 	binary.LittleEndian.PutUint64(header[:], 0x1234)
 	slot := uint64(uintptr(unsafe.Pointer(header)))
 	entries, returns := 0, 0

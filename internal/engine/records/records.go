@@ -1,4 +1,5 @@
-package engine
+// Package records reads what the probes of a target have recorded, in the order of their times.
+package records
 
 import (
 	"encoding/binary"
@@ -7,22 +8,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/trace"
 )
 
-// records reads what the probes of a target have recorded. It has a lock of its own and takes no other
-// one, so that a reader never waits for a change of probes. A change takes the lock after Core.mu, and
-// only to open and to close the records.
-type records struct {
-	t      target.Target
-	can    target.Capabilities
-	shown  viewTable
-	loaded atomic.Bool // a record said that the loader waits for Sync
-	// What the reader has told of records that belong to no event, when records were read last: see Stats.
+// Reader reads the records of a target. It has a lock of its own and takes no other one, so that who reads never waits for a
+// change of probes. Show, Open and Close are called by one goroutine at a time.
+type Reader struct {
+	t     target.Target
+	can   target.Capabilities
+	views viewTable
+	// waits: a thread of the target waits for an answer.
+	waits atomic.Bool
+	// What the ring's reader has told of records that belong to no event, when records were read last.
 	dead, corrupt atomic.Uint64
 
 	mu     sync.Mutex // held while records are read
@@ -32,24 +32,29 @@ type records struct {
 	tasks  native.KernelTasks
 }
 
-// view is an event as its records show it. It does not change once it is published.
-type view struct {
-	event   *Event
-	trace   trace.Event
-	unknown bool // the records are those of exits whose value is not known
+// New makes a reader. Until Open it has nothing to read.
+func New(t target.Target) *Reader { return &Reader{t: t, can: t.Capabilities()} }
+
+// View is an event as its records show it. It does not change once it is shown.
+type View struct {
+	Event   trace.Event
+	Unknown bool           // the records are those of exits whose value is not known
+	Read    *atomic.Uint64 // counts the records
+	// Waits: the record says that a thread of the target waits for an answer, and is given to nobody.
+	Waits bool
 }
 
 // viewTable has the views of events by number. One is published before the code that writes such
 // records is armed.
 type viewTable struct {
-	pages [ring.MaxEvents / viewPage]atomic.Pointer[[viewPage]atomic.Pointer[view]]
+	pages [ring.MaxEvents / viewPage]atomic.Pointer[[viewPage]atomic.Pointer[View]]
 }
 
 // viewPage is the number of views that are allocated at once.
 const viewPage = 1024
 
 // get gives the view of a number; nil if there is none.
-func (v *viewTable) get(id int) *view {
+func (v *viewTable) get(id int) *View {
 	if id < 0 || id >= ring.MaxEvents {
 		return nil
 	}
@@ -60,39 +65,29 @@ func (v *viewTable) get(id int) *view {
 }
 
 // set publishes a view. Only one goroutine at a time may call it.
-func (v *viewTable) set(id int, to *view) {
+func (v *viewTable) set(id int, to *View) {
 	p := &v.pages[id/viewPage]
 	if p.Load() == nil {
-		p.Store(new([viewPage]atomic.Pointer[view]))
+		p.Store(new([viewPage]atomic.Pointer[View]))
 	}
 	p.Load()[id%viewPage].Store(to)
 }
 
-// show publishes how records of an event that has its numbers are to be read, and tells the reader which
-// sizes they have. Precondition: Core.mu is held.
-func (rs *records) show(e *Event) error {
-	if e.Prog == nil {
-		return nil
-	}
-	w := rs.t.CodegenEnv()
-	lo, hi := e.sizes(w)
-	for _, id := range []int{e.ID, e.tail} {
-		if id < 0 {
-			continue
-		}
-		rs.shown.set(id, &view{event: e, unknown: id == e.tail, trace: trace.Event{
-			Group: e.Group, Name: e.Name, Return: e.Def.Kind == event.Return,
-			Addr: e.Place.Addr, Prog: e.Prog, ArgsOff: e.argsOffset(w),
-		}})
-		if err := rs.reader.Allow(uint32(id), lo, hi); err != nil {
-			return err
-		}
-	}
-	return nil
+// Show publishes how the records with a number are to be read, and tells the reader which sizes they have, in bytes.
+// Precondition: it is open.
+func (rs *Reader) Show(id, lo, hi int, v *View) error {
+	rs.views.set(id, v)
+	return rs.reader.Allow(uint32(id), lo, hi)
 }
 
-// open makes the reader of the target's ring, and its clock, once. Precondition: Core.mu is held.
-func (rs *records) open() error {
+// Waits says whether a thread of the target waits for an answer.
+func (rs *Reader) Waits() bool { return rs.waits.Load() }
+
+// SetWaits notes whether one does, and says whether one did.
+func (rs *Reader) SetWaits(waits bool) bool { return rs.waits.Swap(waits) }
+
+// Open makes the reader of the target's ring, and its clock, once. Precondition: the target is prepared.
+func (rs *Reader) Open() error {
 	if rs.reader != nil {
 		return nil
 	}
@@ -113,8 +108,8 @@ func (rs *records) open() error {
 	return nil
 }
 
-// poll reads the records that are there, in the order of their times, and returns how many.
-func (rs *records) poll(f func(*trace.Hit)) int {
+// Poll reads the records that are there, in the order of their times, and returns how many.
+func (rs *Reader) Poll(f func(*trace.Hit)) int {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.reader == nil {
@@ -134,10 +129,9 @@ func (rs *records) poll(f func(*trace.Hit)) int {
 	return n + rs.early.taken()
 }
 
-// close closes the target, and reads all that is left: no probe is armed any more and no thread can
-// be in generated code. What a writer that was killed had reserved is given up then. Precondition: Core.mu
-// is held.
-func (rs *records) close(f func(*trace.Hit)) error {
+// Close closes the target, and reads all that is left: no probe is armed any more and no thread can
+// be in generated code. What a writer that was killed had reserved is given up then.
+func (rs *Reader) Close(f func(*trace.Hit)) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.early.add(rs.uprobeHits(), time.Now())
@@ -158,28 +152,32 @@ func (rs *records) close(f func(*trace.Hit)) error {
 	return err
 }
 
-// damaged notes what the reader tells of damage. Precondition: mu is held.
-func (rs *records) damaged() {
+// Damage tells of records that belong to no event: given up with a writer that was killed in the middle of one, and
+// places where the shared memory held what no writer writes. It waits for nobody.
+func (rs *Reader) Damage() (dead, corrupt uint64) { return rs.dead.Load(), rs.corrupt.Load() }
+
+// damaged notes what the ring's reader tells of damage. Precondition: mu is held.
+func (rs *Reader) damaged() {
 	s := rs.reader.Stats()
 	rs.dead.Store(s.Dead)
 	rs.corrupt.Store(s.Corrupt)
 }
 
 // hits makes trace.Hits of ring records. Precondition: mu is held.
-func (rs *records) hits(f func(*trace.Hit)) func(ring.Record) {
+func (rs *Reader) hits(f func(*trace.Hit)) func(ring.Record) {
 	w := rs.t.CodegenEnv()
 	stubs := rs.can.ReturnReplacer
 	var h trace.Hit
 	return func(r ring.Record) {
-		v := rs.shown.get(int(r.Event))
+		v := rs.views.get(int(r.Event))
 		if v == nil {
 			return
 		}
-		if v.event.internalProbe {
-			rs.loaded.Store(true)
+		if v.Waits {
+			rs.waits.Store(true)
 			return
 		}
-		h.Event, h.Unknown, h.Caller = &v.trace, v.unknown, 0 // all else that a target's hits have is set for each
+		h.Event, h.Unknown, h.Caller = &v.Event, v.Unknown, 0 // all else that a target's hits have is set for each
 		h.Nanos, h.CPU, h.TID, h.Rec = rs.clock.nanos(r.TSC, r.CPU), r.CPU, int(r.TID), r.Bytes
 		off := ring.RecHeader
 		switch {
@@ -190,27 +188,27 @@ func (rs *records) hits(f func(*trace.Hit)) func(ring.Record) {
 			h.Comm, h.Context, _ = rs.tasks.Read(r.Bytes)
 			off = native.KernelRecord
 		}
-		if v.trace.Return {
+		if v.Event.Return {
 			h.Caller = binary.LittleEndian.Uint64(r.Bytes[off:])
 			if stubs != nil {
 				h.Caller = stubs.Caller(h.Caller)
 			}
 		}
-		v.event.read.Add(1)
+		v.Read.Add(1)
 		f(&h)
 	}
 }
 
 // uprobeHits reads what the kernel's probes have recorded, in no order. Precondition: mu is held.
-func (rs *records) uprobeHits() []trace.Hit {
+func (rs *Reader) uprobeHits() []trace.Hit {
 	var out []trace.Hit
 	rs.t.Uprobes(func(r *target.UprobeRecord) {
-		v := rs.shown.get(r.Event)
+		v := rs.views.get(r.Event)
 		if v == nil {
 			return
 		}
-		v.event.read.Add(1)
-		h := trace.Hit{Event: &v.trace, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)}
+		v.Read.Add(1)
+		h := trace.Hit{Event: &v.Event, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)}
 		if rs.t.CodegenEnv().Kernel != nil {
 			h.Comm, h.Context, _ = rs.tasks.Read(r.Bytes)
 		}

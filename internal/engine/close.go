@@ -1,0 +1,78 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+
+	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/trace"
+)
+
+// Close disarms every event, reads what is left and takes everything out of the target.
+// f gets the records, as in Poll; it may be nil.
+func (c *Core) Close(f func(*trace.Hit)) error {
+	c.mu.Lock()
+	defer c.unlock()
+	if f == nil {
+		f = func(*trace.Hit) {}
+	}
+	c.stopOptimizing()
+	also := stopping{then: c.classify}
+	if t := c.can.Sequencer; t != nil && len(c.stubbed.walkers) == 0 {
+		also.end = t.CloseStopped
+	}
+	var live []*Event
+	for _, e := range c.events {
+		if e != nil && !e.ended && (also.end != nil || !slices.Contains(c.sharing, e)) && (e.fn == nil || c.stubbed.walkers[e.fn.start] != e) {
+			live = append(live, e)
+		}
+	}
+	err := errors.Join(c.dropStubs(), c.remove(live, also))
+	for try := 1; err != nil && !errors.Is(err, target.ErrGone) && try < addTries && c.moved(err); try++ {
+		err = c.remove(live, also) // without what was in objects that have gone
+	}
+	if len(c.stubbed.walkers) > 0 && err == nil {
+		err = c.putBack()
+	}
+	if len(c.sharing) > 0 && err == nil { // no code is left that relies on them
+		err = c.remove(c.sharing, stopping{})
+	}
+	if errors.Is(err, target.ErrGone) {
+		err = nil
+	}
+	c.closeProbes(live, err != nil)
+	return errors.Join(err, c.records.Close(f))
+}
+
+// classify asks which of the instances that are left are calls in progress.
+func (c *Core) classify() error {
+	active, unwound, err := c.t.Instances()
+	for _, e := range c.events {
+		if e != nil {
+			e.active, e.unwound = active[e.ID], unwound[e.ID]
+		}
+	}
+	return err
+}
+
+// closeProbes ends the probes when the Core is closed; left is what has not been taken out.
+func (c *Core) closeProbes(live []*Event, left bool) {
+	for _, e := range live {
+		if e.h == nil {
+			continue
+		}
+		e.h.ended.Store(true)
+		if left {
+			e.h.h.Stop()
+		}
+		if !left {
+			c.finish(e.h)
+		}
+	}
+	for _, p := range c.stuck {
+		if !left {
+			c.finish(p)
+		}
+	}
+	c.stuck, c.reaping.left, c.shut = nil, nil, true // pools go with the target
+}

@@ -1,0 +1,424 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine/handler"
+	"kprobes.dev/kprobes/internal/engine/plan"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
+)
+
+// knobs are the choices that hold for all events of a registry.
+type knobs struct {
+	lock            sync.Locker // the registry's, for who asks an event
+	off             bool        // SetEnabled(false)
+	optimizationOff bool        // SetOptimization(false)
+	background      bool        // the optimiser makes an attempt
+	tidying         bool        // the reaper changes something
+}
+
+// Event is one probe event.
+type Event struct {
+	ID          int // number in the ring
+	Group, Name string
+	Def         *event.Def
+	Prog        *fetch.Program // nil: runs are only counted
+	Place       symbol.Resolved
+	Tactic      Tactic // how it got control when it was armed; see Form
+	Why         error  // why not by a faster tactic; nil if there is none
+
+	form          armedAs // how it gets control now
+	knobs         *knobs
+	fn            *function
+	h             *Probe               // what its handlers belong to; nil: it records or counts
+	held          target.ExternalProbe // the kernel's probe; nil: it holds none for this event
+	seq           int                  // order of registration
+	epoch         atomic.Uint32        // how often its code was taken out, see arch.ProbeOp.Epoch
+	work          arch.ProbeOp
+	tail          int // number of the records of exits whose value is unknown; -1: none
+	points        []uint64
+	point         [1]uint64 // room for points where it is one
+	force         arch.Tactic
+	gone          bool
+	internalProbe bool // a probe of the engine's own
+	// pattern is the definition that made it for one of the functions that match; nil: it has its own.
+	pattern *event.Def
+	ended   bool // removed: what it counted is kept
+	// registered: it is one of Core.registered.
+	registered bool
+	empty      bool // no call has an instance: its code has been taken out, or was never in
+	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is
+	// asked for. deferred: objects that come later are looked at.
+	byStub, wantStub, deferred bool
+	whyStub                    error
+	// withdrawn is why the event does nothing any more: it may not replace return addresses, or somebody else has
+	// written into its patch.
+	withdrawn         error
+	strays, straySlot uint64 // see Counts
+	// Of instances that the final look classified.
+	active, unwound int
+	// Of instances that were taken back while it was armed, or when it was taken out.
+	reaped, cut uint64
+	missed      uint64 // entries without an instance, when that was last asked
+	read        atomic.Uint64
+	past        Counts  // of kernel's probes that ended
+	kept        *Counts // what it had counted when its number was given to another
+}
+
+// function is one function of the target that has probes, or had.
+type function struct {
+	knobs  *knobs
+	name   string
+	start  uint64
+	image  *symbol.Image
+	a      arch.Function // nil once all its probes were taken out
+	body   []byte        // its code, and a few bytes of what follows
+	parts  []arch.Part
+	keep   []arch.Range // bytes that must stay where they are
+	events []*Event
+	posts  int // of the events, those with a post handler
+	sites  []*target.Site
+	// serving are the events that the sites do the work of, with their handlers.
+	serving []served
+	wish    constraints
+	planned *plan.Plan // see plan
+	// blockedErr is why breakpoints stand where jumps are to stand; nil: they do not.
+	blockedErr error
+	lost       lostPatches
+	// jumpOnly: no breakpoint can stand where handlers want one.
+	jumpOnly bool
+	one      struct { // room for events and serving where there is one event
+		events  [1]*Event
+		serving [1]served
+	}
+}
+
+// constraints is what is asked of a function's regions, beside what its events need (arch.Policy).
+type constraints struct {
+	force arch.Tactic
+	// Why no breakpoint may stand there though it is asked for by name, and why none that is not.
+	named, unasked error
+}
+
+// armedAs is how an event gets control, and why not by a faster tactic.
+type armedAs struct {
+	tactic arch.Tactic
+	why    error
+}
+
+// eventForm is how an event gets control.
+type eventForm struct {
+	e *Event
+	armedAs
+}
+
+// served is an event that code does the work of, with its handlers.
+type served struct {
+	e *Event
+	n *handler.Calls // nil: it has none
+}
+
+// Probe is a probe with handlers.
+type Probe struct {
+	knobs *knobs // of the registry that it is in, or was
+	def   *event.Def
+	ev    *Event
+	h     *handler.Runner
+	// mayLeave: what keeps the probe from being registered leaves it out of its batch, and is left.
+	mayLeave bool
+	left     error
+
+	at           uint64 // the instruction
+	stack, spill int    // of the arguments of Jump
+	disabled     bool   // guarded by core.mu
+	ended        atomic.Bool
+	last         atomic.Pointer[State] // see State
+}
+
+// idle says whether no code of ours is to stand at the event's points.
+func (e *Event) idle() bool {
+	return e.held != nil || e.withdrawn != nil || e.h != nil && e.h.disabled || e.knobs != nil && e.knobs.off && !e.internalProbe
+}
+
+// posts is the number of the event's post handlers.
+func (e *Event) posts() int {
+	if e.h != nil && e.h.h.Post != nil {
+		return 1
+	}
+	return 0
+}
+
+// plain says why an event is not optimised as Linux says it, though a jump leads to its handlers: a
+// changed path is taken; nil: it is optimised.
+func (e *Event) plain() error {
+	switch {
+	case e.knobs == nil || e.fn == nil:
+		return nil
+	case e.knobs.optimizationOff:
+		return plan.ErrOff
+	case e.posts() > 0:
+		return plan.ErrPost
+	case e.fn.posts == 0:
+		return nil
+	}
+	for _, o := range e.fn.events {
+		if o.posts() > 0 && !o.idle() && slices.ContainsFunc(o.points, func(p uint64) bool { return slices.Contains(e.points, p) }) {
+			return plan.ErrBesides
+		}
+	}
+	return nil
+}
+
+// serves says whether code is in that does the event's work.
+func (e *Event) serves() bool {
+	return e.fn != nil && slices.ContainsFunc(e.fn.serving, func(s served) bool { return s.e == e })
+}
+
+// take adds an event.
+func (f *function) take(e *Event) {
+	if len(f.events) == 0 {
+		f.events = f.one.events[:0]
+	}
+	f.events = append(f.events, e)
+	f.posts += e.posts()
+}
+
+func (f *function) drop(e *Event) {
+	if i := slices.Index(f.events, e); i >= 0 {
+		f.events = slices.Delete(f.events, i, i+1)
+		f.posts -= e.posts()
+	}
+}
+
+// setPoint makes an instruction the event's only point.
+func (e *Event) setPoint(at uint64) {
+	e.point[0] = at
+	e.points = e.point[:]
+}
+
+// atEntry says whether the place is one that a return probe may name: the first byte of a function, be it
+// reached by an offset from another one, or the entry behind what is not the function's own. By a symbol Linux
+// takes the latter only behind ENDBR64 (arch_adjust_kprobe_addr in arch/x86/kernel/kprobes/core.c).
+func (e *Event) atEntry() bool {
+	const behindEndbr = 4
+	off := e.Place.Offset
+	return off == 0 || e.Place.Addr == e.fn.a.EntryPoint() && (off == behindEndbr || e.Def.Place.Kind != event.PlaceSymbol)
+}
+
+// exits are the instructions at which the event sees returns.
+func (e *Event) exits() ([]arch.Exit, error) {
+	if e.byStub {
+		return nil, nil
+	}
+	return e.fn.a.Exits()
+}
+
+// release ends the event's probe if the kernel holds it, and keeps what it counted.
+func (e *Event) release() {
+	if e.held == nil {
+		return
+	}
+	_ = e.held.Close() // the descriptor is closed in any case
+	hits, lost := e.held.Counts()
+	e.past.Hits += hits
+	e.past.Lost += lost
+	e.held = nil
+}
+
+// heldCounts is what the event's uprobes have counted, those that ended too.
+func (e *Event) heldCounts() (hits, lost uint64) {
+	if e.held != nil {
+		hits, lost = e.held.Counts()
+	}
+	return hits + e.past.Hits, lost + e.past.Lost
+}
+
+// heldPoints are the instructions at which the kernel holds a probe.
+func (f *function) heldPoints() []uint64 {
+	var out []uint64
+	for _, e := range f.events {
+		if e.held != nil {
+			out = append(out, e.points...)
+		}
+	}
+	return out
+}
+
+// lapse notes that the event's code was taken out: what is put in next does not know the calls that were in
+// progress.
+func (e *Event) lapse() { e.epoch.Add(1) }
+
+// lapse is that of all events that code of the function does the work of.
+func (f *function) lapse() {
+	for _, s := range f.serving {
+		s.e.lapse()
+	}
+}
+
+// noEntryHandler says whether the event is a return probe of whose calls no entry handler is told.
+func (e *Event) noEntryHandler() bool {
+	return e.Def.Kind == event.Return && (e.h == nil || e.h.h.Entry == nil)
+}
+
+// noTraps says why no breakpoint may stand in the function now; nil: it may. The tactic asks for
+// them by name, and the knob asks for all that may stand.
+func (f *function) noTraps() error {
+	if f.wish.force != "" || f.knobs != nil && f.knobs.optimizationOff {
+		return f.wish.named
+	}
+	return f.wish.unasked
+}
+
+// mustChange says whether the function's sites do something that its events do not want any
+// more.
+func (f *function) mustChange() bool {
+	for _, s := range f.serving {
+		if e := s.e; e.idle() || !slices.Contains(f.events, e) || e.h != nil && e.h.h.Calls() != *s.n {
+			return true
+		}
+	}
+	return false
+}
+
+// mayTrap says whether breakpoints may stand in the function in place of jumps.
+func (f *function) mayTrap() bool {
+	return f.noTraps() == nil && f.wish.force == "" && !f.jumpOnly
+}
+
+func byStart(a, b *function) int { return cmp.Compare(a.start, b.start) }
+
+func sortedFunctions(m map[*function]bool) []*function {
+	out := make([]*function, 0, len(m))
+	for f := range m {
+		out = append(out, f)
+	}
+	slices.SortFunc(out, byStart)
+	return out
+}
+
+// queued is why what is blocked by why waits; nil if why is nil.
+func queued(why error) error {
+	if why == nil {
+		return nil
+	}
+	return &plan.QueuedError{Why: why}
+}
+
+// become notes how the event gets control now. The fields that its owner reads change only
+// while the owner calls, and not when the optimiser or the reaper does its work meanwhile.
+func (e *Event) become(f armedAs) {
+	e.form = f
+	if k := e.knobs; k == nil || !k.background && !k.tidying {
+		e.Tactic, e.Why = f.tactic, f.why
+	}
+	e.updateOptimized()
+}
+
+// updateOptimized tells the event's handlers what they may do now.
+func (e *Event) updateOptimized() {
+	if e.h != nil {
+		e.h.h.Optimised.Store(e.form.tactic == arch.TacticJump && e.plain() == nil)
+	}
+}
+
+// Counts is what an event has counted: Hits = Read + Lost, or Counted for an event that
+// does not record. For a return probe Hits are returns, and entries are
+// Hits + Unwound + Active + Missed.
+type Counts struct {
+	Hits    uint64
+	Read    uint64 // records read
+	Lost    uint64 // records that found the ring full
+	Missed  uint64 // entries without a free instance, or without stack to work on
+	Unwound uint64 // calls left by an exception, a panic, longjmp or the end of their thread
+	Active  uint64 // calls in progress when the probe was taken out
+	// Strays are returns of the event's function that came to its trampoline and belonged to no call which any of the
+	// function's events knew, and StraySlot is where on the stack the last of them had its return address: calls and
+	// returns do not match in such a program. Where an event of the function was taken out it is not known, and 0.
+	Strays, StraySlot uint64
+}
+
+// State tells of a probe how it is armed and what it has counted since registration.
+type State struct {
+	Registered bool
+	Disabled   bool   // it does not run before it is enabled
+	Optimized  bool   // as Linux says it: by jump, and a changed path is not taken
+	Gone       bool   // its object is not mapped any more
+	Tactic     Tactic // how it gets control; "" while it is not armed
+	Why        error  // why not by a faster tactic, or why it was taken out; nil for the fastest
+	Hits       uint64 // runs of its handlers; of a return probe returns
+	Misses     Misses
+	Unwound    uint64 // calls that will never return, see Kretprobe.Unwound
+	// Active are calls of a return probe that have begun and of whose end nothing is known: in
+	// progress some milliseconds ago, or when the probe was disabled or unregistered. Calls that
+	// were left are among them until they are found, which takes about a minute at most: then
+	// they are Unwound. Entries are Hits + Unwound + Active + Misses and the calls that
+	// EntryHandler let go.
+	Active uint64
+	// Returns is how a return probe sees its function return, WhyReturns why not at the exits,
+	// and Strays the number of returns that belonged to no call (Counts.Strays).
+	Returns    Returns
+	WhyReturns error
+	Strays     uint64
+}
+
+// Returns is how a return probe sees its function return.
+type Returns string
+
+// The ways to see returns.
+const (
+	// ReturnsExits: at each instruction that leaves the function.
+	ReturnsExits Returns = "exits"
+	// ReturnsTrampoline: by a return address of ours in place of the caller's.
+	ReturnsTrampoline Returns = "trampoline"
+)
+
+// lostPatches counts how often a function's patches have gone.
+type lostPatches struct {
+	n    int
+	last time.Time
+}
+
+// orig gives n bytes of the function's code as it was when it was analysed. They do not change.
+func (f *function) orig(addr uint64, n int) ([]byte, error) {
+	if b, ok := cutOut(f.body, addr-f.start, n); ok {
+		return b, nil
+	}
+	for _, p := range f.parts {
+		if b, ok := cutOut(p.Code, addr-p.Addr, n); ok {
+			return b, nil
+		}
+	}
+	return nil, errno.Errorf(unix.EFAULT, "0x%x: %d bytes there are not all of the function", addr, n)
+}
+
+func cutOut(code []byte, off uint64, n int) ([]byte, bool) {
+	if off >= uint64(len(code)) || uint64(n) > uint64(len(code))-off {
+		return nil, false
+	}
+	return code[off:][:n:n], true
+}
+
+// What a probe has called, and a call of a function as handlers are told of it.
+type (
+	Handlers = handler.Handlers
+	Call     = handler.Call
+	Misses   = handler.Misses
+)
+
+// regionTactic is what is asked of regions beside events of a tactic.
+func regionTactic(t arch.Tactic) arch.Tactic {
+	if t.Held() {
+		return ""
+	}
+	return t
+}
