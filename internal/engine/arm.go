@@ -78,7 +78,7 @@ func (c *Core) install(evs []*Event, o *AddOptions) ([]*Event, error) {
 
 // wishOf is what is asked of the regions of a function.
 func (c *Core) wishOf(f *function, o *AddOptions) constraints {
-	return constraints{force: regionTactic(o.Tactic), named: c.t.TrapsAt(f.start, true), unasked: c.t.TrapsAt(f.start, false)}
+	return constraints{force: regionTactic(o.Tactic), named: c.t.TrapsAt(f.Start, true), unasked: c.t.TrapsAt(f.Start, false)}
 }
 
 // generable brings functions to what their events want. Where no code of ours can serve a

@@ -60,8 +60,8 @@ func (c *Core) matched(m *symbol.Module, fns []*symbol.Func, d *event.Def, o *Ad
 		}
 	})
 	for i := range out {
-		if f := out[i].fresh; f != nil && c.fns[f.start] == nil {
-			c.fns[f.start] = f
+		if f := out[i].fresh; f != nil && c.fns[f.Start] == nil {
+			c.fns[f.Start] = f
 		} else if f != nil {
 			out[i] = match{} // another function begins there too
 		}
@@ -75,18 +75,18 @@ func (c *Core) matched(m *symbol.Module, fns []*symbol.Func, d *event.Def, o *Ad
 // prepare plans the regions that a definition at the function's start will want and drops
 // the rest of the analysis: that of thousands of functions takes much memory.
 func (f *function) prepare(d *event.Def, tactic arch.Tactic) {
-	points := []uint64{f.a.EntryPoint()}
+	points := []uint64{f.Code.EntryPoint()}
 	if d.Kind == event.Return {
-		exits, err := f.a.Exits() // it comes again where the event is made
+		exits, err := f.Code.Exits() // it comes again where the event is made
 		if err != nil {
-			f.a.Tails()
+			f.Code.Tails()
 		}
 		for _, x := range exits {
 			points = append(points, x.Addr)
 		}
 	}
 	plan.Make(f.planFunction(), []plan.Probe{{Points: points}}, plan.Constraints{Force: regionTactic(tactic)}) // which the analysis keeps
-	f.a.Release()
+	f.Code.Release()
 }
 
 // Room that an event takes, as a guess, in bytes: its detours.

@@ -28,7 +28,7 @@ func (p *Probe) place() *handler.Place {
 	e := p.ev
 	fn := e.Place.Func
 	return &handler.Place{
-		Name: p.name(), At: p.at, Func: e.fn.start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Code: e.fn.a,
+		Name: p.name(), At: p.at, Func: e.fn.Start, Go: isGo(fn), ABI0: fn.ABI0 || fn.Asm, Code: e.fn.Code,
 		Tail: p.hasTail(), Pool: e.work.Pool, Epoch: &e.epoch, Stack: p.stack, Spill: p.spill,
 	}
 }
@@ -53,7 +53,7 @@ func (p *Probe) hasTail() bool {
 
 // name is what messages call the probe.
 func (p *Probe) name() string {
-	return fmt.Sprintf("%s on %s+0x%x", p.what(), p.ev.Place.Func.Name, p.at-p.ev.fn.start)
+	return fmt.Sprintf("%s on %s+0x%x", p.what(), p.ev.Place.Func.Name, p.at-p.ev.fn.Start)
 }
 
 // what is the kind of the probe.
@@ -81,14 +81,14 @@ func (p *Probe) maySleep(own bool) error {
 		why = "it is not Go's"
 	case strings.HasPrefix(name, "runtime.") || strings.HasPrefix(name, "internal/runtime/") || strings.HasPrefix(name, "reflect."):
 		why = "the runtime does not preempt its own functions and those of package reflect"
-	case f.a.EntryPoint() == f.start:
+	case f.Code.EntryPoint() == f.Start:
 		why = "it does not check its stack, so the runtime may not expect it to be preempted"
-	case p.at != f.a.EntryPoint():
+	case p.at != f.Code.EntryPoint():
 		why = "the instruction is not its entry"
 	case p.h.Post != nil:
 		why = "a post handler does not run at its entry"
 	default:
 		return nil
 	}
-	return errno.Errorf(unix.EOPNOTSUPP, "a handler in %s+0x%x may not sleep: %s; use an atomic handler (no FlagSleepable)", f.name, p.at-f.start, why)
+	return errno.Errorf(unix.EOPNOTSUPP, "a handler in %s+0x%x may not sleep: %s; use an atomic handler (no FlagSleepable)", f.Name, p.at-f.Start, why)
 }

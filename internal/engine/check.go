@@ -33,7 +33,7 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error {
 		}
 		c.namer.Release(e.Name)
 		if e.fn != nil && len(e.fn.events)+len(e.fn.sites) == 0 {
-			delete(c.fns, e.fn.start)
+			delete(c.fns, e.fn.Start)
 		}
 	}
 	return err

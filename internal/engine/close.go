@@ -23,7 +23,7 @@ func (c *Core) Close(f func(*trace.Hit)) error {
 	}
 	var live []*Event
 	for _, e := range c.events {
-		if e != nil && !e.ended && (also.end != nil || !slices.Contains(c.sharing, e)) && (e.fn == nil || c.stubbed.walkers[e.fn.start] != e) {
+		if e != nil && !e.ended && (also.end != nil || !slices.Contains(c.sharing, e)) && (e.fn == nil || c.stubbed.walkers[e.fn.Start] != e) {
 			live = append(live, e)
 		}
 	}

@@ -111,7 +111,7 @@ func (ed *editor) done(ch *functionChange) {
 		ed.queue.Remove(f)
 	}
 	if len(f.events) == 0 {
-		f.a, f.body, f.parts = nil, nil, nil // events that were removed are kept for their counts
+		f.DropCode() // events that were removed are kept for their counts
 	}
 	ed.reg.replaced(f)
 }

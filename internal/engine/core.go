@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -32,10 +34,8 @@ type Core struct {
 	events      []*Event // by number; nil where one was removed
 	registered  int      // of the events, those that are registered, but for the engine's own
 	fns         map[uint64]*function
-	textMu      sync.Mutex
-	texts       map[*symbol.Image]*text
+	scan        *codescan.Scanner
 	space       atomic.Pointer[symbol.Space] // the target's, for Symbol
-	around      arch.Func                    // what the analysis may ask of the target; the rest of it is not set
 	records     *records.Reader
 	most        int      // see Options.MaxEvents
 	batch       []*Event // what the Add in progress has defined so far

@@ -22,7 +22,7 @@ func (c *Core) yield() error {
 		c.yielded = false
 		var fns []*function
 		for _, f := range sortedFunctions(c.armed()) {
-			if c.stubbed.walkers[f.start] == nil {
+			if c.stubbed.walkers[f.Start] == nil {
 				fns = append(fns, f)
 			}
 		}
@@ -35,14 +35,14 @@ func (c *Core) yield() error {
 	}
 	var sites []*target.Site
 	for f := range c.armed() {
-		if c.stubbed.walkers[f.start] == nil {
+		if c.stubbed.walkers[f.Start] == nil {
 			sites = append(sites, f.sites...)
 		}
 	}
 	done, err := t.Yield(sites)
 	if done { // each time: something may have come since
 		for f := range c.armed() {
-			if c.stubbed.walkers[f.start] == nil {
+			if c.stubbed.walkers[f.Start] == nil {
 				f.lapse()
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/codescan"
 )
 
 // TestEraseTwice: an event that was left out of an addition, which fails then as a whole, gives its
@@ -21,12 +23,13 @@ func TestEraseTwice(t *testing.T) {
 // TestDoneForGood: a function without events is forgotten, and lets go of its code. One that was
 // forgotten before does not take away that which is probed at its place now.
 func TestDoneForGood(t *testing.T) {
-	old, now := &function{start: 1, body: []byte{0xc3}}, &function{start: 1}
+	old := &function{Function: &codescan.Function{Start: 1, Code: struct{ arch.Function }{}}}
+	now := &function{Function: &codescan.Function{Start: 1}}
 	c := &Core{fns: map[uint64]*function{1: old}}
 	old.knobs, c.reg = &c.knobs, c
 	c.done(&functionChange{f: old})
-	if len(c.fns) > 0 || old.body != nil {
-		t.Errorf("%d functions, code % x", len(c.fns), old.body)
+	if len(c.fns) > 0 || old.Code != nil {
+		t.Errorf("%d functions, code %v", len(c.fns), old.Code)
 	}
 	c.fns[1] = now
 	c.done(&functionChange{f: old})

@@ -21,7 +21,7 @@ func (c *Core) watchFilters(evs []*Event) {
 		if err != nil {
 			continue
 		}
-		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: fc.Place, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
+		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: fc.Place, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.Code.EntryPoint()}}
 		e.work = arch.ProbeOp{Role: arch.RoleQuiet, Installs: fc.Ways, Count: true}
 		if f.takesJump(e.points[0]) != nil {
 			continue

@@ -144,11 +144,11 @@ func (c *Core) whyWritten(fns []*function) error {
 			switch {
 			case e.withdrawn == nil:
 			case !e.internalProbe && e.h == nil:
-				errs = append(errs, fmt.Errorf("event %s, on %s: %w", e.Name, f.name, e.withdrawn))
+				errs = append(errs, fmt.Errorf("event %s, on %s: %w", e.Name, f.Name, e.withdrawn))
 			case !e.internalProbe:
 				errs = append(errs, fmt.Errorf("%s: %w", e.h.name(), e.withdrawn))
 			default:
-				errs = append(errs, fmt.Errorf("the engine's own probe on %s, for %s: %w", f.name, ownPurpose(e.work.Role), e.withdrawn))
+				errs = append(errs, fmt.Errorf("the engine's own probe on %s, for %s: %w", f.Name, ownPurpose(e.work.Role), e.withdrawn))
 			}
 		}
 	}

@@ -74,8 +74,8 @@ func (ed *editor) make(cs []*functionChange) (failed []*functionChange) {
 			failed = append(failed, ch)
 			mu.Unlock()
 		}
-		if len(cs) > batchStep && ch.f.a != nil {
-			ch.f.a.Release()
+		if len(cs) > batchStep && ch.f.Code != nil {
+			ch.f.Code.Release()
 		}
 	})
 	slices.SortFunc(failed, func(a, b *functionChange) int { return byStart(a.f, b.f) })

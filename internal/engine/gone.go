@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -26,7 +27,7 @@ func (c *Core) moved(err error) bool { return c.remapped() || errors.Is(err, uni
 func (c *Core) dropGone() error {
 	var errs []error
 	for start, f := range c.fns {
-		if m := c.t.Space().ModuleAt(start); m != nil && m.Image == f.image {
+		if m := c.t.Space().ModuleAt(start); m != nil && m.Image == f.Image {
 			continue
 		}
 		text := slices.DeleteFunc(slices.Clone(f.sites), ofStubs)

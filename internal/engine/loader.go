@@ -53,7 +53,7 @@ func (c *Core) waitHook(r symbol.Resolved, words uint64, ok bool) *Event {
 	if err != nil {
 		return nil
 	}
-	e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
+	e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.Code.EntryPoint()}}
 	e.Prog = &fetch.Program{}
 	e.work = arch.ProbeOp{Prog: e.Prog, Wait: words, Role: arch.RoleWait}
 	if f.takesJump(e.points[0]) != nil {

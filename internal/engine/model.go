@@ -7,12 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/engine/handler"
 	"kprobes.dev/kprobes/internal/engine/plan"
-	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
@@ -77,14 +76,9 @@ type Event struct {
 
 // function is one function of the target that has probes, or had.
 type function struct {
-	knobs  *knobs
-	name   string
-	start  uint64
-	image  *symbol.Image
-	a      arch.Function // nil once all its probes were taken out
-	body   []byte        // its code, and a few bytes of what follows
-	parts  []arch.Part
-	keep   []arch.Range // bytes that must stay where they are
+	knobs *knobs
+	// What it is, and its code, which is dropped once all its probes were taken out.
+	*codescan.Function
 	events []*Event
 	posts  int // of the events, those with a post handler
 	sites  []*target.Site
@@ -212,7 +206,7 @@ func (e *Event) setPoint(at uint64) {
 func (e *Event) atEntry() bool {
 	const behindEndbr = 4
 	off := e.Place.Offset
-	return off == 0 || e.Place.Addr == e.fn.a.EntryPoint() && (off == behindEndbr || e.Def.Place.Kind != event.PlaceSymbol)
+	return off == 0 || e.Place.Addr == e.fn.Code.EntryPoint() && (off == behindEndbr || e.Def.Place.Kind != event.PlaceSymbol)
 }
 
 // exits are the instructions at which the event sees returns.
@@ -220,7 +214,7 @@ func (e *Event) exits() ([]arch.Exit, error) {
 	if e.byStub {
 		return nil, nil
 	}
-	return e.fn.a.Exits()
+	return e.fn.Code.Exits()
 }
 
 // release ends the event's probe if the kernel holds it, and keeps what it counted.
@@ -295,7 +289,7 @@ func (f *function) mayTrap() bool {
 	return f.noTraps() == nil && f.wish.force == "" && !f.jumpOnly
 }
 
-func byStart(a, b *function) int { return cmp.Compare(a.start, b.start) }
+func byStart(a, b *function) int { return cmp.Compare(a.Start, b.Start) }
 
 func sortedFunctions(m map[*function]bool) []*function {
 	out := make([]*function, 0, len(m))
@@ -386,26 +380,6 @@ const (
 type lostPatches struct {
 	n    int
 	last time.Time
-}
-
-// orig gives n bytes of the function's code as it was when it was analysed. They do not change.
-func (f *function) orig(addr uint64, n int) ([]byte, error) {
-	if b, ok := cutOut(f.body, addr-f.start, n); ok {
-		return b, nil
-	}
-	for _, p := range f.parts {
-		if b, ok := cutOut(p.Code, addr-p.Addr, n); ok {
-			return b, nil
-		}
-	}
-	return nil, errno.Errorf(unix.EFAULT, "0x%x: %d bytes there are not all of the function", addr, n)
-}
-
-func cutOut(code []byte, off uint64, n int) ([]byte, bool) {
-	if off >= uint64(len(code)) || uint64(n) > uint64(len(code))-off {
-		return nil, false
-	}
-	return code[off:][:n:n], true
 }
 
 // What a probe has called, and a call of a function as handlers are told of it.

@@ -2,7 +2,8 @@ package engine
 
 import (
 	"golang.org/x/sys/unix"
-	"kprobes.dev/kprobes/internal/arch"
+
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/target"
@@ -11,7 +12,7 @@ import (
 // Open makes a registry for a target. The target is not touched before the first Add.
 func Open(t target.Target, o *Options) (*Core, error) {
 	can := t.Capabilities()
-	c := &Core{editor: editor{t: t, can: can}, fns: map[uint64]*function{}, records: records.New(t)}
+	c := &Core{editor: editor{t: t, can: can}, scan: codescan.New(t), fns: map[uint64]*function{}, records: records.New(t)}
 	if o != nil {
 		c.most = o.MaxEvents
 	}
@@ -22,6 +23,5 @@ func Open(t target.Target, o *Options) (*Core, error) {
 	c.editor.knobs, c.reg, c.again = &c.knobs, c, c.keepOptimizing
 	c.tidy = c.reapOnce
 	c.space.Store(t.Space())
-	c.around = arch.Func{Mem: c.constants, NoReturn: c.noReturn, Inside: c.inside, Morestack: c.morestack}
 	return c, nil
 }

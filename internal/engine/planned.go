@@ -19,7 +19,7 @@ func (f *function) plan(e *Event) *plan.Plan {
 }
 
 func (f *function) planFunction() *plan.Function {
-	return &plan.Function{Name: f.name, Start: f.start, Code: f.a, Text: f.orig}
+	return &plan.Function{Name: f.Name, Start: f.Start, Code: f.Code, Text: f.Text}
 }
 
 // probes are the function's events that have code, and e.

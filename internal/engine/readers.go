@@ -109,10 +109,10 @@ const maxTails = 32
 // functionReads says that a function reads its return address, or jumps to one that does: the
 // return address of the one is the other's then.
 func (c *Core) functionReads(f *function, m *symbol.Module, depth int) error {
-	if at, ok := f.a.ReadsReturn(); ok {
-		return errno.Errorf(unix.EOPNOTSUPP, "%s reads its return address at +0x%x", f.name, at-f.start)
+	if at, ok := f.Code.ReadsReturn(); ok {
+		return errno.Errorf(unix.EOPNOTSUPP, "%s reads its return address at +0x%x", f.Name, at-f.Start)
 	}
-	for _, t := range f.a.Tails() {
+	for _, t := range f.Code.Tails() {
 		var err error
 		switch {
 		case t.Slot != 0:
@@ -156,7 +156,7 @@ func (c *Core) addressReads(addr uint64, depth int) error {
 		f := c.fns[start]
 		if f == nil {
 			if f, err = c.newFunction(resolvedAt(m, fn)); err == nil {
-				defer f.a.Release()
+				defer f.Code.Release()
 			}
 		}
 		if err == nil {

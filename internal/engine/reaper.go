@@ -58,8 +58,8 @@ func (c *Core) disableFaulted() bool {
 // replaced forgets a function that has no events any more, and has the reaper look from now on where others can write into
 // the patches that a change has put in.
 func (c *Core) replaced(f *function) {
-	if len(f.events) == 0 && c.fns[f.start] == f { // it may have been taken out before, and another be there
-		delete(c.fns, f.start)
+	if len(f.events) == 0 && c.fns[f.Start] == f { // it may have been taken out before, and another be there
+		delete(c.fns, f.Start)
 	}
 	if len(f.sites) == 0 {
 		return

@@ -163,7 +163,7 @@ func (c *Core) place(p *Probe, jumps map[*function]bool) error {
 		return nil
 	}
 	if jumps[e.fn] || slices.ContainsFunc(e.fn.events, func(o *Event) bool { return !o.ended && o.h != nil && o.h.h.Jump != nil }) {
-		return errno.Errorf(unix.EEXIST, "%s has a jprobe, and a function can have one only", e.fn.name)
+		return errno.Errorf(unix.EEXIST, "%s has a jprobe, and a function can have one only", e.fn.Name)
 	}
 	if p.stack, p.spill, err = p.h.Fits(e.Place.Func, e.Place.Module.Image); err != nil {
 		return err
@@ -178,10 +178,10 @@ func (c *Core) atEntry(p *Probe, r symbol.Resolved) error {
 		return nil
 	}
 	f, err := c.function(r)
-	if err != nil || r.Addr == f.a.EntryPoint() {
+	if err != nil || r.Addr == f.Code.EntryPoint() {
 		return err
 	}
-	return errno.Errorf(unix.EINVAL, "0x%x is %d bytes behind the start of %s: a jprobe stands at a function's entry", r.Addr, r.Offset, f.name)
+	return errno.Errorf(unix.EINVAL, "0x%x is %d bytes behind the start of %s: a jprobe stands at a function's entry", r.Addr, r.Offset, f.Name)
 }
 
 // where finds the instruction of a probe. An address is one of the running target first.

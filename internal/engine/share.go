@@ -52,7 +52,7 @@ func (c *Core) sharers(points []target.Sharing) ([]*Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: p.Place, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
+		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: p.Place, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.Code.EntryPoint()}}
 		e.work = arch.ProbeOp{Role: arch.RoleShare, Share: p.Share, Library: p.Library, Count: true}
 		f.wish = constraints{force: arch.TacticJump}
 		fresh = append(fresh, e)

@@ -73,7 +73,7 @@ func (c *Core) snapshot() *snapshot {
 	ws := make([]waiting, 0, s.functions)
 	for _, f := range c.queue.Functions(byStart) {
 		q := c.queue.Get(f)
-		ws = append(ws, waiting{f.name, q.Why})
+		ws = append(ws, waiting{f.Name, q.Why})
 		if s.since.IsZero() || q.Since.Before(s.since) {
 			s.since = q.Since
 		}

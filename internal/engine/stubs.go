@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
@@ -18,7 +19,7 @@ func (c *Core) stub(e *Event) error {
 	if !e.byStub {
 		return nil
 	}
-	tr, err := c.can.ReturnReplacer.Trampoline(e.fn.start)
+	tr, err := c.can.ReturnReplacer.Trampoline(e.fn.Start)
 	if err != nil {
 		return e.refused(err)
 	}
@@ -52,7 +53,7 @@ func (c *Core) walkers(tr *arch.Trampoline) error {
 		if err != nil {
 			return err
 		}
-		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.a.EntryPoint()}}
+		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.Code.EntryPoint()}}
 		e.work = arch.ProbeOp{Role: arch.RoleUnwind, Trampoline: tr, Count: true}
 		if len(f.events) == 0 {
 			f.wish = constraints{force: arch.TacticJump}
@@ -69,7 +70,7 @@ func (c *Core) walkers(tr *arch.Trampoline) error {
 		c.stubbed.walkers = map[uint64]*Event{}
 	}
 	for _, e := range fresh {
-		c.stubbed.walkers[e.fn.start] = e
+		c.stubbed.walkers[e.fn.Start] = e
 	}
 	return nil
 }

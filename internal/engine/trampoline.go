@@ -34,11 +34,11 @@ func (e *Event) returns() (Returns, error) {
 // that.
 func (c *Core) returnPoints(e *Event) ([]uint64, error) {
 	e.byStub, e.whyStub = false, nil
-	exits, err := e.fn.a.Exits()
+	exits, err := e.fn.Code.Exits()
 	if err == nil && e.wantStub {
 		err = plan.ErrAsked
 	}
-	entry := e.fn.a.EntryPoint()
+	entry := e.fn.Code.EntryPoint()
 	if err != nil && e.force.Held() {
 		return nil, fmt.Errorf("return probe refused: %w", err)
 	}
@@ -66,7 +66,7 @@ func (c *Core) returnsElse(e *Event, why error) error {
 		return why
 	}
 	points := e.points
-	e.points = []uint64{e.fn.a.EntryPoint()}
+	e.points = []uint64{e.fn.Code.EntryPoint()}
 	if e.fn.serves(e) != nil {
 		e.points = points
 		return why
@@ -93,7 +93,7 @@ func (c *Core) unseen(late bool) error {
 		if err != nil {
 			return fmt.Errorf("the unwinder in %s: %w", m.Name, err)
 		}
-		if err := f.takesJump(f.a.EntryPoint()); err != nil {
+		if err := f.takesJump(f.Code.EntryPoint()); err != nil {
 			return fmt.Errorf("the unwinder in %s: %w", m.Name, err)
 		}
 		found = true
@@ -122,10 +122,10 @@ func (c *Core) unwinder(im *symbol.Image) symbol.Unwinder {
 // event of the function was taken out they are not known, and 0.
 func (c *Core) lookForStrays(e *Event) {
 	t := c.can.ReturnReplacer
-	if t == nil || !e.byStub || e.fn == nil || c.stubbed.unsure[e.fn.start] {
+	if t == nil || !e.byStub || e.fn == nil || c.stubbed.unsure[e.fn.Start] {
 		return
 	}
-	if n, slot, err := t.Strays(e.fn.start); err == nil {
+	if n, slot, err := t.Strays(e.fn.Start); err == nil {
 		e.strays, e.straySlot = n, slot
 	}
 }
@@ -144,5 +144,5 @@ func (c *Core) replacing(f *function) {
 	if c.stubbed.unsure == nil {
 		c.stubbed.unsure = map[uint64]bool{}
 	}
-	c.stubbed.unsure[f.start] = true
+	c.stubbed.unsure[f.Start] = true
 }

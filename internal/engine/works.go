@@ -39,7 +39,7 @@ func (p *Probe) returnWorks(e *Event, out map[uint64][]arch.ProbeOp) error {
 	calls, w := p.h.Calls(), e.work
 	w.Count, w.Role, w.Epoch, w.Call = true, arch.RoleEntry, uint16(e.epoch.Load()), calls.Entry
 	w.Room = p.exitRoom(exits)
-	add(out, e.fn.a.EntryPoint(), w)
+	add(out, e.fn.Code.EntryPoint(), w)
 	if e.byStub {
 		w.Role, w.Instance, w.Call, w.Room = arch.RoleExit, e.ID, calls.Exit, 0
 		add(out, plan.AtStub, w)
@@ -63,7 +63,7 @@ func (p *Probe) exitRoom(exits []arch.Exit) int {
 	}
 	below := 0
 	for _, x := range exits {
-		n, ok := p.ev.fn.a.Ret(x.Addr)
+		n, ok := p.ev.fn.Code.Ret(x.Addr)
 		if !ok {
 			n = unknownFrame
 		}
@@ -82,7 +82,7 @@ func (e *Event) works(out map[uint64][]arch.ProbeOp, caught func(fn uint64) bool
 		return e.h.works(e, out)
 	}
 	if caught != nil && !e.internalProbe && e.Prog.Loads() {
-		e.work.PlainLoads = caught(e.fn.start)
+		e.work.PlainLoads = caught(e.fn.Start)
 	}
 	if e.Def.Kind != event.Return {
 		w := e.work
@@ -98,7 +98,7 @@ func (e *Event) works(out map[uint64][]arch.ProbeOp, caught func(fn uint64) bool
 	}
 	w := e.work
 	w.Role, w.Epoch = arch.RoleEntry, uint16(e.epoch.Load())
-	add(out, e.fn.a.EntryPoint(), w)
+	add(out, e.fn.Code.EntryPoint(), w)
 	if e.byStub {
 		w.Role, w.Instance = arch.RoleExit, e.ID
 		add(out, plan.AtStub, w)

@@ -58,6 +58,28 @@ func Branches(code []byte, addr uint64) iter.Seq2[int, uint64] {
 	}
 }
 
+// LongBranches gives what Branches does, and what may be conditional jumps that reach as far.
+func LongBranches(code []byte, addr uint64) iter.Seq2[int, uint64] {
+	return func(yield func(int, uint64) bool) {
+		for i := 0; i+JumpLen <= len(code); i++ {
+			end := i + JumpLen
+			switch {
+			case code[i]&^1 == 0xe8: // call, jmp
+			case code[i] == 0x0f && code[i+1]&0xf0 == 0x80 && end < len(code): // jcc
+				end++
+			default:
+				continue
+			}
+			if !yield(i, addr+uint64(end)+uint64(int64(disp32(code[end-4:])))) {
+				return
+			}
+		}
+	}
+}
+
+// ShortReach is the farthest that a jump of two bytes leads, from where it begins: 127 bytes behind its end, or 128 before.
+const ShortReach = 130
+
 // ShortJumps gives where the jumps of two bytes lead that code at addr has. Bytes that are no instruction are passed
 // over one by one.
 func ShortJumps(code []byte, addr uint64) iter.Seq[uint64] {

@@ -37,6 +37,14 @@ func Refs(code []byte, addr uint64, f func(arch.Ref)) error { return amd64.Refs(
 // Branches gives all that may be direct calls and jumps: the offset, and where they lead.
 func Branches(code []byte, addr uint64) iter.Seq2[int, uint64] { return amd64.Branches(code, addr) }
 
+// LongBranches gives what Branches does, and what may be conditional jumps that reach far.
+func LongBranches(code []byte, addr uint64) iter.Seq2[int, uint64] {
+	return amd64.LongBranches(code, addr)
+}
+
+// ShortReach is the farthest that jumps lead which reach least far, in bytes from where they begin.
+const ShortReach = amd64.ShortReach
+
 // ShortJumps gives where the jumps lead that reach least far.
 func ShortJumps(code []byte, addr uint64) iter.Seq[uint64] { return amd64.ShortJumps(code, addr) }
 

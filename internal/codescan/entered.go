@@ -1,8 +1,7 @@
-package engine
+package codescan
 
 import (
 	"cmp"
-	"encoding/binary"
 	"slices"
 	"sync"
 
@@ -12,7 +11,7 @@ import (
 
 // Code outside a function may jump into its middle: assembly that shares a tail (the C
 // library's mempcpy goes on in memmove), and cold parts of functions in a file without names,
-// which nothing ties to the function that they jump back to. A jump of ours over such an
+// which nothing ties to the function that they jump back to. A probe's jump over such an
 // address would be entered in its middle.
 
 // crossings are the addresses inside functions that 32-bit jumps and calls from elsewhere in
@@ -37,8 +36,8 @@ func (x *text) entered(fn *symbol.Func) []uint64 {
 // findCrossings searches the object's code once, byte by byte: bytes that are no jump lead into
 // the code once in thousands of times only, and do no harm then.
 func (x *text) findCrossings() {
-	const step, longest = 1 << 20, 6
-	buf := make([]byte, step+longest)
+	const step, overlap = 1 << 20, native.MaxInst
+	buf := make([]byte, step+overlap)
 	for _, r := range x.searched() {
 		for at := r.Start; at < r.End; at += step {
 			b := buf[:min(uint64(len(buf)), r.End-at)]
@@ -84,17 +83,11 @@ func (x *text) searched() []symbol.Range {
 // crossIn notes the jumps that begin in the first step bytes of code.
 func (x *text) crossIn(at uint64, b []byte, step int) {
 	var own *symbol.Func // the function that the search is in
-	for i := 0; i < min(step, len(b)-5); i++ {
-		n := i + 5
-		switch {
-		case b[i] == 0xe8 || b[i] == 0xe9:
-		case b[i] == 0x0f && b[i+1]&0xf0 == 0x80 && i+6 <= len(b):
-			n = i + 6
-		default:
-			continue
+	for i, to := range native.LongBranches(b, at) {
+		if i >= step {
+			return
 		}
 		from := at + uint64(i)
-		to := at + uint64(n) + uint64(int64(int32(binary.LittleEndian.Uint32(b[n-4:]))))
 		if own == nil || !own.Contains(from) {
 			own, _, _ = x.im.At(from)
 		}
@@ -107,23 +100,20 @@ func (x *text) crossIn(at uint64, b []byte, step int) {
 	}
 }
 
-// A short jump reaches 128 bytes back and 127 on from its end. A walk that begins anywhere
-// meets the real instructions after a few.
-const (
-	shortReach = 130
-	shortWalk  = 1024
-)
+// shortWalk is how far before a function a walk over instructions begins, in bytes. A walk that
+// begins anywhere meets the real instructions after a few.
+const shortWalk = 1024
 
 // neighbours lists the addresses inside a function that short jumps from around it lead to.
 func (x *text) neighbours(fn *symbol.Func) []uint64 {
 	lo := fn.Addr - min(shortWalk, fn.Addr)
 	if p, _, ok := x.im.At(fn.Addr - 1); ok && p.Addr > lo {
-		lo = min(p.Addr, fn.Addr-min(shortReach, fn.Addr))
+		lo = min(p.Addr, fn.Addr-min(native.ShortReach, fn.Addr))
 		if q, _, ok := x.im.At(lo); ok {
 			lo = max(q.Addr, fn.Addr-min(shortWalk, fn.Addr))
 		}
 	}
-	return append(x.shortJumps(lo, fn.Addr, fn), x.shortJumps(fn.End(), fn.End()+shortReach, fn)...)
+	return append(x.shortJumps(lo, fn.Addr, fn), x.shortJumps(fn.End(), fn.End()+native.ShortReach, fn)...)
 }
 
 // shortJumps lists where the short jumps between lo and hi lead, inside fn.

@@ -1,10 +1,9 @@
-package engine
+package codescan
 
 import (
 	"slices"
 	"sync"
 
-	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -33,20 +32,25 @@ type window struct {
 // windowSize bounds a window, in bytes.
 const windowSize = 64 << 10
 
+// texts are the texts of the objects that were asked for.
+type texts struct {
+	mu sync.Mutex
+	of map[*symbol.Image]*text
+}
+
 // text gives the reader of an object's file.
-func (c *Core) text(im *symbol.Image) *text {
-	c.textMu.Lock()
-	defer c.textMu.Unlock()
-	x := c.texts[im]
+func (s *Scanner) text(im *symbol.Image) *text {
+	s.texts.mu.Lock()
+	defer s.texts.mu.Unlock()
+	x := s.texts.of[im]
 	if x == nil {
-		live := c.can.Describer != nil
-		x = &text{im: im, segs: im.Segments(), funcs: im.Funcs(), live: live}
+		x = &text{im: im, segs: im.Segments(), funcs: im.Funcs(), live: s.can.Describer != nil}
 		x.findKept()
 		x.windows = make([]window, len(x.segs))
-		if c.texts == nil {
-			c.texts = map[*symbol.Image]*text{}
+		if s.texts.of == nil {
+			s.texts.of = map[*symbol.Image]*text{}
 		}
-		c.texts[im] = x
+		s.texts.of[im] = x
 	}
 	return x
 }
@@ -152,52 +156,3 @@ func (x *text) memory(n int) []byte {
 
 // maxAfter is more than any patch takes of the padding behind a function.
 const maxAfter = 32
-
-// constants reads the target's memory; what is constant is taken from the object's file.
-func (c *Core) constants(addr uint64, b []byte) error {
-	if m := c.t.Space().ModuleAt(addr); m != nil {
-		if x, at := c.text(m.Image), m.Linktime(addr); x.constant(at, len(b)) {
-			return x.read(at, b)
-		}
-	}
-	return c.t.Read(addr, b)
-}
-
-// keep is a restartable sequence with the last byte before it, or the signature before the
-// place where one goes on when it was interrupted. The instruction that ends with that byte
-// is the one that announces the sequence: a thread that is preempted behind it and not yet
-// at the sequence has announced it in vain.
-type keep struct {
-	symbol.Range
-	abort uint64 // where it goes on
-}
-
-// signature is the length of what the kernel checks before it makes a thread go on at a
-// sequence's abort address (rseq(2)).
-const signature = 4
-
-// findKept lists the object's bytes that must stay where they are.
-func (x *text) findKept() {
-	var qs []symbol.Sequence
-	qs, x.keepErr = x.im.Sequences()
-	for _, q := range qs {
-		x.keep = append(x.keep, keep{symbol.Range{Start: q.Start - 1, End: q.End}, q.Abort},
-			keep{symbol.Range{Start: q.Abort - signature, End: q.Abort}, q.Abort})
-	}
-}
-
-// kept gives the bytes of a function that must stay, in run-time addresses, and those
-// inside at which a sequence goes on.
-func (x *text) kept(m *symbol.Module, fn *symbol.Func) (ranges []arch.Range, entries []uint64) {
-	for _, k := range x.keep {
-		for _, p := range append(m.Image.Parts(fn), fn) {
-			if k.Start < p.End() && k.End > p.Addr {
-				ranges = append(ranges, arch.Range{Lo: m.Runtime(k.Start), Hi: m.Runtime(k.End)})
-			}
-			if k.abort > p.Addr && k.abort < p.End() {
-				entries = append(entries, m.Runtime(k.abort))
-			}
-		}
-	}
-	return ranges, entries
-}

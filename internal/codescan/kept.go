@@ -1,0 +1,45 @@
+package codescan
+
+import (
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/symbol"
+)
+
+// keep is a restartable sequence with the last byte before it, or the signature before the
+// place where one goes on when it was interrupted. The instruction that ends with that byte
+// is the one that announces the sequence: a thread that is preempted behind it and not yet
+// at the sequence has announced it in vain.
+type keep struct {
+	symbol.Range
+	abort uint64 // where it goes on
+}
+
+// signature is the length of what the kernel checks before it makes a thread go on at a
+// sequence's abort address (rseq(2)).
+const signature = 4
+
+// findKept lists the object's bytes that must stay where they are.
+func (x *text) findKept() {
+	var qs []symbol.Sequence
+	qs, x.keepErr = x.im.Sequences()
+	for _, q := range qs {
+		x.keep = append(x.keep, keep{symbol.Range{Start: q.Start - 1, End: q.End}, q.Abort},
+			keep{symbol.Range{Start: q.Abort - signature, End: q.Abort}, q.Abort})
+	}
+}
+
+// kept gives the bytes of a function that must stay, in run-time addresses, and those
+// inside at which a sequence goes on.
+func (x *text) kept(m *symbol.Module, fn *symbol.Func) (ranges []arch.Range, entries []uint64) {
+	for _, k := range x.keep {
+		for _, p := range append(m.Image.Parts(fn), fn) {
+			if k.Start < p.End() && k.End > p.Addr {
+				ranges = append(ranges, arch.Range{Lo: m.Runtime(k.Start), Hi: m.Runtime(k.End)})
+			}
+			if k.abort > p.Addr && k.abort < p.End() {
+				entries = append(entries, m.Runtime(k.abort))
+			}
+		}
+	}
+	return ranges, entries
+}
