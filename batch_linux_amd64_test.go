@@ -48,17 +48,18 @@ func TestAllFunctionsAtOnce(t *testing.T) {
 		compared := 0
 		before, after := prog.Counts("count"), prog.Counts("go 50")
 		for _, e := range evs {
-			n, ok := after[e.Place.Func.Name]
+			fn := e.Place().Symbol
+			n, ok := after[fn]
 			if !ok {
 				continue
 			}
 			compared++
-			n -= before[e.Place.Func.Name]
+			n -= before[fn]
 			for end := time.Now().Add(time.Minute); c.Counts(e).Hits < n && time.Now().Before(end); {
 				c.Poll(func(*trace.Hit) {}) // of other processors' clocks some run a little behind
 			}
 			if hits := c.Counts(e).Hits; hits != n {
-				t.Errorf("round %d: %s %s: %d hits, the program counts %d", round, e.Def.Text, e.Place.Func.Name, hits, n)
+				t.Errorf("round %d: %s %s: %d hits, the program counts %d", round, e.Def.Text, fn, hits, n)
 			}
 		}
 		if compared < 20 {

@@ -24,15 +24,28 @@ func init() { engine.Of = func(core any) *engine.Core { return core.(*Core).e } 
 
 // The types that the methods of a Core take and give.
 type (
-	Options    = engine.Options
 	AddOptions = engine.AddOptions
-	Event      = engine.Event
 	Counts     = engine.Counts
 	State      = engine.State
 	Misses     = engine.Misses
 	Returns    = engine.Returns
 	Unreturned = engine.Unreturned
 )
+
+// Options are the choices of Open; nil means the defaults.
+type Options struct {
+	// MaxEvents bounds the events and probes that exist at a time, enabled or not: what would
+	// exceed it is refused with ENOSPC, as a whole. 0: what the target's ring has room for, which
+	// is the most in any case.
+	MaxEvents int
+}
+
+func (o *Options) engine() *engine.Options {
+	if o == nil {
+		o = &Options{}
+	}
+	return &engine.Options{MaxEvents: o.MaxEvents, Show: show}
+}
 
 // Stats tells of a Core as a whole.
 type Stats struct {
@@ -64,7 +77,7 @@ var ErrRegister = engine.ErrRegister
 
 // Open makes a registry for a target. The target is not touched before the first Add.
 func Open(t target.Target, o *Options) (*Core, error) {
-	e, err := engine.Open(t, o)
+	e, err := engine.Open(t, o.engine())
 	if err != nil {
 		return nil, err
 	}
@@ -75,14 +88,23 @@ func Open(t target.Target, o *Options) (*Core, error) {
 func (c *Core) Target() target.Target { return c.e.Target() }
 
 // Events lists the events in the order of their numbers, removed ones too.
-func (c *Core) Events() []*Event { return c.e.Events() }
+func (c *Core) Events() []*Event { return shown(c.e.Events()) }
 
 // Add registers and arms events: all of them in one stop of the target, or none.
-func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) { return c.e.Add(defs, o) }
+func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
+	evs, err := c.e.Add(defs, o)
+	return shown(evs), err
+}
 
 // Remove disarms events and forgets them. What they counted stays readable. The number of one
 // that only counted may serve another event, once no thread can be in its code.
-func (c *Core) Remove(evs []*Event) error { return c.e.Remove(evs) }
+func (c *Core) Remove(evs []*Event) error {
+	es := make([]*engine.Event, len(evs))
+	for i, e := range evs {
+		es[i] = e.e
+	}
+	return c.e.Remove(es)
+}
 
 // Check says why Add would refuse a definition, as far as that can be told without touching
 // the target: its place, its instruction, its arguments. Nothing is registered or armed. A
@@ -100,11 +122,21 @@ func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) { return c.e.Symbol(ad
 func (c *Core) Poll(f func(*trace.Hit)) int { return c.e.Poll(f) }
 
 // Counts sums up what an event has counted so far.
-func (c *Core) Counts(e *Event) Counts { return c.e.Counts(e) }
+func (c *Core) Counts(e *Event) Counts { return c.e.Counts(e.e) }
 
 // Unreturned looks at the target, in one stop, for the calls of return events that have begun and have not returned: as
 // Counts has them, with those of which only an instance tells.
-func (c *Core) Unreturned() (map[*Event]Unreturned, error) { return c.e.Unreturned() }
+func (c *Core) Unreturned() (map[*Event]Unreturned, error) {
+	calls, err := c.e.Unreturned()
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[*Event]Unreturned, len(calls))
+	for e, n := range calls {
+		out[e.Shown.(*Event)] = n
+	}
+	return out, nil
+}
 
 // Sync looks at what the target has mapped now. Events in objects that were unmapped
 // become gone; gone ones whose object is there (again, or for the first time) are armed.

@@ -297,6 +297,7 @@ func TestOldStays(t *testing.T) {
 	if tactic != "" || why == nil {
 		t.Errorf("the new one has tactic %q: %v", tactic, why)
 	}
+	was := *evs[0]
 	if !old.State().Optimized {
 		t.Errorf("the old one: %+v", old.State())
 	}
@@ -316,6 +317,12 @@ func TestOldStays(t *testing.T) {
 	tactic, why = evs[0].Form()
 	if tactic != "jump" || why != nil {
 		t.Errorf("the new one has tactic %q: %v", tactic, why)
+	}
+	if all := c.Events(); *evs[0] != was || len(all) != 1 || all[0] != evs[0] {
+		t.Errorf("the optimiser has changed the event: %+v, which was %+v, or it is listed as another one: %+v", evs[0], was, all)
+	}
+	if at := evs[0].Place(); at.Symbol != "stand" || at.Offset != 0 || at.Module != "stand" || at.Addr != old.Addr-4 {
+		t.Errorf("it stands at %+v", at)
 	}
 }
 

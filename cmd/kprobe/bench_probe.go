@@ -74,8 +74,8 @@ func (p *ownProber) arm(cl class) error {
 		return err
 	}
 	for _, e := range p.evs {
-		if e.Tactic != p.row.tactic {
-			return fmt.Errorf("armed by %s, not by %s", e.Tactic, p.row.tactic)
+		if t, _ := e.Form(); t != p.row.tactic {
+			return fmt.Errorf("armed by %s, not by %s", t, p.row.tactic)
 		}
 	}
 	return nil
@@ -127,7 +127,10 @@ func (p *ownProber) drain(hits uint64) {
 	}
 }
 
-func (p *ownProber) tactic() arch.Tactic { return p.evs[0].Tactic }
+func (p *ownProber) tactic() arch.Tactic {
+	t, _ := p.evs[0].Form()
+	return t
+}
 
 func (p *ownProber) counts() (hits, lost uint64, err error) {
 	for _, e := range p.evs {

@@ -114,7 +114,7 @@ func (d *demo) compare(before []kprobes.Counts, own, now demoapp.Counts) error {
 	var err error
 	for i, n := range d.counts() {
 		e := d.evs[i]
-		fn := e.Place.Func.Name
+		fn := e.Place().Symbol
 		hits := n.Hits - before[i].Hits
 		fmt.Fprintf(d.out, "   %-12s %-10s %10d %10d %7d %7d\n", e.Name, fn, hits, want[fn], n.Missed, n.Lost)
 		if hits != want[fn] && err == nil {

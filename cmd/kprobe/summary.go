@@ -91,7 +91,7 @@ func (s *total) returns(n kprobes.Counts, e *kprobes.Event) {
 		s.Returns = string(how)
 	}
 	if n.Strays > 0 {
-		s.bugs = append(s.bugs, fmt.Sprintf("kretprobe BUG!: Processing kretprobe %016x @ %016x (%s: %d returns belong to no call)", n.StraySlot, e.Place.Addr, e.Name, n.Strays))
+		s.bugs = append(s.bugs, fmt.Sprintf("kretprobe BUG!: Processing kretprobe %016x @ %016x (%s: %d returns belong to no call)", n.StraySlot, e.Place().Addr, e.Name, n.Strays))
 	}
 }
 

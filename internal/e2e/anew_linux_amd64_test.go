@@ -140,7 +140,7 @@ func TestArmedAnewUnderCalls(t *testing.T) {
 	evs := addTo(t, core, &kprobes.AddOptions{Trampoline: true, Late: true}, "p:a inside", "r:b inside")
 	right(t, p, "call 3")
 	right(t, p, "hold 4")
-	mem, site := patchAt(t, p.PID, evs[0].Place.Addr)
+	mem, site := patchAt(t, p.PID, evs[0].Place().Addr)
 	putBack(t, core, mem, site)
 	right(t, p, "call 3")
 	right(t, p, "free")
@@ -160,7 +160,7 @@ func TestPutBackAgainAndAgain(t *testing.T) {
 	core := openWith(t, p, nil)
 	evs := addTo(t, core, nil, "p:a f_six", "p:b f_push")
 	had := right(t, p, "go 100")
-	mem, site := patchAt(t, p.PID, evs[0].Place.Addr)
+	mem, site := patchAt(t, p.PID, evs[0].Place().Addr)
 	for range 5 {
 		putBack(t, core, mem, site)
 	}

@@ -167,8 +167,8 @@ func (b *bounds) record(tactic arch.Tactic, count bool, probes []string, n, usec
 		b.t.Fatal(err)
 	}
 	for _, e := range evs {
-		if e.Tactic != or(tactic, arch.TacticJump) {
-			b.t.Errorf("%s: %s, because of %v", e.Name, e.Tactic, e.Why)
+		if t, why := e.Form(); t != or(tactic, arch.TacticJump) {
+			b.t.Errorf("%s: %s, because of %v", e.Name, t, why)
 		}
 	}
 	got := b.work(n, usec)

@@ -114,8 +114,9 @@ func TestFallThenError(t *testing.T) {
 		t.Errorf("after %v: %v", err, evs)
 	}
 	held := add(t, core, "", "p:x "+compares, "p:leaf main.Leaf")
-	if read(t, p.PID, at, have); have[0] != 0xcc || held[0].Tactic != "uprobe" || held[1].Tactic != "jump" {
-		t.Errorf("% x, tactics %s, %s", have, held[0].Tactic, held[1].Tactic)
+	first, second := tacticOf(held[0]), tacticOf(held[1])
+	if read(t, p.PID, at, have); have[0] != 0xcc || first != "uprobe" || second != "jump" {
+		t.Errorf("% x, tactics %s, %s", have, first, second)
 	}
 	n := right(t, p, "go 100")
 	if err := core.Close(nil); err != nil {

@@ -174,11 +174,11 @@ func (r *hammering) exactly(t *testing.T, code []insn, tactic arch.Tactic) map[i
 	for at, e := range evs {
 		c := core.Counts(e)
 		if c.Missed != 0 || c.Lost != 0 {
-			t.Errorf("%s+%d %s, %s: %+v", at.fn, at.off, at.text, e.Tactic, c)
+			t.Errorf("%s+%d %s, %s: %+v", at.fn, at.off, at.text, tacticOf(e), c)
 		}
 		out[at] = c.Hits
 		r.covered[at] = true
-		r.tactics[e.Tactic]++
+		r.tactics[tacticOf(e)]++
 	}
 	return out
 }
@@ -265,7 +265,7 @@ func (r *hammering) round(t *testing.T, n, k int) {
 	core, done := r.open(t)
 	for at, e := range r.add(t, core, code, "") {
 		r.covered[at] = true
-		r.tactics[e.Tactic]++
+		r.tactics[tacticOf(e)]++
 	}
 	done()
 	if line := r.p.Line(); strings.Contains(line, `"bad":`) && !strings.Contains(line, `"bad":0`) {

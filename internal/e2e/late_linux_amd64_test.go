@@ -61,7 +61,7 @@ func TestThreadsBegin(t *testing.T) {
 					refused++
 					continue
 				}
-				tactics[string(evs[0].Tactic)]++
+				tactics[string(tacticOf(evs[0]))]++
 				if off == 0 {
 					counts[fn] = evs[0]
 				}

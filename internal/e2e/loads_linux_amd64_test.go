@@ -89,7 +89,7 @@ func goLoads(t *testing.T, program string) {
 	core := open(t, p)
 	e := add(t, core, "", "p:a main.Load v=+0(%ax):u64 s=+0(%ax):string w=+8(%ax):u64")[0]
 	tg := core.Target().(*process.Target)
-	if !tg.FaultsCaught(e.Place.Addr) || e.Place.Func.Addr != e.Place.Vaddr {
+	if at := e.Place(); !tg.FaultsCaught(at.Addr) || at.Offset != 0 {
 		t.Error("records of main.Load ask the kernel")
 	}
 	for _, fn := range []string{"runtime.sigtramp", "runtime.mstart", "runtime.sighandler"} {

@@ -309,7 +309,7 @@ func (r *toggling) cycle(k int) {
 		if c.Missed != 0 || c.Lost != 0 {
 			r.t.Errorf("%s+%d: %+v", at[i].fn, at[i].off, c)
 		}
-		r.within(&w, fmt.Sprintf("+%d %s, %s", at[i].off, at[i].text, e.Tactic), at[i].fn, c.Hits)
+		r.within(&w, fmt.Sprintf("+%d %s, %s", at[i].off, at[i].text, tacticOf(e)), at[i].fn, c.Hits)
 		r.n.hits += c.Hits
 	}
 	r.n.checked += len(evs)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -130,8 +131,14 @@ func TestOwnProbeWrittenInto(t *testing.T) {
 	if _, err := mem.WriteAt(site.Orig, int64(site.Addr)); err != nil {
 		t.Fatal(err)
 	}
+	if at := evs[0].Place(); at != (kprobes.Place{}) {
+		t.Errorf("the object has not come, and the event stands at %+v", at)
+	}
 	right(t, p, "open "+lib)
 	within(t, "the object", func() bool { return core.Sync() == nil && !evs[0].Gone() })
+	if at := evs[0].Place(); at.Addr == 0 || at.Symbol == "" || at.Module != filepath.Base(lib) {
+		t.Errorf("the object has come, and the event stands at %+v", at)
+	}
 	right(t, p, "call 5")
 	if err := core.Close(nil); err != nil {
 		t.Error(err)

@@ -82,6 +82,9 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 	for n := len(evs); n > 0 && evs[n-1].internalProbe; n-- { // addHooks's
 		evs = evs[:n-1]
 	}
+	if c.shown != nil {
+		c.shown(evs)
+	}
 	return evs, false, nil
 }
 

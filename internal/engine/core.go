@@ -20,10 +20,9 @@ import (
 
 // Options are the choices of Open; nil means the defaults.
 type Options struct {
-	// MaxEvents bounds the events and probes that exist at a time, enabled or not: what would
-	// exceed it is refused with ENOSPC, as a whole. 0: what the target's ring has room for, which
-	// is the most in any case.
-	MaxEvents int
+	MaxEvents int // see kprobes.Options
+	// Show is called with events that have been added, and sets what the user has of them (Event.Shown).
+	Show func([]*Event)
 }
 
 // Core is the registry of one target's probes.
@@ -37,8 +36,9 @@ type Core struct {
 	scan        *codescan.Scanner
 	space       atomic.Pointer[symbol.Space] // the target's, for Symbol
 	records     *records.Reader
-	most        int      // see Options.MaxEvents
-	batch       []*Event // what the Add in progress has defined so far
+	most        int            // see Options.MaxEvents
+	shown       func([]*Event) // see Options.Show
+	batch       []*Event       // what the Add in progress has defined so far
 	skipped     map[*event.Def]*skips
 	loaderProbe *Event // the probe on the loader; nil: none is needed yet
 	atMain      *Event // the probe where the program has its signal handlers (target.Beginner); nil: likewise
@@ -60,9 +60,12 @@ type Core struct {
 	handlers
 }
 
-// Of gives what is behind a *kprobes.Core, for programs of this module that need what the API does not have. Package
-// kprobes sets it.
-var Of func(core any) *Core
+// Of and OfEvent give what is behind a *kprobes.Core and a *kprobes.Event, for programs of this module that need what the
+// API does not have. Package kprobes sets them.
+var (
+	Of      func(core any) *Core
+	OfEvent func(ev any) *Event
+)
 
 // handlers is the part of a Core that serves Kprobes, Kretprobes and Jprobes.
 type handlers struct {
@@ -225,9 +228,32 @@ func (c *Core) Outside() error {
 
 // Gone says whether the event's object is not mapped at present: [GONE] in the listing.
 func (e *Event) Gone() bool {
-	e.knobs.lock.Lock()
-	defer e.knobs.lock.Unlock()
+	e.knobs.mu.Lock()
+	defer e.knobs.mu.Unlock()
 	return e.gone
+}
+
+// Place is where an event stands: see kprobes.Place.
+type Place struct {
+	Addr   uint64
+	Symbol string
+	Offset uint64
+	Module string
+}
+
+// At tells where the event stands, or has stood.
+func (e *Event) At() Place {
+	e.knobs.mu.Lock()
+	defer e.knobs.mu.Unlock()
+	r := e.Place
+	p := Place{Addr: r.Addr, Offset: r.Offset}
+	if r.Func != nil {
+		p.Symbol = r.Func.Pretty()
+	}
+	if r.Module != nil {
+		p.Module = r.Module.Name
+	}
+	return p
 }
 
 // isGo says whether a function takes its arguments as Go does.

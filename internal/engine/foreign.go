@@ -226,8 +226,6 @@ func (c *Core) watches() bool {
 
 // keepWatching is lookForWritten for programs that do not call Sync; the next one has the error.
 func (c *Core) keepWatching() {
-	c.tidying = true
-	defer func() { c.tidying = false }()
 	if err := c.lookForWritten(); err != nil && !errors.Is(err, target.ErrGone) {
 		c.stubbed.syncErr = errors.Join(c.stubbed.syncErr, err)
 	}

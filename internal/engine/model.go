@@ -19,11 +19,11 @@ import (
 
 // knobs are the choices that hold for all events of a registry.
 type knobs struct {
-	lock            sync.Locker // the registry's, for who asks an event
+	mu              sync.Locker // the registry's, for who asks an event
+	lock            sync.Locker // likewise, for who changes something
 	off             bool        // SetEnabled(false)
 	optimizationOff bool        // SetOptimization(false)
 	background      bool        // the optimiser makes an attempt
-	tidying         bool        // the reaper changes something
 }
 
 // Event is one probe event.
@@ -33,8 +33,7 @@ type Event struct {
 	Def         *event.Def
 	Prog        *fetch.Program // nil: runs are only counted
 	Place       symbol.Resolved
-	Tactic      Tactic // how it got control when it was armed; see Form
-	Why         error  // why not by a faster tactic; nil if there is none
+	Shown       any // what the user has of it; nil: nothing yet
 
 	form          armedAs // how it gets control now
 	knobs         *knobs
@@ -308,13 +307,9 @@ func queued(why error) error {
 	return &plan.QueuedError{Why: why}
 }
 
-// become notes how the event gets control now. The fields that its owner reads change only
-// while the owner calls, and not when the optimiser or the reaper does its work meanwhile.
+// become notes how the event gets control now.
 func (e *Event) become(f armedAs) {
 	e.form = f
-	if k := e.knobs; k == nil || !k.background && !k.tidying {
-		e.Tactic, e.Why = f.tactic, f.why
-	}
 	e.updateOptimized()
 }
 

@@ -14,12 +14,12 @@ func Open(t target.Target, o *Options) (*Core, error) {
 	can := t.Capabilities()
 	c := &Core{editor: editor{t: t, can: can}, scan: codescan.New(t), fns: map[uint64]*function{}, records: records.New(t)}
 	if o != nil {
-		c.most = o.MaxEvents
+		c.most, c.shown = o.MaxEvents, o.Show
 	}
 	if c.most < 0 {
 		return nil, errno.Errorf(unix.EINVAL, "MaxEvents %d: a number of events is not negative", c.most)
 	}
-	c.lock = locker{c}
+	c.knobs.mu, c.lock = &c.mu, locker{c}
 	c.editor.knobs, c.reg, c.again = &c.knobs, c, c.keepOptimizing
 	c.tidy = c.reapOnce
 	c.space.Store(t.Space())

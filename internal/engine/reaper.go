@@ -38,8 +38,6 @@ func (c *Core) disableFaulted() bool {
 			bad = append(bad, e.h)
 		}
 	}
-	c.tidying = true
-	defer func() { c.tidying = false }()
 	ok := len(bad) == 0 || c.setDisabled(bad, true, false) == nil
 	if len(c.stuck) == 0 {
 		return ok

@@ -30,8 +30,6 @@ func (c *Core) syncStubs() {
 	if !slices.ContainsFunc(c.events, func(e *Event) bool { return byStub(e) && !e.gone && e.withdrawn == nil }) && !c.stubbed.left {
 		return
 	}
-	c.tidying = true
-	defer func() { c.tidying = false }()
 	if err := c.sync(); err != nil && !errors.Is(err, target.ErrGone) {
 		c.stubbed.syncErr = err
 	}

@@ -15,8 +15,8 @@ import (
 // Returns tells how the event sees returns, and why not at the exits; "" for one that is no
 // return probe, or has no place yet.
 func (e *Event) Returns() (Returns, error) {
-	e.knobs.lock.Lock()
-	defer e.knobs.lock.Unlock()
+	e.knobs.mu.Lock()
+	defer e.knobs.mu.Unlock()
 	return e.returns()
 }
 

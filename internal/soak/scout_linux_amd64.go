@@ -5,6 +5,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -119,8 +120,9 @@ func (s *Stage) countAll(proc *process.Proc, held *process.Stopped, st *streams)
 		if core.Counts(e).Hits == 0 {
 			continue
 		}
-		o := s.object(e.Place.Module.Name)
-		for _, at := range o.instructions(e.Place.Func) {
+		stands := engine.OfEvent(e).Place
+		o := s.object(stands.Module.Name)
+		for _, at := range o.instructions(stands.Func) {
 			out[place{o.Name, at}] = 0
 		}
 	}

@@ -412,7 +412,8 @@ func (x *session) total() {
 			}
 		}
 		if evs := x.evs[b]; len(evs) > 0 {
-			x.r.tactics[string(evs[len(evs)-1].Tactic)]++
+			tactic, _ := evs[len(evs)-1].Form()
+			x.r.tactics[string(tactic)]++
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
@@ -137,7 +138,7 @@ func (p *probed) counts(e *kprobes.Event, hits uint64) {
 
 // counted are the hits that were only counted.
 func counted(e *kprobes.Event, n kprobes.Counts) uint64 {
-	if e.Prog != nil {
+	if engine.OfEvent(e).Prog != nil {
 		return 0
 	}
 	return n.Hits
@@ -284,8 +285,9 @@ func sameAsKernel(t *testing.T, g *testguest.Guest, calls, cpus int, low bool) {
 		p.sameLines(pid, 2*(calls/cpus))
 	}
 	for _, e := range evs {
-		if n := p.core.Counts(e); n.Lost+n.Missed != 0 || n.Hits < uint64(calls) || e.Tactic != "jump" {
-			t.Errorf("low %v: %s: %+v, tactic %s: %v", low, e.Name, n, e.Tactic, e.Why)
+		tactic, why := e.Form()
+		if n := p.core.Counts(e); n.Lost+n.Missed != 0 || n.Hits < uint64(calls) || tactic != "jump" {
+			t.Errorf("low %v: %s: %+v, tactic %s: %v", low, e.Name, n, tactic, why)
 		}
 	}
 	p.close()

@@ -351,8 +351,10 @@ func TestBreak(t *testing.T) {
 	def := "do_sys_openat2 dfd=%di:s32 name=+0(%si):ustring flags=+0(%dx):x64 mode=+8(%dx):x64 $stack0 $comm"
 	evs := p.add(&kprobes.AddOptions{Tactic: "break"}, "p:held "+def)
 	more := p.add(nil, "p:jump __x64_sys_getppid")
-	if evs[0].Tactic != "break" || more[0].Tactic != "jump" {
-		t.Errorf("tactics %s and %s", evs[0].Tactic, more[0].Tactic)
+	held, _ := evs[0].Form()
+	jump, _ := more[0].Form()
+	if held != "break" || jump != "jump" {
+		t.Errorf("tactics %s and %s", held, jump)
 	}
 	if _, err := p.tryAdd(nil, "p finish_task_switch.isra.0"); err == nil || !strings.Contains(err.Error(), "--tactic break") {
 		t.Errorf("where no jump fits and no breakpoint is asked for: %v", err)

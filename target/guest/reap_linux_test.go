@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
 	gk "kprobes.dev/kprobes/target/guest/kernel"
@@ -127,7 +128,7 @@ func TestCallsOver(t *testing.T) {
 	taken := make([]func() bool, len(calls))
 	for i, c := range calls {
 		var free func()
-		taken[i], free = p.t.Plant(ev.ID, ev.ID, c.sp, c.ret)
+		taken[i], free = p.t.Plant(engine.OfEvent(ev).ID, engine.OfEvent(ev).ID, c.sp, c.ret)
 		if c.over {
 			n++
 		} else {
@@ -176,8 +177,9 @@ func TestCallsClaimed(t *testing.T) {
 		p.g.Hit("getppid", 1, 1)
 	}()
 	sp := <-at
-	stale, _ := p.t.Plant(evs[0].ID, evs[1].ID, sp-256, 1)
-	over, _ := p.t.Plant(evs[0].ID, evs[0].ID, sp&^(1<<20-1)-8, 1)
+	first, second := engine.OfEvent(evs[0]).ID, engine.OfEvent(evs[1]).ID
+	stale, _ := p.t.Plant(first, second, sp-256, 1)
+	over, _ := p.t.Plant(first, first, sp&^(1<<20-1)-8, 1)
 	p.eventually("an instance of a call that is over is taken back", func() bool { return !over() })
 	if !stale() {
 		t.Error("an instance was taken back that a thread may have claimed")

@@ -77,7 +77,8 @@ func TestCount(t *testing.T) {
 	}
 	wg.Wait()
 	n := c.Counts(e)
-	t.Logf("%v %+v", e.Tactic, n)
+	tactic, _ := e.Form()
+	t.Logf("%v %+v", tactic, n)
 	if n.Hits != 8*1000*1000+1000 {
 		t.Errorf("%d hits", n.Hits)
 	}

@@ -31,7 +31,7 @@ func putBack(c *kprobes.Core) error {
 		return err
 	}
 	for i := range uint64(3) {
-		for _, at := range []uint64{counts[0].Place.Addr, k.Addr} {
+		for _, at := range []uint64{counts[0].Place().Addr, k.Addr} {
 			if err := putBackAt(at); err != nil {
 				return err
 			}
@@ -88,7 +88,7 @@ func writtenInto(c *kprobes.Core) error {
 	}
 	ev := counts[0]
 	_ = other(1, 2)
-	if err := breakInto(ev.Place.Addr, func() error {
+	if err := breakInto(ev.Place().Addr, func() error {
 		_, why := ev.Form()
 		return why
 	}); err != nil {

@@ -157,7 +157,8 @@ func (run *kprobesRun) events(pkg string) error {
 	}
 	at := map[uint64]*kprobes.Event{}
 	for _, e := range evs {
-		at[e.Place.Module.Runtime(e.Place.Func.Addr)] = e
+		pl := e.Place()
+		at[pl.Addr-pl.Offset] = e
 	}
 	for _, f := range run.fns {
 		if f.event = at[f.addr]; f.event == nil {

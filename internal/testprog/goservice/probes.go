@@ -80,7 +80,8 @@ func (s *service) probe() (any, error) {
 	}
 	tactics := map[string]int{}
 	for _, e := range s.evs {
-		tactics[string(e.Tactic)]++
+		tactic, _ := e.Form()
+		tactics[string(tactic)]++
 	}
 	return map[string]any{"counters": len(s.evs), "kprobes": len(pres), "kretprobes": len(rets), "tactics": tactics}, nil
 }
@@ -205,7 +206,7 @@ func (s *service) survey(glob string) (any, error) {
 	hits := map[string]uint64{}
 	for _, e := range evs {
 		if n := s.core.Counts(e).Hits; n > 0 {
-			hits[e.Place.Func.Name] = n
+			hits[e.Place().Symbol] = n
 		}
 	}
 	return map[string]any{"probed": len(evs), "refused": refused, "hits": hits, "load": done}, s.core.Remove(evs)
