@@ -4,11 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // All functions of a program at once, entries and returns, by the package's own interface:
@@ -56,7 +57,7 @@ func TestAllFunctionsAtOnce(t *testing.T) {
 			compared++
 			n -= before[fn]
 			for end := time.Now().Add(time.Minute); c.Counts(e).Hits < n && time.Now().Before(end); {
-				c.Poll(func(*trace.Hit) {}) // of other processors' clocks some run a little behind
+				c.Poll(func(*hit.Hit) {}) // of other processors' clocks some run a little behind
 			}
 			if hits := c.Counts(e).Hits; hits != n {
 				t.Errorf("round %d: %s %s: %d hits, the program counts %d", round, e.Def.Text, fn, hits, n)

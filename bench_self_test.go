@@ -15,13 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/cbuild"
 	"kprobes.dev/kprobes/internal/kuprobe"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/workload"
-	"kprobes.dev/kprobes/trace"
 )
 
 // benchHook is what a program without probes has: a hook of its own in the function.
@@ -178,7 +179,7 @@ func armDef(b *testing.B, text string, o *kprobes.AddOptions) (func(uint64), fun
 	var read uint64
 	return func(calls uint64) {
 		for deadline := time.Now().Add(time.Minute); read < calls && time.Now().Before(deadline); {
-			read += uint64(core.Poll(func(*trace.Hit) {}))
+			read += uint64(core.Poll(func(*hit.Hit) {}))
 		}
 	}, end
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
@@ -14,13 +16,16 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/target"
-	"kprobes.dev/kprobes/trace"
 )
 
 // Core is the registry of one target's probes.
 type Core struct{ e *engine.Core }
 
 func init() { engine.Of = func(core any) *engine.Core { return core.(*Core).e } }
+
+// Hit is one record of an event: which event, when (CLOCK_MONOTONIC, in nanoseconds) and where it was written. It is valid
+// while the function runs that is given it. Package trace makes text of it.
+type Hit = hit.Hit
 
 // The types that the methods of a Core take and give.
 type (
@@ -119,7 +124,7 @@ func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) { return c.e.Symbol(ad
 // Poll reads the records that are there, in the order of their times, and returns how
 // many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that
 // another goroutine makes.
-func (c *Core) Poll(f func(*trace.Hit)) int { return c.e.Poll(f) }
+func (c *Core) Poll(f func(*Hit)) int { return c.e.Poll(f) }
 
 // Counts sums up what an event has counted so far.
 func (c *Core) Counts(e *Event) Counts { return c.e.Counts(e.e) }
@@ -193,7 +198,7 @@ func (c *Core) Blacklist(w io.Writer) error { return c.e.Blacklist(w) }
 
 // Close disarms every event, reads what is left and takes everything out of the target.
 // f gets the records, as in Poll; it may be nil.
-func (c *Core) Close(f func(*trace.Hit)) error { return c.e.Close(f) }
+func (c *Core) Close(f func(*Hit)) error { return c.e.Close(f) }
 
 // NoKprobe puts a function on the blacklist: a func, or a string with its name. Probes
 // that are registered there stay; no further ones are (EINVAL). Errors: EINVAL if fn is

@@ -44,7 +44,7 @@
 //	t, err := process.Attach(p, nil)
 //	core, err := kprobes.Open(t, nil)
 //	events, err := core.Add(defs, nil) // all of them, or none and the reason
-//	n := core.Poll(func(h *trace.Hit) { … })
+//	n := core.Poll(func(h *kprobes.Hit) { … })
 //	err = core.Close(nil) // everything is as it was
 //
 // The Core of the own process takes events too. It is never closed: remove what was added.

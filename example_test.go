@@ -10,12 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // What the examples probe. A function that the compiler may inline has no code of its own.
@@ -273,7 +274,7 @@ func ExampleCore_Add() {
 	price("tea", 4)
 	price("milk", 2)
 	for n := 0; n < 2; {
-		n += core.Poll(func(h *trace.Hit) {
+		n += core.Poll(func(h *hit.Hit) {
 			args, err := h.AppendArgs(nil, nil)
 			if err != nil {
 				log.Fatal(err)

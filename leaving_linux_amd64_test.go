@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/trace"
 )
 
 // patience bounds what tests wait for. Nothing measures it.
@@ -163,7 +164,7 @@ func TestWidePools(t *testing.T) {
 	must(t, err)
 	prog.Counts("go 100")
 	eventually(t, "100 hits of each", func() bool {
-		c.Poll(func(*trace.Hit) {}) // of other processors' clocks some run a little behind
+		c.Poll(func(*hit.Hit) {}) // of other processors' clocks some run a little behind
 		return !slices.ContainsFunc(evs, func(e *kprobes.Event) bool { return c.Counts(e).Hits != 100 })
 	})
 }

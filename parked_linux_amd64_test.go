@@ -10,13 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // TestDetoursStay: the detours of probes that have been taken out are left alone as long as a
@@ -47,7 +48,7 @@ func TestDetoursStay(t *testing.T) {
 		}
 		evs := h.add(t, nil, defs...)
 		eventually(t, "the threads run", func() bool {
-			c.Poll(func(*trace.Hit) {})
+			c.Poll(func(*hit.Hit) {})
 			return c.Counts(evs[0]).Hits > 0
 		})
 		time.Sleep(time.Duration(rand.N(2000)) * time.Microsecond)
@@ -106,7 +107,7 @@ func TestAskedAtAnyTime(t *testing.T) {
 		must(t, c.Sync())
 		prog.Counts("call 5")
 		eventually(t, "the hits are read", func() bool {
-			c.Poll(func(*trace.Hit) {})
+			c.Poll(func(*hit.Hit) {})
 			return c.Counts(evs[0]).Hits == 5
 		})
 		prog.Counts("close")

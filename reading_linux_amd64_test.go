@@ -7,12 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // heldUp is a process whose changes wait once it is asked for: changing says that one has begun, and
@@ -79,7 +80,7 @@ func TestReadingNeverWaitsForAChange(t *testing.T) {
 	go func() {
 		n := uint64(0)
 		for n < want {
-			c.Poll(func(h *trace.Hit) {
+			c.Poll(func(h *hit.Hit) {
 				if h.Event.Name == "seen" {
 					n++
 				}
@@ -170,11 +171,11 @@ func TestReadingWhileTheRingGoes(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			c.Poll(func(*trace.Hit) { polled++ })
+			c.Poll(func(*hit.Hit) { polled++ })
 		}()
 		<-done
 	}
-	if err := c.Close(func(*trace.Hit) { closed++ }); err != nil {
+	if err := c.Close(func(*hit.Hit) { closed++ }); err != nil {
 		t.Fatal(err)
 	}
 	if polled == 0 || polled+closed != want {

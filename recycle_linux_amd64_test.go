@@ -4,13 +4,14 @@ import (
 	"errors"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // few attaches to a program, with a ring that has room for few events.
@@ -107,7 +108,7 @@ func TestRefusedTakeNoRoom(t *testing.T) {
 	}
 	n := prog.Counts("go 100")["add"]
 	eventually(t, "the records are read", func() bool { // some are held back until their order is known
-		c.Poll(func(*trace.Hit) {})
+		c.Poll(func(*hit.Hit) {})
 		return c.Counts(evs[0]).Hits >= n && c.Counts(evs[1]).Hits >= n
 	})
 	for i, want := range []uint64{n, n, 0} {

@@ -10,13 +10,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // home is a target that the tests of sharing are put to.
@@ -155,7 +156,7 @@ func testOrder(t *testing.T, h *home) {
 	run("the first one anew", "bcdeaEADB")
 	for _, ev := range append(counts, records...) {
 		eventually(t, ev.Name+" has all calls", func() bool {
-			h.core.Poll(func(*trace.Hit) {})
+			h.core.Poll(func(*hit.Hit) {})
 			return h.core.Counts(ev).Hits == calls
 		})
 	}

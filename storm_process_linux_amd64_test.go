@@ -6,11 +6,12 @@ import (
 	"os"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // TestObjectsComeAndGo attaches to a program of which two threads load and unload objects all the time,
@@ -41,7 +42,7 @@ func TestObjectsComeAndGo(t *testing.T) {
 			t.Errorf("round %d: %v", round, err)
 		}
 		for range 20 {
-			c.Poll(func(*trace.Hit) {})
+			c.Poll(func(*hit.Hit) {})
 			if err := c.Sync(); err != nil {
 				t.Errorf("round %d: %v", round, err)
 			}
@@ -117,7 +118,7 @@ func TestLoaderLetGo(t *testing.T) {
 			must(t, err)
 			prog.Send("open " + lib)
 			eventually(t, "the loader waits", func() bool {
-				c.Poll(func(*trace.Hit) {})
+				c.Poll(func(*hit.Hit) {})
 				return c.Stats().Pending
 			})
 			if err := end(c, p); err != nil {

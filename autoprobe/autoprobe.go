@@ -10,19 +10,19 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/tracing"
+	"kprobes.dev/kprobes/trace"
 )
 
 // Var is the variable of the environment that holds the definitions.
 const Var = "KPROBE_EVENT"
 
-func init() { start(os.Getenv(Var), auxv, tracing.Self, os.Stderr) }
+func init() { start(os.Getenv(Var), auxv, trace.Self, os.Stderr) }
 
 // auxv reads what the kernel told the program when it started.
 func auxv() ([]byte, error) { return os.ReadFile("/proc/self/auxv") }
 
 // start defines and enables events, unless the program runs with rights of its own.
-func start(text string, auxv func() ([]byte, error), open func() (*tracing.Instance, error), words io.Writer) {
+func start(text string, auxv func() ([]byte, error), open func() (*trace.Instance, error), words io.Writer) {
 	if text == "" {
 		return
 	}

@@ -8,11 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
-	"kprobes.dev/kprobes/tracing"
 )
 
 // vector makes an auxiliary vector.
@@ -40,7 +41,7 @@ func TestStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := tracing.New(core, nil)
+	in := trace.New(core, nil)
 	defer func() {
 		if err := errors.Join(in.Close(), core.Close(nil)); err != nil {
 			t.Error(err)
@@ -48,7 +49,7 @@ func TestStart(t *testing.T) {
 	}()
 	var words bytes.Buffer
 	start("p:look,f_push,v=%di;;p:gone,f_lea;p:bad,nosuch,x=%di; r:g/found,f_push,v=$retval;-:gone;-:nosuch;",
-		plain, func() (*tracing.Instance, error) { return in, nil }, &words)
+		plain, func() (*trace.Instance, error) { return in, nil }, &words)
 	var defs bytes.Buffer
 	if err := in.WriteDefinitions(&defs); err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestStart(t *testing.T) {
 	if err := in.WriteProfile(&profile); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := profile.String(), trace.ProfileLine("look", n, 0)+trace.ProfileLine("found", n, 0); got != want {
+	if got, want := profile.String(), hit.ProfileLine("look", n, 0)+hit.ProfileLine("found", n, 0); got != want {
 		t.Errorf("profile:\n%swant:\n%s", got, want)
 	}
 }
@@ -91,7 +92,7 @@ func TestLeavesAlone(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var words bytes.Buffer
-			start(tt.text, tt.auxv, func() (*tracing.Instance, error) {
+			start(tt.text, tt.auxv, func() (*trace.Instance, error) {
 				t.Error("the target is opened")
 				return nil, errors.New("no target")
 			}, &words)
@@ -101,7 +102,7 @@ func TestLeavesAlone(t *testing.T) {
 		})
 	}
 	var words bytes.Buffer
-	start("p f", plain, func() (*tracing.Instance, error) { return nil, errors.New("no target here") }, &words)
+	start("p f", plain, func() (*trace.Instance, error) { return nil, errors.New("no target here") }, &words)
 	if !strings.Contains(words.String(), "no target here") {
 		t.Errorf("said: %q", &words)
 	}

@@ -9,7 +9,7 @@
 // each may be a deletion. All events are enabled. What can not be done is told on standard
 // error and left out; the program starts in any case.
 //
-// The records go to the process's own trace instance, tracing.Self, whose buffer keeps the
+// The records go to the process's own trace instance, trace.Self, whose buffer keeps the
 // newest; package debughttp, which imports this one, serves it. Without the variable nothing
 // is done. It is ignored where the program was given rights that who started it has not
 // (AT_SECURE: set-user-ID, capabilities). Programs that this one starts inherit it.

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes/trace"
-	"kprobes.dev/kprobes/tracing"
 )
 
 // childVar makes the test binary the program that TestOwnProcess starts.
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	for range calls {
 		n = called(n)
 	}
-	in, err := tracing.Self()
+	in, err := trace.Self()
 	if err == nil {
 		err = in.WriteProfile(os.Stdout)
 	}
@@ -54,7 +55,7 @@ func TestOwnProcess(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s%s", err, out, &words)
 	}
-	if want := trace.ProfileLine("in", calls, 0) + trace.ProfileLine("out", calls, 0); !strings.HasPrefix(string(out), want) {
+	if want := hit.ProfileLine("in", calls, 0) + hit.ProfileLine("out", calls, 0); !strings.HasPrefix(string(out), want) {
 		t.Errorf("profile\n%.1000s\nwant\n%s", out, want)
 	}
 	if !strings.Contains(string(out), fmt.Sprintf(" v=%d\n", calls)) {

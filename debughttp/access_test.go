@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"kprobes.dev/kprobes/tracing"
+	"kprobes.dev/kprobes/trace"
 )
 
 const word = "a-token-of-sixteen-or-more"
@@ -19,7 +19,7 @@ var errOpened = errors.New("the target is opened")
 
 // answer gives what a server without a target answers.
 func answer(o *Options, change func(r *http.Request)) *httptest.ResponseRecorder {
-	s := newServer(func() (*tracing.Instance, error) { return nil, errOpened }, o)
+	s := newServer(func() (*trace.Instance, error) { return nil, errOpened }, o)
 	r := httptest.NewRequest(http.MethodGet, "http://localhost:6060"+Prefix+"kprobe_events", nil)
 	r.Header.Set("Authorization", "Bearer "+word)
 	change(r)
@@ -182,7 +182,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add(http.MethodGet, "events/../../x", "")
 	f.Add(http.MethodGet, "events/\x00/%2f/format", "")
 	f.Fuzz(func(t *testing.T, method, path, body string) {
-		s := newServer(func() (*tracing.Instance, error) { return tracing.New(nil, nil), nil }, &Options{Token: word, MaxBody: 1 << 12})
+		s := newServer(func() (*trace.Instance, error) { return trace.New(nil, nil), nil }, &Options{Token: word, MaxBody: 1 << 12})
 		r := httptest.NewRequest(http.MethodGet, "http://localhost"+Prefix, strings.NewReader(body))
 		r.Method, r.URL.Path = method, Prefix+path
 		r.Header.Set("Authorization", "Bearer "+word)

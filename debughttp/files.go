@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/tracing"
+	"kprobes.dev/kprobes/trace"
 )
 
 // files are those that are always there, by path.
 var files = map[string]*file{
 	"":               {read: index},
-	"kprobe_events":  {read: buffered((*tracing.Instance).WriteDefinitions), write: define},
-	"kprobe_profile": {read: buffered((*tracing.Instance).WriteProfile)},
-	"trace":          {read: snapshot, write: truncated((*tracing.Instance).Clear)},
+	"kprobe_events":  {read: buffered((*trace.Instance).WriteDefinitions), write: define},
+	"kprobe_profile": {read: buffered((*trace.Instance).WriteProfile)},
+	"trace":          {read: snapshot, write: truncated((*trace.Instance).Clear)},
 	"trace_pipe":     {read: pipe},
 	"tracing_on":     {read: tracingOn, write: setTracing},
-	"error_log":      {read: errorLog, write: truncated((*tracing.Instance).ClearErrorLog)},
+	"error_log":      {read: errorLog, write: truncated((*trace.Instance).ClearErrorLog)},
 	"list":           {read: list},
 	"blacklist":      {read: blacklist},
 	"enabled":        {read: enabled, write: setEnabled},
@@ -70,7 +70,7 @@ func eventFile(path string) *file {
 }
 
 // buffered reads a file that is written while a lock is held: not by a slow client.
-func buffered(f func(*tracing.Instance, io.Writer) error) func(*call) error {
+func buffered(f func(*trace.Instance, io.Writer) error) func(*call) error {
 	return func(c *call) error {
 		var b bytes.Buffer
 		if err := f(c.in, &b); err != nil {
@@ -81,7 +81,7 @@ func buffered(f func(*tracing.Instance, io.Writer) error) func(*call) error {
 }
 
 // truncated is a file that is emptied by truncation, and takes no text (trace, error_log).
-func truncated(f func(*tracing.Instance)) func(*call) error {
+func truncated(f func(*trace.Instance)) func(*call) error {
 	return func(c *call) error {
 		if c.truncate {
 			f(c.in)

@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/tracing"
+	"kprobes.dev/kprobes/trace"
 )
 
 // list is kprobes/list: all probes of the target, those without an event too.
 func list(c *call) error {
-	return buffered(func(in *tracing.Instance, w io.Writer) error { return in.List(w) })(c)
+	return buffered(func(in *trace.Instance, w io.Writer) error { return in.List(w) })(c)
 }
 
 // blacklist is kprobes/blacklist.
 func blacklist(c *call) error {
-	return buffered(func(in *tracing.Instance, w io.Writer) error { return in.Core().Blacklist(w) })(c)
+	return buffered(func(in *trace.Instance, w io.Writer) error { return in.Core().Blacklist(w) })(c)
 }
 
 // enabled is kprobes/enabled.

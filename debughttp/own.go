@@ -4,11 +4,11 @@ import (
 	"net/http"
 
 	_ "kprobes.dev/kprobes/autoprobe" // KPROBE_EVENT
-	"kprobes.dev/kprobes/tracing"
+	"kprobes.dev/kprobes/trace"
 )
 
 // own serves the process's own events.
-var own = newServer(tracing.Self, nil)
+var own = newServer(trace.Self, nil)
 
 func init() { http.Handle(Prefix, own) }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kprobes.dev/kprobes/trace"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // probed is what the test of the own process probes.
@@ -32,7 +32,7 @@ func TestOwnProcess(t *testing.T) {
 			t.Fatalf("probed(%d) is wrong", i)
 		}
 	}
-	s.is("kprobe_profile", trace.ProfileLine("entry", calls, 0)+trace.ProfileLine("exit", calls, 0))
+	s.is("kprobe_profile", hit.ProfileLine("entry", calls, 0)+hit.ProfileLine("exit", calls, 0))
 	out := s.get("trace")
 	for _, want := range []string{": entry: (kprobes.dev/kprobes/debughttp.probed+0x0/0x", " n=0x3e7\n", " v=0x3e8\n"} {
 		if !strings.Contains(out, want) {

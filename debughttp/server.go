@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strings"
 
-	"kprobes.dev/kprobes/tracing"
+	"kprobes.dev/kprobes/trace"
 )
 
 // Prefix is where the files are served.
@@ -29,16 +29,16 @@ const defaultBody = 1 << 20
 // Server serves the files of one trace instance.
 type Server struct {
 	o     Options
-	open  func() (*tracing.Instance, error)
+	open  func() (*trace.Instance, error)
 	token func() (string, error)
 }
 
 // New makes the handler for a trace instance, which the caller closes.
-func New(in *tracing.Instance, o *Options) *Server {
-	return newServer(func() (*tracing.Instance, error) { return in, nil }, o)
+func New(in *trace.Instance, o *Options) *Server {
+	return newServer(func() (*trace.Instance, error) { return in, nil }, o)
 }
 
-func newServer(open func() (*tracing.Instance, error), o *Options) *Server {
+func newServer(open func() (*trace.Instance, error), o *Options) *Server {
 	s := &Server{open: open}
 	if o != nil {
 		s.o = *o
@@ -107,7 +107,7 @@ func (s *Server) body(w http.ResponseWriter, r *http.Request) (string, error) {
 
 // call is one request to a file.
 type call struct {
-	in       *tracing.Instance
+	in       *trace.Instance
 	w        http.ResponseWriter
 	r        *http.Request
 	body     string

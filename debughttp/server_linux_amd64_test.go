@@ -12,11 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
-	"kprobes.dev/kprobes/tracing"
 )
 
 // patience bounds waits for what must come. Nothing measures it.
@@ -47,7 +48,7 @@ func serve(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := tracing.New(core, nil)
+	in := trace.New(core, nil)
 	t.Cleanup(func() {
 		if err := errors.Join(in.Close(), core.Close(nil)); err != nil {
 			t.Error(err)
@@ -135,7 +136,7 @@ func TestSession(t *testing.T) {
 
 	before := s.prog.Counts("count")
 	n := s.prog.Counts("go 100")["f_push"] - before["f_push"]
-	s.is("kprobe_profile", trace.ProfileLine("look", n, 0)+trace.ProfileLine("found", n, 0)+trace.ProfileLine("p_f_lea_0", 0, 0))
+	s.is("kprobe_profile", hit.ProfileLine("look", n, 0)+hit.ProfileLine("found", n, 0)+hit.ProfileLine("p_f_lea_0", 0, 0))
 	out := s.get("trace")
 	if !strings.HasPrefix(out, "# tracer: nop\n") || uint64(strings.Count(out, ": look: (f_push+0x0/0x")) != n || uint64(strings.Count(out, " <- f_push) v=")) != n {
 		t.Errorf("trace of %d hits:\n%.2000s", n, out)
@@ -146,7 +147,7 @@ func TestSession(t *testing.T) {
 	s.post("events/enable", "0")
 	s.is("events/enable", "0\n")
 	s.post("kprobe_events", "-:look")
-	s.is("trace", trace.Header(0, headerCPUs(out)))
+	s.is("trace", hit.Header(0, headerCPUs(out)))
 	if status, text := s.ask(http.MethodPut, "kprobe_events", "p:x f_nop5"); status != http.StatusOK {
 		t.Errorf("PUT: %d %s", status, text)
 	}

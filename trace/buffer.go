@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // Buffer keeps the newest hits, as the kernel's trace buffer does in its overwrite mode:
@@ -26,7 +28,7 @@ type Buffer struct {
 // page is a run of hits with the bytes of their records. What was written to it is never
 // changed, so that readers need no lock for what they have been given.
 type page struct {
-	hits []Hit
+	hits []hit.Hit
 	recs []byte
 }
 
@@ -34,7 +36,7 @@ type page struct {
 const (
 	pageHits = 512
 	pageRecs = 32 << 10
-	hitBytes = 104 // a Hit takes
+	hitBytes = 104 // a hit.Hit takes
 	// DefaultBuffer is the size of a Buffer, in bytes, where none is asked for.
 	DefaultBuffer = 4 << 20
 	minBuffer     = 4 * (pageHits*hitBytes + pageRecs)
@@ -50,7 +52,7 @@ func NewBuffer(bytes int) *Buffer {
 }
 
 // Add copies a hit into the buffer. Readers that wait are woken by Wake.
-func (b *Buffer) Add(h *Hit) {
+func (b *Buffer) Add(h *hit.Hit) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.room(len(h.Rec))
@@ -72,7 +74,7 @@ func (b *Buffer) room(n int) *page {
 			return p
 		}
 	}
-	p := &page{hits: make([]Hit, 0, pageHits), recs: make([]byte, 0, max(pageRecs, n))}
+	p := &page{hits: make([]hit.Hit, 0, pageHits), recs: make([]byte, 0, max(pageRecs, n))}
 	b.pages = append(b.pages, p)
 	return p
 }
@@ -114,7 +116,7 @@ func (b *Buffer) Clear() {
 }
 
 // Hits gives the hits that are there, oldest first, and how many were written since Clear.
-func (b *Buffer) Hits() (runs [][]Hit, written uint64) {
+func (b *Buffer) Hits() (runs [][]hit.Hit, written uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, p := range b.pages {
@@ -127,15 +129,9 @@ func (b *Buffer) Hits() (runs [][]Hit, written uint64) {
 	return runs, b.written
 }
 
-// Loss is a number of hits of one CPU that were dropped before anybody took them.
-type Loss struct {
-	CPU  int
-	Hits uint64
-}
-
 // Take takes hits out: some of the oldest, at least one. It waits until there are any or
 // ctx ends, whose error it gives then. lost tells, by CPU, what was dropped before them.
-func (b *Buffer) Take(ctx context.Context) (hits []Hit, lost []Loss, err error) {
+func (b *Buffer) Take(ctx context.Context) (hits []hit.Hit, lost []hit.Loss, err error) {
 	for {
 		hits, lost, more := b.take()
 		if len(hits) > 0 {
@@ -150,7 +146,7 @@ func (b *Buffer) Take(ctx context.Context) (hits []Hit, lost []Loss, err error) 
 }
 
 // take takes hits if there are any, else it gives a channel that is closed when some come.
-func (b *Buffer) take() ([]Hit, []Loss, <-chan struct{}) {
+func (b *Buffer) take() ([]hit.Hit, []hit.Loss, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for len(b.pages) > 0 {
@@ -174,10 +170,10 @@ func (b *Buffer) take() ([]Hit, []Loss, <-chan struct{}) {
 }
 
 // losses gives what was lost, and starts anew.
-func (b *Buffer) losses() []Loss {
-	var out []Loss
+func (b *Buffer) losses() []hit.Loss {
+	var out []hit.Loss
 	for _, cpu := range slices.SortedFunc(maps.Keys(b.lost), cmp.Compare[int]) {
-		out = append(out, Loss{cpu, b.lost[cpu]})
+		out = append(out, hit.Loss{CPU: cpu, Hits: b.lost[cpu]})
 	}
 	clear(b.lost)
 	return out

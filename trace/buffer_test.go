@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"kprobes.dev/kprobes/internal/hit"
 )
 
-func hit(i int) *Hit {
-	return &Hit{TID: i, CPU: i % 3, Rec: fmt.Appendf(nil, "record %d", i)}
+func hitOf(i int) *hit.Hit {
+	return &hit.Hit{TID: i, CPU: i % 3, Rec: fmt.Appendf(nil, "record %d", i)}
 }
 
 func (b *Buffer) tids() (tids []int) {
@@ -26,7 +28,7 @@ func TestBufferKeepsTheNewest(t *testing.T) {
 	b := NewBuffer(1)
 	const n = 50_000
 	for i := range n {
-		b.Add(hit(i))
+		b.Add(hitOf(i))
 	}
 	tids := b.tids()
 	if len(tids) < 1000 || len(tids) > n/2 {
@@ -60,7 +62,7 @@ func TestBufferKeepsTheNewest(t *testing.T) {
 func TestBufferTake(t *testing.T) {
 	b := NewBuffer(0)
 	for i := range 2000 {
-		b.Add(hit(i))
+		b.Add(hitOf(i))
 	}
 	before := b.tids()
 	if got := b.tids(); len(before) != 2000 || len(got) != 2000 {
@@ -82,12 +84,12 @@ func TestBufferTake(t *testing.T) {
 			t.Errorf("%d left after %d were taken", got, next)
 		}
 	}
-	b.Add(hit(2000))
+	b.Add(hitOf(2000))
 	hits, _, err := b.Take(t.Context())
 	if err != nil || len(hits) != 1 || hits[0].TID != 2000 {
 		t.Errorf("after all were taken: %v, %v", hits, err)
 	}
-	b.Add(hit(2001))
+	b.Add(hitOf(2001))
 	b.Clear()
 	if tids := b.tids(); tids != nil {
 		t.Errorf("after Clear: %v", tids)
@@ -127,7 +129,7 @@ func TestBufferReaders(t *testing.T) {
 		})
 	}
 	for i := range n {
-		b.Add(hit(i))
+		b.Add(hitOf(i))
 		if i%37 == 0 || i == n-1 {
 			b.Wake()
 		}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/event"
@@ -19,7 +21,6 @@ import (
 	"kprobes.dev/kprobes/internal/benchprobes"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/workload"
-	"kprobes.dev/kprobes/trace"
 )
 
 // figure is what is held against a bar and is no cost of a hit.
@@ -393,7 +394,7 @@ func (b *bench) pump(p *ownProber, w *asyncwriter.Writer, want uint64) error {
 	go func() { made <- b.produce(want, part, room, stop) }()
 	last := time.Now()
 	for read, freed := uint64(0), uint64(0); read < want && time.Since(last) < pumpWait && b.ctx.Err() == nil; {
-		n := b.s.core.Poll(func(h *trace.Hit) { _, _ = w.Write(h.Rec) }) // Close tells of errors
+		n := b.s.core.Poll(func(h *hit.Hit) { _, _ = w.Write(h.Rec) }) // Close tells of errors
 		if n > 0 {
 			last = time.Now()
 		} else {

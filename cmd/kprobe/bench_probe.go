@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/kuprobe"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/workload"
-	"kprobes.dev/kprobes/trace"
 )
 
 // prober is one way to probe the workload: a row at work.
@@ -120,7 +121,7 @@ const drainTime = 10 * time.Second
 
 func (p *ownProber) drain(hits uint64) {
 	for end := time.Now().Add(drainTime); time.Now().Before(end); time.Sleep(time.Millisecond / 2) {
-		p.b.s.core.Poll(func(*trace.Hit) {})
+		p.b.s.core.Poll(func(*hit.Hit) {})
 		if n, _, _ := p.counts(); n >= hits {
 			return
 		}

@@ -8,13 +8,14 @@ import (
 	"os"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/demoapp"
 	"kprobes.dev/kprobes/internal/ring"
-	"kprobes.dev/kprobes/trace"
 )
 
 func newDemo() *cobra.Command {
@@ -182,7 +183,7 @@ func (d *demo) arm(texts ...string) ([]*kprobes.Event, error) {
 const pollPause = 2 * time.Millisecond
 
 // read gives records to f until done says that it is enough.
-func (d *demo) read(f func(*trace.Hit), done func() bool) error {
+func (d *demo) read(f func(*hit.Hit), done func() bool) error {
 	for !done() {
 		if err := d.ctx.Err(); err != nil {
 			return err
@@ -204,7 +205,7 @@ func (d *demo) read(f func(*trace.Hit), done func() bool) error {
 const settleTime = 25 * time.Millisecond
 
 // settle reads all records that a paused workload has written.
-func (d *demo) settle(f func(*trace.Hit)) error {
+func (d *demo) settle(f func(*hit.Hit)) error {
 	since := time.Now()
 	return d.read(f, func() bool { return time.Since(since) > settleTime && d.s.core.Poll(f) == 0 })
 }

@@ -10,11 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/target/guest"
-	"kprobes.dev/kprobes/trace"
 )
 
 // guestDemoLimit is for all the steps, boot included: it takes ten seconds on a machine that
@@ -39,7 +40,7 @@ type guestDemo struct {
 	t      *tracedGuest // nil before arm and after detach
 	text   []byte       // the kernel's, before anything was put in
 	ours   []byte       // our lines
-	print  trace.Printer
+	print  hit.Printer
 	runs   []demoRun
 }
 
@@ -150,7 +151,7 @@ func (d *guestDemo) arm() error {
 			return fmt.Errorf("%w: the kernel that is shown needs CONFIG_KPROBE_EVENTS", err)
 		}
 	}
-	d.print = trace.Printer{Names: d.t.Names()}
+	d.print = hit.Printer{Names: d.t.Names()}
 	if err := d.t.Add(defs, nil); err != nil {
 		return err
 	}

@@ -9,10 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/guestkit/agent"
-	"kprobes.dev/kprobes/trace"
 )
 
 // demoWork is what the test program in the guest does: see agent.Hit. tcp's calls go through
@@ -142,7 +143,7 @@ const guestSettle = 250 * time.Millisecond
 // settle reads the records of all calls that were made.
 func (d *guestDemo) settle() error {
 	for last := time.Now(); time.Since(last) < guestSettle; {
-		if d.t.Poll(func(h *trace.Hit) { d.ours = d.print.Text(d.ours, h) }) > 0 {
+		if d.t.Poll(func(h *hit.Hit) { d.ours = d.print.Text(d.ours, h) }) > 0 {
 			last = time.Now()
 		}
 		if err := d.pause(pollPause); err != nil {
@@ -162,7 +163,7 @@ func (d *guestDemo) compare() error {
 		return err
 	}
 	ours, own := parseDemoLines(string(d.ours)), parseDemoLines(text)
-	fmt.Fprintf(d.out, "\n%s", trace.Header(uint64(len(ours)), demoCPUs))
+	fmt.Fprintf(d.out, "\n%s", hit.Header(uint64(len(ours)), demoCPUs))
 	equal, all := 0, 0
 	var rows []demoRow
 	var errs []error

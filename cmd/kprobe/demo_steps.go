@@ -5,9 +5,10 @@ import (
 	"runtime"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/demoapp"
-	"kprobes.dev/kprobes/trace"
 )
 
 // traceLines is the number of trace lines that are shown.
@@ -15,12 +16,12 @@ const traceLines = 12
 
 // demoLines collects lines of a trace.
 type demoLines struct {
-	print trace.Printer
+	print hit.Printer
 	text  []byte
 	n     int
 }
 
-func (l *demoLines) add(h *trace.Hit) {
+func (l *demoLines) add(h *hit.Hit) {
 	if l.n < traceLines {
 		l.text = l.print.Text(l.text, h)
 		l.n++
@@ -35,11 +36,11 @@ func (d *demo) trace() error {
 	if err != nil {
 		return err
 	}
-	l := &demoLines{print: trace.Printer{Names: d.s.names}}
+	l := &demoLines{print: hit.Printer{Names: d.s.names}}
 	if err := d.read(l.add, func() bool { return l.n == traceLines }); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(d.out, "\n%s%s", trace.Header(uint64(l.n), runtime.NumCPU()), l.text)
+	_, err = fmt.Fprintf(d.out, "\n%s%s", hit.Header(uint64(l.n), runtime.NumCPU()), l.text)
 	return err
 }
 
@@ -60,8 +61,8 @@ func (d *demo) histogram() error {
 	if err != nil {
 		return err
 	}
-	var lat trace.Latency
-	measure := func(h *trace.Hit) {
+	var lat hit.Latency
+	measure := func(h *hit.Hit) {
 		switch h.Event.Name {
 		case evs[0].Name:
 			lat.Enter(h)
@@ -74,7 +75,7 @@ func (d *demo) histogram() error {
 	if _, err := d.app.Pause(d.ctx); err != nil {
 		return err
 	}
-	if err := d.settle(func(*trace.Hit) {}); err != nil {
+	if err := d.settle(func(*hit.Hit) {}); err != nil {
 		return err
 	}
 	before := d.counts()
@@ -183,11 +184,11 @@ func (d *demo) price(r *costRow) (ns float64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		d.s.core.Poll(func(*trace.Hit) {})
+		d.s.core.Poll(func(*hit.Hit) {})
 		calls += c.Calls
 		all = append(all, c.PerCall())
 	}
-	if err := d.settle(func(*trace.Hit) {}); err != nil {
+	if err := d.settle(func(*hit.Hit) {}); err != nil {
 		return 0, err
 	}
 	for _, e := range evs {

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"kprobes.dev/kprobes/internal/hit"
 
-	"kprobes.dev/kprobes/trace"
+	"golang.org/x/sys/unix"
 )
 
 // demoMost bounds all runs of a demo. Nothing measures it: the command itself gives up after
@@ -196,7 +196,7 @@ var (
 
 func checkDemoLines(t *testing.T, m []string) {
 	t.Helper()
-	if got, want := group(m, "header"), trace.Header(12, runtime.NumCPU()); got != want {
+	if got, want := group(m, "header"), hit.Header(12, runtime.NumCPU()); got != want {
 		t.Errorf("header\n%swant\n%s", got, want)
 	}
 	var entries, returns int

@@ -8,13 +8,14 @@ import (
 	"os"
 	"sync"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/guest"
 	"kprobes.dev/kprobes/target/guest/qemu"
-	"kprobes.dev/kprobes/trace"
 )
 
 // tracedGuest is the kernel of a guest as a tracee.
@@ -67,7 +68,7 @@ func openGuest(spec string) (*tracedGuest, error) {
 	return &tracedGuest{probed: probed{core: core}, m: m, t: t, names: &guestNames{t: t}}, nil
 }
 
-func (g *tracedGuest) Names() trace.Namer { return g.names }
+func (g *tracedGuest) Names() hit.Namer { return g.names }
 
 func (g *tracedGuest) Run() error { return nil }
 
@@ -96,7 +97,7 @@ func (g *tracedGuest) Remarks() []string {
 func (g *tracedGuest) Status() error { return nil }
 
 // Leave takes everything out. Where the machine has ended that is no error: nothing is left.
-func (g *tracedGuest) Leave(f func(*trace.Hit)) error { return g.unlessEnded(g.probed.Leave(f)) }
+func (g *tracedGuest) Leave(f func(*hit.Hit)) error { return g.unlessEnded(g.probed.Leave(f)) }
 
 func (g *tracedGuest) Close() error { return g.unlessEnded(g.m.Close()) }
 
@@ -168,7 +169,7 @@ func listGuest(spec string) error {
 	return writeGuestList(stdout, t, &guestNames{t: t})
 }
 
-func writeGuestList(w io.Writer, t *guest.Target, n trace.Namer) error {
+func writeGuestList(w io.Writer, t *guest.Target, n hit.Namer) error {
 	l, err := t.FindLeftover()
 	if err != nil || l == nil {
 		return err

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"os"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/similar"
 	"kprobes.dev/kprobes/target/linux"
-	"kprobes.dev/kprobes/trace"
 )
 
 // ownKernel is the kernel that runs here as a tracee. It makes and runs the probes itself.
@@ -70,7 +71,7 @@ func (k ownKernel) Remarks() []string {
 func (k ownKernel) Status() error { return nil }
 
 // Close removes what Leave did not.
-func (k ownKernel) Close() error { return k.Leave(func(*trace.Hit) {}) }
+func (k ownKernel) Close() error { return k.Leave(func(*hit.Hit) {}) }
 
 // listKernel writes the lines of kprobes/list that belong to probes of ours.
 func listKernel() error {

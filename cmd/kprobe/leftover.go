@@ -7,11 +7,12 @@ import (
 	"io"
 	"os"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 func newList() *cobra.Command {
@@ -96,7 +97,7 @@ const disabled = "[DISABLED]"
 
 // listLine is a line of kprobes/list (report_probe of kernel/kprobes.c, Linux 6.18): address, kind (k or r),
 // symbol+offset, module or a space, state. [OPTIMIZED] means that a hit takes no trap.
-func listLine(n trace.Namer, addr uint64, kind byte, state string) string {
+func listLine(n hit.Namer, addr uint64, kind byte, state string) string {
 	sym, ok := n.Symbol(addr)
 	place := fmt.Sprintf("0x%x", addr)
 	if ok {

@@ -9,9 +9,9 @@ import (
 	"os"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"kprobes.dev/kprobes/internal/hit"
 
-	"kprobes.dev/kprobes/trace"
+	"golang.org/x/sys/unix"
 )
 
 // checked is an output that remembers its first error: who prints a table line by line need
@@ -61,7 +61,7 @@ type lines struct {
 	file  *os.File
 	name  string
 	out   *bufio.Writer
-	print trace.Printer
+	print hit.Printer
 	buf   []byte
 	n     uint64
 	err   error
@@ -106,7 +106,7 @@ func (l *lines) end() {
 }
 
 // hit writes one hit.
-func (l *lines) hit(h *trace.Hit) {
+func (l *lines) hit(h *hit.Hit) {
 	if l.f.count > 0 && l.n >= l.f.count || l.err != nil {
 		return
 	}

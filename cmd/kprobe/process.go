@@ -6,9 +6,10 @@ import (
 	"os"
 	"syscall"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // tracedProcess is a process as a tracee: one that runs, or one that was started for it.
@@ -44,7 +45,7 @@ func openSession(pid int, cmd []string, cfg ring.Config, text process.TextMode) 
 	return newSession(p, &process.TargetOptions{Ring: cfg, Stopped: st, Text: text})
 }
 
-func (t *tracedProcess) Names() trace.Namer { return t.s.names }
+func (t *tracedProcess) Names() hit.Namer { return t.s.names }
 
 func (t *tracedProcess) Run() error { return t.s.target.Run() }
 

@@ -3,7 +3,7 @@ package main
 import (
 	"sync"
 
-	"kprobes.dev/kprobes/trace"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // queue takes hits from the ring at once and hands them on to a goroutine that may be
@@ -24,7 +24,7 @@ type queue struct {
 
 // batch is a run of hits with the bytes of their records.
 type batch struct {
-	hits []trace.Hit
+	hits []hit.Hit
 	recs []byte
 }
 
@@ -34,7 +34,7 @@ const (
 )
 
 // newQueue starts the goroutine: f gets each hit, idle is called when none is left.
-func newQueue(f func(*trace.Hit), idle func()) *queue {
+func newQueue(f func(*hit.Hit), idle func()) *queue {
 	q := &queue{done: make(chan struct{})}
 	q.changed.L = &q.mu
 	q.free.New = func() any { return &batch{recs: make([]byte, 0, batchBytes+64<<10)} }
@@ -77,7 +77,7 @@ func (q *queue) next() (b *batch, last bool) {
 }
 
 // add takes a hit.
-func (q *queue) add(h *trace.Hit) {
+func (q *queue) add(h *hit.Hit) {
 	b := q.cur
 	n := len(b.recs)
 	if n+len(h.Rec) > cap(b.recs) {

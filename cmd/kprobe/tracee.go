@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"fmt"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/trace"
 )
 
 // tracee is something that `kprobe trace` probes: a process, a kernel. The verb calls
@@ -18,7 +19,7 @@ import (
 // A hit given to a function is valid until that returns; its Event stays.
 type tracee interface {
 	// Names finds the names that lines show.
-	Names() trace.Namer
+	Names() hit.Namer
 	// Add arms all definitions, or none and says why: an *event.Error where it is a
 	// definition's fault. It is called once. Of the options, those that make no sense
 	// for the target are refused when the flags are checked, not here.
@@ -34,7 +35,7 @@ type tracee interface {
 	Run() error
 	// Poll hands over the hits that are there, in the order of their times, and gives
 	// their number. It does not wait.
-	Poll(f func(*trace.Hit)) int
+	Poll(f func(*hit.Hit)) int
 	// Pending says whether Sync should be called now, and not only when it is time.
 	Pending() bool
 	// Sync follows what changes in the target, some 50 times a second. An error is told
@@ -44,7 +45,7 @@ type tracee interface {
 	Exited() <-chan struct{}
 	// Leave takes everything out of the target, and hands over the hits that were left;
 	// f may be nil. Totals are final then.
-	Leave(f func(*trace.Hit)) error
+	Leave(f func(*hit.Hit)) error
 	// Totals sums up, an entry for each event in the order of the definitions.
 	Totals() []*total
 	// Remarks are lines for the end of the summary's head: what went wrong on the way.
@@ -93,11 +94,11 @@ func (e *probed) Waiting(tell func(name string, why error)) {
 	}
 }
 
-func (e *probed) Poll(f func(*trace.Hit)) int { return e.core.Poll(f) }
+func (e *probed) Poll(f func(*hit.Hit)) int { return e.core.Poll(f) }
 
 func (e *probed) Pending() bool { return e.core.Stats().Pending }
 
-func (e *probed) Leave(f func(*trace.Hit)) error { return e.core.Close(f) }
+func (e *probed) Leave(f func(*hit.Hit)) error { return e.core.Close(f) }
 
 func (e *probed) Totals() []*total { return totals(e.core, e.evs) }
 

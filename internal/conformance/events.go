@@ -4,10 +4,11 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/fetch"
-	"kprobes.dev/kprobes/trace"
 )
 
 // add arms definitions.
@@ -33,7 +34,7 @@ func (env *Env) records(t *testing.T, n int) map[string][]fetch.Value {
 	t.Helper()
 	out := map[string][]fetch.Value{}
 	for end := time.Now().Add(time.Minute); len(out) < n && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		env.Core.Poll(func(h *trace.Hit) {
+		env.Core.Poll(func(h *hit.Hit) {
 			vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, "")
 			if err != nil || out[h.Event.Name] != nil {
 				t.Errorf("%s: a second record, or %v", h.Event.Name, err)

@@ -12,7 +12,6 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
-	tracing "kprobes.dev/kprobes/trace"
 )
 
 // addTo adds events by their definitions.
@@ -234,7 +233,7 @@ func TestTrampolineOfObjectThatGoes(t *testing.T) {
 	}
 	sync := func() {
 		t.Helper()
-		core.Poll(func(*tracing.Hit) {})
+		core.Poll(func(*kprobes.Hit) {})
 		if err := core.Sync(); err != nil {
 			t.Fatal(err)
 		}

@@ -4,17 +4,18 @@ import (
 	"errors"
 	"slices"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes/internal/target"
-	"kprobes.dev/kprobes/trace"
 )
 
 // Close disarms every event, reads what is left and takes everything out of the target.
 // f gets the records, as in Poll; it may be nil.
-func (c *Core) Close(f func(*trace.Hit)) error {
+func (c *Core) Close(f func(*hit.Hit)) error {
 	c.mu.Lock()
 	defer c.unlock()
 	if f == nil {
-		f = func(*trace.Hit) {}
+		f = func(*hit.Hit) {}
 	}
 	c.stopOptimizing()
 	also := stopping{then: c.classify}

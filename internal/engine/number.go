@@ -2,6 +2,7 @@ package engine
 
 import (
 	"golang.org/x/sys/unix"
+	"kprobes.dev/kprobes/internal/hit"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
@@ -9,7 +10,6 @@ import (
 	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ring"
-	"kprobes.dev/kprobes/trace"
 )
 
 // number gives the events their numbers in the ring, and publishes how their records are read.
@@ -105,7 +105,7 @@ func (c *Core) show(e *Event) error {
 		if id < 0 {
 			continue
 		}
-		v := &records.View{Unknown: id == e.tail, Read: &e.read, Waits: e.internalProbe, Event: trace.Event{
+		v := &records.View{Unknown: id == e.tail, Read: &e.read, Waits: e.internalProbe, Event: hit.Event{
 			Group: e.Group, Name: e.Name, Return: e.Def.Kind == event.Return,
 			Addr: e.Place.Addr, Prog: e.Prog, ArgsOff: e.argsOffset(w),
 		}}

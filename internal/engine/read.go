@@ -2,13 +2,13 @@ package engine
 
 import (
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/trace"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // Poll reads the records that are there, in the order of their times, and returns how
 // many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that
 // another goroutine makes.
-func (c *Core) Poll(f func(*trace.Hit)) int { return c.records.Poll(f) }
+func (c *Core) Poll(f func(*hit.Hit)) int { return c.records.Poll(f) }
 
 // Counts sums up what an event has counted so far.
 func (c *Core) Counts(e *Event) Counts {

@@ -12,7 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
 	"kprobes.dev/kprobes/target/guest/qemu"
-	"kprobes.dev/kprobes/tracing"
+	"kprobes.dev/kprobes/trace"
 )
 
 const tracefs = "/sys/kernel/tracing"
@@ -105,7 +105,7 @@ func attach(t *testing.T, g *testguest.Guest) *Ours {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := tracing.New(core, nil)
+	in := trace.New(core, nil)
 	t.Cleanup(func() {
 		if err := errors.Join(in.Close(), core.Close(nil)); err != nil {
 			t.Errorf("end of our side: %v", err)

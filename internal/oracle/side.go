@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/tracing"
+	"kprobes.dev/kprobes/trace"
 )
 
 // Answer is what is said to a write.
@@ -155,7 +155,7 @@ func (k *Kernel) Trace() (string, error) {
 
 // Ours is our side.
 type Ours struct {
-	Instance *tracing.Instance
+	Instance *trace.Instance
 }
 
 // Reset implements Side.

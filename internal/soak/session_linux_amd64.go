@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
@@ -16,7 +18,6 @@ import (
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // plan is what a run with probes does.
@@ -50,7 +51,7 @@ type session struct {
 	evs   map[*probe][]*kprobes.Event
 	calls map[*probe]*kprobes.Kprobe
 	ran   map[*probe]*atomic.Uint64
-	names trace.Printer
+	names hit.Printer
 	done  chan struct{}
 	wg    sync.WaitGroup
 	seen  map[string]int // records of an event that were looked at
@@ -217,7 +218,7 @@ const looked = 4
 
 // hit looks at a record: the register %ip is where the probe stands. One at a function's start
 // may stand behind what the compiler puts there (Go's check of the stack, ENDBR64).
-func (x *session) hit(h *trace.Hit) {
+func (x *session) hit(h *hit.Hit) {
 	x.r.records++
 	if x.seen[h.Event.Name]++; x.seen[h.Event.Name] > looked || h.Event.Return || x.starts[h.Event.Name] {
 		return

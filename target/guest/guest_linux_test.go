@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
@@ -21,7 +23,6 @@ import (
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
 	"kprobes.dev/kprobes/target/guest/qemu"
-	"kprobes.dev/kprobes/trace"
 )
 
 // probed is a guest with probes.
@@ -31,7 +32,7 @@ type probed struct {
 	m    *qemu.Machine
 	t    *guest.Target
 	core *kprobes.Core
-	hits []trace.Hit
+	hits []hit.Hit
 }
 
 // attach attaches to a guest.
@@ -101,7 +102,7 @@ func (p *probed) Symbol(addr uint64) (fetch.Sym, bool) { return p.core.Symbol(ad
 func (p *probed) Comm(int) string { return "?" }
 
 // take keeps a hit.
-func (p *probed) take(h *trace.Hit) {
+func (p *probed) take(h *hit.Hit) {
 	k := *h
 	k.Rec = append([]byte(nil), h.Rec...)
 	p.hits = append(p.hits, k)
@@ -120,7 +121,7 @@ func (p *probed) poll() {
 
 // lines are the hits as text.
 func (p *probed) lines() []string {
-	pr := trace.Printer{Names: p}
+	pr := hit.Printer{Names: p}
 	out := make([]string, len(p.hits))
 	for i := range p.hits {
 		out[i] = strings.TrimSuffix(string(pr.Text(nil, &p.hits[i])), "\n")

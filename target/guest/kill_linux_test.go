@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
 	"kprobes.dev/kprobes/target/guest/qemu"
-	"kprobes.dev/kprobes/trace"
 )
 
 // Environment of this test's own processes.
@@ -93,7 +94,7 @@ func victimRound(m *qemu.Machine, first bool) error {
 		if first && i == 0 {
 			fmt.Println("begun")
 		}
-		core.Poll(func(*trace.Hit) {})
+		core.Poll(func(*hit.Hit) {})
 		if err := core.Remove(evs[i%2:]); err != nil {
 			return err
 		}

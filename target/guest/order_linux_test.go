@@ -5,8 +5,9 @@ import (
 	"runtime"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes/internal/testguest"
-	"kprobes.dev/kprobes/trace"
 )
 
 // TestOrder: two vCPUs write records all the time, each into its own shard, and several turns of theirs are there when
@@ -21,10 +22,10 @@ func TestOrder(t *testing.T) {
 	}
 	const rounds, each = 5, 20_000
 	var n [2]int
-	var last trace.Hit
+	var last hit.Hit
 	var tick uint64
 	turns, back := 0, 0
-	take := func(h *trace.Hit) {
+	take := func(h *hit.Hit) {
 		at := binary.LittleEndian.Uint64(h.Rec[8:])
 		if at < tick || h.Nanos < last.Nanos {
 			back++

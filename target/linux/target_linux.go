@@ -8,11 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/trace"
 )
 
 // Options are the choices of Open; nil means the defaults.
@@ -51,7 +52,7 @@ type probed struct {
 	ours        string // our GROUP/NAME
 	ret         bool
 	*format
-	at   map[uint64]*trace.Event // by address
+	at   map[uint64]*hit.Event // by address
 	read uint64
 }
 
@@ -147,7 +148,7 @@ func (t *Target) exclude() error {
 }
 
 // Names finds the names that lines show.
-func (t *Target) Names() trace.Namer { return t.names }
+func (t *Target) Names() hit.Namer { return t.names }
 
 // AddOptions are the choices of Add; nil means the defaults.
 type AddOptions struct {
@@ -238,7 +239,7 @@ func (t *Target) defineOne(d *event.Def) error {
 	if slices.ContainsFunc(t.events, func(p *probed) bool { return p.ours == ours }) {
 		return nil // another probe of an event that is there
 	}
-	p := &probed{group: d.Group, name: name, ours: ours, ret: d.Kind == event.Return, at: map[uint64]*trace.Event{}}
+	p := &probed{group: d.Group, name: name, ours: ours, ret: d.Kind == event.Return, at: map[uint64]*hit.Event{}}
 	t.events = append(t.events, p) // so that it is taken out whatever follows
 	text, err := read(t.inst, "events", ours, "format")
 	if err != nil {
@@ -306,12 +307,12 @@ func (t *Target) undefine() error {
 
 // Poll hands over the hits that are there, in the order of their times, and gives their
 // number. A hit is valid until f returns; its Event stays.
-func (t *Target) Poll(f func(*trace.Hit)) int {
+func (t *Target) Poll(f func(*hit.Hit)) int {
 	t.names.refresh()
 	return t.poll(false, f)
 }
 
-func (t *Target) poll(last bool, f func(*trace.Hit)) (n int) {
+func (t *Target) poll(last bool, f func(*hit.Hit)) (n int) {
 	var buf []byte
 	_, err := t.reader.poll(last, func(r *rawRecord) {
 		h, err := t.hit(r, buf[:0])
@@ -334,7 +335,7 @@ func (t *Target) poll(last bool, f func(*trace.Hit)) (n int) {
 }
 
 // hit makes a hit of a record; nil of one that is not ours.
-func (t *Target) hit(r *rawRecord, buf []byte) (*trace.Hit, error) {
+func (t *Target) hit(r *rawRecord, buf []byte) (*hit.Hit, error) {
 	c, ok := parseCommon(r.data)
 	if !ok {
 		return nil, fmt.Errorf("record of %d bytes", len(r.data))
@@ -348,7 +349,7 @@ func (t *Target) hit(r *rawRecord, buf []byte) (*trace.Hit, error) {
 		return nil, fmt.Errorf("event %s: %w", p.name, err)
 	}
 	p.read++
-	h := &trace.Hit{Event: p.event(word(r.data, p.ip)), Nanos: r.nanos, CPU: r.cpu, TID: c.pid, Context: c.context(), Comm: p.task(r.data), Rec: rec}
+	h := &hit.Hit{Event: p.event(word(r.data, p.ip)), Nanos: r.nanos, CPU: r.cpu, TID: c.pid, Context: c.context(), Comm: p.task(r.data), Rec: rec}
 	if p.caller != 0 {
 		h.Caller = word(r.data, p.caller)
 	}
@@ -356,10 +357,10 @@ func (t *Target) hit(r *rawRecord, buf []byte) (*trace.Hit, error) {
 }
 
 // event is the event as it hits at an address.
-func (p *probed) event(addr uint64) *trace.Event {
+func (p *probed) event(addr uint64) *hit.Event {
 	e := p.at[addr]
 	if e == nil {
-		e = &trace.Event{Group: p.group, Name: p.name, Return: p.ret, Addr: addr, Prog: p.prog}
+		e = &hit.Event{Group: p.group, Name: p.name, Return: p.ret, Addr: addr, Prog: p.prog}
 		p.at[addr] = e
 	}
 	return e
@@ -367,7 +368,7 @@ func (p *probed) event(addr uint64) *trace.Event {
 
 // Leave takes all probes out of the kernel, hands over the hits that were left, and
 // removes the instance. f may be nil. To do so again does nothing.
-func (t *Target) Leave(f func(*trace.Hit)) error {
+func (t *Target) Leave(f func(*hit.Hit)) error {
 	if t.shut {
 		return nil
 	}

@@ -13,12 +13,13 @@ import (
 	"time"
 	"unsafe"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/fetch"
-	"kprobes.dev/kprobes/trace"
 )
 
 func init() {
@@ -158,7 +159,7 @@ func badPointers(c *kprobes.Core) error {
 	err = c.Remove(es)
 	var texts []string
 	for end := time.Now().Add(time.Minute); len(texts) < len(bad) && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		c.Poll(func(h *trace.Hit) {
+		c.Poll(func(h *hit.Hit) {
 			vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, "")
 			texts = append(texts, fmt.Sprint(string(fetch.AppendValues(nil, vs, nil)), err))
 		})

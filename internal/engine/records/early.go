@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"kprobes.dev/kprobes/trace"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // earlyHits are hits of probes that are held from outside. They can be read at once, while the ring's
@@ -16,12 +16,12 @@ type earlyHits struct {
 }
 
 type earlyHit struct {
-	trace.Hit
+	hit.Hit
 	read time.Time
 }
 
 // add takes hits that have been read now.
-func (e *earlyHits) add(hits []trace.Hit, now time.Time) {
+func (e *earlyHits) add(hits []hit.Hit, now time.Time) {
 	if len(hits) == 0 {
 		return
 	}
@@ -32,7 +32,7 @@ func (e *earlyHits) add(hits []trace.Hit, now time.Time) {
 }
 
 // give gives out the hits up to a time.
-func (e *earlyHits) give(nanos uint64, f func(*trace.Hit)) {
+func (e *earlyHits) give(nanos uint64, f func(*hit.Hit)) {
 	n := 0
 	for ; n < len(e.hits) && e.hits[n].Nanos <= nanos; n++ {
 		f(&e.hits[n].Hit)

@@ -8,10 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
-	"kprobes.dev/kprobes/trace"
 )
 
 // Reader reads the records of a target. It has a lock of its own and takes no other one, so that who reads never waits for a
@@ -37,7 +38,7 @@ func New(t target.Target) *Reader { return &Reader{t: t, can: t.Capabilities()} 
 
 // View is an event as its records show it. It does not change once it is shown.
 type View struct {
-	Event   trace.Event
+	Event   hit.Event
 	Unknown bool           // the records are those of exits whose value is not known
 	Read    *atomic.Uint64 // counts the records
 	// Waits: the record says that a thread of the target waits for an answer, and is given to nobody.
@@ -109,7 +110,7 @@ func (rs *Reader) Open() error {
 }
 
 // Poll reads the records that are there, in the order of their times, and returns how many.
-func (rs *Reader) Poll(f func(*trace.Hit)) int {
+func (rs *Reader) Poll(f func(*hit.Hit)) int {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.reader == nil {
@@ -120,7 +121,7 @@ func (rs *Reader) Poll(f func(*trace.Hit)) int {
 	}
 	now := rs.reader.Now() // all that is older by the reader's margin can be read from here on
 	rs.early.add(rs.uprobeHits(), time.Now())
-	n, until := rs.reader.PollAt(now, rs.hits(func(h *trace.Hit) {
+	n, until := rs.reader.PollAt(now, rs.hits(func(h *hit.Hit) {
 		rs.early.give(h.Nanos, f)
 		f(h)
 	}))
@@ -131,13 +132,13 @@ func (rs *Reader) Poll(f func(*trace.Hit)) int {
 
 // Close closes the target, and reads all that is left: no probe is armed any more and no thread can
 // be in generated code. What a writer that was killed had reserved is given up then.
-func (rs *Reader) Close(f func(*trace.Hit)) error {
+func (rs *Reader) Close(f func(*hit.Hit)) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.early.add(rs.uprobeHits(), time.Now())
 	err := rs.t.Close()
 	if rs.reader != nil {
-		take := rs.hits(func(h *trace.Hit) {
+		take := rs.hits(func(h *hit.Hit) {
 			rs.early.give(h.Nanos, f)
 			f(h)
 		})
@@ -164,10 +165,10 @@ func (rs *Reader) damaged() {
 }
 
 // hits makes trace.Hits of ring records. Precondition: mu is held.
-func (rs *Reader) hits(f func(*trace.Hit)) func(ring.Record) {
+func (rs *Reader) hits(f func(*hit.Hit)) func(ring.Record) {
 	w := rs.t.CodegenEnv()
 	stubs := rs.can.ReturnReplacer
-	var h trace.Hit
+	var h hit.Hit
 	return func(r ring.Record) {
 		v := rs.views.get(int(r.Event))
 		if v == nil {
@@ -200,15 +201,15 @@ func (rs *Reader) hits(f func(*trace.Hit)) func(ring.Record) {
 }
 
 // uprobeHits reads what the kernel's probes have recorded, in no order. Precondition: mu is held.
-func (rs *Reader) uprobeHits() []trace.Hit {
-	var out []trace.Hit
+func (rs *Reader) uprobeHits() []hit.Hit {
+	var out []hit.Hit
 	rs.t.Uprobes(func(r *target.UprobeRecord) {
 		v := rs.views.get(r.Event)
 		if v == nil {
 			return
 		}
 		v.Read.Add(1)
-		h := trace.Hit{Event: &v.Event, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)}
+		h := hit.Hit{Event: &v.Event, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)}
 		if rs.t.CodegenEnv().Kernel != nil {
 			h.Comm, h.Context, _ = rs.tasks.Read(r.Bytes)
 		}

@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes/internal/ring"
-	"kprobes.dev/kprobes/trace"
 )
 
 // Views are found by their numbers; numbers that a damaged ring may hold find none.
@@ -33,9 +34,9 @@ type ticks struct{}
 
 func (ticks) sync() error                     { return nil }
 func (ticks) nanos(tick uint64, _ int) uint64 { return tick }
-func hitsAt(nanos ...uint64) (hits []trace.Hit) {
+func hitsAt(nanos ...uint64) (hits []hit.Hit) {
 	for _, n := range nanos {
-		hits = append(hits, trace.Hit{Nanos: n})
+		hits = append(hits, hit.Hit{Nanos: n})
 	}
 	return hits
 }
@@ -45,7 +46,7 @@ func hitsAt(nanos ...uint64) (hits []trace.Hit) {
 func TestEarlyHits(t *testing.T) {
 	var e earlyHits
 	var given []uint64
-	take := func(h *trace.Hit) { given = append(given, h.Nanos) }
+	take := func(h *hit.Hit) { given = append(given, h.Nanos) }
 	now := time.Now()
 	e.add(hitsAt(30, 10), now)
 	e.add(hitsAt(20, 50), now)

@@ -14,9 +14,10 @@ import (
 	"syscall"
 	"unsafe"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/trace"
 )
 
 //go:noinline
@@ -68,7 +69,7 @@ func main() {
 		sink = take(8)
 	}
 	told := map[string]int{}
-	if err := core.Close(func(h *trace.Hit) {
+	if err := core.Close(func(h *hit.Hit) {
 		vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, "")
 		if err != nil {
 			log.Fatal(err)

@@ -1,13 +1,14 @@
-package tracing
+package trace
 
 import (
 	"io"
 	"slices"
 	"strings"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/trace"
 )
 
 // WriteProfile writes kprobe_profile: hits and misses of each probe since it was
@@ -19,7 +20,7 @@ func (in *Instance) WriteProfile(w io.Writer) error {
 	var b strings.Builder
 	for _, p := range in.probes {
 		n := in.counts(p)
-		b.WriteString(trace.ProfileLine(p.name, n.Hits, n.Missed))
+		b.WriteString(hit.ProfileLine(p.name, n.Hits, n.Missed))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -96,5 +97,5 @@ func (in *Instance) Format(group, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return trace.Format(ps[0].def, ps[0].id), nil
+	return hit.Format(ps[0].def, ps[0].id), nil
 }

@@ -1,4 +1,4 @@
-package tracing
+package trace
 
 import (
 	"bytes"
@@ -15,13 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
-	"kprobes.dev/kprobes/trace"
 )
 
 // patience bounds waits for what must come. Nothing measures it.
@@ -163,7 +164,7 @@ func TestEnable(t *testing.T) {
 	}
 	profile := func(push, lea, ret uint64) {
 		t.Helper()
-		want := trace.ProfileLine("a", push, 0) + trace.ProfileLine("a", lea, 0) + trace.ProfileLine("b", ret, 0)
+		want := hit.ProfileLine("a", push, 0) + hit.ProfileLine("a", lea, 0) + hit.ProfileLine("b", ret, 0)
 		if got := text(t, in.WriteProfile); got != want {
 			t.Errorf("profile\n%swant\n%s", got, want)
 		}
@@ -197,7 +198,7 @@ func TestEnable(t *testing.T) {
 	must(t, in.Write("p:a f_nop5 v=%di"))
 	before = counts()
 	after = prog.Counts("go 10")
-	want := trace.ProfileLine("a", after["f_nop5"]-before["f_nop5"], 0)
+	want := hit.ProfileLine("a", after["f_nop5"]-before["f_nop5"], 0)
 	if got := text(t, in.WriteProfile); !strings.HasSuffix(got, want) {
 		t.Errorf("profile\n%swant at its end\n%s", got, want)
 	}
@@ -212,7 +213,7 @@ func TestEnable(t *testing.T) {
 	must(t, in.Write("p:a f_nop5 v=%di"))
 	before = counts()
 	after = prog.Counts("go 10")
-	want = trace.ProfileLine("a", after["f_nop5"]-before["f_nop5"], 0)
+	want = hit.ProfileLine("a", after["f_nop5"]-before["f_nop5"], 0)
 	if got := text(t, in.WriteProfile); !strings.HasSuffix(got, want) {
 		t.Errorf("profile\n%swant at its end\n%s", got, want)
 	}
@@ -260,7 +261,7 @@ func TestTrace(t *testing.T) {
 		t.Errorf("tracing_on 0: the trace is\n%.1000s\nnot\n%.1000s", again, out)
 	}
 	in.SetTracing(true)
-	if want := trace.ProfileLine("a", uint64(2*n), 0); text(t, in.WriteProfile) != want {
+	if want := hit.ProfileLine("a", uint64(2*n), 0); text(t, in.WriteProfile) != want {
 		t.Errorf("profile %s, want %s", text(t, in.WriteProfile), want)
 	}
 
@@ -280,7 +281,7 @@ func TestTrace(t *testing.T) {
 	}
 	prog.Counts("go 20")
 	in.Clear()
-	if out := text(t, in.WriteTrace); out != trace.Header(0, runtime.NumCPU()) {
+	if out := text(t, in.WriteTrace); out != hit.Header(0, runtime.NumCPU()) {
 		t.Errorf("after Clear:\n%.1000s", out)
 	}
 }
@@ -349,7 +350,7 @@ func TestLateObject(t *testing.T) {
 	prog.Ask("open "+lib, nil)
 	prog.Ask("call 50", nil)
 	n := prog.Counts("count")["lib_work"]
-	want := trace.ProfileLine("a", n, 0)
+	want := hit.ProfileLine("a", n, 0)
 	if got := text(t, in.WriteProfile); got != want || n == 0 {
 		t.Errorf("profile %swant %s", got, want)
 	}

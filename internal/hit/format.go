@@ -1,4 +1,4 @@
-package trace
+package hit
 
 import (
 	"fmt"
@@ -136,3 +136,9 @@ func ProfileLine(event string, hits, missed uint64) string {
 
 // LostLine tells in trace_pipe of hits that were dropped before anybody read them.
 func LostLine(l Loss) string { return fmt.Sprintf("CPU:%d [LOST %d EVENTS]\n", l.CPU, l.Hits) }
+
+// Loss is a number of hits of one CPU that were dropped before anybody took them.
+type Loss struct {
+	CPU  int
+	Hits uint64
+}

@@ -1,4 +1,4 @@
-package tracing
+package trace
 
 import (
 	"bufio"
@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"kprobes.dev/kprobes/internal/hit"
+
 	"kprobes.dev/kprobes/internal/target"
-	"kprobes.dev/kprobes/trace"
 )
 
 // reading are the goroutines that read the Core's records while events are enabled, and follow what the
@@ -119,7 +120,7 @@ func (in *Instance) poll() int {
 	in.pollMu.Lock()
 	defer in.pollMu.Unlock()
 	in.names.begin()
-	n := in.core.Poll(func(h *trace.Hit) {
+	n := in.core.Poll(func(h *hit.Hit) {
 		in.names.saw(h.TID)
 		if in.on.Load() {
 			in.buf.Add(h)
@@ -145,10 +146,10 @@ func (in *Instance) WriteTrace(w io.Writer) error {
 		n += len(hits)
 	}
 	bw := bufio.NewWriter(w)
-	if _, err := bw.WriteString(trace.HeaderOf(uint64(n), written+lost, in.cpus())); err != nil {
+	if _, err := bw.WriteString(hit.HeaderOf(uint64(n), written+lost, in.cpus())); err != nil {
 		return err
 	}
-	p := trace.Printer{Names: in.names}
+	p := hit.Printer{Names: in.names}
 	var line []byte
 	for _, hits := range runs {
 		for i := range hits {
@@ -168,7 +169,7 @@ func (in *Instance) WritePipe(ctx context.Context, w io.Writer, flush func() err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(in.life, cancel)()
-	p := trace.Printer{Names: in.names}
+	p := hit.Printer{Names: in.names}
 	var text []byte
 	for {
 		hits, lost, err := in.buf.Take(ctx)
@@ -177,7 +178,7 @@ func (in *Instance) WritePipe(ctx context.Context, w io.Writer, flush func() err
 		}
 		text = text[:0]
 		for _, l := range lost {
-			text = append(text, trace.LostLine(l)...)
+			text = append(text, hit.LostLine(l)...)
 		}
 		for i := range hits {
 			text = p.Text(text, &hits[i])

@@ -1,8 +1,8 @@
-// Package tracing is a trace instance: what stands behind the files of tracefs (kprobe_events,
+// Package trace is a trace instance: what stands behind the files of tracefs (kprobe_events,
 // events/…, trace, trace_pipe, kprobe_profile, error_log), for one target's Core and without
 // any files. Package debughttp serves one over HTTP.
 //
-//	in := tracing.New(core, nil)
+//	in := trace.New(core, nil)
 //	err := in.Write("p:look lookupKey db=%di\nr:found lookupKey obj=$retval")
 //	err = in.Enable("kprobes", "look", true)
 //	err = in.WriteTrace(os.Stdout)
@@ -15,4 +15,4 @@
 //
 // An Instance may be used by several goroutines. Its lock is taken before the Core's. What
 // changes events waits for the target, as Core.Add and Core.Remove do.
-package tracing
+package trace

@@ -1,6 +1,6 @@
-// Package trace makes text of records: the lines of ftrace's trace file and JSON, and
+// Package hit has the hits of events, and makes text of them: the lines of ftrace's trace file and JSON, and
 // sums of what was traced.
-package trace
+package hit
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package tracing
+package trace
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/trace"
 )
 
 // Options are the choices of New; nil means the defaults.
@@ -27,8 +26,8 @@ type Options struct {
 type Instance struct {
 	core   *kprobes.Core
 	names  *names
-	buf    *trace.Buffer
-	log    trace.ErrorLog
+	buf    *Buffer
+	log    ErrorLog
 	on     atomic.Bool     // records go to the buffer
 	life   context.Context // ends with the instance
 	end    context.CancelFunc
@@ -71,7 +70,7 @@ func New(core *kprobes.Core, o *Options) *Instance {
 		o = &Options{}
 	}
 	in := &Instance{
-		core: core, names: newNames(core, o.Comm), buf: trace.NewBuffer(o.BufferSize),
+		core: core, names: newNames(core, o.Comm), buf: NewBuffer(o.BufferSize),
 		entries: map[string]*entry{}, ids: map[int]bool{}, named: map[string]int{},
 	}
 	in.on.Store(true)
