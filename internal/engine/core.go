@@ -25,39 +25,78 @@ type Options struct {
 	Show func([]*Event)
 }
 
-// Core is the registry of one target's probes.
+// Core is the registry of one target's probes. Who uses what is embedded in it holds mu, but for what has a lock of its own
+// or is atomic.
 type Core struct {
 	mu sync.Mutex
 	knobs
-	editor
-	events      []*Event // by number; nil where one was removed
-	registered  int      // of the events, those that are registered, but for the engine's own
-	fns         map[uint64]*function
-	scan        *codescan.Scanner
-	space       atomic.Pointer[symbol.Space] // the target's, for Symbol
-	records     *records.Reader
-	most        int            // see Options.MaxEvents
-	shown       func([]*Event) // see Options.Show
-	batch       []*Event       // what the Add in progress has defined so far
-	skipped     map[*event.Def]*skips
-	loaderProbe *Event // the probe on the loader; nil: none is needed yet
-	atMain      *Event // the probe where the program has its signal handlers (target.Beginner); nil: likewise
-	stale       bool   // objects came or went, and Sync has not followed yet
-	namer       event.Namer
-	stubbed     trampolines
-	own         ownProbes
-	yielded     bool   // all patches are taken out, for a debugger
-	told        string // the last error of yield
-	// filters: the functions by which seccomp filters come have their probes.
-	filters   bool
-	sharing   []*Event // the engine's own probes on what makes threads share blocks, or brings filters: they go last
-	watched   bool     // they were armed, or can not be
-	watching  watching
-	noted     bool                     // the target's memory tells of events that wait
-	unmapped  bool                     // events stood in objects that are not mapped any more
-	closing   bool                     // Close takes everything out, or has done so
-	published atomic.Pointer[snapshot] // what Stats tells of probes
+	editor // changes the sites of functions
+
+	events []*Event             // by number; nil where one was removed
+	fns    map[uint64]*function // by address: those that have events, and those that were looked at for one
+	namer  event.Namer
+	seq    int            // of the next event that is registered
+	most   int            // see Options.MaxEvents
+	shown  func([]*Event) // see Options.Show
+
+	scan    *codescan.Scanner
+	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
+	records *records.Reader
+
+	addition
+	own ownProbes // those that do not stand yet
+	standing
+	stubbed  trampolines
+	watching watching
+	objects
+	yielding
 	handlers
+	reaper
+	told
+}
+
+// addition is what the Add in progress has done so far.
+type addition struct {
+	batch   []*Event // what it has defined
+	skipped map[*event.Def]*skips
+}
+
+// standing are the engine's own probes that stand in the target.
+type standing struct {
+	loaderProbe *Event   // on the loader; nil: none is needed yet
+	atMain      *Event   // where the program has its signal handlers (target.Beginner); nil: likewise
+	sharing     []*Event // on what makes threads share blocks, or brings filters: they go last
+	watched     bool     // those on what makes threads share blocks were armed, or can not be
+	filters     bool     // the functions by which seccomp filters come have their probes
+	guards      []*Event // on what handlers must not do; none: there was no handler yet
+}
+
+// objects is what is known of objects that come and go.
+type objects struct {
+	stale    bool // some came or went, and Sync has not followed yet
+	unmapped bool // events stood in objects that are not mapped any more
+	noted    bool // the target's memory tells of events that wait
+}
+
+// yielding is how probes are taken out for a debugger.
+type yielding struct {
+	yielded bool   // they are
+	why     string // the last error
+}
+
+// reaper is the goroutine that does later what could not be done at once.
+type reaper struct {
+	keeping    bool               // it runs
+	tidy       func() (more bool) // what it does each time: see reaper.go
+	seenFaults uint64             // of handlers.faults, those that were seen to
+	shut       bool               // the Core is closed
+}
+
+// told is what Stats tells.
+type told struct {
+	registered int                      // of the events, those that are registered, but for the engine's own
+	closing    bool                     // Close takes everything out, or has done so
+	published  atomic.Pointer[snapshot] // of probes
 }
 
 // Of and OfEvent give what is behind a *kprobes.Core and a *kprobes.Event, for programs of this module that need what the
@@ -67,25 +106,19 @@ var (
 	OfEvent func(ev any) *Event
 )
 
-// handlers is the part of a Core that serves Kprobes, Kretprobes and Jprobes.
+// handlers is the part of a Core that serves probes with handlers, and the numbers of events.
 type handlers struct {
-	seq             int         // of the next event that is registered
 	forced          arch.Tactic // ForceTactic
 	barred          map[uint64]symbol.Resolved
 	freeIDs         []int    // numbers of probes that were unregistered, the oldest first
 	freeCounters    []*Event // events that only counted and were removed, with their numbers
 	coolingIDs      []int    // likewise, but a thread may still be in their code
 	returnIDs       []int    // those of return probes: instances may still have them
-	guards          []*Event // the engine's own probes that watch over handlers; none: there was no handler yet
 	reaping         reaping
 	stuck           []*Probe           // unregistered, but their code could not be taken out yet
 	pendingRemoval  map[*function]bool // see owing
 	pendingIdle     []*Event           // events that only counted, of these
 	pendingInFlight []*Event           // those that may have instances
-	keeping         bool               // the reaper runs
-	tidy            func() (more bool) // what it does each time: see reaper.go
-	seenFaults      uint64             // of faults, those that were seen to
-	shut            bool               // the Core is closed
 	faults          atomic.Uint64      // of handlers, since Open
 	ending          atomic.Int32       // goroutines that wait for handlers to end
 }

@@ -30,7 +30,7 @@ func (c *Core) yield() error {
 			c.yielded = true // once more at the next Sync
 			return c.once(err)
 		}
-		c.told = ""
+		c.why = ""
 		return fmt.Errorf("the debugger has gone: all probes are armed again")
 	}
 	var sites []*target.Site
@@ -56,10 +56,10 @@ func (c *Core) yield() error {
 
 // once is an error that was not the last one already.
 func (c *Core) once(err error) error {
-	if err == nil || err.Error() == c.told {
+	if err == nil || err.Error() == c.why {
 		return nil
 	}
-	c.told = err.Error()
+	c.why = err.Error()
 	return err
 }
 
