@@ -55,7 +55,7 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 	if r.Func == nil {
 		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "", errno.Errorf(unix.EINVAL, "no function is known around 0x%x, so its code can not be followed", r.Addr))
 	}
-	r, err := c.implementation(r)
+	r, err := c.scan.Implementation(r)
 	if err != nil {
 		return d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 	}

@@ -57,7 +57,7 @@ func (c *Core) ListDisabled(w io.Writer, defs []*event.Def) error {
 		e := &Event{Def: d, knobs: &c.knobs}
 		r, err := c.t.Space().Resolve(placeOf(d))
 		if err == nil {
-			r, err = c.implementation(r)
+			r, err = c.scan.Implementation(r)
 		}
 		state := "[GONE]"
 		if err == nil {

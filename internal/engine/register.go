@@ -207,3 +207,16 @@ func (c *Core) where(pl event.Place) (symbol.Resolved, error) {
 	}
 	return r, c.inlined(pl.Symbol, err)
 }
+
+// inlined says where a Go function of this program went that exists only inlined; err is the error for a name that no
+// function has.
+func (c *Core) inlined(name string, err error) error {
+	into := c.scan.InlinedInto(name)
+	if len(into) == 0 {
+		return err
+	}
+	for i := range into {
+		into[i] = printable(into[i])
+	}
+	return errno.Errorf(unix.ENOENT, "%s exists only inlined, in %s: probe there, or mark it //go:noinline", printable(name), strings.Join(into, ", "))
+}

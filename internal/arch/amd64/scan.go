@@ -81,6 +81,10 @@ func JumpsInto(code []byte, addr, lo, hi uint64) bool {
 	return false
 }
 
+// SignalReturn is how glibc, musl and Go write the code that a signal handler returns to:
+// mov $15, %rax; syscall.
+const SignalReturn = "\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"
+
 func disp32(b []byte) int32 {
 	return int32(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
 }

@@ -24,8 +24,9 @@ type (
 
 // What is known of single instructions.
 const (
-	MaxInst  = amd64.MaxLen  // bytes of the longest instruction
-	PatchLen = amd64.JumpLen // bytes of a jump to a detour
+	MaxInst      = amd64.MaxLen       // bytes of the longest instruction
+	PatchLen     = amd64.JumpLen      // bytes of a jump to a detour
+	SignalReturn = amd64.SignalReturn // the code that a signal handler returns to, as C libraries and Go write it
 )
 
 // TaskInst is an instruction that may make a thread, or change what its thread pointer leads to.

@@ -1,4 +1,4 @@
-package engine
+package codescan
 
 import (
 	"encoding/binary"
@@ -9,19 +9,19 @@ import (
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
-// implementation finds the function that an IFUNC stands for in the target: what its
+// Implementation finds the function that an IFUNC stands for in the target: what its
 // resolver chose stands in the slots of those who call it.
-func (c *Core) implementation(r symbol.Resolved) (symbol.Resolved, error) {
+func (s *Scanner) Implementation(r symbol.Resolved) (symbol.Resolved, error) {
 	if r.Func == nil || !r.Func.IFunc || r.Offset != 0 {
 		return r, nil
 	}
-	for _, slot := range c.slots(r) {
+	for _, slot := range s.slots(r) {
 		var b [8]byte
-		if c.t.Read(slot, b[:]) != nil {
+		if s.t.Read(slot, b[:]) != nil {
 			continue
 		}
 		addr := binary.LittleEndian.Uint64(b[:])
-		if addr == r.Addr || c.t.Space().ModuleAt(addr) != r.Module {
+		if addr == r.Addr || s.t.Space().ModuleAt(addr) != r.Module {
 			continue // not chosen yet: a stub of the PLT
 		}
 		if fn, off, ok := r.Module.Image.At(r.Module.Linktime(addr)); ok && off == 0 {
@@ -32,17 +32,17 @@ func (c *Core) implementation(r symbol.Resolved) (symbol.Resolved, error) {
 }
 
 // slots lists where the address of an IFUNC's implementation may stand.
-func (c *Core) slots(r symbol.Resolved) []uint64 {
+func (s *Scanner) slots(r symbol.Resolved) []uint64 {
 	var out []uint64
 	for _, rel := range r.Module.Image.IRelatives() {
 		if rel.Resolver == r.Func.Addr {
 			out = append(out, r.Module.Runtime(rel.Slot))
 		}
 	}
-	for _, m := range c.t.Space().Modules() {
+	for _, m := range s.t.Space().Modules() {
 		for _, name := range append([]string{r.Func.Name}, r.Func.Aliases...) {
-			for _, s := range m.Image.Slots(name) {
-				out = append(out, m.Runtime(s))
+			for _, slot := range m.Image.Slots(name) {
+				out = append(out, m.Runtime(slot))
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package engine
+package codescan
 
 import (
 	"runtime"
@@ -6,9 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -19,30 +16,25 @@ const (
 	inlinedLimit = 5 * time.Second
 )
 
-// inlined says where a Go function of this program went that exists only inlined; err is
-// the error for a name that no function has. The runtime's own tables tell, which it takes
-// an address at a time; for other processes nothing is known.
-func (c *Core) inlined(name string, err error) error {
-	main := c.t.Space().Main()
-	if main == nil || !c.can.Own {
-		return err
+// InlinedInto names functions that have code of another one, a Go function of this program that exists only inlined. The
+// runtime's own tables tell, which it takes an address at a time; for other processes nothing is known.
+func (s *Scanner) InlinedInto(name string) (into []string) {
+	main := s.t.Space().Main()
+	if main == nil || !s.can.Own {
+		return nil
 	}
-	var into []string
 	end := time.Now().Add(inlinedLimit)
 	fns := main.Image.Funcs()
 	own := func(fn *symbol.Func) bool { return strings.HasPrefix(fn.Name, packageOf(name)) }
 	for _, fn := range append(matching(fns, own, true), matching(fns, own, false)...) {
-		if isGo(fn) && holdsInlined(main, fn, name) {
-			into = append(into, printable(fn.Pretty()))
+		if fn.Lang == symbol.LangGo && holdsInlined(main, fn, name) {
+			into = append(into, fn.Pretty())
 		}
 		if len(into) == inlinedMost || time.Now().After(end) {
 			break
 		}
 	}
-	if len(into) == 0 {
-		return err
-	}
-	return errno.Errorf(unix.ENOENT, "%s exists only inlined, in %s: probe there, or mark it //go:noinline", printable(name), strings.Join(slices.Compact(into), ", "))
+	return slices.Compact(into)
 }
 
 // packageOf is the part of a Go function's name up to its package's end.
