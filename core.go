@@ -5,9 +5,6 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
-	"time"
-
-	"kprobes.dev/kprobes/internal/hit"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -26,55 +24,6 @@ func init() { engine.Of = func(core any) *engine.Core { return core.(*Core).e } 
 // Hit is one record of an event: which event, when (CLOCK_MONOTONIC, in nanoseconds) and where it was written. It is valid
 // while the function runs that is given it. Package trace makes text of it.
 type Hit = hit.Hit
-
-// The types that the methods of a Core take and give.
-type (
-	AddOptions = engine.AddOptions
-	Counts     = engine.Counts
-	State      = engine.State
-	Misses     = engine.Misses
-	Returns    = engine.Returns
-	Unreturned = engine.Unreturned
-)
-
-// Options are the choices of Open; nil means the defaults.
-type Options struct {
-	// MaxEvents bounds the events and probes that exist at a time, enabled or not: what would
-	// exceed it is refused with ENOSPC, as a whole. 0: what the target's ring has room for, which
-	// is the most in any case.
-	MaxEvents int
-}
-
-func (o *Options) engine() *engine.Options {
-	if o == nil {
-		o = &Options{}
-	}
-	return &engine.Options{MaxEvents: o.MaxEvents, Show: show}
-}
-
-// Stats tells of a Core as a whole.
-type Stats struct {
-	Probes int // probes and events that are registered, those that are disabled or gone too
-	// Queued are those of them that wait for the tactic that they are to have, since a thread stands in, or may come
-	// back into, bytes that would change. The Core tries again until the thread has left. Unarmed are those of the
-	// queued that do not run meanwhile: no breakpoint may stand there.
-	Queued, Unarmed int
-	Longest         time.Duration // how long the first of them has waited
-	Postponed       uint64        // how many ever had to wait
-	Why             []string      // what the functions of the queued wait for: a function's name and the reason
-	// Dead are records that were given up with a writer that was killed in the middle of one. Corrupt are places where
-	// the memory that target and tracer share held what no writer writes.
-	Dead, Corrupt uint64
-	Pending       bool // threads of the target wait, a bounded time, for Sync
-}
-
-// The ways to see returns.
-const (
-	// ReturnsExits: at each instruction that leaves the function.
-	ReturnsExits = engine.ReturnsExits
-	// ReturnsTrampoline: by a return address of ours in place of the caller's.
-	ReturnsTrampoline = engine.ReturnsTrampoline
-)
 
 // ErrRegister wraps the reason why an event could not be registered; the errno that
 // the kernel would give is in its chain.
@@ -97,7 +46,7 @@ func (c *Core) Events() []*Event { return shown(c.e.Events()) }
 
 // Add registers and arms events: all of them in one stop of the target, or none.
 func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
-	evs, err := c.e.Add(defs, o)
+	evs, err := c.e.Add(defs, o.engine())
 	return shown(evs), err
 }
 
@@ -114,7 +63,7 @@ func (c *Core) Remove(evs []*Event) error {
 // Check says why Add would refuse a definition, as far as that can be told without touching
 // the target: its place, its instruction, its arguments. Nothing is registered or armed. A
 // pattern is refused: it stands for many events.
-func (c *Core) Check(d *event.Def, o *AddOptions) error { return c.e.Check(d, o) }
+func (c *Core) Check(d *event.Def, o *AddOptions) error { return c.e.Check(d, o.engine()) }
 
 // Symbol finds the function at a run-time address of the target; ok is false if none is
 // known there. The name of its object is left out if that is the program's own file. It waits
@@ -127,7 +76,7 @@ func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) { return c.e.Symbol(ad
 func (c *Core) Poll(f func(*Hit)) int { return c.e.Poll(f) }
 
 // Counts sums up what an event has counted so far.
-func (c *Core) Counts(e *Event) Counts { return c.e.Counts(e.e) }
+func (c *Core) Counts(e *Event) Counts { return Counts(c.e.Counts(e.e)) }
 
 // Unreturned looks at the target, in one stop, for the calls of return events that have begun and have not returned: as
 // Counts has them, with those of which only an instance tells.
@@ -138,7 +87,7 @@ func (c *Core) Unreturned() (map[*Event]Unreturned, error) {
 	}
 	out := make(map[*Event]Unreturned, len(calls))
 	for e, n := range calls {
-		out[e.Shown.(*Event)] = n
+		out[e.Shown.(*Event)] = Unreturned(n)
 	}
 	return out, nil
 }

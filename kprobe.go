@@ -109,7 +109,7 @@ func (k *Kprobe) NMissed() uint64 { return k.State().Misses.Total() }
 // State if it was never registered.
 func (k *Kprobe) State() State {
 	if r := k.load(); r != nil {
-		return r.core.e.State(r.p)
+		return stateOf(r.core.e.State(r.p))
 	}
 	return State{}
 }

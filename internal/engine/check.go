@@ -11,9 +11,7 @@ import (
 	"kprobes.dev/kprobes/internal/fetch"
 )
 
-// Check says why Add would refuse a definition, as far as that can be told without touching
-// the target: its place, its instruction, its arguments. Nothing is registered or armed. A
-// pattern is refused: it stands for many events.
+// Check says why Add would refuse a definition: see kprobes.Core.Check.
 func (c *Core) Check(d *event.Def, o *AddOptions) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,9 +52,7 @@ func (e *Event) plannable() error {
 	return nil
 }
 
-// Symbol finds the function at a run-time address of the target; ok is false if none is
-// known there. The name of its object is left out if that is the program's own file. It waits
-// for nothing, so a handler may call it where it may allocate.
+// Symbol finds the function at a run-time address of the target. It takes no lock.
 func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) {
 	space := c.space.Load()
 	if space == nil {

@@ -10,7 +10,6 @@ import (
 )
 
 // Close disarms every event, reads what is left and takes everything out of the target.
-// f gets the records, as in Poll; it may be nil.
 func (c *Core) Close(f func(*hit.Hit)) error {
 	c.mu.Lock()
 	defer c.unlock()

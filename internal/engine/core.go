@@ -197,27 +197,16 @@ type ownProbes struct {
 
 func (o *ownProbes) events() []*Event { return slices.Concat(o.sharing, o.filters) }
 
-// AddOptions are the choices of Add; nil means the defaults.
+// AddOptions are the choices of Add: see kprobes.AddOptions. nil means the defaults.
 type AddOptions struct {
-	// Count makes events that only count their runs.
-	Count bool
-	// Skip leaves out functions of a pattern that can not be probed; each is told
-	// to it with the reason. Nil: the first such function is an error.
-	Skip func(name string, why error)
-	// Late accepts definitions in objects that are not mapped yet: they are armed by
-	// Sync once they are. Threads wait for Sync, a bounded time, where it has something to do.
-	Late bool
-	// Found refuses, of those, objects of which the target knows that they can not come: there is
-	// no such file. A mistyped name would never be armed.
-	Found bool
-	// Tactic takes this tactic or none; "" means the best that is safe.
-	Tactic Tactic
+	Count      bool
+	Skip       func(name string, why error)
+	Late       bool
+	Found      bool
+	Tactic     Tactic
+	Trampoline bool
 	// leave leaves out those probes of a batch with handlers that can not be armed (probe.left).
 	leave bool
-	// Trampoline has return probes see returns by trampoline, also if all exits are known, and
-	// if the process has code of which it is not known who reads return addresses. Such code may
-	// then misbehave, or end the program. What is known to read them is refused all the same.
-	Trampoline bool
 }
 
 // skips says whether an event may be left out: one of a pattern, or a probe of a batch, where the

@@ -1,7 +1,6 @@
 package engine
 
-// Form tells how the event gets control now, and why not by a faster tactic; nil for the
-// fastest. "": it does not, for it is disabled, has no place yet, or waits to be armed.
+// Form tells how the event gets control now, and why not by a faster tactic: see kprobes.Event.Form.
 func (e *Event) Form() (Tactic, error) {
 	e.knobs.mu.Lock()
 	defer e.knobs.mu.Unlock()

@@ -13,9 +13,7 @@ import (
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
-// SetEnabled arms (true) or disarms (false) all probes and events at once, in one stop of
-// the target: kprobes/enabled. Probes that are disabled stay so. What is registered while
-// all is disarmed is armed with the rest.
+// SetEnabled arms or disarms all probes and events at once, in one stop of the target: kprobes/enabled.
 func (c *Core) SetEnabled(on bool) error {
 	if err := c.Outside(); err != nil {
 		return err
@@ -73,11 +71,7 @@ func (c *Core) holdAll(on bool) error {
 	return errors.Join(errs...)
 }
 
-// SetOptimization says whether probes may be armed by jumps (true, the default): the knob
-// debug.kprobes_optimization. With false all of them become breakpoints, but for those at which
-// none may stand, and a changed IP is taken at all. It is an error (EOPNOTSUPP) where the target
-// allows no breakpoint at all. In another process it asks for breakpoints by name: a thread that
-// comes to block SIGTRAP later, as the C library's do where they begin and end, dies of one.
+// SetOptimization says whether probes may be armed by jumps: debug.kprobes_optimization. See kprobes.Core.SetOptimization.
 func (c *Core) SetOptimization(on bool) error {
 	if err := c.Outside(); err != nil {
 		return err
@@ -171,8 +165,7 @@ func (c *Core) named(name string, pc uint64) (symbol.Resolved, error) {
 	return c.t.Space().Resolve(symbol.Place{Sym: name})
 }
 
-// Blacklist writes the functions that no probe may stand in, a line for each as in
-// kprobes/blacklist: 0xSTART-0xEND, a tab, the symbol.
+// Blacklist writes the functions that no probe may stand in: see kprobes.Core.Blacklist.
 func (c *Core) Blacklist(w io.Writer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

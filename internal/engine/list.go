@@ -13,18 +13,7 @@ import (
 	"kprobes.dev/kprobes/internal/engine/plan"
 )
 
-// List writes the probes and events in the order of their registration, a line for each as
-// in kprobes/list (Linux 6.18): address, kind (k, r or j), symbol+offset, the object
-// if it is not the program's own file, and without spaces between them [GONE], [DISABLED],
-// [OPTIMIZED], where a jump leads to the probe and a changed path is not taken. Behind [DISABLED]
-// stands what went wrong in a handler, if that is why. For a probe that has none of these the tactic
-// stands there, and why it is no jump, or why a changed path is taken:
-//
-//	jump: has a post handler
-//	boost: queued: thread 12 is in the way at 0x55d0c0de1f21: …
-//	postponed: thread 12 is in the way at 0x55d0c0de1f21: …
-//	unarmed: kprobes/enabled is 0
-//	taken out: a breakpoint that is not ours (a kernel uprobe, a debugger) stands in its patch: …
+// List writes the probes and events in the order of their registration: see kprobes.Core.List.
 func (c *Core) List(w io.Writer) error {
 	c.mu.Lock()
 	lines := c.listing()
@@ -48,8 +37,7 @@ func (c *Core) listing() string {
 	return b.String()
 }
 
-// ListDisabled writes, as List does, a line for each of some definitions of which no event is
-// registered at present.
+// ListDisabled writes a line for each of some definitions of which no event is registered.
 func (c *Core) ListDisabled(w io.Writer, defs []*event.Def) error {
 	var b strings.Builder
 	c.mu.Lock()

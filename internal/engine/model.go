@@ -320,44 +320,22 @@ func (e *Event) updateOptimized() {
 	}
 }
 
-// Counts is what an event has counted: Hits = Read + Lost, or Counted for an event that
-// does not record. For a return probe Hits are returns, and entries are
-// Hits + Unwound + Active + Missed.
+// Counts is what an event has counted: see kprobes.Counts.
 type Counts struct {
-	Hits    uint64
-	Read    uint64 // records read
-	Lost    uint64 // records that found the ring full
-	Missed  uint64 // entries without a free instance, or without stack to work on
-	Unwound uint64 // calls left by an exception, a panic, longjmp or the end of their thread
-	Active  uint64 // calls in progress when the probe was taken out
-	// Strays are returns of the event's function that came to its trampoline and belonged to no call which any of the
-	// function's events knew, and StraySlot is where on the stack the last of them had its return address: calls and
-	// returns do not match in such a program. Where an event of the function was taken out it is not known, and 0.
-	Strays, StraySlot uint64
+	Hits, Read, Lost, Missed, Unwound, Active, Strays, StraySlot uint64
 }
 
-// State tells of a probe how it is armed and what it has counted since registration.
+// State tells of a probe how it is armed and what it has counted: see kprobes.State.
 type State struct {
-	Registered bool
-	Disabled   bool   // it does not run before it is enabled
-	Optimized  bool   // as Linux says it: by jump, and a changed path is not taken
-	Gone       bool   // its object is not mapped any more
-	Tactic     Tactic // how it gets control; "" while it is not armed
-	Why        error  // why not by a faster tactic, or why it was taken out; nil for the fastest
-	Hits       uint64 // runs of its handlers; of a return probe returns
-	Misses     Misses
-	Unwound    uint64 // calls that will never return, see Kretprobe.Unwound
-	// Active are calls of a return probe that have begun and of whose end nothing is known: in
-	// progress some milliseconds ago, or when the probe was disabled or unregistered. Calls that
-	// were left are among them until they are found, which takes about a minute at most: then
-	// they are Unwound. Entries are Hits + Unwound + Active + Misses and the calls that
-	// EntryHandler let go.
-	Active uint64
-	// Returns is how a return probe sees its function return, WhyReturns why not at the exits,
-	// and Strays the number of returns that belonged to no call (Counts.Strays).
-	Returns    Returns
-	WhyReturns error
-	Strays     uint64
+	Registered, Disabled, Optimized, Gone bool
+	Tactic                                Tactic
+	Why                                   error
+	Hits                                  uint64
+	Misses                                Misses
+	Unwound, Active                       uint64
+	Returns                               Returns
+	WhyReturns                            error
+	Strays                                uint64
 }
 
 // Returns is how a return probe sees its function return.
@@ -365,10 +343,8 @@ type Returns string
 
 // The ways to see returns.
 const (
-	// ReturnsExits: at each instruction that leaves the function.
-	ReturnsExits Returns = "exits"
-	// ReturnsTrampoline: by a return address of ours in place of the caller's.
-	ReturnsTrampoline Returns = "trampoline"
+	returnsExits      Returns = "exits"
+	returnsTrampoline Returns = "trampoline"
 )
 
 // lostPatches counts how often a function's patches have gone.

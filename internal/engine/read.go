@@ -5,9 +5,7 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 )
 
-// Poll reads the records that are there, in the order of their times, and returns how
-// many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that
-// another goroutine makes.
+// Poll reads the records that are there. It does not take the lock of changes.
 func (c *Core) Poll(f func(*hit.Hit)) int { return c.records.Poll(f) }
 
 // Counts sums up what an event has counted so far.
@@ -45,8 +43,7 @@ func (c *Core) counts(e *Event) Counts {
 	return n
 }
 
-// Unreturned looks at the target, in one stop, for the calls of return events that have begun and have not returned: as
-// Counts has them, with those of which only an instance tells.
+// Unreturned looks at the target, in one stop, for the calls of return events that have begun and have not returned.
 func (c *Core) Unreturned() (map[*Event]Unreturned, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,5 +62,5 @@ func (c *Core) Unreturned() (map[*Event]Unreturned, error) {
 	return out, nil
 }
 
-// Unreturned are calls of a return event that are in progress, and those that were left and will never return.
+// Unreturned: see kprobes.Unreturned.
 type Unreturned struct{ Active, Unwound uint64 }

@@ -6,8 +6,7 @@ import (
 	"kprobes.dev/kprobes/event"
 )
 
-// Remove disarms events and forgets them. What they counted stays readable. The number of one
-// that only counted may serve another event, once no thread can be in its code.
+// Remove disarms events and forgets them.
 func (c *Core) Remove(evs []*Event) error {
 	c.mu.Lock()
 	defer c.unlock()

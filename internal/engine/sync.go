@@ -9,13 +9,7 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// Sync looks at what the target has mapped now. Events in objects that were unmapped
-// become gone; gone ones whose object is there (again, or for the first time) are armed.
-// An event that can not be armed in the object that came stays gone, and why is in the
-// error. What happened between an object's arrival and Sync is not seen. In a Go program that process.Start has made,
-// Sync installs the engine's signal handlers once the runtime has its own; with AddOptions.Late the program waits for that
-// a quarter of a second, before its init functions. Where return addresses
-// are replaced the Core does the same by itself, ten times a second, and the next Sync has the error.
+// Sync looks at what the target has mapped now, and arms what waits for that: see kprobes.Core.Sync.
 func (c *Core) Sync() error {
 	c.mu.Lock()
 	defer c.unlock()

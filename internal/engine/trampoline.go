@@ -12,8 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
-// Returns tells how the event sees returns, and why not at the exits; "" for one that is no
-// return probe, or has no place yet.
+// Returns tells how the event sees returns, and why not at the exits: see kprobes.Event.Returns.
 func (e *Event) Returns() (Returns, error) {
 	e.knobs.mu.Lock()
 	defer e.knobs.mu.Unlock()
@@ -25,9 +24,9 @@ func (e *Event) returns() (Returns, error) {
 	case e.Def.Kind != event.Return || e.fn == nil && !e.byStub:
 		return "", nil
 	case e.byStub:
-		return ReturnsTrampoline, e.whyStub
+		return returnsTrampoline, e.whyStub
 	}
-	return ReturnsExits, nil
+	return returnsExits, nil
 }
 
 // returnPoints finds how the event is to see returns, and the instructions that it needs for

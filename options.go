@@ -1,0 +1,46 @@
+package kprobes
+
+import "kprobes.dev/kprobes/internal/engine"
+
+// Options are the choices of Open; nil means the defaults.
+type Options struct {
+	// MaxEvents bounds the events and probes that exist at a time, enabled or not: what would
+	// exceed it is refused with ENOSPC, as a whole. 0: what the target's ring has room for, which
+	// is the most in any case.
+	MaxEvents int
+}
+
+func (o *Options) engine() *engine.Options {
+	if o == nil {
+		o = &Options{}
+	}
+	return &engine.Options{MaxEvents: o.MaxEvents, Show: show}
+}
+
+// AddOptions are the choices of Add; nil means the defaults.
+type AddOptions struct {
+	// Count makes events that only count their runs.
+	Count bool
+	// Skip leaves out functions of a pattern that can not be probed; each is told
+	// to it with the reason. Nil: the first such function is an error.
+	Skip func(name string, why error)
+	// Late accepts definitions in objects that are not mapped yet: they are armed by
+	// Sync once they are. Threads wait for Sync, a bounded time, where it has something to do.
+	Late bool
+	// Found refuses, of those, objects of which the target knows that they can not come: there is
+	// no such file. A mistyped name would never be armed.
+	Found bool
+	// Tactic takes this tactic or none; "" means the best that is safe.
+	Tactic Tactic
+	// Trampoline has return probes see returns by trampoline, also if all exits are known, and
+	// if the process has code of which it is not known who reads return addresses. Such code may
+	// then misbehave, or end the program. What is known to read them is refused all the same.
+	Trampoline bool
+}
+
+func (o *AddOptions) engine() *engine.AddOptions {
+	if o == nil {
+		return nil
+	}
+	return &engine.AddOptions{Count: o.Count, Skip: o.Skip, Late: o.Late, Found: o.Found, Tactic: o.Tactic, Trampoline: o.Trampoline}
+}
