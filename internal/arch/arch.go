@@ -226,7 +226,7 @@ type ThreadID uint8
 // Sources of the thread id.
 const (
 	TIDSyscall ThreadID = iota // gettid, each time
-	TIDFS                      // a 32-bit word at CodegenEnv.TIDOff from the FS base
+	TIDThread                  // a 32-bit word at CodegenEnv.TIDOff from the thread pointer
 	TIDGo                      // g.m.procid
 )
 
@@ -314,8 +314,6 @@ type CodegenEnv struct {
 	// a thread may be that of another's block, or lead anywhere: generated code uses nothing that lies
 	// there. What sets it is RoleShare. 0: there is no such word, and FS always leads to the thread's own block.
 	Shared uint64
-	// FSGSBase: programs may read the FS base (rdfsbase).
-	FSGSBase bool
 
 	// PlainLoads: no system call may be made, for it could end a thread (seccomp). Else a
 	// record whose arguments read memory asks which signals its thread blocks, and checks
@@ -341,7 +339,9 @@ type CodegenEnv struct {
 	// Gate is the address of the code that calls handlers; 0: there is none.
 	Gate uint64
 
-	RDPID  bool       // the CPU has rdpid
+	// Features of the CPU that code may use, by the instruction set's own numbers.
+	Features uint64
+
 	Go     *GoRuntime // nil if the program is not a Go program
 	Kernel *Kernel    // nil if it is no kernel
 }

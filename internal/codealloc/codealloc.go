@@ -4,13 +4,12 @@ package codealloc
 import (
 	"cmp"
 	"slices"
+
+	"kprobes.dev/kprobes/internal/arch/native"
 )
 
 // Align is the unit in which room is given, in bytes.
 const Align = 32
-
-// reach is the distance that a 32-bit displacement covers, less what instructions need.
-const reach = 1<<31 - 1<<12
 
 // Piece is a mapping that code stands in. It is not safe for concurrent use.
 type Piece struct {
@@ -34,7 +33,7 @@ func (p *Piece) Holds(addr uint64) bool { return addr-p.Addr < p.Size }
 // Take gives room for size bytes if there is any, and if code anywhere in the piece
 // reaches every address from lo to hi.
 func (p *Piece) Take(lo, hi uint64, size int) (uint64, bool) {
-	if max(hi, p.Addr+p.Size)-min(lo, p.Addr) >= reach {
+	if max(hi, p.Addr+p.Size)-min(lo, p.Addr) >= native.Reach {
 		return 0, false
 	}
 	n := Round(size)

@@ -10,6 +10,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 	tracing "kprobes.dev/kprobes/trace"
@@ -159,7 +160,7 @@ func TestBaseUnnoticed(t *testing.T) {
 	e := arms(t, core, "record")
 	sharedWord(t, core)
 	target := core.Target().(*process.Target)
-	if !target.CodegenEnv().FSGSBase {
+	if target.CodegenEnv().Features&amd64.FeatureFSGSBase == 0 {
 		t.Skip("this processor, or its kernel, does not let programs read the FS base")
 	}
 	var n map[string]uint64

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
@@ -22,7 +23,7 @@ type codeArena struct {
 
 // Take implements plan.Room.
 func (y *codeArena) Take(lo, hi uint64, size int) (uint64, error) {
-	if y.end-y.at >= uint64(size) && max(hi, y.end)-min(lo, y.at) < yardReach {
+	if y.end-y.at >= uint64(size) && max(hi, y.end)-min(lo, y.at) < native.Reach {
 		return y.at, nil
 	}
 	y.close()
@@ -70,9 +71,6 @@ func (y *codeArena) Span(addr uint64) (lo, hi uint64) {
 
 // yardRoom is the room that a batch takes at a time, in bytes.
 const yardRoom = 64 << 10
-
-// yardReach is the distance that a jump covers, less what instructions need.
-const yardReach = 1<<31 - 1<<12
 
 func (ed *editor) free(addr uint64, size int) {
 	ed.room.Lock()

@@ -9,6 +9,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/engine/handler"
 	"kprobes.dev/kprobes/internal/engine/plan"
@@ -203,9 +204,8 @@ func (e *Event) setPoint(at uint64) {
 // reached by an offset from another one, or the entry behind what is not the function's own. By a symbol Linux
 // takes the latter only behind ENDBR64 (arch_adjust_kprobe_addr in arch/x86/kernel/kprobes/core.c).
 func (e *Event) atEntry() bool {
-	const behindEndbr = 4
 	off := e.Place.Offset
-	return off == 0 || e.Place.Addr == e.fn.Code.EntryPoint() && (off == behindEndbr || e.Def.Place.Kind != event.PlaceSymbol)
+	return off == 0 || e.Place.Addr == e.fn.Code.EntryPoint() && (off == native.LandingLen || e.Def.Place.Kind != event.PlaceSymbol)
 }
 
 // exits are the instructions at which the event sees returns.

@@ -30,10 +30,6 @@ const (
 	// lowest is the default of vm.mmap_min_addr.
 	Lowest = 1 << 16
 
-	// rel32 is how far a 32-bit displacement reaches, less a page for the length of an
-	// instruction and for operands near its ends.
-	rel32 = 1<<31 - PageSize
-
 	// gapGuard keeps a new mapping from touching its neighbours: an overrun of either
 	// faults, and the kernel cannot merge them.
 	gapGuard = 16 * PageSize
@@ -76,28 +72,28 @@ func Gaps(maps []Map, lo, hi uint64) []Range {
 }
 
 // FindGap gives a page-aligned address of size free bytes such that every address in
-// [lo, hi) and every one in the new range reach each other by a 32-bit displacement. It
+// [lo, hi) and every one in the new range are at most reach bytes apart. It
 // keeps clear of the neighbours, of the room that the heap and the stack grow into, and
 // takes the place nearest to [lo, hi). The error is an ErrNoGap.
 //
 // The target may map the place itself before the caller does: map it with
 // MAP_FIXED_NOREPLACE while the target is stopped.
-func FindGap(maps []Map, lo, hi, size uint64) (uint64, error) {
+func FindGap(maps []Map, lo, hi, size, reach uint64) (uint64, error) {
 	size = PageUp(size)
 	if lo >= hi || size == 0 || hi > UserTop {
 		return 0, fmt.Errorf("gap of %#x bytes near [%#x, %#x): %w: no such range", size, lo, hi, ErrNoGap)
 	}
-	reach := Range{Hi: min(lo+rel32, UserTop)}
-	if hi > rel32 {
-		reach.Lo = hi - rel32
+	in := Range{Hi: min(lo+reach, UserTop)}
+	if hi > reach {
+		in.Lo = hi - reach
 	}
 	for _, room := range heapRoom {
-		if addr, ok := nearestGap(withRoom(maps, room), reach, lo, hi, size); ok {
+		if addr, ok := nearestGap(withRoom(maps, room), in, lo, hi, size); ok {
 			return addr, nil
 		}
 	}
-	return 0, fmt.Errorf("gap of %#x bytes within 2 GiB of [%#x, %#x): %w: the largest free one there has %#x bytes",
-		size, lo, hi, ErrNoGap, largest(Gaps(maps, reach.Lo, reach.Hi)))
+	return 0, fmt.Errorf("gap of %#x bytes within %#x bytes of [%#x, %#x): %w: the largest free one there has %#x bytes",
+		size, reach, lo, hi, ErrNoGap, largest(Gaps(maps, in.Lo, in.Hi)))
 }
 
 func nearestGap(maps []Map, reach Range, lo, hi, size uint64) (addr uint64, ok bool) {

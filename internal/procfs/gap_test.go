@@ -9,6 +9,9 @@ import (
 
 const gib = 1 << 30
 
+// far is the reach of a jump with 32 bits.
+const far = 1<<31 - PageSize
+
 func TestFindGap(t *testing.T) {
 	m := func(lo, hi uint64, path string) Map { return Map{Start: lo, End: hi, Path: path} }
 	pie := uint64(0x555555554000)
@@ -51,7 +54,7 @@ func TestFindGap(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			at, err := FindGap(c.maps, c.lo, c.hi, c.size)
+			at, err := FindGap(c.maps, c.lo, c.hi, c.size, far)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +77,7 @@ func TestFindGapReaches(t *testing.T) {
 		}
 		text := maps[rnd.IntN(len(maps))]
 		size := uint64(1+rnd.IntN(1<<rnd.IntN(24))) * 16
-		at, err := FindGap(maps, text.Start, text.End, size)
+		at, err := FindGap(maps, text.Start, text.End, size, far)
 		if err != nil {
 			if !errors.Is(err, ErrNoGap) || !errors.Is(err, syscall.ENOMEM) {
 				t.Fatal(err)
@@ -93,11 +96,11 @@ func TestFindGapRefuses(t *testing.T) {
 	for _, c := range []struct{ lo, hi, size uint64 }{
 		{0x400000, 0x500000, PageSize}, {5, 5, 1}, {6, 5, 1}, {0x400000, 0x500000, 0}, {0, ^uint64(0), 1}, {0, 3 * gib, 1}, {0, 4096, ^uint64(0)},
 	} {
-		if at, err := FindGap(maps, c.lo, c.hi, c.size); !errors.Is(err, ErrNoGap) {
+		if at, err := FindGap(maps, c.lo, c.hi, c.size, far); !errors.Is(err, ErrNoGap) {
 			t.Errorf("%+v: %#x, %v", c, at, err)
 		}
 	}
-	if at, err := FindGap(nil, 0, 5*gib, 1); !errors.Is(err, ErrNoGap) {
+	if at, err := FindGap(nil, 0, 5*gib, 1, far); !errors.Is(err, ErrNoGap) {
 		t.Errorf("no address reaches both ends of 5 GiB, but %#x, %v", at, err)
 	}
 }
@@ -111,11 +114,11 @@ func TestFindGapBeforeHeap(t *testing.T) {
 		{Start: data, End: 0x555555562000, Path: "/bin/x"},
 		{Start: 0x7ffff7d00000, End: 0x7ffff7e00000, Path: "/lib/libc.so.6"},
 	}
-	near, err := FindGap(maps, data, data+0x1000, PageSize)
+	near, err := FindGap(maps, data, data+0x1000, PageSize, far)
 	if err != nil || near-0x555555562000 > heapRoom[0] {
 		t.Fatalf("without a heap code goes to 0x%x, %v: this test shows nothing", near, err)
 	}
-	at, err := FindGap(WithHeap(maps, brk), data, data+0x1000, PageSize)
+	at, err := FindGap(WithHeap(maps, brk), data, data+0x1000, PageSize, far)
 	if err != nil || at-0x555555562000 < heapRoom[0] {
 		t.Errorf("code at 0x%x, %v: in the way of the heap that begins at 0x%x", at, err, uint64(brk))
 	}

@@ -75,7 +75,7 @@ func FuzzParseMaps(f *testing.F) {
 				t.Fatalf("gap %#x in %v", g, maps)
 			}
 		}
-		if at, err := FindGap(maps, 0x400000, 0x500000, PageSize); err == nil && Overlaps(maps, at, PageSize) {
+		if at, err := FindGap(maps, 0x400000, 0x500000, PageSize, far); err == nil && Overlaps(maps, at, PageSize) {
 			t.Fatalf("gap %#x in %v", at, maps)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -38,7 +39,7 @@ func TestCallMapsProtectsAndUnmaps(t *testing.T) {
 	}
 	code := codeOf(t, p, maps)
 	const size = 5 * procfs.PageSize
-	want, err := procfs.FindGap(maps, code.Start, code.End, size)
+	want, err := procfs.FindGap(maps, code.Start, code.End, size, native.Reach)
 	if err != nil {
 		t.Fatal(err)
 	}

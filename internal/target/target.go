@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -300,8 +301,8 @@ func (s *Site) last() uint64 {
 	return last
 }
 
-// Breakpoint is int3, the instruction that kernel uprobes and debuggers write into a program.
-const Breakpoint = 0xcc
+// Breakpoint is the instruction that kernel uprobes and debuggers write into a program.
+const Breakpoint = native.Breakpoint
 
 // Without gives what is to stand at the site once its patch is taken out, where have stands now: the
 // program's own bytes, and breakpoints that somebody else has put among ours, which their owner takes out.

@@ -118,7 +118,7 @@ func (t *Target) planRooms() {
 		t.sites += r.Sites
 		size := min(max(minPiece, uint64(1)<<bits.Len64(uint64(r.Size)-1)), maxPiece)
 		if t.spare("code of probes", headroom.Take{Mapped: mapped + size, Locked: mapped + size}) == nil {
-			at, err := procfs.FindGap(maps, r.Lo, r.Hi, size)
+			at, err := procfs.FindGap(maps, r.Lo, r.Hi, size, native.Reach)
 			if err != nil {
 				continue
 			}
@@ -158,7 +158,7 @@ func (t *Target) mapPiece(s *ptrace.Stopped, lo, hi, size uint64) (*codealloc.Pi
 	if t.golang == nil { // Go's own memory is not there
 		maps = procfs.WithHeap(maps, t.p.Image().StartBrk)
 	}
-	at, err := procfs.FindGap(maps, lo, hi, size)
+	at, err := procfs.FindGap(maps, lo, hi, size, native.Reach)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
@@ -132,7 +133,7 @@ func (t *Target) writeDetours(add []*target.Site) error {
 			at, gap = s.Detour.Addr, 0
 		}
 		for range gap {
-			run = append(run, 0xcc)
+			run = append(run, native.Breakpoint)
 		}
 		run = append(run, s.Detour.Code...)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/restore"
@@ -253,23 +254,17 @@ func keptOn(p *ptrace.Process, maps []procfs.Map, ours []restore.Site, m procfs.
 // uprobeTrampoline is what the kernel calls the mapping with its code for uprobes that take no trap.
 const uprobeTrampoline = "[uprobes-trampoline]"
 
-// nop5 is the instruction at which the kernel makes its breakpoint a call, after the first hit (Linux 6.18).
-var nop5 = []byte{0x0f, 0x1f, 0x44, 0, 0}
-
 // breakpoints gives the bytes of a page that breakpoints of the kernel may have changed, if nothing else on it
 // differs from its file. called says whether the distance rel from an offset in the page leads to the
 // kernel's trampoline.
 func breakpoints(have, want []byte, called func(off int, rel int32) bool) (out []procfs.Range) {
 	for i := 0; i < len(have); {
-		n := 1
-		switch {
-		case have[i] == want[i]:
+		if have[i] == want[i] {
 			i++
 			continue
-		case have[i] == 0xcc:
-		case have[i] == 0xe8 && bytes.HasPrefix(want[i:], nop5) && called(i+len(nop5), int32(le.Uint32(have[i+1:]))):
-			n = len(nop5)
-		default:
+		}
+		n := native.KernelPatch(have[i:], want[i:], func(behind int, rel int32) bool { return called(i+behind, rel) })
+		if n == 0 {
 			return nil
 		}
 		out = append(out, procfs.Range{Lo: uint64(i), Hi: uint64(i + n)})

@@ -3,8 +3,6 @@ package process
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +25,7 @@ func (t *Target) learn(s *ptrace.Stopped) error {
 	if len(threads) == 0 {
 		return fmt.Errorf("process %d has no thread left", t.p.PID())
 	}
-	t.writer.RDPID = hasRDPID()
+	t.writer.Features = native.Features()
 	if err := refuseNoTSC(s); err != nil {
 		return err
 	}
@@ -96,7 +94,7 @@ func (t *Target) learnRseq(threads []*ptrace.Thread) {
 func (t *Target) learnTID(s *ptrace.Stopped, threads []*ptrace.Thread) {
 	for _, off := range tidOffsets {
 		if t.tidAt(s, threads, off) {
-			t.writer.TID, t.writer.TIDOff = arch.TIDFS, off
+			t.writer.TID, t.writer.TIDOff = arch.TIDThread, off
 			return
 		}
 	}
@@ -144,17 +142,6 @@ func innermost(ids []int, tid int) int {
 		return tid
 	}
 	return ids[len(ids)-1]
-}
-
-// hasRDPID says whether the CPU has the rdpid instruction, as the kernel shows it.
-func hasRDPID() bool {
-	b, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return false
-	}
-	_, flags, _ := strings.Cut(string(b), "\nflags")
-	flags, _, _ = strings.Cut(flags, "\n")
-	return strings.Contains(flags+" ", " rdpid ")
 }
 
 // nameCalls is the question for the thread's name, for $comm.

@@ -260,7 +260,7 @@ func (p *reaper) claimed(slot []byte) bool {
 // block at its end tells: its id is 0, as the kernel has left it, or -1 (glibc, where the stack
 // waits for the next thread). Precondition: no thread is in the mapping.
 func (p *reaper) ended(m procfs.Map) uint64 {
-	if p.t.writer.TID != arch.TIDFS || !m.Anonymous() || m.Path != "" || m.Size() > ptrace.MaxStack {
+	if p.t.writer.TID != arch.TIDThread || !m.Anonymous() || m.Path != "" || m.Size() > ptrace.MaxStack {
 		return 0
 	}
 	lo := max(m.Start, m.End-min(blockReach, m.Size()))

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -247,7 +246,7 @@ func (t *Target) ownBlocks(s *ptrace.Stopped) (bool, error) {
 	threads := s.Threads()
 	in, bases := t.sharing(), make(map[uint64]bool, len(threads))
 	blocks, size := make([]procfs.Range, len(threads)), uint64(8)
-	if t.writer.TID == arch.TIDFS {
+	if t.writer.TID == arch.TIDThread {
 		size = max(size, uint64(t.writer.TIDOff)+4)
 	}
 	for i, th := range threads {
@@ -259,7 +258,7 @@ func (t *Target) ownBlocks(s *ptrace.Stopped) (bool, error) {
 	}
 	own := 0
 	err := s.ReadRanges(blocks, func(i int, at uint64, b []byte) error {
-		if uint64(len(b)) == size && le.Uint64(b) == at && (t.writer.TID != arch.TIDFS || t.isIDOf(threads[i], b[t.writer.TIDOff:][:4])) {
+		if uint64(len(b)) == size && le.Uint64(b) == at && (t.writer.TID != arch.TIDThread || t.isIDOf(threads[i], b[t.writer.TIDOff:][:4])) {
 			own++
 		}
 		return nil
@@ -311,9 +310,9 @@ func (t *Target) useBlocks(s *ptrace.Stopped) error {
 	if t.shares != nil {
 		t.writer.HasRseq, t.writer.TID = false, arch.TIDSyscall
 	}
-	if t.writer.HasRseq || t.writer.TID == arch.TIDFS {
+	if t.writer.HasRseq || t.writer.TID == arch.TIDThread {
 		t.writer.Shared = t.control.addr + hdrShared
-		t.writer.FSGSBase = hasFSGSBase()
+		t.writer.Features |= native.ThreadFeatures()
 		if !t.acts && slices.ContainsFunc(t.sharers, func(s target.Sharing) bool { return s.Share == arch.ShareAction }) {
 			t.writer.Handled = t.control.addr + hdrHandled
 		}
@@ -325,24 +324,3 @@ func (t *Target) useBlocks(s *ptrace.Stopped) error {
 
 // tidCalls is the question for the thread's id.
 var tidCalls = []ptrace.CallData{ptrace.CallOf(unix.SYS_GETTID, [6]uint64{}, 0, 1, 2, 3, 4, 5)}
-
-// hasFSGSBase says whether the kernel lets programs read the FS base (HWCAP2_FSGSBASE, Linux 5.9).
-func hasFSGSBase() bool {
-	const atHWCAP2, fsgsbase = 26, 1 << 1
-	v, err := auxv(atHWCAP2)
-	return err == nil && v&fsgsbase != 0
-}
-
-// auxv gives a value that the kernel has told this process at its start.
-func auxv(key uint64) (uint64, error) {
-	vs, err := unix.Auxv()
-	if err != nil {
-		return 0, fmt.Errorf("auxiliary vector: %w", err)
-	}
-	for _, v := range vs {
-		if uint64(v[0]) == key {
-			return uint64(v[1]), nil
-		}
-	}
-	return 0, nil
-}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/restore"
@@ -239,7 +240,7 @@ func (t *Target) samePage(page uint64, want []byte, addr uint64) (bool, error) {
 		}
 	}
 	for i := range have {
-		if have[i] == 0xcc && want[i] != 0xcc {
+		if have[i] == native.Breakpoint && want[i] != native.Breakpoint {
 			return false, errno.Errorf(unix.EBUSY, "0x%x: a breakpoint that is not ours (a kernel uprobe, a debugger) stands at 0x%x, on the same page: "+
 				"the next one could fall into the probe, and kill the program: remove it, or take the risk by --text shared (TextShared)", addr, page+uint64(i))
 		}

@@ -10,6 +10,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/procfs"
 )
@@ -80,7 +81,7 @@ func (t *Target) mapPiece(lo, hi, need uint64) (*piece, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, err := procfs.FindGap(maps, lo, hi, size)
+	at, err := procfs.FindGap(maps, lo, hi, size, native.Reach)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ring"
@@ -381,24 +382,13 @@ func (t *Target) prepare() error {
 	t.ring, t.control = r, h
 	t.writer = arch.CodegenEnv{
 		Ring: r.Addr(), Layout: r.Layout, TID: arch.TIDGo, Go: t.lay.runtime(),
-		Gate: uint64(gatePC()), RDPID: hasRDPID(), Resident: h.addr + residentOff,
+		Gate: uint64(gatePC()), Features: native.Features(), Resident: h.addr + residentOff,
 	}
 	return nil
 }
 
 // membarrierRegister announces the use of membarrierSyncCore (membarrier(2)).
 const membarrierRegister = 1 << 6
-
-// hasRDPID says whether the CPU has the rdpid instruction, as the kernel shows it.
-func hasRDPID() bool {
-	b, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return false
-	}
-	_, flags, _ := strings.Cut(string(b), "\nflags")
-	flags, _, _ = strings.Cut(flags, "\n")
-	return strings.Contains(flags+" ", " rdpid ")
-}
 
 // Close takes out all that Prepare put in, but for the ring, which can still be read. While sites
 // are armed it takes out nothing (EBUSY), nor while somebody else's bytes stand where one of our

@@ -140,16 +140,19 @@ func newArena(t *testing.T, c *detourChild) *arena {
 	}
 	return &arena{
 		t: t, child: c, next: arenaDetours, mem: make([]byte, arenaRing-arenaAddr+l.Size()),
-		w: arch.CodegenEnv{Ring: arenaRing, Layout: l, HasRseq: true, RseqOff: c.rseqOff, TID: arch.TIDFS, TIDOff: glibcTID, RDPID: hostRDPID(t)},
+		w: arch.CodegenEnv{Ring: arenaRing, Layout: l, HasRseq: true, RseqOff: c.rseqOff, TID: arch.TIDThread, TIDOff: glibcTID, Features: hostRDPID(t)},
 	}
 }
 
-func hostRDPID(t testing.TB) bool {
+func hostRDPID(t testing.TB) uint64 {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bytes.Contains(b, []byte(" rdpid "))
+	if !bytes.Contains(b, []byte(" rdpid ")) {
+		return 0
+	}
+	return FeatureRDPID
 }
 
 func (a *arena) at(addr uint64) []byte { return a.mem[addr-arenaAddr:] }

@@ -333,7 +333,7 @@ var detourVariants = []struct {
 }{
 	{"rseq", func(*arena) {}},
 	{"locked", func(a *arena) { a.w.HasRseq = false }},
-	{"no_rdpid", func(a *arena) { a.w.HasRseq, a.w.RDPID = false, false }},
+	{"no_rdpid", func(a *arena) { a.w.HasRseq, a.w.Features = false, 0 }},
 	{"tid_syscall", func(a *arena) { a.w.TID = arch.TIDSyscall }},
 	{"plain_loads", func(a *arena) { a.w.PlainLoads = true }},
 	{"mask_changes", func(a *arena) { a.ctl.Blocked = 2 }},

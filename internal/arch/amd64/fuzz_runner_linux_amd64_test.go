@@ -131,7 +131,7 @@ func newFuzzRunner(t testing.TB) *fuzzRunner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.writer = arch.CodegenEnv{Ring: fuzzRing, Layout: l, TID: arch.TIDFS, TIDOff: 0x40, RDPID: hostRDPID(t), PlainLoads: true}
+	r.writer = arch.CodegenEnv{Ring: fuzzRing, Layout: l, TID: arch.TIDThread, TIDOff: 0x40, Features: hostRDPID(t), PlainLoads: true}
 	t.Cleanup(r.stop)
 	return r
 }

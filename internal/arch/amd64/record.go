@@ -195,7 +195,7 @@ func (f *frame) shard(locked bool) {
 
 // cpu emits RAX = the CPU, without rseq.
 func (f *frame) cpu() {
-	if f.w.RDPID {
+	if f.w.Features&FeatureRDPID != 0 {
 		f.Rdpid(RAX)
 	} else {
 		f.MovRI(RAX, cpuNodeSel)
@@ -297,7 +297,7 @@ func (f *frame) tsc() {
 // threadID emits EAX = the thread's id. Where FS may lead elsewhere it has been shown that it does not.
 func (f *frame) threadID() {
 	switch f.w.TID {
-	case arch.TIDFS:
+	case arch.TIDThread:
 		f.MovRM(4, RAX, AtFS(f.w.TIDOff))
 	case arch.TIDGo:
 		none := f.Label()
@@ -316,7 +316,7 @@ func (f *frame) threadID() {
 func (f *frame) lockedRecord(s *storing, done Label) {
 	dynamic := s.w.Prog != nil && s.w.Prog.Dynamic
 	full := f.Label()
-	if f.w.Shared != 0 && f.w.TID == arch.TIDFS {
+	if f.w.Shared != 0 && f.w.TID == arch.TIDThread {
 		f.blockTID()
 	}
 	f.cpu()

@@ -54,7 +54,7 @@ func (f *frame) ownBlock(other Label) {
 	f.MovRI(RAX, f.w.Shared)
 	f.OpMI(OpCmp, 4, At(RAX, 0), 0)
 	f.Jcc(CondNE, other)
-	if f.w.FSGSBase { // every thread's block begins with its own address (System V ABI, x86-64, thread-local storage)
+	if f.w.Features&FeatureFSGSBase != 0 { // every thread's block begins with its own address (System V ABI, x86-64, thread-local storage)
 		f.rdfsbase(RAX)
 		f.TestRR(8, RAX, RAX)
 		f.Jcc(CondE, other)
