@@ -1,5 +1,6 @@
 // Package codescan says what the code of a target tells beyond one function: who enters a function's middle from
-// elsewhere, which functions never return, what must stay where it is. It gathers what the analysis of a function needs.
+// elsewhere, which functions never return, which must not be probed, who reads return addresses. It gathers what the
+// analysis of a function needs.
 package codescan
 
 import (
@@ -14,8 +15,9 @@ type Scanner struct {
 	t   target.Target
 	can target.Capabilities // of t
 	// around is what the analysis of any function may ask of the target; the rest of it is not set.
-	around arch.Func
-	texts  texts
+	around    arch.Func
+	texts     texts
+	unwinders unwinders
 }
 
 // New makes the Scanner of a target. It does not touch the target.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
 )
@@ -90,7 +91,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 
 // armNew is arm for what a caller wants; what the engine itself needs for it comes first.
 func (c *Core) armNew(evs []*Event, o *AddOptions) ([]*Event, error) {
-	c.stubbed.asked = false
+	c.stubbed.readers = nil
 	if c.meetsOwn(evs) { // what the caller wants there must not come before the other own probes
 		if err := errors.Join(c.armOwnNow(), c.located(evs)); err != nil {
 			return evs, err

@@ -125,18 +125,17 @@ type handlers struct {
 
 // trampolines is what the Core knows of the target's.
 type trampolines struct {
-	asked     bool             // what is known was found out since the last events were armed,
-	late      bool             // for events of which this is true
-	never     error            // why no return address may be replaced
-	unknown   error            // why not unless it is asked for: see readers.go
-	reads     map[uint64]error // functions by address: see readsReturn
-	looked    time.Time        // when withdraw last looked
-	syncErr   error            // of the last Sync that nobody has called
-	gone      []*target.Site   // those of functions that are gone, which lead to their detours still
-	left      bool             // return addresses are to be put back: see withdraw
-	unwinders map[*symbol.Image]symbol.Unwinder
-	walkers   map[uint64]*Event // the engine's own probes on _Unwind_Find_FDE, by its address
-	unsure    map[uint64]bool   // functions by address: see replacing
+	// readers tells who may read return addresses; nil: that was not asked since the last events were armed.
+	readers *codescan.ReturnReaders
+	late    bool              // it was asked for events that look at objects which come later (Event.deferred)
+	never   error             // why no return address may be replaced
+	unknown error             // why not unless it is asked for
+	looked  time.Time         // when withdraw last looked
+	syncErr error             // of the last Sync that nobody has called
+	gone    []*target.Site    // those of functions that are gone, which lead to their detours still
+	left    bool              // return addresses are to be put back: see withdraw
+	walkers map[uint64]*Event // the engine's own probes on _Unwind_Find_FDE, by its address
+	unsure  map[uint64]bool   // functions by address: see replacing
 }
 
 // watching is the look at the bytes of patches.

@@ -44,7 +44,7 @@ const switchWord = 8
 func (c *Core) walkers(tr *arch.Trampoline) error {
 	var fresh []*Event
 	for _, m := range c.t.Space().Modules() {
-		u := c.unwinder(m.Image)
+		u := c.scan.Unwinder(m.Image)
 		if u.FindFDE == nil || c.stubbed.walkers[m.Runtime(u.FindFDE.Addr)] != nil {
 			continue
 		}

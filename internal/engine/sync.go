@@ -39,7 +39,7 @@ func (c *Core) sync() error {
 	switch {
 	case err != nil:
 	case changed:
-		c.stubbed.asked = false
+		c.stubbed.readers = nil
 		err = errors.Join(c.dropGone(), c.walkLate(), c.withdraw(), c.armLate())
 		c.note()
 	case time.Since(c.stubbed.looked) >= keepEvery:

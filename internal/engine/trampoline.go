@@ -1,15 +1,17 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Returns tells how the event sees returns, and why not at the exits: see kprobes.Event.Returns.
@@ -74,12 +76,52 @@ func (c *Core) returnsElse(e *Event, why error) error {
 	return nil
 }
 
+// noTrampoline says why the return addresses of the event's function may not be replaced.
+func (c *Core) noTrampoline(e *Event) error {
+	t := c.can.ReturnReplacer
+	if t == nil {
+		return errno.Errorf(unix.EOPNOTSUPP, "return addresses are left alone in this target")
+	}
+	fn, m := e.Place.Func, e.Place.Module
+	if err := codescan.ReturnDenied(m, fn); err != nil {
+		return err
+	}
+	if c.stubbed.readers == nil || c.stubbed.late != e.deferred {
+		c.askReaders(t, e.deferred)
+	}
+	if err := c.stubbed.never; err != nil {
+		return err
+	}
+	if err := c.stubbed.unknown; err != nil && !e.wantStub {
+		return err
+	}
+	return c.stubbed.readers.Function(m, e.fn.Function)
+}
+
+// askReaders finds out who in the process may read return addresses.
+func (c *Core) askReaders(t target.ReturnReplacer, late bool) {
+	s := &c.stubbed
+	s.readers, s.late = c.scan.ReturnReaders(c.known), late
+	s.never, s.unknown = s.readers.Mapped()
+	if s.never == nil {
+		s.never = errors.Join(t.Replaceable(), c.unseen(late))
+	}
+}
+
+// known gives the function that begins at an address if it is one with probes.
+func (c *Core) known(start uint64) *codescan.Function {
+	if f := c.fns[start]; f != nil {
+		return f.Function
+	}
+	return nil
+}
+
 // unseen says why a walk over the stack might not see the real callers; late says that objects
 // that come later are looked at.
 func (c *Core) unseen(late bool) error {
 	found := false
 	for _, m := range c.t.Space().Modules() {
-		u := c.unwinder(m.Image)
+		u := c.scan.Unwinder(m.Image)
 		switch {
 		case u.Other != "":
 			return errno.Errorf(unix.EOPNOTSUPP, "%s has an unwinder of its own (%s)", m.Name, u.Other)
@@ -102,19 +144,6 @@ func (c *Core) unseen(late bool) error {
 		return nil
 	}
 	return errno.Errorf(unix.EOPNOTSUPP, "the process has no unwinder yet (libgcc_s), and nobody looks whether one comes")
-}
-
-// unwinder tells which unwinder a file has.
-func (c *Core) unwinder(im *symbol.Image) symbol.Unwinder {
-	u, ok := c.stubbed.unwinders[im]
-	if !ok {
-		u = im.Unwinder()
-		if c.stubbed.unwinders == nil {
-			c.stubbed.unwinders = map[*symbol.Image]symbol.Unwinder{}
-		}
-		c.stubbed.unwinders[im] = u
-	}
-	return u
 }
 
 // lookForStrays asks the target, while it is there, for the returns that belonged to no call (Counts.Strays). Where an

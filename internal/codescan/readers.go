@@ -1,15 +1,14 @@
-package engine
+package codescan
 
 import (
-	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
-	"kprobes.dev/kprobes/internal/target"
 )
 
 // A return address is replaced only where everybody is known who may read it: the function
@@ -29,13 +28,9 @@ func readsCaller(name string) bool {
 	return false
 }
 
-// noTrampoline says why the return addresses of the event's function may not be replaced.
-func (c *Core) noTrampoline(e *Event) error {
-	t := c.can.ReturnReplacer
-	if t == nil {
-		return errno.Errorf(unix.EOPNOTSUPP, "return addresses are left alone in this target")
-	}
-	fn, m := e.Place.Func, e.Place.Module
+// ReturnDenied says why the return addresses of a function's calls must not be replaced, by what the function is; nil: they
+// may, as far as that tells.
+func ReturnDenied(m *symbol.Module, fn *symbol.Func) error {
 	if fn.Lang == symbol.LangGo || fn.PLT {
 		return errno.Errorf(unix.EOPNOTSUPP, "the function is Go's, or only leads to another")
 	}
@@ -45,41 +40,32 @@ func (c *Core) noTrampoline(e *Event) error {
 	if err := named(fn); err != nil {
 		return err
 	}
-	if err := m.Image.Called(fn); err != nil {
-		return err
-	}
-	if !c.stubbed.asked || c.stubbed.late != e.deferred {
-		c.askReaders(t, e.deferred)
-	}
-	if err := c.stubbed.never; err != nil {
-		return err
-	}
-	if err := c.stubbed.unknown; err != nil && !e.wantStub {
-		return err
-	}
-	return c.functionReads(e.fn, m, maxTails)
+	return m.Image.Called(fn)
 }
 
-// askReaders finds out who in the process may read return addresses.
-func (c *Core) askReaders(t target.ReturnReplacer, late bool) {
-	s := &c.stubbed
-	s.asked, s.late, s.reads = true, late, nil
-	s.never, s.unknown = c.readers()
-	if s.never == nil {
-		s.never = errors.Join(t.Replaceable(), c.unseen(late))
-	}
+// ReturnReaders tells who in the target may read return addresses. What it has found out about functions holds until
+// objects come or go. It serves one goroutine at a time.
+type ReturnReaders struct {
+	s     *Scanner
+	known func(start uint64) *Function
+	reads map[uint64]error // by the function's address
 }
 
-// readers says why return addresses are never to be replaced in the process, or only if that is
+// ReturnReaders begins to look. known gives the function that begins at an address if it has been analysed; else nil.
+func (s *Scanner) ReturnReaders(known func(start uint64) *Function) *ReturnReaders {
+	return &ReturnReaders{s: s, known: known, reads: map[uint64]error{}}
+}
+
+// Mapped says why return addresses are never to be replaced in the target, or only if that is
 // asked for, by what is mapped.
-func (c *Core) readers() (never, unknown error) {
-	for _, m := range c.t.Space().Modules() {
-		r := m.Image.Readers()
-		if r.Runtime != "" {
-			return errno.Errorf(unix.EOPNOTSUPP, "%s has %s: a return address that is not the caller's would not be understood", m.Name, r.Runtime), nil
+func (r *ReturnReaders) Mapped() (never, unknown error) {
+	for _, m := range r.s.t.Space().Modules() {
+		in := m.Image.Readers()
+		if in.Runtime != "" {
+			return errno.Errorf(unix.EOPNOTSUPP, "%s has %s: a return address that is not the caller's would not be understood", m.Name, in.Runtime), nil
 		}
-		if r.Unknown != nil && unknown == nil {
-			unknown = errno.Errorf(unix.EOPNOTSUPP, "%s: %w (--trampoline, or AddOptions.Trampoline, replaces return addresses all the same)", m.Name, r.Unknown)
+		if in.Unknown != nil && unknown == nil {
+			unknown = errno.Errorf(unix.EOPNOTSUPP, "%s: %w (--trampoline, or AddOptions.Trampoline, replaces return addresses all the same)", m.Name, in.Unknown)
 		}
 	}
 	return nil, unknown
@@ -106,9 +92,13 @@ func namedSo(raw string) error {
 // maxTails bounds a chain of jumps from function to function that is followed.
 const maxTails = 32
 
-// functionReads says that a function reads its return address, or jumps to one that does: the
+// Function says that a function of m reads its return address, or jumps to one that does: the
 // return address of the one is the other's then.
-func (c *Core) functionReads(f *function, m *symbol.Module, depth int) error {
+func (r *ReturnReaders) Function(m *symbol.Module, f *Function) error {
+	return r.function(m, f, maxTails)
+}
+
+func (r *ReturnReaders) function(m *symbol.Module, f *Function, depth int) error {
 	if at, ok := f.Code.ReadsReturn(); ok {
 		return errno.Errorf(unix.EOPNOTSUPP, "%s reads its return address at +0x%x", f.Name, at-f.Start)
 	}
@@ -116,9 +106,9 @@ func (c *Core) functionReads(f *function, m *symbol.Module, depth int) error {
 		var err error
 		switch {
 		case t.Slot != 0:
-			err = c.symbolReads(m.Image.SlotName(m.Linktime(t.Slot)), depth-1)
+			err = r.symbol(m.Image.SlotName(m.Linktime(t.Slot)), depth-1)
 		default:
-			err = c.addressReads(t.Target, depth-1)
+			err = r.address(t.Target, depth-1)
 		}
 		if err != nil {
 			return fmt.Errorf("it jumps to another function: %w", err)
@@ -127,9 +117,9 @@ func (c *Core) functionReads(f *function, m *symbol.Module, depth int) error {
 	return nil
 }
 
-// addressReads is functionReads for the function at an address.
-func (c *Core) addressReads(addr uint64, depth int) error {
-	m := c.t.Space().ModuleAt(addr)
+// address is function for the function at an address.
+func (r *ReturnReaders) address(addr uint64, depth int) error {
+	m := r.s.t.Space().ModuleAt(addr)
 	if m == nil {
 		return nil
 	}
@@ -138,37 +128,34 @@ func (c *Core) addressReads(addr uint64, depth int) error {
 	case !ok:
 		return nil
 	case fn.PLT:
-		return c.symbolReads(fn.Name, depth)
+		return r.symbol(fn.Name, depth)
 	}
 	start := m.Runtime(fn.Addr)
-	if err, known := c.stubbed.reads[start]; known {
+	if err, known := r.reads[start]; known {
 		return err
-	}
-	if c.stubbed.reads == nil {
-		c.stubbed.reads = map[uint64]error{}
 	}
 	if depth <= 0 {
 		return errno.Errorf(unix.ELOOP, "more than %d functions that jump to one another", maxTails)
 	}
-	c.stubbed.reads[start] = nil // for circles
+	r.reads[start] = nil // for circles
 	err := named(fn)
 	if err == nil && fn.Lang != symbol.LangGo && !fn.IFunc {
-		f := c.fns[start]
+		f := r.known(start)
 		if f == nil {
-			if f, err = c.newFunction(resolvedAt(m, fn)); err == nil {
+			if f, err = r.s.Function(symbol.Resolved{Module: m, Func: fn}); err == nil {
 				defer f.Code.Release()
 			}
 		}
 		if err == nil {
-			err = c.functionReads(f, m, depth)
+			err = r.function(m, f, depth)
 		}
 	}
-	c.stubbed.reads[start] = err
+	r.reads[start] = err
 	return err
 }
 
-// symbolReads is functionReads for what a dynamic symbol may be bound to.
-func (c *Core) symbolReads(raw string, depth int) error {
+// symbol is function for what a dynamic symbol may be bound to.
+func (r *ReturnReaders) symbol(raw string, depth int) error {
 	name, _, _ := strings.Cut(raw, "@")
 	if name == "" {
 		return nil
@@ -176,7 +163,7 @@ func (c *Core) symbolReads(raw string, depth int) error {
 	if err := namedSo(name); err != nil {
 		return err
 	}
-	for _, m := range c.t.Space().Modules() {
+	for _, m := range r.s.t.Space().Modules() {
 		fns, err := m.Image.Lookup(name)
 		if err != nil {
 			continue
@@ -185,10 +172,31 @@ func (c *Core) symbolReads(raw string, depth int) error {
 			if fn.PLT || fn.Local {
 				continue
 			}
-			if err := c.addressReads(m.Runtime(fn.Addr), depth); err != nil {
+			if err := r.address(m.Runtime(fn.Addr), depth); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// unwinders are those of the files that were asked for.
+type unwinders struct {
+	mu sync.Mutex
+	of map[*symbol.Image]symbol.Unwinder
+}
+
+// Unwinder tells which unwinder a file has.
+func (s *Scanner) Unwinder(im *symbol.Image) symbol.Unwinder {
+	s.unwinders.mu.Lock()
+	defer s.unwinders.mu.Unlock()
+	u, ok := s.unwinders.of[im]
+	if !ok {
+		u = im.Unwinder()
+		if s.unwinders.of == nil {
+			s.unwinders.of = map[*symbol.Image]symbol.Unwinder{}
+		}
+		s.unwinders.of[im] = u
+	}
+	return u
 }
