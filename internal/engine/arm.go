@@ -2,8 +2,6 @@ package engine
 
 import (
 	"slices"
-
-	"kprobes.dev/kprobes/event"
 )
 
 // arm puts new events into their functions and the functions' sites into the target.
@@ -55,7 +53,7 @@ func (c *Core) keep(evs []*Event, o *AddOptions, try func(*Event) error) ([]*Eve
 			e.fn.drop(e)
 		default:
 			c.skip(e.pattern, e.Place.Func.Pretty(), err, o)
-			c.freeIDs = append(c.freeIDs, c.erase([]*Event{e})...) // no code was made for it
+			c.numbers.Free(c.erase([]*Event{e})...) // no code was made for it
 		}
 	}
 	return kept, nil
@@ -128,14 +126,4 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 		e.release()
 		return true
 	}), nil
-}
-
-// pool gives a return probe its instances.
-func (c *Core) pool(e *Event) error {
-	if e.Def.Kind != event.Return || e.work.Pool != nil {
-		return nil
-	}
-	p, err := c.t.Pool(len(e.Prog.EntryBases()), e.Def.MaxActive)
-	e.work.Pool = p
-	return err
 }

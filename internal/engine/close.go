@@ -17,7 +17,7 @@ func (c *Core) Close(f func(*hit.Hit)) error {
 		f = func(*hit.Hit) {}
 	}
 	c.stopOptimizing()
-	also := stopping{then: c.classify}
+	also := stopping{then: func() error { return c.reclaimer.Classify(callsOf(c.events)) }}
 	if t := c.can.Sequencer; t != nil && len(c.stubbed.walkers) == 0 {
 		also.end = t.CloseStopped
 	}
@@ -44,17 +44,6 @@ func (c *Core) Close(f func(*hit.Hit)) error {
 	return errors.Join(err, c.records.Close(f))
 }
 
-// classify asks which of the instances that are left are calls in progress.
-func (c *Core) classify() error {
-	active, unwound, err := c.t.Instances()
-	for _, e := range c.events {
-		if e != nil {
-			e.active, e.unwound = active[e.ID], unwound[e.ID]
-		}
-	}
-	return err
-}
-
 // closeProbes ends the probes when the Core is closed; left is what has not been taken out.
 func (c *Core) closeProbes(live []*Event, left bool) {
 	for _, e := range live {
@@ -74,5 +63,6 @@ func (c *Core) closeProbes(live []*Event, left bool) {
 			c.finish(p)
 		}
 	}
-	c.stuck, c.reaping.left, c.shut = nil, nil, true // pools go with the target
+	c.reclaimer.Close()
+	c.stuck, c.shut = nil, true
 }

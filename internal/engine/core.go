@@ -12,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/codescan"
+	"kprobes.dev/kprobes/internal/engine/instances"
 	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -32,12 +33,14 @@ type Core struct {
 	knobs
 	editor // changes the sites of functions
 
-	events []*Event             // by number; nil where one was removed
-	fns    map[uint64]*function // by address: those that have events, and those that were looked at for one
-	namer  event.Namer
-	seq    int            // of the next event that is registered
-	most   int            // see Options.MaxEvents
-	shown  func([]*Event) // see Options.Show
+	events    []*Event             // by number; nil where one was removed
+	fns       map[uint64]*function // by address: those that have events, and those that were looked at for one
+	numbers   *instances.Numbers   // of events that are gone
+	reclaimer *instances.Reclaimer // of calls' instances
+	namer     event.Namer
+	seq       int            // of the next event that is registered
+	most      int            // see Options.MaxEvents
+	shown     func([]*Event) // see Options.Show
 
 	scan    *codescan.Scanner
 	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
@@ -106,18 +109,13 @@ var (
 	OfEvent func(ev any) *Event
 )
 
-// handlers is the part of a Core that serves probes with handlers, and the numbers of events.
+// handlers is the part of a Core that serves probes with handlers, and what could not be taken out yet.
 type handlers struct {
 	forced          arch.Tactic // ForceTactic
 	barred          map[uint64]symbol.Resolved
-	freeIDs         []int    // numbers of probes that were unregistered, the oldest first
-	freeCounters    []*Event // events that only counted and were removed, with their numbers
-	coolingIDs      []int    // likewise, but a thread may still be in their code
-	returnIDs       []int    // those of return probes: instances may still have them
-	reaping         reaping
 	stuck           []*Probe           // unregistered, but their code could not be taken out yet
 	pendingRemoval  map[*function]bool // see owing
-	pendingIdle     []*Event           // events that only counted, of these
+	pendingCounters []*Event           // events that only counted, of these
 	pendingInFlight []*Event           // those that may have instances
 	faults          atomic.Uint64      // of handlers, since Open
 	ending          atomic.Int32       // goroutines that wait for handlers to end
@@ -160,30 +158,6 @@ type watched struct {
 type skips struct {
 	n   int
 	why []string // of the first ones
-}
-
-// reaping is what was seen when instances were last taken back.
-type reaping struct {
-	again time.Time // no look before
-	last  time.Time
-	pause time.Duration
-	turn  int
-	left  []leftover
-	// The pause between two looks for calls that were left though nobody needs their instances.
-	linger time.Duration
-	taken  tally
-}
-
-// tally is how many instances each event had, and until when that is taken for true.
-type tally struct {
-	of    map[int]int
-	until time.Time
-}
-
-// leftover is an event whose code has been taken out and that may have instances.
-type leftover struct {
-	e    *Event
-	pool *arch.Pool
 }
 
 // ownProbes are the engine's own probes that have to stand before code runs that relies on them, and do not stand yet.

@@ -51,9 +51,9 @@ func (c *Core) setDisabled(ps []*Probe, disabled, wait bool) error {
 	}
 	var then func() error
 	if disabled {
-		then = c.leaves(eventsOf(ps))
+		then = c.reclaimer.InStop(callsOf(eventsOf(ps)))
 	} else {
-		c.forgetInFlight(eventsOf(ps))
+		c.reclaimer.Rearm(callsOf(eventsOf(ps)))
 		wake(ps)
 	}
 	if err := c.update(functionsOf(eventsOf(ps)), stopping{then: then}); err != nil {

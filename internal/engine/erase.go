@@ -3,7 +3,7 @@ package engine
 import "slices"
 
 // forget drops events that were not armed, and gives their numbers back.
-func (c *Core) forget(evs []*Event) { c.cool(c.erase(evs)...) }
+func (c *Core) forget(evs []*Event) { c.numbers.Cool(c.erase(evs)...) }
 
 // erase drops events that were not armed. Their numbers, which it gives, may serve again once no
 // thread can count for them.
@@ -31,7 +31,7 @@ func (c *Core) erase(evs []*Event) (ids []int) {
 				continue
 			}
 		}
-		e.empty = true
+		e.calls.MarkClear()
 		ids = append(ids, c.retire(e)...)
 		if e.tail > 0 {
 			ids, e.tail = append(ids, e.tail), -1 // once: an addition that fails later drops all again

@@ -199,7 +199,7 @@ func (c *Core) endWritten(bad []watched) (fns []*function, err error) {
 	if t := c.can.Sharer; t != nil && shared {
 		err = t.SetShared()
 	}
-	return fns, errors.Join(err, c.update(fns, stopping{then: c.leaves(evs)}))
+	return fns, errors.Join(err, c.update(fns, stopping{then: c.reclaimer.InStop(callsOf(evs))}))
 }
 
 // endAllStubs has no event replace return addresses any more, and puts them back: without the probes on the

@@ -30,7 +30,7 @@ func (c *Core) SetEnabled(on bool) error {
 		}
 	}
 	if on {
-		c.forgetInFlight(slices.DeleteFunc(slices.Clone(c.events), func(e *Event) bool { return e == nil || e.ended || e.h != nil && e.h.disabled }))
+		c.reclaimer.Rearm(callsOf(slices.DeleteFunc(slices.Clone(c.events), func(e *Event) bool { return e == nil || e.ended || e.h != nil && e.h.disabled })))
 		wake(ps)
 	}
 	c.off = !on

@@ -12,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/engine/handler"
+	"kprobes.dev/kprobes/internal/engine/instances"
 	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -55,7 +56,6 @@ type Event struct {
 	ended   bool // removed: what it counted is kept
 	// registered: it is one of Core.registered.
 	registered bool
-	empty      bool // no call has an instance: its code has been taken out, or was never in
 	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is
 	// asked for. deferred: objects that come later are looked at.
 	byStub, wantStub, deferred bool
@@ -63,15 +63,11 @@ type Event struct {
 	// withdrawn is why the event does nothing any more: it may not replace return addresses, or somebody else has
 	// written into its patch.
 	withdrawn         error
-	strays, straySlot uint64 // see Counts
-	// Of instances that the final look classified.
-	active, unwound int
-	// Of instances that were taken back while it was armed, or when it was taken out.
-	reaped, cut uint64
-	missed      uint64 // entries without an instance, when that was last asked
-	read        atomic.Uint64
-	past        Counts  // of kernel's probes that ended
-	kept        *Counts // what it had counted when its number was given to another
+	strays, straySlot uint64           // see Counts
+	calls             *instances.Probe // of a return probe that has instances; nil: it has none
+	read              atomic.Uint64
+	past              Counts  // of kernel's probes that ended
+	kept              *Counts // what it had counted when its number was given to another
 }
 
 // function is one function of the target that has probes, or had.
@@ -256,11 +252,6 @@ func (f *function) lapse() {
 	for _, s := range f.serving {
 		s.e.lapse()
 	}
-}
-
-// noEntryHandler says whether the event is a return probe of whose calls no entry handler is told.
-func (e *Event) noEntryHandler() bool {
-	return e.Def.Kind == event.Return && (e.h == nil || e.h.h.Entry == nil)
 }
 
 // noTraps says why no breakpoint may stand in the function now; nil: it may. The tactic asks for

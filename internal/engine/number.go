@@ -63,7 +63,7 @@ func (c *Core) numberOne(e *Event) {
 	e.seq = c.seq
 	c.seq++
 	if e.tail != 0 && len(c.events) >= c.t.Ring().Layout.Events {
-		if id, ok := c.spareNumber(); ok {
+		if id, ok := c.usedNumber(); ok {
 			e.ID, e.work.Event = id, id
 			c.events[id] = e
 			return
@@ -81,7 +81,7 @@ func (c *Core) unnumber(evs []*Event, had int) {
 	for _, e := range evs {
 		if e.ID < had && c.events[e.ID] == e {
 			c.events[e.ID] = nil
-			c.freeIDs = append(c.freeIDs, e.ID)
+			c.numbers.Free(e.ID)
 		}
 	}
 }
@@ -140,37 +140,19 @@ func (e *Event) sizes(w *arch.CodegenEnv) (lo, hi int) {
 	return lo, ring.MaxRecord
 }
 
-// number of an event of a probe: a fresh one, or that of a probe that was unregistered once
-// the ring has no more. ok is false if there is none of these.
-func (c *Core) spareNumber() (id int, ok bool) {
-	if len(c.freeIDs) == 0 && len(c.returnIDs) > 0 {
-		c.reclaimReturnIDs()
+// usedNumber gives the number of an event that is gone; false: there is none that may be used again.
+func (c *Core) usedNumber() (id int, ok bool) {
+	c.reclaimer.Vacate()
+	if id, ok = c.numbers.Take(); ok {
+		c.t.Ring().ClearCounters(id)
 	}
-	if len(c.freeIDs) == 0 && len(c.coolingIDs) > 0 && c.calmed() {
-		c.freeIDs, c.coolingIDs = c.coolingIDs, nil
-	}
-	if len(c.freeIDs) == 0 {
-		c.recycleIDs()
-	}
-	if len(c.freeIDs) == 0 {
-		return 0, false
-	}
-	id, c.freeIDs = c.freeIDs[0], c.freeIDs[1:]
-	c.t.Ring().ClearCounters(id)
-	return id, true
+	return id, ok
 }
 
-// recycleIDs keeps what removed events have counted and makes their numbers free, if no thread
-// can still count for them.
-func (c *Core) recycleIDs() {
-	if len(c.freeCounters) == 0 || !c.calmed() {
-		return
-	}
-	for _, e := range c.freeCounters {
-		n := c.counts(e)
-		e.kept = &n
-		c.events[e.ID] = nil
-		c.freeIDs = append(c.freeIDs, e.ID)
-	}
-	c.freeCounters = nil
+// recycle keeps what a removed event has counted, before its number is used again.
+func (c *Core) recycle(id int) {
+	e := c.events[id]
+	n := c.counts(e)
+	e.kept = &n
+	c.events[id] = nil
 }

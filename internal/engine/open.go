@@ -4,6 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/codescan"
+	"kprobes.dev/kprobes/internal/engine/instances"
 	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/target"
@@ -13,6 +14,8 @@ import (
 func Open(t target.Target, o *Options) (*Core, error) {
 	can := t.Capabilities()
 	c := &Core{editor: editor{t: t, can: can}, scan: codescan.New(t), fns: map[uint64]*function{}, records: records.New(t)}
+	c.numbers = instances.NewNumbers(t, c.recycle)
+	c.reclaimer = instances.NewReclaimer(t, c.numbers, c.returnProbes)
 	if o != nil {
 		c.most, c.shown = o.MaxEvents, o.Show
 	}

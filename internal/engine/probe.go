@@ -46,5 +46,5 @@ func (c *Core) finish(p *Probe) {
 	}
 	s.Registered, s.Disabled, s.Optimized, s.Tactic, s.Why = false, false, false, "", nil
 	p.last.Store(&s)
-	c.cool(c.retire(p.ev)...)
+	c.numbers.Cool(c.retire(p.ev)...)
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine/instances"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -12,19 +13,25 @@ import (
 type untouched struct{ target.Target }
 
 // Space and Capabilities are what Open asks for.
-func (untouched) Space() *symbol.Space              { return nil }
-func (untouched) Capabilities() target.Capabilities { return target.Capabilities{} }
+func (untouched) Space() *symbol.Space { return nil }
 
-// TestCloseForgetsPools: what keep would give back to a pool is forgotten when the Core is
-// closed, since the target unmaps its pools then.
+func (untouched) Capabilities() target.Capabilities {
+	return target.Capabilities{Reaper: struct{ target.Reaper }{}}
+}
+
+// TestCloseForgetsPools: what is to be reclaimed yet is forgotten when the Core is closed, since the target unmaps its
+// pools then.
 func TestCloseForgetsPools(t *testing.T) {
 	c, err := Open(untouched{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.reaping.left = []leftover{{e: &Event{ID: 1}, pool: &arch.Pool{Base: 1 << 46, Slots: 8, Stride: 6}}}
+	c.reclaimer.End(&instances.Probe{ID: 1, Pool: &arch.Pool{Base: 1 << 46, Slots: 8, Stride: 6}})
+	if !c.reclaimer.Waiting() {
+		t.Error("there is nothing to reclaim")
+	}
 	c.closeProbes(nil, false)
-	if len(c.reaping.left) > 0 {
-		t.Errorf("%d pools are still to be swept", len(c.reaping.left))
+	if c.reclaimer.Waiting() {
+		t.Error("instances are still to be reclaimed")
 	}
 }

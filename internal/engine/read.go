@@ -24,7 +24,8 @@ func (c *Core) counts(e *Event) Counts {
 	if e.kept != nil {
 		return *e.kept
 	}
-	n := Counts{Read: e.read.Load(), Unwound: uint64(e.unwound) + e.reaped, Active: uint64(e.active) + e.cut}
+	n := Counts{Read: e.read.Load()}
+	n.Active, n.Unwound = e.calls.Counts()
 	n.Hits, n.Lost = e.heldCounts()
 	if c.t.Ring() == nil {
 		return n

@@ -14,7 +14,7 @@ func (c *Core) reapOnce() (more bool) {
 			c.seenFaults = n
 		}
 	}
-	c.takeBack()
+	c.reclaimer.Reclaim()
 	c.syncStubs()
 	c.keepWatching()
 	return c.needsKeep()
@@ -25,8 +25,8 @@ func (c *Core) needsKeep() bool {
 	if c.shut {
 		return false
 	}
-	return len(c.reaping.left) > 0 || c.watches() || slices.ContainsFunc(c.events, func(e *Event) bool {
-		return e != nil && (e.h != nil || !e.ended && e.work.Pool != nil)
+	return c.reclaimer.Waiting() || c.watches() || slices.ContainsFunc(c.events, func(e *Event) bool {
+		return e != nil && (e.h != nil || !e.ended && e.calls != nil)
 	})
 }
 

@@ -154,7 +154,7 @@ func (c *Core) place(p *Probe, jumps map[*function]bool) error {
 		return err
 	}
 	e := &Event{Def: p.def, knobs: &c.knobs, tail: -1, h: p}
-	e.work.Count, e.empty = true, p.disabled
+	e.work.Count = true
 	if err := c.locate(e, r); err != nil {
 		return err
 	}

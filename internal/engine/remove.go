@@ -10,24 +10,24 @@ import (
 func (c *Core) Remove(evs []*Event) error {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.remove(evs, stopping{then: c.leaves(evs)})
+	return c.remove(evs, stopping{then: c.reclaimer.InStop(callsOf(evs))})
 }
 
 // remove disarms events, in one stop. Where that has an end the engine's own probes come last.
 func (c *Core) remove(evs []*Event, also stopping) error {
 	fns := c.owing()
-	left, idle := c.pendingInFlight, c.pendingIdle
-	c.pendingInFlight, c.pendingIdle = nil, nil
+	inFlight, counters := c.pendingInFlight, c.pendingCounters
+	c.pendingInFlight, c.pendingCounters = nil, nil
 	for _, e := range evs {
 		if e.ended {
 			continue
 		}
 		c.discharge(e)
 		if e.h == nil && !e.internalProbe && e.Prog == nil && e.Def.Kind == event.Probe {
-			idle = append(idle, e)
+			counters = append(counters, e)
 		}
-		if e.h == nil && e.work.Pool != nil {
-			left = append(left, e)
+		if e.h == nil && e.calls != nil {
+			inFlight = append(inFlight, e)
 		}
 		e.release()
 		c.namer.Release(e.Name)
@@ -37,8 +37,7 @@ func (c *Core) remove(evs []*Event, also stopping) error {
 		}
 	}
 	if len(fns) == 0 {
-		c.freeCounters = append(c.freeCounters, idle...)
-		c.leftovers(left)
+		c.removed(inFlight, counters)
 		if also.then != nil {
 			return also.then()
 		}
@@ -49,17 +48,25 @@ func (c *Core) remove(evs []*Event, also stopping) error {
 		now, also.last = c.ownLast(now)
 	}
 	if err := c.update(now, also); err != nil {
-		c.pendingRemoval, c.pendingInFlight, c.pendingIdle = fns, left, idle
+		c.pendingRemoval, c.pendingInFlight, c.pendingCounters = fns, inFlight, counters
 		return err
 	}
-	for _, e := range idle { // they are kept for their counts
+	for _, e := range counters { // they are kept for their counts
 		if !e.serves() {
 			e.fn = nil
 		}
 	}
-	c.freeCounters = append(c.freeCounters, idle...)
-	c.leftovers(left)
+	c.removed(inFlight, counters)
 	return nil
+}
+
+// removed notes that the code of events without handlers is out: of those that may have instances, and of those that only
+// counted.
+func (c *Core) removed(inFlight, counters []*Event) {
+	for _, e := range counters {
+		c.numbers.Count(e.ID)
+	}
+	c.endCalls(inFlight...)
 }
 
 // ownLast sorts functions into those without probes of the engine's own that other code relies on, and those with them.

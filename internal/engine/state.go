@@ -43,9 +43,10 @@ func (c *Core) look(p *Probe) State {
 	e := p.ev
 	s := State{
 		Registered: true, Disabled: p.disabled || p.h.Off(), Gone: e.gone,
-		Hits: p.h.Hits(), Misses: p.h.Misses(), Unwound: uint64(e.unwound) + e.reaped,
-		Active: uint64(e.active) + e.cut + c.inProgress(e),
+		Hits: p.h.Hits(), Misses: p.h.Misses(),
 	}
+	s.Active, s.Unwound = e.calls.Counts()
+	s.Active += c.reclaimer.Taken(e.calls)
 	s.Returns, s.WhyReturns = e.returns()
 	c.lookForStrays(e)
 	s.Strays = e.strays

@@ -155,7 +155,7 @@ func (c *Core) endStubs(t target.ReturnReplacer, evs []*Event) error {
 			fns[e.fn] = true
 		}
 	}
-	if err := c.update(sortedFunctions(fns), stopping{then: c.leaves(evs)}); err != nil {
+	if err := c.update(sortedFunctions(fns), stopping{then: c.reclaimer.InStop(callsOf(evs))}); err != nil {
 		return err
 	}
 	if err := t.Settle(); err != nil {

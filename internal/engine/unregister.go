@@ -37,7 +37,7 @@ func (c *Core) takeOut(ps []*Probe) {
 		return
 	}
 	evs := eventsOf(ps)
-	err := c.remove(evs, stopping{then: c.leaves(evs)})
+	err := c.remove(evs, stopping{then: c.reclaimer.InStop(callsOf(evs))})
 	for range takeOutTries {
 		if err == nil || errors.Is(err, target.ErrGone) {
 			break
