@@ -7,8 +7,8 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// Numbers are the event numbers of a ring whose events are gone, until they are used again. A number is free when no instance
-// has it and no thread can count for it.
+// Numbers are the event numbers of a ring whose events are gone, until they are used again. A number is free when no
+// instance has it and no thread can count for it.
 //
 //	         ┌─► held ──┐
 //	         │          ▼

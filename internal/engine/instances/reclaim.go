@@ -39,8 +39,8 @@ type tally struct {
 	until time.Time
 }
 
-// NewReclaimer makes a Reclaimer. registered lists the probes that may be armed, in the order of their numbers. Numbers learns
-// which numbers no instance has any more.
+// NewReclaimer makes a Reclaimer. registered lists the probes that may be armed, in the order of their numbers. Numbers
+// learns which numbers no instance has any more.
 func NewReclaimer(t Target, n *Numbers, registered func() []*Probe) *Reclaimer {
 	return &Reclaimer{t: t, can: t.Capabilities(), numbers: n, registered: registered}
 }
@@ -125,7 +125,8 @@ func (r *Reclaimer) missing(live []*Probe) bool {
 	return grown
 }
 
-// Taken is how many calls of a probe have an instance: of calls in progress, and of those that were left and have not been found.
+// Taken is how many calls of a probe have an instance: those in progress, and those that were left and have not been
+// found.
 func (r *Reclaimer) Taken(p *Probe) uint64 {
 	if p == nil {
 		return 0
@@ -205,8 +206,8 @@ func (r *Reclaimer) endPool(p *Probe) {
 	}
 }
 
-// InStop gives what is to be done in the stop that takes the code of probes out (target.Change.Then): the instances of their calls
-// in progress are reclaimed. What can not be reclaimed then comes later. Nil: nothing is to be done.
+// InStop gives what is to be done in the stop that takes the code of probes out (target.Change.Then): it reclaims the
+// instances of their calls in progress. What can not be reclaimed then comes later. Nil: nothing is to be done.
 func (r *Reclaimer) InStop(ps []*Probe) func() error {
 	ps = slices.DeleteFunc(slices.Clone(ps), (*Probe).Clear)
 	if r.can.Reaper == nil || r.can.Own || len(ps) == 0 {
@@ -250,9 +251,9 @@ func (r *Reclaimer) Vacate() {
 	})
 }
 
-// Rearm is called before probes are armed again whose code was taken out. It reclaims the instances of calls that were in
-// progress then: new code does not see their returns (arch.ProbeOp.Epoch). All of them count as in progress. What a thread in
-// the old code keeps from being reclaimed counts as left, some time later.
+// Rearm is called before probes are armed again whose code was taken out. It reclaims the instances of calls that were
+// in progress then: new code does not see their returns (arch.ProbeOp.Epoch). All of them count as in progress. What a
+// thread in the old code keeps from being reclaimed counts as left, some time later.
 func (r *Reclaimer) Rearm(ps []*Probe) {
 	end := time.Now().Add(rearmWait)
 	for try := 1; !r.forget(ps) && (try < rearmTries || time.Now().Before(end)); try++ {
@@ -260,8 +261,8 @@ func (r *Reclaimer) Rearm(ps []*Probe) {
 	}
 }
 
-// Bounds of the waiting for threads that are in the code of probes that were disarmed. On a machine that has much else to do
-// even a stop may fail.
+// Bounds of the waiting for threads that are in the code of probes that were disarmed. On a busy machine even a stop may
+// fail.
 const (
 	rearmWait  = time.Second
 	rearmTries = 10
@@ -289,7 +290,8 @@ func (r *Reclaimer) forget(ps []*Probe) bool {
 	return got.Whole && err == nil || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, target.ErrGone)
 }
 
-// Classify notes of the instances that are left at the end which are of calls in progress, and which of calls that were left.
+// Classify is called at the end. It notes which of the instances that are taken then are of calls in progress, and which of
+// calls that were left.
 func (r *Reclaimer) Classify(ps []*Probe) error {
 	active, unwound, err := r.t.Instances()
 	for _, p := range ps {
