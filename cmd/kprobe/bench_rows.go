@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
 )
 
 // class is a class of instruction that a probe stands on.
@@ -83,11 +84,11 @@ const (
 // process has (bench_own.go), and what they are compared with.
 var rows = []row{
 	{rowCount, "jump, counted", meansKprobe, arch.TacticJump, true, true, false, ""},
-	{"k", "int3 and step, recorded", meansKprobe, arch.TacticStep, false, true, false, ""},
-	{"b", "int3 and detour, recorded", meansKprobe, arch.TacticBoost, false, true, false, ""},
+	{"k", native.BreakpointName + " and step, recorded", meansKprobe, arch.TacticStep, false, true, false, ""},
+	{"b", native.BreakpointName + " and detour, recorded", meansKprobe, arch.TacticBoost, false, true, false, ""},
 	{rowRecord, "jump, recorded", meansKprobe, arch.TacticJump, false, true, false, ""},
-	{"r", "return, int3 and step", meansKprobe, arch.TacticStep, false, false, true, ""},
-	{"rb", "return, int3 and detour", meansKprobe, arch.TacticBoost, false, false, true, ""},
+	{"r", "return, " + native.BreakpointName + " and step", meansKprobe, arch.TacticStep, false, false, true, ""},
+	{"rb", "return, " + native.BreakpointName + " and detour", meansKprobe, arch.TacticBoost, false, false, true, ""},
 	{rowReturn, "return, jump", meansKprobe, arch.TacticJump, false, false, true, ""},
 	{rowBothStep, "entry and return, step", meansKprobe, arch.TacticStep, false, true, true, ""},
 	{rowBothBoost, "entry and return, boost", meansKprobe, arch.TacticBoost, false, true, true, ""},

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -151,14 +152,14 @@ func checkSharers(pid int, threads []*ptrace.Thread) finding {
 
 // checkTraps says whether a breakpoint that is asked for by name may stand in the program.
 func checkTraps(s *process.Stopped) finding {
-	f := fine("breakpoints", "SIGTRAP is free now: int3 may stand where it is asked for (--tactic boost)")
+	f := fine("breakpoints", "SIGTRAP is free now: %s may stand where it is asked for (--tactic boost)", native.BreakpointName)
 	all, err := s.Dispositions()
 	if err != nil {
 		return unknown("breakpoints", err)
 	}
 	if why := trapUser(all, s.Threads()); why != "" {
 		f.Found = why
-		return f.warn("int3 is refused, also where it is asked for (--tactic boost, step)")
+		return f.warn(native.BreakpointName + " is refused, also where it is asked for (--tactic boost, step)")
 	}
 	return f
 }

@@ -5,6 +5,7 @@
 package conformance
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -101,7 +102,7 @@ type seen struct {
 	wrong       atomic.Uint64 // handlers in which an expectation failed, by bit
 }
 
-func newSeen(env *Env) *seen { return &seen{env: env, rand: 4 + rand.Uint64N(1<<31-4)} }
+func newSeen(env *Env) *seen { return &seen{env: env, rand: 4 + rand.Uint64N(math.MaxInt32-3)} }
 
 func (s *seen) expect(bit int, ok bool) {
 	if !ok {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"kprobes.dev/kprobes/internal/arch/native"
 )
 
 // entryOf is a line of kprobe_events: KIND:GROUP/EVENT PLACE ARGS.
@@ -162,7 +164,7 @@ func (p *placed) tactic() string {
 	case strings.Contains(p.state, "[OPTIMIZED]"):
 		return "jump"
 	}
-	return "int3"
+	return native.BreakpointName
 }
 
 // share parts what was lost among the events: the kernel says only how much it was in all.

@@ -76,7 +76,7 @@ func (c *taskCode) note(im *symbol.Image, in *native.TaskInst) {
 		c.acts = true
 	case c.shares != nil:
 	case in.MovesBase():
-		c.shares = errno.Errorf(unix.EOPNOTSUPP, "the instruction at 0x%x of %s may give a thread another FS base", in.Addr, im.Path())
+		c.shares = errno.Errorf(unix.EOPNOTSUPP, "the instruction at 0x%x of %s may give a thread another thread pointer", in.Addr, im.Path())
 	case in.SharesBlock():
 		c.shares = errno.Errorf(unix.EOPNOTSUPP, "the instruction at 0x%x of %s may make a thread that has no block of its own", in.Addr, im.Path())
 	}

@@ -7,6 +7,8 @@ const (
 	Breakpoint = amd64.Breakpoint // what kernel uprobes and debuggers write, and what fills gaps between code
 	Reach      = amd64.Reach      // bytes from a jump to where it may lead, less a page
 	LandingLen = amd64.LandingLen // bytes of a landing instruction
+
+	BreakpointName = "int3"
 )
 
 // KernelPatch says how many bytes a uprobe of the kernel may have changed; 0: it is not the kernel's doing. called
