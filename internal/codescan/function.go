@@ -27,32 +27,31 @@ type Function struct {
 const maxFunction = 4 << 20
 
 // Function reads and analyses the function that holds a place.
-func (s *Scanner) Function(r symbol.Resolved) (*Function, error) {
+func (s *Scanner) Function(r symbol.Resolved) (f Function, err error) {
 	m := r.Module
-	f := &Function{Name: r.Func.Pretty(), Start: m.Runtime(r.Func.Addr), Image: m.Image}
+	f = Function{Name: r.Func.Pretty(), Start: m.Runtime(r.Func.Addr), Image: m.Image}
 	if r.Func.Size > maxFunction {
-		return nil, errno.Errorf(unix.EFBIG, "%s has %d bytes: more than the %d that are analysed", r.Func, r.Func.Size, maxFunction)
+		return f, errno.Errorf(unix.EFBIG, "%s has %d bytes: more than the %d that are analysed", r.Func, r.Func.Size, maxFunction)
 	}
 	x := s.text(m.Image)
 	af := new(arch.Func)
 	*af = s.around
 	af.Name, af.Addr, af.Go, af.ABI0 = f.Name, f.Start, r.Func.Lang == symbol.LangGo, r.Func.ABI0 || r.Func.Asm
-	var err error
 	if f.body, err = x.body(r.Func); err != nil {
-		return nil, fmt.Errorf("code of %s: %w", f.Name, err)
+		return f, fmt.Errorf("code of %s: %w", f.Name, err)
 	}
 	n := r.Func.Size
 	af.Code, af.After = f.body[:n:n], f.body[n:]
 	if err := addParts(af, x, r); err != nil {
-		return nil, err
+		return f, err
 	}
 	if err := addEntries(af, x, r); err != nil {
-		return nil, err
+		return f, err
 	}
 	f.Keep = af.Keep
 	if t := s.can.Describer; t != nil {
 		if err := t.Describe(r, af); err != nil {
-			return nil, err
+			return f, err
 		}
 	}
 	f.parts = af.Parts

@@ -140,18 +140,23 @@ func (r *ReturnReaders) address(addr uint64, depth int) error {
 	r.reads[start] = nil // for circles
 	err := named(fn)
 	if err == nil && fn.Lang != symbol.LangGo && !fn.IFunc {
-		f := r.known(start)
-		if f == nil {
-			if f, err = r.s.Function(symbol.Resolved{Module: m, Func: fn}); err == nil {
-				defer f.Code.Release()
-			}
-		}
-		if err == nil {
-			err = r.function(m, f, depth)
-		}
+		err = r.at(m, fn, start, depth)
 	}
 	r.reads[start] = err
 	return err
+}
+
+// at is function for one of m that begins at start.
+func (r *ReturnReaders) at(m *symbol.Module, fn *symbol.Func, start uint64, depth int) error {
+	if f := r.known(start); f != nil {
+		return r.function(m, f, depth)
+	}
+	f, err := r.s.Function(symbol.Resolved{Module: m, Func: fn})
+	if err != nil {
+		return err
+	}
+	defer f.Code.Release()
+	return r.function(m, &f, depth)
 }
 
 // symbol is function for what a dynamic symbol may be bound to.

@@ -105,7 +105,7 @@ func TestReturnReaders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := readers.Function(m, f); (why == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), why) {
+		if err := readers.Function(m, &f); (why == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, want %q", name, err, why)
 		}
 	}

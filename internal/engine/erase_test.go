@@ -24,8 +24,8 @@ func TestEraseTwice(t *testing.T) {
 // TestDoneForGood: a function without events is forgotten, and lets go of its code. One that was
 // forgotten before does not take away that which is probed at its place now.
 func TestDoneForGood(t *testing.T) {
-	old := &function{Function: &codescan.Function{Start: 1, Code: struct{ arch.Function }{}}}
-	now := &function{Function: &codescan.Function{Start: 1}}
+	old := &function{Function: codescan.Function{Start: 1, Code: struct{ arch.Function }{}}}
+	now := &function{Function: codescan.Function{Start: 1}}
 	c := &Core{fns: map[uint64]*function{1: old}}
 	old.knobs, c.reg = &c.knobs, c
 	c.done(&functionChange{f: old})

@@ -74,7 +74,7 @@ type Event struct {
 type function struct {
 	knobs *knobs
 	// What it is, and its code, which is dropped once all its probes were taken out.
-	*codescan.Function
+	codescan.Function
 	events []*Event
 	posts  int // of the events, those with a post handler
 	sites  []*target.Site

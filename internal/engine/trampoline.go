@@ -95,7 +95,7 @@ func (c *Core) noTrampoline(e *Event) error {
 	if err := c.stubbed.unknown; err != nil && !e.wantStub {
 		return err
 	}
-	return c.stubbed.readers.Function(m, e.fn.Function)
+	return c.stubbed.readers.Function(m, &e.fn.Function)
 }
 
 // askReaders finds out who in the process may read return addresses.
@@ -111,7 +111,7 @@ func (c *Core) askReaders(t target.ReturnReplacer, late bool) {
 // known gives the function that begins at an address if it is one with probes.
 func (c *Core) known(start uint64) *codescan.Function {
 	if f := c.fns[start]; f != nil {
-		return f.Function
+		return &f.Function
 	}
 	return nil
 }
