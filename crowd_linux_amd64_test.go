@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -57,7 +56,7 @@ func TestCrowd(t *testing.T) {
 // crowd counts some functions of a program with many threads, and notes how long the spinning one stood.
 func crowd(t *testing.T, prog *testprog.Proc, p *process.Proc, def string, want int, note func(what string, ms float64)) {
 	t.Helper()
-	tg, err := process.Attach(p, &process.TargetOptions{Ring: ring.Config{Events: 1 << 14}})
+	tg, err := process.Attach(p, &process.TargetOptions{Events: 1 << 14})
 	if err != nil {
 		t.Fatal(err)
 	}

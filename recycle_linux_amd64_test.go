@@ -9,7 +9,6 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -23,7 +22,7 @@ func few(t *testing.T, name string) (*testprog.Proc, *kprobes.Core) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	tg, err := process.Attach(p, &process.TargetOptions{Ring: ring.Config{Events: 16}}) // the engine's own probes take half of it
+	tg, err := process.Attach(p, &process.TargetOptions{Events: 16}) // the engine's own probes take half of it
 	if err != nil {
 		t.Fatal(err)
 	}

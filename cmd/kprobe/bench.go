@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/internal/cbuild"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/workload"
+	"kprobes.dev/kprobes/target/process"
 )
 
 // benchFlags are the flags of kprobe bench.
@@ -176,7 +176,7 @@ func (b *bench) start(dir string) (err error) {
 	if b.copyPath, b.noCopy = cbuild.Copy(dir, b.path); b.noCopy == nil {
 		b.copied, b.noCopy = workload.Start(b.copyPath, b.args...)
 	}
-	if b.s, err = attach(b.probed.PID(), ring.Config{DataSize: ringBytes, Events: ringEvents}); err != nil {
+	if b.s, err = attach(b.probed.PID(), process.TargetOptions{Buffer: ringBytes, Events: ringEvents}); err != nil {
 		return err
 	}
 	if err := b.s.target.Prepare(); err != nil {

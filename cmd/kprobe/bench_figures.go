@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/target/process"
 
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/asyncwriter"
 	"kprobes.dev/kprobes/internal/benchprobes"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/workload"
 )
 
@@ -231,7 +231,7 @@ func newAttachTimer() *cobra.Command {
 // timeAttach arms one probe in a process and takes it out again.
 func timeAttach(pid int, function string) (a attached, err error) {
 	start := time.Now()
-	s, err := attach(pid, ring.Config{})
+	s, err := attach(pid, process.TargetOptions{})
 	if err != nil {
 		return a, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/target/process"
 
 	"github.com/spf13/cobra"
 
@@ -141,7 +142,7 @@ func (d *demo) start() error {
 	if _, err = d.app.Resume(d.ctx); err != nil {
 		return err
 	}
-	if d.s, err = attach(d.app.PID(), ring.Config{DataSize: demoRing, Events: ring.DefaultEvents}); err != nil {
+	if d.s, err = attach(d.app.PID(), process.TargetOptions{Buffer: demoRing, Events: ring.DefaultEvents}); err != nil {
 		return err
 	}
 	tasks, err := d.s.proc.Tasks()

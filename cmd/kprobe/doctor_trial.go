@@ -7,9 +7,9 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/workload"
+	"kprobes.dev/kprobes/target/process"
 )
 
 // trialCalls is how often the trial's function is called.
@@ -32,7 +32,7 @@ func trial() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	s, err := attach(w.PID(), ring.Config{Events: ringEvents})
+	s, err := attach(w.PID(), process.TargetOptions{Events: ringEvents})
 	if err != nil {
 		return err
 	}

@@ -23,26 +23,27 @@ type tracedProcess struct {
 // held. It takes a flag's size of the ring; 0 means the default: what its CPUs and its memory
 // allow, and for counters, which record nothing, the least.
 func openProcess(pid int, cmd []string, buffer int, counters bool, text process.TextMode) (*tracedProcess, error) {
-	cfg := ring.Config{DataSize: buffer, Events: ring.MaxEvents}
+	o := process.TargetOptions{Buffer: buffer, Events: ring.MaxEvents, Text: text}
 	if counters && buffer == 0 {
-		cfg.DataSize = ring.MinData
+		o.Buffer = ring.MinData
 	}
-	s, err := openSession(pid, cmd, cfg, text)
+	s, err := openSession(pid, cmd, o)
 	if err != nil {
 		return nil, err
 	}
 	return &tracedProcess{probed: probed{core: s.core}, s: s, started: len(cmd) > 0}, nil
 }
 
-func openSession(pid int, cmd []string, cfg ring.Config, text process.TextMode) (*session, error) {
+func openSession(pid int, cmd []string, o process.TargetOptions) (*session, error) {
 	if len(cmd) == 0 {
-		return attachText(pid, cfg, text)
+		return attach(pid, o)
 	}
 	p, st, err := process.Start(&process.Command{Path: cmd[0], Args: cmd[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
-	return newSession(p, &process.TargetOptions{Ring: cfg, Stopped: st, Text: text})
+	o.Stopped = st
+	return newSession(p, &o)
 }
 
 func (t *tracedProcess) Names() hit.Namer { return t.s.names }

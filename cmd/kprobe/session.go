@@ -12,7 +12,6 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/fetch"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -26,17 +25,13 @@ type session struct {
 }
 
 // attach opens a running process for probing.
-func attach(pid int, cfg ring.Config) (*session, error) {
-	return attachText(pid, cfg, process.TextDefault)
-}
-
-// attachText is attach, and says what the text that probes stand in becomes.
-func attachText(pid int, cfg ring.Config, text process.TextMode) (*session, error) {
+func attach(pid int, o process.TargetOptions) (*session, error) {
 	p, err := process.OpenUnwaited(pid)
 	if err != nil {
 		return nil, err
 	}
-	return newSession(p, &process.TargetOptions{Ring: cfg, HandlerWait: handlerWait, Text: text})
+	o.HandlerWait = handlerWait
+	return newSession(p, &o)
 }
 
 // handlerWait is how long a thread of the process may wait for a handler of this command

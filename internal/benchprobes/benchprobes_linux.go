@@ -50,7 +50,7 @@ func Process(pid int, pattern string, armed func() error) (a Arming, err error) 
 		return a, err
 	}
 	defer p.Close()
-	t, err := process.Attach(p, &process.TargetOptions{Ring: ring.Config{Events: ring.MaxEvents}})
+	t, err := process.Attach(p, &process.TargetOptions{Events: ring.MaxEvents})
 	if err != nil {
 		return a, err
 	}

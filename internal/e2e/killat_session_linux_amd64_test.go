@@ -11,7 +11,6 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/killat"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -92,7 +91,7 @@ func (s *script) attach(pid int) (err error) {
 	if s.proc, err = process.Open(pid); err != nil {
 		return err
 	}
-	t, err := process.Attach(s.proc, &process.TargetOptions{Ring: ring.Config{DataSize: 64 << 10}, HandlerWait: 200 * time.Microsecond})
+	t, err := process.Attach(s.proc, &process.TargetOptions{Buffer: 64 << 10, HandlerWait: 200 * time.Microsecond})
 	if err != nil {
 		return err
 	}

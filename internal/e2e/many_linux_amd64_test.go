@@ -19,7 +19,7 @@ import (
 func TestMany(t *testing.T) {
 	const functions = 100_000
 	p := program(t, "many")
-	core := openWith(t, p, &process.TargetOptions{Ring: ring.Config{Events: ring.MaxEvents}})
+	core := openWith(t, p, &process.TargetOptions{Events: ring.MaxEvents})
 	evs, err := core.Add(parsed(t, "p many_*", "r many_*"), &kprobes.AddOptions{Count: true})
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestMany(t *testing.T) {
 func TestManyTrampolines(t *testing.T) {
 	const functions = 100_000
 	p := program(t, "many")
-	core := openWith(t, p, &process.TargetOptions{Ring: ring.Config{Events: ring.MaxEvents}})
+	core := openWith(t, p, &process.TargetOptions{Events: ring.MaxEvents})
 	var all []*kprobes.Event
 	for i, pattern := range []string{"r many_1", "r many_[2-9]*", "r many_1?*", "r many_0"} {
 		evs, err := core.Add(parsed(t, pattern), &kprobes.AddOptions{Count: true, Late: true, Trampoline: true})
@@ -108,7 +108,7 @@ func TestManyTrampolines(t *testing.T) {
 func TestManyHandlers(t *testing.T) {
 	const functions = 100_000
 	p := program(t, "many")
-	core := openWith(t, p, &process.TargetOptions{Ring: ring.Config{Events: ring.MaxEvents}, HandlerWait: 10 * time.Second})
+	core := openWith(t, p, &process.TargetOptions{Events: ring.MaxEvents, HandlerWait: 10 * time.Second})
 	calls := make([]atomic.Uint32, functions)
 	ks := make([]*kprobes.Kprobe, functions)
 	for i := range ks {

@@ -6,7 +6,6 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -76,7 +75,7 @@ func firstOf(errs ...error) error {
 }
 
 func (s *Stage) countAll(proc *process.Proc, held *process.Stopped, st *streams) (counts, error) {
-	t, err := process.Attach(proc, &process.TargetOptions{Stopped: held, Ring: ring.Config{Events: scoutEvents}})
+	t, err := process.Attach(proc, &process.TargetOptions{Stopped: held, Events: scoutEvents})
 	if err != nil {
 		return nil, err
 	}

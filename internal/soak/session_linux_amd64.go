@@ -15,7 +15,6 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -174,7 +173,7 @@ func (x *session) middle() error {
 
 // attach arms all probes, and begins to read records.
 func (x *session) attach(held *process.Stopped) error {
-	o := &process.TargetOptions{Stopped: held, HandlerWait: time.Minute, Ring: ring.Config{DataSize: 4 << 20, Events: 16384}}
+	o := &process.TargetOptions{Stopped: held, HandlerWait: time.Minute, Buffer: 4 << 20, Events: 16384}
 	t, err := process.Attach(x.proc, o)
 	if err != nil {
 		return err

@@ -88,7 +88,7 @@ func (t *Target) fit() error {
 		Charged: unseen + 6*tablesPerMap + uint64(len(tids))*procfs.PageSize + 8*procfs.PageSize,
 		Mapped:  homeSize + minPiece, Private: homeSize, Locked: homeSize + minPiece, Ours: 8 * procfs.PageSize,
 	}
-	cfg, asked := &t.mem.ring, t.o.Ring.DataSize != 0
+	cfg, asked := &t.mem.ring, t.o.Buffer != 0
 	for {
 		l, err := ring.NewLayout(*cfg)
 		if err != nil {
@@ -110,15 +110,11 @@ func (t *Target) fit() error {
 
 // planRing says what the ring is to be where there is room.
 func (t *Target) planRing() error {
-	cfg := t.o.Ring
-	cfg.Sparse = true
-	if cfg.CPUs == 0 {
-		n, err := ring.PossibleCPUs()
-		if err != nil {
-			return err
-		}
-		cfg.CPUs = n
+	n, err := ring.PossibleCPUs()
+	if err != nil {
+		return err
 	}
+	cfg := ring.Config{CPUs: n, Events: t.o.Events, DataSize: t.o.Buffer, Sparse: true}
 	cpus, err := ring.OnlineCPUs()
 	if err != nil {
 		return err

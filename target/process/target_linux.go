@@ -20,7 +20,12 @@ import (
 
 // TargetOptions are the choices of Attach; nil means all defaults.
 type TargetOptions struct {
-	Ring ring.Config // zero: the ring's defaults
+	// Buffer is how many bytes of records a CPU may hold that have not been read: a power of two from 4 KiB to 256 MiB.
+	// 0: what the number of its CPUs and the limits on its memory allow.
+	Buffer int
+	// Events is how many events and probes may have a number at a time, the engine's own among them: at most 1<<20, and
+	// fewer if the process's memory is limited. 0: 4096.
+	Events int
 	// Stopped is a process that Start has made and that has not run yet: the first
 	// stop is this one, and it is released by Run.
 	Stopped *Stopped

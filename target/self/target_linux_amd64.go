@@ -27,7 +27,12 @@ import (
 
 // Options are the choices of Attach; nil means all defaults.
 type Options struct {
-	Ring ring.Config // zero: the ring's defaults, but for the number of events, which is the most
+	// Buffer is how many bytes of records a CPU may hold that have not been read: a power of two from 4 KiB to 256 MiB.
+	// 0: 1 MiB, or less where there are many CPUs.
+	Buffer int
+	// Events is how many events and probes may have a number at a time, the engine's own among them: at most 1<<20.
+	// 0: the most.
+	Events int
 }
 
 // Target makes the own process a target.Target and a target.Caller.
@@ -363,8 +368,8 @@ func (t *Target) prepare() error {
 	if t.mem, err = os.OpenFile("/proc/self/mem", os.O_RDWR, 0); err != nil {
 		return fmt.Errorf("the own code can not be written: %w", err)
 	}
-	cfg := t.o.Ring
-	cfg.LockedOnly = true // Go's threads have no restartable sequences
+	// Go's threads have no restartable sequences.
+	cfg := ring.Config{Events: t.o.Events, DataSize: t.o.Buffer, LockedOnly: true}
 	if cfg.DataSize == 0 {
 		cfg.DataSize = min(ring.DefaultData, ring.DefaultShard(runtime.NumCPU()))
 	}

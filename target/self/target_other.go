@@ -8,13 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
 )
 
 // Options are the choices of Attach; nil means all defaults.
 type Options struct {
-	Ring ring.Config // zero: the ring's defaults
+	Buffer, Events int // see there
 }
 
 // Target is the own process. There is none on this system.

@@ -85,7 +85,7 @@ func init() {
 // kprobesArm probes all functions of a package.
 func kprobesArm(pkg string) (*kprobesRun, error) {
 	var o self.Options
-	o.Ring.Events = 1 << 15
+	o.Events = 1 << 15
 	t, err := self.Attach(&o)
 	if err != nil {
 		return nil, err
