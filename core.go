@@ -21,6 +21,10 @@ type Core struct{ e *engine.Core }
 
 func init() { engine.Of = func(core any) *engine.Core { return core.(*Core).e } }
 
+// Sym is what lies at an address: its Name, the Module that it belongs to, how many bytes the address lies behind its start
+// (Off), and its Size.
+type Sym = fetch.Sym
+
 // Hit is one record of an event: which event, when (CLOCK_MONOTONIC, in nanoseconds) and where it was written. It is valid
 // while the function runs that is given it. Package trace makes text of it.
 type Hit = hit.Hit
@@ -68,7 +72,7 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error { return c.e.Check(d, o.
 // Symbol finds the function at a run-time address of the target; ok is false if none is
 // known there. The name of its object is left out if that is the program's own file. It waits
 // for nothing, so a handler may call it where it may allocate.
-func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) { return c.e.Symbol(addr) }
+func (c *Core) Symbol(addr uint64) (s Sym, ok bool) { return c.e.Symbol(addr) }
 
 // Poll reads the records that are there, in the order of their times, and returns how
 // many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that

@@ -47,15 +47,19 @@
 //	n := core.Poll(func(h *kprobes.Hit) { … })
 //	err = core.Close(nil) // everything is as it was
 //
-// The Core of the own process takes events too. It is never closed: remove what was added.
+// The Core of the own process takes events too. It is never closed: remove what was added. Core.Counts tells what an
+// event has counted, Event.Form and Event.Place how and where it is armed, Core.Stats how many probes wait, and for what.
+//
+// Nothing is written behind its owner's back. The functions that register, enable, disable and unregister a Kprobe write its
+// Addr and Flags before they return; the fields of an Event never change. Methods tell what changes meanwhile.
 //
 // # What may be called when
 //
 // All functions and methods may be called by any goroutine, several at once. A change is made
-// under one lock, in one stop of the target's threads, batches in one as a whole; Poll does not
-// wait for it. The change is there when the call returns, or the call returns an error and nothing
-// has changed. A removal has no error to go back to: what it could not take out counts no more and
-// is tried again with the next removal, and by Close.
+// under one lock, in one stop of the target's threads, batches in one as a whole; Poll and Stats
+// do not wait for it. The change is there when the call returns, or the call returns an error and nothing
+// has changed. A removal is never taken back: what could not be taken out counts no more, and the next
+// removal and Close try again.
 //
 //   - From an atomic handler nothing can be registered, enabled, disabled or unregistered:
 //     EDEADLK, or without an error to return no effect; nor from a sleepable one, which another

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"kprobes.dev/kprobes/internal/hit"
-
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
@@ -274,7 +272,7 @@ func ExampleCore_Add() {
 	price("tea", 4)
 	price("milk", 2)
 	for n := 0; n < 2; {
-		n += core.Poll(func(h *hit.Hit) {
+		n += core.Poll(func(h *kprobes.Hit) {
 			args, err := h.AppendArgs(nil, nil)
 			if err != nil {
 				log.Fatal(err)
