@@ -13,7 +13,7 @@ import (
 // What runs at a hit can not be probed.
 func TestSelfOwnCodeRefused(t *testing.T) {
 	for _, name := range []string{
-		"kprobes.dev/kprobes/target/self.gate", "kprobes.dev/kprobes/target/self.dispatch",
+		"kprobes.dev/kprobes/target/self.gate", "kprobes.dev/kprobes/target/self.dispatch", "kprobes.dev/kprobes/internal/target/patch.(*Threads).Standing",
 		"kprobes.dev/kprobes/target/self.sigurg", "kprobes.dev/kprobes/internal/engine/handler.(*runs).runPre", "kprobes.dev/kprobes/internal/engine/handler.(*Runner).Bind.func1",
 		"kprobes.dev/kprobes.newKprobe.func1",
 	} {

@@ -12,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // A kernel uprobe that somebody places on a file falls into the patches of processes that have the page mapped
@@ -121,7 +122,7 @@ func (c *Core) markWritten(w watched) {
 		return
 	}
 	what := "a breakpoint that is not ours (a kernel uprobe, a debugger) stands in its patch"
-	if _, ok := w.s.Without(have); !ok {
+	if _, ok := patch.Without(w.s, have, patch.Breakpoint); !ok {
 		what = "somebody else has patched it"
 	} else if unpatched(c.t, w.s) {
 		what = "somebody puts the program's own bytes back again and again"

@@ -6,7 +6,6 @@ import (
 	"errors"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -299,28 +298,6 @@ func (s *Site) last() uint64 {
 		last = max(last, b.Point)
 	}
 	return last
-}
-
-// Breakpoint is the instruction that kernel uprobes and debuggers write into a program.
-const Breakpoint = native.Breakpoint
-
-// Without gives what is to stand at the site once its patch is taken out, where have stands now: the
-// program's own bytes, and breakpoints that somebody else has put among ours, which their owner takes out.
-// ok is false where there are other bytes than these: then all is somebody else's, for one of his instructions
-// may have bytes in common with ours.
-func (s *Site) Without(have []byte) (want []byte, ok bool) {
-	want = make([]byte, len(have))
-	for i, b := range have {
-		want[i] = s.Orig[i]
-		switch {
-		case b == s.Patch[i], b == s.Orig[i]:
-		case b == Breakpoint:
-			want[i] = b
-		default:
-			return nil, false
-		}
-	}
-	return want, true
 }
 
 // Reason is why a site is a breakpoint and no jump, or why a path that a handler changes is taken at a

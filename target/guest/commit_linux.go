@@ -1,29 +1,22 @@
 package guest
 
 import (
-	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
-// Bounds of the attempts at a change that a thread blocks.
-const (
-	commitTries = 50
-	commitWait  = 2 * time.Millisecond
-)
+// tries are the attempts at a change that a thread blocks.
+var tries = patch.Tries{N: 50, Wait: 2 * time.Millisecond, Most: 20 * time.Millisecond}
 
 // ErrBlocked says that a thread of the guest stands, or may go on, where a change would harm
 // it.
@@ -40,19 +33,13 @@ func (t *Target) Commit(c *target.Change) error {
 		return err
 	}
 	var err error
-	for i := range commitTries {
-		if i > 0 {
-			time.Sleep(min(commitWait*time.Duration(i), maxWait))
-		}
-		if err = t.stopped(func(s *qemu.Stop) error { return t.commitStopped(s, c) }); c.Once || !errors.Is(err, ErrBlocked) && !errors.Is(err, unix.EAGAIN) {
+	for range tries.All() {
+		if err = t.stopped(func(s *qemu.Stop) error { return t.commitStopped(s, c) }); c.Once || !patch.Again(c, err) && !errors.Is(err, unix.EAGAIN) {
 			break
 		}
 	}
 	return err
 }
-
-// maxWait bounds the time between two attempts.
-const maxWait = 20 * time.Millisecond
 
 // codeStep is how much code is written in one stop, in bytes: about a millisecond.
 const codeStep = 128 << 10
@@ -119,7 +106,7 @@ func (t *Target) mark(d *arch.Detour) {
 func (t *Target) codePhys(addr uint64) uint64 { return t.lay.code.pa + addr - t.lay.code.va }
 
 // write is one run of bytes that a change writes.
-type write = restore.Write
+type write = patch.Write
 
 // commitStopped makes the change. Precondition: the vCPUs are stopped.
 func (t *Target) commitStopped(s *qemu.Stop, whole *target.Change) error {
@@ -150,9 +137,7 @@ func (t *Target) commitStopped(s *qemu.Stop, whole *target.Change) error {
 		return err
 	}
 	t.foreign = append(t.foreign, foreign...)
-	gone := slices.DeleteFunc(slices.Clone(c.Remove), func(r *target.Site) bool {
-		return slices.ContainsFunc(foreign, func(f *target.Site) bool { return f == r })
-	})
+	gone := slices.DeleteFunc(slices.Clone(c.Remove), func(r *target.Site) bool { return slices.Contains(foreign, r) })
 	t.control.clear(gone)
 	t.retire(gone)
 	if c.Then == nil {
@@ -182,92 +167,32 @@ func (t *Target) writeTexts(s *qemu.Stop, ws []write) error {
 }
 
 // writes makes the list of what a change writes, and checks that what stands there is what
-// is expected. foreign are the sites to be removed that somebody else has patched over.
+// is expected. foreign are the sites to be removed that somebody else has patched over: the kernel's own breakpoints, too,
+// are not known to be taken out by who has put them there.
 // Precondition: the vCPUs are stopped.
 func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, err error) {
-	for _, r := range c.Remove {
-		have := make([]byte, len(r.Patch))
-		err := t.k.Read(r.Addr, have)
+	runs, err := patch.Runs(c.Add, c.Remove, patch.Joined)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range runs {
+		r := &runs[i]
+		err := t.k.Read(r.Addr, r.Have)
 		switch {
-		case errors.Is(err, unix.EFAULT): // its module has gone, and the bytes with it
+		case errors.Is(err, unix.EFAULT) && !r.Adds(): // its module has gone, and the bytes with it
 			continue
 		case err != nil:
 			return nil, nil, fmt.Errorf("the bytes at 0x%x: %w", r.Addr, err)
 		}
-		switch {
-		case bytes.Equal(have, r.Patch):
-			ws = append(ws, write{Addr: r.Addr, Old: have, New: r.Orig})
-		case !bytes.Equal(have, r.Orig):
-			foreign = append(foreign, r)
+		if site := r.Settle(nil); site != nil {
+			return nil, nil, r.Foreign(site, ErrForeign)
+		}
+		r.Left(func(site *target.Site) { foreign = append(foreign, site) })
+		if r.Changed() {
+			ws = append(ws, write{Addr: r.Addr, Old: r.Have, New: r.New})
 		}
 	}
-	if err := apart(c.Add); err != nil {
-		return nil, nil, err
-	}
-	for _, a := range c.Add {
-		have := make([]byte, len(a.Patch))
-		if err := t.k.Read(a.Addr, have); err != nil {
-			return nil, nil, fmt.Errorf("the bytes at 0x%x: %w", a.Addr, err)
-		}
-		if !bytes.Equal(overlaid(a.Addr, have, c.Remove), a.Orig) {
-			return nil, nil, errno.Errorf(unix.EBUSY, "0x%x holds % x, not % x: %w", a.Addr, have, a.Orig, ErrForeign)
-		}
-		ws = append(ws, write{Addr: a.Addr, Old: have, New: a.Patch})
-	}
-	return merge(ws), foreign, nil
-}
-
-// apart makes sure that no two new patches share a byte.
-func apart(add []*target.Site) error {
-	sorted := slices.SortedFunc(slices.Values(add), func(a, b *target.Site) int { return cmp.Compare(a.Addr, b.Addr) })
-	for i := 1; i < len(sorted); i++ {
-		if a, b := sorted[i-1], sorted[i]; b.Addr-a.Addr < uint64(len(a.Patch)) {
-			return errno.Errorf(unix.EBUSY, "the patches at 0x%x and 0x%x, of two functions, overlap: leave out one of them", a.Addr, b.Addr)
-		}
-	}
-	return nil
-}
-
-// overlaid is what stands at addr once the sites that go are restored.
-func overlaid(addr uint64, have []byte, remove []*target.Site) []byte {
-	out := slices.Clone(have)
-	for _, r := range remove {
-		for i, b := range r.Orig {
-			at := r.Addr + uint64(i) - addr
-			if at < uint64(len(out)) && have[at] == r.Patch[i] {
-				out[at] = b
-			}
-		}
-	}
-	return out
-}
-
-// merge makes one write of each run of bytes, where later writes go over earlier ones.
-func merge(ws []write) []write {
-	type change struct{ old, new byte }
-	bytes := map[uint64]change{}
-	for _, w := range ws {
-		for i := range w.New {
-			at := w.Addr + uint64(i)
-			c, seen := bytes[at]
-			if !seen {
-				c.old = w.Old[i]
-			}
-			c.new = w.New[i]
-			bytes[at] = c
-		}
-	}
-	var out []write
-	for _, at := range slices.Sorted(maps.Keys(bytes)) {
-		n := len(out)
-		if n == 0 || at != out[n-1].Addr+uint64(len(out[n-1].New)) {
-			out = append(out, write{Addr: at})
-			n++
-		}
-		w, c := &out[n-1], bytes[at]
-		w.Old, w.New = append(w.Old, c.old), append(w.New, c.new)
-	}
-	return out
+	return ws, foreign, nil
 }
 
 // Note tells in the guest's memory of probes that wait to be armed.
@@ -297,27 +222,26 @@ func (t *Target) Forget(sites []*target.Site) error {
 // are marked as blocked. Precondition: the vCPUs are stopped.
 func (t *Target) look(s *qemu.Stop, c *target.Change) error {
 	open := c.Open()
-	inner := innerOf(open.Add)
-	leave := leaving(append(slices.Clone(t.zombie), open.Remove...), inner)
+	threads := patch.NewThreads(open.Add, open.Remove, t.zombie, patch.Policy{EveryByte: true})
+	retired := patch.NewRetired(t.zombie)
 	blocks := target.Blocks{}
-	busy := map[*target.Site]bool{}
 	err := t.words(s, func(at where, v uint64) {
-		if z := t.detourAt(v, t.zombie); z != nil {
-			busy[z] = true
+		retired.Mark(v)
+		if !threads.Returning(v) {
+			return
 		}
-		if a := inner[v]; a != nil {
-			blocks.Block(a, at.busy(v, "it may go on inside bytes that change"))
-		}
-		if z := t.detourAt(v, leave.sites); z != nil {
-			for _, a := range leave.to[z] {
+		threads.Blocked(v, func(a *target.Site, inDetour bool) {
+			if inDetour {
 				blocks.Block(a, at.busy(v, "it may go on in a detour that goes back into bytes that change"))
+			} else {
+				blocks.Block(a, at.busy(v, "it may go on inside bytes that change"))
 			}
-		}
+		})
 	})
 	if err != nil {
 		return err
 	}
-	t.reclaim(busy)
+	t.reclaim(retired)
 	return c.LeaveOut(blocks)
 }
 
@@ -377,72 +301,16 @@ func (t *Target) wordsOf(cpus []qemu.CPU, sps []uint64, f func(at where, v uint6
 	return t.k.Interrupted(sps, func(t *kernel.Task, v uint64) { f(where{t: t}, v) })
 }
 
-// innerOf maps the addresses at which a thread may not go on once new sites are armed, inside
-// their patches and behind them (target.Site.Inside), to their sites.
-func innerOf(add []*target.Site) map[uint64]*target.Site {
-	m := map[uint64]*target.Site{}
-	for _, a := range add {
-		for i := 1; i < len(a.Patch); i++ {
-			m[a.Addr+uint64(i)] = a
-		}
-		for _, p := range a.Detour.Pairs {
-			if a.Inside(p.Orig) {
-				m[p.Orig] = a
-			}
-		}
-	}
-	return m
-}
-
-// leave are sites whose detours go back into the middle of new patches: those of to.
-type leave struct {
-	sites []*target.Site
-	to    map[*target.Site][]*target.Site
-}
-
-// leaving picks them.
-func leaving(old []*target.Site, inner map[uint64]*target.Site) leave {
-	l := leave{to: map[*target.Site][]*target.Site{}}
-	for _, z := range old {
-		for _, p := range z.Detour.Pairs {
-			if a := inner[p.Orig]; a != nil && p.Copy == z.Detour.Back {
-				l.sites = append(l.sites, z)
-				l.to[z] = append(l.to[z], a)
-				break
-			}
-		}
-	}
-	return l
-}
-
-// detourAt gives the site in whose detour an address is.
-func (t *Target) detourAt(v uint64, sites []*target.Site) *target.Site {
-	if v-t.lay.code.va >= uint64(len(t.lay.code.mem)) {
-		return nil
-	}
-	for _, s := range sites {
-		if v-s.Detour.Addr < uint64(s.Room) {
-			return s
-		}
-	}
-	return nil
-}
-
 // reclaim frees the detours of removed sites that nobody is in.
-func (t *Target) reclaim(busy map[*target.Site]bool) {
-	left := t.zombie[:0]
-	for _, z := range t.zombie {
-		if busy[z] {
-			left = append(left, z)
-			continue
-		}
+func (t *Target) reclaim(r *patch.Retired) {
+	busy, free := r.Split()
+	for _, z := range free {
 		if t.mail != nil {
 			t.mail.Reclaim(z)
 		}
 		t.FreeCode(z.Detour.Addr, z.Room)
 	}
-	clear(t.zombie[len(left):])
-	t.zombie = left
+	t.zombie = busy
 }
 
 // Idle says whether no thread was in the code of a site that was removed, when that was last

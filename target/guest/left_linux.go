@@ -11,8 +11,8 @@ import (
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 	"kprobes.dev/kprobes/target/guest/phys"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
@@ -338,13 +338,13 @@ func (l *Leftover) Undo() (Undone, error) {
 
 // undoStopped restores every byte. Precondition: the vCPUs are stopped.
 func (l *Leftover) undoStopped(s *qemu.Stop) (u Undone, err error) {
-	var sites []restore.Site
+	var sites []patch.Entry
 	for _, p := range l.Sites {
 		if len(p.Patch) > 0 {
-			sites = append(sites, restore.Site{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch})
+			sites = append(sites, patch.Entry{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch})
 		}
 	}
-	ws, restored, foreign := restore.Plan(sites, l.t.k.Read)
+	ws, restored, foreign := patch.Restore(sites, l.t.k.Read)
 	u.Restored, u.Foreign = restored, foreign
 	return u, l.t.writeTexts(s, ws)
 }

@@ -7,6 +7,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
@@ -89,20 +90,18 @@ func (t *Target) newReaper(s *qemu.Stop, r *target.Reap) (*reaper, error) {
 		return nil, err
 	}
 	p := &reaper{Reap: r, t: t, live: map[int]bool{}, quota: maxReaped, asks: maxAsked, all: slices.ContainsFunc(cpus, t.misnumbered)}
-	busy := map[*target.Site]bool{}
+	retired := patch.NewRetired(t.zombie)
 	inside := map[owner]bool{}
 	if err := t.wordsOf(cpus, sps, func(at where, v uint64) {
 		if v-t.lay.code.va >= uint64(len(t.lay.code.mem)) {
 			return
 		}
 		inside[at.owner()] = true
-		if z := t.detourAt(v, t.zombie); z != nil {
-			busy[z] = true
-		}
+		retired.Mark(v)
 	}); err != nil {
 		return nil, err
 	}
-	t.reclaim(busy)
+	t.reclaim(retired)
 	p.idle = len(t.zombie) == 0
 	if err := p.lookAtStacks(sps, inside); err != nil {
 		return nil, err

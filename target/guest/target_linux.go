@@ -311,7 +311,7 @@ func (t *Target) FreeCode(addr uint64, size int) {
 // Bounds of the wait for threads that are inside detours when everything goes.
 const (
 	drainTries = 50
-	drainWait  = commitWait
+	drainWait  = 2 * time.Millisecond
 )
 
 // ErrInDetour says that code stays mapped because a thread may still come back to it.

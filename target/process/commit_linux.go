@@ -1,31 +1,25 @@
 package process
 
 import (
-	"bytes"
-	"cmp"
 	"errors"
 	"slices"
 	"sort"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codealloc"
-	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
-// How a change is made. All threads are stopped.
+// How a change is made. All threads are stopped. Package patch has the states of a site, and decides where threads go on and
+// what is written. Here the process lives on if the tracer is killed, so that this is the order:
 //
-//	1. A thread may stand at an instruction inside the bytes that a jump will take:
-//	   its instruction pointer is moved to that instruction's copy. One whose saved
-//	   context (a signal frame on a stack) may hold such an address blocks the change, or,
+//	1. One whose saved context (a signal frame on a stack) may lead inside the bytes that a jump will take blocks the change, or,
 //	   if the bytes are those of a group, that group: it is left out, as if it had not been
-//	   asked for, and what follows is done for the rest. A thread in a detour that goes is moved
-//	   to the same place in the new one, or in the program, where that is exact.
+//	   asked for, and what follows is done for the rest.
 //	2. The entries of new sites are written to the control block's tables. That of breakpoints tells of
 //	   the new site from here on where it takes an old one's place.
 //	3. The threads are moved, and then the bytes are written, page by page: the kernel writes a
@@ -40,11 +34,8 @@ import (
 //	6. The entries of sites that are gone are cleared; until then they tell of bytes that are
 //	   as the file has them.
 
-// Bounds of the attempts at a change that a thread blocks.
-const (
-	commitTries = 60
-	commitWait  = 2 * time.Millisecond
-)
+// tries are the attempts at a change that a thread blocks.
+var tries = patch.Tries{N: 60, Wait: 2 * time.Millisecond}
 
 // ErrBlocked says that a thread stands, or may return to, where a change would harm it.
 var ErrBlocked = target.ErrBlocked
@@ -85,10 +76,7 @@ func (t *Target) Commit(c *target.Change) (err error) {
 		defer t.askEarly(nil)
 	}
 	defer func() { t.plans, t.faults.planned = nil, nil }()
-	for i := range commitTries {
-		if i > 0 {
-			time.Sleep(commitWait * time.Duration(i))
-		}
+	for range tries.All() {
 		for c.Made && c.Next != nil {
 			c = c.Next
 		}
@@ -99,7 +87,7 @@ func (t *Target) Commit(c *target.Change) (err error) {
 		if err = t.touchTables(add); err != nil {
 			return err
 		}
-		if err = t.commitOnce(c); c.Once && !c.Made || !errors.Is(err, ErrBlocked) {
+		if err = t.commitOnce(c); !patch.Again(c, err) {
 			break
 		}
 	}
@@ -204,14 +192,14 @@ func (t *Target) settleSites(s *ptrace.Stopped) error {
 
 // apply writes the tables, with the entries of new sites, and the bytes of a change, or puts back what it has written.
 func (t *Target) apply(s *ptrace.Stopped, c *target.Change, look *look, entries []byte) error {
-	var done []pageWrite
+	var done []patch.Write
 	var err error
-	rest := c
+	remove := c.Remove
 	if look.apart {
-		if done, err = t.patch(&target.Change{Remove: c.Remove}); err != nil {
+		if done, err = t.patch(nil, remove); err != nil {
 			return errors.Join(err, t.undo(done, c))
 		}
-		rest = &target.Change{Add: c.Add}
+		remove = nil
 	}
 	if err := t.faults.add(s, c); err != nil {
 		return errors.Join(err, t.undo(done, c))
@@ -220,8 +208,8 @@ func (t *Target) apply(s *ptrace.Stopped, c *target.Change, look *look, entries 
 		return errors.Join(err, t.undo(done, c))
 	}
 	if err = look.move(); err == nil {
-		var more []pageWrite
-		if more, err = t.patch(rest); err == nil {
+		var more []patch.Write
+		if more, err = t.patch(c.Add, remove); err == nil {
 			return nil
 		}
 		err = errors.Join(err, t.unwrite(more))
@@ -292,107 +280,52 @@ func (t *Target) Forget(sites []*target.Site) error {
 }
 
 // undo puts back the pages that a failed change has written, and clears its entries.
-func (t *Target) undo(done []pageWrite, c *target.Change) error {
+func (t *Target) undo(done []patch.Write, c *target.Change) error {
 	return errors.Join(t.unwrite(done), t.control.clear(c.Add))
 }
 
 // unwrite puts back what was written, the last first.
-func (t *Target) unwrite(done []pageWrite) error {
+func (t *Target) unwrite(done []patch.Write) error {
 	var errs []error
 	for _, w := range slices.Backward(done) {
-		errs = append(errs, t.p.WriteMem(w.addr, w.old))
+		errs = append(errs, t.p.WriteMem(w.Addr, w.Old))
 	}
 	return errors.Join(errs...)
 }
 
-// pageWrite is one write, within a page.
-type pageWrite struct {
-	addr     uint64
-	old, new []byte
-}
-
-// edit is a run of bytes to be replaced.
-type edit struct {
-	addr     uint64
-	old, new []byte
-	must     bool // what stands there must be old: a new site's
-	site     *target.Site
-}
-
-// patch writes the sites of a change and gives what it wrote.
-func (t *Target) patch(c *target.Change) (done []pageWrite, err error) {
-	writes, err := t.pages(c)
+// patch writes sites that come and that go, page by page, and gives what it wrote. Nothing is written where a site that comes is
+// to stand over other bytes than the program's own.
+func (t *Target) patch(add, remove []*target.Site) (done []patch.Write, err error) {
+	runs, err := patch.Runs(add, remove, procfs.PageSize)
 	if err != nil {
 		return nil, err
 	}
-	for i, w := range writes {
-		if err := t.p.WriteMem(w.addr, w.new); err != nil {
-			return writes[:i], err
-		}
-	}
-	return writes, nil
-}
-
-// pages gathers the edits of a change page by page and checks that what stands there
-// is what is expected.
-func (t *Target) pages(c *target.Change) ([]pageWrite, error) {
-	edits := make([]edit, 0, len(c.Remove)+len(c.Add))
-	for _, r := range c.Remove {
-		edits = append(edits, edit{addr: r.Addr, old: r.Patch, new: r.Orig, site: r})
-	}
-	for _, a := range c.Add {
-		edits = append(edits, edit{addr: a.Addr, old: a.Orig, new: a.Patch, must: true, site: a})
-	}
-	slices.SortStableFunc(edits, func(a, b edit) int { return cmp.Compare(a.addr/procfs.PageSize, b.addr/procfs.PageSize) })
-	var out []pageWrite
-	for i := 0; i < len(edits); {
-		n := i
-		for n < len(edits) && edits[n].addr/procfs.PageSize == edits[i].addr/procfs.PageSize {
-			n++
-		}
-		w, err := t.page(edits[i:n])
-		if err != nil {
+	for i := range runs {
+		r := &runs[i]
+		if err := t.p.ReadMem(r.Addr, r.Have); err != nil {
 			return nil, err
 		}
-		out = append(out, w)
-		i = n
+		if site := r.Settle(patch.Breakpoint); site != nil {
+			return nil, r.Foreign(site, ErrForeign)
+		}
+		r.Left(t.leftForeign)
 	}
-	return out, nil
-}
-
-// page makes the write of one page's edits, removals first: what new sites replace must be what
-// the program's file has once these are made.
-func (t *Target) page(edits []edit) (pageWrite, error) {
-	lo, hi := edits[0].addr, edits[0].addr
-	for _, e := range edits {
-		lo, hi = min(lo, e.addr), max(hi, e.addr+uint64(len(e.new)))
-	}
-	w := pageWrite{addr: lo, old: make([]byte, hi-lo)}
-	if err := t.p.ReadMem(lo, w.old); err != nil {
-		return w, err
-	}
-	w.new = bytes.Clone(w.old)
-	for _, e := range edits {
-		at := w.new[e.addr-lo:][:len(e.new)]
-		switch same := bytes.Equal(at, e.old); {
-		case !same && e.must:
-			return w, foreign(e.addr, at, e.old)
-		case !same:
-			want, ok := e.site.Without(at)
-			if !ok {
-				if !slices.Contains(t.foreign, e.addr) {
-					t.foreign = append(t.foreign, e.addr)
-				}
-				continue // what somebody else wrote over our patch is not ours to change
-			}
-			copy(at, want)
+	for i := range runs {
+		r := &runs[i]
+		if !r.Changed() {
 			continue
 		}
-		copy(at, e.new)
+		if err := t.p.WriteMem(r.Addr, r.New); err != nil {
+			return done, err
+		}
+		done = append(done, patch.Write{Addr: r.Addr, Old: r.Have, New: r.New})
 	}
-	return w, nil
+	return done, nil
 }
 
-func foreign(addr uint64, have, want []byte) error {
-	return errno.Errorf(unix.EBUSY, "0x%x holds % x, not % x: %w", addr, have, want, ErrForeign)
+// leftForeign notes a site that was not taken out: what somebody else wrote over our patch is not ours to change.
+func (t *Target) leftForeign(s *target.Site) {
+	if !slices.Contains(t.foreign, s.Addr) {
+		t.foreign = append(t.foreign, s.Addr)
+	}
 }

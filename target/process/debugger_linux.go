@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // Tracer names who traces the process: a debugger, whose breakpoints may fall into our patches; "":
@@ -42,7 +43,7 @@ func (t *Target) Yield(sites []*target.Site) (bool, error) {
 		if err := t.p.ReadMem(s.Addr, have); err != nil {
 			return false, err
 		}
-		want, ok := s.Without(have)
+		want, ok := patch.Without(s, have, patch.Breakpoint)
 		if !ok || bytes.Equal(have, want) {
 			continue
 		}

@@ -17,7 +17,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
-	"kprobes.dev/kprobes/internal/restore"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // A tracer that is killed while the kernel takes out one of its uprobes leaves the uprobe behind: the kernel
@@ -66,7 +66,7 @@ func (p *Proc) DropKept() *Kept { return dropKept(p.Process, keptCase{}) }
 
 // keptCase is what is known where kept breakpoints are looked for.
 type keptCase struct {
-	ours   []restore.Site  // patches that may stand
+	ours   []patch.Entry   // patches that may stand
 	inUse  map[uint64]bool // addresses of breakpoints that are known to be in use
 	held   map[uint64]bool // pages on which the kernel holds probes of this tracer
 	killed bool            // a tracer of kprobe's was killed: breakpoints are its, and a handler of SIGTRAP may be
@@ -199,7 +199,7 @@ func reopen(p *ptrace.Process, places []keptPlace) error {
 
 // keptPlaces finds the breakpoints, and what the kernel makes of breakpoints, in text that is mapped from
 // files which have none there.
-func keptPlaces(p *ptrace.Process, maps []procfs.Map, ours []restore.Site) (out []keptPlace, err error) {
+func keptPlaces(p *ptrace.Process, maps []procfs.Map, ours []patch.Entry) (out []keptPlace, err error) {
 	pages, err := p.OpenAt(p.FileName("pagemap"), 0)
 	if err != nil {
 		return nil, err
@@ -231,7 +231,7 @@ func keptPlaces(p *ptrace.Process, maps []procfs.Map, ours []restore.Site) (out 
 }
 
 // keptOn gives where on a page breakpoints of the kernel may stand. None, if it can not be read.
-func keptOn(p *ptrace.Process, maps []procfs.Map, ours []restore.Site, m procfs.Map, f *os.File, page uint64) (out []keptPlace) {
+func keptOn(p *ptrace.Process, maps []procfs.Map, ours []patch.Entry, m procfs.Map, f *os.File, page uint64) (out []keptPlace) {
 	have, want := make([]byte, procfs.PageSize), make([]byte, procfs.PageSize)
 	if p.ReadMem(page, have) != nil || fileBytes(f, page-m.Start+m.Offset, want) != nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
-	"kprobes.dev/kprobes/internal/restore"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // A tracer has the ring of its target mapped, and descriptors of the memory files that it
@@ -130,15 +130,15 @@ func leftDescriptors(p *ptrace.Process) ([]int, error) {
 
 // mapped gives the sites whose place is mapped. Where it is not an object has gone, or a detach
 // was killed that had unmapped the trampolines.
-func (l *Leftover) mapped() ([]restore.Site, error) {
+func (l *Leftover) mapped() ([]patch.Entry, error) {
 	maps, err := l.p.Maps()
 	if err != nil {
 		return nil, err
 	}
-	var sites []restore.Site
+	var sites []patch.Entry
 	for _, p := range l.Sites {
 		if _, ok := procfs.FindMap(maps, p.Addr); ok {
-			sites = append(sites, restore.Site{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch})
+			sites = append(sites, patch.Entry{Addr: p.Addr, Orig: p.Orig, Patch: p.Patch})
 		}
 	}
 	return sites, nil

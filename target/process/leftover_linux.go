@@ -11,8 +11,8 @@ import (
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
-	"kprobes.dev/kprobes/internal/restore"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // Leftover is what an earlier tracer left in a process.
@@ -228,7 +228,7 @@ func (l *Leftover) restore(u *Undone) error {
 		return err
 	}
 	var failed error
-	ws, restored, foreign := restore.Plan(sites, func(addr uint64, b []byte) error {
+	ws, restored, foreign := patch.Restore(sites, func(addr uint64, b []byte) error {
 		err := l.p.ReadMem(addr, b)
 		failed = errors.Join(failed, err)
 		return err

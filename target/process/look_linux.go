@@ -2,9 +2,7 @@ package process
 
 import (
 	"errors"
-	"fmt"
 	"slices"
-	"sort"
 
 	"golang.org/x/sys/unix"
 
@@ -12,6 +10,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // look is what the stopped threads mean for a change.
@@ -96,9 +95,9 @@ func (t *Target) lookTraps(s *ptrace.Stopped, add []*target.Site) target.Blocks 
 
 // lookThreads finds the threads that are to be moved, and those that are in the way.
 func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
-	l := &look{apart: slices.ContainsFunc(w.add, w.returnsInside)}
+	l := &look{apart: w.ReturnsIntoOld()}
 	for _, th := range s.Parked() {
-		w.lookParked(th)
+		w.block(th.TID, th.ResumePC(), "it waits for its vfork child, and can not be moved")
 	}
 	for _, th := range s.Threads() {
 		pc := th.ResumePC()
@@ -111,52 +110,26 @@ func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
 		}
 		if t.inGate(pc) {
 			to := t.gateGoesTo(pc, th.Regs())
-			w.block(siteAround(w.leave, to), blocked(th.TID, to, "it waits for the handler of a probe, and goes back into bytes that change"))
+			w.block(th.TID, to, "it waits for the handler of a probe, and goes back into bytes that change")
 		}
-		to, sp, way := pc, uint64(0), map[uint64]uint64(nil)
-		if site := siteAround(w.leave, pc); site != nil {
-			b, ok := w.back[pc]
-			if !ok {
-				w.block(site, blocked(th.TID, pc, "it runs the work of a probe, and goes back into bytes that change"))
-			} else {
-				to, sp, way = b.Orig, b.SP, w.begins
-				if b.CopyEnd != 0 && site.Holds(b.Orig) { // the instruction's copy: its work is done, and not to be done again
-					way = w.copies
-				}
-			}
-		}
-		if there, ok := way[to]; ok {
-			to = there
-		} else if in, ok := w.inner[to]; ok && way == nil {
-			if t.faults.trapComes(th) {
-				w.blocks.Block(in.site, blocked(th.TID, pc, "it has a SIGTRAP to take, perhaps of a breakpoint that stood before it"))
-				continue
-			}
-			to = in.to
-		}
-		if to != pc {
+		way := w.Standing(pc)
+		switch {
+		case way.Fate == patch.Stays:
+		case way.Fate == patch.Blocks:
+			w.block(th.TID, pc, "it runs the work of a probe, and goes back into bytes that change")
+		case way.Fate == patch.Moves && t.faults.trapComes(th):
+			w.block(th.TID, pc, "it has a SIGTRAP to take, perhaps of a breakpoint that stood before it")
+		default:
 			r := th.Regs()
-			r.Shift(to-pc, sp)
-			if way != nil && t.faults.traps { // out of a detour, in which it was about to step the copy
+			r.Shift(way.To-pc, way.SP)
+			if way.Fate == patch.Leaves && t.faults.traps { // it was about to step the copy
 				r.Unstep()
 			}
 			l.moves = append(l.moves, threadMove{th, th.Regs(), r})
-			l.apart = l.apart || w.insideOld(to)
+			l.apart = l.apart || w.InOld(way.To)
 		}
 	}
 	return l
-}
-
-// lookParked blocks what a thread is in the way of that cannot be moved.
-func (w *ways) lookParked(th *ptrace.Thread) {
-	pc := th.ResumePC()
-	const why = "it waits for its vfork child, and can not be moved"
-	if in, ok := w.inner[pc]; ok {
-		w.blocks.Block(in.site, blocked(th.TID, pc, why))
-	}
-	if site := siteAround(w.leave, pc); site != nil {
-		w.block(site, blocked(th.TID, pc, why))
-	}
 }
 
 // lookStacks finds the threads that may come back to where they would be in the way. The stacks are searched once for
@@ -172,7 +145,12 @@ func (t *Target) lookStacks(s *ptrace.Stopped, w *ways) error {
 		var lo, hi uint64 // what is looked for lies between
 		for _, w := range all {
 			w.onStack = target.Blocks{}
-			lo, hi = w.around(lo, hi)
+			switch l, h := w.Bounds(); {
+			case lo == hi:
+				lo, hi = l, h
+			case l < h:
+				lo, hi = min(lo, l), max(hi, h)
+			}
 		}
 		err := t.scanStacks(s, func(tid int, at uint64, b []byte) error {
 			for i := 0; i+8 <= len(b); i += 8 {
@@ -194,27 +172,6 @@ func (t *Target) lookStacks(s *ptrace.Stopped, w *ways) error {
 	return nil
 }
 
-// lookWord looks at a word of a stack.
-func (w *ways) lookWord(tid int, at, v uint64) {
-	if v >= w.first && v <= w.last {
-		if in, ok := w.inner[v]; ok {
-			w.onStack.Block(in.site, blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns there", at)))
-		}
-	}
-	if v < w.low || v >= w.high {
-		return
-	}
-	if z := siteAround(w.leave, v); z != nil {
-		for _, h := range w.harmed[z] {
-			w.onStack.Block(h, blocked(tid, v, fmt.Sprintf("its stack at 0x%x may hold a context that returns into a detour", at)))
-		}
-	}
-}
-
-func blocked(tid int, pc uint64, why string) error {
-	return &target.BusyError{TID: tid, Addr: pc, Why: why}
-}
-
 // reclaim frees the detours of removed sites that no thread is in and no saved context
 // may return to. What is left is tried again at the next change. Precondition: the
 // world is stopped, and threads have been moved.
@@ -222,28 +179,18 @@ func (t *Target) reclaim(s *ptrace.Stopped) {
 	if len(t.zombie) == 0 {
 		return
 	}
-	zombies := slices.Clone(t.zombie)
-	byDetour(zombies)
-	busy := map[*target.Site]bool{} // few
-	mark := func(v uint64) {
-		i := sort.Search(len(zombies), func(i int) bool { return zombies[i].Detour.Addr > v }) - 1
-		if i >= 0 && v-zombies[i].Detour.Addr < uint64(zombies[i].Room) {
-			busy[zombies[i]] = true
-		}
-	}
+	retired := patch.NewRetired(t.zombie)
 	for _, th := range s.Everyone() {
 		for _, pc := range t.resumes(th) {
-			mark(pc)
+			retired.Mark(pc)
 		}
 	}
-	err := t.savedContexts(s, t.golang != nil, mark)
-	left := zombies[:0]
-	free := make([]codealloc.Span, 0, len(zombies))
-	for _, z := range zombies {
-		if busy[z] || err != nil {
-			left = append(left, z)
-			continue
-		}
+	if t.savedContexts(s, t.golang != nil, retired.Mark) != nil {
+		return // any may be in use
+	}
+	busy, unused := retired.Split()
+	free := make([]codealloc.Span, 0, len(unused))
+	for _, z := range unused {
 		t.faults.drop(z)
 		if t.mail != nil {
 			t.mail.Reclaim(z)
@@ -251,5 +198,5 @@ func (t *Target) reclaim(s *ptrace.Stopped) {
 		free = append(free, codealloc.Span{Addr: z.Detour.Addr, Size: z.Room})
 	}
 	t.freeCode(free...)
-	t.setZombies(left)
+	t.setZombies(busy)
 }

@@ -14,7 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
-	"kprobes.dev/kprobes/internal/restore"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // A kernel uprobe belongs to a file: whoever places one has the kernel write a breakpoint into
@@ -212,7 +212,7 @@ func (t *Target) dropKept() bool {
 	c := keptCase{inUse: t.text.inUse, held: t.text.held}
 	if t.control != nil {
 		for s := range t.control.sites {
-			c.ours = append(c.ours, restore.Site{Addr: s.Addr, Orig: s.Orig, Patch: s.Patch})
+			c.ours = append(c.ours, patch.Entry{Addr: s.Addr, Orig: s.Orig, Patch: s.Patch})
 		}
 	}
 	k := dropKept(t.p, c)

@@ -13,6 +13,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // fuseMagic is the type of file systems that a process serves (FUSE_SUPER_MAGIC, linux/magic.h):
@@ -188,15 +189,15 @@ func (t *Target) shareText(addr uint64) error {
 		return nil
 	}
 	return t.stopped(func(s *ptrace.Stopped) error {
-		var here []pageWrite
+		var here []patch.Write
 		for site := range t.control.sites {
 			have := make([]byte, len(site.Patch))
 			if site.Addr-page < procfs.PageSize && t.p.ReadMem(site.Addr, have) == nil && bytes.Equal(have, site.Patch) {
-				here = append(here, pageWrite{addr: site.Addr, old: site.Orig, new: site.Patch})
+				here = append(here, patch.Write{Addr: site.Addr, Old: site.Orig, New: site.Patch})
 			}
 		}
 		for i, w := range here {
-			if err := t.p.WriteMem(w.addr, w.old); err != nil {
+			if err := t.p.WriteMem(w.Addr, w.Old); err != nil {
 				return errors.Join(err, t.rewrite(here[:i]))
 			}
 		}
@@ -217,10 +218,10 @@ func (t *Target) shareText(addr uint64) error {
 }
 
 // rewrite writes patches anew that were taken out for a moment.
-func (t *Target) rewrite(ws []pageWrite) error {
+func (t *Target) rewrite(ws []patch.Write) error {
 	var errs []error
 	for _, w := range ws {
-		errs = append(errs, t.p.WriteMem(w.addr, w.new))
+		errs = append(errs, t.p.WriteMem(w.Addr, w.New))
 	}
 	return errors.Join(errs...)
 }

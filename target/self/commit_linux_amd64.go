@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -18,13 +17,15 @@ import (
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
-// Bounds of the attempts at a change that a thread blocks.
+// tries are the attempts at a change that a thread blocks.
+var tries = patch.Tries{N: 60, Wait: 2 * time.Millisecond}
+
+// Bounds of these attempts.
 const (
-	commitTries = 60
-	commitWait  = 2 * time.Millisecond
-	lateTries   = 5 // in which a thread did not stop: all others stand meanwhile
+	lateTries = 5 // in which a thread did not stop: all others stand meanwhile
 
 	// unsureTries are those at a change of groups that a thread blocks which may come back to
 	// anywhere, as most do not for long.
@@ -51,13 +52,23 @@ func (t *Target) commit(c *target.Change) error {
 	// With a debugger attached no new place is armed; what takes something out may replace.
 	c.Begin()
 	all := c.Open()
-	gone := inOrder(all.Remove)
-	if slices.ContainsFunc(all.Add, func(s *target.Site) bool { return !gone.overlap(s) }) {
+	if newPlaces(all.Add, all.Remove) {
 		if err := untraced(); err != nil {
 			return err
 		}
 	}
 	return t.change(c)
+}
+
+// newPlaces says whether one of the sites that come has no byte in common with those that go.
+func newPlaces(add, remove []*target.Site) bool {
+	gone := slices.SortedFunc(slices.Values(remove), func(a, b *target.Site) int { return cmp.Compare(a.Addr, b.Addr) })
+	return slices.ContainsFunc(add, func(s *target.Site) bool {
+		i, _ := slices.BinarySearchFunc(gone, s.Addr, func(g *target.Site, a uint64) int { return cmp.Compare(g.Addr, a) })
+		behind := i < len(gone) && gone[i].Addr < s.Addr+uint64(len(s.Patch))
+		before := i > 0 && s.Addr < gone[i-1].Addr+uint64(len(gone[i-1].Patch))
+		return !behind && !before
+	})
 }
 
 // batch is the number of sites from which on two processors prepare a change.
@@ -117,13 +128,16 @@ func (t *Target) change(c *target.Change) error {
 				written = true
 			}
 			p = t.newPlan(open)
+			var err error
+			p.runs, err = patch.Runs(open.Add, open.Remove, patch.Joined)
+			errs[0] = errors.Join(errs[0], err)
 		}, func() { fresh, errs[1] = t.newHeads(open) })
 		if err := errors.Join(errs[:]...); err != nil {
 			return errors.Join(err, fresh.drop())
 		}
 		if len(c.Groups) > 0 {
 			p.blocks = func() target.Blocks {
-				b := p.blocked(open, t.zombie)
+				b := p.blocked()
 				if slices.ContainsFunc(c.Add, func(s *target.Site) bool { return b[s] != nil }) {
 					return nil
 				}
@@ -151,41 +165,23 @@ func (t *Target) changeAll(c *target.Change, p *plan, fresh *heads) error {
 	old := t.control.heads
 	t.control.heads, t.dead = fresh, nil
 	t.live += len(c.Add)
-	t.retired(p, t.gone(p, c.Remove))
+	t.retire(p, t.gone(p, c.Remove))
 	return old.replaced(fresh)
 }
 
-// blocked tells which new sites the thread is in the way of that the plan has met: those whose
-// inner bytes it may come back to, by itself or by the way out of a detour that goes.
-func (p *plan) blocked(c *target.Change, zombies []*target.Site) target.Blocks {
+// blocked tells which new sites the thread is in the way of that the plan has met.
+func (p *plan) blocked() target.Blocks {
 	b := target.Blocks{}
 	why := &target.BusyError{TID: int(p.tid), Addr: p.at, Why: "it may go on in bytes or in a detour that change"}
-	block := func(at uint64) {
-		for _, s := range c.Add {
-			if s.Inside(at) {
-				b.Block(s, why)
-			}
-		}
-	}
+	block := func(s *target.Site) { b.Block(s, why) }
 	if p.handler {
 		why.Why = "it runs a signal handler, and may come back to anywhere"
-		for _, s := range c.Add {
-			if len(s.Patch) > 1 {
-				b.Block(s, why)
-			}
-		}
+		p.threads.BlockedAnywhere(block)
 	}
-	block(p.at)
-	for _, z := range slices.Concat(c.Remove, zombies) {
-		if !p.gate && !detourOf(z).holds(p.at) {
-			continue
-		}
-		for _, pr := range z.Detour.Pairs {
-			if pr.Copy == z.Detour.Back {
-				block(pr.Orig)
-			}
-		}
+	if p.gate {
+		p.threads.BlockedAnyDetour(block)
 	}
+	p.threads.Blocked(p.at, func(s *target.Site, _ bool) { block(s) })
 	return b
 }
 
@@ -194,10 +190,7 @@ func (p *plan) blocked(c *target.Change, zombies []*target.Site) target.Blocks {
 func (t *Target) attempt(p *plan) error {
 	var err error
 	late := 0
-	for i := range commitTries {
-		if i > 0 {
-			time.Sleep(commitWait * time.Duration(i))
-		}
+	for i := range tries.All() {
 		if err = t.control.refit(unix.SIGURG); err != nil {
 			break
 		}
@@ -254,224 +247,27 @@ func setMask(set, old *uint64) {
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
 }
 
-// newPlan prepares a change.
+// newPlan prepares a change, but for the bytes that are written.
 func (t *Target) newPlan(c *target.Change) *plan {
-	p := &plan{
-		adding: len(c.Add) > 0, once: c.Once, home: t.control.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places,
-		zombies: make([]zombie, len(t.zombie)),
+	return &plan{
+		once: c.Once, home: t.control.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places,
+		threads: patch.NewThreads(c.Add, c.Remove, t.zombie, patch.Policy{}), retired: patch.NewRetired(t.zombie),
 	}
-	p.ways(c, t.zombie)
-	for i, s := range t.zombie {
-		p.zombies[i].span = detourOf(s)
-	}
-	p.bound()
-	p.edits = editsOf(c)
-	return p
-}
-
-// ways tells where threads go on that are in bytes or detours which a change takes away.
-func (p *plan) ways(c *target.Change, zombies []*target.Site) {
-	p.inner = make([]move, 0, 2*len(c.Add)) // what most need
-	for _, s := range c.Add {
-		for _, pr := range s.Detour.Pairs {
-			if s.Inside(pr.Orig) {
-				p.inner = append(p.inner, move{from: pr.Orig, to: s.Detour.Begin(pr)})
-			}
-		}
-	}
-	byFrom := func(a, b move) int { return cmp.Compare(a.from, b.from) }
-	if !slices.IsSortedFunc(p.inner, byFrom) {
-		slices.SortStableFunc(p.inner, byFrom)
-	}
-	var leaving []*target.Site
-	for _, s := range slices.Concat(c.Remove, zombies) {
-		if p.insideNew(s) { // else a thread in the detour may finish there
-			leaving = append(leaving, s)
-		}
-	}
-	if len(leaving) > 0 {
-		at := landingsOf(c.Add)
-		for _, s := range leaving {
-			p.leave(s, at)
-		}
-	}
-	slices.SortStableFunc(p.back, byFrom)
-	slices.SortFunc(p.gone, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
-}
-
-// leave has threads leave a detour that must not be left by its own way back.
-func (p *plan) leave(s *target.Site, at landings) {
-	p.gone = append(p.gone, detourOf(s))
-	for _, pr := range s.Detour.Pairs {
-		to := at.begin(pr.Orig)
-		if s.Holds(pr.Orig) { // else it is not the region's, nor its work
-			to = at.copy(pr.Orig)
-		}
-		p.back = append(p.back, move{from: pr.Copy, to: to, sp: pr.SP})
-	}
-	for _, b := range s.Detour.Points {
-		p.back = append(p.back, move{from: b.At, to: at.begin(b.Point)})
-	}
-}
-
-// insideNew says whether what comes behind a site's region is inside a new patch: then a
-// thread must not come back from the site's detour. inner is sorted.
-func (p *plan) insideNew(s *target.Site) bool {
-	for _, pr := range s.Detour.Pairs {
-		if pr.Copy == s.Detour.Back {
-			return find(p.inner, pr.Orig) >= 0
-		}
-	}
-	return false
-}
-
-// landing is where a thread goes on that comes from another detour of the instruction: where
-// its work begins, or, if that has been done there, at its copy.
-type landing struct{ begin, copy uint64 }
-
-// landings are those of the regions of new sites, by the instruction. A thread that runs a
-// region's instruction in the program's own code, behind the patch, would pass its work. What is
-// behind a region, or what it calls, is none: its work may have been done, or is to be done.
-type landings map[uint64]landing
-
-func landingsOf(add []*target.Site) landings {
-	m := landings{}
-	for _, s := range add {
-		for _, pr := range s.Detour.Pairs {
-			if _, ok := m[pr.Orig]; !ok && s.Holds(pr.Orig) {
-				m[pr.Orig] = landing{s.Detour.Begin(pr), pr.Copy}
-			}
-		}
-	}
-	return m
-}
-
-func (m landings) begin(orig uint64) uint64 {
-	if l, ok := m[orig]; ok {
-		return l.begin
-	}
-	return orig
-}
-
-func (m landings) copy(orig uint64) uint64 {
-	if l, ok := m[orig]; ok {
-		return l.copy
-	}
-	return orig
-}
-
-// bound sets the ranges that nothing to look for lies outside of.
-func (p *plan) bound() {
-	p.low, p.high = span{lo: ^uint64(0)}, span{lo: ^uint64(0)}
-	for _, m := range p.inner {
-		p.low.add(span{m.from, m.from + 1})
-	}
-	for _, g := range p.gone {
-		p.high.add(g)
-	}
-	for _, z := range p.zombies {
-		p.high.add(z.span)
-	}
-}
-
-func (s *span) add(o span) {
-	s.lo, s.hi = min(s.lo, o.lo), max(s.hi, o.hi)
-}
-
-func detourOf(s *target.Site) span {
-	return span{s.Detour.Addr, s.Detour.Addr + uint64(len(s.Detour.Code))}
-}
-
-// editsOf lists the edits of a change: removals first, in the order in which they are
-// written. One that is replaced by another of the same length is not written twice.
-func editsOf(c *target.Change) []edit {
-	out := make([]edit, 0, len(c.Remove)+len(c.Add))
-	gone, come := inOrder(c.Remove), inOrder(c.Add)
-	for _, s := range gone {
-		if n := come.at(s.Addr); n != nil && len(n.Patch) == len(s.Patch) {
-			continue
-		}
-		e := newEdit(s, s.Patch, s.Orig)
-		e.check, e.leave = true, !come.overlap(s)
-		out = append(out, e)
-	}
-	for _, s := range c.Add {
-		e := newEdit(s, s.Orig, s.Patch)
-		if r := gone.at(s.Addr); r != nil && len(r.Patch) == len(s.Patch) {
-			e = newEdit(s, r.Patch, s.Patch)
-			e.check = true
-		} else {
-			e.check = !gone.overlap(s)
-		}
-		out = append(out, e)
-	}
-	return out
-}
-
-func newEdit(s *target.Site, old, now []byte) edit {
-	e := edit{addr: s.Addr, n: len(now)}
-	copy(e.orig[:], s.Orig[:min(len(s.Orig), len(now))])
-	copy(e.old[:], old[:min(len(old), len(now))])
-	copy(e.new[:], now)
-	return e
-}
-
-// ordered are sites sorted by address, whose patches do not overlap.
-type ordered []*target.Site
-
-// inOrder sorts sites. Of several at one place, all but one of which were left to somebody else's
-// bytes, the last is taken.
-func inOrder(sites []*target.Site) ordered {
-	rises := true
-	for i := 1; i < len(sites) && rises; i++ {
-		rises = sites[i-1].Addr < sites[i].Addr
-	}
-	if rises {
-		return sites
-	}
-	last := map[uint64]*target.Site{}
-	for _, s := range sites {
-		last[s.Addr] = s
-	}
-	return slices.SortedFunc(maps.Values(last), func(a, b *target.Site) int { return cmp.Compare(a.Addr, b.Addr) })
-}
-
-// find gives the number of the first site at or behind an address.
-func (o ordered) find(addr uint64) int {
-	i, _ := slices.BinarySearchFunc(o, addr, func(s *target.Site, a uint64) int { return cmp.Compare(s.Addr, a) })
-	return i
-}
-
-// at gives the site at an address; nil: there is none.
-func (o ordered) at(addr uint64) *target.Site {
-	if i := o.find(addr); i < len(o) && o[i].Addr == addr {
-		return o[i]
-	}
-	return nil
-}
-
-// overlap says whether a site's bytes are those of one of the sites too.
-func (o ordered) overlap(s *target.Site) bool {
-	i := o.find(s.Addr)
-	return i < len(o) && o[i].Addr < s.Addr+uint64(len(s.Patch)) ||
-		i > 0 && s.Addr < o[i-1].Addr+uint64(len(o[i-1].Patch))
 }
 
 // gone are the removed sites whose patches have been taken out. The others hold somebody else's
 // bytes, and their detours stay.
 func (t *Target) gone(p *plan, removed []*target.Site) []*target.Site {
-	left := map[uint64]bool{}
-	for i := range p.edits {
-		if e := &p.edits[i]; e.foreign {
-			left[e.addr] = true
-		}
+	left := map[*target.Site]bool{}
+	for i := range p.runs {
+		p.runs[i].Left(func(s *target.Site) { left[s] = true })
 	}
 	if len(left) == 0 {
 		return removed
 	}
 	var out []*target.Site
 	for _, s := range removed {
-		if left[s.Addr] {
+		if left[s] {
 			t.foreign = append(t.foreign, s)
 			continue
 		}
@@ -480,25 +276,23 @@ func (t *Target) gone(p *plan, removed []*target.Site) []*target.Site {
 	return out
 }
 
-// retired takes the removed sites into the zombies and gives back the room of those in which
+// retire takes the removed sites into the zombies and gives back the room of those in which
 // no thread was.
-func (t *Target) retired(p *plan, removed []*target.Site) {
-	var left, dead []*target.Site
-	var free []codealloc.Span
-	for i, s := range t.zombie {
-		if p.dirty || p.zombies[i].busy {
-			left = append(left, s)
-			continue
-		}
-		dead = append(dead, s)
-		free = append(free, codealloc.Span{Addr: s.Detour.Addr, Size: s.Room})
+func (t *Target) retire(p *plan, removed []*target.Site) {
+	left, dead := t.zombie, []*target.Site(nil)
+	if !p.dirty {
+		left, dead = p.retired.Split()
+	}
+	free := make([]codealloc.Span, len(dead))
+	for i, s := range dead {
+		free[i] = codealloc.Span{Addr: s.Detour.Addr, Size: s.Room}
 	}
 	t.dead = append(t.dead, dead...)
 	t.live -= len(dead)
 	t.codeMu.Lock()
 	t.freeCode(free...)
 	t.codeMu.Unlock()
-	t.zombie = append(left, removed...)
+	t.zombie = slices.Concat(left, removed)
 }
 
 // Forget drops sites whose code was unmapped: nothing is left to restore.

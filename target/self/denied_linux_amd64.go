@@ -18,11 +18,11 @@ var atHits = []string{
 }
 
 // FuncDenied says why a function must not be probed, beyond what holds for every Go program; "":
-// it may. These are this package's own functions, which a hit enters; Linux
+// it may. These are this package's own functions, which a hit enters, and what they call in a stop; Linux
 // marks its own by NOKPROBE_SYMBOL.
 func (t *Target) FuncDenied(r symbol.Resolved) string {
 	switch name := r.Func.Name; {
-	case strings.HasPrefix(name, "kprobes.dev/kprobes/target/self."):
+	case strings.HasPrefix(name, "kprobes.dev/kprobes/target/self."), strings.HasPrefix(name, "kprobes.dev/kprobes/internal/target/patch."):
 		return "it stops threads, or calls handlers: a hit there would be one within a hit"
 	case slices.ContainsFunc(atHits, func(p string) bool { return strings.HasPrefix(name, p) }):
 		return "it runs at every hit of a probe with a handler"

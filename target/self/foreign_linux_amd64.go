@@ -2,6 +2,7 @@ package self
 
 import (
 	"bytes"
+	"slices"
 
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -13,8 +14,9 @@ func (t *Target) Reachable(*target.Site) bool { return true }
 
 // Written gives those of sites whose bytes are not their patches any more.
 func (t *Target) Written(sites []*target.Site) (out []*target.Site, err error) {
-	var b [patchMax]byte
+	var b []byte
 	for _, s := range sites {
+		b = slices.Grow(b[:0], len(s.Patch))
 		have := b[:len(s.Patch)]
 		if _, err := t.mem.ReadAt(have, int64(s.Addr)); err != nil {
 			continue // it is not mapped any more

@@ -5,19 +5,18 @@ import (
 	"unsafe"
 
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
-// What is done while the world is stopped (world_linux_amd64.go says what may not be).
+// What is done while the world is stopped (world_linux_amd64.go says what may not be). Package patch decides, and says in which
+// order; here threads are read, and what is decided is done.
 //
 //	1. Every thread is looked at, and every goroutine that was preempted between two
-//	   instructions. One whose instruction pointer is inside the bytes that a jump will take
-//	   is to be moved to that instruction's copy. A goroutine that was preempted there, or a
+//	   instructions. A goroutine that was preempted inside the bytes that a jump will take, or a
 //	   handler that will go back to a detour which other code replaces, blocks the change.
-//	2. The bytes are compared with what is expected, and written.
+//	2. The bytes are compared with what is expected, and written. If that fails what was written is put back.
 //	3. The tables of the signal handlers are replaced.
-//	4. The threads are moved.
-//
-// If one of the steps fails what was written is put back.
+//	4. The threads are moved. They are the process's own: no tracer can die between this and the writes.
 
 // verdict says how it went.
 type verdict int32
@@ -35,40 +34,17 @@ type span struct{ lo, hi uint64 }
 //go:norace
 func (s span) holds(a uint64) bool { return a-s.lo < s.hi-s.lo }
 
-// move says that a thread at from goes to to, and adds sp to its stack pointer.
-type move struct{ from, to, sp uint64 }
-
-// patchMax is more than any patch has bytes.
-const patchMax = 16
-
-// edit is a change of the program's bytes.
-type edit struct {
-	addr     uint64
-	n        int
-	old, new [patchMax]byte
-	orig     [patchMax]byte // the program's own
-	check    bool           // what stands there must be old, or orig: a patch may have gone
-	leave    bool           // else it is left alone: a removal that nothing new depends on
-	done     bool
-	foreign  bool // it was left alone
-}
-
 // plan is a change, ready to be made in a stopped world. Everything in it is allocated
 // beforehand.
 type plan struct {
-	inner       []move // instructions inside new patches → their work, or copies; sorted by from
-	back        []move // places in detours that go → the same in new ones, or the originals; sorted by from
-	gone        []span // detours that go; sorted
-	adding      bool
-	edits       []edit
-	zombies     []zombie
+	threads     *patch.Threads
+	retired     *patch.Retired
+	runs        []patch.Run
 	heads       [4]uint64 // what the words at control block become: faults and their number, traps and theirs
 	home        *[4]uint64
 	mem         int // descriptor of /proc/self/mem
 	lay         *layout
 	places      *places
-	low         span        // where inner lies
-	high        span        // where gone and zombies lie
 	goroutines  []goroutine // not nil: all goroutines are to be listed
 	counted     int
 	own         uint64        // the stopper's g
@@ -89,12 +65,6 @@ type plan struct {
 	tid     int32 // the thread that blocks
 	at      uint64
 	errno   syscall.Errno
-}
-
-// zombie is a detour that was taken out and in which a thread may still be.
-type zombie struct {
-	span
-	busy bool
 }
 
 // places are addresses in the runtime, of its variables, and of our own assembly.
@@ -122,9 +92,7 @@ func (p *plan) change(w *worldState) int32 {
 //go:norace
 func (p *plan) run(w *worldState) {
 	p.verdict, p.dirty, p.handler, p.gate = changed, false, false, false
-	for i := range p.zombies {
-		p.zombies[i].busy = false
-	}
+	p.retired.Begin()
 	for i := uint32(0); i < w.asked && p.verdict == changed; i++ {
 		p.look(&w.slots[w.list[i]])
 	}
@@ -177,50 +145,6 @@ func word(addr uint64) uint64 { return **(**uint64)(unsafe.Pointer(&addr)) }
 //go:nocheckptr
 func setWord(addr, v uint64) { **(**uint64)(unsafe.Pointer(&addr)) = v }
 
-// resume is where a thread at pc goes on, and what it adds to its stack pointer.
-//
-//go:norace
-func (p *plan) resume(pc uint64) (to, sp uint64) {
-	if i := find(p.back, pc); i >= 0 {
-		return p.back[i].to, p.back[i].sp
-	}
-	if i := find(p.inner, pc); i >= 0 {
-		return p.inner[i].to, 0
-	}
-	return pc, 0
-}
-
-// find gives the index of the move from an address, -1 if there is none.
-//
-//go:norace
-func find(ms []move, a uint64) int {
-	lo, hi := 0, len(ms)
-	for lo < hi {
-		if mid := (lo + hi) / 2; ms[mid].from < a {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo < len(ms) && ms[lo].from == a {
-		return lo
-	}
-	return -1
-}
-
-//go:norace
-func (p *plan) inGone(a uint64) bool {
-	lo, hi := 0, len(p.gone)
-	for lo < hi {
-		if mid := (lo + hi) / 2; p.gone[mid].hi <= a {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	return lo < len(p.gone) && p.gone[lo].lo <= a
-}
-
 // look looks at a parked thread.
 //
 //go:norace
@@ -235,10 +159,10 @@ func (p *plan) look(s *slot) {
 		p.block(s.tid, pc)
 		return
 	case p.places.gate.holds(pc): // it may come from any detour, and go back there
-		p.unsure(s.tid, pc, p.adding && len(p.gone) > 0)
+		p.unsure(s.tid, pc, p.threads.AnyDetour())
 		p.gate = p.verdict != changed
 	case word(uc+ucStackFlags)&onStack != 0: // in somebody's signal handler that does not block our signal
-		p.unsure(s.tid, pc, len(p.inner) > 0 || p.adding && len(p.gone) > 0)
+		p.unsure(s.tid, pc, p.threads.Anywhere())
 		p.handler = p.verdict != changed
 	}
 	p.meet(s.tid, pc, true)
@@ -327,23 +251,15 @@ func (p *plan) preempted(tid int32, g, pc, sp, bp uint64) {
 //
 //go:norace
 func (p *plan) meet(tid int32, a uint64, is bool) {
-	if p.high.holds(a) {
-		p.meetDetour(tid, a, is)
+	p.retired.Mark(a)
+	blocks := false
+	if is {
+		blocks = p.threads.Standing(a).Fate == patch.Blocks
+	} else {
+		blocks = p.threads.Returning(a)
 	}
-	if !is && p.low.holds(a) && find(p.inner, a) >= 0 {
+	if blocks {
 		p.block(tid, a)
-	}
-}
-
-//go:norace
-func (p *plan) meetDetour(tid int32, a uint64, is bool) {
-	if p.adding && p.inGone(a) && !(is && find(p.back, a) >= 0) {
-		p.block(tid, a)
-	}
-	for i := range p.zombies {
-		if p.zombies[i].holds(a) {
-			p.zombies[i].busy = true
-		}
 	}
 }
 
@@ -352,7 +268,7 @@ func (p *plan) block(tid int32, at uint64) {
 	p.verdict, p.tid, p.at = blockedBy, tid, at
 }
 
-// move moves a thread that stands in bytes that have changed.
+// move moves a thread that stands in bytes that have changed, or in a detour that goes.
 //
 //go:norace
 func (p *plan) move(s *slot) {
@@ -360,13 +276,14 @@ func (p *plan) move(s *slot) {
 		return
 	}
 	uc := uint64(s.uc)
-	pc := word(uc + ucRIP)
-	if to, sp := p.resume(pc); to != pc {
-		setWord(uc+ucRIP, to)
-		setWord(uc+ucRSP, word(uc+ucRSP)+sp)
-		if find(p.back, pc) >= 0 { // it was perhaps about to step a copy
-			setWord(uc+ucFlags, word(uc+ucFlags)&^trapFlag)
-		}
+	w := p.threads.Standing(word(uc + ucRIP))
+	if w.Fate != patch.Moves && w.Fate != patch.Leaves {
+		return
+	}
+	setWord(uc+ucRIP, w.To)
+	setWord(uc+ucRSP, word(uc+ucRSP)+w.SP)
+	if w.Fate == patch.Leaves { // it was perhaps about to step a copy
+		setWord(uc+ucFlags, word(uc+ucFlags)&^trapFlag)
 	}
 }
 
@@ -374,87 +291,53 @@ func (p *plan) move(s *slot) {
 //
 //go:norace
 func (p *plan) patch() {
-	for i := range p.edits {
-		e := &p.edits[i]
-		e.done, e.foreign = false, false
-		if !e.check || e.stands(&e.old) {
-			continue
-		}
-		if e.stands(&e.orig) {
-			e.old = e.orig
-			continue
-		}
-		if e.leave && e.without() {
-			continue
-		}
-		if e.foreign = e.leave; !e.leave {
-			p.verdict, p.at = foreignBytes, e.addr
+	for i := range p.runs {
+		r := &p.runs[i]
+		readCode(r.Addr, r.Have)
+		if site := r.Settle(patch.Breakpoint); site != nil {
+			p.verdict, p.at = foreignBytes, site.Addr
 			return
 		}
 	}
-	for i := range p.edits {
-		e := &p.edits[i]
-		if e.foreign {
+	for i := range p.runs {
+		r := &p.runs[i]
+		if !r.Changed() {
 			continue
 		}
-		if errno := p.write(e.addr, &e.new, e.n); errno != 0 {
-			p.verdict, p.at, p.errno = writeFailed, e.addr, errno
-			p.unpatch()
+		if errno := p.write(r.Addr, r.New); errno != 0 {
+			p.verdict, p.at, p.errno = writeFailed, r.Addr, errno
+			p.unpatch(i)
 			return
 		}
-		e.done = true
 	}
 }
 
-// unpatch puts back what was written, the last first.
+// unpatch puts back the first n runs, the last first.
 //
 //go:norace
-func (p *plan) unpatch() {
-	for i := len(p.edits) - 1; i >= 0; i-- {
-		if e := &p.edits[i]; e.done {
-			p.write(e.addr, &e.old, e.n)
+func (p *plan) unpatch(n int) {
+	for i := n - 1; i >= 0; i-- {
+		if r := &p.runs[i]; r.Changed() {
+			p.write(r.Addr, r.Have)
 		}
 	}
 }
 
-// without has a removal keep breakpoints that somebody else has put among the bytes of a patch, as
-// target.Site.Without does; false: other bytes are there.
-//
-//go:norace
-//go:nocheckptr
-func (e *edit) without() bool {
-	have := *(**[patchMax]byte)(unsafe.Pointer(&e.addr))
-	for i := range e.n {
-		if b := have[i]; b != e.old[i] && b != e.new[i] && b != target.Breakpoint {
-			return false
-		}
-	}
-	for i := range e.n {
-		if b := have[i]; b != e.old[i] {
-			e.old[i], e.new[i] = b, b
-		}
-	}
-	return true
-}
-
-// stands says whether some bytes stand where the edit is.
+// readCode reads the program's bytes.
 //
 //go:norace
 //go:nocheckptr
-func (e *edit) stands(b *[patchMax]byte) bool {
-	have := *(**[patchMax]byte)(unsafe.Pointer(&e.addr))
-	for i := range e.n {
-		if have[i] != b[i] {
-			return false
-		}
+func readCode(addr uint64, to []byte) {
+	have := *(**[1 << 30]byte)(unsafe.Pointer(&addr))
+	for i := range to {
+		to[i] = have[i]
 	}
-	return true
 }
 
 //go:norace
-func (p *plan) write(addr uint64, b *[patchMax]byte, n int) syscall.Errno {
-	got, _, e := syscall.RawSyscall6(syscall.SYS_PWRITE64, uintptr(p.mem), uintptr(unsafe.Pointer(b)), uintptr(n), uintptr(addr), 0, 0)
-	if e == 0 && int(got) != n {
+func (p *plan) write(addr uint64, b []byte) syscall.Errno {
+	got, _, e := syscall.RawSyscall6(syscall.SYS_PWRITE64, uintptr(p.mem), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), uintptr(addr), 0, 0)
+	if e == 0 && int(got) != len(b) {
 		return syscall.EIO
 	}
 	return e

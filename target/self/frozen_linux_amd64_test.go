@@ -3,6 +3,9 @@ package self
 import (
 	"testing"
 	"unsafe"
+
+	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // A goroutine that does not move, of which only the stack is there.
@@ -32,6 +35,7 @@ func TestPreemptedFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	g[lay.StackLo/8], g[lay.StackHi/8] = addr(0), addr(len(stack)-1)
+	add := siteAt(at-3, 5, detour, []uint64{at - 3, at}, at+4)
 	for _, c := range []struct {
 		name       string
 		pc, sp, bp uint64
@@ -48,8 +52,7 @@ func TestPreemptedFrames(t *testing.T) {
 		{"no frame pointer", 0x5000, addr(30), 7, false},
 	} {
 		p := &plan{lay: lay, places: &places{async: span{async, async + 0x100}, async2: span{async2, async2 + 0x100}}}
-		p.inner = []move{{from: at, to: detour}}
-		p.bound()
+		p.threads, p.retired = patch.NewThreads([]*target.Site{add}, nil, nil, patch.Policy{}), patch.NewRetired(nil)
 		p.preempted(1, uint64(uintptr(unsafe.Pointer(g))), c.pc, c.sp, c.bp)
 		if got := p.verdict == blockedBy; got != c.blocks || got && p.at != at {
 			t.Errorf("%s: blocks: %v at 0x%x", c.name, got, p.at)

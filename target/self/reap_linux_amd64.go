@@ -188,9 +188,7 @@ func (p *plan) reap(w *worldState) {
 	for i := range p.goroutines[:p.counted] {
 		p.callsOf(&p.goroutines[i])
 	}
-	for i := range p.zombies {
-		removed = p.zombies[i].busy || removed
-	}
+	removed = p.retired.Busy() || removed
 	for i := range p.reclaimable {
 		d := &p.reclaimable[i]
 		switch {

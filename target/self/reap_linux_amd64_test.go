@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 var (
@@ -30,16 +31,18 @@ func TestReapAgain(t *testing.T) {
 			stack[8] = ret
 		}
 	}
+	removed := siteAt(first, 5, 0x300000, []uint64{first}, behind)
 	p := &plan{
 		places:     &places{},
 		goroutines: make([]goroutine, 2),
 		counted:    1,
-		zombies:    []zombie{{busy: true}},
+		retired:    patch.NewRetired([]*target.Site{removed}),
 		reclaimable: []reclaimable{
 			{addr: at(&slot[0]), key: key, event: event, ret: ret, goid: goid, dist: dist},
 			{addr: at(&slot[0]), key: key + 1, event: event + 1, ended: true, goid: goid + 1}, // keeps the first attempt from being the last
 		},
 	}
+	p.retired.Mark(removed.Detour.Addr)
 	p.goroutines[0] = goroutine{id: goid, sp: at(&stack[0]), lo: at(&stack[0]), hi: hi}
 	var w worldState
 

@@ -1,13 +1,12 @@
-// Package restore tells how what a killed tracer has left in a program's code is undone.
-package restore
+package patch
 
 import (
 	"cmp"
 	"slices"
 )
 
-// Site is an entry of the table of what was patched.
-type Site struct {
+// Entry is a site as the control block tells of it.
+type Entry struct {
 	Addr        uint64
 	Orig, Patch []byte // of the same length
 }
@@ -23,22 +22,22 @@ type Write struct {
 // the original bytes. So each byte that entries cover is either the original's, or that of one
 // of the patches; a byte that is neither is somebody else's.
 
-// run is a run of bytes that entries of sites cover, which overlap each other.
-type run struct {
+// covered is a run of bytes that entries of sites cover, which overlap each other.
+type covered struct {
 	addr  uint64
 	orig  []byte
 	ours  [][]byte // what patches have at each byte
-	sites []Site
+	sites []Entry
 }
 
-// runsOf joins entries that overlap.
-func runsOf(sites []Site) []*run {
-	sorted := slices.SortedStableFunc(slices.Values(sites), func(a, b Site) int { return cmp.Compare(a.Addr, b.Addr) })
-	var out []*run
+// coveredBy joins entries that overlap.
+func coveredBy(sites []Entry) []*covered {
+	sorted := slices.SortedStableFunc(slices.Values(sites), func(a, b Entry) int { return cmp.Compare(a.Addr, b.Addr) })
+	var out []*covered
 	for _, s := range sorted {
 		n := len(out)
 		if n == 0 || s.Addr >= out[n-1].addr+uint64(len(out[n-1].orig)) {
-			out = append(out, &run{addr: s.Addr})
+			out = append(out, &covered{addr: s.Addr})
 			n++
 		}
 		r := out[n-1]
@@ -55,7 +54,7 @@ func runsOf(sites []Site) []*run {
 }
 
 // explained says whether the bytes that stand there are the originals and ours.
-func (r *run) explained(have []byte) bool {
+func (r *covered) explained(have []byte) bool {
 	for i, b := range have {
 		if b != r.orig[i] && !slices.Contains(r.ours[i], b) {
 			return false
@@ -64,11 +63,11 @@ func (r *run) explained(have []byte) bool {
 	return true
 }
 
-// Plan tells what is to be written to restore the sites. read gives the bytes that stand
+// Restore tells what is to be written to restore the sites. read gives the bytes that stand
 // at an address now; where it fails nothing is left to restore. foreign are the sites over which
 // somebody else has written.
-func Plan(sites []Site, read func(addr uint64, b []byte) error) (ws []Write, restored int, foreign []uint64) {
-	for _, r := range runsOf(sites) {
+func Restore(sites []Entry, read func(addr uint64, b []byte) error) (ws []Write, restored int, foreign []uint64) {
+	for _, r := range coveredBy(sites) {
 		have := make([]byte, len(r.orig))
 		switch {
 		case read(r.addr, have) != nil || slices.Equal(have, r.orig):
@@ -85,7 +84,7 @@ func Plan(sites []Site, read func(addr uint64, b []byte) error) (ws []Write, res
 }
 
 // standing counts the sites whose patch stands there.
-func (r *run) standing(have []byte) int {
+func (r *covered) standing(have []byte) int {
 	n := 0
 	for _, s := range r.sites {
 		if off := s.Addr - r.addr; slices.Equal(have[off:off+uint64(len(s.Patch))], s.Patch) {
