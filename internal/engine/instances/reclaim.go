@@ -23,85 +23,95 @@ type Reclaimer struct {
 	numbers    *Numbers
 	registered func() []*Probe
 
-	ended []*Probe  // whose code is out, and that may have instances
-	again time.Time // Reclaim does nothing before
+	ended []*Probe // whose code is out, and that may have instances
+	taken tally
+	turn  int       // of missing
 	last  time.Time // when Reclaim last looked
-	pause time.Duration
-	// linger is the pause between two looks for calls that were left though nobody needs their instances.
-	linger time.Duration
-	turn   int // of missing
-	taken  tally
-}
-
-// tally is how many instances each event has, and until when that is taken for true.
-type tally struct {
-	of    map[int]int
-	until time.Time
+	again time.Time // Reclaim does nothing before
+	// Pauses between two looks: after looks that have found nothing, and for the sake of counting.
+	pause, countPause time.Duration
 }
 
 // NewReclaimer makes a Reclaimer. registered lists the probes that may be armed, in the order of their numbers. Numbers
 // learns which numbers no instance has any more.
 func NewReclaimer(t Target, n *Numbers, registered func() []*Probe) *Reclaimer {
-	return &Reclaimer{t: t, can: t.Capabilities(), numbers: n, registered: registered}
+	can := t.Capabilities()
+	return &Reclaimer{t: t, can: can, numbers: n, registered: registered, taken: tally{by: can.Tallier}}
 }
+
+// reason is why the target is to be looked at.
+type reason uint8
+
+const (
+	none     reason = iota
+	shortage        // entries have found no instance, or soon may: those of calls that were left are wanted
+	counting        // nobody needs instances, but calls that were left are to be counted
+	ending          // probes that have ended may have instances
+)
 
 // Pauses between two looks that have found nothing: each is twice the one before. Instances of probes that have ended are
 // in nobody's way for a while.
 const (
-	pauseFirst  = 100 * time.Millisecond
-	pauseLast   = 10 * time.Second
-	endedPause  = time.Second
-	lingerFirst = time.Second
-	lingerLast  = time.Minute
+	pauseFirst = 100 * time.Millisecond
+	pauseLast  = 10 * time.Second
+	countFirst = time.Second
+	countLast  = time.Minute
+	endedPause = time.Second
 )
 
 // Reclaim is called ten times a second. It stops the target only where there may be something to reclaim.
 func (r *Reclaimer) Reclaim() {
-	t := r.can.Reaper
-	if t == nil || time.Now().Before(r.again) {
+	if r.can.Reaper == nil || time.Now().Before(r.again) {
 		return
 	}
-	live := r.registered()
-	scarce := len(live) > 0 && (r.missing(live) || t.Crowded())
-	lingers := !scarce && r.lingers(live)
-	if !scarce && !lingers {
-		switch {
-		case len(r.ended) == 0:
+	why := r.reason(r.registered())
+	if why == none {
+		if len(r.ended) == 0 {
 			r.pause = 0
-			return
-		case time.Since(r.last) < endedPause:
-			return
 		}
+		return
 	}
 	r.last = time.Now()
-	got, err := r.reap(r.ended, scarce || lingers)
+	got, err := r.reap(r.ended, why != ending)
 	took := err == nil && got.Took()
 	switch {
 	case took:
-		r.linger = lingerFirst
-	case lingers:
-		r.linger = min(max(2*r.linger, lingerFirst), lingerLast)
+		r.countPause = countFirst
+	case why == counting:
+		r.countPause = longer(r.countPause, countFirst, countLast)
 	}
-	if took || lingers {
+	if took || why == counting {
 		r.pause = 0
 		return
 	}
-	r.pause = min(max(2*r.pause, pauseFirst), pauseLast)
+	r.pause = longer(r.pause, pauseFirst, pauseLast)
 	r.again = time.Now().Add(r.pause)
+}
+
+// longer is twice a pause, within bounds.
+func longer(d, first, last time.Duration) time.Duration { return min(max(2*d, first), last) }
+
+// reason says why the target is to be looked at now.
+func (r *Reclaimer) reason(live []*Probe) reason {
+	switch {
+	case len(live) > 0 && (r.missing(live) || r.can.Reaper.Crowded()):
+		return shortage
+	case len(live) > 0 && time.Since(r.last) >= r.countPause && r.anyTaken(live):
+		return counting
+	case len(r.ended) > 0 && time.Since(r.last) >= endedPause:
+		return ending
+	}
+	return none
+}
+
+// anyTaken says whether one of the probes has an instance.
+func (r *Reclaimer) anyTaken(ps []*Probe) bool {
+	n := r.taken.count()
+	return slices.ContainsFunc(ps, func(p *Probe) bool { return n[p.ID] > 0 })
 }
 
 // Waiting says whether probes that have ended may have instances.
 func (r *Reclaimer) Waiting() bool { return len(r.ended) > 0 }
-
-// lingers says whether it is time to look for calls that were left though nobody needs their instances: so that they are
-// counted. Such looks stop the target, and become rarer.
-func (r *Reclaimer) lingers(live []*Probe) bool {
-	if len(live) == 0 || time.Since(r.last) < r.linger {
-		return false
-	}
-	n := r.tally()
-	return slices.ContainsFunc(live, func(p *Probe) bool { return n[p.ID] > 0 })
-}
 
 // missingEvery is the number of probes that missing looks at in each turn.
 const missingEvery = 256
@@ -131,22 +141,7 @@ func (r *Reclaimer) Taken(p *Probe) uint64 {
 	if p == nil {
 		return 0
 	}
-	return uint64(r.tally()[p.ID])
-}
-
-// tally counts the instances of each event, as they were a few milliseconds ago: counting takes a tenth of the time at most.
-func (r *Reclaimer) tally() map[int]int {
-	t := r.can.Tallier
-	if t == nil || time.Now().Before(r.taken.until) {
-		return r.taken.of
-	}
-	start := time.Now()
-	n, err := t.Tally()
-	if err != nil {
-		n = nil
-	}
-	r.taken = tally{n, time.Now().Add(9 * time.Since(start))}
-	return n
+	return uint64(r.taken.count()[p.ID])
 }
 
 // reap reclaims instances in one stop: all of probes that have ended, and with others those of calls of registered probes
@@ -164,7 +159,7 @@ func (r *Reclaimer) reap(ended []*Probe, others bool) (*target.Reap, error) {
 	if t == nil {
 		return got, errors.ErrUnsupported
 	}
-	r.taken = tally{}
+	r.taken.forget()
 	err := t.Reap(got)
 	for _, p := range live { // also what was reclaimed before an error
 		if !got.Ended[p.ID] {
