@@ -31,23 +31,10 @@ var (
 var known = map[string]string{
 	"cmd/kprobe/bench_rows.go": "a row is named by the instruction that is probed",
 	// A guest is x86-64 so far, on any host.
-	"target/guest/break_linux.go":      "breakpoints of QEMU: vCPUs' registers",
-	"target/guest/commit_linux.go":     "what vCPUs hold of return addresses",
-	"target/guest/handlers_linux.go":   "the gate of a kernel",
-	"target/guest/mailbox_linux.go":    "posts of a kernel's gate",
-	"target/guest/pool_linux.go":       "instances in a kernel",
-	"target/guest/reap_linux.go":       "instances in a kernel",
-	"target/guest/target_linux.go":     "its instruction set",
-	"target/guest/kernel/find.go":      "page tables",
-	"target/guest/kernel/paging.go":    "page tables",
-	"target/guest/kernel/user.go":      "page tables",
-	"target/guest/kernel/preempted.go": "frames of tasks",
-	"target/guest/kernel/stacks.go":    "frames of tasks",
+	"target/guest/kernel/preempted.go": "calls in the kernel's text",
 	"target/guest/kernel/recover.go":   "the kernel's own patches",
 	"target/guest/kernel/tables.go":    "the kernel's own patches",
-	"target/guest/qemu/break_linux.go": "vCPUs' registers",
-	"target/guest/qemu/cpu.go":         "vCPUs' registers",
-	"target/guest/qemu/roots_linux.go": "vCPUs' registers",
+	"target/guest/qemu/roots_linux.go": "what QEMU's monitor calls a register",
 }
 
 // TestNames: only the files of a processor name its registers, opcodes, segments and reach. Tests may.

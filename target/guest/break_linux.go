@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/ring"
@@ -83,7 +82,7 @@ func (h *breakpoint) record(c *qemu.CPU) target.UprobeRecord {
 	tid, comm := v.task()
 	rec := make([]byte, h.u.Args)
 	binary.LittleEndian.PutUint32(rec[ring.RecHeader:], v.preempt())
-	binary.LittleEndian.PutUint32(rec[ring.RecHeader+4:], uint32(c.RFLAGS))
+	binary.LittleEndian.PutUint32(rec[ring.RecHeader+4:], uint32(c.Reg(fetch.RegFlags)))
 	copy(rec[ring.RecHeader+8:], comm[:])
 	rec = h.u.Prog.Eval(&v, rec, ring.MaxRecord)
 	binary.LittleEndian.PutUint32(rec, ring.Word0(len(rec)/8, h.u.Event))
@@ -123,31 +122,15 @@ type halted struct {
 }
 
 // Reg gives a register.
-func (h *halted) Reg(r fetch.Reg) uint64 {
-	c := h.c
-	switch r {
-	case fetch.RegIP:
-		return c.RIP
-	case fetch.RegFlags:
-		return c.RFLAGS
-	}
-	general := [...]uint64{
-		amd64.RAX: c.RAX, amd64.RCX: c.RCX, amd64.RDX: c.RDX, amd64.RBX: c.RBX, amd64.RSP: c.RSP, amd64.RBP: c.RBP, amd64.RSI: c.RSI, amd64.RDI: c.RDI,
-		amd64.R8: c.R8, amd64.R9: c.R9, amd64.R10: c.R10, amd64.R11: c.R11, amd64.R12: c.R12, amd64.R13: c.R13, amd64.R14: c.R14, amd64.R15: c.R15,
-	}
-	if int(r) >= len(general) {
-		return 0
-	}
-	return general[r]
-}
+func (h *halted) Reg(r fetch.Reg) uint64 { return h.c.Reg(r) }
 
 // stackSize is THREAD_SIZE of x86-64 (arch/x86/include/asm/page_64_types.h).
 const stackSize = 16 << 10
 
 // Stack gives a word of the kernel stack.
 func (h *halted) Stack(n int) (uint64, bool) {
-	at := h.c.RSP + 8*uint64(n)
-	if at&^(stackSize-1) != h.c.RSP&^(stackSize-1) {
+	at := h.c.SP() + 8*uint64(n)
+	if at&^(stackSize-1) != h.c.SP()&^(stackSize-1) {
 		return 0, false
 	}
 	var b [8]byte
@@ -160,15 +143,15 @@ func (h *halted) Load(addr uint64, b []byte, user bool) bool {
 	if user && addr >= h.t.arch.UserEnd {
 		return false
 	}
-	if h.c.CR3 == 0 {
+	if h.c.Root() == 0 {
 		return h.t.k.Read(addr, b) == nil
 	}
-	return h.t.k.ReadAs(h.c.CR3, addr, b) == nil
+	return h.t.k.ReadAs(h.c.Root(), addr, b) == nil
 }
 
 // perCPU reads a per-CPU variable.
 func (h *halted) perCPU(off int32, b []byte) bool {
-	base := h.c.GSBase
+	base := h.c.PerCPU()
 	if base < h.t.arch.UserEnd {
 		base = h.t.k.PerCPU(h.c.Index)
 	}

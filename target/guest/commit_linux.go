@@ -283,7 +283,7 @@ func registers(s *qemu.Stop) (cpus []qemu.CPU, sps []uint64, err error) {
 	}
 	sps = make([]uint64, len(cpus))
 	for i := range cpus {
-		sps[cpus[i].Index] = cpus[i].RSP
+		sps[cpus[i].Index] = cpus[i].SP()
 	}
 	return cpus, sps, nil
 }
@@ -293,8 +293,8 @@ func (t *Target) wordsOf(cpus []qemu.CPU, sps []uint64, f func(at where, v uint6
 	for i := range cpus {
 		c := &cpus[i]
 		at := where{cpu: c.Index}
-		f(at, c.RIP)
-		for _, v := range []uint64{c.RAX, c.RBX, c.RCX, c.RDX, c.RSI, c.RDI, c.RBP, c.R8, c.R9, c.R10, c.R11, c.R12, c.R13, c.R14, c.R15} {
+		f(at, c.PC())
+		for _, v := range c.Pointers() {
 			f(at, v) // the gate has its way back in one of them
 		}
 	}

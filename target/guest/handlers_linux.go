@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/mailbox"
 	"kprobes.dev/kprobes/internal/mailbox/mailmem"
@@ -92,7 +92,7 @@ func (t *Target) Missed(c *arch.Call) target.Missed {
 
 // Task gives the id (task_struct.pid) of the thread that a running handler was given the
 // registers of; 0: no handler runs on these registers, or the CPU was idle.
-func (t *Target) Task(r *amd64.Regs) uint64 {
+func (t *Target) Task(r *native.Regs) uint64 {
 	if t.mail == nil {
 		return 0
 	}
@@ -148,7 +148,7 @@ const (
 // mailMem lays out a mailbox.
 func (t *Target) mailMem() (m mailbox.Mem, size int) {
 	m = mailbox.Mem{Slots: t.k.CPUs(), Descs: lowDescs, First: lowFirst}
-	size = amd64.KernelMailSize(m.Slots)
+	size = native.KernelMailSize(m.Slots)
 	if t.lay.shared {
 		m.Descs, m.First = sharedDescs, size
 		size += sharedDescs * mailmem.DescSize
@@ -172,7 +172,7 @@ func (t *Target) openMailbox() error {
 	mem.Init(0)
 	m := &mailSide{t: t}
 	addr := t.lay.data.va + uint64(off)
-	gate, err := t.writeGate(amd64.KernelGateEnv{Mailbox: addr, Kernel: t.arch, Ticks: ticks})
+	gate, err := t.writeGate(native.KernelGateEnv{Mailbox: addr, Kernel: t.arch, Ticks: ticks})
 	if err != nil {
 		return err
 	}
@@ -184,8 +184,8 @@ func (t *Target) openMailbox() error {
 }
 
 // writeGate generates the gate and writes it into the guest.
-func (t *Target) writeGate(env amd64.KernelGateEnv) (uint64, error) {
-	code, err := amd64.NewKernelGate(t.lay.code.va, env)
+func (t *Target) writeGate(env native.KernelGateEnv) (uint64, error) {
+	code, err := native.NewKernelGate(t.lay.code.va, env)
 	if err != nil {
 		return 0, err
 	}
@@ -194,7 +194,7 @@ func (t *Target) writeGate(env amd64.KernelGateEnv) (uint64, error) {
 		return 0, err
 	}
 	size := len(code)
-	if code, err = amd64.NewKernelGate(at, env); err == nil {
+	if code, err = native.NewKernelGate(at, env); err == nil {
 		err = t.writeCode(at, code)
 	}
 	if err != nil {
@@ -220,7 +220,7 @@ func (t *Target) closeMailbox() {
 // off. Precondition: nobody serves it.
 func letWaitersGo(l *layout, cpus int) {
 	off := newControl(l.control.mem).get(hdrMail)
-	size := uint64(amd64.KernelMailSize(cpus))
+	size := uint64(native.KernelMailSize(cpus))
 	if off == 0 || off-1 > uint64(len(l.data.mem)) || size > uint64(len(l.data.mem))-(off-1) || (off-1)%8 != 0 {
 		return
 	}

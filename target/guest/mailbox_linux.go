@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/mailbox"
 )
@@ -82,22 +82,22 @@ func (m *mailSide) pause() time.Duration {
 func (m *mailSide) Wake(*uint32, int) {}
 
 // Post reads a post.
-func (m *mailSide) Post(slot []byte) amd64.Post { return amd64.ReadKernelPost(slot) }
+func (m *mailSide) Post(slot []byte) native.Post { return native.ReadKernelPost(slot) }
 
 // Bind gives a point the kernel's memory and stacks.
-func (m *mailSide) Bind(p *amd64.Point) {
+func (m *mailSide) Bind(p *native.Point) {
 	mem := m.t.memory()
 	p.Mem = mem
-	p.Callers = func(r *amd64.Regs, pcs []uint64) int { return mem.callers(r.SP, p.Ret, pcs) }
+	p.Callers = func(r *native.Regs, pcs []uint64) int { return mem.callers(r.SP, p.Ret, pcs) }
 }
 
 // Block is what the gate writes to for ActionLeave: a kernel has no red zone.
-func (m *mailSide) Block(sp uint64, _ *amd64.Point) (addr uint64, size int) {
-	return amd64.LeaveBlock(sp, true)
+func (m *mailSide) Block(sp uint64, _ *native.Point) (addr uint64, size int) {
+	return native.LeaveBlock(sp, true)
 }
 
 // CanLeave looks for stack and code where the thread would go on.
-func (m *mailSide) CanLeave(now *amd64.Regs, p *amd64.Point) error {
+func (m *mailSide) CanLeave(now *native.Regs, p *native.Point) error {
 	block, size := m.Block(now.SP, p)
 	for _, at := range []uint64{block, block + uint64(size) - 1} {
 		if _, _, acc, ok := m.t.k.Translate(at); !ok || !acc.Write {
@@ -107,13 +107,13 @@ func (m *mailSide) CanLeave(now *amd64.Regs, p *amd64.Point) error {
 	if _, _, acc, ok := m.t.k.Translate(now.IP); !ok || !acc.Exec {
 		return fmt.Errorf("the new instruction pointer 0x%x is no code", now.IP)
 	}
-	lo, n := amd64.Around(now.IP)
+	lo, n := native.Around(now.IP)
 	text := make([]byte, n)
 	if err := m.t.k.Read(lo, text); err != nil {
 		return fmt.Errorf("the new instruction pointer 0x%x is no code: %w", now.IP, err)
 	}
 	code := m.t.lay.code
-	if amd64.JumpsOver(text, now.IP, func(to uint64) bool { return to-code.va < uint64(len(code.mem)) }) {
+	if native.JumpsOver(text, now.IP, func(to uint64) bool { return to-code.va < uint64(len(code.mem)) }) {
 		return fmt.Errorf("the new instruction pointer 0x%x is inside the jump of another probe", now.IP)
 	}
 	return nil
@@ -126,7 +126,7 @@ type kernelMemory struct {
 	own [2]part
 }
 
-var _ amd64.Memory = (*kernelMemory)(nil)
+var _ native.Memory = (*kernelMemory)(nil)
 
 // memory is the kernel's. Precondition: Prepare has succeeded.
 func (t *Target) memory() *kernelMemory { return &kernelMemory{t, [2]part{t.lay.data, t.lay.code}} }
@@ -206,55 +206,14 @@ func (m *kernelMemory) stack(at uint64, buf []byte) []byte {
 	return buf[:n]
 }
 
-// longCall is the length of the longest call instruction, without prefixes.
-const longCall = 7
-
 // afterCall says whether an address is the kernel's code, behind a call instruction.
 func (m *kernelMemory) afterCall(pc uint64) bool {
-	if pc < imageBase+longCall {
+	if pc < imageBase+native.LongCall {
 		return false
 	}
 	if _, _, acc, ok := m.t.k.Translate(pc); !ok || !acc.Exec {
 		return false
 	}
-	var b [longCall]byte
-	return m.Read(pc-longCall, b[:]) == nil && endsInCall(b, pc)
-}
-
-// endsInCall says whether bytes end in a call (SDM vol. 2A, CALL: E8 with a target in the
-// kernel, and FF /2), the next instruction being at pc.
-func endsInCall(b [longCall]byte, pc uint64) bool {
-	if b[2] == 0xe8 && pc+uint64(int64(int32(le.Uint32(b[3:])))) >= imageBase {
-		return true
-	}
-	for n := 2; n <= longCall; n++ {
-		if i := longCall - n; b[i] == 0xff && b[i+1]>>3&7 == 2 && modLen(b[i+1:]) == n-1 {
-			return true
-		}
-	}
-	return false
-}
-
-// modLen is the length of an operand: its ModRM byte and what belongs to it (SDM vol. 2A, table
-// 2-2).
-func modLen(b []byte) int {
-	mod, rm := b[0]>>6, b[0]&7
-	n := 1
-	if mod == 3 {
-		return n
-	}
-	base := rm
-	if rm == 4 {
-		if len(b) < 2 {
-			return 0
-		}
-		n, base = 2, b[1]&7
-	}
-	switch {
-	case mod == 1:
-		n++
-	case mod == 2, mod == 0 && base == 5:
-		n += 4
-	}
-	return n
+	var b [native.LongCall]byte
+	return m.Read(pc-native.LongCall, b[:]) == nil && native.EndsInCall(b[:], pc, imageBase)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/mailbox"
 	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
@@ -38,7 +39,7 @@ func TestEndsInCall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := endsInCall([longCall]byte(b), pc); got != want {
+		if got := native.EndsInCall(b, pc, imageBase); got != want {
 			t.Errorf("%s: %v, want %v", code, got, want)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/guest/qemu"
@@ -23,7 +23,7 @@ const (
 
 // Pool gives the table for a return probe's instances.
 func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
-	p := arch.Pool{Slots: t.poolSlots(), Stride: max(amd64.SlotStride(n), poolStep), Max: uint32(max(limit, 0))}
+	p := arch.Pool{Slots: t.poolSlots(), Stride: max(native.SlotStride(n), poolStep), Max: uint32(max(limit, 0))}
 	if limit > 0 {
 		p.Slots = max(minSlots, bits.Len(uint(4*limit-1)))
 	}
@@ -80,7 +80,7 @@ func (t *Target) poolMem(p *arch.Pool) []byte {
 }
 
 // poolSize is what a pool takes: its table, and a cache line for the count of its instances.
-func poolSize(p *arch.Pool) int { return int(amd64.PoolBytes(p.Slots, p.Stride)+63)&^63 + 64 }
+func poolSize(p *arch.Pool) int { return int(native.PoolBytes(p.Slots, p.Stride)+63)&^63 + 64 }
 
 // poolSlots is the size of the pool that return probes share.
 func (t *Target) poolSlots() int {

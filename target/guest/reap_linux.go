@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
 	"kprobes.dev/kprobes/target/guest/kernel"
@@ -108,10 +108,10 @@ func (t *Target) newReaper(s *qemu.Stop, r *target.Reap) (*reaper, error) {
 	}
 	for _, e := range r.Live {
 		p.live[e] = r.Left
-		p.salts = append(p.salts, amd64.EventSalt(e))
+		p.salts = append(p.salts, native.EventSalt(e))
 	}
 	for e := range r.Ended {
-		p.salts = append(p.salts, amd64.EventSalt(e))
+		p.salts = append(p.salts, native.EventSalt(e))
 	}
 	p.unused, err = t.k.FreeStacks()
 	return p, err
@@ -121,7 +121,7 @@ func (t *Target) newReaper(s *qemu.Stop, r *target.Reap) (*reaper, error) {
 // the stack pointers are not those of the threads that they are taken for.
 func (t *Target) misnumbered(c qemu.CPU) bool {
 	base := t.k.PerCPU(c.Index)
-	return c.Kernel() && c.GSBase != 0 && c.GSBase != base && c.KernelGS != base
+	return c.Elsewhere(base)
 }
 
 // owner is a thread, by the address of its struct task_struct, or a vCPU.
@@ -162,7 +162,7 @@ func (p *reaper) lookAtStacks(sps []uint64, inside map[owner]bool) error {
 }
 
 // slot clears a slot if its call is over.
-func (p *reaper) slot(u *arch.Pool, slot []byte, i amd64.Instance) {
+func (p *reaper) slot(u *arch.Pool, slot []byte, i native.Instance) {
 	ended := p.Ended[i.Event]
 	switch {
 	case ended && !p.idle:
@@ -183,7 +183,7 @@ func (p *reaper) slot(u *arch.Pool, slot []byte, i amd64.Instance) {
 }
 
 // over says whether a call has surely ended. Where nothing proves that, another look may.
-func (p *reaper) over(i amd64.Instance) bool {
+func (p *reaper) over(i native.Instance) bool {
 	// Its return address does not stand where it stood: no code of the kernel writes there before the
 	// call returns. What replaces return addresses, the kernel's own return probes and function graph
 	// tracer, does so at the first bytes of a function, and those are run before our entry. Nor is the
@@ -234,16 +234,16 @@ func (t *Target) freeSlot(p *arch.Pool, slot []byte) {
 
 // table is the memory of a pool's slots.
 func (t *Target) table(p *arch.Pool) []byte {
-	return t.poolMem(p)[:amd64.PoolBytes(p.Slots, p.Stride)]
+	return t.poolMem(p)[:native.PoolBytes(p.Slots, p.Stride)]
 }
 
 // eachInstance gives the slots that are taken.
-func (t *Target) eachInstance(f func(p *arch.Pool, slot []byte, i amd64.Instance)) {
+func (t *Target) eachInstance(f func(p *arch.Pool, slot []byte, i native.Instance)) {
 	for _, p := range t.pools {
 		table := t.table(p)
 		for at := 0; at < len(table); at += 1 << p.Stride {
-			slot := table[at : at+amd64.SlotHeader]
-			if i, ok := amd64.ReadInstance(slot, false); ok {
+			slot := table[at : at+native.SlotHeader]
+			if i, ok := native.ReadInstance(slot, false); ok {
 				f(p, slot, i)
 			}
 		}
@@ -253,7 +253,7 @@ func (t *Target) eachInstance(f func(p *arch.Pool, slot []byte, i amd64.Instance
 // Tally counts the instances of each event, while the guest runs.
 func (t *Target) Tally() (map[int]int, error) {
 	n := map[int]int{}
-	t.eachInstance(func(_ *arch.Pool, _ []byte, i amd64.Instance) { n[i.Event]++ })
+	t.eachInstance(func(_ *arch.Pool, _ []byte, i native.Instance) { n[i.Event]++ })
 	return n, nil
 }
 
@@ -268,7 +268,7 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 		}
 	}
 	active, unwound = map[int]int{}, map[int]int{}
-	t.eachInstance(func(_ *arch.Pool, _ []byte, i amd64.Instance) {
+	t.eachInstance(func(_ *arch.Pool, _ []byte, i native.Instance) {
 		if over(i) {
 			unwound[i.Event]++
 		} else {
@@ -279,7 +279,7 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 }
 
 // returned says whether the return address of a call does not stand where it stood.
-func (t *Target) returned(i amd64.Instance) bool {
+func (t *Target) returned(i native.Instance) bool {
 	var b [8]byte
 	return t.k.Read(i.SP, b[:]) != nil || le.Uint64(b[:]) != i.Return
 }

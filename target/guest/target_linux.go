@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ring"
@@ -124,7 +124,7 @@ func (t *Target) Machine() *qemu.Machine { return t.m }
 func (t *Target) CPUs() int { return t.k.CPUs() }
 
 // Arch is x86-64.
-func (t *Target) Arch() arch.Arch { return amd64.X86 }
+func (t *Target) Arch() arch.Arch { return native.Arch }
 
 // Space finds names in the kernel and its modules.
 func (t *Target) Space() *symbol.Space { return t.space.Load() }
@@ -251,7 +251,7 @@ func (t *Target) running(s *qemu.Stop) error {
 		return err
 	}
 	for i := range cpus {
-		if cr3 := cpus[i].CR3; cr3 != 0 && !t.k.Owns(cr3) {
+		if root := cpus[i].Root(); root != 0 && !t.k.Owns(root) {
 			return fmt.Errorf("%w: vCPU %d runs something else", target.ErrGone, i)
 		}
 	}

@@ -36,3 +36,44 @@ func KernelPatch(have, want []byte, called func(behind int, rel int32) bool) int
 	}
 	return 0
 }
+
+// LongCall is the length of the longest call instruction, without prefixes.
+const LongCall = 7
+
+// EndsInCall says whether LongCall bytes end in a call (SDM vol. 2A, CALL: E8 with a target from lowest on,
+// and FF /2), the next instruction being at pc.
+func EndsInCall(b []byte, pc, lowest uint64) bool {
+	if b[2] == 0xe8 && pc+uint64(int64(int32(binary.LittleEndian.Uint32(b[3:])))) >= lowest {
+		return true
+	}
+	for n := 2; n <= LongCall; n++ {
+		if i := LongCall - n; b[i] == 0xff && b[i+1]>>3&7 == 2 && modLen(b[i+1:]) == n-1 {
+			return true
+		}
+	}
+	return false
+}
+
+// modLen is the length of an operand: its ModRM byte and what belongs to it (SDM vol. 2A, table
+// 2-2).
+func modLen(b []byte) int {
+	mod, rm := b[0]>>6, b[0]&7
+	n := 1
+	if mod == 3 {
+		return n
+	}
+	base := rm
+	if rm == 4 {
+		if len(b) < 2 {
+			return 0
+		}
+		n, base = 2, b[1]&7
+	}
+	switch {
+	case mod == 1:
+		n++
+	case mod == 2, mod == 0 && base == 5:
+		n += 4
+	}
+	return n
+}

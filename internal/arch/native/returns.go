@@ -59,9 +59,3 @@ func StubOf(v uint64) uint64 { return amd64.StubOf(v) }
 
 // Stray reads how many returns of a function found no instance, and where the last one was.
 func Stray(table []byte) (n, slot uint64) { return amd64.Stray(table) }
-
-// KernelRecord is the size of what a hit in a kernel records beside its arguments.
-const KernelRecord = amd64.KernelRecord
-
-// KernelTasks reads it.
-type KernelTasks = amd64.KernelTasks

@@ -65,7 +65,7 @@ func (e *AmbiguousError) Error() string {
 	for _, k := range e.Kernels {
 		at = append(at, fmt.Sprintf("%s at physical 0x%x", k.Release(), k.phys))
 	}
-	return fmt.Sprintf("%d kernels are in the guest's memory (%s): all but one were left by a reboot or kexec; a CPU's CR3 tells which one runs", len(e.Kernels), strings.Join(at, ", "))
+	return fmt.Sprintf("%d kernels are in the guest's memory (%s): all but one were left by a reboot or kexec; a CPU's page table tells which one runs", len(e.Kernels), strings.Join(at, ", "))
 }
 
 // Is makes it answer to EEXIST.

@@ -52,15 +52,15 @@ func (k *Kernel) walk(root uint64, levels int, va uint64) (pa, left uint64, acc 
 // or 5.
 func (k *Kernel) Root() (pa uint64, levels int) { return k.root, k.levels }
 
-// Owns says whether a CPU whose CR3 holds this value runs this kernel: its page tables, a
+// Owns says whether a CPU with this page table (what CR3 holds) runs this kernel: its page tables, a
 // process's or the kernel's own, isolated or not, map the kernel's entry code, which all of them have,
 // to where this kernel lies. It tells a kernel that is running from what an earlier one left in RAM.
 // What lies outside the image does not: the same kernel takes the same pages for it in each boot.
-func (k *Kernel) Owns(cr3 uint64) bool {
+func (k *Kernel) Owns(table uint64) bool {
 	entry, ok := k.Addr("__entry_text_start")
 	if !ok {
 		entry = k.image.Start // older kernels, without isolation
 	}
-	pa, _, _, ok := k.walk(cr3&pteAddr, k.levels, entry)
+	pa, _, _, ok := k.walk(table&pteAddr, k.levels, entry)
 	return ok && pa == entry-k.image.Start+k.phys
 }

@@ -12,9 +12,9 @@ import (
 // there for as long as the thread sleeps. What has called __schedule tells: preempt_schedule and
 // its kin do it for a thread that was preempted. Where that can not be found out, a word of
 // theirs on the stack is enough.
-func (k *Kernel) Interrupted(rsp []uint64, f func(t *Task, word uint64)) error {
+func (k *Kernel) Interrupted(sps []uint64, f func(t *Task, word uint64)) error {
 	var waiting []Task
-	err := k.stacks(rsp, func(t Task) error {
+	err := k.stacks(sps, func(t Task) error {
 		waiting = append(waiting, t)
 		return nil
 	}, k.reads(f))

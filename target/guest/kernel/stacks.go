@@ -11,24 +11,24 @@ import (
 // Saved calls f for every word, of 8 bytes and aligned, on every kernel stack that is in
 // use, with its thread: return addresses and the instruction pointers of interrupted code are among them. It
 // is how to find out whether any thread will return into given code. The vCPUs must be
-// stopped; rsp holds the stack pointer of each by the number of its CPU. Of a thread that
+// stopped; sps holds the stack pointer of each by the number of its CPU. Of a thread that
 // does not run it takes what is above its saved stack pointer; of one that runs what is above
 // its CPU's, on the stacks of exceptions and interrupts in progress and then on its own.
 // Errors: those of Tasks; EFAULT for a stack that can not be read: then any address must be
 // taken to be on it.
-func (k *Kernel) Saved(rsp []uint64, f func(t *Task, word uint64)) error {
-	return k.stacks(rsp, func(t Task) error { return k.stackOf(&t, f) }, k.reads(f))
+func (k *Kernel) Saved(sps []uint64, f func(t *Task, word uint64)) error {
+	return k.stacks(sps, func(t Task) error { return k.stackOf(&t, f) }, k.reads(f))
 }
 
 // Stacks calls use for every kernel stack that Saved reads, also for those of running threads on
 // which nothing is in use, with its thread, and with the part of it that is in use: of the stack that
 // lies in whole what is below used.Start is over.
-func (k *Kernel) Stacks(rsp []uint64, use func(t *Task, whole, used Range)) error {
+func (k *Kernel) Stacks(sps []uint64, use func(t *Task, whole, used Range)) error {
 	running := func(t *Task, whole, used Range) error {
 		use(t, whole, used)
 		return nil
 	}
-	return k.stacks(rsp, func(t Task) error { return running(&t, t.Stack, inUse(t.SP, t.Stack)) }, running)
+	return k.stacks(sps, func(t Task) error { return running(&t, t.Stack, inUse(t.SP, t.Stack)) }, running)
 }
 
 // onStack is what is done with a stack of a thread.
@@ -42,7 +42,7 @@ func (k *Kernel) reads(f func(t *Task, word uint64)) onStack {
 }
 
 // stacks calls waiting for every thread that does not run, and running for the stacks of the others.
-func (k *Kernel) stacks(rsp []uint64, waiting func(Task) error, running onStack) error {
+func (k *Kernel) stacks(sps []uint64, waiting func(Task) error, running onStack) error {
 	var bad error
 	listed := map[uint64]bool{}
 	err := k.Tasks(func(t Task) bool {
@@ -53,7 +53,7 @@ func (k *Kernel) stacks(rsp []uint64, waiting func(Task) error, running onStack)
 		if t.CPU < 0 {
 			bad = waiting(t)
 		} else {
-			bad = k.runningStacks(&t, rsp, running)
+			bad = k.runningStacks(&t, sps, running)
 		}
 		if bad != nil {
 			bad = fmt.Errorf("thread %d (%s): %w", t.PID, t.Comm, bad)
@@ -63,7 +63,7 @@ func (k *Kernel) stacks(rsp []uint64, waiting func(Task) error, running onStack)
 	if err := cmp.Or(bad, err); err != nil {
 		return err
 	}
-	if err := k.unlisted(rsp, listed, running); err != nil {
+	if err := k.unlisted(sps, listed, running); err != nil {
 		return err
 	}
 	return k.queued(listed, waiting)
@@ -110,13 +110,13 @@ func (k *Kernel) queued(listed map[uint64]bool, waiting func(Task) error) error 
 
 // unlisted is stacks for threads that run and are on no list any more: one that nobody waits for
 // leaves the lists some time before it stops for good (release_task in kernel/exit.c).
-func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, running onStack) error {
+func (k *Kernel) unlisted(sps []uint64, listed map[uint64]bool, running onStack) error {
 	l, err := k.taskLayout()
 	if err != nil {
 		return err
 	}
 	w := &taskWalk{Kernel: k, l: l}
-	for cpu := range min(k.CPUs(), len(rsp)) {
+	for cpu := range min(k.CPUs(), len(sps)) {
 		at, err := k.current(cpu)
 		if err != nil || at == 0 || listed[at] {
 			continue // the CPU is not possible, or never ran
@@ -128,7 +128,7 @@ func (k *Kernel) unlisted(rsp []uint64, listed map[uint64]bool, running onStack)
 		if t.CPU = cpu; t.Stack.Start == 0 {
 			continue
 		}
-		if err := k.runningStacks(&t, rsp, running); err != nil {
+		if err := k.runningStacks(&t, sps, running); err != nil {
 			return fmt.Errorf("thread %d (%s): %w", t.PID, t.Comm, err)
 		}
 	}
@@ -170,11 +170,11 @@ func (k *Kernel) words(r Range, f func(word uint64)) error {
 
 // runningStacks calls f for the stacks of a running thread: those that its CPU has switched to since,
 // then its own. Each of the former has the pointer into the one before at its top.
-func (k *Kernel) runningStacks(t *Task, rsp []uint64, f onStack) error {
-	if t.CPU >= len(rsp) {
+func (k *Kernel) runningStacks(t *Task, sps []uint64, f onStack) error {
+	if t.CPU >= len(sps) {
 		return errno.Errorf(syscall.EINVAL, "it runs on CPU %d, whose stack pointer was not given", t.CPU)
 	}
-	sp := rsp[t.CPU]
+	sp := sps[t.CPU]
 	const most = 16 // stacks of one CPU: interrupt, #DF, NMI, #DB, #MC, #VC twice, entry
 	for range most {
 		if sp>>63 == 0 {

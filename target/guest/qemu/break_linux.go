@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/arch/amd64/amd64gdb"
 	"kprobes.dev/kprobes/internal/errno"
 )
 
@@ -179,13 +180,13 @@ func (w *watcher) stopped(reply string) (*CPU, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := parseRegs(i, answers[1])
+	c, err := amd64gdb.Parse(i, answers[1])
 	return &c, err
 }
 
 // handle calls the handlers of the breakpoint that a vCPU stands at, and moves it on.
 func (w *watcher) handle(s *Stop, c *CPU) error {
-	addr := c.RIP
+	addr := c.PC()
 	points := w.m.points[addr]
 	if len(points) == 0 {
 		// Somebody else's breakpoint, left behind: the guest is not to hang at it.
@@ -200,10 +201,10 @@ func (w *watcher) handle(s *Stop, c *CPU) error {
 			return err
 		}
 	}
-	if err := w.g.must(append([]string{"Hg" + w.g.threads[old.Index]}, c.changes(&old)...)...); err != nil {
+	if err := w.g.must(append([]string{"Hg" + w.g.threads[old.Index]}, c.Changes(&old)...)...); err != nil {
 		return err
 	}
-	if c.RIP != addr || len(w.m.points[addr]) == 0 {
+	if c.PC() != addr || len(w.m.points[addr]) == 0 {
 		return nil
 	}
 	return w.stepOver(addr, old.Index)

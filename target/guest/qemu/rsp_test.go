@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/arch/amd64/amd64gdb"
 )
 
 func TestPacket(t *testing.T) {
@@ -62,18 +64,18 @@ func TestRegs(t *testing.T) {
 		words = append(words, []byte(strings.Repeat("0"+string(hexDigits[i%16]), 8))...)
 	}
 	words = append(words, "46020000"+"10000000"+"18000000"+strings.Repeat("00", 16)...)
-	c, err := parseRegs(3, string(words))
+	c, err := amd64gdb.Parse(3, string(words))
 	if err != nil || c.Index != 3 || c.RBX != 0x0101010101010101 || c.RIP != 0 || c.R15 != 0x0f0f0f0f0f0f0f0f || c.RFLAGS != 0x246 || c.CS != 0x10 || c.SS != 0x18 || !c.Kernel() || c.CR3 != 0 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	d := c
 	d.RAX, d.RFLAGS, d.RIP = 0x1122334455667788, 0x247, 5
-	got := strings.Join(d.changes(&c), " ")
+	got := strings.Join(d.Changes(&c), " ")
 	if want := "P0=8877665544332211 P10=0500000000000000 P11=47020000"; got != want {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 	for _, bad := range []string{"", "E14", "zz", string(words[:len(words)-2])} {
-		if _, err := parseRegs(0, bad); !errors.Is(err, unix.EPROTO) {
+		if _, err := amd64gdb.Parse(0, bad); !errors.Is(err, unix.EPROTO) {
 			t.Errorf("registers %.20q: %v, want EPROTO", bad, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/arch/amd64/amd64gdb"
 	"kprobes.dev/kprobes/internal/errno"
 )
 
@@ -206,7 +207,7 @@ func (s *Stop) CPUs() ([]CPU, error) {
 	}
 	cpus := make([]CPU, len(s.m.stub.threads))
 	for i := range cpus {
-		if cpus[i], err = parseRegs(i, answers[2*i+1]); err != nil {
+		if cpus[i], err = amd64gdb.Parse(i, answers[2*i+1]); err != nil {
 			return nil, err
 		}
 	}
@@ -227,11 +228,11 @@ func (s *Stop) SetCPU(c *CPU) error {
 	if err != nil {
 		return err
 	}
-	old, err := parseRegs(c.Index, answers[1])
+	old, err := amd64gdb.Parse(c.Index, answers[1])
 	if err != nil {
 		return err
 	}
-	return s.m.stub.must(append([]string{select_}, c.changes(&old)...)...)
+	return s.m.stub.must(append([]string{select_}, c.Changes(&old)...)...)
 }
 
 // WritePhys writes to guest-physical memory so that the vCPUs execute what was written, also
