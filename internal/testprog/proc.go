@@ -134,13 +134,23 @@ func (p *Proc) Line() string {
 	select {
 	case l, ok := <-p.lines:
 		if !ok {
-			p.tb.Fatalf("%s (pid %d): its output ended; stderr: %s", p.Path, p.PID, p.Stderr())
+			p.tb.Fatalf("%s (pid %d): its output ended; %s; stderr: %s", p.Path, p.PID, p.ended(), p.Stderr())
 		}
 		return l
 	case <-time.After(patience):
 		p.tb.Fatalf("%s (pid %d): no line within %v; %s; stderr: %s", p.Path, p.PID, patience, p.where(), p.Stderr())
 	}
 	return ""
+}
+
+// ended says how the program ended, or that it did not.
+func (p *Proc) ended() string {
+	select {
+	case <-p.done:
+		return p.state.String()
+	case <-time.After(patience):
+		return "it still runs; " + p.where()
+	}
 }
 
 // Send writes one command to the program.

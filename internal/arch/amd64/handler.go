@@ -87,10 +87,12 @@ const (
 	sigTrap   = 5
 	siKernel  = 0x80 // int3
 	trapTrace = 2    // a single step
+	trapBrkpt = 1    // DR6 has no reason: int1; and, on some virtual machines, a few single steps in a million
 )
 
 // trap emits the handler of SIGTRAP: a breakpoint of ours goes on in its detour; one that
-// has been removed meanwhile is run anew; a single step of ours ends.
+// has been removed meanwhile is run anew; a single step of ours ends. The trap flag is ours, as
+// the program takes no SIGTRAP of its own.
 func (h *handlerCode) trap() {
 	int3, step, none := h.Label(), h.Label(), h.Label()
 	h.MovRM(4, RAX, At(RSI, infoCode))
@@ -98,6 +100,10 @@ func (h *handlerCode) trap() {
 	h.Jcc(CondE, int3)
 	h.OpRI(OpCmp, 4, RAX, trapTrace)
 	h.Jcc(CondE, step)
+	h.OpRI(OpCmp, 4, RAX, trapBrkpt)
+	h.Jcc(CondNE, none)
+	h.TestMI(4, At(RDX, ucFlags), flagTF)
+	h.Jcc(CondNE, step)
 	h.Bind(none)
 	h.chain()
 	h.Bind(step)

@@ -71,6 +71,20 @@ func TestHandlerTrapFlag(t *testing.T) {
 	}
 }
 
+// TestHandlerStepWithoutReason: the kernel says of a single step that the CPU gave no reason for the trap,
+// as it may where a hypervisor has lost DR6.BS. int1 with a trap flag of ours comes to the same.
+func TestHandlerStepWithoutReason(t *testing.T) {
+	a := newArena(t, buildDetourChild(t))
+	a.probe(hexBytes(t, "4801c6 c3"), map[uint64][]arch.ProbeOp{0: {{Event: 1, Count: true}}}, arch.Policy{Force: arch.TacticStep})
+	a.handler()
+	a.ctl.Actions = arenaActions
+	a.add([16]uint64{RSP: arenaStack, RSI: 77, RAX: 1}, 0x202)
+	// 0 pushfq   1 orl $0x100,(%rsp)   8 popfq   9 int1   10 add %rax,%rsi   13 ret
+	copy(a.at(arenaData), hexBytes(t, "9c 810c2400010000 9d f1 4801c6 c3"))
+	a.runs[1].PC = arenaData
+	a.run()
+}
+
 // TestHandlerChains holds the resident handler to what the kernel would have done with
 // the disposition that it stands for.
 func TestHandlerChains(t *testing.T) {
