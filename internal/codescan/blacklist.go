@@ -95,7 +95,7 @@ func cDenied(name string) (why string) {
 }
 
 // signalReturn says whether a function is what a signal handler returns to. The symbols of such functions are local, so in a
-// stripped library only the bytes tell (gdb's amd64-linux-tdep.c and libgcc's linux-unwind.h look for them too).
+// stripped library only the bytes tell.
 func signalReturn(r symbol.Resolved) bool {
 	const n = len(native.SignalReturn)
 	if r.Func.Size < uint64(n) || r.Func.Size > 2*uint64(n) {

@@ -82,7 +82,7 @@ func JumpsInto(code []byte, addr, lo, hi uint64) bool {
 }
 
 // SignalReturn is how glibc, musl and Go write the code that a signal handler returns to:
-// mov $15, %rax; syscall.
+// mov $15, %rax; syscall. gdb's amd64-linux-tdep.c and libgcc's linux-unwind.h look for these bytes too.
 const SignalReturn = "\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"
 
 func disp32(b []byte) int32 {
