@@ -17,8 +17,8 @@ import (
 // How a change is made. All threads are stopped. Package patch has the states of a site, and decides where threads go on and
 // what is written. Here the process lives on if the tracer is killed, so that this is the order:
 //
-//	1. One whose saved context (a signal frame on a stack) may lead inside the bytes that a jump will take blocks the change, or,
-//	   if the bytes are those of a group, that group: it is left out, as if it had not been
+//	1. A thread that is in the way, or whose saved context (a signal frame on a stack) may lead there, blocks the change, or,
+//	   if the bytes are those of a group, that group: the group is left out, as if it had not been
 //	   asked for, and what follows is done for the rest.
 //	2. The entries of new sites are written to the control block's tables. That of breakpoints tells of
 //	   the new site from here on where it takes an old one's place.

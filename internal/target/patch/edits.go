@@ -221,22 +221,21 @@ func takeOut(s *target.Site, b, breakpoint []byte) bool {
 	return true
 }
 
-// others gives the length of a breakpoint of somebody else that stands at b[i]; 0: there is none.
+// others gives the length of a breakpoint at b[i] that is not the patch's; 0: there is none.
 //
 //go:norace
 func others(s *target.Site, b []byte, i int, breakpoint []byte) int {
 	if i+len(breakpoint) > len(b) {
 		return 0
 	}
-	patch, orig := true, true
+	ours := true
 	for n := range breakpoint {
 		if b[i+n] != breakpoint[n] {
 			return 0
 		}
-		patch = patch && b[i+n] == s.Patch[i+n]
-		orig = orig && b[i+n] == s.Orig[i+n]
+		ours = ours && b[i+n] == s.Patch[i+n]
 	}
-	if patch || orig {
+	if ours {
 		return 0
 	}
 	return len(breakpoint)

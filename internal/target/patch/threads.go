@@ -11,10 +11,10 @@ import (
 // Its methods that take an address allocate nothing, call nothing of the runtime, and need no lock: they may run while the
 // own process is stopped.
 type Threads struct {
-	inside     []inside  // sorted by from
-	leave      []leaving // sorted by lo
-	out        []outway  // sorted by from
-	old        []span    // patches that go, sorted
+	inside     []place   // where no thread may go on in the program's own code once the sites are armed; sorted by from
+	leave      []leaving // detours that no thread may finish in; sorted
+	out        []place   // exact places of these; sorted by from
+	old        []span    // patches that go; sorted
 	add        []*target.Site
 	low, high  span // where inside lies, where leave lies
 	returnsOld bool
@@ -69,222 +69,17 @@ func (s *span) add(lo, hi uint64) {
 	s.lo, s.hi = min(s.lo, lo), max(s.hi, hi)
 }
 
-// inside is an address at which no thread may go on in the program's own code, once a site is armed.
-type inside struct {
+// place is where a thread may be that does not stay there.
+type place struct {
 	from, to uint64
-	site     int32
+	sp       uint64 // is added to its stack pointer
+	site     int32  // number of the new site that it is inside of
 }
 
-// leaving is a detour that threads must not finish in.
+// leaving is a detour.
 type leaving struct {
 	span
 	harms []int32 // the new sites that its way back leads into
-}
-
-// outway is where a thread goes on that is at an exact place of a detour that goes.
-type outway struct{ from, to, sp uint64 }
-
-// NewThreads prepares a change: add are its new sites, remove those that it takes out, retired such as were taken out before
-// and whose detours may still be in use.
-func NewThreads(add, remove, retired []*target.Site, p Policy) *Threads {
-	t := &Threads{add: sorted(add, addrOf), every: p.EveryByte}
-	t.findInside()
-	if p.MoveOut {
-		t.findOld(remove)
-	}
-	var leave []*target.Site
-	for _, s := range remove {
-		if p.MoveOut || t.harms(s) != nil {
-			leave = append(leave, s)
-		}
-	}
-	for _, s := range retired {
-		if t.harms(s) != nil {
-			leave = append(leave, s)
-		}
-	}
-	t.findOut(sorted(leave, detourOf))
-	if n := len(t.inside); n > 0 {
-		t.low = span{t.inside[0].from, t.inside[n-1].from + 1}
-	}
-	if n := len(t.leave); n > 0 {
-		t.high = span{t.leave[0].lo, t.leave[n-1].hi}
-	}
-	return t
-}
-
-// sorted gives sites in the order of an address of theirs, and those with the same one in the order in which they are.
-func sorted(sites []*target.Site, of func(*target.Site) uint64) []*target.Site {
-	type keyed struct {
-		key uint64
-		i   int
-	}
-	keys, rises := make([]keyed, len(sites)), true
-	for i, s := range sites {
-		keys[i] = keyed{of(s), i}
-		rises = rises && (i == 0 || keys[i-1].key <= keys[i].key)
-	}
-	if rises {
-		return sites
-	}
-	slices.SortFunc(keys, func(a, b keyed) int {
-		switch {
-		case a.key < b.key || a.key == b.key && a.i < b.i:
-			return -1
-		case a == b:
-			return 0
-		}
-		return 1
-	})
-	out := make([]*target.Site, len(sites))
-	for i, k := range keys {
-		out[i] = sites[k.i]
-	}
-	return out
-}
-
-func addrOf(s *target.Site) uint64 { return s.Addr }
-
-func detourOf(s *target.Site) uint64 { return s.Detour.Addr }
-
-// roomOf is where a site's detour stands.
-func roomOf(s *target.Site) span { return span{s.Detour.Addr, s.Detour.Addr + uint64(s.Room)} }
-
-// sortStable sorts what is mostly in order.
-func sortStable[T any](s []T, compare func(a, b T) int) {
-	if !slices.IsSortedFunc(s, compare) {
-		slices.SortStableFunc(s, compare)
-	}
-}
-
-// findInside lists the addresses inside new patches. Of two sites with an address the first counts.
-func (t *Threads) findInside() {
-	if len(t.add) == 0 {
-		return
-	}
-	t.inside = make([]inside, 0, 2*len(t.add)) // what most need
-	for i, s := range t.add {
-		for _, p := range s.Detour.Pairs {
-			if s.Inside(p.Orig) {
-				t.inside = append(t.inside, inside{p.Orig, s.Detour.Begin(p), int32(i)})
-			}
-		}
-		for n := 1; t.every && n < len(s.Patch); n++ {
-			at := s.Addr + uint64(n)
-			t.inside = append(t.inside, inside{at, at, int32(i)})
-		}
-	}
-	sortStable(t.inside, func(a, b inside) int { return cmp.Compare(a.from, b.from) })
-}
-
-// findOld lists the patches that go.
-func (t *Threads) findOld(remove []*target.Site) {
-	t.old = make([]span, 0, len(remove))
-	for _, s := range sorted(remove, addrOf) {
-		t.old = append(t.old, span{s.Addr, s.Addr + uint64(len(s.Patch))})
-	}
-	for _, s := range t.add {
-		if t.returnsOld || len(t.old) == 0 {
-			break
-		}
-		for _, p := range s.Detour.Pairs {
-			t.returnsOld = t.returnsOld || p.Copy == s.Detour.Back && t.InOld(p.Orig)
-		}
-	}
-}
-
-// harms lists the new sites that the way back of a site's detour leads into.
-func (t *Threads) harms(s *target.Site) (harms []int32) {
-	if len(t.inside) == 0 {
-		return nil
-	}
-	for _, p := range s.Detour.Pairs {
-		if p.Copy != s.Detour.Back {
-			continue
-		}
-		if i := t.findFrom(p.Orig); i >= 0 {
-			harms = append(harms, t.inside[i].site)
-		}
-	}
-	return harms
-}
-
-// findOut lists the detours that threads leave, and their exact places. At a point the work is still to be done, at the copy of
-// an instruction of the region it has been done and is not to be done again. What else a detour tells of, what is behind the
-// region or is called by it, is reached as by any other jump. Sites are in the order of their detours.
-func (t *Threads) findOut(sites []*target.Site) {
-	if len(sites) == 0 {
-		return
-	}
-	at := landingsOf(t.add)
-	t.leave, t.out = make([]leaving, 0, len(sites)), make([]outway, 0, 5*len(sites)) // what most need
-	for _, s := range sites {
-		t.leave = append(t.leave, leaving{roomOf(s), t.harms(s)})
-		n := len(t.out)
-		for _, b := range s.Detour.Points {
-			t.out = append(t.out, outway{from: b.At, to: at.begin(b.Point)})
-		}
-		for _, p := range s.Detour.Pairs {
-			to := at.begin(p.Orig)
-			if s.Holds(p.Orig) {
-				to = at.copy(p.Orig)
-			}
-			t.out = append(t.out, outway{from: p.Copy, to: to, sp: p.SP})
-		}
-		sortStable(t.out[n:], func(a, b outway) int { return cmp.Compare(a.from, b.from) })
-	}
-}
-
-// landings are the instructions of the regions of new sites, sorted by orig: begin is where the work of each begins, copy its
-// copy. A thread that ran one in the program's own code, behind the patch, would pass its work. What is
-// behind a region, or what it calls, is none: its work may have been done, or is to be done.
-type landings []landing
-
-type landing struct{ orig, begin, copy uint64 }
-
-func landingsOf(add []*target.Site) landings {
-	if len(add) == 0 {
-		return nil
-	}
-	ls := make(landings, 0, 4*len(add)) // what most need
-	for _, s := range add {
-		for _, p := range s.Detour.Pairs {
-			if s.Holds(p.Orig) {
-				ls = append(ls, landing{p.Orig, s.Detour.Begin(p), p.Copy})
-			}
-		}
-	}
-	sortStable(ls, func(a, b landing) int { return cmp.Compare(a.orig, b.orig) }) // of an instruction the first counts
-	return ls
-}
-
-func (ls landings) find(orig uint64) (landing, bool) {
-	lo, hi := 0, len(ls)
-	for lo < hi {
-		if mid := int(uint(lo+hi) / 2); ls[mid].orig < orig {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo < len(ls) && ls[lo].orig == orig {
-		return ls[lo], true
-	}
-	return landing{}, false
-}
-
-func (ls landings) begin(orig uint64) uint64 {
-	if l, ok := ls.find(orig); ok {
-		return l.begin
-	}
-	return orig
-}
-
-func (ls landings) copy(orig uint64) uint64 {
-	if l, ok := ls.find(orig); ok {
-		return l.copy
-	}
-	return orig
 }
 
 // Standing says what becomes of a thread that stands at an address and can be moved.
@@ -292,12 +87,12 @@ func (ls landings) copy(orig uint64) uint64 {
 //go:norace
 func (t *Threads) Standing(at uint64) Way {
 	if t.low.holds(at) {
-		if i := t.findFrom(at); i >= 0 {
+		if i := find(t.inside, at); i >= 0 {
 			return Way{Fate: Moves, To: t.inside[i].to}
 		}
 	}
 	if l := t.findLeaving(at); l >= 0 {
-		if i := t.findWay(at); i >= 0 {
+		if i := find(t.out, at); i >= 0 {
 			return Way{Fate: Leaves, To: t.out[i].to, SP: t.out[i].sp}
 		}
 		if len(t.leave[l].harms) > 0 {
@@ -312,7 +107,7 @@ func (t *Threads) Standing(at uint64) Way {
 //
 //go:norace
 func (t *Threads) Returning(at uint64) bool {
-	if t.low.holds(at) && t.findFrom(at) >= 0 {
+	if t.low.holds(at) && find(t.inside, at) >= 0 {
 		return true
 	}
 	l := t.findLeaving(at)
@@ -340,7 +135,7 @@ func (t *Threads) AnyDetour() bool {
 // whether that is in a detour.
 func (t *Threads) Blocked(at uint64, f func(s *target.Site, inDetour bool)) {
 	if t.low.holds(at) {
-		if i := t.findFrom(at); i >= 0 {
+		if i := find(t.inside, at); i >= 0 {
 			f(t.add[t.inside[i].site], false)
 		}
 	}
@@ -388,37 +183,19 @@ func (t *Threads) InOld(at uint64) bool {
 // out before any thread goes to a new detour. It needs Policy.MoveOut.
 func (t *Threads) ReturnsIntoOld() bool { return t.returnsOld }
 
-// findFrom gives the number of an address inside a new patch, -1 if it is none.
+// find gives the number of the place at an address, the first of several; -1: there is none.
 //
 //go:norace
-func (t *Threads) findFrom(at uint64) int {
-	lo, hi := 0, len(t.inside)
+func find(ps []place, at uint64) int {
+	lo, hi := 0, len(ps)
 	for lo < hi {
-		if mid := int(uint(lo+hi) / 2); t.inside[mid].from < at {
+		if mid := int(uint(lo+hi) / 2); ps[mid].from < at {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	if lo < len(t.inside) && t.inside[lo].from == at {
-		return lo
-	}
-	return -1
-}
-
-// findWay gives the number of an exact place of a detour that goes, -1 if it is none.
-//
-//go:norace
-func (t *Threads) findWay(at uint64) int {
-	lo, hi := 0, len(t.out)
-	for lo < hi {
-		if mid := int(uint(lo+hi) / 2); t.out[mid].from < at {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo < len(t.out) && t.out[lo].from == at {
+	if lo < len(ps) && ps[lo].from == at {
 		return lo
 	}
 	return -1

@@ -157,6 +157,20 @@ func TestThreadsDisarm(t *testing.T) {
 	}
 }
 
+// Of two detours that touch each is told from the other at the boundary.
+func TestThreadsNeighbouringDetours(t *testing.T) {
+	check(t, NewThreads(nil, []*target.Site{jump(0, 0), jump(0x20, 1)}, nil, Policy{MoveOut: true}), []way{
+		{"the end of the first", detours + roomSize - 1, Way{}, nil},
+		{"the point of the second", detours + roomSize, Way{Fate: Leaves, To: code + 0x20}, nil},
+		{"behind the second", detours + 2*roomSize, Way{}, nil},
+	})
+	add := []*target.Site{jump(0x40, 3)}
+	check(t, NewThreads(add, []*target.Site{jump(0, 0), trap(0x40, 1)}, nil, Policy{MoveOut: true}), []way{
+		{"the end of the first, which leads nowhere new", detours + roomSize - 1, Way{}, nil},
+		{"the point of the second", detours + roomSize, Way{Fate: Leaves, To: detours + 3*roomSize}, add},
+	})
+}
+
 // A jump takes the place of a breakpoint, whose detour goes back to inside the jump: nobody may finish there. So it is with
 // one that was taken out before.
 func TestThreadsReplace(t *testing.T) {

@@ -28,9 +28,7 @@ func (t Tries) Pause(i int) time.Duration {
 func (t Tries) All() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for i := range t.N {
-			if i > 0 {
-				time.Sleep(t.Pause(i))
-			}
+			time.Sleep(t.Pause(i))
 			if !yield(i) {
 				return
 			}
