@@ -139,16 +139,16 @@ func (in *Instance) remove(d *event.Def) error {
 	if len(hit) == 0 {
 		return errno.Errorf(unix.ENOENT, "%q matches no event", d.Text)
 	}
-	if err := in.spare(hit); err != nil {
+	if err := in.disarmSpareable(hit); err != nil {
 		return err
 	}
 	in.drop(hit)
 	return nil
 }
 
-// spare takes probes out of the target that their events can do without: an event that is
+// disarmSpareable takes probes out of the target that their events can do without: an event that is
 // enabled keeps one.
-func (in *Instance) spare(ps []*probe) error {
+func (in *Instance) disarmSpareable(ps []*probe) error {
 	left := map[*entry]int{}
 	for _, p := range ps {
 		left[p.entry]++

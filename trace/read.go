@@ -49,15 +49,15 @@ func (in *Instance) stopReading() {
 	close(in.reading.stop)
 	in.reading.done.Wait()
 	in.reading = nil
-	in.settle()
+	in.drain()
 }
 
 // settleTime is longer than records are held back in the ring until those of all CPUs can be
 // put in the order of their times: 4e6 ticks of the processor's counter (ring.ReaderConfig).
 const settleTime = 5 * time.Millisecond
 
-// settle reads what has been recorded until now.
-func (in *Instance) settle() {
+// drain reads what has been recorded until now.
+func (in *Instance) drain() {
 	in.poll() // what lies in the ring of a target with a clock of its own waits from when it was seen
 	time.Sleep(settleTime)
 	in.poll()
@@ -136,7 +136,7 @@ func (in *Instance) poll() int {
 // WriteTrace writes the file trace: the records that are in the buffer, oldest first, which
 // stay there.
 func (in *Instance) WriteTrace(w io.Writer) error {
-	in.settle()
+	in.drain()
 	in.mu.Lock()
 	lost := in.lost() - in.before
 	in.mu.Unlock()
@@ -198,7 +198,7 @@ func (in *Instance) WritePipe(ctx context.Context, w io.Writer, flush func() err
 func (in *Instance) Clear() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.settle()
+	in.drain()
 	in.clear()
 }
 

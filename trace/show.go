@@ -14,7 +14,7 @@ import (
 // WriteProfile writes kprobe_profile: hits and misses of each probe since it was
 // defined, records that were lost included.
 func (in *Instance) WriteProfile(w io.Writer) error {
-	in.settle()
+	in.drain()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	var b strings.Builder

@@ -71,7 +71,7 @@ can not ask for it.`,
 			if spec != "" {
 				fs = append(fs, examineGuest(spec)...)
 			}
-			return tell(stdout, format, fs)
+			return printFindings(stdout, format, fs)
 		},
 	}
 	c.Flags().IntVarP(&pid, "pid", "p", 0, "look at a process too")
@@ -80,8 +80,8 @@ can not ask for it.`,
 	return c
 }
 
-// tell writes the findings; one that fails is an error.
-func tell(w io.Writer, format string, fs []finding) error {
+// printFindings writes the findings; one that fails is an error.
+func printFindings(w io.Writer, format string, fs []finding) error {
 	var err error
 	enc := json.NewEncoder(w)
 	for _, f := range fs {

@@ -84,13 +84,13 @@ func TestHostChecks(t *testing.T) {
 func TestTell(t *testing.T) {
 	fs := []finding{fine("one", "a\x1bb"), fine("two", "c").warn("change it")}
 	var out bytes.Buffer
-	if err := tell(&out, "text", fs); err != nil {
+	if err := printFindings(&out, "text", fs); err != nil {
 		t.Errorf("warnings alone: %v", err)
 	}
 	if want := "ok    one              a?b\nwarn  two              c\n                       change it\n"; out.String() != want {
 		t.Errorf("text %q, want %q", out.String(), want)
 	}
-	if err := tell(&out, "text", append(fs, fine("three", "d").fail("give up"))); !errors.Is(err, errDoctor) {
+	if err := printFindings(&out, "text", append(fs, fine("three", "d").fail("give up"))); !errors.Is(err, errDoctor) {
 		t.Errorf("a failure: error %v", err)
 	}
 }

@@ -178,7 +178,7 @@ func detach(pid int, force bool) error {
 		return err
 	}
 	if l == nil {
-		if !tellKept(p, p.DropKept()) {
+		if !reportKept(p, p.DropKept()) {
 			fmt.Fprintf(os.Stderr, "kprobe: process %d holds nothing of ours\n", pid)
 		}
 		return nil
@@ -187,7 +187,7 @@ func detach(pid int, force bool) error {
 	if err != nil {
 		return err
 	}
-	tellKept(p, u.Kept)
+	reportKept(p, u.Kept)
 	fmt.Fprintf(os.Stderr, "kprobe: process %d: %d sites restored, %d mappings removed\n", pid, u.Restored, u.Pages)
 	if u.Copies > 0 {
 		fmt.Fprintf(os.Stderr, "kprobe: process %d: %d pages of text stay private copies, with the bytes of their file: %v\n", pid, u.Copies, u.Why)
@@ -201,8 +201,8 @@ func detach(pid int, force bool) error {
 	return nil
 }
 
-// tellKept tells of the uprobes that the kernel had kept, and says whether any were taken out.
-func tellKept(p *process.Proc, k *process.Kept) bool {
+// reportKept tells of the uprobes that the kernel had kept, and says whether any were taken out.
+func reportKept(p *process.Proc, k *process.Kept) bool {
 	if n := len(k.Dropped); n > 0 {
 		fmt.Fprintf(os.Stderr, "kprobe: process %d: %d breakpoints that the kernel had kept of tracers that were killed were taken out\n", p.PID(), n)
 	}

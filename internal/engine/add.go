@@ -27,7 +27,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	for try := 1; ; try++ {
 		evs, armed, err := c.add(defs, o)
-		c.settleOwn(err)
+		c.finishSharing(err)
 		if err == nil || !armed || try == addTries || !c.moved(err) {
 			return evs, err
 		}
@@ -97,7 +97,7 @@ func (c *Core) armNew(evs []*Event, o *AddOptions) ([]*Event, error) {
 			return evs, err
 		}
 	}
-	kept, err := c.settle(evs, o)
+	kept, err := c.placeEvents(evs, o)
 	if err == nil {
 		kept, err = c.keep(kept, o, c.stub)
 	}

@@ -55,8 +55,8 @@ func (c *Core) lostOf(lost []watched) (fns []*function, spent []watched) {
 	return fns, spent
 }
 
-// armAnew arms functions anew whose patches are gone.
-func (c *Core) armAnew(fns []*function) error {
+// rearm arms functions again whose patches are gone.
+func (c *Core) rearm(fns []*function) error {
 	fns = slices.DeleteFunc(fns, func(f *function) bool { return c.fns[f.Start] != f || len(f.sites) == 0 }) // what endWritten took out
 	if len(fns) == 0 {
 		return nil

@@ -7,7 +7,7 @@ import (
 // arm puts new events into their functions and the functions' sites into the target.
 // Events that no tactic can serve are an error, or skipped if the options say so.
 func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
-	kept, err := c.settle(evs, o)
+	kept, err := c.placeEvents(evs, o)
 	if err == nil {
 		kept, err = c.install(kept, o)
 	}
@@ -17,8 +17,8 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 	return kept, nil
 }
 
-// settle puts new events into their functions, and finds how each gets control.
-func (c *Core) settle(evs []*Event, o *AddOptions) ([]*Event, error) {
+// placeEvents puts new events into their functions, and finds how each gets control.
+func (c *Core) placeEvents(evs []*Event, o *AddOptions) ([]*Event, error) {
 	for _, e := range evs {
 		if e.gone {
 			continue
@@ -28,7 +28,7 @@ func (c *Core) settle(evs []*Event, o *AddOptions) ([]*Event, error) {
 		}
 		e.fn.take(e)
 		if !e.internalProbe {
-			e.fn.wish = c.wishOf(e.fn, o)
+			e.fn.wish = c.constraintsOf(e.fn, o)
 		}
 	}
 	return c.keep(evs, o, c.serve)
@@ -74,8 +74,8 @@ func (c *Core) install(evs []*Event, o *AddOptions) ([]*Event, error) {
 	return c.generable(evs, slices.Compact(fns), o)
 }
 
-// wishOf is what is asked of the regions of a function.
-func (c *Core) wishOf(f *function, o *AddOptions) constraints {
+// constraintsOf is what is asked of the regions of a function.
+func (c *Core) constraintsOf(f *function, o *AddOptions) constraints {
 	return constraints{force: regionTactic(o.Tactic), named: c.t.TrapsAt(f.Start, true), unasked: c.t.TrapsAt(f.Start, false)}
 }
 

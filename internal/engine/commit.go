@@ -63,7 +63,7 @@ func (ed *editor) commitAll(all *target.Change) error {
 // made notes that changes were made, but for those that were left out.
 func (ed *editor) made(cs []*functionChange) {
 	for _, ch := range cs {
-		if ch.Settle() {
+		if ch.Commit() {
 			ed.done(ch)
 		}
 	}

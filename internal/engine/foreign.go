@@ -85,7 +85,7 @@ func (c *Core) lookAtSome(t target.Exposed) error {
 	}
 	anew, spent := c.lostOf(lost)
 	fns, err := c.endWritten(append(bad, spent...))
-	return errors.Join(c.whyWritten(fns), err, c.armAnew(anew))
+	return errors.Join(c.whyWritten(fns), err, c.rearm(anew))
 }
 
 // written picks those of the sites that hold other bytes than their patches: lost hold the program's own, bad those of

@@ -80,14 +80,14 @@ func (ed *editor) optimizeAll(fns []*function) error {
 		}
 		ch.blockedErr = queued(ch.Why())
 		ed.leave(ch)
-		ch.f.retell()
+		ch.f.updateQueued()
 	}
 	ed.postpone(unarmed)
 	return nil
 }
 
-// retell has the function's events tell what they wait for now.
-func (f *function) retell() {
+// updateQueued has the function's events tell what they wait for now.
+func (f *function) updateQueued() {
 	for _, e := range f.events {
 		var p *plan.QueuedError
 		if errors.As(e.form.why, &p) {

@@ -56,7 +56,7 @@ func (c *Core) Register(ps []*Probe, skip bool) error {
 // put arms probes, in one stop, or leaves everything as it was.
 func (c *Core) put(ps []*Probe) error {
 	err := c.putAll(ps)
-	c.settleOwn(err)
+	c.finishSharing(err)
 	return err
 }
 

@@ -53,7 +53,7 @@ func TestReturnOfCallBeforePatchesWent(t *testing.T) {
 	}
 	prog.Counts("free")
 	prog.Counts("hold 1")
-	err = c.armAnew([]*function{f})
+	err = c.rearm([]*function{f})
 	c.mu.Unlock()
 	if err != nil {
 		t.Error(err)

@@ -208,9 +208,9 @@ func (c *Core) located(evs []*Event) error {
 	return nil
 }
 
-// settleOwn ends an addition: what is left in c.own, since no code was put in that relies on it, is armed by itself, or,
+// finishSharing ends an addition: what is left in c.own, since no code was put in that relies on it, is armed by itself, or,
 // after an error, forgotten.
-func (c *Core) settleOwn(err error) {
+func (c *Core) finishSharing(err error) {
 	if len(c.own.sharing)+len(c.own.filters) == 0 {
 		return
 	}

@@ -98,7 +98,7 @@ func (c *Core) putBack() error {
 		evs = append(evs, e)
 	}
 	c.stubbed.walkers = nil
-	err := t.Settle()
+	err := t.Quiesce()
 	if errors.Is(err, target.ErrGone) {
 		return err
 	}
@@ -158,7 +158,7 @@ func (c *Core) endStubs(t target.ReturnReplacer, evs []*Event) error {
 	if err := c.update(sortedFunctions(fns), stopping{then: c.reclaimer.InStop(callsOf(evs))}); err != nil {
 		return err
 	}
-	if err := t.Settle(); err != nil {
+	if err := t.Quiesce(); err != nil {
 		return err
 	}
 	if err := c.t.Commit(&target.Change{Then: t.PutBack}); err != nil {

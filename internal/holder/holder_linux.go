@@ -28,7 +28,7 @@ const File = "personality"
 // Names of the memory files that tell of an engine in a process.
 const (
 	// Tracer is what another process's engine maps before its first patch, and unmaps last. It
-	// outlives an engine that is killed.
+	// outlives an engine that is killed. Tracers of all versions know the control block by this name.
 	Tracer = "kprobes:home"
 	// Own is what a process's own engine maps: it is there for as long as code of the process may be
 	// patched by it, and goes with the program. A fork child has it too, with the patches.

@@ -123,9 +123,9 @@ type ReturnReplacer interface {
 	// Caller gives the return address that the address of a stub stands for; any other
 	// address as it is.
 	Caller(addr uint64) uint64
-	// Settle waits, for a bounded time, until no thread can replace a return address any
+	// Quiesce waits, for a bounded time, until no thread can replace a return address any
 	// more. Precondition: no site that does so is armed.
-	Settle() error
+	Quiesce() error
 	// PutBack puts the return addresses back of the calls that are in progress. It is to be
 	// called by Change.Then. Precondition: that of Settle.
 	PutBack() error

@@ -184,7 +184,7 @@ func (t *Target) writes(c *target.Change) (ws []write, foreign []*target.Site, e
 		case err != nil:
 			return nil, nil, fmt.Errorf("the bytes at 0x%x: %w", r.Addr, err)
 		}
-		if site := r.Settle(nil); site != nil {
+		if site := r.Resolve(nil); site != nil {
 			return nil, nil, r.Foreign(site, ErrForeign)
 		}
 		r.Left(func(site *target.Site) { foreign = append(foreign, site) })

@@ -34,7 +34,7 @@ func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
 		if limit <= 0 && o.Max == 0 {
 			return o, nil
 		}
-		if limit > 0 && t.idle[o] && t.settled() {
+		if limit > 0 && t.idle[o] && t.quiescent() {
 			delete(t.idle, o)
 			clear(t.poolMem(o)) // of calls that were in progress when its probe went
 			o.Max = p.Max
@@ -53,8 +53,8 @@ func (t *Target) Pool(n, limit int) (*arch.Pool, error) {
 	return &p, nil
 }
 
-// settled looks whether a thread is in the code of a site that was removed.
-func (t *Target) settled() bool {
+// quiescent looks whether a thread is in the code of a site that was removed.
+func (t *Target) quiescent() bool {
 	if t.Idle() {
 		return true
 	}

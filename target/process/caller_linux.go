@@ -202,7 +202,7 @@ func (t *Target) mapMailbox(s *ptrace.Stopped, size int) (m *mailSide, err error
 	if why != nil || err != nil {
 		return nil, errors.Join(why, err)
 	}
-	local, fd, err := t.openMemfd(s, mailName)
+	local, fd, err := t.openMemfd(s, mailboxName)
 	if err != nil {
 		return nil, err
 	}

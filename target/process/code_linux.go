@@ -82,7 +82,7 @@ func (t *Target) mapCode(lo, hi, need uint64) (*codealloc.Piece, error) {
 }
 
 func (t *Target) mapCodeOf(lo, hi, size uint64) (c *codealloc.Piece, err error) {
-	if err := t.spare("code of probes", headroom.Take{Mapped: size, Locked: size}); err != nil {
+	if err := t.checkRoom("code of probes", headroom.Take{Mapped: size, Locked: size}); err != nil {
 		return nil, err
 	}
 	err = t.stopped(func(s *ptrace.Stopped) error {
@@ -117,7 +117,7 @@ func (t *Target) planRooms() {
 	for _, r := range rooms {
 		t.sites += r.Sites
 		size := min(max(minPiece, uint64(1)<<bits.Len64(uint64(r.Size)-1)), maxPiece)
-		if t.spare("code of probes", headroom.Take{Mapped: mapped + size, Locked: mapped + size}) == nil {
+		if t.checkRoom("code of probes", headroom.Take{Mapped: mapped + size, Locked: mapped + size}) == nil {
 			at, err := procfs.FindGap(maps, r.Lo, r.Hi, size, native.Reach)
 			if err != nil {
 				continue

@@ -57,7 +57,7 @@ func (t *Target) Commit(c *target.Change) (err error) {
 	if err := t.refuseUprobes(add); err != nil {
 		return err
 	}
-	if err := t.spareFor(add); err != nil {
+	if err := t.checkRoomFor(add); err != nil {
 		return err
 	}
 	if err := t.writeDetours(add); err != nil {
@@ -135,7 +135,7 @@ func (t *Target) commitOnce(c *target.Change) error {
 		for n := c; n != nil; n = n.Next {
 			err := t.commitStopped(s, n)
 			if err != nil && c.Made && (n.Next != nil || !n.Made) {
-				err = errors.Join(err, t.settleSites(s)) // the last one, which was not made, would have done it
+				err = errors.Join(err, t.releaseRemoved(s)) // the last one, which was not made, would have done it
 			}
 			if err != nil {
 				return err
@@ -173,7 +173,7 @@ func (t *Target) commitStopped(s *ptrace.Stopped, whole *target.Change) error {
 	t.gone = append(t.gone, c.Remove...)
 	t.retire(c.Remove)
 	if whole.Next == nil { // once for all changes of the stop
-		if err := t.settleSites(s); err != nil {
+		if err := t.releaseRemoved(s); err != nil {
 			return err
 		}
 	}
@@ -183,8 +183,8 @@ func (t *Target) commitStopped(s *ptrace.Stopped, whole *target.Change) error {
 	return c.Then()
 }
 
-// settleSites gives back what sites that were removed do not need any more. Precondition: the world is stopped.
-func (t *Target) settleSites(s *ptrace.Stopped) error {
+// releaseRemoved gives back what sites that were removed do not need any more. Precondition: the world is stopped.
+func (t *Target) releaseRemoved(s *ptrace.Stopped) error {
 	t.reclaim(s)
 	t.sweep(s)
 	return t.writeFaults()
@@ -305,7 +305,7 @@ func (t *Target) patch(add, remove []*target.Site) (done []patch.Write, err erro
 		if err := t.p.ReadMem(r.Addr, r.Have); err != nil {
 			return nil, err
 		}
-		if site := r.Settle(patch.Breakpoint); site != nil {
+		if site := r.Resolve(patch.Breakpoint); site != nil {
 			return nil, r.Foreign(site, ErrForeign)
 		}
 		r.Left(t.leftForeign)

@@ -31,10 +31,10 @@ type controlBlock struct {
 	more func(size uint64) (addr uint64, err error)
 }
 
-func newHome(p *ptrace.Process, addr uint64) *controlBlock {
+func controlBlockAt(p *ptrace.Process, addr uint64) *controlBlock {
 	return &controlBlock{
 		p: p, addr: addr, sites: map[*target.Site]int{}, tables: []uint64{addr + siteOff},
-		heap: addr + heapOff, end: addr + homeSize,
+		heap: addr + heapOff, end: addr + controlSize,
 	}
 }
 
@@ -42,13 +42,13 @@ func newHome(p *ptrace.Process, addr uint64) *controlBlock {
 func (h *controlBlock) init(marker, holder, since, ringAddr, ringSize uint64) error {
 	h.marker = marker
 	for _, w := range []struct{ off, v uint64 }{
-		{hdrVersion, homeVersion},
+		{hdrVersion, controlVersion},
 		{hdrMarker, marker},
 		{hdrHolder, holder},
 		{hdrSince, since},
 		{hdrRing, ringAddr},
 		{hdrRingSize, ringSize},
-		{hdrMagic, homeMagic},
+		{hdrMagic, controlMagic},
 	} {
 		if err := h.put(w.off, w.v); err != nil {
 			return err
@@ -80,14 +80,14 @@ func (h *controlBlock) open() error {
 		return err
 	}
 	switch {
-	case magic != homeMagic:
-		return fmt.Errorf("word 0x%x at 0x%x, not 0x%x: %w", magic, h.addr+hdrMagic, uint64(homeMagic), errHome)
-	case version == homeFlat:
+	case magic != controlMagic:
+		return fmt.Errorf("word 0x%x at 0x%x, not 0x%x: %w", magic, h.addr+hdrMagic, uint64(controlMagic), errControlBlock)
+	case version == controlOneTable:
 		for k := 0; len(h.tables) <= flatTables; k++ {
 			h.tables = append(h.tables, h.tables[k]+uint64(tableSites(k))*siteSize)
 		}
-	case version != homeVersion && version != homeStubs:
-		return fmt.Errorf("version %d at 0x%x, not %d: %w", version, h.addr+hdrVersion, homeVersion, errHome)
+	case version != controlVersion && version != controlStubs:
+		return fmt.Errorf("version %d at 0x%x, not %d: %w", version, h.addr+hdrVersion, controlVersion, errControlBlock)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (h *controlBlock) list() ([]siteRecord, error) {
 		return nil, err
 	}
 	if n > maxSites {
-		return nil, fmt.Errorf("%d sites: %w", n, errHome)
+		return nil, fmt.Errorf("%d sites: %w", n, errControlBlock)
 	}
 	b, err := h.readTables(n)
 	if err != nil {
@@ -252,7 +252,7 @@ func (h *controlBlock) alloc(size uint64) (uint64, error) {
 	size = (size + 63) &^ 63
 	if size > h.end-h.heap {
 		if h.more == nil {
-			return 0, errno.Errorf(unix.ENOSPC, "probe data %d bytes: the process's home has %d left", size, h.end-h.heap)
+			return 0, errno.Errorf(unix.ENOSPC, "probe data %d bytes: the control block has %d left", size, h.end-h.heap)
 		}
 		piece := max(procfs.PageUp(size), heapPiece)
 		at, err := h.more(piece)

@@ -33,7 +33,7 @@ func (t *Target) Close() error {
 	}
 	var err error
 	if !t.closed {
-		err = t.closeHome()
+		err = t.closeControlBlock()
 	}
 	if err == nil {
 		t.control, t.closed = nil, false
@@ -49,8 +49,8 @@ func (t *Target) Close() error {
 	return errors.Join(err, t.closeChildren())
 }
 
-// closeHome takes everything out, in as many stops as it takes until no thread is in the way.
-func (t *Target) closeHome() (err error) {
+// closeControlBlock takes everything out, in as many stops as it takes until no thread is in the way.
+func (t *Target) closeControlBlock() (err error) {
 	if t.mail != nil {
 		t.mail.Shut()
 	}
@@ -144,7 +144,7 @@ func (t *Target) closeStopped(s *ptrace.Stopped) error {
 		return ErrInDetour
 	}
 	if t.faults != nil {
-		if err := t.faults.settled(s); err != nil {
+		if err := t.faults.noTrapPending(s); err != nil {
 			return err
 		}
 		if err := t.faults.uninstall(s); err != nil {
@@ -208,7 +208,7 @@ func (t *Target) unmapOwn(s *ptrace.Stopped, maps []procfs.Map) error {
 func unmap(s *ptrace.Stopped, stays bool, maps []procfs.Map) error {
 	var last []procfs.Map
 	for _, m := range maps {
-		if !isHome(m) {
+		if !isControlBlock(m) {
 			continue
 		}
 		last = append(last, m)
@@ -220,14 +220,14 @@ func unmap(s *ptrace.Stopped, stays bool, maps []procfs.Map) error {
 			return err
 		}
 	}
-	if err := s.MunmapAll(slices.DeleteFunc(slices.Clone(maps), isHome)); err != nil {
+	if err := s.MunmapAll(slices.DeleteFunc(slices.Clone(maps), isControlBlock)); err != nil {
 		return err
 	}
 	slices.Reverse(last) // what tells of the rest is at the start
 	for _, m := range last {
 		gone := func() error { return s.Munmap(m.Start, m.Size()) }
 		if stays && m.Offset == 0 {
-			gone = func() error { return stayHome(s, m) }
+			gone = func() error { return keepResident(s, m) }
 		}
 		if err := gone(); err != nil {
 			return err

@@ -14,10 +14,10 @@ var ErrDetached = errors.New("somebody else has taken kprobe's code out of the p
 // disown has a tracer that lives change nothing any more: it would find the program's own bytes, and arm its probes
 // anew on code that goes. Precondition: the world is stopped.
 func (l *Leftover) disown() error {
-	if l.Home == 0 {
+	if l.ControlBlock == 0 {
 		return nil
 	}
-	return newHome(l.p, l.Home).put(hdrMarker, 0)
+	return controlBlockAt(l.p, l.ControlBlock).put(hdrMarker, 0)
 }
 
 // ours says whether the control block is still what this tracer has made.

@@ -18,9 +18,9 @@ import (
 // Precondition: the world is stopped.
 func (f *faultTable) install(s *ptrace.Stopped) error {
 	if f.resident == nil {
-		home := f.t.control.addr
+		control := f.t.control.addr
 		h, err := f.build(native.HandlerEnv{
-			Faults: home + hdrFaults, Traps: home + hdrTraps, Actions: home + hdrActions, Hooked: home + hdrHooked,
+			Faults: control + hdrFaults, Traps: control + hdrTraps, Actions: control + hdrActions, Hooked: control + hdrHooked,
 			ActionSize: actionSize, ActionHandler: 8, Resumes: f.t.golang == nil,
 		})
 		if err != nil {
@@ -271,9 +271,9 @@ func (f *faultTable) breakpoint(at uint64) bool {
 	return false
 }
 
-// settled fails while a thread has yet to take the signal of a breakpoint of ours.
+// noTrapPending fails while a thread has yet to take the signal of a breakpoint of ours.
 // Precondition: the world is stopped.
-func (f *faultTable) settled(s *ptrace.Stopped) error {
+func (f *faultTable) noTrapPending(s *ptrace.Stopped) error {
 	if !f.traps {
 		return nil
 	}
@@ -339,9 +339,9 @@ func (f *faultTable) uninstall(s *ptrace.Stopped) error {
 
 // savedDisposition reads what the handler keeps of a disposition: one that served once
 // (SA_RESETHAND) has become the default since.
-func savedDisposition(p *ptrace.Process, home uint64, sig unix.Signal) (ptrace.Sigaction, error) {
+func savedDisposition(p *ptrace.Process, control uint64, sig unix.Signal) (ptrace.Sigaction, error) {
 	b := make([]byte, actionSize)
-	err := p.ReadMem(home+hdrActions+uint64(sig)*actionSize, b)
+	err := p.ReadMem(control+hdrActions+uint64(sig)*actionSize, b)
 	return ptrace.ParseSigaction(b[8:]), err
 }
 

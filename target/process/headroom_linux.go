@@ -57,8 +57,8 @@ func (t *Target) limits() (headroom.Limits, error) {
 	return ls, nil
 }
 
-// spare refuses what takes more than there is room for.
-func (t *Target) spare(what string, take headroom.Take) error {
+// checkRoom refuses what takes more than there is room for.
+func (t *Target) checkRoom(what string, take headroom.Take) error {
 	ls, err := t.limits()
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (t *Target) fit() error {
 	// A probe's frame may make each stack a page longer.
 	base := headroom.Take{
 		Charged: unseen + 6*tablesPerMap + uint64(len(tids))*procfs.PageSize + 8*procfs.PageSize,
-		Mapped:  homeSize + minPiece, Private: homeSize, Locked: homeSize + minPiece, Ours: 8 * procfs.PageSize,
+		Mapped:  controlSize + minPiece, Private: controlSize, Locked: controlSize + minPiece, Ours: 8 * procfs.PageSize,
 	}
 	cfg, asked := &t.mem.ring, t.o.Buffer != 0
 	for {
@@ -156,7 +156,7 @@ func allowedCPUs(p *ptrace.Process) []int {
 
 // moreHeap maps memory for tables that the control block has no room for.
 func (t *Target) moreHeap(size uint64) (addr uint64, err error) {
-	err = t.spare("tables of probes", headroom.Take{Charged: size, Ours: size, Mapped: size, Private: size, Locked: size})
+	err = t.checkRoom("tables of probes", headroom.Take{Charged: size, Ours: size, Mapped: size, Private: size, Locked: size})
 	if err != nil {
 		return 0, err
 	}
@@ -167,9 +167,9 @@ func (t *Target) moreHeap(size uint64) (addr uint64, err error) {
 	return addr, err
 }
 
-// spareFor refuses a change whose detours, entries and patches the process has no room for. The
+// checkRoomFor refuses a change whose detours, entries and patches the process has no room for. The
 // pages of its text that are written to count once.
-func (t *Target) spareFor(add []*target.Site) error {
+func (t *Target) checkRoomFor(add []*target.Site) error {
 	if len(add) == 0 {
 		return nil
 	}
@@ -189,7 +189,7 @@ func (t *Target) spareFor(add []*target.Site) error {
 	if charged < unseen { // what fit has left room for
 		charged = 0
 	}
-	return t.spare(fmt.Sprintf("%d patches on %d pages of its code", len(add), len(text)), headroom.Take{Charged: charged, Ours: uint64(len(code))*procfs.PageSize + tables})
+	return t.checkRoom(fmt.Sprintf("%d patches on %d pages of its code", len(add), len(text)), headroom.Take{Charged: charged, Ours: uint64(len(code))*procfs.PageSize + tables})
 }
 
 // patched notes which pages of the program have been written to.

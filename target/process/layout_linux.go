@@ -9,7 +9,7 @@ import (
 // What stands in a probed process's memory, and is found there by whoever comes next:
 //
 //	ring  memfd kprobes:ring, shared: records and counters, nothing else
-//	home  memfd kprobes:home, private, rw: this file's layout
+//	home  memfd kprobes:home, private, rw: the control block, this file's layout
 //	heap  memfd kprobes:heap, private, rw: tables that the control block has no room for, in pieces
 //	code  memfd kprobes:code, private, rx: detours and handlers, one or more pieces near the probed text
 //	mail  memfd kprobes:mailbox, shared: threads that wait for a handler (internal/arch/amd64, gate.go)
@@ -17,7 +17,7 @@ import (
 // The mailbox has a version of its own. A tracer that does not know it takes out the rest:
 // threads stop waiting by themselves.
 //
-// Home:
+// The control block:
 //
 //	0        header
 //	4096     the first sites: what was patched, and with what
@@ -29,29 +29,29 @@ import (
 // A site's entry is written before its patch is, and cleared after the patch is gone,
 // so that at every moment the entries tell all that differs from the program's file.
 const (
-	homeMagic   = 0x454d4f48424f5250 // "PROBHOME" in memory order
-	homeVersion = 3
-	homeStubs   = 2 // the version before: trampolines stand in one piece (flatName)
-	homeFlat    = 1 // before that: all sites stand in the control block, one behind the other
-	flatTables  = 4 // of sites there, beside the first
+	controlMagic    = 0x454d4f48424f5250 // "PROBHOME" in memory order
+	controlVersion  = 3
+	controlStubs    = 2 // the version before: trampolines stand in one piece (stubsName)
+	controlOneTable = 1 // before that: all sites stand in the control block, one behind the other
+	flatTables      = 4 // of sites there, beside the first
 
-	ringName = "kprobes:ring"
-	homeName = holder.Tracer
-	heapName = "kprobes:heap"
-	codeName = "kprobes:code"
-	mailName = "kprobes:mailbox"
+	ringName    = "kprobes:ring"
+	controlName = holder.Tracer
+	heapName    = "kprobes:heap"
+	codeName    = "kprobes:code"
+	mailboxName = "kprobes:mailbox"
 
-	siteOff    = 4096
-	siteSize   = 64
-	firstSites = 1 << 12 // in the control block
-	moreTables = 8       // of sites, in the heap
-	maxSites   = firstSites << moreTables
-	poolSlots  = 18 // log2
-	leastSlots = 12 // likewise, where memory is short
-	poolStep   = 6  // log2 of the bytes of a slot in the shared pool
-	heapOff    = siteOff + firstSites*siteSize
-	homeSize   = 512 << 10
-	heapPiece  = 1 << 20 // the least that is mapped at once
+	siteOff     = 4096
+	siteSize    = 64
+	firstSites  = 1 << 12 // in the control block
+	moreTables  = 8       // of sites, in the heap
+	maxSites    = firstSites << moreTables
+	poolSlots   = 18 // log2
+	leastSlots  = 12 // likewise, where memory is short
+	poolStep    = 6  // log2 of the bytes of a slot in the shared pool
+	heapOff     = siteOff + firstSites*siteSize
+	controlSize = 512 << 10
+	heapPiece   = 1 << 20 // the least that is mapped at once
 )
 
 // Header offsets, 8 bytes each.

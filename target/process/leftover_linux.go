@@ -17,9 +17,9 @@ import (
 
 // Leftover is what an earlier tracer left in a process.
 type Leftover struct {
-	p     *ptrace.Process
-	Home  uint64 // address of its control block, 0 if there is none
-	Sites []Patched
+	p            *ptrace.Process
+	ControlBlock uint64 // its address, 0 if there is none
+	Sites        []Patched
 	// Holder is the tracer that made it, as it wrote itself: pid and start time.
 	Holder, Since uint64
 	code          []procfs.Map
@@ -83,8 +83,8 @@ func findLeftover(p *ptrace.Process) (*Leftover, error) {
 	}
 	l := &Leftover{p: p}
 	for _, m := range maps {
-		if isHome(m) && l.Home == 0 {
-			l.Home = m.Start
+		if isControlBlock(m) && l.ControlBlock == 0 {
+			l.ControlBlock = m.Start
 		}
 		switch {
 		case m.Perm&procfs.PermExec == 0:
@@ -99,14 +99,14 @@ func findLeftover(p *ptrace.Process) (*Leftover, error) {
 			l.mail = append(l.mail, m)
 		}
 	}
-	if l.Home == 0 {
+	if l.ControlBlock == 0 {
 		return l, nil
 	}
 	return l, l.read()
 }
 
 func (l *Leftover) read() error {
-	h := newHome(l.p, l.Home)
+	h := controlBlockAt(l.p, l.ControlBlock)
 	magic, err := h.get(hdrMagic)
 	if err != nil || magic == 0 { // killed before the control block was complete: nothing was patched
 		return err
@@ -183,8 +183,8 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 			return err
 		}
 	}
-	if l.Home != 0 {
-		if err := (&controlBlock{p: l.p, addr: l.Home}).letLoadersGo(); err != nil {
+	if l.ControlBlock != 0 {
+		if err := (&controlBlock{p: l.p, addr: l.ControlBlock}).letLoadersGo(); err != nil {
 			return err
 		}
 	}
@@ -195,13 +195,13 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 		return err
 	}
 	stays := false
-	if l.Home != 0 {
+	if l.ControlBlock != 0 {
 		if stays, err = l.dispositions(s); err != nil {
 			return err
 		}
 	}
 	if stays {
-		if stays, err = stay(s, l.Home); err != nil {
+		if stays, err = stay(s, l.ControlBlock); err != nil {
 			return err
 		}
 	}
@@ -252,7 +252,7 @@ func (l *Leftover) restore(u *Undone) error {
 func (l *Leftover) dispositions(s *ptrace.Stopped) (replaced bool, err error) {
 	for _, sig := range ourSignals {
 		b := make([]byte, actionSize)
-		if err := l.p.ReadMem(l.Home+hdrActions+uint64(sig)*actionSize, b); err != nil {
+		if err := l.p.ReadMem(l.ControlBlock+hdrActions+uint64(sig)*actionSize, b); err != nil {
 			return false, err
 		}
 		if binary.LittleEndian.Uint64(b) == 0 {
@@ -280,10 +280,10 @@ const maxFaultTable = 1 << 20
 // waits in a system call there would stay for as long as the call takes. Preconditions:
 // the world is stopped, the original bytes are back.
 func (l *Leftover) moveOut(s *ptrace.Stopped) error {
-	if l.Home == 0 {
+	if l.ControlBlock == 0 {
 		return nil
 	}
-	h := newHome(l.p, l.Home)
+	h := controlBlockAt(l.p, l.ControlBlock)
 	at, err := h.get(hdrFaults)
 	if err != nil {
 		return err

@@ -82,11 +82,11 @@ func TestMailboxHostile(t *testing.T) {
 // ownMail makes a mailbox in memory of our own.
 func ownMail(t *testing.T) *mailMem {
 	t.Helper()
-	fd, err := unix.MemfdCreate(mailName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := unix.MemfdCreate(mailboxName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := os.NewFile(uintptr(fd), mailName)
+	f := os.NewFile(uintptr(fd), mailboxName)
 	if _, err := sealMail(f, mailmem.Size(leastDescs)); err != nil {
 		t.Fatal(err)
 	}

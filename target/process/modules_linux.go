@@ -92,7 +92,7 @@ func executables(maps []procfs.Map) []procfs.Map {
 
 // ourPaths are what the paths of mappings begin with that a tracer of this project made.
 var ourPaths = []string{
-	"/memfd:" + ringName, "/memfd:" + homeName, "/memfd:" + mailName, "/memfd:" + flatName, "/memfd:" + roomName,
+	"/memfd:" + ringName, "/memfd:" + controlName, "/memfd:" + mailboxName, "/memfd:" + stubsName, "/memfd:" + stubRangeName,
 	"/memfd:" + codeName, "/memfd:" + heapName,
 }
 
@@ -101,9 +101,9 @@ func ours(m procfs.Map) bool {
 	return slices.ContainsFunc(ourPaths, func(prefix string) bool { return strings.HasPrefix(m.Path, prefix) })
 }
 
-func isMail(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+mailName) }
+func isMail(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+mailboxName) }
 
-func isHome(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+homeName) }
+func isControlBlock(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+controlName) }
 
 func isRing(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+ringName) }
 

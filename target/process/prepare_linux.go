@@ -54,7 +54,7 @@ func (t *Target) Prepare() error {
 	if err != nil {
 		return err
 	}
-	return t.warm()
+	return t.populate()
 }
 
 // askEarly says what stops ask of threads that sleep (StopOptions); nil: nothing.
@@ -94,7 +94,7 @@ func (t *Target) prepare(s *ptrace.Stopped) error {
 	if err := t.makeRing(s); err != nil {
 		return err
 	}
-	if err := t.mapHome(s); err != nil {
+	if err := t.mapControlBlock(s); err != nil {
 		return err
 	}
 	if err := t.alone(s); err != nil {
@@ -182,13 +182,13 @@ func (t *Target) openMemfd(s *ptrace.Stopped, name string) (local *os.File, fd i
 	return local, fd, nil
 }
 
-func (t *Target) mapHome(s *ptrace.Stopped) error {
-	size := homeSize + t.roomForTables()
-	addr, err := t.mapPrivate(s, homeName, 0, size, unix.PROT_READ|unix.PROT_WRITE)
+func (t *Target) mapControlBlock(s *ptrace.Stopped) error {
+	size := controlSize + t.roomForTables()
+	addr, err := t.mapPrivate(s, controlName, 0, size, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return err
 	}
-	t.control = newHome(t.p, addr)
+	t.control = controlBlockAt(t.p, addr)
 	t.control.end = addr + size
 	t.control.more = t.moreHeap
 	var b [8]byte

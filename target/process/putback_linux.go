@@ -35,9 +35,9 @@ func (t *Target) frameOf(th *ptrace.Thread) uint64 {
 	return th.SP()
 }
 
-// Settle waits, for a bounded time, until no thread is in the code of a site that was removed:
+// Quiesce waits, for a bounded time, until no thread is in the code of a site that was removed:
 // none will replace a return address any more.
-func (t *Target) Settle() error {
+func (t *Target) Quiesce() error {
 	for range drainTries {
 		err := t.stopped(func(s *ptrace.Stopped) error { t.reclaim(s); return nil })
 		if err != nil || t.Idle() {
@@ -106,7 +106,7 @@ func newStubs(p *ptrace.Process, lo, size uint64) *stubs {
 
 // stubsOf is the room that a mapping of stubs is part of.
 func stubsOf(p *ptrace.Process, m procfs.Map) *stubs {
-	name := strings.TrimSuffix(strings.TrimPrefix(m.Path, "/memfd:"+roomName), " (deleted)")
+	name := strings.TrimSuffix(strings.TrimPrefix(m.Path, "/memfd:"+stubRangeName), " (deleted)")
 	if n, err := strconv.ParseUint(name, 10, 6); err == nil {
 		return newStubs(p, m.Start&^(1<<n-1), 1<<n)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // makeRing makes the ring on a memory file of the process and maps it there. The pages of records
-// come later, by our own hand (warm). Precondition: the world is stopped.
+// come later, from the tracer (populate). Precondition: the world is stopped.
 func (t *Target) makeRing(s *ptrace.Stopped) error {
 	local, fd, err := t.openMemfd(s, ringName)
 	if err != nil {
@@ -39,10 +39,10 @@ func (t *Target) mapRing(s *ptrace.Stopped, fd int) (err error) {
 	return t.findRing(s)
 }
 
-// warm brings in the pages of the shards that will be written, and enters them into the process's
+// populate brings in the pages of the shards that will be written, and enters them into the process's
 // page tables, so that the first records do not fault. They are read from here while the process runs: no thread
 // of its has to do anything, and the process is not the first to touch them: its memory cgroup would pay.
-func (t *Target) warm() error {
+func (t *Target) populate() error {
 	l := t.writer.Layout
 	shards, size := slices.Clone(t.mem.cpus), l.Data
 	if !t.writer.HasRseq {

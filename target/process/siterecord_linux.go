@@ -44,13 +44,13 @@ func (s *siteRecord) append(to []byte) []byte {
 	return to
 }
 
-// errHome says that what stands in a process is not a control block of ours.
-var errHome = errors.New("kprobes: the memory left in the process is not understood")
+// errControlBlock says that what stands in a process is not a control block of ours.
+var errControlBlock = errors.New("kprobes: the memory left in the process is not understood")
 
 func decodeSite(b []byte) (siteRecord, error) {
 	n := binary.LittleEndian.Uint64(b[8:])
 	if n > 16 {
-		return siteRecord{}, fmt.Errorf("site of %d bytes: %w", n, errHome)
+		return siteRecord{}, fmt.Errorf("site of %d bytes: %w", n, errControlBlock)
 	}
 	s := siteRecord{
 		addr:   binary.LittleEndian.Uint64(b),

@@ -19,8 +19,8 @@ import (
 
 // stay makes the code of the handlers that a control block tells of anonymous memory; false: there are none
 // any more, or the process is not allowed to, or has no memory for it. Precondition: the world is stopped.
-func stay(s *ptrace.Stopped, home uint64) (bool, error) {
-	entry, err := newHome(s.Process(), home).get(hdrResident)
+func stay(s *ptrace.Stopped, control uint64) (bool, error) {
+	entry, err := controlBlockAt(s.Process(), control).get(hdrResident)
 	if err != nil || entry == 0 {
 		return false, err
 	}
@@ -38,7 +38,7 @@ func stay(s *ptrace.Stopped, home uint64) (bool, error) {
 			return false, err
 		}
 		// The number of sites, and the tables: nothing leads to a detour any more, for these go.
-		if err := s.Process().WriteMem(home+hdrSites, make([]byte, hdrWait-hdrSites)); err != nil {
+		if err := s.Process().WriteMem(control+hdrSites, make([]byte, hdrWait-hdrSites)); err != nil {
 			return false, err
 		}
 		// What the process is not allowed, or has no memory for, does not keep us there.
@@ -50,9 +50,9 @@ func stay(s *ptrace.Stopped, home uint64) (bool, error) {
 // More than the code of the handlers has before that of faults, and from there on, in bytes.
 const stayBefore, stayBehind = 64, 2048
 
-// stayHome leaves of a control block, which is mapped in m, what the handlers read. Precondition: the world
+// keepResident leaves of a control block, which is mapped in m, what the handlers read. Precondition: the world
 // is stopped, and nothing else of ours is left.
-func stayHome(s *ptrace.Stopped, m procfs.Map) error {
+func keepResident(s *ptrace.Stopped, m procfs.Map) error {
 	header := make([]byte, procfs.PageSize)
 	if err := s.Process().ReadMem(m.Start, header); err != nil {
 		return err

@@ -22,7 +22,7 @@ func (t *Target) planTables() {
 		return
 	}
 	size := t.roomForTables()
-	if t.spare("tables of probes", headroom.Take{Charged: size, Ours: size, Mapped: size, Private: size, Locked: size}) != nil {
+	if t.checkRoom("tables of probes", headroom.Take{Charged: size, Ours: size, Mapped: size, Private: size, Locked: size}) != nil {
 		t.sites = 0
 	}
 }

@@ -195,13 +195,13 @@ func TestTrampolineEarlier(t *testing.T) {
 	prog, target := prepared(t)
 	var lo uint64
 	inStop(t, target, func(s *ptrace.Stopped) (err error) {
-		if lo, err = target.mapPrivate(s, flatName, 0, 2*amd64.FlatStubs, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+		if lo, err = target.mapPrivate(s, stubsName, 0, 2*amd64.FlatStubs, unix.PROT_READ|unix.PROT_EXEC); err != nil {
 			return err
 		}
 		return s.Mprotect(lo+amd64.FlatStubs, amd64.FlatStubs, unix.PROT_READ|unix.PROT_WRITE)
 	})
 	stub := lo + 4096 + 4000
-	if err := errors.Join(target.p.WriteMem(stub+amd64.FlatStubs, binary.LittleEndian.AppendUint64(nil, real)), target.control.put(hdrVersion, homeStubs)); err != nil {
+	if err := errors.Join(target.p.WriteMem(stub+amd64.FlatStubs, binary.LittleEndian.AppendUint64(nil, real)), target.control.put(hdrVersion, controlStubs)); err != nil {
 		t.Fatal(err)
 	}
 	at := plant(t, target, stub, stub+8, lo+4096+16)

@@ -27,8 +27,8 @@ import (
 // The address of a stub tells where the room begins, and the name of the file that is mapped there
 // how large it is. So the mappings alone tell whoever comes next where stubs and tables are.
 const (
-	roomName       = "kprobes:returns-" // and log2 of the room's size
-	flatName       = "kprobes:stubs"    // the file in which all stood before there were pieces
+	stubRangeName  = "kprobes:returns-" // and log2 of the room's size
+	stubsName      = "kprobes:stubs"    // the file in which all stood before there were pieces
 	maxTrampolines = 1 << 20            // functions
 	roomSize       = maxTrampolines / native.TrampolinesPerPiece * native.TrampolinePiece
 	// roomShare: where the address space is limited the room takes at most one part in so many.
@@ -48,7 +48,7 @@ type trampolines struct {
 var ErrInCall = errors.New("a call may still return through a trampoline: these pages stay mapped, and it returns well, but an exception through it would not find its way")
 
 func isStubs(m procfs.Map) bool {
-	return strings.HasPrefix(m.Path, "/memfd:"+flatName) || strings.HasPrefix(m.Path, "/memfd:"+roomName)
+	return strings.HasPrefix(m.Path, "/memfd:"+stubsName) || strings.HasPrefix(m.Path, "/memfd:"+stubRangeName)
 }
 
 var _ target.ReturnReplacer = (*Target)(nil)
@@ -144,7 +144,7 @@ func (t *Target) roomFor(n int) error {
 		return errno.Errorf(unix.ENOSPC, "trampolines: %d functions have one, and there is room for no more", n)
 	}
 	for {
-		err := t.spare("trampolines", headroom.Take{
+		err := t.checkRoom("trampolines", headroom.Take{
 			Charged: uint64(more) * (native.TrampolineDist + tablesPerMap), Ours: native.TrampolinePiece,
 			Private: uint64(more) * native.TrampolineDist,
 		})
@@ -173,7 +173,7 @@ func (t *Target) takeRoom() error {
 	for size > native.TrampolinePiece && ls.Check(headroom.Take{Mapped: roomShare / 2 * size, Locked: roomShare / 2 * size}) != nil {
 		size /= 2
 	}
-	err = t.spare("trampolines", headroom.Take{
+	err = t.checkRoom("trampolines", headroom.Take{
 		Charged: firstTake, Ours: firstTake, Mapped: 2 * size, Private: native.TrampolineDist, Locked: size,
 	})
 	if err != nil {
@@ -213,7 +213,7 @@ func (t *Target) mapRoom(s *ptrace.Stopped, size uint64) (lo uint64, err error) 
 
 // roomFile is the name of the files of a room.
 func roomFile(size uint64) string {
-	return roomName + strconv.Itoa(bits.TrailingZeros64(size))
+	return stubRangeName + strconv.Itoa(bits.TrailingZeros64(size))
 }
 
 // mapPieces maps pieces with the code of all stubs, or, without it, one to which it is still to be

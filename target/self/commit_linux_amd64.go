@@ -250,7 +250,7 @@ func setMask(set, old *uint64) {
 // newPlan prepares a change, but for the bytes that are written.
 func (t *Target) newPlan(c *target.Change) *plan {
 	return &plan{
-		once: c.Once, home: t.control.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places,
+		once: c.Once, control: t.control.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places,
 		threads: patch.NewThreads(c.Add, c.Remove, t.zombie, patch.Policy{}), retired: patch.NewRetired(t.zombie),
 	}
 }

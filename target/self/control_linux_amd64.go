@@ -58,16 +58,16 @@ var hooked = []unix.Signal{unix.SIGTRAP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE,
 
 // Where our assembly goes on with what is not its own: fixed once handlers are installed.
 var (
-	afterFault [65]uint64 // by signal: the runtime's, or what the disposition is else
-	homeWords  uint64     // address of the control block, or of noWords
-	busyTable  uint64     // by thread id, a word: the hit whose handler runs, and seenMask
+	afterFault   [65]uint64 // by signal: the runtime's, or what the disposition is else
+	controlWords uint64     // address of the control block, or of noWords
+	busyTable    uint64     // by thread id, a word: the hit whose handler runs, and seenMask
 )
 
 // noWords are the control block's words when there is none.
 var noWords [4]uint64
 
-// newHome makes the control block and installs the handlers.
-func (t *Target) newHome() (*controlBlock, error) {
+// newControlBlock makes the control block and installs the handlers.
+func (t *Target) newControlBlock() (*controlBlock, error) {
 	h := &controlBlock{t: t, stood: map[unix.Signal]sigaction{}, heads: &heads{}}
 	var err error
 	if h.addr, err = mapAnon(0, homeSize, unix.PROT_READ|unix.PROT_WRITE); err != nil {
@@ -114,7 +114,7 @@ const handlerRoom = 2048
 
 // install puts our handlers before those that stand.
 func (h *controlBlock) install() error {
-	homeWords = h.addr
+	controlWords = h.addr
 	setWord(h.addr+residentOff, h.handler.Entry)
 	for _, sig := range hooked {
 		old, err := sigactionOf(sig)
@@ -264,7 +264,7 @@ func (h *controlBlock) close() error {
 	if err := h.uninstall(false); err != nil {
 		return err
 	}
-	homeWords = uint64(uintptr(unsafe.Pointer(&noWords)))
+	controlWords = uint64(uintptr(unsafe.Pointer(&noWords)))
 	if err := h.t.attempt(h.t.newPlan(&target.Change{})); err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ type plan struct {
 	retired     *patch.Retired
 	runs        []patch.Run
 	heads       [4]uint64 // what the words at control block become: faults and their number, traps and theirs
-	home        *[4]uint64
+	control     *[4]uint64
 	mem         int // descriptor of /proc/self/mem
 	lay         *layout
 	places      *places
@@ -105,7 +105,7 @@ func (p *plan) run(w *worldState) {
 	if p.verdict != changed {
 		return
 	}
-	*p.home = p.heads
+	*p.control = p.heads
 	if p.goroutines != nil {
 		p.list(w)
 	}
@@ -294,7 +294,7 @@ func (p *plan) patch() {
 	for i := range p.runs {
 		r := &p.runs[i]
 		readCode(r.Addr, r.Have)
-		if site := r.Settle(patch.Breakpoint); site != nil {
+		if site := r.Resolve(patch.Breakpoint); site != nil {
 			p.verdict, p.at = foreignBytes, site.Addr
 			return
 		}

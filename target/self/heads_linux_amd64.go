@@ -48,7 +48,7 @@ func (t *Target) newHeads(c *target.Change) (h *heads, err error) {
 	if err := h.divide(t.control.heads.pieces, c.Add, t.dead); err != nil {
 		return h, err
 	}
-	if h.directory, err = newTable(len(h.pieces)*amd64.FaultEntrySize, h.tell); err != nil {
+	if h.directory, err = newTable(len(h.pieces)*amd64.FaultEntrySize, h.write); err != nil {
 		return h, err
 	}
 	traps := trapsOf(h.pieces, slices.Concat(c.Remove, t.zombie))
@@ -59,8 +59,8 @@ func (t *Target) newHeads(c *target.Change) (h *heads, err error) {
 	return h, nil
 }
 
-// tell writes the directory.
-func (h *heads) tell(to []byte) {
+// write writes the directory.
+func (h *heads) write(to []byte) {
 	to = to[:0]
 	for _, p := range h.pieces {
 		to = le.AppendUint64(to, p.sites[0].Detour.Addr)

@@ -53,7 +53,7 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 		return active, unwound, nil
 	}
 	p := t.newPlan(&target.Change{})
-	p.heads = *p.home
+	p.heads = *p.control
 	p.goroutines = make([]goroutine, word(t.places.allgs+8)+peopleSlack)
 	p.own = currentG()
 	if err := t.attempt(p); err != nil {

@@ -60,7 +60,7 @@ func (t *Target) Reap(r *target.Reap) error {
 			time.Sleep(time.Millisecond)
 		}
 		p := t.newPlan(&target.Change{})
-		p.heads = *p.home
+		p.heads = *p.control
 		p.goroutines = make([]goroutine, word(t.places.allgs+8)+peopleSlack)
 		p.own, p.reclaimable, p.code, p.salts = currentG(), list, t.codeSpans(), salts
 		if err := t.attempt(p); err != nil {

@@ -83,7 +83,7 @@ parked:
 	MOVQ R13, SI
 	MOVQ R15, DX
 rewind:
-	MOVQ ·homeWords(SB), R8
+	MOVQ ·controlWords(SB), R8
 	MOVQ 16(R8), R9
 	MOVQ 24(R8), CX
 	MOVQ uc_rip(DX), AX

@@ -380,7 +380,7 @@ func (t *Target) prepare() error {
 	if err != nil {
 		return errors.Join(err, t.mem.Close())
 	}
-	h, err := t.newHome()
+	h, err := t.newControlBlock()
 	if err != nil {
 		return errors.Join(err, t.mem.Close(), r.Close())
 	}

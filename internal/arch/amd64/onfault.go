@@ -90,7 +90,7 @@ func (e *emitter) onFault(d *arch.Detour, s Step, ws []arch.ProbeOp, known func(
 			f.Jmp(common)
 		}
 		e.Bind(common)
-		f.tell(ws, copied)
+		f.callFaultHandlers(ws, copied)
 		e.Jmp(again)
 		e.after(func() { e.copyAgain(d, s, again, behind) })
 		for _, p := range parts {
@@ -112,8 +112,8 @@ func (e *emitter) faultFrame(addr uint64, ws []arch.ProbeOp, known func(uint64) 
 	return f
 }
 
-// tell emits the handlers' calls; RAX is the trap number.
-func (f *frame) tell(ws []arch.ProbeOp, copied Label) {
+// callFaultHandlers emits the handlers' calls; RAX is the trap number.
+func (f *frame) callFaultHandlers(ws []arch.ProbeOp, copied Label) {
 	dealt := f.Label()
 	f.MovMR(8, f.tempAt(tempUnits), RAX)
 	for i := range ws {

@@ -56,8 +56,8 @@ func (c *Change) Why() error {
 // Block notes why the change was not made.
 func (c *Change) Block(why error) { c.group.Blocked = why }
 
-// Settle notes that an attempt was made. True: the change is committed by it.
-func (c *Change) Settle() bool {
+// Commit notes that an attempt was made. True: the change is committed by it.
+func (c *Change) Commit() bool {
 	if c.committed || c.Why() != nil {
 		return false
 	}

@@ -32,7 +32,7 @@ func TestStates(t *testing.T) {
 	all.Groups[0].Blocked = why
 	made := 0
 	for _, c := range cs {
-		if c.Settle() {
+		if c.Commit() {
 			made++
 		}
 	}
@@ -46,7 +46,7 @@ func TestStates(t *testing.T) {
 	if !work || len(all.Add)+len(all.Remove) != 0 || len(all.Groups) != 1 || all.Groups[0].Add[0].Addr != 3 || may.State() != change.Planned {
 		t.Errorf("again: %+v, work %v, state %v", all, work, may.State())
 	}
-	if !may.Settle() || may.Settle() || may.State() != change.Committed {
+	if !may.Commit() || may.Commit() || may.State() != change.Committed {
 		t.Error("a change is committed once")
 	}
 	if _, work = change.All(slices.Values(cs), nil, false); work {

@@ -70,7 +70,7 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 	}{
 		{r.Pre != nil, &n.Pre, r.runPre, p.At, p.returnAt(p.At)},
 		{r.Post != nil, &n.Post, r.runPost, next, behind},
-		{r.tellsFaults(), &n.Fault, r.runFault, p.At, p.returnAt(p.At)},
+		{r.wantsFaults(), &n.Fault, r.runFault, p.At, p.returnAt(p.At)},
 		{r.Entry != nil, &n.Entry, r.runEntry, p.At, 0},
 		{r.Return != nil, &n.Exit, r.runExit, p.At, 0},
 		{r.Return != nil && p.Tail, &n.Tail, r.runTail, p.At, 0},
@@ -104,9 +104,9 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 	return nil
 }
 
-// tellsFaults says whether the fault handler is told of faults of the instruction. One
+// wantsFaults says whether the fault handler is told of faults of the instruction. One
 // that may sleep is not: it could at the entries of functions alone.
-func (r *Runner) tellsFaults() bool {
+func (r *Runner) wantsFaults() bool {
 	return r.Fault != nil && r.OwnFaults && !r.Sleepable && !r.target.Kernel
 }
 

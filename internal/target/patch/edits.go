@@ -16,7 +16,7 @@ var Breakpoint = []byte{native.Breakpoint}
 
 // Run is a run of bytes that a change writes at once: of one site, or of several that lie next to each other.
 //
-// Whoever applies the change reads Have, calls Settle, and writes New if Changed. Settle allocates nothing: Have and New are
+// Whoever applies the change reads Have, calls Resolve, and writes New if Changed. Resolve allocates nothing: Have and New are
 // there before the threads stop.
 type Run struct {
 	Addr  uint64
@@ -130,7 +130,7 @@ func (r *Run) Changed() bool {
 	return false
 }
 
-// Settle works out New from Have. The result is a new site that must not be written, nil if all may be: where it is to
+// Resolve works out New from Have. The result is a new site that must not be written, nil if all may be: where it is to
 // stand are other bytes than the program's own. A site that is taken out, and that somebody else has written over,
 // stays as it is (Left); breakpoint, if there is one, is the instruction that others may have written among the bytes of a
 // patch: it stays, and its owner takes it out.
@@ -138,7 +138,7 @@ func (r *Run) Changed() bool {
 // Of several sites that are taken out at one place only the last one stands: the others were left to somebody else before.
 //
 //go:norace
-func (r *Run) Settle(breakpoint []byte) *target.Site {
+func (r *Run) Resolve(breakpoint []byte) *target.Site {
 	for i := range r.New {
 		r.New[i] = r.Have[i]
 	}

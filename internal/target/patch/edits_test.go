@@ -24,7 +24,7 @@ func apply(runs []Run, mem []byte, breakpoint string) (writes []string, left []u
 	for i := range runs {
 		r := &runs[i]
 		copy(r.Have, mem[r.Addr-0x1000:])
-		if s := r.Settle([]byte(breakpoint)); s != nil {
+		if s := r.Resolve([]byte(breakpoint)); s != nil {
 			return nil, nil, r.Foreign(s, errTheirs)
 		}
 		r.Left(func(s *target.Site) { left = append(left, s.Addr-0x1000) })
@@ -159,7 +159,7 @@ func TestSettleAllocates(t *testing.T) {
 	}
 	copy(runs[0].Have, "12345fgh")
 	brk := []byte("!")
-	if n := testing.AllocsPerRun(100, func() { runs[0].Settle(brk); runs[0].Changed() }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { runs[0].Resolve(brk); runs[0].Changed() }); n > 0 {
 		t.Errorf("%v allocations in a stop", n)
 	}
 }
