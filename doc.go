@@ -40,7 +40,7 @@
 // the functions above as methods, whose handlers run here while the thread that hit waits,
 // and those for events:
 //
-//	p, err := process.Open(pid) // a child of ours: process.Start, or process.OpenUnwaited
+//	p, err := process.Open(pid) // a child of this process: process.Start, or process.OpenUnwaited
 //	t, err := process.Attach(p, nil)
 //	core, err := kprobes.Open(t, nil)
 //	events, err := core.Add(defs, nil) // all of them, or none and the reason

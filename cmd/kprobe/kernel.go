@@ -73,7 +73,7 @@ func (k ownKernel) Status() error { return nil }
 // Close removes what Leave did not.
 func (k ownKernel) Close() error { return k.Leave(func(*hit.Hit) {}) }
 
-// listKernel writes the lines of kprobes/list that belong to probes of ours.
+// listKernel writes the lines of kprobes/list that belong to probes of the engine's.
 func listKernel() error {
 	lines, err := linux.List()
 	if err != nil {

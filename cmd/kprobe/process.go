@@ -84,7 +84,7 @@ func (t *tracedProcess) Status() error {
 	if !t.started {
 		return nil
 	}
-	t.s.proc.Unlock() // nothing of ours is in it, and it may go on for long
+	t.s.proc.Unlock() // nothing of the tracer's is in it, and it may go on for long
 	st, err := t.s.proc.Wait()
 	if err != nil {
 		return err

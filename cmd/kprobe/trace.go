@@ -239,7 +239,7 @@ type tracing struct {
 	printed *lines
 }
 
-// run traces, and ends with nothing of ours in the target.
+// run traces, and ends with nothing of the tracer's in the target.
 func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 	if t.s, err = t.f.open(cmd); err != nil {
 		return err

@@ -135,7 +135,7 @@ func (tr *tracer) end(t *testing.T, sig unix.Signal) outcome {
 	return outcome{tr.out.String(), tr.errs.String(), tr.cmd.ProcessState.ExitCode()}
 }
 
-// empty checks that nothing of ours is in the guest, and that it goes on.
+// empty checks that nothing of a tracer's is in the guest, and that it goes on.
 func (v *verbs) empty(t *testing.T) {
 	t.Helper()
 	if r := v.run(t, "list"); r != (outcome{}) {

@@ -171,7 +171,7 @@ type Region interface {
 type Policy struct {
 	// Force takes this tactic for all points, or none; "": the best.
 	Force Tactic
-	// Traps is the reason why no breakpoint may stand in the address space; nil: it may.
+	// Traps is the reason why no breakpoint may stand in the address space, nil if one may.
 	Traps error
 	// Unoptimised are points at which a breakpoint is to stand, whatever else is safe.
 	Unoptimised []uint64
@@ -191,7 +191,7 @@ type Refusal interface {
 	RuleCode() uint8
 }
 
-// PointError says that no code of ours can serve a point, though the kernel's own probe,
+// PointError says that no generated code can serve a point, though the kernel's own probe,
 // which uses nothing of the program, may stand there.
 type PointError struct {
 	Addr uint64

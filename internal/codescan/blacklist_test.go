@@ -7,7 +7,7 @@ import (
 )
 
 // TestDeniedNames: every name that is listed is denied with its reason, also as
-// the linker writes it, and a function of that name in another language is none of ours.
+// the linker writes it, and a function of that name in another language is none of them.
 func TestDeniedNames(t *testing.T) {
 	s := &Scanner{}
 	for _, l := range []struct {

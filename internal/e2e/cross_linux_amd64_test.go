@@ -6,7 +6,7 @@ import (
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
-// Functions that share a tail: no jump of ours stands over an instruction that another function
+// Functions that share a tail: no jump of the engine's stands over an instruction that another function
 // jumps to, near or far, with names and without.
 func TestCrossingJumps(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -15,7 +15,7 @@ import (
 	tracing "kprobes.dev/kprobes/trace"
 )
 
-// noRegister is why no code of ours can run at some places of Go programs.
+// noRegister is why no generated code can run at some places of Go programs.
 const noRegister = "no register is free to do it"
 
 // compares is a function of the Go runtime that has such a place at its entry.

@@ -69,7 +69,7 @@ func TestFaultsKill(t *testing.T) {
 	}
 }
 
-// TestHandlersStay: a program that has put other handlers in the place of ours, and calls these from
+// TestHandlersStay: a program that has put other handlers in the place of the resident ones, and calls these from
 // there or puts them back when we have left, finds its own behind them; so does a tracer that comes then.
 func TestHandlersStay(t *testing.T) {
 	for name, leaves := range map[string]func(t *testing.T, p *testprog.Proc){

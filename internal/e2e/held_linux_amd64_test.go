@@ -8,7 +8,7 @@ import (
 )
 
 // What a program that has not run yet does with SIGTRAP is not known: one blocks it in main,
-// the other takes it there. No breakpoint of ours may stand in them; the kernel's may.
+// the other takes it there. No breakpoint of the engine's may stand in them; the kernel's may.
 func TestHeldStartTakesNoBreakpoint(t *testing.T) {
 	for name, function := range map[string]string{"tight": "tight", "trapuser": "narrow"} {
 		t.Run(name, func(t *testing.T) {

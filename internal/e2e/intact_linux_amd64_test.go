@@ -127,7 +127,7 @@ func tellActions(pid string) (err error) {
 	return nil
 }
 
-// same checks that nothing of ours is left: bytes, memory, descriptors, dispositions,
+// same checks that nothing of a tracer's is left: bytes, memory, descriptors, dispositions,
 // signal masks, stops.
 func (s *state) same(t testing.TB) {
 	t.Helper()
@@ -234,7 +234,7 @@ func descriptors(t testing.TB, pid int) map[string]string {
 var files sync.Map
 
 // intact compares every byte of every executable mapping with its file and looks for
-// mappings of ours.
+// mappings of the tracer's.
 func intact(t testing.TB, pid int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))

@@ -11,7 +11,7 @@ import (
 )
 
 // A thread that comes to block SIGTRAP after the attach hits a place that has no room for a jump: no
-// breakpoint of ours stands there, though nothing spoke against one when it was armed. The kernel
+// breakpoint of the engine's stands there, though nothing spoke against one when it was armed. The kernel
 // holds the probe; what it can not hold is refused, and the words tell how to ask for a breakpoint.
 func TestMaskedLater(t *testing.T) {
 	p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, "tight")), "late")

@@ -84,7 +84,7 @@ func (s *session) armed() {
 	})
 }
 
-// standing says whether the process has patches of ours, and all that it is to have.
+// standing says whether the process has patches of the engine's, and all that it is to have.
 func standing(pid int) bool {
 	p, err := process.Open(pid)
 	if err != nil {

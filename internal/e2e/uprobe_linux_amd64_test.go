@@ -250,7 +250,7 @@ func TestUprobeCounters(t *testing.T) {
 	r.counted(t, "loop", n["loops"], "jump")
 }
 
-// What the kernel's probe can not do is refused with the reason, and a probe of ours and
+// What the kernel's probe can not do is refused with the reason, and a probe of the engine's and
 // one of the kernel never stand on the same bytes.
 func TestUprobeRefusals(t *testing.T) {
 	p := aside(t, "tight")

@@ -79,7 +79,7 @@ func (c *Core) constraintsOf(f *function, o *AddOptions) constraints {
 	return constraints{force: regionTactic(o.Tactic), named: c.t.TrapsAt(f.Start, true), unasked: c.t.TrapsAt(f.Start, false)}
 }
 
-// generable brings functions to what their events want. Where no code of ours can serve a
+// generable brings functions to what their events want. Where no generated code can serve a
 // new event the kernel holds its probe; else it is an error, or the function's new events
 // are left out if the options say so.
 func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event, error) {

@@ -16,7 +16,7 @@ const (
 	whyAsked = "the program has asked for it (NoKprobe)"
 )
 
-// blacklisted says why the function at a resolved place must not be probed; nil: it may.
+// blacklisted says why the function at a resolved place must not be probed, nil if it may be.
 // The error answers EINVAL, as the kernel does for its own blacklist.
 func (c *Core) blacklisted(r symbol.Resolved) error {
 	why := c.scan.FuncDenied(r)

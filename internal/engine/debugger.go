@@ -63,7 +63,7 @@ func (c *Core) once(err error) error {
 	return err
 }
 
-// armed are the functions that have code of ours.
+// armed are the functions that have generated code.
 func (c *Core) armed() map[*function]bool {
 	out := map[*function]bool{}
 	for _, f := range c.fns {

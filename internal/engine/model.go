@@ -135,7 +135,7 @@ type Probe struct {
 	last         atomic.Pointer[State] // see State
 }
 
-// idle says whether no code of ours is to stand at the event's points.
+// idle says whether no generated code is to stand at the event's points.
 func (e *Event) idle() bool {
 	return e.held != nil || e.withdrawn != nil || e.h != nil && e.h.disabled || e.knobs != nil && e.knobs.off && !e.internalProbe
 }
@@ -254,7 +254,7 @@ func (f *function) lapse() {
 	}
 }
 
-// noTraps says why no breakpoint may stand in the function now; nil: it may. The tactic asks for
+// noTraps says why no breakpoint may stand in the function now, nil if one may. The tactic asks for
 // them by name, and the knob asks for all that may stand.
 func (f *function) noTraps() error {
 	if f.wish.force != "" || f.knobs != nil && f.knobs.optimizationOff {

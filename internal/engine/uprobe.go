@@ -33,7 +33,7 @@ func (c *Core) serve(e *Event) error {
 	return nil
 }
 
-// loads says why code of ours can not read the memory that an event's arguments lie in.
+// loads says why generated code can not read the memory that an event's arguments lie in.
 func (c *Core) loads(e *Event) error {
 	if err := c.t.Loads(); err != nil && e.Prog.Loads() {
 		return fmt.Errorf("an argument reads memory: %w", err)
@@ -41,7 +41,7 @@ func (c *Core) loads(e *Event) error {
 	return nil
 }
 
-// fallBackToUprobe has the kernel hold the probe of an event that no tactic of ours can serve, and why.
+// fallBackToUprobe has the kernel hold the probe of an event that no tactic of the engine's can serve, and why.
 // Functions that a pattern happens to match are left alone: a slow probe on the busiest of
 // them is not what was asked for.
 func (c *Core) fallBackToUprobe(e *Event, why error) error {
@@ -61,7 +61,7 @@ func (c *Core) fallBackToUprobe(e *Event, why error) error {
 	return nil
 }
 
-// fallBackToUprobeAt has the kernel hold the probes of a function's new events that stand where no code of ours
+// fallBackToUprobeAt has the kernel hold the probes of a function's new events that stand where no generated code
 // can: why names the instruction. No error says that the function is to be tried again
 // without them; else e is the event that can not be served, if it is one of these.
 func (c *Core) fallBackToUprobeAt(evs []*Event, why error) (e *Event, err error) {

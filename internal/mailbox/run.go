@@ -146,7 +146,7 @@ func (r *handling) do(me uint64) {
 		r.answer(&now, action)
 		r.done()
 	}()
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a pointer of the target, used as one of ours
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a pointer of the target, used as one of this process
 	action = r.c.h.Run(&now, r.post.Instance)
 	r.check(&now, action)
 	whole = true

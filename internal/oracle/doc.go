@@ -1,5 +1,5 @@
 // Package oracle lets a Linux kernel judge our language. It gives the same definitions to a
-// guest kernel's own kprobe_events and to a trace instance of ours on that guest, and
+// guest kernel's own kprobe_events and to a trace instance of this package on that guest, and
 // compares what both say: the errno of the write, the entry in error_log with its command and
 // the column of its caret, the listing, the format files, and the trace lines of the same
 // calls.

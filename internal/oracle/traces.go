@@ -99,7 +99,7 @@ func (p *Pair) record(kernel, ours Side, command string) (theirs, mine []hit, er
 	return theirs, mine, err
 }
 
-// patience is how long records of ours may be on their way.
+// patience is how long records of the engine's may be on their way.
 const patience = 10 * time.Second
 
 // await reads our side's trace until it has the lines that the kernel has, or some that stay

@@ -105,7 +105,7 @@ func TestFindGapRefuses(t *testing.T) {
 	}
 }
 
-// A program that has not begun its heap keeps the room for it: code of ours next to its data
+// A program that has not begun its heap keeps the room for it: generated code next to its data
 // would make its first brk fail.
 func TestFindGapBeforeHeap(t *testing.T) {
 	const text, data, brk = 0x555555554000, 0x555555560000, 0x555555561a10

@@ -20,7 +20,7 @@ type backing struct {
 	there  []bool // by page
 }
 
-// AddBacking notes a mapping of ours; the file is the Process's from then on.
+// AddBacking notes a mapping of the tracer's; the file is the Process's from then on.
 func (p *Process) AddBacking(addr, size uint64, file *os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +104,7 @@ func (p *Process) closeGone() {
 	p.filesGone = nil
 }
 
-// unback forgets all mappings of ours. Precondition: mu is held.
+// unback forgets all mappings of the tracer's. Precondition: mu is held.
 func (p *Process) unback() {
 	for _, b := range p.backings {
 		b.file.Close() // nothing was written through it

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A wait of ours for a child of ours would take a stop for its end: such a child is not
+// A wait of ours for a child of this process would take a stop for its end: such a child is not
 // stopped unless the caller says that nothing waits.
 func TestOwnChild(t *testing.T) {
 	r := run(t, build(t, "live"), "2")

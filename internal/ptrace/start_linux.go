@@ -278,7 +278,7 @@ func newChild(process *os.Process) *child {
 	return c
 }
 
-// awaitEnd waits until a child of ours has ended.
+// awaitEnd waits until a child of this process has ended.
 func awaitEnd(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -53,7 +53,7 @@
 //     and too late;
 //   - places that are on the blacklist, or that no tactic serves.
 //
-// A uprobe and a probe of ours are never on one file at once: the programs and the objects
+// A uprobe and a probe of the engine's are never on one file at once: the programs and the objects
 // that they map at their start are copied for each Stage, and the runs come one after another.
 //
 // # Visits

@@ -236,7 +236,7 @@ func (j *judge) steady(ps []*probe, first asked) error {
 const beside = "p ld-linux-x86-64.so.2:_dl_signal_error a=+0(%sp)"
 
 // seen says whether the kernel counts at a place what we do once our signal handlers are in the
-// program, though nothing of ours is in the place's file: then the program has asked who handles a
+// program, though nothing of the tracer's is in the place's file: then the program has asked who handles a
 // signal, and gone another way.
 func (j *judge) seen(b *probe, ours []uint64) (bool, error) {
 	if j.Seen > seenAny || j.plan.late || b.half || j.Stage.Go || len(slices.Compact(slices.Clone(ours))) > 1 {

@@ -15,10 +15,10 @@ import (
 	"kprobes.dev/kprobes/target/process"
 )
 
-// kernel runs the program without probes of ours, with the kernel's uprobes at places, from
+// kernel runs the program without probes of the engine's, with the kernel's uprobes at places, from
 // its first instruction or (late) from the middle on. A place that the kernel refuses is
 // missing in what it counted. layout is one of the ways in which memory may lie: counts that
-// differ depend on addresses. beside is the definition of an event of ours that is armed before the
+// differ depend on addresses. beside is the definition of an event of the engine's that is armed before the
 // first instruction, with all that this brings into the program; "": none.
 func (s *Stage) kernel(places []place, late bool, layout int, beside string) (counts, *outcome, error) {
 	st, err := s.streams()

@@ -18,7 +18,7 @@ type probe struct {
 	ret    bool   // a return probe
 	text   string // its definition
 	count  bool   // it only counts
-	call   bool   // a handler of ours is called
+	call   bool   // a handler of the engine's is called
 	toggle bool   // it is removed in the middle, and added anew
 	half   bool   // toggle: it is removed only
 	def    *event.Def

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrGone is in the chain when the address space is not there any more: its process has
-// ended, or has executed another program. Nothing of ours is left in it then.
+// ended, or has executed another program. Nothing of the engine's is left in it then.
 var ErrGone = errors.New("the target is gone")
 
 // Target is one address space that can be probed. Its methods may be called by one
@@ -44,13 +44,13 @@ type Target interface {
 	// is the most instances at once, 0 for the pool that the events share.
 	Pool(n int, max int) (*arch.Pool, error)
 	// Traps says why no breakpoint may stand in the address space, though it is asked for by
-	// name; nil: it may. Known after Prepare.
+	// name, nil if one may. Known after Prepare.
 	Traps() error
-	// TrapsAt says why none may stand in the function that starts at an address; nil: it may.
+	// TrapsAt says why none may stand in the function that starts at an address, nil if one may.
 	// One that is asked for by name (asked) may stand where nothing that is known now is against
 	// it, any other only where SIGTRAP is known never to be blocked. Known after Prepare.
 	TrapsAt(fn uint64, asked bool) error
-	// Loads says why no argument may read memory; nil: it may, and a bad pointer harms
+	// Loads says why no argument may read memory, nil if arguments may; then a bad pointer harms
 	// nobody. Known after Prepare.
 	Loads() error
 	// Forget drops sites whose code is not mapped any more.
@@ -88,9 +88,9 @@ type Describer interface {
 	// been read from memory. The error says why nothing may stand in the function.
 	Describe(r symbol.Resolved, f *arch.Func) error
 	// Notrace says why no event may stand in a function, though a probe with handlers may;
-	// nil: it may.
+	// nil if one may.
 	Notrace(r symbol.Resolved) error
-	// InsnDenied says why no probe may stand at an instruction; nil: it may.
+	// InsnDenied says why no probe may stand at an instruction, nil if one may.
 	InsnDenied(addr uint64) error
 }
 
@@ -104,7 +104,7 @@ type Recoverer interface {
 
 // Finder is a Target that knows which objects can come to be mapped.
 type Finder interface {
-	// Find says why no object of a name that is not mapped can come; nil: it may.
+	// Find says why no object of a name that is not mapped can come, nil if one can.
 	Find(name string) error
 }
 
@@ -127,7 +127,7 @@ type ReturnReplacer interface {
 	// more. Precondition: no site that does so is armed.
 	Quiesce() error
 	// PutBack puts the return addresses back of the calls that are in progress. It is to be
-	// called by Change.Then. Precondition: that of Settle.
+	// called by Change.Then. Precondition: that of Quiesce.
 	PutBack() error
 }
 

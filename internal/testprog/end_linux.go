@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitEnd returns when a child of ours has ended, and does not wait for it.
+// awaitEnd returns when a child of this process has ended, and does not wait for it.
 func awaitEnd(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

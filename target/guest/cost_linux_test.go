@@ -13,7 +13,7 @@ import (
 )
 
 // cost is a row of the table: what a call costs more, in instructions of the guest, with
-// probes of ours, or with events of the guest's own.
+// probes of the engine's, or with events of the guest's own.
 type cost struct {
 	name  string
 	call  string // for hit
@@ -195,7 +195,7 @@ func costTable(base, more map[string]float64) string {
 	return b.String()
 }
 
-// TestCost compares in one run what probes of ours cost with what the guest's own do.
+// TestCost compares in one run what probes of the engine's cost with what the guest's own do.
 func TestCost(t *testing.T) {
 	base, more := measureCosts(t)
 	t.Logf("instructions of the guest per call:\n%s", costTable(base, more))

@@ -154,7 +154,7 @@ type Patched struct {
 // Gone says whether the module that it stood in is not loaded any more, and where in it that was.
 func (p *Patched) Gone() (place string, ok bool) { return p.name, p.reason == target.ReasonGone }
 
-// FindLeftover looks for what a tracer has put into the guest's kernel. nil: nothing of ours is
+// FindLeftover looks for what a tracer has put into the guest's kernel. nil: nothing of a tracer's is
 // there. EBUSY: it is another version's.
 func (t *Target) FindLeftover() (*Leftover, error) {
 	l, c, err := t.findLayout()

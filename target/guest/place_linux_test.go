@@ -225,7 +225,7 @@ func TestBesideOthers(t *testing.T) {
 	}
 }
 
-// TestOnOurJump has the guest's own breakpoint put on a jump of ours. Both count; ours can
+// TestOnOurJump has the guest's own breakpoint put on a jump of the engine's. Both count; ours can
 // not be taken out before theirs has gone.
 func TestOnOurJump(t *testing.T) {
 	g := testguest.Shared(t)

@@ -22,7 +22,7 @@ type Left struct {
 	instance bool
 }
 
-// Lefts finds all that tracers of ours have in the kernel, dead and alive.
+// Lefts finds all that tracers of this package have in the kernel, dead and alive.
 func Lefts() ([]*Left, error) {
 	dir, err := Dir()
 	if err != nil {
@@ -63,8 +63,8 @@ type lefts struct {
 	all []*Left
 }
 
-// find gives what the holder has whose name begins an instance's or a group's; nil if it is
-// none of ours.
+// find gives what the holder has whose name begins an instance's or a group's; nil if the
+// name is no holder's.
 func (f *lefts) find(name string) *Left {
 	h, ok := parseHolder(name)
 	if !ok {
@@ -101,7 +101,7 @@ func (l *Left) Remove() error {
 	return errors.Join(errs...)
 }
 
-// List gives the lines of debugfs's kprobes/list that belong to probes of ours, of
+// List gives the lines of debugfs's kprobes/list that belong to probes of the engine's, of
 // all tracers. A probe that is defined and not enabled has no line there.
 func List() ([]string, error) {
 	dir, err := Dir()

@@ -38,7 +38,7 @@ type Target struct {
 	reader *reader
 
 	namer  event.Namer
-	groups []string // the user's, by the number of ours
+	groups []string // the user's, by the number of this target's
 	events []*probed
 	byID   map[uint16]*probed
 	totals []Total

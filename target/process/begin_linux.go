@@ -13,7 +13,7 @@ import (
 )
 
 // A Go program that Start has made is probed before its runtime has installed its signal handlers, which take the place
-// of whatever stands there. So no handler of ours is installed until then. Meanwhile all loads of records are checked
+// of whatever stands there. So no resident handler is installed until then. Meanwhile all loads of records are checked
 // ones: where a function may run with signals blocked because hdrResident is nobody's handler, elsewhere because the word
 // hdrAsks is all ones (arch.CodegenEnv.Asks).
 //

@@ -192,7 +192,7 @@ func (t *Target) unmapOwn(s *ptrace.Stopped, maps []procfs.Map) error {
 		if stays, err = stay(s, t.control.addr); err != nil {
 			return err
 		}
-		if maps, err = s.FileMaps(); err != nil { // a part of the code is no mapping of ours any more
+		if maps, err = s.FileMaps(); err != nil { // a part of the code is no mapping of the tracer's any more
 			return err
 		}
 	}

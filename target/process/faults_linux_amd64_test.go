@@ -150,7 +150,7 @@ func (h *handled) installsLater(site *target.Site) {
 	h.want("add 1 2", "ok 3")
 }
 
-// A thread is about to step a copy with a trap flag of ours when it is moved into the program's code:
+// A thread is about to step a copy with a trap flag of the engine's when it is moved into the program's code:
 // it does not take the flag along, for nobody may be there any more to take the signal.
 func TestMovedWithoutTrapFlag(t *testing.T) {
 	for _, left := range []bool{false, true} {

@@ -94,10 +94,10 @@ func (t *Target) FilterCalls() []target.FilterCall {
 type filters struct {
 	calls []procfs.Range // the functions that take them on
 	seen  uint64         // the value of hdrQuiet that was judged
-	why   error          // why generated code makes no system call; nil: it may, or nobody has judged yet
+	why   error          // why generated code makes no system call; nil where it may make some, and before the filters were judged
 }
 
-// Filtered says why generated code makes no system call any more; nil: it may.
+// Filtered says why generated code makes no system call any more, and nil while it may.
 func (t *Target) Filtered() error { return t.filters.why }
 
 // CheckFilters sees whether the program has taken on a filter, and whether generated code may go on

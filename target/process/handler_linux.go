@@ -140,7 +140,7 @@ func (t *Target) Traps() error {
 
 // errUnasked is why no breakpoint stands that was not asked for: what was seen when it was armed
 // says nothing of the time after it. The C library itself blocks all signals where a thread begins
-// or ends, and in the child of posix_spawn, which has no handler of ours either.
+// or ends, and in the child of posix_spawn, which has no resident handler either.
 var errUnasked = errno.Errorf(unix.EOPNOTSUPP, "a thread that comes to block SIGTRAP would die of it; ask for it by name (tactic boost) where none does")
 
 // TrapsAt says why no breakpoint may stand in a function. A Go program's runtime takes SIGTRAP for
@@ -239,7 +239,7 @@ func (f *faultTable) taking(th *ptrace.Thread) (r ptrace.Regs, ok bool) {
 	return r, true
 }
 
-// trapped says whether a thread has run a breakpoint of ours and has yet to take its signal:
+// trapped says whether a thread has run a breakpoint of the engine's and has yet to take its signal:
 // its instruction pointer is behind it, and is not to be changed. Precondition: the thread is
 // stopped.
 func (f *faultTable) trapped(th *ptrace.Thread) (bool, error) {
@@ -261,7 +261,7 @@ func (f *faultTable) trapComes(th *ptrace.Thread) bool {
 	return err != nil || st.SigPnd>>(unix.SIGTRAP-1)&1 != 0
 }
 
-// breakpoint says whether a breakpoint of ours stands at an address.
+// breakpoint says whether a breakpoint of the engine's stands at an address.
 func (f *faultTable) breakpoint(at uint64) bool {
 	for site := range f.live {
 		if site.Trap && site.Addr == at {
@@ -271,7 +271,7 @@ func (f *faultTable) breakpoint(at uint64) bool {
 	return false
 }
 
-// noTrapPending fails while a thread has yet to take the signal of a breakpoint of ours.
+// noTrapPending fails while a thread has yet to take the signal of a breakpoint of the engine's.
 // Precondition: the world is stopped.
 func (f *faultTable) noTrapPending(s *ptrace.Stopped) error {
 	if !f.traps {

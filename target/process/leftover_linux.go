@@ -58,7 +58,7 @@ func (p *Patched) Why() string {
 	return ""
 }
 
-// FindLeftover looks for what an earlier tracer left. nil: nothing of ours is there. What
+// FindLeftover looks for what an earlier tracer left. nil: nothing of an earlier tracer is there. What
 // the process has as a tracer of others is its own. The error is an ErrOwn if the process probes
 // itself: what is there is in use.
 func FindLeftover(p *Proc) (*Leftover, error) { return findLeftover(p.Process) }
@@ -247,8 +247,8 @@ func (l *Leftover) restore(u *Undone) error {
 }
 
 // dispositions puts the program's own signal handlers back, and says whether it has put another in
-// the place of one of ours: one that is the program's own was perhaps put back by us, before somebody
-// was killed.
+// the place of the tracer's. Where the program's own handler stands, an earlier detach that was killed may have
+// put it back.
 func (l *Leftover) dispositions(s *ptrace.Stopped) (replaced bool, err error) {
 	for _, sig := range ourSignals {
 		b := make([]byte, actionSize)

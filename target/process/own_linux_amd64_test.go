@@ -110,7 +110,7 @@ func TestHeldByItself(t *testing.T) {
 	}
 }
 
-// TestAttachToChild: a child of ours that may be waited for is refused.
+// TestAttachToChild: a child of this process that may be waited for is refused.
 func TestAttachToChild(t *testing.T) {
 	r := run(t, build(t, "live"), "2")
 	p, err := Open(r.PID)

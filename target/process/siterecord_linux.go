@@ -44,7 +44,7 @@ func (s *siteRecord) append(to []byte) []byte {
 	return to
 }
 
-// errControlBlock says that what stands in a process is not a control block of ours.
+// errControlBlock says that what stands in a process is not a control block of a tracer's.
 var errControlBlock = errors.New("kprobes: the memory left in the process is not understood")
 
 func decodeSite(b []byte) (siteRecord, error) {

@@ -63,7 +63,7 @@ func (t *Target) contexts(s *ptrace.Stopped, goProgram bool, f func(th *ptrace.T
 	})
 }
 
-// context gives f the address v in a mapping of ours that the word at at holds, if a signal frame returns there.
+// context gives f the address v in a mapping of the tracer's that the word at at holds, if a signal frame returns there.
 func (t *Target) context(th *ptrace.Thread, at, v uint64, f func(th *ptrace.Thread, at, v uint64)) {
 	if !t.p.InFrame(at) {
 		return

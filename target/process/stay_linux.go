@@ -9,9 +9,9 @@ import (
 	"kprobes.dev/kprobes/internal/ptrace"
 )
 
-// A program that asks for a disposition while our handlers stand is told of ours, and may put it
+// A program that asks for a disposition while our handlers stand is told of the resident ones, and may put it
 // back, or call it, whenever it likes: a crash handler calls the one that stood before it. So where
-// the program has put another handler in the place of one of ours, these stay when we leave: their
+// the program has put another handler in the place of a resident one, these stay when we leave: their
 // code and the header of the control block, a few pages at the addresses where they were, without a name, and
 // with tables that are empty, so that faults are passed on to what stood before us. Nobody takes
 // them out again. A tracer that is killed on the way leaves what the next one needs to go on, and
@@ -51,7 +51,7 @@ func stay(s *ptrace.Stopped, control uint64) (bool, error) {
 const stayBefore, stayBehind = 64, 2048
 
 // keepResident leaves of a control block, which is mapped in m, what the handlers read. Precondition: the world
-// is stopped, and nothing else of ours is left.
+// is stopped, and nothing else of the tracer's is left.
 func keepResident(s *ptrace.Stopped, m procfs.Map) error {
 	header := make([]byte, procfs.PageSize)
 	if err := s.Process().ReadMem(m.Start, header); err != nil {

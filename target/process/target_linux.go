@@ -105,7 +105,7 @@ type poolUse struct {
 	addr uint64
 }
 
-// Attach makes process p a target. It reads its files and changes nothing. A child of ours
+// Attach makes process p a target. It reads its files and changes nothing. A child of this process
 // is refused with ErrChild: see Open.
 func Attach(p *Proc, o *TargetOptions) (*Target, error) {
 	if err := p.Stoppable(); err != nil {
@@ -163,7 +163,7 @@ func (t *Target) stopped(f func(*ptrace.Stopped) error) (err error) {
 		err = errors.Join(err, s.Release())
 	}()
 	// All of it on the tracer's thread: what is asked of each of thousands of threads is not to cross
-	// from one thread of ours to another and back each time.
+	// from one thread of the tracer's to another and back each time.
 	return s.Do(func() error { return f(s) })
 }
 

@@ -27,8 +27,8 @@ func textFileName(m procfs.Map) string {
 // isText says whether a mapping is a private copy of text.
 func isText(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+textName+":") }
 
-// textOf gives the mapping of the program's file whose place a private copy has taken. It
-// believes the name only so far that it is one of ours.
+// textOf gives the mapping of the program's file whose place a private copy has taken, as the
+// copy's name tells.
 func textOf(m procfs.Map) (procfs.Map, bool) {
 	if !isText(m) {
 		return m, false

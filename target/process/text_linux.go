@@ -37,7 +37,7 @@ import (
 //
 // Nothing is made private where it would harm: a page on which a breakpoint of somebody else
 // stands (the copy would have none, or worse, one that nobody answers), on which the kernel holds a
-// probe of ours, whose bytes are not the file's, or where the program would have too many mappings.
+// probe of the engine's, whose bytes are not the file's, or where the program would have too many mappings.
 
 // TextMode says whether the pages of text that probes stand in become private copies
 // (docs/RATIONALE.md).
@@ -55,7 +55,7 @@ type privateText struct {
 	on      bool
 	limit   uint64                     // mappings that the process may have
 	private map[uint64]bool            // pages that are copies
-	held    map[uint64]bool            // pages on which the kernel holds probes of ours
+	held    map[uint64]bool            // pages on which the kernel holds probes of the engine's
 	files   map[procfs.FileID]*os.File // the program's files, open here
 	mu      sync.Mutex                 // for Stands, which several goroutines may ask
 	maps    []procfs.Map               // as they were when somebody first asked Stands; nil: nobody has
@@ -157,7 +157,7 @@ func (x *privateText) close() {
 // forget drops what was for one change: it has been made.
 func (x *privateText) forget() { x.maps, x.clean, x.plans = nil, nil, nil }
 
-// Stands says why no code of ours may stand at an address: somebody else's breakpoint stands on
+// Stands says why no generated code may stand at an address: somebody else's breakpoint stands on
 // the same page, which can not become a private copy then, so that the next of them may fall into
 // our code. Several goroutines may ask at once.
 func (t *Target) Stands(addr uint64) error {

@@ -23,7 +23,7 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// Where neither a jump nor a breakpoint of ours may stand, the kernel can hold the probe:
+// Where neither a jump nor a breakpoint of the engine's may stand, the kernel can hold the probe:
 // its breakpoint is answered before any signal. The probe is a perf event of the uprobe
 // PMU, which ends with its descriptor, so nothing is left when the tracer dies.
 //

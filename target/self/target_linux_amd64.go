@@ -437,7 +437,7 @@ func (t *Target) release() {
 	}
 }
 
-// armed fails while patches of ours stand, or may.
+// armed fails while patches of the engine's stand, or may.
 func (t *Target) armed() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -175,7 +175,7 @@ func (f *frame) signalMask() {
 	f.Bind(quiet)
 }
 
-// ifHandled emits a test whether the program may have put handlers in the place of ours: then control goes to what
+// ifHandled emits a test whether the program may have put handlers in the place of the resident ones: then control goes to what
 // ask emits, out of line, and comes back here. Where it is not known ask stands in the main line.
 func (f *frame) ifHandled(ask func()) {
 	if f.w.Handled == 0 {

@@ -187,7 +187,7 @@ func (e *emitter) singleStep() {
 }
 
 // storesFlags says whether an instruction keeps the flags register where the program sees it:
-// pushf on the stack, syscall in r11. A trap flag of ours would be in it, so such an instruction
+// pushf on the stack, syscall in r11. A trap flag of the engine's would be in it, so such an instruction
 // is run, not stepped.
 func (in *Inst) storesFlags() bool {
 	return in.Kind == KindSyscall || in.Enc == EncLegacy && in.Map == MapOne && in.Opcode == 0x9c

@@ -56,8 +56,8 @@ const (
 	known     roles = 1 << iota // all effects are in the other bits
 	eR                          // read, register or memory
 	eW                          // written, register or memory
-	xR                          // read if it is memory; a register is none of ours
-	xW                          // written if it is memory; a register is none of ours
+	xR                          // read if it is memory; a register does not count
+	xW                          // written if it is memory; a register does not count
 	gR                          // read
 	gW                          // written
 	zR                          // read

@@ -30,7 +30,7 @@ type Part struct {
 }
 
 // Func is what the analysis is given: the bytes of one function as they are in its
-// file, without any patch of ours. Addresses, and the pointers that Mem reads, are of
+// file, without any patch of the engine's. Addresses, and the pointers that Mem reads, are of
 // one address space, the file's or the process's.
 type Func struct {
 	Name string

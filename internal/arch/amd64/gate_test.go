@@ -57,7 +57,7 @@ func TestPostFlags(t *testing.T) {
 	}
 }
 
-// TestJumpsOver: an address inside a jump to code of ours is found, its start and its end are not, and
+// TestJumpsOver: an address inside a jump to generated code is found, its start and its end are not, and
 // neither are bytes that look like one, or one that would cross a page.
 func TestJumpsOver(t *testing.T) {
 	const at, detour = 0x7ff0, 0x900000

@@ -6,7 +6,7 @@ import (
 )
 
 // The resident handler stands in a probed process for the signals of a fault (SIGSEGV,
-// SIGBUS, SIGFPE, SIGILL). A fault that is none of ours goes to the handler that was
+// SIGBUS, SIGFPE, SIGILL). A fault outside generated code goes to the handler that was
 // there before, with nothing changed, and so does a signal that somebody has sent (its si_code is 0 or
 // less), wherever the thread was. A fault in generated code is looked up in a table:
 //
@@ -90,8 +90,8 @@ const (
 	trapBrkpt = 1    // DR6 has no reason: int1; and, on some virtual machines, a few single steps in a million
 )
 
-// trap emits the handler of SIGTRAP: a breakpoint of ours goes on in its detour; one that
-// has been removed meanwhile is run anew; a single step of ours ends. The trap flag is ours, as
+// trap emits the handler of SIGTRAP: a breakpoint of the engine's goes on in its detour; one that
+// has been removed meanwhile is run anew; a single step of the engine's ends. The trap flag is the engine's, since
 // the program takes no SIGTRAP of its own.
 func (h *handlerCode) trap() {
 	int3, step, none := h.Label(), h.Label(), h.Label()

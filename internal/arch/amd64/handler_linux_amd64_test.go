@@ -72,7 +72,7 @@ func TestHandlerTrapFlag(t *testing.T) {
 }
 
 // TestHandlerStepWithoutReason: the kernel says of a single step that the CPU gave no reason for the trap,
-// as it may where a hypervisor has lost DR6.BS. int1 with a trap flag of ours comes to the same.
+// as it may where a hypervisor has lost DR6.BS. int1 with a trap flag of the engine's comes to the same.
 func TestHandlerStepWithoutReason(t *testing.T) {
 	a := newArena(t, buildDetourChild(t))
 	a.probe(hexBytes(t, "4801c6 c3"), map[uint64][]arch.ProbeOp{0: {{Event: 1, Count: true}}}, arch.Policy{Force: arch.TacticStep})

@@ -90,14 +90,14 @@ func Land(table []byte, ip uint64) (to uint64, inside bool) {
 }
 
 // Around is the memory that JumpsOver asks for about an address: n bytes from lo on, of the page that
-// the address is in, since no jump of ours crosses one.
+// the address is in, since no jump of the engine's crosses one.
 func Around(ip uint64) (lo uint64, n int) {
 	page := ip &^ (pageSize - 1)
 	lo = max(ip-JumpLen+1, page)
 	return lo, int(min(ip+JumpLen-1, page+pageSize) - lo)
 }
 
-// JumpsOver says whether ip is inside the bytes of a jump that goes to code of ours, and not its start:
+// JumpsOver says whether ip is inside the bytes of a jump that goes to generated code, and not its start:
 // the jump of another probe than the one whose handler sends a thread there. code is what Around
 // says.
 func JumpsOver(code []byte, ip uint64, ours func(to uint64) bool) bool {

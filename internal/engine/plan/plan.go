@@ -30,7 +30,7 @@ type Probe struct {
 // Constraints say how the probes of a function may be served.
 type Constraints struct {
 	Force arch.Tactic // by this tactic or not at all; "": by the best that is safe
-	// NoTraps says why no breakpoint may stand in the function; nil: it may.
+	// NoTraps says why no breakpoint may stand in the function, nil if one may.
 	NoTraps error
 	// Trap says why breakpoints are to stand also where jumps could; nil: they are not.
 	Trap error

@@ -152,7 +152,7 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-func TestSettleAllocates(t *testing.T) {
+func TestResolveAllocates(t *testing.T) {
 	runs, err := Runs([]*target.Site{text(3, "defgh", "ABCDE")}, []*target.Site{text(0, "abcde", "12345")}, Joined)
 	if err != nil {
 		t.Fatal(err)
