@@ -97,6 +97,14 @@ func (c *Core) armNew(evs []*Event, o *AddOptions) ([]*Event, error) {
 			return evs, err
 		}
 	}
+	for _, e := range evs {
+		if e.h != nil || e.gone { // a Probe has its instances already
+			continue
+		}
+		if err := c.pool(e); err != nil {
+			return evs, e.refused(err)
+		}
+	}
 	kept, err := c.placeEvents(evs, o)
 	if err == nil {
 		kept, err = c.keep(kept, o, c.stub)

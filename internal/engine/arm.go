@@ -23,9 +23,6 @@ func (c *Core) placeEvents(evs []*Event, o *AddOptions) ([]*Event, error) {
 		if e.gone {
 			continue
 		}
-		if err := c.pool(e); err != nil {
-			return evs, e.refused(err)
-		}
 		e.fn.take(e)
 		if !e.internalProbe {
 			e.fn.wish = c.constraintsOf(e.fn, o)

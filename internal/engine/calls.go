@@ -7,7 +7,7 @@ import (
 
 // pool gives a return probe its instances.
 func (c *Core) pool(e *Event) error {
-	if e.Def.Kind != event.Return || e.calls != nil {
+	if e.Def.Kind != event.Return || e.calls != nil { // that of an object that has come again has them
 		return nil
 	}
 	p, err := c.t.Pool(len(e.Prog.EntryBases()), e.Def.MaxActive)
