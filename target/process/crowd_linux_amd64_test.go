@@ -1,6 +1,7 @@
 package process
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -22,8 +23,22 @@ func (w work) minus(o work) work {
 }
 
 // TestWorkPerThread counts what is done between the first thread's stop and the last one's release, for
-// a thousand threads more. The time of that is the stall of the program.
+// a thousand threads more. The time of that is the stall of the program. A machine that has much else to do adds
+// to it: threads stop late. What all of some attempts need is the tracer's.
 func TestWorkPerThread(t *testing.T) {
+	const attempts = 5
+	var over []string
+	for range attempts {
+		if over = workOver(t); len(over) == 0 {
+			return
+		}
+	}
+	t.Errorf("in each of %d attempts; in the last one:\n%s", attempts, strings.Join(over, "\n"))
+}
+
+// workOver says what a thousand threads more take too much.
+func workOver(t *testing.T) (over []string) {
+	t.Helper()
 	const few, many = 50, 1050
 	var total [2]map[string]work
 	for i, n := range []int{few, many} {
@@ -40,10 +55,11 @@ func TestWorkPerThread(t *testing.T) {
 		each := func(n int) float64 { return float64(n) / (many - few) }
 		t.Logf("%s: %.2f requests, %.2f of them late, and %.2f reads a thread", what, each(w.requests), each(w.late), each(w.reads))
 		if each(w.requests) > requests || each(w.late) > late || each(w.reads) > reads {
-			t.Errorf("%s takes %d requests, %d of them late, and %d reads for %d threads more, in each stop: more than %v, %v and %v a thread",
-				what, w.requests, w.late, w.reads, many-few, requests, late, reads)
+			over = append(over, fmt.Sprintf("%s takes %d requests, %d of them late, and %d reads for %d threads more, in each stop: more than %v, %v and %v a thread",
+				what, w.requests, w.late, w.reads, many-few, requests, late, reads))
 		}
 	}
+	return over
 }
 
 // inStops counts the work in the stops of a session on a program with so many threads.
