@@ -52,15 +52,18 @@ func TestRemoveAgain(t *testing.T) {
 // hindered is a target whose changes a test may hinder.
 type hindered struct {
 	*process.Target
-	commit func(*target.Change) error // nil: nothing is in the way
+	commit atomic.Pointer[func(*target.Change) error] // the optimiser calls it too; nil: nothing is in the way
 }
 
 func (h *hindered) Commit(c *target.Change) error {
-	if h.commit != nil {
-		return h.commit(c)
+	if f := h.commit.Load(); f != nil {
+		return (*f)(c)
 	}
 	return h.Target.Commit(c)
 }
+
+// by lets f make the changes from now on.
+func (h *hindered) by(f func(*target.Change) error) { h.commit.Store(&f) }
 
 // hinder starts a program whose changes can be hindered.
 func hinder(t *testing.T) (*testprog.Proc, *hindered, *kprobes.Core) {
@@ -81,11 +84,11 @@ func TestRegisterHalfMade(t *testing.T) {
 	first := addrOf(t, c, "first")
 	evs := addEvents(t, c, &kprobes.AddOptions{Count: true}, "p:one second", "p:two second")
 	blocked := &target.BusyError{TID: prog.PID, Why: "a test"}
-	h.commit = func(*target.Change) error { return blocked }
+	h.by(func(*target.Change) error { return blocked })
 	if err := c.Remove(evs[:1]); !errors.Is(err, target.ErrBlocked) {
 		t.Fatalf("removed: %v", err)
 	}
-	h.commit = func(ch *target.Change) error { // what only adds is done if the rest may be left out
+	h.by(func(ch *target.Change) error { // what only adds is done if the rest may be left out
 		if len(ch.Groups) < 2 {
 			return blocked
 		}
@@ -99,7 +102,7 @@ func TestRegisterHalfMade(t *testing.T) {
 			}
 		}
 		return h.Target.Commit(&target.Change{Groups: free})
-	}
+	})
 	var runs, others atomic.Uint64
 	ks := []*kprobes.Kprobe{{SymbolName: "first", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { runs.Add(1); return 0 }}, {SymbolName: "second"}}
 	if err := c.RegisterKprobes(ks); !errors.Is(err, target.ErrBlocked) {
@@ -108,7 +111,7 @@ func TestRegisterHalfMade(t *testing.T) {
 	if b := bytesAt(t, c, first); b[0] != byJump {
 		t.Fatalf("% x stands at first: the test does not hinder what it is to hinder", b)
 	}
-	h.commit = nil
+	h.commit.Store(nil)
 	k := &kprobes.Kprobe{SymbolName: "third", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { others.Add(1); return 0 }}
 	must(t, c.RegisterKprobe(k))
 	before := prog.Counts("count")
@@ -128,19 +131,19 @@ func TestKnobHalfTurned(t *testing.T) {
 	prog, h, c := hinder(t)
 	evs := addEvents(t, c, &kprobes.AddOptions{Count: true}, "p:one first", "p:two second")
 	blocked := &target.BusyError{TID: prog.PID, Why: "a test"}
-	h.commit = func(ch *target.Change) error { // one of the functions only
+	h.by(func(ch *target.Change) error { // one of the functions only
 		if len(ch.Groups) < 2 {
 			return blocked
 		}
 		ch.Begin()
 		ch.Groups[1].Blocked = blocked
 		return h.Target.Commit(&target.Change{Groups: ch.Groups[:1]})
-	}
+	})
 	if err := c.SetEnabled(false); !errors.Is(err, target.ErrBlocked) || !c.Enabled() {
 		t.Fatalf("disarmed: %v, enabled: %t", err, c.Enabled())
 	}
 	o := c.Stats()
-	h.commit = nil
+	h.commit.Store(nil)
 	if o.Queued != 1 || o.Unarmed != 1 {
 		t.Errorf("%+v, want one event that waits to be armed again", o)
 	}

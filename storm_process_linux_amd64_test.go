@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"kprobes.dev/kprobes/internal/hit"
@@ -64,17 +65,17 @@ func TestObjectsComeAndGo(t *testing.T) {
 // reason to refuse the change.
 func TestObjectAwayForAMoment(t *testing.T) {
 	_, h, c := hinder(t)
-	away := 0
-	h.commit = func(ch *target.Change) error {
-		if away--; away >= 0 {
+	var away atomic.Bool
+	h.by(func(ch *target.Change) error {
+		if away.Swap(false) {
 			return fmt.Errorf("read of 5 bytes: %w", process.ErrFault)
 		}
 		return h.Target.Commit(ch)
-	}
-	away = 1
+	})
+	away.Store(true)
 	evs, err := c.Add(parse(t, "p first", "p second"), nil)
 	must(t, err)
-	away = 1
+	away.Store(true)
 	must(t, c.Close(nil))
 	if n := c.Counts(evs[0]).Hits; n != 0 {
 		t.Errorf("%d hits of a function that nobody calls", n)

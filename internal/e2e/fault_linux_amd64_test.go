@@ -30,23 +30,23 @@ type scenario struct {
 // scenarios: what the others do before they arm is what the first does.
 var scenarios = []scenario{
 	{
-		name: "jump", prog: leafProgram, runs: true, every: 1,
+		name: "jump", prog: leafProgram, runs: true, every: 2,
 		trace: []string{"--duration", "1ms", "p:a leaf $comm +0(%sp):u64", "r:b calling $retval", "r:c holding $arg1"},
 	},
 	{
-		name: "boost", prog: leafProgram, runs: true, commits: true, every: 1,
+		name: "boost", prog: leafProgram, runs: true, commits: true, every: 2,
 		trace: []string{"--duration", "1ms", "--tactic", "boost", "p:a leaf"},
 	},
 	{
-		name: "step", prog: leafProgram, runs: true, commits: true, every: 5,
+		name: "step", prog: leafProgram, runs: true, commits: true, every: 8,
 		trace: []string{"--duration", "1ms", "--tactic", "step", "p:a leaf", "r:c holding"},
 	},
 	{
-		name: "handlers", prog: segvProgram, commits: true, every: 2,
+		name: "handlers", prog: segvProgram, commits: true, every: 4,
 		trace: []string{"--duration", "1ms", "p:a touch v=+0(%di):u8", "p:b divide", "r:c nilread $retval"},
 	},
 	{
-		name: "go", prog: goProgram, every: 6,
+		name: "go", prog: goProgram, every: 10,
 		trace: []string{"--duration", "1ms", "p:a main.Ints $arg1", "r:b main.Deep $retval", "r:c main.(*Tree).Sum $arg1"},
 	},
 }
