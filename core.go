@@ -176,3 +176,13 @@ func (c *Core) NoKprobe(fn any) error {
 	}
 	return c.e.NoKprobe(name, uint64(pc))
 }
+
+func describe(v reflect.Value) string {
+	switch {
+	case !v.IsValid():
+		return "nil"
+	case v.Kind() == reflect.Func:
+		return "a nil func"
+	}
+	return "a value of type " + v.Type().String()
+}

@@ -95,13 +95,3 @@ func newJprobe(j *Jprobe) (*registration, error) {
 	}
 	return newRegistration(&j.Kp, kindJprobe, h, engine.ProbeOptions{})
 }
-
-func describe(v reflect.Value) string {
-	switch {
-	case !v.IsValid():
-		return "nil"
-	case v.Kind() == reflect.Func:
-		return "a nil func"
-	}
-	return "a value of type " + v.Type().String()
-}

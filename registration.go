@@ -11,25 +11,6 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 )
 
-// kind is the kind of a probe: a Kretprobe's Kp can not be unregistered as a Kprobe.
-type kind byte
-
-const (
-	kindKprobe kind = iota
-	kindKretprobe
-	kindJprobe
-)
-
-// registration is what stands behind a Kprobe, or the Kp of another kind, that is registered or was.
-type registration struct {
-	kp    *Kprobe
-	kind  kind
-	p     *engine.Probe
-	core  *Core  // that it is registered with, or was
-	addr  uint64 // of the Kprobe before the registration
-	flags Flags  // likewise
-}
-
 // newRegistration takes the fields over that all kinds of probes share.
 func newRegistration(k *Kprobe, of kind, h engine.Handlers, o engine.ProbeOptions) (*registration, error) {
 	var place event.Place

@@ -1,13 +1,5 @@
 package event
 
-import (
-	"bufio"
-	"errors"
-	"io"
-	"math"
-	"strings"
-)
-
 // Limits of a definition (Linux 6.18).
 const (
 	MaxArgs      = 128  // arguments of a probe
@@ -56,208 +48,106 @@ type Arg struct {
 	Pos  int
 }
 
-// Parse reads one definition. It gives nil for a blank line or a comment, and an *Error
-// for a bad one.
-func Parse(line string) (*Def, error) { return Parser{}.Parse(line) }
+// PlaceKind says how a place is named.
+type PlaceKind uint8
 
-// ParseFile reads definitions, one a line. Every bad line has its error, an *Error with
-// the line's number; the definitions of the good lines are given all the same. A reader
-// that fails ends the list with its error.
-func ParseFile(r io.Reader) ([]*Def, []error) { return Parser{}.ParseFile(r) }
+// Kinds of places.
+const (
+	PlaceSymbol PlaceKind = iota // [MOD:]SYM[+OFFSET]
+	PlaceAddr                    // [MOD:]ADDR
+	PlaceFile                    // PATH:OFFSET, an offset in a file
+	PlaceLine                    // FILE:LINE, a line of source
+)
 
-// Parser reads definitions; the zero value is what Parse and ParseFile do.
-type Parser struct {
-	// Kernel leaves it to a kernel to judge the expressions and types of arguments, which it gets
-	// as they stand: it knows more of them (%pd, fields by their names), each version its own.
-	// Arguments that are not understood here have no Expr.
-	Kernel bool
+// Place is where a probe stands.
+//
+// A word is taken so, in this order; what stands in double quotes separates nothing:
+//
+//   - a trailing %return makes a return probe of it;
+//   - all of it a number: an address;
+//   - the first single `:` (`::` never splits) parts it. FILE.go:LINE, with the suffix of
+//     a source file before it and a decimal number behind, is a line; PATH:NUMBER with a
+//     `/` before it an offset in a file; MOD:NUMBER an address of an object; all else
+//     MOD:SYM;
+//   - a symbol's last `+` or `-` begins its offset if a digit follows; else it belongs to
+//     the name (operator+, github.com/x/go-y.F). A `/` in a symbol belongs to the path of
+//     a Go package.
+//
+// So names of Go and C++ go without quotes unless they hold spaces, a `#` or a number
+// behind a `+` or `-`.
+type Place struct {
+	Kind   PlaceKind
+	Module string // the object that Symbol or Addr belongs to; "": any
+	Path   string // PlaceFile, PlaceLine
+	Symbol string // PlaceSymbol: a name, or a pattern
+	Glob   bool   // Symbol is a pattern: one event for each function that matches, under generated names
+	Offset uint64 // PlaceSymbol: bytes from the symbol, at most 1<<32-1
+	Addr   uint64 // PlaceAddr: the address; PlaceFile: the offset in the file
+	Line   int    // PlaceLine: from 1
+	Return bool   // it was written with %return
+	Pos    int
 }
 
-// Parse is Parse with the Parser's choices.
-func (p Parser) Parse(line string) (*Def, error) {
-	if len(line) > maxLine {
-		return nil, &Error{Code: LineTooLong, Cmd: printable(line[:64]) + "..."}
-	}
-	cmd, words := split(line)
-	if len(words) == 0 {
-		return nil, nil
-	}
-	d := &Def{Text: cmd, kernel: p.Kernel}
-	if i := controlByte(cmd); i >= 0 {
-		d.Text = printable(cmd)
-		return nil, d.Refuse(BadByte, 0, "only printable characters are taken", nil)
-	}
-	if words[0].s[0] == '-' && isSpace(line[0]) { // so has it the kernel
-		return nil, d.Refuse(BadCommand, 0, "a deletion begins the line: no space stands before its -", nil)
-	}
-	if err := d.parse(words); err != nil {
-		return nil, err
-	}
-	return d, nil
+// ExprKind says what an expression is.
+type ExprKind uint8
+
+// Kinds of expressions.
+const (
+	ExprReg     ExprKind = iota // %Name
+	ExprAddr                    // @ADDR: what is in memory at Num
+	ExprSymbol                  // @SYM[+-OFFSET]: what is in memory at Name plus Off
+	ExprStack                   // $stack: the stack pointer
+	ExprStackN                  // $stackN: word Num of the stack
+	ExprArg                     // $argN: argument Num of the function, from 1
+	ExprRetVal                  // $retval
+	ExprComm                    // $comm: the thread's name
+	ExprDeref                   // +OFFSET(Sub), +uOFFSET(Sub): what is in memory at Sub plus Off
+	ExprImm                     // \NUMBER
+	ExprString                  // \"Name"
+	ExprName                    // a variable of the program, with fields behind -> and .
+	ExprAllArgs                 // $arg*: all parameters
+)
+
+// Expr says where a value comes from.
+type Expr struct {
+	Kind ExprKind
+	Name string // register, symbol, string, or variable with its fields
+	Num  uint64 // address, number of a word or argument (from 0, from 1), immediate
+	Off  int64  // bytes added to a symbol or before a dereference
+	User bool   // ExprDeref with u: memory of the program (all of it here is)
+	Sub  *Expr  // ExprDeref
+	Pos  int
 }
 
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '?'
-		}
-		return r
-	}, s)
+// TypeKind says how a value is taken and shown.
+type TypeKind uint8
+
+// Kinds of types.
+const (
+	Unsigned TypeKind = iota // u8 to u64: decimal
+	Signed                   // s8 to s64: decimal
+	Hex                      // x8 to x64
+	Char                     // a character
+	Bits                     // b<w>@<o>/<c>: w bits from bit o of a container of c bits, decimal
+	Symbol                   // an address, shown as SYM+0xOFF/0xSIZE
+	SymStr                   // the same as a string
+	String                   // a string of bytes up to a NUL
+	UString                  // the same, named so for memory of a program
+	GoString                 // a pointer and a length
+)
+
+// TypeSpec is the type of an argument.
+type TypeSpec struct {
+	Kind  TypeKind
+	Size  int    // bytes of one value: 1, 2, 4 or 8; 8 of an address; of a string 0
+	Width int    // Bits: how many
+	Shift int    // Bits: the first, 0 is the lowest of the container
+	Count int    // elements of an array, 1 to 64; 0 if it is none
+	Text  string // as written, "" if left out
+	Pos   int    // of the type, or of the expression if left out
 }
 
-// parse finds errors in the kernel's order: kind and maxactive, place, name, arguments.
-func (d *Def) parse(words []text) error {
-	name, err := d.parseKind(words[0])
-	if err != nil {
-		return err
-	}
-	if d.Kind == Delete {
-		return d.parseDelete(name, words[1:])
-	}
-	if len(words) < 2 {
-		return d.Refuse(NoPlace, len(d.Text)+1, "give a function, FUNCTION+OFFSET or an address", nil)
-	}
-	if err := d.parsePlace(words[1]); err != nil {
-		return err
-	}
-	if err := d.parseName(name); err != nil {
-		return err
-	}
-	if d.Group == "" {
-		d.Group = DefaultGroup
-	}
-	return d.parseArgs(words[2:])
-}
-
-// parseKind reads the first word up to its colon and gives what stands behind it; its
-// pos is 0 if there is no colon.
-func (d *Def) parseKind(w text) (name text, err error) {
-	head := w
-	if i := strings.IndexByte(w.s, ':'); i >= 0 {
-		head, name = w.until(i), w.from(i+1)
-	}
-	i := -1
-	if head.s != "" {
-		i = strings.IndexByte("pr-", head.s[0])
-	}
-	if i < 0 {
-		return name, d.Refuse(BadCommand, 0, "only p[:[GRP/]EVENT], r[MAXACTIVE][:[GRP/]EVENT] and -:[GRP/]EVENT are known here", nil)
-	}
-	d.Kind = Kind(i)
-	rest := head.s[1:]
-	switch {
-	case d.Kind == Delete && (rest != "" || name.pos == 0):
-		return name, d.Refuse(BadCommand, 1, "a deletion is -:EVENT, -:GRP/EVENT or -:GRP/", nil)
-	case d.Kind == Probe && rest != "" && isDigit(rest[0]):
-		return name, d.Refuse(BadMaxactType, 1, "maxactive needs r", nil)
-	case d.Kind == Probe && rest != "":
-		return name, d.Refuse(BadCommand, 1, "the name of the event follows a colon: p:EVENT", nil)
-	case d.Kind == Return && rest != "":
-		return name, d.parseMaxActive(rest)
-	}
-	return name, nil
-}
-
-// parseMaxActive reads the number behind r. 0 is the default, as the kernel's documents
-// say and its code does not.
-func (d *Def) parseMaxActive(s string) error {
-	n, ok := parseUint(s)
-	switch {
-	case !ok || !isDigit(s[0]) || n > math.MaxUint32:
-		return d.Refuse(BadMaxact, 1, "between r and the colon stands a number from 0 (the default) to 4096", nil)
-	case n > MaxMaxActive:
-		return d.Refuse(MaxactTooBig, 1, "the most is 4096", nil)
-	}
-	d.MaxActive = int(n)
-	return nil
-}
-
-// parseName reads [GROUP/][EVENT], or GROUP.EVENT.
-func (d *Def) parseName(t text) error {
-	if t.pos == 0 {
-		return nil
-	}
-	sep := strings.IndexByte(t.s, '/')
-	if sep < 0 {
-		sep = strings.IndexByte(t.s, '.')
-	}
-	if sep >= 0 {
-		group := t.until(sep)
-		switch {
-		case sep == 0:
-			return d.Refuse(NoGroupName, group.pos, "", nil)
-		case sep > MaxName:
-			return d.Refuse(GroupTooLong, group.pos, "the most is 63 characters", nil)
-		case !isName(group.s, true):
-			return d.Refuse(BadGroupName, group.pos, "letters, digits, _ and - are taken, no digit in front", nil)
-		}
-		d.Group, t = group.s, t.from(sep+1)
-	}
-	switch {
-	case t.s == "" && sep >= 0:
-		return nil
-	case t.s == "":
-		return d.Refuse(NoEventName, t.pos, "leave out the colon for a generated name", nil)
-	case len(t.s) > MaxName:
-		return d.Refuse(EventTooLong, t.pos, "the most is 63 characters", nil)
-	case !isName(t.s, false):
-		return d.Refuse(BadEventName, t.pos, "letters, digits and _ are taken, no digit in front", nil)
-	}
-	d.Name = t.s
-	return nil
-}
-
-func (d *Def) parseDelete(name text, rest []text) error {
-	if err := d.parseName(name); err != nil {
-		return err
-	}
-	for _, w := range rest {
-		d.match = append(d.match, w.s)
-	}
-	return nil
-}
-
-// ParseFile is ParseFile with the Parser's choices.
-func (p Parser) ParseFile(r io.Reader) ([]*Def, []error) {
-	var defs []*Def
-	var errs []error
-	br := bufio.NewReaderSize(r, maxLine+2)
-	for n := 1; ; n++ {
-		line, err := readLine(br)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return defs, append(errs, &Error{Code: ReadFailed, Line: n, Err: err})
-		}
-		if n > maxLines {
-			return defs, append(errs, &Error{Code: TooManyLines, Line: n, Text: "the most is 1048576 lines"})
-		}
-		def, bad := p.Parse(line)
-		if bad != nil {
-			errs = append(errs, atLine(bad, n))
-		} else if def != nil {
-			def.Line = n
-			defs = append(defs, def)
-		}
-		if err != nil {
-			return defs, errs
-		}
-	}
-}
-
-func atLine(err error, n int) error {
-	var e *Error
-	if errors.As(err, &e) {
-		e.Line = n
-	}
-	return err
-}
-
-// readLine reads up to a line feed. Of a line that is too long it keeps just enough for
-// Parse to see that.
-func readLine(br *bufio.Reader) (string, error) {
-	b, err := br.ReadSlice('\n')
-	line := strings.TrimSuffix(string(b), "\n")
-	for errors.Is(err, bufio.ErrBufferFull) {
-		_, err = br.ReadSlice('\n')
-	}
-	return line, err
+// IsString says whether a value of the type is a string that is copied into the record.
+func (t TypeSpec) IsString() bool {
+	return t.Kind == String || t.Kind == UString || t.Kind == GoString
 }

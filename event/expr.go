@@ -6,37 +6,6 @@ import (
 	"strings"
 )
 
-// ExprKind says what an expression is.
-type ExprKind uint8
-
-// Kinds of expressions.
-const (
-	ExprReg     ExprKind = iota // %Name
-	ExprAddr                    // @ADDR: what is in memory at Num
-	ExprSymbol                  // @SYM[+-OFFSET]: what is in memory at Name plus Off
-	ExprStack                   // $stack: the stack pointer
-	ExprStackN                  // $stackN: word Num of the stack
-	ExprArg                     // $argN: argument Num of the function, from 1
-	ExprRetVal                  // $retval
-	ExprComm                    // $comm: the thread's name
-	ExprDeref                   // +OFFSET(Sub), +uOFFSET(Sub): what is in memory at Sub plus Off
-	ExprImm                     // \NUMBER
-	ExprString                  // \"Name"
-	ExprName                    // a variable of the program, with fields behind -> and .
-	ExprAllArgs                 // $arg*: all parameters
-)
-
-// Expr says where a value comes from.
-type Expr struct {
-	Kind ExprKind
-	Name string // register, symbol, string, or variable with its fields
-	Num  uint64 // address, number of a word or argument (from 0, from 1), immediate
-	Off  int64  // bytes added to a symbol or before a dereference
-	User bool   // ExprDeref with u: memory of the program (all of it here is)
-	Sub  *Expr  // ExprDeref
-	Pos  int
-}
-
 const (
 	allArgs = "$arg*"
 	// The kernel compiles an argument to at most 16 instructions, the last of which

@@ -7,46 +7,6 @@ import (
 	"strings"
 )
 
-// PlaceKind says how a place is named.
-type PlaceKind uint8
-
-// Kinds of places.
-const (
-	PlaceSymbol PlaceKind = iota // [MOD:]SYM[+OFFSET]
-	PlaceAddr                    // [MOD:]ADDR
-	PlaceFile                    // PATH:OFFSET, an offset in a file
-	PlaceLine                    // FILE:LINE, a line of source
-)
-
-// Place is where a probe stands.
-//
-// A word is taken so, in this order; what stands in double quotes separates nothing:
-//
-//   - a trailing %return makes a return probe of it;
-//   - all of it a number: an address;
-//   - the first single `:` (`::` never splits) parts it. FILE.go:LINE, with the suffix of
-//     a source file before it and a decimal number behind, is a line; PATH:NUMBER with a
-//     `/` before it an offset in a file; MOD:NUMBER an address of an object; all else
-//     MOD:SYM;
-//   - a symbol's last `+` or `-` begins its offset if a digit follows; else it belongs to
-//     the name (operator+, github.com/x/go-y.F). A `/` in a symbol belongs to the path of
-//     a Go package.
-//
-// So names of Go and C++ go without quotes unless they hold spaces, a `#` or a number
-// behind a `+` or `-`.
-type Place struct {
-	Kind   PlaceKind
-	Module string // the object that Symbol or Addr belongs to; "": any
-	Path   string // PlaceFile, PlaceLine
-	Symbol string // PlaceSymbol: a name, or a pattern
-	Glob   bool   // Symbol is a pattern: one event for each function that matches, under generated names
-	Offset uint64 // PlaceSymbol: bytes from the symbol, at most 1<<32-1
-	Addr   uint64 // PlaceAddr: the address; PlaceFile: the offset in the file
-	Line   int    // PlaceLine: from 1
-	Return bool   // it was written with %return
-	Pos    int
-}
-
 const returnSuffix = "%return"
 
 // errPlace is a place that was refused, at a byte of its word.

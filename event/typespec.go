@@ -2,34 +2,6 @@ package event
 
 import "strings"
 
-// TypeKind says how a value is taken and shown.
-type TypeKind uint8
-
-// Kinds of types.
-const (
-	Unsigned TypeKind = iota // u8 to u64: decimal
-	Signed                   // s8 to s64: decimal
-	Hex                      // x8 to x64
-	Char                     // a character
-	Bits                     // b<w>@<o>/<c>: w bits from bit o of a container of c bits, decimal
-	Symbol                   // an address, shown as SYM+0xOFF/0xSIZE
-	SymStr                   // the same as a string
-	String                   // a string of bytes up to a NUL
-	UString                  // the same, named so for memory of a program
-	GoString                 // a pointer and a length
-)
-
-// TypeSpec is the type of an argument.
-type TypeSpec struct {
-	Kind  TypeKind
-	Size  int    // bytes of one value: 1, 2, 4 or 8; 8 of an address; of a string 0
-	Width int    // Bits: how many
-	Shift int    // Bits: the first, 0 is the lowest of the container
-	Count int    // elements of an array, 1 to 64; 0 if it is none
-	Text  string // as written, "" if left out
-	Pos   int    // of the type, or of the expression if left out
-}
-
 // DefaultType is what an argument has that names none: x64.
 var DefaultType = TypeSpec{Kind: Hex, Size: 8}
 
@@ -77,11 +49,6 @@ func typeNamed(name string) (TypeSpec, bool) {
 }
 
 const knownTypes = "types are u8 to u64, s8 to s64, x8 to x64, char, string, ustring, gostring, symbol, symstr and b<w>@<o>/<c>; %pd and %pD are a kernel's (-k)"
-
-// IsString says whether a value of the type is a string that is copied into the record.
-func (t TypeSpec) IsString() bool {
-	return t.Kind == String || t.Kind == UString || t.Kind == GoString
-}
 
 // parseType reads TYPE[COUNT] behind an argument's colon.
 func (d *Def) parseType(t text) (TypeSpec, error) {
