@@ -7,18 +7,9 @@ import (
 	"strings"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
-
-// Scanner reads the code of one target. Its methods may be called by several goroutines at once.
-type Scanner struct {
-	t   target.Target
-	can target.Capabilities // of t
-	// around is what the analysis of any function may ask of the target; the rest of it is not set.
-	around    arch.Func
-	texts     texts
-	unwinders unwinders
-}
 
 // New makes the Scanner of a target. It does not touch the target.
 func New(t target.Target) *Scanner {
@@ -97,4 +88,21 @@ func neverReturns(name string) bool {
 // morestack says whether a call there makes a Go function start anew.
 func (s *Scanner) morestack(addr uint64) bool {
 	return strings.HasPrefix(s.nameAt(addr), "runtime.morestack")
+}
+
+// text gives the reader of an object's file.
+func (s *Scanner) text(im *symbol.Image) *text {
+	s.texts.mu.Lock()
+	defer s.texts.mu.Unlock()
+	x := s.texts.of[im]
+	if x == nil {
+		x = &text{im: im, segs: im.Segments(), funcs: im.Funcs(), live: s.can.Describer != nil}
+		x.findKept()
+		x.windows = make([]window, len(x.segs))
+		if s.texts.of == nil {
+			s.texts.of = map[*symbol.Image]*text{}
+		}
+		s.texts.of[im] = x
+	}
+	return x
 }

@@ -3,7 +3,6 @@ package codescan
 import (
 	"cmp"
 	"slices"
-	"sync"
 
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -13,13 +12,6 @@ import (
 // library's mempcpy goes on in memmove), and cold parts of functions in a file without names,
 // which nothing ties to the function that they jump back to. A probe's jump over such an
 // address would be entered in its middle.
-
-// crossings are the addresses inside functions that 32-bit jumps and calls from elsewhere in
-// the object lead to.
-type crossings struct {
-	once sync.Once
-	to   []uint64 // link-time addresses, sorted
-}
 
 // entered lists the link-time addresses inside a function at which code outside enters it.
 // Go's compiler and assembler make no such jumps, and a kernel's code is not searched.

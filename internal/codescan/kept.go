@@ -5,15 +5,6 @@ import (
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
-// keep is a restartable sequence with the last byte before it, or the signature before the
-// place where one goes on when it was interrupted. The instruction that ends with that byte
-// is the one that announces the sequence: a thread that is preempted behind it and not yet
-// at the sequence has announced it in vain.
-type keep struct {
-	symbol.Range
-	abort uint64 // where it goes on
-}
-
 // signature is the length of what the kernel checks before it makes a thread go on at a
 // sequence's abort address (rseq(2)).
 const signature = 4

@@ -3,7 +3,6 @@ package codescan
 import (
 	"fmt"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -183,12 +182,6 @@ func (r *ReturnReaders) symbol(raw string, depth int) error {
 		}
 	}
 	return nil
-}
-
-// unwinders are those of the files that were asked for.
-type unwinders struct {
-	mu sync.Mutex
-	of map[*symbol.Image]symbol.Unwinder
 }
 
 // Unwinder tells which unwinder a file has.

@@ -4,7 +4,9 @@ import (
 	"slices"
 	"sync"
 
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // text serves what an object's file holds, a window of each segment at a time: functions
@@ -36,23 +38,6 @@ const windowSize = 64 << 10
 type texts struct {
 	mu sync.Mutex
 	of map[*symbol.Image]*text
-}
-
-// text gives the reader of an object's file.
-func (s *Scanner) text(im *symbol.Image) *text {
-	s.texts.mu.Lock()
-	defer s.texts.mu.Unlock()
-	x := s.texts.of[im]
-	if x == nil {
-		x = &text{im: im, segs: im.Segments(), funcs: im.Funcs(), live: s.can.Describer != nil}
-		x.findKept()
-		x.windows = make([]window, len(x.segs))
-		if s.texts.of == nil {
-			s.texts.of = map[*symbol.Image]*text{}
-		}
-		s.texts.of[im] = x
-	}
-	return x
 }
 
 // read fills b with what the file has at a link-time address.
@@ -156,3 +141,35 @@ func (x *text) memory(n int) []byte {
 
 // maxAfter is more than any patch takes of the padding behind a function.
 const maxAfter = 32
+
+// Scanner reads the code of one target. Its methods may be called by several goroutines at once.
+type Scanner struct {
+	t   target.Target
+	can target.Capabilities // of t
+	// around is what the analysis of any function may ask of the target; the rest of it is not set.
+	around    arch.Func
+	texts     texts
+	unwinders unwinders
+}
+
+// keep is a restartable sequence with the last byte before it, or the signature before the
+// place where one goes on when it was interrupted. The instruction that ends with that byte
+// is the one that announces the sequence: a thread that is preempted behind it and not yet
+// at the sequence has announced it in vain.
+type keep struct {
+	symbol.Range
+	abort uint64 // where it goes on
+}
+
+// crossings are the addresses inside functions that 32-bit jumps and calls from elsewhere in
+// the object lead to.
+type crossings struct {
+	once sync.Once
+	to   []uint64 // link-time addresses, sorted
+}
+
+// unwinders are those of the files that were asked for.
+type unwinders struct {
+	mu sync.Mutex
+	of map[*symbol.Image]symbol.Unwinder
+}

@@ -94,3 +94,28 @@ type part struct {
 	off int
 	t   reflect.Type
 }
+
+// goFrame is the argument frame of a function of Go's ABIInternal, as its caller lays it
+// out. At the function's first instruction the return address is at SP, and this above it:
+//
+//	SP+8                     arguments on the stack, in order, each aligned as its type
+//	SP+8+args                results on the stack
+//	SP+8+args+results        room for the arguments in registers, in order, each as in memory:
+//	                         the function spills them there, also before its stack grows
+//	SP+8+args+results+spill
+//
+// Each of the three is a multiple of 8 bytes. Only the arguments are written by the caller.
+type goFrame struct {
+	args, results, spill int
+	in, out              []slot
+}
+
+// wordSize is the size of a pointer and of a register for integers, in bytes.
+const wordSize = 8
+
+// slot is where an argument or a result is: a number of bytes above the return address, for
+// one in registers that of its spill area. Results in registers have none: -1.
+type slot struct {
+	off  int
+	regs bool
+}

@@ -23,34 +23,9 @@ const (
 	goFloatRegs = 15
 )
 
-// wordSize is the size of a pointer and of a register for integers, in bytes.
-const wordSize = 8
-
 // maxEntryFrame bounds the argument frame of a jprobe's Entry, in bytes: it is copied to the
 // system stack, of which a thread has 16 KiB.
 const maxEntryFrame = 4096
-
-// slot is where an argument or a result is: a number of bytes above the return address, for
-// one in registers that of its spill area. Results in registers have none: -1.
-type slot struct {
-	off  int
-	regs bool
-}
-
-// goFrame is the argument frame of a function of Go's ABIInternal, as its caller lays it
-// out. At the function's first instruction the return address is at SP, and this above it:
-//
-//	SP+8                     arguments on the stack, in order, each aligned as its type
-//	SP+8+args                results on the stack
-//	SP+8+args+results        room for the arguments in registers, in order, each as in memory:
-//	                         the function spills them there, also before its stack grows
-//	SP+8+args+results+spill
-//
-// Each of the three is a multiple of 8 bytes. Only the arguments are written by the caller.
-type goFrame struct {
-	args, results, spill int
-	in, out              []slot
-}
 
 // abiState assigns registers and stack, arguments first, then results.
 type abiState struct{ ints, floats, stack, spill int }

@@ -7,26 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of a Config.
-const (
-	MaxCPUs   = 8192
-	MaxEvents = 1 << 20 // an event number has 20 bits (Word0)
-	MinData   = PageSize
-	MaxData   = 256 << 20
-
-	DefaultEvents = 4096
-	DefaultData   = 1 << 20
-
-	// lockedBytes bounds what a locked shard holds unread. With records of at least
-	// RecHeader bytes that is at most 65536 reservations, so that the 16-bit count
-	// in the head tells how many lie between two positions.
-	lockedBytes = 1 << 20
-
-	unit    = 8 // bytes
-	posBits = 48
-	posMask = 1<<posBits - 1
-)
-
 // Config says how large a ring is. Zero fields mean the default.
 type Config struct {
 	CPUs     int // possible CPUs (the highest CPU number + 1); default: this machine's

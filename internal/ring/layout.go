@@ -85,3 +85,23 @@ func UnitsOf(w0 uint64) uint64 { return w0 & (1<<EventShift - 1) }
 
 // EventOf is the number of a record's event, as its first word says. It may be beyond the ring's Events.
 func EventOf(w0 uint64) int { return int(uint32(w0) >> EventShift) }
+
+// Bounds of a Config.
+const (
+	MaxCPUs   = 8192
+	MaxEvents = 1 << 20 // an event number has 20 bits (Word0)
+	MinData   = PageSize
+	MaxData   = 256 << 20
+
+	DefaultEvents = 4096
+	DefaultData   = 1 << 20
+
+	// lockedBytes bounds what a locked shard holds unread. With records of at least
+	// RecHeader bytes that is at most 65536 reservations, so that the 16-bit count
+	// in the head tells how many lie between two positions.
+	lockedBytes = 1 << 20
+
+	unit    = 8 // bytes
+	posBits = 48
+	posMask = 1<<posBits - 1
+)

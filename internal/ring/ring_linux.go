@@ -3,9 +3,6 @@ package ring
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -200,37 +197,4 @@ func (r *Ring) PrepareEvents(n int) error {
 		}
 	}
 	return nil
-}
-
-// populate makes pages present and writable here and in the file. Kernels before 5.14
-// do not know the request; there every page is touched by an addition of nothing.
-func (r *Ring) populate(off, size uint64) error {
-	b := r.mem[off : off+size]
-	err := unix.Madvise(b, unix.MADV_POPULATE_WRITE)
-	if errors.Is(err, unix.EINVAL) {
-		for at := uint64(0); at < size; at += PageSize {
-			touch(b, at)
-		}
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("ring: %d bytes of pages: %w", size, err)
-	}
-	return nil
-}
-
-// possibleCPUs is the highest number a CPU of this machine can have, plus one.
-func possibleCPUs() (int, error) {
-	const path = "/sys/devices/system/cpu/possible"
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return 0, fmt.Errorf("ring: possible CPUs: %w", err)
-	}
-	list := strings.TrimSpace(string(b))
-	last := list[strings.LastIndexAny(list, "-,")+1:]
-	n, err := strconv.Atoi(last)
-	if err != nil {
-		return 0, fmt.Errorf("ring: possible CPUs: %s holds %q: %w", path, list, err)
-	}
-	return n + 1, nil
 }
