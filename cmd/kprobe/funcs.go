@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kprobes.dev/kprobes/internal/similar"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -122,7 +121,7 @@ func finishFuncs(w *bufio.Writer, n int, glob string, in []*symbol.Module) error
 
 // noFunction says that none matches, and what may be meant.
 func noFunction(glob string, similarTo []string) error {
-	return fmt.Errorf("no function matches %q%s", glob, similar.Question(similarTo[:min(len(similarTo), similar.Max)]))
+	return fmt.Errorf("no function matches %q%s", glob, symbol.DidYouMean(similarTo[:min(len(similarTo), symbol.MaxNearest)]))
 }
 
 // printFuncs writes address, size, name and module of each function that matches: the

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/similar"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -18,7 +18,7 @@ func newGuest() *cobra.Command {
 		Short: "boot a kernel in QEMU as kprobe wants it, and end it",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("guest %s is not known%s: start or stop", args[0], similar.Question(similar.Of(args[0], []string{"start", "stop"})))
+				return usagef("guest %s is not known%s: start or stop", args[0], symbol.DidYouMean(symbol.Nearest(args[0], []string{"start", "stop"})))
 			}
 			return nil
 		},

@@ -10,7 +10,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/similar"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/linux"
 )
 
@@ -142,7 +142,7 @@ func funcsOfKernel(glob string) error {
 	for i := range all {
 		names[i] = all[i].Name
 	}
-	return noFunction(glob, similar.Of(glob, names))
+	return noFunction(glob, symbol.Nearest(glob, names))
 }
 
 // checkKprobes judges whether the kernel's own kprobes can be had (-k).

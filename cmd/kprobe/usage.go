@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/similar"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // usageError is a wrong use of the command: exit status 2.
@@ -54,7 +54,7 @@ func checkVerb(root *cobra.Command, args []string) error {
 	if slices.Contains(known, args[0]) {
 		return nil
 	}
-	return usagef("verb %q is not known%s: see kprobe --help", args[0], similar.Question(similar.Of(args[0], shown)))
+	return usagef("verb %q is not known%s: see kprobe --help", args[0], symbol.DidYouMean(symbol.Nearest(args[0], shown)))
 }
 
 // flagError says what is wrong with a flag, and what would be right.
@@ -71,7 +71,7 @@ func flagError(c *cobra.Command, err error) error {
 		if s := missing.GetSpecifiedShortnames(); s != "" {
 			name = "-" + s
 		}
-		return usagef("flag %q is not known%s: see %s --help", name, similar.Question(similarFlags(c, name)), c.CommandPath())
+		return usagef("flag %q is not known%s: see %s --help", name, symbol.DidYouMean(similarFlags(c, name)), c.CommandPath())
 	case errors.As(err, &bare):
 		return usagef("flag --%s needs a value: %s", bare.GetFlag().Name, bare.GetFlag().Usage)
 	case errors.As(err, &bad):
@@ -105,7 +105,7 @@ func similarFlags(c *cobra.Command, name string) []string {
 			known = append(known, "--"+f.Name)
 		}
 	})
-	return similar.Of(name, known)
+	return symbol.Nearest(name, known)
 }
 
 // version tells which kprobe this is.

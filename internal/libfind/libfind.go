@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/similar"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Program is what is known of a program that may load objects.
@@ -58,7 +58,7 @@ func (p *Program) Find(name string) error {
 	}
 	slices.Sort(seen)
 	return errno.Errorf(unix.ENOENT, "no object %q is mapped, and none is found where the loader looks%s; one from elsewhere is named by its path",
-		name, similar.Question(similar.Of(name, slices.Compact(seen))))
+		name, symbol.DidYouMean(symbol.Nearest(name, slices.Compact(seen))))
 }
 
 // dirs are the directories in which a name is looked for, each once.
@@ -107,16 +107,16 @@ func (p *Program) file(path string) error {
 		for _, e := range entries {
 			names = append(names, e.Name())
 		}
-		names = similar.Of(base, names)
+		names = symbol.Nearest(base, names)
 		for i := range names {
 			names[i] = dir + names[i]
 		}
-		return errno.Errorf(unix.ENOENT, "there is no file %q, and none is mapped%s", path, similar.Question(names))
+		return errno.Errorf(unix.ENOENT, "there is no file %q, and none is mapped%s", path, symbol.DidYouMean(names))
 	case !st.Mode().IsRegular():
 		return errno.Errorf(unix.EINVAL, "%q is no regular file", path)
 	}
 	if real, err := filepath.EvalSymlinks(path); p.ours() && err == nil && !strings.HasSuffix(real, filepath.Clean(path)) {
-		return errno.Errorf(unix.EINVAL, "%q is a link, and objects go by their own paths%s", path, similar.Question([]string{real}))
+		return errno.Errorf(unix.EINVAL, "%q is a link, and objects go by their own paths%s", path, symbol.DidYouMean([]string{real}))
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func relative(path string) error {
 		return fmt.Errorf("path %q: %w", path, err)
 	}
 	if real, err := filepath.EvalSymlinks(abs); err == nil {
-		return errno.Errorf(unix.EINVAL, "path %q: paths are absolute%s", path, similar.Question([]string{real}))
+		return errno.Errorf(unix.EINVAL, "path %q: paths are absolute%s", path, symbol.DidYouMean([]string{real}))
 	}
 	return errno.Errorf(unix.ENOENT, "path %q: paths are absolute, and there is no %q either", path, abs)
 }

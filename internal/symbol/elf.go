@@ -81,7 +81,7 @@ func parseELF(r io.ReaderAt, size int64, path string, o *Options, detached bool)
 	c := &cursor{b: hdr, pos: 16}
 	f.typ = c.u16()
 	machine := elf.Machine(c.u16())
-	f.machine = machineOf(machine)
+	f.machine = objfile.Of(machine)
 	c.u32()
 	f.entry = c.u64()
 	phoff, shoff := c.u64(), c.u64()
@@ -119,7 +119,7 @@ func (f *elfFile) checkMachine(m elf.Machine) error {
 		return f.fail("header", 16, "file type %v: only programs and shared objects have places to probe", t)
 	}
 	if f.machine == nil {
-		return f.fail("header", 18, "made for %v: only %s and %s are known", m, machines[0].Name, machines[1].Name)
+		return f.fail("header", 18, "made for %v: only %s are known", m, objfile.Names())
 	}
 	return nil
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
-
-	"kprobes.dev/kprobes/internal/similar"
 )
 
 // Reasons that a caller may want to tell apart.
@@ -69,7 +67,7 @@ func (e *NotFoundError) Error() string {
 	if e.Reason != "" {
 		b.WriteString(": " + e.Reason)
 	}
-	b.WriteString(similar.Question(e.Similar))
+	b.WriteString(DidYouMean(e.Similar))
 	for _, p := range e.Problems {
 		fmt.Fprintf(&b, "; not searched: %v", p)
 	}

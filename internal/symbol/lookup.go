@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	nearby "kprobes.dev/kprobes/internal/similar"
 )
 
 // Lookup finds the function of a name. It tries, and takes the first that matches:
@@ -331,7 +329,7 @@ func (im *Image) Data(name string) (Sym, error) {
 	fns, err := im.Lookup(name)
 	if err != nil {
 		if nf := (*NotFoundError)(nil); errors.As(err, &nf) && len(nf.Similar) == 0 {
-			nf.Similar = nearby.Names(name, func(yield func(string)) {
+			nf.Similar = nearest(name, func(yield func(string)) {
 				for i := range t.objs {
 					yield(t.objs[i].name)
 				}

@@ -3,8 +3,6 @@ package symbol
 import (
 	"slices"
 	"strings"
-
-	nearby "kprobes.dev/kprobes/internal/similar"
 )
 
 // similar gives names of functions that may be meant by a name that was not found:
@@ -14,7 +12,7 @@ func (t *table) similar(name string) []string {
 	var out []string
 	for i := range t.names {
 		n := &t.names[i]
-		if len(out) == nearby.Max || last == "" {
+		if len(out) == MaxNearest || last == "" {
 			break
 		}
 		if !t.funcs[n.fn].Candidate() || !strings.Contains(n.str, last) {
@@ -31,7 +29,7 @@ func (t *table) similar(name string) []string {
 	if len(out) > 0 {
 		return out
 	}
-	return nearby.Names(name, func(yield func(string)) {
+	return nearest(name, func(yield func(string)) {
 		for i := range t.names {
 			if fn := t.funcs[t.names[i].fn]; fn.Candidate() && !fn.PLT {
 				yield(t.names[i].str)

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"kprobes.dev/kprobes/internal/similar"
 )
 
 // Module is an image mapped into an address space.
@@ -208,12 +206,12 @@ func meant(name string, mods []*Module) string {
 		if isPath {
 			whole = m.Image.Path()
 		}
-		if len(similar.Of(base, []string{m.Name, withoutVersion(m.Name, true)})) > 0 {
+		if len(Nearest(base, []string{m.Name, withoutVersion(m.Name, true)})) > 0 {
 			names = append(names, whole)
 		}
 	}
 	if len(names) > 0 {
-		return similar.Question(names[:min(len(names), similar.Max)])
+		return DidYouMean(names[:min(len(names), MaxNearest)])
 	}
 	return "; mapped: " + modNames(mods)
 }
@@ -380,7 +378,7 @@ func lookupOthers(mods []*Module, name string, missing *NotFoundError) (*Module,
 
 func mergeNames(a, b []string) []string {
 	for _, n := range b {
-		if len(a) < similar.Max && !slices.Contains(a, n) {
+		if len(a) < MaxNearest && !slices.Contains(a, n) {
 			a = append(a, n)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/similar"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // findModule says why no module of a name can come: the kernel takes any, and waits for it. The
@@ -35,7 +35,7 @@ func findModule(root fs.FS, release, name string) error {
 			known = append(known, base)
 		}
 	}
-	return errno.Errorf(unix.ENOENT, "no module %q is loaded, and none can be%s", name, similar.Question(similar.Of(name, known)))
+	return errno.Errorf(unix.ENOENT, "no module %q is loaded, and none can be%s", name, symbol.DidYouMean(symbol.Nearest(name, known)))
 }
 
 // release is that of the kernel that runs.

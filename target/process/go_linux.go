@@ -10,7 +10,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/golayout"
+	"kprobes.dev/kprobes/internal/goabi"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 )
@@ -18,7 +18,7 @@ import (
 // goProgram is what is known of a Go program's runtime.
 type goProgram struct {
 	t       *Target
-	layout  golayout.Layout
+	layout  goabi.Layout
 	runtime arch.GoRuntime
 	allgs   uint64 // address of runtime.allgs; 0 if it is not known
 	// begun says that the layout fitted a thread that runs a goroutine. A program that
@@ -39,7 +39,7 @@ func (t *Target) findGo(threads []*ptrace.Thread) (*goProgram, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, l := range golayout.For(version) {
+	for _, l := range goabi.Layouts(version) {
 		if fit, ok := g.try(l, tls, threads); ok && (fit > 0 || version != "") {
 			g.begun = fit > 0
 			return g, g.findAllgs(main)
@@ -69,7 +69,7 @@ func (t *Target) goTLS(m module) (int32, error) {
 
 // try says whether the layout fits what the threads hold, and how many of them have a g:
 // g.m.procid is the thread's id, and the g's stack is one.
-func (g *goProgram) try(l golayout.Layout, tls int32, threads []*ptrace.Thread) (fit int, ok bool) {
+func (g *goProgram) try(l goabi.Layout, tls int32, threads []*ptrace.Thread) (fit int, ok bool) {
 	for _, th := range threads {
 		gp, ok := g.word(th.ThreadPointer() + uint64(tls))
 		if th.ThreadPointer() == 0 || !ok || gp == 0 {

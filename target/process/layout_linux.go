@@ -3,7 +3,7 @@ package process
 import (
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // What stands in a probed process's memory, and is found there by whoever comes next:
@@ -36,7 +36,7 @@ const (
 	flatTables      = 4 // of sites there, beside the first
 
 	ringName    = "kprobes:ring"
-	controlName = holder.Tracer
+	controlName = procfs.TracerMap
 	heapName    = "kprobes:heap"
 	codeName    = "kprobes:code"
 	mailboxName = "kprobes:mailbox"

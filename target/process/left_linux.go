@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target/patch"
@@ -148,14 +147,14 @@ func (l *Leftover) mapped() ([]patch.Entry, error) {
 // it was forked from did. The kernel's list of mappings tells: no memory of the process is asked.
 func ownEngine(p *ptrace.Process, maps []procfs.Map) error {
 	for _, m := range maps {
-		if !strings.HasPrefix(m.Path, "/memfd:"+holder.Own) {
+		if !strings.HasPrefix(m.Path, "/memfd:"+procfs.OwnMap) {
 			continue
 		}
 		who := "it"
 		if h, err := holderOf(p); err == nil && (h == nil || h.PID != p.PID()) {
 			who = "it, or the process that it was forked from,"
 		}
-		return fmt.Errorf("process %d: %w (%s has mapped %s): %s", p.PID(), ErrOwn, who, holder.Own, adviceOwn)
+		return fmt.Errorf("process %d: %w (%s has mapped %s): %s", p.PID(), ErrOwn, who, procfs.OwnMap, adviceOwn)
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 )
@@ -20,16 +19,16 @@ func (p *Proc) Lock() error {
 	if p.lock != nil {
 		return nil
 	}
-	f, err := p.OpenAt(holder.File, unix.O_RDONLY)
+	f, err := p.OpenAt(procfs.HoldFile, unix.O_RDONLY)
 	if err != nil {
 		return fmt.Errorf("process %d: lock: %w", p.PID(), p.Gone(err))
 	}
-	pid, err := holder.Take(f)
+	pid, err := procfs.Hold(f)
 	switch {
 	case err == nil:
 		p.lock = f
 		return nil
-	case errors.Is(err, holder.ErrTaken):
+	case errors.Is(err, procfs.ErrTaken):
 		err = &HeldError{PID: p.PID(), Holder: *procfs.NewHolder(pid)}
 	default:
 		err = fmt.Errorf("process %d: lock: %w", p.PID(), err)
@@ -42,7 +41,7 @@ func (p *Proc) Unlock() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lock != nil {
-		_ = holder.Release(p.lock) // an error of either step leaves no lock: the file is closed
+		_ = procfs.ReleaseHold(p.lock) // an error of either step leaves no lock: the file is closed
 		p.lock = nil
 	}
 }
@@ -51,12 +50,12 @@ func (p *Proc) Unlock() {
 func (p *Proc) Holder() (*procfs.Holder, error) { return holderOf(p.Process) }
 
 func holderOf(p *ptrace.Process) (*procfs.Holder, error) {
-	f, err := p.OpenAt(holder.File, unix.O_RDONLY)
+	f, err := p.OpenAt(procfs.HoldFile, unix.O_RDONLY)
 	if err != nil {
 		return nil, fmt.Errorf("process %d: lock: %w", p.PID(), p.Gone(err))
 	}
 	defer f.Close()
-	pid, held, err := holder.Of(f)
+	pid, held, err := procfs.HeldBy(f)
 	if err != nil || !held {
 		return nil, err
 	}

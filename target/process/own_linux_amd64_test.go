@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -16,7 +15,7 @@ import (
 func mark(t *testing.T, p *Proc) (addr uint64) {
 	t.Helper()
 	s := stop(t, p)
-	fd, err := s.MemfdCreate(holder.Own, unix.MFD_CLOEXEC)
+	fd, err := s.MemfdCreate(procfs.OwnMap, unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -32,15 +31,15 @@ func takeClaim() (*claim, error) {
 }
 
 func (c *claim) take() error {
-	f, err := os.Open("/proc/self/" + holder.File)
+	f, err := os.Open("/proc/self/" + procfs.HoldFile)
 	if err != nil {
 		return fmt.Errorf("lock of the own process: %w", err)
 	}
-	pid, err := holder.Take(f)
+	pid, err := procfs.Hold(f)
 	switch {
 	case err == nil:
 		c.lock = f
-	case errors.Is(err, holder.ErrTaken):
+	case errors.Is(err, procfs.ErrTaken):
 		return errors.Join(errHeld(pid), f.Close())
 	default:
 		return errors.Join(fmt.Errorf("lock of the own process: %w", err), f.Close())
@@ -72,7 +71,7 @@ func noTracer() error {
 		return err
 	}
 	for _, m := range maps {
-		if strings.HasPrefix(m.Path, "/memfd:"+holder.Tracer) {
+		if strings.HasPrefix(m.Path, "/memfd:"+procfs.TracerMap) {
 			return errno.Errorf(unix.EBUSY, "process %d holds probes of a tracer that was killed, or that runs in another pid namespace: take them out (kprobe detach -p %d) and register again", os.Getpid(), os.Getpid())
 		}
 	}
@@ -81,9 +80,9 @@ func noTracer() error {
 
 // mapMarker maps a page of a memory file, which has its name in /proc/PID/maps.
 func mapMarker() (uint64, error) {
-	fd, err := unix.MemfdCreate(holder.Own, unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	fd, err := unix.MemfdCreate(procfs.OwnMap, unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
-		fd, err = unix.MemfdCreate(holder.Own, unix.MFD_CLOEXEC) // before Linux 6.3
+		fd, err = unix.MemfdCreate(procfs.OwnMap, unix.MFD_CLOEXEC) // before Linux 6.3
 	}
 	if err != nil {
 		return 0, fmt.Errorf("memory file: %w", err)
@@ -108,7 +107,7 @@ func (c *claim) release() error {
 		err, c.marker = unmap(c.marker, markerSize), 0
 	}
 	if c.lock != nil {
-		err, c.lock = errors.Join(err, holder.Release(c.lock)), nil
+		err, c.lock = errors.Join(err, procfs.ReleaseHold(c.lock)), nil
 	}
 	return err
 }

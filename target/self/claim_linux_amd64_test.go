@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -27,25 +26,25 @@ func claims(c *kprobes.Core) error {
 		if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), words) {
 			return fmt.Errorf("refused with %q: %w", words, err)
 		}
-		if n, err := ownMappings(holder.Own); n != 0 || err != nil {
+		if n, err := ownMappings(procfs.OwnMap); n != 0 || err != nil {
 			return fmt.Errorf("after a refusal the mark stands in %d mappings: %w", n, err)
 		}
 		return nil
 	}
-	other, err := os.Open("/proc/self/" + holder.File)
+	other, err := os.Open("/proc/self/" + procfs.HoldFile)
 	if err != nil {
 		return err
 	}
-	if _, err := holder.Take(other); err != nil {
+	if _, err := procfs.Hold(other); err != nil {
 		return err
 	}
 	if err := refused("another copy of package"); err != nil {
 		return err
 	}
-	if err := holder.Release(other); err != nil {
+	if err := procfs.ReleaseHold(other); err != nil {
 		return err
 	}
-	fd, err := unix.MemfdCreate(holder.Tracer, unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate(procfs.TracerMap, unix.MFD_CLOEXEC)
 	if err != nil {
 		return err
 	}
@@ -63,24 +62,24 @@ func claims(c *kprobes.Core) error {
 	if err := c.RegisterKprobe(k); err != nil {
 		return fmt.Errorf("registered when nobody holds the process: %w", err)
 	}
-	if n, err := ownMappings(holder.Own); n != 1 || err != nil {
+	if n, err := ownMappings(procfs.OwnMap); n != 1 || err != nil {
 		return fmt.Errorf("the mark stands in %d mappings: %w", n, err)
 	}
-	f, err := os.Open("/proc/self/" + holder.File)
+	f, err := os.Open("/proc/self/" + procfs.HoldFile)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if pid, held, err := holder.Of(f); pid != os.Getpid() || !held || err != nil {
+	if pid, held, err := procfs.HeldBy(f); pid != os.Getpid() || !held || err != nil {
 		return fmt.Errorf("held by %d, %v, %w", pid, held, err)
 	}
 	if err := c.Close(nil); err != nil {
 		return err
 	}
-	if pid, held, err := holder.Of(f); held || err != nil {
+	if pid, held, err := procfs.HeldBy(f); held || err != nil {
 		return fmt.Errorf("after Close held by %d, %v, %w", pid, held, err)
 	}
-	if n, err := ownMappings(holder.Own); n != 0 || err != nil {
+	if n, err := ownMappings(procfs.OwnMap); n != 0 || err != nil {
 		return fmt.Errorf("after Close the mark stands in %d mappings: %w", n, err)
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/golayout"
+	"kprobes.dev/kprobes/internal/goabi"
 )
 
 // currentG gives the address of the running goroutine's g, as the assembler finds it.
@@ -46,7 +46,7 @@ var iscgo bool
 
 // layout is where this process's runtime keeps what we need: offsets in bytes in g and m.
 type layout struct {
-	golayout.Layout
+	goabi.Layout
 	TLS int32 // of the pointer to the running g, from the FS base
 }
 
@@ -67,7 +67,7 @@ func (l *layout) runtime() *arch.GoRuntime {
 func findLayout() (*layout, error) { return findLayoutOf(runtime.Version()) }
 
 func findLayoutOf(version string) (*layout, error) {
-	known := golayout.For(version)
+	known := goabi.Layouts(version)
 	if version == "" || len(known) == 0 {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "go runtime: the layout of version %q is not known here: "+
 			"build the program with Go 1.25 or 1.26, or with a version of kprobes that knows this one; nothing was changed", version)

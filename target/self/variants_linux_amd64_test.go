@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"kprobes.dev/kprobes/internal/golayout"
+	"kprobes.dev/kprobes/internal/goabi"
 )
 
 // oldGo is the older version that programs are built with too. The go command fetches it
@@ -78,7 +78,7 @@ func TestVariantsProbing(t *testing.T) {
 }
 
 func testVariants(t *testing.T, env []string) {
-	var told *golayout.Layout
+	var told *goabi.Layout
 	for _, v := range variants {
 		program := v.build(t, env, "describe")
 		if l := dwarfLayout(t, program); l != nil {
@@ -92,7 +92,7 @@ func testVariants(t *testing.T, env []string) {
 }
 
 // checkDescribe compares what the program says of itself with its debug information.
-func checkDescribe(t *testing.T, program string, told *golayout.Layout, env []string) {
+func checkDescribe(t *testing.T, program string, told *goabi.Layout, env []string) {
 	cmd := exec.Command(program)
 	cmd.Stderr = new(strings.Builder)
 	out, err := cmd.Output()
@@ -102,7 +102,7 @@ func checkDescribe(t *testing.T, program string, told *golayout.Layout, env []st
 	var got struct {
 		Version string
 		Layout  struct {
-			golayout.Layout
+			goabi.Layout
 			TLS int32
 		}
 		Path map[string]string
@@ -125,7 +125,7 @@ func checkDescribe(t *testing.T, program string, told *golayout.Layout, env []st
 }
 
 // dwarfLayout reads the layout from a program's debug information; nil if it has none.
-func dwarfLayout(t *testing.T, program string) *golayout.Layout {
+func dwarfLayout(t *testing.T, program string) *goabi.Layout {
 	t.Helper()
 	f, err := elf.Open(program)
 	if err != nil {
@@ -150,7 +150,7 @@ func dwarfLayout(t *testing.T, program string) *golayout.Layout {
 		}
 		return sum
 	}
-	return &golayout.Layout{
+	return &goabi.Layout{
 		StackLo:     at("runtime.g.stack", "runtime.stack.lo"),
 		StackHi:     at("runtime.g.stack", "runtime.stack.hi"),
 		StackGuard0: at("runtime.g.stackguard0"),

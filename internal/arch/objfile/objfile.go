@@ -1,8 +1,12 @@
-// Package objfile says what the files of programs have of a processor, for who reads them anywhere. Each processor
-// has its description below its own directory.
+// Package objfile says what the files of programs have of a processor, for who reads them on any. Each processor
+// has its description in a file of its own.
 package objfile
 
-import "debug/elf"
+import (
+	"debug/elf"
+	"slices"
+	"strings"
+)
 
 // Machine describes the files of a processor. What is nil or 0 is not known, and what asks for it does without.
 type Machine struct {
@@ -32,4 +36,25 @@ type Machine struct {
 
 	// Unwinders are functions by which unwinders that know the processor step from a frame to its caller.
 	Unwinders []string
+}
+
+// machines are those whose files are read.
+var machines = []*Machine{&x8664, &aarch64}
+
+// Of finds the description of a processor; nil: there is none.
+func Of(m elf.Machine) *Machine {
+	i := slices.IndexFunc(machines, func(d *Machine) bool { return d.ELF == m })
+	if i < 0 {
+		return nil
+	}
+	return machines[i]
+}
+
+// Names are the names of the processors, for messages.
+func Names() string {
+	names := make([]string, len(machines))
+	for i, m := range machines {
+		names[i] = m.Name
+	}
+	return strings.Join(names, " and ")
 }

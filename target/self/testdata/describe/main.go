@@ -11,14 +11,14 @@ import (
 	"runtime"
 	_ "unsafe"
 
-	"kprobes.dev/kprobes/internal/golayout"
+	"kprobes.dev/kprobes/internal/goabi"
 	"kprobes.dev/kprobes/internal/symbol"
 	_ "kprobes.dev/kprobes/target/self"
 )
 
 // layout is that of package self.
 type layout struct {
-	golayout.Layout
+	goabi.Layout
 	TLS int32
 }
 

@@ -1,11 +1,11 @@
-package similar
+package symbol
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestOf(t *testing.T) {
+func TestNearest(t *testing.T) {
 	names := []string{"lookupKey", "lookupKeyRead", "processCommand", "processcommand2", "xyz"}
 	for name, want := range map[string]string{
 		"lokupKey":                "lookupKey",
@@ -16,9 +16,9 @@ func TestOf(t *testing.T) {
 		"x":                       "",
 		strings.Repeat("a", 1000): "",
 	} {
-		got := strings.Join(Of(name, names), " ")
+		got := strings.Join(Nearest(name, names), " ")
 		if want != "" && !strings.Contains(got, want) || want == "" && got != "" {
-			t.Errorf("Of(%q) = %q, want %q", name, got, want)
+			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
 		}
 	}
 }
@@ -30,7 +30,7 @@ func TestQuestion(t *testing.T) {
 		`; did you mean "a" or "b"?`:        {"a", "b"},
 		`; did you mean "a", "b" or "c\n"?`: {"a", "b", "c\n"},
 	} {
-		if got := Question(names); got != want {
+		if got := DidYouMean(names); got != want {
 			t.Errorf("%q: %s, want %s", names, got, want)
 		}
 	}

@@ -1,12 +1,12 @@
-package golayout_test
+package goabi_test
 
 import (
 	"testing"
 
-	"kprobes.dev/kprobes/internal/golayout"
+	"kprobes.dev/kprobes/internal/goabi"
 )
 
-func TestFor(t *testing.T) {
+func TestLayouts(t *testing.T) {
 	for version, minor := range map[string]int{
 		"go1.26":                       26,
 		"go1.26.8":                     26,
@@ -26,7 +26,7 @@ func TestFor(t *testing.T) {
 		"go2.26":                       0,
 		"go1.99999999999999999999":     0,
 	} {
-		got := golayout.For(version)
+		got := goabi.Layouts(version)
 		switch {
 		case minor == 0 && len(got) != 0:
 			t.Errorf("%q: layout of Go 1.%d, want none", version, got[0].Minor)
@@ -36,13 +36,13 @@ func TestFor(t *testing.T) {
 	}
 }
 
-func TestForUnknown(t *testing.T) {
-	all := golayout.For("")
+func TestLayoutsUnknown(t *testing.T) {
+	all := goabi.Layouts("")
 	if len(all) < 4 || all[0].Minor < 26 {
 		t.Fatalf("%d layouts, the first of Go 1.%d: want all, newest first", len(all), all[0].Minor)
 	}
 	all[0].GoID = -1
-	if golayout.For("")[0].GoID == -1 {
+	if goabi.Layouts("")[0].GoID == -1 {
 		t.Error("a caller can change the table")
 	}
 }

@@ -1,6 +1,4 @@
-// Package golayout knows where the runtimes of Go versions keep what probes need of
-// goroutines (g) and threads (m), on linux/amd64.
-package golayout
+package goabi
 
 import (
 	"strconv"
@@ -36,11 +34,11 @@ var layouts = []Layout{
 	{23, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 4720},
 }
 
-// For gives the layouts that a program of a toolchain's version may have: one, or none if
+// Layouts gives the layouts that a program of a toolchain's version may have: one, or none if
 // the version is not known, or all, newest first, if it says nothing. A version reads as
 // runtime.Version gives it: "go1.26.8", "go1.26rc1", "go1.26.8 X:nodwarf5",
 // "devel go1.27-4f5c3d Thu…". Layouts are to be validated before they are used.
-func For(version string) []Layout {
+func Layouts(version string) []Layout {
 	if version == "" {
 		return append([]Layout(nil), layouts...)
 	}

@@ -1,5 +1,4 @@
-// Package similar finds what somebody may have meant by a name that is not known.
-package similar
+package symbol
 
 import (
 	"fmt"
@@ -7,20 +6,20 @@ import (
 	"strings"
 )
 
-// Max is the number of names that are suggested.
-const Max = 5
+// MaxNearest is the number of names that are suggested for one that is not known.
+const MaxNearest = 5
 
-// Of gives the nearest of some names.
-func Of(name string, known []string) []string {
-	return Names(name, func(yield func(string)) {
+// Nearest gives the nearest of some names.
+func Nearest(name string, known []string) []string {
+	return nearest(name, func(yield func(string)) {
 		for _, k := range known {
 			yield(k)
 		}
 	})
 }
 
-// Question asks for the names: `; did you mean "a" or "b"?`, "" if there are none.
-func Question(names []string) string {
+// DidYouMean asks for the names: `; did you mean "a" or "b"?`, "" if there are none.
+func DidYouMean(names []string) string {
 	var b strings.Builder
 	for i, n := range names {
 		switch {
@@ -42,9 +41,9 @@ func Question(names []string) string {
 // maxCompared bounds the lengths of names that are compared by distance.
 const maxCompared = 64
 
-// Names gives the names nearest to name: at most a third of its letters differ, or it
+// nearest gives the names nearest to name: at most a third of its letters differ, or it
 // differs in case only, or it begins with it.
-func Names(name string, each func(yield func(string))) []string {
+func nearest(name string, each func(yield func(string))) []string {
 	type near struct {
 		name string
 		dist int
@@ -74,7 +73,7 @@ func Names(name string, each func(yield func(string))) []string {
 		}
 		best = append(best, near{s, d})
 		slices.SortStableFunc(best, func(a, b near) int { return a.dist - b.dist })
-		best = best[:min(len(best), Max)]
+		best = best[:min(len(best), MaxNearest)]
 	})
 	var out []string
 	for _, n := range best {

@@ -1,25 +1,22 @@
-// Package amd64obj describes the files of programs for x86-64 (System V ABI, AMD64 supplement).
-package amd64obj
+package objfile
 
 import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
-
-	"kprobes.dev/kprobes/internal/arch/objfile"
 )
 
-// Machine is x86-64.
-var Machine = objfile.Machine{
+// x8664 is x86-64 (System V ABI, AMD64 supplement).
+var x8664 = Machine{
 	ELF:       elf.EM_X86_64,
 	Name:      "x86-64",
 	Binds:     []uint32{uint32(elf.R_X86_64_JMP_SLOT), uint32(elf.R_X86_64_GLOB_DAT)},
 	IRelative: uint32(elf.R_X86_64_IRELATIVE),
 	Relative:  uint32(elf.R_X86_64_RELATIVE),
-	StubSlot:  stubSlot,
+	StubSlot:  x8664Slot,
 	Padding:   0xcc, // int3
-	Calls:     calls,
-	CallLen:   callLen,
+	Calls:     x8664Calls,
+	CallLen:   x8664Call,
 	FrameSP:   7,
 	// the return address is column 16, behind the registers
 	FrameReturn: 16,
@@ -27,8 +24,8 @@ var Machine = objfile.Machine{
 	Unwinders:   []string{"_ULx86_64_step", "_Ux86_64_step"},
 }
 
-// stubSlot knows stubs as binutils and LLVM make them: `jmp *disp(%rip)`, with endbr64 and bnd before it at will.
-func stubSlot(b []byte, addr uint64) (uint64, bool) {
+// x8664Slot knows stubs as binutils and LLVM make them: `jmp *disp(%rip)`, with endbr64 and bnd before it at will.
+func x8664Slot(b []byte, addr uint64) (uint64, bool) {
 	n := 0
 	if bytes.HasPrefix(b, []byte{0xf3, 0x0f, 0x1e, 0xfa}) { // endbr64
 		n = 4
@@ -43,16 +40,16 @@ func stubSlot(b []byte, addr uint64) (uint64, bool) {
 	return addr + uint64(n+6) + uint64(int64(disp)), true
 }
 
-const callLen = 5 // call rel32
+const x8664Call = 5 // call rel32
 
-func calls(b []byte, addr uint64, f func(behind, to uint64)) {
-	for i := 0; i+callLen <= len(b); i++ {
-		next := bytes.IndexByte(b[i:len(b)-callLen+1], 0xe8)
+func x8664Calls(b []byte, addr uint64, f func(behind, to uint64)) {
+	for i := 0; i+x8664Call <= len(b); i++ {
+		next := bytes.IndexByte(b[i:len(b)-x8664Call+1], 0xe8)
 		if next < 0 {
 			return
 		}
 		i += next
-		behind := addr + uint64(i) + callLen
+		behind := addr + uint64(i) + x8664Call
 		f(behind, behind+uint64(int64(int32(binary.LittleEndian.Uint32(b[i+1:])))))
 	}
 }
