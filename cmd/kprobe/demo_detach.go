@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/demoapp"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -85,7 +86,7 @@ func restored(pid int) (int, error) {
 }
 
 // sameCode compares a range of a module's code with the module's file.
-func sameCode(t *process.Target, m *symbol.Module, r symbol.Range) error {
+func sameCode(t *process.Target, m *symbol.Module, r interval.Range) error {
 	file, live := make([]byte, r.End-r.Start), make([]byte, r.End-r.Start)
 	if err := m.Image.ReadAt(r.Start, file); err != nil {
 		return err

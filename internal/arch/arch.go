@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/ring"
 )
 
@@ -35,7 +36,7 @@ type Func struct {
 	// function anew (Go).
 	Morestack func(target uint64) bool
 	// Keep are bytes that must stay where they are and as they are.
-	Keep []Range
+	Keep []interval.Range
 	// Reserved is the number of bytes at the start, after a landing instruction, that
 	// somebody else patches (a kernel's ftrace): the entry point is behind them.
 	Reserved int
@@ -46,12 +47,6 @@ type Func struct {
 	// be nil.
 	Returns func(target uint64) bool
 }
-
-// Range is the addresses from Lo up to Hi.
-type Range struct{ Lo, Hi uint64 }
-
-// Holds says whether an address is in the range.
-func (r Range) Holds(addr uint64) bool { return addr >= r.Lo && addr < r.Hi }
 
 // Part is a piece of a function's code.
 type Part struct {
@@ -97,7 +92,7 @@ type Arch interface {
 	Analyse(f *Func) (Function, error)
 	// ReturnDetour generates the code at addr that a trampoline leads to, and says where the instructions lie whose place
 	// it takes.
-	ReturnDetour(addr uint64, t *Trampoline, ops []ProbeOp, w *CodegenEnv) (*Detour, Range, error)
+	ReturnDetour(addr uint64, t *Trampoline, ops []ProbeOp, w *CodegenEnv) (*Detour, interval.Range, error)
 }
 
 // ABI is a calling convention, as far as fetch arguments ask for it.
@@ -454,7 +449,7 @@ type ProbeOp struct {
 	// Share is the function of a RoleShare, and Library where the code of its library lies: who calls clone from
 	// there makes a thread with a block of its own, which it has not registered yet.
 	Share   Share
-	Library Range
+	Library interval.Range
 	// PlainLoads: no thread that is at the point blocks the signals of a fault, and the resident handler catches them
 	// (from when on says CodegenEnv.Asks): nothing is asked before a load.
 	PlainLoads bool

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Align is the unit in which room is given, in bytes.
@@ -14,14 +15,12 @@ const Align = 32
 // Piece is a mapping that code stands in. It is not safe for concurrent use.
 type Piece struct {
 	Addr, Size uint64
-	free       []span // sorted by address, never touching one another
+	free       []interval.Range // sorted by address, never touching one another
 }
-
-type span struct{ lo, hi uint64 }
 
 // New makes a piece of size bytes at addr, all free. Both are multiples of Align.
 func New(addr, size uint64) *Piece {
-	return &Piece{Addr: addr, Size: size, free: []span{{addr, addr + size}}}
+	return &Piece{Addr: addr, Size: size, free: []interval.Range{{Start: addr, End: addr + size}}}
 }
 
 // Round is what size bytes take.
@@ -38,10 +37,10 @@ func (p *Piece) Take(lo, hi uint64, size int) (uint64, bool) {
 	}
 	n := Round(size)
 	for i := range p.free {
-		if s := &p.free[i]; s.hi-s.lo >= n {
-			a := s.lo
-			s.lo += n
-			if s.lo == s.hi {
+		if s := &p.free[i]; s.End-s.Start >= n {
+			a := s.Start
+			s.Start += n
+			if s.Start == s.End {
 				p.free = slices.Delete(p.free, i, i+1)
 			}
 			return a, true
@@ -61,7 +60,7 @@ func (p *Piece) Free(spans ...Span) {
 	n := len(p.free)
 	for _, s := range spans {
 		if p.Holds(s.Addr) {
-			p.free = append(p.free, span{s.Addr, s.Addr + Round(s.Size)})
+			p.free = append(p.free, interval.Range{Start: s.Addr, End: s.Addr + Round(s.Size)})
 		}
 	}
 	if len(p.free) > n {
@@ -71,11 +70,11 @@ func (p *Piece) Free(spans ...Span) {
 
 // join puts the free spans in order and makes one of those that touch.
 func (p *Piece) join() {
-	slices.SortFunc(p.free, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
+	slices.SortFunc(p.free, func(a, b interval.Range) int { return cmp.Compare(a.Start, b.Start) })
 	out := p.free[:1]
 	for _, f := range p.free[1:] {
-		if last := &out[len(out)-1]; last.hi == f.lo {
-			last.hi = f.hi
+		if last := &out[len(out)-1]; last.End == f.Start {
+			last.End = f.End
 		} else {
 			out = append(out, f)
 		}
@@ -87,7 +86,7 @@ func (p *Piece) join() {
 func (p *Piece) Used() uint64 {
 	n := p.Size
 	for _, s := range p.free {
-		n -= s.hi - s.lo
+		n -= s.End - s.Start
 	}
 	return n
 }

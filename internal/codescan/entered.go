@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -46,13 +47,13 @@ func (x *text) findCrossings() {
 const padding = 64
 
 // searched is the object's code without Go's functions, and what is between them.
-func (x *text) searched() []symbol.Range {
-	var out []symbol.Range
+func (x *text) searched() []interval.Range {
+	var out []interval.Range
 	for _, r := range x.im.TextRanges() {
 		at, others := r.Start, true // what is before the first function of Go's may be anybody's
 		end := func(to uint64) {
 			if others && to > at || to > at+padding {
-				out = append(out, symbol.Range{Start: at, End: to})
+				out = append(out, interval.Range{Start: at, End: to})
 			}
 			others = false
 		}

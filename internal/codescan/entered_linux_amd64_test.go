@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/testprog"
 )
@@ -15,7 +16,7 @@ func TestSearched(t *testing.T) {
 	ranges := x.searched()
 	var golang, foreign int
 	for _, f := range x.funcs {
-		in := slices.ContainsFunc(ranges, func(r symbol.Range) bool { return r.Start < f.End() && f.Addr < r.End })
+		in := slices.ContainsFunc(ranges, func(r interval.Range) bool { return r.Start < f.End() && f.Addr < r.End })
 		if goes := f.Lang == symbol.LangGo; goes == in {
 			t.Errorf("%s (%v) searched: %v", f.Name, f.Lang, in)
 		} else if goes {

@@ -8,6 +8,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -16,8 +17,8 @@ type Function struct {
 	Name  string
 	Start uint64
 	Image *symbol.Image
-	Code  arch.Function // its analysis
-	Keep  []arch.Range  // bytes that must stay where they are
+	Code  arch.Function    // its analysis
+	Keep  []interval.Range // bytes that must stay where they are
 
 	body  []byte // its code, and a few bytes of what follows
 	parts []arch.Part

@@ -1,7 +1,7 @@
 package codescan
 
 import (
-	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -14,18 +14,18 @@ func (x *text) findKept() {
 	var qs []symbol.Sequence
 	qs, x.keepErr = x.im.Sequences()
 	for _, q := range qs {
-		x.keep = append(x.keep, keep{symbol.Range{Start: q.Start - 1, End: q.End}, q.Abort},
-			keep{symbol.Range{Start: q.Abort - signature, End: q.Abort}, q.Abort})
+		x.keep = append(x.keep, keep{interval.Range{Start: q.Start - 1, End: q.End}, q.Abort},
+			keep{interval.Range{Start: q.Abort - signature, End: q.Abort}, q.Abort})
 	}
 }
 
 // kept gives the bytes of a function that must stay, in run-time addresses, and those
 // inside at which a sequence goes on.
-func (x *text) kept(m *symbol.Module, fn *symbol.Func) (ranges []arch.Range, entries []uint64) {
+func (x *text) kept(m *symbol.Module, fn *symbol.Func) (ranges []interval.Range, entries []uint64) {
 	for _, k := range x.keep {
 		for _, p := range append(m.Image.Parts(fn), fn) {
 			if k.Start < p.End() && k.End > p.Addr {
-				ranges = append(ranges, arch.Range{Lo: m.Runtime(k.Start), Hi: m.Runtime(k.End)})
+				ranges = append(ranges, interval.Range{Start: m.Runtime(k.Start), End: m.Runtime(k.End)})
 			}
 			if k.abort > p.Addr && k.abort < p.End() {
 				entries = append(entries, m.Runtime(k.abort))

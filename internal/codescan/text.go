@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -157,7 +158,7 @@ type Scanner struct {
 // is the one that announces the sequence: a thread that is preempted behind it and not yet
 // at the sequence has announced it in vain.
 type keep struct {
-	symbol.Range
+	interval.Range
 	abort uint64 // where it goes on
 }
 

@@ -277,7 +277,7 @@ func functionsOf(evs []*Event) []*function {
 func byStub(e *Event) bool { return e != nil && e.byStub && !e.ended }
 
 // ofStubs says whether a site is that of a trampoline (stubSite).
-func ofStubs(s *target.Site) bool { return s.Region.Hi != 0 }
+func ofStubs(s *target.Site) bool { return s.Region.End != 0 }
 
 func resolvedAt(m *symbol.Module, fn *symbol.Func) symbol.Resolved {
 	return symbol.Resolved{Module: m, Func: fn, Vaddr: fn.Addr, Addr: m.Runtime(fn.Addr)}

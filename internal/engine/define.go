@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -94,7 +94,7 @@ func (c *Core) inPlace(e *Event) error {
 				return e.refused(fmt.Errorf("%s+0x%x: %w", e.fn.Name, p-e.fn.Start, err))
 			}
 		}
-		if slices.ContainsFunc(e.fn.Keep, func(r arch.Range) bool { return r.Holds(p) }) {
+		if slices.ContainsFunc(e.fn.Keep, func(r interval.Range) bool { return r.Contains(p) }) {
 			return e.refused(errno.Errorf(unix.EINVAL, "%s+0x%x belongs to a restartable sequence (rseq), which the kernel starts anew only where it stands",
 				e.fn.Name, p-e.fn.Start))
 		}

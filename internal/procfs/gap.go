@@ -7,16 +7,11 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // ErrNoGap says that no free range of addresses fits. It also is ENOMEM to errors.Is.
 var ErrNoGap = errno.Errorf(syscall.ENOMEM, "no free address range")
-
-// Range is the addresses [Lo, Hi).
-type Range struct{ Lo, Hi uint64 }
-
-// Size is the number of addresses.
-func (r Range) Size() uint64 { return r.Hi - r.Lo }
 
 const (
 	// PageSize is the size of a page on amd64, in bytes.
@@ -50,9 +45,9 @@ const stackRoom = 64 << 20
 // Gaps gives the free ranges between lo and hi, page aligned, in order of address. They
 // exclude what maps hold, everything below vm.mmap_min_addr's default, and nothing else:
 // a caller that must have one exact address may take it.
-func Gaps(maps []Map, lo, hi uint64) []Range {
+func Gaps(maps []Map, lo, hi uint64) []interval.Range {
 	lo, hi = PageUp(max(lo, Lowest)), PageDown(min(hi, UserTop))
-	var gaps []Range
+	var gaps []interval.Range
 	for _, m := range maps {
 		if m.End <= lo {
 			continue
@@ -61,12 +56,12 @@ func Gaps(maps []Map, lo, hi uint64) []Range {
 			break
 		}
 		if m.Start > lo {
-			gaps = append(gaps, Range{lo, m.Start})
+			gaps = append(gaps, interval.Range{Start: lo, End: m.Start})
 		}
 		lo = m.End
 	}
 	if lo < hi {
-		gaps = append(gaps, Range{lo, hi})
+		gaps = append(gaps, interval.Range{Start: lo, End: hi})
 	}
 	return gaps
 }
@@ -83,9 +78,9 @@ func FindGap(maps []Map, lo, hi, size, reach uint64) (uint64, error) {
 	if lo >= hi || size == 0 || hi > UserTop {
 		return 0, fmt.Errorf("gap of %#x bytes near [%#x, %#x): %w: no such range", size, lo, hi, ErrNoGap)
 	}
-	in := Range{Hi: min(lo+reach, UserTop)}
+	in := interval.Range{End: min(lo+reach, UserTop)}
 	if hi > reach {
-		in.Lo = hi - reach
+		in.Start = hi - reach
 	}
 	for _, room := range heapRoom {
 		if addr, ok := nearestGap(withRoom(maps, room), in, lo, hi, size); ok {
@@ -93,19 +88,19 @@ func FindGap(maps []Map, lo, hi, size, reach uint64) (uint64, error) {
 		}
 	}
 	return 0, fmt.Errorf("gap of %#x bytes within %#x bytes of [%#x, %#x): %w: the largest free one there has %#x bytes",
-		size, reach, lo, hi, ErrNoGap, largest(Gaps(maps, in.Lo, in.Hi)))
+		size, reach, lo, hi, ErrNoGap, largest(Gaps(maps, in.Start, in.End)))
 }
 
-func nearestGap(maps []Map, reach Range, lo, hi, size uint64) (addr uint64, ok bool) {
+func nearestGap(maps []Map, reach interval.Range, lo, hi, size uint64) (addr uint64, ok bool) {
 	best := ^uint64(0)
-	for _, g := range Gaps(maps, reach.Lo, reach.Hi) {
+	for _, g := range Gaps(maps, reach.Start, reach.End) {
 		if g.Size() < size {
 			continue
 		}
 		// The end of the gap that is nearer to the text.
-		at, far := g.Lo, distance(g.Lo, lo, hi)
-		if d := distance(g.Hi-size, lo, hi); d < far {
-			at, far = g.Hi-size, d
+		at, far := g.Start, distance(g.Start, lo, hi)
+		if d := distance(g.End-size, lo, hi); d < far {
+			at, far = g.End-size, d
 		}
 		if far < best {
 			addr, best, ok = at, far, true
@@ -124,7 +119,7 @@ func distance(addr, lo, hi uint64) uint64 {
 	return 0
 }
 
-func largest(gaps []Range) (n uint64) {
+func largest(gaps []interval.Range) (n uint64) {
 	for _, g := range gaps {
 		n = max(n, g.Size())
 	}

@@ -71,7 +71,7 @@ func FuzzParseMaps(f *testing.F) {
 			end = m.End
 		}
 		for _, g := range Gaps(maps, 0, ^uint64(0)) {
-			if g.Lo >= g.Hi || Overlaps(maps, g.Lo, g.Size()) {
+			if g.Start >= g.End || Overlaps(maps, g.Start, g.Size()) {
 				t.Fatalf("gap %#x in %v", g, maps)
 			}
 		}

@@ -155,11 +155,11 @@ func (c *caller) prepare(calls []Syscall) (err error) {
 	if c.place, err = c.s.placeFor(c.t, frameSize(len(xstate), data)); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoThread, err)
 	}
-	lo := c.place.Lo
+	lo := c.place.Start
 	if c.place.clean {
 		lo += placeHead
 	}
-	if c.frame, err = c.layFrame(lo, c.place.Hi, xstate, data); err != nil {
+	if c.frame, err = c.layFrame(lo, c.place.End, xstate, data); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoThread, err)
 	}
 	if c.place.clean {
@@ -317,5 +317,5 @@ func (c *caller) end() error {
 	}
 	// Dead now, but what looks for addresses on stacks must not take it for alive when
 	// the stack has grown over it.
-	return c.s.p.WriteMem(c.frame.sp, make([]byte, c.place.Hi-c.frame.sp))
+	return c.s.p.WriteMem(c.frame.sp, make([]byte, c.place.End-c.frame.sp))
 }

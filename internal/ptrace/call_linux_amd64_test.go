@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -85,7 +86,7 @@ func TestCallWithScratch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.SetScratch(procfs.Range{Lo: at, Hi: at + 64<<10})
+	s.SetScratch(interval.Range{Start: at, End: at + 64<<10})
 	injectEach(t, s)
 	release(t, s)
 	r.Fine()
@@ -256,12 +257,12 @@ func offHeap(t *testing.T, s *Stopped) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, ok := procfs.FindMap(mapsOf(t, s.p), pl.Lo)
+		m, ok := procfs.FindMap(mapsOf(t, s.p), pl.Start)
 		if !ok || m.Path != "[stack]" && m.Inode != s.p.image.Exe.Inode && !pl.clean {
-			t.Fatalf("frame of thread %d, stack pointer %#x, lies at %#x in %+v", th.TID, th.Regs().RSP, pl.Lo, m)
+			t.Fatalf("frame of thread %d, stack pointer %#x, lies at %#x in %+v", th.TID, th.Regs().RSP, pl.Start, m)
 		}
-		if 0xc000000000 <= pl.Lo && pl.Lo < 0xd000000000 {
-			t.Fatalf("frame lies in Go's arena: %#x", pl.Lo)
+		if 0xc000000000 <= pl.Start && pl.Start < 0xd000000000 {
+			t.Fatalf("frame lies in Go's arena: %#x", pl.Start)
 		}
 	}
 }
@@ -288,8 +289,8 @@ func TestCallInPadding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, ok := procfs.FindMap(maps, pl.Lo)
-	if !ok || !pl.clean || m.Path != "" && m.Inode != p.image.Exe.Inode || pl.Hi%procfs.PageSize != 0 || pl.Size() >= procfs.PageSize {
+	m, ok := procfs.FindMap(maps, pl.Start)
+	if !ok || !pl.clean || m.Path != "" && m.Inode != p.image.Exe.Inode || pl.End%procfs.PageSize != 0 || pl.Size() >= procfs.PageSize {
 		t.Fatalf("place %+v in %+v", pl, m)
 	}
 	vectors, err := th.Xstate()
@@ -302,7 +303,7 @@ func TestCallInPadding(t *testing.T) {
 	if got, err := s.Call(sysGettid); err != nil || int(got) != th.TID {
 		t.Fatalf("gettid: %d, %v", got, err)
 	}
-	if !p.zero(pl.Lo, pl.Size()) {
+	if !p.zero(pl.Start, pl.Size()) {
 		t.Error("the padding is not put back")
 	}
 	if now := th.Regs(); now.RSP != elsewhere.RSP {
@@ -314,7 +315,7 @@ func TestCallInPadding(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is not zero there is the program's, and stays.
-	if err := p.WriteMem(pl.Hi-1, []byte{7}); err != nil {
+	if err := p.WriteMem(pl.End-1, []byte{7}); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := s.padding(maps, 3200); ok {

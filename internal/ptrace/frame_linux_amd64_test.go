@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 func testSpec(xsize int) *frameSpec {
@@ -149,9 +149,9 @@ func TestFrameNeedsRoom(t *testing.T) {
 			t.Fatalf("in [%#x, +%d): %+v, %v", at, need, f, err)
 		}
 	}
-	for _, r := range []procfs.Range{{Lo: 0x10000, Hi: 0x10000 + need - 1}, {Lo: 0x10000, Hi: 0x10000}, {Lo: 0x20000, Hi: 0x10000}, {Lo: 0, Hi: 100}} {
-		if _, err := s.build(r.Lo, r.Hi); err == nil || !strings.Contains(err.Error(), "do not fit") {
-			t.Errorf("[%#x, %#x): %v", r.Lo, r.Hi, err)
+	for _, r := range []interval.Range{{Start: 0x10000, End: 0x10000 + need - 1}, {Start: 0x10000, End: 0x10000}, {Start: 0x20000, End: 0x10000}, {Start: 0, End: 100}} {
+		if _, err := s.build(r.Start, r.End); err == nil || !strings.Contains(err.Error(), "do not fit") {
+			t.Errorf("[%#x, %#x): %v", r.Start, r.End, err)
 		}
 	}
 	s.xstate = s.xstate[:500]

@@ -6,6 +6,7 @@ import (
 	"sort"
 	"strings"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -22,7 +23,7 @@ const (
 
 // Reserved gives the ranges of code that system calls for the target are made with.
 // They must stay as they are. It is empty until the first stop.
-func (p *Process) Reserved() []procfs.Range {
+func (p *Process) Reserved() []interval.Range {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.gadget == nil {
@@ -30,7 +31,7 @@ func (p *Process) Reserved() []procfs.Range {
 	}
 	rs := p.gadget.ranges()
 	for _, a := range p.gadget.stubs {
-		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(sigreturnCode[0]))})
+		rs = append(rs, interval.Range{Start: a, End: a + uint64(len(sigreturnCode[0]))})
 	}
 	return rs
 }

@@ -1,6 +1,6 @@
 package ptrace
 
-import "kprobes.dev/kprobes/internal/procfs"
+import "kprobes.dev/kprobes/internal/interval"
 
 // gadgets are the instructions of the program that a frame needs. All are addresses, 0 if
 // there is none.
@@ -28,12 +28,12 @@ func (g gadgets) callSite(nr uint64) uint64 {
 }
 
 // ranges is where the instructions lie, but for stubs.
-func (g gadgets) ranges() (rs []procfs.Range) {
+func (g gadgets) ranges() (rs []interval.Range) {
 	if a := g.syscallRet; a != 0 {
-		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(syscallRetCode))})
+		rs = append(rs, interval.Range{Start: a, End: a + uint64(len(syscallRetCode))})
 	}
 	if a := g.popRAX; a != 0 {
-		rs = append(rs, procfs.Range{Lo: a, Hi: a + uint64(len(popRAXCode))})
+		rs = append(rs, interval.Range{Start: a, End: a + uint64(len(popRAXCode))})
 	}
 	return rs
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -220,7 +221,7 @@ func TestCallAbortsRestartableSequence(t *testing.T) {
 				t.Fatal(err)
 			}
 			rip := th.Regs().RIP
-			if inside := begin <= rip && rip < end; in != inside || in && (section != procfs.Range{Lo: begin, Hi: end} || at != abort) {
+			if inside := begin <= rip && rip < end; in != inside || in && (section != interval.Range{Start: begin, End: end} || at != abort) {
 				t.Fatalf("thread at %#x: section %#x, abort %#x, in it: %v, want [%#x, %#x), %#x, %v", rip, section, at, in, begin, end, abort, inside)
 			}
 			if !in {
@@ -255,16 +256,16 @@ func TestCallOnAlternateStack(t *testing.T) {
 		t.Fatalf("stack pointer %#x is in %+v", th.Regs().RSP, m)
 	}
 	alt, on := s.altStack(m, th.Regs().RSP)
-	if !on || alt.Size() != 16384 || !(alt.Lo <= th.Regs().RSP && th.Regs().RSP < alt.Hi) {
+	if !on || alt.Size() != 16384 || !(alt.Start <= th.Regs().RSP && th.Regs().RSP < alt.End) {
 		t.Fatalf("alternate stack %#x, found: %v; stack pointer %#x", alt, on, th.Regs().RSP)
 	}
 	before := make([]byte, 16384)
-	if err := p.ReadMem(alt.Lo-16384, before); err != nil {
+	if err := p.ReadMem(alt.Start-16384, before); err != nil {
 		t.Fatal(err)
 	}
 	injectEach(t, s)
 	after := make([]byte, 16384)
-	if err := p.ReadMem(alt.Lo-16384, after); err != nil {
+	if err := p.ReadMem(alt.Start-16384, after); err != nil {
 		t.Fatal(err)
 	}
 	if string(before) != string(after) {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -76,27 +77,27 @@ func (p *Process) SavedSP(uint64) (uint64, error) { return 0, errOther }
 // SavedRegs gives the general registers, the instruction pointer and the flags of that signal frame.
 func (p *Process) SavedRegs(uint64) (Regs, error) { return Regs{}, errOther }
 
-func (r *Regs) resumePC() uint64                                    { return 0 }
-func (r *Regs) setPC(uint64)                                        {}
-func (r *Regs) call() uint64                                        { return 0 }
-func (r *Regs) result() int64                                       { return 0 }
-func (r *Regs) waits(*wait)                                         {}
-func (r *Regs) wide() bool                                          { return false }
-func (r *Regs) restarts() (again, block bool)                       { return false, false }
-func (r Regs) fast() (Regs, bool)                                   { return r, false }
-func (r Regs) again(uint64) Regs                                    { return r }
-func (r Regs) resumed(bool) Regs                                    { return r }
-func (r Regs) enter(_, _, _ uint64, _ *[6]uint64) Regs              { return r }
-func getRegs(int) (Regs, error)                                     { return Regs{}, errOther }
-func setRegs(int, *Regs) error                                      { return errOther }
-func getXstate(int) ([]byte, error)                                 { return nil, errOther }
-func setXstate(int, []byte) error                                   { return errOther }
-func repeatable(uint64) bool                                        { return false }
-func (s *Stopped) vforks(wait) bool                                 { return false }
-func (p *Process) threadStack(procfs.Map, *Regs) bool               { return false }
-func (p *Process) stillThere(*gadgetSet) bool                       { return false }
-func (s *Stopped) altStack(procfs.Map, uint64) (procfs.Range, bool) { return procfs.Range{}, false }
-func frameSize(_, _ int) int                                        { return 0 }
+func (r *Regs) resumePC() uint64                                      { return 0 }
+func (r *Regs) setPC(uint64)                                          {}
+func (r *Regs) call() uint64                                          { return 0 }
+func (r *Regs) result() int64                                         { return 0 }
+func (r *Regs) waits(*wait)                                           {}
+func (r *Regs) wide() bool                                            { return false }
+func (r *Regs) restarts() (again, block bool)                         { return false, false }
+func (r Regs) fast() (Regs, bool)                                     { return r, false }
+func (r Regs) again(uint64) Regs                                      { return r }
+func (r Regs) resumed(bool) Regs                                      { return r }
+func (r Regs) enter(_, _, _ uint64, _ *[6]uint64) Regs                { return r }
+func getRegs(int) (Regs, error)                                       { return Regs{}, errOther }
+func setRegs(int, *Regs) error                                        { return errOther }
+func getXstate(int) ([]byte, error)                                   { return nil, errOther }
+func setXstate(int, []byte) error                                     { return errOther }
+func repeatable(uint64) bool                                          { return false }
+func (s *Stopped) vforks(wait) bool                                   { return false }
+func (p *Process) threadStack(procfs.Map, *Regs) bool                 { return false }
+func (p *Process) stillThere(*gadgetSet) bool                         { return false }
+func (s *Stopped) altStack(procfs.Map, uint64) (interval.Range, bool) { return interval.Range{}, false }
+func frameSize(_, _ int) int                                          { return 0 }
 
 func (c *caller) layFrame(_, _ uint64, _ []byte, _ int) (*frame, error) { return nil, errOther }
 
@@ -105,7 +106,7 @@ type gadgets struct{ sigreturn uint64 }
 
 var sigreturnCode = [][]byte{nil}
 
-func (g gadgets) complete() bool         { return false }
-func (g gadgets) ranges() []procfs.Range { return nil }
-func (g *gadgets) search(uint64, []byte) {}
-func (g gadgets) callSite(uint64) uint64 { return 0 }
+func (g gadgets) complete() bool           { return false }
+func (g gadgets) ranges() []interval.Range { return nil }
+func (g *gadgets) search(uint64, []byte)   {}
+func (g gadgets) callSite(uint64) uint64   { return 0 }

@@ -3,6 +3,7 @@ package ptrace
 import (
 	"os"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -15,8 +16,8 @@ const (
 
 // Present gives the pages from lo to hi that hold something, neighbours as one range. Where
 // the kernel does not tell, all are said to.
-func (p *Process) Present(lo, hi uint64) []procfs.Range {
-	all := []procfs.Range{{Lo: lo, Hi: hi}}
+func (p *Process) Present(lo, hi uint64) []interval.Range {
+	all := []interval.Range{{Start: lo, End: hi}}
 	f, err := p.OpenAt(p.FileName("pagemap"), 0)
 	if err != nil {
 		return all
@@ -26,16 +27,16 @@ func (p *Process) Present(lo, hi uint64) []procfs.Range {
 	if n, err := f.ReadAt(b, int64(lo/procfs.PageSize*8)); err != nil || n != len(b) {
 		return all
 	}
-	var out []procfs.Range
+	var out []interval.Range
 	for at := lo; at < hi; at += procfs.PageSize {
 		if e := le.Uint64(b[(at-lo)/procfs.PageSize*8:]); e&(pagePresent|pageSwapped) == 0 || e&pageGuard != 0 {
 			continue
 		}
-		if n := len(out); n > 0 && out[n-1].Hi == at {
-			out[n-1].Hi += procfs.PageSize
+		if n := len(out); n > 0 && out[n-1].End == at {
+			out[n-1].End += procfs.PageSize
 			continue
 		}
-		out = append(out, procfs.Range{Lo: at, Hi: at + procfs.PageSize})
+		out = append(out, interval.Range{Start: at, End: at + procfs.PageSize})
 	}
 	return out
 }

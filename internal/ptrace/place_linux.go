@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -16,14 +17,14 @@ const (
 
 // place is memory of the target that a frame can lie in for the time of a call.
 type place struct {
-	procfs.Range
+	interval.Range
 	clean bool // it holds zeros that must be put back
 }
 
 // SetScratch names memory of the target that belongs to the caller, readable, writable and
 // used for nothing else: frames of later system calls lie there instead of on the target's
 // stacks. At least 32 KiB: a frame takes up to 12 KiB on processors with AMX.
-func (s *Stopped) SetScratch(r procfs.Range) { s.scratch = r }
+func (s *Stopped) SetScratch(r interval.Range) { s.scratch = r }
 
 // placeFor finds memory for a frame of need bytes of thread t, best first.
 //
@@ -41,8 +42,8 @@ func (s *Stopped) SetScratch(r procfs.Range) { s.scratch = r }
 // Places 3 and 4 begin with a mark while they are in use, so that what a tracer leaves there
 // that is killed can be told from the program's own bytes.
 func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
-	if s.scratch != (procfs.Range{}) {
-		return place{Range: procfs.Range{Lo: s.scratch.Lo + signalRoom, Hi: s.scratch.Hi}}, nil
+	if s.scratch != (interval.Range{}) {
+		return place{Range: interval.Range{Start: s.scratch.Start + signalRoom, End: s.scratch.End}}, nil
 	}
 	want := uint64(need)
 	maps, err := s.p.MapsIn(t.regs.SP(), 1) // where there are thousands of threads the rest takes a while
@@ -50,7 +51,7 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 		return place{}, err
 	}
 	if r, ok := s.ownStack(maps, t, want+signalRoom); ok {
-		return place{Range: procfs.Range{Lo: r.Lo + signalRoom, Hi: r.Hi}}, nil
+		return place{Range: interval.Range{Start: r.Start + signalRoom, End: r.End}}, nil
 	}
 	if maps, err = s.Maps(); err != nil {
 		return place{}, err
@@ -65,60 +66,60 @@ func (s *Stopped) placeFor(t *Thread, need int) (place, error) {
 }
 
 // ownStack gives the bytes below the thread's red zone.
-func (s *Stopped) ownStack(maps []procfs.Map, t *Thread, need uint64) (procfs.Range, bool) {
+func (s *Stopped) ownStack(maps []procfs.Map, t *Thread, need uint64) (interval.Range, bool) {
 	sp := t.regs.SP()
 	m, ok := procfs.FindMap(maps, sp)
 	if !ok || m.Perm != procfs.PermRead|procfs.PermWrite || !m.Anonymous() {
-		return procfs.Range{}, false
+		return interval.Range{}, false
 	}
 	switch {
 	case m.Path == "[stack]" && t.TID == t.TGID:
 	case s.p.threadStack(m, &t.regs):
 	default:
-		return procfs.Range{}, false
+		return interval.Range{}, false
 	}
 	lo := m.Start
 	if alt, on := s.altStack(m, sp); on {
-		lo = max(lo, alt.Lo)
+		lo = max(lo, alt.Start)
 	}
 	if sp-lo < need+redZone {
-		return procfs.Range{}, false
+		return interval.Range{}, false
 	}
-	return procfs.Range{Lo: sp - redZone - need, Hi: sp - redZone}, true
+	return interval.Range{Start: sp - redZone - need, End: sp - redZone}, true
 }
 
 // stackBottom gives the lowest bytes of [stack], above room for a signal handler.
-func (s *Stopped) stackBottom(maps []procfs.Map, need uint64) (procfs.Range, bool) {
+func (s *Stopped) stackBottom(maps []procfs.Map, need uint64) (interval.Range, bool) {
 	i := slices.IndexFunc(maps, func(m procfs.Map) bool { return m.Path == "[stack]" && m.Anonymous() })
 	if i < 0 || maps[i].Size() < 2*(need+signalRoom) {
-		return procfs.Range{}, false
+		return interval.Range{}, false
 	}
 	lo := maps[i].Start
 	s.reclaimPlace(lo + signalRoom)
 	if !s.p.zero(lo, signalRoom+need+signalRoom) {
-		return procfs.Range{}, false
+		return interval.Range{}, false
 	}
-	return procfs.Range{Lo: lo + signalRoom, Hi: lo + signalRoom + need}, true
+	return interval.Range{Start: lo + signalRoom, End: lo + signalRoom + need}, true
 }
 
 // padding gives the bytes between the end of the program's writable segments and the end
 // of their last page.
-func (s *Stopped) padding(maps []procfs.Map, need uint64) (procfs.Range, bool) {
+func (s *Stopped) padding(maps []procfs.Map, need uint64) (interval.Range, bool) {
 	segments, err := s.p.segments()
 	if err != nil {
-		return procfs.Range{}, false
+		return interval.Range{}, false
 	}
 	for _, seg := range segments {
-		r := procfs.Range{Lo: seg.Hi, Hi: procfs.PageUp(seg.Hi)}
-		m, ok := procfs.FindMap(maps, r.Lo)
+		r := interval.Range{Start: seg.End, End: procfs.PageUp(seg.End)}
+		m, ok := procfs.FindMap(maps, r.Start)
 		if ok && r.Size() >= need {
-			s.reclaimPlace(r.Lo)
+			s.reclaimPlace(r.Start)
 		}
-		if ok && r.Size() >= need && m.Perm == procfs.PermRead|procfs.PermWrite && s.p.zero(r.Lo, r.Size()) {
+		if ok && r.Size() >= need && m.Perm == procfs.PermRead|procfs.PermWrite && s.p.zero(r.Start, r.Size()) {
 			return r, true
 		}
 	}
-	return procfs.Range{}, false
+	return interval.Range{}, false
 }
 
 // The mark of a place that held zeros and is in use: a word and the place's size, in bytes.
@@ -131,15 +132,15 @@ const (
 // mark says in the place that it is in use. Then frames go behind the mark.
 func (p *place) mark(mem *Process) error {
 	b := le.AppendUint64(nil, placeMark)
-	return mem.WriteMem(p.Lo, le.AppendUint64(b, p.Size()))
+	return mem.WriteMem(p.Start, le.AppendUint64(b, p.Size()))
 }
 
 // wipe puts back the zeros of a place, the mark last.
 func (p *place) wipe(mem *Process) error {
-	if err := mem.WriteMem(p.Lo+placeHead, make([]byte, p.Size()-placeHead)); err != nil {
+	if err := mem.WriteMem(p.Start+placeHead, make([]byte, p.Size()-placeHead)); err != nil {
 		return err
 	}
-	return mem.WriteMem(p.Lo, make([]byte, placeHead))
+	return mem.WriteMem(p.Start, make([]byte, placeHead))
 }
 
 // reclaimPlace puts back the zeros of a place at lo that a tracer used when it was killed,
@@ -151,19 +152,19 @@ func (s *Stopped) reclaimPlace(lo uint64) {
 		return
 	}
 	size := le.Uint64(head[8:])
-	if size < placeHead || size > maxPlace || s.refersTo(procfs.Range{Lo: lo, Hi: lo + size}) {
+	if size < placeHead || size > maxPlace || s.refersTo(interval.Range{Start: lo, End: lo + size}) {
 		return
 	}
-	_ = (&place{Range: procfs.Range{Lo: lo, Hi: lo + size}}).wipe(s.p)
+	_ = (&place{Range: interval.Range{Start: lo, End: lo + size}}).wipe(s.p)
 }
 
 // refersTo says whether a thread's stack pointer is in r or next to it, or a word near the
 // top of its stack, such as a signal frame's, points there.
-func (s *Stopped) refersTo(r procfs.Range) bool {
+func (s *Stopped) refersTo(r interval.Range) bool {
 	b := make([]byte, stackScan)
 	for _, t := range s.threads {
 		sp := t.regs.SP()
-		if r.Lo-signalRoom <= sp && sp < r.Hi {
+		if r.Start-signalRoom <= sp && sp < r.End {
 			return true
 		}
 		n, err := s.p.ReadMemSome(sp, b)
@@ -171,7 +172,7 @@ func (s *Stopped) refersTo(r procfs.Range) bool {
 			continue
 		}
 		for at := -sp & 7; at+8 <= uint64(n); at += 8 {
-			if v := le.Uint64(b[at:]); r.Lo <= v && v < r.Hi {
+			if v := le.Uint64(b[at:]); r.Start <= v && v < r.End {
 				return true
 			}
 		}
@@ -180,7 +181,7 @@ func (s *Stopped) refersTo(r procfs.Range) bool {
 }
 
 // segments gives the addresses of the program's writable segments as they are loaded.
-func (p *Process) segments() ([]procfs.Range, error) {
+func (p *Process) segments() ([]interval.Range, error) {
 	f, err := p.OpenAt(p.FileName("exe"), 0)
 	if err != nil {
 		return nil, err
@@ -195,10 +196,10 @@ func (p *Process) segments() ([]procfs.Range, error) {
 		return nil, err
 	}
 	bias := aux[atEntry] - e.Entry
-	var segs []procfs.Range
+	var segs []interval.Range
 	for _, ph := range e.Progs {
 		if ph.Type == elf.PT_LOAD && ph.Flags&elf.PF_W != 0 {
-			segs = append(segs, procfs.Range{Lo: bias + ph.Vaddr, Hi: bias + ph.Vaddr + ph.Memsz})
+			segs = append(segs, interval.Range{Start: bias + ph.Vaddr, End: bias + ph.Vaddr + ph.Memsz})
 		}
 	}
 	return segs, nil

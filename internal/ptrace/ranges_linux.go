@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Bounds of one call that reads many ranges: how many (the kernel takes 1,024, IOV_MAX), and of how many bytes.
@@ -21,7 +21,7 @@ var rangeBuffers sync.Pool
 // ReadRanges reads ranges of the stopped process's memory, and gives f what is there of each, in order: up to its end,
 // or to the first page that is not there. A range that is longer than a part of the buffer comes in several
 // pieces. Thousands of small ranges take a few system calls.
-func (s *Stopped) ReadRanges(rs []procfs.Range, f func(i int, at uint64, b []byte) error) error {
+func (s *Stopped) ReadRanges(rs []interval.Range, f func(i int, at uint64, b []byte) error) error {
 	buf, _ := rangeBuffers.Get().(*[rangesBytes]byte)
 	if buf == nil {
 		buf = new([rangesBytes]byte)
@@ -50,13 +50,13 @@ func (s *Stopped) ReadRanges(rs []procfs.Range, f func(i int, at uint64, b []byt
 
 // readTogether reads ranges in one system call, and says how many of them were there as a whole: those it gives to f.
 // It heeds what pages permit, so that the next one may be there nevertheless.
-func (s *Stopped) readTogether(rs []procfs.Range, buf []byte, f func(i int, at uint64, b []byte) error) (done int, err error) {
+func (s *Stopped) readTogether(rs []interval.Range, buf []byte, f func(i int, at uint64, b []byte) error) (done int, err error) {
 	if len(rs) == 0 || len(buf) == 0 || s.apart {
 		return 0, nil
 	}
 	remote := make([]unix.RemoteIovec, len(rs))
 	for i, r := range rs {
-		remote[i] = unix.RemoteIovec{Base: uintptr(r.Lo), Len: int(r.Size())}
+		remote[i] = unix.RemoteIovec{Base: uintptr(r.Start), Len: int(r.Size())}
 	}
 	local := []unix.Iovec{{Base: &buf[0]}}
 	local[0].SetLen(len(buf))
@@ -67,7 +67,7 @@ func (s *Stopped) readTogether(rs []procfs.Range, buf []byte, f func(i int, at u
 	}
 	for b := buf[:n]; done < len(rs) && rs[done].Size() <= uint64(len(b)); done++ {
 		size := rs[done].Size()
-		if err := f(done, rs[done].Lo, b[:size]); err != nil {
+		if err := f(done, rs[done].Start, b[:size]); err != nil {
 			return done, err
 		}
 		b = b[size:]
@@ -76,9 +76,9 @@ func (s *Stopped) readTogether(rs []procfs.Range, buf []byte, f func(i int, at u
 }
 
 // ReadPieces reads a range piece by piece, whatever its pages permit, up to the first one that is not there.
-func (p *Process) ReadPieces(r procfs.Range, buf []byte, f func(at uint64, b []byte) error) error {
-	for at := r.Lo; at < r.Hi; {
-		b := buf[:min(uint64(len(buf)), r.Hi-at)]
+func (p *Process) ReadPieces(r interval.Range, buf []byte, f func(at uint64, b []byte) error) error {
+	for at := r.Start; at < r.End; {
+		b := buf[:min(uint64(len(buf)), r.End-at)]
 		n, err := p.ReadMemSome(at, b)
 		if err != nil && !errors.Is(err, ErrFault) {
 			return err

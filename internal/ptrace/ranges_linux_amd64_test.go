@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/testprog"
 )
@@ -45,8 +46,8 @@ func TestReadRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	ranges := append(stacks[:len(stacks)/2:len(stacks)/2],
-		procfs.Range{Lo: big, Hi: hidden}, procfs.Range{Lo: 64, Hi: 128}, procfs.Range{Lo: big + 8, Hi: big + 8},
-		procfs.Range{Lo: hidden - 64, Hi: hidden + procfs.PageSize + 64}, procfs.Range{Lo: hidden + 16, Hi: hidden + 32},
+		interval.Range{Start: big, End: hidden}, interval.Range{Start: 64, End: 128}, interval.Range{Start: big + 8, End: big + 8},
+		interval.Range{Start: hidden - 64, End: hidden + procfs.PageSize + 64}, interval.Range{Start: hidden + 16, End: hidden + 32},
 	)
 	ranges = append(ranges, stacks[len(stacks)/2:]...)
 	for _, apart := range []bool{false, true} {
@@ -58,12 +59,12 @@ func TestReadRanges(t *testing.T) {
 }
 
 // readsRanges checks that what is read of ranges is what is there: of many in one system call, or of each apart.
-func readsRanges(t *testing.T, s *Stopped, ranges []procfs.Range, apart bool) {
+func readsRanges(t *testing.T, s *Stopped, ranges []interval.Range, apart bool) {
 	t.Helper()
 	s.apart = apart
 	got := make([][]byte, len(ranges))
 	err := s.ReadRanges(ranges, func(i int, at uint64, b []byte) error {
-		if at != ranges[i].Lo+uint64(len(got[i])) {
+		if at != ranges[i].Start+uint64(len(got[i])) {
 			t.Errorf("range %d: a piece at 0x%x, behind %d bytes", i, at, len(got[i]))
 		}
 		got[i] = append(got[i], b...)
@@ -74,9 +75,9 @@ func readsRanges(t *testing.T, s *Stopped, ranges []procfs.Range, apart bool) {
 	}
 	for i, r := range ranges {
 		want := make([]byte, r.Size())
-		n, _ := s.p.ReadMemSome(r.Lo, want)
+		n, _ := s.p.ReadMemSome(r.Start, want)
 		if !bytes.Equal(got[i], want[:n]) {
-			t.Errorf("apart %v: range %d, 0x%x to 0x%x: %d bytes were read, and not the %d that are there", apart, i, r.Lo, r.Hi, len(got[i]), n)
+			t.Errorf("apart %v: range %d, 0x%x to 0x%x: %d bytes were read, and not the %d that are there", apart, i, r.Start, r.End, len(got[i]), n)
 		}
 	}
 	if s.apart != apart {

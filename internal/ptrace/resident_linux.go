@@ -8,12 +8,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
 // Resident is memory that a process has, part of one mapping.
 type Resident struct {
-	procfs.Range
+	interval.Range
 	Shared bool
 }
 
@@ -50,10 +51,10 @@ func (r *Residents) mapping(f *os.File, m procfs.Map) (all bool, err error) {
 			return false
 		}
 		r.Limit -= hi - lo
-		if n := len(r.Found); n > first && r.Found[n-1].Hi == lo {
-			r.Found[n-1].Hi = hi
+		if n := len(r.Found); n > first && r.Found[n-1].End == lo {
+			r.Found[n-1].End = hi
 		} else {
-			r.Found = append(r.Found, Resident{procfs.Range{Lo: lo, Hi: hi}, m.Perm&procfs.PermShared != 0})
+			r.Found = append(r.Found, Resident{interval.Range{Start: lo, End: hi}, m.Perm&procfs.PermShared != 0})
 		}
 		return true
 	}

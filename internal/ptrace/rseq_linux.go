@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // RseqConfig is struct ptrace_rseq_configuration (Linux 5.13).
@@ -22,7 +22,7 @@ type RseqConfig struct {
 // RseqSection gives the restartable sequence that the thread stands in, and where it goes
 // if that is aborted (rseq(2)). A thread that is moved out of one must go to its abort
 // address, since the kernel aborts only what it finds inside.
-func (t *Thread) RseqSection() (section procfs.Range, abort uint64, in bool, err error) {
+func (t *Thread) RseqSection() (section interval.Range, abort uint64, in bool, err error) {
 	err = t.s.Do(func() (err error) {
 		section, abort, in, err = t.rseqSection()
 		return err
@@ -30,7 +30,7 @@ func (t *Thread) RseqSection() (section procfs.Range, abort uint64, in bool, err
 	return section, abort, in, err
 }
 
-func (t *Thread) rseqSection() (section procfs.Range, abort uint64, in bool, err error) {
+func (t *Thread) rseqSection() (section interval.Range, abort uint64, in bool, err error) {
 	c, err := t.rseq()
 	if errors.Is(err, unix.EIO) || err == nil && c.Pointer == 0 {
 		return section, 0, false, nil // a kernel without it, or not registered
@@ -50,9 +50,9 @@ func (t *Thread) rseqSection() (section procfs.Range, abort uint64, in bool, err
 	if err := t.s.p.ReadMem(at, cs[:]); err != nil {
 		return section, 0, false, nil // the kernel kills a thread in one; this one is in none
 	}
-	section.Lo = le.Uint64(cs[8:])
-	section.Hi = section.Lo + le.Uint64(cs[16:])
-	return section, le.Uint64(cs[24:]), section.Lo <= t.regs.PC() && t.regs.PC() < section.Hi, nil
+	section.Start = le.Uint64(cs[8:])
+	section.End = section.Start + le.Uint64(cs[16:])
+	return section, le.Uint64(cs[24:]), section.Start <= t.regs.PC() && t.regs.PC() < section.End, nil
 }
 
 // abortRseq moves a thread that stands in a restartable sequence to its abort handler, as
@@ -62,8 +62,8 @@ func (t *Thread) abortRseq() error {
 	if err != nil || !in {
 		return err
 	}
-	if section.Lo <= abort && abort < section.Hi {
-		return fmt.Errorf("%w: its restartable sequence %#x aborts to %#x within itself", ErrNoThread, section.Lo, abort)
+	if section.Start <= abort && abort < section.End {
+		return fmt.Errorf("%w: its restartable sequence %#x aborts to %#x within itself", ErrNoThread, section.Start, abort)
 	}
 	r := t.regs
 	r.setPC(abort)

@@ -3,6 +3,7 @@ package ptrace
 import (
 	"slices"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -55,11 +56,11 @@ func (p *Process) SavedRegs(at uint64) (r Regs, err error) {
 
 // altStack looks for the signal frame of an alternate stack that the stack pointer is in.
 // Such a stack may lie within another one, as a local array. The frame holds its bounds.
-func (s *Stopped) altStack(m procfs.Map, sp uint64) (procfs.Range, bool) {
+func (s *Stopped) altStack(m procfs.Map, sp uint64) (interval.Range, bool) {
 	b := make([]byte, min(m.End-sp, stackScan))
 	n, err := s.p.ReadMemSome(sp, b)
 	if err != nil {
-		return procfs.Range{}, false
+		return interval.Range{}, false
 	}
 	g := s.p.findGadgets()
 	at := -sp & 7
@@ -68,10 +69,10 @@ func (s *Stopped) altStack(m procfs.Map, sp uint64) (procfs.Range, bool) {
 			continue
 		}
 		stack := b[at+8+16:] // uc_stack: pointer, flags, size
-		alt := procfs.Range{Lo: le.Uint64(stack), Hi: le.Uint64(stack) + le.Uint64(stack[16:])}
-		if alt.Lo <= sp && sp < alt.Hi && sp+at < alt.Hi {
+		alt := interval.Range{Start: le.Uint64(stack), End: le.Uint64(stack) + le.Uint64(stack[16:])}
+		if alt.Start <= sp && sp < alt.End && sp+at < alt.End {
 			return alt, true
 		}
 	}
-	return procfs.Range{}, false
+	return interval.Range{}, false
 }

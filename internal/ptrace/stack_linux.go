@@ -1,6 +1,7 @@
 package ptrace
 
 import (
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -30,18 +31,18 @@ func (s *Stopped) liveStack(th *Thread, goProgram bool) (lo, hi uint64, err erro
 	if !on {
 		return 0, 0, nil
 	}
-	return lo, min(hi, alt.Hi), nil
+	return lo, min(hi, alt.End), nil
 }
 
 // LiveStacks is liveStack of several threads.
-func (s *Stopped) LiveStacks(threads []*Thread, goProgram bool) ([]procfs.Range, error) {
-	out := make([]procfs.Range, len(threads))
+func (s *Stopped) LiveStacks(threads []*Thread, goProgram bool) ([]interval.Range, error) {
+	out := make([]interval.Range, len(threads))
 	for i, th := range threads {
 		lo, hi, err := s.liveStack(th, goProgram)
 		if err != nil {
 			return nil, err
 		}
-		out[i] = procfs.Range{Lo: lo, Hi: max(lo, hi)}
+		out[i] = interval.Range{Start: lo, End: max(lo, hi)}
 	}
 	return out, nil
 }
@@ -76,7 +77,7 @@ func (s *Stopped) StackRoom(th *Thread, need uint64) (room uint64, ends bool) {
 			m.End = next.End // the stack may be static memory
 		}
 		if alt, on := s.altStack(m, th.regs.SP()); on {
-			room = th.regs.SP() - alt.Lo
+			room = th.regs.SP() - alt.Start
 			return room, room < need
 		}
 	}

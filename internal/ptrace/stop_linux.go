@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -55,7 +56,7 @@ type Stopped struct {
 	files   []procfs.Map // see FileMaps; nil: to be asked for
 	query   *os.File
 	asked   bool // for query
-	scratch procfs.Range
+	scratch interval.Range
 	apart   bool          // memory is read range by range: no system call that reads several is permitted
 	early   func(*Thread) // see StopOptions
 	killed  bool          // the tracer is gone: nothing can be asked any more

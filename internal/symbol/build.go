@@ -3,6 +3,8 @@ package symbol
 import (
 	"slices"
 	"strings"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // build turns the collected symbols into functions.
@@ -36,11 +38,11 @@ func (l *loader) build() {
 }
 
 // coverage gives the ranges of sized function symbols, joined.
-func (l *loader) coverage() []Range {
-	var rs []Range
+func (l *loader) coverage() []interval.Range {
+	var rs []interval.Range
 	for i := range l.syms {
 		if s := &l.syms[i]; s.typ != symNone && s.size > 0 && s.addr+s.size > s.addr {
-			rs = append(rs, Range{s.addr, s.addr + s.size})
+			rs = append(rs, interval.Range{Start: s.addr, End: s.addr + s.size})
 		}
 	}
 	return mergeRanges(rs)
@@ -49,7 +51,7 @@ func (l *loader) coverage() []Range {
 // isFunction decides whether the symbols at one address make a function: untyped ones do
 // only where no function's code is, symbols in Go's range only where Go has none of its
 // own (addGo brings those).
-func (l *loader) isFunction(g []rawSym, covered []Range) bool {
+func (l *loader) isFunction(g []rawSym, covered []interval.Range) bool {
 	addr := g[0].addr
 	if t := l.t.goTab; t != nil && t.text.Contains(addr) {
 		return false
@@ -262,16 +264,16 @@ func (l *loader) symsAt(addr uint64) []rawSym {
 // look one byte before a return address. Nothing calls that code.
 func (l *loader) addFDEs(store []Func) []Func {
 	known := make([]uint64, 0, len(store))
-	var covered []Range
+	var covered []interval.Range
 	for i := range store {
 		known = append(known, store[i].Addr)
 		if store[i].Size > 0 {
-			covered = append(covered, Range{store[i].Addr, store[i].Addr + store[i].Size})
+			covered = append(covered, interval.Range{Start: store[i].Addr, End: store[i].Addr + store[i].Size})
 		}
 	}
 	slices.Sort(known)
 	for _, s := range l.im.elf.pltSections() {
-		covered = append(covered, Range{s.addr, s.addr + s.size})
+		covered = append(covered, interval.Range{Start: s.addr, End: s.addr + s.size})
 	}
 	covered = mergeRanges(covered)
 	for i, d := range l.t.fdes {

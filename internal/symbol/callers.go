@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Readers tells who may read return addresses on the stack that lead into a file's code, beside
@@ -79,7 +81,7 @@ const maxScan = 1 << 30
 // code is a range of a file's code, with the places behind its direct calls, and which of these data
 // names in each form: a table has one.
 type code struct {
-	Range
+	interval.Range
 	behind bitset
 	named  [forms]bitset
 }
@@ -202,12 +204,12 @@ func (im *Image) eachData(fn func(at uint64, b []byte)) error {
 	holes := slices.Clone(im.exec)
 	for _, name := range []string{".eh_frame", ".eh_frame_hdr", ".gcc_except_table"} {
 		if s := im.elf.section(name); s != nil {
-			holes = append(holes, Range{s.addr, s.addr + s.size})
+			holes = append(holes, interval.Range{Start: s.addr, End: s.addr + s.size})
 		}
 	}
-	slices.SortFunc(holes, func(a, b Range) int { return cmpU64(a.Start, b.Start) })
+	slices.SortFunc(holes, func(a, b interval.Range) int { return cmpU64(a.Start, b.Start) })
 	for _, g := range im.elf.segs {
-		for _, r := range without(Range{(g.Vaddr + 3) &^ 3, g.Vaddr + g.Filesz}, holes) {
+		for _, r := range without(interval.Range{Start: (g.Vaddr + 3) &^ 3, End: g.Vaddr + g.Filesz}, holes) {
 			for at := (r.Start + 3) &^ 3; at < r.End; at += step {
 				b := buf[:min(step, r.End-at)]
 				if err := im.elf.readVaddr(at, b); err != nil {
@@ -221,13 +223,13 @@ func (im *Image) eachData(fn func(at uint64, b []byte)) error {
 }
 
 // without gives what is left of a range outside sorted ones.
-func without(r Range, holes []Range) (out []Range) {
+func without(r interval.Range, holes []interval.Range) (out []interval.Range) {
 	for _, h := range holes {
 		if h.End <= r.Start || h.Start >= r.End {
 			continue
 		}
 		if h.Start > r.Start {
-			out = append(out, Range{r.Start, h.Start})
+			out = append(out, interval.Range{Start: r.Start, End: h.Start})
 		}
 		r.Start = h.End
 	}

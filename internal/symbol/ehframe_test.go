@@ -8,24 +8,26 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // redis is Debian's stripped program.
 const redis = "/usr/bin/redis-server"
 
 // readelfFDEs lists the pc ranges that readelf finds in .eh_frame.
-func readelfFDEs(t *testing.T, path string) []Range {
+func readelfFDEs(t *testing.T, path string) []interval.Range {
 	t.Helper()
-	var out []Range
+	var out []interval.Range
 	for line := range strings.Lines(run(t, "readelf", "-W", "-wNF", path)) {
 		_, pc, ok := strings.Cut(line, "pc=")
 		if !ok || !strings.Contains(line, " FDE ") {
 			continue
 		}
 		lo, hi, _ := strings.Cut(strings.TrimSpace(pc), "..")
-		out = append(out, Range{hexNum(t, lo), hexNum(t, hi)})
+		out = append(out, interval.Range{Start: hexNum(t, lo), End: hexNum(t, hi)})
 	}
-	slices.SortFunc(out, func(a, b Range) int { return cmpU64(a.Start, b.Start) })
+	slices.SortFunc(out, func(a, b interval.Range) int { return cmpU64(a.Start, b.Start) })
 	return out
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"kprobes.dev/kprobes/internal/arch/objfile"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Limits on what a header may ask for. Real files stay far below: chrome has 60 sections,
@@ -55,7 +56,7 @@ type elfFile struct {
 	dynSize   uint64
 	ehHdr     uint64 // PT_GNU_EH_FRAME: link-time address, 0 if there is none
 	ehHdrSize uint64
-	notes     []Range // PT_NOTE: file offsets
+	notes     []interval.Range // PT_NOTE: file offsets
 	interp    string
 	hasInterp bool
 	sects     []section
@@ -227,7 +228,7 @@ func (f *elfFile) addSegment(b []byte, at uint64, detached bool) error {
 	case elf.PT_GNU_EH_FRAME:
 		f.ehHdr, f.ehHdrSize = vaddr, memsz
 	case elf.PT_NOTE:
-		f.notes = append(f.notes, Range{off, off + filesz})
+		f.notes = append(f.notes, interval.Range{Start: off, End: off + filesz})
 	case elf.PT_INTERP:
 		f.hasInterp = true
 		if p, err := f.bytesAt(off, min(filesz, 4096), "PT_INTERP"); err == nil {

@@ -108,12 +108,6 @@ type Sym struct {
 	IsFunc bool
 }
 
-// Range is a half-open range of link-time addresses.
-type Range struct{ Start, End uint64 }
-
-// Contains reports whether an address lies in the range.
-func (r Range) Contains(a uint64) bool { return r.Start <= a && a < r.End }
-
 // Segment is a loadable segment (PT_LOAD).
 type Segment struct {
 	Vaddr, Memsz uint64 // link-time address and bytes in memory

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"weak"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // DefaultMaxSize is Options.MaxSize where that is 0.
@@ -68,7 +70,7 @@ type Image struct {
 	dynErr  error
 	soname  string
 	buildID []byte
-	exec    []Range // code: executable sections, else executable segments
+	exec    []interval.Range // code: executable sections, else executable segments
 
 	once sync.Once
 	tab  *table
@@ -171,7 +173,7 @@ func (im *Image) Segments() []Segment { return slices.Clone(im.elf.segs) }
 
 // TextRanges gives the link-time ranges that hold code, sorted and disjoint: executable
 // sections, or executable segments where section headers are missing.
-func (im *Image) TextRanges() []Range { return slices.Clone(im.exec) }
+func (im *Image) TextRanges() []interval.Range { return slices.Clone(im.exec) }
 
 // InText reports whether a link-time address lies in a text range.
 func (im *Image) InText(vaddr uint64) bool { return inRanges(im.exec, vaddr) }
@@ -225,21 +227,21 @@ func (im *Image) readSoname() string {
 }
 
 // codeRanges gives the executable sections, else the executable segments.
-func (f *elfFile) codeRanges() []Range {
-	var rs []Range
+func (f *elfFile) codeRanges() []interval.Range {
+	var rs []interval.Range
 	for _, s := range f.sects {
 		fl := elf.SectionFlag(s.flags)
 		if fl&elf.SHF_ALLOC == 0 || fl&elf.SHF_EXECINSTR == 0 || s.size == 0 {
 			continue
 		}
 		if g := f.segment(s.addr); g != nil && g.Exec && s.size <= g.Memsz-(s.addr-g.Vaddr) {
-			rs = append(rs, Range{s.addr, s.addr + s.size})
+			rs = append(rs, interval.Range{Start: s.addr, End: s.addr + s.size})
 		}
 	}
 	if len(rs) == 0 {
 		for _, s := range f.segs {
 			if s.Exec && s.Memsz > 0 {
-				rs = append(rs, Range{s.Vaddr, s.Vaddr + s.Memsz})
+				rs = append(rs, interval.Range{Start: s.Vaddr, End: s.Vaddr + s.Memsz})
 			}
 		}
 	}
@@ -247,9 +249,9 @@ func (f *elfFile) codeRanges() []Range {
 }
 
 // mergeRanges sorts ranges and joins those that touch.
-func mergeRanges(rs []Range) []Range {
-	slices.SortFunc(rs, func(a, b Range) int { return cmpU64(a.Start, b.Start) })
-	var out []Range
+func mergeRanges(rs []interval.Range) []interval.Range {
+	slices.SortFunc(rs, func(a, b interval.Range) int { return cmpU64(a.Start, b.Start) })
+	var out []interval.Range
 	for _, r := range rs {
 		if n := len(out); n > 0 && r.Start <= out[n-1].End {
 			out[n-1].End = max(out[n-1].End, r.End)
@@ -261,8 +263,8 @@ func mergeRanges(rs []Range) []Range {
 }
 
 // findRange gives the range of sorted, disjoint ranges that holds an address.
-func findRange(rs []Range, a uint64) (Range, bool) {
-	i, _ := slices.BinarySearchFunc(rs, a, func(r Range, a uint64) int {
+func findRange(rs []interval.Range, a uint64) (interval.Range, bool) {
+	i, _ := slices.BinarySearchFunc(rs, a, func(r interval.Range, a uint64) int {
 		if r.End <= a {
 			return -1
 		}
@@ -271,10 +273,10 @@ func findRange(rs []Range, a uint64) (Range, bool) {
 	if i < len(rs) && rs[i].Contains(a) {
 		return rs[i], true
 	}
-	return Range{}, false
+	return interval.Range{}, false
 }
 
-func inRanges(rs []Range, a uint64) bool {
+func inRanges(rs []interval.Range, a uint64) bool {
 	_, ok := findRange(rs, a)
 	return ok
 }
@@ -285,7 +287,7 @@ func (f *elfFile) readBuildID() []byte {
 	notes := slices.Clone(f.notes)
 	for _, s := range f.sects {
 		if elf.SectionType(s.typ) == elf.SHT_NOTE {
-			notes = append(notes, Range{s.off, s.off + s.size})
+			notes = append(notes, interval.Range{Start: s.off, End: s.off + s.size})
 		}
 	}
 	const maxNotes = 256

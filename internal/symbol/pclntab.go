@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Magic numbers of pclntabs that have function entries as offsets from the text start
@@ -45,9 +47,9 @@ type goFunc struct {
 //	_func:    u32 entry | i32 name | i32 args | u32 deferreturn | u32 pcsp | pcfile |
 //	          pcln | npcdata | cuOffset | (1.20: i32 startLine) | u8 funcID | u8 flag
 type goTable struct {
-	vaddr     uint64 // of the pcHeader
-	textStart uint64 // link-time address that entries count from
-	text      Range  // link-time range of all functions
+	vaddr     uint64         // of the pcHeader
+	textStart uint64         // link-time address that entries count from
+	text      interval.Range // link-time range of all functions
 	funcs     []goFunc
 	wrapper   int // funcID of generated wrappers, -1 if unknown
 }
@@ -82,7 +84,7 @@ func (f *elfFile) loadGo(d *dynamic, textSym uint64) (*goTable, error) {
 		return nil, err
 	}
 	first, last := t.funcs[0], t.funcs[len(t.funcs)-1]
-	t.text = Range{t.textStart + first.entry, t.textStart + last.entry + last.size}
+	t.text = interval.Range{Start: t.textStart + first.entry, End: t.textStart + last.entry + last.size}
 	t.findWrapperID()
 	return t, nil
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Module is an image mapped into an address space.
@@ -34,7 +36,7 @@ type Space struct {
 
 // span is the run-time range of one segment.
 type span struct {
-	Range
+	interval.Range
 	mod  *Module
 	exec bool
 }
@@ -71,7 +73,7 @@ func (s *Space) index() {
 		for _, g := range m.Image.elf.segs {
 			lo := m.Runtime(g.Vaddr)
 			if hi := lo + g.Memsz; hi > lo {
-				s.spans = append(s.spans, span{Range{lo, hi}, m, g.Exec})
+				s.spans = append(s.spans, span{interval.Range{Start: lo, End: hi}, m, g.Exec})
 			}
 		}
 	}

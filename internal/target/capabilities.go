@@ -3,6 +3,7 @@ package target
 import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -203,5 +204,5 @@ type Room struct {
 type Sharing struct {
 	Place   symbol.Resolved
 	Share   arch.Share
-	Library arch.Range // see arch.ProbeOp
+	Library interval.Range // see arch.ProbeOp
 }

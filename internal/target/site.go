@@ -1,6 +1,9 @@
 package target
 
-import "kprobes.dev/kprobes/internal/arch"
+import (
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/interval"
+)
 
 // Site is a place in the program's code that a patch stands in.
 type Site struct {
@@ -12,7 +15,7 @@ type Site struct {
 	Trap   bool // the patch is a breakpoint
 	// Region is where the instructions lie whose place the detour takes, if not at the patch: a
 	// trampoline's, which is patched in its table.
-	Region arch.Range
+	Region interval.Range
 	// Points and Reason tell a listing what stands here.
 	Points []Point
 	Reason Reason

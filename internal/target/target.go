@@ -120,7 +120,7 @@ func (s *Site) Inside(addr uint64) bool {
 // Holds says whether the instruction at an address is one of the site's region: pairs of its detour
 // tell of others too, where a call that is emulated goes.
 func (s *Site) Holds(addr uint64) bool {
-	return addr == s.Addr || s.Inside(addr) || s.Region.Holds(addr)
+	return addr == s.Addr || s.Inside(addr) || s.Region.Contains(addr)
 }
 
 // last is the last instruction at which there is work to do.

@@ -9,6 +9,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/guest/kernel"
 )
@@ -113,11 +114,11 @@ func (t *Target) describe(p *kernel.Places, f *arch.Func, lo uint64, code []byte
 		return err
 	}
 	for _, r := range foreign {
-		f.Keep = append(f.Keep, arch.Range{Lo: r.Start, Hi: r.End})
+		f.Keep = append(f.Keep, interval.Range{Start: r.Start, End: r.End})
 	}
 	hi := lo + uint64(len(code))
 	for _, kept := range p.Kept(lo, hi) {
-		f.Keep = append(f.Keep, arch.Range{Lo: kept.Start, Hi: kept.End})
+		f.Keep = append(f.Keep, interval.Range{Start: kept.Start, End: kept.End})
 	}
 	f.Entries = append(f.Entries, p.Entries(lo, hi)...)
 	return nil

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
-	"kprobes.dev/kprobes/target/guest/phys"
 )
 
 // walk follows the slots as a CPU does (SDM vol. 3A, 4.5.4): what physical address stands
@@ -211,7 +211,7 @@ func TestControlHostile(t *testing.T) {
 // ram is memory in pieces.
 type ram []extent
 
-func (r ram) Ranges() []phys.Range { return nil }
+func (r ram) Ranges() []interval.Range { return nil }
 
 func (r ram) Bytes(pa uint64, n int) []byte {
 	for _, e := range r {

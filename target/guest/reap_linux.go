@@ -6,6 +6,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
 	"kprobes.dev/kprobes/target/guest/kernel"
@@ -65,19 +66,19 @@ type reaper struct {
 	*target.Reap
 	t      *Target
 	live   map[int]bool
-	stacks []stack        // in the order of their addresses
-	unused []kernel.Range // stacks that belong to no thread
-	claims []kernel.Range // stacks of threads that may have claimed a slot
-	all    bool           // a thread may have claimed any
-	salts  []uint64       // of the events whose calls claim slots
-	idle   bool           // no thread is in code that was removed
-	quota  int            // slots that may still be cleared
-	asks   int            // keys that may still be compared
+	stacks []stack          // in the order of their addresses
+	unused []interval.Range // stacks that belong to no thread
+	claims []interval.Range // stacks of threads that may have claimed a slot
+	all    bool             // a thread may have claimed any
+	salts  []uint64         // of the events whose calls claim slots
+	idle   bool             // no thread is in code that was removed
+	quota  int              // slots that may still be cleared
+	asks   int              // keys that may still be compared
 }
 
 // stack is a kernel stack, from where on it is in use.
 type stack struct {
-	kernel.Range
+	interval.Range
 	sp uint64
 }
 
@@ -140,9 +141,9 @@ func (w where) owner() owner {
 // lookAtStacks lists the stacks, and those whose threads are inside generated code. A stack that several
 // threads may be on is in use from where the first of them needs it.
 func (p *reaper) lookAtStacks(sps []uint64, inside map[owner]bool) error {
-	from := map[kernel.Range]uint64{}
+	from := map[interval.Range]uint64{}
 	seen := map[owner]bool{}
-	err := p.t.k.Stacks(sps, func(t *kernel.Task, whole, used kernel.Range) {
+	err := p.t.k.Stacks(sps, func(t *kernel.Task, whole, used interval.Range) {
 		if at, ok := from[whole]; !ok || used.Start < at {
 			from[whole] = used.Start
 		}
@@ -201,7 +202,7 @@ func (p *reaper) over(i native.Instance) bool {
 	// No thread has the stack that it is on, and it waits for the next thread: the one that it belonged to
 	// is dead. That no thread is seen to have it does not prove that: one that has left the kernel's
 	// lists may sleep once more (release_task in kernel/exit.c).
-	return slices.ContainsFunc(p.unused, func(r kernel.Range) bool { return r.Contains(i.SP) })
+	return slices.ContainsFunc(p.unused, func(r interval.Range) bool { return r.Contains(i.SP) })
 }
 
 // claimed says whether a thread may just have claimed a slot, or whether that can not be told.

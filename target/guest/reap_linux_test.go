@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
 	gk "kprobes.dev/kprobes/target/guest/kernel"
@@ -101,7 +102,7 @@ func TestCallsOver(t *testing.T) {
 		}
 		return binary.LittleEndian.Uint64(b[:])
 	}
-	var unused []gk.Range
+	var unused []interval.Range
 	p.eventually("a CPU keeps the stack of a thread that has ended", func() bool {
 		p.g.Shell("true")
 		var err error

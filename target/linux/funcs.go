@@ -6,6 +6,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Func is a function of the kernel that can be probed.
@@ -36,7 +38,7 @@ func Funcs(glob string) ([]Func, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var barred []span
+	var barred []interval.Range
 	if list, err := debugfs("blacklist"); err == nil {
 		text, err := read(list)
 		if err != nil {
@@ -48,7 +50,7 @@ func Funcs(glob string) ([]Func, error) {
 }
 
 // probeable picks the functions; traced is nil where the kernel does not tell.
-func probeable(syms symbols, traced map[string]bool, barred []span, glob string) ([]Func, error) {
+func probeable(syms symbols, traced map[string]bool, barred []interval.Range, glob string) ([]Func, error) {
 	var out []Func
 	hooked := addresses(syms, traced)
 	for i := range syms {
@@ -57,7 +59,7 @@ func probeable(syms symbols, traced map[string]bool, barred []span, glob string)
 		if err != nil {
 			return nil, err
 		}
-		if !ok || !k.code() || traced != nil && !hooked[k.addr] || holds(barred, k.addr) {
+		if !ok || !k.code() || traced != nil && !hooked[k.addr] || interval.AnyContains(barred, k.addr) {
 			continue
 		}
 		out = append(out, Func{Name: k.name, Module: k.module, Addr: k.addr, Size: syms.size(i)})
@@ -102,29 +104,17 @@ func parseTraced(text string) map[string]bool {
 	return out
 }
 
-// span is a run of addresses.
-type span struct{ start, end uint64 }
-
 // parseBlacklist reads lines `0xSTART-0xEND\tNAME`.
-func parseBlacklist(text string) []span {
-	var out []span
+func parseBlacklist(text string) []interval.Range {
+	var out []interval.Range
 	for line := range strings.Lines(text) {
 		addrs, _, _ := strings.Cut(line, "\t")
 		from, to, ok := strings.Cut(addrs, "-")
 		start, err := strconv.ParseUint(from, 0, 64)
 		end, err2 := strconv.ParseUint(to, 0, 64)
 		if ok && err == nil && err2 == nil {
-			out = append(out, span{start, end})
+			out = append(out, interval.Range{Start: start, End: end})
 		}
 	}
 	return out
-}
-
-func holds(spans []span, addr uint64) bool {
-	for _, s := range spans {
-		if s.start <= addr && addr < s.end {
-			return true
-		}
-	}
-	return false
 }

@@ -13,6 +13,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/mailbox"
 	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/procfs"
@@ -171,7 +172,7 @@ func (t *Target) openMailbox() error {
 	if err := t.writeGate(m, env); err != nil {
 		return errors.Join(err, m.close(), t.stopped(func(s *ptrace.Stopped) error { return s.Munmap(m.addr, uint64(size)) }))
 	}
-	t.mail, t.writer.Gate = m, m.gate.Lo
+	t.mail, t.writer.Gate = m, m.gate.Start
 	return nil
 }
 
@@ -250,7 +251,7 @@ func (t *Target) writeGate(m *mailSide, env native.GateEnv) error {
 	if code, err = native.NewGate(at, env); err != nil {
 		return err
 	}
-	m.gate = procfs.Range{Lo: at, Hi: at + uint64(len(code))}
+	m.gate = interval.Range{Start: at, End: at + uint64(len(code))}
 	return t.p.WriteMem(at, code)
 }
 
@@ -268,14 +269,14 @@ func (t *Target) resumes(th *ptrace.Thread) []uint64 {
 // a handler has sent it.
 func (t *Target) gateGoesTo(pc uint64, r ptrace.Regs) uint64 {
 	var b [8]byte
-	if native.GateLeaves(pc, t.mail.gate.Hi) && t.p.ReadMem(r.SP(), b[:]) == nil {
+	if native.GateLeaves(pc, t.mail.gate.End) && t.p.ReadMem(r.SP(), b[:]) == nil {
 		return le.Uint64(b[:])
 	}
 	return gateLink(&r)
 }
 
 func (t *Target) inGate(pc uint64) bool {
-	return t.mail != nil && pc >= t.mail.gate.Lo && pc < t.mail.gate.Hi
+	return t.mail != nil && pc >= t.mail.gate.Start && pc < t.mail.gate.End
 }
 
 // gateBusy fails while a thread is in the gate, or in a signal handler that interrupted it

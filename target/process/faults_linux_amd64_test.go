@@ -9,7 +9,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
-	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -134,8 +134,8 @@ func (h *handled) installsLater(site *target.Site) {
 				return err
 			}
 			f.wantTraps = true
-			s.SetScratch(procfs.Range{Lo: 1 << 20, Hi: 1<<20 + 64<<10}) // nothing is there
-			defer s.SetScratch(procfs.Range{})
+			s.SetScratch(interval.Range{Start: 1 << 20, End: 1<<20 + 64<<10}) // nothing is there
+			defer s.SetScratch(interval.Range{})
 			if err := f.install(s); err == nil || f.traps {
 				h.t.Errorf("a handler of SIGTRAP is there: %v, %v", f.traps, err)
 			}

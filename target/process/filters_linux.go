@@ -9,6 +9,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -83,7 +84,7 @@ func (t *Target) FilterCalls() []target.FilterCall {
 				seen[at] = true
 				place := symbol.Resolved{Module: m, Func: fn, Vaddr: fn.Addr, Addr: at}
 				out = append(out, target.FilterCall{Place: place, Ways: in.ways})
-				t.filters.calls = append(t.filters.calls, procfs.Range{Lo: at, Hi: at + max(fn.Size, 1)})
+				t.filters.calls = append(t.filters.calls, interval.Range{Start: at, End: at + max(fn.Size, 1)})
 			}
 		}
 	}
@@ -92,9 +93,9 @@ func (t *Target) FilterCalls() []target.FilterCall {
 
 // filters is what a target knows of the process's seccomp filters.
 type filters struct {
-	calls []procfs.Range // the functions that take them on
-	seen  uint64         // the value of hdrQuiet that was judged
-	why   error          // why generated code makes no system call; nil where it may make some, and before the filters were judged
+	calls []interval.Range // the functions that take them on
+	seen  uint64           // the value of hdrQuiet that was judged
+	why   error            // why generated code makes no system call; nil where it may make some, and before the filters were judged
 }
 
 // Filtered says why generated code makes no system call any more, and nil while it may.
@@ -199,18 +200,18 @@ func (t *Target) betweenFilters(s *ptrace.Stopped) (bool, error) {
 	in := t.filters.calls
 	for site := range t.control.sites {
 		for _, r := range t.filters.calls {
-			if site.Addr-r.Lo < r.Size() {
-				in = append(in[:len(in):len(in)], procfs.Range{Lo: site.Detour.Addr, Hi: site.Detour.Addr + uint64(len(site.Detour.Code))})
+			if site.Addr-r.Start < r.Size() {
+				in = append(in[:len(in):len(in)], interval.Range{Start: site.Detour.Addr, End: site.Detour.Addr + uint64(len(site.Detour.Code))})
 			}
 		}
 	}
 	for _, th := range s.Threads() {
 		nr, calls := th.InSyscall()
-		if other := calls && nr != prctlNr && nr != seccompNr; !other && holds(in, th.ResumePC()) {
+		if other := calls && nr != prctlNr && nr != seccompNr; !other && interval.AnyContains(in, th.ResumePC()) {
 			return true, nil
 		}
 	}
 	found := false
-	err := t.savedContexts(s, t.golang != nil, func(v uint64) { found = found || holds(in, v) })
+	err := t.savedContexts(s, t.golang != nil, func(v uint64) { found = found || interval.AnyContains(in, v) })
 	return found, err
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target/patch"
@@ -246,7 +247,7 @@ func keptOn(p *ptrace.Process, maps []procfs.Map, ours []patch.Entry, m procfs.M
 		return ok && in.Path == uprobeTrampoline
 	}
 	for _, r := range breakpoints(have, want, called) {
-		out = append(out, keptPlace{page + r.Lo, want[r.Lo:r.Hi], m})
+		out = append(out, keptPlace{page + r.Start, want[r.Start:r.End], m})
 	}
 	return out
 }
@@ -257,7 +258,7 @@ const uprobeTrampoline = "[uprobes-trampoline]"
 // breakpoints gives the bytes of a page that breakpoints of the kernel may have changed, if nothing else on it
 // differs from its file. called says whether the distance rel from an offset in the page leads to the
 // kernel's trampoline.
-func breakpoints(have, want []byte, called func(off int, rel int32) bool) (out []procfs.Range) {
+func breakpoints(have, want []byte, called func(off int, rel int32) bool) (out []interval.Range) {
 	for i := 0; i < len(have); {
 		if have[i] == want[i] {
 			i++
@@ -267,7 +268,7 @@ func breakpoints(have, want []byte, called func(off int, rel int32) bool) (out [
 		if n == 0 {
 			return nil
 		}
-		out = append(out, procfs.Range{Lo: uint64(i), Hi: uint64(i + n)})
+		out = append(out, interval.Range{Start: uint64(i), End: uint64(i + n)})
 		i += n
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 )
@@ -103,13 +104,13 @@ func (t *Target) learnTID(s *ptrace.Stopped, threads []*ptrace.Thread) {
 
 // tidAt says whether every thread has its id at an offset from its FS base.
 func (t *Target) tidAt(s *ptrace.Stopped, threads []*ptrace.Thread, off int32) bool {
-	ids := make([]procfs.Range, len(threads))
+	ids := make([]interval.Range, len(threads))
 	for i, th := range threads {
 		if th.ThreadPointer() == 0 {
 			return false
 		}
 		at := th.ThreadPointer() + uint64(off)
-		ids[i] = procfs.Range{Lo: at, Hi: at + 4}
+		ids[i] = interval.Range{Start: at, End: at + 4}
 	}
 	all := 0
 	err := s.ReadRanges(ids, func(i int, _ uint64, b []byte) error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/mailbox"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
@@ -17,8 +18,8 @@ type mailSide struct {
 	*mailbox.Box
 	*mailMem
 	p    *ptrace.Process
-	addr uint64       // in the process
-	gate procfs.Range // the gate's code
+	addr uint64         // in the process
+	gate interval.Range // the gate's code
 }
 
 func newMailSide(p *ptrace.Process, mem *mailMem, addr uint64) *mailSide {

@@ -38,10 +38,10 @@ func (t *Target) crowdedPart(p *arch.Pool) bool {
 	taken := uint64(0)
 	for _, r := range in {
 		b := make([]byte, r.Size())
-		if t.p.ReadMem(r.Lo, b) != nil {
+		if t.p.ReadMem(r.Start, b) != nil {
 			return false
 		}
-		for at := max(r.Lo, p.Base) - r.Lo; at+8 <= uint64(len(b)) && r.Lo+at < p.Base+size; at += 1 << p.Stride {
+		for at := max(r.Start, p.Base) - r.Start; at+8 <= uint64(len(b)) && r.Start+at < p.Base+size; at += 1 << p.Stride {
 			if le.Uint64(b[at:]) != 0 {
 				taken++
 			}

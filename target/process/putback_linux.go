@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 )
@@ -201,19 +202,19 @@ func (s *stubs) restore(st *ptrace.Stopped, slots []uint64) (sure bool, err erro
 	}
 	for _, slot := range slots {
 		if m, ok := procfs.FindMap(maps, slot); ok {
-			r.Found = append(r.Found, ptrace.Resident{Range: procfs.Range{Lo: slot, Hi: slot + 8}})
+			r.Found = append(r.Found, ptrace.Resident{Range: interval.Range{Start: slot, End: slot + 8}})
 			sure = sure && searchable(m)
 		}
 	}
 	for _, th := range st.Everyone() {
 		if m, ok := procfs.FindMap(maps, th.SP()); ok {
 			lo, hi := ptrace.StackIn(m, th.SP())
-			r.Found = append(r.Found, ptrace.Resident{Range: procfs.Range{Lo: lo, Hi: hi}})
+			r.Found = append(r.Found, ptrace.Resident{Range: interval.Range{Start: lo, End: hi}})
 			sure = sure && searchable(m)
 		}
 	}
 	for _, m := range r.Found {
-		switch err := s.restoreMemory(m.Lo, m.Hi); {
+		switch err := s.restoreMemory(m.Start, m.End); {
 		case errors.Is(err, ErrInDetour):
 			busy = err
 		case errors.Is(err, ErrFault):

@@ -5,6 +5,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
@@ -75,7 +76,7 @@ type reaper struct {
 	t      *Target
 	places *stackPlaces
 	in     map[procfs.Map][]*ptrace.Thread // threads whose stack pointer, or control block, is in a mapping
-	ends   map[procfs.Map]procfs.Range     // see done
+	ends   map[procfs.Map]interval.Range   // see done
 	inside []claimer
 	idle   bool // no thread is in code that was removed
 	quota  int
@@ -92,7 +93,7 @@ func (t *Target) newReaper(s *ptrace.Stopped, r *target.Reap) (*reaper, error) {
 	}
 	p := &reaper{
 		Reap: r, t: t, places: places, idle: len(t.zombie) == 0, quota: maxReaped,
-		in: map[procfs.Map][]*ptrace.Thread{}, ends: map[procfs.Map]procfs.Range{},
+		in: map[procfs.Map][]*ptrace.Thread{}, ends: map[procfs.Map]interval.Range{},
 	}
 	for _, th := range s.Everyone() {
 		m, ok := procfs.FindMap(places.maps, th.SP())
@@ -198,7 +199,7 @@ func (p *reaper) over(i native.Instance) bool {
 		return true
 	}
 	r := p.done(m)
-	return r.Lo <= i.SP && i.SP < r.Hi || !p.t.stands(i.SP, i.Return)
+	return r.Start <= i.SP && i.SP < r.End || !p.t.stands(i.SP, i.Return)
 }
 
 // done is the part of a mapping in which all calls have ended: of a thread's own stack what is
@@ -208,22 +209,22 @@ func (p *reaper) over(i native.Instance) bool {
 // down to a page that was never touched, since what follows may be a stack too, such as a
 // coroutine's. A coroutine's stack that is a local array of a thread's cannot be told: while the
 // thread is in the coroutine, calls that wait below the array are taken for ended.
-func (p *reaper) done(m procfs.Map) procfs.Range {
+func (p *reaper) done(m procfs.Map) interval.Range {
 	r, ok := p.ends[m]
 	if ok {
 		return r
 	}
 	switch ths := p.in[m]; {
 	case len(ths) == 0:
-		r.Hi = p.ended(m)
+		r.End = p.ended(m)
 	case len(ths) == 1 && p.own(m, ths[0]):
-		r.Hi = p.t.frameOf(ths[0])
+		r.End = p.t.frameOf(ths[0])
 	}
 	switch {
 	case m.Path == "[stack]":
-		r.Lo = m.Start
-	case r.Hi > 0:
-		r.Lo = p.touched(m, r.Hi)
+		r.Start = m.Start
+	case r.End > 0:
+		r.Start = p.touched(m, r.End)
 	}
 	p.ends[m] = r
 	return r
@@ -234,8 +235,8 @@ func (p *reaper) done(m procfs.Map) procfs.Range {
 func (p *reaper) touched(m procfs.Map, hi uint64) uint64 {
 	end := procfs.PageUp(hi)
 	in := p.t.p.Present(max(m.Start, end-min(end, ptrace.MaxStack)), end)
-	if n := len(in); n > 0 && in[n-1].Hi == end {
-		return in[n-1].Lo
+	if n := len(in); n > 0 && in[n-1].End == end {
+		return in[n-1].Start
 	}
 	return hi
 }
@@ -308,8 +309,8 @@ func (t *Target) eachSlot(p *arch.Pool, f func(at uint64, slot []byte) error) er
 	var buf []byte
 	next := uint64(0) // a slot may lie in two ranges
 	for _, r := range in {
-		lo := max(next, (max(r.Lo, p.Base)-p.Base)&^(stride-1))
-		next = max(next, (min(r.Hi-p.Base, size)+stride-1)&^(stride-1))
+		lo := max(next, (max(r.Start, p.Base)-p.Base)&^(stride-1))
+		next = max(next, (min(r.End-p.Base, size)+stride-1)&^(stride-1))
 		if lo >= next {
 			continue
 		}

@@ -9,7 +9,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
@@ -46,7 +46,7 @@ func (t *Target) tasks(im *symbol.Image) (*taskCode, error) {
 		return 0, 0, false
 	}
 	for _, r := range im.TextRanges() {
-		insts, err := native.ScanTaskInsts(arch.Range{Lo: r.Start, Hi: r.End}, im.ReadAt, function)
+		insts, err := native.ScanTaskInsts(interval.Range{Start: r.Start, End: r.End}, im.ReadAt, function)
 		if err != nil {
 			return nil, err
 		}
@@ -136,12 +136,12 @@ func sharersOf(m *symbol.Module, c *taskCode) (out []target.Sharing, err error) 
 	if s := m.Image.Soname(); s != "libc.so.6" && !strings.HasPrefix(s, "libc.") {
 		return nil, nil
 	}
-	var text arch.Range
+	var text interval.Range
 	for _, r := range m.Image.TextRanges() {
-		if text.Lo == 0 {
-			text.Lo = m.Runtime(r.Start)
+		if text.Start == 0 {
+			text.Start = m.Runtime(r.Start)
 		}
-		text.Hi = m.Runtime(r.End)
+		text.End = m.Runtime(r.End)
 	}
 	add := func(fn *symbol.Func, how arch.Share) {
 		out = append(out, target.Sharing{
@@ -245,7 +245,7 @@ func (t *Target) ownBlocks(s *ptrace.Stopped) (bool, error) {
 	}
 	threads := s.Threads()
 	in, bases := t.sharing(), make(map[uint64]bool, len(threads))
-	blocks, size := make([]procfs.Range, len(threads)), uint64(8)
+	blocks, size := make([]interval.Range, len(threads)), uint64(8)
 	if t.writer.TID == arch.TIDThread {
 		size = max(size, uint64(t.writer.TIDOff)+4)
 	}
@@ -254,7 +254,7 @@ func (t *Target) ownBlocks(s *ptrace.Stopped) (bool, error) {
 			return false, nil
 		}
 		bases[th.ThreadPointer()] = true
-		blocks[i] = procfs.Range{Lo: th.ThreadPointer(), Hi: th.ThreadPointer() + size}
+		blocks[i] = interval.Range{Start: th.ThreadPointer(), End: th.ThreadPointer() + size}
 	}
 	own := 0
 	err := s.ReadRanges(blocks, func(i int, at uint64, b []byte) error {
@@ -268,33 +268,24 @@ func (t *Target) ownBlocks(s *ptrace.Stopped) (bool, error) {
 
 // sharing is the code in which a thread may be about to share its block: of the functions, and of the detours of what
 // stands in them. The stop that arms the probes moves a thread that was behind one's place into its detour, behind its work.
-func (t *Target) sharing() []procfs.Range {
-	var in, detours []procfs.Range
+func (t *Target) sharing() []interval.Range {
+	var in, detours []interval.Range
 	for _, f := range t.sharers {
 		if f.Share != arch.ShareSyscall && f.Share != arch.ShareAction {
-			in = append(in, procfs.Range{Lo: f.Place.Addr, Hi: f.Place.Addr + f.Place.Func.Size})
+			in = append(in, interval.Range{Start: f.Place.Addr, End: f.Place.Addr + f.Place.Func.Size})
 		}
 	}
 	for site := range t.control.sites {
-		if holds(in, site.Addr) {
-			detours = append(detours, procfs.Range{Lo: site.Detour.Addr, Hi: site.Detour.Addr + uint64(len(site.Detour.Code))})
+		if interval.AnyContains(in, site.Addr) {
+			detours = append(detours, interval.Range{Start: site.Detour.Addr, End: site.Detour.Addr + uint64(len(site.Detour.Code))})
 		}
 	}
 	return append(in, detours...)
 }
 
-func holds(in []procfs.Range, v uint64) bool {
-	for _, r := range in { // a loop: words of thousands of stacks are looked up
-		if v-r.Lo < r.Size() {
-			return true
-		}
-	}
-	return false
-}
-
 // mayOwn says whether a thread is in no code that may change whose block it has, and has its restartable sequence there.
-func (t *Target) mayOwn(th *ptrace.Thread, in []procfs.Range) bool {
-	if slices.Contains(taskCalls, th.LastSyscall()) || holds(in, th.PC()) {
+func (t *Target) mayOwn(th *ptrace.Thread, in []interval.Range) bool {
+	if slices.Contains(taskCalls, th.LastSyscall()) || interval.AnyContains(in, th.PC()) {
 		return false
 	}
 	if !t.writer.HasRseq {

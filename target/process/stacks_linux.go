@@ -1,6 +1,7 @@
 package process
 
 import (
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 )
@@ -16,9 +17,9 @@ func (t *Target) scanStacks(s *ptrace.Stopped, f func(tid int, at uint64, b []by
 	if err := s.ReadRanges(stacks, func(i int, at uint64, b []byte) error { return f(all[i].TID, at, b) }); err != nil || t.golang == nil {
 		return err
 	}
-	var others []procfs.Range
+	var others []interval.Range
 	err = t.golang.stacks(s, func(lo, hi uint64) error {
-		others = append(others, procfs.Range{Lo: lo, Hi: max(lo, hi)})
+		others = append(others, interval.Range{Start: lo, End: max(lo, hi)})
 		return nil
 	})
 	if err != nil {
@@ -47,7 +48,7 @@ func (t *Target) contexts(s *ptrace.Stopped, goProgram bool, f func(th *ptrace.T
 	if len(in) == 0 {
 		return nil
 	}
-	lo, hi := in[0].Lo, in[len(in)-1].Hi
+	lo, hi := in[0].Start, in[len(in)-1].End
 	all := s.Everyone()
 	stacks, err := s.LiveStacks(all, goProgram)
 	if err != nil {
@@ -55,7 +56,7 @@ func (t *Target) contexts(s *ptrace.Stopped, goProgram bool, f func(th *ptrace.T
 	}
 	return s.ReadRanges(stacks, func(i int, at uint64, b []byte) error {
 		for n := 0; n+8 <= len(b); n += 8 {
-			if v := le.Uint64(b[n:]); v-lo < hi-lo && holds(in, v) {
+			if v := le.Uint64(b[n:]); v-lo < hi-lo && interval.AnyContains(in, v) {
 				t.context(all[i], at+uint64(n), v, f)
 			}
 		}
@@ -79,14 +80,14 @@ func (t *Target) context(th *ptrace.Thread, at, v uint64, f func(th *ptrace.Thre
 
 // ourRanges is where our mappings lie: as few ranges as there can be, for each word of thousands of stacks is
 // looked for there.
-func ourRanges(maps []procfs.Map) (in []procfs.Range) {
+func ourRanges(maps []procfs.Map) (in []interval.Range) {
 	for _, m := range maps {
 		switch n := len(in); {
 		case !ours(m):
-		case n > 0 && in[n-1].Hi == m.Start:
-			in[n-1].Hi = m.End
+		case n > 0 && in[n-1].End == m.Start:
+			in[n-1].End = m.End
 		default:
-			in = append(in, procfs.Range{Lo: m.Start, Hi: m.End})
+			in = append(in, interval.Range{Start: m.Start, End: m.End})
 		}
 	}
 	return in
@@ -97,7 +98,7 @@ func ourRanges(maps []procfs.Map) (in []procfs.Range) {
 // the C library from 2.42 on).
 func (t *Target) scanWords(lo, hi uint64, f func(at, v uint64) error) error {
 	buf := make([]byte, min(scanPiece, max(lo, hi)-lo))
-	return t.p.ReadPieces(procfs.Range{Lo: lo, Hi: max(lo, hi)}, buf, func(at uint64, b []byte) error {
+	return t.p.ReadPieces(interval.Range{Start: lo, End: max(lo, hi)}, buf, func(at uint64, b []byte) error {
 		for i := 0; i+8 <= len(b); i += 8 {
 			if err := f(at+uint64(i), le.Uint64(b[i:])); err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -87,7 +88,7 @@ func continues(a, b procfs.Map) bool {
 
 // textRun is pages of text that are to become private, in one mapping of a file.
 type textRun struct {
-	procfs.Range
+	interval.Range
 	off  uint64 // of Lo in the file, bytes
 	want []byte // what the file has there
 }
@@ -114,12 +115,12 @@ func joinPages(maps []procfs.Map, pages []uint64, gap uint64) []textRun {
 	var out []textRun
 	var in procfs.Map
 	for _, p := range pages {
-		if n := len(out); n > 0 && in.Contains(p) && p-out[n-1].Hi <= gap {
-			out[n-1].Hi = p + procfs.PageSize
+		if n := len(out); n > 0 && in.Contains(p) && p-out[n-1].End <= gap {
+			out[n-1].End = p + procfs.PageSize
 			continue
 		}
 		in, _ = procfs.FindMap(maps, p)
-		out = append(out, textRun{Range: procfs.Range{Lo: p, Hi: p + procfs.PageSize}, off: p - in.Start + in.Offset})
+		out = append(out, textRun{Range: interval.Range{Start: p, End: p + procfs.PageSize}, off: p - in.Start + in.Offset})
 	}
 	return out
 }

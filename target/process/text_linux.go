@@ -107,7 +107,7 @@ func (t *Target) learnRuns(maps []procfs.Map, runs []textRun) {
 		return
 	}
 	for _, r := range runs {
-		for at := r.Lo; at < r.Hi; at += procfs.PageSize {
+		for at := r.Start; at < r.End; at += procfs.PageSize {
 			if m, ok := procfs.FindMap(maps, at); ok && isText(m) {
 				t.text.private[at] = true
 			} else {

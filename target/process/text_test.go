@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -54,15 +55,15 @@ func TestJoinPages(t *testing.T) {
 		{Start: 0x40000, End: 0x90000000, FileID: procfs.FileID{Inode: 2}},
 	}
 	pages := pagesOf([]uint64{0x3f123, 0x10004, 0x10ff0, 0x12000, 0x40000, 0x30000})
-	var got []procfs.Range
+	var got []interval.Range
 	for _, r := range fewRuns(maps, pages) {
 		got = append(got, r.Range)
-		m, _ := procfs.FindMap(maps, r.Lo)
-		if r.off != r.Lo-m.Start+m.Offset {
-			t.Errorf("%#x is at %#x in the file", r.Lo, r.off)
+		m, _ := procfs.FindMap(maps, r.Start)
+		if r.off != r.Start-m.Start+m.Offset {
+			t.Errorf("%#x is at %#x in the file", r.Start, r.off)
 		}
 	}
-	want := []procfs.Range{{Lo: 0x10000, Hi: 0x13000}, {Lo: 0x30000, Hi: 0x31000}, {Lo: 0x3f000, Hi: 0x40000}, {Lo: 0x40000, Hi: 0x41000}}
+	want := []interval.Range{{Start: 0x10000, End: 0x13000}, {Start: 0x30000, End: 0x31000}, {Start: 0x3f000, End: 0x40000}, {Start: 0x40000, End: 0x41000}}
 	if !slices.Equal(got, want) {
 		t.Errorf("%#x", got)
 	}

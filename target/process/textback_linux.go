@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target/patch"
@@ -23,7 +24,7 @@ const fuseMagic = 0x65735546
 // textBack gives private copies of text back to the program's files: those that overlap in, all
 // if in is nil. The copies must have the bytes of the file. kept counts the pages that stay copies,
 // which harm nobody, and why says why. Precondition: the world is stopped.
-func textBack(s *ptrace.Stopped, in *procfs.Range) (kept int, why, err error) {
+func textBack(s *ptrace.Stopped, in *interval.Range) (kept int, why, err error) {
 	maps, err := s.FileMaps()
 	if err != nil {
 		return 0, nil, err
@@ -32,13 +33,13 @@ func textBack(s *ptrace.Stopped, in *procfs.Range) (kept int, why, err error) {
 	var order []procfs.Map
 	for _, m := range maps {
 		of, ok := textOf(m)
-		if !ok || in != nil && (m.End <= in.Lo || in.Hi <= m.Start) {
+		if !ok || in != nil && (m.End <= in.Start || in.End <= m.Start) {
 			continue
 		}
-		r := textRun{Range: procfs.Range{Lo: m.Start, Hi: m.End}, off: m.Offset}
+		r := textRun{Range: interval.Range{Start: m.Start, End: m.End}, off: m.Offset}
 		if in != nil {
-			r.Lo, r.Hi = max(r.Lo, in.Lo), min(r.Hi, in.Hi)
-			r.off += r.Lo - m.Start
+			r.Start, r.End = max(r.Start, in.Start), min(r.End, in.End)
+			r.off += r.Start - m.Start
 		}
 		if byFile[of.FileID] == nil {
 			order = append(order, of)
@@ -160,11 +161,11 @@ func backFrom(s *ptrace.Stopped, path string, of procfs.Map, runs []textRun) (er
 // sameAsFile fails if a copy has other bytes than the file.
 func sameAsFile(p *ptrace.Process, f *os.File, r textRun) error {
 	have, want := make([]byte, procfs.PageSize), make([]byte, procfs.PageSize)
-	for at := r.Lo; at < r.Hi; at += procfs.PageSize {
+	for at := r.Start; at < r.End; at += procfs.PageSize {
 		if err := p.ReadMem(at, have); err != nil {
 			return err
 		}
-		if err := fileBytes(f, at-r.Lo+r.off, want); err != nil && !errors.Is(err, io.EOF) {
+		if err := fileBytes(f, at-r.Start+r.off, want); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
 		if !bytes.Equal(have, want) {
@@ -201,7 +202,7 @@ func (t *Target) shareText(addr uint64) error {
 				return errors.Join(err, t.rewrite(here[:i]))
 			}
 		}
-		kept, why, err := textBack(s, &procfs.Range{Lo: page, Hi: page + procfs.PageSize})
+		kept, why, err := textBack(s, &interval.Range{Start: page, End: page + procfs.PageSize})
 		if err = errors.Join(err, t.rewrite(here)); err != nil {
 			return err
 		}

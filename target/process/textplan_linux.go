@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
@@ -74,10 +75,10 @@ func (t *Target) fillRuns(maps []procfs.Map, runs []textRun, pages []uint64) ([]
 	}
 	at := map[procfs.FileID]int{}
 	for _, r := range runs {
-		m, _ := procfs.FindMap(maps, r.Lo)
+		m, _ := procfs.FindMap(maps, r.Start)
 		f, err := t.textFile(m)
 		if err != nil {
-			t.stays(fmt.Errorf("page 0x%x stays shared with its file: %w", r.Lo, err))
+			t.stays(fmt.Errorf("page 0x%x stays shared with its file: %w", r.Start, err))
 			continue
 		}
 		r.want = make([]byte, r.Size())
@@ -101,8 +102,8 @@ func (t *Target) makePrivate(s *ptrace.Stopped) error {
 		return nil
 	}
 	for _, p := range t.text.plans {
-		lo := p.runs[0].Lo
-		maps, err := t.p.MapsIn(lo, p.runs[len(p.runs)-1].Hi-lo)
+		lo := p.runs[0].Start
+		maps, err := t.p.MapsIn(lo, p.runs[len(p.runs)-1].End-lo)
 		if err != nil {
 			return err
 		}
@@ -117,7 +118,7 @@ func (t *Target) makePrivate(s *ptrace.Stopped) error {
 			if !noCopy(err) {
 				return err
 			}
-			t.stays(fmt.Errorf("page 0x%x stays shared with its file: %w", same[0].Lo, err))
+			t.stays(fmt.Errorf("page 0x%x stays shared with its file: %w", same[0].Start, err))
 		}
 	}
 	t.text.plans = nil
@@ -142,22 +143,22 @@ func (t *Target) sameRuns(maps []procfs.Map, p textPlan) (out []textRun, err err
 			out = append(out, r)
 			continue
 		}
-		for at := r.Lo; at < r.Hi; at += procfs.PageSize {
+		for at := r.Start; at < r.End; at += procfs.PageSize {
 			if t.text.private[at] { // by an attempt that was blocked then
 				continue
 			}
-			want := r.want[at-r.Lo:][:procfs.PageSize]
+			want := r.want[at-r.Start:][:procfs.PageSize]
 			m, ok := textMap(maps, at)
-			if ok = ok && m.FileID == p.m.FileID && at-m.Start+m.Offset == at-r.Lo+r.off && !t.text.held[at]; ok {
+			if ok = ok && m.FileID == p.m.FileID && at-m.Start+m.Offset == at-r.Start+r.off && !t.text.held[at]; ok {
 				if ok, err = t.samePage(at, want, at); err != nil && (p.need[at] || !errors.Is(err, unix.EBUSY)) {
 					return nil, err
 				}
 			}
-			if n := len(out); ok && n > 0 && out[n-1].Hi == at {
-				out[n-1].Hi += procfs.PageSize
+			if n := len(out); ok && n > 0 && out[n-1].End == at {
+				out[n-1].End += procfs.PageSize
 				out[n-1].want = append(out[n-1].want, want...)
 			} else if ok {
-				out = append(out, textRun{Range: procfs.Range{Lo: at, Hi: at + procfs.PageSize}, off: at - r.Lo + r.off, want: bytes.Clone(want)})
+				out = append(out, textRun{Range: interval.Range{Start: at, End: at + procfs.PageSize}, off: at - r.Start + r.off, want: bytes.Clone(want)})
 			} else if p.need[at] {
 				t.stays(fmt.Errorf("page 0x%x stays shared with its file, whose bytes it has not", at))
 			}
@@ -169,17 +170,17 @@ func (t *Target) sameRuns(maps []procfs.Map, p textPlan) (out []textRun, err err
 // wholeRun says whether all of a run can become private: it is mapped as it was, and has the file's
 // bytes.
 func (t *Target) wholeRun(maps []procfs.Map, file procfs.FileID, r textRun) bool {
-	m, ok := textMap(maps, r.Lo)
-	if !ok || r.Hi > m.End || m.FileID != file || r.Lo-m.Start+m.Offset != r.off {
+	m, ok := textMap(maps, r.Start)
+	if !ok || r.End > m.End || m.FileID != file || r.Start-m.Start+m.Offset != r.off {
 		return false
 	}
-	for at := r.Lo; at < r.Hi; at += procfs.PageSize {
+	for at := r.Start; at < r.End; at += procfs.PageSize {
 		if t.text.held[at] {
 			return false
 		}
 	}
 	have := make([]byte, r.Size())
-	return t.p.ReadMem(r.Lo, have) == nil && bytes.Equal(have, r.want)
+	return t.p.ReadMem(r.Start, have) == nil && bytes.Equal(have, r.want)
 }
 
 // copyRuns makes the memory file and maps it over the runs.
@@ -205,24 +206,24 @@ func (t *Target) mapRuns(s *ptrace.Stopped, fd int, runs []textRun, right func(p
 	calls := make([]ptrace.Syscall, len(runs))
 	for i, r := range runs {
 		calls[i] = ptrace.Syscall{Nr: unix.SYS_MMAP, Args: [6]uint64{
-			r.Lo, r.Size(), unix.PROT_READ | unix.PROT_EXEC, unix.MAP_PRIVATE | unix.MAP_FIXED | unix.MAP_POPULATE, uint64(fd), r.off,
+			r.Start, r.Size(), unix.PROT_READ | unix.PROT_EXEC, unix.MAP_PRIVATE | unix.MAP_FIXED | unix.MAP_POPULATE, uint64(fd), r.off,
 		}}
 	}
 	if err := s.CallAll(calls); err != nil {
 		return err
 	}
-	maps, err := t.p.MapsIn(runs[0].Lo, runs[len(runs)-1].Hi-runs[0].Lo)
+	maps, err := t.p.MapsIn(runs[0].Start, runs[len(runs)-1].End-runs[0].Start)
 	if err != nil {
 		return err
 	}
 	t.learnRuns(maps, runs)
 	for i, r := range runs {
 		if calls[i].Err != nil {
-			return fmt.Errorf("mmap of %d bytes at 0x%x in the target: %w", r.Size(), r.Lo, calls[i].Err)
+			return fmt.Errorf("mmap of %d bytes at 0x%x in the target: %w", r.Size(), r.Start, calls[i].Err)
 		}
 		ok := func(m procfs.Map) bool { return m.Perm == procfs.PermRead|procfs.PermExec && right(m) }
-		if calls[i].Result != r.Lo || !procfs.Covered(maps, r.Lo, r.Size(), ok) {
-			return fmt.Errorf("mmap of %d bytes at 0x%x in the target: %w: the kernel's maps show something else", r.Size(), r.Lo, ErrFault)
+		if calls[i].Result != r.Start || !procfs.Covered(maps, r.Start, r.Size(), ok) {
+			return fmt.Errorf("mmap of %d bytes at 0x%x in the target: %w: the kernel's maps show something else", r.Size(), r.Start, ErrFault)
 		}
 	}
 	return nil

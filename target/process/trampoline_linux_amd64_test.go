@@ -226,7 +226,7 @@ func TestTrampolineMemory(t *testing.T) {
 		t.Errorf("%d pages asked for, all: %v, %v", maxAsked-old.Asks, all, err)
 	}
 	for _, at := range places {
-		if !slices.ContainsFunc(r.Found, func(m ptrace.Resident) bool { return m.Lo <= at && at < m.Hi && m.Shared == (at == shared+8) }) {
+		if !slices.ContainsFunc(r.Found, func(m ptrace.Resident) bool { return m.Start <= at && at < m.End && m.Shared == (at == shared+8) }) {
 			t.Errorf("0x%x was not found", at)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codealloc"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -23,7 +24,7 @@ type piece struct {
 const minPiece = 1 << 20
 
 // codeSpans are the pieces, for who can take no lock.
-var codeSpans atomic.Pointer[[]span]
+var codeSpans atomic.Pointer[[]interval.Range]
 
 // isDetour says whether an address is in generated code. It runs in place of a handler.
 //
@@ -31,7 +32,7 @@ var codeSpans atomic.Pointer[[]span]
 func isDetour(addr uint64) bool {
 	if spans := codeSpans.Load(); spans != nil {
 		for _, s := range *spans {
-			if s.holds(addr) {
+			if s.Contains(addr) {
 				return true
 			}
 		}
@@ -55,9 +56,9 @@ func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
 		return 0, err
 	}
 	t.code = append(t.code, c)
-	var spans []span
+	var spans []interval.Range
 	for _, c := range t.code {
-		spans = append(spans, span{c.Addr, c.Addr + c.Size})
+		spans = append(spans, interval.Range{Start: c.Addr, End: c.Addr + c.Size})
 	}
 	codeSpans.Store(&spans)
 	a, ok := c.Take(lo, hi, size)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -36,7 +37,7 @@ const (
 type controlBlock struct {
 	t       *Target
 	addr    uint64
-	code    span
+	code    interval.Range
 	handler *amd64.Handler
 	heads   *heads                    // in use
 	stood   map[unix.Signal]sigaction // what our handlers stand before
@@ -104,7 +105,7 @@ func (h *controlBlock) generate() error {
 	if err != nil {
 		return err
 	}
-	h.code = span{at, at + handlerRoom}
+	h.code = interval.Range{Start: at, End: at + handlerRoom}
 	_, err = h.t.mem.WriteAt(h.handler.Code, int64(at))
 	return err
 }

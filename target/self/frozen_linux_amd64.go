@@ -4,6 +4,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
 )
@@ -28,12 +29,6 @@ const (
 	writeFailed
 )
 
-// span is the addresses [lo, hi).
-type span struct{ lo, hi uint64 }
-
-//go:norace
-func (s span) holds(a uint64) bool { return a-s.lo < s.hi-s.lo }
-
 // plan is a change, ready to be made in a stopped world. Everything in it is allocated
 // beforehand.
 type plan struct {
@@ -47,10 +42,10 @@ type plan struct {
 	places      *places
 	goroutines  []goroutine // not nil: all goroutines are to be listed
 	counted     int
-	own         uint64        // the stopper's g
-	reclaimable []reclaimable // slots that may be cleared; by goroutine
-	code        []span        // where detours stand; for reclaimable
-	salts       []uint64      // of the events that are armed; for reclaimable
+	own         uint64           // the stopper's g
+	reclaimable []reclaimable    // slots that may be cleared; by goroutine
+	code        []interval.Range // where detours stand; for reclaimable
+	salts       []uint64         // of the events that are armed; for reclaimable
 	claimers    [64]claimer
 	claimed     int
 	unsettled   bool                 // not all that is reclaimable could be looked at
@@ -69,11 +64,11 @@ type plan struct {
 
 // places are addresses in the runtime, of its variables, and of our own assembly.
 type places struct {
-	allgs   uint64 // variable: the list of all goroutines, a slice
-	allgadd span   // changes it
-	async   span   // asyncPreempt: what it is called by is the instruction that was preempted
-	async2  span   // asyncPreempt2, which it calls
-	gate    span
+	allgs   uint64         // variable: the list of all goroutines, a slice
+	allgadd interval.Range // changes it
+	async   interval.Range // asyncPreempt: what it is called by is the instruction that was preempted
+	async2  interval.Range // asyncPreempt2, which it calls
+	gate    interval.Range
 }
 
 // change stops the world and makes the change. It returns the thread that could not be
@@ -155,10 +150,10 @@ func (p *plan) look(s *slot) {
 	uc := uint64(s.uc)
 	pc := word(uc + ucRIP)
 	switch {
-	case p.places.allgadd.holds(pc):
+	case p.places.allgadd.Contains(pc):
 		p.block(s.tid, pc)
 		return
-	case p.places.gate.holds(pc): // it may come from any detour, and go back there
+	case p.places.gate.Contains(pc): // it may come from any detour, and go back there
 		p.unsure(s.tid, pc, p.threads.AnyDetour())
 		p.gate = p.verdict != changed
 	case word(uc+ucStackFlags)&onStack != 0: // in somebody's signal handler that does not block our signal
@@ -205,7 +200,7 @@ func (p *plan) lookStack(s *slot, pc, sp, bp uint64) {
 //
 //go:norace
 func (p *plan) parked(tid int32, g uint64) {
-	if pc := word(g + uint64(p.lay.SchedPC)); p.places.async2.holds(pc) {
+	if pc := word(g + uint64(p.lay.SchedPC)); p.places.async2.Contains(pc) {
 		p.preempted(tid, g, pc, word(g+uint64(p.lay.SchedSP)), word(g+uint64(p.lay.SchedBP)))
 	}
 }
@@ -230,7 +225,7 @@ const maxCallees = 8
 //go:norace
 func (p *plan) preempted(tid int32, g, pc, sp, bp uint64) {
 	lo, hi := word(g+uint64(p.lay.StackLo)), word(g+uint64(p.lay.StackHi))
-	if p.places.async.holds(pc) && sp >= lo && sp+16 <= hi {
+	if p.places.async.Contains(pc) && sp >= lo && sp+16 <= hi {
 		p.meet(tid, word(sp), false)
 		p.meet(tid, word(sp+8), false)
 	}
@@ -240,7 +235,7 @@ func (p *plan) preempted(tid int32, g, pc, sp, bp uint64) {
 		}
 		ret := word(bp + 8)
 		p.meet(tid, ret, false) // also of a function that has no frame of its own yet, or whose probe is at work
-		if p.places.async.holds(pc) {
+		if p.places.async.Contains(pc) {
 			return
 		}
 		pc, lo, bp = ret, bp, word(bp)

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
 )
@@ -51,7 +52,7 @@ func TestPreemptedFrames(t *testing.T) {
 		{"something else", 0x5000, addr(30), addr(40), false},
 		{"no frame pointer", 0x5000, addr(30), 7, false},
 	} {
-		p := &plan{lay: lay, places: &places{async: span{async, async + 0x100}, async2: span{async2, async2 + 0x100}}}
+		p := &plan{lay: lay, places: &places{async: interval.Range{Start: async, End: async + 0x100}, async2: interval.Range{Start: async2, End: async2 + 0x100}}}
 		p.threads, p.retired = patch.NewThreads([]*target.Site{add}, nil, nil, patch.Policy{}), patch.NewRetired(nil)
 		p.preempted(1, uint64(uintptr(unsafe.Pointer(g))), c.pc, c.sp, c.bp)
 		if got := p.verdict == blockedBy; got != c.blocks || got && p.at != at {

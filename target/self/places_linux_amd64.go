@@ -9,14 +9,15 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // findPlaces finds the functions and variables of the runtime that a stopped world is
 // looked at with.
 func (t *Target) findPlaces() error {
-	t.places.gate = span{uint64(gatePC()), uint64(gateEndPC())}
-	for name, s := range map[string]*span{
+	t.places.gate = interval.Range{Start: uint64(gatePC()), End: uint64(gateEndPC())}
+	for name, s := range map[string]*interval.Range{
 		"runtime.asyncPreempt":  &t.places.async,
 		"runtime.asyncPreempt2": &t.places.async2,
 		"runtime.allgadd":       &t.places.allgadd,
@@ -25,7 +26,7 @@ func (t *Target) findPlaces() error {
 		if err != nil {
 			return err
 		}
-		*s = span{m.Runtime(fn.Addr), m.Runtime(fn.End())}
+		*s = interval.Range{Start: m.Runtime(fn.Addr), End: m.Runtime(fn.End())}
 	}
 	fn, m, err := t.runtimeFunc("runtime.systemstack_switch")
 	if err != nil {

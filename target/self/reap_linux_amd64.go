@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -91,11 +92,11 @@ func countFreed(list []reclaimable, r *target.Reap) {
 }
 
 // codeSpans lists the mappings that detours stand in.
-func (t *Target) codeSpans() (out []span) {
+func (t *Target) codeSpans() (out []interval.Range) {
 	t.codeMu.Lock()
 	defer t.codeMu.Unlock()
 	for _, c := range t.code {
-		out = append(out, span{c.Addr, c.Addr + c.Size})
+		out = append(out, interval.Range{Start: c.Addr, End: c.Addr + c.Size})
 	}
 	return out
 }
@@ -178,7 +179,7 @@ func (p *plan) reap(w *worldState) {
 	removed := false // a thread may be in code that was taken out
 	for i := uint32(0); i < w.asked && !p.unsettled; i++ {
 		if s := &w.slots[w.list[i]]; s.state&3 == slotParked {
-			removed = p.places.gate.holds(word(uint64(s.uc)+ucRIP)) || removed
+			removed = p.places.gate.Contains(word(uint64(s.uc)+ucRIP)) || removed
 			p.noteClaimer(s)
 		}
 	}
@@ -264,7 +265,7 @@ func (p *plan) mayClaim(key uint64) bool {
 //go:norace
 func (p *plan) inCode(a uint64) bool {
 	for i := range p.code {
-		if p.code[i].holds(a) {
+		if p.code[i].Contains(a) {
 			return true
 		}
 	}

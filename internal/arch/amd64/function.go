@@ -9,6 +9,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // X86 is the x86-64 instruction set as the engine sees it.
@@ -65,12 +66,12 @@ const (
 )
 
 // reserved gives the bytes at the function's start that somebody else patches.
-func reserved(f *arch.Func) arch.Range {
+func reserved(f *arch.Func) interval.Range {
 	lo := f.Addr
 	if in, err := Decode(f.Code); err == nil && (isEndbr(&in, f.Code[:in.Len]) || isSealed(&in, f.Code[:in.Len])) {
 		lo += uint64(in.Len)
 	}
-	return arch.Range{Lo: lo, Hi: min(lo+uint64(f.Reserved), f.Addr+uint64(len(f.Code)))}
+	return interval.Range{Start: lo, End: min(lo+uint64(f.Reserved), f.Addr+uint64(len(f.Code)))}
 }
 
 // withoutPatch gives the function's code with nops for its reserved bytes, which may hold a
@@ -78,8 +79,8 @@ func reserved(f *arch.Func) arch.Range {
 func withoutPatch(f *arch.Func) []byte {
 	code, r := slices.Clone(f.Code), reserved(f)
 	a := NewAsm(0)
-	a.Nop(int(r.Hi - r.Lo))
-	copy(code[r.Lo-f.Addr:], a.Bytes())
+	a.Nop(int(r.End - r.Start))
+	copy(code[r.Start-f.Addr:], a.Bytes())
 	return code
 }
 
@@ -158,7 +159,7 @@ func (fn *function) findEntry() {
 		fn.entry += uint64(len(endbr64))
 	}
 	if fn.f.Reserved > 0 {
-		fn.entry = reserved(fn.f).Hi
+		fn.entry = reserved(fn.f).End
 	}
 	if !fn.f.Go || fn.f.Morestack == nil {
 		return

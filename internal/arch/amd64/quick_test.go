@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // wholePrograms are those that the pass over the bytes is held against the analysis with.
@@ -242,7 +243,7 @@ func TestEntryRegionPolicies(t *testing.T) {
 			t.Errorf("%+v: %+v", p, r)
 		}
 	}
-	f.Keep = []arch.Range{{Lo: 0x1001, Hi: 0x1002}}
+	f.Keep = []interval.Range{{Start: 0x1001, End: 0x1002}}
 	fn, err := X86.Analyse(f)
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // JumpLen is the length of the jump that a region's first bytes become: E9 and a
@@ -142,10 +143,10 @@ type Regions struct {
 	// holds a probe there; nil: none.
 	Prohibited func(addr uint64) bool
 	// Keep are bytes that must stay where they are.
-	Keep []arch.Range
+	Keep []interval.Range
 
 	// Reserved are bytes that somebody else patches.
-	Reserved arch.Range
+	Reserved interval.Range
 
 	slow []uint64 // the points that get a breakpoint in any case, sorted
 }
@@ -368,7 +369,7 @@ func (p *Regions) step(s, a, upto uint64) (Step, *Refusal) {
 	if p.Prohibited != nil && p.Prohibited(a) {
 		return Step{}, p.refuse(a, RuleOverlap, nil)
 	}
-	if r := p.Reserved; a < r.Hi && a+uint64(in.Len) > r.Lo {
+	if r := p.Reserved; a < r.End && a+uint64(in.Len) > r.Start {
 		return Step{}, p.refuse(a, RulePatched, nil)
 	}
 	if p.kept(a, uint64(in.Len)) {
@@ -388,7 +389,7 @@ func (p *Regions) step(s, a, upto uint64) (Step, *Refusal) {
 
 // kept says whether one of the n bytes at a must stay.
 func (p *Regions) kept(a, n uint64) bool {
-	return slices.ContainsFunc(p.Keep, func(r arch.Range) bool { return a < r.Hi && a+n > r.Lo })
+	return slices.ContainsFunc(p.Keep, func(r interval.Range) bool { return a < r.End && a+n > r.Start })
 }
 
 // targetBetween says whether something jumps to a byte of the instruction of n bytes

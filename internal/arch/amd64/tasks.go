@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // TaskInst is an instruction of a program that may make a task, or move the FS base of a thread.
@@ -54,7 +54,7 @@ func FindTaskInsts(code []byte, addr uint64, function func(uint64) (lo, hi uint6
 		copy(b, code[at-addr:])
 		return nil
 	}
-	out, _ := ScanTaskInsts(arch.Range{Lo: addr, Hi: addr + uint64(len(code))}, read, function)
+	out, _ := ScanTaskInsts(interval.Range{Start: addr, End: addr + uint64(len(code))}, read, function)
 	return out
 }
 
@@ -64,14 +64,14 @@ func FindTaskInsts(code []byte, addr uint64, function func(uint64) (lo, hi uint6
 // holds an address, if they are known; from its start the instruction is looked at again, with what is in
 // EAX and EDI before it. Read fills a buffer with the code at an address of the range; errors are its own. The code is
 // read in pieces: a program may have hundreds of megabytes of it.
-func ScanTaskInsts(text arch.Range, read func(uint64, []byte) error, function func(uint64) (lo, hi uint64, ok bool)) (out []TaskInst, err error) {
-	size := text.Hi - text.Lo
+func ScanTaskInsts(text interval.Range, read func(uint64, []byte) error, function func(uint64) (lo, hi uint64, ok bool)) (out []TaskInst, err error) {
+	size := text.End - text.Start
 	buf := make([]byte, min(size, taskBefore+taskPiece+taskBehind))
 	var whole []byte // a function
 	for off := uint64(0); off < size; off += taskPiece {
 		lo, end := off-min(off, taskBefore), min(off+taskPiece, size)
 		code := buf[:min(end+taskBehind, size)-lo]
-		if err := read(text.Lo+lo, code); err != nil {
+		if err := read(text.Start+lo, code); err != nil {
 			return nil, err
 		}
 		for i := off - lo; i < end-lo; i++ {
@@ -79,8 +79,8 @@ func ScanTaskInsts(text arch.Range, read func(uint64, []byte) error, function fu
 			if !ok {
 				continue
 			}
-			t := TaskInst{text.Lo + lo + uint64(at), -1, -1}
-			if flo, fhi, ok := function(t.Addr); ok && flo >= text.Lo && fhi <= text.Hi {
+			t := TaskInst{text.Start + lo + uint64(at), -1, -1}
+			if flo, fhi, ok := function(t.Addr); ok && flo >= text.Start && fhi <= text.End {
 				whole = slices.Grow(whole[:0], int(fhi-flo))[:fhi-flo]
 				if err := read(flo, whole); err != nil {
 					return nil, err

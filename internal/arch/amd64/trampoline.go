@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // A trampoline serves the returns of one function whose exits are not all known, or are jumps
@@ -113,8 +114,8 @@ func (a *Asm) bare() (at bareCode) {
 }
 
 // BareRange is where the bare code of a trampoline stands.
-func BareRange(t *arch.Trampoline) arch.Range {
-	return arch.Range{Lo: t.Stubs, Hi: t.Stubs + firstStub}
+func BareRange(t *arch.Trampoline) interval.Range {
+	return interval.Range{Start: t.Stubs, End: t.Stubs + firstStub}
 }
 
 // callLen is the length of a stub's call.
@@ -212,7 +213,7 @@ func IsFlatStub(v, lo uint64) bool {
 func StubOf(v uint64) uint64 { return v - callLen }
 
 // ReturnDetour implements arch.Arch.
-func (x86) ReturnDetour(addr uint64, t *arch.Trampoline, ops []arch.ProbeOp, w *arch.CodegenEnv) (*arch.Detour, arch.Range, error) {
+func (x86) ReturnDetour(addr uint64, t *arch.Trampoline, ops []arch.ProbeOp, w *arch.CodegenEnv) (*arch.Detour, interval.Range, error) {
 	d, err := NewReturnDetour(addr, t, ops, w)
 	return d, BareRange(t), err
 }

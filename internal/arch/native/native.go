@@ -10,6 +10,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Arch is the instruction set.
@@ -69,7 +70,7 @@ func FindTaskInsts(code []byte, addr uint64, function func(uint64) (lo, hi uint6
 }
 
 // ScanTaskInsts is FindTaskInsts for text that is read piece by piece.
-func ScanTaskInsts(text arch.Range, read func(uint64, []byte) error, function func(uint64) (lo, hi uint64, ok bool)) ([]TaskInst, error) {
+func ScanTaskInsts(text interval.Range, read func(uint64, []byte) error, function func(uint64) (lo, hi uint64, ok bool)) ([]TaskInst, error) {
 	return amd64.ScanTaskInsts(text, read, function)
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -28,10 +29,10 @@ func NewThreads(add, remove, retired []*target.Site, p Policy) *Threads {
 	}
 	t.findOut(sorted(leave, detourOf))
 	if n := len(t.inside); n > 0 {
-		t.low = span{t.inside[0].from, t.inside[n-1].from + 1}
+		t.low = interval.Range{Start: t.inside[0].from, End: t.inside[n-1].from + 1}
 	}
 	if n := len(t.leave); n > 0 {
-		t.high = span{t.leave[0].lo, t.leave[n-1].hi}
+		t.high = interval.Range{Start: t.leave[0].Start, End: t.leave[n-1].End}
 	}
 	return t
 }
@@ -71,7 +72,9 @@ func addrOf(s *target.Site) uint64 { return s.Addr }
 func detourOf(s *target.Site) uint64 { return s.Detour.Addr }
 
 // roomOf is where a site's detour stands.
-func roomOf(s *target.Site) span { return span{s.Detour.Addr, s.Detour.Addr + uint64(s.Room)} }
+func roomOf(s *target.Site) interval.Range {
+	return interval.Range{Start: s.Detour.Addr, End: s.Detour.Addr + uint64(s.Room)}
+}
 
 // sortStable sorts what is mostly in order.
 func sortStable[T any](s []T, compare func(a, b T) int) {
@@ -102,9 +105,9 @@ func (t *Threads) findInside() {
 
 // findOld lists the patches that go.
 func (t *Threads) findOld(remove []*target.Site) {
-	t.old = make([]span, 0, len(remove))
+	t.old = make([]interval.Range, 0, len(remove))
 	for _, s := range sorted(remove, addrOf) {
-		t.old = append(t.old, span{s.Addr, s.Addr + uint64(len(s.Patch))})
+		t.old = append(t.old, interval.Range{Start: s.Addr, End: s.Addr + uint64(len(s.Patch))})
 	}
 	for _, s := range t.add {
 		if t.returnsOld || len(t.old) == 0 {

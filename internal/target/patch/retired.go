@@ -1,18 +1,21 @@
 package patch
 
-import "kprobes.dev/kprobes/internal/target"
+import (
+	"kprobes.dev/kprobes/internal/interval"
+	"kprobes.dev/kprobes/internal/target"
+)
 
 // Retired are the detours of sites that were taken out. A detour keeps its room as long as a thread is in it, or may come
 // back to it.
 type Retired struct {
 	sites []*target.Site // in the order of their detours
 	rooms []room
-	all   span
+	all   interval.Range
 }
 
 // room is where a detour stands.
 type room struct {
-	span
+	interval.Range
 	busy bool
 }
 
@@ -20,8 +23,8 @@ type room struct {
 func NewRetired(sites []*target.Site) *Retired {
 	r := &Retired{sites: sorted(sites, detourOf), rooms: make([]room, len(sites))}
 	for i, s := range r.sites {
-		r.rooms[i].span = roomOf(s)
-		r.all.add(r.rooms[i].lo, r.rooms[i].hi)
+		r.rooms[i].Range = roomOf(s)
+		r.all = r.all.Union(r.rooms[i].Range)
 	}
 	return r
 }
@@ -39,18 +42,18 @@ func (r *Retired) Begin() {
 //
 //go:norace
 func (r *Retired) Mark(at uint64) {
-	if !r.all.holds(at) {
+	if !r.all.Contains(at) {
 		return
 	}
 	lo, hi := 0, len(r.rooms)
 	for lo < hi {
-		if mid := int(uint(lo+hi) / 2); r.rooms[mid].hi <= at {
+		if mid := int(uint(lo+hi) / 2); r.rooms[mid].End <= at {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	if lo < len(r.rooms) && r.rooms[lo].lo <= at {
+	if lo < len(r.rooms) && r.rooms[lo].Start <= at {
 		r.rooms[lo].busy = true
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -11,12 +12,12 @@ import (
 // Its methods that take an address allocate nothing, call nothing of the runtime, and need no lock: they may run while the
 // own process is stopped.
 type Threads struct {
-	inside     []place   // where no thread may go on in the program's own code once the sites are armed; sorted by from
-	leave      []leaving // detours that no thread may finish in; sorted
-	out        []place   // exact places of these; sorted by from
-	old        []span    // patches that go; sorted
+	inside     []place          // where no thread may go on in the program's own code once the sites are armed; sorted by from
+	leave      []leaving        // detours that no thread may finish in; sorted
+	out        []place          // exact places of these; sorted by from
+	old        []interval.Range // patches that go; sorted
 	add        []*target.Site
-	low, high  span // where inside lies, where leave lies
+	low, high  interval.Range // where inside lies, where leave lies
 	returnsOld bool
 	every      bool
 }
@@ -55,20 +56,6 @@ type Way struct {
 	SP   uint64 // is added to its stack pointer
 }
 
-// span is the addresses [lo, hi).
-type span struct{ lo, hi uint64 }
-
-//go:norace
-func (s *span) holds(a uint64) bool { return a-s.lo < s.hi-s.lo }
-
-func (s *span) add(lo, hi uint64) {
-	if s.lo == s.hi {
-		*s = span{lo, hi}
-		return
-	}
-	s.lo, s.hi = min(s.lo, lo), max(s.hi, hi)
-}
-
 // place is where a thread may be that does not stay there.
 type place struct {
 	from, to uint64
@@ -78,7 +65,7 @@ type place struct {
 
 // leaving is a detour.
 type leaving struct {
-	span
+	interval.Range
 	harms []int32 // the new sites that its way back leads into
 }
 
@@ -86,7 +73,7 @@ type leaving struct {
 //
 //go:norace
 func (t *Threads) Standing(at uint64) Way {
-	if t.low.holds(at) {
+	if t.low.Contains(at) {
 		if i := find(t.inside, at); i >= 0 {
 			return Way{Fate: Moves, To: t.inside[i].to}
 		}
@@ -107,7 +94,7 @@ func (t *Threads) Standing(at uint64) Way {
 //
 //go:norace
 func (t *Threads) Returning(at uint64) bool {
-	if t.low.holds(at) && find(t.inside, at) >= 0 {
+	if t.low.Contains(at) && find(t.inside, at) >= 0 {
 		return true
 	}
 	l := t.findLeaving(at)
@@ -134,7 +121,7 @@ func (t *Threads) AnyDetour() bool {
 // Blocked gives f the new sites that must not be armed because a thread will go on at an address (Returning), and says
 // whether that is in a detour.
 func (t *Threads) Blocked(at uint64, f func(s *target.Site, inDetour bool)) {
-	if t.low.holds(at) {
+	if t.low.Contains(at) {
 		if i := find(t.inside, at); i >= 0 {
 			f(t.add[t.inside[i].site], false)
 		}
@@ -167,16 +154,16 @@ func (t *Threads) Bounds() (lo, hi uint64) {
 	b := t.low
 	for i := range t.leave {
 		if l := &t.leave[i]; len(l.harms) > 0 {
-			b.add(l.lo, l.hi)
+			b = b.Union(l.Range)
 		}
 	}
-	return b.lo, b.hi
+	return b.Start, b.End
 }
 
 // InOld says whether an address is inside a patch that goes, behind its first byte. It needs Policy.MoveOut.
 func (t *Threads) InOld(at uint64) bool {
-	i, _ := slices.BinarySearchFunc(t.old, at, func(s span, a uint64) int { return cmp.Compare(s.lo, a) })
-	return i > 0 && at < t.old[i-1].hi // the last that begins before
+	i, _ := slices.BinarySearchFunc(t.old, at, func(s interval.Range, a uint64) int { return cmp.Compare(s.Start, a) })
+	return i > 0 && at < t.old[i-1].End // the last that begins before
 }
 
 // ReturnsIntoOld says whether the detour of a new site leads back into a patch that goes, so that the old patches must be taken
@@ -205,18 +192,18 @@ func find(ps []place, at uint64) int {
 //
 //go:norace
 func (t *Threads) findLeaving(at uint64) int {
-	if !t.high.holds(at) {
+	if !t.high.Contains(at) {
 		return -1
 	}
 	lo, hi := 0, len(t.leave)
 	for lo < hi {
-		if mid := int(uint(lo+hi) / 2); t.leave[mid].hi <= at {
+		if mid := int(uint(lo+hi) / 2); t.leave[mid].End <= at {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	if lo < len(t.leave) && t.leave[lo].lo <= at {
+	if lo < len(t.leave) && t.leave[lo].Start <= at {
 		return lo
 	}
 	return -1

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -266,7 +267,7 @@ func TestThreadsTrampoline(t *testing.T) {
 	tramp := func(n uint64) *target.Site {
 		d := detours + n*roomSize
 		return &target.Site{
-			Addr: table, Orig: make([]byte, 8), Patch: []byte("--------"), Region: arch.Range{Lo: stubs, Hi: ret + 1}, Room: roomSize,
+			Addr: table, Orig: make([]byte, 8), Patch: []byte("--------"), Region: interval.Range{Start: stubs, End: ret + 1}, Room: roomSize,
 			Detour: &arch.Detour{
 				Addr: d, Points: []arch.PointEntry{{Point: ret, At: d + 0x14}},
 				Pairs: []arch.Pair{{Orig: stubs, Copy: d}, {Orig: ret, Copy: d + 0x80}},

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/target/guest/phys"
 )
 
@@ -20,8 +21,8 @@ type Kernel struct {
 	root   uint64 // physical address of init_top_pgt
 	levels int
 	layout string
-	image  Range  // _text to the end of the kernel's last symbol
-	phys   uint64 // physical address of _text
+	image  interval.Range // _text to the end of the kernel's last symbol
+	phys   uint64         // physical address of _text
 	banner string
 	syms   []Symbol
 	fixed  []fixed // words that do not change until a reboot
@@ -40,7 +41,7 @@ type Kernel struct {
 	placesMu sync.Mutex
 
 	preemptOnce sync.Once
-	preempt     []Range // see preempting
+	preempt     []interval.Range // see preempting
 
 	places *Places
 

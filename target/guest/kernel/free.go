@@ -6,7 +6,7 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/target/guest/phys"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // lowMemory is what Linux reserves for good since 5.13 (setup_arch), and lowUsed what boot
@@ -20,7 +20,7 @@ const (
 // Free lists physical pages below 1 MiB that the kernel has reserved for good and that nobody
 // has ever written to: they are zero. Pages that touch are one range. Errors: ENOENT if there
 // is none, or the kernel does not tell.
-func (k *Kernel) Free() ([]phys.Range, error) {
+func (k *Kernel) Free() ([]interval.Range, error) {
 	reserved, err := k.reservedPages(lowMemory / pageSize)
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func (k *Kernel) Free() ([]phys.Range, error) {
 			}
 		}
 	}
-	var out []phys.Range
+	var out []interval.Range
 	for pa := uint64(lowUsed); pa < top; pa += pageSize {
 		if !reserved[pa/pageSize] || !zero(k.mem.Bytes(pa, pageSize)) {
 			continue
@@ -41,7 +41,7 @@ func (k *Kernel) Free() ([]phys.Range, error) {
 		if n := len(out); n > 0 && out[n-1].End == pa {
 			out[n-1].End += pageSize
 		} else {
-			out = append(out, phys.Range{Start: pa, End: pa + pageSize})
+			out = append(out, interval.Range{Start: pa, End: pa + pageSize})
 		}
 	}
 	if len(out) == 0 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 	_ "kprobes.dev/kprobes/native" // names of C++ and Rust
 )
@@ -17,7 +18,7 @@ import (
 // bias 0. The image is called vmlinux.
 func (k *Kernel) Image() (*symbol.Image, error) {
 	text := k.Text()
-	segs := cut(Range{k.image.Start, k.imageEnd()}, text)
+	segs := cut(interval.Range{Start: k.image.Start, End: k.imageEnd()}, text)
 	if r, ok := k.between("__per_cpu_start", "__per_cpu_end"); ok && r.Start < lowestText {
 		segs = append(segs, segment{Range: r, bss: true})
 	}
@@ -41,30 +42,30 @@ func (m *Module) Image() (*symbol.Image, error) {
 	for _, d := range m.Data {
 		segs = append(segs, segment{Range: d})
 	}
-	return m.kernel.newImage(m.Name, m.Symbols, []Range{m.Text}, segs)
+	return m.kernel.newImage(m.Name, m.Symbols, []interval.Range{m.Text}, segs)
 }
 
 // segment is a PT_LOAD.
 type segment struct {
-	Range
+	interval.Range
 	exec bool
 	bss  bool   // there is nothing to read
 	off  uint64 // file offset
 }
 
 // cut parts a range into code and the rest.
-func cut(r Range, text []Range) []segment {
+func cut(r interval.Range, text []interval.Range) []segment {
 	var segs []segment
 	at := r.Start
 	for _, t := range text {
 		if at < t.Start {
-			segs = append(segs, segment{Range: Range{at, t.Start}})
+			segs = append(segs, segment{Range: interval.Range{Start: at, End: t.Start}})
 		}
 		segs = append(segs, segment{Range: t, exec: true})
 		at = t.End
 	}
 	if at < r.End {
-		segs = append(segs, segment{Range: Range{at, r.End}})
+		segs = append(segs, segment{Range: interval.Range{Start: at, End: r.End}})
 	}
 	return segs
 }
@@ -77,7 +78,7 @@ type image struct {
 	size uint64
 }
 
-func (k *Kernel) newImage(name string, syms []Symbol, text []Range, segs []segment) (*symbol.Image, error) {
+func (k *Kernel) newImage(name string, syms []Symbol, text []interval.Range, segs []segment) (*symbol.Image, error) {
 	im := &image{k: k, segs: slices.DeleteFunc(segs, func(s segment) bool { return s.Start >= s.End })}
 	im.build(syms, text)
 	return symbol.Open(im, int64(im.size), name, &symbol.Options{Kernel: true, NoDebugFiles: true})
@@ -92,7 +93,7 @@ const (
 )
 
 // build writes the head: header, program headers, section headers, symbols, names.
-func (im *image) build(syms []Symbol, text []Range) {
+func (im *image) build(syms []Symbol, text []interval.Range) {
 	const sectionNames = "\x00.symtab\x00.strtab\x00.shstrtab\x00"
 	symtab, strtab := elfSymbols(syms, text)
 	shoff := uint64(ehdrSize + phdrSize*len(im.segs))
@@ -169,7 +170,7 @@ func appendSection(h []byte, name uint32, typ elf.SectionType, off uint64, size 
 
 // elfSymbols writes the symbol table and its names. The size of a symbol reaches to the next
 // address that has one.
-func elfSymbols(syms []Symbol, text []Range) (symtab, strtab []byte) {
+func elfSymbols(syms []Symbol, text []interval.Range) (symtab, strtab []byte) {
 	le := binary.LittleEndian
 	symtab = make([]byte, symSize, symSize*(len(syms)+1))
 	strtab = append(make([]byte, 0, 20*len(syms)), 0)
@@ -200,8 +201,8 @@ func (s *Symbol) bind() elf.SymBind {
 
 // elfType tells functions from the rest: what stands in code, but for the room before a
 // function's entry, which has a name of its own.
-func (s *Symbol) elfType(text []Range) elf.SymType {
-	if !slices.ContainsFunc(text, func(r Range) bool { return r.Contains(s.Addr) }) || s.preamble() {
+func (s *Symbol) elfType(text []interval.Range) elf.SymType {
+	if !slices.ContainsFunc(text, func(r interval.Range) bool { return r.Contains(s.Addr) }) || s.preamble() {
 		return elf.STT_OBJECT
 	}
 	switch s.Type {

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -18,7 +19,7 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := func(off uint64) uint64 { return d.va + off }
-	text := []Range{{at(0), at(0x1000)}}
+	text := []interval.Range{{Start: at(0), End: at(0x1000)}}
 	gone := at(madeSize + 0x1000)
 	syms := []Symbol{
 		{"counter", 0x40, 'A'},
@@ -33,8 +34,8 @@ func TestImage(t *testing.T) {
 	}
 	im, err := k.newImage("made", syms, text, []segment{
 		{Range: text[0], exec: true},
-		{Range: Range{at(0x1000), gone + 0x1000}},
-		{Range: Range{0, 0x1000}, bss: true},
+		{Range: interval.Range{Start: at(0x1000), End: gone + 0x1000}},
+		{Range: interval.Range{Start: 0, End: 0x1000}, bss: true},
 	})
 	if err != nil {
 		t.Fatal(err)

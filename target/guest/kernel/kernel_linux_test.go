@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest/kernel"
@@ -138,7 +139,7 @@ func TestSpace(t *testing.T) {
 	}
 	first := map[uint64]string{}
 	for _, l := range append(own, mods...) {
-		in := slices.ContainsFunc(text, func(r kernel.Range) bool { return r.Contains(l.addr) })
+		in := slices.ContainsFunc(text, func(r interval.Range) bool { return r.Contains(l.addr) })
 		if in && strings.ContainsRune("tTwW", rune(l.typ)) && first[l.addr] == "" {
 			first[l.addr] = l.name
 		}
@@ -455,7 +456,7 @@ func TestRecover(t *testing.T) {
 			}
 		}
 		ranges, err := k.Recover(addr, code)
-		if err != nil || !slices.Equal(ranges, []kernel.Range{{Start: addr + 5, End: addr + 5 + c.size}}) {
+		if err != nil || !slices.Equal(ranges, []interval.Range{{Start: addr + 5, End: addr + 5 + c.size}}) {
 			t.Errorf("%s: %x, %v", c.what, ranges, err)
 		}
 		if !bytes.Equal(code, before) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/btf"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // laterTypes are the structures of a kernel later than 6.4, as far as they are read: modules
@@ -79,7 +81,7 @@ func TestLater(t *testing.T) {
 		t.Fatalf("%d modules, %v", len(mods), err)
 	}
 	m := mods[0]
-	if m.Name != "later" || m.Text != (Range{at(0x1000), at(0x3000)}) || !slices.Equal(m.Data, []Range{{at(madeData), at(madeData + 0x1000)}, {at(0x4000), at(0x4800)}}) {
+	if m.Name != "later" || m.Text != (interval.Range{Start: at(0x1000), End: at(0x3000)}) || !slices.Equal(m.Data, []interval.Range{{Start: at(madeData), End: at(madeData + 0x1000)}, {Start: at(0x4000), End: at(0x4800)}}) {
 		t.Errorf("%s: text %x, data %x", m.Name, m.Text, m.Data)
 	}
 	if want := []Symbol{{"sub", at(0x1080), 't'}, {"late", at(0x1100), 'T'}}; !slices.Equal(m.Symbols, want) {

@@ -92,12 +92,3 @@ func (k *Kernel) cstring(va uint64, maxLen int) (string, error) {
 	}
 	return "", errno.Errorf(syscall.EINVAL, "kernel address 0x%x: no string of less than %d bytes", va, maxLen)
 }
-
-// Range is a range of kernel addresses, [Start, End).
-type Range struct{ Start, End uint64 }
-
-// Contains says whether an address is in the range.
-func (r Range) Contains(a uint64) bool { return r.Start <= a && a < r.End }
-
-// overlaps says whether two ranges have a byte in common.
-func (r Range) overlaps(o Range) bool { return r.Start < o.End && o.Start < r.End }

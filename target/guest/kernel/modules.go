@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Limits on what a module may say of itself. The largest modules (amdgpu, i915) have about
@@ -22,9 +23,9 @@ const (
 // Module is a module that is loaded and ready (MODULE_STATE_LIVE).
 type Module struct {
 	Name   string
-	Struct uint64  // address of its struct module
-	Text   Range   // its code; init code has been freed
-	Data   []Range // its other memory
+	Struct uint64           // address of its struct module
+	Text   interval.Range   // its code; init code has been freed
+	Data   []interval.Range // its other memory
 	// Symbols are sorted by address; of aliases the first is the one that the kernel prints.
 	// A type in upper case is a global symbol's; /proc/kallsyms has an exported one's so.
 	Symbols []Symbol
@@ -181,7 +182,7 @@ func (k *Kernel) module(l *moduleLayout, at uint64) (*Module, error) {
 }
 
 // moduleMemory gives where a module's code and its other memory lie.
-func (k *Kernel) moduleMemory(l *moduleLayout, at uint64) (text Range, data []Range, err error) {
+func (k *Kernel) moduleMemory(l *moduleLayout, at uint64) (text interval.Range, data []interval.Range, err error) {
 	if l.memCount == 0 {
 		base, err1 := k.u64(at + l.base)
 		size, err2 := k.u32(at + l.size)
@@ -192,8 +193,8 @@ func (k *Kernel) moduleMemory(l *moduleLayout, at uint64) (text Range, data []Ra
 		if err := sane(base, uint64(size)); err != nil || code > size {
 			return text, nil, cmp.Or(err, errno.Errorf(syscall.EAGAIN, "its code is larger than itself"))
 		}
-		text = Range{base, base + uint64(code)}
-		return text, []Range{{text.End, base + uint64(size)}}, nil
+		text = interval.Range{Start: base, End: base + uint64(code)}
+		return text, []interval.Range{{Start: text.End, End: base + uint64(size)}}, nil
 	}
 	for i := range min(l.memCount, l.memInitText) {
 		mm := at + l.mem + i*l.memSize
@@ -208,7 +209,7 @@ func (k *Kernel) moduleMemory(l *moduleLayout, at uint64) (text Range, data []Ra
 		if err := sane(base, uint64(size)); err != nil {
 			return text, nil, err
 		}
-		if r := (Range{base, base + uint64(size)}); i == 0 { // MOD_TEXT
+		if r := (interval.Range{Start: base, End: base + uint64(size)}); i == 0 { // MOD_TEXT
 			text = r
 		} else {
 			data = append(data, r)
@@ -314,7 +315,7 @@ func (r *nameReader) page(va uint64) ([]byte, error) {
 
 // SymbolAt gives the module's symbol that holds an address, and the offset in it.
 func (m *Module) SymbolAt(va uint64) (s Symbol, off uint64, ok bool) {
-	if !m.Text.Contains(va) && !slices.ContainsFunc(m.Data, func(r Range) bool { return r.Contains(va) }) {
+	if !m.Text.Contains(va) && !slices.ContainsFunc(m.Data, func(r interval.Range) bool { return r.Contains(va) }) {
 		return Symbol{}, 0, false
 	}
 	i, ok := symbolAt(m.Symbols, va)

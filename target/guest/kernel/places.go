@@ -9,12 +9,13 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Kept is a run of bytes that must stay as and where it is, and why. Of an instruction whose
 // length is not known it is the first byte.
 type Kept struct {
-	Range
+	interval.Range
 	Why string
 }
 
@@ -221,7 +222,7 @@ func (k *Kernel) blacklist() ([]Kept, error) {
 		lo, err1 := k.u64(e + start)
 		hi, err2 := k.u64(e + end)
 		if err = cmp.Or(err1, err2); err == nil && lo < hi {
-			out = append(out, Kept{Range{lo, hi}, "it is on the kernel's own blacklist for kprobes (NOKPROBE_SYMBOL)"})
+			out = append(out, Kept{interval.Range{Start: lo, End: hi}, "it is on the kernel's own blacklist for kprobes (NOKPROBE_SYMBOL)"})
 			at, err = k.u64(at)
 		}
 	}
@@ -265,7 +266,7 @@ func (m *Module) sections() []Kept {
 		lo, err1 := m.kernel.u64(m.Struct + s.start)
 		n, err2 := m.kernel.u32(m.Struct + s.size)
 		if cmp.Or(err1, err2) == nil && n > 0 && m.Text.Contains(lo) {
-			out = append(out, Kept{Range{lo, lo + uint64(n)}, s.why})
+			out = append(out, Kept{interval.Range{Start: lo, End: lo + uint64(n)}, s.why})
 		}
 	}
 	return out
@@ -288,7 +289,7 @@ func special(syms []Symbol) []Kept {
 			continue
 		}
 		if hi := end(syms, i); hi > s.Addr {
-			out = append(out, Kept{Range{s.Addr, hi}, why})
+			out = append(out, Kept{interval.Range{Start: s.Addr, End: hi}, why})
 		}
 	}
 	return out
@@ -300,7 +301,7 @@ func (k *Kernel) inherited(listed spans, syms []Symbol) []Kept {
 	for i := range syms {
 		s := &syms[i]
 		base, _, suffixed := strings.Cut(s.Name, ".")
-		if !suffixed || base == "" || s.elfType([]Range{{s.Addr, s.Addr + 1}}) != elf.STT_FUNC {
+		if !suffixed || base == "" || s.elfType([]interval.Range{{Start: s.Addr, End: s.Addr + 1}}) != elf.STT_FUNC {
 			continue
 		}
 		va, ok := k.Addr(base)
@@ -308,7 +309,7 @@ func (k *Kernel) inherited(listed spans, syms []Symbol) []Kept {
 			continue
 		}
 		listed.overlapping(va, va+1, func(r Kept) bool {
-			out = append(out, Kept{Range{s.Addr, end(syms, i)}, fmt.Sprintf("it belongs to %s, and %s", base, strings.TrimPrefix(r.Why, "it "))})
+			out = append(out, Kept{interval.Range{Start: s.Addr, End: end(syms, i)}, fmt.Sprintf("it belongs to %s, and %s", base, strings.TrimPrefix(r.Why, "it "))})
 			return false
 		})
 	}

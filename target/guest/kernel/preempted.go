@@ -3,6 +3,8 @@ package kernel
 import (
 	"encoding/binary"
 	"strings"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Interrupted is Saved for who wants to know whether a thread will go on inside given code that
@@ -40,11 +42,11 @@ func (k *Kernel) calledSchedule(t Task, at uint64, known bool) (asleep bool, err
 	if known {
 		ret, err := k.u64(t.SP + at)
 		if err == nil && k.behindSchedule(ret) {
-			return !anyContains(k.preempting(), ret), nil
+			return !interval.AnyContains(k.preempting(), ret), nil
 		}
 	}
 	asleep = true
-	err = k.words(inUse(t.SP, t.Stack), func(w uint64) { asleep = asleep && !anyContains(k.preempting(), w) })
+	err = k.words(inUse(t.SP, t.Stack), func(w uint64) { asleep = asleep && !interval.AnyContains(k.preempting(), w) })
 	return asleep, err
 }
 
@@ -89,7 +91,7 @@ func (k *Kernel) vote(t Task, votes map[uint64]int) {
 		return
 	}
 	at := uint64(0)
-	_ = k.words(Range{(t.SP + 7) &^ 7, min(t.SP+switchFrame, t.Stack.End)}, func(w uint64) { // what could be read counts
+	_ = k.words(interval.Range{Start: (t.SP + 7) &^ 7, End: min(t.SP+switchFrame, t.Stack.End)}, func(w uint64) { // what could be read counts
 		if k.behindSchedule(w) {
 			votes[at]++
 		}
@@ -109,7 +111,7 @@ func (k *Kernel) callsSchedule(at uint64) bool {
 
 // preempting lists the code from which threads are preempted; none in a kernel that is built
 // without preemption.
-func (k *Kernel) preempting() []Range {
+func (k *Kernel) preempting() []interval.Range {
 	k.preemptOnce.Do(func() {
 		for i, s := range k.syms {
 			if !strings.HasPrefix(s.Name, "preempt_schedule") || i+1 == len(k.syms) || !k.InText(s.Addr) {
@@ -119,17 +121,8 @@ func (k *Kernel) preempting() []Range {
 			for j := i + 1; j < len(k.syms) && end == s.Addr; j++ {
 				end = k.syms[j].Addr
 			}
-			k.preempt = append(k.preempt, Range{s.Addr, end})
+			k.preempt = append(k.preempt, interval.Range{Start: s.Addr, End: end})
 		}
 	})
 	return k.preempt
-}
-
-func anyContains(rs []Range, a uint64) bool {
-	for _, r := range rs {
-		if r.Contains(a) {
-			return true
-		}
-	}
-	return false
 }

@@ -6,11 +6,12 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Foreign is what the guest's own kprobes have written over its code.
 type Foreign struct {
-	Range
+	interval.Range
 	Was []byte // what stood there
 }
 
@@ -79,7 +80,7 @@ func (k *Kernel) foreign(l kprobeLayout, kp uint64) (f Foreign, ok bool) {
 		return f, false
 	}
 	if now[0] == int3 {
-		return Foreign{Range{addr, addr + 1}, was[:1]}, true
+		return Foreign{interval.Range{Start: addr, End: addr + 1}, was[:1]}, true
 	}
 	if now[0] != jump || flags&optimized == 0 || l.copied == 0 {
 		return f, false
@@ -88,21 +89,21 @@ func (k *Kernel) foreign(l kprobeLayout, kp uint64) (f Foreign, ok bool) {
 	if err != nil || to != relative(addr, now[:], 1)+4 || k.Read(kp+l.copied, was[1:]) != nil {
 		return f, false
 	}
-	return Foreign{Range{addr, addr + 5}, was}, true
+	return Foreign{interval.Range{Start: addr, End: addr + 5}, was}, true
 }
 
 // Recover puts back, in a copy of live code that begins at lo, what stood where the guest's
 // own kprobes have patched it. It gives the ranges, sorted, that somebody else has patched:
 // they must be left alone. Calls into the function tracer stay as they are (FtraceSite).
-func (k *Kernel) Recover(lo uint64, code []byte) ([]Range, error) {
+func (k *Kernel) Recover(lo uint64, code []byte) ([]interval.Range, error) {
 	all, err := k.Kprobes()
 	if err != nil {
 		return nil, err
 	}
 	hi := lo + uint64(len(code))
-	var out []Range
+	var out []interval.Range
 	for _, f := range all {
-		if !f.overlaps(Range{lo, hi}) {
+		if !f.Overlaps(interval.Range{Start: lo, End: hi}) {
 			continue
 		}
 		for i, c := range f.Was {

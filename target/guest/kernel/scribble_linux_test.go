@@ -4,15 +4,15 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/guest/kernel"
-	"kprobes.dev/kprobes/target/guest/phys"
 )
 
 // snapshot is memory as it was at one moment, more or less.
 type snapshot []byte
 
-func (s snapshot) Ranges() []phys.Range { return []phys.Range{{Start: 0, End: uint64(len(s))}} }
+func (s snapshot) Ranges() []interval.Range { return []interval.Range{{Start: 0, End: uint64(len(s))}} }
 
 func (s snapshot) Bytes(pa uint64, n int) []byte {
 	if n < 0 || pa > uint64(len(s)) || uint64(n) > uint64(len(s))-pa {
@@ -54,12 +54,12 @@ func TestScribble(t *testing.T) {
 }
 
 // structures gives the physical ranges of what is read.
-func structures(t *testing.T, k *kernel.Kernel) []phys.Range {
+func structures(t *testing.T, k *kernel.Kernel) []interval.Range {
 	t.Helper()
-	var out []phys.Range
+	var out []interval.Range
 	add := func(va, n uint64) {
 		if pa, left, _, ok := k.Translate(va); ok {
-			out = append(out, phys.Range{Start: pa, End: pa + min(n, left)})
+			out = append(out, interval.Range{Start: pa, End: pa + min(n, left)})
 		}
 	}
 	for _, name := range []string{
@@ -87,7 +87,7 @@ func structures(t *testing.T, k *kernel.Kernel) []phys.Range {
 		add(m.Struct, 4096)
 	}
 	_, pa := k.Base()
-	return append(out, phys.Range{Start: pa, End: pa + 32<<20})
+	return append(out, interval.Range{Start: pa, End: pa + 32<<20})
 }
 
 // readAll finds a kernel and calls everything.

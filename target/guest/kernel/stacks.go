@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Saved calls f for every word, of 8 bytes and aligned, on every kernel stack that is in
@@ -23,8 +24,8 @@ func (k *Kernel) Saved(sps []uint64, f func(t *Task, word uint64)) error {
 // Stacks calls use for every kernel stack that Saved reads, also for those of running threads on
 // which nothing is in use, with its thread, and with the part of it that is in use: of the stack that
 // lies in whole what is below used.Start is over.
-func (k *Kernel) Stacks(sps []uint64, use func(t *Task, whole, used Range)) error {
-	running := func(t *Task, whole, used Range) error {
+func (k *Kernel) Stacks(sps []uint64, use func(t *Task, whole, used interval.Range)) error {
+	running := func(t *Task, whole, used interval.Range) error {
 		use(t, whole, used)
 		return nil
 	}
@@ -32,11 +33,11 @@ func (k *Kernel) Stacks(sps []uint64, use func(t *Task, whole, used Range)) erro
 }
 
 // onStack is what is done with a stack of a thread.
-type onStack func(t *Task, whole, used Range) error
+type onStack func(t *Task, whole, used interval.Range) error
 
 // reads gives every word of a stack that is in use to f.
 func (k *Kernel) reads(f func(t *Task, word uint64)) onStack {
-	return func(t *Task, _, used Range) error {
+	return func(t *Task, _, used interval.Range) error {
 		return k.words(used, func(w uint64) { f(t, w) })
 	}
 }
@@ -141,15 +142,15 @@ func (k *Kernel) stackOf(t *Task, f func(t *Task, word uint64)) error {
 }
 
 // inUse is a stack from a stack pointer up; all of it where the pointer is not in it.
-func inUse(sp uint64, r Range) Range {
+func inUse(sp uint64, r interval.Range) interval.Range {
 	if !r.Contains(sp) {
 		sp = r.Start
 	}
-	return Range{(sp + 7) &^ 7, r.End}
+	return interval.Range{Start: (sp + 7) &^ 7, End: r.End}
 }
 
 // words reads a part of a stack.
-func (k *Kernel) words(r Range, f func(word uint64)) error {
+func (k *Kernel) words(r interval.Range, f func(word uint64)) error {
 	for sp := r.Start; sp < r.End; {
 		pa, left, _, ok := k.Translate(sp)
 		if !ok {
@@ -178,10 +179,10 @@ func (k *Kernel) runningStacks(t *Task, sps []uint64, f onStack) error {
 	const most = 16 // stacks of one CPU: interrupt, #DF, NMI, #DB, #MC, #VC twice, entry
 	for range most {
 		if sp>>63 == 0 {
-			return f(t, t.Stack, Range{t.Stack.End, t.Stack.End}) // in user mode, or nothing before: the thread's own stack is empty
+			return f(t, t.Stack, interval.Range{Start: t.Stack.End, End: t.Stack.End}) // in user mode, or nothing before: the thread's own stack is empty
 		}
 		if sp > t.Stack.Start && sp <= t.Stack.End {
-			return f(t, t.Stack, Range{(sp + 7) &^ 7, t.Stack.End})
+			return f(t, t.Stack, interval.Range{Start: (sp + 7) &^ 7, End: t.Stack.End})
 		}
 		s, ok := k.cpuStack(t.CPU, sp)
 		if !ok {
@@ -213,7 +214,7 @@ func (k *Kernel) allStacks(t *Task, f onStack) error {
 // cpuStack is a stack that a CPU switches to. The stack pointer of before lies link bytes
 // below its end.
 type cpuStack struct {
-	Range
+	interval.Range
 	link uint64
 }
 
@@ -248,7 +249,7 @@ func (k *Kernel) cpuStacks(cpu int) []cpuStack {
 		off, size, err := k.Offset("cea_exception_stacks", name)
 		if err == nil && size >= pageSize {
 			lo := base + uint64(off)
-			out = append(out, cpuStack{Range{lo, lo + uint64(size)}, framePointer})
+			out = append(out, cpuStack{interval.Range{Start: lo, End: lo + uint64(size)}, framePointer})
 		}
 	}
 	return out
@@ -261,7 +262,7 @@ func irqStack(ptr uint64) cpuStack {
 	if ptr%pageSize != 0 {
 		end += 8
 	}
-	return cpuStack{Range{end - 4*pageSize, end}, 8}
+	return cpuStack{interval.Range{Start: end - 4*pageSize, End: end}, 8}
 }
 
 // irqStackPtr gives the address of a CPU's pointer to its stack for interrupts.
@@ -283,7 +284,7 @@ const cachedStacks = 2
 // A thread's stack gets there, or is unmapped, once the thread is dead and its CPU has switched to another
 // one (finish_task_switch in kernel/sched/core.c, free_thread_stack in kernel/fork.c; with CONFIG_VMAP_STACK).
 // A stack is not among them while somebody still holds it, nor, since Linux 5.18, before an RCU grace period has passed.
-func (k *Kernel) FreeStacks() ([]Range, error) {
+func (k *Kernel) FreeStacks() ([]interval.Range, error) {
 	l, err := k.taskLayout()
 	if err != nil {
 		return nil, err
@@ -296,7 +297,7 @@ func (k *Kernel) FreeStacks() ([]Range, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Range
+	var out []interval.Range
 	for cpu := range k.CPUs() {
 		va, err := k.perCPU("cached_stacks", cpu)
 		if err != nil {
@@ -308,7 +309,7 @@ func (k *Kernel) FreeStacks() ([]Range, error) {
 				continue
 			}
 			if at, err := k.u64(area + uint64(first)); err == nil {
-				out = append(out, Range{at, at + l.stackSize})
+				out = append(out, interval.Range{Start: at, End: at + l.stackSize})
 			}
 		}
 	}

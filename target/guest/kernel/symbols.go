@@ -3,6 +3,8 @@ package kernel
 import (
 	"slices"
 	"strings"
+
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // Banner gives the kernel's linux_banner, as the first line of its log and /proc/version.
@@ -43,24 +45,24 @@ func (k *Kernel) Addr(name string) (uint64, bool) {
 
 // between gives the range between two symbols; ok is false if either is missing or the range
 // is empty.
-func (k *Kernel) between(start, end string) (Range, bool) {
+func (k *Kernel) between(start, end string) (interval.Range, bool) {
 	lo, ok1 := k.Addr(start)
 	hi, ok2 := k.Addr(end)
-	return Range{lo, hi}, ok1 && ok2 && lo < hi
+	return interval.Range{Start: lo, End: hi}, ok1 && ok2 && lo < hi
 }
 
 // Text gives the kernel's own code: _stext to _etext. Init code is not in it: its memory was
 // freed when the kernel was up.
-func (k *Kernel) Text() []Range {
+func (k *Kernel) Text() []interval.Range {
 	if r, ok := k.between("_stext", "_etext"); ok {
-		return []Range{r}
+		return []interval.Range{r}
 	}
 	return nil
 }
 
 // InText says whether an address is in the kernel's own code.
 func (k *Kernel) InText(va uint64) bool {
-	return slices.ContainsFunc(k.Text(), func(r Range) bool { return r.Contains(va) })
+	return slices.ContainsFunc(k.Text(), func(r interval.Range) bool { return r.Contains(va) })
 }
 
 // end gives where a symbol ends: at the next one with a higher address, as in

@@ -10,13 +10,13 @@ import (
 	"syscall"
 	"testing"
 
-	"kprobes.dev/kprobes/target/guest/phys"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // plainRAM is a machine with one range of memory.
 type plainRAM []byte
 
-func (r plainRAM) Ranges() []phys.Range { return []phys.Range{{Start: 0, End: uint64(len(r))}} }
+func (r plainRAM) Ranges() []interval.Range { return []interval.Range{{Start: 0, End: uint64(len(r))}} }
 
 func (r plainRAM) Bytes(pa uint64, n int) []byte {
 	if n < 0 || pa > uint64(len(r)) || uint64(n) > uint64(len(r))-pa {
@@ -198,7 +198,7 @@ func checkLayout(t *testing.T, d *made) {
 	if !slices.Equal(k.Symbols(), d.symbols()) {
 		t.Errorf("%+v: other symbols", d)
 	}
-	if r := k.Text(); len(r) != 1 || r[0] != (Range{d.va, d.va + 0x300000}) {
+	if r := k.Text(); len(r) != 1 || r[0] != (interval.Range{Start: d.va, End: d.va + 0x300000}) {
 		t.Errorf("text %x", r)
 	}
 	if err := k.Check(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // maxTable bounds the bytes of one table.
@@ -20,7 +21,7 @@ type tableReader struct {
 }
 
 func (r *tableReader) keep(at, n uint64, why string) {
-	r.kept = append(r.kept, Kept{Range{at, at + n}, why})
+	r.kept = append(r.kept, Kept{interval.Range{Start: at, End: at + n}, why})
 }
 
 // table is one of the kinds of tables: entries of a fixed size.

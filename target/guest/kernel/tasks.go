@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 )
 
 // maxTasks bounds a walk over the threads (the kernel's own limit is 4 million).
@@ -16,9 +17,9 @@ type Task struct {
 	Addr      uint64 // its struct task_struct
 	PID, TGID int
 	Comm      string
-	Stack     Range  // its kernel stack; empty for one that has exited
-	SP        uint64 // saved stack pointer of a thread that does not run
-	CPU       int    // the CPU that it runs on; -1: it does not run
+	Stack     interval.Range // its kernel stack; empty for one that has exited
+	SP        uint64         // saved stack pointer of a thread that does not run
+	CPU       int            // the CPU that it runs on; -1: it does not run
 }
 
 // taskLayout is where struct task_struct has its members.
@@ -195,7 +196,7 @@ func (w *taskWalk) read(at uint64) (Task, error) {
 	}
 	t.Comm = string(comm[:n])
 	if stack >= 1<<63 {
-		t.Stack = Range{stack, stack + l.stackSize}
+		t.Stack = interval.Range{Start: stack, End: stack + l.stackSize}
 	}
 	return t, w.running(&t)
 }

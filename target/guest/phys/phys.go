@@ -2,14 +2,13 @@
 // addresses, and the bytes at them.
 package phys
 
-// Range is a range of guest-physical addresses, [Start, End).
-type Range struct{ Start, End uint64 }
+import "kprobes.dev/kprobes/internal/interval"
 
 // Memory is a machine's RAM. The bytes are the live memory itself: the guest may change them
 // at any time, and who writes to them writes to the guest's memory.
 type Memory interface {
 	// Ranges gives the RAM, ascending, neither empty nor touching each other.
-	Ranges() []Range
+	Ranges() []interval.Range
 	// Bytes gives the memory [pa, pa+n), nil where that is not RAM in one range. It stays
 	// valid until the machine is closed.
 	Bytes(pa uint64, n int) []byte

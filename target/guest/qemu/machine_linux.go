@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/target/guest/phys"
 )
 
@@ -49,7 +50,7 @@ type Machine struct {
 	file   *os.File
 	ram    []byte   // the whole file
 	pieces []region // RAM in ascending order
-	ranges []phys.Range
+	ranges []interval.Range
 	ring   []byte
 	ringPA uint64
 
@@ -212,9 +213,9 @@ func (m *Machine) regions() ([]region, error) {
 }
 
 func (m *Machine) setRanges() {
-	m.ranges = make([]phys.Range, len(m.pieces))
+	m.ranges = make([]interval.Range, len(m.pieces))
 	for i, p := range m.pieces {
-		m.ranges[i] = phys.Range{Start: p.start, End: p.end}
+		m.ranges[i] = interval.Range{Start: p.start, End: p.end}
 	}
 }
 
@@ -230,7 +231,7 @@ func (m *Machine) CPUs() int { return m.cpus }
 
 // Ranges gives the guest's RAM as it lay when the machine was opened; what its firmware has made read-only is
 // left out.
-func (m *Machine) Ranges() []phys.Range { return slices.Clone(m.ranges) }
+func (m *Machine) Ranges() []interval.Range { return slices.Clone(m.ranges) }
 
 // Bytes implements phys.Memory.
 func (m *Machine) Bytes(pa uint64, n int) []byte {
