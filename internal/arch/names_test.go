@@ -31,10 +31,10 @@ var (
 var known = map[string]string{
 	"cmd/kprobe/bench_rows.go": "a row is named by the instruction that is probed",
 	// A guest is x86-64 so far, on any host.
-	"target/guest/kernel/preempted.go": "calls in the kernel's text",
-	"target/guest/kernel/recover.go":   "the kernel's own patches",
-	"target/guest/kernel/tables.go":    "the kernel's own patches",
-	"target/guest/qemu/roots_linux.go": "what QEMU's monitor calls a register",
+	"internal/guest/kernel/preempted.go": "calls in the kernel's text",
+	"internal/guest/kernel/recover.go":   "the kernel's own patches",
+	"internal/guest/kernel/tables.go":    "the kernel's own patches",
+	"target/guest/qemu/roots_linux.go":   "what QEMU's monitor calls a register",
 }
 
 // TestNames: only the files of a processor name its registers, opcodes, segments and reach. Tests may.

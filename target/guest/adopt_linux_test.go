@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
+	gk "kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
-	gk "kprobes.dev/kprobes/target/guest/kernel"
 )
 
 // TestInDetour has a thread that seems to go on in a detour when everything is taken out: an

@@ -9,9 +9,9 @@ import (
 
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/guest/kernel"
+	"kprobes.dev/kprobes/internal/guest/phys"
 	"kprobes.dev/kprobes/internal/ring"
-	"kprobes.dev/kprobes/target/guest/kernel"
-	"kprobes.dev/kprobes/target/guest/phys"
 )
 
 // Bits of page table entries (SDM vol. 3A, 4.5.4).

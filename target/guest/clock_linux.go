@@ -1,6 +1,6 @@
 package guest
 
-import "kprobes.dev/kprobes/target/guest/kernel"
+import "kprobes.dev/kprobes/internal/guest/kernel"
 
 // guestClock tells the guest's time: its kernel's local trace clock.
 type guestClock struct {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
-	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
-	"kprobes.dev/kprobes/target/guest/kernel"
 )
 
 // module is a module of the kernel as it was found.

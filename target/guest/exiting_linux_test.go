@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
+	gk "kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/testguest"
-	gk "kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 

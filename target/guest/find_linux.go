@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/target/guest/kernel"
+	"kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	gk "kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
-	gk "kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 

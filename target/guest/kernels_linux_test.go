@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes"
+	gk "kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/testguest"
-	gk "kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/guest/phys"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
-	"kprobes.dev/kprobes/target/guest/phys"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 

@@ -6,10 +6,10 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
-	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 

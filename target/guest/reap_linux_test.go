@@ -8,10 +8,10 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/engine"
+	gk "kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
-	gk "kprobes.dev/kprobes/target/guest/kernel"
 )
 
 // patience bounds what tests wait for. Nothing measures it.

@@ -14,10 +14,10 @@ import (
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
-	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -72,10 +72,10 @@ var (
 )
 
 // Attach makes the kernel that runs in a machine a target. It reads the guest's memory and
-// changes nothing. Errors: those of kernel.Find, of which EAGAIN also says that no vCPU runs a
-// kernel that an earlier boot has left in memory, and an *kernel.AmbiguousError that nobody could
-// be asked which of several runs; EOPNOTSUPP for a kernel that lacks what is needed, with what
-// that is.
+// changes nothing. Errors: EAGAIN if no kernel has come up yet, or no vCPU runs a kernel that an
+// earlier boot has left in memory; EEXIST if several kernels are there and nobody could be asked
+// which of them runs; EINVAL for a kernel that can not be used, with the reason; EOPNOTSUPP for a
+// kernel that lacks what is needed, with what that is.
 func Attach(m *qemu.Machine, o *Options) (*Target, error) {
 	k, err := findRunning(m)
 	if err != nil {

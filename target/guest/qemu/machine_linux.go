@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/guest/phys"
 	"kprobes.dev/kprobes/internal/interval"
-	"kprobes.dev/kprobes/target/guest/phys"
 )
 
 // Options are how a machine is opened.

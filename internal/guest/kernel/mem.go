@@ -6,7 +6,7 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/target/guest/phys"
+	"kprobes.dev/kprobes/internal/guest/phys"
 )
 
 const (

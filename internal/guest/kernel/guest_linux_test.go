@@ -6,9 +6,9 @@ import (
 	"sync"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/testguest"
-	"kprobes.dev/kprobes/target/guest/kernel"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 

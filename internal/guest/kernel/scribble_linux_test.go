@@ -4,9 +4,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
-	"kprobes.dev/kprobes/target/guest/kernel"
 )
 
 // snapshot is memory as it was at one moment, more or less.

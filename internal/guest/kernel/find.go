@@ -8,8 +8,8 @@ import (
 	"syscall"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/guest/phys"
 	"kprobes.dev/kprobes/internal/interval"
-	"kprobes.dev/kprobes/target/guest/phys"
 )
 
 // lowestText is where the kernel's image may be mapped at the lowest (__START_KERNEL_map).
