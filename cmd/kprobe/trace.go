@@ -40,12 +40,8 @@ type traceFlags struct {
 	text     string
 }
 
-func newTrace() *cobra.Command {
-	var f traceFlags
-	c := &cobra.Command{
-		Use:   "trace (-p PID | -k | --guest SPEC | -- CMD ARGS…) PROBE…",
-		Short: "probe a process or a kernel and print a line for each hit",
-		Long: `Probe a running process, or a program that is started for it, and print a line for
+// traceHelp says what a probe may be.
+const traceHelp = `Probe a running process, or a program that is started for it, and print a line for
 each hit in the format of ftrace; with -k the kernel that runs here, by its own kprobes,
 with --guest the kernel of a QEMU guest, from outside.
 PROBE is a kprobe_events definition:
@@ -77,7 +73,14 @@ TYPE is one of
   TYPE[N]                                   an array in memory, N up to 64
 
 At the end a line for each event goes to stderr: hits, missed, lost, tactic.
-Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`,
+Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`
+
+func newTrace() *cobra.Command {
+	var f traceFlags
+	c := &cobra.Command{
+		Use:   "trace (-p PID | -k | --guest SPEC | -- CMD ARGS…) PROBE…",
+		Short: "probe a process or a kernel and print a line for each hit",
+		Long:  traceHelp,
 		RunE: func(c *cobra.Command, args []string) error {
 			probes, cmd := args, []string(nil)
 			if n := c.ArgsLenAtDash(); n >= 0 {
@@ -87,6 +90,12 @@ Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`,
 			return f.run(cmd)
 		},
 	}
+	f.flags(c)
+	return c
+}
+
+// flags are the verb's.
+func (f *traceFlags) flags(c *cobra.Command) {
 	fl := c.Flags()
 	f.of.flags(c)
 	f.given = fl.Changed
@@ -105,7 +114,6 @@ Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`,
 	fl.BoolVar(&f.stubs, "trampoline", false, "see returns by trampoline where that is possible, also of functions whose exits are all known")
 	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
-	return c
 }
 
 // definitions parses all probes: every bad one is reported, and then none is used.

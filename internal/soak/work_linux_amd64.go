@@ -100,7 +100,7 @@ const unwinder = "LD_PRELOAD=libgcc_s.so.1"
 
 // Works are all programs. Their order is that of the rounds.
 func Works() []*Work {
-	return []*Work{
+	return append([]*Work{
 		{
 			Name: "sha256sum", Package: "coreutils", Path: "/usr/bin/sha256sum", Referee: Callgrind,
 			Input: plainText(30000), Check: checkSum,
@@ -151,6 +151,12 @@ func Works() []*Work {
 		openssl("unchacha", chachaed, checkText(40000), "enc", "-chacha20", "-d", "-K", sslKey, "-iv", sslIV),
 		openssl("ctr", plainText(40000), checkCTR, "enc", "-aes-256-ctr", "-e", "-K", sslKey, "-iv", sslIV),
 		openssl("poly1305", plainText(40000), nil, "mac", "-macopt", "hexkey:"+sslKey, "poly1305"),
+	}, goWorks()...)
+}
+
+// goWorks are those in Go.
+func goWorks() []*Work {
+	return []*Work{
 		{
 			Name: "compile", Find: goTool("compile"), Args: strings.Fields("-o out.o -p soak -complete -c=1 -trimpath . /dev/stdin"), Referee: Kernel,
 			Env:   []string{"GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1"},

@@ -3,12 +3,8 @@ package self
 //lint:file-ignore U1000 the assembly uses what looks unused
 
 import (
-	"fmt"
 	"os"
-	"reflect"
-	"runtime"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -181,71 +177,11 @@ func (h *hit) land(a arch.Action) uint64 {
 	return uint64(h.desc.missed)
 }
 
-// dispatchFailed tells of a handler that was abandoned.
-//
-//go:norace
-func dispatchFailed(h *hit) (action uint64) {
-	d := h.desc
-	if d.h.Fault == nil || !d.h.Fault(&h.regs, int(h.trap), h.reason()) {
-		d.off.Store(true)
-	}
-	return uint64(d.missed)
-}
-
-// reason says in words why a handler was abandoned.
-//
-//go:norace
-func (h *hit) reason() fmt.Stringer {
-	if h.trap != trapPanic {
-		return target.Why("at " + where(uintptr(h.faultPC)) + ", address 0x" + strconv.FormatUint(h.faultAddr, 16))
-	}
-	return &panicked{value: *(*any)(unsafe.Pointer(&h.panicType))}
-}
-
-// panicked is the value of a panic in a handler. Its text is made when it is asked for: an error's own
-// method makes it, which must not run where the handler ran.
-type panicked struct {
-	value any
-	once  sync.Once
-	text  string
-}
-
 // Bounds of the text of a panic, and of the time that its value may take to make it.
 const (
 	maxPanicText = 1024
 	panicTextIn  = time.Second
 )
-
-func (p *panicked) String() string {
-	p.once.Do(func() {
-		made := make(chan string, 1)
-		go func() {
-			defer close(made)
-			made <- "panic: " + fmt.Sprint(p.value) // which recovers from a panic in the value's method
-		}()
-		select {
-		case p.text = <-made:
-		case <-time.After(panicTextIn):
-		}
-		if p.text == "" { // a lock that the handler has left locked, for one
-			p.text = "panic of a " + reflect.TypeOf(p.value).String() + ", which does not tell its text"
-		}
-		if len(p.text) > maxPanicText {
-			p.text = p.text[:maxPanicText] + "..."
-		}
-		p.value = nil
-	})
-	return p.text
-}
-
-// where names a place in the code.
-func where(pc uintptr) string {
-	f := runtime.FuncForPC(pc)
-	if f == nil {
-		return "0x" + strconv.FormatUint(uint64(pc), 16)
-	}
-	return f.Name() + "+0x" + strconv.FormatUint(uint64(pc-f.Entry()), 16)
-}
 
 // NewCall makes a handler callable by generated code.
 func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {

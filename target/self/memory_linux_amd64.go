@@ -3,6 +3,7 @@ package self
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -35,3 +36,35 @@ func unmap(addr, size uint64) error {
 //go:norace
 //go:nocheckptr
 func bytesAt(addr uint64, n int) []byte { return unsafe.Slice(*(**byte)(unsafe.Pointer(&addr)), n) }
+
+// Read reads the own memory. A bad address is an error.
+func (t *Target) Read(addr uint64, b []byte) error { return access(false, addr, b) }
+
+// Write writes the own memory where that is writable. A bad address is an error.
+func (t *Target) Write(addr uint64, b []byte) error {
+	return access(true, addr, b)
+}
+
+// access has the kernel copy between b and memory at an address that may be bad. The numbers of its calls are constants
+// where they are made: package signalpath reads them.
+func access(write bool, addr uint64, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	local := unix.Iovec{Base: &b[0], Len: uint64(len(b))}
+	remote := unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
+	var n uintptr
+	var e unix.Errno
+	if pid := uintptr(os.Getpid()); write {
+		n, _, e = unix.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, pid, uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+	} else {
+		n, _, e = unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, pid, uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+	}
+	switch {
+	case e != 0:
+		return fmt.Errorf("memory at 0x%x, %d bytes: %w", addr, len(b), e)
+	case int(n) != len(b):
+		return fmt.Errorf("memory at 0x%x: %d of %d bytes are there: %w", addr, n, len(b), unix.EFAULT)
+	}
+	return nil
+}

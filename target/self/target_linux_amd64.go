@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -144,9 +143,6 @@ func (t *Target) Ring() *ring.Ring { return t.ring }
 // CodegenEnv describes the process to generated code, after Prepare.
 func (t *Target) CodegenEnv() *arch.CodegenEnv { return &t.writer }
 
-// Traps says that breakpoints may stand in the process: TrapsAt tells where not.
-func (t *Target) Traps() error { return nil }
-
 // Why no breakpoint stands that was not asked for. The mask of Go code is the runtime's, whose
 // rules are known; C code sets its own, and may call Go code with that.
 var (
@@ -154,57 +150,6 @@ var (
 	errCgo  = errno.Errorf(unix.EOPNOTSUPP, "the program has C code, which may block SIGTRAP and call Go code, and a thread dies of one there")
 	errMask = errno.Errorf(unix.EOPNOTSUPP, "the program can block SIGTRAP by %s, and a thread that does dies of one", setsMask)
 )
-
-// setsMask is the function by which Go code is known to change a thread's signal mask without the
-// runtime.
-const setsMask = "golang.org/x/sys/unix.PthreadSigmask"
-
-// TrapsAt says why no breakpoint may stand in the function that starts at an address; nil:
-// it may.
-func (t *Target) TrapsAt(fn uint64, asked bool) error {
-	path, err := t.path()
-	if err != nil {
-		return err
-	}
-	if why := path[fn]; why != "" {
-		return errno.Errorf(unix.EOPNOTSUPP, "it may run while SIGTRAP is blocked: %s", why)
-	}
-	if asked {
-		return nil
-	}
-	if iscgo {
-		return errCgo
-	}
-	m := t.Space().ModuleAt(fn)
-	if m == nil || !m.Main {
-		return errCode
-	}
-	if f, _, ok := m.Image.At(m.Linktime(fn)); !ok || f.Lang != symbol.LangGo {
-		return errCode
-	}
-	if t.masks() {
-		return errMask
-	}
-	return nil
-}
-
-// FaultsCaught says whether no thread that is in the function that starts at an address can have the signals of a fault
-// blocked: the mask of a program's Go code is the runtime's. Else a record asks for the mask before it reads memory.
-func (t *Target) FaultsCaught(fn uint64) bool {
-	if !t.caught() {
-		return false
-	}
-	path, err := t.path()
-	if err != nil || path[fn] != "" {
-		return false
-	}
-	m := t.Space().ModuleAt(fn)
-	if m == nil || !m.Main {
-		return false
-	}
-	f, _, ok := m.Image.At(m.Linktime(fn))
-	return ok && f.Lang == symbol.LangGo
-}
 
 // Loads says that arguments may read memory.
 func (t *Target) Loads() error { return nil }
@@ -307,38 +252,6 @@ func (t *Target) image(m procfs.Map) (*symbol.Image, error) {
 
 func openDebug(path string) (symbol.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-}
-
-// Read reads the own memory. A bad address is an error.
-func (t *Target) Read(addr uint64, b []byte) error { return access(false, addr, b) }
-
-// Write writes the own memory where that is writable. A bad address is an error.
-func (t *Target) Write(addr uint64, b []byte) error {
-	return access(true, addr, b)
-}
-
-// access has the kernel copy between b and memory at an address that may be bad. The numbers of its calls are constants
-// where they are made: package signalpath reads them.
-func access(write bool, addr uint64, b []byte) error {
-	if len(b) == 0 {
-		return nil
-	}
-	local := unix.Iovec{Base: &b[0], Len: uint64(len(b))}
-	remote := unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
-	var n uintptr
-	var e unix.Errno
-	if pid := uintptr(os.Getpid()); write {
-		n, _, e = unix.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, pid, uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
-	} else {
-		n, _, e = unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, pid, uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
-	}
-	switch {
-	case e != 0:
-		return fmt.Errorf("memory at 0x%x, %d bytes: %w", addr, len(b), e)
-	case int(n) != len(b):
-		return fmt.Errorf("memory at 0x%x: %d of %d bytes are there: %w", addr, n, len(b), unix.EFAULT)
-	}
-	return nil
 }
 
 // Prepare makes the ring and the control block, and puts our signal handlers before those of the

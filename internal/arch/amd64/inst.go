@@ -141,3 +141,12 @@ func (in *Inst) HasMem() bool { return in.HasModRM && in.Mod() != 3 }
 
 // W says whether REX.W (or what stands for it) is set.
 func (in *Inst) W() bool { return in.Rex&8 != 0 }
+
+// endsFlow says whether control never goes on to the next instruction.
+func endsFlow(in *Inst) bool {
+	switch in.Kind {
+	case KindJmp, KindJmpInd, KindRet, KindUndef, KindHlt:
+		return true
+	}
+	return false
+}

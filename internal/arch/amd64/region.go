@@ -19,9 +19,6 @@ const maxBack = 32
 // pageSize is the unit in which the kernel writes another process's memory at once.
 const pageSize = 4096
 
-// Rule names a condition of a region that does not hold.
-type Rule string
-
 // Rules of a region. Linux calls the bytes replaced the DCR (detoured code region) and its inner
 // bytes the JTPR (jump target prohibition region): Documentation/trace/kprobes.rst, Safety Check.
 const (
@@ -40,55 +37,6 @@ const (
 	RulePatched   Rule = "the bytes are patched by the kernel's own tracer (ftrace): probe the function's entry"
 	RuleSequence  Rule = "the instruction may run nowhere else: it belongs to a restartable sequence (rseq), or a kernel patches it or knows it by its address"
 )
-
-// rules are all rules; their places in the list stand in targets' memory, and never change.
-var rules = []Rule{
-	"", RuleBoundary, RuleUndecoded, RuleRelocate, RuleTarget, RuleCall, RuleRoom, RulePage, RuleOverlap, RuleTraps,
-	RuleSyscall, RuleSlow, RuleReserved, RulePatched, RuleSequence,
-}
-
-// Code numbers the rule, for where there is one byte for it; 0: it has no number.
-func (r Rule) Code() uint8 { return uint8(max(slices.Index(rules, r), 0)) }
-
-// RuleOf gives the rule with a number; "" if it is not known.
-func RuleOf(code uint8) Rule {
-	if int(code) < len(rules) {
-		return rules[code]
-	}
-	return ""
-}
-
-// Refusal says why no region can stand at an address.
-type Refusal struct {
-	Addr  uint64 // the instruction that is in the way
-	Rule  Rule
-	Bytes []byte // its bytes
-	Err   error  // the cause, if there is one
-	Trap  error  // why no breakpoint may take the jump's place, if that is the policy's
-}
-
-// Error tells the rule, the place and the bytes.
-func (r *Refusal) Error() string {
-	s := fmt.Sprintf("%s at 0x%x (% x)", string(r.Rule), r.Addr, r.Bytes)
-	if r.Err != nil {
-		s += ": " + r.Err.Error()
-	}
-	if r.Trap != nil {
-		s += "; no breakpoint in its place: " + r.Trap.Error()
-	}
-	return s
-}
-
-// RuleCode implements arch.Refusal.
-func (r *Refusal) RuleCode() uint8 { return r.Rule.Code() }
-
-// Is recognises arch.ErrUnprobeable.
-func (r *Refusal) Is(err error) bool {
-	return err == arch.ErrUnprobeable && (r.Rule == RuleRelocate || r.Rule == RuleSequence)
-}
-
-// Unwrap gives the cause.
-func (r *Refusal) Unwrap() error { return r.Err }
 
 // Step is one instruction of a region.
 type Step struct {
@@ -430,23 +378,6 @@ func (p *Regions) room(a uint64) int {
 		n += p.After
 	}
 	return n
-}
-
-func (p *Regions) refuse(addr uint64, rule Rule, err error) *Refusal {
-	n := 1
-	if in, ok := p.Flow.Inst(addr); ok {
-		n = int(in.Len)
-	}
-	return &Refusal{Addr: addr, Rule: rule, Bytes: p.Flow.Bytes(addr, n), Err: err}
-}
-
-// endsFlow says whether control never goes on to the next instruction.
-func endsFlow(in *Inst) bool {
-	switch in.Kind {
-	case KindJmp, KindJmpInd, KindRet, KindUndef, KindHlt:
-		return true
-	}
-	return false
 }
 
 // SortPoints sorts addresses and drops doubles.

@@ -1,0 +1,68 @@
+package amd64
+
+import (
+	"fmt"
+	"slices"
+
+	"kprobes.dev/kprobes/internal/arch"
+)
+
+// Rule names a condition of a region that does not hold.
+type Rule string
+
+// rules are all rules; their places in the list stand in targets' memory, and never change.
+var rules = []Rule{
+	"", RuleBoundary, RuleUndecoded, RuleRelocate, RuleTarget, RuleCall, RuleRoom, RulePage, RuleOverlap, RuleTraps,
+	RuleSyscall, RuleSlow, RuleReserved, RulePatched, RuleSequence,
+}
+
+// Code numbers the rule, for where there is one byte for it; 0: it has no number.
+func (r Rule) Code() uint8 { return uint8(max(slices.Index(rules, r), 0)) }
+
+// RuleOf gives the rule with a number; "" if it is not known.
+func RuleOf(code uint8) Rule {
+	if int(code) < len(rules) {
+		return rules[code]
+	}
+	return ""
+}
+
+// Refusal says why no region can stand at an address.
+type Refusal struct {
+	Addr  uint64 // the instruction that is in the way
+	Rule  Rule
+	Bytes []byte // its bytes
+	Err   error  // the cause, if there is one
+	Trap  error  // why no breakpoint may take the jump's place, if that is the policy's
+}
+
+// Error tells the rule, the place and the bytes.
+func (r *Refusal) Error() string {
+	s := fmt.Sprintf("%s at 0x%x (% x)", string(r.Rule), r.Addr, r.Bytes)
+	if r.Err != nil {
+		s += ": " + r.Err.Error()
+	}
+	if r.Trap != nil {
+		s += "; no breakpoint in its place: " + r.Trap.Error()
+	}
+	return s
+}
+
+// RuleCode implements arch.Refusal.
+func (r *Refusal) RuleCode() uint8 { return r.Rule.Code() }
+
+// Is recognises arch.ErrUnprobeable.
+func (r *Refusal) Is(err error) bool {
+	return err == arch.ErrUnprobeable && (r.Rule == RuleRelocate || r.Rule == RuleSequence)
+}
+
+// Unwrap gives the cause.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+func (p *Regions) refuse(addr uint64, rule Rule, err error) *Refusal {
+	n := 1
+	if in, ok := p.Flow.Inst(addr); ok {
+		n = int(in.Len)
+	}
+	return &Refusal{Addr: addr, Rule: rule, Bytes: p.Flow.Bytes(addr, n), Err: err}
+}
