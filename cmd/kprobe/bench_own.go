@@ -61,8 +61,6 @@ type ownRow struct {
 	deep       bool // the handler may sleep, in a function that checks its stack
 }
 
-const rowSleepable = "k sleepable"
-
 var ownRows = []ownRow{
 	{"k", "kprobe", paperTactics, true, false, false, false},
 	{"j", "jprobe", paperTactics, false, true, false, false},
@@ -162,9 +160,6 @@ type ownProbes struct {
 	j    *kprobes.Jprobe
 	r    *kprobes.Kretprobe
 }
-
-// armTries is how often a row is armed whose threads a busy machine keeps from stopping.
-const armTries = 10
 
 // armOwn arms a row's probes. Those that it gives are to be disarmed even after an error.
 func armOwn(core *kprobes.Core, r *ownRow) (p *ownProbes, err error) {

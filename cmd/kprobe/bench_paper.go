@@ -28,12 +28,6 @@ var paperRows = []paperRow{
 	{"jr", "jprobe and kretprobe", [3]string{}, [2]float64{1400, 1300}},
 }
 
-// whereSelf and whereProcess say where a cell or a figure was measured.
-const (
-	whereProcess = "process"
-	whereSelf    = "self"
-)
-
 func (p *textPrinter) paperTable(cells []cell) {
 	lines := [][]string{
 		{"", "events,", "another", "process", "handlers,", "the own", "process", "the paper", "(2006)"},

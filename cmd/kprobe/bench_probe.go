@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"kprobes.dev/kprobes/internal/hit"
@@ -15,21 +16,6 @@ import (
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/workload"
 )
-
-// prober is one way to probe the workload: a row at work.
-type prober interface {
-	// arm puts the probe on a class's function. The error says why there is none; then
-	// disarm takes out what there is of it.
-	arm(cl class) error
-	// program gives the workload that is probed, and the function to call in it.
-	program(function string) (*workload.Program, string)
-	// drain reads what the last round recorded, until so many hits were counted since arm.
-	drain(hits uint64)
-	tactic() arch.Tactic
-	// counts gives hits and lost records since arm.
-	counts() (hits, lost uint64, err error)
-	disarm() error
-}
 
 func (b *bench) prober(r *row) prober {
 	switch r.means {
@@ -81,9 +67,6 @@ func (p *ownProber) arm(cl class) error {
 	}
 	return nil
 }
-
-// errAsks says why a Go program's records ask the kernel.
-var errAsks = errors.New("this kprobe, which is the workload, was built with C code, and records of such a program ask the kernel: build it with CGO_ENABLED=0")
 
 // definitions are the row's probes on the function at a link-time address.
 func (p *ownProber) definitions(addr uint64) ([]*event.Def, error) {
@@ -311,3 +294,36 @@ func (p *askProber) tactic() arch.Tactic { return "" }
 func (p *askProber) counts() (hits, lost uint64, err error) { return p.made, 0, nil }
 
 func (p *askProber) disarm() error { return nil }
+
+// warm lets every CPU write its shards once round, those of records with strings too, so that no later round meets a
+// page that is touched for the first time.
+func (b *bench) warm() error {
+	if err := b.warmBy(findRow(rowRecord), b.room, recordBytes); err != nil {
+		return err
+	}
+	err := b.warmBy(findRow(rowString), b.locked, stringBytes)
+	if errors.Is(err, errAsks) {
+		return nil // there are no rows of such records
+	}
+	return err
+}
+
+// warmBy makes records of a row, of so many bytes at least, n in a round.
+func (b *bench) warmBy(r *row, n, bytes uint64) (err error) {
+	p := b.prober(r)
+	defer func() { err = errors.Join(err, p.disarm()) }()
+	if err := p.arm(classes[0]); err != nil {
+		return err
+	}
+	laps := ringBytes/(n*bytes) + 1
+	var hits uint64
+	for range laps {
+		r, err := b.probed.Run(classes[0].function, n, runtime.NumCPU())
+		if err != nil {
+			return err
+		}
+		hits += r.Calls
+		p.drain(hits)
+	}
+	return nil
+}

@@ -140,3 +140,5 @@ func threadSteps(cpus int) []int {
 	}
 	return append(out, cpus)
 }
+
+const rowSleepable = "k sleepable"

@@ -18,10 +18,6 @@ import (
 	"kprobes.dev/kprobes/target/guest"
 )
 
-// guestDemoLimit is for all the steps, boot included: it takes ten seconds on a machine that
-// does nothing else.
-const guestDemoLimit = 2 * time.Minute
-
 // guestProbes are the examples of Documentation/trace/kprobetrace.rst, with the registers and types of x86-64. Each goes to
 // our engine and to the guest's own kprobe_events.
 var guestProbes = []string{
@@ -29,19 +25,6 @@ var guestProbes = []string{
 	"r:myretprobe do_sys_openat2 $retval:s32",
 	"p:myread vfs_read count=%dx:u64",
 	"p:myreceive tcp_v4_rcv skb=%di:x64",
-}
-
-// guestDemo is one run of demo --guest.
-type guestDemo struct {
-	steps
-	ctx    context.Context
-	kernel string
-	g      *demoGuest
-	t      *tracedGuest // nil before arm and after detach
-	text   []byte       // the kernel's, before anything was put in
-	ours   []byte       // our lines
-	print  hit.Printer
-	runs   []demoRun
 }
 
 // runGuestDemo is the verb. Whatever happens, everything is taken out and the guest ended.
@@ -127,14 +110,6 @@ func (d *guestDemo) warm() error {
 	}
 	return nil
 }
-
-// Files of the guest's own tracer.
-const (
-	guestTracing = "/sys/kernel/tracing/"
-	guestEnable  = guestTracing + "events/kprobes/enable"
-	guestEvents  = guestTracing + "kprobe_events"
-	guestList    = "/sys/kernel/debug/kprobes/list"
-)
 
 // arm gives the definitions to our engine and to the guest's own kprobe_events.
 func (d *guestDemo) arm() error {

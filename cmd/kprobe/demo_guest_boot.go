@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/guestkit/agent"
 	"kprobes.dev/kprobes/internal/guestkit/serial"
+	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -205,4 +207,50 @@ func (g *demoGuest) close() error {
 	err = errors.Join(err, os.RemoveAll(g.dir))
 	g.dir = ""
 	return err
+}
+
+// guestDemoLimit is for all the steps, boot included: it takes ten seconds on a machine that
+// does nothing else.
+const guestDemoLimit = 2 * time.Minute
+
+// guestDemo is one run of demo --guest.
+type guestDemo struct {
+	steps
+	ctx    context.Context
+	kernel string
+	g      *demoGuest
+	t      *tracedGuest // nil before arm and after detach
+	text   []byte       // the kernel's, before anything was put in
+	ours   []byte       // our lines
+	print  hit.Printer
+	runs   []demoRun
+}
+
+// Files of the guest's own tracer.
+const (
+	guestTracing = "/sys/kernel/tracing/"
+	guestEnable  = guestTracing + "events/kprobes/enable"
+	guestEvents  = guestTracing + "kprobe_events"
+	guestList    = "/sys/kernel/debug/kprobes/list"
+)
+
+// demoRun is a run of the test program.
+type demoRun struct {
+	agent.Counts
+	events   []string
+	segments uint64 // tcp: what the guest's network has received meanwhile
+}
+
+// demoWork is what the test program in the guest does: see agent.Hit. tcp's calls go through
+// the network's interrupts, so that not all hits are of its thread.
+var demoWork = []struct {
+	what   string
+	n, cpu int
+	more   []string
+	events []string
+}{
+	{"open", 500, 0, []string{"/no/such/file", "0", "0"}, []string{"myprobe", "myretprobe"}},
+	{"open", 500, 1, []string{"/tmp/note", "0x241", "0644"}, []string{"myprobe", "myretprobe"}},
+	{"read", 500, 0, nil, []string{"myread"}},
+	{"tcp", 200, 1, nil, []string{"myreceive"}},
 }

@@ -12,30 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 
 	"golang.org/x/sys/unix"
-
-	"kprobes.dev/kprobes/internal/guestkit/agent"
 )
-
-// demoWork is what the test program in the guest does: see agent.Hit. tcp's calls go through
-// the network's interrupts, so that not all hits are of its thread.
-var demoWork = []struct {
-	what   string
-	n, cpu int
-	more   []string
-	events []string
-}{
-	{"open", 500, 0, []string{"/no/such/file", "0", "0"}, []string{"myprobe", "myretprobe"}},
-	{"open", 500, 1, []string{"/tmp/note", "0x241", "0644"}, []string{"myprobe", "myretprobe"}},
-	{"read", 500, 0, nil, []string{"myread"}},
-	{"tcp", 200, 1, nil, []string{"myreceive"}},
-}
-
-// demoRun is a run of the test program.
-type demoRun struct {
-	agent.Counts
-	events   []string
-	segments uint64 // tcp: what the guest's network has received meanwhile
-}
 
 // want is how many hits of an event the run must have made.
 func (r *demoRun) want() uint64 {

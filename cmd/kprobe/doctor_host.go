@@ -56,18 +56,6 @@ func checkQEMU(path string, err error) finding {
 	return f
 }
 
-// readText reads a small file of the kernel's; "" if there is none to be read.
-func readText(path string) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	return string(b)
-}
-
-// sysctl reads a setting by its path below /proc/sys; "" if the kernel does not have it.
-func sysctl(name string) string { return strings.TrimSpace(readText("/proc/sys/" + name)) }
-
 // Oldest kernels: the engine needs MAP_FIXED_NOREPLACE and PTRACE_SEIZE; it asks for
 // threads' restartable sequences by PTRACE_GET_RSEQ_CONFIGURATION.
 var (
@@ -100,16 +88,6 @@ func (c capabilities) has(n int) bool { return c>>n&1 != 0 }
 func ownCapabilities() capabilities {
 	v, _ := strconv.ParseUint(statusField(readText("/proc/self/status"), "CapEff"), 16, 64)
 	return capabilities(v)
-}
-
-// statusField finds a field in the text of a status file; "" if it has none.
-func statusField(text, field string) string {
-	for line := range strings.Lines(text) {
-		if v, ok := strings.CutPrefix(line, field+":"); ok {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
 }
 
 func checkPtrace(c capabilities) finding {
@@ -267,9 +245,4 @@ func checkPerf(err error, paranoid string, c capabilities) finding {
 		return f.warn("this user may not place them: CAP_PERFMON or root is needed")
 	}
 	return f
-}
-
-// escapedError is an error's text on one line.
-func escapedError(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ")
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"debug/elf"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -94,50 +93,4 @@ func funcsOfFile(path, glob string) error {
 	}
 	w := bufio.NewWriter(stdout)
 	return finishFuncs(w, printFuncs(w, im, glob, ""), glob, []*symbol.Module{{Image: im, Main: true}})
-}
-
-// finishFuncs ends a list of the n functions of objects that match. None is an error, which says
-// what may be meant.
-func finishFuncs(w *bufio.Writer, n int, glob string, in []*symbol.Module) error {
-	if err := w.Flush(); err != nil || n > 0 {
-		return err
-	}
-	var similarTo []string
-	for _, m := range in {
-		fns, err := m.Image.Lookup(glob)
-		var missing *symbol.NotFoundError
-		if errors.As(err, &missing) {
-			if missing.Variable {
-				return fmt.Errorf("no function is called %q: %s", glob, missing.Reason)
-			}
-			similarTo = append(similarTo, missing.Similar...)
-		}
-		for _, fn := range fns {
-			similarTo = append(similarTo, fn.Pretty())
-		}
-	}
-	return noFunction(glob, similarTo)
-}
-
-// noFunction says that none matches, and what may be meant.
-func noFunction(glob string, similarTo []string) error {
-	return fmt.Errorf("no function matches %q%s", glob, symbol.DidYouMean(similarTo[:min(len(similarTo), symbol.MaxNearest)]))
-}
-
-// printFuncs writes address, size, name and module of each function that matches: the
-// address is what nm prints.
-func printFuncs(w *bufio.Writer, im *symbol.Image, glob, module string) int {
-	n := 0
-	for _, fn := range im.Glob(glob) {
-		if fn.PLT || !fn.Candidate() {
-			continue
-		}
-		n++
-		fmt.Fprintf(w, "%016x %7d %s", fn.Addr, fn.Size, clean(fn.Pretty()))
-		if module != "" {
-			fmt.Fprintf(w, " [%s]", clean(module))
-		}
-		fmt.Fprintln(w)
-	}
-	return n
 }

@@ -3,27 +3,13 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/guestkit/agent"
 )
-
-// Exit statuses.
-const (
-	exitFailed = 1
-	exitUsage  = 2
-)
-
-// statusError makes the command end with a status of its own: the child's.
-type statusError int
-
-func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 func main() {
 	if os.Getpid() == 1 && os.Args[0] == "/init" {
@@ -53,74 +39,6 @@ func run(args []string) int {
 	return status(err)
 }
 
-// status reports an error and gives the exit status for it. A child's is ours only if nothing
-// of our own failed.
-func status(err error) int {
-	if err == nil {
-		return 0
-	}
-	var st statusError
-	if own := withoutStatus(err); own != nil {
-		report(own)
-		err = own
-	} else if errors.As(err, &st) {
-		return int(st)
-	}
-	if isUsage(err) {
-		return exitUsage
-	}
-	return exitFailed
-}
-
-// withoutStatus gives what is to be reported of an error: all but the status of a child.
-func withoutStatus(err error) error {
-	if _, ok := err.(statusError); ok {
-		return nil
-	}
-	many, ok := joined(err)
-	if !ok {
-		return err
-	}
-	var out []error
-	for _, e := range many {
-		out = append(out, withoutStatus(e))
-	}
-	return errors.Join(out...)
-}
-
-// report writes an error for people: a definition's with its column marked, each of
-// several by itself.
-func report(err error) {
-	if u, ok := err.(usageError); ok {
-		err = u.err
-	}
-	if many, ok := joined(err); ok {
-		for _, e := range many {
-			report(e)
-		}
-		return
-	}
-	fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
-	var e *event.Error
-	if errors.As(err, &e) {
-		_, marked, _ := strings.Cut(e.Detail(), "\n")
-		fmt.Fprint(os.Stderr, marked)
-	}
-}
-
-// joined takes apart what errors.Join has put together: its text is nothing but theirs.
-func joined(err error) ([]error, bool) {
-	many, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return nil, false
-	}
-	var texts []string
-	for _, e := range many.Unwrap() {
-		texts = append(texts, e.Error())
-	}
-	return many.Unwrap(), err.Error() == strings.Join(texts, "\n")
-}
-
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kprobe VERB",
@@ -139,12 +57,4 @@ func newRoot() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newTrace(), newFuncs(), newList(), newDetach(), newDemo(), newDemoApp(), newDemoHit(), newBench(), newWorkload(), newOwn(), newAttachTimer(), newDoctor(), newGuest())
 	return root
-}
-
-// noArgs refuses positional arguments.
-func noArgs(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usagef("argument %q is one too many", args[0])
-	}
-	return nil
 }

@@ -55,9 +55,17 @@ func writeError(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
+// lineOptions says what is printed, and where.
+type lineOptions struct {
+	path   string // "": stdout
+	format string // text or json
+	stat   bool   // nothing but the summary
+	count  uint64 // lines after which the trace ends; 0: it does not
+}
+
 // lines prints hits. Its methods are called by one goroutine at a time, but for noReader.
 type lines struct {
-	f     *traceFlags
+	lineOptions
 	file  *os.File
 	name  string
 	out   *bufio.Writer
@@ -70,14 +78,14 @@ type lines struct {
 }
 
 // newLines opens the output.
-func newLines(f *traceFlags) (*lines, error) {
-	l := &lines{f: f, file: os.Stdout, name: stdout.name, full: make(chan struct{})}
-	if f.out != "" {
-		file, err := os.Create(f.out)
+func newLines(o lineOptions) (*lines, error) {
+	l := &lines{lineOptions: o, file: os.Stdout, name: stdout.name, full: make(chan struct{})}
+	if o.path != "" {
+		file, err := os.Create(o.path)
 		if err != nil {
 			return nil, err
 		}
-		l.file, l.name = file, f.out
+		l.file, l.name = file, o.path
 	}
 	l.out = bufio.NewWriterSize(l.file, 256<<10)
 	return l, nil
@@ -107,12 +115,12 @@ func (l *lines) end() {
 
 // hit writes one hit.
 func (l *lines) hit(h *hit.Hit) {
-	if l.f.count > 0 && l.n >= l.f.count || l.err != nil {
+	if l.count > 0 && l.n >= l.count || l.err != nil {
 		return
 	}
 	l.n++
-	if !l.f.stat {
-		if l.f.format == "json" {
+	if !l.stat {
+		if l.format == "json" {
 			l.buf = l.print.JSON(l.buf[:0], h)
 		} else {
 			l.buf = l.print.Text(l.buf[:0], h)
@@ -120,7 +128,7 @@ func (l *lines) hit(h *hit.Hit) {
 		_, err := l.out.Write(l.buf)
 		l.failed(err)
 	}
-	if l.n == l.f.count {
+	if l.n == l.count {
 		l.end()
 	}
 }
@@ -129,7 +137,7 @@ func (l *lines) hit(h *hit.Hit) {
 // any more. A program that prints nothing would not learn it from a write.
 func (l *lines) noReader() bool {
 	conn, err := l.file.SyscallConn()
-	if err != nil || l.f.stat {
+	if err != nil || l.stat {
 		return false
 	}
 	gone := false

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
@@ -23,29 +21,6 @@ type total struct {
 	Active  *uint64 `json:"active,omitempty"`
 	Returns string  `json:"returns,omitempty"` // how they are seen, if not at the exits
 	bugs    []string
-}
-
-// summary writes the last lines: one for each event.
-func (t *tracing) summary() {
-	for _, r := range t.s.Remarks() {
-		fmt.Fprintf(os.Stderr, "kprobe: %s\n", r)
-	}
-	all := t.s.Totals()
-	for _, s := range all {
-		for _, b := range s.bugs {
-			fmt.Fprintf(os.Stderr, "kprobe: %s\n", b)
-		}
-	}
-	for _, s := range all {
-		if t.f.format == "json" {
-			b, err := json.Marshal(s)
-			if err == nil {
-				fmt.Fprintf(os.Stderr, "%s\n", b)
-			}
-			continue
-		}
-		s.print(os.Stderr)
-	}
 }
 
 // totals sums the events up; probes that share a name are one event.

@@ -121,3 +121,24 @@ func version() string {
 	}
 	return fmt.Sprintf("%s (%s, %s/%s)", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
+
+// noArgs refuses positional arguments.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("argument %q is one too many", args[0])
+	}
+	return nil
+}
+
+// joined takes apart what errors.Join has put together: its text is nothing but theirs.
+func joined(err error) ([]error, bool) {
+	many, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil, false
+	}
+	var texts []string
+	for _, e := range many.Unwrap() {
+		texts = append(texts, e.Error())
+	}
+	return many.Unwrap(), err.Error() == strings.Join(texts, "\n")
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// traceFlags are the flags of kprobe trace.
+type traceFlags struct {
+	of       subject
+	probes   []string
+	deletes  []string
+	file     string
+	stat     bool
+	counters bool
+	duration time.Duration
+	count    uint64
+	out      string
+	format   string
+	quiet    bool
+	verbose  bool
+	buffer   int
+	tactic   string
+	stubs    bool
+	given    func(flag string) bool
+	text     string
+}
+
+// traceHelp says what a probe may be.
+const traceHelp = `Probe a running process, or a program that is started for it, and print a line for
+each hit in the format of ftrace; with -k the kernel that runs here, by its own kprobes,
+with --guest the kernel of a QEMU guest, from outside.
+PROBE is a kprobe_events definition:
+
+  p[:[GRP/]EVENT] PLACE [FETCHARGS]               at an instruction
+  r[MAXACTIVE][:[GRP/]EVENT] PLACE [FETCHARGS]    at a function's return
+
+PLACE is one of
+  SYM, SYM+OFFS, MOD:SYM[+OFFS]       a function, an instruction in it; of the object or module MOD
+  PATTERN, MOD:PATTERN                with * ? or [...]: one event for each function that matches
+  0xADDR, MOD:0xADDR, PATH:0xOFFSET   an address as nm prints it, an offset in a file
+  'SYM' or "SYM"                      a name with spaces or other unusual characters
+  PLACE%return                        with p: the function's return
+
+A FETCHARG is [NAME=]ARG[:TYPE]. ARG is one of
+  %REG                      a register: %di, %ax, %r8
+  $argN, $retval            the Nth integer argument, from 1; the return value (with r)
+  $stack, $stackN           the stack pointer; the Nth word of the stack, from 0
+  $comm                     the thread's name
+  @ADDR, @SYM[+OFFS]        memory at a fixed place
+  +OFFS(ARG), -OFFS(ARG)    memory that ARG points to, OFFS bytes further
+  \IMM, \"TEXT"             a constant
+
+TYPE is one of
+  u8 u16 u32 u64, s8 ... s64, x8 ... x64    unsigned, signed, hexadecimal (x64 if none is given)
+  char, string, ustring, gostring           a character; strings: up to a NUL, the same, Go's
+  symbol, symstr                            an address, shown as SYM+0xOFF/0xSIZE
+  b<width>@<offset>/<size>                  bits of a container of 8, 16, 32 or 64
+  TYPE[N]                                   an array in memory, N up to 64
+
+At the end a line for each event goes to stderr: hits, missed, lost, tactic.
+Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`
+
+// flags are the verb's.
+func (f *traceFlags) flags(c *cobra.Command) {
+	fl := c.Flags()
+	f.of.flags(c)
+	f.given = fl.Changed
+	fl.StringArrayVarP(&f.probes, "event", "e", nil, "a probe (may be repeated)")
+	fl.StringArrayVar(&f.deletes, "delete", nil, "a definition that deletes one given before it (-:[GRP/]EVENT)")
+	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
+	fl.BoolVar(&f.stat, "stat", false, "print no lines, only the summary")
+	fl.BoolVar(&f.counters, "counters", false, "record nothing, only count the hits")
+	fl.DurationVar(&f.duration, "duration", 0, "stop after this long")
+	fl.Uint64Var(&f.count, "count", 0, "stop after this many lines")
+	fl.StringVarP(&f.out, "output", "o", "", "write to a file instead of stdout")
+	fl.StringVar(&f.format, "format", "text", "text or json")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no words but errors and the summary")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
+	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe, in a guest jump or break (default: the best that is safe)")
+	fl.BoolVar(&f.stubs, "trampoline", false, "see returns by trampoline where that is possible, also of functions whose exits are all known")
+	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
+	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
+}
+
+// definitions parses all probes: every bad one is reported, and then none is used.
+func (f *traceFlags) definitions() ([]*event.Def, error) {
+	parser := event.Parser{Kernel: f.of.kernel}
+	var defs []*event.Def
+	var errs []error
+	if f.file != "" {
+		r, err := os.Open(f.file)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		defs, errs = parser.ParseFile(r)
+	}
+	for _, p := range append(f.probes, f.deletes...) {
+		d, err := parser.Parse(p)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case d != nil:
+			defs = append(defs, d)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, usageError{errors.Join(errs...)}
+	}
+	defs, err := withoutDeleted(defs)
+	if err == nil && len(defs) == 0 {
+		return nil, usagef("no probe is given: see kprobe trace --help")
+	}
+	return defs, err
+}
+
+// withoutDeleted applies the definitions that delete to those before them.
+func withoutDeleted(defs []*event.Def) ([]*event.Def, error) {
+	var out []*event.Def
+	for _, d := range defs {
+		if d.Kind != event.Delete {
+			out = append(out, d)
+			continue
+		}
+		kept := out[:0:0]
+		for _, o := range out {
+			if !d.Deletes(o) {
+				kept = append(kept, o)
+			}
+		}
+		if len(kept) == len(out) {
+			return nil, usageError{errno.Errorf(unix.ENOENT, "%q matches no probe before it", d.Text)}
+		}
+		out = kept
+	}
+	return out, nil
+}
+
+func (f *traceFlags) check(cmd []string) error {
+	switch one, err := f.of.named(); {
+	case err != nil:
+		return err
+	case f.of.kernel && f.tactic != "":
+		return usagef("--tactic is for processes and guests: the kernel chooses itself")
+	case f.of.guest != "" && f.buffer != 0:
+		return usagef("--buffer-size is not for guests: the ring lies in the device that guest start --ring gives QEMU")
+	case !one && len(cmd) == 0:
+		return usagef("give what to probe: -p PID, -k, --guest SPEC, or -- CMD ARGS")
+	case one && len(cmd) > 0:
+		return usagef("-p, -k, --guest and -- CMD exclude each other")
+	case f.tactic != "" && !slices.Contains(tactics, f.tactic):
+		return usagef("tactic %q: %s", f.tactic, strings.Join(tactics, ", "))
+	case f.text != "" && f.text != "private" && f.text != "shared":
+		return usagef("text %q: private or shared", f.text)
+	case f.text != "" && (f.of.kernel || f.of.guest != ""):
+		return usagef("--text is for processes")
+	case f.format != "text" && f.format != "json":
+		return usagef("format %q: text or json", f.format)
+	case f.duration < 0:
+		return usagef("--duration %v: a time can not be negative; without the flag the trace goes on until it is ended", f.duration)
+	case f.given("buffer-size") && !f.ringSize():
+		return usagef("--buffer-size %d: a power of two from %d to %d is wanted", f.buffer, ring.MinData, ring.MaxData)
+	}
+	return nil
+}
+
+// ringSize says whether the size that is asked for can be had. The kernel takes any.
+func (f *traceFlags) ringSize() bool {
+	return f.buffer > 0 && (f.of.kernel || f.buffer >= ring.MinData && f.buffer <= ring.MaxData && f.buffer&(f.buffer-1) == 0)
+}
+
+// textModes are the words of --text.
+var textModes = map[string]process.TextMode{"private": process.TextPrivate, "shared": process.TextShared}
+
+// tactics are those that --tactic takes.
+var tactics = []string{"jump", "boost", "step", "uprobe", "break"}
