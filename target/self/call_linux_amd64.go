@@ -339,3 +339,14 @@ const (
 	seenMask  = 7
 	seenSleep = 7
 )
+
+// dispatchFailed tells of a handler that was abandoned.
+//
+//go:norace
+func dispatchFailed(h *hit) (action uint64) {
+	d := h.desc
+	if d.h.Fault == nil || !d.h.Fault(&h.regs, int(h.trap), h.reason()) {
+		d.off.Store(true)
+	}
+	return uint64(d.missed)
+}

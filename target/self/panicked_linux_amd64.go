@@ -12,17 +12,6 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// dispatchFailed tells of a handler that was abandoned.
-//
-//go:norace
-func dispatchFailed(h *hit) (action uint64) {
-	d := h.desc
-	if d.h.Fault == nil || !d.h.Fault(&h.regs, int(h.trap), h.reason()) {
-		d.off.Store(true)
-	}
-	return uint64(d.missed)
-}
-
 // reason says in words why a handler was abandoned.
 //
 //go:norace
