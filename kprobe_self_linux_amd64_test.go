@@ -308,7 +308,7 @@ func notToBeProbed(a int) int { return a * 2 }
 // functions that others run all the time; results stay right and counts add up.
 func TestOwnHammer(t *testing.T) {
 	const probers, runners = 16, 16
-	rounds := 4
+	rounds := 2
 	if os.Getenv("KPROBES_E2E_LONG") != "" {
 		rounds = 50
 	}

@@ -288,7 +288,8 @@ func lateEntry(t *testing.T, bare bool) {
 		}
 	})
 	seen(2) // one from each place
-	for range 100 {
+	const rounds = 40
+	for range rounds {
 		enabling.Store(false)
 		hold.Store(true)
 		eventually(t, "the thread is on its way to the entry's work", held.Load)
@@ -297,7 +298,7 @@ func lateEntry(t *testing.T, bare bool) {
 		must(t, kprobes.EnableKretprobe(r))
 		seen(3)
 		held.Store(false)
-		late = (late + 10*time.Microsecond) % time.Millisecond
+		late += time.Millisecond / rounds
 	}
 	end.Store(true)
 	caller.Wait()

@@ -37,6 +37,8 @@ func TestSelfSleepable(t *testing.T) {
 			mu.Unlock()
 			if n%16 == 0 {
 				time.Sleep(time.Millisecond)
+			}
+			if n%128 == 0 {
 				runtime.GC()
 			}
 			return 0

@@ -132,7 +132,7 @@ redis.call('get', 'f'), redis.call('get', 'r'), redis.call('pfcount', 'hll'), re
 
 // check compares the registers at random instructions that the program runs.
 func (p *inside) check(t *testing.T) {
-	want := 300
+	want := 120
 	if long {
 		want = 1000
 	}

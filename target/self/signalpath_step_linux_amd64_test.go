@@ -263,12 +263,16 @@ func TestSignalPathByStepping(t *testing.T) {
 		env   []string
 		flags []string
 		want  []string // more that must have been executed
+		long  bool     // it is tried in long runs
 	}{
-		{"plain", []string{"CGO_ENABLED=0"}, nil, []string{"runtime.clone", "runtime.runPerThreadSyscall"}},
-		{"stripped_pie", []string{"CGO_ENABLED=0"}, []string{"-buildmode=pie", "-ldflags=-s -w"}, nil},
-		{oldGo, append(oldEnv, "CGO_ENABLED=0"), nil, nil},
-		{"cgo", []string{"CGO_ENABLED=1"}, nil, []string{"threadentry", "runtime.needm", "runtime.dropm", "runtime.badsignal"}},
+		{"plain", []string{"CGO_ENABLED=0"}, nil, []string{"runtime.clone", "runtime.runPerThreadSyscall"}, false},
+		{"stripped_pie", []string{"CGO_ENABLED=0"}, []string{"-buildmode=pie", "-ldflags=-s -w"}, nil, true},
+		{oldGo, append(oldEnv, "CGO_ENABLED=0"), nil, nil, true},
+		{"cgo", []string{"CGO_ENABLED=1"}, nil, []string{"threadentry", "runtime.needm", "runtime.dropm", "runtime.badsignal"}, false},
 	} {
+		if v.long && !Long {
+			continue
+		}
 		t.Run(v.name, func(t *testing.T) {
 			s := stepBlocked(t, buildBlocked(t, v.env, v.flags...))
 			for _, m := range s.missing() {

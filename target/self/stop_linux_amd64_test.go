@@ -96,7 +96,7 @@ func TestTightLoops(t *testing.T) {
 
 // cycles is a number for usual runs and for long ones.
 func cycles(usual, long int) int {
-	if os.Getenv("KPROBES_E2E_LONG") == "1" {
+	if self.Long {
 		return long
 	}
 	return usual
