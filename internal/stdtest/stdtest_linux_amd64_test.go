@@ -27,27 +27,18 @@ const patience = 20 * time.Minute
 // Of a hundred functions of a package so many must take each kind of probe.
 const percent = 97
 
-// when says when a package is tested.
-type when int
-
-const (
-	onlyLong when = iota
-	always
-	alwaysShort // but with -short without KPROBES_E2E_LONG
-)
-
 // std is a package of the standard library.
 type std struct {
 	path  string
-	run   when     // is it tested without KPROBES_E2E_LONG?
+	usual bool     // it is tested without KPROBES_E2E_LONG too, with -short then
 	short bool     // its tests run with -short even with KPROBES_E2E_LONG
 	edits []string // file, text and what it becomes, in that order, of the package's tests
 }
 
 var packages = []std{
-	{path: "sort", run: always},
-	{path: "strings", run: always},
-	{path: "compress/flate", run: alwaysShort},
+	{path: "sort", usual: true},
+	{path: "strings", usual: true},
+	{path: "compress/flate", usual: true},
 	{path: "encoding/json"},
 	{path: "regexp"},
 	{path: "net/http", edits: leakCheck},
@@ -89,7 +80,7 @@ type refusal struct{ Kind, Name, Why string }
 // the package's functions.
 func TestStandardLibrary(t *testing.T) {
 	for _, p := range packages {
-		if p.run == onlyLong && !long {
+		if !p.usual && !long {
 			continue
 		}
 		t.Run(path.Base(p.path), func(t *testing.T) {
@@ -174,7 +165,7 @@ func edited(t *testing.T, from, to, name string) string {
 func (p *std) test(t *testing.T, bin, report string) string {
 	t.Helper()
 	args := []string{"-test.v"}
-	if p.short || !long && p.run == alwaysShort {
+	if p.short || !long {
 		args = append(args, "-test.short")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
