@@ -19,6 +19,7 @@ var (
 	docFile  = regexp.MustCompile(`(?:^|[\s(|,;:])([a-z]\w*\.(?:go|md))\b`)
 	docTest  = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
 	docName  = regexp.MustCompile("`(?:[a-z]\\w*\\.)?((?:\\w+\\.)?[A-Za-z]\\w*)`")
+	docIn    = regexp.MustCompile("((?:`[^`]+`[^`|.;:]{0,12})*`[^`]+`) (?:in |\\(|\\(in )(?:[\\w/]+/)?(\\w+\\.go)")
 	docTable = map[string]string{ // the tables whose names in backquotes are those of declarations
 		"docs/ARCHITECTURE.md": "## The way of a registration",
 		"docs/HACKING.md":      "## What decides what",
@@ -26,7 +27,7 @@ var (
 )
 
 // TestDocumentsNameWhatIsThere: files, tests and, in the tables that lead through the code, declarations that
-// the documents name exist.
+// the documents name exist, and a declaration is in the file that is named with it.
 func TestDocumentsNameWhatIsThere(t *testing.T) {
 	src := declared(t)
 	docs, err := filepath.Glob("docs/*.md")
@@ -62,11 +63,18 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 					wrong("test", name)
 				}
 			}
+			for _, m := range docIn.FindAllStringSubmatch(line, -1) {
+				for _, n := range docName.FindAllStringSubmatch(m[1], -1) {
+					if in := src.names[n[1]]; in != nil && !in[m[2]] {
+						wrong("declaration", n[1]+" in "+m[2])
+					}
+				}
+			}
 			if !inTable || !strings.HasPrefix(line, "|") {
 				continue
 			}
 			for _, m := range docName.FindAllStringSubmatch(line, -1) {
-				if checked++; !src.names[m[1]] && !src.files[strings.Trim(m[0], "`")] {
+				if checked++; src.names[m[1]] == nil && !src.files[strings.Trim(m[0], "`")] {
 					wrong("declaration", m[1])
 				}
 			}
@@ -78,8 +86,18 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 }
 
 // source is what the repository has: base names of files, and what is declared, with methods and fields also behind
-// their types' names.
-type source struct{ files, names map[string]bool }
+// their types' names, and the base names of the files that declare it.
+type source struct {
+	files map[string]bool
+	names map[string]map[string]bool
+}
+
+func (s *source) declares(file, name string) {
+	if s.names[name] == nil {
+		s.names[name] = map[string]bool{}
+	}
+	s.names[name][file] = true
+}
 
 // path says whether a path of the documents is one of the repository: a file, a directory, or a name of a package.
 func (s *source) path(p string) bool {
@@ -89,7 +107,7 @@ func (s *source) path(p string) bool {
 	dir, base := filepath.Split(p)
 	pkg, name, _ := strings.Cut(base, ".")
 	st, err := os.Stat(dir + pkg)
-	return err == nil && st.IsDir() && s.names[name]
+	return err == nil && st.IsDir() && s.names[name] != nil
 }
 
 // test says whether a test, or a group of tests that begin so, is one of the repository.
@@ -105,7 +123,7 @@ func (s *source) test(name string) bool {
 // declared parses all Go files of the repository.
 func declared(t *testing.T) *source {
 	t.Helper()
-	s := &source{map[string]bool{}, map[string]bool{}}
+	s := &source{map[string]bool{}, map[string]map[string]bool{}}
 	set := token.NewFileSet()
 	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -122,7 +140,7 @@ func declared(t *testing.T) *source {
 		if err != nil {
 			return nil // a file of a test's data need not be Go
 		}
-		s.file(f)
+		s.file(d.Name(), f)
 		return nil
 	})
 	if err != nil {
@@ -131,31 +149,31 @@ func declared(t *testing.T) *source {
 	return s
 }
 
-func (s *source) file(f *ast.File) {
-	s.names[f.Name.Name] = true
+func (s *source) file(file string, f *ast.File) {
+	s.declares(file, f.Name.Name)
 	for _, d := range f.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
-			s.names[d.Name.Name] = true
+			s.declares(file, d.Name.Name)
 			if d.Recv != nil {
-				s.names[receiver(d.Recv.List[0].Type)+"."+d.Name.Name] = true
+				s.declares(file, receiver(d.Recv.List[0].Type)+"."+d.Name.Name)
 			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
-				s.spec(spec)
+				s.spec(file, spec)
 			}
 		}
 	}
 }
 
-func (s *source) spec(spec ast.Spec) {
+func (s *source) spec(file string, spec ast.Spec) {
 	switch spec := spec.(type) {
 	case *ast.ValueSpec:
 		for _, n := range spec.Names {
-			s.names[n.Name] = true
+			s.declares(file, n.Name)
 		}
 	case *ast.TypeSpec:
-		s.names[spec.Name.Name] = true
+		s.declares(file, spec.Name.Name)
 		var members *ast.FieldList
 		switch u := spec.Type.(type) {
 		case *ast.StructType:
@@ -167,7 +185,8 @@ func (s *source) spec(spec ast.Spec) {
 		}
 		for _, m := range members.List {
 			for _, n := range m.Names {
-				s.names[n.Name], s.names[spec.Name.Name+"."+n.Name] = true, true
+				s.declares(file, n.Name)
+				s.declares(file, spec.Name.Name+"."+n.Name)
 			}
 		}
 	}
