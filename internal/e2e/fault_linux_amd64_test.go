@@ -30,11 +30,11 @@ type scenario struct {
 // scenarios: what the others do before they arm is what the first does.
 var scenarios = []scenario{
 	{
-		name: "jump", prog: leafProgram, runs: true, every: 2,
+		name: "jump", prog: leafProgram, runs: true, every: 5,
 		trace: []string{"--duration", "1ms", "p:a leaf $comm +0(%sp):u64", "r:b calling $retval", "r:c holding $arg1"},
 	},
 	{
-		name: "boost", prog: leafProgram, runs: true, commits: true, every: 2,
+		name: "boost", prog: leafProgram, runs: true, commits: true, every: 5,
 		trace: []string{"--duration", "1ms", "--tactic", "boost", "p:a leaf"},
 	},
 	{
@@ -42,11 +42,11 @@ var scenarios = []scenario{
 		trace: []string{"--duration", "1ms", "--tactic", "step", "p:a leaf", "r:c holding"},
 	},
 	{
-		name: "handlers", prog: segvProgram, commits: true, every: 4,
+		name: "handlers", prog: segvProgram, commits: true, every: 7,
 		trace: []string{"--duration", "1ms", "p:a touch v=+0(%di):u8", "p:b divide", "r:c nilread $retval"},
 	},
 	{
-		name: "go", prog: goProgram, every: 10,
+		name: "go", prog: goProgram, every: 16,
 		trace: []string{"--duration", "1ms", "p:a main.Ints $arg1", "r:b main.Deep $retval", "r:c main.(*Tree).Sum $arg1"},
 	},
 }

@@ -18,7 +18,7 @@ static FN void fill(void)
 		x ^= x << 13, x ^= x >> 7, x ^= x << 17;
 		text[i] = x >> 11;
 	}
-	for (uint32_t i = 0; i < 256; i++) {
+	for (uint32_t i = 0; i < 32; i++) {
 		uint32_t c = i;
 		for (int k = 0; k < 8; k++)
 			c = c & 1 ? 0xedb88320 ^ c >> 1 : c >> 1;
