@@ -152,7 +152,7 @@ func startedGo(t *testing.T, path string, asks bool) {
 		}
 		c := round()
 		seen = append(seen, fmt.Sprint(c))
-		good = good || maps.Equal(c, plain)
+		good = good || maps.Equal(testprog.WithoutRuntime(c, calls), plain)
 		did(l.calls(calls))
 	}
 	if !good {

@@ -2,6 +2,7 @@ package testprog
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,21 @@ func SystemCalls(tid int, input func()) (map[uint64]int, error) {
 			return r.calls, r.err
 		}
 	}
+}
+
+// runtimeCalls are what Go's runtime calls when it preempts a goroutine and hands its processor on.
+var runtimeCalls = []uint64{unix.SYS_FUTEX, unix.SYS_SCHED_YIELD, unix.SYS_NANOSLEEP, unix.SYS_TGKILL, unix.SYS_GETPID, unix.SYS_RT_SIGRETURN}
+
+// WithoutRuntime takes the calls of Go's runtime out of the system calls of n hits: a busy machine lets goroutines run for
+// so long that the runtime preempts them, now and then. A call that is made in a tenth of the hits is theirs, and stays.
+func WithoutRuntime(calls map[uint64]int, n int) map[uint64]int {
+	out := maps.Clone(calls)
+	for _, nr := range runtimeCalls {
+		if out[nr] < n/10 {
+			delete(out, nr)
+		}
+	}
+	return out
 }
 
 // watch follows the thread from system call to system call.

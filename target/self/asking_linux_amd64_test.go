@@ -58,7 +58,7 @@ func TestAsking(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				good = good || maps.Equal(got, want)
+				good = good || maps.Equal(testprog.WithoutRuntime(got, calls), want)
 				seen = append(seen, fmt.Sprint(got))
 			}
 			if !good {

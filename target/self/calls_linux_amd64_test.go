@@ -193,7 +193,7 @@ func checkHitCalls(t *testing.T, what string, tid int, push func(), per map[uint
 		if err != nil {
 			t.Fatal(err)
 		}
-		good = good || maps.Equal(got, want)
+		good = good || maps.Equal(testprog.WithoutRuntime(got, hitCalls), want)
 		seen = append(seen, fmt.Sprint(got))
 	}
 	if !good {
