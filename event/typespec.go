@@ -121,7 +121,7 @@ func (d *Def) bits(ty *TypeSpec) error {
 }
 
 // fit checks that a value of the expression can be taken as the type, in the kernel's
-// words.
+// words: BadString, "String accepts only memory argument", is its word for arrays too.
 func (d *Def) fit(a *Arg) error {
 	t, e := &a.Type, a.Expr
 	if e.Kind == ExprComm || e.Kind == ExprString {

@@ -133,7 +133,7 @@ func (a *Arg) str(slot, rec []byte, low int) (s []byte, fault bool, err error) {
 	return s, false, nil
 }
 
-// number reads a number of the type's size; b holds at least that many bytes.
+// number reads a number of the type's size, which is 1, 2, 4 or 8; b holds at least that many bytes.
 func (t Type) number(b []byte) uint64 {
 	var v uint64
 	switch t.Size {

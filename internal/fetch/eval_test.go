@@ -7,7 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// paged is the test's machine with memory in pages, as a CPU has it.
+// paged is the test's machine with memory in pages, as a CPU has it: where machine ends with the last byte that it holds,
+// the rest of the page is there too, and is 0.
 type paged struct {
 	m    *machine
 	user map[uint64]bool // addresses that were asked for as a user's

@@ -40,7 +40,7 @@ type Store uint8
 // part, an array as many as it needs. All words are little-endian.
 const (
 	StoreNone    Store = iota // nothing is recorded (string literal, comm where the reader knows it)
-	StoreValue                // Size bytes (1, 2, 4, 8) zero-extended to 8
+	StoreValue                // Size bytes (1, 2, 4 or 8: one instruction loads them) zero-extended to 8
 	StoreArray                // Count elements of Size bytes from consecutive memory, the slot rounded up to 8 bytes
 	StoreString               // slot: bits 0-31 length with its NUL (0: fault), bits 32-63 offset of the bytes from the record's start
 	StorePtrs                 // Count slots as StoreString, for the Count char pointers in memory (string[N])

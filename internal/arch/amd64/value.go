@@ -40,7 +40,7 @@ func (f *frame) load(in space, size int, dst Reg, m Mem, fault Label) {
 	f.plainLoad(size, dst, m, fault)
 }
 
-// plainLoad is load without the kernel's check.
+// plainLoad is load without check, which asks the kernel that runs the program whether it may read the memory.
 func (f *frame) plainLoad(size int, dst Reg, m Mem, fault Label) {
 	f.fixups = append(f.fixups, pendingFixup{at: f.Addr(), to: fault})
 	switch size {
