@@ -10,6 +10,12 @@ import (
 // verdict is how a thing that was looked at is.
 type verdict string
 
+const (
+	verdictOK   verdict = "ok"
+	verdictWarn verdict = "warn" // works, but something is slower or left out
+	verdictFail verdict = "fail" // probes do not work
+)
+
 // finding is a line of the doctor's.
 type finding struct {
 	Check  string  `json:"check"`
@@ -60,12 +66,6 @@ func printFindings(w io.Writer, format string, fs []finding) error {
 	}
 	return err
 }
-
-const (
-	verdictOK   verdict = "ok"
-	verdictWarn verdict = "warn" // works, but something is slower or left out
-	verdictFail verdict = "fail" // probes do not work
-)
 
 // errDoctor makes the exit status 1: what is wrong has been told by then.
 const errDoctor = statusError(exitFailed)

@@ -92,9 +92,31 @@ type Trampoline struct {
 // Role says what a Work does.
 type Role uint8
 
+// Roles.
+const (
+	RoleRecord Role = iota // record (or count) at the point
+	RoleEntry              // a return probe's entry: claim an instance
+	RoleExit               // a return probe's exit: find the instance, record (or count), give it back
+	RoleWait               // record, then wait a bounded time for the tracer's answer
+	RoleCall               // call a handler
+	RoleQuiet              // where the program takes on a seccomp filter: count up CodegenEnv.Quiet
+	RoleUnwind             // where a walk over the stack asks about a frame: show it the real return address
+	RoleShare              // at the entry of a function of the C library that may make threads share a block (Work.Share)
+)
+
 // Share is a function of the C library that a thread can be made by which has no block of its own, or by
 // which a thread can move its FS base. Arguments are those of the System V convention.
 type Share uint8
+
+// The functions.
+const (
+	ShareVfork   Share = iota // vfork(): the child uses its parent's block
+	ShareClone                // clone(fn, stack, flags, arg, parent_tid, tls, …)
+	ShareClone3               // clone3(struct clone_args *, size, …), called by the C library alone
+	ShareSyscall              // syscall(number, …)
+	ShareBase                 // arch_prctl(code, …)
+	ShareAction               // sigaction(signal, new, …): it makes no task, but may replace a handler (CodegenEnv.Handled)
+)
 
 // Call is a handler as generated code knows it: what a target made of it stands at Desc,
 // and the target's gate (CodegenEnv.Gate) is given that address.
@@ -107,6 +129,13 @@ type Call struct {
 
 // Action is what a handler wants to be done when it has returned.
 type Action uint8
+
+// Actions.
+const (
+	ActionGo    Action = iota // go on
+	ActionLeave               // go on where the handler's Regs say, and not with the instruction
+	ActionDrop                // RoleEntry: give the instance back, its return is not looked at
+)
 
 // Value is what a register holds.
 type Value struct {
@@ -200,31 +229,73 @@ type FaultStub struct{ Copy, Stub uint64 }
 // first; a thread that goes back to Orig from one of them adds SP to its stack pointer.
 type Pair struct{ Orig, Copy, CopyEnd, SP uint64 }
 
-// Roles.
+// ThreadID says how generated code learns the id of the thread it runs on.
+type ThreadID uint8
+
+// Sources of the thread id.
 const (
-	RoleRecord Role = iota // record (or count) at the point
-	RoleEntry              // a return probe's entry: claim an instance
-	RoleExit               // a return probe's exit: find the instance, record (or count), give it back
-	RoleWait               // record, then wait a bounded time for the tracer's answer
-	RoleCall               // call a handler
-	RoleQuiet              // where the program takes on a seccomp filter: count up CodegenEnv.Quiet
-	RoleUnwind             // where a walk over the stack asks about a frame: show it the real return address
-	RoleShare              // at the entry of a function of the C library that may make threads share a block (Work.Share)
+	TIDSyscall ThreadID = iota // gettid, each time
+	TIDThread                  // a 32-bit word at CodegenEnv.TIDOff from the thread pointer
+	TIDGo                      // g.m.procid
 )
 
-// Actions.
+// GoRuntime holds the offsets of a Go program's runtime that generated code needs, in
+// bytes.
+type GoRuntime struct {
+	TLS     int32 // of the pointer to the running g, from the FS base
+	StackLo int32 // g.stack.lo
+	StackHi int32 // g.stack.hi
+	M       int32 // g.m
+	GoID    int32 // g.goid
+	ProcID  int32 // m.procid
+}
+
+// Kernel holds what generated code needs to know of the Linux kernel that it runs in. A
+// per-CPU offset is what instructions add to the GS base. Functions are run-time addresses of
+// the kernel's own, which take faults in what they read (mm/maccess.c); their names and
+// signatures are those of Linux 6.1.
+type Kernel struct {
+	CPU     int32 // per-CPU offset of the CPU's number, 32 bits
+	Current int32 // per-CPU offset of the pointer to the running task
+	Preempt int32 // per-CPU offset of the preemption count, 32 bits
+	PID     int32 // offset of pid in struct task_struct, 32 bits
+	Comm    int32 // offset of comm there, 16 bytes
+
+	ReadKernel   uint64 // copy_from_kernel_nofault(dst, src, size): 0 or negative
+	ReadUser     uint64 // copy_from_user_nofault(dst, src, size): 0 or negative
+	StringKernel uint64 // strncpy_from_kernel_nofault(dst, src, count): length with NUL, or negative
+	StringUser   uint64 // strncpy_from_user_nofault(dst, src, count): likewise
+	LengthUser   uint64 // strnlen_user_nofault(src, count): length with NUL, 0 where it faults
+	UserEnd      uint64 // addresses below are a user's (TASK_SIZE_MAX)
+
+	// HardirqShift is the lowest of the four bits of the preemption count that count hard interrupts;
+	// NMIs are above them. It is 16, and 24 in kernels that count there how often interrupts were
+	// disabled; 0 is 16.
+	HardirqShift uint8
+	// WidePreempt: the preemption count has 64 bits, of which the highest says whether another task is
+	// to run, and the lower 32 the rest.
+	WidePreempt bool
+
+	// Columns are what its trace lines have behind the CPU; nil stands for those of Linux since
+	// 5.18 without PREEMPT_RT: KernelColumns.
+	Columns []KernelColumn
+}
+
+// KernelColumn is a character that a kernel's trace line has behind the CPU.
+type KernelColumn uint8
+
+// The columns, by the head of a trace file (kernel/trace/trace.c).
 const (
-	ActionGo    Action = iota // go on
-	ActionLeave               // go on where the handler's Regs say, and not with the instruction
-	ActionDrop                // RoleEntry: give the instance back, its return is not looked at
+	ColumnIRQs      KernelColumn = iota // irqs-off
+	ColumnIRQsBH                        // irqs-off/BH-disabled
+	ColumnResched                       // need-resched
+	ColumnInterrupt                     // hardirq/softirq
+	ColumnDepth                         // preempt-depth
+	ColumnOther                         // one that a record does not have
 )
 
-// The functions.
-const (
-	ShareVfork   Share = iota // vfork(): the child uses its parent's block
-	ShareClone                // clone(fn, stack, flags, arg, parent_tid, tls, …)
-	ShareClone3               // clone3(struct clone_args *, size, …), called by the C library alone
-	ShareSyscall              // syscall(number, …)
-	ShareBase                 // arch_prctl(code, …)
-	ShareAction               // sigaction(signal, new, …): it makes no task, but may replace a handler (CodegenEnv.Handled)
-)
+// KernelColumns are those of Linux since 5.18; the last is migrate-disable.
+var KernelColumns = []KernelColumn{ColumnIRQsBH, ColumnResched, ColumnInterrupt, ColumnDepth, ColumnOther}
+
+// MaxKernelColumns is the most that a record's context has room for; 5.10 with PREEMPT_RT has 7.
+const MaxKernelColumns = 8

@@ -210,22 +210,6 @@ func sameFrame(fn *symbol.Func, sig *symbol.Signature, t reflect.Type, f *goFram
 	return errno.Errorf(unix.EINVAL, "jprobe: arguments and results of %v take %d bytes of its caller's stack, those of Entry, %v, take %d (%s): give a func with the same parameters", fn, sig.Frame, t, want, why)
 }
 
-func inTypes(t reflect.Type) []reflect.Type {
-	ts := make([]reflect.Type, t.NumIn())
-	for i := range ts {
-		ts[i] = t.In(i)
-	}
-	return ts
-}
-
-func outTypes(t reflect.Type) []reflect.Type {
-	ts := make([]reflect.Type, t.NumOut())
-	for i := range ts {
-		ts[i] = t.Out(i)
-	}
-	return ts
-}
-
 func sameTypes(ps []symbol.Param, ts []reflect.Type) bool {
 	if len(ps) != len(ts) {
 		return false

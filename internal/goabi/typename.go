@@ -195,3 +195,19 @@ func embedsOwnName(f reflect.StructField) bool {
 	}
 	return t.Name() == f.Name && (f.PkgPath == "" || f.PkgPath == t.PkgPath())
 }
+
+func outTypes(t reflect.Type) []reflect.Type {
+	ts := make([]reflect.Type, t.NumOut())
+	for i := range ts {
+		ts[i] = t.Out(i)
+	}
+	return ts
+}
+
+func inTypes(t reflect.Type) []reflect.Type {
+	ts := make([]reflect.Type, t.NumIn())
+	for i := range ts {
+		ts[i] = t.In(i)
+	}
+	return ts
+}

@@ -19,25 +19,6 @@ const maxBack = 32
 // pageSize is the unit in which the kernel writes another process's memory at once.
 const pageSize = 4096
 
-// Rules of a region. Linux calls the bytes replaced the DCR (detoured code region) and its inner
-// bytes the JTPR (jump target prohibition region): Documentation/trace/kprobes.rst, Safety Check.
-const (
-	RuleBoundary  Rule = "not an instruction boundary"
-	RuleUndecoded Rule = "instruction is not known"
-	RuleRelocate  Rule = "instruction can not run elsewhere"
-	RuleTarget    Rule = "another instruction jumps into the bytes"
-	RuleCall      Rule = "a call stands before the last instruction"
-	RuleRoom      Rule = "too short before the next code"
-	RulePage      Rule = "the jump would cross a page"
-	RuleOverlap   Rule = "the bytes belong to another probe's region"
-	RuleTraps     Rule = "no breakpoint may stand here"
-	RuleSyscall   Rule = "a system call in the bytes would restart inside them"
-	RuleSlow      Rule = "a breakpoint is asked for"
-	RuleReserved  Rule = "the bytes belong to a probe that is to have a breakpoint"
-	RulePatched   Rule = "the bytes are patched by the kernel's own tracer (ftrace): probe the function's entry"
-	RuleSequence  Rule = "the instruction may run nowhere else: it belongs to a restartable sequence (rseq), or a kernel patches it or knows it by its address"
-)
-
 // Step is one instruction of a region.
 type Step struct {
 	Addr uint64
