@@ -185,14 +185,14 @@ func BenchmarkUprobe(b *testing.B) {
 			},
 		} {
 			b.Run(strings.TrimPrefix(fn, "bench_")+"/"+name, func(b *testing.B) {
-				plain := run(fn, 3200000)
+				plain := run(fn, 640000)
 				probe, err := open()
 				if err != nil {
 					b.Fatal(err)
 				}
 				defer probe.Close()
 				b.ResetTimer()
-				hit := run(fn, max(b.N, 64000))
+				hit := run(fn, max(b.N, 16000))
 				b.ReportMetric(hit-plain, "ns/hit")
 			})
 		}
