@@ -114,6 +114,10 @@ func (t *tracing) close() error {
 
 func (t *tracing) skipped(name string, why error) {
 	if t.f.verbose {
+		var bad *event.Error // the definition is a pattern, and nothing is wrong with it
+		if errors.As(why, &bad) && bad.Err != nil {
+			why = bad.Err
+		}
 		fmt.Fprintf(os.Stderr, "kprobe: %s is left out: %v\n", name, why)
 	}
 }

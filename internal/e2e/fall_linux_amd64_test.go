@@ -81,7 +81,7 @@ func TestFallRefused(t *testing.T) {
 	p := testprog.Start(t, path, "1")
 	before := stateOf(t, p.PID)
 	both := func(kernel string) []string {
-		return []string{compares + "+0x0: ", noRegister, "nor from outside: ", kernel}
+		return []string{compares + "+0x0: ", noRegister, "nor by the slowest tactic (uprobe, in a guest break): ", kernel}
 	}
 	fails(t, command(t, "trace", "-p", pid(p), "r:x "+compares), 1, both("return address")...)
 	fails(t, command(t, "trace", "-p", pid(p), "p:x "+compares+" s=+0(%ax):string"), 1, both("no strings")...)

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
 )
@@ -13,7 +14,7 @@ func (e *Event) refused(err error) error {
 	if e.h != nil {
 		return e.h.refused(err)
 	}
-	return e.Def.Refuse(event.FailRegProbe, e.Def.Place.Pos, "", errors.Join(err, ErrRegister))
+	return e.Def.Refuse(event.FailRegProbe, e.Def.Place.Pos, "", notRegistered{err})
 }
 
 // refused is the reason why the probe can not be armed.
@@ -45,3 +46,8 @@ func plain(err error) error {
 	}
 	return errno.Errorf(unix.EINVAL, "%w", plain(bad.Err))
 }
+
+// notRegistered is the reason why an event could not be registered. It is ErrRegister too.
+type notRegistered struct{ error }
+
+func (n notRegistered) Unwrap() []error { return []error{n.error, ErrRegister} }

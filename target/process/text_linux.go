@@ -241,8 +241,8 @@ func (t *Target) samePage(page uint64, want []byte, addr uint64) (bool, error) {
 	}
 	for i := range have {
 		if have[i] == native.Breakpoint && want[i] != native.Breakpoint {
-			return false, errno.Errorf(unix.EBUSY, "0x%x: a breakpoint that is not ours (a kernel uprobe, a debugger) stands at 0x%x, on the same page: "+
-				"the next one could fall into the probe, and kill the program: remove it, or take the risk by --text shared (TextShared)", addr, page+uint64(i))
+			return false, errno.Errorf(unix.EBUSY, "0x%x: a breakpoint that is not ours (a kernel uprobe, a debugger) stands on the same page, at 0x%x: "+
+				"the page can get no private copy, and a further breakpoint inside the jump would kill the program: remove it, or take the risk by --text shared (TextShared)", addr, page+uint64(i))
 		}
 	}
 	return false, nil

@@ -43,7 +43,7 @@ func (t *Target) planText(add []*target.Site) (err error) {
 	var pages []uint64
 	for _, page := range pagesOf(addrs) {
 		if t.text.held[page] {
-			t.stays(fmt.Errorf("page 0x%x stays shared with its file: the kernel holds another probe of ours on it", page))
+			t.stays(fmt.Errorf("page 0x%x stays shared with its file, since one of these probes has the tactic uprobe there", page))
 		} else if _, ok := textMap(maps, page); ok {
 			pages = append(pages, page)
 		}

@@ -18,7 +18,7 @@ const (
 	RuleRelocate  Rule = "instruction can not run elsewhere"
 	RuleTarget    Rule = "another instruction jumps into the bytes"
 	RuleCall      Rule = "a call stands before the last instruction"
-	RuleRoom      Rule = "too short before the next code"
+	RuleRoom      Rule = "too short for a jump"
 	RulePage      Rule = "the jump would cross a page"
 	RuleOverlap   Rule = "the bytes belong to another probe's region"
 	RuleTraps     Rule = "no breakpoint may stand here"
@@ -27,12 +27,13 @@ const (
 	RuleReserved  Rule = "the bytes belong to a probe that is to have a breakpoint"
 	RulePatched   Rule = "the bytes are patched by the kernel's own tracer (ftrace): probe the function's entry"
 	RuleSequence  Rule = "the instruction may run nowhere else: it belongs to a restartable sequence (rseq), or a kernel patches it or knows it by its address"
+	RuleIndirect  Rule = "a jump whose targets are not known may lead into the bytes"
 )
 
 // rules are all rules; their places in the list stand in targets' memory, and never change.
 var rules = []Rule{
 	"", RuleBoundary, RuleUndecoded, RuleRelocate, RuleTarget, RuleCall, RuleRoom, RulePage, RuleOverlap, RuleTraps,
-	RuleSyscall, RuleSlow, RuleReserved, RulePatched, RuleSequence,
+	RuleSyscall, RuleSlow, RuleReserved, RulePatched, RuleSequence, RuleIndirect,
 }
 
 // Code numbers the rule, for where there is one byte for it; 0: it has no number.
@@ -78,10 +79,24 @@ func (r *Refusal) Is(err error) bool {
 // Unwrap gives the cause.
 func (r *Refusal) Unwrap() error { return r.Err }
 
+// refuse makes a refusal by a rule, with the instruction at an address.
 func (p *Regions) refuse(addr uint64, rule Rule, err error) *Refusal {
 	n := 1
 	if in, ok := p.Flow.Inst(addr); ok {
 		n = int(in.Len)
 	}
 	return &Refusal{Addr: addr, Rule: rule, Bytes: p.Flow.Bytes(addr, n), Err: err}
+}
+
+// refuseTarget refuses bytes that something else may lead into: at b, in the instruction at a.
+func (p *Regions) refuseTarget(a, b uint64) *Refusal {
+	if far := p.Flow.unresolved; !p.Flow.marked(b, markTarget) && len(far) > 0 {
+		return p.refuse(far[0], RuleIndirect, nil)
+	}
+	for at, in := range p.Flow.All() {
+		if to, ok := branchTarget(&flowNode{addr: at, in: *in}); ok && to == b {
+			return p.refuse(a, RuleTarget, fmt.Errorf("the one at 0x%x (% x) leads to 0x%x", at, p.Flow.Bytes(at, int(in.Len)), b))
+		}
+	}
+	return p.refuse(a, RuleTarget, nil)
 }

@@ -304,8 +304,8 @@ func (p *Regions) step(s, a, upto uint64) (Step, *Refusal) {
 	if p.kept(a, uint64(in.Len)) {
 		return Step{}, p.refuse(a, RuleSequence, nil)
 	}
-	if p.targetBetween(s, a, uint64(in.Len), upto) {
-		return Step{}, p.refuse(a, RuleTarget, nil)
+	if b, ok := p.targetBetween(s, a, uint64(in.Len), upto); ok {
+		return Step{}, p.refuseTarget(a, b)
 	}
 	if err := Relocatable(in, code); err != nil {
 		return Step{}, p.refuse(a, RuleRelocate, err)
@@ -321,16 +321,16 @@ func (p *Regions) kept(a, n uint64) bool {
 	return slices.ContainsFunc(p.Keep, func(r interval.Range) bool { return a < r.End && a+n > r.Start })
 }
 
-// targetBetween says whether something jumps to a byte of the instruction of n bytes
-// at a, where that would be wrong: into the jump's inner bytes, or between the start
+// targetBetween gives the first byte of the instruction of n bytes at a that something may
+// jump to, where that would be wrong: into the jump's inner bytes, or between the start
 // and the last probe point, past which the points before it would not be seen.
-func (p *Regions) targetBetween(s, a, n, upto uint64) bool {
+func (p *Regions) targetBetween(s, a, n, upto uint64) (uint64, bool) {
 	for b := a; b < a+n; b++ {
 		if b > s && (b < s+JumpLen || b <= upto) && p.Flow.Target(b) {
-			return true
+			return b, true
 		}
 	}
-	return false
+	return 0, false
 }
 
 // pad completes a region whose last instruction never falls through with the padding
@@ -341,11 +341,11 @@ func (p *Regions) pad(r *Region, a, upto uint64) (*Region, *Refusal) {
 	}
 	need := int(JumpLen - r.Len)
 	if have := p.room(a); have < need {
-		return nil, p.refuse(r.last().Addr, RuleRoom, fmt.Errorf("%d bytes are free after it, the jump needs %d", have, need))
+		return nil, p.refuse(r.last().Addr, RuleRoom, fmt.Errorf("%d bytes are free behind this instruction, the jump needs %d", have, need))
 	}
 	for b := a; b < a+uint64(need); b++ {
 		if p.Flow.Target(b) || b >= p.Flow.End() && p.Flow.leavesTo(b) {
-			return nil, p.refuse(b, RuleTarget, nil)
+			return nil, p.refuseTarget(b, b)
 		}
 	}
 	r.Len = JumpLen

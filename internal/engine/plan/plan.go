@@ -98,7 +98,7 @@ func pointsOf(probes []Probe) []uint64 {
 func (p *Plan) Refuses(points []uint64) error {
 	for _, at := range points {
 		if err := p.refused[at]; err != nil {
-			return fmt.Errorf("%s+0x%x: no tactic fits: %w", p.f.Name, at-p.f.Start, err)
+			return fmt.Errorf("%s+0x%x: no patch fits: %w", p.f.Name, at-p.f.Start, err)
 		}
 	}
 	return nil

@@ -78,7 +78,7 @@ func TestMake(t *testing.T) {
 			switch err := p.Refuses([]uint64{at}); {
 			case err != nil:
 				got = append(got, "refused")
-				if !strings.Contains(err.Error(), fmt.Sprintf("f+0x%x: no tactic fits: ", at-start)) {
+				if !strings.Contains(err.Error(), fmt.Sprintf("f+0x%x: no patch fits: ", at-start)) {
 					t.Errorf("%s: %v", name, err)
 				}
 			case why != nil && row.c.Traps() || row.c.Force != "":
