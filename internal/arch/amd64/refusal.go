@@ -54,6 +54,8 @@ type Refusal struct {
 	Bytes []byte // its bytes
 	Err   error  // the cause, if there is one
 	Trap  error  // why no breakpoint may take the jump's place, if that is the policy's
+
+	target uint64 // of RuleTarget: the byte that something leads to
 }
 
 // Error tells the rule, the place and the bytes.
@@ -93,10 +95,21 @@ func (p *Regions) refuseTarget(a, b uint64) *Refusal {
 	if far := p.Flow.unresolved; !p.Flow.marked(b, markTarget) && len(far) > 0 {
 		return p.refuse(far[0], RuleIndirect, nil)
 	}
+	r := p.refuse(a, RuleTarget, nil)
+	r.target = b
+	return r
+}
+
+// nameBranch adds to a refusal which instruction leads into the bytes, if it is of this function.
+// It looks at the whole function, so it is asked once for a probe, not for each region tried.
+func (p *Regions) nameBranch(r *Refusal) {
+	if r.target == 0 || r.Err != nil {
+		return
+	}
 	for at, in := range p.Flow.All() {
-		if to, ok := branchTarget(&flowNode{addr: at, in: *in}); ok && to == b {
-			return p.refuse(a, RuleTarget, fmt.Errorf("the one at 0x%x (% x) leads to 0x%x", at, p.Flow.Bytes(at, int(in.Len)), b))
+		if to, ok := branchTarget(&flowNode{addr: at, in: *in}); ok && to == r.target {
+			r.Err = fmt.Errorf("the one at 0x%x (% x) leads to 0x%x", at, p.Flow.Bytes(at, int(in.Len)), to)
+			return
 		}
 	}
-	return p.refuse(a, RuleTarget, nil)
 }

@@ -136,6 +136,7 @@ func (p *Regions) best(pt, floor uint64, before *Region) ([]*Region, *Refusal) {
 			return []*Region{ext}, nil
 		}
 	}
+	p.nameBranch(ref)
 	if p.Policy.Force == "" {
 		t, no := p.trap(pt, floor, arch.TacticBoost, ref)
 		if no == nil {
