@@ -388,7 +388,7 @@ func (v *verbs) refused(t *testing.T) {
 		{1, []string{"p:good vfs_read", "p:bad no_such_function"}, "column 7"},
 		{1, []string{"p:good vfs_read", "p:bad vfs_write+1"}, "column 7"},
 		{2, []string{"--tactic", "none", "p vfs_read"}, "tactic"},
-		{1, []string{"--tactic", "boost", "p vfs_read"}, "tactic"},
+		{1, []string{"--tactic", "boost", "p vfs_read"}, "the tactic break"},
 		{2, []string{"--buffer-size", "65536", "p vfs_read"}, "guest start --ring"},
 	} {
 		r := v.run(t, "trace", append([]string{"--duration", "1s"}, c.defs...)...)

@@ -139,7 +139,7 @@ func (t *Target) Ring() *ring.Ring { return t.ring }
 func (t *Target) CodegenEnv() *arch.CodegenEnv { return &t.writer }
 
 // errTraps is why no breakpoint may stand in the kernel.
-var errTraps = errno.Errorf(unix.EOPNOTSUPP, "nobody in the guest would take a breakpoint of ours")
+var errTraps = errno.Errorf(unix.EOPNOTSUPP, "nobody in the guest would take a breakpoint of ours: a breakpoint there is the tactic break")
 
 // Traps says why no breakpoint may stand in the kernel.
 func (t *Target) Traps() error { return errTraps }
