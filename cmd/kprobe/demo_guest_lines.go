@@ -85,7 +85,7 @@ func (d *guestDemo) calls() error {
 		}
 		d.runs = append(d.runs, r)
 	}
-	return d.settle()
+	return d.readRest()
 }
 
 // quiet returns the number of received segments once no more are on their way: the last ones
@@ -117,8 +117,8 @@ func (d *guestDemo) pause(t time.Duration) error {
 // far longer than the reader keeps one back to give all out in order.
 const guestSettle = 250 * time.Millisecond
 
-// settle reads the records of all calls that were made.
-func (d *guestDemo) settle() error {
+// readRest reads the records of all calls that were made.
+func (d *guestDemo) readRest() error {
 	for last := time.Now(); time.Since(last) < guestSettle; {
 		if d.t.Poll(func(h *hit.Hit) { d.ours = d.print.Text(d.ours, h) }) > 0 {
 			last = time.Now()

@@ -91,8 +91,8 @@ func (d *demo) read(f func(*hit.Hit), done func() bool) error {
 	return nil
 }
 
-// settle reads all records that a paused workload has written.
-func (d *demo) settle(f func(*hit.Hit)) error {
+// readRest reads all records that a paused workload has written.
+func (d *demo) readRest(f func(*hit.Hit)) error {
 	since := time.Now()
 	return d.read(f, func() bool { return time.Since(since) > settleTime && d.s.core.Poll(f) == 0 })
 }

@@ -75,7 +75,7 @@ func (d *demo) histogram() error {
 	if _, err := d.app.Pause(d.ctx); err != nil {
 		return err
 	}
-	if err := d.settle(func(*hit.Hit) {}); err != nil {
+	if err := d.readRest(func(*hit.Hit) {}); err != nil {
 		return err
 	}
 	before := d.counts()
@@ -91,7 +91,7 @@ func (d *demo) histogram() error {
 	if err != nil {
 		return err
 	}
-	if err := d.settle(measure); err != nil {
+	if err := d.readRest(measure); err != nil {
 		return err
 	}
 	fmt.Fprintf(d.out, "\n%s", lat.AppendText(nil, "latency"))
@@ -188,7 +188,7 @@ func (d *demo) price(r *costRow) (ns float64, err error) {
 		calls += c.Calls
 		all = append(all, c.PerCall())
 	}
-	if err := d.settle(func(*hit.Hit) {}); err != nil {
+	if err := d.readRest(func(*hit.Hit) {}); err != nil {
 		return 0, err
 	}
 	for _, e := range evs {

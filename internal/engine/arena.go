@@ -22,55 +22,55 @@ type codeArena struct {
 }
 
 // Take implements plan.Room.
-func (y *codeArena) Take(lo, hi uint64, size int) (uint64, error) {
-	if y.end-y.at >= uint64(size) && max(hi, y.end)-min(lo, y.at) < native.Reach {
-		return y.at, nil
+func (a *codeArena) Take(lo, hi uint64, size int) (uint64, error) {
+	if a.end-a.at >= uint64(size) && max(hi, a.end)-min(lo, a.at) < native.Reach {
+		return a.at, nil
 	}
-	y.close()
-	n := max(size, y.size)
-	y.ed.room.Lock()
-	defer y.ed.room.Unlock()
-	a, err := y.ed.t.Code(lo, hi, n)
+	a.close()
+	n := max(size, a.size)
+	a.ed.room.Lock()
+	defer a.ed.room.Unlock()
+	at, err := a.ed.t.Code(lo, hi, n)
 	if err != nil {
 		return 0, err
 	}
-	y.at, y.end = a, a+uint64(n)
-	return a, nil
+	a.at, a.end = at, at+uint64(n)
+	return at, nil
 }
 
 // Keep implements plan.Room.
-func (y *codeArena) Keep(n int) { y.at += uint64(n) }
+func (a *codeArena) Keep(n int) { a.at += uint64(n) }
 
 // close gives the rest back.
-func (y *codeArena) close() {
-	if y.end > y.at {
-		y.ed.free(y.at, int(y.end-y.at))
+func (a *codeArena) close() {
+	if a.end > a.at {
+		a.ed.free(a.at, int(a.end-a.at))
 	}
-	y.at, y.end = 0, 0
+	a.at, a.end = 0, 0
 }
 
 // Span implements plan.Room: the range is the module, if that
 // is not too large.
-func (y *codeArena) Span(addr uint64) (lo, hi uint64) {
-	m := y.ed.t.Space().ModuleAt(addr)
+func (a *codeArena) Span(addr uint64) (lo, hi uint64) {
+	m := a.ed.t.Space().ModuleAt(addr)
 	if m == nil {
 		return addr, addr
 	}
-	if m != y.mod {
-		y.mod, y.lo, y.hi = m, addr, addr
+	if m != a.mod {
+		a.mod, a.lo, a.hi = m, addr, addr
 		for _, s := range m.Image.Segments() {
-			y.lo = min(y.lo, m.Runtime(s.Vaddr))
-			y.hi = max(y.hi, m.Runtime(s.Vaddr+s.Memsz))
+			a.lo = min(a.lo, m.Runtime(s.Vaddr))
+			a.hi = max(a.hi, m.Runtime(s.Vaddr+s.Memsz))
 		}
 	}
-	if y.hi-y.lo > 1<<30 {
+	if a.hi-a.lo > 1<<30 {
 		return addr, addr
 	}
-	return min(y.lo, addr), max(y.hi, addr)
+	return min(a.lo, addr), max(a.hi, addr)
 }
 
-// yardRoom is the room that a batch takes at a time, in bytes.
-const yardRoom = 64 << 10
+// batchRoom is the room that a batch takes at a time, in bytes.
+const batchRoom = 64 << 10
 
 func (ed *editor) free(addr uint64, size int) {
 	ed.room.Lock()

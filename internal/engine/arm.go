@@ -25,7 +25,7 @@ func (c *Core) placeEvents(evs []*Event, o *AddOptions) ([]*Event, error) {
 		}
 		e.fn.take(e)
 		if !e.internalProbe {
-			e.fn.wish = c.constraintsOf(e.fn, o)
+			e.fn.constraints = c.constraintsOf(e.fn, o)
 		}
 	}
 	return c.keep(evs, o, c.serve)

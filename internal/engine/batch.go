@@ -102,7 +102,7 @@ func (c *Core) reserve(evs []*Event) {
 	if t == nil {
 		return
 	}
-	y, sizes := &codeArena{ed: &c.editor}, map[target.Room]target.Room{}
+	arena, sizes := &codeArena{ed: &c.editor}, map[target.Room]target.Room{}
 	for _, e := range evs {
 		if e.gone || e.force.Held() {
 			continue
@@ -114,14 +114,14 @@ func (c *Core) reserve(evs []*Event) {
 		case e.Prog == nil:
 			n = countRoom
 		}
-		lo, hi := y.Span(e.Place.Addr)
+		lo, hi := arena.Span(e.Place.Addr)
 		at := target.Room{Lo: lo, Hi: max(hi, lo+1)}
 		at.Size, at.Sites = sizes[at].Size+n, sizes[at].Sites+1
 		sizes[target.Room{Lo: at.Lo, Hi: at.Hi}] = at
 	}
 	rooms := make([]target.Room, 0, len(sizes))
 	for _, r := range sizes {
-		r.Size += runtime.GOMAXPROCS(0) * yardRoom
+		r.Size += runtime.GOMAXPROCS(0) * batchRoom
 		rooms = append(rooms, r)
 	}
 	slices.SortFunc(rooms, func(a, b target.Room) int { return cmp.Compare(a.Lo, b.Lo) })

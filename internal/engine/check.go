@@ -39,12 +39,12 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error {
 
 // plannable says why no tactic, and no uprobe either, serves the event.
 func (e *Event) plannable() error {
-	f, was, jumpOnly := e.fn, e.fn.wish, e.fn.jumpOnly
+	f, was, jumpOnly := e.fn, e.fn.constraints, e.fn.jumpOnly
 	f.take(e)
-	f.wish = constraints{force: regionTactic(e.force)}
+	f.constraints = constraints{force: regionTactic(e.force)}
 	defer func() {
 		f.drop(e)
-		f.wish, f.jumpOnly = was, jumpOnly
+		f.constraints, f.jumpOnly = was, jumpOnly
 	}()
 	if err := f.serves(e); errors.Is(err, arch.ErrUnprobeable) {
 		return e.refused(err)

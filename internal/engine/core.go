@@ -90,7 +90,7 @@ type yielding struct {
 // reaper is the goroutine that does later what could not be done at once.
 type reaper struct {
 	keeping    bool               // it runs
-	tidy       func() (more bool) // what it does each time: see reaper.go
+	reap       func() (more bool) // what it does each time: see reaper.go
 	seenFaults uint64             // of handlers.faults, those that were seen to
 	shut       bool               // the Core is closed
 }
@@ -298,7 +298,7 @@ func (c *Core) startReaper() {
 		for {
 			time.Sleep(keepEvery)
 			c.mu.Lock()
-			c.keeping = c.tidy()
+			c.keeping = c.reap()
 			done := !c.keeping
 			c.lock.Unlock()
 			if done {

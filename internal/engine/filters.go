@@ -27,7 +27,7 @@ func (c *Core) watchFilters(evs []*Event) {
 			continue
 		}
 		if len(f.events) == 0 {
-			f.wish = constraints{force: arch.TacticJump}
+			f.constraints = constraints{force: arch.TacticJump}
 		}
 		fresh = append(fresh, e)
 	}

@@ -9,20 +9,20 @@ import (
 	"kprobes.dev/kprobes/internal/engine/plan"
 )
 
-// generate makes the code that a change is to put in, with room in y, and says how each event gets control by it, or why
+// generate makes the code that a change is to put in, with room in arena, and says how each event gets control by it, or why
 // there is no such code.
-func (ed *editor) generate(ch *functionChange, y *codeArena) {
+func (ed *editor) generate(ch *functionChange, arena *codeArena) {
 	f := ch.f
 	ch.Add, ch.now, ch.err = nil, nil, nil
 	if len(f.events) == 0 {
 		return
 	}
-	clear(y.ops)
+	clear(arena.ops)
 	for _, e := range inOrder(f.events) {
 		if e.idle() {
 			continue
 		}
-		if ch.err = e.works(y.ops, ed.can.FaultsCaught); ch.err != nil {
+		if ch.err = e.works(arena.ops, ed.can.FaultsCaught); ch.err != nil {
 			return
 		}
 	}
@@ -31,7 +31,7 @@ func (ed *editor) generate(ch *functionChange, y *codeArena) {
 		stands = nil
 	}
 	p := f.plan(nil)
-	if ch.Add, ch.err = p.Sites(ed.t.Arch(), y.ops, y, ed.t.CodegenEnv(), stands); ch.err != nil {
+	if ch.Add, ch.err = p.Sites(ed.t.Arch(), arena.ops, arena, ed.t.CodegenEnv(), stands); ch.err != nil {
 		ed.release(ch.Add)
 		ch.Add = nil
 		return
@@ -57,18 +57,18 @@ func inOrder(evs []*Event) []*Event {
 // make generates the code of changes, and gives those of which that failed, in the order of their
 // functions.
 func (ed *editor) make(cs []*functionChange) (failed []*functionChange) {
-	yards := make([]codeArena, runtime.GOMAXPROCS(0))
-	for i := range yards {
-		yards[i] = codeArena{ed: ed, size: plan.FirstRoom, ops: plan.Ops{}}
+	arenas := make([]codeArena, runtime.GOMAXPROCS(0))
+	for i := range arenas {
+		arenas[i] = codeArena{ed: ed, size: plan.FirstRoom, ops: plan.Ops{}}
 		if len(cs) > batchStep {
-			yards[i].size = yardRoom
+			arenas[i].size = batchRoom
 		}
-		defer yards[i].close()
+		defer arenas[i].close()
 	}
 	var mu sync.Mutex
 	each(len(cs), func(w, i int) {
 		ch := cs[i]
-		ed.generate(ch, &yards[w])
+		ed.generate(ch, &arenas[w])
 		if ch.err != nil {
 			mu.Lock()
 			failed = append(failed, ch)

@@ -92,7 +92,7 @@ func (c *Core) SetOptimization(on bool) error {
 		f.jumpOnly = false
 	}
 	mend := func(f *function, err error) error {
-		if c := f.constraints(); !c.Traps() {
+		if c := f.planConstraints(); !c.Traps() {
 			return err
 		}
 		f.jumpOnly = true

@@ -60,7 +60,7 @@ func (c *Core) waitHook(r symbol.Resolved, words uint64, ok bool) *Event {
 		return nil
 	}
 	if len(f.events) == 0 {
-		f.wish = constraints{force: arch.TacticJump}
+		f.constraints = constraints{force: arch.TacticJump}
 	}
 	return e
 }

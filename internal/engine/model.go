@@ -79,9 +79,9 @@ type function struct {
 	posts  int // of the events, those with a post handler
 	sites  []*target.Site
 	// serving are the events that the sites do the work of, with their handlers.
-	serving []served
-	wish    constraints
-	planned *plan.Plan // see plan
+	serving     []served
+	constraints constraints
+	planned     *plan.Plan // see plan
 	// blockedErr is why breakpoints stand where jumps are to stand; nil: they do not.
 	blockedErr error
 	lost       lostPatches
@@ -257,10 +257,10 @@ func (f *function) lapse() {
 // noTraps says why no breakpoint may stand in the function now, nil if one may. The tactic asks for
 // them by name, and the knob asks for all that may stand.
 func (f *function) noTraps() error {
-	if f.wish.force != "" || f.knobs != nil && f.knobs.optimizationOff {
-		return f.wish.named
+	if f.constraints.force != "" || f.knobs != nil && f.knobs.optimizationOff {
+		return f.constraints.named
 	}
-	return f.wish.unasked
+	return f.constraints.unasked
 }
 
 // mustChange says whether the function's sites do something that its events do not want any
@@ -276,7 +276,7 @@ func (f *function) mustChange() bool {
 
 // mayTrap says whether breakpoints may stand in the function in place of jumps.
 func (f *function) mayTrap() bool {
-	return f.noTraps() == nil && f.wish.force == "" && !f.jumpOnly
+	return f.noTraps() == nil && f.constraints.force == "" && !f.jumpOnly
 }
 
 func byStart(a, b *function) int { return cmp.Compare(a.Start, b.Start) }

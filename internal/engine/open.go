@@ -24,7 +24,7 @@ func Open(t target.Target, o *Options) (*Core, error) {
 	}
 	c.knobs.mu, c.lock = &c.mu, locker{c}
 	c.editor.knobs, c.reg, c.again = &c.knobs, c, c.keepOptimizing
-	c.tidy = c.reapOnce
+	c.reap = c.reapOnce
 	c.space.Store(t.Space())
 	return c, nil
 }

@@ -10,7 +10,7 @@ import (
 // plan is where the code of the function's events is to stand, and of e too, which may be one that has no code now; nil
 // stands for none. It is the plan that was made last if nothing has changed since of what that was made from.
 func (f *function) plan(e *Event) *plan.Plan {
-	probes, c := f.probes(e), f.constraints()
+	probes, c := f.probes(e), f.planConstraints()
 	if f.planned == nil || !f.planned.Answers(probes, c) {
 		f.planned = plan.Make(f.planFunction(), probes, c)
 		f.jumpOnly = f.planned.JumpOnly
@@ -36,9 +36,9 @@ func (f *function) probes(e *Event) []plan.Probe {
 	return out
 }
 
-// constraints say how the function's events may be served now.
-func (f *function) constraints() plan.Constraints {
-	c := plan.Constraints{Force: f.wish.force, NoTraps: f.noTraps(), JumpOnly: f.jumpOnly, Held: f.heldPoints()}
+// planConstraints say how the function's events may be served now.
+func (f *function) planConstraints() plan.Constraints {
+	c := plan.Constraints{Force: f.constraints.force, NoTraps: f.noTraps(), JumpOnly: f.jumpOnly, Held: f.heldPoints()}
 	switch {
 	case f.blockedErr != nil:
 		c.Trap = f.blockedErr

@@ -54,7 +54,7 @@ func (c *Core) sharers(points []target.Sharing) ([]*Event, error) {
 		}
 		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: p.Place, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.Code.EntryPoint()}}
 		e.work = arch.ProbeOp{Role: arch.RoleShare, Share: p.Share, Library: p.Library, Count: true}
-		f.wish = constraints{force: arch.TacticJump}
+		f.constraints = constraints{force: arch.TacticJump}
 		fresh = append(fresh, e)
 	}
 	return fresh, c.numberOwn(fresh)
@@ -201,7 +201,7 @@ func (c *Core) located(evs []*Event) error {
 			return err
 		}
 		if f != e.fn && len(f.events) == 0 {
-			f.wish = constraints{force: arch.TacticJump}
+			f.constraints = constraints{force: arch.TacticJump}
 		}
 		e.fn = f
 	}

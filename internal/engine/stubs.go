@@ -56,7 +56,7 @@ func (c *Core) walkers(tr *arch.Trampoline) error {
 		e := &Event{Def: &event.Def{Kind: event.Probe}, Place: r, knobs: &c.knobs, fn: f, tail: -1, internalProbe: true, points: []uint64{f.Code.EntryPoint()}}
 		e.work = arch.ProbeOp{Role: arch.RoleUnwind, Trampoline: tr, Count: true}
 		if len(f.events) == 0 {
-			f.wish = constraints{force: arch.TacticJump}
+			f.constraints = constraints{force: arch.TacticJump}
 		}
 		fresh = append(fresh, e)
 	}

@@ -117,19 +117,19 @@ func (st *streams) waiting(pid int) error {
 	if st.feed == nil {
 		return nil
 	}
-	calm := 0
+	asleep := 0
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if ended(pid) {
 			return nil
 		}
-		if calm++; !st.s.Go || !sleeps(pid) {
-			calm = 0
+		if asleep++; !st.s.Go || !sleeps(pid) {
+			asleep = 0
 		}
 		n, err := unix.IoctlGetInt(int(st.feed.Fd()), unix.TIOCINQ)
 		if err != nil {
 			return fmt.Errorf("pipe: %w", err)
 		}
-		if n == 0 && (calm >= calmLooks || reads(pid)) {
+		if n == 0 && (asleep >= asleepLooks || reads(pid)) {
 			return nil
 		}
 		if time.Now().After(end) {
@@ -138,9 +138,9 @@ func (st *streams) waiting(pid int) error {
 	}
 }
 
-// calmLooks is how often all threads of a Go program must be seen asleep: its scheduler reads
+// asleepLooks is how often all threads of a Go program must be seen asleep: its scheduler reads
 // for it, where nobody else sees it.
-const calmLooks = 5
+const asleepLooks = 5
 
 // rest gives the program the second half of its input, and its end.
 func (st *streams) rest() error {

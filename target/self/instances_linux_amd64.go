@@ -8,7 +8,7 @@ import (
 // goroutine is a goroutine as a stopped world shows it.
 type goroutine struct{ id, sp, lo, hi uint64 }
 
-// list lists all goroutines that have a stack into p.people, which must have room.
+// list lists all goroutines that have a stack into p.goroutines, which must have room.
 //
 //go:norace
 func (p *plan) list(w *worldState) {
@@ -54,7 +54,7 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 	}
 	p := t.newPlan(&target.Change{})
 	p.heads = *p.control
-	p.goroutines = make([]goroutine, word(t.places.allgs+8)+peopleSlack)
+	p.goroutines = make([]goroutine, word(t.places.allgs+8)+goroutineSlack)
 	p.own = currentG()
 	if err := t.attempt(p); err != nil {
 		return nil, nil, err
@@ -71,8 +71,8 @@ func (t *Target) Instances() (active, unwound map[int]int, err error) {
 	return active, unwound, nil
 }
 
-// peopleSlack is room for goroutines that come before the world stops.
-const peopleSlack = 1024
+// goroutineSlack is room for goroutines that come before the world stops.
+const goroutineSlack = 1024
 
 func (t *Target) classify(table []byte, stride int, gs map[uint64]goroutine, active, unwound map[int]int) {
 	for at := 0; at < len(table); at += stride {

@@ -62,7 +62,7 @@ func (t *Target) Reap(r *target.Reap) error {
 		}
 		p := t.newPlan(&target.Change{})
 		p.heads = *p.control
-		p.goroutines = make([]goroutine, word(t.places.allgs+8)+peopleSlack)
+		p.goroutines = make([]goroutine, word(t.places.allgs+8)+goroutineSlack)
 		p.own, p.reclaimable, p.code, p.salts = currentG(), list, t.codeSpans(), salts
 		if err := t.attempt(p); err != nil {
 			countFreed(list, r) // by an attempt before

@@ -98,7 +98,7 @@ func (m *Machine) open() error {
 		return withFlags(err)
 	}
 	m.mon = mon
-	go m.mourn(mon)
+	go m.awaitEnd(mon)
 	if err := m.learn(); err != nil {
 		return err
 	}
@@ -118,8 +118,8 @@ func withFlags(err error) error {
 	return err
 }
 
-// mourn posts Gone when QEMU has closed the monitor, and closes the channel of events.
-func (m *Machine) mourn(mon *monitor) {
+// awaitEnd posts Gone when QEMU has closed the monitor, and closes the channel of events.
+func (m *Machine) awaitEnd(mon *monitor) {
 	<-mon.done
 	if !m.leaving.Load() {
 		m.events <- Gone
@@ -280,9 +280,9 @@ func (m *Machine) Close() error {
 }
 
 // dismiss ends a guardian. One that is not told bye tidies up after us.
-func dismiss(w io.WriteCloser, tidy bool) error {
+func dismiss(w io.WriteCloser, clean bool) error {
 	var err error
-	if tidy {
+	if clean {
 		_, err = io.WriteString(w, bye)
 	}
 	return errors.Join(err, w.Close())

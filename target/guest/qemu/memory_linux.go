@@ -39,9 +39,9 @@ func (m *Machine) openMemory() error {
 	return err
 }
 
-// lock takes the exclusive lock on a file within wait, or within tidy where a guardian has it, or fails
+// lock takes the exclusive lock on a file within wait, or within takeover where a guardian has it, or fails
 // with ErrHeld.
-func lock(f *os.File, wait, tidy time.Duration) error {
+func lock(f *os.File, wait, takeover time.Duration) error {
 	nobody := false
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -56,8 +56,8 @@ func lock(f *os.File, wait, tidy time.Duration) error {
 		has, took := holder(f)
 		who := ""
 		switch {
-		case has != took && wait < tidy:
-			wait = tidy
+		case has != took && wait < takeover:
+			wait = takeover
 			continue
 		case has == 0 && !nobody:
 			nobody, wait = true, wait+heldFor // its process may be ending
