@@ -30,23 +30,23 @@ type scenario struct {
 // scenarios: what the others do before they arm is what the first does.
 var scenarios = []scenario{
 	{
-		name: "jump", prog: leafProgram, runs: true, every: 5,
+		name: "jump", prog: leafProgram, runs: true, every: 9,
 		trace: []string{"--duration", "1ms", "p:a leaf $comm +0(%sp):u64", "r:b calling $retval", "r:c holding $arg1"},
 	},
 	{
-		name: "boost", prog: leafProgram, runs: true, commits: true, every: 5,
+		name: "boost", prog: leafProgram, runs: true, commits: true, every: 10,
 		trace: []string{"--duration", "1ms", "--tactic", "boost", "p:a leaf"},
 	},
 	{
-		name: "step", prog: leafProgram, runs: true, commits: true, every: 8,
+		name: "step", prog: leafProgram, runs: true, commits: true, every: 17,
 		trace: []string{"--duration", "1ms", "--tactic", "step", "p:a leaf", "r:c holding"},
 	},
 	{
-		name: "handlers", prog: segvProgram, commits: true, every: 7,
+		name: "handlers", prog: segvProgram, commits: true, every: 13,
 		trace: []string{"--duration", "1ms", "p:a touch v=+0(%di):u8", "p:b divide", "r:c nilread $retval"},
 	},
 	{
-		name: "go", prog: goProgram, every: 16,
+		name: "go", prog: goProgram, every: 31,
 		trace: []string{"--duration", "1ms", "p:a main.Ints $arg1", "r:b main.Deep $retval", "r:c main.(*Tree).Sum $arg1"},
 	},
 }
@@ -166,7 +166,7 @@ func detach(t testing.TB, pid int) {
 // Ctrl-C, at any step: the tracer itself takes out everything.
 func TestInterruptedAtEveryStep(t *testing.T) {
 	sc := scenarios[0]
-	sc.every = 5
+	sc.every = 9
 	sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, at fault) bool {
 		log := tempFile(t, "log")
 		o := run(t, sc.command(t, p.PID, log, at.variable(), "KPROBES_FAULT_SIGNAL=2"))
@@ -236,7 +236,7 @@ func TestDetachKilledAtEveryStep(t *testing.T) {
 				sc.work(t, p)
 				return struck
 			}
-			strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 4))
+			strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 7))
 		})
 	}
 }

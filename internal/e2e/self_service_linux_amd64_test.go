@@ -220,7 +220,7 @@ func churnService(t *testing.T, p *testprog.Proc, hash string) {
 	t.Helper()
 	p.Ask("churn", nil)
 	sum, rounds := 0.0, 0
-	for end := time.Now().Add(lasting(4 * time.Second)); rounds == 0 || time.Now().Before(end); rounds++ {
+	for end := time.Now().Add(lasting(2 * time.Second)); rounds == 0 || time.Now().Before(end); rounds++ {
 		sum += serviceRound(t, p, hash).PerSecond
 	}
 	var done struct {

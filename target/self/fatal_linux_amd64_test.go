@@ -15,6 +15,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 )
@@ -87,7 +90,8 @@ func endless(c *kprobes.Core) error {
 	var never atomic.Bool
 	ks := []*kprobes.Kprobe{
 		{SymbolName: own + "bump", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int {
-			for !never.Load() {
+			for !never.Load() { // it never ends, and leaves the processor to others
+				_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&unix.Timespec{Nsec: 1e6})), 0, 0)
 			}
 			return 0
 		}},

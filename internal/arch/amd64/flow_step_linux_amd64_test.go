@@ -29,6 +29,9 @@ func buildFlow(t *testing.T, name string, flags ...string) string {
 	return path
 }
 
+// longRun: all ways to build a program are tried.
+var longRun = os.Getenv("KPROBES_E2E_LONG") != ""
+
 // stepped is a program under ptrace. Only the thread that started it may use it.
 type stepped struct {
 	t    *testing.T

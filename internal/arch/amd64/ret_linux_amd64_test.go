@@ -105,13 +105,16 @@ func (c *retCheck) at(pc uint64) {
 func TestRetByStepping(t *testing.T) {
 	for _, c := range []struct {
 		name, entry string
-		isGo        bool
+		isGo, long  bool
 		path        func(t *testing.T) string
 	}{
-		{"gcc_O2", "run", false, func(t *testing.T) string { return buildFlow(t, "compute", "CC=gcc", "-O2") }},
-		{"gcc_O0", "run", false, func(t *testing.T) string { return buildFlow(t, "switches", "CC=gcc", "-O0") }},
-		{"go", "main.run", true, func(t *testing.T) string { return buildGo(t, "-buildmode=exe") }},
+		{"gcc_O2", "run", false, false, func(t *testing.T) string { return buildFlow(t, "compute", "CC=gcc", "-O2") }},
+		{"gcc_O0", "run", false, true, func(t *testing.T) string { return buildFlow(t, "switches", "CC=gcc", "-O0") }},
+		{"go", "main.run", true, false, func(t *testing.T) string { return buildGo(t, "-buildmode=exe") }},
 	} {
+		if c.long && !longRun {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			im := openImage(t, c.path(t))
 			check := &retCheck{t: t, im: im, fns: map[uint64]arch.Function{}}

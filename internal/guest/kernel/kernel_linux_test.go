@@ -3,6 +3,7 @@ package kernel_test
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -555,10 +556,14 @@ func TestVariants(t *testing.T) {
 	for _, c := range []struct {
 		cpu, params string
 		levels      int
+		long        bool // it is tried in long runs
 	}{
-		{"max", "pti=on", 5},
-		{"qemu64", "nokaslr nosmp", 4},
+		{"max", "pti=on", 5, false},
+		{"qemu64", "nokaslr nosmp", 4, true},
 	} {
+		if c.long && os.Getenv("KPROBES_E2E_LONG") == "" {
+			continue
+		}
 		t.Run(c.cpu+" "+c.params, func(t *testing.T) {
 			g := newGuest(t, testguest.Boot(t, &testguest.Options{CPUModel: c.cpu, Append: c.params}))
 			defer g.Close()
