@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"errors"
 	"slices"
+
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // arm puts new events into their functions and the functions' sites into the target.
@@ -32,7 +35,7 @@ func (c *Core) placeEvents(evs []*Event, o *AddOptions) ([]*Event, error) {
 }
 
 // keep gives the events that can be served; gone ones are not tried. The first other is an error, or they are left out if
-// the options say so.
+// the options say so. That the target has gone is an error in any case, and no event is tried after it.
 func (c *Core) keep(evs []*Event, o *AddOptions, try func(*Event) error) ([]*Event, error) {
 	kept := make([]*Event, 0, len(evs))
 	for _, e := range evs {
@@ -43,7 +46,7 @@ func (c *Core) keep(evs []*Event, o *AddOptions, try func(*Event) error) ([]*Eve
 		switch {
 		case err == nil:
 			kept = append(kept, e)
-		case !o.skips(e):
+		case errors.Is(err, target.ErrGone), !o.skips(e):
 			return evs, err
 		case e.h != nil: // put forgets it
 			e.h.left = err
@@ -82,7 +85,7 @@ func (c *Core) constraintsOf(f *function, o *AddOptions) constraints {
 func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event, error) {
 	bad := map[*function]error{}
 	mend := func(f *function, err error) error {
-		if bad[f] != nil {
+		if bad[f] != nil || errors.Is(err, target.ErrGone) {
 			return err
 		}
 		fresh := slices.DeleteFunc(slices.Clone(f.events), func(e *Event) bool { return !slices.Contains(evs, e) })

@@ -6,9 +6,11 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // define makes the events of one definition: one, or one for each function that a
@@ -89,7 +91,7 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 			case err == nil:
 				e.Name = c.namer.Unique(evs[i].base)
 				out = append(out, e)
-			case o.Skip == nil:
+			case o.Skip == nil, errors.Is(err, target.ErrGone):
 				return nil, err
 			default:
 				c.skip(d, fn.Pretty(), err, o)

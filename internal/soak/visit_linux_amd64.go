@@ -237,6 +237,9 @@ func (s *VisitStage) tracedOnce(args, lines []string, end func(*exec.Cmd, <-chan
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.kprobe, args...)
 	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTRAP) } // Go then says where each goroutine waits
+	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
@@ -249,7 +252,7 @@ func (s *VisitStage) tracedOnce(args, lines []string, end func(*exec.Cmd, <-chan
 	_ = cmd.Wait()
 	close(done)
 	if ctx.Err() != nil {
-		return said.String(), fmt.Errorf("it did not end within %v", patience)
+		return said.String(), fmt.Errorf("it did not end within %v: %s", patience, last(said.String(), 20000))
 	}
 	if crash.Match(said.Bytes()) || cmd.ProcessState.ExitCode() == 2 {
 		return said.String(), fmt.Errorf("%s: %s", cmd.ProcessState, last(said.String(), 3000))

@@ -178,4 +178,4 @@ func (t *Target) Run() error {
 }
 
 // Read reads the process's memory.
-func (t *Target) Read(addr uint64, b []byte) error { return t.p.ReadMem(addr, b) }
+func (t *Target) Read(addr uint64, b []byte) error { return asGone(t.p.ReadMem(addr, b)) }

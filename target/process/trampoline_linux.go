@@ -54,7 +54,8 @@ func isStubs(m procfs.Map) bool {
 var _ target.ReturnReplacer = (*Target)(nil)
 
 // Replaceable says why no return address of the process may be replaced.
-func (t *Target) Replaceable() error {
+func (t *Target) Replaceable() (err error) {
+	defer func() { err = asGone(err) }()
 	if isGo(t.p) {
 		return errno.Errorf(unix.EOPNOTSUPP, "Go's runtime reads and moves its stacks")
 	}
@@ -87,7 +88,8 @@ func kernels(m procfs.Map) bool {
 }
 
 // Trampoline gives the trampoline of the function at an address.
-func (t *Target) Trampoline(fn uint64) (*arch.Trampoline, error) {
+func (t *Target) Trampoline(fn uint64) (_ *arch.Trampoline, err error) {
+	defer func() { err = asGone(err) }()
 	n, ok := t.trampolines.numbers[fn]
 	if ok {
 		return t.trampolineAt(n), nil
