@@ -47,7 +47,7 @@ func (t *Target) Uprobe(u *target.Uprobe) (target.ExternalProbe, error) {
 	h := &breakpoint{t: t, u: *u}
 	b, err := t.m.Break(u.Addr, h.hit)
 	h.b = b
-	return h, err
+	return h, t.asGone(err)
 }
 
 // Tactic is break.

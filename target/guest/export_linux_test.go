@@ -5,10 +5,20 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/mailbox/mailmem"
+	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
 // UnlessEnded is what Attach makes of an error.
 var UnlessEnded = unlessEnded
+
+// AttachUnheard attaches to the kernel of a machine whose events nobody tells the target.
+func AttachUnheard(m *qemu.Machine) (*Target, error) {
+	k, err := findRunning(m)
+	if err != nil {
+		return nil, err
+	}
+	return attach(m, k, nil)
+}
 
 // Memory is the kernel's memory as handlers have it.
 func (t *Target) Memory() amd64.Memory { return t.memory() }

@@ -38,11 +38,17 @@ type probed struct {
 // attach attaches to a guest.
 func attach(tb testing.TB, g *testguest.Guest, o *guest.Options) *probed {
 	tb.Helper()
+	return attachBy(tb, g, func(m *qemu.Machine) (*guest.Target, error) { return guest.Attach(m, o) })
+}
+
+// attachBy is attach with another way to make the machine's kernel a target.
+func attachBy(tb testing.TB, g *testguest.Guest, by func(*qemu.Machine) (*guest.Target, error)) *probed {
+	tb.Helper()
 	m, err := qemu.Open(g.Spec, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	t, err := guest.Attach(m, o)
+	t, err := by(m)
 	if err != nil {
 		tb.Fatal(errors.Join(err, m.Close()))
 	}

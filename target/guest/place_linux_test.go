@@ -424,23 +424,35 @@ func reboot(t *testing.T, g *testguest.Guest, low bool) {
 	q.close()
 }
 
-// TestEnded ends a machine with probes in it: what was counted is there though it is closed.
+// TestEnded ends a machine with probes in it: what was counted is there though it is closed, also where a stop is the first
+// to find that QEMU has ended.
 func TestEnded(t *testing.T) {
-	g := testguest.Boot(t, &testguest.Options{CPUs: 1})
-	p := attach(t, g, nil)
-	evs := p.add(&kprobes.AddOptions{Count: true}, "p __x64_sys_getppid")
-	g.Hit("getppid", 100, 0)
-	if err := qemu.End(g.Spec); err != nil {
-		t.Fatal(err)
+	for _, heard := range []bool{true, false} {
+		t.Run(fmt.Sprintf("heard=%v", heard), func(t *testing.T) {
+			g := testguest.Boot(t, &testguest.Options{CPUs: 1})
+			by := guest.AttachUnheard
+			if heard {
+				by = func(m *qemu.Machine) (*guest.Target, error) { return guest.Attach(m, nil) }
+			}
+			p := attachBy(t, g, by)
+			evs := p.add(&kprobes.AddOptions{Count: true}, "p __x64_sys_getppid")
+			g.Hit("getppid", 100, 0)
+			if err := qemu.End(g.Spec); err != nil {
+				t.Fatal(err)
+			}
+			for heard && !errors.Is(p.core.Sync(), target.ErrGone) {
+				time.Sleep(time.Millisecond)
+			}
+			if err := p.core.Close(nil); err != nil {
+				t.Fatalf("nothing is left that could be taken out: %v", err)
+			}
+			if err := p.m.Close(); err != nil {
+				t.Error(err)
+			}
+			p.m = nil
+			p.counts(evs[0], 100)
+		})
 	}
-	if err := p.core.Close(nil); err != nil && !errors.Is(err, qemu.ErrGone) {
-		t.Error(err)
-	}
-	if err := p.m.Close(); err != nil {
-		t.Error(err)
-	}
-	p.m = nil
-	p.counts(evs[0], 100)
 }
 
 // TestReturnBehind names a function by the end of the one before it, as the kernel takes it.

@@ -168,7 +168,18 @@ func (t *Target) alive() error {
 }
 
 // stopped runs f while all vCPUs are stopped.
-func (t *Target) stopped(f func(*qemu.Stop) error) error { return t.m.Stopped(f) }
+func (t *Target) stopped(f func(*qemu.Stop) error) error { return t.asGone(t.m.Stopped(f)) }
+
+// asGone has an error of the machine say that the kernel is gone, where QEMU has ended: the machine's events may tell so
+// only later. What Close decides then must not depend on which came first.
+func (t *Target) asGone(err error) error {
+	if !errors.Is(err, qemu.ErrGone) || errors.Is(err, target.ErrGone) {
+		return err
+	}
+	err = fmt.Errorf("%w: %w", target.ErrGone, err)
+	t.ended.CompareAndSwap(nil, &err)
+	return err
+}
 
 // Prepare maps code, ring and pools into the guest's kernel. What a tracer has left that is
 // gone is taken out first; one that still runs is an error (EBUSY), and so is what another version

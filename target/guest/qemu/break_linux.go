@@ -56,7 +56,7 @@ func (m *Machine) Break(addr uint64, f func(*CPU, *Stop) Resume) (*Breakpoint, e
 // is no error.
 func (b *Breakpoint) Remove() error {
 	err := b.m.Stopped(func(*Stop) error { return b.remove() })
-	if errors.Is(err, ErrGone) || errors.Is(err, unix.EBADF) {
+	if errors.Is(err, ErrGone) || errors.Is(err, errGivenUp) || errors.Is(err, unix.EBADF) {
 		return nil
 	}
 	return err
@@ -140,7 +140,7 @@ func (w *watcher) park() (back func(), err error) {
 		if w.err != nil {
 			return nil, fmt.Errorf("a breakpoint's hit before: %w", w.err)
 		}
-		return nil, fmt.Errorf("gdb stub: %w", ErrGone)
+		return nil, w.g.over()
 	}
 }
 

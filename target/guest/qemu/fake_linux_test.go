@@ -105,7 +105,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// answers is a stub that knows the answers to some commands and gives others none.
+// answers is a stub that knows the answers to some commands and gives others none. At bye it ends.
 func answers(known map[string]string) func(net.Conn) {
 	return func(c net.Conn) {
 		_, _ = io.WriteString(c, "$T02thread:01;#04")
@@ -119,6 +119,9 @@ func answers(known map[string]string) func(net.Conn) {
 				continue
 			}
 			name, _, _ := strings.Cut(tok.data, ":")
+			if name == "bye" {
+				return
+			}
 			if _, err := c.Write(append([]byte{'+'}, appendPacket(nil, known[name])...)); err != nil {
 				return
 			}
@@ -154,9 +157,16 @@ func TestStub(t *testing.T) {
 	}
 	g.close()
 	g.close()
-	if _, err := g.ask("g"); !errors.Is(err, ErrGone) {
-		t.Errorf("after the end: %v, want ErrGone", err)
+	if _, err := g.ask("g"); !errors.Is(err, errGivenUp) || errors.Is(err, ErrGone) {
+		t.Errorf("after the end of the connection: %v; QEMU has not ended", err)
 	}
+	if g, err = dialStub(serve(t, answers(good))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.ask("bye"); !errors.Is(err, ErrGone) {
+		t.Errorf("a stub that ends: %v, want ErrGone", err)
+	}
+	g.close()
 	for want, known := range map[error]map[string]string{
 		unix.EOPNOTSUPP: with("Qqemu.PhyMemMode", ""),
 		unix.EPROTO:     with("qfThreadInfo", "mx"),

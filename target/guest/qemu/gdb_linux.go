@@ -208,7 +208,7 @@ func (g *stub) acknowledge() error {
 // send sends packets, or what acknowledges one.
 func (g *stub) send(b []byte) error {
 	if g.closed {
-		return fmt.Errorf("gdb stub: %w", ErrGone)
+		return g.over()
 	}
 	g.unacked = false
 	_, err := g.wire.Write(b)
@@ -251,8 +251,16 @@ func (g *stub) listen() error {
 	case g.said = <-g.tokens: // before the end
 		return nil
 	default:
-		return fmt.Errorf("gdb stub: %w", ErrGone)
+		return g.over()
 	}
+}
+
+// over is why the stub is not there any more: QEMU has closed the connection, or close has.
+func (g *stub) over() error {
+	if g.closed {
+		return fmt.Errorf("gdb stub: %w", errGivenUp)
+	}
+	return fmt.Errorf("gdb stub: %w", ErrGone)
 }
 
 // interrupt stops vCPUs that run. A breakpoint may have been faster.

@@ -154,7 +154,7 @@ func (s *Stop) broken(err error) error {
 	s.err = err
 	s.stood = false
 	s.m.stub.close()
-	if !errors.Is(err, ErrGone) {
+	if !errors.Is(err, ErrGone) && !errors.Is(err, errGivenUp) {
 		err = errors.Join(err, release(s.m.spec.GDB, s.m.mon))
 	}
 	return fmt.Errorf("stop of the guest: %w", err)
@@ -332,7 +332,7 @@ func (m *Machine) leave() error {
 	m.stub.close()
 	back()
 	<-m.watcher.done
-	if errors.Is(err, ErrGone) {
+	if errors.Is(err, ErrGone) || errors.Is(err, errGivenUp) {
 		return nil
 	}
 	return err
