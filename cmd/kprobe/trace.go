@@ -46,8 +46,8 @@ func (f *traceFlags) run(cmd []string) error {
 	if t.printed, err = newLines(lineOptions{path: f.out, format: f.format, stat: f.stat, count: f.count}); err != nil {
 		return err
 	}
-	t.queue = newQueue(t.printed.hit, t.printed.flush)
-	t.end = catchEnd(t.queue.takeAll)
+	t.hits = newHitQueue(t.printed.hit, t.printed.flush)
+	t.end = catchEnd(t.hits.takeAll)
 	return errors.Join(t.run(defs, cmd), t.close())
 }
 
@@ -67,7 +67,7 @@ type tracing struct {
 	f       *traceFlags
 	s       tracee
 	end     *ending
-	queue   *queue
+	hits    *hitQueue
 	printed *lines
 }
 
@@ -95,7 +95,7 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 		return errors.Join(err, t.s.Close())
 	}
 	t.loop()
-	err = t.s.Leave(t.queue.add)
+	err = t.s.Leave(t.hits.add)
 	t.end.release()
 	err = errors.Join(err, t.close())
 	t.summary()
@@ -104,11 +104,11 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 
 // close prints what is left and ends the output; the first time it tells what went wrong with it.
 func (t *tracing) close() error {
-	if t.queue == nil {
+	if t.hits == nil {
 		return nil
 	}
-	t.queue.close()
-	t.queue = nil
+	t.hits.close()
+	t.hits = nil
 	return t.printed.finish()
 }
 
@@ -146,7 +146,7 @@ func (t *tracing) loop() {
 		t.read(stop, pending)
 	}()
 	t.follow(pending)
-	t.queue.takeAll() // else the reader may wait for the printer
+	t.hits.takeAll() // else the reader may wait for the printer
 	close(stop)
 	<-ended
 }
@@ -157,10 +157,10 @@ func (t *tracing) read(stop <-chan struct{}, pending chan<- struct{}) {
 	defer idle.Stop()
 	pause := pollMin
 	for {
-		if t.s.Poll(t.queue.add) > 0 {
+		if t.s.Poll(t.hits.add) > 0 {
 			pause = pollMin
 		} else {
-			t.queue.flush()
+			t.hits.flush()
 			pause = min(2*pause, pollMax)
 		}
 		if t.s.Pending() {

@@ -6,11 +6,11 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 )
 
-// queue takes hits from the ring at once and hands them on to a goroutine that may be
+// hitQueue takes hits from the ring at once and hands them on to a goroutine that may be
 // slower, so that printing does not hold up the reader. What it holds is bounded: when
 // the printer is too far behind, the reader waits, and the ring counts what it loses. Once the
 // trace is to end it holds all that comes: the probes come out, whoever reads the lines or not.
-type queue struct {
+type hitQueue struct {
 	cur  *batch
 	free sync.Pool
 	done chan struct{}
@@ -33,9 +33,9 @@ const (
 	maxBatches = 1024
 )
 
-// newQueue starts the goroutine: f gets each hit, idle is called when none is left.
-func newQueue(f func(*hit.Hit), idle func()) *queue {
-	q := &queue{done: make(chan struct{})}
+// newHitQueue starts the goroutine: f gets each hit, idle is called when none is left.
+func newHitQueue(f func(*hit.Hit), idle func()) *hitQueue {
+	q := &hitQueue{done: make(chan struct{})}
 	q.changed.L = &q.mu
 	q.free.New = func() any { return &batch{recs: make([]byte, 0, batchBytes+64<<10)} }
 	q.cur = q.free.Get().(*batch)
@@ -61,7 +61,7 @@ func newQueue(f func(*hit.Hit), idle func()) *queue {
 
 // next waits for a batch and says whether it is the last one for now; nil once the queue is
 // closed and empty.
-func (q *queue) next() (b *batch, last bool) {
+func (q *hitQueue) next() (b *batch, last bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for len(q.full) == 0 && !q.closed {
@@ -77,7 +77,7 @@ func (q *queue) next() (b *batch, last bool) {
 }
 
 // add takes a hit.
-func (q *queue) add(h *hit.Hit) {
+func (q *hitQueue) add(h *hit.Hit) {
 	b := q.cur
 	n := len(b.recs)
 	if n+len(h.Rec) > cap(b.recs) {
@@ -93,7 +93,7 @@ func (q *queue) add(h *hit.Hit) {
 }
 
 // flush hands on what has been taken.
-func (q *queue) flush() {
+func (q *hitQueue) flush() {
 	if len(q.cur.hits) == 0 {
 		return
 	}
@@ -109,7 +109,7 @@ func (q *queue) flush() {
 
 // takeAll has the queue take all that comes from now on, and nobody wait for the printer. It
 // may be called while another goroutine does.
-func (q *queue) takeAll() {
+func (q *hitQueue) takeAll() {
 	q.mu.Lock()
 	q.endless = true
 	q.mu.Unlock()
@@ -117,7 +117,7 @@ func (q *queue) takeAll() {
 }
 
 // close hands on the rest and waits until all has been used.
-func (q *queue) close() {
+func (q *hitQueue) close() {
 	q.takeAll()
 	q.flush()
 	q.mu.Lock()
