@@ -184,6 +184,9 @@ func (l *layout) slotsWanted() int {
 	return n
 }
 
+// pickFree chooses one of n places.
+var pickFree = rand.IntN
+
 // place chooses the slots and gives the parts their addresses.
 func (l *layout) place(directory extent) error {
 	l.directory, l.count = directory, l.slotsWanted()
@@ -201,7 +204,7 @@ func (l *layout) place(directory extent) error {
 	if len(free) == 0 {
 		return errno.Errorf(unix.ENOSPC, "level2_fixmap_pgt has no %d free entries in a row", l.count)
 	}
-	l.at(free[rand.IntN(len(free))])
+	l.at(free[pickFree(len(free))])
 	return nil
 }
 

@@ -1,7 +1,9 @@
 package guest
 
 import (
+	"math/rand/v2"
 	"slices"
+	"testing"
 
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/mailbox/mailmem"
@@ -18,6 +20,26 @@ func AttachUnheard(m *qemu.Machine) (*Target, error) {
 		return nil, err
 	}
 	return attach(m, k, nil)
+}
+
+// PickFree has layouts stand at the nth place that is free, for the length of a test.
+func PickFree(t testing.TB, n int) {
+	pickFree = func(int) int { return n }
+	t.Cleanup(func() { pickFree = rand.IntN })
+}
+
+// Parts are the addresses of the layout's data, which begins with the mailbox if there is no pool, and of its ring.
+func (t *Target) Parts() (data, ring uint64) { return t.lay.data.va, t.lay.ring.va }
+
+// Swap exchanges, in the kernel's page tables, two large pages of the ring by their numbers, and gives what they hold. The
+// layout must be of an ivshmem device.
+func (t *Target) Swap(i, j int) (a, b []byte) {
+	l := t.lay
+	first := (len(l.code.mem) + len(l.data.mem)) / largePage
+	entries := l.entries()
+	l.setSlot(first+i, entries[first+j])
+	l.setSlot(first+j, entries[first+i])
+	return l.ring.mem[i*largePage:][:largePage], l.ring.mem[j*largePage:][:largePage]
 }
 
 // Memory is the kernel's memory as handlers have it.

@@ -81,7 +81,7 @@ func (t *Target) drain(l *layout) error {
 	var err error
 	for i := range drainTries {
 		if i > 0 {
-			time.Sleep(drainWait)
+			time.Sleep(drainWait * time.Duration(1+i/drainEach)) // on a busy host a vCPU may not run at all in the first ones
 		}
 		if err = t.stopped(func(s *qemu.Stop) error { return t.drainStopped(s, l) }); !errors.Is(err, ErrInDetour) {
 			return err
@@ -108,6 +108,9 @@ func (t *Target) drainStopped(s *qemu.Stop, l *layout) error {
 		return busy
 	}
 	l.remove()
+	if err := s.FlushTLBs(); err != nil {
+		return err
+	}
 	if l.shared {
 		l.leave()
 		return nil

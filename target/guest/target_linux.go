@@ -322,7 +322,8 @@ func (t *Target) FreeCode(addr uint64, size int) {
 // Bounds of the wait for threads that are inside detours when everything goes.
 const (
 	drainTries = 50
-	drainWait  = 2 * time.Millisecond
+	drainWait  = 2 * time.Millisecond // longer by as much after drainEach tries: half a second in all
+	drainEach  = 5
 )
 
 // ErrInDetour says that code stays mapped because a thread may still come back to it.

@@ -235,6 +235,22 @@ func (s *Stop) SetCPU(c *CPU) error {
 	return s.m.stub.must(append([]string{select_}, c.Changes(&old)...)...)
 }
 
+// FlushTLBs has the vCPUs forget what they remember of page tables. Call it after an entry was cleared: what a vCPU remembers of
+// one that is not global goes else with the next change of its page table, which may be long after.
+func (s *Stop) FlushTLBs() error {
+	cpus, err := s.CPUs()
+	if err != nil {
+		return err
+	}
+	var cmds []string
+	for i := range cpus {
+		if reload := cpus[i].Reload(); reload != "" {
+			cmds = append(cmds, "Hg"+s.m.stub.threads[i], reload)
+		}
+	}
+	return s.m.stub.must(cmds...)
+}
+
 // WritePhys writes to guest-physical memory so that the vCPUs execute what was written, also
 // where they have executed those bytes before.
 func (s *Stop) WritePhys(pa uint64, b []byte) error { return s.WriteAll([]Write{{pa, b}}) }

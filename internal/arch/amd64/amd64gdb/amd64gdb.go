@@ -90,6 +90,7 @@ const (
 	cr3At      = basesAt + 5*8
 	minRegs    = basesAt
 	flagsIndex = 17 // the stub's number of eflags
+	cr3Index   = 29
 )
 
 // Parse reads the answer to g.
@@ -129,6 +130,15 @@ func (c *CPU) Changes(old *CPU) []string {
 		cmds = append(cmds, fmt.Sprintf("P%x=%08x", flagsIndex, swap64(c.RFLAGS)>>32))
 	}
 	return cmds
+}
+
+// Reload gives the command that loads the page table's register with what it holds: the vCPU forgets what it remembers of
+// page tables (QEMU 7.2, target/i386, cpu_x86_update_cr3). "": it has none.
+func (c *CPU) Reload() string {
+	if c.CR3 == 0 {
+		return ""
+	}
+	return fmt.Sprintf("P%x=%016x", cr3Index, swap64(c.CR3))
 }
 
 func swap64(v uint64) uint64 {
