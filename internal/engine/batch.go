@@ -7,7 +7,6 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/engine/plan"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -85,7 +84,7 @@ func (f *function) prepare(d *event.Def, tactic arch.Tactic) {
 			points = append(points, x.Addr)
 		}
 	}
-	plan.Make(f.planFunction(), []plan.Probe{{Points: points}}, plan.Constraints{Force: regionTactic(tactic)}) // which the analysis keeps
+	f.Code.Plan(points, arch.Policy{Force: regionTactic(tactic)}) // which the analysis keeps
 	f.Code.Release()
 }
 

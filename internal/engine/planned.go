@@ -18,8 +18,8 @@ func (f *function) plan(e *Event) *plan.Plan {
 	return f.planned
 }
 
-func (f *function) planFunction() *plan.Function {
-	return &plan.Function{Name: f.Name, Start: f.Start, Code: f.Code, Text: f.Text}
+func (f *function) planFunction() plan.Function {
+	return plan.Function{Name: f.Name, Start: f.Start, Code: f.Code, Text: f.Text}
 }
 
 // probes are the function's events that have code, and e.

@@ -51,14 +51,14 @@ type Plan struct {
 	// JumpOnly: jumps stand, since breakpoints can not stand where the constraints want them.
 	JumpOnly bool
 
-	f       *Function
+	f       Function
 	probes  []Probe
 	c       Constraints
 	refused map[uint64]error // points that no region covers, and why
 }
 
 // Make plans for all of a function's probes together. It asks the analysis of the code at most twice.
-func Make(f *Function, probes []Probe, c Constraints) *Plan {
+func Make(f Function, probes []Probe, c Constraints) *Plan {
 	p := &Plan{f: f, probes: probes, c: c, JumpOnly: c.JumpOnly}
 	points := pointsOf(probes)
 	p.ask(points)

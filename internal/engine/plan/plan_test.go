@@ -18,7 +18,7 @@ import (
 const start = 0x401000
 
 // function analyses code.
-func function(t *testing.T, code string) *plan.Function {
+func function(t *testing.T, code string) plan.Function {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(code, " ", ""))
 	if err != nil {
@@ -28,7 +28,7 @@ func function(t *testing.T, code string) *plan.Function {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &plan.Function{Name: "f", Start: start, Code: a, Text: func(addr uint64, n int) ([]byte, error) {
+	return plan.Function{Name: "f", Start: start, Code: a, Text: func(addr uint64, n int) ([]byte, error) {
 		if addr < start || addr-start+uint64(n) > uint64(len(b)) {
 			return nil, errors.New("not the function's")
 		}
