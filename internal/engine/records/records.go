@@ -121,10 +121,12 @@ func (rs *Reader) Poll(f func(*hit.Hit)) int {
 	}
 	now := rs.reader.Now() // all that is older by the reader's margin can be read from here on
 	rs.early.add(rs.uprobeHits(), time.Now())
-	n, until := rs.reader.PollAt(now, rs.hits(func(h *hit.Hit) {
+	take, counted := rs.hits(func(h *hit.Hit) {
 		rs.early.give(h.Nanos, f)
 		f(h)
-	}))
+	})
+	n, until := rs.reader.PollAt(now, take)
+	counted()
 	rs.damaged()
 	rs.early.give(rs.early.limit(rs.clock, until), f)
 	return n + rs.early.taken()
@@ -138,7 +140,7 @@ func (rs *Reader) Close(f func(*hit.Hit)) error {
 	rs.early.add(rs.uprobeHits(), time.Now())
 	err := rs.t.Close()
 	if rs.reader != nil {
-		take := rs.hits(func(h *hit.Hit) {
+		take, counted := rs.hits(func(h *hit.Hit) {
 			rs.early.give(h.Nanos, f)
 			f(h)
 		})
@@ -147,6 +149,7 @@ func (rs *Reader) Close(f func(*hit.Hit)) error {
 			rs.reader.Reap(rs.reader.Mark())
 			rs.reader.Drain(take)
 		}
+		counted()
 		rs.damaged()
 	}
 	rs.early.give(^uint64(0), f)
@@ -164,12 +167,21 @@ func (rs *Reader) damaged() {
 	rs.corrupt.Store(s.Corrupt)
 }
 
-// hits makes trace.Hits of ring records. Precondition: mu is held.
-func (rs *Reader) hits(f func(*hit.Hit)) func(ring.Record) {
+// hits makes hits of ring records. What take has read counts once counted is called: a locked addition for each record
+// would cost as much as the rest of reading it. Precondition: mu is held.
+func (rs *Reader) hits(f func(*hit.Hit)) (take func(ring.Record), counted func()) {
 	w := rs.t.CodegenEnv()
 	stubs := rs.can.ReturnReplacer
 	var h hit.Hit
-	return func(r ring.Record) {
+	var last *View // whose records were read last, n of them
+	var n uint64
+	counted = func() {
+		if n > 0 {
+			last.Read.Add(n)
+			n = 0
+		}
+	}
+	take = func(r ring.Record) {
 		v := rs.views.get(int(r.Event))
 		if v == nil {
 			return
@@ -195,9 +207,14 @@ func (rs *Reader) hits(f func(*hit.Hit)) func(ring.Record) {
 				h.Caller = stubs.Caller(h.Caller)
 			}
 		}
-		v.Read.Add(1)
+		if v != last {
+			counted()
+			last = v
+		}
+		n++
 		f(&h)
 	}
+	return take, counted
 }
 
 // uprobeHits reads what the kernel's probes have recorded, in no order. Precondition: mu is held.
