@@ -104,6 +104,9 @@ type ABI interface {
 	Stack() fetch.Base
 	// RetVal gives the nth integer word of the results, from 0, at a return.
 	RetVal(n int) (fetch.Base, error)
+	// Place tells where parameters are at the entry, and where results are at a return. An error says that the convention is
+	// not known well enough.
+	Place(params, results []Shape) (args, outs []Placement, err error)
 }
 
 // Function is an analysed function.

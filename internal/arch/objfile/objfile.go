@@ -34,6 +34,9 @@ type Machine struct {
 	FrameSP, FrameReturn uint64
 	Pushes               uint64
 
+	// Register gives the number by which instructions encode a register of debug information, or that of a vector register.
+	Register func(dwarf int) (reg uint8, vector, ok bool)
+
 	// Unwinders are functions by which unwinders that know the processor step from a frame to its caller.
 	Unwinders []string
 }

@@ -22,6 +22,23 @@ var x8664 = Machine{
 	FrameReturn: 16,
 	Pushes:      8,
 	Unwinders:   []string{"_ULx86_64_step", "_Ux86_64_step"},
+	Register:    x8664Register,
+}
+
+// x8664Register knows DWARF's numbers (psABI 3.6.2): ax dx cx bx si di bp sp, r8 to r15, the return address, xmm0 to xmm15.
+func x8664Register(n int) (reg uint8, vector, ok bool) {
+	numbers := [...]uint8{0, 2, 1, 3, 6, 7, 5, 4}
+	switch {
+	case n < 0:
+		return 0, false, false
+	case n < len(numbers):
+		return numbers[n], false, true
+	case n < 16:
+		return uint8(n), false, true
+	case n >= 17 && n < 33:
+		return uint8(n - 17), true, true
+	}
+	return 0, false, false
 }
 
 // x8664Slot knows stubs as binutils and LLVM make them: `jmp *disp(%rip)`, with endbr64 and bnd before it at will.
