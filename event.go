@@ -38,6 +38,13 @@ func (e *Event) Returns() (Returns, error) {
 	return Returns(how), why
 }
 
+// LeftOut tells f of each parameter that $arg* stands for and that is not recorded, and why.
+func (e *Event) LeftOut(f func(param, why string)) {
+	for _, l := range e.e.LeftOut() {
+		f(l.Name, l.Why)
+	}
+}
+
 // Gone says whether the event's object is not mapped at present: [GONE] in the listing.
 func (e *Event) Gone() bool { return e.e.Gone() }
 

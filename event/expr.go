@@ -2,6 +2,7 @@ package event
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -245,12 +246,30 @@ func (p *exprParser) name(e *Expr, t text) error {
 			i++
 		case i > 0 && c == '-':
 			return p.refuse(BadHyphen, t.pos+i, "")
+		case i > 0 && c == '[' && !p.d.kernel:
+			n := indexEnd(t.s[i:])
+			if n == 0 {
+				return p.refuse(BadFetchArg, t.pos+i, "in brackets stands the number of an element, from 0")
+			}
+			i += n - 1
 		default:
 			return p.refuse(BadFetchArg, t.pos, "")
 		}
 	}
 	e.Kind, e.Name = ExprName, t.s
 	return nil
+}
+
+// indexEnd is the length of [NUMBER] at the start of s; 0: there is none.
+func indexEnd(s string) int {
+	end := strings.IndexByte(s, ']')
+	if end < 0 {
+		return 0
+	}
+	if n, ok := parseUint(s[1:end]); !ok || n > math.MaxInt32 {
+		return 0
+	}
+	return end + 1
 }
 
 // checkOps counts the instructions of storing the value.

@@ -34,6 +34,9 @@ func (k ownKernel) Slower(func(name, tactic string, why error)) {}
 // Stubs tells nothing: the kernel knows one way for all.
 func (k ownKernel) Stubs(func(name string, why error)) {}
 
+// LeftOut has nothing to tell: the kernel itself knows what $arg* stands for.
+func (k ownKernel) LeftOut(func(name, param, why string)) {}
+
 // Waiting tells nothing: of modules that are not loaded the kernel keeps account.
 func (k ownKernel) Waiting(func(name string, why error)) {}
 

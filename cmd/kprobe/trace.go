@@ -90,6 +90,7 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 	if t.f.verbose {
 		t.s.Slower(slower)
 		t.s.Stubs(stubs)
+		t.s.LeftOut(leftOut)
 	}
 	if err = t.s.Run(); err != nil {
 		return errors.Join(err, t.s.Close())
@@ -135,6 +136,11 @@ func slower(name, tactic string, why error) {
 // stubs tells of a return probe that does not stand at its function's exits, and why.
 func stubs(name string, why error) {
 	fmt.Fprintf(os.Stderr, "kprobe: %s has returns=%s: %v\n", name, kprobes.ReturnsTrampoline, why)
+}
+
+// leftOut tells of a parameter that $arg* does not record.
+func leftOut(name, param, why string) {
+	fmt.Fprintf(os.Stderr, "kprobe: %s leaves out parameter %s: %s\n", name, param, why)
 }
 
 // loop reads until the target ends, somebody stops it, or enough was read. A goroutine of its own reads:

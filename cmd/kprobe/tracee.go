@@ -29,6 +29,8 @@ type tracee interface {
 	Slower(tell func(name, tactic string, why error))
 	// Stubs tells of each return probe that sees returns by trampoline, and why.
 	Stubs(tell func(name string, why error))
+	// LeftOut tells of each parameter that $arg* does not record.
+	LeftOut(tell func(name, param, why string))
 	// Waiting tells of each event whose object is not there yet.
 	Waiting(tell func(name string, why error))
 	// Run lets the target go on, if it was held for Add.
@@ -81,6 +83,12 @@ func (e *probed) Stubs(tell func(name string, why error)) {
 		if how, why := ev.Returns(); how == kprobes.ReturnsTrampoline {
 			tell(ev.Name, why)
 		}
+	}
+}
+
+func (e *probed) LeftOut(tell func(name, param, why string)) {
+	for _, ev := range e.evs {
+		ev.LeftOut(func(param, why string) { tell(ev.Name, param, why) })
 	}
 }
 

@@ -43,6 +43,7 @@ type Core struct {
 	shown     func([]*Event) // see Options.Show
 
 	scan    *codescan.Scanner
+	debug   debugInfo
 	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
 	records *records.Reader
 

@@ -5,18 +5,21 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/vars"
 )
 
 // env is what the compilation of an event's arguments asks of the target.
 type env struct {
 	arch.ABI
-	c *Core
-	m *symbol.Module
+	c    *Core
+	m    *symbol.Module
+	fn   *symbol.Func
+	vars *vars.Scope // of fn; nil before it was asked for
 }
 
 func (c *Core) env(e *Event) fetch.Env {
 	fn := e.Place.Func
-	return &env{ABI: c.t.Arch().ABI(fn.Lang == symbol.LangGo, fn.ABI0 || fn.Asm), c: c, m: e.Place.Module}
+	return &env{ABI: c.t.Arch().ABI(fn.Lang == symbol.LangGo, fn.ABI0 || fn.Asm), c: c, m: e.Place.Module, fn: fn}
 }
 
 // Symbol gives the run-time address of @SYM: in the probed object first.

@@ -1,7 +1,9 @@
 package fetch
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"kprobes.dev/kprobes/event"
 )
@@ -15,16 +17,62 @@ const MaxFixed = 3072
 func Compile(def *event.Def, env Env, at Point) (*Program, error) {
 	p := &Program{Args: make([]Arg, 0, len(def.Args)), Return: at == PointReturn}
 	for i := range def.Args {
-		c := compiler{def: def, env: env, at: at, src: &def.Args[i]}
-		if err := c.compile(); err != nil {
+		a := &def.Args[i]
+		if a.Expr.Kind == event.ExprAllArgs {
+			if err := p.addAll(def, env, at, a); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err := p.add(def, env, at, a); err != nil {
 			return nil, err
 		}
-		if err := p.place(&c.arg); err != nil {
-			return nil, def.Refuse(event.EventTooBig, c.src.Pos, err.Error(), nil)
-		}
-		p.Args = append(p.Args, c.arg)
 	}
 	return p, nil
+}
+
+// add compiles an argument.
+func (p *Program) add(def *event.Def, env Env, at Point, a *event.Arg) error {
+	c := compiler{def: def, env: env, at: at, src: a}
+	if err := c.compile(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(p.Args, func(o Arg) bool { return o.Name == c.arg.Name }) { // one that $arg* stands for
+		return def.Refuse(event.UsedArgName, a.Pos, fmt.Sprintf("%s is among $arg*", c.arg.Name), nil)
+	}
+	if err := p.place(&c.arg); err != nil {
+		return def.Refuse(event.EventTooBig, a.Pos, err.Error(), nil)
+	}
+	p.Args = append(p.Args, c.arg)
+	return nil
+}
+
+// addAll compiles $arg*: each parameter of the function that has a name. One that can not be recorded is left out.
+func (p *Program) addAll(def *event.Def, env Env, at Point, all *event.Arg) error {
+	n, ok := env.(Namer)
+	if !ok {
+		return def.Refuse(event.NosupBTFArg, all.Pos, "$arg* needs debug info; name the arguments: $arg1 $arg2", nil)
+	}
+	if at == PointInside {
+		return def.Refuse(event.NofentryArgs, all.Pos, "", nil)
+	}
+	names, err := n.Params(at)
+	if err != nil {
+		return def.Refuse(event.NosupBTFArg, all.Pos, "name the arguments: $arg1 $arg2", err)
+	}
+	for _, name := range names {
+		a := event.Arg{Name: name, Text: name, Pos: all.Pos, Expr: &event.Expr{Kind: event.ExprName, Name: name, Pos: all.Pos}, Type: event.DefaultType}
+		a.Type.Pos = all.Pos
+		var bad *event.Error
+		switch err := p.add(def, env, at, &a); {
+		case err == nil:
+		case errors.As(err, &bad) && bad.Code != event.EventTooBig && bad.Code != event.UsedArgName:
+			p.LeftOut = append(p.LeftOut, LeftOut{Name: name, Why: bad.Text})
+		default:
+			return err
+		}
+	}
+	return nil
 }
 
 // place gives an argument its slot.
@@ -63,6 +111,7 @@ type compiler struct {
 	at  Point
 	src *event.Arg
 	arg Arg
+	v   *Var // of a name
 }
 
 func (c *compiler) refuse(code event.Code, e *event.Expr, why string, cause error) error {
@@ -82,6 +131,11 @@ func (c *compiler) compile() error {
 	}
 	if err := c.expr(c.src.Expr); err != nil {
 		return err
+	}
+	if c.v != nil {
+		if err := c.typed(c.v); err != nil {
+			return err
+		}
 	}
 	c.store()
 	if c.arg.Store == StoreCounted && len(c.arg.Derefs) == 0 {
@@ -165,13 +219,30 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 	case event.ExprRetVal:
 		a.Base, err = c.result(e, 0)
 	case event.ExprName:
-		err = c.refuse(event.NoBTFArg, e, fmt.Sprintf("names such as %q need debug info; use $argN, %%REG or @SYMBOL", e.Name), nil)
-	case event.ExprAllArgs:
-		err = c.refuse(event.NosupBTFArg, e, "$arg* needs debug info; name the arguments: $arg1 $arg2", nil)
+		err = c.name(e)
 	default:
 		err = c.refuse(event.BadFetchArg, e, "", nil)
 	}
 	return err
+}
+
+// name finds what a name of the program stands for.
+func (c *compiler) name(e *event.Expr) error {
+	n, ok := c.env.(Namer)
+	if !ok {
+		return c.refuse(event.NoBTFArg, e, fmt.Sprintf("names such as %q need debug info; use $argN, %%REG or @SYMBOL", e.Name), nil)
+	}
+	v, err := n.Name(e, c.at)
+	var bad *NameError
+	switch {
+	case errors.As(err, &bad):
+		return c.def.Refuse(bad.Code, bad.Pos, bad.Why, nil)
+	case err != nil:
+		return c.refuse(event.NoBTFArg, e, fmt.Sprintf("%q: use $argN, %%REG or @SYMBOL", e.Name), err)
+	}
+	c.v = v
+	c.arg.Base, c.arg.Derefs, c.arg.AtEntry, c.arg.Result = v.Base, slices.Clone(v.Derefs), v.AtEntry, v.Result
+	return nil
 }
 
 func (c *compiler) symbol(e *event.Expr) error {
@@ -228,6 +299,8 @@ func (c *compiler) length(e *event.Expr) (err error) {
 		c.arg.Len, err = c.result(e, 1)
 	case event.ExprStackN:
 		c.arg.Len = Base{Kind: BaseStack, N: int(e.Num) + 1}
+	case event.ExprName:
+		c.arg.Len = c.v.Next
 	default:
 		err = c.def.Refuse(event.BadString, c.src.Type.Pos, "a gostring is two words: take it from $argN, $retval, $stackN or memory", nil)
 	}

@@ -146,7 +146,7 @@ func (t Type) number(b []byte) uint64 {
 	default:
 		v = binary.LittleEndian.Uint64(b)
 	}
-	if t.Kind == event.Bits {
+	if t.Width > 0 {
 		v = v >> t.Shift & (1<<t.Width - 1)
 	}
 	return v
@@ -158,5 +158,8 @@ func (t Type) Int(v uint64) int64 {
 		return int64(v)
 	}
 	shift := 64 - 8*t.Size
+	if t.Width > 0 {
+		shift = 64 - t.Width
+	}
 	return int64(v<<shift) >> shift
 }

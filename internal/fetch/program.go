@@ -87,7 +87,11 @@ type Program struct {
 	Fixed   int  // bytes of the argument area's fixed part, a multiple of 8
 	Dynamic bool // it holds strings: records vary in size
 	Return  bool // it runs when a function returns; the record starts with the return address
+	LeftOut []LeftOut
 }
+
+// LeftOut is a parameter that $arg* does not record.
+type LeftOut struct{ Name, Why string }
 
 // MaxString is the most bytes a string takes in a record, its NUL included. The
 // kernel's limit is MAX_STRING_SIZE, which is PATH_MAX (kernel/trace/trace_probe.h).

@@ -53,7 +53,7 @@ func TestEarlierKernel(t *testing.T) {
 		}
 	}
 	x, err := reader()
-	for end := time.Now().Add(3 * time.Minute); errors.As(err, &several) && time.Now().Before(end); { // a busy QEMU did not answer in time
+	for tries := 10; errors.As(err, &several) && tries > 0; tries-- { // QEMU of a busy machine did not answer in time
 		x, err = reader()
 	}
 	same("a reader", x, err)

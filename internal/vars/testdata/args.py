@@ -73,7 +73,7 @@ for setting in [
 ]:
     gdb.execute("set " + setting)
 gdb.execute("unset environment")
-gdb.execute("set environment GOMAXPROCS=1")
+gdb.execute("set environment GOGC=off")
 gdb.execute("starti")
 places = [Place(a) for a in open(os.environ["PLACES"]).read().split()]
 gdb.execute("continue")

@@ -1,0 +1,40 @@
+package event
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+)
+
+// TestPath takes names with steps apart.
+func TestPath(t *testing.T) {
+	for _, c := range []struct {
+		arg, name string
+		steps     []Step // their columns count from the start of the argument
+	}{
+		{"a", "a", nil},
+		{"a->b", "a", []Step{{Field: "b", Arrow: true, Pos: 3}}},
+		{"a.b->c", "a", []Step{{Field: "b", Pos: 2}, {Field: "c", Arrow: true, Pos: 5}}},
+		{"a[3].b[0x10]", "a", []Step{{Index: 3, Pos: 2}, {Field: "b", Pos: 5}, {Index: 16, Pos: 7}}},
+	} {
+		d, err := Parse("p f " + c.arg)
+		if err != nil {
+			t.Errorf("%s: %v", c.arg, err)
+			continue
+		}
+		for i := range c.steps {
+			c.steps[i].Pos += len("p f ")
+		}
+		name, steps := d.Args[0].Expr.Path()
+		if name != c.name || !reflect.DeepEqual(steps, c.steps) {
+			t.Errorf("%s: %q, %+v; want %+v", c.arg, name, steps, c.steps)
+		}
+	}
+	for arg, want := range map[string]int{"a[": 1, "a[]": 1, "a[x]": 1, "a[-1]": 1, "a[1": 1, "a[99999999999]": 1} {
+		_, err := Parse("p f " + arg)
+		var e *Error
+		if !errors.As(err, &e) || e.Code != BadFetchArg || e.Pos != want+len("p f ") {
+			t.Errorf("%s: %v", arg, err)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package vars
+
+import (
+	"errors"
+	"fmt"
+
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/objfile"
+	"kprobes.dev/kprobes/internal/debuginfo"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/symbol"
+)
+
+// Scope is what can be named at the entry and at the returns of one function.
+type Scope struct {
+	file    *debuginfo.File
+	machine *objfile.Machine
+	fn      *debuginfo.Func
+	sym     *symbol.Func
+	runtime func(vaddr uint64) uint64 // run-time address of a link-time one
+	params  []place
+	results []place
+}
+
+// place is where a variable is.
+type place struct {
+	arch.Placement
+	why error // it has none
+	abi bool  // the calling convention told, not debug information
+}
+
+// Options of a Scope.
+type Options struct {
+	File    *debuginfo.File
+	Machine *objfile.Machine
+	ABI     arch.ABI
+	Runtime func(vaddr uint64) uint64
+}
+
+// New describes a function. ErrNone: the file does not tell of it.
+func New(fn *symbol.Func, o *Options) (*Scope, error) {
+	f, err := o.File.Func(fn.Addr)
+	if err != nil {
+		return nil, err
+	}
+	s := &Scope{file: o.File, machine: o.Machine, fn: f, sym: fn, runtime: o.Runtime}
+	s.locate(o.ABI)
+	return s, nil
+}
+
+// locate finds the places of parameters and result.
+func (s *Scope) locate(abi arch.ABI) {
+	args, outs, err := s.convention(abi)
+	for i := range s.fn.Params {
+		p := s.told(&s.fn.Params[i], abi)
+		if p.why != nil && err == nil {
+			p = place{Placement: args[i], abi: true}
+		} else if p.why != nil {
+			p.why = fmt.Errorf("%w; %w", p.why, err)
+		}
+		s.params = append(s.params, p)
+	}
+	for i := range s.fn.Results {
+		if err != nil {
+			s.results = append(s.results, place{why: err})
+			continue
+		}
+		s.results = append(s.results, place{Placement: outs[i], abi: true})
+	}
+}
+
+var (
+	errRust  = errors.New("no convention of Rust says how functions pass arguments")
+	errClone = errors.New("the compiler has changed how this copy of the function takes its arguments")
+	errGone  = errors.New("it was optimised out")
+)
+
+// convention asks the calling convention for all places.
+func (s *Scope) convention(abi arch.ABI) (args, outs []arch.Placement, err error) {
+	switch {
+	case s.fn.Changed, isClone(s.sym.Name):
+		return nil, nil, errClone
+	case s.fn.Lang == debuginfo.LangRust:
+		return nil, nil, errRust
+	}
+	params, err := shapesOf(s.fn.Params)
+	if err != nil {
+		return nil, nil, err
+	}
+	results, err := shapesOf(s.fn.Results)
+	if err != nil {
+		return nil, nil, err
+	}
+	return abi.Place(params, results)
+}
+
+// told is the place that debug information gives.
+func (s *Scope) told(p *debuginfo.Param, abi arch.ABI) place {
+	if p.Why != nil {
+		return place{why: p.Why}
+	}
+	if len(p.At) == 0 {
+		return place{why: errGone}
+	}
+	var out place
+	off := int64(0)
+	for _, piece := range p.At {
+		part := arch.ValuePart{Off: off, Size: int64(piece.Size), Bits: piece.Bits}
+		switch piece.Kind {
+		case debuginfo.PieceReg:
+			r, vector, ok := s.machine.Register(piece.Reg)
+			if !ok {
+				return place{why: fmt.Errorf("it is in register %d of DWARF, which is not known here", piece.Reg)}
+			}
+			part.At, part.Vector = fetch.Base{Kind: fetch.BaseReg, Reg: fetch.Reg(r)}, vector
+		case debuginfo.PieceConst:
+			part.At = fetch.Base{Kind: fetch.BaseImm, Imm: piece.Value}
+		case debuginfo.PieceNone:
+			off += int64(piece.Size)
+			continue
+		case debuginfo.PieceAddr:
+			part.At = fetch.Base{Kind: fetch.BaseImm, Imm: s.runtime(piece.Value)}
+			return place{Placement: arch.Placement{Parts: []arch.ValuePart{part}, Memory: true}}
+		case debuginfo.PieceCFA:
+			if piece.Off < 0 || len(p.At) > 1 || abi == nil {
+				return place{why: debuginfo.ErrLocation} // a local copy, which is not stored yet
+			}
+			part.At = abi.Stack()
+			return place{Placement: arch.Placement{Parts: []arch.ValuePart{part}, Memory: true, Off: piece.Off + int64(s.machine.Pushes)}}
+		case debuginfo.PieceMem:
+			r, vector, ok := s.machine.Register(piece.Reg)
+			if !ok || vector || piece.Reg == int(s.machine.FrameSP) || len(p.At) > 1 {
+				return place{why: debuginfo.ErrLocation}
+			}
+			part.At = fetch.Base{Kind: fetch.BaseReg, Reg: fetch.Reg(r)}
+			return place{Placement: arch.Placement{Parts: []arch.ValuePart{part}, Memory: true, Off: piece.Off}}
+		default:
+			return place{why: debuginfo.ErrLocation}
+		}
+		if part.Size == 0 {
+			part.Size = 8
+		}
+		off += part.Size
+		out.Parts = append(out.Parts, part)
+	}
+	return out
+}
+
+// Names lists the parameters that have a name, in their order.
+func (s *Scope) Names() []string {
+	var out []string
+	for i := range s.fn.Params {
+		if n := s.fn.Params[i].Name; n != "" {
+			out = append(out, n)
+		}
+	}
+	return out
+}
