@@ -187,8 +187,14 @@ func (k *Kernel) anchor(t *tables, start uint64) error {
 	text, _ := k.Addr("_text")
 	const far = 64 << 20 // .rodata is smaller
 	near := start + uint64(t.tokenTable)
+	k.image.Start = text
+	size := k.imageEnd() - text
 	for pa := (near-min(near, far))&^(largePage-1) + banner%largePage; pa < near+far; pa += largePage {
-		if b := k.mem.Bytes(pa, len(bannerStart)); string(b) == bannerStart && k.mapAt(pa-(banner-text), text) {
+		image := pa - (banner - text)
+		if near-image >= size { // another kernel's banner: these tables are not in its image
+			continue
+		}
+		if b := k.mem.Bytes(pa, len(bannerStart)); string(b) == bannerStart && k.mapAt(image, text) {
 			return nil
 		}
 	}

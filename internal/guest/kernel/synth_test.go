@@ -240,6 +240,26 @@ func TestFindErrors(t *testing.T) {
 	}
 }
 
+// TestFindNeighbours finds two kernels that are alike, at one virtual address, closer to each other than an
+// image may be large: each by its own tables.
+func TestFindNeighbours(t *testing.T) {
+	ram := make(plainRAM, 48<<20)
+	want := []uint64{0x800000, 0x1000000, 0x1e00000}
+	for _, pa := range want {
+		d := made{"6.2", 4, pa, 0xffffffffa3600000, 3, 500, 3, nil, 0, 0}
+		d.write(ram)
+	}
+	all, err := FindAll(ram)
+	var got []uint64
+	for _, k := range all {
+		_, pa := k.Base()
+		got = append(got, pa)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("kernels at 0x%x, want 0x%x: %v", got, want, err)
+	}
+}
+
 // TestCheck sees a kernel that was replaced, and a table that was.
 func TestCheck(t *testing.T) {
 	d := made{"6.2", 4, 0x1e00000, 0xffffffffa3600000, 3, 500, 3, nil, 0, 0}
