@@ -1,6 +1,6 @@
 // Package native lets a program that probes itself name its C++ and Rust functions as people write
 // them, ns::Server::handle, and find functions by the compressed symbol table of a stripped library
-// (.gnu_debugdata). Import it for that effect:
+// (.gnu_debugdata) and by debug files that have a checksum in place of a build-id (.gnu_debuglink). Import it for that effect:
 //
 //	import _ "kprobes.dev/kprobes/native"
 //
@@ -11,6 +11,8 @@ package native
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
 
 	"github.com/ianlancetaylor/demangle"
 
@@ -18,7 +20,7 @@ import (
 	"kprobes.dev/kprobes/internal/xz"
 )
 
-func init() { symbol.ProvideNative(&symbol.Native{Demangle: demangled, Unxz: unxz}) }
+func init() { symbol.ProvideNative(&symbol.Native{Demangle: demangled, Unxz: unxz, CRC32: checksum}) }
 
 // maxDemangled bounds the length of a demangled name: 2 to its power, bytes.
 const maxDemangled = 16
@@ -43,4 +45,10 @@ func unxz(z []byte, limit uint64) ([]byte, error) {
 		err = fmt.Errorf("%w: %w", symbol.ErrLimit, err)
 	}
 	return b, err
+}
+
+func checksum(r io.Reader) (uint32, error) {
+	h := crc32.NewIEEE()
+	_, err := io.Copy(h, r)
+	return h.Sum32(), err
 }

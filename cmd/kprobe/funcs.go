@@ -2,13 +2,13 @@ package main
 
 import (
 	"bufio"
-	"debug/elf"
 	"fmt"
 	"os"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"kprobes.dev/kprobes/internal/arch/objfile"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -88,7 +88,7 @@ func funcsOfFile(path, glob string) error {
 	if err != nil {
 		return err
 	}
-	if m := im.Machine(); m != elf.EM_X86_64 {
+	if m := im.Machine(); m != objfile.X86_64 {
 		return fmt.Errorf("file %q is made for %v: only x86-64 programs can be probed", path, m)
 	}
 	w := bufio.NewWriter(stdout)

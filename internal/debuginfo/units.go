@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 )
 
 // unitsOf finds the compilation units, and where the abbreviations of all units are (DWARF 5, 7.5.1.1; DWARF 4, 7.5.1.1).
@@ -101,14 +102,9 @@ func (f *File) indexUnits(w *walk) error {
 			}
 		}
 	}
-	slices.SortStableFunc(f.spans, func(a, b span) int {
-		switch {
-		case a.start < b.start:
-			return -1
-		case a.start > b.start:
-			return 1
-		}
-		return a.unit - b.unit
+	sort.SliceStable(f.spans, func(i, j int) bool {
+		a, b := f.spans[i], f.spans[j]
+		return a.start < b.start || a.start == b.start && a.unit < b.unit
 	})
 	f.index = true
 	return nil

@@ -1,9 +1,8 @@
 package engine
 
 import (
-	"cmp"
 	"runtime"
-	"slices"
+	"sort"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
@@ -123,6 +122,6 @@ func (c *Core) reserve(evs []*Event) {
 		r.Size += runtime.GOMAXPROCS(0) * batchRoom
 		rooms = append(rooms, r)
 	}
-	slices.SortFunc(rooms, func(a, b target.Room) int { return cmp.Compare(a.Lo, b.Lo) })
+	sort.Slice(rooms, func(i, j int) bool { return rooms[i].Lo < rooms[j].Lo })
 	t.Reserve(rooms)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sort"
 
 	"golang.org/x/sys/unix"
 
@@ -182,12 +183,7 @@ func (c *Core) Blacklist(w io.Writer) error {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b entry) int {
-		if a.lo < b.lo {
-			return -1
-		}
-		return 1
-	})
+	sort.Slice(out, func(i, j int) bool { return out[i].lo < out[j].lo })
 	for _, e := range out {
 		if _, err := fmt.Fprintf(w, "0x%016x-0x%016x\t%s\n", e.lo, e.hi, e.name); err != nil {
 			return err

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"sync"
-	"weak"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch/objfile"
@@ -43,27 +42,33 @@ func (v *env) scope() (*vars.Scope, error) {
 	return v.vars, err
 }
 
-// debugInfo has the debug information of images, until the next garbage collection.
+// debugInfo has the debug information of images, each until garbage collections find it unused.
 type debugInfo struct {
 	mu    sync.Mutex
-	files map[*symbol.Image]weak.Pointer[debuginfo.File]
+	files map[*symbol.Image]*sync.Pool // of one *debuginfo.File
 }
 
 // of reads that of an image.
 func (d *debugInfo) of(im *symbol.Image) (*debuginfo.File, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if f := d.files[im].Value(); f != nil {
-		return f, nil
-	}
-	f, err := debuginfo.New(im.DebugSection)
-	if err == nil {
+	kept := d.files[im]
+	if kept == nil {
 		if d.files == nil {
-			d.files = map[*symbol.Image]weak.Pointer[debuginfo.File]{}
+			d.files = map[*symbol.Image]*sync.Pool{}
 		}
-		d.files[im] = weak.Make(f)
+		kept = new(sync.Pool)
+		d.files[im] = kept
 	}
-	return f, err
+	f, _ := kept.Get().(*debuginfo.File)
+	if f == nil {
+		var err error
+		if f, err = debuginfo.New(im.DebugSection); err != nil {
+			return nil, err
+		}
+	}
+	kept.Put(f)
+	return f, nil
 }
 
 // LeftOut tells which parameters $arg* does not record, and why.

@@ -14,7 +14,6 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -113,9 +112,9 @@ func (m *Box) Add(h *target.Handler, oldest uint64) (*arch.Call, error) {
 		return nil, errno.Errorf(unix.ENOSPC, "%s: handlers %d: there is room for %d", m.who, m.used+1, m.Descs)
 	}
 	at := m.DescAt(desc)
-	atomic.StoreUint64(m.Word64(at+mailmem.MissedOff), 0)
-	atomic.StoreUint64(m.Word64(at+mailmem.StopOff), 0)
-	atomic.StoreUint32(m.Word32(at+mailmem.DeadOff), 0)
+	atomic.StoreUint64(m.Word64(at+arch.MailMissedOff), 0)
+	atomic.StoreUint64(m.Word64(at+arch.MailStopOff), 0)
+	atomic.StoreUint32(m.Word32(at+arch.MailDeadOff), 0)
 	c := &call{Call: arch.Call{Desc: m.addr + uint64(at)}, h: h, desc: desc}
 	m.side.Bind(&h.Point)
 	m.calls[c.Desc], m.byCall[&c.Call] = c, c
@@ -157,7 +156,7 @@ func (m *Box) off(c *call) {
 	if m.lost.Load() {
 		return
 	}
-	atomic.StoreUint32(m.Word32(m.DescAt(c.desc)+mailmem.DeadOff), 1)
+	atomic.StoreUint32(m.Word32(m.DescAt(c.desc)+arch.MailDeadOff), 1)
 }
 
 // Missed reads a call's counts; those of a call that has ended are zero.
@@ -170,8 +169,8 @@ func (m *Box) Missed(a *arch.Call) target.Missed {
 	}
 	at := m.DescAt(c.desc)
 	return target.Missed{
-		System:  atomic.LoadUint64(m.Word64(at + mailmem.MissedOff)),
-		Stopped: atomic.LoadUint64(m.Word64(at + mailmem.StopOff)),
+		System:  atomic.LoadUint64(m.Word64(at + arch.MailMissedOff)),
+		Stopped: atomic.LoadUint64(m.Word64(at + arch.MailStopOff)),
 	}
 }
 
@@ -218,7 +217,7 @@ func (m *Box) Closed() bool { return m.closed.Load() }
 func (m *Box) Shut() {
 	m.close()
 	m.Disable()
-	bell := m.Word32(mailmem.BellOff)
+	bell := m.Word32(arch.MailBellOff)
 	atomic.AddUint32(bell, 1)
 	m.side.Wake(bell, math.MaxInt32)
 	m.wg.Wait()

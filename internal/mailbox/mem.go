@@ -4,14 +4,14 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
+	"kprobes.dev/kprobes/internal/arch"
 )
 
 // Mem is a mailbox (internal/arch/amd64, gate.go) as it lies in our memory. The target can write to
 // all of it: what is read is copied, then checked, then used.
 type Mem struct {
 	B     []byte // the mailbox, not moved while it is used
-	Slots int    // from mailmem.SlotsOff on
+	Slots int    // from arch.MailSlotsOff on
 	Descs int    // descriptors that there is room for
 	First int    // where the first descriptor stands, from the start
 }
@@ -29,16 +29,16 @@ func (m *Mem) Word64(off int) *uint64 {
 }
 
 // State is the state of a slot.
-func (m *Mem) State(slot int) *uint32 { return m.Word32(SlotAt(slot) + mailmem.StateOff) }
+func (m *Mem) State(slot int) *uint32 { return m.Word32(SlotAt(slot) + arch.MailStateOff) }
 
 // Slot is what stands in a slot.
-func (m *Mem) Slot(slot int) []byte { return m.B[SlotAt(slot):][:mailmem.SlotSize] }
+func (m *Mem) Slot(slot int) []byte { return m.B[SlotAt(slot):][:arch.MailSlotSize] }
 
 // SlotAt is where a slot stands, from the start of the mailbox.
-func SlotAt(slot int) int { return mailmem.SlotsOff + slot*mailmem.SlotSize }
+func SlotAt(slot int) int { return arch.MailSlotsOff + slot*arch.MailSlotSize }
 
 // DescAt is where a descriptor stands, from the start of the mailbox.
-func (m *Mem) DescAt(desc int) int { return m.First + desc*mailmem.DescSize }
+func (m *Mem) DescAt(desc int) int { return m.First + desc*arch.MailDescSize }
 
 // Move makes a step of a slot's state, if it is still the first one.
 func (m *Mem) Move(slot int, from, to uint32) bool {
@@ -47,15 +47,15 @@ func (m *Mem) Move(slot int, from, to uint32) bool {
 
 // Init fills in the first page; pid is the process's own id of itself, 0 for a kernel.
 func (m *Mem) Init(pid int) {
-	atomic.StoreUint32(m.Word32(mailmem.PIDOff), uint32(pid))
-	atomic.StoreUint64(m.Word64(mailmem.VersionOff), mailmem.Version)
-	atomic.StoreUint64(m.Word64(mailmem.MagicOff), mailmem.Magic)
+	atomic.StoreUint32(m.Word32(arch.MailPIDOff), uint32(pid))
+	atomic.StoreUint64(m.Word64(arch.MailVersionOff), arch.MailVersion)
+	atomic.StoreUint64(m.Word64(arch.MailMagicOff), arch.MailMagic)
 }
 
 // InUse says whether a slot is not free.
 func (m *Mem) InUse() bool {
 	for slot := range m.Slots {
-		if atomic.LoadUint32(m.State(slot)) != mailmem.SlotFree {
+		if atomic.LoadUint32(m.State(slot)) != arch.MailSlotFree {
 			return true
 		}
 	}
@@ -65,8 +65,8 @@ func (m *Mem) InUse() bool {
 // FreeAll frees the slots that we do not own. Precondition: no thread is in the gate.
 func (m *Mem) FreeAll() {
 	for slot := range m.Slots {
-		for _, state := range []uint32{mailmem.SlotClaimed, mailmem.SlotPosted, mailmem.SlotAnswered, mailmem.SlotRefused} {
-			m.Move(slot, state, mailmem.SlotFree)
+		for _, state := range []uint32{arch.MailSlotClaimed, arch.MailSlotPosted, arch.MailSlotAnswered, arch.MailSlotRefused} {
+			m.Move(slot, state, arch.MailSlotFree)
 		}
 	}
 }
@@ -75,11 +75,11 @@ func (m *Mem) FreeAll() {
 // slot's state.
 func (m *Mem) RefuseAll(wake func(word *uint32)) {
 	for slot := range m.Slots {
-		if (m.Move(slot, mailmem.SlotPosted, mailmem.SlotRefused) || m.Move(slot, mailmem.SlotTaken, mailmem.SlotRefused)) && wake != nil {
+		if (m.Move(slot, arch.MailSlotPosted, arch.MailSlotRefused) || m.Move(slot, arch.MailSlotTaken, arch.MailSlotRefused)) && wake != nil {
 			wake(m.State(slot))
 		}
 	}
 }
 
 // Disable lets nobody wait any more: a hit is missed at once.
-func (m *Mem) Disable() { atomic.StoreUint32(m.Word32(mailmem.OffOff), mailmem.Closed) }
+func (m *Mem) Disable() { atomic.StoreUint32(m.Word32(arch.MailOffOff), arch.MailClosed) }

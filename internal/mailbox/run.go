@@ -10,7 +10,6 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -25,11 +24,11 @@ func (m *Box) hire() {
 // work is a worker.
 func (m *Box) work() {
 	defer m.leave()
-	bell, idle, me := m.Word32(mailmem.BellOff), m.Word32(mailmem.IdleOff), goid()
+	bell, idle, me := m.Word32(arch.MailBellOff), m.Word32(arch.MailIdleOff), goid()
 	for !m.lost.Load() {
 		atomic.AddUint32(idle, 1)
 		rung := atomic.LoadUint32(bell)
-		atomic.CompareAndSwapUint32(m.Word32(mailmem.OffOff), mailmem.Muted, mailmem.On) // we live
+		atomic.CompareAndSwapUint32(m.Word32(arch.MailOffOff), arch.MailMuted, arch.MailOn) // we live
 		slot, ok := m.take()
 		if !ok && !m.closed.Load() {
 			m.side.Wait(bell, rung)
@@ -63,7 +62,7 @@ func (m *Box) take() (slot int, ok bool) {
 	first := int(m.turn.Load())
 	for i := range m.Slots {
 		slot = (first + i) % m.Slots
-		if atomic.LoadUint32(m.State(slot)) == mailmem.SlotPosted && m.Move(slot, mailmem.SlotPosted, mailmem.SlotTaken) {
+		if atomic.LoadUint32(m.State(slot)) == arch.MailSlotPosted && m.Move(slot, arch.MailSlotPosted, arch.MailSlotTaken) {
 			m.turn.Store(uint32(slot + 1))
 			return slot, true
 		}
@@ -75,10 +74,10 @@ func (m *Box) take() (slot int, ok bool) {
 func (m *Box) serve(slot int, me uint64) {
 	r := &handling{m: m, slot: slot, post: m.side.Post(append([]byte(nil), m.Slot(slot)...))}
 	if r.c = m.begin(r.post.Desc); r.c == nil {
-		if m.Move(slot, mailmem.SlotTaken, mailmem.SlotRefused) {
+		if m.Move(slot, arch.MailSlotTaken, arch.MailSlotRefused) {
 			m.side.Wake(m.State(slot), 1)
 		} else {
-			m.Move(slot, mailmem.SlotAbandoned, mailmem.SlotFree)
+			m.Move(slot, arch.MailSlotAbandoned, arch.MailSlotFree)
 		}
 		return
 	}
@@ -240,11 +239,11 @@ func (r *handling) answer(now *native.Regs, action arch.Action) {
 	}
 	block, _ := r.m.side.Block(now.SP, &r.c.h.Point)
 	r.post.PutAnswer(r.m.Slot(r.slot), now, action, block)
-	if r.m.Move(r.slot, mailmem.SlotTaken, mailmem.SlotAnswered) {
+	if r.m.Move(r.slot, arch.MailSlotTaken, arch.MailSlotAnswered) {
 		r.m.side.Wake(r.m.State(r.slot), 1)
 		return
 	}
-	r.m.Move(r.slot, mailmem.SlotAbandoned, mailmem.SlotFree)
+	r.m.Move(r.slot, arch.MailSlotAbandoned, arch.MailSlotFree)
 }
 
 func (r *handling) done() {

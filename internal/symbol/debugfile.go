@@ -2,14 +2,12 @@ package symbol
 
 import (
 	"bytes"
-	"debug/elf"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
 	"syscall"
 )
 
@@ -42,20 +40,20 @@ func (im *Image) debugCandidates() []debugCandidate {
 	var out []debugCandidate
 	if id := fmt.Sprintf("%x", im.buildID); len(id) > 2 {
 		for _, d := range im.opts.DebugDirs {
-			out = append(out, debugCandidate{path: filepath.Join(d, ".build-id", id[:2], id[2:]+".debug")})
+			out = append(out, debugCandidate{path: path.Join(d, ".build-id", id[:2], id[2:]+".debug")})
 		}
 	}
 	name, crc, ok := im.elf.debugLink()
 	if !ok {
 		return out
 	}
-	dir := filepath.Dir(im.elf.path)
-	paths := []string{filepath.Join(dir, name), filepath.Join(dir, ".debug", name)}
+	dir := path.Dir(im.elf.path)
+	paths := []string{path.Join(dir, name), path.Join(dir, ".debug", name)}
 	for _, d := range im.opts.DebugDirs {
-		paths = append(paths, filepath.Join(d, dir, name))
+		paths = append(paths, path.Join(d, dir, name))
 	}
 	for _, p := range paths {
-		if p != filepath.Clean(im.elf.path) {
+		if p != path.Clean(im.elf.path) {
 			out = append(out, debugCandidate{p, crc, true})
 		}
 	}
@@ -77,7 +75,7 @@ func (f *elfFile) debugLink() (name string, crc uint32, ok bool) {
 	name = c.cstr()
 	c.pos = align4(c.pos)
 	crc = c.u32()
-	ok = !c.bad && name != "" && name == filepath.Base(name) && name != "." && name != ".."
+	ok = !c.bad && name != "" && name == path.Base(name) && name != "." && name != ".."
 	return name, crc, ok
 }
 
@@ -123,7 +121,7 @@ func (im *Image) checkDebugFile(c debugCandidate, file File) (*elfFile, error) {
 	switch {
 	case f.machine != im.elf.machine:
 		return nil, f.fail("debug file", 18, "made for another machine")
-	case f.sectionOfType(elf.SHT_SYMTAB) == nil:
+	case f.sectionOfType(secSymtab) == nil:
 		return nil, f.fail("debug file", 0, "holds no .symtab")
 	case len(id) > 0 && len(im.buildID) > 0:
 		if !bytes.Equal(id, im.buildID) {
@@ -140,11 +138,15 @@ func (im *Image) checkDebugFile(c debugCandidate, file File) (*elfFile, error) {
 }
 
 func checkCRC(f *elfFile, want uint32) error {
-	h := crc32.NewIEEE()
-	if _, err := io.Copy(h, io.NewSectionReader(f.r, 0, int64(f.size))); err != nil {
+	n := native.Load()
+	if n == nil {
+		return &FormatError{Path: f.path, What: "debug file", Why: "has a CRC in place of a build-id: import _ \"" + nativePath + "\" to have it read", Err: errors.ErrUnsupported}
+	}
+	got, err := n.CRC32(io.NewSectionReader(f.r, 0, int64(f.size)))
+	if err != nil {
 		return fmt.Errorf("debug file %q: %w", f.path, err)
 	}
-	if got := h.Sum32(); got != want {
+	if got != want {
 		return f.fail("debug file", 0, "CRC 0x%08x, the debug link says 0x%08x: it belongs to another build", got, want)
 	}
 	return nil

@@ -148,6 +148,10 @@ func TestWithoutNative(t *testing.T) {
 	prog := miniDebug(t, "-6")
 	n := native.Swap(nil)
 	defer native.Store(n)
+	linked, _ := splitDebug(t, "-Wl,--build-id=none")
+	if _, problems := load(t, linked, &Options{DebugDirs: []string{}}); len(problems) != 1 || !errors.Is(problems[0], errors.ErrUnsupported) || !strings.Contains(problems[0].Error(), nativePath) {
+		t.Errorf("a debug link: %v", problems)
+	}
 	im, problems := load(t, prog, noDebug)
 	if len(problems) != 1 || !errors.Is(problems[0], errors.ErrUnsupported) || !strings.Contains(problems[0].Error(), nativePath) {
 		t.Errorf("compressed symbols: %v", problems)

@@ -1,7 +1,6 @@
 package symbol
 
 import (
-	"debug/elf"
 	"encoding/binary"
 )
 
@@ -30,30 +29,30 @@ func (f *elfFile) readDynamic() (dynamic, error) {
 	d.present = true
 	fields := d.fields()
 	for c := (&cursor{b: b}); ; {
-		tag, val := elf.DynTag(c.u64()), c.u64()
-		if c.bad || tag == elf.DT_NULL {
+		tag, val := c.u64(), c.u64()
+		if c.bad || tag == dynNull {
 			return d, nil
 		}
 		if p := fields[tag]; p != nil {
 			*p = val
 		}
 		switch tag {
-		case elf.DT_SONAME:
+		case dynSoname:
 			d.hasSoname = true
-		case elf.DT_NEEDED:
+		case dynNeeded:
 			d.needed++
 		}
 	}
 }
 
 // fields says where the values of tags go.
-func (d *dynamic) fields() map[elf.DynTag]*uint64 {
-	return map[elf.DynTag]*uint64{
-		elf.DT_SYMTAB: &d.symtab, elf.DT_STRTAB: &d.strtab, elf.DT_STRSZ: &d.strsz,
-		elf.DT_HASH: &d.hash, elf.DT_GNU_HASH: &d.gnuHash, elf.DT_VERSYM: &d.versym,
-		elf.DT_VERDEF: &d.verdef, elf.DT_VERDEFNUM: &d.verdefnum, elf.DT_RELA: &d.rela,
-		elf.DT_RELASZ: &d.relasz, elf.DT_JMPREL: &d.jmprel, elf.DT_PLTRELSZ: &d.pltsz,
-		elf.DT_FLAGS_1: &d.flags1, elf.DT_SONAME: &d.soname,
+func (d *dynamic) fields() map[uint64]*uint64 {
+	return map[uint64]*uint64{
+		dynSymtab: &d.symtab, dynStrtab: &d.strtab, dynStrSz: &d.strsz,
+		dynHash: &d.hash, dynGNUHash: &d.gnuHash, dynVersym: &d.versym,
+		dynVerdef: &d.verdef, dynVerdefNum: &d.verdefnum, dynRela: &d.rela,
+		dynRelaSz: &d.relasz, dynJmpRel: &d.jmprel, dynPltRelSz: &d.pltsz,
+		dynFlags1: &d.flags1, dynSoname: &d.soname,
 	}
 }
 
@@ -65,7 +64,7 @@ type tableSpan struct {
 }
 
 // sectionSpan finds a symbol table by its section.
-func (f *elfFile) sectionSpan(t elf.SectionType) (tableSpan, bool, error) {
+func (f *elfFile) sectionSpan(t uint32) (tableSpan, bool, error) {
 	s := f.sectionOfType(t)
 	if s == nil {
 		return tableSpan{}, false, nil
@@ -73,7 +72,7 @@ func (f *elfFile) sectionSpan(t elf.SectionType) (tableSpan, bool, error) {
 	if s.entsize != 24 || int(s.link) >= len(f.sects) {
 		return tableSpan{}, false, f.fail(s.name, s.off, "entries of %d bytes, strings in section %d of %d", s.entsize, s.link, len(f.sects))
 	}
-	if elf.SectionFlag(s.flags)&elf.SHF_COMPRESSED != 0 {
+	if s.flags&secCompressed != 0 {
 		return tableSpan{}, false, f.fail(s.name, s.off, "compressed: objcopy --decompress-debug-sections makes it readable")
 	}
 	str := f.sects[s.link]

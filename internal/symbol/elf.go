@@ -1,11 +1,10 @@
 package symbol
 
 import (
-	"debug/elf"
 	"fmt"
 	"io"
 	"math"
-	"slices"
+	"sort"
 	"strings"
 
 	"kprobes.dev/kprobes/internal/arch/objfile"
@@ -81,7 +80,7 @@ func parseELF(r io.ReaderAt, size int64, path string, o *Options, detached bool)
 	}
 	c := &cursor{b: hdr, pos: 16}
 	f.typ = c.u16()
-	machine := elf.Machine(c.u16())
+	machine := objfile.ELF(c.u16())
 	f.machine = objfile.Of(machine)
 	c.u32()
 	f.entry = c.u64()
@@ -105,18 +104,18 @@ func parseELF(r io.ReaderAt, size int64, path string, o *Options, detached bool)
 // checkIdent accepts ELF-64 little-endian files (gABI, e_ident).
 func (f *elfFile) checkIdent(hdr []byte) error {
 	switch {
-	case string(hdr[:4]) != elf.ELFMAG:
+	case string(hdr[:4]) != elfMagic:
 		return f.fail("header", 0, "the file does not begin with \\x7fELF: give a program or a shared object")
-	case elf.Class(hdr[elf.EI_CLASS]) != elf.ELFCLASS64:
-		return f.fail("header", elf.EI_CLASS, "not a 64-bit file: only 64-bit programs can be probed")
-	case elf.Data(hdr[elf.EI_DATA]) != elf.ELFDATA2LSB:
-		return f.fail("header", elf.EI_DATA, "not little-endian: only little-endian programs can be probed")
+	case hdr[eiClass] != elfClass64:
+		return f.fail("header", eiClass, "not a 64-bit file: only 64-bit programs can be probed")
+	case hdr[eiData] != elfData2LSB:
+		return f.fail("header", eiData, "not little-endian: only little-endian programs can be probed")
 	}
 	return nil
 }
 
-func (f *elfFile) checkMachine(m elf.Machine) error {
-	if t := elf.Type(f.typ); t != elf.ET_EXEC && t != elf.ET_DYN {
+func (f *elfFile) checkMachine(m objfile.ELF) error {
+	if t := fileType(f.typ); t != typeExec && t != typeDyn {
 		return f.fail("header", 16, "file type %v: only programs and shared objects have places to probe", t)
 	}
 	if f.machine == nil {
@@ -196,7 +195,7 @@ func (f *elfFile) readSegments(phoff uint64, entsize, num uint16, detached bool)
 			return err
 		}
 	}
-	slices.SortFunc(f.segs, func(a, b Segment) int { return cmpU64(a.Vaddr, b.Vaddr) })
+	sort.Slice(f.segs, func(i, j int) bool { return f.segs[i].Vaddr < f.segs[j].Vaddr })
 	mapped := uint64(0)
 	for _, s := range f.segs {
 		mapped += s.Filesz / maxOverlap
@@ -210,26 +209,26 @@ func (f *elfFile) readSegments(phoff uint64, entsize, num uint16, detached bool)
 // addSegment takes one program header.
 func (f *elfFile) addSegment(b []byte, at uint64, detached bool) error {
 	c := &cursor{b: b}
-	typ, flags := elf.ProgType(c.u32()), elf.ProgFlag(c.u32())
+	typ, flags := c.u32(), c.u32()
 	off, vaddr := c.u64(), c.u64()
 	c.u64()
 	filesz, memsz := c.u64(), c.u64()
 	switch typ {
-	case elf.PT_LOAD:
+	case segLoad:
 		if err := f.checkLoad(off, vaddr, filesz, memsz, at, detached); err != nil {
 			return err
 		}
 		f.segs = append(f.segs, Segment{
 			Vaddr: vaddr, Memsz: memsz, Off: off, Filesz: filesz,
-			Exec: flags&elf.PF_X != 0, Write: flags&elf.PF_W != 0,
+			Exec: flags&segExec != 0, Write: flags&segWrite != 0,
 		})
-	case elf.PT_DYNAMIC:
+	case segDynamic:
 		f.dynOff, f.dynSize = off, filesz
-	case elf.PT_GNU_EH_FRAME:
+	case segGNUEHFrame:
 		f.ehHdr, f.ehHdrSize = vaddr, memsz
-	case elf.PT_NOTE:
+	case segNote:
 		f.notes = append(f.notes, interval.Range{Start: off, End: off + filesz})
-	case elf.PT_INTERP:
+	case segInterp:
 		f.hasInterp = true
 		if p, err := f.bytesAt(off, min(filesz, 4096), "PT_INTERP"); err == nil {
 			f.interp = strings.TrimRight(string(p), "\x00")
@@ -268,7 +267,7 @@ func (f *elfFile) readSections(shoff uint64, entsize uint16, num uint64, strndx 
 	if num == 0 {
 		num = zero.size // gABI: the count does not fit into e_shnum
 	}
-	if strndx == uint32(elf.SHN_XINDEX) {
+	if strndx == indexXindex {
 		strndx = zero.link
 	}
 	if num > maxSections {
@@ -315,7 +314,7 @@ func (f *elfFile) nameSections(hdrs []byte, strndx uint32) error {
 // section gives the first section of a name, nil if there is none with contents.
 func (f *elfFile) section(name string) *section {
 	for i := range f.sects {
-		if s := &f.sects[i]; s.name == name && elf.SectionType(s.typ) != elf.SHT_NOBITS {
+		if s := &f.sects[i]; s.name == name && s.typ != secNobits {
 			return s
 		}
 	}
@@ -323,9 +322,9 @@ func (f *elfFile) section(name string) *section {
 }
 
 // sectionOfType gives the first section of a type, nil if there is none.
-func (f *elfFile) sectionOfType(t elf.SectionType) *section {
+func (f *elfFile) sectionOfType(t uint32) *section {
 	for i := range f.sects {
-		if elf.SectionType(f.sects[i].typ) == t {
+		if f.sects[i].typ == t {
 			return &f.sects[i]
 		}
 	}

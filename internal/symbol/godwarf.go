@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/zlib"
 	"debug/dwarf"
-	"debug/elf"
 	"fmt"
 	"io"
 	"math"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"weak"
 )
 
 // goDWARF is the debug information of a file.
@@ -36,7 +34,8 @@ type dwarfUnit struct {
 func (im *Image) goDWARF() (*goDWARF, error) {
 	im.dwMu.Lock()
 	defer im.dwMu.Unlock()
-	if dw := im.dw.Value(); dw != nil {
+	if dw, _ := im.dw.Get().(*goDWARF); dw != nil {
+		im.dw.Put(dw)
 		return dw, nil
 	}
 	dw, err := im.elf.readDWARF()
@@ -47,7 +46,7 @@ func (im *Image) goDWARF() (*goDWARF, error) {
 		}
 	}
 	if dw != nil {
-		im.dw = weak.Make(dw)
+		im.dw.Put(dw)
 	}
 	return dw, err
 }
@@ -93,17 +92,17 @@ func (f *elfFile) readDWARF() (*goDWARF, error) {
 // debugSection reads a section that may be compressed (gABI, Elf64_Chdr).
 func (f *elfFile) debugSection(s *section) ([]byte, error) {
 	b, err := f.bytesAt(s.off, s.size, s.name)
-	if err != nil || elf.SectionFlag(s.flags)&elf.SHF_COMPRESSED == 0 {
+	if err != nil || s.flags&secCompressed == 0 {
 		return b, err
 	}
 	c := &cursor{b: b}
-	typ := elf.CompressionType(c.u32())
+	typ := c.u32()
 	c.u32()
 	size := c.u64()
 	c.u64()
 	switch {
-	case c.bad || typ != elf.COMPRESS_ZLIB:
-		return nil, f.fail(s.name, s.off, "compressed in a way that is not known (%v): only zlib is", typ)
+	case c.bad || typ != compressZlib:
+		return nil, f.fail(s.name, s.off, "compressed in a way that is not known (ch_type %d): only zlib is", typ)
 	case size > f.limit:
 		return nil, &FormatError{Path: f.path, Off: s.off, What: s.name, Why: fmt.Sprintf("%d bytes, at most %d are read: raise Options.MaxSize", size, f.limit), Err: ErrLimit}
 	}

@@ -1,16 +1,15 @@
 package symbol
 
 import (
-	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"path/filepath"
+	"path"
 	"slices"
 	"sync"
-	"weak"
 
+	"kprobes.dev/kprobes/internal/arch/objfile"
 	"kprobes.dev/kprobes/internal/interval"
 )
 
@@ -85,7 +84,7 @@ type Image struct {
 	data     map[string][]int32 // object names to table.objs
 
 	dwMu sync.Mutex
-	dw   weak.Pointer[goDWARF]
+	dw   sync.Pool // its debug information, a *goDWARF, until garbage collections find it unused
 }
 
 // Open reads the headers of an ELF file of size bytes. The path names it in errors, is
@@ -122,14 +121,14 @@ func (im *Image) Path() string { return im.elf.path }
 
 // Type tells whether the file is loaded where it was linked.
 func (im *Image) Type() Type {
-	if elf.Type(im.elf.typ) == elf.ET_DYN {
+	if fileType(im.elf.typ) == typeDyn {
 		return TypeDyn
 	}
 	return TypeExec
 }
 
 // Machine is the instruction set, EM_X86_64 or EM_AARCH64.
-func (im *Image) Machine() elf.Machine { return im.elf.machine.ELF }
+func (im *Image) Machine() objfile.ELF { return im.elf.machine.ELF }
 
 // Entry is the link-time address of the entry point, 0 if there is none.
 func (im *Image) Entry() uint64 { return im.elf.entry }
@@ -146,7 +145,7 @@ func (im *Image) BuildID() string { return fmt.Sprintf("%x", im.buildID) }
 // Static reports a program that needs no interpreter: a static one, PIE or not. Shared
 // objects are not static.
 func (im *Image) Static() bool {
-	const pie = uint64(elf.DF_1_PIE)
+	const pie = uint64(flag1PIE)
 	return !im.elf.hasInterp && im.dyn.needed == 0 && (im.Type() == TypeExec || im.dyn.flags1&pie != 0)
 }
 
@@ -208,7 +207,7 @@ func (im *Image) FileOff(vaddr uint64) (off uint64, ok bool) {
 }
 
 // ModName is the base name of the file's path.
-func (im *Image) ModName() string { return filepath.Base(im.elf.path) }
+func (im *Image) ModName() string { return path.Base(im.elf.path) }
 
 func (im *Image) readSoname() string {
 	if !im.dyn.hasSoname {
@@ -230,8 +229,8 @@ func (im *Image) readSoname() string {
 func (f *elfFile) codeRanges() []interval.Range {
 	var rs []interval.Range
 	for _, s := range f.sects {
-		fl := elf.SectionFlag(s.flags)
-		if fl&elf.SHF_ALLOC == 0 || fl&elf.SHF_EXECINSTR == 0 || s.size == 0 {
+		fl := s.flags
+		if fl&secAlloc == 0 || fl&secExecinstr == 0 || s.size == 0 {
 			continue
 		}
 		if g := f.segment(s.addr); g != nil && g.Exec && s.size <= g.Memsz-(s.addr-g.Vaddr) {
@@ -286,7 +285,7 @@ func inRanges(rs []interval.Range, a uint64) bool {
 func (f *elfFile) readBuildID() []byte {
 	notes := slices.Clone(f.notes)
 	for _, s := range f.sects {
-		if elf.SectionType(s.typ) == elf.SHT_NOTE {
+		if s.typ == secNote {
 			notes = append(notes, interval.Range{Start: s.off, End: s.off + s.size})
 		}
 	}

@@ -1,7 +1,6 @@
 package symbol
 
 import (
-	"debug/elf"
 	"slices"
 	"strings"
 	"sync"
@@ -108,7 +107,7 @@ func (l *loader) loadSymtabs() {
 
 // readSymtab reads the .symtab of a file; false if it has none.
 func (l *loader) readSymtab(f *elfFile, src Source) bool {
-	span, ok, err := f.sectionSpan(elf.SHT_SYMTAB)
+	span, ok, err := f.sectionSpan(secSymtab)
 	l.problem(err)
 	if !ok {
 		return false
@@ -126,7 +125,7 @@ func (l *loader) readSymtab(f *elfFile, src Source) bool {
 func (l *loader) loadDynsym() func(uint32) string {
 	none := func(uint32) string { return "" }
 	f := l.im.elf
-	span, ok, err := f.sectionSpan(elf.SHT_DYNSYM)
+	span, ok, err := f.sectionSpan(secDynsym)
 	if err != nil || !ok {
 		span, ok, err = f.dynamicSpan(&l.im.dyn)
 	}

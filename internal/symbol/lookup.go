@@ -1,10 +1,10 @@
 package symbol
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 )
 
@@ -369,7 +369,7 @@ func (im *Image) objects(name string) []object {
 			out = append(out, o)
 		}
 	}
-	slices.SortFunc(out, func(a, b object) int { return cmp.Compare(a.addr, b.addr) })
+	sort.Slice(out, func(i, j int) bool { return out[i].addr < out[j].addr })
 	return slices.CompactFunc(out, func(a, b object) bool { return a.addr == b.addr })
 }
 

@@ -1,6 +1,9 @@
 package symbol
 
-import "sync/atomic"
+import (
+	"io"
+	"sync/atomic"
+)
 
 // Native reads what only files of C, C++ and Rust have. Package native provides it: a
 // program that probes its own Go code alone does without, and is smaller.
@@ -9,6 +12,8 @@ type Native struct {
 	Demangle func(name string, form Form) (string, bool)
 	// Unxz decompresses one xz stream, to at most limit bytes.
 	Unxz func(z []byte, limit uint64) ([]byte, error)
+	// CRC32 gives the IEEE CRC-32 of what r has, by which a debug link names its file (.gnu_debuglink).
+	CRC32 func(r io.Reader) (uint32, error)
 }
 
 // Form is how much of a demangled name is written.

@@ -3,6 +3,7 @@ package symbol
 import (
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 )
 
@@ -72,7 +73,7 @@ func nearest(name string, each func(yield func(string))) []string {
 			return
 		}
 		best = append(best, near{s, d})
-		slices.SortStableFunc(best, func(a, b near) int { return a.dist - b.dist })
+		sort.SliceStable(best, func(i, j int) bool { return best[i].dist < best[j].dist })
 		best = best[:min(len(best), MaxNearest)]
 	})
 	var out []string

@@ -1,7 +1,6 @@
 package symbol
 
 import (
-	"debug/elf"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,7 +64,7 @@ type pltStub struct {
 func (f *elfFile) pltSections() []section {
 	var out []section
 	for _, s := range f.sects {
-		if (s.name == ".plt" || strings.HasPrefix(s.name, ".plt.") || s.name == ".iplt") && elf.SectionType(s.typ) == elf.SHT_PROGBITS {
+		if (s.name == ".plt" || strings.HasPrefix(s.name, ".plt.") || s.name == ".iplt") && s.typ == secProgbits {
 			out = append(out, s)
 		}
 	}

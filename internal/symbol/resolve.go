@@ -3,7 +3,7 @@ package symbol
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 )
@@ -197,11 +197,11 @@ func (m *Module) resolved(vaddr uint64) Resolved {
 // resolveFileOff finds a file offset in the mapped file of a path: the same path, or one
 // that ends in it, since /lib may be a link to /usr/lib.
 func (s *Space) resolveFileOff(p Place) (Resolved, error) {
-	path := filepath.Clean(p.Path)
+	name := path.Clean(p.Path)
 	var hits []*Module
 	mods := s.Modules()
 	for _, m := range mods {
-		if m.isFile(path) {
+		if m.isFile(name) {
 			hits = append(hits, m)
 		}
 	}
@@ -216,7 +216,7 @@ func (s *Space) resolveFileOff(p Place) (Resolved, error) {
 }
 
 // isFile says whether a path is that of the module's file, or an absolute one in which it ends.
-func (m *Module) isFile(path string) bool {
-	mp, path := filepath.Clean(m.Image.Path()), filepath.Clean(path)
-	return mp == path || filepath.IsAbs(path) && strings.HasSuffix(mp, path)
+func (m *Module) isFile(name string) bool {
+	mapped, name := path.Clean(m.Image.Path()), path.Clean(name)
+	return mapped == name || path.IsAbs(name) && strings.HasSuffix(mapped, name)
 }

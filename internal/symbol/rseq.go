@@ -3,6 +3,7 @@ package symbol
 import (
 	"encoding/binary"
 	"slices"
+	"sort"
 )
 
 // Sequence is a restartable sequence of the program (rseq(2); struct rseq_cs in linux/rseq.h),
@@ -45,7 +46,7 @@ func (im *Image) Sequences() ([]Sequence, error) {
 			out = append(out, q)
 		}
 	}
-	slices.SortFunc(out, func(a, b Sequence) int { return cmpU64(a.Start, b.Start) })
+	sort.Slice(out, func(i, j int) bool { return out[i].Start < out[j].Start })
 	return out, nil
 }
 

@@ -3,7 +3,7 @@ package symbol
 import (
 	"cmp"
 	"fmt"
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 )
@@ -98,7 +98,7 @@ func (im *Image) named() (r *readingRuntime, mark string) {
 		if r.section != "" && im.elf.section(r.section) != nil {
 			return r, "section " + r.section
 		}
-		for _, file := range []string{im.soname, filepath.Base(im.elf.path)} {
+		for _, file := range []string{im.soname, path.Base(im.elf.path)} {
 			if slices.ContainsFunc(r.objects, func(o string) bool { return file == o || strings.HasPrefix(file, o) && o != "sbcl" }) {
 				return r, file
 			}

@@ -3,8 +3,9 @@ package symbol
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
+	"path"
 	"slices"
+	"sort"
 	"sync"
 
 	"kprobes.dev/kprobes/internal/interval"
@@ -50,7 +51,7 @@ func (s *Space) Add(im *Image, bias uint64, name string) *Module {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := &Module{Image: im, Bias: bias, Name: filepath.Base(name), Main: len(s.mods) == 0}
+	m := &Module{Image: im, Bias: bias, Name: path.Base(name), Main: len(s.mods) == 0}
 	s.mods = append(s.mods, m)
 	s.index()
 	return m
@@ -75,7 +76,7 @@ func (s *Space) index() {
 			}
 		}
 	}
-	slices.SortFunc(s.spans, func(a, b span) int { return cmpU64(a.Start, b.Start) })
+	sort.Slice(s.spans, func(i, j int) bool { return s.spans[i].Start < s.spans[j].Start })
 }
 
 // Modules gives the modules in the order in which they were added, the program first.

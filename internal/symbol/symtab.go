@@ -1,7 +1,6 @@
 package symbol
 
 import (
-	"debug/elf"
 	"encoding/binary"
 	"fmt"
 	"strings"
@@ -19,8 +18,7 @@ type rawSym struct {
 	hidden     bool // version given with one '@': not the default
 }
 
-// symType and symBind are elf.SymType and elf.SymBind in the byte they take in a file:
-// large programs have a million symbols.
+// symType and symBind are the halves of st_info, each in a byte: large programs have a million symbols.
 type (
 	symType uint8
 	symBind uint8
@@ -28,15 +26,15 @@ type (
 
 // Types and bindings that count here.
 const (
-	symNone   = symType(elf.STT_NOTYPE)
-	symObject = symType(elf.STT_OBJECT)
-	symFunc   = symType(elf.STT_FUNC)
-	symFile   = symType(elf.STT_FILE)
-	symCommon = symType(elf.STT_COMMON)
-	symTLS    = symType(elf.STT_TLS)
-	symIFunc  = symType(elf.STT_GNU_IFUNC)
-	symLocal  = symBind(elf.STB_LOCAL)
-	symGlobal = symBind(elf.STB_GLOBAL)
+	symNone   = symType(0)
+	symObject = symType(1)
+	symFunc   = symType(2)
+	symFile   = symType(4)
+	symCommon = symType(5)
+	symTLS    = symType(6)
+	symIFunc  = symType(10)
+	symLocal  = symBind(0)
+	symGlobal = symBind(1)
 )
 
 // maxEntries bounds the symbols and functions of one table. Chrome with all symbols has
@@ -160,11 +158,11 @@ func parseSym(b []byte, strs string) (s rawSym, ok bool) {
 	c := &cursor{b: b[:24]}
 	name := c.u32()
 	info, _ := c.u8(), c.u8()
-	shndx := elf.SectionIndex(c.u16())
+	shndx := c.u16()
 	s.addr, s.size = c.u64(), c.u64()
-	s.typ, s.bind = symType(elf.ST_TYPE(info)), symBind(elf.ST_BIND(info))
+	s.typ, s.bind = symType(info&0xf), symBind(info>>4)
 	s.name, ok = cstring(strs, uint64(name))
-	defined := shndx != elf.SHN_UNDEF && shndx != elf.SHN_ABS && shndx != elf.SHN_COMMON
+	defined := shndx != indexUndef && shndx != indexAbs && shndx != indexCommon
 	return s, ok && defined
 }
 

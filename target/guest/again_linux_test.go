@@ -7,8 +7,8 @@ import (
 	"unsafe"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/engine"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
@@ -98,7 +98,7 @@ func TestAgainElsewhere(t *testing.T) {
 	ev := p.add(nil, "p "+getppid)[0]
 	r := p.t.Ring()
 	shard := int(r.Stride / page)
-	if r.Stride%page != 0 || r.ShardOff(0)%page != mailmem.SlotsOff {
+	if r.Stride%page != 0 || r.ShardOff(0)%page != arch.MailSlotsOff {
 		t.Fatalf("no page of the ring is where one of the mailbox could be: the shards have %d bytes from %d on", r.Stride, r.ShardOff(0))
 	}
 	mailbox, ring := p.t.Parts()

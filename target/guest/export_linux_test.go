@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -55,7 +55,7 @@ func (t *Target) Taken() []byte { return slices.Concat(t.lay.control.mem, t.lay.
 
 // MailOff is what the mailbox says to vCPUs that would wait.
 func (l *Leftover) MailOff() uint32 {
-	return le.Uint32(l.lay.data.mem[l.control.get(hdrMail)-1+mailmem.OffOff:])
+	return le.Uint32(l.lay.data.mem[l.control.get(hdrMail)-1+arch.MailOffOff:])
 }
 
 // Plant takes a slot of the pool that return probes share, as a call whose return address ret stands at

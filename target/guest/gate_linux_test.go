@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
 	"kprobes.dev/kprobes/target/guest/qemu"
@@ -321,7 +321,7 @@ func TestHandlerTracerKilled(t *testing.T) {
 		if err != nil || l == nil || l.Alive() {
 			t.Fatalf("%+v, %v", l, err)
 		}
-		if off := l.MailOff(); off != mailmem.Muted {
+		if off := l.MailOff(); off != arch.MailMuted {
 			t.Errorf("the mailbox is in state %d", off)
 		}
 		if u, err := l.Undo(); err != nil || len(u.Foreign) > 0 {

@@ -11,7 +11,6 @@ import (
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/mailbox"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -141,7 +140,7 @@ func (t *Target) handlerTicks() (uint64, error) {
 // what its first page has left.
 const (
 	sharedDescs = 4096
-	lowDescs    = (mailmem.SlotsOff - lowFirst) / mailmem.DescSize
+	lowDescs    = (arch.MailSlotsOff - lowFirst) / arch.MailDescSize
 	lowFirst    = 256
 )
 
@@ -151,7 +150,7 @@ func (t *Target) mailMem() (m mailbox.Mem, size int) {
 	size = native.KernelMailSize(m.Slots)
 	if t.lay.shared {
 		m.Descs, m.First = sharedDescs, size
-		size += sharedDescs * mailmem.DescSize
+		size += sharedDescs * arch.MailDescSize
 	}
 	return m, size
 }

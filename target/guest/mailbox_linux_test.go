@@ -7,9 +7,9 @@ import (
 	"testing"
 	"unsafe"
 
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/mailbox"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // TestEndsInCall tells return addresses from other words by the instruction before them.
@@ -59,10 +59,10 @@ func TestLetWaitersGo(t *testing.T) {
 	c := newControl(l.control.mem)
 	c.put(hdrMail, off+1)
 	m := mailbox.Mem{B: mem[off:], Slots: cpus}
-	*m.State(0), *m.State(1) = mailmem.SlotPosted, mailmem.SlotAbandoned
+	*m.State(0), *m.State(1) = arch.MailSlotPosted, arch.MailSlotAbandoned
 	letWaitersGo(l, cpus)
-	if *m.State(0) != mailmem.SlotRefused || *m.State(1) != mailmem.SlotAbandoned || *m.Word32(mailmem.OffOff) != mailmem.Closed {
-		t.Errorf("states %d and %d, off %d", *m.State(0), *m.State(1), *m.Word32(mailmem.OffOff))
+	if *m.State(0) != arch.MailSlotRefused || *m.State(1) != arch.MailSlotAbandoned || *m.Word32(arch.MailOffOff) != arch.MailClosed {
+		t.Errorf("states %d and %d, off %d", *m.State(0), *m.State(1), *m.Word32(arch.MailOffOff))
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 10000 {

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/ptrace"
-	"kprobes.dev/kprobes/internal/signalpath"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -31,7 +31,7 @@ import (
 // the word.
 //
 // A child that shares the memory (vfork) reads the same word, and has handlers of its own: it runs in functions that
-// may have signals blocked (signalpath.Roots). A fork child has a copy of the word as it was, and of the handlers. An
+// may have signals blocked (codescan.SignalRoots). A fork child has a copy of the word as it was, and of the handlers. An
 // exec leaves nothing of all this.
 
 // Where the engine has a probe on runtime.main (Begins), the first thread waits there until Begin has been called: any code
@@ -112,7 +112,7 @@ func (t *Target) sameMasks() bool {
 	if t.masked == nil {
 		return false
 	}
-	now, err := signalpath.Walk(t.Space(), t.Read)
+	now, err := codescan.SignalPath(t.Space(), t.Read)
 	return err == nil && slices.Equal(slices.Sorted(maps.Keys(now)), slices.Sorted(maps.Keys(t.masked)))
 }
 

@@ -150,7 +150,7 @@ func (a *loading) load() (fd int, err error) {
 // do_check). What can be blocked is; for the rest (a stop, the freezer) it is tried again.
 const loadTries = 100
 
-// undisturbed runs f, which is short, in a thread that takes no signal meanwhile but those of faults: package signalpath
+// undisturbed runs f, which is short, in a thread that takes no signal meanwhile but those of faults: package codescan
 // relies on that.
 //
 //go:noinline

@@ -15,7 +15,6 @@ import (
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/mailbox"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
@@ -36,7 +35,7 @@ var gateCalls = []ptrace.CallData{
 	ptrace.CallOf(unix.SYS_GETTID, [6]uint64{}, 0, 1, 2, 3, 4, 5),
 	ptrace.CallOf(unix.SYS_CLOCK_GETTIME, [6]uint64{unix.CLOCK_MONOTONIC}, 1, 2, 3, 4, 5),
 	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWakeOp, 1}, 0, 3, 4, 5),
-	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWaitBitsetOp, mailmem.SlotPosted, 0, 0, 1<<32 - 1}, 0, 2, 3, 4),
+	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWaitBitsetOp, arch.MailSlotPosted, 0, 0, 1<<32 - 1}, 0, 2, 3, 4),
 }
 
 const futexWaitBitsetOp = 9
@@ -186,15 +185,15 @@ func (t *Target) mailSize() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	descs := mailmem.Descs
+	descs := arch.MailDescs
 	for descs > leastDescs {
-		size := uint64(mailmem.Size(descs))
+		size := uint64(arch.MailSize(descs))
 		if ls.Check(headroom.Take{Mapped: roomShare / 2 * size, Locked: roomShare / 2 * size}) == nil {
 			break
 		}
 		descs /= 2
 	}
-	return mailmem.Size(descs), nil
+	return arch.MailSize(descs), nil
 }
 
 // mapMailbox makes and maps a mailbox of so many bytes. Precondition: the world is stopped.
@@ -324,24 +323,24 @@ func letWaitersGo(p *ptrace.Process, m procfs.Map) error {
 	if err != nil {
 		return err
 	}
-	b := make([]byte, mailmem.DescsOff)
+	b := make([]byte, arch.MailDescsOff)
 	if m.Size() < uint64(len(b)) {
 		return nil // killed before it was whole
 	}
 	if err := p.ReadMem(m.Start, b); err != nil {
 		return err
 	}
-	mine := int(le.Uint32(b[mailmem.PIDOff:])) == innermost(st.NSTID, p.PID()) // else it is a fork child's parent's
-	if le.Uint64(b) != mailmem.Magic || le.Uint64(b[mailmem.VersionOff:]) != mailmem.Version || !mine {
+	mine := int(le.Uint32(b[arch.MailPIDOff:])) == innermost(st.NSTID, p.PID()) // else it is a fork child's parent's
+	if le.Uint64(b) != arch.MailMagic || le.Uint64(b[arch.MailVersionOff:]) != arch.MailVersion || !mine {
 		return nil
 	}
 	put := func(off int, v uint32) error { return p.WriteMem(m.Start+uint64(off), le.AppendUint32(nil, v)) }
-	errs := []error{put(mailmem.OffOff, mailmem.Closed)}
-	for slot := range mailmem.Slots {
-		at := mailbox.SlotAt(slot) + mailmem.StateOff
+	errs := []error{put(arch.MailOffOff, arch.MailClosed)}
+	for slot := range arch.MailSlots {
+		at := mailbox.SlotAt(slot) + arch.MailStateOff
 		switch le.Uint32(b[at:]) {
-		case mailmem.SlotPosted, mailmem.SlotTaken:
-			errs = append(errs, put(at, mailmem.SlotRefused))
+		case arch.MailSlotPosted, arch.MailSlotTaken:
+			errs = append(errs, put(at, arch.MailSlotRefused))
 		}
 	}
 	return errors.Join(errs...)

@@ -5,22 +5,21 @@ import (
 	"fmt"
 	"os"
 
-	"kprobes.dev/kprobes/internal/libfind"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Find says why no file is found that an object which is not mapped can come from.
 func (t *Target) Find(name string) error {
 	dir := fmt.Sprintf("/proc/%d", t.p.PID())
-	p := libfind.Program{Root: dir + "/root", Answers: symbol.Answers}
+	o := symbol.ObjectSearch{Root: dir + "/root"}
 	for _, m := range t.Space().Modules() {
-		p.Mapped = append(p.Mapped, m.Image.Path())
+		o.Mapped = append(o.Mapped, m.Image.Path())
 	}
 	env, _ := os.ReadFile(dir + "/environ") // who may trace may read it, unless it is gone
 	for v := range bytes.SplitSeq(env, []byte{0}) {
 		if path, ok := bytes.CutPrefix(v, []byte("LD_LIBRARY_PATH=")); ok {
-			p.Library = string(path)
+			o.Library = string(path)
 		}
 	}
-	return p.Find(name)
+	return o.Find(name)
 }

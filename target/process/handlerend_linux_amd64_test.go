@@ -16,7 +16,6 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -156,7 +155,7 @@ func TestHandlerTracerKilled(t *testing.T) {
 				t.Errorf("the tracer stands still: %s", a)
 			}
 		}
-		if off := mailOff(t, r.PID); off != mailmem.Muted {
+		if off := mailOff(t, r.PID); off != arch.MailMuted {
 			t.Errorf("the tracer stands still, and threads wait for it again and again: %d", off)
 		}
 		cmd.Process.Signal(unix.SIGCONT)
@@ -204,7 +203,7 @@ func mailOff(t *testing.T, pid int) uint32 {
 	for _, m := range mapsOf(t, p) {
 		if isMail(m) {
 			var b [4]byte
-			if err := p.ReadMem(m.Start+mailmem.OffOff, b[:]); err != nil {
+			if err := p.ReadMem(m.Start+arch.MailOffOff, b[:]); err != nil {
 				t.Fatal(err)
 			}
 			return le.Uint32(b[:])

@@ -19,7 +19,6 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
@@ -59,15 +58,15 @@ func TestMailboxHostile(t *testing.T) {
 		}
 	}
 	n := runs.Load()
-	for slot := range mailmem.Slots {
-		atomic.StoreUint32(m.State(slot), mailmem.SlotPosted)
+	for slot := range arch.MailSlots {
+		atomic.StoreUint32(m.State(slot), arch.MailSlotPosted)
 	}
 	m.Shut()
 	if runs.Load() != n {
 		t.Error("a handler runs after its end")
 	}
-	for slot := range mailmem.Slots {
-		if s := atomic.LoadUint32(m.State(slot)); s != mailmem.SlotRefused {
+	for slot := range arch.MailSlots {
+		if s := atomic.LoadUint32(m.State(slot)); s != arch.MailSlotRefused {
 			t.Fatalf("slot %d is left in state %d", slot, s)
 		}
 	}
@@ -87,10 +86,10 @@ func ownMail(t *testing.T) *mailMem {
 		t.Fatal(err)
 	}
 	f := os.NewFile(uintptr(fd), mailboxName)
-	if _, err := sealMail(f, mailmem.Size(leastDescs)); err != nil {
+	if _, err := sealMail(f, arch.MailSize(leastDescs)); err != nil {
 		t.Fatal(err)
 	}
-	mem, err := mapMail(f, mailmem.Size(leastDescs))
+	mem, err := mapMail(f, arch.MailSize(leastDescs))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,21 +98,21 @@ func ownMail(t *testing.T) *mailMem {
 
 // scribble writes what a hostile process could into a mailbox that stands at an address.
 func scribble(m *mailSide, rnd *rand.Rand, addr uint64) {
-	slot := rnd.IntN(mailmem.Slots)
+	slot := rnd.IntN(arch.MailSlots)
 	b := m.Slot(slot)
 	for i := 8; i < 128; i += 8 {
 		binary.LittleEndian.PutUint64(b[i:], rnd.Uint64()>>rnd.IntN(64))
 	}
 	binary.LittleEndian.PutUint64(b[8:], addr+uint64(m.DescAt(rnd.IntN(8)))+uint64(rnd.IntN(2)))
 	atomic.StoreUint32(m.State(slot), uint32(rnd.IntN(8)))
-	bell := m.Word32(mailmem.BellOff)
+	bell := m.Word32(arch.MailBellOff)
 	atomic.AddUint32(bell, 1)
 	m.wake(bell, 1)
 	switch rnd.IntN(50) {
 	case 0:
-		atomic.StoreUint32(m.Word32(mailmem.OffOff), rnd.Uint32())
+		atomic.StoreUint32(m.Word32(arch.MailOffOff), rnd.Uint32())
 	case 1:
-		atomic.StoreUint32(m.Word32(mailmem.IdleOff), rnd.Uint32())
+		atomic.StoreUint32(m.Word32(arch.MailIdleOff), rnd.Uint32())
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/mailbox"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // mailMem is our mapping of a mailbox (internal/arch/amd64, gate.go). The process can write to all of
@@ -35,7 +35,7 @@ func (m *mailMem) close() error {
 
 // mem is the mapping as a mailbox.
 func (m *mailMem) mem() mailbox.Mem {
-	return mailbox.Mem{B: m.b, Slots: mailmem.Slots, Descs: (len(m.b) - mailmem.DescsOff) / mailmem.DescSize, First: mailmem.DescsOff}
+	return mailbox.Mem{B: m.b, Slots: arch.MailSlots, Descs: (len(m.b) - arch.MailDescsOff) / arch.MailDescSize, First: arch.MailDescsOff}
 }
 
 // Operations of futex(2) on memory that two processes share.

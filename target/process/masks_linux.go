@@ -1,7 +1,7 @@
 package process
 
 import (
-	"kprobes.dev/kprobes/internal/signalpath"
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -11,10 +11,10 @@ import (
 // relocated yet.
 func (t *Target) learnMasks() {
 	t.masked = nil
-	if !t.module[0].im.IsGo() || t.o.Stopped == nil && !t.catches() || signalpath.Masks(t.Space(), t.Read) != nil {
+	if !t.module[0].im.IsGo() || t.o.Stopped == nil && !t.catches() || codescan.ChangesMasks(t.Space(), t.Read) != nil {
 		return
 	}
-	if path, err := signalpath.Walk(t.Space(), t.Read); err == nil {
+	if path, err := codescan.SignalPath(t.Space(), t.Read); err == nil {
 		t.masked = path
 	}
 }

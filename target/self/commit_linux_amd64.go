@@ -238,7 +238,7 @@ func (t *Target) stopped(p *plan) error {
 	return nil
 }
 
-// setMask sets the thread's signal mask. Package signalpath knows it by its name.
+// setMask sets the thread's signal mask. Package codescan knows it by its name.
 //
 //go:noinline
 //go:norace

@@ -46,7 +46,7 @@ func (t *Target) Write(addr uint64, b []byte) error {
 }
 
 // access has the kernel copy between b and memory at an address that may be bad. The numbers of its calls are constants
-// where they are made: package signalpath reads them.
+// where they are made: package codescan reads them.
 func access(write bool, addr uint64, b []byte) error {
 	if len(b) == 0 {
 		return nil

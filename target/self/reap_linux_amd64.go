@@ -1,8 +1,7 @@
 package self
 
 import (
-	"cmp"
-	"slices"
+	"sort"
 	"time"
 	"unsafe"
 
@@ -138,7 +137,7 @@ func (t *Target) reclaimable(r *target.Reap) (out []reclaimable) {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b reclaimable) int { return cmp.Compare(a.goid, b.goid) })
+	sort.Slice(out, func(i, j int) bool { return out[i].goid < out[j].goid })
 	return out
 }
 

@@ -1,7 +1,7 @@
 package self
 
 import (
-	"kprobes.dev/kprobes/internal/signalpath"
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -12,5 +12,5 @@ func signalPath(sp *symbol.Space) (map[uint64]string, error) {
 		return nil, err
 	}
 	defer mem.close()
-	return signalpath.Walk(sp, mem.read)
+	return codescan.SignalPath(sp, mem.read)
 }

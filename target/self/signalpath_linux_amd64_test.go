@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/internal/arch/amd64"
-	"kprobes.dev/kprobes/internal/signalpath"
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -238,16 +238,16 @@ func TestSignalPathIndirect(t *testing.T) {
 func TestSignalPathNames(t *testing.T) {
 	im, own := openImage(t, buildBlocked(t, []string{"CGO_ENABLED=1"})), openImage(t, "/proc/self/exe")
 	var names []string
-	for _, list := range [][]signalpath.Named{signalpath.Roots, signalpath.Cuts, signalpath.Leaves} {
+	for _, list := range [][]codescan.SignalFunc{codescan.SignalRoots, codescan.SignalCuts, codescan.SignalLeaves} {
 		for _, n := range list {
 			names = append(names, n.Name)
 		}
 	}
-	names = append(names, signalpath.Variables...)
-	for _, c := range signalpath.Indirect {
+	names = append(names, codescan.SignalVariables...)
+	for _, c := range codescan.SignalIndirect {
 		names = append(append(names, c.Caller), c.Callees...)
 	}
-	for _, e := range signalpath.Edges {
+	for _, e := range codescan.SignalEdges {
 		names = append(names, e.Caller, e.Callee)
 	}
 	slices.Sort(names)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/signalpath"
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -213,7 +213,7 @@ func (s *maskStepper) goOn(request uintptr, tid int, sig unix.Signal) {
 // findPath computes the signal path of the program as it is now.
 func (s *maskStepper) findPath() {
 	var err error
-	s.path, err = signalpath.Walk(s.space, func(addr uint64, buf []byte) error {
+	s.path, err = codescan.SignalPath(s.space, func(addr uint64, buf []byte) error {
 		local := []unix.Iovec{{Base: &buf[0], Len: uint64(len(buf))}}
 		_, err := unix.ProcessVMReadv(s.pid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(buf)}}, 0)
 		return err

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,10 +16,10 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ring"
-	"kprobes.dev/kprobes/internal/signalpath"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -110,7 +110,7 @@ func Attach(o *Options) (*Target, error) {
 		fs, err := t.Space().Main().Image.Lookup(setsMask)
 		return err == nil && len(fs) > 0
 	})
-	t.caught = sync.OnceValue(func() bool { return !iscgo && signalpath.Masks(t.Space(), t.Read) == nil })
+	t.caught = sync.OnceValue(func() bool { return !iscgo && codescan.ChangesMasks(t.Space(), t.Read) == nil })
 	attached.t = t
 	return t, nil
 }
@@ -220,7 +220,7 @@ func (t *Target) index(code []procfs.Map) error {
 			continue
 		}
 		if bias, ok := im.Bias(m.Start, m.Offset); ok {
-			space.Add(im, bias, filepath.Base(m.Path))
+			space.Add(im, bias, path.Base(m.Path))
 		}
 	}
 	t.space.Store(space)

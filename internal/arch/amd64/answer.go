@@ -2,7 +2,6 @@ package amd64
 
 import (
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // What both gates do with the answer of a slot (gate.go has the slot's layout).
@@ -14,7 +13,7 @@ func (a *Asm) loadAnswer(slot Reg) {
 	for _, r := range keptRegs {
 		a.MovRM(8, r, At(slot, slotNewRegs+8*int32(r)))
 	}
-	a.OpMI(OpCmp, 4, At(slot, mailmem.ActionOff), int32(arch.ActionLeave))
+	a.OpMI(OpCmp, 4, At(slot, arch.MailActionOff), int32(arch.ActionLeave))
 	a.Jcc(CondE, leave)
 	for i, r := range gateRegs {
 		a.MovRM(8, RAX, At(slot, slotNewRegs+8*int32(r)))
@@ -22,14 +21,14 @@ func (a *Asm) loadAnswer(slot Reg) {
 	}
 	a.MovRM(8, RAX, At(slot, slotNewFlags))
 	a.MovMR(8, At(RSP, GateFlags), RAX)
-	a.MovRM(4, RAX, At(slot, mailmem.ActionOff))
-	a.MovMI(4, At(slot, mailmem.StateOff), mailmem.SlotFree)
+	a.MovRM(4, RAX, At(slot, arch.MailActionOff))
+	a.MovMI(4, At(slot, arch.MailStateOff), arch.MailSlotFree)
 	a.JmpR(R13)
 	a.Bind(leave)
 }
 
 // leaveBy emits ActionLeave for the slot of R12: what is loaded last stands below the new stack
-// pointer (mailmem.BlockOff tells where), with the stack pointer below it, so that no frame of a signal
+// pointer (arch.MailBlockOff tells where), with the stack pointer below it, so that no frame of a signal
 // or an interrupt falls on it; then the slot is given back and iretq loads the rest at once.
 // segments emits the stores of the code and the stack segment into the frame; it may use RAX. Up to
 // the last instruction R13 tells where the thread goes on, which may be in the detour that it came
@@ -41,7 +40,7 @@ func (a *Asm) leaveBy(segments func(cs, ss Mem)) {
 	}
 	reg := func(r Reg) int32 { return slotNewRegs + 8*int32(r) }
 	a.MovRM(8, R13, At(R12, slotNewIP))
-	a.MovRM(8, RSP, At(R12, mailmem.BlockOff))
+	a.MovRM(8, RSP, At(R12, arch.MailBlockOff))
 	put(0, reg(RAX))
 	put(8, reg(R12))
 	put(16, reg(R13))
@@ -56,7 +55,7 @@ func (a *Asm) leaveBy(segments func(cs, ss Mem)) {
 	for _, r := range []Reg{RCX, RDX, R11} {
 		a.MovRM(8, r, At(R12, reg(r)))
 	}
-	a.MovMI(4, At(R12, mailmem.StateOff), mailmem.SlotFree)
+	a.MovMI(4, At(R12, arch.MailStateOff), arch.MailSlotFree)
 	a.Pop(RAX)
 	a.Pop(R12)
 	a.Pop(R13)

@@ -2,7 +2,6 @@ package amd64
 
 import (
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // The gate of a process that another one probes (call.go has its contract). It posts the
@@ -32,8 +31,8 @@ import (
 
 // What package mailmem leaves to the processor of a slot.
 const (
-	slotVectors  = 52              // answer: 32 bits, not 0: XMM registers have changed
-	slotRegs     = mailmem.RegsOff // by register number
+	slotVectors  = 52               // answer: 32 bits, not 0: XMM registers have changed
+	slotRegs     = arch.MailRegsOff // by register number
 	slotFlags    = 192
 	slotResume   = 208 // where the gate goes back to
 	slotXMM      = 256
@@ -109,7 +108,7 @@ var gatePushed = []Reg{R12, RDI, RSI, R9, R10}
 // claim emits the way to a slot of our own in RCX. The instance is on the stack.
 func (g *gateCode) claim() {
 	stopped, next, got := g.Label(), g.Label(), g.Label()
-	g.OpMI(OpCmp, 4, At(R12, mailmem.DeadOff), 0)
+	g.OpMI(OpCmp, 4, At(R12, arch.MailDeadOff), 0)
 	g.Jcc(CondNE, stopped)
 	if g.env.Quiet != 0 {
 		g.MovRI(RCX, g.env.Quiet)
@@ -117,28 +116,28 @@ func (g *gateCode) claim() {
 		g.Jcc(CondNE, g.missed)
 	}
 	g.MovRI(RCX, g.env.Mailbox)
-	g.OpMI(OpCmp, 4, At(RCX, mailmem.OffOff), mailmem.On)
+	g.OpMI(OpCmp, 4, At(RCX, arch.MailOffOff), arch.MailOn)
 	g.Jcc(CondNE, g.missed)
 	g.Push(RAX)
-	g.Lea(RCX, At(RCX, mailmem.SlotsOff))
-	g.MovRI(R11, mailmem.SlotClaimed)
+	g.Lea(RCX, At(RCX, arch.MailSlotsOff))
+	g.MovRI(R11, arch.MailSlotClaimed)
 	try := g.Here()
-	g.OpMI(OpCmp, 4, At(RCX, mailmem.StateOff), mailmem.SlotFree)
+	g.OpMI(OpCmp, 4, At(RCX, arch.MailStateOff), arch.MailSlotFree)
 	g.Jcc(CondNE, next)
-	g.MovRI(RAX, mailmem.SlotFree)
-	g.Lock().Cmpxchg(4, At(RCX, mailmem.StateOff), R11)
+	g.MovRI(RAX, arch.MailSlotFree)
+	g.Lock().Cmpxchg(4, At(RCX, arch.MailStateOff), R11)
 	g.Jcc(CondE, got)
 	g.Bind(next)
-	g.Lea(RCX, At(RCX, mailmem.SlotSize))
-	g.MovRI(RAX, g.env.Mailbox+mailmem.SlotsOff+mailmem.Slots*mailmem.SlotSize)
+	g.Lea(RCX, At(RCX, arch.MailSlotSize))
+	g.MovRI(RAX, g.env.Mailbox+arch.MailSlotsOff+arch.MailSlots*arch.MailSlotSize)
 	g.OpRR(OpCmp, 8, RCX, RAX)
 	g.Jcc(CondB, try)
 	g.Pop(RAX)
 	g.Bind(g.missed)
-	g.Lock().IncM(8, At(R12, mailmem.MissedOff))
+	g.Lock().IncM(8, At(R12, arch.MailMissedOff))
 	g.unchanged()
 	g.Bind(stopped)
-	g.Lock().IncM(8, At(R12, mailmem.StopOff))
+	g.Lock().IncM(8, At(R12, arch.MailStopOff))
 	g.unchanged()
 	g.Bind(got)
 }
@@ -152,8 +151,8 @@ func (g *gateCode) unchanged() {
 
 // post emits the filling of the slot in RCX, which becomes R12, and its posting.
 func (g *gateCode) post() {
-	g.PopM(At(RCX, mailmem.InstanceOff))
-	g.MovMR(8, At(RCX, mailmem.DescOff), R12)
+	g.PopM(At(RCX, arch.MailInstanceOff))
+	g.MovMR(8, At(RCX, arch.MailDescOff), R12)
 	g.MovMR(8, At(RCX, slotResume), R13)
 	g.Lea(RDX, AtIndex(RSP, RDX, 1, 0))
 	g.MovMR(8, At(RCX, slotRegs+8*int32(RSP)), RDX)
@@ -176,9 +175,9 @@ func (g *gateCode) post() {
 	g.ours(g.withdraw)
 	g.MovRI(RAX, sysGettid)
 	g.Syscall()
-	g.MovMR(4, At(R12, mailmem.TIDOff), RAX)
+	g.MovMR(4, At(R12, arch.MailTIDOff), RAX)
 	g.deadline()
-	g.MovMI(4, At(R12, mailmem.StateOff), mailmem.SlotPosted)
+	g.MovMI(4, At(R12, arch.MailStateOff), arch.MailSlotPosted)
 	g.ring()
 	g.Jmp(g.wait)
 }
@@ -203,28 +202,28 @@ func (g *gateCode) ours(not Label) {
 func (g *gateCode) deadline() {
 	whole := g.Label()
 	g.MovRI(RDI, clockMonotonic)
-	g.Lea(RSI, At(R12, mailmem.TimeOff))
+	g.Lea(RSI, At(R12, arch.MailTimeOff))
 	g.MovRI(RAX, sysClockGettime)
 	g.Syscall()
 	g.TestRR(4, RAX, RAX)
 	g.Jcc(CondNE, g.withdraw)
-	g.MovRM(8, RAX, At(R12, mailmem.TimeOff+8))
+	g.MovRM(8, RAX, At(R12, arch.MailTimeOff+8))
 	g.OpRI(OpAdd, 8, RAX, int32(g.env.Wait%nanosPerSecond))
 	g.OpRI(OpCmp, 8, RAX, nanosPerSecond)
 	g.Jcc(CondB, whole)
 	g.OpRI(OpSub, 8, RAX, nanosPerSecond)
-	g.IncM(8, At(R12, mailmem.TimeOff))
+	g.IncM(8, At(R12, arch.MailTimeOff))
 	g.Bind(whole)
-	g.MovMR(8, At(R12, mailmem.TimeOff+8), RAX)
-	g.OpMI(OpAdd, 8, At(R12, mailmem.TimeOff), int32(g.env.Wait/nanosPerSecond))
+	g.MovMR(8, At(R12, arch.MailTimeOff+8), RAX)
+	g.OpMI(OpAdd, 8, At(R12, arch.MailTimeOff), int32(g.env.Wait/nanosPerSecond))
 }
 
 // ring emits the bell: it wakes one of the tracer's threads if one waits.
 func (g *gateCode) ring() {
 	busy := g.Label()
-	g.MovRI(RDI, g.env.Mailbox+mailmem.BellOff)
+	g.MovRI(RDI, g.env.Mailbox+arch.MailBellOff)
 	g.Lock().IncM(4, At(RDI, 0))
-	g.OpMI(OpCmp, 4, At(RDI, mailmem.IdleOff-mailmem.BellOff), 0)
+	g.OpMI(OpCmp, 4, At(RDI, arch.MailIdleOff-arch.MailBellOff), 0)
 	g.Jcc(CondE, busy)
 	g.MovRI(RSI, futexWake)
 	g.MovRI(RDX, 1)
@@ -237,17 +236,17 @@ func (g *gateCode) ring() {
 func (g *gateCode) sleep() {
 	again := g.Label()
 	g.Bind(g.wait)
-	g.MovRM(4, RDX, At(R12, mailmem.StateOff))
-	g.OpRI(OpCmp, 4, RDX, mailmem.SlotPosted)
+	g.MovRM(4, RDX, At(R12, arch.MailStateOff))
+	g.OpRI(OpCmp, 4, RDX, arch.MailSlotPosted)
 	g.Jcc(CondE, again)
-	g.OpRI(OpCmp, 4, RDX, mailmem.SlotAnswered)
+	g.OpRI(OpCmp, 4, RDX, arch.MailSlotAnswered)
 	g.Jcc(CondE, g.answered)
-	g.OpRI(OpCmp, 4, RDX, mailmem.SlotTaken)
+	g.OpRI(OpCmp, 4, RDX, arch.MailSlotTaken)
 	g.Jcc(CondNE, g.refused)
 	g.Bind(again)
 	g.MovRR(8, RDI, R12)
 	g.MovRI(RSI, futexWaitBitset)
-	g.Lea(R10, At(R12, mailmem.TimeOff))
+	g.Lea(R10, At(R12, arch.MailTimeOff))
 	g.MovRI(R9, futexAny)
 	g.MovRI(RAX, sysFutex)
 	g.Syscall()
@@ -265,21 +264,21 @@ func (g *gateCode) sleep() {
 func (g *gateCode) timeUp() {
 	g.Bind(g.late)
 	g.MovRI(RDI, g.env.Mailbox)
-	g.MovMI(4, At(RDI, mailmem.OffOff), mailmem.Muted)
+	g.MovMI(4, At(RDI, arch.MailOffOff), arch.MailMuted)
 	g.ring()
-	g.MovRI(RAX, mailmem.SlotPosted)
-	g.MovRI(RCX, mailmem.SlotFree)
-	g.Lock().Cmpxchg(4, At(R12, mailmem.StateOff), RCX)
+	g.MovRI(RAX, arch.MailSlotPosted)
+	g.MovRI(RCX, arch.MailSlotFree)
+	g.Lock().Cmpxchg(4, At(R12, arch.MailStateOff), RCX)
 	g.Jcc(CondE, g.restore)
-	g.MovRI(RAX, mailmem.SlotTaken)
-	g.MovRI(RCX, mailmem.SlotAbandoned)
-	g.Lock().Cmpxchg(4, At(R12, mailmem.StateOff), RCX)
+	g.MovRI(RAX, arch.MailSlotTaken)
+	g.MovRI(RCX, arch.MailSlotAbandoned)
+	g.Lock().Cmpxchg(4, At(R12, arch.MailStateOff), RCX)
 	g.Jcc(CondE, g.restore)
-	g.OpRI(OpCmp, 4, RAX, mailmem.SlotAnswered) // just in time
+	g.OpRI(OpCmp, 4, RAX, arch.MailSlotAnswered) // just in time
 	g.Jcc(CondE, g.answered)
 	g.Bind(g.refused)
 	g.Bind(g.withdraw)
-	g.MovMI(4, At(R12, mailmem.StateOff), mailmem.SlotFree)
+	g.MovMI(4, At(R12, arch.MailStateOff), arch.MailSlotFree)
 	g.Bind(g.restore)
 	for i := len(gatePushed) - 1; i >= 0; i-- {
 		g.Pop(gatePushed[i])

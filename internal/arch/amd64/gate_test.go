@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // The gate keeps the rules of generated code on a borrowed stack (docs/HACKING.md): no
@@ -41,7 +40,7 @@ func TestGateRules(t *testing.T) {
 
 // What a post says of the flags and what an answer makes of them are each other's reverse.
 func TestPostFlags(t *testing.T) {
-	slot := make([]byte, mailmem.SlotSize)
+	slot := make([]byte, arch.MailSlotSize)
 	for _, flags := range []uint64{0, 0x8d5, 0x801, 0x800, 0xd5, 0x44, 1} {
 		p := Post{}
 		now := Regs{Flags: flags | userFlags | 1<<8 | 1<<10}

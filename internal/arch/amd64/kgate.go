@@ -7,7 +7,6 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/errno"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // The gate of a kernel that is probed from outside (call.go has the contract of a gate). It
@@ -26,7 +25,7 @@ import (
 
 // KernelGateEnv says what the gate of a kernel knows.
 type KernelGateEnv struct {
-	Mailbox uint64 // its address in the kernel: mailmem.SlotsOff and a slot for each CPU, at least nr_cpu_ids
+	Mailbox uint64 // its address in the kernel: arch.MailSlotsOff and a slot for each CPU, at least nr_cpu_ids
 	Kernel  *arch.Kernel
 	Ticks   uint64 // of the time stamp counter that a CPU waits for an answer
 }
@@ -35,12 +34,12 @@ type KernelGateEnv struct {
 // are as they were at the point.
 const slotSystem = 200
 
-// slotShift is log2 of mailmem.SlotSize.
+// slotShift is log2 of arch.MailSlotSize.
 const slotShift = 10
 
 // KernelMailSize is the size of the part of a kernel's mailbox that the gate knows, in bytes.
-// The descriptors of handlers (mailmem.DescSize bytes each) are wherever arch.Call says.
-func KernelMailSize(cpus int) int { return mailmem.SlotsOff + cpus*mailmem.SlotSize }
+// The descriptors of handlers (arch.MailDescSize bytes each) are wherever arch.Call says.
+func KernelMailSize(cpus int) int { return arch.MailSlotsOff + cpus*arch.MailSlotSize }
 
 // NewKernelGate generates the gate at addr.
 func NewKernelGate(addr uint64, env KernelGateEnv) ([]byte, error) {
@@ -72,25 +71,25 @@ type kernelGate struct {
 // claim emits the way to the CPU's slot.
 func (g *kernelGate) claim() {
 	stopped, got := g.Label(), g.Label()
-	g.OpMI(OpCmp, 4, At(R12, mailmem.DeadOff), 0)
+	g.OpMI(OpCmp, 4, At(R12, arch.MailDeadOff), 0)
 	g.Jcc(CondNE, stopped)
 	g.MovRI(RCX, g.env.Mailbox)
-	g.OpMI(OpCmp, 4, At(RCX, mailmem.OffOff), mailmem.On)
+	g.OpMI(OpCmp, 4, At(RCX, arch.MailOffOff), arch.MailOn)
 	g.Jcc(CondNE, g.missed)
 	g.MovRM(4, R11, AtGS(g.env.Kernel.CPU))
 	g.ShiftRI(Shl, 8, R11, slotShift)
-	g.Lea(RCX, AtIndex(RCX, R11, 1, mailmem.SlotsOff))
+	g.Lea(RCX, AtIndex(RCX, R11, 1, arch.MailSlotsOff))
 	g.Push(RAX)
-	g.MovRI(RAX, mailmem.SlotFree)
-	g.MovRI(R11, mailmem.SlotClaimed)
-	g.Lock().Cmpxchg(4, At(RCX, mailmem.StateOff), R11)
+	g.MovRI(RAX, arch.MailSlotFree)
+	g.MovRI(R11, arch.MailSlotClaimed)
+	g.Lock().Cmpxchg(4, At(RCX, arch.MailStateOff), R11)
 	g.Jcc(CondE, got)
 	g.Pop(RAX)
 	g.Bind(g.missed)
-	g.Lock().IncM(8, At(R12, mailmem.MissedOff))
+	g.Lock().IncM(8, At(R12, arch.MailMissedOff))
 	g.unchanged()
 	g.Bind(stopped)
-	g.Lock().IncM(8, At(R12, mailmem.StopOff))
+	g.Lock().IncM(8, At(R12, arch.MailStopOff))
 	g.unchanged()
 	g.Bind(got)
 }
@@ -103,10 +102,10 @@ func (g *kernelGate) unchanged() {
 
 // post emits the filling of the slot and its posting; R11 becomes the time when the wait ends.
 func (g *kernelGate) post() {
-	g.PopM(At(RCX, mailmem.InstanceOff))
+	g.PopM(At(RCX, arch.MailInstanceOff))
 	g.Pushfq()
 	g.PopM(At(RCX, slotSystem))
-	g.MovMR(8, At(RCX, mailmem.DescOff), R12)
+	g.MovMR(8, At(RCX, arch.MailDescOff), R12)
 	g.MovMR(8, At(RCX, slotResume), R13)
 	g.Lea(RDX, AtIndex(RSP, RDX, 1, 0))
 	g.MovMR(8, At(RCX, slotRegs+8*int32(RSP)), RDX)
@@ -121,11 +120,11 @@ func (g *kernelGate) post() {
 	}
 	g.MovRM(8, RAX, AtGS(g.env.Kernel.Current))
 	g.MovRM(4, RAX, At(RAX, g.env.Kernel.PID))
-	g.MovMR(4, At(RCX, mailmem.TIDOff), RAX)
+	g.MovMR(4, At(RCX, arch.MailTIDOff), RAX)
 	g.MovRI(R11, g.env.Ticks)
 	g.now()
 	g.OpRR(OpAdd, 8, R11, RAX)
-	g.MovMI(4, At(RCX, mailmem.StateOff), mailmem.SlotPosted)
+	g.MovMI(4, At(RCX, arch.MailStateOff), arch.MailSlotPosted)
 	g.bell()
 }
 
@@ -139,18 +138,18 @@ func (g *kernelGate) now() {
 // bell emits the counting of the bell. It clobbers RDX.
 func (g *kernelGate) bell() {
 	g.MovRI(RDX, g.env.Mailbox)
-	g.Lock().IncM(4, At(RDX, mailmem.BellOff))
+	g.Lock().IncM(4, At(RDX, arch.MailBellOff))
 }
 
 // spin emits the wait for the state to become one that ends it.
 func (g *kernelGate) spin() {
 	again, loop := g.Label(), g.Here()
-	g.MovRM(4, RDX, At(RCX, mailmem.StateOff))
-	g.OpRI(OpCmp, 4, RDX, mailmem.SlotAnswered)
+	g.MovRM(4, RDX, At(RCX, arch.MailStateOff))
+	g.OpRI(OpCmp, 4, RDX, arch.MailSlotAnswered)
 	g.Jcc(CondE, g.answered)
-	g.OpRI(OpCmp, 4, RDX, mailmem.SlotPosted)
+	g.OpRI(OpCmp, 4, RDX, arch.MailSlotPosted)
 	g.Jcc(CondE, again)
-	g.OpRI(OpCmp, 4, RDX, mailmem.SlotTaken)
+	g.OpRI(OpCmp, 4, RDX, arch.MailSlotTaken)
 	g.Jcc(CondNE, g.refused)
 	g.Bind(again)
 	g.Pause()
@@ -163,19 +162,19 @@ func (g *kernelGate) spin() {
 // tracer, if it lives, says so again.
 func (g *kernelGate) timeUp() {
 	g.bell()
-	g.MovMI(4, At(RDX, mailmem.OffOff), mailmem.Muted)
-	g.MovRI(RAX, mailmem.SlotPosted)
-	g.MovRI(R11, mailmem.SlotFree)
-	g.Lock().Cmpxchg(4, At(RCX, mailmem.StateOff), R11)
+	g.MovMI(4, At(RDX, arch.MailOffOff), arch.MailMuted)
+	g.MovRI(RAX, arch.MailSlotPosted)
+	g.MovRI(R11, arch.MailSlotFree)
+	g.Lock().Cmpxchg(4, At(RCX, arch.MailStateOff), R11)
 	g.Jcc(CondE, g.missed)
-	g.MovRI(RAX, mailmem.SlotTaken)
-	g.MovRI(R11, mailmem.SlotAbandoned)
-	g.Lock().Cmpxchg(4, At(RCX, mailmem.StateOff), R11)
+	g.MovRI(RAX, arch.MailSlotTaken)
+	g.MovRI(R11, arch.MailSlotAbandoned)
+	g.Lock().Cmpxchg(4, At(RCX, arch.MailStateOff), R11)
 	g.Jcc(CondE, g.missed)
-	g.OpRI(OpCmp, 4, RAX, mailmem.SlotAnswered) // just in time
+	g.OpRI(OpCmp, 4, RAX, arch.MailSlotAnswered) // just in time
 	g.Jcc(CondE, g.answered)
 	g.Bind(g.refused)
-	g.MovMI(4, At(RCX, mailmem.StateOff), mailmem.SlotFree)
+	g.MovMI(4, At(RCX, arch.MailStateOff), arch.MailSlotFree)
 	g.Jmp(g.missed)
 }
 

@@ -9,14 +9,13 @@ import (
 	"unsafe"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // The mailbox of the tests, and the descriptor of their handler.
 const (
 	kernelMail = arenaCalls
 	kernelDesc = arenaCalls + 0x10000
-	kernelSlot = kernelMail + mailmem.SlotsOff + kernelCPU*mailmem.SlotSize
+	kernelSlot = kernelMail + arch.MailSlotsOff + kernelCPU*arch.MailSlotSize
 )
 
 // kernelGateArena has a handler before the instruction at off of kernelFunction.
@@ -40,21 +39,21 @@ const longWait = 1 << 40 // ticks
 
 // state is the state word of the slot in a mapping of the arena.
 func slotState(mem []byte) *uint32 {
-	return (*uint32)(unsafe.Pointer(&mem[kernelSlot-arenaAddr+mailmem.StateOff]))
+	return (*uint32)(unsafe.Pointer(&mem[kernelSlot-arenaAddr+arch.MailStateOff]))
 }
 
 // answer answers a post if there is one.
 func answer(mem []byte, handler func(p *Post, now *Regs) arch.Action) bool {
-	if !atomic.CompareAndSwapUint32(slotState(mem), mailmem.SlotPosted, mailmem.SlotTaken) {
+	if !atomic.CompareAndSwapUint32(slotState(mem), arch.MailSlotPosted, arch.MailSlotTaken) {
 		return false
 	}
-	slot := mem[kernelSlot-arenaAddr:][:mailmem.SlotSize]
+	slot := mem[kernelSlot-arenaAddr:][:arch.MailSlotSize]
 	p := ReadKernelPost(slot)
 	now := p.Regs
 	action := handler(&p, &now)
 	block, _ := LeaveBlock(now.SP, true)
 	p.PutAnswer(slot, &now, action, block)
-	return atomic.CompareAndSwapUint32(slotState(mem), mailmem.SlotTaken, mailmem.SlotAnswered)
+	return atomic.CompareAndSwapUint32(slotState(mem), arch.MailSlotTaken, arch.MailSlotAnswered)
 }
 
 // TestKernelGate lets handlers in another process look at the registers of every hit, and
@@ -89,8 +88,8 @@ func TestKernelGate(t *testing.T) {
 			t.Fatalf("run %d: %+v, flags want %#x", i, p, run.Flags)
 		}
 	}
-	if s := binary.LittleEndian.Uint32(a.at(kernelSlot)); s != mailmem.SlotFree || a.get64(kernelDesc+mailmem.MissedOff) != 0 {
-		t.Errorf("state %d, %d missed", s, a.get64(kernelDesc+mailmem.MissedOff))
+	if s := binary.LittleEndian.Uint32(a.at(kernelSlot)); s != arch.MailSlotFree || a.get64(kernelDesc+arch.MailMissedOff) != 0 {
+		t.Errorf("state %d, %d missed", s, a.get64(kernelDesc+arch.MailMissedOff))
 	}
 }
 
@@ -152,26 +151,26 @@ func TestKernelGateInVain(t *testing.T) {
 		state, mute uint32
 		stopped     uint64
 	}{
-		{"nobody", 100_000, nil, nil, mailmem.SlotFree, mailmem.Muted, 0},
-		{"nested", longWait, func(a *arena) { a.at(kernelSlot)[0] = mailmem.SlotClaimed }, nil, mailmem.SlotClaimed, mailmem.On, 0},
-		{"muted", longWait, func(a *arena) { a.at(kernelMail + mailmem.OffOff)[0] = mailmem.Muted }, nil, mailmem.SlotFree, mailmem.Muted, 0},
-		{"switched off", longWait, func(a *arena) { a.at(kernelDesc + mailmem.DeadOff)[0] = 1 }, nil, mailmem.SlotFree, mailmem.On, runs},
+		{"nobody", 100_000, nil, nil, arch.MailSlotFree, arch.MailMuted, 0},
+		{"nested", longWait, func(a *arena) { a.at(kernelSlot)[0] = arch.MailSlotClaimed }, nil, arch.MailSlotClaimed, arch.MailOn, 0},
+		{"muted", longWait, func(a *arena) { a.at(kernelMail + arch.MailOffOff)[0] = arch.MailMuted }, nil, arch.MailSlotFree, arch.MailMuted, 0},
+		{"switched off", longWait, func(a *arena) { a.at(kernelDesc + arch.MailDeadOff)[0] = 1 }, nil, arch.MailSlotFree, arch.MailOn, runs},
 		{"refused", longWait, nil, func(mem []byte) {
-			atomic.CompareAndSwapUint32(slotState(mem), mailmem.SlotPosted, mailmem.SlotRefused)
-		}, mailmem.SlotFree, mailmem.On, 0},
+			atomic.CompareAndSwapUint32(slotState(mem), arch.MailSlotPosted, arch.MailSlotRefused)
+		}, arch.MailSlotFree, arch.MailOn, 0},
 		{"late", 10_000_000, nil, func(mem []byte) {
 			late := func(*Post, *Regs) arch.Action {
-				for from := time.Now(); atomic.LoadUint32(slotState(mem)) != mailmem.SlotAbandoned && time.Since(from) < time.Minute; {
+				for from := time.Now(); atomic.LoadUint32(slotState(mem)) != arch.MailSlotAbandoned && time.Since(from) < time.Minute; {
 				}
 				return arch.ActionLeave
 			}
-			if atomic.LoadUint32(slotState(mem)) == mailmem.SlotPosted && answer(mem, late) {
+			if atomic.LoadUint32(slotState(mem)) == arch.MailSlotPosted && answer(mem, late) {
 				panic("a late answer was taken")
 			}
-			if atomic.CompareAndSwapUint32(slotState(mem), mailmem.SlotAbandoned, mailmem.SlotFree) {
-				atomic.StoreUint32((*uint32)(unsafe.Pointer(&mem[kernelMail-arenaAddr+mailmem.OffOff])), mailmem.On)
+			if atomic.CompareAndSwapUint32(slotState(mem), arch.MailSlotAbandoned, arch.MailSlotFree) {
+				atomic.StoreUint32((*uint32)(unsafe.Pointer(&mem[kernelMail-arenaAddr+arch.MailOffOff])), arch.MailOn)
 			}
-		}, mailmem.SlotFree, 0, 0},
+		}, arch.MailSlotFree, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(43, 1))
@@ -184,13 +183,13 @@ func TestKernelGateInVain(t *testing.T) {
 			}
 			a.beside = c.beside
 			a.run()
-			missed, stopped := a.get64(kernelDesc+mailmem.MissedOff), a.get64(kernelDesc+mailmem.StopOff)
+			missed, stopped := a.get64(kernelDesc+arch.MailMissedOff), a.get64(kernelDesc+arch.MailStopOff)
 			if missed+stopped != runs || stopped != c.stopped || len(a.records()) != runs {
 				t.Errorf("missed %d, stopped %d, recorded %d of %d", missed, stopped, len(a.records()), runs)
 			}
-			state, off := binary.LittleEndian.Uint32(a.at(kernelSlot)), binary.LittleEndian.Uint32(a.at(kernelMail+mailmem.OffOff))
-			if c.name == "late" && state == mailmem.SlotAbandoned { // the last one: nobody was there any more to free it
-				state, off = mailmem.SlotFree, mailmem.On
+			state, off := binary.LittleEndian.Uint32(a.at(kernelSlot)), binary.LittleEndian.Uint32(a.at(kernelMail+arch.MailOffOff))
+			if c.name == "late" && state == arch.MailSlotAbandoned { // the last one: nobody was there any more to free it
+				state, off = arch.MailSlotFree, arch.MailOn
 			}
 			if state != c.state || off != c.mute && c.name != "late" {
 				t.Errorf("state %d, want %d; switch %d, want %d", state, c.state, off, c.mute)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/mailbox/mailmem"
 )
 
 // Post is what a thread has posted to a mailbox.
@@ -27,12 +26,12 @@ func (r *Regs) general() [16]*uint64 {
 	}
 }
 
-// ReadPost reads a post out of a copy of its slot, mailmem.SlotSize bytes.
+// ReadPost reads a post out of a copy of its slot, arch.MailSlotSize bytes.
 func ReadPost(slot []byte) Post {
 	p := Post{
-		Desc: binary.LittleEndian.Uint64(slot[mailmem.DescOff:]), Instance: binary.LittleEndian.Uint64(slot[mailmem.InstanceOff:]),
+		Desc: binary.LittleEndian.Uint64(slot[arch.MailDescOff:]), Instance: binary.LittleEndian.Uint64(slot[arch.MailInstanceOff:]),
 		Resume: binary.LittleEndian.Uint64(slot[slotResume:]),
-		TID:    int(binary.LittleEndian.Uint32(slot[mailmem.TIDOff:])),
+		TID:    int(binary.LittleEndian.Uint32(slot[arch.MailTIDOff:])),
 	}
 	for i, r := range p.Regs.general() {
 		*r = binary.LittleEndian.Uint64(slot[slotRegs+8*i:])
@@ -61,12 +60,12 @@ func LeaveBlock(sp uint64, goFunction bool) (addr uint64, size int) {
 // block is LeaveBlock's address. The state is left alone.
 func (p *Post) PutAnswer(slot []byte, now *Regs, action arch.Action, block uint64) {
 	put := binary.LittleEndian.PutUint64
-	put(slot[mailmem.BlockOff:], block)
+	put(slot[arch.MailBlockOff:], block)
 	vectors := uint32(0)
 	if now.X != p.Regs.X {
 		vectors = 1
 	}
-	binary.LittleEndian.PutUint32(slot[mailmem.ActionOff:], uint32(action))
+	binary.LittleEndian.PutUint32(slot[arch.MailActionOff:], uint32(action))
 	binary.LittleEndian.PutUint32(slot[slotVectors:], vectors)
 	for i, r := range now.general() {
 		put(slot[slotNewRegs+8*i:], *r)

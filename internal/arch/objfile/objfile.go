@@ -3,14 +3,13 @@
 package objfile
 
 import (
-	"debug/elf"
 	"slices"
 	"strings"
 )
 
 // Machine describes the files of a processor. What is nil or 0 is not known, and what asks for it does without.
 type Machine struct {
-	ELF  elf.Machine
+	ELF  ELF
 	Name string // for messages
 
 	// Relocations, by their types: those that bind a slot of the GOT to a symbol, that which binds it to what a
@@ -45,7 +44,7 @@ type Machine struct {
 var machines = []*Machine{&x8664, &aarch64}
 
 // Of finds the description of a processor; nil: there is none.
-func Of(m elf.Machine) *Machine {
+func Of(m ELF) *Machine {
 	i := slices.IndexFunc(machines, func(d *Machine) bool { return d.ELF == m })
 	if i < 0 {
 		return nil

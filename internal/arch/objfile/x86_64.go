@@ -2,17 +2,16 @@ package objfile
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
 )
 
 // x8664 is x86-64 (System V ABI, AMD64 supplement).
 var x8664 = Machine{
-	ELF:       elf.EM_X86_64,
+	ELF:       X86_64,
 	Name:      "x86-64",
-	Binds:     []uint32{uint32(elf.R_X86_64_JMP_SLOT), uint32(elf.R_X86_64_GLOB_DAT)},
-	IRelative: uint32(elf.R_X86_64_IRELATIVE),
-	Relative:  uint32(elf.R_X86_64_RELATIVE),
+	Binds:     []uint32{7, 6}, // R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT
+	IRelative: 37,             // R_X86_64_IRELATIVE
+	Relative:  8,              // R_X86_64_RELATIVE
 	StubSlot:  x8664Slot,
 	Padding:   0xcc, // int3
 	Calls:     x8664Calls,

@@ -1,8 +1,7 @@
 package records
 
 import (
-	"cmp"
-	"slices"
+	"sort"
 	"time"
 
 	"kprobes.dev/kprobes/internal/hit"
@@ -28,7 +27,7 @@ func (e *earlyHits) add(hits []hit.Hit, now time.Time) {
 	for _, h := range hits {
 		e.hits = append(e.hits, earlyHit{h, now})
 	}
-	slices.SortStableFunc(e.hits, func(a, b earlyHit) int { return cmp.Compare(a.Nanos, b.Nanos) })
+	sort.SliceStable(e.hits, func(i, j int) bool { return e.hits[i].Nanos < e.hits[j].Nanos })
 }
 
 // give gives out the hits up to a time.

@@ -1,8 +1,8 @@
 package patch
 
 import (
-	"cmp"
 	"slices"
+	"sort"
 )
 
 // Entry is a site as the control block tells of it.
@@ -32,7 +32,8 @@ type covered struct {
 
 // coveredBy joins entries that overlap.
 func coveredBy(sites []Entry) []*covered {
-	sorted := slices.SortedStableFunc(slices.Values(sites), func(a, b Entry) int { return cmp.Compare(a.Addr, b.Addr) })
+	sorted := slices.Clone(sites)
+	sort.SliceStable(sorted, func(i, j int) bool { return sorted[i].Addr < sorted[j].Addr })
 	var out []*covered
 	for _, s := range sorted {
 		n := len(out)

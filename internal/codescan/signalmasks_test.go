@@ -1,4 +1,4 @@
-package signalpath
+package codescan
 
 import (
 	"os"
@@ -47,7 +47,7 @@ func TestMasks(t *testing.T) {
 			}
 			sp := symbol.NewSpace()
 			sp.Add(im, 0, "program")
-			err = Masks(sp, im.ReadAt)
+			err = ChangesMasks(sp, im.ReadAt)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}

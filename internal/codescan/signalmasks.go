@@ -1,4 +1,4 @@
-package signalpath
+package codescan
 
 import (
 	"encoding/binary"
@@ -13,17 +13,17 @@ import (
 )
 
 // A Go program without C changes signal masks and handlers in its runtime alone: each thread that runs Go code has
-// SIGSEGV and SIGBUS open (minitSignalMask, runtime/signal_unix.go), but for the functions that Walk finds, and the
+// SIGSEGV and SIGBUS open (minitSignalMask, runtime/signal_unix.go), but for the functions that SignalPath finds, and the
 // runtime's handlers stay (os/signal takes neither signal). Unless the program makes the system calls itself.
 
 // changes says whether a system call changes masks or handlers: rt_sigaction and rt_sigprocmask.
 func changes(number int64) bool { return number == 13 || number == 14 }
 
-// Masks says why the program may change its threads' signal masks, or handlers of signals, elsewhere than in Go's
+// ChangesMasks says why the program may change its threads' signal masks, or handlers of signals, elsewhere than in Go's
 // runtime; nil: it does not.
 // The dynamic linker, which a position-independent program is started by, is the only other object that it may have: nobody
 // calls it any more once the program runs. read reads the process's memory.
-func Masks(sp *symbol.Space, read func(addr uint64, buf []byte) error) error {
+func ChangesMasks(sp *symbol.Space, read func(addr uint64, buf []byte) error) error {
 	mod := sp.Main()
 	if mod == nil {
 		return errors.New("the program's own file is not known")
@@ -57,8 +57,8 @@ func Masks(sp *symbol.Space, read func(addr uint64, buf []byte) error) error {
 }
 
 // harmless are functions that change signal masks or handlers and are known: why a fault is caught all the same.
-var harmless = []Named{
-	{"kprobes.dev/kprobes/target/self.setMask", "Roots has what runs meanwhile"},
+var harmless = []SignalFunc{
+	{"kprobes.dev/kprobes/target/self.setMask", "SignalRoots has what runs meanwhile"},
 	{"kprobes.dev/kprobes/target/self.setSigaction", "its handlers catch the faults"},
 	{"kprobes.dev/kprobes/target/self.sigactionOf", "changes nothing"},
 	{"kprobes.dev/kprobes/target/process.undisturbed", "leaves SIGSEGV and SIGBUS open"},

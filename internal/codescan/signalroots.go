@@ -1,27 +1,24 @@
-package signalpath
+package codescan
 
 import "slices"
 
-// Root is a function that begins to run with SIGTRAP blocked, or in which it becomes
-// blocked. The names are those of Go 1.25 and 1.26, of which a program has some.
-type Root = Named
+// SignalFunc is a function, with a reason.
+type SignalFunc struct{ Name, Why string }
 
-// Named is a function, with a reason.
-type Named struct{ Name, Why string }
-
-// Calls is what a function calls.
-type Calls struct {
+// SignalCalls is what a function calls.
+type SignalCalls struct {
 	Caller  string
 	Callees []string
 }
 
-func has(list []Named, name string) bool {
-	return slices.ContainsFunc(list, func(n Named) bool { return n.Name == name })
+func has(list []SignalFunc, name string) bool {
+	return slices.ContainsFunc(list, func(n SignalFunc) bool { return n.Name == name })
 }
 
-// Roots lists them all. Of the other users of signal masks in the runtime, ensureSigM
+// SignalRoots lists the functions of Go's runtime that begin to run with SIGTRAP blocked, or in which it becomes
+// blocked. The names are those of Go 1.25 and 1.26, of which a program has some. Of the other users of signal masks in the runtime, ensureSigM
 // and minitSignalMask leave SIGTRAP alone (blockableSig, runtime/signal_unix.go).
-var Roots = []Root{
+var SignalRoots = []SignalFunc{
 	// Signal handlers: the kernel enters them with all signals blocked (setsig,
 	// runtime/os_linux.go), and leaves them by the restorer.
 	{"runtime.sigtramp", "the handler of all signals"},
@@ -70,9 +67,9 @@ var Roots = []Root{
 	{"runtime.copystack", "moves the stack of a goroutine that makes the template thread (LockOSThread)"},
 }
 
-// Cuts lists functions that are not followed and not part of the path themselves,
+// SignalCuts lists functions that are not followed and not part of the path themselves,
 // wherever they are called, with the reason.
-var Cuts = []Named{
+var SignalCuts = []SignalFunc{
 	{"runtime.morestackc", "no stack is grown on a signal or system stack: the process ends with a message"},
 	{"runtime.mcall", "leaves a goroutine for the scheduler; on a signal or system stack the process ends with a message"},
 	{"runtime.gopanic", "a panic; on a signal or system stack the process ends with a message"},
@@ -88,10 +85,10 @@ var Cuts = []Named{
 	{"runtime.(*synctestBubble).changegstatus", "only for goroutines of a test's bubble; the threads' own are in none"},
 }
 
-// Indirect lists what functions of the path call through memory that is not a variable
+// SignalIndirect lists what functions of the path call through memory that is not a variable
 // of its own, by the names of Go 1.25 and 1.26. It does not name C code that a program
 // has as signal handler besides Go's, and the vDSO.
-var Indirect = []Calls{
+var SignalIndirect = []SignalCalls{
 	{"runtime.(*fixalloc).alloc", []string{"runtime.recordspan"}}, // fixalloc.first of mheap_.spanalloc
 
 	// sched.safePointFn: what forEachP is called with by the collector and by the tracer.
@@ -103,9 +100,9 @@ var Indirect = []Calls{
 	}},
 }
 
-// Variables lists functions that call, or let asmcgocall call, what a variable holds:
+// SignalVariables lists functions that call, or let asmcgocall call, what a variable holds:
 // of others a word that looks like a function's address may be a number.
-var Variables = []string{
+var SignalVariables = []string{
 	"runtime.newm", // _cgo_thread_start
 	"runtime.newm1",
 	"runtime.callbackUpdateSystemStack", // _cgo_getstackbound
@@ -117,15 +114,15 @@ var Variables = []string{
 	"runtime.write",             // overrideWrite
 }
 
-// Leaves lists functions that are part of the path but not followed, with the reason.
-var Leaves = []Named{
+// SignalLeaves lists functions that are part of the path but not followed, with the reason.
+var SignalLeaves = []SignalFunc{
 	{"runtime.newstack", "finds first of all that the goroutine must not give way, and goes on by gogo"},
 	{"runtime.gcStart", "returns at once on a system stack"},
 	{"runtime.gcAssistAlloc", "returns at once on a system stack"},
 }
 
-// Edges lists calls that are not followed, with the reason.
-var Edges = []Edge{
+// SignalEdges lists calls that are not followed, with the reason.
+var SignalEdges = []SignalEdge{
 	{"runtime.mstart1", "runtime.mstartm0", "after minit"},
 	{"runtime.mstart1", "runtime.acquirep", "after minit"},
 	{"runtime.mstart1", "runtime.schedule", "after minit"},
@@ -141,4 +138,4 @@ var Edges = []Edge{
 }
 
 // Edge is a call.
-type Edge struct{ Caller, Callee, Why string }
+type SignalEdge struct{ Caller, Callee, Why string }

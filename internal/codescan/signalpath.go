@@ -1,5 +1,4 @@
-// Package signalpath tells which functions of a Go program run with signals blocked, from the program's own calls.
-package signalpath
+package codescan
 
 import (
 	"encoding/binary"
@@ -16,22 +15,22 @@ import (
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
-// Walk finds the functions of a Go program that may run while the thread's signals are blocked, those that
+// SignalPath finds the functions of a Go program that may run while the thread's signals are blocked, those that
 // faults and breakpoints send among them: no breakpoint may stand in them, because a thread that hits one then is
 // killed by the kernel, whatever handler there is (force_sig_fault, signal(7)), and a bad pointer that is
 // read there is no better. The result gives for the run-time address of each function's entry how it is reached.
 //
-// It is the call graph of the program itself from Roots on, cut where Cuts and
-// Edges say why. Followed are direct calls and jumps out of a function; functions whose
+// It is the call graph of the program itself from SignalRoots on, cut where SignalCuts and
+// SignalEdges say why. Followed are direct calls and jumps out of a function; functions whose
 // address a function takes, as systemstack's arguments; func values without variables; and
-// what the variables hold now through which Variables call, such as the runtime's
-// pointers to C code; and Indirect.
+// what the variables hold now through which SignalVariables call, such as the runtime's
+// pointers to C code; and SignalIndirect.
 // Only what is reached is read and decoded. Code is read from the file, so that probes in
 // it do not matter; read reads the process's memory.
 //
 // Not told: C libraries in files of their own, which a thread passes through while it is
 // made with signals blocked; and a traceback function in C (runtime.SetCgoTraceback).
-func Walk(sp *symbol.Space, read func(addr uint64, buf []byte) error) (map[uint64]string, error) {
+func SignalPath(sp *symbol.Space, read func(addr uint64, buf []byte) error) (map[uint64]string, error) {
 	main := sp.Main()
 	if main == nil {
 		return nil, errors.New("signal path: the program's own file is not known")
@@ -64,7 +63,7 @@ type walker struct {
 
 // begin enters the roots.
 func (w *walker) begin() {
-	for _, r := range Roots {
+	for _, r := range SignalRoots {
 		for _, fn := range w.named(r.Name) {
 			w.enter(fn, nil, r.Why)
 		}
@@ -98,15 +97,15 @@ func (w *walker) enter(fn, caller *symbol.Func, why string) {
 		return
 	}
 	if caller != nil {
-		cut := func(e Edge) bool { return e.Caller == caller.Name && e.Callee == fn.Name }
-		if has(Cuts, fn.Name) || slices.ContainsFunc(Edges, cut) {
+		cut := func(e SignalEdge) bool { return e.Caller == caller.Name && e.Callee == fn.Name }
+		if has(SignalCuts, fn.Name) || slices.ContainsFunc(SignalEdges, cut) {
 			return
 		}
 		why = w.chain(caller)
 	}
 	w.from[fn.Addr] = caller
 	w.why[w.mod.Runtime(fn.Addr)] = why
-	if !has(Leaves, fn.Name) {
+	if !has(SignalLeaves, fn.Name) {
 		w.todo = append(w.todo, fn)
 	}
 }
@@ -137,7 +136,7 @@ func (w *walker) follow(fn *symbol.Func) error {
 	if err != nil && strings.HasPrefix(fn.Name, "runtime.") {
 		return fmt.Errorf("signal path: %s%w", fn, err)
 	}
-	for _, c := range Indirect {
+	for _, c := range SignalIndirect {
 		if c.Caller == fn.Name {
 			w.enterAll(c.Callees, fn)
 		}
@@ -166,7 +165,7 @@ func (w *walker) reach(fn *symbol.Func, r arch.Ref) {
 		w.enterEntry(fn, r.To)
 	case r.Kind == arch.RefAddress:
 		w.enterValue(fn, r.To)
-	case r.Kind == arch.RefLoad && slices.Contains(Variables, fn.Name):
+	case r.Kind == arch.RefLoad && slices.Contains(SignalVariables, fn.Name):
 		if v, ok := w.word(r.To); ok && !w.enterEntry(fn, v) {
 			w.enterValue(fn, v)
 		}
