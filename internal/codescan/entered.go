@@ -26,8 +26,9 @@ func (x *text) entered(fn *symbol.Func) []uint64 {
 	return append(slices.Clone(x.crossed.to[i:j]), x.neighbours(fn)...)
 }
 
-// findCrossings searches the object's code once, byte by byte: bytes that are no jump lead into
-// the code once in thousands of times only, and do no harm then.
+// findCrossings searches the object's code once, byte by byte, for code has data in it, and nobody knows where. Bytes that are
+// no jump lead into the code once in thousands of times. Most of these are told by mistaken; of the others a place is refused
+// that would be good, and nothing worse.
 func (x *text) findCrossings() {
 	const step, overlap = 1 << 20, native.MaxInst
 	buf := make([]byte, step+overlap)
@@ -87,11 +88,29 @@ func (x *text) crossIn(at uint64, b []byte, step int) {
 		if own != nil && own.Contains(to) || !x.im.InText(to) {
 			continue
 		}
-		if fn, off, ok := x.im.At(to); ok && off != 0 && !fn.Contains(from) {
+		if fn, off, ok := x.im.At(to); ok && off != 0 && !fn.Contains(from) && !x.mistaken(own, from, fn, to) {
 			x.crossed.to = append(x.crossed.to, to)
 		}
 	}
 }
+
+// mistaken says whether bytes at from, which look like a jump to the byte to of fn, are none: they begin inside an instruction of
+// own, and lead into one of fn. A jump would have to stand behind data in both functions that nobody tells from code.
+func (x *text) mistaken(own *symbol.Func, from uint64, fn *symbol.Func, to uint64) bool {
+	return own != nil && own.Contains(from) && x.inside(own, from) && x.inside(fn, to)
+}
+
+// inside says whether an address lies inside an instruction of a function; false if that is not known.
+func (x *text) inside(fn *symbol.Func, addr uint64) bool {
+	if addr-fn.Addr > maxInside {
+		return false
+	}
+	b := make([]byte, min(addr-fn.Addr+native.MaxInst, fn.End()-fn.Addr))
+	return x.read(fn.Addr, b) == nil && native.Inside(b, int(addr-fn.Addr))
+}
+
+// maxInside bounds the bytes that are decoded to say so.
+const maxInside = 1 << 16
 
 // shortWalk is how far before a function a walk over instructions begins, in bytes. A walk that
 // begins anywhere meets the real instructions after a few.

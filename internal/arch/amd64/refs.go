@@ -77,6 +77,20 @@ func LongBranches(code []byte, addr uint64) iter.Seq2[int, uint64] {
 	}
 }
 
+// Inside says whether the byte at off lies inside an instruction of code, which begins with one. It is false too where the
+// bytes before off are not all instructions: then nobody knows.
+func Inside(code []byte, off int) bool {
+	at := 0
+	for at < off {
+		in, err := Decode(code[at:])
+		if err != nil {
+			return false
+		}
+		at += int(in.Len)
+	}
+	return at > off
+}
+
 // ShortReach is the farthest that a jump of two bytes leads, from where it begins: 127 bytes behind its end, or 128 before.
 const ShortReach = 130
 

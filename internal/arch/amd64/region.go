@@ -311,6 +311,7 @@ func (p *Regions) step(s, a, upto uint64) (Step, *Refusal) {
 	if err := Relocatable(in, code); err != nil {
 		return Step{}, p.refuse(a, RuleRelocate, err)
 	}
+	// A signal has the kernel set a thread back to the system call, to repeat it: the bytes of a jump would be there.
 	if in.Kind == KindSyscall && a != s {
 		return Step{}, p.refuse(a, RuleSyscall, nil)
 	}

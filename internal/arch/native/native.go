@@ -47,6 +47,9 @@ func LongBranches(code []byte, addr uint64) iter.Seq2[int, uint64] {
 // ShortReach is the farthest that jumps lead which reach least far, in bytes from where they begin.
 const ShortReach = amd64.ShortReach
 
+// Inside says whether a byte lies inside an instruction of code, which begins with one.
+func Inside(code []byte, off int) bool { return amd64.Inside(code, off) }
+
 // ShortJumps gives where the jumps lead that reach least far.
 func ShortJumps(code []byte, addr uint64) iter.Seq[uint64] { return amd64.ShortJumps(code, addr) }
 
