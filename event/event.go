@@ -35,6 +35,7 @@ type Def struct {
 	Name      string // "" if the definition names none: see Namer
 	Place     Place
 	Args      []Arg
+	Filter    string   // what a hit must pass to be recorded, in the language of ParseFilter; "": nothing. No part of Text.
 	kernel    bool     // see Parser
 	match     []string // of a deletion: what must match the definition, beyond its name
 }

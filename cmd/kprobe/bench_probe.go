@@ -84,6 +84,7 @@ func (p *ownProber) definitions(addr uint64) ([]*event.Def, error) {
 		if err != nil {
 			return nil, err
 		}
+		d.Filter = p.row.filter
 		defs = append(defs, d)
 	}
 	return defs, nil

@@ -27,6 +27,7 @@ var classes = []class{
 // Bars that a machine's own figures are held against.
 const (
 	barCount      = 10.0  // ns of a counter
+	barFiltered   = 1.5   // times a counter, of a hit that a filter stops
 	barBoth       = 100.0 // ns of entry and return, both recorded
 	barTracepoint = 1.5   // times the tracepoint written by hand
 	barString     = 30.0  // ns of a record with a string, where it asks the kernel nothing
@@ -54,6 +55,7 @@ type row struct {
 	entry  bool        // a probe at the entry
 	ret    bool        // a probe at the return
 	args   string      // that a record at the entry holds; "": fetchArgs
+	filter string      // what a record must pass; "": nothing
 }
 
 // fetchArgs are the four arguments that a record holds; a return holds the result.
@@ -62,11 +64,13 @@ const (
 	fetchReturn   = "v=%ax"
 	fetchString   = "s=+0(%dx):string"
 	fetchGoString = "s=+16(%dx):gostring"
+	fetchNothing  = "a == 0x123456789abcdef" // a filter that no hit passes
 )
 
 // Names of rows that others refer to.
 const (
 	rowCount      = "o count"
+	rowFiltered   = "o filtered"
 	rowRecord     = "o"
 	rowReturn     = "ro"
 	rowBoth       = "kr"
@@ -83,25 +87,26 @@ const (
 // rows are the columns of Documentation/trace/kprobes.rst (Probe Overhead) without the jprobes, which only the own
 // process has (bench_own.go), and what they are compared with.
 var rows = []row{
-	{rowCount, "jump, counted", meansKprobe, arch.TacticJump, true, true, false, ""},
-	{"k", native.BreakpointName + " and step, recorded", meansKprobe, arch.TacticStep, false, true, false, ""},
-	{"b", native.BreakpointName + " and detour, recorded", meansKprobe, arch.TacticBoost, false, true, false, ""},
-	{rowRecord, "jump, recorded", meansKprobe, arch.TacticJump, false, true, false, ""},
-	{"r", "return, " + native.BreakpointName + " and step", meansKprobe, arch.TacticStep, false, false, true, ""},
-	{"rb", "return, " + native.BreakpointName + " and detour", meansKprobe, arch.TacticBoost, false, false, true, ""},
-	{rowReturn, "return, jump", meansKprobe, arch.TacticJump, false, false, true, ""},
-	{rowBothStep, "entry and return, step", meansKprobe, arch.TacticStep, false, true, true, ""},
-	{rowBothBoost, "entry and return, boost", meansKprobe, arch.TacticBoost, false, true, true, ""},
-	{rowBoth, "entry and return, jump", meansKprobe, arch.TacticJump, false, true, true, ""},
-	{rowString, "jump, a string", meansKprobe, arch.TacticJump, false, true, false, fetchString},
-	{rowGoString, "jump, a Go string", meansKprobe, arch.TacticJump, false, true, false, fetchGoString},
-	{rowQuestion, "what they ask the kernel", meansQuestion, "", false, true, false, ""},
-	{rowHandler, "jump, handler in the tracer", meansHandler, arch.TacticJump, true, true, false, ""},
-	{rowTracepoint, "by hand, compiled in", meansTracepoint, "", false, true, false, ""},
-	{"uprobe count", "the kernel's, counted", meansUprobe, arch.TacticUprobe, true, true, false, ""},
-	{rowUprobe, "the kernel's, recorded", meansUprobe, arch.TacticUprobe, false, true, false, ""},
-	{"uretprobe", "the kernel's, return", meansUprobe, arch.TacticUprobe, false, false, true, ""},
-	{"uprobe+uretprobe", "the kernel's, entry and return", meansUprobe, arch.TacticUprobe, false, true, true, ""},
+	{rowCount, "jump, counted", meansKprobe, arch.TacticJump, true, true, false, "", ""},
+	{rowFiltered, "jump, a filter stops it", meansKprobe, arch.TacticJump, false, true, false, "", fetchNothing},
+	{"k", native.BreakpointName + " and step, recorded", meansKprobe, arch.TacticStep, false, true, false, "", ""},
+	{"b", native.BreakpointName + " and detour, recorded", meansKprobe, arch.TacticBoost, false, true, false, "", ""},
+	{rowRecord, "jump, recorded", meansKprobe, arch.TacticJump, false, true, false, "", ""},
+	{"r", "return, " + native.BreakpointName + " and step", meansKprobe, arch.TacticStep, false, false, true, "", ""},
+	{"rb", "return, " + native.BreakpointName + " and detour", meansKprobe, arch.TacticBoost, false, false, true, "", ""},
+	{rowReturn, "return, jump", meansKprobe, arch.TacticJump, false, false, true, "", ""},
+	{rowBothStep, "entry and return, step", meansKprobe, arch.TacticStep, false, true, true, "", ""},
+	{rowBothBoost, "entry and return, boost", meansKprobe, arch.TacticBoost, false, true, true, "", ""},
+	{rowBoth, "entry and return, jump", meansKprobe, arch.TacticJump, false, true, true, "", ""},
+	{rowString, "jump, a string", meansKprobe, arch.TacticJump, false, true, false, fetchString, ""},
+	{rowGoString, "jump, a Go string", meansKprobe, arch.TacticJump, false, true, false, fetchGoString, ""},
+	{rowQuestion, "what they ask the kernel", meansQuestion, "", false, true, false, "", ""},
+	{rowHandler, "jump, handler in the tracer", meansHandler, arch.TacticJump, true, true, false, "", ""},
+	{rowTracepoint, "by hand, compiled in", meansTracepoint, "", false, true, false, "", ""},
+	{"uprobe count", "the kernel's, counted", meansUprobe, arch.TacticUprobe, true, true, false, "", ""},
+	{rowUprobe, "the kernel's, recorded", meansUprobe, arch.TacticUprobe, false, true, false, "", ""},
+	{"uretprobe", "the kernel's, return", meansUprobe, arch.TacticUprobe, false, false, true, "", ""},
+	{"uprobe+uretprobe", "the kernel's, entry and return", meansUprobe, arch.TacticUprobe, false, true, true, "", ""},
 }
 
 // scaled are the rows that are measured against the number of CPUs, on the first class.

@@ -44,6 +44,7 @@ func TestCellSum(t *testing.T) {
 func TestRatios(t *testing.T) {
 	cells := []cell{
 		{Row: rowCount, Class: "lea", Where: whereProcess, Threads: 1, NS: 10.5},
+		{Row: rowFiltered, Class: "lea", Where: whereProcess, Threads: 1, NS: 21},
 		{Row: rowBoth, Class: "lea", Where: whereProcess, Threads: 1, NS: 100},
 		{Row: rowRecord, Class: "lea", Where: whereProcess, Threads: 1, NS: 10},
 		{Row: rowRecord, Class: "lea", Where: whereProcess, Threads: 2, NS: 99},
@@ -62,6 +63,7 @@ func TestRatios(t *testing.T) {
 	}
 	want := []ratio{
 		{"counter, ns", "lea", 10.5, barCount, true, false},
+		{"filtered / counter", "lea", 2, barFiltered, true, false},
 		{"entry and return, ns", "lea", 100, barBoth, true, true},
 		{"record / tracepoint", "lea", 2, barTracepoint, true, false},
 		{"uprobe / record", "lea", 99.9, 100, false, false},
@@ -311,7 +313,7 @@ func TestBenchGo(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{rowCount, rowRecord, rowTracepoint, rowString, rowGoString} {
+	for _, name := range []string{rowCount, rowFiltered, rowRecord, rowTracepoint, rowString, rowGoString} {
 		if c := rep.cells[[2]string{name, "lea"}]; c.Why != "" {
 			t.Errorf("%s: %s", name, c.Why)
 		}

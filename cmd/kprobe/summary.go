@@ -11,16 +11,18 @@ import (
 // total is the summary of an event, which JSON names as its lines do. A return probe's hits
 // are returns, and its entries are hits + missed + unwound + active.
 type total struct {
-	Event   string `json:"event"` // group and name
-	name    string
-	Hits    uint64  `json:"hits"`
-	Missed  uint64  `json:"missed"`
-	Lost    uint64  `json:"lost"`
-	Tactic  string  `json:"tactic"`
-	Unwound *uint64 `json:"unwound,omitempty"`
-	Active  *uint64 `json:"active,omitempty"`
-	Returns string  `json:"returns,omitempty"` // how they are seen, if not at the exits
-	bugs    []string
+	Event  string `json:"event"` // group and name
+	name   string
+	Hits   uint64 `json:"hits"`
+	Missed uint64 `json:"missed"`
+	Lost   uint64 `json:"lost"`
+	// Filtered are hits that did not pass the filter; nil: it has none.
+	Filtered *uint64 `json:"filtered,omitempty"`
+	Tactic   string  `json:"tactic"`
+	Unwound  *uint64 `json:"unwound,omitempty"`
+	Active   *uint64 `json:"active,omitempty"`
+	Returns  string  `json:"returns,omitempty"` // how they are seen, if not at the exits
+	bugs     []string
 }
 
 // totals sums the events up; probes that share a name are one event.
@@ -36,6 +38,9 @@ func totals(core *kprobes.Core, evs []*kprobes.Event) []*total {
 			s = &total{Event: key, name: e.Name, Tactic: string(tactic)}
 			byName[key] = s
 			out = append(out, s)
+			if e.Def.Filter != "" {
+				s.Filtered = new(uint64)
+			}
 			if e.Def.Kind == event.Return {
 				s.Unwound, s.Active = new(uint64), new(uint64)
 			}
@@ -50,6 +55,9 @@ func (s *total) add(n kprobes.Counts, tactic string) {
 	s.Hits += n.Hits
 	s.Missed += n.Missed
 	s.Lost += n.Lost
+	if s.Filtered != nil {
+		*s.Filtered += n.Filtered
+	}
 	if s.Unwound != nil {
 		*s.Unwound += n.Unwound
 		*s.Active += n.Active
@@ -76,6 +84,9 @@ func (s *total) print(w io.Writer) {
 		tactic = "none" // its object was never there, or it was taken out
 	}
 	fmt.Fprintf(w, "%s hits=%d missed=%d lost=%d tactic=%s", s.name, s.Hits, s.Missed, s.Lost, tactic)
+	if s.Filtered != nil {
+		fmt.Fprintf(w, " filtered=%d", *s.Filtered)
+	}
 	if s.Unwound != nil {
 		fmt.Fprintf(w, " unwound=%d active=%d", *s.Unwound, *s.Active)
 	}

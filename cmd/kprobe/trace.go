@@ -25,7 +25,7 @@ func newTrace() *cobra.Command {
 			if n := c.ArgsLenAtDash(); n >= 0 {
 				probes, cmd = args[:n], args[n:]
 			}
-			f.probes = append(f.probes, probes...)
+			f.others = probes
 			return f.run(cmd)
 		},
 	}

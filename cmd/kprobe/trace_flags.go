@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
@@ -19,7 +20,9 @@ import (
 // traceFlags are the flags of kprobe trace.
 type traceFlags struct {
 	of       subject
-	probes   []string
+	probes   []string // by -e
+	others   []string // without a flag
+	filters  []filterFlag
 	deletes  []string
 	file     string
 	stat     bool
@@ -77,7 +80,9 @@ func (f *traceFlags) flags(c *cobra.Command) {
 	fl := c.Flags()
 	f.of.flags(c)
 	f.given = fl.Changed
-	fl.StringArrayVarP(&f.probes, "event", "e", nil, "a probe (may be repeated)")
+	events := &probeValue{f: f, fl: fl}
+	fl.VarP(events, "event", "e", "a probe (may be repeated)")
+	fl.VarP(&filterValue{events}, "filter", "f", "what a hit of the probe before must pass to be shown: 'n > 5 && path ~ \"/etc/*\"'")
 	fl.StringArrayVar(&f.deletes, "delete", nil, "a definition that deletes one given before it (-:[GRP/]EVENT)")
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
 	fl.BoolVar(&f.stat, "stat", false, "print no lines, only the summary")
@@ -107,23 +112,84 @@ func (f *traceFlags) definitions() ([]*event.Def, error) {
 		defer r.Close()
 		defs, errs = parser.ParseFile(r)
 	}
-	for _, p := range append(f.probes, f.deletes...) {
+	var given []*event.Def // of the command line; nil for a comment
+	for _, p := range slices.Concat(f.probes, f.others, f.deletes) {
 		d, err := parser.Parse(p)
-		switch {
-		case err != nil:
+		if err != nil {
 			errs = append(errs, err)
-		case d != nil:
-			defs = append(defs, d)
 		}
+		given = append(given, d)
 	}
 	if len(errs) > 0 {
 		return nil, usageError{errors.Join(errs...)}
 	}
+	if err := f.filter(given, len(f.probes)); err != nil {
+		return nil, err
+	}
+	defs = append(defs, slices.DeleteFunc(given, func(d *event.Def) bool { return d == nil })...)
 	defs, err := withoutDeleted(defs)
 	if err == nil && len(defs) == 0 {
 		return nil, usagef("no probe is given: see kprobe trace --help")
 	}
 	return defs, err
+}
+
+// filterFlag is a filter, and the probe that it belongs to: by -e or without a flag, and its place among these; -1: none.
+type filterFlag struct {
+	text    string
+	byEvent bool
+	index   int
+}
+
+// probeValue is the flag -e. It notes how many probes without a flag stood before each.
+type probeValue struct {
+	f      *traceFlags
+	fl     *pflag.FlagSet
+	others []int
+}
+
+func (*probeValue) String() string { return "" }
+
+func (*probeValue) Type() string { return "PROBE" }
+
+// Set takes one probe.
+func (v *probeValue) Set(text string) error {
+	v.f.probes, v.others = append(v.f.probes, text), append(v.others, v.fl.NArg())
+	return nil
+}
+
+// filterValue is the flag -f: it belongs to the probe that stands before it. Flags and arguments are parsed in their order.
+type filterValue struct{ *probeValue }
+
+func (*filterValue) Type() string { return "FILTER" }
+
+// Set takes one filter.
+func (v *filterValue) Set(text string) error {
+	l := filterFlag{text, false, v.fl.NArg() - 1}
+	if n := len(v.others); n > 0 && v.others[n-1] == v.fl.NArg() {
+		l.byEvent, l.index = true, n-1
+	}
+	v.f.filters = append(v.f.filters, l)
+	return nil
+}
+
+// filter gives each definition of the command line its filter. defs are those by -e, as many as events, and then the others;
+// nil stands for a comment.
+func (f *traceFlags) filter(defs []*event.Def, events int) error {
+	for _, l := range f.filters {
+		i := l.index
+		if i >= 0 && !l.byEvent {
+			i += events
+		}
+		switch {
+		case i < 0 || i >= len(defs) || defs[i] == nil || defs[i].Kind == event.Delete:
+			return usagef("-f %q: no probe stands before it", l.text)
+		case defs[i].Filter != "":
+			return usagef("-f %q: the probe before it has a filter already: join them by &&", l.text)
+		}
+		defs[i].Filter = l.text
+	}
+	return nil
 }
 
 // withoutDeleted applies the definitions that delete to those before them.
@@ -152,6 +218,10 @@ func (f *traceFlags) check(cmd []string) error {
 	switch one, err := f.of.named(); {
 	case err != nil:
 		return err
+	case f.of.kernel && len(f.filters) > 0:
+		return usagef("-f is for processes and guests: write the filter into the event's file in tracefs")
+	case f.counters && len(f.filters) > 0:
+		return usagef("-f needs records: leave out --counters")
 	case f.of.kernel && f.tactic != "":
 		return usagef("--tactic is for processes and guests: the kernel chooses itself")
 	case f.of.guest != "" && f.buffer != 0:

@@ -149,7 +149,9 @@ type ProbeOp struct {
 	Role  Role
 	Count bool // count runs instead of recording them
 	Prog  *fetch.Program
-	Pool  *Pool // RoleEntry and RoleExit
+	// Filter, if not nil, is what a run must pass to be recorded (fetch.Filter.InCode); the others are counted as hits.
+	Filter *fetch.Filter
+	Pool   *Pool // RoleEntry and RoleExit
 	// Instance is the event that the instances of a RoleExit belong to.
 	Instance int
 	// Epoch is the number of the code that a RoleEntry and a RoleExit are of: an exit knows the instances of

@@ -16,7 +16,7 @@ import (
 )
 
 // noRegister is why no generated code can run at some places of Go programs.
-const noRegister = "no register is free to do it"
+const noRegister = "can be used to check the stack"
 
 // compares is a function of the Go runtime that has such a place at its entry.
 const compares = "runtime.memequal"

@@ -108,12 +108,12 @@ func standing(pid int) bool {
 
 // total is the summary of an event.
 type total struct {
-	hits, missed, lost, unwound, active uint64
-	tactic                              string
+	hits, missed, lost, unwound, active, filtered uint64
+	tactic                                        string
 }
 
 // summaryLine is a line of the summary.
-var summaryLine = regexp.MustCompile(`(?m)^(\S+) hits=(\d+) missed=(\d+) lost=(\d+) tactic=(\S*)(?: unwound=(\d+) active=(\d+)(?: returns=\S+)?)?$`)
+var summaryLine = regexp.MustCompile(`(?m)^(\S+) hits=(\d+) missed=(\d+) lost=(\d+) tactic=(\S*)(?: filtered=(\d+))?(?: unwound=(\d+) active=(\d+)(?: returns=\S+)?)?$`)
 
 // result is what a trace has told.
 type result struct {
@@ -160,7 +160,7 @@ func totals(stderr string) map[string]total {
 			v, _ := strconv.ParseUint(m[i], 10, 64)
 			return v
 		}
-		out[m[1]] = total{n(2), n(3), n(4), n(6), n(7), m[5]}
+		out[m[1]] = total{n(2), n(3), n(4), n(7), n(8), n(6), m[5]}
 	}
 	return out
 }
@@ -200,8 +200,8 @@ func (r result) whole(t testing.TB) {
 		n[l.event]++
 	}
 	for e, c := range r.totals {
-		if c.hits != n[e]+c.lost {
-			t.Errorf("%s: hits %d, printed %d, lost %d", e, c.hits, n[e], c.lost)
+		if c.hits != n[e]+c.lost+c.filtered {
+			t.Errorf("%s: hits %d, printed %d, lost %d, filtered %d", e, c.hits, n[e], c.lost, c.filtered)
 		}
 	}
 }

@@ -77,12 +77,21 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 	if err == nil {
 		err = c.inPlace(e)
 	}
-	if err != nil || e.work.Count {
+	if err != nil {
 		return err
+	}
+	if e.work.Count && d.Filter != "" {
+		return errno.Errorf(unix.EOPNOTSUPP, "filter %q: an event that only counts has no fields that a filter could test; record it, with few arguments", d.Filter)
+	}
+	if e.work.Count {
+		return nil
 	}
 	e.Prog, err = fetch.Compile(d, c.env(e), at)
 	e.work.Prog = e.Prog
-	return err
+	if err != nil || d.Filter == "" {
+		return err
+	}
+	return c.compileFilter(e)
 }
 
 // inPlace refuses an event at an instruction that no tactic may run elsewhere.

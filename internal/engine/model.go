@@ -65,9 +65,11 @@ type Event struct {
 	withdrawn         error
 	strays, straySlot uint64           // see Counts
 	calls             *instances.Probe // of a return probe that has instances; nil: it has none
-	read              atomic.Uint64
-	past              Counts  // of kernel's probes that ended
-	kept              *Counts // what it had counted when its number was given to another
+	filter            *fetch.Filter    // what a run must pass to be recorded; nil: all are
+	read              atomic.Uint64    // records that were read, and passed
+	failed            atomic.Uint64    // records that were read, and did not
+	past              Counts           // of kernel's probes that ended
+	kept              *Counts          // what it had counted when its number was given to another
 }
 
 // function is one function of the target that has probes, or had.
@@ -313,7 +315,7 @@ func (e *Event) updateOptimized() {
 
 // Counts is what an event has counted: see kprobes.Counts.
 type Counts struct {
-	Hits, Read, Lost, Missed, Unwound, Active, Strays, StraySlot uint64
+	Hits, Read, Filtered, Lost, Missed, Unwound, Active, Strays, StraySlot uint64
 }
 
 // State tells of a probe how it is armed and what it has counted: see kprobes.State.

@@ -24,7 +24,7 @@ func (c *Core) counts(e *Event) Counts {
 	if e.kept != nil {
 		return *e.kept
 	}
-	n := Counts{Read: e.read.Load()}
+	n := Counts{Read: e.read.Load(), Filtered: e.failed.Load()}
 	n.Active, n.Unwound = e.calls.Counts()
 	n.Hits, n.Lost = e.heldCounts()
 	if c.t.Ring() == nil {
@@ -35,12 +35,16 @@ func (c *Core) counts(e *Event) Counts {
 			continue
 		}
 		s := c.t.Ring().Sum(id)
-		n.Hits += s.Hits
+		if e.work.Filter != nil { // a run that is not recorded
+			n.Filtered += s.Hits
+		} else {
+			n.Hits += s.Hits
+		}
 		n.Lost += s.Lost
 		n.Missed += s.Missed
 		n.Unwound += s.Unwound
 	}
-	n.Hits += n.Read + n.Lost
+	n.Hits += n.Read + n.Filtered + n.Lost
 	return n
 }
 

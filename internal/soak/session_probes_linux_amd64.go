@@ -133,7 +133,7 @@ func (x *session) refuse(b *probe, err error) {
 func reason(err error) string {
 	text, _, _ := strings.Cut(strings.ReplaceAll(err.Error(), "\n"+kprobes.ErrRegister.Error(), ""), "\n")
 	for _, r := range []string{
-		"blacklist", "restartable sequence", "no register is free", "not an instruction boundary", "inside an instruction",
+		"blacklist", "restartable sequence", "can be used to check the stack", "not an instruction boundary", "inside an instruction",
 		"exits are not", "not all exits", "not found in the code", "SIGTRAP", "no breakpoint", "can not be moved", "another instruction jumps", "too short",
 	} {
 		if strings.Contains(text, r) {

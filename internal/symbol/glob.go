@@ -18,11 +18,11 @@ func (im *Image) Glob(pattern string) []*Func {
 		if hit[n.fn] || !fn.Candidate() || fn.PLT && !plt {
 			continue
 		}
-		hit[n.fn] = n.str == pattern || globMatch(pattern, n.str) || n.matchDemangled(pattern, words)
+		hit[n.fn] = n.str == pattern || MatchGlob(pattern, n.str) || n.matchDemangled(pattern, words)
 	}
 	for i, fn := range t.funcs {
 		if fn.Name == "" && !fn.PLT && fn.Candidate() {
-			hit[i] = globMatch(pattern, fn.Pretty())
+			hit[i] = MatchGlob(pattern, fn.Pretty())
 		}
 	}
 	var out []*Func
@@ -38,7 +38,7 @@ func (n *nameRef) matchDemangled(pattern string, words []string) bool {
 	if mangling(n.str) == LangC || !holdsAll(n.str, words) {
 		return false
 	}
-	return globMatch(pattern, Demangle(n.str))
+	return MatchGlob(pattern, Demangle(n.str))
 }
 
 // globTokens gives the identifiers that a mangled name must hold for its demangled form
@@ -50,9 +50,9 @@ func globTokens(pattern string) []string {
 	return tokens(pattern)
 }
 
-// globMatch matches in time proportional to the product of the lengths: on a mismatch
+// MatchGlob says whether a string matches a pattern of Glob. It matches in time proportional to the product of the lengths: on a mismatch
 // only the last star takes one character more.
-func globMatch(p, s string) bool {
+func MatchGlob(p, s string) bool {
 	star, mark, pi := -1, 0, 0
 	for si := 0; si < len(s); {
 		n := 0

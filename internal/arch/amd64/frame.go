@@ -33,8 +33,8 @@ const maxPushed = 80
 // sure to have.
 var ErrFrame = errors.New("arguments need too much stack: probe fewer strings or arrays at once")
 
-// ErrNoRegister says that no register is free to check the stack with.
-var ErrNoRegister = errors.New("the function does not check its stack and no register is free to do it")
+// ErrNoRegister says that there is nothing to check the stack with: no register is free, or the flags are not.
+var ErrNoRegister = errors.New("the function does not check its stack, and no register, or not the flags, can be used to check the stack")
 
 // frame is the piece of stack that the work at one point uses:
 //

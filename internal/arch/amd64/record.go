@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"fmt"
+	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
@@ -46,6 +47,7 @@ type storing struct {
 	w      *arch.ProbeOp
 	entry  int   // first temporary of the values saved at entry
 	temps  []int // first temporary of each argument
+	loaded []int // arguments that the filter has loaded into theirs
 	args   int32 // offset of the argument area in the record
 	units  int32 // size of the fixed part
 	locked bool  // written by the locked protocol only
@@ -99,14 +101,21 @@ func (f *frame) store(w *arch.ProbeOp) error {
 	if err != nil {
 		return err
 	}
+	done := f.Label()
+	early := w.Filter != nil && !w.Filter.Loads(w.Prog) // what it tests is in registers: nothing else is asked before
+	if early {
+		f.filter(s, done)
+	}
 	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall {
 		f.askTID()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
 	f.ask(w)
+	if w.Filter != nil && !early {
+		f.filter(s, done)
+	}
 	f.staged = f.w.stagedArg(w)
 	f.evaluate(s)
-	done := f.Label()
 	switch {
 	case f.w.Kernel != nil:
 		f.kernelRecord(s, done)
@@ -130,18 +139,25 @@ func (f *frame) evaluate(s *storing) {
 		f.MovMI(8, f.tempAt(tempCur), s.units*8)
 	}
 	for i := range s.w.Prog.Args {
-		switch a := &s.w.Prog.Args[i]; {
-		case isString(a):
-			f.measure(a, s, s.temps[i])
-		case a.Store == fetch.StoreComm:
-			f.askName(s.temps[i])
-		case a.Store == fetch.StoreArray && f.w.Kernel != nil:
-			f.arrayAddress(a, s)
-			f.MovMR(8, f.tempAt(s.temps[i]), RAX)
-		case f.w.argTemps(a) > 0:
-			f.value(a, s)
-			f.MovMR(8, f.tempAt(s.temps[i]), RAX)
+		if !slices.Contains(s.loaded, i) {
+			f.evaluateArg(s, i)
 		}
+	}
+}
+
+// evaluateArg is evaluate for one argument.
+func (f *frame) evaluateArg(s *storing, i int) {
+	switch a := &s.w.Prog.Args[i]; {
+	case isString(a):
+		f.measure(a, s, s.temps[i])
+	case a.Store == fetch.StoreComm:
+		f.askName(s.temps[i])
+	case a.Store == fetch.StoreArray && f.w.Kernel != nil:
+		f.arrayAddress(a, s)
+		f.MovMR(8, f.tempAt(s.temps[i]), RAX)
+	case f.w.argTemps(a) > 0:
+		f.value(a, s)
+		f.MovMR(8, f.tempAt(s.temps[i]), RAX)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kprobes.dev/kprobes/internal/hit"
-
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -31,6 +31,7 @@ type Reader struct {
 	clock  clock
 	early  earlyHits
 	tasks  native.KernelTasks
+	values []fetch.Value // of the record that a filter looks at
 }
 
 // New makes a reader. Until Open it has nothing to read.
@@ -41,6 +42,11 @@ type View struct {
 	Event   hit.Event
 	Unknown bool           // the records are those of exits whose value is not known
 	Read    *atomic.Uint64 // counts the records
+	// Filter is what a record must pass to be given out, nil: all are. Filtered counts those that do not. InCode: records of
+	// the ring have passed it already.
+	Filter   *fetch.Filter
+	InCode   bool
+	Filtered *atomic.Uint64
 	// Waits: the record says that a thread of the target waits for an answer, and is given to nobody.
 	Waits bool
 }
@@ -207,6 +213,9 @@ func (rs *Reader) hits(f func(*hit.Hit)) (take func(ring.Record), counted func()
 				h.Caller = stubs.Caller(h.Caller)
 			}
 		}
+		if v.Filter != nil && !v.InCode && !rs.passes(v, &h) {
+			return
+		}
 		if v != last {
 			counted()
 			last = v
@@ -217,6 +226,24 @@ func (rs *Reader) hits(f func(*hit.Hit)) (take func(ring.Record), counted func()
 	return take, counted
 }
 
+// passes says whether a record passes its event's filter, and counts it if not. One that is damaged passes: who shows it
+// says so. Precondition: mu is held.
+func (rs *Reader) passes(v *View, h *hit.Hit) bool {
+	vs, err := v.Event.Prog.DecodeInto(rs.values[:0], h.Rec, v.Event.ArgsOff, h.Comm)
+	rs.values = vs
+	if err != nil {
+		return true
+	}
+	if h.Unknown {
+		fetch.HideResults(vs)
+	}
+	if v.Filter.Match(vs, &fetch.FilterHit{IP: v.Event.Addr, Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU)}) {
+		return true
+	}
+	v.Filtered.Add(1)
+	return false
+}
+
 // uprobeHits reads what the kernel's probes have recorded, in no order. Precondition: mu is held.
 func (rs *Reader) uprobeHits() []hit.Hit {
 	var out []hit.Hit
@@ -225,11 +252,15 @@ func (rs *Reader) uprobeHits() []hit.Hit {
 		if v == nil {
 			return
 		}
-		v.Read.Add(1)
-		h := hit.Hit{Event: &v.Event, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: slices.Clone(r.Bytes)}
+		h := hit.Hit{Event: &v.Event, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: r.Bytes}
 		if rs.t.CodegenEnv().Kernel != nil {
 			h.Comm, h.Context, _ = rs.tasks.Read(r.Bytes)
 		}
+		if v.Filter != nil && !rs.passes(v, &h) {
+			return
+		}
+		v.Read.Add(1)
+		h.Rec = slices.Clone(r.Bytes)
 		out = append(out, h)
 	})
 	return out

@@ -1,0 +1,63 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"kprobes.dev/kprobes/event"
+)
+
+// compileFilter compiles the filter of an event that has its program. Generated code runs it where it can; else whoever reads the
+// records does.
+func (c *Core) compileFilter(e *Event) error {
+	f, err := e.Prog.Filter(e.Def.Filter, c.functionAt)
+	if err != nil {
+		var bad *event.FilterError
+		if errors.As(err, &bad) && bad.Code == event.FilterFieldNotFound {
+			bad.Why = fmt.Sprintf("%s has %s", e.Def.Text, fieldNames(e))
+		}
+		return err
+	}
+	e.filter, e.work.Filter = f, nil
+	if f.InCode(e.Prog, c.t.CodegenEnv().Kernel != nil) {
+		e.work.Filter = f
+	}
+	return nil
+}
+
+// fieldNames lists what a filter of an event may test, for a message.
+func fieldNames(e *Event) string {
+	s := ""
+	for i := range e.Prog.Args {
+		if a := &e.Prog.Args[i]; a.Type.Kind != event.SymStr {
+			s += a.Name + ", "
+		}
+	}
+	if e.Prog.Return {
+		s += "__probe_func, __probe_ret_ip, "
+	} else {
+		s += "__probe_ip, "
+	}
+	return s + "common_pid and CPU; the thread's name is a field if it is recorded (comm=$comm)"
+}
+
+// functionAt finds the function that has a name, or that an address lies in where the name is "": .function in a filter.
+func (c *Core) functionAt(name string, addr uint64) (start, end uint64, ok bool) {
+	sp := c.t.Space()
+	if name != "" {
+		d, err := event.Parse("p " + name)
+		if err != nil {
+			return 0, 0, false
+		}
+		r, err := sp.Resolve(placeOf(d))
+		if err != nil {
+			return 0, 0, false
+		}
+		addr = r.Addr
+	}
+	at, ok := sp.SymbolAt(addr)
+	if !ok || at.Size == 0 {
+		return 0, 0, false
+	}
+	return addr - at.Off, addr - at.Off + at.Size, true
+}
