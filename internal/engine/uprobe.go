@@ -52,7 +52,7 @@ func (c *Core) fallBackToUprobe(e *Event, why error) error {
 	case e.force != "" || e.internalProbe || errors.Is(why, arch.ErrUnprobeable):
 		return why
 	case e.pattern != nil:
-		return fmt.Errorf("%w: only the slowest tactic is left (uprobe, in a guest break), which takes microseconds a hit and more: name the function to have that", why)
+		return fmt.Errorf("%w; the slowest tactic would fit (uprobe, in a guest break): it takes microseconds a hit and more, and only a probe that names the function gets it", why)
 	}
 	if err := c.hold(e); err != nil {
 		return errors.Join(why, fmt.Errorf("nor by the slowest tactic (uprobe, in a guest break): %w", err))

@@ -141,7 +141,7 @@ func (t *Target) Traps() error {
 // errUnasked is why no breakpoint stands that was not asked for: what was seen when it was armed
 // says nothing of the time after it. The C library itself blocks all signals where a thread begins
 // or ends, and in the child of posix_spawn, which has no resident handler either.
-var errUnasked = errno.Errorf(unix.EOPNOTSUPP, "it kills a thread that blocks SIGTRAP; where no thread does, ask for it by name (tactic boost)")
+var errUnasked = errno.Errorf(unix.EOPNOTSUPP, "a breakpoint kills a thread that blocks SIGTRAP (where none does, tactic boost asks for one)")
 
 // TrapsAt says why no breakpoint may stand in a function. A Go program's runtime takes SIGTRAP for
 // itself, so that none may stand there either.
