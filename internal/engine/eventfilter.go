@@ -5,12 +5,13 @@ import (
 	"fmt"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // compileFilter compiles the filter of an event that has its program. Generated code runs it where it can; else whoever reads the
 // records does.
 func (c *Core) compileFilter(e *Event) error {
-	f, err := e.Prog.Filter(e.Def.Filter, c.functionAt)
+	f, err := e.Prog.Filter(e.Def.Filter, fetch.FilterEnv{Functions: c.functionAt, Comm: c.t.CodegenEnv().Kernel != nil})
 	if err != nil {
 		var bad *event.FilterError
 		if errors.As(err, &bad) && bad.Code == event.FilterFieldNotFound {

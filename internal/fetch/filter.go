@@ -25,12 +25,17 @@ const (
 	Fail = -2
 )
 
-// Functions finds a function by its name, or by an address in it where the name is "".
-type Functions func(name string, addr uint64) (start, end uint64, ok bool)
+// FilterEnv is what a filter may name beside the program's arguments. The zero value has nothing.
+type FilterEnv struct {
+	// Functions finds a function by its name, or by an address in it where the name is "".
+	Functions func(name string, addr uint64) (start, end uint64, ok bool)
+	// Comm: every record has the thread's name.
+	Comm bool
+}
 
 // Filter compiles a filter of an event that records the program. Its errors are *event.FilterError.
-func (p *Program) Filter(text string, functions Functions) (*Filter, error) {
-	f, err := event.ParseFilter(text, &filterScope{p, functions})
+func (p *Program) Filter(text string, env FilterEnv) (*Filter, error) {
+	f, err := event.ParseFilter(text, &filterScope{p, env})
 	if err != nil {
 		return nil, err
 	}
@@ -82,16 +87,16 @@ func (f *Filter) term(t *event.FilterTerm, not bool, pass, fail int) int {
 
 // filterScope has the fields of a program's records.
 type filterScope struct {
-	p         *Program
-	functions Functions
+	p   *Program
+	env FilterEnv
 }
 
 // Function finds a function.
 func (s *filterScope) Function(name string, addr uint64) (start, end uint64, ok bool) {
-	if s.functions == nil {
+	if s.env.Functions == nil {
 		return 0, 0, false
 	}
-	return s.functions(name, addr)
+	return s.env.Functions(name, addr)
 }
 
 // Field finds an argument, or a field that every record has.
@@ -114,6 +119,8 @@ func (s *filterScope) Field(name string) (event.FilterField, bool) {
 		return event.FilterField{Kind: event.FieldPID, Size: 4, Signed: true}, true
 	case "CPU", "cpu", "common_cpu":
 		return event.FilterField{Kind: event.FieldCPU, Size: 4, Signed: true}, true
+	case "COMM", "comm":
+		return event.FilterField{Kind: event.FieldComm, Text: true}, s.env.Comm
 	case "common_type":
 		return event.FilterField{Kind: event.FieldZero, Size: 2}, true
 	case "common_flags", "common_preempt_count":
@@ -176,7 +183,10 @@ func (f *Filter) Loads(p *Program) bool {
 }
 
 // FilterHit is what a filter tests beside the values of a record.
-type FilterHit struct{ IP, Ret, PID, CPU uint64 }
+type FilterHit struct {
+	IP, Ret, PID, CPU uint64
+	Comm              string
+}
 
 // Match says whether a record passes.
 func (f *Filter) Match(values []Value, h *FilterHit) bool {
@@ -202,6 +212,8 @@ func holds(t *event.FilterTest, values []Value, h *FilterHit) bool {
 		return CompareNumber(t, h.PID)
 	case event.FieldCPU:
 		return CompareNumber(t, h.CPU)
+	case event.FieldComm:
+		return compareString(t, h.Comm)
 	case event.FieldZero:
 		return CompareNumber(t, 0)
 	}

@@ -38,6 +38,7 @@ func TestFilterMatch(t *testing.T) {
 	main := func(name string, addr uint64) (uint64, uint64, bool) {
 		return 0x400ff0, 0x401010, name == "main" || name == "" && addr == 0x401005
 	}
+	env := FilterEnv{Functions: main}
 	for text, want := range map[string]bool{
 		"u > 5": true, "u < 5": false, "u == 0x8000000000000000": true, "u & 1": false, "u != 0": true,
 		"i == -2": true, "i < 0": true, "i > 0": false, "i >= -2 && i <= -2": true, "i & 2": true,
@@ -50,7 +51,7 @@ func TestFilterMatch(t *testing.T) {
 		"common_pid == 77": true, "CPU == 3": true, "CPU & CPUS{0-2}": false, "CPU & CPUS{0,3}": true, "CPU == CPUS{0,3}": false, "CPU == CPUS{3}": true, "CPU != CPUS{3}": false, "CPU != CPUS{2-3}": true,
 		"__probe_ip == 0x401000": true, "__probe_ip.function == main": true, "__probe_ip.function != main": false, "__probe_ip.function == 0x401005": true, "common_flags == 0": true,
 	} {
-		f, err := p.Filter(text, main)
+		f, err := p.Filter(text, env)
 		if err != nil {
 			t.Errorf("%v", err)
 		} else if got := f.Match(vs, h); got != want {
@@ -58,13 +59,16 @@ func TestFilterMatch(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"a == 1", "sym == 1", `sym == "x"`, "__probe_func == 1", "__probe_ip.function == nothing", "comm == \"x\""} {
-		if _, err := p.Filter(text, main); !errors.As(err, new(*event.FilterError)) {
+		if _, err := p.Filter(text, env); !errors.As(err, new(*event.FilterError)) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
+	if f, err := p.Filter(`comm ~ "red*" && COMM != "redis"`, FilterEnv{Comm: true}); err != nil || !f.Match(vs, &FilterHit{Comm: "redisx"}) || f.Match(vs, &FilterHit{Comm: "redis"}) {
+		t.Errorf("the thread's name: %v", err)
+	}
 	vs[4].Fault, vs[0].Unknown = true, true
 	for _, text := range []string{`s == ""`, `s != ""`, `s ~ "*"`, "u == 0", "u != 0"} {
-		if f, err := p.Filter(text, main); err != nil || f.Match(vs, h) {
+		if f, err := p.Filter(text, env); err != nil || f.Match(vs, h) {
 			t.Errorf("%s passes where the value is not known (%v)", text, err)
 		}
 	}
@@ -100,7 +104,7 @@ func TestFilterSteps(t *testing.T) {
 	passed := 0
 	for range 5000 {
 		text := make(4)
-		f, err := p.Filter(text, nil)
+		f, err := p.Filter(text, FilterEnv{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +133,7 @@ func FuzzFilter(f *testing.F) {
 	}
 	p := filterArgs()
 	f.Fuzz(func(t *testing.T, text string) {
-		c, err := p.Filter(text, nil)
+		c, err := p.Filter(text, FilterEnv{})
 		var bad *event.FilterError
 		switch {
 		case err == nil:

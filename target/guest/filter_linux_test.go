@@ -16,6 +16,7 @@ func TestFilter(t *testing.T) {
 		{"openat do_sys_openat2 dfd=%di:s32 name=+0(%si):ustring flags=+0(%dx):x64", "dfd == -100 && !(dfd > 0)", "dfd=-100 "},
 		{"openat do_sys_openat2 dfd=%di:s32 name=+0(%si):ustring flags=+0(%dx):x64", `name ~ "/no/*"`, `name="/no/`},
 		{"openat do_sys_openat2 dfd=%di:s32 name=+0(%si):ustring flags=+0(%dx):x64", `name == "nothing" || dfd == 1`, "dfd=1 "},
+		{"openat do_sys_openat2 dfd=%di:s32 name=+0(%si):ustring comm=$comm", `COMM == "hit"`, `comm="hit"`},
 		{"ret do_sys_openat2%return ret=$retval:s32", "ret < 0", "ret=-"},
 	}
 	var defs []*event.Def

@@ -237,7 +237,7 @@ func (rs *Reader) passes(v *View, h *hit.Hit) bool {
 	if h.Unknown {
 		fetch.HideResults(vs)
 	}
-	if v.Filter.Match(vs, &fetch.FilterHit{IP: v.Event.Addr, Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU)}) {
+	if v.Filter.Match(vs, &fetch.FilterHit{IP: v.Event.Addr, Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU), Comm: h.Comm}) {
 		return true
 	}
 	v.Filtered.Add(1)
