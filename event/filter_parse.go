@@ -1,9 +1,6 @@
 package event
 
-import (
-	"strconv"
-	"strings"
-)
+import "strings"
 
 // MaxFilterString is the most bytes of a string in a filter, with its NUL (MAX_FILTER_STR_VAL of Linux 6.18).
 const MaxFilterString = 256
@@ -11,13 +8,10 @@ const MaxFilterString = 256
 // maxFilterNumber is the most bytes of a number, with its NUL.
 const maxFilterNumber = 24
 
-// maxFilterCPUs bounds the CPUs that a list may name.
-const maxFilterCPUs = 8192
-
 // ParseFilter reads a filter. Its errors are *FilterError.
 //
 // The grammar is that of the kernel: && binds tighter than ||, ! stands before a test or a parenthesis, and what follows
-// the last operator may be missing, which then counts for nothing.
+// the last operator may be missing, which then counts for nothing (behind && only if no || stands before it).
 func ParseFilter(text string, scope FilterScope) (*Filter, error) {
 	text = strings.TrimRight(text, " \t\n\v\f\r")
 	p := &filterParser{s: text, scope: scope}
@@ -121,7 +115,10 @@ func (p *filterParser) expression() (*FilterTerm, error) {
 			break
 		}
 	}
-	if len(all) > 0 {
+	if len(all) > 0 { // the filter ends with &&
+		if len(any) > 0 { // the kernel's program would not end
+			return nil, p.fail(FilterErrno, 0)
+		}
 		any = append(any, joined(TermAnd, all))
 	}
 	if len(any) == 0 {
@@ -318,32 +315,6 @@ func (p *filterParser) cpus(t *FilterTest) error {
 	return nil
 }
 
-// parseCPUList reads numbers and ranges of numbers, between commas.
-func parseCPUList(list string) ([]bool, bool) {
-	if strings.TrimSpace(list) == "" {
-		return nil, list != ""
-	}
-	var out []bool
-	for part := range strings.SplitSeq(list, ",") {
-		a, b, ranged := strings.Cut(strings.TrimSpace(part), "-")
-		lo, err := strconv.ParseUint(a, 10, 32)
-		hi := lo
-		if err == nil && ranged {
-			hi, err = strconv.ParseUint(b, 10, 32)
-		}
-		if err != nil || lo > hi || hi >= maxFilterCPUs {
-			return nil, false
-		}
-		for uint64(len(out)) <= hi {
-			out = append(out, false)
-		}
-		for i := lo; i <= hi; i++ {
-			out[i] = true
-		}
-	}
-	return out, true
-}
-
 // str reads a string between quotes.
 func (p *filterParser) str(t *FilterTest) error {
 	switch {
@@ -398,24 +369,4 @@ func (p *filterParser) number(t *FilterTest) error {
 	}
 	t.Num = v
 	return nil
-}
-
-// parseFilterNumber reads a number as the kernel's kstrtoull and kstrtoll do: decimal, 0x, or octal behind a 0.
-func parseFilterNumber(s string, signed bool) (uint64, bool) {
-	digits, neg := strings.CutPrefix(s, "-")
-	base := 10
-	switch {
-	case len(digits) > 2 && (digits[:2] == "0x" || digits[:2] == "0X"):
-		base, digits = 16, digits[2:]
-	case len(digits) > 1 && digits[0] == '0':
-		base, digits = 8, digits[1:]
-	}
-	v, err := strconv.ParseUint(digits, base, 64)
-	switch {
-	case err != nil, neg && !signed, signed && !neg && v > 1<<63-1, neg && v > 1<<63:
-		return 0, false
-	case neg:
-		return -v, true
-	}
-	return v, true
 }

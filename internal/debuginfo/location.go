@@ -140,6 +140,11 @@ func (f *File) piece(u *unit, c *cursor, base []byte) (Piece, error) {
 		}
 		return constantPiece(c, v)
 	}
+	return p.rest(c)
+}
+
+// rest reads what follows the place of a piece: what is added, and whether the place is the value itself.
+func (p Piece) rest(c *cursor) (Piece, error) {
 	for c.pos < len(c.b) && c.b[c.pos] == opPlusUconst {
 		c.u8()
 		n := int64(c.uleb())

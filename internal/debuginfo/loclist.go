@@ -82,48 +82,19 @@ func (f *File) list(u *unit, off int64, pc uint64) ([]byte, error) {
 	base := u.lowpc()
 	var fallback []byte
 	for range maxList {
-		start, end := uint64(0), uint64(0)
-		var err error
 		kind := c.u8()
-		if c.bad {
-			return nil, ErrLocation
-		}
-		switch kind {
-		case lleEnd:
+		if kind == lleEnd && !c.bad {
 			return fallback, nil
-		case lleBasex:
-			if base, err = f.address(u, c.uleb()); err != nil {
-				return nil, err
-			}
+		}
+		start, end, located, err := f.listRange(u, c, kind, &base)
+		if c.bad {
+			err = ErrLocation
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !located {
 			continue
-		case lleBase:
-			base = c.u64()
-			continue
-		case lleViewPair:
-			c.uleb()
-			c.uleb()
-			continue
-		case lleStartxEndx, lleStartxLen:
-			if start, err = f.address(u, c.uleb()); err != nil {
-				return nil, err
-			}
-			if end = c.uleb(); kind == lleStartxLen {
-				end += start
-			} else if end, err = f.address(u, end); err != nil {
-				return nil, err
-			}
-		case lleOffsetPair:
-			start = base + c.uleb()
-			end = base + c.uleb()
-		case lleDefault:
-		case lleStartEnd:
-			start = c.u64()
-			end = c.u64()
-		case lleStartLength:
-			start = c.u64()
-			end = start + c.uleb()
-		default:
-			return nil, ErrLocation
 		}
 		n := c.uleb()
 		if n > uint64(len(c.b)) {
@@ -140,6 +111,45 @@ func (f *File) list(u *unit, off int64, pc uint64) ([]byte, error) {
 		}
 	}
 	return nil, ErrLimit
+}
+
+// listRange reads an entry of a location list but for its location, which follows if located is true, and holds from start to end.
+// Other entries may change the base of those behind them.
+func (f *File) listRange(u *unit, c *cursor, kind byte, base *uint64) (start, end uint64, located bool, err error) {
+	switch kind {
+	case lleBasex:
+		*base, err = f.address(u, c.uleb())
+		return 0, 0, false, err
+	case lleBase:
+		*base = c.u64()
+		return 0, 0, false, nil
+	case lleViewPair:
+		c.uleb()
+		c.uleb()
+		return 0, 0, false, nil
+	case lleStartxEndx, lleStartxLen:
+		if start, err = f.address(u, c.uleb()); err != nil {
+			return 0, 0, false, err
+		}
+		if end = c.uleb(); kind == lleStartxLen {
+			end += start
+		} else if end, err = f.address(u, end); err != nil {
+			return 0, 0, false, err
+		}
+	case lleOffsetPair:
+		start = *base + c.uleb()
+		end = *base + c.uleb()
+	case lleDefault:
+	case lleStartEnd:
+		start = c.u64()
+		end = c.u64()
+	case lleStartLength:
+		start = c.u64()
+		end = start + c.uleb()
+	default:
+		return 0, 0, false, ErrLocation
+	}
+	return start, end, true, nil
 }
 
 // oldList reads a location list of DWARF 2 to 4 (DWARF 4, 2.6.2).
