@@ -5,6 +5,9 @@ import "strings"
 // MaxFilterString is the most bytes of a string in a filter, with its NUL (MAX_FILTER_STR_VAL of Linux 6.18).
 const MaxFilterString = 256
 
+// maxFilter is the most bytes of a filter, with its NUL: a page of the kernel's.
+const maxFilter = 4096
+
 // maxFilterNumber is the most bytes of a number, with its NUL.
 const maxFilterNumber = 24
 
@@ -15,6 +18,9 @@ const maxFilterNumber = 24
 func ParseFilter(text string, scope FilterScope) (*Filter, error) {
 	text = strings.TrimRight(text, " \t\n\v\f\r")
 	p := &filterParser{s: text, scope: scope}
+	if len(text) >= maxFilter {
+		return nil, p.wrong(maxFilter, "it is too long: at most 4,095 bytes are read")
+	}
 	if err := p.balanced(); err != nil {
 		return nil, err
 	}
@@ -36,6 +42,11 @@ type filterParser struct {
 
 func (p *filterParser) fail(c FilterCode, pos int) *FilterError {
 	return &FilterError{Code: c, Filter: p.s, Pos: pos}
+}
+
+// wrong makes an error for which the kernel has no text.
+func (p *filterParser) wrong(pos int, why string) *FilterError {
+	return &FilterError{Code: FilterErrno, Filter: p.s, Pos: pos, Why: why}
 }
 
 // balanced finds parentheses and quotes without a partner: errors of these come before all others.
@@ -69,7 +80,7 @@ func (p *filterParser) balanced() error {
 	case len(open) > 0:
 		return p.fail(FilterTooManyOpen, open[len(open)-1])
 	case tests == 0:
-		return p.fail(FilterErrno, 0)
+		return p.wrong(0, "it compares nothing")
 	}
 	return nil
 }
@@ -117,7 +128,7 @@ func (p *filterParser) expression() (*FilterTerm, error) {
 	}
 	if len(all) > 0 { // the filter ends with &&
 		if len(any) > 0 { // the kernel's program would not end
-			return nil, p.fail(FilterErrno, 0)
+			return nil, p.wrong(p.at, "nothing follows the last &&")
 		}
 		any = append(any, joined(TermAnd, all))
 	}
@@ -153,7 +164,7 @@ func (p *filterParser) operand() (*FilterTerm, error) {
 				return nil, err
 			}
 			if t == nil {
-				return nil, p.fail(FilterErrno, p.at)
+				return nil, p.wrong(p.at, "nothing is compared between the parentheses")
 			}
 			return negated(t, not), nil
 		default:
@@ -200,7 +211,7 @@ func (p *filterParser) test() (*FilterTest, error) {
 		p.at++
 	}
 	if p.at == start {
-		return nil, p.fail(FilterErrno, 0)
+		return nil, p.wrong(p.at, "the name of a field is wanted here")
 	}
 	name := p.s[start:p.at]
 	f, ok := p.scope.Field(name)

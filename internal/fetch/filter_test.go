@@ -58,7 +58,7 @@ func TestFilterMatch(t *testing.T) {
 			t.Errorf("%s: %v", text, got)
 		}
 	}
-	for _, text := range []string{"a == 1", "sym == 1", `sym == "x"`, "__probe_func == 1", "__probe_ip.function == nothing", "comm == \"x\""} {
+	for _, text := range []string{"a == 1", "sym == 1", `sym == "x"`, "__probe_func == 1", "__probe_ip.function == nothing", "comm == \"x\"", "", "()", "u == 1 && ()", "u == 1 || c == 1 &&", strings.Repeat("(", 2048) + "u == 1" + strings.Repeat(")", 2048)} {
 		if _, err := p.Filter(text, env); !errors.As(err, new(*event.FilterError)) {
 			t.Errorf("%s: %v", text, err)
 		}
