@@ -86,8 +86,8 @@ func ratios(cells []cell) []ratio {
 		}
 		if v, ok := get(rowCount); ok {
 			out = append(out, judge("counter, ns", cl, v, barCount, true))
-			if f, ok := get(rowFiltered); ok && v > 0 {
-				out = append(out, judge("filtered / counter", cl, f/v, barFiltered, true))
+			if f, ok := get(rowFiltered); ok {
+				out = append(out, judge("filtered / counter", cl, f/max(v, leastCount), barFiltered, true))
 			}
 		}
 		if v, ok := get(rowBoth); ok {

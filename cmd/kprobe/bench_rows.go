@@ -27,6 +27,7 @@ var classes = []class{
 // Bars that a machine's own figures are held against.
 const (
 	barCount      = 10.0  // ns of a counter
+	leastCount    = 0.5   // ns: what is measured below is noise
 	barFiltered   = 1.5   // times a counter, of a hit that a filter stops
 	barBoth       = 100.0 // ns of entry and return, both recorded
 	barTracepoint = 1.5   // times the tracepoint written by hand

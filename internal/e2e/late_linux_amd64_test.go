@@ -15,7 +15,7 @@ import (
 // holds the probe; what it can not hold is refused, and the words tell how to ask for a breakpoint.
 func TestMaskedLater(t *testing.T) {
 	p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, "tight")), "late")
-	fails(t, command(t, "trace", "-p", pid(p), "--duration", "1ms", "r:x tight"), 1, "SIGTRAP", "by name (tactic boost)")
+	fails(t, command(t, "trace", "-p", pid(p), "--duration", "1ms", "r:x tight"), 1, "SIGTRAP", "tactic boost asks for one")
 	s := trace(t, p.PID, tightEntry, tightLoop)
 	n := right(t, p, "go 300")
 	r := s.end()
@@ -24,7 +24,7 @@ func TestMaskedLater(t *testing.T) {
 
 	core := open(t, p)
 	k := &kprobes.Kprobe{SymbolName: "tight", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { return 0 }}
-	if err := core.RegisterKprobe(k); err == nil || !strings.Contains(err.Error(), "by name (tactic boost)") {
+	if err := core.RegisterKprobe(k); err == nil || !strings.Contains(err.Error(), "tactic boost asks for one") {
 		t.Errorf("a handler where only a breakpoint could call it: %v", err)
 	}
 	right(t, p, "go 10")
