@@ -130,7 +130,7 @@ func randomFilters(n int) []string {
 			b.WriteString(text[:at] + words[r.IntN(len(words))] + text[min(at+r.IntN(3), len(text)):])
 		}
 		text := b.String()
-		_, list, _ := strings.Cut(text, "CPUS{") // the kernel knows how many CPUs there are
+		_, list, _ := strings.Cut(text, "CPUS{")                                                                   // the kernel knows how many CPUs there are
 		if bare := strings.TrimSpace(text); bare != "" && bare != "0" && !strings.ContainsAny(list, "123456789") { // "0" clears the filter
 			out = append(out, text)
 		}
