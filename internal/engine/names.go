@@ -42,33 +42,25 @@ func (v *env) scope() (*vars.Scope, error) {
 	return v.vars, err
 }
 
-// debugInfo has the debug information of images, each until garbage collections find it unused.
+// debugInfo has the debug information of images, each while it is used.
 type debugInfo struct {
 	mu    sync.Mutex
-	files map[*symbol.Image]*sync.Pool // of one *debuginfo.File
+	files map[*symbol.Image]*symbol.Kept[debuginfo.File]
 }
 
 // of reads that of an image.
 func (d *debugInfo) of(im *symbol.Image) (*debuginfo.File, error) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	kept := d.files[im]
 	if kept == nil {
 		if d.files == nil {
-			d.files = map[*symbol.Image]*sync.Pool{}
+			d.files = map[*symbol.Image]*symbol.Kept[debuginfo.File]{}
 		}
-		kept = new(sync.Pool)
+		kept = new(symbol.Kept[debuginfo.File])
 		d.files[im] = kept
 	}
-	f, _ := kept.Get().(*debuginfo.File)
-	if f == nil {
-		var err error
-		if f, err = debuginfo.New(im.DebugSection); err != nil {
-			return nil, err
-		}
-	}
-	kept.Put(f)
-	return f, nil
+	d.mu.Unlock()
+	return kept.Get(func() (*debuginfo.File, error) { return debuginfo.New(im.DebugSection) })
 }
 
 // LeftOut tells which parameters $arg* does not record, and why.

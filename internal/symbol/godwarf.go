@@ -32,23 +32,16 @@ type dwarfUnit struct {
 // goDWARF gives the debug information of the file, else that of its separate debug file;
 // nil without error if there is none.
 func (im *Image) goDWARF() (*goDWARF, error) {
-	im.dwMu.Lock()
-	defer im.dwMu.Unlock()
-	if dw, _ := im.dw.Get().(*goDWARF); dw != nil {
-		im.dw.Put(dw)
-		return dw, nil
-	}
-	dw, err := im.elf.readDWARF()
-	if dw == nil && err == nil && !im.opts.NoDebugFiles {
-		if f, closer, _ := im.openDebugFile(); f != nil {
-			defer closer.Close()
-			dw, err = f.readDWARF()
+	return im.dw.Get(func() (*goDWARF, error) {
+		dw, err := im.elf.readDWARF()
+		if dw == nil && err == nil && !im.opts.NoDebugFiles {
+			if f, closer, _ := im.openDebugFile(); f != nil {
+				defer closer.Close()
+				dw, err = f.readDWARF()
+			}
 		}
-	}
-	if dw != nil {
-		im.dw.Put(dw)
-	}
-	return dw, err
+		return dw, err
+	})
 }
 
 // readDWARF reads the sections that types and functions need; nil without error if the

@@ -83,8 +83,7 @@ type Image struct {
 	dataOnce sync.Once
 	data     map[string][]int32 // object names to table.objs
 
-	dwMu sync.Mutex
-	dw   sync.Pool // its debug information, a *goDWARF, until garbage collections find it unused
+	dw Kept[goDWARF] // its debug information
 }
 
 // Open reads the headers of an ELF file of size bytes. The path names it in errors, is
