@@ -3,20 +3,25 @@ package symbol
 import (
 	"runtime"
 	"sync"
+	"time"
 )
 
-// Kept is a value that takes long to make. It is kept until two garbage collections in a row have found that nobody asked for it.
+// Kept is a value that takes long to make. It goes with the first garbage collection that finds that nobody has asked for it for
+// a while. Several collections may fall into one use of it.
 type Kept[T any] struct {
 	mu   sync.Mutex
 	v    *T
-	used bool // since the last collection
+	used time.Time // last
 }
+
+// keptFor is how long a value is kept that nobody asks for.
+const keptFor = 10 * time.Second
 
 // Get gives the value, and makes it if it is not there. What make gives is not kept if it is nil, or with an error.
 func (k *Kept[T]) Get(make func() (*T, error)) (*T, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.used = true
+	k.used = time.Now()
 	if k.v != nil {
 		return k.v, nil
 	}
@@ -43,10 +48,9 @@ func (k *Kept[T]) collected() {
 		return
 	}
 	defer k.mu.Unlock()
-	if !k.used {
-		k.v = nil
+	if time.Since(k.used) < keptFor {
+		k.watch()
 		return
 	}
-	k.used = false
-	k.watch()
+	k.v = nil
 }
