@@ -25,6 +25,10 @@ func init() { engine.Of = func(core any) *engine.Core { return core.(*Core).e } 
 // (Off), and its Size.
 type Sym = fetch.Sym
 
+// Line is where in the source an instruction comes from: Line of File. Func is the function that was inlined there, "" for the one
+// that the instruction lies in.
+type Line = fetch.Line
+
 // Hit is one record of an event: which event, when (CLOCK_MONOTONIC, in nanoseconds) and where it was written. It is valid
 // while the function runs that is given it. Package trace makes text of it.
 type Hit = hit.Hit
@@ -73,6 +77,11 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error { return c.e.Check(d, o.
 // known there. The name of its object is left out if that is the program's own file. It waits
 // for nothing, so a handler may call it where it may allocate.
 func (c *Core) Symbol(addr uint64) (s Sym, ok bool) { return c.e.Symbol(addr) }
+
+// Lines tells where in the source the instruction at an address comes from, by debug information: the place itself first, then
+// those at which the functions were inlined that it lies in. nil: nothing is known. It may be called at any time; the first call
+// for an object reads its debug information.
+func (c *Core) Lines(addr uint64) []Line { return c.e.Lines(addr) }
 
 // Poll reads the records that are there, in the order of their times, and returns how
 // many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that

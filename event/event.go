@@ -8,6 +8,7 @@ const (
 	MaxArgText   = 63   // bytes of an argument's expression with its type
 	MaxArray     = 64   // elements of an array
 	MaxMaxActive = 4096 // instances of a return probe
+	MaxStack     = 127  // callers in a record (kernel.perf_event_max_stack)
 	MaxStackNum  = 2048 // N of $stackN and $argN: words of the kernel's 16 KiB stack
 	maxLines     = 1 << 20
 )
@@ -36,6 +37,7 @@ type Def struct {
 	Place     Place
 	Args      []Arg
 	Filter    string   // what a hit must pass to be recorded, in the language of ParseFilter; "": nothing. No part of Text.
+	Stack     int      // callers that a record is to hold, at most MaxStack; 0: none. No part of Text.
 	kernel    bool     // see Parser
 	match     []string // of a deletion: what must match the definition, beyond its name
 }

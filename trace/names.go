@@ -69,6 +69,9 @@ func (n *names) Symbol(addr uint64) (fetch.Sym, bool) {
 	return s.Sym, s.ok
 }
 
+// Lines implements hit.Liner.
+func (n *names) Lines(addr uint64) []fetch.Line { return n.core.Lines(addr) }
+
 // forget drops what may not be true any more, since objects have come or gone.
 func (n *names) forget() {
 	n.mu.Lock()

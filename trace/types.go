@@ -1,6 +1,18 @@
 package trace
 
-import "kprobes.dev/kprobes/internal/hit"
+import (
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
+)
+
+// Why a stack has no more callers.
+const (
+	StackWhole   = fetch.StackWhole   // these are all
+	StackFull    = fetch.StackFull    // so many were asked for
+	StackUnknown = fetch.StackUnknown // no unwind table tells of the last one's frame
+	StackBad     = fetch.StackBad     // the last one's frame is not where its unwind table says
+	StackUnread  = fetch.StackUnread  // the last one's frame can not be read
+)
 
 // What Core.Poll gives, and what makes text of it.
 type (
@@ -12,6 +24,10 @@ type (
 	Event = hit.Event
 	// Printer makes lines of hits: Text as ftrace prints them, JSON an object for each. Names finds the names for that.
 	Printer = hit.Printer
+	// Frame is a call in progress at a hit, as Hit.Callers gives them: PC is where it goes on, and At an address in its call.
+	Frame = fetch.StackFrame
+	// StackEnd says why a stack has no more callers: StackWhole if those are all.
+	StackEnd = fetch.StackEnd
 	// Namer finds the symbol at an address (Symbol, as Core.Symbol does) and the name of a thread (Comm).
 	Namer = hit.Namer
 )

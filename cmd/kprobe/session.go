@@ -49,7 +49,9 @@ func newSession(p *process.Proc, o *process.TargetOptions) (*session, error) {
 		p.Close()
 		return nil, err
 	}
-	return &session{proc: p, target: t, core: core, names: newNames(t)}, nil
+	n := newNames(t)
+	n.core = core
+	return &session{proc: p, target: t, core: core, names: n}, nil
 }
 
 // names finds the names that lines show, and remembers them.
@@ -63,6 +65,15 @@ type names struct {
 	program string
 	// foreign: thread ids are those of another pid namespace.
 	foreign bool
+	core    *kprobes.Core // that tells lines of the source; nil: none are told
+}
+
+// Lines implements hit.Liner.
+func (n *names) Lines(addr uint64) []fetch.Line {
+	if n.core == nil {
+		return nil
+	}
+	return n.core.Lines(addr)
 }
 
 // Symbol finds the symbol at an address, nil-safe for what nothing is known of.
@@ -89,7 +100,7 @@ func (n *names) find(addr uint64) *fetch.Sym {
 	if !ok {
 		return nil
 	}
-	s := &fetch.Sym{Name: l.Name, Off: l.Off, Size: l.Size}
+	s := &fetch.Sym{Name: l.Name, Pretty: l.Func.Pretty(), Off: l.Off, Size: l.Size}
 	if m := space.ModuleAt(addr); m != nil && !m.Main {
 		s.Module = m.Name
 	}

@@ -36,6 +36,7 @@ type traceFlags struct {
 	buffer   int
 	tactic   string
 	stubs    bool
+	stack    int
 	given    func(flag string) bool
 	text     string
 }
@@ -95,6 +96,8 @@ func (f *traceFlags) flags(c *cobra.Command) {
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
 	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe, in a guest jump or break (default: the best that is safe)")
 	fl.BoolVar(&f.stubs, "trampoline", false, "see returns by trampoline where that is possible, also of functions whose exits are all known")
+	fl.IntVar(&f.stack, "stacktrace", 0, "show who has called, with each hit: so many callers at most")
+	fl.Lookup("stacktrace").NoOptDefVal = "32"
 	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
 }
@@ -127,6 +130,9 @@ func (f *traceFlags) definitions() ([]*event.Def, error) {
 		return nil, err
 	}
 	defs = append(defs, slices.DeleteFunc(given, func(d *event.Def) bool { return d == nil })...)
+	for _, d := range defs {
+		d.Stack = f.stack
+	}
 	defs, err := withoutDeleted(defs)
 	if err == nil && len(defs) == 0 {
 		return nil, usagef("no probe is given: see kprobe trace --help")
@@ -222,6 +228,14 @@ func (f *traceFlags) check(cmd []string) error {
 		return usagef("-f is for processes and guests: write the filter into the event's file in tracefs")
 	case f.counters && len(f.filters) > 0:
 		return usagef("-f needs records: leave out --counters")
+	case f.given("stacktrace") && (f.stack < 1 || f.stack > event.MaxStack):
+		return usagef("--stacktrace=%d: a number of callers from 1 to %d is wanted", f.stack, event.MaxStack)
+	case f.of.kernel && f.stack > 0:
+		return usagef("--stacktrace is for processes: with -k set the option stacktrace in tracefs")
+	case f.of.guest != "" && f.stack > 0:
+		return usagef("--stacktrace is for processes, not for guests yet")
+	case f.counters && f.stack > 0:
+		return usagef("--stacktrace needs records: leave out --counters")
 	case f.of.kernel && f.tactic != "":
 		return usagef("--tactic is for processes and guests: the kernel chooses itself")
 	case f.of.guest != "" && f.buffer != 0:

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"kprobes.dev/kprobes/internal/arch/objfile"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/ring"
@@ -50,6 +51,10 @@ type CodegenEnv struct {
 	// call, since the program has taken on a filter that may forbid it (RoleQuiet). Arguments
 	// that would need one can not be read then. 0: there is no such word.
 	Quiet uint64
+
+	// Unwind is the address of a word that leads to the list of unwind tables (native.UnwindTable); 0: there is none, and no
+	// stack can be recorded.
+	Unwind uint64
 
 	// Gate is the address of the code that calls handlers; 0: there is none.
 	Gate uint64
@@ -151,7 +156,9 @@ type ProbeOp struct {
 	Prog  *fetch.Program
 	// Filter, if not nil, is what a run must pass to be recorded (fetch.Filter.InCode); the others are counted as hits.
 	Filter *fetch.Filter
-	Pool   *Pool // RoleEntry and RoleExit
+	// Frame is the rule by which the walk over the stack begins, where Prog records it.
+	Frame objfile.FrameRule
+	Pool  *Pool // RoleEntry and RoleExit
 	// Instance is the event that the instances of a RoleExit belong to.
 	Instance int
 	// Epoch is the number of the code that a RoleEntry and a RoleExit are of: an exit knows the instances of

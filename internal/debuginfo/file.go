@@ -1,5 +1,5 @@
 // Package debuginfo tells what the debug information of a file (DWARF 2 to 5) says of its functions: their parameters, where these
-// are when the function is entered, and what their types are made of. It reads files that may be hostile: the work of each call
+// are when the function is entered, what their types are made of, and which lines of the source their code comes from. It reads files that may be hostile: the work of each call
 // is bounded.
 package debuginfo
 
@@ -56,6 +56,7 @@ type unit struct {
 	wide    bool // 64-bit DWARF
 	root    *dwarf.Entry
 	funcs   map[uint64]dwarf.Offset // functions by their address; nil before it was searched
+	lines   *lineTable              // nil before it was read
 }
 
 // span is code of a unit.
@@ -76,7 +77,7 @@ func New(section func(name string) ([]byte, error)) (*File, error) {
 		return b
 	}
 	info, abbrev := read(".debug_info"), read(".debug_abbrev")
-	ranges, str := read(".debug_ranges"), read(".debug_str")
+	ranges, str, line := read(".debug_ranges"), read(".debug_str"), read(".debug_line")
 	f := &File{sect: sections{loc: read(".debug_loc"), loclists: read(".debug_loclists"), addr: read(".debug_addr")}}
 	more := map[string][]byte{".debug_addr": f.sect.addr}
 	for _, name := range []string{".debug_line_str", ".debug_str_offsets", ".debug_rnglists"} {
@@ -96,7 +97,7 @@ func New(section func(name string) ([]byte, error)) (*File, error) {
 	}
 	f.units = units
 	str = padded(str, len(more[".debug_str_offsets"]))
-	if f.data, err = dwarf.New(abbrev, nil, nil, info, nil, nil, ranges, str); err != nil {
+	if f.data, err = dwarf.New(abbrev, nil, nil, info, line, nil, ranges, str); err != nil {
 		return nil, err
 	}
 	for name, b := range more {

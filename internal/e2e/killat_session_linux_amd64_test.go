@@ -102,20 +102,32 @@ func (s *script) attach(pid int) (err error) {
 }
 
 func (s *script) add(tactic arch.Tactic, texts ...string) ([]*kprobes.Event, error) {
+	return s.addWith(func(*event.Def) {}, tactic, texts...)
+}
+
+// addWith is add for definitions that more is asked of.
+func (s *script) addWith(ask func(*event.Def), tactic arch.Tactic, texts ...string) ([]*kprobes.Event, error) {
 	var defs []*event.Def
 	for _, text := range texts {
 		d, err := event.Parse(text)
 		if err != nil {
 			return nil, err
 		}
+		ask(d)
 		defs = append(defs, d)
 	}
 	return s.core.Add(defs, &kprobes.AddOptions{Tactic: tactic})
 }
 
-// armEvents makes records, of a place and of returns, with loads that may fault.
+// armEvents makes records, of a place and of returns, with loads that may fault, stacks, and a filter.
 func (s *script) armEvents() (err error) {
-	s.evs, err = s.add("", "p:a leaf $comm +0(%sp):u64", "r:b calling +0(%sp):string $retval", "r:c holding $arg1")
+	ask := func(d *event.Def) {
+		d.Stack = 8
+		if d.Name == "a" {
+			d.Filter = "top != 0"
+		}
+	}
+	s.evs, err = s.addWith(ask, "", "p:a leaf $comm top=+0(%sp):u64", "r:b calling +0(%sp):string $retval", "r:c holding $arg1")
 	return err
 }
 

@@ -110,6 +110,9 @@ func (c *Core) armNew(evs []*Event, o *AddOptions) ([]*Event, error) {
 		kept, err = c.keep(kept, o, c.stub)
 	}
 	if err == nil {
+		err = c.needUnwind(kept)
+	}
+	if err == nil {
 		kept, err = c.install(kept, o)
 	}
 	if err != nil {

@@ -62,7 +62,7 @@ func (c *Core) Symbol(addr uint64) (s fetch.Sym, ok bool) {
 	if !ok {
 		return fetch.Sym{}, false
 	}
-	s = fetch.Sym{Name: l.Name, Off: l.Off, Size: l.Size}
+	s = fetch.Sym{Name: l.Name, Pretty: l.Func.Pretty(), Off: l.Off, Size: l.Size}
 	if !l.Module.Main {
 		s.Module = l.Module.Name
 	}

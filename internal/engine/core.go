@@ -44,8 +44,10 @@ type Core struct {
 
 	scan    *codescan.Scanner
 	debug   debugInfo
+	lines   lines
 	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
 	records *records.Reader
+	unwind  *unwindTables // nil: no stack has been recorded
 
 	addition
 	own ownProbes // those that do not stand yet

@@ -83,11 +83,19 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 	if e.work.Count && d.Filter != "" {
 		return errno.Errorf(unix.EOPNOTSUPP, "filter %q: an event that only counts has no fields that a filter could test; record it, with few arguments", d.Filter)
 	}
+	if e.work.Count && d.Stack > 0 {
+		return errno.Errorf(unix.EOPNOTSUPP, "an event that only counts has no record that could hold a stack; record it")
+	}
 	if e.work.Count {
 		return nil
 	}
 	e.Prog, err = fetch.Compile(d, c.env(e), at)
 	e.work.Prog = e.Prog
+	if err == nil && d.Stack > 0 {
+		if err = c.stackOf(e); err != nil {
+			err = d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
+		}
+	}
 	if err != nil || d.Filter == "" {
 		return err
 	}

@@ -72,3 +72,57 @@ func (e *Event) LeftOut() []fetch.LeftOut {
 	}
 	return e.Prog.LeftOut
 }
+
+// lines remembers where in the source addresses come from.
+type lines struct {
+	mu   sync.Mutex
+	in   *symbol.Space // that they were found in
+	at   map[uint64][]fetch.Line
+	none map[*symbol.Image]bool // those without debug information
+}
+
+// maxLineCache bounds the addresses that are remembered.
+const maxLineCache = 1 << 16
+
+// Lines tells where in the source the instruction at a run-time address comes from, the innermost function that was inlined there
+// first; none: no debug information tells it. It may be called at any time.
+func (c *Core) Lines(addr uint64) []fetch.Line {
+	space := c.space.Load()
+	if space == nil {
+		return nil
+	}
+	l := &c.lines
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.in != space || len(l.at) >= maxLineCache {
+		l.in, l.at, l.none = space, map[uint64][]fetch.Line{}, map[*symbol.Image]bool{}
+	}
+	if ls, ok := l.at[addr]; ok {
+		return ls
+	}
+	ls := c.findLines(space, addr)
+	l.at[addr] = ls
+	return ls
+}
+
+// findLines is Lines without its memory. Precondition: c.lines.mu is held.
+func (c *Core) findLines(space *symbol.Space, addr uint64) []fetch.Line {
+	loc, ok := space.SymbolAt(addr)
+	if !ok || c.lines.none[loc.Module.Image] {
+		return nil
+	}
+	f, err := c.debug.of(loc.Module.Image)
+	if err != nil {
+		c.lines.none[loc.Module.Image] = true
+		return nil
+	}
+	ls, err := f.Lines(loc.Func.Addr, loc.Module.Linktime(addr))
+	if err != nil {
+		return nil
+	}
+	out := make([]fetch.Line, len(ls))
+	for i, l := range ls {
+		out[i] = fetch.Line(l)
+	}
+	return out
+}

@@ -40,7 +40,7 @@ func (c *Core) sync() error {
 	case err != nil:
 	case changed:
 		c.stubbed.readers = nil
-		err = errors.Join(c.dropGone(), c.walkLate(), c.withdraw(), c.armLate())
+		err = errors.Join(c.updateUnwind(), c.dropGone(), c.walkLate(), c.withdraw(), c.armLate())
 		c.note()
 	case time.Since(c.stubbed.looked) >= keepEvery:
 		err = c.withdraw()

@@ -86,6 +86,9 @@ func (c *Core) hold(e *Event) error {
 	if e.Def.Kind == event.Return {
 		return errno.Errorf(unix.EOPNOTSUPP, "the kernel's return probe would change the return address on the stack")
 	}
+	if recordsStack(e) {
+		return errno.Errorf(unix.EOPNOTSUPP, "a probe that the kernel holds records no stack")
+	}
 	at := e.points[0]
 	for _, s := range e.fn.sites {
 		if covers(s, at) {

@@ -49,12 +49,12 @@ func (p *Program) EntryBases() []Base {
 	return out
 }
 
-// Loads says whether an argument reads memory, at the probe's point or, for the value of a
+// Loads says whether an argument, or the walk over the stack, reads memory, at the probe's point or, for the value of a
 // return probe's entry, there.
 func (p *Program) Loads() bool {
-	return p != nil && slices.ContainsFunc(p.Args, func(a Arg) bool {
+	return p != nil && (p.Stack > 0 || slices.ContainsFunc(p.Args, func(a Arg) bool {
 		return a.Store != StoreNone && a.Store != StoreComm && (len(a.Derefs) > 0 || a.Store != StoreValue || a.Base.Kind == BaseStack)
-	})
+	}))
 }
 
 // Counted says whether the argument is a counted string whose pointer and length are

@@ -28,6 +28,11 @@ func Compile(def *event.Def, env Env, at Point) (*Program, error) {
 			return nil, err
 		}
 	}
+	if def.Stack > 0 {
+		if err := p.addStack(def.Stack); err != nil {
+			return nil, def.Refuse(event.EventTooBig, 0, err.Error(), nil)
+		}
+	}
 	return p, nil
 }
 

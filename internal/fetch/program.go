@@ -86,8 +86,12 @@ type Program struct {
 	Args    []Arg
 	Fixed   int  // bytes of the argument area's fixed part, a multiple of 8
 	Dynamic bool // it holds strings: records vary in size
-	Return  bool // it runs when a function returns; the record starts with the return address
-	LeftOut []LeftOut
+	// Stack is the most return addresses that a record holds of the calls in progress; 0: none. They lie StackOff bytes into
+	// the argument area: a word of which the low half is how many there are, and the high half a StackEnd, then they.
+	Stack    int
+	StackOff int
+	Return   bool // it runs when a function returns; the record starts with the return address
+	LeftOut  []LeftOut
 }
 
 // LeftOut is a parameter that $arg* does not record.

@@ -10,6 +10,7 @@ import (
 // Sym is what lies at an address.
 type Sym struct {
 	Name   string // function or variable
+	Pretty string // demangled, as stacks have it; "": as Name
 	Module string // object that it belongs to; "" for the program itself
 	Off    uint64 // bytes from the symbol's start
 	Size   uint64 // of the symbol, in bytes

@@ -5,6 +5,7 @@ package hit
 import (
 	"bytes"
 	"fmt"
+	"path"
 	"strconv"
 	"unicode/utf8"
 
@@ -55,11 +56,18 @@ type Namer interface {
 	Comm(tid int) string
 }
 
+// Liner is a Namer that knows lines of the source.
+type Liner interface {
+	// Lines tells where the instruction at an address comes from, the innermost function that was inlined there first.
+	Lines(addr uint64) []fetch.Line
+}
+
 // Printer writes hits as text. It is not safe for use by several goroutines.
 type Printer struct {
 	Names Namer
 
 	values []fetch.Value
+	frames []fetch.StackFrame
 }
 
 // Header is the head of a trace file (kernel/trace/trace.c, Linux 6.18), where entries in
@@ -102,7 +110,61 @@ func (p *Printer) Text(dst []byte, h *Hit) []byte {
 	} else {
 		dst = fetch.AppendValues(dst, vs, p.Names.Symbol)
 	}
+	return p.stack(append(dst, '\n'), h)
+}
+
+// stack appends the lines of a hit's stack as ftrace has them: the function that is probed, and those that have called it.
+func (p *Printer) stack(dst []byte, h *Hit) []byte {
+	fs, end, err := h.Callers(p.frames[:0])
+	p.frames = fs
+	if err != nil || len(fs) == 0 && end == fetch.StackWhole {
+		return dst
+	}
+	if !h.Event.Return {
+		dst = p.frame(dst, fetch.StackFrame{PC: h.Event.Addr, Interrupted: true})
+	}
+	for _, f := range fs {
+		dst = p.frame(dst, f)
+	}
+	if end != fetch.StackWhole {
+		dst = fmt.Appendf(dst, " => (%s)\n", end)
+	}
+	return dst
+}
+
+// frame appends the line of a call, behind those of the functions that were inlined in it.
+func (p *Printer) frame(dst []byte, f fetch.StackFrame) []byte {
+	lines := p.lines(f)
+	for _, l := range lines[:max(len(lines)-1, 0)] {
+		dst = append(append(dst, " => "...), l.Func...)
+		dst = append(appendLine(append(dst, " (inlined)"...), l), '\n')
+	}
+	dst = fetch.AppendFrame(append(dst, " => "...), f, p.Names.Symbol)
+	if n := len(lines); n > 0 {
+		dst = appendLine(dst, lines[n-1])
+	}
 	return append(dst, '\n')
+}
+
+func (p *Printer) lines(f fetch.StackFrame) []fetch.Line {
+	if l, ok := p.Names.(Liner); ok {
+		return l.Lines(f.At())
+	}
+	return nil
+}
+
+// appendLine appends ` FILE:LINE`, with the file's base name.
+func appendLine(dst []byte, l fetch.Line) []byte {
+	return fmt.Appendf(dst, " %s:%d", path.Base(l.File), l.Line)
+}
+
+// Callers gives the calls in progress at the hit, the innermost first, behind those of dst, and why no more are recorded. There
+// are none if the event records no stack. The error is that of a record that is damaged.
+func (h *Hit) Callers(dst []fetch.StackFrame) ([]fetch.StackFrame, fetch.StackEnd, error) {
+	if h.Event.Prog == nil || h.Event.Prog.Stack == 0 {
+		return dst, fetch.StackWhole, nil
+	}
+	return h.Event.Prog.Callers(dst, h.Rec, h.Event.ArgsOff)
 }
 
 // AppendArgs appends the hit's arguments as a line ends, ` name=value` for each. symbol names
@@ -182,7 +244,8 @@ func (p *Printer) decode(h *Hit) ([]fetch.Value, error) {
 }
 
 // JSON appends a hit as one line of JSON: time (seconds, CLOCK_MONOTONIC), event, comm,
-// pid (the thread's id, as ftrace calls it), cpu, goid, flags (Context), at, caller, args.
+// pid (the thread's id, as ftrace calls it), cpu, goid, flags (Context), at, caller, args, stack (the callers), stack_ends (why
+// they are not all).
 func (p *Printer) JSON(dst []byte, h *Hit) []byte {
 	dst = fmt.Appendf(dst, `{"time":%d.%09d,"event":`, h.Nanos/1e9, h.Nanos%1e9)
 	dst = fetch.AppendJSONString(dst, []byte(h.Event.Group+"/"+h.Event.Name))
@@ -215,5 +278,53 @@ func (p *Printer) JSON(dst []byte, h *Hit) []byte {
 		dst = fetch.AppendJSONString(dst, []byte(vs[i].Arg.Name))
 		dst = vs[i].AppendJSON(append(dst, ':'), p.Names.Symbol)
 	}
-	return append(dst, "}}\n"...)
+	return append(p.stackJSON(append(dst, '}'), h), "}\n"...)
+}
+
+// frameJSON appends the object of a call: at, file and line, inlined.
+func (p *Printer) frameJSON(dst []byte, f fetch.StackFrame) []byte {
+	dst = fetch.AppendJSONString(append(dst, `{"at":`...), fetch.AppendFrame(nil, f, p.Names.Symbol))
+	lines := p.lines(f)
+	n := len(lines) - 1
+	if n >= 0 {
+		dst = fetch.AppendJSONString(append(dst, `,"file":`...), []byte(lines[n].File))
+		dst = fmt.Appendf(dst, `,"line":%d`, lines[n].Line)
+	}
+	for i := range max(n, 0) {
+		if i == 0 {
+			dst = append(dst, `,"inlined":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = fetch.AppendJSONString(append(dst, `{"func":`...), []byte(lines[i].Func))
+		dst = fetch.AppendJSONString(append(dst, `,"file":`...), []byte(lines[i].File))
+		dst = fmt.Appendf(dst, `,"line":%d}`, lines[i].Line)
+	}
+	if n > 0 {
+		dst = append(dst, ']')
+	}
+	return append(dst, '}')
+}
+
+func (p *Printer) stackJSON(dst []byte, h *Hit) []byte {
+	if h.Event.Prog == nil || h.Event.Prog.Stack == 0 {
+		return dst
+	}
+	fs, end, err := h.Callers(p.frames[:0])
+	p.frames = fs
+	if err != nil {
+		return fetch.AppendJSONString(append(dst, `,"stack_ends":`...), []byte(err.Error()))
+	}
+	dst = append(dst, `,"stack":[`...)
+	for i, f := range fs {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = p.frameJSON(dst, f)
+	}
+	dst = append(dst, ']')
+	if end != fetch.StackWhole {
+		dst = fetch.AppendJSONString(append(dst, `,"stack_ends":`...), []byte(end.String()))
+	}
+	return dst
 }

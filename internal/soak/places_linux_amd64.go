@@ -174,6 +174,8 @@ func (c *chooser) where(p place) string {
 
 // parse makes the definition of a probe.
 func (b *probe) parse() (err error) {
-	b.def, err = event.Parse(b.text)
+	if b.def, err = event.Parse(b.text); err == nil && !b.count && b.addr%3 == 0 {
+		b.def.Stack = 6
+	}
 	return err
 }

@@ -24,7 +24,12 @@ func (x *session) arm(ps []*probe) error {
 				return err
 			}
 		}
-		if err := x.core.Check(b.def, &kprobes.AddOptions{Count: b.count, Tactic: x.tactic}); isGone(err) {
+		err := x.core.Check(b.def, &kprobes.AddOptions{Count: b.count, Tactic: x.tactic})
+		if err != nil && b.def.Stack > 0 { // there may be no way to the caller there
+			b.def.Stack = 0
+			err = x.core.Check(b.def, &kprobes.AddOptions{Count: b.count, Tactic: x.tactic})
+		}
+		if isGone(err) {
 			return err
 		} else if err != nil {
 			x.refuse(b, err)

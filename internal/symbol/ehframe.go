@@ -35,6 +35,7 @@ type fde struct {
 	inner      bool   // its first rules are not those of a function's entry: a cold part
 	odd        bool   // the code is not entered by a call: a signal's return, the start of a program or a thread
 	signal     bool   // a signal frame: the code may begin one byte behind start
+	pos        int    // of the description in .eh_frame
 }
 
 // ehBases are the addresses that encoded pointers are relative to.
@@ -123,6 +124,7 @@ func (f *elfFile) ehFrame(b []byte, bases ehBases) (fdes []fde, err error) {
 		id := binary.LittleEndian.Uint32(b[idPos:])
 		if id != 0 {
 			if d, ok := parseFDE(b, rec, idPos, int(id), cies, bases); ok {
+				d.pos = pos
 				fdes = append(fdes, d)
 			}
 			if len(fdes) > maxEntries {
@@ -191,26 +193,33 @@ func parseFDE(b, rec []byte, idPos, id int, cies map[int]cie, bases ehBases) (fd
 	return d, true
 }
 
-// parseCIE takes the CIE at pos (LSB, "The Common Information Entry Format").
+// parseCIE takes the CIE at pos.
 func parseCIE(b []byte, pos int, m *objfile.Machine) cie {
+	ci, c := openCIE(b, pos, &frameCIE{})
+	ci.called = ci.ok && asCalled(c, m)
+	return ci
+}
+
+// openCIE takes the CIE at pos up to its call frame instructions, where the cursor is then (LSB, "The Common Information
+// Entry Format"). f gets the alignment factors.
+func openCIE(b []byte, pos int, f *frameCIE) (cie, *cursor) {
 	if pos+4 > len(b) {
-		return cie{}
+		return cie{}, nil
 	}
 	rec, idPos, next := ehRecord(b, pos)
 	if next == 0 || binary.LittleEndian.Uint32(rec[idPos:]) != 0 {
-		return cie{}
+		return cie{}, nil
 	}
 	c := &cursor{b: rec, pos: idPos + 4}
 	version := c.u8()
 	aug := c.cstr()
 	if version != 1 && version != 3 && version != 4 {
-		return cie{}
+		return cie{}, nil
 	}
 	if version == 4 {
 		c.take(2) // address and segment selector size
 	}
-	c.uleb() // code alignment
-	c.sleb() // data alignment
+	f.code, f.data = c.uleb(), c.sleb()
 	if version == 1 {
 		c.u8() // return address register
 	} else {
@@ -219,8 +228,7 @@ func parseCIE(b []byte, pos int, m *objfile.Machine) cie {
 	ci := cie{ok: true, enc: peAbsptr, lsda: peOmit}
 	ci.augmentation(c, aug)
 	ci.ok = ci.ok && !c.bad
-	ci.called = ci.ok && asCalled(c, m)
-	return ci
+	return ci, c
 }
 
 // augmentation takes the letters of an augmentation string with their data.
@@ -294,35 +302,41 @@ func movesCFA(c *cursor) bool {
 	return false
 }
 
-// loadFDEs reads .eh_frame by its section or, without section headers, from where
-// PT_GNU_EH_FRAME points.
+// loadFDEs reads the frame descriptions of .eh_frame.
 func (f *elfFile) loadFDEs() ([]fde, error) {
+	b, bases, err := f.ehFrameBytes()
+	if err != nil || b == nil {
+		return nil, err
+	}
+	fdes, err := f.ehFrame(b, bases)
+	if f.section(".eh_frame") == nil {
+		err = nil // without a section the table has no known end: what follows is not part of it
+	}
+	return fdes, err
+}
+
+// ehFrameBytes reads .eh_frame by its section or, without section headers, from where PT_GNU_EH_FRAME points; nil: there is
+// none.
+func (f *elfFile) ehFrameBytes() ([]byte, ehBases, error) {
 	vaddr, off, size := uint64(0), uint64(0), uint64(0)
 	if s := f.section(".eh_frame"); s != nil {
 		vaddr, off, size = s.addr, s.off, s.size
 	} else if f.ehHdr != 0 {
 		v, err := f.ehFrameFromHdr()
 		if err != nil {
-			return nil, err
+			return nil, ehBases{}, err
 		}
 		var ok bool
 		if off, size, ok = f.fileRange(v); !ok {
-			return nil, f.fail(".eh_frame_hdr", f.ehHdr, "points to 0x%x, which no segment holds", v)
+			return nil, ehBases{}, f.fail(".eh_frame_hdr", f.ehHdr, "points to 0x%x, which no segment holds", v)
 		}
 		vaddr = v
 	}
 	if size == 0 {
-		return nil, nil
+		return nil, ehBases{}, nil
 	}
 	b, err := f.bytesAt(off, size, ".eh_frame")
-	if err != nil {
-		return nil, err
-	}
-	fdes, err := f.ehFrame(b, ehBases{vaddr: vaddr})
-	if f.section(".eh_frame") == nil {
-		err = nil // without a section the table has no known end: what follows is not part of it
-	}
-	return fdes, err
+	return b, ehBases{vaddr: vaddr, machine: f.machine}, err
 }
 
 // ehFrameFromHdr gives the address of .eh_frame that .eh_frame_hdr holds:

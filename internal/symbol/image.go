@@ -84,6 +84,7 @@ type Image struct {
 	data     map[string][]int32 // object names to table.objs
 
 	dw Kept[goDWARF] // its debug information
+	eh Kept[ehTable] // its frame descriptions
 }
 
 // Open reads the headers of an ELF file of size bytes. The path names it in errors, is

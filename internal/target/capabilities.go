@@ -25,6 +25,7 @@ type Capabilities struct {
 	Clocked        Clocked
 	Reaper         Reaper
 	Tallier        Tallier
+	Unwinder       Unwinder
 
 	// Own says that the target is the process that runs the engine.
 	Own bool
@@ -174,6 +175,18 @@ type Sharer interface {
 	CheckOwn() error
 	// SetShared says that it may be so from now on, in place of the probes.
 	SetShared() error
+}
+
+// Unwinder is a Target in which generated code can walk over the stack (arch.CodegenEnv.Unwind). What it maps stays until Close.
+// Precondition: Prepare has succeeded.
+type Unwinder interface {
+	// MapTable brings bytes into the address space, where nobody can change them.
+	MapTable(b []byte) (addr uint64, err error)
+	// NewTable gives size bytes of zeroed memory, which WriteTable writes.
+	NewTable(size int) (addr uint64, err error)
+	WriteTable(addr uint64, b []byte) error
+	// SetUnwind sets the word that leads to the list.
+	SetUnwind(list uint64) error
 }
 
 // Yielder is a Target that others may trace, whose breakpoints may fall into patches.

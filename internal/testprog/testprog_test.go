@@ -465,9 +465,20 @@ func TestCrowdAndMiser(t *testing.T) {
 	}
 }
 
+// The program of stacks does the same each time.
+func TestStacks(t *testing.T) {
+	exe := Build(t, "stacks")
+	for range 2 {
+		out, err := exec.Command(exe, "3").CombinedOutput()
+		if want := "{\"leaf\":76,\"sum\":538}\n"; err != nil || string(out) != want {
+			t.Errorf("%v: %s, want %s", err, out, want)
+		}
+	}
+}
+
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes many miser ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stand tailback tails tight toggle trapuser vector vforker work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes many miser ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stacks stand tailback tails tight toggle trapuser vector vforker work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		PendingLister:  t,
 		Reserver:       t,
 		Caller:         t,
+		Unwinder:       t,
 
 		Stands:       t.Stands,
 		FaultsCaught: t.FaultsCaught,

@@ -32,7 +32,7 @@ var actionCalls = []ptrace.CallData{
 
 // learnLoads finds out how arguments may read memory. Precondition: the world is stopped.
 func (t *Target) learnLoads(s *ptrace.Stopped, all *[ptrace.Signals]ptrace.Sigaction) error {
-	t.writer.Quiet, t.writer.Resident = t.control.addr+hdrQuiet, 0
+	t.writer.Quiet, t.writer.Resident, t.writer.Unwind = t.control.addr+hdrQuiet, 0, t.control.addr+hdrUnwind
 	why, err := t.whyNotCall(s, "look (rt_sigprocmask)", maskCalls)
 	if err != nil {
 		return err

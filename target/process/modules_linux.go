@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +44,7 @@ func (t *Target) Refresh() (changed bool, err error) {
 
 // index makes the list of modules out of the executable mappings.
 func (t *Target) index(maps, code []procfs.Map) error {
+	t.findRoot()
 	space := symbol.NewSpace()
 	files := fileMaps(maps)
 	t.module, t.seen = nil, code
@@ -141,9 +143,20 @@ func (t *Target) image(maps []procfs.Map, m procfs.Map) (*symbol.Image, error) {
 	return im, nil
 }
 
-// openDebug opens a separate debug file as the process's own file system has it.
+// openDebug opens a separate debug file as the process's own file system has it, also when the process has ended: its last records
+// are read then.
 func (t *Target) openDebug(path string) (symbol.File, error) {
-	return os.OpenFile(filepath.Join(fmt.Sprintf("/proc/%d/%s", t.p.PID(), t.p.FileName("root")), path), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if t.root == nil {
+		return nil, fs.ErrNotExist
+	}
+	return os.OpenFile(filepath.Join(fmt.Sprintf("/proc/self/fd/%d", t.root.Fd()), path), os.O_RDONLY|unix.O_NONBLOCK, 0)
+}
+
+// findRoot opens the root of the process's file system. Where that fails there are no separate debug files.
+func (t *Target) findRoot() {
+	if t.root == nil {
+		t.root, _ = t.p.OpenAt(t.p.FileName("root"), unix.O_PATH|unix.O_DIRECTORY)
+	}
 }
 
 // biasOf is what is added to a link-time address.

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,7 @@ type Target struct {
 	o       TargetOptions
 	space   atomic.Pointer[symbol.Space]
 	images  map[procfs.FileID]*symbol.Image
+	root    *os.File // of the process's file system; nil: it can not be opened. It is not closed: names are found after Close too
 	module  []module
 	seen    []procfs.Map // the executable mappings that module was made of
 	ring    *ring.Ring

@@ -14,6 +14,8 @@ func (t *Target) Capabilities() target.Capabilities {
 		Exposed: t,
 		Caller:  t,
 
+		Unwinder: t,
+
 		FuncDenied:   t.FuncDenied,
 		FaultsCaught: t.FaultsCaught,
 		InHandler:    t.InHandler,

@@ -19,6 +19,7 @@ import (
 //
 //	0           four words: the directory of faults and its length, the table of breakpoints and its
 //	residentOff a word: the handler of SIGSEGV (arch.CodegenEnv.Resident)
+//	unwindOff   a word: the list of unwind tables (arch.CodegenEnv.Unwind)
 //	actionsOff  saved dispositions, actionSize each, by signal number
 //
 // The tables are mappings of their own. Those words are only changed while the world is
@@ -27,6 +28,7 @@ const (
 	faultsOff     = 0
 	trapsOff      = 16
 	residentOff   = 32
+	unwindOff     = 40
 	actionsOff    = 64
 	actionSize    = 40
 	actionHandler = 8

@@ -53,6 +53,7 @@ type Target struct {
 	poolMu  sync.Mutex
 	pools   []*arch.Pool
 	idle    map[*arch.Pool]bool // pools that no probe uses
+	unwind  []table             // unwind tables
 	part    uint64              // of the pools, that Crowded looks at next
 	live    int                 // sites whose detours are there
 	dead    []*target.Site      // whose detours were given back since the tables of the control block were made
@@ -300,7 +301,7 @@ func (t *Target) prepare() error {
 	t.ring, t.control = r, h
 	t.writer = arch.CodegenEnv{
 		Ring: r.Addr(), Layout: r.Layout, TID: arch.TIDGo, Go: t.lay.runtime(),
-		Gate: uint64(gatePC()), Features: native.Features(), Resident: h.addr + residentOff,
+		Gate: uint64(gatePC()), Features: native.Features(), Resident: h.addr + residentOff, Unwind: h.addr + unwindOff,
 	}
 	return nil
 }
@@ -338,7 +339,7 @@ func (t *Target) Close() error {
 	for _, p := range t.pools {
 		err = errors.Join(err, unmap(p.Base, poolSize(p)))
 	}
-	err = errors.Join(err, t.mem.Close(), t.claim.release())
+	err = errors.Join(err, t.unmapUnwind(), t.mem.Close(), t.claim.release())
 	t.control, t.code, t.pools = nil, nil, nil
 	return err
 }

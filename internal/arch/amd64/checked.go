@@ -50,6 +50,9 @@ func reach(w *arch.ProbeOp) int32 {
 			far = max(far, baseReach(b))
 		}
 	case w.Prog != nil && !w.Count:
+		if w.Prog.Stack > 0 {
+			return anywhere
+		}
 		for i := range w.Prog.Args {
 			far = max(far, argReach(&w.Prog.Args[i]))
 		}
@@ -122,6 +125,9 @@ func questions(w *arch.ProbeOp) (n int) {
 			n += stackLoads(b)
 		}
 		return n
+	}
+	if w.Prog.Stack > 0 {
+		return math.MaxInt
 	}
 	for i := range w.Prog.Args {
 		a := &w.Prog.Args[i]

@@ -47,6 +47,7 @@ type storing struct {
 	w      *arch.ProbeOp
 	entry  int   // first temporary of the values saved at entry
 	temps  []int // first temporary of each argument
+	walk   int   // first temporary of the walk over the stack
 	loaded []int // arguments that the filter has loaded into theirs
 	args   int32 // offset of the argument area in the record
 	units  int32 // size of the fixed part
@@ -67,6 +68,8 @@ func (f *frame) newStoring(w *arch.ProbeOp) (*storing, error) {
 			next += f.w.argTemps(a)
 			s.locked = s.locked || a.Store == fetch.StoreArray || isString(a)
 		}
+		s.walk = next
+		s.locked = s.locked || w.Prog.Stack > 0
 		s.cap = stringCap(w.Prog, fixed)
 	}
 	if fixed > maxRecordBytes || w.Prog != nil && w.Prog.Dynamic && s.cap < 16 {

@@ -25,6 +25,9 @@ func (f *frame) fill(s *storing, rec Reg) {
 	for i := range s.w.Prog.Args {
 		f.fillArg(s, i, rec)
 	}
+	if s.w.Prog.Stack > 0 {
+		f.stack(s, rec)
+	}
 }
 
 func (f *frame) fillArg(s *storing, i int, rec Reg) {

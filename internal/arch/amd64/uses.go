@@ -70,10 +70,13 @@ func (wr writer) tempsOf(w *arch.ProbeOp) int {
 	for i := range w.Prog.Args {
 		n += wr.argTemps(&w.Prog.Args[i])
 	}
+	if w.Prog.Stack > 0 {
+		n += walkRegs
+	}
 	return n
 }
 
 // plainly says whether a program only stores registers and constants.
 func (wr writer) plainly(p *fetch.Program) bool {
-	return !slices.ContainsFunc(p.Args, func(a fetch.Arg) bool { return wr.argTemps(&a) > 0 || argReach(&a) > 0 })
+	return p.Stack == 0 && !slices.ContainsFunc(p.Args, func(a fetch.Arg) bool { return wr.argTemps(&a) > 0 || argReach(&a) > 0 })
 }

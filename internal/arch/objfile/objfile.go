@@ -29,9 +29,12 @@ type Machine struct {
 	CallLen int
 
 	// Call frame information, where a call arrives: the DWARF numbers of the stack pointer and of the return address, and
-	// the bytes that a call pushes.
+	// the bytes that a call pushes; also the frame pointer's number, and the expression for the CFA of a frame that the kernel
+	// has made for a signal.
 	FrameSP, FrameReturn uint64
 	Pushes               uint64
+	FramePointer         uint64
+	SignalCFA            string
 
 	// Register gives the number by which instructions encode a register of debug information, or that of a vector register.
 	Register func(dwarf int) (reg uint8, vector, ok bool)

@@ -20,8 +20,12 @@ var x8664 = Machine{
 	// the return address is column 16, behind the registers
 	FrameReturn: 16,
 	Pushes:      8,
-	Unwinders:   []string{"_ULx86_64_step", "_Ux86_64_step"},
-	Register:    x8664Register,
+
+	FramePointer: 6,
+	SignalCFA:    "\x77\xa0\x01\x06", // DW_OP_breg7 160, DW_OP_deref: rsp in struct ucontext (asm/sigcontext.h)
+
+	Unwinders: []string{"_ULx86_64_step", "_Ux86_64_step"},
+	Register:  x8664Register,
 }
 
 // x8664Register knows DWARF's numbers (psABI 3.6.2): ax dx cx bx si di bp sp, r8 to r15, the return address, xmm0 to xmm15.

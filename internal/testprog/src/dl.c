@@ -1,9 +1,9 @@
 // Loads and unloads shared objects.
 //
-//	dl     commands: open PATH, call N, close, cycle PATH, again PATH, discard, storm PATH (a thread
+//	dl     commands: open PATH, call N, back N, close, cycle PATH, again PATH, discard, storm PATH (a thread
 //	       opens it, calls it and closes it for ever), count, quit
 //
-// "call N" calls lib_work of the open object N times; "cycle PATH" opens, calls it 100 times
+// "call N" calls lib_work of the open object N times; "back N" has lib_back of it call back N times; "cycle PATH" opens, calls it 100 times
 // and closes; "again PATH" closes the open object and opens it once more; "discard" gives the page of
 // lib_work's code back to the kernel, which takes it from its file when it is needed. Results must be
 // a*2+b (libdlone) or a*3+b (libdltwo): "bad" counts others.
@@ -29,6 +29,17 @@ static void open_(const char *path) {
 static void call(uint64_t n) {
 	for (uint64_t i = 0; i < n && work; i++, calls++)
 		bad += work(i, 5) != i * factor + 5;
+}
+
+NOINLINE uint64_t back(uint64_t a) {
+	asm volatile("" ::: "memory");
+	return a + 1;
+}
+
+NOINLINE void callback(uint64_t n) {
+	uint64_t (*lib_back)(uint64_t (*)(uint64_t), uint64_t) = (uint64_t(*)(uint64_t(*)(uint64_t), uint64_t))dlsym(handle, "lib_back");
+	for (uint64_t i = 0; i < n; i++)
+		bad += lib_back(back, i) != i * factor + 1;
 }
 
 static void close_(void) {
@@ -71,6 +82,8 @@ int main(void) {
 			open_(line + 5);
 		if (is(line, "call"))
 			call(number(line, "call", 1));
+		if (is(line, "back"))
+			callback(number(line, "back", 1));
 		if (is(line, "close"))
 			close_();
 		if (is(line, "again")) {

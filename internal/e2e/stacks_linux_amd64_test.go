@@ -1,0 +1,347 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"kprobes.dev/kprobes/internal/testprog"
+)
+
+// stackFrame is a call in progress, as gdb or the trace tells of it.
+type stackFrame struct {
+	Name    string
+	Off     int
+	Line    int
+	Inlined []string // functions with their lines, the innermost first
+}
+
+// signalFrame is the name of code that a signal's handler returns to: it has no symbol.
+const signalFrame = "<signal>"
+
+// cloned is what compilers append to the names of functions that they have changed.
+var cloned = regexp.MustCompile(`(\.(part|constprop|isra|cold|abi0)(\.\d+)?)+$`)
+
+// plainName is a function's name without its parameters. gdb writes what is behind a point of a name in brackets.
+func plainName(s string) string {
+	if name, _, ok := strings.Cut(s, "("); ok && name != "" && !strings.HasSuffix(name, ".") { // not Go's pkg.(*Type).Method
+		s = name
+	}
+	return cloned.ReplaceAllString(strings.NewReplacer("[", ".", "]", "").Replace(s), "")
+}
+
+// gdbStacks gives the stacks that gdb sees at each hit of breakpoints, for each of these.
+func gdbStacks(t *testing.T, at []string, cmd ...string) [][][]stackFrame {
+	t.Helper()
+	c := exec.Command("gdb", append([]string{"-nx", "-q", "-batch", "-x", "testdata/stacks.py", "--args"}, cmd...)...)
+	// gdb reports a hit again where a signal of Go's runtime comes in between.
+	c.Env = append(os.Environ(), "STACK_AT="+strings.Join(at, ";"), "DEBUGINFOD_URLS=", "GODEBUG=asyncpreemptoff=1")
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", c, err, out)
+	}
+	stacks := make([][][]stackFrame, len(at))
+	for l := range strings.Lines(string(out)) {
+		text, ok := strings.CutPrefix(l, "STACK ")
+		if !ok {
+			continue
+		}
+		number, text, _ := strings.Cut(text, " ")
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			t.Fatalf("%q: %v", l, err)
+		}
+		var frames []struct {
+			Name      string
+			Off, Line int
+			Inlined   [][2]any
+		}
+		if err := json.Unmarshal([]byte(text), &frames); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		stack := make([]stackFrame, len(frames))
+		for i, f := range frames {
+			stack[i] = stackFrame{Name: plainName(f.Name), Off: f.Off, Line: f.Line}
+			if f.Name == signalFrame {
+				stack[i].Name = signalFrame
+			}
+			for _, in := range f.Inlined {
+				stack[i].Inlined = append(stack[i].Inlined, fmt.Sprintf("%s:%v", plainName(in[0].(string)), in[1]))
+			}
+		}
+		stacks[n] = append(stacks[n], stack)
+	}
+	return stacks
+}
+
+// hitStacks is what kprobe trace records of an event: the stacks of its hits, and why each ends.
+type hitStacks struct {
+	stacks [][]stackFrame
+	ends   []string
+}
+
+// tracedStacks runs a program with probes and gives what each of these has recorded, by its name, and what the program has
+// printed.
+func tracedStacks(t *testing.T, args []string, cmd ...string) (map[string]hitStacks, string) {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "hits")
+	args = append([]string{"trace", "--stacktrace=40", "--format", "json", "-o", out}, args...)
+	s := &session{t: t}
+	s.start(command(t, append(append(args, "--"), cmd...)...))
+	<-s.done
+	if s.err != nil {
+		t.Fatalf("%s: %v\n%s", s.cmd, s.err, s.errs.String())
+	}
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]hitStacks{}
+	for l := range strings.Lines(string(b)) {
+		var h struct {
+			Event string
+			Stack []struct {
+				At      string
+				Line    int
+				Inlined []struct {
+					Func string
+					Line int
+				}
+			}
+			Ends string `json:"stack_ends"`
+		}
+		if err := json.Unmarshal([]byte(l), &h); err != nil {
+			t.Fatalf("%s: %v", l, err)
+		}
+		var stack []stackFrame
+		for _, f := range h.Stack {
+			name, rest, _ := strings.Cut(f.At, "+0x")
+			off, _, _ := strings.Cut(rest, "/")
+			n, _ := strconv.ParseInt(off, 16, 32)
+			frame := stackFrame{Name: plainName(name), Off: int(n), Line: f.Line}
+			for _, in := range f.Inlined {
+				frame.Inlined = append(frame.Inlined, fmt.Sprintf("%s:%d", plainName(in.Func), in.Line))
+			}
+			stack = append(stack, frame)
+		}
+		e := all[h.Event]
+		e.stacks, e.ends = append(e.stacks, stack), append(e.ends, h.Ends)
+		all[h.Event] = e
+	}
+	return all, s.out.String()
+}
+
+// compareStacks compares the callers of the n-th hits.
+func compareStacks(t *testing.T, want [][]stackFrame, got hitStacks) {
+	t.Helper()
+	if len(got.stacks) != len(want) {
+		t.Fatalf("%d hits, gdb sees %d", len(got.stacks), len(want))
+	}
+	frames, inlined := 0, 0
+	for i := range want {
+		w, g := want[i][1:], got.stacks[i]
+		if len(w) != len(g) || got.ends[i] != "" {
+			t.Fatalf("hit %d: %q\n%+v\ngdb:\n%+v", i, got.ends[i], g, w)
+		}
+		for j := range w {
+			frames++
+			inlined += len(w[j].Inlined)
+			if w[j].Name == signalFrame {
+				continue
+			}
+			if fmt.Sprint(w[j]) != fmt.Sprint(g[j]) {
+				t.Fatalf("hit %d, caller %d: %+v, gdb: %+v\n%+v\n%+v", i, j, g[j], w[j], g, w)
+			}
+		}
+	}
+	t.Logf("%d hits, %d frames, %d inlined functions", len(want), frames, inlined)
+}
+
+// TestStacks compares the stacks at the n-th hits of a deterministic program with those that gdb sees in another run: by function,
+// offset, line and inlined functions. It is C++ code without frame pointers. Return addresses may be replaced, and loads be looked
+// at by the kernel.
+func TestStacks(t *testing.T) {
+	exe := testprog.Build(t, "stacks", "-g")
+	const rounds = "52"
+	want := gdbStacks(t, []string{"leaf"}, exe, rounds)[0]
+	if len(want) < 1000 {
+		t.Fatalf("%d hits", len(want))
+	}
+	returns := []string{"--trampoline"}
+	for _, fn := range []string{"once", "varying", "aligned", "framed", "thrower", "guarded", "onsignal"} {
+		returns = append(returns, "-e", "r "+fn)
+	}
+	for name, c := range map[string]struct{ args, cmd []string }{
+		"plain":           {nil, nil},
+		"trampolines":     {returns, nil},
+		"signals blocked": {nil, []string{"blocked"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, _ := tracedStacks(t, append([]string{"-e", "p:leaf leaf"}, c.args...), append([]string{exe, rounds}, c.cmd...)...)
+			compareStacks(t, want, got["kprobes/leaf"])
+		})
+	}
+}
+
+// TestStacksInside is TestStacks at every instruction of functions with different frames.
+func TestStacksInside(t *testing.T) {
+	exe := testprog.Build(t, "stacks", "-g")
+	for _, fn := range []string{"varying", "aligned", "framed", "tail", "thrower"} {
+		t.Run(fn, func(t *testing.T) {
+			var at, events []string
+			offs := instructions(t, exe, fn)
+			if fn == "aligned" { // while its stack is being aligned the CFA is in a register that rules of walks do not have
+				all := len(offs)
+				offs = slices.DeleteFunc(offs, func(off int) bool { return stackless(t, exe, fmt.Sprintf("%s+%d", fn, off)) })
+				if len(offs) < all/2 {
+					t.Errorf("%d of %d instructions of %s have stacks", len(offs), all, fn)
+				}
+			}
+			for _, off := range offs {
+				at = append(at, fmt.Sprintf("*((char*)%s+%d)", fn, off))
+				events = append(events, "-e", fmt.Sprintf("p:i%d %s+%d", off, fn, off))
+			}
+			want := gdbStacks(t, at, exe, "8")
+			got, _ := tracedStacks(t, events, exe, "8")
+			for i, off := range offs {
+				if len(want[i]) > 0 {
+					compareStacks(t, want[i], got[fmt.Sprintf("kprobes/i%d", off)])
+				}
+			}
+		})
+	}
+}
+
+// stackless says whether kprobe trace refuses to record stacks at a place.
+func stackless(t *testing.T, exe, place string) bool {
+	t.Helper()
+	out, err := command(t, "trace", "--stacktrace", "-e", "p "+place, "--", exe, "0").CombinedOutput()
+	refused := strings.Contains(string(out), "neither unwind tables nor the code tell where the return address is")
+	if refused == (err == nil) {
+		t.Fatalf("%s: %v\n%s", place, err, out)
+	}
+	return refused
+}
+
+// instructions gives where the instructions of a function stand, from its start, as objdump has them.
+func instructions(t *testing.T, exe, fn string) (offs []int) {
+	t.Helper()
+	out, err := exec.Command("objdump", "-d", "--no-show-raw-insn", "--disassemble="+fn, exe).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := int64(-1)
+	for l := range strings.Lines(string(out)) {
+		text, insn, ok := strings.Cut(strings.TrimSpace(l), ":\t")
+		addr, err := strconv.ParseInt(text, 16, 64)
+		if !ok || err != nil || strings.HasPrefix(insn, "nop") {
+			continue
+		}
+		if start < 0 {
+			start = addr
+		}
+		offs = append(offs, int(addr-start))
+	}
+	return offs
+}
+
+// TestStacksDamaged has the walk come to frames that are none: it ends there, and the program computes the same.
+func TestStacksDamaged(t *testing.T) {
+	exe := testprog.Build(t, "stacks", "-g")
+	for _, words := range [][]string{{"damaged"}, {"damaged", "blocked"}} {
+		t.Run(strings.Join(words, " "), func(t *testing.T) {
+			cmd := append([]string{exe, "1"}, words...)
+			alone, err := exec.Command(cmd[0], cmd[1:]...).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, out := tracedStacks(t, []string{"-e", "p:leaf leaf"}, cmd...)
+			if out != string(alone) {
+				t.Errorf("probed it prints %s, alone %s", out, alone)
+			}
+			leaf, ends := got["kprobes/leaf"], map[string]int{}
+			for i, s := range leaf.stacks {
+				if s[0].Name == "damaged" {
+					ends[leaf.ends[i]]++
+				} else if leaf.ends[i] != "" {
+					t.Errorf("hit %d: %q: %+v", i, leaf.ends[i], s)
+				}
+			}
+			t.Log(ends)
+			n := 0
+			for _, v := range ends {
+				n += v
+			}
+			if n != 15 || ends[""] > 1 || len(ends) < 3 {
+				t.Errorf("%d hits with a damaged frame: %v", n, ends)
+			}
+		})
+	}
+}
+
+// TestStacksOfObjects has objects come, go and come again where another one was: the walk knows the frames of each from its first
+// call on.
+func TestStacksOfObjects(t *testing.T) {
+	p := testprog.Start(t, testprog.Build(t, "dl"))
+	out := filepath.Join(t.TempDir(), "hits")
+	s := trace(t, p.PID, "--stacktrace", "--format", "json", "-o", out, "p:back back")
+	const rounds, calls = 12, 10
+	var want []string
+	for i := range rounds {
+		lib := []string{"libdlone", "libdltwo"}[i%2]
+		path := testprog.Build(t, lib)
+		p.Ask("open "+path, nil)
+		if n := p.Counts(fmt.Sprintf("back %d", calls)); n["bad"] != 0 {
+			t.Fatalf("%v", n)
+		}
+		p.Ask("close", nil)
+		for range calls {
+			want = append(want, filepath.Base(path))
+		}
+	}
+	s.interrupt()
+	<-s.done
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	if len(lines) != len(want) {
+		t.Fatalf("%d hits, want %d; %s", len(lines), len(want), s.errs.String())
+	}
+	for i, l := range lines {
+		var h struct {
+			Stack []struct{ At string }
+			Ends  string `json:"stack_ends"`
+		}
+		if err := json.Unmarshal([]byte(l), &h); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, f := range h.Stack {
+			name, _, _ := strings.Cut(f.At, "+")
+			names = append(names, name)
+		}
+		if h.Ends != "" || len(names) < 4 || strings.Join(names[1:4], " ") != "callback main __libc_start_call_main" {
+			t.Fatalf("hit %d, in %s: %s", i, want[i], l)
+		}
+	}
+}
+
+// TestGoStacks is TestStacks for Go code.
+func TestGoStacks(t *testing.T) {
+	exe := testprog.Build(t, "gostacks")
+	want := gdbStacks(t, []string{"*'main.leaf'"}, exe, "60")[0]
+	if len(want) < 1000 {
+		t.Fatalf("%d hits", len(want))
+	}
+	got, _ := tracedStacks(t, []string{"-e", "p:leaf main.leaf"}, exe, "60")
+	compareStacks(t, want, got["kprobes/leaf"])
+}
