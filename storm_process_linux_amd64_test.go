@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/internal/hit"
 
 	"kprobes.dev/kprobes"
@@ -83,6 +85,41 @@ func TestObjectAwayForAMoment(t *testing.T) {
 	if l, err := process.FindLeftover(h.Proc()); l != nil || err != nil {
 		t.Errorf("left: %+v, %v", l, err)
 	}
+}
+
+// Another object is where one was in the stop of a change, and that one is back when the target is looked at then: that is no
+// reason to refuse the change either.
+func TestObjectReplacedForAMoment(t *testing.T) {
+	one, two := testprog.Build(t, "libdlone"), testprog.Build(t, "libdltwo")
+	prog, c := attach(t, "dl")
+	h := &hindered{Target: c.Target().(*process.Target)}
+	c, err := kprobes.Open(h, nil)
+	must(t, err)
+	addr := prog.Counts("open " + one)["addr"]
+	_, err = h.Refresh()
+	must(t, err)
+	var swap atomic.Bool
+	swap.Store(true)
+	h.by(func(ch *target.Change) error {
+		if !swap.Swap(false) {
+			return h.Target.Commit(ch)
+		}
+		prog.Ask("again "+two, nil)
+		err := h.Target.Commit(ch)
+		if n := prog.Counts("again " + one); n["addr"] != addr {
+			t.Errorf("the object is at 0x%x, it was at 0x%x", n["addr"], addr)
+		}
+		if !errors.Is(err, unix.EFAULT) {
+			t.Errorf("another object: %v", err)
+		}
+		return err
+	})
+	evs, err := c.Add(parse(t, "p libdlone:lib_work"), &kprobes.AddOptions{Count: true})
+	must(t, err)
+	if n := prog.Counts("call 7"); n["bad"] != 0 || c.Counts(evs[0]).Hits != 7 {
+		t.Errorf("the program says %v; %+v", n, c.Counts(evs[0]))
+	}
+	must(t, c.Close(nil))
 }
 
 // A thread waits for Sync in the loader, with a clock so coarse that it would wait for seconds, as on a machine that has much else

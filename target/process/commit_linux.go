@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sort"
 	"time"
@@ -306,6 +307,9 @@ func (t *Target) patch(add, remove []*target.Site) (done []patch.Write, err erro
 			return nil, err
 		}
 		if site := r.Resolve(patch.Breakpoint); site != nil {
+			if t.replaced(site.Addr) {
+				return nil, fmt.Errorf("0x%x: another object is mapped there: %w", site.Addr, ErrFault)
+			}
 			return nil, r.Foreign(site, ErrForeign)
 		}
 		r.Left(t.leftForeign)

@@ -92,6 +92,24 @@ func executables(maps []procfs.Map) []procfs.Map {
 	return out
 }
 
+// replaced says whether another object is mapped at an address than when the target was looked at last. The world may be stopped.
+func (t *Target) replaced(at uint64) bool {
+	m := t.Space().ModuleAt(at)
+	maps, err := t.p.MapsIn(procfs.PageDown(at), procfs.PageSize)
+	if m == nil || err != nil {
+		return m == nil
+	}
+	in, ok := procfs.FindMap(maps, at)
+	if of, copied := textOf(in); copied {
+		in = of
+	}
+	if !ok || t.images[in.FileID] != m.Image {
+		return true
+	}
+	bias, ok := biasOf(m.Image, in)
+	return !ok || bias != m.Bias
+}
+
 // ourPaths are what the paths of mappings begin with that a tracer of this project made.
 var ourPaths = []string{
 	"/memfd:" + ringName, "/memfd:" + controlName, "/memfd:" + mailboxName, "/memfd:" + stubsName, "/memfd:" + stubRangeName,
