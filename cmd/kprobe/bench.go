@@ -99,6 +99,7 @@ func (b *bench) others(dir string) error {
 	for _, f := range []func() error{
 		b.own,
 		func() error { return b.add(handlerFigures(b.cells)...) },
+		b.stacks,
 		func() error { return b.batch(dir) },
 		func() error { return b.attach(dir) },
 		func() error { return b.events(dir) },

@@ -1,6 +1,9 @@
 package debuginfo
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // cursor reads little-endian values from bytes that may be anything. After a read past the end bad is set and every read gives 0.
 type cursor struct {
@@ -42,6 +45,21 @@ func (c *cursor) offset(wide bool) uint64 {
 		return c.u64()
 	}
 	return uint64(c.u32())
+}
+
+// bytes reads a string that ends in a NUL. The bytes are those of the cursor.
+func (c *cursor) bytes() []byte {
+	if c.bad {
+		return nil
+	}
+	n := bytes.IndexByte(c.b[c.pos:], 0)
+	if n < 0 {
+		c.bad = true
+		return nil
+	}
+	s := c.b[c.pos : c.pos+n]
+	c.pos += n + 1
+	return s
 }
 
 // uleb reads a ULEB128 value of at most 64 bits.

@@ -46,6 +46,7 @@ type File struct {
 // sections are those that debug/dwarf does not read.
 type sections struct {
 	loc, loclists, addr []byte
+	line, lineStr, str  []byte
 }
 
 // unit is a compilation unit.
@@ -56,7 +57,14 @@ type unit struct {
 	wide    bool // 64-bit DWARF
 	root    *dwarf.Entry
 	funcs   map[uint64]dwarf.Offset // functions by their address; nil before it was searched
+	code    []funcCode              // theirs, by address, likewise
 	lines   *lineTable              // nil before it was read
+}
+
+// funcCode is code of a function.
+type funcCode struct {
+	start, end uint64
+	off        dwarf.Offset // of its entry
 }
 
 // span is code of a unit.
@@ -78,11 +86,12 @@ func New(section func(name string) ([]byte, error)) (*File, error) {
 	}
 	info, abbrev := read(".debug_info"), read(".debug_abbrev")
 	ranges, str, line := read(".debug_ranges"), read(".debug_str"), read(".debug_line")
-	f := &File{sect: sections{loc: read(".debug_loc"), loclists: read(".debug_loclists"), addr: read(".debug_addr")}}
+	f := &File{sect: sections{loc: read(".debug_loc"), loclists: read(".debug_loclists"), addr: read(".debug_addr"), line: line, str: str}}
 	more := map[string][]byte{".debug_addr": f.sect.addr}
 	for _, name := range []string{".debug_line_str", ".debug_str_offsets", ".debug_rnglists"} {
 		more[name] = read(name)
 	}
+	f.sect.lineStr = more[".debug_line_str"]
 	switch {
 	case err != nil:
 		return nil, err
@@ -97,7 +106,7 @@ func New(section func(name string) ([]byte, error)) (*File, error) {
 	}
 	f.units = units
 	str = padded(str, len(more[".debug_str_offsets"]))
-	if f.data, err = dwarf.New(abbrev, nil, nil, info, line, nil, ranges, str); err != nil {
+	if f.data, err = dwarf.New(abbrev, nil, nil, info, nil, nil, ranges, str); err != nil {
 		return nil, err
 	}
 	for name, b := range more {

@@ -26,7 +26,7 @@ func realSections(tb testing.TB) map[string][]byte {
 	}
 	defer f.Close()
 	out := map[string][]byte{}
-	for _, name := range append([]string{".debug_loc", ".debug_ranges", ".debug_line_str", ".debug_str_offsets"}, names...) {
+	for _, name := range append([]string{".debug_line", ".debug_loc", ".debug_ranges", ".debug_line_str", ".debug_str_offsets"}, names...) {
 		if s := f.Section(name); s != nil {
 			if out[name], err = s.Data(); err != nil {
 				tb.Fatal(err)
@@ -46,6 +46,9 @@ func ask(sections map[string][]byte) {
 	f.Var("os.Args")
 	spans := f.spans
 	for i := range min(len(spans), 4) {
+		for pc := spans[i].start; pc < min(spans[i].end, spans[i].start+64); pc += 5 {
+			f.Lines(pc)
+		}
 		fn, err := f.Func(spans[i].start)
 		if err != nil {
 			continue
@@ -90,7 +93,7 @@ func TestDamagedFiles(t *testing.T) {
 			hurt[name] = b
 		}
 		for range 1 + rnd.IntN(3) {
-			name := names[rnd.IntN(2)]
+			name := append(names[:2:2], ".debug_line")[rnd.IntN(3)]
 			b := append([]byte(nil), hurt[name]...)
 			for range 1 + rnd.IntN(20) {
 				at := rnd.IntN(len(b))

@@ -129,21 +129,39 @@ func (f *File) indexFuncs(w *walk, u *unit) error {
 		if e.Tag != dwarf.TagSubprogram {
 			continue
 		}
+		rs, err := w.ranges(e)
+		if err != nil {
+			rs = nil
+		}
 		pc, ok := e.Val(dwarf.AttrLowpc).(uint64)
-		if !ok { // of several pieces the first is the entry
-			if rs, err := w.ranges(e); err == nil && len(rs) > 0 {
-				pc, ok = rs[0][0], true
-			}
+		if !ok && len(rs) > 0 { // of several pieces the first is the entry
+			pc, ok = rs[0][0], true
 		}
 		if _, dup := funcs[pc]; ok && !dup {
 			funcs[pc] = e.Offset
+			for _, r := range rs {
+				u.code = append(u.code, funcCode{r[0], r[1], e.Offset})
+			}
 		}
 		if f.known+len(funcs) > maxFuncs {
 			return fmt.Errorf("more than %d functions: %w", maxFuncs, ErrLimit)
 		}
 	}
+	sort.SliceStable(u.code, func(i, j int) bool { return u.code[i].start < u.code[j].start })
 	u.funcs, f.known = funcs, f.known+len(funcs)
 	return nil
+}
+
+// holding gives the entry of the function that an instruction of the unit lies in.
+func (f *File) holding(w *walk, u *unit, pc uint64) (dwarf.Offset, bool) {
+	if f.indexFuncs(w, u) != nil {
+		return 0, false
+	}
+	i := sort.Search(len(u.code), func(i int) bool { return u.code[i].start > pc }) - 1
+	if i < 0 || pc >= u.code[i].end {
+		return 0, false
+	}
+	return u.code[i].off, true
 }
 
 // checkTables refuses tables of abbreviations that take long to read, or declare entries that do. Package debug/dwarf bounds neither.

@@ -30,11 +30,14 @@ func arms(t *testing.T, core *kprobes.Core, kind string) *kprobes.Event {
 }
 
 // armsText adds one event.
-func armsText(t *testing.T, core *kprobes.Core, probe string, count bool) *kprobes.Event {
+func armsText(t *testing.T, core *kprobes.Core, probe string, count bool, ask ...func(*event.Def)) *kprobes.Event {
 	t.Helper()
 	d, err := event.Parse(probe)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range ask {
+		f(d)
 	}
 	evs, err := core.Add([]*event.Def{d}, &kprobes.AddOptions{Count: count, Late: true})
 	if err != nil {

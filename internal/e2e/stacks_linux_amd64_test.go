@@ -335,13 +335,16 @@ func TestStacksOfObjects(t *testing.T) {
 	}
 }
 
-// TestGoStacks is TestStacks for Go code.
+// TestGoStacks is TestStacks for Go code, which tells its lines and what was inlined also when it is stripped.
 func TestGoStacks(t *testing.T) {
-	exe := testprog.Build(t, "gostacks")
-	want := gdbStacks(t, []string{"*'main.leaf'"}, exe, "60")[0]
+	want := gdbStacks(t, []string{"*'main.leaf'"}, testprog.Build(t, "gostacks"), "60")[0]
 	if len(want) < 1000 {
 		t.Fatalf("%d hits", len(want))
 	}
-	got, _ := tracedStacks(t, []string{"-e", "p:leaf main.leaf"}, exe, "60")
-	compareStacks(t, want, got["kprobes/leaf"])
+	for name, flags := range map[string][]string{"plain": nil, "stripped": {"-ldflags=-s -w"}} {
+		t.Run(name, func(t *testing.T) {
+			got, _ := tracedStacks(t, []string{"-e", "p:leaf main.leaf"}, testprog.Build(t, "gostacks", flags...), "60")
+			compareStacks(t, want, got["kprobes/leaf"])
+		})
+	}
 }

@@ -111,12 +111,19 @@ func (c *Core) findLines(space *symbol.Space, addr uint64) []fetch.Line {
 	if !ok || c.lines.none[loc.Module.Image] {
 		return nil
 	}
+	if loc.Func.Lang == symbol.LangGo {
+		var out []fetch.Line
+		for _, l := range loc.Module.Image.GoLines(loc.Module.Linktime(addr)) {
+			out = append(out, fetch.Line(l))
+		}
+		return out
+	}
 	f, err := c.debug.of(loc.Module.Image)
 	if err != nil {
 		c.lines.none[loc.Module.Image] = true
 		return nil
 	}
-	ls, err := f.Lines(loc.Func.Addr, loc.Module.Linktime(addr))
+	ls, err := f.Lines(loc.Module.Linktime(addr))
 	if err != nil {
 		return nil
 	}

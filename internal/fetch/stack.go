@@ -60,7 +60,7 @@ type Line struct {
 	// Func is the function that was inlined there; "" for what belongs to the function that the instruction lies in.
 	Func string
 	File string
-	Line int
+	Line int // 0: none is told
 }
 
 // addStack makes room for the stack.

@@ -153,8 +153,11 @@ func (p *Printer) lines(f fetch.StackFrame) []fetch.Line {
 	return nil
 }
 
-// appendLine appends ` FILE:LINE`, with the file's base name.
+// appendLine appends ` FILE:LINE`, with the file's base name, if a line is told.
 func appendLine(dst []byte, l fetch.Line) []byte {
+	if l.Line == 0 {
+		return dst
+	}
 	return fmt.Appendf(dst, " %s:%d", path.Base(l.File), l.Line)
 }
 
@@ -287,8 +290,7 @@ func (p *Printer) frameJSON(dst []byte, f fetch.StackFrame) []byte {
 	lines := p.lines(f)
 	n := len(lines) - 1
 	if n >= 0 {
-		dst = fetch.AppendJSONString(append(dst, `,"file":`...), []byte(lines[n].File))
-		dst = fmt.Appendf(dst, `,"line":%d`, lines[n].Line)
+		dst = appendLineJSON(dst, lines[n])
 	}
 	for i := range max(n, 0) {
 		if i == 0 {
@@ -297,13 +299,20 @@ func (p *Printer) frameJSON(dst []byte, f fetch.StackFrame) []byte {
 			dst = append(dst, ',')
 		}
 		dst = fetch.AppendJSONString(append(dst, `{"func":`...), []byte(lines[i].Func))
-		dst = fetch.AppendJSONString(append(dst, `,"file":`...), []byte(lines[i].File))
-		dst = fmt.Appendf(dst, `,"line":%d}`, lines[i].Line)
+		dst = append(appendLineJSON(dst, lines[i]), '}')
 	}
 	if n > 0 {
 		dst = append(dst, ']')
 	}
 	return append(dst, '}')
+}
+
+func appendLineJSON(dst []byte, l fetch.Line) []byte {
+	if l.Line == 0 {
+		return dst
+	}
+	dst = fetch.AppendJSONString(append(dst, `,"file":`...), []byte(l.File))
+	return fmt.Appendf(dst, `,"line":%d`, l.Line)
 }
 
 func (p *Printer) stackJSON(dst []byte, h *Hit) []byte {

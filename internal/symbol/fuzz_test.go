@@ -82,10 +82,19 @@ func FuzzEHFrame(f *testing.F) {
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		fdes, _ := im.elf.ehFrame(b, ehBases{vaddr: 0x1000, text: 0x2000, data: 0x3000})
+		eh := &ehTable{b, ehBases{vaddr: 0x1000, text: 0x2000, data: 0x3000}}
 		for _, d := range fdes {
 			if d.end <= d.start {
 				t.Errorf("%+v", d)
 			}
+			last := uint64(0)
+			w := frameWriter{m: im.elf.machine, f: func(f Frame) {
+				if f.Start < d.start || f.Start >= d.end || f.Start <= last && last > 0 {
+					t.Errorf("%+v: rule at 0x%x behind 0x%x", d, f.Start, last)
+				}
+				last = f.Start
+			}}
+			w.describe(eh, &d, map[int]*frameCIE{})
 		}
 	})
 }

@@ -49,14 +49,20 @@ func (im *Image) GoArgs(fn *Func) (args []byte, ok bool) {
 	if f == nil || f.asm || !f.told {
 		return nil, false
 	}
-	im.funcdataOnce.Do(func() { im.funcdata = im.findFuncdata() })
-	if im.funcdata == 0 {
+	base := im.funcdataBase()
+	if base == 0 {
 		return nil, false
 	}
 	if f.argInfo == noFuncdata {
 		return nil, true
 	}
-	return im.argsAt(im.funcdata+uint64(f.argInfo), f.args)
+	return im.argsAt(base+uint64(f.argInfo), f.args)
+}
+
+// funcdataBase is findFuncdata, once.
+func (im *Image) funcdataBase() uint64 {
+	im.funcdataOnce.Do(func() { im.funcdata = im.findFuncdata() })
+	return im.funcdata
 }
 
 // argsAt reads a description, and checks it: frame is the size of the argument frame.

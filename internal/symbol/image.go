@@ -85,6 +85,8 @@ type Image struct {
 
 	dw Kept[goDWARF] // its debug information
 	eh Kept[ehTable] // its frame descriptions
+
+	pcln Kept[pclnData]
 }
 
 // Open reads the headers of an ELF file of size bytes. The path names it in errors, is

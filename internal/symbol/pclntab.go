@@ -58,6 +58,8 @@ type goTable struct {
 type pclnData struct {
 	b       []byte
 	names   string
+	files   string
+	cus     []byte // of units, the files that they number: offsets in files
 	pctab   []byte
 	tab     []byte // functab and _funcs
 	nfunc   int
@@ -181,7 +183,7 @@ func (f *elfFile) parsePclntab(vaddr uint64, b []byte) (*pclnData, error) {
 		p.idOff = 36
 	}
 	n := uint64(len(b))
-	if nameOff > cuOff || cuOff > n || fileOff > pcOff || pcOff > tabOff || tabOff > n {
+	if nameOff > cuOff || cuOff > fileOff || fileOff > pcOff || pcOff > tabOff || tabOff > n {
 		return nil, f.fail("pclntab", vaddr, "its tables do not lie in order in its %d bytes", n)
 	}
 	if nfunc == 0 || nfunc > (n-tabOff)/8 {
@@ -191,6 +193,7 @@ func (f *elfFile) parsePclntab(vaddr uint64, b []byte) (*pclnData, error) {
 		return nil, err
 	}
 	p.nfunc = int(nfunc)
+	p.cus, p.files = b[cuOff:fileOff], string(b[fileOff:pcOff])
 	p.names, p.pctab, p.tab = string(b[nameOff:cuOff]), b[pcOff:tabOff], b[tabOff:]
 	return p, nil
 }

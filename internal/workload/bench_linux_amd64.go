@@ -21,7 +21,7 @@ func loopTraced(n uint64, st *state)
 // loops are the callers of the functions, by the names of Functions.
 var loops = map[string]func(n uint64, st *state){
 	"bench_lea": loopLea, "bench_endbr": loopEndbr, "bench_push": loopPush,
-	"bench_nop5": loopNop5, "bench_ret": loopRet, "bench_traced": loopTraced,
+	"bench_nop5": loopNop5, "bench_ret": loopRet, "bench_traced": loopTraced, Stacked: loopStacked,
 }
 
 // Symbols are the names that the functions of Functions have in a Go program. They are
@@ -30,6 +30,27 @@ var loops = map[string]func(n uint64, st *state){
 var Symbols = map[string]string{
 	"bench_lea": prefix + "BenchLea", "bench_endbr": prefix + "BenchEndbr", "bench_push": prefix + "BenchPush",
 	"bench_nop5": prefix + "BenchNop5", "bench_ret": prefix + "BenchRet", "bench_traced": prefix + "BenchTraced",
+	Bottom: prefix + "benchBottom",
 }
 
 const prefix = "kprobes.dev/kprobes/internal/workload."
+
+// deepSink is what the last call gave: so no compiler leaves one out.
+var deepSink uint64
+
+//go:noinline
+func benchBottom(a, b uint64) uint64 { return a + b }
+
+//go:noinline
+func benchDeep(a, b, n uint64) uint64 {
+	if n == 0 {
+		return benchBottom(a, b) + 1
+	}
+	return benchDeep(a, b, n-1) + 1
+}
+
+func loopStacked(n uint64, _ *state) {
+	for i := range n {
+		deepSink = benchDeep(i, n, StackedCalls)
+	}
+}

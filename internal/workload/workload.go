@@ -25,6 +25,13 @@ func BuildC() (string, error) { return cbuild.Build(Sources, "src", "bench") }
 // program; the first instruction of each is of the class that its name says.
 var Functions = []string{"bench_lea", "bench_endbr", "bench_push", "bench_nop5", "bench_ret", "bench_traced"}
 
+// Stacked is a function that `run` takes too: it calls itself StackedCalls times, and then Bottom.
+const (
+	Stacked      = "bench_deep"
+	Bottom       = "bench_bottom"
+	StackedCalls = 40
+)
+
 // Asked is a function of the C program that `run` takes too: it makes the system call by which a record asks before
 // it reads memory. The Go program has none: one that could change its threads' signal masks would have its
 // records ask.

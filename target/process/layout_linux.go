@@ -10,7 +10,7 @@ import (
 //
 //	ring  memfd kprobes:ring, shared: records and counters, nothing else
 //	home  memfd kprobes:home, private, rw: the control block, this file's layout
-//	heap  memfd kprobes:heap, private, rw: tables that the control block has no room for, in pieces
+//	heap  memfd kprobes:heap, private, rw: tables that the control block has no room for, in pieces; r: unwind tables
 //	code  memfd kprobes:code, private, rx: detours and handlers, one or more pieces near the probed text
 //	mail  memfd kprobes:mailbox, shared: threads that wait for a handler (internal/arch/amd64, gate.go)
 //

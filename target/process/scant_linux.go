@@ -9,7 +9,7 @@ import (
 
 // maxNeed is what the work of a probe takes below the stack pointer, in bytes, but for signal frames and for
 // more than three values that are read by pointers (docs/kprobe-trace.md has the table).
-const maxNeed = 280
+const maxNeed = 320
 
 // lookRoom finds out whether a thread stands so near the end of its stack that there is no room for a probe. What
 // it calls from there must not be probed: the events' sites wait until it stands elsewhere. The engine's own

@@ -1,0 +1,360 @@
+package debuginfo
+
+import (
+	"bytes"
+	"debug/dwarf"
+	"errors"
+	"fmt"
+	"path"
+	"sort"
+)
+
+// lineTable has a unit's lines, in the order of their addresses.
+type lineTable struct {
+	rows  []lineRow
+	files []lineFile // by the numbers that rows and inlined calls have
+	dirs  []lineFile // by the numbers that files have
+	dir   string     // in which the unit was compiled
+}
+
+// lineFile is a file, or a directory. Its name is a part of the section, up to the first NUL, which is looked for when the name is
+// asked for: many may have one long name.
+type lineFile struct {
+	name []byte
+	dir  uint64
+}
+
+func (f *lineFile) String() string {
+	name, _, _ := bytes.Cut(f.name, []byte{0})
+	return string(name)
+}
+
+// lineRow says that the code from addr on comes from a line; line 0: compilers have made it of none.
+type lineRow struct {
+	addr       uint64
+	file, line uint32
+}
+
+// noFile is the file of the row behind the end of a run of code.
+const noFile = ^uint32(0)
+
+// maxLines bounds the rows of a unit's line table, and the files that it names.
+const maxLines = 1 << 22
+
+// lineTable reads the line table of a unit, once. One that is damaged, or of a kind that is not known, is an error.
+func (f *File) lineTable(u *unit) (*lineTable, error) {
+	if u.lines != nil {
+		return u.lines, nil
+	}
+	t := &lineTable{}
+	t.dir, _ = u.root.Val(dwarf.AttrCompDir).(string)
+	if off, ok := u.root.Val(dwarf.AttrStmtList).(int64); ok {
+		p := lineProgram{f: f, t: t, c: cursor{b: f.sect.line}}
+		if off < 0 || off > int64(len(f.sect.line)) {
+			return nil, fmt.Errorf("line table at 0x%x: outside", off)
+		}
+		p.c.pos = int(off)
+		if err := p.read(); err != nil {
+			return nil, fmt.Errorf("line table at 0x%x: %w", off, err)
+		}
+	}
+	sort.SliceStable(t.rows, func(i, j int) bool {
+		a, b := t.rows[i], t.rows[j]
+		return a.addr < b.addr || a.addr == b.addr && a.file == noFile && b.file != noFile // an end comes before what begins there
+	})
+	u.lines = t
+	return t, nil
+}
+
+// at finds the row that holds for an instruction. Of several for one address the last one counts.
+func (t *lineTable) at(pc uint64) (lineRow, bool) {
+	i := sort.Search(len(t.rows), func(i int) bool { return t.rows[i].addr > pc }) - 1
+	if i < 0 || t.rows[i].file == noFile {
+		return lineRow{}, false
+	}
+	return t.rows[i], true
+}
+
+// file is a file's path by its number; "" where there is none.
+func (t *lineTable) file(n int64) string {
+	if n < 0 || n >= int64(len(t.files)) {
+		return ""
+	}
+	f := t.files[n]
+	if f.dir >= uint64(len(t.dirs)) {
+		return join(t.dir, f.String())
+	}
+	return join(join(t.dir, t.dirs[f.dir].String()), f.String())
+}
+
+// lineProgram reads a line table (DWARF 5, 6.2.4; DWARF 4 to 2 likewise).
+type lineProgram struct {
+	f       *File
+	t       *lineTable
+	c       cursor
+	wide    bool
+	version uint16
+	minInst uint64
+	base    int64
+	span    uint64
+	lengths []uint8 // operands of the standard instructions, from 1
+}
+
+var errLines = errors.New("damaged, or of a kind that is not known")
+
+// read reads a table.
+func (p *lineProgram) read() error {
+	c := &p.c
+	length := uint64(c.u32())
+	if p.wide = length == 0xffffffff; p.wide {
+		length = c.u64()
+	}
+	if c.bad || length > uint64(len(c.b)-c.pos) {
+		return errLines
+	}
+	c.b = c.b[:c.pos+int(length)]
+	if p.version = c.u16(); p.version < 2 || p.version > 5 {
+		return errLines
+	}
+	if p.version == 5 {
+		c.u8() // size of addresses
+		c.u8()
+	}
+	head := uint64(c.offset(p.wide))
+	if c.bad || head > uint64(len(c.b)-c.pos) {
+		return errLines
+	}
+	program := c.pos + int(head)
+	p.minInst = uint64(c.u8())
+	if p.version >= 4 && c.u8() != 1 { // operations of an instruction
+		return errLines
+	}
+	c.u8() // whether rows are statements
+	p.base, p.span = int64(int8(c.u8())), uint64(c.u8())
+	p.lengths = make([]uint8, c.u8())
+	for i := 1; i < len(p.lengths); i++ {
+		p.lengths[i] = c.u8()
+	}
+	if c.bad || p.span == 0 || len(p.lengths) == 0 {
+		return errLines
+	}
+	if p.version == 5 {
+		p.t.dirs = p.entries()
+		p.t.files = p.entries()
+	} else {
+		p.names()
+	}
+	if c.bad {
+		return errLines
+	}
+	c.pos = program
+	return p.run()
+}
+
+// join is a path below a directory.
+func join(dir, name string) string {
+	if path.IsAbs(name) || dir == "" {
+		return name
+	}
+	return path.Join(dir, name)
+}
+
+// names reads the directories and files of versions up to 4, which count from 1.
+func (p *lineProgram) names() {
+	p.t.dirs = []lineFile{{}}
+	for !p.c.bad {
+		s := p.c.bytes()
+		if len(s) == 0 {
+			break
+		}
+		p.t.dirs = append(p.t.dirs, lineFile{name: s})
+	}
+	p.t.files = []lineFile{{}}
+	for p.file() {
+	}
+}
+
+// file reads an entry of the files of versions up to 4; false: there are no more.
+func (p *lineProgram) file() bool {
+	name := p.c.bytes()
+	if len(name) == 0 {
+		return false
+	}
+	n := p.c.uleb()
+	p.c.uleb() // time
+	p.c.uleb() // size
+	p.t.files = append(p.t.files, lineFile{name, n})
+	return true
+}
+
+// Forms and contents of the entries of version 5 (DWARF 5, 7.5.6 and 7.22).
+const (
+	formBlock2  = 0x03
+	formBlock4  = 0x04
+	formData2   = 0x05
+	formData4   = 0x06
+	formData8   = 0x07
+	formString  = 0x08
+	formBlock   = 0x09
+	formBlock1  = 0x0a
+	formData1   = 0x0b
+	formUdata   = 0x0f
+	formStrp    = 0x0e
+	formData16  = 0x1e
+	formLineStr = 0x1f
+
+	contentPath = 1
+	contentDir  = 2
+)
+
+// entries reads a list of directories or files of version 5.
+func (p *lineProgram) entries() []lineFile {
+	c := &p.c
+	format := make([][2]uint64, c.u8())
+	for i := range format {
+		format[i] = [2]uint64{c.uleb(), c.uleb()}
+	}
+	n := c.uleb()
+	if n > uint64(len(c.b)-c.pos) || n > maxLines || n > 0 && len(format) == 0 { // each takes a byte at least
+		c.bad = true
+		return nil
+	}
+	out := make([]lineFile, 0, n)
+	for range n {
+		var f lineFile
+		for _, e := range format {
+			s, v := p.value(e[1])
+			switch e[0] {
+			case contentPath:
+				f.name = s
+			case contentDir:
+				f.dir = v
+			}
+		}
+		if c.bad {
+			return nil
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// value reads a value of a form.
+func (p *lineProgram) value(form uint64) (s []byte, v uint64) {
+	c := &p.c
+	switch form {
+	case formString:
+		s = c.bytes()
+	case formStrp:
+		s = stringAt(p.f.sect.str, uint64(c.offset(p.wide)))
+	case formLineStr:
+		s = stringAt(p.f.sect.lineStr, uint64(c.offset(p.wide)))
+	case formUdata:
+		v = c.uleb()
+	case formData1:
+		v = uint64(c.u8())
+	case formData2:
+		v = uint64(c.u16())
+	case formData4:
+		v = uint64(c.u32())
+	case formData8:
+		v = c.u64()
+	case formData16:
+		c.take(16)
+	case formBlock:
+		c.take(int(min(c.uleb(), 1<<31)))
+	case formBlock1:
+		c.take(int(c.u8()))
+	case formBlock2:
+		c.take(int(c.u16()))
+	case formBlock4:
+		c.take(int(c.u32()))
+	default:
+		c.bad = true
+	}
+	return s, v
+}
+
+// stringAt is the string at an offset, with what is behind it; none where there is none.
+func stringAt(b []byte, off uint64) []byte {
+	if off >= uint64(len(b)) {
+		return nil
+	}
+	return b[off:]
+}
+
+// Instructions (DWARF 5, 6.2.5).
+const (
+	lineExtended      = 0
+	lineCopy          = 1
+	lineAdvancePC     = 2
+	lineAdvance       = 3
+	lineSetFile       = 4
+	lineConstAddPC    = 8
+	lineFixedPC       = 9
+	lineEndSequence   = 1 // behind lineExtended and a length
+	lineSetAddress    = 2
+	lineDefineFile    = 3
+	lineSpecialOpcode = 255
+)
+
+// run runs the instructions.
+func (p *lineProgram) run() error {
+	c := &p.c
+	addr, file, line := uint64(0), uint64(1), int64(1)
+	row := func(file uint64, line int64) {
+		p.t.rows = append(p.t.rows, lineRow{addr, uint32(min(file, uint64(noFile))), uint32(min(max(line, 0), 1<<31))})
+	}
+	for c.pos < len(c.b) && !c.bad {
+		if len(p.t.rows) > maxLines || len(p.t.files) > maxLines {
+			return fmt.Errorf("more than %d lines in a unit: %w", maxLines, ErrLimit)
+		}
+		op := c.u8()
+		switch {
+		case int(op) >= len(p.lengths):
+			n := uint64(int(op) - len(p.lengths))
+			addr += n / p.span * p.minInst
+			line += p.base + int64(n%p.span)
+			row(file, line)
+		case op == lineExtended:
+			n := c.uleb()
+			if n == 0 || n > uint64(len(c.b)-c.pos) {
+				return errLines
+			}
+			next := c.pos + int(n)
+			switch c.u8() {
+			case lineEndSequence:
+				row(uint64(noFile), 0)
+				addr, file, line = 0, 1, 1
+			case lineSetAddress:
+				if n != 9 {
+					return errLines
+				}
+				addr = c.u64()
+			case lineDefineFile:
+				p.file()
+			}
+			c.pos = next
+		case op == lineCopy:
+			row(file, line)
+		case op == lineAdvancePC:
+			addr += c.uleb() * p.minInst
+		case op == lineAdvance:
+			line += c.sleb()
+		case op == lineSetFile:
+			file = c.uleb()
+		case op == lineConstAddPC:
+			addr += uint64(lineSpecialOpcode-len(p.lengths)) / p.span * p.minInst
+		case op == lineFixedPC:
+			addr += uint64(c.u16())
+		default:
+			for range p.lengths[op] {
+				c.uleb()
+			}
+		}
+	}
+	if c.bad {
+		return errLines
+	}
+	return nil
+}
