@@ -231,9 +231,7 @@ func (f *traceFlags) check(cmd []string) error {
 	case f.given("stacktrace") && (f.stack < 1 || f.stack > event.MaxStack):
 		return usagef("--stacktrace=%d: a number of callers from 1 to %d is wanted", f.stack, event.MaxStack)
 	case f.of.kernel && f.stack > 0:
-		return usagef("--stacktrace is for processes: with -k set the option stacktrace in tracefs")
-	case f.of.guest != "" && f.stack > 0:
-		return usagef("--stacktrace is for processes, not for guests yet")
+		return usagef("--stacktrace is for processes and guests: with -k set the option stacktrace in tracefs")
 	case f.counters && f.stack > 0:
 		return usagef("--stacktrace needs records: leave out --counters")
 	case f.of.kernel && f.tactic != "":

@@ -275,7 +275,10 @@ type Kernel struct {
 	StringKernel uint64 // strncpy_from_kernel_nofault(dst, src, count): length with NUL, or negative
 	StringUser   uint64 // strncpy_from_user_nofault(dst, src, count): likewise
 	LengthUser   uint64 // strnlen_user_nofault(src, count): length with NUL, 0 where it faults
-	UserEnd      uint64 // addresses below are a user's (TASK_SIZE_MAX)
+	// Callers is stack_trace_save_regs(regs, store, size, skip), which stores return addresses and gives their number (since Linux
+	// 5.2); 0: the kernel has none.
+	Callers uint64
+	UserEnd uint64 // addresses below are a user's (TASK_SIZE_MAX)
 
 	// HardirqShift is the lowest of the four bits of the preemption count that count hard interrupts;
 	// NMIs are above them. It is 16, and 24 in kernels that count there how often interrupts were

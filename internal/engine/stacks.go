@@ -19,8 +19,15 @@ var ruleAtEntry = objfile.FrameRule{CFA: objfile.FrameBySP, Off: 8}
 
 // stackOf finds how the walk over the stack begins at an event's points. The error says why its stack can not be recorded.
 func (c *Core) stackOf(e *Event) error {
+	if k := c.t.CodegenEnv().Kernel; k != nil {
+		e.Prog.Kernel = true
+		if k.Callers == 0 {
+			return errno.Errorf(unix.EOPNOTSUPP, "%s: the guest's kernel has no function stack_trace_save_regs, which walks over its stack (CONFIG_STACKTRACE, Linux 5.2)", e.Place.Func.Pretty())
+		}
+		return nil
+	}
 	if c.can.Unwinder == nil {
-		return errno.Errorf(unix.EOPNOTSUPP, "%s: stacks are recorded in processes only, not in a guest's kernel", e.Place.Func.Pretty())
+		return errno.Errorf(unix.EOPNOTSUPP, "%s: no stack can be recorded in this target", e.Place.Func.Pretty())
 	}
 	e.work.Frame = ruleAtEntry
 	if e.Def.Kind == event.Return || e.points[0] == e.fn.Code.EntryPoint() {
@@ -51,7 +58,7 @@ func (c *Core) ruleAt(e *Event, at uint64) objfile.FrameRule {
 
 // needUnwind brings in the tables that events' walks over the stack need.
 func (c *Core) needUnwind(evs []*Event) error {
-	if !slices.ContainsFunc(evs, recordsStack) {
+	if c.can.Unwinder == nil || !slices.ContainsFunc(evs, recordsStack) {
 		return nil
 	}
 	if c.unwind == nil {

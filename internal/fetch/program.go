@@ -90,6 +90,7 @@ type Program struct {
 	// the argument area: a word of which the low half is how many there are, and the high half a StackEnd, then they.
 	Stack    int
 	StackOff int
+	Kernel   bool // they are a kernel's, none of which is marked as Interrupted
 	Return   bool // it runs when a function returns; the record starts with the return address
 	LeftOut  []LeftOut
 }

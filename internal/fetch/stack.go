@@ -89,6 +89,10 @@ func (p *Program) Callers(dst []StackFrame, rec []byte, base int) ([]StackFrame,
 	}
 	for i := range n {
 		pc := binary.LittleEndian.Uint64(b[8+8*i:])
+		if p.Kernel {
+			dst = append(dst, StackFrame{PC: pc})
+			continue
+		}
 		dst = append(dst, StackFrame{PC: pc &^ Interrupted, Interrupted: pc&Interrupted != 0})
 	}
 	return dst, end, nil

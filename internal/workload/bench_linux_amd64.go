@@ -35,9 +35,6 @@ var Symbols = map[string]string{
 
 const prefix = "kprobes.dev/kprobes/internal/workload."
 
-// deepSink is what the last call gave: so no compiler leaves one out.
-var deepSink uint64
-
 //go:noinline
 func benchBottom(a, b uint64) uint64 { return a + b }
 
@@ -51,6 +48,6 @@ func benchDeep(a, b, n uint64) uint64 {
 
 func loopStacked(n uint64, _ *state) {
 	for i := range n {
-		deepSink = benchDeep(i, n, StackedCalls)
+		OwnSink = int(benchDeep(i, n, StackedCalls))
 	}
 }

@@ -58,6 +58,7 @@ type frame struct {
 	near    bool           // a kernel's: the ring's addresses fit displacements
 	chunk   int32          // a kernel's: where pieces of strings go to be measured
 	stage   int32          // a kernel's: where the staged string goes
+	regs    int32          // a kernel's: where the registers are that it is called with for the stack
 	staged  *fetch.Arg     // a kernel's: the string that is staged in the work at hand; nil: none
 	caught  bool           // loads of the work at hand ask nothing: a fault in them is always caught, or nobody may ask
 	looks   bool           // the kernel looks at the memory of each load of the work at hand, before it

@@ -156,6 +156,7 @@ type kernelUse struct {
 	temps int
 	chunk bool // a kernel's string may be measured
 	stage bool // a string is staged
+	regs  bool // the kernel walks over its stack
 }
 
 // chunkBytes is the most of a kernel's string that is looked at by one call.
@@ -175,6 +176,7 @@ func (w writer) kernelNeeds(ws []arch.ProbeOp) kernelUse {
 		}
 		n.chunk = n.chunk || record && measuresKernel(k.Prog)
 		n.stage = n.stage || w.stagedArg(k) != nil
+		n.regs = n.regs || record && k.Call == nil && k.Prog != nil && k.Prog.Stack > 0
 	}
 	return n
 }
@@ -265,6 +267,10 @@ func (f *frame) pushes(live RegSet, u uses, n kernelUse) *kernelStack {
 	if n.stage {
 		f.stage = p.locals
 		p.locals += chunkBytes
+	}
+	if n.regs {
+		f.regs = p.locals
+		p.locals += regsSize
 	}
 	f.drop = p.locals
 	if p.popf || n.flags || u.flags {

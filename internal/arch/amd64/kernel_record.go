@@ -75,6 +75,9 @@ func (f *frame) kernelRecord(s *storing, done Label) {
 		for i := range s.w.Prog.Args {
 			f.fillArg(s, i, rec)
 		}
+		if s.w.Prog.Stack > 0 {
+			f.kernelStackTrace(s, rec)
+		}
 	}
 	f.commit(s, dynamic, rec)
 	f.after(func() {

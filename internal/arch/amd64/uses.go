@@ -70,7 +70,7 @@ func (wr writer) tempsOf(w *arch.ProbeOp) int {
 	for i := range w.Prog.Args {
 		n += wr.argTemps(&w.Prog.Args[i])
 	}
-	if w.Prog.Stack > 0 {
+	if w.Prog.Stack > 0 && wr.Kernel == nil {
 		n += walkRegs
 	}
 	return n

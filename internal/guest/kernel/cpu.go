@@ -125,6 +125,9 @@ func (k *Kernel) Arch() (*arch.Kernel, error) {
 		}
 		*f.to = va
 	}
+	if va, ok := k.Addr("stack_trace_save_regs"); ok && k.InText(va) {
+		a.Callers = va
+	}
 	a.Columns = k.columns()
 	if _, ok := k.Addr("nmi_nesting"); ok { // it has its own variable since the count has less room for it
 		a.HardirqShift = 24
