@@ -68,8 +68,16 @@ func addEvents(t *testing.T, c *kprobes.Core, o *kprobes.AddOptions, texts ...st
 		must(t, err)
 		defs = append(defs, d)
 	}
-	evs, err := c.Add(defs, o)
-	must(t, err)
+	var evs []*kprobes.Event
+	eventually(t, "a stop of all threads", func() bool { // on a busy machine one may not get to run in time
+		var err error
+		evs, err = c.Add(defs, o)
+		if errors.Is(err, unix.ETIMEDOUT) {
+			return false
+		}
+		must(t, err)
+		return true
+	})
 	return evs
 }
 

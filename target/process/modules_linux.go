@@ -97,7 +97,7 @@ func (t *Target) replaced(at uint64) bool {
 	m := t.Space().ModuleAt(at)
 	maps, err := t.p.MapsIn(procfs.PageDown(at), procfs.PageSize)
 	if m == nil || err != nil {
-		return m == nil
+		return false
 	}
 	in, ok := procfs.FindMap(maps, at)
 	if of, copied := textOf(in); copied {
