@@ -69,6 +69,9 @@ type tracing struct {
 	end     *ending
 	hits    *hitQueue
 	printed *lines
+	// What the verb hist does when the probes are added, and when the last hit was handed over.
+	added func(s tracee, defs []*event.Def) error
+	left  func()
 }
 
 // run traces, and ends with nothing of the tracer's in the target.
@@ -81,7 +84,11 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 	}
 	t.printed.print.Names = t.s.Names()
 	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Found: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs}
-	if err = t.s.Add(defs, o); err != nil {
+	err = t.s.Add(defs, o)
+	if err == nil && t.added != nil {
+		err = t.added(t.s, defs)
+	}
+	if err != nil {
 		return errors.Join(err, t.s.Leave(nil), t.s.Close())
 	}
 	if !t.f.quiet {
@@ -110,6 +117,9 @@ func (t *tracing) close() error {
 	}
 	t.hits.close()
 	t.hits = nil
+	if t.left != nil {
+		t.left()
+	}
 	return t.printed.finish()
 }
 

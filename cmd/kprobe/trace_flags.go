@@ -78,9 +78,8 @@ Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`
 
 // flags are the verb's.
 func (f *traceFlags) flags(c *cobra.Command) {
+	f.shared(c, "lines")
 	fl := c.Flags()
-	f.of.flags(c)
-	f.given = fl.Changed
 	events := &probeValue{f: f, fl: fl}
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
 	fl.VarP(&filterValue{events}, "filter", "f", "what a hit of the probe before must pass to be shown: 'n > 5 && path ~ \"/etc/*\"'")
@@ -88,16 +87,23 @@ func (f *traceFlags) flags(c *cobra.Command) {
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
 	fl.BoolVar(&f.stat, "stat", false, "print no lines, only the summary")
 	fl.BoolVar(&f.counters, "counters", false, "record nothing, only count the hits")
-	fl.DurationVar(&f.duration, "duration", 0, "stop after this long")
-	fl.Uint64Var(&f.count, "count", 0, "stop after this many lines")
-	fl.StringVarP(&f.out, "output", "o", "", "write to a file instead of stdout")
 	fl.StringVar(&f.format, "format", "text", "text or json")
+	fl.IntVar(&f.stack, "stacktrace", 0, "show who has called, with each hit: so many callers at most")
+	fl.Lookup("stacktrace").NoOptDefVal = "32"
+}
+
+// shared are the flags of the verbs that probe; what ends after a number of them is called so.
+func (f *traceFlags) shared(c *cobra.Command, counted string) {
+	fl := c.Flags()
+	f.of.flags(c)
+	f.given = fl.Changed
+	fl.DurationVar(&f.duration, "duration", 0, "stop after this long")
+	fl.Uint64Var(&f.count, "count", 0, "stop after this many "+counted)
+	fl.StringVarP(&f.out, "output", "o", "", "write to a file instead of stdout")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no words but errors and the summary")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
 	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe, in a guest jump or break (default: the best that is safe)")
 	fl.BoolVar(&f.stubs, "trampoline", false, "see returns by trampoline where that is possible, also of functions whose exits are all known")
-	fl.IntVar(&f.stack, "stacktrace", 0, "show who has called, with each hit: so many callers at most")
-	fl.Lookup("stacktrace").NoOptDefVal = "32"
 	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
 }

@@ -70,6 +70,9 @@ func (e *probed) Add(defs []*event.Def, o *kprobes.AddOptions) (err error) {
 	return err
 }
 
+// Events gives the events, in the order of the definitions.
+func (e *probed) Events() []*kprobes.Event { return e.evs }
+
 func (e *probed) Slower(tell func(name, tactic string, why error)) {
 	for _, ev := range e.evs {
 		if tactic, why := ev.Form(); why != nil {
