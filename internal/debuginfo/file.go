@@ -41,6 +41,9 @@ type File struct {
 	known int    // functions in the units' maps
 	spans []span // code of units, by address; those of one address in the order of their units
 	index bool   // spans has been made
+	// Line tables by where they are, and the rows, files and directories of all.
+	lines    map[int64]linesRead
+	lineRows int
 }
 
 // sections are those that debug/dwarf does not read.
@@ -58,7 +61,6 @@ type unit struct {
 	root    *dwarf.Entry
 	funcs   map[uint64]dwarf.Offset // functions by their address; nil before it was searched
 	code    []funcCode              // theirs, by address, likewise
-	lines   *lineTable              // nil before it was read
 }
 
 // funcCode is code of a function.

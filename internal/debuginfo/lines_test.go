@@ -1,6 +1,7 @@
 package debuginfo
 
 import (
+	"bytes"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -115,12 +116,17 @@ func TestHostileLines(t *testing.T) {
 		"a block":                    lineHeader(append([]byte{1, 1, formBlock, 1}, huge...)...),
 		"a form":                     lineHeader(1, 1, 0x70, 1, 0, 0),
 	} {
-		p := lineProgram{f: &File{}, t: &lineTable{}, c: cursor{b: b}}
+		p := lineProgram{f: &File{}, t: &lineTable{}, c: cursor{b: b}, left: maxLines}
 		if err := p.read(); !errors.Is(err, errLines) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	p := lineProgram{f: &File{}, t: &lineTable{}, c: cursor{b: lineHeader(0, 0, 0, 0)}}
+	many := append(bytes.Repeat([]byte{'a', 0}, 1000), 0)
+	p := lineProgram{f: &File{}, t: &lineTable{}, c: cursor{b: many}, left: 500}
+	if p.names(); p.left >= 0 || len(p.t.dirs) > 501 {
+		t.Errorf("%d directories, %d left", len(p.t.dirs), p.left)
+	}
+	p = lineProgram{f: &File{}, t: &lineTable{}, c: cursor{b: lineHeader(0, 0, 0, 0)}, left: maxLines}
 	if err := p.read(); err != nil {
 		t.Errorf("a table without files: %v", err)
 	}
@@ -132,7 +138,7 @@ func FuzzLines(f *testing.F) {
 	f.Add(whole[".debug_line"], whole[".debug_line_str"])
 	f.Add(lineHeader(0, 0, 0, 0), []byte{})
 	f.Fuzz(func(t *testing.T, b, strs []byte) {
-		p := lineProgram{f: &File{sect: sections{lineStr: strs}}, t: &lineTable{}, c: cursor{b: b}}
+		p := lineProgram{f: &File{sect: sections{lineStr: strs}}, t: &lineTable{}, c: cursor{b: b}, left: maxLines}
 		if p.read() == nil {
 			p.t.at(0x1000)
 			p.t.file(1)

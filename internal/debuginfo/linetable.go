@@ -38,31 +38,50 @@ type lineRow struct {
 // noFile is the file of the row behind the end of a run of code.
 const noFile = ^uint32(0)
 
-// maxLines bounds the rows of a unit's line table, and the files that it names.
-const maxLines = 1 << 22
+// maxLines bounds the rows of all line tables of a file, with the files and directories that they name.
+const maxLines = 1 << 24
 
 // lineTable reads the line table of a unit, once. One that is damaged, or of a kind that is not known, is an error.
 func (f *File) lineTable(u *unit) (*lineTable, error) {
-	if u.lines != nil {
-		return u.lines, nil
+	off, ok := u.root.Val(dwarf.AttrStmtList).(int64)
+	if !ok {
+		return &lineTable{}, nil
+	}
+	if r, ok := f.lines[off]; ok {
+		return r.t, r.err
+	}
+	t, err := f.readLines(u, off)
+	if err != nil {
+		t, err = nil, fmt.Errorf("line table at 0x%x: %w", off, err)
+	}
+	if f.lines == nil {
+		f.lines = map[int64]linesRead{}
+	}
+	f.lines[off] = linesRead{t, err}
+	return t, err
+}
+
+// linesRead is what became of a line table.
+type linesRead struct {
+	t   *lineTable
+	err error
+}
+
+func (f *File) readLines(u *unit, off int64) (*lineTable, error) {
+	if off < 0 || off > int64(len(f.sect.line)) {
+		return nil, errLines
 	}
 	t := &lineTable{}
 	t.dir, _ = u.root.Val(dwarf.AttrCompDir).(string)
-	if off, ok := u.root.Val(dwarf.AttrStmtList).(int64); ok {
-		p := lineProgram{f: f, t: t, c: cursor{b: f.sect.line}}
-		if off < 0 || off > int64(len(f.sect.line)) {
-			return nil, fmt.Errorf("line table at 0x%x: outside", off)
-		}
-		p.c.pos = int(off)
-		if err := p.read(); err != nil {
-			return nil, fmt.Errorf("line table at 0x%x: %w", off, err)
-		}
+	p := lineProgram{f: f, t: t, c: cursor{b: f.sect.line, pos: int(off)}, left: maxLines - f.lineRows}
+	err := p.read()
+	if f.lineRows = maxLines - p.left; err != nil {
+		return nil, err
 	}
 	sort.SliceStable(t.rows, func(i, j int) bool {
 		a, b := t.rows[i], t.rows[j]
 		return a.addr < b.addr || a.addr == b.addr && a.file == noFile && b.file != noFile // an end comes before what begins there
 	})
-	u.lines = t
 	return t, nil
 }
 
@@ -98,7 +117,17 @@ type lineProgram struct {
 	base    int64
 	span    uint64
 	lengths []uint8 // operands of the standard instructions, from 1
+	left    int     // rows, files and directories that may be read yet
 }
+
+// one counts a row, a file or a directory; false: there may be no more.
+func (p *lineProgram) one() bool {
+	p.left--
+	return p.left >= 0
+}
+
+// errLimit says that there are too many.
+var errLimit = fmt.Errorf("more than %d lines and files: %w", maxLines, ErrLimit)
 
 var errLines = errors.New("damaged, or of a kind that is not known")
 
@@ -144,7 +173,10 @@ func (p *lineProgram) read() error {
 	} else {
 		p.names()
 	}
-	if c.bad {
+	switch {
+	case p.left < 0:
+		return errLimit
+	case c.bad:
 		return errLines
 	}
 	c.pos = program
@@ -164,7 +196,7 @@ func (p *lineProgram) names() {
 	p.t.dirs = []lineFile{{}}
 	for !p.c.bad {
 		s := p.c.bytes()
-		if len(s) == 0 {
+		if len(s) == 0 || !p.one() {
 			break
 		}
 		p.t.dirs = append(p.t.dirs, lineFile{name: s})
@@ -177,7 +209,7 @@ func (p *lineProgram) names() {
 // file reads an entry of the files of versions up to 4; false: there are no more.
 func (p *lineProgram) file() bool {
 	name := p.c.bytes()
-	if len(name) == 0 {
+	if len(name) == 0 || !p.one() {
 		return false
 	}
 	n := p.c.uleb()
@@ -215,8 +247,11 @@ func (p *lineProgram) entries() []lineFile {
 		format[i] = [2]uint64{c.uleb(), c.uleb()}
 	}
 	n := c.uleb()
-	if n > uint64(len(c.b)-c.pos) || n > maxLines || n > 0 && len(format) == 0 { // each takes a byte at least
+	if n > uint64(len(c.b)-c.pos) || n > 0 && len(format) == 0 { // each takes a byte at least
 		c.bad = true
+		return nil
+	}
+	if p.left -= int(n); p.left < 0 {
 		return nil
 	}
 	out := make([]lineFile, 0, n)
@@ -303,11 +338,12 @@ func (p *lineProgram) run() error {
 	c := &p.c
 	addr, file, line := uint64(0), uint64(1), int64(1)
 	row := func(file uint64, line int64) {
+		p.left--
 		p.t.rows = append(p.t.rows, lineRow{addr, uint32(min(file, uint64(noFile))), uint32(min(max(line, 0), 1<<31))})
 	}
 	for c.pos < len(c.b) && !c.bad {
-		if len(p.t.rows) > maxLines || len(p.t.files) > maxLines {
-			return fmt.Errorf("more than %d lines in a unit: %w", maxLines, ErrLimit)
+		if p.left < 0 {
+			return errLimit
 		}
 		op := c.u8()
 		switch {

@@ -143,12 +143,12 @@ func (f *File) indexFuncs(w *walk, u *unit) error {
 				u.code = append(u.code, funcCode{r[0], r[1], e.Offset})
 			}
 		}
-		if f.known+len(funcs) > maxFuncs {
+		if f.known+len(funcs)+len(u.code) > maxFuncs {
 			return fmt.Errorf("more than %d functions: %w", maxFuncs, ErrLimit)
 		}
 	}
 	sort.SliceStable(u.code, func(i, j int) bool { return u.code[i].start < u.code[j].start })
-	u.funcs, f.known = funcs, f.known+len(funcs)
+	u.funcs, f.known = funcs, f.known+len(funcs)+len(u.code)
 	return nil
 }
 

@@ -188,6 +188,21 @@ func TestStacks(t *testing.T) {
 			compareStacks(t, want, got["kprobes/leaf"])
 		})
 	}
+	for _, n := range []int{1, 3, 6} {
+		t.Run(fmt.Sprint("at most ", n), func(t *testing.T) {
+			args := append([]string{fmt.Sprintf("--stacktrace=%d", n), "-e", "p:leaf leaf"}, returns...)
+			all, _ := tracedStacks(t, args, exe, rounds)
+			got, first := all["kprobes/leaf"], make([][]stackFrame, len(want))
+			for i, w := range want {
+				first[i] = w[:min(n+1, len(w))]
+				if ends := got.ends[i]; (ends == "more callers than are recorded") != (len(w) > n+1) {
+					t.Fatalf("hit %d: %q: %+v", i, ends, got.stacks[i])
+				}
+				got.ends[i] = ""
+			}
+			compareStacks(t, first, got)
+		})
+	}
 }
 
 // TestStacksInside is TestStacks at every instruction of functions with different frames.

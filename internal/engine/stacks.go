@@ -30,7 +30,15 @@ func (c *Core) stackOf(e *Event) error {
 		return errno.Errorf(unix.EOPNOTSUPP, "%s: no stack can be recorded in this target", e.Place.Func.Pretty())
 	}
 	e.work.Frame = ruleAtEntry
-	if e.Def.Kind == event.Return || e.points[0] == e.fn.Code.EntryPoint() {
+	if e.Def.Kind == event.Return {
+		return nil
+	}
+	if e.points[0] == e.fn.Code.EntryPoint() {
+		if fn := e.Place.Func; fn.Lang != symbol.LangGo && e.Place.Module.Image.Called(fn) != nil {
+			if r := e.Place.Module.Image.FrameAt(e.Place.Module.Linktime(e.points[0])); r.CFA != objfile.FrameUnknown {
+				e.work.Frame = r // it is not entered by a call
+			}
+		}
 		return nil
 	}
 	e.work.Frame = c.ruleAt(e, e.points[0])
@@ -58,7 +66,7 @@ func (c *Core) ruleAt(e *Event, at uint64) objfile.FrameRule {
 
 // needUnwind brings in the tables that events' walks over the stack need.
 func (c *Core) needUnwind(evs []*Event) error {
-	if c.can.Unwinder == nil || !slices.ContainsFunc(evs, recordsStack) {
+	if c.can.Unwinder == nil || c.unwind == nil && !slices.ContainsFunc(evs, recordsStack) {
 		return nil
 	}
 	if c.unwind == nil {

@@ -136,7 +136,7 @@ func (p *Printer) stack(dst []byte, h *Hit) []byte {
 func (p *Printer) frame(dst []byte, f fetch.StackFrame) []byte {
 	lines := p.lines(f)
 	for _, l := range lines[:max(len(lines)-1, 0)] {
-		dst = append(append(dst, " => "...), l.Func...)
+		dst = append(append(dst, " => "...), clean(l.Func)...)
 		dst = append(appendLine(append(dst, " (inlined)"...), l), '\n')
 	}
 	dst = fetch.AppendFrame(append(dst, " => "...), f, p.Names.Symbol)
@@ -158,7 +158,7 @@ func appendLine(dst []byte, l fetch.Line) []byte {
 	if l.Line == 0 {
 		return dst
 	}
-	return fmt.Appendf(dst, " %s:%d", path.Base(l.File), l.Line)
+	return fmt.Appendf(dst, " %s:%d", clean(path.Base(l.File)), l.Line)
 }
 
 // Callers gives the calls in progress at the hit, the innermost first, behind those of dst, and why no more are recorded. There

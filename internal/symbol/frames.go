@@ -29,7 +29,7 @@ func (im *Image) Frames(f func(Frame)) (lo, hi uint64) {
 	cies := map[int]*frameCIE{}
 	for i := range t.fdes {
 		d := &t.fdes[i]
-		if d.start < w.at || d.end > hi || d.pos >= len(eh.b) { // a double
+		if d.start < w.at || d.end > hi || d.pos+4 > len(eh.b) { // a double
 			continue
 		}
 		w.gap(d.start)
@@ -51,7 +51,7 @@ func (im *Image) FrameAt(vaddr uint64) (r objfile.FrameRule) {
 		return r
 	}
 	eh := im.ehBytes()
-	if d.pos >= len(eh.b) {
+	if d.pos+4 > len(eh.b) {
 		return r
 	}
 	w := frameWriter{m: im.elf.machine, f: func(f Frame) {

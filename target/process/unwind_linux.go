@@ -45,5 +45,7 @@ func (t *Target) NewTable(size int) (uint64, error) { return t.control.alloc(uin
 // WriteTable writes to it.
 func (t *Target) WriteTable(addr uint64, b []byte) error { return t.p.WriteMem(addr, b) }
 
-// SetUnwind sets the word that leads to the list of tables.
-func (t *Target) SetUnwind(list uint64) error { return t.control.put(hdrUnwind, list) }
+// SetUnwind sets the word that leads to the list of tables. No thread reads half of it: all stand.
+func (t *Target) SetUnwind(list uint64) error {
+	return t.stopped(func(*ptrace.Stopped) error { return t.control.put(hdrUnwind, list) })
+}

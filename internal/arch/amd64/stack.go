@@ -26,7 +26,9 @@ const (
 // walker is the walk being emitted, with its registers.
 type walker struct {
 	*frame
-	out, sp, bp, pc, obj, left Reg // where the next address goes, the frame, the object that pc was found in, steps left
+	out, sp, bp, pc, obj, left Reg   // where the next address goes, the frame, the object that pc was found in, steps left
+	last                       int32 // offset in the record behind the last address that it has room for
+	rec                        Reg
 
 	step, find, apply, unread, bad, unknown, finish Label
 }
@@ -47,10 +49,11 @@ func (f *frame) stack(s *storing, rec Reg) {
 		*l = f.Label()
 	}
 	at := s.args + int32(s.w.Prog.StackOff)
+	w.rec, w.last = rec, at+8+8*int32(s.w.Prog.Stack)
 	f.MovRR(8, w.bp, RBP)
 	f.Lea(w.sp, At(RSP, f.drop))
 	f.Lea(w.out, At(rec, at+8))
-	f.MovRI(w.left, uint64(s.w.Prog.Stack))
+	f.MovRI(w.left, 2*uint64(s.w.Prog.Stack)) // a stub of a trampoline takes a step more
 	f.MovRI(w.obj, 0)
 	f.MovRI(RDX, uint64(UnwindRule(s.w.Frame)))
 	f.Jmp(w.apply)
@@ -107,12 +110,15 @@ func (w *walker) loop() {
 	w.end(fetch.StackUnknown)
 }
 
-// take emits the storing of an address.
+// take emits the storing of an address. It clobbers RDX.
 func (w *walker) take(pc Reg, full Label) {
-	w.MovMR(8, At(w.out, 0), pc)
-	w.OpRI(OpAdd, 8, w.out, 8)
+	w.Lea(RDX, At(w.rec, w.last))
+	w.OpRR(OpCmp, 8, w.out, RDX)
+	w.Jcc(CondE, full)
 	w.DecR(8, w.left)
 	w.Jcc(CondE, full)
+	w.MovMR(8, At(w.out, 0), pc)
+	w.OpRI(OpAdd, 8, w.out, 8)
 }
 
 // inObject emits RAX = pc's offset in obj; below (CondB) says that it is in there.
@@ -127,6 +133,8 @@ func (w *walker) search() {
 	done := w.Label()
 	w.MovRI(RDX, w.w.Unwind)
 	w.MovRM(8, RDX, At(RDX, 0))
+	w.TestRR(8, RDX, RDX)
+	w.Jcc(CondE, w.unknown)
 	w.MovRM(8, w.obj, At(RDX, 0))
 	w.ShiftRI(Shl, 8, w.obj, 5)
 	w.OpRR(OpAdd, 8, w.obj, RDX)
