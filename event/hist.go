@@ -191,6 +191,8 @@ func (p *histParser) attribute(part string, pos int) error {
 // word takes an attribute without a value.
 func (p *histParser) word(word string, pos int) error {
 	switch word {
+	case "":
+		return p.h.Refuse(HistErrno, pos, "keys=FIELD is missing, or a colon is too many")
 	case "nohitcount", "NOHC":
 		p.h.NoHitcount = true
 		return nil

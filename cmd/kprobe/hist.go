@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -35,6 +36,8 @@ type histogramming struct {
 	of     map[string]*hit.Histogram
 	order  []string
 	values []fetch.Value
+	core   *engine.Core
+	evs    []*engine.Event // in the order of order
 }
 
 func newHist() *cobra.Command {
@@ -98,7 +101,9 @@ func (g *histogramming) definitions(args []string) ([]*event.Def, error) {
 		if d == nil || d.Kind == event.Delete {
 			return nil, usagef("%q is no probe", args[i])
 		}
-		d.Filter = h.Filter
+		if d.Filter = h.Filter; g.f.count == 0 { // who counts lines has to see them
+			d.Hist = h
+		}
 		for _, k := range h.Keys {
 			if k.Mod == event.HistStack {
 				d.Stack = event.HistCallers
@@ -115,10 +120,14 @@ func (g *histogramming) definitions(args []string) ([]*event.Def, error) {
 // prepare makes the histograms of the events that have been added.
 func (g *histogramming) prepare(s tracee, defs []*event.Def) error {
 	g.of = map[string]*hit.Histogram{}
-	p, ok := s.(interface{ Events() []*kprobes.Event })
+	p, ok := s.(interface {
+		Events() []*kprobes.Event
+		Core() *kprobes.Core
+	})
 	if !ok {
 		return usagef("there are no histograms of this target")
 	}
+	g.core = engine.Of(p.Core())
 	for _, e := range p.Events() {
 		for i, d := range defs {
 			if e.Def != d {
@@ -133,7 +142,7 @@ func (g *histogramming) prepare(s tracee, defs []*event.Def) error {
 				return usageError{err}
 			}
 			name := e.Group + "/" + e.Name
-			g.of[name], g.order = h, append(g.order, name)
+			g.of[name], g.order, g.evs = h, append(g.order, name), append(g.evs, engine.OfEvent(e))
 		}
 	}
 	return nil
@@ -166,6 +175,13 @@ func (g *histogramming) print(t *tracing) {
 	l := t.printed
 	for i, name := range g.order {
 		h := g.of[name]
+		entries, dropped, ok, err := g.core.Histogram(g.evs[i])
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+		}
+		if ok {
+			h.Load(entries, dropped)
+		}
 		if len(g.order) > 1 {
 			if h.Hits()+h.Dropped() == 0 && len(g.order) > len(g.hists) { // of a pattern
 				continue

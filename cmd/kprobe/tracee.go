@@ -70,6 +70,9 @@ func (e *probed) Add(defs []*event.Def, o *kprobes.AddOptions) (err error) {
 	return err
 }
 
+// Core is what probes.
+func (e *probed) Core() *kprobes.Core { return e.core }
+
 // Events gives the events, in the order of the definitions.
 func (e *probed) Events() []*kprobes.Event { return e.evs }
 

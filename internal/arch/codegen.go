@@ -77,6 +77,12 @@ type Pool struct {
 	Active uint64 // address of a 32-bit count of instances; used only with Max
 }
 
+// HistTable is the memory of a histogram, zeroed before the first hit (native.HistBytes).
+type HistTable struct {
+	Hist *fetch.Hist
+	Addr uint64
+}
+
 // Trampoline is what the return addresses of one function's calls are replaced with: stubs,
 // each of which stands for one return address, and their table. They must stay where they are
 // as long as a call may return to one of them.
@@ -156,6 +162,8 @@ type ProbeOp struct {
 	Prog  *fetch.Program
 	// Filter, if not nil, is what a run must pass to be recorded (fetch.Filter.InCode); the others are counted as hits.
 	Filter *fetch.Filter
+	// Hist, if not nil, is the histogram that runs are counted in, in place of a record. Not in a kernel.
+	Hist *HistTable
 	// Frame is the rule by which the walk over the stack begins, where Prog records it.
 	Frame objfile.FrameRule
 	Pool  *Pool // RoleEntry and RoleExit

@@ -127,6 +127,15 @@ func (s *script) armEvents() (err error) {
 			d.Filter = "top != 0"
 		}
 	}
+	hist, err := event.ParseHist("keys=a,common_pid:vals=b")
+	if err != nil {
+		return err
+	}
+	counts, err := s.addWith(func(d *event.Def) { d.Hist = hist }, "", "p:h leaf a=$arg1 b=+0(%sp):u64")
+	if err != nil {
+		return err
+	}
+	defer func() { s.evs = append(s.evs, counts...) }()
 	s.evs, err = s.addWith(ask, "", "p:a leaf $comm top=+0(%sp):u64", "r:b calling +0(%sp):string $retval", "r:c holding $arg1")
 	return err
 }

@@ -113,6 +113,9 @@ func (c *Core) armNew(evs []*Event, o *AddOptions) ([]*Event, error) {
 		err = c.needUnwind(kept)
 	}
 	if err == nil {
+		err = c.histMemory(kept)
+	}
+	if err == nil {
 		kept, err = c.install(kept, o)
 	}
 	if err != nil {

@@ -96,10 +96,13 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 			err = d.Refuse(event.FailRegProbe, d.Place.Pos, "", err)
 		}
 	}
-	if err != nil || d.Filter == "" {
-		return err
+	if err == nil && d.Filter != "" {
+		err = c.compileFilter(e)
 	}
-	return c.compileFilter(e)
+	if err == nil && d.Hist != nil {
+		c.compileHist(e)
+	}
+	return err
 }
 
 // inPlace refuses an event at an instruction that no tactic may run elsewhere.

@@ -65,6 +65,7 @@ type Event struct {
 	withdrawn         error
 	strays, straySlot uint64           // see Counts
 	calls             *instances.Probe // of a return probe that has instances; nil: it has none
+	hist              *histogram       // where generated code counts; nil: nowhere
 	filter            *fetch.Filter    // what a run must pass to be recorded; nil: all are
 	read              atomic.Uint64    // records that were read, and passed
 	failed            atomic.Uint64    // records that were read, and did not

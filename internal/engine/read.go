@@ -44,6 +44,12 @@ func (c *Core) counts(e *Event) Counts {
 		n.Missed += s.Missed
 		n.Unwound += s.Unwound
 	}
+	if entries, dropped, ok, err := e.histogram(); ok && err == nil {
+		n.Read += dropped
+		for i := range entries {
+			n.Read += entries[i].Hits
+		}
+	}
 	n.Hits += n.Read + n.Filtered + n.Lost
 	return n
 }

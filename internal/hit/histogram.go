@@ -162,6 +162,31 @@ func (h *Histogram) Add(hit *Hit, vs []fetch.Value, comm string) {
 	}
 }
 
+// Load adds what generated code has counted.
+func (h *Histogram) Load(entries []fetch.HistEntry, dropped uint64) {
+	h.dropped += dropped
+	for i := range entries {
+		in := &entries[i]
+		h.key = h.key[:0]
+		for _, k := range in.Keys {
+			h.key = binary.BigEndian.AppendUint64(h.key, k)
+		}
+		e := h.entries[string(h.key)]
+		if e == nil {
+			e = &histEntry{keys: make([]histKey, len(h.keys)), sums: make([]uint64, len(h.vals)), order: string(h.key)}
+			for k := range e.keys {
+				e.keys[k].num = in.Keys[k]
+			}
+			h.entries[e.order] = e
+		}
+		h.hits += in.Hits
+		e.hits += in.Hits
+		for v := range e.sums {
+			e.sums[v] += in.Sums[v]
+		}
+	}
+}
+
 // take takes a key, and appends what tells it from others.
 func (h *Histogram) take(f *histField, k *histKey, hit *Hit, vs []fetch.Value, comm string) {
 	switch {

@@ -1,6 +1,8 @@
 package target
 
 import (
+	"io"
+
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/interval"
@@ -26,6 +28,7 @@ type Capabilities struct {
 	Reaper         Reaper
 	Tallier        Tallier
 	Unwinder       Unwinder
+	Sharing        MemorySharer
 
 	// Own says that the target is the process that runs the engine.
 	Own bool
@@ -187,6 +190,12 @@ type Unwinder interface {
 	WriteTable(addr uint64, b []byte) error
 	// SetUnwind sets the word that leads to the list.
 	SetUnwind(list uint64) error
+}
+
+// MemorySharer is a Target that has memory which its code writes and the tracer reads. Precondition: Prepare has succeeded.
+type MemorySharer interface {
+	// ShareMemory gives size bytes of zeroed memory, which stays until Close, and a reader of it, which can read them after Close too.
+	ShareMemory(size int) (addr uint64, r io.ReaderAt, err error)
 }
 
 // Yielder is a Target that others may trace, whose breakpoints may fall into patches.

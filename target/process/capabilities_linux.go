@@ -21,6 +21,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		Reserver:       t,
 		Caller:         t,
 		Unwinder:       t,
+		Sharing:        t,
 
 		Stands:       t.Stands,
 		FaultsCaught: t.FaultsCaught,

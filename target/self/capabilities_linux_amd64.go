@@ -15,6 +15,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		Caller:  t,
 
 		Unwinder: t,
+		Sharing:  t,
 
 		FuncDenied:   t.FuncDenied,
 		FaultsCaught: t.FaultsCaught,

@@ -53,10 +53,11 @@ type Target struct {
 	poolMu  sync.Mutex
 	pools   []*arch.Pool
 	idle    map[*arch.Pool]bool // pools that no probe uses
-	unwind  []table             // unwind tables
-	part    uint64              // of the pools, that Crowded looks at next
-	live    int                 // sites whose detours are there
-	dead    []*target.Site      // whose detours were given back since the tables of the control block were made
+	unwind  []table             // unwind tables, and shared memory
+	shared  []*sharedMemory
+	part    uint64         // of the pools, that Crowded looks at next
+	live    int            // sites whose detours are there
+	dead    []*target.Site // whose detours were given back since the tables of the control block were made
 	zombie  []*target.Site
 	foreign []*target.Site // that hold bytes of somebody else: their detours stay
 	calls   map[uint64]*desc
@@ -339,6 +340,7 @@ func (t *Target) Close() error {
 	for _, p := range t.pools {
 		err = errors.Join(err, unmap(p.Base, poolSize(p)))
 	}
+	t.keepShared()
 	err = errors.Join(err, t.unmapUnwind(), t.mem.Close(), t.claim.release())
 	t.control, t.code, t.pools = nil, nil, nil
 	return err

@@ -48,6 +48,7 @@ type storing struct {
 	entry  int   // first temporary of the values saved at entry
 	temps  []int // first temporary of each argument
 	walk   int   // first temporary of the walk over the stack
+	hist   int   // first temporary of a histogram
 	loaded []int // arguments that the filter has loaded into theirs
 	args   int32 // offset of the argument area in the record
 	units  int32 // size of the fixed part
@@ -68,7 +69,7 @@ func (f *frame) newStoring(w *arch.ProbeOp) (*storing, error) {
 			next += f.w.argTemps(a)
 			s.locked = s.locked || a.Store == fetch.StoreArray || isString(a)
 		}
-		s.walk = next
+		s.walk, s.hist = next, next
 		s.locked = s.locked || w.Prog.Stack > 0
 		s.cap = stringCap(w.Prog, fixed)
 	}
@@ -109,13 +110,18 @@ func (f *frame) store(w *arch.ProbeOp) error {
 	if early {
 		f.filter(s, done)
 	}
-	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall {
+	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall && (w.Hist == nil || w.Hist.Hist.TID()) {
 		f.askTID()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
 	f.ask(w)
 	if w.Filter != nil && !early {
 		f.filter(s, done)
+	}
+	if w.Hist != nil {
+		f.hist(s, done)
+		f.Bind(done)
+		return nil
 	}
 	f.staged = f.w.stagedArg(w)
 	f.evaluate(s)

@@ -60,7 +60,7 @@ func (wr writer) usesOf(ws []arch.ProbeOp) uses {
 // little.
 func (wr writer) tempsOf(w *arch.ProbeOp) int {
 	n := fixedTemps
-	if wr.Kernel == nil && w.Role == arch.RoleRecord && (w.Prog == nil || wr.plainly(w.Prog)) {
+	if wr.Kernel == nil && w.Role == arch.RoleRecord && w.Hist == nil && (w.Prog == nil || wr.plainly(w.Prog)) {
 		return tempTID + 1
 	}
 	if w.Role == arch.RoleEntry || w.Prog == nil {
@@ -70,7 +70,10 @@ func (wr writer) tempsOf(w *arch.ProbeOp) int {
 	for i := range w.Prog.Args {
 		n += wr.argTemps(&w.Prog.Args[i])
 	}
-	if w.Prog.Stack > 0 && wr.Kernel == nil {
+	switch {
+	case w.Hist != nil:
+		n += histTemps(w.Hist.Hist)
+	case w.Prog.Stack > 0 && wr.Kernel == nil:
 		n += walkRegs
 	}
 	return n

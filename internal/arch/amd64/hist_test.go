@@ -1,0 +1,41 @@
+package amd64
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"kprobes.dev/kprobes/internal/fetch"
+)
+
+// TestReadHist reads memory of histograms: entries with the same keys are added up, slots that are being written are no entries,
+// and memory that is too short holds none.
+func TestReadHist(t *testing.T) {
+	const cpus = 3
+	h := &fetch.Hist{Keys: make([]fetch.HistNumber, 2), Vals: make([]fetch.HistNumber, 1), Size: 128}
+	mem := make([]byte, HistBytes(h, cpus))
+	l := layoutOf(h)
+	le := binary.LittleEndian
+	put := func(slot int, state uint64, keys [2]uint64, hits, sum uint64) {
+		b := mem[histSlots+slot*l.slot:]
+		le.PutUint64(b, state)
+		le.PutUint64(b[8:], keys[0])
+		le.PutUint64(b[16:], keys[1])
+		for cpu := range uint64(cpus) {
+			c := mem[l.columns+cpu*l.stride+uint64(slot*l.column):]
+			le.PutUint64(c, hits+cpu)
+			le.PutUint64(c[8:], sum)
+		}
+	}
+	put(0, histReady, [2]uint64{1, 2}, 10, 5)
+	put(7, histReady, [2]uint64{1, 2}, 1, 0)
+	put(8, histWriting, [2]uint64{3, 4}, 1, 0)
+	put(1<<l.log-1, histReady, [2]uint64{1, 3}, 0, 7)
+	le.PutUint64(mem[histDropped:], 9)
+	entries, dropped := ReadHist(mem, h, cpus)
+	if dropped != 9 || len(entries) != 2 || entries[0].Hits != 10+11+12+1+2+3 || entries[0].Sums[0] != 15 || entries[1].Hits != 3 || entries[1].Sums[0] != 21 || entries[1].Keys[1] != 3 {
+		t.Errorf("%+v, %d dropped", entries, dropped)
+	}
+	if entries, _ := ReadHist(mem[:len(mem)-1], h, cpus); entries != nil {
+		t.Errorf("memory that is too short: %+v", entries)
+	}
+}

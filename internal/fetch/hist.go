@@ -1,0 +1,86 @@
+package fetch
+
+import (
+	"slices"
+
+	"kprobes.dev/kprobes/event"
+)
+
+// Hist is a histogram whose keys and values generated code can take.
+type Hist struct {
+	Keys []HistNumber
+	Vals []HistNumber
+	Size int // most entries
+}
+
+// HistNumber is a number of a hit.
+type HistNumber struct {
+	From    HistSource
+	Arg     int // HistArg: its index
+	Signed  bool
+	Size    int // bytes of an argument
+	Log2    bool
+	Buckets uint64 // 0: none
+}
+
+// HistSource says where a number comes from.
+type HistSource uint8
+
+// The sources.
+const (
+	HistArg HistSource = iota
+	HistPID            // the thread
+	HistCPU            // the CPU
+)
+
+// Hist compiles a histogram; nil: whoever reads the records has to make it, for a key is no number, or a number is not at hand where
+// the code runs.
+func (p *Program) Hist(h *event.Hist) *Hist {
+	out := &Hist{Size: h.Size}
+	for _, f := range h.Keys {
+		n, ok := p.histNumber(f)
+		if !ok || f.Mod == event.HistExecname || f.Mod == event.HistStack {
+			return nil
+		}
+		n.Log2, n.Buckets = f.Mod == event.HistLog2, f.Buckets
+		out.Keys = append(out.Keys, n)
+	}
+	for _, f := range h.Vals {
+		n, ok := p.histNumber(f)
+		if !ok {
+			return nil
+		}
+		out.Vals = append(out.Vals, n)
+	}
+	return out
+}
+
+func (p *Program) histNumber(f event.HistField) (HistNumber, bool) {
+	switch f.Name {
+	case "common_pid":
+		return HistNumber{From: HistPID}, true
+	case "common_cpu", "cpu":
+		return HistNumber{From: HistCPU}, true
+	}
+	for i := range p.Args {
+		a := &p.Args[i]
+		if a.Name == f.Name {
+			ok := a.Store == StoreValue && a.Type.Width == 0 && a.Type.Kind != event.SymStr
+			return HistNumber{Arg: i, Signed: a.Type.Kind == event.Signed, Size: a.Size}, ok
+		}
+	}
+	return HistNumber{}, false
+}
+
+// TID says whether the thread's id is among the numbers.
+func (h *Hist) TID() bool {
+	is := func(n HistNumber) bool { return n.From == HistPID }
+	return slices.ContainsFunc(h.Keys, is) || slices.ContainsFunc(h.Vals, is)
+}
+
+// HistEntry is an entry of a histogram that generated code has made.
+type HistEntry struct {
+	Keys []uint64
+	Hits uint64
+	Sums []uint64
+}
