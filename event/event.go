@@ -97,19 +97,20 @@ type ExprKind uint8
 
 // Kinds of expressions.
 const (
-	ExprReg     ExprKind = iota // %Name
-	ExprAddr                    // @ADDR: what is in memory at Num
-	ExprSymbol                  // @SYM[+-OFFSET]: what is in memory at Name plus Off
-	ExprStack                   // $stack: the stack pointer
-	ExprStackN                  // $stackN: word Num of the stack
-	ExprArg                     // $argN: argument Num of the function, from 1
-	ExprRetVal                  // $retval
-	ExprComm                    // $comm: the thread's name
-	ExprDeref                   // +OFFSET(Sub), +uOFFSET(Sub): what is in memory at Sub plus Off
-	ExprImm                     // \NUMBER
-	ExprString                  // \"Name"
-	ExprName                    // a variable of the program, with fields behind -> and .
-	ExprAllArgs                 // $arg*: all parameters
+	ExprReg      ExprKind = iota // %Name
+	ExprAddr                     // @ADDR: what is in memory at Num
+	ExprSymbol                   // @SYM[+-OFFSET]: what is in memory at Name plus Off
+	ExprStack                    // $stack: the stack pointer
+	ExprStackN                   // $stackN: word Num of the stack
+	ExprArg                      // $argN: argument Num of the function, from 1
+	ExprRetVal                   // $retval
+	ExprComm                     // $comm: the thread's name
+	ExprDeref                    // +OFFSET(Sub), +uOFFSET(Sub): what is in memory at Sub plus Off
+	ExprImm                      // \NUMBER
+	ExprString                   // \"Name"
+	ExprName                     // a variable of the program, with fields behind -> and .
+	ExprAllArgs                  // $arg*: all parameters
+	ExprDuration                 // $duration: nanoseconds from the call of the function to its return
 )
 
 // Expr says where a value comes from.

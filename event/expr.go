@@ -14,7 +14,7 @@ const (
 	maxOps = 15
 )
 
-const knownVars = "known are $argN, $retval, $stack, $stackN and $comm"
+const knownVars = "known are $argN, $retval, $duration, $stack, $stackN and $comm"
 
 // isMemory says whether the value is loaded from memory.
 func (e *Expr) isMemory() bool {
@@ -91,6 +91,10 @@ func (p *exprParser) variable(e *Expr, s string) error {
 		return p.refuse(RetvalOnProbe, e.Pos, "make it a return probe: r, or FUNCTION%return")
 	case s == "retval":
 		e.Kind = ExprRetVal
+	case s == "duration" && p.d.Kind != Return:
+		return p.refuse(BadVar, e.Pos, "a call has a duration when it returns: make it a return probe: r, or FUNCTION%return")
+	case s == "duration":
+		e.Kind = ExprDuration
 	case strings.HasPrefix(s, "retval->"):
 		return p.refuse(NosupBTFArg, e.Pos, "fields need debug info; use +OFFSET($retval)")
 	case strings.HasPrefix(s, "stack"):
@@ -200,6 +204,8 @@ func (p *exprParser) inner(e *Expr, in text) error {
 	switch sub.Kind {
 	case ExprComm, ExprString:
 		return p.refuse(CommCantDeref, in.pos, "")
+	case ExprDuration:
+		return p.refuse(BadFetchArg, in.pos, "a duration is no address")
 	case ExprName:
 		return p.refuse(NoBTFArg, in.pos, "names need debug info; use $argN, %REG or @SYMBOL")
 	}

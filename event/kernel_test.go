@@ -69,7 +69,7 @@ func TestNumberedMessages(t *testing.T) {
 		"p f x=$stack18446744073709551615": "the words are $stack0 to $stack2048",
 		"p f x=$stack18446744073709551616": "behind it stands a number of 64 bits, in decimal",
 		"p f x=$arg0":                      "the arguments are $arg1 to $arg2048",
-		"p f x=$argument":                  "known are $argN, $retval, $stack, $stackN and $comm",
+		"p f x=$argument":                  "known are $argN, $retval, $duration, $stack, $stackN and $comm",
 	} {
 		_, err := Parse(text)
 		if err == nil || !strings.HasSuffix(err.Error(), ": "+want) {

@@ -139,6 +139,8 @@ func (d *Def) fit(a *Arg) error {
 		return d.Refuse(BadString, t.Pos, "a gostring is two words: take it from $argN, $retval, $stackN or memory, +0(%REG)", nil)
 	case (t.Kind == String || t.Kind == UString) && !mem && (e.Kind != ExprImm || t.Count > 0):
 		return d.Refuse(BadString, t.Pos, "a string stands in memory: +0("+a.source()+"):string", nil)
+	case t.Kind == SymStr && e.Kind == ExprDuration:
+		return d.Refuse(BadType, t.Pos, "a duration is a number", nil)
 	case t.Kind == SymStr && e.Kind == ExprImm:
 		return d.Refuse(BadSymstring, t.Pos, "", nil)
 	}

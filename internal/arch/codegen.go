@@ -164,6 +164,8 @@ type ProbeOp struct {
 	Filter *fetch.Filter
 	// Hist, if not nil, is the histogram that runs are counted in, in place of a record. Not in a kernel.
 	Hist *HistTable
+	// Tick is the length of a tick of the clock in nanoseconds, as a number with 32 bits behind the point, where Prog has a duration.
+	Tick uint64
 	// Frame is the rule by which the walk over the stack begins, where Prog records it.
 	Frame objfile.FrameRule
 	Pool  *Pool // RoleEntry and RoleExit

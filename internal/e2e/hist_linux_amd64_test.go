@@ -36,19 +36,28 @@ func histogramOf(t *testing.T, probe, spec string, flags []string, threads, call
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := histogram{hits: map[string]uint64{}, sums: map[string]uint64{}}
-	for _, m := range histLine.FindAllStringSubmatch(string(b), -1) {
-		h.hits[m[1]], _ = strconv.ParseUint(m[2], 10, 64)
-		h.sums[m[1]], _ = strconv.ParseUint(m[3], 10, 64)
+	return histogramsIn(t, string(b))[0], r
+}
+
+// histogramsIn reads what kprobe hist has printed.
+func histogramsIn(t *testing.T, text string) (hs []histogram) {
+	t.Helper()
+	for _, m := range histTotals.FindAllStringSubmatchIndex(text, -1) {
+		h := histogram{hits: map[string]uint64{}, sums: map[string]uint64{}}
+		part := text[:m[0]]
+		for _, l := range histLine.FindAllStringSubmatch(part[strings.LastIndex(part, "# event histogram"):], -1) {
+			h.hits[l[1]], _ = strconv.ParseUint(l[2], 10, 64)
+			h.sums[l[1]], _ = strconv.ParseUint(l[3], 10, 64)
+		}
+		for i, v := range []*uint64{&h.total, &h.entries, &h.dropped} {
+			*v, _ = strconv.ParseUint(text[m[2*i+2]:m[2*i+3]], 10, 64)
+		}
+		hs = append(hs, h)
 	}
-	m := histTotals.FindSubmatch(b)
-	if m == nil {
-		t.Fatalf("%s\n%s", b, s.errs.String())
+	if hs == nil {
+		t.Fatalf("no histogram: %s", text)
 	}
-	for i, v := range []*uint64{&h.total, &h.entries, &h.dropped} {
-		*v, _ = strconv.ParseUint(string(m[i+1]), 10, 64)
-	}
-	return h, r
+	return hs
 }
 
 // TestHistograms compares histograms that the code at the hit makes, those of whoever reads records, and those of the kernel's

@@ -137,12 +137,18 @@ func (s *session) result() result {
 	s.t.Helper()
 	r := result{outcome: outcomeOf(s.t, s.err, s.out.String(), s.errs.String())}
 	r.totals = totals(r.stderr)
-	for l := range strings.Lines(r.stdout) {
+	r.lines = linesOf(r.stdout)
+	return r
+}
+
+// linesOf parses the lines of a trace.
+func linesOf(text string) (ls []line) {
+	for l := range strings.Lines(text) {
 		if m := traceLine.FindStringSubmatch(strings.TrimSuffix(l, "\n")); m != nil {
-			r.lines = append(r.lines, parseLine(m))
+			ls = append(ls, parseLine(m))
 		}
 	}
-	return r
+	return ls
 }
 
 func parseLine(m []string) line {

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine/instances"
 )
@@ -9,6 +11,13 @@ import (
 func (c *Core) pool(e *Event) error {
 	if e.Def.Kind != event.Return || e.calls != nil { // that of an object that has come again has them
 		return nil
+	}
+	if e.Prog.Durations() {
+		tick, err := c.records.Tick()
+		if err != nil {
+			return fmt.Errorf("$duration: the length of a tick of the target's clock is not known: %w", err)
+		}
+		e.work.Tick = tick
 	}
 	p, err := c.t.Pool(len(e.Prog.EntryBases()), e.Def.MaxActive)
 	if err != nil {

@@ -49,6 +49,11 @@ func (p *Program) EntryBases() []Base {
 	return out
 }
 
+// Durations says whether an argument is the duration of a call. nil has none.
+func (p *Program) Durations() bool {
+	return slices.Contains(p.EntryBases(), Base{Kind: BaseDuration})
+}
+
 // Loads says whether an argument, or the walk over the stack, reads memory, at the probe's point or, for the value of a
 // return probe's entry, there.
 func (p *Program) Loads() bool {

@@ -223,6 +223,8 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 		a.Base, err = c.argument(e, 0)
 	case event.ExprRetVal:
 		a.Base, err = c.result(e, 0)
+	case event.ExprDuration:
+		err = c.duration(e)
 	case event.ExprName:
 		err = c.name(e)
 	default:
@@ -247,6 +249,18 @@ func (c *compiler) name(e *event.Expr) error {
 	}
 	c.v = v
 	c.arg.Base, c.arg.Derefs, c.arg.AtEntry, c.arg.Result = v.Base, slices.Clone(v.Derefs), v.AtEntry, v.Result
+	return nil
+}
+
+// duration is a decimal number if nothing else is asked for.
+func (c *compiler) duration(e *event.Expr) error {
+	if c.at != PointReturn {
+		return c.refuse(event.BadVar, e, "a call has a duration when it returns", nil)
+	}
+	c.arg.Base, c.arg.AtEntry = Base{Kind: BaseDuration}, true
+	if c.src.Type.Text == "" {
+		c.arg.Type = Type{Kind: event.Unsigned, Size: 8}
+	}
 	return nil
 }
 

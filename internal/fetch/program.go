@@ -17,11 +17,12 @@ type BaseKind uint8
 
 // Kinds of bases.
 const (
-	BaseReg    BaseKind = iota // a register's value at the probe point
-	BaseStack                  // word N (8 bytes each) above the stack pointer at the probe point: the value at sp+8*N
-	BaseImm                    // a constant: an immediate, or the address of @ADDR and @SYM
-	BaseComm                   // the thread's name
-	BaseImmStr                 // a string literal: nothing is recorded
+	BaseReg      BaseKind = iota // a register's value at the probe point
+	BaseStack                    // word N (8 bytes each) above the stack pointer at the probe point: the value at sp+8*N
+	BaseImm                      // a constant: an immediate, or the address of @ADDR and @SYM
+	BaseComm                     // the thread's name
+	BaseImmStr                   // a string literal: nothing is recorded
+	BaseDuration                 // the time since the entry, in nanoseconds: the entry saves its clock
 )
 
 // Base is where the value of an argument starts.

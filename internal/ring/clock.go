@@ -107,6 +107,9 @@ func (c *Clock) Ticks(d time.Duration) uint64 {
 	return uint64(float64(d) / c.last().rate)
 }
 
+// Rate is the length of a tick in nanoseconds, at present.
+func (c *Clock) Rate() float64 { return c.last().rate }
+
 // Sync measures again if the last time is long enough ago (100 ms, less in the
 // beginning). Call it about as often as Poll.
 func (c *Clock) Sync() error {

@@ -76,6 +76,8 @@ type Beginner interface {
 type Clocked interface {
 	// Nanos is the time at a tick on a CPU, in nanoseconds, as the target itself tells it.
 	Nanos(tick uint64, cpu int) uint64
+	// Tick is the length of a tick in nanoseconds, as a number with 32 bits behind the point.
+	Tick() (uint64, error)
 }
 
 // Describer is a Target that knows more of a function than its symbol tells, and whose code

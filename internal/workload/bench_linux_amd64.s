@@ -33,6 +33,10 @@ TEXT ·BenchNop5(SB), NOSPLIT|NOFRAME, $0-0
 TEXT ·BenchRet(SB), NOSPLIT|NOFRAME, $0-0
 	RET
 
+TEXT ·BenchClock(SB), NOSPLIT|NOFRAME, $0-0
+	RDTSC
+	RET
+
 // BenchTraced is the tracepoint of src/tracepoint.h, then as BenchLea. What gcc reads
 // relative to FS and RIP is read relative to R13 here: as many loads, none dependent on more.
 TEXT ·BenchTraced(SB), NOSPLIT|NOFRAME, $0-0
@@ -95,4 +99,5 @@ LOOP(·loopEndbr, ·BenchEndbr)
 LOOP(·loopPush, ·BenchPush)
 LOOP(·loopNop5, ·BenchNop5)
 LOOP(·loopRet, ·BenchRet)
+LOOP(·loopClock, ·BenchClock)
 LOOP(·loopTraced, ·BenchTraced)

@@ -23,7 +23,10 @@ func BuildC() (string, error) { return cbuild.Build(Sources, "src", "bench") }
 
 // Functions are the functions of a workload that `run` takes, by their names in the C
 // program; the first instruction of each is of the class that its name says.
-var Functions = []string{"bench_lea", "bench_endbr", "bench_push", "bench_nop5", "bench_ret", "bench_traced"}
+var Functions = []string{"bench_lea", "bench_endbr", "bench_push", "bench_nop5", "bench_ret", Clock, "bench_traced"}
+
+// Clock is a function that reads the CPU's counter, and does nothing else.
+const Clock = "bench_clock"
 
 // Stacked is a function that `run` takes too: it calls itself StackedCalls times, and then Bottom.
 const (

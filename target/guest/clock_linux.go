@@ -20,6 +20,15 @@ func (c *guestClock) nanos(tick uint64, cpu int) uint64 {
 	return c.convert(tick, cpu)
 }
 
+// tick is the length of a tick, with 32 bits behind the point.
+func (c *guestClock) tick() (uint64, error) {
+	f, err := c.k.Clock()
+	if err != nil {
+		return 0, err
+	}
+	return f(1<<32, 0) - f(0, 0), nil
+}
+
 // coarse is the guest's time to a tick of its timer, in nanoseconds since it was started: for
 // what happens while its counter can not be read. 0: not known.
 func (c *guestClock) coarse() uint64 {

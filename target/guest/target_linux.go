@@ -331,3 +331,6 @@ var ErrInDetour = errors.New("a thread of the guest may still return into a deto
 
 // Nanos is the guest's local trace clock at a tick, in nanoseconds.
 func (t *Target) Nanos(tick uint64, cpu int) uint64 { return t.clock.nanos(tick, cpu) }
+
+// Tick is the length of a tick in nanoseconds, as a number with 32 bits behind the point. Errors: ENOENT, the kernel does not tell.
+func (t *Target) Tick() (uint64, error) { return t.clock.tick() }

@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
@@ -245,10 +246,14 @@ func (f *frame) found(c *claiming) {
 
 // entryValue emits the saving of one base into the slot of S1.
 func (f *frame) entryValue(b fetch.Base, off int32) {
-	fault, done := f.Label(), f.Label()
-	f.base(RAX, b, fault)
-	f.Bind(done)
-	f.zeroOn(fault, done)
+	if b.Kind == fetch.BaseDuration {
+		f.tsc()
+	} else {
+		fault, done := f.Label(), f.Label()
+		f.base(RAX, b, fault)
+		f.Bind(done)
+		f.zeroOn(fault, done)
+	}
 	f.MovMR(8, At(f.s1(), off), RAX)
 }
 
@@ -292,14 +297,43 @@ func (f *frame) bump(event int, field int32) {
 // up, what it saved goes to temporaries, and it is given back. A return whose entry
 // was not seen goes to none.
 func (f *frame) find(w *arch.ProbeOp, none Label) {
+	f.readClock(w)
 	f.own(w, none)
 	if !w.Count {
-		for i := range w.Prog.EntryBases() {
+		for i, b := range w.Prog.EntryBases() {
 			f.MovRM(8, RAX, At(f.s1(), int32(slotValues+8*i)))
+			if b.Kind == fetch.BaseDuration {
+				f.duration(w.Tick, f.tempAt(fixedTemps+i))
+			}
 			f.MovMR(8, f.tempAt(fixedTemps+i), RAX)
 		}
 	}
 	f.giveBack(w.Pool)
+}
+
+// readClock emits the storing of the clock where the value of a duration goes: the exit's work before it does not count.
+func (f *frame) readClock(w *arch.ProbeOp) {
+	if w.Count {
+		return
+	}
+	if i := slices.Index(w.Prog.EntryBases(), fetch.Base{Kind: fetch.BaseDuration}); i >= 0 {
+		f.tsc()
+		f.MovMR(8, f.tempAt(fixedTemps+i), RAX)
+	}
+}
+
+// duration emits RAX = the nanoseconds from the clock in RAX to the one in now; 0 if that is earlier, as another CPU's may be.
+func (f *frame) duration(tick uint64, now Mem) {
+	f.MovRR(8, RDX, RAX)
+	f.MovRM(8, RAX, now)
+	f.OpRR(OpSub, 8, RAX, RDX)
+	ok := f.Label()
+	f.JccShort(CondAE, ok)
+	f.MovRI(RAX, 0)
+	f.Bind(ok)
+	f.MovRI(RDX, tick)
+	f.extR(8, 0xf7, 4, RDX)           // mul
+	f.Raw(0x48, 0x0f, 0xac, 0xd0, 32) // shrd $32, %rdx, %rax
 }
 
 // own emits S1 = the newest instance of the call that returns, if it is one of the exit's code. One that is

@@ -72,7 +72,8 @@ type retCall struct{ fn, sp uint64 }
 
 func (c *retCheck) at(pc uint64) {
 	f, ok := c.im.at(pc)
-	if !ok {
+	fn := c.fns[f.addr]
+	if !ok || fn == nil { // Go's runtime may run on another stack, when it lets other goroutines run
 		return
 	}
 	sp := c.p.regs.Rsp
@@ -85,8 +86,7 @@ func (c *retCheck) at(pc uint64) {
 		}
 		c.calls = append(c.calls, retCall{f.addr, sp})
 	}
-	fn := c.fns[f.addr]
-	if fn == nil || len(c.calls) == 0 || c.calls[len(c.calls)-1].fn != f.addr {
+	if len(c.calls) == 0 || c.calls[len(c.calls)-1].fn != f.addr {
 		return
 	}
 	c.all++

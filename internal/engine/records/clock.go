@@ -11,6 +11,7 @@ import (
 type clock interface {
 	sync() error
 	nanos(tick uint64, cpu int) uint64
+	tick() (uint64, error) // its length in nanoseconds, with 32 bits behind the point
 }
 
 // counterClock is this machine's counter.
@@ -18,6 +19,7 @@ type counterClock struct{ c *ring.Clock }
 
 func (k counterClock) sync() error                     { return k.c.Sync() }
 func (k counterClock) nanos(tick uint64, _ int) uint64 { return k.c.Nanos(tick) }
+func (k counterClock) tick() (uint64, error)           { return uint64(k.c.Rate() * (1 << 32)), nil }
 
 // ownClock is the clock of a target that has its own. It may be set between two records that are converted, by
 // itself or by that of the other's CPU, but is not seen to run back.
@@ -27,6 +29,8 @@ type ownClock struct {
 }
 
 func (*ownClock) sync() error { return nil }
+
+func (k *ownClock) tick() (uint64, error) { return k.t.Tick() }
 
 func (k *ownClock) nanos(tick uint64, cpu int) uint64 {
 	k.last = max(k.last, k.t.Nanos(tick, cpu))

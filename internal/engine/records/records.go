@@ -115,6 +115,13 @@ func (rs *Reader) Open() error {
 	return nil
 }
 
+// Tick is the length of a tick of the records' clock in nanoseconds, as a number with 32 bits behind the point. Precondition: it is open.
+func (rs *Reader) Tick() (uint64, error) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return rs.clock.tick()
+}
+
 // Poll reads the records that are there, in the order of their times, and returns how many.
 func (rs *Reader) Poll(f func(*hit.Hit)) int {
 	rs.mu.Lock()

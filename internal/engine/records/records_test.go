@@ -34,6 +34,8 @@ type ticks struct{}
 
 func (ticks) sync() error                     { return nil }
 func (ticks) nanos(tick uint64, _ int) uint64 { return tick }
+func (ticks) tick() (uint64, error)           { return 1 << 32, nil }
+
 func hitsAt(nanos ...uint64) (hits []hit.Hit) {
 	for _, n := range nanos {
 		hits = append(hits, hit.Hit{Nanos: n})

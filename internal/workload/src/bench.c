@@ -14,6 +14,7 @@
 //	bench_push    push, lea, pop
 //	bench_nop5    5-byte nop, lea
 //	bench_ret     ret
+//	bench_clock   reads the CPU's counter
 //	bench_traced  tracepoint of the four arguments, then as bench_lea
 //	bench_deep    calls itself 40 times, the last of them bench_bottom, which is as bench_lea
 //	bench_asked   asks the kernel whether 8 bytes of TEXT are there, as records do before they read
@@ -45,6 +46,7 @@ FUNCTION(bench_endbr, "endbr64\n" BODY);
 FUNCTION(bench_push, "push %rbp\n" BODY "pop %rbp\n");
 FUNCTION(bench_nop5, ".byte 0x0f, 0x1f, 0x44, 0, 0\n" BODY);
 FUNCTION(bench_ret, "");
+FUNCTION(bench_clock, "rdtsc\n");
 FUNCTION(bench_bottom, BODY);
 // rt_sigprocmask(-1, TEXT, NULL, 8)
 FUNCTION(bench_asked, "mov %rdx, %rsi\n mov $-1, %edi\n xor %edx, %edx\n mov $8, %r10d\n mov $14, %eax\n syscall\n");
@@ -73,7 +75,8 @@ static uint64_t bench_deep(uint64_t a, uint64_t b, uint64_t c, uint64_t d) { ret
 		for (uint64_t i = 0; i < n; i++)                              \
 			name(i, n, (uint64_t)text.text, sizeof text.text - 1); \
 	}
-LOOP(bench_lea) LOOP(bench_endbr) LOOP(bench_push) LOOP(bench_nop5) LOOP(bench_ret) LOOP(bench_traced) LOOP(bench_deep) LOOP(bench_asked)
+LOOP(bench_lea) LOOP(bench_endbr) LOOP(bench_push) LOOP(bench_nop5) LOOP(bench_ret) LOOP(bench_clock)
+LOOP(bench_traced) LOOP(bench_deep) LOOP(bench_asked)
 
 static const struct function {
 	const char *name;
@@ -81,8 +84,7 @@ static const struct function {
 } functions[] = {
 	{"bench_lea", loop_bench_lea}, {"bench_endbr", loop_bench_endbr}, {"bench_push", loop_bench_push},
 	{"bench_nop5", loop_bench_nop5}, {"bench_ret", loop_bench_ret}, {"bench_traced", loop_bench_traced},
-	{"bench_deep", loop_bench_deep},
-	{"bench_asked", loop_bench_asked},
+	{"bench_clock", loop_bench_clock}, {"bench_deep", loop_bench_deep}, {"bench_asked", loop_bench_asked},
 };
 
 static struct {

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/workload"
+)
+
+// What is measured of a latency's histogram.
+const (
+	figureLatency   = "a latency's histogram, beyond two reads of the counter"
+	figureBpftrace  = "the same by bpftrace"
+	barLatency      = 25.0 // ns
+	barBpftrace     = 20.0 // times
+	bpftraceStart   = time.Minute
+	latencyFunction = "bench_lea"
+)
+
+// latency measures what a histogram of a function's latency costs, and what the same costs by bpftrace.
+func (b *bench) latency() error {
+	f := figure{What: figureLatency, Where: whereProcess, Unit: "ns", Bar: barLatency, AtMost: true}
+	g := figure{What: figureBpftrace, Where: whereProcess, Unit: "times", Bar: barBpftrace}
+	ns, clock, err := b.latencyTime()
+	if err != nil {
+		f.Failed = escapedError(err)
+		return b.add(f)
+	}
+	f.set(ns - 2*clock)
+	f.Of = fmt.Sprintf("%.1f ns, a read %.1f ns", ns, clock)
+	its, why, err := b.bpftraceTime()
+	switch {
+	case why != nil:
+		g.Why = escapedError(why)
+	case err != nil:
+		g.Failed = escapedError(err)
+	default:
+		g.set(its / max(ns, leastCount))
+		g.Of = fmt.Sprintf("%.0f ns", its)
+	}
+	return b.add(f, g)
+}
+
+// latencyTime is what the entry and the return cost together, and what a read of the counter costs, in nanoseconds.
+func (b *bench) latencyTime() (ns, clock float64, err error) {
+	d, err := b.latencyEvent()
+	if err != nil {
+		return 0, 0, err
+	}
+	core := b.s.core
+	evs, err := core.Add([]*event.Def{d}, &kprobes.AddOptions{Tactic: arch.TacticJump})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, core.Remove(evs)) }()
+	var diff, reads []float64
+	want := uint64(0)
+	for i := 0; i <= b.rounds && b.ctx.Err() == nil; i++ {
+		plain, err1 := b.plain.Run(latencyFunction, b.calls, 1)
+		probed, err2 := b.probed.Run(latencyFunction, b.calls, 1)
+		read, err3 := b.plain.Run(workload.Clock, b.calls, 1)
+		none, err4 := b.plain.Run("bench_ret", b.calls, 1)
+		if err := errors.Join(err1, err2, err3, err4); err != nil {
+			return 0, 0, err
+		}
+		if want += probed.Calls; i > 0 {
+			diff, reads = append(diff, probed.Median-plain.Median), append(reads, read.Median-none.Median)
+		}
+	}
+	if b.ctx.Err() != nil {
+		return 0, 0, errInterrupted
+	}
+	entries, dropped, ok, err := engine.Of(core).Histogram(engine.OfEvent(evs[0]))
+	hits := uint64(0)
+	for _, e := range entries {
+		hits += e.Hits
+	}
+	switch {
+	case err != nil:
+	case !ok:
+		err = errors.New("the code at the hit makes no histogram")
+	case hits != want || dropped != 0:
+		err = fmt.Errorf("%d, %d dropped, not %d: %w", hits, dropped, want, errCount)
+	}
+	return median(diff), median(reads), err
+}
+
+func (b *bench) latencyEvent() (*event.Def, error) {
+	at, err := b.place(latencyFunction)
+	if err != nil {
+		return nil, err
+	}
+	d, err := event.Parse(fmt.Sprintf("r:bench/latency 0x%x ns=$duration", at.Vaddr))
+	if err != nil {
+		return nil, err
+	}
+	d.Hist, err = event.ParseHist("keys=ns.log2")
+	return d, err
+}
+
+// bpftraceTime is what two probes of bpftrace cost together, in nanoseconds; why tells that it can not be had here.
+func (b *bench) bpftraceTime() (ns float64, why, err error) {
+	r := findRow("uprobe+uretprobe")
+	if why := (&kernelProber{b: b, row: r}).refused(); why != nil {
+		return 0, why, nil
+	}
+	exe, why := exec.LookPath("bpftrace")
+	if why != nil {
+		return 0, why, nil
+	}
+	at := b.copyPath + ":" + b.symbol(latencyFunction)
+	cmd := exec.CommandContext(b.ctx, exe, "-p", strconv.Itoa(b.copied.PID()), "-e",
+		"uprobe:"+at+" { @start[tid] = nsecs; } uretprobe:"+at+" { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }")
+	var text bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &text, &text
+	if err := cmd.Start(); err != nil {
+		return 0, nil, err
+	}
+	want, ns, err := b.bpftraceRounds(cmd, b.callsOf(r))
+	_ = cmd.Process.Signal(unix.SIGINT)
+	if no := cmd.Wait(); err == nil && no != nil {
+		err = fmt.Errorf("bpftrace: %w: %s", no, text.Bytes())
+	}
+	if hits := bpftraceHits(text.String()); err == nil && hits != want {
+		err = fmt.Errorf("bpftrace: %d, not %d: %w", hits, want, errCount)
+	}
+	return ns, nil, err
+}
+
+// bpftraceRounds measures once bpftrace has attached its probes: it waits for their events then.
+func (b *bench) bpftraceRounds(cmd *exec.Cmd, calls uint64) (want uint64, ns float64, err error) {
+	for end := time.Now().Add(bpftraceStart); ; time.Sleep(10 * time.Millisecond) {
+		at, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", cmd.Process.Pid))
+		if err == nil && string(at) == "ep_poll" {
+			break
+		}
+		if err != nil || time.Now().After(end) || b.ctx.Err() != nil {
+			return 0, 0, errors.Join(errors.New("bpftrace has not attached its probes"), err, b.ctx.Err())
+		}
+	}
+	var diff []float64
+	for i := 0; i <= b.rounds; i++ {
+		plain, err1 := b.plain.Run(latencyFunction, calls, 1)
+		probed, err2 := b.copied.Run(latencyFunction, calls, 1)
+		if err := errors.Join(err1, err2, b.ctx.Err()); err != nil {
+			return 0, 0, err
+		}
+		if want += probed.Calls; i > 0 {
+			diff = append(diff, probed.Median-plain.Median)
+		}
+	}
+	return want, median(diff), nil
+}
+
+// bpftraceLine is a line of a histogram.
+var bpftraceLine = regexp.MustCompile(`(?m)^[\[(].*[)\]] +(\d+) \|`)
+
+// bpftraceHits adds up a histogram.
+func bpftraceHits(text string) (n uint64) {
+	for _, m := range bpftraceLine.FindAllStringSubmatch(text, -1) {
+		hits, _ := strconv.ParseUint(m[1], 10, 64)
+		n += hits
+	}
+	return n
+}

@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"kprobes.dev/kprobes/internal/testprog"
+)
+
+// timedCalls are the calls of the program timed, by their numbers: how long each has taken by the program's own clock, at least and at
+// most.
+type timedCalls struct{ Inner, Outer []uint64 }
+
+// slack is how far two clocks may be apart over a time: the engine's is measured against the kernel's.
+func slack(ns uint64) uint64 { return ns/500 + 200 }
+
+// goTimed has the program make calls.
+func goTimed(t *testing.T, p *testprog.Proc, calls int) (c timedCalls) {
+	t.Helper()
+	p.Ask("go "+strconv.Itoa(calls), &c)
+	if len(c.Inner) == 0 || len(c.Outer) != len(c.Inner) {
+		t.Fatalf("%d and %d calls", len(c.Inner), len(c.Outer))
+	}
+	return c
+}
+
+// TestDuration compares the duration of calls with what the program's own clock says inside and around each: at return instructions, and
+// behind a jump to another function, by a trampoline. A filter on it lets pass what it says.
+func TestDuration(t *testing.T) {
+	p := program(t, "timed")
+	out := tempFile(t, "trace")
+	s := trace(t, p.PID, "-o", out, "r:plain timed_plain id=$arg1:u64 ns=$duration", "r:jump timed_jump id=$arg1:u64 ns=$duration",
+		"r:slow timed_plain id=$arg1:u64 us=$duration:u32", "-f", "us >= 1000000")
+	c := goTimed(t, p, 500)
+	r := s.end()
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.stdout = string(b)
+	r.lines = linesOf(r.stdout)
+	seen, slow := make([]int, len(c.Inner)), make([]int, len(c.Inner))
+	for _, l := range r.lines {
+		id, err := strconv.ParseUint(l.args["id"], 10, 64)
+		if err != nil || id >= uint64(len(seen)) {
+			t.Fatalf("%+v", l)
+		}
+		if l.event == "slow" {
+			slow[id]++
+			continue
+		}
+		seen[id]++
+		ns, err := strconv.ParseUint(l.args["ns"], 10, 64)
+		if in, all := c.Inner[id], c.Outer[id]; err != nil || ns+slack(ns) < in || ns > all+slack(all) || l.event == "jump" != (id&1 == 1) {
+			t.Errorf("%s, call %d: %s ns, by the program's clock %d to %d", l.event, id, l.args["ns"], in, all)
+		}
+	}
+	passed := 0
+	for id := range seen {
+		if seen[id] != 1 {
+			t.Errorf("call %d: %d lines", id, seen[id])
+		}
+		const limit = 1000000
+		in, all, even := c.Inner[id], c.Outer[id], id&1 == 0
+		passed += slow[id]
+		if slow[id] > 0 && (!even || all+slack(all) < limit) || even && slow[id] != 1 && in > limit+slack(in) {
+			t.Errorf("call %d: %d lines that passed the filter, of %d to %d ns", id, slow[id], in, all)
+		}
+	}
+	if passed == 0 {
+		t.Error("no call has passed the filter")
+	}
+	r.whole(t)
+	for _, e := range []string{"plain", "jump"} {
+		r.counted(t, e, uint64(len(seen)/2), "jump")
+	}
+}
+
+// TestDurationHistogram compares a histogram of the durations of calls, made by the code at the hit, with the program's own clock: as
+// many calls lie below each power of two as by what the clock says around them, at least, and inside of them, at most.
+func TestDurationHistogram(t *testing.T) {
+	p := program(t, "timed")
+	out := tempFile(t, "hist")
+	s := &session{t: t, pid: p.PID, before: stateOf(t, p.PID)}
+	s.start(command(t, "hist", "-p", strconv.Itoa(p.PID), "-o", out, "r:plain timed_plain ns=$duration", "keys=ns.log2:vals=ns:sort=ns",
+		"r:jump timed_jump ns=$duration", "keys=ns.log2:vals=ns:sort=ns"))
+	s.armed()
+	c := goTimed(t, p, 2000)
+	s.end()
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, h := range histogramsIn(t, string(b)) {
+		if h.total != uint64(len(c.Inner)/2) || h.dropped != 0 {
+			t.Errorf("%d hits, %d dropped, want %d", h.total, h.dropped, len(c.Inner)/2)
+		}
+		below, sum, least, most := uint64(0), uint64(0), uint64(0), uint64(0)
+		for id := i; id < len(c.Inner); id += 2 {
+			least += c.Inner[id] - min(slack(c.Inner[id]), c.Inner[id])
+			most += c.Outer[id] + slack(c.Outer[id])
+		}
+		for k := range 64 {
+			below += h.hits["ns: ~ 2^"+strconv.Itoa(k)]
+			sum += h.sums["ns: ~ 2^"+strconv.Itoa(k)]
+			lo, hi := uint64(0), uint64(0)
+			for id := i; id < len(c.Inner); id += 2 {
+				if in, all := c.Inner[id], c.Outer[id]; all+slack(all) <= 1<<k {
+					lo++
+					hi++
+				} else if in <= 1<<k+slack(in) {
+					hi++
+				}
+			}
+			if below < lo || below > hi {
+				t.Errorf("%d: %d calls up to 2^%d ns, by the program's clock %d to %d", i, below, k, lo, hi)
+			}
+		}
+		if sum < least || sum > most {
+			t.Errorf("%d: %d ns, by the program's clock %d to %d", i, sum, least, most)
+		}
+	}
+}
