@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -25,7 +27,7 @@ const (
 	figureBpftrace  = "the same by bpftrace"
 	barLatency      = 25.0 // ns
 	barBpftrace     = 20.0 // times
-	bpftraceStart   = time.Minute
+	bpftraceTime    = 2 * time.Minute
 	latencyFunction = "bench_lea"
 )
 
@@ -121,35 +123,46 @@ func (b *bench) bpftraceTime() (ns float64, why, err error) {
 		return 0, why, nil
 	}
 	at := b.copyPath + ":" + b.symbol(latencyFunction)
-	cmd := exec.CommandContext(b.ctx, exe, "-p", strconv.Itoa(b.copied.PID()), "-e",
-		"uprobe:"+at+" { @start[tid] = nsecs; } uretprobe:"+at+" { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }")
-	var text bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &text, &text
-	if err := cmd.Start(); err != nil {
+	ctx, cancel := context.WithTimeout(b.ctx, bpftraceTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe, "-B", "none", "-p", strconv.Itoa(b.copied.PID()), "-e",
+		"uprobe:"+at+" { @start[tid] = nsecs; } uretprobe:"+at+" { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }"+
+			` interval:ms:100 { printf("ready\n"); }`) // the last one that it attaches
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
 		return 0, nil, err
 	}
-	want, ns, err := b.bpftraceRounds(cmd, b.callsOf(r))
-	_ = cmd.Process.Signal(unix.SIGINT)
-	if no := cmd.Wait(); err == nil && no != nil {
-		err = fmt.Errorf("bpftrace: %w: %s", no, text.Bytes())
+	text := bufio.NewReader(out)
+	for line := ""; err == nil && line != "ready\n"; {
+		line, err = text.ReadString('\n')
 	}
-	if hits := bpftraceHits(text.String()); err == nil && hits != want {
+	rest := make(chan []byte, 1)
+	go func() {
+		b, _ := io.ReadAll(text)
+		rest <- b
+	}()
+	var want uint64
+	if err == nil {
+		want, ns, err = b.bpftraceRounds(b.callsOf(r))
+	}
+	_ = cmd.Process.Signal(unix.SIGINT)
+	hits := bpftraceHits(<-rest)
+	if no := cmd.Wait(); no != nil {
+		err = fmt.Errorf("bpftrace: %w: %s", errors.Join(err, no), errs.Bytes())
+	}
+	if err == nil && hits != want {
 		err = fmt.Errorf("bpftrace: %d, not %d: %w", hits, want, errCount)
 	}
 	return ns, nil, err
 }
 
-// bpftraceRounds measures once bpftrace has attached its probes: it waits for their events then.
-func (b *bench) bpftraceRounds(cmd *exec.Cmd, calls uint64) (want uint64, ns float64, err error) {
-	for end := time.Now().Add(bpftraceStart); ; time.Sleep(10 * time.Millisecond) {
-		at, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", cmd.Process.Pid))
-		if err == nil && string(at) == "ep_poll" {
-			break
-		}
-		if err != nil || time.Now().After(end) || b.ctx.Err() != nil {
-			return 0, 0, errors.Join(errors.New("bpftrace has not attached its probes"), err, b.ctx.Err())
-		}
-	}
+// bpftraceRounds measures while bpftrace has its probes in the copy.
+func (b *bench) bpftraceRounds(calls uint64) (want uint64, ns float64, err error) {
 	var diff []float64
 	for i := 0; i <= b.rounds; i++ {
 		plain, err1 := b.plain.Run(latencyFunction, calls, 1)
@@ -168,9 +181,9 @@ func (b *bench) bpftraceRounds(cmd *exec.Cmd, calls uint64) (want uint64, ns flo
 var bpftraceLine = regexp.MustCompile(`(?m)^[\[(].*[)\]] +(\d+) \|`)
 
 // bpftraceHits adds up a histogram.
-func bpftraceHits(text string) (n uint64) {
-	for _, m := range bpftraceLine.FindAllStringSubmatch(text, -1) {
-		hits, _ := strconv.ParseUint(m[1], 10, 64)
+func bpftraceHits(text []byte) (n uint64) {
+	for _, m := range bpftraceLine.FindAllSubmatch(text, -1) {
+		hits, _ := strconv.ParseUint(string(m[1]), 10, 64)
 		n += hits
 	}
 	return n
