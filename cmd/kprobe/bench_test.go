@@ -313,7 +313,7 @@ func TestBenchGo(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{rowCount, rowFiltered, rowRecord, rowTracepoint, rowString, rowGoString} {
+	for _, name := range []string{rowCount, rowFiltered, rowRecord, rowTracepoint, rowString, rowGoString, rowStopped} {
 		if c := rep.cells[[2]string{name, "lea"}]; c.Why != "" {
 			t.Errorf("%s: %s", name, c.Why)
 		}

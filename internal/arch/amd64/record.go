@@ -106,6 +106,10 @@ func (f *frame) store(w *arch.ProbeOp) error {
 		return err
 	}
 	done := f.Label()
+	if w.Prog != nil && w.Prog.Dynamic {
+		f.MovMI(8, f.tempAt(tempUnits), s.units)
+		f.MovMI(8, f.tempAt(tempCur), s.units*8)
+	}
 	early := w.Filter != nil && !w.Filter.Loads(w.Prog) // what it tests is in registers: nothing else is asked before
 	if early {
 		f.filter(s, done)
@@ -142,10 +146,6 @@ func (f *frame) store(w *arch.ProbeOp) error {
 func (f *frame) evaluate(s *storing) {
 	if s.w.Prog == nil {
 		return
-	}
-	if s.w.Prog.Dynamic {
-		f.MovMI(8, f.tempAt(tempUnits), s.units)
-		f.MovMI(8, f.tempAt(tempCur), s.units*8)
 	}
 	for i := range s.w.Prog.Args {
 		if !slices.Contains(s.loaded, i) {
