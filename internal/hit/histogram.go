@@ -168,14 +168,24 @@ func (h *Histogram) Load(entries []fetch.HistEntry, dropped uint64) {
 	for i := range entries {
 		in := &entries[i]
 		h.key = h.key[:0]
-		for _, k := range in.Keys {
-			h.key = binary.BigEndian.AppendUint64(h.key, k)
+		for k := range in.Keys {
+			if h.keys[k].text {
+				h.key = append(binary.AppendUvarint(h.key, uint64(len(in.Texts[k]))), in.Texts[k]...)
+			} else {
+				h.key = binary.BigEndian.AppendUint64(h.key, in.Keys[k])
+			}
 		}
 		e := h.entries[string(h.key)]
+		if e == nil && len(h.entries) >= h.def.Size { // the reader has counted hits with long strings
+			h.dropped += in.Hits
+			continue
+		}
 		if e == nil {
 			e = &histEntry{keys: make([]histKey, len(h.keys)), sums: make([]uint64, len(h.vals)), order: string(h.key)}
 			for k := range e.keys {
-				e.keys[k].num = in.Keys[k]
+				if e.keys[k].num = in.Keys[k]; h.keys[k].text {
+					e.keys[k].text = in.Texts[k]
+				}
 			}
 			h.entries[e.order] = e
 		}

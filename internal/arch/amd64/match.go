@@ -15,6 +15,16 @@ func (f *frame) filterText(s *storing, step *fetch.FilterStep, to func(int) Labe
 	if step.Turned {
 		yes, no = no, yes
 	}
+	m := matching{f, f.textSpan(a, t, fault), f.s2(), fault, no, a.Store == fetch.StoreString}
+	if a.Store == fetch.StoreCounted {
+		m.touch()
+	}
+	m.parts(step.Parts)
+	f.Jmp(yes)
+}
+
+// textSpan emits S1, which it gives, and S2 = where the string in temporaries t and t+1 begins and ends, and RDX = its length.
+func (f *frame) textSpan(a *fetch.Arg, t int, fault Label) Reg {
 	f.MovRM(4, RDX, f.tempAt(t+1))
 	if a.Store == fetch.StoreCounted {
 		f.OpRI(OpCmp, 4, RDX, countedFault)
@@ -25,12 +35,7 @@ func (f *frame) filterText(s *storing, step *fetch.FilterStep, to func(int) Labe
 	}
 	f.MovRM(8, f.s1(), f.tempAt(t))
 	f.Lea(f.s2(), AtIndex(f.s1(), RDX, 1, 0))
-	m := matching{f, f.s1(), f.s2(), fault, no, a.Store == fetch.StoreString}
-	if a.Store == fetch.StoreCounted {
-		m.touch()
-	}
-	m.parts(step.Parts)
-	f.Jmp(yes)
+	return f.s1()
 }
 
 // matching is the comparison of the bytes from cur to end with a pattern.

@@ -114,7 +114,7 @@ func (f *frame) store(w *arch.ProbeOp) error {
 	if early {
 		f.filter(s, done)
 	}
-	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall && (w.Hist == nil || w.Hist.Hist.TID()) {
+	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall && (w.Hist == nil || w.Hist.Hist.TID() || w.Hist.Hist.Text()) {
 		f.askTID()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
@@ -123,9 +123,14 @@ func (f *frame) store(w *arch.ProbeOp) error {
 		f.filter(s, done)
 	}
 	if w.Hist != nil {
-		f.hist(s, done)
-		f.Bind(done)
-		return nil
+		long := f.Label()
+		f.hist(s, done, long)
+		if !w.Hist.Hist.Text() {
+			f.Bind(done)
+			return nil
+		}
+		f.Jmp(done)
+		f.Bind(long)
 	}
 	f.staged = f.w.stagedArg(w)
 	f.evaluate(s)
