@@ -60,6 +60,7 @@ PLACE is one of
 A FETCHARG is [NAME=]ARG[:TYPE]. ARG is one of
   %REG                      a register: %di, %ax, %r8
   $argN, $retval            the Nth integer argument, from 1; the return value (with r)
+  $arg*, $vars              by debug information: all parameters; all variables at the place
   $duration                 the nanoseconds from the function's call to its return (with r)
   $stack, $stackN           the stack pointer; the Nth word of the stack, from 0
   $comm                     the thread's name

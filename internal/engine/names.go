@@ -13,24 +13,24 @@ import (
 
 // Name finds what a name of the program stands for.
 func (v *env) Name(e *event.Expr, at fetch.Point) (*fetch.Var, error) {
-	s, err := v.scope()
+	s, err := v.scope(at)
 	if err != nil {
 		return nil, err
 	}
 	return s.Find(e, at)
 }
 
-// Params lists the parameters of the function.
-func (v *env) Params(fetch.Point) ([]string, error) {
-	s, err := v.scope()
+// Params lists the parameters of the function; inside of it, the variables that can be named there.
+func (v *env) Params(at fetch.Point) ([]string, error) {
+	s, err := v.scope(at)
 	if err != nil {
 		return nil, err
 	}
 	return s.Names(), nil
 }
 
-// scope is what the debug information of the probed object says of the function.
-func (v *env) scope() (*vars.Scope, error) {
+// scope is what the debug information of the probed object says of the function, or of the instruction in it.
+func (v *env) scope(at fetch.Point) (*vars.Scope, error) {
 	if v.vars != nil {
 		return v.vars, nil
 	}
@@ -38,7 +38,12 @@ func (v *env) scope() (*vars.Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.vars, err = vars.New(v.fn, &vars.Options{File: f, Machine: objfile.Of(v.m.Image.Machine()), ABI: v.ABI, Runtime: v.m.Runtime})
+	o := &vars.Options{File: f, Machine: objfile.Of(v.m.Image.Machine()), ABI: v.ABI, Runtime: v.m.Runtime}
+	if at == fetch.PointInside {
+		v.vars, err = vars.At(v.m.Linktime(v.at), v.c.ruleAt(v.e, v.at), o)
+	} else {
+		v.vars, err = vars.New(v.fn, o)
+	}
 	return v.vars, err
 }
 

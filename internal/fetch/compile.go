@@ -18,7 +18,7 @@ func Compile(def *event.Def, env Env, at Point) (*Program, error) {
 	p := &Program{Args: make([]Arg, 0, len(def.Args)), Return: at == PointReturn}
 	for i := range def.Args {
 		a := &def.Args[i]
-		if a.Expr.Kind == event.ExprAllArgs {
+		if a.Expr.Kind == event.ExprAllArgs || a.Expr.Kind == event.ExprAllVars {
 			if err := p.addAll(def, env, at, a); err != nil {
 				return nil, err
 			}
@@ -43,7 +43,7 @@ func (p *Program) add(def *event.Def, env Env, at Point, a *event.Arg) error {
 		return err
 	}
 	if slices.ContainsFunc(p.Args, func(o Arg) bool { return o.Name == c.arg.Name }) { // one that $arg* stands for
-		return def.Refuse(event.UsedArgName, a.Pos, fmt.Sprintf("%s is among $arg*", c.arg.Name), nil)
+		return def.Refuse(event.UsedArgName, a.Pos, fmt.Sprintf("%s is among those of $arg* or $vars", c.arg.Name), nil)
 	}
 	if err := p.place(&c.arg); err != nil {
 		return def.Refuse(event.EventTooBig, a.Pos, err.Error(), nil)
@@ -52,14 +52,15 @@ func (p *Program) add(def *event.Def, env Env, at Point, a *event.Arg) error {
 	return nil
 }
 
-// addAll compiles $arg*: each parameter of the function that has a name. One that can not be recorded is left out.
+// addAll compiles $arg*, each parameter of the function that has a name, or $vars, inside of a function each variable there. One that
+// can not be recorded is left out.
 func (p *Program) addAll(def *event.Def, env Env, at Point, all *event.Arg) error {
 	n, ok := env.(Namer)
 	if !ok {
-		return def.Refuse(event.NosupBTFArg, all.Pos, "$arg* needs debug info; name the arguments: $arg1 $arg2", nil)
+		return def.Refuse(event.NosupBTFArg, all.Pos, all.Text+" needs debug info; name the arguments: $arg1 $arg2", nil)
 	}
-	if at == PointInside {
-		return def.Refuse(event.NofentryArgs, all.Pos, "", nil)
+	if at == PointInside && all.Expr.Kind == event.ExprAllArgs {
+		return def.Refuse(event.NofentryArgs, all.Pos, "$vars has the variables at the place", nil)
 	}
 	names, err := n.Params(at)
 	if err != nil {
