@@ -122,5 +122,5 @@ type HistEntry struct {
 	Keys  []uint64
 	Texts []string // of keys that are strings, by their numbers; nil: no key is one
 	Hits  uint64
-	Sums []uint64
+	Sums  []uint64
 }
