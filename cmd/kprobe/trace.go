@@ -69,9 +69,12 @@ type tracing struct {
 	end     *ending
 	hits    *hitQueue
 	printed *lines
-	// What the verb hist does when the probes are added, and when the last hit was handed over.
+	// What the verbs hist and stat do when the probes are added, and when the last hit was handed over.
 	added func(s tracee, defs []*event.Def) error
 	left  func()
+	// What the verb stat does at intervals.
+	every  time.Duration
+	ticked func()
 }
 
 // run traces, and ends with nothing of the tracer's in the target.
@@ -202,8 +205,16 @@ func (t *tracing) follow(pending <-chan struct{}) {
 	}
 	look := time.NewTimer(syncEvery)
 	defer look.Stop()
+	var tick <-chan time.Time
+	if t.ticked != nil {
+		each := time.NewTicker(t.every)
+		defer each.Stop()
+		tick = each.C
+	}
 	for {
 		select {
+		case <-tick:
+			t.ticked()
 		case <-t.end.asked:
 			return
 		case <-end:
