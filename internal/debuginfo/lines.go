@@ -45,7 +45,7 @@ func (f *File) Lines(pc uint64) ([]Line, error) {
 
 // inlined gives the place of a row, and the calls that were inlined around it. What is damaged leaves out the calls.
 func (f *File) inlined(w *walk, u *unit, t *lineTable, row lineRow, pc uint64) []Line {
-	lines := []Line{{File: t.file(int64(row.file)), Line: int(row.line)}}
+	lines := []Line{{File: t.file(int64(row.file)), Line: int(row.line &^ notStatement)}}
 	off, ok := f.holding(w, u, pc)
 	if !ok {
 		return lines

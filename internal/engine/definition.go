@@ -19,8 +19,8 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	if d.Kind == event.Delete {
 		return nil, errno.Errorf(unix.EINVAL, "definition %q deletes, and defines no probe", d.Text)
 	}
-	if d.Place.Kind == event.PlaceLine {
-		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "", nil)
+	if d.Place.Kind == event.PlaceLine && (c.t.CodegenEnv().Kernel != nil || d.Kind == event.Return) {
+		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "a line is a place for a probe of a program, and for no return probe: name a function, or an address", nil)
 	}
 	if d.Place.Kind == event.PlaceFile && c.t.CodegenEnv().Kernel != nil {
 		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "a kernel is no file that is mapped: name a function, or an address", nil)
@@ -30,6 +30,9 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	if d.Place.Glob {
 		return c.defineAll(d, o)
+	}
+	if d.Place.Kind == event.PlaceLine {
+		return c.defineLine(d, o)
 	}
 	r, err := c.t.Space().Resolve(placeOf(d))
 	if o.Late && errors.Is(err, symbol.ErrNoModule) {
