@@ -33,6 +33,8 @@ type Func struct {
 	Params   []Param
 	Results  []Param // of Go; in other languages one without a name and a place
 	Variadic bool    // it takes more than Params
+	// Inner has the names of the parameters of the innermost function around an instruction.
+	Inner []string
 	// Changed: the compiler has changed how it takes its arguments (DW_CC_nocall): no calling convention holds.
 	Changed bool
 }

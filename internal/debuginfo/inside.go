@@ -72,7 +72,13 @@ func (fn *Func) variables(w *walk, u *unit, block *dwarf.Entry, in frame, pc uin
 		name := w.name(e)
 		at := slices.IndexFunc(fn.Params, func(p Param) bool { return p.Name == name })
 		switch {
-		case name == "" || at >= 0 && at < inner:
+		case name == "":
+			return nil
+		case e.Tag == dwarf.TagFormalParameter && fn.Name == "" && !slices.Contains(fn.Inner, name):
+			fn.Inner = append(fn.Inner, name)
+		}
+		switch {
+		case at >= 0 && at < inner:
 			return nil
 		case len(fn.Params) >= maxParams:
 			return fmt.Errorf("more than %d variables: %w", maxParams, ErrLimit)

@@ -181,6 +181,7 @@ type AddOptions struct {
 	Found      bool
 	Tactic     Tactic
 	Trampoline bool
+	Inlines    Inlines
 	// leave leaves out those probes of a batch with handlers that can not be armed (probe.left).
 	leave bool
 }

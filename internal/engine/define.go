@@ -135,7 +135,7 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 		}
 		return fetch.PointReturn, nil
 	}
-	if e.Place.Addr == e.fn.Start || e.Place.Addr == e.fn.Code.EntryPoint() {
+	if e.inlined == "" && (e.Place.Addr == e.fn.Start || e.Place.Addr == e.fn.Code.EntryPoint()) {
 		e.setPoint(e.fn.Code.EntryPoint())
 		return fetch.PointEntry, nil
 	}

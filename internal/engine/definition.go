@@ -44,13 +44,26 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 		return []*Event{e}, c.name(e)
 	}
 	if err != nil {
+		var missing *symbol.NotFoundError
+		if m, e2 := c.t.Space().Module(d.Place.Module); e2 == nil && errors.As(err, &missing) {
+			if at, _ := c.inlinesOf(d, m, o); len(at) > 0 {
+				return c.withInlines(d, nil, m, at, o)
+			}
+		}
 		return nil, d.Refuse(placeCode(err), d.Place.Pos, "", err)
 	}
 	e, err := c.defineAt(d, r, o)
 	if err != nil {
 		return nil, err
 	}
-	return []*Event{e}, nil
+	at, why := c.inlinesOf(d, r.Module, o)
+	if why != nil && o.Skip != nil {
+		o.Skip(d.Place.Symbol, why)
+	}
+	if len(at) == 0 {
+		return []*Event{e}, nil
+	}
+	return c.withInlines(d, e, r.Module, at, o)
 }
 
 // mayCome says why the object of a place, which is not mapped, never will be.

@@ -22,7 +22,7 @@ func (c *Core) defineLine(d *event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	var out []*Event
 	for _, pc := range at {
-		e, err := c.definePlace(d, m, pc, len(at) > 1, o)
+		e, err := c.definePlace(d, m, pc, "", len(at) > 1, o)
 		switch {
 		case err == nil:
 			out = append(out, e)
@@ -38,14 +38,16 @@ func (c *Core) defineLine(d *event.Def, o *AddOptions) ([]*Event, error) {
 	return out, nil
 }
 
-// definePlace makes an event of a definition at a link-time address, one of several if many is set.
-func (c *Core) definePlace(d *event.Def, m *symbol.Module, pc uint64, many bool, o *AddOptions) (*Event, error) {
+// definePlace makes an event of a definition at a link-time address, one of several if many is set. inlined is the function whose call
+// was inlined there, "" if that is not what is meant.
+func (c *Core) definePlace(d *event.Def, m *symbol.Module, pc uint64, inlined string, many bool, o *AddOptions) (*Event, error) {
 	def := *d
 	def.Place = event.Place{Kind: event.PlaceAddr, Addr: pc, Pos: d.Place.Pos}
 	if !m.Main {
 		def.Place.Module = m.Name
 	}
 	e := newEvent(&def, c, o)
+	e.inlined = inlined
 	r := symbol.Resolved{Module: m, Vaddr: pc, Addr: m.Runtime(pc)}
 	r.Func, r.Offset, _ = m.Image.At(pc)
 	if err := c.locate(e, r); err != nil {

@@ -53,6 +53,7 @@ type Event struct {
 	internalProbe bool // a probe of the engine's own
 	// pattern is the definition that made it for one of the functions that match; nil: it has its own.
 	pattern *event.Def
+	inlined string // the function whose call was inlined where it stands; "": none
 	ended   bool // removed: what it counted is kept
 	// registered: it is one of Core.registered.
 	registered bool

@@ -11,6 +11,11 @@ import (
 	"kprobes.dev/kprobes/internal/vars"
 )
 
+var (
+	_ fetch.Namer   = (*env)(nil)
+	_ fetch.Inliner = (*env)(nil)
+)
+
 // Name finds what a name of the program stands for.
 func (v *env) Name(e *event.Expr, at fetch.Point) (*fetch.Var, error) {
 	s, err := v.scope(at)
@@ -20,14 +25,21 @@ func (v *env) Name(e *event.Expr, at fetch.Point) (*fetch.Var, error) {
 	return s.Find(e, at)
 }
 
-// Params lists the parameters of the function; inside of it, the variables that can be named there.
-func (v *env) Params(at fetch.Point) ([]string, error) {
+// Params lists the parameters of the function; inside of it those of the call that was inlined there, or the variables that can be
+// named there.
+func (v *env) Params(at fetch.Point, vars bool) ([]string, error) {
 	s, err := v.scope(at)
 	if err != nil {
 		return nil, err
 	}
+	if at == fetch.PointInside && !vars {
+		return s.Inlined(), nil
+	}
 	return s.Names(), nil
 }
+
+// Inlined says whether the event stands where a call begins that was inlined.
+func (v *env) Inlined() bool { return v.e.inlined != "" }
 
 // scope is what the debug information of the probed object says of the function, or of the instruction in it.
 func (v *env) scope(at fetch.Point) (*vars.Scope, error) {

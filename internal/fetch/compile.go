@@ -59,10 +59,10 @@ func (p *Program) addAll(def *event.Def, env Env, at Point, all *event.Arg) erro
 	if !ok {
 		return def.Refuse(event.NosupBTFArg, all.Pos, all.Text+" needs debug info; name the arguments: $arg1 $arg2", nil)
 	}
-	if at == PointInside && all.Expr.Kind == event.ExprAllArgs {
+	if in, ok := env.(Inliner); at == PointInside && all.Expr.Kind == event.ExprAllArgs && !(ok && in.Inlined()) {
 		return def.Refuse(event.NofentryArgs, all.Pos, "$vars has the variables at the place", nil)
 	}
-	names, err := n.Params(at)
+	names, err := n.Params(at, all.Expr.Kind == event.ExprAllVars)
 	if err != nil {
 		return def.Refuse(event.NosupBTFArg, all.Pos, "name the arguments: $arg1 $arg2", err)
 	}
@@ -287,6 +287,9 @@ func (c *compiler) register(e *event.Expr) error {
 // argument gives the base of $argN and of the word that follows it by next. At a return
 // it is the value that the function was entered with.
 func (c *compiler) argument(e *event.Expr, next int) (Base, error) {
+	if in, ok := c.env.(Inliner); ok && in.Inlined() {
+		return Base{}, c.refuse(event.NofentryArgs, e, "a call that was inlined passes none: name the parameters, or write $arg*", nil)
+	}
 	if c.at == PointInside {
 		return Base{}, c.refuse(event.NofentryArgs, e, "inside a function name the register or the word of the stack: %REG, $stackN", nil)
 	}

@@ -183,6 +183,9 @@ func (s *Scope) inFrame(part arch.ValuePart, off int64) place {
 	return place{Placement: arch.Placement{Parts: []arch.ValuePart{part}, Memory: true, Off: int64(s.inside.Off) + off}}
 }
 
+// Inlined lists the parameters of the innermost call that was inlined around the instruction.
+func (s *Scope) Inlined() []string { return s.fn.Inner }
+
 // Names lists the parameters that have a name, in their order.
 func (s *Scope) Names() []string {
 	var out []string
