@@ -123,7 +123,7 @@ type lineProgram struct {
 	// statement: rows begin statements, until an instruction turns that round.
 	statement bool
 	lengths   []uint8 // operands of the standard instructions, from 1
-	left    int     // rows, files and directories that may be read yet
+	left      int     // rows, files and directories that may be read yet
 }
 
 // one counts a row, a file or a directory; false: there may be no more.

@@ -54,7 +54,7 @@ type Event struct {
 	// pattern is the definition that made it for one of the functions that match; nil: it has its own.
 	pattern *event.Def
 	inlined string // the function whose call was inlined where it stands; "": none
-	ended   bool // removed: what it counted is kept
+	ended   bool   // removed: what it counted is kept
 	// registered: it is one of Core.registered.
 	registered bool
 	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is
