@@ -116,3 +116,25 @@ var histBad = []histCase{
 	traced("s:s1 u64 fl", "keys=name:f=flags", "keys=name:onmatch(kprobes.in).trace(s1,a)"),
 	traced("s:s1 u64 fl", "keys=name:f=flags", "keys=name:onmatch(kprobes.in).trace(s1,a.b)"),
 }
+
+// histNewer and histNewerBad are those of Linux 6.3 and later.
+var (
+	histNewer = []histCase{
+		across("keys=dfd:vals=flags.percent,flags.graph", "keys=name:sort=name"),
+		across("keys=dfd:vals=flags.percent,low:nohitcount", "keys=name:vals=hitcount.percent,hitcount.graph:sort=name"),
+		across("keys=dfd:vals=flags,low:NOHC", "keys=name:sort=name"),
+		across("keys=name:f=flags", "keys=name:d=kprobes.in.$f-1,e=kprobes.in.$f:onmax($d).save(dfd):sort=name"),
+	}
+	histNewerBad = []histCase{
+		across("keys=name:nohitcount", "keys=name"),
+		across("keys=name", "keys=dfd.percent"),
+		across("keys=name", "keys=dfd:x=num.percent"),
+		across("keys=name", "keys=dfd:x=num.log2"),
+	}
+)
+
+// synthBad are definitions of synthetic events that the guest's own tracer refuses.
+var synthBad = []string{
+	"s:s1", "s:s1 u64", "s:s-1 u64 ns", "s:other/s1 u64 ns", "s:s1 u64 ns; none x", "s:s1 u64 ns; u64", "s:s1 u64 ns; unsigned int", "s:s1 u64 1ns",
+	"s:s1 char c[300]", "s:s1 char c[x]", "s:s1 u64 a-b", "s:s1 unsigned none x", "s:s1 u64 a; u64 b[3]", "s: u64 ns", "s:s1 u64 ns u32", "s:s1 ;u64 ns",
+}

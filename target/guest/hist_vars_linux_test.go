@@ -188,30 +188,35 @@ func (testNames) Comm(int) string                 { return "comm" }
 // the same triggers in the same calls: the whole text. What it refuses is refused with one of the errors that it logs, under the same
 // place.
 func TestHistogramVariables(t *testing.T) {
-	g := testguest.Shared(t)
+	compareHistograms(t, testguest.Shared(t), histGood, histBad)
+}
+
+func compareHistograms(t *testing.T, g *testguest.Guest, good, bad []histCase) {
+	t.Helper()
 	var texts, errs [][]string
 	var lines []string
 	remove := ownEvents(t, g, histProbes...)
-	for _, c := range histGood {
-		text, bad, line := c.itsHistograms(t, g, opensInTurn)
-		if bad != nil {
-			t.Errorf("the guest's own refuses %v: %q", c, bad)
+	for _, c := range good {
+		text, refused, line := c.itsHistograms(t, g, opensInTurn)
+		if refused != nil {
+			t.Errorf("the guest's own refuses %v: %q", c, refused)
 		}
 		texts, lines = append(texts, text), append(lines, line)
 	}
-	for _, c := range histBad {
-		_, bad, _ := c.itsHistograms(t, g, nil)
-		if bad == nil {
+	for _, c := range bad {
+		_, refused, _ := c.itsHistograms(t, g, nil)
+		if refused == nil {
 			t.Errorf("the guest's own takes %v", c)
 		}
-		errs = append(errs, bad)
+		errs = append(errs, refused)
 	}
 	remove()
 	p := attach(t, g, nil)
-	for i, c := range histGood {
-		got, bad, line := c.ourHistograms(p, opensInTurn)
-		if bad != nil {
-			t.Errorf("%v: %v", c, bad)
+	defer p.close()
+	for i, c := range good {
+		got, refused, line := c.ourHistograms(p, opensInTurn)
+		if refused != nil {
+			t.Errorf("%v: %v", c, refused)
 			continue
 		}
 		for k := range got {
@@ -224,15 +229,41 @@ func TestHistogramVariables(t *testing.T) {
 			t.Errorf("%v: lines\n%s\nthe guest's own:\n%s", c, line, lines[i])
 		}
 	}
-	for i, c := range histBad {
-		_, bad, _ := c.ourHistograms(p, nil)
-		if bad == nil {
+	for i, c := range bad {
+		_, refused, _ := c.ourHistograms(p, nil)
+		if refused == nil {
 			t.Errorf("%v is taken; the guest's own: %q", c, errs[i])
 			continue
 		}
-		_, text, _ := strings.Cut(strings.TrimRight(bad.Detail(), "\n"), "error: ")
-		if !slices.Contains(errs[i], text) && !(bad.Code == event.HistErrno && len(errs[i]) == 1) {
+		_, text, _ := strings.Cut(strings.TrimRight(refused.Detail(), "\n"), "error: ")
+		if !slices.Contains(errs[i], text) && !(refused.Code == event.HistErrno && len(errs[i]) == 1) {
 			t.Errorf("%v: %s\nthe guest's own:\n%s", c, text, strings.Join(errs[i], "\n"))
+		}
+	}
+}
+
+// TestSyntheticEvents compares what is said of wrong definitions of synthetic events with what the guest's own tracer logs.
+func TestSyntheticEvents(t *testing.T) {
+	g := testguest.Shared(t)
+	for _, s := range synthBad {
+		g.Write(tracing+"error_log", "", true)
+		if e := g.Write(tracing+"dynamic_events", s+"\n", false); e == 0 {
+			t.Errorf("the guest's own takes %q", s)
+			g.Write(tracing+"dynamic_events", "-:synthetic/s1\n", false)
+		}
+		log, err := g.Read(tracing + "error_log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = event.ParseSynthetic(s)
+		var refused *event.SyntheticError
+		if !errors.As(err, &refused) {
+			t.Errorf("%q: %v; the guest's own: %s", s, err, log)
+			continue
+		}
+		_, text, _ := strings.Cut(strings.TrimRight(refused.Detail(), "\n"), "error: ")
+		if theirs := histErrors(log); !slices.Contains(theirs, text) {
+			t.Errorf("%q:\n%s\nthe guest's own:\n%s", s, text, strings.Join(theirs, "\n"))
 		}
 	}
 }
