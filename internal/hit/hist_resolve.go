@@ -236,7 +236,7 @@ func (m *histMaker) find(system, name, variable string) (*histVar, error) {
 			continue
 		}
 		if v := m.set.event(a.System, a.Event).variable(variable); v != nil {
-			if found != nil {
+			if found != nil && found != v { // the kernel refuses one that two actions lead to
 				return nil, notUnique()
 			}
 			found = v

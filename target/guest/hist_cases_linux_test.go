@@ -133,6 +133,18 @@ var (
 	}
 )
 
+// histDifferences are triggers at which ours is not what the guest's own tracer is, and why. One at which they agree fails.
+var histDifferences = []struct {
+	why string
+	c   histCase
+}{
+	{"the kernel rounds a quotient by a number up, at times", across("keys=name:f=flags/3", "keys=name:d=$f:onmax($d).save(dfd):sort=name")},
+	{"the kernel sums an expression up, and does not show it", across("keys=dfd:vals=flags+low", "keys=name:sort=name")},
+	{"the kernel takes the first operand of what the own variable is set to for the variable", across("keys=name:f=flags", "keys=name:x=dfd+1:d=$x+1")},
+	{"the kernel leaves out what comes behind the 16th variable of a list", across("keys=name", "keys=name:v1=1,v2=1,v3=1,v4=1,v5=1,v6=1,v7=1,v8=1,v9=1,v10=1,v11=1,v12=1,v13=1,v14=1,v15=1,v16=1,v17=1")},
+	{"the kernel refuses a variable that two actions lead to", traced("s:s1 u64 fl", "keys=name:f=flags", "keys=name:d=$f:onmatch(kprobes.in).s1($d):onmatch(kprobes.in).trace(s1,$d)")},
+}
+
 // synthBad are definitions of synthetic events that the guest's own tracer refuses.
 var synthBad = []string{
 	"s:s1", "s:s1 u64", "s:s-1 u64 ns", "s:other/s1 u64 ns", "s:s1 u64 ns; none x", "s:s1 u64 ns; u64", "s:s1 u64 ns; unsigned int", "s:s1 u64 1ns",

@@ -242,6 +242,29 @@ func compareHistograms(t *testing.T, g *testguest.Guest, good, bad []histCase) {
 	}
 }
 
+// TestHistogramDifferences has what is not as the guest's own tracer has it: what it shows, or whether it takes it.
+func TestHistogramDifferences(t *testing.T) {
+	g := testguest.Shared(t)
+	texts, taken := make([][]string, len(histDifferences)), make([]bool, len(histDifferences))
+	remove := ownEvents(t, g, histProbes...)
+	for i, d := range histDifferences {
+		var refused []string
+		texts[i], refused, _ = d.c.itsHistograms(t, g, opensInTurn)
+		taken[i] = refused == nil
+	}
+	remove()
+	p := attach(t, g, nil)
+	for i, d := range histDifferences {
+		got, refused, _ := d.c.ourHistograms(p, opensInTurn)
+		if taken[i] == (refused == nil) && slices.Equal(got, texts[i]) {
+			t.Errorf("%s, but it is as here: %v", d.why, got)
+		}
+		if refused != nil && !taken[i] {
+			t.Errorf("%s, but both refuse it: %v", d.why, refused)
+		}
+	}
+}
+
 // TestSyntheticEvents compares what is said of wrong definitions of synthetic events with what the guest's own tracer logs.
 func TestSyntheticEvents(t *testing.T) {
 	g := testguest.Shared(t)
