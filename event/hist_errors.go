@@ -22,7 +22,6 @@ const (
 	HistBadFieldModifier
 	HistTooManySubexpr
 	HistTimestampMismatch
-	HistTooManyFieldVars
 	HistEventFileNotFound
 	HistHistNotFound
 	HistHistCreateFail
@@ -37,7 +36,6 @@ const (
 	HistParamNotFound
 	HistInvalidParam
 	HistActionNotFound
-	HistNoSaveParams
 	HistTooManySaveActions
 	HistActionMismatch
 	HistNoClosingParen
@@ -71,7 +69,6 @@ var histTexts = [...]string{
 	HistBadFieldModifier:    "Invalid field modifier",
 	HistTooManySubexpr:      "Too many subexpressions (3 max)",
 	HistTimestampMismatch:   "Timestamp units in expression don't match",
-	HistTooManyFieldVars:    "Too many field variables defined",
 	HistEventFileNotFound:   "Event file not found",
 	HistHistNotFound:        "Matching event histogram not found",
 	HistHistCreateFail:      "Couldn't create histogram for field",
@@ -86,7 +83,6 @@ var histTexts = [...]string{
 	HistParamNotFound:       "Couldn't find param",
 	HistInvalidParam:        "Invalid action param",
 	HistActionNotFound:      "No action found",
-	HistNoSaveParams:        "No params found for save()",
 	HistTooManySaveActions:  "Can't have more than one save() action per hist",
 	HistActionMismatch:      "Handler doesn't support action",
 	HistNoClosingParen:      "No closing paren found",

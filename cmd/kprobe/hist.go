@@ -62,6 +62,7 @@ type shown struct {
 	name string
 	hist *hit.Histogram
 	ev   *engine.Event // nil: a synthetic event
+	many bool          // its definition has made several events
 }
 
 func newHist() *cobra.Command {
@@ -211,26 +212,27 @@ func (g *histogramming) prepare(t *tracing, s tracee) error {
 
 // add makes the histograms of a definition: of a pattern's, one for each event.
 func (g *histogramming) add(one given, evs []*kprobes.Event) error {
-	if one.synth != nil && one.hist != nil {
-		return g.show(event.SyntheticGroup, one.synth.Name, one.hist, nil)
+	if one.hist == nil {
+		return nil
+	}
+	var all []shown
+	if one.synth != nil {
+		all = append(all, shown{name: event.SyntheticGroup + "/" + one.synth.Name})
 	}
 	for _, e := range evs {
 		if one.def != nil && e.Def == one.def {
-			if err := g.show(e.Group, e.Name, one.hist, engine.OfEvent(e)); err != nil {
-				return err
-			}
+			all = append(all, shown{name: e.Group + "/" + e.Name, ev: engine.OfEvent(e)})
 		}
 	}
-	return nil
-}
-
-// show makes a histogram that is printed.
-func (g *histogramming) show(group, name string, def *event.Hist, ev *engine.Event) error {
-	h, err := g.set.Add(group, name, def)
-	if err != nil {
-		return usageError{err}
+	for _, s := range all {
+		group, name, _ := strings.Cut(s.name, "/")
+		h, err := g.set.Add(group, name, one.hist)
+		if err != nil {
+			return usageError{err}
+		}
+		s.hist, s.many = h, len(all) > 1
+		g.shown = append(g.shown, s)
 	}
-	g.shown = append(g.shown, shown{name: group + "/" + name, hist: h, ev: ev})
 	return nil
 }
 
@@ -274,7 +276,7 @@ func (g *histogramming) print(t *tracing) {
 			continue
 		}
 		if len(g.shown) > 1 {
-			if s.hist.Hits()+s.hist.Dropped() == 0 && len(g.shown) > len(g.given) { // of a pattern
+			if s.hist.Hits()+s.hist.Dropped() == 0 && s.many {
 				continue
 			}
 			if len(l.buf) > 0 {

@@ -19,6 +19,7 @@ type Histogram struct {
 	vals []histField
 	histVars
 	*histTable
+	filter *fetch.Filter // of a synthetic event's
 	stack  []fetch.StackFrame
 	key    []byte
 	values []histValue // of the variables that it refers to, at this hit
@@ -71,7 +72,7 @@ func (h *Histogram) Add(hit *Hit, vs []fetch.Value, comm string) {
 
 // count counts an occurrence, and does the actions. traced gets what they trace.
 func (h *Histogram) count(o *occurrence, traced tracer) {
-	if h.def.Paused {
+	if h.def.Paused || h.filter != nil && !h.filter.Match(o.values, &fetch.FilterHit{PID: uint64(o.hit.TID), CPU: uint64(o.hit.CPU), Comm: o.comm}) {
 		return
 	}
 	var keys [event.MaxHistKeys]histKey

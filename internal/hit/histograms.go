@@ -25,7 +25,7 @@ type histEvent struct {
 	fields      []eventField
 	hists       []*Histogram
 	synth       *event.Synthetic // nil: a probe
-	args        []fetch.Arg      // of a synthetic event, for its values
+	prog        fetch.Program    // of a synthetic event, for its values
 	busy        bool             // it is being traced
 }
 
@@ -54,7 +54,7 @@ func (s *Histograms) Synthetic(def *event.Synthetic) {
 		case f.Signed:
 			a.Type.Kind = event.Signed
 		}
-		e.args = append(e.args, a)
+		e.prog.Args = append(e.prog.Args, a)
 		e.fields = append(e.fields, eventField{name: f.Name, typ: f.Type, size: f.Size, signed: f.Signed, text: f.Text})
 	}
 	s.add(e)
@@ -81,7 +81,8 @@ func (e *histEvent) variable(name string) *histVar {
 	return nil
 }
 
-// Add makes the histogram of an event, which may refer to those that were added before. Its error is an *event.HistError.
+// Add makes the histogram of an event, which may refer to those that were added before. The filter of a probe's is left to whoever
+// calls Hit. Its error is an *event.HistError, or an *event.FilterError.
 func (s *Histograms) Add(group, name string, def *event.Hist) (*Histogram, error) {
 	own := *def
 	own.Keys, own.Vals, own.Vars = slices.Clone(def.Keys), slices.Clone(def.Vals), slices.Clone(def.Vars)
@@ -100,6 +101,12 @@ func (s *Histograms) Add(group, name string, def *event.Hist) (*Histogram, error
 	}
 	if err := m.join(); err != nil {
 		return nil, err
+	}
+	if h.ev.synth != nil && own.Filter != "" {
+		var err error
+		if h.filter, err = h.ev.prog.Filter(own.Filter, fetch.FilterEnv{Comm: true}); err != nil {
+			return nil, err
+		}
 	}
 	for i := range own.Actions {
 		if err := m.action(&own.Actions[i]); err != nil {
@@ -159,7 +166,7 @@ func (s *Histograms) trace(e *histEvent, args []*histRef, o *occurrence) {
 	defer func() { e.busy = false }()
 	vs := make([]fetch.Value, len(args))
 	for i, r := range args {
-		a := &e.args[i]
+		a := &e.prog.Args[i]
 		vs[i] = fetch.Value{Arg: a, Num: o.refs[r.idx].num, Str: []byte(o.refs[r.idx].text)}
 		if a.Store == fetch.StoreValue {
 			vs[i].Num &= 1<<(8*a.Size-1)<<1 - 1

@@ -265,13 +265,22 @@ func TestHistStrings(t *testing.T) {
 
 // TestHistOtherField traces a field of another event, which gets a histogram for it; and an event that traces itself.
 func TestHistOtherField(t *testing.T) {
-	s := newHistSet(t, "s:pair u64 id; u8 low", "s:loop u64 id")
+	s := newHistSet(t, "s:pair u64 id; u8 low", "s:loop u64 id", "s:few u8 low")
 	s.must("in", "keys=id")
 	s.must("out", "keys=id:onmatch(g.in).trace(pair,id,low):onmatch(g.in).loop(id)")
+	s.must("text", "keys=id:onmatch(g.in).few(low)")
+	few := s.must("synthetic/few", `keys=low if low > 100 && COMM == "comm"`)
+	if _, err := s.add("synthetic/few", "keys=low if none > 3"); err == nil {
+		t.Error("a filter on a field that is not there")
+	}
 	loop := s.must("synthetic/loop", "keys=id:xx=id:onmax($xx).loop($xx)")
 	s.hit("in", 1, 4, 0, 250)
 	s.hit("out", 2, 4, 0)
 	s.hit("out", 3, 4, 0) // such a variable is no operand
+	s.hit("text", 4, "a", 4)
+	s.hit("in", 5, 4, 0, 3)
+	s.hit("text", 6, "a", 4)
+	s.lists(few, "{ low:        250 } hitcount:          1")
 	if len(s.lines) != 2 || !strings.HasSuffix(s.lines[1], "pair: id=4 low=250") || loop.Hits() != 2 {
 		t.Errorf("%q, %d hits", s.lines, loop.Hits())
 	}

@@ -104,33 +104,13 @@ func (c *histCase) itsHistograms(t *testing.T, g *testguest.Guest, calls func(*t
 // ourHistograms asks the same of ours.
 func (c *histCase) ourHistograms(p *probed, calls func(*testguest.Guest)) (texts []string, refused *event.HistError, lines string) {
 	p.Helper()
-	var defs []*event.Def
-	for _, text := range histProbes {
-		d, err := event.Parse(text)
-		if err != nil {
-			p.Fatal(err)
-		}
-		d.Filter = strings.TrimPrefix(histFilter, " if ")
-		defs = append(defs, d)
-	}
-	evs, err := p.core.Add(defs, nil)
-	if err != nil {
-		p.Fatal(err)
-	}
-	defer func() {
-		if err := p.core.Remove(evs); err != nil {
-			p.Fatal(err)
-		}
-	}()
-	set := hit.NewHistograms()
+	set, remove := histogramsOf(p)
+	defer remove()
 	names := hit.Printer{Names: testNames{}}
 	var out []byte
 	set.Traced = func(s *event.Synthetic, h *hit.Hit, vs []fetch.Value) {
 		line := string(names.Synthetic(nil, s, h, vs))
 		out = append(out, line[strings.LastIndex(line, " "+s.Name+": ")+1:]...)
-	}
-	for i, e := range evs {
-		set.Event(defs[i].Group, e.Name, engine.OfEvent(e).Prog)
 	}
 	for _, s := range c.synth {
 		def, err := event.ParseSynthetic(s)
@@ -139,24 +119,12 @@ func (c *histCase) ourHistograms(p *probed, calls func(*testguest.Guest)) (texts
 		}
 		set.Synthetic(def)
 	}
-	var hists []*hit.Histogram
-	for _, h := range c.triggers {
-		def, err := event.ParseHist(h.spec + histFilter)
-		if err == nil {
-			group, name, ok := strings.Cut(h.event, "/")
-			if !ok {
-				group, name = event.DefaultGroup, h.event
-			}
-			var hist *hit.Histogram
-			hist, err = set.Add(group, name, def)
-			hists = append(hists, hist)
-		}
-		if errors.As(err, &refused) {
-			return nil, refused, ""
-		}
-		if err != nil {
-			p.Fatal(err)
-		}
+	hists, err := c.add(set)
+	if errors.As(err, &refused) {
+		return nil, refused, ""
+	}
+	if err != nil {
+		p.Fatal(err)
 	}
 	if calls == nil {
 		return nil, nil, ""
@@ -176,6 +144,53 @@ func (c *histCase) ourHistograms(p *probed, calls func(*testguest.Guest)) (texts
 		texts = append(texts, string(h.AppendText(nil, p.core.Symbol)))
 	}
 	return texts, nil, string(out)
+}
+
+// add makes the histograms of the case.
+func (c *histCase) add(set *hit.Histograms) (hists []*hit.Histogram, err error) {
+	for _, t := range c.triggers {
+		def, err := event.ParseHist(t.spec + histFilter)
+		if err != nil {
+			return nil, err
+		}
+		group, name, ok := strings.Cut(t.event, "/")
+		if !ok {
+			group, name = event.DefaultGroup, t.event
+		}
+		h, err := set.Add(group, name, def)
+		if err != nil {
+			return nil, err
+		}
+		hists = append(hists, h)
+	}
+	return hists, nil
+}
+
+// histogramsOf arms the probes of the cases, for a set that has no histogram yet.
+func histogramsOf(p *probed) (set *hit.Histograms, remove func()) {
+	p.Helper()
+	var defs []*event.Def
+	for _, text := range histProbes {
+		d, err := event.Parse(text)
+		if err != nil {
+			p.Fatal(err)
+		}
+		d.Filter = strings.TrimPrefix(histFilter, " if ")
+		defs = append(defs, d)
+	}
+	evs, err := p.core.Add(defs, nil)
+	if err != nil {
+		p.Fatal(err)
+	}
+	set = hit.NewHistograms()
+	for i, e := range evs {
+		set.Event(defs[i].Group, e.Name, engine.OfEvent(e).Prog)
+	}
+	return set, func() {
+		if err := p.core.Remove(evs); err != nil {
+			p.Fatal(err)
+		}
+	}
 }
 
 // testNames is a Namer that knows nothing.
