@@ -151,9 +151,10 @@ func isHist(arg string) bool {
 // probes gives the definitions of probes with what their histograms ask for. The code at the hit counts where nobody needs a hit's
 // record: neither who counts lines, nor an action, which may take its fields.
 func (g *histogramming) probes() (defs []*event.Def) {
-	records := g.f.count > 0
+	records, stack := g.f.count > 0, false
 	for _, one := range g.given {
 		records = records || one.hist != nil && len(one.hist.Actions) > 0
+		stack = stack || one.synth != nil && one.keysStack() // of the hits at which it is traced
 	}
 	for _, one := range g.given {
 		d := one.def
@@ -163,14 +164,17 @@ func (g *histogramming) probes() (defs []*event.Def) {
 		if d.Filter = one.hist.Filter; !records {
 			d.Hist = one.hist
 		}
-		for _, k := range one.hist.Keys {
-			if k.Mod == event.HistStack {
-				d.Stack = event.HistCallers
-			}
+		if stack || one.keysStack() {
+			d.Stack = event.HistCallers
 		}
 		defs = append(defs, d)
 	}
 	return defs
+}
+
+// keysStack says whether the callers are a key.
+func (one *given) keysStack() bool {
+	return one.hist != nil && slices.ContainsFunc(one.hist.Keys, func(k event.HistField) bool { return k.Mod == event.HistStack })
 }
 
 // prepare makes the histograms of the events that have been added.

@@ -75,6 +75,9 @@ func (m *histMaker) fieldVar(name string) (*histVar, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f.from == fromStack {
+		return nil, m.def.Refuse(event.HistUnsupported, name, stackIsKey)
+	}
 	if m.h.declared(name) != nil || m.h.ev.variable(name) != nil {
 		return nil, m.def.Refuse(event.HistVarCreateFindFail, name, "a variable has the name already")
 	}

@@ -1,6 +1,7 @@
 package hit
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,11 +36,15 @@ func (m *histMaker) fields() error {
 	for i := range m.def.Keys {
 		written := m.def.Keys[i]
 		k, err := m.expr(&m.def.Keys[i])
+		const instead = "a key takes no variable: trace it to a synthetic event, and give that a histogram"
+		if bad := (*event.HistError)(nil); errors.As(err, &bad) && bad.Code == event.HistVarNotFound {
+			bad.Why = instead
+		}
 		switch {
 		case err != nil:
 			return err
 		case k.refers():
-			return m.def.Refuse(event.HistInvalidRefKey, written.String(), "trace it to a synthetic event, and give that a histogram")
+			return m.def.Refuse(event.HistInvalidRefKey, written.String(), instead)
 		case k.text && k.Mod != event.HistPlain:
 			return m.def.Refuse(event.HistBadFieldModifier, k.Mod.String(), "a string is shown as it is")
 		}
@@ -117,11 +122,18 @@ func (m *histMaker) tree(x *event.HistExpr) (histField, error) {
 // operand is a part of an expression.
 func (m *histMaker) operand(x *event.HistExpr) (histField, error) {
 	f, err := m.tree(x)
-	if err == nil && f.text {
+	switch {
+	case err != nil:
+		return f, err
+	case f.text:
 		return f, m.def.Refuse(event.HistInvalidStrOperand, x.Text, "")
+	case f.from == fromStack:
+		return f, m.def.Refuse(event.HistErrno, x.Text, stackIsKey)
 	}
-	return f, err
+	return f, nil
 }
+
+const stackIsKey = "a stack may be a key, and nothing else"
 
 // number is a field that is a constant.
 func number(n uint64) histField {

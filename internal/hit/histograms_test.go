@@ -213,6 +213,11 @@ func TestHistogramsRefused(t *testing.T) {
 		{"keys=id:x=id", "keys=id:onmatch(g.in).lat($none,id)", event.HistParamNotFound},
 		{"keys=low", "keys=id:onmatch(g.in).lat(low,id)", event.HistFieldNotFound},
 		{"keys=id:x=size", "keys=id:y=$x:sort=got", event.HistInvalidSortField},
+		{"keys=id", "keys=id:y=common_stacktrace+1", event.HistErrno},
+		{"keys=id", "keys=-(stacktrace)", event.HistErrno},
+		{"keys=id", "keys=id:vals=common_stacktrace", event.HistBadFieldModifier},
+		{"keys=id", "keys=id:y=common_stacktrace", event.HistBadFieldModifier},
+		{"keys=id", "keys=id:y=got:onmax($y).save(common_stacktrace)", event.HistUnsupported},
 		{"name=n:keys=id", "name=n:keys=got", event.HistNamedMismatch},
 		{"name=n:keys=id", "name=n:keys=id:x=got", event.HistUnsupported},
 	} {
@@ -328,4 +333,27 @@ func TestHistShown(t *testing.T) {
 			t.Errorf("percentage(%d, %d) = %d, %v", c.v, c.total, got, ok)
 		}
 	}
+}
+
+// FuzzHistograms has two events with any histograms hit: what is taken can be counted and printed.
+func FuzzHistograms(f *testing.F) {
+	f.Add("keys=id:ts0=common_timestamp,x=size/low", "keys=id:lat=common_timestamp-$ts0:onmatch(g.in).trace(lat,$lat,id):onmax($lat).save(got,common_pid)", "keys=ns.log2:vals=ns.graph")
+	f.Add("name=n:keys=low.buckets=3,size:vals=hitcount.percent,low+id", "name=n:keys=id,common_pid.execname:x=$x:onchange($x).lat($x,g.in.low)", "keys=5,-(id):xx=id:onmax($xx).lat($xx,$xx) if ns > 3")
+	f.Fuzz(func(t *testing.T, in, out, lat string) {
+		s := newHistSet(t, "s:lat u64 ns; u64 id")
+		var hs []*Histogram
+		for _, c := range [][2]string{{"in", in}, {"out", out}, {"synthetic/lat", lat}} {
+			if h, err := s.add(c[0], c[1]); err == nil {
+				hs = append(hs, h)
+			}
+		}
+		for i := range 4 {
+			s.hit("in", uint64(i), i&1, -i, i)
+			s.hit("out", uint64(i), i&1, i)
+			s.hit("out", uint64(i), i&1, nil)
+		}
+		for _, h := range hs {
+			h.AppendText(nil, nil)
+		}
+	})
 }
