@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/hit"
 )
 
@@ -103,7 +102,7 @@ func (g *statting) run(cmd []string) error {
 const minInterval = 10 * time.Millisecond
 
 // prepare begins to count.
-func (g *statting) prepare(s tracee, _ []*event.Def) error {
+func (g *statting) prepare(s tracee) error {
 	p, ok := s.(interface {
 		Events() []*kprobes.Event
 		Core() *kprobes.Core

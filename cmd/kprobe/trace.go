@@ -70,7 +70,7 @@ type tracing struct {
 	hits    *hitQueue
 	printed *lines
 	// What the verbs hist and stat do when the probes are added, and when the last hit was handed over.
-	added func(s tracee, defs []*event.Def) error
+	added func(s tracee) error
 	left  func()
 	// What the verb stat does at intervals.
 	every  time.Duration
@@ -89,7 +89,7 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Found: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs, Inlines: t.f.inlining()}
 	err = t.s.Add(defs, o)
 	if err == nil && t.added != nil {
-		err = t.added(t.s, defs)
+		err = t.added(t.s)
 	}
 	if err != nil {
 		return errors.Join(err, t.s.Leave(nil), t.s.Close())

@@ -46,9 +46,12 @@ const (
 	HistCPU            // the CPU
 )
 
-// Hist compiles a histogram; nil: whoever reads the records has to make it, for a key is no number, or a number is not at hand where
-// the code runs.
+// Hist compiles a histogram; nil: whoever reads the records has to make it, for a key is no number, a number is not at hand where the
+// code runs, or there is more to do than to count.
 func (p *Program) Hist(h *event.Hist) *Hist {
+	if !h.Plain() {
+		return nil
+	}
 	out := &Hist{Size: h.Size}
 	for _, f := range h.Keys {
 		n, ok := p.histNumber(f)

@@ -179,7 +179,7 @@ func asGdb(t *testing.T, path string, defs []*event.Def, goProgram bool) {
 	heap := bijection{map[string]string{}, map[string]string{}}
 	for i := range told {
 		if seen[i].At != told[i].At {
-			t.Fatalf("run %d: of %s, gdb saw %s", i, seen[i].At, told[i].At)
+			t.Fatalf("run %d: of %s, gdb saw %s\n%s\n%s", i, seen[i].At, told[i].At, order(seen, i), order(told, i))
 		}
 		for name, want := range told[i].Values {
 			sum.all++
@@ -210,6 +210,14 @@ func asGdb(t *testing.T, path string, defs []*event.Def, goProgram bool) {
 		t.Errorf("%d functions were compared, want %d", len(compared), functions)
 	}
 	t.Logf("%d functions, %d runs: of %d parameters %d were recorded, %d told by gdb", len(compared), len(seen), sum.all, sum.ours, sum.gdb)
+}
+
+// order shows the runs around one.
+func order(rs []run, i int) (s string) {
+	for _, r := range rs[max(0, i-4):min(len(rs), i+5)] {
+		s += " " + r.At
+	}
+	return s
 }
 
 // bijection has the addresses of the same things in two runs of a Go program, whose heap is not laid out alike.
