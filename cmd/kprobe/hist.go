@@ -224,7 +224,7 @@ func (g *histogramming) add(one given, evs []*kprobes.Event) error {
 		all = append(all, shown{name: event.SyntheticGroup + "/" + one.synth.Name})
 	}
 	for _, e := range evs {
-		if one.def != nil && e.Def == one.def {
+		if one.def != nil && engine.OfEvent(e).Given == one.def {
 			all = append(all, shown{name: e.Group + "/" + e.Name, ev: engine.OfEvent(e)})
 		}
 	}

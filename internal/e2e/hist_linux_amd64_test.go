@@ -157,3 +157,27 @@ func TestHistogramFull(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 }
+
+// TestHistogramsOfOneProbe has probes of which each stands for several events: a pattern's, and those at the inlined calls of a function.
+// Each event has a histogram, and together they have the program's own counts.
+func TestHistogramsOfOneProbe(t *testing.T) {
+	p := program(t, "lines")
+	out := tempFile(t, "hist")
+	s := &session{t: t, pid: p.PID, before: stateOf(t, p.PID)}
+	s.start(command(t, "hist", "-p", fmt.Sprint(p.PID), "-o", out, "p:of/ [om][na][nc][ey] v=%di:u64", "keys=v:size=2048", "p:in inlined", "keys=common_pid"))
+	s.armed()
+	n := p.Counts("go 1000")
+	s.end()
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hits := map[string]uint64{}
+	names := regexp.MustCompile(`(?m)^# (of/|kprobes/in)\w*$`).FindAllStringSubmatch(string(b), -1)
+	for i, h := range histogramsIn(t, string(b)) {
+		hits[names[i][1]] += h.total
+	}
+	if n["inlined"] == 0 || hits["of/"] != 2*1000 || hits["kprobes/in"] != n["inlined"] {
+		t.Errorf("%v, the program counted %v:\n%s", hits, n, b)
+	}
+}

@@ -189,7 +189,7 @@ type AddOptions struct {
 // skips says whether an event may be left out: one of a pattern, or a probe of a batch, where the
 // options say so.
 func (o *AddOptions) skips(e *Event) bool {
-	return o.Skip != nil && e.pattern != nil || o.leave && e.h != nil && e.h.mayLeave
+	return o.Skip != nil && e.oneOf || o.leave && e.h != nil && e.h.mayLeave
 }
 
 // ErrRegister wraps the reason why an event could not be registered; the errno that

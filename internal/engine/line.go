@@ -47,7 +47,7 @@ func (c *Core) definePlace(d *event.Def, m *symbol.Module, pc uint64, inlined st
 		def.Place.Module = m.Name
 	}
 	e := newEvent(&def, c, o)
-	e.inlined = inlined
+	e.Given, e.oneOf, e.inlined = d, many, inlined
 	r := symbol.Resolved{Module: m, Vaddr: pc, Addr: m.Runtime(pc)}
 	r.Func, r.Offset, _ = m.Image.At(pc)
 	if err := c.locate(e, r); err != nil {
@@ -60,7 +60,6 @@ func (c *Core) definePlace(d *event.Def, m *symbol.Module, pc uint64, inlined st
 		}
 		return e, c.name(e)
 	}
-	e.pattern = d
 	e.Name = c.namer.Unique(cmp.Or(d.Name, d.BaseName(d.Place)))
 	return e, nil
 }
