@@ -53,8 +53,8 @@ type Event struct {
 	internalProbe bool // a probe of the engine's own
 	// Given is the definition that Add was given, of which Def may be a copy for a place. oneOf: it stands for several, and this
 	// is one of them.
-	Given *event.Def
-	oneOf bool
+	Given   *event.Def
+	oneOf   bool
 	inlined string // the function whose call was inlined where it stands; "": none
 	ended   bool   // removed: what it counted is kept
 	// registered: it is one of Core.registered.
