@@ -89,8 +89,8 @@ type HistEntry = fetch.HistEntry
 
 // Histogram gives what the code at the hits of an event has counted by its definition's Hist, and the hits for which there was no
 // room. It reads while others count: when hits go on, sums may be a few hits behind one another. It may be called after Close.
-// EOPNOTSUPP: the event has records, which the caller has to count: it has no Hist, or one with keys that are no numbers, or the
-// target is a guest's kernel, or the kernel holds the probe.
+// EOPNOTSUPP: the event has records, which the caller has to count: it has no Hist, or one with keys that are no numbers or
+// that is not Plain, or the target is a guest's kernel, or the kernel holds the probe.
 func (c *Core) Histogram(e *Event) (entries []HistEntry, dropped uint64, err error) {
 	entries, dropped, ok, err := c.e.Histogram(e.e)
 	if !ok {

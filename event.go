@@ -45,6 +45,9 @@ func (e *Event) LeftOut(f func(param, why string)) {
 	}
 }
 
+// Inlined is the function whose call was inlined where the event stands (AddOptions.Inlines); "": it stands at no such call.
+func (e *Event) Inlined() string { return e.e.Inlined() }
+
 // Gone says whether the event's object is not mapped at present: [GONE] in the listing.
 func (e *Event) Gone() bool { return e.e.Gone() }
 

@@ -36,11 +36,25 @@ type AddOptions struct {
 	// if the process has code of which it is not known who reads return addresses. Such code may
 	// then misbehave, or end the program. What is known to read them is refused all the same.
 	Trampoline bool
+	// Inlines has a probe on a function stand at its inlined calls too, where debug information tells of them: as events of their own,
+	// whose names end in a number. Those that can not be probed are told to Skip. In them names of variables are those of the inlined
+	// function first; $argN, which belongs to a call, is not known.
+	Inlines Inlines
 }
+
+// Inlines says whether inlined calls are looked for.
+type Inlines = engine.Inlines
+
+// The choices of AddOptions.Inlines.
+const (
+	InlinesNone = engine.InlinesNone // no
+	InlinesAuto = engine.InlinesAuto // where that takes no long time: in up to 64 MiB of debug information; else Skip is told
+	InlinesAll  = engine.InlinesAll  // always
+)
 
 func (o *AddOptions) engine() *engine.AddOptions {
 	if o == nil {
 		return nil
 	}
-	return &engine.AddOptions{Count: o.Count, Skip: o.Skip, Late: o.Late, Found: o.Found, Tactic: o.Tactic, Trampoline: o.Trampoline}
+	return &engine.AddOptions{Count: o.Count, Skip: o.Skip, Late: o.Late, Found: o.Found, Tactic: o.Tactic, Trampoline: o.Trampoline, Inlines: o.Inlines}
 }

@@ -31,11 +31,16 @@ func (d *Def) parseArgs(ws []text) error {
 	return d.checkAllArgs()
 }
 
-// checkAllArgs lets $arg* stand once.
+// all says whether the argument stands for several.
+func (a *Arg) all() bool {
+	return a.Expr != nil && (a.Expr.Kind == ExprAllArgs || a.Expr.Kind == ExprAllVars)
+}
+
+// checkAllArgs lets $arg*, or $vars, stand once.
 func (d *Def) checkAllArgs() error {
 	n := 0
 	for _, a := range d.Args {
-		if a.Expr == nil || a.Expr.Kind != ExprAllArgs {
+		if !a.all() {
 			continue
 		}
 		if n++; n > 1 {
@@ -101,14 +106,14 @@ func (d *Def) parseBody(a *Arg, body text, named bool) (err error) {
 			return err
 		}
 	}
-	if expr.s == allArgs && (named || len(expr.s) < len(body.s)) {
-		return d.Refuse(BadVar, expr.pos, "$arg* stands alone, without name and type", nil)
+	if (expr.s == allArgs || expr.s == allVars) && (named || len(expr.s) < len(body.s)) {
+		return d.Refuse(BadVar, expr.pos, expr.s+" stands alone, without name and type", nil)
 	}
 	p := exprParser{d: d}
 	if a.Expr, err = p.top(expr); err != nil {
 		return err
 	}
-	if a.Expr.Kind == ExprName || a.Expr.Kind == ExprAllArgs {
+	if a.Expr.Kind == ExprName || a.all() {
 		return nil
 	}
 	if err := d.watchType(a); err != nil {

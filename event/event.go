@@ -112,6 +112,7 @@ const (
 	ExprString                   // \"Name"
 	ExprName                     // a variable of the program, with fields behind -> and .
 	ExprAllArgs                  // $arg*: all parameters
+	ExprAllVars                  // $vars: all variables that can be named at the place
 	ExprDuration                 // $duration: nanoseconds from the call of the function to its return
 	ExprWatched                  // $addr: the address that is watched
 )

@@ -133,6 +133,7 @@ func TestArgs(t *testing.T) {
 		{"file->f_pos.x:u32", "arg1", Expr{Kind: ExprName, Name: "file->f_pos.x"}, at(14, TypeSpec{Kind: Unsigned, Size: 4}, "u32")},
 		{"count:u32", "count", Expr{Kind: ExprName, Name: "count"}, at(6, TypeSpec{Kind: Unsigned, Size: 4}, "u32")},
 		{"$arg*", "arg1", Expr{Kind: ExprAllArgs}, hex},
+		{"$vars", "arg1", Expr{Kind: ExprAllVars}, hex},
 	} {
 		d, err := Parse("r f " + c.in)
 		if c.name == "" {

@@ -9,6 +9,7 @@ import (
 
 const (
 	allArgs = "$arg*"
+	allVars = "$vars"
 	// The kernel compiles an argument to at most 16 instructions, the last of which
 	// ends it.
 	maxOps = 15
@@ -39,8 +40,12 @@ func (p *exprParser) refuse(c Code, pos int, text string) error {
 
 // top reads a whole argument: what only stands there, not in a dereference, is read here.
 func (p *exprParser) top(t text) (*Expr, error) {
-	if t.s == allArgs && p.d.Kind != Watch {
+	switch {
+	case p.d.Kind == Watch: // none of them
+	case t.s == allArgs:
 		return &Expr{Kind: ExprAllArgs, Pos: t.pos}, nil
+	case t.s == allVars:
+		return &Expr{Kind: ExprAllVars, Pos: t.pos}, nil
 	}
 	return p.parse(t)
 }

@@ -43,7 +43,7 @@ func (d *Def) place() string {
 
 // listing is NAME=ARG; $arg* takes no name.
 func (a *Arg) listing() string {
-	if a.Expr.Kind == ExprAllArgs {
+	if a.all() {
 		return a.Text
 	}
 	return a.Name + "=" + a.Text

@@ -35,6 +35,9 @@ const (
 func (b *bench) latency() error {
 	f := figure{What: figureLatency, Where: whereProcess, Unit: "ns", Bar: barLatency, AtMost: true}
 	g := figure{What: figureBpftrace, Where: whereProcess, Unit: "times", Bar: barBpftrace}
+	if b.goProgram {
+		return b.add(unavailable([]figure{f, g}, errors.New("the workload's functions are a few instructions of assembler, which leave a return probe in Go no register"))...)
+	}
 	ns, clock, err := b.latencyTime()
 	if err != nil {
 		f.Failed = escapedError(err)

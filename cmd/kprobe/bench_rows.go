@@ -65,7 +65,8 @@ const (
 	fetchReturn   = "v=%ax"
 	fetchString   = "s=+0(%dx):string"
 	fetchGoString = "s=+16(%dx):gostring"
-	fetchNothing  = "a == 0x123456789abcdef" // a filter that no hit passes
+	fetchNothing  = "a == 0x123456789abcdef" // filters that no hit passes
+	fetchNoString = `s ~ "/usr/*/perl"`
 )
 
 // Names of rows that others refer to.
@@ -82,6 +83,7 @@ const (
 	rowUprobe     = "uprobe"
 	rowString     = "o string"
 	rowGoString   = "o gostring"
+	rowStopped    = "o filtered string"
 	rowQuestion   = "question"
 )
 
@@ -101,6 +103,7 @@ var rows = []row{
 	{rowBoth, "entry and return, jump", meansKprobe, arch.TacticJump, false, true, true, "", ""},
 	{rowString, "jump, a string", meansKprobe, arch.TacticJump, false, true, false, fetchString, ""},
 	{rowGoString, "jump, a Go string", meansKprobe, arch.TacticJump, false, true, false, fetchGoString, ""},
+	{rowStopped, "jump, a filter on a string", meansKprobe, arch.TacticJump, false, true, false, fetchString, fetchNoString},
 	{rowQuestion, "what they ask the kernel", meansQuestion, "", false, true, false, "", ""},
 	{rowHandler, "jump, handler in the tracer", meansHandler, arch.TacticJump, true, true, false, "", ""},
 	{rowTracepoint, "by hand, compiled in", meansTracepoint, "", false, true, false, "", ""},

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,25 +21,48 @@ const histHelp = `Count the hits of probes by keys, in a running process, in a p
 for it, or in the kernel of a QEMU guest, and print a histogram for each event at the end.
 PROBE is a definition as kprobe trace takes it. HIST is, as in the kernel's hist triggers,
 
-  keys=FIELD[,FIELD…][:vals=FIELD…][:sort=FIELD[.descending],…][:size=N][:nohitcount][ if FILTER]
+  keys=FIELD[,FIELD…][:vals=FIELD…][:VAR=EXPR…][:sort=FIELD[.descending],…][:size=N]
+    [:nohitcount][:pause][:name=NAME][:ACTION…][ if FILTER]
 
-A FIELD is an argument of the probe by its name, common_pid or common_cpu; as a key also
-common_stacktrace, the callers. A key may have
+A FIELD is an argument of the probe by its name, common_pid, common_cpu or common_timestamp
+(nanoseconds); as a key also common_stacktrace, the callers. A key may have
   .hex .sym .sym-offset     shown so
   .log2, .buckets=N         by powers of two, by ranges of N
   .execname                 of common_pid: the thread's name too
-A value is summed up. Entries are sorted by hitcount, or by what sort= names. FILTER is what
--f of kprobe trace takes.`
+A value is summed up, and may be .hex, .percent or .graph. Entries are sorted by hitcount, or
+by what sort= names. FILTER is what -f of kprobe trace takes.
+
+Each entry has VAR, set at each hit. Another event with the same keys reads it as $VAR or
+GROUP.EVENT.$VAR: an EXPR has + - * / of fields, numbers and variables. An ACTION is
+  onmatch(GROUP.EVENT).trace(SYNTH,PARAM…)    a synthetic event is made of the values
+  onmax($VAR).save(FIELD…), onchange($VAR)…   fields are kept with the largest, the last VAR
+
+In place of a PROBE, 's:SYNTH TYPE FIELD; …' is a synthetic event. With a HIST behind it its
+events are counted, without one they are printed as lines.`
 
 // histogramming is a run of the verb hist.
 type histogramming struct {
 	f      traceFlags
-	hists  []*event.Hist // of the definitions
-	of     map[string]*hit.Histogram
-	order  []string
+	given  []given
+	set    *hit.Histograms
+	shown  []shown
 	values []fetch.Value
 	core   *engine.Core
-	evs    []*engine.Event // in the order of order
+}
+
+// given is a PROBE with its HIST, as the command line has them.
+type given struct {
+	def   *event.Def
+	synth *event.Synthetic // in place of def
+	hist  *event.Hist      // nil: of a synthetic event whose lines are printed
+}
+
+// shown is a histogram that is printed.
+type shown struct {
+	name string
+	hist *hit.Histogram
+	ev   *engine.Event // nil: a synthetic event
+	many bool          // its definition has made several events
 }
 
 func newHist() *cobra.Command {
@@ -69,57 +94,91 @@ func (g *histogramming) run(args, cmd []string) error {
 	switch {
 	case f.of.kernel:
 		return usagef("-k has histograms of its own: write hist:… into the event's trigger file in tracefs")
-	case len(args) == 0 || len(args)%2 != 0:
-		return usagef("give a PROBE and its HIST: kprobe hist -p PID 'p:look lookupKey n=$arg2' keys=n.log2")
+	case len(args) == 0:
+		return usagef(needHist)
 	}
 	defs, err := g.definitions(args)
 	if err != nil {
 		return err
 	}
 	t := &tracing{f: f}
-	t.added = g.prepare
+	t.added = func(s tracee) error { return g.prepare(t, s) }
 	t.left = func() { g.print(t) }
 	if t.printed, err = newLines(lineOptions{path: f.out, format: f.format, stat: true, count: f.count}); err != nil {
 		return err
 	}
-	t.hits = newHitQueue(func(h *hit.Hit) { g.add(t, h) }, func() {})
+	t.hits = newHitQueue(func(h *hit.Hit) { g.hit(t, h) }, t.printed.flush)
 	t.end = catchEnd(t.hits.takeAll)
 	return errors.Join(t.run(defs, cmd), t.close())
 }
 
-// definitions parses probes and their histograms.
+const needHist = "give a PROBE and its HIST: kprobe hist -p PID 'p:look lookupKey n=$arg2' keys=n.log2"
+
+// definitions parses probes, synthetic events and their histograms.
 func (g *histogramming) definitions(args []string) ([]*event.Def, error) {
-	var defs []*event.Def
 	var errs []error
-	for i := 0; i < len(args); i += 2 {
-		d, err := event.Parse(args[i])
-		h, no := event.ParseHist(args[i+1])
-		if err = errors.Join(err, no); err != nil {
+	for i := 0; i < len(args); i++ {
+		var one given
+		var err error
+		text := args[i]
+		if event.IsSynthetic(text) {
+			one.synth, err = event.ParseSynthetic(text)
+		} else if one.def, err = event.Parse(text); err == nil && (one.def == nil || one.def.Kind == event.Delete) {
+			return nil, usagef("%q is no probe", text)
+		}
+		errs = append(errs, err)
+		if i+1 < len(args) && isHist(args[i+1]) {
+			i++
+			one.hist, err = event.ParseHist(args[i])
 			errs = append(errs, err)
+		} else if !event.IsSynthetic(text) {
+			return nil, usagef("%s\n%q has no HIST behind it", needHist, text)
+		}
+		g.given = append(g.given, one)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, usageError{err}
+	}
+	return g.probes(), nil
+}
+
+// isHist tells a HIST from a PROBE: its first word has an =.
+func isHist(arg string) bool {
+	first, _, _ := strings.Cut(strings.TrimSpace(arg), " ")
+	return strings.Contains(first, "=")
+}
+
+// probes gives the definitions of probes with what their histograms ask for. The code at the hit counts where nobody needs a hit's
+// record: neither who counts lines, nor an action, which may take its fields.
+func (g *histogramming) probes() (defs []*event.Def) {
+	records, stack := g.f.count > 0, false
+	for _, one := range g.given {
+		records = records || one.hist != nil && len(one.hist.Actions) > 0
+		stack = stack || one.synth != nil && one.keysStack() // of the hits at which it is traced
+	}
+	for _, one := range g.given {
+		d := one.def
+		if d == nil {
 			continue
 		}
-		if d == nil || d.Kind == event.Delete {
-			return nil, usagef("%q is no probe", args[i])
+		if d.Filter = one.hist.Filter; !records {
+			d.Hist = one.hist
 		}
-		if d.Filter = h.Filter; g.f.count == 0 { // who counts lines has to see them
-			d.Hist = h
+		if stack || one.keysStack() {
+			d.Stack = event.HistCallers
 		}
-		for _, k := range h.Keys {
-			if k.Mod == event.HistStack {
-				d.Stack = event.HistCallers
-			}
-		}
-		defs, g.hists = append(defs, d), append(g.hists, h)
+		defs = append(defs, d)
 	}
-	if len(errs) > 0 {
-		return nil, usageError{errors.Join(errs...)}
-	}
-	return defs, nil
+	return defs
+}
+
+// keysStack says whether the callers are a key.
+func (one *given) keysStack() bool {
+	return one.hist != nil && slices.ContainsFunc(one.hist.Keys, func(k event.HistField) bool { return k.Mod == event.HistStack })
 }
 
 // prepare makes the histograms of the events that have been added.
-func (g *histogramming) prepare(s tracee, defs []*event.Def) error {
-	g.of = map[string]*hit.Histogram{}
+func (g *histogramming) prepare(t *tracing, s tracee) error {
 	p, ok := s.(interface {
 		Events() []*kprobes.Event
 		Core() *kprobes.Core
@@ -127,33 +186,62 @@ func (g *histogramming) prepare(s tracee, defs []*event.Def) error {
 	if !ok {
 		return usagef("there are no histograms of this target")
 	}
-	g.core = engine.Of(p.Core())
-	for _, e := range p.Events() {
-		for i, d := range defs {
-			if e.Def != d {
-				continue
-			}
-			prog := engine.OfEvent(e).Prog
-			if prog == nil { // its object is not there yet
-				return fmt.Errorf("%s: its object is not there: a histogram needs it", e.Name)
-			}
-			h, err := hit.NewHistogram(g.hists[i], prog)
-			if err != nil {
-				return usageError{err}
-			}
-			name := e.Group + "/" + e.Name
-			g.of[name], g.order, g.evs = h, append(g.order, name), append(g.evs, engine.OfEvent(e))
+	g.core, g.set = engine.Of(p.Core()), hit.NewHistograms()
+	g.set.Traced = func(def *event.Synthetic, h *hit.Hit, vs []fetch.Value) {
+		l := t.printed
+		l.buf = l.print.Synthetic(l.buf[:0], def, h, vs)
+		_, err := l.out.Write(l.buf)
+		l.failed(err)
+	}
+	evs := p.Events()
+	for _, e := range evs {
+		prog := engine.OfEvent(e).Prog
+		if prog == nil { // its object is not there yet
+			return fmt.Errorf("%s: its object is not there: a histogram needs it", e.Name)
+		}
+		g.set.Event(e.Group, e.Name, prog)
+	}
+	for _, one := range g.given {
+		if one.synth != nil {
+			g.set.Synthetic(one.synth)
+		}
+	}
+	for _, one := range g.given {
+		if err := g.add(one, evs); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// add counts a hit.
-func (g *histogramming) add(t *tracing, h *hit.Hit) {
-	hist := g.of[h.Event.Group+"/"+h.Event.Name]
-	if hist == nil {
-		return
+// add makes the histograms of a definition: of a pattern's, one for each event.
+func (g *histogramming) add(one given, evs []*kprobes.Event) error {
+	if one.hist == nil {
+		return nil
 	}
+	var all []shown
+	if one.synth != nil {
+		all = append(all, shown{name: event.SyntheticGroup + "/" + one.synth.Name})
+	}
+	for _, e := range evs {
+		if one.def != nil && engine.OfEvent(e).Given == one.def {
+			all = append(all, shown{name: e.Group + "/" + e.Name, ev: engine.OfEvent(e)})
+		}
+	}
+	for _, s := range all {
+		group, name, _ := strings.Cut(s.name, "/")
+		h, err := g.set.Add(group, name, one.hist)
+		if err != nil {
+			return usageError{err}
+		}
+		s.hist, s.many = h, len(all) > 1
+		g.shown = append(g.shown, s)
+	}
+	return nil
+}
+
+// hit counts a hit.
+func (g *histogramming) hit(t *tracing, h *hit.Hit) {
 	comm := h.Comm
 	if comm == "" {
 		comm = t.printed.print.Names.Comm(h.TID)
@@ -166,32 +254,45 @@ func (g *histogramming) add(t *tracing, h *hit.Hit) {
 	if h.Unknown {
 		fetch.HideResults(vs)
 	}
-	hist.Add(h, vs, comm)
+	g.set.Hit(h, vs, comm)
 	t.printed.hit(h)
 }
 
-// print prints the histograms, each under the name of its event where there are several.
+// print prints the histograms, each under the name of its event where there are several; one that events share under all their names.
 func (g *histogramming) print(t *tracing) {
 	l := t.printed
-	for i, name := range g.order {
-		h := g.of[name]
-		entries, dropped, ok, err := g.core.Histogram(g.evs[i])
+	l.buf = l.buf[:0]
+	for _, s := range g.shown {
+		if s.ev == nil {
+			continue
+		}
+		entries, dropped, ok, err := g.core.Histogram(s.ev)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
 		}
 		if ok {
-			h.Load(entries, dropped)
+			s.hist.Load(entries, dropped)
 		}
-		if len(g.order) > 1 {
-			if h.Hits()+h.Dropped() == 0 && len(g.order) > len(g.hists) { // of a pattern
+	}
+	for i, s := range g.shown {
+		shares := func(o shown) bool { return s.hist.Shares(o.hist) }
+		if slices.ContainsFunc(g.shown[:i], shares) {
+			continue
+		}
+		if len(g.shown) > 1 {
+			if s.hist.Hits()+s.hist.Dropped() == 0 && s.many {
 				continue
 			}
-			if i > 0 {
+			if len(l.buf) > 0 {
 				l.buf = append(l.buf, '\n')
 			}
-			l.buf = fmt.Appendf(l.buf, "# %s\n", name)
+			for _, o := range g.shown[i:] {
+				if shares(o) {
+					l.buf = fmt.Appendf(l.buf, "# %s\n", o.name)
+				}
+			}
 		}
-		l.buf = h.AppendText(l.buf, l.print.Names.Symbol)
+		l.buf = s.hist.AppendText(l.buf, l.print.Names.Symbol)
 	}
 	_, err := l.out.Write(l.buf)
 	l.failed(err)

@@ -38,6 +38,9 @@ func (k ownKernel) Stubs(func(name string, why error)) {}
 func (k ownKernel) LeftOut(func(name, param, why string)) {}
 
 // Waiting tells nothing: of modules that are not loaded the kernel keeps account.
+// Inlined has nothing to tell: the kernel's tracer knows no inlined calls.
+func (k ownKernel) Inlined(func(name, function, place string)) {}
+
 func (k ownKernel) Waiting(func(name string, why error)) {}
 
 // Run has nothing to release.

@@ -69,9 +69,12 @@ type tracing struct {
 	end     *ending
 	hits    *hitQueue
 	printed *lines
-	// What the verb hist does when the probes are added, and when the last hit was handed over.
-	added func(s tracee, defs []*event.Def) error
+	// What the verbs hist and stat do when the probes are added, and when the last hit was handed over.
+	added func(s tracee) error
 	left  func()
+	// What the verb stat does at intervals.
+	every  time.Duration
+	ticked func()
 }
 
 // run traces, and ends with nothing of the tracer's in the target.
@@ -83,16 +86,17 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 		t.end.leaveKeys()
 	}
 	t.printed.print.Names = t.s.Names()
-	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Found: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs}
+	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Found: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs, Inlines: t.f.inlining()}
 	err = t.s.Add(defs, o)
 	if err == nil && t.added != nil {
-		err = t.added(t.s, defs)
+		err = t.added(t.s)
 	}
 	if err != nil {
 		return errors.Join(err, t.s.Leave(nil), t.s.Close())
 	}
 	if !t.f.quiet {
 		t.s.Waiting(waiting)
+		t.s.Inlined(inlined)
 	}
 	if t.f.verbose {
 		t.s.Slower(slower)
@@ -124,7 +128,7 @@ func (t *tracing) close() error {
 }
 
 func (t *tracing) skipped(name string, why error) {
-	if t.f.verbose {
+	if t.f.verbose || !t.f.patterns && !t.f.quiet { // what is left out of a pattern is many
 		var bad *event.Error // the definition is a pattern, and nothing is wrong with it
 		if errors.As(why, &bad) && bad.Err != nil {
 			why = bad.Err
@@ -136,6 +140,11 @@ func (t *tracing) skipped(name string, why error) {
 // waiting tells of an event whose object is not there: it may also be mistyped.
 func waiting(name string, why error) {
 	fmt.Fprintf(os.Stderr, "kprobe: %s waits for its object: %v\n", name, why)
+}
+
+// inlined tells of an event at a call that was inlined.
+func inlined(name, function, place string) {
+	fmt.Fprintf(os.Stderr, "kprobe: %s is %s, inlined in %s\n", name, function, place)
 }
 
 // slower tells of an event that has not the fastest tactic, and why.
@@ -202,8 +211,16 @@ func (t *tracing) follow(pending <-chan struct{}) {
 	}
 	look := time.NewTimer(syncEvery)
 	defer look.Stop()
+	var tick <-chan time.Time
+	if t.ticked != nil {
+		each := time.NewTicker(t.every)
+		defer each.Stop()
+		tick = each.C
+	}
 	for {
 		select {
+		case <-tick:
+			t.ticked()
 		case <-t.end.asked:
 			return
 		case <-end:

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ring"
@@ -39,6 +40,8 @@ type traceFlags struct {
 	stack    int
 	given    func(flag string) bool
 	text     string
+	// inlines and noInlines are --inlines and --no-inlines; patterns says that a definition is one.
+	inlines, noInlines, patterns bool
 }
 
 // traceHelp says what a probe may be.
@@ -63,6 +66,7 @@ WATCHED is SYM[+-OFFS][:LEN] or 0xADDR[:LEN], with MOD: or without; LEN is 1, 2,
 A FETCHARG is [NAME=]ARG[:TYPE]. ARG is one of
   %REG                      a register: %di, %ax, %r8
   $argN, $retval            the Nth integer argument, from 1; the return value (with r)
+  $arg*, $vars              by debug information: all parameters; all variables at the place
   $duration                 the nanoseconds from the function's call to its return (with r)
   $stack, $stackN           the stack pointer; the Nth word of the stack, from 0
   $comm                     the thread's name
@@ -109,8 +113,21 @@ func (f *traceFlags) shared(c *cobra.Command, counted string) {
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
 	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe, in a guest jump or break (default: the best that is safe)")
 	fl.BoolVar(&f.stubs, "trampoline", false, "see returns by trampoline where that is possible, also of functions whose exits are all known")
+	fl.BoolVar(&f.inlines, "inlines", false, "look for calls that were inlined in debug information of any size")
+	fl.BoolVar(&f.noInlines, "no-inlines", false, "probe no calls that were inlined")
 	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
+}
+
+// inlining says how calls are looked for that were inlined.
+func (f *traceFlags) inlining() kprobes.Inlines {
+	switch {
+	case f.noInlines:
+		return kprobes.InlinesNone
+	case f.inlines:
+		return kprobes.InlinesAll
+	}
+	return kprobes.InlinesAuto
 }
 
 // definitions parses all probes: every bad one is reported, and then none is used.
@@ -143,6 +160,7 @@ func (f *traceFlags) definitions() ([]*event.Def, error) {
 	defs = append(defs, slices.DeleteFunc(given, func(d *event.Def) bool { return d == nil })...)
 	for _, d := range defs {
 		d.Stack = f.stack
+		f.patterns = f.patterns || d.Place.Glob
 	}
 	defs, err := withoutDeleted(defs)
 	if err == nil && len(defs) == 0 {

@@ -33,6 +33,8 @@ type tracee interface {
 	LeftOut(tell func(name, param, why string))
 	// Waiting tells of each event whose object is not there yet.
 	Waiting(tell func(name string, why error))
+	// Inlined tells of each event at a call that was inlined: of which function, and where.
+	Inlined(tell func(name, function, place string))
 	// Run lets the target go on, if it was held for Add.
 	Run() error
 	// Poll hands over the hits that are there, in the order of their times, and gives
@@ -104,6 +106,15 @@ func (e *probed) Waiting(tell func(name string, why error)) {
 		if ev.Gone() {
 			_, err := space.Module(cmp.Or(ev.Def.Place.Path, ev.Def.Place.Module))
 			tell(ev.Name, err)
+		}
+	}
+}
+
+func (e *probed) Inlined(tell func(name, function, place string)) {
+	for _, ev := range e.evs {
+		if fn := ev.Inlined(); fn != "" {
+			p := ev.Place()
+			tell(ev.Name, fn, fmt.Sprintf("%s+0x%x", p.Symbol, p.Offset))
 		}
 	}
 }

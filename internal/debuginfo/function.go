@@ -33,6 +33,8 @@ type Func struct {
 	Params   []Param
 	Results  []Param // of Go; in other languages one without a name and a place
 	Variadic bool    // it takes more than Params
+	// Inner has the names of the parameters of the innermost function around an instruction.
+	Inner []string
 	// Changed: the compiler has changed how it takes its arguments (DW_CC_nocall): no calling convention holds.
 	Changed bool
 }
@@ -41,7 +43,7 @@ type Func struct {
 type Param struct {
 	Name string
 	Type Type
-	// At is where it is when the function is entered; nil where nothing is told of it.
+	// At is where it is when the function is entered, or at the instruction that was asked about; nil where nothing is told of it.
 	At []Piece
 	// Why says why At is nil: ErrLocation, or what is wrong with the list. nil: there is no place, it was optimised out or
 	// the compiler tells of later ones only.
@@ -79,7 +81,7 @@ func (f *File) Func(pc uint64) (*Func, error) {
 		case dwarf.TagUnspecifiedParameters:
 			fn.Variadic = true
 		case dwarf.TagFormalParameter:
-			return fn.add(w, u, e, base, pc)
+			return fn.add(w, u, e, frame{base: base}, pc)
 		}
 		return nil
 	})
@@ -95,13 +97,13 @@ func (u *unit) lang() Lang {
 }
 
 // add adds a parameter or, in Go, a result. Go lists some twice, where a deferred function may change them.
-func (fn *Func) add(w *walk, u *unit, e *dwarf.Entry, base []byte, pc uint64) error {
+func (fn *Func) add(w *walk, u *unit, e *dwarf.Entry, in frame, pc uint64) error {
 	if len(fn.Params)+len(fn.Results) >= maxParams {
 		return fmt.Errorf("more than %d parameters: %w", maxParams, ErrLimit)
 	}
 	p := Param{Name: w.name(e), Type: w.typ(e)}
 	p.Artificial, _ = w.val(e, dwarf.AttrArtificial).(bool)
-	p.At, p.Why = w.f.entryPlace(u, e, base, pc)
+	p.At, p.Why = w.f.placeAt(u, e, in, pc)
 	list := &fn.Params
 	if out, _ := w.val(e, dwarf.AttrVarParam).(bool); out && fn.Lang == LangGo {
 		list = &fn.Results
@@ -113,8 +115,8 @@ func (fn *Func) add(w *walk, u *unit, e *dwarf.Entry, base []byte, pc uint64) er
 	return nil
 }
 
-// entryPlace tells where a variable is when its function is entered.
-func (f *File) entryPlace(u *unit, e *dwarf.Entry, base []byte, pc uint64) ([]Piece, error) {
+// placeAt tells where a variable is at an instruction.
+func (f *File) placeAt(u *unit, e *dwarf.Entry, in frame, pc uint64) ([]Piece, error) {
 	field := e.AttrField(dwarf.AttrLocation)
 	if field == nil {
 		return f.constValue(e)
@@ -123,7 +125,7 @@ func (f *File) entryPlace(u *unit, e *dwarf.Entry, base []byte, pc uint64) ([]Pi
 	if err != nil || len(expr) == 0 {
 		return nil, err
 	}
-	return f.place(u, expr, base)
+	return f.place(u, expr, in)
 }
 
 // constValue is the place of a variable that is a constant in this function.
@@ -171,7 +173,7 @@ func (f *File) varIn(w *walk, u *unit, name string) (p Param, err error) {
 			return nil
 		}
 		p = Param{Name: name, Type: w.typ(e)}
-		if p.At, p.Why = f.entryPlace(u, e, nil, 0); len(p.At) == 0 {
+		if p.At, p.Why = f.placeAt(u, e, frame{}, 0); len(p.At) == 0 {
 			return nil
 		}
 		return errFound

@@ -45,16 +45,23 @@ func (f *File) Lines(pc uint64) ([]Line, error) {
 
 // inlined gives the place of a row, and the calls that were inlined around it. What is damaged leaves out the calls.
 func (f *File) inlined(w *walk, u *unit, t *lineTable, row lineRow, pc uint64) []Line {
-	lines := []Line{{File: t.file(int64(row.file)), Line: int(row.line)}}
+	lines := []Line{{File: t.file(int64(row.file)), Line: int(row.line &^ notStatement)}}
 	off, ok := f.holding(w, u, pc)
 	if !ok {
 		return lines
 	}
-	calls, err := w.inlinedAt(off, pc)
+	top, _, err := w.at(off)
 	if err != nil {
 		return lines
 	}
-	for _, e := range slices.Backward(calls) {
+	blocks, err := w.blocksAt(top, pc)
+	if err != nil {
+		return lines
+	}
+	for _, e := range slices.Backward(blocks) {
+		if e.Tag != dwarf.TagInlinedSubroutine {
+			continue
+		}
 		n, _ := e.Val(dwarf.AttrCallFile).(int64)
 		line, _ := e.Val(dwarf.AttrCallLine).(int64)
 		lines[len(lines)-1].Func = w.name(e)
@@ -62,36 +69,3 @@ func (f *File) inlined(w *walk, u *unit, t *lineTable, row lineRow, pc uint64) [
 	}
 	return lines
 }
-
-// inlinedAt gives the entries of the calls that were inlined around an instruction of the function at off, the outermost first.
-func (w *walk) inlinedAt(off dwarf.Offset, pc uint64) ([]*dwarf.Entry, error) {
-	var calls []*dwarf.Entry
-	for range maxInlined {
-		e, r, err := w.at(off)
-		if err != nil || !e.Children {
-			return calls, err
-		}
-		var in *dwarf.Entry
-		err = w.children(r, func(c *dwarf.Entry) error {
-			if in != nil || c.Tag != dwarf.TagInlinedSubroutine && c.Tag != dwarf.TagLexDwarfBlock {
-				return nil
-			}
-			rs, err := w.ranges(c)
-			if slices.ContainsFunc(rs, func(r [2]uint64) bool { return pc >= r[0] && pc < r[1] }) {
-				in = c
-			}
-			return err
-		})
-		if err != nil || in == nil {
-			return calls, err
-		}
-		if in.Tag == dwarf.TagInlinedSubroutine {
-			calls = append(calls, in)
-		}
-		off = in.Offset
-	}
-	return calls, nil
-}
-
-// maxInlined bounds how deep blocks and inlined calls lie in one another.
-const maxInlined = 256

@@ -31,9 +31,13 @@ func (f *lineFile) String() string {
 
 // lineRow says that the code from addr on comes from a line; line 0: compilers have made it of none.
 type lineRow struct {
-	addr       uint64
-	file, line uint32
+	addr uint64
+	file uint32
+	line uint32 // with notStatement
 }
+
+// notStatement marks the line of a row at which no statement begins.
+const notStatement = 1 << 31
 
 // noFile is the file of the row behind the end of a run of code.
 const noFile = ^uint32(0)
@@ -116,8 +120,10 @@ type lineProgram struct {
 	minInst uint64
 	base    int64
 	span    uint64
-	lengths []uint8 // operands of the standard instructions, from 1
-	left    int     // rows, files and directories that may be read yet
+	// statement: rows begin statements, until an instruction turns that round.
+	statement bool
+	lengths   []uint8 // operands of the standard instructions, from 1
+	left      int     // rows, files and directories that may be read yet
 }
 
 // one counts a row, a file or a directory; false: there may be no more.
@@ -158,7 +164,7 @@ func (p *lineProgram) read() error {
 	if p.version >= 4 && c.u8() != 1 { // operations of an instruction
 		return errLines
 	}
-	c.u8() // whether rows are statements
+	p.statement = c.u8() != 0
 	p.base, p.span = int64(int8(c.u8())), uint64(c.u8())
 	p.lengths = make([]uint8, c.u8())
 	for i := 1; i < len(p.lengths); i++ {
@@ -325,6 +331,7 @@ const (
 	lineAdvancePC     = 2
 	lineAdvance       = 3
 	lineSetFile       = 4
+	lineNegate        = 6
 	lineConstAddPC    = 8
 	lineFixedPC       = 9
 	lineEndSequence   = 1 // behind lineExtended and a length
@@ -336,10 +343,14 @@ const (
 // run runs the instructions.
 func (p *lineProgram) run() error {
 	c := &p.c
-	addr, file, line := uint64(0), uint64(1), int64(1)
+	addr, file, line, statement := uint64(0), uint64(1), int64(1), p.statement
 	row := func(file uint64, line int64) {
 		p.left--
-		p.t.rows = append(p.t.rows, lineRow{addr, uint32(min(file, uint64(noFile))), uint32(min(max(line, 0), 1<<31))})
+		r := lineRow{addr, uint32(min(file, uint64(noFile))), uint32(min(max(line, 0), notStatement-1))}
+		if !statement {
+			r.line |= notStatement
+		}
+		p.t.rows = append(p.t.rows, r)
 	}
 	for c.pos < len(c.b) && !c.bad {
 		if p.left < 0 {
@@ -361,7 +372,7 @@ func (p *lineProgram) run() error {
 			switch c.u8() {
 			case lineEndSequence:
 				row(uint64(noFile), 0)
-				addr, file, line = 0, 1, 1
+				addr, file, line, statement = 0, 1, 1, p.statement
 			case lineSetAddress:
 				if n != 9 {
 					return errLines
@@ -379,6 +390,8 @@ func (p *lineProgram) run() error {
 			line += c.sleb()
 		case op == lineSetFile:
 			file = c.uleb()
+		case op == lineNegate:
+			statement = !statement
 		case op == lineConstAddPC:
 			addr += uint64(lineSpecialOpcode-len(p.lengths)) / p.span * p.minInst
 		case op == lineFixedPC:

@@ -20,7 +20,7 @@ const (
 	PieceConst                  // the constant Value
 )
 
-// Piece is where a part of a value is at the entry of a function. Registers have DWARF's numbers.
+// Piece is where a part of a value is at an instruction. Registers have DWARF's numbers.
 type Piece struct {
 	Kind  PieceKind
 	Reg   int
@@ -30,7 +30,7 @@ type Piece struct {
 	Size  int // bytes; 0: all of the value
 }
 
-// ErrLocation says that a place is told in a way that can not be used: by a computation, or for another moment than the entry.
+// ErrLocation says that a place is told in a way that can not be used: by a computation, or for another moment.
 var ErrLocation = errors.New("its place is computed")
 
 // Operations of expressions (DWARF 5, 7.7.1).
@@ -61,15 +61,21 @@ const (
 // maxPieces bounds the pieces of one value.
 const maxPieces = 64
 
-// place reads an expression as it stands when the function is entered; base is the function's DW_AT_frame_base.
-func (f *File) place(u *unit, expr, base []byte) ([]Piece, error) {
+// frame is where an expression is read.
+type frame struct {
+	base   []byte // the function's DW_AT_frame_base
+	inside bool   // not when the function is entered: registers hold other values than then
+}
+
+// place reads an expression.
+func (f *File) place(u *unit, expr []byte, in frame) ([]Piece, error) {
 	c := &cursor{b: expr}
 	var out []Piece
 	for c.pos < len(c.b) {
 		if len(out) == maxPieces {
 			return nil, fmt.Errorf("more than %d pieces: %w", maxPieces, ErrLimit)
 		}
-		p, err := f.piece(u, c, base)
+		p, err := f.piece(u, c, in)
 		if err != nil {
 			return nil, err
 		}
@@ -92,7 +98,7 @@ func (f *File) place(u *unit, expr, base []byte) ([]Piece, error) {
 }
 
 // piece reads up to what ends a piece.
-func (f *File) piece(u *unit, c *cursor, base []byte) (Piece, error) {
+func (f *File) piece(u *unit, c *cursor, in frame) (Piece, error) {
 	if c.b[c.pos] == opPiece {
 		return Piece{}, nil
 	}
@@ -109,10 +115,14 @@ func (f *File) piece(u *unit, c *cursor, base []byte) (Piece, error) {
 		p.Off = c.sleb()
 	case op == opFbreg:
 		off := c.sleb()
-		if len(base) != 1 || base[0] != opCFA {
+		switch {
+		case len(in.base) == 1 && in.base[0] == opCFA:
+			p = Piece{Kind: PieceCFA, Off: off}
+		case len(in.base) == 1 && in.inside && in.base[0] >= opReg0 && in.base[0] < opReg0+32:
+			p = Piece{Kind: PieceMem, Reg: int(in.base[0] - opReg0), Off: off}
+		default:
 			return p, ErrLocation // what the frame's register holds at the entry is the caller's
 		}
-		p = Piece{Kind: PieceCFA, Off: off}
 	case op == opCFA:
 		p = Piece{Kind: PieceCFA}
 	case op == opAddr:
@@ -124,6 +134,9 @@ func (f *File) piece(u *unit, c *cursor, base []byte) (Piece, error) {
 		}
 		p = Piece{Kind: PieceAddr, Value: v}
 	case op == opEntryValue, op == opGNUEntry:
+		if in.inside {
+			return p, ErrLocation
+		}
 		return f.entryValue(u, c)
 	case op == opImplicit:
 		n := c.uleb()
@@ -220,7 +233,7 @@ func (f *File) entryValue(u *unit, c *cursor) (Piece, error) {
 	default:
 		return Piece{}, ErrLocation
 	}
-	p, err := f.piece(u, in, nil)
+	p, err := f.piece(u, in, frame{})
 	if err != nil || in.pos != len(b) || c.u8() != opStackValue {
 		return Piece{}, ErrLocation
 	}

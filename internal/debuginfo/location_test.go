@@ -36,7 +36,7 @@ func TestPlace(t *testing.T) {
 		{"bytes of a constant", []byte{opImplicit, 4, 1, 2, 3, 4}, nil, []Piece{{Kind: PieceConst, Value: 0x04030201}}},
 		{"nothing", nil, nil, nil},
 	} {
-		got, err := f.place(u, c.expr, c.base)
+		got, err := f.place(u, c.expr, frame{base: c.base})
 		if err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, c.want)
 		}
@@ -57,7 +57,7 @@ func TestPlace(t *testing.T) {
 		"an unknown operation":           {0xe0},
 		"an index without a table":       {opAddrx, 1},
 	} {
-		if got, err := f.place(u, expr, []byte{opBreg0 + 6, 0}); !errors.Is(err, ErrLocation) {
+		if got, err := f.place(u, expr, frame{base: []byte{opBreg0 + 6, 0}}); !errors.Is(err, ErrLocation) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestPlace(t *testing.T) {
 	for range 130 {
 		many = append(many, opReg0, opPiece, 1)
 	}
-	if _, err := f.place(u, many, nil); !errors.Is(err, ErrLimit) {
+	if _, err := f.place(u, many, frame{}); !errors.Is(err, ErrLimit) {
 		t.Errorf("130 pieces: %v", err)
 	}
 }

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"os"
+	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"kprobes.dev/kprobes/internal/testprog"
@@ -120,5 +122,53 @@ func TestDurationHistogram(t *testing.T) {
 		if sum < least || sum > most {
 			t.Errorf("%d: %d ns, by the program's clock %d to %d", i, sum, least, most)
 		}
+	}
+}
+
+// commandTime is a line of INFO commandstats: a command, its calls, and the microseconds that they have taken.
+var commandTime = regexp.MustCompile(`cmdstat_(\w+):calls=(\d+),usec=(\d+)`)
+
+// TestRedisLatency compares the time of Redis's commands by their names with what the server measures itself: from within call, around
+// the command's function. It looks at a clock of microseconds.
+func TestRedisLatency(t *testing.T) {
+	r := startRedis(t, redisPath(t))
+	out := tempFile(t, "hist")
+	s := &session{t: t, pid: r.proc.PID, before: stateOf(t, r.proc.PID)}
+	s.start(command(t, "hist", "-p", strconv.Itoa(r.proc.PID), "-o", out,
+		"r:call call name=+0(+8(+0(+80($arg1)))):string ns=$duration", "keys=name:vals=ns:sort=ns",
+		"r:bits bitcountCommand key=+0(+8(+8(+80($arg1)))):string ns=$duration", "keys=key:vals=ns"))
+	s.armed()
+	r.ask("CONFIG RESETSTAT")
+	r.ask("SETRANGE large 4000000 x")
+	r.ask("SETRANGE small 400000 x")
+	const calls = 200
+	for range calls {
+		r.ask("BITCOUNT large")
+		r.ask("BITCOUNT small")
+		r.ask("STRLEN large")
+	}
+	type taken struct{ calls, us uint64 }
+	own := map[string]taken{}
+	for _, m := range commandTime.FindAllStringSubmatch(r.ask("INFO commandstats"), -1) {
+		n, _ := strconv.ParseUint(m[2], 10, 64)
+		us, _ := strconv.ParseUint(m[3], 10, 64)
+		own[m[1]] = taken{n, us}
+	}
+	s.end()
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hs := histogramsIn(t, string(b))
+	for name, c := range map[string]uint64{"BITCOUNT": 2 * calls, "STRLEN": calls, "SETRANGE": 2} {
+		o := own[strings.ToLower(name)]
+		hits, ns := hs[0].hits["name: "+name], hs[0].sums["name: "+name]
+		if hits != c || o.calls != c || ns+slack(ns) < 1000*(o.us-min(o.us, c)) {
+			t.Errorf("%s: %d calls of %d ns, the server says %+v", name, hits, ns, o)
+		}
+	}
+	large, small := hs[1].sums["key: large"], hs[1].sums["key: small"]
+	if o := own["bitcount"]; hs[1].hits["key: large"] != calls || hs[1].hits["key: small"] != calls || large+small > 1000*(o.us+o.calls)+slack(large) || large <= small {
+		t.Errorf("%d and %d ns, the server says %+v", large, small, o)
 	}
 }

@@ -24,6 +24,19 @@ func filterCases() []filterCase {
 		{"p:EVENT f_ptr id=+0(%di):u64 low=+0(%di):u8", "low == 7 || id & 0x100000000 && low > 250", func(t, i int64) bool { return i&255 == 7 || t == 1 && i&255 > 250 }},
 		{"p:EVENT f_str s=+0(%di):string", `s ~ "call-0-*9" && s != "call-0-99"`, func(t, i int64) bool { return t == 0 && i%10 == 9 && i != 99 }},
 		{"p:EVENT f_str s=+0(%di):string n=%si:u32", `s == "call-1-17" || n == 3`, func(t, i int64) bool { return t == 1 && i == 17 || i&15 == 3 }},
+		{"p:EVENT f_str s=+0(%di):string", `s ~ "call-?-[1-35]*7" || s == "call-0-0"`, func(t, i int64) bool {
+			d := strconv.FormatInt(i, 10)
+			return len(d) > 1 && strings.ContainsAny(d[:1], "1235") && i%10 == 7 || t == 0 && i == 0
+		}},
+		{"p:EVENT f_str s=+0(%di):string", `!(s ~ "!*-1-*2*[!0-6]*") && s ~ "*"`, func(t, i int64) bool {
+			d := strconv.FormatInt(i, 10)
+			n := strings.IndexByte(d, '2')
+			return t == 1 && n >= 0 && strings.ContainsAny(d[n+1:], "789")
+		}},
+		{"p:EVENT f_str s=$arg1:gostring n=%si:u8", `n < 8 && (s == "call-1-" || s ~ "c?l" || s ~ "*-[1]" || s != "" && s ~ "!c*")`, func(t, i int64) bool {
+			n := i & 15
+			return n == 3 || t == 1 && (n == 6 || n == 7)
+		}},
 		{"r:EVENT f_six v=$retval:s64 a=$arg1:u64", "v > 315 && a <= 100", func(t, i int64) bool { return t == 0 && 6*i+15 > 315 && i <= 100 }},
 	}
 }

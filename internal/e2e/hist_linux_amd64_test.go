@@ -13,7 +13,7 @@ import (
 )
 
 // histLine is a line of a histogram: its key as it is shown, hitcount, and a value.
-var histLine = regexp.MustCompile(`(?m)^\{ (.*?) +\} hitcount: +(\d+)(?: \w+: +(\d+))?$`)
+var histLine = regexp.MustCompile(`(?m)^\{ (.*?) +\} hitcount: +(\d+)(?:  \w+: +(\d+))?$`)
 
 var histTotals = regexp.MustCompile(`Hits: (\d+)\s+Entries: (\d+)\s+Dropped: (\d+)`)
 
@@ -77,6 +77,10 @@ func TestHistograms(t *testing.T) {
 		}, func(_, i int64) uint64 { return uint64(int64(int32(-i))) }, nil},
 		{"p:e f_six a=%di:u64", "keys=a.log2:vals=a:sort=a", func(t, i int64) string { return "a: ~ 2^" + strconv.Itoa(log2(uint64(t<<32|i))) }, func(t, i int64) uint64 { return uint64(t<<32 | i) }, nil},
 		{"p:e f_ptr id=+0(%di):u64 low=+0(%di):u8", "keys=low,low.hex if low < 32", func(_, i int64) string { return fmt.Sprintf("low: %10d, low: %x", i&255, i&255) }, nil, func(_, i int64) bool { return i&255 < 32 }},
+		{"p:e f_str s=+0(%di):string n=%si:u32", "keys=s:size=16384:vals=n if n == 3", func(t, i int64) string { return fmt.Sprintf("s: call-%d-%d", t, i) }, func(_, i int64) uint64 { return 3 }, func(_, i int64) bool { return i&15 == 3 }},
+		{"p:e f_str s=$arg1:gostring n=%si:u32", "keys=n.hex,s:vals=n if n < 8", func(t, i int64) string {
+			return strings.TrimSpace(fmt.Sprintf("n: %x, s: %s", i&15, fmt.Sprintf("call-%d-", t)[:i&15]))
+		}, func(_, i int64) uint64 { return uint64(i & 15) }, func(_, i int64) bool { return i&15 < 8 }},
 		{"r:e f_six v=$retval:u64 a=$arg1:u64", "keys=a.buckets=0x100000000:vals=a", func(t, _ int64) string { return fmt.Sprintf("a: ~ %d-%d", t<<32, (t+1)<<32-1) }, func(t, i int64) uint64 { return uint64(t<<32 | i) }, nil},
 	} {
 		for _, mode := range []struct {
@@ -89,7 +93,7 @@ func TestHistograms(t *testing.T) {
 			{"reader", 600, []string{"--buffer-size", "1048576"}, " && CPU >= 0"},
 			{"uprobe", 600, []string{"--buffer-size", "1048576", "--tactic", "uprobe"}, ""},
 		} {
-			if mode.name == "uprobe" && (strings.HasPrefix(c.probe, "r") || strings.Contains(c.probe, "+0(")) {
+			if mode.name == "uprobe" && (strings.HasPrefix(c.probe, "r") || strings.Contains(c.probe, "+0(") || strings.Contains(c.probe, "string")) {
 				continue
 			}
 			t.Run(c.spec+" "+mode.name, func(t *testing.T) {
@@ -151,5 +155,29 @@ func TestHistogramFull(t *testing.T) {
 	}
 	if n := r.totals["e"]; n.hits != threads*calls {
 		t.Errorf("%+v", n)
+	}
+}
+
+// TestHistogramsOfOneProbe has probes of which each stands for several events: a pattern's, and those at the inlined calls of a function.
+// Each event has a histogram, and together they have the program's own counts.
+func TestHistogramsOfOneProbe(t *testing.T) {
+	p := program(t, "lines")
+	out := tempFile(t, "hist")
+	s := &session{t: t, pid: p.PID, before: stateOf(t, p.PID)}
+	s.start(command(t, "hist", "-p", fmt.Sprint(p.PID), "-o", out, "p:of/ [om][na][nc][ey] v=%di:u64", "keys=v:size=2048", "p:in inlined", "keys=common_pid"))
+	s.armed()
+	n := p.Counts("go 1000")
+	s.end()
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hits := map[string]uint64{}
+	names := regexp.MustCompile(`(?m)^# (of/|kprobes/in)\w*$`).FindAllStringSubmatch(string(b), -1)
+	for i, h := range histogramsIn(t, string(b)) {
+		hits[names[i][1]] += h.total
+	}
+	if n["inlined"] == 0 || hits["of/"] != 2*1000 || hits["kprobes/in"] != n["inlined"] {
+		t.Errorf("%v, the program counted %v:\n%s", hits, n, b)
 	}
 }

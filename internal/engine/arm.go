@@ -52,7 +52,7 @@ func (c *Core) keep(evs []*Event, o *AddOptions, try func(*Event) error) ([]*Eve
 			e.h.left = err
 			e.fn.drop(e)
 		default:
-			c.skip(e.pattern, e.Place.Func.Pretty(), err, o)
+			c.skip(e.Given, e.Place.Func.Pretty(), err, o)
 			c.numbers.Free(c.erase([]*Event{e})...) // no code was made for it
 		}
 	}
@@ -121,7 +121,7 @@ func (c *Core) generable(evs []*Event, fns []*function, o *AddOptions) ([]*Event
 			e.h.left = e.refused(err)
 			return true
 		}
-		c.skip(e.pattern, e.Place.Func.Pretty(), e.refused(err), o)
+		c.skip(e.Given, e.Place.Func.Pretty(), e.refused(err), o)
 		e.ended = true
 		e.release()
 		return true

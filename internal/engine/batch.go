@@ -35,7 +35,7 @@ func (c *Core) matched(m *symbol.Module, fns []*symbol.Func, d *event.Def, o *Ad
 		e := newEvent(&def, c, o)
 		r := symbol.Resolved{Module: m, Func: fns[i], Vaddr: fns[i].Addr, Addr: m.Runtime(fns[i].Addr)}
 		if out[i].err = c.locateIn(e, r, f); out[i].err == nil {
-			e.pattern = d
+			e.Given, e.oneOf = d, true
 			out[i].e, out[i].base = e, def.BaseName(def.Place)
 		}
 	}

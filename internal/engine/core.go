@@ -181,6 +181,7 @@ type AddOptions struct {
 	Found      bool
 	Tactic     Tactic
 	Trampoline bool
+	Inlines    Inlines
 	// leave leaves out those probes of a batch with handlers that can not be armed (probe.left).
 	leave bool
 }
@@ -188,7 +189,7 @@ type AddOptions struct {
 // skips says whether an event may be left out: one of a pattern, or a probe of a batch, where the
 // options say so.
 func (o *AddOptions) skips(e *Event) bool {
-	return o.Skip != nil && e.pattern != nil || o.leave && e.h != nil && e.h.mayLeave
+	return o.Skip != nil && e.oneOf || o.leave && e.h != nil && e.h.mayLeave
 }
 
 // ErrRegister wraps the reason why an event could not be registered; the errno that

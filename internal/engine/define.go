@@ -26,7 +26,7 @@ func placeOf(d *event.Def) symbol.Place {
 
 // newEvent makes an event that has no place yet.
 func newEvent(d *event.Def, c *Core, o *AddOptions) *Event {
-	e := &Event{Def: d, knobs: &c.knobs, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, deferred: o.Late}
+	e := &Event{Def: d, Given: d, knobs: &c.knobs, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, deferred: o.Late}
 	e.work.Count = o.Count
 	return e
 }
@@ -138,7 +138,7 @@ func (c *Core) points(e *Event) (fetch.Point, error) {
 		}
 		return fetch.PointReturn, nil
 	}
-	if e.Place.Addr == e.fn.Start || e.Place.Addr == e.fn.Code.EntryPoint() {
+	if e.inlined == "" && (e.Place.Addr == e.fn.Start || e.Place.Addr == e.fn.Code.EntryPoint()) {
 		e.setPoint(e.fn.Code.EntryPoint())
 		return fetch.PointEntry, nil
 	}

@@ -19,8 +19,8 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	if d.Kind == event.Delete {
 		return nil, errno.Errorf(unix.EINVAL, "definition %q deletes, and defines no probe", d.Text)
 	}
-	if d.Place.Kind == event.PlaceLine {
-		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "", nil)
+	if d.Place.Kind == event.PlaceLine && (c.t.CodegenEnv().Kernel != nil || d.Kind == event.Return) {
+		return nil, d.Refuse(event.NoLineTable, d.Place.Pos, "a line is a place for a probe of a program, and for no return probe: name a function, or an address", nil)
 	}
 	if d.Place.Kind == event.PlaceFile && c.t.CodegenEnv().Kernel != nil {
 		return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "a kernel is no file that is mapped: name a function, or an address", nil)
@@ -30,6 +30,9 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	if d.Place.Glob {
 		return c.defineAll(d, o)
+	}
+	if d.Place.Kind == event.PlaceLine {
+		return c.defineLine(d, o)
 	}
 	r, err := c.resolve(d)
 	if o.Late && errors.Is(err, symbol.ErrNoModule) {
@@ -41,13 +44,26 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 		return []*Event{e}, c.name(e)
 	}
 	if err != nil {
+		var missing *symbol.NotFoundError
+		if m, e2 := c.t.Space().Module(d.Place.Module); e2 == nil && errors.As(err, &missing) {
+			if at, _ := c.inlinesOf(d, m, o); len(at) > 0 {
+				return c.withInlines(d, nil, m, at, o)
+			}
+		}
 		return nil, d.Refuse(placeCode(err), d.Place.Pos, "", err)
 	}
 	e, err := c.defineAt(d, r, o)
 	if err != nil {
 		return nil, err
 	}
-	return []*Event{e}, nil
+	at, why := c.inlinesOf(d, r.Module, o)
+	if why != nil && o.Skip != nil {
+		o.Skip(d.Place.Symbol, why)
+	}
+	if len(at) == 0 {
+		return []*Event{e}, nil
+	}
+	return c.withInlines(d, e, r.Module, at, o)
 }
 
 // mayCome says why the object of a place, which is not mapped, never will be.

@@ -14,12 +14,17 @@ type env struct {
 	c    *Core
 	m    *symbol.Module
 	fn   *symbol.Func
-	vars *vars.Scope // of fn; nil before it was asked for
+	e    *Event
+	at   uint64      // the point of a probe inside of fn
+	vars *vars.Scope // of fn, or of the point; nil before it was asked for
 }
 
 func (c *Core) env(e *Event) fetch.Env {
-	fn := e.Place.Func
-	return &env{ABI: c.t.Arch().ABI(fn.Lang == symbol.LangGo, fn.ABI0 || fn.Asm), c: c, m: e.Place.Module, fn: fn}
+	fn, at := e.Place.Func, uint64(0)
+	if e.Def.Kind != event.Return && len(e.points) > 0 {
+		at = e.points[0]
+	}
+	return &env{e: e, at: at, ABI: c.t.Arch().ABI(fn.Lang == symbol.LangGo, fn.ABI0 || fn.Asm), c: c, m: e.Place.Module, fn: fn}
 }
 
 // Symbol gives the run-time address of @SYM: in the probed object first.

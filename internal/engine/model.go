@@ -52,9 +52,12 @@ type Event struct {
 	force         arch.Tactic
 	gone          bool
 	internalProbe bool // a probe of the engine's own
-	// pattern is the definition that made it for one of the functions that match; nil: it has its own.
-	pattern *event.Def
-	ended   bool // removed: what it counted is kept
+	// Given is the definition that Add was given, of which Def may be a copy for a place. oneOf: it stands for several, and this
+	// is one of them.
+	Given   *event.Def
+	oneOf   bool
+	inlined string // the function whose call was inlined where it stands; "": none
+	ended   bool   // removed: what it counted is kept
 	// registered: it is one of Core.registered.
 	registered bool
 	// byStub: it sees returns by trampoline, and whyStub not at the exits. wantStub: that is

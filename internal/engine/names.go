@@ -11,26 +11,38 @@ import (
 	"kprobes.dev/kprobes/internal/vars"
 )
 
+var (
+	_ fetch.Namer   = (*env)(nil)
+	_ fetch.Inliner = (*env)(nil)
+)
+
 // Name finds what a name of the program stands for.
 func (v *env) Name(e *event.Expr, at fetch.Point) (*fetch.Var, error) {
-	s, err := v.scope()
+	s, err := v.scope(at)
 	if err != nil {
 		return nil, err
 	}
 	return s.Find(e, at)
 }
 
-// Params lists the parameters of the function.
-func (v *env) Params(fetch.Point) ([]string, error) {
-	s, err := v.scope()
+// Params lists the parameters of the function; inside of it those of the call that was inlined there, or the variables that can be
+// named there.
+func (v *env) Params(at fetch.Point, vars bool) ([]string, error) {
+	s, err := v.scope(at)
 	if err != nil {
 		return nil, err
+	}
+	if at == fetch.PointInside && !vars {
+		return s.Inlined(), nil
 	}
 	return s.Names(), nil
 }
 
-// scope is what the debug information of the probed object says of the function.
-func (v *env) scope() (*vars.Scope, error) {
+// Inlined says whether the event stands where a call begins that was inlined.
+func (v *env) Inlined() bool { return v.e.inlined != "" }
+
+// scope is what the debug information of the probed object says of the function, or of the instruction in it.
+func (v *env) scope(at fetch.Point) (*vars.Scope, error) {
 	if v.vars != nil {
 		return v.vars, nil
 	}
@@ -38,7 +50,12 @@ func (v *env) scope() (*vars.Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.vars, err = vars.New(v.fn, &vars.Options{File: f, Machine: objfile.Of(v.m.Image.Machine()), ABI: v.ABI, Runtime: v.m.Runtime})
+	o := &vars.Options{File: f, Machine: objfile.Of(v.m.Image.Machine()), ABI: v.ABI, Runtime: v.m.Runtime}
+	if at == fetch.PointInside {
+		v.vars, err = vars.At(v.m.Linktime(v.at), v.c.ruleAt(v.e, v.at), o)
+	} else {
+		v.vars, err = vars.New(v.fn, o)
+	}
 	return v.vars, err
 }
 

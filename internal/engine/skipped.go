@@ -54,7 +54,7 @@ func (c *Core) allSkipped(d *event.Def) error {
 func (c *Core) noneLeft(defs []*event.Def, evs []*Event) error {
 	left := map[*event.Def]bool{}
 	for _, e := range evs {
-		left[e.pattern] = true
+		left[e.Given] = true
 	}
 	for _, d := range defs {
 		if c.skipped[d] != nil && !left[d] {

@@ -57,7 +57,7 @@ func (c *Core) fallBackToUprobe(e *Event, why error) error {
 		return why
 	case e.force != "" || e.internalProbe || errors.Is(why, arch.ErrUnprobeable):
 		return why
-	case e.pattern != nil:
+	case e.oneOf:
 		return fmt.Errorf("%w; the slowest tactic would fit (uprobe, in a guest break): it takes microseconds a hit and more, and only a probe that names the function gets it", why)
 	}
 	if err := c.hold(e); err != nil {

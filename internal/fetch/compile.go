@@ -18,7 +18,7 @@ func Compile(def *event.Def, env Env, at Point) (*Program, error) {
 	p := &Program{Args: make([]Arg, 0, len(def.Args)), Return: at == PointReturn}
 	for i := range def.Args {
 		a := &def.Args[i]
-		if a.Expr.Kind == event.ExprAllArgs {
+		if a.Expr.Kind == event.ExprAllArgs || a.Expr.Kind == event.ExprAllVars {
 			if err := p.addAll(def, env, at, a); err != nil {
 				return nil, err
 			}
@@ -43,7 +43,7 @@ func (p *Program) add(def *event.Def, env Env, at Point, a *event.Arg) error {
 		return err
 	}
 	if slices.ContainsFunc(p.Args, func(o Arg) bool { return o.Name == c.arg.Name }) { // one that $arg* stands for
-		return def.Refuse(event.UsedArgName, a.Pos, fmt.Sprintf("%s is among $arg*", c.arg.Name), nil)
+		return def.Refuse(event.UsedArgName, a.Pos, fmt.Sprintf("%s is among those of $arg* or $vars", c.arg.Name), nil)
 	}
 	if err := p.place(&c.arg); err != nil {
 		return def.Refuse(event.EventTooBig, a.Pos, err.Error(), nil)
@@ -52,16 +52,17 @@ func (p *Program) add(def *event.Def, env Env, at Point, a *event.Arg) error {
 	return nil
 }
 
-// addAll compiles $arg*: each parameter of the function that has a name. One that can not be recorded is left out.
+// addAll compiles $arg*, each parameter of the function that has a name, or $vars, inside of a function each variable there. One that
+// can not be recorded is left out.
 func (p *Program) addAll(def *event.Def, env Env, at Point, all *event.Arg) error {
 	n, ok := env.(Namer)
 	if !ok {
-		return def.Refuse(event.NosupBTFArg, all.Pos, "$arg* needs debug info; name the arguments: $arg1 $arg2", nil)
+		return def.Refuse(event.NosupBTFArg, all.Pos, all.Text+" needs debug info; name the arguments: $arg1 $arg2", nil)
 	}
-	if at == PointInside {
-		return def.Refuse(event.NofentryArgs, all.Pos, "", nil)
+	if in, ok := env.(Inliner); at == PointInside && all.Expr.Kind == event.ExprAllArgs && !(ok && in.Inlined()) {
+		return def.Refuse(event.NofentryArgs, all.Pos, "$vars has the variables at the place", nil)
 	}
-	names, err := n.Params(at)
+	names, err := n.Params(at, all.Expr.Kind == event.ExprAllVars)
 	if err != nil {
 		return def.Refuse(event.NosupBTFArg, all.Pos, "name the arguments: $arg1 $arg2", err)
 	}
@@ -297,6 +298,9 @@ func (c *compiler) register(e *event.Expr) error {
 // argument gives the base of $argN and of the word that follows it by next. At a return
 // it is the value that the function was entered with.
 func (c *compiler) argument(e *event.Expr, next int) (Base, error) {
+	if in, ok := c.env.(Inliner); ok && in.Inlined() {
+		return Base{}, c.refuse(event.NofentryArgs, e, "a call that was inlined passes none: name the parameters, or write $arg*", nil)
+	}
 	if c.at == PointInside {
 		return Base{}, c.refuse(event.NofentryArgs, e, "inside a function name the register or the word of the stack: %REG, $stackN", nil)
 	}

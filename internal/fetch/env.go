@@ -21,6 +21,9 @@ type Env interface {
 	Addr(addr uint64) uint64
 }
 
+// Inliner is an Env of a place that may be where a call begins that was inlined.
+type Inliner interface{ Inlined() bool }
+
 // CommStorer is an Env whose records may hold the name that the thread has at the hit ($comm).
 type CommStorer interface{ StoresComm() bool }
 

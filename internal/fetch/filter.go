@@ -17,6 +17,10 @@ type Filter struct {
 type FilterStep struct {
 	Test       *event.FilterTest
 	Then, Else int
+	// Parts are what a string that passes has: parts of symbol.GlobParts, if there are several with anything between them. Turned: it
+	// is what does not pass that has them. nil: the test is none of a string.
+	Parts  [][]symbol.ByteSet
+	Turned bool
 }
 
 // The ends of a filter.
@@ -67,7 +71,7 @@ func (f *Filter) term(t *event.FilterTerm, not bool, pass, fail int) int {
 		if not {
 			pass, fail = fail, pass
 		}
-		f.Steps = append(f.Steps, FilterStep{t.Test, pass, fail})
+		f.Steps = append(f.Steps, newStep(t.Test, pass, fail))
 		return len(f.Steps) - 1
 	}
 	all := (t.Kind == event.TermAnd) != not
@@ -83,6 +87,17 @@ func (f *Filter) term(t *event.FilterTerm, not bool, pass, fail int) int {
 		}
 	}
 	return next
+}
+
+func newStep(t *event.FilterTest, pass, fail int) FilterStep {
+	s := FilterStep{Test: t, Then: pass, Else: fail}
+	switch t.Kind {
+	case event.TestGlob:
+		s.Parts, s.Turned = symbol.GlobParts(t.Str), t.Not
+	case event.TestString:
+		s.Parts, s.Turned = symbol.Literal(t.Str), t.Op == event.FilterNE || t.Op == event.FilterGlob && t.Not
+	}
+	return s
 }
 
 // filterScope has the fields of a program's records.
@@ -144,12 +159,12 @@ func (a *Arg) field(i int) (event.FilterField, bool) {
 	return f, true
 }
 
-// InCode says whether generated code can run the filter: all tests compare numbers that it has at the hit. Where kernel is
-// true, in a guest's kernel, values that take a load are not compared there.
+// InCode says whether generated code can run the filter: all tests compare numbers and strings that it has at the hit. Where kernel is
+// true, in a guest's kernel, strings and values that take a load are not compared there.
 func (f *Filter) InCode(p *Program, kernel bool) bool {
 	for i := range f.Steps {
 		t := f.Steps[i].Test
-		if t.Kind != event.TestNumber && t.Kind != event.TestRange {
+		if t.Kind == event.TestCPUs {
 			return false
 		}
 		switch t.Field.Kind {
@@ -159,7 +174,7 @@ func (f *Filter) InCode(p *Program, kernel bool) bool {
 				return false
 			}
 		case event.FieldArg:
-			if a := &p.Args[t.Field.Arg]; a.Store != StoreValue || a.Type.Width > 0 || kernel && a.loads() {
+			if !p.Args[t.Field.Arg].testable(t, kernel) {
 				return false
 			}
 		default:
@@ -169,8 +184,18 @@ func (f *Filter) InCode(p *Program, kernel bool) bool {
 	return true
 }
 
+// testable says whether generated code can test the argument.
+func (a *Arg) testable(t *event.FilterTest, kernel bool) bool {
+	if t.Field.Text {
+		return !kernel && (a.Store == StoreString || a.Store == StoreCounted)
+	}
+	return a.Store == StoreValue && a.Type.Width == 0 && !(kernel && a.loads())
+}
+
 // loads says whether the value takes a load.
-func (a *Arg) loads() bool { return len(a.Derefs) > 0 || a.Base.Kind == BaseStack }
+func (a *Arg) loads() bool {
+	return len(a.Derefs) > 0 || a.Base.Kind == BaseStack || a.Store == StoreCounted
+}
 
 // Loads says whether a test of the filter takes a load that may fault.
 func (f *Filter) Loads(p *Program) bool {

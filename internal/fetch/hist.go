@@ -21,6 +21,19 @@ type HistNumber struct {
 	Size    int // bytes of an argument
 	Log2    bool
 	Buckets uint64 // 0: none
+	Text    bool   // a key that is a string: its length, and HistText bytes, behind its own zeroes
+}
+
+// HistText is the most bytes of a string that is a key in generated code: who makes a hit with a longer one makes a record, and whoever
+// reads that counts it.
+const HistText = 64
+
+// Words is the number of words of 8 bytes that a key takes.
+func (n *HistNumber) Words() int {
+	if n.Text {
+		return 1 + HistText/8
+	}
+	return 1
 }
 
 // HistSource says where a number comes from.
@@ -33,9 +46,12 @@ const (
 	HistCPU            // the CPU
 )
 
-// Hist compiles a histogram; nil: whoever reads the records has to make it, for a key is no number, or a number is not at hand where
-// the code runs.
+// Hist compiles a histogram; nil: whoever reads the records has to make it, for a key is no number, a number is not at hand where the
+// code runs, or there is more to do than to count.
 func (p *Program) Hist(h *event.Hist) *Hist {
+	if !h.Plain() {
+		return nil
+	}
 	out := &Hist{Size: h.Size}
 	for _, f := range h.Keys {
 		n, ok := p.histNumber(f)
@@ -47,12 +63,35 @@ func (p *Program) Hist(h *event.Hist) *Hist {
 	}
 	for _, f := range h.Vals {
 		n, ok := p.histNumber(f)
-		if !ok {
+		if !ok || n.Text {
 			return nil
 		}
 		out.Vals = append(out.Vals, n)
 	}
+	if n := out.texts(); n > 1 || n > 0 && p.Stack > 0 { // a frame has room for one string
+		return nil
+	}
 	return out
+}
+
+func (h *Hist) texts() (n int) {
+	for i := range h.Keys {
+		if h.Keys[i].Text {
+			n++
+		}
+	}
+	return n
+}
+
+// Text says whether a key is a string: a hit may make a record then.
+func (h *Hist) Text() bool { return h.texts() > 0 }
+
+// KeyWords is the number of words of 8 bytes that an entry's keys take.
+func (h *Hist) KeyWords() (n int) {
+	for i := range h.Keys {
+		n += h.Keys[i].Words()
+	}
+	return n
 }
 
 func (p *Program) histNumber(f event.HistField) (HistNumber, bool) {
@@ -65,6 +104,9 @@ func (p *Program) histNumber(f event.HistField) (HistNumber, bool) {
 	for i := range p.Args {
 		a := &p.Args[i]
 		if a.Name == f.Name {
+			if a.Store == StoreString || a.Store == StoreCounted {
+				return HistNumber{Arg: i, Text: true}, a.Count == 0 && a.Type.Kind != event.SymStr
+			}
 			ok := a.Store == StoreValue && a.Type.Width == 0 && a.Type.Kind != event.SymStr
 			return HistNumber{Arg: i, Signed: a.Type.Kind == event.Signed, Size: a.Size}, ok
 		}
@@ -80,7 +122,8 @@ func (h *Hist) TID() bool {
 
 // HistEntry is an entry of a histogram that generated code has made.
 type HistEntry struct {
-	Keys []uint64
-	Hits uint64
-	Sums []uint64
+	Keys  []uint64
+	Texts []string // of keys that are strings, by their numbers; nil: no key is one
+	Hits  uint64
+	Sums  []uint64
 }

@@ -10,8 +10,9 @@ import (
 type Namer interface {
 	// Name gives what an ExprName stands for. Errors that are a *NameError say where in it.
 	Name(e *event.Expr, at Point) (*Var, error)
-	// Params lists the names of the function's parameters that can be taken.
-	Params(at Point) ([]string, error)
+	// Params lists the names of the function's parameters that can be taken, of a call that was inlined where one begins; with vars,
+	// inside of a function, those of all variables there.
+	Params(at Point, vars bool) ([]string, error)
 }
 
 // Var is what a name stands for. Base, Derefs, AtEntry and Result are those of an Arg.

@@ -13,7 +13,7 @@ import (
 // upper half of a register, and s is a string of Go.
 type namedEnv struct{ testEnv }
 
-func (namedEnv) Params(Point) ([]string, error) {
+func (namedEnv) Params(Point, bool) ([]string, error) {
 	return []string{"count", "name", "buf", "flag", "gone", "s"}, nil
 }
 

@@ -1,10 +1,8 @@
 package hit
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -15,39 +13,31 @@ import (
 // Histogram counts an event's hits by keys, and sums up values, as a hist trigger of the kernel does
 // (kernel/trace/trace_events_hist.c, Linux 6.18).
 type Histogram struct {
-	def     *event.Hist
-	keys    []histField
-	vals    []histField
+	def  *event.Hist // with its fields as they have been found
+	ev   *histEvent
+	keys []histField
+	vals []histField
+	histVars
+	*histTable
+	filter *fetch.Filter // of a synthetic event's
+	stack  []fetch.StackFrame
+	key    []byte
+	values []histValue // of the variables that it refers to, at this hit
+}
+
+// histTable has the entries. Histograms of one name share one.
+type histTable struct {
 	entries map[string]*histEntry
 	hits    uint64
 	dropped uint64
-	stack   []fetch.StackFrame
-	key     []byte
 }
-
-// histField is where a key or a value comes from.
-type histField struct {
-	event.HistField
-	from   histSource
-	arg    int // fromArg: its index
-	text   bool
-	signed bool
-}
-
-type histSource uint8
-
-const (
-	fromArg   histSource = iota
-	fromPID              // the thread
-	fromCPU              // the CPU
-	fromStack            // the callers
-)
 
 // histEntry is one line.
 type histEntry struct {
 	keys  []histKey
 	hits  uint64
 	sums  []uint64
+	vars  []histSlot
 	order string // the key, for those that are equal otherwise
 }
 
@@ -58,90 +48,45 @@ type histKey struct {
 	stack []fetch.StackFrame
 }
 
-// NewHistogram makes the histogram of an event with a program of arguments. Its error is an *event.HistError.
+// occurrence is a hit of a probe, or of a synthetic event at a hit of a probe.
+type occurrence struct {
+	hit     *Hit
+	values  []fetch.Value
+	comm    string
+	refs    []histValue // the variables that the histogram refers to
+	unknown bool        // a value that was asked for is not known
+}
+
+// NewHistogram makes the histogram of an event with a program of arguments, which refers to no other's variables. Its error is an
+// *event.HistError.
 func NewHistogram(def *event.Hist, prog *fetch.Program) (*Histogram, error) {
-	h := &Histogram{def: def, entries: map[string]*histEntry{}}
-	for _, f := range def.Keys {
-		k, err := h.field(f, prog)
-		if err != nil {
-			return nil, err
-		}
-		if k.text && f.Mod != event.HistPlain {
-			return nil, def.Refuse(event.HistBadFieldModifier, f.Pos, "a string is shown as it is")
-		}
-		h.keys = append(h.keys, k)
-	}
-	for _, f := range def.Vals {
-		v, err := h.field(f, prog)
-		if err != nil {
-			return nil, err
-		}
-		if v.text || v.from == fromStack {
-			return nil, def.Refuse(event.HistErrno, f.Pos, "a value is a number")
-		}
-		h.vals = append(h.vals, v)
-	}
-	return h, nil
-}
-
-// field finds a field.
-func (h *Histogram) field(f event.HistField, prog *fetch.Program) (histField, error) {
-	out := histField{HistField: f}
-	switch f.Name {
-	case "common_pid":
-		out.from = fromPID
-		return out, nil
-	case "common_cpu", "cpu":
-		out.from = fromCPU
-		return out, nil
-	case "common_stacktrace":
-		out.from = fromStack
-		return out, nil
-	}
-	var names []string
-	for i := range prog.Args {
-		a := &prog.Args[i]
-		if a.Name != f.Name {
-			names = append(names, a.Name)
-			continue
-		}
-		if a.Count > 0 {
-			return out, h.def.Refuse(event.HistErrno, f.Pos, "an array is no field of a histogram")
-		}
-		out.arg = i
-		out.text = a.Type.Kind == event.SymStr || a.Store != fetch.StoreValue
-		out.signed = a.Type.Kind == event.Signed
-		return out, nil
-	}
-	return out, h.def.Refuse(event.HistFieldNotFound, f.Pos, fmt.Sprintf("the event has %s; common_pid, common_cpu and common_stacktrace are in all", strings.Join(append(names, "no other"), ", ")))
-}
-
-// number is a field's number at a hit.
-func (f *histField) number(h *Hit, vs []fetch.Value) uint64 {
-	switch f.from {
-	case fromPID:
-		return uint64(h.TID)
-	case fromCPU:
-		return uint64(h.CPU)
-	}
-	v := &vs[f.arg]
-	if f.signed {
-		return uint64(v.Arg.Type.Int(v.Num))
-	}
-	return v.Num
+	s := NewHistograms()
+	s.Event("", "", prog)
+	return s.Add("", "", def)
 }
 
 // Add counts a hit with its values. comm is the thread's name. A result that is not known has no key: such a hit is dropped.
 func (h *Histogram) Add(hit *Hit, vs []fetch.Value, comm string) {
+	h.count(&occurrence{hit: hit, values: vs, comm: comm}, nil)
+}
+
+// count counts an occurrence, and does the actions. traced gets what they trace.
+func (h *Histogram) count(o *occurrence, traced tracer) {
+	if h.def.Paused || h.filter != nil && !h.filter.Match(o.values, &fetch.FilterHit{PID: uint64(o.hit.TID), CPU: uint64(o.hit.CPU), Comm: o.comm}) {
+		return
+	}
 	var keys [event.MaxHistKeys]histKey
 	h.key = h.key[:0]
 	for i := range h.keys {
-		f := &h.keys[i]
-		if f.from == fromArg && vs[f.arg].Unknown {
-			h.dropped++
-			return
-		}
-		h.take(f, &keys[i], hit, vs, comm)
+		h.take(&h.keys[i], &keys[i], o)
+	}
+	if o.unknown {
+		h.dropped++
+		return
+	}
+	o.refs = h.values
+	if !h.resolve(o, false) {
+		return
 	}
 	e := h.entries[string(h.key)]
 	if e == nil {
@@ -149,17 +94,29 @@ func (h *Histogram) Add(hit *Hit, vs []fetch.Value, comm string) {
 			h.dropped++
 			return
 		}
-		e = &histEntry{keys: slices.Clone(keys[:len(h.keys)]), sums: make([]uint64, len(h.vals)), order: string(h.key)}
+		e = h.newEntry(keys[:len(h.keys)])
 		for i := range e.keys {
 			e.keys[i].stack = slices.Clone(e.keys[i].stack)
 		}
-		h.entries[e.order] = e
 	}
 	h.hits++
 	e.hits++
 	for i := range h.vals {
-		e.sums[i] += h.vals[i].number(hit, vs)
+		e.sums[i] += h.vals[i].number(o)
 	}
+	h.update(e, o)
+	if h.resolve(o, true) {
+		h.act(e, o, traced)
+	}
+}
+
+// newEntry makes the entry of the key that has been taken.
+func (h *Histogram) newEntry(keys []histKey) *histEntry {
+	e := &histEntry{
+		keys: slices.Clone(keys), sums: make([]uint64, len(h.vals)), vars: make([]histSlot, len(h.vars)), order: string(h.key),
+	}
+	h.entries[e.order] = e
+	return e
 }
 
 // Load adds what generated code has counted.
@@ -168,16 +125,25 @@ func (h *Histogram) Load(entries []fetch.HistEntry, dropped uint64) {
 	for i := range entries {
 		in := &entries[i]
 		h.key = h.key[:0]
-		for _, k := range in.Keys {
-			h.key = binary.BigEndian.AppendUint64(h.key, k)
+		for k := range in.Keys {
+			if h.keys[k].text {
+				h.key = append(binary.AppendUvarint(h.key, uint64(len(in.Texts[k]))), in.Texts[k]...)
+			} else {
+				h.key = binary.BigEndian.AppendUint64(h.key, in.Keys[k])
+			}
 		}
 		e := h.entries[string(h.key)]
+		if e == nil && len(h.entries) >= h.def.Size { // the reader has counted hits with long strings
+			h.dropped += in.Hits
+			continue
+		}
 		if e == nil {
-			e = &histEntry{keys: make([]histKey, len(h.keys)), sums: make([]uint64, len(h.vals)), order: string(h.key)}
+			e = h.newEntry(make([]histKey, len(h.keys)))
 			for k := range e.keys {
-				e.keys[k].num = in.Keys[k]
+				if e.keys[k].num = in.Keys[k]; h.keys[k].text {
+					e.keys[k].text = in.Texts[k]
+				}
 			}
-			h.entries[e.order] = e
 		}
 		h.hits += in.Hits
 		e.hits += in.Hits
@@ -188,9 +154,10 @@ func (h *Histogram) Load(entries []fetch.HistEntry, dropped uint64) {
 }
 
 // take takes a key, and appends what tells it from others.
-func (h *Histogram) take(f *histField, k *histKey, hit *Hit, vs []fetch.Value, comm string) {
+func (h *Histogram) take(f *histField, k *histKey, o *occurrence) {
 	switch {
 	case f.from == fromStack:
+		hit := o.hit
 		h.stack, _, _ = hit.Callers(append(h.stack[:0], fetch.StackFrame{PC: hit.Event.Addr, Interrupted: true}))
 		if hit.Event.Return {
 			h.stack = h.stack[1:]
@@ -201,22 +168,12 @@ func (h *Histogram) take(f *histField, k *histKey, hit *Hit, vs []fetch.Value, c
 			h.key = binary.BigEndian.AppendUint64(h.key, c.PC)
 		}
 	case f.text:
-		v := &vs[f.arg]
-		text := v.Str
-		if v.Fault {
-			text = []byte("(fault)")
-		}
-		k.text = string(text)
-		h.key = append(binary.AppendUvarint(h.key, uint64(len(text))), text...)
+		k.text = f.string(o)
+		h.key = append(binary.AppendUvarint(h.key, uint64(len(k.text))), k.text...)
 	default:
-		k.num = f.number(hit, vs)
-		switch f.Mod {
-		case event.HistLog2:
-			k.num = uint64(ceilLog2(k.num))
-		case event.HistBuckets:
-			k.num -= k.num % f.Buckets
-		case event.HistExecname:
-			k.text = comm
+		k.num = f.number(o)
+		if f.Mod == event.HistExecname {
+			k.text = o.comm
 		}
 		h.key = binary.BigEndian.AppendUint64(h.key, k.num)
 	}
@@ -266,78 +223,4 @@ func (h *Histogram) compare(a, b *histEntry, column int) int {
 		return cmp.Compare(int64(x.num), int64(y.num))
 	}
 	return cmp.Compare(x.num, y.num)
-}
-
-// AppendText appends the histogram as an event's hist file shows it.
-func (h *Histogram) AppendText(dst []byte, symbol fetch.Resolver) []byte {
-	dst = fmt.Appendf(dst, "# event histogram\n#\n# trigger info: %s [active]\n#\n\n", h.def)
-	for _, e := range h.sorted() {
-		dst = append(dst, "{ "...)
-		wide := false
-		for i := range h.keys {
-			if i > 0 {
-				dst = append(dst, ", "...)
-			}
-			wide = wide || h.keys[i].from == fromStack
-			dst = h.keys[i].append(dst, &e.keys[i], symbol)
-		}
-		if !wide {
-			dst = append(dst, ' ')
-		}
-		dst = append(dst, '}')
-		if !h.def.NoHitcount {
-			dst = fmt.Appendf(dst, " hitcount: %10d", e.hits)
-		}
-		for i := range h.vals {
-			verb := "d"
-			if h.vals[i].Mod == event.HistHex {
-				verb = "x"
-			}
-			dst = fmt.Appendf(dst, " %s: %10"+verb, h.vals[i].Name, e.sums[i])
-		}
-		dst = append(dst, '\n')
-	}
-	return fmt.Appendf(dst, "\nTotals:\n    Hits: %d\n    Entries: %d\n    Dropped: %d\n", h.hits, len(h.entries), h.dropped)
-}
-
-// append appends a key.
-func (f *histField) append(dst []byte, k *histKey, symbol fetch.Resolver) []byte {
-	switch {
-	case f.from == fromStack:
-		dst = append(dst, "common_stacktrace:\n"...)
-		for _, c := range k.stack {
-			dst = append(fetch.AppendFrame(append(dst, "         "...), c, symbol), '\n')
-		}
-		return dst
-	case f.text:
-		return fmt.Appendf(dst, "%s: %-50s", f.Name, clean(k.text))
-	}
-	switch f.Mod {
-	case event.HistHex:
-		return fmt.Appendf(dst, "%s: %x", f.Name, k.num)
-	case event.HistSym, event.HistSymOffset:
-		name, width := fetch.AppendSym(nil, k.num, symbol), 55
-		if f.Mod == event.HistSym {
-			width = 45
-			name, _, _ = bytes.Cut(name, []byte("+0x"))
-		}
-		return fmt.Appendf(dst, "%s: [%x] %-*s", f.Name, k.num, width, name)
-	case event.HistExecname:
-		return fmt.Appendf(dst, "%s: %-16s[%10d]", f.Name, clean(k.text), k.num)
-	case event.HistLog2:
-		return fmt.Appendf(dst, "%s: ~ 2^%-2d", f.Name, k.num)
-	case event.HistBuckets:
-		return fmt.Appendf(dst, "%s: ~ %d-%d", f.Name, k.num, k.num+f.Buckets-1)
-	}
-	return fmt.Appendf(dst, "%s: %10d", f.Name, k.num)
-}
-
-// clean makes a string of the program harmless for a terminal.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
 }

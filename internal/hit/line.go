@@ -104,7 +104,7 @@ func HeaderOf(entries, written uint64, cpus int) string {
 // Text appends a hit as a line of ftrace's trace file, with its newline. A record
 // whose arguments are damaged says so in their place.
 func (p *Printer) Text(dst []byte, h *Hit) []byte {
-	dst = p.head(dst, h)
+	dst = append(p.head(dst, h, h.Event.Name), '(')
 	if h.Event.Return {
 		dst = fetch.AppendSym(dst, h.Caller, p.Names.Symbol)
 		dst = append(dst, " <- "...)
@@ -193,9 +193,9 @@ func (h *Hit) AppendArgs(dst []byte, symbol fetch.Resolver) ([]byte, error) {
 	return fetch.AppendValues(dst, vs, symbol), nil
 }
 
-// head appends what a line begins with: %16s-%-7d [%03d] ..... %5d.%06d: %s: ( of comm,
+// head appends what a line begins with: %16s-%-7d [%03d] ..... %5d.%06d: %s: of comm,
 // thread, CPU, context, seconds, microseconds and event. It allocates nothing.
-func (p *Printer) head(dst []byte, h *Hit) []byte {
+func (p *Printer) head(dst []byte, h *Hit, name string) []byte {
 	comm := p.comm(h)
 	for n := utf8.RuneCountInString(comm); n < 16; n++ {
 		dst = append(dst, ' ')
@@ -215,8 +215,8 @@ func (p *Printer) head(dst []byte, h *Hit) []byte {
 	}
 	dst = appendPadded(append(dst, ' '), h.Nanos/1e9, 5, ' ')
 	dst = appendPadded(append(dst, '.'), h.Nanos%1e9/1000, 6, '0')
-	dst = append(append(dst, ": "...), h.Event.Name...)
-	return append(dst, ": ("...)
+	dst = append(append(dst, ": "...), name...)
+	return append(dst, ": "...)
 }
 
 // comm is the name of the thread that hit.

@@ -149,8 +149,8 @@ func TestHead(t *testing.T) {
 		for _, n := range []uint64{0, 7, 99, 1000, 123_456, 99_999_999_999, 1<<63 - 1} {
 			h := Hit{Event: &Event{Name: "in"}, Nanos: n, CPU: int(n % 2048), TID: int(n % (1 << 31))}
 			p := Printer{Names: comms{name: comm}}
-			want := fmt.Sprintf("%16s-%-7d [%03d] ..... %5d.%06d: in: (", comm, h.TID, h.CPU, n/1e9, n%1e9/1000)
-			if got := string(p.head(nil, &h)); got != want {
+			want := fmt.Sprintf("%16s-%-7d [%03d] ..... %5d.%06d: in: ", comm, h.TID, h.CPU, n/1e9, n%1e9/1000)
+			if got := string(p.head(nil, &h, "in")); got != want {
 				t.Errorf("%q, not %q", got, want)
 			}
 		}

@@ -53,7 +53,7 @@ func (s *Scope) root(e *event.Expr, name string, at fetch.Point) (*cursor, error
 	if i >= 0 && name != "" {
 		p := s.params[i]
 		switch {
-		case at == fetch.PointInside:
+		case at == fetch.PointInside && s.inside == nil:
 			return nil, &fetch.NameError{Code: event.NofentryArgs, Pos: e.Pos, Why: fmt.Sprintf("%s is known at the entry; inside the function name the register or the word of the stack: %%REG, $stackN", name)}
 		case p.why != nil:
 			return nil, &fetch.NameError{Code: event.NoBTFArg, Pos: e.Pos, Why: fmt.Sprintf("%s: %v", name, p.why)}

@@ -3,6 +3,8 @@ package vars_test
 import (
 	"bufio"
 	"bytes"
+	"debug/dwarf"
+	"debug/elf"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -28,29 +30,85 @@ type run struct {
 	Values map[string]*string `json:"values"`
 }
 
+// buildC builds a C or C++ program of testdata.
+func buildC(name string) func(t *testing.T) string {
+	return func(t *testing.T) string {
+		path, err := cbuild.Build(os.DirFS("testdata"), ".", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+}
+
+// languages are optimised programs, with the functions to be probed and the file of their source.
+var languages = []struct {
+	name, pattern, file string
+	build               func(t *testing.T) string
+}{
+	{"C", "*", "values.c", buildC("values")},
+	{"C++", "shelf::*", "books.cc", buildC("books")},
+	{"Rust", "jobs::*", "jobs.rs", rustJobs},
+	{"Go", "main.*", "main.go", goValues},
+}
+
 // TestParametersAsGdb records $arg* of functions of optimised programs, and compares each value with what gdb says of a second
 // run of the same program, which does the same.
 func TestParametersAsGdb(t *testing.T) {
-	c := func(name string) func(t *testing.T) string {
-		return func(t *testing.T) string {
-			path, err := cbuild.Build(os.DirFS("testdata"), ".", name)
+	for _, p := range languages {
+		t.Run(p.name, func(t *testing.T) {
+			d, err := event.Parse("p " + p.pattern + " $arg*")
 			if err != nil {
 				t.Fatal(err)
 			}
-			return path
+			asGdb(t, p.build(t), []*event.Def{d}, p.name == "Go")
+		})
+	}
+}
+
+// TestVariablesAsGdb does the same with $vars at statements inside of functions.
+func TestVariablesAsGdb(t *testing.T) {
+	for _, p := range languages {
+		t.Run(p.name, func(t *testing.T) {
+			t.Setenv("VARS", "1")
+			path := p.build(t)
+			asGdb(t, path, statements(t, path, p.file), p.name == "Go")
+		})
+	}
+}
+
+// statements are definitions at the statements of a source file.
+func statements(t *testing.T, path, file string) (defs []*event.Def) {
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	d, err := f.DWARF()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := starts(t, d)
+	r := d.Reader()
+	for e, err := r.Next(); e != nil && err == nil; e, err = r.Next() {
+		if e.Tag != dwarf.TagCompileUnit {
+			continue
 		}
+		lines, err := d.LineReader(e)
+		for row := (dwarf.LineEntry{}); err == nil && lines != nil && lines.Next(&row) == nil; {
+			if !row.IsStmt || row.EndSequence || seen[row.Address] || row.File == nil || filepath.Base(row.File.Name) != file {
+				continue
+			}
+			seen[row.Address] = true
+			def, err := event.Parse(fmt.Sprintf("p 0x%x $vars", row.Address))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defs = append(defs, def)
+		}
+		r.SkipChildren()
 	}
-	for _, p := range []struct {
-		name, pattern string
-		build         func(t *testing.T) string
-	}{
-		{"C", "*", c("values")},
-		{"C++", "shelf::*", c("books")},
-		{"Rust", "jobs::*", rustJobs},
-		{"Go", "main.*", goValues},
-	} {
-		t.Run(p.name, func(t *testing.T) { asGdb(t, p.build(t), p.pattern, p.name == "Go") })
-	}
+	return defs
 }
 
 func goValues(t *testing.T) string {
@@ -70,10 +128,32 @@ func rustJobs(t *testing.T) string {
 	return path
 }
 
-// asGdb probes the functions of a program that a pattern matches.
-func asGdb(t *testing.T, path, pattern string, goProgram bool) {
+// starts are the first instructions of functions, and of inlined calls, where gdb shows the variables of the caller.
+func starts(t *testing.T, d *dwarf.Data) map[uint64]bool {
+	starts := map[uint64]bool{}
+	r := d.Reader()
+	for e, err := r.Next(); e != nil; e, err = r.Next() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Tag != dwarf.TagInlinedSubroutine && e.Tag != dwarf.TagSubprogram {
+			continue
+		}
+		rs, err := d.Ranges(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rs {
+			starts[r[0]] = true
+		}
+	}
+	return starts
+}
+
+// asGdb probes a program.
+func asGdb(t *testing.T, path string, defs []*event.Def, goProgram bool) {
 	const functions = 20
-	places, seen, leftOut := recorded(t, path, pattern)
+	places, seen, leftOut := recorded(t, path, defs)
 	told := gdbRuns(t, path, places)
 	again := func(a, b run) bool { return a.At == b.At && reflect.DeepEqual(a.Values, b.Values) }
 	if goProgram { // where the stack is to grow the function begins twice; that is one run for a probe
@@ -84,6 +164,12 @@ func asGdb(t *testing.T, path, pattern string, goProgram bool) {
 		return !slices.ContainsFunc(seen, func(s run) bool { return s.At == r.At })
 	})
 	if len(seen) != len(told) {
+		for i := range min(len(seen), len(told)) {
+			if seen[i].At != told[i].At {
+				t.Errorf("run %d: %v, gdb saw %v, before %v", i, seen[i], told[i], seen[i-1])
+				break
+			}
+		}
 		t.Fatalf("%d runs recorded, gdb saw %d", len(seen), len(told))
 	}
 	type share struct{ ours, gdb, all int }
@@ -93,7 +179,7 @@ func asGdb(t *testing.T, path, pattern string, goProgram bool) {
 	heap := bijection{map[string]string{}, map[string]string{}}
 	for i := range told {
 		if seen[i].At != told[i].At {
-			t.Fatalf("run %d: of %s, gdb saw %s", i, seen[i].At, told[i].At)
+			t.Fatalf("run %d: of %s, gdb saw %s\n%s\n%s", i, seen[i].At, told[i].At, order(seen, i), order(told, i))
 		}
 		for name, want := range told[i].Values {
 			sum.all++
@@ -126,6 +212,14 @@ func asGdb(t *testing.T, path, pattern string, goProgram bool) {
 	t.Logf("%d functions, %d runs: of %d parameters %d were recorded, %d told by gdb", len(compared), len(seen), sum.all, sum.ours, sum.gdb)
 }
 
+// order shows the runs around one.
+func order(rs []run, i int) (s string) {
+	for _, r := range rs[max(0, i-4):min(len(rs), i+5)] {
+		s += " " + r.At
+	}
+	return s
+}
+
 // bijection has the addresses of the same things in two runs of a Go program, whose heap is not laid out alike.
 type bijection struct{ to, from map[string]string }
 
@@ -136,8 +230,8 @@ func (b *bijection) same(x, y string) bool {
 	return b.to[x] == y
 }
 
-// recorded runs the program with $arg* at its functions: their addresses, their runs, and why parameters were left out.
-func recorded(t *testing.T, path, pattern string) (places []string, seen []run, leftOut map[string]string) {
+// recorded runs the program with probes: their addresses, their runs, and why parameters were left out.
+func recorded(t *testing.T, path string, defs []*event.Def) (places []string, seen []run, leftOut map[string]string) {
 	prog := testprog.Start(t, "setarch", "-R", "env", "-i", "GOGC=off", path)
 	p, err := process.OpenUnwaited(prog.PID)
 	if err != nil {
@@ -152,13 +246,16 @@ func recorded(t *testing.T, path, pattern string) (places []string, seen []run, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := event.Parse("p " + pattern + " $arg*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	evs, err := core.Add([]*event.Def{d}, &kprobes.AddOptions{Skip: func(name string, err error) { t.Logf("%s: %v", name, err) }})
-	if err != nil {
-		t.Fatal(err)
+	var evs []*kprobes.Event
+	for _, d := range defs {
+		es, err := core.Add([]*event.Def{d}, &kprobes.AddOptions{Skip: func(name string, err error) { t.Logf("%s: %v", name, err) }})
+		if err != nil && d.Place.Kind != event.PlaceAddr {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Logf("%s: %v", d.Text, err)
+		}
+		evs = append(evs, es...)
 	}
 	leftOut = map[string]string{}
 	for _, e := range evs {

@@ -11,8 +11,9 @@ import (
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
-// Scope is what can be named at the entry and at the returns of one function.
+// Scope is what can be named at the entry and at the returns of one function, or at an instruction in it.
 type Scope struct {
+	inside  *objfile.FrameRule // at an instruction: how its frame is found; nil: at the entry and the returns
 	file    *debuginfo.File
 	machine *objfile.Machine
 	fn      *debuginfo.Func
@@ -48,6 +49,20 @@ func New(fn *symbol.Func, o *Options) (*Scope, error) {
 	return s, nil
 }
 
+// At describes what can be named at the instruction at a link-time address, whose frame is found by a rule. ErrNone: the file does
+// not tell of it.
+func At(pc uint64, rule objfile.FrameRule, o *Options) (*Scope, error) {
+	f, err := o.File.At(pc)
+	if err != nil {
+		return nil, err
+	}
+	s := &Scope{inside: &rule, file: o.File, machine: o.Machine, fn: f, runtime: o.Runtime}
+	for i := range f.Params {
+		s.params = append(s.params, s.told(&f.Params[i], o.ABI))
+	}
+	return s, nil
+}
+
 // locate finds the places of parameters and result.
 func (s *Scope) locate(abi arch.ABI) {
 	args, outs, err := s.convention(abi)
@@ -73,6 +88,7 @@ var (
 	errRust  = errors.New("no convention of Rust says how functions pass arguments")
 	errClone = errors.New("the compiler has changed how this copy of the function takes its arguments")
 	errGone  = errors.New("it was optimised out")
+	errFrame = errors.New("neither unwind tables nor the code tell where its frame is")
 )
 
 // convention asks the calling convention for all places.
@@ -122,6 +138,9 @@ func (s *Scope) told(p *debuginfo.Param, abi arch.ABI) place {
 			part.At = fetch.Base{Kind: fetch.BaseImm, Imm: s.runtime(piece.Value)}
 			return place{Placement: arch.Placement{Parts: []arch.ValuePart{part}, Memory: true}}
 		case debuginfo.PieceCFA:
+			if s.inside != nil && abi != nil && len(p.At) == 1 {
+				return s.inFrame(part, piece.Off)
+			}
 			if piece.Off < 0 || len(p.At) > 1 || abi == nil {
 				return place{why: debuginfo.ErrLocation} // a local copy, which is not stored yet
 			}
@@ -129,7 +148,7 @@ func (s *Scope) told(p *debuginfo.Param, abi arch.ABI) place {
 			return place{Placement: arch.Placement{Parts: []arch.ValuePart{part}, Memory: true, Off: piece.Off + int64(s.machine.Pushes)}}
 		case debuginfo.PieceMem:
 			r, vector, ok := s.machine.Register(piece.Reg)
-			if !ok || vector || piece.Reg == int(s.machine.FrameSP) || len(p.At) > 1 {
+			if !ok || vector || s.inside == nil && piece.Reg == int(s.machine.FrameSP) || len(p.At) > 1 {
 				return place{why: debuginfo.ErrLocation}
 			}
 			part.At = fetch.Base{Kind: fetch.BaseReg, Reg: fetch.Reg(r)}
@@ -145,6 +164,27 @@ func (s *Scope) told(p *debuginfo.Param, abi arch.ABI) place {
 	}
 	return out
 }
+
+// inFrame is the place off bytes from the canonical frame address.
+func (s *Scope) inFrame(part arch.ValuePart, off int64) place {
+	reg := s.machine.FrameSP
+	switch s.inside.CFA {
+	case objfile.FrameBySP:
+	case objfile.FrameByFP:
+		reg = s.machine.FramePointer
+	default:
+		return place{why: errFrame}
+	}
+	r, _, ok := s.machine.Register(int(reg))
+	if !ok {
+		return place{why: errFrame}
+	}
+	part.At = fetch.Base{Kind: fetch.BaseReg, Reg: fetch.Reg(r)}
+	return place{Placement: arch.Placement{Parts: []arch.ValuePart{part}, Memory: true, Off: int64(s.inside.Off) + off}}
+}
+
+// Inlined lists the parameters of the innermost call that was inlined around the instruction.
+func (s *Scope) Inlined() []string { return s.fn.Inner }
 
 // Names lists the parameters that have a name, in their order.
 func (s *Scope) Names() []string {

@@ -13,7 +13,7 @@ func (f *frame) filter(s *storing, done Label) {
 	steps := s.w.Filter.Steps
 	for i := range steps {
 		t := steps[i].Test
-		if n := t.Field.Arg; t.Field.Kind == event.FieldArg && loads(&s.w.Prog.Args[n]) && !slices.Contains(s.loaded, n) {
+		if n := t.Field.Arg; t.Field.Kind == event.FieldArg && (t.Field.Text || loads(&s.w.Prog.Args[n])) && !slices.Contains(s.loaded, n) {
 			f.evaluateArg(s, n)
 			s.loaded = append(s.loaded, n)
 		}
@@ -53,6 +53,10 @@ func (f *frame) filterTest(s *storing, step *fetch.FilterStep, next int, to func
 	t := step.Test
 	if t.Field.Kind == event.FieldArg && s.w.Unknown && s.w.Prog.Args[t.Field.Arg].Result { // a value that is not known passes no test
 		f.goOn(step.Else, next, to)
+		return
+	}
+	if step.Parts != nil {
+		f.filterText(s, step, to)
 		return
 	}
 	switch t.Field.Kind {

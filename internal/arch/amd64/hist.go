@@ -15,7 +15,7 @@ import (
 //	8   hits for which there was no room
 //	64  slots, twice as many as there may be entries or more:
 //	    0   0: free; 1: its keys are being written; 2: it is an entry
-//	    8   the keys, 8 bytes each
+//	    8   the keys, 8 bytes each; of a string its length, and 64 bytes
 //
 // Behind them, for each CPU, the numbers of all slots: the hits and the sums, 8 bytes each.
 //
@@ -45,7 +45,7 @@ type histLayout struct {
 }
 
 func layoutOf(h *fetch.Hist) histLayout {
-	l := histLayout{log: HistSlots(h.Size), slot: 8 * (1 + len(h.Keys)), column: 8 * (1 + len(h.Vals))}
+	l := histLayout{log: HistSlots(h.Size), slot: 8 * (1 + h.KeyWords()), column: 8 * (1 + len(h.Vals))}
 	l.columns = (histSlots + uint64(l.slot)<<l.log + 63) &^ 63
 	l.stride = uint64(l.column) << l.log
 	return l
@@ -74,9 +74,7 @@ func ReadHist(mem []byte, h *fetch.Hist, cpus int) (entries []fetch.HistEntry, d
 			i = len(entries)
 			at[string(b[8:])] = i
 			e := fetch.HistEntry{Sums: make([]uint64, len(h.Vals))}
-			for k := range h.Keys {
-				e.Keys = append(e.Keys, le.Uint64(b[8+8*k:]))
-			}
+			readKeys(&e, h, b[8:])
 			entries = append(entries, e)
 		}
 		for cpu := range uint64(cpus) {
@@ -90,14 +88,29 @@ func ReadHist(mem []byte, h *fetch.Hist, cpus int) (entries []fetch.HistEntry, d
 	return entries, le.Uint64(mem[histDropped:])
 }
 
+// readKeys reads an entry's keys.
+func readKeys(e *fetch.HistEntry, h *fetch.Hist, b []byte) {
+	for i := range h.Keys {
+		k := &h.Keys[i]
+		v := binary.LittleEndian.Uint64(b)
+		if k.Text {
+			if e.Texts == nil {
+				e.Texts = make([]string, len(h.Keys))
+			}
+			e.Texts[i], v = string(b[8:8+min(v, fetch.HistText)]), 0
+		}
+		e.Keys, b = append(e.Keys, v), b[8*k.Words():]
+	}
+}
+
 // histTemps counts the temporaries of a histogram: keys, values, slots that are left to look at.
-func histTemps(h *fetch.Hist) int { return len(h.Keys) + len(h.Vals) + 1 }
+func histTemps(h *fetch.Hist) int { return h.KeyWords() + len(h.Vals) + 1 }
 
 // histHash multiplies keys to spread them.
 const histHash = 0x9e3779b97f4a7c15
 
-// hist emits the counting of a hit. It goes on at done.
-func (f *frame) hist(s *storing, done Label) {
+// hist emits the counting of a hit. It goes on at done, or at long with a string that is longer than a key.
+func (f *frame) hist(s *storing, done, long Label) {
 	t := s.w.Hist
 	h := t.Hist
 	if s.w.Unknown && slices.ContainsFunc(append(h.Keys[:len(h.Keys):len(h.Keys)], h.Vals...), func(n fetch.HistNumber) bool {
@@ -107,11 +120,11 @@ func (f *frame) hist(s *storing, done Label) {
 		f.Lock().IncM(8, At(RDX, histDropped))
 		return
 	}
-	key, val := s.hist, s.hist+len(h.Keys)
-	for i := range h.Keys {
-		f.histNumber(s, &h.Keys[i])
-		f.MovMR(8, f.tempAt(key+i), RAX)
-	}
+	f.histLoads(s, h.Keys)
+	f.histLoads(s, h.Vals)
+	words := h.KeyWords()
+	key, val := s.hist, s.hist+words
+	f.histKeys(s, h, key, long)
 	for i := range h.Vals {
 		f.histNumber(s, &h.Vals[i])
 		f.MovMR(8, f.tempAt(val+i), RAX)
@@ -120,10 +133,10 @@ func (f *frame) hist(s *storing, done Label) {
 	slot, at := f.s1(), f.s2()
 	f.MovRI(at, 0)
 	f.MovRI(RDX, histHash)
-	for i := range h.Keys {
+	for i := range words {
 		f.OpRM(OpXor, 8, at, f.tempAt(key+i))
 		f.ImulRR(8, at, RDX)
-		if i < len(h.Keys)-1 {
+		if i < words-1 {
 			f.MovRR(8, RAX, at)
 			f.ShiftRI(Shr, 8, RAX, 32)
 			f.OpRR(OpXor, 8, at, RAX)
@@ -149,7 +162,7 @@ func (f *frame) hist(s *storing, done Label) {
 
 // histFind emits at = the number of the slot of the keys, or a jump to done where there is none.
 func (f *frame) histFind(t *arch.HistTable, key int, slot, at Reg, left Mem, done Label) {
-	h, l := t.Hist, layoutOf(t.Hist)
+	h, l, words := t.Hist, layoutOf(t.Hist), t.Hist.KeyWords()
 	unready, next, full, lost, drop, found := f.Label(), f.Label(), f.Label(), f.Label(), f.Label(), f.Label()
 	loop := f.Here()
 	f.ImulRRI(8, slot, at, int32(l.slot))
@@ -158,7 +171,7 @@ func (f *frame) histFind(t *arch.HistTable, key int, slot, at Reg, left Mem, don
 	f.MovRM(8, RAX, At(slot, 0))
 	f.OpRI(OpCmp, 8, RAX, histReady)
 	f.Jcc(CondNE, unready)
-	for i := range h.Keys {
+	for i := range words {
 		f.MovRM(8, RAX, At(slot, 8+8*int32(i)))
 		f.OpRM(OpCmp, 8, RAX, f.tempAt(key+i))
 		f.Jcc(CondNE, next)
@@ -187,7 +200,7 @@ func (f *frame) histFind(t *arch.HistTable, key int, slot, at Reg, left Mem, don
 		f.MovRI(RDX, histWriting)
 		f.Lock().Cmpxchg(8, At(slot, 0), RDX)
 		f.Jcc(CondNE, lost)
-		for i := range h.Keys {
+		for i := range words {
 			f.MovRM(8, RAX, f.tempAt(key+i))
 			f.MovMR(8, At(slot, 8+8*int32(i)), RAX)
 		}
@@ -206,6 +219,70 @@ func (f *frame) histFind(t *arch.HistTable, key int, slot, at Reg, left Mem, don
 	})
 }
 
+// histLoads emits the loads that numbers and strings take: who goes on at long has them too.
+func (f *frame) histLoads(s *storing, ns []fetch.HistNumber) {
+	for i := range ns {
+		if n := &ns[i]; n.From == fetch.HistArg && (n.Text || loads(&s.w.Prog.Args[n.Arg])) && !slices.Contains(s.loaded, n.Arg) {
+			f.evaluateArg(s, n.Arg)
+			s.loaded = append(s.loaded, n.Arg)
+		}
+	}
+}
+
+// histKeys emits the keys into temporaries from t.
+func (f *frame) histKeys(s *storing, h *fetch.Hist, t int, long Label) {
+	for i := range h.Keys {
+		k := &h.Keys[i]
+		if k.Text {
+			f.histText(s, k, t, long)
+		} else {
+			f.histNumber(s, k)
+			f.MovMR(8, f.tempAt(t), RAX)
+		}
+		t += k.Words()
+	}
+}
+
+// unreadable is the key of a string that could not be read, as a word.
+const unreadable = uint64('(') | 'f'<<8 | 'a'<<16 | 'u'<<24 | 'l'<<32 | 't'<<40 | ')'<<48
+
+// histText emits a string, with its length before it, into temporaries from t.
+func (f *frame) histText(s *storing, k *fetch.HistNumber, t int, long Label) {
+	a := &s.w.Prog.Args[k.Arg]
+	fault, done := f.Label(), f.Label()
+	clear := func() {
+		for i := range fetch.HistText / 8 {
+			f.MovMI(8, f.tempAt(t+1+i), 0)
+		}
+	}
+	f.TestRI(1, RSP, 7) // copyBytes asks for it
+	f.Jcc(CondNE, long)
+	src := f.textSpan(a, s.temps[k.Arg], fault)
+	f.OpRI(OpCmp, 4, RDX, fetch.HistText)
+	f.Jcc(CondA, long)
+	f.MovMR(8, f.tempAt(t), RDX)
+	if a.Store == fetch.StoreCounted {
+		(&matching{frame: f, cur: src, end: f.s2(), fault: fault}).touch()
+		f.MovRM(8, RDX, f.tempAt(t))
+	}
+	clear()
+	to := f.tempAt(t + 1)
+	f.Lea(RAX, to)
+	f.OpRR(OpAdd, 8, RAX, RDX)
+	f.MovMR(8, f.tempAt(tempEnd), RAX)
+	f.Lea(RDX, to)
+	f.copyBytes(src, fault)
+	f.Bind(done)
+	f.after(func() {
+		f.Bind(fault)
+		f.MovMI(8, f.tempAt(t), 7)
+		clear()
+		f.MovRI(RAX, unreadable)
+		f.MovMR(8, to, RAX)
+		f.Jmp(done)
+	})
+}
+
 // histNumber emits RAX = a key or a value.
 func (f *frame) histNumber(s *storing, n *fetch.HistNumber) {
 	switch n.From {
@@ -215,10 +292,6 @@ func (f *frame) histNumber(s *storing, n *fetch.HistNumber) {
 		f.cpu()
 	default:
 		a := &s.w.Prog.Args[n.Arg]
-		if loads(a) && !slices.Contains(s.loaded, n.Arg) {
-			f.evaluateArg(s, n.Arg)
-			s.loaded = append(s.loaded, n.Arg)
-		}
 		if slices.Contains(s.loaded, n.Arg) {
 			f.MovRM(8, RAX, f.tempAt(s.temps[n.Arg]))
 		} else {

@@ -106,11 +106,15 @@ func (f *frame) store(w *arch.ProbeOp) error {
 		return err
 	}
 	done := f.Label()
+	if w.Prog != nil && w.Prog.Dynamic {
+		f.MovMI(8, f.tempAt(tempUnits), s.units)
+		f.MovMI(8, f.tempAt(tempCur), s.units*8)
+	}
 	early := w.Filter != nil && !w.Filter.Loads(w.Prog) // what it tests is in registers: nothing else is asked before
 	if early {
 		f.filter(s, done)
 	}
-	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall && (w.Hist == nil || w.Hist.Hist.TID()) {
+	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall && (w.Hist == nil || w.Hist.Hist.TID() || w.Hist.Hist.Text()) {
 		f.askTID()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
@@ -119,9 +123,14 @@ func (f *frame) store(w *arch.ProbeOp) error {
 		f.filter(s, done)
 	}
 	if w.Hist != nil {
-		f.hist(s, done)
-		f.Bind(done)
-		return nil
+		long := f.Label()
+		f.hist(s, done, long)
+		if !w.Hist.Hist.Text() {
+			f.Bind(done)
+			return nil
+		}
+		f.Jmp(done)
+		f.Bind(long)
 	}
 	f.staged = f.w.stagedArg(w)
 	f.evaluate(s)
@@ -142,10 +151,6 @@ func (f *frame) store(w *arch.ProbeOp) error {
 func (f *frame) evaluate(s *storing) {
 	if s.w.Prog == nil {
 		return
-	}
-	if s.w.Prog.Dynamic {
-		f.MovMI(8, f.tempAt(tempUnits), s.units)
-		f.MovMI(8, f.tempAt(tempCur), s.units*8)
 	}
 	for i := range s.w.Prog.Args {
 		if !slices.Contains(s.loaded, i) {

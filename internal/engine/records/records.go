@@ -152,6 +152,9 @@ func (rs *Reader) Close(f func(*hit.Hit)) error {
 	defer rs.mu.Unlock()
 	rs.early.add(rs.uprobeHits(), time.Now())
 	err := rs.t.Close()
+	if rs.clock != nil {
+		_ = rs.clock.sync() // without it times are less exact
+	}
 	if rs.reader != nil {
 		take, counted := rs.hits(func(h *hit.Hit) {
 			rs.early.give(h.Nanos, f)

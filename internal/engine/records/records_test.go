@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/hit"
-
 	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Views are found by their numbers; numbers that a damaged ring may hold find none.
@@ -26,6 +26,29 @@ func TestViews(t *testing.T) {
 	}
 	if v.set(0, b); v.get(0) != b {
 		t.Error("a view that was shown later is not found")
+	}
+}
+
+// synced counts how often a clock is synchronised.
+type synced struct {
+	ticks
+	n int
+}
+
+func (s *synced) sync() error { s.n++; return nil }
+
+// closed is a target with nothing to read.
+type closed struct{ target.Target }
+
+func (closed) Uprobes(func(*target.UprobeRecord)) int { return 0 }
+func (closed) Close() error                           { return nil }
+
+// Who closes without having read has records of hours. Their times are those of a clock that is measured once more: the kernel's
+// probes have times of the kernel's clock, and both are to be in order.
+func TestCloseSyncs(t *testing.T) {
+	var clock synced
+	if err := (&Reader{t: closed{}, clock: &clock}).Close(nil); err != nil || clock.n != 1 {
+		t.Errorf("the clock is synchronised %d times; %v", clock.n, err)
 	}
 }
 

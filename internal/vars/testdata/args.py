@@ -1,12 +1,13 @@
 # Run by gdb: writes the parameters of functions at each of their runs, as a record of $arg* shows them.
 # PLACES holds the addresses of functions in hexadecimal, one a line. RECORDS gets a line of JSON for a run: the address, and of
-# each parameter the text, or null where gdb has no value, or one of a kind that is not recorded as a whole.
+# each parameter (with VARS, of each variable there) the text, or null where gdb has no value, or one of a kind that is not recorded as a whole.
 import json
 import os
 
 import gdb
 
 records = open(os.environ["RECORDS"], "w")
+VARS = os.environ.get("VARS")
 INTS = (gdb.TYPE_CODE_INT, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_BOOL, gdb.TYPE_CODE_CHAR, gdb.TYPE_CODE_RANGE)
 
 
@@ -42,6 +43,18 @@ def text_of(v, lang):
     return None
 
 
+def symbols(frame):
+    block, seen = frame.block(), set()
+    while True:
+        for s in block:
+            if s.is_argument or VARS and s.is_variable and s.name not in seen:
+                seen.add(s.name)
+                yield s
+        if not VARS or block.function is not None:
+            return
+        block = block.superblock
+
+
 class Place(gdb.Breakpoint):
     def __init__(self, addr):
         super().__init__("*0x" + addr, internal=True)
@@ -50,9 +63,7 @@ class Place(gdb.Breakpoint):
     def stop(self):
         frame = gdb.newest_frame()
         values = {}
-        for s in frame.block():
-            if not s.is_argument:
-                continue
+        for s in symbols(frame):
             try:
                 v = s.value(frame)
                 values[s.name] = None if v.is_optimized_out else text_of(v, frame.language())
