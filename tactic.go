@@ -15,6 +15,7 @@ const (
 	TacticStep   = arch.TacticStep   // as boost, with a second breakpoint behind the copied instruction: to compare with
 	TacticUprobe = arch.TacticUprobe // the kernel's own probe of a process
 	TacticBreak  = arch.TacticBreak  // the virtual machine's breakpoint in a guest
+	TacticWatch  = arch.TacticWatch  // a watchpoint: the processor's, which watches memory and changes no code
 )
 
 // ErrBlocked says that a change is not made, since a thread stayed where it must not be. A later

@@ -116,6 +116,9 @@ func (d *Def) parseBody(a *Arg, body text, named bool) (err error) {
 	if a.Expr.Kind == ExprName || a.all() {
 		return nil
 	}
+	if err := d.watchType(a); err != nil {
+		return err
+	}
 	if err := d.fit(a); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@
 //
 //	p[:[GRP/][EVENT]] PLACE [ARG...]
 //	r[MAXACTIVE][:[GRP/][EVENT]] PLACE [ARG...]
+//	w[:[GRP/][EVENT]] [w|rw|x]@PLACE[:LEN] [ARG...]
 //	-:[GRP/][EVENT] [PLACE [ARG...]]
 //
 // PLACE is described at Place, ARG is [NAME=]EXPRESSION[:TYPE] with the expressions of
@@ -13,5 +14,6 @@
 //
 // The language follows Linux 6.18. It differs where a program is not the kernel: a symbol
 // may be any name of C, C++, Rust or Go, in quotes if it must; @+OFFSET, per-CPU
-// variables and the kernel's %pd are refused; gostring is ours.
+// variables and the kernel's %pd are refused; gostring is ours. Watchpoints are those of the kernel's wprobes, and
+// x is ours.
 package event

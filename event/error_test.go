@@ -21,7 +21,6 @@ func TestErrors(t *testing.T) {
 		{"^q vfs_read", BadCommand},
 		{"^:foo vfs_read", BadCommand},
 		{"^f:foo vfs_read", BadCommand},
-		{"^w:foo r@0x100:4", BadCommand},
 		{"^!p:foo vfs_read", BadCommand},
 		{"p^foo vfs_read", BadCommand},
 		{"p ^", NoPlace},

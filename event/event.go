@@ -24,6 +24,7 @@ const (
 	Probe  Kind = iota // p: records when a place is reached
 	Return             // r, or p with %return: records when a function returns
 	Delete             // -: takes out events
+	Watch              // w: records when memory is accessed
 )
 
 // Def is one definition.
@@ -32,9 +33,10 @@ type Def struct {
 	Line      int    // line in the file, from 1; 0 if it was not read from one
 	Kind      Kind
 	MaxActive int    // instances of a return probe; 0: the default
-	Group     string // DefaultGroup if the definition names none; of a deletion "" then
+	Group     string // DefaultGroup if the definition names none, of a watchpoint WatchGroup; of a deletion "" then
 	Name      string // "" if the definition names none: see Namer
 	Place     Place
+	Watched   Watched // of a watchpoint
 	Args      []Arg
 	Filter    string   // what a hit must pass to be recorded, in the language of ParseFilter; "": nothing. No part of Text.
 	Stack     int      // callers that a record is to hold, at most MaxStack; 0: none. No part of Text.
@@ -85,7 +87,7 @@ type Place struct {
 	Path   string // PlaceFile, PlaceLine
 	Symbol string // PlaceSymbol: a name, or a pattern
 	Glob   bool   // Symbol is a pattern: one event for each function that matches, under generated names
-	Offset uint64 // PlaceSymbol: bytes from the symbol, at most 1<<32-1
+	Offset uint64 // PlaceSymbol: bytes from the symbol, at most 1<<32-1; of a watchpoint they may be negative
 	Addr   uint64 // PlaceAddr: the address; PlaceFile: the offset in the file
 	Line   int    // PlaceLine: from 1
 	Return bool   // it was written with %return
@@ -112,6 +114,7 @@ const (
 	ExprAllArgs                  // $arg*: all parameters
 	ExprAllVars                  // $vars: all variables that can be named at the place
 	ExprDuration                 // $duration: nanoseconds from the call of the function to its return
+	ExprWatched                  // $addr: the address that is watched
 )
 
 // Expr says where a value comes from.

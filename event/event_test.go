@@ -234,6 +234,7 @@ func FuzzParse(f *testing.F) {
 		"p:grp/ev libc.so.6:malloc+4 n=%di:u64 +8(%si):string[3]", "r100 main.(*T).M $retval $arg1:gostring",
 		`p "operator new(unsigned long)"+4 \"x" \-5 @"a b"-4:b1@2/8`, "-:grp/ev f a=%di", "p /bin/ls:0x10(0x3)", "p a.go:10",
 		"p vfs_[rw]*%return $arg* file->x.y", "p f $comm $stack3 @0x10:symbol", "p a:::b\"c d\" +u-8(@", `p "a"b`, "r f+4 this_cpu_read(x)",
+		"w:g/e w@lib.so:s-8:4 a=$addr %di:u8", `w x@"a b"+4`, "w @0x4010:8 $stack", "w rw@ns::v:2",
 	} {
 		f.Add(s)
 	}
@@ -266,7 +267,7 @@ func FuzzParse(f *testing.F) {
 
 func compareDefs(t *testing.T, line string, d, again *Def) {
 	t.Helper()
-	if !d.Place.same(again.Place) || d.Kind != again.Kind || d.MaxActive != again.MaxActive || d.Group != again.Group {
+	if !d.Place.same(again.Place) || d.Watched != again.Watched || d.Kind != again.Kind || d.MaxActive != again.MaxActive || d.Group != again.Group {
 		t.Fatalf("%q: %+v, read back %+v", line, d, again)
 	}
 	for i := range d.Args {

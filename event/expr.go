@@ -40,10 +40,11 @@ func (p *exprParser) refuse(c Code, pos int, text string) error {
 
 // top reads a whole argument: what only stands there, not in a dereference, is read here.
 func (p *exprParser) top(t text) (*Expr, error) {
-	switch t.s {
-	case allArgs:
+	switch {
+	case p.d.Kind == Watch: // none of them
+	case t.s == allArgs:
 		return &Expr{Kind: ExprAllArgs, Pos: t.pos}, nil
-	case allVars:
+	case t.s == allVars:
 		return &Expr{Kind: ExprAllVars, Pos: t.pos}, nil
 	}
 	return p.parse(t)
@@ -53,6 +54,11 @@ func (p *exprParser) parse(t text) (*Expr, error) {
 	e := &Expr{Pos: t.pos}
 	if t.s == "" {
 		return nil, p.refuse(BadFetchArg, t.pos, "the expression is missing")
+	}
+	if p.d.Kind == Watch {
+		if done, err := p.watchExpr(e, t); done {
+			return e, err
+		}
 	}
 	switch c := t.s[0]; {
 	case c == '$':
@@ -91,6 +97,8 @@ func (p *exprParser) variable(e *Expr, s string) error {
 		e.Kind = ExprComm
 	case s == "stack":
 		e.Kind = ExprStack
+	case s == "addr":
+		return p.refuse(BadVar, e.Pos, "an address is accessed at a watchpoint: w")
 	case s == "retval" && p.d.Kind != Return:
 		return p.refuse(RetvalOnProbe, e.Pos, "make it a return probe: r, or FUNCTION%return")
 	case s == "retval":

@@ -27,7 +27,7 @@ func (n *Namer) Reserve(name string) bool {
 func (n *Namer) Release(name string) { delete(n.used, name) }
 
 // Name gives a definition's event a name at a place, which for a pattern is one of the
-// functions that match and else d.Place: p_SYM_OFFSET, r_SYM_OFFSET, p_0xADDR, or
+// functions that match and else d.Place: p_SYM_OFFSET, r_SYM_OFFSET, w_SYM_OFFSET, p_0xADDR, or
 // p_BASENAME_0xOFFSET of an offset in a file. Every byte that no identifier holds is `_`;
 // names that are too long are cut to 63 bytes; a name that is taken gets a number.
 func (n *Namer) Name(d *Def, at Place) string { return n.Unique(d.BaseName(at)) }
@@ -50,8 +50,11 @@ func cut(s string, n int) string { return s[:min(len(s), n)] }
 // once.
 func (d *Def) BaseName(p Place) string {
 	prefix, module := "p_", ""
-	if d.Kind == Return {
+	switch d.Kind {
+	case Return:
 		prefix = "r_"
+	case Watch:
+		prefix = "w_"
 	}
 	if p.Module != "" {
 		module = path.Base(p.Module) + ":"
@@ -64,7 +67,7 @@ func (d *Def) BaseName(p Place) string {
 	case PlaceLine:
 		return identifier(prefix, path.Base(p.Path), fmt.Sprintf("_%d", p.Line))
 	}
-	return identifier(prefix, module, p.Symbol, "_", strconv.FormatUint(p.Offset, 10))
+	return identifier(prefix, module, p.Symbol, "_", strconv.FormatInt(int64(p.Offset), 10))
 }
 
 // identifier joins strings, and turns every byte that no C identifier holds into `_`.

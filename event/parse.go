@@ -67,18 +67,34 @@ func (d *Def) parse(words []text) error {
 		return d.parseDelete(name, words[1:])
 	}
 	if len(words) < 2 {
-		return d.Refuse(NoPlace, len(d.Text)+1, "give a function, FUNCTION+OFFSET or an address", nil)
+		return d.Refuse(NoPlace, len(d.Text)+1, d.needs(), nil)
 	}
-	if err := d.parsePlace(words[1]); err != nil {
+	place := d.parsePlace
+	if d.Kind == Watch {
+		place = d.parseWatch
+	}
+	if err := place(words[1]); err != nil {
 		return err
 	}
 	if err := d.parseName(name); err != nil {
 		return err
 	}
-	if d.Group == "" {
+	switch {
+	case d.Group != "":
+	case d.Kind == Watch:
+		d.Group = WatchGroup
+	default:
 		d.Group = DefaultGroup
 	}
 	return d.parseArgs(words[2:])
+}
+
+// needs says what place is missing.
+func (d *Def) needs() string {
+	if d.Kind == Watch {
+		return "give what is watched: @SYMBOL, w@SYMBOL+OFFSET, @ADDRESS"
+	}
+	return "give a function, FUNCTION+OFFSET or an address"
 }
 
 // parseKind reads the first word up to its colon and gives what stands behind it; its
@@ -90,20 +106,20 @@ func (d *Def) parseKind(w text) (name text, err error) {
 	}
 	i := -1
 	if head.s != "" {
-		i = strings.IndexByte("pr-", head.s[0])
+		i = strings.IndexByte("pr-w", head.s[0])
 	}
 	if i < 0 {
-		return name, d.Refuse(BadCommand, 0, "only p[:[GRP/]EVENT], r[MAXACTIVE][:[GRP/]EVENT] and -:[GRP/]EVENT are known here", nil)
+		return name, d.Refuse(BadCommand, 0, "only p[:[GRP/]EVENT], r[MAXACTIVE][:[GRP/]EVENT], w[:[GRP/]EVENT] and -:[GRP/]EVENT are known here", nil)
 	}
 	d.Kind = Kind(i)
 	rest := head.s[1:]
 	switch {
 	case d.Kind == Delete && (rest != "" || name.pos == 0):
 		return name, d.Refuse(BadCommand, 1, "a deletion is -:EVENT, -:GRP/EVENT or -:GRP/", nil)
-	case d.Kind == Probe && rest != "" && isDigit(rest[0]):
+	case d.Kind != Return && rest != "" && isDigit(rest[0]):
 		return name, d.Refuse(BadMaxactType, 1, "maxactive needs r", nil)
-	case d.Kind == Probe && rest != "":
-		return name, d.Refuse(BadCommand, 1, "the name of the event follows a colon: p:EVENT", nil)
+	case d.Kind != Return && rest != "":
+		return name, d.Refuse(BadCommand, 1, "the name of the event follows a colon: "+head.s[:1]+":EVENT", nil)
 	case d.Kind == Return && rest != "":
 		return name, d.parseMaxActive(rest)
 	}

@@ -190,7 +190,7 @@ func (p Place) String() string {
 	}
 	s := p.module() + quoteIf(p.Symbol, !p.plainSymbol())
 	if p.Offset != 0 {
-		s += fmt.Sprintf("+%d", p.Offset)
+		s += fmt.Sprintf("%+d", int64(p.Offset))
 	}
 	return s
 }

@@ -6,13 +6,14 @@ import (
 )
 
 // String is the definition in the form of a listing: p|r[MAXACTIVE]:GRP/EVENT PLACE
-// NAME=ARG ... An event without a name has the one that a Namer would try first.
+// NAME=ARG ..., or w:GRP/EVENT ACCESS@PLACE[:LEN] NAME=ARG ... An event without a name has the one that a
+// Namer would try first.
 func (d *Def) String() string {
 	if d.Kind == Delete {
 		return d.Text
 	}
 	var b strings.Builder
-	b.WriteByte("pr"[d.Kind])
+	b.WriteByte("pr-w"[d.Kind])
 	if d.MaxActive > 0 {
 		fmt.Fprint(&b, d.MaxActive)
 	}
@@ -20,12 +21,24 @@ func (d *Def) String() string {
 	if name == "" {
 		name = cut(d.BaseName(d.Place), MaxName)
 	}
-	fmt.Fprintf(&b, ":%s/%s %s", d.Group, name, d.Place)
+	fmt.Fprintf(&b, ":%s/%s %s", d.Group, name, d.place())
 	for i := range d.Args {
 		b.WriteByte(' ')
 		b.WriteString(d.Args[i].listing())
 	}
 	return b.String()
+}
+
+// place is the place as a listing has it, of a watchpoint with the access and the length.
+func (d *Def) place() string {
+	if d.Kind != Watch {
+		return d.Place.String()
+	}
+	s := d.Watched.Access.String() + "@" + d.Place.String()
+	if d.Watched.Len > 0 {
+		s += fmt.Sprintf(":%d", d.Watched.Len)
+	}
+	return s
 }
 
 // listing is NAME=ARG; $arg* takes no name.
@@ -49,9 +62,7 @@ func (d *Def) Deletes(o *Def) bool {
 	case len(d.match)-1 > len(o.Args):
 		return false
 	}
-	_, words := split(d.match[0])
-	p, bad := parsePlace(words[0])
-	if bad != nil || !p.same(o.Place) {
+	if !o.standsAt(d.match[0]) {
 		return false
 	}
 	for i, m := range d.match[1:] {
@@ -60,6 +71,17 @@ func (d *Def) Deletes(o *Def) bool {
 		}
 	}
 	return true
+}
+
+// standsAt says whether the definition's place is the one that a word names.
+func (d *Def) standsAt(word string) bool {
+	_, words := split(word)
+	if d.Kind == Watch {
+		p, watched, bad := parseWatch(words[0])
+		return bad == nil && p.same(d.Place) && watched == d.Watched
+	}
+	p, bad := parsePlace(words[0])
+	return bad == nil && p.same(d.Place)
 }
 
 // same compares places, however they were written.
@@ -82,7 +104,7 @@ func (d *Def) Appends(o *Def) error {
 			return d.Refuse(DiffArgType, d.Args[i].Pos, "", nil)
 		}
 	}
-	if !d.Place.same(o.Place) {
+	if !d.Place.same(o.Place) || d.Watched != o.Watched {
 		return nil
 	}
 	for i := range d.Args {
@@ -116,6 +138,8 @@ func (k Kind) String() string {
 		return "return probe"
 	case Delete:
 		return "deletion"
+	case Watch:
+		return "watchpoint"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }

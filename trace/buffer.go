@@ -36,7 +36,7 @@ type page struct {
 const (
 	pageHits = 512
 	pageRecs = 32 << 10
-	hitBytes = 104 // a hit.Hit takes
+	hitBytes = 112 // a hit.Hit takes
 	// DefaultBuffer is the size of a Buffer, in bytes, where none is asked for.
 	DefaultBuffer = 4 << 20
 	minBuffer     = 4 * (pageHits*hitBytes + pageRecs)

@@ -52,6 +52,7 @@ PROBE is a kprobe_events definition:
 
   p[:[GRP/]EVENT] PLACE [FETCHARGS]               at an instruction
   r[MAXACTIVE][:[GRP/]EVENT] PLACE [FETCHARGS]    at a function's return
+  w[:[GRP/]EVENT] [w|rw|x]@WATCHED [FETCHARGS]    at accesses to memory of a process: writes, all, execution
 
 PLACE is one of
   SYM, SYM+OFFS, MOD:SYM[+OFFS]       a function, an instruction in it; of the object or module MOD
@@ -60,6 +61,8 @@ PLACE is one of
   'SYM' or "SYM"                      a name with spaces or other unusual characters
   PLACE%return                        with p: the function's return
 
+WATCHED is SYM[+-OFFS][:LEN] or 0xADDR[:LEN], with MOD: or without; LEN is 1, 2, 4 or 8.
+
 A FETCHARG is [NAME=]ARG[:TYPE]. ARG is one of
   %REG                      a register: %di, %ax, %r8
   $argN, $retval            the Nth integer argument, from 1; the return value (with r)
@@ -67,6 +70,7 @@ A FETCHARG is [NAME=]ARG[:TYPE]. ARG is one of
   $duration                 the nanoseconds from the function's call to its return (with r)
   $stack, $stackN           the stack pointer; the Nth word of the stack, from 0
   $comm                     the thread's name
+  $addr                     the address that is watched (with w)
   @ADDR, @SYM[+OFFS]        memory at a fixed place
   +OFFS(ARG), -OFFS(ARG)    memory that ARG points to, OFFS bytes further
   \IMM, \"TEXT"             a constant

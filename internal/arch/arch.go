@@ -211,8 +211,9 @@ const (
 	TacticStep   Tactic = "step"
 	TacticUprobe Tactic = "uprobe" // held: by the kernel that the program runs on
 	TacticBreak  Tactic = "break"  // held: by the machine that a guest runs on
+	TacticWatch  Tactic = "watch"  // held: by the processor, for the kernel that the program runs on
 )
 
 // Held says whether the tactic is a probe that somebody else holds, outside of the target's
 // own code.
-func (t Tactic) Held() bool { return t == TacticUprobe || t == TacticBreak }
+func (t Tactic) Held() bool { return t == TacticUprobe || t == TacticBreak || t == TacticWatch }

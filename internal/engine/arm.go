@@ -23,7 +23,7 @@ func (c *Core) arm(evs []*Event, o *AddOptions) ([]*Event, error) {
 // placeEvents puts new events into their functions, and finds how each gets control.
 func (c *Core) placeEvents(evs []*Event, o *AddOptions) ([]*Event, error) {
 	for _, e := range evs {
-		if e.gone {
+		if e.gone || e.watches() {
 			continue
 		}
 		e.fn.take(e)
@@ -63,7 +63,7 @@ func (c *Core) keep(evs []*Event, o *AddOptions, try func(*Event) error) ([]*Eve
 func (c *Core) install(evs []*Event, o *AddOptions) ([]*Event, error) {
 	fns := make([]*function, 0, len(evs))
 	for _, e := range evs {
-		if !e.gone {
+		if !e.gone && !e.watches() {
 			fns = append(fns, e.fn)
 		}
 	}

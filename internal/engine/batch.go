@@ -102,7 +102,7 @@ func (c *Core) reserve(evs []*Event) {
 	}
 	arena, sizes := &codeArena{ed: &c.editor}, map[target.Room]target.Room{}
 	for _, e := range evs {
-		if e.gone || e.force.Held() {
+		if e.gone || e.watches() || e.force.Held() {
 			continue
 		}
 		n := recordRoom

@@ -7,6 +7,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/codescan"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -30,8 +31,11 @@ func (c *Core) blacklisted(r symbol.Resolved) error {
 }
 
 // forbidden says why nothing may be probed where a definition points to, function or not:
-// in the kernel's objects, and in generated code.
+// in the kernel's objects, and in generated code; and why there are no watchpoints.
 func (c *Core) forbidden(d *event.Def) error {
+	if d.Kind == event.Watch && c.can.Watcher == nil {
+		return errno.Errorf(unix.EOPNOTSUPP, "watchpoints are for other processes: here probe the instructions that access the memory")
+	}
 	if why := codescan.ObjectDenied(d.Place.Module); why != "" {
 		return fmt.Errorf("%s is on the blacklist: %s: %w", d.Place.Module, why, unix.EINVAL)
 	}

@@ -26,7 +26,7 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error {
 	one.Name = "" // whether the name is free is not asked here
 	evs, err := c.define(&one, o)
 	for _, e := range evs {
-		if err == nil && !e.gone {
+		if err == nil && !e.gone && !e.watches() {
 			err = e.plannable()
 		}
 		c.namer.Release(e.Name)

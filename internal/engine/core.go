@@ -246,8 +246,11 @@ func (e *Event) At() Place {
 	defer e.knobs.mu.Unlock()
 	r := e.Place
 	p := Place{Addr: r.Addr, Offset: r.Offset}
-	if r.Func != nil {
+	switch {
+	case r.Func != nil:
 		p.Symbol = r.Func.Pretty()
+	case e.watches():
+		p.Symbol, p.Offset = e.Def.Place.Symbol, e.Def.Place.Offset
 	}
 	if r.Module != nil {
 		p.Module = r.Module.Name

@@ -52,6 +52,9 @@ func (c *Core) locate(e *Event, r symbol.Resolved) error { return c.locateIn(e, 
 // locateIn is locate in a function that was analysed; nil: it is found out.
 func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 	d := e.Def
+	if d.Kind == event.Watch {
+		return c.locateWatch(e, r)
+	}
 	if r.Func == nil {
 		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "", errno.Errorf(unix.EINVAL, "no function is known around 0x%x, so its code can not be followed", r.Addr))
 	}

@@ -34,7 +34,7 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 	if d.Place.Kind == event.PlaceLine {
 		return c.defineLine(d, o)
 	}
-	r, err := c.t.Space().Resolve(placeOf(d))
+	r, err := c.resolve(d)
 	if o.Late && errors.Is(err, symbol.ErrNoModule) {
 		if err := c.mayCome(d); o.Found && err != nil {
 			return nil, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)

@@ -44,6 +44,8 @@ func (c *Core) watchFilters(evs []*Event) {
 func (c *Core) callsSystem(e *Event) bool {
 	w := c.t.CodegenEnv()
 	switch {
+	case e.watches():
+		return false
 	case e.h != nil, e.gone:
 		return true
 	case e.Prog == nil:

@@ -26,6 +26,7 @@ func (c *Core) moved(err error) bool { return c.remapped() || errors.Is(err, uni
 // dropGone forgets the functions whose code is not mapped any more.
 func (c *Core) dropGone() error {
 	var errs []error
+	c.dropWatches()
 	for start, f := range c.fns {
 		if m := c.t.Space().ModuleAt(start); m != nil && m.Image == f.Image {
 			continue

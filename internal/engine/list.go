@@ -43,8 +43,8 @@ func (c *Core) ListDisabled(w io.Writer, defs []*event.Def) error {
 	c.mu.Lock()
 	for _, d := range defs {
 		e := &Event{Def: d, knobs: &c.knobs}
-		r, err := c.t.Space().Resolve(placeOf(d))
-		if err == nil {
+		r, err := c.resolve(d)
+		if err == nil && d.Kind != event.Watch {
 			r, err = c.scan.Implementation(r)
 		}
 		state := "[GONE]"
@@ -63,9 +63,11 @@ func (e *Event) line(b *strings.Builder, state string) {
 	place, module := e.Def.Place.Symbol, " "
 	if r := e.Place; r.Func != nil {
 		place = fmt.Sprintf("%s+0x%x", printable(r.Func.Pretty()), r.Offset)
-		if !r.Module.Main {
-			module = printable(r.Module.Name)
-		}
+	} else if e.watches() {
+		place = printable(e.Def.Place.String())
+	}
+	if e.elsewhere() {
+		module = printable(e.Place.Module.Name)
 	}
 	fmt.Fprintf(b, "%x  %c  %s  %s %s\n", e.Place.Addr, e.kind(), place, module, state)
 }
@@ -77,6 +79,8 @@ func (e *Event) kind() byte {
 		return 'j'
 	case e.Def.Kind == event.Return:
 		return 'r'
+	case e.watches():
+		return 'w'
 	}
 	return 'k'
 }

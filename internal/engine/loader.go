@@ -17,7 +17,7 @@ func (c *Core) addHooks(evs []*Event, o *AddOptions) []*Event {
 	if !o.Late {
 		return evs
 	}
-	if c.loaderProbe == nil && slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || e.byStub || !e.Place.Module.Main || recordsStack(e) }) {
+	if c.loaderProbe == nil && slices.ContainsFunc(evs, func(e *Event) bool { return e.gone || e.byStub || e.elsewhere() || recordsStack(e) }) {
 		if c.loaderProbe = c.loaderHook(); c.loaderProbe != nil {
 			evs = append(evs, c.loaderProbe)
 		}

@@ -42,6 +42,7 @@ type Event struct {
 	fn            *function
 	h             *Probe               // what its handlers belong to; nil: it records or counts
 	held          target.ExternalProbe // the kernel's probe; nil: it holds none for this event
+	watched       *target.Watch        // of a watchpoint that has its place; nil: it is none
 	seq           int                  // order of registration
 	epoch         atomic.Uint32        // how often its code was taken out, see arch.ProbeOp.Epoch
 	work          arch.ProbeOp

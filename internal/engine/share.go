@@ -193,7 +193,7 @@ func (c *Core) armOwnNow() (err error) {
 // located analyses the functions of events anew that were forgotten with other events of theirs.
 func (c *Core) located(evs []*Event) error {
 	for _, e := range evs {
-		if e.gone {
+		if e.gone || e.watches() {
 			continue
 		}
 		f, err := c.function(e.Place)

@@ -67,7 +67,7 @@ func (c *Core) armLate() error {
 		if e == nil || !e.gone || e.ended || e.h != nil {
 			continue
 		}
-		r, err := c.t.Space().Resolve(placeOf(e.Def))
+		r, err := c.resolve(e.Def)
 		if errors.Is(err, symbol.ErrNoModule) {
 			continue
 		}

@@ -17,6 +17,12 @@ import (
 // events, else by a probe that the kernel holds. One of these is armed at once.
 func (c *Core) serve(e *Event) error {
 	var why error
+	if e.watches() {
+		if err := c.hold(e); err != nil {
+			return e.refused(err)
+		}
+		return nil
+	}
 	if !e.force.Held() {
 		if why = c.returnsElse(e, e.fn.serves(e)); why == nil {
 			why = c.loads(e)
@@ -83,6 +89,9 @@ func (c *Core) fallBackToUprobeAt(evs []*Event, why error) (e *Event, err error)
 
 // hold has the kernel hold an event's probe.
 func (c *Core) hold(e *Event) error {
+	if e.watches() {
+		return c.holdWatch(e)
+	}
 	if e.Def.Kind == event.Return {
 		return errno.Errorf(unix.EOPNOTSUPP, "the kernel's return probe would change the return address on the stack")
 	}

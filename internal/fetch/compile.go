@@ -226,6 +226,8 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 		a.Base, err = c.result(e, 0)
 	case event.ExprDuration:
 		err = c.duration(e)
+	case event.ExprWatched:
+		err = c.watched(e)
 	case event.ExprName:
 		err = c.name(e)
 	default:
@@ -262,6 +264,15 @@ func (c *compiler) duration(e *event.Expr) error {
 	if c.src.Type.Text == "" {
 		c.arg.Type = Type{Kind: event.Unsigned, Size: 8}
 	}
+	return nil
+}
+
+func (c *compiler) watched(e *event.Expr) error {
+	w, ok := c.env.(Watcher)
+	if !ok {
+		return c.refuse(event.BadVar, e, "an address is accessed at a watchpoint: w", nil)
+	}
+	c.arg.Base = Base{Kind: BaseImm, Imm: w.Watched()}
 	return nil
 }
 

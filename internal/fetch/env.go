@@ -30,6 +30,12 @@ type CommStorer interface{ StoresComm() bool }
 // commSize is the size of a thread's name in a record (TASK_COMM_LEN, linux/sched.h).
 const commSize = 16
 
+// Watcher is an Env of a watchpoint.
+type Watcher interface {
+	// Watched is the address that is watched ($addr).
+	Watched() uint64
+}
+
 // TypeRefuser is an Env that can not serve all types.
 type TypeRefuser interface {
 	// RefuseType gives the reason why a type can not be had there, "" if it can. In a kernel

@@ -30,6 +30,8 @@ type Hit struct {
 	GoID    uint64 // of a Go program: the goroutine, 0 on a thread's own stack
 	Caller  uint64 // Return: where the function returns to
 	Unknown bool   // Return: the function went on in another one, its value is not known here
+	Before  bool   // of a watchpoint: the instruction is not known; it ran before the one at IP
+	IP      uint64 // of a watchpoint: the instruction that accessed the memory; else 0, and it is Event.Addr
 	Comm    string // the thread's name where the record has it; "": Namer is asked
 	// Context is what a kernel's line has behind the CPU: irqs-off, need-resched, hardirq
 	// or softirq, preempt-depth, migrate-disable, or those of another kernel; 0 are behind
@@ -37,6 +39,14 @@ type Hit struct {
 	// disable.
 	Context [8]byte
 	Rec     []byte // the whole record; valid while the function that was given the Hit runs
+}
+
+// Addr is the instruction of the hit, of a return probe the function.
+func (h *Hit) Addr() uint64 {
+	if h.IP != 0 {
+		return h.IP
+	}
+	return h.Event.Addr
 }
 
 // context is what the hit has of its Context.
@@ -100,7 +110,10 @@ func (p *Printer) Text(dst []byte, h *Hit) []byte {
 		dst = append(dst, " <- "...)
 		dst = p.function(dst, h.Event.Addr)
 	} else {
-		dst = fetch.AppendSym(dst, h.Event.Addr, p.Names.Symbol)
+		if h.Before {
+			dst = append(dst, "unknown, before "...)
+		}
+		dst = fetch.AppendSym(dst, h.Addr(), p.Names.Symbol)
 	}
 	dst = append(dst, ')')
 	vs, err := p.decode(h)
@@ -247,7 +260,7 @@ func (p *Printer) decode(h *Hit) ([]fetch.Value, error) {
 }
 
 // JSON appends a hit as one line of JSON: time (seconds, CLOCK_MONOTONIC), event, comm,
-// pid (the thread's id, as ftrace calls it), cpu, goid, flags (Context), at, caller, args, stack (the callers), stack_ends (why
+// pid (the thread's id, as ftrace calls it), cpu, goid, flags (Context), at, before (where at is unknown), caller, args, stack (the callers), stack_ends (why
 // they are not all).
 func (p *Printer) JSON(dst []byte, h *Hit) []byte {
 	dst = fmt.Appendf(dst, `{"time":%d.%09d,"event":`, h.Nanos/1e9, h.Nanos%1e9)
@@ -266,7 +279,11 @@ func (p *Printer) JSON(dst []byte, h *Hit) []byte {
 		dst = append(dst, `,"caller":`...)
 		dst = fetch.AppendJSONString(dst, fetch.AppendSym(nil, h.Caller, p.Names.Symbol))
 	} else {
-		dst = fetch.AppendJSONString(dst, fetch.AppendSym(nil, h.Event.Addr, p.Names.Symbol))
+		at := fetch.AppendSym(nil, h.Addr(), p.Names.Symbol)
+		if h.Before {
+			dst = append(dst, `"unknown","before":`...)
+		}
+		dst = fetch.AppendJSONString(dst, at)
 	}
 	vs, err := p.decode(h)
 	if err != nil {

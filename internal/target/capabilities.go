@@ -29,6 +29,7 @@ type Capabilities struct {
 	Tallier        Tallier
 	Unwinder       Unwinder
 	Sharing        MemorySharer
+	Watcher        Watcher
 
 	// Own says that the target is the process that runs the engine.
 	Own bool
@@ -198,6 +199,12 @@ type Unwinder interface {
 type MemorySharer interface {
 	// ShareMemory gives size bytes of zeroed memory, which stays until Close, and a reader of it, which can read them after Close too.
 	ShareMemory(size int) (addr uint64, r io.ReaderAt, err error)
+}
+
+// Watcher is a Target whose processor watches memory.
+type Watcher interface {
+	// Watch arms a watchpoint in all threads that there are and that come. ENOSPC: those that the processor has are taken.
+	Watch(w *Watch) (ExternalProbe, error)
 }
 
 // Yielder is a Target that others may trace, whose breakpoints may fall into patches.

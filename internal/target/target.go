@@ -5,6 +5,7 @@ package target
 import (
 	"errors"
 
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/ring"
@@ -73,7 +74,7 @@ type Target interface {
 	// handler in the address space. No site may cover its instruction. The error says
 	// why the kernel can not, or may not.
 	Uprobe(u *Uprobe) (ExternalProbe, error)
-	// Uprobes reads the records that are there of the probes that the kernel holds, and
+	// Uprobes reads the records that are there of the probes that the kernel holds, watchpoints among them, and
 	// returns how many.
 	Uprobes(f func(*UprobeRecord)) int
 	// Close takes out all that Prepare put in. Precondition: no site is armed and no
@@ -90,7 +91,17 @@ type Uprobe struct {
 	Asked bool           // this tactic was asked for, and not what is left when no other fits
 }
 
-// ExternalProbe is a Uprobe that is armed. It ends with the tracer, however that ends.
+// Watch is a watchpoint.
+type Watch struct {
+	Addr   uint64
+	Len    int // bytes: 1, 2, 4 or 8; of Execute nothing
+	Access event.Access
+	Event  int            // number in the records
+	Prog   *fetch.Program // nil: accesses are counted, not recorded
+	Args   int            // offset of the arguments in the record, in bytes
+}
+
+// ExternalProbe is a Uprobe or a Watch that is armed. It ends with the tracer, however that ends.
 type ExternalProbe interface {
 	// Tactic is how the probe is held.
 	Tactic() arch.Tactic
@@ -101,13 +112,16 @@ type ExternalProbe interface {
 	Close() error
 }
 
-// UprobeRecord is a record of a Uprobe.
+// UprobeRecord is a record of a Uprobe or a Watch.
 type UprobeRecord struct {
 	Event int
 	TID   int
 	CPU   int
 	Nanos uint64 // CLOCK_MONOTONIC
-	Bytes []byte // a record as the ring has them, but for its time stamp; valid during the call
+	// IP is the instruction that accessed the memory of a watchpoint; Before: that one is not known, and ran before IP.
+	IP     uint64
+	Before bool
+	Bytes  []byte // a record as the ring has them, but for its time stamp; valid during the call
 }
 
 // Inside says whether the instruction at an address of the site's region must not be run in the

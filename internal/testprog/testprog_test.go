@@ -32,6 +32,7 @@ func TestProgramsCount(t *testing.T) {
 	uid := fmt.Sprint(os.Getuid())
 	for _, c := range []counted{
 		{"work", []string{"2"}, "go 100", work},
+		{"watch", []string{"3"}, "go 100", map[string]uint64{"rounds": 600}},
 		// 40 rounds: the depths 1 to 8, five times.
 		{"jmp", nil, "go 40", map[string]uint64{"descend": 180, "returned": 64, "jumped": 116, "bad": 0}},
 		{"exc", nil, "go 40", map[string]uint64{
@@ -478,7 +479,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stacks stand tailback tails tight timed toggle trapuser vector vforker work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stacks stand tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

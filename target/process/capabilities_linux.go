@@ -22,6 +22,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		Caller:         t,
 		Unwinder:       t,
 		Sharing:        t,
+		Watcher:        t,
 
 		Stands:       t.Stands,
 		FaultsCaught: t.FaultsCaught,

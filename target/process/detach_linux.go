@@ -28,6 +28,7 @@ func (t *Target) Close() error {
 	if k := t.kernel.Swap(nil); k != nil {
 		k.close()
 	}
+	t.watch.close()
 	if t.control == nil && !t.closed {
 		return nil
 	}

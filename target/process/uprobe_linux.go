@@ -203,11 +203,11 @@ func (u *uprobe) Close() error {
 
 // Uprobes reads the records that are there.
 func (t *Target) Uprobes(f func(*target.UprobeRecord)) int {
+	n := t.watched(f)
 	k := t.kernel.Load()
 	if k == nil {
-		return 0
+		return n
 	}
-	n := 0
 	k.poll(func(b []byte) {
 		if len(b) < 8+ring.RecHeader {
 			return

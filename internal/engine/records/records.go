@@ -247,7 +247,7 @@ func (rs *Reader) passes(v *View, h *hit.Hit) bool {
 	if h.Unknown {
 		fetch.HideResults(vs)
 	}
-	if v.Filter.Match(vs, &fetch.FilterHit{IP: v.Event.Addr, Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU), Comm: h.Comm}) {
+	if v.Filter.Match(vs, &fetch.FilterHit{IP: h.Addr(), Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU), Comm: h.Comm}) {
 		return true
 	}
 	v.Filtered.Add(1)
@@ -262,7 +262,7 @@ func (rs *Reader) uprobeHits() []hit.Hit {
 		if v == nil {
 			return
 		}
-		h := hit.Hit{Event: &v.Event, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, Rec: r.Bytes}
+		h := hit.Hit{Event: &v.Event, Nanos: r.Nanos, CPU: r.CPU, TID: r.TID, IP: r.IP, Before: r.Before, Rec: r.Bytes}
 		if rs.t.CodegenEnv().Kernel != nil {
 			h.Comm, h.Context, _ = rs.tasks.Read(r.Bytes)
 		}
