@@ -61,8 +61,9 @@ type given struct {
 type shown struct {
 	name string
 	hist *hit.Histogram
-	ev   *engine.Event // nil: a synthetic event
-	many bool          // its definition has made several events
+	def  *event.Hist
+	evs  []*engine.Event // the event's probes; none: a synthetic event
+	many bool            // its definition has made several events
 }
 
 func newHist() *cobra.Command {
@@ -199,7 +200,9 @@ func (g *histogramming) prepare(t *tracing, s tracee) error {
 		if prog == nil { // its object is not there yet
 			return fmt.Errorf("%s: its object is not there: a histogram needs it", e.Name)
 		}
-		g.set.Event(e.Group, e.Name, prog)
+		if !g.set.Event(e.Group, e.Name, prog) {
+			return usagef("the probes of event %s have not all the same arguments: say their types, name=arg:u64", e.Name)
+		}
 	}
 	for _, one := range g.given {
 		if one.synth != nil {
@@ -219,14 +222,9 @@ func (g *histogramming) add(one given, evs []*kprobes.Event) error {
 	if one.hist == nil {
 		return nil
 	}
-	var all []shown
-	if one.synth != nil {
-		all = append(all, shown{name: event.SyntheticGroup + "/" + one.synth.Name})
-	}
-	for _, e := range evs {
-		if one.def != nil && engine.OfEvent(e).Given == one.def {
-			all = append(all, shown{name: e.Group + "/" + e.Name, ev: engine.OfEvent(e)})
-		}
+	all, err := g.of(one, evs)
+	if err != nil {
+		return err
 	}
 	for _, s := range all {
 		group, name, _ := strings.Cut(s.name, "/")
@@ -238,6 +236,32 @@ func (g *histogramming) add(one given, evs []*kprobes.Event) error {
 		g.shown = append(g.shown, s)
 	}
 	return nil
+}
+
+// of finds the histograms that a definition needs: one for each name among its events. Probes of an event that has one join it.
+func (g *histogramming) of(one given, evs []*kprobes.Event) (all []shown, err error) {
+	if one.synth != nil {
+		return []shown{{name: event.SyntheticGroup + "/" + one.synth.Name, def: one.hist}}, nil
+	}
+	for _, ev := range evs {
+		e := engine.OfEvent(ev)
+		if e.Given != one.def {
+			continue
+		}
+		name := e.Group + "/" + e.Name
+		named := func(s shown) bool { return s.name == name }
+		if i := slices.IndexFunc(g.shown, named); i >= 0 {
+			if g.shown[i].def.Text != one.hist.Text {
+				return nil, usagef("event %s has a histogram already: each of its probes takes the same", e.Name)
+			}
+			g.shown[i].evs = append(g.shown[i].evs, e)
+		} else if i := slices.IndexFunc(all, named); i >= 0 {
+			all[i].evs = append(all[i].evs, e)
+		} else {
+			all = append(all, shown{name: name, def: one.hist, evs: []*engine.Event{e}})
+		}
+	}
+	return all, nil
 }
 
 // hit counts a hit.
@@ -263,15 +287,14 @@ func (g *histogramming) print(t *tracing) {
 	l := t.printed
 	l.buf = l.buf[:0]
 	for _, s := range g.shown {
-		if s.ev == nil {
-			continue
-		}
-		entries, dropped, ok, err := g.core.Histogram(s.ev)
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
-		}
-		if ok {
-			s.hist.Load(entries, dropped)
+		for _, e := range s.evs {
+			entries, dropped, ok, err := g.core.Histogram(e)
+			if err != nil {
+				fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+			}
+			if ok {
+				s.hist.Load(entries, dropped)
+			}
 		}
 	}
 	for i, s := range g.shown {

@@ -111,17 +111,29 @@ func (g *statting) prepare(s tracee) error {
 		return usagef("kprobe stat does not count in this target")
 	}
 	evs, core := p.Events(), p.Core()
+	index := make([]int, len(evs)) // in names: probes that share a name are one event
 	g.counts = func() []kprobes.Counts {
-		out := make([]kprobes.Counts, len(evs))
+		out := make([]kprobes.Counts, len(g.names))
 		for i, e := range evs {
-			out[i] = core.Counts(e)
+			n, sum := core.Counts(e), &out[index[i]]
+			sum.Hits += n.Hits
+			sum.Filtered += n.Filtered
+			sum.Missed += n.Missed
+			sum.Lost += n.Lost
 		}
 		return out
 	}
-	for _, e := range evs {
-		g.names = append(g.names, e.Group+"/"+e.Name)
+	byName := map[string]int{}
+	for i, e := range evs {
+		name := e.Group + "/" + e.Name
+		at, ok := byName[name]
+		if !ok {
+			at, byName[name] = len(g.names), len(g.names)
+			g.names = append(g.names, name)
+		}
+		index[i] = at
 	}
-	g.before = make([]kprobes.Counts, len(evs))
+	g.before = make([]kprobes.Counts, len(g.names))
 	g.start = time.Now()
 	g.last = g.start
 	return nil

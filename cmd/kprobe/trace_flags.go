@@ -52,6 +52,8 @@ PROBE is a kprobe_events definition:
 
   p[:[GRP/]EVENT] PLACE [FETCHARGS]               at an instruction
   r[MAXACTIVE][:[GRP/]EVENT] PLACE [FETCHARGS]    at a function's return
+  f[MAXACTIVE][:[GRP/]EVENT] FUNC[%return] [FETCHARGS]
+                                                  at functions: those of a pattern are one event
   w[:[GRP/]EVENT] [w|rw|x]@WATCHED [FETCHARGS]    at accesses to memory of a process: writes, all, execution
 
 PLACE is one of
