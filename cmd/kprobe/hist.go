@@ -162,7 +162,7 @@ func (g *histogramming) probes() (defs []*event.Def) {
 		if d == nil {
 			continue
 		}
-		if d.Filter = one.hist.Filter; !records {
+		if d.Filter = g.f.only.and(one.hist.Filter); !records {
 			d.Hist = one.hist
 		}
 		if stack || one.keysStack() {

@@ -82,7 +82,7 @@ func (g *statting) run(cmd []string) error {
 	if err != nil {
 		return err
 	}
-	f.counters = len(f.filters) == 0 // a filter tests what a record has
+	f.counters = len(f.filters) == 0 && !f.only.given() // a filter tests what a record has
 	t := &tracing{f: f, every: g.every, added: g.prepare, ticked: g.print}
 	g.t = t
 	t.left = func() {

@@ -24,6 +24,7 @@ type traceFlags struct {
 	probes   []string // by -e
 	others   []string // without a flag
 	filters  []filterFlag
+	only     restriction
 	deletes  []string
 	file     string
 	stat     bool
@@ -107,6 +108,7 @@ func (f *traceFlags) flags(c *cobra.Command) {
 func (f *traceFlags) shared(c *cobra.Command, counted string) {
 	fl := c.Flags()
 	f.of.flags(c)
+	f.only.flags(fl)
 	f.given = fl.Changed
 	fl.DurationVar(&f.duration, "duration", 0, "stop after this long")
 	fl.Uint64Var(&f.count, "count", 0, "stop after this many "+counted)
@@ -161,7 +163,7 @@ func (f *traceFlags) definitions() ([]*event.Def, error) {
 	}
 	defs = append(defs, slices.DeleteFunc(given, func(d *event.Def) bool { return d == nil })...)
 	for _, d := range defs {
-		d.Stack = f.stack
+		d.Stack, d.Filter = f.stack, f.only.and(d.Filter)
 		f.patterns = f.patterns || d.Place.Glob
 	}
 	defs, err := withoutDeleted(defs)
@@ -252,11 +254,18 @@ func withoutDeleted(defs []*event.Def) ([]*event.Def, error) {
 }
 
 func (f *traceFlags) check(cmd []string) error {
+	if err := f.only.check(); err != nil {
+		return err
+	}
 	switch one, err := f.of.named(); {
 	case err != nil:
 		return err
 	case f.of.kernel && len(f.filters) > 0:
 		return usagef("-f is for processes and guests: write the filter into the event's file in tracefs")
+	case f.of.kernel && f.only.given():
+		return usagef("--tid and --comm are for processes and guests: write the ids into set_event_pid in tracefs")
+	case f.counters && f.only.given():
+		return usagef("--tid and --comm need records: leave out --counters")
 	case f.counters && len(f.filters) > 0:
 		return usagef("-f needs records: leave out --counters")
 	case f.given("stacktrace") && (f.stack < 1 || f.stack > event.MaxStack):
