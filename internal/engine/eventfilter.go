@@ -11,12 +11,8 @@ import (
 // compileFilter compiles the filter of an event that has its program. Generated code runs it where it can; else whoever reads the
 // records does.
 func (c *Core) compileFilter(e *Event) error {
-	f, err := e.Prog.Filter(e.Def.Filter, fetch.FilterEnv{Functions: c.functionAt, Comm: c.t.CodegenEnv().Kernel != nil})
+	f, err := c.FilterOf(e, e.Def.Filter)
 	if err != nil {
-		var bad *event.FilterError
-		if errors.As(err, &bad) && bad.Code == event.FilterFieldNotFound {
-			bad.Why = fmt.Sprintf("%s has %s", e.Def.Text, fieldNames(e))
-		}
 		return err
 	}
 	e.filter, e.work.Filter = f, nil
@@ -24,6 +20,16 @@ func (c *Core) compileFilter(e *Event) error {
 		e.work.Filter = f
 	}
 	return nil
+}
+
+// FilterOf compiles a filter of what an event records. Its errors are *event.FilterError. Precondition: the event has its program.
+func (c *Core) FilterOf(e *Event, text string) (*fetch.Filter, error) {
+	f, err := e.Prog.Filter(text, fetch.FilterEnv{Functions: c.functionAt, Comm: c.t.CodegenEnv().Kernel != nil})
+	var bad *event.FilterError
+	if errors.As(err, &bad) && bad.Code == event.FilterFieldNotFound {
+		bad.Why = fmt.Sprintf("%s has %s", e.Def.Text, fieldNames(e))
+	}
+	return f, err
 }
 
 // fieldNames lists what a filter of an event may test, for a message.
