@@ -34,10 +34,10 @@ func triggered(t *testing.T, threads, calls int, args ...string) (string, result
 
 // triggersOf are triggers of the probes of calls, and which calls of them are shown.
 type triggersOf struct {
-	name                           string
-	onEndbr, onSix, onSmall        []string
-	shownEndbr, shownSix, shownSml func(i int64) bool
-	stacks                         []int64 // calls of f_six that are shown with their stacks
+	name                             string
+	onEndbr, onSix, onSmall          []string
+	shownEndbr, shownSix, shownSmall func(i int64) bool
+	stacks                           []int64 // calls of f_six that are shown with their stacks
 }
 
 func always(int64) bool { return true }
@@ -53,24 +53,24 @@ func TestTriggers(t *testing.T) {
 	}
 	until := func(end int64) func(int64) bool { return func(i int64) bool { return i < end } }
 	for _, c := range []triggersOf{
-		{name: "off", onSix: []string{"traceoff if i == 1234"}, shownEndbr: until(1235), shownSix: until(1235), shownSml: until(1234)},
+		{name: "off", onSix: []string{"traceoff if i == 1234"}, shownEndbr: until(1235), shownSix: until(1235), shownSmall: until(1234)},
 		{
 			name: "windows", onEndbr: []string{"traceon if i & 64"}, onSmall: []string{"traceoff if !(i & 64)"},
-			shownEndbr: first(window), shownSix: window, shownSml: window,
+			shownEndbr: first(window), shownSix: window, shownSmall: window,
 		},
 		{
 			name: "three windows", onEndbr: []string{"traceon:3 if i & 64"}, onSmall: []string{"traceoff if !(i & 64)"},
-			shownEndbr: first(three), shownSix: three, shownSml: three,
+			shownEndbr: first(three), shownSix: three, shownSmall: three,
 		},
 		{
 			name:       "events",
 			onEndbr:    []string{"enable_event:kprobes:six:2 if i & 128", "disable_event:kprobes:small:1 if i == 700"},
 			onSmall:    []string{"disable_event:kprobes:six if !(i & 128)", "enable_event:kprobes:small if i == 900"},
 			shownEndbr: always, shownSix: func(i int64) bool { return i >= 128 && i <= 256 || i >= 384 && i <= 512 },
-			shownSml: func(i int64) bool { return i < 700 || i >= 900 },
+			shownSmall: func(i int64) bool { return i < 700 || i >= 900 },
 		},
 		{
-			name: "stacks", onSix: []string{"stacktrace:3 if i > 1500"}, shownEndbr: always, shownSix: always, shownSml: always,
+			name: "stacks", onSix: []string{"stacktrace:3 if i > 1500"}, shownEndbr: always, shownSix: always, shownSmall: always,
 			stacks: []int64{1501, 1502, 1503},
 		},
 	} {
@@ -92,7 +92,7 @@ func TestTriggers(t *testing.T) {
 				text, r := triggered(t, 1, calls, args...)
 				sameCalls(t, r.of("endbr"), calls, c.shownEndbr)
 				sameCalls(t, r.of("six"), calls, c.shownSix)
-				sameCalls(t, r.of("small"), calls, c.shownSml)
+				sameCalls(t, r.of("small"), calls, c.shownSmall)
 				for _, i := range c.stacks {
 					if !strings.Contains(text, fmt.Sprintf(" i=%d\n => f_six", i)) {
 						t.Errorf("call %d has no stack", i)

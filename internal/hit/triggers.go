@@ -14,8 +14,8 @@ import (
 // (kernel/trace/trace_events_trigger.c, Linux 6.18): see Hit. Hits are to come in the order of their times. It is not safe for use by
 // several goroutines.
 //
-// Whether a trace begins switched on, and whether an event begins enabled, is told by the first trigger added that switches it: behind
-// a traceon or enable_event it begins off, or that trigger would have nothing to do. What no trigger switches is on.
+// The first trigger added that switches tracing, or an event, says how that begins: a traceon or enable_event that it begins off, or
+// that trigger would have nothing to do. What no trigger switches is on.
 type Triggers struct {
 	off      bool // tracing is
 	switches bool // a trigger switches tracing
@@ -201,10 +201,11 @@ func (t *trigger) post() bool {
 //   - triggers act at all hits of the event, also at those that are not shown: tracing is off, the event is disabled, or its filter does
 //     not let them pass;
 //   - the trigger added last acts first, and histograms behind all others;
-//   - traceoff and stacktrace act when it is decided whether the hit is shown, all others before: an event that enables itself shows
-//     the hit at which it does, and the hit at which traceoff acts is shown. A stack is shown if tracing is on then;
+//   - traceoff and stacktrace act when it is decided whether the hit is shown, all others before: the hit at which traceoff acts is
+//     shown, that at which an event disables itself is not. A stack is shown if tracing is on then;
 //   - the hit at which traceon acts is shown, but for an event that is enabled, has no filter, and has a trigger that needs the record
 //     (a filter, hist, traceoff, stacktrace);
+//   - the hit at which an event enables itself is shown if a trigger needs the record;
 //   - a Count goes down when the trigger had something to do.
 func (s *Triggers) Hit(h *Hit, names Namer) (shown Shown) {
 	e := s.events[[2]string{h.Event.Group, h.Event.Name}]
@@ -219,6 +220,8 @@ func (s *Triggers) Hit(h *Hit, names Namer) (shown Shown) {
 	// kept. A record that may be thrown away is made elsewhere first, and takes room behind them (trace_event_buffer_lock_reserve in
 	// kernel/trace/trace.c).
 	roomFirst := e.conditional && !e.disabled && e.filter == nil
+	// Where none does it looks before they act whether the event is disabled (__trace_trigger_soft_disabled), and behind them again.
+	skipped := !e.conditional && e.disabled
 	recorded := !s.off
 	var post []*trigger
 	for _, t := range e.triggers {
@@ -237,7 +240,7 @@ func (s *Triggers) Hit(h *Hit, names Namer) (shown Shown) {
 	if !passes {
 		e.filtered++
 	}
-	shown.Line = recorded && !e.disabled && passes
+	shown.Line = recorded && !skipped && !e.disabled && passes
 	for _, t := range post {
 		acted := s.act(t, o)
 		shown.Stack = shown.Stack || acted && t.def.Command == event.TriggerStacktrace && !s.off

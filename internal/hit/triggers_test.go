@@ -100,7 +100,7 @@ func TestTriggers(t *testing.T) {
 		{[]string{"c disable_event:g:b", "a enable_event:g:b if n == 2"}, "b0 c0 b1 a2 b2", "b0 c0 a2 b2"},
 		// An event switches itself.
 		{[]string{"a enable_event:g:a if n == 3"}, all, "b1 b2 a3 b3 a4 b4 a5 b5"},
-		{[]string{"a enable_event:g:a"}, all, all},
+		{[]string{"a enable_event:g:a"}, all, "b1 a2 b2 a3 b3 a4 b4 a5 b5"},
 		{[]string{"a disable_event:g:a if n == 3"}, all, "a1 b1 a2 b2 b3 b4 b5"},
 		{[]string{"a disable_event:g:a"}, all, "b1 b2 b3 b4 b5"},
 		// Triggers act at hits that are not shown.

@@ -27,7 +27,7 @@ type otherKernel struct {
 	locked  bool // its own tracer is locked (lockdown=confidentiality)
 	depth   bool // its own lines count the depth that its handlers add: until 5.12, where it is counted
 	inShort bool // booted in short runs too
-	hists   bool // its histograms have what came with 6.3
+	hists   bool // its histograms have what came with 6.3; they are compared, and triggers
 }
 
 // otherKernels are the kernels that Debian's archive has, oldest first. PREEMPT_RT takes the interrupt
@@ -63,6 +63,8 @@ func TestKernels(t *testing.T) {
 			checkKernel(t, g, &c)
 			if c.hists {
 				compareHistograms(t, g, histNewer, histNewerBad)
+				compareTriggers(t, g)
+				compareTriggerTexts(t, g)
 			}
 			g.Reboot()
 			checkKernel(t, g, &c)
