@@ -206,7 +206,7 @@ func (t *trigger) post() bool {
 //   - the hit at which traceon acts is shown, but for an event that is enabled, has no filter, and has a trigger that needs the record
 //     (a filter, hist, traceoff, stacktrace);
 //   - the hit at which an event enables itself is shown if a trigger needs the record;
-//   - a Count goes down when the trigger had something to do.
+//   - a Count goes down when there was something to switch, and when callers are shown or histograms switched at each hit.
 func (s *Triggers) Hit(h *Hit, names Namer) (shown Shown) {
 	e := s.events[[2]string{h.Event.Group, h.Event.Name}]
 	if e == nil || len(e.triggers) == 0 && e.filter == nil {
