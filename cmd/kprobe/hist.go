@@ -155,7 +155,7 @@ func (g *histogramming) probes() (defs []*event.Def) {
 	records, stack := g.f.count > 0, false
 	for _, one := range g.given {
 		records = records || one.hist != nil && len(one.hist.Actions) > 0
-		stack = stack || one.synth != nil && one.keysStack() // of the hits at which it is traced
+		stack = stack || one.synth != nil && keysStack(one.hist) // of the hits at which it is traced
 	}
 	for _, one := range g.given {
 		d := one.def
@@ -165,7 +165,7 @@ func (g *histogramming) probes() (defs []*event.Def) {
 		if d.Filter = g.f.only.and(one.hist.Filter); !records {
 			d.Hist = one.hist
 		}
-		if stack || one.keysStack() {
+		if stack || keysStack(one.hist) {
 			d.Stack = event.HistCallers
 		}
 		defs = append(defs, d)
@@ -173,9 +173,9 @@ func (g *histogramming) probes() (defs []*event.Def) {
 	return defs
 }
 
-// keysStack says whether the callers are a key.
-func (one *given) keysStack() bool {
-	return one.hist != nil && slices.ContainsFunc(one.hist.Keys, func(k event.HistField) bool { return k.Mod == event.HistStack })
+// keysStack says whether the callers are a key of a histogram; nil is none.
+func keysStack(h *event.Hist) bool {
+	return h != nil && slices.ContainsFunc(h.Keys, func(k event.HistField) bool { return k.Mod == event.HistStack })
 }
 
 // prepare makes the histograms of the events that have been added.
@@ -282,10 +282,8 @@ func (g *histogramming) hit(t *tracing, h *hit.Hit) {
 	t.printed.hit(h)
 }
 
-// print prints the histograms, each under the name of its event where there are several; one that events share under all their names.
+// print prints the histograms, with what generated code has counted.
 func (g *histogramming) print(t *tracing) {
-	l := t.printed
-	l.buf = l.buf[:0]
 	for _, s := range g.shown {
 		for _, e := range s.evs {
 			entries, dropped, ok, err := g.core.Histogram(e)
@@ -297,19 +295,25 @@ func (g *histogramming) print(t *tracing) {
 			}
 		}
 	}
-	for i, s := range g.shown {
+	t.printed.histograms(g.shown)
+}
+
+// histograms prints histograms, each under the name of its event where there are several; one that events share under all their names.
+func (l *lines) histograms(all []shown) {
+	l.buf = l.buf[:0]
+	for i, s := range all {
 		shares := func(o shown) bool { return s.hist.Shares(o.hist) }
-		if slices.ContainsFunc(g.shown[:i], shares) {
+		if slices.ContainsFunc(all[:i], shares) {
 			continue
 		}
-		if len(g.shown) > 1 {
+		if len(all) > 1 {
 			if s.hist.Hits()+s.hist.Dropped() == 0 && s.many {
 				continue
 			}
 			if len(l.buf) > 0 {
 				l.buf = append(l.buf, '\n')
 			}
-			for _, o := range g.shown[i:] {
+			for _, o := range all[i:] {
 				if shares(o) {
 					l.buf = fmt.Appendf(l.buf, "# %s\n", o.name)
 				}

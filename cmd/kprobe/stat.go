@@ -54,7 +54,7 @@ func newStat() *cobra.Command {
 	fl := c.Flags()
 	events := &probeValue{f: f, fl: fl}
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
-	fl.VarP(&filterValue{events}, "filter", "f", "what a hit of the probe before must pass to be counted: 'n > 5'")
+	fl.VarP(&boundValue{events, "FILTER", &f.filters}, "filter", "f", "what a hit of the probe before must pass to be counted: 'n > 5'")
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
 	fl.StringVar(&f.format, "format", "text", "text or json")
 	fl.DurationVarP(&g.every, "interval", "I", time.Second, "the time between two outputs")

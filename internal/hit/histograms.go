@@ -92,7 +92,7 @@ func (e *histEvent) variable(name string) *histVar {
 func (s *Histograms) Add(group, name string, def *event.Hist) (*Histogram, error) {
 	own := *def
 	own.Keys, own.Vals, own.Vars = slices.Clone(def.Keys), slices.Clone(def.Vals), slices.Clone(def.Vars)
-	h := &Histogram{def: &own, ev: s.event(group, name), histTable: &histTable{entries: map[string]*histEntry{}}}
+	h := &Histogram{def: &own, paused: def.Paused, ev: s.event(group, name), histTable: &histTable{entries: map[string]*histEntry{}}}
 	m := histMaker{set: s, h: h, def: &own}
 	if h.ev == nil {
 		return nil, own.Refuse(event.HistEventFileNotFound, "", "there is no event "+group+"/"+name)
