@@ -78,6 +78,7 @@ func TestKernel(t *testing.T) {
 		{"ends", kernelEnds},
 		{"killed", kernelKilled},
 		{"refused", kernelRefused},
+		{"filtered", kernelFiltered},
 		{"tools", kernelTools},
 		{"process", oldProcessor},
 	} {
@@ -257,6 +258,29 @@ func kernelRefused(t *testing.T, g *testguest.Guest) {
 		r, err := g.Run(argv...)
 		if err != nil || r.Status != c.status || !strings.Contains(r.Stderr, c.want) {
 			t.Errorf("%q: %v, status %d\n%s\nwant\n%s", c.defs, err, r.Status, r.Stderr, c.want)
+		}
+		emptyKernel(t, g)
+	}
+}
+
+// Filters are the kernel's: its own lines, and its own text and column where one is wrong.
+func kernelFiltered(t *testing.T, g *testguest.Guest) {
+	r := traceWhile(t, g, "INT", `--comm 'hi?' 'p:some do_sys_openat2 flags=+0(%dx):u64' -f 'flags & 65536 || flags == 7' 'p:all do_sys_openat2'`,
+		"for i in 1 2 3; do hit openname 10 -1 /no/such 65536 0; hit openname 5 -1 /no/such 0 0; done > /dev/null")
+	some, all := strings.Count(r.Stdout, ": some: "), regexp.MustCompile(`(?m)^ +hit-\d+ .*: all: `).FindAllString(r.Stdout, -1)
+	if r.Status != 0 || some != 30 || len(all) < 45 || len(all) != strings.Count(r.Stdout, ": all: ") || !strings.Contains(r.Stderr, "some hits=30 ") {
+		t.Errorf("status %d, %d and %d lines: %s\n%.1000s", r.Status, some, len(all), r.Stderr, r.Stdout)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"p:ev do_sys_openat2 fl=%dx:u64", "-f", "fl == 1 && nothing > 3"}, "filter \"fl == 1 && nothing > 3\", column 20: Field not found"},
+		{[]string{"p:ev do_sys_openat2 fl=%dx:u64", "-f", "fl == 1", "p:ev vfs_read fl=%dx:u64"}, "an event has one filter"},
+	} {
+		r, err := g.Run(append([]string{"/bin/kprobe", "trace", "-k"}, c.args...)...)
+		if err != nil || r.Status != 1 || !strings.Contains(r.Stderr, c.want) {
+			t.Errorf("%q: %v, status %d\n%s\nwant\n%s", c.args, err, r.Status, r.Stderr, c.want)
 		}
 		emptyKernel(t, g)
 	}

@@ -218,10 +218,6 @@ func (f *traceFlags) check(cmd []string) error {
 	switch one, err := f.of.named(); {
 	case err != nil:
 		return err
-	case f.of.kernel && len(f.filters) > 0:
-		return usagef("-f is for processes and guests: write the filter into the event's file in tracefs")
-	case f.of.kernel && f.only.given():
-		return usagef("--tid and --comm are for processes and guests: write the ids into set_event_pid in tracefs")
 	case f.counters && f.only.given():
 		return usagef("--tid and --comm need records: leave out --counters")
 	case f.counters && len(f.filters) > 0:

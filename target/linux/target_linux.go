@@ -51,6 +51,7 @@ type probed struct {
 	group, name string // the user's
 	ours        string // our GROUP/NAME
 	ret         bool
+	filter      string
 	*format
 	at   map[uint64]*hit.Event // by address
 	read uint64
@@ -236,10 +237,13 @@ func (t *Target) defineOne(d *event.Def) error {
 		return t.explain(d, refused(d, cmd, log, err))
 	}
 	ours := group + "/" + name
-	if slices.ContainsFunc(t.events, func(p *probed) bool { return p.ours == ours }) {
-		return nil // another probe of an event that is there
+	if i := slices.IndexFunc(t.events, func(p *probed) bool { return p.ours == ours }); i >= 0 {
+		if had := t.events[i].filter; had != d.Filter { // another probe of an event that is there
+			return errno.Errorf(unix.EINVAL, "filter %q: an event has one filter, and %s has %q", d.Filter, name, had)
+		}
+		return nil
 	}
-	p := &probed{group: d.Group, name: name, ours: ours, ret: d.Kind == event.Return, at: map[uint64]*hit.Event{}}
+	p := &probed{group: d.Group, name: name, ours: ours, ret: d.Kind == event.Return, filter: d.Filter, at: map[uint64]*hit.Event{}}
 	t.events = append(t.events, p) // so that it is taken out whatever follows
 	text, err := read(t.inst, "events", ours, "format")
 	if err != nil {
@@ -249,7 +253,20 @@ func (t *Target) defineOne(d *event.Def) error {
 		return err
 	}
 	t.byID[p.id] = p
-	return nil
+	return t.filter(p)
+}
+
+// filter gives an event its filter.
+func (t *Target) filter(p *probed) error {
+	if p.filter == "" {
+		return nil
+	}
+	err := write(p.filter, t.inst, "events", p.ours, "filter")
+	if err == nil {
+		return nil
+	}
+	shown, _ := read(t.inst, "events", p.ours, "filter")
+	return refusedFilter(p.filter, shown, err)
 }
 
 // group is our group for one of the user's.
