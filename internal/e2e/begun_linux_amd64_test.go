@@ -257,6 +257,7 @@ func TestStartedGoRecovers(t *testing.T) {
 // TestBeginKilledAtEveryStep: the command is killed before each step of what it does when a Go program that it has
 // started has begun. Bad pointers harm nobody then, before and after kprobe detach.
 func TestBeginKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	path := testprog.Build(t, "goloads", "CGO_ENABLED=0")
 	steps := func(int) []string { _, log := beginAt(t, path, nil); return log }
 	strike := func(_ int, at fault) bool { met, _ := beginAt(t, path, &at); return met }

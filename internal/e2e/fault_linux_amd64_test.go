@@ -133,6 +133,7 @@ func (sc *scenario) each(t *testing.T, f func(t testing.TB, p *testprog.Proc, be
 // The tracer is killed before the steps of attach, arm, run and disarm: the program works on and
 // computes right, and kprobe detach takes out what is left.
 func TestTracerKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
 			sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, at fault) bool {
@@ -165,6 +166,7 @@ func detach(t testing.TB, pid int) {
 
 // Ctrl-C, at any step: the tracer itself takes out everything.
 func TestInterruptedAtEveryStep(t *testing.T) {
+	t.Parallel()
 	sc := scenarios[0]
 	sc.every = 9
 	sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, at fault) bool {
@@ -209,6 +211,7 @@ func TestTargetKilledAtEveryStep(t *testing.T) {
 
 // kprobe detach is killed at its steps: what it has not done the next one does.
 func TestDetachKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"boost", "go"} {
 		t.Run(name, func(t *testing.T) {
 			i := slices.IndexFunc(scenarios, func(sc scenario) bool { return sc.name == name })

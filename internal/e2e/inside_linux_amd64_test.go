@@ -55,6 +55,7 @@ type insn struct {
 
 // What probes recorded at random instructions of redis-server is what gdb reads there.
 func TestInsideRedis(t *testing.T) {
+	t.Parallel()
 	server, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Fatal("redis-server is missing: apt-get install redis-server")
@@ -78,6 +79,7 @@ func TestInsideRedis(t *testing.T) {
 // What probes recorded at random instructions of a Go program is what gdb reads there, in its
 // runtime too.
 func TestInsideGo(t *testing.T) {
+	t.Parallel()
 	p := &inside{path: testprog.Build(t, "gowork"), args: []string{"1"}, stdin: tempFile(t, "stdin"), moves: true}
 	p.env = []string{"GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1"}
 	write(t, p.stdin, "go 8\nquit\n")

@@ -200,6 +200,7 @@ func scripted(t testing.TB, p *testprog.Proc) *killat.Program {
 // others; in a short run once of each kind of those that can. A kind is a phase, a system call and
 // the functions that led to it. The process lives, and kprobe detach restores it, every time.
 func TestKilledAtEverySystemCall(t *testing.T) {
+	t.Parallel()
 	strikeAll(t, scripted)
 }
 

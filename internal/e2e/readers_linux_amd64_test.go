@@ -38,6 +38,7 @@ func built(t *testing.T, source string, compiler ...string) string {
 // pattern finds they write what they write without, no return address is replaced, and the reason
 // names the runtime; nor is one where that is asked for.
 func TestForeignRuntimes(t *testing.T) {
+	t.Parallel()
 	ocaml := []string{built(t, "frames.ml", "ocamlopt")}
 	haskell := []string{built(t, "frames.hs", "ghc", "-v0", "-O1")}
 	guile := []string{"guile", "--no-auto-compile", "-c", "(let loop ((i 0) (s 0)) (if (< i 100000) (loop (+ i 1) (+ s (string-length (number->string i)))) (begin (display s) (newline))))"}

@@ -45,6 +45,7 @@ func (s *selfToggles) plus(r *selfToggles) {
 // come and go each that begins and ends in their time, and none that does not touch it. After
 // each round of this the text is the file's, and no code and no memory is left.
 func TestSelfToggles(t *testing.T) {
+	t.Parallel()
 	p := testprog.Start(t, testprog.BuildLive(t, "gotoggle"))
 	before, code := stateOf(t, p.PID), anonymousCode(t, p.PID)
 	var sum, first selfToggles

@@ -24,6 +24,7 @@ type turnsReport struct {
 // turns. Whoever comes second is refused with the name of who holds the process; what a killed
 // tracer left is undone by the next one. No probe of either side loses a hit.
 func TestSelfTracers(t *testing.T) {
+	t.Parallel()
 	rounds := 40
 	if long {
 		rounds = 200

@@ -207,6 +207,7 @@ func TestStacks(t *testing.T) {
 
 // TestStacksInside is TestStacks at every instruction of functions with different frames.
 func TestStacksInside(t *testing.T) {
+	t.Parallel()
 	exe := testprog.Build(t, "stacks", "-g")
 	for _, fn := range []string{"varying", "aligned", "framed", "tail", "thrower"} {
 		t.Run(fn, func(t *testing.T) {

@@ -37,7 +37,8 @@ type armed struct {
 }
 
 // Which functions of the list get a handler: one in so many of these packages. In others a
-// handler may not run everywhere, or a return may leave no register free.
+// handler may not run everywhere, or a return may leave no register free. One that takes no handler, since a jump there would cross a page
+// for instance, has a counter: that depends on where the linker has put it.
 const (
 	preEvery = 5
 	retEvery = 9
@@ -52,6 +53,7 @@ func (s *service) probe() (any, error) {
 		return nil, err
 	}
 	s.pres, s.rets, s.names = map[string]*kprobes.Kprobe{}, map[string]*kprobes.Kretprobe{}, nil
+	plain := func(name string) { s.names = append(s.names, name) }
 	var pres []*kprobes.Kprobe
 	var rets []*kprobes.Kretprobe
 	for i, name := range listed() {
@@ -66,24 +68,30 @@ func (s *service) probe() (any, error) {
 			s.pres[name] = &kp
 			pres = append(pres, &kp)
 		default:
-			s.names = append(s.names, name)
+			plain(name)
 		}
+	}
+	if err := kprobes.RegisterKprobesOrSkip(pres, func(k *kprobes.Kprobe, _ error) {
+		delete(s.pres, k.SymbolName)
+		plain(k.SymbolName)
+	}); err != nil {
+		return nil, fmt.Errorf("kprobes: %w", err)
+	}
+	if err := kprobes.RegisterKretprobesOrSkip(rets, func(r *kprobes.Kretprobe, _ error) {
+		delete(s.rets, r.Kp.SymbolName)
+		plain(r.Kp.SymbolName)
+	}); err != nil {
+		return nil, fmt.Errorf("kretprobes: %w", err)
 	}
 	if s.evs, err = s.count(s.names); err != nil {
 		return nil, fmt.Errorf("counters: %w", err)
-	}
-	if err := kprobes.RegisterKprobes(pres); err != nil {
-		return nil, fmt.Errorf("kprobes: %w", err)
-	}
-	if err := kprobes.RegisterKretprobes(rets); err != nil {
-		return nil, fmt.Errorf("kretprobes: %w", err)
 	}
 	tactics := map[string]int{}
 	for _, e := range s.evs {
 		tactic, _ := e.Form()
 		tactics[string(tactic)]++
 	}
-	return map[string]any{"counters": len(s.evs), "kprobes": len(pres), "kretprobes": len(rets), "tactics": tactics}, nil
+	return map[string]any{"counters": len(s.evs), "kprobes": len(s.pres), "kretprobes": len(s.rets), "tactics": tactics}, nil
 }
 
 // count puts counters on functions.
