@@ -17,7 +17,10 @@ import (
 )
 
 // Core is the registry of one target's probes.
-type Core struct{ e *engine.Core }
+type Core struct {
+	e      *engine.Core
+	unread unread
+}
 
 func init() { engine.Of = func(core any) *engine.Core { return core.(*Core).e } }
 
@@ -30,7 +33,8 @@ type Sym = fetch.Sym
 type Line = fetch.Line
 
 // Hit is one record of an event: which event, when (CLOCK_MONOTONIC, in nanoseconds) and where it was written. It is valid
-// while the function runs that is given it. Package trace makes text of it.
+// while the function runs that is given it; one that Core.Hits gives stays valid. Its Values are those of the arguments. Package
+// trace makes text of hits, package hitlog records of log/slog.
 type Hit = hit.Hit
 
 // ErrRegister wraps the reason why an event could not be registered; the errno that
@@ -43,7 +47,7 @@ func Open(t target.Target, o *Options) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Core{e}, nil
+	return &Core{e: e}, nil
 }
 
 // Target is what the Core probes.
@@ -101,8 +105,8 @@ func (c *Core) Histogram(e *Event) (entries []HistEntry, dropped uint64, err err
 
 // Poll reads the records that are there, in the order of their times, and returns how
 // many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that
-// another goroutine makes.
-func (c *Core) Poll(f func(*Hit)) int { return c.e.Poll(f) }
+// another goroutine makes. What a loop over Hits has read and left comes first.
+func (c *Core) Poll(f func(*Hit)) int { return c.unread.give(f) + c.e.Poll(f) }
 
 // Counts sums up what an event has counted so far.
 func (c *Core) Counts(e *Event) Counts { return Counts(c.e.Counts(e.e)) }
@@ -176,7 +180,12 @@ func (c *Core) Blacklist(w io.Writer) error { return c.e.Blacklist(w) }
 
 // Close disarms every event, reads what is left and takes everything out of the target.
 // f gets the records, as in Poll; it may be nil.
-func (c *Core) Close(f func(*Hit)) error { return c.e.Close(f) }
+func (c *Core) Close(f func(*Hit)) error {
+	if f != nil {
+		c.unread.give(f)
+	}
+	return c.e.Close(f)
+}
 
 // NoKprobe puts a function on the blacklist: a func, or a string with its name. Probes
 // that are registered there stay; no further ones are (EINVAL). Errors: EINVAL if fn is

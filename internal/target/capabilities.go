@@ -35,6 +35,8 @@ type Capabilities struct {
 	Own bool
 	// Alive says why no probe can be armed at present.
 	Alive func() error
+	// Ended says whether the address space is gone for good: no record will come any more. It may be called at any time.
+	Ended func() bool
 	// Stands says why no code can stand for a probe at an address.
 	Stands func(addr uint64) error
 	// FuncDenied says why a function must not be probed; "": it may.
