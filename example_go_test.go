@@ -50,3 +50,65 @@ func ExampleCore_Hits() {
 	// prices milk 2
 	// 6 items
 }
+
+// shop is what a pattern matches below: its methods are functions with names of their own.
+type shop struct{ sold, asked int }
+
+//go:noinline
+func (s *shop) sell(n int) { s.sold += n }
+
+//go:noinline
+func (s *shop) ask() int { s.asked++; return s.sold }
+
+// Every function that matches a pattern gets a handler, but for those that can not have one.
+func ExampleCore_Functions() {
+	core, err := kprobes.Self()
+	if err != nil {
+		log.Fatal(err)
+	}
+	calls := map[string]*uint64{}
+	var probes []*kprobes.Kprobe
+	for f := range core.Functions(examples + "(*shop).*") {
+		n := new(uint64)
+		calls[f.Name] = n
+		probes = append(probes, &kprobes.Kprobe{
+			Addr:       f.Addr,
+			PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { *n++; return 0 },
+		})
+	}
+	err = core.RegisterKprobesOrSkip(probes, func(k *kprobes.Kprobe, why error) {
+		fmt.Printf("%#x is left out: %v\n", k.Addr, why)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var s shop
+	s.sell(3)
+	s.sell(4)
+	fmt.Println(s.ask(), "sold")
+	core.UnregisterKprobes(probes)
+	for _, name := range []string{"(*shop).ask", "(*shop).sell"} {
+		fmt.Println(name, *calls[examples+name])
+	}
+	// Output:
+	// 7 sold
+	// (*shop).ask 1
+	// (*shop).sell 2
+}
+
+// What a function is like, and whether it can be probed.
+func ExampleFunction() {
+	core, err := kprobes.Self()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, pattern := range []string{examples + "price", "runtime.GC", "runtime.sigreturn__sigaction"} {
+		for f := range core.Functions(pattern) {
+			fmt.Println(f.Name, f.Object == "", f.Check() == nil)
+		}
+	}
+	// Output:
+	// kprobes.dev/kprobes_test.price true true
+	// runtime.GC true true
+	// runtime.sigreturn__sigaction true false
+}
