@@ -87,22 +87,6 @@ func (c *Core) Symbol(addr uint64) (s Sym, ok bool) { return c.e.Symbol(addr) }
 // for an object reads its debug information.
 func (c *Core) Lines(addr uint64) []Line { return c.e.Lines(addr) }
 
-// HistEntry is an entry of a histogram: its keys and sums as numbers, in the order of the definition's. A key with .log2 is the
-// exponent, one with .buckets the first number of the range; a signed one is sign-extended.
-type HistEntry = fetch.HistEntry
-
-// Histogram gives what the code at the hits of an event has counted by its definition's Hist, and the hits for which there was no
-// room. It reads while others count: when hits go on, sums may be a few hits behind one another. It may be called after Close.
-// EOPNOTSUPP: the event has records, which the caller has to count: it has no Hist, or one with keys that are no numbers or
-// that is not Plain, or the target is a guest's kernel, or the kernel holds the probe.
-func (c *Core) Histogram(e *Event) (entries []HistEntry, dropped uint64, err error) {
-	entries, dropped, ok, err := c.e.Histogram(e.e)
-	if !ok {
-		return nil, 0, errno.Errorf(unix.EOPNOTSUPP, "%s: its histogram is not made at the hit: count its records", e.Name)
-	}
-	return entries, dropped, err
-}
-
 // Poll reads the records that are there, in the order of their times, and returns how
 // many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that
 // another goroutine makes. What a loop over Hits has read and left comes first.

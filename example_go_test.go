@@ -112,3 +112,39 @@ func ExampleFunction() {
 	// runtime.GC true true
 	// runtime.sigreturn__sigaction true false
 }
+
+// The code at the hit counts; the histogram is a value, or text.
+func ExampleCore_Histogram() {
+	def, err := event.Parse("p:counts " + examples + "price item=$arg1:gostring count=$arg3:s64")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if def.Hist, err = event.ParseHist("keys=item:vals=count:sort=hitcount.descending"); err != nil {
+		log.Fatal(err)
+	}
+	core, err := kprobes.Self()
+	if err != nil {
+		log.Fatal(err)
+	}
+	events, err := core.Add([]*event.Def{def}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for n := range 3 {
+		price("tea", n)
+	}
+	price("milk", 7)
+	hist, err := core.Histogram(events[0])
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = core.Remove(events)
+	for _, e := range hist.Entries() {
+		fmt.Println(e.Keys[0], "calls", e.Hits, "items", e.Sums[0])
+	}
+	fmt.Println(hist.Hits(), "calls,", hist.Dropped(), "dropped")
+	// Output:
+	// tea calls 3 items 3
+	// milk calls 1 items 7
+	// 4 calls, 0 dropped
+}
