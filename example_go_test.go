@@ -148,3 +148,38 @@ func ExampleCore_Histogram() {
 	// milk calls 1 items 7
 	// 4 calls, 0 dropped
 }
+
+// A typed handler gets a method's receiver and arguments. It is atomic, and keeps no pointers to what they lead to.
+func ExampleOnCall() {
+	total := 0
+	j, err := kprobes.OnCall((*shop).sell, func(s *shop, n int) { total += n })
+	if err != nil {
+		log.Fatal(err)
+	}
+	var s shop
+	s.sell(3)
+	s.sell(4)
+	kprobes.UnregisterJprobe(j)
+	fmt.Println("sold", total, "in", j.State().Hits, "calls")
+	// Output: sold 7 in 2 calls
+}
+
+// The arguments and the results of a call, at its return.
+func ExampleOnReturn() {
+	teas, cents := 0, 0
+	r, err := kprobes.OnReturn(price, func(item string, count int, sum int) {
+		if item == "tea" {
+			teas += count
+			cents += sum
+		}
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	price("tea", 4)
+	price("milk", 2)
+	price("tea", 1)
+	kprobes.UnregisterKretprobe(r)
+	fmt.Println(teas, "teas for", cents)
+	// Output: 5 teas for 15
+}

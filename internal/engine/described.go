@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/debuginfo"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/symbol"
 )
@@ -106,16 +105,43 @@ func (c *Core) Signature(r symbol.Resolved) (string, error) {
 	return fmt.Sprintf("%s (%s)", out, strings.Join(in, ", ")), nil
 }
 
-// goSignature is Signature of a function of Go.
-func goSignature(r symbol.Resolved) (string, error) {
+// GoParams is the number of parameters and results of a Go function, by debug information.
+func (c *Core) GoParams(name string) (in, out int, err error) {
+	c.mu.Lock()
+	r, err := c.where(event.Place{Kind: event.PlaceSymbol, Symbol: name})
+	c.mu.Unlock()
+	if err != nil {
+		return 0, 0, err
+	}
+	sig, err := typedSignature(r)
+	if err != nil {
+		return 0, 0, err
+	}
+	return len(sig.Params), len(sig.Results), nil
+}
+
+// typedSignature is what debug information tells of a Go function.
+func typedSignature(r symbol.Resolved) (*symbol.Signature, error) {
+	if r.Func == nil {
+		return nil, errno.Errorf(unix.EINVAL, "no function is known around 0x%x", r.Addr)
+	}
 	sig, err := r.Module.Image.GoSignature(r.Func)
 	switch {
 	case err != nil:
-		return "", err
+		return nil, err
 	case sig.Problem != nil:
-		return "", sig.Problem
+		return nil, sig.Problem
 	case !sig.Typed:
-		return "", errno.Errorf(unix.ENODATA, "%s: %w", r.Module.Name, debuginfo.ErrNone)
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "%s has no debug information, which would tell the types of %s", r.Module.Name, r.Func.Pretty())
+	}
+	return sig, nil
+}
+
+// goSignature is Signature of a function of Go.
+func goSignature(r symbol.Resolved) (string, error) {
+	sig, err := typedSignature(r)
+	if err != nil {
+		return "", err
 	}
 	out := "func(" + goParams(sig.Params) + ")"
 	switch {
