@@ -190,9 +190,14 @@ func (c *Core) NoKprobe(fn any) error {
 	pc := v.Pointer()
 	name := runtime.FuncForPC(pc).Name()
 	if strings.HasSuffix(name, "-fm") {
-		return errno.Errorf(unix.EINVAL, "%s is a method value, which has code of its own: give the method expression T.Method or (*T).Method", name)
+		return methodValue(name)
 	}
 	return c.e.NoKprobe(name, uint64(pc))
+}
+
+// methodValue refuses a method value.
+func methodValue(name string) error {
+	return errno.Errorf(unix.EINVAL, "%s is a method value, which has code of its own: give the method expression T.Method or (*T).Method", name)
 }
 
 func describe(v reflect.Value) string {

@@ -40,7 +40,7 @@ func (c *Core) Functions(pattern string) iter.Seq[*Function] {
 }
 
 // Check says why no event or Kprobe can stand at the function's entry, as Core.Check does; nil: one can, as far as that can be told
-// without touching the target. It analyses the function's code, which takes some tenths of a millisecond.
+// without touching the target. It analyses the function's code, which takes some microseconds.
 func (f *Function) Check() error { return f.core.e.CheckFunction(f.at, event.Probe) }
 
 // CheckReturn says why no return event or Kretprobe can stand at the function, as Check does.

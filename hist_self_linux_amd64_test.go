@@ -153,7 +153,8 @@ func TestSelfHistogramOfRecords(t *testing.T) {
 	var text strings.Builder
 	n, err := names.WriteTo(&text)
 	must(t, err)
-	if s := names.String(); s != text.String() || int(n) != len(s) || !strings.Contains(s, "{ word: short ") || !strings.HasSuffix(s, "    Hits: 5\n    Entries: 2\n    Dropped: 0\n") {
+	s := names.String()
+	if s != text.String() || int(n) != len(s) || !strings.Contains(s, "{ word: short ") || !strings.HasSuffix(s, "    Hits: 5\n    Entries: 2\n    Dropped: 0\n") {
 		t.Errorf("%d bytes: %s", n, s)
 	}
 	defs[0].Hist = nil

@@ -68,6 +68,11 @@ func textsOf(s string, l label, n int) (string, []byte, label, map[string]int) {
 }
 
 //go:noinline
+func nothing() { nothings++ }
+
+var nothings int
+
+//go:noinline
 func genericOf[T any](v T) T { return v }
 
 // TestOnCall: handlers get a method's receiver and arguments, also by the method's name.
@@ -110,7 +115,7 @@ func returned(t *testing.T, fn any, handler any, got *[]any, call func() []any, 
 		t.Error(err)
 		return
 	}
-	want := append(args, call()...)
+	want := append(append([]any{}, args...), call()...)
 	kprobes.UnregisterKretprobe(r)
 	if !reflect.DeepEqual(*got, want) || r.State().Hits != 1 || r.Fault() != nil {
 		t.Errorf("%T: the handler got %v, want %v; %+v", handler, *got, want, r.State())
@@ -158,6 +163,10 @@ func TestOnReturnTypes(t *testing.T) {
 	returned(t, (*account).pay, func(left int, err error) { got = []any{left, err} }, &got, func() []any {
 		left, err := who.pay("", -3, 0)
 		return []any{left, err}
+	})
+	returned(t, nothing, func() { got = []any{} }, &got, func() []any {
+		nothing()
+		return []any{}
 	})
 	returned(t, account.name, func(l label) { got = []any{l} }, &got, func() []any { return []any{who.name()} })
 }

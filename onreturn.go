@@ -42,8 +42,11 @@ func OnReturn(fn, handler any) (*Kretprobe, error) {
 	if err != nil {
 		return nil, fmt.Errorf("OnReturn: %w", err)
 	}
-	err = registerAll(c, []*Kretprobe{r}, func(r *Kretprobe) (*registration, error) { return fittingKretprobe(r, fits) }, nil)
-	return r, err
+	fitted := func(r *Kretprobe) (*registration, error) { return fittingKretprobe(r, fits) }
+	if err := registerAll(c, []*Kretprobe{r}, fitted, nil); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // fitting is engine.Handlers.Fits.
@@ -100,7 +103,8 @@ func (c *Core) namedType(name string, ht reflect.Type) (reflect.Type, error) {
 	}
 	args := ht.NumIn() - out
 	if args != in && args != 0 {
-		return nil, errno.Errorf(unix.EINVAL, "the handler is a %v, %s has %d parameters and %d results: give a func that takes these, or the results", ht, name, in, out)
+		return nil, errno.Errorf(unix.EINVAL, "the handler is a %v, %s has %d parameters and %d results: give a func that takes these, or the results",
+			ht, name, in, out)
 	}
 	var ts []reflect.Type
 	for i := range ht.NumIn() {
@@ -124,7 +128,8 @@ func checkReturn(ht, ft reflect.Type) (withArgs bool, err error) {
 	in, out := ft.NumIn(), ft.NumOut()
 	args := ht.NumIn() - out
 	bad := func() (bool, error) {
-		return false, errno.Errorf(unix.EINVAL, "the handler is a %v: give a func that takes what the function takes and returns, a %v, or what it returns", ht, ft)
+		return false, errno.Errorf(unix.EINVAL, "the handler is a %v: give a func that takes what the function takes and returns, a %v, or what it "+
+			"returns", ht, ft)
 	}
 	if args != in && args != 0 {
 		return bad()
@@ -140,14 +145,19 @@ func checkReturn(ht, ft reflect.Type) (withArgs bool, err error) {
 		case h == f && (h.Kind() == reflect.String || !goabi.HoldsPointers(h)):
 		case h == reflect.TypeFor[uintptr]() && isAddress(f.Kind()):
 		case h == f && isAddress(f.Kind()):
-			return false, errno.Errorf(unix.EINVAL, "argument %d is a %v: what it leads to may be gone when the function returns: take it as an uintptr, or leave the arguments out", i+1, f)
+			return false, mayBeGone(i, f, "take it as an uintptr, or leave the arguments out")
 		case h == f:
-			return false, errno.Errorf(unix.EINVAL, "argument %d is a %v: what it leads to may be gone when the function returns: leave the arguments out, or use OnCall", i+1, f)
+			return false, mayBeGone(i, f, "leave the arguments out, or use OnCall")
 		default:
 			return bad()
 		}
 	}
 	return args > 0, nil
+}
+
+// mayBeGone refuses an argument.
+func mayBeGone(i int, t reflect.Type, instead string) error {
+	return errno.Errorf(unix.EINVAL, "argument %d is a %v: what it leads to may be gone when the function returns: %s", i+1, t, instead)
 }
 
 // isAddress says whether values of a kind are one address.
