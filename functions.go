@@ -20,9 +20,9 @@ type Function struct {
 }
 
 // Functions lists the functions of the target that match a pattern, in the order of their addresses in each object. The pattern is
-// [OBJECT:]NAME: `*` stands for any characters, `?` for one, `[a-z]` for one of a set, and `\` takes the next as it is. Without an
-// object the program's own file is meant, "*:NAME" means all that are mapped. What has no code of its own, since all of its calls were
-// inlined, is not listed. Objects are those that were mapped at Open, or at the last Sync.
+// [OBJECT:]NAME: `*` stands for any characters, `?` for one, `[a-z]` for one of a set, and `\` takes the next as it is, as the one in
+// `main.(\*Server).Handle`. Without an object the program's own file is meant, "*:NAME" means all that are mapped. What has no code of
+// its own, since all of its calls were inlined, is not listed. Objects are those that were mapped at Open, or at the last Sync.
 //
 // With the Register…OrSkip functions a handler comes to all of them that can have it.
 func (c *Core) Functions(pattern string) iter.Seq[*Function] {
@@ -52,5 +52,6 @@ func (f *Function) CheckReturn() error { return f.core.e.CheckFunction(f.at, eve
 func (f *Function) Signature() (string, error) { return f.core.e.Signature(f.at) }
 
 // Inlined is the number of the function's calls in its object that the compiler has inlined. No probe at the function's entry sees
-// them; AddOptions.Inlines has events stand there too. The error says why it is not known, as for Signature.
+// them; AddOptions.Inlines has events stand there too. Go programs tell it also without debug information, others by that alone. The
+// error says why it is not known.
 func (f *Function) Inlined() (calls int, err error) { return f.core.e.InlinedCalls(f.at) }

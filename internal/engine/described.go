@@ -57,8 +57,14 @@ func (c *Core) CheckFunction(r symbol.Resolved, kind event.Kind) error {
 	return plain(c.checked(e, err))
 }
 
-// InlinedCalls is the number of calls of a function that the compiler has inlined, in its object, by debug information.
+// InlinedCalls is the number of calls of a function that the compiler has inlined, in its object, by Go's function table, or by debug
+// information.
 func (c *Core) InlinedCalls(r symbol.Resolved) (int, error) {
+	if r.Func.Lang == symbol.LangGo {
+		if n, ok := r.Module.Image.GoInlined(r.Func.Name); ok {
+			return n, nil
+		}
+	}
 	f, err := c.debug.of(r.Module.Image)
 	if err != nil {
 		return 0, err
