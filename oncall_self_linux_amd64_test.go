@@ -68,9 +68,9 @@ func textsOf(s string, l label, n int) (string, []byte, label, map[string]int) {
 }
 
 //go:noinline
-func nothing() { nothings++ }
+func ticking() { ticks++ }
 
-var nothings int
+var ticks int
 
 //go:noinline
 func genericOf[T any](v T) T { return v }
@@ -164,8 +164,8 @@ func TestOnReturnTypes(t *testing.T) {
 		left, err := who.pay("", -3, 0)
 		return []any{left, err}
 	})
-	returned(t, nothing, func() { got = []any{} }, &got, func() []any {
-		nothing()
+	returned(t, ticking, func() { got = []any{} }, &got, func() []any {
+		ticking()
 		return []any{}
 	})
 	returned(t, account.name, func(l label) { got = []any{l} }, &got, func() []any { return []any{who.name()} })
@@ -233,7 +233,7 @@ func TestOnReturnAbandoned(t *testing.T) {
 	}
 	kprobes.UnregisterKretprobe(r)
 	if r.Fault() == nil {
-		t.Error("nothing went wrong")
+		t.Error("ticking went wrong")
 	}
 }
 
