@@ -70,9 +70,8 @@ func (c *Core) onReturn(fn, handler any) (*Kretprobe, fitting, error) {
 		if ft, err = c.namedType(kp.SymbolName, ht); err != nil {
 			return nil, nil, err
 		}
-		if ft.NumIn() == 0 { // of the results alone it is known that they are in registers
-			match = func(fn *symbol.Func, im *symbol.Image) error { return goabi.MatchResults(fn, im, ft) }
-		}
+		args := ht.NumIn() > ft.NumOut()
+		match = func(fn *symbol.Func, im *symbol.Image) error { return goabi.MatchReturn(fn, im, ft, args) }
 	}
 	withArgs, err := checkReturn(ht, ft)
 	if err != nil {
@@ -143,8 +142,8 @@ func checkReturn(ht, ft reflect.Type) (withArgs bool, err error) {
 		h, f := ht.In(i), ft.In(i)
 		switch {
 		case h == f && (h.Kind() == reflect.String || !goabi.HoldsPointers(h)):
-		case h == reflect.TypeFor[uintptr]() && isAddress(f.Kind()):
-		case h == f && isAddress(f.Kind()):
+		case h == reflect.TypeFor[uintptr]() && goabi.IsAddress(f.Kind()):
+		case h == f && goabi.IsAddress(f.Kind()):
 			return false, mayBeGone(i, f, "take it as an uintptr, or leave the arguments out")
 		case h == f:
 			return false, mayBeGone(i, f, "leave the arguments out, or use OnCall")
@@ -158,13 +157,4 @@ func checkReturn(ht, ft reflect.Type) (withArgs bool, err error) {
 // mayBeGone refuses an argument.
 func mayBeGone(i int, t reflect.Type, instead string) error {
 	return errno.Errorf(unix.EINVAL, "argument %d is a %v: what it leads to may be gone when the function returns: %s", i+1, t, instead)
-}
-
-// isAddress says whether values of a kind are one address.
-func isAddress(k reflect.Kind) bool {
-	switch k {
-	case reflect.Pointer, reflect.UnsafePointer, reflect.Chan, reflect.Map, reflect.Func:
-		return true
-	}
-	return false
 }

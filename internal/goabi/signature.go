@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -157,16 +158,39 @@ func Match(fn *symbol.Func, im *symbol.Image, t reflect.Type) (stack, spill int,
 	return entryArgs(t)
 }
 
-// MatchResults says whether a function has the results of a func type.
-func MatchResults(fn *symbol.Func, im *symbol.Image, t reflect.Type) error {
+// MatchReturn says whether a function returns what a func type does and, with args, takes what that takes, by its debug information. Where
+// the type takes an uintptr the function may take an address of any kind.
+func MatchReturn(fn *symbol.Func, im *symbol.Image, t reflect.Type, args bool) error {
 	if fn.ABI0 || fn.Asm {
 		return errno.Errorf(unix.EOPNOTSUPP, "function %q is written in assembly or called as such is: its results are not where Go's are", fn)
 	}
 	sig, err := im.GoSignature(fn)
-	if err == nil && !sameTypes(sig.Results, outTypes(t)) {
-		err = errno.Errorf(unix.EINVAL, "%v returns %s, the handler takes %s: give a func that takes the same", fn, paramWords(sig.Results), typeWords(outTypes(t)))
+	if err != nil {
+		return err
 	}
-	return err
+	ins, ps := inTypes(t), slices.Clone(sig.Params)
+	for i := range min(len(ins), len(ps)) {
+		if ins[i] == reflect.TypeFor[uintptr]() && IsAddress(ps[i].Kind) {
+			ps[i].Type, ps[i].Kind = "uintptr", reflect.Uintptr
+		}
+	}
+	switch {
+	case args && !sameTypes(ps, ins):
+		return errno.Errorf(unix.EINVAL, "%v takes %s, the handler takes %s: give a func that takes the same", fn, paramWords(sig.Params), typeWords(ins))
+	case !sameTypes(sig.Results, outTypes(t)):
+		return errno.Errorf(unix.EINVAL, "%v returns %s, the handler takes %s: give a func that takes the same", fn,
+			paramWords(sig.Results), typeWords(outTypes(t)))
+	}
+	return nil
+}
+
+// IsAddress says whether values of a kind are one address.
+func IsAddress(k reflect.Kind) bool {
+	switch k {
+	case reflect.Pointer, reflect.UnsafePointer, reflect.Chan, reflect.Map, reflect.Func:
+		return true
+	}
+	return false
 }
 
 // sameSignature says whether a func of type t can be called with the arguments of the

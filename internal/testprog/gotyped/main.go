@@ -81,5 +81,6 @@ func main() {
 			}
 		}))
 	}
+	try("other arguments", returned(charge, func(_ uintptr, _ string, n int32, _ float64, _ string, _ float64) {}))
 	try("other results", returned(charge, func(text string, sum int) {}))
 }
