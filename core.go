@@ -17,7 +17,10 @@ import (
 )
 
 // Core is the registry of one target's probes.
-type Core struct{ e *engine.Core }
+type Core struct {
+	e      *engine.Core
+	unread unread
+}
 
 func init() { engine.Of = func(core any) *engine.Core { return core.(*Core).e } }
 
@@ -30,7 +33,8 @@ type Sym = fetch.Sym
 type Line = fetch.Line
 
 // Hit is one record of an event: which event, when (CLOCK_MONOTONIC, in nanoseconds) and where it was written. It is valid
-// while the function runs that is given it. Package trace makes text of it.
+// while the function runs that is given it; one that Core.Hits gives stays valid. Its Values are those of the arguments. Package
+// trace makes text of hits, package hitlog records of log/slog.
 type Hit = hit.Hit
 
 // ErrRegister wraps the reason why an event could not be registered; the errno that
@@ -43,7 +47,7 @@ func Open(t target.Target, o *Options) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Core{e}, nil
+	return &Core{e: e}, nil
 }
 
 // Target is what the Core probes.
@@ -83,26 +87,10 @@ func (c *Core) Symbol(addr uint64) (s Sym, ok bool) { return c.e.Symbol(addr) }
 // for an object reads its debug information.
 func (c *Core) Lines(addr uint64) []Line { return c.e.Lines(addr) }
 
-// HistEntry is an entry of a histogram: its keys and sums as numbers, in the order of the definition's. A key with .log2 is the
-// exponent, one with .buckets the first number of the range; a signed one is sign-extended.
-type HistEntry = fetch.HistEntry
-
-// Histogram gives what the code at the hits of an event has counted by its definition's Hist, and the hits for which there was no
-// room. It reads while others count: when hits go on, sums may be a few hits behind one another. It may be called after Close.
-// EOPNOTSUPP: the event has records, which the caller has to count: it has no Hist, or one with keys that are no numbers or
-// that is not Plain, or the target is a guest's kernel, or the kernel holds the probe.
-func (c *Core) Histogram(e *Event) (entries []HistEntry, dropped uint64, err error) {
-	entries, dropped, ok, err := c.e.Histogram(e.e)
-	if !ok {
-		return nil, 0, errno.Errorf(unix.EOPNOTSUPP, "%s: its histogram is not made at the hit: count its records", e.Name)
-	}
-	return entries, dropped, err
-}
-
 // Poll reads the records that are there, in the order of their times, and returns how
 // many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that
-// another goroutine makes.
-func (c *Core) Poll(f func(*Hit)) int { return c.e.Poll(f) }
+// another goroutine makes. What a loop over Hits has read and left comes first.
+func (c *Core) Poll(f func(*Hit)) int { return c.unread.give(f) + c.e.Poll(f) }
 
 // Counts sums up what an event has counted so far.
 func (c *Core) Counts(e *Event) Counts { return Counts(c.e.Counts(e.e)) }
@@ -176,7 +164,12 @@ func (c *Core) Blacklist(w io.Writer) error { return c.e.Blacklist(w) }
 
 // Close disarms every event, reads what is left and takes everything out of the target.
 // f gets the records, as in Poll; it may be nil.
-func (c *Core) Close(f func(*Hit)) error { return c.e.Close(f) }
+func (c *Core) Close(f func(*Hit)) error {
+	if f != nil {
+		c.unread.give(f)
+	}
+	return c.e.Close(f)
+}
 
 // NoKprobe puts a function on the blacklist: a func, or a string with its name. Probes
 // that are registered there stay; no further ones are (EINVAL). Errors: EINVAL if fn is
@@ -197,9 +190,14 @@ func (c *Core) NoKprobe(fn any) error {
 	pc := v.Pointer()
 	name := runtime.FuncForPC(pc).Name()
 	if strings.HasSuffix(name, "-fm") {
-		return errno.Errorf(unix.EINVAL, "%s is a method value, which has code of its own: give the method expression T.Method or (*T).Method", name)
+		return methodValue(name)
 	}
 	return c.e.NoKprobe(name, uint64(pc))
+}
+
+// methodValue refuses a method value.
+func methodValue(name string) error {
+	return errno.Errorf(unix.EINVAL, "%s is a method value, which has code of its own: give the method expression T.Method or (*T).Method", name)
 }
 
 func describe(v reflect.Value) string {

@@ -24,6 +24,12 @@
 // without, stripped or not. Where the runtime is not what is expected of its version, Self
 // and the register functions say so (EOPNOTSUPP), and nothing is changed.
 //
+// OnCall and OnReturn are for Go functions alone: they take the function itself, or its name, and a handler with its
+// parameters and results. Functions lists what can be probed.
+//
+//	r, err := kprobes.OnReturn((*Server).Handle, func(n int, err error) { … })
+//	for f := range core.Functions("main.(*Server).*") { … }
+//
 // # Handlers
 //
 // A handler runs in the middle of any instruction. It is atomic unless its probe is
@@ -44,8 +50,11 @@
 //	t, err := process.Attach(p, nil)
 //	core, err := kprobes.Open(t, nil)
 //	events, err := core.Add(defs, nil) // all of them, or none and the reason
-//	n := core.Poll(func(h *kprobes.Hit) { … })
+//	for h := range core.Hits(ctx) { fmt.Println(h.Event.Name, h.Value("n")) }
 //	err = core.Close(nil) // everything is as it was
+//
+// Hits gives the records with the arguments as Go values; Poll is for who reads at a pace of its own. Histogram gives what
+// was counted by keys. Package hitlog writes hits to a logger of log/slog, package trace makes ftrace's lines of them.
 //
 // The Core of the own process takes events too. It is never closed: remove what was added. Core.Counts tells what an
 // event has counted, Event.Form and Event.Place how and where it is armed, Core.Stats how many probes wait, and for what.

@@ -3,8 +3,14 @@
 package kprobes_test
 
 import (
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
@@ -52,18 +58,20 @@ func TestSelfHistogram(t *testing.T) {
 	if err := core.Remove(evs); err != nil {
 		t.Fatal(err)
 	}
-	entries, dropped, err := core.Histogram(evs[0])
-	if err != nil || dropped != 0 || len(entries) != calls/10 {
-		t.Fatalf("%d entries, %d dropped, %v", len(entries), dropped, err)
+	hist, err := core.Histogram(evs[0])
+	must(t, err)
+	if hist.Dropped() != 0 || len(hist.Entries()) != calls/10 || hist.Recorded {
+		t.Fatalf("%d entries, %d dropped, recorded: %v", len(hist.Entries()), hist.Dropped(), hist.Recorded)
 	}
-	for _, e := range entries {
-		if k := e.Keys[0]; e.Hits != 10*threads || e.Sums[0] != threads*(10*k+45) {
+	for i, e := range hist.Entries() { // with the same hits all, so by key
+		if k := e.Keys[0].(int64); k != int64(10*i) || e.Hits != 10*threads || e.Sums[0] != threads*(10*uint64(k)+45) {
 			t.Errorf("%+v", e)
 		}
 	}
-	entries, dropped, err = core.Histogram(evs[1])
+	hist, err = core.Histogram(evs[1])
+	must(t, err)
 	total := uint64(0)
-	for _, e := range entries {
+	for _, e := range hist.Entries() {
 		want := uint64(0)
 		for i := range uint64(calls) {
 			exp := uint64(0)
@@ -77,10 +85,80 @@ func TestSelfHistogram(t *testing.T) {
 			t.Errorf("2^%d: %d hits, want %d", e.Keys[0], e.Hits, want)
 		}
 	}
-	if err != nil || dropped != 0 || total != threads*calls {
-		t.Errorf("%d hits, %d dropped, %v", total, dropped, err)
+	if hist.Dropped() != 0 || total != threads*calls || hist.Hits() != total {
+		t.Errorf("%d hits, %d in all, %d dropped", total, hist.Hits(), hist.Dropped())
 	}
 	if n := core.Counts(evs[0]); n.Hits != threads*calls || n.Read != n.Hits {
 		t.Errorf("%+v", n)
+	}
+}
+
+// TestSelfHistogramOfRecords: keys that the code at the hit can not take make records, which the caller counts, also those of strings
+// that are too long for it; the text is that of the kernel's hist files.
+func TestSelfHistogramOfRecords(t *testing.T) {
+	core, err := kprobes.Self()
+	must(t, err)
+	name := nameOf(served)
+	var defs []*event.Def
+	for _, c := range [][2]string{
+		{"p:stacks " + name, "keys=common_stacktrace"}, {"p:names " + name + " n=$arg2 word=$arg3:gostring", "keys=word:vals=n:sort=word"},
+	} {
+		d, err := event.Parse(c[0])
+		must(t, err)
+		d.Hist, err = event.ParseHist(c[1])
+		must(t, err)
+		if d.Name == "stacks" {
+			d.Stack = event.HistCallers
+		}
+		defs = append(defs, d)
+	}
+	evs, err := core.Add(defs, nil)
+	must(t, err)
+	long := strings.Repeat("long", 30)
+	served(1, 10, "short")
+	served(1, 20, long)
+	for range 3 {
+		served(1, 5, long)
+	}
+	must(t, core.Remove(evs))
+	stacks, err := core.Histogram(evs[0])
+	must(t, err)
+	names, err := core.Histogram(evs[1])
+	must(t, err)
+	if !stacks.Recorded || names.Recorded || names.Hits() != 1 {
+		t.Errorf("recorded: %v and %v; %d hits were counted", stacks.Recorded, names.Recorded, names.Hits())
+	}
+	for h := range core.Hits(ended()) {
+		if h.Event.Name == "stacks" {
+			stacks.Add(h)
+		} else {
+			names.Add(h)
+		}
+	}
+	var hits []uint64
+	for _, e := range stacks.Entries() {
+		pcs := e.Keys[0].([]uint64)
+		if s, ok := core.Symbol(pcs[0]); !ok || s.Name != name || len(pcs) < 3 {
+			t.Errorf("callers %#x: %+v", pcs, s)
+		}
+		hits = append(hits, e.Hits)
+	}
+	if !slices.Equal(hits, []uint64{1, 1, 3}) {
+		t.Errorf("%d hits by callers", hits)
+	}
+	want := []kprobes.HistEntry{{Keys: []any{long}, Hits: 4, Sums: []uint64{35}}, {Keys: []any{"short"}, Hits: 1, Sums: []uint64{10}}}
+	if got := names.Entries(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	var text strings.Builder
+	n, err := names.WriteTo(&text)
+	must(t, err)
+	s := names.String()
+	if s != text.String() || int(n) != len(s) || !strings.Contains(s, "{ word: short ") || !strings.HasSuffix(s, "    Hits: 5\n    Entries: 2\n    Dropped: 0\n") {
+		t.Errorf("%d bytes: %s", n, s)
+	}
+	defs[0].Hist = nil
+	if _, err := core.Histogram(evs[0]); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("no histogram: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package kprobes
 
 import (
+	"fmt"
 	"reflect"
 
 	"golang.org/x/sys/unix"
@@ -90,7 +91,10 @@ func newJprobe(j *Jprobe) (*registration, error) {
 	h := engine.Handlers{
 		Jump: closure(j.Entry),
 		Fits: func(fn *symbol.Func, im *symbol.Image) (stack, spill int, err error) {
-			return goabi.Match(fn, im, v.Type())
+			if stack, spill, err = goabi.Match(fn, im, v.Type()); err != nil {
+				err = fmt.Errorf("jprobe: %w", err)
+			}
+			return stack, spill, err
 		},
 	}
 	return newRegistration(&j.Kp, kindJprobe, h, engine.ProbeOptions{})

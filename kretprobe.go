@@ -116,7 +116,10 @@ func (r *Kretprobe) base() *Kprobe {
 }
 
 // newKretprobe checks what can be told without the target.
-func newKretprobe(r *Kretprobe) (*registration, error) {
+func newKretprobe(r *Kretprobe) (*registration, error) { return fittingKretprobe(r, nil) }
+
+// fittingKretprobe is newKretprobe for handlers that serve only what fits says; nil: any function.
+func fittingKretprobe(r *Kretprobe, fits fitting) (*registration, error) {
 	switch {
 	case r == nil:
 		return nil, errno.Errorf(unix.EINVAL, "kretprobe: nil")
@@ -132,7 +135,7 @@ func newKretprobe(r *Kretprobe) (*registration, error) {
 	}
 	h := engine.Handlers{
 		Entry: ofCalls(r.EntryHandler), Return: ofCalls(r.Handler),
-		NewCall: func(c *engine.Call) { c.Owner = unsafe.Pointer(r) },
+		NewCall: func(c *engine.Call) { c.Owner = unsafe.Pointer(r) }, Fits: fits,
 	}
 	return newRegistration(&r.Kp, kindKretprobe, h, engine.ProbeOptions{Return: true, MaxActive: max(r.MaxActive, 0), DataSize: r.DataSize})
 }

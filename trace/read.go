@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/hit"
-
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -52,14 +52,10 @@ func (in *Instance) stopReading() {
 	in.drain()
 }
 
-// settleTime is longer than records are held back in the ring until those of all CPUs can be
-// put in the order of their times: 4e6 ticks of the processor's counter (ring.ReaderConfig).
-const settleTime = 5 * time.Millisecond
-
 // drain reads what has been recorded until now.
 func (in *Instance) drain() {
 	in.poll() // what lies in the ring of a target with a clock of its own waits from when it was seen
-	time.Sleep(settleTime)
+	time.Sleep(records.SettleTime)
 	in.poll()
 }
 

@@ -238,7 +238,6 @@ const manyReturns = "v=$retval a=$arg1 s=+0($arg1):string"
 // TestBoundaries: everything that a thread has is intact around probed instructions of all
 // kinds, whatever a probe does there, and by whatever tactic it gets control.
 func TestBoundaries(t *testing.T) {
-	t.Parallel()
 	for _, tactic := range []arch.Tactic{"", arch.TacticBoost, arch.TacticStep} {
 		t.Run(string(or(tactic, arch.TacticJump)), func(t *testing.T) {
 			b := newBounds(t)

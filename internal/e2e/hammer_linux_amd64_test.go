@@ -43,7 +43,6 @@ var hammered = []hammer{
 // also what the kernel's own probe counts, which takes a while to go away. The program
 // does what it does without probes; its code is then its own.
 func TestHammer(t *testing.T) {
-	t.Parallel()
 	strides := []int{2}
 	if long {
 		strides = []int{1, 2, 3, 5, 7, 11, 17, 29}

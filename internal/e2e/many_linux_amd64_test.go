@@ -61,7 +61,6 @@ func TestMany(t *testing.T) {
 // TestManyTrampolines has all of 100,000 functions return by trampoline, each of which counts what the program
 // counts, while few and while all are armed; afterwards none is there any more.
 func TestManyTrampolines(t *testing.T) {
-	t.Parallel()
 	const functions = 100_000
 	p := program(t, "many")
 	core := openWith(t, p, &process.TargetOptions{Events: ring.MaxEvents})

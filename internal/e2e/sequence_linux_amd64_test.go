@@ -11,7 +11,6 @@ import (
 // Instructions of a restartable sequence, and the one that announces it, run nowhere else:
 // no tactic may stand there. Around it, counts are right, and so are the program's.
 func TestRestartableSequences(t *testing.T) {
-	t.Parallel()
 	for _, flags := range [][]string{{"-no-pie"}, {"-pie", "-fPIE"}} {
 		t.Run(flags[0], func(t *testing.T) {
 			path := testprog.Build(t, "sequence", append(flags, "-pthread")...)

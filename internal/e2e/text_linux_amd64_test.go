@@ -87,7 +87,6 @@ func execMaps(t testing.TB, pid int) (out []string) {
 // program computes the same, our probe counts every call, and afterwards the uprobe sees what
 // it was placed for.
 func TestUprobeComesLater(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		symbol string
 		plus   uint64 // an instruction's start

@@ -26,27 +26,37 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error {
 	one.Name = "" // whether the name is free is not asked here
 	evs, err := c.define(&one, o)
 	for _, e := range evs {
-		if err == nil && !e.gone && !e.watches() {
-			err = e.plannable()
-		}
+		err = c.checked(e, err)
 		c.namer.Release(e.Name)
-		if e.fn != nil && len(e.fn.events)+len(e.fn.sites) == 0 {
-			delete(c.fns, e.fn.Start)
-		}
 	}
 	return err
 }
 
-// plannable says why no tactic, and no uprobe either, serves the event.
-func (e *Event) plannable() error {
+// checked says why an event that is not to be added can not be armed; err is why it could not be made. Its function is forgotten if
+// nobody else has probes there. Precondition: mu is held.
+func (c *Core) checked(e *Event, err error) error {
+	if err == nil && !e.gone && !e.watches() {
+		err = c.plannable(e)
+	}
+	if e.fn != nil && len(e.fn.events)+len(e.fn.sites) == 0 {
+		delete(c.fns, e.fn.Start)
+	}
+	return err
+}
+
+// plannable says why no tactic, and no uprobe either, serves the event. The own process has no uprobes.
+func (c *Core) plannable(e *Event) error {
 	f, was, jumpOnly := e.fn, e.fn.constraints, e.fn.jumpOnly
 	f.take(e)
 	f.constraints = constraints{force: regionTactic(e.force)}
+	if c.can.Own {
+		f.constraints = c.constraintsOf(f, &AddOptions{Tactic: e.force})
+	}
 	defer func() {
 		f.drop(e)
 		f.constraints, f.jumpOnly = was, jumpOnly
 	}()
-	if err := f.serves(e); errors.Is(err, arch.ErrUnprobeable) {
+	if err := f.serves(e); errors.Is(err, arch.ErrUnprobeable) || c.can.Own && err != nil {
 		return e.refused(err)
 	}
 	return nil

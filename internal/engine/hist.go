@@ -54,6 +54,13 @@ func (c *Core) Histogram(e *Event) (entries []fetch.HistEntry, dropped uint64, o
 	return entries, dropped, ok && (e.held == nil || len(entries) > 0), err
 }
 
+// Program is how an event's arguments are recorded; nil while its object has not come yet.
+func (c *Core) Program(e *Event) *fetch.Program {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return e.Prog
+}
+
 func (e *Event) histogram() (entries []fetch.HistEntry, dropped uint64, ok bool, err error) {
 	if e.hist == nil {
 		return nil, 0, false, nil

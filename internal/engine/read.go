@@ -8,6 +8,9 @@ import (
 // Poll reads the records that are there. It does not take the lock of changes.
 func (c *Core) Poll(f func(*hit.Hit)) int { return c.records.Poll(f) }
 
+// Ended says whether the target is gone: no record will come any more.
+func (c *Core) Ended() bool { return c.can.Ended != nil && c.can.Ended() }
+
 // Counts sums up what an event has counted so far.
 func (c *Core) Counts(e *Event) Counts {
 	c.mu.Lock()

@@ -159,8 +159,12 @@ func (c *Core) place(p *Probe, jumps map[*function]bool) error {
 		return err
 	}
 	e.tail, p.ev = -1, e
-	if p.h.Jump == nil {
+	if p.h.Fits == nil {
 		return nil
+	}
+	if p.h.Jump == nil {
+		_, _, err = p.h.Fits(e.Place.Func, e.Place.Module.Image)
+		return err
 	}
 	if jumps[e.fn] || slices.ContainsFunc(e.fn.events, func(o *Event) bool { return !o.ended && o.h != nil && o.h.h.Jump != nil }) {
 		return errno.Errorf(unix.EEXIST, "%s has a jprobe, and a function can have one only", e.fn.Name)

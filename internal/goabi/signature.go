@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -31,7 +32,7 @@ type abiState struct{ ints, floats, stack, spill int }
 // frameOf lays out the frame of a func type.
 func frameOf(t reflect.Type) (*goFrame, error) {
 	if t == nil || t.Kind() != reflect.Func {
-		return nil, errno.Errorf(unix.EINVAL, "jprobe: Entry is of type %v, which is no func: give a func with the probed function's parameters", t)
+		return nil, errno.Errorf(unix.EINVAL, "the handler is of type %v, which is no func: give a func with the probed function's parameters", t)
 	}
 	f, s := &goFrame{}, &abiState{}
 	for i := range t.NumIn() {
@@ -66,7 +67,7 @@ func (s *abiState) assign(t reflect.Type, result bool) (slot, error) {
 	ints, floats, ok := regsOf(t)
 	switch {
 	case isSIMD(t):
-		return slot{}, errno.Errorf(unix.EOPNOTSUPP, "jprobe: type %v is passed in vector registers: probe the function with a Kprobe, whose Regs hold them", t)
+		return slot{}, errno.Errorf(unix.EOPNOTSUPP, "type %v is passed in vector registers: probe the function with a Kprobe, whose Regs hold them", t)
 	case t.Size() == 0 || !ok || s.ints+ints > goIntRegs || s.floats+floats > goFloatRegs:
 		return slot{off: place(&s.stack, t)}, nil
 	}
@@ -143,7 +144,7 @@ func entryArgs(t reflect.Type) (stack, spill int, err error) {
 		return 0, 0, err
 	}
 	if n := f.args + f.results + f.spill; n > maxEntryFrame {
-		return 0, 0, errno.Errorf(unix.E2BIG, "jprobe: a func of type %v takes %d bytes on the stack, at most %d can be copied: probe the function with a Kprobe, and read its arguments where they are", t, n, maxEntryFrame)
+		return 0, 0, errno.Errorf(unix.E2BIG, "a func of type %v takes %d bytes on the stack, at most %d can be copied: probe the function with a Kprobe, and read its arguments where they are", t, n, maxEntryFrame)
 	}
 	return f.args, f.results + f.spill, nil
 }
@@ -155,6 +156,41 @@ func Match(fn *symbol.Func, im *symbol.Image, t reflect.Type) (stack, spill int,
 		return 0, 0, err
 	}
 	return entryArgs(t)
+}
+
+// MatchReturn says whether a function returns what a func type does and, with args, takes what that takes, by its debug information. Where
+// the type takes an uintptr the function may take an address of any kind.
+func MatchReturn(fn *symbol.Func, im *symbol.Image, t reflect.Type, args bool) error {
+	if fn.ABI0 || fn.Asm {
+		return errno.Errorf(unix.EOPNOTSUPP, "function %q is written in assembly or called as such is: its results are not where Go's are", fn)
+	}
+	sig, err := im.GoSignature(fn)
+	if err != nil {
+		return err
+	}
+	ins, ps := inTypes(t), slices.Clone(sig.Params)
+	for i := range min(len(ins), len(ps)) {
+		if ins[i] == reflect.TypeFor[uintptr]() && IsAddress(ps[i].Kind) {
+			ps[i].Type, ps[i].Kind = "uintptr", reflect.Uintptr
+		}
+	}
+	switch {
+	case args && !sameTypes(ps, ins):
+		return errno.Errorf(unix.EINVAL, "%v takes %s, the handler takes %s: give a func that takes the same", fn, paramWords(sig.Params), typeWords(ins))
+	case !sameTypes(sig.Results, outTypes(t)):
+		return errno.Errorf(unix.EINVAL, "%v returns %s, the handler takes %s: give a func that takes the same", fn,
+			paramWords(sig.Results), typeWords(outTypes(t)))
+	}
+	return nil
+}
+
+// IsAddress says whether values of a kind are one address.
+func IsAddress(k reflect.Kind) bool {
+	switch k {
+	case reflect.Pointer, reflect.UnsafePointer, reflect.Chan, reflect.Map, reflect.Func:
+		return true
+	}
+	return false
 }
 
 // sameSignature says whether a func of type t can be called with the arguments of the
@@ -175,20 +211,20 @@ func sameSignature(fn *symbol.Func, im *symbol.Image, t reflect.Type) error {
 		return err
 	}
 	if fn.ABI0 || fn.Asm {
-		return errno.Errorf(unix.EOPNOTSUPP, "jprobe: function %q is written in assembly or called as such is: its arguments are not where an Entry looks for them; use a Kprobe", fn)
+		return errno.Errorf(unix.EOPNOTSUPP, "function %q is written in assembly or called as such is: its arguments are not where a handler looks for them; use a Kprobe", fn)
 	}
 	sig, err := im.GoSignature(fn)
 	if err != nil {
-		return fmt.Errorf("jprobe: %w; use a Kprobe", err)
+		return fmt.Errorf("%w; use a Kprobe", err)
 	}
 	if !sig.Typed {
 		return sameFrame(fn, sig, t, frame)
 	}
 	if !sameTypes(sig.Params, inTypes(t)) {
-		return errno.Errorf(unix.EINVAL, "jprobe: %v takes %s, Entry takes %s: give a func with the same parameters", fn, paramWords(sig.Params), typeWords(inTypes(t)))
+		return errno.Errorf(unix.EINVAL, "%v takes %s, the handler takes %s: give a func with the same parameters", fn, paramWords(sig.Params), typeWords(inTypes(t)))
 	}
 	if t.NumOut() > 0 && !sameTypes(sig.Results, outTypes(t)) {
-		return errno.Errorf(unix.EINVAL, "jprobe: %v returns %s, Entry returns %s: give a func with the same results, or none", fn, paramWords(sig.Results), typeWords(outTypes(t)))
+		return errno.Errorf(unix.EINVAL, "%v returns %s, the handler returns %s: give a func with the same results, or none", fn, paramWords(sig.Results), typeWords(outTypes(t)))
 	}
 	return nil
 }
@@ -202,12 +238,12 @@ func sameFrame(fn *symbol.Func, sig *symbol.Signature, t reflect.Type, f *goFram
 	want := f.args + f.results + f.spill
 	if sig.Frame < 0 || want == sig.Frame || t.NumOut() == 0 && want < sig.Frame {
 		if have := describeArgs(t, f, sig.Frame); sig.ArgsKnown && !bytes.Equal(have, sig.Args) {
-			return errno.Errorf(unix.EINVAL, "jprobe: the parameters of %v are %s (size@offset of each word), those of Entry, %v, are %s (%s): give a func with the same parameters",
+			return errno.Errorf(unix.EINVAL, "the parameters of %v are %s (size@offset of each word), those of the handler, %v, are %s (%s): give a func with the same parameters",
 				fn, symbol.ArgsText(sig.Args), t, symbol.ArgsText(have), why)
 		}
 		return nil
 	}
-	return errno.Errorf(unix.EINVAL, "jprobe: arguments and results of %v take %d bytes of its caller's stack, those of Entry, %v, take %d (%s): give a func with the same parameters", fn, sig.Frame, t, want, why)
+	return errno.Errorf(unix.EINVAL, "arguments and results of %v take %d bytes of its caller's stack, those of the handler, %v, take %d (%s): give a func with the same parameters", fn, sig.Frame, t, want, why)
 }
 
 func sameTypes(ps []symbol.Param, ts []reflect.Type) bool {

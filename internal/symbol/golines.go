@@ -39,22 +39,15 @@ func (im *Image) GoLines(vaddr uint64) []GoLine {
 	if i < 0 || vaddr-t.textStart-t.funcs[i].entry >= t.funcs[i].size || t.funcs[i].foreign {
 		return nil
 	}
-	p, err := im.pcln.Get(func() (*pclnData, error) {
-		at, b, err := im.elf.findPclntab()
-		if err != nil {
-			return nil, err
-		}
-		return im.elf.parsePclntab(at, b)
-	})
+	p, err := im.pclnData()
 	if err != nil || p.idOff != 40 || i >= p.nfunc {
 		return nil
 	}
-	le := binary.LittleEndian
-	off := uint64(le.Uint32(p.tab[8*i+4:]))
-	if off+funcSize > uint64(len(p.tab)) {
+	f := p.at(i)
+	if f == nil {
 		return nil
 	}
-	g := goLiner{im: im, p: p, f: p.tab[off:]}
+	g := goLiner{im: im, p: p, f: f}
 	return g.lines(vaddr - t.textStart - t.funcs[i].entry)
 }
 

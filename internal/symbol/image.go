@@ -87,6 +87,8 @@ type Image struct {
 	eh Kept[ehTable] // its frame descriptions
 
 	pcln Kept[pclnData]
+	// inlined has how often each Go function was inlined.
+	inlined Kept[map[string]int]
 }
 
 // Open reads the headers of an ELF file of size bytes. The path names it in errors, is

@@ -2,6 +2,7 @@ package target
 
 import (
 	"io"
+	"unsafe"
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
@@ -35,6 +36,8 @@ type Capabilities struct {
 	Own bool
 	// Alive says why no probe can be armed at present.
 	Alive func() error
+	// Ended says whether the address space is gone for good: no record will come any more. It may be called at any time.
+	Ended func() bool
 	// Stands says why no code can stand for a probe at an address.
 	Stands func(addr uint64) error
 	// FuncDenied says why a function must not be probed; "": it may.
@@ -49,6 +52,9 @@ type Capabilities struct {
 	Guards func() map[string]*arch.Call
 	// InHandler says whether a handler of the target's probes calls.
 	InHandler func() bool
+	// CallGo calls a closure by Go's ABIInternal, in a handler, with the argument registers of regs, a copy of stack bytes of
+	// arguments from args on, and spill bytes above them for its use.
+	CallGo func(fn unsafe.Pointer, regs *native.Regs, args uint64, stack, spill int)
 	// Task is the id of the thread whose registers these are.
 	Task func(*native.Regs) uint64
 	// EndPool takes back a pool that no probe's code uses any more.

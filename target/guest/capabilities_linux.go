@@ -18,6 +18,7 @@ func (t *Target) Capabilities() target.Capabilities {
 
 		FuncDenied: t.FuncDenied,
 		Alive:      t.Alive,
+		Ended:      func() bool { return t.ended.Load() != nil },
 		InHandler:  t.InHandler,
 		Task:       t.Task,
 		EndPool:    t.EndPool,

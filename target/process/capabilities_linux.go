@@ -24,6 +24,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		Sharing:        t,
 		Watcher:        t,
 
+		Ended:        t.Ended,
 		Stands:       t.Stands,
 		FaultsCaught: t.FaultsCaught,
 		RecordsComm:  t.RecordsComm,

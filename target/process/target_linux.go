@@ -129,6 +129,9 @@ func Attach(p *Proc, o *TargetOptions) (*Target, error) {
 // Proc is the process.
 func (t *Target) Proc() *Proc { return t.proc }
 
+// Ended says whether the process has ended, or executes another program.
+func (t *Target) Ended() bool { return !t.p.Alive() || errors.Is(t.p.CheckImage(), ErrExec) }
+
 // Arch is x86-64.
 func (t *Target) Arch() arch.Arch { return native.Arch }
 

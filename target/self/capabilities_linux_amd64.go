@@ -21,6 +21,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		FaultsCaught: t.FaultsCaught,
 		InHandler:    t.InHandler,
 		Guards:       t.Guards,
+		CallGo:       callGo,
 		EndPool:      t.EndPool,
 		Idle:         t.Idle,
 		CodeUsed:     t.CodeUsed,

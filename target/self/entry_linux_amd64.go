@@ -12,6 +12,13 @@ import (
 // of n bytes of stack arguments from args, and spill bytes above them for its use.
 func callFunc(fn unsafe.Pointer, regs *amd64.Regs, args uint64, n, spill uint64)
 
+// callGo is callFunc for a handler.
+//
+//go:norace
+func callGo(fn unsafe.Pointer, regs *amd64.Regs, args uint64, stack, spill int) {
+	callFunc(fn, regs, args, uint64(stack), uint64(spill))
+}
+
 // callEntry calls a jprobe's Entry with the probed function's own arguments.
 //
 //go:norace

@@ -4,7 +4,7 @@
 //
 // Looked at are the functions that stand in the handler fields of a Kprobe, Kretprobe or
 // Jprobe, in a composite literal or by an assignment, unless its Flags hold FlagSleepable
-// or can not be told, and what they call in their own package. Calls of interface methods
+// or can not be told, those that are given to OnCall and OnReturn, and what they call in their own package. Calls of interface methods
 // and func values, and what other packages' functions do in turn, are not followed: no
 // report is no proof.
 package kprobevet

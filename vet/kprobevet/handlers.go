@@ -33,7 +33,7 @@ var handlerFields = map[string][]string{
 	"Jprobe":    {"Entry"},
 }
 
-// handler is an expression that stands in a handler field.
+// handler is an expression that stands in a handler field, or is given to OnCall or OnReturn.
 type handler struct {
 	expr  ast.Expr
 	label string       // Kprobe.PreHandler
@@ -55,7 +55,7 @@ func run(pass *analysis.Pass) (any, error) {
 		pass: pass, sleeps: map[types.Object]bool{}, copies: map[types.Object]types.Object{},
 		decls: map[*types.Func]*ast.FuncDecl{}, lits: map[types.Object][]*ast.FuncLit{},
 	}
-	kinds := []ast.Node{(*ast.FuncDecl)(nil), (*ast.AssignStmt)(nil), (*ast.ValueSpec)(nil), (*ast.CompositeLit)(nil)}
+	kinds := []ast.Node{(*ast.FuncDecl)(nil), (*ast.AssignStmt)(nil), (*ast.ValueSpec)(nil), (*ast.CompositeLit)(nil), (*ast.CallExpr)(nil)}
 	pass.ResultOf[inspect.Analyzer].(*inspector.Inspector).WithStack(kinds, func(n ast.Node, push bool, stack []ast.Node) bool {
 		if push {
 			f.node(n, stack)
@@ -94,7 +94,27 @@ func (f *finder) node(n ast.Node, stack []ast.Node) {
 		if name := probeType(f.pass.TypesInfo.TypeOf(n)); name != "" {
 			f.literal(n, name, f.holder(stack))
 		}
+	case *ast.CallExpr:
+		if name := f.typed(n); name != "" && len(n.Args) == 2 {
+			f.handlers = append(f.handlers, handler{n.Args[1], name, nil})
+		}
 	}
+}
+
+// typed is the name of the function that a call gives a typed handler to, "" if it does not.
+func (f *finder) typed(call *ast.CallExpr) string {
+	id, _ := ast.Unparen(call.Fun).(*ast.Ident)
+	if sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
+		id = sel.Sel
+	}
+	if id == nil {
+		return ""
+	}
+	fn, ok := f.pass.TypesInfo.ObjectOf(id).(*types.Func)
+	if !ok || fn.Pkg() == nil || fn.Pkg().Path() != kprobesPath || fn.Name() != "OnCall" && fn.Name() != "OnReturn" {
+		return ""
+	}
+	return fn.Name()
 }
 
 // assign takes an assignment to a handler field, to Flags, or of a func literal.

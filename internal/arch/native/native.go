@@ -23,6 +23,12 @@ type (
 	Memory = amd64.Memory
 )
 
+// GoInt is where registers have the nth integer word of arguments or results by Go's ABIInternal.
+func GoInt(r *Regs, n int) *uint64 { return amd64.GoInt(r, n) }
+
+// GoFloat is where they have the nth floating-point number, in the lowest bytes.
+func GoFloat(r *Regs, n int) *uint64 { return amd64.GoFloat(r, n) }
+
 // What is known of single instructions.
 const (
 	MaxInst      = amd64.MaxLen       // bytes of the longest instruction

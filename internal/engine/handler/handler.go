@@ -34,7 +34,8 @@ type Handlers struct {
 	// NewCall prepares the memory of calls, before one of the handlers is given it for the first time.
 	NewCall func(c *Call)
 	// Jump is a func value's pointer: a closure that is called at the function's entry with the function's own arguments.
-	// Fits says how much of the stack they take, and what keeps it from being called with them.
+	// Fits says how much of the stack they take, and what keeps it from being called with them. Without Jump it says what keeps the
+	// other handlers from taking the function's arguments and results; nil: nothing.
 	Jump unsafe.Pointer
 	Fits func(fn *symbol.Func, im *symbol.Image) (stack, spill int, err error)
 	// Changed is told where the probe stands and whether it is disabled, before it runs and when its owner changes that.

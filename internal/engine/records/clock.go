@@ -39,3 +39,7 @@ func (k *ownClock) nanos(tick uint64, cpu int) uint64 {
 
 // holdRecords is how long a record waits for older ones of other CPUs.
 const holdRecords = 4 * time.Millisecond
+
+// SettleTime is longer than records are held back until those of all CPUs can be put in the order of their times: holdRecords, or 4e6
+// ticks of the processor's counter (ring.ReaderConfig). A Poll behind it gives all that an earlier one has found.
+const SettleTime = 5 * time.Millisecond

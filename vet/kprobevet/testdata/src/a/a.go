@@ -188,3 +188,12 @@ func nine() {
 	defer hits.Add(1) // want `more than 8`
 	defer hits.Add(1) // want `more than 8`
 }
+
+func typed() {
+	_, _ = kprobes.OnCall(typed, func() { time.Sleep(1) }) // want `sleep: time.Sleep in an atomic handler, OnCall`
+	_, _ = kprobes.OnReturn("main.f", prints)
+}
+
+func prints(n int) {
+	fmt.Println(n) // want `print: fmt.Println in an atomic handler, OnReturn`
+}

@@ -35,3 +35,7 @@ type Jprobe struct {
 }
 
 func RegisterKprobe(*Kprobe) error { return nil }
+
+func OnCall(fn, handler any) (*Jprobe, error) { return nil, nil }
+
+func OnReturn(fn, handler any) (*Kretprobe, error) { return nil, nil }
