@@ -5,10 +5,11 @@ import (
 	"slices"
 	"strings"
 
-	"kprobes.dev/kprobes/internal/hit"
-
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // WriteProfile writes kprobe_profile: hits and misses of each probe since it was
@@ -89,7 +90,7 @@ func (in *Instance) ID(group, name string) (int, error) {
 	return ps[0].id, nil
 }
 
-// Format is an event's format file.
+// Format is an event's format file. Of arguments by name it has the types once the event was enabled.
 func (in *Instance) Format(group, name string) (string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -97,5 +98,9 @@ func (in *Instance) Format(group, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return hit.Format(ps[0].def, ps[0].id), nil
+	var prog *fetch.Program
+	if made := ps[0].made; len(made) > 0 {
+		prog = engine.OfEvent(made[len(made)-1]).Prog
+	}
+	return hit.Format(ps[0].def, prog, ps[0].id), nil
 }

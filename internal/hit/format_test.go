@@ -56,7 +56,7 @@ func TestFormat(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(tt.want, Format(d, 7)); diff != "" {
+		if diff := cmp.Diff(tt.want, Format(d, nil, 7)); diff != "" {
 			t.Errorf("%s: %s", tt.def, diff)
 		}
 	}
