@@ -1,12 +1,13 @@
 package btf
 
 import (
-	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 )
 
@@ -138,11 +139,11 @@ func (s *Scope) Result(e *event.Expr) (*fetch.Var, error) {
 func (s *Scope) Params(at fetch.Point, _ bool) ([]string, error) {
 	switch {
 	case at == fetch.PointInside:
-		return nil, errors.New("names are those of parameters, at a function's entry and returns")
+		return nil, errno.Errorf(syscall.EINVAL, "names are those of parameters, at a function's entry and returns")
 	case s.why != nil:
-		return nil, s.why
+		return nil, errno.Errorf(syscall.EOPNOTSUPP, "%w", s.why)
 	case len(s.params) == 0:
-		return nil, errors.New("the function has no parameters")
+		return nil, errno.Errorf(syscall.EOPNOTSUPP, "the function has no parameters")
 	}
 	var names []string
 	for i := range s.params {

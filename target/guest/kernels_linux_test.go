@@ -28,6 +28,7 @@ type otherKernel struct {
 	depth   bool // its own lines count the depth that its handlers add: until 5.12, where it is counted
 	inShort bool // booted in short runs too
 	hists   bool // its histograms have what came with 6.3
+	names   bool // its tracer names arguments as that of 6.12
 }
 
 // otherKernels are the kernels that Debian's archive has, oldest first. PREEMPT_RT takes the interrupt
@@ -38,7 +39,7 @@ var otherKernels = []otherKernel{
 	{name: "5.10 rt", o: testguest.Options{Kernel: guestkit.Build{Package: realtime, Suite: "bullseye"}, Append: "noirqdebug"}, depth: true},
 	{name: "6.1 plain", o: testguest.Options{Kernel: guestkit.Build{Package: plain, Suite: "bookworm"}, CPUs: 4}},
 	{name: "6.1 rt", o: testguest.Options{Kernel: guestkit.Build{Package: realtime, Suite: "bookworm"}, Append: "noirqdebug"}},
-	{name: "6.12", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie"}}, inShort: true, hists: true},
+	{name: "6.12", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie"}}, inShort: true, hists: true, names: true},
 	{name: "6.12 la57 pti", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie"}, CPUModel: "qemu64,+la57,+smep,+smap,-cx16", Append: "pti=on"}},
 	{name: "6.12 lockdown", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie"}, Append: "lsm=lockdown lockdown=confidentiality"}, locked: true},
 	{name: "unstable", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "sid"}}},
@@ -63,6 +64,9 @@ func TestKernels(t *testing.T) {
 			checkKernel(t, g, &c)
 			if c.hists {
 				compareHistograms(t, g, histNewer, histNewerBad)
+			}
+			if c.names {
+				compareNames(t, g)
 			}
 			g.Reboot()
 			checkKernel(t, g, &c)
