@@ -74,6 +74,7 @@ var namesDifferences = []struct{ why, def string }{
 	{"the kernel passes over what stands behind $arg*", "p:d do_sys_openat2 $arg*:u32"},
 	{"the kernel counts the words behind $arg* as if the parameters stood there", "p:d vfs_read $arg* count"},
 	{"the same", "p:d vfs_read count $arg*"},
+	{"the kernel looks for a function that is called dummy:dummy_xmit", "p:d dummy:dummy_xmit len=skb->len"},
 	{"the kernel looks for a parameter of the name", "r:d vfs_read $retvals"},
 	{"6.18.9 has it as \"$-valiable\"; 6.12 has a correction that came later", "p:d vfs_read x=$arg*"},
 	{"variable arguments are a parameter without a name to the kernel; ours leaves it out", "p:d _printk $arg*"},

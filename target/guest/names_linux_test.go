@@ -3,6 +3,7 @@ package guest_test
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/testguest"
 )
@@ -123,11 +125,40 @@ func compareNames(t *testing.T, g *testguest.Guest) {
 			t.Errorf("%s: %s\nthe guest's own: %s", d, ourRefusal(err), its)
 		}
 	}
+	compareModuleNames(p)
 	for _, d := range namesDifferences {
 		if ours, its := namesOutcomes(p, d.def); ours == its {
 			t.Errorf("%s: no difference: %s\n%s", d.def, d.why, ours)
 		} else {
 			t.Logf("%s: %s\n%s\nthe guest's own:\n%.1000s", d.def, d.why, ours, its)
+		}
+	}
+}
+
+// compareModuleNames names arguments of a function in a module: the kernel finds it by its name alone, ours in its module too.
+func compareModuleNames(p *probed) {
+	p.Helper()
+	dummy, err := guestkit.Module(p.g.Kernel, "drivers/net/dummy")
+	if err != nil {
+		p.Fatal(err)
+	}
+	name := "/tmp/" + filepath.Base(dummy)
+	if err := p.g.Upload(name, dummy); err != nil {
+		p.Fatal(err)
+	}
+	p.g.Shell("insmod " + name)
+	if err := p.core.Sync(); err != nil {
+		p.Fatal(err)
+	}
+	const args = " dev->ifindex len=skb->len skb"
+	defer ownEvents(p, p.g, "p:d dummy_xmit"+args)()
+	for _, place := range []string{"dummy_xmit", "dummy:dummy_xmit"} {
+		evs := p.add(nil, "p:d "+place+args)
+		if ours, its := namesFormats(p, "d", engine.OfEvent(evs[0])); ours != its {
+			p.Errorf("%s: the format is\n%s\nthe guest's own:\n%s", place, ours, its)
+		}
+		if err := p.core.Remove(evs); err != nil {
+			p.Fatal(err)
 		}
 	}
 }
