@@ -294,7 +294,7 @@ func TestErrno(t *testing.T) {
 		{"p f ^", syscall.EINVAL},
 		{"p f" + strings.Repeat(" %di", 129), syscall.E2BIG},
 		{"p f " + strings.Repeat("+1234567(", 7) + "@1" + strings.Repeat(")", 7), syscall.E2BIG},
-		{"r f +0($retval.)", syscall.EINVAL},
+		{"p f file-x", syscall.EINVAL},
 		{"p f @0x10000000000000000", syscall.ERANGE},
 		{"p f +0x8000000000000000(%di)", syscall.ERANGE},
 		{`p f \-9223372036854775809`, syscall.ERANGE},

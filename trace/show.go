@@ -8,7 +8,6 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
-	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
 )
 
@@ -90,7 +89,7 @@ func (in *Instance) ID(group, name string) (int, error) {
 	return ps[0].id, nil
 }
 
-// Format is an event's format file. Of arguments by name it has the types once the event was enabled.
+// Format is an event's format file. Arguments by name have the types that they have in the target, while it has the place.
 func (in *Instance) Format(group, name string) (string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -98,9 +97,9 @@ func (in *Instance) Format(group, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var prog *fetch.Program
-	if made := ps[0].made; len(made) > 0 {
-		prog = engine.OfEvent(made[len(made)-1]).Prog
+	prog, err := engine.Of(in.core).Program(ps[0].def)
+	if err != nil {
+		prog = nil // what it is about has gone
 	}
 	return hit.Format(ps[0].def, prog, ps[0].id), nil
 }

@@ -27,6 +27,8 @@ var namesBad = []string{
 	"p:e vfs_read n=file->none:string",
 	"p:e vfs_read file->f_inode->none",
 	"p:e vfs_read file->f_path.none",
+	"p:e vfs_read file->",
+	"p:e vfs_read file->f_path.",
 	"p:e vfs_read count->x",
 	"p:e vfs_read file->f_path->dentry",
 	"p:e vfs_read file->f_inode.i_ino",
