@@ -34,6 +34,8 @@ var (
 	_ fetch.ResultType = (*Scope)(nil)
 )
 
+const notInside = "names are those of parameters, at a function's entry and returns"
+
 // None is the Scope of a function of which nothing is known.
 func None(why error) *Scope { return &Scope{why: why} }
 
@@ -100,7 +102,7 @@ func (s *Scope) Name(e *event.Expr, at fetch.Point) (*fetch.Var, error) {
 		return nil, refuse(event.NosupDatArg, steps[0].Pos, "members of a parameter that is no pointer are not taken")
 	}
 	if at == fetch.PointInside {
-		return nil, refuse(event.NosupBTFArg, e.Pos, "names are those of parameters, at a function's entry and returns: name the register or the word of the stack, %%REG, $stackN")
+		return nil, refuse(event.NosupBTFArg, e.Pos, "%s: name the register or the word of the stack, %%REG, $stackN", notInside)
 	}
 	if s.why != nil {
 		return nil, refuse(event.NoBTFEntry, e.Pos, "%v", s.why)
@@ -139,7 +141,7 @@ func (s *Scope) Result(e *event.Expr) (*fetch.Var, error) {
 func (s *Scope) Params(at fetch.Point, _ bool) ([]string, error) {
 	switch {
 	case at == fetch.PointInside:
-		return nil, errno.Errorf(syscall.EINVAL, "names are those of parameters, at a function's entry and returns")
+		return nil, errno.Errorf(syscall.EINVAL, notInside)
 	case s.why != nil:
 		return nil, errno.Errorf(syscall.EOPNOTSUPP, "%w", s.why)
 	case len(s.params) == 0:

@@ -216,6 +216,9 @@ var namesByRegister = [][2]string{
 	{"p:vopen vfs_open path->dentry file", "p:vopen vfs_open arg1=+8(%di):x64 file=%si:x64"},
 }
 
+// connect has a program listen, which sets an option of its socket, and another one connect to it.
+const connect = `nc -l -p 4711 >/dev/null & until echo x | nc -w 1 127.0.0.1 4711; do :; done; wait`
+
 // TestNames names arguments in a kernel whose own tracer can not, and compares with what it shows of registers and offsets.
 func TestNames(t *testing.T) {
 	g := testguest.Shared(t)
@@ -231,5 +234,12 @@ func TestNames(t *testing.T) {
 		if !slices.Equal(a[e.Name], b[e.Name]) || len(a[e.Name]) == 0 {
 			t.Errorf("%s: lines\n%q\nthe guest's own\n%q", e.Def.Text, a[e.Name], b[e.Name])
 		}
+	}
+	p.hits = nil
+	p.add(nil, "p:option sock_setsockopt level optname optlen") // in front of the last is a struct that takes two registers
+	g.Shell(connect)
+	p.poll()
+	if all := strings.Join(p.lines(), "\n"); !strings.Contains(all, ") level=1 optname=2 optlen=4") {
+		t.Errorf("an option of a socket: %s", all)
 	}
 }

@@ -36,7 +36,7 @@ func TestReturns(t *testing.T) {
 				t.Fatal(l)
 			}
 		case strings.Contains(l, fmt.Sprintf("hit-%d ", d.PID)) && strings.Contains(l, "read:"):
-			if strings.HasSuffix(l, "<- vfs_read) arg1=0x1") {
+			if strings.HasSuffix(l, "<- vfs_read) arg1=1") {
 				reads++
 			}
 		}
