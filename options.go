@@ -8,13 +8,16 @@ type Options struct {
 	// exceed it is refused with ENOSPC, as a whole. 0: what the target's ring has room for, which
 	// is the most in any case.
 	MaxEvents int
+	// Comm gives the name of a thread of the target by its id, "" if it is not known. Poll and Close ask it for filters that test COMM,
+	// one call at a time. Nil: filters know no COMM, but those of a guest.
+	Comm func(tid int) string
 }
 
 func (o *Options) engine() *engine.Options {
 	if o == nil {
 		o = &Options{}
 	}
-	return &engine.Options{MaxEvents: o.MaxEvents, Show: show}
+	return &engine.Options{MaxEvents: o.MaxEvents, Comm: o.Comm, Show: show}
 }
 
 // AddOptions are the choices of Add; nil means the defaults.

@@ -210,7 +210,7 @@ var table = [numCodes]entry{
 
 	LineTooLong:  {"LINE_TOO_LONG", "Line length is too long: Should be less than 4094", 0},
 	BadByte:      {"BAD_BYTE", "Control character in the definition", 0},
-	BadCommand:   {"BAD_COMMAND", "Definition must start with p, r, w or -:", 0},
+	BadCommand:   {"BAD_COMMAND", "Definition must start with p, r, f, w or -:", 0},
 	NoPlace:      {"NO_PLACE", "Probed address or symbol is not specified", 0},
 	NoLineTable:  {"NO_LINE_TABLE", "This place needs line tables", 0},
 	TooManyLines: {"TOO_MANY_LINES", "Too many definitions", syscall.E2BIG},

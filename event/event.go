@@ -13,8 +13,11 @@ const (
 	maxLines     = 1 << 20
 )
 
-// DefaultGroup is the group of an event that names none.
-const DefaultGroup = "kprobes"
+// Groups of events that name none.
+const (
+	DefaultGroup  = "kprobes"
+	FunctionGroup = "fprobes" // of Def.Function
+)
 
 // Kind says what a definition does.
 type Kind uint8
@@ -32,17 +35,20 @@ type Def struct {
 	Text      string // the words, joined by single spaces; positions count from its start
 	Line      int    // line in the file, from 1; 0 if it was not read from one
 	Kind      Kind
-	MaxActive int    // instances of a return probe; 0: the default
-	Group     string // DefaultGroup if the definition names none, of a watchpoint WatchGroup; of a deletion "" then
-	Name      string // "" if the definition names none: see Namer
-	Place     Place
-	Watched   Watched // of a watchpoint
-	Args      []Arg
-	Filter    string   // what a hit must pass to be recorded, in the language of ParseFilter; "": nothing. No part of Text.
-	Stack     int      // callers that a record is to hold, at most MaxStack; 0: none. No part of Text.
-	Hist      *Hist    // what hits are counted in, in place of records, where the code at the hit can do that; nil: nothing. No part of Text.
-	kernel    bool     // see Parser
-	match     []string // of a deletion: what must match the definition, beyond its name
+	MaxActive int // instances of a return probe; 0: the default
+	// Function: it was written as f (Documentation/trace/fprobetrace.rst, Linux 6.18). It stands at a function's entry or return, and
+	// with a pattern at those of all functions that match, which are one event. Its arguments are no registers.
+	Function bool
+	Group    string // DefaultGroup, FunctionGroup or WatchGroup if the definition names none; of a deletion "" then
+	Name     string // "" if the definition names none: see Namer
+	Place    Place
+	Watched  Watched // of a watchpoint
+	Args     []Arg
+	Filter   string   // what a hit must pass to be recorded, in the language of ParseFilter; "": nothing. No part of Text.
+	Stack    int      // callers that a record is to hold, at most MaxStack; 0: none. No part of Text.
+	Hist     *Hist    // what hits are counted in, in place of records, where the code at the hit can do that; nil: nothing. No part of Text.
+	kernel   bool     // see Parser
+	match    []string // of a deletion: what must match the definition, beyond its name
 }
 
 // Arg is one argument of a definition.
@@ -86,7 +92,7 @@ type Place struct {
 	Module string // the object that Symbol or Addr belongs to; "": any
 	Path   string // PlaceFile, PlaceLine
 	Symbol string // PlaceSymbol: a name, or a pattern
-	Glob   bool   // Symbol is a pattern: one event for each function that matches, under generated names
+	Glob   bool   // Symbol is a pattern: one event for each function that matches, under generated names; with Def.Function one event
 	Offset uint64 // PlaceSymbol: bytes from the symbol, at most 1<<32-1; of a watchpoint they may be negative
 	Addr   uint64 // PlaceAddr: the address; PlaceFile: the offset in the file
 	Line   int    // PlaceLine: from 1

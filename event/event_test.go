@@ -41,6 +41,10 @@ func TestParseHeads(t *testing.T) {
 		{"r4096:foo vfs_read", "r4096:kprobes/foo vfs_read", Return, 4096, "kprobes", "foo"},
 		{"p:foo vfs_read%return", "r:kprobes/foo vfs_read", Return, 0, "kprobes", "foo"},
 		{"r:foo vfs_read%return", "r:kprobes/foo vfs_read", Return, 0, "kprobes", "foo"},
+		{"f vfs_read", "f:fprobes/vfs_read__entry vfs_read", Probe, 0, "fprobes", ""},
+		{"f vfs_*%return", "f:fprobes/vfs____exit vfs_*%return", Return, 0, "fprobes", ""},
+		{"f8:grp/foo vfs_read%return count", "f8:grp/foo vfs_read%return count=count", Return, 8, "grp", "foo"},
+		{"f4:foo vfs_read $retval", "f4:fprobes/foo vfs_read%return arg1=$retval", Return, 4, "fprobes", "foo"},
 		{"-:foo", "-:foo", Delete, 0, "", "foo"},
 		{"-:grp/foo", "-:grp/foo", Delete, 0, "grp", "foo"},
 		{"-:grp/", "-:grp/", Delete, 0, "grp", ""},
@@ -199,6 +203,7 @@ func TestAppends(t *testing.T) {
 		code Code
 	}{
 		{"^r:ev g a=%di b=+0(%si):string", DiffProbeType},
+		{"^f:ev g a=$arg1 b=+0($arg2):string", DiffProbeType},
 		{"p:ev g ^c=%di b=+0(%si):string", DiffArgType},
 		{"p:ev g a=%di ^b=+0(%si):u8", DiffArgType},
 		{"p:ev g a=%di ^b=+0(%si):string[2]", DiffArgType},
@@ -234,7 +239,7 @@ func FuzzParse(f *testing.F) {
 		"p:grp/ev libc.so.6:malloc+4 n=%di:u64 +8(%si):string[3]", "r100 main.(*T).M $retval $arg1:gostring",
 		`p "operator new(unsigned long)"+4 \"x" \-5 @"a b"-4:b1@2/8`, "-:grp/ev f a=%di", "p /bin/ls:0x10(0x3)", "p a.go:10",
 		"p vfs_[rw]*%return $arg* file->x.y", "p f $comm $stack3 @0x10:symbol", "p a:::b\"c d\" +u-8(@", `p "a"b`, "r f+4 this_cpu_read(x)",
-		"w:g/e w@lib.so:s-8:4 a=$addr %di:u8", `w x@"a b"+4`, "w @0x4010:8 $stack", "w rw@ns::v:2",
+		"w:g/e w@lib.so:s-8:4 a=$addr %di:u8", `w x@"a b"+4`, "w @0x4010:8 $stack", "w rw@ns::v:2", "f:g/e vfs_[rw]* $arg*", "f9 f%return $retval",
 	} {
 		f.Add(s)
 	}

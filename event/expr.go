@@ -75,6 +75,9 @@ func (p *exprParser) parse(t text) (*Expr, error) {
 	case c == '$':
 		return e, p.variable(e, t.s[1:])
 	case c == '%':
+		if p.d.Function {
+			return nil, p.refuse(BadVar, t.pos, "f records no registers: name a parameter, or write $argN; p records registers")
+		}
 		e.Kind, e.Name = ExprReg, t.s[1:]
 		if !isRegName(e.Name) {
 			return nil, p.refuse(BadRegName, t.pos, "")

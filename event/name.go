@@ -9,38 +9,44 @@ import (
 // Namer makes names for events that have none, no two alike. The zero value is ready.
 // It is not safe for concurrent use.
 type Namer struct {
-	used map[string]bool
+	used map[string]int // by how many events
 	next map[string]int // of a base name: the number to try
 }
 
-// Reserve takes a name out; it says whether the name was free.
+// Reserve takes a name out, once more if it was; it says whether the name was free.
 func (n *Namer) Reserve(name string) bool {
 	if n.used == nil {
-		n.used, n.next = map[string]bool{}, map[string]int{}
+		n.used, n.next = map[string]int{}, map[string]int{}
 	}
-	had := len(n.used)
-	n.used[name] = true
-	return len(n.used) > had
+	n.used[name]++
+	return n.used[name] == 1
 }
 
-// Release makes a name free again.
-func (n *Namer) Release(name string) { delete(n.used, name) }
+// Release undoes a Reserve, or a Unique. The name is free again when all are undone.
+func (n *Namer) Release(name string) {
+	if n.used[name] > 1 {
+		n.used[name]--
+		return
+	}
+	delete(n.used, name)
+}
 
 // Name gives a definition's event a name at a place, which for a pattern is one of the
 // functions that match and else d.Place: p_SYM_OFFSET, r_SYM_OFFSET, w_SYM_OFFSET, p_0xADDR, or
-// p_BASENAME_0xOFFSET of an offset in a file. Every byte that no identifier holds is `_`;
+// p_BASENAME_0xOFFSET of an offset in a file; with Def.Function SYM__entry or SYM__exit. Every byte that no identifier holds is `_`;
 // names that are too long are cut to 63 bytes; a name that is taken gets a number.
 func (n *Namer) Name(d *Def, at Place) string { return n.Unique(d.BaseName(at)) }
 
 // Unique makes a name of what BaseName gives.
 func (n *Namer) Unique(base string) string {
 	name := cut(base, MaxName)
-	for !n.Reserve(name) {
+	for n.used[name] > 0 {
 		i := max(n.next[base], 1) + 1
 		n.next[base] = i
 		num := fmt.Sprintf("_%d", i)
 		name = cut(base, MaxName-len(num)) + num
 	}
+	n.Reserve(name)
 	return name
 }
 
@@ -58,6 +64,9 @@ func (d *Def) BaseName(p Place) string {
 	}
 	if p.Module != "" {
 		module = path.Base(p.Module) + ":"
+	}
+	if d.Function {
+		return identifier(module, p.Symbol, [...]string{"__entry", "__exit"}[d.Kind])
 	}
 	switch p.Kind {
 	case PlaceAddr:
@@ -80,6 +89,9 @@ func identifier(parts ...string) string {
 		if !isWord(c) {
 			b[i] = '_'
 		}
+	}
+	if len(b) > 0 && isDigit(b[0]) {
+		b[0] = '_'
 	}
 	return string(b)
 }

@@ -76,11 +76,16 @@ func (d *Def) parse(words []text) error {
 	if err := place(words[1]); err != nil {
 		return err
 	}
+	if err := d.function(words); err != nil {
+		return err
+	}
 	if err := d.parseName(name); err != nil {
 		return err
 	}
 	switch {
 	case d.Group != "":
+	case d.Function:
+		d.Group = FunctionGroup
 	case d.Kind == Watch:
 		d.Group = WatchGroup
 	default:
@@ -89,10 +94,32 @@ func (d *Def) parse(words []text) error {
 	return d.parseArgs(words[2:])
 }
 
+// function checks the place of a definition that was written as f. One that records $retval is a return probe.
+func (d *Def) function(words []text) error {
+	if !d.Function {
+		return nil
+	}
+	if d.Place.Kind != PlaceSymbol || d.Place.Offset != 0 {
+		return d.Refuse(BadProbeAddr, d.Place.Pos, "f stands at a function: give its name or a pattern; p stands at all places", nil)
+	}
+	for _, w := range words[2:] {
+		if _, behind, ok := strings.Cut(w.s, "$retval"); ok && (behind == "" || !isWord(behind[0])) {
+			d.Kind = Return
+		}
+	}
+	if d.MaxActive > 0 && d.Kind != Return {
+		return d.Refuse(BadMaxactType, 1, "maxactive needs %return", nil)
+	}
+	return nil
+}
+
 // needs says what place is missing.
 func (d *Def) needs() string {
-	if d.Kind == Watch {
+	switch {
+	case d.Kind == Watch:
 		return "give what is watched: @SYMBOL, w@SYMBOL+OFFSET, @ADDRESS"
+	case d.Function:
+		return "give a function or a pattern"
 	}
 	return "give a function, FUNCTION+OFFSET or an address"
 }
@@ -106,16 +133,20 @@ func (d *Def) parseKind(w text) (name text, err error) {
 	}
 	i := -1
 	if head.s != "" {
-		i = strings.IndexByte("pr-w", head.s[0])
+		i = strings.IndexByte("pr-wf", head.s[0])
 	}
 	if i < 0 {
-		return name, d.Refuse(BadCommand, 0, "only p[:[GRP/]EVENT], r[MAXACTIVE][:[GRP/]EVENT], w[:[GRP/]EVENT] and -:[GRP/]EVENT are known here", nil)
+		return name, d.Refuse(BadCommand, 0, "only p[:[GRP/]EVENT], r[MAXACTIVE][:[GRP/]EVENT], f[MAXACTIVE][:[GRP/]EVENT], w[:[GRP/]EVENT] and -:[GRP/]EVENT are known here", nil)
 	}
-	d.Kind = Kind(i)
+	if d.Kind, d.Function = Kind(i), head.s[0] == 'f'; d.Function {
+		d.Kind = Probe
+	}
 	rest := head.s[1:]
 	switch {
 	case d.Kind == Delete && (rest != "" || name.pos == 0):
 		return name, d.Refuse(BadCommand, 1, "a deletion is -:EVENT, -:GRP/EVENT or -:GRP/", nil)
+	case d.Function && rest != "":
+		return name, d.parseMaxActive(rest)
 	case d.Kind != Return && rest != "" && isDigit(rest[0]):
 		return name, d.Refuse(BadMaxactType, 1, "maxactive needs r", nil)
 	case d.Kind != Return && rest != "":
@@ -132,7 +163,7 @@ func (d *Def) parseMaxActive(s string) error {
 	n, ok := parseUint(s)
 	switch {
 	case !ok || !isDigit(s[0]) || n > math.MaxUint32:
-		return d.Refuse(BadMaxact, 1, "between r and the colon stands a number from 0 (the default) to 4096", nil)
+		return d.Refuse(BadMaxact, 1, "behind the first letter, before the colon, stands a number from 0 (the default) to 4096", nil)
 	case n > MaxMaxActive:
 		return d.Refuse(MaxactTooBig, 1, "the most is 4096", nil)
 	}

@@ -6,14 +6,18 @@ import (
 )
 
 // String is the definition in the form of a listing: p|r[MAXACTIVE]:GRP/EVENT PLACE
-// NAME=ARG ..., or w:GRP/EVENT ACCESS@PLACE[:LEN] NAME=ARG ... An event without a name has the one that a
+// NAME=ARG ..., f[MAXACTIVE]:GRP/EVENT FUNC[%return] NAME=ARG ..., or w:GRP/EVENT ACCESS@PLACE[:LEN] NAME=ARG ... An event without a name has the one that a
 // Namer would try first.
 func (d *Def) String() string {
 	if d.Kind == Delete {
 		return d.Text
 	}
 	var b strings.Builder
-	b.WriteByte("pr-w"[d.Kind])
+	letter := "pr-w"[d.Kind]
+	if d.Function {
+		letter = 'f'
+	}
+	b.WriteByte(letter)
 	if d.MaxActive > 0 {
 		fmt.Fprint(&b, d.MaxActive)
 	}
@@ -29,9 +33,12 @@ func (d *Def) String() string {
 	return b.String()
 }
 
-// place is the place as a listing has it, of a watchpoint with the access and the length.
+// place is the place as a listing has it: of f with %return, of a watchpoint with the access and the length.
 func (d *Def) place() string {
-	if d.Kind != Watch {
+	switch {
+	case d.Function && d.Kind == Return:
+		return d.Place.String() + returnSuffix
+	case d.Kind != Watch:
 		return d.Place.String()
 	}
 	s := d.Watched.Access.String() + "@" + d.Place.String()
@@ -93,7 +100,7 @@ func (p Place) same(q Place) bool {
 // Appends checks that the definition can join an event that exists under its name: the
 // same kind, the same names and types of arguments, another place or other expressions.
 func (d *Def) Appends(o *Def) error {
-	if d.Kind != o.Kind {
+	if d.Kind != o.Kind || d.Function != o.Function {
 		return d.Refuse(DiffProbeType, 0, fmt.Sprintf("%s/%s is a %s", o.Group, o.Name, o.Kind), nil)
 	}
 	for i := range max(len(d.Args), len(o.Args)) {

@@ -124,7 +124,6 @@ func (in *Instance) newEntry(d *event.Def) (*entry, error) {
 	e := &entry{group: d.Group, name: d.Name, id: id}
 	in.entries[key(e.group, e.name)] = e
 	in.ids[id], in.lastID = true, id
-	in.named[e.name]++
 	return e, nil
 }
 
@@ -189,10 +188,7 @@ func (in *Instance) drop(ps []*probe) {
 		}
 		delete(in.ids, e.id)
 		delete(in.entries, key(e.group, e.name))
-		if in.named[e.name]--; in.named[e.name] == 0 {
-			delete(in.named, e.name)
-			in.namer.Release(e.name)
-		}
+		in.namer.Release(e.name)
 	}
 	in.clear()
 }

@@ -36,9 +36,8 @@ type Instance struct {
 	mu      sync.Mutex
 	probes  []*probe // in the order of their definition
 	entries map[string]*entry
-	ids     map[int]bool   // those of entries
-	lastID  int            // the one that was given out last
-	named   map[string]int // how many entries, of different groups, have a name
+	ids     map[int]bool // those of entries
+	lastID  int          // the one that was given out last
 	namer   event.Namer
 	reading *reading // nil while no event is enabled
 	before  uint64   // records that the target had lost when the buffer was last cleared
@@ -71,7 +70,7 @@ func New(core *kprobes.Core, o *Options) *Instance {
 	}
 	in := &Instance{
 		core: core, names: newNames(core, o.Comm), buf: NewBuffer(o.BufferSize),
-		entries: map[string]*entry{}, ids: map[int]bool{}, named: map[string]int{},
+		entries: map[string]*entry{}, ids: map[int]bool{},
 	}
 	in.on.Store(true)
 	in.life, in.end = context.WithCancel(context.Background())

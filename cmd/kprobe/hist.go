@@ -61,8 +61,9 @@ type given struct {
 type shown struct {
 	name string
 	hist *hit.Histogram
-	ev   *engine.Event // nil: a synthetic event
-	many bool          // its definition has made several events
+	def  *event.Hist
+	evs  []*engine.Event // the event's probes; none: a synthetic event
+	many bool            // its definition has made several events
 }
 
 func newHist() *cobra.Command {
@@ -154,17 +155,17 @@ func (g *histogramming) probes() (defs []*event.Def) {
 	records, stack := g.f.count > 0, false
 	for _, one := range g.given {
 		records = records || one.hist != nil && len(one.hist.Actions) > 0
-		stack = stack || one.synth != nil && one.keysStack() // of the hits at which it is traced
+		stack = stack || one.synth != nil && keysStack(one.hist) // of the hits at which it is traced
 	}
 	for _, one := range g.given {
 		d := one.def
 		if d == nil {
 			continue
 		}
-		if d.Filter = one.hist.Filter; !records {
+		if d.Filter = g.f.only.and(one.hist.Filter); !records {
 			d.Hist = one.hist
 		}
-		if stack || one.keysStack() {
+		if stack || keysStack(one.hist) {
 			d.Stack = event.HistCallers
 		}
 		defs = append(defs, d)
@@ -172,9 +173,9 @@ func (g *histogramming) probes() (defs []*event.Def) {
 	return defs
 }
 
-// keysStack says whether the callers are a key.
-func (one *given) keysStack() bool {
-	return one.hist != nil && slices.ContainsFunc(one.hist.Keys, func(k event.HistField) bool { return k.Mod == event.HistStack })
+// keysStack says whether the callers are a key of a histogram; nil is none.
+func keysStack(h *event.Hist) bool {
+	return h != nil && slices.ContainsFunc(h.Keys, func(k event.HistField) bool { return k.Mod == event.HistStack })
 }
 
 // prepare makes the histograms of the events that have been added.
@@ -199,7 +200,9 @@ func (g *histogramming) prepare(t *tracing, s tracee) error {
 		if prog == nil { // its object is not there yet
 			return fmt.Errorf("%s: its object is not there: a histogram needs it", e.Name)
 		}
-		g.set.Event(e.Group, e.Name, prog)
+		if !g.set.Event(e.Group, e.Name, prog) {
+			return usagef("the probes of event %s have not all the same arguments: say their types, name=arg:u64", e.Name)
+		}
 	}
 	for _, one := range g.given {
 		if one.synth != nil {
@@ -219,14 +222,9 @@ func (g *histogramming) add(one given, evs []*kprobes.Event) error {
 	if one.hist == nil {
 		return nil
 	}
-	var all []shown
-	if one.synth != nil {
-		all = append(all, shown{name: event.SyntheticGroup + "/" + one.synth.Name})
-	}
-	for _, e := range evs {
-		if one.def != nil && engine.OfEvent(e).Given == one.def {
-			all = append(all, shown{name: e.Group + "/" + e.Name, ev: engine.OfEvent(e)})
-		}
+	all, err := g.of(one, evs)
+	if err != nil {
+		return err
 	}
 	for _, s := range all {
 		group, name, _ := strings.Cut(s.name, "/")
@@ -238,6 +236,32 @@ func (g *histogramming) add(one given, evs []*kprobes.Event) error {
 		g.shown = append(g.shown, s)
 	}
 	return nil
+}
+
+// of finds the histograms that a definition needs: one for each name among its events. Probes of an event that has one join it.
+func (g *histogramming) of(one given, evs []*kprobes.Event) (all []shown, err error) {
+	if one.synth != nil {
+		return []shown{{name: event.SyntheticGroup + "/" + one.synth.Name, def: one.hist}}, nil
+	}
+	for _, ev := range evs {
+		e := engine.OfEvent(ev)
+		if e.Given != one.def {
+			continue
+		}
+		name := e.Group + "/" + e.Name
+		named := func(s shown) bool { return s.name == name }
+		if i := slices.IndexFunc(g.shown, named); i >= 0 {
+			if g.shown[i].def.Text != one.hist.Text {
+				return nil, usagef("event %s has a histogram already: each of its probes takes the same", e.Name)
+			}
+			g.shown[i].evs = append(g.shown[i].evs, e)
+		} else if i := slices.IndexFunc(all, named); i >= 0 {
+			all[i].evs = append(all[i].evs, e)
+		} else {
+			all = append(all, shown{name: name, def: one.hist, evs: []*engine.Event{e}})
+		}
+	}
+	return all, nil
 }
 
 // hit counts a hit.
@@ -258,35 +282,38 @@ func (g *histogramming) hit(t *tracing, h *hit.Hit) {
 	t.printed.hit(h)
 }
 
-// print prints the histograms, each under the name of its event where there are several; one that events share under all their names.
+// print prints the histograms, with what generated code has counted.
 func (g *histogramming) print(t *tracing) {
-	l := t.printed
-	l.buf = l.buf[:0]
 	for _, s := range g.shown {
-		if s.ev == nil {
-			continue
-		}
-		entries, dropped, ok, err := g.core.Histogram(s.ev)
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
-		}
-		if ok {
-			s.hist.Load(entries, dropped)
+		for _, e := range s.evs {
+			entries, dropped, ok, err := g.core.Histogram(e)
+			if err != nil {
+				fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+			}
+			if ok {
+				s.hist.Load(entries, dropped)
+			}
 		}
 	}
-	for i, s := range g.shown {
+	t.printed.histograms(g.shown)
+}
+
+// histograms prints histograms, each under the name of its event where there are several; one that events share under all their names.
+func (l *lines) histograms(all []shown) {
+	l.buf = l.buf[:0]
+	for i, s := range all {
 		shares := func(o shown) bool { return s.hist.Shares(o.hist) }
-		if slices.ContainsFunc(g.shown[:i], shares) {
+		if slices.ContainsFunc(all[:i], shares) {
 			continue
 		}
-		if len(g.shown) > 1 {
+		if len(all) > 1 {
 			if s.hist.Hits()+s.hist.Dropped() == 0 && s.many {
 				continue
 			}
 			if len(l.buf) > 0 {
 				l.buf = append(l.buf, '\n')
 			}
-			for _, o := range g.shown[i:] {
+			for _, o := range all[i:] {
 				if shares(o) {
 					l.buf = fmt.Appendf(l.buf, "# %s\n", o.name)
 				}

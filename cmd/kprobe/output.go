@@ -114,16 +114,22 @@ func (l *lines) end() {
 }
 
 // hit writes one hit.
-func (l *lines) hit(h *hit.Hit) {
+func (l *lines) hit(h *hit.Hit) { l.write(h, l.print.Text, l.print.JSON) }
+
+// stack writes the stack of a hit, without the hit.
+func (l *lines) stack(h *hit.Hit) { l.write(h, l.print.Stack, l.print.StackJSON) }
+
+// write writes what is shown of a hit.
+func (l *lines) write(h *hit.Hit, text, json func([]byte, *hit.Hit) []byte) {
 	if l.count > 0 && l.n >= l.count || l.err != nil {
 		return
 	}
 	l.n++
 	if !l.stat {
 		if l.format == "json" {
-			l.buf = l.print.JSON(l.buf[:0], h)
+			l.buf = json(l.buf[:0], h)
 		} else {
-			l.buf = l.print.Text(l.buf[:0], h)
+			l.buf = text(l.buf[:0], h)
 		}
 		_, err := l.out.Write(l.buf)
 		l.failed(err)

@@ -44,12 +44,12 @@ func newSession(p *process.Proc, o *process.TargetOptions) (*session, error) {
 		p.Close()
 		return nil, err
 	}
-	core, err := kprobes.Open(t, nil)
+	n := newNames(t)
+	core, err := kprobes.Open(t, &kprobes.Options{Comm: n.Comm})
 	if err != nil {
 		p.Close()
 		return nil, err
 	}
-	n := newNames(t)
 	n.core = core
 	return &session{proc: p, target: t, core: core, names: n}, nil
 }
@@ -60,7 +60,9 @@ type names struct {
 	mu    sync.Mutex
 	space *symbol.Space
 	syms  map[uint64]*fetch.Sym
-	comm  map[int]taskName
+	// What follows has a lock of its own: who reads records asks for the names of threads, while others print.
+	commMu sync.Mutex
+	comm   map[int]taskName
 	// program is the name of the process when it was last seen.
 	program string
 	// foreign: thread ids are those of another pid namespace.
@@ -136,6 +138,8 @@ func newNames(t *process.Target) *names {
 // Comm gives a thread's name. A thread that ended before anybody looked has its
 // process's. The ids are those of the target's own pid namespace.
 func (n *names) Comm(tid int) string {
+	n.commMu.Lock()
+	defer n.commMu.Unlock()
 	c, ok := n.comm[tid]
 	if ok && time.Since(c.at) < commAge {
 		return c.name

@@ -54,7 +54,7 @@ func newStat() *cobra.Command {
 	fl := c.Flags()
 	events := &probeValue{f: f, fl: fl}
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
-	fl.VarP(&filterValue{events}, "filter", "f", "what a hit of the probe before must pass to be counted: 'n > 5'")
+	fl.VarP(&boundValue{events, "FILTER", &f.filters}, "filter", "f", "what a hit of the probe before must pass to be counted: 'n > 5'")
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
 	fl.StringVar(&f.format, "format", "text", "text or json")
 	fl.DurationVarP(&g.every, "interval", "I", time.Second, "the time between two outputs")
@@ -82,7 +82,7 @@ func (g *statting) run(cmd []string) error {
 	if err != nil {
 		return err
 	}
-	f.counters = len(f.filters) == 0 // a filter tests what a record has
+	f.counters = len(f.filters) == 0 && !f.only.given() // a filter tests what a record has
 	t := &tracing{f: f, every: g.every, added: g.prepare, ticked: g.print}
 	g.t = t
 	t.left = func() {
@@ -111,17 +111,29 @@ func (g *statting) prepare(s tracee) error {
 		return usagef("kprobe stat does not count in this target")
 	}
 	evs, core := p.Events(), p.Core()
+	index := make([]int, len(evs)) // in names: probes that share a name are one event
 	g.counts = func() []kprobes.Counts {
-		out := make([]kprobes.Counts, len(evs))
+		out := make([]kprobes.Counts, len(g.names))
 		for i, e := range evs {
-			out[i] = core.Counts(e)
+			n, sum := core.Counts(e), &out[index[i]]
+			sum.Hits += n.Hits
+			sum.Filtered += n.Filtered
+			sum.Missed += n.Missed
+			sum.Lost += n.Lost
 		}
 		return out
 	}
-	for _, e := range evs {
-		g.names = append(g.names, e.Group+"/"+e.Name)
+	byName := map[string]int{}
+	for i, e := range evs {
+		name := e.Group + "/" + e.Name
+		at, ok := byName[name]
+		if !ok {
+			at, byName[name] = len(g.names), len(g.names)
+			g.names = append(g.names, name)
+		}
+		index[i] = at
 	}
-	g.before = make([]kprobes.Counts, len(evs))
+	g.before = make([]kprobes.Counts, len(g.names))
 	g.start = time.Now()
 	g.last = g.start
 	return nil

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
@@ -62,7 +64,7 @@ func (s *total) add(n kprobes.Counts, tactic string) {
 		*s.Unwound += n.Unwound
 		*s.Active += n.Active
 	}
-	if tactic != s.Tactic {
+	if !slices.Contains(strings.Split(s.Tactic, ","), tactic) {
 		s.Tactic += "," + tactic
 	}
 }

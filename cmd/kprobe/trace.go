@@ -46,7 +46,11 @@ func (f *traceFlags) run(cmd []string) error {
 	if t.printed, err = newLines(lineOptions{path: f.out, format: f.format, stat: f.stat, count: f.count}); err != nil {
 		return err
 	}
-	t.hits = newHitQueue(t.printed.hit, t.printed.flush)
+	show := t.printed.hit
+	if len(f.bound) > 0 {
+		show = newTriggering(t).hit
+	}
+	t.hits = newHitQueue(show, t.printed.flush)
 	t.end = catchEnd(t.hits.takeAll)
 	return errors.Join(t.run(defs, cmd), t.close())
 }
@@ -69,9 +73,11 @@ type tracing struct {
 	end     *ending
 	hits    *hitQueue
 	printed *lines
-	// What the verbs hist and stat do when the probes are added, and when the last hit was handed over.
+	// What triggers and the verbs hist and stat do when the probes are added, and when the last hit was handed over.
 	added func(s tracee) error
 	left  func()
+	// What triggers have counted of the events, for the summary.
+	sum func([]*total)
 	// What the verb stat does at intervals.
 	every  time.Duration
 	ticked func()
@@ -263,6 +269,9 @@ func (t *tracing) summary() {
 		fmt.Fprintf(os.Stderr, "kprobe: %s\n", r)
 	}
 	all := t.s.Totals()
+	if t.sum != nil {
+		t.sum(all)
+	}
 	for _, s := range all {
 		for _, b := range s.bugs {
 			fmt.Fprintf(os.Stderr, "kprobe: %s\n", b)

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
@@ -23,7 +23,10 @@ type traceFlags struct {
 	of       subject
 	probes   []string // by -e
 	others   []string // without a flag
-	filters  []filterFlag
+	only     restriction
+	filters  []boundFlag
+	triggers []boundFlag
+	bound    []boundTrigger // triggers, with their probes
 	deletes  []string
 	file     string
 	stat     bool
@@ -52,6 +55,8 @@ PROBE is a kprobe_events definition:
 
   p[:[GRP/]EVENT] PLACE [FETCHARGS]               at an instruction
   r[MAXACTIVE][:[GRP/]EVENT] PLACE [FETCHARGS]    at a function's return
+  f[MAXACTIVE][:[GRP/]EVENT] FUNC[%return] [FETCHARGS]
+                                                  at functions: those of a pattern are one event
   w[:[GRP/]EVENT] [w|rw|x]@WATCHED [FETCHARGS]    at accesses to memory of a process: writes, all, execution
 
 PLACE is one of
@@ -83,6 +88,15 @@ TYPE is one of
   b<width>@<offset>/<size>                  bits of a container of 8, 16, 32 or 64
   TYPE[N]                                   an array in memory, N up to 64
 
+Behind a probe, -f gives it a FILTER, and each -R a TRIGGER, in the language of the kernel's
+trigger files. A TRIGGER is COMMAND[:COUNT] [if FILTER]; COMMAND is one of
+  traceoff, traceon              nothing is shown from the next hit on; all is shown again
+  stacktrace                     the callers are shown
+  enable_event:GRP:EVENT         hits of another probe are shown, which were not before;
+  disable_event:GRP:EVENT        they are not shown any more
+  hist:keys=…                    hits are counted by keys, as kprobe hist does
+  enable_hist:GRP:EVENT, disable_hist:GRP:EVENT    histograms of a probe count, or pause
+
 At the end a line for each event goes to stderr: hits, missed, lost, tactic.
 Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`
 
@@ -92,20 +106,22 @@ func (f *traceFlags) flags(c *cobra.Command) {
 	fl := c.Flags()
 	events := &probeValue{f: f, fl: fl}
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
-	fl.VarP(&filterValue{events}, "filter", "f", "what a hit of the probe before must pass to be shown: 'n > 5 && path ~ \"/etc/*\"'")
+	fl.VarP(&boundValue{events, "FILTER", &f.filters}, "filter", "f", "what a hit of the probe before must pass to be shown: 'n > 5 && path ~ \"/etc/*\"'")
+	fl.VarP(&boundValue{events, "TRIGGER", &f.triggers}, "trigger", "R", "what the probe before does at its hits: 'traceoff:1 if n > 5' (may be repeated)")
 	fl.StringArrayVar(&f.deletes, "delete", nil, "a definition that deletes one given before it (-:[GRP/]EVENT)")
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
 	fl.BoolVar(&f.stat, "stat", false, "print no lines, only the summary")
 	fl.BoolVar(&f.counters, "counters", false, "record nothing, only count the hits")
 	fl.StringVar(&f.format, "format", "text", "text or json")
 	fl.IntVar(&f.stack, "stacktrace", 0, "show who has called, with each hit: so many callers at most")
-	fl.Lookup("stacktrace").NoOptDefVal = "32"
+	fl.Lookup("stacktrace").NoOptDefVal = strconv.Itoa(defaultCallers)
 }
 
 // shared are the flags of the verbs that probe; what ends after a number of them is called so.
 func (f *traceFlags) shared(c *cobra.Command, counted string) {
 	fl := c.Flags()
 	f.of.flags(c)
+	f.only.flags(fl)
 	f.given = fl.Changed
 	fl.DurationVar(&f.duration, "duration", 0, "stop after this long")
 	fl.Uint64Var(&f.count, "count", 0, "stop after this many "+counted)
@@ -119,6 +135,9 @@ func (f *traceFlags) shared(c *cobra.Command, counted string) {
 	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
 }
+
+// defaultCallers is how many callers a stack has, if no number is given.
+const defaultCallers = 32
 
 // inlining says how calls are looked for that were inlined.
 func (f *traceFlags) inlining() kprobes.Inlines {
@@ -155,77 +174,20 @@ func (f *traceFlags) definitions() ([]*event.Def, error) {
 	if len(errs) > 0 {
 		return nil, usageError{errors.Join(errs...)}
 	}
-	if err := f.filter(given, len(f.probes)); err != nil {
+	if err := errors.Join(f.filter(given, len(f.probes)), f.parseTriggers(given, len(f.probes))); err != nil {
 		return nil, err
 	}
 	defs = append(defs, slices.DeleteFunc(given, func(d *event.Def) bool { return d == nil })...)
 	for _, d := range defs {
-		d.Stack = f.stack
+		d.Stack, d.Filter = f.stack, f.only.and(d.Filter)
 		f.patterns = f.patterns || d.Place.Glob
 	}
+	f.triggerStacks(defs)
 	defs, err := withoutDeleted(defs)
 	if err == nil && len(defs) == 0 {
 		return nil, usagef("no probe is given: see kprobe trace --help")
 	}
 	return defs, err
-}
-
-// filterFlag is a filter, and the probe that it belongs to: by -e or without a flag, and its place among these; -1: none.
-type filterFlag struct {
-	text    string
-	byEvent bool
-	index   int
-}
-
-// probeValue is the flag -e. It notes how many probes without a flag stood before each.
-type probeValue struct {
-	f      *traceFlags
-	fl     *pflag.FlagSet
-	others []int
-}
-
-func (*probeValue) String() string { return "" }
-
-func (*probeValue) Type() string { return "PROBE" }
-
-// Set takes one probe.
-func (v *probeValue) Set(text string) error {
-	v.f.probes, v.others = append(v.f.probes, text), append(v.others, v.fl.NArg())
-	return nil
-}
-
-// filterValue is the flag -f: it belongs to the probe that stands before it. Flags and arguments are parsed in their order.
-type filterValue struct{ *probeValue }
-
-func (*filterValue) Type() string { return "FILTER" }
-
-// Set takes one filter.
-func (v *filterValue) Set(text string) error {
-	l := filterFlag{text, false, v.fl.NArg() - 1}
-	if n := len(v.others); n > 0 && v.others[n-1] == v.fl.NArg() {
-		l.byEvent, l.index = true, n-1
-	}
-	v.f.filters = append(v.f.filters, l)
-	return nil
-}
-
-// filter gives each definition of the command line its filter. defs are those by -e, as many as events, and then the others;
-// nil stands for a comment.
-func (f *traceFlags) filter(defs []*event.Def, events int) error {
-	for _, l := range f.filters {
-		i := l.index
-		if i >= 0 && !l.byEvent {
-			i += events
-		}
-		switch {
-		case i < 0 || i >= len(defs) || defs[i] == nil || defs[i].Kind == event.Delete:
-			return usagef("-f %q: no probe stands before it", l.text)
-		case defs[i].Filter != "":
-			return usagef("-f %q: the probe before it has a filter already: join them by &&", l.text)
-		}
-		defs[i].Filter = l.text
-	}
-	return nil
 }
 
 // withoutDeleted applies the definitions that delete to those before them.
@@ -251,13 +213,24 @@ func withoutDeleted(defs []*event.Def) ([]*event.Def, error) {
 }
 
 func (f *traceFlags) check(cmd []string) error {
+	if err := f.only.check(); err != nil {
+		return err
+	}
 	switch one, err := f.of.named(); {
 	case err != nil:
 		return err
 	case f.of.kernel && len(f.filters) > 0:
 		return usagef("-f is for processes and guests: write the filter into the event's file in tracefs")
+	case f.of.kernel && f.only.given():
+		return usagef("--tid and --comm are for processes and guests: write the ids into set_event_pid in tracefs")
+	case f.counters && f.only.given():
+		return usagef("--tid and --comm need records: leave out --counters")
 	case f.counters && len(f.filters) > 0:
 		return usagef("-f needs records: leave out --counters")
+	case f.of.kernel && len(f.triggers) > 0:
+		return usagef("-R is for processes and guests: write the trigger into the event's file in tracefs")
+	case f.counters && len(f.triggers) > 0:
+		return usagef("-R needs records: leave out --counters")
 	case f.given("stacktrace") && (f.stack < 1 || f.stack > event.MaxStack):
 		return usagef("--stacktrace=%d: a number of callers from 1 to %d is wanted", f.stack, event.MaxStack)
 	case f.of.kernel && f.stack > 0:

@@ -38,6 +38,7 @@ func TestGuestVerbs(t *testing.T) {
 	}{
 		{"text", v.text},
 		{"json", v.json},
+		{"triggers", v.triggers},
 		{"stat and counters", v.counts},
 		{"ends", v.ends},
 		{"second", v.second},

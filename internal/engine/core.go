@@ -21,7 +21,8 @@ import (
 
 // Options are the choices of Open; nil means the defaults.
 type Options struct {
-	MaxEvents int // see kprobes.Options
+	MaxEvents int // see kprobes.Options, also for Comm
+	Comm      func(tid int) string
 	// Show is called with events that have been added, and sets what the user has of them (Event.Shown).
 	Show func([]*Event)
 }

@@ -39,7 +39,10 @@ func (c *Core) name(e *Event) error {
 	}
 	for _, o := range append(c.events, c.batch...) {
 		if o != nil && !o.ended && o.Group == e.Group && o.Name == e.Name {
-			return e.Def.Appends(o.Def)
+			if err := e.Def.Appends(o.Def); err != nil {
+				return err
+			}
+			break
 		}
 	}
 	c.namer.Reserve(e.Name)

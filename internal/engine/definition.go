@@ -16,6 +16,30 @@ import (
 // define makes the events of one definition: one, or one for each function that a
 // pattern matches.
 func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
+	evs, err := c.defineEach(d, o)
+	if err != nil || !d.Function || len(evs) == 1 && !d.Place.Glob {
+		return evs, err
+	}
+	return evs, c.nameAlike(d, evs)
+}
+
+// nameAlike makes the events of one definition one event for whoever reads their records: they have one name.
+func (c *Core) nameAlike(d *event.Def, evs []*Event) error {
+	for _, e := range evs {
+		c.namer.Release(e.Name)
+	}
+	all := Event{Def: d, Group: d.Group, Name: d.Name}
+	err := c.name(&all)
+	for i, e := range evs {
+		if e.Name = all.Name; i > 0 {
+			c.namer.Reserve(all.Name)
+		}
+	}
+	return err
+}
+
+// defineEach is define, with a name for each event.
+func (c *Core) defineEach(d *event.Def, o *AddOptions) ([]*Event, error) {
 	if d.Kind == event.Delete {
 		return nil, errno.Errorf(unix.EINVAL, "definition %q deletes, and defines no probe", d.Text)
 	}

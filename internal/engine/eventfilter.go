@@ -11,12 +11,8 @@ import (
 // compileFilter compiles the filter of an event that has its program. Generated code runs it where it can; else whoever reads the
 // records does.
 func (c *Core) compileFilter(e *Event) error {
-	f, err := e.Prog.Filter(e.Def.Filter, fetch.FilterEnv{Functions: c.functionAt, Comm: c.t.CodegenEnv().Kernel != nil})
+	f, err := c.FilterOf(e, e.Def.Filter)
 	if err != nil {
-		var bad *event.FilterError
-		if errors.As(err, &bad) && bad.Code == event.FilterFieldNotFound {
-			bad.Why = fmt.Sprintf("%s has %s", e.Def.Text, fieldNames(e))
-		}
 		return err
 	}
 	e.filter, e.work.Filter = f, nil
@@ -26,8 +22,21 @@ func (c *Core) compileFilter(e *Event) error {
 	return nil
 }
 
+// knowsComm says whether COMM is a field of filters: records have the thread's name, or somebody tells it.
+func (c *Core) knowsComm() bool { return c.t.CodegenEnv().Kernel != nil || c.records.Comm != nil }
+
+// FilterOf compiles a filter of what an event records. Its errors are *event.FilterError. Precondition: the event has its program.
+func (c *Core) FilterOf(e *Event, text string) (*fetch.Filter, error) {
+	f, err := e.Prog.Filter(text, fetch.FilterEnv{Functions: c.functionAt, Comm: c.knowsComm()})
+	var bad *event.FilterError
+	if errors.As(err, &bad) && bad.Code == event.FilterFieldNotFound {
+		bad.Why = fmt.Sprintf("%s has %s", e.Def.Text, c.fieldNames(e))
+	}
+	return f, err
+}
+
 // fieldNames lists what a filter of an event may test, for a message.
-func fieldNames(e *Event) string {
+func (c *Core) fieldNames(e *Event) string {
 	s := ""
 	for i := range e.Prog.Args {
 		if a := &e.Prog.Args[i]; a.Type.Kind != event.SymStr {
@@ -38,6 +47,9 @@ func fieldNames(e *Event) string {
 		s += "__probe_func, __probe_ret_ip, "
 	} else {
 		s += "__probe_ip, "
+	}
+	if c.knowsComm() {
+		return s + "common_pid, CPU and COMM"
 	}
 	return s + "common_pid and CPU; the thread's name is a field if it is recorded (comm=$comm)"
 }

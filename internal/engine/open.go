@@ -17,7 +17,7 @@ func Open(t target.Target, o *Options) (*Core, error) {
 	c.numbers = instances.NewNumbers(t, c.recycle)
 	c.reclaimer = instances.NewReclaimer(t, c.numbers, c.returnProbes)
 	if o != nil {
-		c.most, c.shown = o.MaxEvents, o.Show
+		c.most, c.shown, c.records.Comm = o.MaxEvents, o.Show, o.Comm
 	}
 	if c.most < 0 {
 		return nil, errno.Errorf(unix.EINVAL, "MaxEvents %d: a number of events is not negative", c.most)

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"cmp"
+	"slices"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -195,6 +196,11 @@ func (a *Arg) testable(t *event.FilterTest, kernel bool) bool {
 // loads says whether the value takes a load.
 func (a *Arg) loads() bool {
 	return len(a.Derefs) > 0 || a.Base.Kind == BaseStack || a.Store == StoreCounted
+}
+
+// Comm says whether a test asks for the thread's name.
+func (f *Filter) Comm() bool {
+	return slices.ContainsFunc(f.Steps, func(s FilterStep) bool { return s.Test.Field.Kind == event.FieldComm })
 }
 
 // Loads says whether a test of the filter takes a load that may fault.

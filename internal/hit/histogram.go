@@ -20,6 +20,7 @@ type Histogram struct {
 	histVars
 	*histTable
 	filter *fetch.Filter // of a synthetic event's
+	paused bool          // hits are not counted
 	stack  []fetch.StackFrame
 	key    []byte
 	values []histValue // of the variables that it refers to, at this hit
@@ -72,7 +73,7 @@ func (h *Histogram) Add(hit *Hit, vs []fetch.Value, comm string) {
 
 // count counts an occurrence, and does the actions. traced gets what they trace.
 func (h *Histogram) count(o *occurrence, traced tracer) {
-	if h.def.Paused || h.filter != nil && !h.filter.Match(o.values, &fetch.FilterHit{PID: uint64(o.hit.TID), CPU: uint64(o.hit.CPU), Comm: o.comm}) {
+	if h.paused || h.filter != nil && !h.filter.Match(o.values, &fetch.FilterHit{PID: uint64(o.hit.TID), CPU: uint64(o.hit.CPU), Comm: o.comm}) {
 		return
 	}
 	var keys [event.MaxHistKeys]histKey

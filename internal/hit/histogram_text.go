@@ -16,7 +16,7 @@ const graphWidth = 20
 // AppendText appends the histogram as an event's hist file shows it.
 func (h *Histogram) AppendText(dst []byte, symbol fetch.Resolver) []byte {
 	state := "active"
-	if h.def.Paused {
+	if h.paused {
 		state = "paused"
 	}
 	dst = fmt.Appendf(dst, "# event histogram\n#\n# trigger info: %s [%s]\n#\n\n", h.def, state)

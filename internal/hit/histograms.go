@@ -37,9 +37,15 @@ func NewHistograms() *Histograms {
 	return &Histograms{events: map[[2]string]*histEvent{}, named: map[string]*Histogram{}}
 }
 
-// Event tells of an event with a program of arguments. All events that histograms name are to be told of before them.
-func (s *Histograms) Event(group, name string, prog *fetch.Program) {
-	s.add(&histEvent{group: group, name: name, fields: fieldsOf(prog)})
+// Event tells of an event with a program of arguments. All events that histograms name are to be told of before them. An event of several
+// probes is told of with each. false: its fields are not those that it had with the first.
+func (s *Histograms) Event(group, name string, prog *fetch.Program) bool {
+	fields := fieldsOf(prog)
+	if e := s.event(group, name); e != nil {
+		return slices.Equal(e.fields, fields)
+	}
+	s.add(&histEvent{group: group, name: name, fields: fields})
+	return true
 }
 
 // Synthetic tells of a synthetic event.
@@ -86,7 +92,7 @@ func (e *histEvent) variable(name string) *histVar {
 func (s *Histograms) Add(group, name string, def *event.Hist) (*Histogram, error) {
 	own := *def
 	own.Keys, own.Vals, own.Vars = slices.Clone(def.Keys), slices.Clone(def.Vals), slices.Clone(def.Vars)
-	h := &Histogram{def: &own, ev: s.event(group, name), histTable: &histTable{entries: map[string]*histEntry{}}}
+	h := &Histogram{def: &own, paused: def.Paused, ev: s.event(group, name), histTable: &histTable{entries: map[string]*histEntry{}}}
 	m := histMaker{set: s, h: h, def: &own}
 	if h.ev == nil {
 		return nil, own.Refuse(event.HistEventFileNotFound, "", "there is no event "+group+"/"+name)

@@ -38,6 +38,7 @@ type Hit struct {
 	// them. The zero value is shown as dots: a program has neither interrupts nor preemption to
 	// disable.
 	Context [8]byte
+	NoStack bool   // the callers that the record has are not shown
 	Rec     []byte // the whole record; valid while the function that was given the Hit runs
 }
 
@@ -128,6 +129,9 @@ func (p *Printer) Text(dst []byte, h *Hit) []byte {
 
 // stack appends the lines of a hit's stack as ftrace has them: the function that is probed, and those that have called it.
 func (p *Printer) stack(dst []byte, h *Hit) []byte {
+	if h.NoStack {
+		return dst
+	}
 	fs, end, err := h.Callers(p.frames[:0])
 	p.frames = fs
 	if err != nil || len(fs) == 0 && end == fetch.StackWhole {
@@ -143,6 +147,12 @@ func (p *Printer) stack(dst []byte, h *Hit) []byte {
 		dst = fmt.Appendf(dst, " => (%s)\n", end)
 	}
 	return dst
+}
+
+// Stack appends a hit's stack without the hit, as ftrace has it: a line of its own, and one for each call.
+func (p *Printer) Stack(dst []byte, h *Hit) []byte {
+	dst = bytes.TrimSuffix(p.head(dst, h, "<stack trace>"), []byte(": "))
+	return p.stack(append(dst, '\n'), h)
 }
 
 // frame appends the line of a call, behind those of the functions that were inlined in it.
@@ -263,16 +273,7 @@ func (p *Printer) decode(h *Hit) ([]fetch.Value, error) {
 // pid (the thread's id, as ftrace calls it), cpu, goid, flags (Context), at, before (where at is unknown), caller, args, stack (the callers), stack_ends (why
 // they are not all).
 func (p *Printer) JSON(dst []byte, h *Hit) []byte {
-	dst = fmt.Appendf(dst, `{"time":%d.%09d,"event":`, h.Nanos/1e9, h.Nanos%1e9)
-	dst = fetch.AppendJSONString(dst, []byte(h.Event.Group+"/"+h.Event.Name))
-	dst = fetch.AppendJSONString(append(dst, `,"comm":`...), []byte(p.comm(h)))
-	dst = fmt.Appendf(dst, `,"pid":%d,"cpu":%d`, h.TID, h.CPU)
-	if h.GoID != 0 {
-		dst = fmt.Appendf(dst, `,"goid":%d`, h.GoID)
-	}
-	if c := h.context(); len(c) > 0 {
-		dst = fetch.AppendJSONString(append(dst, `,"flags":`...), c)
-	}
+	dst = p.headJSON(dst, h)
 	dst = append(dst, `,"at":`...)
 	if h.Event.Return {
 		dst = fetch.AppendJSONString(dst, p.function(nil, h.Event.Addr))
@@ -299,6 +300,26 @@ func (p *Printer) JSON(dst []byte, h *Hit) []byte {
 		dst = vs[i].AppendJSON(append(dst, ':'), p.Names.Symbol)
 	}
 	return append(p.stackJSON(append(dst, '}'), h), "}\n"...)
+}
+
+// StackJSON appends a hit's stack without the hit, as one line of JSON: what JSON has, without at and all that describes the hit.
+func (p *Printer) StackJSON(dst []byte, h *Hit) []byte {
+	return append(p.stackJSON(p.headJSON(dst, h), h), "}\n"...)
+}
+
+// headJSON appends what an object begins with, without its closing brace.
+func (p *Printer) headJSON(dst []byte, h *Hit) []byte {
+	dst = fmt.Appendf(dst, `{"time":%d.%09d,"event":`, h.Nanos/1e9, h.Nanos%1e9)
+	dst = fetch.AppendJSONString(dst, []byte(h.Event.Group+"/"+h.Event.Name))
+	dst = fetch.AppendJSONString(append(dst, `,"comm":`...), []byte(p.comm(h)))
+	dst = fmt.Appendf(dst, `,"pid":%d,"cpu":%d`, h.TID, h.CPU)
+	if h.GoID != 0 {
+		dst = fmt.Appendf(dst, `,"goid":%d`, h.GoID)
+	}
+	if c := h.context(); len(c) > 0 {
+		dst = fetch.AppendJSONString(append(dst, `,"flags":`...), c)
+	}
+	return dst
 }
 
 // frameJSON appends the object of a call: at, file and line, inlined.
@@ -333,7 +354,7 @@ func appendLineJSON(dst []byte, l fetch.Line) []byte {
 }
 
 func (p *Printer) stackJSON(dst []byte, h *Hit) []byte {
-	if h.Event.Prog == nil || h.Event.Prog.Stack == 0 {
+	if h.NoStack || h.Event.Prog == nil || h.Event.Prog.Stack == 0 {
 		return dst
 	}
 	fs, end, err := h.Callers(p.frames[:0])

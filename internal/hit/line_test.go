@@ -167,3 +167,25 @@ func TestTextAllocates(t *testing.T) {
 		t.Errorf("%v allocations for a line", n)
 	}
 }
+
+// TestStackAlone prints a stack without its hit, and a hit without its stack. What calls there are is not asked here.
+func TestStackAlone(t *testing.T) {
+	prog := *program(t, "p serve fd=%di:s32", fetch.PointEntry)
+	prog.Stack = 4
+	h := Hit{Event: &Event{Group: "g", Name: "in", Addr: 0x1004, Prog: &prog, ArgsOff: 16}, Nanos: 12_345_678_999, CPU: 3, TID: 77, Rec: record(7)}
+	p := Printer{Names: testNames{}}
+	const head = "          server-77      [003] .....    12.345678: "
+	if got := string(p.Stack(nil, &h)); !strings.HasPrefix(got, head+"<stack trace>\n") || strings.Contains(got, "fd=") {
+		t.Errorf("the stack alone: %q", got)
+	}
+	if got := string(p.StackJSON(nil, &h)); !json.Valid([]byte(got)) || !strings.Contains(got, `"stack`) || strings.Contains(got, `"at":"serve`) || strings.Contains(got, "args") {
+		t.Errorf("the stack alone: %s", got)
+	}
+	h.NoStack = true
+	if got := string(p.Text(nil, &h)); got != head+"in: (serve+0x4/0x20) fd=7\n" {
+		t.Errorf("without its stack: %q", got)
+	}
+	if got := string(p.JSON(nil, &h)); strings.Contains(got, "stack") || !strings.Contains(got, `"fd":7`) {
+		t.Errorf("without its stack: %s", got)
+	}
+}

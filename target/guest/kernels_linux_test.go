@@ -27,8 +27,7 @@ type otherKernel struct {
 	locked  bool // its own tracer is locked (lockdown=confidentiality)
 	depth   bool // its own lines count the depth that its handlers add: until 5.12, where it is counted
 	inShort bool // booted in short runs too
-	hists   bool // its histograms have what came with 6.3
-	names   bool // its tracer names arguments as that of 6.12
+	newer   bool // it has histograms, definitions (f) and names of arguments that came with 6.3 to 6.9; they are compared, and triggers
 }
 
 // otherKernels are the kernels that Debian's archive has, oldest first. PREEMPT_RT takes the interrupt
@@ -39,7 +38,7 @@ var otherKernels = []otherKernel{
 	{name: "5.10 rt", o: testguest.Options{Kernel: guestkit.Build{Package: realtime, Suite: "bullseye"}, Append: "noirqdebug"}, depth: true},
 	{name: "6.1 plain", o: testguest.Options{Kernel: guestkit.Build{Package: plain, Suite: "bookworm"}, CPUs: 4}},
 	{name: "6.1 rt", o: testguest.Options{Kernel: guestkit.Build{Package: realtime, Suite: "bookworm"}, Append: "noirqdebug"}},
-	{name: "6.12", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie"}}, inShort: true, hists: true, names: true},
+	{name: "6.12", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie"}}, inShort: true, newer: true},
 	{name: "6.12 la57 pti", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie"}, CPUModel: "qemu64,+la57,+smep,+smap,-cx16", Append: "pti=on"}},
 	{name: "6.12 lockdown", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie"}, Append: "lsm=lockdown lockdown=confidentiality"}, locked: true},
 	{name: "unstable", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "sid"}}},
@@ -62,11 +61,12 @@ func TestKernels(t *testing.T) {
 			g := testguest.Boot(t, &c.o)
 			t.Log(strings.TrimSpace(g.Shell("cat /proc/version")))
 			checkKernel(t, g, &c)
-			if c.hists {
+			if c.newer {
 				compareHistograms(t, g, histNewer, histNewerBad)
-			}
-			if c.names {
 				compareNames(t, g)
+				compareFunctionEvents(t, g)
+				compareTriggers(t, g)
+				compareTriggerTexts(t, g)
 			}
 			g.Reboot()
 			checkKernel(t, g, &c)

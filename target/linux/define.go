@@ -14,6 +14,8 @@ func foreign(d *event.Def) error {
 	switch {
 	case d.Kind == event.Delete:
 		return d.Refuse(event.BadCommand, 0, "a definition that deletes defines no probe", nil)
+	case d.Function, d.Kind == event.Watch:
+		return d.Refuse(event.BadCommand, 0, "kprobe_events, the kernel's file, takes p and r; f and w are for processes and guests", nil)
 	case d.Place.Kind == event.PlaceFile || d.Place.Kind == event.PlaceLine:
 		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "a place in a file belongs to a program (-p): the kernel takes FUNCTION, FUNCTION+OFFSET and an address", nil)
 	case strings.ContainsAny(word, `"'`):

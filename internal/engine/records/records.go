@@ -18,6 +18,9 @@ import (
 // Reader reads the records of a target. It has a lock of its own and takes no other one, so that who reads never waits for a
 // change of probes. Show, Open and Close are called by one goroutine at a time.
 type Reader struct {
+	// Comm gives the name of a thread, for filters; nil: records have it, or nobody knows it. It is set before records are read.
+	Comm func(tid int) string
+
 	t     target.Target
 	can   target.Capabilities
 	views viewTable
@@ -247,7 +250,11 @@ func (rs *Reader) passes(v *View, h *hit.Hit) bool {
 	if h.Unknown {
 		fetch.HideResults(vs)
 	}
-	if v.Filter.Match(vs, &fetch.FilterHit{IP: h.Addr(), Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU), Comm: h.Comm}) {
+	comm := h.Comm
+	if comm == "" && rs.Comm != nil && v.Filter.Comm() {
+		comm = rs.Comm(h.TID)
+	}
+	if v.Filter.Match(vs, &fetch.FilterHit{IP: h.Addr(), Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU), Comm: comm}) {
 		return true
 	}
 	v.Filtered.Add(1)
