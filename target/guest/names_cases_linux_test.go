@@ -66,6 +66,7 @@ var namesBad = []string{
 // namesDifferences are definitions at which ours is not what the guest's own tracer is, and why. One at which they agree fails.
 var namesDifferences = []struct{ why, def string }{
 	{"the kernel calls $argN by the parameter's name, with its type; ours leaves it as it stands", "p:d do_sys_openat2 $arg1"},
+	{"the kernel lists what $arg* stands for; ours what was written", "p:d do_sys_openat2 $arg*"},
 	{"the kernel shows the first 8 bytes of an array; ours a text, and the numbers", "p:d tcp_v4_rcv name=skb->dev->name"},
 	{"the same", "p:d vfs_open n=path->dentry->d_name.name x=path->dentry->d_iname"},
 	{"the kernel shows the first 8 bytes of a struct; ours refuses it, with its members", "p:d vfs_open x=path->dentry->d_name"},

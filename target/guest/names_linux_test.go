@@ -66,6 +66,17 @@ func namesFormats(p *probed, name string, e *engine.Event) (ours, its string) {
 	return hit.Format(e.Def, e.Prog, 7), formatID.ReplaceAllString(its, "ID: 7")
 }
 
+// itsListed is how the guest's own tracer lists an event.
+func itsListed(p *probed, name string) string {
+	p.Helper()
+	text, err := p.g.Read(tracing + "kprobe_events")
+	if err != nil {
+		p.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^[pr]\d*:kprobes/` + name + ` .*$`).FindString(text)
+	return regexp.MustCompile(`^r\d+`).ReplaceAllString(line, "r") // it lists the default number of instances
+}
+
 // itsRefusal gives a definition to the guest's own tracer, and tells with which errno and texts it refuses it; "": it takes it.
 func itsRefusal(g *testguest.Guest, d string) string {
 	g.Write(tracing+"error_log", "", true)
@@ -105,6 +116,9 @@ func compareNames(t *testing.T, g *testguest.Guest) {
 	for _, e := range evs {
 		if ours, its := namesFormats(p, e.Name, engine.OfEvent(e)); ours != its {
 			t.Errorf("%s: the format is\n%s\nthe guest's own:\n%s", e.Name, ours, its)
+		}
+		if ours, its := e.Def.String(), itsListed(p, e.Name); ours != its && !strings.Contains(ours, "$arg*") {
+			t.Errorf("listed as\n%s\nthe guest's own:\n%s", ours, its)
 		}
 	}
 	ours, its := namesLines(p)
@@ -179,7 +193,7 @@ func insideOf(p *probed, fn string) string {
 	return ""
 }
 
-// namesOutcomes gives a definition of an event d to both, and tells how each refuses it, or its format and the lines of calls.
+// namesOutcomes gives a definition of an event d to both, and tells how each refuses it, or lists it, its format and the lines of calls.
 func namesOutcomes(p *probed, d string) (ours, its string) {
 	p.Helper()
 	evs, err := p.tryAdd(nil, d)
@@ -195,11 +209,11 @@ func namesOutcomes(p *probed, d string) (ours, its string) {
 		if err != nil {
 			p.Fatal(err)
 		}
-		its = formatID.ReplaceAllString(text, "ID: 7") + strings.Join(itsLines["d"], "\n")
+		its = itsListed(p, "d") + "\n" + formatID.ReplaceAllString(text, "ID: 7") + strings.Join(itsLines["d"], "\n")
 	}
 	if ours == "" {
 		e := engine.OfEvent(evs[0])
-		ours = hit.Format(e.Def, e.Prog, 7) + strings.Join(ourLines["d"], "\n")
+		ours = e.Def.String() + "\n" + hit.Format(e.Def, e.Prog, 7) + strings.Join(ourLines["d"], "\n")
 		if err := p.core.Remove(evs); err != nil {
 			p.Fatal(err)
 		}
