@@ -113,7 +113,10 @@ func (d *Def) parseBody(a *Arg, body text, named bool) (err error) {
 	if a.Expr, err = p.top(expr); err != nil {
 		return err
 	}
-	if a.Expr.Kind == ExprName || a.all() {
+	if a.Expr.isPath() {
+		return d.bits(&a.Type)
+	}
+	if a.all() {
 		return nil
 	}
 	if err := d.watchType(a); err != nil {

@@ -100,7 +100,10 @@ func TestErrors(t *testing.T) {
 		{"p vfs_read ^$retval", RetvalOnProbe},
 		{"p vfs_read a=^$retval:u32", RetvalOnProbe},
 		{"p vfs_read +0(^$retval)", RetvalOnProbe},
-		{"r vfs_read ^$retval->f_pos", NosupBTFArg},
+		{"p vfs_read ^$retval->f_pos", RetvalOnProbe},
+		{"r vfs_read $retval^-f_pos", BadHyphen},
+		{"r vfs_read ^$retvals", BadVar},
+		{"p vfs_read n=count:^b33@0/32", BadBitfield},
 		{"p vfs_read ^$duration", BadVar},
 		{"p vfs_read x=^$duration:u32", BadVar},
 		{"r vfs_read x=^$durations", BadVar},
@@ -132,7 +135,6 @@ func TestErrors(t *testing.T) {
 		{"p vfs_read +0(^$vars)", BadVar},
 		{"p vfs_read ^this_cpu_read(@foo)", NosupPercpu},
 		{"p vfs_read ^(file)$arg1->f_pos", NosupBTFArg},
-		{"p vfs_read +0(^file)", NoBTFArg},
 
 		// Registers, memory, immediates.
 		{"p vfs_read ^%", BadRegName},
@@ -301,7 +303,7 @@ func TestErrno(t *testing.T) {
 		{"p f ^", syscall.EINVAL},
 		{"p f" + strings.Repeat(" %di", 129), syscall.E2BIG},
 		{"p f " + strings.Repeat("+1234567(", 7) + "@1" + strings.Repeat(")", 7), syscall.E2BIG},
-		{"p f +0(foo)", syscall.ENOENT},
+		{"p f file-x", syscall.EINVAL},
 		{"p f @0x10000000000000000", syscall.ERANGE},
 		{"p f +0x8000000000000000(%di)", syscall.ERANGE},
 		{`p f \-9223372036854775809`, syscall.ERANGE},

@@ -111,7 +111,7 @@ const (
 	ExprStack                    // $stack: the stack pointer
 	ExprStackN                   // $stackN: word Num of the stack
 	ExprArg                      // $argN: argument Num of the function, from 1
-	ExprRetVal                   // $retval
+	ExprRetVal                   // $retval; with fields behind it Name is all of it
 	ExprComm                     // $comm: the thread's name
 	ExprDeref                    // +OFFSET(Sub), +uOFFSET(Sub): what is in memory at Sub plus Off
 	ExprImm                      // \NUMBER

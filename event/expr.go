@@ -15,6 +15,17 @@ const (
 	maxOps = 15
 )
 
+const retval = "retval"
+
+// isRetval says whether what stands behind a $ is the result, or something in it.
+func isRetval(s string) bool {
+	rest, ok := strings.CutPrefix(s, retval)
+	return ok && (rest == "" || rest[0] == '-' || rest[0] == '.' || rest[0] == '[')
+}
+
+// isPath says whether the value is found by the types of the program: a name, or what is in the result.
+func (e *Expr) isPath() bool { return e.Kind == ExprName || e.Kind == ExprRetVal && e.Name != "" }
+
 const knownVars = "known are $argN, $retval, $duration, $stack, $stackN and $comm"
 
 // isMemory says whether the value is loaded from memory.
@@ -102,16 +113,19 @@ func (p *exprParser) variable(e *Expr, s string) error {
 		e.Kind = ExprStack
 	case s == "addr":
 		return p.refuse(BadVar, e.Pos, "an address is accessed at a watchpoint: w")
-	case s == "retval" && p.d.Kind != Return:
+	case isRetval(s) && p.d.Kind != Return:
 		return p.refuse(RetvalOnProbe, e.Pos, "make it a return probe: r, or FUNCTION%return")
-	case s == "retval":
+	case s == retval:
+		e.Kind = ExprRetVal
+	case isRetval(s):
+		if err := p.path(e, text{s: "$" + s, pos: e.Pos}, 1); err != nil {
+			return err
+		}
 		e.Kind = ExprRetVal
 	case s == "duration" && p.d.Kind != Return:
 		return p.refuse(BadVar, e.Pos, "a call has a duration when it returns: make it a return probe: r, or FUNCTION%return")
 	case s == "duration":
 		e.Kind = ExprDuration
-	case strings.HasPrefix(s, "retval->"):
-		return p.refuse(NosupBTFArg, e.Pos, "fields need debug info; use +OFFSET($retval)")
 	case strings.HasPrefix(s, "stack"):
 		return p.numbered(e, ExprStackN, s[len("stack"):], BadStackNum)
 	case strings.HasPrefix(s, "arg"):
@@ -221,8 +235,6 @@ func (p *exprParser) inner(e *Expr, in text) error {
 		return p.refuse(CommCantDeref, in.pos, "")
 	case ExprDuration:
 		return p.refuse(BadFetchArg, in.pos, "a duration is no address")
-	case ExprName:
-		return p.refuse(NoBTFArg, in.pos, "names need debug info; use $argN, %REG or @SYMBOL")
 	}
 	if p.ops++; p.ops >= maxOps {
 		return p.refuse(TooManyOps, in.pos, "the kernel takes 13 dereferences, one less of @SYM, of an array and of bits")
@@ -259,7 +271,12 @@ func (p *exprParser) name(e *Expr, t text) error {
 	if strings.HasPrefix(t.s, "this_cpu_") {
 		return p.refuse(NosupPercpu, t.pos, "")
 	}
-	for i := 0; i < len(t.s); i++ {
+	return p.path(e, t, 0)
+}
+
+// path reads a variable, whose name begins behind skip bytes, with the steps behind it.
+func (p *exprParser) path(e *Expr, t text, skip int) error {
+	for i := skip; i < len(t.s); i++ {
 		switch c := t.s[i]; {
 		case isDigit(c) && i > 0 || isName(string(c), false):
 		case i > 0 && c == '.':

@@ -6,7 +6,7 @@ import "strconv"
 type Step struct {
 	Field string // a member; "" for an element
 	Arrow bool   // it was written with ->
-	Index int64  // of an element
+	Index int64  // of an element; -1: neither an element nor a member's name stands there
 	Pos   int    // column of what stands behind the separator
 }
 
@@ -36,13 +36,20 @@ func (e *Expr) Path() (name string, steps []Step) {
 			s, pos = s[n:], pos+n
 		case '-':
 			s, pos = s[2:], pos+2
-			at := pos
-			steps = append(steps, Step{Field: cut(), Arrow: true, Pos: at})
+			steps = append(steps, field(cut, true, pos))
 		default:
 			s, pos = s[1:], pos+1
-			at := pos
-			steps = append(steps, Step{Field: cut(), Pos: at})
+			steps = append(steps, field(cut, false, pos))
 		}
 	}
 	return name, steps
+}
+
+// field is the step to the member whose name comes next.
+func field(next func() string, arrow bool, pos int) Step {
+	s := Step{Field: next(), Arrow: arrow, Pos: pos}
+	if s.Field == "" {
+		s.Index = -1
+	}
+	return s
 }

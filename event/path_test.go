@@ -15,6 +15,7 @@ func TestPath(t *testing.T) {
 		{"a", "a", nil},
 		{"a->b", "a", []Step{{Field: "b", Arrow: true, Pos: 3}}},
 		{"a.b->c", "a", []Step{{Field: "b", Pos: 2}, {Field: "c", Arrow: true, Pos: 5}}},
+		{"a->", "a", []Step{{Arrow: true, Pos: 3, Index: -1}}},
 		{"a[3].b[0x10]", "a", []Step{{Index: 3, Pos: 2}, {Field: "b", Pos: 5}, {Index: 16, Pos: 7}}},
 	} {
 		d, err := Parse("p f " + c.arg)

@@ -137,6 +137,7 @@ func (d *Def) fit(a *Arg) error {
 		return d.Refuse(BadType, t.Pos, "there are no arrays of gostring", nil)
 	case t.Kind == GoString && !mem && !e.twoWords():
 		return d.Refuse(BadString, t.Pos, "a gostring is two words: take it from $argN, $retval, $stackN or memory, +0(%REG)", nil)
+	case e.Kind == ExprRetVal && t.IsString() && t.Count == 0: // its type may tell that it is the address of one
 	case (t.Kind == String || t.Kind == UString) && !mem && (e.Kind != ExprImm || t.Count > 0):
 		return d.Refuse(BadString, t.Pos, "a string stands in memory: +0("+a.source()+"):string", nil)
 	case t.Kind == SymStr && e.Kind == ExprDuration:

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 
-	"kprobes.dev/kprobes/internal/hit"
-
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // WriteProfile writes kprobe_profile: hits and misses of each probe since it was
@@ -89,7 +89,7 @@ func (in *Instance) ID(group, name string) (int, error) {
 	return ps[0].id, nil
 }
 
-// Format is an event's format file.
+// Format is an event's format file. Arguments by name have the types that they have in the target, while it has the place.
 func (in *Instance) Format(group, name string) (string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -97,5 +97,9 @@ func (in *Instance) Format(group, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return hit.Format(ps[0].def, ps[0].id), nil
+	prog, err := engine.Of(in.core).Compiled(ps[0].def)
+	if err != nil {
+		prog = nil // what it is about has gone
+	}
+	return hit.Format(ps[0].def, prog, ps[0].id), nil
 }

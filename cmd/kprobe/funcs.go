@@ -15,6 +15,7 @@ import (
 
 func newFuncs() *cobra.Command {
 	var s subject
+	var verbose bool
 	c := &cobra.Command{
 		Use:   "funcs (-p PID | -k | --guest SPEC | FILE) [GLOB]",
 		Short: "list the functions that can be probed",
@@ -24,10 +25,12 @@ func newFuncs() *cobra.Command {
 				return err
 			case one && len(args) > 1:
 				return usagef("one pattern, not %d", len(args))
+			case verbose && s.guest == "":
+				return usagef("-v goes with --guest: a kernel's types tell of parameters")
 			case s.kernel:
 				return funcsOfKernel(pattern(args))
 			case s.guest != "":
-				return funcsOfGuest(s.guest, pattern(args))
+				return funcsOfGuest(s.guest, pattern(args), verbose)
 			case one:
 				return funcsOfProcess(s.pid, pattern(args))
 			}
@@ -38,6 +41,7 @@ func newFuncs() *cobra.Command {
 		},
 	}
 	s.flags(c)
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "with --guest: declare each function as C does, with the parameters that can be named")
 	return c
 }
 
@@ -66,7 +70,7 @@ func funcsOfProcess(pid int, glob string) error {
 		if !m.Main {
 			module = m.Name
 		}
-		n += printFuncs(w, m.Image, glob, module)
+		n += printFuncs(w, m.Image, glob, module, nil)
 	}
 	return finishFuncs(w, n, glob, t.Space().Modules())
 }
@@ -92,5 +96,5 @@ func funcsOfFile(path, glob string) error {
 		return fmt.Errorf("file %q is made for %v: only x86-64 programs can be probed", path, m)
 	}
 	w := bufio.NewWriter(stdout)
-	return finishFuncs(w, printFuncs(w, im, glob, ""), glob, []*symbol.Module{{Image: im, Main: true}})
+	return finishFuncs(w, printFuncs(w, im, glob, "", nil), glob, []*symbol.Module{{Image: im, Main: true}})
 }

@@ -14,8 +14,8 @@ func noFunction(glob string, similarTo []string) error {
 }
 
 // printFuncs writes address, size, name and module of each function that matches: the
-// address is what nm prints.
-func printFuncs(w *bufio.Writer, im *symbol.Image, glob, module string) int {
+// address is what nm prints. told, if not nil, tells more of a function, in a line of its own; "": it has nothing to tell.
+func printFuncs(w *bufio.Writer, im *symbol.Image, glob, module string, told func(*symbol.Func) string) int {
 	n := 0
 	for _, fn := range im.Glob(glob) {
 		if fn.PLT || !fn.Candidate() {
@@ -27,6 +27,12 @@ func printFuncs(w *bufio.Writer, im *symbol.Image, glob, module string) int {
 			fmt.Fprintf(w, " [%s]", clean(module))
 		}
 		fmt.Fprintln(w)
+		if told == nil {
+			continue
+		}
+		if more := told(fn); more != "" {
+			fmt.Fprintf(w, "\t%s\n", clean(more))
+		}
 	}
 	return n
 }

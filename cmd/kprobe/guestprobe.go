@@ -218,8 +218,8 @@ func detachGuest(spec string, force bool) error {
 	return nil
 }
 
-// funcsOfGuest lists the functions of a guest's kernel and its modules.
-func funcsOfGuest(spec, glob string) error {
+// funcsOfGuest lists the functions of a guest's kernel and its modules, and says how they are declared.
+func funcsOfGuest(spec, glob string, declared bool) error {
 	m, t, err := attachGuest(spec, toRead)
 	if err != nil {
 		return err
@@ -232,7 +232,11 @@ func funcsOfGuest(spec, glob string) error {
 		if !mod.Main {
 			name = mod.Name
 		}
-		n += printFuncs(w, mod.Image, glob, name)
+		var told func(*symbol.Func) string
+		if declared {
+			told = func(fn *symbol.Func) string { return t.Prototype(symbol.Resolved{Module: mod, Func: fn}) }
+		}
+		n += printFuncs(w, mod.Image, glob, name, told)
 	}
 	return finishFuncs(w, n, glob, t.Space().Modules())
 }

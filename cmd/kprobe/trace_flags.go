@@ -71,7 +71,8 @@ WATCHED is SYM[+-OFFS][:LEN] or 0xADDR[:LEN], with MOD: or without; LEN is 1, 2,
 A FETCHARG is [NAME=]ARG[:TYPE]. ARG is one of
   %REG                      a register: %di, %ax, %r8
   $argN, $retval            the Nth integer argument, from 1; the return value (with r)
-  $arg*, $vars              by debug information: all parameters; all variables at the place
+  NAME, NAME->MEMBER        by debug information, or a guest's types: a parameter or a variable; also NAME.MEMBER, NAME[N]
+  $arg*, $vars              likewise: all parameters; all variables at the place
   $duration                 the nanoseconds from the function's call to its return (with r)
   $stack, $stackN           the stack pointer; the Nth word of the stack, from 0
   $comm                     the thread's name

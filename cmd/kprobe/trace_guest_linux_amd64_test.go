@@ -290,6 +290,10 @@ func (v *verbs) second(t *testing.T) {
 	if r := v.run(t, "funcs", "vfs_rea[d]"); r.status != 0 || !regexp.MustCompile(`^ffffffff[0-9a-f]{8} +\d+ vfs_read\n$`).MatchString(r.out) {
 		t.Errorf("funcs: %+v", r)
 	}
+	declared := regexp.MustCompile(`^[0-9a-f]{16} +\d+ vfs_read\n\tssize_t vfs_read\(struct file \*file, char \*buf, size_t count, loff_t \*pos\)\n$`)
+	if r := v.run(t, "funcs", "-v", "vfs_rea[d]"); r.status != 0 || !declared.MatchString(r.out) {
+		t.Errorf("funcs -v: %+v", r)
+	}
 	v.g.Hit("open", 50, 0)
 	if r := tr.end(t, unix.SIGINT); r.status != 0 || hitsOf(t, r.errs, "myprobe") < 50 {
 		t.Errorf("the first tracer: %+v", r)

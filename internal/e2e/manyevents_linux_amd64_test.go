@@ -121,13 +121,13 @@ func TestManyEvents(t *testing.T) {
 		c := core.Counts(e)
 		sum := c.Read + c.Lost
 		if i%2 == 1 {
-			entries, dropped, err := core.Histogram(e)
+			h, err := core.Histogram(e)
 			if err != nil {
 				t.Fatal(err)
 			}
-			sum = dropped
-			for _, h := range entries {
-				sum += h.Hits
+			sum = h.Dropped()
+			for _, one := range h.Entries() {
+				sum += one.Hits
 			}
 		}
 		if i%2 == 0 {

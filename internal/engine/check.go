@@ -22,14 +22,39 @@ func (c *Core) Check(d *event.Def, o *AddOptions) error {
 		return d.Refuse(event.BadProbeAddr, d.Place.Pos, "",
 			errno.Errorf(unix.EINVAL, "the pattern %q stands for many events: define each by its function's name", d.Place.Symbol))
 	}
-	one := *d
-	one.Name = "" // whether the name is free is not asked here
-	evs, err := c.define(&one, o)
+	evs, err := c.tryDefine(d, o)
 	for _, e := range evs {
 		err = c.checked(e, err)
-		c.namer.Release(e.Name)
 	}
+	c.undefine(evs)
 	return err
+}
+
+// Compiled is the program that a definition would be compiled to: nil while its place is not there. Errors: those of Check.
+func (c *Core) Compiled(d *event.Def) (p *fetch.Program, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	evs, err := c.tryDefine(d, &AddOptions{Late: true})
+	if err == nil && len(evs) > 0 {
+		p = evs[0].Prog
+	}
+	c.undefine(evs)
+	return p, err
+}
+
+// tryDefine makes the events of a definition, which undefine takes back. Whether its name is free is not asked.
+func (c *Core) tryDefine(d *event.Def, o *AddOptions) ([]*Event, error) {
+	one := *d
+	one.Name = ""
+	return c.define(&one, o)
+}
+
+// undefine takes back the events of tryDefine.
+func (c *Core) undefine(evs []*Event) {
+	for _, e := range evs {
+		c.namer.Release(e.Name)
+		c.forgetUnused(e)
+	}
 }
 
 // checked says why an event that is not to be added can not be armed; err is why it could not be made. Its function is forgotten if
@@ -38,10 +63,15 @@ func (c *Core) checked(e *Event, err error) error {
 	if err == nil && !e.gone && !e.watches() {
 		err = c.plannable(e)
 	}
+	c.forgetUnused(e)
+	return err
+}
+
+// forgetUnused forgets the function of an event that is not added, unless others have probes there.
+func (c *Core) forgetUnused(e *Event) {
 	if e.fn != nil && len(e.fn.events)+len(e.fn.sites) == 0 {
 		delete(c.fns, e.fn.Start)
 	}
-	return err
 }
 
 // plannable says why no tactic, and no uprobe either, serves the event. The own process has no uprobes.

@@ -5,18 +5,17 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
-	"kprobes.dev/kprobes/internal/vars"
 )
 
 // env is what the compilation of an event's arguments asks of the target.
 type env struct {
 	arch.ABI
-	c    *Core
-	m    *symbol.Module
-	fn   *symbol.Func
-	e    *Event
-	at   uint64      // the point of a probe inside of fn
-	vars *vars.Scope // of fn, or of the point; nil before it was asked for
+	c     *Core
+	m     *symbol.Module
+	fn    *symbol.Func
+	e     *Event
+	at    uint64      // the point of a probe inside of fn
+	names fetch.Namer // of fn, or of the point; nil before it was asked for
 }
 
 func (c *Core) env(e *Event) fetch.Env {

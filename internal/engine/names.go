@@ -12,51 +12,86 @@ import (
 )
 
 var (
-	_ fetch.Namer   = (*env)(nil)
-	_ fetch.Inliner = (*env)(nil)
+	_ fetch.Namer      = (*env)(nil)
+	_ fetch.Inliner    = (*env)(nil)
+	_ fetch.ResultType = (*env)(nil)
 )
 
 // Name finds what a name of the program stands for.
 func (v *env) Name(e *event.Expr, at fetch.Point) (*fetch.Var, error) {
-	s, err := v.scope(at)
+	n, err := v.scope(at)
 	if err != nil {
 		return nil, err
 	}
-	return s.Find(e, at)
+	return n.Name(e, at)
 }
 
 // Params lists the parameters of the function; inside of it those of the call that was inlined there, or the variables that can be
 // named there.
 func (v *env) Params(at fetch.Point, vars bool) ([]string, error) {
-	s, err := v.scope(at)
+	n, err := v.scope(at)
 	if err != nil {
 		return nil, err
 	}
-	if at == fetch.PointInside && !vars {
-		return s.Inlined(), nil
+	return n.Params(at, vars)
+}
+
+// Result finds what the result stands for, with the steps behind it, where the target tells its type.
+func (v *env) Result(e *event.Expr) (*fetch.Var, error) {
+	if v.c.can.Namer == nil {
+		return nil, nil
 	}
-	return s.Names(), nil
+	n, err := v.scope(fetch.PointReturn)
+	if t, ok := n.(fetch.ResultType); err == nil && ok {
+		return t.Result(e)
+	}
+	return nil, err
 }
 
 // Inlined says whether the event stands where a call begins that was inlined.
 func (v *env) Inlined() bool { return v.e.inlined != "" }
 
-// scope is what the debug information of the probed object says of the function, or of the instruction in it.
-func (v *env) scope(at fetch.Point) (*vars.Scope, error) {
-	if v.vars != nil {
-		return v.vars, nil
+// debugNames are names by debug information.
+type debugNames struct{ s *vars.Scope }
+
+func (n debugNames) Name(e *event.Expr, at fetch.Point) (*fetch.Var, error) { return n.s.Find(e, at) }
+
+func (n debugNames) Params(at fetch.Point, vars bool) ([]string, error) {
+	if at == fetch.PointInside && !vars {
+		return n.s.Inlined(), nil
+	}
+	return n.s.Names(), nil
+}
+
+// scope is what the target, or the debug information of the probed object, says of the function, or of the instruction in it.
+func (v *env) scope(at fetch.Point) (fetch.Namer, error) {
+	if v.names != nil {
+		return v.names, nil
+	}
+	if n := v.c.can.Namer; n != nil {
+		name := ""
+		if p := &v.e.Def.Place; p.Kind == event.PlaceSymbol && p.Offset == 0 && !p.Glob {
+			name = p.Symbol
+		}
+		v.names = n.Names(v.e.Place, name, v.ABI)
+		return v.names, nil
 	}
 	f, err := v.c.debug.of(v.m.Image)
 	if err != nil {
 		return nil, err
 	}
 	o := &vars.Options{File: f, Machine: objfile.Of(v.m.Image.Machine()), ABI: v.ABI, Runtime: v.m.Runtime}
+	var s *vars.Scope
 	if at == fetch.PointInside {
-		v.vars, err = vars.At(v.m.Linktime(v.at), v.c.ruleAt(v.e, v.at), o)
+		s, err = vars.At(v.m.Linktime(v.at), v.c.ruleAt(v.e, v.at), o)
 	} else {
-		v.vars, err = vars.New(v.fn, o)
+		s, err = vars.New(v.fn, o)
 	}
-	return v.vars, err
+	if err != nil {
+		return nil, err
+	}
+	v.names = debugNames{s}
+	return v.names, nil
 }
 
 // debugInfo has the debug information of images, each while it is used.

@@ -199,11 +199,7 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 	a := &c.arg
 	switch e.Kind {
 	case event.ExprDeref:
-		err = c.expr(e.Sub)
-		if e.User {
-			a.User |= 1 << len(a.Derefs)
-		}
-		a.Derefs = append(a.Derefs, e.Off)
+		err = c.deref(e)
 	case event.ExprAddr:
 		a.Base, a.Derefs = Base{Kind: BaseImm, Imm: c.env.Addr(e.Num)}, []int64{0}
 	case event.ExprSymbol:
@@ -223,7 +219,7 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 	case event.ExprArg:
 		a.Base, err = c.argument(e, 0)
 	case event.ExprRetVal:
-		a.Base, err = c.result(e, 0)
+		err = c.returned(e)
 	case event.ExprDuration:
 		err = c.duration(e)
 	case event.ExprWatched:
@@ -243,15 +239,10 @@ func (c *compiler) name(e *event.Expr) error {
 		return c.refuse(event.NoBTFArg, e, fmt.Sprintf("names such as %q need debug info; use $argN, %%REG or @SYMBOL", e.Name), nil)
 	}
 	v, err := n.Name(e, c.at)
-	var bad *NameError
-	switch {
-	case errors.As(err, &bad):
-		return c.def.Refuse(bad.Code, bad.Pos, bad.Why, nil)
-	case err != nil:
-		return c.refuse(event.NoBTFArg, e, fmt.Sprintf("%q: use $argN, %%REG or @SYMBOL", e.Name), err)
+	if err != nil {
+		return c.unnamed(e, err)
 	}
-	c.v = v
-	c.arg.Base, c.arg.Derefs, c.arg.AtEntry, c.arg.Result = v.Base, slices.Clone(v.Derefs), v.AtEntry, v.Result
+	c.take(v)
 	return nil
 }
 

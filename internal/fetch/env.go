@@ -21,6 +21,13 @@ type Env interface {
 	Addr(addr uint64) uint64
 }
 
+// ResultType is an Env that knows the types of results.
+type ResultType interface {
+	// Result gives what $retval, with the steps behind it, stands for. nil: nothing is known of the result but where it is. Errors that
+	// are a *NameError say where in it.
+	Result(e *event.Expr) (*Var, error)
+}
+
 // Inliner is an Env of a place that may be where a call begins that was inlined.
 type Inliner interface{ Inlined() bool }
 

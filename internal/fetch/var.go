@@ -1,7 +1,9 @@
 package fetch
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"kprobes.dev/kprobes/event"
 )
@@ -56,13 +58,69 @@ func (c *compiler) typed(v *Var) error {
 	}
 	is := c.src.Type.IsString()
 	switch {
+	case !is && t.Count > 0 && len(v.Derefs) == 0:
+		return c.def.Refuse(event.BadString, t.Pos, fmt.Sprintf("an array stands in memory: +0(%s)", c.src.Expr.Name), nil)
 	case t.Kind == event.GoString && v.Str != StrGo, is && t.Kind != event.GoString && v.Str != StrPointer && v.Str != StrHere:
-		return c.def.Refuse(event.BadType4Str, t.Pos, fmt.Sprintf("%s is of type %s", c.src.Text, v.TypeName), nil)
+		return c.def.Refuse(event.BadType4Str, c.src.Expr.Pos, fmt.Sprintf("%s is of type %s", c.src.Text, v.TypeName), nil)
 	case is && v.Str == StrPointer && t.Count == 0:
 		c.arg.Derefs = append(c.arg.Derefs, 0)
 	case is || v.Type.Width == 0 || len(v.Derefs) > 0:
 	default: // a part of a register
 		c.arg.Type.Width, c.arg.Type.Shift, c.arg.Type.Size = min(8*t.Size, v.Type.Width), v.Type.Shift, v.Type.Size
 	}
+	return nil
+}
+
+// take makes a variable the argument's value.
+func (c *compiler) take(v *Var) {
+	c.v = v
+	c.arg.Base, c.arg.Derefs, c.arg.AtEntry, c.arg.Result = v.Base, slices.Clone(v.Derefs), v.AtEntry, v.Result
+}
+
+// unnamed refuses a name that stands for nothing.
+func (c *compiler) unnamed(e *event.Expr, err error) error {
+	var bad *NameError
+	if errors.As(err, &bad) {
+		return c.def.Refuse(bad.Code, bad.Pos, bad.Why, nil)
+	}
+	return c.refuse(event.NoBTFArg, e, fmt.Sprintf("%q: use $argN, %%REG or @SYMBOL", e.Name), err)
+}
+
+// returned finds the result, or what is in it.
+func (c *compiler) returned(e *event.Expr) (err error) {
+	if t, ok := c.env.(ResultType); ok && c.at == PointReturn {
+		v, err := t.Result(e)
+		if err != nil {
+			return c.unnamed(e, err)
+		}
+		if v != nil {
+			c.take(v)
+			return nil
+		}
+	}
+	t := &c.src.Type
+	switch {
+	case e.Name != "":
+		return c.refuse(event.NosupBTFArg, e, "the types of results are known in the kernel of a guest: use +OFFSET($retval)", nil)
+	case c.src.Expr == e && (t.Kind == event.String || t.Kind == event.UString):
+		return c.def.Refuse(event.BadString, t.Pos, "a string stands in memory: +0($retval):string", nil)
+	}
+	c.arg.Base, err = c.result(e, 0)
+	return err
+}
+
+// deref reads memory at an address, which may be a variable.
+func (c *compiler) deref(e *event.Expr) error {
+	if err := c.expr(e.Sub); err != nil {
+		return err
+	}
+	if v := c.v; v != nil && (v.Type.Width > 0 || v.Count > 0 || v.Str == StrGo || v.Str == StrHere) {
+		return c.refuse(event.BadFetchArg, e.Sub, fmt.Sprintf("%s is of type %s, and no address", e.Sub.Name, v.TypeName), nil)
+	}
+	c.v = nil
+	if e.User {
+		c.arg.User |= 1 << len(c.arg.Derefs)
+	}
+	c.arg.Derefs = append(c.arg.Derefs, e.Off)
 	return nil
 }

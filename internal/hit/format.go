@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // commonFields are those that every event has, of a 64-bit kernel (Linux 6.18).
@@ -17,8 +18,9 @@ const commonFields = `	field:unsigned short common_type;	offset:0;	size:2;	signe
 
 // Format is the event's format file, with its newline at the end: the fields
 // with the kernel's types and layout, so that what reads those files understands ours. id is
-// the event's number. The definition must have its name.
-func Format(d *event.Def, id int) string {
+// the event's number. The definition must have its name. p is what it was compiled to, which has the parameters that $arg* stands for
+// and the types of what is named; nil: it was not yet.
+func Format(d *event.Def, p *fetch.Program, id int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "name: %s\nID: %d\nformat:\n%s", d.Name, id, commonFields)
 	head := []string{"__probe_ip"}
@@ -30,11 +32,25 @@ func Format(d *event.Def, id int) string {
 		field(&b, "unsigned long "+name, off, 8, false)
 		off += 8
 	}
-	for i := range d.Args {
-		off += argField(&b, &d.Args[i], off)
+	args := arguments(d, p)
+	for i := range args {
+		off += argField(&b, &args[i], off)
 	}
-	fmt.Fprintf(&b, "\nprint fmt: %s\n", printFmt(d))
+	fmt.Fprintf(&b, "\nprint fmt: %s\n", printFmt(d.Kind, args))
 	return b.String()
+}
+
+// arguments are those of a definition, as they were compiled.
+func arguments(d *event.Def, p *fetch.Program) []event.Arg {
+	if p == nil {
+		return d.Args
+	}
+	out := make([]event.Arg, len(p.Args))
+	for i := range p.Args {
+		a := &p.Args[i]
+		out[i] = event.Arg{Name: a.Name, Type: event.TypeSpec{Kind: a.Type.Kind, Size: a.Type.Size, Count: a.Count}}
+	}
+	return out
 }
 
 func field(b *strings.Builder, decl string, off, size int, signed bool) {
@@ -78,13 +94,13 @@ func fieldType(t *event.TypeSpec) (name string, size int) {
 func isText(t *event.TypeSpec) bool { return t.IsString() || t.Kind == event.SymStr }
 
 // printFmt is what the kernel gives to printf: the format and its arguments.
-func printFmt(d *event.Def) string {
+func printFmt(k event.Kind, as []event.Arg) string {
 	format, args := "(%lx)", ", REC->__probe_ip"
-	if d.Kind == event.Return {
+	if k == event.Return {
 		format, args = "(%lx <- %lx)", ", REC->__probe_func, REC->__probe_ret_ip"
 	}
-	for i := range d.Args {
-		a := &d.Args[i]
+	for i := range as {
+		a := &as[i]
 		verb, rec := verb(&a.Type), "REC->"+a.Name
 		if isText(&a.Type) {
 			rec = "__get_str(" + a.Name + ")"

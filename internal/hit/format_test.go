@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 const common = `format:
@@ -56,9 +57,33 @@ func TestFormat(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(tt.want, Format(d, 7)); diff != "" {
+		if diff := cmp.Diff(tt.want, Format(d, nil, 7)); diff != "" {
 			t.Errorf("%s: %s", tt.def, diff)
 		}
+	}
+}
+
+// TestFormatOfNames takes arguments from what they were compiled to: $arg* stands for several, and names have the types of the program.
+func TestFormatOfNames(t *testing.T) {
+	d, err := event.Parse("p:a f $arg*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &fetch.Program{Args: []fetch.Arg{
+		{Name: "n", Type: fetch.Type{Kind: event.Signed, Size: 4}},
+		{Name: "bit", Type: fetch.Type{Kind: event.Unsigned, Size: 2, Width: 3}},
+		{Name: "text", Type: fetch.Type{Kind: event.String}},
+		{Name: "all", Type: fetch.Type{Kind: event.Unsigned, Size: 1}, Count: 2},
+	}}
+	want := "name: a\nID: 7\n" + common +
+		"\tfield:unsigned long __probe_ip;\toffset:8;\tsize:8;\tsigned:0;\n" +
+		"\tfield:s32 n;\toffset:16;\tsize:4;\tsigned:1;\n" +
+		"\tfield:u16 bit;\toffset:20;\tsize:2;\tsigned:0;\n" +
+		"\tfield:__data_loc char[] text;\toffset:22;\tsize:4;\tsigned:1;\n" +
+		"\tfield:u8 all[];\toffset:26;\tsize:2;\tsigned:0;\n" +
+		"\nprint fmt: \"(%lx) n=%d bit=%u text=\\\"%s\\\" all={%u,%u}\", REC->__probe_ip, REC->n, REC->bit, __get_str(text), REC->all[0], REC->all[1]\n"
+	if diff := cmp.Diff(want, Format(d, p, 7)); diff != "" {
+		t.Error(diff)
 	}
 }
 

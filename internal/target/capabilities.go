@@ -6,6 +6,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/symbol"
 )
@@ -31,6 +32,7 @@ type Capabilities struct {
 	Unwinder       Unwinder
 	Sharing        MemorySharer
 	Watcher        Watcher
+	Namer          Namer
 
 	// Own says that the target is the process that runs the engine.
 	Own bool
@@ -76,6 +78,13 @@ type Beginner interface {
 	// ask nothing where arch.CodegenEnv.Asks says so. What can not be done now is tried again by a later Begin.
 	// done is false if it has them, and that failed.
 	Begin() (done bool)
+}
+
+// Namer is a Target that tells itself what the names of its functions' parameters stand for: no file has debug information of them.
+type Namer interface {
+	// Names gives what can be named at the entry and the returns of a function, which the definition calls name; "": by its address.
+	// What is returned may be a fetch.ResultType too.
+	Names(r symbol.Resolved, name string, abi arch.ABI) fetch.Namer
 }
 
 // Clocked is a Target whose records carry the ticks of a clock of its own, and not those of

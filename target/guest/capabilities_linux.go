@@ -15,6 +15,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		Clocked:       t,
 		PendingLister: t,
 		Caller:        t,
+		Namer:         t,
 
 		FuncDenied: t.FuncDenied,
 		Alive:      t.Alive,

@@ -17,12 +17,15 @@ var functionEvents = []string{
 	"f16:fgrp/fmany vfs_open%return ret=$retval:s32",
 	"f do_filp_open dfd=$arg1:s32",
 	"f do_dentry_open $retval:s32",
+	"f:fnamed path_openat flags open=op->open_flag",
+	"f:fmode do_filp_open m=$retval->f_mode dfd",
 }
 
 // functionErrors are such definitions that it refuses.
 var functionErrors = []string{
 	"f:ev do_sys_openat2 %ax", "f:ev do_sys_openat2 a=+0(%di)", "f5:ev do_sys_openat2", "f:ev do_sys_openat2%foo",
 	"f99999:ev do_sys_openat2%return", "f:ev do_sys_openat2 $stackp", "f:0ev do_sys_openat2", "f:ev do_sys_openat2 a=$arg1 a=$arg2",
+	"f:ev vfs_read none", "f:ev vfs_read file->none", "f:ev vfs_read%return count->x", "f:ev vfs_read $retval->x", "f:ev path_put $retval",
 }
 
 // compareFunctionEvents compares definitions that begin with f with the guest's own: how they are listed, what is told of bad ones, and the

@@ -27,7 +27,7 @@ type otherKernel struct {
 	locked  bool // its own tracer is locked (lockdown=confidentiality)
 	depth   bool // its own lines count the depth that its handlers add: until 5.12, where it is counted
 	inShort bool // booted in short runs too
-	newer   bool // it has histograms and definitions (f) that came with 6.3 and 6.5; they are compared, and triggers
+	newer   bool // it has histograms, definitions (f) and names of arguments that came with 6.3 to 6.9; they are compared, and triggers
 }
 
 // otherKernels are the kernels that Debian's archive has, oldest first. PREEMPT_RT takes the interrupt
@@ -63,6 +63,7 @@ func TestKernels(t *testing.T) {
 			checkKernel(t, g, &c)
 			if c.newer {
 				compareHistograms(t, g, histNewer, histNewerBad)
+				compareNames(t, g)
 				compareFunctionEvents(t, g)
 				compareTriggers(t, g)
 				compareTriggerTexts(t, g)

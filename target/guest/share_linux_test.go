@@ -80,7 +80,7 @@ var everything = []struct {
 	{[]string{"p *", "r [a-q]*"}, true, 50000},
 	{[]string{"p * word=+0(%di):x64"}, false, 30000},
 	{[]string{"p * text=+0(%si):string"}, false, 30000},
-	{[]string{"r * $retval"}, false, 28000},
+	{[]string{"r * v=%ax:x64"}, false, 28000},
 }
 
 // TestShare arms all that patterns match at once and has the guest work; then takes it out

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"syscall"
 
+	"kprobes.dev/kprobes/internal/btf"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/guest/phys"
 	"kprobes.dev/kprobes/internal/interval"
@@ -33,6 +34,10 @@ type Kernel struct {
 	typesOnce sync.Once
 	types     *Types
 	typesErr  error
+
+	funcTypesOnce sync.Once
+	funcTypes     *btf.Spec
+	funcTypesErr  error
 
 	taskOnce sync.Once
 	task     *taskLayout

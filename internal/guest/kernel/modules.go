@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync"
 	"syscall"
 
+	"kprobes.dev/kprobes/internal/btf"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/interval"
 )
@@ -32,6 +34,10 @@ type Module struct {
 
 	kernel *Kernel
 	lay    moduleLayout
+
+	typesOnce sync.Once
+	types     *btf.Spec
+	typesErr  error
 }
 
 // moduleLayout is where struct module has its members.

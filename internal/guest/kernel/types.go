@@ -41,11 +41,7 @@ func (k *Kernel) loadTypes() (t *Types, err error) {
 			t, err = nil, errno.Errorf(syscall.EINVAL, "the types (BTF) of kernel %s are damaged: %v", k.Release(), e)
 		}
 	}()
-	r, ok := k.between("__start_BTF", "__stop_BTF")
-	if !ok {
-		return nil, errno.Errorf(syscall.ENOENT, "kernel %s carries no types (BTF), which tell where its structures have their members: it must be built with CONFIG_DEBUG_INFO_BTF", k.Release())
-	}
-	b, err := k.bytes(r.Start, r.End-r.Start, maxBTF, "the kernel's types (BTF)")
+	b, err := k.rawTypes()
 	if err != nil {
 		return nil, err
 	}
