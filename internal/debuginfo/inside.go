@@ -16,15 +16,7 @@ func (f *File) At(pc uint64) (*Func, error) {
 	if err := f.indexUnits(w); err != nil {
 		return nil, err
 	}
-	for i := range f.spans {
-		s := &f.spans[i]
-		if s.start > pc {
-			break
-		}
-		if pc >= s.end {
-			continue
-		}
-		u := &f.units[s.unit]
+	for u := range f.unitsAt(pc) {
 		if off, ok := f.holding(w, u, pc); ok {
 			return f.at(w, u, off, pc)
 		}

@@ -23,15 +23,7 @@ func (f *File) Lines(pc uint64) ([]Line, error) {
 	if err := f.indexUnits(w); err != nil {
 		return nil, err
 	}
-	for i := range f.spans {
-		s := &f.spans[i]
-		if s.start > pc {
-			break
-		}
-		if pc >= s.end {
-			continue
-		}
-		u := &f.units[s.unit]
+	for u := range f.unitsAt(pc) {
 		t, err := f.lineTable(u)
 		if err != nil {
 			return nil, err

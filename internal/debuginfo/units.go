@@ -4,6 +4,7 @@ import (
 	"debug/dwarf"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"sort"
@@ -53,20 +54,24 @@ const (
 	unitSkeleton = 4
 )
 
+// unitsAt goes through the units whose code a link-time address may be in. Precondition: the units are indexed.
+func (f *File) unitsAt(pc uint64) iter.Seq[*unit] {
+	return func(yield func(*unit) bool) {
+		for i := range f.spans {
+			s := &f.spans[i]
+			if s.start > pc || pc < s.end && !yield(&f.units[s.unit]) {
+				return
+			}
+		}
+	}
+}
+
 // find gives the entry of the function that begins at a link-time address.
 func (f *File) find(w *walk, pc uint64) (dwarf.Offset, error) {
 	if err := f.indexUnits(w); err != nil {
 		return 0, err
 	}
-	for i := range f.spans {
-		s := &f.spans[i]
-		if s.start > pc {
-			break
-		}
-		if pc >= s.end {
-			continue
-		}
-		u := &f.units[s.unit]
+	for u := range f.unitsAt(pc) {
 		if err := f.indexFuncs(w, u); err != nil {
 			return 0, err
 		}
