@@ -9,7 +9,7 @@ type Options struct {
 	// is the most in any case.
 	MaxEvents int
 	// Comm gives the name of a thread of the target by its id, "" if it is not known. Poll and Close ask it for filters that test COMM,
-	// one call at a time. Nil: filters know no COMM, but those of a guest.
+	// one call at a time; it must not call the Core. Nil: filters know no COMM, but those of a guest.
 	Comm func(tid int) string
 }
 

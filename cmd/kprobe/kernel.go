@@ -37,10 +37,10 @@ func (k ownKernel) Stubs(func(name string, why error)) {}
 // LeftOut has nothing to tell: the kernel itself knows what $arg* stands for.
 func (k ownKernel) LeftOut(func(name, param, why string)) {}
 
-// Waiting tells nothing: of modules that are not loaded the kernel keeps account.
 // Inlined has nothing to tell: the kernel's tracer knows no inlined calls.
 func (k ownKernel) Inlined(func(name, function, place string)) {}
 
+// Waiting tells nothing: of modules that are not loaded the kernel keeps account.
 func (k ownKernel) Waiting(func(name string, why error)) {}
 
 // Run has nothing to release.

@@ -33,26 +33,20 @@ func (r *restriction) check() error {
 
 // and joins the restriction to a filter.
 func (r *restriction) and(filter string) string {
-	var all []string
-	var one []string
+	var tids, comms, all []string
 	for _, id := range r.tids {
-		one = append(one, fmt.Sprintf("common_pid == %d", id))
+		tids = append(tids, fmt.Sprintf("common_pid == %d", id))
 	}
-	if len(one) > 0 {
-		all = append(all, "("+strings.Join(one, " || ")+")")
-	}
-	one = nil
 	for _, c := range r.comms {
-		one = append(one, fmt.Sprintf("COMM ~ \"%s\"", c))
+		comms = append(comms, fmt.Sprintf("COMM ~ \"%s\"", c))
 	}
-	if len(one) > 0 {
-		all = append(all, "("+strings.Join(one, " || ")+")")
+	if !r.given() {
+		return filter
 	}
-	if len(all) > 0 && filter != "" {
-		filter = "(" + filter + ")"
-	}
-	if filter != "" {
-		all = append(all, filter)
+	for _, one := range []string{strings.Join(tids, " || "), strings.Join(comms, " || "), filter} {
+		if one != "" {
+			all = append(all, "("+one+")")
+		}
 	}
 	return strings.Join(all, " && ")
 }

@@ -276,3 +276,34 @@ func TestWatchStart(t *testing.T) {
 		t.Errorf("%d lines, %v", n, err)
 	}
 }
+
+// TestWatchRegisters compares all registers of a watchpoint with those that a probe at the same instruction records in the same calls.
+func TestWatchRegisters(t *testing.T) {
+	const names = "ax bx cx dx si di bp sp r8 r9 r10 r11 r12 r13 r14 r15"
+	args := ""
+	for name := range strings.FieldsSeq(names) {
+		args += fmt.Sprintf(" %s=%%%s:x64", name, name)
+	}
+	p := program(t, "watch", "1")
+	s := trace(t, p.PID, "w:watch x@accesses"+args, "p:probe accesses"+args)
+	n := p.Counts("go 50")["rounds"]
+	r := s.end()
+	watched, probed := r.of("watch"), r.of("probe")
+	if uint64(len(watched)) != n || uint64(len(probed)) != n || n == 0 {
+		t.Fatalf("%d and %d lines, the program counted %d: %v", len(watched), len(probed), n, r.outcome)
+	}
+	// Two threads make the later calls: each line of the one has its like among those of the other.
+	count := map[string]int{}
+	for i := range probed {
+		count[watched[i].task+fmt.Sprint(watched[i].args)]++
+		count[probed[i].task+fmt.Sprint(probed[i].args)]--
+	}
+	for line, n := range count {
+		if n != 0 {
+			t.Errorf("%s: %+d lines of the watchpoint", line, n)
+		}
+	}
+	if len(watched[0].args) != len(strings.Fields(names)) || watched[0].args["sp"] == watched[0].args["di"] {
+		t.Errorf("%v", watched[0])
+	}
+}

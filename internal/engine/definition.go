@@ -29,13 +29,15 @@ func (c *Core) nameAlike(d *event.Def, evs []*Event) error {
 		c.namer.Release(e.Name)
 	}
 	all := Event{Def: d, Group: d.Group, Name: d.Name}
-	err := c.name(&all)
+	if err := c.name(&all); err != nil {
+		return err
+	}
 	for i, e := range evs {
 		if e.Name = all.Name; i > 0 {
 			c.namer.Reserve(all.Name)
 		}
 	}
-	return err
+	return nil
 }
 
 // defineEach is define, with a name for each event.
