@@ -172,3 +172,39 @@ func TestRedisLatency(t *testing.T) {
 		t.Errorf("%d and %d ns, the server says %+v", large, small, o)
 	}
 }
+
+// TestGoHandlerLatency compares the time of a Go server's handler by the kind of the request, a string that it is called with, with what the
+// server's own clock says inside and around each call. The handler recovers from panics, and its stack moves.
+func TestGoHandlerLatency(t *testing.T) {
+	p := hardGo(t, "goserver", nil)
+	out := tempFile(t, "hist")
+	s := &session{t: t, pid: p.PID, before: stateOf(t, p.PID)}
+	s.start(command(t, "hist", "-p", strconv.Itoa(p.PID), "-o", out, "r:handle main.Handle kind ns=$duration", "keys=kind:vals=ns:sort=ns",
+		"r:each main.Handle kind n ns=$duration", "keys=kind,n:vals=ns"))
+	s.armed()
+	const calls = 3000
+	var counts map[string]uint64
+	p.Ask("load "+strconv.Itoa(calls)+" 4", &counts)
+	own := map[string]struct{ Calls, Inner, Outer uint64 }{}
+	p.Ask("times", &own)
+	r := s.end()
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if counts["bad"] > 0 || counts["recovered"] != calls/3 || len(own) != 3 {
+		t.Fatalf("%v, %v", counts, own)
+	}
+	hs := histogramsIn(t, string(b))
+	if len(hs) != 2 || hs[0].total != calls || hs[1].total != calls || hs[0].dropped+hs[1].dropped != 0 {
+		t.Fatalf("%s", b)
+	}
+	r.entered(t, "handle", calls, 0)
+	for kind, o := range own {
+		hits, ns := hs[0].hits["kind: "+kind], hs[0].sums["kind: "+kind]
+		// The slack of two clocks is that of a call.
+		if room := ns/500 + 200*hits; hits != calls/3 || o.Calls != hits || ns+room < o.Inner || ns > o.Outer+room {
+			t.Errorf("%s: %d calls of %d ns, the server says %+v", kind, hits, ns, o)
+		}
+	}
+}

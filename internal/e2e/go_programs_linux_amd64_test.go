@@ -223,7 +223,7 @@ func TestGoFaultsAndPanics(t *testing.T) {
 // hammers is how often TestGoHammer arms and disarms. Chase begins with loads of three
 // bytes, between which the CPU waits: goroutines are often parked before the second, inside
 // the bytes of a jump.
-const hammers = 30
+const hammers = 16
 
 // TestGoHammer arms and disarms while goroutines are preempted anywhere, also inside the
 // bytes that a jump takes: the stacks of all of them tell, in a stripped program too.

@@ -134,7 +134,7 @@ redis.call('get', 'f'), redis.call('get', 'r'), redis.call('pfcount', 'hll'), re
 
 // check compares the registers at random instructions that the program runs.
 func (p *inside) check(t *testing.T) {
-	want := 120
+	want := 60
 	if long {
 		want = 1000
 	}
@@ -159,7 +159,7 @@ func (p *inside) check(t *testing.T) {
 }
 
 // insideChunk is the number of places that gdb is given at once: more take it too long.
-const insideChunk = 4000
+const insideChunk = 2000
 
 // instructions lists the program's instructions as objdump sees them, without those that
 // only fill gaps.

@@ -50,7 +50,7 @@ func TestSelfHammer(t *testing.T) {
 		return sum.Hits > 0 && len(sum.Rounds) >= 6 && last.GCs > 0 && last.Grown > 0 && last.Switched > 0
 	}
 	start := time.Now()
-	for i := 0; i < 2 || time.Since(start) < lasting(5*time.Second) || !hammered() && time.Since(start) < patience; i++ {
+	for i := 0; i < 2 || time.Since(start) < lasting(3*time.Second) || !hammered() && time.Since(start) < patience; i++ {
 		last = hammerPhase(t, p, [2]string{"phase", "hot"}[i%2], phase)
 		if last.Code != base.Code {
 			t.Errorf("phase %d: %d bytes of generated code are left, %d when nothing was hammered", i, last.Code, base.Code)

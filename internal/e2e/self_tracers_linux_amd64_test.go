@@ -25,7 +25,7 @@ type turnsReport struct {
 // tracer left is undone by the next one. No probe of either side loses a hit.
 func TestSelfTracers(t *testing.T) {
 	t.Parallel()
-	rounds := 40
+	rounds := 20
 	if long {
 		rounds = 200
 	}

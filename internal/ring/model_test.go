@@ -9,7 +9,8 @@ import (
 )
 
 // TestModel lets spin search every state of the protocols in model/, and every state of
-// the same with one mistake until the mistake shows. protocol.go says what is modelled.
+// the same with one mistake until the mistake shows. protocol.go says what is modelled. A CPU that keeps the order of
+// stores does nothing that one that orders nothing by itself (WEAK) can not do: what holds there holds on it.
 func TestModel(t *testing.T) {
 	for _, tool := range []string{"spin", "gcc"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -21,7 +22,6 @@ func TestModel(t *testing.T) {
 		defines string
 		holds   bool
 	}{
-		{"rseq", "", true},
 		{"rseq", "PUBLISH_FIRST", false},
 		{"rseq", "NO_RESTART", false},
 		{"rseq", "TAIL_EARLY", false},
@@ -31,7 +31,6 @@ func TestModel(t *testing.T) {
 		{"rseq", "WEAK C1_PLAIN", false},
 		{"rseq", "WEAK R2_PLAIN", false},
 		{"rseq", "WEAK TAIL_EARLY", false},
-		{"locked", "", true},
 		{"locked", "NO_HANDLER RUNS=2", true},
 		{"locked", "COMMIT_FIRST", false},
 		{"locked", "ZERO_LATE", false},

@@ -36,7 +36,7 @@ type std struct {
 }
 
 var packages = []std{
-	{path: "sort", usual: true},
+	{path: "sort"},
 	{path: "strings", usual: true},
 	{path: "compress/flate", usual: true},
 	{path: "encoding/json"},

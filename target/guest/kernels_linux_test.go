@@ -45,8 +45,8 @@ var otherKernels = []otherKernel{
 	{name: "newest", o: testguest.Options{Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie-backports"}, CPUs: 4}},
 }
 
-// TestKernels probes the kernels that Debian's archive has: beside their own probes, through a reboot, and
-// in calls that are left; a long run arms all of their functions at once too.
+// TestKernels probes the kernels that Debian's archive has beside their own probes; in a long run through a reboot, in
+// calls that are left, and with all of their functions armed at once too.
 func TestKernels(t *testing.T) {
 	for _, c := range otherKernels {
 		t.Run(c.name, func(t *testing.T) {
@@ -68,14 +68,15 @@ func TestKernels(t *testing.T) {
 				compareTriggers(t, g)
 				compareTriggerTexts(t, g)
 			}
+			if !long {
+				return
+			}
 			g.Reboot()
 			checkKernel(t, g, &c)
 			p := attach(t, g, nil)
 			callsLeft(p)
 			p.close()
-			if long {
-				someArmed(t, g, true, 25000, "p *")
-			}
+			someArmed(t, g, true, 25000, "p *")
 		})
 	}
 }

@@ -2,7 +2,7 @@
 // Go: they recurse, make their stack grow and so move, panic and recover, and keep the
 // garbage collector busy.
 //
-//	goserver     prints "ready", then its address, "127.0.0.1:PORT"; commands: load N C, gc, profile, counts, quit
+//	goserver     prints "ready", then its address, "127.0.0.1:PORT"; commands: load N C, gc, profile, counts, times, quit
 //
 // Any client on this machine may ask it too:
 //
@@ -13,7 +13,8 @@
 //
 // "profile" profiles the CPU at 1 kHz from then on. "load N C" sends N requests from C clients of its own, checks every answer, and answers the
 // counts. In the counts: every call of Handle, Walk and Climb; Walk always returns, Climb
-// returns only for frames that did not panic ("climb_unwound" counts those that did).
+// returns only for frames that did not panic ("climb_unwound" counts those that did). "times" answers the calls of Handle by
+// kind, and the nanoseconds that they have taken: inside of it, and around it.
 package main
 
 import (
@@ -30,6 +31,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // maxDepth bounds what a request may ask for, in calls.
@@ -38,6 +40,12 @@ const maxDepth = 2000
 var counts struct {
 	handle, walk, climb, climbUnwound, recovered, bad atomic.Uint64
 }
+
+// taken is what calls of Handle have taken, in nanoseconds: from its first statement to its last one, and around it.
+type taken struct{ calls, inner, outer atomic.Uint64 }
+
+// times are those of each kind.
+var times = map[string]*taken{"walk": {}, "panic": {}, "mix": {}}
 
 // junk keeps the last few allocations alive, so that the collector has something to mark.
 var junk [64]atomic.Pointer[[]byte]
@@ -85,12 +93,14 @@ func Climb(n uint64, fail bool) uint64 {
 //
 //go:noinline
 func Handle(w http.ResponseWriter, kind string, n uint64) (length int) {
+	began := time.Now()
 	counts.handle.Add(1)
 	defer func() {
 		if e := recover(); e != nil {
 			counts.recovered.Add(1)
 			length, _ = fmt.Fprintf(w, "recovered %d", n)
 		}
+		times[kind].inner.Add(uint64(time.Since(began)))
 	}()
 	var answer uint64
 	switch kind {
@@ -123,7 +133,16 @@ func serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "n: a number up to 2000", http.StatusBadRequest)
 		return
 	}
-	Handle(w, strings.TrimPrefix(r.URL.Path, "/"), n)
+	kind := strings.TrimPrefix(r.URL.Path, "/")
+	t := times[kind]
+	if t == nil {
+		http.NotFound(w, r)
+		return
+	}
+	began := time.Now()
+	Handle(w, kind, n)
+	t.outer.Add(uint64(time.Since(began)))
+	t.calls.Add(1)
 }
 
 func current() map[string]uint64 {
@@ -132,6 +151,15 @@ func current() map[string]uint64 {
 		"main.Handle": c.handle.Load(), "main.Walk": c.walk.Load(), "main.Climb": c.climb.Load(),
 		"climb_unwound": c.climbUnwound.Load(), "recovered": c.recovered.Load(), "bad": c.bad.Load(),
 	}
+}
+
+// timesOf are the times of each kind as "times" answers them.
+func timesOf() map[string]map[string]uint64 {
+	all := map[string]map[string]uint64{}
+	for kind, t := range times {
+		all[kind] = map[string]uint64{"calls": t.calls.Load(), "inner": t.inner.Load(), "outer": t.outer.Load()}
+	}
+	return all
 }
 
 // request sends the i-th request and compares its answer.
@@ -214,6 +242,9 @@ func main() {
 			runtime.GC()
 		case "profile":
 			profile()
+		case "times":
+			print(timesOf())
+			continue
 		}
 		print(current())
 	}
