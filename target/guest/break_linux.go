@@ -17,14 +17,15 @@ import (
 // Where no jump can stand QEMU holds the probe: a breakpoint of its own, which the guest does
 // not see. Each hit stops all vCPUs, and what the probe records is read from here.
 
-// maxBreakRecords bounds the records of breakpoints that nobody has read yet.
+// maxBreakRecords bounds the records of breakpoints and watchpoints that nobody has read yet.
 const maxBreakRecords = 4096
 
-// breaks are the records of breakpoints.
+// breaks are the records of breakpoints and watchpoints.
 type breaks struct {
 	mu      sync.Mutex
 	records []target.UprobeRecord
 	last    uint64 // time of the last one
+	watched int    // watchpoints that are armed
 }
 
 // breakpoint is a probe that QEMU holds.
@@ -78,16 +79,21 @@ func (h *breakpoint) hit(c *qemu.CPU, _ *qemu.Stop) qemu.Resume {
 
 // record makes the record that generated code would have written.
 func (h *breakpoint) record(c *qemu.CPU) target.UprobeRecord {
-	v := halted{t: h.t, c: c}
+	return h.t.recordOf(c, h.u.Event, h.u.Args, h.u.Prog)
+}
+
+// recordOf makes the record of an event at a vCPU that stands.
+func (t *Target) recordOf(c *qemu.CPU, ev, args int, prog *fetch.Program) target.UprobeRecord {
+	v := halted{t: t, c: c}
 	tid, comm := v.task()
-	rec := make([]byte, h.u.Args)
+	rec := make([]byte, args)
 	binary.LittleEndian.PutUint32(rec[ring.RecHeader:], v.preempt())
 	binary.LittleEndian.PutUint32(rec[ring.RecHeader+4:], uint32(c.Reg(fetch.RegFlags)))
 	copy(rec[ring.RecHeader+8:], comm[:])
-	rec = h.u.Prog.Eval(&v, rec, ring.MaxRecord)
-	binary.LittleEndian.PutUint32(rec, ring.Word0(len(rec)/8, h.u.Event))
+	rec = prog.Eval(&v, rec, ring.MaxRecord)
+	binary.LittleEndian.PutUint32(rec, ring.Word0(len(rec)/8, ev))
 	binary.LittleEndian.PutUint32(rec[4:], tid)
-	return target.UprobeRecord{Event: h.u.Event, TID: int(tid), CPU: c.Index, Nanos: h.t.clock.coarse(), Bytes: rec}
+	return target.UprobeRecord{Event: ev, TID: int(tid), CPU: c.Index, Nanos: t.clock.coarse(), Bytes: rec}
 }
 
 // keep keeps a record until it is read; it says whether there was room.
@@ -103,7 +109,7 @@ func (t *Target) keep(r target.UprobeRecord) bool {
 	return true
 }
 
-// Uprobes reads the records of the breakpoints that are there.
+// Uprobes reads the records of breakpoints and watchpoints that are there.
 func (t *Target) Uprobes(f func(*target.UprobeRecord)) int {
 	t.breaks.mu.Lock()
 	rs := t.breaks.records

@@ -16,6 +16,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		PendingLister: t,
 		Caller:        t,
 		Namer:         t,
+		Watcher:       t,
 
 		FuncDenied: t.FuncDenied,
 		Alive:      t.Alive,

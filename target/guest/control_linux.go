@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -47,6 +48,8 @@ type controlBlock struct {
 	sites map[*target.Site]int // index of the entry of an armed site, or of a note
 	free  []int
 	used  int
+	// patched has the armed sites as its keys, for those who look at the kernel's code beside a change.
+	patched sync.Map
 }
 
 func newControl(mem []byte) *controlBlock {
@@ -196,6 +199,9 @@ func (c *controlBlock) add(sites []*target.Site) error {
 			c.used++
 		}
 		c.sites[s] = i
+		if len(s.Patch) > 0 {
+			c.patched.Store(s, nil)
+		}
 		e := site{addr: s.Addr, orig: s.Orig, patch: s.Patch, points: s.Points, reason: s.Reason, name: s.Name}
 		if s.Detour != nil {
 			e.detour = s.Detour.Addr
@@ -212,7 +218,21 @@ func (c *controlBlock) clear(sites []*target.Site) {
 		if i, ok := c.sites[s]; ok {
 			storeWord(c.entry(i), 0)
 			delete(c.sites, s)
+			c.patched.Delete(s)
 			c.free = append(c.free, i)
 		}
 	}
+}
+
+// unpatch puts into code, which was read at an address, what the kernel has in the place of patches.
+func (c *controlBlock) unpatch(addr uint64, code []byte) {
+	c.patched.Range(func(k, _ any) bool {
+		s := k.(*target.Site)
+		for i, b := range s.Orig[:min(len(s.Orig), len(s.Patch))] {
+			if at := s.Addr + uint64(i) - addr; at < uint64(len(code)) {
+				code[at] = b
+			}
+		}
+		return true
+	})
 }

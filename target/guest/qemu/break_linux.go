@@ -80,7 +80,7 @@ func (b *Breakpoint) remove() error {
 // breakCommand sets (Z) or removes (z) a breakpoint.
 func breakCommand(how byte, addr uint64) string { return fmt.Sprintf("%c0,%x,1", how, addr) }
 
-// watcher takes what the stub says while the vCPUs run: that one has met a breakpoint.
+// watcher takes what the stub says while the vCPUs run: that one has met a breakpoint or a watchpoint.
 type watcher struct {
 	m     *Machine
 	g     *stub
@@ -144,7 +144,7 @@ func (w *watcher) park() (back func(), err error) {
 	}
 }
 
-// hit handles a stop at a breakpoint. An error means that the stub is not to be talked to
+// hit handles a stop at a breakpoint or a watchpoint. An error means that the stub is not to be talked to
 // any more.
 func (w *watcher) hit(reply string) error {
 	s := &Stop{m: w.m, ran: true, stood: true, began: time.Now()}
@@ -153,9 +153,12 @@ func (w *watcher) hit(reply string) error {
 			_ = s.release()
 		}
 	}()
-	c, err := w.stopped(reply)
-	if err == nil {
-		err = w.handle(s, c)
+	told, err := w.accessed(s, reply)
+	if err == nil && !told {
+		var c *CPU
+		if c, err = w.stopped(reply); err == nil {
+			err = w.handle(s, c)
+		}
 	}
 	if err != nil {
 		s.stood = false
@@ -207,19 +210,23 @@ func (w *watcher) handle(s *Stop, c *CPU) error {
 	if c.PC() != addr || len(w.m.points[addr]) == 0 {
 		return nil
 	}
-	return w.stepOver(addr, old.Index)
+	return w.stepOver(s, addr, old.Index)
 }
 
 // stepOver has one vCPU execute the instruction under a breakpoint: QEMU would stop at the
-// same place again.
-func (w *watcher) stepOver(addr uint64, index int) error {
+// same place again. The instruction may access memory that is watched.
+func (w *watcher) stepOver(s *Stop, addr uint64, index int) error {
 	if err := w.g.must(breakCommand('z', addr)); err != nil {
 		return err
 	}
 	if err := w.g.resume("vCont;s:" + w.g.threads[index]); err != nil {
 		return err
 	}
-	if _, err := w.g.stopReply(); err != nil {
+	reply, err := w.g.stopReply()
+	if err != nil {
+		return err
+	}
+	if _, err := w.accessed(s, reply); err != nil {
 		return err
 	}
 	return w.g.must(breakCommand('Z', addr))

@@ -60,6 +60,7 @@ type Machine struct {
 	watcher  *watcher
 	guardian io.WriteCloser
 	points   map[uint64][]*Breakpoint
+	watched  map[memory][]*Watchpoint
 	pauses   pauses
 }
 
@@ -68,7 +69,7 @@ var _ phys.Memory = (*Machine)(nil)
 // Open connects to a running QEMU and maps its memory; it stops nothing. It fails with
 // ErrHeld where another engine holds the machine. o may be nil.
 func Open(spec Spec, o *Options) (*Machine, error) {
-	m := &Machine{spec: spec, events: make(chan Event, maxEvents+1), points: make(map[uint64][]*Breakpoint)}
+	m := &Machine{spec: spec, events: make(chan Event, maxEvents+1), points: make(map[uint64][]*Breakpoint), watched: make(map[memory][]*Watchpoint)}
 	if o != nil {
 		m.opt = *o
 	}
@@ -258,7 +259,7 @@ func (m *Machine) Claim() bool { return m.claimed.CompareAndSwap(false, true) }
 // Release ends what Claim has begun.
 func (m *Machine) Release() { m.claimed.Store(false) }
 
-// Close removes all breakpoints, lets the vCPUs run if they ran before, and ends the
+// Close removes all breakpoints and watchpoints, lets the vCPUs run if they ran before, and ends the
 // connections. The memory is gone with it: nobody may use bytes of it any more.
 func (m *Machine) Close() error {
 	m.mu.Lock()

@@ -128,9 +128,7 @@ func (m *Machine) halt() (*Stop, error) {
 		return s, s.halt()
 	case status == atBreakpoint: // one was met while the watcher was asked to let go
 		s.ran = true
-		if _, err := m.stub.stopReply(); err != nil {
-			return s, s.broken(err)
-		}
+		return s, s.stand(m.stub.stopReply())
 	}
 	s.stood = true
 	return s, nil
@@ -141,10 +139,18 @@ const atBreakpoint = "debug"
 
 // halt stops vCPUs that run.
 func (s *Stop) halt() error {
-	if _, err := s.m.stub.interrupt(); err != nil {
+	return s.stand(s.m.stub.interrupt())
+}
+
+// stand takes the stop reply of vCPUs that stand now. A watchpoint may have stopped them: the access is over, and not told again.
+func (s *Stop) stand(reply string, err error) error {
+	if err == nil {
+		s.stood = true
+		_, err = s.m.watcher.accessed(s, reply)
+	}
+	if err != nil {
 		return s.broken(err)
 	}
-	s.stood = true
 	return nil
 }
 
@@ -360,7 +366,11 @@ func (s *Stop) leave() error {
 	for addr := range s.m.points {
 		cmds = append(cmds, breakCommand('z', addr))
 	}
+	for at := range s.m.watched {
+		cmds = append(cmds, at.command('z'))
+	}
 	clear(s.m.points)
+	clear(s.m.watched)
 	if err := g.must(cmds...); err != nil {
 		return s.broken(err)
 	}
