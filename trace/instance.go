@@ -96,8 +96,11 @@ func (in *Instance) Close() error {
 }
 
 // SetTracing says whether records go to the buffer: tracing_on. Hits are counted all the
-// same. A Pipe that has read something ends where tracing is off.
+// same. What was hit before goes as it was said then. A Pipe that has read something ends where tracing is off.
 func (in *Instance) SetTracing(on bool) {
+	if in.on.Load() != on {
+		in.drain()
+	}
 	in.on.Store(on)
 	in.buf.rouse()
 }

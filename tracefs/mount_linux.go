@@ -10,6 +10,7 @@ import (
 
 	"bazil.org/fuse"
 	"bazil.org/fuse/fs"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
@@ -19,7 +20,7 @@ import (
 
 // Options are the choices of Mount; nil means the defaults.
 type Options struct {
-	// Target says in the list of mounts what is traced, such as "1234" for a process.
+	// Target says in the list of mounts what is traced: see Dead.
 	Target string
 	// Busy says whether a thread that writes to a file must not be waited for, since the target can not be changed while it waits: a
 	// thread of the target itself. Nil: none is.
@@ -51,7 +52,7 @@ func Mount(in *trace.Instance, dir string, o *Options) (*Mounted, error) {
 	if err := ready(dir); err != nil {
 		return nil, err
 	}
-	opts := []fuse.MountOption{fuse.FSName("kprobes:" + strings.ReplaceAll(o.Target, ",", "_")), fuse.Subtype("kprobes"), fuse.DefaultPermissions()}
+	opts := []fuse.MountOption{fuse.FSName(source(o.Target)), fuse.Subtype("kprobes"), fuse.DefaultPermissions()}
 	if os.Geteuid() == 0 {
 		opts = append(opts, fuse.AllowOther())
 	}
@@ -120,4 +121,20 @@ func Unmount(dir string) error {
 		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
 	return nil
+}
+
+// source is what the list of mounts says is mounted. fusermount3 takes no comma in it.
+func source(target string) string { return "kprobes:" + strings.ReplaceAll(target, ",", "_") }
+
+// Dead finds the mounts of a target whose process was killed, by Options.Target: whoever looks at one gets ENOTCONN.
+func Dead(target string) (dirs []string, err error) {
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return m.FSType != Type || m.Source != source(target), false
+	})
+	for _, m := range mounts {
+		if _, err := os.Stat(m.Mountpoint); errors.Is(err, unix.ENOTCONN) {
+			dirs = append(dirs, m.Mountpoint)
+		}
+	}
+	return dirs, err
 }

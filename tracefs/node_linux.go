@@ -20,12 +20,19 @@ type filesystem struct {
 }
 
 // Root gives the top directory.
-func (f *filesystem) Root() (fs.Node, error) { return &node{f: f}, nil }
+func (f *filesystem) Root() (fs.Node, error) {
+	top, err := f.tree.Find("")
+	if err != nil {
+		return nil, err
+	}
+	return &node{f: f, mode: top.Mode}, nil
+}
 
-// node is a file or a directory by its path. Whether it is there is asked each time: names come and go at once.
+// node is a file or a directory by its path. Whether it is there is asked each time that it is looked up: names come and go at once.
 type node struct {
 	f    *filesystem
 	path string
+	mode os.FileMode // when it was looked up
 }
 
 var (
@@ -33,13 +40,9 @@ var (
 	group = uint32(os.Getegid())
 )
 
-// Attr tells what stat(2) does.
+// Attr tells what stat(2) does, and fstat(2) of a file that has gone.
 func (n *node) Attr(_ context.Context, a *fuse.Attr) error {
-	f, err := n.f.tree.Find(n.path)
-	if err != nil {
-		return failed(err)
-	}
-	a.Mode, a.Uid, a.Gid, a.Nlink = f.Mode, owner, group, 1
+	a.Valid, a.Mode, a.Uid, a.Gid, a.Nlink = 0, n.mode, owner, group, 1
 	return nil
 }
 
@@ -65,11 +68,12 @@ func (n *node) Setattr(ctx context.Context, req *fuse.SetattrRequest, resp *fuse
 // Lookup finds a file of a directory.
 func (n *node) Lookup(ctx context.Context, req *fuse.LookupRequest, resp *fuse.LookupResponse) (fs.Node, error) {
 	child := &node{f: n.f, path: path.Join(n.path, req.Name)}
-	resp.EntryValid = 0
-	if err := child.Attr(ctx, &resp.Attr); err != nil {
-		return nil, err
+	f, err := n.f.tree.Find(child.path)
+	if err != nil {
+		return nil, failed(err)
 	}
-	return child, nil
+	child.mode, resp.EntryValid = f.Mode, 0
+	return child, child.Attr(ctx, &resp.Attr)
 }
 
 // ReadDirAll lists a directory.

@@ -119,6 +119,19 @@ func (m *mounting) name(s mountable) string {
 	return "guest " + m.of.guest
 }
 
+// unmountDead unmounts the files that killed tracers of a target have left.
+func unmountDead(target string) error {
+	dirs, err := tracefs.Dead(target)
+	for _, dir := range dirs {
+		if bad := tracefs.Unmount(dir); bad != nil {
+			err = errors.Join(err, bad)
+		} else {
+			fmt.Fprintf(os.Stderr, "kprobe: %s: unmounted %s, whose kprobe was killed\n", target, dir)
+		}
+	}
+	return err
+}
+
 // busy tells threads of the target itself.
 func (m *mounting) busy(s mountable) func(tid int) bool {
 	p, ok := s.(*tracedProcess)
