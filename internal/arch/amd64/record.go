@@ -70,6 +70,9 @@ func (f *frame) newStoring(w *arch.ProbeOp) (*storing, error) {
 			s.locked = s.locked || a.Store == fetch.StoreArray || isString(a)
 		}
 		s.walk, s.hist = next, next
+		if w.Hist != nil && w.Hist.Hist.Callers() > 0 {
+			s.hist += walkRegs
+		}
 		s.locked = s.locked || w.Prog.Stack > 0
 		s.cap = stringCap(w.Prog, fixed)
 	}
