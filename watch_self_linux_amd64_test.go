@@ -67,7 +67,7 @@ func readWatched(t *testing.T, core *kprobes.Core, name string, n int, f func(*k
 			f(h)
 		}
 	}
-	for end := time.Now().Add(10 * time.Second); read < n && time.Now().Before(end); {
+	for end := time.Now().Add(2 * time.Minute); read < n && time.Now().Before(end); {
 		core.Poll(take)
 	}
 	time.Sleep(10 * time.Millisecond)
@@ -82,7 +82,7 @@ func readWatched(t *testing.T, core *kprobes.Core, name string, n int, f func(*k
 func TestSelfWatch(t *testing.T) {
 	const threads, writes = 4, 500
 	const want = (2*threads + 1) * writes
-	core, evs := withEvents(t, "p:unwatched "+selfPrefix+"writeWatched")
+	core, _ := withEvents(t, "p:unwatched "+selfPrefix+"writeWatched")
 	before := openDescriptors(t)
 	word := &watchedWords[0][0]
 	begin, done := make(chan struct{}), make(chan struct{})
@@ -97,7 +97,7 @@ func TestSelfWatch(t *testing.T) {
 		})
 	}()
 	ready.Wait()
-	evs = addEvents(t, core, nil, watchDef("written", "w", word)+" at=$addr")
+	evs := addEvents(t, core, nil, watchDef("written", "w", word)+" at=$addr")
 	close(begin)
 	<-done
 	onThreads(threads, func() { writeWatched(word, writes) })
