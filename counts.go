@@ -6,7 +6,7 @@ import (
 	"kprobes.dev/kprobes/internal/engine"
 )
 
-// Counts is what an event has counted. Where it records, Hits = Read + Filtered + Lost, once all records have been read. For
+// Counts is what an event has counted. Hits are all, also those that did not pass a filter. Where it records, Hits = Read + Filtered + Lost, once all records have been read. For
 // a return probe Hits are returns, and entries are Hits + Unwound + Active + Missed.
 type Counts struct {
 	Hits     uint64

@@ -4,6 +4,7 @@ package kprobes_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -86,7 +87,67 @@ func TestSelfFilter(t *testing.T) {
 	if _, err := core.Add([]*event.Def{&bad}, nil); !errors.As(err, &refused) || refused.Code != event.FilterFieldNotFound || !errors.Is(err, unix.EINVAL) {
 		t.Errorf("a field that is not there: %v", err)
 	}
-	if _, err := core.Add([]*event.Def{defs[0]}, &kprobes.AddOptions{Count: true}); !errors.Is(err, unix.EOPNOTSUPP) {
-		t.Errorf("an event that only counts: %v", err)
+}
+
+// TestSelfFilterCounters has filters on events that only count: the code at the hit runs them, no record is made, and what it can
+// not run is refused with the reason.
+func TestSelfFilterCounters(t *testing.T) {
+	core, err := kprobes.Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := func(text, filter string) *event.Def {
+		d, err := event.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Filter = filter
+		return d
+	}
+	only := &kprobes.AddOptions{Count: true}
+	evs, err := core.Add([]*event.Def{
+		def("p:cnumbers "+selfPrefix+"filtered n=$arg1:s32", "n < 0 || n & 8"),
+		def("p:cstrings "+selfPrefix+"filtered n=$arg1:s32 name=$arg2:gostring", `name ~ "b*" && n > 2`),
+		def("r:cresults "+selfPrefix+"filtered n=$arg1:s32 v=$retval:s64", "v == 11 || n == 3"),
+	}, only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"apple", "banana", "cherry"}
+	var want [3]uint64
+	const calls = 60
+	for i := range int32(calls) {
+		n, name := i-20, names[i%3]
+		if n < 0 || n&8 != 0 {
+			want[0]++
+		}
+		if name == "banana" && n > 2 {
+			want[1]++
+		}
+		if filtered(n, name) == 11 || n == 3 {
+			want[2]++
+		}
+	}
+	core.Poll(func(h *kprobes.Hit) {
+		if h.Event.Name[0] == 'c' {
+			t.Errorf("%s has a record", h.Event.Name)
+		}
+	})
+	for i, e := range evs {
+		n := core.Counts(e)
+		if want[i] == 0 || n.Hits != calls || n.Filtered != calls-want[i] || n.Read+n.Lost+n.Missed != 0 {
+			t.Errorf("%s: %+v, %d of %d pass", e.Name, n, want[i], calls)
+		}
+	}
+	if _, err := core.Add([]*event.Def{def("p:ccpu "+selfPrefix+"filtered", "CPU == 0")}, only); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "tests the CPU") {
+		t.Errorf("a filter that only the reader can run: %v", err)
+	}
+	if err := core.Remove(evs); err != nil {
+		t.Error(err)
+	}
+	for _, e := range evs {
+		if n := core.Counts(e); n.Hits != calls {
+			t.Errorf("%s after its removal: %+v", e.Name, n)
+		}
 	}
 }

@@ -94,20 +94,20 @@ func TestSelfHistogram(t *testing.T) {
 }
 
 // TestSelfHistogramOfRecords: keys that the code at the hit can not take make records, which the caller counts, also those of strings
-// that are too long for it; the text is that of the kernel's hist files.
+// that are too long for it; stacks it takes. The text is that of the kernel's hist files.
 func TestSelfHistogramOfRecords(t *testing.T) {
 	core, err := kprobes.Self()
 	must(t, err)
 	name := nameOf(served)
 	var defs []*event.Def
 	for _, c := range [][2]string{
-		{"p:stacks " + name, "keys=common_stacktrace"}, {"p:names " + name + " n=$arg2 word=$arg3:gostring", "keys=word:vals=n:sort=word"},
+		{"p:stacks " + name, "keys=common_stacktrace"}, {"p:threads " + name, "keys=common_stacktrace,common_pid.execname"}, {"p:names " + name + " n=$arg2 word=$arg3:gostring", "keys=word:vals=n:sort=word"},
 	} {
 		d, err := event.Parse(c[0])
 		must(t, err)
 		d.Hist, err = event.ParseHist(c[1])
 		must(t, err)
-		if d.Name == "stacks" {
+		if d.Name != "names" {
 			d.Stack = event.HistCallers
 		}
 		defs = append(defs, d)
@@ -123,21 +123,29 @@ func TestSelfHistogramOfRecords(t *testing.T) {
 	must(t, core.Remove(evs))
 	stacks, err := core.Histogram(evs[0])
 	must(t, err)
-	names, err := core.Histogram(evs[1])
+	threads, err := core.Histogram(evs[1])
 	must(t, err)
-	if !stacks.Recorded || names.Recorded || names.Hits() != 1 {
-		t.Errorf("recorded: %v and %v; %d hits were counted", stacks.Recorded, names.Recorded, names.Hits())
+	names, err := core.Histogram(evs[2])
+	must(t, err)
+	if stacks.Recorded || !threads.Recorded || names.Recorded || stacks.Hits() != 5 || names.Hits() != 1 {
+		t.Errorf("recorded: %v, %v and %v; %d and %d hits were counted", stacks.Recorded, threads.Recorded, names.Recorded, stacks.Hits(), names.Hits())
 	}
 	for h := range core.Hits(ended()) {
-		if h.Event.Name == "stacks" {
-			stacks.Add(h)
-		} else {
+		switch h.Event.Name {
+		case "threads":
+			threads.Add(h)
+		case "names":
 			names.Add(h)
+		default:
+			t.Errorf("%s has made a record", h.Event.Name)
 		}
 	}
 	var hits []uint64
-	for _, e := range stacks.Entries() {
+	for i, e := range stacks.Entries() {
 		pcs := e.Keys[0].([]uint64)
+		if all := threads.Entries(); len(all) != 3 || !slices.Equal(all[i].Keys[0].([]uint64), pcs) || all[i].Hits != e.Hits {
+			t.Errorf("%#x, of records: %+v", pcs, all)
+		}
 		if s, ok := core.Symbol(pcs[0]); !ok || s.Name != name || len(pcs) < 3 {
 			t.Errorf("callers %#x: %+v", pcs, s)
 		}

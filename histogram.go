@@ -24,9 +24,9 @@ type HistEntry = hit.HistEntry
 // Histogram gives what the code at the hits of an event has counted so far. It reads while others count: when hits go on, sums may be
 // a few hits behind one another. It may be called after Remove and Close.
 //
-// The code at the hit counts where keys are numbers and at most one is a string. A hit with a string of more than 64 bytes makes a
-// record. So does every hit where a key is of another kind (common_stacktrace, .execname), in a guest's kernel, and where the kernel
-// holds the probe: then the histogram is empty and Recorded is set. Add counts records:
+// The code at the hit counts where keys are numbers, and at most one is a string or common_stacktrace (which needs the definition's
+// Stack). A hit with a string of more than 64 bytes makes a record. So does every hit where a key is .execname, where one is a string
+// and the event has a stack, in a guest's kernel, and where the kernel holds the probe: then the histogram is empty and Recorded is set. Add counts records:
 //
 //	hist, err := core.Histogram(ev)
 //	for h := range core.Hits(ctx) {

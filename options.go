@@ -22,7 +22,7 @@ func (o *Options) engine() *engine.Options {
 
 // AddOptions are the choices of Add; nil means the defaults.
 type AddOptions struct {
-	// Count makes events that only count their runs.
+	// Count makes events that only count their runs. A filter (event.Def.Filter) is run at the hit; one that can not be run there is refused.
 	Count bool
 	// Skip leaves out functions of a pattern that can not be probed; each is told
 	// to it with the reason. Nil: the first such function is an error.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"kprobes.dev/kprobes/internal/tracefile"
 	"kprobes.dev/kprobes/trace"
 )
 
@@ -174,9 +175,12 @@ func TestToken(t *testing.T) {
 
 // Whatever path and body: an answer, no panic, and only text.
 func FuzzRequest(f *testing.F) {
-	for path := range files {
+	if err := tracefile.New(trace.New(nil, nil)).Walk("", func(path string, _ *tracefile.File) error {
 		f.Add(http.MethodGet, path, "")
 		f.Add(http.MethodPost, path, "1")
+		return nil
+	}); err != nil {
+		f.Fatal(err)
 	}
 	f.Add(http.MethodPut, "events/g/e/enable", "0\n")
 	f.Add(http.MethodGet, "events/../../x", "")
@@ -186,7 +190,8 @@ func FuzzRequest(f *testing.F) {
 		r := httptest.NewRequest(http.MethodGet, "http://localhost"+Prefix, strings.NewReader(body))
 		r.Method, r.URL.Path = method, Prefix+path
 		r.Header.Set("Authorization", "Bearer "+word)
-		file, err := lookup(path)
+		c := &call{tree: tracefile.New(trace.New(nil, nil))}
+		file, err := c.lookup(path)
 		if err == nil && touches(file, path, method, body) {
 			return
 		}
@@ -203,12 +208,13 @@ func FuzzRequest(f *testing.F) {
 
 // touches says whether a request would ask the target, which the fuzz test has not, or would
 // not end.
-func touches(f *file, path, method, body string) bool {
+func touches(f *tracefile.File, path, method, body string) bool {
 	switch strings.Trim(path, "/") {
-	case "list", "blacklist", "enabled", "optimization", "trace_pipe", "trace", "kprobe_profile":
+	case "kprobes/list", "kprobes/blacklist", "kprobes/enabled", "sys/debug/kprobes-optimization", "available_filter_functions",
+		"list", "blacklist", "enabled", "optimization", "trace_pipe", "trace", "kprobe_profile":
 		return true
-	case "kprobe_events":
+	case "kprobe_events", "dynamic_events":
 		return method != http.MethodGet && strings.ContainsAny(body, "pr")
 	}
-	return f.read == nil
+	return !f.Readable() && !f.Mode.IsDir()
 }

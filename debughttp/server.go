@@ -4,8 +4,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
+	"kprobes.dev/kprobes/internal/tracefile"
 	"kprobes.dev/kprobes/trace"
 )
 
@@ -70,26 +72,32 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	if !ok && r.URL.Path != strings.TrimSuffix(Prefix, "/") {
 		return refuse(http.StatusNotFound, "the files are below %s", Prefix)
 	}
-	f, err := lookup(path)
-	if err != nil {
-		return err
-	}
-	if err := f.allows(w, r.Method); err != nil {
-		return err
-	}
 	in, err := s.open()
 	if err != nil {
 		return refuse(http.StatusServiceUnavailable, "%v", err)
 	}
-	c := &call{in: in, w: w, r: r}
-	if r.Method == http.MethodGet {
-		return f.read(c)
+	c := &call{in: in, tree: tracefile.New(in), w: w, r: r}
+	if path == "" {
+		if err := allows(w, r.Method, true, false); err != nil {
+			return err
+		}
+		return index(c)
 	}
-	if c.body, err = s.body(w, r); err != nil {
+	f, err := c.lookup(path)
+	if err != nil {
 		return err
 	}
-	c.truncate = r.Method == http.MethodPut
-	return f.write(c)
+	if err := allows(w, r.Method, f.Readable() || f.Mode.IsDir(), f.Writable()); err != nil {
+		return err
+	}
+	if r.Method == http.MethodGet {
+		return c.get(f)
+	}
+	body, err := s.body(w, r)
+	if err != nil {
+		return err
+	}
+	return c.put(f, body, r.Method == http.MethodPut)
 }
 
 // body reads what a request writes.
@@ -107,33 +115,24 @@ func (s *Server) body(w http.ResponseWriter, r *http.Request) (string, error) {
 
 // call is one request to a file.
 type call struct {
-	in       *trace.Instance
-	w        http.ResponseWriter
-	r        *http.Request
-	body     string
-	truncate bool // the file is truncated before it is written
+	in   *trace.Instance
+	tree *tracefile.Tree
+	w    http.ResponseWriter
+	r    *http.Request
 }
 
-// file is what a path leads to.
-type file struct {
-	read  func(*call) error // nil: can not be read
-	write func(*call) error // nil: can not be written
-}
-
-// allows refuses methods that the file does not know: it is read by GET, and written by POST
+// allows refuses methods that a file does not know: it is read by GET, and written by POST
 // (as >> does) and PUT (as > does).
-func (f *file) allows(w http.ResponseWriter, method string) error {
+func allows(w http.ResponseWriter, method string, read, write bool) error {
 	var allow []string
-	if f.read != nil {
+	if read {
 		allow = append(allow, http.MethodGet)
 	}
-	if f.write != nil {
+	if write {
 		allow = append(allow, http.MethodPost, http.MethodPut)
 	}
-	for _, m := range allow {
-		if m == method {
-			return nil
-		}
+	if slices.Contains(allow, method) {
+		return nil
 	}
 	w.Header().Set("Allow", strings.Join(allow, ", "))
 	return refuse(http.StatusMethodNotAllowed, "method %q: this file takes %s", method, strings.Join(allow, ", "))

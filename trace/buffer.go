@@ -101,7 +101,20 @@ func (b *Buffer) forget() {
 func (b *Buffer) Wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.more != nil && len(b.pages) > 0 {
+	if len(b.pages) > 0 {
+		b.wakeLocked()
+	}
+}
+
+// rouse wakes the readers that wait, whether there are hits or not.
+func (b *Buffer) rouse() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wakeLocked()
+}
+
+func (b *Buffer) wakeLocked() {
+	if b.more != nil {
 		close(b.more)
 		b.more = nil
 	}
@@ -163,10 +176,26 @@ func (b *Buffer) take() ([]hit.Hit, []hit.Loss, <-chan struct{}) {
 			break
 		}
 	}
+	return nil, nil, b.moreLocked()
+}
+
+// waiting gives what is closed when hits come; nil: some are there.
+func (b *Buffer) waiting() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, p := range b.pages {
+		if i > 0 || b.first < len(p.hits) {
+			return nil
+		}
+	}
+	return b.moreLocked()
+}
+
+func (b *Buffer) moreLocked() <-chan struct{} {
 	if b.more == nil {
 		b.more = make(chan struct{})
 	}
-	return nil, nil, b.more
+	return b.more
 }
 
 // losses gives what was lost, and starts anew.

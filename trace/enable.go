@@ -84,14 +84,14 @@ func (in *Instance) arm(ps []*probe) error {
 	}
 	var defs []*event.Def
 	for _, p := range ps {
-		defs = append(defs, p.def)
+		defs = append(defs, p.filtered(p.filter))
 	}
 	made, err := in.core.Add(defs, lateToo)
 	if err != nil {
 		return err
 	}
-	for _, p := range ps {
-		i := slices.IndexFunc(made, func(e *kprobes.Event) bool { return e.Def == p.def })
+	for k, p := range ps {
+		i := slices.IndexFunc(made, func(e *kprobes.Event) bool { return e.Def == defs[k] })
 		p.made = append(p.made, made[i])
 	}
 	in.read()

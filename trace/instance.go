@@ -49,6 +49,8 @@ type entry struct {
 	id          int
 	on          bool
 	probes      []*probe // at least one
+	filter      string   // what hits must pass to be recorded; "": nothing
+	shown       string   // what the file filter holds; "": none
 }
 
 // key is what Instance.entries has an event under.
@@ -85,6 +87,7 @@ func (in *Instance) Close() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.end()
+	in.buf.rouse()
 	err := in.disable(in.probes)
 	if err == nil {
 		in.drop(in.probes)
@@ -93,8 +96,14 @@ func (in *Instance) Close() error {
 }
 
 // SetTracing says whether records go to the buffer: tracing_on. Hits are counted all the
-// same.
-func (in *Instance) SetTracing(on bool) { in.on.Store(on) }
+// same. What was hit before goes as it was said then. A Pipe that has read something ends where tracing is off.
+func (in *Instance) SetTracing(on bool) {
+	if in.on.Load() != on {
+		in.drain()
+	}
+	in.on.Store(on)
+	in.buf.rouse()
+}
 
 // Tracing tells what SetTracing said; true at first.
 func (in *Instance) Tracing() bool { return in.on.Load() }

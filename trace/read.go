@@ -2,7 +2,6 @@ package trace
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"io"
 	"runtime"
@@ -156,38 +155,6 @@ func (in *Instance) WriteTrace(w io.Writer) error {
 		}
 	}
 	return bw.Flush()
-}
-
-// WritePipe writes what trace_pipe gives: records, as they come, which are taken out of the
-// buffer; with several readers each record goes to one. flush, if not nil, is called where
-// the next write may have to wait. It ends with ctx or the instance, or when w fails.
-func (in *Instance) WritePipe(ctx context.Context, w io.Writer, flush func() error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(in.life, cancel)()
-	p := hit.Printer{Names: in.names}
-	var text []byte
-	for {
-		hits, lost, err := in.buf.Take(ctx)
-		if err != nil {
-			return err
-		}
-		text = text[:0]
-		for _, l := range lost {
-			text = append(text, hit.LostLine(l)...)
-		}
-		for i := range hits {
-			text = p.Text(text, &hits[i])
-		}
-		if _, err := w.Write(text); err != nil {
-			return err
-		}
-		if flush != nil {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // Clear empties the buffer, as a truncation of trace does.

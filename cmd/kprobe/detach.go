@@ -24,9 +24,9 @@ func newDetach() *cobra.Command {
 			case s.kernel:
 				return detachKernel(force)
 			case s.guest != "":
-				return detachGuest(s.guest, force)
+				return errors.Join(unmountDead("guest "+s.guest), detachGuest(s.guest, force))
 			}
-			return detach(s.pid, force)
+			return errors.Join(unmountDead(fmt.Sprintf("process %d", s.pid)), detach(s.pid, force))
 		},
 	}
 	s.flags(c)

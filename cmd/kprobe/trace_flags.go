@@ -221,8 +221,8 @@ func (f *traceFlags) check(cmd []string) error {
 		return err
 	case f.counters && f.only.given():
 		return usagef("--tid and --comm need records: leave out --counters")
-	case f.counters && len(f.filters) > 0:
-		return usagef("-f needs records: leave out --counters")
+	case f.of.kernel && f.counters && len(f.filters) > 0:
+		return usagef("-f with -k needs records: the kernel counts hits before it filters them; leave out --counters")
 	case f.of.kernel && len(f.triggers) > 0:
 		return usagef("-R is for processes and guests: write the trigger into the event's file in tracefs")
 	case f.counters && len(f.triggers) > 0:

@@ -162,6 +162,8 @@ type ProbeOp struct {
 	Prog  *fetch.Program
 	// Filter, if not nil, is what a run must pass to be recorded (fetch.Filter.InCode); the others are counted as hits.
 	Filter *fetch.Filter
+	// CountPassing: no run is recorded. Those that pass Filter are counted as hits, and the others as filtered (ring.CtrFiltered).
+	CountPassing bool
 	// Hist, if not nil, is the histogram that runs are counted in, in place of a record. Not in a kernel.
 	Hist *HistTable
 	// Tick is the length of a tick of the clock in nanoseconds, as a number with 32 bits behind the point, where Prog has a duration.

@@ -40,7 +40,7 @@ func (c *Core) matched(m *symbol.Module, fns []*symbol.Func, d *event.Def, o *Ad
 		}
 	}
 	asks := c.can.Describer != nil
-	alone := o.Count && d.Kind == event.Probe && !asks
+	alone := o.Count && d.Filter == "" && d.Kind == event.Probe && !asks
 	each(len(fns), func(_, i int) {
 		f := c.fns[m.Runtime(fns[i].Addr)]
 		if f == nil {

@@ -34,7 +34,7 @@ func (c *Core) blacklisted(r symbol.Resolved) error {
 // in the kernel's objects, and in generated code; and why there are no watchpoints.
 func (c *Core) forbidden(d *event.Def) error {
 	if d.Kind == event.Watch && c.can.Watcher == nil {
-		return errno.Errorf(unix.EOPNOTSUPP, "watchpoints are for other processes and for guests: here probe the instructions that access the memory")
+		return errno.Errorf(unix.EOPNOTSUPP, "this target has no watchpoints: probe the instructions that access the memory")
 	}
 	if why := codescan.ObjectDenied(d.Place.Module); why != "" {
 		return fmt.Errorf("%s is on the blacklist: %s: %w", d.Place.Module, why, unix.EINVAL)

@@ -86,13 +86,10 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 	if err != nil {
 		return err
 	}
-	if e.work.Count && d.Filter != "" {
-		return errno.Errorf(unix.EOPNOTSUPP, "filter %q: an event that only counts has no fields that a filter could test; record it, with few arguments", d.Filter)
-	}
-	if e.work.Count && d.Stack > 0 {
+	if e.counts() && d.Stack > 0 {
 		return errno.Errorf(unix.EOPNOTSUPP, "an event that only counts has no record that could hold a stack; record it")
 	}
-	if e.work.Count {
+	if e.counts() && d.Filter == "" {
 		return nil
 	}
 	e.Prog, err = fetch.Compile(d, c.env(e), at)
@@ -104,6 +101,9 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 	}
 	if err == nil && d.Filter != "" {
 		err = c.compileFilter(e)
+	}
+	if err == nil && e.counts() {
+		return c.countPassing(e)
 	}
 	if err == nil && d.Hist != nil {
 		c.compileHist(e)

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 )
 
@@ -19,6 +22,23 @@ func (c *Core) compileFilter(e *Event) error {
 	if f.InCode(e.Prog, c.t.CodegenEnv().Kernel != nil) {
 		e.work.Filter = f
 	}
+	return nil
+}
+
+// counts says whether the event records nothing.
+func (e *Event) counts() bool { return e.work.Count || e.work.CountPassing }
+
+// countPassing has the code at the hit run the filter of an event that only counts: nobody reads a record of it. Precondition:
+// compileFilter.
+func (c *Core) countPassing(e *Event) error {
+	if c.t.CodegenEnv().Kernel != nil {
+		return errno.Errorf(unix.EOPNOTSUPP, "filter %q of an event that only counts: in a guest's kernel filters are for events that are recorded; record the event", e.Def.Filter)
+	}
+	if e.work.Filter == nil {
+		return errno.Errorf(unix.EOPNOTSUPP, "filter %q of an event that only counts: the code at the hit can not run it: %s; record the event",
+			e.Def.Filter, e.filter.NotInCode(e.Prog, false))
+	}
+	e.work.Count, e.work.CountPassing = false, true
 	return nil
 }
 

@@ -51,5 +51,5 @@ func (c *Core) callsSystem(e *Event) bool {
 	case e.Prog == nil:
 		return false
 	}
-	return w.Go == nil && !w.NoTID || !w.PlainLoads && e.Prog.Loads()
+	return w.Go == nil && !w.NoTID && !e.work.CountPassing || !w.PlainLoads && e.Prog.Loads()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/fetch"
@@ -15,7 +16,11 @@ func (c *Core) compileHist(e *Event) {
 	if c.can.Sharing == nil || c.t.CodegenEnv().Kernel != nil || e.filter != nil && e.work.Filter == nil {
 		return
 	}
-	if h := e.Prog.Hist(e.Def.Hist); h != nil {
+	callers := event.HistCallers
+	if e.Def.Kind != event.Return {
+		callers-- // the probed instruction comes before them
+	}
+	if h := e.Prog.Hist(e.Def.Hist, callers); h != nil {
 		e.work.Hist = &arch.HistTable{Hist: h}
 	}
 }
@@ -70,5 +75,11 @@ func (e *Event) histogram() (entries []fetch.HistEntry, dropped uint64, ok bool,
 		return nil, 0, true, fmt.Errorf("%s: histogram: %w", e.Name, err)
 	}
 	entries, dropped = native.ReadHist(mem, e.work.Hist.Hist, e.hist.cpus)
+	if e.work.Hist.Hist.Callers() > 0 && e.Def.Kind != event.Return {
+		for i := range entries {
+			at := fetch.StackFrame{PC: e.Place.Addr, Interrupted: true}
+			entries[i].Callers = append([]fetch.StackFrame{at}, entries[i].Callers...)
+		}
+	}
 	return entries, dropped, true, nil
 }

@@ -38,12 +38,17 @@ func (c *Core) counts(e *Event) Counts {
 			continue
 		}
 		s := c.t.Ring().Sum(id)
-		if e.work.Filter != nil { // a run that is not recorded
-			n.Filtered += s.Hits
-		} else {
+		switch {
+		case e.work.CountPassing: // ring.CtrFiltered
 			n.Hits += s.Hits
+			n.Filtered += s.Lost
+		case e.work.Filter != nil: // a run that is not recorded
+			n.Filtered += s.Hits
+			n.Lost += s.Lost
+		default:
+			n.Hits += s.Hits
+			n.Lost += s.Lost
 		}
-		n.Lost += s.Lost
 		n.Missed += s.Missed
 		n.Unwound += s.Unwound
 	}

@@ -23,7 +23,7 @@ func (c *Core) remove(evs []*Event, also stopping) error {
 			continue
 		}
 		c.discharge(e)
-		if e.h == nil && !e.internalProbe && e.Prog == nil && e.Def.Kind == event.Probe {
+		if e.h == nil && !e.internalProbe && (e.Prog == nil || e.work.CountPassing) && e.Def.Kind == event.Probe {
 			counters = append(counters, e)
 		}
 		if e.h == nil && e.calls != nil {

@@ -98,6 +98,9 @@ func (c *Core) hold(e *Event) error {
 	if recordsStack(e) {
 		return errno.Errorf(unix.EOPNOTSUPP, "a probe that the kernel holds records no stack")
 	}
+	if e.work.CountPassing {
+		return errno.Errorf(unix.EOPNOTSUPP, "filter %q: a probe that only counts is counted there without its filter; record it", e.Def.Filter)
+	}
 	at := e.points[0]
 	for _, s := range e.fn.sites {
 		if covers(s, at) {

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"kprobes.dev/kprobes/event"
@@ -162,27 +163,29 @@ func (a *Arg) field(i int) (event.FilterField, bool) {
 
 // InCode says whether generated code can run the filter: all tests compare numbers and strings that it has at the hit. Where kernel is
 // true, in a guest's kernel, strings and values that take a load are not compared there.
-func (f *Filter) InCode(p *Program, kernel bool) bool {
+func (f *Filter) InCode(p *Program, kernel bool) bool { return f.NotInCode(p, kernel) == "" }
+
+// NotInCode says which test generated code can not run, "" if it can run all (InCode).
+func (f *Filter) NotInCode(p *Program, kernel bool) string {
 	for i := range f.Steps {
 		t := f.Steps[i].Test
-		if t.Kind == event.TestCPUs {
-			return false
-		}
-		switch t.Field.Kind {
-		case event.FieldZero:
-		case event.FieldIP:
+		switch {
+		case t.Kind == event.TestCPUs, t.Field.Kind == event.FieldCPU:
+			return "it tests the CPU"
+		case t.Field.Kind == event.FieldZero:
+		case t.Field.Kind == event.FieldIP:
 			if p.Return { // the function, and the code stands at its exits
-				return false
+				return "it tests the place of a return"
 			}
-		case event.FieldArg:
-			if !p.Args[t.Field.Arg].testable(t, kernel) {
-				return false
+		case t.Field.Kind == event.FieldArg:
+			if a := &p.Args[t.Field.Arg]; !a.testable(t, kernel) {
+				return fmt.Sprintf("it tests %s, which is not a number or a string that the code has at the hit", a.Name)
 			}
 		default:
-			return false
+			return "it tests the thread or what else only a record has"
 		}
 	}
-	return true
+	return ""
 }
 
 // testable says whether generated code can test the argument.

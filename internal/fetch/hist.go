@@ -22,6 +22,7 @@ type HistNumber struct {
 	Log2    bool
 	Buckets uint64 // 0: none
 	Text    bool   // a key that is a string: its length, and HistText bytes, behind its own zeroes
+	Frames  int    // HistCallers, a key: most callers; their number, and their addresses as in a record, behind them zeroes
 }
 
 // HistText is the most bytes of a string that is a key in generated code: who makes a hit with a longer one makes a record, and whoever
@@ -30,8 +31,11 @@ const HistText = 64
 
 // Words is the number of words of 8 bytes that a key takes.
 func (n *HistNumber) Words() int {
-	if n.Text {
+	switch {
+	case n.Text:
 		return 1 + HistText/8
+	case n.From == HistCallers:
+		return 1 + n.Frames
 	}
 	return 1
 }
@@ -41,21 +45,25 @@ type HistSource uint8
 
 // The sources.
 const (
-	HistArg HistSource = iota
-	HistPID            // the thread
-	HistCPU            // the CPU
+	HistArg     HistSource = iota
+	HistPID                // the thread
+	HistCPU                // the CPU
+	HistCallers            // the callers
 )
 
 // Hist compiles a histogram; nil: whoever reads the records has to make it, for a key is no number, a number is not at hand where the
-// code runs, or there is more to do than to count.
-func (p *Program) Hist(h *event.Hist) *Hist {
+// code runs, or there is more to do than to count. A key that is a stack has so many callers at most.
+func (p *Program) Hist(h *event.Hist, callers int) *Hist {
 	if !h.Plain() {
 		return nil
 	}
 	out := &Hist{Size: h.Size}
 	for _, f := range h.Keys {
 		n, ok := p.histNumber(f)
-		if !ok || f.Mod == event.HistExecname || f.Mod == event.HistStack {
+		if f.Mod == event.HistStack && p.Stack > 0 && !p.Kernel && out.Callers() == 0 { // a frame has room for one
+			n, ok = HistNumber{From: HistCallers, Frames: min(p.Stack, callers)}, true
+		}
+		if !ok || f.Mod == event.HistExecname {
 			return nil
 		}
 		n.Log2, n.Buckets = f.Mod == event.HistLog2, f.Buckets
@@ -85,6 +93,16 @@ func (h *Hist) texts() (n int) {
 
 // Text says whether a key is a string: a hit may make a record then.
 func (h *Hist) Text() bool { return h.texts() > 0 }
+
+// Callers is the most callers of the key that is a stack; 0: none is.
+func (h *Hist) Callers() int {
+	for i := range h.Keys {
+		if h.Keys[i].From == HistCallers {
+			return h.Keys[i].Frames
+		}
+	}
+	return 0
+}
 
 // KeyWords is the number of words of 8 bytes that an entry's keys take.
 func (h *Hist) KeyWords() (n int) {
@@ -122,8 +140,9 @@ func (h *Hist) TID() bool {
 
 // HistEntry is an entry of a histogram that generated code has made.
 type HistEntry struct {
-	Keys  []uint64
-	Texts []string // of keys that are strings, by their numbers; nil: no key is one
-	Hits  uint64
-	Sums  []uint64
+	Keys    []uint64
+	Texts   []string     // of keys that are strings, by their numbers; nil: no key is one
+	Callers []StackFrame // of the key that is a stack
+	Hits    uint64
+	Sums    []uint64
 }

@@ -93,9 +93,22 @@ func (p *Program) Callers(dst []StackFrame, rec []byte, base int) ([]StackFrame,
 			dst = append(dst, StackFrame{PC: pc})
 			continue
 		}
-		dst = append(dst, StackFrame{PC: pc &^ Interrupted, Interrupted: pc&Interrupted != 0})
+		dst = append(dst, frameOf(pc))
 	}
 	return dst, end, nil
+}
+
+// frameOf is the call of an address in a process's record.
+func frameOf(pc uint64) StackFrame {
+	return StackFrame{PC: pc &^ Interrupted, Interrupted: pc&Interrupted != 0}
+}
+
+// HistFrames reads the callers of a histogram's entry, at most n, from the words of their key.
+func HistFrames(b []byte, n int) (fs []StackFrame) {
+	for i := range min(binary.LittleEndian.Uint64(b), uint64(n)) {
+		fs = append(fs, frameOf(binary.LittleEndian.Uint64(b[8+8*i:])))
+	}
+	return fs
 }
 
 // AppendFrame appends where a frame goes on, as AppendSym shows addresses. It is named by the call, which may be the last

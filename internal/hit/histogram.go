@@ -127,7 +127,9 @@ func (h *Histogram) Load(entries []fetch.HistEntry, dropped uint64) {
 		in := &entries[i]
 		h.key = h.key[:0]
 		for k := range in.Keys {
-			if h.keys[k].text {
+			if h.keys[k].from == fromStack {
+				h.key = appendStack(h.key, in.Callers)
+			} else if h.keys[k].text {
 				h.key = append(binary.AppendUvarint(h.key, uint64(len(in.Texts[k]))), in.Texts[k]...)
 			} else {
 				h.key = binary.BigEndian.AppendUint64(h.key, in.Keys[k])
@@ -141,7 +143,10 @@ func (h *Histogram) Load(entries []fetch.HistEntry, dropped uint64) {
 		if e == nil {
 			e = h.newEntry(make([]histKey, len(h.keys)))
 			for k := range e.keys {
-				if e.keys[k].num = in.Keys[k]; h.keys[k].text {
+				switch e.keys[k].num = in.Keys[k]; {
+				case h.keys[k].from == fromStack:
+					e.keys[k].stack = in.Callers
+				case h.keys[k].text:
 					e.keys[k].text = in.Texts[k]
 				}
 			}
@@ -164,10 +169,7 @@ func (h *Histogram) take(f *histField, k *histKey, o *occurrence) {
 			h.stack = h.stack[1:]
 		}
 		k.stack = h.stack[:min(len(h.stack), event.HistCallers)]
-		h.key = binary.AppendUvarint(h.key, uint64(len(k.stack)))
-		for _, c := range k.stack {
-			h.key = binary.BigEndian.AppendUint64(h.key, c.PC)
-		}
+		h.key = appendStack(h.key, k.stack)
 	case f.text:
 		k.text = f.string(o)
 		h.key = append(binary.AppendUvarint(h.key, uint64(len(k.text))), k.text...)
@@ -178,6 +180,15 @@ func (h *Histogram) take(f *histField, k *histKey, o *occurrence) {
 		}
 		h.key = binary.BigEndian.AppendUint64(h.key, k.num)
 	}
+}
+
+// appendStack appends what tells a stack from others.
+func appendStack(key []byte, stack []fetch.StackFrame) []byte {
+	key = binary.AppendUvarint(key, uint64(len(stack)))
+	for _, c := range stack {
+		key = binary.BigEndian.AppendUint64(key, c.PC)
+	}
+	return key
 }
 
 // Hits is the number of hits in the histogram.

@@ -54,6 +54,7 @@ const (
 	CounterSize = 32
 	CtrHits     = 0  // runs of a probe whose program only counts
 	CtrLost     = 8  // records dropped because the shard was full
+	CtrFiltered = 8  // the same counter of a probe that counts what passes its filter: it has no records, and these are the runs that did not pass
 	CtrMissed   = 16 // entries of a return probe with no free instance
 	CtrUnwound  = 24 // instances found abandoned (their frame was left by unwinding)
 	// Slack follows the data: a record that starts in the data may run over its end.

@@ -66,7 +66,7 @@ func parseHeader(b []byte) (Layout, error) {
 // Counters are the counts of one event.
 type Counters struct {
 	Hits    uint64 // runs of a probe that only counts
-	Lost    uint64 // records dropped because a shard was full
+	Lost    uint64 // records dropped because a shard was full; of a probe that counts what passes its filter, what did not
 	Missed  uint64 // entries of a return probe with no free instance
 	Unwound uint64 // instances found abandoned
 }

@@ -466,6 +466,15 @@ func TestCrowdAndMiser(t *testing.T) {
 	}
 }
 
+// The program of opens opens what is there, and what is not.
+func TestOpens(t *testing.T) {
+	p := Start(t, Build(t, "opens"))
+	p.Counts("go 7")
+	if n := p.Counts("go 4"); n["calls"] != 11 || n["failed"] != 5 {
+		t.Errorf("%v", n)
+	}
+}
+
 // The program of stacks does the same each time.
 func TestStacks(t *testing.T) {
 	exe := Build(t, "stacks")
@@ -479,7 +488,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stacks stand tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stacks stand tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

@@ -7,11 +7,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/guest/phys"
 	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // Bits of page table entries (SDM vol. 3A, 4.5.4).
@@ -242,13 +242,13 @@ func (l *layout) entries() []uint64 {
 
 // room is the room for code: that of a layout that was adopted is what lies behind the code that
 // its part has held, mark bytes.
-func (l *layout) room(adopted bool, mark uint64) *codealloc.Piece {
+func (l *layout) room(adopted bool, mark uint64) *patch.Piece {
 	size := uint64(len(l.code.mem))
 	if !adopted {
-		return codealloc.New(l.code.va, size)
+		return patch.NewPiece(l.code.va, size)
 	}
-	used := min((mark+codealloc.Align-1)&^(codealloc.Align-1), size-codealloc.Align)
-	return codealloc.New(l.code.va+used, size-used)
+	used := min((mark+patch.Align-1)&^(patch.Align-1), size-patch.Align)
+	return patch.NewPiece(l.code.va+used, size-used)
 }
 
 // install fills the page table and, last, the slots: from then on the guest sees the parts.

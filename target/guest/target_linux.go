@@ -12,12 +12,12 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/guest/kernel"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -46,7 +46,7 @@ type Target struct {
 	clean   bool    // nothing of a killed tracer's patches stands (Recover)
 	claims  bool    // the machine is this engine's (qemu.Machine.Claim)
 	control *controlBlock
-	code    *codealloc.Piece
+	code    *patch.Piece
 	codeMu  sync.Mutex
 	heap    int // bytes of the data part that are given out
 	pools   []*arch.Pool
@@ -316,7 +316,7 @@ func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
 func (t *Target) FreeCode(addr uint64, size int) {
 	t.codeMu.Lock()
 	defer t.codeMu.Unlock()
-	t.code.Free(codealloc.Span{Addr: addr, Size: size})
+	t.code.Free(patch.Room{Addr: addr, Size: size})
 }
 
 // Bounds of the wait for threads that are inside detours when everything goes.

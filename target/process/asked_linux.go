@@ -3,8 +3,8 @@ package process
 import (
 	"slices"
 
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // Remaining gives the sites that have been taken out and whose detours could not be freed yet. It may be
@@ -36,7 +36,7 @@ func (t *Target) CodeUsed() (n uint64) {
 	return n
 }
 
-func (t *Target) setCode(pieces []*codealloc.Piece) {
+func (t *Target) setCode(pieces []*patch.Piece) {
 	t.asked.Lock()
 	defer t.asked.Unlock()
 	t.code = pieces

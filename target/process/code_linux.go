@@ -11,12 +11,12 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // Bounds of a piece of code, in bytes; one that is needed may be larger.
@@ -30,7 +30,7 @@ func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
 	if a, ok := t.takeCode(lo, hi, size); ok {
 		return a, nil
 	}
-	c, err := t.mapCode(lo, hi, codealloc.Round(size))
+	c, err := t.mapCode(lo, hi, patch.Round(size))
 	if err != nil {
 		return 0, err
 	}
@@ -56,10 +56,10 @@ func (t *Target) takeCode(lo, hi uint64, size int) (uint64, bool) {
 
 // FreeCode takes back room that Code gave.
 func (t *Target) FreeCode(addr uint64, size int) {
-	t.freeCode(codealloc.Span{Addr: addr, Size: size})
+	t.freeCode(patch.Room{Addr: addr, Size: size})
 }
 
-func (t *Target) freeCode(spans ...codealloc.Span) {
+func (t *Target) freeCode(spans ...patch.Room) {
 	t.asked.Lock()
 	defer t.asked.Unlock()
 	for _, c := range t.code {
@@ -69,7 +69,7 @@ func (t *Target) freeCode(spans ...codealloc.Span) {
 
 // mapCode maps a new piece near the text, in a stop of its own. Many probes make fewer and larger
 // pieces, each twice as large as the one before, where there is room.
-func (t *Target) mapCode(lo, hi, need uint64) (*codealloc.Piece, error) {
+func (t *Target) mapCode(lo, hi, need uint64) (*patch.Piece, error) {
 	size := max(minPiece, uint64(1)<<bits.Len64(need-1))
 	if n := len(t.code); n > 0 && t.code[n-1].Size >= size && size < maxPiece {
 		var full *headroom.Error
@@ -81,7 +81,7 @@ func (t *Target) mapCode(lo, hi, need uint64) (*codealloc.Piece, error) {
 	return t.mapCodeOf(lo, hi, size)
 }
 
-func (t *Target) mapCodeOf(lo, hi, size uint64) (c *codealloc.Piece, err error) {
+func (t *Target) mapCodeOf(lo, hi, size uint64) (c *patch.Piece, err error) {
 	if err := t.checkRoom("code of probes", headroom.Take{Mapped: size, Locked: size}); err != nil {
 		return nil, err
 	}
@@ -143,14 +143,14 @@ func (t *Target) mapRooms(s *ptrace.Stopped) error {
 		if err != nil {
 			return err
 		}
-		t.setCode(append(t.code, codealloc.New(r.Lo, r.Hi-r.Lo)))
+		t.setCode(append(t.code, patch.NewPiece(r.Lo, r.Hi-r.Lo)))
 	}
 	t.rooms = nil
 	return nil
 }
 
 // mapPiece maps size bytes for code near [lo, hi).
-func (t *Target) mapPiece(s *ptrace.Stopped, lo, hi, size uint64) (*codealloc.Piece, error) {
+func (t *Target) mapPiece(s *ptrace.Stopped, lo, hi, size uint64) (*patch.Piece, error) {
 	maps, err := s.Maps()
 	if err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (t *Target) mapPiece(s *ptrace.Stopped, lo, hi, size uint64) (*codealloc.Pi
 	if err != nil {
 		return nil, err
 	}
-	return codealloc.New(addr, size), nil
+	return patch.NewPiece(addr, size), nil
 }
 
 // Pool gives the table for a return probe's instances. Probes without a limit share one for each

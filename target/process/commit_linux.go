@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes/internal/arch/native"
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
@@ -101,7 +100,7 @@ func (t *Target) writeDetours(add []*target.Site) error {
 	sort.Slice(sorted, func(i, j int) bool { return sorted[i].Detour.Addr < sorted[j].Detour.Addr })
 	size := 0
 	for _, s := range sorted {
-		size += len(s.Detour.Code) + codealloc.Align
+		size += len(s.Detour.Code) + patch.Align
 	}
 	run := make([]byte, 0, size)
 	var at uint64
@@ -115,7 +114,7 @@ func (t *Target) writeDetours(add []*target.Site) error {
 	}
 	for _, s := range sorted {
 		gap := s.Detour.Addr - (at + uint64(len(run)))
-		if len(run) == 0 || gap > codealloc.Align*4 {
+		if len(run) == 0 || gap > patch.Align*4 {
 			if err := flush(); err != nil {
 				return err
 			}

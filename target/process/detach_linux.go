@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // Bounds of the wait for threads that are inside detours when everything goes.
@@ -28,7 +28,7 @@ func (t *Target) Close() error {
 	if k := t.kernel.Swap(nil); k != nil {
 		k.close()
 	}
-	t.watch.close()
+	t.watch.Close()
 	if t.control == nil && !t.closed {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (t *Target) closeStopped(s *ptrace.Stopped) error {
 }
 
 // inHandler fails if a thread is in the code that is about to go.
-func inHandler(s *ptrace.Stopped, code []*codealloc.Piece) error {
+func inHandler(s *ptrace.Stopped, code []*patch.Piece) error {
 	for _, th := range s.Everyone() {
 		for _, c := range code {
 			if c.Holds(th.ResumePC()) {

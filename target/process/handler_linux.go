@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch/native"
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ptrace"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // install puts the resident handler in place of the program's dispositions, which it
@@ -162,7 +162,7 @@ func (f *faultTable) build(env native.HandlerEnv) (*native.Handler, error) {
 	if len(h.Code) > stayBehind {
 		return nil, fmt.Errorf("signal handlers of %d bytes: more than %d", len(h.Code), stayBehind)
 	}
-	f.room = len(h.Code) + codealloc.Align
+	f.room = len(h.Code) + patch.Align
 	if f.handler, err = f.t.Code(near, near, f.room); err != nil {
 		return nil, err
 	}

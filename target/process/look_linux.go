@@ -6,7 +6,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
@@ -189,13 +188,13 @@ func (t *Target) reclaim(s *ptrace.Stopped) {
 		return // any may be in use
 	}
 	busy, unused := retired.Split()
-	free := make([]codealloc.Span, 0, len(unused))
+	free := make([]patch.Room, 0, len(unused))
 	for _, z := range unused {
 		t.faults.drop(z)
 		if t.mail != nil {
 			t.mail.Reclaim(z)
 		}
-		free = append(free, codealloc.Span{Addr: z.Detour.Addr, Size: z.Room})
+		free = append(free, patch.Room{Addr: z.Detour.Addr, Size: z.Room})
 	}
 	t.freeCode(free...)
 	t.setZombies(busy)

@@ -17,7 +17,3 @@ var taskCalls = []uint64{unix.SYS_CLONE, sysClone3}
 var ptRegs [16]int
 
 const ptSP, ptFlags = 0, 0
-
-var perfRegs [16]uint
-
-const perfIP, perfFlags = 0, 0

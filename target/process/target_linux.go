@@ -10,12 +10,12 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/patch"
 	_ "kprobes.dev/kprobes/native" // names of C++ and Rust
 )
 
@@ -53,7 +53,7 @@ type Target struct {
 	control *controlBlock
 	early   func(*ptrace.Thread)   // what the next stop asks of threads that sleep (StopOptions)
 	before  map[int]*procfs.Status // of the threads, before the last stop in which they were asked for it
-	code    []*codealloc.Piece
+	code    []*patch.Piece
 	rooms   []target.Room // what Prepare maps for code
 	sites   int           // that it makes room for in the tables
 	writer  arch.CodegenEnv

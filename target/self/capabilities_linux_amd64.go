@@ -13,6 +13,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		Tallier: t,
 		Exposed: t,
 		Caller:  t,
+		Watcher: t,
 
 		Unwinder: t,
 		Sharing:  t,

@@ -11,14 +11,14 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/arch/native"
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 // piece is a mapping that detours stand in.
 type piece struct {
-	*codealloc.Piece
+	*patch.Piece
 }
 
 const minPiece = 1 << 20
@@ -51,7 +51,7 @@ func (t *Target) Code(lo, hi uint64, size int) (uint64, error) {
 			return a, nil
 		}
 	}
-	c, err := t.mapPiece(lo, hi, codealloc.Round(size))
+	c, err := t.mapPiece(lo, hi, patch.Round(size))
 	if err != nil {
 		return 0, err
 	}
@@ -89,18 +89,18 @@ func (t *Target) mapPiece(lo, hi, need uint64) (*piece, error) {
 	if at, err = mapAnon(at, size, unix.PROT_READ|unix.PROT_EXEC); err != nil {
 		return nil, err
 	}
-	return &piece{codealloc.New(at, size)}, nil
+	return &piece{patch.NewPiece(at, size)}, nil
 }
 
 // FreeCode takes back room that Code gave.
 func (t *Target) FreeCode(addr uint64, size int) {
 	t.codeMu.Lock()
 	defer t.codeMu.Unlock()
-	t.freeCode(codealloc.Span{Addr: addr, Size: size})
+	t.freeCode(patch.Room{Addr: addr, Size: size})
 }
 
 // freeCode takes back spans. codeMu is held.
-func (t *Target) freeCode(spans ...codealloc.Span) {
+func (t *Target) freeCode(spans ...patch.Room) {
 	for _, c := range t.code {
 		c.Free(spans...)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/codealloc"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
@@ -283,9 +282,9 @@ func (t *Target) retire(p *plan, removed []*target.Site) {
 	if !p.dirty {
 		left, dead = p.retired.Split()
 	}
-	free := make([]codealloc.Span, len(dead))
+	free := make([]patch.Room, len(dead))
 	for i, s := range dead {
-		free[i] = codealloc.Span{Addr: s.Detour.Addr, Size: s.Room}
+		free[i] = patch.Room{Addr: s.Detour.Addr, Size: s.Room}
 	}
 	t.dead = append(t.dead, dead...)
 	t.live -= len(dead)

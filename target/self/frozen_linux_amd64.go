@@ -7,6 +7,7 @@ import (
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
+	"kprobes.dev/kprobes/internal/target/watchpoint"
 )
 
 // What is done while the world is stopped (world_linux_amd64.go says what may not be). Package patch decides, and says in which
@@ -55,6 +56,8 @@ type plan struct {
 	gate        bool                 // it is in the gate, and may come from any detour
 	blocks      func() target.Blocks // the new sites of groups that it blocks, if nothing else; nil: there are no groups
 
+	opening *watchpoint.Opening // not nil: this is no change, and its events are opened
+
 	late    bool // a thread did not stop
 	verdict verdict
 	tid     int32 // the thread that blocks
@@ -79,7 +82,11 @@ func (p *plan) change(w *worldState) int32 {
 	if tid := w.stop(); tid != 0 {
 		return tid
 	}
-	p.run(w)
+	if p.opening != nil {
+		p.open(w)
+	} else {
+		p.run(w)
+	}
 	w.release()
 	return 0
 }

@@ -22,6 +22,7 @@ import (
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/target/watchpoint"
 )
 
 // Options are the choices of Attach; nil means all defaults.
@@ -64,7 +65,8 @@ type Target struct {
 	late    []*desc                           // that have ended, and that a thread may yet come to
 	path    func() (map[uint64]string, error) // functions that may run with SIGTRAP blocked
 	masks   func() bool                       // whether the program can change its threads' masks by itself
-	caught  func() bool                       // whether SIGSEGV and SIGBUS are open in all threads that run Go code but for path
+	watches watchpoint.Set
+	caught  func() bool // whether SIGSEGV and SIGBUS are open in all threads that run Go code but for path
 }
 
 var (
@@ -167,9 +169,6 @@ func (t *Target) Answer() error { return nil }
 func (t *Target) Uprobe(*target.Uprobe) (target.ExternalProbe, error) {
 	return nil, errno.Errorf(unix.EOPNOTSUPP, "the own process is not probed by the kernel's uprobes")
 }
-
-// Uprobes has none to read.
-func (t *Target) Uprobes(func(*target.UprobeRecord)) int { return 0 }
 
 // Refresh looks at what is mapped now.
 func (t *Target) Refresh() (changed bool, err error) {
@@ -341,6 +340,7 @@ func (t *Target) Close() error {
 		err = errors.Join(err, unmap(p.Base, poolSize(p)))
 	}
 	t.keepShared()
+	t.watches.Close()
 	err = errors.Join(err, t.unmapUnwind(), t.mem.Close(), t.claim.release())
 	t.control, t.code, t.pools = nil, nil, nil
 	return err

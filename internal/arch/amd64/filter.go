@@ -5,6 +5,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/ring"
 )
 
 // filter emits the tests of the work's filter. A run that does not pass is counted as a hit, and goes on at done. What is
@@ -43,7 +44,11 @@ func (f *frame) filter(s *storing, done Label) {
 	f.Bind(pass)
 	f.after(func() {
 		f.Bind(fail)
-		f.count(s.w.Event)
+		if s.w.CountPassing {
+			f.countIn(s.w.Event, ring.CtrFiltered)
+		} else {
+			f.count(s.w.Event)
+		}
 		f.Jmp(done)
 	})
 }

@@ -83,7 +83,7 @@ func testFilters(a *arena, r *rand.Rand) (passed, stopped int) {
 	if err != nil || !filter.InCode(prog, false) {
 		a.t.Fatalf("%s: %v", text, err)
 	}
-	work := map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog}, {Event: 3, Prog: prog, Filter: filter}}}
+	work := map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog}, {Event: 3, Prog: prog, Filter: filter}, {Event: 4, Prog: prog, Filter: filter, CountPassing: true}}}
 	a.probe(hexBytes(a.t, carryFunction), work, arch.Policy{Force: arch.TacticJump})
 	a.handler()
 	a.ctl.Hole = arenaHole
@@ -122,6 +122,9 @@ func testFilters(a *arena, r *rand.Rand) (passed, stopped int) {
 	}
 	if n := a.counted(3, ring.CtrHits); passed+stopped != runs || n != uint64(stopped) {
 		a.t.Fatalf("%d and %d of %d, %d counted", passed, stopped, runs, n)
+	}
+	if hits, not := a.counted(4, ring.CtrHits), a.counted(4, ring.CtrFiltered); hits != uint64(passed) || not != uint64(stopped) {
+		a.t.Fatalf("the counter has %d and %d, want %d and %d", hits, not, passed, stopped)
 	}
 	return passed, stopped
 }

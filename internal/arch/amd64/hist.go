@@ -15,7 +15,8 @@ import (
 //	8   hits for which there was no room
 //	64  slots, twice as many as there may be entries or more:
 //	    0   0: free; 1: its keys are being written; 2: it is an entry
-//	    8   the keys, 8 bytes each; of a string its length, and 64 bytes
+//	    8   the keys, 8 bytes each; of a string its length, and 64 bytes; of a stack the number of callers, and room for
+//	        the addresses of the most
 //
 // Behind them, for each CPU, the numbers of all slots: the hits and the sums, 8 bytes each.
 //
@@ -98,13 +99,21 @@ func readKeys(e *fetch.HistEntry, h *fetch.Hist, b []byte) {
 				e.Texts = make([]string, len(h.Keys))
 			}
 			e.Texts[i], v = string(b[8:8+min(v, fetch.HistText)]), 0
+		} else if k.From == fetch.HistCallers {
+			e.Callers, v = fetch.HistFrames(b, k.Frames), 0
 		}
 		e.Keys, b = append(e.Keys, v), b[8*k.Words():]
 	}
 }
 
-// histTemps counts the temporaries of a histogram: keys, values, slots that are left to look at.
-func histTemps(h *fetch.Hist) int { return h.KeyWords() + len(h.Vals) + 1 }
+// histTemps counts the temporaries of a histogram: keys, values, slots that are left to look at, and those of a walk.
+func histTemps(h *fetch.Hist) int {
+	n := h.KeyWords() + len(h.Vals) + 1
+	if h.Callers() > 0 {
+		n += walkRegs
+	}
+	return n
+}
 
 // histHash multiplies keys to spread them.
 const histHash = 0x9e3779b97f4a7c15
@@ -122,8 +131,7 @@ func (f *frame) hist(s *storing, done, long Label) {
 	}
 	f.histLoads(s, h.Keys)
 	f.histLoads(s, h.Vals)
-	words := h.KeyWords()
-	key, val := s.hist, s.hist+words
+	key, val := s.hist, s.hist+h.KeyWords()
 	f.histKeys(s, h, key, long)
 	for i := range h.Vals {
 		f.histNumber(s, &h.Vals[i])
@@ -133,15 +141,15 @@ func (f *frame) hist(s *storing, done, long Label) {
 	slot, at := f.s1(), f.s2()
 	f.MovRI(at, 0)
 	f.MovRI(RDX, histHash)
-	for i := range words {
-		f.OpRM(OpXor, 8, at, f.tempAt(key+i))
+	f.histWords(h, key, slot, func(word Mem, _ int32, last bool) {
+		f.OpRM(OpXor, 8, at, word)
 		f.ImulRR(8, at, RDX)
-		if i < words-1 {
+		if !last {
 			f.MovRR(8, RAX, at)
 			f.ShiftRI(Shr, 8, RAX, 32)
 			f.OpRR(OpXor, 8, at, RAX)
 		}
-	}
+	})
 	l := layoutOf(h)
 	f.ShiftRI(Shr, 8, at, uint8(64-l.log))
 	f.MovMI(8, left, histProbes)
@@ -162,7 +170,7 @@ func (f *frame) hist(s *storing, done, long Label) {
 
 // histFind emits at = the number of the slot of the keys, or a jump to done where there is none.
 func (f *frame) histFind(t *arch.HistTable, key int, slot, at Reg, left Mem, done Label) {
-	h, l, words := t.Hist, layoutOf(t.Hist), t.Hist.KeyWords()
+	h, l := t.Hist, layoutOf(t.Hist)
 	unready, next, full, lost, drop, found := f.Label(), f.Label(), f.Label(), f.Label(), f.Label(), f.Label()
 	loop := f.Here()
 	f.ImulRRI(8, slot, at, int32(l.slot))
@@ -171,11 +179,11 @@ func (f *frame) histFind(t *arch.HistTable, key int, slot, at Reg, left Mem, don
 	f.MovRM(8, RAX, At(slot, 0))
 	f.OpRI(OpCmp, 8, RAX, histReady)
 	f.Jcc(CondNE, unready)
-	for i := range words {
-		f.MovRM(8, RAX, At(slot, 8+8*int32(i)))
-		f.OpRM(OpCmp, 8, RAX, f.tempAt(key+i))
+	f.histWords(h, key, RDX, func(word Mem, off int32, _ bool) {
+		f.MovRM(8, RAX, wordIn(slot, word, off))
+		f.OpRM(OpCmp, 8, RAX, word)
 		f.Jcc(CondNE, next)
-	}
+	})
 	f.Bind(found)
 	f.after(func() {
 		f.Bind(next)
@@ -200,10 +208,10 @@ func (f *frame) histFind(t *arch.HistTable, key int, slot, at Reg, left Mem, don
 		f.MovRI(RDX, histWriting)
 		f.Lock().Cmpxchg(8, At(slot, 0), RDX)
 		f.Jcc(CondNE, lost)
-		for i := range words {
-			f.MovRM(8, RAX, f.tempAt(key+i))
-			f.MovMR(8, At(slot, 8+8*int32(i)), RAX)
-		}
+		f.histWords(h, key, RDX, func(word Mem, off int32, _ bool) {
+			f.MovRM(8, RAX, word)
+			f.MovMR(8, wordIn(slot, word, off), RAX)
+		})
 		f.MovMI(8, At(slot, 0), histReady)
 		f.Jmp(found)
 
@@ -233,9 +241,12 @@ func (f *frame) histLoads(s *storing, ns []fetch.HistNumber) {
 func (f *frame) histKeys(s *storing, h *fetch.Hist, t int, long Label) {
 	for i := range h.Keys {
 		k := &h.Keys[i]
-		if k.Text {
+		switch {
+		case k.Text:
 			f.histText(s, k, t, long)
-		} else {
+		case k.From == fetch.HistCallers:
+			f.histStack(s, k, t)
+		default:
 			f.histNumber(s, k)
 			f.MovMR(8, f.tempAt(t), RAX)
 		}

@@ -54,7 +54,7 @@ func testHistText(a *arena, r *rand.Rand, keys string) (counted, recorded int) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	h := prog.Hist(def)
+	h := prog.Hist(def, event.HistCallers)
 	if h == nil || arenaHist+uint64(HistBytes(h, a.w.Layout.CPUs)) > arenaGate {
 		a.t.Fatalf("%s: %+v", keys, h)
 	}

@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"kprobes.dev/kprobes/internal/fetch"
@@ -37,5 +38,30 @@ func TestReadHist(t *testing.T) {
 	}
 	if entries, _ := ReadHist(mem[:len(mem)-1], h, cpus); entries != nil {
 		t.Errorf("memory that is too short: %+v", entries)
+	}
+}
+
+// TestReadHistStack reads callers: no more than there is room for, whatever their number says.
+func TestReadHistStack(t *testing.T) {
+	h := &fetch.Hist{Keys: []fetch.HistNumber{{Size: 8}, {From: fetch.HistCallers, Frames: 2}}, Size: 128}
+	mem := make([]byte, HistBytes(h, 1))
+	l := layoutOf(h)
+	le := binary.LittleEndian
+	for slot, n := range []uint64{0, 1, 2, 3, 1 << 40, ^uint64(0)} {
+		b := mem[histSlots+slot*l.slot:][:l.slot]
+		for i, v := range []uint64{histReady, uint64(slot), n, 0x1000, 0x2000 | fetch.Interrupted} {
+			le.PutUint64(b[8*i:], v)
+		}
+		le.PutUint64(mem[l.columns+uint64(slot*l.column):], 5)
+	}
+	entries, _ := ReadHist(mem, h, 1)
+	if len(entries) != 6 {
+		t.Fatalf("%+v", entries)
+	}
+	want := []fetch.StackFrame{{PC: 0x1000}, {PC: 0x2000, Interrupted: true}}
+	for i, e := range entries {
+		if e.Hits != 5 || e.Keys[0] != uint64(i) || !slices.Equal(e.Callers, want[:min(i, 2)]) {
+			t.Errorf("%d: %+v", i, e)
+		}
 	}
 }

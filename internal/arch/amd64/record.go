@@ -70,6 +70,9 @@ func (f *frame) newStoring(w *arch.ProbeOp) (*storing, error) {
 			s.locked = s.locked || a.Store == fetch.StoreArray || isString(a)
 		}
 		s.walk, s.hist = next, next
+		if w.Hist != nil && w.Hist.Hist.Callers() > 0 {
+			s.hist += walkRegs
+		}
 		s.locked = s.locked || w.Prog.Stack > 0
 		s.cap = stringCap(w.Prog, fixed)
 	}
@@ -114,13 +117,18 @@ func (f *frame) store(w *arch.ProbeOp) error {
 	if early {
 		f.filter(s, done)
 	}
-	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall && (w.Hist == nil || w.Hist.Hist.TID() || w.Hist.Hist.Text()) {
+	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall && !w.CountPassing && (w.Hist == nil || w.Hist.Hist.TID() || w.Hist.Hist.Text()) {
 		f.askTID()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
 	f.ask(w)
 	if w.Filter != nil && !early {
 		f.filter(s, done)
+	}
+	if w.CountPassing {
+		f.count(w.Event)
+		f.Bind(done)
+		return nil
 	}
 	if w.Hist != nil {
 		long := f.Label()
@@ -244,17 +252,20 @@ func (f *frame) cpu() {
 const cpuNodeSel = 0x7b
 
 // count emits hits++ for an event.
-func (f *frame) count(event int) {
+func (f *frame) count(event int) { f.countIn(event, ring.CtrHits) }
+
+// countIn emits the increment of one of an event's counters.
+func (f *frame) countIn(event int, field int32) {
 	if f.w.Kernel != nil {
 		f.kernelShard()
-		f.Lock().IncM(8, f.inShard(counter(event, ring.CtrHits)))
+		f.Lock().IncM(8, f.inShard(counter(event, field)))
 		return
 	}
 	slow, done := f.Label(), f.Label()
 	locked := func() {
 		f.cpu()
 		f.shard(true)
-		f.Lock().IncM(8, At(f.s1(), counter(event, ring.CtrHits)))
+		f.Lock().IncM(8, At(f.s1(), counter(event, field)))
 	}
 	if !f.w.HasRseq {
 		locked()
@@ -262,7 +273,7 @@ func (f *frame) count(event int) {
 	}
 	f.sequence(slow, func() {
 		f.shard(false)
-		f.IncM(8, At(f.s1(), counter(event, ring.CtrHits)))
+		f.IncM(8, At(f.s1(), counter(event, field)))
 	})
 	f.Bind(done)
 	f.after(func() {

@@ -26,7 +26,7 @@ func (f *frame) fill(s *storing, rec Reg) {
 		f.fillArg(s, i, rec)
 	}
 	if s.w.Prog.Stack > 0 {
-		f.stack(s, rec)
+		f.stack(s, rec, s.args+int32(s.w.Prog.StackOff), s.w.Prog.Stack)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"kprobes.dev/kprobes/internal/fetch"
 )
 
-// The walk over the stack runs at the hit, when the record has its room: it stores the return addresses of the calls in progress,
+// The walk over the stack runs at the hit, when the record has its room, or for a histogram's key: it stores the return addresses of the calls in progress,
 // the innermost first. Each step looks up the rule for the code that the return address leads to, which says where the next one
 // is. What it reads is the program's, and may be anything: every load may fault, the stack pointer only rises, but where a signal
 // has interrupted the program or Go code has changed stacks, and each step counts against the most that are made.
@@ -27,14 +27,15 @@ const (
 type walker struct {
 	*frame
 	out, sp, bp, pc, obj, left Reg   // where the next address goes, the frame, the object that pc was found in, steps left
-	last                       int32 // offset in the record behind the last address that it has room for
+	last                       int32 // offset from rec behind the last address that it has room for
 	rec                        Reg
 
 	step, find, apply, unread, bad, unknown, finish Label
 }
 
-// stack emits the storing of the stack into the record at rec. It keeps all registers but RAX, RDX and S1.
-func (f *frame) stack(s *storing, rec Reg) {
+// stack emits the storing of the stack, of at most n callers, at byte at behind rec: their number and why it ends, and their
+// addresses. It keeps all registers but RAX, RDX and S1.
+func (f *frame) stack(s *storing, rec Reg, at int32, n int) {
 	var regs []Reg
 	for _, r := range []Reg{R8, R9, R10, R11, RDI, RSI, RCX, RBX, R12, R13} {
 		if !slices.Contains(f.scratch[:], r) {
@@ -48,12 +49,11 @@ func (f *frame) stack(s *storing, rec Reg) {
 	for _, l := range []*Label{&w.step, &w.find, &w.apply, &w.unread, &w.bad, &w.unknown, &w.finish} {
 		*l = f.Label()
 	}
-	at := s.args + int32(s.w.Prog.StackOff)
-	w.rec, w.last = rec, at+8+8*int32(s.w.Prog.Stack)
+	w.rec, w.last = rec, at+8+8*int32(n)
 	f.MovRR(8, w.bp, RBP)
 	f.Lea(w.sp, At(RSP, f.drop))
 	f.Lea(w.out, At(rec, at+8))
-	f.MovRI(w.left, 2*uint64(s.w.Prog.Stack)) // a stub of a trampoline takes a step more
+	f.MovRI(w.left, 2*uint64(n)) // a stub of a trampoline takes a step more
 	f.MovRI(w.obj, 0)
 	f.MovRI(RDX, uint64(UnwindRule(s.w.Frame)))
 	f.Jmp(w.apply)

@@ -1,6 +1,7 @@
 // Package patch decides what all targets decide alike when code of a running program changes: where each thread goes on,
-// which bytes are written, what is tried again, and what a killed tracer has left. A target stops its threads, asks this
-// package, and writes; the package itself knows no target, takes no lock and reads no memory.
+// which bytes are written, what is tried again, where detours have their room (Piece), and what a killed tracer has left. A
+// target stops its threads, asks this package, and writes; the package itself knows no target, takes no lock and reads no
+// memory.
 //
 // # The states of a site
 //

@@ -1,5 +1,4 @@
-// Package codealloc gives out room for generated code within a mapping.
-package codealloc
+package patch
 
 import (
 	"cmp"
@@ -12,14 +11,14 @@ import (
 // Align is the unit in which room is given, in bytes.
 const Align = 32
 
-// Piece is a mapping that code stands in. It is not safe for concurrent use.
+// Piece is a mapping that generated code stands in, and gives out its room. It is not safe for concurrent use.
 type Piece struct {
 	Addr, Size uint64
 	free       []interval.Range // sorted by address, never touching one another
 }
 
-// New makes a piece of size bytes at addr, all free. Both are multiples of Align.
-func New(addr, size uint64) *Piece {
+// NewPiece makes a piece of size bytes at addr, all free. Both are multiples of Align.
+func NewPiece(addr, size uint64) *Piece {
 	return &Piece{Addr: addr, Size: size, free: []interval.Range{{Start: addr, End: addr + size}}}
 }
 
@@ -49,14 +48,14 @@ func (p *Piece) Take(lo, hi uint64, size int) (uint64, bool) {
 	return 0, false
 }
 
-// Span is size bytes of room at Addr.
-type Span struct {
+// Room is size bytes of room at Addr.
+type Room struct {
 	Addr uint64
 	Size int
 }
 
 // Free takes back those of the spans that are the piece's.
-func (p *Piece) Free(spans ...Span) {
+func (p *Piece) Free(spans ...Room) {
 	n := len(p.free)
 	for _, s := range spans {
 		if p.Holds(s.Addr) {

@@ -1,10 +1,10 @@
-package codealloc_test
+package patch_test
 
 import (
 	"math/rand/v2"
 	"testing"
 
-	"kprobes.dev/kprobes/internal/codealloc"
+	"kprobes.dev/kprobes/internal/target/patch"
 )
 
 const (
@@ -13,18 +13,18 @@ const (
 )
 
 func TestTakeAndFree(t *testing.T) {
-	p := codealloc.New(base, size)
+	p := patch.NewPiece(base, size)
 	r := rand.New(rand.NewPCG(1, 2))
 	taken := map[uint64]int{}
 	for range 20_000 {
 		if len(taken) > 0 && r.IntN(2) == 0 {
-			var back []codealloc.Span
+			var back []patch.Room
 			for a, n := range taken {
-				if back = append(back, codealloc.Span{Addr: a, Size: n}); r.IntN(3) == 0 {
+				if back = append(back, patch.Room{Addr: a, Size: n}); r.IntN(3) == 0 {
 					break
 				}
 			}
-			p.Free(append(back, codealloc.Span{Addr: base + size, Size: 32})...) // the last is not the piece's
+			p.Free(append(back, patch.Room{Addr: base + size, Size: 32})...) // the last is not the piece's
 			for _, s := range back {
 				delete(taken, s.Addr)
 			}
@@ -40,20 +40,20 @@ func TestTakeAndFree(t *testing.T) {
 				t.Fatalf("%d bytes at 0x%x overlap %d at 0x%x", n, a, m, b)
 			}
 		}
-		if a%codealloc.Align != 0 || a < base || a+uint64(n) > base+size {
+		if a%patch.Align != 0 || a < base || a+uint64(n) > base+size {
 			t.Fatalf("%d bytes at 0x%x", n, a)
 		}
 		taken[a] = n
 	}
 	var used uint64
 	for _, n := range taken {
-		used += codealloc.Round(n)
+		used += patch.Round(n)
 	}
 	if p.Used() != used {
 		t.Errorf("%d bytes are in use, want %d", p.Used(), used)
 	}
 	for a, n := range taken {
-		p.Free(codealloc.Span{Addr: a, Size: n})
+		p.Free(patch.Room{Addr: a, Size: n})
 	}
 	if p.Used() != 0 {
 		t.Errorf("%d bytes are in use after all were given back", p.Used())
@@ -64,7 +64,7 @@ func TestTakeAndFree(t *testing.T) {
 }
 
 func TestReach(t *testing.T) {
-	p := codealloc.New(base, size)
+	p := patch.NewPiece(base, size)
 	for _, c := range []struct {
 		lo, hi uint64
 		ok     bool

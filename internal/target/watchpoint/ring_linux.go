@@ -1,4 +1,4 @@
-package process
+package watchpoint
 
 import (
 	"encoding/binary"
@@ -58,8 +58,8 @@ func (r *perfRing) close() {
 	_ = unix.Close(r.fd)
 }
 
-// poll reads the samples that were there when it began, without their headers.
-func (r *perfRing) poll(f func([]byte)) {
+// poll reads the samples that were there when it began, without their headers, until f says false: that one stays.
+func (r *perfRing) poll(f func([]byte) bool) {
 	head := atomic.LoadUint64((*uint64)(unsafe.Pointer(&r.mem[offPerfDataHead])))
 	tail := (*uint64)(unsafe.Pointer(&r.mem[offPerfDataTail]))
 	data := r.mem[os.Getpagesize():]
@@ -69,8 +69,8 @@ func (r *perfRing) poll(f func([]byte)) {
 		if size < perfHeader || pos+size > head {
 			return
 		}
-		if kind == perfSample {
-			f(r.piece(data, at, size)[perfHeader:])
+		if kind == perfSample && !f(r.piece(data, at, size)[perfHeader:]) {
+			return
 		}
 		pos += size
 		atomic.StoreUint64(tail, pos)
@@ -84,12 +84,4 @@ func (r *perfRing) piece(data []byte, at, size uint64) []byte {
 	}
 	r.record = append(append(r.record[:0], data[at:]...), data[:at+size-uint64(len(data))]...)
 	return r.record
-}
-
-// perfID is the kernel's number of an event, which its samples have.
-func perfID(fd int) (id uint64, err error) {
-	if _, _, no := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.PERF_EVENT_IOC_ID, uintptr(unsafe.Pointer(&id))); no != 0 {
-		return 0, fmt.Errorf("number of a perf event: %w", no)
-	}
-	return id, nil
 }

@@ -1,23 +1,20 @@
-package process
+package watchpoint
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math/bits"
-	"os"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/fetch"
-	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// sampleType is what the samples of watchpoints hold, in words: see readSample.
+// sampleType is what the samples of watchpoints hold, in words: see Set.record.
 const sampleType = unix.PERF_SAMPLE_IDENTIFIER | unix.PERF_SAMPLE_IP | unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME |
 	unix.PERF_SAMPLE_CPU | unix.PERF_SAMPLE_REGS_USER
 
@@ -31,7 +28,6 @@ const (
 	sampleABI   = 40 // 0: there are no registers
 	sampleRegs  = 48 // those of the mask, in the order of its bits
 	maxAccessor = 1 << 16
-	maxIDs      = 1 << 16
 )
 
 // perfMask has the registers that a program asks for, as bits of sample_regs_user.
@@ -81,45 +77,49 @@ func (sampled) Stack(int) (uint64, bool) { return 0, false }
 // Load loads nothing.
 func (sampled) Load(uint64, []byte, bool) bool { return false }
 
-// watched reads the records that there are of watchpoints.
-func (t *Target) watched(f func(*target.UprobeRecord)) (n int) {
-	rings, ended := t.watch.take()
+// Poll reads the records that there are, in no order, and returns how many. space has the code of the target's; thread, if it is not nil,
+// gives the id of a thread as the target has it for that of the tracer's pid namespace. Accesses that f makes are read by the next call.
+func (s *Set) Poll(space *symbol.Space, thread func(tid int) int, f func(*target.UprobeRecord)) (n int) {
+	rings, ended := s.take()
 	for _, r := range rings {
-		r.poll(func(b []byte) {
-			if r, ok := t.readSample(b); ok {
-				n++
-				f(&r)
+		r.poll(func(b []byte) bool {
+			if len(b) < sampleRegs {
+				return true
 			}
+			p, comes := s.owner(word(b, sampleID))
+			if p != nil {
+				n++
+				f(s.record(p, b, space, thread))
+			}
+			return !comes
 		})
 	}
 	ended()
 	return n
 }
 
-// readSample makes a record of a sample.
-func (t *Target) readSample(b []byte) (r target.UprobeRecord, ok bool) {
-	if len(b) < sampleRegs {
-		return r, false
-	}
-	word := func(off int) uint64 { return binary.NativeEndian.Uint64(b[off:]) }
-	p := t.watch.owner(word(sampleID))
-	if p == nil {
-		return r, false
-	}
+// word is the word at an offset of a sample.
+func word(b []byte, off int) uint64 { return binary.NativeEndian.Uint64(b[off:]) }
+
+// record makes a record of a sample.
+func (s *Set) record(p *point, b []byte, space *symbol.Space, thread func(int) int) *target.UprobeRecord {
 	m := sampled{mask: p.mask}
-	if word(sampleABI) != 0 {
+	if word(b, sampleABI) != 0 {
 		m.regs = b[sampleRegs:]
 	}
-	r = target.UprobeRecord{
-		Event: p.w.Event, TID: t.idInside(int(binary.NativeEndian.Uint32(b[sampleTID:]))), CPU: int(binary.NativeEndian.Uint32(b[sampleCPU:])), Nanos: word(sampleTime),
+	r := &target.UprobeRecord{
+		Event: p.w.Event, TID: int(binary.NativeEndian.Uint32(b[sampleTID:])), CPU: int(binary.NativeEndian.Uint32(b[sampleCPU:])), Nanos: word(b, sampleTime),
 	}
-	r.IP, r.Before = t.accessor(p, word(sampleIP))
-	rec := append(t.watch.scratch[:0], make([]byte, p.w.Args)...)
+	if thread != nil {
+		r.TID = thread(r.TID)
+	}
+	r.IP, r.Before = s.accessor(p, space, word(b, sampleIP))
+	rec := append(s.scratch[:0], make([]byte, p.w.Args)...)
 	binary.LittleEndian.PutUint64(rec, uint64(r.TID)<<32|uint64(ring.Word0((p.w.Args+p.w.Prog.Fixed)/8, p.w.Event)))
 	binary.LittleEndian.PutUint64(rec[8:], r.Nanos)
 	r.Bytes = p.w.Prog.Eval(m, rec, ring.MaxRecord)
-	t.watch.scratch = r.Bytes
-	return r, true
+	s.scratch = r.Bytes
+	return r
 }
 
 // accessKey is where a watchpoint was hit, in a file; accessor is the instruction that did it.
@@ -136,57 +136,28 @@ type accessor struct {
 
 // accessor gives the instruction that accessed the memory, where next is the one to be run then. before: it is not known, and
 // next is given.
-func (t *Target) accessor(p *watchpoint, next uint64) (at uint64, before bool) {
+func (s *Set) accessor(p *point, space *symbol.Space, next uint64) (at uint64, before bool) {
 	if p.w.Access == event.Execute { // the trap comes before the instruction
 		return next, false
 	}
-	loc, ok := t.Space().SymbolAt(next)
+	loc, ok := space.SymbolAt(next)
 	if !ok {
 		return next, true
 	}
 	k := accessKey{loc.Module.Image, loc.Module.Linktime(next), p.w.Access != event.Write}
-	a, ok := t.watch.accessors[k]
+	a, ok := s.accessors[k]
 	if !ok {
 		code := make([]byte, loc.Size)
 		if k.im.ReadAt(loc.Func.Addr, code) == nil {
 			a.vaddr, a.known = native.Accessor(code, loc.Func.Addr, k.vaddr, k.reads)
 		}
-		if t.watch.accessors == nil || len(t.watch.accessors) >= maxAccessor {
-			t.watch.accessors = map[accessKey]accessor{}
+		if s.accessors == nil || len(s.accessors) >= maxAccessor {
+			s.accessors = map[accessKey]accessor{}
 		}
-		t.watch.accessors[k] = a
+		s.accessors[k] = a
 	}
 	if !a.known {
 		return next, true
 	}
 	return loc.Module.Runtime(a.vaddr), false
-}
-
-// idInside is the id that a thread has in its own pid namespace: samples have the one that it has in ours. That of a thread
-// that has ended before its first sample was read is not known, and stays.
-func (t *Target) idInside(tid int) int {
-	s := &t.watch
-	if s.ids == nil {
-		s.ids = map[int]int{}
-		own, err1 := os.Readlink("/proc/self/ns/pid")
-		its, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", t.p.PID()))
-		s.foreign = err1 == nil && err2 == nil && own != its
-	}
-	if !s.foreign {
-		return tid
-	}
-	id, ok := s.ids[tid]
-	if !ok {
-		id = tid
-		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid)); err == nil {
-			if st, err := procfs.ParseStatus(string(text)); err == nil {
-				id = innermost(st.NSTID, tid)
-			}
-		}
-		if len(s.ids) >= maxIDs {
-			clear(s.ids)
-		}
-		s.ids[tid] = id
-	}
-	return id
 }

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/trace"
+	"kprobes.dev/kprobes/tracefs"
+)
+
+const mountHelp = `Mount the files of tracefs for a running process, a program that is started for it, or the
+kernel of a QEMU guest: kprobe_events, events/…, trace, trace_pipe and the others, and
+kprobes/{list,enabled,blacklist} and sys/debug/kprobes-optimization. They work as in a
+kernel: see Documentation/trace/kprobetrace.rst.
+
+  kprobe mount -p PID /tmp/t &
+  echo 'p:look lookupKey db=%di' >> /tmp/t/kprobe_events
+  echo 1 > /tmp/t/events/kprobes/look/enable
+  cat /tmp/t/trace_pipe
+  umount /tmp/t
+
+The files are there until DIR is unmounted, the target ends, or this command is told to end
+(Ctrl-C); then all probes are taken out.`
+
+// mounting is a run of the verb mount.
+type mounting struct {
+	of   subject
+	keep int // bytes
+}
+
+func newMount() *cobra.Command {
+	var m mounting
+	c := &cobra.Command{
+		Use:   "mount (-p PID | --guest SPEC) DIR | mount DIR -- CMD ARGS…",
+		Short: "mount the files of tracefs for a process or a guest",
+		Long:  mountHelp,
+		RunE: func(c *cobra.Command, args []string) error {
+			dirs, cmd := args, []string(nil)
+			if n := c.ArgsLenAtDash(); n >= 0 {
+				dirs, cmd = args[:n], args[n:]
+			}
+			if len(dirs) != 1 {
+				return usagef("give one DIR to mount the files at, before --")
+			}
+			return m.run(dirs[0], cmd)
+		},
+	}
+	m.of.flags(c)
+	c.Flags().IntVar(&m.keep, "keep", trace.DefaultBuffer, "bytes of records that trace and trace_pipe keep")
+	return c
+}
+
+// run is the verb.
+func (m *mounting) run(dir string, cmd []string) error {
+	if err := m.check(cmd); err != nil {
+		return err
+	}
+	end := catchEnd(func() {})
+	s, err := m.open(cmd)
+	if err != nil {
+		return err
+	}
+	if len(cmd) > 0 {
+		end.leaveKeys()
+	}
+	in := trace.New(s.Core(), &trace.Options{BufferSize: m.keep, Comm: s.Names().Comm})
+	mounted, err := tracefs.Mount(in, dir, &tracefs.Options{Target: m.name(s), Busy: m.busy(s)})
+	if err != nil {
+		return errors.Join(err, in.Close(), s.Leave(nil), s.Close())
+	}
+	if err = s.Run(); err == nil {
+		fmt.Fprintf(os.Stderr, "kprobe: %s: the files are at %s until you unmount them (umount %s), or end this command\n", m.name(s), dir, dir)
+		err = watch(s, mounted, end)
+	}
+	err = errors.Join(err, mounted.Close(), in.Close(), s.Leave(nil))
+	end.release()
+	return errors.Join(err, s.Status(), s.Close())
+}
+
+func (m *mounting) check(cmd []string) error {
+	one, err := m.of.named()
+	switch {
+	case err != nil:
+		return err
+	case m.of.kernel:
+		return usagef("-k: the kernel has files of its own: mount -t tracefs nodev /sys/kernel/tracing")
+	case !one && len(cmd) == 0:
+		return usagef("give what to probe: -p PID, --guest SPEC, or -- CMD ARGS")
+	case one && len(cmd) > 0:
+		return usagef("-p, --guest and -- CMD exclude each other")
+	}
+	return nil
+}
+
+// mountable is a tracee that files can be mounted for.
+type mountable interface {
+	tracee
+	Core() *kprobes.Core
+}
+
+func (m *mounting) open(cmd []string) (mountable, error) {
+	if m.of.guest != "" {
+		return openGuest(m.of.guest)
+	}
+	return openProcess(m.of.pid, cmd, 0, false, process.TextDefault)
+}
+
+// name says what is traced.
+func (m *mounting) name(s mountable) string {
+	if p, ok := s.(*tracedProcess); ok {
+		return fmt.Sprintf("process %d", p.s.proc.PID())
+	}
+	return "guest " + m.of.guest
+}
+
+// unmountDead unmounts the files that killed tracers of a target have left.
+func unmountDead(target string) error {
+	dirs, err := tracefs.Dead(target)
+	for _, dir := range dirs {
+		if bad := tracefs.Unmount(dir); bad != nil {
+			err = errors.Join(err, bad)
+		} else {
+			fmt.Fprintf(os.Stderr, "kprobe: %s: unmounted %s, whose kprobe was killed\n", target, dir)
+		}
+	}
+	return err
+}
+
+// busy tells threads of the target itself.
+func (m *mounting) busy(s mountable) func(tid int) bool {
+	p, ok := s.(*tracedProcess)
+	if !ok {
+		return nil
+	}
+	return func(tid int) bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", p.s.proc.PID(), tid))
+		return err == nil
+	}
+}
+
+// lookEvery is how often the target is looked at: whether it is still there.
+const lookEvery = 250 * time.Millisecond
+
+// watch waits until the files are unmounted, the target has ended, or somebody asks for the end.
+func watch(s tracee, m *tracefs.Mounted, end *ending) error {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-m.Done():
+			return m.Wait()
+		case <-end.asked:
+			return nil
+		case <-s.Exited():
+			return nil
+		case <-look.C:
+			ended, err := s.Sync()
+			if ended || err != nil && !errors.Is(err, process.ErrBlocked) {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/testprog"
+)
+
+// mounted is a `kprobe mount` that runs.
+type mounted struct {
+	t    *testing.T
+	dir  string
+	cmd  *exec.Cmd
+	errs *locked
+	done chan error
+}
+
+// mount mounts the files of a process.
+func mount(t *testing.T, p *testprog.Proc) *mounted {
+	t.Helper()
+	return mountAt(t, t.TempDir(), "-p", pid(p))
+}
+
+func mountAt(t *testing.T, dir string, args ...string) *mounted {
+	t.Helper()
+	m := &mounted{t: t, dir: dir, cmd: command(t, append([]string{"mount", dir}, args...)...), errs: &locked{}, done: make(chan error, 1)}
+	m.cmd.Stderr = m.errs
+	if err := m.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { m.done <- m.cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+		_ = m.cmd.Process.Kill()
+	})
+	within(t, "the files are mounted", func() bool { return strings.Contains(m.errs.String(), "the files are at") })
+	return m
+}
+
+// ended waits until the command has ended, and gives its error.
+func (m *mounted) ended() error {
+	m.t.Helper()
+	select {
+	case err := <-m.done:
+		return err
+	case <-time.After(patience):
+		m.t.Fatalf("kprobe mount goes on: %s", m.errs)
+	}
+	return nil
+}
+
+// sh runs a script of the shell in a directory, and gives what it prints, errors too.
+func sh(t *testing.T, dir, script string) string {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
+	if err := cmd.Run(); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+	}
+	return out.String()
+}
+
+func (m *mounted) sh(script string) string {
+	m.t.Helper()
+	return sh(m.t, m.dir, script)
+}
+
+// is checks what a script prints.
+func (m *mounted) is(script, want string) {
+	m.t.Helper()
+	if got := m.sh(script); got != want {
+		m.t.Errorf("%s: %q, want %q", script, got, want)
+	}
+}
+
+// TestMount is the session of kprobetrace.rst, command for command, with a program that has a do_sys_open.
+func TestMount(t *testing.T) {
+	p := program(t, "opens")
+	before := stateOf(t, p.PID)
+	m := mount(t, p)
+	m.is(`echo 'p:myprobe do_sys_open dfd=%ax filename=%dx flags=%cx mode=+4($stack)' > kprobe_events`, "")
+	m.is(`echo 'r:myretprobe do_sys_open ret=$retval' >> kprobe_events`, "")
+	m.is(`cat events/kprobes/myprobe/format`, `name: myprobe
+ID: 1
+format:
+	field:unsigned short common_type;	offset:0;	size:2;	signed:0;
+	field:unsigned char common_flags;	offset:2;	size:1;	signed:0;
+	field:unsigned char common_preempt_count;	offset:3;	size:1;	signed:0;
+	field:int common_pid;	offset:4;	size:4;	signed:1;
+
+	field:unsigned long __probe_ip;	offset:8;	size:8;	signed:0;
+	field:u64 dfd;	offset:16;	size:8;	signed:0;
+	field:u64 filename;	offset:24;	size:8;	signed:0;
+	field:u64 flags;	offset:32;	size:8;	signed:0;
+	field:u64 mode;	offset:40;	size:8;	signed:0;
+
+print fmt: "(%lx) dfd=0x%Lx filename=0x%Lx flags=0x%Lx mode=0x%Lx", REC->__probe_ip, REC->dfd, REC->filename, REC->flags, REC->mode
+`)
+	m.is(`echo 1 > events/kprobes/myprobe/enable; echo 1 > events/kprobes/myretprobe/enable; echo 1 > tracing_on`, "")
+	if n := p.Counts("go 6"); n["failed"] != 3 {
+		t.Fatalf("%v", n)
+	}
+	m.is(`echo 0 > tracing_on`, "")
+	text := m.sh(`cat trace`)
+	entry := regexp.MustCompile(fmt.Sprintf(`(?m)^ +opens-%d +\[\d{3}\] \.{5} +\d+\.\d{6}: myprobe: \(do_sys_open\+0x0/0x[0-9a-f]+\) dfd=0x[0-9a-f]+ filename=0x0 flags=0x1a4 mode=0x[0-9a-f]+$`, p.PID))
+	exit := regexp.MustCompile(fmt.Sprintf(`(?m)^ +opens-%d +\[\d{3}\] \.{5} +\d+\.\d{6}: myretprobe: \(main\+0x[0-9a-f]+/0x[0-9a-f]+ <- do_sys_open\) ret=0x(3|fffffffffffffffe)$`, p.PID))
+	if a, b := len(entry.FindAllString(text, -1)), len(exit.FindAllString(text, -1)); a != 6 || b != 6 || !strings.Contains(text, "# entries-in-buffer/entries-written: 12/12   #P:") {
+		t.Errorf("%d entries, %d returns:\n%s", a, b, text)
+	}
+	m.is(`cat kprobe_profile`, fmt.Sprintf("  %-44s %15d %15d\n  %-44s %15d %15d\n", "myprobe", 6, 0, "myretprobe", 6, 0))
+	if list := m.sh(`cat kprobes/list`); !regexp.MustCompile(`^([0-9a-f]{12}  [kr]  do_sys_open\+0x0    \[OPTIMIZED\]\n){2}$`).MatchString(list) {
+		t.Errorf("kprobes/list: %q", list)
+	}
+	m.is(`echo > kprobe_events`, "/bin/sh: 1: cannot create kprobe_events: Device or resource busy\n")
+	m.is(`echo -:myprobe >> kprobe_events`, "/bin/sh: 1: echo: echo: I/O error\n")
+	m.is(`echo 0 > events/kprobes/enable; echo -:myprobe >> kprobe_events; cat kprobe_events`, "r:kprobes/myretprobe do_sys_open ret=$retval\n")
+	m.is(`echo > kprobe_events; cat kprobe_events; ls events`, "enable\n")
+	m.is(`umount .. 2>/dev/null; cat trace | tail -n +13`, "")
+	if err := unix.Unmount(m.dir, 0); err != nil {
+		t.Error(err)
+	}
+	if err := m.ended(); err != nil {
+		t.Errorf("%v: %s", err, m.errs)
+	}
+	before.same(t)
+}
+
+// TestMountFilter has a filter keep hits out of the buffer. A bad one is shown with a caret, and takes the one before away.
+func TestMountFilter(t *testing.T) {
+	p := program(t, "opens")
+	m := mount(t, p)
+	m.is(`echo 'r:back do_sys_open ret=$retval:s64 name=+0($arg2):string' > kprobe_events; cat events/kprobes/back/filter`, "none\n")
+	m.is(`echo 1 > events/kprobes/back/enable; echo 'ret < 0 && name ~ "/no/*"' > events/kprobes/back/filter; cat events/kprobes/back/filter`, "ret < 0 && name ~ \"/no/*\"\n")
+	p.Counts("go 10")
+	m.is(`grep -c 'ret=-2 name="/no/such"' trace; grep -c ret=3 trace; cat kprobe_profile`, "5\n0\n"+fmt.Sprintf("  %-44s %15d %15d\n", "back", 10, 0))
+	m.is(`echo 'ret <' > events/kprobes/back/filter; cat events/kprobes/back/filter; tail -n 3 error_log | sed 's/^\[.*\]/[]/'`,
+		"/bin/sh: 1: echo: echo: I/O error\nret <\n     ^\nparse_error: Invalid value (did you forget quotes)?\n")
+	p.Counts("go 10")
+	m.is(`grep -c ' back: ' trace`, "15\n")
+	m.is(`echo 'ret == 3' > events/kprobes/filter; cat events/kprobes/back/filter; echo 0 > events/kprobes/back/filter; cat events/kprobes/back/filter`, "ret == 3\nnone\n")
+	m.is(`echo 'nosuch == 3' > events/kprobes/filter; cat events/kprobes/back/filter`, "/bin/sh: 1: echo: echo: I/O error\nnone\n")
+}
+
+// TestMountNames has names come and go at once, also for a shell that stands in their directory, and for who has a file open.
+func TestMountNames(t *testing.T) {
+	p := program(t, "opens")
+	m := mount(t, p)
+	m.is(`echo 'p:g/one do_sys_open' >> kprobe_events; cd events/g; ls; ls one; echo 'p:g/two do_sys_open' >> ../../kprobe_events; ls; cat two/id`,
+		"enable\nfilter\none\nenable\nfilter\nformat\nid\nenable\nfilter\none\ntwo\n2\n")
+	m.is(`cd events/g; exec 3< one/enable; echo -:g/one >> ../../kprobe_events; ls; cat <&3; cat one/id`,
+		"enable\nfilter\ntwo\ncat: -: No such device\ncat: one/id: No such file or directory\n")
+	m.is(`echo x > events/new; mkdir events/new; rm trace; mv trace x; chmod 777 trace; cat nosuch`, `/bin/sh: 1: cannot create events/new: Permission denied
+mkdir: cannot create directory ‘events/new’: Operation not permitted
+rm: cannot remove 'trace': Operation not permitted
+mv: cannot move 'trace' to 'x': Operation not permitted
+chmod: changing permissions of 'trace': Operation not permitted
+cat: nosuch: No such file or directory
+`)
+	m.is(`printf 'p:a do_sys_open\np:b do_sys_open' >> dynamic_events; cat available_events; echo 'g:* kprobes:b' > set_event; cat set_event; echo '!b' >> set_event; cat set_event; cat events/enable events/kprobes/enable; : > set_event; cat events/enable`,
+		"g:two\nkprobes:a\nkprobes:b\ng:two\nkprobes:b\ng:two\nX\n0\n0\n")
+}
+
+// TestMountPipe reads trace_pipe: it waits for records, a signal ends that, poll(2) tells when there are some, and who does not want to
+// wait is told.
+func TestMountPipe(t *testing.T) {
+	p := program(t, "opens")
+	m := mount(t, p)
+	m.is(`echo 'p:look do_sys_open mode=%cx:x32' >> kprobe_events; echo 1 > events/kprobes/look/enable`, "")
+	f, err := os.OpenFile(filepath.Join(m.dir, "trace_pipe"), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fd := int(f.Fd())
+	var b [4096]byte
+	if n, err := unix.Read(fd, b[:]); n > 0 || !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("%d bytes, %v, want EAGAIN", n, err)
+	}
+	polled := func(wait int) int16 {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for {
+			_, err := unix.Poll(fds, wait)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fds[0].Revents
+		}
+	}
+	if e := polled(0); e != 0 {
+		t.Errorf("poll gives 0x%x where nothing is to be read", e)
+	}
+	ready := make(chan int16)
+	go func() { ready <- polled(int(patience / time.Millisecond)) }()
+	p.Counts("go 1")
+	if e := <-ready; e != unix.POLLIN {
+		t.Errorf("poll gives 0x%x where a record has come", e)
+	}
+	if n, err := unix.Read(fd, b[:]); err != nil || !strings.Contains(string(b[:n]), "look: (do_sys_open+0x0/") || b[n-1] != '\n' {
+		t.Errorf("%q, %v", b[:max(n, 0)], err)
+	}
+	cat := exec.Command("cat", filepath.Join(m.dir, "trace_pipe"))
+	var out bytes.Buffer
+	cat.Stdout = &out
+	if err := cat.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.Counts("go 500")
+	within(t, "all have been read", func() bool { return !strings.Contains(m.sh(`cat trace`), " look: ") })
+	within(t, "cat waits for more", func() bool { return field(t, cat.Process.Pid, cat.Process.Pid, "State") == "S (sleeping)" })
+	if err := cat.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cat.Wait(); err == nil || strings.Count(out.String(), "mode=0x1a4\n") != 500 {
+		t.Errorf("%v, %d lines", err, strings.Count(out.String(), "\n"))
+	}
+}
+
+// TestMountEnds has a mount end with its target, with a signal, and by SIGKILL: then the next one, or kprobe detach, takes away what is
+// left.
+func TestMountEnds(t *testing.T) {
+	p := program(t, "opens")
+	before := stateOf(t, p.PID)
+	arm := `echo 'p:look do_sys_open' >> kprobe_events; echo 1 > events/enable`
+	m := mount(t, p)
+	m.is(arm, "")
+	if err := m.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.ended(); err != nil {
+		t.Errorf("%v: %s", err, m.errs)
+	}
+	m.is("ls", "")
+	before.same(t)
+	for _, how := range []string{"mount", "detach"} {
+		m = mount(t, p)
+		m.is(arm, "")
+		if err := m.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = m.ended()
+		if _, err := os.ReadDir(m.dir); !errors.Is(err, unix.ENOTCONN) {
+			t.Errorf("after SIGKILL: %v", err)
+		}
+		if how == "detach" {
+			if o := run(t, command(t, "detach", "-p", pid(p))); o.code != 0 || !strings.Contains(o.stderr, "unmounted") {
+				t.Errorf("detach: %v", o)
+			}
+		} else {
+			again := mountAt(t, m.dir, "-p", pid(p))
+			again.is(arm+"; cat events/enable", "1\n")
+			if err := unix.Unmount(m.dir, 0); err != nil {
+				t.Error(err)
+			}
+			if err := again.ended(); err != nil {
+				t.Errorf("%v: %s", err, again.errs)
+			}
+		}
+		m.is("ls", "")
+		right(t, p, "go 10")
+	}
+	m = mount(t, p)
+	m.is(arm, "")
+	p.Kill()
+	if err := m.ended(); err != nil {
+		t.Errorf("%v: %s", err, m.errs)
+	}
+	m.is("ls", "")
+}
+
+// TestMountCommand mounts the files of a program that is started for it, whose status is the command's.
+func TestMountCommand(t *testing.T) {
+	dir := t.TempDir()
+	ready := tempFile(t, "ready")
+	m := mountAt(t, dir, "--", "/bin/sh", "-c", "until [ -e "+ready+" ]; do sleep 0.1; done; exit 7")
+	m.is(`echo 'p:w libc.so.6:write' >> kprobe_events; echo 1 > events/enable; cat kprobe_events`, "p:kprobes/w libc.so.6:write\n")
+	write(t, ready, "")
+	var exit *exec.ExitError
+	if err := m.ended(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("%v, want status 7: %s", err, m.errs)
+	}
+	m.is("ls", "")
+}

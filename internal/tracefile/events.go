@@ -1,0 +1,115 @@
+package tracefile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
+)
+
+// event finds what lies below events: GRP, GRP/FILE, GRP/EVENT, GRP/EVENT/FILE.
+func (t *Tree) event(part []string) (*File, error) {
+	group := part[0]
+	names, err := t.in.Names(group)
+	if err != nil || slices.Contains(part, "") {
+		return nil, noFile("events/" + strings.Join(part, "/"))
+	}
+	if len(part) == 1 {
+		return &File{Mode: eventDir, entries: func() ([]Entry, error) {
+			out := []Entry{{Name: "enable"}, {Name: "filter"}}
+			for _, n := range names {
+				out = append(out, Entry{Name: n, Dir: true})
+			}
+			return out, nil
+		}}, nil
+	}
+	name := part[1]
+	if len(part) == 2 {
+		if _, err := t.in.ID(group, name); err == nil {
+			return &File{Mode: eventDir, entries: func() ([]Entry, error) { return t.eventFiles(), nil }}, nil
+		}
+		switch name {
+		case "enable":
+			return t.enable(group, ""), nil
+		case "filter":
+			return t.filter(group, ""), nil
+		}
+	}
+	if _, err := t.in.ID(group, name); err == nil && len(part) == 3 {
+		if f := t.eventFile(group, name, part[2]); f != nil {
+			f.ofEvent = true
+			return f, nil
+		}
+	}
+	return nil, noFile("events/" + strings.Join(part, "/"))
+}
+
+// eventFile is a file of an event; nil: it has none of this name.
+func (t *Tree) eventFile(group, name, file string) *File {
+	switch file {
+	case "enable":
+		return t.enable(group, name)
+	case "filter":
+		return t.filter(group, name)
+	case "format":
+		return &File{Mode: readOnly, read: func() (string, error) { return t.in.Format(group, name) }}
+	case "id":
+		return &File{Mode: readOnly, read: func() (string, error) {
+			id, err := t.in.ID(group, name)
+			return fmt.Sprintln(id), err
+		}}
+	}
+	return nil
+}
+
+// eventFiles are the files of an event.
+func (*Tree) eventFiles() []Entry {
+	return []Entry{{Name: "enable"}, {Name: "filter"}, {Name: "format"}, {Name: "id"}}
+}
+
+// enable is the switch of an event, of a group or, without names, of all events.
+func (t *Tree) enable(group, name string) *File {
+	return &File{
+		Mode: readWrite,
+		read: func() (string, error) {
+			s, err := t.in.Enabled(group, name)
+			return s + "\n", err
+		},
+		write: func(text string) error {
+			on, err := flag(text)
+			if err != nil {
+				return err
+			}
+			return t.in.Enable(group, name, on)
+		},
+	}
+}
+
+func (t *Tree) filter(group, name string) *File {
+	return &File{
+		Mode:  readWrite,
+		read:  func() (string, error) { return t.in.Filter(group, name) },
+		write: func(text string) error { return t.in.SetFilter(group, name, text) },
+	}
+}
+
+// flag reads what is written to a switch: 0 or 1.
+func flag(text string) (bool, error) {
+	switch strings.TrimSpace(text) {
+	case "0":
+		return false, nil
+	case "1":
+		return true, nil
+	}
+	return false, errno.Errorf(unix.EINVAL, "%.40q: 0 or 1 is taken", text)
+}
+
+func digit(on bool) string {
+	if on {
+		return "1\n"
+	}
+	return "0\n"
+}

@@ -1,0 +1,127 @@
+package tracefile
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/trace"
+)
+
+// Handle is an open file. It may be used by several goroutines.
+type Handle struct {
+	f    *File
+	pipe *trace.Pipe
+	text whole
+}
+
+// Open opens a file that is no directory.
+func (t *Tree) Open(f *File) *Handle {
+	h := &Handle{f: f}
+	if f.pipe {
+		h.pipe = t.in.Pipe()
+	}
+	return h
+}
+
+// Streams says whether reading waits for text that comes, and never begins anew.
+func (h *Handle) Streams() bool { return h.pipe != nil }
+
+// Read gives up to n bytes from an offset on; none at the end. The text is made anew when it is read from its start. EINVAL: the file
+// can not be read; ENODEV: what it tells of has gone. A stream's text is what comes next, whatever the offset; EAGAIN: there is none
+// now, and it is not to wait.
+func (h *Handle) Read(ctx context.Context, offset int64, n int, wait bool) ([]byte, error) {
+	if h.pipe != nil {
+		b, err := h.pipe.Read(ctx, n, wait)
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return b, err
+	}
+	if h.f.read == nil {
+		return nil, unix.EINVAL
+	}
+	return h.text.read(h.f, offset, n)
+}
+
+// Write takes what one write(2) gives, wherever. EINVAL: the file can not be written.
+func (h *Handle) Write(text string) error {
+	if h.f.write == nil {
+		return unix.EINVAL
+	}
+	return h.f.gone(h.f.write(text))
+}
+
+// Ready says whether Read would not wait; if it would, more is closed when that may have changed.
+func (h *Handle) Ready() (ready bool, more <-chan struct{}) {
+	if h.pipe == nil {
+		return true, nil
+	}
+	return h.pipe.Ready()
+}
+
+// Text gives the whole text of a file that is no stream.
+func (f *File) Text() (string, error) {
+	if f.read == nil {
+		return "", unix.EINVAL
+	}
+	return f.read()
+}
+
+// Truncate is what opening with O_TRUNC does.
+func (f *File) Truncate() error {
+	if f.truncate == nil {
+		return nil
+	}
+	return f.truncate()
+}
+
+// Entries lists a directory. ENOTDIR: it is none.
+func (f *File) Entries() ([]Entry, error) {
+	if f.entries == nil {
+		return nil, unix.ENOTDIR
+	}
+	return f.entries()
+}
+
+// Readable and Writable say what can be done with the file.
+func (f *File) Readable() bool { return f.read != nil || f.pipe }
+
+// Writable says whether the file takes text.
+func (f *File) Writable() bool { return f.write != nil }
+
+// gone makes ENODEV of ENOENT where the file is an event's: it was there when it was opened.
+func (f *File) gone(err error) error {
+	if f.ofEvent && errors.Is(err, unix.ENOENT) {
+		return errno.Errorf(unix.ENODEV, "the event has been deleted")
+	}
+	return err
+}
+
+// whole is the text of a file as it was when its start was read.
+type whole struct {
+	mu   sync.Mutex
+	text string
+	made bool
+}
+
+func (w *whole) read(f *File, offset int64, n int) ([]byte, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if offset == 0 || !w.made {
+		text, err := f.read()
+		if err != nil {
+			return nil, f.gone(err)
+		}
+		w.text, w.made = text, true
+	}
+	if offset >= int64(len(w.text)) {
+		return nil, nil
+	}
+	rest := w.text[offset:]
+	return []byte(rest[:min(n, len(rest))]), nil
+}

@@ -1,0 +1,124 @@
+package trace
+
+import (
+	"errors"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
+)
+
+// Filter gives what the file filter of an event holds: the filter, "none", or what was wrong with the last one. That of a group holds
+// "none" or its last filter too, as in the kernel.
+func (in *Instance) Filter(group, name string) (string, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	ps, err := in.find(group, name)
+	switch {
+	case err != nil:
+		return "", err
+	case name == "":
+		return "### global filter ###\n# Use this to set filters for multiple events.\n# Only events with the given fields will be affected.\n# If no events are modified, an error message will be displayed here\n", nil
+	case ps[0].shown == "":
+		return "none\n", nil
+	}
+	return ps[0].shown + "\n", nil
+}
+
+// SetFilter gives an event, or without a name all events of a group that have its fields, a filter: hits that do not pass it are
+// counted, and not recorded. "0" takes the filter away. An *event.FilterError is shown in the event's file, and the event has no filter
+// then, as in the kernel (apply_event_filter, Linux 6.18). An event that is enabled is armed anew; between is a moment in
+// which its hits are not seen.
+func (in *Instance) SetFilter(group, name, text string) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	text = strings.TrimSpace(text)
+	ps, err := in.find(group, name)
+	if err != nil {
+		return err
+	}
+	var last error
+	done := false
+	for _, e := range entriesOf(ps) {
+		switch err := in.setFilter(e, text, name == ""); {
+		case err == nil:
+			done = true
+		default:
+			last = err
+		}
+	}
+	if !done {
+		in.note(last)
+		return last
+	}
+	return nil
+}
+
+// entriesOf are the events of probes.
+func entriesOf(ps []*probe) (out []*entry) {
+	seen := map[*entry]bool{}
+	for _, p := range ps {
+		if !seen[p.entry] {
+			seen[p.entry] = true
+			out = append(out, p.entry)
+		}
+	}
+	return out
+}
+
+// setFilter gives one event a filter. A filter for a whole group leaves an event alone that it does not fit.
+func (in *Instance) setFilter(e *entry, text string, group bool) error {
+	if text == "0" {
+		text = ""
+	}
+	var bad *event.FilterError
+	for _, p := range e.probes {
+		if err := in.core.Check(p.filtered(text), lateToo); errors.As(err, &bad) && !group {
+			return errors.Join(in.filterAnew(e, "", bad.Detail()), err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return in.filterAnew(e, text, text)
+}
+
+// filterAnew has an event record what passes a filter.
+func (in *Instance) filterAnew(e *entry, text, shown string) error {
+	shown = strings.TrimSuffix(shown, "\n")
+	if text == e.filter {
+		e.shown = shown
+		return nil
+	}
+	before := e.filter
+	if e.on {
+		if err := in.disarm(e.probes); err != nil {
+			return err
+		}
+	}
+	e.filter, e.shown = text, shown
+	if !e.on {
+		return nil
+	}
+	err := in.arm(e.probes)
+	if err == nil {
+		return nil
+	}
+	e.filter, e.shown = before, before
+	if again := in.arm(e.probes); again != nil {
+		e.on = false
+		return errors.Join(err, errno.Errorf(unix.EAGAIN, "event %s/%s is disabled: %w", e.group, e.name, again))
+	}
+	return err
+}
+
+// filtered is the probe's definition with a filter.
+func (p *probe) filtered(text string) *event.Def {
+	if text == "" {
+		return p.def
+	}
+	d := *p.def
+	d.Filter = text
+	return &d
+}

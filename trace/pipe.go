@@ -1,0 +1,107 @@
+package trace
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/hit"
+)
+
+// Pipe is a reader of trace_pipe. What it has read is taken out of the buffer: with several readers each record goes to one. It may
+// be used by several goroutines.
+type Pipe struct {
+	in *Instance
+
+	mu    sync.Mutex
+	print hit.Printer
+	text  []byte // of records that have been taken, and not read
+	begun bool   // something was read
+}
+
+// Pipe makes a reader, which needs no end.
+func (in *Instance) Pipe() *Pipe { return &Pipe{in: in, print: hit.Printer{Names: in.names}} }
+
+// Read gives up to n bytes of text, at least one. It waits until there is any, or gives EAGAIN if it is not to wait. Where tracing is
+// off the text of a reader that has read any ends: io.EOF, as when the instance has been closed. The other error is ctx's.
+func (p *Pipe) Read(ctx context.Context, n int, wait bool) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.text) == 0 {
+		more := p.take()
+		switch {
+		case more == nil:
+			continue
+		case p.in.life.Err() != nil || p.begun && !p.in.Tracing():
+			return nil, io.EOF
+		case !wait:
+			return nil, unix.EAGAIN
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-p.in.life.Done():
+		case <-more:
+		}
+	}
+	n = min(n, len(p.text))
+	out := p.text[:n:n]
+	p.text, p.begun = p.text[n:], true
+	return out, nil
+}
+
+// Ready says whether Read would not wait; if it would, more is closed when that may have changed.
+func (p *Pipe) Ready() (ready bool, more <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.text) > 0 || p.in.life.Err() != nil || p.begun && !p.in.Tracing() {
+		return true, nil
+	}
+	more = p.in.buf.waiting()
+	return more == nil, more
+}
+
+// take takes records out of the buffer and makes text of them. If there are none it gives what is closed when some come.
+func (p *Pipe) take() <-chan struct{} {
+	hits, lost, more := p.in.buf.take()
+	if more != nil {
+		return more
+	}
+	p.text = nil
+	for _, l := range lost {
+		p.text = append(p.text, hit.LostLine(l)...)
+	}
+	for i := range hits {
+		p.text = p.print.Text(p.text, &hits[i])
+	}
+	return nil
+}
+
+// WritePipe writes what trace_pipe gives: records, as they come, which are taken out of the
+// buffer; with several readers each record goes to one. flush, if not nil, is called where
+// the next write may have to wait. It ends with ctx or the instance, or when w fails.
+func (in *Instance) WritePipe(ctx context.Context, w io.Writer, flush func() error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(in.life, cancel)()
+	p := in.Pipe()
+	for {
+		for more := p.take(); more != nil; more = p.take() {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-more:
+			}
+		}
+		if _, err := w.Write(p.text); err != nil {
+			return err
+		}
+		if flush != nil {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package tracefs
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"syscall"
+
+	"bazil.org/fuse"
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/tracefile"
+)
+
+// handle is an open file.
+type handle struct {
+	f      *filesystem
+	h      *tracefile.Handle
+	waking atomic.Bool // a goroutine waits for something to read, to wake who polls
+}
+
+// Read answers read(2). A signal ends it where it waits.
+func (h *handle) Read(ctx context.Context, req *fuse.ReadRequest, resp *fuse.ReadResponse) error {
+	b, err := h.h.Read(ctx, req.Offset, req.Size, req.FileFlags&fuse.OpenNonblock == 0)
+	if err != nil {
+		return failed(err)
+	}
+	resp.Data = b
+	return nil
+}
+
+// Write answers write(2). The target's own threads can not change it: they would have to stand still, and wait here.
+func (h *handle) Write(_ context.Context, req *fuse.WriteRequest, resp *fuse.WriteResponse) error {
+	if h.f.waited(req.Pid) {
+		return syscall.EDEADLK
+	}
+	if err := h.h.Write(string(req.Data)); err != nil {
+		return failed(err)
+	}
+	resp.Size = len(req.Data)
+	return nil
+}
+
+// Poll answers poll(2), and wakes who waits when there is something to read.
+func (h *handle) Poll(_ context.Context, req *fuse.PollRequest, resp *fuse.PollResponse) error {
+	resp.REvents = req.Events & fuse.PollOut
+	ready, more := h.h.Ready()
+	if ready {
+		resp.REvents |= req.Events & fuse.PollIn
+		return nil
+	}
+	if w, ok := req.Wakeup(); ok && !h.waking.Swap(true) {
+		go func() {
+			<-more
+			h.waking.Store(false)
+			_ = h.f.server.NotifyPollWakeup(w) // who waited may be gone
+		}()
+	}
+	return nil
+}
+
+// numbers are the error numbers that reach programs, the most telling first.
+var numbers = []syscall.Errno{
+	unix.EAGAIN, unix.EBUSY, unix.EEXIST, unix.ENODEV, unix.ENOENT, unix.E2BIG, unix.ENOSPC, unix.ENOTDIR, unix.EOPNOTSUPP, unix.EILSEQ,
+	unix.EPERM, unix.EACCES, unix.ESHUTDOWN, unix.ESRCH, unix.ENOMEM, unix.EINVAL,
+}
+
+// failed is the error number that an error answers to.
+func failed(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return syscall.EINTR
+	}
+	for _, no := range numbers {
+		if errors.Is(err, no) {
+			return no
+		}
+	}
+	return unix.EIO
+}

@@ -1,0 +1,131 @@
+package tracefs
+
+import (
+	"context"
+	"os"
+	"path"
+	"syscall"
+
+	"bazil.org/fuse"
+	"bazil.org/fuse/fs"
+
+	"kprobes.dev/kprobes/internal/tracefile"
+)
+
+// filesystem is what the kernel asks.
+type filesystem struct {
+	tree   *tracefile.Tree
+	server *fs.Server
+	busy   func(tid int) bool
+}
+
+// Root gives the top directory.
+func (f *filesystem) Root() (fs.Node, error) {
+	top, err := f.tree.Find("")
+	if err != nil {
+		return nil, err
+	}
+	return &node{f: f, mode: top.Mode}, nil
+}
+
+// node is a file or a directory by its path. Whether it is there is asked each time that it is looked up: names come and go at once.
+type node struct {
+	f    *filesystem
+	path string
+	mode os.FileMode // when it was looked up
+}
+
+var (
+	owner = uint32(os.Geteuid())
+	group = uint32(os.Getegid())
+)
+
+// Attr tells what stat(2) does, and fstat(2) of a file that has gone.
+func (n *node) Attr(_ context.Context, a *fuse.Attr) error {
+	a.Valid, a.Mode, a.Uid, a.Gid, a.Nlink = 0, n.mode, owner, group, 1
+	return nil
+}
+
+// Setattr truncates a file. Its owner, mode and times stay.
+func (n *node) Setattr(ctx context.Context, req *fuse.SetattrRequest, resp *fuse.SetattrResponse) error {
+	f, err := n.f.tree.Find(n.path)
+	switch {
+	case err != nil:
+		return failed(err)
+	case req.Valid.Mode(), req.Valid.Uid(), req.Valid.Gid():
+		return syscall.EPERM
+	case req.Valid.Size():
+		if n.f.waited(req.Pid) {
+			return syscall.EDEADLK
+		}
+		if err := f.Truncate(); err != nil {
+			return failed(err)
+		}
+	}
+	return n.Attr(ctx, &resp.Attr)
+}
+
+// Lookup finds a file of a directory.
+func (n *node) Lookup(ctx context.Context, req *fuse.LookupRequest, resp *fuse.LookupResponse) (fs.Node, error) {
+	child := &node{f: n.f, path: path.Join(n.path, req.Name)}
+	f, err := n.f.tree.Find(child.path)
+	if err != nil {
+		return nil, failed(err)
+	}
+	child.mode, resp.EntryValid = f.Mode, 0
+	return child, child.Attr(ctx, &resp.Attr)
+}
+
+// ReadDirAll lists a directory.
+func (n *node) ReadDirAll(context.Context) (out []fuse.Dirent, err error) {
+	f, err := n.f.tree.Find(n.path)
+	if err != nil {
+		return nil, failed(err)
+	}
+	es, err := f.Entries()
+	if err != nil {
+		return nil, failed(err)
+	}
+	for _, e := range es {
+		d := fuse.Dirent{Name: e.Name, Type: fuse.DT_File}
+		if e.Dir {
+			d.Type = fuse.DT_Dir
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// Create refuses a new file, Mkdir a new directory, Remove and Rename to change one, as tracefs does.
+func (*node) Create(context.Context, *fuse.CreateRequest, *fuse.CreateResponse) (fs.Node, fs.Handle, error) {
+	return nil, nil, syscall.EACCES
+}
+
+// Mkdir: see Create.
+func (*node) Mkdir(context.Context, *fuse.MkdirRequest) (fs.Node, error) { return nil, syscall.EPERM }
+
+// Remove: see Create.
+func (*node) Remove(context.Context, *fuse.RemoveRequest) error { return syscall.EPERM }
+
+// Rename: see Create.
+func (*node) Rename(context.Context, *fuse.RenameRequest, fs.Node) error { return syscall.EPERM }
+
+// Open opens a file or a directory.
+func (n *node) Open(_ context.Context, req *fuse.OpenRequest, resp *fuse.OpenResponse) (fs.Handle, error) {
+	if req.Dir {
+		return n, nil
+	}
+	f, err := n.f.tree.Find(n.path)
+	if err != nil {
+		return nil, failed(err)
+	}
+	h := &handle{f: n.f, h: n.f.tree.Open(f)}
+	resp.Flags |= fuse.OpenDirectIO
+	if h.h.Streams() {
+		resp.Flags |= fuse.OpenNonSeekable
+	}
+	return h, nil
+}
+
+// waited says whether a thread that waits for an answer is the target's own.
+func (f *filesystem) waited(tid uint32) bool { return f.busy != nil && f.busy(int(tid)) }
