@@ -475,6 +475,14 @@ func TestOpens(t *testing.T) {
 	}
 }
 
+// The program of stackkeys counts its calls by their way.
+func TestStackkeys(t *testing.T) {
+	out, err := exec.Command(Build(t, "stackkeys"), "2", "30", "4").CombinedOutput()
+	if !strings.HasPrefix(string(out), "{\"direct\":100,\"either\":20,\"down\":60,\"handler\":") || err != nil {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
 // The program of stacks does the same each time.
 func TestStacks(t *testing.T) {
 	exe := Build(t, "stacks")
@@ -488,7 +496,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stacks stand tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stackkeys stacks stand tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)
