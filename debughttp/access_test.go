@@ -213,6 +213,8 @@ func touches(f *tracefile.File, path, method, body string) bool {
 	case "kprobes/list", "kprobes/blacklist", "kprobes/enabled", "sys/debug/kprobes-optimization", "available_filter_functions",
 		"list", "blacklist", "enabled", "optimization", "trace_pipe", "trace", "kprobe_profile":
 		return true
+	case "tracing_on":
+		return method != http.MethodGet
 	case "kprobe_events", "dynamic_events":
 		return method != http.MethodGet && strings.ContainsAny(body, "pr")
 	}

@@ -130,6 +130,7 @@ const (
 	FilterInvalidValue
 	FilterNoFunction
 	FilterNoFilter
+	FilterBadGroup // the filter of a group does not fit one of its events
 )
 
 var filterTexts = [...]string{
@@ -151,6 +152,7 @@ var filterTexts = [...]string{
 	FilterInvalidValue:      "Invalid value (did you forget quotes)?",
 	FilterNoFunction:        "Function not found",
 	FilterNoFilter:          "No filter found",
+	FilterBadGroup:          "Couldn't find or set field in one of a subsystem's events",
 }
 
 // Text is the kernel's text of the error.
@@ -185,6 +187,15 @@ func (e *FilterError) Detail() string {
 		return e.Filter + "\nError: (0)\n"
 	}
 	return fmt.Sprintf("%s\n%s^\nparse_error: %s\n", e.Filter, strings.Repeat(" ", e.column()-1), e.Code.Text())
+}
+
+// LogEntry gives the error as the kernel's error_log does, without the time.
+func (e *FilterError) LogEntry() string {
+	pos := max(e.Pos, 0)
+	if e.Code == FilterErrno {
+		pos = 0
+	}
+	return fmt.Sprintf("event filter parse error: error: %s\n  Command: %s\n%*s^\n", e.Code.Text(), e.Filter, len("  Command: ")+pos, "")
 }
 
 // Is says whether target is EINVAL.

@@ -27,10 +27,10 @@ func (in *Instance) Filter(group, name string) (string, error) {
 	return ps[0].shown + "\n", nil
 }
 
-// SetFilter gives an event, or without a name all events of a group that have its fields, a filter: hits that do not pass it are
-// counted, and not recorded. "0" takes the filter away. An *event.FilterError is shown in the event's file, and the event has no filter
-// then, as in the kernel (apply_event_filter, Linux 6.18). An event that is enabled is armed anew; between is a moment in
-// which its hits are not seen.
+// SetFilter gives an event, or without a name all events of a group, a filter: hits that do not pass it are counted, and not recorded.
+// "0" takes the filter away. An event that a filter does not fit has none then, and its file shows the *event.FilterError, as in the
+// kernel (apply_event_filter and apply_subsystem_event_filter, Linux 6.18): for a group that is no error. An event that is
+// enabled is armed anew; between is a moment in which its hits are not seen.
 func (in *Instance) SetFilter(group, name, text string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -39,21 +39,10 @@ func (in *Instance) SetFilter(group, name, text string) error {
 	if err != nil {
 		return err
 	}
-	var last error
-	done := false
 	for _, e := range entriesOf(ps) {
-		switch err := in.setFilter(e, text, name == ""); {
-		case err == nil:
-			done = true
-		default:
-			last = err
-		}
+		err = errors.Join(err, in.setFilter(e, text, name == ""))
 	}
-	if !done {
-		in.note(last)
-		return last
-	}
-	return nil
+	return err
 }
 
 // entriesOf are the events of probes.
@@ -68,20 +57,36 @@ func entriesOf(ps []*probe) (out []*entry) {
 	return out
 }
 
-// setFilter gives one event a filter. A filter for a whole group leaves an event alone that it does not fit.
+// setFilter gives one event a filter, which may be meant for its whole group.
 func (in *Instance) setFilter(e *entry, text string, group bool) error {
 	if text == "0" {
-		text = ""
+		return in.filterAnew(e, "", "")
 	}
+	err := in.fits(e, text)
 	var bad *event.FilterError
+	switch {
+	case err == nil:
+		return in.filterAnew(e, text, text)
+	case !errors.As(err, &bad):
+		return err
+	case group:
+		bad, err = &event.FilterError{Code: event.FilterBadGroup, Filter: text}, nil
+	}
+	in.note(bad)
+	return errors.Join(in.filterAnew(e, "", bad.Detail()), err)
+}
+
+// fits checks a filter of an event.
+func (in *Instance) fits(e *entry, text string) error {
+	if text == "" {
+		return &event.FilterError{}
+	}
 	for _, p := range e.probes {
-		if err := in.core.Check(p.filtered(text), lateToo); errors.As(err, &bad) && !group {
-			return errors.Join(in.filterAnew(e, "", bad.Detail()), err)
-		} else if err != nil {
+		if err := in.core.Check(p.filtered(text), lateToo); err != nil {
 			return err
 		}
 	}
-	return in.filterAnew(e, text, text)
+	return nil
 }
 
 // filterAnew has an event record what passes a filter.
@@ -91,7 +96,7 @@ func (in *Instance) filterAnew(e *entry, text, shown string) error {
 		e.shown = shown
 		return nil
 	}
-	before := e.filter
+	before, shownBefore := e.filter, e.shown
 	if e.on {
 		if err := in.disarm(e.probes); err != nil {
 			return err
@@ -105,7 +110,7 @@ func (in *Instance) filterAnew(e *entry, text, shown string) error {
 	if err == nil {
 		return nil
 	}
-	e.filter, e.shown = before, before
+	e.filter, e.shown = before, shownBefore
 	if again := in.arm(e.probes); again != nil {
 		e.on = false
 		return errors.Join(err, errno.Errorf(unix.EAGAIN, "event %s/%s is disabled: %w", e.group, e.name, again))

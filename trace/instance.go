@@ -114,27 +114,30 @@ func (in *Instance) ErrorLog() string { return in.log.String() }
 // ClearErrorLog empties it.
 func (in *Instance) ClearErrorLog() { in.log.Clear() }
 
-// note logs what was said about definitions.
+// note logs what was said about definitions and filters.
 func (in *Instance) note(err error) {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // an entry without its time is better than none
-	for _, e := range definitionErrors(err) {
-		in.log.Add(uint64(ts.Nano()), e.Detail())
+	for _, entry := range logEntriesOf(err) {
+		in.log.Add(uint64(ts.Nano()), entry)
 	}
 }
 
-// definitionErrors finds the errors about definitions in a tree of errors.
-func definitionErrors(err error) []*event.Error {
-	var e *event.Error
+// logEntriesOf finds what error_log says of the errors in a tree of errors.
+func logEntriesOf(err error) (out []string) {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []*event.Error
 		for _, err := range many.Unwrap() {
-			out = append(out, definitionErrors(err)...)
+			out = append(out, logEntriesOf(err)...)
 		}
 		return out
 	}
-	if errors.As(err, &e) {
-		return []*event.Error{e}
+	var def *event.Error
+	var filter *event.FilterError
+	switch {
+	case errors.As(err, &def):
+		return []string{def.Detail()}
+	case errors.As(err, &filter):
+		return []string{filter.LogEntry()}
 	}
 	return nil
 }

@@ -27,15 +27,11 @@ func (in *Instance) Pipe() *Pipe { return &Pipe{in: in, print: hit.Printer{Names
 // Read gives up to n bytes of text, at least one. It waits until there is any, or gives EAGAIN if it is not to wait. Where tracing is
 // off the text of a reader that has read any ends: io.EOF, as when the instance has been closed. The other error is ctx's.
 func (p *Pipe) Read(ctx context.Context, n int, wait bool) ([]byte, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(p.text) == 0 {
-		more := p.take()
+	for {
+		out, more, err := p.next(n)
 		switch {
-		case more == nil:
-			continue
-		case p.in.life.Err() != nil || p.begun && !p.in.Tracing():
-			return nil, io.EOF
+		case out != nil || err != nil:
+			return out, err
 		case !wait:
 			return nil, unix.EAGAIN
 		}
@@ -46,17 +42,34 @@ func (p *Pipe) Read(ctx context.Context, n int, wait bool) ([]byte, error) {
 		case <-more:
 		}
 	}
+}
+
+// next gives text, or the end, or what is closed when there may be more.
+func (p *Pipe) next(n int) ([]byte, <-chan struct{}, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.text) == 0 {
+		if more := p.take(); more != nil {
+			if p.ended() {
+				return nil, nil, io.EOF
+			}
+			return nil, more, nil
+		}
+	}
 	n = min(n, len(p.text))
 	out := p.text[:n:n]
 	p.text, p.begun = p.text[n:], true
-	return out, nil
+	return out, nil, nil
 }
+
+// ended says whether no more is to be waited for.
+func (p *Pipe) ended() bool { return p.in.life.Err() != nil || p.begun && !p.in.Tracing() }
 
 // Ready says whether Read would not wait; if it would, more is closed when that may have changed.
 func (p *Pipe) Ready() (ready bool, more <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.text) > 0 || p.in.life.Err() != nil || p.begun && !p.in.Tracing() {
+	if len(p.text) > 0 || p.ended() {
 		return true, nil
 	}
 	more = p.in.buf.waiting()

@@ -19,8 +19,12 @@ type handle struct {
 	waking atomic.Bool // a goroutine waits for something to read, to wake who polls
 }
 
-// Read answers read(2). A signal ends it where it waits.
+// Read answers read(2). A signal ends it where it waits. The target's own threads can not wait here: any change of the target would
+// end their call.
 func (h *handle) Read(ctx context.Context, req *fuse.ReadRequest, resp *fuse.ReadResponse) error {
+	if h.h.Streams() && h.f.waited(req.Pid) {
+		return syscall.EDEADLK
+	}
 	b, err := h.h.Read(ctx, req.Offset, req.Size, req.FileFlags&fuse.OpenNonblock == 0)
 	if err != nil {
 		return failed(err)

@@ -147,10 +147,22 @@ func (m *mounting) busy(s mountable) func(tid int) bool {
 // lookEvery is how often the target is looked at: whether it is still there.
 const lookEvery = 250 * time.Millisecond
 
+// teller tells what went wrong, once where the same goes wrong again and again.
+type teller struct{ last string }
+
+func (t *teller) tell(err error) {
+	if err == nil || errors.Is(err, process.ErrBlocked) || err.Error() == t.last {
+		return
+	}
+	t.last = err.Error()
+	fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+}
+
 // watch waits until the files are unmounted, the target has ended, or somebody asks for the end.
 func watch(s tracee, m *tracefs.Mounted, end *ending) error {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
+	var errs teller
 	for {
 		select {
 		case <-m.Done():
@@ -161,9 +173,10 @@ func watch(s tracee, m *tracefs.Mounted, end *ending) error {
 			return nil
 		case <-look.C:
 			ended, err := s.Sync()
-			if ended || err != nil && !errors.Is(err, process.ErrBlocked) {
+			if ended {
 				return err
 			}
+			errs.tell(err)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func (c *Core) locateWatch(e *Event, r symbol.Resolved) error {
 	case d.Stack > 0:
 		return e.refused(errno.Errorf(unix.EOPNOTSUPP, "a watchpoint records no stack"))
 	case e.work.Count && d.Filter != "":
-		return errno.Errorf(unix.EOPNOTSUPP, "filter %q: the kernel counts the accesses of a watchpoint that only counts, and knows no filter; record it", d.Filter)
+		return errno.Errorf(unix.EOPNOTSUPP, "filter %q: a watchpoint that only counts knows no filter; record it", d.Filter)
 	}
 	e.Place, e.watched = r, &target.Watch{Addr: r.Addr, Len: c.watchedLen(d), Access: d.Watched.Access}
 	if n := uint64(e.watched.Len); n > 0 && r.Addr%n != 0 {

@@ -23,6 +23,7 @@ const (
 	envVictim = "KPROBES_TEST_VICTIM" // the spec: arm and disarm until killed
 	envGuard  = "KPROBES_TEST_GUARD"  // be a guardian
 	envLow    = "KPROBES_TEST_LOW"    // take memory below 1 MiB
+	envWatch  = "KPROBES_TEST_WATCH"  // watch instead, until killed
 )
 
 func TestMain(m *testing.M) {
@@ -61,6 +62,9 @@ func victim(spec string) error {
 	m, err := qemu.Open(s, &qemu.Options{Guardian: qemu.Guardian("/usr/bin/env", envGuard+"=1", own)})
 	if err != nil {
 		return err
+	}
+	if os.Getenv(envWatch) != "" {
+		return watchOn(m)
 	}
 	for first := true; ; first = false {
 		if err := victimRound(m, first); err != nil {
@@ -105,6 +109,64 @@ func victimRound(m *qemu.Machine, first bool) error {
 	return core.Close(nil)
 }
 
+// watchOn watches for as long as it lives. It tells when it has begun.
+func watchOn(m *qemu.Machine) error {
+	t, err := guest.Attach(m, nil)
+	if err != nil {
+		return err
+	}
+	core, err := kprobes.Open(t, nil)
+	if err != nil {
+		return err
+	}
+	var defs []*event.Def
+	for _, s := range []string{"w:set w@panic_on_oops", "w:all rw@panic_on_warn"} {
+		d, err := event.Parse(s)
+		if err != nil {
+			return err
+		}
+		defs = append(defs, d)
+	}
+	if _, err := core.Add(defs, nil); err != nil {
+		return err
+	}
+	fmt.Println("begun")
+	for {
+		core.Poll(func(*hit.Hit) {})
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// startVictim starts this test's binary as a victim, and waits until it has begun.
+func startVictim(t *testing.T, g *testguest.Guest, env ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(append(os.Environ(), envVictim+"="+g.Spec.String()), env...)
+	var words bytes.Buffer
+	cmd.Stderr = &words
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 6)
+	if _, err := out.Read(b); err != nil || string(b) != "begun\n" {
+		t.Fatalf("%q, %v: %s", b, err, words.String())
+	}
+	return cmd
+}
+
+// kill kills a victim.
+func kill(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+}
+
 // TestKilled kills a tracer at any moment of its life, many times: the guest goes on, and what
 // was left is found and taken out.
 func TestKilled(t *testing.T) {
@@ -118,29 +180,13 @@ func TestKilled(t *testing.T) {
 	clean.close()
 	left := 0
 	for i := range rounds {
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), envVictim+"="+g.Spec.String())
+		var env []string
 		if i%2 == 1 {
-			cmd.Env = append(cmd.Env, envLow+"=1")
+			env = []string{envLow + "=1"}
 		}
-		var words bytes.Buffer
-		cmd.Stderr = &words
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		b := make([]byte, 6)
-		if _, err := out.Read(b); err != nil || string(b) != "begun\n" {
-			t.Fatalf("%q, %v: %s", b, err, words.String())
-		}
+		cmd := startVictim(t, g, env...)
 		time.Sleep(time.Duration(rand.IntN(100_000)) * time.Microsecond)
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = cmd.Wait() // killed
+		kill(t, cmd)
 		if c := g.Hit("getppid", 100, i%2); c.OK != 100 {
 			t.Fatalf("the guest after the tracer's death: %+v", c)
 		}

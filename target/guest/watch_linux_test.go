@@ -3,8 +3,10 @@ package guest_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,5 +68,31 @@ func TestWatchRefused(t *testing.T) {
 		if _, err := p.tryAdd(nil, def); !errors.Is(err, want.errno) || !strings.Contains(err.Error(), want.text) {
 			t.Errorf("%s: %v, want %v and %q", def, err, want.errno, want.text)
 		}
+	}
+}
+
+// TestWatcherKilled kills a tracer that watches, while a shell of the guest writes what it watches: the guest goes on, and QEMU
+// watches for the next tracer alone.
+func TestWatcherKilled(t *testing.T) {
+	const write = "echo 0 > /proc/sys/kernel/panic_on_oops; echo 0 > /proc/sys/kernel/panic_on_warn; "
+	g := testguest.Shared(t)
+	for range 3 {
+		cmd := startVictim(t, g, envWatch+"=1")
+		end := g.Background("/bin/sh", "-c", "while true; do "+write+"done")
+		time.Sleep(time.Duration(rand.IntN(100_000)) * time.Microsecond)
+		kill(t, cmd)
+		for cpu := range 2 {
+			if c := g.Hit("getppid", 100, cpu); c.OK != 100 {
+				t.Fatalf("the guest after the tracer's death: %+v", c)
+			}
+		}
+		end()
+		p := attach(t, g, nil)
+		evs := p.add(nil, "w:set w@panic_on_oops:4", "w:all w@panic_on_warn:4")
+		g.Shell(strings.Repeat(write, 5))
+		p.poll()
+		p.counts(evs[0], 5)
+		p.counts(evs[1], 5)
+		p.close()
 	}
 }
