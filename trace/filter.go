@@ -91,7 +91,6 @@ func (in *Instance) fits(e *entry, text string) error {
 
 // filterAnew has an event record what passes a filter.
 func (in *Instance) filterAnew(e *entry, text, shown string) error {
-	shown = strings.TrimSuffix(shown, "\n")
 	if text == e.filter {
 		e.shown = shown
 		return nil

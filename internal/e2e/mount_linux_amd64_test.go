@@ -148,12 +148,16 @@ func TestMountFilter(t *testing.T) {
 	m.is(`echo 1 > events/kprobes/back/enable; echo 'ret < 0 && name ~ "/no/*"' > events/kprobes/back/filter; cat events/kprobes/back/filter`, "ret < 0 && name ~ \"/no/*\"\n")
 	p.Counts("go 10")
 	m.is(`grep -c 'ret=-2 name="/no/such"' trace; grep -c ret=3 trace; cat kprobe_profile`, "5\n0\n"+fmt.Sprintf("  %-44s %15d %15d\n", "back", 10, 0))
-	m.is(`echo 'ret <' > events/kprobes/back/filter; cat events/kprobes/back/filter; tail -n 3 error_log | sed 's/^\[.*\]/[]/'`,
-		"/bin/sh: 1: echo: echo: I/O error\nret <\n     ^\nparse_error: Invalid value (did you forget quotes)?\n")
+	const log = `sed 's/^\[.*\] /[] /' error_log; : > error_log`
+	m.is(`echo 'ret <' > events/kprobes/back/filter; cat events/kprobes/back/filter; `+log,
+		"/bin/sh: 1: echo: echo: I/O error\nret <\n     ^\nparse_error: Invalid value (did you forget quotes)?\n\n"+
+			"[] event filter parse error: error: Invalid value (did you forget quotes)?\n  Command: ret <\n                 ^\n")
 	p.Counts("go 10")
 	m.is(`grep -c ' back: ' trace`, "15\n")
 	m.is(`echo 'ret == 3' > events/kprobes/filter; cat events/kprobes/back/filter; echo 0 > events/kprobes/back/filter; cat events/kprobes/back/filter`, "ret == 3\nnone\n")
-	m.is(`echo 'nosuch == 3' > events/kprobes/filter; cat events/kprobes/back/filter`, "/bin/sh: 1: echo: echo: I/O error\nnone\n")
+	m.is(`echo 'nosuch == 3' > events/kprobes/filter; cat events/kprobes/back/filter; head -n 1 events/kprobes/filter; `+log,
+		"nosuch == 3\n^\nparse_error: Couldn't find or set field in one of a subsystem's events\n\n### global filter ###\n"+
+			"[] event filter parse error: error: Couldn't find or set field in one of a subsystem's events\n  Command: nosuch == 3\n           ^\n")
 }
 
 // TestMountNames has names come and go at once, also for a shell that stands in their directory, and for who has a file open.

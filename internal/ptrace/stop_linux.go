@@ -18,7 +18,7 @@ type StopOptions struct {
 	// Deadline is how long one attempt holds threads up without another one arriving, before all
 	// are let go; default 100 ms. However many there are, it ends after that and 50 us a thread.
 	Deadline time.Duration
-	Attempts int // default 5, with growing pauses between them, 0.2 s together
+	Attempts int // default 9, with growing pauses between them, 1.2 s together: the kernel's own waits are longer on a busy machine
 	// Early is called for threads that slept, once they stand and before those that run the program are stopped: for
 	// questions about what only the thread itself can change.
 	Early func(*Thread)
@@ -37,7 +37,7 @@ func (o *StopOptions) withDefaults() StopOptions {
 		d.Deadline = 100 * time.Millisecond
 	}
 	if d.Attempts <= 0 {
-		d.Attempts = 5
+		d.Attempts = 9
 	}
 	return d
 }
