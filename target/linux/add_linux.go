@@ -163,4 +163,3 @@ func (t *Target) explain(d *event.Def, err error) error {
 	}
 	return err
 }
-
