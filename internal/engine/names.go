@@ -15,6 +15,7 @@ var (
 	_ fetch.Namer      = (*env)(nil)
 	_ fetch.Inliner    = (*env)(nil)
 	_ fetch.ResultType = (*env)(nil)
+	_ fetch.Caster     = (*env)(nil)
 )
 
 // Name finds what a name of the program stands for.
@@ -46,6 +47,20 @@ func (v *env) Result(e *event.Expr) (*fetch.Var, error) {
 		return t.Result(e)
 	}
 	return nil, err
+}
+
+// Cast finds what a typecast leads to, where the target knows types by their names.
+func (v *env) Cast(e *event.Expr) (*fetch.Var, error) {
+	if v.c.can.Namer != nil {
+		n, err := v.scope(fetch.PointInside)
+		if t, ok := n.(fetch.Caster); err != nil || ok {
+			if err != nil {
+				return nil, err
+			}
+			return t.Cast(e)
+		}
+	}
+	return nil, &fetch.NameError{Code: event.NosupBTFArg, Pos: e.Cast.Pos - 1, Why: "typecasts are for the kernel of a guest, which has its types by name: use +OFFSET(...)"}
 }
 
 // Inlined says whether the event stands where a call begins that was inlined.
