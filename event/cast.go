@@ -6,38 +6,34 @@ import "strings"
 func (p *exprParser) cast(e *Expr, t text) error {
 	end := t.index(")")
 	if end < 0 {
-		return p.refuse(DerefOpenBrace, t.end(), "a typecast is (STRUCT)ADDRESS->MEMBER")
+		return p.refuse(DerefOpenBrace, t.end(), "")
 	}
 	c := &Cast{Pos: t.pos + 1}
 	var offset bool
 	c.Struct, c.Field, offset = strings.Cut(t.s[1:end], ",")
 	switch {
-	case !isName(c.Struct, false):
-		return p.refuse(BadFetchArg, c.Pos, "in the braces of a typecast stands the name of a struct or union, without the word struct")
+	case !isName(c.Struct, false), offset && c.Field == "":
+		return p.refuse(BadFetchArg, t.pos, "a typecast names a struct or union")
 	case strings.Contains(c.Field, "->"):
 		return p.refuse(TypecastBadArrow, c.Pos+len(c.Struct)+1, "")
-	case offset && !isName(strings.ReplaceAll(c.Field, ".", "_"), false):
-		return p.refuse(BadFetchArg, c.Pos+len(c.Struct)+1, "behind the comma stands a member of "+c.Struct)
 	}
 	address := t.from(end + 1)
-	arrow := address.arrow()
+	arrow := address.outside("->")
 	if arrow < 0 {
-		return p.refuse(TypecastReqField, t.end(), "write (STRUCT)ADDRESS->MEMBER")
+		return p.refuse(TypecastReqField, t.end(), "")
 	}
 	if err := p.castAddress(c, address.until(arrow)); err != nil {
 		return err
 	}
-	fields := address.from(arrow)
-	if err := p.path(e, text{"_" + fields.s, append([]bool{false}, fields.in...), fields.pos - 1}, 0); err != nil {
-		return err
-	}
-	e.Name, e.Pos, e.Cast = fields.s, fields.pos, c
-	return nil
+	fields := t.from(end + arrow)
+	err := p.path(e, fields, 1)
+	e.Name, e.Pos, e.Cast = fields.s[1:], fields.pos+1, c
+	return err
 }
 
 // castAddress reads the address of a typecast, with braces around it or without.
 func (p *exprParser) castAddress(c *Cast, t text) error {
-	if n := len(t.s) - 1; n > 0 && t.s[0] == '(' && t.closes() == n {
+	if n := len(t.s) - 1; n > 0 && t.s[0] == '(' && t.outside(")") == n {
 		t = t.from(1).until(n - 1)
 	} else if strings.HasPrefix(t.s, "@") && t.index("+-") >= 0 {
 		return p.refuse(TypecastSymOffset, t.pos, "")
@@ -50,35 +46,21 @@ func (p *exprParser) castAddress(c *Cast, t text) error {
 	return nil
 }
 
-// arrow finds the first -> outside of braces and quotes; -1 if there is none.
-func (t text) arrow() int {
+// outside finds the first part of the text, of one byte or more, that stands in no braces but those that it closes; -1 if there is none.
+func (t text) outside(part string) int {
 	depth := 0
 	for i := range len(t.s) {
-		switch {
-		case t.in[i]:
-		case t.s[i] == '(':
-			depth++
-		case t.s[i] == ')':
-			depth--
-		case depth == 0 && strings.HasPrefix(t.s[i:], "->"):
-			return i
+		if t.in[i] {
+			continue
 		}
-	}
-	return -1
-}
-
-// closes finds the brace that closes the one at the start; -1 if none does.
-func (t text) closes() int {
-	depth := 0
-	for i := range len(t.s) {
-		switch {
-		case t.in[i]:
-		case t.s[i] == '(':
+		switch t.s[i] {
+		case '(':
 			depth++
-		case t.s[i] == ')':
-			if depth--; depth == 0 {
-				return i
-			}
+		case ')':
+			depth--
+		}
+		if depth == 0 && strings.HasPrefix(t.s[i:], part) {
+			return i
 		}
 	}
 	return -1

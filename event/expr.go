@@ -90,7 +90,7 @@ func (p *exprParser) parse(t text) (*Expr, error) {
 	case c == '\\':
 		return e, p.immediate(e, t)
 	case c == '(' && p.d.Kind == Watch:
-		return nil, p.refuse(NosupBTFArg, t.pos, "a typecast reads memory, and a watchpoint reads none; probe the instruction")
+		return nil, p.refuse(NosupBTFArg, t.pos, "a typecast reads memory")
 	case c == '(':
 		return e, p.cast(e, t)
 	}

@@ -51,16 +51,14 @@ func (v *env) Result(e *event.Expr) (*fetch.Var, error) {
 
 // Cast finds what a typecast leads to, where the target knows types by their names.
 func (v *env) Cast(e *event.Expr) (*fetch.Var, error) {
-	if v.c.can.Namer != nil {
-		n, err := v.scope(fetch.PointInside)
-		if t, ok := n.(fetch.Caster); err != nil || ok {
-			if err != nil {
-				return nil, err
-			}
-			return t.Cast(e)
-		}
+	if v.c.can.Namer == nil {
+		return nil, nil
 	}
-	return nil, &fetch.NameError{Code: event.NosupBTFArg, Pos: e.Cast.Pos - 1, Why: "typecasts are for the kernel of a guest, which has its types by name: use +OFFSET(...)"}
+	n, err := v.scope(fetch.PointInside)
+	if t, ok := n.(fetch.Caster); err == nil && ok {
+		return t.Cast(e)
+	}
+	return nil, err
 }
 
 // Inlined says whether the event stands where a call begins that was inlined.

@@ -19,8 +19,8 @@ type Namer interface {
 
 // Caster is an Env that knows the types of a program by their names.
 type Caster interface {
-	// Cast gives what the path of an expression with a typecast leads to, from the address on. Errors that are a *NameError say where in
-	// it.
+	// Cast gives what the path of an expression with a typecast leads to, from the address on; nil: no types are known by their names.
+	// Errors that are a *NameError say where in it.
 	Cast(e *event.Expr) (*Var, error)
 }
 
@@ -118,13 +118,16 @@ func (c *compiler) returned(e *event.Expr) (err error) {
 
 // cast reads what a typecast leads to, from its address on.
 func (c *compiler) cast(e *event.Expr) error {
-	n, ok := c.env.(Caster)
-	if !ok {
-		return c.def.Refuse(event.NosupBTFArg, e.Cast.Pos-1, "a typecast needs the types of a guest's kernel; use +OFFSET(...)", nil)
+	var v *Var
+	var err error
+	if n, ok := c.env.(Caster); ok {
+		v, err = n.Cast(e)
 	}
-	v, err := n.Cast(e)
-	if err != nil {
+	switch {
+	case err != nil:
 		return c.unnamed(e, err)
+	case v == nil:
+		return c.def.Refuse(event.NosupBTFArg, e.Cast.Pos-1, "a typecast needs the types of a guest's kernel: use +OFFSET(...)", nil)
 	}
 	if err := c.pointer(e.Cast.Address); err != nil {
 		return err
