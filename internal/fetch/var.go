@@ -133,7 +133,7 @@ func (c *compiler) cast(e *event.Expr) error {
 		return err
 	}
 	c.arg.Derefs = append(c.arg.Derefs, v.Derefs...)
-	v.Derefs, c.v = slices.Clone(c.arg.Derefs), v
+	v.Derefs, c.v = c.arg.Derefs, v
 	return nil
 }
 
