@@ -134,7 +134,17 @@ func TestErrors(t *testing.T) {
 		{"p vfs_read $vars ^$vars", DoubleArgs},
 		{"p vfs_read +0(^$vars)", BadVar},
 		{"p vfs_read ^this_cpu_read(@foo)", NosupPercpu},
-		{"p vfs_read ^(file)$arg1->f_pos", NosupBTFArg},
+		{"p vfs_read (file)$arg1^", TypecastReqField},
+		{"p vfs_read (file$arg1->f_pos^", DerefOpenBrace},
+		{"p vfs_read ^()$arg1->f_pos", BadFetchArg},
+		{"p vfs_read ^(1x)$arg1->f_pos", BadFetchArg},
+		{"p vfs_read ^(file,)$arg1->f_pos", BadFetchArg},
+		{"p vfs_read (file,^f_path->mnt)$arg1->f_pos", TypecastBadArrow},
+		{"p vfs_read (file)^@sym+8->f_pos", TypecastSymOffset},
+		{"p vfs_read (file)^->f_pos", BadFetchArg},
+		{"p vfs_read (file)((a)%di^)->f_pos", TypecastReqField},
+		{"p vfs_read (file)^$comm->f_pos", CommCantDeref},
+		{"p vfs_read (file)$arg1->f_pos^-x", BadHyphen},
 
 		// Registers, memory, immediates.
 		{"p vfs_read ^%", BadRegName},

@@ -131,7 +131,16 @@ type Expr struct {
 	Off  int64  // bytes added to a symbol or before a dereference
 	User bool   // ExprDeref with u: memory of the program (all of it here is)
 	Sub  *Expr  // ExprDeref
+	Cast *Cast  // ExprName: the fields belong to what its address points to, and Name has no variable; nil: they belong to a variable
 	Pos  int
+}
+
+// Cast is a typecast, in the words of Linux 7: (STRUCT)ADDRESS->MEMBER, or (STRUCT,FIELD)ADDRESS->MEMBER, where the address is that of the
+// struct's field.
+type Cast struct {
+	Struct, Field string
+	Address       *Expr
+	Pos           int // of Struct
 }
 
 // TypeKind says how a value is taken and shown.

@@ -89,8 +89,10 @@ func (p *exprParser) parse(t text) (*Expr, error) {
 		return e, p.deref(e, t)
 	case c == '\\':
 		return e, p.immediate(e, t)
+	case c == '(' && p.d.Kind == Watch:
+		return nil, p.refuse(NosupBTFArg, t.pos, "a typecast reads memory")
 	case c == '(':
-		return nil, p.refuse(NosupBTFArg, t.pos, "a typecast needs debug info; use +OFFSET(...)")
+		return e, p.cast(e, t)
 	}
 	return e, p.name(e, t)
 }

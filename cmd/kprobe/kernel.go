@@ -15,17 +15,37 @@ import (
 )
 
 // ownKernel is the kernel that runs here as a tracee. It makes and runs the probes itself.
-type ownKernel struct{ *linux.Target }
+type ownKernel struct {
+	*linux.Target
+	triggers []linux.Trigger
+}
 
-// openKernel makes a tracee of the kernel. buffer is the size of a CPU's ring in bytes; 0:
-// the default.
-func openKernel(buffer int, count bool) (ownKernel, error) {
-	t, err := linux.Open(&linux.Options{Buffer: buffer, Count: count})
-	return ownKernel{t}, err
+// openKernel makes a tracee of the kernel.
+func openKernel(f *traceFlags) (ownKernel, error) {
+	t, err := linux.Open(&linux.Options{Buffer: f.buffer, Count: f.counters, Callers: f.stack})
+	k := ownKernel{Target: t}
+	for _, b := range f.bound {
+		k.triggers = append(k.triggers, linux.Trigger{Def: b.def, Trigger: b.trigger})
+	}
+	return k, err
+}
+
+// kernelHit prints what the kernel has recorded: a stack is an entry of its own.
+func (t *tracing) kernelHit(h *hit.Hit) {
+	if linux.IsStack(h) {
+		t.printed.stack(h)
+		return
+	}
+	t.printed.hit(h)
 }
 
 func (k ownKernel) Add(defs []*event.Def, o *kprobes.AddOptions) error {
-	return k.Target.Add(defs, &linux.AddOptions{Skip: o.Skip})
+	err := k.Target.Add(defs, &linux.AddOptions{Skip: o.Skip, Triggers: k.triggers})
+	var bad *event.TriggerError
+	if errors.As(err, &bad) {
+		return usageError{err}
+	}
+	return err
 }
 
 // Slower has nothing to tell: which tactic is taken is the kernel's business.

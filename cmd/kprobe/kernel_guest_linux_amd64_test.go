@@ -79,6 +79,8 @@ func TestKernel(t *testing.T) {
 		{"killed", kernelKilled},
 		{"refused", kernelRefused},
 		{"filtered", kernelFiltered},
+		{"triggers", kernelTriggers},
+		{"stacks", kernelStacks},
 		{"tools", kernelTools},
 		{"process", oldProcessor},
 	} {
@@ -208,7 +210,7 @@ func kernelEnds(t *testing.T, g *testguest.Guest) {
 
 // A killed tracer's probes are found, and taken out by detach; not those of one that runs.
 func kernelKilled(t *testing.T, g *testguest.Guest) {
-	args := `--stat 'p:one do_sys_openat2' 'r:two vfs_read $retval' > /dev/null`
+	args := `--stat 'p:one do_sys_openat2' -R 'disable_event:kprobes:two if common_pid < 0' 'r:two vfs_read $retval' > /dev/null`
 	r := traceWhile(t, g, "KILL", args, "kprobe list -k; kprobe detach -k")
 	if !regexp.MustCompile(`^[0-9a-f]{16} +k +do_sys_openat2\+0x0 .*\n[0-9a-f]{16} +r +vfs_read\+0x0 .*\n$`).MatchString(r.Stdout) {
 		t.Errorf("list: %q", r.Stdout)
@@ -283,6 +285,61 @@ func kernelFiltered(t *testing.T, g *testguest.Guest) {
 			t.Errorf("%q: %v, status %d\n%s\nwant\n%s", c.args, err, r.Status, r.Stderr, c.want)
 		}
 		emptyKernel(t, g)
+	}
+}
+
+// Triggers are the kernel's: in the files of the events, in the trace's own instance.
+func kernelTriggers(t *testing.T, g *testguest.Guest) {
+	r := traceWhile(t, g, "INT", `'p:on do_sys_openat2 name=+0(%si):ustring' -R 'enable_event:kprobes:call:1 if name == "/no/such"' \
+		'p:call __x64_sys_getppid' 'p:off do_filp_open name=+0(+0(%si)):string' -R 'traceoff if name == "/no/other"' 'p:mine/last __x64_sys_getpgid'`,
+		`until [ "$(cat /sys/kernel/tracing/instances/kprobe_${P}_*/tracing_on)" = 1 ]; do sleep 0.1; done
+		hit getppid 10 -1 > /dev/null; hit openname 1 -1 /no/such 0 0 > /dev/null; hit getppid 20 -1 > /dev/null
+		hit openname 1 -1 /no/other 0 0 > /dev/null; hit getppid 40 -1 > /dev/null`)
+	lines := strings.Split(strings.TrimSpace(r.Stdout), "\n")
+	if last := lines[len(lines)-1]; r.Status != 0 || strings.Count(r.Stdout, ": call: ") != 20 || !strings.Contains(last, `: off: `) || !strings.HasSuffix(last, `name="/no/other"`) {
+		t.Errorf("status %d, %d of 20 calls, and at last %q: %s", r.Status, strings.Count(r.Stdout, ": call: "), last, r.Stderr)
+	}
+	for _, c := range []struct {
+		args   []string
+		want   string
+		status int
+	}{
+		{[]string{"-R", "hist:keys=common_pid"}, "with -k histograms are not read", 2},
+		{[]string{"-R", "enable_event:kprobes:othr", "p:other vfs_write"}, "this trace has no event kprobes:othr; did you mean \"kprobes:other\"?", 2},
+		{[]string{"-R", "traceoff if fl == 1 && nothing > 3"}, `filter "fl == 1 && nothing > 3", column 20: Field not found`, 1},
+		{[]string{"-R", "traceon", "-R", "traceoff"}, "the event kprobes:ev has a trigger already that switches the same", 2},
+		{[]string{"-R", "traceon:1", "-R", "traceon:2"}, "the event kprobes:ev has a trigger traceon already", 2},
+	} {
+		r, err := g.Run(append([]string{"/bin/kprobe", "trace", "-k", "p:ev do_sys_openat2 fl=%dx:u64"}, c.args...)...)
+		if err != nil || r.Status != c.status || !strings.Contains(r.Stderr, c.want) {
+			t.Errorf("%q: %v, status %d\n%s\nwant\n%s", c.args, err, r.Status, r.Stderr, c.want)
+		}
+		emptyKernel(t, g)
+	}
+}
+
+// Stacks are records of the kernel's own, behind the hits: by the option and by the trigger.
+func kernelStacks(t *testing.T, g *testguest.Guest) {
+	const stack = `(?m)^ +hit-\d+ +\[000\] [.dbD][.nN]... +\d+\.\d{6}: <stack trace>\n((?: => [^\n]+\n)+)`
+	r := traceWhile(t, g, "INT", `'p:call __x64_sys_getppid' -R stacktrace:3`, "hit getppid 10 -1 > /dev/null")
+	found := regexp.MustCompile(stack).FindAllStringSubmatch(r.Stdout, -1)
+	if r.Status != 0 || strings.Count(r.Stdout, ": call: ") != 10 || len(found) != 3 || !strings.Contains(r.Stderr, "call hits=10 missed=0 lost=0 ") {
+		t.Fatalf("status %d, %d of 3 stacks: %s\n%s", r.Status, len(found), r.Stdout, r.Stderr)
+	}
+	for _, f := range found {
+		if !strings.Contains(f[1], " => do_syscall_64+0x") || !strings.Contains(f[1], " => entry_SYSCALL_64_after_hwframe+0x") {
+			t.Errorf("stack %q", f[1])
+		}
+	}
+	r = traceWhile(t, g, "INT", `--stacktrace=1 'p:call __x64_sys_getppid'`, "hit getppid 10 -1 > /dev/null")
+	short := regexp.MustCompile(stack).FindAllStringSubmatch(r.Stdout, -1)
+	want := regexp.MustCompile(`^ => \w+_sys_getppid\+0x[01]/0x[0-9a-f]+\n => do_syscall_64\+0x[0-9a-f]+/0x[0-9a-f]+\n => \(more callers than are recorded\)\n$`)
+	if r.Status != 0 || len(short) != 10 || !want.MatchString(short[0][1]) {
+		t.Errorf("status %d, %d of 10 stacks: %s\n%s", r.Status, len(short), r.Stdout, r.Stderr)
+	}
+	r = traceWhile(t, g, "INT", `--format json --stacktrace 'p:call __x64_sys_getppid'`, "hit getppid 1 -1 > /dev/null")
+	if !regexp.MustCompile(`(?m)^{"time":[0-9.]+,"event":"ftrace/kernel_stack","comm":"hit","pid":\d+,"cpu":0,"flags":"[^"]+","stack":\[{"at":"do_syscall_64\+`).MatchString(r.Stdout) {
+		t.Errorf("JSON %q", r.Stdout)
 	}
 }
 

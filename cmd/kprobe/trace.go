@@ -47,7 +47,10 @@ func (f *traceFlags) run(cmd []string) error {
 		return err
 	}
 	show := t.printed.hit
-	if len(f.bound) > 0 {
+	switch {
+	case f.of.kernel:
+		show = t.kernelHit
+	case len(f.bound) > 0:
 		show = newTriggering(t).hit
 	}
 	t.hits = newHitQueue(show, t.printed.flush)
@@ -59,7 +62,7 @@ func (f *traceFlags) run(cmd []string) error {
 func (f *traceFlags) open(cmd []string) (tracee, error) {
 	switch {
 	case f.of.kernel:
-		return openKernel(f.buffer, f.counters)
+		return openKernel(f)
 	case f.of.guest != "":
 		return openGuest(f.of.guest)
 	}

@@ -223,14 +223,10 @@ func (f *traceFlags) check(cmd []string) error {
 		return usagef("--tid and --comm need records: leave out --counters")
 	case f.of.kernel && f.counters && len(f.filters) > 0:
 		return usagef("-f with -k needs records: the kernel counts hits before it filters them; leave out --counters")
-	case f.of.kernel && len(f.triggers) > 0:
-		return usagef("-R is for processes and guests: write the trigger into the event's file in tracefs")
 	case f.counters && len(f.triggers) > 0:
 		return usagef("-R needs records: leave out --counters")
 	case f.given("stacktrace") && (f.stack < 1 || f.stack > event.MaxStack):
 		return usagef("--stacktrace=%d: a number of callers from 1 to %d is wanted", f.stack, event.MaxStack)
-	case f.of.kernel && f.stack > 0:
-		return usagef("--stacktrace is for processes and guests: with -k set the option stacktrace in tracefs")
 	case f.counters && f.stack > 0:
 		return usagef("--stacktrace needs records: leave out --counters")
 	case f.of.kernel && f.tactic != "":

@@ -134,6 +134,10 @@ func ask(s *Scope, text string, at fetch.Point) (*fetch.Var, error) {
 		return s.Result(e)
 	}
 	e.Pos -= len("p f ")
+	if e.Cast != nil {
+		e.Cast.Pos -= len("p f ")
+		return s.Cast(e)
+	}
 	return s.Name(e, at)
 }
 
@@ -173,6 +177,10 @@ func TestFind(t *testing.T) {
 		{fn: "f", text: "n->many", derefs: []int64{104}, typ: fetch.Type{Kind: s, Size: 4}, count: 64},
 		{fn: "f", text: "n[2].low", derefs: []int64{264}, typ: fetch.Type{Kind: u, Size: 4}},
 		{fn: "f", text: "n->void", derefs: []int64{120}, typ: fetch.Type{Kind: x, Size: 8}},
+		{fn: "f", text: "(node)%di->next", derefs: []int64{0}, typ: fetch.Type{Kind: x, Size: 8}},
+		{fn: "f", text: "(node)(+8($arg1))->next->level", derefs: []int64{0, 16}, typ: fetch.Type{Kind: s, Size: 4, Width: 5, Shift: 1}},
+		{fn: "f", text: "(node,pair.b)%di->text", derefs: []int64{8}, typ: fetch.Type{Kind: x, Size: 8}, str: fetch.StrPointer},
+		{fn: "f", text: "(node,pair)%di->next->high", derefs: []int64{-80, 12}, typ: fetch.Type{Kind: u, Size: 4}},
 		{fn: "f", text: "$retval", base: fetch.Base{Reg: 9}, typ: fetch.Type{Kind: s, Size: 4}},
 		{fn: "get", text: "$retval->next->both", base: fetch.Base{Reg: 9}, derefs: []int64{0, 8}, typ: fetch.Type{Kind: s, Size: 8}},
 		{fn: "text", text: "$retval", base: fetch.Base{Reg: 9}, typ: fetch.Type{Kind: x, Size: 8}, str: fetch.StrPointer},
@@ -213,7 +221,7 @@ func equal(a, b []int64) bool {
 // TestRefused refuses what is not there, with the kernel's codes and columns; ^ stands before the column.
 func TestRefused(t *testing.T) {
 	spec := parsed(t, testFuncs...)
-	none := None(errors.New("nothing is known"))
+	none := None(nil, errors.New("nothing is known"))
 	for _, c := range []struct {
 		s    *Scope
 		fn   string
@@ -250,6 +258,11 @@ func TestRefused(t *testing.T) {
 		{fn: "get", text: "^n", code: event.NoBTFEntry},
 		{fn: "get", text: "$retval.^next", code: event.NosupDatArg, at: fetch.PointReturn},
 		{fn: "f", text: "$retval->^x", code: event.NoPtrStrct, at: fetch.PointReturn},
+		{fn: "f", text: "(^none)%di->x", code: event.BadBTFTid},
+		{fn: "f", text: "(node)%di->^none", code: event.NoBTFField},
+		{fn: "f", text: "(node,^none)%di->next", code: event.NoBTFField},
+		{fn: "f", text: "(node,^flag)%di->next", code: event.TypecastNotAligned},
+		{s: none, text: "^(node)%di->next", code: event.NosupBTFArg},
 		{s: none, text: "^n", code: event.NoBTFEntry},
 		{s: none, text: "$retval->^x", code: event.NoBTFEntry, at: fetch.PointReturn},
 	} {

@@ -30,14 +30,15 @@ type param struct {
 }
 
 var (
+	_ fetch.Caster     = (*Scope)(nil)
 	_ fetch.Namer      = (*Scope)(nil)
 	_ fetch.ResultType = (*Scope)(nil)
 )
 
 const notInside = "names are those of parameters, at a function's entry and returns"
 
-// None is the Scope of a function of which nothing is known.
-func None(why error) *Scope { return &Scope{why: why} }
+// None is the Scope of a function of which nothing is known, beside types that are there, or nil.
+func None(spec *Spec, why error) *Scope { return &Scope{spec: spec, why: why} }
 
 // HasFunc says whether the types tell of a function of a name: of the kernel's or of the module's alone, not of both.
 func (s *Spec) HasFunc(name string) bool {
@@ -49,7 +50,7 @@ func (s *Spec) HasFunc(name string) bool {
 func (s *Spec) Scope(name string, abi arch.ABI) *Scope {
 	t := s.typ(s.funcs[name])
 	if t.kind != kindFuncProto || t.count > maxParams {
-		return None(fmt.Errorf("%w: those of function %s", errDamaged, name))
+		return None(s, fmt.Errorf("%w: those of function %s", errDamaged, name))
 	}
 	sc := &Scope{spec: s, ret: ID(t.size)}
 	shapes := make([]arch.Shape, t.count)
@@ -67,7 +68,7 @@ func (s *Spec) Scope(name string, abi arch.ABI) *Scope {
 		sc.result, err = abi.RetVal(0)
 	}
 	if err != nil {
-		return None(err)
+		return None(s, err)
 	}
 	for i := range places {
 		sc.params[i].at = places[i]

@@ -103,7 +103,7 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 		err = c.compileFilter(e)
 	}
 	if err == nil && e.counts() {
-		return c.countPassing(e)
+		return countPassing(e)
 	}
 	if err == nil && d.Hist != nil {
 		c.compileHist(e)

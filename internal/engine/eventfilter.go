@@ -19,7 +19,7 @@ func (c *Core) compileFilter(e *Event) error {
 		return err
 	}
 	e.filter, e.work.Filter = f, nil
-	if f.InCode(e.Prog, c.t.CodegenEnv().Kernel != nil) {
+	if f.InCode(e.Prog) {
 		e.work.Filter = f
 	}
 	return nil
@@ -30,13 +30,10 @@ func (e *Event) counts() bool { return e.work.Count || e.work.CountPassing }
 
 // countPassing has the code at the hit run the filter of an event that only counts: nobody reads a record of it. Precondition:
 // compileFilter.
-func (c *Core) countPassing(e *Event) error {
-	if c.t.CodegenEnv().Kernel != nil {
-		return errno.Errorf(unix.EOPNOTSUPP, "filter %q of an event that only counts: in a guest's kernel filters are for events that are recorded; record the event", e.Def.Filter)
-	}
+func countPassing(e *Event) error {
 	if e.work.Filter == nil {
 		return errno.Errorf(unix.EOPNOTSUPP, "filter %q of an event that only counts: the code at the hit can not run it: %s; record the event",
-			e.Def.Filter, e.filter.NotInCode(e.Prog, false))
+			e.Def.Filter, e.filter.NotInCode(e.Prog))
 	}
 	e.work.Count, e.work.CountPassing = false, true
 	return nil

@@ -15,6 +15,7 @@ var (
 	_ fetch.Namer      = (*env)(nil)
 	_ fetch.Inliner    = (*env)(nil)
 	_ fetch.ResultType = (*env)(nil)
+	_ fetch.Caster     = (*env)(nil)
 )
 
 // Name finds what a name of the program stands for.
@@ -44,6 +45,18 @@ func (v *env) Result(e *event.Expr) (*fetch.Var, error) {
 	n, err := v.scope(fetch.PointReturn)
 	if t, ok := n.(fetch.ResultType); err == nil && ok {
 		return t.Result(e)
+	}
+	return nil, err
+}
+
+// Cast finds what a typecast leads to, where the target knows types by their names.
+func (v *env) Cast(e *event.Expr) (*fetch.Var, error) {
+	if v.c.can.Namer == nil {
+		return nil, nil
+	}
+	n, err := v.scope(fetch.PointInside)
+	if t, ok := n.(fetch.Caster); err == nil && ok {
+		return t.Cast(e)
 	}
 	return nil, err
 }

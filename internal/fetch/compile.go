@@ -234,6 +234,9 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 
 // name finds what a name of the program stands for.
 func (c *compiler) name(e *event.Expr) error {
+	if e.Cast != nil {
+		return c.cast(e)
+	}
 	n, ok := c.env.(Namer)
 	if !ok {
 		return c.refuse(event.NoBTFArg, e, fmt.Sprintf("names such as %q need debug info; use $argN, %%REG or @SYMBOL", e.Name), nil)

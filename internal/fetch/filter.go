@@ -161,12 +161,11 @@ func (a *Arg) field(i int) (event.FilterField, bool) {
 	return f, true
 }
 
-// InCode says whether generated code can run the filter: all tests compare numbers and strings that it has at the hit. Where kernel is
-// true, in a guest's kernel, strings and values that take a load are not compared there.
-func (f *Filter) InCode(p *Program, kernel bool) bool { return f.NotInCode(p, kernel) == "" }
+// InCode says whether generated code can run the filter: all tests compare numbers and strings that it has at the hit.
+func (f *Filter) InCode(p *Program) bool { return f.NotInCode(p) == "" }
 
 // NotInCode says which test generated code can not run, "" if it can run all (InCode).
-func (f *Filter) NotInCode(p *Program, kernel bool) string {
+func (f *Filter) NotInCode(p *Program) string {
 	for i := range f.Steps {
 		t := f.Steps[i].Test
 		switch {
@@ -178,7 +177,7 @@ func (f *Filter) NotInCode(p *Program, kernel bool) string {
 				return "it tests the place of a return"
 			}
 		case t.Field.Kind == event.FieldArg:
-			if a := &p.Args[t.Field.Arg]; !a.testable(t, kernel) {
+			if a := &p.Args[t.Field.Arg]; !a.testable(t) {
 				return fmt.Sprintf("it tests %s, which is not a number or a string that the code has at the hit", a.Name)
 			}
 		default:
@@ -189,11 +188,11 @@ func (f *Filter) NotInCode(p *Program, kernel bool) string {
 }
 
 // testable says whether generated code can test the argument.
-func (a *Arg) testable(t *event.FilterTest, kernel bool) bool {
+func (a *Arg) testable(t *event.FilterTest) bool {
 	if t.Field.Text {
-		return !kernel && (a.Store == StoreString || a.Store == StoreCounted)
+		return a.Store == StoreString || a.Store == StoreCounted
 	}
-	return a.Store == StoreValue && a.Type.Width == 0 && !(kernel && a.loads())
+	return a.Store == StoreValue && a.Type.Width == 0
 }
 
 // loads says whether the value takes a load.

@@ -17,6 +17,13 @@ type Namer interface {
 	Params(at Point, vars bool) ([]string, error)
 }
 
+// Caster is an Env that knows the types of a program by their names.
+type Caster interface {
+	// Cast gives what the path of an expression with a typecast leads to, from the address on; nil: no types are known by their names.
+	// Errors that are a *NameError say where in it.
+	Cast(e *event.Expr) (*Var, error)
+}
+
 // Var is what a name stands for. Base, Derefs, AtEntry and Result are those of an Arg.
 type Var struct {
 	Base            Base
@@ -109,15 +116,44 @@ func (c *compiler) returned(e *event.Expr) (err error) {
 	return err
 }
 
-// deref reads memory at an address, which may be a variable.
-func (c *compiler) deref(e *event.Expr) error {
-	if err := c.expr(e.Sub); err != nil {
+// cast reads what a typecast leads to, from its address on.
+func (c *compiler) cast(e *event.Expr) error {
+	var v *Var
+	var err error
+	if n, ok := c.env.(Caster); ok {
+		v, err = n.Cast(e)
+	}
+	switch {
+	case err != nil:
+		return c.unnamed(e, err)
+	case v == nil:
+		return c.def.Refuse(event.NosupBTFArg, e.Cast.Pos-1, "a typecast needs the types of a guest's kernel: use +OFFSET(...)", nil)
+	}
+	if err := c.pointer(e.Cast.Address); err != nil {
+		return err
+	}
+	c.arg.Derefs = append(c.arg.Derefs, v.Derefs...)
+	v.Derefs, c.v = c.arg.Derefs, v
+	return nil
+}
+
+// pointer finds an address, which may be a variable.
+func (c *compiler) pointer(e *event.Expr) error {
+	if err := c.expr(e); err != nil {
 		return err
 	}
 	if v := c.v; v != nil && (v.Type.Width > 0 || v.Count > 0 || v.Str == StrGo || v.Str == StrHere) {
-		return c.refuse(event.BadFetchArg, e.Sub, fmt.Sprintf("%s is of type %s, and no address", e.Sub.Name, v.TypeName), nil)
+		return c.refuse(event.BadFetchArg, e, fmt.Sprintf("%s is of type %s, and no address", e.Name, v.TypeName), nil)
 	}
 	c.v = nil
+	return nil
+}
+
+// deref reads memory at an address, which may be a variable.
+func (c *compiler) deref(e *event.Expr) error {
+	if err := c.pointer(e.Sub); err != nil {
+		return err
+	}
 	if e.User {
 		c.arg.User |= 1 << len(c.arg.Derefs)
 	}

@@ -14,7 +14,7 @@ import (
 func (t *Target) Names(r symbol.Resolved, name string, abi arch.ABI) fetch.Namer {
 	spec, as, err := t.funcTypes(r, name)
 	if err != nil {
-		return btf.None(err)
+		return btf.None(spec, err)
 	}
 	return spec.Scope(as, abi)
 }
@@ -29,6 +29,7 @@ func (t *Target) Prototype(r symbol.Resolved) string {
 }
 
 // funcTypes finds the types that tell of a function, and what they call it: as the definition does, or by its symbol.
+// With an error spec, if not nil, has other types.
 func (t *Target) funcTypes(r symbol.Resolved, name string) (spec *btf.Spec, as string, err error) {
 	if r.Module.Main {
 		spec, err = t.k.FuncTypes()
@@ -42,7 +43,7 @@ func (t *Target) funcTypes(r symbol.Resolved, name string) (spec *btf.Spec, as s
 	if i := slices.IndexFunc(names, spec.HasFunc); i >= 0 {
 		return spec, names[i], nil
 	}
-	return nil, "", fmt.Errorf("the kernel's types (BTF) do not tell of function %s", r.Func.Name)
+	return spec, "", fmt.Errorf("the kernel's types (BTF) do not tell of function %s", r.Func.Name)
 }
 
 // moduleTypes gives the types that a module has brought.

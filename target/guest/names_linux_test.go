@@ -227,6 +227,8 @@ var namesByRegister = [][2]string{
 	{"p:again do_sys_openat2 how filename", "p:again do_sys_openat2 how=%dx:x64 filename=%si:x64"},
 	{"r:ret do_sys_openat2 $retval", "r:ret do_sys_openat2 $retval:s64"},
 	{"r:file do_filp_open $retval", "r:file do_filp_open $retval:x64"},
+	{"p:cast do_sys_openat2 f=(open_how)%dx->flags m=(open_how)$arg3->mode", "p:cast do_sys_openat2 f=+0(%dx):u64 m=+8(%dx):u64"},
+	{"p:casts vfs_open n=(dentry)(path->dentry)->d_name.name:string m=(path,dentry)(path)->mnt", "p:casts vfs_open n=+0(+40(+8(%di))):string m=-8(%di):x64"},
 	{"p:vopen vfs_open path->dentry file", "p:vopen vfs_open arg1=+8(%di):x64 file=%si:x64"},
 }
 

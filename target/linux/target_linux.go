@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"kprobes.dev/kprobes/internal/hit"
 
@@ -22,6 +21,9 @@ type Options struct {
 	Buffer int
 	// Count makes probes that only count: the ring is off.
 	Count bool
+	// Callers has the kernel record a stack behind each hit, of which at most so many callers are handed over; 0: none is recorded
+	// but by triggers.
+	Callers int
 }
 
 // DefaultBuffer is the size of a CPU's ring, in bytes.
@@ -42,7 +44,9 @@ type Target struct {
 	events []*probed
 	byID   map[uint16]*probed
 	totals []Total
-	bad    error // the first record or page that was not understood
+	stack  stackFormat           // its id is 0: no stacks are recorded
+	stacks map[uint64]*hit.Event // of stacks, by the first address
+	bad    error                 // the first record or page that was not understood
 	shut   bool
 }
 
@@ -52,6 +56,8 @@ type probed struct {
 	ours        string // our GROUP/NAME
 	ret         bool
 	filter      string
+	given       []*event.Def // of its probes; a pattern's is the pattern
+	triggers    []string     // that it has, as the kernel calls them, without counts and filters
 	*format
 	at   map[uint64]*hit.Event // by address
 	read uint64
@@ -60,7 +66,7 @@ type probed struct {
 // Open makes an instance for a trace. Nothing is probed yet. Errors are those of Dir, or
 // say which part of tracefs refused.
 func Open(o *Options) (*Target, error) {
-	t := &Target{byID: map[uint16]*probed{}}
+	t := &Target{byID: map[uint16]*probed{}, stacks: map[uint64]*hit.Event{}}
 	if o != nil {
 		t.o = *o
 	}
@@ -103,6 +109,11 @@ func (t *Target) configure() (err error) {
 	} {
 		if err := write(s[1], t.inst, s[0]); err != nil {
 			return err
+		}
+	}
+	if t.o.Callers > 0 {
+		if err := errors.Join(t.prepareStacks(), write("1", t.inst, "options/stacktrace")); err != nil {
+			return fmt.Errorf("this kernel records no stacks: %w", err)
 		}
 	}
 	if err := t.exclude(); err != nil {
@@ -151,150 +162,6 @@ func (t *Target) exclude() error {
 // Names finds the names that lines show.
 func (t *Target) Names() hit.Namer { return t.names }
 
-// AddOptions are the choices of Add; nil means the defaults.
-type AddOptions struct {
-	// Skip leaves out functions of a pattern on which the kernel takes no probe; each is
-	// told to it with the reason. Nil: the first such function is an error.
-	Skip func(name string, why error)
-}
-
-// Add makes the probes and enables them: all or none. The errors of definitions are
-// *event.Error, with the kernel's own text and the column that its caret marks.
-func (t *Target) Add(defs []*event.Def, o *AddOptions) error {
-	if o == nil {
-		o = &AddOptions{}
-	}
-	for _, d := range defs {
-		if d.Name != "" {
-			t.namer.Reserve(d.Name)
-		}
-	}
-	var errs []error
-	for _, d := range defs {
-		errs = append(errs, t.define(d, o))
-	}
-	err := errors.Join(errs...)
-	if err == nil {
-		err = t.enable("1")
-	}
-	if err != nil {
-		return errors.Join(err, t.undefine())
-	}
-	return nil
-}
-
-// define makes the probes of a definition.
-func (t *Target) define(d *event.Def, o *AddOptions) error {
-	if err := foreign(d); err != nil {
-		return err
-	}
-	if m := d.Place.Module; m != "" {
-		if err := findModule(os.DirFS("/"), release(), m); err != nil {
-			return d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)
-		}
-	}
-	if !d.Place.Glob {
-		return t.defineOne(d)
-	}
-	funcs, err := Funcs("*")
-	if err != nil {
-		return err
-	}
-	all, err := expand(d, funcs)
-	if err != nil {
-		return err
-	}
-	made := 0
-	for _, one := range all {
-		switch err := t.defineOne(one); {
-		case err == nil:
-			made++
-		case o.Skip == nil:
-			return err
-		default:
-			o.Skip(one.Place.Symbol, err)
-		}
-	}
-	if made == 0 {
-		return d.Refuse(event.FailRegProbe, d.Place.Pos, "of the functions that match none takes a probe", nil)
-	}
-	return nil
-}
-
-// defineOne makes one probe and reads its format.
-func (t *Target) defineOne(d *event.Def) error {
-	name := d.Name
-	if name == "" {
-		name = t.namer.Name(d, d.Place)
-	}
-	group := t.group(d.Group)
-	cmd := command(d, group, name)
-	if err := write(cmd, t.dir, "kprobe_events"); err != nil {
-		if d.Name == "" {
-			t.namer.Release(name)
-		}
-		log, _ := read(t.dir, "error_log")
-		return t.explain(d, refused(d, cmd, log, err))
-	}
-	ours := group + "/" + name
-	if i := slices.IndexFunc(t.events, func(p *probed) bool { return p.ours == ours }); i >= 0 {
-		if had := t.events[i].filter; had != d.Filter { // another probe of an event that is there
-			return errno.Errorf(unix.EINVAL, "filter %q: an event has one filter, and %s has %q", d.Filter, name, had)
-		}
-		return nil
-	}
-	p := &probed{group: d.Group, name: name, ours: ours, ret: d.Kind == event.Return, filter: d.Filter, at: map[uint64]*hit.Event{}}
-	t.events = append(t.events, p) // so that it is taken out whatever follows
-	text, err := read(t.inst, "events", ours, "format")
-	if err != nil {
-		return err
-	}
-	if p.format, err = parseFormat(text); err != nil {
-		return err
-	}
-	t.byID[p.id] = p
-	return t.filter(p)
-}
-
-// filter gives an event its filter.
-func (t *Target) filter(p *probed) error {
-	if p.filter == "" {
-		return nil
-	}
-	err := write(p.filter, t.inst, "events", p.ours, "filter")
-	if err == nil {
-		return nil
-	}
-	shown, _ := read(t.inst, "events", p.ours, "filter")
-	return refusedFilter(p.filter, shown, err)
-}
-
-// group is our group for one of the user's.
-func (t *Target) group(name string) string {
-	n := slices.Index(t.groups, name)
-	if n < 0 {
-		n = len(t.groups)
-		t.groups = append(t.groups, name)
-	}
-	return t.holder.group(n)
-}
-
-// explain says why the kernel takes no probe on a function, where it does not itself.
-func (t *Target) explain(d *event.Def, err error) error {
-	var e *event.Error
-	if d.Place.Kind != event.PlaceSymbol || !errors.As(err, &e) || e.Code != event.FailRegProbe {
-		return err
-	}
-	syms, bad := loadSymbols()
-	if bad != nil || !slices.ContainsFunc(syms, func(k ksym) bool { return k.name == d.Place.Symbol }) {
-		return err
-	}
-	if funcs, bad := Funcs(d.Place.Symbol); bad == nil && len(funcs) == 0 {
-		e.Text = d.Place.Symbol + " is on the kernel's blacklist, or notrace: kprobe funcs -k lists what can be probed"
-	}
-	return err
-}
-
 // enable switches all events in our instance.
 func (t *Target) enable(on string) error {
 	var errs []error
@@ -309,7 +176,7 @@ func (t *Target) enable(on string) error {
 
 // undefine takes all our probes out of the kernel.
 func (t *Target) undefine() error {
-	var errs []error
+	errs := []error{t.removeTriggers()}
 	if len(t.events) > 0 {
 		errs = append(errs, t.enable("0"))
 	}
@@ -357,6 +224,9 @@ func (t *Target) hit(r *rawRecord, buf []byte) (*hit.Hit, error) {
 	if !ok {
 		return nil, fmt.Errorf("record of %d bytes", len(r.data))
 	}
+	if t.stacked() && c.id == t.stack.id {
+		return t.stackHit(r, &c, buf), nil
+	}
 	p := t.byID[c.id]
 	if p == nil {
 		return nil, nil
@@ -393,7 +263,7 @@ func (t *Target) Leave(f func(*hit.Hit)) error {
 	var errs []error
 	if len(t.events) > 0 {
 		tactics := t.tactics()
-		errs = append(errs, t.enable("0"))
+		errs = append(errs, t.removeTriggers(), t.enable("0"))
 		t.names.refresh()
 		t.poll(true, f)
 		errs = append(errs, t.sum(tactics))

@@ -41,11 +41,21 @@ func (t *Target) sum(tactics map[string]string) error {
 		}
 		t.totals = append(t.totals, s)
 	}
+	if t.stacked() { // stacks are lost too
+		lost = min(lost, total(over))
+	}
 	for i, n := range share(lost, over) {
 		t.totals[i].Lost = n
 		t.totals[i].Hits += n
 	}
 	return nil
+}
+
+func total(ns []uint64) (all uint64) {
+	for _, n := range ns {
+		all += n
+	}
+	return all
 }
 
 // profileTries is how often the files of counts and of events are read until they agree:

@@ -80,7 +80,7 @@ func testFilters(a *arena, r *rand.Rand) (passed, stopped int) {
 	prog := filteredStrings()
 	text := randomFilter(r)
 	filter, err := prog.Filter(text, fetch.FilterEnv{})
-	if err != nil || !filter.InCode(prog, false) {
+	if err != nil || !filter.InCode(prog) {
 		a.t.Fatalf("%s: %v", text, err)
 	}
 	work := map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog}, {Event: 3, Prog: prog, Filter: filter}, {Event: 4, Prog: prog, Filter: filter, CountPassing: true}}}

@@ -15,7 +15,13 @@ func (f *frame) filterText(s *storing, step *fetch.FilterStep, to func(int) Labe
 	if step.Turned {
 		yes, no = no, yes
 	}
-	m := matching{f, f.textSpan(a, t, fault), f.s2(), fault, no, a.Store == fetch.StoreString}
+	m := matching{frame: f, cur: f.s1(), end: f.s2(), fault: fault, no: no}
+	if f.w.Kernel != nil {
+		f.kernelText(a, t, step.Parts, m, yes)
+		return
+	}
+	f.textSpan(a, t, fault)
+	m.looked = a.Store == fetch.StoreString
 	if a.Store == fetch.StoreCounted {
 		m.touch()
 	}
@@ -38,16 +44,47 @@ func (f *frame) textSpan(a *fetch.Arg, t int, fault Label) Reg {
 	return f.s1()
 }
 
+// kernelText is filterText in a kernel: the copy of a string that is staged is compared; any other is read where it is, by the
+// kernel's own functions.
+func (f *frame) kernelText(a *fetch.Arg, t int, parts [][]symbol.ByteSet, m matching, yes Label) {
+	f.textSpan(a, t, m.fault)
+	compare := func() {
+		m.parts(parts)
+		f.Jmp(yes)
+	}
+	if a != f.staged {
+		compare()
+		return
+	}
+	long := f.Label()
+	f.TestRR(8, m.cur, m.cur) // the address of a string that was staged is 0
+	f.Jcc(CondNE, long)
+	f.Lea(m.cur, At(RSP, f.stage))
+	f.OpRR(OpAdd, 8, m.end, m.cur)
+	m.copied = true
+	compare()
+	f.after(func() {
+		f.Bind(long)
+		m.copied = false
+		compare()
+	})
+}
+
 // matching is the comparison of the bytes from cur to end with a pattern.
 type matching struct {
 	*frame
 	cur, end  Reg
 	fault, no Label
 	looked    bool // the bytes have been looked at
+	copied    bool // they are a copy on the stack
 }
 
 // bytes emits RAX = n bytes of the string.
 func (m *matching) bytes(n int, at Mem) {
+	if m.copied {
+		m.MovZXM(n, RAX, at)
+		return
+	}
 	if m.looked {
 		m.plainLoad(n, RAX, at, m.fault)
 		return

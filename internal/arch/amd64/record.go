@@ -113,6 +113,7 @@ func (f *frame) store(w *arch.ProbeOp) error {
 		f.MovMI(8, f.tempAt(tempUnits), s.units)
 		f.MovMI(8, f.tempAt(tempCur), s.units*8)
 	}
+	f.staged = f.w.stagedArg(w)
 	early := w.Filter != nil && !w.Filter.Loads(w.Prog) // what it tests is in registers: nothing else is asked before
 	if early {
 		f.filter(s, done)
@@ -140,7 +141,6 @@ func (f *frame) store(w *arch.ProbeOp) error {
 		f.Jmp(done)
 		f.Bind(long)
 	}
-	f.staged = f.w.stagedArg(w)
 	f.evaluate(s)
 	switch {
 	case f.w.Kernel != nil:
