@@ -68,7 +68,10 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 		}
 		return nil, false, err
 	}
-	evs, err := c.armNew(evs, o)
+	err := c.linkHists(evs)
+	if err == nil {
+		evs, err = c.armNew(evs, o)
+	}
 	if err != nil {
 		c.forget(evs)
 		return nil, true, err
@@ -80,6 +83,11 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 		c.startReaper()
 	}
 	c.admit(evs)
+	for _, e := range evs {
+		if e.linked != nil {
+			e.linked.stands = true
+		}
+	}
 	for n := len(evs); n > 0 && evs[n-1].internalProbe; n-- { // addHooks's
 		evs = evs[:n-1]
 	}

@@ -114,7 +114,7 @@ func testHistText(a *arena, r *rand.Rand, keys string) (counted, recorded int) {
 		want[k]++
 		sums[k] += vs[2].Num
 	}
-	entries, dropped := ReadHist(a.at(arenaHist)[:HistBytes(h, a.w.Layout.CPUs)], h, a.w.Layout.CPUs)
+	entries, dropped, _ := ReadHist(a.at(arenaHist)[:HistBytes(h, a.w.Layout.CPUs)], h, a.w.Layout.CPUs)
 	if dropped != 0 || len(entries) != len(want) || counted+recorded != runs {
 		a.t.Errorf("%d entries, want %d, %d dropped; %d of %d hits", len(entries), len(want), dropped, counted+recorded, runs)
 	}

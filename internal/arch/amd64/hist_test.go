@@ -32,11 +32,11 @@ func TestReadHist(t *testing.T) {
 	put(8, histWriting, [2]uint64{3, 4}, 1, 0)
 	put(1<<l.log-1, histReady, [2]uint64{1, 3}, 0, 7)
 	le.PutUint64(mem[histDropped:], 9)
-	entries, dropped := ReadHist(mem, h, cpus)
+	entries, dropped, _ := ReadHist(mem, h, cpus)
 	if dropped != 9 || len(entries) != 2 || entries[0].Hits != 10+11+12+1+2+3 || entries[0].Sums[0] != 15 || entries[1].Hits != 3 || entries[1].Sums[0] != 21 || entries[1].Keys[1] != 3 {
 		t.Errorf("%+v, %d dropped", entries, dropped)
 	}
-	if entries, _ := ReadHist(mem[:len(mem)-1], h, cpus); entries != nil {
+	if entries, _, _ := ReadHist(mem[:len(mem)-1], h, cpus); entries != nil {
 		t.Errorf("memory that is too short: %+v", entries)
 	}
 }
@@ -54,7 +54,7 @@ func TestReadHistStack(t *testing.T) {
 		}
 		le.PutUint64(mem[l.columns+uint64(slot*l.column):], 5)
 	}
-	entries, _ := ReadHist(mem, h, 1)
+	entries, _, _ := ReadHist(mem, h, 1)
 	if len(entries) != 6 {
 		t.Fatalf("%+v", entries)
 	}
