@@ -83,11 +83,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 		c.startReaper()
 	}
 	c.admit(evs)
-	for _, e := range evs {
-		if e.linked != nil {
-			e.linked.stands = true
-		}
-	}
+	c.admitLinked(evs)
 	for n := len(evs); n > 0 && evs[n-1].internalProbe; n-- { // addHooks's
 		evs = evs[:n-1]
 	}

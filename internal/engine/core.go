@@ -48,7 +48,8 @@ type Core struct {
 	lines   lines
 	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
 	records *records.Reader
-	unwind  *unwindTables // nil: no stack has been recorded
+	unwind  *unwindTables                   // nil: no stack has been recorded
+	traced  map[*event.Synthetic]*histogram // that generated code makes
 
 	addition
 	own ownProbes // those that do not stand yet

@@ -59,7 +59,7 @@ func (c *Core) linkHists(evs []*Event) error {
 			e.work.Tick = tick
 		}
 		for _, tr := range h.Traces {
-			t.Traces = append(t.Traces, l.trace(tr))
+			t.Traces = append(t.Traces, l.trace(tr, c.traced[tr.Of]))
 		}
 		e.work.Hist, e.linked, l.tables[e] = t, l, t
 		l.events = append(l.events, e)
@@ -73,13 +73,14 @@ func (c *Core) onlyOne(e *Event) bool {
 	return !slices.ContainsFunc(c.events, same) && !slices.ContainsFunc(c.batch, same)
 }
 
-// trace gives the table of a synthetic event's histogram, for one of the events that make it.
-func (l *histLink) trace(tr fetch.HistTrace) *arch.HistTable {
+// trace gives the table of a synthetic event's histogram, for one of the events that make it. have is the memory that those of earlier
+// additions count in; nil: there are none.
+func (l *histLink) trace(tr fetch.HistTrace, have *histogram) *arch.HistTable {
 	t := &arch.HistTable{Hist: tr.Hist}
 	i := slices.IndexFunc(l.traced, func(o *tracedHist) bool { return o.of == tr.Of })
 	if i < 0 {
 		i = len(l.traced)
-		l.traced = append(l.traced, &tracedHist{of: tr.Of})
+		l.traced = append(l.traced, &tracedHist{of: tr.Of, histogram: have})
 	}
 	l.traced[i].tables = append(l.traced[i].tables, t)
 	return t
@@ -97,6 +98,22 @@ func (c *Core) tracedMemory(l *histLink, t *arch.HistTable) (err error) {
 		t.Addr = tr.addr
 	}
 	return err
+}
+
+// admitLinked notes that the code of events stands.
+func (c *Core) admitLinked(evs []*Event) {
+	for _, e := range evs {
+		if e.linked == nil {
+			continue
+		}
+		e.linked.stands = true
+		for _, tr := range e.linked.traced {
+			if c.traced == nil {
+				c.traced = map[*event.Synthetic]*histogram{}
+			}
+			c.traced[tr.of] = tr.histogram
+		}
+	}
 }
 
 // unlink has whoever reads the records make an event's histogram, and those that refer to each other with it: a probe that the kernel holds
@@ -129,19 +146,14 @@ func (ed *editor) remakeUnlinked(cs []*functionChange) (failed []*functionChange
 	return failed
 }
 
-// Traced gives what generated code has counted of a synthetic event, which actions of an event's histogram make (event.HistAction.Traced).
-// ok is false if it does not count: the event has records. It may be called after Close.
-func (c *Core) Traced(e *Event, of *event.Synthetic) (entries []fetch.HistEntry, dropped uint64, ok bool, err error) {
+// Traced gives what generated code has counted of a synthetic event, which actions of events' histograms make (event.HistAction.Traced).
+// ok is false if it does not count: the events have records. It may be called after Close.
+func (c *Core) Traced(of *event.Synthetic) (entries []fetch.HistEntry, dropped uint64, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.linked == nil {
-		return nil, 0, false, nil
-	}
-	for _, tr := range e.linked.traced {
-		if tr.of == of && tr.histogram != nil {
-			entries, dropped, _, err = tr.read(of.Name)
-			return entries, dropped, true, err
-		}
+	if h := c.traced[of]; h != nil {
+		entries, dropped, _, err = h.read(of.Name)
+		return entries, dropped, true, err
 	}
 	return nil, 0, false, nil
 }
