@@ -37,27 +37,25 @@ const (
 type latencyRow struct {
 	what, bpftrace string
 	function       string
+	to             string   // where the second probe stands
 	probes         []string // with the address in the place of %x
 	hists          []string
 	synth          string // the synthetic event that has the latencies, and is counted by hists' last; "": there is none
-	script         string // with the function in the place of %s
+	script         string // with the functions in the place of %s
 }
-
-// betweenAt is where bench_push has its second probe: behind push and lea.
-const betweenAt = 5
 
 var latencyRows = []latencyRow{
 	{
-		what: figureLatency, bpftrace: figureBpftrace, function: "bench_lea",
+		what: figureLatency, bpftrace: figureBpftrace, function: "bench_lea", to: "bench_lea",
 		probes: []string{"r:bench/latency 0x%x ns=$duration"}, hists: []string{"keys=ns.log2"},
-		script: "uprobe:%[1]s { @start[tid] = nsecs; } uretprobe:%[1]s { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }",
+		script: "uprobe:%s { @start[tid] = nsecs; } uretprobe:%s { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }",
 	},
 	{
-		what: figureBetween, bpftrace: figureBetweenBpftrace, function: "bench_push",
+		what: figureBetween, bpftrace: figureBetweenBpftrace, function: workload.Ends, to: workload.Bottom,
 		probes: []string{"p:bench/from 0x%x", "p:bench/to 0x%x"},
 		hists:  []string{"keys=common_pid:ts0=common_timestamp", "keys=common_pid:lat=common_timestamp-$ts0:onmatch(bench.from).trace(between,$lat)", "keys=ns.log2"},
 		synth:  "s:between u64 ns",
-		script: fmt.Sprintf("uprobe:%%[1]s { @start[tid] = nsecs; } uprobe:%%[1]s+%d { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }", betweenAt),
+		script: "uprobe:%s { @start[tid] = nsecs; } uprobe:%s { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }",
 	},
 }
 
@@ -148,10 +146,6 @@ func (b *bench) latencyTime(l *latencyRow) (ns, clock float64, err error) {
 
 // latencyEvents makes the definitions of a way, and its synthetic event, if it has one.
 func (b *bench) latencyEvents(l *latencyRow) (defs []*event.Def, synth *event.Synthetic, err error) {
-	at, err := b.place(l.function)
-	if err != nil {
-		return nil, nil, err
-	}
 	var hists []*event.Hist
 	for _, text := range l.hists {
 		h, err := event.ParseHist(text)
@@ -167,7 +161,11 @@ func (b *bench) latencyEvents(l *latencyRow) (defs []*event.Def, synth *event.Sy
 		synth.Hist = hists[len(hists)-1]
 	}
 	for i, text := range l.probes {
-		d, err := event.Parse(fmt.Sprintf(text, at.Vaddr+uint64(i*betweenAt)))
+		at, err := b.place([]string{l.function, l.to}[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		d, err := event.Parse(fmt.Sprintf(text, at.Vaddr))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -190,11 +188,11 @@ func (b *bench) bpftraceTime(l *latencyRow) (ns float64, why, err error) {
 	if why != nil {
 		return 0, why, nil
 	}
-	at := b.copyPath + ":" + b.symbol(l.function)
+	from, to := b.copyPath+":"+b.symbol(l.function), b.copyPath+":"+b.symbol(l.to)
 	ctx, cancel := context.WithTimeout(b.ctx, bpftraceTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, "-B", "none", "-p", strconv.Itoa(b.copied.PID()), "-e",
-		fmt.Sprintf(l.script, at)+` interval:ms:100 { printf("ready\n"); }`) // the last one that it attaches
+		fmt.Sprintf(l.script, from, to)+` interval:ms:100 { printf("ready\n"); }`) // the last one that it attaches
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()
