@@ -7,6 +7,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // histLink is what the histograms of an Add that refer to each other have in common. Generated code makes all of them, or none: what an
@@ -158,13 +159,29 @@ func (c *Core) Traced(of *event.Synthetic) (entries []fetch.HistEntry, dropped u
 	return nil, 0, false, nil
 }
 
-// Linked gives the events whose histograms refer to each other with an event's, where generated code makes them: in the order of their
-// definitions.
-func (c *Core) Linked(e *Event) []*Event {
+// NewHistogram makes an empty histogram of an event, beside those that it refers to where generated code makes them.
+func (c *Core) NewHistogram(e *Event) (*hit.Histogram, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.linked == nil {
-		return nil
+		return hit.NewHistogram(e.Def.Hist, e.Prog)
 	}
-	return e.linked.events
+	set := hit.NewHistograms()
+	for _, tr := range e.linked.traced {
+		set.Synthetic(tr.of)
+	}
+	for _, o := range e.linked.events {
+		set.Event(o.Group, o.Name, o.Prog)
+	}
+	var h *hit.Histogram
+	for _, o := range e.linked.events {
+		of, err := set.Add(o.Group, o.Name, o.Def.Hist)
+		if err != nil {
+			return nil, err
+		}
+		if o == e {
+			h = of
+		}
+	}
+	return h, nil
 }
