@@ -86,6 +86,8 @@ type HistTable struct {
 	Of   *HistTable // has the variable that Hist.Since reads
 	// Traces are counted in too at each hit that counts: their numbers are the hit's. They trace nothing, and have no variables.
 	Traces []*HistTable
+	// Code is native.HistCode: a program that has no histograms is linked without it.
+	Code any
 }
 
 // TID says whether the thread's id is among the numbers.

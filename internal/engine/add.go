@@ -44,6 +44,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 	var evs []*Event
 	var errs []error
 	defer func() { c.batch, c.skipped = nil, nil }()
+	c.takeHist = c.compileHist
 	for _, d := range defs {
 		es, err := c.define(d, o)
 		errs = append(errs, err)

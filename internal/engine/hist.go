@@ -25,7 +25,7 @@ func (c *Core) compileHist(e *Event) {
 		callers-- // the probed instruction comes before them
 	}
 	if h := e.Prog.Hist(e.Def.Hist, callers); h != nil {
-		e.work.Hist = &arch.HistTable{Hist: h}
+		e.work.Hist = &arch.HistTable{Hist: h, Code: native.HistCode()}
 	}
 }
 

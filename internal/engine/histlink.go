@@ -6,6 +6,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
 )
@@ -50,7 +51,7 @@ func (c *Core) linkHists(evs []*Event) error {
 		if e.work.Hist = nil; h.Hist == nil {
 			continue
 		}
-		t := &arch.HistTable{Hist: h.Hist}
+		t := &arch.HistTable{Hist: h.Hist, Code: native.HistCode()}
 		if h.Of != nil {
 			t.Of = l.tables[of[h.Of]]
 			tick, err := c.records.Tick()

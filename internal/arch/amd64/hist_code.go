@@ -46,6 +46,12 @@ func (s *storing) counting(t *arch.HistTable) *counting {
 	return c
 }
 
+// histCode is hist.
+type histCode func(f *frame, s *storing, done, long Label)
+
+// HistCode is arch.HistTable.Code.
+func HistCode() any { return histCode((*frame).hist) }
+
 // hist emits the counting of a hit. It goes on at done, or at long with a string that is longer than a key.
 func (f *frame) hist(s *storing, done, long Label) {
 	t := s.w.Hist

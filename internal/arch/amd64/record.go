@@ -132,7 +132,7 @@ func (f *frame) store(w *arch.ProbeOp) error {
 	}
 	if w.Hist != nil {
 		long := f.Label()
-		f.hist(s, done, long)
+		w.Hist.Code.(histCode)(f, s, done, long)
 		if !w.Hist.Hist.Text() {
 			f.Bind(done)
 			return nil
