@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -208,5 +209,36 @@ func TestLatencyAtHit(t *testing.T) {
 				t.Errorf("the sums differ by %d", int64(sum))
 			}
 		})
+	}
+}
+
+// TestSpansBesideUprobe has a probe that the kernel holds, for no code can stand there, read another's variable: whoever reads the records makes
+// all histograms that refer to each other, also where the code for the others had been made.
+func TestSpansBesideUprobe(t *testing.T) {
+	path := testprog.Copy(t, testprog.Build(t, "gohard"))
+	calls := slices.DeleteFunc((&inside{path: path, starts: true}).instructions(t), func(a insn) bool {
+		return a.fn != "main.Twice" || !strings.HasPrefix(a.text, "call")
+	})
+	p := testprog.Start(t, path, "1")
+	out := tempFile(t, "hist")
+	s := &session{t: t, pid: p.PID, before: stateOf(t, p.PID)}
+	s.start(command(t, "hist", "-v", "-p", strconv.Itoa(p.PID), "-o", out, "p:in main.Once n=$arg1:u32", "keys=common_pid:n0=n",
+		fmt.Sprintf("p:out main.Twice+%d v=\\7:u64", calls[1].off), "keys=common_pid:v=v:d=v-$n0:onmatch(kprobes.in).trace(gap,$d)", "s:gap u64 d", "keys=d",
+		"p:alone main.Twice", "keys=common_pid"))
+	s.armed()
+	before := right(t, p, "count")
+	n := grown(before, right(t, p, "go 250"))
+	r := s.end()
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hs := histogramsIn(t, string(b))
+	if !byReader(r, "in") || !byReader(r, "out") || byReader(r, "alone") || r.totals["out"].tactic != "uprobe" || r.totals["in"].tactic != "jump" {
+		t.Error(r.stderr)
+	}
+	times := n["main.Twice"]
+	if times == 0 || r.totals["in"].hits < 2*times || r.totals["out"].hits != times || hs[0].total != r.totals["in"].hits || hs[1].total == 0 || hs[1].total != hs[2].total {
+		t.Errorf("%d calls; %+v\n%s", times, r.totals, b)
 	}
 }
