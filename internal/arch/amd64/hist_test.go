@@ -65,3 +65,24 @@ func TestReadHistStack(t *testing.T) {
 		}
 	}
 }
+
+// TestReadHistUnset reads the hits that found no variable, of all CPUs, beside entries that are read as in other histograms.
+func TestReadHistUnset(t *testing.T) {
+	const cpus = 2
+	h := &fetch.Hist{Keys: make([]fetch.HistNumber, 1), Sets: make([]fetch.HistNumber, 2), Size: 4, Since: &fetch.HistVar{}}
+	mem := make([]byte, HistBytes(h, cpus))
+	l := layoutOf(h)
+	le := binary.LittleEndian
+	for cpu := range uint64(cpus) {
+		le.PutUint64(mem[l.columns+cpu*l.stride+l.unset:], 5+cpu)
+		le.PutUint64(mem[l.columns+cpu*l.stride+7*uint64(l.column):], 100)
+	}
+	for at := l.vars; at < l.columns; at += 8 {
+		le.PutUint64(mem[at:], ^uint64(0)) // variables are nobody's numbers
+	}
+	le.PutUint64(mem[histSlots+7*l.slot:], 0xabc0|histReady)
+	entries, dropped, unset := ReadHist(mem, h, cpus)
+	if len(entries) != 1 || entries[0].Hits != 200 || dropped != 0 || unset != 11 {
+		t.Errorf("%+v, %d dropped, %d unset", entries, dropped, unset)
+	}
+}
