@@ -22,8 +22,10 @@ func spansOf(t *testing.T, in, out, traced string, cmd ...string) (hs []histogra
 	t.Helper()
 	file := tempFile(t, "hist")
 	s := &session{t: t}
-	s.start(command(t, append([]string{"hist", "-o", file, "--buffer-size", "4194304", "p:in span_begin id=$arg1:u64 n=$arg2:u32", in,
-		"p:out span_finish id=$arg1:u64 m=$arg2:u64", out, "s:gap u64 d; u64 id", traced, "--", testprog.Build(t, "spans")}, cmd...)...))
+	s.start(command(t, append([]string{
+		"hist", "-o", file, "--buffer-size", "4194304", "p:in span_begin id=$arg1:u64 n=$arg2:u32", in,
+		"p:out span_finish id=$arg1:u64 m=$arg2:u64", out, "s:gap u64 d; u64 id", traced, "--", testprog.Build(t, "spans"),
+	}, cmd...)...))
 	r = s.wait()
 	b, err := os.ReadFile(file)
 	if err != nil {
