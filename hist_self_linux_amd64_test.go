@@ -133,10 +133,11 @@ func TestSelfHistogramBetween(t *testing.T) {
 		wg.Go(func() {
 			for i := range uint32(rounds) {
 				id := th*keys + i%keys
-				opened(id, 3*id+1)
-				opened(id, 3*id)
-				closed(uint64(id), 3*uint64(id)+5+uint64(i&1))
-				closed(uint64(id), 0)
+				sum := uint64(opened(id, 3*id+1)) + uint64(opened(id, 3*id))
+				sum += closed(uint64(id), 3*uint64(id)+5+uint64(i&1))
+				if sum+closed(uint64(id), 0) == 1 {
+					t.Error("a wrong result")
+				}
 			}
 		})
 	}
