@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -92,6 +93,90 @@ func TestSelfHistogram(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 }
+
+//go:noinline
+func opened(id, n uint32) uint32 { return id + n }
+
+//go:noinline
+func closed(id, n uint64) uint64 { return id ^ n }
+
+// TestSelfHistogramBetween counts the time between two functions of the own process, by a key of both, in the code at the hit. Each of the
+// differences of numbers that it takes is of calls with the same key, and there are as many as there were pairs.
+func TestSelfHistogramBetween(t *testing.T) {
+	core, err := kprobes.Self()
+	must(t, err)
+	synth, err := event.ParseSynthetic("s:gap u64 d; u64 id")
+	must(t, err)
+	synth.Hist, err = event.ParseHist("keys=d:vals=id:sort=d")
+	must(t, err)
+	var defs []*event.Def
+	for _, c := range [][2]string{
+		{"p:in " + nameOf(opened) + " id=$arg1:u32 n=$arg2:u32", "keys=id:n0=n,ts0=common_timestamp"},
+		{"p:out " + nameOf(closed) + " id=$arg1:u64 n=$arg2:u64", "keys=id:d=n-$n0:onmatch(kprobes.in).trace(gap,$d,id)"},
+		{"p:at " + nameOf(closed) + " id=$arg1:u64", "keys=id:vals=common_timestamp-$ts0"},
+	} {
+		d, err := event.Parse(c[0])
+		must(t, err)
+		d.Hist, err = event.ParseHist(c[1])
+		must(t, err)
+		for i := range d.Hist.Actions {
+			d.Hist.Actions[i].Traced = synth
+		}
+		defs = append(defs, d)
+	}
+	evs, err := core.Add(defs, nil)
+	must(t, err)
+	const threads, rounds, keys = 4, 4000, 50
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for th := range uint32(threads) {
+		wg.Go(func() {
+			for i := range uint32(rounds) {
+				id := th*keys + i%keys
+				sum := uint64(opened(id, 3*id+1)) + uint64(opened(id, 3*id))
+				sum += closed(uint64(id), 3*uint64(id)+5+uint64(i&1))
+				if sum+closed(uint64(id), 0) == 1 {
+					t.Error("a wrong result")
+				}
+			}
+		})
+	}
+	wg.Wait()
+	all := uint64(time.Since(begin))
+	must(t, core.Remove(evs))
+	gap, err := core.Synthetic(synth)
+	must(t, err)
+	ids := uint64(0) // of the calls whose i is even
+	for id := range uint64(threads * keys) {
+		ids += rounds / keys * id * (1 - id%2)
+	}
+	n := uint64(threads * rounds / 2)
+	want := []kprobes.HistEntry{{Keys: []any{uint64(5)}, Hits: n, Sums: []uint64{ids}}, {Keys: []any{uint64(6)}, Hits: n, Sums: []uint64{gapIDs - ids}}}
+	if got := gap.Entries(); !reflect.DeepEqual(got, want) || gap.Dropped() != 0 || gap.Recorded {
+		t.Errorf("%+v, want %+v; %d dropped", got, want, gap.Dropped())
+	}
+	for i, most := range []uint64{2, 1, 1} {
+		h, err := core.Histogram(evs[i])
+		must(t, err)
+		if h.Recorded || h.Hits() != most*2*n || h.Dropped() != 0 || len(h.Entries()) != threads*keys {
+			t.Errorf("%s: %d hits, %d dropped, %d entries, recorded: %v", evs[i].Name, h.Hits(), h.Dropped(), len(h.Entries()), h.Recorded)
+		}
+		for _, e := range h.Entries() {
+			if e.Hits != most*rounds/keys || i == 2 && (e.Sums[0] == 0 || e.Sums[0] > all) {
+				t.Errorf("%s: %+v, of %d ns", evs[i].Name, e, all)
+			}
+		}
+		if n := core.Counts(evs[i]); n.Hits != 2*threads*rounds {
+			t.Errorf("%s: %+v", evs[i].Name, n)
+		}
+	}
+	if _, err := core.Synthetic(&event.Synthetic{Name: "other"}); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("an event that nobody traces: %v", err)
+	}
+}
+
+// gapIDs are the ids of all pairs of TestSelfHistogramBetween.
+const gapIDs = 4000 / 50 * (200 * 199 / 2)
 
 // TestSelfHistogramOfRecords: keys that the code at the hit can not take make records, which the caller counts, also those of strings
 // that are too long for it; stacks it takes. The text is that of the kernel's hist files.

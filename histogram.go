@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
@@ -33,16 +34,18 @@ type HistEntry = hit.HistEntry
 //		hist.Add(h)
 //	}
 //
-// Errors: EINVAL if the event has no Hist, or one that refers to other events; ENOENT if its object has not come yet.
+// A histogram that reads a variable of another's, with the same keys, is counted there too if both events were added by the same call, and what
+// is taken of the variable is a difference (kprobe hist, Details: "Where hits are counted"). Synthetic gives what its actions trace.
+//
+// Errors: EINVAL if the event has no Hist, or one that refers to other events and that needs records; ENOENT if its object has not come yet.
 func (c *Core) Histogram(e *Event) (*Histogram, error) {
 	if e.Def.Hist == nil {
 		return nil, errno.Errorf(unix.EINVAL, "%s has no histogram: set its definition's Hist before it is added", e.Name)
 	}
-	prog := c.e.Program(e.e)
-	if prog == nil {
+	if c.e.Program(e.e) == nil {
 		return nil, errno.Errorf(unix.ENOENT, "%s: its object is not there: a histogram needs it", e.Name)
 	}
-	h, err := hit.NewHistogram(e.Def.Hist, prog)
+	h, err := c.e.NewHistogram(e.e)
 	if err != nil {
 		return nil, errno.Errorf(unix.EINVAL, "%s: %w", e.Name, err)
 	}
@@ -52,6 +55,28 @@ func (c *Core) Histogram(e *Event) (*Histogram, error) {
 	}
 	h.Load(entries, dropped)
 	return &Histogram{core: c, hist: h, Recorded: !ok}, nil
+}
+
+// Synthetic gives what the code at the hit has counted of a synthetic event with a Hist: the actions that trace it have it as Traced
+// (event.HistAction). It may be called after Remove and Close.
+//
+// Errors: ENOENT if none of the events that were added traces it there: their hits make records.
+func (c *Core) Synthetic(s *event.Synthetic) (*Histogram, error) {
+	entries, dropped, ok, err := c.e.Traced(s)
+	if err == nil && !ok {
+		err = errno.Errorf(unix.ENOENT, "synthetic event %s: the code at the hit counts none: see Histogram", s.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	set := hit.NewHistograms()
+	set.Synthetic(s)
+	h, err := set.Add(event.SyntheticGroup, s.Name, s.Hist)
+	if err != nil {
+		return nil, errno.Errorf(unix.EINVAL, "%s: %w", s.Name, err)
+	}
+	h.Load(entries, dropped)
+	return &Histogram{core: c, hist: h}, nil
 }
 
 // Add counts a hit, which must be one of the histogram's event. A record that is damaged, or whose result is not known, has no keys: it

@@ -27,6 +27,8 @@ type HistAction struct {
 	Save    bool   // params are kept in the entry
 	Synth   string // the synthetic event that is traced; "": Save
 	Params  []string
+	// Traced is the synthetic event, where who has parsed both says so: the code at the hit can count it then. nil: it makes records.
+	Traced *Synthetic
 }
 
 // String is the action as the kernel prints it.

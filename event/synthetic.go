@@ -15,6 +15,7 @@ type Synthetic struct {
 	Text   string // as it was written
 	Name   string
 	Fields []SyntheticField
+	Hist   *Hist // what the events are counted in; nil: nothing. No part of Text.
 }
 
 // SyntheticField is a field of a synthetic event.

@@ -18,34 +18,71 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/workload"
 )
 
 // What is measured of a latency's histogram.
 const (
-	figureLatency   = "a latency's histogram, beyond two reads of the counter"
-	figureBpftrace  = "the same by bpftrace"
-	barLatency      = 25.0 // ns
-	barBpftrace     = 20.0 // times
-	bpftraceTime    = 2 * time.Minute
-	latencyFunction = "bench_lea"
+	figureLatency         = "a latency's histogram, beyond two reads of the counter"
+	figureBpftrace        = "the same by bpftrace"
+	figureBetween         = "a histogram of the time between two probes, beyond two reads"
+	figureBetweenBpftrace = "the same by two uprobes of bpftrace"
+	barLatency            = 25.0 // ns
+	barBpftrace           = 20.0 // times
+	bpftraceTime          = 2 * time.Minute
 )
 
-// latency measures what a histogram of a function's latency costs, and what the same costs by bpftrace.
+// latencyRow is a way to a histogram of latencies, and the same by bpftrace.
+type latencyRow struct {
+	what, bpftrace string
+	function       string
+	to             string   // where the second probe stands
+	probes         []string // with the address in the place of %x
+	hists          []string
+	synth          string // the synthetic event that has the latencies, and is counted by hists' last; "": there is none
+	script         string // with the functions in the place of %s
+}
+
+var latencyRows = []latencyRow{
+	{
+		what: figureLatency, bpftrace: figureBpftrace, function: "bench_lea", to: "bench_lea",
+		probes: []string{"r:bench/latency 0x%x ns=$duration"}, hists: []string{"keys=ns.log2"},
+		script: "uprobe:%s { @start[tid] = nsecs; } uretprobe:%s { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }",
+	},
+	{
+		what: figureBetween, bpftrace: figureBetweenBpftrace, function: workload.Ends, to: workload.Bottom,
+		probes: []string{"p:bench/from 0x%x", "p:bench/to 0x%x"},
+		hists:  []string{"keys=common_pid:ts0=common_timestamp", "keys=common_pid:lat=common_timestamp-$ts0:onmatch(bench.from).trace(between,$lat)", "keys=ns.log2"},
+		synth:  "s:between u64 ns",
+		script: "uprobe:%s { @start[tid] = nsecs; } uprobe:%s { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }",
+	},
+}
+
+// latency measures what histograms of latencies cost, and what the same costs by bpftrace.
 func (b *bench) latency() error {
-	f := figure{What: figureLatency, Where: whereProcess, Unit: "ns", Bar: barLatency, AtMost: true}
-	g := figure{What: figureBpftrace, Where: whereProcess, Unit: "times", Bar: barBpftrace}
+	for i := range latencyRows {
+		if err := b.latencyOf(&latencyRows[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) latencyOf(l *latencyRow) error {
+	f := figure{What: l.what, Where: whereProcess, Unit: "ns", Bar: barLatency, AtMost: true}
+	g := figure{What: l.bpftrace, Where: whereProcess, Unit: "times", Bar: barBpftrace}
 	if b.goProgram {
 		return b.add(unavailable([]figure{f, g}, errors.New("the workload's functions are a few instructions of assembler, which leave a return probe in Go no register"))...)
 	}
-	ns, clock, err := b.latencyTime()
+	ns, clock, err := b.latencyTime(l)
 	if err != nil {
 		f.Failed = escapedError(err)
 		return b.add(f)
 	}
 	f.set(ns - 2*clock)
 	f.Of = fmt.Sprintf("%.1f ns, a read %.1f ns", ns, clock)
-	its, why, err := b.bpftraceTime()
+	its, why, err := b.bpftraceTime(l)
 	switch {
 	case why != nil:
 		g.Why = escapedError(why)
@@ -58,14 +95,14 @@ func (b *bench) latency() error {
 	return b.add(f, g)
 }
 
-// latencyTime is what the entry and the return cost together, and what a read of the counter costs, in nanoseconds.
-func (b *bench) latencyTime() (ns, clock float64, err error) {
-	d, err := b.latencyEvent()
+// latencyTime is what both probes cost together, and what a read of the counter costs, in nanoseconds.
+func (b *bench) latencyTime(l *latencyRow) (ns, clock float64, err error) {
+	defs, synth, err := b.latencyEvents(l)
 	if err != nil {
 		return 0, 0, err
 	}
 	core := b.s.core
-	evs, err := core.Add([]*event.Def{d}, &kprobes.AddOptions{Tactic: arch.TacticJump})
+	evs, err := core.Add(defs, &kprobes.AddOptions{Tactic: arch.TacticJump})
 	if err != nil {
 		return 0, 0, err
 	}
@@ -73,8 +110,8 @@ func (b *bench) latencyTime() (ns, clock float64, err error) {
 	var diff, reads []float64
 	want := uint64(0)
 	for i := 0; i <= b.rounds && b.ctx.Err() == nil; i++ {
-		plain, err1 := b.plain.Run(latencyFunction, b.calls, 1)
-		probed, err2 := b.probed.Run(latencyFunction, b.calls, 1)
+		plain, err1 := b.plain.Run(l.function, b.calls, 1)
+		probed, err2 := b.probed.Run(l.function, b.calls, 1)
 		read, err3 := b.plain.Run(workload.Clock, b.calls, 1)
 		none, err4 := b.plain.Run("bench_ret", b.calls, 1)
 		if err := errors.Join(err1, err2, err3, err4); err != nil {
@@ -87,7 +124,12 @@ func (b *bench) latencyTime() (ns, clock float64, err error) {
 	if b.ctx.Err() != nil {
 		return 0, 0, errInterrupted
 	}
-	entries, dropped, ok, err := engine.Of(core).Histogram(engine.OfEvent(evs[0]))
+	e := engine.Of(core)
+	count := func() ([]fetch.HistEntry, uint64, bool, error) { return e.Histogram(engine.OfEvent(evs[0])) }
+	if synth != nil {
+		count = func() ([]fetch.HistEntry, uint64, bool, error) { return e.Traced(synth) }
+	}
+	entries, dropped, ok, err := count()
 	hits := uint64(0)
 	for _, e := range entries {
 		hits += e.Hits
@@ -102,21 +144,42 @@ func (b *bench) latencyTime() (ns, clock float64, err error) {
 	return median(diff), median(reads), err
 }
 
-func (b *bench) latencyEvent() (*event.Def, error) {
-	at, err := b.place(latencyFunction)
-	if err != nil {
-		return nil, err
+// latencyEvents makes the definitions of a way, and its synthetic event, if it has one.
+func (b *bench) latencyEvents(l *latencyRow) (defs []*event.Def, synth *event.Synthetic, err error) {
+	var hists []*event.Hist
+	for _, text := range l.hists {
+		h, err := event.ParseHist(text)
+		if err != nil {
+			return nil, nil, err
+		}
+		hists = append(hists, h)
 	}
-	d, err := event.Parse(fmt.Sprintf("r:bench/latency 0x%x ns=$duration", at.Vaddr))
-	if err != nil {
-		return nil, err
+	if l.synth != "" {
+		if synth, err = event.ParseSynthetic(l.synth); err != nil {
+			return nil, nil, err
+		}
+		synth.Hist = hists[len(hists)-1]
 	}
-	d.Hist, err = event.ParseHist("keys=ns.log2")
-	return d, err
+	for i, text := range l.probes {
+		at, err := b.place([]string{l.function, l.to}[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		d, err := event.Parse(fmt.Sprintf(text, at.Vaddr))
+		if err != nil {
+			return nil, nil, err
+		}
+		d.Hist = hists[i]
+		for j := range d.Hist.Actions {
+			d.Hist.Actions[j].Traced = synth
+		}
+		defs = append(defs, d)
+	}
+	return defs, synth, nil
 }
 
 // bpftraceTime is what two probes of bpftrace cost together, in nanoseconds; why tells that it can not be had here.
-func (b *bench) bpftraceTime() (ns float64, why, err error) {
+func (b *bench) bpftraceTime(l *latencyRow) (ns float64, why, err error) {
 	r := findRow("uprobe+uretprobe")
 	if why := (&kernelProber{b: b, row: r}).refused(); why != nil {
 		return 0, why, nil
@@ -125,12 +188,11 @@ func (b *bench) bpftraceTime() (ns float64, why, err error) {
 	if why != nil {
 		return 0, why, nil
 	}
-	at := b.copyPath + ":" + b.symbol(latencyFunction)
+	from, to := b.copyPath+":"+b.symbol(l.function), b.copyPath+":"+b.symbol(l.to)
 	ctx, cancel := context.WithTimeout(b.ctx, bpftraceTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, "-B", "none", "-p", strconv.Itoa(b.copied.PID()), "-e",
-		"uprobe:"+at+" { @start[tid] = nsecs; } uretprobe:"+at+" { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }"+
-			` interval:ms:100 { printf("ready\n"); }`) // the last one that it attaches
+		fmt.Sprintf(l.script, from, to)+` interval:ms:100 { printf("ready\n"); }`) // the last one that it attaches
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()
@@ -151,7 +213,7 @@ func (b *bench) bpftraceTime() (ns float64, why, err error) {
 	}()
 	var want uint64
 	if err == nil {
-		want, ns, err = b.bpftraceRounds(b.callsOf(r))
+		want, ns, err = b.bpftraceRounds(l.function, b.callsOf(r))
 	}
 	_ = cmd.Process.Signal(unix.SIGINT)
 	hits := bpftraceHits(<-rest)
@@ -165,11 +227,11 @@ func (b *bench) bpftraceTime() (ns float64, why, err error) {
 }
 
 // bpftraceRounds measures while bpftrace has its probes in the copy.
-func (b *bench) bpftraceRounds(calls uint64) (want uint64, ns float64, err error) {
+func (b *bench) bpftraceRounds(function string, calls uint64) (want uint64, ns float64, err error) {
 	var diff []float64
 	for i := 0; i <= b.rounds; i++ {
-		plain, err1 := b.plain.Run(latencyFunction, calls, 1)
-		probed, err2 := b.copied.Run(latencyFunction, calls, 1)
+		plain, err1 := b.plain.Run(function, calls, 1)
+		probed, err2 := b.copied.Run(function, calls, 1)
 		if err := errors.Join(err1, err2, b.ctx.Err()); err != nil {
 			return 0, 0, err
 		}

@@ -64,6 +64,8 @@ type shown struct {
 	def  *event.Hist
 	evs  []*engine.Event // the event's probes; none: a synthetic event
 	many bool            // its definition has made several events
+	// synth is the synthetic event; nil: it is a probe's.
+	synth *event.Synthetic
 }
 
 func newHist() *cobra.Command {
@@ -105,6 +107,7 @@ func (g *histogramming) run(args, cmd []string) error {
 	t := &tracing{f: f}
 	t.added = func(s tracee) error { return g.prepare(t, s) }
 	t.left = func() { g.print(t) }
+	t.sum = g.sum
 	if t.printed, err = newLines(lineOptions{path: f.out, format: f.format, stat: true, count: f.count}); err != nil {
 		return err
 	}
@@ -150,20 +153,26 @@ func isHist(arg string) bool {
 }
 
 // probes gives the definitions of probes with what their histograms ask for. The code at the hit counts where nobody needs a hit's
-// record: neither who counts lines, nor an action, which may take its fields.
+// record, which who counts lines does.
 func (g *histogramming) probes() (defs []*event.Def) {
-	records, stack := g.f.count > 0, false
+	synths, stack := map[string]*event.Synthetic{}, false
 	for _, one := range g.given {
-		records = records || one.hist != nil && len(one.hist.Actions) > 0
-		stack = stack || one.synth != nil && keysStack(one.hist) // of the hits at which it is traced
+		if one.synth != nil {
+			one.synth.Hist, synths[one.synth.Name] = one.hist, one.synth
+			stack = stack || keysStack(one.hist) // of the hits at which it is traced
+		}
 	}
 	for _, one := range g.given {
 		d := one.def
 		if d == nil {
 			continue
 		}
-		if d.Filter = g.f.only.and(one.hist.Filter); !records {
+		if d.Filter = g.f.only.and(one.hist.Filter); g.f.count == 0 {
 			d.Hist = one.hist
+		}
+		for i := range one.hist.Actions {
+			a := &one.hist.Actions[i]
+			a.Traced = synths[a.Synth]
 		}
 		if stack || keysStack(one.hist) {
 			d.Stack = event.HistCallers
@@ -241,7 +250,7 @@ func (g *histogramming) add(one given, evs []*kprobes.Event) error {
 // of finds the histograms that a definition needs: one for each name among its events. Probes of an event that has one join it.
 func (g *histogramming) of(one given, evs []*kprobes.Event) (all []shown, err error) {
 	if one.synth != nil {
-		return []shown{{name: event.SyntheticGroup + "/" + one.synth.Name, def: one.hist}}, nil
+		return []shown{{name: event.SyntheticGroup + "/" + one.synth.Name, def: one.hist, synth: one.synth}}, nil
 	}
 	for _, ev := range evs {
 		e := engine.OfEvent(ev)
@@ -284,18 +293,39 @@ func (g *histogramming) hit(t *tracing, h *hit.Hit) {
 
 // print prints the histograms, with what generated code has counted.
 func (g *histogramming) print(t *tracing) {
+	load := func(h *hit.Histogram, entries []fetch.HistEntry, dropped uint64, ok bool, err error) {
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+		}
+		if ok {
+			h.Load(entries, dropped)
+		}
+	}
 	for _, s := range g.shown {
 		for _, e := range s.evs {
 			entries, dropped, ok, err := g.core.Histogram(e)
-			if err != nil {
-				fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
-			}
-			if ok {
-				s.hist.Load(entries, dropped)
-			}
+			load(s.hist, entries, dropped, ok, err)
+		}
+		if s.synth != nil {
+			entries, dropped, ok, err := g.core.Traced(s.synth)
+			load(s.hist, entries, dropped, ok, err)
 		}
 	}
 	t.printed.histograms(g.shown)
+}
+
+// sum tells which events' hits are counted by who reads their records.
+func (g *histogramming) sum(all []*total) {
+	for _, s := range g.shown {
+		for _, e := range s.evs {
+			_, _, ok, _ := g.core.Histogram(e)
+			for _, n := range all {
+				if !ok && n.Event == s.name {
+					n.Aggregated = aggregatedByReader
+				}
+			}
+		}
+	}
 }
 
 // histograms prints histograms, each under the name of its event where there are several; one that events share under all their names.

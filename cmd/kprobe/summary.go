@@ -24,8 +24,13 @@ type total struct {
 	Unwound  *uint64 `json:"unwound,omitempty"`
 	Active   *uint64 `json:"active,omitempty"`
 	Returns  string  `json:"returns,omitempty"` // how they are seen, if not at the exits
-	bugs     []string
+	// Aggregated is who counts the hits in the event's histogram, if it is not the code at the hit.
+	Aggregated string `json:"aggregated,omitempty"`
+	bugs       []string
 }
+
+// aggregatedByReader: the hits make records, which kprobe counts.
+const aggregatedByReader = "reader"
 
 // totals sums the events up; probes that share a name are one event.
 func totals(core *kprobes.Core, evs []*kprobes.Event) []*total {
@@ -94,6 +99,9 @@ func (s *total) print(w io.Writer) {
 	}
 	if s.Returns != "" {
 		fmt.Fprintf(w, " returns=%s", s.Returns)
+	}
+	if s.Aggregated != "" {
+		fmt.Fprintf(w, " aggregated=%s", s.Aggregated)
 	}
 	fmt.Fprintln(w)
 }

@@ -1,6 +1,8 @@
 package arch
 
 import (
+	"slices"
+
 	"kprobes.dev/kprobes/internal/arch/objfile"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/interval"
@@ -81,6 +83,16 @@ type Pool struct {
 type HistTable struct {
 	Hist *fetch.Hist
 	Addr uint64
+	Of   *HistTable // has the variable that Hist.Since reads
+	// Traces are counted in too at each hit that counts: their numbers are the hit's. They trace nothing, and have no variables.
+	Traces []*HistTable
+	// Code is native.HistCode: a program that has no histograms is linked without it.
+	Code any
+}
+
+// TID says whether the thread's id is among the numbers.
+func (t *HistTable) TID() bool {
+	return t.Hist.TID() || slices.ContainsFunc(t.Traces, (*HistTable).TID)
 }
 
 // Trampoline is what the return addresses of one function's calls are replaced with: stubs,
@@ -166,7 +178,8 @@ type ProbeOp struct {
 	CountPassing bool
 	// Hist, if not nil, is the histogram that runs are counted in, in place of a record. Not in a kernel.
 	Hist *HistTable
-	// Tick is the length of a tick of the clock in nanoseconds, as a number with 32 bits behind the point, where Prog has a duration.
+	// Tick is the length of a tick of the clock in nanoseconds, as a number with 32 bits behind the point, where Prog has a duration, or
+	// Hist the time since another hit.
 	Tick uint64
 	// Frame is the rule by which the walk over the stack begins, where Prog records it.
 	Frame objfile.FrameRule

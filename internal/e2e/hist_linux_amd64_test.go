@@ -13,7 +13,7 @@ import (
 )
 
 // histLine is a line of a histogram: its key as it is shown, hitcount, and a value.
-var histLine = regexp.MustCompile(`(?m)^\{ (.*?) +\} hitcount: +(\d+)(?:  \w+: +(\d+))?$`)
+var histLine = regexp.MustCompile(`(?m)^\{ (.*?) +\} hitcount: +(\d+)(?:  [^: ]+: +(\d+))?$`)
 
 var histTotals = regexp.MustCompile(`Hits: (\d+)\s+Entries: (\d+)\s+Dropped: (\d+)`)
 

@@ -127,17 +127,36 @@ func (s *script) armEvents() (err error) {
 			d.Filter = "top != 0"
 		}
 	}
-	hist, err := event.ParseHist("keys=a,common_pid:vals=b")
-	if err != nil {
-		return err
-	}
-	counts, err := s.addWith(func(d *event.Def) { d.Hist = hist }, "", "p:h leaf a=$arg1 b=+0(%sp):u64")
+	counts, err := s.armHistograms()
 	if err != nil {
 		return err
 	}
 	defer func() { s.evs = append(s.evs, counts...) }()
 	s.evs, err = s.addWith(ask, "", "p:a leaf $comm top=+0(%sp):u64", "r:b calling +0(%sp):string $retval", "r:c holding $arg1")
 	return err
+}
+
+// armHistograms makes histograms: of one event, and of the time between two.
+func (s *script) armHistograms() ([]*kprobes.Event, error) {
+	took, err := event.ParseSynthetic("s:took u64 ns")
+	if err != nil {
+		return nil, err
+	}
+	hists := map[string]*event.Hist{}
+	for name, text := range map[string]string{
+		"h": "keys=a,common_pid:vals=b", "from": "keys=common_pid:ts0=common_timestamp", "took": "keys=ns.log2",
+		"to": "keys=common_pid:ns=common_timestamp-$ts0:onmatch(kprobes.from).trace(took,$ns)",
+	} {
+		if hists[name], err = event.ParseHist(text); err != nil {
+			return nil, err
+		}
+	}
+	took.Hist, hists["to"].Actions[0].Traced = hists["took"], took
+	evs, err := s.addWith(func(d *event.Def) { d.Hist = hists[d.Name] }, "", "p:h leaf a=$arg1 b=+0(%sp):u64", "p:from calling", "p:to leaf")
+	if err == nil {
+		_, err = s.core.Synthetic(took)
+	}
+	return evs, err
 }
 
 // armStep makes a breakpoint whose instruction is stepped.

@@ -44,6 +44,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 	var evs []*Event
 	var errs []error
 	defer func() { c.batch, c.skipped = nil, nil }()
+	c.takeHist = c.compileHist
 	for _, d := range defs {
 		es, err := c.define(d, o)
 		errs = append(errs, err)
@@ -68,7 +69,10 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 		}
 		return nil, false, err
 	}
-	evs, err := c.armNew(evs, o)
+	err := c.linkHists(evs)
+	if err == nil {
+		evs, err = c.armNew(evs, o)
+	}
 	if err != nil {
 		c.forget(evs)
 		return nil, true, err
@@ -80,6 +84,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 		c.startReaper()
 	}
 	c.admit(evs)
+	c.admitLinked(evs)
 	for n := len(evs); n > 0 && evs[n-1].internalProbe; n-- { // addHooks's
 		evs = evs[:n-1]
 	}

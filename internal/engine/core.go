@@ -48,7 +48,10 @@ type Core struct {
 	lines   lines
 	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
 	records *records.Reader
-	unwind  *unwindTables // nil: no stack has been recorded
+	unwind  *unwindTables                   // nil: no stack has been recorded
+	traced  map[*event.Synthetic]*histogram // that generated code makes
+	// takeHist is compileHist, once an addition has come: a program that adds none is linked without it.
+	takeHist func(*Event)
 
 	addition
 	own ownProbes // those that do not stand yet

@@ -106,7 +106,7 @@ func (c *Core) locateIn(e *Event, r symbol.Resolved, f *function) error {
 		return countPassing(e)
 	}
 	if err == nil && d.Hist != nil {
-		c.compileHist(e)
+		c.takeHist(e)
 	}
 	return err
 }

@@ -70,6 +70,8 @@ type Event struct {
 	strays, straySlot uint64           // see Counts
 	calls             *instances.Probe // of a return probe that has instances; nil: it has none
 	hist              *histogram       // where generated code counts; nil: nowhere
+	linked            *histLink        // of a histogram that generated code makes with others; nil: it makes it alone, or does not
+	remake            bool             // code that counts in its histogram has been made and is to be made anew, see unlink
 	filter            *fetch.Filter    // what a run must pass to be recorded; nil: all are
 	read              atomic.Uint64    // records that were read, and passed
 	failed            atomic.Uint64    // records that were read, and did not

@@ -52,8 +52,8 @@ func (c *Core) counts(e *Event) Counts {
 		n.Missed += s.Missed
 		n.Unwound += s.Unwound
 	}
-	if entries, dropped, ok, err := e.histogram(); ok && err == nil {
-		n.Read += dropped
+	if entries, dropped, unset, ok, err := e.histogram(); ok && err == nil {
+		n.Read += dropped + unset
 		for i := range entries {
 			n.Read += entries[i].Hits
 		}

@@ -21,13 +21,15 @@ func (ed *editor) update(fns []*function, also stopping) error {
 // unless something that its old code does must end.
 func (ed *editor) updateOr(fns []*function, mend func(*function, error) error, also stopping) error {
 	cs := ed.begin(fns)
-	for _, ch := range ed.make(cs) {
-		for ch.err != nil {
-			if err := mend(ch.f, ch.err); err != nil {
-				ed.drop(cs)
-				return err
+	for failed := ed.make(cs); len(failed) > 0; failed = ed.remakeUnlinked(cs) {
+		for _, ch := range failed {
+			for ch.err != nil {
+				if err := mend(ch.f, ch.err); err != nil {
+					ed.drop(cs)
+					return err
+				}
+				_ = ed.remake(ch) // ch.err
 			}
-			_ = ed.remake(ch) // ch.err
 		}
 	}
 	soft := slices.DeleteFunc(slices.Clone(cs), func(ch *functionChange) bool { return !ch.Whole || !ch.mayTrap() })

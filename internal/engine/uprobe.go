@@ -64,6 +64,7 @@ func (c *Core) fallBackToUprobe(e *Event, why error) error {
 		return errors.Join(why, fmt.Errorf("nor by the slowest tactic (uprobe, in a guest break): %w", err))
 	}
 	e.become(armedAs{e.held.Tactic(), why})
+	e.unlink()
 	return nil
 }
 

@@ -11,6 +11,17 @@ type Hist struct {
 	Keys []HistNumber
 	Vals []HistNumber
 	Size int // most entries
+	// Sets are the variables that other histograms read: what each hit sets them to in its entry, the clock or numbers of 4 bytes at most.
+	Sets []HistNumber
+	// Since is the variable of another histogram that HistSince begins at; a hit counts where it is set in the entry with the same keys.
+	Since *HistVar
+}
+
+// HistVar is a variable that a hit reads, and what it is subtracted from. It is not set any more when it has been read.
+type HistVar struct {
+	Word  int        // its number among the Sets
+	From  HistNumber // HistClock: HistSince is in nanoseconds, at least 0
+	Usecs bool       // HistClock: in microseconds, rounded down
 }
 
 // HistNumber is a number of a hit.
@@ -49,6 +60,8 @@ const (
 	HistPID                // the thread
 	HistCPU                // the CPU
 	HistCallers            // the callers
+	HistClock              // the clock, in ticks
+	HistSince              // what has passed since the variable of Hist.Since was set
 )
 
 // Hist compiles a histogram; nil: whoever reads the records has to make it, for a key is no number, a number is not at hand where the
@@ -59,14 +72,13 @@ func (p *Program) Hist(h *event.Hist, callers int) *Hist {
 	}
 	out := &Hist{Size: h.Size}
 	for _, f := range h.Keys {
-		n, ok := p.histNumber(f)
+		n, ok := histKey(f, p.histNumber)
 		if f.Mod == event.HistStack && p.Stack > 0 && !p.Kernel && out.Callers() == 0 { // a frame has room for one
 			n, ok = HistNumber{From: HistCallers, Frames: min(p.Stack, callers)}, true
 		}
-		if !ok || f.Mod == event.HistExecname {
+		if !ok {
 			return nil
 		}
-		n.Log2, n.Buckets = f.Mod == event.HistLog2, f.Buckets
 		out.Keys = append(out.Keys, n)
 	}
 	for _, f := range h.Vals {
@@ -80,6 +92,13 @@ func (p *Program) Hist(h *event.Hist, callers int) *Hist {
 		return nil
 	}
 	return out
+}
+
+// histKey is a key that is a number, or a string.
+func histKey(f event.HistField, number func(event.HistField) (HistNumber, bool)) (HistNumber, bool) {
+	n, ok := number(f)
+	n.Log2, n.Buckets = f.Mod == event.HistLog2, f.Buckets
+	return n, ok && f.Expr == nil && f.Mod != event.HistExecname
 }
 
 func (h *Hist) texts() (n int) {
@@ -135,7 +154,7 @@ func (p *Program) histNumber(f event.HistField) (HistNumber, bool) {
 // TID says whether the thread's id is among the numbers.
 func (h *Hist) TID() bool {
 	is := func(n HistNumber) bool { return n.From == HistPID }
-	return slices.ContainsFunc(h.Keys, is) || slices.ContainsFunc(h.Vals, is)
+	return slices.ContainsFunc(h.Keys, is) || slices.ContainsFunc(h.Vals, is) || slices.ContainsFunc(h.Sets, is) || h.Since != nil && is(h.Since.From)
 }
 
 // HistEntry is an entry of a histogram that generated code has made.

@@ -35,6 +35,9 @@ const (
 	StackedCalls = 40
 )
 
+// Ends is a function of the C program that `run` takes too: it ends in a jump to Bottom.
+const Ends = "bench_ends"
+
 // Asked is a function of the C program that `run` takes too: it makes the system call by which a record asks before
 // it reads memory. The Go program has none: one that could change its threads' signal masks would have its
 // records ask.

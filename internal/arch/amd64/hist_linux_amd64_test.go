@@ -58,7 +58,7 @@ func testHistText(a *arena, r *rand.Rand, keys string) (counted, recorded int) {
 	if h == nil || arenaHist+uint64(HistBytes(h, a.w.Layout.CPUs)) > arenaGate {
 		a.t.Fatalf("%s: %+v", keys, h)
 	}
-	work := map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog}, {Event: 3, Prog: prog, Hist: &arch.HistTable{Hist: h, Addr: arenaHist}}}}
+	work := map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog}, {Event: 3, Prog: prog, Hist: &arch.HistTable{Hist: h, Addr: arenaHist, Code: HistCode()}}}}
 	a.probe(hexBytes(a.t, carryFunction), work, arch.Policy{Force: arch.TacticJump})
 	a.handler()
 	a.ctl.Hole = arenaHole
@@ -114,7 +114,7 @@ func testHistText(a *arena, r *rand.Rand, keys string) (counted, recorded int) {
 		want[k]++
 		sums[k] += vs[2].Num
 	}
-	entries, dropped := ReadHist(a.at(arenaHist)[:HistBytes(h, a.w.Layout.CPUs)], h, a.w.Layout.CPUs)
+	entries, dropped, _ := ReadHist(a.at(arenaHist)[:HistBytes(h, a.w.Layout.CPUs)], h, a.w.Layout.CPUs)
 	if dropped != 0 || len(entries) != len(want) || counted+recorded != runs {
 		a.t.Errorf("%d entries, want %d, %d dropped; %d of %d hits", len(entries), len(want), dropped, counted+recorded, runs)
 	}

@@ -32,11 +32,11 @@ func TestReadHist(t *testing.T) {
 	put(8, histWriting, [2]uint64{3, 4}, 1, 0)
 	put(1<<l.log-1, histReady, [2]uint64{1, 3}, 0, 7)
 	le.PutUint64(mem[histDropped:], 9)
-	entries, dropped := ReadHist(mem, h, cpus)
+	entries, dropped, _ := ReadHist(mem, h, cpus)
 	if dropped != 9 || len(entries) != 2 || entries[0].Hits != 10+11+12+1+2+3 || entries[0].Sums[0] != 15 || entries[1].Hits != 3 || entries[1].Sums[0] != 21 || entries[1].Keys[1] != 3 {
 		t.Errorf("%+v, %d dropped", entries, dropped)
 	}
-	if entries, _ := ReadHist(mem[:len(mem)-1], h, cpus); entries != nil {
+	if entries, _, _ := ReadHist(mem[:len(mem)-1], h, cpus); entries != nil {
 		t.Errorf("memory that is too short: %+v", entries)
 	}
 }
@@ -54,7 +54,7 @@ func TestReadHistStack(t *testing.T) {
 		}
 		le.PutUint64(mem[l.columns+uint64(slot*l.column):], 5)
 	}
-	entries, _ := ReadHist(mem, h, 1)
+	entries, _, _ := ReadHist(mem, h, 1)
 	if len(entries) != 6 {
 		t.Fatalf("%+v", entries)
 	}
@@ -63,5 +63,26 @@ func TestReadHistStack(t *testing.T) {
 		if e.Hits != 5 || e.Keys[0] != uint64(i) || !slices.Equal(e.Callers, want[:min(i, 2)]) {
 			t.Errorf("%d: %+v", i, e)
 		}
+	}
+}
+
+// TestReadHistUnset reads the hits that found no variable, of all CPUs, beside entries that are read as in other histograms.
+func TestReadHistUnset(t *testing.T) {
+	const cpus = 2
+	h := &fetch.Hist{Keys: make([]fetch.HistNumber, 1), Sets: make([]fetch.HistNumber, 2), Size: 4, Since: &fetch.HistVar{}}
+	mem := make([]byte, HistBytes(h, cpus))
+	l := layoutOf(h)
+	le := binary.LittleEndian
+	for cpu := range uint64(cpus) {
+		le.PutUint64(mem[l.columns+cpu*l.stride+l.unset:], 5+cpu)
+		le.PutUint64(mem[l.columns+cpu*l.stride+7*uint64(l.column):], 100)
+	}
+	for at := l.vars; at < l.columns; at += 8 {
+		le.PutUint64(mem[at:], ^uint64(0)) // variables are nobody's numbers
+	}
+	le.PutUint64(mem[histSlots+7*l.slot:], 0xabc0|histReady)
+	entries, dropped, unset := ReadHist(mem, h, cpus)
+	if len(entries) != 1 || entries[0].Hits != 200 || dropped != 0 || unset != 11 {
+		t.Errorf("%+v, %d dropped, %d unset", entries, dropped, unset)
 	}
 }

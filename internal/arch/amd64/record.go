@@ -118,7 +118,7 @@ func (f *frame) store(w *arch.ProbeOp) error {
 	if early {
 		f.filter(s, done)
 	}
-	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall && !w.CountPassing && (w.Hist == nil || w.Hist.Hist.TID() || w.Hist.Hist.Text()) {
+	if f.w.Kernel == nil && f.w.TID == arch.TIDSyscall && !w.CountPassing && (w.Hist == nil || w.Hist.TID() || w.Hist.Hist.Text()) {
 		f.askTID()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
@@ -133,7 +133,7 @@ func (f *frame) store(w *arch.ProbeOp) error {
 	}
 	if w.Hist != nil {
 		long := f.Label()
-		f.hist(s, done, long)
+		w.Hist.Code.(histCode)(f, s, done, long)
 		if !w.Hist.Hist.Text() {
 			f.Bind(done)
 			return nil

@@ -72,7 +72,7 @@ func (wr writer) tempsOf(w *arch.ProbeOp) int {
 	}
 	switch {
 	case w.Hist != nil:
-		n += histTemps(w.Hist.Hist)
+		n += histTemps(w.Hist)
 	case w.Prog.Stack > 0 && wr.Kernel == nil:
 		n += walkRegs
 	}

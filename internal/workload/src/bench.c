@@ -17,6 +17,7 @@
 //	bench_clock   reads the CPU's counter
 //	bench_traced  tracepoint of the four arguments, then as bench_lea
 //	bench_deep    calls itself 40 times, the last of them bench_bottom, which is as bench_lea
+//	bench_ends    ends in a jump to bench_bottom
 //	bench_asked   asks the kernel whether 8 bytes of TEXT are there, as records do before they read
 //
 // TEXT is a string of LENGTH bytes and its NUL, 16 bytes in all, and behind it the header that a Go string of
@@ -48,6 +49,7 @@ FUNCTION(bench_nop5, ".byte 0x0f, 0x1f, 0x44, 0, 0\n" BODY);
 FUNCTION(bench_ret, "");
 FUNCTION(bench_clock, "rdtsc\n");
 FUNCTION(bench_bottom, BODY);
+FUNCTION(bench_ends, "lea 8(%rdi), %rdi\n lea -8(%rdi), %rdi\n jmp bench_bottom\n");
 // rt_sigprocmask(-1, TEXT, NULL, 8)
 FUNCTION(bench_asked, "mov %rdx, %rsi\n mov $-1, %edi\n xor %edx, %edx\n mov $8, %r10d\n mov $14, %eax\n syscall\n");
 
@@ -76,7 +78,7 @@ static uint64_t bench_deep(uint64_t a, uint64_t b, uint64_t c, uint64_t d) { ret
 			name(i, n, (uint64_t)text.text, sizeof text.text - 1); \
 	}
 LOOP(bench_lea) LOOP(bench_endbr) LOOP(bench_push) LOOP(bench_nop5) LOOP(bench_ret) LOOP(bench_clock)
-LOOP(bench_traced) LOOP(bench_deep) LOOP(bench_asked)
+LOOP(bench_traced) LOOP(bench_deep) LOOP(bench_asked) LOOP(bench_ends)
 
 static const struct function {
 	const char *name;
@@ -85,6 +87,7 @@ static const struct function {
 	{"bench_lea", loop_bench_lea}, {"bench_endbr", loop_bench_endbr}, {"bench_push", loop_bench_push},
 	{"bench_nop5", loop_bench_nop5}, {"bench_ret", loop_bench_ret}, {"bench_traced", loop_bench_traced},
 	{"bench_clock", loop_bench_clock}, {"bench_deep", loop_bench_deep}, {"bench_asked", loop_bench_asked},
+	{"bench_ends", loop_bench_ends},
 };
 
 static struct {
