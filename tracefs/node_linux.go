@@ -96,7 +96,8 @@ func (n *node) ReadDirAll(context.Context) (out []fuse.Dirent, err error) {
 	return out, nil
 }
 
-// Create refuses a new file, Mkdir a new directory, Remove and Rename to change one, as tracefs does.
+// Create refuses a new file, Mkdir a new directory, Link, Symlink and Mknod other new names, Remove and Rename to change one, as tracefs
+// does.
 func (*node) Create(context.Context, *fuse.CreateRequest, *fuse.CreateResponse) (fs.Node, fs.Handle, error) {
 	return nil, nil, syscall.EACCES
 }
@@ -109,6 +110,19 @@ func (*node) Remove(context.Context, *fuse.RemoveRequest) error { return syscall
 
 // Rename: see Create.
 func (*node) Rename(context.Context, *fuse.RenameRequest, fs.Node) error { return syscall.EPERM }
+
+// Link: see Create.
+func (*node) Link(context.Context, *fuse.LinkRequest, fs.Node) (fs.Node, error) {
+	return nil, syscall.EPERM
+}
+
+// Symlink: see Create.
+func (*node) Symlink(context.Context, *fuse.SymlinkRequest) (fs.Node, error) {
+	return nil, syscall.EPERM
+}
+
+// Mknod: see Create.
+func (*node) Mknod(context.Context, *fuse.MknodRequest) (fs.Node, error) { return nil, syscall.EPERM }
 
 // Open opens a file or a directory.
 func (n *node) Open(_ context.Context, req *fuse.OpenRequest, resp *fuse.OpenResponse) (fs.Handle, error) {

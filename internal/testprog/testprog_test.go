@@ -475,6 +475,15 @@ func TestOpens(t *testing.T) {
 	}
 }
 
+// The program of chowns calls what it is told to.
+func TestChowns(t *testing.T) {
+	p := Start(t, Build(t, "chowns"))
+	p.Counts("chown 7")
+	if n := p.Counts("sync 4"); n["chowns"] != 7 || n["syncs"] != 4 {
+		t.Errorf("%v", n)
+	}
+}
+
 // The program of stackkeys counts its calls by their way.
 func TestStackkeys(t *testing.T) {
 	out, err := exec.Command(Build(t, "stackkeys"), "2", "30", "4").CombinedOutput()

@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/guestkit"
+)
+
+const (
+	cases      = "testdata/conform.sh"
+	transcript = "testdata/conform.txt"
+	// conformLimit is how long all cases may take on one side.
+	conformLimit = 10 * time.Minute
+)
+
+// TestConformProcess puts small cases of shell for all files to the mount of a process, and compares what they print with what they have
+// printed in a guest, at its kernel's own files.
+func TestConformProcess(t *testing.T) {
+	t.Parallel()
+	p := program(t, "chowns")
+	m := mount(t, p)
+	got := askMount(t, m, func(what, n string) { p.Counts(what + " " + n) })
+	conform(t, "process", kernelSaid(t), got)
+	right(t, p, "sync 1")
+}
+
+func kernelSaid(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile(transcript)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// askMount runs the cases at a mount; hit has the target make calls.
+func askMount(t *testing.T, m *mounted, hit func(what, n string)) string {
+	t.Helper()
+	dir := t.TempDir()
+	box, err := guestkit.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(box, "--install", "-s", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	serveHits(t, dir, hit)
+	script, err := filepath.Abs(cases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), conformLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, box, "sh", script, m.dir)
+	cmd.Env = []string{"PATH=" + dir, "HIT=" + filepath.Join(dir, "hit")}
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v; the cases have printed at last: %s; kprobe mount: %s", err, out[max(0, len(out)-2000):], m.errs)
+	}
+	return normal(string(out))
+}
+
+// serveHits makes a command hit in dir, which calls hit and waits for its end, by two pipes.
+func serveHits(t *testing.T, dir string, hit func(what, n string)) {
+	t.Helper()
+	ask, done := filepath.Join(dir, "ask"), filepath.Join(dir, "done")
+	for _, f := range []string{ask, done} {
+		if err := unix.Mkfifo(f, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := fmt.Sprintf("#!%s\necho \"$1 $2\" >%s\nread -r x <%s\n", filepath.Join(dir, "sh"), ask, done)
+	if err := os.WriteFile(filepath.Join(dir, "hit"), []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	in, err := os.OpenFile(ask, os.O_RDWR, 0) // RDWR: no end while nobody writes
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		for lines := bufio.NewScanner(in); lines.Scan(); {
+			what, n, _ := strings.Cut(lines.Text(), " ")
+			hit(what, n)
+			if err := os.WriteFile(done, []byte("\n"), 0); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		in.Close()
+		<-end
+	})
+}
