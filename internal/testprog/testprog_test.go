@@ -1,6 +1,7 @@
 package testprog
 
 import (
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -484,6 +485,30 @@ func TestChowns(t *testing.T) {
 	}
 }
 
+// The program of spans counts its calls; how many spans handlers have depends on when their signals come.
+func TestSpans(t *testing.T) {
+	exe := Build(t, "spans")
+	for _, c := range []struct {
+		mode    string
+		b, f, s uint64
+	}{
+		{"own", 110, 134, 84},
+		{"shared", 104, 104, 104},
+	} {
+		out, err := exec.Command(exe, "2", "50", "4", c.mode).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		var n struct{ Begins, Finishes, Spans, Handled, Jumps uint64 }
+		if err := json.Unmarshal(out, &n); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if h := n.Handled; n.Begins != c.b+h || n.Finishes != c.f+h || n.Spans != c.s+h || n.Jumps != 0 {
+			t.Errorf("%s: %s", c.mode, out)
+		}
+	}
+}
+
 // The program of stackkeys counts its calls by their way.
 func TestStackkeys(t *testing.T) {
 	out, err := exec.Command(Build(t, "stackkeys"), "2", "30", "4").CombinedOutput()
@@ -505,7 +530,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak redzone scant seccomp segv sequence sigmask sigs spinner stackkeys stacks stand tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)
