@@ -23,7 +23,8 @@ const commonFields = `	field:unsigned short common_type;	offset:0;	size:2;	signe
 //   - places are shown as symbols, %pS: of %lx it knows that the kernel would show one, and does not
 //   - an array has its length, and each string or character of an array is a field of its own, NAME_0, NAME_1: it reads no array of them
 //   - a character is a string of one byte: it knows no %c
-//   - signs of numbers that are smaller than an int are computed: it takes them for unsigned
+//
+// Numbers of s8 and s16 it shows without their sign, the kernel's too.
 //
 // The format of the kernel has the function before the address that it returns to, in which order nobody shows them: here they are in that
 // of the lines.
@@ -102,14 +103,11 @@ func (f *formatter) argument(a *fetch.Arg) string {
 
 // number writes what is shown of a number.
 func (f *formatter) number(t *fetch.Type, name string) {
-	switch {
-	case t.Kind == event.Symbol:
-		fmt.Fprintf(&f.args, ", (void *)REC->%s", name)
-	case t.Kind == event.Signed && t.Size < 4:
-		fmt.Fprintf(&f.args, ", REC->%s - (REC->%s << 1 & %d)", name, name, 1<<(8*t.Size))
-	default:
-		fmt.Fprintf(&f.args, ", REC->%s", name)
+	cast := ""
+	if t.Kind == event.Symbol {
+		cast = "(void *)"
 	}
+	fmt.Fprintf(&f.args, ", %sREC->%s", cast, name)
 }
 
 // elements writes a field for each element of an argument, by one, and gives how it is shown.
