@@ -110,6 +110,7 @@ func (e *encoder) formats(all []Format) {
 
 // kallsyms are symbols in the form of /proc/kallsyms. Behind a symbol whose size is known stands its end, as an absolute symbol of the
 // same name: trace-cmd, and whoever else knows that file, leaves these out, for an absolute symbol is no address.
+// Of the last symbol trace-cmd knows no other address than its first: _end is the last.
 func kallsyms(all []Symbol) string {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b Symbol) int { return cmp.Compare(a.Addr, b.Addr) })
@@ -124,6 +125,9 @@ func kallsyms(all []Symbol) string {
 		if s.Size > 0 && s.Addr+s.Size > s.Addr {
 			fmt.Fprintf(&b, "%016x A %s\n", s.Addr+s.Size, symbolName(s.Name))
 		}
+	}
+	if n := len(all); n > 0 {
+		fmt.Fprintf(&b, "%016x T _end\n", all[n-1].Addr+max(all[n-1].Size, 1))
 	}
 	return b.String()
 }
