@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/tracedat"
+)
+
+const recordHelp = `Record the hits of probes in a running process, in a program that is started for it, or in the
+kernel of a QEMU guest, and write them to a file: trace.dat, of version 6, which kprobe report
+and trace-cmd report print on any machine. PROBE is a definition as kprobe trace takes it, with
+-f FILTER behind it. The file is written when the trace ends. At the end a line for each event
+goes to stderr.`
+
+// recording is a run of the verb record.
+type recording struct {
+	f       traceFlags
+	t       *tracing
+	to      *tracedat.Recorder
+	n       uint64
+	damaged uint64
+	err     error
+}
+
+func newRecord() *cobra.Command {
+	var g recording
+	f := &g.f
+	c := &cobra.Command{
+		Use:   "record (-p PID | --guest SPEC | -- CMD ARGS…) PROBE…",
+		Short: "record the hits of probes to a trace.dat file",
+		Long:  recordHelp,
+		RunE: func(c *cobra.Command, args []string) error {
+			probes, cmd := args, []string(nil)
+			if n := c.ArgsLenAtDash(); n >= 0 {
+				probes, cmd = args[:n], args[n:]
+			}
+			f.others = probes
+			return g.run(cmd)
+		},
+	}
+	f.shared(c, "hits")
+	fl := c.Flags()
+	events := &probeValue{f: f, fl: fl}
+	fl.VarP(events, "event", "e", "a probe (may be repeated)")
+	fl.VarP(&boundValue{events, "FILTER", &f.filters}, "filter", "f", "what a hit of the probe before must pass to be recorded: 'n > 5'")
+	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
+	fl.Lookup("output").Usage = "the file"
+	fl.Lookup("output").DefValue = defaultFile
+	f.out, f.format = defaultFile, "text"
+	return c
+}
+
+// defaultFile is the file that record writes and report reads, where none is named.
+const defaultFile = "trace.dat"
+
+// run is the verb.
+func (g *recording) run(cmd []string) error {
+	f := &g.f
+	if err := f.check(cmd); err != nil {
+		return err
+	}
+	switch {
+	case f.of.kernel:
+		return usagef("-k: the kernel's own records are trace-cmd's: trace-cmd record -e kprobes")
+	case f.out == "":
+		return usagef("-o: give the name of a file")
+	}
+	defs, err := f.definitions()
+	if err != nil {
+		return err
+	}
+	t := &tracing{f: f, added: g.prepare}
+	g.t = t
+	if t.printed, err = newLines(lineOptions{format: f.format, stat: true, count: f.count}); err != nil {
+		return err
+	}
+	t.hits = newHitQueue(g.hit, func() {})
+	t.end = catchEnd(t.hits.takeAll)
+	err = errors.Join(t.run(defs, cmd), t.close(), g.err)
+	if g.to != nil {
+		err = errors.Join(err, g.to.Close(runtime.NumCPU()))
+	}
+	if g.damaged > 0 {
+		fmt.Fprintf(os.Stderr, "kprobe: %d records were damaged and are left out\n", g.damaged)
+	}
+	return err
+}
+
+// prepare makes the file.
+func (g *recording) prepare(s tracee) (err error) {
+	g.to, err = tracedat.Create(g.f.out, s.Names(), system(), "kprobe "+version())
+	return err
+}
+
+// hit records a hit.
+func (g *recording) hit(h *hit.Hit) {
+	if g.err != nil || g.f.count > 0 && g.n >= g.f.count {
+		return
+	}
+	switch err := g.to.Hit(h); {
+	case errors.Is(err, fetch.ErrRecord):
+		g.damaged++
+	case err != nil:
+		g.err = writeError(g.f.out, err)
+		g.t.printed.end()
+	}
+	if g.n++; g.n == g.f.count {
+		g.t.printed.end()
+	}
+}
+
+// system names this machine, as uname -a does.
+func system() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return runtime.GOOS
+	}
+	var all []string
+	for _, b := range [][]byte{u.Sysname[:], u.Nodename[:], u.Release[:], u.Version[:], u.Machine[:]} {
+		all = append(all, unix.ByteSliceToString(b))
+	}
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,190 @@
+package ringpage
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
+)
+
+// Packer packs hits into pages, for each CPU its own. It is not safe for use by several goroutines.
+type Packer struct {
+	// Address is called, if it is set, with each address of a hit that is shown by its name: the place, the caller, arguments of the type
+	// symbol. It is set before the first Add.
+	Address func(addr uint64)
+
+	names   hit.Namer
+	id      func(*hit.Event) uint16
+	layouts map[*hit.Event]*layout
+	last    *layout
+	cpus    []*stream
+	values  []fetch.Value
+	record  []byte
+}
+
+// stream is the pages of a CPU.
+type stream struct {
+	pages []byte // whole ones, and behind them the page that is written to, if open
+	other []byte // what Pages has given
+	open  bool
+	at    int    // offset of the open page
+	next  int    // offset of the next record
+	end   int    // offset behind the last byte that a record may have
+	nanos uint64 // of the last record
+	lost  uint64 // records that were lost before the open page
+	gone  uint64 // records that were lost since
+}
+
+// NewPacker makes a packer. id gives the number of an event, its common_type; it is asked once for each. names tells the names of threads
+// and addresses that records hold as strings ($comm, symstr).
+func NewPacker(names hit.Namer, id func(*hit.Event) uint16) *Packer {
+	return &Packer{names: names, id: id, layouts: map[*hit.Event]*layout{}}
+}
+
+// Add packs a hit. Hits of a CPU come in the order of their times; one that comes late gets the time of the one before it. The strings of a
+// record that would not fit a page are cut. A hit whose record is damaged is left out; the error says why and wraps fetch.ErrRecord.
+func (p *Packer) Add(h *hit.Hit) error {
+	l := p.last
+	if l == nil || l.ev != h.Event {
+		l = p.layout(h.Event)
+	}
+	if h.CPU < 0 || len(h.Rec)-h.Event.ArgsOff < l.argsSize {
+		return fmt.Errorf("%w: %d bytes on CPU %d, too short for arguments of %d at %d", fetch.ErrRecord, len(h.Rec), h.CPU, l.argsSize, h.Event.ArgsOff)
+	}
+	args := h.Rec[min(h.Event.ArgsOff, len(h.Rec)):]
+	if p.Address != nil {
+		l.addresses(h, args, p.Address)
+	}
+	if len(l.texts)+len(l.numbers) == 0 {
+		dst := p.stream(h.CPU).reserve(h.Nanos, l.fixed)
+		l.head(dst, h)
+		l.plain(dst, args, h.Unknown)
+		return nil
+	}
+	if cap(p.record) == 0 {
+		p.record = make([]byte, 0, PageSize)
+	}
+	rec := p.record[:l.fixed]
+	l.head(rec, h)
+	l.plain(rec, args, h.Unknown)
+	vs, err := h.Event.Prog.DecodeInto(p.values[:0], h.Rec, h.Event.ArgsOff, p.comm(h))
+	if p.values = vs; err != nil {
+		return err
+	}
+	if h.Unknown {
+		fetch.HideResults(vs)
+	}
+	rec = l.rest(rec, h, vs, p.names)
+	copy(p.stream(h.CPU).reserve(h.Nanos, len(rec)), rec)
+	return nil
+}
+
+func (p *Packer) comm(h *hit.Hit) string {
+	if h.Comm != "" {
+		return h.Comm
+	}
+	return p.names.Comm(h.TID)
+}
+
+// Lost notes that records of a CPU were lost: the next page says so. The page in progress is closed.
+func (p *Packer) Lost(cpu int, n uint64) {
+	s := p.stream(cpu)
+	s.close()
+	s.gone += n
+}
+
+// Flush closes the page of a CPU that is being written to, so that Pages gives it.
+func (p *Packer) Flush(cpu int) { p.stream(cpu).close() }
+
+// CPUs is one more than the highest CPU that was named.
+func (p *Packer) CPUs() int { return len(p.cpus) }
+
+// Pages takes the pages of a CPU that are whole. They are valid until Pages is called again for the CPU.
+func (p *Packer) Pages(cpu int) []byte {
+	s := p.stream(cpu)
+	n := len(s.pages)
+	if s.open {
+		n = s.at
+	}
+	if n == 0 {
+		return nil
+	}
+	out := s.pages[:n]
+	s.other = append(s.other[:0], s.pages[n:]...)
+	s.pages, s.other = s.other, s.pages
+	s.at, s.next, s.end = s.at-n, s.next-n, s.end-n
+	return out
+}
+
+// layout finds the layout of an event.
+func (p *Packer) layout(e *hit.Event) *layout {
+	l := p.layouts[e]
+	if l == nil {
+		l = newLayout(e, p.id(e))
+		p.layouts[e] = l
+	}
+	p.last = l
+	return l
+}
+
+func (p *Packer) stream(cpu int) *stream {
+	for cpu >= len(p.cpus) {
+		p.cpus = append(p.cpus, &stream{})
+	}
+	return p.cpus[cpu]
+}
+
+// reserve makes room for a record of n bytes of data. Preconditions: n is at most MaxRecord.
+func (s *stream) reserve(nanos uint64, n int) []byte {
+	need := size(n)
+	delta := uint64(0)
+	if nanos > s.nanos {
+		delta = nanos - s.nanos
+	}
+	if delta > maxDelta {
+		need += extension
+	}
+	if !s.open || s.next+need > s.end || delta > stampMask {
+		s.close()
+		s.begin(max(nanos, s.nanos))
+		delta, need = 0, size(n)
+	}
+	s.nanos += delta
+	b := s.pages[s.next : s.next+need]
+	s.next += need
+	if delta > maxDelta {
+		binary.LittleEndian.PutUint32(b, uint32(delta&maxDelta)<<5|typeExtend)
+		binary.LittleEndian.PutUint32(b[4:], uint32(delta>>deltaBits))
+		b, delta = b[extension:], 0
+	}
+	at := putHeader(b, delta, n)
+	return b[at : at+n]
+}
+
+// begin begins a page. A page that tells how many records were lost keeps room for their number; the kernel tells it where there is room.
+func (s *stream) begin(nanos uint64) {
+	s.at = len(s.pages)
+	s.pages = append(s.pages, blank[:]...)
+	binary.LittleEndian.PutUint64(s.pages[s.at:], nanos)
+	s.open, s.nanos, s.next, s.end = true, nanos, s.at+headerSize, s.at+PageSize
+	if s.lost, s.gone = s.gone, 0; s.lost > 0 {
+		s.end -= 8
+	}
+}
+
+var blank [PageSize]byte
+
+// close ends the page that is being written to.
+func (s *stream) close() {
+	if !s.open {
+		return
+	}
+	s.open = false
+	commit := uint64(s.next - s.at - headerSize)
+	if s.lost > 0 {
+		commit |= missed | counted
+		binary.LittleEndian.PutUint64(s.pages[s.next:], s.lost)
+	}
+	binary.LittleEndian.PutUint64(s.pages[s.at+8:], commit)
+}
