@@ -24,7 +24,7 @@ const commonFields = `	field:unsigned short common_type;	offset:0;	size:2;	signe
 //   - an array has its length, and each string or character of an array is a field of its own, NAME_0, NAME_1: it reads no array of them
 //   - a character is a string of one byte: it knows no %c
 //
-// Numbers of s8 and s16 it shows without their sign, the kernel's too.
+// Numbers of s8 and s16 it shows without their sign.
 //
 // The format of the kernel has the function before the address that it returns to, in which order nobody shows them: here they are in that
 // of the lines.
