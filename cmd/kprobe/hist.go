@@ -76,10 +76,7 @@ func newHist() *cobra.Command {
 		Short: "count the hits of probes by keys",
 		Long:  histHelp,
 		RunE: func(c *cobra.Command, args []string) error {
-			probes, cmd := args, []string(nil)
-			if n := c.ArgsLenAtDash(); n >= 0 {
-				probes, cmd = args[:n], args[n:]
-			}
+			probes, cmd := atDash(c, args)
 			return g.run(probes, cmd)
 		},
 	}

@@ -41,10 +41,7 @@ func newMount() *cobra.Command {
 		Short: "mount the files of tracefs for a process or a guest",
 		Long:  mountHelp,
 		RunE: func(c *cobra.Command, args []string) error {
-			dirs, cmd := args, []string(nil)
-			if n := c.ArgsLenAtDash(); n >= 0 {
-				dirs, cmd = args[:n], args[n:]
-			}
+			dirs, cmd := atDash(c, args)
 			if len(dirs) != 1 {
 				return usagef("give one DIR to mount the files at, before --")
 			}

@@ -39,10 +39,7 @@ func newRecord() *cobra.Command {
 		Short: "record the hits of probes to a trace.dat file",
 		Long:  recordHelp,
 		RunE: func(c *cobra.Command, args []string) error {
-			probes, cmd := args, []string(nil)
-			if n := c.ArgsLenAtDash(); n >= 0 {
-				probes, cmd = args[:n], args[n:]
-			}
+			probes, cmd := atDash(c, args)
 			f.others = probes
 			return g.run(cmd)
 		},

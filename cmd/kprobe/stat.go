@@ -42,10 +42,7 @@ func newStat() *cobra.Command {
 		Short: "count the hits of probes, and print rates at intervals",
 		Long:  statHelp,
 		RunE: func(c *cobra.Command, args []string) error {
-			probes, cmd := args, []string(nil)
-			if n := c.ArgsLenAtDash(); n >= 0 {
-				probes, cmd = args[:n], args[n:]
-			}
+			probes, cmd := atDash(c, args)
 			f.others = probes
 			return g.run(cmd)
 		},

@@ -21,10 +21,7 @@ func newTrace() *cobra.Command {
 		Short: "probe a process or a kernel and print a line for each hit",
 		Long:  traceHelp,
 		RunE: func(c *cobra.Command, args []string) error {
-			probes, cmd := args, []string(nil)
-			if n := c.ArgsLenAtDash(); n >= 0 {
-				probes, cmd = args[:n], args[n:]
-			}
+			probes, cmd := atDash(c, args)
 			f.others = probes
 			return f.run(cmd)
 		},

@@ -142,3 +142,11 @@ func joined(err error) ([]error, bool) {
 	}
 	return many.Unwrap(), err.Error() == strings.Join(texts, "\n")
 }
+
+// atDash parts the arguments of a verb from the command behind --; nil: there is none.
+func atDash(c *cobra.Command, args []string) (before, cmd []string) {
+	if n := c.ArgsLenAtDash(); n >= 0 {
+		return args[:n], args[n:]
+	}
+	return args, nil
+}

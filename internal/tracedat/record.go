@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/ringpage"
 )
@@ -43,6 +46,7 @@ const (
 	nameAge    = 1e9     // nanoseconds for which a thread's name is believed
 	spillEvery = 1 << 14 // hits after which whole pages are written
 	firstID    = 1024    // of events: below are ftrace's own
+	maxEvents  = 1<<16 - firstID
 )
 
 // Create makes the file at path, empty until Close. names tells the names of threads and addresses; system and version are those of
@@ -79,6 +83,9 @@ func (r *Recorder) Hit(h *hit.Hit) error {
 	r.saw(h)
 	if err := r.packer.Add(h); err != nil {
 		return err
+	}
+	if len(r.ids) > maxEvents {
+		return errno.Errorf(unix.ENOSPC, "trace.dat numbers at most %d events: record fewer", maxEvents)
 	}
 	if r.added++; r.added%spillEvery == 0 {
 		return r.spill()

@@ -24,7 +24,7 @@ import (
 // the first thread is interrupted or killed in between. Each CPU has numbers of its own, so that the locked additions do not meet.
 //
 // Two sets of keys with the same hash but for two bits would be mixed if one came while the other is being written. A single key is its
-// hash, multiplied: keys whose distance is below 2^60 are never so.
+// hash, multiplied: keys whose distance is below 2^59 are never so.
 //
 // What a hit does with variables, and who may be at the same place:
 //
