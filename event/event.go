@@ -47,6 +47,7 @@ type Def struct {
 	Filter   string   // what a hit must pass to be recorded, in the language of ParseFilter; "": nothing. No part of Text.
 	Stack    int      // callers that a record is to hold, at most MaxStack; 0: none. No part of Text.
 	Hist     *Hist    // what hits are counted in, in place of records, where the code at the hit can do that; nil: nothing. No part of Text.
+	Copy     uint64   // tells events apart that are else the same, as those of several trace instances. No part of Text.
 	kernel   bool     // see Parser
 	match    []string // of a deletion: what must match the definition, beyond its name
 }

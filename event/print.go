@@ -98,7 +98,7 @@ func (p Place) same(q Place) bool {
 }
 
 // Appends checks that the definition can join an event that exists under its name: the
-// same kind, the same names and types of arguments, another place or other expressions.
+// same kind, the same names and types of arguments, another place or other expressions, unless Copy tells them apart.
 func (d *Def) Appends(o *Def) error {
 	if d.Kind != o.Kind || d.Function != o.Function {
 		return d.Refuse(DiffProbeType, 0, fmt.Sprintf("%s/%s is a %s", o.Group, o.Name, o.Kind), nil)
@@ -111,7 +111,7 @@ func (d *Def) Appends(o *Def) error {
 			return d.Refuse(DiffArgType, d.Args[i].Pos, "", nil)
 		}
 	}
-	if !d.Place.same(o.Place) || d.Watched != o.Watched {
+	if d.Copy != o.Copy || !d.Place.same(o.Place) || d.Watched != o.Watched {
 		return nil
 	}
 	for i := range d.Args {

@@ -1,209 +1,195 @@
 package trace
 
 import (
-	"cmp"
-	"context"
-	"maps"
-	"slices"
+	"iter"
 	"sync"
 
 	"kprobes.dev/kprobes/internal/hit"
 )
 
-// Buffer keeps the newest hits, as the kernel's trace buffer does in its overwrite mode:
-// when it is full the oldest are dropped. Hits can be looked at, which changes nothing, or
-// taken out, each by one reader. It may be used by several goroutines; one of them adds.
-type Buffer struct {
-	max int // bytes
-
-	mu      sync.Mutex
-	pages   []*page
-	bytes   int
-	first   int // of pages[0]: hits that were taken
-	written uint64
-	lost    map[int]uint64 // by CPU: dropped since the last Take, and taken by nobody
-	more    chan struct{}  // closed when hits came; nil if nobody waits
+// buffer keeps the newest hits of each CPU, as the kernel's trace buffer does: when a CPU's part is full the oldest are dropped or,
+// without overwrite, the new one. Hits can be looked at, which changes nothing, or taken out, each by one reader. It may be used by
+// several goroutines.
+type buffer struct {
+	mu        sync.Mutex
+	queues    []*queue // by CPU; nil: it had no hit
+	size      int      // bytes that each keeps
+	overwrite bool
+	more      chan struct{} // closed when hits came; nil if nobody waits
 }
 
-// page is a run of hits with the bytes of their records. What was written to it is never
-// changed, so that readers need no lock for what they have been given.
-type page struct {
-	hits []hit.Hit
-	recs []byte
-}
+// allCPUs stands for all CPUs where one is asked for.
+const allCPUs = -1
 
-// A page is full when its hits or its bytes are.
 const (
-	pageHits = 512
-	pageRecs = 32 << 10
-	hitBytes = 112 // a hit.Hit takes
-	// DefaultBuffer is the size of a Buffer, in bytes, where none is asked for.
-	DefaultBuffer = 4 << 20
-	minBuffer     = 4 * (pageHits*hitBytes + pageRecs)
+	// DefaultBuffer is how much a trace buffer keeps of each CPU, in bytes, where nobody says: as the kernel's (Linux 6.18).
+	DefaultBuffer = 1410 << 10
+	takeHits      = 512 // are taken at most at once
 )
 
-// NewBuffer makes a buffer of about so many bytes; 0: DefaultBuffer. The least is some
-// 300 KB.
-func NewBuffer(bytes int) *Buffer {
-	if bytes <= 0 {
-		bytes = DefaultBuffer
+// newBuffer makes a buffer of so many bytes for each CPU; 0: DefaultBuffer.
+func newBuffer(size int) *buffer {
+	if size <= 0 {
+		size = DefaultBuffer
 	}
-	return &Buffer{max: max(bytes, minBuffer), lost: map[int]uint64{}}
+	return &buffer{size: size, overwrite: true}
+}
+
+// of is the queue of a CPU, which is made.
+func (b *buffer) of(cpu int) *queue {
+	for len(b.queues) <= cpu {
+		b.queues = append(b.queues, nil)
+	}
+	if b.queues[cpu] == nil {
+		b.queues[cpu] = &queue{cpu: cpu}
+	}
+	return b.queues[cpu]
+}
+
+// some are the queues of a CPU, or of all.
+func (b *buffer) some(cpu int) []*queue {
+	switch {
+	case cpu == allCPUs:
+		return b.queues
+	case cpu >= len(b.queues):
+		return nil
+	}
+	return b.queues[cpu : cpu+1]
 }
 
 // Add copies a hit into the buffer. Readers that wait are woken by Wake.
-func (b *Buffer) Add(h *hit.Hit) {
+func (b *buffer) Add(h *hit.Hit) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := b.room(len(h.Rec))
-	n := len(p.recs)
-	p.recs = append(p.recs, h.Rec...)
-	p.hits = append(p.hits, *h)
-	p.hits[len(p.hits)-1].Rec = p.recs[n:len(p.recs):len(p.recs)]
-	b.bytes += hitBytes + len(h.Rec)
-	b.written++
-	for b.bytes > b.max && len(b.pages) > 1 {
-		b.drop()
-	}
+	b.of(max(h.CPU, 0)).add(h, b.size, b.overwrite)
 }
 
-// room gives a page that takes a record of so many bytes without moving what it has.
-func (b *Buffer) room(n int) *page {
-	if k := len(b.pages); k > 0 {
-		if p := b.pages[k-1]; len(p.hits) < pageHits && len(p.recs)+n <= cap(p.recs) {
-			return p
-		}
-	}
-	p := &page{hits: make([]hit.Hit, 0, pageHits), recs: make([]byte, 0, max(pageRecs, n))}
-	b.pages = append(b.pages, p)
-	return p
+// SetOverwrite says whether a hit that finds its CPU's part full pushes out the oldest ones.
+func (b *buffer) SetOverwrite(on bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.overwrite = on
 }
 
-// drop forgets the oldest page.
-func (b *Buffer) drop() {
-	p := b.pages[0]
-	for i := b.first; i < len(p.hits); i++ {
-		b.lost[p.hits[i].CPU]++
-	}
-	b.forget()
+// Size is how many bytes are kept of each CPU.
+func (b *buffer) Size() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.size
 }
 
-// forget takes the oldest page out.
-func (b *Buffer) forget() {
-	for i := range b.pages[0].hits {
-		b.bytes -= hitBytes + len(b.pages[0].hits[i].Rec)
-	}
-	b.pages[0] = nil
-	b.pages, b.first = b.pages[1:], 0
+// SetSize sets it, and empties the buffer, as the kernel does.
+func (b *buffer) SetSize(size int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.size, b.queues = size, nil
 }
 
 // Wake wakes the readers that wait for hits, if there are any.
-func (b *Buffer) Wake() {
+func (b *buffer) Wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.pages) > 0 {
-		b.wakeLocked()
+	if b.next(b.queues) != nil {
+		b.rouse()
 	}
 }
 
-// rouse wakes the readers that wait, whether there are hits or not.
-func (b *Buffer) rouse() {
+// Rouse wakes the readers that wait, whether there are hits or not.
+func (b *buffer) Rouse() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.wakeLocked()
+	b.rouse()
 }
 
-func (b *Buffer) wakeLocked() {
+func (b *buffer) rouse() {
 	if b.more != nil {
 		close(b.more)
 		b.more = nil
 	}
 }
 
-// Clear empties the buffer; what was lost is forgotten too.
-func (b *Buffer) Clear() {
+// Clear empties what is kept of a CPU, or of all; what was lost is forgotten too.
+func (b *buffer) Clear(cpu int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pages, b.bytes, b.first, b.written = nil, 0, 0, 0
-	clear(b.lost)
-}
-
-// Hits gives the hits that are there, oldest first, and how many were written since Clear.
-func (b *Buffer) Hits() (runs [][]hit.Hit, written uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i, p := range b.pages {
-		from := 0
-		if i == 0 {
-			from = b.first
-		}
-		runs = append(runs, p.hits[from:len(p.hits):len(p.hits)])
-	}
-	return runs, b.written
-}
-
-// Take takes hits out: some of the oldest, at least one. It waits until there are any or
-// ctx ends, whose error it gives then. lost tells, by CPU, what was dropped before them.
-func (b *Buffer) Take(ctx context.Context) (hits []hit.Hit, lost []hit.Loss, err error) {
-	for {
-		hits, lost, more := b.take()
-		if len(hits) > 0 {
-			return hits, lost, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		case <-more:
-		}
+	some := b.some(cpu)
+	for i := range some {
+		some[i] = nil
 	}
 }
 
-// take takes hits if there are any, else it gives a channel that is closed when some come.
-func (b *Buffer) take() ([]hit.Hit, []hit.Loss, <-chan struct{}) {
+// Swap exchanges what two buffers keep.
+func (b *buffer) Swap(o *buffer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for len(b.pages) > 0 {
-		p, last := b.pages[0], len(b.pages) == 1
-		hits := p.hits[b.first:len(p.hits):len(p.hits)]
-		b.first = len(p.hits)
-		if !last {
-			b.forget()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	b.queues, o.queues = o.queues, b.queues
+}
+
+// Look gives the hits of a CPU, or of all, that are there now, in the order of their times, oldest first, to be ranged over once, and
+// how many those and others are.
+func (b *buffer) Look(cpu int) (sum bufferStats, hits iter.Seq[*hit.Hit]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var looks []*look
+	for _, q := range b.some(cpu) {
+		if q != nil {
+			sum.add(q.stats())
+			looks = append(looks, q.look())
 		}
-		if len(hits) > 0 {
-			return hits, b.losses(), nil
-		}
-		if last {
+	}
+	return sum, merged(looks)
+}
+
+// Take takes some of the oldest hits of a CPU, or of all, out, if there are any; else more is closed when some come. lost tells, by
+// CPU, what was dropped before them.
+func (b *buffer) Take(cpu int) (hits []hit.Hit, lost []hit.Loss, more <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	qs := b.some(cpu)
+	for len(hits) < takeHits {
+		q := b.next(qs)
+		if q == nil {
 			break
 		}
+		if n := q.losses(); n > 0 {
+			lost = append(lost, hit.Loss{CPU: q.cpu, Hits: n})
+		}
+		hits = append(hits, q.take())
 	}
-	return nil, nil, b.moreLocked()
+	if hits == nil {
+		return nil, nil, b.waits()
+	}
+	return hits, lost, nil
 }
 
-// waiting gives what is closed when hits come; nil: some are there.
-func (b *Buffer) waiting() <-chan struct{} {
+// Waiting gives what is closed when hits of a CPU, or of any, come; nil: some are there.
+func (b *buffer) Waiting(cpu int) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, p := range b.pages {
-		if i > 0 || b.first < len(p.hits) {
-			return nil
-		}
+	if b.next(b.some(cpu)) != nil {
+		return nil
 	}
-	return b.moreLocked()
+	return b.waits()
 }
 
-func (b *Buffer) moreLocked() <-chan struct{} {
+func (b *buffer) waits() <-chan struct{} {
 	if b.more == nil {
 		b.more = make(chan struct{})
 	}
 	return b.more
 }
 
-// losses gives what was lost, and starts anew.
-func (b *Buffer) losses() []hit.Loss {
-	var out []hit.Loss
-	for _, cpu := range slices.SortedFunc(maps.Keys(b.lost), cmp.Compare[int]) {
-		out = append(out, hit.Loss{CPU: cpu, Hits: b.lost[cpu]})
+// next is the queue with the oldest hit; nil: there is none.
+func (*buffer) next(qs []*queue) (first *queue) {
+	for _, q := range qs {
+		if q == nil || q.empty() {
+			continue
+		}
+		if first == nil || q.oldest().Nanos < first.oldest().Nanos {
+			first = q
+		}
 	}
-	clear(b.lost)
-	return out
+	return first
 }

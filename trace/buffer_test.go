@@ -1,8 +1,6 @@
 package trace
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -11,118 +9,154 @@ import (
 )
 
 func hitOf(i int) *hit.Hit {
-	return &hit.Hit{TID: i, CPU: i % 3, Rec: fmt.Appendf(nil, "record %d", i)}
+	return &hit.Hit{TID: i, CPU: i % 3, Nanos: uint64(i), Rec: fmt.Appendf(nil, "record %d", i)}
 }
 
-func (b *Buffer) tids() (tids []int) {
-	runs, _ := b.Hits()
-	for _, hits := range runs {
-		for i := range hits {
-			tids = append(tids, hits[i].TID)
-		}
+func (b *buffer) tids(cpu int) (tids []int) {
+	_, hits := b.Look(cpu)
+	for h := range hits {
+		tids = append(tids, h.TID)
 	}
 	return tids
 }
 
+func (b *buffer) stats(cpu int) bufferStats {
+	s, _ := b.Look(cpu)
+	return s
+}
+
+// Each CPU keeps its newest hits, whatever the others have, and what is gone is told.
 func TestBufferKeepsTheNewest(t *testing.T) {
-	b := NewBuffer(1)
-	const n = 50_000
+	const size, n = 64 << 10, 50_000
+	b := newBuffer(size)
 	for i := range n {
 		b.Add(hitOf(i))
 	}
-	tids := b.tids()
-	if len(tids) < 1000 || len(tids) > n/2 {
-		t.Fatalf("%d hits are kept", len(tids))
-	}
-	for i, tid := range tids {
-		if want := n - len(tids) + i; tid != want {
-			t.Fatalf("hit %d is %d, not %d", i, tid, want)
+	for cpu := range 3 {
+		tids := b.tids(cpu)
+		if len(tids) < 300 || len(tids) > size/hitBytes {
+			t.Fatalf("%d hits are kept of CPU %d", len(tids), cpu)
+		}
+		for i, tid := range tids {
+			if want := (n-1-cpu)/3*3 + cpu - 3*(len(tids)-1-i); tid != want {
+				t.Fatalf("CPU %d: hit %d is %d, not %d", cpu, i, tid, want)
+			}
+		}
+		s := b.stats(cpu)
+		if s.Entries != uint64(len(tids)) || s.Written != s.Entries+s.Overrun || s.Bytes > size || s.OldestNs != uint64(tids[0]) {
+			t.Errorf("CPU %d keeps %d: %+v", cpu, len(tids), s)
 		}
 	}
-	if _, written := b.Hits(); written != n {
-		t.Errorf("%d written", written)
+	if s := b.stats(allCPUs); s.Written != n {
+		t.Errorf("%d written", s.Written)
 	}
-	hits, lost, err := b.Take(t.Context())
-	if err != nil || len(lost) != 3 || lost[0].CPU != 0 || lost[2].CPU != 2 {
-		t.Fatalf("lost %v: %v", lost, err)
-	}
-	if got, want := lost[0].Hits+lost[1].Hits+lost[2].Hits, uint64(hits[0].TID); got != want {
-		t.Errorf("%d hits told as lost before hit %d", got, want)
-	}
-	for i := range hits {
-		if string(hits[i].Rec) != fmt.Sprintf("record %d", hits[i].TID) {
-			t.Fatalf("hit %d has the record %q", hits[i].TID, hits[i].Rec)
+	all := b.tids(allCPUs)
+	for i := range all[1:] {
+		if all[i] >= all[i+1] {
+			t.Fatalf("hit %d is before hit %d", all[i], all[i+1])
 		}
 	}
-	if b.bytes > b.max {
-		t.Errorf("%d bytes of %d", b.bytes, b.max)
+	var taken, lost uint64
+	for hits, l, more := b.Take(allCPUs); more == nil; hits, l, more = b.Take(allCPUs) {
+		for _, l := range l {
+			lost += l.Hits
+		}
+		for i := range hits {
+			if hits[i].TID != all[taken] || string(hits[i].Rec) != fmt.Sprintf("record %d", all[taken]) {
+				t.Fatalf("taken hit %d is %d with %q, not %d", taken, hits[i].TID, hits[i].Rec, all[taken])
+			}
+			taken++
+		}
+	}
+	if taken != uint64(len(all)) || taken+lost != n {
+		t.Errorf("%d taken of %d, %d told as lost of %d", taken, len(all), lost, n)
+	}
+	if s := b.stats(allCPUs); s.Read != taken || s.Bytes != 0 || s.Entries != 0 {
+		t.Errorf("behind the last: %+v", s)
+	}
+}
+
+// Without overwrite the newest are dropped, and counted.
+func TestBufferWithoutOverwrite(t *testing.T) {
+	b := newBuffer(1 << 10)
+	b.SetOverwrite(false)
+	for i := range 300 {
+		b.Add(hitOf(i))
+	}
+	tids := b.tids(1)
+	s := b.stats(1)
+	if len(tids) == 0 || tids[0] != 1 || s.Entries+s.Dropped != 100 || s.Overrun != 0 || s.Bytes > 1<<10 {
+		t.Errorf("%v: %+v", tids, s)
 	}
 }
 
 func TestBufferTake(t *testing.T) {
-	b := NewBuffer(0)
+	b := newBuffer(0)
 	for i := range 2000 {
 		b.Add(hitOf(i))
 	}
-	before := b.tids()
-	if got := b.tids(); len(before) != 2000 || len(got) != 2000 {
-		t.Errorf("looking takes hits out: %d, then %d of 2000", len(before), len(got))
+	if first, again := b.tids(allCPUs), b.tids(allCPUs); len(first) != 2000 || len(again) != 2000 {
+		t.Errorf("looking takes hits out: %d, then %d of 2000", len(first), len(again))
 	}
-	next := 0
-	for next < 2000 {
-		hits, lost, err := b.Take(t.Context())
-		if err != nil || len(hits) == 0 || len(lost) > 0 {
-			t.Fatalf("%d hits, lost %v: %v", len(hits), lost, err)
+	hits, lost, _ := b.Take(1)
+	if len(hits) != takeHits || lost != nil || hits[0].TID != 1 || hits[takeHits-1].TID != 3*takeHits-2 {
+		t.Errorf("of CPU 1: %d hits, lost %v", len(hits), lost)
+	}
+	for next := range 2000 - takeHits {
+		if len(hits) == takeHits || len(hits) == 0 {
+			hits, _, _ = b.Take(allCPUs)
 		}
-		for i := range hits {
-			if hits[i].TID != next {
-				t.Fatalf("hit %d, not %d", hits[i].TID, next)
-			}
-			next++
+		if next > 0 && hits[0].TID == 0 {
+			t.Fatal("a hit came twice")
 		}
-		if got := len(b.tids()); got != 2000-next {
-			t.Errorf("%d left after %d were taken", got, next)
-		}
+		hits = hits[1:]
+	}
+	if _, _, more := b.Take(allCPUs); more == nil {
+		t.Error("hits are left")
 	}
 	b.Add(hitOf(2000))
-	hits, _, err := b.Take(t.Context())
-	if err != nil || len(hits) != 1 || hits[0].TID != 2000 {
-		t.Errorf("after all were taken: %v, %v", hits, err)
+	if hits, _, _ := b.Take(allCPUs); len(hits) != 1 || hits[0].TID != 2000 {
+		t.Errorf("after all were taken: %v", hits)
 	}
 	b.Add(hitOf(2001))
-	b.Clear()
-	if tids := b.tids(); tids != nil {
-		t.Errorf("after Clear: %v", tids)
+	b.Add(hitOf(2002))
+	b.Clear(0)
+	if tids := b.tids(allCPUs); len(tids) != 1 || tids[0] != 2002 {
+		t.Errorf("after CPU 0 was cleared: %v", tids)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, _, err := b.Take(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Take of a caller who has gone: %v", err)
+	o := newBuffer(0)
+	b.Swap(o)
+	if b.tids(allCPUs) != nil || len(o.tids(allCPUs)) != 1 {
+		t.Error("Swap")
 	}
 }
 
 // Several readers get each hit once, and those that wait are woken.
 func TestBufferReaders(t *testing.T) {
-	b := NewBuffer(64 << 20)
+	b := newBuffer(64 << 20)
 	const n = 20_000
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
+	done := make(chan struct{})
 	var mu sync.Mutex
 	seen := map[int]int{}
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
 			for {
-				hits, _, err := b.Take(ctx)
-				if err != nil {
-					return
+				hits, _, more := b.Take(allCPUs)
+				if more != nil {
+					select {
+					case <-more:
+						continue
+					case <-done:
+						return
+					}
 				}
 				mu.Lock()
 				for i := range hits {
 					seen[hits[i].TID]++
 				}
 				if len(seen) == n {
-					cancel()
+					close(done)
 				}
 				mu.Unlock()
 			}

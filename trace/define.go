@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,7 +34,7 @@ func (in *Instance) Write(commands string) error {
 func (in *Instance) Replace(commands string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if err := idle(in.probes); err != nil {
+	if err := in.idle(in.probes); err != nil {
 		return err
 	}
 	in.drop(in.probes)
@@ -97,13 +98,29 @@ func (in *Instance) define(d *event.Def) error {
 		}
 	}
 	p := &probe{entry: e, def: d}
-	if e.on {
-		if err := in.arm([]*probe{p}); err != nil {
-			return err
-		}
+	if err := in.join(p); err != nil {
+		return err
 	}
 	e.probes = append(e.probes, p)
 	in.probes = append(in.probes, p)
+	return nil
+}
+
+// join puts a probe that comes to an event into the target where the event is.
+func (in *Instance) join(p *probe) error {
+	var done []*Instance
+	for _, o := range in.each() {
+		if !o.state(p.entry).armed {
+			continue
+		}
+		if err := o.arm([]*probe{p}); err != nil {
+			for _, o := range done {
+				err = errors.Join(err, o.disarm([]*probe{p}))
+			}
+			return err
+		}
+		done = append(done, o)
+	}
 	return nil
 }
 
@@ -153,23 +170,28 @@ func (in *Instance) disarmSpareable(ps []*probe) error {
 		left[p.entry]++
 	}
 	whole := slices.DeleteFunc(slices.Clone(ps), func(p *probe) bool { return left[p.entry] < len(p.probes) })
-	if err := idle(whole); err != nil {
+	if err := in.idle(whole); err != nil {
 		return err
 	}
-	return in.disarm(ps)
+	for _, o := range in.each() {
+		if err := o.disarm(ps); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // idle says which event keeps probes from being deleted.
-func idle(ps []*probe) error {
+func (in *Instance) idle(ps []*probe) error {
 	for _, p := range ps {
-		if p.on {
+		if in.busy(p.entry) {
 			return errno.Errorf(unix.EBUSY, "event %s/%s is enabled: disable it first", p.group, p.name)
 		}
 	}
 	return nil
 }
 
-// drop deletes probes that are disabled, and empties the buffer, whose records would be
+// drop deletes probes that are disabled, and empties the buffers, whose records would be
 // without their event.
 func (in *Instance) drop(ps []*probe) {
 	if len(ps) == 0 {
@@ -189,8 +211,24 @@ func (in *Instance) drop(ps []*probe) {
 		delete(in.ids, e.id)
 		delete(in.entries, key(e.group, e.name))
 		in.namer.Release(e.name)
+		for _, o := range in.instances {
+			delete(o.states, e)
+		}
 	}
-	in.clear()
+	in.forget(gone)
+	for _, o := range in.instances {
+		o.clear()
+	}
+}
+
+// forget drops the armings of probes that are gone.
+func (in *Instance) forget(gone map[*probe]bool) {
+	for _, o := range in.instances {
+		o.made = slices.DeleteFunc(o.made, func(a *arming) bool { return gone[a.probe] })
+	}
+	in.pollMu.Lock()
+	defer in.pollMu.Unlock()
+	maps.DeleteFunc(in.armings, func(_ *event.Def, a *arming) bool { return gone[a.probe] })
 }
 
 // WriteDefinitions writes kprobe_events: the definitions in the order of their making.

@@ -25,13 +25,14 @@ func (in *Instance) Enable(group, name string, on bool) error {
 	if !on {
 		return in.disable(ps)
 	}
-	ps = slices.DeleteFunc(ps, func(p *probe) bool { return p.on })
+	ps = slices.DeleteFunc(ps, func(p *probe) bool { return in.state(p.entry).on })
 	if err := in.arm(ps); err != nil {
 		in.note(err)
 		return err
 	}
 	for _, p := range ps {
-		p.on = true
+		s := in.state(p.entry)
+		s.on, s.armed = true, true
 	}
 	return nil
 }
@@ -45,12 +46,13 @@ func (in *Instance) Enabled(group, name string) (string, error) {
 	if err != nil || len(ps) == 0 {
 		return "?", err
 	}
+	on := in.state(ps[0].entry).on
 	for _, p := range ps {
-		if p.on != ps[0].on {
+		if in.state(p.entry).on != on {
 			return "X", nil
 		}
 	}
-	if ps[0].on {
+	if on {
 		return "1", nil
 	}
 	return "0", nil
@@ -58,9 +60,9 @@ func (in *Instance) Enabled(group, name string) (string, error) {
 
 // find gives the probes of an event, a group or, without names, all. A name that nothing
 // has is ENOENT.
-func (in *Instance) find(group, name string) ([]*probe, error) {
+func (r *registry) find(group, name string) ([]*probe, error) {
 	var out []*probe
-	for _, p := range in.probes {
+	for _, p := range r.probes {
 		if (group == "" || p.group == group) && (name == "" || p.name == name) {
 			out = append(out, p)
 		}
@@ -77,25 +79,48 @@ func (in *Instance) find(group, name string) ([]*probe, error) {
 // arm puts probes into the target, all or none, and sees to it that their records are read.
 func (in *Instance) arm(ps []*probe) error {
 	if in.life.Err() != nil {
-		return errno.Errorf(unix.ESHUTDOWN, "the trace instance is closed")
+		return errClosed
 	}
 	if len(ps) == 0 {
 		return nil
 	}
+	as := in.register(ps)
 	var defs []*event.Def
-	for _, p := range ps {
-		defs = append(defs, p.filtered(p.filter))
+	for _, a := range as {
+		defs = append(defs, a.def)
 	}
 	made, err := in.core.Add(defs, lateToo)
 	if err != nil {
+		in.pollMu.Lock()
+		defer in.pollMu.Unlock()
+		for _, a := range as {
+			delete(in.armings, a.def)
+		}
 		return err
 	}
-	for k, p := range ps {
-		i := slices.IndexFunc(made, func(e *kprobes.Event) bool { return e.Def == defs[k] })
-		p.made = append(p.made, made[i])
+	for _, a := range as {
+		i := slices.IndexFunc(made, func(e *kprobes.Event) bool { return e.Def == a.def })
+		a.event = made[i]
+		in.made = append(in.made, a)
+		in.counted(a)
 	}
 	in.read()
 	return nil
+}
+
+// register makes armings of probes, whose records are to be given to the instance from now on.
+func (in *Instance) register(ps []*probe) (out []*arming) {
+	in.pollMu.Lock()
+	defer in.pollMu.Unlock()
+	for _, p := range ps {
+		d := *p.filtered(in.state(p.entry).filter)
+		in.copies++
+		d.Copy = in.copies
+		a := &arming{in: in, probe: p, def: &d}
+		in.armings[a.def] = a
+		out = append(out, a)
+	}
+	return out
 }
 
 // disable takes probes out of the target, with all others of their events.
@@ -105,10 +130,11 @@ func (in *Instance) disable(ps []*probe) error {
 	}
 	was := false
 	for _, p := range ps {
-		was = was || p.on
-		p.on = false
+		s := in.state(p.entry)
+		was = was || s.armed
+		s.on, s.armed = false, false
 	}
-	if was && !slices.ContainsFunc(in.probes, func(p *probe) bool { return p.on }) {
+	if was && !in.readsOn() {
 		in.stopReading()
 	}
 	return nil
@@ -117,17 +143,22 @@ func (in *Instance) disable(ps []*probe) error {
 // disarm takes those of some probes out of the target that are in it. One that is gone has
 // none.
 func (in *Instance) disarm(ps []*probe) error {
-	var armed []*kprobes.Event
+	var as []*arming
+	var events []*kprobes.Event
 	for _, p := range ps {
-		if p.on {
-			armed = append(armed, p.made[len(p.made)-1])
+		if a := in.arming(p); a != nil {
+			as, events = append(as, a), append(events, a.event)
 		}
 	}
-	if len(armed) == 0 {
+	if len(as) == 0 {
 		return nil
 	}
-	if err := in.core.Remove(armed); err != nil && !errors.Is(err, target.ErrGone) {
+	if err := in.core.Remove(events); err != nil && !errors.Is(err, target.ErrGone) {
 		return err
+	}
+	for _, a := range as {
+		a.ended = true
+		in.uncounted(a)
 	}
 	return nil
 }

@@ -21,10 +21,11 @@ func (in *Instance) Filter(group, name string) (string, error) {
 		return "", err
 	case name == "":
 		return "### global filter ###\n# Use this to set filters for multiple events.\n# Only events with the given fields will be affected.\n# If no events are modified, an error message will be displayed here\n", nil
-	case ps[0].shown == "":
-		return "none\n", nil
 	}
-	return ps[0].shown + "\n", nil
+	if shown := in.state(ps[0].entry).shown; shown != "" {
+		return shown + "\n", nil
+	}
+	return "none\n", nil
 }
 
 // SetFilter gives an event, or without a name all events of a group, a filter: hits that do not pass it are counted, and not recorded.
@@ -91,27 +92,28 @@ func (in *Instance) fits(e *entry, text string) error {
 
 // filterAnew has an event record what passes a filter.
 func (in *Instance) filterAnew(e *entry, text, shown string) error {
-	if text == e.filter {
-		e.shown = shown
+	s := in.state(e)
+	if text == s.filter {
+		s.shown = shown
 		return nil
 	}
-	before, shownBefore := e.filter, e.shown
-	if e.on {
+	before := *s
+	if s.armed {
 		if err := in.disarm(e.probes); err != nil {
 			return err
 		}
 	}
-	e.filter, e.shown = text, shown
-	if !e.on {
+	s.filter, s.shown = text, shown
+	if !s.armed {
 		return nil
 	}
 	err := in.arm(e.probes)
 	if err == nil {
 		return nil
 	}
-	e.filter, e.shown = before, shownBefore
+	*s = before
 	if again := in.arm(e.probes); again != nil {
-		e.on = false
+		s.on, s.armed = false, false
 		return errors.Join(err, errno.Errorf(unix.EAGAIN, "event %s/%s is disabled: %w", e.group, e.name, again))
 	}
 	return err

@@ -3,18 +3,18 @@ package trace
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
 )
 
 // Options are the choices of New; nil means the defaults.
 type Options struct {
-	// BufferSize bounds what is kept for WriteTrace and WritePipe, in bytes; 0:
+	// BufferSize bounds what is kept of each CPU for WriteTrace and WritePipe, in bytes; 0:
 	// trace.DefaultBuffer.
 	BufferSize int
 	// Comm gives the name of a thread of the target, "" if it has none any more. Nil: the
@@ -24,45 +24,26 @@ type Options struct {
 
 // Instance is a trace instance.
 type Instance struct {
-	core   *kprobes.Core
-	names  *names
-	buf    *Buffer
-	log    ErrorLog
-	on     atomic.Bool     // records go to the buffer
-	life   context.Context // ends with the instance
-	end    context.CancelFunc
-	pollMu sync.Mutex // held while the Core's records are read
+	*registry
+	name  string // "": that of New
+	buf   *buffer
+	log   ErrorLog
+	on    atomic.Bool     // records go to the buffer
+	life  context.Context // ends with the instance
+	end   context.CancelFunc
+	users int // that Hold it
 
-	mu      sync.Mutex
-	probes  []*probe // in the order of their definition
-	entries map[string]*entry
-	ids     map[int]bool // those of entries
-	lastID  int          // the one that was given out last
-	namer   event.Namer
-	reading *reading // nil while no event is enabled
-	before  uint64   // records that the target had lost when the buffer was last cleared
+	states map[*entry]*state
+	made   []*arming
+	before uint64 // records that the target had lost when the buffer was last cleared
 }
 
-// entry is an event: one or several probes that go by one name and have one format.
-type entry struct {
-	group, name string
-	id          int
-	on          bool
-	probes      []*probe // at least one
-	filter      string   // what hits must pass to be recorded; "": nothing
-	shown       string   // what the file filter holds; "": none
-}
-
-// key is what Instance.entries has an event under.
-func key(group, name string) string { return group + "/" + name }
-
-// probe is one definition.
-type probe struct {
-	*entry
-	def *event.Def // with its name
-	// What the Core made of it each time that it was enabled; the last is armed if the
-	// event is on.
-	made []*kprobes.Event
+// state is how an event stands in an instance. The zero value is that of one that is not enabled.
+type state struct {
+	on     bool
+	armed  bool   // it is in the target
+	filter string // what hits must pass to be recorded; "": nothing
+	shown  string // what the file filter holds; "": none
 }
 
 // New makes an instance without events on a Core, which must outlive it.
@@ -70,29 +51,66 @@ func New(core *kprobes.Core, o *Options) *Instance {
 	if o == nil {
 		o = &Options{}
 	}
-	in := &Instance{
-		core: core, names: newNames(core, o.Comm), buf: NewBuffer(o.BufferSize),
-		entries: map[string]*entry{}, ids: map[int]bool{},
+	r := &registry{
+		core: core, names: newNames(core, o.Comm), instances: map[string]*Instance{}, entries: map[string]*entry{}, ids: map[int]bool{},
+		armings: map[*event.Def]*arming{}, woken: map[*Instance]bool{},
 	}
-	in.on.Store(true)
-	in.life, in.end = context.WithCancel(context.Background())
+	in := newInstance(r, "", o.BufferSize)
+	r.first, r.instances[""] = in, in
 	return in
 }
 
 // Core is the registry that the instance's events are armed in.
 func (in *Instance) Core() *kprobes.Core { return in.core }
 
-// Close disables and deletes all events and ends all WritePipes.
+var errClosed = errno.Errorf(unix.ESHUTDOWN, "the trace instance is closed")
+
+// Close disables all events and ends all WritePipes. Close of the instance that New has made ends those that NewInstance has made, and
+// deletes all events.
 func (in *Instance) Close() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.end()
-	in.buf.rouse()
+	in.buf.Rouse()
+	if in.name != "" {
+		return in.leave()
+	}
+	for _, o := range in.each() {
+		if o == in {
+			continue
+		}
+		if err := o.leave(); err != nil {
+			return err
+		}
+	}
 	err := in.disable(in.probes)
 	if err == nil {
 		in.drop(in.probes)
 	}
 	return err
+}
+
+// state is how an event stands.
+func (in *Instance) state(e *entry) *state {
+	s := in.states[e]
+	if s == nil {
+		s = &state{}
+		in.states[e] = s
+	}
+	return s
+}
+
+// arming is what has put a probe into the target; nil: it is not in there.
+func (in *Instance) arming(p *probe) *arming {
+	for i := len(in.made) - 1; i >= 0; i-- {
+		if a := in.made[i]; a.probe == p {
+			if a.ended {
+				return nil
+			}
+			return a
+		}
+	}
+	return nil
 }
 
 // SetTracing says whether records go to the buffer: tracing_on. Hits are counted all the
@@ -102,7 +120,7 @@ func (in *Instance) SetTracing(on bool) {
 		in.drain()
 	}
 	in.on.Store(on)
-	in.buf.rouse()
+	in.buf.Rouse()
 }
 
 // Tracing tells what SetTracing said; true at first.
@@ -116,11 +134,17 @@ func (in *Instance) ClearErrorLog() { in.log.Clear() }
 
 // note logs what was said about definitions and filters.
 func (in *Instance) note(err error) {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // an entry without its time is better than none
+	now := monotonic()
 	for _, entry := range logEntriesOf(err) {
-		in.log.Add(uint64(ts.Nano()), entry)
+		in.log.Add(now, entry)
 	}
+}
+
+// monotonic is the time of CLOCK_MONOTONIC in nanoseconds.
+func monotonic() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // it can not fail
+	return uint64(ts.Nano())
 }
 
 // logEntriesOf finds what error_log says of the errors in a tree of errors.

@@ -13,7 +13,8 @@ import (
 // Pipe is a reader of trace_pipe. What it has read is taken out of the buffer: with several readers each record goes to one. It may
 // be used by several goroutines.
 type Pipe struct {
-	in *Instance
+	in  *Instance
+	cpu int // whose records; allCPUs
 
 	mu    sync.Mutex
 	print hit.Printer
@@ -22,7 +23,11 @@ type Pipe struct {
 }
 
 // Pipe makes a reader, which needs no end.
-func (in *Instance) Pipe() *Pipe { return &Pipe{in: in, print: hit.Printer{Names: in.names}} }
+func (in *Instance) Pipe() *Pipe { return in.pipe(allCPUs) }
+
+func (in *Instance) pipe(cpu int) *Pipe {
+	return &Pipe{in: in, cpu: cpu, print: hit.Printer{Names: in.names}}
+}
 
 // Read gives up to n bytes of text, at least one. It waits until there is any, or gives EAGAIN if it is not to wait. Where tracing is
 // off the text of a reader that has read any ends: io.EOF, as when the instance has been closed. The other error is ctx's.
@@ -72,13 +77,13 @@ func (p *Pipe) Ready() (ready bool, more <-chan struct{}) {
 	if len(p.text) > 0 || p.ended() {
 		return true, nil
 	}
-	more = p.in.buf.waiting()
+	more = p.in.buf.Waiting(p.cpu)
 	return more == nil, more
 }
 
 // take takes records out of the buffer and makes text of them. If there are none it gives what is closed when some come.
 func (p *Pipe) take() <-chan struct{} {
-	hits, lost, more := p.in.buf.take()
+	hits, lost, more := p.in.buf.Take(p.cpu)
 	if more != nil {
 		return more
 	}

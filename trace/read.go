@@ -29,38 +29,38 @@ const (
 )
 
 // read starts the goroutines if they do not run.
-func (in *Instance) read() {
-	if in.reading != nil {
+func (r *registry) read() {
+	if r.reading != nil {
 		return
 	}
-	r := &reading{stop: make(chan struct{})}
-	in.reading = r
+	now := &reading{stop: make(chan struct{})}
+	r.reading = now
 	gone, pending := make(chan struct{}), make(chan struct{}, 1)
-	r.done.Go(func() { in.pollUntil(r.stop, gone, pending) })
-	r.done.Go(func() { in.follow(r.stop, gone, pending) })
+	now.done.Go(func() { r.pollUntil(now.stop, gone, pending) })
+	now.done.Go(func() { r.follow(now.stop, gone, pending) })
 }
 
 // stopReading ends the goroutines; what was recorded by then is read.
-func (in *Instance) stopReading() {
-	if in.reading == nil {
+func (r *registry) stopReading() {
+	if r.reading == nil {
 		return
 	}
-	close(in.reading.stop)
-	in.reading.done.Wait()
-	in.reading = nil
-	in.drain()
+	close(r.reading.stop)
+	r.reading.done.Wait()
+	r.reading = nil
+	r.drain()
 }
 
 // drain reads what has been recorded until now.
-func (in *Instance) drain() {
-	in.poll() // what lies in the ring of a target with a clock of its own waits from when it was seen
+func (r *registry) drain() {
+	r.poll() // what lies in the ring of a target with a clock of its own waits from when it was seen
 	time.Sleep(records.SettleTime)
-	in.poll()
+	r.poll()
 }
 
 // pollUntil reads records until it is told to stop, or the target has gone, and tells when Sync should be
 // called now.
-func (in *Instance) pollUntil(stop, gone <-chan struct{}, pending chan<- struct{}) {
+func (r *registry) pollUntil(stop, gone <-chan struct{}, pending chan<- struct{}) {
 	idle := time.NewTimer(0)
 	defer idle.Stop()
 	pause := pollMin
@@ -69,15 +69,15 @@ func (in *Instance) pollUntil(stop, gone <-chan struct{}, pending chan<- struct{
 		case <-stop:
 			return
 		case <-gone:
-			in.poll()
+			r.poll()
 			return
 		case <-idle.C:
 		}
 		pause = min(2*pause, pollMax)
-		if in.poll() > 0 {
+		if r.poll() > 0 {
 			pause = pollMin
 		}
-		if in.core.Stats().Pending {
+		if r.core.Stats().Pending {
 			select {
 			case pending <- struct{}{}:
 			default:
@@ -89,7 +89,7 @@ func (in *Instance) pollUntil(stop, gone <-chan struct{}, pending chan<- struct{
 
 // follow follows what the target has mapped until it is told to stop; it closes gone if the target has
 // gone. A change can take long, so records are read by another goroutine.
-func (in *Instance) follow(stop <-chan struct{}, gone chan<- struct{}, pending <-chan struct{}) {
+func (r *registry) follow(stop <-chan struct{}, gone chan<- struct{}, pending <-chan struct{}) {
 	look := time.NewTimer(0)
 	defer look.Stop()
 	for {
@@ -99,59 +99,68 @@ func (in *Instance) follow(stop <-chan struct{}, gone chan<- struct{}, pending <
 		case <-pending:
 		case <-look.C:
 		}
-		err := in.core.Sync()
+		err := r.core.Sync()
 		if errors.Is(err, target.ErrGone) {
 			close(gone)
 			return
 		}
-		in.note(err)
-		in.names.forget()
+		r.first.note(err)
+		r.names.forget()
 		look.Reset(syncEvery)
 	}
 }
 
-// poll moves the records that are there into the buffer and returns how many there were.
-func (in *Instance) poll() int {
-	in.pollMu.Lock()
-	defer in.pollMu.Unlock()
-	in.names.begin()
-	n := in.core.Poll(func(h *hit.Hit) {
-		in.names.saw(h.TID)
-		if in.on.Load() {
-			in.buf.Add(h)
+// poll gives the records that are there to the instances that have armed their events and returns how many there were.
+func (r *registry) poll() int {
+	r.pollMu.Lock()
+	defer r.pollMu.Unlock()
+	r.names.begin()
+	n := r.core.Poll(func(h *hit.Hit) {
+		r.names.saw(h.TID)
+		if a := r.armings[h.Event.Def]; a != nil {
+			a.in.take(h)
 		}
 	})
-	if n > 0 {
-		in.names.look()
+	if n == 0 {
+		return 0
+	}
+	r.names.look()
+	for in := range r.woken {
 		in.buf.Wake()
 	}
+	clear(r.woken)
 	return n
+}
+
+// take takes a hit. Precondition: pollMu is held.
+func (in *Instance) take(h *hit.Hit) {
+	if in.on.Load() {
+		in.buf.Add(h)
+		in.woken[in] = true
+	}
 }
 
 // WriteTrace writes the file trace: the records that are in the buffer, oldest first, which
 // stay there.
-func (in *Instance) WriteTrace(w io.Writer) error {
+func (in *Instance) WriteTrace(w io.Writer) error { return in.writeTrace(w, in.buf, allCPUs) }
+
+// writeTrace writes what a buffer has of a CPU, or of all.
+func (in *Instance) writeTrace(w io.Writer, buf *buffer, cpu int) error {
 	in.drain()
 	in.mu.Lock()
 	lost := in.lost() - in.before
 	in.mu.Unlock()
-	runs, written := in.buf.Hits()
-	n := 0
-	for _, hits := range runs {
-		n += len(hits)
-	}
+	s, hits := buf.Look(cpu)
 	bw := bufio.NewWriter(w)
-	if _, err := bw.WriteString(hit.HeaderOf(uint64(n), written+lost, in.cpus())); err != nil {
+	if _, err := bw.WriteString(hit.HeaderOf(s.Entries, s.Written+lost, in.cpus())); err != nil {
 		return err
 	}
 	p := hit.Printer{Names: in.names}
 	var line []byte
-	for _, hits := range runs {
-		for i := range hits {
-			line = p.Text(line[:0], &hits[i])
-			if _, err := bw.Write(line); err != nil {
-				return err
-			}
+	for h := range hits {
+		line = p.Text(line[:0], h)
+		if _, err := bw.Write(line); err != nil {
+			return err
 		}
 	}
 	return bw.Flush()
@@ -166,23 +175,23 @@ func (in *Instance) Clear() {
 }
 
 func (in *Instance) clear() {
-	in.buf.Clear()
+	in.buf.Clear(allCPUs)
 	in.before = in.lost()
 }
 
 // cpus is the number of CPUs that the target runs on.
-func (in *Instance) cpus() int {
-	if cpus := in.core.Target().Capabilities().CPUs; cpus != nil {
+func (r *registry) cpus() int {
+	if cpus := r.core.Target().Capabilities().CPUs; cpus != nil {
 		return cpus()
 	}
 	return runtime.NumCPU()
 }
 
-// lost counts the records that found the target's ring full.
+// lost counts the instance's records that found the target's ring full.
 func (in *Instance) lost() uint64 {
 	var n uint64
-	for _, p := range in.probes {
-		n += in.counts(p).Lost
+	for _, a := range in.made {
+		n += in.core.Counts(a.event).Lost
 	}
 	return n
 }

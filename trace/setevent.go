@@ -19,7 +19,7 @@ func (in *Instance) Events(enabled bool) (out []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, e := range entriesOf(in.probes) {
-		if e.on || !enabled {
+		if in.state(e).on || !enabled {
 			out = append(out, e.group+":"+e.name)
 		}
 	}

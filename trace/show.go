@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/hit"
@@ -33,7 +32,7 @@ func (in *Instance) List(w io.Writer) error {
 	defer in.mu.Unlock()
 	var off []*event.Def
 	for _, p := range in.probes {
-		if !p.on {
+		if !in.busy(p.entry) {
 			off = append(off, p.def)
 		}
 	}
@@ -41,17 +40,6 @@ func (in *Instance) List(w io.Writer) error {
 		return err
 	}
 	return in.core.ListDisabled(w, off)
-}
-
-// counts sums up what a probe has counted each time that it was enabled.
-func (in *Instance) counts(p *probe) (sum kprobes.Counts) {
-	for _, e := range p.made {
-		n := in.core.Counts(e)
-		sum.Hits += n.Hits
-		sum.Lost += n.Lost
-		sum.Missed += n.Missed
-	}
-	return sum
 }
 
 // Groups lists the groups of events by name.

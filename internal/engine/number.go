@@ -106,7 +106,7 @@ func (c *Core) show(e *Event) error {
 			continue
 		}
 		v := &records.View{Unknown: id == e.tail, Read: &e.read, Waits: e.internalProbe, Event: hit.Event{
-			Group: e.Group, Name: e.Name, Return: e.Def.Kind == event.Return,
+			Def: e.Given, Group: e.Group, Name: e.Name, Return: e.Def.Kind == event.Return,
 			Addr: e.Place.Addr, Prog: e.Prog, ArgsOff: e.argsOffset(w),
 		}, Filter: e.filter, InCode: e.work.Filter != nil, Filtered: &e.failed}
 		if err := c.records.Show(id, lo, hi, v); err != nil {

@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // Event is what the printing of an event's records needs to know of it.
 type Event struct {
+	Def         *event.Def // that Core.Add was given
 	Group, Name string
 	Return      bool
 	Addr        uint64 // run-time address of the probe point; of the function, for Return

@@ -1,0 +1,224 @@
+package trace
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/errno"
+)
+
+// registry is what the instances of one target share: its events, and the reading of their records.
+type registry struct {
+	core  *kprobes.Core
+	names *names
+	first *Instance // that New has made
+
+	mu        sync.Mutex           // taken before pollMu and the Core's
+	instances map[string]*Instance // by name; that of New has none
+	probes    []*probe             // in the order of their definition
+	entries   map[string]*entry
+	ids       map[int]bool // those of entries
+	lastID    int          // the one that was given out last
+	namer     event.Namer
+	reading   *reading // nil while no event is armed
+	copies    uint64   // definitions that were armed
+
+	pollMu  sync.Mutex // held while the Core's records are read
+	armings map[*event.Def]*arming
+	woken   map[*Instance]bool // whose buffer has got records, since readers were woken
+}
+
+// entry is an event: one or several probes that go by one name and have one format.
+type entry struct {
+	group, name string
+	id          int
+	probes      []*probe // at least one
+}
+
+// key is what registry.entries has an event under.
+func key(group, name string) string { return group + "/" + name }
+
+// probe is one definition.
+type probe struct {
+	*entry
+	def *event.Def // with its name
+	// spans are what counts the probe's hits: an arming at a time, though each instance has one.
+	spans []*span
+}
+
+// span is the part of an arming's counts that a probe's are made of.
+type span struct {
+	a     *arming
+	from  kprobes.Counts
+	until *kprobes.Counts // nil: all since from
+}
+
+// arming is a probe that an instance has put into the target, once.
+type arming struct {
+	in    *Instance
+	probe *probe
+	def   *event.Def // the probe's, of this arming
+	event *kprobes.Event
+	ended bool // it was taken out
+}
+
+// each gives the instances, the first one first.
+func (r *registry) each() (out []*Instance) {
+	for _, name := range slices.Sorted(maps.Keys(r.instances)) {
+		out = append(out, r.instances[name])
+	}
+	return out
+}
+
+// busy says whether an event is armed by any instance.
+func (r *registry) busy(e *entry) bool {
+	for _, in := range r.instances {
+		if in.state(e).armed {
+			return true
+		}
+	}
+	return false
+}
+
+// readsOn says whether any event is armed.
+func (r *registry) readsOn() bool {
+	return slices.ContainsFunc(r.probes, func(p *probe) bool { return r.busy(p.entry) })
+}
+
+// counted begins to count a probe's hits by an arming, if nothing counts them.
+func (r *registry) counted(a *arming) {
+	p := a.probe
+	if n := len(p.spans); n > 0 && !p.spans[n-1].a.ended {
+		return
+	}
+	p.spans = append(p.spans, &span{a: a, from: r.core.Counts(a.event)})
+}
+
+// uncounted has another arming count a probe's hits, if one is left.
+func (r *registry) uncounted(a *arming) {
+	last := a.probe.spans[len(a.probe.spans)-1]
+	if last.a != a {
+		return
+	}
+	for _, o := range r.each() {
+		if b := o.arming(a.probe); b != nil {
+			n := r.core.Counts(a.event)
+			last.until = &n
+			r.counted(b)
+			return
+		}
+	}
+}
+
+// counts sums up what a probe has counted since it was defined.
+func (r *registry) counts(p *probe) (sum kprobes.Counts) {
+	for _, s := range p.spans {
+		n := s.until
+		if n == nil {
+			all := r.core.Counts(s.a.event)
+			n = &all
+		}
+		sum.Hits += n.Hits - s.from.Hits
+		sum.Lost += n.Lost - s.from.Lost
+		sum.Missed += n.Missed - s.from.Missed
+	}
+	return sum
+}
+
+// NewInstance makes an instance beside this one, as a mkdir in the directory instances does: with the same events, none of which is
+// enabled, and a buffer of its own. EEXIST: there is one of the name.
+func (in *Instance) NewInstance(name string) (*Instance, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.life.Err() != nil {
+		return nil, errClosed
+	}
+	if name == "" || in.instances[name] != nil {
+		return nil, errno.Errorf(unix.EEXIST, "an instance is called %q already", name)
+	}
+	o := newInstance(in.registry, name, DefaultBuffer)
+	in.instances[name] = o
+	return o, nil
+}
+
+// Instances are the names of those that NewInstance has made, in order.
+func (in *Instance) Instances() []string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	var out []string
+	for name := range in.instances {
+		if name != "" {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Instance gives one that NewInstance has made; nil: none has the name.
+func (in *Instance) Instance(name string) *Instance {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if name == "" {
+		return nil
+	}
+	return in.instances[name]
+}
+
+// RemoveInstance ends an instance that NewInstance has made: it disarms what that has armed. ENOENT: there is none of the name; EBUSY:
+// somebody holds it.
+func (in *Instance) RemoveInstance(name string) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	o := in.instances[name]
+	switch {
+	case name == "" || o == nil:
+		return errno.Errorf(unix.ENOENT, "no instance is called %q", name)
+	case o.users > 0:
+		return errno.Errorf(unix.EBUSY, "instance %q: %d files of it are open", name, o.users)
+	}
+	return o.leave()
+}
+
+// Hold keeps an instance from being removed until release is called, which may be called again. ENODEV: it has been removed.
+func (in *Instance) Hold() (release func(), err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.instances[in.name] != in {
+		return nil, errno.Errorf(unix.ENODEV, "the instance %q has been removed", in.name)
+	}
+	in.users++
+	return sync.OnceFunc(func() {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.users--
+	}), nil
+}
+
+// leave takes an instance away.
+func (in *Instance) leave() error {
+	if err := in.disable(in.probes); err != nil {
+		return err
+	}
+	in.end()
+	in.buf.Rouse()
+	delete(in.instances, in.name)
+	in.pollMu.Lock()
+	defer in.pollMu.Unlock()
+	maps.DeleteFunc(in.armings, func(_ *event.Def, a *arming) bool { return a.in == in })
+	return nil
+}
+
+// newInstance makes an instance.
+func newInstance(r *registry, name string, size int) *Instance {
+	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}}
+	in.on.Store(true)
+	in.life, in.end = context.WithCancel(context.Background())
+	return in
+}
