@@ -3,6 +3,7 @@ package debughttp
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -29,9 +30,8 @@ func (c *call) lookup(path string) (*tracefile.File, error) {
 
 // get answers GET: with the text, the stream or the list of what is in the directory.
 func (c *call) get(f *tracefile.File) error {
-	h := c.tree.Open(f)
-	if h.Streams() {
-		return c.stream()
+	if f.Streams() {
+		return c.stream(f)
 	}
 	if !f.Mode.IsDir() {
 		text, err := f.Text()
@@ -58,16 +58,27 @@ func (c *call) put(f *tracefile.File, body string, truncate bool) error {
 			return err
 		}
 	}
-	return c.tree.Open(f).Write(body)
+	h, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	_, err = h.Write(os.Getpid(), body)
+	return err
 }
 
-// stream streams trace_pipe until the client goes.
-func (c *call) stream() error {
+// stream streams a trace_pipe until the client goes.
+func (c *call) stream(f *tracefile.File) error {
+	h, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
 	rc := http.NewResponseController(c.w)
 	_ = rc.SetWriteDeadline(time.Time{}) // a server without deadlines needs none lifted
 	if err := rc.Flush(); err != nil {
 		return fmt.Errorf("the server can not stream: %w", err)
 	}
-	_ = c.in.WritePipe(c.r.Context(), c.w, rc.Flush) // ends when the client goes
+	_ = h.Stream(c.r.Context(), c.w, rc.Flush) // ends when the client goes
 	return nil
 }

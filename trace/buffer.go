@@ -14,12 +14,13 @@ type buffer struct {
 	mu        sync.Mutex
 	queues    []*queue // by CPU; nil: it had no hit
 	size      int      // bytes that each keeps
+	sizes     map[int]int // of CPUs that keep another number
 	overwrite bool
 	more      chan struct{} // closed when hits came; nil if nobody waits
 }
 
-// allCPUs stands for all CPUs where one is asked for.
-const allCPUs = -1
+// AllCPUs stands for all CPUs where one is asked for.
+const AllCPUs = -1
 
 const (
 	// DefaultBuffer is how much a trace buffer keeps of each CPU, in bytes, where nobody says: as the kernel's (Linux 6.18).
@@ -32,7 +33,7 @@ func newBuffer(size int) *buffer {
 	if size <= 0 {
 		size = DefaultBuffer
 	}
-	return &buffer{size: size, overwrite: true}
+	return &buffer{size: size, sizes: map[int]int{}, overwrite: true}
 }
 
 // of is the queue of a CPU, which is made.
@@ -49,7 +50,7 @@ func (b *buffer) of(cpu int) *queue {
 // some are the queues of a CPU, or of all.
 func (b *buffer) some(cpu int) []*queue {
 	switch {
-	case cpu == allCPUs:
+	case cpu == AllCPUs:
 		return b.queues
 	case cpu >= len(b.queues):
 		return nil
@@ -61,7 +62,8 @@ func (b *buffer) some(cpu int) []*queue {
 func (b *buffer) Add(h *hit.Hit) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.of(max(h.CPU, 0)).add(h, b.size, b.overwrite)
+	cpu := max(h.CPU, 0)
+	b.of(cpu).add(h, b.sizeOf(cpu), b.overwrite)
 }
 
 // SetOverwrite says whether a hit that finds its CPU's part full pushes out the oldest ones.
@@ -71,18 +73,41 @@ func (b *buffer) SetOverwrite(on bool) {
 	b.overwrite = on
 }
 
-// Size is how many bytes are kept of each CPU.
-func (b *buffer) Size() int {
+// Size is how many bytes are kept of a CPU. Of AllCPUs: of each; 0: not of all as many.
+func (b *buffer) Size(cpu int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if cpu == AllCPUs && len(b.sizes) > 0 {
+		return 0
+	}
+	return b.sizeOf(cpu)
+}
+
+func (b *buffer) sizeOf(cpu int) int {
+	if n, ok := b.sizes[cpu]; ok {
+		return n
+	}
 	return b.size
 }
 
-// SetSize sets it, and empties the buffer, as the kernel does.
-func (b *buffer) SetSize(size int) {
+// SetSize sets it; what is too much of the oldest goes.
+func (b *buffer) SetSize(cpu, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.size, b.queues = size, nil
+	switch {
+	case cpu == AllCPUs:
+		b.size = size
+		clear(b.sizes)
+	case size == b.size:
+		delete(b.sizes, cpu)
+	default:
+		b.sizes[cpu] = size
+	}
+	for _, q := range b.some(cpu) {
+		if q != nil {
+			q.trim(size)
+		}
+	}
 }
 
 // Wake wakes the readers that wait for hits, if there are any.

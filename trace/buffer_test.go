@@ -47,17 +47,17 @@ func TestBufferKeepsTheNewest(t *testing.T) {
 			t.Errorf("CPU %d keeps %d: %+v", cpu, len(tids), s)
 		}
 	}
-	if s := b.stats(allCPUs); s.Written != n {
+	if s := b.stats(AllCPUs); s.Written != n {
 		t.Errorf("%d written", s.Written)
 	}
-	all := b.tids(allCPUs)
+	all := b.tids(AllCPUs)
 	for i := range all[1:] {
 		if all[i] >= all[i+1] {
 			t.Fatalf("hit %d is before hit %d", all[i], all[i+1])
 		}
 	}
 	var taken, lost uint64
-	for hits, l, more := b.Take(allCPUs); more == nil; hits, l, more = b.Take(allCPUs) {
+	for hits, l, more := b.Take(AllCPUs); more == nil; hits, l, more = b.Take(AllCPUs) {
 		for _, l := range l {
 			lost += l.Hits
 		}
@@ -71,7 +71,7 @@ func TestBufferKeepsTheNewest(t *testing.T) {
 	if taken != uint64(len(all)) || taken+lost != n {
 		t.Errorf("%d taken of %d, %d told as lost of %d", taken, len(all), lost, n)
 	}
-	if s := b.stats(allCPUs); s.Read != taken || s.Bytes != 0 || s.Entries != 0 {
+	if s := b.stats(AllCPUs); s.Read != taken || s.Bytes != 0 || s.Entries != 0 {
 		t.Errorf("behind the last: %+v", s)
 	}
 }
@@ -95,7 +95,7 @@ func TestBufferTake(t *testing.T) {
 	for i := range 2000 {
 		b.Add(hitOf(i))
 	}
-	if first, again := b.tids(allCPUs), b.tids(allCPUs); len(first) != 2000 || len(again) != 2000 {
+	if first, again := b.tids(AllCPUs), b.tids(AllCPUs); len(first) != 2000 || len(again) != 2000 {
 		t.Errorf("looking takes hits out: %d, then %d of 2000", len(first), len(again))
 	}
 	hits, lost, _ := b.Take(1)
@@ -104,29 +104,29 @@ func TestBufferTake(t *testing.T) {
 	}
 	for next := range 2000 - takeHits {
 		if len(hits) == takeHits || len(hits) == 0 {
-			hits, _, _ = b.Take(allCPUs)
+			hits, _, _ = b.Take(AllCPUs)
 		}
 		if next > 0 && hits[0].TID == 0 {
 			t.Fatal("a hit came twice")
 		}
 		hits = hits[1:]
 	}
-	if _, _, more := b.Take(allCPUs); more == nil {
+	if _, _, more := b.Take(AllCPUs); more == nil {
 		t.Error("hits are left")
 	}
 	b.Add(hitOf(2000))
-	if hits, _, _ := b.Take(allCPUs); len(hits) != 1 || hits[0].TID != 2000 {
+	if hits, _, _ := b.Take(AllCPUs); len(hits) != 1 || hits[0].TID != 2000 {
 		t.Errorf("after all were taken: %v", hits)
 	}
 	b.Add(hitOf(2001))
 	b.Add(hitOf(2002))
 	b.Clear(0)
-	if tids := b.tids(allCPUs); len(tids) != 1 || tids[0] != 2002 {
+	if tids := b.tids(AllCPUs); len(tids) != 1 || tids[0] != 2002 {
 		t.Errorf("after CPU 0 was cleared: %v", tids)
 	}
 	o := newBuffer(0)
 	b.Swap(o)
-	if b.tids(allCPUs) != nil || len(o.tids(allCPUs)) != 1 {
+	if b.tids(AllCPUs) != nil || len(o.tids(AllCPUs)) != 1 {
 		t.Error("Swap")
 	}
 }
@@ -142,7 +142,7 @@ func TestBufferReaders(t *testing.T) {
 	for range 3 {
 		wg.Go(func() {
 			for {
-				hits, _, more := b.Take(allCPUs)
+				hits, _, more := b.Take(AllCPUs)
 				if more != nil {
 					select {
 					case <-more:

@@ -3,6 +3,7 @@ package trace
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,12 @@ type Instance struct {
 	life  context.Context // ends with the instance
 	end   context.CancelFunc
 	users int // that Hold it
+
+	optMu sync.Mutex
+	off   map[Option]bool
+
+	onlyPIDs, notPIDs map[int]bool // whose hits are taken, and not taken; of pollMu
+	snap              *buffer      // nil: there is none; of pollMu
 
 	states map[*entry]*state
 	made   []*arming

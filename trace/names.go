@@ -2,7 +2,10 @@ package trace
 
 import (
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -87,6 +90,20 @@ func (n *names) Comm(tid int) string {
 		return c.name
 	}
 	return noComm
+}
+
+// write writes the threads that are known, by number, as saved_cmdlines has them.
+func (n *names) write(w io.Writer) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var b strings.Builder
+	for _, tid := range slices.Sorted(maps.Keys(n.comm)) {
+		if c := n.comm[tid]; c.name != "" {
+			fmt.Fprintf(&b, "%d %s\n", tid, c.name)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // begin starts to read records.

@@ -14,7 +14,7 @@ import (
 // be used by several goroutines.
 type Pipe struct {
 	in  *Instance
-	cpu int // whose records; allCPUs
+	cpu int // whose records; AllCPUs
 
 	mu    sync.Mutex
 	print hit.Printer
@@ -23,10 +23,10 @@ type Pipe struct {
 }
 
 // Pipe makes a reader, which needs no end.
-func (in *Instance) Pipe() *Pipe { return in.pipe(allCPUs) }
+func (in *Instance) Pipe() *Pipe { return in.pipe(AllCPUs) }
 
 func (in *Instance) pipe(cpu int) *Pipe {
-	return &Pipe{in: in, cpu: cpu, print: hit.Printer{Names: in.names}}
+	return &Pipe{in: in, cpu: cpu, print: in.printer()}
 }
 
 // Read gives up to n bytes of text, at least one. It waits until there is any, or gives EAGAIN if it is not to wait. Where tracing is
@@ -101,10 +101,14 @@ func (p *Pipe) take() <-chan struct{} {
 // buffer; with several readers each record goes to one. flush, if not nil, is called where
 // the next write may have to wait. It ends with ctx or the instance, or when w fails.
 func (in *Instance) WritePipe(ctx context.Context, w io.Writer, flush func() error) error {
+	return in.Pipe().WriteTo(ctx, w, flush)
+}
+
+// WriteTo is WritePipe for what the pipe reads. Nobody else may read it meanwhile.
+func (p *Pipe) WriteTo(ctx context.Context, w io.Writer, flush func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(in.life, cancel)()
-	p := in.Pipe()
+	defer context.AfterFunc(p.in.life, cancel)()
 	for {
 		for more := p.take(); more != nil; more = p.take() {
 			select {

@@ -69,6 +69,11 @@ func (q *queue) add(h *hit.Hit, size int, overwrite bool) {
 	p.hits[len(p.hits)-1].Rec = p.recs[at:len(p.recs):len(p.recs)]
 	q.bytes += n
 	q.written++
+	q.trim(size)
+}
+
+// trim drops the oldest pages until no more than so many bytes are kept, or one page.
+func (q *queue) trim(size int) {
 	for q.bytes > size && len(q.pages) > 1 {
 		n := uint64(len(q.pages[0].hits) - q.first)
 		q.overrun += n

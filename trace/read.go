@@ -53,9 +53,19 @@ func (r *registry) stopReading() {
 
 // drain reads what has been recorded until now.
 func (r *registry) drain() {
+	if !r.recorded() {
+		return
+	}
 	r.poll() // what lies in the ring of a target with a clock of its own waits from when it was seen
 	time.Sleep(records.SettleTime)
 	r.poll()
+}
+
+// recorded says whether anything may have been recorded.
+func (r *registry) recorded() bool {
+	r.pollMu.Lock()
+	defer r.pollMu.Unlock()
+	return len(r.armings) > 0
 }
 
 // pollUntil reads records until it is told to stop, or the target has gone, and tells when Sync should be
@@ -134,7 +144,7 @@ func (r *registry) poll() int {
 
 // take takes a hit. Precondition: pollMu is held.
 func (in *Instance) take(h *hit.Hit) {
-	if in.on.Load() {
+	if in.on.Load() && in.chosen(h.TID) {
 		in.buf.Add(h)
 		in.woken[in] = true
 	}
@@ -142,7 +152,7 @@ func (in *Instance) take(h *hit.Hit) {
 
 // WriteTrace writes the file trace: the records that are in the buffer, oldest first, which
 // stay there.
-func (in *Instance) WriteTrace(w io.Writer) error { return in.writeTrace(w, in.buf, allCPUs) }
+func (in *Instance) WriteTrace(w io.Writer) error { return in.writeTrace(w, in.buf, AllCPUs) }
 
 // writeTrace writes what a buffer has of a CPU, or of all.
 func (in *Instance) writeTrace(w io.Writer, buf *buffer, cpu int) error {
@@ -152,10 +162,10 @@ func (in *Instance) writeTrace(w io.Writer, buf *buffer, cpu int) error {
 	in.mu.Unlock()
 	s, hits := buf.Look(cpu)
 	bw := bufio.NewWriter(w)
-	if _, err := bw.WriteString(hit.HeaderOf(s.Entries, s.Written+lost, in.cpus())); err != nil {
+	p := in.printer()
+	if _, err := bw.WriteString(p.Header(s.Entries, s.Written+lost, in.cpus())); err != nil {
 		return err
 	}
-	p := hit.Printer{Names: in.names}
 	var line []byte
 	for h := range hits {
 		line = p.Text(line[:0], h)
@@ -175,12 +185,15 @@ func (in *Instance) Clear() {
 }
 
 func (in *Instance) clear() {
-	in.buf.Clear(allCPUs)
+	in.buf.Clear(AllCPUs)
 	in.before = in.lost()
 }
 
-// cpus is the number of CPUs that the target runs on.
+// cpus is the number of CPUs that the target runs on; of no target, this machine's.
 func (r *registry) cpus() int {
+	if r.core == nil {
+		return runtime.NumCPU()
+	}
 	if cpus := r.core.Target().Capabilities().CPUs; cpus != nil {
 		return cpus()
 	}

@@ -217,7 +217,7 @@ func (in *Instance) leave() error {
 
 // newInstance makes an instance.
 func newInstance(r *registry, name string, size int) *Instance {
-	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}}
+	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}, off: map[Option]bool{}}
 	in.on.Store(true)
 	in.life, in.end = context.WithCancel(context.Background())
 	return in

@@ -38,10 +38,17 @@ func (h *handle) Write(_ context.Context, req *fuse.WriteRequest, resp *fuse.Wri
 	if h.f.waited(req.Pid) {
 		return syscall.EDEADLK
 	}
-	if err := h.h.Write(string(req.Data)); err != nil {
+	n, err := h.h.Write(int(req.Pid), string(req.Data))
+	if err != nil {
 		return failed(err)
 	}
-	resp.Size = len(req.Data)
+	resp.Size = n
+	return nil
+}
+
+// Release answers the last close(2).
+func (h *handle) Release(context.Context, *fuse.ReleaseRequest) error {
+	h.h.Close()
 	return nil
 }
 
@@ -66,7 +73,7 @@ func (h *handle) Poll(_ context.Context, req *fuse.PollRequest, resp *fuse.PollR
 // numbers are the error numbers that reach programs, the most telling first.
 var numbers = []syscall.Errno{
 	unix.EAGAIN, unix.EBUSY, unix.EEXIST, unix.ENODEV, unix.ENOENT, unix.E2BIG, unix.ENOSPC, unix.ENOTDIR, unix.EOPNOTSUPP, unix.EILSEQ,
-	unix.EPERM, unix.EACCES, unix.ESHUTDOWN, unix.ESRCH, unix.ENOMEM, unix.EINVAL,
+	unix.EPERM, unix.EACCES, unix.ESHUTDOWN, unix.ESRCH, unix.ENOMEM, unix.EBADF, unix.EINVAL,
 }
 
 // failed is the error number that an error answers to.

@@ -2,12 +2,15 @@ package tracefs
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path"
 	"syscall"
+	"time"
 
 	"bazil.org/fuse"
 	"bazil.org/fuse/fs"
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/tracefile"
 )
@@ -96,17 +99,50 @@ func (n *node) ReadDirAll(context.Context) (out []fuse.Dirent, err error) {
 	return out, nil
 }
 
-// Create refuses a new file, Mkdir a new directory, Link, Symlink and Mknod other new names, Remove and Rename to change one, as tracefs
-// does.
+// Create refuses a new file, Link, Symlink and Mknod other new names, Rename to change one, as tracefs does.
 func (*node) Create(context.Context, *fuse.CreateRequest, *fuse.CreateResponse) (fs.Node, fs.Handle, error) {
 	return nil, nil, syscall.EACCES
 }
 
-// Mkdir: see Create.
-func (*node) Mkdir(context.Context, *fuse.MkdirRequest) (fs.Node, error) { return nil, syscall.EPERM }
+// Mkdir makes an instance.
+func (n *node) Mkdir(_ context.Context, req *fuse.MkdirRequest) (fs.Node, error) {
+	child := &node{f: n.f, path: path.Join(n.path, req.Name)}
+	if err := n.f.tree.Mkdir(child.path); err != nil {
+		return nil, failed(err)
+	}
+	f, err := n.f.tree.Find(child.path)
+	if err != nil {
+		return nil, failed(err)
+	}
+	child.mode = f.Mode
+	return child, nil
+}
 
-// Remove: see Create.
-func (*node) Remove(context.Context, *fuse.RemoveRequest) error { return syscall.EPERM }
+// closing is how often Remove looks whether a file that has been closed is, and closingPause between: the kernel tells of the last
+// close(2) behind its end, and requests are answered by several goroutines.
+const (
+	closing      = 20
+	closingPause = 2 * time.Millisecond
+)
+
+// Remove removes an instance. The target's own threads can not: they would have to stand still, and wait here.
+func (n *node) Remove(_ context.Context, req *fuse.RemoveRequest) error {
+	switch {
+	case !req.Dir:
+		return syscall.EPERM
+	case n.f.waited(req.Pid):
+		return syscall.EDEADLK
+	}
+	err := n.f.tree.Rmdir(path.Join(n.path, req.Name))
+	for i := 0; i < closing && errors.Is(err, unix.EBUSY); i++ {
+		time.Sleep(closingPause)
+		err = n.f.tree.Rmdir(path.Join(n.path, req.Name))
+	}
+	if err != nil {
+		return failed(err)
+	}
+	return nil
+}
 
 // Rename: see Create.
 func (*node) Rename(context.Context, *fuse.RenameRequest, fs.Node) error { return syscall.EPERM }
@@ -133,7 +169,11 @@ func (n *node) Open(_ context.Context, req *fuse.OpenRequest, resp *fuse.OpenRes
 	if err != nil {
 		return nil, failed(err)
 	}
-	h := &handle{f: n.f, h: n.f.tree.Open(f)}
+	open, err := f.Open()
+	if err != nil {
+		return nil, failed(err)
+	}
+	h := &handle{f: n.f, h: open}
 	resp.Flags |= fuse.OpenDirectIO
 	if h.h.Streams() {
 		resp.Flags |= fuse.OpenNonSeekable

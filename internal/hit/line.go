@@ -21,6 +21,8 @@ type Event struct {
 	Addr        uint64 // run-time address of the probe point; of the function, for Return
 	Prog        *fetch.Program
 	ArgsOff     int // offset of the arguments in a record, in bytes
+	// Message: there is no event, and a record is a line of text that somebody has written, without its newline.
+	Message bool
 }
 
 // Hit is one record.
@@ -78,6 +80,9 @@ type Liner interface {
 // Printer writes hits as text. It is not safe for use by several goroutines.
 type Printer struct {
 	Names Namer
+	// NoContext leaves out the task, the CPU, the flags and the time, as the kernel's option nocontext-info does; NoFlags the flags, as
+	// noirq-info.
+	NoContext, NoFlags bool
 
 	values []fetch.Value
 	frames []fetch.StackFrame
@@ -104,9 +109,29 @@ func HeaderOf(entries, written uint64, cpus int) string {
 `, entries, written, cpus)
 }
 
+// Header is HeaderOf with the columns that the printer prints; "" if it has none.
+func (p *Printer) Header(entries, written uint64, cpus int) string {
+	switch {
+	case p.NoContext:
+		return ""
+	case p.NoFlags:
+		return fmt.Sprintf(`# tracer: nop
+#
+# entries-in-buffer/entries-written: %d/%d   #P:%d
+#
+#           TASK-PID     CPU#     TIMESTAMP  FUNCTION
+#              | |         |         |         |
+`, entries, written, cpus)
+	}
+	return HeaderOf(entries, written, cpus)
+}
+
 // Text appends a hit as a line of ftrace's trace file, with its newline. A record
 // whose arguments are damaged says so in their place.
 func (p *Printer) Text(dst []byte, h *Hit) []byte {
+	if h.Event.Message {
+		return append(append(p.head(dst, h, h.Event.Name), h.Rec...), '\n')
+	}
 	dst = append(p.head(dst, h, h.Event.Name), '(')
 	if h.Event.Return {
 		dst = fetch.AppendSym(dst, h.Caller, p.Names.Symbol)
@@ -208,6 +233,14 @@ func (h *Hit) AppendArgs(dst []byte, symbol fetch.Resolver) ([]byte, error) {
 // head appends what a line begins with: %16s-%-7d [%03d] ..... %5d.%06d: %s: of comm,
 // thread, CPU, context, seconds, microseconds and event. It allocates nothing.
 func (p *Printer) head(dst []byte, h *Hit, name string) []byte {
+	if !p.NoContext {
+		dst = p.context(dst, h)
+	}
+	return append(append(dst, name...), ": "...)
+}
+
+// context appends who was hit, where and when.
+func (p *Printer) context(dst []byte, h *Hit) []byte {
 	comm := p.comm(h)
 	for n := utf8.RuneCountInString(comm); n < 16; n++ {
 		dst = append(dst, ' ')
@@ -220,14 +253,13 @@ func (p *Printer) head(dst []byte, h *Hit, name string) []byte {
 	}
 	dst = appendPadded(append(dst, " ["...), uint64(h.CPU), 3, '0')
 	dst = append(dst, "] "...)
-	if c := h.context(); len(c) > 0 {
-		dst = append(dst, c...)
-	} else {
+	if c := h.context(); len(c) == 0 && !p.NoFlags {
 		dst = append(dst, "....."...)
+	} else if !p.NoFlags {
+		dst = append(dst, c...)
 	}
 	dst = appendPadded(append(dst, ' '), h.Nanos/1e9, 5, ' ')
 	dst = appendPadded(append(dst, '.'), h.Nanos%1e9/1000, 6, '0')
-	dst = append(append(dst, ": "...), name...)
 	return append(dst, ": "...)
 }
 

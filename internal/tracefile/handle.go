@@ -14,22 +14,38 @@ import (
 
 // Handle is an open file. It may be used by several goroutines.
 type Handle struct {
-	f    *File
-	pipe *trace.Pipe
-	text whole
+	f     *File
+	pipe  *trace.Pipe
+	text  whole
+	close func()
 }
 
-// Open opens a file that is no directory.
-func (t *Tree) Open(f *File) *Handle {
-	h := &Handle{f: f}
-	if f.pipe {
-		h.pipe = t.in.Pipe()
+// Open opens a file that is no directory, until Close. ENODEV: its instance has just been removed.
+func (f *File) Open() (*Handle, error) {
+	release, err := f.in.Hold()
+	if err != nil {
+		return nil, err
 	}
-	return h
+	h := &Handle{f: f, close: release}
+	if f.pipe != nil {
+		h.pipe = f.pipe()
+	}
+	return h, nil
 }
 
-// Streams says whether reading waits for text that comes, and never begins anew.
+// Close ends the use of the file. It may be called again.
+func (h *Handle) Close() { h.close() }
+
+// Streams says whether reading the file waits for text that comes, and never begins anew.
+func (f *File) Streams() bool { return f.pipe != nil }
+
+// Streams is that of the file.
 func (h *Handle) Streams() bool { return h.pipe != nil }
+
+// Stream writes what a file that Streams gives, until ctx ends, or w or flush fails: see trace.Pipe.WriteTo.
+func (h *Handle) Stream(ctx context.Context, w io.Writer, flush func() error) error {
+	return h.pipe.WriteTo(ctx, w, flush)
+}
 
 // Read gives up to n bytes from an offset on; none at the end. The text is made anew when it is read from its start. EINVAL: the file
 // can not be read; ENODEV: what it tells of has gone. A stream's text is what comes next, whatever the offset; EAGAIN: there is none
@@ -48,12 +64,15 @@ func (h *Handle) Read(ctx context.Context, offset int64, n int, wait bool) ([]by
 	return h.text.read(h.f, offset, n)
 }
 
-// Write takes what one write(2) gives, wherever. EINVAL: the file can not be written.
-func (h *Handle) Write(text string) error {
-	if h.f.write == nil {
-		return unix.EINVAL
+// Write takes what one write(2) of a thread gives, wherever, and tells how much of it was taken. EINVAL: the file can not be written.
+func (h *Handle) Write(tid int, text string) (int, error) {
+	switch {
+	case h.f.mark != nil:
+		return h.f.mark(tid, text)
+	case h.f.write == nil:
+		return 0, unix.EINVAL
 	}
-	return h.f.gone(h.f.write(text))
+	return len(text), h.f.gone(h.f.write(text))
 }
 
 // Ready says whether Read would not wait; if it would, more is closed when that may have changed.
@@ -89,10 +108,10 @@ func (f *File) Entries() ([]Entry, error) {
 }
 
 // Readable and Writable say what can be done with the file.
-func (f *File) Readable() bool { return f.read != nil || f.pipe }
+func (f *File) Readable() bool { return f.read != nil || f.pipe != nil }
 
 // Writable says whether the file takes text.
-func (f *File) Writable() bool { return f.write != nil }
+func (f *File) Writable() bool { return f.write != nil || f.mark != nil }
 
 // gone makes ENODEV of ENOENT where the file is an event's: it was there when it was opened.
 func (f *File) gone(err error) error {

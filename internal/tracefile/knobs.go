@@ -1,12 +1,14 @@
 package tracefile
 
 import (
+	"math"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/trace"
 )
 
 // setTracing takes a number, which is not 0 where tracing is to be on (rb_simple_write, Linux 6.18).
@@ -46,4 +48,122 @@ func boolean(text string) (bool, error) {
 		return false, nil
 	}
 	return false, errno.Errorf(unix.EINVAL, "%.40q: 1, y, t, on, 0, n, f or off is taken", text)
+}
+
+// options are the lines of trace_options: each option, with no before one that is off.
+func (t *Tree) options() (string, error) {
+	var b strings.Builder
+	for _, o := range t.in.Options() {
+		on, err := t.in.Option(o)
+		if err != nil {
+			return "", err
+		}
+		if !on {
+			b.WriteString("no")
+		}
+		b.WriteString(string(o) + "\n")
+	}
+	return b.String(), nil
+}
+
+// setOptions takes the name of an option, with no before it to switch it off.
+func (t *Tree) setOptions(text string) error {
+	name := strings.TrimSpace(text)
+	off, no := strings.CutPrefix(name, "no")
+	if no {
+		return t.in.SetOption(trace.Option(off), false)
+	}
+	return t.in.SetOption(trace.Option(name), true)
+}
+
+// option is the file of an option.
+func (t *Tree) option(name string) (*File, error) {
+	o := trace.Option(name)
+	if _, err := t.in.Option(o); err != nil {
+		return nil, noFile("options/" + name)
+	}
+	return &File{
+		Mode: readWrite,
+		read: func() (string, error) {
+			on, err := t.in.Option(o)
+			return digit(on), err
+		},
+		write: func(text string) error {
+			on, err := flag(text)
+			if err != nil {
+				return err
+			}
+			return t.in.SetOption(o, on)
+		},
+	}, nil
+}
+
+// pids is the file of the threads whose hits are recorded, or are not.
+func (t *Tree) pids(not bool) *File {
+	return &File{
+		Mode: readWrite,
+		read: func() (string, error) {
+			var b strings.Builder
+			for _, tid := range t.in.PIDs(not) {
+				b.WriteString(strconv.Itoa(tid) + "\n")
+			}
+			return b.String(), nil
+		},
+		write:    func(text string) error { return t.in.AddPIDs(text, not) },
+		truncate: nothing(func() { t.in.ClearPIDs(not) }),
+	}
+}
+
+// snapshot is the file of the snapshot: 1 takes one, 0 frees it, another number clears it.
+func (t *Tree) snapshot() *File {
+	return &File{Mode: readWrite, read: text(t.in.WriteSnapshot), write: func(text string) error {
+		n, err := strconv.ParseUint(strings.TrimSpace(text), 0, 64)
+		switch {
+		case err != nil:
+			return errno.Errorf(unix.EINVAL, "%.40q: a number is taken", text)
+		case n == 1:
+			t.in.Snapshot()
+		default:
+			t.in.ClearSnapshot(n == 0)
+		}
+		return nil
+	}}
+}
+
+// refused takes nothing.
+func refused(string) error {
+	return errno.Errorf(unix.EINVAL, "a snapshot is of all CPUs: write to the file snapshot of the instance")
+}
+
+// bufferSize is the file of the size of a CPU's buffer, or of each one's.
+func (t *Tree) bufferSize(cpu int) *File {
+	return &File{
+		Mode: readWrite,
+		read: func() (string, error) {
+			n := t.in.BufferSize(cpu)
+			if n == 0 {
+				return "X\n", nil
+			}
+			return strconv.Itoa(n>>10) + "\n", nil
+		},
+		write: func(text string) error {
+			kb, err := strconv.ParseUint(strings.TrimSpace(text), 0, 64)
+			switch {
+			case err != nil || kb == 0:
+				return errno.Errorf(unix.EINVAL, "%.40q: a number of KiB is taken", text)
+			case kb > math.MaxInt>>10:
+				return errno.Errorf(unix.ENOMEM, "%d KiB: there is no such memory", kb)
+			}
+			return t.in.SetBufferSize(cpu, int(kb)<<10)
+		},
+	}
+}
+
+// totalSize is the sum of the sizes of all CPUs' buffers.
+func (t *Tree) totalSize() (string, error) {
+	n := 0
+	for cpu := range t.in.CPUs() {
+		n += t.in.BufferSize(cpu) >> 10
+	}
+	return strconv.Itoa(n) + "\n", nil
 }

@@ -14,9 +14,10 @@ import (
 	"kprobes.dev/kprobes/trace"
 )
 
-// Tree is the files of one instance. It may be used by several goroutines.
+// Tree is the files of one instance, and below instances those of its others. It may be used by several goroutines.
 type Tree struct {
 	in    *trace.Instance
+	first bool // of the instance that has the others
 	files map[string]*File
 }
 
@@ -29,12 +30,16 @@ type File struct {
 	read func() (string, error)
 	// write takes what one write(2) gives it.
 	write func(text string) error
+	// mark takes what one write(2) of a thread gives it, or the first n bytes of that.
+	mark func(tid int, text string) (n int, err error)
 	// truncate is what opening with O_TRUNC does; nil: nothing.
 	truncate func() error
 	// pipe: reading takes records out of the buffer.
-	pipe bool
+	pipe func() *trace.Pipe
 	// ofEvent: the file goes with its event.
 	ofEvent bool
+	// in is kept while the file is open.
+	in *trace.Instance
 }
 
 // Entry is what a directory lists.
@@ -45,64 +50,121 @@ type Entry struct {
 
 // Modes.
 const (
-	readOnly  fs.FileMode = 0o440
-	readWrite fs.FileMode = 0o640
-	writeOnly fs.FileMode = 0o220
-	topDir                = fs.ModeDir | 0o700
-	eventDir              = fs.ModeDir | 0o755
+	readOnly   fs.FileMode = 0o440
+	readWrite  fs.FileMode = 0o640
+	writeOnly  fs.FileMode = 0o220
+	topDir                 = fs.ModeDir | 0o700
+	eventDir               = fs.ModeDir | 0o755
+	privateDir             = fs.ModeDir | 0o750
 )
 
 // New makes the tree of an instance, which the caller closes.
-func New(in *trace.Instance) *Tree {
-	t := &Tree{in: in}
-	t.files = t.fixed()
-	return t
-}
+func New(in *trace.Instance) *Tree { return newTree(in, true) }
 
-// fixed are the files that are always there.
-func (t *Tree) fixed() map[string]*File {
-	in := t.in
-	return map[string]*File{
-		"README":                     {Mode: readOnly, read: func() (string, error) { return readme, nil }},
-		"available_events":           {Mode: readOnly, read: func() (string, error) { return lines(in.Events(false)), nil }},
-		"available_filter_functions": {Mode: readOnly, read: text(in.WriteFunctions)},
-		"available_tracers":          {Mode: readOnly, read: always("nop\n")},
-		"current_tracer":             {Mode: readWrite, read: always("nop\n"), write: oneOf("nop")},
-		"dynamic_events":             {Mode: readWrite, read: text(in.WriteDefinitions), write: in.Write, truncate: func() error { return in.Replace("") }},
-		"error_log":                  {Mode: readWrite, read: func() (string, error) { return in.ErrorLog(), nil }, write: ignored, truncate: nothing(in.ClearErrorLog)},
-		"kprobe_events":              {Mode: readWrite, read: text(in.WriteDefinitions), write: in.Write, truncate: func() error { return in.Replace("") }},
-		"kprobe_profile":             {Mode: readOnly, read: text(in.WriteProfile)},
-		"set_event":                  {Mode: readWrite, read: func() (string, error) { return lines(in.Events(true)), nil }, write: in.SetEvents, truncate: func() error { return in.Enable("", "", false) }},
-		"trace":                      {Mode: readWrite, read: text(in.WriteTrace), write: ignored, truncate: nothing(in.Clear)},
-		"trace_clock":                {Mode: readWrite, read: always("[mono]\n"), write: oneOf("mono")},
-		"trace_pipe":                 {Mode: readOnly, pipe: true},
-		"tracing_on":                 {Mode: readWrite, read: func() (string, error) { return digit(in.Tracing()), nil }, write: t.setTracing},
-		"events/enable":              t.enable("", ""),
-		"kprobes/list":               {Mode: 0o400, read: text(in.List)},
-		"kprobes/enabled":            {Mode: 0o600, read: func() (string, error) { return digit(in.Core().Enabled()), nil }, write: t.setEnabled},
-		"kprobes/blacklist":          {Mode: 0o400, read: text(in.Core().Blacklist)},
-		// The sysctl debug.kprobes-optimization.
-		"sys/debug/kprobes-optimization": {Mode: 0o644, read: func() (string, error) { return digit(in.Core().Optimization()), nil }, write: t.setOptimization},
+func newTree(in *trace.Instance, first bool) *Tree {
+	t := &Tree{in: in, first: first}
+	t.files = t.fixed()
+	for name, f := range t.perCPU() {
+		t.files[name] = f
 	}
+	if first {
+		for name, f := range t.shared() {
+			t.files[name] = f
+		}
+	}
+	return t
 }
 
 // Find finds the file of a path without a slash at its ends; "" is the top. ENOENT: there is none.
 func (t *Tree) Find(name string) (*File, error) {
+	f, err := t.find(name)
+	if err == nil && f.in == nil {
+		f.in = t.in
+	}
+	return f, err
+}
+
+func (t *Tree) find(name string) (*File, error) {
 	if f := t.files[name]; f != nil {
-		return f, nil
+		file := *f
+		return &file, nil
 	}
-	if rest, ok := strings.CutPrefix(name, "events/"); ok {
+	first, rest, deeper := strings.Cut(name, "/")
+	switch {
+	case first == "events" && deeper:
+		if dir := t.dir(name); dir != nil {
+			return dir, nil
+		}
 		return t.event(strings.Split(rest, "/"))
+	case first == "instances" && t.first && deeper:
+		return t.ofInstance(rest)
+	case first == "options" && deeper:
+		return t.option(rest)
 	}
+	if dir := t.dir(name); dir != nil {
+		return dir, nil
+	}
+	return nil, noFile(name)
+}
+
+// dir is a directory of the fixed files; nil: it is none.
+func (t *Tree) dir(name string) *File {
 	mode := topDir
 	switch name {
 	case "", "kprobes", "sys", "sys/debug":
 	case "events":
 		mode = eventDir
+	case "options", "per_cpu":
+		mode = privateDir
+	case "instances":
+		if !t.first {
+			return nil
+		}
+		mode = privateDir
 	default:
-		return nil, noFile(name)
+		if !strings.HasPrefix(name, "per_cpu/") {
+			return nil
+		}
+		mode = privateDir
 	}
-	return &File{Mode: mode, entries: func() ([]Entry, error) { return t.list(name), nil }}, nil
+	es := t.list(name)
+	if len(es) == 0 && name != "instances" {
+		return nil
+	}
+	return &File{Mode: mode, entries: func() ([]Entry, error) { return t.list(name), nil }}
+}
+
+// ofInstance finds a file below instances: NAME or NAME/FILE.
+func (t *Tree) ofInstance(name string) (*File, error) {
+	first, rest, _ := strings.Cut(name, "/")
+	in := t.in.Instance(first)
+	if in == nil {
+		return nil, noFile("instances/" + name)
+	}
+	f, err := newTree(in, false).Find(rest)
+	if err == nil && rest == "" {
+		f.Mode = privateDir
+	}
+	return f, err
+}
+
+// Mkdir makes an instance: a directory of instances. EPERM: no directory can be made anywhere else.
+func (t *Tree) Mkdir(name string) error {
+	dir, inst := path.Split(name)
+	if dir != "instances/" || !t.first {
+		return errno.Errorf(unix.EPERM, "%q: directories are made below instances", name)
+	}
+	_, err := t.in.NewInstance(inst)
+	return err
+}
+
+// Rmdir removes an instance. EPERM: no other directory can be removed.
+func (t *Tree) Rmdir(name string) error {
+	dir, inst := path.Split(name)
+	if dir != "instances/" || !t.first {
+		return errno.Errorf(unix.EPERM, "%q: directories of instances are removed", name)
+	}
+	return t.in.RemoveInstance(inst)
 }
 
 func noFile(name string) error { return errno.Errorf(unix.ENOENT, "no file is called %q", name) }
@@ -123,9 +185,23 @@ func (t *Tree) list(dir string) (out []Entry) {
 			add(Entry{Name: first, Dir: deeper})
 		}
 	}
-	if dir == "events" {
+	switch dir {
+	case "":
+		add(Entry{Name: "options", Dir: true})
+		if t.first {
+			add(Entry{Name: "instances", Dir: true})
+		}
+	case "events":
 		for _, g := range t.in.Groups() {
 			add(Entry{Name: g, Dir: true})
+		}
+	case "instances":
+		for _, name := range t.in.Instances() {
+			add(Entry{Name: name, Dir: true})
+		}
+	case "options":
+		for _, o := range t.in.Options() {
+			add(Entry{Name: string(o)})
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
