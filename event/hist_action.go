@@ -25,8 +25,10 @@ type HistAction struct {
 	Var     string // the others: the variable, with its $
 	Name    string // as written: save, trace, or the synthetic event
 	Save    bool   // params are kept in the entry
-	Synth   string // the synthetic event that is traced; "": Save
-	Params  []string
+	// Snapshot: the buffer is kept as a snapshot (ParseHistCommand takes that).
+	Snapshot bool
+	Synth    string // the synthetic event that is traced; "": Save or Snapshot
+	Params   []string
 	// Traced is the synthetic event, where who has parsed both says so: the code at the hit can count it then. nil: it makes records.
 	Traced *Synthetic
 }
@@ -90,6 +92,9 @@ func (h *Hist) does(a *HistAction, rest string) error {
 			return h.Refuse(HistNoClosingParen, params, "")
 		case a.Handler == HistOnMatch:
 			return h.Refuse(HistActionMismatch, a.Name, "")
+		case h.command:
+			a.Snapshot = true
+			return nil
 		}
 		return h.Refuse(HistUnsupported, a.Name, "a trace here has no second buffer that a snapshot could be taken to; save(…) keeps values")
 	}
