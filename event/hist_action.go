@@ -33,16 +33,21 @@ type HistAction struct {
 	Traced *Synthetic
 }
 
+// On is when the action is done, as the kernel prints it: HANDLER(OF).
+func (a *HistAction) On() string {
+	if a.Handler == HistOnMatch {
+		return "onmatch(" + a.System + "." + a.Event + ")"
+	}
+	return histHandlers[a.Handler] + "(" + a.Var + ")"
+}
+
 // String is the action as the kernel prints it.
 func (a *HistAction) String() string {
-	of, params := a.Var, strings.Join(a.Params, ",")
-	if a.Handler == HistOnMatch {
-		of = a.System + "." + a.Event
-	}
+	params := strings.Join(a.Params, ",")
 	if a.Synth != "" && a.Name != a.Synth {
 		params = strings.TrimSuffix(a.Synth+","+params, ",")
 	}
-	return fmt.Sprintf("%s(%s).%s(%s)", histHandlers[a.Handler], of, a.Name, params)
+	return fmt.Sprintf("%s.%s(%s)", a.On(), a.Name, params)
 }
 
 // action parses HANDLER(OF).ACTION(PARAMS).

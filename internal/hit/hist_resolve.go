@@ -55,7 +55,7 @@ func (m *histMaker) fields() error {
 
 // variable makes a variable of the definition.
 func (m *histMaker) variable(v *event.HistVar) error {
-	if m.h.declared(v.Name) != nil || m.h.ev.variable(v.Name) != nil {
+	if m.h.declared(v.Name) != nil || m.h.ev.variable(v.Name) != nil && !m.def.Remove {
 		return m.def.Refuse(event.HistDuplicateVar, v.Name, "")
 	}
 	f, err := m.expr(&v.Is)
