@@ -45,7 +45,7 @@ func (m *histMaker) fields() error {
 			return err
 		case k.refers():
 			return m.def.Refuse(event.HistInvalidRefKey, written.String(), instead)
-		case k.text && k.Mod != event.HistPlain:
+		case k.text && k.Mod != event.HistPlain && (k.Mod != event.HistHex || m.set.made == nil):
 			return m.def.Refuse(event.HistBadFieldModifier, k.Mod.String(), "a string is shown as it is")
 		}
 		m.h.keys = append(m.h.keys, k)

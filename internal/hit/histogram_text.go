@@ -2,6 +2,7 @@ package hit
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"strings"
@@ -111,6 +112,10 @@ func (f *histField) append(dst []byte, k *histKey, symbol fetch.Resolver) []byte
 			dst = append(fetch.AppendFrame(append(dst, "         "...), c, symbol), '\n')
 		}
 		return dst
+	case f.text && f.Mod == event.HistHex: // the kernel reads the string's bytes as a number
+		var first [8]byte
+		copy(first[:], k.text)
+		return fmt.Appendf(dst, "%s: %x", f.Name, binary.LittleEndian.Uint64(first[:]))
 	case f.text:
 		return fmt.Appendf(dst, "%s: %-50s", f.Name, clean(k.text))
 	case f.from == fromConst:
