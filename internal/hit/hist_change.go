@@ -1,7 +1,6 @@
 package hit
 
 import (
-	"maps"
 	"slices"
 
 	"kprobes.dev/kprobes/event"
@@ -85,7 +84,9 @@ func (m *histMaker) undo() {
 			m.set.undo(h)
 		}
 	}
-	maps.DeleteFunc(m.set.named, func(_ string, h *Histogram) bool { return h == m.h })
+	if m.set.named[m.def.Name] == m.h {
+		delete(m.set.named, m.def.Name)
+	}
 }
 
 // forget takes away an event without histograms.
