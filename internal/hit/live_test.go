@@ -281,6 +281,31 @@ func TestLiveMade(t *testing.T) {
 	}
 }
 
+// TestLiveNamed has two events share a histogram, which outlives the one that made it; what is paused is one event's counting.
+func TestLiveNamed(t *testing.T) {
+	s := newLiveSet(t, &Synthetics{})
+	if err := s.write("a hist:name=x:keys=n", "b hist:name=x:keys=n", "b hist:name=x:keys=n:pause"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.write("c hist:name=x:keys=n.hex"); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "Named hist trigger doesn't match") {
+		t.Errorf("other keys: %v", err)
+	}
+	s.hits("a1 b1")
+	if err := s.write("a !hist:name=x:keys=n", "b hist:name=x:keys=n:cont", "c hist:name=x:keys=n"); err != nil {
+		t.Fatal(err)
+	}
+	s.hits("a1 b1 c1")
+	if got := string(s.AppendHist(nil, "g", "c", nil)); !strings.Contains(got, "{ n:          1 } hitcount:          3\n") {
+		t.Errorf("%s", got)
+	}
+	if err := s.write("b !hist:name=x:keys=n", "c !hist:name=x:keys=n", "a hist:name=x:keys=n.hex"); err != nil {
+		t.Errorf("nobody has it any more: %v", err)
+	}
+	if got := s.List("g", "c"); got != available {
+		t.Error(got)
+	}
+}
+
 // TestSyntheticFormat has the kernel's layout of strings.
 func TestSyntheticFormat(t *testing.T) {
 	var syn Synthetics
