@@ -102,7 +102,7 @@ func (s *Histograms) Add(group, name string, def *event.Hist) (*Histogram, error
 	}
 	h := m.h
 	if h.ev.synth != nil && def.Filter != "" {
-		if h.filter, err = h.ev.prog.Filter(def.Filter, fetch.FilterEnv{Comm: true}); err != nil {
+		if h.filter, err = h.ev.prog.Filter(def.Filter, fetch.FilterEnv{Comm: true, Synthetic: true}); err != nil {
 			return nil, err
 		}
 	}

@@ -214,6 +214,12 @@ func TestLiveSynthetics(t *testing.T) {
 	if err := one.write("a hist:keys=n:tt=n", "b hist:keys=n:dd=n*2-$tt:onmatch(g.a).trace(lat,$dd,$tt)", "synthetic/lat hist:keys=d:vals=id"); err != nil {
 		t.Fatal(err)
 	}
+	if err := one.Filter(event.SyntheticGroup, "lat", "__probe_ip == 0"); err == nil || !strings.Contains(err.Error(), "Field not found") {
+		t.Errorf("a synthetic event has no place: %v", err)
+	}
+	if err := one.Filter(event.SyntheticGroup, "lat", "id > 3"); err != nil {
+		t.Error(err)
+	}
 	one.told = nil
 	if err := two.SetEnabled(event.SyntheticGroup, "lat", true); err != nil {
 		t.Fatal(err)

@@ -145,7 +145,9 @@ func (s *Triggers) addSynthetic(def *event.Synthetic) {
 	prog := &s.hists.event(event.SyntheticGroup, def.Name).prog
 	s.add(&triggerEvent{
 		group: event.SyntheticGroup, name: def.Name, synth: def, known: true,
-		compile: func(filter string) (*fetch.Filter, error) { return prog.Filter(filter, fetch.FilterEnv{Comm: true}) },
+		compile: func(filter string) (*fetch.Filter, error) {
+			return prog.Filter(filter, fetch.FilterEnv{Comm: true, Synthetic: true})
+		},
 	})
 }
 
