@@ -45,9 +45,13 @@ type Hist struct {
 	Size       int    // most entries
 	NoHitcount bool   // hitcount is not shown
 	Paused     bool   // hits are not counted
+	Continue   bool   // of ParseHistCommand: the one that is there counts again
+	Clear      bool   // of ParseHistCommand: the one that is there is emptied
+	Remove     bool   // of ParseTriggerCommand: the one that is there is taken away
 	Timestamps bool   // it takes common_timestamp
 	Usecs      bool   // in microseconds
 	Filter     string // behind "if"; "": none
+	command    bool   // see ParseHistCommand
 }
 
 // HistVar is a variable, which each entry has: what its last hit has set.
@@ -74,15 +78,21 @@ func (h *Hist) Plain() bool {
 }
 
 // ParseHist parses a histogram: what the kernel takes behind "hist:", or with it. Errors are *HistError.
-func ParseHist(text string) (*Hist, error) {
+func ParseHist(text string) (*Hist, error) { return parseHist(text, false) }
+
+// ParseHistCommand parses a histogram as it is written to a trigger file: beside what ParseHist takes there are the words cont, continue
+// and clear, which change a histogram that is there, as pause then does too, and the action snapshot().
+func ParseHistCommand(text string) (*Hist, error) { return parseHist(text, true) }
+
+func parseHist(text string, command bool) (*Hist, error) {
 	text = strings.TrimSpace(text)
 	if !strings.HasPrefix(text, "hist:") {
 		text = "hist:" + text
 	}
-	h := &Hist{Text: text, Size: defaultHist}
-	spec, filter, ok := strings.Cut(text, " if ")
-	if ok {
-		h.Filter = strings.TrimSpace(filter)
+	h := &Hist{Text: text, Size: defaultHist, command: command}
+	spec, ok := h.cutFilter()
+	if !ok {
+		return nil, h.Refuse(HistErrno, "if", "no filter follows if")
 	}
 	p := histParser{h: h}
 	for _, part := range strings.Split(strings.TrimSpace(spec)[len("hist:"):], ":") {
@@ -91,6 +101,27 @@ func ParseHist(text string) (*Hist, error) {
 		}
 	}
 	return h, p.parse()
+}
+
+// cutFilter takes the filter, which stands behind the first "if" that is a word, and gives what stands before it.
+func (h *Hist) cutFilter() (spec string, ok bool) {
+	const blank = " \t"
+	for at := 0; ; at += len("if") {
+		i := strings.Index(h.Text[at:], "if")
+		if i < 0 {
+			return h.Text, true
+		}
+		at += i
+		rest := h.Text[at+len("if"):]
+		switch {
+		case !strings.ContainsRune(blank, rune(h.Text[at-1])):
+		case rest == "":
+			return "", false
+		case strings.ContainsRune(blank, rune(rest[0])):
+			h.Filter = strings.TrimSpace(rest)
+			return h.Text[:at], true
+		}
+	}
 }
 
 // histParser has the parts of a histogram, as they are written.
@@ -153,6 +184,10 @@ func (p *histParser) word(word string) error {
 		p.h.NoHitcount = true
 	case word == "pause":
 		p.h.Paused = true
+	case p.h.command && (word == "cont" || word == "continue"):
+		p.h.Continue = true
+	case p.h.command && word == "clear":
+		p.h.Clear = true
 	case word == "cont" || word == "continue" || word == "clear":
 		return p.h.Refuse(HistNoSuchTrigger, "", "a histogram begins empty, and counts unless it has pause")
 	case len(p.actions) == MaxHistActions:

@@ -25,22 +25,29 @@ type HistAction struct {
 	Var     string // the others: the variable, with its $
 	Name    string // as written: save, trace, or the synthetic event
 	Save    bool   // params are kept in the entry
-	Synth   string // the synthetic event that is traced; "": Save
-	Params  []string
+	// Snapshot: the buffer is kept as a snapshot (ParseHistCommand takes that).
+	Snapshot bool
+	Synth    string // the synthetic event that is traced; "": Save or Snapshot
+	Params   []string
 	// Traced is the synthetic event, where who has parsed both says so: the code at the hit can count it then. nil: it makes records.
 	Traced *Synthetic
 }
 
+// On is when the action is done, as the kernel prints it: HANDLER(OF).
+func (a *HistAction) On() string {
+	if a.Handler == HistOnMatch {
+		return "onmatch(" + a.System + "." + a.Event + ")"
+	}
+	return histHandlers[a.Handler] + "(" + a.Var + ")"
+}
+
 // String is the action as the kernel prints it.
 func (a *HistAction) String() string {
-	of, params := a.Var, strings.Join(a.Params, ",")
-	if a.Handler == HistOnMatch {
-		of = a.System + "." + a.Event
-	}
+	params := strings.Join(a.Params, ",")
 	if a.Synth != "" && a.Name != a.Synth {
 		params = strings.TrimSuffix(a.Synth+","+params, ",")
 	}
-	return fmt.Sprintf("%s(%s).%s(%s)", histHandlers[a.Handler], of, a.Name, params)
+	return fmt.Sprintf("%s.%s(%s)", a.On(), a.Name, params)
 }
 
 // action parses HANDLER(OF).ACTION(PARAMS).
@@ -90,6 +97,9 @@ func (h *Hist) does(a *HistAction, rest string) error {
 			return h.Refuse(HistNoClosingParen, params, "")
 		case a.Handler == HistOnMatch:
 			return h.Refuse(HistActionMismatch, a.Name, "")
+		case h.command:
+			a.Snapshot = true
+			return nil
 		}
 		return h.Refuse(HistUnsupported, a.Name, "a trace here has no second buffer that a snapshot could be taken to; save(…) keeps values")
 	}

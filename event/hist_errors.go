@@ -17,6 +17,7 @@ const (
 	HistTooManyVars
 	HistMalformedAssignment
 	HistNamedMismatch
+	HistTriggerExists
 	HistNoSuchTrigger
 	HistSetClockFail
 	HistBadFieldModifier
@@ -64,6 +65,7 @@ var histTexts = [...]string{
 	HistTooManyVars:         "Too many variables defined",
 	HistMalformedAssignment: "Malformed assignment",
 	HistNamedMismatch:       "Named hist trigger doesn't match existing named trigger (includes variables)",
+	HistTriggerExists:       "Hist trigger already exists",
 	HistNoSuchTrigger:       "Can't clear or continue a nonexistent hist trigger",
 	HistSetClockFail:        "Couldn't set trace_clock",
 	HistBadFieldModifier:    "Invalid field modifier",
@@ -107,12 +109,24 @@ var histTexts = [...]string{
 // Text is the kernel's text of the error.
 func (c HistCode) Text() string { return histTexts[c] }
 
-// HistError is a histogram that was refused. It answers errors.Is with EINVAL.
+// Errno is the error number that the kernel gives for the error.
+func (c HistCode) Errno() syscall.Errno {
+	switch c {
+	case HistTriggerExists:
+		return syscall.EEXIST
+	case HistNoSuchTrigger:
+		return syscall.ENOENT
+	}
+	return syscall.EINVAL
+}
+
+// HistError is a histogram that was refused. It answers errors.Is with the error number of its code.
 type HistError struct {
-	Code HistCode
-	Hist string // its text
-	Pos  int    // byte that is wrong
-	Why  string // what to do instead, beyond the code's own text; may be empty
+	Code  HistCode
+	Event string // the event whose it would be, GROUP:EVENT; "": it is not known
+	Hist  string // its text
+	Pos   int    // byte that is wrong
+	Why   string // what to do instead, beyond the code's own text; may be empty
 }
 
 // Error gives the error in one line.
@@ -126,11 +140,23 @@ func (e *HistError) Error() string {
 
 // Detail gives the error as the kernel's error_log does (without its time): the text, the trigger, and a caret below what is wrong.
 func (e *HistError) Detail() string {
-	return fmt.Sprintf("%s: error: %s\n  Command: %s\n%*s^\n", histLocation, e.Code.Text(), e.Hist, len("  Command: ")+e.Pos, "")
+	at := histLocation
+	if e.Event != "" {
+		at += ":" + e.Event
+	}
+	return fmt.Sprintf("%s: error: %s\n  Command: %s\n%*s^\n", at, e.Code.Text(), e.Hist, len("  Command: ")+e.Pos, "")
 }
 
-// Is says whether target is EINVAL.
-func (e *HistError) Is(target error) bool { return target == syscall.EINVAL }
+// LogEntry is Detail where the kernel logs the error, else "".
+func (e *HistError) LogEntry() string {
+	if e.Code == HistErrno || e.Code == HistUnsupported {
+		return ""
+	}
+	return e.Detail()
+}
+
+// Is says whether target is the error number of the code.
+func (e *HistError) Is(target error) bool { return target == e.Code.Errno() }
 
 // Refuse makes the error for what turned out later about a histogram. The caret stands where the kernel puts it: below the first place
 // of the histogram's text that reads as part does, or below its start.

@@ -28,9 +28,25 @@ type SyntheticField struct {
 }
 
 // Dynamic says whether the field is a string of any length.
-func (f *SyntheticField) Dynamic() bool { return strings.HasPrefix(f.Type, "__data_loc ") }
+func (f *SyntheticField) Dynamic() bool { return strings.HasPrefix(f.Type, synthDynamic) }
 
-// SyntheticError is the definition of a synthetic event that was refused. It answers errors.Is with EINVAL.
+// String is the event as the file synthetic_events lists it.
+func (s *Synthetic) String() string {
+	fields := make([]string, len(s.Fields))
+	for i := range s.Fields {
+		f := &s.Fields[i]
+		fields[i] = strings.TrimPrefix(f.Type, synthDynamic) + " " + f.Name
+	}
+	return s.Name + "\t" + strings.Join(fields, "; ")
+}
+
+// Same says whether both have the same name and fields.
+func (s *Synthetic) Same(o *Synthetic) bool {
+	return s.Name == o.Name && slices.Equal(s.Fields, o.Fields)
+}
+
+// SyntheticError is the definition of a synthetic event that was refused. It answers errors.Is with EINVAL, or EEXIST: there is one of the
+// name.
 type SyntheticError struct {
 	Text string // the kernel's (kernel/trace/trace_events_synth.c, Linux 6.18)
 	Cmd  string // the definition
@@ -47,11 +63,23 @@ func (e *SyntheticError) Detail() string {
 	return fmt.Sprintf("synthetic_events: error: %s\n  Command: %s\n%*s^\n", e.Text, e.Cmd, len("  Command: ")+e.Pos, "")
 }
 
-// Is says whether target is EINVAL.
-func (e *SyntheticError) Is(target error) bool { return target == syscall.EINVAL }
+// LogEntry is Detail: the kernel logs all of them.
+func (e *SyntheticError) LogEntry() string { return e.Detail() }
+
+// Is says whether target is the error number.
+func (e *SyntheticError) Is(target error) bool {
+	if e.Text == synthExists {
+		return target == syscall.EEXIST
+	}
+	return target == syscall.EINVAL
+}
+
+// synthDynamic begins the type of a string of any length in a format file; the list leaves it out.
+const synthDynamic = "__data_loc "
 
 // The kernel's texts.
 const (
+	synthExists     = "Event already exists"
 	synthBadName    = "Illegal name"
 	synthBadCmd     = "Command must be of the form: <name> field[;field] ..."
 	synthBadDynCmd  = "Command must be of the form: s or -:[synthetic/]<name> field[;field] ..."
@@ -73,7 +101,7 @@ func IsSynthetic(text string) bool { return strings.HasPrefix(strings.TrimSpace(
 // ParseSynthetic parses s:[synthetic/]NAME TYPE FIELD[; TYPE FIELD]…, as dynamic_events takes it. Its errors are *SyntheticError.
 func ParseSynthetic(text string) (*Synthetic, error) {
 	s := &Synthetic{Text: strings.TrimSpace(text)}
-	name, fields, ok := strings.Cut(strings.ReplaceAll(s.Text, "\t", " "), " ")
+	name, fields, ok := s.cut()
 	if !ok || !strings.HasPrefix(name, "s:") {
 		return nil, s.refuse(synthBadCmd, "")
 	}
@@ -83,12 +111,62 @@ func ParseSynthetic(text string) (*Synthetic, error) {
 			return nil, s.refuse(synthBadDynCmd, "")
 		}
 	}
+	if err := s.named(fields); err != nil {
+		return nil, err
+	}
+	return s.parseFields(fields)
+}
+
+// ParseSyntheticCommand parses a line as synthetic_events takes it: NAME TYPE FIELD[; TYPE FIELD]…, or !NAME, which deletes an event
+// whatever follows. Both are nil of an empty line. exists says whether there is an event of a name: that is looked up before the fields are
+// read. Errors are *SyntheticError.
+func ParseSyntheticCommand(text string, exists func(name string) bool) (def *Synthetic, remove string, err error) {
+	s := &Synthetic{Text: strings.TrimLeft(text, triggerSpaces)}
+	if s.Text == "" {
+		return nil, "", nil
+	}
+	name, fields, ok := s.cut()
+	if deleted, is := strings.CutPrefix(name, "!"); is {
+		return nil, deleted, nil
+	}
+	if !ok {
+		return nil, "", s.refuse(synthBadCmd, "")
+	}
+	s.Name = name
+	switch err = s.named(fields); {
+	case err != nil:
+		return nil, "", err
+	case exists(s.Name):
+		return nil, "", s.Exists()
+	}
+	def, err = s.parseFields(fields)
+	return def, "", err
+}
+
+// Exists makes the error for an event whose name is taken.
+func (s *Synthetic) Exists() error { return s.refuse(synthExists, s.Name) }
+
+// cut splits the text behind the name.
+func (s *Synthetic) cut() (name, fields string, ok bool) {
+	i := strings.IndexAny(s.Text, " \t")
+	if i < 0 {
+		return s.Text, "", false
+	}
+	return s.Text[:i], s.Text[i:], true
+}
+
+// named checks the name, and that a field follows.
+func (s *Synthetic) named(fields string) error {
 	if first, _, _ := strings.Cut(fields, ";"); s.Name == "" || len(strings.Fields(first)) < 2 {
-		return nil, s.refuse(synthBadCmd, "")
+		return s.refuse(synthBadCmd, "")
 	}
 	if !isName(s.Name, false) {
-		return nil, s.refuse(synthBadName, s.Name)
+		return s.refuse(synthBadName, s.Name)
 	}
+	return nil
+}
+
+func (s *Synthetic) parseFields(fields string) (*Synthetic, error) {
 	for _, part := range strings.Split(fields, ";") {
 		words := strings.Fields(part)
 		for len(words) > 0 { // the kernel takes several without a semicolon
@@ -105,7 +183,7 @@ func ParseSynthetic(text string) (*Synthetic, error) {
 // synthSizes are the types of fields and their sizes in bytes.
 var synthSizes = map[string]int{
 	"s64": 8, "u64": 8, "s32": 4, "u32": 4, "s16": 2, "u16": 2, "s8": 1, "u8": 1, "char": 1, "unsigned char": 1, "int": 4, "unsigned int": 4,
-	"long": 8, "unsigned long": 8, "bool": 1, "pid_t": 4,
+	"long": 8, "unsigned long": 8, "bool": 1, "pid_t": 4, "gfp_t": 4,
 }
 
 // field takes a field from the words of a definition, and gives the number of words.
@@ -137,19 +215,16 @@ func (s *Synthetic) field(words []string) (n int, err error) {
 			return 0, s.refuse(synthBadArray, word)
 		}
 		if f.Text, f.Size = true, size; size == 0 {
-			f.Type, f.Size = "__data_loc "+f.Type, MaxHistText
+			f.Type, f.Size = synthDynamic+f.Type, MaxHistText
 		}
 	case synthSizes[f.Type] == 0:
 		return 0, s.refuse(synthBadType, typ)
 	default:
 		f.Size = synthSizes[f.Type]
 	}
-	f.Signed = !strings.HasPrefix(f.Type, "u")
+	f.Signed = !strings.HasPrefix(f.Type, "u") && f.Type != "gfp_t"
 	if len(s.Fields) == MaxSynthFields {
 		return 0, s.refuse(synthTooMany, "")
-	}
-	if slices.ContainsFunc(s.Fields, func(o SyntheticField) bool { return o.Name == f.Name }) {
-		return 0, s.refuse(synthBadField, word)
 	}
 	s.Fields = append(s.Fields, f)
 	return n, nil

@@ -15,14 +15,18 @@ import (
 //	stacktrace[:COUNT] [if FILTER]
 //	enable_event:GROUP:EVENT[:COUNT] [if FILTER]     disable_event, enable_hist and disable_hist likewise
 //	hist:KEYS… [if FILTER]                           as ParseHist takes it
+//
+// ParseTriggerCommand takes more: see there.
 type Trigger struct {
 	Text    string // as it was written, without spaces around it
 	Command TriggerCommand
+	Remove  bool   // it takes a trigger away: it was written with !
 	Group   string // of the event that is enabled or disabled, or whose histograms are; "": Command names none
 	Name    string
 	Count   uint64 // how often the trigger acts at most; Unlimited: there is no limit
 	Filter  string // behind "if", at which hits the trigger acts; "": at all
 	Hist    *Hist  // of TriggerHist
+	more    string // a count with what was not read of it
 }
 
 // Unlimited is the Count of a trigger without one.
@@ -41,6 +45,7 @@ const (
 	TriggerEnableHist
 	TriggerDisableHist
 	TriggerHist
+	TriggerSnapshot
 )
 
 var triggerCommands = [...]string{
@@ -52,6 +57,7 @@ var triggerCommands = [...]string{
 	TriggerEnableHist:   "enable_hist",
 	TriggerDisableHist:  "disable_hist",
 	TriggerHist:         "hist",
+	TriggerSnapshot:     "snapshot",
 }
 
 // String is the command as it is written.
@@ -72,7 +78,7 @@ func (t *Trigger) String() string {
 	if t.Count == Unlimited {
 		s += ":unlimited"
 	} else {
-		s += fmt.Sprintf(":count=%d", t.Count)
+		s += fmt.Sprintf(":count=%d", int64(t.Count)) // the kernel prints a long
 	}
 	if t.Filter != "" {
 		s += " if " + t.Filter
@@ -109,25 +115,46 @@ const maxTrigger = 4096
 const (
 	triggerForm   = "a trigger is COMMAND[:COUNT] [if FILTER]"
 	triggerSpaces = " \t\n\v\f\r"
+	countForm     = "COUNT is how often the trigger acts at most: a number, decimal, 0x or octal"
 )
 
-// ParseTrigger parses a trigger. Errors are *TriggerError, of a histogram also *HistError. Two forms that the kernel takes are refused:
-// `!COMMAND`, which removes a trigger, and a COUNT with something behind it (`traceon:5:6`).
+// ParseTrigger parses a trigger. Errors are *TriggerError, of a histogram also *HistError. What ParseTriggerCommand takes beyond the
+// triggers above is refused.
 func ParseTrigger(text string) (*Trigger, error) {
-	p := triggerParser{t: &Trigger{Text: strings.TrimSpace(text), Count: Unlimited}}
-	t := p.t
-	name := t.Text
-	if i := strings.IndexAny(name, ": \t"); i >= 0 {
-		name, p.rest = name[:i], strings.TrimLeft(name[i+1:], triggerSpaces)
-	}
-	switch {
-	case len(text) >= maxTrigger:
-		return nil, p.fail(0, "it is too long: at most 4,095 bytes are read")
+	t, err := ParseTriggerCommand(text)
+	p := triggerParser{t: &Trigger{Text: strings.TrimSpace(text)}}
+	switch name := p.command(); {
 	case strings.HasPrefix(name, "!"):
 		return nil, p.fail(0, "it would remove a trigger: leave out the one that is not wanted")
 	case name == "snapshot":
 		return nil, p.fail(0, "a trace here has no second buffer that could be swapped: traceoff keeps what came before a hit")
+	case err != nil:
+		return nil, err
+	case t.more != "":
+		return nil, p.fail(strings.Index(t.Text, t.more), countForm)
+	case t.Hist == nil:
+		return t, nil
 	}
+	t.Hist, err = ParseHist(t.Hist.Text)
+	return t, err
+}
+
+// ParseTriggerCommand parses what one write to a trigger file of the kernel's holds. Beside the triggers that ParseTrigger takes there are
+//
+//	!COMMAND                    Remove: of all but hist and the commands that name an event, COMMAND is all that is read of it
+//	snapshot[:COUNT] [if FILTER]
+//	COMMAND:COUNT:…             what is behind the count is not read
+//	hist:…                      as ParseHistCommand takes it
+//
+// Errors are as those of ParseTrigger.
+func ParseTriggerCommand(text string) (*Trigger, error) {
+	p := triggerParser{t: &Trigger{Text: strings.TrimSpace(text), Count: Unlimited}}
+	t := p.t
+	if len(text) >= maxTrigger {
+		return nil, p.fail(0, "it is too long: at most 4,095 bytes are read")
+	}
+	name := p.command()
+	name, t.Remove = strings.CutPrefix(name, "!")
 	for c, known := range triggerCommands {
 		if known != name {
 			continue
@@ -137,7 +164,7 @@ func ParseTrigger(text string) (*Trigger, error) {
 		}
 		return t, p.parse()
 	}
-	return nil, p.fail(0, triggerForm+", and COMMAND one of "+strings.Join(triggerCommands[:], ", "))
+	return nil, p.fail(0, triggerForm+", and COMMAND one of "+strings.Join(triggerCommands[:TriggerSnapshot], ", "))
 }
 
 // triggerParser has what is not read yet.
@@ -150,13 +177,22 @@ func (p *triggerParser) fail(pos int, why string) *TriggerError {
 	return &TriggerError{Errno: syscall.EINVAL, Trigger: p.t.Text, Pos: pos, Why: why}
 }
 
+// command takes the command.
+func (p *triggerParser) command() string {
+	name := p.t.Text
+	if i := strings.IndexAny(name, ": \t"); i >= 0 {
+		name, p.rest = name[:i], strings.TrimLeft(name[i+1:], triggerSpaces)
+	}
+	return name
+}
+
 // pos is where the rest begins.
 func (p *triggerParser) pos() int { return len(p.t.Text) - len(p.rest) }
 
 // hist reads a histogram.
 func (p *triggerParser) hist() (err error) {
-	if p.t.Hist, err = ParseHist("hist:" + p.rest); err == nil {
-		p.t.Filter = p.t.Hist.Filter
+	if p.t.Hist, err = ParseHistCommand("hist:" + p.rest); err == nil {
+		p.t.Filter, p.t.Hist.Remove = p.t.Hist.Filter, p.t.Remove
 	}
 	return err
 }
@@ -168,13 +204,15 @@ func (p *triggerParser) parse() error {
 		if err := p.target(); err != nil {
 			return err
 		}
+	} else if t.Remove {
+		return nil
 	} else if p.rest != "" && isDigit(p.rest[0]) {
 		if err := p.count(p.word()); err != nil {
 			return err
 		}
 	}
 	p.rest = strings.TrimLeft(p.rest, triggerSpaces)
-	if p.rest == "" {
+	if p.rest == "" || t.Remove {
 		return nil
 	}
 	start := p.pos()
@@ -207,7 +245,7 @@ func (p *triggerParser) target() error {
 	if !ok || group == "" || name == "" {
 		return p.fail(start, fmt.Sprintf("it names no event: %s:GROUP:EVENT, where GROUP is %s if the probe names none", t.Command, DefaultGroup))
 	}
-	if t.Group, t.Name = group, name; counted {
+	if t.Group, t.Name = group, name; counted && !t.Remove {
 		return p.count(count)
 	}
 	return nil
@@ -215,9 +253,14 @@ func (p *triggerParser) target() error {
 
 // count reads a count, which has just been taken from the rest.
 func (p *triggerParser) count(s string) error {
+	at := p.pos() - len(s)
+	s, more, has := strings.Cut(s, ":")
+	if has {
+		p.t.more = s + ":" + more
+	}
 	n, ok := parseUint(s)
 	if !ok {
-		err := p.fail(p.pos()-len(s), "COUNT is how often the trigger acts at most: a number, decimal, 0x or octal")
+		err := p.fail(at, countForm)
 		if tooLarge(s) != nil {
 			err.Errno = syscall.ERANGE
 		}

@@ -91,6 +91,66 @@ func TestTriggerErrors(t *testing.T) {
 	}
 }
 
+// TestParseTriggerCommand has what a trigger file takes beyond triggers; internal/hit compares with what a kernel has said to more.
+func TestParseTriggerCommand(t *testing.T) {
+	for in, want := range map[string]string{
+		"!traceoff:x y":                           "traceoff:unlimited",
+		"!enable_event:g:e:x if":                  "enable_event:g:e:unlimited",
+		"traceoff:3:x if n > 5":                   "traceoff:count=3 if n > 5",
+		"enable_event:g:e:3:x":                    "enable_event:g:e:count=3",
+		"snapshot:1 if n > 5":                     "snapshot:count=1 if n > 5",
+		"traceoff:9223372036854775808":            "traceoff:count=-9223372036854775808",
+		"!hist:keys=a:pause":                      "hist:keys=a:vals=hitcount:sort=hitcount:size=2048",
+		"hist:keys=a:clear":                       "hist:keys=a:vals=hitcount:sort=hitcount:size=2048",
+		"hist:keys=iff\tif\tn > 5":                "hist:keys=iff:vals=hitcount:sort=hitcount:size=2048 if n > 5",
+		"hist:keys=a:x=b:onchange($x).snapshot()": "hist:keys=a:vals=hitcount:x=b:sort=hitcount:size=2048:onchange($x).snapshot()",
+	} {
+		got, err := ParseTriggerCommand(in)
+		if err != nil || got.String() != want || got.Remove != strings.HasPrefix(in, "!") {
+			t.Errorf("%q: %v, %v, want %s", in, got, err, want)
+			continue
+		}
+		if got.Hist != nil && (got.Hist.Remove != got.Remove || got.Hist.Clear != strings.HasSuffix(in, "clear")) {
+			t.Errorf("%q: %+v", in, got.Hist)
+		}
+		if _, err := ParseTrigger(in); err == nil && !strings.Contains(in, "iff") && got.Count <= 1<<62 {
+			t.Errorf("%q is a trigger", in)
+		}
+	}
+	for _, in := range []string{"", "!", "!nosuch", "!enable_event", "!enable_event:g", "snapshot:x", "!hist", "!hist:name=n", "hist:keys=a if", "hist:keys=a:nosuch"} {
+		if got, err := ParseTriggerCommand(in); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%q: %v, %v", in, got, err)
+		}
+	}
+}
+
+// TestParseSyntheticCommand has lines of synthetic_events.
+func TestParseSyntheticCommand(t *testing.T) {
+	exists := func(name string) bool { return name == "there" }
+	for in, want := range map[string]string{
+		" lat\tu64  t;char n[16]; char any[]": "lat\tu64 t; char[16] n; char[] any",
+		"lat u64 a s32 b":                     "lat\tu64 a; s32 b",
+		"lat u64 a; u64 a;":                   "lat\tu64 a; u64 a",
+	} {
+		got, _, err := ParseSyntheticCommand(in, exists)
+		if err != nil || got.String() != want {
+			t.Errorf("%q: %v, %v, want %s", in, got, err, want)
+		}
+	}
+	for in, want := range map[string]string{"!lat": "lat", "!lat u64 x": "lat", "!": "", " ": ""} {
+		if got, name, err := ParseSyntheticCommand(in, exists); got != nil || name != want || err != nil {
+			t.Errorf("%q deletes %q: %v, %v", in, name, got, err)
+		}
+	}
+	for in, want := range map[string]syscall.Errno{"lat": syscall.EINVAL, "there u64 x": syscall.EEXIST, "there none x": syscall.EEXIST, "there u64": syscall.EINVAL} {
+		_, _, err := ParseSyntheticCommand(in, exists)
+		var e *SyntheticError
+		if !errors.Is(err, want) || !errors.As(err, &e) || e.LogEntry() != e.Detail() {
+			t.Errorf("%q: %v, want %v", in, err, want)
+		}
+	}
+}
+
 // FuzzTrigger parses what may be anything: what is taken prints as something that means the same.
 func FuzzTrigger(f *testing.F) {
 	for _, s := range []string{

@@ -37,6 +37,8 @@ type FilterEnv struct {
 	Functions func(name string, addr uint64) (start, end uint64, ok bool)
 	// Comm: every record has the thread's name.
 	Comm bool
+	// Synthetic: the event is one, and stands at no place.
+	Synthetic bool
 }
 
 // Filter compiles a filter of an event that records the program. Its errors are *event.FilterError.
@@ -129,7 +131,7 @@ func (s *filterScope) Field(name string) (event.FilterField, bool) {
 	}
 	switch name {
 	case ip:
-		return event.FilterField{Kind: event.FieldIP, Size: 8}, true
+		return event.FilterField{Kind: event.FieldIP, Size: 8}, !s.env.Synthetic
 	case ret:
 		return event.FilterField{Kind: event.FieldRet, Size: 8}, ret != ""
 	case "common_pid":

@@ -14,6 +14,11 @@ type histAction struct {
 	track *histVar // and where an entry has what it was
 	synth *histEvent
 	args  []*histRef // what is traced
+	// Of snapshot(): whether one was taken, at which value of the variable and which keys.
+	taken bool
+	value uint64
+	keys  []histKey
+	take  func()
 }
 
 // action makes an action.
@@ -25,8 +30,11 @@ func (m *histMaker) action(def *event.HistAction) error {
 		}
 	}
 	create := m.traces
-	if def.Save {
+	switch {
+	case def.Save:
 		create = m.saves
+	case def.Snapshot:
+		create = m.snapshots
 	}
 	if err := create(a); err != nil {
 		return err
@@ -53,6 +61,15 @@ func (m *histMaker) tracked(a *histAction) error {
 }
 
 var tooManyVars = fmt.Sprintf("there are %d variables at most, with those that actions need", event.MaxHistVars)
+
+// snapshots checks that snapshots can be taken.
+func (m *histMaker) snapshots(a *histAction) error {
+	if m.set.snapshot == nil {
+		return m.def.Refuse(event.HistUnsupported, a.def.Name, "there is no second buffer that a snapshot could be taken to")
+	}
+	a.take = m.set.snapshot
+	return nil
+}
 
 // saves makes the variables of save().
 func (m *histMaker) saves(a *histAction) error {
@@ -183,9 +200,17 @@ func (m *histMaker) otherField(system, name, field string) (*histVar, error) {
 		keys = append(keys, like.keys[i].Name)
 	}
 	def, err := event.ParseHist("keys=" + strings.Join(keys, ",") + ":" + prefix + field + "=" + field)
+	var made *Histogram
 	if err == nil {
 		def.Filter = like.def.Filter
-		_, err = m.set.Add(system, name, def)
+		made, err = m.set.Add(system, name, def)
+	}
+	if err == nil && m.set.made != nil {
+		if err = m.set.made(made); err != nil {
+			m.set.remove(made)
+		} else {
+			m.h.made = append(m.h.made, made)
+		}
 	}
 	if err != nil {
 		return nil, m.def.Refuse(event.HistHistCreateFail, field, err.Error())
@@ -230,15 +255,29 @@ func (h *Histogram) act(e *histEntry, o *occurrence, traced tracer) {
 				continue
 			}
 			e.vars[a.track.idx].num = v
+			if a.def.Snapshot {
+				a.snapshot(e, v)
+			}
 		}
-		if a.def.Save {
+		switch {
+		case a.def.Save:
 			for _, s := range h.saved {
 				e.set(s, o)
 			}
-		} else {
+		case a.synth != nil:
 			traced(a.synth, a.args, o)
 		}
 	}
+}
+
+// snapshot takes one, if the value beats that of the last one, in whatever entry (cond_snapshot_update in
+// kernel/trace/trace_events_hist.c, Linux 6.18).
+func (a *histAction) snapshot(e *histEntry, v uint64) {
+	if a.def.Handler == event.HistOnMax && v <= a.value || v == a.value {
+		return
+	}
+	a.taken, a.value, a.keys = true, v, e.keys
+	a.take()
 }
 
 // appendTracked appends what onmax and onchange have kept in an entry.
@@ -253,6 +292,9 @@ func (h *Histogram) appendTracked(dst []byte, e *histEntry) []byte {
 			dst = append(dst, "\n\tchanged:"...)
 		}
 		dst = fmt.Appendf(dst, " %10d", e.vars[a.track.idx].num)
+		if a.synth != nil {
+			continue
+		}
 		for _, s := range h.saved {
 			if s.is.text {
 				dst = fmt.Appendf(dst, "  %s: %-32s", s.name, clean(e.vars[s.idx].text))

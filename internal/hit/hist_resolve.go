@@ -45,7 +45,7 @@ func (m *histMaker) fields() error {
 			return err
 		case k.refers():
 			return m.def.Refuse(event.HistInvalidRefKey, written.String(), instead)
-		case k.text && k.Mod != event.HistPlain:
+		case k.text && k.Mod != event.HistPlain && (k.Mod != event.HistHex || m.set.made == nil):
 			return m.def.Refuse(event.HistBadFieldModifier, k.Mod.String(), "a string is shown as it is")
 		}
 		m.h.keys = append(m.h.keys, k)
@@ -55,7 +55,7 @@ func (m *histMaker) fields() error {
 
 // variable makes a variable of the definition.
 func (m *histMaker) variable(v *event.HistVar) error {
-	if m.h.declared(v.Name) != nil || m.h.ev.variable(v.Name) != nil {
+	if m.h.declared(v.Name) != nil || m.h.ev.variable(v.Name) != nil && !m.def.Remove {
 		return m.def.Refuse(event.HistDuplicateVar, v.Name, "")
 	}
 	f, err := m.expr(&v.Is)

@@ -19,6 +19,7 @@ type Histogram struct {
 	vals []histField
 	histVars
 	*histTable
+	made   []*Histogram  // for its actions, of other events
 	filter *fetch.Filter // of a synthetic event's
 	paused bool          // hits are not counted
 	stack  []fetch.StackFrame

@@ -2,6 +2,7 @@ package hit
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"strings"
@@ -13,28 +14,20 @@ import (
 // graphWidth is the width of the bar of .graph.
 const graphWidth = 20
 
+// String is the histogram as its event's trigger file shows it.
+func (h *Histogram) String() string {
+	if h.paused {
+		return h.def.String() + " [paused]"
+	}
+	return h.def.String() + " [active]"
+}
+
 // AppendText appends the histogram as an event's hist file shows it.
 func (h *Histogram) AppendText(dst []byte, symbol fetch.Resolver) []byte {
-	state := "active"
-	if h.paused {
-		state = "paused"
-	}
-	dst = fmt.Appendf(dst, "# event histogram\n#\n# trigger info: %s [%s]\n#\n\n", h.def, state)
+	dst = fmt.Appendf(dst, "# event histogram\n#\n# trigger info: %s\n#\n\n", h)
 	total, most := h.sums()
 	for _, e := range h.sorted() {
-		dst = append(dst, "{ "...)
-		wide := false
-		for i := range h.keys {
-			if i > 0 {
-				dst = append(dst, ", "...)
-			}
-			wide = wide || h.keys[i].from == fromStack
-			dst = h.keys[i].append(dst, &e.keys[i], symbol)
-		}
-		if !wide {
-			dst = append(dst, ' ')
-		}
-		dst = append(dst, '}')
+		dst = h.appendKeys(dst, e.keys, symbol)
 		if !h.def.NoHitcount {
 			dst = fmt.Appendf(dst, " hitcount: %10d", e.hits)
 		}
@@ -43,7 +36,28 @@ func (h *Histogram) AppendText(dst []byte, symbol fetch.Resolver) []byte {
 		}
 		dst = append(h.appendTracked(dst, e), '\n')
 	}
+	if a := h.snapshot(); a != nil && a.taken {
+		dst = fmt.Appendf(dst, "\nSnapshot taken (see tracing/snapshot).  Details:\n\ttriggering value { %s }: %10d\ttriggered by event with key: ", a.def.On(), a.value)
+		dst = append(h.appendKeys(dst, a.keys, symbol), '\n')
+	}
 	return fmt.Appendf(dst, "\nTotals:\n    Hits: %d\n    Entries: %d\n    Dropped: %d\n", h.hits, len(h.entries), h.dropped)
+}
+
+// appendKeys appends the keys of an entry.
+func (h *Histogram) appendKeys(dst []byte, keys []histKey, symbol fetch.Resolver) []byte {
+	dst = append(dst, "{ "...)
+	wide := false
+	for i := range h.keys {
+		if i > 0 {
+			dst = append(dst, ", "...)
+		}
+		wide = wide || h.keys[i].from == fromStack
+		dst = h.keys[i].append(dst, &keys[i], symbol)
+	}
+	if !wide {
+		dst = append(dst, ' ')
+	}
+	return append(dst, '}')
 }
 
 // sums gives the total of each value, and the most that an entry has.
@@ -98,6 +112,10 @@ func (f *histField) append(dst []byte, k *histKey, symbol fetch.Resolver) []byte
 			dst = append(fetch.AppendFrame(append(dst, "         "...), c, symbol), '\n')
 		}
 		return dst
+	case f.text && f.Mod == event.HistHex: // the kernel reads the string's bytes as a number
+		var first [8]byte
+		copy(first[:], k.text)
+		return fmt.Appendf(dst, "%s: %x", f.Name, binary.LittleEndian.Uint64(first[:]))
 	case f.text:
 		return fmt.Appendf(dst, "%s: %-50s", f.Name, clean(k.text))
 	case f.from == fromConst:

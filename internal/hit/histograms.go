@@ -14,9 +14,12 @@ type Histograms struct {
 	// while it runs.
 	Traced func(*event.Synthetic, *Hit, []fetch.Value)
 
-	events map[[2]string]*histEvent // by group and name
-	order  []*histEvent
-	named  map[string]*Histogram
+	made     func(*Histogram) error   // is told of one that was made for the actions of another; nil: nobody is
+	undo     func(*Histogram)         // and that the other one was refused then
+	snapshot func()                   // what snapshot() does; nil: it is refused
+	events   map[[2]string]*histEvent // by group and name
+	order    []*histEvent
+	named    map[string]*Histogram
 }
 
 // histEvent is an event that may have histograms.
@@ -90,10 +93,34 @@ func (e *histEvent) variable(name string) *histVar {
 // Add makes the histogram of an event, which may refer to those that were added before. The filter of a probe's is left to whoever
 // calls Hit. Its error is an *event.HistError, or an *event.FilterError.
 func (s *Histograms) Add(group, name string, def *event.Hist) (*Histogram, error) {
+	m, err := s.make(group, name, def)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.join(); err != nil {
+		return nil, err
+	}
+	h := m.h
+	if h.ev.synth != nil && def.Filter != "" {
+		if h.filter, err = h.ev.prog.Filter(def.Filter, fetch.FilterEnv{Comm: true, Synthetic: true}); err != nil {
+			return nil, err
+		}
+	}
+	for i := range m.def.Actions {
+		if err := m.action(&m.def.Actions[i]); err != nil {
+			return nil, err
+		}
+	}
+	h.ev.hists = append(h.ev.hists, h)
+	return h, nil
+}
+
+// make makes a histogram with its fields, and neither actions nor entries that it shares with others.
+func (s *Histograms) make(group, name string, def *event.Hist) (*histMaker, error) {
 	own := *def
 	own.Keys, own.Vals, own.Vars = slices.Clone(def.Keys), slices.Clone(def.Vals), slices.Clone(def.Vars)
 	h := &Histogram{def: &own, paused: def.Paused, ev: s.event(group, name), histTable: &histTable{entries: map[string]*histEntry{}}}
-	m := histMaker{set: s, h: h, def: &own}
+	m := &histMaker{set: s, h: h, def: &own}
 	if h.ev == nil {
 		return nil, own.Refuse(event.HistEventFileNotFound, "", "there is no event "+group+"/"+name)
 	}
@@ -102,25 +129,7 @@ func (s *Histograms) Add(group, name string, def *event.Hist) (*Histogram, error
 			return nil, own.Refuse(event.HistInvalidSubsysEvent, a.Event, "")
 		}
 	}
-	if err := m.fields(); err != nil {
-		return nil, err
-	}
-	if err := m.join(); err != nil {
-		return nil, err
-	}
-	if h.ev.synth != nil && own.Filter != "" {
-		var err error
-		if h.filter, err = h.ev.prog.Filter(own.Filter, fetch.FilterEnv{Comm: true}); err != nil {
-			return nil, err
-		}
-	}
-	for i := range own.Actions {
-		if err := m.action(&own.Actions[i]); err != nil {
-			return nil, err
-		}
-	}
-	h.ev.hists = append(h.ev.hists, h)
-	return h, nil
+	return m, m.fields()
 }
 
 // join has the histogram share its entries with those of its name.
@@ -170,6 +179,17 @@ func (s *Histograms) trace(e *histEvent, args []*histRef, o *occurrence) {
 	}
 	e.busy = true
 	defer func() { e.busy = false }()
+	vs := e.traced(args, o)
+	for _, hist := range e.hists {
+		hist.count(&occurrence{hit: o.hit, values: vs, comm: o.comm}, s.trace)
+	}
+	if len(e.hists) == 0 && s.Traced != nil {
+		s.Traced(e.synth, o.hit, vs)
+	}
+}
+
+// traced gives the values of a synthetic event that is made of variables.
+func (e *histEvent) traced(args []*histRef, o *occurrence) []fetch.Value {
 	vs := make([]fetch.Value, len(args))
 	for i, r := range args {
 		a := &e.prog.Args[i]
@@ -181,10 +201,5 @@ func (s *Histograms) trace(e *histEvent, args []*histRef, o *occurrence) {
 			vs[i].Str = vs[i].Str[:n-1]
 		}
 	}
-	for _, hist := range e.hists {
-		hist.count(&occurrence{hit: o.hit, values: vs, comm: o.comm}, s.trace)
-	}
-	if len(e.hists) == 0 && s.Traced != nil {
-		s.Traced(e.synth, o.hit, vs)
-	}
+	return vs
 }
