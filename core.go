@@ -114,7 +114,7 @@ func (c *Core) Unreturned() (map[*Event]Unreturned, error) {
 // An event that can not be armed in the object that came stays gone, and why is in the
 // error. What happened between an object's arrival and Sync is not seen. In a Go program that process.Start has made,
 // Sync installs the engine's signal handlers once the runtime has its own; with AddOptions.Late the program waits for that
-// a quarter of a second, before its init functions. Where return addresses
+// a second, before its init functions. Where return addresses
 // are replaced the Core does the same by itself, ten times a second, and the next Sync has the error.
 func (c *Core) Sync() error { return c.e.Sync() }
 

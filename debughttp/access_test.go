@@ -218,5 +218,5 @@ func touches(f *tracefile.File, path, method, body string) bool {
 	case "kprobe_events", "dynamic_events":
 		return method != http.MethodGet && strings.ContainsAny(body, "pr")
 	}
-	return !f.Readable() && !f.Mode.IsDir()
+	return f.Streams() || !f.Readable() && !f.Mode.IsDir()
 }

@@ -12,8 +12,8 @@ import (
 // several goroutines.
 type buffer struct {
 	mu        sync.Mutex
-	queues    []*queue // by CPU; nil: it had no hit
-	size      int      // bytes that each keeps
+	queues    []*queue    // by CPU; nil: it had no hit
+	size      int         // bytes that each keeps
 	sizes     map[int]int // of CPUs that keep another number
 	overwrite bool
 	more      chan struct{} // closed when hits came; nil if nobody waits

@@ -211,12 +211,14 @@ func (l *layout) checkSystem(c *checker, s *seen) {
 
 // checkBarriers checks the buffer of write barriers in a P: the next entry's address, that
 // behind the last one, and the entries, of which there are 512 (runtime/mwbbuf.go). Nobody
-// writes to it but the thread that has the P.
+// writes to it but the thread that has the P. Where the offset is one word too large, the end is taken for the next entry's address and
+// the first entry for the end: which it may be, since a P has pointers to what stands behind its buffer. The word below tells.
 func (l *layout) checkBarriers(c *checker, p uint64) {
 	const entries = 512
 	first := p + uint64(l.WBNext) + 16
 	c.that("p.wbBuf.next", p, l.WBNext, "in the buffer", func(v uint64) bool { return v >= first && v <= first+8*entries })
 	c.that("p.wbBuf.end", p, l.WBNext+8, "the buffer's end", func(v uint64) bool { return v == first+8*entries })
+	c.that("the word below p.wbBuf.next", p, l.WBNext-8, "no entry's address", func(v uint64) bool { return v < first-8 || v > first+8*entries })
 }
 
 // checkP checks that the thread's P belongs to it. Of a P is known that its number and its

@@ -95,6 +95,31 @@ func TestFindLayoutOther(t *testing.T) {
 	}
 }
 
+// TestBarriersEntry: the first entry of the buffer is the address at which the buffer would end if it began one word later. That such
+// a layout is wrong is found out all the same.
+func TestBarriersEntry(t *testing.T) {
+	mem, err := openOwnMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.close()
+	const next = 4 // in words
+	p := new([next + 2 + 512 + 4]uint64)
+	addr := uint64(uintptr(unsafe.Pointer(p)))
+	entry := func(i uint64) uint64 { return addr + 8*(next+2+i) }
+	p[next], p[next+1], p[next+2] = entry(1), entry(512), entry(513)
+	for by, ok := range map[int32]bool{0: true, 8: false, -8: false} {
+		l := &layout{}
+		l.WBNext = 8*next + by
+		c := &checker{mem: mem}
+		l.checkBarriers(c, addr)
+		if (c.err == nil) != ok {
+			t.Errorf("p.wbBuf.next %d bytes off: %v", by, c.err)
+		}
+	}
+	runtime.KeepAlive(p)
+}
+
 // TestValidateWrong moves each field by some words. All but mallocing are found out.
 func TestValidateWrong(t *testing.T) {
 	l, err := findLayout()

@@ -4,11 +4,11 @@ import "kprobes.dev/kprobes/internal/arch"
 
 // A thread that hits a RoleWait probe tells the tracer by a record and sleeps until the
 // tracer has counted up the answer. If no answer comes in time the tracer is taken for
-// dead, and nobody waits again. The tracer reads the file of an object that came: of the largest
-// that takes a quarter of a second (libjvm, 23 MB: 0.15 s).
+// dead, and nobody waits again. The tracer reads the file of an object that came (libjvm, 23 MB: 0.15 s), and on a busy machine
+// others run before it.
 const (
 	waitStep  = 200_000 // nanoseconds of one sleep
-	waitSteps = 1250    // 250 ms in all, at least
+	waitSteps = 5000    // a second in all, at least
 )
 
 const sysNanosleep = 35
