@@ -146,7 +146,7 @@ func (b *Buffer) Hits() (runs [][]hit.Hit, written uint64) {
 // ctx ends, whose error it gives then. lost tells, by CPU, what was dropped before them.
 func (b *Buffer) Take(ctx context.Context) (hits []hit.Hit, lost []hit.Loss, err error) {
 	for {
-		hits, lost, more := b.take()
+		hits, lost, more := b.take(pageHits)
 		if len(hits) > 0 {
 			return hits, lost, nil
 		}
@@ -158,15 +158,16 @@ func (b *Buffer) Take(ctx context.Context) (hits []hit.Hit, lost []hit.Loss, err
 	}
 }
 
-// take takes hits if there are any, else it gives a channel that is closed when some come.
-func (b *Buffer) take() ([]hit.Hit, []hit.Loss, <-chan struct{}) {
+// take takes up to most hits if there are any, else it gives a channel that is closed when some come.
+func (b *Buffer) take(most int) ([]hit.Hit, []hit.Loss, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for len(b.pages) > 0 {
 		p, last := b.pages[0], len(b.pages) == 1
-		hits := p.hits[b.first:len(p.hits):len(p.hits)]
-		b.first = len(p.hits)
-		if !last {
+		end := min(len(p.hits), b.first+most)
+		hits := p.hits[b.first:end:end]
+		b.first = end
+		if !last && end == len(p.hits) {
 			b.forget()
 		}
 		if len(hits) > 0 {

@@ -123,7 +123,7 @@ func (in *Instance) note(err error) {
 	}
 }
 
-// logEntriesOf finds what error_log says of the errors in a tree of errors.
+// logEntriesOf finds what error_log says of the errors in a tree of errors: of some nothing, as in the kernel.
 func logEntriesOf(err error) (out []string) {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range many.Unwrap() {
@@ -135,6 +135,9 @@ func logEntriesOf(err error) (out []string) {
 	var filter *event.FilterError
 	switch {
 	case errors.As(err, &def):
+		if !def.Logged() {
+			return nil
+		}
 		return []string{def.Detail()}
 	case errors.As(err, &filter):
 		return []string{filter.LogEntry()}

@@ -179,7 +179,7 @@ chmod: changing permissions of 'trace': Operation not permitted
 cat: nosuch: No such file or directory
 `)
 	m.is(`printf 'p:a do_sys_open\np:b do_sys_open' >> dynamic_events; cat available_events; echo 'g:* kprobes:b' > set_event; cat set_event; echo '!b' >> set_event; cat set_event; cat events/enable events/kprobes/enable; : > set_event; cat events/enable`,
-		"g:two\nkprobes:a\nkprobes:b\ng:two\nkprobes:b\ng:two\nX\n0\n0\n")
+		"kprobes:b\nkprobes:a\ng:two\nkprobes:b\ng:two\ng:two\nX\n0\n0\n")
 }
 
 // TestMountPipe reads trace_pipe: it waits for records, a signal ends that, poll(2) tells when there are some, and who does not want to

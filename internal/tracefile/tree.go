@@ -2,11 +2,13 @@ package tracefile
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -33,8 +35,8 @@ type File struct {
 	truncate func() error
 	// pipe: reading takes records out of the buffer.
 	pipe bool
-	// ofEvent: the file goes with its event.
-	ofEvent bool
+	// gone says of a file that has been opened whether the event that it is about has gone; nil: it stays.
+	gone func() bool
 }
 
 // Entry is what a directory lists.
@@ -68,9 +70,9 @@ func (t *Tree) fixed() map[string]*File {
 		"available_filter_functions": {Mode: readOnly, read: text(in.WriteFunctions)},
 		"available_tracers":          {Mode: readOnly, read: always("nop\n")},
 		"current_tracer":             {Mode: readWrite, read: always("nop\n"), write: oneOf("nop")},
-		"dynamic_events":             {Mode: readWrite, read: text(in.WriteDefinitions), write: in.Write, truncate: func() error { return in.Replace("") }},
+		"dynamic_events":             {Mode: readWrite, read: text(in.WriteDefinitions), write: asKernel(in.Write), truncate: func() error { return in.Replace("") }},
 		"error_log":                  {Mode: readWrite, read: func() (string, error) { return in.ErrorLog(), nil }, write: ignored, truncate: nothing(in.ClearErrorLog)},
-		"kprobe_events":              {Mode: readWrite, read: text(in.WriteDefinitions), write: in.Write, truncate: func() error { return in.Replace("") }},
+		"kprobe_events":              {Mode: readWrite, read: text(in.WriteDefinitions), write: asKernel(in.Write), truncate: func() error { return in.Replace("") }},
 		"kprobe_profile":             {Mode: readOnly, read: text(in.WriteProfile)},
 		"set_event":                  {Mode: readWrite, read: func() (string, error) { return lines(in.Events(true)), nil }, write: in.SetEvents, truncate: func() error { return in.Enable("", "", false) }},
 		"trace":                      {Mode: readWrite, read: text(in.WriteTrace), write: ignored, truncate: nothing(in.Clear)},
@@ -171,6 +173,35 @@ func always(s string) func() (string, error) { return func() (string, error) { r
 
 // ignored takes what is written, and does nothing with it.
 func ignored(string) error { return nil }
+
+// asKernel has refusals of definitions and filters answer to the error number that the kernel's file gives, and to no other.
+func asKernel(write func(string) error) func(string) error {
+	return func(text string) error {
+		err := write(text)
+		var r interface {
+			error
+			Errno() syscall.Errno
+		}
+		if errors.As(err, &r) {
+			return &refusal{err: err, no: r.Errno()}
+		}
+		return err
+	}
+}
+
+// refusal is an error with one error number, whatever caused it.
+type refusal struct {
+	err error
+	no  syscall.Errno
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+
+// Is says whether target is the error number.
+func (r *refusal) Is(target error) bool { return target == r.no }
+
+// As finds the error as the language has it.
+func (r *refusal) As(target any) bool { return errors.As(r.err, target) }
 
 // oneOf takes nothing but one of some words.
 func oneOf(words ...string) func(string) error {
