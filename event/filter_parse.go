@@ -87,7 +87,9 @@ func (p *filterParser) balanced() error {
 	case len(open) > 0:
 		return p.fail(FilterTooManyOpen, open[len(open)-1])
 	case tests == 0:
-		return p.wrong(0, "it compares nothing")
+		e := p.wrong(0, "it compares nothing")
+		e.noField = strings.ContainsAny(p.s, "&|") // the kernel has looked for a field before them
+		return e
 	}
 	return nil
 }

@@ -39,3 +39,26 @@ func TestLogged(t *testing.T) {
 		t.Errorf("%v: %v", gone, gone.Errno())
 	}
 }
+
+// TestFilterErrno has the error numbers of filters, as Linux 6.12 answered.
+func TestFilterErrno(t *testing.T) {
+	for filter, want := range map[string]syscall.Errno{
+		"(u == 7": syscall.ENOENT, "u == 7)": syscall.EPERM, `s == "x`: syscall.ESRCH, "()": syscall.EINVAL, "&&": syscall.EPERM, "== 7": syscall.EPERM,
+		"&& u == 7": syscall.EPERM, "u == 7 u == 8": syscall.EPERM, "u": syscall.EINVAL, "nosuch == 7": syscall.EINVAL, "u == x": syscall.EINVAL,
+	} {
+		_, err := ParseFilter(filter, oneField{})
+		var bad *FilterError
+		if !errors.As(err, &bad) || bad.Errno() != want || !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%q: %v, want %v", filter, err, want)
+		}
+	}
+}
+
+// oneField is a scope with a number u.
+type oneField struct{}
+
+func (oneField) Field(name string) (FilterField, bool) {
+	return FilterField{Kind: FieldArg, Size: 4}, name == "u"
+}
+
+func (oneField) Function(string, uint64) (start, end uint64, ok bool) { return 0, 0, false }
