@@ -51,7 +51,7 @@ func (e *Error) Detail() string {
 func (e *Error) Logged() bool {
 	switch e.Code {
 	case BadCommand:
-		return e.Pos > 0 && !e.deletes() // the kernel takes pNAME for p
+		return e.Pos > 0 && !e.deletes() && strings.Contains(e.Cmd, " ") // pNAME PLACE, which the kernel takes for p PLACE
 	case NoPlace, LineTooLong:
 		return false
 	}

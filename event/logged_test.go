@@ -24,6 +24,7 @@ func TestLogged(t *testing.T) {
 		{"-:/", syscall.ENOENT, false},
 		{"-:g/1e", syscall.ENOENT, false},
 		{" -:a", syscall.EINVAL, false},
+		{"pe", syscall.EINVAL, false},
 		{"pe f", syscall.EINVAL, true}, // which the kernel takes
 		{"p:/e f", syscall.EINVAL, true},
 		{"p:g/e f a=@0x10000000000000000", syscall.ERANGE, true},
