@@ -16,12 +16,13 @@ import (
 // statusOf is the status of an answer that tells of an error, by its errno.
 func statusOf(err error) int {
 	var e *event.Error
+	var filter *event.FilterError
 	var tooMuch *http.MaxBytesError
 	var no syscall.Errno
 	switch {
 	case errors.As(err, &tooMuch):
 		return http.StatusRequestEntityTooLarge
-	case errors.As(err, &e):
+	case errors.As(err, &e), errors.As(err, &filter):
 		return http.StatusBadRequest
 	case errors.Is(err, target.ErrGone):
 		return http.StatusGone

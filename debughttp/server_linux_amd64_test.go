@@ -189,6 +189,7 @@ func TestBadRequests(t *testing.T) {
 		{http.MethodPost, "kprobe_events", "p:a f\x00g", http.StatusBadRequest, "Control character"},
 		{http.MethodPost, "events/kprobes/ok/enable", "2", http.StatusBadRequest, "0 or 1"},
 		{http.MethodPost, "events/kprobes/ok/enable", "", http.StatusBadRequest, "0 or 1"},
+		{http.MethodPost, "events/kprobes/ok/filter", "(x == 1", http.StatusBadRequest, "Too many '('"},
 		{http.MethodPost, "events/kprobes/nosuch/enable", "1", http.StatusNotFound, "no file"},
 		{http.MethodPost, "events/nosuch/enable", "1", http.StatusNotFound, "no file"},
 		{http.MethodPost, "tracing_on", "maybe", http.StatusBadRequest, "0 or 1"},

@@ -143,7 +143,7 @@ var table = [numCodes]entry{
 	NoRetval:        {"NO_RETVAL", "This function returns 'void' type", syscall.ENOENT},
 	BadStackNum:     {"BAD_STACK_NUM", "Invalid stack number", 0},
 	BadArgNum:       {"BAD_ARG_NUM", "Invalid argument number", 0},
-	BadVar:          {"BAD_VAR", "Invalid $-valiable specified", 0},
+	BadVar:          {"BAD_VAR", "Invalid $-variable specified", 0},
 	BadRegName:      {"BAD_REG_NAME", "Invalid register name", 0},
 	BadMemAddr:      {"BAD_MEM_ADDR", "Invalid memory address", 0},
 	BadImm:          {"BAD_IMM", "Invalid immediate value", 0},

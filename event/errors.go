@@ -46,6 +46,34 @@ func (e *Error) Detail() string {
 		Location, e.Code.Text(), e.Cmd, len("  Command: ")+e.column(), "")
 }
 
+// Logged says whether the kernel's error_log tells of it. What is no definition, a line that is too long, and deletions have an error
+// number only (create_or_delete_trace_kprobe and dyn_event_release, Linux 6.18).
+func (e *Error) Logged() bool {
+	switch e.Code {
+	case BadCommand:
+		return e.Pos > 0 && !e.deletes() && strings.Contains(e.Cmd, " ") // pNAME PLACE, which the kernel takes for p PLACE
+	case NoPlace, LineTooLong:
+		return false
+	}
+	return !e.deletes()
+}
+
+// deletes says whether the definition is a deletion.
+func (e *Error) deletes() bool { return strings.HasPrefix(e.Cmd, "-") }
+
+// Errno is the error number that a write of the definition to kprobe_events gives: that of what caused the error, or of its code. A place
+// that is not there is EINVAL, whatever the cause, and a deletion of a name that no event can have ENOENT.
+func (e *Error) Errno() syscall.Errno {
+	var no syscall.Errno
+	switch {
+	case e.deletes() && e.Code != NoEventName && e.Code != BadCommand:
+		return syscall.ENOENT
+	case e.Code != BadProbeAddr && errors.As(e.Err, &no):
+		return no
+	}
+	return e.Code.Errno()
+}
+
 // Unwrap gives what caused the error.
 func (e *Error) Unwrap() error { return e.Err }
 

@@ -164,6 +164,8 @@ type FilterError struct {
 	Filter string
 	Pos    int    // where the kernel's parser stood, bytes from the start: behind what is wrong, for most errors
 	Why    string // what to do instead, beyond the code's own text; may be empty
+
+	noField bool // FilterErrno: where the name of a field is wanted
 }
 
 // Error gives the error in one line.
@@ -196,6 +198,24 @@ func (e *FilterError) LogEntry() string {
 		pos = 0
 	}
 	return fmt.Sprintf("event filter parse error: error: %s\n  Command: %s\n%*s^\n", e.Code.Text(), e.Filter, len("  Command: ")+pos, "")
+}
+
+// Errno is the error number that a write of the filter to the kernel's file gives. Some are its parser's own numbers, negated (calc_stack,
+// parse_pred and predicate_parse, Linux 6.18).
+func (e *FilterError) Errno() syscall.Errno {
+	switch e.Code {
+	case FilterTooManyClose, FilterTooManyPreds:
+		return syscall.EPERM
+	case FilterTooManyOpen:
+		return syscall.ENOENT
+	case FilterMissingQuote:
+		return syscall.ESRCH
+	case FilterErrno:
+		if e.noField {
+			return syscall.EPERM
+		}
+	}
+	return syscall.EINVAL
 }
 
 // Is says whether target is EINVAL.

@@ -49,6 +49,13 @@ func (p *filterParser) wrong(pos int, why string) *FilterError {
 	return &FilterError{Code: FilterErrno, Filter: p.s, Pos: pos, Why: why}
 }
 
+// noField makes an error for what stands where the name of a field is wanted.
+func (p *filterParser) noField(why string) *FilterError {
+	e := p.wrong(p.at, why)
+	e.noField = true
+	return e
+}
+
 // balanced finds parentheses and quotes without a partner: errors of these come before all others.
 func (p *filterParser) balanced() error {
 	var open []int
@@ -80,7 +87,9 @@ func (p *filterParser) balanced() error {
 	case len(open) > 0:
 		return p.fail(FilterTooManyOpen, open[len(open)-1])
 	case tests == 0:
-		return p.wrong(0, "it compares nothing")
+		e := p.wrong(0, "it compares nothing")
+		e.noField = strings.ContainsAny(p.s, "&|") // the kernel has looked for a field before them
+		return e
 	}
 	return nil
 }
@@ -164,7 +173,7 @@ func (p *filterParser) operand() (*FilterTerm, error) {
 				return nil, err
 			}
 			if t == nil {
-				return nil, p.wrong(p.at, "nothing is compared between the parentheses")
+				return nil, p.noField("nothing is compared between the parentheses")
 			}
 			return negated(t, not), nil
 		default:
@@ -211,7 +220,7 @@ func (p *filterParser) test() (*FilterTest, error) {
 		p.at++
 	}
 	if p.at == start {
-		return nil, p.wrong(p.at, "the name of a field is wanted here")
+		return nil, p.noField("the name of a field is wanted here")
 	}
 	name := p.s[start:p.at]
 	f, ok := p.scope.Field(name)

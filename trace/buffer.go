@@ -22,11 +22,8 @@ type buffer struct {
 // AllCPUs stands for all CPUs where one is asked for.
 const AllCPUs = -1
 
-const (
-	// DefaultBuffer is how much a trace buffer keeps of each CPU, in bytes, where nobody says: as the kernel's (Linux 6.18).
-	DefaultBuffer = 1410 << 10
-	takeHits      = 512 // are taken at most at once
-)
+// DefaultBuffer is how much a trace buffer keeps of each CPU, in bytes, where nobody says: as the kernel's (Linux 6.18).
+const DefaultBuffer = 1410 << 10
 
 // newBuffer makes a buffer of so many bytes for each CPU; 0: DefaultBuffer.
 func newBuffer(size int) *buffer {
@@ -167,13 +164,13 @@ func (b *buffer) Look(cpu int) (sum bufferStats, hits iter.Seq[*hit.Hit]) {
 	return sum, merged(looks)
 }
 
-// Take takes some of the oldest hits of a CPU, or of all, out, if there are any; else more is closed when some come. lost tells, by
+// Take takes up to most of the oldest hits of a CPU, or of all, out, if there are any; else more is closed when some come. lost tells, by
 // CPU, what was dropped before them.
-func (b *buffer) Take(cpu int) (hits []hit.Hit, lost []hit.Loss, more <-chan struct{}) {
+func (b *buffer) Take(cpu, most int) (hits []hit.Hit, lost []hit.Loss, more <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	qs := b.some(cpu)
-	for len(hits) < takeHits {
+	for len(hits) < most {
 		q := b.next(qs)
 		if q == nil {
 			break

@@ -8,6 +8,8 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 )
 
+const takeHits = 512
+
 func hitOf(i int) *hit.Hit {
 	return &hit.Hit{TID: i, CPU: i % 3, Nanos: uint64(i), Rec: fmt.Appendf(nil, "record %d", i)}
 }
@@ -57,7 +59,7 @@ func TestBufferKeepsTheNewest(t *testing.T) {
 		}
 	}
 	var taken, lost uint64
-	for hits, l, more := b.Take(AllCPUs); more == nil; hits, l, more = b.Take(AllCPUs) {
+	for hits, l, more := b.Take(AllCPUs, takeHits); more == nil; hits, l, more = b.Take(AllCPUs, takeHits) {
 		for _, l := range l {
 			lost += l.Hits
 		}
@@ -98,24 +100,24 @@ func TestBufferTake(t *testing.T) {
 	if first, again := b.tids(AllCPUs), b.tids(AllCPUs); len(first) != 2000 || len(again) != 2000 {
 		t.Errorf("looking takes hits out: %d, then %d of 2000", len(first), len(again))
 	}
-	hits, lost, _ := b.Take(1)
+	hits, lost, _ := b.Take(1, takeHits)
 	if len(hits) != takeHits || lost != nil || hits[0].TID != 1 || hits[takeHits-1].TID != 3*takeHits-2 {
 		t.Errorf("of CPU 1: %d hits, lost %v", len(hits), lost)
 	}
 	for next := range 2000 - takeHits {
 		if len(hits) == takeHits || len(hits) == 0 {
-			hits, _, _ = b.Take(AllCPUs)
+			hits, _, _ = b.Take(AllCPUs, takeHits)
 		}
 		if next > 0 && hits[0].TID == 0 {
 			t.Fatal("a hit came twice")
 		}
 		hits = hits[1:]
 	}
-	if _, _, more := b.Take(AllCPUs); more == nil {
+	if _, _, more := b.Take(AllCPUs, takeHits); more == nil {
 		t.Error("hits are left")
 	}
 	b.Add(hitOf(2000))
-	if hits, _, _ := b.Take(AllCPUs); len(hits) != 1 || hits[0].TID != 2000 {
+	if hits, _, _ := b.Take(AllCPUs, takeHits); len(hits) != 1 || hits[0].TID != 2000 {
 		t.Errorf("after all were taken: %v", hits)
 	}
 	b.Add(hitOf(2001))
@@ -142,7 +144,7 @@ func TestBufferReaders(t *testing.T) {
 	for range 3 {
 		wg.Go(func() {
 			for {
-				hits, _, more := b.Take(AllCPUs)
+				hits, _, more := b.Take(AllCPUs, takeHits)
 				if more != nil {
 					select {
 					case <-more:

@@ -129,7 +129,7 @@ func (in *Instance) newEntry(d *event.Def) (*entry, error) {
 	if len(in.ids) == maxEvents {
 		return nil, errno.Errorf(unix.ENOSPC, "events %d: no more are possible, delete some", maxEvents)
 	}
-	id := in.lastID
+	id := (in.lastID + 1) % (maxEvents + 1) // of an event that has just gone only when all others have been given out
 	for id == 0 || in.ids[id] {
 		id = (id + 1) % (maxEvents + 1)
 	}

@@ -28,6 +28,9 @@ func (in *Instance) Filter(group, name string) (string, error) {
 	return "none\n", nil
 }
 
+// filterFile is the length from which on the kernel takes no filter: a page. The filter before it stays (event_filter_write, Linux 6.18).
+const filterFile = 4096
+
 // SetFilter gives an event, or without a name all events of a group, a filter: hits that do not pass it are counted, and not recorded.
 // "0" takes the filter away. An event that a filter does not fit has none then, and its file shows the *event.FilterError, as in the
 // kernel (apply_event_filter and apply_subsystem_event_filter, Linux 6.18): for a group that is no error. An event that is
@@ -35,6 +38,9 @@ func (in *Instance) Filter(group, name string) (string, error) {
 func (in *Instance) SetFilter(group, name, text string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if len(text) >= filterFile {
+		return errno.Errorf(unix.EINVAL, "a filter of %d bytes: at most %d are taken", len(text), filterFile-1)
+	}
 	text = strings.TrimSpace(text)
 	ps, err := in.find(group, name)
 	if err != nil {

@@ -154,7 +154,7 @@ func monotonic() uint64 {
 	return uint64(ts.Nano())
 }
 
-// logEntriesOf finds what error_log says of the errors in a tree of errors.
+// logEntriesOf finds what error_log says of the errors in a tree of errors: of some nothing, as in the kernel.
 func logEntriesOf(err error) (out []string) {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range many.Unwrap() {
@@ -166,6 +166,9 @@ func logEntriesOf(err error) (out []string) {
 	var filter *event.FilterError
 	switch {
 	case errors.As(err, &def):
+		if !def.Logged() {
+			return nil
+		}
 		return []string{def.Detail()}
 	case errors.As(err, &filter):
 		return []string{filter.LogEntry()}

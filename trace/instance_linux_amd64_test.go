@@ -108,8 +108,8 @@ func TestDefinitions(t *testing.T) {
 			t.Errorf("%s: %v", tt.cmd, err)
 			continue
 		}
-		if log := in.ErrorLog(); !strings.HasSuffix(log, e.Detail()) {
-			t.Errorf("%s: the log ends not with\n%s but is\n%s", tt.cmd, e.Detail(), log)
+		if log := in.ErrorLog(); strings.HasSuffix(log, e.Detail()) != e.Logged() {
+			t.Errorf("%s: logged %t:\n%s; the log is\n%s", tt.cmd, e.Logged(), e.Detail(), log)
 		}
 	}
 	for cmd, errno := range map[string]error{"-:nosuch": unix.ENOENT, "-:nosuch/a": unix.ENOENT, "-:": unix.EINVAL, "-:a f_nop5": unix.ENOENT} {

@@ -54,7 +54,7 @@ func (p *Pipe) next(n int) ([]byte, <-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.text) == 0 {
-		if more := p.take(); more != nil {
+		if more := p.take(n); more != nil {
 			if p.ended() {
 				return nil, nil, io.EOF
 			}
@@ -81,21 +81,33 @@ func (p *Pipe) Ready() (ready bool, more <-chan struct{}) {
 	return more == nil, more
 }
 
-// take takes records out of the buffer and makes text of them. If there are none it gives what is closed when some come.
-func (p *Pipe) take() <-chan struct{} {
-	hits, lost, more := p.in.buf.Take(p.cpu)
-	if more != nil {
-		return more
-	}
+// take takes records out of the buffer, until their text has n bytes or there are no more: what a reader does not ask for is for others.
+// If there are none it gives what is closed when some come.
+func (p *Pipe) take(n int) <-chan struct{} {
 	p.text = nil
-	for _, l := range lost {
-		p.text = append(p.text, hit.LostLine(l)...)
-	}
-	for i := range hits {
-		p.text = p.print.Text(p.text, &hits[i])
+	for len(p.text) < n {
+		hits, lost, more := p.in.buf.Take(p.cpu, max((n-len(p.text))/maxLine, 1))
+		if more != nil {
+			if len(p.text) > 0 {
+				break
+			}
+			return more
+		}
+		for _, l := range lost {
+			p.text = append(p.text, hit.LostLine(l)...)
+		}
+		for i := range hits {
+			p.text = p.print.Text(p.text, &hits[i])
+		}
 	}
 	return nil
 }
+
+// maxLine is a guess: few lines are longer.
+const maxLine = 256
+
+// pipeText is how much text WritePipe writes at once, in bytes.
+const pipeText = 64 << 10
 
 // WritePipe writes what trace_pipe gives: records, as they come, which are taken out of the
 // buffer; with several readers each record goes to one. flush, if not nil, is called where
@@ -110,7 +122,7 @@ func (p *Pipe) WriteTo(ctx context.Context, w io.Writer, flush func() error) err
 	defer cancel()
 	defer context.AfterFunc(p.in.life, cancel)()
 	for {
-		for more := p.take(); more != nil; more = p.take() {
+		for more := p.take(pipeText); more != nil; more = p.take(pipeText) {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()

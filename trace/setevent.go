@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,7 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 )
 
-// Events lists events as GRP:EVENT, in the order of their making; if enabled, only those that are enabled.
+// Events lists events as GRP:EVENT, the newest first, as the kernel does; if enabled, only those that are enabled.
 func (in *Instance) Events(enabled bool) (out []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -23,6 +24,7 @@ func (in *Instance) Events(enabled bool) (out []string) {
 			out = append(out, e.group+":"+e.name)
 		}
 	}
+	slices.Reverse(out)
 	return out
 }
 

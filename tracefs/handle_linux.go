@@ -20,8 +20,13 @@ type handle struct {
 }
 
 // Read answers read(2). A signal ends it where it waits. The target's own threads can not wait here: any change of the target would
-// end their call.
+// end their call. What is read for the page cache (sendfile(2), splice(2), mmap(2)) is refused, since the cache holds no text that is
+// made anew each time, and no stream: who copies files calls read(2) then. Those reads come without a lock owner, and read(2)'s with one
+// (fuse_read_folio and fuse_direct_io, Linux 6.18).
 func (h *handle) Read(ctx context.Context, req *fuse.ReadRequest, resp *fuse.ReadResponse) error {
+	if req.Flags&fuse.ReadLockOwner == 0 {
+		return syscall.EINVAL
+	}
 	if h.h.Streams() && h.f.waited(req.Pid) {
 		return syscall.EDEADLK
 	}

@@ -53,8 +53,8 @@ func filterProgram() *fetch.Program {
 	}}
 }
 
-// TestFilterLanguage gives the same filters to this machine's kernel: what is accepted, and the text and the caret of what is
-// not, must be the same.
+// TestFilterLanguage gives the same filters to this machine's kernel: what is accepted, and the text, the caret and the error number of
+// what is not, must be the same.
 func TestFilterLanguage(t *testing.T) {
 	file, p := filterFile(t), filterProgram()
 	refused := map[event.FilterCode]int{}
@@ -73,6 +73,8 @@ func TestFilterLanguage(t *testing.T) {
 			t.Errorf("%q: %v", text, ours)
 		case bad.Detail()+"\n" != told: // the file ends each text with a newline of its own
 			t.Errorf("%q: the kernel says\n%swe\n%s", text, told, bad.Detail())
+		case !errors.Is(err, bad.Errno()):
+			t.Errorf("%q: the kernel says %v, we %v", text, err, bad.Errno())
 		default:
 			refused[bad.Code]++
 		}

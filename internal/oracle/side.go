@@ -196,7 +196,7 @@ func errnoOf(err error) syscall.Errno {
 	var no syscall.Errno
 	var e *event.Error
 	if !errors.As(err, &no) && errors.As(err, &e) {
-		return e.Code.Errno()
+		return e.Errno()
 	}
 	return no
 }

@@ -33,14 +33,19 @@ func (t *Tree) event(part []string) (*File, error) {
 		}
 		switch name {
 		case "enable":
-			return t.enable(group, ""), nil
+			return t.enableGroup(group), nil
 		case "filter":
-			return t.filter(group, ""), nil
+			f := t.filter(group, "")
+			f.gone = func() bool { return t.noGroup(group) }
+			return f, nil
 		}
 	}
-	if _, err := t.in.ID(group, name); err == nil && len(part) == 3 {
+	if id, err := t.in.ID(group, name); err == nil && len(part) == 3 {
 		if f := t.eventFile(group, name, part[2]); f != nil {
-			f.ofEvent = true
+			f.gone = func() bool { // also where another event has its name now
+				now, err := t.in.ID(group, name)
+				return err != nil || now != id
+			}
 			return f, nil
 		}
 	}
@@ -88,23 +93,49 @@ func (t *Tree) enable(group, name string) *File {
 	}
 }
 
+// enableGroup is the switch of a group. Who has it open may find the group gone: it has no events to enable then, and ? is read
+// (system_enable_read, Linux 6.18).
+func (t *Tree) enableGroup(group string) *File {
+	f := t.enable(group, "")
+	read, write := f.read, f.write
+	f.read = func() (string, error) {
+		s, err := read()
+		if err != nil && t.noGroup(group) {
+			return "?\n", nil
+		}
+		return s, err
+	}
+	f.write = func(text string) error {
+		err := write(text)
+		if err != nil && t.noGroup(group) {
+			return errno.Errorf(unix.EINVAL, "all events of group %s have been deleted", group)
+		}
+		return err
+	}
+	return f
+}
+
+// noGroup says whether a group has no events any more.
+func (t *Tree) noGroup(group string) bool {
+	_, err := t.in.Names(group)
+	return err != nil
+}
+
 func (t *Tree) filter(group, name string) *File {
 	return &File{
 		Mode:  readWrite,
 		read:  func() (string, error) { return t.in.Filter(group, name) },
-		write: func(text string) error { return t.in.SetFilter(group, name, text) },
+		write: asKernel(func(text string) error { return t.in.SetFilter(group, name, text) }),
 	}
 }
 
-// flag reads what is written to a switch: 0 or 1.
+// flag reads what is written to a switch: a number that is 0 or 1.
 func flag(text string) (bool, error) {
-	switch strings.TrimSpace(text) {
-	case "0":
-		return false, nil
-	case "1":
-		return true, nil
+	n, err := number(text)
+	if err != nil || n > 1 {
+		return false, errno.Errorf(unix.EINVAL, "%.40q: 0 or 1 is taken", text)
 	}
-	return false, errno.Errorf(unix.EINVAL, "%.40q: 0 or 1 is taken", text)
+	return n == 1, nil
 }
 
 func digit(on bool) string {

@@ -48,7 +48,7 @@ func (h *Handle) Stream(ctx context.Context, w io.Writer, flush func() error) er
 }
 
 // Read gives up to n bytes from an offset on; none at the end. The text is made anew when it is read from its start. EINVAL: the file
-// can not be read; ENODEV: what it tells of has gone. A stream's text is what comes next, whatever the offset; EAGAIN: there is none
+// can not be read; ENODEV: the event that it tells of has gone. A stream's text is what comes next, whatever the offset; EAGAIN: there is none
 // now, and it is not to wait.
 func (h *Handle) Read(ctx context.Context, offset int64, n int, wait bool) ([]byte, error) {
 	if h.pipe != nil {
@@ -72,7 +72,7 @@ func (h *Handle) Write(tid int, text string) (int, error) {
 	case h.f.write == nil:
 		return 0, unix.EINVAL
 	}
-	return len(text), h.f.gone(h.f.write(text))
+	return len(text), h.f.whole(func() error { return h.f.write(text) })
 }
 
 // Ready says whether Read would not wait; if it would, more is closed when that may have changed.
@@ -113,13 +113,20 @@ func (f *File) Readable() bool { return f.read != nil || f.pipe != nil }
 // Writable says whether the file takes text.
 func (f *File) Writable() bool { return f.write != nil || f.mark != nil }
 
-// gone makes ENODEV of ENOENT where the file is an event's: it was there when it was opened.
-func (f *File) gone(err error) error {
-	if f.ofEvent && errors.Is(err, unix.ENOENT) {
-		return errno.Errorf(unix.ENODEV, "the event has been deleted")
+// whole does something with a file that was there when it was opened. ENODEV: the event that it is about has gone, before or meanwhile.
+func (f *File) whole(do func() error) error {
+	gone := func() bool { return f.gone != nil && f.gone() }
+	if gone() {
+		return errGone
+	}
+	err := do()
+	if err != nil && gone() {
+		return errGone
 	}
 	return err
 }
+
+var errGone = errno.Errorf(unix.ENODEV, "the event has been deleted")
 
 // whole is the text of a file as it was when its start was read.
 type whole struct {
@@ -132,11 +139,14 @@ func (w *whole) read(f *File, offset int64, n int) ([]byte, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if offset == 0 || !w.made {
-		text, err := f.read()
+		err := f.whole(func() (err error) {
+			w.text, err = f.read()
+			return err
+		})
 		if err != nil {
-			return nil, f.gone(err)
+			return nil, err
 		}
-		w.text, w.made = text, true
+		w.made = true
 	}
 	if offset >= int64(len(w.text)) {
 		return nil, nil

@@ -13,7 +13,7 @@ import (
 
 // setTracing takes a number, which is not 0 where tracing is to be on (rb_simple_write, Linux 6.18).
 func (t *Tree) setTracing(text string) error {
-	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
+	n, err := number(text)
 	if err != nil {
 		return errno.Errorf(unix.EINVAL, "%.40q: 0 or 1 is taken", text)
 	}
@@ -30,11 +30,17 @@ func (t *Tree) setEnabled(text string) error {
 }
 
 func (t *Tree) setOptimization(text string) error {
-	on, err := flag(text)
+	on, err := flag(strings.TrimSpace(text)) // sysctls take spaces
 	if err != nil {
 		return err
 	}
 	return t.in.Core().SetOptimization(on)
+}
+
+// number reads what the kernel's kstrtoul takes for a decimal number: digits, a + before them, a line feed behind.
+func number(text string) (uint64, error) {
+	digits := strings.TrimPrefix(strings.TrimSuffix(text, "\n"), "+")
+	return strconv.ParseUint(digits, 10, 64)
 }
 
 // boolean reads what the kernel's kstrtobool takes.

@@ -2,11 +2,13 @@ package tracefile
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -36,10 +38,10 @@ type File struct {
 	truncate func() error
 	// pipe: reading takes records out of the buffer.
 	pipe func() *trace.Pipe
-	// ofEvent: the file goes with its event.
-	ofEvent bool
 	// in is kept while the file is open.
 	in *trace.Instance
+	// gone says of a file that has been opened whether the event that it is about has gone; nil: it stays.
+	gone func() bool
 }
 
 // Entry is what a directory lists.
@@ -247,6 +249,35 @@ func always(s string) func() (string, error) { return func() (string, error) { r
 
 // ignored takes what is written, and does nothing with it.
 func ignored(string) error { return nil }
+
+// asKernel has refusals of definitions and filters answer to the error number that the kernel's file gives, and to no other.
+func asKernel(write func(string) error) func(string) error {
+	return func(text string) error {
+		err := write(text)
+		var r interface {
+			error
+			Errno() syscall.Errno
+		}
+		if errors.As(err, &r) {
+			return &refusal{err: err, no: r.Errno()}
+		}
+		return err
+	}
+}
+
+// refusal is an error with one error number, whatever caused it.
+type refusal struct {
+	err error
+	no  syscall.Errno
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+
+// Is says whether target is the error number.
+func (r *refusal) Is(target error) bool { return target == r.no }
+
+// As finds the error as the language has it.
+func (r *refusal) As(target any) bool { return errors.As(r.err, target) }
 
 // oneOf takes nothing but one of some words.
 func oneOf(words ...string) func(string) error {

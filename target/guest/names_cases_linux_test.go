@@ -79,7 +79,6 @@ var namesDifferences = []struct{ why, def string }{
 	{"the same", "p:d vfs_read count $arg*"},
 	{"the kernel looks for a function that is called dummy:dummy_xmit", "p:d dummy:dummy_xmit len=skb->len"},
 	{"the kernel looks for a parameter of the name", "r:d vfs_read $retvals"},
-	{"6.18.9 has it as \"$-valiable\"; 6.12 has a correction that came later", "p:d vfs_read x=$arg*"},
 	{"variable arguments are a parameter without a name to the kernel; ours leaves it out", "p:d _printk $arg*"},
 	{"the instruction behind ftrace's place is the entry to ours: nothing of the function has run", "p:d do_sys_openat2+5 dfd"},
 	{"the kernel looks at arguments first, and then at the place", "p:d vfs_read+1 none"},
