@@ -16,13 +16,14 @@ import (
 // statusOf is the status of an answer that tells of an error, by its errno.
 func statusOf(err error) int {
 	var e *event.Error
-	var filter *event.FilterError
+	var refused interface{ LogEntry() string } // a filter, a trigger or a synthetic event
+	var trigger *event.TriggerError
 	var tooMuch *http.MaxBytesError
 	var no syscall.Errno
 	switch {
 	case errors.As(err, &tooMuch):
 		return http.StatusRequestEntityTooLarge
-	case errors.As(err, &e), errors.As(err, &filter):
+	case errors.As(err, &e), errors.As(err, &refused), errors.As(err, &trigger):
 		return http.StatusBadRequest
 	case errors.Is(err, target.ErrGone):
 		return http.StatusGone

@@ -123,7 +123,7 @@ func TestSession(t *testing.T) {
 	s.is("kprobe_events", "p:kprobes/look f_push v=%di\nr:g/found f_push v=$retval\np:kprobes/p_f_lea_0 f_lea\n")
 	s.is("events", "enable\ng\nheader_event\nheader_page\nkprobes\n")
 	s.is("events/kprobes/", "enable\nfilter\nlook\np_f_lea_0\n")
-	s.is("events/kprobes/look", "enable\nfilter\nformat\nid\n")
+	s.is("events/kprobes/look", "enable\nfilter\nformat\nhist\nid\ntrigger\n")
 	s.is("events/kprobes/look/id", "1\n")
 	if f := s.get("events/g/found/format"); !strings.HasPrefix(f, "name: found\nID: 2\nformat:\n") || !strings.Contains(f, "print fmt:") {
 		t.Errorf("format:\n%s", f)

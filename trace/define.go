@@ -103,6 +103,11 @@ func (in *Instance) define(d *event.Def) error {
 	}
 	e.probes = append(e.probes, p)
 	in.probes = append(in.probes, p)
+	for _, o := range in.each() {
+		if o.state(e).live {
+			o.tell(p)
+		}
+	}
 	return nil
 }
 
@@ -126,12 +131,9 @@ func (in *Instance) join(p *probe) error {
 
 // newEntry makes the event of a definition, with a name and a number.
 func (in *Instance) newEntry(d *event.Def) (*entry, error) {
-	if len(in.ids) == maxEvents {
-		return nil, errno.Errorf(unix.ENOSPC, "events %d: no more are possible, delete some", maxEvents)
-	}
-	id := (in.lastID + 1) % (maxEvents + 1) // of an event that has just gone only when all others have been given out
-	for id == 0 || in.ids[id] {
-		id = (id + 1) % (maxEvents + 1)
+	id, err := in.newID()
+	if err != nil {
+		return nil, err
 	}
 	if d.Name == "" {
 		d.Name = in.namer.Name(d, d.Place)
@@ -139,9 +141,27 @@ func (in *Instance) newEntry(d *event.Def) (*entry, error) {
 		in.namer.Reserve(d.Name)
 	}
 	e := &entry{group: d.Group, name: d.Name, id: id}
-	in.entries[key(e.group, e.name)] = e
-	in.ids[id], in.lastID = true, id
+	in.enter(e)
 	return e, nil
+}
+
+// enter lists an event.
+func (in *Instance) enter(e *entry) {
+	in.entries[key(e.group, e.name)] = e
+	in.order = append(in.order, e)
+}
+
+// newID gives a number out: that of an event that has just gone only when all others have been given out.
+func (in *Instance) newID() (int, error) {
+	if len(in.ids) == maxEvents {
+		return 0, errno.Errorf(unix.ENOSPC, "events %d: no more are possible, delete some", maxEvents)
+	}
+	id := (in.lastID + 1) % (maxEvents + 1)
+	for id == 0 || in.ids[id] {
+		id = (id + 1) % (maxEvents + 1)
+	}
+	in.ids[id], in.lastID = true, id
+	return id, nil
 }
 
 // remove carries out a deletion.
@@ -184,8 +204,10 @@ func (in *Instance) disarmSpareable(ps []*probe) error {
 // idle says which event keeps probes from being deleted.
 func (in *Instance) idle(ps []*probe) error {
 	for _, p := range ps {
-		if in.busy(p.entry) {
-			return errno.Errorf(unix.EBUSY, "event %s/%s is enabled: disable it first", p.group, p.name)
+		for _, o := range in.each() {
+			if err := o.inUse(p.entry); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -208,17 +230,42 @@ func (in *Instance) drop(ps []*probe) {
 		if e.probes = slices.DeleteFunc(e.probes, went); len(e.probes) > 0 || !in.ids[e.id] {
 			continue
 		}
-		delete(in.ids, e.id)
-		delete(in.entries, key(e.group, e.name))
 		in.namer.Release(e.name)
-		for _, o := range in.instances {
-			delete(o.states, e)
-		}
+		in.takeAway(e)
 	}
 	in.forget(gone)
 	for _, o := range in.instances {
 		o.clear()
 	}
+}
+
+// takeAway takes an event away, and what instances know of it.
+func (in *Instance) takeAway(e *entry) {
+	delete(in.ids, e.id)
+	delete(in.entries, key(e.group, e.name))
+	in.order = slices.DeleteFunc(slices.Clone(in.order), func(o *entry) bool { return o == e })
+	in.pollMu.Lock()
+	defer in.pollMu.Unlock()
+	for _, o := range in.instances {
+		if o.state(e).live && e.synthetic == nil {
+			_ = o.set.Forget(e.group, e.name) // it is not in use
+		}
+		delete(o.states, e)
+	}
+}
+
+// inUse says why an event can not be deleted: EBUSY.
+func (in *Instance) inUse(e *entry) error {
+	s := in.state(e)
+	if s.live {
+		in.pollMu.Lock()
+		defer in.pollMu.Unlock()
+		return in.set.Busy(e.group, e.name)
+	}
+	if s.on {
+		return errno.Errorf(unix.EBUSY, "event %s/%s is enabled: disable it first", e.group, e.name)
+	}
+	return nil
 }
 
 // forget drops the armings of probes that are gone.

@@ -14,41 +14,53 @@ import (
 
 // Enable arms or disarms an event; all of a group if name is "", all events if group is ""
 // too: together, in one stop of the target, or none of them. The error for a definition
-// that can not be armed is logged.
+// that can not be armed is logged. An event that triggers hold stays in the target when it is disabled.
 func (in *Instance) Enable(group, name string, on bool) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	ps, err := in.find(group, name)
+	es, err := in.find(group, name)
 	if err != nil {
 		return err
 	}
 	if !on {
-		return in.disable(ps)
+		return in.disable(es)
 	}
-	ps = slices.DeleteFunc(ps, func(p *probe) bool { return in.state(p.entry).on })
-	if err := in.arm(ps); err != nil {
+	if err := in.arm(probesOf(slices.DeleteFunc(slices.Clone(es), func(e *entry) bool { return in.state(e).armed }))); err != nil {
 		in.note(err)
 		return err
 	}
-	for _, p := range ps {
-		s := in.state(p.entry)
-		s.on, s.armed = true, true
+	in.drain()
+	in.pollMu.Lock()
+	defer in.pollMu.Unlock()
+	for _, e := range es {
+		s := in.state(e)
+		s.on, s.armed = true, e.synthetic == nil
+		if s.live {
+			err = errors.Join(err, in.set.SetEnabled(e.group, e.name, true))
+		}
 	}
-	return nil
+	return err
 }
 
 // Enabled tells what the enable file of an event, a group or, without names, of all events
-// holds: 0, 1, X where some are enabled and some not, ? where there are none.
+// holds: 0, 1, X where some are enabled and some not, ? where there are none. That of an event has a * behind the digit where triggers
+// hold it.
 func (in *Instance) Enabled(group, name string) (string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	ps, err := in.find(group, name)
-	if err != nil || len(ps) == 0 {
+	es, err := in.find(group, name)
+	if err != nil || len(es) == 0 {
 		return "?", err
 	}
-	on := in.state(ps[0].entry).on
-	for _, p := range ps {
-		if in.state(p.entry).on != on {
+	in.drain() // triggers may switch events
+	if s := in.state(es[0]); name != "" && s.live {
+		in.pollMu.Lock()
+		defer in.pollMu.Unlock()
+		return in.set.State(group, name).String(), nil
+	}
+	on := in.enabled(es[0])
+	for _, e := range es {
+		if in.enabled(e) != on {
 			return "X", nil
 		}
 	}
@@ -58,13 +70,24 @@ func (in *Instance) Enabled(group, name string) (string, error) {
 	return "0", nil
 }
 
-// find gives the probes of an event, a group or, without names, all. A name that nothing
+// enabled says whether an event's hits come.
+func (in *Instance) enabled(e *entry) bool {
+	s := in.state(e)
+	if !s.live {
+		return s.on
+	}
+	in.pollMu.Lock()
+	defer in.pollMu.Unlock()
+	return in.set.State(e.group, e.name).Enabled
+}
+
+// find gives an event, those of a group or, without names, all. A name that nothing
 // has is ENOENT.
-func (r *registry) find(group, name string) ([]*probe, error) {
-	var out []*probe
-	for _, p := range r.probes {
-		if (group == "" || p.group == group) && (name == "" || p.name == name) {
-			out = append(out, p)
+func (r *registry) find(group, name string) ([]*entry, error) {
+	var out []*entry
+	for _, e := range r.order {
+		if (group == "" || e.group == group) && (name == "" || e.name == name) {
+			out = append(out, e)
 		}
 	}
 	if len(out) == 0 && name != "" {
@@ -84,7 +107,7 @@ func (in *Instance) arm(ps []*probe) error {
 	if len(ps) == 0 {
 		return nil
 	}
-	as := in.register(ps)
+	as := in.armingsOf(ps)
 	var defs []*event.Def
 	for _, a := range as {
 		defs = append(defs, a.def)
@@ -108,31 +131,60 @@ func (in *Instance) arm(ps []*probe) error {
 	return nil
 }
 
-// register makes armings of probes, whose records are to be given to the instance from now on.
-func (in *Instance) register(ps []*probe) (out []*arming) {
+// armingsOf makes armings of probes, whose records are to be given to the instance from now on.
+func (in *Instance) armingsOf(ps []*probe) (out []*arming) {
 	in.pollMu.Lock()
 	defer in.pollMu.Unlock()
 	for _, p := range ps {
-		d := *p.filtered(in.state(p.entry).filter)
+		s := in.state(p.entry)
+		d := *p.def
+		if !s.all {
+			d.Filter = s.filter
+		}
+		d.Stack = s.stack
 		in.copies++
 		d.Copy = in.copies
-		a := &arming{in: in, probe: p, def: &d}
+		a := &arming{in: in, probe: p, state: s, def: &d, all: s.all}
 		in.armings[a.def] = a
 		out = append(out, a)
 	}
 	return out
 }
 
-// disable takes probes out of the target, with all others of their events.
-func (in *Instance) disable(ps []*probe) error {
-	if err := in.disarm(ps); err != nil {
+// disable disables events, and takes those out of the target that no trigger holds.
+func (in *Instance) disable(es []*entry) error {
+	var held []*entry
+	off := slices.DeleteFunc(slices.Clone(es), func(e *entry) bool {
+		s := in.state(e)
+		if !s.live {
+			return false
+		}
+		held = append(held, e)
+		return true
+	})
+	in.drain()
+	in.pollMu.Lock()
+	var err error
+	for _, e := range held {
+		err = errors.Join(err, in.set.SetEnabled(e.group, e.name, false))
+		if !in.set.Need(e.group, e.name).Hits {
+			off = append(off, e)
+		}
+	}
+	in.pollMu.Unlock()
+	return errors.Join(err, in.takeOut(off))
+}
+
+// takeOut takes events out of the target.
+func (in *Instance) takeOut(es []*entry) error {
+	if err := in.disarm(probesOf(es)); err != nil {
 		return err
 	}
 	was := false
-	for _, p := range ps {
-		s := in.state(p.entry)
+	for _, e := range es {
+		s := in.state(e)
 		was = was || s.armed
-		s.on, s.armed = false, false
+		s.on, s.armed, s.all, s.stack = false, false, false, 0
 	}
 	if was && !in.readsOn() {
 		in.stopReading()

@@ -15,14 +15,14 @@ import (
 func (in *Instance) Filter(group, name string) (string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	ps, err := in.find(group, name)
+	es, err := in.find(group, name)
 	switch {
 	case err != nil:
 		return "", err
 	case name == "":
 		return "### global filter ###\n# Use this to set filters for multiple events.\n# Only events with the given fields will be affected.\n# If no events are modified, an error message will be displayed here\n", nil
 	}
-	if shown := in.state(ps[0].entry).shown; shown != "" {
+	if shown := in.state(es[0]).shown; shown != "" {
 		return shown + "\n", nil
 	}
 	return "none\n", nil
@@ -42,26 +42,14 @@ func (in *Instance) SetFilter(group, name, text string) error {
 		return errno.Errorf(unix.EINVAL, "a filter of %d bytes: at most %d are taken", len(text), filterFile-1)
 	}
 	text = strings.TrimSpace(text)
-	ps, err := in.find(group, name)
+	es, err := in.find(group, name)
 	if err != nil {
 		return err
 	}
-	for _, e := range entriesOf(ps) {
+	for _, e := range es {
 		err = errors.Join(err, in.setFilter(e, text, name == ""))
 	}
 	return err
-}
-
-// entriesOf are the events of probes.
-func entriesOf(ps []*probe) (out []*entry) {
-	seen := map[*entry]bool{}
-	for _, p := range ps {
-		if !seen[p.entry] {
-			seen[p.entry] = true
-			out = append(out, p.entry)
-		}
-	}
-	return out
 }
 
 // setFilter gives one event a filter, which may be meant for its whole group.
@@ -88,8 +76,15 @@ func (in *Instance) fits(e *entry, text string) error {
 	if text == "" {
 		return &event.FilterError{}
 	}
+	if e.synthetic != nil {
+		in.pollMu.Lock()
+		defer in.pollMu.Unlock()
+		return in.set.CheckFilter(e.group, e.name, text)
+	}
 	for _, p := range e.probes {
-		if err := in.core.Check(p.filtered(text), lateToo); err != nil {
+		d := *p.def
+		d.Filter = text
+		if err := in.core.Check(&d, lateToo); err != nil {
 			return err
 		}
 	}
@@ -103,34 +98,40 @@ func (in *Instance) filterAnew(e *entry, text, shown string) error {
 		s.shown = shown
 		return nil
 	}
-	before := *s
-	if s.armed {
+	before, shownBefore := s.filter, s.shown
+	anew := s.armed && !s.all
+	if anew {
 		if err := in.disarm(e.probes); err != nil {
 			return err
 		}
 	}
-	s.filter, s.shown = text, shown
-	if !s.armed {
-		return nil
+	err := in.passing(e, text)
+	s.shown = shown
+	if anew && err == nil {
+		err = in.arm(e.probes)
 	}
-	err := in.arm(e.probes)
 	if err == nil {
 		return nil
 	}
-	*s = before
-	if again := in.arm(e.probes); again != nil {
-		s.on, s.armed = false, false
-		return errors.Join(err, errno.Errorf(unix.EAGAIN, "event %s/%s is disabled: %w", e.group, e.name, again))
+	err = errors.Join(err, in.passing(e, before))
+	s.shown = shownBefore
+	if anew {
+		return in.back(e, err)
 	}
 	return err
 }
 
-// filtered is the probe's definition with a filter.
-func (p *probe) filtered(text string) *event.Def {
-	if text == "" {
-		return p.def
+// passing says what hits of an event must pass from now on.
+func (in *Instance) passing(e *entry, filter string) error {
+	in.drain()
+	in.pollMu.Lock()
+	defer in.pollMu.Unlock()
+	s := in.state(e)
+	if s.live {
+		if err := in.set.Filter(e.group, e.name, filter); err != nil {
+			return err
+		}
 	}
-	d := *p.def
-	d.Filter = text
-	return &d
+	s.filter = filter
+	return nil
 }

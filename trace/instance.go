@@ -3,6 +3,7 @@ package trace
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -11,6 +12,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // Options are the choices of New; nil means the defaults.
@@ -40,15 +42,20 @@ type Instance struct {
 	onlyPIDs, notPIDs map[int]bool // whose hits are taken, and not taken; of pollMu
 	snap              *buffer      // nil: there is none; of pollMu
 
-	states map[*entry]*state
-	made   []*arming
-	before uint64 // records that the target had lost when the buffer was last cleared
+	states  map[*entry]*state
+	set     *hit.Triggers // of pollMu
+	missing *missing      // what the set needed last, and was not there
+	made    []*arming
+	before  uint64 // records that the target had lost when the buffer was last cleared
 }
 
 // state is how an event stands in an instance. The zero value is that of one that is not enabled.
 type state struct {
-	on     bool
+	on     bool   // of an event that is not live: it is enabled
 	armed  bool   // it is in the target
+	live   bool   // the set knows it, and how it stands; of pollMu
+	all    bool   // hits are to come whatever the filter says
+	stack  int    // callers that hits have for triggers
 	filter string // what hits must pass to be recorded; "": nothing
 	shown  string // what the file filter holds; "": none
 }
@@ -60,7 +67,7 @@ func New(core *kprobes.Core, o *Options) *Instance {
 	}
 	r := &registry{
 		core: core, names: newNames(core, o.Comm), instances: map[string]*Instance{}, entries: map[string]*entry{}, ids: map[int]bool{},
-		armings: map[*event.Def]*arming{}, woken: map[*Instance]bool{},
+		armings: map[*event.Def]*arming{}, woken: map[*Instance]bool{}, lines: map[*event.Synthetic]*hit.Event{},
 	}
 	in := newInstance(r, "", o.BufferSize)
 	r.first, r.instances[""] = in, in
@@ -90,18 +97,27 @@ func (in *Instance) Close() error {
 			return err
 		}
 	}
-	err := in.disable(in.probes)
+	err := in.silence()
 	if err == nil {
+		in.dropSynthetics(in.order)
 		in.drop(in.probes)
 	}
 	return err
+}
+
+// silence takes all triggers away and disables all events.
+func (in *Instance) silence() error {
+	in.pollMu.Lock()
+	in.set.Close()
+	in.pollMu.Unlock()
+	return in.disable(slices.Clone(in.order))
 }
 
 // state is how an event stands.
 func (in *Instance) state(e *entry) *state {
 	s := in.states[e]
 	if s == nil {
-		s = &state{}
+		s = &state{live: e.synthetic != nil}
 		in.states[e] = s
 	}
 	return s
@@ -126,12 +142,18 @@ func (in *Instance) SetTracing(on bool) {
 	if in.on.Load() != on {
 		in.drain()
 	}
+	in.pollMu.Lock()
+	in.set.SetTracing(on)
 	in.on.Store(on)
+	in.pollMu.Unlock()
 	in.buf.Rouse()
 }
 
-// Tracing tells what SetTracing said; true at first.
-func (in *Instance) Tracing() bool { return in.on.Load() }
+// Tracing tells what SetTracing, or a trigger, said last; true at first.
+func (in *Instance) Tracing() bool {
+	in.drain()
+	return in.on.Load()
+}
 
 // ErrorLog gives the text of error_log.
 func (in *Instance) ErrorLog() string { return in.log.String() }
@@ -172,6 +194,10 @@ func logEntriesOf(err error) (out []string) {
 		return []string{def.Detail()}
 	case errors.As(err, &filter):
 		return []string{filter.LogEntry()}
+	}
+	var entry interface{ LogEntry() string }
+	if errors.As(err, &entry) && entry.LogEntry() != "" {
+		return []string{entry.LogEntry()}
 	}
 	return nil
 }

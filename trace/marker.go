@@ -24,7 +24,7 @@ const maxMark = 4096
 // markers is off.
 func (in *Instance) Mark(tid int, text string) (n int, err error) {
 	switch {
-	case !in.set(OptionMarkers):
+	case !in.has(OptionMarkers):
 		return 0, errno.Errorf(unix.EINVAL, "the option markers is off")
 	case !in.Tracing():
 		return 0, errno.Errorf(unix.EBADF, "tracing is off: write 1 to tracing_on first")

@@ -58,13 +58,13 @@ func (in *Instance) SetOption(o Option, on bool) error {
 	return nil
 }
 
-// set says whether an option is on.
-func (in *Instance) set(o Option) bool {
+// has says whether an option is on.
+func (in *Instance) has(o Option) bool {
 	on, err := in.Option(o)
 	return err == nil && on
 }
 
 // printer prints as the options say.
 func (in *Instance) printer() hit.Printer {
-	return hit.Printer{Names: in.names, NoContext: !in.set(OptionContextInfo), NoFlags: !in.set(OptionIRQInfo)}
+	return hit.Printer{Names: in.names, NoContext: !in.has(OptionContextInfo), NoFlags: !in.has(OptionIRQInfo)}
 }

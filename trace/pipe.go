@@ -68,7 +68,7 @@ func (p *Pipe) next(n int) ([]byte, <-chan struct{}, error) {
 }
 
 // ended says whether no more is to be waited for.
-func (p *Pipe) ended() bool { return p.in.life.Err() != nil || p.begun && !p.in.Tracing() }
+func (p *Pipe) ended() bool { return p.in.life.Err() != nil || p.begun && !p.in.on.Load() }
 
 // Ready says whether Read would not wait; if it would, more is closed when that may have changed.
 func (p *Pipe) Ready() (ready bool, more <-chan struct{}) {

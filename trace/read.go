@@ -128,7 +128,7 @@ func (r *registry) poll() int {
 	n := r.core.Poll(func(h *hit.Hit) {
 		r.names.saw(h.TID)
 		if a := r.armings[h.Event.Def]; a != nil {
-			a.in.take(h)
+			a.take(h)
 		}
 	})
 	if n == 0 {
@@ -140,14 +140,6 @@ func (r *registry) poll() int {
 	}
 	clear(r.woken)
 	return n
-}
-
-// take takes a hit. Precondition: pollMu is held.
-func (in *Instance) take(h *hit.Hit) {
-	if in.on.Load() && in.chosen(h.TID) {
-		in.buf.Add(h)
-		in.woken[in] = true
-	}
 }
 
 // WriteTrace writes the file trace: the records that are in the buffer, oldest first, which

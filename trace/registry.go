@@ -11,6 +11,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 // registry is what the instances of one target share: its events, and the reading of their records.
@@ -23,6 +24,7 @@ type registry struct {
 	instances map[string]*Instance // by name; that of New has none
 	probes    []*probe             // in the order of their definition
 	entries   map[string]*entry
+	order     []*entry     // in the order of their making
 	ids       map[int]bool // those of entries
 	lastID    int          // the one that was given out last
 	namer     event.Namer
@@ -32,13 +34,17 @@ type registry struct {
 	pollMu  sync.Mutex // held while the Core's records are read
 	armings map[*event.Def]*arming
 	woken   map[*Instance]bool // whose buffer has got records, since readers were woken
+	synths  hit.Synthetics
+	lines   map[*event.Synthetic]*hit.Event // what lines of synthetic events are of
+	text    []byte
 }
 
-// entry is an event: one or several probes that go by one name and have one format.
+// entry is an event: one or several probes that go by one name and have one format, or a synthetic event.
 type entry struct {
 	group, name string
 	id          int
-	probes      []*probe // at least one
+	probes      []*probe // at least one, but for a synthetic event
+	synthetic   *event.Synthetic
 }
 
 // key is what registry.entries has an event under.
@@ -63,7 +69,9 @@ type span struct {
 type arming struct {
 	in    *Instance
 	probe *probe
+	state *state     // of the event in the instance
 	def   *event.Def // the probe's, of this arming
+	all   bool       // hits come whatever the filter says
 	event *kprobes.Event
 	ended bool // it was taken out
 }
@@ -87,8 +95,14 @@ func (r *registry) busy(e *entry) bool {
 }
 
 // readsOn says whether any event is armed.
-func (r *registry) readsOn() bool {
-	return slices.ContainsFunc(r.probes, func(p *probe) bool { return r.busy(p.entry) })
+func (r *registry) readsOn() bool { return slices.ContainsFunc(r.order, r.busy) }
+
+// probesOf are the probes of events.
+func probesOf(es []*entry) (out []*probe) {
+	for _, e := range es {
+		out = append(out, e.probes...)
+	}
+	return out
 }
 
 // counted begins to count a probe's hits by an arming, if nothing counts them.
@@ -203,7 +217,7 @@ func (in *Instance) Hold() (release func(), err error) {
 
 // leave takes an instance away.
 func (in *Instance) leave() error {
-	if err := in.disable(in.probes); err != nil {
+	if err := in.silence(); err != nil {
 		return err
 	}
 	in.end()
@@ -215,10 +229,13 @@ func (in *Instance) leave() error {
 	return nil
 }
 
-// newInstance makes an instance.
+// newInstance makes an instance. Precondition: mu is held, or nobody knows the registry.
 func newInstance(r *registry, name string, size int) *Instance {
+	r.pollMu.Lock()
+	defer r.pollMu.Unlock()
 	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}, off: map[Option]bool{}}
 	in.on.Store(true)
+	in.set = hit.NewLive(&hit.Host{Need: in.need, Snapshot: in.snapshotNow, Reserve: in.reserve, Traced: in.traced}, &r.synths)
 	in.life, in.end = context.WithCancel(context.Background())
 	return in
 }

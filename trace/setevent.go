@@ -19,8 +19,8 @@ import (
 func (in *Instance) Events(enabled bool) (out []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, e := range entriesOf(in.probes) {
-		if in.state(e).on || !enabled {
+	for _, e := range in.order {
+		if !enabled || in.enabled(e) {
 			out = append(out, e.group+":"+e.name)
 		}
 	}

@@ -46,21 +46,21 @@ func (in *Instance) List(w io.Writer) error {
 func (in *Instance) Groups() []string {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return sorted(in.probes, func(p *probe) string { return p.group })
+	return sorted(in.order, func(e *entry) string { return e.group })
 }
 
 // Names lists the events of a group by name. A group without events is ENOENT.
 func (in *Instance) Names(group string) ([]string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	ps, err := in.find(group, "")
-	return sorted(ps, func(p *probe) string { return p.name }), err
+	es, err := in.find(group, "")
+	return sorted(es, func(e *entry) string { return e.name }), err
 }
 
-func sorted(ps []*probe, name func(*probe) string) []string {
+func sorted(es []*entry, name func(*entry) string) []string {
 	var out []string
-	for _, p := range ps {
-		out = append(out, name(p))
+	for _, e := range es {
+		out = append(out, name(e))
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
@@ -70,24 +70,28 @@ func sorted(ps []*probe, name func(*probe) string) []string {
 func (in *Instance) ID(group, name string) (int, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	ps, err := in.find(group, name)
+	es, err := in.find(group, name)
 	if err != nil {
 		return 0, err
 	}
-	return ps[0].id, nil
+	return es[0].id, nil
 }
 
 // Format is an event's format file. Arguments by name have the types that they have in the target, while it has the place.
 func (in *Instance) Format(group, name string) (string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	ps, err := in.find(group, name)
+	es, err := in.find(group, name)
 	if err != nil {
 		return "", err
 	}
-	prog, err := engine.Of(in.core).Compiled(ps[0].def)
+	if d := es[0].synthetic; d != nil {
+		return hit.SyntheticFormat(d, es[0].id), nil
+	}
+	def := es[0].probes[0].def
+	prog, err := engine.Of(in.core).Compiled(def)
 	if err != nil {
 		prog = nil // what it is about has gone
 	}
-	return hit.Format(ps[0].def, prog, ps[0].id), nil
+	return hit.Format(def, prog, es[0].id), nil
 }

@@ -52,6 +52,11 @@ func (c *Core) FilterOf(e *Event, text string) (*fetch.Filter, error) {
 	return f, err
 }
 
+// FilterFor compiles a filter of what a definition with a program records. Its errors are *event.FilterError.
+func (c *Core) FilterFor(d *event.Def, prog *fetch.Program, text string) (*fetch.Filter, error) {
+	return c.FilterOf(&Event{Def: d, Prog: prog}, text)
+}
+
 // fieldNames lists what a filter of an event may test, for a message.
 func (c *Core) fieldNames(e *Event) string {
 	s := ""

@@ -42,8 +42,10 @@ type Hit struct {
 	// them. The zero value is shown as dots: a program has neither interrupts nor preemption to
 	// disable.
 	Context [8]byte
-	NoStack bool   // the callers that the record has are not shown
-	Rec     []byte // the whole record; valid while the function that was given the Hit runs
+	NoStack bool // the callers that the record has are not shown
+	// StackOnly: of the record the callers alone are shown, in lines of their own.
+	StackOnly bool
+	Rec       []byte // the whole record; valid while the function that was given the Hit runs
 }
 
 // Addr is the instruction of the hit, of a return probe the function.
@@ -129,6 +131,9 @@ func (p *Printer) Header(entries, written uint64, cpus int) string {
 // Text appends a hit as a line of ftrace's trace file, with its newline. A record
 // whose arguments are damaged says so in their place.
 func (p *Printer) Text(dst []byte, h *Hit) []byte {
+	if h.StackOnly {
+		return p.Stack(dst, h)
+	}
 	if h.Event.Message {
 		return append(append(p.head(dst, h, h.Event.Name), h.Rec...), '\n')
 	}

@@ -12,7 +12,11 @@ import (
 // Synthetic appends a synthetic event as a line of ftrace's trace file, with its newline: the task and the time are those of the hit at
 // which it was traced.
 func (p *Printer) Synthetic(dst []byte, def *event.Synthetic, h *Hit, vs []fetch.Value) []byte {
-	dst = p.head(dst, h, def.Name)
+	return append(AppendSynthetic(p.head(dst, h, def.Name), def, vs), '\n')
+}
+
+// AppendSynthetic appends the fields of a synthetic event as its line has them.
+func AppendSynthetic(dst []byte, def *event.Synthetic, vs []fetch.Value) []byte {
 	for i := range vs {
 		if i > 0 {
 			dst = append(dst, ' ')
@@ -28,7 +32,7 @@ func (p *Printer) Synthetic(dst []byte, def *event.Synthetic, h *Hit, vs []fetch
 			dst = strconv.AppendUint(dst, v.Num, 10)
 		}
 	}
-	return append(dst, '\n')
+	return dst
 }
 
 // SyntheticFormat is the format file of a synthetic event, with its newline at the end (synth_event_define_fields and

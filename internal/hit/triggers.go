@@ -115,6 +115,16 @@ func (s *Triggers) Filter(group, name, text string) error {
 	return nil
 }
 
+// CheckFilter says why an event can not have a filter. Errors: those of Filter.
+func (s *Triggers) CheckFilter(group, name, text string) error {
+	e, err := s.find(group, name)
+	if err != nil {
+		return err
+	}
+	_, err = e.compile(text)
+	return err
+}
+
 // Filtered gives the number of hits that did not pass the event's filter; false: it has none.
 func (s *Triggers) Filtered(group, name string) (n uint64, ok bool) {
 	e := s.events[[2]string{group, name}]

@@ -2,6 +2,7 @@ package tracefile
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -61,6 +62,15 @@ func (t *Tree) eventFile(group, name, file string) *File {
 		return t.filter(group, name)
 	case "format":
 		return &File{Mode: readOnly, read: func() (string, error) { return t.in.Format(group, name) }}
+	case "hist":
+		return &File{Mode: readOnly, read: text(func(w io.Writer) error { return t.in.WriteHist(w, group, name) })}
+	case "trigger":
+		return &File{
+			Mode:     readWrite,
+			read:     func() (string, error) { return t.in.Triggers(group, name) },
+			write:    asKernel(func(text string) error { return t.in.WriteTrigger(group, name, text) }),
+			truncate: func() error { return t.in.ClearTriggers(group, name) },
+		}
 	case "id":
 		return &File{Mode: readOnly, read: func() (string, error) {
 			id, err := t.in.ID(group, name)
@@ -72,7 +82,7 @@ func (t *Tree) eventFile(group, name, file string) *File {
 
 // eventFiles are the files of an event.
 func (*Tree) eventFiles() []Entry {
-	return []Entry{{Name: "enable"}, {Name: "filter"}, {Name: "format"}, {Name: "id"}}
+	return []Entry{{Name: "enable"}, {Name: "filter"}, {Name: "format"}, {Name: "hist"}, {Name: "id"}, {Name: "trigger"}}
 }
 
 // enable is the switch of an event, of a group or, without names, of all events.
