@@ -213,8 +213,8 @@ func (in *Instance) idle(ps []*probe) error {
 	return nil
 }
 
-// drop deletes probes that are disabled, and empties the buffers, whose records would be
-// without their event.
+// drop deletes probes that are disabled, and empties the buffers of instances that have had an event enabled which is deleted with them:
+// its records would be without it.
 func (in *Instance) drop(ps []*probe) {
 	if len(ps) == 0 {
 		return
@@ -225,6 +225,7 @@ func (in *Instance) drop(ps []*probe) {
 	}
 	went := func(p *probe) bool { return gone[p] }
 	in.probes = slices.DeleteFunc(slices.Clone(in.probes), went)
+	had := map[*Instance]bool{}
 	for p := range gone {
 		e := p.entry
 		if e.probes = slices.DeleteFunc(e.probes, went); len(e.probes) > 0 || !in.ids[e.id] {
@@ -232,10 +233,15 @@ func (in *Instance) drop(ps []*probe) {
 		}
 		in.namer.Release(e.name)
 		in.takeAway(e)
+		for _, o := range in.instances {
+			had[o] = had[o] || slices.ContainsFunc(o.made, func(a *arming) bool { return a.probe.entry == e })
+		}
 	}
 	in.forget(gone)
-	for _, o := range in.instances {
-		o.clear()
+	for o := range had {
+		if had[o] {
+			o.clear()
+		}
 	}
 }
 

@@ -104,6 +104,11 @@ func TestInstances(t *testing.T) {
 	if err := b.Enable("", "", true); !errors.Is(err, unix.ESHUTDOWN) {
 		t.Errorf("enabled behind its end: %v", err)
 	}
+	kept := lines(t, a, "a")
+	must(t, in.Write("p:other f_lea\n-:other")) // nobody has had it enabled
+	if got := lines(t, a, "a"); got != kept {
+		t.Errorf("%d records of %d are left behind the end of another event", got, kept)
+	}
 	must(t, in.Write("-:a"))
 	if got := lines(t, a, "a"); got != 0 {
 		t.Errorf("%d records are left of an event that was deleted", got)
@@ -124,9 +129,9 @@ func TestJoinInInstances(t *testing.T) {
 	if x, y := lines(t, in, "a"), lines(t, a, "a"); x != want || y != want || want == 0 {
 		t.Errorf("%d and %d hits of %d", x, y, want)
 	}
-	must(t, in.Write("-:a f_lea")) // what was recorded goes with it
+	must(t, in.Write("-:a f_lea"))
 	before = prog.Counts("count")
-	want = int(prog.Counts("go 50")["f_push"] - before["f_push"])
+	want += int(prog.Counts("go 50")["f_push"] - before["f_push"])
 	if x, y := lines(t, in, "a"), lines(t, a, "a"); x != want || y != want || want == 0 {
 		t.Errorf("one probe is left: %d and %d hits of %d", x, y, want)
 	}

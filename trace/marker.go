@@ -16,11 +16,12 @@ import (
 // markEvent is what the lines of Mark say that they are of.
 var markEvent = &hit.Event{Group: "ftrace", Name: "tracing_mark_write", Message: true}
 
-// maxMark is how much text one record of Mark takes, in bytes (TRACE_MARKER_MAX_SIZE, Linux 6.18).
-const maxMark = 4096
+// maxMark is how much text one record of Mark takes, in bytes: what a page of the kernel's ring buffer has room for, behind the headers of
+// the page, the record and the event, with a newline and a zero byte (tracing_mark_write in kernel/trace/trace.c, Linux 6.18).
+const maxMark = 4096 - 16 - 8 - 16 - 2
 
 // Mark writes text to the buffer in the name of a thread, as a write to trace_marker does, and tells how much of it was taken: at most
-// 4,096 bytes. What stands behind a zero byte is not shown, nor is the newline at the end. EBADF: tracing is off; EINVAL: the option
+// 4,054 bytes. What stands behind a zero byte is not shown, nor is the newline at the end. EBADF: tracing is off; EINVAL: the option
 // markers is off.
 func (in *Instance) Mark(tid int, text string) (n int, err error) {
 	switch {

@@ -113,6 +113,9 @@ func (*node) Create(context.Context, *fuse.CreateRequest, *fuse.CreateResponse) 
 
 // Mkdir makes an instance.
 func (n *node) Mkdir(_ context.Context, req *fuse.MkdirRequest) (fs.Node, error) {
+	if len(req.Name) > unix.NAME_MAX {
+		return nil, syscall.ENAMETOOLONG
+	}
 	child := &node{f: n.f, path: path.Join(n.path, req.Name)}
 	if err := n.f.tree.Mkdir(child.path); err != nil {
 		return nil, failed(err)
