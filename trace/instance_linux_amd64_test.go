@@ -390,19 +390,36 @@ func TestClosed(t *testing.T) {
 // Several users at once: nothing is torn, and what is left is right.
 func TestConcurrentUse(t *testing.T) {
 	prog, in := instance(t, nil)
+	must(t, in.WriteSynthetic("seen u64 v"))
+	must(t, in.Write("p:stays f_lea v=%di"))
 	var wg sync.WaitGroup
 	for i := range 3 {
 		wg.Go(func() {
 			name := fmt.Sprintf("e%d", i)
 			for range 5 {
-				for _, err := range []error{
-					in.Write("p:" + name + " f_push"), in.Enable("kprobes", name, true), in.WriteTrace(io.Discard),
-					in.WriteProfile(io.Discard), in.Enable("kprobes", name, false), in.Write("-:" + name),
-				} {
-					if err != nil {
-						t.Error(err)
-					}
+				all(t, in.Write("p:"+name+" f_push v=%di"), in.Enable("kprobes", name, true), in.WriteTrace(io.Discard),
+					in.WriteTrigger("kprobes", name, "hist:keys=common_pid:x=v:onmatch(kprobes."+name+").seen($x)"),
+					in.SetFilter("kprobes", name, "v != 1"), in.WriteProfile(io.Discard),
+					in.WriteTrigger("kprobes", name, "traceoff:1"), in.WriteHist(io.Discard, "kprobes", name),
+					in.WriteTrigger("kprobes", name, "!traceoff"),
+					in.WriteTrigger("kprobes", name, "!hist:keys=common_pid:x=v:onmatch(kprobes."+name+").seen($x)"),
+					in.Enable("kprobes", name, false), in.Write("-:"+name))
+			}
+		})
+	}
+	for i := range 2 {
+		wg.Go(func() {
+			name := fmt.Sprintf("i%d", i)
+			for range 10 {
+				o, err := in.NewInstance(name)
+				if err != nil {
+					t.Error(err)
+					return
 				}
+				all(t, o.Enable("synthetic", "seen", true), o.Enable("kprobes", "stays", true), o.WriteTrace(io.Discard))
+				o.Snapshot()
+				all(t, o.WriteSnapshot(io.Discard), o.WriteTrigger("kprobes", "stays", "snapshot:1"), o.SetFilter("kprobes", "stays", "v > 1"))
+				all(t, in.RemoveInstance(name))
 			}
 		})
 	}
@@ -410,8 +427,21 @@ func TestConcurrentUse(t *testing.T) {
 		prog.Counts("go 10")
 	}
 	wg.Wait()
-	if got := text(t, in.WriteDefinitions); got != "" {
+	if got := text(t, in.WriteDefinitions); got != "p:kprobes/stays f_lea v=%di\n" {
 		t.Errorf("left: %s", got)
+	}
+	if in.reading != nil {
+		t.Error("records are read though nothing is armed")
+	}
+}
+
+// all reports the errors of calls.
+func all(t *testing.T, errs ...error) {
+	t.Helper()
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("call %d: %v", i, err)
+		}
 	}
 }
 

@@ -31,7 +31,7 @@ The files are there until DIR is unmounted, the target ends, or this command is 
 // mounting is a run of the verb mount.
 type mounting struct {
 	of   subject
-	keep int // bytes
+	keep int // bytes of each CPU
 }
 
 func newMount() *cobra.Command {
@@ -49,7 +49,7 @@ func newMount() *cobra.Command {
 		},
 	}
 	m.of.flags(c)
-	c.Flags().IntVar(&m.keep, "keep", trace.DefaultBuffer, "bytes of records that trace and trace_pipe keep")
+	c.Flags().IntVar(&m.keep, "keep", trace.DefaultBuffer, "bytes of records that trace and trace_pipe keep of each CPU")
 	return c
 }
 
