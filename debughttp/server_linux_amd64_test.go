@@ -116,16 +116,16 @@ func (s *site) is(path, want string) {
 func TestSession(t *testing.T) {
 	s := serve(t)
 	s.is("kprobe_events", "")
-	s.is("events", "enable\nheader_event\nheader_page\n")
+	s.is("events", "enable\nftrace\nheader_event\nheader_page\n")
 	s.is("events/enable", "?\n")
 	s.post("kprobe_events", "p:look f_push v=%di # the first\nr:g/found f_push v=$retval\n")
 	s.post("kprobe_events", "p f_lea")
 	s.is("kprobe_events", "p:kprobes/look f_push v=%di\nr:g/found f_push v=$retval\np:kprobes/p_f_lea_0 f_lea\n")
-	s.is("events", "enable\ng\nheader_event\nheader_page\nkprobes\n")
+	s.is("events", "enable\nftrace\ng\nheader_event\nheader_page\nkprobes\n")
 	s.is("events/kprobes/", "enable\nfilter\nlook\np_f_lea_0\n")
 	s.is("events/kprobes/look", "enable\nfilter\nformat\nhist\nid\ntrigger\n")
-	s.is("events/kprobes/look/id", "1\n")
-	if f := s.get("events/g/found/format"); !strings.HasPrefix(f, "name: found\nID: 2\nformat:\n") || !strings.Contains(f, "print fmt:") {
+	s.is("events/kprobes/look/id", "20\n")
+	if f := s.get("events/g/found/format"); !strings.HasPrefix(f, "name: found\nID: 21\nformat:\n") || !strings.Contains(f, "print fmt:") {
 		t.Errorf("format:\n%s", f)
 	}
 	s.is("events/kprobes/look/enable", "0\n")

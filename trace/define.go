@@ -13,6 +13,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/ringpage"
 )
 
 // maxEvents is how many events there can be at once: their numbers have 16 bits in the
@@ -153,11 +154,11 @@ func (in *Instance) enter(e *entry) {
 
 // newID gives a number out: that of an event that has just gone only when all others have been given out.
 func (in *Instance) newID() (int, error) {
-	if len(in.ids) == maxEvents {
+	if len(in.ids) == maxEvents-ringpage.FirstID {
 		return 0, errno.Errorf(unix.ENOSPC, "events %d: no more are possible, delete some", maxEvents)
 	}
 	id := (in.lastID + 1) % (maxEvents + 1)
-	for id == 0 || in.ids[id] {
+	for id < ringpage.FirstID || in.ids[id] {
 		id = (id + 1) % (maxEvents + 1)
 	}
 	in.ids[id], in.lastID = true, id

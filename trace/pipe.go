@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/ringpage"
 )
 
 // Pipe is a reader of trace_pipe. What it has read is taken out of the buffer: with several readers each record goes to one. It may
@@ -18,8 +19,9 @@ type Pipe struct {
 
 	mu    sync.Mutex
 	print hit.Printer
-	text  []byte // of records that have been taken, and not read
-	begun bool   // something was read
+	pages *ringpage.Packer // nil: records are given as text
+	text  []byte           // of records that have been taken, and not read
+	begun bool             // something was read
 }
 
 // Pipe makes a reader, which needs no end.
@@ -84,6 +86,9 @@ func (p *Pipe) Ready() (ready bool, more <-chan struct{}) {
 // take takes records out of the buffer, until their text has n bytes or there are no more: what a reader does not ask for is for others.
 // If there are none it gives what is closed when some come.
 func (p *Pipe) take(n int) <-chan struct{} {
+	if p.pages != nil {
+		return p.pack(n)
+	}
 	p.text = nil
 	for len(p.text) < n {
 		hits, lost, more := p.in.buf.Take(p.cpu, max((n-len(p.text))/maxLine, 1))

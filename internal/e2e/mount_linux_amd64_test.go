@@ -99,7 +99,7 @@ func TestMount(t *testing.T) {
 	m.is(`echo 'p:myprobe do_sys_open dfd=%ax filename=%dx flags=%cx mode=+4($stack)' > kprobe_events`, "")
 	m.is(`echo 'r:myretprobe do_sys_open ret=$retval' >> kprobe_events`, "")
 	m.is(`cat events/kprobes/myprobe/format`, `name: myprobe
-ID: 1
+ID: 20
 format:
 	field:unsigned short common_type;	offset:0;	size:2;	signed:0;
 	field:unsigned char common_flags;	offset:2;	size:1;	signed:0;
@@ -132,7 +132,7 @@ print fmt: "(%lx) dfd=0x%Lx filename=0x%Lx flags=0x%Lx mode=0x%Lx", REC->__probe
 	m.is(`echo > kprobe_events`, "/bin/sh: 1: cannot create kprobe_events: Device or resource busy\n")
 	m.is(`echo -:myprobe >> kprobe_events`, "/bin/sh: 1: echo: echo: I/O error\n")
 	m.is(`echo 0 > events/kprobes/enable; echo -:myprobe >> kprobe_events; cat kprobe_events`, "r:kprobes/myretprobe do_sys_open ret=$retval\n")
-	m.is(`echo > kprobe_events; cat kprobe_events; ls events`, "enable\nheader_event\nheader_page\n")
+	m.is(`echo > kprobe_events; cat kprobe_events; ls events`, "enable\nftrace\nheader_event\nheader_page\n")
 	m.is(`umount .. 2>/dev/null; cat trace | tail -n +13`, "")
 	if err := unix.Unmount(m.dir, 0); err != nil {
 		t.Error(err)
@@ -168,7 +168,7 @@ func TestMountNames(t *testing.T) {
 	p := program(t, "opens")
 	m := mount(t, p)
 	m.is(`echo 'p:g/one do_sys_open' >> kprobe_events; cd events/g; ls; ls one; echo 'p:g/two do_sys_open' >> ../../kprobe_events; ls; cat two/id`,
-		"enable\nfilter\none\nenable\nfilter\nformat\nhist\nid\ntrigger\nenable\nfilter\none\ntwo\n2\n")
+		"enable\nfilter\none\nenable\nfilter\nformat\nhist\nid\ntrigger\nenable\nfilter\none\ntwo\n21\n")
 	m.is(`cd events/g; exec 3< one/enable; echo -:g/one >> ../../kprobe_events; ls; cat <&3; cat one/id`,
 		"enable\nfilter\ntwo\ncat: -: No such device\ncat: one/id: No such file or directory\n")
 	m.is(`echo x > events/new; mkdir events/new; rm trace; mv trace x; chmod 777 trace; cat nosuch`, `/bin/sh: 1: cannot create events/new: Permission denied

@@ -85,16 +85,21 @@ func (l *layout) add(i int, a *fetch.Arg) {
 
 // head writes what is in front of the arguments.
 func (l *layout) head(dst []byte, h *hit.Hit) {
-	binary.LittleEndian.PutUint16(dst, l.id)
+	common(dst, h, l.id)
+	binary.LittleEndian.PutUint64(dst[8:], h.Addr())
+	if l.ev.Return {
+		binary.LittleEndian.PutUint64(dst[16:], h.Caller)
+	}
+}
+
+// common writes the fields that all events have.
+func common(dst []byte, h *hit.Hit, id uint16) {
+	binary.LittleEndian.PutUint16(dst, id)
 	dst[2], dst[3] = 0, 0
 	if h.Context[0] != 0 {
 		dst[2], dst[3] = context(&h.Context)
 	}
 	binary.LittleEndian.PutUint32(dst[4:], uint32(h.TID))
-	binary.LittleEndian.PutUint64(dst[8:], h.Addr())
-	if l.ev.Return {
-		binary.LittleEndian.PutUint64(dst[16:], h.Caller)
-	}
 }
 
 // plain writes the fields that are copied. Precondition: dst has l.fixed bytes, args l.argsSize.

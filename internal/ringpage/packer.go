@@ -45,6 +45,10 @@ func NewPacker(names hit.Namer, id func(*hit.Event) uint16) *Packer {
 // Add packs a hit. Hits of a CPU come in the order of their times; one that comes late gets the time of the one before it. The strings of a
 // record that would not fit a page are cut. A hit whose record is damaged is left out; the error says why and wraps fetch.ErrRecord.
 func (p *Packer) Add(h *hit.Hit) error {
+	if h.Event.Message {
+		p.message(h)
+		return nil
+	}
 	l := p.last
 	if l == nil || l.ev != h.Event {
 		l = p.layout(h.Event)
@@ -78,6 +82,17 @@ func (p *Packer) Add(h *hit.Hit) error {
 	rec = l.rest(rec, h, vs, p.names)
 	copy(p.stream(h.CPU).reserve(h.Nanos, len(rec)), rec)
 	return nil
+}
+
+// message packs a line of text as the kernel's print event (print_entry in kernel/trace/trace_entries.h, Linux 6.18), whose place is 0.
+func (p *Packer) message(h *hit.Hit) {
+	const place = 8 // bytes
+	text := h.Rec[:min(len(h.Rec), MaxRecord-commonSize-place-2)]
+	dst := p.stream(h.CPU).reserve(h.Nanos, commonSize+place+len(text)+2)
+	clear(dst)
+	common(dst, h, PrintID)
+	copy(dst[commonSize+place:], text)
+	dst[commonSize+place+len(text)] = '\n'
 }
 
 func (p *Packer) comm(h *hit.Hit) string {

@@ -32,6 +32,12 @@ const (
 	MaxRecord = dataSize - 8 - 8 - 8
 )
 
+// Numbers of the kernel's own events (enum trace_type in kernel/trace/trace.h, Linux 6.18).
+const (
+	PrintID = 5  // print, which Packer makes of text
+	FirstID = 20 // is above all of them
+)
+
 // HeaderPage is the text of events/header_page.
 const HeaderPage = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n" +
 	"\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n" +

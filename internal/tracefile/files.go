@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/ringpage"
 	"kprobes.dev/kprobes/trace"
 )
@@ -12,24 +13,26 @@ import (
 func (t *Tree) fixed() map[string]*File {
 	in := t.in
 	return map[string]*File{
-		"available_tracers":     {Mode: readOnly, read: always("nop\n")},
-		"buffer_size_kb":        t.bufferSize(trace.AllCPUs),
-		"buffer_total_size_kb":  {Mode: readOnly, read: t.totalSize},
-		"current_tracer":        {Mode: readWrite, read: always("nop\n"), write: oneOf("nop")},
-		"error_log":             {Mode: readWrite, read: func() (string, error) { return in.ErrorLog(), nil }, write: ignored, truncate: nothing(in.ClearErrorLog)},
-		"events/enable":         t.enable("", ""),
-		"events/header_event":   {Mode: readOnly, read: always(ringpage.HeaderEvent)},
-		"events/header_page":    {Mode: readOnly, read: always(ringpage.HeaderPage)},
-		"set_event":             {Mode: readWrite, read: func() (string, error) { return lines(in.Events(true)), nil }, write: in.SetEvents, truncate: func() error { return in.Enable("", "", false) }},
-		"set_event_notrace_pid": t.pids(true),
-		"set_event_pid":         t.pids(false),
-		"snapshot":              t.snapshot(),
-		"trace":                 {Mode: readWrite, read: text(in.WriteTrace), write: ignored, truncate: nothing(in.Clear)},
-		"trace_clock":           {Mode: readWrite, read: always("[mono]\n"), write: oneOf("mono")},
-		"trace_marker":          {Mode: writeOnly, mark: in.Mark},
-		"trace_options":         {Mode: readWrite, read: t.options, write: t.setOptions},
-		"trace_pipe":            {Mode: readOnly, pipe: in.Pipe},
-		"tracing_on":            {Mode: readWrite, read: func() (string, error) { return digit(in.Tracing()), nil }, write: t.setTracing},
+		"available_tracers":          {Mode: readOnly, read: always("nop\n")},
+		"buffer_size_kb":             t.bufferSize(trace.AllCPUs),
+		"buffer_total_size_kb":       {Mode: readOnly, read: t.totalSize},
+		"current_tracer":             {Mode: readWrite, read: always("nop\n"), write: oneOf("nop")},
+		"error_log":                  {Mode: readWrite, read: func() (string, error) { return in.ErrorLog(), nil }, write: ignored, truncate: nothing(in.ClearErrorLog)},
+		"events/enable":              t.enable("", ""),
+		"events/ftrace/print/format": {Mode: readOnly, read: always(hit.PrintFormat(ringpage.PrintID))},
+		"events/ftrace/print/id":     {Mode: readOnly, read: always(fmt.Sprintln(ringpage.PrintID))},
+		"events/header_event":        {Mode: readOnly, read: always(ringpage.HeaderEvent)},
+		"events/header_page":         {Mode: readOnly, read: always(ringpage.HeaderPage)},
+		"set_event":                  {Mode: readWrite, read: func() (string, error) { return lines(in.Events(true)), nil }, write: in.SetEvents, truncate: func() error { return in.Enable("", "", false) }},
+		"set_event_notrace_pid":      t.pids(true),
+		"set_event_pid":              t.pids(false),
+		"snapshot":                   t.snapshot(),
+		"trace":                      {Mode: readWrite, read: text(in.WriteTrace), write: ignored, truncate: nothing(in.Clear)},
+		"trace_clock":                {Mode: readWrite, read: always("[mono]\n"), write: oneOf("mono")},
+		"trace_marker":               {Mode: writeOnly, mark: in.Mark},
+		"trace_options":              {Mode: readWrite, read: t.options, write: t.setOptions},
+		"trace_pipe":                 {Mode: readOnly, pipe: in.Pipe},
+		"tracing_on":                 {Mode: readWrite, read: func() (string, error) { return digit(in.Tracing()), nil }, write: t.setTracing},
 	}
 }
 
@@ -64,6 +67,7 @@ func (t *Tree) perCPU() map[string]*File {
 		out[dir+"snapshot"] = &File{Mode: readWrite, read: text(func(w io.Writer) error { return in.WriteCPUSnapshot(w, cpu) }), write: refused}
 		out[dir+"stats"] = &File{Mode: readOnly, read: text(func(w io.Writer) error { return in.WriteCPUStats(w, cpu) })}
 		out[dir+"trace"] = &File{Mode: readWrite, read: text(func(w io.Writer) error { return in.WriteCPUTrace(w, cpu) }), write: ignored, truncate: nothing(func() { in.ClearCPU(cpu) })}
+		out[dir+"trace_pipe_raw"] = &File{Mode: readOnly, pipe: func() *trace.Pipe { return in.CPURawPipe(cpu) }}
 		out[dir+"trace_pipe"] = &File{Mode: readOnly, pipe: func() *trace.Pipe { return in.CPUPipe(cpu) }}
 	}
 	return out

@@ -114,7 +114,7 @@ func (t *Tree) dir(name string) *File {
 	mode := topDir
 	switch name {
 	case "", "kprobes", "sys", "sys/debug":
-	case "events":
+	case "events", "events/ftrace", "events/ftrace/print":
 		mode = eventDir
 	case "options", "per_cpu":
 		mode = privateDir

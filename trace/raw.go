@@ -1,0 +1,80 @@
+package trace
+
+import (
+	"bytes"
+
+	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/ringpage"
+)
+
+// CPURawPipe is CPUPipe in binary form: pages of 4096 bytes of the kernel's ring buffer, as per_cpu/cpuN/trace_pipe_raw has them. Records are
+// laid out as the files format say; text that was written by Mark, synthetic events and stacks are records of the kernel's print event.
+// A page says how many records were lost before it.
+func (in *Instance) CPURawPipe(cpu int) *Pipe {
+	p := in.pipe(cpu)
+	p.pages = ringpage.NewPacker(in.names, in.number)
+	return p
+}
+
+// number is the number of an event of a hit; 0: it has been deleted.
+func (r *registry) number(e *hit.Event) uint16 {
+	if e := r.byHit(e); e != nil {
+		return uint16(e.id)
+	}
+	return 0
+}
+
+func (r *registry) byHit(e *hit.Event) *entry {
+	r.pollMu.Lock()
+	defer r.pollMu.Unlock()
+	if a := r.armings[e.Def]; a != nil {
+		return a.probe.entry
+	}
+	return nil
+}
+
+// pack takes records of the CPU out of the buffer and makes pages of them, so many bytes of them or less. If there are none it gives what is
+// closed when some come.
+func (p *Pipe) pack(n int) <-chan struct{} {
+	const most = ringpage.PageSize / 32 // about what a page takes
+	p.text = p.text[:0:0]
+	for len(p.text) == 0 || len(p.text)+ringpage.PageSize <= n {
+		hits, lost, more := p.in.buf.Take(p.cpu, most)
+		if more != nil {
+			if len(p.text) > 0 {
+				break
+			}
+			return more
+		}
+		for _, l := range lost {
+			p.pages.Lost(p.cpu, l.Hits)
+		}
+		for i := range hits {
+			p.add(&hits[i])
+		}
+		p.pages.Flush(p.cpu)
+		p.text = append(p.text, p.pages.Pages(p.cpu)...)
+	}
+	return nil
+}
+
+// add packs a record. One that is damaged is told of as lost.
+func (p *Pipe) add(h *hit.Hit) {
+	switch {
+	case h.StackOnly:
+		_, frames, _ := bytes.Cut(p.print.Stack(nil, h), []byte("\n"))
+		p.message(h, append([]byte("<stack trace>\n"), bytes.TrimSuffix(frames, []byte("\n"))...))
+	case h.Event.Message && h.Event != markEvent:
+		p.message(h, append([]byte(h.Event.Name+": "), h.Rec...))
+	default:
+		if p.pages.Add(h) != nil {
+			p.pages.Lost(p.cpu, 1)
+		}
+	}
+}
+
+func (p *Pipe) message(h *hit.Hit, text []byte) {
+	line := *h
+	line.Event, line.Rec = markEvent, text
+	_ = p.pages.Add(&line) // text is never damaged
+}
