@@ -39,6 +39,11 @@ func TestInstances(t *testing.T) {
 	if _, err := in.NewInstance("a"); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("a again: %v", err)
 	}
+	for _, name := range []string{"", ".", "..", "a/b"} {
+		if _, err := in.NewInstance(name); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
 	if got := strings.Join(in.Instances(), " "); got != "a b" || a.Instance("b") != b || a.Instance("c") != nil {
 		t.Errorf("instances %q", got)
 	}

@@ -35,8 +35,11 @@ func (in *Instance) Mark(tid int, text string) (n int, err error) {
 	text = text[:min(len(text), maxMark)]
 	line, _, _ := strings.Cut(text, "\x00")
 	cpu, comm := onCPU(tid)
+	if cpu >= in.cpus() {
+		cpu = 0 // of a guest, which has fewer
+	}
 	in.drain() // what was hit before stands before it
-	in.buf.Add(&hit.Hit{Event: markEvent, Nanos: monotonic(), CPU: cpu, TID: tid, Comm: comm, Rec: []byte(strings.TrimSuffix(line, "\n"))})
+	in.buf.Add(&hit.Hit{Event: markEvent, Nanos: in.now(), CPU: cpu, TID: tid, Comm: comm, Rec: []byte(strings.TrimSuffix(line, "\n"))})
 	in.buf.Wake()
 	return len(text), nil
 }

@@ -28,7 +28,7 @@ func (in *Instance) CPUPipe(cpu int) *Pipe { return in.pipe(cpu) }
 func (in *Instance) WriteCPUStats(w io.Writer, cpu int) error {
 	in.drain()
 	s, _ := in.buf.Look(cpu)
-	now := monotonic()
+	now := in.now()
 	_, err := fmt.Fprintf(w, "entries: %d\noverrun: %d\ncommit overrun: 0\nbytes: %d\noldest event ts: %5d.%06d\nnow ts: %5d.%06d\ndropped events: %d\nread events: %d\n",
 		s.Entries, s.Overrun, s.Bytes, s.OldestNs/1e9, s.OldestNs%1e9/1000, now/1e9, now%1e9/1000, s.Dropped, s.Read)
 	return err

@@ -127,6 +127,7 @@ func (r *registry) poll() int {
 	r.names.begin()
 	n := r.core.Poll(func(h *hit.Hit) {
 		r.names.saw(h.TID)
+		r.latest = max(r.latest, h.Nanos)
 		if a := r.armings[h.Event.Def]; a != nil {
 			a.take(h)
 		}
@@ -140,6 +141,16 @@ func (r *registry) poll() int {
 	}
 	clear(r.woken)
 	return n
+}
+
+// now is the time on the clock of the records, in nanoseconds: where that can not be read here, that of the latest record.
+func (r *registry) now() uint64 {
+	if r.core == nil || r.core.Target().Capabilities().Clocked == nil {
+		return monotonic()
+	}
+	r.pollMu.Lock()
+	defer r.pollMu.Unlock()
+	return r.latest
 }
 
 // WriteTrace writes the file trace: the records that are in the buffer, oldest first, which

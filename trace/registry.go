@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,7 @@ type registry struct {
 	pollMu  sync.Mutex // held while the Core's records are read
 	armings map[*event.Def]*arming
 	woken   map[*Instance]bool // whose buffer has got records, since readers were woken
+	latest  uint64             // the time of a record, in nanoseconds
 	synths  hit.Synthetics
 	lines   map[*event.Synthetic]*hit.Event // what lines of synthetic events are of
 	text    []byte
@@ -146,14 +148,17 @@ func (r *registry) counts(p *probe) (sum kprobes.Counts) {
 }
 
 // NewInstance makes an instance beside this one, as a mkdir in the directory instances does: with the same events, none of which is
-// enabled, and a buffer of its own. EEXIST: there is one of the name.
+// enabled, and a buffer of its own. EEXIST: there is one of the name; EINVAL: no directory can have the name.
 func (in *Instance) NewInstance(name string) (*Instance, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.life.Err() != nil {
 		return nil, errClosed
 	}
-	if name == "" || in.instances[name] != nil {
+	switch {
+	case name == "", name == ".", name == "..", strings.ContainsAny(name, "/\x00"):
+		return nil, errno.Errorf(unix.EINVAL, "an instance can not be called %q: it is the name of a directory", name)
+	case in.instances[name] != nil:
 		return nil, errno.Errorf(unix.EEXIST, "an instance is called %q already", name)
 	}
 	o := newInstance(in.registry, name, DefaultBuffer)

@@ -111,10 +111,13 @@ func (*node) Create(context.Context, *fuse.CreateRequest, *fuse.CreateResponse) 
 	return nil, nil, syscall.EACCES
 }
 
-// Mkdir makes an instance.
+// Mkdir makes an instance. The target's own threads can not, as they can not Write.
 func (n *node) Mkdir(_ context.Context, req *fuse.MkdirRequest) (fs.Node, error) {
-	if len(req.Name) > unix.NAME_MAX {
+	switch {
+	case len(req.Name) > unix.NAME_MAX:
 		return nil, syscall.ENAMETOOLONG
+	case n.f.waited(req.Pid):
+		return nil, syscall.EDEADLK
 	}
 	child := &node{f: n.f, path: path.Join(n.path, req.Name)}
 	if err := n.f.tree.Mkdir(child.path); err != nil {
