@@ -16,6 +16,7 @@ type buffer struct {
 	size      int         // bytes that each keeps
 	sizes     map[int]int // of CPUs that keep another number
 	overwrite bool
+	added     uint64 // hits: the order in which they came
 	more      chan struct{} // closed when hits came; nil if nobody waits
 }
 
@@ -60,7 +61,8 @@ func (b *buffer) Add(h *hit.Hit) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	cpu := max(h.CPU, 0)
-	b.of(cpu).add(h, b.sizeOf(cpu), b.overwrite)
+	b.added++
+	b.of(cpu).add(h, b.added, b.sizeOf(cpu), b.overwrite)
 }
 
 // SetOverwrite says whether a hit that finds its CPU's part full pushes out the oldest ones.
@@ -149,7 +151,7 @@ func (b *buffer) Swap(o *buffer) {
 	b.queues, o.queues = o.queues, b.queues
 }
 
-// Look gives the hits of a CPU, or of all, that are there now, in the order of their times, oldest first, to be ranged over once, and
+// Look gives the hits of a CPU, or of all, that are there now, in the order in which they came, oldest first, to be ranged over once, and
 // how many those and others are.
 func (b *buffer) Look(cpu int) (sum bufferStats, hits iter.Seq[*hit.Hit]) {
 	b.mu.Lock()
@@ -209,7 +211,7 @@ func (*buffer) next(qs []*queue) (first *queue) {
 		if q == nil || q.empty() {
 			continue
 		}
-		if first == nil || q.oldest().Nanos < first.oldest().Nanos {
+		if first == nil || q.oldestCame() < first.oldestCame() {
 			first = q
 		}
 	}

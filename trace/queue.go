@@ -21,6 +21,7 @@ type queue struct {
 // changed, so that readers need no lock for what they have been given.
 type page struct {
 	hits []hit.Hit
+	came []uint64 // as many: the order among those of all CPUs
 	recs []byte
 }
 
@@ -28,7 +29,7 @@ type page struct {
 const (
 	pageHits = 64
 	pageRecs = 4 << 10
-	hitBytes = 112 // a hit.Hit takes
+	hitBytes = 120 // a hit.Hit takes, with its place in the order
 )
 
 // bufferStats is what the file stats of a CPU tells.
@@ -55,7 +56,7 @@ func (s *bufferStats) add(o bufferStats) {
 }
 
 // add copies a hit into the queue, which keeps so many bytes.
-func (q *queue) add(h *hit.Hit, size int, overwrite bool) {
+func (q *queue) add(h *hit.Hit, came uint64, size int, overwrite bool) {
 	n := hitBytes + len(h.Rec)
 	if !overwrite && q.bytes+n > size {
 		q.dropped++
@@ -65,7 +66,7 @@ func (q *queue) add(h *hit.Hit, size int, overwrite bool) {
 	p := q.room(len(h.Rec))
 	at := len(p.recs)
 	p.recs = append(p.recs, h.Rec...)
-	p.hits = append(p.hits, *h)
+	p.hits, p.came = append(p.hits, *h), append(p.came, came)
 	p.hits[len(p.hits)-1].Rec = p.recs[at:len(p.recs):len(p.recs)]
 	q.bytes += n
 	q.written++
@@ -89,7 +90,7 @@ func (q *queue) room(n int) *page {
 			return p
 		}
 	}
-	p := &page{hits: make([]hit.Hit, 0, pageHits), recs: make([]byte, 0, max(pageRecs, n))}
+	p := &page{hits: make([]hit.Hit, 0, pageHits), came: make([]uint64, 0, pageHits), recs: make([]byte, 0, max(pageRecs, n))}
 	q.pages = append(q.pages, p)
 	return p
 }
@@ -114,6 +115,14 @@ func (q *queue) oldest() *hit.Hit {
 		return &q.pages[1].hits[0]
 	}
 	return &q.pages[0].hits[q.first]
+}
+
+// oldestCame is its place in the order of all CPUs' hits. Precondition: not empty.
+func (q *queue) oldestCame() uint64 {
+	if q.first == len(q.pages[0].hits) {
+		return q.pages[1].came[0]
+	}
+	return q.pages[0].came[q.first]
 }
 
 // take takes the oldest hit out. Precondition: not empty.
@@ -150,7 +159,10 @@ func (q *queue) stats() bufferStats {
 }
 
 // look is what a queue had at a moment.
-type look struct{ runs [][]hit.Hit }
+type look struct {
+	runs [][]hit.Hit
+	came [][]uint64
+}
 
 func (q *queue) look() *look {
 	l := &look{}
@@ -161,18 +173,19 @@ func (q *queue) look() *look {
 		}
 		if from < len(p.hits) {
 			l.runs = append(l.runs, p.hits[from:len(p.hits):len(p.hits)])
+			l.came = append(l.came, p.came[from:len(p.came):len(p.came)])
 		}
 	}
 	return l
 }
 
-// merged gives the hits of looks in the order of their times.
+// merged gives the hits of looks in the order in which they came. Their times tell that of one CPU only: clocks of a guest's may differ.
 func merged(looks []*look) iter.Seq[*hit.Hit] {
 	return func(yield func(*hit.Hit) bool) {
 		for {
 			var first *look
 			for _, l := range looks {
-				if len(l.runs) > 0 && (first == nil || l.runs[0][0].Nanos < first.runs[0][0].Nanos) {
+				if len(l.runs) > 0 && (first == nil || l.came[0][0] < first.came[0][0]) {
 					first = l
 				}
 			}
@@ -180,8 +193,9 @@ func merged(looks []*look) iter.Seq[*hit.Hit] {
 				return
 			}
 			h := &first.runs[0][0]
-			if first.runs[0] = first.runs[0][1:]; len(first.runs[0]) == 0 {
-				first.runs = first.runs[1:]
+			first.runs[0], first.came[0] = first.runs[0][1:], first.came[0][1:]
+			if len(first.runs[0]) == 0 {
+				first.runs, first.came = first.runs[1:], first.came[1:]
 			}
 			if !yield(h) {
 				return

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/guestkit"
+	"kprobes.dev/kprobes/internal/testguest"
 )
 
 const (
@@ -32,6 +33,43 @@ func TestConformProcess(t *testing.T) {
 	got := askMount(t, m, func(what, n string) { p.Counts(what + " " + n) })
 	conform(t, "process", kernelSaid(t), got)
 	right(t, p, "sync 1")
+}
+
+// TestConformGuest does so with the mount of a guest. A long run has the guest's kernel say again what it says.
+func TestConformGuest(t *testing.T) {
+	t.Parallel()
+	g := testguest.Boot(t, &testguest.Options{
+		Kernel: guestkit.Build{Package: guestkit.Cloud.Package, Suite: "trixie"}, CPUs: 1, // Linux 6.12
+		Files: map[string]string{"conform.sh": cases},
+	})
+	if os.Getenv("KPROBES_E2E_LONG") != "" {
+		r, err := g.Run("/bin/sh", "-c", "HIT=/bin/hit exec sh /conform.sh /sys/kernel/tracing")
+		if err != nil || r.Status != 0 {
+			t.Fatalf("status %d, %v: %s", r.Status, err, r.Stderr)
+		}
+		differing(t, kernelSaid(t), normal(r.Stdout))
+	}
+	m := mountAt(t, t.TempDir(), "--guest", g.Spec.String())
+	got := askMount(t, m, func(what, n string) {
+		if r, err := g.Run("/bin/hit", what, n, "0"); err != nil || r.Status != 0 {
+			t.Errorf("hit %s %s: status %d, %v: %s", what, n, r.Status, err, r.Stderr)
+		}
+	})
+	conform(t, "guest", kernelSaid(t), got)
+}
+
+// differing reports the steps that two transcripts of the kernel have differently.
+func differing(t *testing.T, want, got string) {
+	t.Helper()
+	a, b := steps(want), steps(got)
+	if len(a) != len(b) {
+		t.Errorf("the kernel's transcript has %d steps, now %d", len(a), len(b))
+	}
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			t.Errorf("%s\n  was: %s\n  is:  %s", a[i].name(), shown(a[i].text), shown(b[i].text))
+		}
+	}
 }
 
 func kernelSaid(t *testing.T) string {

@@ -44,12 +44,14 @@ var byChance = []struct {
 	{regexp.MustCompile(`(?m)^ *\S+-\d+ +(?:\( *[-\d]+\) +)?\[\d{3}\] `), "TASK-PID [CPU] "},
 	{regexp.MustCompile(`(?m)^(TASK-PID \[CPU\] (?:[.\w]{5})? *)\d+(?:\.\d{6})?: `), "${1}TIME: "},
 	{regexp.MustCompile(`(?m)^(TASK-PID \[CPU\]) +(\S{5})? +TIME`), "$1 $2 TIME"},
+	{regexp.MustCompile(`(?m)^(TASK-PID \[CPU\]) [.dDnNpPbBlLhHsSzZ1-9]{5} TIME`), "$1 ..... TIME"}, // a tick may want to schedule
 	{regexp.MustCompile(`\+0x[0-9a-f]+/0x[0-9a-f]+`), "+OFF"},
 	{regexp.MustCompile(`\(\S+\+OFF <- `), "(CALLER <- "},
 	{regexp.MustCompile(`0x(ffffffff[0-9a-f]{8}|[5-7][0-9a-f]{11})( \(-?\d+\))?`), "ADDR"},
 	{regexp.MustCompile(`#P:\d+`), "#P:N"},
 	{regexp.MustCompile(`(?m)^r10:`), "r:"},
-	{regexp.MustCompile(`(?m)(now ts: +)[\d.]+$`), "${1}TIME"},
+	{regexp.MustCompile(`(?m)^((?:oldest event|now) ts:) +`), "$1 "}, // as many as the number leaves of five digits
+	{regexp.MustCompile(`(?m)^(now ts: )[\d.]+$`), "${1}TIME"},
 	{regexp.MustCompile(`(?m)^\d+ \d \d+ type: \d+$`), "PID CPU TIME type: ID"},
 	{regexp.MustCompile(`(?m)^ID: \d+$`), "ID: N"},
 	{regexp.MustCompile(`latency trace v1.1.5 on .*`), "latency trace v1.1.5 on RELEASE"},

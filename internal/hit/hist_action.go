@@ -292,7 +292,7 @@ func (h *Histogram) appendTracked(dst []byte, e *histEntry) []byte {
 			dst = append(dst, "\n\tchanged:"...)
 		}
 		dst = fmt.Appendf(dst, " %10d", e.vars[a.track.idx].num)
-		if a.synth != nil {
+		if a.def.Snapshot { // as in the kernel, which says more below (track_data_print in kernel/trace/trace_events_hist.c, Linux 6.18)
 			continue
 		}
 		for _, s := range h.saved {

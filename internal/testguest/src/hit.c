@@ -8,6 +8,8 @@
 //	hit read N CPU                        a byte of /dev/zero
 //	hit write N CPU                       a byte to /dev/null
 //	hit close N CPU                       of a descriptor that is not open
+//	hit chown N CPU                       lchown of /no/such to user 7, group 8: do_fchownat
+//	hit sync N CPU                        ksys_sync
 //	hit tcp N CPU                         N messages of 64 bytes through loopback, read each
 //
 // ok and failed are calls by their result, bytes the sum of what was transferred, errno the
@@ -135,6 +137,10 @@ int main(int argc, char **argv)
 		ticks = device(n, "/dev/null", O_WRONLY, SYS_write);
 	else if (!strcmp(what, "close"))
 		ticks = calls(n, SYS_close, -1, 0, 0);
+	else if (!strcmp(what, "chown"))
+		ticks = calls(n, SYS_lchown, (long)"/no/such", 7, 8);
+	else if (!strcmp(what, "sync"))
+		ticks = calls(n, SYS_sync, 0, 0, 0);
 	else if (!strcmp(what, "tcp"))
 		ticks = tcp(n);
 	else {
