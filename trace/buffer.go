@@ -16,7 +16,7 @@ type buffer struct {
 	size      int         // bytes that each keeps
 	sizes     map[int]int // of CPUs that keep another number
 	overwrite bool
-	added     uint64 // hits: the order in which they came
+	added     uint64        // hits: the order in which they came
 	more      chan struct{} // closed when hits came; nil if nobody waits
 }
 
