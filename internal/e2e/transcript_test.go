@@ -44,7 +44,7 @@ var byChance = []struct {
 	{regexp.MustCompile(`(?m)^ *\S+-\d+ +(?:\( *[-\d]+\) +)?\[\d{3}\] `), "TASK-PID [CPU] "},
 	{regexp.MustCompile(`(?m)^(TASK-PID \[CPU\] (?:[.\w]{5})? *)\d+(?:\.\d{6})?: `), "${1}TIME: "},
 	{regexp.MustCompile(`(?m)^(TASK-PID \[CPU\]) +(\S{5})? +TIME`), "$1 $2 TIME"},
-	{regexp.MustCompile(`(?m)^(TASK-PID \[CPU\]) [.dDnNpPbBlLhHsSzZ1-9]{5} TIME`), "$1 ..... TIME"}, // a tick may want to schedule
+	{regexp.MustCompile(`(?m)^(TASK-PID \[CPU\] .)[nNpPbBlL](... TIME)`), "$1.$2"}, // a tick may want to schedule
 	{regexp.MustCompile(`\+0x[0-9a-f]+/0x[0-9a-f]+`), "+OFF"},
 	{regexp.MustCompile(`\(\S+\+OFF <- `), "(CALLER <- "},
 	{regexp.MustCompile(`0x(ffffffff[0-9a-f]{8}|[5-7][0-9a-f]{11})( \(-?\d+\))?`), "ADDR"},
@@ -121,7 +121,7 @@ func shown(text string) string {
 func TestTranscript(t *testing.T) {
 	got := steps(normal(`## one
 $ lines
-             hit-3135    [000] .....   533.939825: e: (do_fchownat+0x4/0x110) u=7
+             hit-3135    [000] .N...   533.939825: e: (do_fchownat+0x4/0x110) u=7
           chowns-17   (-----) [001] d.h1.   533.939826: r: (main+0x4/0x110 <- do_fchownat) p=0xffffffff81000010
 ## two
 $ cat kprobe_events
