@@ -32,7 +32,8 @@ func (in *Instance) pipe(cpu int) *Pipe {
 }
 
 // Read gives up to n bytes of text, at least one. It waits until there is any, or gives EAGAIN if it is not to wait. Where tracing is
-// off the text of a reader that has read any ends: io.EOF, as when the instance has been closed. The other error is ctx's.
+// off the text of a reader that has read any ends: io.EOF, as when the instance has been closed; that of CPURawPipe waits. The other error
+// is ctx's.
 func (p *Pipe) Read(ctx context.Context, n int, wait bool) ([]byte, error) {
 	for {
 		out, more, err := p.next(n)
@@ -69,8 +70,11 @@ func (p *Pipe) next(n int) ([]byte, <-chan struct{}, error) {
 	return out, nil, nil
 }
 
-// ended says whether no more is to be waited for.
-func (p *Pipe) ended() bool { return p.in.life.Err() != nil || p.begun && !p.in.on.Load() }
+// ended says whether no more is to be waited for. Where tracing is off text ends (tracing_wait_pipe), and pages do not (tracing_buffers_read,
+// Linux 6.18).
+func (p *Pipe) ended() bool {
+	return p.in.life.Err() != nil || p.pages == nil && p.begun && !p.in.on.Load()
+}
 
 // Ready says whether Read would not wait; if it would, more is closed when that may have changed.
 func (p *Pipe) Ready() (ready bool, more <-chan struct{}) {

@@ -1,0 +1,134 @@
+package trace
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/ringpage"
+)
+
+// rawPipes makes a raw reader of each CPU.
+func rawPipes(in *Instance) (pipes []*Pipe) {
+	for cpu := range in.CPUs() {
+		pipes = append(pipes, in.CPURawPipe(cpu))
+	}
+	return pipes
+}
+
+// packed counts the records of pages by their numbers, and what the pages say was lost before them.
+func packed(t *testing.T, pages []byte) (ids map[uint16]int, lost int) {
+	t.Helper()
+	ids = map[uint16]int{}
+	if len(pages)%ringpage.PageSize != 0 {
+		t.Errorf("%d bytes are no whole pages", len(pages))
+	}
+	for page := range slices.Chunk(pages, ringpage.PageSize) {
+		l, err := ringpage.Read(page, func(_ uint64, data []byte) error {
+			ids[binary.LittleEndian.Uint16(data)]++
+			return nil
+		})
+		must(t, err)
+		lost += int(l.N)
+	}
+	return ids, lost
+}
+
+// rest reads what has been recorded, so many bytes at once.
+func rest(t *testing.T, in *Instance, pipes []*Pipe, n int) (pages []byte) {
+	t.Helper()
+	in.drain()
+	for _, p := range pipes {
+		for {
+			b, err := p.Read(t.Context(), n, false)
+			if errors.Is(err, unix.EAGAIN) {
+				break
+			}
+			must(t, err)
+			pages = append(pages, b...)
+		}
+	}
+	return pages
+}
+
+// A raw pipe gives whole pages, however they are read, and all records once; it does not end where tracing is off, as the kernel's does not
+// (tracing_buffers_read), while the text of trace_pipe does.
+func TestRawPipe(t *testing.T) {
+	prog, in := instance(t, nil)
+	must(t, in.Write("p:a f_push v=%di"))
+	must(t, in.Enable("", "", true))
+	pipes := rawPipes(in)
+	if got := rest(t, in, pipes, ringpage.PageSize); len(got) != 0 {
+		t.Errorf("%d bytes of no records", len(got))
+	}
+	id := uint16(in.entries[key("kprobes", "a")].id)
+	for _, n := range []int{ringpage.PageSize, 100, 3 * ringpage.PageSize, 1 << 20} {
+		want := goes(prog, 300, "f_push")
+		ids, lost := packed(t, rest(t, in, pipes, n))
+		if ids[id] != want || len(ids) != 1 || lost != 0 {
+			t.Errorf("reads of %d bytes: %v and %d lost, %d hits of %d", n, ids, lost, want, id)
+		}
+	}
+
+	in.SetTracing(false)
+	for _, p := range pipes {
+		if ready, more := p.Ready(); ready || more == nil {
+			t.Errorf("CPU %d is to be read where there is nothing", p.cpu)
+		}
+		if b, err := p.Read(t.Context(), ringpage.PageSize, false); !errors.Is(err, unix.EAGAIN) {
+			t.Errorf("CPU %d, tracing off: %d bytes, %v", p.cpu, len(b), err)
+		}
+	}
+	in.SetTracing(true)
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var pages []byte
+	for _, p := range pipes {
+		wg.Go(func() {
+			for {
+				b, err := p.Read(ctx, ringpage.PageSize, true)
+				if err != nil {
+					return
+				}
+				mu.Lock()
+				pages = append(pages, b...)
+				if ids, _ := packed(t, pages); ids[ringpage.PrintID] > 0 {
+					cancel()
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	if _, err := in.Mark(unix.Gettid(), "told\n"); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if ids, _ := packed(t, pages); ids[ringpage.PrintID] != 1 || !bytes.Contains(pages, []byte("told\n\x00")) {
+		t.Errorf("who waits reads %v", ids)
+	}
+}
+
+// A raw pipe that is read too late says in its pages how much it missed: its records and those add up.
+func TestRawPipeLoses(t *testing.T) {
+	prog, in := instance(t, &Options{BufferSize: 1})
+	must(t, in.Write("p:a f_push v=%di"))
+	must(t, in.Enable("", "", true))
+	n := goes(prog, 20000, "f_push")
+	must(t, in.Enable("", "", false))
+	in.mu.Lock()
+	n -= int(in.lost()) // in the program's ring, if the machine is busy
+	in.mu.Unlock()
+	ids, lost := packed(t, rest(t, in, rawPipes(in), ringpage.PageSize))
+	if got := ids[uint16(in.entries[key("kprobes", "a")].id)]; got+lost != n || got == 0 || lost == 0 {
+		t.Errorf("%d hits: %d records, %d told as lost", n, got, lost)
+	}
+}
