@@ -24,11 +24,14 @@ func TestTraceCmd(t *testing.T) {
 		m.is(`echo 'p:g/e do_fchownat dfd=%di:s32 name=+0(%si):string u=%dx:u32' > kprobe_events; echo 'p:g/s ksys_sync' >> kprobe_events`, "")
 	}
 	define()
-	// trace-cmd writes 1 to a file of /proc, where it has 1 already, which containers refuse.
+	// trace-cmd writes 1 to a file of /proc, where it has 1 already, which containers refuse. It reads the kernel's symbols twice, and fails
+	// where some came or went between, as other tests have them do.
 	script := `set -e
 mount --bind ` + m.dir + ` /sys/kernel/tracing
 echo 1 > ftrace_enabled
 mount --bind ftrace_enabled /proc/sys/kernel/ftrace_enabled
+: > kallsyms
+mount --bind kallsyms /proc/kallsyms
 `
 	inside := func(commands string) string {
 		t.Helper()
