@@ -242,6 +242,7 @@ func (in *Instance) drop(ps []*probe) {
 	for o := range had {
 		if had[o] {
 			o.clear()
+			o.ClearSnapshot(false)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func New(core *kprobes.Core, o *Options) *Instance {
 	}
 	r := &registry{
 		core: core, names: newNames(core, o.Comm), instances: map[string]*Instance{}, entries: map[string]*entry{}, ids: map[int]bool{},
-		armings: map[*event.Def]*arming{}, woken: map[*Instance]bool{}, lines: map[*event.Synthetic]*hit.Event{},
+		armings: map[*event.Def]*arming{}, woken: map[*Instance]bool{}, living: map[*Instance]bool{}, lines: map[*event.Synthetic]*hit.Event{},
 	}
 	in := newInstance(r, "", o.BufferSize)
 	r.first, r.instances[""] = in, in

@@ -35,6 +35,7 @@ type registry struct {
 	pollMu  sync.Mutex // held while the Core's records are read
 	armings map[*event.Def]*arming
 	woken   map[*Instance]bool // whose buffer has got records, since readers were woken
+	living  map[*Instance]bool // that have not ended
 	latest  uint64             // the time of a record, in nanoseconds
 	synths  hit.Synthetics
 	lines   map[*event.Synthetic]*hit.Event // what lines of synthetic events are of
@@ -227,9 +228,12 @@ func (in *Instance) leave() error {
 	}
 	in.end()
 	in.buf.Rouse()
-	delete(in.instances, in.name)
+	if in.instances[in.name] == in { // another may have its name by now
+		delete(in.instances, in.name)
+	}
 	in.pollMu.Lock()
 	defer in.pollMu.Unlock()
+	delete(in.living, in)
 	maps.DeleteFunc(in.armings, func(_ *event.Def, a *arming) bool { return a.in == in })
 	return nil
 }
@@ -240,6 +244,7 @@ func newInstance(r *registry, name string, size int) *Instance {
 	defer r.pollMu.Unlock()
 	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}, off: map[Option]bool{}}
 	in.on.Store(true)
+	r.living[in] = true
 	in.set = hit.NewLive(&hit.Host{Need: in.need, Snapshot: in.snapshotNow, Reserve: in.reserve, Traced: in.traced}, &r.synths)
 	in.life, in.end = context.WithCancel(context.Background())
 	return in

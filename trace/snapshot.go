@@ -16,6 +16,7 @@ func (in *Instance) snapshotNow() {
 		in.snap = newBuffer(in.buf.Size(AllCPUs))
 	}
 	in.buf.Swap(in.snap)
+	in.buf.Wake()
 }
 
 // ClearSnapshot empties the snapshot; free says that there is to be none any more.

@@ -13,7 +13,7 @@ import (
 
 // traced records a synthetic event.
 func (in *Instance) traced(def *event.Synthetic, h *hit.Hit, vs []fetch.Value, shown hit.Shown) {
-	if !shown.Line {
+	if !shown.Line || !in.chosen(h.TID) {
 		return
 	}
 	e := in.lines[def]

@@ -247,7 +247,9 @@ func (a *arming) take(h *hit.Hit) {
 			return // the event is about to be armed with its filter
 		}
 		shown := in.set.Hit(h, in.names)
-		in.on.Store(in.set.Tracing())
+		for o := range in.living { // synthetic events have triggers in each
+			o.on.Store(o.set.Tracing())
+		}
 		in.show(h, shown)
 	}
 }
