@@ -63,8 +63,11 @@ func (c *call) put(f *tracefile.File, body string, truncate bool) error {
 		return err
 	}
 	defer h.Close()
-	_, err = h.Write(os.Getpid(), body)
-	return err
+	for n := 0; ; body = body[n:] { // a file may take a part at a time
+		if n, err = h.Write(os.Getpid(), body); err != nil || n == len(body) {
+			return err
+		}
+	}
 }
 
 // stream streams a trace_pipe until the client goes.

@@ -21,6 +21,7 @@ func (in *Instance) snapshotNow() {
 
 // ClearSnapshot empties the snapshot; free says that there is to be none any more.
 func (in *Instance) ClearSnapshot(free bool) {
+	in.drain()
 	in.pollMu.Lock()
 	defer in.pollMu.Unlock()
 	if in.snap != nil {
@@ -70,6 +71,7 @@ func (in *Instance) WriteSnapshot(w io.Writer) error { return in.writeSnapshot(w
 func (in *Instance) WriteCPUSnapshot(w io.Writer, cpu int) error { return in.writeSnapshot(w, cpu) }
 
 func (in *Instance) writeSnapshot(w io.Writer, cpu int) error {
+	in.drain() // triggers may take one
 	snap := in.snapshot()
 	switch {
 	case snap == nil:
