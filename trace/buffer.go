@@ -50,7 +50,7 @@ func (b *buffer) some(cpu int) []*queue {
 	switch {
 	case cpu == AllCPUs:
 		return b.queues
-	case cpu >= len(b.queues):
+	case cpu < 0, cpu >= len(b.queues):
 		return nil
 	}
 	return b.queues[cpu : cpu+1]

@@ -76,8 +76,11 @@ func (in *Instance) command(line string, n int) error {
 // lateToo accepts definitions in objects that are not loaded yet.
 var lateToo = &kprobes.AddOptions{Late: true}
 
-// define adds a definition: a new event, or one more probe of an event.
+// define adds a definition: a new event, or one more probe of an event. EINVAL: its group is one of events that are no probes.
 func (in *Instance) define(d *event.Def) error {
+	if d.Group == event.SyntheticGroup || d.Group == markEvent.Group {
+		return errno.Errorf(unix.EINVAL, "%q: the group %s has events of its own: take another name for the group", d.Text, d.Group)
+	}
 	var e *entry
 	if d.Name != "" {
 		e = in.entries[key(d.Group, d.Name)]

@@ -144,7 +144,7 @@ func (in *Instance) armingsOf(ps []*probe) (out []*arming) {
 		d.Stack = s.stack
 		in.copies++
 		d.Copy = in.copies
-		a := &arming{in: in, probe: p, state: s, def: &d, all: s.all}
+		a := &arming{in: in, probe: p, state: s, def: &d}
 		in.armings[a.def] = a
 		out = append(out, a)
 	}

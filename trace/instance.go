@@ -28,13 +28,13 @@ type Options struct {
 // Instance is a trace instance.
 type Instance struct {
 	*registry
-	name  string // "": that of New
-	buf   *buffer
-	log   ErrorLog
-	on    atomic.Bool     // records go to the buffer
-	life  context.Context // ends with the instance
-	end   context.CancelFunc
-	users int // that Hold it
+	name string // "": that of New
+	buf  *buffer
+	log  ErrorLog
+	on   atomic.Bool     // records go to the buffer
+	life context.Context // ends with the instance
+	end  context.CancelFunc
+	use  users
 
 	optMu sync.Mutex
 	off   map[Option]bool

@@ -40,10 +40,12 @@ func (in *Instance) BufferSize(cpu int) int { return in.buf.Size(cpu) }
 // maxBuffer is the largest size of a CPU's buffer, in bytes.
 const maxBuffer = 1 << 40
 
-// SetBufferSize sets how many bytes are kept of a CPU, or of each (AllCPUs); what is too much of the oldest goes. EINVAL: none; ENOMEM:
+// SetBufferSize sets how many bytes are kept of a CPU, or of each (AllCPUs); what is too much of the oldest goes. EINVAL: none, or there is no such CPU; ENOMEM:
 // too many.
 func (in *Instance) SetBufferSize(cpu, bytes int) error {
 	switch {
+	case cpu != AllCPUs && (cpu < 0 || cpu >= in.cpus()):
+		return errno.Errorf(unix.EINVAL, "there is no CPU %d: there are %d", cpu, in.cpus())
 	case bytes <= 0:
 		return errno.Errorf(unix.EINVAL, "%d bytes: a buffer keeps some", bytes)
 	case bytes > maxBuffer:

@@ -130,15 +130,19 @@ func (p *Pipe) WriteTo(ctx context.Context, w io.Writer, flush func() error) err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(p.in.life, cancel)()
-	for {
-		for more := p.take(pipeText); more != nil; more = p.take(pipeText) {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-more:
+	for ctx.Err() == nil {
+		if len(p.text) == 0 {
+			if more := p.take(pipeText); more != nil {
+				select {
+				case <-ctx.Done():
+				case <-more:
+				}
+				continue
 			}
 		}
-		if _, err := w.Write(p.text); err != nil {
+		text := p.text
+		p.text = nil
+		if _, err := w.Write(text); err != nil {
 			return err
 		}
 		if flush != nil {
@@ -147,4 +151,5 @@ func (p *Pipe) WriteTo(ctx context.Context, w io.Writer, flush func() error) err
 			}
 		}
 	}
+	return ctx.Err()
 }

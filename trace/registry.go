@@ -74,7 +74,6 @@ type arming struct {
 	probe *probe
 	state *state     // of the event in the instance
 	def   *event.Def // the probe's, of this arming
-	all   bool       // hits come whatever the filter says
 	event *kprobes.Event
 	ended bool // it was taken out
 }
@@ -149,7 +148,8 @@ func (r *registry) counts(p *probe) (sum kprobes.Counts) {
 }
 
 // NewInstance makes an instance beside this one, as a mkdir in the directory instances does: with the same events, none of which is
-// enabled, and a buffer of its own. EEXIST: there is one of the name; EINVAL: no directory can have the name.
+// enabled, and a buffer of its own. EEXIST: there is one of the name; EINVAL,
+// ENAMETOOLONG: no directory can have the name.
 func (in *Instance) NewInstance(name string) (*Instance, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -157,7 +157,9 @@ func (in *Instance) NewInstance(name string) (*Instance, error) {
 		return nil, errClosed
 	}
 	switch {
-	case name == "", name == ".", name == "..", strings.ContainsAny(name, "/\x00"):
+	case len(name) > unix.NAME_MAX:
+		return nil, errno.Errorf(unix.ENAMETOOLONG, "the name of an instance has at most %d bytes, this one %d", unix.NAME_MAX, len(name))
+	case name == "", name == ".", name == "..", strings.ContainsAny(name, "/\n\x00"):
 		return nil, errno.Errorf(unix.EINVAL, "an instance can not be called %q: it is the name of a directory", name)
 	case in.instances[name] != nil:
 		return nil, errno.Errorf(unix.EEXIST, "an instance is called %q already", name)
@@ -200,25 +202,60 @@ func (in *Instance) RemoveInstance(name string) error {
 	switch {
 	case name == "" || o == nil:
 		return errno.Errorf(unix.ENOENT, "no instance is called %q", name)
-	case o.users > 0:
-		return errno.Errorf(unix.EBUSY, "instance %q: %d files of it are open", name, o.users)
 	}
-	return o.leave()
+	if n := o.use.close(); n > 0 {
+		return errno.Errorf(unix.EBUSY, "instance %q: %d files of it are open", name, n)
+	}
+	err := o.leave()
+	if err != nil {
+		o.use.reopen()
+	}
+	return err
 }
 
-// Hold keeps an instance from being removed until release is called, which may be called again. ENODEV: it has been removed.
+// Hold keeps an instance from being removed until release is called, which may be called again. It waits for no change of the target.
+// ENODEV: the instance has been removed.
 func (in *Instance) Hold() (release func(), err error) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.instances[in.name] != in {
+	if !in.use.begin() {
 		return nil, errno.Errorf(unix.ENODEV, "the instance %q has been removed", in.name)
 	}
-	in.users++
-	return sync.OnceFunc(func() {
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		in.users--
-	}), nil
+	return sync.OnceFunc(in.use.end), nil
+}
+
+// users counts who uses an instance, until it is closed to them.
+type users struct {
+	mu     sync.Mutex
+	n      int
+	closed bool
+}
+
+func (u *users) begin() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.closed {
+		u.n++
+	}
+	return !u.closed
+}
+
+func (u *users) end() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.n--
+}
+
+// close lets nobody begin any more, unless there are users, whose number it gives.
+func (u *users) close() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.closed = u.closed || u.n == 0
+	return u.n
+}
+
+func (u *users) reopen() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.closed = false
 }
 
 // leave takes an instance away.

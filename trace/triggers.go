@@ -243,9 +243,6 @@ func (a *arming) take(h *hit.Hit) {
 			in.put(h)
 		}
 	case in.set.State(a.probe.group, a.probe.name).Enabled:
-		if a.all && a.state.filter != "" && !in.set.Need(a.probe.group, a.probe.name).All {
-			return // the event is about to be armed with its filter
-		}
 		shown := in.set.Hit(h, in.names)
 		for o := range in.living { // synthetic events have triggers in each
 			o.on.Store(o.set.Tracing())

@@ -17,17 +17,18 @@ type handle struct {
 	f      *filesystem
 	h      *tracefile.Handle
 	waking atomic.Bool // a goroutine waits for something to read, to wake who polls
+	closed chan struct{}
 }
 
-// Read answers read(2). A signal ends it where it waits. The target's own threads can not wait here: any change of the target would
-// end their call. What is read for the page cache (sendfile(2), splice(2), mmap(2)) is refused, since the cache holds no text that is
+// Read answers read(2). A signal ends it where it waits. The target's own threads get no answer: a change of
+// the target, which others may be waiting for, would have to wait for them. What is read for the page cache (sendfile(2), splice(2), mmap(2)) is refused, since the cache holds no text that is
 // made anew each time, and no stream: who copies files calls read(2) then. Those reads come without a lock owner, and read(2)'s with one
 // (fuse_read_folio and fuse_direct_io, Linux 6.18).
 func (h *handle) Read(ctx context.Context, req *fuse.ReadRequest, resp *fuse.ReadResponse) error {
 	if req.Flags&fuse.ReadLockOwner == 0 {
 		return syscall.EINVAL
 	}
-	if h.h.Streams() && h.f.waited(req.Pid) {
+	if h.f.waited(req.Pid) {
 		return syscall.EDEADLK
 	}
 	b, err := h.h.Read(ctx, req.Offset, req.Size, req.FileFlags&fuse.OpenNonblock == 0)
@@ -53,6 +54,7 @@ func (h *handle) Write(_ context.Context, req *fuse.WriteRequest, resp *fuse.Wri
 
 // Release answers the last close(2).
 func (h *handle) Release(context.Context, *fuse.ReleaseRequest) error {
+	close(h.closed)
 	h.h.Close()
 	return nil
 }
@@ -67,7 +69,11 @@ func (h *handle) Poll(_ context.Context, req *fuse.PollRequest, resp *fuse.PollR
 	}
 	if w, ok := req.Wakeup(); ok && !h.waking.Swap(true) {
 		go func() {
-			<-more
+			select {
+			case <-h.closed:
+				return
+			case <-more:
+			}
 			h.waking.Store(false)
 			_ = h.f.server.NotifyPollWakeup(w) // who waited may be gone
 		}()
@@ -78,7 +84,7 @@ func (h *handle) Poll(_ context.Context, req *fuse.PollRequest, resp *fuse.PollR
 // numbers are the error numbers that reach programs, the most telling first.
 var numbers = []syscall.Errno{
 	unix.EAGAIN, unix.EBUSY, unix.EEXIST, unix.ENODEV, unix.ENOENT, unix.E2BIG, unix.ENOSPC, unix.ENOTDIR, unix.EOPNOTSUPP, unix.EILSEQ,
-	unix.EPERM, unix.EACCES, unix.ESHUTDOWN, unix.ESRCH, unix.ENOMEM, unix.EBADF, unix.EINVAL,
+	unix.EPERM, unix.EACCES, unix.ENAMETOOLONG, unix.ESHUTDOWN, unix.ESRCH, unix.ENOMEM, unix.EBADF, unix.EINVAL,
 }
 
 // failed is the error number that an error answers to.

@@ -58,6 +58,9 @@ func (n *node) Attr(_ context.Context, a *fuse.Attr) error {
 
 // Setattr truncates a file. Its owner, mode and times stay.
 func (n *node) Setattr(ctx context.Context, req *fuse.SetattrRequest, resp *fuse.SetattrResponse) error {
+	if n.f.waited(req.Pid) {
+		return syscall.EDEADLK
+	}
 	f, err := n.f.tree.Find(n.path)
 	switch {
 	case err != nil:
@@ -65,9 +68,6 @@ func (n *node) Setattr(ctx context.Context, req *fuse.SetattrRequest, resp *fuse
 	case req.Valid.Mode(), req.Valid.Uid(), req.Valid.Gid():
 		return syscall.EPERM
 	case req.Valid.Size():
-		if n.f.waited(req.Pid) {
-			return syscall.EDEADLK
-		}
 		if err := f.Truncate(); err != nil {
 			return failed(err)
 		}
@@ -75,8 +75,12 @@ func (n *node) Setattr(ctx context.Context, req *fuse.SetattrRequest, resp *fuse
 	return n.Attr(ctx, &resp.Attr)
 }
 
-// Lookup finds a file of a directory.
+// Lookup finds a file of a directory. What the target's own threads may have to wait for, they do not find: names that come and go with
+// changes of the target.
 func (n *node) Lookup(ctx context.Context, req *fuse.LookupRequest, resp *fuse.LookupResponse) (fs.Node, error) {
+	if n.path != "" && n.f.waited(req.Pid) {
+		return nil, syscall.EDEADLK
+	}
 	child := &node{f: n.f, path: path.Join(n.path, req.Name)}
 	f, err := n.f.tree.Find(child.path)
 	if err != nil {
@@ -113,10 +117,7 @@ func (*node) Create(context.Context, *fuse.CreateRequest, *fuse.CreateResponse) 
 
 // Mkdir makes an instance. The target's own threads can not, as they can not Write.
 func (n *node) Mkdir(_ context.Context, req *fuse.MkdirRequest) (fs.Node, error) {
-	switch {
-	case len(req.Name) > unix.NAME_MAX:
-		return nil, syscall.ENAMETOOLONG
-	case n.f.waited(req.Pid):
+	if n.f.waited(req.Pid) {
 		return nil, syscall.EDEADLK
 	}
 	child := &node{f: n.f, path: path.Join(n.path, req.Name)}
@@ -173,8 +174,11 @@ func (*node) Symlink(context.Context, *fuse.SymlinkRequest) (fs.Node, error) {
 // Mknod: see Create.
 func (*node) Mknod(context.Context, *fuse.MknodRequest) (fs.Node, error) { return nil, syscall.EPERM }
 
-// Open opens a file or a directory.
+// Open opens a file or a directory, but not for the target's own threads: see handle.Read.
 func (n *node) Open(_ context.Context, req *fuse.OpenRequest, resp *fuse.OpenResponse) (fs.Handle, error) {
+	if n.f.waited(req.Pid) {
+		return nil, syscall.EDEADLK
+	}
 	if req.Dir {
 		return n, nil
 	}
@@ -186,7 +190,7 @@ func (n *node) Open(_ context.Context, req *fuse.OpenRequest, resp *fuse.OpenRes
 	if err != nil {
 		return nil, failed(err)
 	}
-	h := &handle{f: n.f, h: open}
+	h := &handle{f: n.f, h: open, closed: make(chan struct{})}
 	resp.Flags |= fuse.OpenDirectIO
 	if h.h.Streams() {
 		resp.Flags |= fuse.OpenNonSeekable

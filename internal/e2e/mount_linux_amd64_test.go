@@ -368,3 +368,36 @@ func firstByte(m []byte) (b byte, err error) {
 	}()
 	return m[0], nil
 }
+
+// TestMountOwnThreads has a target go to its own files while its events change: it gets EDEADLK, and no change waits for it.
+func TestMountOwnThreads(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target := exec.Command("/bin/bash", "-c", `while [ "$x" != end ]; do
+	read -t 0.001 x
+	for f in tracing_on trace events/enable events/kprobes/e/enable instances/i/trace; do
+		{ : < "$0/$f"; } 2>> "$1"
+	done
+done`, dir, filepath.Join(t.TempDir(), "errors"))
+	in, err := target.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	errorsFile := target.Args[len(target.Args)-1]
+	if err := target.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = io.WriteString(in, "end\n")
+		_ = target.Wait()
+	})
+	m := mountAt(t, dir, "-p", fmt.Sprint(target.Process.Pid))
+	m.is(`mkdir instances/i; echo 'p:e libc.so.6:write' > kprobe_events`, "")
+	for range 20 {
+		m.is(`echo 1 > events/enable; echo 0 > events/enable; cat kprobe_profile > /dev/null`, "")
+	}
+	within(t, "the target has been told", func() bool {
+		b, err := os.ReadFile(errorsFile)
+		return err == nil && strings.Contains(string(b), "Resource deadlock avoided")
+	})
+}

@@ -92,9 +92,8 @@ func (s *Triggers) add(e *triggerEvent) {
 // errMixed is why an event's fields can not be told apart.
 const errMixed = "the probes of the event have not all the same arguments: say their types, name=arg:u64"
 
-// Filter gives an event the filter that its hits must pass to be shown; "" takes it away. In a live set it is not asked while the event
-// has no triggers: then whoever calls Hit lets no other hits come. The error is an *event.FilterError, ENOENT (there is no such event) or
-// EINVAL: the event's probes have not all the same fields.
+// Filter gives an event the filter that its hits must pass to be shown; "" takes it away. The error is an *event.FilterError, ENOENT (there
+// is no such event) or EINVAL: the event's probes have not all the same fields.
 func (s *Triggers) Filter(group, name, text string) error {
 	e, err := s.find(group, name)
 	if err != nil {

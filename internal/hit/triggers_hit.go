@@ -19,7 +19,7 @@ import (
 //   - a Count goes down when there was something to switch, and when callers are shown or histograms switched at each hit.
 func (s *Triggers) Hit(h *Hit, names Namer) Shown {
 	e := s.events[[2]string{h.Event.Group, h.Event.Name}]
-	if e == nil || len(e.triggers) == 0 && (e.filter == nil || s.host != nil) {
+	if e == nil || len(e.triggers) == 0 && e.filter == nil {
 		return Shown{Line: !s.off && (e == nil || !e.state.SoftDisabled)}
 	}
 	o, err := s.occurrence(h, names)

@@ -129,8 +129,7 @@ func (t *Tree) dir(name string) *File {
 		}
 		mode = privateDir
 	}
-	es := t.list(name)
-	if len(es) == 0 && name != "instances" {
+	if name != "events" && name != "instances" && len(t.list(name)) == 0 { // those two are there, and ask for what changes
 		return nil
 	}
 	return &File{Mode: mode, entries: func() ([]Entry, error) { return t.list(name), nil }}
