@@ -35,7 +35,7 @@ func (in *Instance) Write(commands string) error {
 func (in *Instance) Replace(commands string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if err := in.idle(in.probes); err != nil {
+	if err := in.disarmSpareable(in.probes); err != nil {
 		return err
 	}
 	in.drop(in.probes)
@@ -197,10 +197,18 @@ func (in *Instance) disarmSpareable(ps []*probe) error {
 	if err := in.idle(whole); err != nil {
 		return err
 	}
+	back := map[*Instance][]*probe{}
 	for _, o := range in.each() {
-		if err := o.disarm(ps); err != nil {
-			return err
+		armed := slices.DeleteFunc(slices.Clone(ps), func(p *probe) bool { return o.arming(p) == nil })
+		err := o.disarm(armed)
+		if err == nil {
+			back[o] = armed
+			continue
 		}
+		for o, ps := range back {
+			err = errors.Join(err, o.arm(ps))
+		}
+		return err
 	}
 	return nil
 }
@@ -282,7 +290,12 @@ func (in *Instance) inUse(e *entry) error {
 // forget drops the armings of probes that are gone.
 func (in *Instance) forget(gone map[*probe]bool) {
 	for _, o := range in.instances {
-		o.made = slices.DeleteFunc(o.made, func(a *arming) bool { return gone[a.probe] })
+		o.made = slices.DeleteFunc(o.made, func(a *arming) bool {
+			if gone[a.probe] {
+				o.gone += in.core.Counts(a.event).Lost
+			}
+			return gone[a.probe]
+		})
 	}
 	in.pollMu.Lock()
 	defer in.pollMu.Unlock()

@@ -3,7 +3,6 @@ package trace
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -47,6 +46,7 @@ type Instance struct {
 	missing *missing      // what the set needed last, and was not there
 	made    []*arming
 	before  uint64 // records that the target had lost when the buffer was last cleared
+	gone    uint64 // records that were lost of probes that have been deleted
 }
 
 // state is how an event stands in an instance. The zero value is that of one that is not enabled.
@@ -107,10 +107,19 @@ func (in *Instance) Close() error {
 
 // silence takes all triggers away and disables all events.
 func (in *Instance) silence() error {
+	if err := in.disarm(probesOf(in.order)); err != nil {
+		return err
+	}
+	in.drain()
 	in.pollMu.Lock()
 	in.set.Close()
+	for _, e := range in.order {
+		if in.state(e).live {
+			_ = in.set.SetEnabled(e.group, e.name, false) // it needs less
+		}
+	}
 	in.pollMu.Unlock()
-	return in.disable(slices.Clone(in.order))
+	return in.takeOut(in.order)
 }
 
 // state is how an event stands.

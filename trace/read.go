@@ -205,7 +205,7 @@ func (r *registry) cpus() int {
 
 // lost counts the instance's records that found the target's ring full.
 func (in *Instance) lost() uint64 {
-	var n uint64
+	n := in.gone
 	for _, a := range in.made {
 		n += in.core.Counts(a.event).Lost
 	}

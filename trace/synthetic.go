@@ -139,7 +139,7 @@ func (in *Instance) deletesSynthetic(line string) string {
 func (in *Instance) ReplaceDynamic() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if err := in.idle(in.probes); err != nil {
+	if err := in.disarmSpareable(in.probes); err != nil {
 		return err
 	}
 	if err := in.doSynthetic(in.synths.Truncate); err != nil {
