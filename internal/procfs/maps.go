@@ -3,6 +3,7 @@ package procfs
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"sort"
 	"strconv"
 	"strings"
@@ -56,6 +57,29 @@ func (m Map) Anonymous() bool { return m.Inode == 0 }
 
 // maxMaps bounds the lines taken from a maps file; vm.max_map_count cannot exceed it.
 const maxMaps = 1 << 24
+
+// tornReads bounds the readings of a text of mappings that is torn.
+const tornReads = 20
+
+// ReadMaps parses the text of /proc/PID/maps that read gives. The kernel writes that text in pieces: what is mapped, joined or
+// parted between two of them leaves mappings that overlap. Such a text is read again.
+func ReadMaps(read func() ([]byte, error)) (maps []Map, err error) {
+	for range tornReads {
+		text, bad := read()
+		if bad != nil {
+			return nil, bad
+		}
+		if maps, err = ParseMaps(text); err == nil {
+			return maps, nil
+		}
+	}
+	return nil, err
+}
+
+// MapsOf reads the mappings of a process by its directory in /proc, such as /proc/self.
+func MapsOf(dir string) ([]Map, error) {
+	return ReadMaps(func() ([]byte, error) { return os.ReadFile(dir + "/maps") })
+}
 
 // ParseMaps parses the text of /proc/PID/maps. Names may hold anything but a newline,
 // which the kernel writes as \012. Lines must be in order of address, not overlapping.

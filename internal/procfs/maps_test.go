@@ -1,6 +1,7 @@
 package procfs
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -79,4 +80,27 @@ func FuzzParseMaps(f *testing.F) {
 			t.Fatalf("gap %#x in %v", at, maps)
 		}
 	})
+}
+
+// TestReadMaps: a text that the kernel wrote while a mapping grew is read again, and one that stays wrong is told.
+func TestReadMaps(t *testing.T) {
+	torn := "c000000000-c000400000 rw-p 00000000 00:00 0\nc000200000-c000800000 rw-p 00000000 00:00 0\n"
+	whole := "c000000000-c000800000 rw-p 00000000 00:00 0\n"
+	reads := 0
+	maps, err := ReadMaps(func() ([]byte, error) {
+		if reads++; reads < 3 {
+			return []byte(torn), nil
+		}
+		return []byte(whole), nil
+	})
+	if err != nil || len(maps) != 1 || maps[0].End != 0xc000800000 || reads != 3 {
+		t.Errorf("%v, %v after %d readings", maps, err, reads)
+	}
+	if _, err := ReadMaps(func() ([]byte, error) { return []byte(torn), nil }); err == nil {
+		t.Error("mappings overlap, and no error")
+	}
+	gone := errors.New("gone")
+	if _, err := ReadMaps(func() ([]byte, error) { return nil, gone }); !errors.Is(err, gone) {
+		t.Errorf("%v, want %v", err, gone)
+	}
 }

@@ -105,21 +105,14 @@ func (p *Process) Tasks() ([]int, error) {
 
 // Maps reads the mappings of the process, in order of address.
 func (p *Process) Maps() ([]procfs.Map, error) {
-	var err error
-	for range 5 { // the text can be torn where the process maps at that moment
-		var b []byte
-		if b, err = p.readMaps(); err != nil {
-			return nil, fmt.Errorf("process %d: %w", p.pid, err)
-		}
-		var maps []procfs.Map
-		if maps, err = procfs.ParseMaps(b); err == nil && len(maps) == 0 {
-			return nil, fmt.Errorf("process %d: maps are empty: %w", p.pid, p.lost())
-		}
-		if err == nil {
-			return maps, nil
-		}
+	maps, err := procfs.ReadMaps(p.readMaps)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("process %d: %w", p.pid, err)
+	case len(maps) == 0:
+		return nil, fmt.Errorf("process %d: maps are empty: %w", p.pid, p.lost())
 	}
-	return nil, fmt.Errorf("process %d: %w", p.pid, err)
+	return maps, nil
 }
 
 func (p *Process) readMaps() ([]byte, error) {

@@ -245,11 +245,7 @@ func sameExe(pid int, exe procfs.FileID) bool {
 }
 
 func hasMapped(pid int, file procfs.FileID) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		return false
-	}
-	maps, err := procfs.ParseMaps(b)
+	maps, err := procfs.MapsOf(fmt.Sprintf("/proc/%d", pid))
 	if err != nil {
 		return false
 	}

@@ -62,11 +62,7 @@ func errHeld(pid int) error {
 // noTracer is an EBUSY if another process has put probes into this one. Its engine does not see our
 // lock, or was killed.
 func noTracer() error {
-	text, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return err
-	}
-	maps, err := procfs.ParseMaps(text)
+	maps, err := procfs.MapsOf("/proc/self")
 	if err != nil {
 		return err
 	}

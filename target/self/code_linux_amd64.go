@@ -3,7 +3,6 @@ package self
 import (
 	"fmt"
 	"math/bits"
-	"os"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -74,11 +73,7 @@ func (t *Target) mapPiece(lo, hi, need uint64) (*piece, error) {
 	if n := len(t.code); n > 0 {
 		size = max(size, t.code[n-1].Size)
 	}
-	text, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return nil, err
-	}
-	maps, err := procfs.ParseMaps(text)
+	maps, err := procfs.MapsOf("/proc/self")
 	if err != nil {
 		return nil, err
 	}

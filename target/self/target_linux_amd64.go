@@ -172,11 +172,7 @@ func (t *Target) Uprobe(*target.Uprobe) (target.ExternalProbe, error) {
 
 // Refresh looks at what is mapped now.
 func (t *Target) Refresh() (changed bool, err error) {
-	text, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return false, err
-	}
-	maps, err := procfs.ParseMaps(text)
+	maps, err := procfs.MapsOf("/proc/self")
 	if err != nil {
 		return false, err
 	}
