@@ -48,6 +48,7 @@ type Def struct {
 	Stack    int      // callers that a record is to hold, at most MaxStack; 0: none. No part of Text.
 	Hist     *Hist    // what hits are counted in, in place of records, where the code at the hit can do that; nil: nothing. No part of Text.
 	Copy     uint64   // tells events apart that are else the same, as those of several trace instances. No part of Text.
+	User     uint32   // who has defined it, where several share a target: names are each user's own. No part of Text.
 	kernel   bool     // see Parser
 	match    []string // of a deletion: what must match the definition, beyond its name
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/holder"
 )
 
 // endSignals are the signals that end what this command does. The kernel's default for each would
@@ -61,23 +63,33 @@ func unread(outs []*os.File) bool {
 
 // ending is how a trace is ended from outside: by a signal.
 type ending struct {
-	asked   chan struct{} // closed at the first signal
+	asked   <-chan struct{} // closed at the first signal
 	signals chan os.Signal
 	caught  []os.Signal
+	of      *holder.Session // whose client catches the signals; nil: this process does
 }
 
 // catchEnd catches the signals that end a trace, and calls asked at the first one. A write to
 // an output without a reader gives an error from now on, and no signal. Programs that are
 // started later have the default for all of them.
-func catchEnd(asked func()) *ending {
-	e := &ending{asked: make(chan struct{}), signals: make(chan os.Signal, 1)}
+func (c *console) catchEnd(asked func()) *ending {
+	ended := make(chan struct{})
+	e := &ending{asked: ended, signals: make(chan os.Signal, 1), of: c.of}
+	if e.of != nil {
+		go func() {
+			<-e.of.Ended
+			asked()
+			close(ended)
+		}()
+		return e
+	}
 	e.caught = endSignals()
 	signal.Notify(e.signals, e.caught...)
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	go func() {
 		<-e.signals
 		asked()
-		close(e.asked)
+		close(ended)
 	}()
 	return e
 }
@@ -88,6 +100,10 @@ func (e *ending) leaveKeys() { signal.Ignore(unix.SIGINT, unix.SIGQUIT) }
 
 // release has the next signal end the command at once: all probes are out.
 func (e *ending) release() {
+	if e.of != nil {
+		e.of.Out()
+		return
+	}
 	for _, s := range e.caught {
 		if !signal.Ignored(s) {
 			signal.Reset(s)

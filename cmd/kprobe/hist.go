@@ -68,9 +68,10 @@ type shown struct {
 	synth *event.Synthetic
 }
 
-func newHist() *cobra.Command {
+func newHist(con *console) *cobra.Command {
 	var g histogramming
 	f := &g.f
+	f.con = con
 	c := &cobra.Command{
 		Use:   "hist (-p PID | --guest SPEC | -- CMD ARGS…) PROBE HIST [PROBE HIST…]",
 		Short: "count the hits of probes by keys",
@@ -105,11 +106,11 @@ func (g *histogramming) run(args, cmd []string) error {
 	t.added = func(s tracee) error { return g.prepare(t, s) }
 	t.left = func() { g.print(t) }
 	t.sum = g.sum
-	if t.printed, err = newLines(lineOptions{path: f.out, format: f.format, stat: true, count: f.count}); err != nil {
+	if t.printed, err = newLines(lineOptions{con: f.con, path: f.out, format: f.format, stat: true, count: f.count}); err != nil {
 		return err
 	}
 	t.hits = newHitQueue(func(h *hit.Hit) { g.hit(t, h) }, t.printed.flush)
-	t.end = catchEnd(t.hits.takeAll)
+	t.end = f.con.catchEnd(t.hits.takeAll)
 	return errors.Join(t.run(defs, cmd), t.close())
 }
 
@@ -292,7 +293,7 @@ func (g *histogramming) hit(t *tracing, h *hit.Hit) {
 func (g *histogramming) print(t *tracing) {
 	load := func(h *hit.Histogram, entries []fetch.HistEntry, dropped uint64, ok bool, err error) {
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+			fmt.Fprintf(g.f.con.stderr, "kprobe: %v\n", err)
 		}
 		if ok {
 			h.Load(entries, dropped)

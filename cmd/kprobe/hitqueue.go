@@ -1,19 +1,23 @@
 package main
 
 import (
+	"maps"
 	"sync"
 
 	"kprobes.dev/kprobes/internal/hit"
 )
 
 // hitQueue takes hits from the ring at once and hands them on to a goroutine that may be
-// slower, so that printing does not hold up the reader. What it holds is bounded: when
-// the printer is too far behind, the reader waits, and the ring counts what it loses. Once the
+// slower, so that printing does not hold up the reader, who reads for others too. What it holds is bounded: when
+// the printer is too far behind, hits are lost, and counted. Once the
 // trace is to end it holds all that comes: the probes come out, whoever reads the lines or not.
 type hitQueue struct {
-	cur  *batch
 	free sync.Pool
 	done chan struct{}
+
+	in   sync.Mutex // held by who adds
+	cur  *batch
+	lost map[*hit.Event]uint64
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -35,7 +39,7 @@ const (
 
 // newHitQueue starts the goroutine: f gets each hit, idle is called when none is left.
 func newHitQueue(f func(*hit.Hit), idle func()) *hitQueue {
-	q := &hitQueue{done: make(chan struct{})}
+	q := &hitQueue{done: make(chan struct{}), lost: map[*hit.Event]uint64{}}
 	q.changed.L = &q.mu
 	q.free.New = func() any { return &batch{recs: make([]byte, 0, batchBytes+64<<10)} }
 	q.cur = q.free.Get().(*batch)
@@ -72,48 +76,65 @@ func (q *hitQueue) next() (b *batch, last bool) {
 	}
 	b, q.full[0] = q.full[0], nil
 	q.full = q.full[1:]
-	q.changed.Broadcast()
 	return b, len(q.full) == 0
 }
 
 // add takes a hit.
 func (q *hitQueue) add(h *hit.Hit) {
+	q.in.Lock()
+	defer q.in.Unlock()
 	b := q.cur
 	n := len(b.recs)
 	if n+len(h.Rec) > cap(b.recs) {
-		q.flush()
+		q.handOn()
 		b, n = q.cur, 0
 	}
 	b.recs = append(b.recs, h.Rec...)
 	b.hits = append(b.hits, *h)
 	b.hits[len(b.hits)-1].Rec = b.recs[n:len(b.recs):len(b.recs)]
 	if len(b.recs) >= batchBytes {
-		q.flush()
+		q.handOn()
 	}
 }
 
 // flush hands on what has been taken.
 func (q *hitQueue) flush() {
+	q.in.Lock()
+	defer q.in.Unlock()
+	q.handOn()
+}
+
+// handOn is flush. Precondition: q.in is held.
+func (q *hitQueue) handOn() {
 	if len(q.cur.hits) == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.full) >= maxBatches && !q.endless {
-		q.changed.Wait()
+	if len(q.full) >= maxBatches && !q.endless {
+		for i := range q.cur.hits {
+			q.lost[q.cur.hits[i].Event]++
+		}
+		q.cur.hits, q.cur.recs = q.cur.hits[:0], q.cur.recs[:0]
+		return
 	}
 	q.full = append(q.full, q.cur)
 	q.cur = q.free.Get().(*batch)
-	q.changed.Broadcast()
+	q.changed.Signal()
 }
 
-// takeAll has the queue take all that comes from now on, and nobody wait for the printer. It
-// may be called while another goroutine does.
+// losses are the hits that were lost, by event.
+func (q *hitQueue) losses() map[*hit.Event]uint64 {
+	q.in.Lock()
+	defer q.in.Unlock()
+	return maps.Clone(q.lost)
+}
+
+// takeAll has the queue take all that comes from now on.
 func (q *hitQueue) takeAll() {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.endless = true
-	q.mu.Unlock()
-	q.changed.Broadcast()
 }
 
 // close hands on the rest and waits until all has been used.

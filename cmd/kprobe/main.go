@@ -25,21 +25,24 @@ func main() {
 // does not run for every few megabytes while thousands of probes are made: they stay.
 var ballast = make([]byte, 24<<20)
 
-func run(args []string) int {
-	root := newRoot()
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	err := checkVerb(root, args)
+func run(args []string) int { return ownConsole(args).run() }
+
+// run runs the command line and gives its exit status.
+func (c *console) run() int {
+	root := newRoot(c)
+	root.SetArgs(c.args)
+	root.SetOut(c.table)
+	err := checkVerb(root, c.args)
 	if err == nil {
 		err = root.Execute()
 	}
-	if lost := stdout.Err(); !errors.Is(err, lost) {
+	if lost := c.table.Err(); !errors.Is(err, lost) {
 		err = errors.Join(err, lost)
 	}
-	return status(err)
+	return status(c.stderr, err)
 }
 
-func newRoot() *cobra.Command {
+func newRoot(con *console) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kprobe VERB",
 		Short:         "break into almost any instruction of a running program, and let it go on",
@@ -55,6 +58,6 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("kprobe {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newTrace(), newHist(), newMount(), newStat(), newRecord(), newReport(), newFuncs(), newList(), newDetach(), newDemo(), newDemoApp(), newDemoHit(), newBench(), newWorkload(), newOwn(), newAttachTimer(), newDoctor(), newGuest())
+	root.AddCommand(newTrace(con), newHist(con), newMount(con), newStat(con), newRecord(con), newReport(), newFuncs(), newList(), newDetach(), newHold(), newDemo(), newDemoApp(), newDemoHit(), newBench(), newWorkload(), newOwn(), newAttachTimer(), newDoctor(), newGuest())
 	return root
 }

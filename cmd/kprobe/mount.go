@@ -34,7 +34,7 @@ type mounting struct {
 	keep int // bytes of each CPU
 }
 
-func newMount() *cobra.Command {
+func newMount(con *console) *cobra.Command {
 	var m mounting
 	c := &cobra.Command{
 		Use:   "mount (-p PID | --guest SPEC) DIR | mount DIR -- CMD ARGS…",

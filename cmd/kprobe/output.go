@@ -57,6 +57,7 @@ func writeError(name string, err error) error {
 
 // lineOptions says what is printed, and where.
 type lineOptions struct {
+	con    *console
 	path   string // "": stdout
 	format string // text or json
 	stat   bool   // nothing but the summary
@@ -79,9 +80,9 @@ type lines struct {
 
 // newLines opens the output.
 func newLines(o lineOptions) (*lines, error) {
-	l := &lines{lineOptions: o, file: os.Stdout, name: stdout.name, full: make(chan struct{})}
+	l := &lines{lineOptions: o, file: o.con.stdout, name: stdout.name, full: make(chan struct{})}
 	if o.path != "" {
-		file, err := os.Create(o.path)
+		file, err := os.Create(o.con.path(o.path))
 		if err != nil {
 			return nil, err
 		}
@@ -161,7 +162,7 @@ func (l *lines) finish() error {
 	if l.err == nil && l.noReader() {
 		l.failed(unix.EPIPE)
 	}
-	if l.file != os.Stdout {
+	if l.file != l.con.stdout {
 		if err := l.file.Close(); l.err == nil {
 			l.failed(err)
 		}

@@ -31,9 +31,10 @@ type recording struct {
 	err     error
 }
 
-func newRecord() *cobra.Command {
+func newRecord(con *console) *cobra.Command {
 	var g recording
 	f := &g.f
+	f.con = con
 	c := &cobra.Command{
 		Use:   "record (-p PID | --guest SPEC | -- CMD ARGS…) PROBE…",
 		Short: "record the hits of probes to a trace.dat file",
@@ -77,24 +78,24 @@ func (g *recording) run(cmd []string) error {
 	}
 	t := &tracing{f: f, added: g.prepare}
 	g.t = t
-	if t.printed, err = newLines(lineOptions{format: f.format, stat: true, count: f.count}); err != nil {
+	if t.printed, err = newLines(lineOptions{con: f.con, format: f.format, stat: true, count: f.count}); err != nil {
 		return err
 	}
 	t.hits = newHitQueue(g.hit, func() {})
-	t.end = catchEnd(t.hits.takeAll)
+	t.end = f.con.catchEnd(t.hits.takeAll)
 	err = errors.Join(t.run(defs, cmd), t.close(), g.err)
 	if g.to != nil {
 		err = errors.Join(err, g.to.Close(runtime.NumCPU()))
 	}
 	if g.damaged > 0 {
-		fmt.Fprintf(os.Stderr, "kprobe: %d records were damaged and are left out\n", g.damaged)
+		fmt.Fprintf(f.con.stderr, "kprobe: %d records were damaged and are left out\n", g.damaged)
 	}
 	return err
 }
 
 // prepare makes the file.
 func (g *recording) prepare(s tracee) (err error) {
-	g.to, err = tracedat.Create(g.f.out, s.Names(), system(), "kprobe "+version())
+	g.to, err = tracedat.Create(g.f.con.path(g.f.out), s.Names(), system(), "kprobe "+version())
 	return err
 }
 

@@ -34,9 +34,10 @@ type statting struct {
 	lines  int
 }
 
-func newStat() *cobra.Command {
+func newStat(con *console) *cobra.Command {
 	var g statting
 	f := &g.f
+	f.con = con
 	c := &cobra.Command{
 		Use:   "stat (-p PID | --guest SPEC | -- CMD ARGS…) PROBE…",
 		Short: "count the hits of probes, and print rates at intervals",
@@ -87,11 +88,11 @@ func (g *statting) run(cmd []string) error {
 			g.print()
 		}
 	}
-	if t.printed, err = newLines(lineOptions{path: f.out, format: f.format}); err != nil {
+	if t.printed, err = newLines(lineOptions{con: f.con, path: f.out, format: f.format}); err != nil {
 		return err
 	}
 	t.hits = newHitQueue(func(*hit.Hit) {}, func() {})
-	t.end = catchEnd(t.hits.takeAll)
+	t.end = f.con.catchEnd(t.hits.takeAll)
 	return errors.Join(t.run(defs, cmd), t.close())
 }
 

@@ -3,7 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"strings"
 
 	"kprobes.dev/kprobes/event"
@@ -38,13 +38,13 @@ func withoutStatus(err error) error {
 
 // status reports an error and gives the exit status for it. A child's is ours only if nothing
 // of our own failed.
-func status(err error) int {
+func status(w io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}
 	var st statusError
 	if own := withoutStatus(err); own != nil {
-		report(own)
+		report(w, own)
 		err = own
 	} else if errors.As(err, &st) {
 		return int(st)
@@ -57,20 +57,20 @@ func status(err error) int {
 
 // report writes an error for people: a definition's with its column marked, each of
 // several by itself.
-func report(err error) {
+func report(w io.Writer, err error) {
 	if u, ok := err.(usageError); ok {
 		err = u.err
 	}
 	if many, ok := joined(err); ok {
 		for _, e := range many {
-			report(e)
+			report(w, e)
 		}
 		return
 	}
-	fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+	fmt.Fprintf(w, "kprobe: %v\n", err)
 	var e *event.Error
 	if errors.As(err, &e) {
 		_, marked, _ := strings.Cut(e.Detail(), "\n")
-		fmt.Fprint(os.Stderr, marked)
+		fmt.Fprint(w, marked)
 	}
 }

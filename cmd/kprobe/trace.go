@@ -14,8 +14,8 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 )
 
-func newTrace() *cobra.Command {
-	var f traceFlags
+func newTrace(con *console) *cobra.Command {
+	f := traceFlags{con: con}
 	c := &cobra.Command{
 		Use:   "trace (-p PID | -k | --guest SPEC | -- CMD ARGS…) PROBE…",
 		Short: "probe a process or a kernel and print a line for each hit",
@@ -40,7 +40,7 @@ func (f *traceFlags) run(cmd []string) error {
 		return err
 	}
 	t := &tracing{f: f}
-	if t.printed, err = newLines(lineOptions{path: f.out, format: f.format, stat: f.stat, count: f.count}); err != nil {
+	if t.printed, err = newLines(lineOptions{con: f.con, path: f.out, format: f.format, stat: f.stat, count: f.count}); err != nil {
 		return err
 	}
 	show := t.printed.hit
@@ -51,7 +51,7 @@ func (f *traceFlags) run(cmd []string) error {
 		show = newTriggering(t).hit
 	}
 	t.hits = newHitQueue(show, t.printed.flush)
-	t.end = catchEnd(t.hits.takeAll)
+	t.end = f.con.catchEnd(t.hits.takeAll)
 	return errors.Join(t.run(defs, cmd), t.close())
 }
 
@@ -101,13 +101,13 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 		return errors.Join(err, t.s.Leave(nil), t.s.Close())
 	}
 	if !t.f.quiet {
-		t.s.Waiting(waiting)
-		t.s.Inlined(inlined)
+		t.s.Waiting(t.waiting)
+		t.s.Inlined(t.inlined)
 	}
 	if t.f.verbose {
-		t.s.Slower(slower)
-		t.s.Stubs(stubs)
-		t.s.LeftOut(leftOut)
+		t.s.Slower(t.slower)
+		t.s.Stubs(t.stubs)
+		t.s.LeftOut(t.leftOut)
 	}
 	if err = t.s.Run(); err != nil {
 		return errors.Join(err, t.s.Close())
@@ -139,33 +139,33 @@ func (t *tracing) skipped(name string, why error) {
 		if errors.As(why, &bad) && bad.Err != nil {
 			why = bad.Err
 		}
-		fmt.Fprintf(os.Stderr, "kprobe: %s is left out: %v\n", name, why)
+		fmt.Fprintf(t.f.con.stderr, "kprobe: %s is left out: %v\n", name, why)
 	}
 }
 
 // waiting tells of an event whose object is not there: it may also be mistyped.
-func waiting(name string, why error) {
-	fmt.Fprintf(os.Stderr, "kprobe: %s waits for its object: %v\n", name, why)
+func (t *tracing) waiting(name string, why error) {
+	fmt.Fprintf(t.f.con.stderr, "kprobe: %s waits for its object: %v\n", name, why)
 }
 
 // inlined tells of an event at a call that was inlined.
-func inlined(name, function, place string) {
-	fmt.Fprintf(os.Stderr, "kprobe: %s is %s, inlined in %s\n", name, function, place)
+func (t *tracing) inlined(name, function, place string) {
+	fmt.Fprintf(t.f.con.stderr, "kprobe: %s is %s, inlined in %s\n", name, function, place)
 }
 
 // slower tells of an event that has not the fastest tactic, and why.
-func slower(name, tactic string, why error) {
-	fmt.Fprintf(os.Stderr, "kprobe: %s has tactic=%s: %v\n", name, tactic, why)
+func (t *tracing) slower(name, tactic string, why error) {
+	fmt.Fprintf(t.f.con.stderr, "kprobe: %s has tactic=%s: %v\n", name, tactic, why)
 }
 
 // stubs tells of a return probe that does not stand at its function's exits, and why.
-func stubs(name string, why error) {
-	fmt.Fprintf(os.Stderr, "kprobe: %s has returns=%s: %v\n", name, kprobes.ReturnsTrampoline, why)
+func (t *tracing) stubs(name string, why error) {
+	fmt.Fprintf(t.f.con.stderr, "kprobe: %s has returns=%s: %v\n", name, kprobes.ReturnsTrampoline, why)
 }
 
 // leftOut tells of a parameter that $arg* does not record.
-func leftOut(name, param, why string) {
-	fmt.Fprintf(os.Stderr, "kprobe: %s leaves out parameter %s: %s\n", name, param, why)
+func (t *tracing) leftOut(name, param, why string) {
+	fmt.Fprintf(t.f.con.stderr, "kprobe: %s leaves out parameter %s: %s\n", name, param, why)
 }
 
 // loop reads until the target ends, somebody stops it, or enough was read. A goroutine of its own reads:
@@ -249,7 +249,7 @@ func (t *tracing) follow(pending <-chan struct{}) {
 func (t *tracing) sync() (ended bool) {
 	ended, err := t.s.Sync()
 	if err != nil && (ended || !t.f.quiet) {
-		fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+		fmt.Fprintf(t.f.con.stderr, "kprobe: %v\n", err)
 	}
 	return ended
 }
@@ -266,7 +266,7 @@ const (
 // summary writes the last lines: one for each event.
 func (t *tracing) summary() {
 	for _, r := range t.s.Remarks() {
-		fmt.Fprintf(os.Stderr, "kprobe: %s\n", r)
+		fmt.Fprintf(t.f.con.stderr, "kprobe: %s\n", r)
 	}
 	all := t.s.Totals()
 	if t.sum != nil {
@@ -274,17 +274,17 @@ func (t *tracing) summary() {
 	}
 	for _, s := range all {
 		for _, b := range s.bugs {
-			fmt.Fprintf(os.Stderr, "kprobe: %s\n", b)
+			fmt.Fprintf(t.f.con.stderr, "kprobe: %s\n", b)
 		}
 	}
 	for _, s := range all {
 		if t.f.format == "json" {
 			b, err := json.Marshal(s)
 			if err == nil {
-				fmt.Fprintf(os.Stderr, "%s\n", b)
+				fmt.Fprintf(t.f.con.stderr, "%s\n", b)
 			}
 			continue
 		}
-		s.print(os.Stderr)
+		s.print(t.f.con.stderr)
 	}
 }

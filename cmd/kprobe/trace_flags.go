@@ -20,6 +20,7 @@ import (
 
 // traceFlags are the flags of kprobe trace.
 type traceFlags struct {
+	con      *console
 	of       subject
 	probes   []string // by -e
 	others   []string // without a flag
@@ -156,7 +157,7 @@ func (f *traceFlags) definitions() ([]*event.Def, error) {
 	var defs []*event.Def
 	var errs []error
 	if f.file != "" {
-		r, err := os.Open(f.file)
+		r, err := os.Open(f.con.path(f.file))
 		if err != nil {
 			return nil, err
 		}

@@ -65,7 +65,7 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 	evs = c.addHooks(evs, o)
 	if err := c.number(evs); err != nil {
 		for _, e := range evs {
-			c.namer.Release(e.Name)
+			c.namer(e.Def).Release(e.Name)
 		}
 		return nil, false, err
 	}

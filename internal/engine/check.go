@@ -52,7 +52,7 @@ func (c *Core) tryDefine(d *event.Def, o *AddOptions) ([]*Event, error) {
 // undefine takes back the events of tryDefine.
 func (c *Core) undefine(evs []*Event) {
 	for _, e := range evs {
-		c.namer.Release(e.Name)
+		c.namer(e.Def).Release(e.Name)
 		c.forgetUnused(e)
 	}
 }

@@ -38,7 +38,7 @@ type Core struct {
 	fns       map[uint64]*function // by address: those that have events, and those that were looked at for one
 	numbers   *instances.Numbers   // of events that are gone
 	reclaimer *instances.Reclaimer // of calls' instances
-	namer     event.Namer
+	namers    map[uint32]*event.Namer // by user: event.Def.User
 	seq       int            // of the next event that is registered
 	most      int            // see Options.MaxEvents
 	shown     func([]*Event) // see Options.Show

@@ -34,19 +34,37 @@ func newEvent(d *event.Def, c *Core, o *AddOptions) *Event {
 // name gives an event its name: its own, which must be free, or one that is made up.
 func (c *Core) name(e *Event) error {
 	if e.Name == "" {
-		e.Name = c.namer.Name(e.Def, e.Def.Place)
+		e.Name = c.namer(e.Def).Name(e.Def, e.Def.Place)
 		return nil
 	}
 	for _, o := range append(c.events, c.batch...) {
-		if o != nil && !o.ended && o.Group == e.Group && o.Name == e.Name {
+		if o != nil && !o.ended && o.sameName(e) {
 			if err := e.Def.Appends(o.Def); err != nil {
 				return err
 			}
 			break
 		}
 	}
-	c.namer.Reserve(e.Name)
+	c.namer(e.Def).Reserve(e.Name)
 	return nil
+}
+
+// namer knows the names of the events that the user of a definition has.
+func (c *Core) namer(d *event.Def) *event.Namer {
+	n := c.namers[d.User]
+	if n == nil {
+		n = new(event.Namer)
+		if c.namers == nil {
+			c.namers = map[uint32]*event.Namer{}
+		}
+		c.namers[d.User] = n
+	}
+	return n
+}
+
+// sameName says whether two events of one user have the same name.
+func (e *Event) sameName(o *Event) bool {
+	return e.Def.User == o.Def.User && e.Group == o.Group && e.Name == o.Name
 }
 
 // locate ties an event to a place: its function, its points and its program.

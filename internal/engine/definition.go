@@ -26,7 +26,7 @@ func (c *Core) define(d *event.Def, o *AddOptions) ([]*Event, error) {
 // nameAlike makes the events of one definition one event for whoever reads their records: they have one name.
 func (c *Core) nameAlike(d *event.Def, evs []*Event) error {
 	for _, e := range evs {
-		c.namer.Release(e.Name)
+		c.namer(d).Release(e.Name)
 	}
 	all := Event{Def: d, Group: d.Group, Name: d.Name}
 	if err := c.name(&all); err != nil {
@@ -34,7 +34,7 @@ func (c *Core) nameAlike(d *event.Def, evs []*Event) error {
 	}
 	for i, e := range evs {
 		if e.Name = all.Name; i > 0 {
-			c.namer.Reserve(all.Name)
+			c.namer(d).Reserve(all.Name)
 		}
 	}
 	return nil
@@ -131,7 +131,7 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 			e, err := evs[i].e, evs[i].err
 			switch {
 			case err == nil:
-				e.Name = c.namer.Unique(evs[i].base)
+				e.Name = c.namer(d).Unique(evs[i].base)
 				out = append(out, e)
 			case o.Skip == nil, errors.Is(err, target.ErrGone):
 				return nil, err

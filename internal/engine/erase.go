@@ -20,7 +20,7 @@ func (c *Core) erase(evs []*Event) (ids []int) {
 		}
 		e.ended = true
 		e.release()
-		c.namer.Release(e.Name)
+		c.namer(e.Def).Release(e.Name)
 		if f := e.fn; f != nil {
 			f.drop(e)
 			if e.serves() { // its code is in, and another's could not be put in

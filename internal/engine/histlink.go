@@ -71,7 +71,7 @@ func (c *Core) linkHists(evs []*Event) error {
 
 // onlyOne says whether no other event has the name of one: they would share a histogram.
 func (c *Core) onlyOne(e *Event) bool {
-	same := func(o *Event) bool { return o != nil && o != e && !o.ended && o.Group == e.Group && o.Name == e.Name }
+	same := func(o *Event) bool { return o != nil && o != e && !o.ended && o.sameName(e) }
 	return !slices.ContainsFunc(c.events, same) && !slices.ContainsFunc(c.batch, same)
 }
 

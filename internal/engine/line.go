@@ -55,12 +55,12 @@ func (c *Core) definePlace(d *event.Def, m *symbol.Module, pc uint64, inlined st
 	}
 	if !many {
 		if e.Name == "" {
-			e.Name = c.namer.Name(d, d.Place)
+			e.Name = c.namer(d).Name(d, d.Place)
 			return e, nil
 		}
 		return e, c.name(e)
 	}
-	e.Name = c.namer.Unique(cmp.Or(d.Name, d.BaseName(d.Place)))
+	e.Name = c.namer(d).Unique(cmp.Or(d.Name, d.BaseName(d.Place)))
 	return e, nil
 }
 

@@ -30,7 +30,7 @@ func (c *Core) remove(evs []*Event, also stopping) error {
 			inFlight = append(inFlight, e)
 		}
 		e.release()
-		c.namer.Release(e.Name)
+		c.namer(e.Def).Release(e.Name)
 		if e.fn != nil {
 			e.fn.drop(e)
 			fns[e.fn] = true
