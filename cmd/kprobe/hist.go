@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -100,6 +99,9 @@ func (g *histogramming) run(args, cmd []string) error {
 	}
 	defs, err := g.definitions(args)
 	if err != nil {
+		return err
+	}
+	if ok, err := f.elsewhere(cmd); ok || err != nil {
 		return err
 	}
 	t := &tracing{f: f}

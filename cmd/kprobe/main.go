@@ -39,6 +39,9 @@ func (c *console) run() int {
 	if lost := c.table.Err(); !errors.Is(err, lost) {
 		err = errors.Join(err, lost)
 	}
+	if c.again {
+		return 0 // it will be run elsewhere
+	}
 	return status(c.stderr, err)
 }
 

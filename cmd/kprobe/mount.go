@@ -30,12 +30,13 @@ The files are there until DIR is unmounted, the target ends, or this command is 
 
 // mounting is a run of the verb mount.
 type mounting struct {
+	con  *console
 	of   subject
 	keep int // bytes of each CPU
 }
 
 func newMount(con *console) *cobra.Command {
-	var m mounting
+	m := mounting{con: con}
 	c := &cobra.Command{
 		Use:   "mount (-p PID | --guest SPEC) DIR | mount DIR -- CMD ARGS…",
 		Short: "mount the files of tracefs for a process or a guest",
@@ -58,7 +59,7 @@ func (m *mounting) run(dir string, cmd []string) error {
 	if err := m.check(cmd); err != nil {
 		return err
 	}
-	end := catchEnd(func() {})
+	end := m.con.catchEnd(func() {})
 	s, err := m.open(cmd)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 
@@ -74,6 +73,9 @@ func (g *recording) run(cmd []string) error {
 	}
 	defs, err := f.definitions()
 	if err != nil {
+		return err
+	}
+	if ok, err := f.elsewhere(cmd); ok || err != nil {
 		return err
 	}
 	t := &tracing{f: f, added: g.prepare}

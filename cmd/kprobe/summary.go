@@ -32,17 +32,17 @@ type total struct {
 // aggregatedByReader: the hits make records, which kprobe counts.
 const aggregatedByReader = "reader"
 
-// totals sums the events up; probes that share a name are one event.
-func totals(core *kprobes.Core, evs []*kprobes.Event) []*total {
+// totals sums the events up; probes that share a name are one event. form tells how an event is, or was last, armed.
+func totals(core *kprobes.Core, evs []*kprobes.Event, form func(*kprobes.Event) string) []*total {
 	var out []*total
 	byName := map[string]*total{}
 	for _, e := range evs {
 		n := core.Counts(e)
-		tactic, _ := e.Form()
+		tactic := form(e)
 		key := e.Group + "/" + e.Name
 		s := byName[key]
 		if s == nil {
-			s = &total{Event: key, name: e.Name, Tactic: string(tactic)}
+			s = &total{Event: key, name: e.Name, Tactic: tactic}
 			byName[key] = s
 			out = append(out, s)
 			if e.Def.Filter != "" {
@@ -52,7 +52,7 @@ func totals(core *kprobes.Core, evs []*kprobes.Event) []*total {
 				s.Unwound, s.Active = new(uint64), new(uint64)
 			}
 		}
-		s.add(n, string(tactic))
+		s.add(n, tactic)
 		s.returns(n, e)
 	}
 	return out

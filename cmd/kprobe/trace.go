@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +11,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/hit"
 )
 
 func newTrace(con *console) *cobra.Command {
@@ -39,6 +39,9 @@ func (f *traceFlags) run(cmd []string) error {
 	if err != nil {
 		return err
 	}
+	if ok, err := f.elsewhere(cmd); ok || err != nil {
+		return err
+	}
 	t := &tracing{f: f}
 	if t.printed, err = newLines(lineOptions{con: f.con, path: f.out, format: f.format, stat: f.stat, count: f.count}); err != nil {
 		return err
@@ -56,14 +59,25 @@ func (f *traceFlags) run(cmd []string) error {
 }
 
 // open makes what is traced. Each kind of target has its own flags.
-func (f *traceFlags) open(cmd []string) (tracee, error) {
+func (t *tracing) open(cmd []string) (tracee, error) {
+	f := t.f
 	switch {
+	case f.con.host != nil:
+		return f.con.host.join(f, t.hits.add)
 	case f.of.kernel:
 		return openKernel(f)
 	case f.of.guest != "":
 		return openGuest(f.of.guest)
 	}
 	return openProcess(f.of.pid, cmd, f.buffer, f.counters, textModes[f.text])
+}
+
+// elsewhere runs the verb in the process that holds what it probes, if it is to: see console.elsewhere.
+func (f *traceFlags) elsewhere(cmd []string) (ok bool, err error) {
+	if f.con.host != nil || f.alone || f.of.kernel || f.of.guest != "" || len(cmd) > 0 {
+		return false, nil
+	}
+	return f.con.elsewhere(f.of.pid)
 }
 
 // tracing is one run of the verb.
@@ -78,6 +92,8 @@ type tracing struct {
 	left  func()
 	// What triggers have counted of the events, for the summary.
 	sum func([]*total)
+	// Hits that were lost since nobody printed them in time.
+	lost map[*hit.Event]uint64
 	// What the verb stat does at intervals.
 	every  time.Duration
 	ticked func()
@@ -85,7 +101,7 @@ type tracing struct {
 
 // run traces, and ends with nothing of the tracer's in the target.
 func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
-	if t.s, err = t.f.open(cmd); err != nil {
+	if t.s, err = t.open(cmd); err != nil {
 		return err
 	}
 	if len(cmd) > 0 {
@@ -126,6 +142,7 @@ func (t *tracing) close() error {
 		return nil
 	}
 	t.hits.close()
+	t.lost = t.hits.losses()
 	t.hits = nil
 	if t.left != nil {
 		t.left()
@@ -177,7 +194,7 @@ func (t *tracing) loop() {
 		t.read(stop, pending)
 	}()
 	t.follow(pending)
-	t.hits.takeAll() // else the reader may wait for the printer
+	t.hits.takeAll()
 	close(stop)
 	<-ended
 }
@@ -271,6 +288,13 @@ func (t *tracing) summary() {
 	all := t.s.Totals()
 	if t.sum != nil {
 		t.sum(all)
+	}
+	for e, n := range t.lost {
+		for _, s := range all {
+			if s.Event == e.Group+"/"+e.Name {
+				s.Lost += n
+			}
+		}
 	}
 	for _, s := range all {
 		for _, b := range s.bugs {

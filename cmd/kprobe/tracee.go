@@ -125,7 +125,13 @@ func (e *probed) Pending() bool { return e.core.Stats().Pending }
 
 func (e *probed) Leave(f func(*hit.Hit)) error { return e.core.Close(f) }
 
-func (e *probed) Totals() []*total { return totals(e.core, e.evs) }
+func (e *probed) Totals() []*total { return totals(e.core, e.evs, formOf) }
+
+// formOf tells how an event is armed.
+func formOf(e *kprobes.Event) string {
+	tactic, _ := e.Form()
+	return string(tactic)
+}
 
 // Remarks tell of probes that had to wait for a thread.
 func (e *probed) Remarks() []string {

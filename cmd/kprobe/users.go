@@ -1,0 +1,281 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine/records"
+	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// newHold makes the verb of the process that holds a target for others. Nobody but kprobe itself calls it.
+func newHold() *cobra.Command {
+	return &cobra.Command{Use: "hold", Short: "hold a target for other kprobes", Hidden: true, Args: noArgs, RunE: func(*cobra.Command, []string) error {
+		return holder.Serve(newHost())
+	}}
+}
+
+// host has the engine of one target, and those who use it: each command line is a user, with events of its own. The first one opens the
+// target, and with the last one's end the host gives it up, and ends.
+type host struct {
+	done   chan struct{}
+	opened chan struct{} // closed once base is there, or never will be
+
+	mu       sync.Mutex // held while users come and go
+	base     *tracedProcess
+	buffer   int
+	text     string
+	ending   bool // nobody can come any more
+	sessions int
+	users    int
+	last     uint32 // the number that was given out last
+
+	pollMu sync.Mutex // held while records are read; taken after mu
+	takers map[uint32]*user
+}
+
+func newHost() *host {
+	return &host{done: make(chan struct{}), opened: make(chan struct{}), takers: map[uint32]*user{}}
+}
+
+// Done implements holder.Host.
+func (h *host) Done() <-chan struct{} { return h.done }
+
+// Target implements holder.Host.
+func (h *host) Target() (mem string, ok bool) {
+	<-h.opened
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.base == nil || h.ending {
+		return "", false
+	}
+	return fmt.Sprintf("/proc/%d/mem", h.base.s.proc.PID()), true
+}
+
+// Serve implements holder.Host.
+func (h *host) Serve(s *holder.Session) (status int, ok bool) {
+	h.mu.Lock()
+	h.sessions++
+	h.mu.Unlock()
+	c := &console{args: s.Args, stdout: s.Files.Out, stderr: s.Files.Err, host: h, of: s, left: make(chan struct{})}
+	c.table = &checked{name: stdout.name, w: c.stdout}
+	c.dir, c.root = fdPath(s.Files.Dir), fdPath(s.Files.Root)
+	ended := make(chan int, 1)
+	go func() { ended <- c.run() }()
+	select {
+	case status = <-ended:
+	case <-s.Gone:
+		select {
+		case status = <-ended:
+		case <-c.left: // what it still has to print may never be read
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sessions--; h.sessions == 0 && h.users == 0 {
+		h.end()
+		close(h.done)
+	}
+	return status, !c.again
+}
+
+// end has nobody come any more. Precondition: h.mu is held.
+func (h *host) end() {
+	h.ending = true
+	select {
+	case <-h.opened:
+	default:
+		close(h.opened)
+	}
+}
+
+// fdPath is a path that leads through an open file.
+func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// errAgain says that the target is about to be given up: who asks again gets it, or is told who has it.
+var errAgain = errors.New("the target is being given up")
+
+// user is a command line's part of a target that others use too.
+type user struct {
+	probed
+	h    *host
+	con  *console
+	id   uint32
+	take func(*hit.Hit)
+	n    atomic.Int64 // hits that it was given
+	last bool         // nobody else was left when it ended
+	// How its events were armed when they were taken out.
+	tactics map[*kprobes.Event]string
+
+	mu    sync.Mutex
+	errs  []error // of changes in the target, not told yet
+	ended bool
+}
+
+// join makes a command line a user of the target; take gets its hits.
+func (h *host) join(f *traceFlags, take func(*hit.Hit)) (*user, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ending {
+		f.con.again = true
+		return nil, errAgain
+	}
+	if h.base == nil {
+		base, err := openProcess(f.of.pid, nil, f.buffer, false, textModes[f.text])
+		if err == nil {
+			if err = base.s.proc.Lock(); err != nil {
+				err = errors.Join(err, base.Close())
+			}
+		}
+		if err != nil {
+			var held *process.HeldError
+			f.con.again = errors.As(err, &held) && held.Holder.PID != held.PID
+			h.end()
+			return nil, err
+		}
+		h.base, h.buffer, h.text = base, f.buffer, f.text
+		close(h.opened)
+	}
+	if err := h.agrees(f); err != nil {
+		return nil, err
+	}
+	h.last++
+	h.users++
+	u := &user{probed: probed{core: h.base.core}, h: h, con: f.con, id: h.last, take: take}
+	h.pollMu.Lock()
+	defer h.pollMu.Unlock()
+	h.takers[u.id] = u
+	return u, nil
+}
+
+// agrees says why a command line can not have what it asks of the target as a whole.
+func (h *host) agrees(f *traceFlags) error {
+	for flag, differs := range map[string]bool{"--buffer-size": f.buffer != 0 && f.buffer != h.buffer, "--text": f.text != "" && f.text != h.text} {
+		if differs {
+			return fmt.Errorf("process %d is held already (by process %d), with another %s: leave it out, or wait for the other's end", f.of.pid, os.Getpid(), flag)
+		}
+	}
+	return nil
+}
+
+func (u *user) Names() hit.Namer { return u.h.base.Names() }
+
+func (u *user) Add(defs []*event.Def, o *kprobes.AddOptions) error {
+	for _, d := range defs {
+		d.User = u.id
+	}
+	return u.probed.Add(defs, o)
+}
+
+func (u *user) Run() error { return nil }
+
+// Poll gives each user the hits of its events, and tells how many came for this one since it was called last. Their
+// number is all that the caller needs: f is that of join.
+func (u *user) Poll(func(*hit.Hit)) int {
+	u.h.poll()
+	return int(u.n.Swap(0))
+}
+
+func (h *host) poll() {
+	h.pollMu.Lock()
+	defer h.pollMu.Unlock()
+	h.base.core.Poll(h.give)
+}
+
+// give gives a hit to the user whose event it is of. Precondition: h.pollMu is held.
+func (h *host) give(one *hit.Hit) {
+	if u := h.takers[one.Event.Def.User]; u != nil {
+		u.n.Add(1)
+		u.take(one)
+	}
+}
+
+// Sync tells each user what went wrong.
+func (u *user) Sync() (ended bool, err error) {
+	ended, err = u.h.base.Sync()
+	if err != nil || ended {
+		u.h.pollMu.Lock()
+		for _, o := range u.h.takers {
+			o.tell(ended, err)
+		}
+		u.h.pollMu.Unlock()
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	err, u.errs = errors.Join(u.errs...), nil
+	return u.ended, err
+}
+
+// maxTold bounds what is remembered of errors that nobody asks for.
+const maxTold = 100
+
+func (u *user) tell(ended bool, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.ended = u.ended || ended
+	if err != nil && len(u.errs) < maxTold {
+		u.errs = append(u.errs, err)
+	}
+}
+
+func (u *user) Exited() <-chan struct{} { return u.h.base.Exited() }
+
+func (u *user) Remarks() []string { return u.h.base.Remarks() }
+
+// Leave takes the user's events out, and the last one's end everything.
+func (u *user) Leave(f func(*hit.Hit)) error {
+	h := u.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer close(u.con.left)
+	h.users--
+	if u.last = h.users == 0; u.last {
+		h.end()
+		h.pollMu.Lock()
+		defer h.pollMu.Unlock()
+		return h.base.Leave(f)
+	}
+	u.tactics = map[*kprobes.Event]string{}
+	for _, e := range u.evs {
+		u.tactics[e] = formOf(e)
+	}
+	err := u.core.Remove(u.evs)
+	if errors.Is(err, target.ErrGone) {
+		err = nil
+	}
+	h.poll() // what lies in the ring of a target with a clock of its own waits from when it was seen
+	time.Sleep(records.SettleTime)
+	h.poll()
+	h.pollMu.Lock()
+	defer h.pollMu.Unlock()
+	delete(h.takers, u.id)
+	return err
+}
+
+func (u *user) Totals() []*total {
+	if u.last {
+		return u.probed.Totals()
+	}
+	return totals(u.core, u.evs, func(e *kprobes.Event) string { return u.tactics[e] })
+}
+
+func (u *user) Status() error { return nil }
+
+// Close gives the process up after its last user.
+func (u *user) Close() error {
+	if !u.last {
+		return nil
+	}
+	return u.h.base.Close()
+}
