@@ -17,7 +17,7 @@ import (
 func (c *console) elsewhere(pid int) (ok bool, err error) {
 	end := c.catchEnd(func() {})
 	for {
-		client, err := c.findHolder(pid)
+		client, err := findHolder(pid)
 		if client == nil || err != nil {
 			end.release()
 			return false, err
@@ -43,20 +43,24 @@ func (c *console) elsewhere(pid int) (ok bool, err error) {
 }
 
 // findHolder connects to the process that holds another one, or starts one that will. nil: it serves nobody, or the process can not
-// be looked at.
-func (c *console) findHolder(pid int) (*holder.Client, error) {
-	h, err := holderOf(pid)
-	switch {
-	case err != nil || h != nil && h.PID == pid:
-		return nil, nil // the error is told where the process is opened
-	case h == nil:
-		return holder.Start("/proc/self/exe", "hold")
+// be looked at: the error is told where the process is opened.
+func findHolder(pid int) (*holder.Client, error) {
+	for {
+		h, err := holderOf(pid)
+		switch {
+		case err != nil || h != nil && h.PID == pid:
+			return nil, nil
+		case h == nil:
+			return holder.Start("/proc/self/exe", "hold")
+		}
+		client, err := holder.Dial(h)
+		if !errors.Is(err, holder.ErrNone) {
+			return client, err
+		}
+		if now, err := holderOf(pid); err != nil || now != nil && now.Same(*h) {
+			return nil, nil
+		} // it has ended meanwhile
 	}
-	client, err := holder.Dial(h)
-	if errors.Is(err, holder.ErrNone) {
-		return nil, nil
-	}
-	return client, err
 }
 
 func holderOf(pid int) (*procfs.Holder, error) {

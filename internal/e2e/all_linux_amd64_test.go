@@ -142,7 +142,7 @@ func TestLargeProgram(t *testing.T) {
 	before := stateOf(t, p.PID)
 	for _, probe := range []string{"p:a leaf $comm", "p:a libLLVM-14.so.1:LLVMContextCreate"} {
 		s := &session{t: t, pid: p.PID, before: before}
-		cmd := command(t, "trace", "-p", strconv.Itoa(p.PID), "--stat", probe)
+		cmd := command(t, "trace", "-p", strconv.Itoa(p.PID), "--alone", "--stat", probe)
 		start := time.Now()
 		s.start(cmd)
 		s.armed()

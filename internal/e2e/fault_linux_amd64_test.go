@@ -73,7 +73,7 @@ func faultCommand(t testing.TB, log string, env []string, args ...string) *exec.
 }
 
 func (sc *scenario) command(t testing.TB, pid int, log string, env ...string) *exec.Cmd {
-	args := []string{"trace", "-p", strconv.Itoa(pid), "--stat", "--buffer-size", "65536"}
+	args := []string{"trace", "-p", strconv.Itoa(pid), "--alone", "--stat", "--buffer-size", "65536"}
 	return faultCommand(t, log, env, append(args, sc.trace...)...)
 }
 
@@ -249,7 +249,7 @@ func leave(t testing.TB, pid int, probes []string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
 		var errs locked
-		cmd := command(t, append([]string{"trace", "-p", strconv.Itoa(pid), "--stat", "--buffer-size", "65536"}, probes...)...)
+		cmd := command(t, append([]string{"trace", "-p", strconv.Itoa(pid), "--alone", "--stat", "--buffer-size", "65536"}, probes...)...)
 		cmd.Stderr = &errs
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

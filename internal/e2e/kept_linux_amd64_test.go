@@ -29,7 +29,7 @@ func keep(t *testing.T, p *testprog.Proc, functions ...string) uint64 {
 	}
 	for i := range keptTries {
 		s := &session{t: t, pid: p.PID}
-		s.start(command(t, append([]string{"trace", "-p", pid(p), "--tactic", "uprobe"}, probes...)...))
+		s.start(command(t, append([]string{"trace", "-p", pid(p), "--alone", "--tactic", "uprobe"}, probes...)...))
 		within(t, "the kernel's breakpoints", func() bool {
 			select {
 			case <-s.done:
@@ -169,7 +169,7 @@ func TestKeptUprobeBesideHandler(t *testing.T) {
 		t.Run(c.program, func(t *testing.T) {
 			p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, c.program)))
 			breakAt(t, p, c.function)
-			s := trace(t, p.PID, "--tactic", c.tactic, "p:a libc.so.6:strlen")
+			s := trace(t, p.PID, "--alone", "--tactic", c.tactic, "p:a libc.so.6:strlen")
 			if err := s.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -189,7 +189,7 @@ func TestLivingUprobeStays(t *testing.T) {
 	for _, by := range []string{"attach", "detach"} {
 		t.Run(by, func(t *testing.T) {
 			p := startWork(t)
-			s := trace(t, p.PID, "p:a libc.so.6:strlen")
+			s := trace(t, p.PID, "--alone", "p:a libc.so.6:strlen")
 			if err := s.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}

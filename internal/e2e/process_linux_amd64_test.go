@@ -414,10 +414,10 @@ func TestCommandInterrupted(t *testing.T) {
 	r.counted(t, "a", 10, "jump")
 }
 
-// A second tracer is told who holds the process.
+// Beside a tracer that serves nobody else a second one is told who holds the process.
 func TestHeld(t *testing.T) {
 	p := program(t, "exit")
-	s := trace(t, p.PID, "p:a last_call")
+	s := trace(t, p.PID, "--alone", "p:a last_call")
 	holder := strconv.Itoa(s.cmd.Process.Pid)
 	fails(t, command(t, "trace", "-p", pid(p), "p:b last_call"), 1, pid(p), holder)
 	fails(t, command(t, "detach", "-p", pid(p)), 1, pid(p), holder)

@@ -52,7 +52,7 @@ func TestSelfTracers(t *testing.T) {
 			break
 		}
 		s := &session{t: t, pid: p.PID}
-		s.start(exec.Command(path, "trace", "-p", strconv.Itoa(p.PID), "p:a main.leaf a=%ax", "r:b main.leaf ret=%ax", "p:c main.deep"))
+		s.start(exec.Command(path, "trace", "-p", strconv.Itoa(p.PID), "--alone", "p:a main.leaf a=%ax", "r:b main.leaf ret=%ax", "p:c main.deep"))
 		ends[s.chance(rnd, i)]++
 		if !p.Alive() {
 			t.Fatalf("round %d: the program has ended: %s", i, p.Stderr())

@@ -22,7 +22,7 @@ var backProbes = []string{
 // count as left, and no others.
 func TestTailBack(t *testing.T) {
 	p := program(t, "tailback")
-	s := trace(t, p.PID, append([]string{"--stat"}, backProbes...)...)
+	s := trace(t, p.PID, append([]string{"--alone", "--stat"}, backProbes...)...)
 	right(t, p, "go 1000")
 	right(t, p, "spin 3")
 	right(t, p, "leave 333")

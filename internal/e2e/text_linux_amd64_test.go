@@ -133,7 +133,7 @@ func TestUprobeKillsSharedText(t *testing.T) {
 	const plus = 3
 	for range 20 {
 		p := startWork(t)
-		s := trace(t, p.PID, "--text", "shared", "p:a f_six a=$arg1")
+		s := trace(t, p.PID, "--alone", "--text", "shared", "p:a f_six a=$arg1")
 		m := right(t, p, "go 100")
 		if m["f_six"] == 0 {
 			t.Fatal("f_six was not called")
@@ -280,7 +280,7 @@ func TestDetachGivesTextBack(t *testing.T) {
 		t.Run(fmt.Sprintf("replaced=%v", replaced), func(t *testing.T) {
 			p := startWork(t)
 			maps := execMaps(t, p.PID)
-			s := trace(t, p.PID, "--text", "private", "p:a f_six", "p:b libc.so.6:strlen")
+			s := trace(t, p.PID, "--alone", "--text", "private", "p:a f_six", "p:b libc.so.6:strlen")
 			right(t, p, "go 10")
 			if err := s.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 func TestTracerOfTracer(t *testing.T) {
 	p := program(t, "work", "1")
 	old := right(t, p, "count")
-	s := trace(t, p.PID, "p:a f_push a=%di", "r:b f_push ret=$retval")
+	s := trace(t, p.PID, "--alone", "p:a f_push a=%di", "r:b f_push ret=$retval")
 	tracer := strconv.Itoa(s.cmd.Process.Pid)
 	untouched := func(verb string, words ...string) {
 		t.Helper()
@@ -34,7 +34,7 @@ func TestTracerOfTracer(t *testing.T) {
 
 	// One that is killed leaves only what is its own.
 	k := &session{t: t, pid: s.cmd.Process.Pid}
-	k.start(command(t, "trace", "-p", tracer, "--stat", probe))
+	k.start(command(t, "trace", "-p", tracer, "--alone", "--stat", probe))
 	k.armed()
 	right(t, p, "go 100")
 	if err := k.cmd.Process.Kill(); err != nil {

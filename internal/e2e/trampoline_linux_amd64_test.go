@@ -264,7 +264,7 @@ func TestTrampolineKilledInCall(t *testing.T) {
 			was := right(t, p, "same")
 			k := &session{t: t, pid: p.PID}
 			args := append(tailProbes(), "r:holding holding $retval")
-			k.start(command(t, append([]string{"trace", "-p", fmt.Sprint(p.PID), "--stat"}, args...)...))
+			k.start(command(t, append([]string{"trace", "-p", fmt.Sprint(p.PID), "--alone", "--stat"}, args...)...))
 			k.armed()
 			right(t, p, "go 100")
 			right(t, p, "hold 4")

@@ -293,7 +293,7 @@ func TestUprobeRefusals(t *testing.T) {
 // own again, and it goes on.
 func TestUprobeTracerKilled(t *testing.T) {
 	p := startTight(t)
-	s := trace(t, p.PID, tightEntry, tightLoop)
+	s := trace(t, p.PID, "--alone", tightEntry, tightLoop)
 	at, orig := s.place("tight"), make([]byte, 2)
 	if read(t, p.PID, at, orig); orig[0] != 0xcc {
 		t.Fatalf("no breakpoint at 0x%x: % x", at, orig)

@@ -224,7 +224,7 @@ func TestWatchOff(t *testing.T) {
 // A watchpoint ends with its tracer, also if that is killed.
 func TestWatchKilled(t *testing.T) {
 	p := program(t, "watch")
-	s := trace(t, p.PID, "p:late late", "w:a @var1", "w:b @var2", "w:c @var4", "w:d @var8")
+	s := trace(t, p.PID, "--alone", "p:late late", "w:a @var1", "w:b @var2", "w:c @var4", "w:d @var8")
 	if n := freeWatchpoints(t, p.PID); n != 0 {
 		t.Errorf("%d watchpoints are left", n)
 	}

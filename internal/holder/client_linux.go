@@ -26,6 +26,8 @@ var (
 // Client is a request that a holder serves.
 type Client struct {
 	conn *net.UnixConn
+	// own: Start has started the holder.
+	own bool
 	// PID is the holder's process id.
 	PID int
 }
@@ -93,15 +95,16 @@ func Start(exe string, args ...string) (*Client, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	go func() { _ = cmd.Wait() }() // what it did is told by the connection
-	return &Client{conn: c.(*net.UnixConn), PID: cmd.Process.Pid}, nil
+	return &Client{conn: c.(*net.UnixConn), own: true, PID: cmd.Process.Pid}, nil
 }
 
 // Run has the holder run a command line. out is called once nothing of the command's is in the target any more. end asks for the
 // end of the command. Errors: ErrEnding; what the holder refuses.
 func (c *Client) Run(r *Request, end <-chan struct{}, out func()) (status int, err error) {
 	defer c.conn.Close()
+	taken := c.own
 	if err := r.send(c.conn); err != nil {
-		return 0, c.lost(err)
+		return 0, c.lost(err, taken)
 	}
 	done := make(chan struct{})
 	defer close(done)
@@ -116,13 +119,15 @@ func (c *Client) Run(r *Request, end <-chan struct{}, out func()) (status int, e
 		var m reply
 		switch err := dec.Decode(&m); {
 		case err != nil:
-			return 0, c.lost(err)
+			return 0, c.lost(err, taken)
 		case m.Ending:
 			return 0, ErrEnding
 		case m.Refuse != "":
 			return 0, fmt.Errorf("process %d (kprobe), which holds it, refuses: %s", c.PID, m.Refuse)
 		case m.Status != nil:
 			return *m.Status, nil
+		case m.Taken:
+			taken = true
 		case m.Out:
 			out()
 		}
@@ -132,12 +137,15 @@ func (c *Client) Run(r *Request, end <-chan struct{}, out func()) (status int, e
 // Close gives a connection up that no request was sent on.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// lost tells of a holder that has ended without a word.
-func (c *Client) lost(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
-		return fmt.Errorf("process %d (kprobe), which held it, was killed or has crashed: kprobe detach takes out what it has left", c.PID)
+// lost tells of a holder that has ended without a word, whether it has taken the request or not.
+func (c *Client) lost(err error, taken bool) error {
+	switch {
+	case !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET):
+		return err
+	case !taken: // it was about to end
+		return ErrEnding
 	}
-	return err
+	return fmt.Errorf("process %d (kprobe), which held it, was killed or has crashed: kprobe detach takes out what it has left", c.PID)
 }
 
 // Wait waits until a process has ended.

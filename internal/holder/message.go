@@ -41,6 +41,7 @@ func (f *Files) close() {
 
 // reply is what a holder tells a client.
 type reply struct {
+	Taken  bool   `json:",omitempty"` // the request is served
 	Out    bool   `json:",omitempty"` // nothing of the client's is in the target any more
 	Status *int   `json:",omitempty"` // the command has ended
 	Refuse string `json:",omitempty"` // why the request is not taken

@@ -95,6 +95,9 @@ func serve(h Host, conn *net.UnixConn, first bool) {
 		_ = enc.Encode(reply{Refuse: err.Error()})
 		return
 	}
+	if enc.Encode(reply{Taken: true}) != nil {
+		return
+	}
 	ended, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
