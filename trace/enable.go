@@ -143,7 +143,7 @@ func (in *Instance) armingsOf(ps []*probe) (out []*arming) {
 		}
 		d.Stack = s.stack
 		in.copies++
-		d.Copy = in.copies
+		d.Copy, d.User = in.copies, in.shared.User()
 		a := &arming{in: in, probe: p, state: s, def: &d}
 		in.armings[a.def] = a
 		out = append(out, a)

@@ -22,7 +22,25 @@ type Options struct {
 	// Comm gives the name of a thread of the target, "" if it has none any more. Nil: the
 	// one that /proc/TID/comm tells, which is right for targets of our own pid namespace.
 	Comm func(tid int) string
+	// Shared is set where others use the Core too. Nil: nobody else reads its records.
+	Shared Shared
 }
+
+// Shared is the part of a Core that one of several users has. Its methods may be called by several goroutines.
+type Shared interface {
+	// User is the user's number: event.Def.User of its definitions.
+	User() uint32
+	// Poll gives the records of the user's events, as Core.Poll does those of all.
+	Poll(f func(*kprobes.Hit)) int
+	// Follow is Core.Sync.
+	Follow() error
+}
+
+// sole is a Core that nobody else uses.
+type sole struct{ *kprobes.Core }
+
+func (sole) User() uint32    { return 0 }
+func (s sole) Follow() error { return s.Sync() }
 
 // Instance is a trace instance.
 type Instance struct {
@@ -65,8 +83,12 @@ func New(core *kprobes.Core, o *Options) *Instance {
 	if o == nil {
 		o = &Options{}
 	}
+	shared := o.Shared
+	if shared == nil {
+		shared = sole{core}
+	}
 	r := &registry{
-		core: core, names: newNames(core, o.Comm), instances: map[string]*Instance{}, entries: map[string]*entry{}, ids: map[int]bool{},
+		core: core, shared: shared, names: newNames(core, o.Comm), instances: map[string]*Instance{}, entries: map[string]*entry{}, ids: map[int]bool{},
 		armings: map[*event.Def]*arming{}, woken: map[*Instance]bool{}, living: map[*Instance]bool{}, lines: map[*event.Synthetic]*hit.Event{},
 	}
 	in := newInstance(r, "", o.BufferSize)

@@ -109,7 +109,7 @@ func (r *registry) follow(stop <-chan struct{}, gone chan<- struct{}, pending <-
 		case <-pending:
 		case <-look.C:
 		}
-		err := r.core.Sync()
+		err := r.shared.Follow()
 		if errors.Is(err, target.ErrGone) {
 			close(gone)
 			return
@@ -125,7 +125,7 @@ func (r *registry) poll() int {
 	r.pollMu.Lock()
 	defer r.pollMu.Unlock()
 	r.names.begin()
-	n := r.core.Poll(func(h *hit.Hit) {
+	n := r.shared.Poll(func(h *hit.Hit) {
 		r.names.saw(h.TID)
 		r.latest = max(r.latest, h.Nanos)
 		if a := r.armings[h.Event.Def]; a != nil {

@@ -17,9 +17,10 @@ import (
 
 // registry is what the instances of one target share: its events, and the reading of their records.
 type registry struct {
-	core  *kprobes.Core
-	names *names
-	first *Instance // that New has made
+	core   *kprobes.Core
+	shared Shared
+	names  *names
+	first  *Instance // that New has made
 
 	mu        sync.Mutex           // taken before pollMu and the Core's
 	instances map[string]*Instance // by name; that of New has none

@@ -1,8 +1,13 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/holder"
 )
@@ -38,4 +43,33 @@ func (c *console) path(p string) string {
 		return c.root + p
 	}
 	return filepath.Join(c.dir, p)
+}
+
+// pathError has an error name a path as the command line does.
+func (c *console) pathError(err error, path string) error {
+	var at *fs.PathError
+	if c.of != nil && errors.As(err, &at) && at.Path == c.path(path) {
+		at.Path = path
+	}
+	return err
+}
+
+// mountPoint is a directory to mount at, as this process names it. What it mounts is seen in its own mount name space only.
+func (c *console) mountPoint(dir string) (string, error) {
+	if c.of == nil {
+		return dir, nil
+	}
+	var ours, theirs unix.Stat_t
+	err := errors.Join(unix.Stat("/proc/self/ns/mnt", &ours), unix.Stat(fmt.Sprintf("/proc/%d/ns/mnt", c.of.PID), &theirs))
+	if err != nil {
+		return "", err
+	}
+	if root, err := os.Readlink(c.root); err != nil || root != "/" || ours.Ino != theirs.Ino {
+		return "", errors.Join(fmt.Errorf("process %d, which holds the target, is in another mount name space or root directory: end what uses the target, or mount from there", os.Getpid()), err)
+	}
+	if filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	at, err := os.Readlink(c.dir)
+	return filepath.Join(at, dir), err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -30,9 +31,10 @@ The files are there until DIR is unmounted, the target ends, or this command is 
 
 // mounting is a run of the verb mount.
 type mounting struct {
-	con  *console
-	of   subject
-	keep int // bytes of each CPU
+	con   *console
+	of    subject
+	keep  int // bytes of each CPU
+	alone bool
 }
 
 func newMount(con *console) *cobra.Command {
@@ -50,6 +52,7 @@ func newMount(con *console) *cobra.Command {
 		},
 	}
 	m.of.flags(c)
+	c.Flags().BoolVar(&m.alone, "alone", false, "hold the process in this command: nobody else can use it meanwhile, and when the command is killed the probes stay")
 	c.Flags().IntVar(&m.keep, "keep", trace.DefaultBuffer, "bytes of records that trace and trace_pipe keep of each CPU")
 	return c
 }
@@ -59,22 +62,33 @@ func (m *mounting) run(dir string, cmd []string) error {
 	if err := m.check(cmd); err != nil {
 		return err
 	}
-	end := m.con.catchEnd(func() {})
-	s, err := m.open(cmd)
+	if m.con.host == nil && !m.alone && m.of.guest == "" && len(cmd) == 0 {
+		if ok, err := m.con.elsewhere(m.of.pid); ok || err != nil {
+			return err
+		}
+	}
+	dir, err := m.con.mountPoint(dir)
 	if err != nil {
 		return err
 	}
+	end := m.con.catchEnd(func() {})
+	o := &trace.Options{BufferSize: m.keep}
+	s, err := m.open(cmd, o)
+	if err != nil {
+		return err
+	}
+	o.Comm = s.Names().Comm
 	if len(cmd) > 0 {
 		end.leaveKeys()
 	}
-	in := trace.New(s.Core(), &trace.Options{BufferSize: m.keep, Comm: s.Names().Comm})
+	in := trace.New(s.Core(), o)
 	mounted, err := tracefs.Mount(in, dir, &tracefs.Options{Target: m.name(s), Busy: m.busy(s)})
 	if err != nil {
 		return errors.Join(err, in.Close(), s.Leave(nil), s.Close())
 	}
 	if err = s.Run(); err == nil {
-		fmt.Fprintf(os.Stderr, "kprobe: %s: the files are at %s until you unmount them (umount %s), or end this command\n", m.name(s), dir, dir)
-		err = watch(s, mounted, end)
+		fmt.Fprintf(m.con.stderr, "kprobe: %s: the files are at %s until you unmount them (umount %s), or end this command\n", m.name(s), dir, dir)
+		err = watch(s, mounted, end, &teller{w: m.con.stderr})
 	}
 	err = errors.Join(err, mounted.Close(), in.Close(), s.Leave(nil))
 	end.release()
@@ -102,7 +116,16 @@ type mountable interface {
 	Core() *kprobes.Core
 }
 
-func (m *mounting) open(cmd []string) (mountable, error) {
+func (m *mounting) open(cmd []string, o *trace.Options) (mountable, error) {
+	if m.con.host != nil {
+		hits := new(pending)
+		u, err := m.con.host.join(asked{con: m.con, pid: m.of.pid}, hits.add)
+		if err != nil {
+			return nil, err
+		}
+		o.Shared = mountUser{u, hits}
+		return u, nil
+	}
 	if m.of.guest != "" {
 		return openGuest(m.of.guest)
 	}
@@ -111,10 +134,21 @@ func (m *mounting) open(cmd []string) (mountable, error) {
 
 // name says what is traced.
 func (m *mounting) name(s mountable) string {
-	if p, ok := s.(*tracedProcess); ok {
+	if p := processOf(s); p != nil {
 		return fmt.Sprintf("process %d", p.s.proc.PID())
 	}
 	return "guest " + m.of.guest
+}
+
+// processOf is the process that is traced; nil: it is a guest.
+func processOf(s mountable) *tracedProcess {
+	switch s := s.(type) {
+	case *tracedProcess:
+		return s
+	case *user:
+		return s.h.base
+	}
+	return nil
 }
 
 // unmountDead unmounts the files that killed tracers of a target have left.
@@ -132,8 +166,8 @@ func unmountDead(target string) error {
 
 // busy tells threads of the target itself.
 func (m *mounting) busy(s mountable) func(tid int) bool {
-	p, ok := s.(*tracedProcess)
-	if !ok {
+	p := processOf(s)
+	if p == nil {
 		return nil
 	}
 	return func(tid int) bool {
@@ -146,21 +180,23 @@ func (m *mounting) busy(s mountable) func(tid int) bool {
 const lookEvery = 250 * time.Millisecond
 
 // teller tells what went wrong, once where the same goes wrong again and again.
-type teller struct{ last string }
+type teller struct {
+	w    io.Writer
+	last string
+}
 
 func (t *teller) tell(err error) {
 	if err == nil || errors.Is(err, process.ErrBlocked) || err.Error() == t.last {
 		return
 	}
 	t.last = err.Error()
-	fmt.Fprintf(os.Stderr, "kprobe: %v\n", err)
+	fmt.Fprintf(t.w, "kprobe: %v\n", err)
 }
 
 // watch waits until the files are unmounted, the target has ended, or somebody asks for the end.
-func watch(s tracee, m *tracefs.Mounted, end *ending) error {
+func watch(s tracee, m *tracefs.Mounted, end *ending, errs *teller) error {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	var errs teller
 	for {
 		select {
 		case <-m.Done():

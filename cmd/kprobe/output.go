@@ -84,7 +84,7 @@ func newLines(o lineOptions) (*lines, error) {
 	if o.path != "" {
 		file, err := os.Create(o.con.path(o.path))
 		if err != nil {
-			return nil, err
+			return nil, o.con.pathError(err, o.path)
 		}
 		l.file, l.name = file, o.path
 	}

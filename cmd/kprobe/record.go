@@ -98,7 +98,7 @@ func (g *recording) run(cmd []string) error {
 // prepare makes the file.
 func (g *recording) prepare(s tracee) (err error) {
 	g.to, err = tracedat.Create(g.f.con.path(g.f.out), s.Names(), system(), "kprobe "+version())
-	return err
+	return g.f.con.pathError(err, g.f.out)
 }
 
 // hit records a hit.

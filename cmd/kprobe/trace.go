@@ -63,7 +63,7 @@ func (t *tracing) open(cmd []string) (tracee, error) {
 	f := t.f
 	switch {
 	case f.con.host != nil:
-		return f.con.host.join(f, t.hits.add)
+		return f.con.host.join(asked{con: f.con, pid: f.of.pid, buffer: f.buffer, text: f.text}, t.hits.add)
 	case f.of.kernel:
 		return openKernel(f)
 	case f.of.guest != "":

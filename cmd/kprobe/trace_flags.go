@@ -161,7 +161,7 @@ func (f *traceFlags) definitions() ([]*event.Def, error) {
 	if f.file != "" {
 		r, err := os.Open(f.con.path(f.file))
 		if err != nil {
-			return nil, err
+			return nil, f.con.pathError(err, f.file)
 		}
 		defer r.Close()
 		defs, errs = parser.ParseFile(r)

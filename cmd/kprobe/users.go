@@ -123,47 +123,61 @@ type user struct {
 	ended bool
 }
 
+// asked is what a command line asks of the target as a whole.
+type asked struct {
+	con    *console
+	pid    int
+	buffer int    // bytes of the ring for each CPU; 0: the default
+	text   string // a word of --text; "": the default
+}
+
 // join makes a command line a user of the target; take gets its hits.
-func (h *host) join(f *traceFlags, take func(*hit.Hit)) (*user, error) {
+func (h *host) join(a asked, take func(*hit.Hit)) (*user, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ending {
-		f.con.again = true
+		a.con.again = true
 		return nil, errAgain
 	}
 	if h.base == nil {
-		base, err := openProcess(f.of.pid, nil, f.buffer, false, textModes[f.text])
-		if err == nil {
-			if err = base.s.proc.Lock(); err != nil {
-				err = errors.Join(err, base.Close())
-			}
-		}
-		if err != nil {
+		if err := h.open(a); err != nil {
 			var held *process.HeldError
-			f.con.again = errors.As(err, &held) && held.Holder.PID != held.PID
+			a.con.again = errors.As(err, &held) && held.Holder.PID != held.PID
 			h.end()
 			return nil, err
 		}
-		h.base, h.buffer, h.text = base, f.buffer, f.text
-		close(h.opened)
 	}
-	if err := h.agrees(f); err != nil {
+	if err := h.agrees(a); err != nil {
 		return nil, err
 	}
 	h.last++
 	h.users++
-	u := &user{probed: probed{core: h.base.core}, h: h, con: f.con, id: h.last, take: take}
+	u := &user{probed: probed{core: h.base.core}, h: h, con: a.con, id: h.last, take: take}
 	h.pollMu.Lock()
 	defer h.pollMu.Unlock()
 	h.takers[u.id] = u
 	return u, nil
 }
 
+// open opens the target for its first user.
+func (h *host) open(a asked) error {
+	base, err := openProcess(a.pid, nil, a.buffer, false, textModes[a.text])
+	if err != nil {
+		return err
+	}
+	if err = base.s.proc.Lock(); err != nil {
+		return errors.Join(err, base.Close())
+	}
+	h.base, h.buffer, h.text = base, a.buffer, a.text
+	close(h.opened)
+	return nil
+}
+
 // agrees says why a command line can not have what it asks of the target as a whole.
-func (h *host) agrees(f *traceFlags) error {
-	for flag, differs := range map[string]bool{"--buffer-size": f.buffer != 0 && f.buffer != h.buffer, "--text": f.text != "" && f.text != h.text} {
+func (h *host) agrees(a asked) error {
+	for flag, differs := range map[string]bool{"--buffer-size": a.buffer != 0 && a.buffer != h.buffer, "--text": a.text != "" && a.text != h.text} {
 		if differs {
-			return fmt.Errorf("process %d is held already (by process %d), with another %s: leave it out, or wait for the other's end", f.of.pid, os.Getpid(), flag)
+			return fmt.Errorf("process %d is held already (by process %d), with another %s: leave it out, or wait for the other's end", a.pid, os.Getpid(), flag)
 		}
 	}
 	return nil
@@ -278,4 +292,57 @@ func (u *user) Close() error {
 		return nil
 	}
 	return u.h.base.Close()
+}
+
+// pending are hits for a user that takes them when it polls.
+type pending struct {
+	mu   sync.Mutex
+	hits []hit.Hit
+	recs []byte
+}
+
+// add adds a copy of a hit.
+func (p *pending) add(h *hit.Hit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.recs)
+	p.recs = append(p.recs, h.Rec...)
+	p.hits = append(p.hits, *h)
+	p.hits[len(p.hits)-1].Rec = p.recs[n:len(p.recs):len(p.recs)]
+}
+
+// give gives the hits out, and returns how many.
+func (p *pending) give(f func(*hit.Hit)) int {
+	p.mu.Lock()
+	hits := p.hits
+	p.hits, p.recs = nil, nil
+	p.mu.Unlock()
+	for i := range hits {
+		f(&hits[i])
+	}
+	return len(hits)
+}
+
+// mountUser is what the files of a mount know of a target that others use too.
+type mountUser struct {
+	u    *user
+	hits *pending
+}
+
+// User implements trace.Shared.
+func (m mountUser) User() uint32 { return m.u.id }
+
+// Poll implements trace.Shared.
+func (m mountUser) Poll(f func(*hit.Hit)) int {
+	m.u.Poll(nil)
+	return m.hits.give(f)
+}
+
+// Follow implements trace.Shared. The verb itself looks whether the target has ended, and tells what goes wrong.
+func (m mountUser) Follow() error {
+	ended, err := m.u.Sync()
+	if ended {
+		return errors.Join(err, target.ErrGone)
+	}
+	return err
 }

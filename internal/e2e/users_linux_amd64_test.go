@@ -263,3 +263,40 @@ func TestUsersRefused(t *testing.T) {
 	s.interrupt()
 	s.wait().counted(t, "a", n, "jump")
 }
+
+// TestUsersMount has two mounts and a trace use one process, with events of the same name: each has its own, and its own hits. The first
+// mount's command is killed: its files go, and the others stay.
+func TestUsersMount(t *testing.T) {
+	p := program(t, "opens")
+	before := stateOf(t, p.PID)
+	define := `echo 'p:look do_sys_open dfd=%di:s32' >> kprobe_events; `
+	one := mount(t, p)
+	one.is(define+`echo 1 > events/enable`, "")
+	two := mount(t, p)
+	two.is(`cat kprobe_events; `+define+`echo 1 > events/enable; cat kprobe_events`, "p:kprobes/look do_sys_open dfd=%di:s32\n")
+	s := joins(t, p, 1, "trace", "p:look do_sys_open")
+	right(t, p, "go 100")
+	const n, more = 100, 200 // calls
+	count := `grep -c ': look:' trace; cat kprobe_profile`
+	want := fmt.Sprintf("%d\n  %-44s %15d %15d\n", n, "look", n, 0)
+	one.is(count, want)
+	two.is(count, want)
+	if err := one.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = one.ended()
+	within(t, "its events to go", func() bool { return points(t, p.PID) == 2 })
+	within(t, "its files to go", func() bool { return sh(t, one.dir, "ls") == "" })
+	right(t, p, "go 100")
+	want = fmt.Sprintf("%d\n  %-44s %15d %15d\n", more, "look", more, 0)
+	two.is(count, want)
+	s.interrupt()
+	s.wait().counted(t, "look", more, "jump")
+	if err := unix.Unmount(two.dir, 0); err != nil {
+		t.Error(err)
+	}
+	if err := two.ended(); err != nil {
+		t.Errorf("%v: %s", err, two.errs)
+	}
+	before.same(t)
+}

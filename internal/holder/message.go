@@ -16,7 +16,7 @@ const protocol = 1
 // Request is what a client asks for: that the holder runs a command line, with files that the client has opened.
 type Request struct {
 	Protocol int
-	PID      int      // of the client, as it sees itself
+	PID      int      `json:"-"` // of the client, by the kernel: the holder knows it
 	Args     []string // without the name of the command
 	Files    Files    `json:"-"`
 }
@@ -55,7 +55,7 @@ type ask struct {
 
 // send sends a request with its files.
 func (r *Request) send(conn *net.UnixConn) error {
-	r.Protocol, r.PID = protocol, os.Getpid()
+	r.Protocol = protocol
 	var fds []int
 	for _, f := range r.Files.all() {
 		fds = append(fds, int((*f).Fd()))

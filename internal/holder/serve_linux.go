@@ -71,17 +71,20 @@ func listen() (*net.UnixListener, error) {
 // serve serves a client.
 func serve(h Host, conn *net.UnixConn, first bool) {
 	defer conn.Close()
-	if !first {
-		if err := admitted(conn); err != nil {
-			_ = json.NewEncoder(conn).Encode(reply{Refuse: err.Error()})
-			return
-		}
+	who, err := peer(conn)
+	if err == nil && !first {
+		err = admitted(who)
+	}
+	if err != nil {
+		_ = json.NewEncoder(conn).Encode(reply{Refuse: err.Error()})
+		return
 	}
 	r, dec, err := receive(conn)
 	if err != nil {
 		return
 	}
 	defer r.Files.close()
+	r.PID = int(who.Pid)
 	enc := json.NewEncoder(conn)
 	mem, there := "", true
 	if !first {
@@ -126,12 +129,8 @@ func serve(h Host, conn *net.UnixConn, first bool) {
 func (s *Session) Out() { _ = json.NewEncoder(s.conn).Encode(reply{Out: true}) }
 
 // admitted says why a process is not served.
-func admitted(conn *net.UnixConn) error {
-	who, err := peer(conn)
-	switch {
-	case err != nil:
-		return err
-	case who.Uid != 0 && int(who.Uid) != os.Getuid():
+func admitted(who *unix.Ucred) error {
+	if who.Uid != 0 && int(who.Uid) != os.Getuid() {
 		return fmt.Errorf("it serves root and user %d, and you are user %d", os.Getuid(), who.Uid)
 	}
 	return nil
