@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -60,7 +61,12 @@ func checkHolder(h *procfs.Holder, err error) finding {
 	case h == nil:
 		return fine("holder", "no other kprobe holds it")
 	}
-	return fine("holder", "held by %s", h).fail("one kprobe holds a process at a time: end that one first")
+	c, err := holder.Dial(h)
+	if err != nil {
+		return fine("holder", "held by %s", h).fail("it serves nobody else: end it first")
+	}
+	_ = c.Close()
+	return fine("holder", "held by %s, which serves others too", h)
 }
 
 func checkTracer(pid int) finding {

@@ -12,12 +12,12 @@ import (
 	"kprobes.dev/kprobes/target/process"
 )
 
-// elsewhere runs the command line in the process that holds another one, which is started if nobody does. ok is false if
-// it is to be run here: the process can not be had, or is held by one that serves nobody.
-func (c *console) elsewhere(pid int) (ok bool, err error) {
+// elsewhere runs the command line in the process that holds another one, which is started if nobody does and start says so. ok is false if
+// it is to be run here: the process can not be had, is held by one that serves nobody, or by nobody.
+func (c *console) elsewhere(pid int, start bool) (ok bool, err error) {
 	end := c.catchEnd(func() {})
 	for {
-		client, err := findHolder(pid)
+		client, err := findHolder(pid, start)
 		if client == nil || err != nil {
 			end.release()
 			return false, err
@@ -42,13 +42,15 @@ func (c *console) elsewhere(pid int) (ok bool, err error) {
 	}
 }
 
-// findHolder connects to the process that holds another one, or starts one that will. nil: it serves nobody, or the process can not
-// be looked at: the error is told where the process is opened.
-func findHolder(pid int) (*holder.Client, error) {
+// findHolder connects to the process that holds another one, or starts one that will. nil: it serves nobody, nobody holds it and none is to
+// be started, or the process can not be looked at: that error is told where the process is opened.
+func findHolder(pid int, start bool) (*holder.Client, error) {
 	for {
 		h, err := holderOf(pid)
 		switch {
 		case err != nil || h != nil && h.PID == pid:
+			return nil, nil
+		case h == nil && !start:
 			return nil, nil
 		case h == nil:
 			return holder.Start("/proc/self/exe", "hold")

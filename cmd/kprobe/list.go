@@ -69,7 +69,7 @@ func writeList(w io.Writer, p *process.Proc, n *names) error {
 		}
 		writePoints(w, s.Points, line)
 	}
-	if own > 0 && users == 0 {
+	if h, err := p.Holder(); err == nil && h == nil && own > 0 && users == 0 {
 		fmt.Fprintf(os.Stderr, "kprobe: %d of kprobe's own probes stand in process %d, and none of a user's: kprobe detach -p %d takes out what a tracer that was killed has left\n",
 			own, p.PID(), p.PID())
 	}

@@ -63,7 +63,7 @@ func (m *mounting) run(dir string, cmd []string) error {
 		return err
 	}
 	if m.con.host == nil && !m.alone && m.of.guest == "" && len(cmd) == 0 {
-		if ok, err := m.con.elsewhere(m.of.pid); ok || err != nil {
+		if ok, err := m.con.elsewhere(m.of.pid, true); ok || err != nil {
 			return err
 		}
 	}

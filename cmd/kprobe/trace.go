@@ -77,7 +77,7 @@ func (f *traceFlags) elsewhere(cmd []string) (ok bool, err error) {
 	if f.con.host != nil || f.alone || f.of.kernel || f.of.guest != "" || len(cmd) > 0 {
 		return false, nil
 	}
-	return f.con.elsewhere(f.of.pid)
+	return f.con.elsewhere(f.of.pid, true)
 }
 
 // tracing is one run of the verb.

@@ -22,6 +22,9 @@ import (
 // newHold makes the verb of the process that holds a target for others. Nobody but kprobe itself calls it.
 func newHold() *cobra.Command {
 	return &cobra.Command{Use: "hold", Short: "hold a target for other kprobes", Hidden: true, Args: noArgs, RunE: func(*cobra.Command, []string) error {
+		if err := os.WriteFile("/proc/self/comm", []byte("kprobe"), 0); err != nil {
+			return err
+		}
 		return holder.Serve(newHost())
 	}}
 }

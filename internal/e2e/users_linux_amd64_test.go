@@ -300,3 +300,48 @@ func TestUsersMount(t *testing.T) {
 	}
 	before.same(t)
 }
+
+// TestKnobs turns the knobs of a process under a trace: hits while all is disarmed are not counted, and probes become breakpoints and jumps
+// again.
+func TestKnobs(t *testing.T) {
+	p := program(t, "exit")
+	turn := func(args ...string) { run0(t, append(args, "-p", pid(p))...) }
+	fails(t, command(t, "disable", "-p", pid(p)), 1, pid(p), "nobody uses it")
+	fails(t, command(t, "optimization", "-p", pid(p)), 2, "on or off")
+	before := stateOf(t, p.PID)
+	s := joins(t, p, 1, "trace", "p:a last_call")
+	listed := func(word string) {
+		t.Helper()
+		if o := run(t, command(t, "list", "-p", pid(p))); strings.Contains(o.stdout, "last_call") != (word != "") || !strings.Contains(o.stdout, word) || o.stderr != "" {
+			t.Errorf("want %q: %v", word, o)
+		}
+	}
+	was := right(t, p, "go 100")["last_call"]
+	listed("[OPTIMIZED]")
+	turn("disable")
+	listed("")
+	n := right(t, p, "go 100")["last_call"] - was
+	turn("enable")
+	right(t, p, "go 100")
+	turn("optimization", "off")
+	listed("boost: kprobes-optimization is off")
+	right(t, p, "go 100")
+	turn("optimization", "on")
+	listed("[OPTIMIZED]")
+	all := right(t, p, "go 100")["last_call"]
+	s.interrupt()
+	s.wait().counted(t, "a", all-n, "jump")
+	before.same(t)
+	o := run(t, command(t, "blacklist", "-p", pid(p)))
+	if o.code != 0 || !strings.Contains(o.stdout, "\t__restore_rt\n") {
+		t.Error(o)
+	}
+}
+
+// run0 runs the command, which must end well.
+func run0(t testing.TB, args ...string) {
+	t.Helper()
+	if o := run(t, command(t, args...)); o.code != 0 {
+		t.Errorf("%q: %v", args, o)
+	}
+}
