@@ -75,7 +75,7 @@ func (g *recording) run(cmd []string) error {
 	if err != nil {
 		return err
 	}
-	if ok, err := f.elsewhere(cmd); ok || err != nil {
+	if ok, err := f.elsewhere(defs, cmd); ok || err != nil {
 		return err
 	}
 	t := &tracing{f: f, added: g.prepare}

@@ -81,7 +81,7 @@ func (g *statting) run(cmd []string) error {
 		return err
 	}
 	f.counters = len(f.filters) == 0 && !f.only.given() // a filter tests what a record has
-	if ok, err := f.elsewhere(cmd); ok || err != nil {
+	if ok, err := f.elsewhere(defs, cmd); ok || err != nil {
 		return err
 	}
 	t := &tracing{f: f, every: g.every, added: g.prepare, ticked: g.print}

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +15,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 func newTrace(con *console) *cobra.Command {
@@ -39,7 +43,7 @@ func (f *traceFlags) run(cmd []string) error {
 	if err != nil {
 		return err
 	}
-	if ok, err := f.elsewhere(cmd); ok || err != nil {
+	if ok, err := f.elsewhere(defs, cmd); ok || err != nil {
 		return err
 	}
 	t := &tracing{f: f}
@@ -73,9 +77,18 @@ func (t *tracing) open(cmd []string) (tracee, error) {
 }
 
 // elsewhere runs the verb in the process that holds what it probes, if it is to: see console.elsewhere.
-func (f *traceFlags) elsewhere(cmd []string) (ok bool, err error) {
+func (f *traceFlags) elsewhere(defs []*event.Def, cmd []string) (ok bool, err error) {
 	if f.con.host != nil || f.alone || f.of.kernel || f.of.guest != "" || len(cmd) > 0 {
 		return false, nil
+	}
+	for _, d := range defs { // that process stands in another directory
+		object := cmp.Or(d.Place.Path, d.Place.Module)
+		if !strings.Contains(object, "/") || path.IsAbs(object) {
+			continue
+		}
+		if err := new(symbol.ObjectSearch).Find(object); err != nil {
+			return false, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)
+		}
 	}
 	return f.con.elsewhere(f.of.pid, true)
 }
