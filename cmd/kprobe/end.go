@@ -77,7 +77,10 @@ func (c *console) catchEnd(asked func()) *ending {
 	e := &ending{asked: ended, signals: make(chan os.Signal, 1), of: c.of}
 	if e.of != nil {
 		go func() {
-			<-e.of.Ended
+			select {
+			case <-e.of.Ended:
+			case <-c.host.stop:
+			}
 			asked()
 			close(ended)
 		}()

@@ -16,15 +16,16 @@ import (
 // it is to be run here: the process can not be had, is held by one that serves nobody, or by nobody.
 func (c *console) elsewhere(pid int, start bool) (ok bool, err error) {
 	end := c.catchEnd(func() {})
+	r, err := c.request(pid)
+	if err != nil {
+		end.release()
+		return false, nil // it is told where the process is opened
+	}
 	for {
 		client, err := findHolder(pid, start)
 		if client == nil || err != nil {
 			end.release()
 			return false, err
-		}
-		r, err := c.request(pid)
-		if err != nil {
-			return false, errors.Join(err, client.Close())
 		}
 		status, err := client.Run(r, end.asked, end.release)
 		switch {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,14 @@ func newHold() *cobra.Command {
 		if err := os.WriteFile("/proc/self/comm", []byte("kprobe"), 0); err != nil {
 			return err
 		}
-		return holder.Serve(newHost())
+		h := newHost()
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, endSignals()...)
+		go func() {
+			<-signals
+			close(h.stop)
+		}()
+		return holder.Serve(h)
 	}}
 }
 
@@ -33,6 +41,7 @@ func newHold() *cobra.Command {
 // target, and with the last one's end the host gives it up, and ends.
 type host struct {
 	done   chan struct{}
+	stop   chan struct{} // closed when a signal asks for the end of all command lines
 	opened chan struct{} // closed once base is there, or never will be
 
 	mu       sync.Mutex // held while users come and go
@@ -49,7 +58,7 @@ type host struct {
 }
 
 func newHost() *host {
-	return &host{done: make(chan struct{}), opened: make(chan struct{}), takers: map[uint32]*user{}}
+	return &host{done: make(chan struct{}), stop: make(chan struct{}), opened: make(chan struct{}), takers: map[uint32]*user{}}
 }
 
 // Done implements holder.Host.

@@ -13,12 +13,12 @@ import (
 	"kprobes.dev/kprobes/target/process"
 )
 
-// points counts the users' probes in a process.
+// points counts the users' probes in a process; -1: they can not be counted at this moment.
 func points(t testing.TB, pid int) (n int) {
 	t.Helper()
 	l, err := leftover(pid)
 	if err != nil {
-		t.Fatal(err)
+		return -1 // it is being taken out
 	}
 	if l != nil {
 		for _, s := range l.Sites {
@@ -191,6 +191,25 @@ func TestUsersHolderKilled(t *testing.T) {
 	n := right(t, p, "go 100")["last_call"] - was
 	s.interrupt()
 	s.wait().counted(t, "a", n, "jump")
+	before.same(t)
+}
+
+// TestUsersHolderTerminated has a signal end the process that holds another one: its users end well.
+func TestUsersHolderTerminated(t *testing.T) {
+	p := program(t, "exit")
+	before := stateOf(t, p.PID)
+	one, two := joins(t, p, 1, "trace", "p:a last_call"), joins(t, p, 1, "trace", "p:a last_call")
+	n := right(t, p, "go 100")["last_call"]
+	if err := unix.Kill(holderPID(t, p.PID), unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*session{one, two} {
+		r := s.wait()
+		if r.code != 0 {
+			t.Error(r.outcome)
+		}
+		r.counted(t, "a", n, "jump")
+	}
 	before.same(t)
 }
 

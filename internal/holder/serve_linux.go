@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -46,20 +47,57 @@ func Serve(h Host) error {
 	}
 	l, err := listen()
 	if err != nil {
-		return errors.Join(err, first.Close())
+		return errors.Join(err, json.NewEncoder(first).Encode(reply{Refuse: err.Error()}), first.Close())
 	}
-	go serve(h, first, true)
+	s := &server{host: h}
+	s.idle.L = &s.mu
+	unserved := make(chan struct{})
+	go func() {
+		if !s.serve(first, true) {
+			close(unserved)
+		}
+	}()
 	go func() {
 		for {
 			conn, err := l.AcceptUnix()
 			if err != nil {
 				return
 			}
-			go serve(h, conn, false)
+			go s.serve(conn, false)
 		}
 	}()
-	<-h.Done()
+	select {
+	case <-h.Done():
+	case <-unserved: // who has started it asks for nothing
+	}
+	s.wait()
 	return nil // the socket stays until the process has ended: who connects is told that it ends
+}
+
+// server serves the clients of a host.
+type server struct {
+	host Host
+
+	mu   sync.Mutex
+	idle sync.Cond // nobody is served
+	n    int       // who is served, and has not been told how it ended
+}
+
+func (s *server) count(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n += n; s.n == 0 {
+		s.idle.Broadcast()
+	}
+}
+
+// wait waits until all have been told how their command lines ended.
+func (s *server) wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.n > 0 {
+		s.idle.Wait()
+	}
 }
 
 // listen makes the socket. It is there before the target is held: who finds the holder finds the socket.
@@ -68,8 +106,8 @@ func listen() (*net.UnixListener, error) {
 	return net.ListenUnix("unix", address(me.PID, me.Start))
 }
 
-// serve serves a client.
-func serve(h Host, conn *net.UnixConn, first bool) {
+// serve serves a client, and says whether it has come to that.
+func (s *server) serve(conn *net.UnixConn, first bool) bool {
 	defer conn.Close()
 	who, err := peer(conn)
 	if err == nil && !first {
@@ -77,30 +115,32 @@ func serve(h Host, conn *net.UnixConn, first bool) {
 	}
 	if err != nil {
 		_ = json.NewEncoder(conn).Encode(reply{Refuse: err.Error()})
-		return
+		return false
 	}
 	r, dec, err := receive(conn)
 	if err != nil {
-		return
+		return false
 	}
 	defer r.Files.close()
 	r.PID = int(who.Pid)
 	enc := json.NewEncoder(conn)
 	mem, there := "", true
 	if !first {
-		mem, there = h.Target()
+		mem, there = s.host.Target()
 	}
 	if !there {
 		_ = enc.Encode(reply{Ending: true})
-		return
+		return false
 	}
 	if err := r.accepted(mem); err != nil {
 		_ = enc.Encode(reply{Refuse: err.Error()})
-		return
+		return false
 	}
 	if enc.Encode(reply{Taken: true}) != nil {
-		return
+		return false
 	}
+	s.count(1)
+	defer s.count(-1)
 	ended, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -116,13 +156,14 @@ func serve(h Host, conn *net.UnixConn, first bool) {
 			}
 		}
 	}()
-	status, ok := h.Serve(&Session{Request: r, Ended: ended, Gone: gone, conn: conn})
+	status, ok := s.host.Serve(&Session{Request: r, Ended: ended, Gone: gone, conn: conn})
 	r.Files.close()
 	if !ok {
 		_ = enc.Encode(reply{Ending: true})
-		return
+		return true
 	}
 	_ = enc.Encode(reply{Status: &status}) // a client that has ended needs no status
+	return true
 }
 
 // Out tells the client that nothing of its command's is in the target any more.
