@@ -97,7 +97,7 @@ func (h *host) Serve(s *holder.Session) (status int, ok bool) {
 	defer h.mu.Unlock()
 	if h.sessions--; h.sessions == 0 && h.users == 0 {
 		h.end()
-		close(h.done)
+		once(h.done)
 	}
 	return status, !c.again
 }
@@ -105,10 +105,15 @@ func (h *host) Serve(s *holder.Session) (status int, ok bool) {
 // end has nobody come any more. Precondition: h.mu is held.
 func (h *host) end() {
 	h.ending = true
+	once(h.opened)
+}
+
+// once closes a channel that may be closed. One goroutine at a time may call it.
+func once(c chan struct{}) {
 	select {
-	case <-h.opened:
+	case <-c:
 	default:
-		close(h.opened)
+		close(c)
 	}
 }
 
@@ -181,7 +186,7 @@ func (h *host) open(a asked) error {
 		return errors.Join(err, base.Close())
 	}
 	h.base, h.buffer, h.text = base, a.buffer, a.text
-	close(h.opened)
+	once(h.opened)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package holder
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,9 +104,7 @@ func Start(exe string, args ...string) (*Client, error) {
 func (c *Client) Run(r *Request, end <-chan struct{}, out func()) (status int, err error) {
 	defer c.conn.Close()
 	taken := c.own
-	if err := r.send(c.conn); err != nil {
-		return 0, c.lost(err, taken)
-	}
+	sent := r.send(c.conn) // one that is refused unread is not sent whole: the reply is there all the same
 	done := make(chan struct{})
 	defer close(done)
 	go func() {
@@ -119,7 +118,7 @@ func (c *Client) Run(r *Request, end <-chan struct{}, out func()) (status int, e
 		var m reply
 		switch err := dec.Decode(&m); {
 		case err != nil:
-			return 0, c.lost(err, taken)
+			return 0, c.lost(cmp.Or(sent, err), taken)
 		case m.Ending:
 			return 0, ErrEnding
 		case m.Refuse != "":

@@ -58,7 +58,13 @@ func (r *Request) send(conn *net.UnixConn) error {
 	r.Protocol = protocol
 	var fds []int
 	for _, f := range r.Files.all() {
-		fds = append(fds, int((*f).Fd()))
+		raw, err := (*f).SyscallConn() // Fd would change how the file is read and written, for others too
+		if err == nil {
+			err = raw.Control(func(fd uintptr) { fds = append(fds, int(fd)) })
+		}
+		if err != nil {
+			return err
+		}
 	}
 	// The files come with the first byte.
 	if _, _, err := conn.WriteMsgUnix([]byte{protocol}, unix.UnixRights(fds...), nil); err != nil {
