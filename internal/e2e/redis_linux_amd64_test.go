@@ -51,6 +51,38 @@ func TestRedisCounts(t *testing.T) {
 	}
 }
 
+// TestRedisUsers has two users of a server under load, one of which is killed: the other's counts stay those of the server, also where
+// it came second.
+func TestRedisUsers(t *testing.T) {
+	const n = 100_000
+	r := startRedis(t, redisPath(t))
+	before := stateOf(t, r.proc.PID)
+	for _, first := range []bool{true, false} {
+		killed := joins(t, r.proc, 2, "trace", "--stat", processCommand, lookupKey)
+		stays := joins(t, r.proc, 2, "trace", "--stat", processCommand, lookupKey)
+		if !first {
+			killed, stays = stays, killed
+		}
+		r.ask("CONFIG RESETSTAT")
+		done := make(chan error, 1)
+		go func() { done <- killed.cmd.Process.Kill() }()
+		r.load(n, "-r", "1000")
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		within(t, "the killed one's probes to go", func() bool { return points(t, r.proc.PID) == 2 })
+		calls := r.calls()
+		stays.interrupt()
+		out := stays.wait()
+		if out.code != 0 || calls["get"] != n || calls["set"] != n {
+			t.Fatalf("the server counted %v: %v", calls, out.outcome)
+		}
+		out.counted(t, "cmd", sum(calls)+1, "jump")
+		out.counted(t, "look", 2*n, "jump")
+	}
+	before.same(t)
+}
+
 var benchmarkKey = regexp.MustCompile(`^"key:0000000000\d\d"$`)
 
 // Each printed record has the values of its call: the command and its number of words,
