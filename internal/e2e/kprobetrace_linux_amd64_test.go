@@ -215,7 +215,7 @@ func (s *elfSymbols) behindCall(name, called string) uint64 {
 	if err != nil {
 		s.t.Fatalf("install binutils: %v", err)
 	}
-	m := regexp.MustCompile(`call +[0-9a-f]+ <`+called+`>\n +([0-9a-f]+):`).FindSubmatch(out)
+	m := regexp.MustCompile(`call +[0-9a-f]+ <` + called + `>\n +([0-9a-f]+):`).FindSubmatch(out)
 	if m == nil {
 		s.t.Fatalf("%s does not call %s:\n%s", name, called, out)
 	}
