@@ -107,6 +107,9 @@ func (in *Instance) arm(ps []*probe) error {
 	if len(ps) == 0 {
 		return nil
 	}
+	if err := noCounters(ps); err != nil {
+		return err
+	}
 	as := in.armingsOf(ps)
 	var defs []*event.Def
 	for _, a := range as {
@@ -137,7 +140,7 @@ func (in *Instance) armingsOf(ps []*probe) (out []*arming) {
 	defer in.pollMu.Unlock()
 	for _, p := range ps {
 		s := in.state(p.entry)
-		d := *p.def
+		d := *p.aimed
 		if !s.all {
 			d.Filter = s.filter
 		}

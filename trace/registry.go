@@ -57,6 +57,8 @@ func key(group, name string) string { return group + "/" + name }
 type probe struct {
 	*entry
 	def *event.Def // with its name
+	// aimed is def, of uprobe_events with the path under which its file is mapped.
+	aimed *event.Def
 	// spans are what counts the probe's hits: an arming at a time, though each instance has one.
 	spans []*span
 }

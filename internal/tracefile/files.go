@@ -46,6 +46,8 @@ func (t *Tree) shared() map[string]*File {
 		"dynamic_events":             {Mode: readWrite, read: text(in.WriteDynamics), write: asKernel(in.WriteDynamic), truncate: in.ReplaceDynamic},
 		"kprobe_events":              {Mode: readWrite, read: text(in.WriteDefinitions), write: asKernel(in.Write), truncate: func() error { return in.Replace("") }},
 		"kprobe_profile":             {Mode: readOnly, read: text(in.WriteProfile)},
+		"uprobe_events":              {Mode: readWrite, read: text(in.WriteUprobes), write: asKernel(in.WriteUprobe), truncate: in.ClearUprobe},
+		"uprobe_profile":             {Mode: readOnly, read: text(in.WriteUprobeProfile)},
 		"printk_formats":             {Mode: readOnly, read: always("")},
 		"synthetic_events":           {Mode: readWrite, read: text(in.WriteSynthetics), write: asKernel(in.WriteSynthetic), truncate: in.ClearSynthetic},
 		"saved_cmdlines":             {Mode: readOnly, read: text(in.WriteComms)},
