@@ -121,7 +121,7 @@ func (d *Def) uprobePlace(w text) error {
 func (d *Def) uprobeText() string {
 	s := fmt.Sprintf("%s:0x%016x", quoteIf(d.Place.Path, !d.Place.plainLeft(d.Place.Path)), d.Place.Addr)
 	if d.Counter != 0 {
-		s += fmt.Sprintf("(0x%016x)", d.Counter)
+		s += fmt.Sprintf("(0x%x)", d.Counter)
 	}
 	return s
 }

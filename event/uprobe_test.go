@@ -15,9 +15,9 @@ func TestUprobe(t *testing.T) {
 		"p /bin/busybox:0x1000":                                           "p:uprobes/p_busybox_0x1000 /bin/busybox:0x0000000000001000",
 		"r /lib/libc.so.6:4096":                                           "r:uprobes/p_libc_0x1000 /lib/libc.so.6:0x0000000000001000",
 		"p:h/u /bin/busybox:0x1000 %ax a=%bx:u8 s=+0(%di):string c=$comm": "p:h/u /bin/busybox:0x0000000000001000 arg1=%ax a=%bx:u8 s=+0(%di):string c=$comm",
-		"p:h/u /bin/busybox:0x1000(0x2001)":                               "p:h/u /bin/busybox:0x0000000000001000(0x0000000000002001)",
+		"p:h/u /bin/busybox:0x1000(0x2001)":                               "p:h/u /bin/busybox:0x0000000000001000(0x2001)",
 		"p:h/u /bin/busybox:0x1000%return":                                "r:h/u /bin/busybox:0x0000000000001000",
-		"p:h/u /bin/busybox:0x1000%return(0x2000)":                        "r:h/u /bin/busybox:0x0000000000001000(0x0000000000002000)",
+		"p:h/u /bin/busybox:0x1000%return(0x2000)":                        "r:h/u /bin/busybox:0x0000000000001000(0x2000)",
 		"p:h/ /bin/busybox:0x1000":                                        "p:h/p_busybox_0x1000 /bin/busybox:0x0000000000001000",
 		"p:u /srv/a:b/c:8":                                                "p:uprobes/u \"/srv/a:b/c\":0x0000000000000008",
 	} {
