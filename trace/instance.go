@@ -30,8 +30,10 @@ type Instance struct {
 	name string // "": that of New
 	buf  *buffer
 	log  ErrorLog
-	on   atomic.Bool     // records go to the buffer
-	life context.Context // ends with the instance
+	on   atomic.Bool            // records go to the buffer
+	skip atomic.Pointer[[]bool] // CPUs whose records do not; nil: none
+	fill atomic.Int32           // how full a CPU's buffer is to be for who polls it, in percent
+	life context.Context        // ends with the instance
 	end  context.CancelFunc
 	use  users
 

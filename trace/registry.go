@@ -283,6 +283,7 @@ func newInstance(r *registry, name string, size int) *Instance {
 	defer r.pollMu.Unlock()
 	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}, off: map[Option]bool{}}
 	in.on.Store(true)
+	in.fill.Store(DefaultBufferPercent)
 	r.living[in] = true
 	in.set = hit.NewLive(&hit.Host{Need: in.need, Snapshot: in.snapshotNow, Reserve: in.reserve, Traced: in.traced}, &r.synths)
 	in.life, in.end = context.WithCancel(context.Background())

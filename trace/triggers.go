@@ -266,6 +266,9 @@ func (in *Instance) show(h *hit.Hit, shown hit.Shown) {
 }
 
 func (in *Instance) put(h *hit.Hit) {
+	if !in.taken(h.CPU) {
+		return
+	}
 	in.buf.Add(h)
 	in.woken[in] = true
 }

@@ -165,6 +165,29 @@ func (t *Tree) bufferSize(cpu int) *File {
 	}
 }
 
+// bufferPercent is the file of how full a CPU's buffer is before poll(2) tells of it.
+func (t *Tree) bufferPercent() *File {
+	return decimal(t.in.BufferPercent, t.in.SetBufferPercent)
+}
+
+// comms is the file of how many threads' names are kept.
+func (t *Tree) comms() *File { return decimal(t.in.Comms, t.in.SetComms) }
+
+// decimal is the file of a number.
+func decimal(get func() int, set func(int) error) *File {
+	return &File{
+		Mode: readWrite,
+		read: func() (string, error) { return strconv.Itoa(get()) + "\n", nil },
+		write: func(text string) error {
+			n, err := number(text)
+			if err != nil || n > math.MaxInt32 {
+				return errno.Errorf(unix.EINVAL, "%.40q: a number is taken", text)
+			}
+			return set(int(n))
+		},
+	}
+}
+
 // totalSize is the sum of the sizes of all CPUs' buffers.
 func (t *Tree) totalSize() (string, error) {
 	n := 0

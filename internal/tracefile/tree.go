@@ -36,6 +36,8 @@ type File struct {
 	mark func(tid int, text string) (n int, err error)
 	// truncate is what opening with O_TRUNC does; nil: nothing.
 	truncate func() error
+	// closed is what happens when the file is closed; nil: nothing.
+	closed func()
 	// pipe: reading takes records out of the buffer.
 	pipe func() *trace.Pipe
 	// in is kept while the file is open.
