@@ -144,7 +144,7 @@ func (in *Instance) armingsOf(ps []*probe) (out []*arming) {
 		if !s.all {
 			d.Filter = s.filter
 		}
-		d.Stack = s.stack
+		d.Stack = in.stackOf(s)
 		in.copies++
 		d.Copy = in.copies
 		a := &arming{in: in, probe: p, state: s, def: &d}

@@ -37,8 +37,9 @@ type Instance struct {
 	end  context.CancelFunc
 	use  users
 
-	optMu sync.Mutex
-	off   map[Option]bool
+	optMu   sync.Mutex
+	opts    map[Option]bool
+	stacked atomic.Bool // OptionStacktrace is on
 
 	onlyPIDs, notPIDs map[int]bool // whose hits are taken, and not taken; of pollMu
 	snap              *buffer      // nil: there is none; of pollMu

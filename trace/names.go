@@ -20,12 +20,14 @@ type names struct {
 	core *kprobes.Core
 	find func(tid int) string
 
-	mu    sync.Mutex
-	most  int       // threads that are remembered
-	now   time.Time // when the records that are being read were taken up
-	comm  map[int]comm
-	stale []int // seen, and to be looked up
-	syms  map[uint64]sym
+	mu     sync.Mutex
+	most   int       // threads that are remembered
+	now    time.Time // when the records that are being read were taken up
+	comm   map[int]comm
+	stale  []int // seen, and to be looked up
+	silent bool  // no thread's name is looked up
+	processes
+	syms map[uint64]sym
 }
 
 // sym is what is known of an address.
@@ -47,10 +49,11 @@ const (
 )
 
 func newNames(core *kprobes.Core, find func(tid int) string) *names {
+	var tgids processes
 	if find == nil {
-		find = procComm
+		find, tgids.find = procComm, procTGID
 	}
-	return &names{core: core, find: find, most: commsFor(1), comm: map[int]comm{}, syms: map[uint64]sym{}}
+	return &names{core: core, find: find, processes: tgids, most: commsFor(1), comm: map[int]comm{}, syms: map[uint64]sym{}}
 }
 
 // Symbol implements trace.Namer. What was found is remembered until forget: a line about an
@@ -140,6 +143,10 @@ func (n *names) begin() {
 func (n *names) saw(tid int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.sawProcess(tid)
+	if n.silent {
+		return
+	}
 	c, ok := n.comm[tid]
 	if ok && n.now.Sub(c.at) < commAge {
 		return
@@ -158,6 +165,7 @@ func (n *names) look() {
 	stale := n.stale
 	n.stale = nil
 	n.mu.Unlock()
+	n.lookProcesses()
 	for _, tid := range stale {
 		s := printable(n.find(tid))
 		n.mu.Lock()

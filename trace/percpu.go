@@ -75,9 +75,13 @@ func (in *Instance) SetBufferPercent(percent int) error {
 // smallestBuffer is the size to which FreeBuffer makes a CPU's buffer, in bytes: the kernel's has two pages at least.
 const smallestBuffer = 2 * 4080
 
-// FreeBuffer is what closing the file free_buffer does: the buffer of each CPU becomes as small as the kernel makes it.
+// FreeBuffer is what closing the file free_buffer does: the buffer of each CPU becomes as small as the kernel makes it. With
+// OptionDisableOnFree tracing is switched off before.
 func (in *Instance) FreeBuffer() {
 	in.drain()
+	if in.has(OptionDisableOnFree) {
+		in.SetTracing(false)
+	}
 	in.buf.SetSize(AllCPUs, smallestBuffer)
 }
 

@@ -19,7 +19,7 @@ type Pipe struct {
 	snap bool // they are those of the snapshot
 
 	mu    sync.Mutex
-	print hit.Printer
+	print *printer
 	pages *ringpage.Packer // nil: records are given as text
 	text  []byte           // of records that have been taken, and not read
 	begun bool             // something was read

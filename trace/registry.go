@@ -266,6 +266,7 @@ func (in *Instance) leave() error {
 		return err
 	}
 	in.end()
+	in.names.recordProcesses(in, false)
 	in.buf.Rouse()
 	if in.instances[in.name] == in { // another may have its name by now
 		delete(in.instances, in.name)
@@ -281,7 +282,7 @@ func (in *Instance) leave() error {
 func newInstance(r *registry, name string, size int) *Instance {
 	r.pollMu.Lock()
 	defer r.pollMu.Unlock()
-	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}, off: map[Option]bool{}}
+	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}, opts: defaultOptions()}
 	in.on.Store(true)
 	in.fill.Store(DefaultBufferPercent)
 	r.living[in] = true

@@ -33,7 +33,7 @@ func (in *Instance) List(w io.Writer) error {
 	var off []*event.Def
 	for _, p := range in.probes {
 		if !in.busy(p.entry) {
-			off = append(off, p.def)
+			off = append(off, p.aimed)
 		}
 	}
 	if err := in.core.List(w); err != nil {

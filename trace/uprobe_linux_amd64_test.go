@@ -69,6 +69,15 @@ func TestUprobes(t *testing.T) {
 	if got := strings.Count(text(t, in.WriteTrace), ": "+name+": (f_push+0x0/0x"); got != n {
 		t.Errorf("%d lines of %d hits", got, n)
 	}
+	must(t, in.SetFilter("uprobes", name, "v == 12345"))
+	must(t, in.WriteTrigger("uprobes", "back", "hist:keys=arg1 if arg1 == 54321"))
+	in.Clear()
+	goes(prog, 20, "f_push")
+	if out := text(t, in.WriteTrace); strings.Contains(out, ": "+name+": ") || !strings.Contains(out, ": back: (") {
+		t.Errorf("a filter that no hit passes lets some:\n%.400s", out)
+	}
+	must(t, in.SetFilter("uprobes", name, "0"))
+	must(t, in.ClearTriggers("uprobes", "back"))
 	for _, err := range []error{in.ClearUprobe(), in.WriteUprobe("-:back"), in.Replace("")} {
 		if !errors.Is(err, unix.EBUSY) {
 			t.Errorf("events that are enabled are deleted: %v", err)

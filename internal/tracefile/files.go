@@ -57,6 +57,7 @@ func (t *Tree) shared() map[string]*File {
 		"synthetic_events":           {Mode: readWrite, read: text(in.WriteSynthetics), write: asKernel(in.WriteSynthetic), truncate: in.ClearSynthetic},
 		"saved_cmdlines":             {Mode: readOnly, read: text(in.WriteComms)},
 		"saved_cmdlines_size":        t.comms(),
+		"saved_tgids":                {Mode: readOnly, read: text(in.WriteTGIDs)},
 		"kprobes/list":               {Mode: 0o400, read: text(in.List)},
 		"kprobes/enabled":            {Mode: 0o600, read: func() (string, error) { return digit(in.Core().Enabled()), nil }, write: t.setEnabled},
 		"kprobes/blacklist":          {Mode: 0o400, read: text(in.Core().Blacklist)},

@@ -85,7 +85,7 @@ func (t *Tree) setOptions(text string) error {
 // option is the file of an option.
 func (t *Tree) option(name string) (*File, error) {
 	o := trace.Option(name)
-	if _, err := t.in.Option(o); err != nil {
+	if !t.in.HasOptionFile(o) {
 		return nil, noFile("options/" + name)
 	}
 	return &File{

@@ -204,7 +204,9 @@ func (t *Tree) list(dir string) (out []Entry) {
 		}
 	case "options":
 		for _, o := range t.in.Options() {
-			add(Entry{Name: string(o)})
+			if t.in.HasOptionFile(o) {
+				add(Entry{Name: string(o)})
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
