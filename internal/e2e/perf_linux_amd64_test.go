@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"debug/elf"
 	"fmt"
 	"os"
 	"os/exec"
@@ -84,4 +85,70 @@ func TestPerfProbe(t *testing.T) {
 	m.perf("-d", "probe_sysopen:from")
 	m.perf("-d", "probe_sysopen:*")
 	m.is("cat kprobe_events", "")
+}
+
+// TestPerfProbeWrites has perf probe add, list and delete events itself, in uprobe_events: it is told of the mount by a variable, or finds it
+// in the kernel's places, in a mount namespace of its own.
+func TestPerfProbeWrites(t *testing.T) {
+	t.Parallel()
+	p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, "sysopen")))
+	m := mount(t, p)
+	perf := m.perf
+	for _, where := range []string{"TRACEFS_PATH", "bound"} {
+		if where == "bound" {
+			perf = m.perfBound
+		}
+		if out := perf("-x", p.Path, "opens=do_sys_open", "flags", "filename:string"); !strings.Contains(out, "probe_sysopen:opens ") {
+			t.Errorf("%s: perf probe prints\n%s", where, out)
+		}
+		perf("-x", p.Path, "back=do_sys_open%return", "$retval:s64")
+		at := fmt.Sprintf("%s:0x%016x", p.Path, fileOffset(t, p.Path, "do_sys_open"))
+		m.is("cat uprobe_events", "p:probe_sysopen/opens "+at+" flags=%dx:s32 filename_string=+0(%si):string\nr:probe_sysopen/back__return "+at+" arg1=$retval:s64\n")
+		if out := perf("-l"); !regexp.MustCompile(`probe_sysopen:opens +\(on do_sys_open@\S+ in \S+ with flags filename_string\)`).MatchString(out) {
+			t.Errorf("%s: perf probe -l prints\n%s", where, out)
+		}
+		m.is("echo > trace; echo 1 > events/probe_sysopen/enable", "")
+		before := p.Counts("go 0")
+		n := right(t, p, "go 12")
+		for event, args := range map[string]string{"opens": ` flags=32768 filename_string="/no/such"`, "back__return": " arg1=-2"} {
+			if got, want := m.records(event, args), int(n["failed"]-before["failed"]); got != want || m.records(event, ".*") != 12 {
+				t.Errorf("%s: %d records of %s%s, want %d:\n%s", where, got, event, args, want, m.sh("cat trace"))
+			}
+		}
+		m.is("echo 0 > events/probe_sysopen/enable", "")
+		perf("-d", "probe_sysopen:opens")
+		perf("-d", "probe_sysopen:*")
+		m.is("cat uprobe_events", "")
+	}
+}
+
+// perfBound is perf where the mount stands in both of the kernel's places of tracefs.
+func (m *mounted) perfBound(args ...string) string {
+	m.t.Helper()
+	script := `for d in /sys/kernel/tracing /sys/kernel/debug/tracing; do [ ! -d $d ] || mount --bind "$DIR" $d || exit; done; exec perf probe "$@"`
+	cmd := exec.Command("unshare", append([]string{"-m", "/bin/sh", "-c", script, "sh"}, args...)...)
+	cmd.Env = append(os.Environ(), "DIR="+m.dir, "LC_ALL=C")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("%s: %v: %s", cmd, err, out)
+	}
+	return string(out)
+}
+
+// fileOffset is where a function lies in its file.
+func fileOffset(t *testing.T, path, name string) uint64 {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	at := symbolsIn(t, path).at[name].Value
+	for _, s := range f.Progs {
+		if s.Type == elf.PT_LOAD && s.Vaddr <= at && at < s.Vaddr+s.Filesz {
+			return at - s.Vaddr + s.Off
+		}
+	}
+	t.Fatalf("%s is in no segment of %s", name, path)
+	return 0
 }
