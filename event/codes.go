@@ -104,6 +104,7 @@ const (
 	BadCommand
 	NoPlace
 	NoLineTable
+	NoProgram
 	TooManyLines
 	ReadFailed
 
@@ -213,6 +214,7 @@ var table = [numCodes]entry{
 	BadCommand:   {"BAD_COMMAND", "Definition must start with p, r, f, w or -:", 0},
 	NoPlace:      {"NO_PLACE", "Probed address or symbol is not specified", 0},
 	NoLineTable:  {"NO_LINE_TABLE", "This place needs line tables", 0},
+	NoProgram:    {"NO_PROGRAM", "The target is a kernel, which maps no file: use kprobe_events", syscall.EOPNOTSUPP},
 	TooManyLines: {"TOO_MANY_LINES", "Too many definitions", syscall.E2BIG},
 	ReadFailed:   {"READ_FAILED", "Definitions can not be read", 0},
 }
@@ -231,7 +233,7 @@ var ofTarget = [numCodes]bool{
 	NoRetval: true, BadMemAddr: true, BadInsnBndry: true, FailRegProbe: true, BadAttachEvent: true,
 	BadAttachArg: true, NosupBTFArg: true, NoBTFArg: true, NoBTFEntry: true, NofentryArgs: true,
 	NoPtrStrct: true, NosupDatArg: true, NoBTFField: true, BadBTFTid: true, BadType4Str: true,
-	TooManyEargs: true, NoEventField: true, EventTooBig: true, NoLineTable: true, ReadFailed: true,
+	TooManyEargs: true, NoEventField: true, EventTooBig: true, NoLineTable: true, NoProgram: true, ReadFailed: true,
 }
 
 // Language says whether a definition with this error is wrong in every target: it breaks a rule

@@ -8,8 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// Location is what the kernel's error_log calls the parser of probe definitions.
-const Location = "trace_kprobe"
+// What the kernel's error_log calls the parsers of probe definitions.
+const (
+	Location       = "trace_kprobe"
+	uprobeLocation = "trace_uprobe"
+)
 
 // Error is a definition that was refused: by the parser, or later, when its place was
 // looked up or its arguments compiled. It answers errors.Is with the error number of its
@@ -21,6 +24,8 @@ type Error struct {
 	Cmd  string // the definition, its words joined by single spaces
 	Pos  int    // byte of Cmd that is wrong; len(Cmd)+1 where a word is missing
 	Err  error  // what caused it, or nil
+
+	uprobe bool // Cmd is of Def.Uprobe
 }
 
 // Error gives the error in one line.
@@ -42,8 +47,12 @@ func (e *Error) Error() string {
 // Detail gives the error as the kernel's error_log does (without its time): the text,
 // the definition, and a caret below what is wrong.
 func (e *Error) Detail() string {
+	at := Location
+	if e.uprobe {
+		at = uprobeLocation
+	}
 	return fmt.Sprintf("%s: error: %s\n  Command: %s\n%*s^\n",
-		Location, e.Code.Text(), e.Cmd, len("  Command: ")+e.column(), "")
+		at, e.Code.Text(), e.Cmd, len("  Command: ")+e.column(), "")
 }
 
 // Logged says whether the kernel's error_log tells of it. What is no definition, a line that is too long, and deletions have an error
@@ -101,5 +110,5 @@ func HasCode(err error, c Code) bool {
 // does not exist, an argument that the target cannot give. pos is Place.Pos, Arg.Pos or
 // Expr.Pos; text says why and what to do instead; cause may be nil.
 func (d *Def) Refuse(c Code, pos int, text string, cause error) *Error {
-	return &Error{Code: c, Text: text, Line: d.Line, Cmd: d.Text, Pos: pos, Err: cause}
+	return &Error{Code: c, Text: text, Line: d.Line, Cmd: d.Text, Pos: pos, Err: cause, uprobe: d.Uprobe}
 }

@@ -39,18 +39,21 @@ type Def struct {
 	// Function: it was written as f (Documentation/trace/fprobetrace.rst, Linux 6.18). It stands at a function's entry or return, and
 	// with a pattern at those of all functions that match, which are one event. Its arguments are no registers.
 	Function bool
-	Group    string // DefaultGroup, FunctionGroup or WatchGroup if the definition names none; of a deletion "" then
-	Name     string // "" if the definition names none: see Namer
-	Place    Place
-	Watched  Watched // of a watchpoint
-	Args     []Arg
-	Filter   string   // what a hit must pass to be recorded, in the language of ParseFilter; "": nothing. No part of Text.
-	Stack    int      // callers that a record is to hold, at most MaxStack; 0: none. No part of Text.
-	Hist     *Hist    // what hits are counted in, in place of records, where the code at the hit can do that; nil: nothing. No part of Text.
-	Copy     uint64   // tells events apart that are else the same, as those of several trace instances. No part of Text.
-	User     uint32   // who has defined it, where several share a target: names are each user's own. No part of Text.
-	kernel   bool     // see Parser
-	match    []string // of a deletion: what must match the definition, beyond its name
+	// Uprobe: it is one of uprobe_events (Documentation/trace/uprobetracer.rst, Linux 6.18), whose place is an offset in a file. Name is never "".
+	Uprobe  bool
+	Counter uint64 // of Uprobe: the offset in the file of a counter of 16 bits that is above 0 while the event is armed; 0: there is none
+	Group   string // DefaultGroup, FunctionGroup, UprobeGroup or WatchGroup if the definition names none; of a deletion "" then
+	Name    string // "" if the definition names none: see Namer
+	Place   Place
+	Watched Watched // of a watchpoint
+	Args    []Arg
+	Filter  string   // what a hit must pass to be recorded, in the language of ParseFilter; "": nothing. No part of Text.
+	Stack   int      // callers that a record is to hold, at most MaxStack; 0: none. No part of Text.
+	Hist    *Hist    // what hits are counted in, in place of records, where the code at the hit can do that; nil: nothing. No part of Text.
+	Copy    uint64   // tells events apart that are else the same, as those of several trace instances. No part of Text.
+	User    uint32   // who has defined it, where several share a target: names are each user's own. No part of Text.
+	kernel  bool     // see Parser
+	match   []string // of a deletion: what must match the definition, beyond its name
 }
 
 // Arg is one argument of a definition.

@@ -33,7 +33,7 @@ func (n *Namer) Release(name string) {
 
 // Name gives a definition's event a name at a place, which for a pattern is one of the
 // functions that match and else d.Place: p_SYM_OFFSET, r_SYM_OFFSET, w_SYM_OFFSET, p_0xADDR, or
-// p_BASENAME_0xOFFSET of an offset in a file; with Def.Function SYM__entry or SYM__exit. Every byte that no identifier holds is `_`;
+// p_BASENAME_0xOFFSET of an offset in a file, with Def.Uprobe of returns too and the name of the file up to its first dot, hyphen or underscore; with Def.Function SYM__entry or SYM__exit. Every byte that no identifier holds is `_`;
 // names that are too long are cut to 63 bytes; a name that is taken gets a number.
 func (n *Namer) Name(d *Def, at Place) string { return n.Unique(d.BaseName(at)) }
 
@@ -55,6 +55,9 @@ func cut(s string, n int) string { return s[:min(len(s), n)] }
 // BaseName is what Name cuts, and tells from other names. It may be called by several goroutines at
 // once.
 func (d *Def) BaseName(p Place) string {
+	if d.Uprobe {
+		return uprobeBase(p)
+	}
 	prefix, module := "p_", ""
 	switch d.Kind {
 	case Return:

@@ -23,6 +23,8 @@ type Parser struct {
 	// as they stand: it knows more of them (%pd, fields by their names), each version its own.
 	// Arguments that are not understood here have no Expr.
 	Kernel bool
+	// Uprobes: the definitions are those of uprobe_events.
+	Uprobes bool
 }
 
 // Parse is Parse with the Parser's choices.
@@ -42,7 +44,11 @@ func (p Parser) Parse(line string) (*Def, error) {
 	if words[0].s[0] == '-' && isSpace(line[0]) { // so has it the kernel
 		return nil, d.Refuse(BadCommand, 0, "a deletion begins the line: no space stands before its -", nil)
 	}
-	if err := d.parse(words); err != nil {
+	parse := d.parse
+	if p.Uprobes {
+		parse = d.parseUprobe
+	}
+	if err := parse(words); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -36,6 +36,8 @@ func (d *Def) String() string {
 // place is the place as a listing has it: of f with %return, of a watchpoint with the access and the length.
 func (d *Def) place() string {
 	switch {
+	case d.Uprobe:
+		return d.uprobeText()
 	case d.Function && d.Kind == Return:
 		return d.Place.String() + returnSuffix
 	case d.Kind != Watch:
@@ -83,6 +85,9 @@ func (d *Def) Deletes(o *Def) bool {
 // standsAt says whether the definition's place is the one that a word names.
 func (d *Def) standsAt(word string) bool {
 	_, words := split(word)
+	if d.Uprobe {
+		return d.uprobeAt(words[0])
+	}
 	if d.Kind == Watch {
 		p, watched, bad := parseWatch(words[0])
 		return bad == nil && p.same(d.Place) && watched == d.Watched
@@ -100,6 +105,9 @@ func (p Place) same(q Place) bool {
 // Appends checks that the definition can join an event that exists under its name: the
 // same kind, the same names and types of arguments, another place or other expressions, unless Copy tells them apart.
 func (d *Def) Appends(o *Def) error {
+	if d.Uprobe != o.Uprobe {
+		return d.Refuse(EventExist, 0, "one is of kprobe_events, the other of uprobe_events: take another name", nil)
+	}
 	if d.Kind != o.Kind || d.Function != o.Function {
 		return d.Refuse(DiffProbeType, 0, fmt.Sprintf("%s/%s is a %s", o.Group, o.Name, o.Kind), nil)
 	}

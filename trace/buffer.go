@@ -188,14 +188,15 @@ func (b *buffer) Take(cpu, most int) (hits []hit.Hit, lost []hit.Loss, more <-ch
 	return hits, lost, nil
 }
 
-// Waiting gives what is closed when hits of a CPU, or of any, come; nil: some are there.
-func (b *buffer) Waiting(cpu int) <-chan struct{} {
+// Waiting gives what is closed when hits of a CPU, or of any, come; nil: some are there and, of a CPU, take so many percent of what is kept.
+func (b *buffer) Waiting(cpu, percent int) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.next(b.some(cpu)) != nil {
-		return nil
+	qs := b.some(cpu)
+	if b.next(qs) == nil || cpu != AllCPUs && qs[0].bytes+pageRecs < b.sizeOf(cpu)/100*percent { // a page that is not full counts, as the kernel's
+		return b.waits()
 	}
-	return b.waits()
+	return nil
 }
 
 func (b *buffer) waits() <-chan struct{} {

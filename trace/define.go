@@ -27,26 +27,56 @@ const maxEvents = 1<<16 - 1
 func (in *Instance) Write(commands string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return in.write(commands)
+	return in.write(commands, kprobeLines)
 }
 
-// Replace is Write to a file that is truncated first: all events are deleted. If one is
+// Replace is Write to a file that is truncated first: all events that it lists are deleted. If one is
 // enabled that is EBUSY, and nothing is done.
 func (in *Instance) Replace(commands string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if err := in.disarmSpareable(in.probes); err != nil {
+	if err := in.deleteAll(kprobeLines); err != nil {
 		return err
 	}
-	in.drop(in.probes)
-	return in.write(commands)
+	return in.write(commands, kprobeLines)
 }
 
-func (in *Instance) write(commands string) error {
+// language is what a file of definitions takes.
+type language struct {
+	event.Parser
+	has func(*probe) bool // the file lists the probe
+}
+
+var (
+	kprobeLines = language{has: func(p *probe) bool { return !p.def.Uprobe }}
+	allLines    = language{has: func(*probe) bool { return true }}
+)
+
+// deleteAll deletes the events that a file lists. EBUSY: one is enabled, and none is deleted.
+func (in *Instance) deleteAll(l language) error {
+	ps := in.listed(l)
+	if err := in.disarmSpareable(ps); err != nil {
+		return err
+	}
+	in.drop(ps)
+	return nil
+}
+
+// listed are the probes that a file lists.
+func (in *Instance) listed(l language) (out []*probe) {
+	for _, p := range in.probes {
+		if l.has(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (in *Instance) write(commands string, l language) error {
 	n := 0
 	for line := range strings.SplitSeq(commands, "\n") {
 		n++
-		if err := in.command(line, n); err != nil {
+		if err := in.command(line, n, l); err != nil {
 			in.note(err)
 			return err
 		}
@@ -55,8 +85,8 @@ func (in *Instance) write(commands string) error {
 }
 
 // command carries out one line.
-func (in *Instance) command(line string, n int) error {
-	d, err := event.Parse(line)
+func (in *Instance) command(line string, n int, l language) error {
+	d, err := l.Parse(line)
 	var bad *event.Error
 	switch {
 	case errors.As(err, &bad):
@@ -65,7 +95,7 @@ func (in *Instance) command(line string, n int) error {
 	case d == nil:
 		return nil
 	case d.Kind == event.Delete:
-		return in.remove(d)
+		return in.remove(d, l)
 	}
 	d.Line = n
 	err = in.define(d)
@@ -81,27 +111,30 @@ func (in *Instance) define(d *event.Def) error {
 	if d.Group == event.SyntheticGroup || d.Group == markEvent.Group {
 		return errno.Errorf(unix.EINVAL, "%q: the group %s has events of its own: take another name for the group", d.Text, d.Group)
 	}
+	aimed, err := in.aim(d)
+	if err != nil {
+		return err
+	}
 	var e *entry
 	if d.Name != "" {
 		e = in.entries[key(d.Group, d.Name)]
 	}
 	if e != nil {
 		for _, p := range e.probes {
-			if err := d.Appends(p.def); err != nil {
+			if err := aimed.Appends(p.aimed); err != nil {
 				return err
 			}
 		}
 	}
-	if err := in.core.Check(d, lateToo); err != nil {
+	if err := in.core.Check(aimed, lateToo); err != nil {
 		return err
 	}
 	if e == nil {
-		var err error
 		if e, err = in.newEntry(d); err != nil {
 			return err
 		}
 	}
-	p := &probe{entry: e, def: d}
+	p := &probe{entry: e, def: d, aimed: aimed}
 	if err := in.join(p); err != nil {
 		return err
 	}
@@ -168,10 +201,10 @@ func (in *Instance) newID() (int, error) {
 	return id, nil
 }
 
-// remove carries out a deletion.
-func (in *Instance) remove(d *event.Def) error {
+// remove carries out a deletion, of events that the file lists.
+func (in *Instance) remove(d *event.Def, l language) error {
 	var hit []*probe
-	for _, p := range in.probes {
+	for _, p := range in.listed(l) {
 		if d.Deletes(p.def) {
 			hit = append(hit, p)
 		}
@@ -303,11 +336,13 @@ func (in *Instance) forget(gone map[*probe]bool) {
 }
 
 // WriteDefinitions writes kprobe_events: the definitions in the order of their making.
-func (in *Instance) WriteDefinitions(w io.Writer) error {
+func (in *Instance) WriteDefinitions(w io.Writer) error { return in.writeListed(w, kprobeLines) }
+
+func (in *Instance) writeListed(w io.Writer, l language) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	var b strings.Builder
-	for _, p := range in.probes {
+	for _, p := range in.listed(l) {
 		fmt.Fprintln(&b, p.def)
 	}
 	_, err := io.WriteString(w, b.String())

@@ -107,6 +107,9 @@ func (in *Instance) arm(ps []*probe) error {
 	if len(ps) == 0 {
 		return nil
 	}
+	if err := noCounters(ps); err != nil {
+		return err
+	}
 	as := in.armingsOf(ps)
 	var defs []*event.Def
 	for _, a := range as {
@@ -137,11 +140,11 @@ func (in *Instance) armingsOf(ps []*probe) (out []*arming) {
 	defer in.pollMu.Unlock()
 	for _, p := range ps {
 		s := in.state(p.entry)
-		d := *p.def
+		d := *p.aimed
 		if !s.all {
 			d.Filter = s.filter
 		}
-		d.Stack = s.stack
+		d.Stack = in.stackOf(s)
 		in.copies++
 		d.Copy, d.User = in.copies, in.shared.User()
 		a := &arming{in: in, probe: p, state: s, def: &d}

@@ -82,7 +82,7 @@ func (in *Instance) fits(e *entry, text string) error {
 		return in.set.CheckFilter(e.group, e.name, text)
 	}
 	for _, p := range e.probes {
-		d := *p.def
+		d := *p.aimed
 		d.Filter = text
 		if err := in.core.Check(&d, lateToo); err != nil {
 			return err

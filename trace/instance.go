@@ -48,13 +48,16 @@ type Instance struct {
 	name string // "": that of New
 	buf  *buffer
 	log  ErrorLog
-	on   atomic.Bool     // records go to the buffer
-	life context.Context // ends with the instance
+	on   atomic.Bool            // records go to the buffer
+	skip atomic.Pointer[[]bool] // CPUs whose records do not; nil: none
+	fill atomic.Int32           // how full a CPU's buffer is to be for who polls it, in percent
+	life context.Context        // ends with the instance
 	end  context.CancelFunc
 	use  users
 
-	optMu sync.Mutex
-	off   map[Option]bool
+	optMu   sync.Mutex
+	opts    map[Option]bool
+	stacked atomic.Bool // OptionStacktrace is on
 
 	onlyPIDs, notPIDs map[int]bool // whose hits are taken, and not taken; of pollMu
 	snap              *buffer      // nil: there is none; of pollMu

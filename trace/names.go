@@ -20,11 +20,14 @@ type names struct {
 	core *kprobes.Core
 	find func(tid int) string
 
-	mu    sync.Mutex
-	now   time.Time // when the records that are being read were taken up
-	comm  map[int]comm
-	stale []int // seen, and to be looked up
-	syms  map[uint64]sym
+	mu     sync.Mutex
+	most   int       // threads that are remembered
+	now    time.Time // when the records that are being read were taken up
+	comm   map[int]comm
+	stale  []int // seen, and to be looked up
+	silent bool  // no thread's name is looked up
+	processes
+	syms map[uint64]sym
 }
 
 // sym is what is known of an address.
@@ -40,17 +43,17 @@ type comm struct {
 }
 
 const (
-	maxComms = 4096
-	maxSyms  = 1 << 16
-	commAge  = time.Second // a thread may change its name, and its number may go to another
-	noComm   = "<...>"     // what the kernel shows for a thread that it does not know
+	maxSyms = 1 << 16
+	commAge = time.Second // a thread may change its name, and its number may go to another
+	noComm  = "<...>"     // what the kernel shows for a thread that it does not know
 )
 
 func newNames(core *kprobes.Core, find func(tid int) string) *names {
+	var tgids processes
 	if find == nil {
-		find = procComm
+		find, tgids.find = procComm, procTGID
 	}
-	return &names{core: core, find: find, comm: map[int]comm{}, syms: map[uint64]sym{}}
+	return &names{core: core, find: find, processes: tgids, most: commsFor(1), comm: map[int]comm{}, syms: map[uint64]sym{}}
 }
 
 // Symbol implements trace.Namer. What was found is remembered until forget: a line about an
@@ -106,6 +109,29 @@ func (n *names) write(w io.Writer) error {
 	return err
 }
 
+// maxComms is the largest number of threads whose names are asked to be kept (PID_MAX_DEFAULT, Linux 6.18).
+const maxComms = 1 << 15
+
+// commsFor is of how many threads the kernel keeps names where so many are asked for: of those for which there is room in as many pages as it
+// takes then, a power of two (allocate_cmdlines_buffer, Linux 6.18).
+func commsFor(most int) int {
+	const index, name, number = 4*(maxComms+1) + 4 + 16, 16, 4
+	size := 4096
+	for size < index+most*name {
+		size *= 2
+	}
+	return (size - index) / (name + number)
+}
+
+// setMost sets how many threads are remembered. Those that are too many are forgotten, with all others.
+func (n *names) setMost(most int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.most = commsFor(most); len(n.comm) > n.most {
+		clear(n.comm)
+	}
+}
+
 // begin starts to read records.
 func (n *names) begin() {
 	n.mu.Lock()
@@ -117,11 +143,15 @@ func (n *names) begin() {
 func (n *names) saw(tid int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.sawProcess(tid)
+	if n.silent {
+		return
+	}
 	c, ok := n.comm[tid]
 	if ok && n.now.Sub(c.at) < commAge {
 		return
 	}
-	if !ok && len(n.comm) >= maxComms {
+	if !ok && len(n.comm) >= n.most {
 		clear(n.comm)
 	}
 	c.at = n.now
@@ -135,6 +165,7 @@ func (n *names) look() {
 	stale := n.stale
 	n.stale = nil
 	n.mu.Unlock()
+	n.lookProcesses()
 	for _, tid := range stale {
 		s := printable(n.find(tid))
 		n.mu.Lock()

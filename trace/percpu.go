@@ -56,5 +56,50 @@ func (in *Instance) SetBufferSize(cpu, bytes int) error {
 	return nil
 }
 
+// DefaultBufferPercent is what BufferPercent gives at first.
+const DefaultBufferPercent = 50
+
+// BufferPercent is how full a CPU's buffer is to be, in percent, before Pipe.Ready says that there is something to read.
+func (in *Instance) BufferPercent() int { return int(in.fill.Load()) }
+
+// SetBufferPercent sets it. 0: any record is enough. EINVAL: it is not from 0 to 100.
+func (in *Instance) SetBufferPercent(percent int) error {
+	if percent < 0 || percent > 100 {
+		return errno.Errorf(unix.EINVAL, "%d percent: 0 to 100 is taken", percent)
+	}
+	in.fill.Store(int32(percent))
+	in.buf.Rouse()
+	return nil
+}
+
+// smallestBuffer is the size to which FreeBuffer makes a CPU's buffer, in bytes: the kernel's has two pages at least.
+const smallestBuffer = 2 * 4080
+
+// FreeBuffer is what closing the file free_buffer does: the buffer of each CPU becomes as small as the kernel makes it. With
+// OptionDisableOnFree tracing is switched off before.
+func (in *Instance) FreeBuffer() {
+	in.drain()
+	if in.has(OptionDisableOnFree) {
+		in.SetTracing(false)
+	}
+	in.buf.SetSize(AllCPUs, smallestBuffer)
+}
+
 // WriteComms writes saved_cmdlines: the threads that are known, by number, with their names.
 func (in *Instance) WriteComms(w io.Writer) error { return in.names.write(w) }
+
+// Comms is of how many threads the names are kept: saved_cmdlines_size.
+func (in *Instance) Comms() int {
+	in.names.mu.Lock()
+	defer in.names.mu.Unlock()
+	return in.names.most
+}
+
+// SetComms sets it, to as many as the kernel makes of that: at least 6,552. EINVAL: none, or more than 32,768.
+func (in *Instance) SetComms(threads int) error {
+	if threads < 1 || threads > maxComms {
+		return errno.Errorf(unix.EINVAL, "%d threads: 1 to %d are taken", threads, maxComms)
+	}
+	in.names.setMost(threads)
+	return nil
+}

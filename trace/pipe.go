@@ -14,11 +14,12 @@ import (
 // Pipe is a reader of trace_pipe. What it has read is taken out of the buffer: with several readers each record goes to one. It may
 // be used by several goroutines.
 type Pipe struct {
-	in  *Instance
-	cpu int // whose records; AllCPUs
+	in   *Instance
+	cpu  int  // whose records; AllCPUs
+	snap bool // they are those of the snapshot
 
 	mu    sync.Mutex
-	print hit.Printer
+	print *printer
 	pages *ringpage.Packer // nil: records are given as text
 	text  []byte           // of records that have been taken, and not read
 	begun bool             // something was read
@@ -52,6 +53,20 @@ func (p *Pipe) Read(ctx context.Context, n int, wait bool) ([]byte, error) {
 	}
 }
 
+// none has no records.
+var none = newBuffer(0)
+
+// buf is the buffer that is read.
+func (p *Pipe) buf() *buffer {
+	if !p.snap {
+		return p.in.buf
+	}
+	if snap := p.in.snapshot(); snap != nil {
+		return snap
+	}
+	return none
+}
+
 // next gives text, or the end, or what is closed when there may be more.
 func (p *Pipe) next(n int) ([]byte, <-chan struct{}, error) {
 	p.mu.Lock()
@@ -73,17 +88,18 @@ func (p *Pipe) next(n int) ([]byte, <-chan struct{}, error) {
 // ended says whether no more is to be waited for. Where tracing is off text ends (tracing_wait_pipe), and pages do not (tracing_buffers_read,
 // Linux 6.18).
 func (p *Pipe) ended() bool {
-	return p.in.life.Err() != nil || p.pages == nil && p.begun && !p.in.on.Load()
+	return p.in.life.Err() != nil || p.snap || p.pages == nil && p.begun && !p.in.on.Load()
 }
 
-// Ready says whether Read would not wait; if it would, more is closed when that may have changed.
+// Ready says whether there is enough to read for who waits for that: anything or, of a CPU's records, so much as SetBufferPercent says. If
+// there is not, more is closed when that may have changed.
 func (p *Pipe) Ready() (ready bool, more <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.text) > 0 || p.ended() {
 		return true, nil
 	}
-	more = p.in.buf.Waiting(p.cpu)
+	more = p.buf().Waiting(p.cpu, p.in.BufferPercent())
 	return more == nil, more
 }
 
@@ -95,7 +111,7 @@ func (p *Pipe) take(n int) <-chan struct{} {
 	}
 	p.text = nil
 	for len(p.text) < n {
-		hits, lost, more := p.in.buf.Take(p.cpu, max((n-len(p.text))/maxLine, 1))
+		hits, lost, more := p.buf().Take(p.cpu, max((n-len(p.text))/maxLine, 1))
 		if more != nil {
 			if len(p.text) > 0 {
 				break

@@ -16,6 +16,14 @@ func (in *Instance) CPURawPipe(cpu int) *Pipe {
 	return p
 }
 
+// CPURawSnapshot is CPURawPipe for the records of the snapshot, and ends where those do, as per_cpu/cpuN/snapshot_raw is read.
+func (in *Instance) CPURawSnapshot(cpu int) *Pipe {
+	in.drain() // triggers may take one
+	p := in.CPURawPipe(cpu)
+	p.snap = true
+	return p
+}
+
 // number is the number of an event of a hit; 0: it has been deleted.
 func (r *registry) number(e *hit.Event) uint16 {
 	if e := r.byHit(e); e != nil {
@@ -39,7 +47,7 @@ func (p *Pipe) pack(n int) <-chan struct{} {
 	const most = ringpage.PageSize / 32 // about what a page takes
 	p.text = p.text[:0:0]
 	for len(p.text) == 0 || len(p.text)+ringpage.PageSize <= n {
-		hits, lost, more := p.in.buf.Take(p.cpu, most)
+		hits, lost, more := p.buf().Take(p.cpu, most)
 		if more != nil {
 			if len(p.text) > 0 {
 				break

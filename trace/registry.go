@@ -58,6 +58,8 @@ func key(group, name string) string { return group + "/" + name }
 type probe struct {
 	*entry
 	def *event.Def // with its name
+	// aimed is def, of uprobe_events with the path under which its file is mapped.
+	aimed *event.Def
 	// spans are what counts the probe's hits: an arming at a time, though each instance has one.
 	spans []*span
 }
@@ -265,6 +267,7 @@ func (in *Instance) leave() error {
 		return err
 	}
 	in.end()
+	in.names.recordProcesses(in, false)
 	in.buf.Rouse()
 	if in.instances[in.name] == in { // another may have its name by now
 		delete(in.instances, in.name)
@@ -280,8 +283,9 @@ func (in *Instance) leave() error {
 func newInstance(r *registry, name string, size int) *Instance {
 	r.pollMu.Lock()
 	defer r.pollMu.Unlock()
-	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}, off: map[Option]bool{}}
+	in := &Instance{registry: r, name: name, buf: newBuffer(size), states: map[*entry]*state{}, opts: defaultOptions()}
 	in.on.Store(true)
+	in.fill.Store(DefaultBufferPercent)
 	r.living[in] = true
 	in.set = hit.NewLive(&hit.Host{Need: in.need, Snapshot: in.snapshotNow, Reserve: in.reserve, Traced: in.traced}, &r.synths)
 	in.life, in.end = context.WithCancel(context.Background())

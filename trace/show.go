@@ -17,7 +17,7 @@ func (in *Instance) WriteProfile(w io.Writer) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	var b strings.Builder
-	for _, p := range in.probes {
+	for _, p := range in.listed(kprobeLines) {
 		n := in.counts(p)
 		b.WriteString(hit.ProfileLine(p.name, n.Hits, n.Missed))
 	}
@@ -33,7 +33,7 @@ func (in *Instance) List(w io.Writer) error {
 	var off []*event.Def
 	for _, p := range in.probes {
 		if !in.busy(p.entry) {
-			off = append(off, p.def)
+			off = append(off, p.aimed)
 		}
 	}
 	if err := in.core.List(w); err != nil {
@@ -88,7 +88,7 @@ func (in *Instance) Format(group, name string) (string, error) {
 	if d := es[0].synthetic; d != nil {
 		return hit.SyntheticFormat(d, es[0].id), nil
 	}
-	def := es[0].probes[0].def
+	def := es[0].probes[0].aimed
 	prog, err := engine.Of(in.core).Compiled(def)
 	if err != nil {
 		prog = nil // what it is about has gone

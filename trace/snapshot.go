@@ -77,7 +77,7 @@ func (in *Instance) writeSnapshot(w io.Writer, cpu int) error {
 	case snap == nil:
 		_, err := io.WriteString(w, noSnapshot+snapshotHelp)
 		return err
-	case snap.Waiting(cpu) != nil:
+	case snap.Waiting(cpu, 0) != nil:
 		_, err := io.WriteString(w, emptySnapshot+snapshotHelp)
 		return err
 	}

@@ -98,7 +98,7 @@ func (in *Instance) WriteSynthetics(w io.Writer) error {
 	return err
 }
 
-// WriteDynamic is Write for dynamic_events, which takes definitions of synthetic events, s:[synthetic/]NAME FIELDS, too.
+// WriteDynamic is Write for dynamic_events, which takes definitions of synthetic events, s:[synthetic/]NAME FIELDS, and those of WriteUprobe too.
 func (in *Instance) WriteDynamic(commands string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -122,7 +122,10 @@ func (in *Instance) dynamic(line string, n int) error {
 	if name := in.deletesSynthetic(line); name != "" {
 		return in.doSynthetic(func() error { return in.synths.Delete(name) })
 	}
-	return in.command(line, n)
+	if event.IsUprobe(line) {
+		return in.command(line, n, uprobeLines)
+	}
+	return in.command(line, n, allLines)
 }
 
 // deletesSynthetic is the synthetic event that a line deletes; "": none.

@@ -219,7 +219,7 @@ func (in *Instance) enliven(e *entry) {
 // tell tells the set of an event's probe.
 func (in *Instance) tell(p *probe) {
 	core := engine.Of(in.core)
-	prog, err := core.Compiled(p.def)
+	prog, err := core.Compiled(p.aimed)
 	if err != nil {
 		prog = nil // what it is about has gone
 	}
@@ -229,7 +229,7 @@ func (in *Instance) tell(p *probe) {
 		if prog == nil {
 			return nil, errno.Errorf(unix.ENODEV, "%s/%s: its object is not there: a filter of a trigger, or beside one, needs it", p.group, p.name)
 		}
-		return core.FilterFor(p.def, prog, filter)
+		return core.FilterFor(p.aimed, prog, filter)
 	})
 }
 
@@ -240,7 +240,7 @@ func (a *arming) take(h *hit.Hit) {
 	case !in.chosen(h.TID):
 	case !a.state.live:
 		if in.on.Load() {
-			in.put(h)
+			in.show(h, hit.Shown{Line: true})
 		}
 	case in.set.State(a.probe.group, a.probe.name).Enabled:
 		shown := in.set.Hit(h, in.names)
@@ -251,14 +251,14 @@ func (a *arming) take(h *hit.Hit) {
 	}
 }
 
-// show puts into the buffer what triggers say is shown of a hit.
+// show puts into the buffer what is shown of a hit: what triggers say, and its stack where the option stacktrace is on.
 func (in *Instance) show(h *hit.Hit, shown hit.Shown) {
 	was := h.NoStack
 	if h.NoStack = true; shown.Line {
 		in.put(h)
 	}
 	h.NoStack = was
-	if shown.Stack {
+	if shown.Stack || shown.Line && in.stacked.Load() {
 		h.StackOnly = true
 		in.put(h)
 		h.StackOnly = false
@@ -266,6 +266,9 @@ func (in *Instance) show(h *hit.Hit, shown hit.Shown) {
 }
 
 func (in *Instance) put(h *hit.Hit) {
+	if !in.taken(h.CPU) {
+		return
+	}
 	in.buf.Add(h)
 	in.woken[in] = true
 }

@@ -84,7 +84,7 @@ func (h *handle) Poll(_ context.Context, req *fuse.PollRequest, resp *fuse.PollR
 // numbers are the error numbers that reach programs, the most telling first.
 var numbers = []syscall.Errno{
 	unix.EAGAIN, unix.EBUSY, unix.EEXIST, unix.ENODEV, unix.ENOENT, unix.E2BIG, unix.ENOSPC, unix.ENOTDIR, unix.EOPNOTSUPP, unix.EILSEQ,
-	unix.EPERM, unix.EACCES, unix.ENAMETOOLONG, unix.ESHUTDOWN, unix.ESRCH, unix.ENOMEM, unix.EBADF, unix.EINVAL,
+	unix.EPERM, unix.EACCES, unix.ENAMETOOLONG, unix.ESHUTDOWN, unix.ESRCH, unix.ENOMEM, unix.EBADF, unix.EOVERFLOW, unix.ELOOP, unix.EINVAL,
 }
 
 // failed is the error number that an error answers to.

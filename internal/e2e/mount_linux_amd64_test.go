@@ -91,7 +91,7 @@ func (m *mounted) is(script, want string) {
 	}
 }
 
-// TestMount is the session of kprobetrace.rst, command for command, with a program that has a do_sys_open.
+// TestMount has a program with a do_sys_open go through what kprobetrace.rst describes, up to the end of the mount.
 func TestMount(t *testing.T) {
 	p := program(t, "opens")
 	before := stateOf(t, p.PID)

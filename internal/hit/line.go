@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"path"
-	"strconv"
-	"unicode/utf8"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/fetch"
@@ -85,47 +83,14 @@ type Printer struct {
 	// NoContext leaves out the task, the CPU, the flags and the time, as the kernel's option nocontext-info does; NoFlags the flags, as
 	// noirq-info.
 	NoContext, NoFlags bool
+	// TGID gives the process of a thread, for a column of its own as with the kernel's option record-tgid; 0: it is not known. Nil: there is no
+	// such column.
+	TGID func(tid int) int
+	// Addresses has lines show an address behind each symbol of a place, as the kernel's option sym-addr does.
+	Addresses bool
 
 	values []fetch.Value
 	frames []fetch.StackFrame
-}
-
-// Header is the head of a trace file (kernel/trace/trace.c, Linux 6.18), where entries in
-// the buffer and written are the same, with the number of CPUs.
-func Header(entries uint64, cpus int) string { return HeaderOf(entries, entries, cpus) }
-
-// HeaderOf is Header where the buffer did not keep all that was written.
-func HeaderOf(entries, written uint64, cpus int) string {
-	return fmt.Sprintf(`# tracer: nop
-#
-# entries-in-buffer/entries-written: %d/%d   #P:%d
-#
-#                                _-----=> irqs-off/BH-disabled
-#                               / _----=> need-resched
-#                              | / _---=> hardirq/softirq
-#                              || / _--=> preempt-depth
-#                              ||| / _-=> migrate-disable
-#                              |||| /     delay
-#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
-#              | |         |   |||||     |         |
-`, entries, written, cpus)
-}
-
-// Header is HeaderOf with the columns that the printer prints; "" if it has none.
-func (p *Printer) Header(entries, written uint64, cpus int) string {
-	switch {
-	case p.NoContext:
-		return ""
-	case p.NoFlags:
-		return fmt.Sprintf(`# tracer: nop
-#
-# entries-in-buffer/entries-written: %d/%d   #P:%d
-#
-#           TASK-PID     CPU#     TIMESTAMP  FUNCTION
-#              | |         |         |         |
-`, entries, written, cpus)
-	}
-	return HeaderOf(entries, written, cpus)
 }
 
 // Text appends a hit as a line of ftrace's trace file, with its newline. A record
@@ -135,18 +100,18 @@ func (p *Printer) Text(dst []byte, h *Hit) []byte {
 		return p.Stack(dst, h)
 	}
 	if h.Event.Message {
-		return append(append(p.head(dst, h, h.Event.Name), h.Rec...), '\n')
+		return append(append(p.Head(dst, h, h.Event.Name), h.Rec...), '\n')
 	}
-	dst = append(p.head(dst, h, h.Event.Name), '(')
+	dst = append(p.Head(dst, h, h.Event.Name), '(')
 	if h.Event.Return {
-		dst = fetch.AppendSym(dst, h.Caller, p.Names.Symbol)
+		dst = p.place(dst, h.Caller)
 		dst = append(dst, " <- "...)
-		dst = p.function(dst, h.Event.Addr)
+		dst = p.address(p.function(dst, h.Event.Addr), h.Event.Addr)
 	} else {
 		if h.Before {
 			dst = append(dst, "unknown, before "...)
 		}
-		dst = fetch.AppendSym(dst, h.Addr(), p.Names.Symbol)
+		dst = p.place(dst, h.Addr())
 	}
 	dst = append(dst, ')')
 	vs, err := p.decode(h)
@@ -183,7 +148,7 @@ func (p *Printer) stack(dst []byte, h *Hit) []byte {
 
 // Stack appends a hit's stack without the hit, as ftrace has it: a line of its own, and one for each call.
 func (p *Printer) Stack(dst []byte, h *Hit) []byte {
-	dst = bytes.TrimSuffix(p.head(dst, h, "<stack trace>"), []byte(": "))
+	dst = bytes.TrimSuffix(p.Head(dst, h, "<stack trace>"), []byte(": "))
 	return p.stack(append(dst, '\n'), h)
 }
 
@@ -194,7 +159,7 @@ func (p *Printer) frame(dst []byte, f fetch.StackFrame) []byte {
 		dst = append(append(dst, " => "...), clean(l.Func)...)
 		dst = append(appendLine(append(dst, " (inlined)"...), l), '\n')
 	}
-	dst = fetch.AppendFrame(append(dst, " => "...), f, p.Names.Symbol)
+	dst = p.address(fetch.AppendFrame(append(dst, " => "...), f, p.Names.Symbol), f.PC)
 	if n := len(lines); n > 0 {
 		dst = appendLine(dst, lines[n-1])
 	}
@@ -235,57 +200,17 @@ func (h *Hit) AppendArgs(dst []byte, symbol fetch.Resolver) ([]byte, error) {
 	return fetch.AppendValues(dst, vs, symbol), nil
 }
 
-// head appends what a line begins with: %16s-%-7d [%03d] ..... %5d.%06d: %s: of comm,
-// thread, CPU, context, seconds, microseconds and event. It allocates nothing.
-func (p *Printer) head(dst []byte, h *Hit, name string) []byte {
-	if !p.NoContext {
-		dst = p.context(dst, h)
-	}
-	return append(append(dst, name...), ": "...)
+// place appends the symbol at an address.
+func (p *Printer) place(dst []byte, addr uint64) []byte {
+	return p.address(fetch.AppendSym(dst, addr, p.Names.Symbol), addr)
 }
 
-// context appends who was hit, where and when.
-func (p *Printer) context(dst []byte, h *Hit) []byte {
-	comm := p.comm(h)
-	for n := utf8.RuneCountInString(comm); n < 16; n++ {
-		dst = append(dst, ' ')
+// address appends what stands behind a symbol.
+func (p *Printer) address(dst []byte, addr uint64) []byte {
+	if !p.Addresses {
+		return dst
 	}
-	dst = append(append(dst, comm...), '-')
-	end := len(dst) + 7
-	dst = strconv.AppendInt(dst, int64(h.TID), 10)
-	for len(dst) < end {
-		dst = append(dst, ' ')
-	}
-	dst = appendPadded(append(dst, " ["...), uint64(h.CPU), 3, '0')
-	dst = append(dst, "] "...)
-	if c := h.context(); len(c) == 0 && !p.NoFlags {
-		dst = append(dst, "....."...)
-	} else if !p.NoFlags {
-		dst = append(dst, c...)
-	}
-	dst = appendPadded(append(dst, ' '), h.Nanos/1e9, 5, ' ')
-	dst = appendPadded(append(dst, '.'), h.Nanos%1e9/1000, 6, '0')
-	return append(dst, ": "...)
-}
-
-// comm is the name of the thread that hit.
-func (p *Printer) comm(h *Hit) string {
-	if h.Comm != "" {
-		return h.Comm
-	}
-	return p.Names.Comm(h.TID)
-}
-
-// appendPadded appends a number of at least so many characters.
-func appendPadded(dst []byte, v uint64, width int, pad byte) []byte {
-	digits := 1
-	for n := v; n >= 10; n /= 10 {
-		digits++
-	}
-	for ; digits < width; digits++ {
-		dst = append(dst, pad)
-	}
-	return strconv.AppendUint(dst, v, 10)
+	return fmt.Appendf(dst, " <%016x>", addr)
 }
 
 // function appends the name of a function.

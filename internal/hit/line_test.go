@@ -150,7 +150,7 @@ func TestHead(t *testing.T) {
 			h := Hit{Event: &Event{Name: "in"}, Nanos: n, CPU: int(n % 2048), TID: int(n % (1 << 31))}
 			p := Printer{Names: comms{name: comm}}
 			want := fmt.Sprintf("%16s-%-7d [%03d] ..... %5d.%06d: in: ", comm, h.TID, h.CPU, n/1e9, n%1e9/1000)
-			if got := string(p.head(nil, &h, "in")); got != want {
+			if got := string(p.Head(nil, &h, "in")); got != want {
 				t.Errorf("%q, not %q", got, want)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 // Synthetic appends a synthetic event as a line of ftrace's trace file, with its newline: the task and the time are those of the hit at
 // which it was traced.
 func (p *Printer) Synthetic(dst []byte, def *event.Synthetic, h *Hit, vs []fetch.Value) []byte {
-	return append(AppendSynthetic(p.head(dst, h, def.Name), def, vs), '\n')
+	return append(AppendSynthetic(p.Head(dst, h, def.Name), def, vs), '\n')
 }
 
 // AppendSynthetic appends the fields of a synthetic event as its line has them.

@@ -133,6 +133,9 @@ type Filterer interface {
 type Finder interface {
 	// Find says why no object of a name that is not mapped can come, nil if one can.
 	Find(name string) error
+	// File gives the path under which the file of an absolute path is mapped. ENOENT: there is none; EINVAL: it is no regular file;
+	// EOPNOTSUPP: the target maps no files.
+	File(name string) (string, error)
 }
 
 // PendingLister is a Target whose memory can tell a listing of probes that are not armed: they wait for a

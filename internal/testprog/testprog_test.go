@@ -476,6 +476,17 @@ func TestOpens(t *testing.T) {
 	}
 }
 
+// The program of sysopen goes on where it was, and tells what its stack held.
+func TestSysopen(t *testing.T) {
+	p := Start(t, Build(t, "sysopen"))
+	p.Counts("go 5")
+	n := p.Counts("go 2")
+	stack := uint32(n["word"]) // the return address's upper half
+	if n["calls"] != 7 || n["failed"] != 3 || stack < 0x5555 || stack > 0x7fff {
+		t.Errorf("%v", n)
+	}
+}
+
 // The program of chowns calls what it is told to.
 func TestChowns(t *testing.T) {
 	p := Start(t, Build(t, "chowns"))
@@ -530,7 +541,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,11 @@ import (
 func (t *Tree) fixed() map[string]*File {
 	in := t.in
 	return map[string]*File{
+		"buffer_percent":             t.bufferPercent(),
+		"free_buffer":                {Mode: 0o200, write: ignored, closed: in.FreeBuffer},
+		"timestamp_mode":             {Mode: readOnly, read: always("[delta] absolute\n")},
+		"trace_marker_raw":           {Mode: writeOnly, mark: in.MarkRaw},
+		"tracing_cpumask":            {Mode: readWrite, read: func() (string, error) { return in.CPUMask() + "\n", nil }, write: in.SetCPUMask},
 		"available_tracers":          {Mode: readOnly, read: always("nop\n")},
 		"buffer_size_kb":             t.bufferSize(trace.AllCPUs),
 		"buffer_total_size_kb":       {Mode: readOnly, read: t.totalSize},
@@ -46,9 +51,13 @@ func (t *Tree) shared() map[string]*File {
 		"dynamic_events":             {Mode: readWrite, read: text(in.WriteDynamics), write: asKernel(in.WriteDynamic), truncate: in.ReplaceDynamic},
 		"kprobe_events":              {Mode: readWrite, read: text(in.WriteDefinitions), write: asKernel(in.Write), truncate: func() error { return in.Replace("") }},
 		"kprobe_profile":             {Mode: readOnly, read: text(in.WriteProfile)},
+		"uprobe_events":              {Mode: readWrite, read: text(in.WriteUprobes), write: asKernel(in.WriteUprobe), truncate: in.ClearUprobe},
+		"uprobe_profile":             {Mode: readOnly, read: text(in.WriteUprobeProfile)},
 		"printk_formats":             {Mode: readOnly, read: always("")},
 		"synthetic_events":           {Mode: readWrite, read: text(in.WriteSynthetics), write: asKernel(in.WriteSynthetic), truncate: in.ClearSynthetic},
 		"saved_cmdlines":             {Mode: readOnly, read: text(in.WriteComms)},
+		"saved_cmdlines_size":        t.comms(),
+		"saved_tgids":                {Mode: readOnly, read: text(in.WriteTGIDs)},
 		"kprobes/list":               {Mode: 0o400, read: text(in.List)},
 		"kprobes/enabled":            {Mode: 0o600, read: func() (string, error) { return digit(in.Core().Enabled()), nil }, write: t.setEnabled},
 		"kprobes/blacklist":          {Mode: 0o400, read: text(in.Core().Blacklist)},
@@ -65,6 +74,7 @@ func (t *Tree) perCPU() map[string]*File {
 		dir := fmt.Sprintf("per_cpu/cpu%d/", cpu)
 		out[dir+"buffer_size_kb"] = t.bufferSize(cpu)
 		out[dir+"snapshot"] = &File{Mode: readWrite, read: text(func(w io.Writer) error { return in.WriteCPUSnapshot(w, cpu) }), write: refused}
+		out[dir+"snapshot_raw"] = &File{Mode: readOnly, pipe: func() *trace.Pipe { return in.CPURawSnapshot(cpu) }}
 		out[dir+"stats"] = &File{Mode: readOnly, read: text(func(w io.Writer) error { return in.WriteCPUStats(w, cpu) })}
 		out[dir+"trace"] = &File{Mode: readWrite, read: text(func(w io.Writer) error { return in.WriteCPUTrace(w, cpu) }), write: ignored, truncate: nothing(func() { in.ClearCPU(cpu) })}
 		out[dir+"trace_pipe_raw"] = &File{Mode: readOnly, pipe: func() *trace.Pipe { return in.CPURawPipe(cpu) }}

@@ -26,7 +26,12 @@ func (f *File) Open() (*Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handle{f: f, close: release}
+	h := &Handle{f: f, close: sync.OnceFunc(func() {
+		if f.closed != nil {
+			f.closed()
+		}
+		release()
+	})}
 	if f.pipe != nil {
 		h.pipe = f.pipe()
 	}

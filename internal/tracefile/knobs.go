@@ -85,7 +85,7 @@ func (t *Tree) setOptions(text string) error {
 // option is the file of an option.
 func (t *Tree) option(name string) (*File, error) {
 	o := trace.Option(name)
-	if _, err := t.in.Option(o); err != nil {
+	if !t.in.HasOptionFile(o) {
 		return nil, noFile("options/" + name)
 	}
 	return &File{
@@ -161,6 +161,29 @@ func (t *Tree) bufferSize(cpu int) *File {
 				return errno.Errorf(unix.ENOMEM, "%d KiB: there is no such memory", kb)
 			}
 			return t.in.SetBufferSize(cpu, int(kb)<<10)
+		},
+	}
+}
+
+// bufferPercent is the file of how full a CPU's buffer is before poll(2) tells of it.
+func (t *Tree) bufferPercent() *File {
+	return decimal(t.in.BufferPercent, t.in.SetBufferPercent)
+}
+
+// comms is the file of how many threads' names are kept.
+func (t *Tree) comms() *File { return decimal(t.in.Comms, t.in.SetComms) }
+
+// decimal is the file of a number.
+func decimal(get func() int, set func(int) error) *File {
+	return &File{
+		Mode: readWrite,
+		read: func() (string, error) { return strconv.Itoa(get()) + "\n", nil },
+		write: func(text string) error {
+			n, err := number(text)
+			if err != nil || n > math.MaxInt32 {
+				return errno.Errorf(unix.EINVAL, "%.40q: a number is taken", text)
+			}
+			return set(int(n))
 		},
 	}
 }

@@ -13,12 +13,15 @@ const readme = `kprobes: the files of a trace instance
   dynamic_events		- events of all kinds; as kprobe_events
   kprobe_events		- define events, one a line; opening it for writing deletes all
   kprobe_profile		- hits and misses of each event
+  uprobe_events			- define events at offsets in files; as kprobe_events
+  uprobe_profile		- hits of each of these
 	  accepts: event-definitions (one definition per line)
 	   Format: p[:[<group>/][<event>]] <place> [<args>]
 	           r[maxactive][:[<group>/][<event>]] <place> [<args>]
 	           -:[<group>/][<event>]
 	    place: [<module>:]<symbol>[+<offset>]|<memaddr>
 	           [<module>:]<symbol>[+0]%return
+	    place (uprobe): <path>:<offset>[%return][(ref_ctr_offset)]
 	     args: <name>=fetcharg[:type]
 	 fetcharg: %<register>, @<address>, @<symbol>[+|-<offset>],
 	           $stack<index>, $stack, $retval, $comm, $arg<N>,

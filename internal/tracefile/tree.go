@@ -36,6 +36,8 @@ type File struct {
 	mark func(tid int, text string) (n int, err error)
 	// truncate is what opening with O_TRUNC does; nil: nothing.
 	truncate func() error
+	// closed is what happens when the file is closed; nil: nothing.
+	closed func()
 	// pipe: reading takes records out of the buffer.
 	pipe func() *trace.Pipe
 	// in is kept while the file is open.
@@ -202,7 +204,9 @@ func (t *Tree) list(dir string) (out []Entry) {
 		}
 	case "options":
 		for _, o := range t.in.Options() {
-			add(Entry{Name: string(o)})
+			if t.in.HasOptionFile(o) {
+				add(Entry{Name: string(o)})
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })

@@ -16,3 +16,8 @@ func (t *Target) Find(name string) error {
 	}
 	return nil
 }
+
+// File implements target.Finder: a kernel has no file of its own.
+func (t *Target) File(name string) (string, error) {
+	return "", errno.Errorf(unix.EOPNOTSUPP, "%q: the target is a kernel, which maps no files", name)
+}

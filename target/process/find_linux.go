@@ -23,3 +23,8 @@ func (t *Target) Find(name string) error {
 	}
 	return o.Find(name)
 }
+
+// File implements target.Finder, in what is the process's root directory.
+func (t *Target) File(name string) (string, error) {
+	return symbol.RegularFile(fmt.Sprintf("/proc/%d/root", t.p.PID()), name)
+}

@@ -14,3 +14,6 @@ func (t *Target) Find(name string) error {
 	}
 	return o.Find(name)
 }
+
+// File implements target.Finder.
+func (t *Target) File(name string) (string, error) { return symbol.RegularFile("/", name) }
