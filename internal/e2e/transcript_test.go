@@ -50,7 +50,7 @@ var byChance = []struct {
 	{regexp.MustCompile(`0x(ffffffff[0-9a-f]{8}|[5-7][0-9a-f]{11})( \(-?\d+\))?`), "ADDR"},
 	{regexp.MustCompile(`#P:\d+`), "#P:N"},
 	{regexp.MustCompile(`(?m)^r10:`), "r:"},
-	{regexp.MustCompile(`(?m)^0[0,]*([01])$`), "$1"}, // a mask of CPUs has a digit for each four
+	{regexp.MustCompile(`(?m)^0[0,]*([01])$`), "$1"},                 // a mask of CPUs has a digit for each four
 	{regexp.MustCompile(`(?m)^((?:oldest event|now) ts:) +`), "$1 "}, // as many as the number leaves of five digits
 	{regexp.MustCompile(`(?m)^(now ts: )[\d.]+$`), "${1}TIME"},
 	{regexp.MustCompile(`(?m)^\d+ \d \d+ type: \d+$`), "PID CPU TIME type: ID"},
