@@ -60,10 +60,13 @@ func TestFilterLanguage(t *testing.T) {
 	refused := map[event.FilterCode]int{}
 	accepted := 0
 	for _, text := range append(filterTexts, randomFilters(3000)...) {
-		err := os.WriteFile(file, []byte(text), 0)
-		told := readOnce(t, file)
 		_, ours := p.Filter(text, fetch.FilterEnv{Comm: true})
 		var bad *event.FilterError
+		if errors.As(ours, &bad) && bad.Why == "nothing follows the last &&" {
+			continue // the kernel looks at memory in front of its program, and takes or refuses the filter by what it finds there
+		}
+		err := os.WriteFile(file, []byte(text), 0)
+		told := readOnce(t, file)
 		switch {
 		case (err == nil) != (ours == nil):
 			t.Errorf("%q: the kernel says %v (%s), we %v", text, err, told, ours)
