@@ -34,14 +34,14 @@ type Core struct {
 	knobs
 	editor // changes the sites of functions
 
-	events    []*Event             // by number; nil where one was removed
-	fns       map[uint64]*function // by address: those that have events, and those that were looked at for one
-	numbers   *instances.Numbers   // of events that are gone
-	reclaimer *instances.Reclaimer // of calls' instances
+	events    []*Event                // by number; nil where one was removed
+	fns       map[uint64]*function    // by address: those that have events, and those that were looked at for one
+	numbers   *instances.Numbers      // of events that are gone
+	reclaimer *instances.Reclaimer    // of calls' instances
 	namers    map[uint32]*event.Namer // by user: event.Def.User
-	seq       int            // of the next event that is registered
-	most      int            // see Options.MaxEvents
-	shown     func([]*Event) // see Options.Show
+	seq       int                     // of the next event that is registered
+	most      int                     // see Options.MaxEvents
+	shown     func([]*Event)          // see Options.Show
 
 	scan    *codescan.Scanner
 	debug   debugInfo
