@@ -119,7 +119,7 @@ func TestKprobetraceSession(t *testing.T) {
 	before := stateOf(t, p.PID)
 	m := mount(t, p)
 	byProgram := regexp.MustCompile(`\b(dfd|mode)=0x[0-9a-f]+`)
-	plain := func(s string) string { return byProgram.ReplaceAllString(normal(s), "$1=ANY") }
+	plain := func(s string) string { return normal(byProgram.ReplaceAllString(s, "$1=ANY")) }
 	from := monotonic(t)
 	var n map[string]uint64
 	var last string
