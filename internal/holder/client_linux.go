@@ -38,7 +38,8 @@ func address(pid int, start uint64) *net.UnixAddr {
 	return &net.UnixAddr{Name: fmt.Sprintf("@kprobe/%d/%d", pid, start), Net: "unix"}
 }
 
-// Dial connects to the holder of a target. Errors: ErrNone.
+// Dial connects to the holder of a target. A client gives a holder its terminal and its directory, and so asks only one of its own user, or
+// root's. Errors: ErrNone.
 func Dial(h *procfs.Holder) (*Client, error) {
 	if h.PID == 0 {
 		return nil, ErrNone
@@ -51,8 +52,12 @@ func Dial(h *procfs.Holder) (*Client, error) {
 		return nil, err
 	}
 	who, err := peer(conn)
-	if err == nil && int(who.Pid) != h.PID {
+	switch {
+	case err != nil:
+	case int(who.Pid) != h.PID:
 		err = ErrNone // somebody else has its name
+	case who.Uid != 0 && int(who.Uid) != os.Geteuid():
+		err = fmt.Errorf("process %d (kprobe) holds it for user %d, and you are user %d: run kprobe as that user, or end that process", h.PID, who.Uid, os.Geteuid())
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())

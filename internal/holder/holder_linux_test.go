@@ -20,14 +20,19 @@ import (
 const (
 	beHolder = "be-holder" // a holder of the process with the id behind it
 	beClient = "be-client" // a client of the holder and the target with the ids behind it
+	beOther  = "be-other"  // a process that listens as a holder does, until its stdin ends
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) < 3 || os.Args[1] != beHolder && os.Args[1] != beClient {
+	if len(os.Args) < 3 || os.Args[1] != beHolder && os.Args[1] != beClient && os.Args[1] != beOther {
 		os.Exit(m.Run())
 	}
 	var err error
-	if os.Args[1] == beHolder {
+	if os.Args[1] == beOther {
+		_, err = listen()
+		fmt.Println("listening")
+		_, _ = os.Stdin.Read(make([]byte, 1))
+	} else if os.Args[1] == beHolder {
 		err = Serve(&fakeHost{mem: fmt.Sprintf("/proc/%s/mem", os.Args[2]), done: make(chan struct{})})
 	} else {
 		err = askAs(os.Args[2], os.Args[3])
@@ -231,7 +236,7 @@ func TestAdmitted(t *testing.T) {
 	if got := as(0, os.Getpid()); !strings.Contains(got, "hello") || !strings.Contains(got, "<nil>") {
 		t.Errorf("as root: %s", got)
 	}
-	if got := as(65534, os.Getpid()); !strings.Contains(got, "it serves root and user 0, and you are user 65534") {
+	if got := as(65534, os.Getpid()); !strings.Contains(got, "it serves user 0, and you are user 65534") {
 		t.Errorf("as nobody: %s", got)
 	}
 	if got := as(0, h.PID); !strings.Contains(got, "you have not shown that you may trace the process") {
@@ -245,5 +250,22 @@ func TestAdmitted(t *testing.T) {
 	defer l.Close()
 	if _, err := Dial(&procfs.Holder{PID: h.PID, Start: h.Start + 1}); !errors.Is(err, ErrNone) {
 		t.Errorf("process %d has the name of process %d: %v, want %v", me.PID, h.PID, err, ErrNone)
+	}
+	other := exec.Command(exe, beOther, "-")
+	other.Dir = "/"
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	in, bad := other.StdinPipe()
+	out, bad2 := other.StdoutPipe()
+	if err := errors.Join(bad, bad2, other.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Dial(procfs.NewHolder(other.Process.Pid)); err == nil || !strings.Contains(err.Error(), "for user 65534, and you are user 0") {
+		t.Errorf("root and a holder of user 65534: %v", err)
+	}
+	if err := errors.Join(in.Close(), other.Wait()); err != nil {
+		t.Error(err)
 	}
 }

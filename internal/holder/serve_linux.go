@@ -171,8 +171,8 @@ func (s *Session) Out() { _ = json.NewEncoder(s.conn).Encode(reply{Out: true}) }
 
 // admitted says why a process is not served.
 func admitted(who *unix.Ucred) error {
-	if who.Uid != 0 && int(who.Uid) != os.Getuid() {
-		return fmt.Errorf("it serves root and user %d, and you are user %d", os.Getuid(), who.Uid)
+	if int(who.Uid) != os.Geteuid() {
+		return fmt.Errorf("it serves user %d, and you are user %d", os.Geteuid(), who.Uid)
 	}
 	return nil
 }
