@@ -22,7 +22,7 @@ var backProbes = []string{
 // count as left, and no others.
 func TestTailBack(t *testing.T) {
 	p := program(t, "tailback")
-	s := trace(t, p.PID, append([]string{"--alone", "--stat"}, backProbes...)...)
+	s := trace(t, p.PID, append([]string{"--stat"}, backProbes...)...)
 	right(t, p, "go 1000")
 	right(t, p, "spin 3")
 	right(t, p, "leave 333")
@@ -221,7 +221,7 @@ func TestTailBackKilledInCall(t *testing.T) {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
 			p := program(t, "tailback")
 			k := &session{t: t, pid: p.PID}
-			k.start(command(t, append([]string{"trace", "-p", fmt.Sprint(p.PID), "--stat"}, backProbes...)...))
+			k.start(command(t, append([]string{"trace", "-p", fmt.Sprint(p.PID), "--alone", "--stat"}, backProbes...)...))
 			k.armed()
 			right(t, p, "hold 10")
 			right(t, p, "spin 2")

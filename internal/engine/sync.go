@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"kprobes.dev/kprobes/internal/symbol"
@@ -25,8 +26,23 @@ func (c *Core) syncStubs() {
 		return
 	}
 	if err := c.sync(); err != nil && !errors.Is(err, target.ErrGone) {
-		c.stubbed.syncErr = err
+		c.stubbed.syncErr = alsoTold(c.stubbed.syncErr, err)
 	}
+}
+
+// maxKept bounds the text of errors that are kept for the next Sync, in bytes.
+const maxKept = 16 << 10
+
+// alsoTold joins an error to those that wait to be told, unless the same waits already. What tells of a debugger comes once, and must not be
+// lost where another comes before Sync.
+func alsoTold(kept, err error) error {
+	if kept == nil {
+		return err
+	}
+	if text := kept.Error(); len(text) > maxKept || strings.Contains(text, err.Error()) {
+		return kept
+	}
+	return errors.Join(kept, err)
 }
 
 // sync is Sync. Precondition: mu is held.
