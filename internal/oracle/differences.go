@@ -14,6 +14,7 @@ type Row struct {
 	Step   string // pattern of the step as the corpus shows it
 	Kernel string // pattern of what the kernel says
 	Ours   string // pattern of what we say
+	Some   bool   // not every build of the kernel differs
 	Uses   int    // differences that it explained
 }
 
@@ -21,8 +22,9 @@ type Row struct {
 type Table []*Row
 
 // ReadTable reads a table. A line that starts with a space is a row, with FIELD | STEP |
-// KERNEL | OURS, where * stands for anything; the reason of the rows is the paragraph before
-// them. Lines that start with # are comments.
+// KERNEL | OURS, where * stands for anything; a ? behind FIELD says that only some builds of
+// the kernel differ. The reason of the rows is the paragraph before them. Lines that start
+// with # are comments.
 func ReadTable(name string) (Table, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -46,7 +48,8 @@ func ReadTable(name string) (Table, error) {
 			if len(f) != 4 || reason == "" {
 				return nil, fmt.Errorf("%s:%d: a row is FIELD | STEP | KERNEL | OURS, below its reason", name, i+1)
 			}
-			out = append(out, &Row{Line: i + 1, Reason: reason, Field: f[0], Step: f[1], Kernel: f[2], Ours: f[3]})
+			field, some := strings.CutSuffix(f[0], "?")
+			out = append(out, &Row{Line: i + 1, Reason: reason, Field: field, Step: f[1], Kernel: f[2], Ours: f[3], Some: some})
 		}
 	}
 	return out, nil
@@ -63,10 +66,10 @@ func (t Table) Explain(d *Difference) *Row {
 	return nil
 }
 
-// Unused gives the rows that have explained nothing.
+// Unused gives the rows that have explained nothing, though every build of the kernel differs there.
 func (t Table) Unused() (out Table) {
 	for _, r := range t {
-		if r.Uses == 0 {
+		if r.Uses == 0 && !r.Some {
 			out = append(out, r)
 		}
 	}

@@ -278,6 +278,7 @@ func TestCallOnAlternateStack(t *testing.T) {
 // A thread that the kernel will make repeat its call says where it goes on.
 func TestResumePC(t *testing.T) {
 	r := run(t, build(t, "live"), "1")
+	r.Fine() // the other thread has blocked its signals
 	p := r.open()
 	s := stop(t, p)
 	main := s.Threads()[0] // will read a pipe
