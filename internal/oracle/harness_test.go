@@ -54,7 +54,7 @@ func TestReadCorpus(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	table, err := ReadTable(write(t, "# text\n\nOne\nreason.\n  answer | p* | ok | *bad\n\nTwo.\n  column | r f | 1 | 2\n"))
+	table, err := ReadTable(write(t, "# text\n\nOne\nreason.\n  answer | p* | ok | *bad\n\nTwo.\n  column | r f | 1 | 2\n\nThree.\n  answer? | f | ok | bad\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,11 +72,14 @@ func TestTable(t *testing.T) {
 			t.Errorf("%v is explained by %+v", d, r)
 		}
 	}
-	if r := table.Reasons(); len(r) != 2 || r[0].Uses != 1 || r[1].Uses != 0 {
+	if r := table.Reasons(); len(r) != 3 || r[0].Uses != 1 || r[1].Uses != 0 {
 		t.Errorf("reasons: %v", r)
 	}
 	if u := table.Unused(); len(u) != 1 || u[0].Reason != "Two." {
 		t.Errorf("unused: %v", u)
+	}
+	if r := table.Explain(of("f", FieldAnswer, "ok", "bad")); r == nil || r.Reason != "Three." {
+		t.Errorf("what some builds do is explained by %+v", r)
 	}
 	for _, bad := range []string{"  answer | p | a | b\n", "Why.\n  answer | p | a\n"} {
 		if _, err := ReadTable(write(t, bad)); err == nil {
