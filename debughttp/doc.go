@@ -22,8 +22,9 @@
 // Whoever can define a probe can read the program's memory. So every request, also one that
 // only reads, must bear a token (TokenVar, TokenFileVar; without one all are answered with
 // 403), be addressed to a loopback name or one that is listed, come from no page of another
-// origin, and not have passed a proxy. State is changed by POST and PUT only.
+// origin, and not have passed a proxy. State is changed by POST, PUT and DELETE only.
 //
 // GET reads a file; POST writes as >> does; PUT writes as > does, which truncates the file
-// first. What was wrong is told as text, with the status 400; 404 (ENOENT), 409 (EBUSY).
+// first. PUT of no text to instances/NAME makes an instance, DELETE removes it. What was wrong
+// is told as text, with the status 400; 404 (ENOENT), 409 (EBUSY, EEXIST).
 package debughttp

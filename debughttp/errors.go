@@ -27,7 +27,7 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case errors.Is(err, target.ErrGone):
 		return http.StatusGone
-	case errors.Is(err, unix.EBUSY):
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
 		return http.StatusConflict
 	case errors.Is(err, unix.ENOENT):
 		return http.StatusNotFound

@@ -78,16 +78,19 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	}
 	c := &call{in: in, tree: tracefile.New(in), w: w, r: r}
 	if path == "" {
-		if err := allows(w, r.Method, true, false); err != nil {
+		if err := allows(w, r.Method, []string{http.MethodGet}); err != nil {
 			return err
 		}
 		return index(c)
+	}
+	if dir, ok := instanceDir(path); ok && r.Method != http.MethodGet {
+		return s.change(c, dir)
 	}
 	f, err := c.lookup(path)
 	if err != nil {
 		return err
 	}
-	if err := allows(w, r.Method, f.Readable() || f.Mode.IsDir(), f.Writable()); err != nil {
+	if err := allows(w, r.Method, methods(f)); err != nil {
 		return err
 	}
 	if r.Method == http.MethodGet {
@@ -98,6 +101,30 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return c.put(f, body, r.Method == http.MethodPut)
+}
+
+// instanceDir says whether a path is that of an instance's directory, one that is not there yet too.
+func instanceDir(path string) (dir string, ok bool) {
+	dir = strings.TrimSuffix(path, "/")
+	name, ok := strings.CutPrefix(dir, "instances/")
+	return dir, ok && name != "" && !strings.Contains(name, "/")
+}
+
+// change makes or removes an instance.
+func (s *Server) change(c *call, dir string) error {
+	if err := allows(c.w, c.r.Method, []string{http.MethodGet, http.MethodPut, http.MethodDelete}); err != nil {
+		return err
+	}
+	switch body, err := s.body(c.w, c.r); {
+	case err != nil:
+		return err
+	case body != "":
+		return refuse(http.StatusBadRequest, "%s %s: a directory takes no text; send none, and write to the files below it", c.r.Method, dir)
+	}
+	if c.r.Method == http.MethodDelete {
+		return c.tree.Rmdir(dir)
+	}
+	return c.tree.Mkdir(dir)
 }
 
 // body reads what a request writes.
@@ -121,16 +148,19 @@ type call struct {
 	r    *http.Request
 }
 
-// allows refuses methods that a file does not know: it is read by GET, and written by POST
-// (as >> does) and PUT (as > does).
-func allows(w http.ResponseWriter, method string, read, write bool) error {
-	var allow []string
-	if read {
+// methods are what a file is asked by: it is read by GET, and written by POST (as >> does) and PUT (as > does).
+func methods(f *tracefile.File) (allow []string) {
+	if f.Readable() || f.Mode.IsDir() {
 		allow = append(allow, http.MethodGet)
 	}
-	if write {
+	if f.Writable() {
 		allow = append(allow, http.MethodPost, http.MethodPut)
 	}
+	return allow
+}
+
+// allows refuses methods that a file does not know.
+func allows(w http.ResponseWriter, method string, allow []string) error {
 	if slices.Contains(allow, method) {
 		return nil
 	}

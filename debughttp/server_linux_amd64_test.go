@@ -272,6 +272,79 @@ func TestSwitches(t *testing.T) {
 	s.is("optimization", "1\n")
 }
 
+// PUT makes an instance, with events and a buffer of its own, and DELETE removes it.
+func TestInstances(t *testing.T) {
+	s := serve(t)
+	s.post("kprobe_events", "p:a f_push")
+	change := func(method, path string) {
+		t.Helper()
+		if status, text := s.ask(method, path, ""); status != http.StatusOK || text != "" {
+			t.Errorf("%s %s: %d %s", method, path, status, text)
+		}
+	}
+	change(http.MethodPut, "instances/mine")
+	change(http.MethodPut, "instances/other/")
+	s.is("instances", "mine\nother\n")
+	s.post("instances/mine/events/kprobes/a/enable", "1")
+	before := s.prog.Counts("count")
+	n := s.prog.Counts("go 50")["f_push"] - before["f_push"]
+	for path, want := range map[string]uint64{"trace": 0, "instances/mine/trace": n, "instances/other/trace": 0} {
+		if got := strings.Count(s.get(path), ": a: "); uint64(got) != want {
+			t.Errorf("%s has %d records, want %d", path, got, want)
+		}
+	}
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+		words              string
+	}{
+		{http.MethodPut, "instances/mine", "", http.StatusConflict, "already"},
+		{http.MethodPut, "instances/new", "1", http.StatusBadRequest, "takes no text"},
+		{http.MethodPut, "instances/" + strings.Repeat("n", 300), "", http.StatusBadRequest, "at most 255 bytes"},
+		{http.MethodPut, "instances/%0a", "", http.StatusBadRequest, "name of a directory"},
+		{http.MethodPost, "instances/new", "", http.StatusMethodNotAllowed, "GET, PUT, DELETE"},
+		{http.MethodPut, "instances/mine/instances/deeper", "", http.StatusNotFound, "no file"},
+		{http.MethodPut, "instances", "", http.StatusMethodNotAllowed, "GET"},
+		{http.MethodDelete, "instances/new", "", http.StatusNotFound, "no instance"},
+		{http.MethodDelete, "instances/mine/events", "", http.StatusMethodNotAllowed, "GET"},
+		{http.MethodDelete, "events/kprobes", "", http.StatusMethodNotAllowed, "GET"},
+		{http.MethodGet, "instances/new", "", http.StatusNotFound, "no file"},
+	} {
+		s.fails(tt.method, tt.path, tt.body, tt.status, tt.words)
+	}
+
+	// One that a client reads stays.
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"instances/mine/trace_pipe", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+secret)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.fails(http.MethodDelete, "instances/mine", "", http.StatusConflict, "open")
+	cancel()
+	resp.Body.Close()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // the server hears later that the client went
+		status, text := s.ask(http.MethodDelete, "instances/mine", "")
+		if status == http.StatusOK {
+			break
+		}
+		if status != http.StatusConflict || time.Now().After(end) {
+			t.Fatalf("DELETE instances/mine: %d %s", status, text)
+		}
+	}
+	s.is("instances", "other\n")
+	profile := s.get("kprobe_profile")
+	s.prog.Counts("go 10")
+	if after := s.get("kprobe_profile"); after != profile {
+		t.Errorf("a removed instance has left its probe:\n%s%s", profile, after)
+	}
+}
+
 // The pipe streams what happens, to a client that may go at any time.
 func TestPipe(t *testing.T) {
 	s := serve(t)
