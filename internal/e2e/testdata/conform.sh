@@ -744,7 +744,7 @@ s_options() {
 	t 'lines; echo 0 > options/irq-info; sed "/^#/!d" trace; lines; echo 1 > options/irq-info'
 	t 'echo 0 > options/context-info; lines; echo 1 > options/context-info'
 	t 'echo 1 > options/record-tgid; echo > trace; hit chown 1; cat trace | sed -n 1,12p; lines | wc -l; echo 0 > options/record-tgid'
-	t 'echo 1 > options/raw; lines; echo 0 > options/raw; echo 1 > options/hex; lines | wc -l; echo 0 > options/hex; echo 1 > options/bin; lines | wc -l; echo 0 > options/bin'
+	t 'echo 1 > options/raw; lines; echo 0 > options/raw; echo 1 > options/hex; lines | wc -l; echo 0 > options/hex; echo 1 > options/bin; lines >/dev/null; echo $?; echo 0 > options/bin'
 	t 'echo 1 > options/verbose; lines | wc -l; echo 0 > options/verbose; echo 1 > options/fields; lines; echo 0 > options/fields; echo 1 > options/latency-format; head -n 3 trace; echo 0 > options/latency-format'
 	t 'echo 1 > options/stacktrace; echo > trace; hit chown 1; lines | sed "/^ =>/s/ => .*/ => F/" | uniq; echo 0 > options/stacktrace'
 	t 'echo 1 > options/pause-on-trace; echo 0 > options/pause-on-trace; echo 0 > options/record-cmd; echo 1 > options/record-cmd; cat options/nosuch; echo 1 > options/nosuch'
