@@ -22,6 +22,7 @@ type hitQueue struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	full    []*batch // handed on, not printed yet
+	max     int      // of full
 	endless bool     // it takes any number
 	closed  bool
 }
@@ -39,7 +40,7 @@ const (
 
 // newHitQueue starts the goroutine: f gets each hit, idle is called when none is left.
 func newHitQueue(f func(*hit.Hit), idle func()) *hitQueue {
-	q := &hitQueue{done: make(chan struct{}), lost: map[*hit.Event]uint64{}}
+	q := &hitQueue{done: make(chan struct{}), lost: map[*hit.Event]uint64{}, max: maxBatches}
 	q.changed.L = &q.mu
 	q.free.New = func() any { return &batch{recs: make([]byte, 0, batchBytes+64<<10)} }
 	q.cur = q.free.Get().(*batch)
@@ -97,21 +98,27 @@ func (q *hitQueue) add(h *hit.Hit) {
 	}
 }
 
-// flush hands on what has been taken.
+// flush hands on what has been taken, if the printer has begun with all that it was handed before. Else the next flush does, and
+// the batch goes on filling: many small ones would use up the room.
 func (q *hitQueue) flush() {
 	q.in.Lock()
 	defer q.in.Unlock()
-	q.handOn()
+	q.mu.Lock()
+	behind := len(q.full) > 0
+	q.mu.Unlock()
+	if !behind {
+		q.handOn()
+	}
 }
 
-// handOn is flush. Precondition: q.in is held.
+// handOn hands on what has been taken, or loses it if there is no room. Precondition: q.in is held.
 func (q *hitQueue) handOn() {
 	if len(q.cur.hits) == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.full) >= maxBatches && !q.endless {
+	if len(q.full) >= q.max && !q.endless {
 		for i := range q.cur.hits {
 			q.lost[q.cur.hits[i].Event]++
 		}
@@ -140,7 +147,9 @@ func (q *hitQueue) takeAll() {
 // close hands on the rest and waits until all has been used.
 func (q *hitQueue) close() {
 	q.takeAll()
-	q.flush()
+	q.in.Lock()
+	q.handOn()
+	q.in.Unlock()
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()

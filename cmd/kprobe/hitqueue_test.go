@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"testing"
 
 	"kprobes.dev/kprobes/internal/hit"
@@ -15,16 +16,16 @@ func TestHitQueueLoses(t *testing.T) {
 		<-goOn
 		printed[h.Event]++
 	}, func() {})
-	added := map[*hit.Event]uint64{}
+	q.max = 4
+	added, rec := map[*hit.Event]uint64{}, make([]byte, batchBytes)
 	add := func(n int) {
 		for i := range n {
 			e := &evs[i%len(evs)]
 			added[e]++
-			q.add(&hit.Hit{Event: e})
-			q.flush()
+			q.add(&hit.Hit{Event: e, Rec: rec})
 		}
 	}
-	add(maxBatches + 100)
+	add(q.max + 100)
 	lost := q.losses()
 	q.takeAll()
 	add(100)
@@ -35,5 +36,28 @@ func TestHitQueueLoses(t *testing.T) {
 		if lost[e] < 49 || q.losses()[e] != lost[e] || printed[e]+lost[e] != added[e] {
 			t.Errorf("%s: %d added, %d printed, %d lost, %d of them once the trace was to end", e.Name, added[e], printed[e], q.losses()[e], q.losses()[e]-lost[e])
 		}
+	}
+}
+
+// TestHitQueueBehind has hits come one by one while nobody prints: they use up the room by their bytes, not by how often they came.
+func TestHitQueueBehind(t *testing.T) {
+	const hits = 1000
+	goOn := make(chan struct{})
+	var printed []byte
+	q := newHitQueue(func(h *hit.Hit) {
+		<-goOn
+		printed = append(printed, h.Rec...)
+	}, func() {})
+	q.max = 4
+	e, want := &hit.Event{}, []byte(nil)
+	for i := range hits {
+		q.add(&hit.Hit{Event: e, Rec: []byte{byte(i)}})
+		q.flush()
+		want = append(want, byte(i))
+	}
+	close(goOn)
+	q.close()
+	if n := q.losses()[e]; n != 0 || !bytes.Equal(printed, want) {
+		t.Errorf("%d of %d hits lost, %d printed", n, hits, len(printed))
 	}
 }

@@ -14,7 +14,7 @@ type Row struct {
 	Step   string // pattern of the step as the corpus shows it
 	Kernel string // pattern of what the kernel says
 	Ours   string // pattern of what we say
-	Some   bool   // not every build of the kernel differs
+	Some   bool   // not every build of the kernel differs, or not each time
 	Uses   int    // differences that it explained
 }
 
@@ -22,8 +22,8 @@ type Row struct {
 type Table []*Row
 
 // ReadTable reads a table. A line that starts with a space is a row, with FIELD | STEP |
-// KERNEL | OURS, where * stands for anything; a ? behind FIELD says that only some builds of
-// the kernel differ. The reason of the rows is the paragraph before them. Lines that start
+// KERNEL | OURS, where * stands for anything; a ? behind FIELD says that not every build of
+// the kernel differs, or not each time. The reason of the rows is the paragraph before them. Lines that start
 // with # are comments.
 func ReadTable(name string) (Table, error) {
 	b, err := os.ReadFile(name)
@@ -66,7 +66,7 @@ func (t Table) Explain(d *Difference) *Row {
 	return nil
 }
 
-// Unused gives the rows that have explained nothing, though every build of the kernel differs there.
+// Unused gives the rows that have explained nothing, and should have.
 func (t Table) Unused() (out Table) {
 	for _, r := range t {
 		if r.Uses == 0 && !r.Some {

@@ -113,6 +113,9 @@ func (k *Kernel) Do(s Step) (a Answer, err error) {
 		return a, err
 	}
 	a.Log, err = parseLog(log)
+	for i := range a.Log {
+		a.Log[i].Text = strings.Replace(a.Log[i].Text, "$-valiable", "$-variable", 1) // as Debian's 6.1.172 to 6.1.177 spell it
+	}
 	return a, err
 }
 
@@ -235,9 +238,6 @@ const logCommand = "  Command: "
 
 var logHead = regexp.MustCompile(`^\[ *(\d+)\.(\d{6})\] trace_kprobe: error: (.*)$`)
 
-// oldWords has texts of Debian's 6.1.176 and earlier as later builds of 6.1 write them.
-var oldWords = strings.NewReplacer("Invalid $-valiable specified", "Invalid $-variable specified")
-
 // parseLog reads an error_log, and is strict about its form (tracing_log_err of kernel/trace/trace.c).
 func parseLog(log string) (out []LogEntry, err error) {
 	for log != "" {
@@ -249,7 +249,7 @@ func parseLog(log string) (out []LogEntry, err error) {
 		if m == nil || !strings.HasPrefix(cmd, logCommand) || col < 0 || !end || strings.TrimLeft(caret, " ") != "^" {
 			return nil, fmt.Errorf("an entry of error_log of another form: %s", strconv.Quote(log))
 		}
-		out = append(out, LogEntry{Text: oldWords.Replace(m[3]), Command: cmd[len(logCommand):], Column: col})
+		out = append(out, LogEntry{Text: m[3], Command: cmd[len(logCommand):], Column: col})
 		log = rest
 	}
 	return out, nil
