@@ -183,6 +183,8 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(http.MethodPut, "events/g/e/enable", "0\n")
+	f.Add(http.MethodPut, "instances/x", "")
+	f.Add(http.MethodDelete, "instances/x", "")
 	f.Add(http.MethodGet, "events/../../x", "")
 	f.Add(http.MethodGet, "events/\x00/%2f/format", "")
 	f.Fuzz(func(t *testing.T, method, path, body string) {

@@ -62,7 +62,28 @@ func serve(t *testing.T) *site {
 // ask makes a request and gives the answer's status and text.
 func (s *site) ask(method, path, body string) (int, string) {
 	s.t.Helper()
-	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
+	resp := s.do(context.Background(), method, path, body)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// stream opens a file that has no end.
+func (s *site) stream(ctx context.Context, path string) io.ReadCloser {
+	s.t.Helper()
+	resp := s.do(ctx, http.MethodGet, path, "") // it comes before any record does
+	if resp.StatusCode != http.StatusOK {
+		s.t.Fatalf("GET %s: status %d", path, resp.StatusCode)
+	}
+	return resp.Body
+}
+
+func (s *site) do(ctx context.Context, method, path, body string) *http.Response {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -71,12 +92,7 @@ func (s *site) ask(method, path, body string) (int, string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
+	return resp
 }
 
 // get reads a file.
@@ -316,18 +332,10 @@ func TestInstances(t *testing.T) {
 	// One that a client reads stays.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"instances/mine/trace_pipe", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+secret)
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := s.stream(ctx, "instances/mine/trace_pipe")
 	s.fails(http.MethodDelete, "instances/mine", "", http.StatusConflict, "open")
 	cancel()
-	resp.Body.Close()
+	stream.Close()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // the server hears later that the client went
 		status, text := s.ask(http.MethodDelete, "instances/mine", "")
 		if status == http.StatusOK {
@@ -352,18 +360,10 @@ func TestPipe(t *testing.T) {
 	s.post("events/enable", "1")
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"trace_pipe", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Authorization", "Bearer "+secret)
-		resp, err := http.DefaultClient.Do(r) // it comes before any record does
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := s.stream(ctx, "trace_pipe")
 		before := s.prog.Counts("count")
 		n := s.prog.Counts("go 50")["f_push"] - before["f_push"]
-		sc := bufio.NewScanner(resp.Body)
+		sc := bufio.NewScanner(stream)
 		for i := uint64(0); i < n; i++ {
 			if !sc.Scan() {
 				t.Fatalf("the stream ended after %d lines of %d: %v", i, n, sc.Err())
@@ -373,7 +373,7 @@ func TestPipe(t *testing.T) {
 			}
 		}
 		cancel()
-		resp.Body.Close()
+		stream.Close()
 	}
 }
 
