@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -204,9 +206,42 @@ func (g *Guest) ask(req *serial.Request, body []byte) (serial.Answer, []byte) {
 	defer g.mu.Unlock()
 	a, out, err := g.line.Ask(req, body)
 	if err != nil {
-		g.tb.Fatalf("guest, %s %s%q: %v; its console ends:\n%s", req.Op, req.Path, req.Args, err, tail(g.Log()))
+		g.tb.Fatalf("guest, %s %s%q: %v; QEMU says:\n%s\nits console ends:\n%s", req.Op, req.Path, req.Args, err, g.State(), tail(g.Log()))
 	}
 	return a, out
+}
+
+// State tells whether the vCPUs run, and where they are, as QEMU's monitor does; or why it does not: a tracer has it.
+func (g *Guest) State() string {
+	c, err := net.Dial("unix", g.Spec.QMP)
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err.Error()
+	}
+	var out strings.Builder
+	dec := json.NewDecoder(c)
+	for _, ask := range []string{
+		`{"execute":"qmp_capabilities"}`, `{"execute":"query-status"}`,
+		`{"execute":"human-monitor-command","arguments":{"command-line":"info registers -a"}}`,
+	} {
+		if _, err := io.WriteString(c, ask+"\n"); err != nil {
+			return out.String() + err.Error()
+		}
+		for {
+			var m struct{ Return, Error any }
+			if err := dec.Decode(&m); err != nil {
+				return out.String() + err.Error()
+			}
+			if m.Return != nil || m.Error != nil { // else a greeting, or an event
+				fmt.Fprintln(&out, m.Return, m.Error)
+				break
+			}
+		}
+	}
+	return out.String()
 }
 
 func tail(s string) string { return s[max(0, len(s)-4000):] }

@@ -76,6 +76,14 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// TestState tells that the vCPUs run, and where they are.
+func TestState(t *testing.T) {
+	s := testguest.Shared(t).State()
+	if !strings.Contains(s, "status:running") || strings.Count(s, "RIP=") != 2 {
+		t.Error(s)
+	}
+}
+
 func TestHit(t *testing.T) {
 	g := testguest.Shared(t)
 	const n = 500

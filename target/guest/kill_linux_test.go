@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 		exitWith(err)
 	case os.Getenv(envVictim) != "":
 		exitWith(victim(os.Getenv(envVictim)))
+	case os.Getenv(envHolder) != "":
+		exitWith(holder(os.Getenv(envHolder)))
 	}
 	testguest.Main(m)
 }
@@ -55,11 +57,7 @@ func victim(spec string) error {
 	if err != nil {
 		return err
 	}
-	own, err := os.Executable() // env executes it when this process may have been killed
-	if err != nil {
-		return err
-	}
-	m, err := qemu.Open(s, &qemu.Options{Guardian: qemu.Guardian("/usr/bin/env", envGuard+"=1", own)})
+	m, err := openGuarded(s)
 	if err != nil {
 		return err
 	}
@@ -71,6 +69,15 @@ func victim(spec string) error {
 			return err
 		}
 	}
+}
+
+// openGuarded opens a machine for a tracer that is to be killed, as the command does.
+func openGuarded(s qemu.Spec) (*qemu.Machine, error) {
+	own, err := os.Executable() // env executes it when this process may have been killed
+	if err != nil {
+		return nil, err
+	}
+	return qemu.Open(s, &qemu.Options{Guardian: qemu.Guardian("/usr/bin/env", envGuard+"=1", own)})
 }
 
 func victimRound(m *qemu.Machine, first bool) error {
