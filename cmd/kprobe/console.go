@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
 // console is where a command line comes from and what it prints to: this process's own, or those of a process for which a
@@ -43,6 +44,23 @@ func (c *console) path(p string) string {
 		return c.root + p
 	}
 	return filepath.Join(c.dir, p)
+}
+
+// guestSpec reads what --guest was given. What it says stays true when the command line's own files have been closed.
+func (c *console) guestSpec(text string) (qemu.Spec, error) {
+	dir := ""
+	if c.of != nil {
+		at, err := os.Readlink(c.dir)
+		if err != nil {
+			return qemu.Spec{}, err
+		}
+		dir = at
+	}
+	spec, err := qemu.ParseSpecAt(dir, text)
+	if err != nil {
+		return qemu.Spec{}, specError(err)
+	}
+	return spec, nil
 }
 
 // pathError has an error name a path as the command line does.

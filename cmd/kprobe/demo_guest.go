@@ -89,7 +89,7 @@ func (d *guestDemo) boot() error {
 		return err
 	}
 	began = time.Now()
-	if d.t, err = openGuest(d.g.spec.String()); err != nil {
+	if d.t, err = openGuest(d.g.spec); err != nil {
 		return err
 	}
 	k := d.t.t.Kernel()

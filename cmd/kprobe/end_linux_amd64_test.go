@@ -256,7 +256,7 @@ func TestTraceEnds(t *testing.T) {
 func fill(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		h, err := holderOf(pid)
+		h, err := new(console).holderOf(&subject{pid: pid})
 		if err != nil || h == nil {
 			t.Fatalf("nobody holds process %d: %v", pid, err)
 		}

@@ -42,22 +42,32 @@ var (
 	toRead  = &qemu.Options{Unlocked: true}
 )
 
-// attachGuest finds the kernel that runs in a machine.
+// attachGuest finds the kernel that runs in the machine that a --guest flag names.
 func attachGuest(spec string, o *qemu.Options) (*qemu.Machine, *guest.Target, error) {
 	m, err := openMachine(spec, o)
 	if err != nil {
 		return nil, nil, err
 	}
+	t, err := findKernel(m)
+	return m, t, err
+}
+
+// findKernel finds the kernel that runs in a machine, and closes the machine if there is none.
+func findKernel(m *qemu.Machine) (*guest.Target, error) {
 	t, err := guest.Attach(m, nil)
 	if err != nil {
-		return nil, nil, errors.Join(err, m.Close())
+		return nil, errors.Join(err, m.Close())
 	}
-	return m, t, nil
+	return t, nil
 }
 
 // openGuest makes a tracee of a guest's kernel.
-func openGuest(spec string) (*tracedGuest, error) {
-	m, t, err := attachGuest(spec, toProbe)
+func openGuest(spec qemu.Spec) (*tracedGuest, error) {
+	m, err := qemu.Open(spec, toProbe)
+	if err != nil {
+		return nil, err
+	}
+	t, err := findKernel(m)
 	if err != nil {
 		return nil, err
 	}

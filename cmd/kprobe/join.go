@@ -9,20 +9,21 @@ import (
 
 	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/process"
 )
 
-// elsewhere runs the command line in the process that holds another one, which is started if nobody does and start says so. ok is false if
-// it is to be run here: the process can not be had, is held by one that serves nobody, or by nobody.
-func (c *console) elsewhere(pid int, start bool) (ok bool, err error) {
+// elsewhere runs the command line in the process that holds a process or a guest, which is started if nobody does and start says so. ok is
+// false if it is to be run here: the target can not be had, is held by one that serves nobody, or by nobody.
+func (c *console) elsewhere(of *subject, start bool) (ok bool, err error) {
 	end := c.catchEnd(func() {})
-	r, err := c.request(pid)
+	r, err := c.request(of)
 	if err != nil {
 		end.release()
-		return false, nil // it is told where the process is opened
+		return false, nil // it is told where the target is opened
 	}
 	for {
-		client, err := findHolder(pid, start)
+		client, err := c.findHolder(of, start)
 		if client == nil || err != nil {
 			end.release()
 			return false, err
@@ -35,7 +36,7 @@ func (c *console) elsewhere(pid int, start bool) (ok bool, err error) {
 			}
 			continue
 		case err != nil:
-			return true, fmt.Errorf("process %d: %w", pid, err)
+			return true, fmt.Errorf("%s: %w", of.name(), err)
 		case status != 0:
 			return true, statusError(status)
 		}
@@ -43,13 +44,13 @@ func (c *console) elsewhere(pid int, start bool) (ok bool, err error) {
 	}
 }
 
-// findHolder connects to the process that holds another one, or starts one that will. nil: it serves nobody, nobody holds it and none is to
-// be started, or the process can not be looked at: that error is told where the process is opened.
-func findHolder(pid int, start bool) (*holder.Client, error) {
+// findHolder connects to the process that holds a target, or starts one that will. nil: it serves nobody, nobody holds it and none is to
+// be started, or the target can not be looked at: that error is told where it is opened.
+func (c *console) findHolder(of *subject, start bool) (*holder.Client, error) {
 	for {
-		h, err := holderOf(pid)
+		h, err := c.holderOf(of)
 		switch {
-		case err != nil || h != nil && h.PID == pid:
+		case err != nil || h != nil && h.PID == of.pid:
 			return nil, nil
 		case h == nil && !start:
 			return nil, nil
@@ -60,14 +61,22 @@ func findHolder(pid int, start bool) (*holder.Client, error) {
 		if !errors.Is(err, holder.ErrNone) {
 			return client, err
 		}
-		if now, err := holderOf(pid); err != nil || now != nil && now.Same(*h) {
+		if now, err := c.holderOf(of); err != nil || now != nil && now.Same(*h) {
 			return nil, nil
 		} // it has ended meanwhile
 	}
 }
 
-func holderOf(pid int) (*procfs.Holder, error) {
-	p, err := process.OpenUnwaited(pid)
+// holderOf tells who holds a target; nil: nobody that is seen from here.
+func (c *console) holderOf(of *subject) (*procfs.Holder, error) {
+	if of.guest != "" {
+		spec, err := c.guestSpec(of.guest)
+		if err != nil {
+			return nil, err
+		}
+		return qemu.Holder(spec)
+	}
+	p, err := process.OpenUnwaited(of.pid)
 	if err != nil {
 		return nil, err
 	}
@@ -75,15 +84,27 @@ func holderOf(pid int) (*procfs.Holder, error) {
 	return h, errors.Join(err, p.Close())
 }
 
+// memoryOf is the file that shows who opens it to have the right to trace a target.
+func (c *console) memoryOf(of *subject) (string, error) {
+	if of.guest == "" {
+		return fmt.Sprintf("/proc/%d/mem", of.pid), nil
+	}
+	spec, err := c.guestSpec(of.guest)
+	return spec.Memory, err
+}
+
 // request makes the request that has this command line run.
-func (c *console) request(pid int) (r *holder.Request, err error) {
+func (c *console) request(of *subject) (r *holder.Request, err error) {
 	r = &holder.Request{Args: c.args, Files: holder.Files{Out: c.stdout, Err: c.stderr}}
 	if r.Files.Dir, err = os.OpenFile(".", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
 		return nil, err
 	}
-	r.Files.Root, err = os.OpenFile("/", unix.O_PATH|unix.O_DIRECTORY, 0)
+	if r.Files.Root, err = os.OpenFile("/", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+		return nil, err
+	}
+	mem, err := c.memoryOf(of)
 	if err == nil {
-		r.Files.Proof, err = os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0)
+		r.Files.Proof, err = os.OpenFile(mem, os.O_RDWR, 0)
 	}
 	return r, err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -27,12 +28,12 @@ type knob struct {
 
 func newEnable(con *console, on bool) *cobra.Command {
 	k := &knob{con: con}
-	use, short, does := "enable", "arm the probes of a process or a kernel again", "Arms all probes of a process, or of the kernel that runs here, which kprobe disable has disarmed: kprobes/enabled."
+	use, short, does := "enable", "arm the probes of a process or a kernel again", "Arms all probes of a process, of a guest, or of the kernel that runs here, which kprobe disable has disarmed: kprobes/enabled."
 	if !on {
-		use, short, does = "disable", "disarm the probes of a process or a kernel", "Disarms all probes of a process, or of the kernel that runs here, whoever has put them there, until kprobe enable: kprobes/enabled."
+		use, short, does = "disable", "disarm the probes of a process or a kernel", "Disarms all probes of a process, of a guest, or of the kernel that runs here, whoever has put them there, until kprobe enable: kprobes/enabled."
 	}
 	c := &cobra.Command{
-		Use: use + " (-p PID | -k)", Short: short, Long: does, Args: noArgs,
+		Use: use + " (-p PID | -k | --guest SPEC)", Short: short, Long: does, Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return k.turn(kernelEnabled, on, func(core *kprobes.Core) error { return core.SetEnabled(on) })
 		},
@@ -44,8 +45,8 @@ func newEnable(con *console, on bool) *cobra.Command {
 func newOptimization(con *console) *cobra.Command {
 	k := &knob{con: con}
 	c := &cobra.Command{
-		Use: "optimization on|off (-p PID | -k)", Short: "let the probes of a process or a kernel be jumps, or not",
-		Long: "Says whether the probes of a process, or of the kernel that runs here, may be jumps: debug.kprobes-optimization. With off they become breakpoints.",
+		Use: "optimization on|off (-p PID | -k | --guest SPEC)", Short: "let the probes of a process or a kernel be jumps, or not",
+		Long: "Says whether the probes of a process, of a guest, or of the kernel that runs here, may be jumps: debug.kprobes-optimization. With off they become breakpoints.",
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] != "on" && args[0] != "off" {
 				return usagef("say on or off")
@@ -58,38 +59,38 @@ func newOptimization(con *console) *cobra.Command {
 	return c
 }
 
-// turn turns a knob: of the kernel that runs here its file, of a process in whoever holds it.
+// turn turns a knob: of the kernel that runs here its file, of a process or a guest in whoever holds it.
 func (k *knob) turn(file string, on bool, set func(*kprobes.Core) error) error {
 	switch err := k.of.need(); {
 	case err != nil:
 		return err
-	case k.of.guest != "":
-		return usagef("--guest: the knobs of a guest are files of kprobe mount: kprobes/enabled, sys/debug/kprobes-optimization")
 	case k.of.kernel:
 		return writeKnob(file, on)
 	case k.con.host == nil:
-		if ok, err := k.con.elsewhere(k.of.pid, false); ok || err != nil {
+		if ok, err := k.con.elsewhere(&k.of, false); ok || err != nil {
 			return err
 		}
-		return noUser(k.of.pid)
+		return k.noUser()
 	}
-	u, err := k.con.host.join(asked{con: k.con, pid: k.of.pid}, nil)
+	u, err := k.con.host.join(asked{con: k.con, of: &k.of}, nil)
 	if err != nil {
 		return err
 	}
 	return errors.Join(set(u.core), u.Leave(nil), u.Close())
 }
 
-// noUser says that a process has no probes of others, or of one that serves nobody.
-func noUser(pid int) error {
-	h, err := holderOf(pid)
-	if err != nil {
+// noUser says that a target has no probes of others, or of one that serves nobody.
+func (k *knob) noUser() error {
+	h, err := k.con.holderOf(&k.of)
+	switch {
+	case err != nil:
 		return err
+	case h == nil:
+		return fmt.Errorf("%s: nobody uses it: kprobe trace, stat, hist, record or mount does", k.of.name())
+	case k.of.guest != "":
+		return fmt.Errorf("%s, held by %v: %w", k.of.name(), h, qemu.ErrHeld)
 	}
-	if h != nil {
-		return &process.HeldError{PID: pid, Holder: *h}
-	}
-	return fmt.Errorf("process %d: nobody uses it: kprobe trace, stat, hist, record or mount does", pid)
+	return &process.HeldError{PID: k.of.pid, Holder: *h}
 }
 
 func writeKnob(file string, on bool) error {

@@ -52,7 +52,7 @@ func newMount(con *console) *cobra.Command {
 		},
 	}
 	m.of.flags(c)
-	c.Flags().BoolVar(&m.alone, "alone", false, "hold the process in this command: nobody else can use it meanwhile, and when the command is killed the probes stay")
+	c.Flags().BoolVar(&m.alone, "alone", false, "hold the target in this command: nobody else can use it meanwhile, and when the command is killed the probes stay")
 	c.Flags().IntVar(&m.keep, "keep", trace.DefaultBuffer, "bytes of records that trace and trace_pipe keep of each CPU")
 	return c
 }
@@ -62,8 +62,8 @@ func (m *mounting) run(dir string, cmd []string) error {
 	if err := m.check(cmd); err != nil {
 		return err
 	}
-	if m.con.host == nil && !m.alone && m.of.guest == "" && len(cmd) == 0 {
-		if ok, err := m.con.elsewhere(m.of.pid, true); ok || err != nil {
+	if m.con.host == nil && !m.alone && len(cmd) == 0 {
+		if ok, err := m.con.elsewhere(&m.of, true); ok || err != nil {
 			return err
 		}
 	}
@@ -119,7 +119,7 @@ type mountable interface {
 func (m *mounting) open(cmd []string, o *trace.Options) (mountable, error) {
 	if m.con.host != nil {
 		hits := new(pending)
-		u, err := m.con.host.join(asked{con: m.con, pid: m.of.pid}, hits.add)
+		u, err := m.con.host.join(asked{con: m.con, of: &m.of}, hits.add)
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +127,11 @@ func (m *mounting) open(cmd []string, o *trace.Options) (mountable, error) {
 		return u, nil
 	}
 	if m.of.guest != "" {
-		return openGuest(m.of.guest)
+		spec, err := m.con.guestSpec(m.of.guest)
+		if err != nil {
+			return nil, err
+		}
+		return openGuest(spec)
 	}
 	return openProcess(m.of.pid, cmd, 0, false, process.TextDefault)
 }
@@ -137,18 +141,16 @@ func (m *mounting) name(s mountable) string {
 	if p := processOf(s); p != nil {
 		return fmt.Sprintf("process %d", p.s.proc.PID())
 	}
-	return "guest " + m.of.guest
+	return m.of.name()
 }
 
 // processOf is the process that is traced; nil: it is a guest.
 func processOf(s mountable) *tracedProcess {
-	switch s := s.(type) {
-	case *tracedProcess:
-		return s
-	case *user:
-		return s.h.base
+	if u, ok := s.(*user); ok {
+		s = u.h.base
 	}
-	return nil
+	p, _ := s.(*tracedProcess)
+	return p
 }
 
 // unmountDead unmounts the files that killed tracers of a target have left.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -20,6 +22,14 @@ func (s *subject) flags(c *cobra.Command) {
 	s.given = f.Lookup("pid")
 	f.BoolVarP(&s.kernel, "kernel", "k", false, "the kernel that runs here")
 	f.StringVar(&s.guest, "guest", "", "the kernel of a QEMU guest: a directory of kprobe guest start, or qmp=PATH,gdb=PATH,mem=PATH[,ring=PATH]")
+}
+
+// name is what messages call a process or a guest.
+func (s *subject) name() string {
+	if s.guest != "" {
+		return "guest " + s.guest
+	}
+	return fmt.Sprintf("process %d", s.pid)
 }
 
 // named says whether one is named. Several are an error, and so is a process that can be

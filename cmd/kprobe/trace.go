@@ -67,30 +67,34 @@ func (t *tracing) open(cmd []string) (tracee, error) {
 	f := t.f
 	switch {
 	case f.con.host != nil:
-		return f.con.host.join(asked{con: f.con, pid: f.of.pid, buffer: f.buffer, text: f.text}, t.hits.add)
+		return f.con.host.join(asked{con: f.con, of: &f.of, buffer: f.buffer, text: f.text}, t.hits.add)
 	case f.of.kernel:
 		return openKernel(f)
 	case f.of.guest != "":
-		return openGuest(f.of.guest)
+		spec, err := f.con.guestSpec(f.of.guest)
+		if err != nil {
+			return nil, err
+		}
+		return openGuest(spec)
 	}
 	return openProcess(f.of.pid, cmd, f.buffer, f.counters, textModes[f.text])
 }
 
 // elsewhere runs the verb in the process that holds what it probes, if it is to: see console.elsewhere.
 func (f *traceFlags) elsewhere(defs []*event.Def, cmd []string) (ok bool, err error) {
-	if f.con.host != nil || f.alone || f.of.kernel || f.of.guest != "" || len(cmd) > 0 {
+	if f.con.host != nil || f.alone || f.of.kernel || len(cmd) > 0 {
 		return false, nil
 	}
 	for _, d := range defs { // that process stands in another directory
 		object := cmp.Or(d.Place.Path, d.Place.Module)
-		if !strings.Contains(object, "/") || path.IsAbs(object) {
+		if f.of.guest != "" || !strings.Contains(object, "/") || path.IsAbs(object) {
 			continue
 		}
 		if err := new(symbol.ObjectSearch).Find(object); err != nil {
 			return false, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)
 		}
 	}
-	return f.con.elsewhere(f.of.pid, true)
+	return f.con.elsewhere(&f.of, true)
 }
 
 // tracing is one run of the verb.

@@ -135,7 +135,7 @@ func (f *traceFlags) shared(c *cobra.Command, counted string) {
 	fl.BoolVar(&f.inlines, "inlines", false, "look for calls that were inlined in debug information of any size")
 	fl.BoolVar(&f.noInlines, "no-inlines", false, "probe no calls that were inlined")
 	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
-	fl.BoolVar(&f.alone, "alone", false, "hold the process in this command: nobody else can use it meanwhile, and when the command is killed the probes stay")
+	fl.BoolVar(&f.alone, "alone", false, "hold the target in this command: nobody else can use it meanwhile, and when the command is killed the probes stay")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
 }
 

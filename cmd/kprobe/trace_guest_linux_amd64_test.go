@@ -17,6 +17,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/testguest"
+	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
 // verbs are the verbs with --guest, on one guest.
@@ -42,6 +43,9 @@ func TestGuestVerbs(t *testing.T) {
 		{"stat and counters", v.counts},
 		{"ends", v.ends},
 		{"second", v.second},
+		{"users", v.users},
+		{"knobs", v.knobs},
+		{"holder killed", v.holderKilled},
 		{"killed", v.killed},
 		{"module", v.module},
 		{"refused", v.refused},
@@ -270,10 +274,13 @@ func (v *verbs) ends(t *testing.T) {
 	v.empty(t)
 }
 
-// second: while a tracer runs, another is refused and told who it is; those that only look
+// alone are the arguments of a tracer that holds the guest itself.
+func alone(args ...string) []string { return append([]string{"--alone"}, args...) }
+
+// second: while a tracer holds the guest alone, another is refused and told who it is; those that only look
 // are not.
 func (v *verbs) second(t *testing.T) {
-	tr := v.start(t, 2, documents...)
+	tr := v.start(t, 2, alone(documents...)...)
 	holder := fmt.Sprintf("held by process %d: another kprobe holds the guest", tr.cmd.Process.Pid)
 	if r := v.run(t, "trace", "p vfs_read"); r.status != 1 || r.out != "" || !strings.Contains(r.errs, holder) {
 		t.Errorf("a second tracer: %+v, want %q", r, holder)
@@ -301,6 +308,97 @@ func (v *verbs) second(t *testing.T) {
 	v.empty(t)
 }
 
+// users: tracers use one guest at a time, with events of the same names at the same place. One ends, or is killed, also the one that
+// came first: the other's counts are right, by those of the program.
+func (v *verbs) users(t *testing.T) {
+	for _, c := range []struct{ first, kill bool }{{true, false}, {false, false}, {true, true}, {false, true}} {
+		ends := v.start(t, 1, "--stat", "p:ppid __x64_sys_getppid")
+		stays := v.start(t, 2, "--stat", "p:ppid __x64_sys_getppid")
+		if !c.first {
+			ends, stays = stays, ends
+		}
+		v.g.Hit("getppid", 1000, 0)
+		if c.kill {
+			ends.kill()
+			v.lists(t, 1)
+		} else if r := ends.end(t, unix.SIGINT); r.status != 0 || hitsOf(t, r.errs, "ppid") != 1000 {
+			t.Errorf("%+v: %+v", c, r)
+		}
+		v.g.Hit("getppid", 500, 1)
+		if r := stays.end(t, unix.SIGINT); r.status != 0 || hitsOf(t, r.errs, "ppid") != 1500 {
+			t.Errorf("%+v: the other: %+v", c, r)
+		}
+		v.empty(t)
+	}
+	at := v.g.Spec.Dir // it is named from where the command runs
+	cmd := exec.CommandContext(t.Context(), v.bin, "trace", "--guest", filepath.Base(at), "--count", "2", "p:ppid __x64_sys_getppid")
+	cmd.Dir = filepath.Dir(at)
+	tr := v.startCommand(t, 1, cmd)
+	v.g.Hit("getppid", 10, 0)
+	if r := tr.end(t, 0); r.status != 0 || strings.Count(r.out, ": ppid: ") != 2 {
+		t.Errorf("a relative path: %+v", r)
+	}
+	v.empty(t)
+}
+
+// knobs: what another command turns acts on a tracer's probes; without one there is nothing to be turned.
+func (v *verbs) knobs(t *testing.T) {
+	if r := v.run(t, "disable"); r.status != 1 || !strings.Contains(r.errs, "nobody uses it") {
+		t.Errorf("disable: %+v", r)
+	}
+	tr := v.start(t, 1, "--stat", "p:ppid __x64_sys_getppid")
+	for _, c := range []struct {
+		verb  string
+		calls int
+	}{{"disable", 300}, {"enable", 20}} {
+		if r := v.run(t, c.verb); r != (outcome{}) {
+			t.Errorf("%s: %+v", c.verb, r)
+		}
+		v.g.Hit("getppid", c.calls, 0)
+	}
+	if r := tr.end(t, unix.SIGINT); r.status != 0 || hitsOf(t, r.errs, "ppid") != 20 {
+		t.Errorf("%+v", r)
+	}
+	v.empty(t)
+}
+
+// holderKilled: when what holds the guest for tracers is killed they end and say so, and the guest goes on with what is left.
+func (v *verbs) holderKilled(t *testing.T) {
+	one := v.start(t, 1, "--stat", "p:a __x64_sys_getppid")
+	two := v.start(t, 2, "--stat", "p:b __x64_sys_getppid")
+	h, err := qemu.Holder(v.g.Spec)
+	if err != nil || h == nil {
+		t.Fatalf("the holder: %v, %v", h, err)
+	}
+	if err := unix.Kill(h.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for _, tr := range []*tracer{one, two} {
+		if r := tr.end(t, 0); r.status != exitFailed || !strings.Contains(r.errs, fmt.Sprintf("process %d (kprobe), which held it, was killed", h.PID)) {
+			t.Errorf("%+v", r)
+		}
+	}
+	if c := v.g.Hit("getppid", 100, 0); c.OK != 100 {
+		t.Errorf("the guest: %+v", c)
+	}
+	if r := v.run(t, "detach"); r.status != 0 || !strings.Contains(r.errs, "sites restored") {
+		t.Errorf("detach: %+v", r)
+	}
+	v.empty(t)
+}
+
+// lists waits until so many probes are listed.
+func (v *verbs) lists(t *testing.T, probes int) {
+	t.Helper()
+	r := v.run(t, "list")
+	for end := time.Now().Add(2 * time.Minute); strings.Count(r.out, "[OPTIMIZED]\n") != probes; r = v.run(t, "list") {
+		if time.Now().After(end) {
+			t.Fatalf("list: %+v, want %d probes", r, probes)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
 // module: a probe whose module was unloaded is listed as [GONE], also when its tracer was killed; loaded anew it is
 // armed again.
 func (v *verbs) module(t *testing.T) {
@@ -324,7 +422,7 @@ func (v *verbs) module(t *testing.T) {
 		}
 	}
 	v.g.Shell("insmod /tmp/dummy.ko")
-	tr := v.start(t, 2, "p:a dummy:dummy_xmit", "r:b dummy:dummy_xmit")
+	tr := v.start(t, 2, alone("p:a dummy:dummy_xmit", "r:b dummy:dummy_xmit")...)
 	defer tr.kill() // also where the test fails
 	lists(there)
 	v.g.Shell("rmmod dummy")
@@ -343,7 +441,7 @@ func (v *verbs) module(t *testing.T) {
 
 // killed: the probes of a killed tracer go on, are found, and are taken out by detach.
 func (v *verbs) killed(t *testing.T) {
-	tr := v.start(t, 2, documents...)
+	tr := v.start(t, 2, alone(documents...)...)
 	v.g.Hit("open", 50, 0)
 	tr.kill()
 	if c := v.g.Hit("open", 1000, 1); c.Failed != 1000 {
@@ -362,14 +460,14 @@ func (v *verbs) killed(t *testing.T) {
 	if r := v.run(t, "detach"); r.status != 0 || r.errs != "kprobe: the guest's kernel holds nothing of ours\n" {
 		t.Errorf("detach of nothing: %+v", r)
 	}
-	tr = v.start(t, 2, documents...) // without detach the next tracer takes them out
+	tr = v.start(t, 2, alone(documents...)...) // without detach the next tracer takes them out
 	tr.kill()
 	if r := v.run(t, "trace", "--duration", "100ms", "p:one vfs_read"); r.status != 0 || hitsOf(t, r.errs, "one") > 1e6 {
 		t.Errorf("trace after a killed tracer: %+v", r)
 	}
 	v.empty(t)
 	for range 2 { // so does one that probes the same functions: it sees them as they were
-		tr = v.start(t, 2, documents...)
+		tr = v.start(t, 2, alone(documents...)...)
 		v.g.Hit("open", 50, 0)
 		tr.kill()
 		tr = v.start(t, 3, append(documents, "p:more vfs_read")...) // what the first has left counts for two

@@ -17,6 +17,7 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -45,7 +46,8 @@ type host struct {
 	opened chan struct{} // closed once base is there, or never will be
 
 	mu       sync.Mutex // held while users come and go
-	base     *tracedProcess
+	base     mountable
+	mem      string // the file that a client must show open
 	buffer   int
 	text     string
 	ending   bool // nobody can come any more
@@ -53,7 +55,8 @@ type host struct {
 	users    int
 	last     uint32 // the number that was given out last
 
-	pollMu sync.Mutex // held while records are read; taken after mu
+	syncMu sync.Mutex // held while somebody follows what changes in the target
+	pollMu sync.Mutex // held while records are read; taken after the others
 	takers map[uint32]*user
 }
 
@@ -72,7 +75,7 @@ func (h *host) Target() (mem string, ok bool) {
 	if h.base == nil || h.ending {
 		return "", false
 	}
-	return fmt.Sprintf("/proc/%d/mem", h.base.s.proc.PID()), true
+	return h.mem, true
 }
 
 // Serve implements holder.Host.
@@ -143,7 +146,7 @@ type user struct {
 // asked is what a command line asks of the target as a whole.
 type asked struct {
 	con    *console
-	pid    int
+	of     *subject
 	buffer int    // bytes of the ring for each CPU; 0: the default
 	text   string // a word of --text; "": the default
 }
@@ -158,8 +161,7 @@ func (h *host) join(a asked, take func(*hit.Hit)) (*user, error) {
 	}
 	if h.base == nil {
 		if err := h.open(a); err != nil {
-			var held *process.HeldError
-			a.con.again = errors.As(err, &held) && held.Holder.PID != held.PID
+			a.con.again = a.taken(err)
 			h.end()
 			return nil, err
 		}
@@ -169,7 +171,7 @@ func (h *host) join(a asked, take func(*hit.Hit)) (*user, error) {
 	}
 	h.last++
 	h.users++
-	u := &user{probed: probed{core: h.base.core}, h: h, con: a.con, id: h.last, take: take}
+	u := &user{probed: probed{core: h.base.Core()}, h: h, con: a.con, id: h.last, take: take}
 	h.pollMu.Lock()
 	defer h.pollMu.Unlock()
 	h.takers[u.id] = u
@@ -177,24 +179,53 @@ func (h *host) join(a asked, take func(*hit.Hit)) (*user, error) {
 }
 
 // open opens the target for its first user.
-func (h *host) open(a asked) error {
-	base, err := openProcess(a.pid, nil, a.buffer, false, textModes[a.text])
-	if err != nil {
+func (h *host) open(a asked) (err error) {
+	if h.mem, err = a.con.memoryOf(a.of); err != nil {
 		return err
 	}
-	if err = base.s.proc.Lock(); err != nil {
-		return errors.Join(err, base.Close())
+	base, err := a.hold()
+	if err != nil {
+		return err
 	}
 	h.base, h.buffer, h.text = base, a.buffer, a.text
 	once(h.opened)
 	return nil
 }
 
+// hold opens the target, and has this process hold it.
+func (a asked) hold() (mountable, error) {
+	if a.of.guest != "" {
+		spec, err := a.con.guestSpec(a.of.guest)
+		if err != nil {
+			return nil, err
+		}
+		return openGuest(spec)
+	}
+	p, err := openProcess(a.of.pid, nil, a.buffer, false, textModes[a.text])
+	if err != nil {
+		return nil, err
+	}
+	if err = p.s.proc.Lock(); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// taken says whether a target can not be held since another process does, which may serve who asks.
+func (a asked) taken(err error) bool {
+	var held *process.HeldError
+	if errors.As(err, &held) {
+		return held.Holder.PID != held.PID
+	}
+	h, _ := a.con.holderOf(a.of) // what can not be looked at is not asked
+	return h != nil && errors.Is(err, qemu.ErrHeld)
+}
+
 // agrees says why a command line can not have what it asks of the target as a whole.
 func (h *host) agrees(a asked) error {
 	for flag, differs := range map[string]bool{"--buffer-size": a.buffer != 0 && a.buffer != h.buffer, "--text": a.text != "" && a.text != h.text} {
 		if differs {
-			return fmt.Errorf("process %d is held already (by process %d), with another %s: leave it out, or wait for the other's end", a.pid, os.Getpid(), flag)
+			return fmt.Errorf("process %d is held already (by process %d), with another %s: leave it out, or wait for the other's end", a.of.pid, os.Getpid(), flag)
 		}
 	}
 	return nil
@@ -221,7 +252,7 @@ func (u *user) Poll(func(*hit.Hit)) int {
 func (h *host) poll() {
 	h.pollMu.Lock()
 	defer h.pollMu.Unlock()
-	h.base.core.Poll(h.give)
+	h.base.Core().Poll(h.give)
 }
 
 // give gives a hit to the user whose event it is of. Precondition: h.pollMu is held.
@@ -234,7 +265,9 @@ func (h *host) give(one *hit.Hit) {
 
 // Sync tells each user what went wrong.
 func (u *user) Sync() (ended bool, err error) {
+	u.h.syncMu.Lock()
 	ended, err = u.h.base.Sync()
+	u.h.syncMu.Unlock()
 	if err != nil || ended {
 		u.h.pollMu.Lock()
 		for _, o := range u.h.takers {

@@ -25,7 +25,7 @@ type Request struct {
 type Files struct {
 	Out, Err  *os.File
 	Dir, Root *os.File // what relative and absolute paths begin at (O_PATH)
-	Proof     *os.File // of the right to trace the target: its /proc/PID/mem, open to be written
+	Proof     *os.File // of the right to trace the target: its memory (/proc/PID/mem), open to be written
 }
 
 func (f *Files) all() []**os.File { return []**os.File{&f.Out, &f.Err, &f.Dir, &f.Root, &f.Proof} }

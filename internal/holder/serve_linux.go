@@ -29,8 +29,8 @@ type Host interface {
 	// Serve runs the command line of a session and gives its exit status; ok is false if the target is given up at present, so
 	// that the client has to ask again. It is called by a goroutine for each session.
 	Serve(s *Session) (status int, ok bool)
-	// Target is the /proc/PID/mem that a client must show open, but for the first one. It waits until the target is there; ok is
-	// false if there will be none.
+	// Target is the file that a client must show open to be written, but for the first one: the memory of the target. It waits until the
+	// target is there; ok is false if there will be none.
 	Target() (mem string, ok bool)
 	// Done is closed when nothing is served any more.
 	Done() <-chan struct{}
@@ -191,7 +191,7 @@ func (r *Request) accepted(mem string) error {
 		err = errors.Join(unix.Fstat(int(r.Files.Proof.Fd()), &theirs), unix.Stat(mem, &ours))
 	}
 	if err != nil || theirs.Dev != ours.Dev || theirs.Ino != ours.Ino || flags&unix.O_ACCMODE != unix.O_RDWR {
-		return errors.Join(fmt.Errorf("you have not shown that you may trace the process: %s has to be opened in the same /proc", mem), err)
+		return errors.Join(fmt.Errorf("you have not shown that you may trace it: its memory, %s, is another file where you are", mem), err)
 	}
 	return nil
 }

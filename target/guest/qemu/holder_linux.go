@@ -6,7 +6,24 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"kprobes.dev/kprobes/internal/procfs"
 )
+
+// Holder tells who has a machine for its probes. It is nil where nobody has, where that one was killed and its guardian tidies up, and where
+// that one is in another pid namespace or another user's.
+func Holder(spec Spec) (*procfs.Holder, error) {
+	f, err := os.Open(spec.Memory)
+	if err != nil {
+		return nil, fmt.Errorf("memory of the guest: %w", err)
+	}
+	defer f.Close()
+	has, took := holder(f)
+	if has == 0 || has != took {
+		return nil, nil
+	}
+	return procfs.NewHolder(has), nil
+}
 
 // holder tells who has the lock on a file, with a process that has it now and the one that took it: another
 // than the first where a tracer was killed and its guardian has the lock. Who took it is 0 where that is not told

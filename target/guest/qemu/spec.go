@@ -37,18 +37,38 @@ func (s Spec) String() string {
 
 // ParseSpec reads a directory made by Start, or qmp=PATH,gdb=PATH,mem=PATH[,ring=PATH]. A
 // path in a list holds no comma. Errors are EINVAL, or those of the directory.
-func ParseSpec(s string) (Spec, error) {
+func ParseSpec(s string) (Spec, error) { return ParseSpecAt("", s) }
+
+// ParseSpecAt is ParseSpec for paths that begin at a directory, unless they are absolute.
+func ParseSpecAt(dir, s string) (Spec, error) {
 	if key, _, ok := strings.Cut(s, "="); ok && isKey(key) {
-		return parseList(s)
+		sp, err := parseList(s)
+		if err != nil {
+			return Spec{}, err
+		}
+		for _, path := range []*string{&sp.QMP, &sp.GDB, &sp.Memory, &sp.Ring} {
+			if *path != "" {
+				*path = beginAt(dir, *path)
+			}
+		}
+		return sp, nil
 	}
 	if s == "" {
 		return Spec{}, errno.Errorf(unix.EINVAL, "guest: neither a directory of kprobe guest start nor qmp=PATH,gdb=PATH,mem=PATH[,ring=PATH]")
 	}
+	s = beginAt(dir, s)
 	r, err := readRecord(s)
 	if err != nil {
 		return Spec{}, err
 	}
 	return r.spec(s)
+}
+
+func beginAt(dir, path string) string {
+	if dir == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
 }
 
 func isKey(s string) bool { return s == "qmp" || s == "gdb" || s == "mem" || s == "ring" }

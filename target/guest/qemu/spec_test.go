@@ -42,6 +42,25 @@ func TestParseSpec(t *testing.T) {
 	}
 }
 
+// TestParseSpecAt has relative paths begin at a directory.
+func TestParseSpecAt(t *testing.T) {
+	dir := t.TempDir()
+	want := Spec{QMP: dir + "/a", GDB: "/b", Memory: dir + "/d/c"}
+	if got, err := ParseSpecAt(dir, "qmp=a,gdb=/b,mem=d/c"); err != nil || got != want {
+		t.Errorf("a list: %+v, %v; want %+v", got, err, want)
+	}
+	r := &record{PID: 7, QMP: "/a", GDB: "/b", Memory: "/c"}
+	if err := r.write(dir); err != nil {
+		t.Fatal(err)
+	}
+	want = Spec{QMP: "/a", GDB: "/b", Memory: "/c", Dir: dir}
+	for _, s := range []string{".", "../" + filepath.Base(dir), dir} {
+		if got, err := ParseSpecAt(dir, s); err != nil || got != want {
+			t.Errorf("%q: %+v, %v; want %+v", s, got, err, want)
+		}
+	}
+}
+
 func TestParseSpecDirectory(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := ParseSpec(dir); !errors.Is(err, unix.ENOENT) || !strings.Contains(err.Error(), "kprobe guest start") {
