@@ -161,13 +161,16 @@ const (
 // are removed by remove, and with the test.
 func ownEvents(t testing.TB, g *testguest.Guest, defs ...string) (remove func()) {
 	t.Helper()
-	remove = sync.OnceFunc(func() {
-		g.Write(own+"enable", "0", true)
-		g.Write(tracing+"trace", "", true)
-		if e := g.Write(tracing+"kprobe_events", "", true); e != 0 {
-			t.Errorf("the guest's own events stay: %v", e)
-		}
-	})
+	var once sync.Once // a function of OnceFunc would panic, with nothing to say, where a test ended inside it
+	remove = func() {
+		once.Do(func() {
+			g.Write(own+"enable", "0", true)
+			g.Write(tracing+"trace", "", true)
+			if e := g.Write(tracing+"kprobe_events", "", true); e != 0 {
+				t.Errorf("the guest's own events stay: %v", e)
+			}
+		})
+	}
 	t.Cleanup(remove)
 	for _, d := range defs {
 		if e := g.Write(tracing+"kprobe_events", d+"\n", false); e != 0 {
