@@ -100,6 +100,7 @@ func (b *bench) others(dir string) error {
 		b.own,
 		func() error { return b.add(handlerFigures(b.cells)...) },
 		b.stacks,
+		b.filtered,
 		b.latency,
 		func() error { return b.batch(dir) },
 		func() error { return b.attach(dir) },

@@ -1,18 +1,8 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os/exec"
-	"regexp"
-	"strconv"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
@@ -29,8 +19,6 @@ const (
 	figureBetween         = "a histogram of the time between two probes, beyond two reads"
 	figureBetweenBpftrace = "the same by two uprobes of bpftrace"
 	barLatency            = 25.0 // ns
-	barBpftrace           = 20.0 // times
-	bpftraceTime          = 2 * time.Minute
 )
 
 // latencyRow is a way to a histogram of latencies, and the same by bpftrace.
@@ -82,16 +70,8 @@ func (b *bench) latencyOf(l *latencyRow) error {
 	}
 	f.set(ns - 2*clock)
 	f.Of = fmt.Sprintf("%.1f ns, a read %.1f ns", ns, clock)
-	its, why, err := b.bpftraceTime(l)
-	switch {
-	case why != nil:
-		g.Why = escapedError(why)
-	case err != nil:
-		g.Failed = escapedError(err)
-	default:
-		g.set(its / max(ns, leastCount))
-		g.Of = fmt.Sprintf("%.0f ns", its)
-	}
+	its, why, err := b.bpftraceTime(findRow("uprobe+uretprobe"), l.function, fmt.Sprintf(l.script, b.inCopy(l.function), b.inCopy(l.to)))
+	g.rival(ns, its, why, err)
 	return b.add(f, g)
 }
 
@@ -176,80 +156,4 @@ func (b *bench) latencyEvents(l *latencyRow) (defs []*event.Def, synth *event.Sy
 		defs = append(defs, d)
 	}
 	return defs, synth, nil
-}
-
-// bpftraceTime is what two probes of bpftrace cost together, in nanoseconds; why tells that it can not be had here.
-func (b *bench) bpftraceTime(l *latencyRow) (ns float64, why, err error) {
-	r := findRow("uprobe+uretprobe")
-	if why := (&kernelProber{b: b, row: r}).refused(); why != nil {
-		return 0, why, nil
-	}
-	exe, why := exec.LookPath("bpftrace")
-	if why != nil {
-		return 0, why, nil
-	}
-	from, to := b.copyPath+":"+b.symbol(l.function), b.copyPath+":"+b.symbol(l.to)
-	ctx, cancel := context.WithTimeout(b.ctx, bpftraceTime)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, exe, "-B", "none", "-p", strconv.Itoa(b.copied.PID()), "-e",
-		fmt.Sprintf(l.script, from, to)+` interval:ms:100 { printf("ready\n"); }`) // the last one that it attaches
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		return 0, nil, err
-	}
-	text := bufio.NewReader(out)
-	for line := ""; err == nil && line != "ready\n"; {
-		line, err = text.ReadString('\n')
-	}
-	rest := make(chan []byte, 1)
-	go func() {
-		b, _ := io.ReadAll(text)
-		rest <- b
-	}()
-	var want uint64
-	if err == nil {
-		want, ns, err = b.bpftraceRounds(l.function, b.callsOf(r))
-	}
-	_ = cmd.Process.Signal(unix.SIGINT)
-	hits := bpftraceHits(<-rest)
-	if no := cmd.Wait(); no != nil {
-		err = fmt.Errorf("bpftrace: %w: %s", errors.Join(err, no), errs.Bytes())
-	}
-	if err == nil && hits != want {
-		err = fmt.Errorf("bpftrace: %d, not %d: %w", hits, want, errCount)
-	}
-	return ns, nil, err
-}
-
-// bpftraceRounds measures while bpftrace has its probes in the copy.
-func (b *bench) bpftraceRounds(function string, calls uint64) (want uint64, ns float64, err error) {
-	var diff []float64
-	for i := 0; i <= b.rounds; i++ {
-		plain, err1 := b.plain.Run(function, calls, 1)
-		probed, err2 := b.copied.Run(function, calls, 1)
-		if err := errors.Join(err1, err2, b.ctx.Err()); err != nil {
-			return 0, 0, err
-		}
-		if want += probed.Calls; i > 0 {
-			diff = append(diff, probed.Median-plain.Median)
-		}
-	}
-	return want, median(diff), nil
-}
-
-// bpftraceLine is a line of a histogram.
-var bpftraceLine = regexp.MustCompile(`(?m)^[\[(].*[)\]] +(\d+) \|`)
-
-// bpftraceHits adds up a histogram.
-func bpftraceHits(text []byte) (n uint64) {
-	for _, m := range bpftraceLine.FindAllSubmatch(text, -1) {
-		hits, _ := strconv.ParseUint(string(m[1]), 10, 64)
-		n += hits
-	}
-	return n
 }

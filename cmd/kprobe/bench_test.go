@@ -229,7 +229,7 @@ func (rep *benchReport) others(t *testing.T) {
 	}
 	want := handlerFigures([]cell{{Row: "k", Where: whereSelf, Tactic: "jump"}, {Row: rowSleepable, Where: whereSelf, Tactic: "jump"}})
 	want = append(append(want, batchFigures(whereSelf, barBatchSelf)...), batchFigures(whereProcess, barBatchProcess)...)
-	for _, what := range []string{"a hit that records 32 callers", figureLatency, figureBpftrace, figureBetween, figureBetweenBpftrace, "attached to a large program, one probe armed", "the tracer's memory for it", "events into the ring and a raw file", figureBytes, "a call once its probe is taken out / never probed"} {
+	for _, what := range []string{"a hit that records 32 callers", figureFilterBpftrace, figureLatency, figureBpftrace, figureBetween, figureBetweenBpftrace, "attached to a large program, one probe armed", "the tracer's memory for it", "events into the ring and a raw file", figureBytes, "a call once its probe is taken out / never probed"} {
 		want = append(want, figure{What: what, Where: whereProcess})
 	}
 	for _, w := range want {

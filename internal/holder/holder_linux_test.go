@@ -239,7 +239,7 @@ func TestAdmitted(t *testing.T) {
 	if got := as(65534, os.Getpid()); !strings.Contains(got, "it serves user 0, and you are user 65534") {
 		t.Errorf("as nobody: %s", got)
 	}
-	if got := as(0, h.PID); !strings.Contains(got, "you have not shown that you may trace the process") {
+	if got := as(0, h.PID); !strings.Contains(got, "you have not shown that you may trace it") {
 		t.Errorf("with another proof: %s", got)
 	}
 	me := procfs.NewHolder(os.Getpid())
