@@ -41,7 +41,8 @@ type AddOptions struct {
 	Trampoline bool
 	// Inlines has a probe on a function stand at its inlined calls too, where debug information tells of them: as events of their own,
 	// whose names end in a number. Those that can not be probed are told to Skip. In them names of variables are those of the inlined
-	// function first; $argN, which belongs to a call, is not known.
+	// function first; $argN, which belongs to a call, is not known. A pattern's functions have them with InlinesAll only. A return probe has
+	// none; Skip is told how many there are.
 	Inlines Inlines
 }
 

@@ -132,7 +132,7 @@ func (f *traceFlags) shared(c *cobra.Command, counted string) {
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "tell what is done and what is left out")
 	fl.StringVar(&f.tactic, "tactic", "", "take this tactic or none: jump, boost, step, uprobe, in a guest jump or break (default: the best that is safe)")
 	fl.BoolVar(&f.stubs, "trampoline", false, "see returns by trampoline where that is possible, also of functions whose exits are all known")
-	fl.BoolVar(&f.inlines, "inlines", false, "look for calls that were inlined in debug information of any size")
+	fl.BoolVar(&f.inlines, "inlines", false, "look for calls that were inlined in debug information of any size, and for patterns")
 	fl.BoolVar(&f.noInlines, "no-inlines", false, "probe no calls that were inlined")
 	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
 	fl.BoolVar(&f.alone, "alone", false, "hold the target in this command: nobody else can use it meanwhile, and when the command is killed the probes stay")

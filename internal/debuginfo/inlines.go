@@ -1,31 +1,46 @@
 package debuginfo
 
 import (
+	"cmp"
 	"debug/dwarf"
 	"slices"
+	"strings"
 )
 
-// Inlined gives the link-time addresses at which calls begin that were inlined of functions whose name, or linkage name, is meant.
-func (f *File) Inlined(meant func(name, linkage string) bool) ([]uint64, error) {
+// InlinedCall is a call that was inlined.
+type InlinedCall struct {
+	PC            uint64 // where it begins, at link time
+	Name, Linkage string // of the function: as it is declared, and as the linker knows it ("": as declared)
+}
+
+// Inlined gives the calls that were inlined of functions whose name, or linkage name, is meant, one of each function at an address, in
+// the order of their addresses.
+func (f *File) Inlined(meant func(name, linkage string) bool) ([]InlinedCall, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w := f.walk()
 	if err := f.indexInlined(w); err != nil {
 		return nil, err
 	}
-	var at []uint64
+	var calls []InlinedCall
 	for off, pcs := range f.inlines {
 		e, _, err := w.at(off)
 		if err != nil {
 			continue
 		}
-		linkage, _ := w.val(e, dwarf.AttrLinkageName).(string)
-		if meant(w.name(e), linkage) {
-			at = append(at, pcs...)
+		one := InlinedCall{Name: w.name(e)}
+		one.Linkage, _ = w.val(e, dwarf.AttrLinkageName).(string)
+		if !meant(one.Name, one.Linkage) {
+			continue
+		}
+		for _, one.PC = range pcs {
+			calls = append(calls, one)
 		}
 	}
-	slices.Sort(at)
-	return slices.Compact(at), nil
+	slices.SortFunc(calls, func(a, b InlinedCall) int {
+		return cmp.Or(cmp.Compare(a.PC, b.PC), strings.Compare(a.Name, b.Name), strings.Compare(a.Linkage, b.Linkage))
+	})
+	return slices.Compact(calls), nil
 }
 
 // indexInlined finds the inlined calls of all functions, once: by the entries of the functions, where each begins.

@@ -95,3 +95,43 @@ func TestInlined(t *testing.T) {
 		t.Errorf("%+v", r.outcome)
 	}
 }
+
+// TestInlinedOfPattern probes the functions of a pattern, one of which exists only inlined and one both ways, and compares hits with the
+// program's own counts. Returns of inlined calls are not seen, and a line says so.
+func TestInlinedOfPattern(t *testing.T) {
+	p := program(t, "lines")
+	refused := func(want string, args ...string) {
+		t.Helper()
+		s := &session{t: t}
+		s.start(command(t, append([]string{"trace", "-p", fmt.Sprint(p.PID)}, args...)...))
+		if r := s.wait(); r.code != 1 || !strings.Contains(r.stderr, want) {
+			t.Errorf("%q: %+v", args, r.outcome)
+		}
+	}
+	refused("no function matches", "p inline?")
+	refused("inlined exists only inlined, and an inlined call has no return", "r inlined")
+	refused("not found", "--no-inlines", "r inlined")
+	s := trace(t, p.PID, "--stat", "--inlines", "p:of/ [ib][no][lt][ih]*", "p:of/ on[c]e", "f:all [ib][no][lt][ih]*", "p:entry both", "r:whole both")
+	n := p.Counts("go 1000")
+	r := s.end()
+	hits, places := map[string]uint64{}, map[string]int{}
+	for e, c := range r.totals {
+		name, _, _ := strings.Cut(strings.TrimPrefix(e, "p_"), "_")
+		hits[name] += c.hits
+		places[name]++
+	}
+	for name, want := range map[string][2]uint64{"inlined": {n["inlined"], 3}, "both": {n["both"], 2}, "once": {1000, 1}, "entry": {n["both"], 2}, "whole": {n["both"] / 2, 1}} {
+		if hits[name] != want[0] || want[0] == 0 || uint64(places[name]) != want[1] {
+			t.Errorf("%s: %d hits at %d places, want %v", name, hits[name], places[name], want)
+		}
+	}
+	if hits["all"] != n["inlined"]+n["both"] {
+		t.Errorf("as one event: %d hits, the program counted %v", hits["all"], n)
+	}
+	if !strings.Contains(r.stderr, " is inlined, inlined in many+0x") {
+		t.Errorf("%s", r.stderr)
+	}
+	if r := trace(t, p.PID, "r both").end(); !strings.Contains(r.stderr, "kprobe: both (inlined calls: 1) is left out: an inlined call has no return") {
+		t.Errorf("%s", r.stderr)
+	}
+}

@@ -71,25 +71,18 @@ func (c *Core) defineEach(d *event.Def, o *AddOptions) ([]*Event, error) {
 	}
 	if err != nil {
 		var missing *symbol.NotFoundError
-		if m, e2 := c.t.Space().Module(d.Place.Module); e2 == nil && errors.As(err, &missing) {
-			if at, _ := c.inlinesOf(d, m, o); len(at) > 0 {
-				return c.withInlines(d, nil, m, at, o)
-			}
+		refused := d.Refuse(placeCode(err), d.Place.Pos, "", err)
+		if errors.As(err, &missing) {
+			return c.onlyInlined(d, refused, o)
 		}
-		return nil, d.Refuse(placeCode(err), d.Place.Pos, "", err)
+		return nil, refused
 	}
 	e, err := c.defineAt(d, r, o)
 	if err != nil {
 		return nil, err
 	}
-	at, why := c.inlinesOf(d, r.Module, o)
-	if why != nil && o.Skip != nil {
-		o.Skip(d.Place.Symbol, why)
-	}
-	if len(at) == 0 {
-		return []*Event{e}, nil
-	}
-	return c.withInlines(d, e, r.Module, at, o)
+	more, err := c.withInlined(d, r.Module, o)
+	return append([]*Event{e}, more...), err
 }
 
 // mayCome says why the object of a place, which is not mapped, never will be.
@@ -139,6 +132,11 @@ func (c *Core) defineAll(d *event.Def, o *AddOptions) ([]*Event, error) {
 				c.skip(d, fn.Pretty(), err, o)
 			}
 		}
+		inlined, err := c.withInlined(d, m, o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, inlined...)
 	}
 	switch {
 	case len(out) > 0:

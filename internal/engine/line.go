@@ -39,7 +39,7 @@ func (c *Core) defineLine(d *event.Def, o *AddOptions) ([]*Event, error) {
 }
 
 // definePlace makes an event of a definition at a link-time address, one of several if many is set. inlined is the function whose call
-// was inlined there, "" if that is not what is meant.
+// was inlined there, "" if that is not what is meant. Precondition: a pattern has many, and inlined.
 func (c *Core) definePlace(d *event.Def, m *symbol.Module, pc uint64, inlined string, many bool, o *AddOptions) (*Event, error) {
 	def := *d
 	def.Place = event.Place{Kind: event.PlaceAddr, Addr: pc, Pos: d.Place.Pos}
@@ -60,7 +60,11 @@ func (c *Core) definePlace(d *event.Def, m *symbol.Module, pc uint64, inlined st
 		}
 		return e, c.name(e)
 	}
-	e.Name = c.namer(d).Unique(cmp.Or(d.Name, d.BaseName(d.Place)))
+	named := *d
+	if d.Place.Glob {
+		named.Name, named.Place.Glob, named.Place.Symbol = "", false, inlined
+	}
+	e.Name = c.namer(d).Unique(cmp.Or(named.Name, named.BaseName(named.Place)))
 	return e, nil
 }
 

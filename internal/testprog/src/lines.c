@@ -8,7 +8,7 @@
 #include "prog.h"
 
 static volatile struct {
-	uint64_t inlined, plain, loop, odd;
+	uint64_t inlined, plain, loop, odd, both;
 } n;
 
 static inline __attribute__((always_inline)) uint64_t inlined(uint64_t v) {
@@ -35,8 +35,16 @@ NOINLINE uint64_t many(uint64_t v) {
 	return sum;
 }
 
+// both is inlined in main, and called there by a pointer.
+uint64_t both(uint64_t v) {
+	n.both++; // at both
+	return v ^ 1;
+}
+
+static uint64_t (*volatile called)(uint64_t) = both;
+
 static void report(void) {
-	say("{\"inlined\":%" PRIu64 ",\"plain\":%" PRIu64 ",\"loop\":%" PRIu64 ",\"odd\":%" PRIu64 "}", n.inlined, n.plain, n.loop, n.odd);
+	say("{\"inlined\":%" PRIu64 ",\"plain\":%" PRIu64 ",\"loop\":%" PRIu64 ",\"odd\":%" PRIu64 ",\"both\":%" PRIu64 "}", n.inlined, n.plain, n.loop, n.odd, n.both);
 }
 
 int main(void) {
@@ -45,7 +53,7 @@ int main(void) {
 	while (command(line) && !is(line, "quit")) {
 		if (is(line, "go"))
 			for (uint64_t i = 0, max = number(line, "go", 1); i < max; i++)
-				if (once(i) == many(i) && i > 1000)
+				if ((once(i) == many(i) && i > 1000) || both(i) == called(i) + 1)
 					die("a wrong result");
 		report();
 	}
