@@ -49,12 +49,18 @@ func onThreads(n int, f func()) {
 	wg.Wait()
 }
 
-// openDescriptors counts the process's descriptors.
-func openDescriptors(t *testing.T) int {
+// openWatches counts the process's descriptors of perf events. Others come and go by themselves.
+func openWatches(t *testing.T) (n int) {
 	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
+	const dir = "/proc/self/fd/"
+	d, err := os.ReadDir(dir)
 	must(t, err)
-	return len(d)
+	for _, e := range d {
+		if to, err := os.Readlink(dir + e.Name()); err == nil && to == "anon_inode:[perf_event]" {
+			n++
+		}
+	}
+	return n
 }
 
 // readWatched polls until f has been given n hits of an event, and for a moment more.
@@ -83,7 +89,7 @@ func TestSelfWatch(t *testing.T) {
 	const threads, writes = 4, 500
 	const want = (2*threads + 1) * writes
 	core, _ := withEvents(t, "p:unwatched "+selfPrefix+"writeWatched")
-	before := openDescriptors(t)
+	before := openWatches(t)
 	word := &watchedWords[0][0]
 	begin, done := make(chan struct{}), make(chan struct{})
 	var ready sync.WaitGroup
@@ -120,13 +126,13 @@ func TestSelfWatch(t *testing.T) {
 	if c := core.Counts(evs[0]); c.Hits != want || c.Read != want || c.Lost != 0 || len(tids) < threads {
 		t.Errorf("%+v by threads %v, want %d", c, tids, want)
 	}
-	if n := openDescriptors(t); n <= before {
-		t.Errorf("%d descriptors are open, %d before: they are not seen", n, before)
+	if n := openWatches(t); n <= before {
+		t.Errorf("%d descriptors of perf events are open, %d before: they are not seen", n, before)
 	}
 	must(t, core.Remove(evs))
 	core.Poll(func(*kprobes.Hit) {})
-	if n := openDescriptors(t); n != before {
-		t.Errorf("%d descriptors are open, %d before", n, before)
+	if n := openWatches(t); n != before {
+		t.Errorf("%d descriptors of perf events are open, %d before", n, before)
 	}
 }
 
@@ -204,12 +210,12 @@ func TestSelfWatchFull(t *testing.T) {
 	core, evs := withEvents(t, texts...)
 	d, err := event.Parse(watchDef("fifth", "w", &watchedWords[4][0]))
 	must(t, err)
-	open := openDescriptors(t)
+	open := openWatches(t)
 	if _, err := core.Add([]*event.Def{d}, nil); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "by word0, word1, word2, word3 here") {
 		t.Errorf("%v, want ENOSPC and who has them", err)
 	}
-	if n := openDescriptors(t); n != open {
-		t.Errorf("%d descriptors are open behind the refusal, %d before", n, open)
+	if n := openWatches(t); n != open {
+		t.Errorf("%d descriptors of perf events are open behind the refusal, %d before", n, open)
 	}
 	for i := range 4 {
 		onThreads(1, func() { writeWatched(&watchedWords[i][0], uint64(i)+1) })

@@ -14,6 +14,7 @@ package hitlog
 import (
 	"context"
 	"log/slog"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,14 +40,18 @@ func Log(ctx context.Context, core *kprobes.Core, to *slog.Logger, o *Options) e
 	}
 	can := core.Target().Capabilities()
 	write := context.WithoutCancel(ctx) // what was hit before the end is written behind it
+	var clock wallClock
 	for h := range core.Hits(ctx) {
 		if !to.Enabled(write, level) {
 			continue
 		}
-		at, pc := time.Now(), uintptr(0)
-		if can.Clocked == nil { // else the time is that of another machine
-			at = wall(at, h.Nanos)
+		var at time.Time
+		if can.Clocked != nil { // the hit's time is that of another machine
+			at = time.Now()
+		} else {
+			at = clock.at(h.Nanos)
 		}
+		var pc uintptr
 		if can.Own {
 			pc = uintptr(h.Addr()) + 1 // slog takes it to be a return address
 		}
@@ -59,13 +64,43 @@ func Log(ctx context.Context, core *kprobes.Core, to *slog.Logger, o *Options) e
 	return nil
 }
 
-// wall is the time at which the monotonic clock stood at so many nanoseconds.
-func wall(now time.Time, nanos uint64) time.Time {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return now
+// wallClock tells the time at which the monotonic clock stood at a number of nanoseconds.
+type wallClock struct {
+	offset   int64 // of the wall clock, in nanoseconds
+	measured int64 // when, by the monotonic clock; 0: never
+}
+
+// The wall clock is set and slewed, so its offset is measured again now and then. Something else may run between two readings:
+// they are repeated until they are near each other, and the nearest count.
+const (
+	offsetAge   = int64(time.Second)
+	offsetNear  = int64(5 * time.Microsecond)
+	offsetTries = 16
+)
+
+func (c *wallClock) at(nanos uint64) time.Time {
+	if c.measured == 0 || int64(nanos)-c.measured > offsetAge {
+		c.measure()
 	}
-	return now.Add(time.Duration(int64(nanos) - ts.Nano()))
+	return time.Unix(0, int64(nanos)+c.offset)
+}
+
+func (c *wallClock) measure() {
+	apart := int64(math.MaxInt64)
+	for i := 0; i < offsetTries && apart > offsetNear; i++ {
+		before := monotonic()
+		now := time.Now().UnixNano()
+		if d := monotonic() - before; d < apart {
+			apart, c.measured, c.offset = d, before, now-before-d/2
+		}
+	}
+}
+
+// monotonic is the time of CLOCK_MONOTONIC in nanoseconds.
+func monotonic() int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // it can not fail
+	return ts.Nano()
 }
 
 // Value is a hit as a group of attributes, for records of the caller's own:

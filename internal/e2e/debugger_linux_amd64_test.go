@@ -24,7 +24,13 @@ func TestDebuggerComesLater(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v (install gdb)", err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("gdb: %s\nthe tracer: %s", out.String(), s.errs.String())
+		}
+	})
 	within(t, "gdb has attached", func() bool { return strings.Contains(out.String(), "(gdb)") })
 	within(t, "the word", func() bool { return strings.Contains(s.errs.String(), "gdb (process") })
 	tell := func(lines string) {
@@ -73,7 +79,13 @@ func TestDebuggerBetweenEntryAndReturn(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v (install gdb)", err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("gdb: %s\nthe tracer: %s", out.String(), s.errs.String())
+		}
+	})
 	within(t, "the word", func() bool { return strings.Contains(s.errs.String(), "gdb (process") })
 	tell := func(lines string) {
 		t.Helper()
