@@ -3,6 +3,7 @@ package procfs
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"sort"
 	"strconv"
@@ -76,9 +77,26 @@ func ReadMaps(read func() ([]byte, error)) (maps []Map, err error) {
 	return nil, err
 }
 
+// MapsText reads the text of an open /proc/PID/maps by read. The kernel writes it in pieces, and ends it early if the program's memory goes
+// meanwhile, since it ends or executes another program: then there is no text.
+func MapsText(f io.ReaderAt, read func() ([]byte, error)) ([]byte, error) {
+	text, err := read()
+	if n, _ := f.ReadAt(make([]byte, 1), 0); n == 0 {
+		return nil, err
+	}
+	return text, err
+}
+
 // MapsOf reads the mappings of a process by its directory in /proc, such as /proc/self.
 func MapsOf(dir string) ([]Map, error) {
-	return ReadMaps(func() ([]byte, error) { return os.ReadFile(dir + "/maps") })
+	return ReadMaps(func() ([]byte, error) {
+		f, err := os.Open(dir + "/maps")
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return MapsText(f, func() ([]byte, error) { return io.ReadAll(f) })
+	})
 }
 
 // ParseMaps parses the text of /proc/PID/maps. Names may hold anything but a newline,

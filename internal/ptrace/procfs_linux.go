@@ -51,6 +51,11 @@ func (p *Process) ReadFile(name string) ([]byte, error) {
 		return nil, p.Gone(err)
 	}
 	defer f.Close()
+	return p.readAll(f)
+}
+
+// readAll reads an open file of the directory.
+func (p *Process) readAll(f *os.File) ([]byte, error) {
 	var b bytes.Buffer
 	n, err := b.ReadFrom(io.LimitReader(f, maxProcFile+1))
 	if err == nil && n > maxProcFile {
@@ -116,14 +121,23 @@ func (p *Process) Maps() ([]procfs.Map, error) {
 }
 
 func (p *Process) readMaps() ([]byte, error) {
-	b, err := p.ReadFile("maps")
+	b, err := p.mapsText("maps")
 	if err != nil || len(b) > 0 {
 		return b, err
 	}
 	if tid := p.liveTask(); tid != 0 { // the first thread has ended, the others run on
-		return p.ReadFile(fmt.Sprintf("task/%d/maps", tid))
+		return p.mapsText(fmt.Sprintf("task/%d/maps", tid))
 	}
 	return b, nil
+}
+
+func (p *Process) mapsText(name string) ([]byte, error) {
+	f, err := p.OpenAt(name, unix.O_RDONLY)
+	if err != nil {
+		return nil, p.Gone(err)
+	}
+	defer f.Close()
+	return procfs.MapsText(f, func() ([]byte, error) { return p.readAll(f) })
 }
 
 // Auxv gives the auxiliary vector that the program was started with.
