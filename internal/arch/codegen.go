@@ -160,6 +160,9 @@ const (
 	ActionDrop                // RoleEntry: give the instance back, its return is not looked at
 )
 
+// WaitedInVain is a bit of the second word of ProbeOp.Wait. Others are the tracer's.
+const WaitedInVain = 1
+
 // Value is what a register holds.
 type Value struct {
 	Reg  fetch.Reg
@@ -191,7 +194,7 @@ type ProbeOp struct {
 	// returns of that time were not seen, and another call may have an earlier one's key.
 	Epoch uint16
 	// Wait is the address of two words for RoleWait: the answer, which the tracer counts
-	// up, and one that generated code sets when none came, so that it waits no more.
+	// up, and one in which generated code sets WaitedInVain when none came. It waits while that is zero.
 	Wait uint64
 	// Installs are the ways to take on a filter that a RoleQuiet looks for: the values of
 	// registers, of which 32 bits count. One that fits counts.

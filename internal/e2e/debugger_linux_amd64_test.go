@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os/exec"
@@ -9,6 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -20,9 +24,9 @@ type gdb struct {
 	out locked
 }
 
-// attachGDB attaches one while a trace goes on, which tells of it. The kernel refuses it while the tracer stops the program, as it does for
+// attachGDB attaches one while a trace goes on, which tells of it: told gives all that it has told. The kernel refuses it while the tracer stops the program, as it does for
 // a moment to look at calls in progress: then it tries again.
-func attachGDB(t *testing.T, p *testprog.Proc, s *session) *gdb {
+func attachGDB(t *testing.T, p *testprog.Proc, told func() string) *gdb {
 	t.Helper()
 	g := &gdb{t: t, cmd: exec.Command("gdb", "-nx", "-q")}
 	in, err := g.cmd.StdinPipe()
@@ -38,7 +42,7 @@ func attachGDB(t *testing.T, p *testprog.Proc, s *session) *gdb {
 		_ = g.cmd.Process.Kill()
 		_ = g.cmd.Wait()
 		if t.Failed() {
-			t.Logf("gdb: %s\nthe tracer: %s", g.out.String(), s.errs.String())
+			t.Logf("gdb: %s\nthe tracer: %s", g.out.String(), told())
 		}
 	})
 	const refusal = "Operation not permitted"
@@ -51,7 +55,7 @@ func attachGDB(t *testing.T, p *testprog.Proc, s *session) *gdb {
 		}
 		refused = n
 	}
-	within(t, "the word", func() bool { return strings.Contains(s.errs.String(), "gdb (process") })
+	within(t, "the word", func() bool { return strings.Contains(told(), "gdb (process") })
 	return g
 }
 
@@ -62,13 +66,25 @@ func (g *gdb) tell(lines string) {
 	}
 }
 
+// leave ends it, and the program goes on.
+func (g *gdb) leave() {
+	g.t.Helper()
+	if err := g.cmd.Process.Signal(unix.SIGINT); err != nil {
+		g.t.Fatal(err)
+	}
+	g.tell("delete\ndetach\nquit\n")
+	if err := g.cmd.Wait(); err != nil {
+		g.t.Fatalf("gdb: %v: %s", err, g.out.String())
+	}
+}
+
 // A debugger attaches while probes stand, and puts breakpoints on and behind the probed places: the probes
 // have been taken out by then, the program computes the same, and they are armed again when it has gone.
 func TestDebuggerComesLater(t *testing.T) {
 	p := startWork(t)
 	s := trace(t, p.PID, "p:a f_six a=$arg1", "p:b f_push")
 	had := right(t, p, "go 100")
-	g := attachGDB(t, p, s)
+	g := attachGDB(t, p, s.errs.String)
 	g.tell("set pagination off\nbreak *(f_six+3)\ncommands\nsilent\nprintf \"six %d\\n\", $rdi\ncontinue\nend\n" +
 		"break *(f_push+1)\ncommands\nsilent\nprintf \"push %d\\n\", $rdi\ncontinue\nend\ncontinue\n")
 	within(t, "gdb lets it go on", func() bool { return strings.Contains(g.out.String(), "Continuing.") })
@@ -76,13 +92,7 @@ func TestDebuggerComesLater(t *testing.T) {
 	six := func() int { return strings.Count(g.out.String(), "six ") }
 	made := int(n["f_six"] - had["f_six"])
 	within(t, "gdb has told all calls of f_six", func() bool { return six() >= made })
-	if err := g.cmd.Process.Signal(unix.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	g.tell("delete\ndetach\nquit\n")
-	if err := g.cmd.Wait(); err != nil {
-		t.Fatalf("gdb: %v: %s", err, g.out.String())
-	}
+	g.leave()
 	if six() != made {
 		t.Errorf("gdb saw %d calls of f_six, the program made %d", six(), made)
 	}
@@ -99,19 +109,63 @@ func TestDebuggerBetweenEntryAndReturn(t *testing.T) {
 	p := program(t, "leaver")
 	s := trace(t, p.PID, "r:b inside depth=$arg1")
 	right(t, p, "hold 1")
-	g := attachGDB(t, p, s)
+	g := attachGDB(t, p, s.errs.String)
 	g.tell("set pagination off\ncontinue\n")
 	right(t, p, "free")
 	right(t, p, "hold 1")
-	if err := g.cmd.Process.Signal(unix.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	g.tell("detach\nquit\n")
-	if err := g.cmd.Wait(); err != nil {
-		t.Fatalf("gdb: %v: %s", err, g.out.String())
-	}
+	g.leave()
 	within(t, "the probes are armed again", func() bool { return strings.Contains(s.errs.String(), "armed again") })
 	right(t, p, "free")
 	right(t, p, "call 3")
 	s.end().counted(t, "b", 3, "jump")
+}
+
+// An object comes while a debugger is attached: what waits for it is armed when the debugger has gone, and the walk over the stack knows it then.
+func TestDebuggerWhileObjectComes(t *testing.T) {
+	p := program(t, "dl")
+	lib := testprog.Build(t, "libdlone")
+	core := openWith(t, p, nil)
+	d, err := event.Parse("p:back back")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Stack = event.MaxStack
+	walked, err := core.Add([]*event.Def{d}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := addTo(t, core, &kprobes.AddOptions{Late: true}, "p:work "+lib+":lib_work")
+	told := ""
+	look := func() string {
+		if err := core.Sync(); err != nil {
+			told += err.Error() + "\n"
+		}
+		return told
+	}
+	g := attachGDB(t, p, look)
+	g.tell("set pagination off\ncontinue\n")
+	n := right(t, p, "open "+lib)
+	orig := bytesAt(t, p.PID, n["addr"], 5)
+	look()
+	right(t, p, "call 5")
+	g.leave()
+	within(t, "the probes are armed again", func() bool { return strings.Contains(look(), "armed again") })
+	within(t, "the object's probe is armed", func() bool {
+		look()
+		return !bytes.Equal(bytesAt(t, p.PID, n["addr"], 5), orig)
+	})
+	right(t, p, "call 5")
+	right(t, p, "back 5")
+	if err := core.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	counts(t, core, 5, walked[0], work[0])
+	core.Poll(func(h *kprobes.Hit) {
+		if frames, end, err := h.Callers(nil); h.Event.Name == "back" && (end != fetch.StackWhole || err != nil) {
+			t.Errorf("%d callers, %v, %v", len(frames), end, err)
+		}
+	})
+	if strings.Count(told, "\n") != 2 {
+		t.Errorf("told: %s", told)
+	}
 }

@@ -32,7 +32,7 @@ func unpatched(t target.Target, s *target.Site) bool {
 // lostOf gives the functions whose patches are gone and which are to be armed anew, and the sites of those for which
 // that was done too often. What waits for a thread the optimiser arms.
 func (c *Core) lostOf(lost []watched) (fns []*function, spent []watched) {
-	if t := c.can.Yielder; t != nil && t.Tracer() != "" {
+	if c.debugged() {
 		return nil, nil // a debugger's: yield follows
 	}
 	seen := map[*function]bool{}

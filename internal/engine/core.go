@@ -86,6 +86,8 @@ type objects struct {
 	stale    bool // some came or went, and Sync has not followed yet
 	unmapped bool // events stood in objects that are not mapped any more
 	noted    bool // the target's memory tells of events that wait
+	// When Sync last looked at what may be to be done though no object came or went.
+	looked time.Time
 }
 
 // yielding is how probes are taken out for a debugger.
@@ -135,7 +137,6 @@ type trampolines struct {
 	late    bool              // it was asked for events that look at objects which come later (Event.deferred)
 	never   error             // why no return address may be replaced
 	unknown error             // why not unless it is asked for
-	looked  time.Time         // when withdraw last looked
 	syncErr error             // of the last Sync that nobody has called
 	gone    []*target.Site    // those of functions that are gone, which lead to their detours still
 	left    bool              // return addresses are to be put back: see withdraw

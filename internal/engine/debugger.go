@@ -54,6 +54,9 @@ func (c *Core) yield() error {
 	return fmt.Errorf("%s has attached: all probes are taken out until it goes, for its breakpoints could fall into them", who)
 }
 
+// debugged says whether a debugger is attached, so that nobody else can stop the target.
+func (c *Core) debugged() bool { return c.can.Yielder != nil && c.can.Yielder.Tracer() != "" }
+
 // once is an error that was not the last one already.
 func (c *Core) once(err error) error {
 	if err == nil || err.Error() == c.why {

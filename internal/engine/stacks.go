@@ -88,8 +88,17 @@ func (c *Core) updateUnwind() error {
 			stubs = interval.Range{Start: e.work.Trampoline.Lo, End: e.work.Trampoline.Lo + e.work.Trampoline.Size}
 		}
 	}
-	if err := c.unwind.update(c.t.Space(), stubs); err != nil {
+	err := c.unwind.update(c.t.Space(), stubs)
+	if c.unwind.owed = err != nil; err != nil {
 		return fmt.Errorf("unwind tables: %w", err)
 	}
 	return nil
+}
+
+// lateUnwind brings in tables that could not be brought in before.
+func (c *Core) lateUnwind() error {
+	if c.unwind == nil || !c.unwind.owed {
+		return nil
+	}
+	return c.once(c.updateUnwind())
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -115,7 +114,6 @@ func (c *Core) withdraw() error {
 	if t == nil {
 		return nil
 	}
-	c.stubbed.looked = time.Now()
 	var evs []*Event
 	asked := true
 	for _, e := range c.events {

@@ -54,12 +54,16 @@ func (c *Core) sync() error {
 	c.space.Store(c.t.Space())
 	switch {
 	case err != nil:
+	case changed && c.debugged():
+		c.stale = true // the rest needs stops: when the debugger has gone
+		err = c.dropGone()
 	case changed:
 		c.stubbed.readers = nil
 		err = errors.Join(c.updateUnwind(), c.dropGone(), c.walkLate(), c.withdraw(), c.armLate())
 		c.note()
-	case time.Since(c.stubbed.looked) >= keepEvery:
-		err = c.withdraw()
+	case time.Since(c.looked) >= keepEvery:
+		c.looked = time.Now()
+		err = errors.Join(c.withdraw(), c.lateUnwind())
 	}
 	err = errors.Join(err, c.yield(), c.lookForWritten())
 	if t := c.can.Beginner; t != nil && !c.yielded && !t.Begin() && loaded {

@@ -19,6 +19,7 @@ type unwindTables struct {
 	list   uint64                                // where the list is that the target's word leads to; 0: there is none
 	room   int                                   // objects that it has room for
 	in     []native.UnwindObject                 // those that are in it
+	owed   bool                                  // the last update did not bring all in
 }
 
 // maxUnwind is the most code of an object, from the first byte to the last, that gets a table: offsets in it have 32 bits.

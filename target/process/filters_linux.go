@@ -147,7 +147,7 @@ func (t *Target) judgeFilters(s *ptrace.Stopped) error {
 	}
 	sleeps, err := t.whyNotCall(s, "wait for an object to be looked at (nanosleep)", waitCalls)
 	if err == nil && sleeps != nil {
-		err = t.control.put(hdrWait+8, 1) // nobody waits any more
+		err = t.control.put(hdrWait+8, waitsNoMore)
 	}
 	if err != nil {
 		return err

@@ -2,7 +2,9 @@ package process
 
 import (
 	"errors"
+	"fmt"
 
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -26,22 +28,41 @@ func (t *Target) Loader() (place symbol.Resolved, words uint64, ok bool) {
 	return place, 0, false
 }
 
+// The second word of the probe on the loader: a thread waits if it is zero.
+const (
+	waitedInVain = arch.WaitedInVain // until the next answer
+	waitsNoMore  = 2                 // for good
+)
+
 // Answer lets a thread go on that waits in the loader's hook. If one has given up meanwhile
 // the next waits all the same: the tracer is slow, and not gone.
 func (t *Target) Answer() error {
-	n, err := t.control.get(hdrWait)
+	off, err := t.control.get(hdrWait + 8)
 	if err != nil {
 		return err
 	}
-	return errors.Join(t.control.put(hdrWait, n+1), t.control.put(hdrWait+8, 0))
+	return errors.Join(t.control.letLoaderGo(), t.control.put(hdrWait+8, off&waitsNoMore), t.late(off))
+}
+
+// late tells of a thread that has waited in vain.
+func (t *Target) late(off uint64) error {
+	if off&waitedInVain == 0 {
+		return nil
+	}
+	return fmt.Errorf("process %d: a thread that has loaded an object waited a second, and went on: hits there until now, and callers there, are not known", t.p.PID())
+}
+
+// letLoaderGo counts up the answer.
+func (h *controlBlock) letLoaderGo() error {
+	n, err := h.get(hdrWait)
+	if err != nil {
+		return err
+	}
+	return h.put(hdrWait, n+1)
 }
 
 // letLoadersGo has nobody wait in the loader's hook any more. It is to be called until nobody does: a thread that
 // has read the answer just before waits for the next one.
 func (h *controlBlock) letLoadersGo() error {
-	n, err := h.get(hdrWait)
-	if err != nil {
-		return err
-	}
-	return errors.Join(h.put(hdrWait+8, 1), h.put(hdrWait, n+1))
+	return errors.Join(h.put(hdrWait+8, waitsNoMore), h.letLoaderGo())
 }

@@ -43,7 +43,7 @@ func (f *frame) wait(w *arch.ProbeOp) error {
 	f.Bind(done)
 	f.after(func() {
 		f.Bind(giveUp)
-		f.MovMI(8, At(RDX, waitOff), 1)
+		f.Lock().OpMI(OpOr, 8, At(RDX, waitOff), arch.WaitedInVain)
 		f.Jmp(done)
 	})
 	return nil
