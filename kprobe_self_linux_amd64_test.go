@@ -395,7 +395,7 @@ func TestOwnHammer(t *testing.T) {
 	}
 }
 
-// TestOwnAllocations: no hit allocates.
+// TestOwnAllocations: no hit allocates, nor does the look that is taken ten times a second while there are probes.
 func TestOwnAllocations(t *testing.T) {
 	k := &kprobes.Kprobe{SymbolName: selfPrefix + "selfPlain", PreHandler: func(*kprobes.Kprobe, *kprobes.Regs) int { return 0 }}
 	r := &kprobes.Kretprobe{
@@ -408,12 +408,16 @@ func TestOwnAllocations(t *testing.T) {
 	must(t, kprobes.RegisterKretprobe(r))
 	must(t, kprobes.RegisterJprobe(j))
 	n := testing.AllocsPerRun(1000, func() { plainFn(1, 2) })
+	idle := testing.AllocsPerRun(4, func() { time.Sleep(300 * time.Millisecond) })
 	hits := r.State().Hits
 	kprobes.UnregisterJprobe(j)
 	kprobes.UnregisterKretprobe(r)
 	kprobes.UnregisterKprobe(k)
 	if n != 0 || hits != 1001 {
 		t.Errorf("%v allocations a hit, %d returns", n, hits)
+	}
+	if idle != 0 {
+		t.Errorf("%v allocations in 300 ms without a hit", idle)
 	}
 }
 

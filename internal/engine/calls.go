@@ -35,14 +35,16 @@ func (c *Core) pool(e *Event) error {
 	return nil
 }
 
-// returnProbes lists the return probes that are registered, with their instances.
-func (c *Core) returnProbes() (ps []*instances.Probe) {
+// returnProbes lists the return probes that are registered, with their instances. The list holds until the next call: it is asked for
+// ten times a second.
+func (c *Core) returnProbes() []*instances.Probe {
+	c.listed = c.listed[:0]
 	for _, e := range c.events {
 		if e != nil && !e.ended && e.calls != nil {
-			ps = append(ps, e.calls)
+			c.listed = append(c.listed, e.calls)
 		}
 	}
-	return ps
+	return c.listed
 }
 
 // callsOf gives the instances of those of the events that are return probes.

@@ -38,6 +38,7 @@ type Core struct {
 	fns       map[uint64]*function    // by address: those that have events, and those that were looked at for one
 	numbers   *instances.Numbers      // of events that are gone
 	reclaimer *instances.Reclaimer    // of calls' instances
+	listed    []*instances.Probe      // see returnProbes
 	namers    map[uint32]*event.Namer // by user: event.Def.User
 	seq       int                     // of the next event that is registered
 	most      int                     // see Options.MaxEvents
@@ -146,11 +147,12 @@ type trampolines struct {
 
 // watching is the look at the bytes of patches.
 type watching struct {
-	sites []watched // patches in text, in the order of their addresses
-	next  int       // the first of them that the next look looks at
-	stale bool      // probes came or went since sites were listed
-	until time.Time // they are not listed anew before
-	told  string    // the last error
+	sites []watched      // patches in text, in the order of their addresses
+	next  int            // the first of them that the next look looks at
+	asked []*target.Site // those of the last look
+	stale bool           // probes came or went since sites were listed
+	until time.Time      // they are not listed anew before
+	told  string         // the last error
 	// exposed: others can write into some of the sites without asking (target.Exposed). Else a look each keepEvery does.
 	exposed bool
 	last    time.Time // the last look

@@ -91,20 +91,20 @@ func (c *Core) lookAtSome(t target.Exposed) error {
 // written picks those of the sites that hold other bytes than their patches: lost hold the program's own, bad those of
 // somebody else, who can write there without asking.
 func (c *Core) written(t target.Exposed, some []watched) (bad, lost []watched, err error) {
-	of := map[*target.Site]*function{}
-	var sites []*target.Site
+	sites := c.watching.asked[:0]
 	for _, w := range some {
 		if slices.Contains(w.f.sites, w.s) {
-			of[w.s] = w.f
 			sites = append(sites, w.s)
 		}
 	}
+	c.watching.asked = sites
 	if len(sites) == 0 {
 		return nil, nil, nil
 	}
 	others, err := t.Written(sites)
 	for _, s := range others {
-		switch w := (watched{of[s], s}); {
+		i := slices.IndexFunc(some, func(w watched) bool { return w.s == s })
+		switch w := some[i]; {
 		case unpatched(c.t, s):
 			lost = append(lost, w)
 		case t.Reachable(s):

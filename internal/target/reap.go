@@ -24,10 +24,10 @@ type Reap struct {
 
 // Tallier is a Target that can count the instances of return probes while it runs.
 type Tallier interface {
-	// Tally counts the instances of each event that are taken: of calls in progress, and of
+	// Tally adds to n how many instances of each event are taken: of calls in progress, and of
 	// such as were left and whose instances have not been reclaimed. Calls that begin or end
 	// meanwhile may count or not.
-	Tally() (map[int]int, error)
+	Tally(n map[int]int) error
 }
 
 // Took says whether anything was reclaimed.

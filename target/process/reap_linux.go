@@ -31,17 +31,16 @@ var (
 )
 
 // Tally counts the instances of each event, while the process runs.
-func (t *Target) Tally() (map[int]int, error) {
-	n := map[int]int{}
+func (t *Target) Tally(n map[int]int) error {
 	if t.control == nil {
-		return n, nil
+		return nil
 	}
 	for _, u := range t.pools {
 		if err := t.eachInstance(u, func(i native.Instance) { n[i.Event]++ }); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return n, nil
+	return nil
 }
 
 // Bounds of a Reap.

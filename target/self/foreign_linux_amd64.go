@@ -12,12 +12,12 @@ var _ target.Exposed = (*Target)(nil)
 // Reachable says that a kernel uprobe comes to stand at any site: the program's text stays mapped from its file.
 func (t *Target) Reachable(*target.Site) bool { return true }
 
-// Written gives those of sites whose bytes are not their patches any more.
+// Written gives those of sites whose bytes are not their patches any more. It is called ten times a second, and allocates nothing if there
+// are none.
 func (t *Target) Written(sites []*target.Site) (out []*target.Site, err error) {
-	var b []byte
 	for _, s := range sites {
-		b = slices.Grow(b[:0], len(s.Patch))
-		have := b[:len(s.Patch)]
+		t.read = slices.Grow(t.read[:0], len(s.Patch))
+		have := t.read[:len(s.Patch)]
 		if _, err := t.mem.ReadAt(have, int64(s.Addr)); err != nil {
 			continue // it is not mapped any more
 		}

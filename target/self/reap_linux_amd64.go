@@ -101,8 +101,7 @@ func (t *Target) codeSpans() (out []interval.Range) {
 }
 
 // Tally counts the instances of each event.
-func (t *Target) Tally() (map[int]int, error) {
-	n := map[int]int{}
+func (t *Target) Tally(n map[int]int) error {
 	t.poolMu.Lock()
 	defer t.poolMu.Unlock()
 	for _, p := range t.pools {
@@ -116,7 +115,7 @@ func (t *Target) Tally() (map[int]int, error) {
 			}
 		}
 	}
-	return n, nil
+	return nil
 }
 
 // reclaimable lists the slots that a Reap is about, in the order of their goroutines.

@@ -43,6 +43,7 @@ type Target struct {
 	images  map[procfs.FileID]*symbol.Image
 	seen    []procfs.Map // the executable mappings that space was made of
 	mem     *os.File     // /proc/self/mem
+	read    []byte       // what Written reads
 	lay     *layout
 	places  places
 	ring    *ring.Ring

@@ -63,17 +63,16 @@ func (f *fake) Instances() (active, unwound map[int]int, err error) {
 	return f.running, f.left, nil
 }
 
-func (f *fake) Tally() (map[int]int, error) {
+func (f *fake) Tally(n map[int]int) error {
 	f.tallies++
 	time.Sleep(f.took)
-	n := map[int]int{}
 	for id, k := range f.running {
 		n[id] += k
 	}
 	for id, k := range f.left {
 		n[id] += k
 	}
-	return n, f.err
+	return f.err
 }
 
 func (f *fake) Crowded() bool { return f.crowded }

@@ -32,7 +32,8 @@ type Reclaimer struct {
 	pause, countPause time.Duration
 }
 
-// NewReclaimer makes a Reclaimer. registered lists the probes that may be armed, in the order of their numbers. Numbers
+// NewReclaimer makes a Reclaimer. registered lists the probes that may be armed, in the order of their numbers; the list holds until the
+// next one. Numbers
 // learns which numbers no instance has any more.
 func NewReclaimer(t Target, n *Numbers, registered func() []*Probe) *Reclaimer {
 	can := t.Capabilities()
