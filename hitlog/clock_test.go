@@ -3,6 +3,7 @@ package hitlog
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -10,22 +11,17 @@ import (
 // TestWallClock: what runs between two readings of the clocks does not count.
 func TestWallClock(t *testing.T) {
 	var busy sync.WaitGroup
-	stop := make(chan struct{})
+	var stop atomic.Bool
 	for range 2 * runtime.NumCPU() {
 		busy.Go(func() {
 			runtime.LockOSThread() // the kernel takes turns, not the runtime
 			defer runtime.UnlockOSThread()
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 			}
 		})
 	}
 	defer busy.Wait()
-	defer close(stop)
+	defer stop.Store(true)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var first wallClock

@@ -225,7 +225,7 @@ func (a asked) taken(err error) bool {
 func (h *host) agrees(a asked) error {
 	for flag, differs := range map[string]bool{"--buffer-size": a.buffer != 0 && a.buffer != h.buffer, "--text": a.text != "" && a.text != h.text} {
 		if differs {
-			return fmt.Errorf("process %d is held already (by process %d), with another %s: leave it out, or wait for the other's end", a.of.pid, os.Getpid(), flag)
+			return fmt.Errorf("%s is held already (by process %d), with another %s: leave it out, or wait for the other's end", a.of.name(), os.Getpid(), flag)
 		}
 	}
 	return nil
