@@ -282,7 +282,7 @@ func (p *histParser) parseVars() error {
 			return err
 		}
 		switch f.Mod {
-		case HistLog2, HistBuckets, HistStack:
+		case HistLog2, HistBuckets:
 			return h.Refuse(HistBadFieldModifier, d[1], "a variable keeps the number")
 		}
 		h.Vars = append(h.Vars, HistVar{Name: d[0], Text: d[1], Is: f})

@@ -18,22 +18,23 @@ type HistMod uint8
 
 // Modifiers.
 const (
-	HistPlain     HistMod = iota
-	HistHex               // .hex
-	HistSym               // .sym
-	HistSymOffset         // .sym-offset
-	HistExecname          // .execname, of common_pid
-	HistLog2              // .log2
-	HistBuckets           // .buckets=N
-	HistUsecs             // .usecs, of common_timestamp
-	HistPercent           // .percent, of a value: its part of all
-	HistGraph             // .graph, of a value: a bar
-	HistStack             // the callers: common_stacktrace, and as the kernel had it before, stacktrace
+	HistPlain      HistMod = iota
+	HistHex                // .hex
+	HistSym                // .sym
+	HistSymOffset          // .sym-offset
+	HistExecname           // .execname, of common_pid
+	HistLog2               // .log2
+	HistBuckets            // .buckets=N
+	HistUsecs              // .usecs, of common_timestamp
+	HistPercent            // .percent, of a value: its part of all
+	HistGraph              // .graph, of a value: a bar
+	HistStack              // the callers: common_stacktrace, and as the kernel had it before, stacktrace
+	HistStacktrace         // .stacktrace, of a synthetic event's field that is a stack
 )
 
 var histMods = [...]string{
 	HistHex: "hex", HistSym: "sym", HistSymOffset: "sym-offset", HistExecname: "execname", HistLog2: "log2", HistUsecs: "usecs",
-	HistPercent: "percent", HistGraph: "graph", HistBuckets: "buckets",
+	HistPercent: "percent", HistGraph: "graph", HistBuckets: "buckets", HistStacktrace: "stacktrace",
 }
 
 // String is what stands behind the dot; "" if there is none.
@@ -44,16 +45,19 @@ func (m HistMod) String() string {
 	return ""
 }
 
+// IsHistStack says whether a name is that of the callers.
+func IsHistStack(name string) bool { return name == commonStack || name == "stacktrace" }
+
 // Field takes a field with its modifier. Its errors are *HistError.
 func (h *Hist) Field(text string, value bool) (HistField, error) {
 	name, mod, has := strings.Cut(text, ".")
 	f := HistField{Name: name}
-	switch name {
-	case "":
+	switch {
+	case name == "":
 		return f, h.Refuse(HistFieldNotFound, "", "")
-	case commonStack, "stacktrace":
+	case IsHistStack(name):
 		f.Name, f.Mod = commonStack, HistStack
-	case HistTimestamp:
+	case name == HistTimestamp:
 		h.Timestamps = true
 	}
 	if !has {
@@ -61,6 +65,9 @@ func (h *Hist) Field(text string, value bool) (HistField, error) {
 	}
 	bad := func(why string) (HistField, error) { return f, h.Refuse(HistBadFieldModifier, mod, why) }
 	if f.Mod == HistStack {
+		if mod == HistStacktrace.String() {
+			mod = text
+		}
 		return bad("a stack is shown as it is")
 	}
 	for m, word := range histMods {
@@ -158,7 +165,7 @@ func (h *Hist) sorts() string {
 		text := s.Name
 		if n := s.Column(h); n >= len(h.Keys) {
 			text = h.Vals[n-len(h.Keys)].String()
-		} else if n >= 0 {
+		} else if n >= 0 && h.Keys[n].Mod != HistStacktrace {
 			text = h.Keys[n].String()
 		}
 		if s.Descending {

@@ -22,12 +22,13 @@ type Synthetic struct {
 type SyntheticField struct {
 	Name   string
 	Type   string // as a format file has it
-	Size   int    // bytes; of a string the most that it holds
+	Size   int    // bytes; of a string the most that it holds; of a stack that of the word that leads to it
 	Signed bool
 	Text   bool // a string
+	Stack  bool // callers
 }
 
-// Dynamic says whether the field is a string of any length.
+// Dynamic says whether the field is a string of any length, or a stack.
 func (f *SyntheticField) Dynamic() bool { return strings.HasPrefix(f.Type, synthDynamic) }
 
 // String is the event as the file synthetic_events lists it.
@@ -74,7 +75,7 @@ func (e *SyntheticError) Is(target error) bool {
 	return target == syscall.EINVAL
 }
 
-// synthDynamic begins the type of a string of any length in a format file; the list leaves it out.
+// synthDynamic begins the type of a string of any length, or of a stack, in a format file; the list leaves it out.
 const synthDynamic = "__data_loc "
 
 // The kernel's texts.
@@ -217,6 +218,8 @@ func (s *Synthetic) field(words []string) (n int, err error) {
 		if f.Text, f.Size = true, size; size == 0 {
 			f.Type, f.Size = synthDynamic+f.Type, MaxHistText
 		}
+	case strings.Contains(f.Type, "long["): // whatever stands in the brackets
+		f.Stack, f.Type, f.Size = true, synthDynamic+f.Type, 8
 	case synthSizes[f.Type] == 0:
 		return 0, s.refuse(synthBadType, typ)
 	default:

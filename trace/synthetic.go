@@ -21,7 +21,7 @@ func (in *Instance) traced(def *event.Synthetic, h *hit.Hit, vs []fetch.Value, s
 		e = &hit.Event{Group: event.SyntheticGroup, Name: def.Name, Message: true}
 		in.lines[def] = e
 	}
-	in.text = hit.AppendSynthetic(in.text[:0], def, vs)
+	in.text = hit.AppendSynthetic(in.text[:0], def, vs, in.names.Symbol)
 	in.put(&hit.Hit{Event: e, Nanos: h.Nanos, CPU: h.CPU, TID: h.TID, Comm: h.Comm, Context: h.Context, Rec: in.text})
 }
 

@@ -159,7 +159,7 @@ func (g *histogramming) probes() (defs []*event.Def) {
 	for _, one := range g.given {
 		if one.synth != nil {
 			one.synth.Hist, synths[one.synth.Name] = one.hist, one.synth
-			stack = stack || keysStack(one.hist) // of the hits at which it is traced
+			stack = stack || needsStack(one.hist) // of the hits at which it is traced
 		}
 	}
 	for _, one := range g.given {
@@ -174,7 +174,7 @@ func (g *histogramming) probes() (defs []*event.Def) {
 			a := &one.hist.Actions[i]
 			a.Traced = synths[a.Synth]
 		}
-		if stack || keysStack(one.hist) {
+		if stack || needsStack(one.hist) {
 			d.Stack = event.HistCallers
 		}
 		defs = append(defs, d)
@@ -182,9 +182,11 @@ func (g *histogramming) probes() (defs []*event.Def) {
 	return defs
 }
 
-// keysStack says whether the callers are a key of a histogram; nil is none.
-func keysStack(h *event.Hist) bool {
-	return h != nil && slices.ContainsFunc(h.Keys, func(k event.HistField) bool { return k.Mod == event.HistStack })
+// needsStack says whether the callers are a key of a histogram, a variable, or what an action traces; nil is no histogram.
+func needsStack(h *event.Hist) bool {
+	return h != nil && (slices.ContainsFunc(h.Keys, func(k event.HistField) bool { return k.Mod == event.HistStack }) ||
+		slices.ContainsFunc(h.Vars, func(v event.HistVar) bool { return v.Is.Mod == event.HistStack }) ||
+		slices.ContainsFunc(h.Actions, func(a event.HistAction) bool { return slices.ContainsFunc(a.Params, event.IsHistStack) }))
 }
 
 // prepare makes the histograms of the events that have been added.

@@ -47,7 +47,7 @@ func (f *traceFlags) triggerStacks(defs []*event.Def) {
 		switch {
 		case b.trigger.Command == event.TriggerStacktrace:
 			need = defaultCallers
-		case b.trigger.Command == event.TriggerHist && keysStack(b.trigger.Hist):
+		case b.trigger.Command == event.TriggerHist && needsStack(b.trigger.Hist):
 			need = event.HistCallers
 		}
 		for _, d := range defs {

@@ -19,11 +19,12 @@ const countedFault = 1<<32 - 1
 // Value is one argument of one record.
 type Value struct {
 	Arg     *Arg
-	Num     uint64 // a number, zero-extended; a bit field is taken out
-	Str     []byte // a string without its NUL; it may share memory with the record
-	Fault   bool   // a string that could not be read
-	Elems   []Elem // an array
-	Unknown bool   // see HideResults
+	Num     uint64       // a number, zero-extended; a bit field is taken out
+	Str     []byte       // a string without its NUL; it may share memory with the record
+	Fault   bool         // a string that could not be read
+	Elems   []Elem       // an array
+	Unknown bool         // see HideResults
+	Stack   []StackFrame // callers, of a synthetic event
 }
 
 // Elem is one element of an array.

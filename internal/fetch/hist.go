@@ -132,6 +132,9 @@ func (h *Hist) KeyWords() (n int) {
 }
 
 func (p *Program) histNumber(f event.HistField) (HistNumber, bool) {
+	if f.Mod == event.HistStacktrace {
+		return HistNumber{}, false
+	}
 	switch f.Name {
 	case "common_pid":
 		return HistNumber{From: HistPID}, true

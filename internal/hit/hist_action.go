@@ -53,6 +53,9 @@ func (m *histMaker) tracked(a *histAction) error {
 	if v == nil {
 		return m.def.Refuse(event.HistOnxVarNotFound, name, "")
 	}
+	if v.is.stack {
+		return m.def.Refuse(event.HistInvalidParam, name, "a stack is no number")
+	}
 	a.of = m.h.refer(v)
 	if a.track = m.h.addVar("", number(0)); a.track == nil {
 		return m.def.Refuse(event.HistOnxVarCreateFail, "", tooManyVars)
@@ -78,8 +81,11 @@ func (m *histMaker) saves(a *histAction) error {
 	}
 	for _, p := range a.def.Params {
 		v, err := m.fieldVar(p)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case v.is.stack:
+			return m.def.Refuse(event.HistUnsupported, p, "save() keeps no stack: trace it to a synthetic event")
 		}
 		m.h.saved = append(m.h.saved, v)
 	}
@@ -91,9 +97,6 @@ func (m *histMaker) fieldVar(name string) (*histVar, error) {
 	f, err := m.atom(name)
 	if err != nil {
 		return nil, err
-	}
-	if f.from == fromStack {
-		return nil, m.def.Refuse(event.HistUnsupported, name, stackIsKey)
 	}
 	if m.h.declared(name) != nil || m.h.ev.variable(name) != nil {
 		return nil, m.def.Refuse(event.HistVarCreateFindFail, name, "a variable has the name already")
@@ -231,9 +234,12 @@ func (h *Histogram) sameKeys(o *Histogram) bool {
 	return true
 }
 
-// fits says whether a synthetic event's field takes a value: of the same type, or a number of the same size and sign.
+// fits says whether a synthetic event's field takes a value: of the same type, a number of the same size and sign, or any stack.
 func fits(f *event.SyntheticField, is *histField) bool {
-	if is.text && f.Text && f.Dynamic() || f.Type == is.typ {
+	switch {
+	case f.Stack || is.stack:
+		return f.Stack == is.stack
+	case is.text && f.Text && f.Dynamic(), f.Type == is.typ:
 		return true
 	}
 	return f.Size == is.size && f.Text == is.text && (f.Text || f.Signed == is.signed)

@@ -35,9 +35,10 @@ func (h *Histogram) varNames() (names []string) {
 	return names
 }
 
-// keysStack says whether a key is the callers.
-func (h *Histogram) keysStack() bool {
-	return slices.ContainsFunc(h.keys, func(f histField) bool { return f.from == fromStack })
+// needsStack says whether a key, a variable or what an action traces is the callers.
+func (h *Histogram) needsStack() bool {
+	return slices.ContainsFunc(h.keys, func(f histField) bool { return f.from == fromStack }) ||
+		slices.ContainsFunc(h.vars, func(v *histVar) bool { return v.is.from == fromStack })
 }
 
 // snapshot is the action that takes one; nil: there is none.

@@ -23,6 +23,7 @@ type histField struct {
 	size   int
 	signed bool
 	text   bool
+	stack  bool // the callers
 	usecs  bool // .usecs was asked for
 }
 
@@ -40,8 +41,23 @@ const (
 	fromOp               // an operation
 )
 
-// fieldOf finds a field of an event.
+// fieldOf finds a field of an event, and checks its modifier. However a stack is asked for, it is shown as .stacktrace.
 func fieldOf(def *event.Hist, ev *histEvent, f event.HistField) (histField, error) {
+	out, err := findField(def, ev, f)
+	switch {
+	case err != nil:
+	case !out.stack && f.Mod == event.HistStacktrace:
+		err = def.Refuse(event.HistBadFieldModifier, f.String(), "the field is no stack")
+	case !out.stack || out.from == fromStack:
+	case f.Mod == event.HistLog2 || f.Mod == event.HistBuckets:
+		err = def.Refuse(event.HistBadFieldModifier, f.Mod.String(), "a stack is shown as it is")
+	default:
+		out.Mod, out.usecs = event.HistStacktrace, false
+	}
+	return out, err
+}
+
+func findField(def *event.Hist, ev *histEvent, f event.HistField) (histField, error) {
 	out := histField{HistField: f, def: def, typ: "u64", size: 8, usecs: f.Mod == event.HistUsecs}
 	switch f.Name {
 	case "common_pid":
@@ -51,7 +67,7 @@ func fieldOf(def *event.Hist, ev *histEvent, f event.HistField) (histField, erro
 		out.from, out.typ, out.size = fromCPU, "unsigned int", 4
 		return out, nil
 	case "common_stacktrace":
-		out.from, out.typ = fromStack, "unsigned long[]"
+		out.from, out.typ, out.stack = fromStack, "unsigned long[]", true
 		return out, nil
 	case event.HistTimestamp:
 		out.from = fromTime
@@ -70,7 +86,7 @@ func fieldOf(def *event.Hist, ev *histEvent, f event.HistField) (histField, erro
 		if a.array {
 			return out, def.Refuse(event.HistErrno, f.Name, "an array is no field of a histogram")
 		}
-		out.arg, out.typ, out.size, out.signed, out.text = i, a.typ, a.size, a.signed, a.text
+		out.arg, out.typ, out.size, out.signed, out.text, out.stack = i, a.typ, a.size, a.signed, a.text, a.stack
 		return out, nil
 	}
 	return out, def.Refuse(event.HistFieldNotFound, f.Name, fmt.Sprintf("the event has %s; common_pid, common_cpu, common_timestamp and common_stacktrace are in all", strings.Join(append(names, "no other"), ", ")))
@@ -154,8 +170,28 @@ func (f *histField) string(o *occurrence) string {
 	return string(v.Str)
 }
 
+// frames appends a stack at a hit: the function that is probed, and its callers. The kernel keeps one less in a variable than in a key.
+func (f *histField) frames(dst []fetch.StackFrame, o *occurrence) []fetch.StackFrame {
+	switch f.from {
+	case fromArg:
+		return append(dst, o.values[f.arg].Stack...)
+	case fromRef:
+		return append(dst, o.refs[f.ref.idx].stack...)
+	}
+	n := len(dst)
+	if !o.hit.Event.Return {
+		dst = append(dst, fetch.StackFrame{PC: o.hit.Event.Addr, Interrupted: true})
+	}
+	dst, _, _ = o.hit.Callers(dst)
+	return dst[:min(len(dst), n+event.HistCallers)]
+}
+
 // value is what a variable is set to.
 func (f *histField) value(o *occurrence) histValue {
+	if f.stack {
+		s := f.frames(nil, o)
+		return histValue{stack: s[:min(len(s), event.HistCallers-1)]}
+	}
 	if f.text {
 		s := f.string(o)
 		return histValue{text: s[:min(len(s), event.MaxHistText-1)]}
@@ -171,6 +207,7 @@ type eventField struct {
 	signed bool
 	text   bool
 	array  bool
+	stack  bool
 }
 
 // fieldsOf gives the fields that a probe's arguments are.

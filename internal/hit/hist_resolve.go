@@ -23,7 +23,10 @@ func (m *histMaker) fields() error {
 		if err != nil {
 			return err
 		}
-		if v.text || v.from == fromStack {
+		switch {
+		case v.stack:
+			return m.def.Refuse(event.HistBadFieldModifier, m.written(&v), "a value is a number")
+		case v.text:
 			return m.def.Refuse(event.HistErrno, v.Name, "a value is a number")
 		}
 		m.h.vals = append(m.h.vals, v)
@@ -62,6 +65,9 @@ func (m *histMaker) variable(v *event.HistVar) error {
 	if err != nil {
 		return err
 	}
+	if v.Is.Mod == event.HistStacktrace {
+		v.Is.Mod = event.HistPlain
+	}
 	if f.Mod == event.HistExecname {
 		f.text, f.typ, f.size, f.signed = true, "char[]", event.MaxHistText, false
 	}
@@ -74,7 +80,11 @@ func (m *histMaker) variable(v *event.HistVar) error {
 // expr finds a field, or what an expression is made of. The definition's field gets the name that is shown.
 func (m *histMaker) expr(f *event.HistField) (histField, error) {
 	if f.Expr == nil {
-		return fieldOf(m.def, m.h.ev, *f)
+		out, err := fieldOf(m.def, m.h.ev, *f)
+		if err == nil && out.stack {
+			f.Mod = out.Mod
+		}
+		return out, err
 	}
 	out, err := m.tree(f.Expr)
 	if err == nil {
@@ -127,13 +137,20 @@ func (m *histMaker) operand(x *event.HistExpr) (histField, error) {
 		return f, err
 	case f.text:
 		return f, m.def.Refuse(event.HistInvalidStrOperand, x.Text, "")
-	case f.from == fromStack:
-		return f, m.def.Refuse(event.HistErrno, x.Text, stackIsKey)
+	case f.stack:
+		return f, m.def.Refuse(event.HistErrno, x.Text, "a stack is no number")
 	}
 	return f, nil
 }
 
-const stackIsKey = "a stack may be a key, and nothing else"
+// written is how the definition has a field that is a stack.
+func (m *histMaker) written(f *histField) string {
+	text := f.String()
+	if f.from == fromStack && !strings.Contains(m.def.Text, text) {
+		return "stacktrace"
+	}
+	return text
+}
 
 // number is a field that is a constant.
 func number(n uint64) histField {
@@ -215,7 +232,7 @@ func (m *histMaker) field(text string) (histField, error) {
 
 // reference is a field that refers to a variable.
 func (m *histMaker) reference(v *histVar, system, name string) histField {
-	f := histField{from: fromRef, ref: m.h.refer(v), typ: v.is.typ, size: v.is.size, signed: v.is.signed, text: v.is.text, usecs: v.is.usecs}
+	f := histField{from: fromRef, ref: m.h.refer(v), typ: v.is.typ, size: v.is.size, signed: v.is.signed, text: v.is.text, stack: v.is.stack, usecs: v.is.usecs}
 	f.Name, f.Expr = v.name, &event.HistExpr{Text: "$" + v.name}
 	if system != "" {
 		f.Expr.Text = system + "." + name + ".$" + v.name

@@ -2,12 +2,14 @@ package hit
 
 import (
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/fetch"
 )
 
 // histValue is the value of a variable.
 type histValue struct {
-	num  uint64
-	text string
+	num   uint64
+	text  string
+	stack []fetch.StackFrame
 }
 
 // histSlot is where an entry has a variable.

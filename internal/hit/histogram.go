@@ -19,10 +19,10 @@ type Histogram struct {
 	vals []histField
 	histVars
 	*histTable
-	made   []*Histogram  // for its actions, of other events
-	filter *fetch.Filter // of a synthetic event's
-	paused bool          // hits are not counted
-	stack  []fetch.StackFrame
+	made   []*Histogram       // for its actions, of other events
+	filter *fetch.Filter      // of a synthetic event's
+	paused bool               // hits are not counted
+	stack  []fetch.StackFrame // of the keys that are stacks, at this hit
 	key    []byte
 	values []histValue // of the variables that it refers to, at this hit
 }
@@ -78,7 +78,7 @@ func (h *Histogram) count(o *occurrence, traced tracer) {
 		return
 	}
 	var keys [event.MaxHistKeys]histKey
-	h.key = h.key[:0]
+	h.key, h.stack = h.key[:0], h.stack[:0]
 	for i := range h.keys {
 		h.take(&h.keys[i], &keys[i], o)
 	}
@@ -163,13 +163,10 @@ func (h *Histogram) Load(entries []fetch.HistEntry, dropped uint64) {
 // take takes a key, and appends what tells it from others.
 func (h *Histogram) take(f *histField, k *histKey, o *occurrence) {
 	switch {
-	case f.from == fromStack:
-		hit := o.hit
-		h.stack, _, _ = hit.Callers(append(h.stack[:0], fetch.StackFrame{PC: hit.Event.Addr, Interrupted: true}))
-		if hit.Event.Return {
-			h.stack = h.stack[1:]
-		}
-		k.stack = h.stack[:min(len(h.stack), event.HistCallers)]
+	case f.stack:
+		n := len(h.stack)
+		h.stack = f.frames(h.stack, o)
+		k.stack = h.stack[n:]
 		h.key = appendStack(h.key, k.stack)
 	case f.text:
 		k.text = f.string(o)

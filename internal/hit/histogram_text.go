@@ -51,7 +51,7 @@ func (h *Histogram) appendKeys(dst []byte, keys []histKey, symbol fetch.Resolver
 		if i > 0 {
 			dst = append(dst, ", "...)
 		}
-		wide = wide || h.keys[i].from == fromStack
+		wide = wide || h.keys[i].stack
 		dst = h.keys[i].append(dst, &keys[i], symbol)
 	}
 	if !wide {
@@ -106,8 +106,11 @@ func percentage(v, total uint64) (p uint64, ok bool) {
 // append appends a key.
 func (f *histField) append(dst []byte, k *histKey, symbol fetch.Resolver) []byte {
 	switch {
-	case f.from == fromStack:
-		dst = append(dst, "common_stacktrace:\n"...)
+	case f.stack:
+		dst = append(dst, f.String()...)
+		if f.from == fromStack {
+			dst = append(dst, ":\n"...)
+		}
 		for _, c := range k.stack {
 			dst = append(fetch.AppendFrame(append(dst, "         "...), c, symbol), '\n')
 		}

@@ -6,7 +6,7 @@ import "kprobes.dev/kprobes/event"
 // the order of the definition's. A key is
 //
 //	string    of a string, and of common_pid.execname: the thread's name
-//	[]uint64  of common_stacktrace: the callers' instructions, the innermost first
+//	[]uint64  of common_stacktrace, and of a synthetic event's stack: the callers' instructions, the innermost first
 //	int64     of signed numbers; with .buckets the first number of the range
 //	uint64    of all other numbers; of a key with .log2 the exponent
 //
@@ -33,7 +33,7 @@ func (h *Histogram) Entries() []HistEntry {
 // keyValue is a key as a Go value.
 func (f *histField) keyValue(k *histKey) any {
 	switch {
-	case f.from == fromStack:
+	case f.stack:
 		pcs := make([]uint64, len(k.stack))
 		for i, c := range k.stack {
 			pcs[i] = c.PC

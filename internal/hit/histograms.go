@@ -60,11 +60,13 @@ func (s *Histograms) Synthetic(def *event.Synthetic) {
 		switch {
 		case f.Text:
 			a.Type, a.Store = fetch.Type{Kind: event.String}, fetch.StoreString
+		case f.Stack:
+			a.Store = fetch.StoreArray
 		case f.Signed:
 			a.Type.Kind = event.Signed
 		}
 		e.prog.Args = append(e.prog.Args, a)
-		e.fields = append(e.fields, eventField{name: f.Name, typ: f.Type, size: f.Size, signed: f.Signed, text: f.Text})
+		e.fields = append(e.fields, eventField{name: f.Name, typ: f.Type, size: f.Size, signed: f.Signed, text: f.Text, stack: f.Stack})
 	}
 	s.add(e)
 }
@@ -193,7 +195,8 @@ func (e *histEvent) traced(args []*histRef, o *occurrence) []fetch.Value {
 	vs := make([]fetch.Value, len(args))
 	for i, r := range args {
 		a := &e.prog.Args[i]
-		vs[i] = fetch.Value{Arg: a, Num: o.refs[r.idx].num, Str: []byte(o.refs[r.idx].text)}
+		is := &o.refs[r.idx]
+		vs[i] = fetch.Value{Arg: a, Num: is.num, Str: []byte(is.text), Stack: is.stack}
 		if a.Store == fetch.StoreValue {
 			vs[i].Num &= 1<<(8*a.Size-1)<<1 - 1
 		}

@@ -1,7 +1,9 @@
 package hit
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -216,12 +218,23 @@ func TestHistogramsRefused(t *testing.T) {
 		{"keys=id", "keys=id:y=common_stacktrace+1", event.HistErrno},
 		{"keys=id", "keys=-(stacktrace)", event.HistErrno},
 		{"keys=id", "keys=id:vals=common_stacktrace", event.HistBadFieldModifier},
-		{"keys=id", "keys=id:y=common_stacktrace", event.HistBadFieldModifier},
+		{"keys=id", "keys=id:vals=got,stacktrace", event.HistBadFieldModifier},
+		{"keys=id", "keys=id:y=common_stacktrace.log2", event.HistBadFieldModifier},
+		{"keys=id", "keys=common_stacktrace.stacktrace", event.HistBadFieldModifier},
+		{"keys=id", "keys=id.stacktrace", event.HistBadFieldModifier},
+		{"keys=id", "keys=common_pid.stacktrace", event.HistBadFieldModifier},
+		{"keys=id", "keys=id:y=got.stacktrace", event.HistBadFieldModifier},
+		{"keys=id", "keys=id:y=common_stacktrace:onmax($y).save(got)", event.HistInvalidParam},
+		{"keys=id:y=common_stacktrace", "keys=id:z=$y+1", event.HistErrno},
+		{"keys=id:y=common_stacktrace", "keys=id:z=got:onmax($z).save($y)", event.HistUnsupported},
+		{"keys=id:y=common_stacktrace", "keys=id:onmatch(g.in).lat($y,id)", event.HistSynthTypeMismatch},
+		{"keys=id", "keys=id:onmatch(g.in).lat(common_stacktrace,id)", event.HistSynthTypeMismatch},
+		{"keys=id", "keys=id:onmatch(g.in).called(id)", event.HistSynthTypeMismatch},
 		{"keys=id", "keys=id:y=got:onmax($y).save(common_stacktrace)", event.HistUnsupported},
 		{"name=n:keys=id", "name=n:keys=got", event.HistNamedMismatch},
 		{"name=n:keys=id", "name=n:keys=id:x=got", event.HistUnsupported},
 	} {
-		s := newHistSet(t, "s:lat u64 ns; u64 id")
+		s := newHistSet(t, "s:lat u64 ns; u64 id", "s:called unsigned long[] by")
 		_, err := s.add("in", c.in)
 		if err == nil {
 			_, err = s.add("out", c.out)
@@ -231,6 +244,86 @@ func TestHistogramsRefused(t *testing.T) {
 			t.Errorf("%s, %s: %v, want %s", c.in, c.out, err, c.want.Text())
 		}
 	}
+}
+
+// stacked is a hit of a probe at 0x1000 with callers.
+func (s *histSet) stacked(ev string, nanos uint64, id int, callers ...uint64) {
+	prog := s.progs[ev]
+	vs := make([]fetch.Value, len(prog.Args))
+	for i := range vs {
+		vs[i].Arg = &prog.Args[i]
+	}
+	vs[0].Num = uint64(id)
+	rec := make([]byte, prog.Fixed)
+	binary.LittleEndian.PutUint64(rec[prog.StackOff:], uint64(len(callers)))
+	for i, c := range callers {
+		binary.LittleEndian.PutUint64(rec[prog.StackOff+8+8*i:], c)
+	}
+	s.Hit(&Hit{Event: &Event{Group: "g", Name: ev, Prog: prog, Addr: 0x1000}, Rec: rec, Nanos: nanos, TID: 7, CPU: 3}, vs, "comm")
+}
+
+// TestHistStacks has stacks as variables, as fields of synthetic events, and as keys of these.
+func TestHistStacks(t *testing.T) {
+	s := newHistSet(t, "s:slow u64 ns; unsigned long[] by; int id", "s:last long by[]", "s:again unsigned long[4] by; unsigned long[] own")
+	for _, name := range []string{"in", "out"} {
+		prog := *s.progs[name]
+		prog.StackOff, prog.Stack = prog.Fixed, 20
+		prog.Fixed += 8 * 21
+		s.progs[name] = &prog
+	}
+	in := s.must("in", "keys=id:ts0=common_timestamp,by=common_stacktrace")
+	if got, want := in.String(), "hist:keys=id:vals=hitcount:ts0=common_timestamp,by=common_stacktrace:sort=hitcount:size=2048:clock=global [active]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	s.must("out", "keys=id:ns=common_timestamp-$ts0,mine=$by:onmatch(g.in).slow($ns,$by,common_pid):onmatch(g.in).again($mine,common_stacktrace)")
+	slow := s.must("synthetic/slow", "keys=by.stacktrace:vals=ns:sort=by")
+	both := s.must("synthetic/slow", "keys=id,by.hex,common_cpu:q=by:sort=by.descending,id:onmatch(g.in).last($q)")
+	for h, want := range map[*Histogram]string{
+		slow: "hist:keys=by.stacktrace:vals=hitcount,ns:sort=by:size=2048 [active]",
+		both: "hist:keys=id,by.stacktrace,common_cpu:vals=hitcount:q=by:sort=by.descending,id:size=2048:onmatch(g.in).last($q) [active]",
+	} {
+		if h.String() != want {
+			t.Errorf("%s, want %s", h, want)
+		}
+	}
+	s.stacked("in", 100, 1, 0x2001, 0x3001)
+	s.stacked("in", 110, 2)
+	s.stacked("out", 164, 1, 0x5001)
+	s.stacked("out", 210, 2, 0x5001)
+	s.stacked("in", 300, 1, 0x2001, 0x3001)
+	s.stacked("out", 310, 1)
+	var many []uint64
+	for i := range uint64(20) {
+		many = append(many, 0x10001+i)
+	}
+	s.stacked("in", 320, 3, many...)
+	s.stacked("out", 350, 3)
+	s.lists(slow,
+		"{ by.stacktrace"+frames(0x1000)+"} hitcount:          1  ns:        100",
+		"{ by.stacktrace"+frames(0x1000, 0x2001, 0x3001)+"} hitcount:          2  ns:         74",
+		"{ by.stacktrace"+frames(append([]uint64{0x1000}, many[:14]...)...)+"} hitcount:          1  ns:         30")
+	if n := len(both.entries); n != 3 {
+		t.Errorf("%d entries", n)
+	}
+	keys := slow.Entries()[1].Keys[0].([]uint64)
+	if len(keys) != 3 || keys[0] != 0x1000 || keys[2] != 0x3001 {
+		t.Errorf("%x", keys)
+	}
+	want := []string{
+		"comm-7       [003] .....     0.000000: last: by=STACK:\n=> serve+0x0/0x20\n=> 0x00002001\n=> 0x00003001",
+		"comm-7       [003] .....     0.000000: again: by=STACK:\n=> serve+0x0/0x20\n=> 0x00002001\n=> 0x00003001\nown=STACK:\n=> serve+0x0/0x20\n=> 0x00005001",
+	}
+	if len(s.lines) != 8 || s.lines[0] != want[0] || s.lines[1] != want[1] {
+		t.Errorf("%d lines, the first %q", len(s.lines), s.lines[:2])
+	}
+}
+
+// frames are the lines of a key that is a stack.
+func frames(addrs ...uint64) (text string) {
+	for _, a := range addrs {
+		text += fmt.Sprintf("         0x%08x\n", a)
+	}
+	return text
 }
 
 // TestHistVarNotUnique has two events with a variable of the same name.

@@ -201,7 +201,7 @@ func (e *triggerEvent) need() Need {
 		switch {
 		case t.def.Command == event.TriggerStacktrace:
 			n.Stack = max(n.Stack, stackOfTrigger)
-		case t.hist != nil && t.hist.keysStack():
+		case t.hist != nil && t.hist.needsStack():
 			n.Stack = max(n.Stack, event.HistCallers)
 		}
 	}

@@ -12,18 +12,24 @@ import (
 // Synthetic appends a synthetic event as a line of ftrace's trace file, with its newline: the task and the time are those of the hit at
 // which it was traced.
 func (p *Printer) Synthetic(dst []byte, def *event.Synthetic, h *Hit, vs []fetch.Value) []byte {
-	return append(AppendSynthetic(p.Head(dst, h, def.Name), def, vs), '\n')
+	return append(AppendSynthetic(p.Head(dst, h, def.Name), def, vs, p.Names.Symbol), '\n')
 }
 
-// AppendSynthetic appends the fields of a synthetic event as its line has them.
-func AppendSynthetic(dst []byte, def *event.Synthetic, vs []fetch.Value) []byte {
+// AppendSynthetic appends the fields of a synthetic event as its line has them. A stack takes lines of its own (print_synth_event in
+// kernel/trace/trace_events_synth.c, Linux 6.18).
+func AppendSynthetic(dst []byte, def *event.Synthetic, vs []fetch.Value, symbol fetch.Resolver) []byte {
 	for i := range vs {
-		if i > 0 {
+		if i > 0 && !def.Fields[i-1].Stack {
 			dst = append(dst, ' ')
 		}
 		dst = append(append(dst, def.Fields[i].Name...), '=')
 		v := &vs[i]
 		switch {
+		case def.Fields[i].Stack:
+			dst = append(dst, "STACK:\n"...)
+			for _, f := range v.Stack {
+				dst = append(fetch.AppendFrame(append(dst, "=> "...), f, symbol), '\n')
+			}
 		case def.Fields[i].Text:
 			dst = append(dst, clean(string(v.Str))...)
 		case def.Fields[i].Signed:
@@ -45,6 +51,8 @@ func SyntheticFormat(def *event.Synthetic, id int) string {
 		f := &def.Fields[i]
 		typ, name, size, room, rec := f.Type, f.Name, f.Size, 8, "REC->"+f.Name
 		switch {
+		case f.Stack:
+			rec = "__get_stacktrace(" + f.Name + ")"
 		case f.Dynamic():
 			size, rec = 8, "__get_str("+f.Name+")"
 		case f.Text:
@@ -69,6 +77,9 @@ var syntheticVerbs = map[string]string{
 }
 
 func syntheticVerb(f *event.SyntheticField) string {
+	if f.Stack {
+		return "%s"
+	}
 	if f.Text {
 		return "%.*s"
 	}
