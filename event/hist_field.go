@@ -65,10 +65,7 @@ func (h *Hist) Field(text string, value bool) (HistField, error) {
 	}
 	bad := func(why string) (HistField, error) { return f, h.Refuse(HistBadFieldModifier, mod, why) }
 	if f.Mod == HistStack {
-		if mod == HistStacktrace.String() {
-			mod = text
-		}
-		return bad("a stack is shown as it is")
+		return f, h.Refuse(HistBadFieldModifier, text, "a stack is shown as it is")
 	}
 	for m, word := range histMods {
 		if word == mod {

@@ -54,7 +54,7 @@ func (m *histMaker) tracked(a *histAction) error {
 		return m.def.Refuse(event.HistOnxVarNotFound, name, "")
 	}
 	if v.is.stack {
-		return m.def.Refuse(event.HistInvalidParam, name, "a stack is no number")
+		return m.def.Refuse(event.HistUnsupported, name, "a stack is no number")
 	}
 	a.of = m.h.refer(v)
 	if a.track = m.h.addVar("", number(0)); a.track == nil {

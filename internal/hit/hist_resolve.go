@@ -19,13 +19,14 @@ type histMaker struct {
 // fields finds values, variables and keys, in this order.
 func (m *histMaker) fields() error {
 	for i := range m.def.Vals {
+		written := m.def.Vals[i]
 		v, err := m.expr(&m.def.Vals[i])
 		if err != nil {
 			return err
 		}
 		switch {
 		case v.stack:
-			return m.def.Refuse(event.HistBadFieldModifier, m.written(&v), "a value is a number")
+			return m.def.Refuse(event.HistBadFieldModifier, m.stackAs(&written), "a value is a number")
 		case v.text:
 			return m.def.Refuse(event.HistErrno, v.Name, "a value is a number")
 		}
@@ -143,10 +144,10 @@ func (m *histMaker) operand(x *event.HistExpr) (histField, error) {
 	return f, nil
 }
 
-// written is how the definition has a field that is a stack.
-func (m *histMaker) written(f *histField) string {
+// stackAs is how the definition has written a field that is a stack.
+func (m *histMaker) stackAs(f *event.HistField) string {
 	text := f.String()
-	if f.from == fromStack && !strings.Contains(m.def.Text, text) {
+	if f.Mod == event.HistStack && !strings.Contains(m.def.Text, text) {
 		return "stacktrace"
 	}
 	return text

@@ -224,7 +224,7 @@ func TestHistogramsRefused(t *testing.T) {
 		{"keys=id", "keys=id.stacktrace", event.HistBadFieldModifier},
 		{"keys=id", "keys=common_pid.stacktrace", event.HistBadFieldModifier},
 		{"keys=id", "keys=id:y=got.stacktrace", event.HistBadFieldModifier},
-		{"keys=id", "keys=id:y=common_stacktrace:onmax($y).save(got)", event.HistInvalidParam},
+		{"keys=id", "keys=id:y=common_stacktrace:onmax($y).save(got)", event.HistUnsupported},
 		{"keys=id:y=common_stacktrace", "keys=id:z=$y+1", event.HistErrno},
 		{"keys=id:y=common_stacktrace", "keys=id:z=got:onmax($z).save($y)", event.HistUnsupported},
 		{"keys=id:y=common_stacktrace", "keys=id:onmatch(g.in).lat($y,id)", event.HistSynthTypeMismatch},

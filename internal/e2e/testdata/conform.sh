@@ -655,6 +655,75 @@ s_synthetic() {
 	t 'echo 0 > events/synthetic/lat/enable; echo "!lat" >> synthetic_events; cat synthetic_events'
 }
 
+# frames takes the callers and what flags tell of the kernel out of what it is given: each side has its own.
+frames() { sed -e 's/\(\[[0-9]*\]\) [^ ]* /\1 ..... /' -e 's/^=> .*/=>/' -e 's/^         \(0x\|[^ ]*+0x\).*/         X/' -e 's/\(stacktrace         \).*/\1X/' | uniq; }
+
+s_stacks() {
+	put kprobe_events 'p:g/e do_fchownat uid=%%dx:u32\nr:h/s do_fchownat ret=$retval:s32\n'
+	while read -r l; do
+		t "echo '$l' >> synthetic_events; cat synthetic_events; last"
+	done <<-'E'
+		st s32 ret; unsigned long[] by; s32 err
+		one long by[]
+		two char[16] n; unsigned long[8] a; unsigned long b[]
+		bad unsigned int[] a
+	E
+	t 'sed "s/^ID:.*/ID/" events/synthetic/st/format events/synthetic/one/format'
+	t 'cat dynamic_events; echo "!two" >> synthetic_events; cat synthetic_events'
+	while read -r l; do
+		t "echo '$l' >> events/g/e/trigger; grep -v '^#' events/g/e/trigger; last"
+	done <<-'E'
+		hist:keys=uid:s=common_stacktrace
+		!hist:keys=uid:s=common_stacktrace
+		hist:keys=uid:s=common_stacktrace.log2
+		hist:keys=uid:vals=common_stacktrace
+		hist:keys=uid:vals=hitcount,stacktrace
+		hist:keys=uid:s=uid.stacktrace
+		hist:keys=uid.stacktrace
+		hist:keys=common_stacktrace.stacktrace
+		hist:keys=common_pid:s=stacktrace
+	E
+	while read -r l; do
+		t "echo '$l' >> events/h/s/trigger; grep -v '^#' events/h/s/trigger; last"
+	done <<-'E'
+		hist:keys=common_pid:onmatch(g.e).trace(st,$s,$s,ret)
+		hist:keys=common_pid:onmatch(g.e).trace(st,ret,ret,ret)
+		hist:keys=common_pid:onmatch(g.e).trace(one,ret)
+		hist:keys=common_pid:onmatch(g.e).trace(one,$s)
+		!hist:keys=common_pid:onmatch(g.e).trace(one,$s)
+		hist:keys=common_pid:onmatch(g.e).trace(one,common_stacktrace)
+		!hist:keys=common_pid:onmatch(g.e).trace(one,common_stacktrace)
+	E
+	while read -r l; do
+		t "echo '$l' >> events/synthetic/st/trigger; grep -v '^#' events/synthetic/st/trigger; last"
+	done <<-'E'
+		hist:keys=by
+		!hist:keys=by
+		hist:keys=by.stacktrace,ret
+		!hist:keys=by.stacktrace,ret
+		hist:keys=by.hex:sort=by
+		!hist:keys=by.hex:sort=by
+		hist:keys=by:sort=by.descending
+		!hist:keys=by:sort=by.descending
+		hist:keys=by:sort=by.stacktrace
+		hist:keys=by.execname
+		hist:keys=ret.stacktrace
+		hist:keys=ret:vals=by
+		hist:keys=ret:vals=ret,by.stacktrace
+		hist:keys=ret:vals=by.hex
+		hist:keys=ret:q=by
+		!hist:keys=ret:q=by
+		hist:keys=ret:q=by.stacktrace
+		!hist:keys=ret:q=by.stacktrace
+		hist:keys=ret:q=ret.stacktrace
+	E
+	t 'echo "hist:keys=common_pid:onmatch(g.e).trace(st,ret,\$s,ret):onmatch(g.e).trace(one,\$s)" > events/h/s/trigger; grep -v "^#" events/h/s/trigger; last'
+	t 'echo 1 > events/synthetic/st/enable; echo 1 > events/synthetic/one/enable; echo > trace; hit chown 2; lines | frames; echo 0 > events/synthetic/enable'
+	t 'echo "hist:keys=by,ret:sort=ret" > events/synthetic/st/trigger; hit chown 2; frames < events/synthetic/st/hist'
+	t 'echo "!hist:keys=by,ret:sort=ret" > events/synthetic/st/trigger; echo "!hist:keys=common_pid:onmatch(g.e).trace(st,ret,\$s,ret):onmatch(g.e).trace(one,\$s)" > events/h/s/trigger; : > synthetic_events; cat synthetic_events'
+	t 'echo "!hist:keys=common_pid:s=stacktrace" >> events/g/e/trigger; grep -v "^#" events/g/e/trigger'
+}
+
 s_eprobe() {
 	put kprobe_events 'p:g/e do_fchownat u=%%dx:u32\n'
 	while read -r l; do
@@ -810,7 +879,7 @@ s_uprobe() {
 	t 'echo "p:h/u /bin/busybox:0x1000" >> dynamic_events; cat dynamic_events; : > kprobe_events; cat dynamic_events; : > dynamic_events; cat dynamic_events'
 }
 
-all='names first define errors forms enable setevent records filter trigger hist synthetic eprobe instances marker options buffers uprobe'
+all='names first define errors forms enable setevent records filter trigger hist synthetic stacks eprobe instances marker options buffers uprobe'
 for s in ${*:-$all}; do
 	clean
 	echo "## $s"
