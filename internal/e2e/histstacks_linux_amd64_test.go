@@ -10,16 +10,17 @@ import (
 	"strings"
 	"testing"
 
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
 // stackEntry is an entry of a histogram whose last key is the callers.
-var stackEntry = regexp.MustCompile(`(?m)^\{ ((?:n: +\d+, )?)common_stacktrace:\n((?:         .*\n)*)\} hitcount: +(\d+)$`)
+var stackEntry = regexp.MustCompile(`(?m)^\{ ((?:n: +\d+, )?)(?:common_stacktrace:\n|\w+\.stacktrace)((?:         .*\n)*)\} hitcount: +(\d+)$`)
 
 // nameless is a caller without a symbol, where a signal's handler returns to: its address is another in each run.
 var nameless = regexp.MustCompile(`(?m)^         0x[0-9a-f]+$`)
 
-// histogramOfStacks runs kprobe hist on a program and reads its only histogram: the hits of each key, and what the program has said.
+// histogramOfStacks runs kprobe hist on a program and reads its last histogram, the only one by callers: the hits of each key, and what the program has said.
 func histogramOfStacks(t *testing.T, args []string, cmd ...string) (histogram, result, string) {
 	t.Helper()
 	out := tempFile(t, "hist")
@@ -30,7 +31,8 @@ func histogramOfStacks(t *testing.T, args []string, cmd ...string) (histogram, r
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := histogramsIn(t, string(b))[0]
+	all := histogramsIn(t, string(b))
+	h := all[len(all)-1]
 	for _, m := range stackEntry.FindAllStringSubmatch(string(b), -1) {
 		n, _ := strconv.ParseUint(m[3], 10, 64)
 		h.hits[m[1]+nameless.ReplaceAllString(m[2], "         "+signalFrame)] += n
@@ -71,6 +73,28 @@ func TestHistogramsByStack(t *testing.T) {
 				t.Errorf("%v\nof records:\n%v", counted[0].hits, counted[1].hits)
 			}
 		})
+	}
+}
+
+// TestHistogramsByTracedStack has a synthetic event take the callers, and compares its histogram by them with the probe's own.
+func TestHistogramsByTracedStack(t *testing.T) {
+	exe := testprog.Build(t, "stacks", "-g")
+	args := []string{"--buffer-size", "1048576", "p:l leaf"}
+	own, r, _ := histogramOfStacks(t, append(args, "keys=common_stacktrace"), exe, "52")
+	want := map[string]uint64{}
+	for k, n := range own.hits { // a variable keeps one caller less than a key
+		lines := strings.SplitAfter(k, "\n")
+		want[strings.Join(lines[:min(len(lines), event.HistCallers-1)], "")] += n
+	}
+	if len(want) < 10 {
+		t.Fatalf("%d stacks", len(want))
+	}
+	for _, param := range []string{"$by", "common_stacktrace"} {
+		traced, _, _ := histogramOfStacks(t, append(args, "keys=common_pid:by=stacktrace:onmatch(kprobes.l).trace(seen,"+param+")",
+			"s:seen unsigned long[] at", "keys=at.stacktrace"), exe, "52")
+		if !maps.Equal(traced.hits, want) || traced.total != r.totals["l"].hits || traced.dropped != 0 {
+			t.Errorf("%s: %d hits, %d dropped:\n%v\nof the probe:\n%v", param, traced.total, traced.dropped, traced.hits, want)
+		}
 	}
 }
 
