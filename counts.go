@@ -91,4 +91,7 @@ type Stats struct {
 	// the memory that target and tracer share held what no writer writes.
 	Dead, Corrupt uint64
 	Pending       bool // threads of the target wait, a bounded time, for Sync
+	// Late counts threads that had loaded an object, and have waited in vain for Sync: what ran in it until then, and the callers there, are not
+	// known.
+	Late uint64
 }

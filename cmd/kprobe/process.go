@@ -6,6 +6,7 @@ import (
 	"os"
 	"syscall"
 
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/hit"
 
 	"kprobes.dev/kprobes/internal/ring"
@@ -17,6 +18,7 @@ type tracedProcess struct {
 	probed
 	s       *session
 	started bool
+	late    uint64 // threads that have waited in vain, as was told
 }
 
 // openProcess makes a tracee of a running process, or of a program that is started and
@@ -60,6 +62,10 @@ func (t *tracedProcess) Sync() (ended bool, err error) {
 		return true, fmt.Errorf("process %d executes another program: its probes are gone", t.s.proc.PID())
 	}
 	t.s.names.forget()
+	if late := engine.Of(t.core).Late(); late != t.late && err == nil {
+		t.late = late
+		err = fmt.Errorf("process %d: a thread that had loaded an object waited a second, and went on: hits there until now, and callers there, are not known", t.s.proc.PID())
+	}
 	return false, err
 }
 

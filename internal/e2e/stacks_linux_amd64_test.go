@@ -321,7 +321,7 @@ func TestLateObject(t *testing.T) {
 	if err := s.cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	const word = "a thread that has loaded an object waited a second, and went on"
+	const word = "a thread that had loaded an object waited a second, and went on"
 	within(t, "the word", func() bool { return strings.Contains(s.errs.String(), word) })
 	within(t, "the probe", func() bool { return !bytes.Equal(bytesAt(t, p.PID, n["addr"], 5), orig) })
 	right(t, p, "call 5")

@@ -84,9 +84,10 @@ type standing struct {
 
 // objects is what is known of objects that come and go.
 type objects struct {
-	stale    bool // some came or went, and Sync has not followed yet
-	unmapped bool // events stood in objects that are not mapped any more
-	noted    bool // the target's memory tells of events that wait
+	stale    bool          // some came or went, and Sync has not followed yet
+	unmapped bool          // events stood in objects that are not mapped any more
+	noted    bool          // the target's memory tells of events that wait
+	late     atomic.Uint64 // threads that have loaded some, and waited in vain
 	// When Sync last looked at what may be to be done though no object came or went.
 	looked time.Time
 }

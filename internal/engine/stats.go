@@ -15,12 +15,13 @@ type Stats struct {
 	Why             []string
 	Dead, Corrupt   uint64
 	Pending         bool
+	Late            uint64
 }
 
 // Stats tells what was so when the last change ended. It takes no lock: a change may have to wait for a thread.
 // After Close it tells of probes what was so before.
 func (c *Core) Stats() Stats {
-	s := Stats{Pending: c.records.Waits()}
+	s := Stats{Pending: c.records.Waits(), Late: c.Late()}
 	s.Dead, s.Corrupt = c.records.Damage()
 	p := c.published.Load()
 	if p == nil {
@@ -36,6 +37,9 @@ func (c *Core) Stats() Stats {
 	}
 	return s
 }
+
+// Late is Stats.Late.
+func (c *Core) Late() uint64 { return c.late.Load() }
 
 // unlock ends a change: Stats tells what is so now, and others may change something.
 func (c *Core) unlock() {

@@ -74,7 +74,11 @@ func (c *Core) sync() error {
 		err = errors.Join(err, t.CheckFilters(false))
 	}
 	if loaded {
-		err = errors.Join(err, c.t.Answer())
+		late, bad := c.t.Answer()
+		if late {
+			c.late.Add(1)
+		}
+		err = errors.Join(err, bad)
 	}
 	return err
 }

@@ -60,8 +60,8 @@ type Target interface {
 	// unmapped an object, and the words for a probe of RoleWait on it. ok is false if
 	// there is none.
 	Loader() (place symbol.Resolved, words uint64, ok bool)
-	// Answer lets a thread go on that waits there.
-	Answer() error
+	// Answer lets a thread go on that waits there. late: one has waited in vain.
+	Answer() (late bool, err error)
 	// Commit makes a change in one stop of the world. What of it is no Group is made as a
 	// whole; it is tried again for some seconds while a thread blocks it (ErrBlocked), and an
 	// error says that nothing was changed. A Group that a thread blocks in the stop that

@@ -154,7 +154,7 @@ func (t *Target) Loads() error { return nil }
 func (t *Target) Loader() (symbol.Resolved, uint64, bool) { return symbol.Resolved{}, 0, false }
 
 // Answer has nobody to answer.
-func (t *Target) Answer() error { return nil }
+func (t *Target) Answer() (late bool, err error) { return false, nil }
 
 // alive says whether the kernel still runs that was found.
 func (t *Target) alive() error {

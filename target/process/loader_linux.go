@@ -2,7 +2,6 @@ package process
 
 import (
 	"errors"
-	"fmt"
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -36,20 +35,12 @@ const (
 
 // Answer lets a thread go on that waits in the loader's hook. If one has given up meanwhile
 // the next waits all the same: the tracer is slow, and not gone.
-func (t *Target) Answer() error {
+func (t *Target) Answer() (late bool, err error) {
 	off, err := t.control.get(hdrWait + 8)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return errors.Join(t.control.letLoaderGo(), t.control.put(hdrWait+8, off&waitsNoMore), t.late(off))
-}
-
-// late tells of a thread that has waited in vain.
-func (t *Target) late(off uint64) error {
-	if off&waitedInVain == 0 {
-		return nil
-	}
-	return fmt.Errorf("process %d: a thread that has loaded an object waited a second, and went on: hits there until now, and callers there, are not known", t.p.PID())
+	return off&waitedInVain != 0, errors.Join(t.control.letLoaderGo(), t.control.put(hdrWait+8, off&waitsNoMore))
 }
 
 // letLoaderGo counts up the answer.

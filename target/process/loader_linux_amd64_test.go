@@ -9,7 +9,7 @@ import (
 	"kprobes.dev/kprobes/target/process"
 )
 
-// TestAnswer: a thread that has waited in vain is told once, and the next one waits; where a filter forbids the wait no answer has
+// TestAnswer: a thread that has waited in vain is counted once, and the next one waits; where a filter forbids the wait no answer has
 // threads wait again.
 func TestAnswer(t *testing.T) {
 	prog := testprog.Start(t, testprog.Build(t, "dl"))
@@ -38,8 +38,8 @@ func TestAnswer(t *testing.T) {
 		if err := tg.SetWaitWord(before); err != nil {
 			t.Fatal(err)
 		}
-		if err := tg.Answer(); (err != nil) != (before&inVain != 0) {
-			t.Errorf("%d: %v", before, err)
+		if late, err := tg.Answer(); late != (before&inVain != 0) || err != nil {
+			t.Errorf("%d: %v, %v", before, late, err)
 		}
 		if now, err := tg.WaitWord(); now != after || err != nil {
 			t.Errorf("%d becomes %d, %v, want %d", before, now, err, after)

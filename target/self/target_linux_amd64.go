@@ -163,7 +163,7 @@ func (t *Target) Loads() error { return nil }
 func (t *Target) Loader() (symbol.Resolved, uint64, bool) { return symbol.Resolved{}, 0, false }
 
 // Answer has nothing to answer.
-func (t *Target) Answer() error { return nil }
+func (t *Target) Answer() (late bool, err error) { return false, nil }
 
 // Uprobe refuses: the kernel's probe would need the process's file on disk to be the one
 // that runs, and root. Precondition of none.
