@@ -45,6 +45,7 @@ func newRecord(con *console) *cobra.Command {
 		},
 	}
 	f.shared(c, "hits")
+	f.stacks(c)
 	fl := c.Flags()
 	events := &probeValue{f: f, fl: fl}
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
@@ -98,6 +99,9 @@ func (g *recording) run(cmd []string) error {
 // prepare makes the file.
 func (g *recording) prepare(s tracee) (err error) {
 	g.to, err = tracedat.Create(g.f.con.path(g.f.out), s.Names(), system(), "kprobe "+version())
+	if err == nil && g.f.stack > 0 {
+		g.to.Stacks()
+	}
 	return g.f.con.pathError(err, g.f.out)
 }
 

@@ -115,7 +115,13 @@ func (f *traceFlags) flags(c *cobra.Command) {
 	fl.BoolVar(&f.stat, "stat", false, "print no lines, only the summary")
 	fl.BoolVar(&f.counters, "counters", false, "record nothing, only count the hits")
 	fl.StringVar(&f.format, "format", "text", "text or json")
-	fl.IntVar(&f.stack, "stacktrace", 0, "show who has called, with each hit: so many callers at most")
+	f.stacks(c)
+}
+
+// stacks is the flag of the verbs that record callers.
+func (f *traceFlags) stacks(c *cobra.Command) {
+	fl := c.Flags()
+	fl.IntVar(&f.stack, "stacktrace", 0, "record who has called, with each hit: so many callers at most")
 	fl.Lookup("stacktrace").NoOptDefVal = strconv.Itoa(defaultCallers)
 }
 

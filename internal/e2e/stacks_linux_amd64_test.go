@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ianlancetaylor/demangle"
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/testprog"
@@ -206,6 +207,57 @@ func TestStacks(t *testing.T) {
 			}
 			compareStacks(t, first, got)
 		})
+	}
+}
+
+// reported is a line of a report that begins a stack, and those of the stack, whose functions it has.
+var reported = regexp.MustCompile(`kernel_stack: +<stack trace >\n((?:=> .*\n)+)`)
+
+// TestStacksOfFile compares the functions of the stacks in a file of kprobe record with those that gdb sees, as kprobe report and trace-cmd
+// print them.
+func TestStacksOfFile(t *testing.T) {
+	exe := testprog.Build(t, "stacks", "-g")
+	const rounds = "52"
+	want := gdbStacks(t, []string{"leaf"}, exe, rounds)[0]
+	file := tempFile(t, "trace.dat")
+	s := &session{t: t}
+	s.start(command(t, "record", "-o", file, "--stacktrace=40", "p:leaf leaf", "--", exe, rounds))
+	<-s.done
+	if s.err != nil {
+		t.Fatalf("%v: %s", s.err, s.errs.String())
+	}
+	ours, err := command(t, "report", "-i", file).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := exec.Command("trace-cmd", "report", "-i", file).Output()
+	if err != nil {
+		t.Fatalf("%v (install trace-cmd)", err)
+	}
+	if string(ours) != string(theirs) {
+		t.Error("kprobe report and trace-cmd report differ")
+	}
+	stacks := reported.FindAllSubmatch(ours, -1)
+	if len(stacks) != len(want) || len(want) < 1000 {
+		t.Fatalf("%d stacks of %d hits", len(stacks), len(want))
+	}
+	for i, m := range stacks {
+		var got, names []string
+		for line := range strings.Lines(string(m[1])) {
+			name, _, _ := strings.Cut(strings.TrimPrefix(line, "=> "), " (")
+			got = append(got, plainName(demangle.Filter(name, demangle.NoParams)))
+		}
+		for _, w := range want[i] {
+			names = append(names, w.Name)
+		}
+		for k := range min(len(names), len(got)) {
+			if names[k] == signalFrame {
+				got[k] = signalFrame
+			}
+		}
+		if !slices.Equal(got, names) {
+			t.Fatalf("hit %d: %q, gdb: %q", i, got, names)
+		}
 	}
 }
 

@@ -13,6 +13,8 @@ type Packer struct {
 	// Address is called, if it is set, with each address of a hit that is shown by its name: the place, the caller, arguments of the type
 	// symbol. It is set before the first Add.
 	Address func(addr uint64)
+	// Stacks has the callers of a hit packed behind it, as a record of the number StackID. It is set before the first Add.
+	Stacks bool
 
 	names   hit.Namer
 	id      func(*hit.Event) uint16
@@ -21,6 +23,7 @@ type Packer struct {
 	cpus    []*stream
 	values  []fetch.Value
 	record  []byte
+	frames  []fetch.StackFrame
 }
 
 // stream is the pages of a CPU.
@@ -49,6 +52,13 @@ func (p *Packer) Add(h *hit.Hit) error {
 		p.message(h)
 		return nil
 	}
+	if err := p.add(h); err != nil || !p.Stacks {
+		return err
+	}
+	return p.stack(h)
+}
+
+func (p *Packer) add(h *hit.Hit) error {
 	l := p.last
 	if l == nil || l.ev != h.Event {
 		l = p.layout(h.Event)
@@ -93,6 +103,32 @@ func (p *Packer) message(h *hit.Hit) {
 	common(dst, h, PrintID)
 	copy(dst[commonSize+place:], text)
 	dst[commonSize+place+len(text)] = '\n'
+}
+
+// stack packs the function that is probed and its callers as the kernel's kernel_stack event (stack_entry in kernel/trace/trace_entries.h, Linux
+// 6.18); of a hit without callers nothing.
+func (p *Packer) stack(h *hit.Hit) error {
+	fs := p.frames[:0]
+	if !h.Event.Return {
+		fs = append(fs, fetch.StackFrame{PC: h.Event.Addr, Interrupted: true})
+	}
+	own := len(fs)
+	fs, end, err := h.Callers(fs)
+	p.frames = fs
+	if err != nil || len(fs) == own && end == fetch.StackWhole {
+		return err
+	}
+	const count, callers = commonSize, commonSize + 8 // bytes
+	dst := p.stream(h.CPU).reserve(h.Nanos, callers+8*len(fs))
+	common(dst, h, StackID)
+	binary.LittleEndian.PutUint64(dst[count:], uint64(len(fs)))
+	for i, f := range fs {
+		if p.Address != nil {
+			p.Address(f.At())
+		}
+		binary.LittleEndian.PutUint64(dst[callers+8*i:], f.PC)
+	}
+	return nil
 }
 
 func (p *Packer) comm(h *hit.Hit) string {

@@ -34,6 +34,7 @@ const (
 
 // Numbers of the kernel's own events (enum trace_type in kernel/trace/trace.h, Linux 6.18).
 const (
+	StackID = 4  // kernel_stack, which Packer makes of callers
 	PrintID = 5  // print, which Packer makes of text
 	FirstID = 20 // is above all of them
 )

@@ -7,6 +7,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/ringpage"
 )
 
 // commonFields are those that every event has.
@@ -16,6 +17,23 @@ const commonFields = `	field:unsigned short common_type;	offset:0;	size:2;	signe
 	field:int common_pid;	offset:4;	size:4;	signed:1;
 
 `
+
+// stackName is the name of the event that is a stack, of which a record has as many callers as it has room for.
+const stackName = "kernel_stack"
+
+// stackFormat is the format of that event (events/ftrace/kernel_stack/format, Linux 6.18).
+var stackFormat = fmt.Sprintf("name: %s\nID: %d\nformat:\n%s"+
+	"\tfield:int size;\toffset:8;\tsize:4;\tsigned:1;\n"+
+	"\tfield:unsigned long caller[8];\toffset:16;\tsize:64;\tsigned:0;\n"+
+	"\nprint fmt: \"%s\", %s\n", stackName, ringpage.StackID, commonFields, strings.Repeat(`\t=> %ps\n`, 8), stackArgs())
+
+func stackArgs() string {
+	var all []string
+	for i := range 8 {
+		all = append(all, fmt.Sprintf("(void *)REC->caller[%d]", i))
+	}
+	return strings.Join(all, ", ")
+}
 
 // formatter writes the format of an event for a file. Its fields lie where hit.Format has them, and the values are shown in the same way.
 // But trace-cmd 3.1 reads formats by rules of its own, so that

@@ -65,6 +65,12 @@ func Create(path string, names hit.Namer, system, version string) (*Recorder, er
 	return r, nil
 }
 
+// Stacks has the callers of hits recorded. It is called before the first Hit.
+func (r *Recorder) Stacks() {
+	r.packer.Stacks = true
+	r.contents.Formats = append(r.contents.Formats, Format{ftraceGroup, stackFormat})
+}
+
 // id numbers an event: those of the same name and format are one.
 func (r *Recorder) id(e *hit.Event) uint16 {
 	key := e.Group + "/" + formatOf(e, 0)

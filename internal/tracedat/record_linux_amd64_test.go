@@ -38,12 +38,17 @@ func (testNames) Symbol(addr uint64) (fetch.Sym, bool) {
 	return fetch.Sym{Name: "main.(*T[go.shape.int]).serve", Off: addr - 0x1000, Size: 0x100}, addr-0x1000 < 0x100
 }
 
-// record fills the slots of a program's record: k is which of its hits it is.
+// record fills the slots of a program's record: k is which of its hits it is, and the number of its callers.
 func record(p *fetch.Program, k int) []byte {
 	rec := make([]byte, 16+p.Fixed)
 	text := func(at int) {
 		binary.LittleEndian.PutUint64(rec[at:], uint64(len(rec))<<32|6)
 		rec = append(rec, "he\"lo\x00"...)
+	}
+	if p.Stack > 0 {
+		for i, v := range []uint64{uint64(k), 0x7010, 0x1100}[:k+1] {
+			binary.LittleEndian.PutUint64(rec[16+p.StackOff+8*i:], v)
+		}
 	}
 	for i := range p.Args {
 		a := &p.Args[i]
@@ -76,15 +81,19 @@ func write(t *testing.T) (path string, hits int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.Stacks()
 	for i, def := range []string{
 		"p:a f", "p:b f n=%di:s32 m=%si:u8 x=%dx:x64 w=%ax:x16 c=%ax:char y=%ax:symbol",
 		"p:c f s=+0(%di):string z=%ax:symstr k=$comm l=\\\"lit\" n=%di:s64", "p:name_of_twenty_chars f", "r:longer_name_than_twenty_chars f r=$retval:u8",
 		"p:d f v=+0(%di):s64[3] w=+0(%di):string[2] b=%di:b4@8/32 q=+0(%di):u16[5] c=+0(%di):char[3] h=+0(%di):x8[2]",
-		"r:e f r=$retval:s64 t=+0($retval):string b=$retval:b3@1/8",
+		"r:e f r=$retval:s64 t=+0($retval):string b=$retval:b3@1/8", "p:stacked f n=%di:s32", "r:stacked_return f",
 	} {
 		d, err := event.Parse(def)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if strings.HasPrefix(d.Name, "stacked") {
+			d.Stack = 3
 		}
 		at := fetch.PointEntry
 		if d.Kind == event.Return {
@@ -101,6 +110,12 @@ func write(t *testing.T) (path string, hits int) {
 				t.Fatal(err)
 			}
 			hits++
+			if k > 0 && d.Stack > 0 {
+				hits += 2 + k // the stack's lines: of an entry one more
+				if d.Kind == event.Return {
+					hits--
+				}
+			}
 		}
 	}
 	if err := r.Close(4); err != nil {
@@ -141,7 +156,10 @@ func TestReport(t *testing.T) {
 	if n := strings.Count(got, "\n") - 1; n != hits {
 		t.Errorf("%d lines of %d hits", n, hits)
 	}
-	for _, s := range []string{"(main.(*T[go.shape.int]).serve+0x10) n=4161 m=65 x=0x1041 w=0x1041 c='A' y=main.(*T[go.shape.int]).serve+0x41", `w={"he"lo","he"lo"}`, "(read+0x0 <- main.(*T[go.shape.int]).serve) r=4096"} {
+	for _, s := range []string{
+		"(main.(*T[go.shape.int]).serve+0x10) n=4161 m=65 x=0x1041 w=0x1041 c='A' y=main.(*T[go.shape.int]).serve+0x41", `w={"he"lo","he"lo"}`, "(read+0x0 <- main.(*T[go.shape.int]).serve) r=4096",
+		"kernel_stack:         <stack trace >\n=> main.(*T[go.shape.int]).serve (1010)\n=> read (7010)\n=> main.(*T[go.shape.int]).serve (1100)\n",
+	} {
 		if !strings.Contains(got, s) {
 			t.Errorf("no %s in\n%s", s, got)
 		}

@@ -3,9 +3,13 @@ package tracedat
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"kprobes.dev/kprobes/internal/ringpage"
 )
 
 // eventFormat is what a format file tells of an event.
@@ -178,7 +182,31 @@ func (f *File) AppendReport(dst []byte, r *Record) []byte {
 		return append(dst, "[UNKNOWN EVENT]\n"...)
 	}
 	dst = fmt.Appendf(dst, "%-21s ", r.event.name+":")
+	if r.event.id == ringpage.StackID && r.event.name == stackName {
+		return f.appendStack(dst, r)
+	}
 	return append(f.appendValues(dst, r), '\n')
+}
+
+// appendStack appends a stack, whose callers take what the record has room for.
+func (f *File) appendStack(dst []byte, r *Record) []byte {
+	dst = append(dst, "<stack trace >\n"...)
+	i := slices.IndexFunc(r.event.fields, func(fd field) bool { return fd.name == "caller" })
+	if i < 0 {
+		return dst
+	}
+	for at := r.event.fields[i].off; at+8 <= len(r.data); at += 8 {
+		addr := binary.LittleEndian.Uint64(r.data[at:])
+		if addr == math.MaxUint64 { // ends the stacks of older kernels
+			break
+		}
+		if s := f.symbol(addr); s != nil {
+			dst = fmt.Appendf(dst, "=> %s (%x)\n", s.Name, addr)
+		} else {
+			dst = fmt.Appendf(dst, "=> %x\n", addr)
+		}
+	}
+	return dst
 }
 
 func (f *File) appendValues(dst []byte, r *Record) []byte {
