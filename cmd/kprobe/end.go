@@ -99,7 +99,11 @@ func (c *console) catchEnd(asked func()) *ending {
 
 // leaveKeys leaves the signals of the terminal's keys to a program that was started, which is
 // in our process group: what it does at them is its own business, and the trace goes on.
-func (e *ending) leaveKeys() { signal.Ignore(unix.SIGINT, unix.SIGQUIT) }
+func (e *ending) leaveKeys() {
+	if e.of == nil {
+		signal.Ignore(unix.SIGINT, unix.SIGQUIT)
+	}
+}
 
 // release has the next signal end the command at once: all probes are out.
 func (e *ending) release() {

@@ -28,7 +28,7 @@ func (c *console) elsewhere(of *subject, start bool) (ok bool, err error) {
 			end.release()
 			return false, err
 		}
-		status, err := client.Run(r, end.asked, end.release)
+		status, err := client.Run(r, end.asked, holder.Notes{Out: end.release})
 		switch {
 		case errors.Is(err, holder.ErrEnding):
 			if err := holder.Wait(client.PID); err != nil {
@@ -42,6 +42,49 @@ func (c *console) elsewhere(of *subject, start bool) (ok bool, err error) {
 		}
 		return true, nil
 	}
+}
+
+// startElsewhere starts a program, and runs the command line in a process that holds it before it runs. A program that was not let go is
+// killed.
+func (c *console) startElsewhere(cmd []string) error {
+	end := c.catchEnd(func() {})
+	p, st, err := process.Start(&process.Command{Path: cmd[0], Args: cmd[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	begun := false
+	status, err := c.handOver(p, st, end, holder.Notes{Begun: func() { begun = true }, Out: end.release})
+	if err != nil {
+		err = fmt.Errorf("process %d: %w", p.PID(), err)
+	}
+	if status != 0 {
+		err = errors.Join(err, statusError(status))
+	}
+	if !begun {
+		_ = p.Signal(unix.SIGKILL) // or the kernel has done so, since the holder has ended
+	}
+	return errors.Join(err, waitStatus(p))
+}
+
+// handOver has a holder attach to a program that this process has started, and run the command line.
+func (c *console) handOver(p *process.Proc, st *process.Stopped, end *ending, notes holder.Notes) (status int, err error) {
+	client, err := holder.Start("/proc/self/exe", "hold")
+	if err != nil {
+		return 0, err
+	}
+	end.leaveKeys()
+	// Where Yama lets parents only trace their children the program lets the holder do so (prctl(2)), elsewhere there is no such call.
+	_, _ = st.Call(unix.SYS_PRCTL, unix.PR_SET_PTRACER, uint64(client.PID))
+	if err = st.ReleaseStopped(); err != nil {
+		return 0, errors.Join(err, client.Close())
+	}
+	r, err := c.request(&subject{pid: p.PID()})
+	if err != nil {
+		return 0, errors.Join(err, client.Close())
+	}
+	r.Program = p.PID()
+	return client.Run(r, end.asked, notes)
 }
 
 // findHolder connects to the process that holds a target, or starts one that will. nil: it serves nobody, nobody holds it and none is to

@@ -62,7 +62,10 @@ func (m *mounting) run(dir string, cmd []string) error {
 	if err := m.check(cmd); err != nil {
 		return err
 	}
-	if m.con.host == nil && !m.alone && len(cmd) == 0 {
+	if m.con.host == nil && !m.alone {
+		if len(cmd) > 0 {
+			return m.con.startElsewhere(cmd)
+		}
 		if ok, err := m.con.elsewhere(&m.of, true); ok || err != nil {
 			return err
 		}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/hit"
 
@@ -36,6 +38,24 @@ func openProcess(pid int, cmd []string, buffer int, counters bool, text process.
 	return &tracedProcess{probed: probed{core: s.core}, s: s, started: len(cmd) > 0}, nil
 }
 
+// openStarted makes a tracee of a process that another one has started and left where its program begins. It is killed if this
+// process ends before Run.
+func openStarted(pid, buffer int, text process.TextMode) (*tracedProcess, error) {
+	p, err := process.OpenUnwaited(pid)
+	if err != nil {
+		return nil, err
+	}
+	st, err := p.Stop(&process.StopOptions{Dies: true})
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	s, err := newSession(p, &process.TargetOptions{Buffer: buffer, Events: ring.MaxEvents, Text: text, Stopped: st})
+	if err != nil {
+		return nil, err
+	}
+	return &tracedProcess{probed: probed{core: s.core}, s: s}, nil
+}
+
 func openSession(pid int, cmd []string, o process.TargetOptions) (*session, error) {
 	if len(cmd) == 0 {
 		return attach(pid, o)
@@ -51,6 +71,9 @@ func openSession(pid int, cmd []string, o process.TargetOptions) (*session, erro
 func (t *tracedProcess) Names() hit.Namer { return t.s.names }
 
 func (t *tracedProcess) Run() error { return t.s.target.Run() }
+
+// begin is Run for one of openStarted.
+func (t *tracedProcess) begin() error { return errors.Join(t.Run(), t.s.proc.Signal(unix.SIGCONT)) }
 
 // Sync follows what the process maps. It has ended when it is not the program any more
 // that was probed.
@@ -91,7 +114,12 @@ func (t *tracedProcess) Status() error {
 		return nil
 	}
 	t.s.proc.Unlock() // nothing of the tracer's is in it, and it may go on for long
-	st, err := t.s.proc.Wait()
+	return waitStatus(t.s.proc)
+}
+
+// waitStatus waits for the end of a program that was started here.
+func waitStatus(p *process.Proc) error {
+	st, err := p.Wait()
 	if err != nil {
 		return err
 	}

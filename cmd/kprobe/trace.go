@@ -82,7 +82,7 @@ func (t *tracing) open(cmd []string) (tracee, error) {
 
 // elsewhere runs the verb in the process that holds what it probes, if it is to: see console.elsewhere.
 func (f *traceFlags) elsewhere(defs []*event.Def, cmd []string) (ok bool, err error) {
-	if f.con.host != nil || f.alone || f.of.kernel || len(cmd) > 0 {
+	if f.con.host != nil || f.alone || f.of.kernel {
 		return false, nil
 	}
 	for _, d := range defs { // that process stands in another directory
@@ -93,6 +93,9 @@ func (f *traceFlags) elsewhere(defs []*event.Def, cmd []string) (ok bool, err er
 		if err := new(symbol.ObjectSearch).Find(object); err != nil {
 			return false, d.Refuse(event.BadProbeAddr, d.Place.Pos, "", err)
 		}
+	}
+	if len(cmd) > 0 {
+		return true, f.con.startElsewhere(cmd)
 	}
 	return f.con.elsewhere(&f.of, true)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
@@ -153,6 +154,9 @@ type asked struct {
 
 // join makes a command line a user of the target; take gets its hits.
 func (h *host) join(a asked, take func(*hit.Hit)) (*user, error) {
+	if pid := a.con.of.Program; pid != 0 {
+		a.of = &subject{pid: pid}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ending {
@@ -188,7 +192,9 @@ func (h *host) open(a asked) (err error) {
 		return err
 	}
 	h.base, h.buffer, h.text = base, a.buffer, a.text
-	once(h.opened)
+	if a.con.of.Program == 0 {
+		once(h.opened)
+	} // else nobody else comes before it runs
 	return nil
 }
 
@@ -201,7 +207,13 @@ func (a asked) hold() (mountable, error) {
 		}
 		return openGuest(spec)
 	}
-	p, err := openProcess(a.of.pid, nil, a.buffer, false, textModes[a.text])
+	open := func() (*tracedProcess, error) {
+		return openProcess(a.of.pid, nil, a.buffer, false, textModes[a.text])
+	}
+	if a.con.of.Program != 0 {
+		open = func() (*tracedProcess, error) { return openStarted(a.of.pid, a.buffer, textModes[a.text]) }
+	}
+	p, err := open()
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +252,26 @@ func (u *user) Add(defs []*event.Def, o *kprobes.AddOptions) error {
 	return u.probed.Add(defs, o)
 }
 
-func (u *user) Run() error { return nil }
+// Run lets a program go on that was started for the user. If it cannot, the user has left.
+func (u *user) Run() error {
+	p, ok := u.h.base.(*tracedProcess)
+	if !ok || u.con.of.Program == 0 {
+		return nil
+	}
+	select {
+	case <-u.con.of.Gone: // who has started it was killed
+		return errors.Join(p.s.proc.Signal(unix.SIGKILL), u.Leave(nil))
+	default:
+	}
+	if err := p.begin(); err != nil {
+		return errors.Join(err, u.Leave(nil))
+	}
+	u.h.mu.Lock()
+	once(u.h.opened)
+	u.h.mu.Unlock()
+	u.con.of.Begun()
+	return nil
+}
 
 // Poll gives each user the hits of its events, and tells how many came for this one since it was called last. Their
 // number is all that the caller needs: f is that of join.

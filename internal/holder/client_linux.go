@@ -104,9 +104,14 @@ func Start(exe string, args ...string) (*Client, error) {
 	return &Client{conn: c.(*net.UnixConn), own: true, PID: cmd.Process.Pid}, nil
 }
 
-// Run has the holder run a command line. out is called once nothing of the command's is in the target any more. end asks for the
-// end of the command. Errors: ErrEnding; what the holder refuses.
-func (c *Client) Run(r *Request, end <-chan struct{}, out func()) (status int, err error) {
+// Notes are what a client is told while its command line runs. A nil one is not told.
+type Notes struct {
+	Begun func() // the program that was started for it runs
+	Out   func() // nothing of the command's is in the target any more
+}
+
+// Run has the holder run a command line. end asks for the end of the command. Errors: ErrEnding; what the holder refuses.
+func (c *Client) Run(r *Request, end <-chan struct{}, n Notes) (status int, err error) {
 	defer c.conn.Close()
 	taken := c.own
 	sent := r.send(c.conn) // one that is refused unread is not sent whole: the reply is there all the same
@@ -132,8 +137,10 @@ func (c *Client) Run(r *Request, end <-chan struct{}, out func()) (status int, e
 			return *m.Status, nil
 		case m.Taken:
 			taken = true
-		case m.Out:
-			out()
+		case m.Begun && n.Begun != nil:
+			n.Begun()
+		case m.Out && n.Out != nil:
+			n.Out()
 		}
 	}
 }

@@ -57,7 +57,7 @@ func askAs(holder, target string) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Run(r, nil, func() {})
+	_, err = c.Run(r, nil, Notes{})
 	return err
 }
 
@@ -113,7 +113,7 @@ func asks(t *testing.T, c *Client, end <-chan struct{}, args ...string) (printed
 	}
 	defer file.Close()
 	r.Files.Out = file
-	status, err = c.Run(r, end, func() { out = true })
+	status, err = c.Run(r, end, Notes{Out: func() { out = true }})
 	b, bad := os.ReadFile(file.Name())
 	if bad != nil {
 		t.Fatal(bad)
@@ -139,7 +139,7 @@ func start(t *testing.T) (h *procfs.Holder, end func()) {
 	r.Files.Out = out
 	ended, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := c.Run(r, ended, func() {})
+		_, err := c.Run(r, ended, Notes{})
 		done <- err
 	}()
 	if _, err := in.Read(make([]byte, 100)); err != nil {

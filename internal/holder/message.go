@@ -11,13 +11,14 @@ import (
 )
 
 // protocol is the version of what is sent. A holder refuses another.
-const protocol = 1
+const protocol = 2
 
 // Request is what a client asks for: that the holder runs a command line, with files that the client has opened.
 type Request struct {
 	Protocol int
 	PID      int      `json:"-"` // of the client, by the kernel: the holder knows it
 	Args     []string // without the name of the command
+	Program  int      // the process that was started for it, and has not run yet; 0: none was
 	Files    Files    `json:"-"`
 }
 
@@ -42,6 +43,7 @@ func (f *Files) close() {
 // reply is what a holder tells a client.
 type reply struct {
 	Taken  bool   `json:",omitempty"` // the request is served
+	Begun  bool   `json:",omitempty"` // the program that was started for the command runs
 	Out    bool   `json:",omitempty"` // nothing of the client's is in the target any more
 	Status *int   `json:",omitempty"` // the command has ended
 	Refuse string `json:",omitempty"` // why the request is not taken

@@ -166,6 +166,9 @@ func (s *server) serve(conn *net.UnixConn, first bool) bool {
 	return true
 }
 
+// Begun tells the client that the program that was started for its command runs.
+func (s *Session) Begun() { _ = json.NewEncoder(s.conn).Encode(reply{Begun: true}) }
+
 // Out tells the client that nothing of its command's is in the target any more.
 func (s *Session) Out() { _ = json.NewEncoder(s.conn).Encode(reply{Out: true}) }
 

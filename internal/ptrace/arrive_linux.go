@@ -22,7 +22,7 @@ func (s *Stopped) linger(pending []*Thread) {
 		pending = slices.DeleteFunc(pending, func(t *Thread) bool {
 			done, err := t.arrive()
 			if done && t.stopped {
-				t.release()
+				t.release(0)
 			}
 			return done || err != nil
 		})

@@ -63,7 +63,11 @@ func (s *Stopped) seizeNew() (fresh []*Thread, err error) {
 func (s *Stopped) seize(g *group, tid int) (*Thread, error) {
 	// System call stops are reported as SIGTRAP|0x80, which is no signal: a tracer that
 	// dies there cannot leave one behind for the thread.
-	err := ptrace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACESYSGOOD)
+	options := uintptr(unix.PTRACE_O_TRACESYSGOOD)
+	if s.dies {
+		options |= unix.PTRACE_O_EXITKILL
+	}
+	err := ptrace(unix.PTRACE_SEIZE, tid, 0, options)
 	if err != nil {
 		return nil, s.seizeError(g, tid, err)
 	}

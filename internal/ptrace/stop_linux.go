@@ -22,6 +22,8 @@ type StopOptions struct {
 	// Early is called for threads that slept, once they stand and before those that run the program are stopped: for
 	// questions about what only the thread itself can change.
 	Early func(*Thread)
+	// Dies has the kernel kill the process if the tracer ends before Release: one of ReleaseStopped, which has not run yet.
+	Dies bool
 }
 
 // perThread is how much longer an attempt may take for each thread: several times what the kernel
@@ -59,6 +61,7 @@ type Stopped struct {
 	scratch interval.Range
 	apart   bool          // memory is read range by range: no system call that reads several is permitted
 	early   func(*Thread) // see StopOptions
+	dies    bool          // see StopOptions
 	killed  bool          // the tracer is gone: nothing can be asked any more
 }
 
@@ -105,7 +108,7 @@ var errMoved = errors.New("threads changed while they were stopped")
 
 // attempt tries once, and says how long a failed one has held threads up.
 func (p *Process) attempt(o StopOptions) (_ *Stopped, stall time.Duration, _ error) {
-	s := &Stopped{p: p, known: make(map[int]*Thread), early: o.Early}
+	s := &Stopped{p: p, known: make(map[int]*Thread), early: o.Early, dies: o.Dies}
 	if err := p.begin(s); err != nil {
 		return nil, 0, err
 	}
@@ -137,7 +140,7 @@ func (s *Stopped) releaseAll() (pending []*Thread) {
 		switch {
 		case t == nil, !t.told, t.parked: // its system call is as it was
 		case t.stopped:
-			t.release() // if that fails it has ended
+			t.release(0) // if that fails it has ended
 		default:
 			pending = append(pending, t)
 		}
@@ -317,14 +320,22 @@ func (s *Stopped) Do(f func() error) error {
 // stood still, they fetch it as instructions: each returns to the program by IRET, which
 // serialises the processor (SDM 3A 10.3), not by SYSRET, which does not. An error means
 // that a thread has ended or been lost meanwhile; all others run.
-func (s *Stopped) Release() error {
+func (s *Stopped) Release() error { return s.release(0) }
+
+// ReleaseStopped detaches from all threads, and leaves them where they stand, by SIGSTOP: another tracer may attach, and SIGCONT lets them go on. If
+// nobody does they stay there.
+func (s *Stopped) ReleaseStopped() error { return s.release(unix.SIGSTOP) }
+
+// release detaches from all threads, the first one with a signal.
+func (s *Stopped) release(sig unix.Signal) error {
 	var errs []error
 	err := s.Do(func() error {
 		s.unpark()
 		for _, t := range s.runners() {
-			if err := t.release(); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := t.release(sig); err != nil && !errors.Is(err, unix.ESRCH) {
 				errs = append(errs, fmt.Errorf("thread %d: %w", t.TID, err))
 			}
+			sig = 0
 		}
 		return nil
 	})

@@ -224,14 +224,14 @@ func (t *Thread) sigMask() (mask uint64, err error) {
 // Status reads the thread's status file.
 func (t *Thread) Status() (*procfs.Status, error) { return t.s.p.statusIn(t.g, t.TID) }
 
-// release lets the thread go on by an instruction that serialises its processor.
-func (t *Thread) release() error {
+// release lets the thread go on by an instruction that serialises its processor, with a signal that it takes then; 0: none.
+func (t *Thread) release(sig unix.Signal) error {
 	if slow, fast := t.regs.fast(); fast {
 		if err := setRegs(t.TID, &slow); err != nil {
 			return err
 		}
 	}
-	return ptrace(unix.PTRACE_DETACH, t.TID, 0, 0)
+	return ptrace(unix.PTRACE_DETACH, t.TID, 0, uintptr(sig))
 }
 
 // poke writes memory by words.

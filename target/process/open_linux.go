@@ -13,6 +13,9 @@ type Command = ptrace.Command
 // Stopped is a process whose threads all stand still.
 type Stopped = ptrace.Stopped
 
+// StopOptions tune a stop.
+type StopOptions = ptrace.StopOptions
+
 // Proc is another process, which a tracer can hold for its probes: see Attach. It stays the process that it was at
 // Open: when that ends and its pid goes to another, every method fails with ErrNoProcess; when it executes another
 // program, memory and stops fail with ErrExec. PID, Alive, Exited, Wait and Signal are those of the process embedded.
