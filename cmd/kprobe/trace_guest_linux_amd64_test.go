@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/guestkit"
+	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
@@ -380,6 +381,9 @@ func (v *verbs) holderKilled(t *testing.T) {
 	}
 	if c := v.g.Hit("getppid", 100, 0); c.OK != 100 {
 		t.Errorf("the guest: %+v", c)
+	}
+	if err := holder.Wait(h.PID); err != nil { // its files are closed before it has ended
+		t.Fatal(err)
 	}
 	if r := v.run(t, "detach"); r.status != 0 || !strings.Contains(r.errs, "sites restored") {
 		t.Errorf("detach: %+v", r)

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -166,13 +167,25 @@ func lowTable(m phys.Memory, entry uint64) (pa uint64, table []byte) {
 // lowEnd is the end of the memory that Linux never uses.
 const lowEnd = 1 << 20
 
-// Alive says whether the tracer that made it still runs.
+// Alive says whether the tracer that made it still runs. One that has ended does not, though nobody may have waited for it.
 func (l *Leftover) Alive() bool {
 	if l.Holder == 0 {
 		return false
 	}
-	since, err := startTime(int(l.Holder))
-	return err == nil && since == l.Since
+	pid := int(l.Holder)
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == nil {
+		defer unix.Close(fd)
+	}
+	since, bad := startTime(pid)
+	if errors.Is(err, unix.ESRCH) || bad != nil || since != l.Since {
+		return false
+	}
+	if err != nil { // before Linux 5.3
+		return true
+	}
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return err != nil || n == 0
 }
 
 // stateOptimized is the State of a site whose patch stands.
