@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,6 +122,84 @@ func TestUsers(t *testing.T) {
 			before.same(t)
 			if h := holderPID(t, p.PID); h != 0 {
 				t.Errorf("process %d holds it still", h)
+			}
+		})
+	}
+}
+
+// begun starts a program with probes, and waits until it asks for its first command.
+func begun(t *testing.T, exe string, args ...string) (s *session, p *testprog.Proc, tell func(line string)) {
+	t.Helper()
+	s = &session{t: t}
+	cmd := command(t, append(append([]string{"trace"}, args...), "--", exe)...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.start(cmd)
+	within(t, "the program", func() bool { return strings.Contains(s.out.String(), "ready") })
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		pids, _ := os.ReadFile(file) // the thread may have ended
+		for _, child := range strings.Fields(string(pids)) {
+			if name, _ := os.Readlink("/proc/" + child + "/exe"); name == exe {
+				n, _ := strconv.Atoi(child)
+				p = &testprog.Proc{PID: n, Path: exe}
+			}
+		}
+	}
+	if p == nil {
+		t.Fatal("the command has no child that is the program")
+	}
+	return s, p, func(line string) {
+		t.Helper()
+		said := strings.Count(s.out.String(), "\n")
+		if _, err := in.Write([]byte(line + "\n")); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(line, "exit") { // which has no answer
+			within(t, line, func() bool { return strings.Count(s.out.String(), "\n") > said })
+		}
+	}
+}
+
+// TestUsersOfStarted has a command join a program that another one has started. The first is told to end, or killed: the program goes on, and the
+// other counts on.
+func TestUsersOfStarted(t *testing.T) {
+	exe := testprog.Build(t, "exit")
+	for _, kill := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed %v", kill), func(t *testing.T) {
+			one, p, tell := begun(t, exe, "--stat", "p:a last_call")
+			two := joins(t, p, 1, "trace", "--stat", "p:b last_call")
+			tell("go 1000")
+			sig := unix.SIGTERM
+			if kill {
+				sig = unix.SIGKILL
+			}
+			if err := one.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			within(t, "the first one's probe to go", func() bool { return points(t, p.PID) == 1 })
+			tell("go 500")
+			two.interrupt()
+			two.wait().counted(t, "b", 1500, "jump")
+			if h := holderPID(t, p.PID); h != 0 || points(t, p.PID) > 0 {
+				t.Errorf("process %d holds it still", h)
+			}
+			tell("go 10")
+			tell("exit 3")
+			r := one.wait()
+			if !strings.Contains(r.stdout, `{"last_call":1510,"bad":0}`) {
+				t.Errorf("%v", r.outcome)
+			}
+			if !kill {
+				r.counted(t, "a", 1000, "jump")
+				if r.code != 3 {
+					t.Error(r.outcome)
+				}
 			}
 		})
 	}
