@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"kprobes.dev/kprobes/internal/testguest"
 )
@@ -67,8 +68,10 @@ func TestCommands(t *testing.T) {
 		t.Errorf("a command that is not there: %v", err)
 	}
 	end := g.Background("/bin/sh", "-c", "exec sleep 98765")
-	if s := g.Shell("ps"); !strings.Contains(s, "sleep 98765") {
-		t.Errorf("not in the background: %s", s)
+	for until := time.Now().Add(2 * time.Minute); !strings.Contains(g.Shell("ps"), "sleep 98765"); { // it may not have come to its exec yet
+		if time.Now().After(until) {
+			t.Fatal("not in the background")
+		}
 	}
 	end()
 	if s := g.Shell("ps"); strings.Contains(s, "sleep 98765") {
