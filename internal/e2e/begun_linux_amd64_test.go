@@ -299,7 +299,7 @@ func beginAt(t *testing.T, path string, at *fault) (met bool, log []string) {
 	if at != nil {
 		env = append(env, at.variable())
 	}
-	args := append(append([]string{"trace", "-o", tempFile(t, "lines")}, lookProbes...), "--", path)
+	args := append(append([]string{"trace", "--alone", "-o", tempFile(t, "lines")}, lookProbes...), "--", path)
 	cmd := faultCommand(t, file, env, args...)
 	cmd.Stdin, cmd.Stdout = l.in, l.out
 	if err := cmd.Start(); err != nil {

@@ -205,6 +205,26 @@ func TestUsersOfStarted(t *testing.T) {
 	}
 }
 
+// TestStartedHolderKilled: what holds a program that was started is killed. Its command says so, and waits for the program, which goes on with what
+// was left.
+func TestStartedHolderKilled(t *testing.T) {
+	one, p, tell := begun(t, testprog.Build(t, "exit"), "--stat", "p:a last_call")
+	tell("go 100")
+	h := holderPID(t, p.PID)
+	if err := unix.Kill(h, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	tell("go 1000")
+	tell("go 100")
+	detach(t, p.PID)
+	tell("go 10")
+	tell("exit 3")
+	r := one.wait()
+	if r.code != 1 || !strings.Contains(r.stdout, `{"last_call":1210,"bad":0}`) || !strings.Contains(r.stderr, fmt.Sprintf("process %d (kprobe), which held it, was killed", h)) {
+		t.Error(r.outcome)
+	}
+}
+
 // TestUsersVerbs has each verb join a trace, and ends them one by one: each has counted what the program says.
 func TestUsersVerbs(t *testing.T) {
 	p := startWork(t)
