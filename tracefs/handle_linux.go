@@ -28,11 +28,14 @@ func (h *handle) Read(ctx context.Context, req *fuse.ReadRequest, resp *fuse.Rea
 	if req.Flags&fuse.ReadLockOwner == 0 {
 		return syscall.EINVAL
 	}
-	if h.f.waited(req.Pid) {
-		return syscall.EDEADLK
+	if err := h.f.refused(req.Pid); err != nil {
+		return err
 	}
 	b, err := h.h.Read(ctx, req.Offset, req.Size, req.FileFlags&fuse.OpenNonblock == 0)
-	if err != nil {
+	switch {
+	case h.f.gone.Load(): // it has waited until now
+		return syscall.ENODEV
+	case err != nil:
 		return failed(err)
 	}
 	resp.Data = b
@@ -41,8 +44,8 @@ func (h *handle) Read(ctx context.Context, req *fuse.ReadRequest, resp *fuse.Rea
 
 // Write answers write(2). The target's own threads can not change it: they would have to stand still, and wait here.
 func (h *handle) Write(_ context.Context, req *fuse.WriteRequest, resp *fuse.WriteResponse) error {
-	if h.f.waited(req.Pid) {
-		return syscall.EDEADLK
+	if err := h.f.refused(req.Pid); err != nil {
+		return err
 	}
 	n, err := h.h.Write(int(req.Pid), string(req.Data))
 	if err != nil {

@@ -32,12 +32,13 @@ const Type = "fuse.kprobes"
 
 // Mounted is a mount. Its methods may be called by several goroutines.
 type Mounted struct {
-	dir    string
-	conn   *fuse.Conn
-	server *fs.Server
-	done   chan struct{}
-	err    error // of the server; read when done is closed
-	end    sync.Once
+	dir   string
+	dev   uint64 // of its files, in stat(2)
+	conn  *fuse.Conn
+	files *filesystem
+	done  chan struct{}
+	err   error // of the server; read when done is closed
+	end   sync.Once
 }
 
 // Mount mounts the files of an instance, which the caller closes behind the mount, at a directory. What a killed process of an
@@ -60,11 +61,17 @@ func Mount(in *trace.Instance, dir string, o *Options) (*Mounted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
-	m := &Mounted{dir: dir, conn: conn, server: fs.New(conn, nil), done: make(chan struct{})}
+	server := fs.New(conn, nil)
+	m := &Mounted{dir: dir, conn: conn, files: &filesystem{tree: tracefile.New(in), server: server, busy: o.Busy}, done: make(chan struct{})}
 	go func() {
 		defer close(m.done)
-		m.err = m.server.Serve(&filesystem{tree: tracefile.New(in), server: m.server, busy: o.Busy})
+		m.err = server.Serve(m.files)
 	}()
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount %s: %w", dir, err), m.Close())
+	}
+	m.dev = st.Dev
 	return m, nil
 }
 
@@ -95,15 +102,26 @@ func (m *Mounted) Wait() error {
 // Done is closed when the files are mounted no more.
 func (m *Mounted) Done() <-chan struct{} { return m.done }
 
-// Close unmounts the files, also while somebody has some open: those find them gone (ENODEV).
+// Close unmounts the files, also while somebody has some open: those find them gone (ENODEV). Reads that wait end when the instance is closed.
 func (m *Mounted) Close() (err error) {
 	m.end.Do(func() {
+		// Closing the connection waits for the server, which waits for the kernel; and until then nobody would get an answer. So it is closed
+		// when nobody has a file open any more, or by the end of this process.
+		go func() {
+			<-m.done
+			_ = m.conn.Close() // nobody reads or writes there any more
+		}()
 		select {
 		case <-m.done:
+			return
 		default:
-			err = Unmount(m.dir)
 		}
-		err = errors.Join(err, m.conn.Close())
+		m.files.gone.Store(true)
+		var st unix.Stat_t
+		if unix.Stat(m.dir, &st) == nil && m.dev != 0 && st.Dev != m.dev {
+			return // somebody has unmounted them, and has files open
+		}
+		err = Unmount(m.dir)
 	})
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,6 +21,7 @@ type filesystem struct {
 	tree   *tracefile.Tree
 	server *fs.Server
 	busy   func(tid int) bool
+	gone   atomic.Bool // nobody finds anything any more
 }
 
 // Root gives the top directory.
@@ -58,8 +60,8 @@ func (n *node) Attr(_ context.Context, a *fuse.Attr) error {
 
 // Setattr truncates a file. Its owner, mode and times stay.
 func (n *node) Setattr(ctx context.Context, req *fuse.SetattrRequest, resp *fuse.SetattrResponse) error {
-	if n.f.waited(req.Pid) {
-		return syscall.EDEADLK
+	if err := n.f.refused(req.Pid); err != nil {
+		return err
 	}
 	f, err := n.f.tree.Find(n.path)
 	switch {
@@ -78,8 +80,8 @@ func (n *node) Setattr(ctx context.Context, req *fuse.SetattrRequest, resp *fuse
 // Lookup finds a file of a directory. What the target's own threads may have to wait for, they do not find: names that come and go with
 // changes of the target.
 func (n *node) Lookup(ctx context.Context, req *fuse.LookupRequest, resp *fuse.LookupResponse) (fs.Node, error) {
-	if n.path != "" && n.f.waited(req.Pid) {
-		return nil, syscall.EDEADLK
+	if err := n.f.refused(req.Pid); err != nil && (n.path != "" || n.f.gone.Load()) {
+		return nil, err
 	}
 	child := &node{f: n.f, path: path.Join(n.path, req.Name)}
 	f, err := n.f.tree.Find(child.path)
@@ -92,6 +94,9 @@ func (n *node) Lookup(ctx context.Context, req *fuse.LookupRequest, resp *fuse.L
 
 // ReadDirAll lists a directory.
 func (n *node) ReadDirAll(context.Context) (out []fuse.Dirent, err error) {
+	if n.f.gone.Load() {
+		return nil, syscall.ENODEV
+	}
 	f, err := n.f.tree.Find(n.path)
 	if err != nil {
 		return nil, failed(err)
@@ -117,8 +122,8 @@ func (*node) Create(context.Context, *fuse.CreateRequest, *fuse.CreateResponse) 
 
 // Mkdir makes an instance. The target's own threads can not, as they can not Write.
 func (n *node) Mkdir(_ context.Context, req *fuse.MkdirRequest) (fs.Node, error) {
-	if n.f.waited(req.Pid) {
-		return nil, syscall.EDEADLK
+	if err := n.f.refused(req.Pid); err != nil {
+		return nil, err
 	}
 	child := &node{f: n.f, path: path.Join(n.path, req.Name)}
 	if err := n.f.tree.Mkdir(child.path); err != nil {
@@ -141,11 +146,11 @@ const (
 
 // Remove removes an instance. The target's own threads can not: they would have to stand still, and wait here.
 func (n *node) Remove(_ context.Context, req *fuse.RemoveRequest) error {
-	switch {
-	case !req.Dir:
+	if !req.Dir {
 		return syscall.EPERM
-	case n.f.waited(req.Pid):
-		return syscall.EDEADLK
+	}
+	if err := n.f.refused(req.Pid); err != nil {
+		return err
 	}
 	err := n.f.tree.Rmdir(path.Join(n.path, req.Name))
 	for i := 0; i < closing && errors.Is(err, unix.EBUSY); i++ {
@@ -176,8 +181,8 @@ func (*node) Mknod(context.Context, *fuse.MknodRequest) (fs.Node, error) { retur
 
 // Open opens a file or a directory, but not for the target's own threads: see handle.Read.
 func (n *node) Open(_ context.Context, req *fuse.OpenRequest, resp *fuse.OpenResponse) (fs.Handle, error) {
-	if n.f.waited(req.Pid) {
-		return nil, syscall.EDEADLK
+	if err := n.f.refused(req.Pid); err != nil {
+		return nil, err
 	}
 	if req.Dir {
 		return n, nil
@@ -198,5 +203,13 @@ func (n *node) Open(_ context.Context, req *fuse.OpenRequest, resp *fuse.OpenRes
 	return h, nil
 }
 
-// waited says whether a thread that waits for an answer is the target's own.
-func (f *filesystem) waited(tid uint32) bool { return f.busy != nil && f.busy(int(tid)) }
+// refused says why a thread gets no answer: the files are gone, or it is one of the target's own.
+func (f *filesystem) refused(tid uint32) error {
+	switch {
+	case f.gone.Load():
+		return syscall.ENODEV
+	case f.busy != nil && f.busy(int(tid)):
+		return syscall.EDEADLK
+	}
+	return nil
+}

@@ -294,6 +294,49 @@ func TestMountEnds(t *testing.T) {
 	m.is("ls", "")
 }
 
+// TestMountEndsWithReaders has a mount end while somebody waits for records, also where the files were unmounted before: all come to their end, and who is told
+// to end meanwhile does.
+func TestMountEndsWithReaders(t *testing.T) {
+	p := program(t, "opens")
+	for round := range 6 {
+		m := mount(t, p)
+		var cats []*exec.Cmd
+		for _, name := range []string{"trace_pipe", "per_cpu/cpu0/trace_pipe_raw", "per_cpu/cpu1/trace_pipe_raw"} {
+			cat := exec.Command("cat", filepath.Join(m.dir, name))
+			if err := cat.Start(); err != nil {
+				t.Fatal(err)
+			}
+			cats = append(cats, cat)
+			within(t, "a reader", func() bool { // that waits: it has the file open, and sleeps
+				b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", cat.Process.Pid))
+				return strings.HasPrefix(string(b), "request_wait")
+			})
+		}
+		if round%2 == 0 {
+			if err := unix.Unmount(m.dir, unix.MNT_DETACH); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if round%3 == 0 {
+			for _, cat := range cats {
+				_ = cat.Process.Signal(unix.SIGTERM)
+			}
+		}
+		if err := m.cmd.Process.Signal(unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.ended(); err != nil {
+			t.Errorf("%v: %s", err, m.errs)
+		}
+		for _, cat := range cats {
+			_ = cat.Wait() // by its signal, or since the files are gone
+		}
+		if s := m.errs.String(); strings.Contains(s, "invalid argument") {
+			t.Errorf("round %d: %s", round, s)
+		}
+	}
+}
+
 // TestMountCommand mounts the files of a program that is started for it, whose status is the command's.
 func TestMountCommand(t *testing.T) {
 	dir := t.TempDir()
