@@ -337,6 +337,49 @@ func TestMountEndsWithReaders(t *testing.T) {
 	}
 }
 
+// TestMountEndsForPollers: who polls a file of a mount that ends is woken, while another command has the target held on.
+func TestMountEndsForPollers(t *testing.T) {
+	p := program(t, "opens")
+	other := joins(t, p, 1, "trace", "--stat", "p:look do_sys_open")
+	m := mount(t, p)
+	f, err := os.Open(filepath.Join(m.dir, "trace_pipe"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	woken := make(chan int16, 1)
+	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}
+	if n, err := unix.Poll(fds, 0); n != 0 || err != nil {
+		t.Fatalf("%d ready, %v", n, err)
+	}
+	go func() {
+		_, _ = unix.Poll(fds, -1)
+		woken <- fds[0].Revents
+	}()
+	if err := m.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.ended(); err != nil {
+		t.Errorf("%v: %s", err, m.errs)
+	}
+	select {
+	case got := <-woken:
+		if got == 0 {
+			t.Error("poll tells nothing")
+		}
+	case <-time.After(patience):
+		t.Error("the poller waits on")
+	}
+	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("read: %v", err)
+	}
+	right(t, p, "go 10")
+	other.interrupt()
+	if n := other.wait().totals["look"].hits; n != 10 {
+		t.Errorf("the other has counted %d", n)
+	}
+}
+
 // TestMountCommand mounts the files of a program that is started for it, whose status is the command's.
 func TestMountCommand(t *testing.T) {
 	dir := t.TempDir()
