@@ -2,6 +2,7 @@ package trace
 
 import (
 	"iter"
+	"math"
 	"sync"
 
 	"kprobes.dev/kprobes/internal/hit"
@@ -12,7 +13,7 @@ import (
 // several goroutines.
 type buffer struct {
 	mu        sync.Mutex
-	queues    []*queue    // by CPU; nil: it had no hit
+	queues    []*queue    // by CPU; nil: it had none
 	size      int         // bytes that each keeps
 	sizes     map[int]int // of CPUs that keep another number
 	overwrite bool
@@ -113,7 +114,7 @@ func (b *buffer) SetSize(cpu, size int) {
 func (b *buffer) Wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.next(b.queues) != nil {
+	if q, _ := b.next(b.queues); q != nil {
 		b.rouse()
 	}
 }
@@ -156,7 +157,7 @@ func (b *buffer) Swap(o *buffer) {
 func (b *buffer) Look(cpu int) (sum bufferStats, hits iter.Seq[*hit.Hit]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var looks []*look
+	var looks [][]run
 	for _, q := range b.some(cpu) {
 		if q != nil {
 			sum.add(q.stats())
@@ -166,26 +167,34 @@ func (b *buffer) Look(cpu int) (sum bufferStats, hits iter.Seq[*hit.Hit]) {
 	return sum, merged(looks)
 }
 
-// Take takes up to most of the oldest hits of a CPU, or of all, out, if there are any; else more is closed when some come. lost tells, by
-// CPU, what was dropped before them.
-func (b *buffer) Take(cpu, most int) (hits []hit.Hit, lost []hit.Loss, more <-chan struct{}) {
+// Take takes the oldest hits of a CPU, or of all, out, if there are any: such as count for so many bytes, and one at least. Else more is closed
+// when some come.
+func (b *buffer) Take(cpu, bytes int) (runs []run, more <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	qs := b.some(cpu)
-	for len(hits) < most {
-		q := b.next(qs)
-		if q == nil {
+	for {
+		q, before := b.next(qs)
+		if q == nil || runs != nil && q.oldest().size() > bytes {
 			break
 		}
-		if n := q.losses(); n > 0 {
-			lost = append(lost, hit.Loss{CPU: q.cpu, Hits: n})
-		}
-		hits = append(hits, q.take())
+		r, size := q.take(before, bytes)
+		runs = append(runs, r)
+		bytes -= size
 	}
-	if hits == nil {
-		return nil, nil, b.waits()
+	if runs == nil {
+		return nil, b.waits()
 	}
-	return hits, lost, nil
+	return runs, nil
+}
+
+// Miss counts hits of a CPU that were lost on their way here, behind all that were added.
+func (b *buffer) Miss(cpu int, hits uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.of(cpu)
+	q.missed += hits
+	q.drop(hits)
 }
 
 // Waiting gives what is closed when hits of a CPU, or of any, come; nil: some are there and, of a CPU, take so many percent of what is kept.
@@ -193,7 +202,7 @@ func (b *buffer) Waiting(cpu, percent int) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	qs := b.some(cpu)
-	if b.next(qs) == nil || cpu != AllCPUs && qs[0].bytes+pageRecs < b.sizeOf(cpu)/100*percent { // a page that is not full counts, as the kernel's
+	if q, _ := b.next(qs); q == nil || cpu != AllCPUs && qs[0].bytes+pageRecs < b.sizeOf(cpu)/100*percent { // a page that is not full counts, as the kernel's
 		return b.waits()
 	}
 	return nil
@@ -206,15 +215,19 @@ func (b *buffer) waits() <-chan struct{} {
 	return b.more
 }
 
-// next is the queue with the oldest hit; nil: there is none.
-func (*buffer) next(qs []*queue) (first *queue) {
+// next is the queue with the oldest hit, nil: there is none, and before which hits of others come.
+func (*buffer) next(qs []*queue) (first *queue, others uint64) {
+	least := uint64(math.MaxUint64)
+	others = least
 	for _, q := range qs {
 		if q == nil || q.empty() {
 			continue
 		}
-		if first == nil || q.oldestCame() < first.oldestCame() {
-			first = q
+		if came := q.oldest().came; came < least {
+			first, others, least = q, least, came
+		} else {
+			others = min(others, came)
 		}
 	}
-	return first
+	return first, others
 }

@@ -8,7 +8,18 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 )
 
-const takeHits = 512
+// takeBytes are those of some hundred hits.
+const takeBytes = 32 << 10
+
+// took is what Take gives, hit by hit.
+func (b *buffer) took(cpu, bytes int) (hits []hit.Hit, lost uint64, more <-chan struct{}) {
+	runs, more := b.Take(cpu, bytes)
+	for _, r := range runs {
+		lost += r.lost
+		r.each(func(h *hit.Hit) { hits = append(hits, *h) })
+	}
+	return hits, lost, more
+}
 
 func hitOf(i int) *hit.Hit {
 	return &hit.Hit{TID: i, CPU: i % 3, Nanos: uint64(i) + 1000*uint64(i%3), Rec: fmt.Appendf(nil, "record %d", i)}
@@ -36,7 +47,7 @@ func TestBufferKeepsTheNewest(t *testing.T) {
 	}
 	for cpu := range 3 {
 		tids := b.tids(cpu)
-		if len(tids) < 300 || len(tids) > size/hitBytes {
+		if len(tids) < 300 || len(tids) > size/headBytes {
 			t.Fatalf("%d hits are kept of CPU %d", len(tids), cpu)
 		}
 		for i, tid := range tids {
@@ -59,10 +70,8 @@ func TestBufferKeepsTheNewest(t *testing.T) {
 		}
 	}
 	var taken, lost uint64
-	for hits, l, more := b.Take(AllCPUs, takeHits); more == nil; hits, l, more = b.Take(AllCPUs, takeHits) {
-		for _, l := range l {
-			lost += l.Hits
-		}
+	for hits, l, more := b.took(AllCPUs, takeBytes); more == nil; hits, l, more = b.took(AllCPUs, takeBytes) {
+		lost += l
 		for i := range hits {
 			if hits[i].TID != all[taken] || string(hits[i].Rec) != fmt.Sprintf("record %d", all[taken]) {
 				t.Fatalf("taken hit %d is %d with %q, not %d", taken, hits[i].TID, hits[i].Rec, all[taken])
@@ -100,24 +109,29 @@ func TestBufferTake(t *testing.T) {
 	if first, again := b.tids(AllCPUs), b.tids(AllCPUs); len(first) != 2000 || len(again) != 2000 {
 		t.Errorf("looking takes hits out: %d, then %d of 2000", len(first), len(again))
 	}
-	hits, lost, _ := b.Take(1, takeHits)
-	if len(hits) != takeHits || lost != nil || hits[0].TID != 1 || hits[takeHits-1].TID != 3*takeHits-2 {
-		t.Errorf("of CPU 1: %d hits, lost %v", len(hits), lost)
+	hits, lost, _ := b.took(1, takeBytes)
+	n := len(hits)
+	if n < 500 || n > takeBytes/headBytes || lost != 0 || hits[0].TID != 1 || hits[n-1].TID != 3*n-2 {
+		t.Errorf("of CPU 1: %d hits, %d lost", n, lost)
 	}
-	for next := range 2000 - takeHits {
-		if len(hits) == takeHits || len(hits) == 0 {
-			hits, _, _ = b.Take(AllCPUs, takeHits)
+	if one, _, _ := b.took(1, 1); len(one) != 1 || one[0].TID != 3*n+1 {
+		t.Errorf("a byte is asked for: %v", one)
+	}
+	hits = nil
+	for next := range 2000 - n - 1 {
+		if len(hits) == 0 {
+			hits, _, _ = b.took(AllCPUs, takeBytes)
 		}
-		if next > 0 && hits[0].TID == 0 {
-			t.Fatal("a hit came twice")
+		if len(hits) == 0 || next > 0 && hits[0].TID == 0 {
+			t.Fatal("hits are missing, or one came twice")
 		}
 		hits = hits[1:]
 	}
-	if _, _, more := b.Take(AllCPUs, takeHits); more == nil {
+	if _, _, more := b.took(AllCPUs, takeBytes); more == nil {
 		t.Error("hits are left")
 	}
 	b.Add(hitOf(2000))
-	if hits, _, _ := b.Take(AllCPUs, takeHits); len(hits) != 1 || hits[0].TID != 2000 {
+	if hits, _, _ := b.took(AllCPUs, takeBytes); len(hits) != 1 || hits[0].TID != 2000 {
 		t.Errorf("after all were taken: %v", hits)
 	}
 	b.Add(hitOf(2001))
@@ -144,7 +158,7 @@ func TestBufferReaders(t *testing.T) {
 	for range 3 {
 		wg.Go(func() {
 			for {
-				hits, _, more := b.Take(AllCPUs, takeHits)
+				hits, _, more := b.took(AllCPUs, takeBytes)
 				if more != nil {
 					select {
 					case <-more:

@@ -10,6 +10,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/hit"
 )
@@ -32,6 +33,9 @@ type Shared interface {
 	User() uint32
 	// Poll gives the records of the user's events, as Core.Poll does those of all.
 	Poll(f func(*kprobes.Hit)) int
+	// Losses tells of records of the user's events that found the target's ring full, by definition and CPU, and that it has not told of
+	// before: of those that Poll has come upon, or of all. f must not call the Core.
+	Losses(all bool, f func(d *event.Def, cpu int, records uint64))
 	// Follow is Core.Sync.
 	Follow() error
 }
@@ -41,6 +45,9 @@ type sole struct{ *kprobes.Core }
 
 func (sole) User() uint32    { return 0 }
 func (s sole) Follow() error { return s.Sync() }
+func (s sole) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
+	engine.Of(s.Core).Losses(all, f)
+}
 
 // Instance is a trace instance.
 type Instance struct {
@@ -61,6 +68,7 @@ type Instance struct {
 
 	onlyPIDs, notPIDs map[int]bool // whose hits are taken, and not taken; of pollMu
 	snap              *buffer      // nil: there is none; of pollMu
+	woken             bool         // it is one of registry.woken
 
 	states  map[*entry]*state
 	set     *hit.Triggers // of pollMu
@@ -92,7 +100,7 @@ func New(core *kprobes.Core, o *Options) *Instance {
 	}
 	r := &registry{
 		core: core, shared: shared, names: newNames(core, o.Comm), instances: map[string]*Instance{}, entries: map[string]*entry{}, ids: map[int]bool{},
-		armings: map[*event.Def]*arming{}, woken: map[*Instance]bool{}, living: map[*Instance]bool{}, lines: map[*event.Synthetic]*hit.Event{},
+		armings: map[*event.Def]*arming{}, living: map[*Instance]bool{}, lines: map[*event.Synthetic]*hit.Event{},
 	}
 	in := newInstance(r, "", o.BufferSize)
 	r.first, r.instances[""] = in, in

@@ -36,12 +36,17 @@ func instance(t testing.TB, o *Options) (*testprog.Proc, *Instance) {
 
 func instanceOf(t testing.TB, prog *testprog.Proc, o *Options) (*testprog.Proc, *Instance) {
 	t.Helper()
+	return instanceWith(t, prog, nil, o)
+}
+
+func instanceWith(t testing.TB, prog *testprog.Proc, target *process.TargetOptions, o *Options) (*testprog.Proc, *Instance) {
+	t.Helper()
 	p, err := process.OpenUnwaited(prog.PID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	tg, err := process.Attach(p, nil)
+	tg, err := process.Attach(p, target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +314,7 @@ func TestPipeLoses(t *testing.T) {
 	n := int(prog.Counts("go 20000")["f_push"] - before["f_push"])
 	must(t, in.Enable("", "", false))
 	in.mu.Lock()
-	n -= int(in.lost()) // in the program's ring, if the machine is busy
+	n -= int(in.losses()) // in the program's ring, if the machine is busy
 	in.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	var b bytes.Buffer

@@ -111,25 +111,25 @@ func (p *Pipe) take(n int) <-chan struct{} {
 	}
 	p.text = nil
 	for len(p.text) < n {
-		hits, lost, more := p.buf().Take(p.cpu, max((n-len(p.text))/maxLine, 1))
+		runs, more := p.buf().Take(p.cpu, max((n-len(p.text))/lineGrows, 1))
 		if more != nil {
 			if len(p.text) > 0 {
 				break
 			}
 			return more
 		}
-		for _, l := range lost {
-			p.text = append(p.text, hit.LostLine(l)...)
-		}
-		for i := range hits {
-			p.text = p.print.Text(p.text, &hits[i])
+		for i := range runs {
+			if lost := runs[i].lost; lost > 0 {
+				p.text = append(p.text, hit.LostLine(hit.Loss{CPU: runs[i].cpu, Hits: lost})...)
+			}
+			runs[i].each(func(h *hit.Hit) { p.text = p.print.Text(p.text, h) })
 		}
 	}
 	return nil
 }
 
-// maxLine is a guess: few lines are longer.
-const maxLine = 256
+// lineGrows is a guess: how many times as long a line is as what the buffer counts its hit for.
+const lineGrows = 4
 
 // pipeText is how much text WritePipe writes at once, in bytes.
 const pipeText = 64 << 10

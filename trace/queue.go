@@ -10,34 +10,22 @@ import (
 type queue struct {
 	cpu   int
 	pages []*page
-	bytes int // that the pages' hits take
+	bytes int // that the pages' hits count for
 	first int // of pages[0]: hits that were taken
 
-	written, overrun, dropped, read uint64
-	lost                            uint64 // dropped since the last hit was taken
-}
+	written, overrun, dropped, missed, read uint64
 
-// page is a run of hits with the bytes of their records. What was written to it is never
-// changed, so that readers need no lock for what they have been given.
-type page struct {
-	hits []hit.Hit
-	came []uint64 // as many: the order among those of all CPUs
-	recs []byte
+	lost   uint64 // since the last hit was taken, before the first one that is kept
+	behind uint64 // since the last hit was kept
 }
-
-// A page is full when its hits or its bytes are.
-const (
-	pageHits = 64
-	pageRecs = 4 << 10
-	hitBytes = 120 // a hit.Hit takes, with its place in the order
-)
 
 // bufferStats is what the file stats of a CPU tells.
 type bufferStats struct {
 	Entries  uint64 // that are kept
 	Written  uint64 // since the buffer was cleared
 	Overrun  uint64 // of these: pushed out, and read by nobody
-	Dropped  uint64 // not taken, since the buffer was full and is not overwritten
+	Dropped  uint64 // not taken: the target's ring was full, or the buffer, which is not overwritten
+	Missed   uint64 // of these: the target's ring was full
 	Read     uint64 // taken out
 	Bytes    uint64
 	OldestNs uint64 // the time of the oldest entry; 0: there is none
@@ -48,6 +36,7 @@ func (s *bufferStats) add(o bufferStats) {
 	s.Written += o.Written
 	s.Overrun += o.Overrun
 	s.Dropped += o.Dropped
+	s.Missed += o.Missed
 	s.Read += o.Read
 	s.Bytes += o.Bytes
 	if s.OldestNs == 0 || o.OldestNs != 0 && o.OldestNs < s.OldestNs {
@@ -57,40 +46,45 @@ func (s *bufferStats) add(o bufferStats) {
 
 // add copies a hit into the queue, which keeps so many bytes.
 func (q *queue) add(h *hit.Hit, came uint64, size int, overwrite bool) {
-	n := hitBytes + len(h.Rec)
+	n := sizeOf(h)
 	if !overwrite && q.bytes+n > size {
-		q.dropped++
-		q.lost++
+		q.drop(1)
 		return
 	}
-	p := q.room(len(h.Rec))
-	at := len(p.recs)
-	p.recs = append(p.recs, h.Rec...)
-	p.hits, p.came = append(p.hits, *h), append(p.came, came)
-	p.hits[len(p.hits)-1].Rec = p.recs[at:len(p.recs):len(p.recs)]
+	if k := len(q.pages); k == 0 || q.behind > 0 || !q.pages[k-1].add(h, came) {
+		q.open(len(h.Rec)).add(h, came)
+	}
 	q.bytes += n
 	q.written++
-	q.trim(size)
+	if q.bytes > size {
+		q.trim(size)
+	}
+}
+
+// drop counts hits that came, and are not there.
+func (q *queue) drop(hits uint64) {
+	q.dropped += hits
+	q.behind += hits
 }
 
 // trim drops the oldest pages until no more than so many bytes are kept, or one page.
 func (q *queue) trim(size int) {
 	for q.bytes > size && len(q.pages) > 1 {
-		n := uint64(len(q.pages[0].hits) - q.first)
+		n := uint64(q.pages[0].n - q.first)
 		q.overrun += n
 		q.lost += n
 		q.forget()
 	}
 }
 
-// room gives a page that takes a record of so many bytes without moving what it has.
-func (q *queue) room(n int) *page {
-	if k := len(q.pages); k > 0 {
-		if p := q.pages[k-1]; len(p.hits) < pageHits && len(p.recs)+n <= cap(p.recs) {
-			return p
-		}
+// open begins a page, with room for a record of so many bytes, and as many more as it can have hits if they are like those of the page before.
+func (q *queue) open(bytes int) *page {
+	each := bytes
+	if k := len(q.pages); k > 0 && q.pages[k-1].n > 0 {
+		each = max(each, q.pages[k-1].used/q.pages[k-1].n)
 	}
-	p := &page{hits: make([]hit.Hit, 0, pageHits), came: make([]uint64, 0, pageHits), recs: make([]byte, 0, max(pageRecs, n))}
+	p := newPage(max(bytes, min(each*pageHits, pageRecs)))
+	p.lost, q.behind = q.behind, 0
 	q.pages = append(q.pages, p)
 	return p
 }
@@ -98,106 +92,101 @@ func (q *queue) room(n int) *page {
 // forget takes the oldest page out.
 func (q *queue) forget() {
 	p := q.pages[0]
-	for i := q.first; i < len(p.hits); i++ {
-		q.bytes -= hitBytes + len(p.hits[i].Rec)
+	for i := q.first; i < p.n; i++ {
+		q.bytes -= p.heads[i].size()
+	}
+	if q.first == 0 {
+		q.lost += p.lost
 	}
 	q.pages[0] = nil
 	q.pages, q.first = q.pages[1:], 0
 }
 
 func (q *queue) empty() bool {
-	return len(q.pages) == 0 || len(q.pages) == 1 && q.first == len(q.pages[0].hits)
+	return len(q.pages) == 0 || len(q.pages) == 1 && q.first == q.pages[0].n
 }
 
 // oldest is the next hit to be taken. Precondition: not empty.
-func (q *queue) oldest() *hit.Hit {
-	if q.first == len(q.pages[0].hits) {
-		return &q.pages[1].hits[0]
+func (q *queue) oldest() *head {
+	if q.first == q.pages[0].n {
+		return &q.pages[1].heads[0]
 	}
-	return &q.pages[0].hits[q.first]
+	return &q.pages[0].heads[q.first]
 }
 
-// oldestCame is its place in the order of all CPUs' hits. Precondition: not empty.
-func (q *queue) oldestCame() uint64 {
-	if q.first == len(q.pages[0].hits) {
-		return q.pages[1].came[0]
-	}
-	return q.pages[0].came[q.first]
-}
-
-// take takes the oldest hit out. Precondition: not empty.
-func (q *queue) take() hit.Hit {
-	if q.first == len(q.pages[0].hits) {
+// take takes hits out of the oldest page: those that came before another, such as count for so many bytes, and one at least. Precondition:
+// not empty.
+func (q *queue) take(before uint64, bytes int) (r run, size int) {
+	if q.first == q.pages[0].n {
 		q.forget()
 	}
-	h := q.pages[0].hits[q.first]
-	q.first++
-	q.bytes -= hitBytes + len(h.Rec)
-	q.read++
-	return h
-}
-
-// losses gives how many hits were lost since the last was taken, and starts anew.
-func (q *queue) losses() uint64 {
-	n := q.lost
-	q.lost = 0
-	return n
+	p := q.pages[0]
+	r = run{page: p, cpu: q.cpu, from: q.first, to: q.first}
+	if r.lost, q.lost = q.lost, 0; r.from == 0 {
+		r.lost += p.lost
+	}
+	for r.to < p.n && (size == 0 || size+p.heads[r.to].size() <= bytes && p.heads[r.to].came < before) {
+		size += p.heads[r.to].size()
+		r.to++
+	}
+	q.first = r.to
+	q.bytes -= size
+	q.read += uint64(r.to - r.from)
+	return r, size
 }
 
 func (q *queue) stats() bufferStats {
-	s := bufferStats{Written: q.written, Overrun: q.overrun, Dropped: q.dropped, Read: q.read, Bytes: uint64(q.bytes)}
+	s := bufferStats{Written: q.written, Overrun: q.overrun, Dropped: q.dropped, Missed: q.missed, Read: q.read, Bytes: uint64(q.bytes)}
 	for i, p := range q.pages {
-		s.Entries += uint64(len(p.hits))
+		s.Entries += uint64(p.n)
 		if i == 0 {
 			s.Entries -= uint64(q.first)
 		}
 	}
 	if !q.empty() {
-		s.OldestNs = q.oldest().Nanos
+		s.OldestNs = q.oldest().nanos
 	}
 	return s
 }
 
-// look is what a queue had at a moment.
-type look struct {
-	runs [][]hit.Hit
-	came [][]uint64
-}
-
-func (q *queue) look() *look {
-	l := &look{}
+// look is what a queue has now.
+func (q *queue) look() (runs []run) {
 	for i, p := range q.pages {
-		from := 0
+		r := run{page: p, cpu: q.cpu, to: p.n}
 		if i == 0 {
-			from = q.first
+			r.from = q.first
 		}
-		if from < len(p.hits) {
-			l.runs = append(l.runs, p.hits[from:len(p.hits):len(p.hits)])
-			l.came = append(l.came, p.came[from:len(p.came):len(p.came)])
+		if r.from < r.to {
+			runs = append(runs, r)
 		}
 	}
-	return l
+	return runs
 }
 
-// merged gives the hits of looks in the order in which they came. Their times tell that of one CPU only: clocks of a guest's may differ.
-func merged(looks []*look) iter.Seq[*hit.Hit] {
+// merged gives the hits of several queues' looks in the order in which they came. Their times tell that of one CPU only: clocks of a guest's
+// may differ.
+func merged(looks [][]run) iter.Seq[*hit.Hit] {
 	return func(yield func(*hit.Hit) bool) {
+		var h hit.Hit
 		for {
-			var first *look
-			for _, l := range looks {
-				if len(l.runs) > 0 && (first == nil || l.came[0][0] < first.came[0][0]) {
-					first = l
+			var first *[]run
+			var came uint64
+			for i := range looks {
+				if l := &looks[i]; len(*l) > 0 {
+					if c := (*l)[0].heads[(*l)[0].from].came; first == nil || c < came {
+						first, came = l, c
+					}
 				}
 			}
 			if first == nil {
 				return
 			}
-			h := &first.runs[0][0]
-			first.runs[0], first.came[0] = first.runs[0][1:], first.came[0][1:]
-			if len(first.runs[0]) == 0 {
-				first.runs, first.came = first.runs[1:], first.came[1:]
+			r := &(*first)[0]
+			h = r.hit(r.from, r.cpu)
+			if r.from++; r.from == r.to {
+				*first = (*first)[1:]
 			}
-			if !yield(h) {
+			if !yield(&h) {
 				return
 			}
 		}

@@ -41,30 +41,31 @@ func (r *registry) byHit(e *hit.Event) *entry {
 	return nil
 }
 
-// pack takes records of the CPU out of the buffer and makes pages of them, so many bytes of them or less. If there are none it gives what is
-// closed when some come.
+// pack takes records of the CPU out of the buffer and makes pages of them, about so many bytes. If there are none it gives what is closed when
+// some come.
 func (p *Pipe) pack(n int) <-chan struct{} {
-	const most = ringpage.PageSize / 32 // about what a page takes
-	p.text = p.text[:0:0]
-	for len(p.text) == 0 || len(p.text)+ringpage.PageSize <= n {
-		hits, lost, more := p.buf().Take(p.cpu, most)
+	for used := 0; used == 0 || n-used >= pageRest; used = p.pages.Used(p.cpu) {
+		runs, more := p.buf().Take(p.cpu, n-used)
 		if more != nil {
-			if len(p.text) > 0 {
+			if used > 0 {
 				break
 			}
 			return more
 		}
-		for _, l := range lost {
-			p.pages.Lost(p.cpu, l.Hits)
+		for i := range runs {
+			if runs[i].lost > 0 {
+				p.pages.Lost(p.cpu, runs[i].lost)
+			}
+			runs[i].each(p.add)
 		}
-		for i := range hits {
-			p.add(&hits[i])
-		}
-		p.pages.Flush(p.cpu)
-		p.text = append(p.text, p.pages.Pages(p.cpu)...)
 	}
+	p.pages.Flush(p.cpu)
+	p.text = bytes.Clone(p.pages.Pages(p.cpu))
 	return nil
 }
+
+// pageRest is how many bytes of a page may be left free at the end of a read: a longer record could need the next page.
+const pageRest = 512
 
 // add packs a record. One that is damaged is told of as lost.
 func (p *Pipe) add(h *hit.Hit) {

@@ -5,13 +5,20 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/ringpage"
+	"kprobes.dev/kprobes/internal/testprog"
+	"kprobes.dev/kprobes/target/process"
 )
 
 // rawPipes makes a raw reader of each CPU.
@@ -124,11 +131,77 @@ func TestRawPipeLoses(t *testing.T) {
 	must(t, in.Enable("", "", true))
 	n := goes(prog, 20000, "f_push")
 	must(t, in.Enable("", "", false))
-	in.mu.Lock()
-	n -= int(in.lost()) // in the program's ring, if the machine is busy
-	in.mu.Unlock()
 	ids, lost := packed(t, rest(t, in, rawPipes(in), ringpage.PageSize))
 	if got := ids[uint16(in.entries[key("kprobes", "a")].id)]; got+lost != n || got == 0 || lost == 0 {
 		t.Errorf("%d hits: %d records, %d told as lost", n, got, lost)
+	}
+}
+
+// What finds the program's ring full is told of by each file: by the pages of trace_pipe_raw, by lines of trace_pipe, as dropped events of stats, in
+// the head of trace, each for its CPU, and once.
+func TestRingLoses(t *testing.T) {
+	prog, in := instanceWith(t, testprog.Start(t, testprog.Build(t, "work"), "2"), &process.TargetOptions{Buffer: 64 << 10}, &Options{BufferSize: 64 << 20})
+	must(t, in.Write("p:a f_push v=%di"))
+	must(t, in.Enable("", "", true))
+	burst := func() (calls, lost int) {
+		t.Helper()
+		before := in.losses()
+		in.pollMu.Lock()
+		calls = goes(prog, 20_000, "f_push")
+		in.pollMu.Unlock()
+		if lost = int(in.losses() - before); lost == 0 {
+			t.Fatalf("nothing of %d calls is lost: the test shows nothing", calls)
+		}
+		in.drain()
+		return calls + goes(prog, 1, "f_push"), lost // what was lost is told before the next record
+	}
+
+	calls, lost := burst()
+	dropped, written := 0, 0
+	for cpu := range in.CPUs() {
+		n := 0
+		_, rest, _ := strings.Cut(text(t, func(w io.Writer) error { return in.WriteCPUStats(w, cpu) }), "dropped events: ")
+		_, err := fmt.Sscan(rest, &n)
+		must(t, err)
+		dropped += n
+		head := text(t, func(w io.Writer) error { return in.WriteCPUTrace(w, cpu) })
+		_, rest, _ = strings.Cut(head[:min(len(head), 200)], "entries-in-buffer/entries-written: ")
+		_, rest, _ = strings.Cut(rest, "/")
+		_, err = fmt.Sscan(rest, &n)
+		must(t, err)
+		written += n
+	}
+	if dropped != lost || written != calls {
+		t.Errorf("the ring lost %d of %d: stats say %d, and the heads of trace %d", lost, calls, dropped, written)
+	}
+	ids, told := packed(t, rest(t, in, rawPipes(in), 64<<10))
+	if got := ids[uint16(in.entries[key("kprobes", "a")].id)]; got+told != calls || told != lost {
+		t.Errorf("the ring lost %d of %d: pages have %d, and tell of %d", lost, calls, got, told)
+	}
+
+	calls, lost = burst()
+	in.drain()
+	p := in.Pipe()
+	var lines []byte
+	for {
+		b, err := p.Read(t.Context(), 1<<20, false)
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		must(t, err)
+		lines = append(lines, b...)
+	}
+	told = 0
+	for _, m := range regexp.MustCompile(`(?m)^CPU:\d+ \[LOST (\d+) EVENTS\]$`).FindAllSubmatch(lines, -1) {
+		n, _ := strconv.Atoi(string(m[1]))
+		told += n
+	}
+	if got := bytes.Count(lines, []byte(" a: (")); got+told != calls || told != lost {
+		t.Errorf("the ring lost %d of %d: trace_pipe has %d, and tells of %d", lost, calls, got, told)
+	}
+
+	in.Clear()
+	if head := text(t, in.WriteTrace); !strings.Contains(head, "entries-in-buffer/entries-written: 0/0 ") {
+		t.Errorf("behind Clear:\n%s", head)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/target"
@@ -59,6 +60,9 @@ func (r *registry) drain() {
 	r.poll() // what lies in the ring of a target with a clock of its own waits from when it was seen
 	time.Sleep(records.SettleTime)
 	r.poll()
+	r.pollMu.Lock()
+	defer r.pollMu.Unlock()
+	r.shared.Losses(true, r.lost)
 }
 
 // recorded says whether anything may have been recorded.
@@ -125,22 +129,41 @@ func (r *registry) poll() int {
 	r.pollMu.Lock()
 	defer r.pollMu.Unlock()
 	r.names.begin()
+	var last *hit.Event // of the hit before, and what has armed it
+	var of *arming
+	tid := -1
 	n := r.shared.Poll(func(h *hit.Hit) {
-		r.names.saw(h.TID)
+		if h.TID != tid {
+			tid = h.TID
+			r.names.saw(tid)
+		}
 		r.latest = max(r.latest, h.Nanos)
-		if a := r.armings[h.Event.Def]; a != nil {
-			a.take(h)
+		if h.Event != last {
+			last, of = h.Event, r.armings[h.Event.Def]
+		}
+		if of != nil {
+			of.take(h)
 		}
 	})
+	r.shared.Losses(false, r.lost)
 	if n == 0 {
 		return 0
 	}
 	r.names.look()
-	for in := range r.woken {
+	for _, in := range r.woken {
+		in.woken = false
 		in.buf.Wake()
 	}
 	clear(r.woken)
+	r.woken = r.woken[:0]
 	return n
+}
+
+// lost tells an instance of records of its event that found the target's ring full. Precondition: pollMu is held.
+func (r *registry) lost(d *event.Def, cpu int, hits uint64) {
+	if a := r.armings[d]; a != nil && a.in.on.Load() && a.in.taken(cpu) {
+		a.in.buf.Miss(cpu, hits)
+	}
 }
 
 // now is the time on the clock of the records, in nanoseconds: where that can not be read here, that of the latest record.
@@ -160,10 +183,13 @@ func (in *Instance) WriteTrace(w io.Writer) error { return in.writeTrace(w, in.b
 // writeTrace writes what a buffer has of a CPU, or of all.
 func (in *Instance) writeTrace(w io.Writer, buf *buffer, cpu int) error {
 	in.drain()
-	in.mu.Lock()
-	lost := in.lost() - in.before
-	in.mu.Unlock()
 	s, hits := buf.Look(cpu)
+	lost := s.Missed
+	if buf == in.buf && cpu == AllCPUs {
+		in.mu.Lock()
+		lost = in.losses() - in.before // also what was lost where no CPU is known
+		in.mu.Unlock()
+	}
 	bw := bufio.NewWriter(w)
 	p := in.printer()
 	if _, err := bw.WriteString(p.Header(s.Entries, s.Written+lost, in.cpus())); err != nil {
@@ -189,7 +215,7 @@ func (in *Instance) Clear() {
 
 func (in *Instance) clear() {
 	in.buf.Clear(AllCPUs)
-	in.before = in.lost()
+	in.before = in.losses()
 }
 
 // cpus is the number of CPUs that the target runs on; of no target, this machine's.
@@ -203,8 +229,8 @@ func (r *registry) cpus() int {
 	return runtime.NumCPU()
 }
 
-// lost counts the instance's records that found the target's ring full.
-func (in *Instance) lost() uint64 {
+// losses counts the instance's records that found the target's ring full, or the kernel's rings that it reads.
+func (in *Instance) losses() uint64 {
 	n := in.gone
 	for _, a := range in.made {
 		n += in.core.Counts(a.event).Lost

@@ -35,7 +35,7 @@ type registry struct {
 
 	pollMu  sync.Mutex // held while the Core's records are read
 	armings map[*event.Def]*arming
-	woken   map[*Instance]bool // whose buffer has got records, since readers were woken
+	woken   []*Instance        // whose buffer has got records, since readers were woken
 	living  map[*Instance]bool // that have not ended
 	latest  uint64             // the time of a record, in nanoseconds
 	synths  hit.Synthetics

@@ -270,7 +270,10 @@ func (in *Instance) put(h *hit.Hit) {
 		return
 	}
 	in.buf.Add(h)
-	in.woken[in] = true
+	if !in.woken {
+		in.woken = true
+		in.registry.woken = append(in.registry.woken, in)
+	}
 }
 
 // reserve is told by the set whether triggers need the snapshot.

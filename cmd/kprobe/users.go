@@ -14,6 +14,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/holder"
@@ -134,14 +135,22 @@ type user struct {
 	con  *console
 	id   uint32
 	take func(*hit.Hit)
-	n    atomic.Int64 // hits that it was given
-	last bool         // nobody else was left when it ended
+	asks func(*hit.Hit)  // takes hits in place of take, while records are read for it; nil: it does not; of host.pollMu
+	n    atomic.Int64    // hits that it was given
+	lost map[loss]uint64 // records that its mount is to tell of; nil: it has none, and counts tell all; of host.pollMu
+	last bool            // nobody else was left when it ended
 	// How its events were armed when they were taken out.
 	tactics map[*kprobes.Event]string
 
 	mu    sync.Mutex
 	errs  []error // of changes in the target, not told yet
 	ended bool
+}
+
+// loss is of what records were lost: on which CPU.
+type loss struct {
+	of  *event.Def
+	cpu int
 }
 
 // asked is what a command line asks of the target as a whole.
@@ -283,15 +292,45 @@ func (u *user) Poll(func(*hit.Hit)) int {
 func (h *host) poll() {
 	h.pollMu.Lock()
 	defer h.pollMu.Unlock()
-	h.base.Core().Poll(h.give)
+	h.read()
 }
 
-// give gives a hit to the user whose event it is of. Precondition: h.pollMu is held.
-func (h *host) give(one *hit.Hit) {
-	if u := h.takers[one.Event.Def.User]; u != nil {
-		u.n.Add(1)
-		u.take(one)
+// read reads records, and gives each to the user whose event it is of. Precondition: h.pollMu is held.
+func (h *host) read() {
+	var last *hit.Event // of the hit before, and whose it is
+	var u *user
+	n := 0 // hits of it, that are not counted yet
+	count := func() {
+		if u != nil {
+			u.n.Add(int64(n))
+		}
+		n = 0
 	}
+	h.base.Core().Poll(func(one *hit.Hit) {
+		if one.Event != last {
+			count()
+			last, u = one.Event, h.takers[one.Event.Def.User]
+		}
+		n++
+		switch {
+		case u == nil:
+		case u.asks != nil:
+			u.asks(one)
+		default:
+			u.take(one)
+		}
+	})
+	count()
+	h.losses(false)
+}
+
+// losses notes for each user that asks for it what was lost of its events. Precondition: h.pollMu is held.
+func (h *host) losses(all bool) {
+	engine.Of(h.base.Core()).Losses(all, func(d *event.Def, cpu int, records uint64) {
+		if u := h.takers[d.User]; u != nil && u.lost != nil {
+			u.lost[loss{d, cpu}] += records
+		}
+	})
 }
 
 // Sync tells each user what went wrong.
@@ -410,13 +449,41 @@ type mountUser struct {
 	hits *pending
 }
 
+func newMountUser(u *user, hits *pending) mountUser {
+	u.h.pollMu.Lock()
+	defer u.h.pollMu.Unlock()
+	u.lost = map[loss]uint64{}
+	return mountUser{u, hits}
+}
+
 // User implements trace.Shared.
 func (m mountUser) User() uint32 { return m.u.id }
 
-// Poll implements trace.Shared.
+// Poll implements trace.Shared. Hits that others have read for the user come first.
 func (m mountUser) Poll(f func(*hit.Hit)) int {
-	m.u.Poll(nil)
-	return m.hits.give(f)
+	h := m.u.h
+	h.pollMu.Lock()
+	defer h.pollMu.Unlock()
+	n := m.hits.give(f)
+	m.u.n.Store(0)
+	m.u.asks = f
+	h.read()
+	m.u.asks = nil
+	return n + int(m.u.n.Load())
+}
+
+// Losses implements trace.Shared.
+func (m mountUser) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
+	h := m.u.h
+	h.pollMu.Lock()
+	defer h.pollMu.Unlock()
+	if all {
+		h.losses(true)
+	}
+	for l, records := range m.u.lost {
+		f(l.of, l.cpu, records)
+	}
+	clear(m.u.lost)
 }
 
 // Follow implements trace.Shared. The verb itself looks whether the target has ended, and tells what goes wrong.

@@ -108,7 +108,7 @@ func (c *Core) show(e *Event) error {
 		v := &records.View{Unknown: id == e.tail, Read: &e.read, Waits: e.internalProbe, Event: hit.Event{
 			Def: e.Given, Group: e.Group, Name: e.Name, Return: e.Def.Kind == event.Return,
 			Addr: e.Place.Addr, Prog: e.Prog, ArgsOff: e.argsOffset(w),
-		}, Filter: e.filter, InCode: e.work.Filter != nil, Filtered: &e.failed}
+		}, Filter: e.filter, InCode: e.work.Filter != nil, Filtered: &e.failed, Counts: e.work.CountPassing}
 		if err := c.records.Show(id, lo, hi, v); err != nil {
 			return err
 		}

@@ -8,6 +8,12 @@ import (
 // Poll reads the records that are there. It does not take the lock of changes.
 func (c *Core) Poll(f func(*hit.Hit)) int { return c.records.Poll(f) }
 
+// Losses tells of records that found the target's ring full, by definition and CPU, which it has not told of before: of those that Poll has come upon,
+// or of all. It does not take the lock of changes.
+func (c *Core) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
+	c.records.Losses(all, f)
+}
+
 // Ended says whether the target is gone: no record will come any more.
 func (c *Core) Ended() bool { return c.can.Ended != nil && c.can.Ended() }
 

@@ -78,6 +78,7 @@ func (s *shard) pullLocked(now uint64) bool {
 		return false
 	}
 	s.badHead = false
+	s.crowd((head-s.tail)&posMask, s.rd.ring.LockedUnits())
 	from, more := s.tail, false
 	for s.tail != head {
 		if more = s.full(); more {

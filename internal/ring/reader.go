@@ -68,6 +68,7 @@ type Reader struct {
 	known   []sighting      // with hold: what was the youngest record when
 	ripened uint64          // with hold: records up to this time are to be given out
 	bounds  []atomic.Uint32 // per event: smallest size in units << 16 | largest
+	highest atomic.Uint32   // one more than the highest event of bounds
 	read    []uint64        // per event
 	stats   Stats
 	last    uint64 // time of the record given out last
@@ -109,7 +110,12 @@ func (rd *Reader) Allow(event uint32, smallest, largest int) error {
 	}
 	up := func(n int) uint32 { return uint32(n+unit-1) / unit }
 	rd.bounds[event].Store(up(smallest)<<16 | up(largest))
-	return nil
+	for {
+		n := rd.highest.Load()
+		if n > event || rd.highest.CompareAndSwap(n, event+1) {
+			return nil
+		}
+	}
 }
 
 // Poll gives out the records that are complete and older than the margin, in the order

@@ -32,6 +32,9 @@ type shard struct {
 	stall   Stall // locked: what keeps the shard from being read, if stalled
 	stalled bool
 	badHead bool // the stall is a head that cannot be
+
+	crowded int               // how often Losses is to look at it
+	lost    map[uint32]uint64 // what Losses has told of, by event
 }
 
 // entry is a record in buf.
@@ -84,6 +87,7 @@ func (s *shard) pullRseq(now uint64) bool {
 		s.setTail(head)
 		return false
 	}
+	s.crowd(head-s.tail, s.units())
 	for s.tail != head {
 		if s.full() {
 			return true

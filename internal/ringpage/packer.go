@@ -148,6 +148,15 @@ func (p *Packer) Lost(cpu int, n uint64) {
 // Flush closes the page of a CPU that is being written to, so that Pages gives it.
 func (p *Packer) Flush(cpu int) { p.stream(cpu).close() }
 
+// Used is how many bytes the pages of a CPU take that Pages has not given: of the one that is being written to, what is written.
+func (p *Packer) Used(cpu int) int {
+	s := p.stream(cpu)
+	if s.open {
+		return s.next
+	}
+	return len(s.pages)
+}
+
 // CPUs is one more than the highest CPU that was named.
 func (p *Packer) CPUs() int { return len(p.cpus) }
 

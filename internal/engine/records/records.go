@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
@@ -50,6 +51,8 @@ type View struct {
 	Filter   *fetch.Filter
 	InCode   bool
 	Filtered *atomic.Uint64
+	// Counts: there are no records, and what is counted as lost are hits that do not pass the filter.
+	Counts bool
 	// Waits: the record says that a thread of the target waits for an answer, and is given to nobody.
 	Waits bool
 }
@@ -146,6 +149,21 @@ func (rs *Reader) Poll(f func(*hit.Hit)) int {
 	rs.damaged()
 	rs.early.give(rs.early.limit(rs.clock, until), f)
 	return n + rs.early.taken()
+}
+
+// Losses tells of records that found the target's ring full, by definition and CPU, and that it has not told of before: of those that Poll has come
+// upon, or of all. f must not call the reader.
+func (rs *Reader) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.reader == nil {
+		return
+	}
+	rs.reader.Losses(all, func(event uint32, cpu int, records uint64) {
+		if v := rs.views.get(int(event)); v != nil && !v.Counts && !v.Waits {
+			f(v.Event.Def, cpu, records)
+		}
+	})
 }
 
 // Close closes the target, and reads all that is left: no probe is armed any more and no thread can

@@ -1,0 +1,137 @@
+package trace
+
+import "kprobes.dev/kprobes/internal/hit"
+
+// page is a run of hits of one CPU, with their records. What was written to it is never changed, and stays where it is, so that readers need
+// no lock for what they have been given. What the garbage collector must look at comes first.
+type page struct {
+	events [pageEvents]*hit.Event
+	rare   *[pageHits]rare // of hits that have any; nil: none has
+	recs   []byte          // as many as there is room for
+	lost   uint64          // hits that were lost before the first one
+	named  int             // events that are set
+	n      int             // hits
+	used   int             // of recs
+	heads  [pageHits]head
+}
+
+// A page is full when its hits are, its events or the bytes of its records.
+const (
+	pageHits   = 64
+	pageEvents = 8
+	pageRecs   = 4 << 10 // bytes; a longer record has a page of its own
+	headBytes  = 48      // of a head
+)
+
+// head is what a hit has beside its record. It holds no pointers: a buffer has millions of hits.
+type head struct {
+	came, nanos  uint64 // came: the place in the order of all CPUs' hits
+	goID, caller uint64
+	tid          uint32
+	off, bytes   uint32 // of the record
+	event, flags uint8
+}
+
+// What flags of a head says.
+const (
+	flagUnknown = 1 << iota
+	flagNoStack
+	flagStackOnly
+	flagRare
+)
+
+// rare is what few hits have.
+type rare struct {
+	ip      uint64
+	before  bool
+	comm    string
+	context [8]byte
+}
+
+func rareOf(h *hit.Hit) rare { return rare{h.IP, h.Before, h.Comm, h.Context} }
+
+// newPage makes a page with room for so many bytes of records.
+func newPage(bytes int) *page { return &page{recs: make([]byte, bytes)} }
+
+// add copies a hit into the page, if it has room.
+func (p *page) add(h *hit.Hit, came uint64) bool {
+	if p.n == pageHits || p.used+len(h.Rec) > len(p.recs) {
+		return false
+	}
+	event, ok := p.event(h.Event)
+	if !ok {
+		return false
+	}
+	to := &p.heads[p.n]
+	*to = head{came: came, nanos: h.Nanos, goID: h.GoID, caller: h.Caller, tid: uint32(h.TID), off: uint32(p.used), bytes: uint32(len(h.Rec)), event: event}
+	to.flags = flagIf(h.Unknown, flagUnknown) | flagIf(h.NoStack, flagNoStack) | flagIf(h.StackOnly, flagStackOnly)
+	if r := rareOf(h); r != (rare{}) {
+		if p.rare == nil {
+			p.rare = new([pageHits]rare)
+		}
+		p.rare[p.n] = r
+		to.flags |= flagRare
+	}
+	p.used += copy(p.recs[p.used:], h.Rec)
+	p.n++
+	return true
+}
+
+func flagIf(is bool, flag uint8) uint8 {
+	if is {
+		return flag
+	}
+	return 0
+}
+
+// event gives the number of an event in the page.
+func (p *page) event(e *hit.Event) (n uint8, ok bool) {
+	for i := p.named - 1; i >= 0; i-- {
+		if p.events[i] == e {
+			return uint8(i), true
+		}
+	}
+	if p.named == pageEvents {
+		return 0, false
+	}
+	p.events[p.named] = e
+	p.named++
+	return uint8(p.named - 1), true
+}
+
+// sizeOf is what a hit counts for of what a buffer keeps, in bytes.
+func sizeOf(h *hit.Hit) int { return headBytes + len(h.Rec) }
+
+func (h *head) size() int { return headBytes + int(h.bytes) }
+
+// hit makes the hit that it was of what is kept of it. Its record is the page's.
+func (p *page) hit(i, cpu int) hit.Hit {
+	k := &p.heads[i]
+	h := hit.Hit{
+		Event: p.events[k.event], Nanos: k.nanos, CPU: cpu, TID: int(k.tid), GoID: k.goID, Caller: k.caller,
+		Unknown: k.flags&flagUnknown != 0, NoStack: k.flags&flagNoStack != 0, StackOnly: k.flags&flagStackOnly != 0,
+		Rec: p.recs[k.off : k.off+k.bytes : k.off+k.bytes],
+	}
+	if k.flags&flagRare != 0 {
+		r := &p.rare[i]
+		h.IP, h.Before, h.Comm, h.Context = r.ip, r.before, r.comm, r.context
+	}
+	return h
+}
+
+// run is a part of a page.
+type run struct {
+	*page
+	cpu      int
+	from, to int
+	lost     uint64 // hits that were lost before the first one
+}
+
+// each gives the hits of a run, each until the next.
+func (r *run) each(f func(h *hit.Hit)) {
+	var h hit.Hit
+	for i := r.from; i < r.to; i++ {
+		h = r.hit(i, r.cpu)
+		f(&h)
+	}
+}
