@@ -22,7 +22,7 @@ import (
 
 // mounted is a `kprobe mount` that runs.
 type mounted struct {
-	t    *testing.T
+	t    testing.TB
 	dir  string
 	cmd  *exec.Cmd
 	errs *locked
@@ -30,12 +30,12 @@ type mounted struct {
 }
 
 // mount mounts the files of a process.
-func mount(t *testing.T, p *testprog.Proc) *mounted {
+func mount(t testing.TB, p *testprog.Proc) *mounted {
 	t.Helper()
 	return mountAt(t, t.TempDir(), "-p", pid(p))
 }
 
-func mountAt(t *testing.T, dir string, args ...string) *mounted {
+func mountAt(t testing.TB, dir string, args ...string) *mounted {
 	t.Helper()
 	m := &mounted{t: t, dir: dir, cmd: command(t, append([]string{"mount", dir}, args...)...), errs: &locked{}, done: make(chan error, 1)}
 	m.cmd.Stderr = m.errs
@@ -64,7 +64,7 @@ func (m *mounted) ended() error {
 }
 
 // sh runs a script of the shell in a directory, and gives what it prints, errors too.
-func sh(t *testing.T, dir, script string) string {
+func sh(t testing.TB, dir, script string) string {
 	t.Helper()
 	var out bytes.Buffer
 	cmd := exec.Command("/bin/sh", "-c", script)

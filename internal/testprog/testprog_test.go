@@ -528,6 +528,17 @@ func TestStackkeys(t *testing.T) {
 	}
 }
 
+// The program of rate makes no call early.
+func TestRate(t *testing.T) {
+	p := Start(t, Build(t, "rate"))
+	p.Counts("rate 2000000")
+	for want := uint64(20_000); want <= 40_000; want += 20_000 {
+		if n := p.Counts("go 20000"); n["calls"] != want || n["ns"] < 9_900_000 || n["bad"] != 0 {
+			t.Errorf("%d calls, 20000 of them at 2 million a second: %v", want, n)
+		}
+	}
+}
+
 // The program of stacks does the same each time.
 func TestStacks(t *testing.T) {
 	exe := Build(t, "stacks")
@@ -541,7 +552,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)
