@@ -7,6 +7,9 @@ import (
 	"kprobes.dev/kprobes/internal/ringpage"
 )
 
+// PageSize is the bytes of a page of CPURawPipe.
+const PageSize = ringpage.PageSize
+
 // CPURawPipe is CPUPipe in binary form: pages of 4096 bytes of the kernel's ring buffer, as per_cpu/cpuN/trace_pipe_raw has them. Records are
 // laid out as the files format say; text that was written by Mark, synthetic events and stacks are records of the kernel's print event.
 // A page says how many records were lost before it.

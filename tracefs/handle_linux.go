@@ -21,17 +21,20 @@ type handle struct {
 }
 
 // Read answers read(2). A signal ends it where it waits. The target's own threads get no answer: a change of
-// the target, which others may be waiting for, would have to wait for them. What is read for the page cache (sendfile(2), splice(2), mmap(2)) is refused, since the cache holds no text that is
-// made anew each time, and no stream: who copies files calls read(2) then. Those reads come without a lock owner, and read(2)'s with one
-// (fuse_read_folio and fuse_direct_io, Linux 6.18).
+// the target, which others may be waiting for, would have to wait for them. What is read for the page cache (sendfile(2), splice(2), mmap(2)) comes
+// without a lock owner, and read(2)'s with one (fuse_read_folio and fuse_direct_io, Linux 6.18): see tracefile.Handle.Page. Who is refused calls
+// read(2) then.
 func (h *handle) Read(ctx context.Context, req *fuse.ReadRequest, resp *fuse.ReadResponse) error {
-	if req.Flags&fuse.ReadLockOwner == 0 {
-		return syscall.EINVAL
-	}
 	if err := h.f.refused(req.Pid); err != nil {
 		return err
 	}
-	b, err := h.h.Read(ctx, req.Offset, req.Size, req.FileFlags&fuse.OpenNonblock == 0)
+	var b []byte
+	var err error
+	if cached := req.Flags&fuse.ReadLockOwner == 0; cached {
+		b, err = h.h.Page(ctx, req.Offset, req.Size)
+	} else {
+		b, err = h.h.Read(ctx, req.Offset, req.Size, req.FileFlags&fuse.OpenNonblock == 0)
+	}
 	switch {
 	case h.f.gone.Load(): // it has waited until now
 		return syscall.ENODEV

@@ -38,6 +38,7 @@ type node struct {
 	f    *filesystem
 	path string
 	mode os.FileMode // when it was looked up
+	size uint64      // that stat(2) tells
 }
 
 var (
@@ -45,15 +46,19 @@ var (
 	group = uint32(os.Getegid())
 )
 
-// fileSize is what stat(2) tells of each file, as in sysfs: the length of a text is known when it is read. sendfile(2) and splice(2)
-// take 0 for the end, and ask nobody; so they ask, and are refused: see handle.Read.
-const fileSize = 4096
+// What stat(2) tells of a file of text, as in sysfs: the length of a text is known when it is read. sendfile(2) and splice(2)
+// take 0 for the end, and ask nobody; so they ask, and are refused: see handle.Read. Those of a stream in binary form, which get what they ask
+// for, never come to its end.
+const (
+	textSize   = 4096
+	streamSize = 1 << 62
+)
 
 // Attr tells what stat(2) does, and fstat(2) of a file that has gone.
 func (n *node) Attr(_ context.Context, a *fuse.Attr) error {
 	a.Valid, a.Mode, a.Uid, a.Gid, a.Nlink = 0, n.mode, owner, group, 1
 	if n.mode.IsRegular() {
-		a.Size, a.Blocks = fileSize, fileSize/512
+		a.Size, a.Blocks = n.size, textSize/512
 	}
 	return nil
 }
@@ -88,7 +93,10 @@ func (n *node) Lookup(ctx context.Context, req *fuse.LookupRequest, resp *fuse.L
 	if err != nil {
 		return nil, failed(err)
 	}
-	child.mode, resp.EntryValid = f.Mode, 0
+	child.mode, child.size, resp.EntryValid = f.Mode, textSize, 0
+	if f.Paged() {
+		child.size = streamSize
+	}
 	return child, child.Attr(ctx, &resp.Attr)
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/guestkit"
+	"kprobes.dev/kprobes/internal/ringpage"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -444,6 +446,80 @@ func TestMountCopies(t *testing.T) {
 		p.Counts("go 2")
 		m.is("timeout 20 "+head+" -n 2 trace_pipe 2>/dev/null | grep -c look:", "2\n") // GNU's would like to seek, as at a kernel's
 	}
+}
+
+// TestMountSplice has a stream in binary form spliced, which gives whole pages, and never waits. A page that is taken in parts is one page.
+func TestMountSplice(t *testing.T) {
+	p := program(t, "rate")
+	m := mount(t, p)
+	m.is("echo 'p:a rate_call' > kprobe_events; echo 1 > events/kprobes/a/enable", "")
+	var set unix.CPUSet
+	set.Set(0)
+	if err := unix.SchedSetaffinity(p.PID, &set); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(m.dir, "per_cpu/cpu0/trace_pipe_raw"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	spliced := func(n int) (b []byte, err error) {
+		got, err := unix.Splice(int(f.Fd()), nil, int(w.Fd()), nil, n, 0)
+		if err != nil || got == 0 {
+			return nil, err
+		}
+		b = make([]byte, got)
+		if _, err := io.ReadFull(r, b); err != nil {
+			t.Fatal(err)
+		}
+		return b, nil
+	}
+	if b, err := spliced(ringpage.PageSize); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("of no records: %d bytes, %v, want EAGAIN", len(b), err)
+	}
+	const calls = 3000
+	right(t, p, fmt.Sprintf("go %d", calls))
+	m.is("grep entries per_cpu/cpu0/stats", fmt.Sprintf("entries: %d\n", calls)) // all have come
+	var pages []byte
+	for _, n := range []int{1000, 3000, 96, 5000, 3 * ringpage.PageSize, 3 * ringpage.PageSize} {
+		b, err := spliced(n)
+		if err != nil {
+			t.Fatalf("%d bytes behind %d: %v", n, len(pages), err)
+		}
+		pages = append(pages, b...)
+	}
+	for records := 0; records < calls; {
+		records = 0
+		for page := range slices.Chunk(pages[:len(pages)/ringpage.PageSize*ringpage.PageSize], ringpage.PageSize) {
+			if _, err := ringpage.Read(page, func(uint64, []byte) error { records++; return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b, err := spliced(64 << 10)
+		if err != nil && !errors.Is(err, unix.EAGAIN) {
+			t.Fatal(err)
+		}
+		if len(b) == 0 && records != calls {
+			t.Fatalf("%d records of %d", records, calls)
+		}
+		pages = append(pages, b...)
+	}
+	right(t, p, "go 1000")
+	m.is("grep entries per_cpu/cpu0/stats", "entries: 1000\n")
+	part := make([]byte, 100)
+	if n, err := f.Read(part); n != len(part) || err != nil {
+		t.Fatal(n, err)
+	}
+	if b, err := spliced(ringpage.PageSize); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("from the middle of a page: %d bytes, %v, want EINVAL", len(b), err)
+	}
+	m.is("stat -c %b per_cpu/cpu0/trace_pipe_raw", "8\n")
 }
 
 // firstByte reads the first byte of a mapping. The signal for a page that is not there is an error.

@@ -56,7 +56,7 @@ mount --bind kallsyms /proc/kallsyms
 	expect(`trace-cmd report -i x.dat -R`, 3, " dfd=")
 	expect(`trace-cmd reset; grep -c . /sys/kernel/tracing/kprobe_events || true`, 1, "0\n") // with all events
 	define()
-	expect(`trace-cmd record --nosplice -o y.dat -e g $HIT chown 40 0; trace-cmd report -i y.dat`, 40, ` name="/no/such" u=7`)
+	expect(`trace-cmd record -o y.dat -e g $HIT chown 40 0; trace-cmd report -i y.dat`, 40, ` name="/no/such" u=7`)
 	expect(`trace-cmd start -e g:e; echo told > /sys/kernel/tracing/trace_marker; trace-cmd extract -o z.dat; trace-cmd report -i z.dat`, 1, "told")
 	expect(`trace-cmd hist -i y.dat`, 1, " e #40\n")
 	expect(`trace-cmd clear; trace-cmd show`, 0, "u=7")

@@ -18,6 +18,12 @@ type Handle struct {
 	pipe  *trace.Pipe
 	text  whole
 	close func()
+
+	cached struct { // what Page gave last
+		mu     sync.Mutex
+		offset int64
+		page   []byte
+	}
 }
 
 // Open opens a file that is no directory, until Close. ENODEV: its instance has just been removed.
@@ -47,6 +53,9 @@ func (f *File) Streams() bool { return f.pipe != nil }
 // Streams is that of the file.
 func (h *Handle) Streams() bool { return h.pipe != nil }
 
+// Paged says whether the file is a stream in binary form, whose pages Page gives.
+func (f *File) Paged() bool { return f.pages }
+
 // Stream writes what a file that Streams gives, until ctx ends, or w or flush fails: see trace.Pipe.WriteTo.
 func (h *Handle) Stream(ctx context.Context, w io.Writer, flush func() error) error {
 	return h.pipe.WriteTo(ctx, w, flush)
@@ -67,6 +76,31 @@ func (h *Handle) Read(ctx context.Context, offset int64, n int, wait bool) ([]by
 		return nil, unix.EINVAL
 	}
 	return h.text.read(h.f, offset, n)
+}
+
+// Page gives what the page cache gets at an offset, for splice(2) and sendfile(2): of a stream in binary form the next page or, at the offset of the last
+// one, that again. EAGAIN: there is none now; EINVAL: the stream was read to the middle of a page, or it is none in binary form: the cache
+// holds no text that is made anew each time, and none that is read once.
+func (h *Handle) Page(ctx context.Context, offset int64, n int) ([]byte, error) {
+	if !h.f.pages || n != trace.PageSize {
+		return nil, unix.EINVAL
+	}
+	h.cached.mu.Lock()
+	defer h.cached.mu.Unlock()
+	if h.cached.page != nil && h.cached.offset == offset {
+		return h.cached.page, nil
+	}
+	b, err := h.Read(ctx, offset, n, false)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(b) == 0:
+		return nil, unix.EAGAIN // a snapshot ends
+	case len(b) != n:
+		return nil, unix.EINVAL
+	}
+	h.cached.offset, h.cached.page = offset, b
+	return b, nil
 }
 
 // Write takes what one write(2) of a thread gives, wherever, and tells how much of it was taken. EINVAL: the file can not be written.

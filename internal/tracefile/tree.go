@@ -40,6 +40,8 @@ type File struct {
 	closed func()
 	// pipe: reading takes records out of the buffer.
 	pipe func() *trace.Pipe
+	// pages: pipe gives them in binary form.
+	pages bool
 	// in is kept while the file is open.
 	in *trace.Instance
 	// gone says of a file that has been opened whether the event that it is about has gone; nil: it stays.
