@@ -111,7 +111,7 @@ func (g *histogramming) run(args, cmd []string) error {
 	if t.printed, err = newLines(lineOptions{con: f.con, path: f.out, format: f.format, stat: true, count: f.count}); err != nil {
 		return err
 	}
-	t.hits = newHitQueue(func(h *hit.Hit) { g.hit(t, h) }, t.printed.flush)
+	t.hits = newHitQueue(func(h *hit.Hit) { g.hit(t, h) }, func(hit.Loss) {}, t.printed.flush)
 	t.end = f.con.catchEnd(t.hits.takeAll)
 	return errors.Join(t.run(defs, cmd), t.close())
 }

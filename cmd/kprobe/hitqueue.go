@@ -2,8 +2,10 @@ package main
 
 import (
 	"maps"
+	"slices"
 	"sync"
 
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/hit"
 )
 
@@ -17,7 +19,7 @@ type hitQueue struct {
 
 	in   sync.Mutex // held by who adds
 	cur  *batch
-	lost map[*hit.Event]uint64
+	lost map[*hit.Event]uint64 // since nobody printed them
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -29,8 +31,33 @@ type hitQueue struct {
 
 // batch is a run of hits with the bytes of their records.
 type batch struct {
-	hits []hit.Hit
-	recs []byte
+	hits   []hit.Hit
+	recs   []byte
+	losses []queuedLoss // in their order
+}
+
+// queuedLoss is hits of a CPU that were lost.
+type queuedLoss struct {
+	hit.Loss
+	before int // so many hits of the batch came before
+}
+
+func (b *batch) empty() bool { return len(b.hits)+len(b.losses) == 0 }
+
+func (b *batch) clear() { b.hits, b.recs, b.losses = b.hits[:0], b.recs[:0], b.losses[:0] }
+
+// each hands out what is in a batch.
+func (b *batch) each(f func(*hit.Hit), lose func(hit.Loss)) {
+	losses := b.losses
+	for i := range b.hits {
+		for ; len(losses) > 0 && losses[0].before == i; losses = losses[1:] {
+			lose(losses[0].Loss)
+		}
+		f(&b.hits[i])
+	}
+	for i := range losses {
+		lose(losses[i].Loss)
+	}
 }
 
 const (
@@ -38,8 +65,8 @@ const (
 	maxBatches = 1024
 )
 
-// newHitQueue starts the goroutine: f gets each hit, idle is called when none is left.
-func newHitQueue(f func(*hit.Hit), idle func()) *hitQueue {
+// newHitQueue starts the goroutine: f gets each hit, lose is told of those that are lost, idle is called when none is left.
+func newHitQueue(f func(*hit.Hit), lose func(hit.Loss), idle func()) *hitQueue {
 	q := &hitQueue{done: make(chan struct{}), lost: map[*hit.Event]uint64{}, max: maxBatches}
 	q.changed.L = &q.mu
 	q.free.New = func() any { return &batch{recs: make([]byte, 0, batchBytes+64<<10)} }
@@ -51,10 +78,8 @@ func newHitQueue(f func(*hit.Hit), idle func()) *hitQueue {
 			if b == nil {
 				return
 			}
-			for i := range b.hits {
-				f(&b.hits[i])
-			}
-			b.hits, b.recs = b.hits[:0], b.recs[:0]
+			b.each(f, lose)
+			b.clear()
 			q.free.Put(b)
 			if last {
 				idle()
@@ -98,6 +123,13 @@ func (q *hitQueue) add(h *hit.Hit) {
 	}
 }
 
+// lose takes hits of a CPU that were lost on their way here.
+func (q *hitQueue) lose(_ *event.Def, cpu int, hits uint64) {
+	q.in.Lock()
+	defer q.in.Unlock()
+	q.cur.losses = append(q.cur.losses, queuedLoss{hit.Loss{CPU: cpu, Hits: hits}, len(q.cur.hits)})
+}
+
 // flush hands on what has been taken, if the printer has begun with all that it was handed before. Else the next flush does, and
 // the batch goes on filling: many small ones would use up the room.
 func (q *hitQueue) flush() {
@@ -113,21 +145,31 @@ func (q *hitQueue) flush() {
 
 // handOn hands on what has been taken, or loses it if there is no room. Precondition: q.in is held.
 func (q *hitQueue) handOn() {
-	if len(q.cur.hits) == 0 {
+	if q.cur.empty() {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.full) >= q.max && !q.endless {
-		for i := range q.cur.hits {
-			q.lost[q.cur.hits[i].Event]++
-		}
-		q.cur.hits, q.cur.recs = q.cur.hits[:0], q.cur.recs[:0]
+		q.drop()
 		return
 	}
 	q.full = append(q.full, q.cur)
 	q.cur = q.free.Get().(*batch)
 	q.changed.Signal()
+}
+
+// drop loses what has been taken. Precondition: q.in is held.
+func (q *hitQueue) drop() {
+	lost := map[int]uint64{}
+	q.cur.each(func(h *hit.Hit) {
+		q.lost[h.Event]++
+		lost[h.CPU]++
+	}, func(l hit.Loss) { lost[l.CPU] += l.Hits })
+	q.cur.clear()
+	for _, cpu := range slices.Sorted(maps.Keys(lost)) {
+		q.cur.losses = append(q.cur.losses, queuedLoss{Loss: hit.Loss{CPU: cpu, Hits: lost[cpu]}})
+	}
 }
 
 // losses are the hits that were lost, by event.

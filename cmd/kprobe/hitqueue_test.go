@@ -12,25 +12,31 @@ import (
 func TestHitQueueLoses(t *testing.T) {
 	evs := [2]hit.Event{{Name: "a"}, {Name: "b"}}
 	printed, goOn := map[*hit.Event]uint64{}, make(chan struct{})
+	told := map[int]uint64{}
 	q := newHitQueue(func(h *hit.Hit) {
 		<-goOn
 		printed[h.Event]++
-	}, func() {})
+	}, func(l hit.Loss) { told[l.CPU] += l.Hits }, func() {})
 	q.max = 4
 	added, rec := map[*hit.Event]uint64{}, make([]byte, batchBytes)
 	add := func(n int) {
 		for i := range n {
 			e := &evs[i%len(evs)]
 			added[e]++
-			q.add(&hit.Hit{Event: e, Rec: rec})
+			q.add(&hit.Hit{Event: e, CPU: i % len(evs), Rec: rec})
 		}
 	}
-	add(q.max + 100)
+	add(q.max + 50)
+	q.lose(nil, 1, 1000) // in the program's ring
+	add(50)
 	lost := q.losses()
 	q.takeAll()
 	add(100)
 	close(goOn)
 	q.close()
+	if told[0] != lost[&evs[0]] || told[1] != lost[&evs[1]]+1000 {
+		t.Errorf("told as lost by CPU: %v, where %d of a, %d of b and 1000 were", told, lost[&evs[0]], lost[&evs[1]])
+	}
 	for i := range evs {
 		e := &evs[i]
 		if lost[e] < 49 || q.losses()[e] != lost[e] || printed[e]+lost[e] != added[e] {
@@ -47,7 +53,7 @@ func TestHitQueueBehind(t *testing.T) {
 	q := newHitQueue(func(h *hit.Hit) {
 		<-goOn
 		printed = append(printed, h.Rec...)
-	}, func() {})
+	}, func(hit.Loss) {}, func() {})
 	q.max = 4
 	e, want := &hit.Event{}, []byte(nil)
 	for i := range hits {

@@ -66,6 +66,9 @@ func (k ownKernel) Waiting(func(name string, why error)) {}
 // Run has nothing to release.
 func (k ownKernel) Run() error { return nil }
 
+// Losses has nothing to tell: the kernel counts what its ring has lost, for the summary.
+func (k ownKernel) Losses(bool, func(d *event.Def, cpu int, records uint64)) {}
+
 // Pending is never: modules come and go by themselves.
 func (k ownKernel) Pending() bool { return false }
 

@@ -126,7 +126,7 @@ func (m *mounting) open(cmd []string, o *trace.Options) (mountable, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.Shared = newMountUser(u, hits)
+		o.Shared = mountUser{u, hits}
 		return u, nil
 	}
 	if m.of.guest != "" {

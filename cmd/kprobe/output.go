@@ -120,6 +120,20 @@ func (l *lines) hit(h *hit.Hit) { l.write(h, l.print.Text, l.print.JSON) }
 // stack writes the stack of a hit, without the hit.
 func (l *lines) stack(h *hit.Hit) { l.write(h, l.print.Stack, l.print.StackJSON) }
 
+// lost writes that hits of a CPU were lost here.
+func (l *lines) lost(lost hit.Loss) {
+	switch {
+	case l.stat, l.count > 0 && l.n >= l.count, l.err != nil:
+		return
+	case l.format == "json":
+		_, err := fmt.Fprintf(l.out, "{\"cpu\":%d,\"lost\":%d}\n", lost.CPU, lost.Hits)
+		l.failed(err)
+		return
+	}
+	_, err := l.out.WriteString(hit.LostLine(lost))
+	l.failed(err)
+}
+
 // write writes what is shown of a hit.
 func (l *lines) write(h *hit.Hit, text, json func([]byte, *hit.Hit) []byte) {
 	if l.count > 0 && l.n >= l.count || l.err != nil {

@@ -84,7 +84,7 @@ func (g *recording) run(cmd []string) error {
 	if t.printed, err = newLines(lineOptions{con: f.con, format: f.format, stat: true, count: f.count}); err != nil {
 		return err
 	}
-	t.hits = newHitQueue(g.hit, func() {})
+	t.hits = newHitQueue(g.hit, g.lost, func() {})
 	t.end = f.con.catchEnd(t.hits.takeAll)
 	err = errors.Join(t.run(defs, cmd), t.close(), g.err)
 	if g.to != nil {
@@ -119,6 +119,13 @@ func (g *recording) hit(h *hit.Hit) {
 	}
 	if g.n++; g.n == g.f.count {
 		g.t.printed.end()
+	}
+}
+
+// lost records that hits of a CPU were lost.
+func (g *recording) lost(l hit.Loss) {
+	if g.f.count == 0 || g.n < g.f.count {
+		g.to.Lost(l.CPU, l.Hits)
 	}
 }
 

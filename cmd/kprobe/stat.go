@@ -94,7 +94,7 @@ func (g *statting) run(cmd []string) error {
 	if t.printed, err = newLines(lineOptions{con: f.con, path: f.out, format: f.format}); err != nil {
 		return err
 	}
-	t.hits = newHitQueue(func(*hit.Hit) {}, func() {})
+	t.hits = newHitQueue(func(*hit.Hit) {}, func(hit.Loss) {}, func() {})
 	t.end = f.con.catchEnd(t.hits.takeAll)
 	return errors.Join(t.run(defs, cmd), t.close())
 }

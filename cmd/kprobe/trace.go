@@ -57,7 +57,7 @@ func (f *traceFlags) run(cmd []string) error {
 	case len(f.bound) > 0:
 		show = newTriggering(t).hit
 	}
-	t.hits = newHitQueue(show, t.printed.flush)
+	t.hits = newHitQueue(show, t.printed.lost, t.printed.flush)
 	t.end = f.con.catchEnd(t.hits.takeAll)
 	return errors.Join(t.run(defs, cmd), t.close())
 }
@@ -150,6 +150,7 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 	}
 	t.loop()
 	err = t.s.Leave(t.hits.add)
+	t.s.Losses(true, t.hits.lose)
 	t.end.release()
 	err = errors.Join(err, t.close())
 	t.summary()
@@ -225,7 +226,9 @@ func (t *tracing) read(stop <-chan struct{}, pending chan<- struct{}) {
 	defer idle.Stop()
 	pause := pollMin
 	for {
-		if t.s.Poll(t.hits.add) > 0 {
+		n := t.s.Poll(t.hits.add)
+		t.s.Losses(false, t.hits.lose)
+		if n > 0 {
 			pause = pollMin
 		} else {
 			t.hits.flush()

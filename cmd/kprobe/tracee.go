@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
 )
 
 // tracee is something that `kprobe trace` probes: a process, a kernel. The verb calls
@@ -40,6 +41,9 @@ type tracee interface {
 	// Poll hands over the hits that are there, in the order of their times, and gives
 	// their number. It does not wait.
 	Poll(f func(*hit.Hit)) int
+	// Losses tells of records that found the target's ring full, by definition and CPU, and that it has not told of before: of those that
+	// Poll has come upon, or of all.
+	Losses(all bool, f func(d *event.Def, cpu int, records uint64))
 	// Pending says whether Sync should be called now, and not only when it is time.
 	Pending() bool
 	// Sync follows what changes in the target, some 50 times a second. An error is told
@@ -120,6 +124,10 @@ func (e *probed) Inlined(tell func(name, function, place string)) {
 }
 
 func (e *probed) Poll(f func(*hit.Hit)) int { return e.core.Poll(f) }
+
+func (e *probed) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
+	engine.Of(e.core).Losses(all, f)
+}
 
 func (e *probed) Pending() bool { return e.core.Stats().Pending }
 

@@ -137,7 +137,7 @@ type user struct {
 	take func(*hit.Hit)
 	asks func(*hit.Hit)  // takes hits in place of take, while records are read for it; nil: it does not; of host.pollMu
 	n    atomic.Int64    // hits that it was given
-	lost map[loss]uint64 // records that its mount is to tell of; nil: it has none, and counts tell all; of host.pollMu
+	lost map[loss]uint64 // records that Losses has not told of; of host.pollMu
 	last bool            // nobody else was left when it ended
 	// How its events were armed when they were taken out.
 	tactics map[*kprobes.Event]string
@@ -145,6 +145,19 @@ type user struct {
 	mu    sync.Mutex
 	errs  []error // of changes in the target, not told yet
 	ended bool
+}
+
+// Losses tells of what was lost of the user's events.
+func (u *user) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
+	u.h.pollMu.Lock()
+	defer u.h.pollMu.Unlock()
+	if all {
+		u.h.losses(true)
+	}
+	for l, records := range u.lost {
+		f(l.of, l.cpu, records)
+	}
+	clear(u.lost)
 }
 
 // loss is of what records were lost: on which CPU.
@@ -184,7 +197,7 @@ func (h *host) join(a asked, take func(*hit.Hit)) (*user, error) {
 	}
 	h.last++
 	h.users++
-	u := &user{probed: probed{core: h.base.Core()}, h: h, con: a.con, id: h.last, take: take}
+	u := &user{probed: probed{core: h.base.Core()}, h: h, con: a.con, id: h.last, take: take, lost: map[loss]uint64{}}
 	h.pollMu.Lock()
 	defer h.pollMu.Unlock()
 	h.takers[u.id] = u
@@ -324,10 +337,10 @@ func (h *host) read() {
 	h.losses(false)
 }
 
-// losses notes for each user that asks for it what was lost of its events. Precondition: h.pollMu is held.
+// losses notes for each user what was lost of its events. Precondition: h.pollMu is held.
 func (h *host) losses(all bool) {
 	engine.Of(h.base.Core()).Losses(all, func(d *event.Def, cpu int, records uint64) {
-		if u := h.takers[d.User]; u != nil && u.lost != nil {
+		if u := h.takers[d.User]; u != nil {
 			u.lost[loss{d, cpu}] += records
 		}
 	})
@@ -393,6 +406,7 @@ func (u *user) Leave(f func(*hit.Hit)) error {
 	h.poll()
 	h.pollMu.Lock()
 	defer h.pollMu.Unlock()
+	h.losses(true)
 	delete(h.takers, u.id)
 	return err
 }
@@ -449,13 +463,6 @@ type mountUser struct {
 	hits *pending
 }
 
-func newMountUser(u *user, hits *pending) mountUser {
-	u.h.pollMu.Lock()
-	defer u.h.pollMu.Unlock()
-	u.lost = map[loss]uint64{}
-	return mountUser{u, hits}
-}
-
 // User implements trace.Shared.
 func (m mountUser) User() uint32 { return m.u.id }
 
@@ -474,16 +481,7 @@ func (m mountUser) Poll(f func(*hit.Hit)) int {
 
 // Losses implements trace.Shared.
 func (m mountUser) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
-	h := m.u.h
-	h.pollMu.Lock()
-	defer h.pollMu.Unlock()
-	if all {
-		h.losses(true)
-	}
-	for l, records := range m.u.lost {
-		f(l.of, l.cpu, records)
-	}
-	clear(m.u.lost)
+	m.u.Losses(all, f)
 }
 
 // Follow implements trace.Shared. The verb itself looks whether the target has ended, and tells what goes wrong.

@@ -99,6 +99,9 @@ func (r *Recorder) Hit(h *hit.Hit) error {
 	return nil
 }
 
+// Lost records that hits of a CPU were lost behind those that were recorded: the page of its next hit says so.
+func (r *Recorder) Lost(cpu int, hits uint64) { r.packer.Lost(cpu, hits) }
+
 // saw notes the name of the thread that hit.
 func (r *Recorder) saw(h *hit.Hit) {
 	if r.tid == h.TID && h.Nanos-r.thread.at < nameAge && (h.Comm == "" || h.Comm == r.thread.name) {
