@@ -126,6 +126,7 @@ const (
 	ExprAllVars                  // $vars: all variables that can be named at the place
 	ExprDuration                 // $duration: nanoseconds from the call of the function to its return
 	ExprWatched                  // $addr: the address that is watched
+	ExprFile                     // @+OFFSET: what is in memory where the byte at Off of the file is mapped that is probed; with Def.Uprobe
 )
 
 // Expr says where a value comes from.

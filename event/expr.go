@@ -30,7 +30,7 @@ const knownVars = "known are $argN, $retval, $duration, $stack, $stackN and $com
 
 // isMemory says whether the value is loaded from memory.
 func (e *Expr) isMemory() bool {
-	return e.Kind == ExprDeref || e.Kind == ExprAddr || e.Kind == ExprSymbol
+	return e.Kind == ExprDeref || e.Kind == ExprAddr || e.Kind == ExprSymbol || e.Kind == ExprFile
 }
 
 // twoWords says whether the value has a word behind it: the length of a gostring.
@@ -161,7 +161,7 @@ func (p *exprParser) numbered(e *Expr, kind ExprKind, s string, bad Code) error 
 	return nil
 }
 
-// memory reads @ADDR and @SYM[+-OFFSET].
+// memory reads @ADDR, @SYM[+-OFFSET] and @+OFFSET.
 func (p *exprParser) memory(e *Expr, t text) error {
 	p.ops = 1
 	s := t.from(1)
@@ -175,8 +175,15 @@ func (p *exprParser) memory(e *Expr, t text) error {
 		}
 		e.Kind, e.Num = ExprAddr, n
 		return nil
-	case s.s[0] == '+':
+	case s.s[0] == '+' && !p.d.Uprobe:
 		return p.refuse(FileOnKprobe, t.pos, "use @SYMBOL or @ADDRESS")
+	case s.s[0] == '+':
+		off, ok := parseInt(s.s[1:])
+		if !ok {
+			return p.refuse(BadFileOffs, t.pos, "behind @+ stands a number, the offset in the file")
+		}
+		e.Kind, e.Off = ExprFile, off
+		return nil
 	}
 	p.ops = 2
 	e.Kind = ExprSymbol

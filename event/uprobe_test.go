@@ -15,6 +15,7 @@ func TestUprobe(t *testing.T) {
 		"p /bin/busybox:0x1000":                                           "p:uprobes/p_busybox_0x1000 /bin/busybox:0x0000000000001000",
 		"r /lib/libc.so.6:4096":                                           "r:uprobes/p_libc_0x1000 /lib/libc.so.6:0x0000000000001000",
 		"p:h/u /bin/busybox:0x1000 %ax a=%bx:u8 s=+0(%di):string c=$comm": "p:h/u /bin/busybox:0x0000000000001000 arg1=%ax a=%bx:u8 s=+0(%di):string c=$comm",
+		"p:h/u /bin/busybox:0x1000 @+0x2000 b=+8(@+-1):s32":               "p:h/u /bin/busybox:0x0000000000001000 arg1=@+0x2000 b=+8(@+-1):s32",
 		"p:h/u /bin/busybox:0x1000(0x2001)":                               "p:h/u /bin/busybox:0x0000000000001000(0x2001)",
 		"p:h/u /bin/busybox:0x1000%return":                                "r:h/u /bin/busybox:0x0000000000001000",
 		"p:h/u /bin/busybox:0x1000%return(0x2000)":                        "r:h/u /bin/busybox:0x0000000000001000(0x2000)",
@@ -57,6 +58,8 @@ func TestUprobeErrors(t *testing.T) {
 		"p:h/u /bin/busybox:0x1000(0x2000)x":  {BadRefcntSuffix, "x"},
 		"p:h/u /bin/busybox:0x1000(x)":        {BadRefcnt, "x)"},
 		"p:1/u /bin/busybox:0x1000":           {BadGroupName, "1/u"},
+		"p:h/u /bin/busybox:0x1000 a=@+x":     {BadFileOffs, "@+x"},
+		"p:h/u /bin/busybox:0x1000 a=@+":      {BadFileOffs, "@+"},
 		"p:h/u /bin/busybox:0x1000 a=$retval": {RetvalOnProbe, "$retval"},
 	} {
 		_, err := (Parser{Uprobes: true}).Parse(in)

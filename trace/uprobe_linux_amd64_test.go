@@ -2,6 +2,7 @@ package trace
 
 import (
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -44,10 +45,10 @@ func TestUprobes(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "w.so")
 	must(t, os.Symlink(file, link))
 	off := fileOffset(t, file, "f_push")
-	must(t, in.WriteUprobe(fmt.Sprintf("p %s:%d v=%%di\nr:back %[1]s:0x%[2]x $retval", link, off)))
+	must(t, in.WriteUprobe(fmt.Sprintf("p %s:%d v=%%di m=@+0:x32\nr:back %[1]s:0x%[2]x $retval", link, off)))
 	must(t, in.Write("p:a f_lea"))
 	name := fmt.Sprintf("p_w_0x%x", off)
-	want := fmt.Sprintf("p:uprobes/%s %s:0x%016x v=%%di\nr:uprobes/back %[2]s:0x%016[3]x arg1=$retval\n", name, link, off)
+	want := fmt.Sprintf("p:uprobes/%s %s:0x%016x v=%%di m=@+0:x32\nr:uprobes/back %[2]s:0x%016[3]x arg1=$retval\n", name, link, off)
 	if got := text(t, in.WriteUprobes); got != want {
 		t.Errorf("uprobe_events\n%swant\n%s", got, want)
 	}
@@ -68,6 +69,9 @@ func TestUprobes(t *testing.T) {
 	}
 	if got := strings.Count(text(t, in.WriteTrace), ": "+name+": (f_push+0x0/0x"); got != n {
 		t.Errorf("%d lines of %d hits", got, n)
+	}
+	if got := strings.Count(text(t, in.WriteTrace), fmt.Sprintf(" m=0x%x\n", binary.LittleEndian.Uint32([]byte(elf.ELFMAG)))); got != n {
+		t.Errorf("%d of %d hits have the first bytes of the file", got, n)
 	}
 	must(t, in.SetFilter("uprobes", name, "v == 12345"))
 	must(t, in.WriteTrigger("uprobes", "back", "hist:keys=arg1 if arg1 == 54321"))

@@ -44,6 +44,10 @@ func (v *env) Addr(a uint64) uint64 {
 	return v.m.Runtime(a)
 }
 
+// File gives the address of a byte of the probed file, as far from the place as it is in the file (translate_user_vaddr in
+// kernel/trace/trace_uprobe.c, Linux 6.18).
+func (v *env) File(off int64) uint64 { return v.e.Place.Addr - v.e.Def.Place.Addr + uint64(off) }
+
 // StoresComm says whether records of the target hold the thread's name.
 func (v *env) StoresComm() bool {
 	records := v.c.can.RecordsComm

@@ -21,6 +21,12 @@ type Env interface {
 	Addr(addr uint64) uint64
 }
 
+// Filer is an Env of a place in a file.
+type Filer interface {
+	// File gives the run-time address of the byte at an offset in the file, if the file is mapped in one piece.
+	File(off int64) uint64
+}
+
 // ResultType is an Env that knows the types of results.
 type ResultType interface {
 	// Result gives what $retval, with the steps behind it, stands for. nil: nothing is known of the result but where it is. Errors that
