@@ -1,0 +1,22 @@
+// CPUs: a slot is one, since no two handlers run in it at a time.
+#ifndef _LINUX_SMP_H
+#define _LINUX_SMP_H
+
+#include <linux/kp_runtime.h>
+#include <linux/preempt.h>
+
+#define NR_CPUS CONFIG_NR_CPUS
+#define nr_cpu_ids NR_CPUS
+#define smp_processor_id() (__kp_slot()->cpu)
+#define raw_smp_processor_id smp_processor_id
+#define __smp_processor_id smp_processor_id
+#define num_possible_cpus() NR_CPUS
+#define num_online_cpus() NR_CPUS
+#define for_each_possible_cpu(cpu) for ((cpu) = 0; (cpu) < NR_CPUS; (cpu)++)
+#define for_each_online_cpu for_each_possible_cpu
+#define for_each_present_cpu for_each_possible_cpu
+
+static inline int get_cpu(void) { return __kp_slot()->cpu; }
+static inline void put_cpu(void) {}
+
+#endif
