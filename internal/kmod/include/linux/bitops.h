@@ -25,7 +25,13 @@ static inline int fls64(u64 x) { return x ? 64 - __builtin_clzll(x) : 0; }
 static inline int ffs(int x) { return __builtin_ffs(x); }
 static inline int ilog2(u64 x) { return fls64(x) - 1; }
 static inline bool is_power_of_2(unsigned long x) { return x && !(x & (x - 1)); }
-#define hweight32 __builtin_popcount
-#define hweight64 __builtin_popcountll
+static inline unsigned int hweight64(u64 x)
+{
+	unsigned int n = 0;
+	for (; x; x &= x - 1)
+		n++;
+	return n;
+}
+static inline unsigned int hweight32(u32 x) { return hweight64(x); }
 
 #endif
