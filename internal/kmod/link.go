@@ -20,10 +20,11 @@ type Layout struct {
 	off     map[*section]uint64 // in their parts
 	veneers map[int]uint64      // by symbol: in Text
 	slots   map[int]uint64      // by symbol: in Rodata
+	texts   uint64              // of parameters: in Data
 }
 
-// Layout places the sections of an object.
-func (o *Object) Layout() *Layout {
+// Layout places the sections of an object, and has room for the values of parameters.
+func (o *Object) Layout(params []Param) *Layout {
 	l := &Layout{o: o, off: map[*section]uint64{}, veneers: map[int]uint64{}, slots: map[int]uint64{}}
 	for _, s := range o.sections {
 		l.off[s] = align(l.Size[s.part], s.align)
@@ -44,6 +45,10 @@ func (o *Object) Layout() *Layout {
 		case far && (r.Value == objfile.LinkCall || r.Value == objfile.LinkRelative):
 			take(l.veneers, r.symbol, Text, veneer, 16)
 		}
+	}
+	l.texts = l.Size[Data]
+	for _, p := range params {
+		l.Size[Data] += uint64(len(p.Value)) + 1
 	}
 	for p := range l.Size {
 		l.Size[p] = align(l.Size[p], pageSize)

@@ -54,7 +54,7 @@ var places = [Parts]uint64{Text: 0x40100000, Rodata: 0x40200000, Data: 0x4030000
 // linked is an object in its place, with names that it has not near it.
 func linked(t *testing.T, o *Object, near uint64) (*Layout, *Image) {
 	t.Helper()
-	l := o.Layout()
+	l := o.Layout(nil)
 	im, err := l.Link(places, outside(o, near))
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestFar(t *testing.T) {
 				continue
 			}
 			o := parsed(t, compile(t, cc, "all", own(t, "all"), flags...))
-			l := o.Layout()
+			l := o.Layout(nil)
 			find := outside(o, far)
 			im, err := l.Link(places, func(name string) (uint64, bool) {
 				if strings.HasPrefix(name, "__kp_heap") || name == "__kp_percpu_stride" {
@@ -272,7 +272,7 @@ func TestObjectRefused(t *testing.T) {
 		t.Errorf("clang -fPIC -mcmodel=large: %v", err)
 	}
 	o := parsed(t, compile(t, "gcc", "all", own(t, "all")))
-	_, err = o.Layout().Link(places, func(string) (uint64, bool) { return 0, false })
+	_, err = o.Layout(nil).Link(places, func(string) (uint64, bool) { return 0, false })
 	if !errors.Is(err, ErrObject) || !strings.Contains(err.Error(), "unknown symbol __kp_") {
 		t.Errorf("nothing is known: %v", err)
 	}
