@@ -69,3 +69,76 @@ func mmx0F(op byte) bool {
 	}
 	return op > 0xd0 && op != 0xd6 && op != 0xff
 }
+
+// StateUse is which of a thread's registers code uses.
+type StateUse int
+
+// What code uses, beside the general registers.
+const (
+	StateGeneral StateUse = iota // nothing
+	StateVectors                 // the low 128 bits of XMM0 to XMM15
+	StateWide                    // more of the vector registers, masks, x87 or MMX
+)
+
+// UseOf says which state code uses from its first to its last byte, and where it uses the most. The error is that of Decode: it is not all code.
+func UseOf(code []byte) (most StateUse, at int, err error) {
+	for off := 0; off < len(code); {
+		in, err := Decode(code[off:])
+		if err != nil {
+			return most, off, err
+		}
+		if use := in.stateUse(); use > most {
+			most, at = use, off
+		}
+		off += int(in.Len)
+	}
+	return most, at, nil
+}
+
+func (in *Inst) stateUse() StateUse {
+	switch {
+	case in.general():
+		return StateGeneral
+	case in.wide():
+		return StateWide
+	}
+	return StateVectors
+}
+
+// general says whether an instruction uses general registers, memory and the system alone.
+func (in *Inst) general() bool {
+	if in.Enc != EncLegacy && in.Enc != EncREX2 {
+		op := in.Opcode
+		bits := op >= 0xf2 && op <= 0xf7 && op != 0xf4 // andn, blsr, bzhi, pdep, mulx, bextr, sarx
+		return in.Enc == EncVEX && (in.Map == Map0F38 && bits || in.Map == Map0F3A && op == 0xf0)
+	}
+	switch in.Map {
+	case MapOne:
+		return !in.wideLegacy()
+	case Map0F:
+		return in.general0F()
+	case Map0F38: // invept, invvpid, invpcid; crc32, movbe, wrss, adcx, movdir64b, movdiri; aadd
+		op := in.Opcode
+		return op >= 0x80 && op <= 0x82 || op >= 0xf0 && op != 0xf2 && op != 0xf3 && op <= 0xf9 || op == 0xfc
+	}
+	return false
+}
+
+func (in *Inst) general0F() bool {
+	op, ext := in.Opcode, in.ModRM>>3&7
+	switch {
+	case op == 0xae && in.Mod() != 3: // ldmxcsr, stmxcsr, fxsave and its like; but clflush, clwb, clrssbsy, ptwrite
+		return ext == 7 || ext == 6 && in.Prefix&(PrefixOpSize|PrefixRep) != 0 || ext == 4 && in.Prefix&PrefixRep != 0
+	case op == 0xc7, op == 0x01:
+		return !in.wide0F()
+	case op == 0x0e, op == 0x0f:
+		return false
+	case op <= 0x0d, op >= 0x18 && op <= 0x27, op >= 0x30 && op <= 0x37, op >= 0x40 && op <= 0x4f:
+		return true
+	case op == 0x78, op == 0x79: // vmread, vmwrite; with a prefix extrq, insertq
+		return in.Prefix&(PrefixOpSize|PrefixRep|PrefixRepne) == 0
+	case op >= 0x80 && op <= 0xc1, op == 0xc3, op >= 0xc8 && op <= 0xcf, op == 0xff:
+		return true
+	}
+	return false
+}

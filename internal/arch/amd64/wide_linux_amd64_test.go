@@ -25,6 +25,9 @@ var segmentText = regexp.MustCompile(`\b[c-gs]s `)
 // and is not: transactions, enclaves and virtual machines, next to xgetbv in the table.
 var moreText = regexp.MustCompile(`^(((data16|repn?z) )*(cvtpi2p|pf)|xend|xtest|vmfunc|enclu|wrmsrns|rdmsrlist)`)
 
+// vectorText matches what uses the vector registers or their control word, which some do without naming them.
+var vectorText = regexp.MustCompile(`%[xyz]mm|mxcsr|cvtt?s[sd]2si|aes|encodekey`)
+
 // TestWideInstructions compares all instructions of the legacy maps with what objdump says
 // of them.
 func TestWideInstructions(t *testing.T) {
@@ -68,6 +71,9 @@ func TestWideInstructions(t *testing.T) {
 		want := in.Enc != EncLegacy || wideText.MatchString(segmentText.ReplaceAllString(text, ""))
 		if wide != want && !(wide && moreText.MatchString(text)) {
 			t.Errorf("% x: %v, which is %s", code[addr:][:in.Len], wide, text)
+		}
+		if general := !vectorText.MatchString(text) && !want; in.general() != general && !(wide && moreText.MatchString(text)) {
+			t.Errorf("% x: %v that it uses general registers alone: %s", code[addr:][:in.Len], in.general(), text)
 		}
 	}
 	if seen[true] < 4000 || seen[false] < 50000 {
