@@ -186,8 +186,8 @@ func (g *gateCode) post() {
 var keptRegs = []Reg{RBX, RBP, RSI, RDI, R8, R9, R10, R14, R15}
 
 // xmm emits movups between an XMM register and memory.
-func (g *gateCode) xmm(op uint32, n int32, m Mem) {
-	g.instM(form{size: 4, op: op, reg: byte(n)}, m)
+func (a *Asm) xmm(op uint32, n int32, m Mem) {
+	a.instM(form{size: 4, op: op, reg: byte(n)}, m)
 }
 
 // ours emits the question whether this is the process that the mailbox belongs to.

@@ -1,0 +1,331 @@
+package amd64
+
+import (
+	"encoding/binary"
+
+	"kprobes.dev/kprobes/internal/arch"
+)
+
+// The gate of a handler that runs in line: code that stands in the target itself, and is called where the hit is, on the thread that hits
+// (call.go has the contract of a gate). It asks nobody and waits for nobody.
+//
+// Each running handler has a slot, which stands for its CPU: it is the thread's while the handler runs, and no other handler runs in it. So a hit
+// within a handler, or in a signal handler on top of one, finds the thread's slot taken, and is a miss.
+//
+// A slot is taken by writing the thread's FS base, which no two threads share, into a table of keys. Eight keys that stand in one line of the
+// cache are a group; a thread always looks at the same group, whatever else is free, and so it finds a key of its own.
+//
+//	free ──► key ──► frame, resume, desc ──► registers ──► the handler runs ──► free
+//
+// Until the frame is there the thread can not have reached what may fault. All that is needed to leave the handler at any instruction of it stands in
+// the slot: who abandons it (a fault that the resident handlers catch) goes to the gate's own end, with the slot in RBX.
+//
+// The registers are struct pt_regs of the kernel (arch/x86/include/asm/ptrace.h, Linux 6.18), whose IP is that of the descriptor.
+
+// SlotKind says what is called, and with which arguments.
+type SlotKind int
+
+// The kinds of handlers (include/linux/kprobes.h, Linux 6.18).
+const (
+	SlotPre  SlotKind = iota // (kprobe, regs); not 0: the thread goes on where the registers say
+	SlotPost                 // (kprobe, regs, flags)
+)
+
+// SlotGateEnv says what a gate of handlers that run in line knows.
+type SlotGateEnv struct {
+	Keys    uint64 // address of the keys, zeroed: 8 bytes for each slot, 64-byte aligned
+	Slots   uint64 // address of the slots, prepared by PutSlot
+	Groups  int    // log2 of the number of groups of 8 slots, at least 1
+	Vectors bool   // handlers may use XMM0 to XMM15
+}
+
+// directionFlag is DF.
+const directionFlag = 1 << 10
+
+// SlotSize is the bytes of a slot.
+const SlotSize = 1024
+
+// The layout of a slot. struct __kp_slot_data of linux/kp_runtime.h stands at its start.
+const (
+	slotCPU     = 0
+	slotAtomic  = 4
+	slotFrameAt = 256 // the frame of the detour
+	slotBackTo  = 264 // where the gate goes back to
+	slotDescAt  = 272 // the descriptor
+	slotKeyAt   = 280 // the address of its key
+	slotStack   = 288 // the end of the handler's stack; 0: it has the thread's
+	slotPtRegs  = 320 // 21 words
+	slotVector  = 512 // XMM0 to XMM15
+)
+
+// The words of struct pt_regs.
+const (
+	ptOrigAX = 15
+	ptIP     = 16
+	ptCS     = 17
+	ptFlags  = 18
+	ptSP     = 19
+	ptSS     = 20
+)
+
+// ptWords are the places of the general registers.
+var ptWords = [...]int32{
+	RAX: 10, RCX: 11, RDX: 12, RBX: 5, RSP: ptSP, RBP: 4, RSI: 13, RDI: 14, R8: 9, R9: 8, R10: 7, R11: 6, R12: 3, R13: 2, R14: 1, R15: 0,
+}
+
+func ptWord(n int32) int32 { return slotPtRegs + 8*n }
+
+// SlotDesc is the descriptor of a handler that runs in line.
+type SlotDesc struct {
+	Handler uint64 // its address
+	Of      uint64 // its first argument
+	IP      uint64 // in its registers
+	Missed  uint64 // address of a 64-bit count of misses
+	Off     uint32 // not 0: it is not called any more
+}
+
+// SlotDescSize is the bytes of a descriptor.
+const SlotDescSize = 40
+
+const (
+	slotDescHandler = 0
+	slotDescOf      = 8
+	slotDescIP      = 16
+	slotDescMissed  = 24
+	slotDescOff     = 32
+)
+
+// Put writes a descriptor to its memory.
+func (d *SlotDesc) Put(b []byte) {
+	binary.LittleEndian.PutUint64(b[slotDescHandler:], d.Handler)
+	binary.LittleEndian.PutUint64(b[slotDescOf:], d.Of)
+	binary.LittleEndian.PutUint64(b[slotDescIP:], d.IP)
+	binary.LittleEndian.PutUint64(b[slotDescMissed:], d.Missed)
+	binary.LittleEndian.PutUint64(b[slotDescOff:], uint64(d.Off))
+}
+
+// PutSlot prepares the memory of slot n: stack is the end of a stack for handlers, 0: they have the thread's.
+func PutSlot(b []byte, n int, stack uint64) {
+	clear(b[:SlotSize])
+	binary.LittleEndian.PutUint64(b[slotCPU:], uint64(n)|1<<32)
+	binary.LittleEndian.PutUint64(b[slotStack:], stack)
+}
+
+// NewSlotGate generates the gate at addr, and tells where a thread is sent, with its slot in RBX, that abandons its handler.
+func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (code []byte, abandon uint64, err error) {
+	g := &slotGate{Asm: NewAsm(addr), env: env, kind: kind}
+	g.missed, g.off, g.back = g.Label(), g.Label(), g.Label()
+	g.claim()
+	g.save()
+	g.run()
+	g.Bind(g.back)
+	g.load()
+	g.miss()
+	code, err = g.Finish()
+	return code, g.LabelAddr(g.back), err
+}
+
+type slotGate struct {
+	*Asm
+	env    SlotGateEnv
+	kind   SlotKind
+	missed Label // there is no slot
+	off    Label // the handler is not called any more
+	back   Label // RBX is the slot, EAX what the handler has returned
+}
+
+// rdfsbase emits the reading of the thread's FS base.
+func (a *Asm) rdfsbase(r Reg) { a.instR(form{size: 8, pre: 0xf3, op: 0xfae}, r) }
+
+// slotHash spreads FS bases, which are often far apart by the same power of two (2^64 divided by the golden ratio).
+const slotHash = 0x9e3779b97f4a7c15
+
+// group emits the address of the thread's group into to, where key has its FS base. It clobbers RAX.
+func (g *slotGate) group(to, key Reg) {
+	g.MovRI(to, slotHash)
+	g.ImulRR(8, to, key)
+	g.ShiftRI(Shr, 8, to, uint8(64-g.env.Groups))
+	g.ShiftRI(Shl, 8, to, 6)
+	g.MovRI(RAX, g.env.Keys)
+	g.OpRR(OpAdd, 8, to, RAX)
+}
+
+// claim emits the way to a slot in RCX, whose key's address is R11. Nothing is on the stack then.
+func (g *slotGate) claim() {
+	g.OpMI(OpCmp, 4, At(R12, slotDescOff), 0)
+	g.Jcc(CondNE, g.off)
+	g.rdfsbase(RCX)
+	g.TestRR(8, RCX, RCX)
+	g.Jcc(CondE, g.missed)
+	g.group(R11, RCX)
+	for i := range int32(8) {
+		g.OpMR(OpCmp, 8, At(R11, 8*i), RCX)
+		g.Jcc(CondE, g.missed)
+	}
+	try, next, got := g.Here(), g.Label(), g.Label()
+	g.OpMI(OpCmp, 8, At(R11, 0), 0)
+	g.Jcc(CondNE, next)
+	g.OpRR(OpXor, 4, RAX, RAX)
+	g.Lock().Cmpxchg(8, At(R11, 0), RCX)
+	g.Jcc(CondE, got)
+	g.Bind(next)
+	g.Lea(R11, At(R11, 8))
+	g.TestRI(4, R11, 63)
+	g.Jcc(CondNE, try)
+	g.Jmp(g.missed) // all of the group are taken
+	g.Bind(got)
+	g.MovRI(RAX, g.env.Keys)
+	g.MovRR(8, RCX, R11)
+	g.OpRR(OpSub, 8, RCX, RAX)
+	g.ShiftRI(Shl, 8, RCX, 7) // 1024 bytes for 8
+	g.MovRI(RAX, g.env.Slots)
+	g.OpRR(OpAdd, 8, RCX, RAX)
+}
+
+// save emits the filling of the slot in RCX.
+func (g *slotGate) save() {
+	g.MovMR(8, At(RCX, slotFrameAt), RSP)
+	g.MovMR(8, At(RCX, slotBackTo), R13)
+	g.MovMR(8, At(RCX, slotDescAt), R12)
+	g.MovMR(8, At(RCX, slotKeyAt), R11)
+	for _, r := range keptRegs {
+		g.MovMR(8, At(RCX, ptWord(ptWords[r])), r)
+	}
+	g.Lea(RDX, AtIndex(RSP, RDX, 1, 0))
+	g.MovMR(8, At(RCX, ptWord(ptSP)), RDX)
+	for i, r := range gateRegs {
+		g.MovRM(8, RAX, At(RSP, int32(GateRAX+8*i)))
+		g.MovMR(8, At(RCX, ptWord(ptWords[r])), RAX)
+	}
+	g.MovMI(8, At(RCX, ptWord(ptOrigAX)), -1)
+	g.MovRM(8, RAX, At(R12, slotDescIP))
+	g.MovMR(8, At(RCX, ptWord(ptIP)), RAX)
+	g.MovMI(8, At(RCX, ptWord(ptCS)), userCS)
+	g.MovMI(8, At(RCX, ptWord(ptSS)), userDS)
+	g.Pushfq()
+	g.Pop(RDX)
+	g.OpRI(OpAnd, 8, RDX, ^int32(statusFlags))
+	g.MovZXM(1, RAX, At(RSP, GateFlags))
+	g.ShiftRI(Shl, 4, RAX, 11) // OF
+	g.OpRR(OpOr, 8, RDX, RAX)
+	g.MovZXM(1, RAX, At(RSP, GateFlags+1))
+	g.OpRI(OpAnd, 4, RAX, 0xd5)
+	g.OpRR(OpOr, 8, RDX, RAX)
+	g.MovMR(8, At(RCX, ptWord(ptFlags)), RDX)
+	if g.env.Vectors {
+		for i := range int32(16) {
+			g.xmm(0xf11, i, At(RCX, slotVector+16*i))
+		}
+	}
+}
+
+// run emits the call of the handler. Then EAX is what it has returned, and RBX the slot.
+func (g *slotGate) run() {
+	g.MovRR(8, RBX, RCX)
+	g.MovRM(8, RDI, At(R12, slotDescOf))
+	g.Lea(RSI, At(RBX, slotPtRegs))
+	if g.kind == SlotPost {
+		g.MovRM(8, RDX, At(RBX, ptWord(ptFlags)))
+	}
+	own := g.Label()
+	g.MovRM(8, RAX, At(RBX, slotStack))
+	g.TestRR(8, RAX, RAX)
+	g.Jcc(CondE, own)
+	g.MovRR(8, RSP, RAX)
+	g.Bind(own)
+	g.OpRI(OpAnd, 8, RSP, -16)
+	g.Cld()
+	g.CallM(At(R12, slotDescHandler))
+}
+
+// load emits the loading of the registers from the slot in RBX, its end, and the way back.
+func (g *slotGate) load() {
+	forward, leave := g.Label(), g.Label()
+	g.MovRM(8, RSP, At(RBX, slotFrameAt))
+	if g.env.Vectors {
+		for i := range int32(16) {
+			g.xmm(0xf10, i, At(RBX, slotVector+16*i))
+		}
+	}
+	if g.kind == SlotPre {
+		g.TestRR(4, RAX, RAX)
+		g.Jcc(CondNE, leave)
+	}
+	for i, r := range gateRegs {
+		g.MovRM(8, RAX, At(RBX, ptWord(ptWords[r])))
+		g.MovMR(8, At(RSP, int32(GateRAX+8*i)), RAX)
+	}
+	g.MovRM(8, RAX, At(RBX, ptWord(ptFlags)))
+	g.MovMR(1, At(RSP, GateFlags+1), RAX)
+	g.MovRR(4, RCX, RAX)
+	g.ShiftRI(Shr, 4, RCX, 11)
+	g.OpRI(OpAnd, 4, RCX, 1)
+	g.MovMR(1, At(RSP, GateFlags), RCX)
+	g.TestRI(4, RAX, directionFlag)
+	g.Jcc(CondE, forward)
+	g.Raw(0xfd) // std
+	g.Bind(forward)
+	g.MovRM(8, R13, At(RBX, slotBackTo))
+	g.MovRM(8, R11, At(RBX, slotKeyAt))
+	g.loadKept()
+	g.MovMI(8, At(R11, 0), 0)
+	g.MovRI(RAX, uint64(arch.ActionGo))
+	g.JmpR(R13)
+	if g.kind == SlotPre {
+		g.Bind(leave)
+		g.leave()
+	}
+}
+
+// loadKept emits the loading of the registers that no frame has, RBX last.
+func (g *slotGate) loadKept() {
+	for _, r := range keptRegs {
+		if r != RBX {
+			g.MovRM(8, r, At(RBX, ptWord(ptWords[r])))
+		}
+	}
+	g.MovRM(8, RBX, At(RBX, ptWord(ptWords[RBX])))
+}
+
+// leave emits the way to where the registers say, in the manner of Asm.leaveBy: what is loaded last stands below the new stack pointer's red
+// zone.
+func (g *slotGate) leave() {
+	pt := func(n int32) Mem { return At(RBX, ptWord(n)) }
+	g.MovRM(8, R13, pt(ptIP))
+	g.MovRM(8, RSP, pt(ptSP))
+	g.Lea(RSP, At(RSP, -redZone-leaveBlock))
+	for at, word := range map[int32]int32{0: ptWords[RAX], 8: ptWords[R12], 16: ptWords[R13], 24: ptIP, 48: ptSP} {
+		g.MovRM(8, RAX, pt(word))
+		g.MovMR(8, At(RSP, at), RAX)
+	}
+	g.MovMI(8, At(RSP, 32), userCS)
+	g.MovMI(8, At(RSP, 56), userDS)
+	g.Pushfq()
+	g.Pop(RAX)
+	const changes = statusFlags | directionFlag
+	g.OpRI(OpAnd, 4, RAX, ^int32(changes))
+	g.MovRM(4, RCX, pt(ptFlags))
+	g.OpRI(OpAnd, 4, RCX, changes)
+	g.OpRR(OpOr, 8, RAX, RCX)
+	g.MovMR(8, At(RSP, 40), RAX)
+	for _, r := range []Reg{RCX, RDX, R11} {
+		g.MovRM(8, r, pt(ptWords[r]))
+	}
+	g.MovRM(8, R12, At(RBX, slotKeyAt))
+	g.loadKept()
+	g.MovMI(8, At(R12, 0), 0)
+	g.Pop(RAX)
+	g.Pop(R12)
+	g.Pop(R13)
+	g.Raw(0x48, 0xcf) // iretq
+}
+
+// miss emits the way back of a hit whose handler is not called.
+func (g *slotGate) miss() {
+	g.Bind(g.missed)
+	g.MovRM(8, RCX, At(R12, slotDescMissed))
+	g.Lock().IncM(8, At(RCX, 0))
+	g.Bind(g.off)
+	g.MovRI(RAX, uint64(arch.ActionGo))
+	g.JmpR(R13)
+}
