@@ -82,10 +82,11 @@ type SlotDesc struct {
 	IP      uint64 // in its registers
 	Missed  uint64 // address of a 64-bit count of misses
 	Off     uint32 // not 0: it is not called any more
+	Abandon uint64 // where its gate goes on without it: see NewSlotGate
 }
 
 // SlotDescSize is the bytes of a descriptor.
-const SlotDescSize = 40
+const SlotDescSize = 48
 
 const (
 	slotDescHandler = 0
@@ -93,6 +94,8 @@ const (
 	slotDescIP      = 16
 	slotDescMissed  = 24
 	slotDescOff     = 32
+	slotDescFaults  = 36 // 32 bits: how often something has faulted in it
+	slotDescAbandon = 40
 )
 
 // Put writes a descriptor to its memory.
@@ -102,13 +105,21 @@ func (d *SlotDesc) Put(b []byte) {
 	binary.LittleEndian.PutUint64(b[slotDescIP:], d.IP)
 	binary.LittleEndian.PutUint64(b[slotDescMissed:], d.Missed)
 	binary.LittleEndian.PutUint64(b[slotDescOff:], uint64(d.Off))
+	binary.LittleEndian.PutUint64(b[slotDescAbandon:], d.Abandon)
 }
 
-// PutSlot prepares the memory of slot n: stack is the end of a stack for handlers, 0: they have the thread's.
-func PutSlot(b []byte, n int, stack uint64) {
+// PutSlot prepares the memory of slot n, which lies at addr. stack is the end of a stack for handlers; 0: they have the thread's.
+func PutSlot(b []byte, addr uint64, n int, stack uint64) {
 	clear(b[:SlotSize])
-	binary.LittleEndian.PutUint64(b[slotCPU:], uint64(n)|1<<32)
-	binary.LittleEndian.PutUint64(b[slotStack:], stack)
+	put := binary.LittleEndian.PutUint64
+	put(b[slotCPU:], uint64(n)|1<<32)
+	put(b[slotStack:], stack)
+	for i := range 2 {
+		put(b[taskMM+8*i:], addr+slotMM)
+	}
+	for i := range 3 {
+		put(b[taskLeader+8*i:], addr+slotTask)
+	}
 }
 
 // NewSlotGate generates the gate at addr, and tells where a thread is sent, with its slot in RBX, that abandons its handler.

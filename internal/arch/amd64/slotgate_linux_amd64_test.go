@@ -19,7 +19,7 @@ const (
 
 	lineDescSize = 0x4000
 	lineLog      = 64 // behind the descriptor, where its first argument points to
-	lineMissed   = 48 // the count of misses, in the descriptor's memory
+	lineMissed   = 56 // the count of misses, in the descriptor's memory
 )
 
 // Words of a log, and of what is told of each call in it.
@@ -51,7 +51,8 @@ func (a *arena) slotGates(kind SlotKind, vectors, stacks bool) {
 		if stacks {
 			stack = lineStacks + uint64(n+1)*0x800
 		}
-		PutSlot(a.at(lineSlots+uint64(n)*SlotSize), n, stack)
+		at := lineSlots + uint64(n)*SlotSize
+		PutSlot(a.at(at), at, n, stack)
 	}
 	h := NewAsm(lineHandler)
 	h.Pushfq()

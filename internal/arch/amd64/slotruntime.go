@@ -1,0 +1,285 @@
+package amd64
+
+import (
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/ring"
+)
+
+// SlotRuntimeEnv says what the functions know that handlers in line call.
+type SlotRuntimeEnv struct {
+	SlotGateEnv
+	Event int    // the number that lines of the log have in the ring
+	Clock uint64 // address of three words: a count of the processor's counter, the nanoseconds then, and those of a tick with 32 bits behind the point
+	Quiet uint64 // CodegenEnv.Quiet
+}
+
+// SlotRuntime is the code of those functions (linux/kp_runtime.h has their contracts).
+type SlotRuntime struct {
+	Code    []byte
+	Symbols map[string]uint64
+	Faults  []FaultEntry // of reads that may fault
+	// Abandon is where a thread is sent that has met a fault in its handler: the handler is not called any more, and the thread goes on as if it
+	// had returned 0.
+	Abandon uint64
+}
+
+// The task of a slot, struct task_struct of linux/kp_runtime.h.
+const (
+	slotTask   = 8
+	taskPID    = slotTask
+	taskTGID   = slotTask + 4
+	taskComm   = slotTask + 8
+	taskMM     = slotTask + 24 // two of them
+	taskLeader = slotTask + 40 // three tasks: the leader and two parents
+	slotMM     = 128
+)
+
+const efault = 14
+
+// NewSlotRuntime generates the functions at addr.
+func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotRuntime, error) {
+	g := &slotRuntime{slotGate: slotGate{Asm: NewAsm(addr), env: env.SlotGateEnv}, e: env, w: writer{w}}
+	symbols := map[string]Label{}
+	function := func(name string, emit func()) {
+		g.Align(16)
+		symbols[name] = g.Here()
+		emit()
+	}
+	function("__kp_slot", g.slot)
+	function("__kp_current", func() { g.current(symbols["__kp_slot"]) })
+	function("__kp_record", g.record)
+	function("__kp_copy", g.copy)
+	function("__kp_copy_string", g.copyString)
+	function("__kp_nanoseconds", g.nanoseconds)
+	g.Align(16)
+	abandon := g.Here()
+	g.abandon()
+	code, err := g.Finish()
+	if err != nil {
+		return nil, err
+	}
+	r := &SlotRuntime{Code: code, Symbols: map[string]uint64{}, Abandon: g.LabelAddr(abandon)}
+	for name, l := range symbols {
+		r.Symbols[name] = g.LabelAddr(l)
+	}
+	for _, f := range g.faults {
+		r.Faults = append(r.Faults, FaultEntry{Lo: g.LabelAddr(f[0]), Hi: g.LabelAddr(f[1]), To: g.LabelAddr(f[2])})
+	}
+	return r, nil
+}
+
+type slotRuntime struct {
+	slotGate
+	e      SlotRuntimeEnv
+	w      writer
+	faults [][3]Label // from, up to, and where to
+}
+
+// slot emits RAX = the thread's slot; 0: it has none.
+func (g *slotRuntime) slot() {
+	found := g.Label()
+	g.find(found)
+	g.OpRR(OpXor, 4, RAX, RAX)
+	g.Bind(found)
+	g.Ret()
+}
+
+// current emits RAX = the task of the thread's slot. Where no system call may be made its numbers are those of before.
+func (g *slotRuntime) current(slot Label) {
+	quiet := g.Label()
+	g.Push(RBX)
+	g.Call(slot)
+	g.MovRR(8, RBX, RAX)
+	if g.e.Quiet != 0 {
+		g.MovRI(RCX, g.e.Quiet)
+		g.OpMI(OpCmp, 8, At(RCX, 0), 0)
+		g.Jcc(CondNE, quiet)
+	}
+	g.MovRI(RAX, sysGettid)
+	g.Syscall()
+	g.MovMR(4, At(RBX, taskPID), RAX)
+	g.MovRI(RAX, sysGetpid)
+	g.Syscall()
+	g.MovMR(4, At(RBX, taskTGID), RAX)
+	g.MovRI(RDI, prGetName)
+	g.Lea(RSI, At(RBX, taskComm))
+	g.MovRI(RAX, sysPrctl)
+	g.Syscall()
+	g.Bind(quiet)
+	g.Lea(RAX, At(RBX, slotTask))
+	g.Pop(RBX)
+	g.Ret()
+}
+
+// record emits the writing of RSI words at RDI as a record, by the locked protocol of package ring.
+func (g *slotRuntime) record() {
+	lost, ok, copied, none := g.Label(), g.Label(), g.Label(), g.Label()
+	header := int32(ring.RecHeader)
+	if g.w.Go != nil {
+		header += 8 // the goroutine, which is not asked for
+	}
+	if g.w.Features&FeatureRDPID != 0 {
+		g.Rdpid(RAX)
+	} else {
+		g.MovRI(RAX, cpuNodeSel)
+		g.Raw(0x0f, 0x03, 0xc0) // lsl %eax, %eax
+	}
+	g.OpRI(OpAnd, 4, RAX, 0xfff)
+	g.OpRI(OpCmp, 4, RAX, int32(g.w.Layout.CPUs))
+	g.Jcc(CondB, ok)
+	g.MovRI(RAX, 0)
+	g.Bind(ok)
+	g.ShiftRI(Shl, 8, RAX, g.w.strideShift())
+	g.MovRI(R8, g.w.lockedShard(0))
+	g.OpRR(OpAdd, 8, R8, RAX)
+	g.Lea(R10, At(RSI, header/8)) // units
+	retry := g.Here()
+	g.MovRM(8, RDX, At(R8, ring.ShTail))
+	g.MovRM(8, RAX, At(R8, ring.ShHead))
+	g.MovRR(8, R9, RAX)
+	g.OpRR(OpSub, 8, R9, RDX)
+	g.OpRR(OpAdd, 8, R9, R10)
+	g.ShiftRI(Shl, 8, R9, 16)
+	g.ShiftRI(Shr, 8, R9, 16)
+	g.OpRI(OpCmp, 8, R9, g.w.lockedUnits())
+	g.Jcc(CondA, lost)
+	g.MovRI(RDX, 1<<48)
+	g.OpRR(OpAdd, 8, RDX, R10)
+	g.OpRR(OpAdd, 8, RDX, RAX)
+	g.MovRR(8, R9, RAX)
+	g.Lock().Cmpxchg(8, At(R8, ring.ShHead), RDX)
+	g.Jcc(CondNE, retry)
+	g.OpRI(OpAnd, 4, R9, g.w.units()-1)
+	g.Lea(R9, AtIndex(R8, R9, 8, g.w.dataOff()))
+	g.Rdtsc()
+	g.ShiftRI(Shl, 8, RDX, 32)
+	g.OpRR(OpOr, 8, RAX, RDX)
+	g.MovMR(8, At(R9, 8), RAX)
+	if g.w.Go != nil {
+		g.MovMI(8, At(R9, ring.RecHeader), 0)
+	}
+	g.OpRR(OpXor, 4, RCX, RCX)
+	word := g.Here()
+	g.OpRR(OpCmp, 8, RCX, RSI)
+	g.Jcc(CondAE, copied)
+	g.MovRM(8, RAX, AtIndex(RDI, RCX, 8, 0))
+	g.MovMR(8, AtIndex(R9, RCX, 8, header), RAX)
+	g.IncR(8, RCX)
+	g.Jmp(word)
+	g.Bind(copied)
+	switch g.w.TID {
+	case arch.TIDThread:
+		g.MovRM(4, RAX, AtFS(g.w.TIDOff))
+	case arch.TIDGo:
+		g.MovRM(8, RAX, AtFS(g.w.Go.TLS))
+		g.TestRR(8, RAX, RAX)
+		g.Jcc(CondE, none)
+		g.MovRM(8, RAX, At(RAX, g.w.Go.M))
+		g.MovRM(4, RAX, At(RAX, g.w.Go.ProcID))
+		g.Bind(none)
+	default:
+		g.OpRR(OpXor, 4, RAX, RAX)
+	}
+	g.ShiftRI(Shl, 8, RAX, 32)
+	g.MovRI(RDX, uint64(ring.Word0(0, g.e.Event)))
+	g.OpRR(OpOr, 8, RAX, RDX)
+	g.OpRR(OpOr, 8, RAX, R10)
+	g.MovMR(8, At(R9, 0), RAX)
+	g.Ret()
+	g.Bind(lost)
+	g.Lock().IncM(8, At(R8, counter(g.e.Event, ring.CtrLost)))
+	g.Ret()
+}
+
+// reads notes that what lies between two labels may fault, and goes on at a third one then.
+func (g *slotRuntime) reads(from, upTo, to Label) {
+	g.faults = append(g.faults, [3]Label{from, upTo, to})
+}
+
+// copy emits the copying of RDX bytes from RSI to RDI. RAX is how many were not.
+func (g *slotRuntime) copy() {
+	g.MovRR(8, RCX, RDX)
+	at := g.Here()
+	g.Raw(0xf3, 0xa4) // rep movsb
+	end := g.Here()
+	g.reads(at, end, end)
+	g.MovRR(8, RAX, RCX)
+	g.Ret()
+}
+
+// copyString emits the copying of a string of at most RDX - 1 bytes from RSI to RDI, with a zero byte behind it.
+func (g *slotRuntime) copyString() {
+	cut, done, bad := g.Label(), g.Label(), g.Label()
+	g.Lea(R9, At(RDX, -1))
+	g.OpRR(OpXor, 4, RAX, RAX)
+	next := g.Here()
+	g.OpRR(OpCmp, 8, RAX, R9)
+	g.Jcc(CondAE, cut)
+	at := g.Here()
+	g.MovZXM(1, RCX, AtIndex(RSI, RAX, 1, 0))
+	end := g.Here()
+	g.reads(at, end, bad)
+	g.MovMR(1, AtIndex(RDI, RAX, 1, 0), RCX)
+	g.TestRR(4, RCX, RCX)
+	g.Jcc(CondE, done)
+	g.IncR(8, RAX)
+	g.Jmp(next)
+	g.Bind(cut)
+	g.MovMI(1, AtIndex(RDI, RAX, 1, 0), 0)
+	g.Bind(done)
+	g.Ret()
+	g.Bind(bad)
+	g.MovMI(1, At(RDI, 0), 0)
+	g.MovRI(RAX, ^uint64(efault-1))
+	g.Ret()
+}
+
+// nanoseconds emits RAX = the time.
+func (g *slotRuntime) nanoseconds() {
+	g.Rdtsc()
+	g.ShiftRI(Shl, 8, RDX, 32)
+	g.OpRR(OpOr, 8, RAX, RDX)
+	g.MovRI(R8, g.e.Clock)
+	g.OpRM(OpSub, 8, RAX, At(R8, 0))
+	g.MovRM(8, RCX, At(R8, 16))
+	g.Raw(0x48, 0xf7, 0xe1)             // mul %rcx
+	g.Raw(0x48, 0x0f, 0xac, 0xd0, 0x20) // shrd $32, %rdx, %rax
+	g.OpRM(OpAdd, 8, RAX, At(R8, 8))
+	g.Ret()
+}
+
+// abandon emits the end of a handler in which something faulted. Its stack may be what faulted: nothing is put there.
+func (g *slotRuntime) abandon() {
+	found := g.Label()
+	g.find(found)
+	g.Ud2() // it was no handler
+	g.Bind(found)
+	g.MovRR(8, RBX, RAX)
+	g.MovRM(8, R12, At(RBX, slotDescAt))
+	g.MovMI(4, At(R12, slotDescOff), 1)
+	g.Lock().IncM(4, At(R12, slotDescFaults))
+	g.OpRR(OpXor, 4, RAX, RAX)
+	g.JmpM(At(R12, slotDescAbandon))
+}
+
+// find emits RAX = the thread's slot, and goes on at found, if it has one.
+func (g *slotRuntime) find(found Label) {
+	none, own := g.Label(), g.Label()
+	g.rdfsbase(RCX)
+	g.group(R11, RCX)
+	next := g.Here()
+	g.OpMR(OpCmp, 8, At(R11, 0), RCX)
+	g.Jcc(CondE, own)
+	g.Lea(R11, At(R11, 8))
+	g.TestRI(4, R11, 63)
+	g.Jcc(CondNE, next)
+	g.Jmp(none)
+	g.Bind(own)
+	g.MovRI(RAX, g.env.Keys)
+	g.OpRR(OpSub, 8, R11, RAX)
+	g.ShiftRI(Shl, 8, R11, 7)
+	g.MovRI(RAX, g.env.Slots)
+	g.OpRR(OpAdd, 8, RAX, R11)
+	g.Jmp(found)
+	g.Bind(none)
+}
