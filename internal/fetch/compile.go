@@ -205,7 +205,7 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 	case event.ExprSymbol:
 		err = c.symbol(e)
 	case event.ExprFile:
-		err = c.file(e)
+		a.Base, a.Derefs = Base{Kind: BaseImm, Imm: c.env.File(e.Off)}, []int64{0}
 	case event.ExprImm:
 		a.Base = Base{Kind: BaseImm, Imm: e.Num}
 	case event.ExprString:
@@ -279,15 +279,6 @@ func (c *compiler) symbol(e *event.Expr) error {
 	}
 	c.arg.Base = Base{Kind: BaseImm, Imm: addr + uint64(e.Off)}
 	c.arg.Derefs = []int64{0}
-	return nil
-}
-
-func (c *compiler) file(e *event.Expr) error {
-	f, ok := c.env.(Filer)
-	if !ok {
-		return c.refuse(event.FileOnKprobe, e, "", nil)
-	}
-	c.arg.Base, c.arg.Derefs = Base{Kind: BaseImm, Imm: f.File(e.Off)}, []int64{0}
 	return nil
 }
 

@@ -19,11 +19,7 @@ type Env interface {
 	Symbol(name string) (uint64, error)
 	// Addr gives the run-time address that an address as nm prints it stands for.
 	Addr(addr uint64) uint64
-}
-
-// Filer is an Env of a place in a file.
-type Filer interface {
-	// File gives the run-time address of the byte at an offset in the file, if the file is mapped in one piece.
+	// File gives the run-time address of the byte at an offset in the file that is probed, if that is mapped in one piece.
 	File(off int64) uint64
 }
 

@@ -61,6 +61,8 @@ func (testEnv) Symbol(name string) (uint64, error) {
 	return 0, syscall.ENOENT
 }
 
+func (testEnv) File(off int64) uint64 { return uint64(off) }
+
 func (testEnv) Addr(a uint64) uint64 {
 	if a < 0x100 {
 		return a + 0x2000

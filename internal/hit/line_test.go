@@ -40,6 +40,7 @@ func (testEnv) Arg(int) (fetch.Base, error)    { return fetch.Base{Kind: fetch.B
 func (testEnv) RetVal(int) (fetch.Base, error) { return fetch.Base{Kind: fetch.BaseReg}, nil }
 func (testEnv) Symbol(string) (uint64, error)  { return 0x1000, nil }
 func (testEnv) Addr(a uint64) uint64           { return a }
+func (testEnv) File(off int64) uint64          { return uint64(off) }
 
 func program(t *testing.T, def string, at fetch.Point) *fetch.Program {
 	t.Helper()

@@ -93,7 +93,7 @@ func Parse(r io.ReaderAt) (*Object, error) {
 	switch {
 	case f.Type != elf.ET_REL:
 		return nil, fmt.Errorf("%w: an object is taken (cc -c), and this file is %v", ErrObject, f.Type)
-	case o.machine == nil || o.machine.Reloc == nil:
+	case o.machine == nil || !o.machine.Links():
 		return nil, fmt.Errorf("%w: it is for %v", ErrObject, objfile.ELF(f.Machine))
 	}
 	loaded, err := o.readSections(f)

@@ -22,6 +22,7 @@ func (testEnv) Stack() fetch.Base              { return fetch.Base{Kind: fetch.B
 func (testEnv) Arg(int) (fetch.Base, error)    { return fetch.Base{Kind: fetch.BaseReg, Reg: 7}, nil }
 func (testEnv) RetVal(int) (fetch.Base, error) { return fetch.Base{Kind: fetch.BaseReg}, nil }
 func (testEnv) Addr(a uint64) uint64           { return a }
+func (testEnv) File(off int64) uint64          { return uint64(off) }
 func (testEnv) Comm(int) string                { return "server" }
 
 type names struct{ testEnv }

@@ -24,6 +24,7 @@ func (testEnv) Stack() fetch.Base              { return fetch.Base{Kind: fetch.B
 func (testEnv) Arg(int) (fetch.Base, error)    { return fetch.Base{Kind: fetch.BaseReg, Reg: 7}, nil }
 func (testEnv) RetVal(int) (fetch.Base, error) { return fetch.Base{Kind: fetch.BaseReg}, nil }
 func (testEnv) Addr(a uint64) uint64           { return a }
+func (testEnv) File(off int64) uint64          { return uint64(off) }
 func (testEnv) Symbol(string) (uint64, error)  { return 0x1000, nil }
 
 // testNames is a program with a function at 0x1000, and a library with one at 0x7000.

@@ -21,10 +21,11 @@ const (
 	LinkSlot               // G + A - P
 )
 
-// linker is what a Machine has for linkers of objects.
-type linker struct {
-	// Reloc tells of a relocation's type; not ok: what it asks for is not known.
-	Reloc func(kind uint32) (r LinkReloc, ok bool)
-	// Veneer is code that jumps to an address, from wherever it stands.
-	Veneer func(to uint64) []byte
-}
+// Links says whether objects of the processor can be linked: Reloc and Veneer are for those alone.
+func (m *Machine) Links() bool { return m.ELF == X86_64 }
+
+// Reloc tells of a relocation's type; not ok: what it asks for is not known.
+func (m *Machine) Reloc(kind uint32) (r LinkReloc, ok bool) { return x8664Reloc(kind) }
+
+// Veneer is code that jumps to an address, from wherever it stands.
+func (m *Machine) Veneer(to uint64) []byte { return x8664Veneer(to) }

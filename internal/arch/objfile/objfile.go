@@ -39,8 +39,6 @@ type Machine struct {
 	// Register gives the number by which instructions encode a register of debug information, or that of a vector register.
 	Register func(dwarf int) (reg uint8, vector, ok bool)
 
-	linker
-
 	// Unwinders are functions by which unwinders that know the processor step from a frame to its caller.
 	Unwinders []string
 }

@@ -24,8 +24,6 @@ var x8664 = Machine{
 	FramePointer: 6,
 	SignalCFA:    "\x77\xa0\x01\x06", // DW_OP_breg7 160, DW_OP_deref: rsp in struct ucontext (asm/sigcontext.h)
 
-	linker: linker{Reloc: x8664Reloc, Veneer: x8664Veneer},
-
 	Unwinders: []string{"_ULx86_64_step", "_Ux86_64_step"},
 	Register:  x8664Register,
 }
