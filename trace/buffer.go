@@ -167,15 +167,18 @@ func (b *buffer) Look(cpu int) (sum bufferStats, hits iter.Seq[*hit.Hit]) {
 	return sum, merged(looks)
 }
 
-// Take takes the oldest hits of a CPU, or of all, out, if there are any: such as count for so many bytes, and one at least. Else more is closed
-// when some come.
+// Take takes the oldest hits of a CPU, or of all, out, if there are any: such as count for so many bytes, and one at least. No others were lost but before
+// the first. Else more is closed when some come.
 func (b *buffer) Take(cpu, bytes int) (runs []run, more <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	qs := b.some(cpu)
 	for {
 		q, before := b.next(qs)
-		if q == nil || runs != nil && q.oldest().size() > bytes {
+		if q == nil {
+			break
+		}
+		if h, lost := q.oldest(); runs != nil && (h.size() > bytes || lost > 0) {
 			break
 		}
 		r, size := q.take(before, bytes)
@@ -188,12 +191,12 @@ func (b *buffer) Take(cpu, bytes int) (runs []run, more <-chan struct{}) {
 	return runs, nil
 }
 
-// Miss counts hits of a CPU that were lost on their way here, behind all that were added.
-func (b *buffer) Miss(cpu int, hits uint64) {
+// RingLost counts hits of a CPU that found the target's ring full, behind all that were added.
+func (b *buffer) RingLost(cpu int, hits uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q := b.of(cpu)
-	q.missed += hits
+	q.ringLost += hits
 	q.drop(hits)
 }
 
@@ -202,7 +205,7 @@ func (b *buffer) Waiting(cpu, percent int) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	qs := b.some(cpu)
-	if q, _ := b.next(qs); q == nil || cpu != AllCPUs && qs[0].bytes+pageRecs < b.sizeOf(cpu)/100*percent { // a page that is not full counts, as the kernel's
+	if q, _ := b.next(qs); q == nil || cpu != AllCPUs && qs[0].bytes+PageSize < b.sizeOf(cpu)/100*percent { // a page that is not full counts, as the kernel's
 		return b.waits()
 	}
 	return nil
@@ -223,10 +226,10 @@ func (*buffer) next(qs []*queue) (first *queue, others uint64) {
 		if q == nil || q.empty() {
 			continue
 		}
-		if came := q.oldest().came; came < least {
-			first, others, least = q, least, came
+		if h, _ := q.oldest(); h.came < least {
+			first, others, least = q, least, h.came
 		} else {
-			others = min(others, came)
+			others = min(others, h.came)
 		}
 	}
 	return first, others

@@ -2,6 +2,8 @@ package trace
 
 import (
 	"fmt"
+	"reflect"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -145,6 +147,112 @@ func TestBufferTake(t *testing.T) {
 	if b.tids(AllCPUs) != nil || len(o.tids(AllCPUs)) != 1 {
 		t.Error("Swap")
 	}
+}
+
+// All of a hit is kept, and what was lost before it is told of, whatever its event: pages have many.
+func TestBufferKeepsAll(t *testing.T) {
+	b := newBuffer(0)
+	var evs [100]hit.Event
+	var want []hit.Hit
+	lostBefore := map[int]uint64{}
+	for i := range 1000 {
+		h := hit.Hit{
+			Event: &evs[i*7%len(evs)], Nanos: uint64(i) << 40, CPU: 1, TID: 1 << 30, GoID: uint64(i), Caller: uint64(i) * 3, Unknown: i%2 == 0, NoStack: i%3 == 0, StackOnly: i%5 == 0,
+			Rec: make([]byte, i%50),
+		}
+		switch {
+		case i%11 == 0:
+			h.Comm, h.Context = fmt.Sprint("task", i), [8]byte{'d', byte(i)}
+		case i%13 == 0:
+			h.IP, h.Before = uint64(i), true
+		}
+		if i%17 == 0 {
+			b.RingLost(1, uint64(i))
+			b.RingLost(1, 1)
+			lostBefore[i] = uint64(i) + 1
+		}
+		for k := range h.Rec {
+			h.Rec[k] = byte(i + k)
+		}
+		b.Add(&h)
+		want = append(want, h)
+	}
+	_, looked := b.Look(1)
+	i := 0
+	for h := range looked {
+		if !reflect.DeepEqual(*h, want[i]) {
+			t.Fatalf("hit %d is %+v, and was %+v", i, *h, want[i])
+		}
+		i++
+	}
+	s := b.stats(1)
+	if i != len(want) || s.RingLost != s.Dropped || s.Written != 1000 {
+		t.Errorf("%d hits, %+v", i, s)
+	}
+	for i = 0; i < len(want); {
+		runs, more := b.Take(1, 10_000)
+		if more != nil {
+			t.Fatalf("no more behind %d", i)
+		}
+		for n, r := range runs {
+			if r.lost != lostBefore[i] || n > 0 && r.lost > 0 {
+				t.Errorf("%d lost before hit %d, want %d", r.lost, i, lostBefore[i])
+			}
+			r.each(func(h *hit.Hit) {
+				if !reflect.DeepEqual(*h, want[i]) {
+					t.Fatalf("hit %d is taken as %+v", i, *h)
+				}
+				i++
+			})
+		}
+	}
+	if s := b.stats(1); s.Bytes != 0 || s.Entries != 0 {
+		t.Errorf("behind all: %+v", s)
+	}
+}
+
+// What a buffer keeps takes about as much memory as it counts, whatever its hits are.
+func TestBufferMemory(t *testing.T) {
+	evs := make([]hit.Event, 30)
+	for name, next := range map[string]func(i int) *hit.Hit{
+		"one event":  func(i int) *hit.Hit { return &hit.Hit{Event: &evs[0], Rec: make([]byte, 24)} },
+		"30 events":  func(i int) *hit.Hit { return &hit.Hit{Event: &evs[i%30], Rec: make([]byte, 24)} },
+		"two sizes":  func(i int) *hit.Hit { return &hit.Hit{Event: &evs[0], Rec: make([]byte, 16+i%2*3000)} },
+		"with names": func(i int) *hit.Hit { return &hit.Hit{Event: &evs[0], Comm: "task", Rec: make([]byte, 40)} },
+	} {
+		b := newBuffer(8 << 20)
+		before := heap()
+		for b.stats(0).Overrun == 0 {
+			for i := range 10_000 {
+				b.Add(next(i))
+			}
+		}
+		if counts := b.stats(0).Bytes; heap()-before > counts*2 {
+			t.Errorf("%s: %d bytes are counted, and %d taken", name, counts, heap()-before)
+		}
+		runtime.KeepAlive(b)
+	}
+	b := newBuffer(1 << 20)
+	b.SetOverwrite(false)
+	before := heap()
+	for range 200_000 {
+		b.Add(&hit.Hit{Event: &evs[0], Rec: make([]byte, 24)})
+		if b.stats(0).Dropped > 0 {
+			b.Take(0, 1)
+		}
+	}
+	if counts := b.stats(0).Bytes; heap()-before > counts*4 {
+		t.Errorf("taken one by one: %d bytes are counted, and %d taken", counts, heap()-before)
+	}
+	runtime.KeepAlive(b)
+}
+
+// heap is how much memory is in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // Several readers get each hit once, and those that wait are woken.

@@ -69,12 +69,13 @@ type Instance struct {
 	onlyPIDs, notPIDs map[int]bool // whose hits are taken, and not taken; of pollMu
 	snap              *buffer      // nil: there is none; of pollMu
 	woken             bool         // it is one of registry.woken
+	ringLost          uint64       // records that found the target's ring full; of pollMu
 
 	states  map[*entry]*state
 	set     *hit.Triggers // of pollMu
 	missing *missing      // what the set needed last, and was not there
 	made    []*arming
-	before  uint64 // records that the target had lost when the buffer was last cleared
+	before  uint64 // elsewhere, when the buffer was last cleared
 	gone    uint64 // records that were lost of probes that have been deleted
 }
 

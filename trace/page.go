@@ -5,22 +5,23 @@ import "kprobes.dev/kprobes/internal/hit"
 // page is a run of hits of one CPU, with their records. What was written to it is never changed, and stays where it is, so that readers need
 // no lock for what they have been given. What the garbage collector must look at comes first.
 type page struct {
-	events [pageEvents]*hit.Event
-	rare   *[pageHits]rare // of hits that have any; nil: none has
-	recs   []byte          // as many as there is room for
-	lost   uint64          // hits that were lost before the first one
-	named  int             // events that are set
-	n      int             // hits
-	used   int             // of recs
+	events [fewEvents]*hit.Event
+	others *[pageHits]*hit.Event // those behind them; nil: there are none
+	rare   *[pageHits]rare       // of hits that have any; nil: none has
+	recs   []byte                // as many as there is room for
+	named  int                   // events that are set
+	n      int                   // hits
+	used   int                   // of recs
 	heads  [pageHits]head
 }
 
-// A page is full when its hits are, its events or the bytes of its records.
+// A page is full when its hits or the bytes of its records are.
 const (
-	pageHits   = 64
-	pageEvents = 8
-	pageRecs   = 4 << 10 // bytes; a longer record has a page of its own
-	headBytes  = 48      // of a head
+	pageHits  = 64
+	fewEvents = 8
+	pageRecs  = 8 << 10 // bytes; a longer record has a page of its own
+	headBytes = 48      // of a head
+	rareBytes = 56      // of a rare
 )
 
 // head is what a hit has beside its record. It holds no pointers: a buffer has millions of hits.
@@ -42,30 +43,27 @@ const (
 
 // rare is what few hits have.
 type rare struct {
+	lost    uint64 // hits that were lost before it
 	ip      uint64
 	before  bool
 	comm    string
 	context [8]byte
 }
 
-func rareOf(h *hit.Hit) rare { return rare{h.IP, h.Before, h.Comm, h.Context} }
+func rareOf(h *hit.Hit, lost uint64) rare { return rare{lost, h.IP, h.Before, h.Comm, h.Context} }
 
 // newPage makes a page with room for so many bytes of records.
 func newPage(bytes int) *page { return &page{recs: make([]byte, bytes)} }
 
-// add copies a hit into the page, if it has room.
-func (p *page) add(h *hit.Hit, came uint64) bool {
+// add copies a hit into the page, before which others were lost, if it has room.
+func (p *page) add(h *hit.Hit, came, lost uint64) bool {
 	if p.n == pageHits || p.used+len(h.Rec) > len(p.recs) {
 		return false
 	}
-	event, ok := p.event(h.Event)
-	if !ok {
-		return false
-	}
 	to := &p.heads[p.n]
-	*to = head{came: came, nanos: h.Nanos, goID: h.GoID, caller: h.Caller, tid: uint32(h.TID), off: uint32(p.used), bytes: uint32(len(h.Rec)), event: event}
+	*to = head{came: came, nanos: h.Nanos, goID: h.GoID, caller: h.Caller, tid: uint32(h.TID), off: uint32(p.used), bytes: uint32(len(h.Rec)), event: p.number(h.Event)}
 	to.flags = flagIf(h.Unknown, flagUnknown) | flagIf(h.NoStack, flagNoStack) | flagIf(h.StackOnly, flagStackOnly)
-	if r := rareOf(h); r != (rare{}) {
+	if r := rareOf(h, lost); r != (rare{}) {
 		if p.rare == nil {
 			p.rare = new([pageHits]rare)
 		}
@@ -84,31 +82,59 @@ func flagIf(is bool, flag uint8) uint8 {
 	return 0
 }
 
-// event gives the number of an event in the page.
-func (p *page) event(e *hit.Event) (n uint8, ok bool) {
+// number gives the number of an event in the page.
+func (p *page) number(e *hit.Event) uint8 {
 	for i := p.named - 1; i >= 0; i-- {
-		if p.events[i] == e {
-			return uint8(i), true
+		if *p.event(i) == e {
+			return uint8(i)
 		}
 	}
-	if p.named == pageEvents {
-		return 0, false
+	if p.named == fewEvents {
+		p.others = new([pageHits]*hit.Event)
 	}
-	p.events[p.named] = e
 	p.named++
-	return uint8(p.named - 1), true
+	*p.event(p.named - 1) = e
+	return uint8(p.named - 1)
+}
+
+// event is the place of an event.
+func (p *page) event(n int) **hit.Event {
+	if n < fewEvents {
+		return &p.events[n]
+	}
+	return &p.others[n-fewEvents]
 }
 
 // sizeOf is what a hit counts for of what a buffer keeps, in bytes.
-func sizeOf(h *hit.Hit) int { return headBytes + len(h.Rec) }
+func sizeOf(h *hit.Hit, lost uint64) int {
+	n := headBytes + len(h.Rec)
+	if rareOf(h, lost) != (rare{}) {
+		n += rareBytes
+	}
+	return n
+}
 
-func (h *head) size() int { return headBytes + int(h.bytes) }
+func (h *head) size() int {
+	n := headBytes + int(h.bytes)
+	if h.flags&flagRare != 0 {
+		n += rareBytes
+	}
+	return n
+}
+
+// lost is how many hits were lost before one.
+func (p *page) lost(i int) uint64 {
+	if p.heads[i].flags&flagRare == 0 {
+		return 0
+	}
+	return p.rare[i].lost
+}
 
 // hit makes the hit that it was of what is kept of it. Its record is the page's.
 func (p *page) hit(i, cpu int) hit.Hit {
 	k := &p.heads[i]
 	h := hit.Hit{
-		Event: p.events[k.event], Nanos: k.nanos, CPU: cpu, TID: int(k.tid), GoID: k.goID, Caller: k.caller,
+		Event: *p.event(int(k.event)), Nanos: k.nanos, CPU: cpu, TID: int(k.tid), GoID: k.goID, Caller: k.caller,
 		Unknown: k.flags&flagUnknown != 0, NoStack: k.flags&flagNoStack != 0, StackOnly: k.flags&flagStackOnly != 0,
 		Rec: p.recs[k.off : k.off+k.bytes : k.off+k.bytes],
 	}

@@ -13,7 +13,7 @@ type queue struct {
 	bytes int // that the pages' hits count for
 	first int // of pages[0]: hits that were taken
 
-	written, overrun, dropped, missed, read uint64
+	written, overrun, dropped, ringLost, read uint64
 
 	lost   uint64 // since the last hit was taken, before the first one that is kept
 	behind uint64 // since the last hit was kept
@@ -25,7 +25,7 @@ type bufferStats struct {
 	Written  uint64 // since the buffer was cleared
 	Overrun  uint64 // of these: pushed out, and read by nobody
 	Dropped  uint64 // not taken: the target's ring was full, or the buffer, which is not overwritten
-	Missed   uint64 // of these: the target's ring was full
+	RingLost uint64 // of these: the target's ring was full
 	Read     uint64 // taken out
 	Bytes    uint64
 	OldestNs uint64 // the time of the oldest entry; 0: there is none
@@ -36,7 +36,7 @@ func (s *bufferStats) add(o bufferStats) {
 	s.Written += o.Written
 	s.Overrun += o.Overrun
 	s.Dropped += o.Dropped
-	s.Missed += o.Missed
+	s.RingLost += o.RingLost
 	s.Read += o.Read
 	s.Bytes += o.Bytes
 	if s.OldestNs == 0 || o.OldestNs != 0 && o.OldestNs < s.OldestNs {
@@ -46,14 +46,15 @@ func (s *bufferStats) add(o bufferStats) {
 
 // add copies a hit into the queue, which keeps so many bytes.
 func (q *queue) add(h *hit.Hit, came uint64, size int, overwrite bool) {
-	n := sizeOf(h)
+	n := sizeOf(h, q.behind)
 	if !overwrite && q.bytes+n > size {
 		q.drop(1)
 		return
 	}
-	if k := len(q.pages); k == 0 || q.behind > 0 || !q.pages[k-1].add(h, came) {
-		q.open(len(h.Rec)).add(h, came)
+	if k := len(q.pages); k == 0 || !q.pages[k-1].add(h, came, q.behind) {
+		q.open(len(h.Rec)).add(h, came, q.behind)
 	}
+	q.behind = 0
 	q.bytes += n
 	q.written++
 	if q.bytes > size {
@@ -84,7 +85,6 @@ func (q *queue) open(bytes int) *page {
 		each = max(each, q.pages[k-1].used/q.pages[k-1].n)
 	}
 	p := newPage(max(bytes, min(each*pageHits, pageRecs)))
-	p.lost, q.behind = q.behind, 0
 	q.pages = append(q.pages, p)
 	return p
 }
@@ -94,9 +94,7 @@ func (q *queue) forget() {
 	p := q.pages[0]
 	for i := q.first; i < p.n; i++ {
 		q.bytes -= p.heads[i].size()
-	}
-	if q.first == 0 {
-		q.lost += p.lost
+		q.lost += p.lost(i)
 	}
 	q.pages[0] = nil
 	q.pages, q.first = q.pages[1:], 0
@@ -106,26 +104,25 @@ func (q *queue) empty() bool {
 	return len(q.pages) == 0 || len(q.pages) == 1 && q.first == q.pages[0].n
 }
 
-// oldest is the next hit to be taken. Precondition: not empty.
-func (q *queue) oldest() *head {
-	if q.first == q.pages[0].n {
-		return &q.pages[1].heads[0]
+// oldest is the next hit to be taken, with how many were lost before it. Precondition: not empty.
+func (q *queue) oldest() (h *head, lost uint64) {
+	p, i := q.pages[0], q.first
+	if i == p.n {
+		p, i = q.pages[1], 0
 	}
-	return &q.pages[0].heads[q.first]
+	return &p.heads[i], q.lost + p.lost(i)
 }
 
-// take takes hits out of the oldest page: those that came before another, such as count for so many bytes, and one at least. Precondition:
-// not empty.
+// take takes hits out of the oldest page: those that came before another, and none behind which others were lost, such as count for so many
+// bytes, and one at least. Precondition: not empty.
 func (q *queue) take(before uint64, bytes int) (r run, size int) {
 	if q.first == q.pages[0].n {
 		q.forget()
 	}
 	p := q.pages[0]
 	r = run{page: p, cpu: q.cpu, from: q.first, to: q.first}
-	if r.lost, q.lost = q.lost, 0; r.from == 0 {
-		r.lost += p.lost
-	}
-	for r.to < p.n && (size == 0 || size+p.heads[r.to].size() <= bytes && p.heads[r.to].came < before) {
+	r.lost, q.lost = q.lost+p.lost(r.from), 0
+	for r.to < p.n && (size == 0 || size+p.heads[r.to].size() <= bytes && p.heads[r.to].came < before && p.lost(r.to) == 0) {
 		size += p.heads[r.to].size()
 		r.to++
 	}
@@ -136,7 +133,7 @@ func (q *queue) take(before uint64, bytes int) (r run, size int) {
 }
 
 func (q *queue) stats() bufferStats {
-	s := bufferStats{Written: q.written, Overrun: q.overrun, Dropped: q.dropped, Missed: q.missed, Read: q.read, Bytes: uint64(q.bytes)}
+	s := bufferStats{Written: q.written, Overrun: q.overrun, Dropped: q.dropped, RingLost: q.ringLost, Read: q.read, Bytes: uint64(q.bytes)}
 	for i, p := range q.pages {
 		s.Entries += uint64(p.n)
 		if i == 0 {
@@ -144,7 +141,8 @@ func (q *queue) stats() bufferStats {
 		}
 	}
 	if !q.empty() {
-		s.OldestNs = q.oldest().nanos
+		h, _ := q.oldest()
+		s.OldestNs = h.nanos
 	}
 	return s
 }

@@ -3,6 +3,8 @@ package trace
 import (
 	"bytes"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/ringpage"
 )
@@ -42,6 +44,25 @@ func (r *registry) byHit(e *hit.Event) *entry {
 		return a.probe.entry
 	}
 	return nil
+}
+
+// Page gives the next page of a pipe in binary form, without waiting. EAGAIN: there is none; EINVAL: the pipe was read to the middle of a
+// page, and nothing is taken; ENODEV: the instance has been closed.
+func (p *Pipe) Page() ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.text) == 0 && p.take(PageSize) != nil {
+		if p.in.life.Err() != nil {
+			return nil, unix.ENODEV
+		}
+		return nil, unix.EAGAIN
+	}
+	if len(p.text)%PageSize != 0 {
+		return nil, unix.EINVAL
+	}
+	page := p.text[:PageSize:PageSize]
+	p.text, p.begun = p.text[PageSize:], true
+	return page, nil
 }
 
 // pack takes records of the CPU out of the buffer and makes pages of them, about so many bytes. If there are none it gives what is closed when

@@ -124,62 +124,74 @@ func TestRawPipe(t *testing.T) {
 	}
 }
 
+// pinned starts a program whose calls, and so its hits, are all on CPU 0, and an instance with an event of them.
+func pinned(t testing.TB, ring int, o *Options) (*testprog.Proc, *Instance) {
+	t.Helper()
+	prog := testprog.Start(t, testprog.Build(t, "rate"))
+	prog.Counts("rate 1000000000")
+	var set unix.CPUSet
+	set.Set(0)
+	must(t, unix.SchedSetaffinity(prog.PID, &set))
+	_, in := instanceWith(t, prog, &process.TargetOptions{Buffer: ring}, o)
+	must(t, in.Write("p:a rate_call v=%di"))
+	must(t, in.Enable("", "", true))
+	return prog, in
+}
+
 // A raw pipe that is read too late says in its pages how much it missed: its records and those add up.
 func TestRawPipeLoses(t *testing.T) {
-	prog, in := instance(t, &Options{BufferSize: 1})
-	must(t, in.Write("p:a f_push v=%di"))
-	must(t, in.Enable("", "", true))
-	n := goes(prog, 20000, "f_push")
-	must(t, in.Enable("", "", false))
+	prog, in := pinned(t, 0, &Options{BufferSize: 1})
+	const calls = 20_000
+	prog.Counts(fmt.Sprintf("go %d", calls))
+	in.drain()
+	prog.Counts("go 1") // what was lost is told before it
 	ids, lost := packed(t, rest(t, in, rawPipes(in), ringpage.PageSize))
-	if got := ids[uint16(in.entries[key("kprobes", "a")].id)]; got+lost != n || got == 0 || lost == 0 {
-		t.Errorf("%d hits: %d records, %d told as lost", n, got, lost)
+	if got := ids[uint16(in.entries[key("kprobes", "a")].id)]; got+lost != calls+1 || got == 0 || lost == 0 {
+		t.Errorf("%d hits: %d records, %d told as lost", calls+1, got, lost)
 	}
 }
 
 // What finds the program's ring full is told of by each file: by the pages of trace_pipe_raw, by lines of trace_pipe, as dropped events of stats, in
-// the head of trace, each for its CPU, and once.
+// the head of trace, for its CPU, and once.
 func TestRingLoses(t *testing.T) {
-	prog, in := instanceWith(t, testprog.Start(t, testprog.Build(t, "work"), "2"), &process.TargetOptions{Buffer: 64 << 10}, &Options{BufferSize: 64 << 20})
-	must(t, in.Write("p:a f_push v=%di"))
-	must(t, in.Enable("", "", true))
-	burst := func() (calls, lost int) {
+	prog, in := pinned(t, 64<<10, &Options{BufferSize: 64 << 20})
+	const calls = 40_001
+	burst := func() (lost int) {
 		t.Helper()
 		before := in.losses()
 		in.pollMu.Lock()
-		calls = goes(prog, 20_000, "f_push")
+		prog.Counts(fmt.Sprintf("go %d", calls-1))
 		in.pollMu.Unlock()
 		if lost = int(in.losses() - before); lost == 0 {
 			t.Fatalf("nothing of %d calls is lost: the test shows nothing", calls)
 		}
 		in.drain()
-		return calls + goes(prog, 1, "f_push"), lost // what was lost is told before the next record
+		prog.Counts("go 1") // what was lost is told before it
+		return lost
 	}
-
-	calls, lost := burst()
-	dropped, written := 0, 0
-	for cpu := range in.CPUs() {
-		n := 0
-		_, rest, _ := strings.Cut(text(t, func(w io.Writer) error { return in.WriteCPUStats(w, cpu) }), "dropped events: ")
+	written := func(f func(io.Writer) error) (n int) {
+		t.Helper()
+		_, rest, _ := strings.Cut(text(t, f), "entries-in-buffer/entries-written: ")
+		_, rest, _ = strings.Cut(rest, "/")
 		_, err := fmt.Sscan(rest, &n)
 		must(t, err)
-		dropped += n
-		head := text(t, func(w io.Writer) error { return in.WriteCPUTrace(w, cpu) })
-		_, rest, _ = strings.Cut(head[:min(len(head), 200)], "entries-in-buffer/entries-written: ")
-		_, rest, _ = strings.Cut(rest, "/")
-		_, err = fmt.Sscan(rest, &n)
-		must(t, err)
-		written += n
+		return n
 	}
-	if dropped != lost || written != calls {
-		t.Errorf("the ring lost %d of %d: stats say %d, and the heads of trace %d", lost, calls, dropped, written)
+
+	lost, dropped := burst(), 0
+	_, stats, _ := strings.Cut(text(t, func(w io.Writer) error { return in.WriteCPUStats(w, 0) }), "dropped events: ")
+	_, err := fmt.Sscan(stats, &dropped)
+	must(t, err)
+	one, all := written(func(w io.Writer) error { return in.WriteCPUTrace(w, 0) }), written(in.WriteTrace)
+	if dropped != lost || one != calls || all != calls {
+		t.Errorf("the ring lost %d of %d: stats say %d, and the heads of trace %d and %d", lost, calls, dropped, one, all)
 	}
 	ids, told := packed(t, rest(t, in, rawPipes(in), 64<<10))
 	if got := ids[uint16(in.entries[key("kprobes", "a")].id)]; got+told != calls || told != lost {
 		t.Errorf("the ring lost %d of %d: pages have %d, and tell of %d", lost, calls, got, told)
 	}
 
-	calls, lost = burst()
+	lost = burst()
 	in.drain()
 	p := in.Pipe()
 	var lines []byte
@@ -192,16 +204,50 @@ func TestRingLoses(t *testing.T) {
 		lines = append(lines, b...)
 	}
 	told = 0
-	for _, m := range regexp.MustCompile(`(?m)^CPU:\d+ \[LOST (\d+) EVENTS\]$`).FindAllSubmatch(lines, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^CPU:0 \[LOST (\d+) EVENTS\]$`).FindAllSubmatch(lines, -1) {
 		n, _ := strconv.Atoi(string(m[1]))
 		told += n
 	}
 	if got := bytes.Count(lines, []byte(" a: (")); got+told != calls || told != lost {
 		t.Errorf("the ring lost %d of %d: trace_pipe has %d, and tells of %d", lost, calls, got, told)
 	}
-
 	in.Clear()
 	if head := text(t, in.WriteTrace); !strings.Contains(head, "entries-in-buffer/entries-written: 0/0 ") {
 		t.Errorf("behind Clear:\n%s", head)
+	}
+	in.SetTracing(false)
+	burst()
+	if n := written(in.WriteTrace); n != 0 {
+		t.Errorf("%d written while tracing was off", n)
+	}
+}
+
+// A page is given whole, or nothing is taken: also behind a read that ended within one.
+func TestRawPage(t *testing.T) {
+	prog, in := pinned(t, 0, nil)
+	p := in.CPURawPipe(0)
+	if b, err := p.Page(); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("of nothing: %d bytes, %v", len(b), err)
+	}
+	const calls = 2000
+	prog.Counts(fmt.Sprintf("go %d", calls))
+	in.drain()
+	pages, err := p.Page()
+	must(t, err)
+	part, err := p.Read(t.Context(), 100, false)
+	must(t, err)
+	for range 2 {
+		if b, err := p.Page(); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("within a page: %d bytes, %v", len(b), err)
+		}
+	}
+	pages = append(append(pages, part...), rest(t, in, []*Pipe{p}, 1<<20)...)
+	ids, lost := packed(t, pages)
+	if got := ids[uint16(in.entries[key("kprobes", "a")].id)]; got != calls || lost != 0 {
+		t.Errorf("%d of %d records, %d lost", got, calls, lost)
+	}
+	must(t, in.Close())
+	if b, err := p.Page(); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("behind the end: %d bytes, %v", len(b), err)
 	}
 }

@@ -159,10 +159,17 @@ func (r *registry) poll() int {
 	return n
 }
 
-// lost tells an instance of records of its event that found the target's ring full. Precondition: pollMu is held.
+// lost tells an instance of records of its event that found the target's ring full. Those of hits that would not have been shown count as others
+// do where a filter decides that when they are read. Precondition: pollMu is held.
 func (r *registry) lost(d *event.Def, cpu int, hits uint64) {
-	if a := r.armings[d]; a != nil && a.in.on.Load() && a.in.taken(cpu) {
-		a.in.buf.Miss(cpu, hits)
+	a := r.armings[d]
+	if a == nil {
+		return
+	}
+	in := a.in
+	in.ringLost += hits
+	if in.on.Load() && in.taken(cpu) && (!a.state.live || !in.set.State(a.probe.group, a.probe.name).SoftDisabled) {
+		in.buf.RingLost(cpu, hits)
 	}
 }
 
@@ -184,10 +191,10 @@ func (in *Instance) WriteTrace(w io.Writer) error { return in.writeTrace(w, in.b
 func (in *Instance) writeTrace(w io.Writer, buf *buffer, cpu int) error {
 	in.drain()
 	s, hits := buf.Look(cpu)
-	lost := s.Missed
+	lost := s.RingLost
 	if buf == in.buf && cpu == AllCPUs {
 		in.mu.Lock()
-		lost = in.losses() - in.before // also what was lost where no CPU is known
+		lost += in.elsewhere() - in.before
 		in.mu.Unlock()
 	}
 	bw := bufio.NewWriter(w)
@@ -215,7 +222,7 @@ func (in *Instance) Clear() {
 
 func (in *Instance) clear() {
 	in.buf.Clear(AllCPUs)
-	in.before = in.losses()
+	in.before = in.elsewhere()
 }
 
 // cpus is the number of CPUs that the target runs on; of no target, this machine's.
@@ -227,6 +234,14 @@ func (r *registry) cpus() int {
 		return cpus()
 	}
 	return runtime.NumCPU()
+}
+
+// elsewhere counts the instance's records that the kernel has lost for it, of watchpoints and uprobes: it does not tell their CPU.
+func (in *Instance) elsewhere() uint64 {
+	all := in.losses()
+	in.pollMu.Lock()
+	defer in.pollMu.Unlock()
+	return all - min(in.ringLost, all)
 }
 
 // losses counts the instance's records that found the target's ring full, or the kernel's rings that it reads.

@@ -15,6 +15,7 @@ import (
 // handle is an open file.
 type handle struct {
 	f      *filesystem
+	n      *node
 	h      *tracefile.Handle
 	waking atomic.Bool // a goroutine waits for something to read, to wake who polls
 	closed chan struct{}
@@ -31,7 +32,10 @@ func (h *handle) Read(ctx context.Context, req *fuse.ReadRequest, resp *fuse.Rea
 	var b []byte
 	var err error
 	if cached := req.Flags&fuse.ReadLockOwner == 0; cached {
-		b, err = h.h.Page(ctx, req.Offset, req.Size)
+		if h.n.opened.Load() > 1 { // the cache is the node's: one would get the other's pages
+			return syscall.EINVAL
+		}
+		b, err = h.h.Page(req.Offset, req.Size)
 	} else {
 		b, err = h.h.Read(ctx, req.Offset, req.Size, req.FileFlags&fuse.OpenNonblock == 0)
 	}
@@ -60,6 +64,7 @@ func (h *handle) Write(_ context.Context, req *fuse.WriteRequest, resp *fuse.Wri
 
 // Release answers the last close(2).
 func (h *handle) Release(context.Context, *fuse.ReleaseRequest) error {
+	h.n.opened.Add(-1)
 	close(h.closed)
 	h.h.Close()
 	return nil

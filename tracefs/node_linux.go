@@ -39,6 +39,8 @@ type node struct {
 	path string
 	mode os.FileMode // when it was looked up
 	size uint64      // that stat(2) tells
+
+	opened atomic.Int32 // how often it is open
 }
 
 var (
@@ -48,7 +50,7 @@ var (
 
 // What stat(2) tells of a file of text, as in sysfs: the length of a text is known when it is read. sendfile(2) and splice(2)
 // take 0 for the end, and ask nobody; so they ask, and are refused: see handle.Read. Those of a stream in binary form, which get what they ask
-// for, never come to its end.
+// for, never come to its end. Its blocks are as many, or cp would take it for a file with holes.
 const (
 	textSize   = 4096
 	streamSize = 1 << 62
@@ -58,7 +60,7 @@ const (
 func (n *node) Attr(_ context.Context, a *fuse.Attr) error {
 	a.Valid, a.Mode, a.Uid, a.Gid, a.Nlink = 0, n.mode, owner, group, 1
 	if n.mode.IsRegular() {
-		a.Size, a.Blocks = n.size, textSize/512
+		a.Size, a.Blocks = n.size, n.size/512
 	}
 	return nil
 }
@@ -203,7 +205,8 @@ func (n *node) Open(_ context.Context, req *fuse.OpenRequest, resp *fuse.OpenRes
 	if err != nil {
 		return nil, failed(err)
 	}
-	h := &handle{f: n.f, h: open, closed: make(chan struct{})}
+	n.opened.Add(1)
+	h := &handle{f: n.f, n: n, h: open, closed: make(chan struct{})}
 	resp.Flags |= fuse.OpenDirectIO
 	if h.h.Streams() {
 		resp.Flags |= fuse.OpenNonSeekable

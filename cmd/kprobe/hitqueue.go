@@ -42,6 +42,14 @@ type queuedLoss struct {
 	before int // so many hits of the batch came before
 }
 
+// add copies a hit into the batch.
+func (b *batch) add(h *hit.Hit) {
+	n := len(b.recs)
+	b.recs = append(b.recs, h.Rec...)
+	b.hits = append(b.hits, *h)
+	b.hits[len(b.hits)-1].Rec = b.recs[n:len(b.recs):len(b.recs)]
+}
+
 func (b *batch) empty() bool { return len(b.hits)+len(b.losses) == 0 }
 
 func (b *batch) clear() { b.hits, b.recs, b.losses = b.hits[:0], b.recs[:0], b.losses[:0] }
@@ -109,16 +117,11 @@ func (q *hitQueue) next() (b *batch, last bool) {
 func (q *hitQueue) add(h *hit.Hit) {
 	q.in.Lock()
 	defer q.in.Unlock()
-	b := q.cur
-	n := len(b.recs)
-	if n+len(h.Rec) > cap(b.recs) {
+	if len(q.cur.recs)+len(h.Rec) > cap(q.cur.recs) {
 		q.handOn()
-		b, n = q.cur, 0
 	}
-	b.recs = append(b.recs, h.Rec...)
-	b.hits = append(b.hits, *h)
-	b.hits[len(b.hits)-1].Rec = b.recs[n:len(b.recs):len(b.recs)]
-	if len(b.recs) >= batchBytes {
+	q.cur.add(h)
+	if len(q.cur.recs) >= batchBytes {
 		q.handOn()
 	}
 }
@@ -127,7 +130,14 @@ func (q *hitQueue) add(h *hit.Hit) {
 func (q *hitQueue) lose(_ *event.Def, cpu int, hits uint64) {
 	q.in.Lock()
 	defer q.in.Unlock()
-	q.cur.losses = append(q.cur.losses, queuedLoss{hit.Loss{CPU: cpu, Hits: hits}, len(q.cur.hits)})
+	before := len(q.cur.hits)
+	for i := len(q.cur.losses) - 1; i >= 0 && q.cur.losses[i].before == before; i-- {
+		if l := &q.cur.losses[i]; l.CPU == cpu { // of another event
+			l.Hits += hits
+			return
+		}
+	}
+	q.cur.losses = append(q.cur.losses, queuedLoss{hit.Loss{CPU: cpu, Hits: hits}, before})
 }
 
 // flush hands on what has been taken, if the printer has begun with all that it was handed before. Else the next flush does, and

@@ -325,11 +325,7 @@ func (h *host) read() {
 			last, u = one.Event, h.takers[one.Event.Def.User]
 		}
 		n++
-		switch {
-		case u == nil:
-		case u.asks != nil:
-			u.asks(one)
-		default:
+		if u != nil {
 			u.take(one)
 		}
 	})
@@ -428,34 +424,40 @@ func (u *user) Close() error {
 	return u.h.base.Close()
 }
 
-// pending are hits for a user that takes them when it polls.
+// pending are hits for a user that takes them when it polls, so that others do not wait for what it does with them.
 type pending struct {
 	mu   sync.Mutex
-	hits []hit.Hit
-	recs []byte
+	full batch // nobody has taken them
+
+	giving sync.Mutex
+	given  batch // what was taken last, whose room is used again
 }
 
 // add adds a copy of a hit.
 func (p *pending) add(h *hit.Hit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := len(p.recs)
-	p.recs = append(p.recs, h.Rec...)
-	p.hits = append(p.hits, *h)
-	p.hits[len(p.hits)-1].Rec = p.recs[n:len(p.recs):len(p.recs)]
+	p.full.add(h)
 }
 
 // give gives the hits out, and returns how many.
 func (p *pending) give(f func(*hit.Hit)) int {
+	p.giving.Lock()
+	defer p.giving.Unlock()
+	p.given.clear()
 	p.mu.Lock()
-	hits := p.hits
-	p.hits, p.recs = nil, nil
+	p.full, p.given = p.given, p.full
 	p.mu.Unlock()
-	for i := range hits {
-		f(&hits[i])
+	p.given.each(f, nil)
+	n := len(p.given.hits)
+	if cap(p.given.hits) > pendingRoom {
+		p.given = batch{}
 	}
-	return len(hits)
+	return n
 }
+
+// pendingRoom is the most hits for which the room is kept.
+const pendingRoom = 1 << 17
 
 // mountUser is what the files of a mount know of a target that others use too.
 type mountUser struct {
@@ -466,17 +468,10 @@ type mountUser struct {
 // User implements trace.Shared.
 func (m mountUser) User() uint32 { return m.u.id }
 
-// Poll implements trace.Shared. Hits that others have read for the user come first.
+// Poll implements trace.Shared.
 func (m mountUser) Poll(f func(*hit.Hit)) int {
-	h := m.u.h
-	h.pollMu.Lock()
-	defer h.pollMu.Unlock()
-	n := m.hits.give(f)
-	m.u.n.Store(0)
-	m.u.asks = f
-	h.read()
-	m.u.asks = nil
-	return n + int(m.u.n.Load())
+	m.u.Poll(nil)
+	return m.hits.give(f)
 }
 
 // Losses implements trace.Shared.

@@ -516,10 +516,28 @@ func TestMountSplice(t *testing.T) {
 	if n, err := f.Read(part); n != len(part) || err != nil {
 		t.Fatal(n, err)
 	}
-	if b, err := spliced(ringpage.PageSize); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("from the middle of a page: %d bytes, %v, want EINVAL", len(b), err)
+	for range 2 {
+		if b, err := spliced(ringpage.PageSize); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("from the middle of a page: %d bytes, %v, want EINVAL", len(b), err)
+		}
 	}
-	m.is("stat -c %b per_cpu/cpu0/trace_pipe_raw", "8\n")
+	rest := make([]byte, ringpage.PageSize-len(part))
+	if _, err := io.ReadFull(f, rest); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ringpage.Read(append(part, rest...), func(uint64, []byte) error { return nil }); err != nil {
+		t.Errorf("the rest of the page is not there: %v", err)
+	}
+	again, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := spliced(ringpage.PageSize); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("a node that is open twice: %d bytes, %v, want EINVAL", len(b), err)
+	}
+	again.Close()
+	m.is("timeout 1 cp per_cpu/cpu0/trace_pipe_raw "+t.TempDir()+"/x; echo $?", "124\n") // it would wait for more
+	m.is("echo 1 > snapshot; tail -c 96 per_cpu/cpu0/snapshot_raw | wc -c; cp per_cpu/cpu0/snapshot_raw "+t.TempDir()+"/y", "0\n")
 }
 
 // firstByte reads the first byte of a mapping. The signal for a page that is not there is an error.

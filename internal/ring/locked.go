@@ -78,7 +78,6 @@ func (s *shard) pullLocked(now uint64) bool {
 		return false
 	}
 	s.badHead = false
-	s.crowd((head-s.tail)&posMask, s.rd.ring.LockedUnits())
 	from, more := s.tail, false
 	for s.tail != head {
 		if more = s.full(); more {
@@ -88,6 +87,7 @@ func (s *shard) pullLocked(now uint64) bool {
 			break
 		}
 	}
+	s.crowd((load(s.ctl, ShHead)-from)&posMask, s.rd.ring.LockedUnits()) // it has filled while it was copied
 	if s.tail != from {
 		s.publishLocked()
 	}

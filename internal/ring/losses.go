@@ -1,23 +1,27 @@
 package ring
 
-// crowdedLooks is how often Losses looks at a shard that was found crowded: a writer that found it full may count that behind the reader's next look.
-const crowdedLooks = 2
+import "time"
+
+// crowdedFor is for how long Losses looks at a shard that was found crowded: a writer that found it full may count that later.
+const crowdedFor = 100 * time.Millisecond
 
 // crowd notes that a shard was so full, of so many units, that a record may have found no room in it.
 func (s *shard) crowd(used, of uint64) {
-	if used+MaxRecord/unit > of {
-		s.crowded = crowdedLooks
+	if used+uint64(s.rd.longest.Load()) > of {
+		s.crowded = time.Now().Add(crowdedFor)
 	}
 }
 
 // Losses tells of records that found their shard full, by event and CPU, which it has not told of before. It looks at the shards that Poll or
-// Drain has found nearly full, or at all: a loss of a moment ago is found in any case then. fn must not call the reader.
+// Drain has found nearly full a moment ago, or at all. fn must not call the reader.
 func (rd *Reader) Losses(all bool, fn func(event uint32, cpu int, records uint64)) {
 	for _, s := range rd.shards {
-		if !all && s.crowded == 0 {
+		if !all && s.crowded.IsZero() {
 			continue
 		}
-		s.crowded = max(s.crowded-1, 0)
+		if !s.crowded.IsZero() && time.Now().After(s.crowded) {
+			s.crowded = time.Time{}
+		}
 		s.losses(fn)
 	}
 }
@@ -30,14 +34,21 @@ func (s *shard) losses(fn func(event uint32, cpu int, records uint64)) {
 			continue
 		}
 		lost := load(r.mem, off+r.CounterOff(int(event))+CtrLost)
-		told := s.lost[event]
+		told := s.told[event]
 		if lost <= told { // it does not count backwards
 			continue
 		}
-		if s.lost == nil {
-			s.lost = map[uint32]uint64{}
+		if s.told == nil {
+			s.told = map[uint32]uint64{}
 		}
-		s.lost[event] = lost
+		s.told[event] = lost
 		fn(event, s.index%r.CPUs, lost-told)
+	}
+}
+
+// Forget has Losses begin anew with an event, whose counters are cleared (Ring.ClearCounters).
+func (rd *Reader) Forget(event int) {
+	for _, s := range rd.shards {
+		delete(s.told, uint32(event))
 	}
 }

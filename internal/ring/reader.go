@@ -69,6 +69,7 @@ type Reader struct {
 	ripened uint64          // with hold: records up to this time are to be given out
 	bounds  []atomic.Uint32 // per event: smallest size in units << 16 | largest
 	highest atomic.Uint32   // one more than the highest event of bounds
+	longest atomic.Uint32   // units of the largest record of any
 	read    []uint64        // per event
 	stats   Stats
 	last    uint64 // time of the record given out last
@@ -110,10 +111,17 @@ func (rd *Reader) Allow(event uint32, smallest, largest int) error {
 	}
 	up := func(n int) uint32 { return uint32(n+unit-1) / unit }
 	rd.bounds[event].Store(up(smallest)<<16 | up(largest))
+	raise(&rd.highest, event+1)
+	raise(&rd.longest, up(largest))
+	return nil
+}
+
+// raise makes a number at least as large as another.
+func raise(n *atomic.Uint32, to uint32) {
 	for {
-		n := rd.highest.Load()
-		if n > event || rd.highest.CompareAndSwap(n, event+1) {
-			return nil
+		was := n.Load()
+		if was >= to || n.CompareAndSwap(was, to) {
+			return
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"slices"
+	"time"
 )
 
 // shard is a reader's side of one shard.
@@ -33,8 +34,8 @@ type shard struct {
 	stalled bool
 	badHead bool // the stall is a head that cannot be
 
-	crowded int               // how often Losses is to look at it
-	lost    map[uint32]uint64 // what Losses has told of, by event
+	crowded time.Time         // until then Losses looks at it
+	told    map[uint32]uint64 // what Losses has told of, by event
 }
 
 // entry is a record in buf.
@@ -87,7 +88,8 @@ func (s *shard) pullRseq(now uint64) bool {
 		s.setTail(head)
 		return false
 	}
-	s.crowd(head-s.tail, s.units())
+	from := s.tail
+	defer func() { s.crowd(load(s.ctl, ShHead)-from, s.units()) }() // it has filled while it was copied
 	for s.tail != head {
 		if s.full() {
 			return true

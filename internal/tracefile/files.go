@@ -74,7 +74,7 @@ func (t *Tree) perCPU() map[string]*File {
 		dir := fmt.Sprintf("per_cpu/cpu%d/", cpu)
 		out[dir+"buffer_size_kb"] = t.bufferSize(cpu)
 		out[dir+"snapshot"] = &File{Mode: readWrite, read: text(func(w io.Writer) error { return in.WriteCPUSnapshot(w, cpu) }), write: refused}
-		out[dir+"snapshot_raw"] = &File{Mode: readOnly, pages: true, pipe: func() *trace.Pipe { return in.CPURawSnapshot(cpu) }}
+		out[dir+"snapshot_raw"] = &File{Mode: readOnly, pipe: func() *trace.Pipe { return in.CPURawSnapshot(cpu) }}
 		out[dir+"stats"] = &File{Mode: readOnly, read: text(func(w io.Writer) error { return in.WriteCPUStats(w, cpu) })}
 		out[dir+"trace"] = &File{Mode: readWrite, read: text(func(w io.Writer) error { return in.WriteCPUTrace(w, cpu) }), write: ignored, truncate: nothing(func() { in.ClearCPU(cpu) })}
 		out[dir+"trace_pipe_raw"] = &File{Mode: readOnly, pages: true, pipe: func() *trace.Pipe { return in.CPURawPipe(cpu) }}

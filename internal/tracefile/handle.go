@@ -53,7 +53,7 @@ func (f *File) Streams() bool { return f.pipe != nil }
 // Streams is that of the file.
 func (h *Handle) Streams() bool { return h.pipe != nil }
 
-// Paged says whether the file is a stream in binary form, whose pages Page gives.
+// Paged says whether the file is a stream in binary form without end, whose pages Page gives.
 func (f *File) Paged() bool { return f.pages }
 
 // Stream writes what a file that Streams gives, until ctx ends, or w or flush fails: see trace.Pipe.WriteTo.
@@ -79,9 +79,9 @@ func (h *Handle) Read(ctx context.Context, offset int64, n int, wait bool) ([]by
 }
 
 // Page gives what the page cache gets at an offset, for splice(2) and sendfile(2): of a stream in binary form the next page or, at the offset of the last
-// one, that again. EAGAIN: there is none now; EINVAL: the stream was read to the middle of a page, or it is none in binary form: the cache
-// holds no text that is made anew each time, and none that is read once.
-func (h *Handle) Page(ctx context.Context, offset int64, n int) ([]byte, error) {
+// one, that again. Errors are those of trace.Pipe.Page; EINVAL: it is no such stream, since the cache holds no text that is made anew each
+// time, and none that is read once.
+func (h *Handle) Page(offset int64, n int) ([]byte, error) {
 	if !h.f.pages || n != trace.PageSize {
 		return nil, unix.EINVAL
 	}
@@ -90,14 +90,9 @@ func (h *Handle) Page(ctx context.Context, offset int64, n int) ([]byte, error) 
 	if h.cached.page != nil && h.cached.offset == offset {
 		return h.cached.page, nil
 	}
-	b, err := h.Read(ctx, offset, n, false)
-	switch {
-	case err != nil:
+	b, err := h.pipe.Page()
+	if err != nil {
 		return nil, err
-	case len(b) == 0:
-		return nil, unix.EAGAIN // a snapshot ends
-	case len(b) != n:
-		return nil, unix.EINVAL
 	}
 	h.cached.offset, h.cached.page = offset, b
 	return b, nil

@@ -40,7 +40,7 @@ type File struct {
 	closed func()
 	// pipe: reading takes records out of the buffer.
 	pipe func() *trace.Pipe
-	// pages: pipe gives them in binary form.
+	// pages: pipe gives them in binary form, and never ends.
 	pages bool
 	// in is kept while the file is open.
 	in *trace.Instance

@@ -166,6 +166,16 @@ func (rs *Reader) Losses(all bool, f func(d *event.Def, cpu int, records uint64)
 	})
 }
 
+// Forget clears the counters of a number that is to be used again.
+func (rs *Reader) Forget(id int) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.t.Ring().ClearCounters(id)
+	if rs.reader != nil {
+		rs.reader.Forget(id)
+	}
+}
+
 // Close closes the target, and reads all that is left: no probe is armed any more and no thread can
 // be in generated code. What a writer that was killed had reserved is given up then.
 func (rs *Reader) Close(f func(*hit.Hit)) error {
