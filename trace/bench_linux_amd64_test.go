@@ -20,13 +20,13 @@ type repeater struct {
 	seen  atomic.Bool
 }
 
-func (r *repeater) Poll(f func(*kprobes.Hit)) int {
+func (r *repeater) Poll(f func(*kprobes.Hit), fast bool) int {
 	n := r.sole.Poll(func(h *kprobes.Hit) {
 		r.last = *h
 		r.last.Rec = append([]byte(nil), h.Rec...)
 		r.seen.Store(true)
 		f(h)
-	})
+	}, fast)
 	times := int(r.times.Swap(0))
 	h := new(kprobes.Hit)
 	for range times {

@@ -168,7 +168,7 @@ func (b *buffer) Look(cpu int) (sum bufferStats, hits iter.Seq[*hit.Hit]) {
 }
 
 // Take takes the oldest hits of a CPU, or of all, out, if there are any: such as count for so many bytes, and one at least. No others were lost but before
-// the first. Else more is closed when some come.
+// the first. Who has read a run calls done. Else more is closed when some come.
 func (b *buffer) Take(cpu, bytes int) (runs []run, more <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

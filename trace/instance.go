@@ -31,8 +31,8 @@ type Options struct {
 type Shared interface {
 	// User is the user's number: event.Def.User of its definitions.
 	User() uint32
-	// Poll gives the records of the user's events, as Core.Poll does those of all.
-	Poll(f func(*kprobes.Hit)) int
+	// Poll gives the records of the user's events, as Core.Poll does those of all. fast: f takes no longer than a copy of the record.
+	Poll(f func(*kprobes.Hit), fast bool) int
 	// Losses tells of records of the user's events that found the target's ring full, by definition and CPU, and that it has not told of
 	// before: of those that Poll has come upon, or of all. f must not call the Core.
 	Losses(all bool, f func(d *event.Def, cpu int, records uint64))
@@ -45,6 +45,9 @@ type sole struct{ *kprobes.Core }
 
 func (sole) User() uint32    { return 0 }
 func (s sole) Follow() error { return s.Sync() }
+func (s sole) Poll(f func(*kprobes.Hit), _ bool) int {
+	return s.Core.Poll(f)
+}
 func (s sole) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
 	engine.Of(s.Core).Losses(all, f)
 }

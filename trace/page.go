@@ -1,6 +1,10 @@
 package trace
 
-import "kprobes.dev/kprobes/internal/hit"
+import (
+	"sync/atomic"
+
+	"kprobes.dev/kprobes/internal/hit"
+)
 
 // page is a run of hits of one CPU, with their records. What was written to it is never changed, and stays where it is, so that readers need
 // no lock for what they have been given. What the garbage collector must look at comes first.
@@ -12,7 +16,18 @@ type page struct {
 	named  int                   // events that are set
 	n      int                   // hits
 	used   int                   // of recs
-	heads  [pageHits]head
+
+	readers atomic.Int32 // runs that are read (run.done)
+	looked  bool         // Look has given it, and nobody knows for how long
+
+	heads [pageHits]head
+}
+
+// reset makes a page empty, that nobody reads.
+func (p *page) reset() {
+	clear(p.events[:min(p.named, fewEvents)])
+	p.others, p.rare = nil, nil
+	p.named, p.n, p.used = 0, 0, 0
 }
 
 // A page is full when its hits or the bytes of its records are.
@@ -152,6 +167,9 @@ type run struct {
 	from, to int
 	lost     uint64 // hits that were lost before the first one
 }
+
+// done says that a run that Take has given is not read any more, nor the records of its hits: their page may be used again.
+func (r *run) done() { r.readers.Add(-1) }
 
 // each gives the hits of a run, each until the next.
 func (r *run) each(f func(h *hit.Hit)) {

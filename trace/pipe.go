@@ -123,6 +123,7 @@ func (p *Pipe) take(n int) <-chan struct{} {
 				p.text = append(p.text, hit.LostLine(hit.Loss{CPU: runs[i].cpu, Hits: lost})...)
 			}
 			runs[i].each(func(h *hit.Hit) { p.text = p.print.Text(p.text, h) })
+			runs[i].done()
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"iter"
+	"slices"
 
 	"kprobes.dev/kprobes/internal/hit"
 )
@@ -15,9 +16,13 @@ type queue struct {
 
 	written, overrun, dropped, ringLost, read uint64
 
-	lost   uint64 // since the last hit was taken, before the first one that is kept
-	behind uint64 // since the last hit was kept
+	lost   uint64  // since the last hit was taken, before the first one that is kept
+	behind uint64  // since the last hit was kept
+	old    []*page // that are no part of it any more, and may be used again when nobody reads them
 }
+
+// maxOld bounds the pages that are kept to be used again.
+const maxOld = 256
 
 // bufferStats is what the file stats of a CPU tells.
 type bufferStats struct {
@@ -84,7 +89,7 @@ func (q *queue) open(bytes int) *page {
 	if k := len(q.pages); k > 0 && q.pages[k-1].n > 0 {
 		each = max(each, q.pages[k-1].used/q.pages[k-1].n)
 	}
-	p := newPage(max(bytes, min(each*pageHits, pageRecs)))
+	p := q.unread(max(bytes, min(each*pageHits, pageRecs)))
 	q.pages = append(q.pages, p)
 	return p
 }
@@ -98,6 +103,25 @@ func (q *queue) forget() {
 	}
 	q.pages[0] = nil
 	q.pages, q.first = q.pages[1:], 0
+	if !p.looked && len(q.old) < maxOld {
+		q.old = append(q.old, p)
+	}
+}
+
+// unread gives an empty page with room for so many bytes of records: one that was used before, if nobody reads it.
+func (q *queue) unread(bytes int) *page {
+	for i, p := range q.old {
+		if p.readers.Load() > 0 {
+			continue
+		}
+		q.old = slices.Delete(q.old, i, i+1)
+		if len(p.recs) < bytes {
+			break
+		}
+		p.reset()
+		return p
+	}
+	return newPage(bytes)
 }
 
 func (q *queue) empty() bool {
@@ -126,6 +150,7 @@ func (q *queue) take(before uint64, bytes int) (r run, size int) {
 		size += p.heads[r.to].size()
 		r.to++
 	}
+	p.readers.Add(1)
 	q.first = r.to
 	q.bytes -= size
 	q.read += uint64(r.to - r.from)
@@ -155,6 +180,7 @@ func (q *queue) look() (runs []run) {
 			r.from = q.first
 		}
 		if r.from < r.to {
+			p.looked = true
 			runs = append(runs, r)
 		}
 	}

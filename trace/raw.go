@@ -81,6 +81,7 @@ func (p *Pipe) pack(n int) <-chan struct{} {
 				p.pages.Lost(p.cpu, runs[i].lost)
 			}
 			runs[i].each(p.add)
+			runs[i].done()
 		}
 	}
 	p.pages.Flush(p.cpu)

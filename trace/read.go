@@ -144,7 +144,7 @@ func (r *registry) poll() int {
 		if of != nil {
 			of.take(h)
 		}
-	})
+	}, !r.triggered)
 	r.shared.Losses(false, r.lost)
 	if n == 0 {
 		return 0

@@ -38,9 +38,11 @@ type registry struct {
 	woken   []*Instance        // whose buffer has got records, since readers were woken
 	living  map[*Instance]bool // that have not ended
 	latest  uint64             // the time of a record, in nanoseconds
-	synths  hit.Synthetics
-	lines   map[*event.Synthetic]*hit.Event // what lines of synthetic events are of
-	text    []byte
+
+	triggered bool // an event has, or had, triggers
+	synths    hit.Synthetics
+	lines     map[*event.Synthetic]*hit.Event // what lines of synthetic events are of
+	text      []byte
 }
 
 // entry is an event: one or several probes that go by one name and have one format, or a synthetic event.

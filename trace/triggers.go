@@ -209,7 +209,7 @@ func (in *Instance) enliven(e *entry) {
 	}
 	in.pollMu.Lock()
 	defer in.pollMu.Unlock()
-	s.live = true
+	s.live, in.triggered = true, true
 	_ = in.set.Filter(e.group, e.name, s.filter) // it was one of the event's before
 	if s.on {
 		_ = in.set.SetEnabled(e.group, e.name, true) // it is in the target
