@@ -60,10 +60,10 @@ func (b *buffer) some(cpu int) []*queue {
 // Add copies a hit into the buffer. Readers that wait are woken by Wake.
 func (b *buffer) Add(h *hit.Hit) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	cpu := max(h.CPU, 0)
 	b.added++
 	b.of(cpu).add(h, b.added, b.sizeOf(cpu), b.overwrite)
+	b.mu.Unlock()
 }
 
 // SetOverwrite says whether a hit that finds its CPU's part full pushes out the oldest ones.
@@ -84,8 +84,10 @@ func (b *buffer) Size(cpu int) int {
 }
 
 func (b *buffer) sizeOf(cpu int) int {
-	if n, ok := b.sizes[cpu]; ok {
-		return n
+	if len(b.sizes) > 0 {
+		if n, ok := b.sizes[cpu]; ok {
+			return n
+		}
 	}
 	return b.size
 }

@@ -65,7 +65,10 @@ type rare struct {
 	context [8]byte
 }
 
-func rareOf(h *hit.Hit, lost uint64) rare { return rare{lost, h.IP, h.Before, h.Comm, h.Context} }
+// isRare says whether a hit, before which others were lost, has any of it.
+func isRare(h *hit.Hit, lost uint64) bool {
+	return lost|h.IP != 0 || h.Before || h.Comm != "" || h.Context != [8]byte{}
+}
 
 // newPage makes a page with room for so many bytes of records.
 func newPage(bytes int) *page { return &page{recs: make([]byte, bytes)} }
@@ -78,11 +81,11 @@ func (p *page) add(h *hit.Hit, came, lost uint64) bool {
 	to := &p.heads[p.n]
 	*to = head{came: came, nanos: h.Nanos, goID: h.GoID, caller: h.Caller, tid: uint32(h.TID), off: uint32(p.used), bytes: uint32(len(h.Rec)), event: p.number(h.Event)}
 	to.flags = flagIf(h.Unknown, flagUnknown) | flagIf(h.NoStack, flagNoStack) | flagIf(h.StackOnly, flagStackOnly)
-	if r := rareOf(h, lost); r != (rare{}) {
+	if isRare(h, lost) {
 		if p.rare == nil {
 			p.rare = new([pageHits]rare)
 		}
-		p.rare[p.n] = r
+		p.rare[p.n] = rare{lost, h.IP, h.Before, h.Comm, h.Context}
 		to.flags |= flagRare
 	}
 	p.used += copy(p.recs[p.used:], h.Rec)
@@ -123,7 +126,7 @@ func (p *page) event(n int) **hit.Event {
 // sizeOf is what a hit counts for of what a buffer keeps, in bytes.
 func sizeOf(h *hit.Hit, lost uint64) int {
 	n := headBytes + len(h.Rec)
-	if rareOf(h, lost) != (rare{}) {
+	if isRare(h, lost) {
 		n += rareBytes
 	}
 	return n
