@@ -17,6 +17,7 @@ import (
 	"github.com/ianlancetaylor/demangle"
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
@@ -394,6 +395,7 @@ func TestStacksOfObjects(t *testing.T) {
 	const rounds, calls = 12, 10
 	var want []string
 	var late [rounds]bool
+	var loads strings.Builder // for who reads a failure
 	inTime := 0
 	began := time.Now()
 	for i := range rounds {
@@ -402,6 +404,16 @@ func TestStacksOfObjects(t *testing.T) {
 		p.Ask("open "+path, nil)
 		if late[i] = time.Since(began) >= time.Second; !late[i] { // where a thread has waited in vain to close one it does not wait to open the next
 			inTime++
+		}
+		took := time.Since(began)
+		maps, err := procfs.MapsOf(fmt.Sprintf("/proc/%d", p.PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range maps {
+			if m.Path == path && m.Perm&procfs.PermExec != 0 {
+				fmt.Fprintf(&loads, "%d: %s at %#x to %#x, after %v\n", i, lib, m.Start, m.End, took)
+			}
 		}
 		if n := p.Counts(fmt.Sprintf("back %d", calls)); n["bad"] != 0 {
 			t.Fatalf("%v", n)
@@ -442,7 +454,7 @@ func TestStacksOfObjects(t *testing.T) {
 			names = append(names, name)
 		}
 		if h.Ends != "" || len(names) < 4 || strings.Join(names[1:4], " ") != "callback main __libc_start_call_main" {
-			t.Fatalf("hit %d, in %s: %s\n%s", i, want[i], l, s.errs.String())
+			t.Fatalf("hit %d, in %s: %s\n%s%s", i, want[i], l, s.errs.String(), &loads)
 		}
 	}
 }

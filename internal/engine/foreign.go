@@ -78,7 +78,7 @@ func (c *Core) lookAtSome(t target.Exposed) error {
 	if err != nil || len(bad)+len(lost) == 0 {
 		return err
 	}
-	c.stale = c.remapped() || c.stale // an object that was unmapped meanwhile has no patches any more
+	c.remapped() // an object that was unmapped meanwhile has no patches any more
 	again := slices.SortedFunc(slices.Values(slices.Concat(bad, lost)), byAddr)
 	if bad, lost, err = c.written(t, again); err != nil {
 		return err

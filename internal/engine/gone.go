@@ -9,12 +9,14 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// remapped says whether the target has objects come or gone since that was last looked at, and follows.
+// remapped says whether the target has objects come or gone since that was last looked at, and follows as far as it must now: the next Sync does the
+// rest.
 func (c *Core) remapped() bool {
 	changed, err := c.t.Refresh()
 	if err != nil || !changed {
 		return false
 	}
+	c.stale = true
 	c.space.Store(c.t.Space())
 	return c.dropGone() == nil
 }

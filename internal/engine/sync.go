@@ -112,7 +112,9 @@ func (c *Core) armLate() error {
 	if len(ready) > 0 {
 		if _, err := c.armNew(ready, &AddOptions{Tactic: ready[0].force}); err != nil {
 			c.keepGone(ready)
-			if c.stale = c.moved(err); !c.stale { // else the next Sync arms them, where they are then
+			if c.moved(err) { // the next Sync arms them, where they are then
+				c.stale = true
+			} else {
 				errs = append(errs, err)
 			}
 		}

@@ -1,6 +1,7 @@
 package kmod
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strings"
 )
@@ -57,13 +58,22 @@ func scan(s string) (v verb, rest string) {
 		return v, ""
 	}
 	v.verb, s = s[0], s[1:]
-	if v.verb == 'p' && s != "" && strings.IndexByte("SsBxK", s[0]) >= 0 {
-		v.pointer, s = s[0], s[1:]
+	if v.verb == 'p' && s != "" && alnum(s[0]) {
+		v.pointer = s[0]
+		for s != "" && alnum(s[0]) {
+			s = s[1:]
+		}
 	}
 	return v, s
 }
 
-// arguments says how the arguments of a format are recorded: what __kp_arguments in linux/printk.h does.
+func alnum(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' }
+
+// unknownArguments stands for those of a format that has to be looked at when it is printed, since it bounds a string.
+const unknownArguments = ^uint64(0)
+
+// arguments says how the arguments of a format are recorded: what __kp_arguments in linux/printk.h does with any but such as have a * that is
+// no width or precision.
 func arguments(format string) (all uint64) {
 	n := 0
 	add := func(kind uint64) {
@@ -91,6 +101,8 @@ func arguments(format string) (all uint64) {
 			add(argWord)
 		case v.precision == -1:
 			add(argBounded)
+		case v.precision >= 0:
+			return unknownArguments
 		default:
 			add(argString)
 		}
@@ -110,11 +122,10 @@ func (im *Image) formats(l *Layout) map[uint64]string {
 		for at := off; at+formatSize <= off+s.size; at += formatSize {
 			b := im.Bytes[s.part][at:]
 			text, ok := im.text(binary.LittleEndian.Uint64(b))
-			if !ok {
-				continue // it is made when it is printed
-			}
-			binary.LittleEndian.PutUint64(b[8:], arguments(text))
-			out[im.At[s.part]+at] = text
+			if kinds := arguments(text); ok && kinds != unknownArguments {
+				binary.LittleEndian.PutUint64(b[8:], kinds)
+				out[im.At[s.part]+at] = text
+			} // else records have the text
 		}
 	}
 	return out
@@ -126,8 +137,9 @@ func (im *Image) text(addr uint64) (string, bool) {
 		if addr < at || addr-at >= uint64(len(im.Bytes[p])) {
 			continue
 		}
-		s, _, ok := strings.Cut(string(im.Bytes[p][addr-at:]), "\x00")
-		return s, ok
+		b := im.Bytes[p][addr-at:]
+		n := bytes.IndexByte(b, 0)
+		return string(b[:max(n, 0)]), n >= 0
 	}
 	return "", false
 }

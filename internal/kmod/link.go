@@ -42,7 +42,7 @@ func (o *Object) Layout(params []Param) *Layout {
 		switch far := !o.symbols[r.symbol].defined; {
 		case r.Value == objfile.LinkSlot:
 			take(l.slots, r.symbol, Rodata, 8, 8)
-		case far && (r.Value == objfile.LinkCall || r.Value == objfile.LinkRelative):
+		case far && r.Value == objfile.LinkCall:
 			take(l.veneers, r.symbol, Text, veneer, 16)
 		}
 	}
@@ -105,12 +105,14 @@ func (im *Image) resolve(l *Layout, outside func(name string) (uint64, bool)) er
 			im.addr[i] = im.At[s.section.part] + l.off[s.section] + s.value
 		case s.defined:
 			im.addr[i] = s.value
-		case slices.Contains(unknown, s.name):
+		case known(unknown, s.name):
 			addr, ok := outside(s.name)
-			if !ok && !s.weak {
+			switch {
+			case ok:
+				im.addr[i] = addr
+			case !s.weak:
 				return fmt.Errorf("%w: unknown symbol %s", ErrObject, s.name)
 			}
-			im.addr[i] = addr
 		}
 	}
 	return nil
@@ -166,4 +168,10 @@ func (im *Image) Symbol(name string) (addr uint64, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// known says whether a name is one of some, in order.
+func known(names []string, name string) bool {
+	_, ok := slices.BinarySearch(names, name)
+	return ok
 }

@@ -263,6 +263,34 @@ func TestObjectRefused(t *testing.T) {
 		}
 		f.Close()
 	}
+	for text, why := range map[string]string{
+		"asm(\".section .modinfo,\\\"a\\\"\\nmine: .byte 0\\n.data\\n.quad mine\\n\");": "not loaded",
+		"int a[1 << 23], b[1 << 23], c[1 << 23];":                                       "more than",
+	} {
+		f, err := os.Open(compile(t, "gcc", "bad", "#include <linux/module.h>\n"+text, "-fcommon"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Parse(f); !errors.Is(err, ErrObject) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", text, err)
+		}
+		f.Close()
+	}
+	for _, flags := range [][]string{{"-fno-pic", "-mcmodel=small"}, {"-fpie", "-mcmodel=small"}} {
+		far := parsed(t, compile(t, "gcc", "far", "#include <linux/module.h>\nextern __attribute__((visibility(\"hidden\"))) int counter; int f(void) { return counter; }", flags...))
+		_, err := far.Layout(nil).Link(places, func(string) (uint64, bool) { return 0x7f0000000000, true })
+		if !errors.Is(err, ErrObject) || !strings.Contains(err.Error(), "does not reach") {
+			t.Errorf("%v: data far away: %v", flags, err)
+		}
+	}
+	weak := parsed(t, compile(t, "gcc", "weak", "#include <linux/module.h>\nextern int none __attribute__((weak)); struct nothing {} x; void *p[] = {&none, &x};", "-Wno-pedantic"))
+	im, err := weak.Layout(nil).Link(places, func(name string) (uint64, bool) { return 0x40500000, strings.HasPrefix(name, "__kp_") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := value(t, im, "p", 16); binary.LittleEndian.Uint64(b) != 0 || binary.LittleEndian.Uint64(b[8:]) < places[Data] {
+		t.Errorf("a weak name that is not there, and a variable of no bytes: % x", b)
+	}
 	f, err := os.Open(compile(t, "clang", "all", own(t, "all"), "-fPIC", "-mcmodel=large"))
 	if err != nil {
 		t.Fatal(err)

@@ -33,15 +33,16 @@ func Line(record []byte, formats map[uint64]string, symbol func(addr uint64) str
 		return 0, "", fmt.Errorf("%w: there is no format at %#x", ErrRecord, at)
 	}
 	level = LevelDefault
-	if len(format) > 1 && format[0] == 1 {
-		switch c := format[1]; {
+	text = r.print(format, symbol)
+	for levelled := false; len(text) > 1 && text[0] == 1; text = text[2:] { // the first one counts
+		switch c := text[1]; {
+		case levelled:
 		case c >= '0' && c <= '7':
-			level, format = Level(c-'0'), format[2:]
+			level, levelled = Level(c-'0'), true
 		case c == 'c':
-			level, format = LevelContinue, format[2:]
+			level, levelled = LevelContinue, true
 		}
 	}
-	text = r.print(format, symbol)
 	return level, text, r.err
 }
 
@@ -109,14 +110,17 @@ func (r *reader) print(format string, symbol func(uint64) string) string {
 		}
 		v.width = min(v.width, maxWidth)
 		out.WriteString(r.verb(&v, symbol))
-		if r.ended {
-			return out.String()
+		if r.ended || out.Len() >= maxLine {
+			return out.String()[:min(out.Len(), maxLine)]
 		}
 	}
 }
 
-// maxWidth bounds what a hostile record makes of itself.
-const maxWidth = 4096
+// What bounds a line, as the kernel's does (PRINTKRB_RECORD_MAX in kernel/printk/internal.h, Linux 6.18), in bytes.
+const (
+	maxLine  = 1024
+	maxWidth = maxLine
+)
 
 // verb is the text of one argument.
 func (r *reader) verb(v *verb, symbol func(uint64) string) string {
@@ -136,7 +140,7 @@ func (r *reader) verb(v *verb, symbol func(uint64) string) string {
 		return v.pad(string([]byte{byte(n)}))
 	case 'p':
 		switch v.pointer {
-		case 'S', 's', 'B':
+		case 'S', 's', 'B', 'F', 'f':
 			return v.pad(symbol(n))
 		}
 		return v.pad(fmt.Sprintf("%016x", n))
@@ -163,7 +167,11 @@ func (r *reader) verb(v *verb, symbol func(uint64) string) string {
 	case 'u':
 		return v.number("", strconv.FormatUint(n, 10))
 	case 'o':
-		return v.number("", strconv.FormatUint(n, 8))
+		digits := strconv.FormatUint(n, 8)
+		if strings.Contains(v.flags, "#") && digits != "0" && v.precision <= len(digits) {
+			digits = "0" + digits
+		}
+		return v.number("", digits)
 	case 'X':
 		if strings.Contains(v.flags, "#") {
 			prefix = "0X"

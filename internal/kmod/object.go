@@ -23,6 +23,7 @@ type Object struct {
 	sections []*section // that are loaded
 	symbols  []symbol
 	relocs   []reloc
+	bytes    uint64 // that the sections take
 }
 
 // Info is one thing that a module tells of itself: MODULE_LICENSE and its like.
@@ -57,6 +58,7 @@ type symbol struct {
 	weak    bool
 	local   bool
 	defined bool // an absolute one, if section is nil
+	dropped bool // it lies in a section that is not loaded
 }
 
 // reloc is a place that a linker fills in.
@@ -91,6 +93,8 @@ func Parse(r io.ReaderAt) (*Object, error) {
 	}
 	o := &Object{machine: objfile.Of(objfile.ELF(f.Machine))}
 	switch {
+	case f.Class != elf.ELFCLASS64:
+		return nil, fmt.Errorf("%w: it is of %v: compile it without -m32 and -mx32", ErrObject, f.Class)
 	case f.Type != elf.ET_REL:
 		return nil, fmt.Errorf("%w: an object is taken (cc -c), and this file is %v", ErrObject, f.Type)
 	case o.machine == nil || !o.machine.Links():
@@ -125,20 +129,19 @@ var starters = []string{".init_array", ".fini_array", ".preinit_array", ".ctors"
 // readSections reads the sections that are loaded.
 func (o *Object) readSections(f *elf.File) (loaded map[int]*section, err error) {
 	loaded = map[int]*section{}
-	total := uint64(0)
 	for i, s := range f.Sections {
 		switch {
 		case slices.ContainsFunc(starters, func(p string) bool { return strings.HasPrefix(s.Name, p) }):
 			return nil, fmt.Errorf("%w: section %s: functions that run before module_init are not called: call them there", ErrObject, s.Name)
-		case s.Flags&elf.SHF_ALLOC == 0 || s.Size == 0 || dropped(s.Name):
+		case s.Flags&elf.SHF_ALLOC == 0 || dropped(s.Name):
 			continue
 		case s.Flags&elf.SHF_TLS != 0:
 			return nil, fmt.Errorf("%w: section %s: variables of threads are the program's: use DEFINE_PER_CPU", ErrObject, s.Name)
 		case s.Addralign > pageSize || s.Addralign&(s.Addralign-1) != 0:
 			return nil, fmt.Errorf("%w: section %s is aligned to %d bytes", ErrObject, s.Name, s.Addralign)
 		}
-		if total += s.Size; total > maxObject || s.Size > maxObject {
-			return nil, fmt.Errorf("%w: it takes more than %d bytes", ErrObject, maxObject)
+		if err := o.take(s.Size); err != nil {
+			return nil, err
 		}
 		sec := &section{name: s.Name, part: partOf(s), align: max(s.Addralign, 1), size: s.Size}
 		if s.Type != elf.SHT_NOBITS {
@@ -150,6 +153,14 @@ func (o *Object) readSections(f *elf.File) (loaded map[int]*section, err error) 
 		o.sections = append(o.sections, sec)
 	}
 	return loaded, nil
+}
+
+// take counts what a section takes.
+func (o *Object) take(bytes uint64) error {
+	if o.bytes += bytes; bytes > maxObject || o.bytes > maxObject {
+		return fmt.Errorf("%w: it takes more than %d bytes", ErrObject, maxObject)
+	}
+	return nil
 }
 
 func partOf(s *elf.Section) Part {
@@ -212,8 +223,11 @@ func (o *Object) readSymbols(f *elf.File, loaded map[int]*section) error {
 		case kind == elf.STT_GNU_IFUNC:
 			return fmt.Errorf("%w: symbol %s: a function that is chosen when it is loaded (ifunc) is not taken", ErrObject, s.Name)
 		case s.Section == elf.SHN_COMMON:
-			if s.Size > maxObject || s.Value > pageSize || s.Value&(s.Value-1) != 0 {
-				return fmt.Errorf("%w: symbol %s: %d bytes, aligned to %d", ErrObject, s.Name, s.Size, s.Value)
+			if s.Value > pageSize || s.Value&(s.Value-1) != 0 {
+				return fmt.Errorf("%w: symbol %s is aligned to %d bytes", ErrObject, s.Name, s.Value)
+			}
+			if err := o.take(s.Size + s.Value); err != nil {
+				return err
 			}
 			out.section = &section{name: "COMMON", part: Data, align: max(s.Value, 1), size: s.Size}
 			out.value, out.defined = 0, true
@@ -223,6 +237,7 @@ func (o *Object) readSymbols(f *elf.File, loaded map[int]*section) error {
 		case s.Section != elf.SHN_UNDEF:
 			out.section = loaded[int(s.Section)]
 			out.defined = out.section != nil
+			out.dropped = !out.defined
 			if out.defined && s.Value > out.section.size {
 				return fmt.Errorf("%w: symbol %s lies %d bytes behind the start of section %s, which has %d", ErrObject, s.Name, s.Value, out.section.name, out.section.size)
 			}
@@ -235,12 +250,18 @@ func (o *Object) readSymbols(f *elf.File, loaded map[int]*section) error {
 // relaSize is the bytes of an Elf64_Rela.
 const relaSize = 24
 
+// shtCREL is a section of relocations in a shorter form, which debug/elf does not know (LLVM 19).
+const shtCREL = elf.SectionType(0x40000014)
+
 // readRelocs reads the relocations of what is loaded.
 func (o *Object) readRelocs(f *elf.File, loaded map[int]*section) error {
 	for _, s := range f.Sections {
 		in := loaded[int(s.Info)]
-		if s.Type != elf.SHT_RELA || in == nil {
+		switch {
+		case in == nil || s.Type != elf.SHT_RELA && s.Type != elf.SHT_REL && s.Type != shtCREL:
 			continue
+		case s.Type != elf.SHT_RELA:
+			return fmt.Errorf("%w: section %s has relocations in the form of %v: compile it without -Wa,--crel", ErrObject, in.name, s.Type)
 		}
 		b, err := s.Data()
 		if err != nil {
@@ -253,6 +274,8 @@ func (o *Object) readRelocs(f *elf.File, loaded map[int]*section) error {
 			switch {
 			case !ok:
 				return fmt.Errorf("%w: section %s has a relocation of type %v: compile it with -fno-pic -mcmodel=kernel, as kprobe cc does", ErrObject, in.name, uint32(info))
+			case n < uint64(len(o.symbols)) && o.symbols[n].dropped:
+				return fmt.Errorf("%w: section %s refers to a section that is not loaded", ErrObject, in.name)
 			case n >= uint64(len(o.symbols)) || off > in.size || in.size-off < uint64(r.Size) || in.data == nil:
 				return fmt.Errorf("%w: section %s has a relocation at %#x that it can not have", ErrObject, in.name, off)
 			}

@@ -47,7 +47,7 @@ func (im *Image) params(l *Layout) (out []param, err error) {
 			var named, typed bool
 			p.name, named = im.text(field(0))
 			p.kind, typed = im.text(field(1))
-			if !named || !typed || im.mem(p.value, p.size*max(p.most, 1)) == nil || p.count != 0 && im.mem(p.count, 4) == nil {
+			if !named || !typed || p.size > maxObject || p.most > maxObject || im.mem(p.value, p.size*max(p.most, 1)) == nil || p.count != 0 && im.mem(p.count, 4) == nil {
 				return nil, fmt.Errorf("%w: section __param is damaged", ErrObject)
 			}
 			out = append(out, p)

@@ -70,6 +70,17 @@ func TestParams(t *testing.T) {
 	}
 }
 
+// A description of a parameter that can not be is refused.
+func TestParamsHostile(t *testing.T) {
+	for _, field := range []string{".size = 1UL << 63, .most = 2", ".size = 1UL << 40", ".size = 8, .most = 1UL << 61", ".size = 4, .count = (unsigned int *)8", ".size = 4, .value = (void *)64"} {
+		text := "#include <linux/module.h>\nint v;\nstatic const struct __kp_param p __attribute__((used, section(\"__param\"), aligned(8))) = {.name = \"p\", .type = \"int\", .value = &v, " + field + "};\n"
+		o := parsed(t, compile(t, "gcc", "hostile", text, "-Wno-override-init"))
+		if _, _, err := set(t, o, "p=1"); !errors.Is(err, ErrObject) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
 // Values that do not fit are refused with the kernel's error numbers and words.
 func TestParamsRefused(t *testing.T) {
 	o := parsed(t, compile(t, "gcc", "all", own(t, "all")))

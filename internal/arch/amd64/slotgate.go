@@ -20,6 +20,10 @@ import (
 // Until the frame is there the thread can not have reached what may fault. All that is needed to leave the handler at any instruction of it stands in
 // the slot: who abandons it (a fault that the resident handlers catch) goes to the gate's own end, with the slot in RBX.
 //
+// A run that never comes back, since a signal handler on top of it has left by siglongjmp or its thread has ended there, keeps its slot, and the hits of
+// threads with that FS base are misses from then on: who holds the target finds it, and frees it. A child that has forked keeps the slots of its
+// parent's other threads in the same way.
+//
 // The registers are struct pt_regs of the kernel (arch/x86/include/asm/ptrace.h, Linux 6.18), whose IP is that of the descriptor.
 
 // SlotKind says what is called, and with which arguments.
@@ -28,7 +32,7 @@ type SlotKind int
 // The kinds of handlers (include/linux/kprobes.h, Linux 6.18).
 const (
 	SlotPre  SlotKind = iota // (kprobe, regs); not 0: the thread goes on where the registers say
-	SlotPost                 // (kprobe, regs, flags)
+	SlotPost                 // (kprobe, regs, 0)
 )
 
 // SlotGateEnv says what a gate of handlers that run in line knows.
@@ -54,6 +58,7 @@ const (
 	slotDescAt  = 272 // the descriptor
 	slotKeyAt   = 280 // the address of its key
 	slotStack   = 288 // the end of the handler's stack; 0: it has the thread's
+	slotMXCSR   = 296 // the thread's, and behind it the handler's
 	slotPtRegs  = 320 // 21 words
 	slotVector  = 512 // XMM0 to XMM15
 )
@@ -83,10 +88,11 @@ type SlotDesc struct {
 	Missed  uint64 // address of a 64-bit count of misses
 	Off     uint32 // not 0: it is not called any more
 	Abandon uint64 // where its gate goes on without it: see NewSlotGate
+	RedZone uint64 // bytes below the stack pointer that the probed function may use: 128, and 0 in a Go function
 }
 
 // SlotDescSize is the bytes of a descriptor.
-const SlotDescSize = 48
+const SlotDescSize = 56
 
 const (
 	slotDescHandler = 0
@@ -96,6 +102,7 @@ const (
 	slotDescOff     = 32
 	slotDescFaults  = 36 // 32 bits: how often something has faulted in it
 	slotDescAbandon = 40
+	slotDescRedZone = 48
 )
 
 // Put writes a descriptor to its memory.
@@ -106,6 +113,7 @@ func (d *SlotDesc) Put(b []byte) {
 	binary.LittleEndian.PutUint64(b[slotDescMissed:], d.Missed)
 	binary.LittleEndian.PutUint64(b[slotDescOff:], uint64(d.Off))
 	binary.LittleEndian.PutUint64(b[slotDescAbandon:], d.Abandon)
+	binary.LittleEndian.PutUint64(b[slotDescRedZone:], d.RedZone)
 }
 
 // PutSlot prepares the memory of slot n, which lies at addr. stack is the end of a stack for handlers; 0: they have the thread's.
@@ -131,7 +139,6 @@ func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (code []byte, aban
 	g.run()
 	g.Bind(g.back)
 	g.load()
-	g.miss()
 	code, err = g.Finish()
 	return code, g.LabelAddr(g.back), err
 }
@@ -183,7 +190,7 @@ func (g *slotGate) claim() {
 	g.Lea(R11, At(R11, 8))
 	g.TestRI(4, R11, 63)
 	g.Jcc(CondNE, try)
-	g.Jmp(g.missed) // all of the group are taken
+	g.miss() // all of the group are taken
 	g.Bind(got)
 	g.MovRI(RAX, g.env.Keys)
 	g.MovRR(8, RCX, R11)
@@ -191,6 +198,16 @@ func (g *slotGate) claim() {
 	g.ShiftRI(Shl, 8, RCX, 7) // 1024 bytes for 8
 	g.MovRI(RAX, g.env.Slots)
 	g.OpRR(OpAdd, 8, RCX, RAX)
+}
+
+// miss emits the way back of a hit whose handler is not called.
+func (g *slotGate) miss() {
+	g.Bind(g.missed)
+	g.MovRM(8, RCX, At(R12, slotDescMissed))
+	g.Lock().IncM(8, At(RCX, 0))
+	g.Bind(g.off)
+	g.MovRI(RAX, uint64(arch.ActionGo))
+	g.JmpR(R13)
 }
 
 // save emits the filling of the slot in RCX.
@@ -227,8 +244,20 @@ func (g *slotGate) save() {
 		for i := range int32(16) {
 			g.xmm(0xf11, i, At(RCX, slotVector+16*i))
 		}
+		g.mxcsr(storeMXCSR, At(RCX, slotMXCSR))
+		g.MovMI(4, At(RCX, slotMXCSR+4), defaultMXCSR)
+		g.mxcsr(loadMXCSR, At(RCX, slotMXCSR+4))
 	}
 }
+
+// What instructions do with MXCSR, by their ModRM.reg, and what a C function finds there.
+const (
+	loadMXCSR    = 2
+	storeMXCSR   = 3
+	defaultMXCSR = 0x1f80 // no exception is taken, and numbers are rounded to the nearest
+)
+
+func (a *Asm) mxcsr(what byte, m Mem) { a.extM(4, 0xfae, what, m) }
 
 // run emits the call of the handler. Then EAX is what it has returned, and RBX the slot.
 func (g *slotGate) run() {
@@ -236,7 +265,7 @@ func (g *slotGate) run() {
 	g.MovRM(8, RDI, At(R12, slotDescOf))
 	g.Lea(RSI, At(RBX, slotPtRegs))
 	if g.kind == SlotPost {
-		g.MovRM(8, RDX, At(RBX, ptWord(ptFlags)))
+		g.OpRR(OpXor, 4, RDX, RDX) // the kernel's flags are always 0
 	}
 	own := g.Label()
 	g.MovRM(8, RAX, At(RBX, slotStack))
@@ -252,8 +281,10 @@ func (g *slotGate) run() {
 // load emits the loading of the registers from the slot in RBX, its end, and the way back.
 func (g *slotGate) load() {
 	forward, leave := g.Label(), g.Label()
+	g.Cld() // a handler that was abandoned may have set it
 	g.MovRM(8, RSP, At(RBX, slotFrameAt))
 	if g.env.Vectors {
+		g.mxcsr(loadMXCSR, At(RBX, slotMXCSR))
 		for i := range int32(16) {
 			g.xmm(0xf10, i, At(RBX, slotVector+16*i))
 		}
@@ -302,12 +333,14 @@ func (g *slotGate) loadKept() {
 // zone.
 func (g *slotGate) leave() {
 	pt := func(n int32) Mem { return At(RBX, ptWord(n)) }
+	g.MovRM(8, R12, At(RBX, slotDescAt))
 	g.MovRM(8, R13, pt(ptIP))
-	g.MovRM(8, RSP, pt(ptSP))
-	g.Lea(RSP, At(RSP, -redZone-leaveBlock))
-	for at, word := range map[int32]int32{0: ptWords[RAX], 8: ptWords[R12], 16: ptWords[R13], 24: ptIP, 48: ptSP} {
-		g.MovRM(8, RAX, pt(word))
-		g.MovMR(8, At(RSP, at), RAX)
+	g.MovRM(8, RAX, pt(ptSP))
+	g.OpRM(OpSub, 8, RAX, At(R12, slotDescRedZone))
+	g.Lea(RSP, At(RAX, -leaveBlock))
+	for _, put := range [][2]int32{{0, ptWords[RAX]}, {8, ptWords[R12]}, {16, ptWords[R13]}, {24, ptIP}, {48, ptSP}} {
+		g.MovRM(8, RAX, pt(put[1]))
+		g.MovMR(8, At(RSP, put[0]), RAX)
 	}
 	g.MovMI(8, At(RSP, 32), userCS)
 	g.MovMI(8, At(RSP, 56), userDS)
@@ -329,14 +362,4 @@ func (g *slotGate) leave() {
 	g.Pop(R12)
 	g.Pop(R13)
 	g.Raw(0x48, 0xcf) // iretq
-}
-
-// miss emits the way back of a hit whose handler is not called.
-func (g *slotGate) miss() {
-	g.Bind(g.missed)
-	g.MovRM(8, RCX, At(R12, slotDescMissed))
-	g.Lock().IncM(8, At(RCX, 0))
-	g.Bind(g.off)
-	g.MovRI(RAX, uint64(arch.ActionGo))
-	g.JmpR(R13)
 }

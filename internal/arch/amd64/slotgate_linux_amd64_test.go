@@ -28,6 +28,7 @@ const (
 	lineResult = 8
 	lineMask   = 16 // every general register but the stack pointer is changed by xor with it
 	lineIP     = 24 // what the instruction pointer becomes, if it is not 0
+	lineFlag   = 32 // the flags are changed by xor with it
 	lineTold   = 64
 
 	lineToldSize = 256
@@ -35,6 +36,7 @@ const (
 	lineFlags    = 21 * 8 // those of the handler itself, and its stack pointer
 	lineSP       = 22 * 8
 	lineArg      = 23 * 8 // the third one
+	lineRegs     = 24 * 8 // the second one
 )
 
 // slotGates installs a gate, and the handler that all descriptors have: it tells its registers, and changes what it is told to change.
@@ -62,6 +64,7 @@ func (a *arena) slotGates(kind SlotKind, vectors, stacks bool) {
 	h.ImulRRI(8, RAX, RAX, lineToldSize)
 	h.Lea(RCX, AtIndex(RDI, RAX, 1, lineTold))
 	h.MovMR(8, At(RCX, lineArg), RDX)
+	h.MovMR(8, At(RCX, lineRegs), RSI)
 	for i := range int32(21) {
 		h.MovRM(8, RAX, At(RSI, 8*i))
 		h.MovMR(8, At(RCX, 8*i), RAX)
@@ -75,6 +78,8 @@ func (a *arena) slotGates(kind SlotKind, vectors, stacks bool) {
 			h.OpMR(OpXor, 8, At(RSI, 8*word), RDX)
 		}
 	}
+	h.MovRM(8, RDX, At(RDI, lineFlag))
+	h.OpMR(OpXor, 8, At(RSI, 8*ptFlags), RDX)
 	stays := h.Label()
 	h.MovRM(8, RDX, At(RDI, lineIP))
 	h.TestRR(8, RDX, RDX)
@@ -104,7 +109,7 @@ func lineDesc(i int) uint64 { return lineDescs + uint64(i)*lineDescSize }
 // inLine makes descriptor i of the handler.
 func (a *arena) inLine(i int) *arch.Call {
 	at := lineDesc(i)
-	d := SlotDesc{Handler: lineHandler, Of: at + lineLog, IP: 0x1234_5000 + uint64(i), Missed: at + lineMissed}
+	d := SlotDesc{Handler: lineHandler, Of: at + lineLog, IP: 0x1234_5000 + uint64(i), Missed: at + lineMissed, RedZone: redZone}
 	d.Put(a.at(at))
 	return &arch.Call{Desc: at}
 }
@@ -122,7 +127,7 @@ func (a *arena) inLineWork(pool *arch.Pool) map[uint64][]arch.ProbeOp {
 func (a *arena) freed() {
 	a.t.Helper()
 	for n := range uint64(lineCount) {
-		if key := a.get64(lineKeys + 8*n); key != 0 {
+		if key := a.get64(lineKeys + 8*n); key != 0 && key != 0x1000+n {
 			a.t.Errorf("slot %d is taken still: %#x", n, key)
 		}
 	}
@@ -147,11 +152,12 @@ func TestSlotGate(t *testing.T) {
 				r := rand.New(rand.NewPCG(31, 7))
 				a := newArena(t, child)
 				a.slotGates(c.kind, c.vectors, c.stacks)
+				a.crowd()
 				work := a.inLineWork(&arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)})
 				a.probe(hexBytes(t, carryFunction), work, tc.policy)
 				a.handler()
 				for range lineTolds {
-					a.add(a.state(r))
+					a.add(a.directed(r))
 				}
 				a.run()
 				a.checkCounts(work)
@@ -198,9 +204,34 @@ func (a *arena) checkInLine(i int, n uint64, kind SlotKind, stacks bool) {
 	if on := sp >= lineStacks && sp < lineStacks+lineCount*0x800; on != stacks || !on && want[RSP]-sp < redZone {
 		a.t.Fatalf("handler %d ran at %#x, and the thread at %#x", i, sp, want[RSP])
 	}
-	if got := a.lineTelling(i, n, lineArg); kind == SlotPost && got != flags {
-		a.t.Fatalf("handler %d was told of flags %#x, and saw %#x", i, got, flags)
+	if got := a.lineTelling(i, n, lineArg); kind == SlotPost && got != 0 {
+		a.t.Fatalf("handler %d was told of flags %#x", i, got)
 	}
+	slot := a.lineTelling(i, n, lineRegs) - slotPtRegs - lineSlots
+	if slot%SlotSize != 0 || slot/SlotSize%8 != strangers || slot/SlotSize >= lineCount {
+		a.t.Fatalf("handler %d ran in the slot at %#x, where others have the first %d of each group", i, slot, strangers)
+	}
+	if cpu := a.get64(lineSlots+slot) & 0xffffffff; cpu != slot/SlotSize {
+		a.t.Fatalf("slot %d is CPU %d", slot/SlotSize, cpu)
+	}
+}
+
+// strangers is how many slots of each group others have.
+const strangers = 3
+
+// crowd has others take slots.
+func (a *arena) crowd() {
+	for n := range uint64(lineCount) {
+		if n%8 < strangers {
+			a.put64(lineKeys+8*n, 0x1000+n)
+		}
+	}
+}
+
+// directed is a.state with DF set in half of the states.
+func (a *arena) directed(r *rand.Rand) (regs [16]uint64, flags uint64) {
+	regs, flags = a.state(r)
+	return regs, flags | r.Uint64()&directionFlag
 }
 
 // TestSlotGateUnderSignals has handlers called by handlers of signals, at each instruction of the detours, the gate and the handler once. A hit on top of
@@ -211,6 +242,7 @@ func TestSlotGateUnderSignals(t *testing.T) {
 		r := rand.New(rand.NewPCG(18, 9))
 		a := newArena(t, child)
 		a.slotGates(SlotPre, vectors, false)
+		a.crowd()
 		work := a.inLineWork(&arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(1)})
 		a.probe(hexBytes(t, carryFunction), work, arch.Policy{Force: arch.TacticJump})
 		a.handler()
@@ -262,15 +294,18 @@ func TestSlotGateChanges(t *testing.T) {
 			a.probe(code, map[uint64][]arch.ProbeOp{0: {{Event: 7, Role: arch.RoleCall, Call: a.inLine(0)}}}, tc.policy)
 			a.handler()
 			log := lineDesc(0) + lineLog
+			const flags = statusFlags | directionFlag
 			a.put64(log+lineMask, mask)
+			a.put64(log+lineFlag, flags)
 			if leaves {
 				copy(a.at(arenaProbed+0x100), []byte{0xc3})
 				a.put64(log+lineResult, 1)
 				a.put64(log+lineIP, arenaProbed+0x100)
 			}
 			for range 20 {
-				a.add(a.state(r))
+				a.add(a.directed(r))
 				plain := &a.runs[len(a.runs)-2]
+				plain.Flags ^= flags
 				for i := range plain.Regs {
 					if i != int(RSP) {
 						plain.Regs[i] ^= mask

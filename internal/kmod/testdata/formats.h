@@ -13,5 +13,7 @@ F("[%*d] [%-*d] [%*d] [%.*s] [%*.*s]", 6, 42, 6, 42, -6, 42, 2, "bounded", 6, 3,
 F("%s%s%s", "", "one", "")
 F("%lu at %s of %d: %s", 1ul, "eight ch", 2, "a longer text, of more than one word")
 F("%d%%%d", 1, 2)
+F("%.4s|%d of %s|%8.3s", long_text, 7, "text", long_text)
+F("%#o %#o", 8, 0)
 F("%20s|%-20s|", "right", "left")
 F("%u %u %u %u %u %u %u %u %u %u %u %u", 1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u, 12u)

@@ -23,9 +23,12 @@ long __kp_copy_string(char *to, const char *from, unsigned long n)
 	return len;
 }
 
+static char long_text[3000];
+
 int main(void)
 {
 	char text[512];
+	memset(long_text, 'x', sizeof long_text);
 	kernel_side();
 #define F(...)                                                           \
 	emit('p', text, snprintf(text, sizeof text, __VA_ARGS__));

@@ -3,11 +3,14 @@
 
 void emit(char what, const void *of, unsigned long bytes);
 
+static char long_text[3000];
+
 void kernel_side(void)
 {
 	char text[512];
 	unsigned long kinds;
 	int n;
+	memset(long_text, 'x', sizeof long_text);
 #define FIRST(text, ...) text
 #define F(...)                                        \
 	kinds = __kp_arguments(FIRST(__VA_ARGS__, ));     \

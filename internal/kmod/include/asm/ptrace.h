@@ -35,7 +35,7 @@ static inline unsigned long kernel_stack_pointer(struct pt_regs *regs) { return 
 static inline unsigned long regs_return_value(struct pt_regs *regs) { return regs->ax; }
 static inline void regs_set_return_value(struct pt_regs *regs, unsigned long value) { regs->ax = value; }
 static inline int is_syscall_success(struct pt_regs *regs) { return (long)regs->ax >= 0 || (long)regs->ax < -4095; }
-static inline int user_mode(struct pt_regs *regs) { return (regs->cs & 3) == 3; }
+static inline int user_mode(struct pt_regs *regs) { return regs == 0; } // what is probed takes the place of the kernel
 
 // regs_get_kernel_argument gives argument n of the function at whose first instruction the probe stands, from 0.
 static inline unsigned long regs_get_kernel_argument(struct pt_regs *regs, unsigned int n)

@@ -31,7 +31,7 @@
 
 __KP_ATOMIC(atomic, atomic_t, int)
 __KP_ATOMIC(atomic64, atomic64_t, s64)
-__KP_ATOMIC(atomic_long, atomic_long_t, long)
+__KP_ATOMIC(atomic_long, atomic_long_t, s64)
 
 #define xchg(p, v) __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST)
 #define cmpxchg(p, was, v)                                                                                   \

@@ -19,8 +19,15 @@
 #define CONFIG_HZ 1000
 #define CONFIG_NR_CPUS 1024
 
-#define IS_ENABLED(option) 0
-#define IS_BUILTIN(option) 0
+// An option that is defined as 1 is enabled: the word that is pasted from it has a comma in it.
+#define __KP_COMMA_1 0,
+#define __kp_second(first, second, ...) second
+#define __kp_is_1(junk) __kp_second(junk 1, 0, 0)
+#define __kp_enabled_1(value) __kp_is_1(__KP_COMMA_##value)
+#define __kp_enabled(value) __kp_enabled_1(value)
+#define IS_ENABLED(option) __kp_enabled(option)
+#define IS_BUILTIN IS_ENABLED
+#define IS_REACHABLE IS_ENABLED
 #define IS_MODULE(option) 0
 
 #define __user

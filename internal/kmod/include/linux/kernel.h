@@ -18,12 +18,22 @@
 #define PTR_ALIGN(p, a) ((typeof(p))ALIGN((unsigned long)(p), (a)))
 #define IS_ALIGNED(x, a) (((x) & ((typeof(x))(a)-1)) == 0)
 #define DIV_ROUND_UP(n, d) (((n) + (d)-1) / (d))
-#define roundup(x, y) ((((x) + ((y)-1)) / (y)) * (y))
-#define rounddown(x, y) ((x) - (x) % (y))
+#define roundup(x, y)                                                        \
+	({                                                                   \
+		typeof(y) __kp_y = (y);                                      \
+		(((x) + (__kp_y - 1)) / __kp_y) * __kp_y;                    \
+	})
+#define rounddown(x, y)                                                      \
+	({                                                                   \
+		typeof(x) __kp_x = (x);                                      \
+		__kp_x - __kp_x % (y);                                       \
+	})
 #define round_up(x, y) ((((x)-1) | ((typeof(x))(y)-1)) + 1)
 #define round_down(x, y) ((x) & ~((typeof(x))(y)-1))
 #define lower_32_bits(n) ((u32)(n))
 #define upper_32_bits(n) ((u32)(((n) >> 16) >> 16))
+
+#include <linux/limits.h>
 
 #define U8_MAX ((u8)~0U)
 #define U16_MAX ((u16)~0U)
@@ -33,14 +43,6 @@
 #define S16_MAX ((s16)(U16_MAX >> 1))
 #define S32_MAX ((s32)(U32_MAX >> 1))
 #define S64_MAX ((s64)(U64_MAX >> 1))
-#define INT_MAX ((int)(~0U >> 1))
-#define INT_MIN (-INT_MAX - 1)
-#define UINT_MAX (~0U)
-#define LONG_MAX ((long)(~0UL >> 1))
-#define LONG_MIN (-LONG_MAX - 1)
-#define ULONG_MAX (~0UL)
-#define SIZE_MAX (~(size_t)0)
-
 #define might_sleep() do {} while (0)
 #define cond_resched() 0
 #define cpu_relax() __asm__ __volatile__("pause" ::: "memory")

@@ -6,8 +6,9 @@
 
 #define do_div(n, base)                          \
 	({                                       \
-		u32 __kp_rest = (n) % (base);    \
-		(n) /= (base);                   \
+		u32 __kp_by = (base);            \
+		u32 __kp_rest = (u64)(n) % __kp_by; \
+		(n) = (u64)(n) / __kp_by;        \
 		__kp_rest;                       \
 	})
 static inline u64 div_u64(u64 n, u32 by) { return n / by; }

@@ -36,39 +36,82 @@ enum {
 
 #define __KP_ARGS_UNKNOWN (~0UL)
 
-// __kp_arguments looks at a format.
-__weak unsigned long __kp_arguments(const char *s)
+// A format that is looked at: what is found, and not told yet.
+struct __kp_scan {
+	const char *s;
+	unsigned int kinds;  // two bits for each
+	unsigned long bound; // of the string that is told next, with its end; 0: none
+};
+
+// __kp_next gives the kind of the next argument.
+__weak unsigned int __kp_next(struct __kp_scan *c)
 {
-	unsigned long all = 0;
-	int n = 0;
-	while (*s && n < __KP_ARGS_MOST) {
-		unsigned long kind = __KP_ARG_WORD;
-		if (*s++ != '%')
-			continue;
+	const char *s = c->s;
+	unsigned int kind = c->kinds & 3, n = 0;
+	if (kind) {
+		c->kinds >>= 2;
+		return kind;
+	}
+	c->bound = 0;
+	for (;;) {
+		kind = __KP_ARG_WORD;
+		while (*s && *s++ != '%')
+			;
 		while (*s == '-' || *s == '+' || *s == ' ' || *s == '#' || *s == '0')
 			s++;
-		for (; (*s >= '0' && *s <= '9') || *s == '.' || *s == '*'; s++) {
-			if (*s != '*')
-				continue;
-			all |= (unsigned long)__KP_ARG_WORD << 2 * n++;
-			if (s[-1] == '.')
+		if (*s == '*') {
+			n = 1;
+			s++;
+		}
+		while (*s >= '0' && *s <= '9')
+			s++;
+		if (*s == '.') {
+			c->bound = 1;
+			if (*++s == '*') {
+				n++;
+				s++;
 				kind = __KP_ARG_BOUNDED;
-			if (n == __KP_ARGS_MOST)
-				return all;
+			}
+			for (; *s >= '0' && *s <= '9'; s++)
+				c->bound = 10 * (c->bound - 1) + *s - '0' + 1;
 		}
 		while (*s == 'h' || *s == 'l' || *s == 'L' || *s == 'z' || *s == 't' || *s == 'j' || *s == 'q')
 			s++;
-		if (!*s)
+		if (*s && *s != '%')
 			break;
-		if (*s == '%') {
-			s++;
-			continue;
+		if (!*s || n) { // it ends in a verb
+			kind = __KP_ARG_NONE;
+			break;
 		}
-		if (*s++ != 's')
-			kind = __KP_ARG_WORD;
-		else if (kind == __KP_ARG_WORD)
-			kind = __KP_ARG_STRING;
-		all |= kind << 2 * n++;
+		s++;
+		c->bound = 0;
+	}
+	if (kind != __KP_ARG_NONE && *s++ != 's') {
+		kind = __KP_ARG_WORD;
+		c->bound = 0;
+	} else if (kind == __KP_ARG_WORD) {
+		kind = __KP_ARG_STRING;
+	}
+	if (kind == __KP_ARG_BOUNDED)
+		c->bound = 0;
+	c->s = s;
+	c->kinds = kind << 2 * n | (n > 0) * __KP_ARG_WORD | (n > 1) * __KP_ARG_WORD << 2;
+	kind = c->kinds & 3;
+	c->kinds >>= 2;
+	return kind;
+}
+
+// __kp_arguments looks at a format: __KP_ARGS_UNKNOWN if it bounds a string itself.
+__weak unsigned long __kp_arguments(const char *s)
+{
+	struct __kp_scan c = {.s = s};
+	unsigned long all = 0;
+	unsigned int kind;
+	int n;
+	for (n = 0; n < __KP_ARGS_MOST && (kind = __kp_next(&c)); n++) {
+		if (kind == __KP_ARG_STRING && c.bound)
+			return __KP_ARGS_UNKNOWN;
+		all |= (unsigned long)kind << 2 * n;
 	}
 	return all;
 }
@@ -78,13 +121,13 @@ __weak unsigned long __kp_arguments(const char *s)
 __weak int __kp_log(const struct __kp_format *f, const char *text, va_list args)
 {
 	unsigned long words[2 + __KP_LINE_WORDS], bound = 0, kinds;
-	unsigned int n = 1;
+	unsigned int n = 1, kind;
+	struct __kp_scan scan = {.s = text};
 	const char *s = 0;
 
 	kinds = f ? f->arguments : __KP_ARGS_UNKNOWN;
 	words[0] = (unsigned long)f;
 	if (kinds == __KP_ARGS_UNKNOWN) {
-		kinds = __kp_arguments(text);
 		words[0] = 0;
 		s = text;
 	}
@@ -100,18 +143,26 @@ __weak int __kp_log(const struct __kp_format *f, const char *text, va_list args)
 			s = 0;
 			bound = 0;
 		}
-		if (!(kinds & 3) || n + 2 > __KP_LINE_WORDS)
+		if (n + 2 > __KP_LINE_WORDS)
 			break;
-		if ((kinds & 3) == __KP_ARG_WORD) {
+		if (kinds == __KP_ARGS_UNKNOWN) {
+			kind = __kp_next(&scan);
+			bound = scan.bound;
+		} else {
+			kind = kinds & 3;
+			kinds >>= 2;
+		}
+		if (!kind)
+			break;
+		if (kind == __KP_ARG_WORD) {
 			words[n++] = va_arg(args, unsigned long);
 		} else {
-			if ((kinds & 3) == __KP_ARG_BOUNDED)
+			if (kind == __KP_ARG_BOUNDED)
 				bound = (unsigned int)words[n - 1] + 1;
 			s = va_arg(args, const char *);
 			if (!s)
 				s = "(null)";
 		}
-		kinds >>= 2;
 	}
 	__kp_record(words, n);
 	return 0;

@@ -7,7 +7,7 @@
 
 #define NR_CPUS CONFIG_NR_CPUS
 #define nr_cpu_ids NR_CPUS
-#define smp_processor_id() (__kp_slot()->cpu)
+#define smp_processor_id() ((int)__kp_slot()->cpu)
 #define raw_smp_processor_id smp_processor_id
 #define __smp_processor_id smp_processor_id
 #define num_possible_cpus() NR_CPUS

@@ -17,11 +17,16 @@ typedef spinlock_t raw_spinlock_t, rwlock_t;
 
 static inline void spin_lock_init(spinlock_t *l) { l->taken = 0; }
 static inline int spin_trylock(spinlock_t *l) { return !__atomic_exchange_n(&l->taken, 1, __ATOMIC_ACQUIRE); }
+// Who had it may have been abandoned, or is no part of a child that has forked: the handler that waits for ever is abandoned too.
 static inline void spin_lock(spinlock_t *l)
 {
+	unsigned int turns = 0;
 	while (!spin_trylock(l))
-		while (__atomic_load_n(&l->taken, __ATOMIC_RELAXED))
+		while (__atomic_load_n(&l->taken, __ATOMIC_RELAXED)) {
 			__asm__ __volatile__("pause" ::: "memory");
+			if (++turns == 1u << 28)
+				__builtin_trap();
+		}
 }
 static inline void spin_unlock(spinlock_t *l) { __atomic_store_n(&l->taken, 0, __ATOMIC_RELEASE); }
 static inline int spin_is_locked(spinlock_t *l) { return __atomic_load_n(&l->taken, __ATOMIC_RELAXED) != 0; }

@@ -38,6 +38,8 @@ static inline void __kp_number(struct __kp_text *t, const struct __kp_spec *s, u
 		v /= base;
 	} while (v);
 	zeros = s->precision > n ? s->precision - n : 0;
+	if (s->alternate && base == 8 && !zeros && digits[n - 1] != '0')
+		zeros = 1;
 	len = n + zeros + (sign ? 1 : 0) + (s->alternate && base == 16 ? 2 : 0);
 	if (s->zero && !s->left && s->precision < 0 && s->width > len) {
 		zeros += s->width - len;
@@ -139,10 +141,13 @@ __weak int vsnprintf(char *to, size_t size, const char *f, va_list args)
 			continue;
 		}
 		case 'p':
-			bits = 64;
+			while ((f[1] >= '0' && f[1] <= '9') || ((f[1] | 0x20) >= 'a' && (f[1] | 0x20) <= 'z'))
+				f++; // what the kernel would do with it is not known here
+			v = va_arg(args, unsigned long);
 			s.zero = true;
 			s.width = 16;
-			break;
+			__kp_number(&t, &s, v, 16, false, 0);
+			continue;
 		}
 		v = va_arg(args, unsigned long);
 		if (*f == 'd' || *f == 'i') {

@@ -28,9 +28,9 @@ static inline long strncpy_from_user_nofault(char *to, const char *from, long n)
 #define strncpy_from_unsafe strncpy_from_user_nofault
 #define get_user(v, p)                                                                       \
 	({                                                                                   \
-		typeof(*(p)) __kp_v = 0;                                                     \
-		int __kp_bad = __kp_copy(&__kp_v, (p), sizeof __kp_v) ? -EFAULT : 0;         \
-		(v) = __kp_v;                                                                \
+		unsigned long __kp_v = 0; /* *p may be const */                              \
+		int __kp_bad = __kp_copy(&__kp_v, (p), sizeof(*(p))) ? -EFAULT : 0;          \
+		(v) = (typeof(*(p)))__kp_v;                                                  \
 		__kp_bad;                                                                    \
 	})
 #define put_user(v, p)                                                                       \

@@ -1,0 +1,5 @@
+// CPUs.
+#ifndef _LINUX_CPUMASK_H
+#define _LINUX_CPUMASK_H
+#include <linux/smp.h>
+#endif
