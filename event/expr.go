@@ -175,14 +175,15 @@ func (p *exprParser) memory(e *Expr, t text) error {
 		}
 		e.Kind, e.Num = ExprAddr, n
 		return nil
-	case s.s[0] == '+' && !p.d.Uprobe:
-		return p.refuse(FileOnKprobe, t.pos, "use @SYMBOL or @ADDRESS")
 	case s.s[0] == '+':
-		off, ok := parseInt(s.s[1:])
-		if !ok {
-			return p.refuse(BadFileOffs, t.pos, "behind @+ stands a number, the offset in the file")
+		bad, say, ok := FileOnKprobe, "use @SYMBOL or @ADDRESS", false
+		if p.d.Uprobe {
+			bad, say = BadFileOffs, "behind @+ stands a number, the offset in the file"
+			e.Off, ok = parseInt(s.s[1:])
 		}
-		e.Kind, e.Off = ExprFile, off
+		if e.Kind = ExprFile; !ok {
+			return p.refuse(bad, t.pos, say)
+		}
 		return nil
 	}
 	p.ops = 2

@@ -48,6 +48,7 @@ func (s sole) Follow() error { return s.Sync() }
 func (s sole) Poll(f func(*kprobes.Hit), _ bool) int {
 	return s.Core.Poll(f)
 }
+
 func (s sole) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
 	engine.Of(s.Core).Losses(all, f)
 }

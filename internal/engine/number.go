@@ -144,6 +144,7 @@ func (e *Event) sizes(w *arch.CodegenEnv) (lo, hi int) {
 func (c *Core) usedNumber() (id int, ok bool) {
 	c.reclaimer.Vacate()
 	if id, ok = c.numbers.Take(); ok {
+		c.t.Ring().ClearCounters(id)
 		c.records.Forget(id)
 	}
 	return id, ok

@@ -49,6 +49,8 @@ func (s *shard) losses(fn func(event uint32, cpu int, records uint64)) {
 // Forget has Losses begin anew with an event, whose counters are cleared (Ring.ClearCounters).
 func (rd *Reader) Forget(event int) {
 	for _, s := range rd.shards {
-		delete(s.told, uint32(event))
+		if s.told[uint32(event)] > 0 {
+			s.told[uint32(event)] = 0
+		}
 	}
 }

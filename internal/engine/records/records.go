@@ -166,14 +166,11 @@ func (rs *Reader) Losses(all bool, f func(d *event.Def, cpu int, records uint64)
 	})
 }
 
-// Forget clears the counters of a number that is to be used again.
+// Forget has Losses begin anew with a number whose counters have been cleared, since it is to be used again. Precondition: it is open.
 func (rs *Reader) Forget(id int) {
 	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	rs.t.Ring().ClearCounters(id)
-	if rs.reader != nil {
-		rs.reader.Forget(id)
-	}
+	rs.reader.Forget(id)
+	rs.mu.Unlock()
 }
 
 // Close closes the target, and reads all that is left: no probe is armed any more and no thread can
