@@ -176,15 +176,15 @@ func (p *exprParser) memory(e *Expr, t text) error {
 		e.Kind, e.Num = ExprAddr, n
 		return nil
 	case s.s[0] == '+':
-		bad, say, ok := FileOnKprobe, "use @SYMBOL or @ADDRESS", false
-		if p.d.Uprobe {
-			bad, say = BadFileOffs, "behind @+ stands a number, the offset in the file"
-			e.Off, ok = parseInt(s.s[1:])
+		if !p.d.Uprobe {
+			return p.refuse(FileOnKprobe, t.pos, "use @SYMBOL or @ADDRESS")
 		}
-		if e.Kind = ExprFile; !ok {
-			return p.refuse(bad, t.pos, say)
+		var ok bool
+		if e.Off, ok = parseInt(s.s[1:]); ok {
+			e.Kind = ExprFile
+			return nil
 		}
-		return nil
+		return p.refuse(BadFileOffs, t.pos, "")
 	}
 	p.ops = 2
 	e.Kind = ExprSymbol

@@ -188,8 +188,9 @@ func (p Place) String() string {
 	case PlaceLine:
 		return fmt.Sprintf("%s:%d", quoteIf(p.Path, !p.plainLeft(p.Path)), p.Line)
 	}
-	s := p.module() + quoteIf(p.Symbol, !p.plainSymbol())
-	if p.Offset != 0 {
+	plain := p.plainSymbol()
+	s := p.module() + quoteIf(p.Symbol, !plain && !p.Glob)
+	if p.Offset != 0 || p.Glob && !plain { // in quotes it would be no pattern
 		s += fmt.Sprintf("%+d", int64(p.Offset))
 	}
 	return s
@@ -203,10 +204,13 @@ func (p Place) module() string {
 }
 
 func quoteIf(s string, quote bool) string {
-	if quote {
-		return `"` + s + `"`
+	switch {
+	case !quote:
+		return s
+	case strings.Contains(s, `"`):
+		return "'" + s + "'"
 	}
-	return s
+	return `"` + s + `"`
 }
 
 // plainLeft says whether what stands left of a colon needs no quotes.

@@ -2,6 +2,7 @@ package event
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"syscall"
 	"testing"
@@ -170,6 +171,9 @@ func FuzzTrigger(f *testing.F) {
 		}
 		if got.Command == TriggerHist {
 			return
+		}
+		if got.Count > math.MaxInt64 && got.Count != Unlimited {
+			return // the kernel prints it as a negative number, and takes none
 		}
 		text := strings.Replace(strings.Replace(got.String(), ":count=", ":", 1), ":unlimited", "", 1)
 		again, err := ParseTrigger(text)

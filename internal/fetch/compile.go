@@ -200,12 +200,10 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 	switch e.Kind {
 	case event.ExprDeref:
 		err = c.deref(e)
-	case event.ExprAddr:
-		a.Base, a.Derefs = Base{Kind: BaseImm, Imm: c.env.Addr(e.Num)}, []int64{0}
+	case event.ExprAddr, event.ExprFile:
+		a.Base, a.Derefs = Base{Kind: BaseImm, Imm: c.address(e)}, []int64{0}
 	case event.ExprSymbol:
 		err = c.symbol(e)
-	case event.ExprFile:
-		a.Base, a.Derefs = Base{Kind: BaseImm, Imm: c.env.File(e.Off)}, []int64{0}
 	case event.ExprImm:
 		a.Base = Base{Kind: BaseImm, Imm: e.Num}
 	case event.ExprString:
@@ -232,6 +230,14 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 		err = c.refuse(event.BadFetchArg, e, "", nil)
 	}
 	return err
+}
+
+// address is that of @ADDR and @+OFFSET.
+func (c *compiler) address(e *event.Expr) uint64 {
+	if e.Kind == event.ExprFile {
+		return c.env.File(e.Off)
+	}
+	return c.env.Addr(e.Num)
 }
 
 // name finds what a name of the program stands for.

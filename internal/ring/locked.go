@@ -87,7 +87,6 @@ func (s *shard) pullLocked(now uint64) bool {
 			break
 		}
 	}
-	s.crowd((load(s.ctl, ShHead)-from)&posMask, s.rd.ring.LockedUnits()) // it has filled while it was copied
 	if s.tail != from {
 		s.publishLocked()
 	}

@@ -7,7 +7,7 @@ const crowdedFor = 100 * time.Millisecond
 
 // crowd notes that a shard was so full, of so many units, that a record may have found no room in it.
 func (s *shard) crowd(used, of uint64) {
-	if used+uint64(s.rd.longest.Load()) > of {
+	if used+uint64(s.rd.longest) > of {
 		s.crowded = time.Now().Add(crowdedFor)
 	}
 }
@@ -15,6 +15,12 @@ func (s *shard) crowd(used, of uint64) {
 // Losses tells of records that found their shard full, by event and CPU, which it has not told of before. It looks at the shards that Poll or
 // Drain has found nearly full a moment ago, or at all. fn must not call the reader.
 func (rd *Reader) Losses(all bool, fn func(event uint32, cpu int, records uint64)) {
+	if n := rd.highest.Load(); n != rd.counted {
+		rd.longest, rd.counted = 0, n
+		for event := range n {
+			rd.longest = max(rd.longest, rd.bounds[event].Load()&0xffff)
+		}
+	}
 	for _, s := range rd.shards {
 		if !all && s.crowded.IsZero() {
 			continue

@@ -69,8 +69,9 @@ type Reader struct {
 	ripened uint64          // with hold: records up to this time are to be given out
 	bounds  []atomic.Uint32 // per event: smallest size in units << 16 | largest
 	highest atomic.Uint32   // one more than the highest event of bounds
-	longest atomic.Uint32   // units of the largest record of any
-	read    []uint64        // per event
+	longest uint32          // units of the largest record of those below counted
+	counted uint32
+	read    []uint64 // per event
 	stats   Stats
 	last    uint64 // time of the record given out last
 	corrupt *Corruption
@@ -80,7 +81,7 @@ type Reader struct {
 // NewReader starts to read where the reader before it stopped. What a ring in use says
 // about that is checked like everything else.
 func NewReader(r *Ring, cfg *ReaderConfig) *Reader {
-	rd := &Reader{ring: r, margin: 4e6, now: Now, bounds: make([]atomic.Uint32, r.Events), read: make([]uint64, r.Events)}
+	rd := &Reader{ring: r, longest: MaxRecord / unit, margin: 4e6, now: Now, bounds: make([]atomic.Uint32, r.Events), read: make([]uint64, r.Events)}
 	if cfg != nil && cfg.Margin != 0 {
 		rd.margin = cfg.Margin
 	}
@@ -111,17 +112,10 @@ func (rd *Reader) Allow(event uint32, smallest, largest int) error {
 	}
 	up := func(n int) uint32 { return uint32(n+unit-1) / unit }
 	rd.bounds[event].Store(up(smallest)<<16 | up(largest))
-	raise(&rd.highest, event+1)
-	raise(&rd.longest, up(largest))
-	return nil
-}
-
-// raise makes a number at least as large as another.
-func raise(n *atomic.Uint32, to uint32) {
 	for {
-		was := n.Load()
-		if was >= to || n.CompareAndSwap(was, to) {
-			return
+		n := rd.highest.Load()
+		if n > event || rd.highest.CompareAndSwap(n, event+1) {
+			return nil
 		}
 	}
 }

@@ -70,10 +70,14 @@ func (s *shard) full() bool { return uint64(len(s.buf)) > 3*max(s.rd.ring.Data, 
 // says whether it stopped for want of room.
 func (s *shard) pull(now uint64) bool {
 	s.follow()
+	from, of, more := s.tail, s.units(), false
 	if s.locked {
-		return s.pullLocked(now)
+		of, more = s.rd.ring.LockedUnits(), s.pullLocked(now)
+	} else {
+		more = s.pullRseq(now)
 	}
-	return s.pullRseq(now)
+	s.crowd((load(s.ctl, ShHead)-from)&posMask, of) // with what has come while it was copied
+	return more
 }
 
 // pullRseq copies everything below the published head.
@@ -88,8 +92,6 @@ func (s *shard) pullRseq(now uint64) bool {
 		s.setTail(head)
 		return false
 	}
-	from := s.tail
-	defer func() { s.crowd(load(s.ctl, ShHead)-from, s.units()) }() // it has filled while it was copied
 	for s.tail != head {
 		if s.full() {
 			return true
