@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -182,25 +183,26 @@ func isGlob(t text) bool {
 func (p Place) String() string {
 	switch p.Kind {
 	case PlaceAddr:
-		return p.module() + fmt.Sprintf("0x%x", p.Addr)
+		return left(p.Module) + fmt.Sprintf("0x%x", p.Addr)
 	case PlaceFile:
-		return fmt.Sprintf("%s:0x%x", quoteIf(p.Path, !p.plainLeft(p.Path)), p.Addr)
+		return left(p.Path) + fmt.Sprintf("0x%x", p.Addr)
 	case PlaceLine:
-		return fmt.Sprintf("%s:%d", quoteIf(p.Path, !p.plainLeft(p.Path)), p.Line)
+		return left(p.Path) + strconv.Itoa(p.Line)
 	}
 	plain := p.plainSymbol()
-	s := p.module() + quoteIf(p.Symbol, !plain && !p.Glob)
+	s := left(p.Module) + quoteIf(p.Symbol, !plain && !p.Glob)
 	if p.Offset != 0 || p.Glob && !plain { // in quotes it would be no pattern
 		s += fmt.Sprintf("%+d", int64(p.Offset))
 	}
 	return s
 }
 
-func (p Place) module() string {
-	if p.Module == "" {
+// left is what stands left of a place's colon, and the colon.
+func left(s string) string {
+	if s == "" {
 		return ""
 	}
-	return quoteIf(p.Module, !p.plainLeft(p.Module)) + ":"
+	return quoteIf(s, !plainLeft(s)) + ":"
 }
 
 func quoteIf(s string, quote bool) string {
@@ -214,7 +216,7 @@ func quoteIf(s string, quote bool) string {
 }
 
 // plainLeft says whether what stands left of a colon needs no quotes.
-func (p Place) plainLeft(s string) bool {
+func plainLeft(s string) bool {
 	_, words := split(s)
 	if len(words) != 1 || words[0].s != s {
 		return false
@@ -225,11 +227,15 @@ func (p Place) plainLeft(s string) bool {
 // plainSymbol says whether the symbol, behind its module, reads back as itself without
 // quotes.
 func (p Place) plainSymbol() bool {
-	s := p.module() + p.Symbol
+	s := left(p.Module) + p.Symbol
 	_, words := split(s)
 	if len(words) != 1 || words[0].s != s {
 		return false
 	}
-	q, bad := parsePlace(words[0])
-	return bad == nil && q == Place{Module: p.Module, Symbol: p.Symbol, Glob: p.Glob}
+	if q, bad := parsePlace(words[0]); bad != nil || q != (Place{Module: p.Module, Symbol: p.Symbol, Glob: p.Glob}) {
+		return false
+	}
+	var w Watched // where it is watched, no end of it may read as a length
+	t, bad := w.length(words[0])
+	return bad == nil && t.s == s
 }

@@ -119,7 +119,7 @@ func (d *Def) uprobePlace(w text) error {
 
 // uprobeText is the place as uprobe_events lists it.
 func (d *Def) uprobeText() string {
-	s := fmt.Sprintf("%s:0x%016x", quoteIf(d.Place.Path, !d.Place.plainLeft(d.Place.Path)), d.Place.Addr)
+	s := left(d.Place.Path) + fmt.Sprintf("0x%016x", d.Place.Addr)
 	if d.Counter != 0 {
 		s += fmt.Sprintf("(0x%x)", d.Counter)
 	}
