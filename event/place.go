@@ -221,7 +221,7 @@ func plainLeft(s string) bool {
 	if len(words) != 1 || words[0].s != s {
 		return false
 	}
-	return words[0].index(":%\"") < 0 && !words[0].quoted()
+	return words[0].index(":%\"") < 0 && !words[0].quoted() && words[0].strayQuote() < 0
 }
 
 // plainSymbol says whether the symbol, behind its module, reads back as itself without
