@@ -184,7 +184,7 @@ func (p *exprParser) memory(e *Expr, t text) error {
 			e.Kind = ExprFile
 			return nil
 		}
-		return p.refuse(BadFileOffs, t.pos, "")
+		return p.refuse(BadFileOffs, t.pos, "behind @+ stands a number, the offset in the file")
 	}
 	p.ops = 2
 	e.Kind = ExprSymbol

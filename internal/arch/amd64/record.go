@@ -337,20 +337,28 @@ func (f *frame) tsc() {
 
 // threadID emits EAX = the thread's id. Where FS may lead elsewhere it has been shown that it does not.
 func (f *frame) threadID() {
-	switch f.w.TID {
-	case arch.TIDThread:
-		f.MovRM(4, RAX, AtFS(f.w.TIDOff))
-	case arch.TIDGo:
-		none := f.Label()
-		f.MovRM(8, RAX, AtFS(f.w.Go.TLS))
-		f.TestRR(8, RAX, RAX)
-		f.JccShort(CondE, none)
-		f.MovRM(8, RAX, At(RAX, f.w.Go.M))
-		f.MovRM(4, RAX, At(RAX, f.w.Go.ProcID))
-		f.Bind(none)
-	default:
+	if !f.loadTID(f.w.CodegenEnv) {
 		f.MovRM(4, RAX, f.tempAt(tempTID))
 	}
+}
+
+// loadTID emits EAX = the thread's id, if code can read it there. It changes the flags.
+func (a *Asm) loadTID(w *arch.CodegenEnv) bool {
+	switch w.TID {
+	case arch.TIDThread:
+		a.MovRM(4, RAX, AtFS(w.TIDOff))
+	case arch.TIDGo:
+		none := a.Label()
+		a.MovRM(8, RAX, AtFS(w.Go.TLS))
+		a.TestRR(8, RAX, RAX)
+		a.JccShort(CondE, none)
+		a.MovRM(8, RAX, At(RAX, w.Go.M))
+		a.MovRM(4, RAX, At(RAX, w.Go.ProcID))
+		a.Bind(none)
+	default:
+		return false
+	}
+	return true
 }
 
 // lockedRecord emits a record by protocol B of package ring.

@@ -37,6 +37,7 @@ const (
 	lineSP       = 22 * 8
 	lineArg      = 23 * 8 // the third one
 	lineRegs     = 24 * 8 // the second one
+	lineMXCSR    = 25 * 8
 )
 
 // slotGates installs a gate, and the handler that all descriptors have: it tells its registers, and changes what it is told to change.
@@ -65,6 +66,9 @@ func (a *arena) slotGates(kind SlotKind, vectors, stacks bool) {
 	h.Lea(RCX, AtIndex(RDI, RAX, 1, lineTold))
 	h.MovMR(8, At(RCX, lineArg), RDX)
 	h.MovMR(8, At(RCX, lineRegs), RSI)
+	if vectors {
+		h.mxcsr(storeMXCSR, At(RCX, lineMXCSR))
+	}
 	for i := range int32(21) {
 		h.MovRM(8, RAX, At(RSI, 8*i))
 		h.MovMR(8, At(RCX, 8*i), RAX)
@@ -94,6 +98,8 @@ func (a *arena) slotGates(kind SlotKind, vectors, stacks bool) {
 		for i := range int32(16) {
 			h.xmm(0xf10, i, At(RSP, -128))
 		}
+		h.MovMI(4, At(RSP, -8), 0x3f80) // numbers are rounded down
+		h.mxcsr(loadMXCSR, At(RSP, -8))
 	}
 	h.MovRR(8, RAX, R11)
 	h.Ret()
@@ -168,6 +174,9 @@ func TestSlotGate(t *testing.T) {
 					}
 					for n := range a.ctl.Did {
 						a.checkInLine(i, n, c.kind, c.stacks)
+						if got := a.lineTelling(i, n, lineMXCSR); c.vectors && got != defaultMXCSR {
+							t.Fatalf("handler %d found %#x in MXCSR", i, got)
+						}
 					}
 				}
 			})

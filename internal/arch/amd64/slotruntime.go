@@ -113,7 +113,7 @@ func (g *slotRuntime) current(slot Label) {
 
 // record emits the writing of RSI words at RDI as a record, by the locked protocol of package ring.
 func (g *slotRuntime) record() {
-	lost, ok, copied, none := g.Label(), g.Label(), g.Label(), g.Label()
+	lost, ok, copied := g.Label(), g.Label(), g.Label()
 	header := int32(ring.RecHeader)
 	if g.w.Go != nil {
 		header += 8 // the goroutine, which is not asked for
@@ -167,17 +167,7 @@ func (g *slotRuntime) record() {
 	g.IncR(8, RCX)
 	g.Jmp(word)
 	g.Bind(copied)
-	switch g.w.TID {
-	case arch.TIDThread:
-		g.MovRM(4, RAX, AtFS(g.w.TIDOff))
-	case arch.TIDGo:
-		g.MovRM(8, RAX, AtFS(g.w.Go.TLS))
-		g.TestRR(8, RAX, RAX)
-		g.Jcc(CondE, none)
-		g.MovRM(8, RAX, At(RAX, g.w.Go.M))
-		g.MovRM(4, RAX, At(RAX, g.w.Go.ProcID))
-		g.Bind(none)
-	default:
+	if !g.loadTID(g.w.CodegenEnv) {
 		g.OpRR(OpXor, 4, RAX, RAX)
 	}
 	g.ShiftRI(Shl, 8, RAX, 32)
