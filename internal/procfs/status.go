@@ -171,6 +171,7 @@ type Stat struct {
 
 // The flags of a task that stat shows (include/linux/sched.h, Linux 6.x).
 const (
+	FlagExiting    = 0x00000004 // PF_EXITING: it ends
 	FlagIOWorker   = 0x00000010 // PF_IO_WORKER: io_uring's, never runs the program's code
 	FlagUserWorker = 0x00004000 // PF_USER_WORKER: the kernel's, within a user process
 	FlagKernel     = 0x00200000 // PF_KTHREAD

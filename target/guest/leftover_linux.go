@@ -2,13 +2,13 @@ package guest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/guest/phys"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/target/patch"
 	"kprobes.dev/kprobes/target/guest/qemu"
@@ -167,25 +167,15 @@ func lowTable(m phys.Memory, entry uint64) (pa uint64, table []byte) {
 // lowEnd is the end of the memory that Linux never uses.
 const lowEnd = 1 << 20
 
-// Alive says whether the tracer that made it still runs. One that has ended does not, though nobody may have waited for it.
+// Alive says whether the tracer that made it still runs. One that has ended does not, though nobody may have waited for it, and one that is
+// about to is waited for.
 func (l *Leftover) Alive() bool {
 	if l.Holder == 0 {
 		return false
 	}
 	pid := int(l.Holder)
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err == nil {
-		defer unix.Close(fd)
-	}
-	since, bad := startTime(pid)
-	if errors.Is(err, unix.ESRCH) || bad != nil || since != l.Since {
-		return false
-	}
-	if err != nil { // before Linux 5.3
-		return true
-	}
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	return err != nil || n == 0
+	since, err := startTime(pid)
+	return err == nil && since == l.Since && !procfs.AwaitEnd(pid)
 }
 
 // stateOptimized is the State of a site whose patch stands.

@@ -11,7 +11,7 @@ import (
 )
 
 // Lock makes the caller the holder of the process until Unlock, Close or its own end. The
-// error is a *HeldError if another is. It holds also through an exec of the process.
+// error is a *HeldError if another is, and does not end just now. It holds also through an exec of the process.
 // Holders see each other if they look at the same /proc mount, or bind mounts of it.
 func (p *Proc) Lock() error {
 	p.mu.Lock()
@@ -24,6 +24,9 @@ func (p *Proc) Lock() error {
 		return fmt.Errorf("process %d: lock: %w", p.PID(), p.Gone(err))
 	}
 	pid, err := procfs.Hold(f)
+	if errors.Is(err, procfs.ErrTaken) && pid != 0 && procfs.AwaitEnd(pid) {
+		pid, err = procfs.Hold(f)
+	}
 	switch {
 	case err == nil:
 		p.lock = f

@@ -26,6 +26,17 @@ func TestLockHolder(t *testing.T) {
 	if err := p.Lock(); err != nil {
 		t.Fatal(err)
 	}
+	const size = 512 << 20 // once it is killed it takes a while to end
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err == nil {
+		err = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
+	}
+	if err == nil {
+		err = unix.Madvise(b, unix.MADV_POPULATE_WRITE)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	fmt.Println("ready")
 	os.Stdin.Read(make([]byte, 1))
 }
@@ -49,12 +60,12 @@ func TestLock(t *testing.T) {
 	if h, err := p.Holder(); err != nil || !h.Same(held.Holder) {
 		t.Errorf("holder: %v, %v", h, err)
 	}
-	// A dead holder holds nothing.
+	// A dead holder holds nothing, and one that dies is waited for.
 	other.Cmd.Process.Kill()
-	other.Cmd.Wait()
 	if err := p.Lock(); err != nil {
 		t.Fatal(err)
 	}
+	other.Cmd.Wait()
 	if h, err := p.Holder(); err != nil || h.PID != os.Getpid() {
 		t.Errorf("holder: %v, %v, want us", h, err)
 	}

@@ -1,0 +1,51 @@
+package procfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// endTime bounds how long a process may take to end that has begun to: the kernel gives its memory back first, and what it holds last.
+const endTime = 10 * time.Second
+
+// AwaitEnd waits for the end of a process that is about to end, as one is for a moment after SIGKILL. ended is false if it runs on, or does
+// not come to its end within ten seconds.
+func AwaitEnd(pid int) (ended bool) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return errors.Is(err, unix.ESRCH)
+	}
+	defer unix.Close(fd)
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for end := time.Now().Add(endTime); ending(pid); {
+		n, err := unix.Poll(fds, int(max(time.Until(end).Milliseconds(), 0)))
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0
+		}
+	}
+	n, _ := unix.Poll(fds, 0)
+	return n > 0
+}
+
+// ending says whether a process has been killed, or ends by itself.
+func ending(pid int) bool {
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	b, err := os.ReadFile(dir + "stat")
+	if err != nil {
+		return false
+	}
+	s, err := ParseStat(string(b))
+	if err != nil || s.Flags&FlagExiting != 0 || s.State == 'Z' || s.State == 'X' {
+		return err == nil
+	}
+	b, err = os.ReadFile(dir + "status")
+	if err != nil {
+		return false
+	}
+	st, err := ParseStatus(string(b))
+	return err == nil && st.SigPnd>>(unix.SIGKILL-1)&1 != 0
+}
