@@ -58,7 +58,7 @@ type CodegenEnv struct {
 	// stack can be recorded.
 	Unwind uint64
 
-	// Gate is the address of the code that calls handlers; 0: there is none.
+	// Gate is the address of the code that calls handlers whose Call names no other; 0: there is none.
 	Gate uint64
 
 	// Features of the CPU that code may use, by the instruction set's own numbers.
@@ -142,9 +142,11 @@ const (
 )
 
 // Call is a handler as generated code knows it: what a target made of it stands at Desc,
-// and the target's gate (CodegenEnv.Gate) is given that address.
+// and a gate is given that address.
 type Call struct {
 	Desc uint64
+	// Gate is the address of the code that calls it; 0: the target's (CodegenEnv.Gate).
+	Gate uint64
 	// Room is the stack, in bytes below the stack pointer, that the gate needs for it. A Go
 	// function's entry grows the stack to have it; elsewhere the gate sees what is there.
 	Room int

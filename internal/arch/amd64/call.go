@@ -8,8 +8,8 @@ import (
 	"kprobes.dev/kprobes/internal/ring"
 )
 
-// Generated code calls a handler (arch.Call) through its target's gate, arch.CodegenEnv.Gate.
-// The gate is machine code of the target, entered by a jump from a frame (see frame) and
+// Generated code calls a handler (arch.Call) through a gate: that of the call, or its target's, arch.CodegenEnv.Gate.
+// A gate is machine code of the target, entered by a jump from a frame (see frame) and
 // left by a jump back: no return address stands on the stack.
 //
 // When the gate is entered:
@@ -64,7 +64,7 @@ func (w writer) callError(ws []arch.ProbeOp) error {
 		switch {
 		case ws[i].Role == arch.RoleCall && ws[i].Call == nil:
 			return errno.Errorf(unix.EINVAL, "event %d is to call a handler and has none", ws[i].Event)
-		case ws[i].Call != nil && w.Gate == 0:
+		case ws[i].Call != nil && ws[i].Call.Gate == 0 && w.Gate == 0:
 			return errno.Errorf(unix.EOPNOTSUPP, "event %d has a handler, and the target has no code that calls one", ws[i].Event)
 		}
 	}
@@ -78,7 +78,7 @@ func (f *frame) call(c *arch.Call) {
 	f.MovRI(R12, c.Desc)
 	f.MovRI(RDX, uint64(f.drop))
 	f.Lea(R13, AtLabel(resume, 0))
-	f.jumpToGate()
+	f.jumpToGate(c)
 	f.landings()
 	f.Bind(resume)
 	if f.w.Kernel != nil {
@@ -104,26 +104,41 @@ func (f *frame) takeFlags() {
 	f.MovMR(8, At(RSP, f.user), R11)
 }
 
-// jumpToGate emits the jump to the gate, through a literal if it is out of reach.
-func (e *emitter) jumpToGate() {
-	if _, near := rel32(e.Addr()+JumpLen, e.w.Gate); near {
-		e.JmpAddr(e.w.Gate)
-		return
+// jumpToGate emits the jump to a call's gate, through a literal if it is out of reach. That of the call itself is always taken
+// for such: a detour has its size before it has its place.
+func (e *emitter) jumpToGate(c *arch.Call) {
+	gate := c.Gate
+	if gate == 0 {
+		gate = e.w.Gate
+		if _, near := rel32(e.Addr()+JumpLen, gate); near {
+			e.JmpAddr(gate)
+			return
+		}
 	}
-	if e.gate == nil {
-		l := e.Label()
-		e.gate = &l
+	for _, g := range e.gates {
+		if g.addr == gate {
+			e.JmpM(AtLabel(g.at, 0))
+			return
+		}
 	}
-	e.JmpM(AtLabel(*e.gate, 0))
+	g := gateAt{addr: gate, at: e.Label()}
+	e.gates = append(e.gates, g)
+	e.JmpM(AtLabel(g.at, 0))
+}
+
+// gateAt is a literal with a gate's address.
+type gateAt struct {
+	addr uint64
+	at   Label
 }
 
 // literals emits what stands behind all code.
 func (e *emitter) literals() {
 	e.landingTable()
-	if e.gate != nil {
+	for _, g := range e.gates {
 		e.Align(8)
-		e.Bind(*e.gate)
-		e.Data64(e.w.Gate)
+		e.Bind(g.at)
+		e.Data64(g.addr)
 	}
 }
 

@@ -1,6 +1,8 @@
 package amd64
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -691,5 +693,25 @@ func TestCallSize(t *testing.T) {
 	}
 	if sizes[0] <= sizes[1] {
 		t.Errorf("detours of %d bytes: the gate is not in and out of reach", sizes)
+	}
+	for i, o := range work[text] { // each has a gate of its own, two of them the same
+		c := *o.Call
+		c.Gate = gate + uint64(i/2)
+		work[text][i].Call = &c
+	}
+	if size, err = fn.DetourSize(regions[0], work, &arch.CodegenEnv{}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := fn.Detour(text-1<<20, regions[0], work, &arch.CodegenEnv{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Code) > size {
+		t.Errorf("detour of %d bytes with gates of its calls, %d were promised", len(d.Code), size)
+	}
+	for i := range 100 {
+		if !bytes.Contains(d.Code, binary.LittleEndian.AppendUint64(nil, gate+uint64(i))) {
+			t.Errorf("the detour does not name gate %d", i)
+		}
 	}
 }

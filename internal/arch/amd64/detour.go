@@ -38,7 +38,7 @@ type emitter struct {
 	later  []func()
 	fixups []pendingFixup
 	pairs  []AddrPair // of the instruction that was copied last
-	gate   *Label     // of the gate's address, if code needs it
+	gates  []gateAt   // those whose addresses code needs
 	land   *landing   // where handlers can have a thread go on in the region; nil: nowhere
 	read   RegSet     // in a kernel: see readLater
 }

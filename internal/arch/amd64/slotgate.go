@@ -192,12 +192,17 @@ func (g *slotGate) claim() {
 	g.Jcc(CondNE, try)
 	g.miss() // all of the group are taken
 	g.Bind(got)
+	g.slotOf(RCX, R11)
+}
+
+// slotOf emits the address of the slot whose key stands at an address. It clobbers RAX.
+func (g *slotGate) slotOf(to, key Reg) {
 	g.MovRI(RAX, g.env.Keys)
-	g.MovRR(8, RCX, R11)
-	g.OpRR(OpSub, 8, RCX, RAX)
-	g.ShiftRI(Shl, 8, RCX, 7) // 1024 bytes for 8
+	g.MovRR(8, to, key)
+	g.OpRR(OpSub, 8, to, RAX)
+	g.ShiftRI(Shl, 8, to, 7) // 1024 bytes for 8
 	g.MovRI(RAX, g.env.Slots)
-	g.OpRR(OpAdd, 8, RCX, RAX)
+	g.OpRR(OpAdd, 8, to, RAX)
 }
 
 // miss emits the way back of a hit whose handler is not called.

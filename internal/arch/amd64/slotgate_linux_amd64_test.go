@@ -48,7 +48,6 @@ func (a *arena) slotGates(kind SlotKind, vectors, stacks bool) {
 		a.t.Fatal(err)
 	}
 	copy(a.at(arenaGate), code)
-	a.w.Gate = arenaGate
 	for n := range lineCount {
 		stack := uint64(0)
 		if stacks {
@@ -117,7 +116,7 @@ func (a *arena) inLine(i int) *arch.Call {
 	at := lineDesc(i)
 	d := SlotDesc{Handler: lineHandler, Of: at + lineLog, IP: 0x1234_5000 + uint64(i), Missed: at + lineMissed, RedZone: redZone}
 	d.Put(a.at(at))
-	return &arch.Call{Desc: at}
+	return &arch.Call{Desc: at, Gate: arenaGate}
 }
 
 // inLineWork has a handler before every instruction of carryFunction.

@@ -11,6 +11,10 @@ type SlotRuntimeEnv struct {
 	Event int    // the number that lines of the log have in the ring
 	Clock uint64 // address of three words: a count of the processor's counter, the nanoseconds then, and those of a tick with 32 bits behind the point
 	Quiet uint64 // CodegenEnv.Quiet
+	// Thread is the address of the words of the thread on which modules start and end (arch.ThreadState), and Patience how long it waits for the
+	// tracer, in seconds.
+	Thread   uint64
+	Patience uint64
 }
 
 // SlotRuntime is the code of those functions (linux/kp_runtime.h has their contracts).
@@ -19,8 +23,10 @@ type SlotRuntime struct {
 	Symbols map[string]uint64
 	Faults  []FaultEntry // of reads that may fault
 	// Abandon is where a thread is sent that has met a fault in its handler: the handler is not called any more, and the thread goes on as if it
-	// had returned 0.
+	// had returned 0. The thread on which a module starts or ends is done then, with EFAULT.
 	Abandon uint64
+	// Start is where that thread begins, at the end of its stack.
+	Start uint64
 }
 
 // The task of a slot, struct task_struct of linux/kp_runtime.h.
@@ -39,6 +45,7 @@ const efault = 14
 // NewSlotRuntime generates the functions at addr.
 func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotRuntime, error) {
 	g := &slotRuntime{slotGate: slotGate{Asm: NewAsm(addr), env: env.SlotGateEnv}, e: env, w: writer{w}}
+	g.patience, g.ended = g.Label(), g.Label()
 	symbols := map[string]Label{}
 	function := func(name string, emit func()) {
 		g.Align(16)
@@ -51,14 +58,18 @@ func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotR
 	function("__kp_copy", g.copy)
 	function("__kp_copy_string", g.copyString)
 	function("__kp_nanoseconds", g.nanoseconds)
+	function("__kp_request", g.request)
 	g.Align(16)
 	abandon := g.Here()
 	g.abandon()
+	g.Align(16)
+	start := g.Here()
+	g.start()
 	code, err := g.Finish()
 	if err != nil {
 		return nil, err
 	}
-	r := &SlotRuntime{Code: code, Symbols: map[string]uint64{}, Abandon: g.LabelAddr(abandon)}
+	r := &SlotRuntime{Code: code, Symbols: map[string]uint64{}, Abandon: g.LabelAddr(abandon), Start: g.LabelAddr(start)}
 	for name, l := range symbols {
 		r.Symbols[name] = g.LabelAddr(l)
 	}
@@ -73,6 +84,9 @@ type slotRuntime struct {
 	e      SlotRuntimeEnv
 	w      writer
 	faults [][3]Label // from, up to, and where to
+
+	patience Label // how long the thread waits
+	ended    Label // R12 is its slot, EAX what its function has returned
 }
 
 // slot emits RAX = the thread's slot; 0: it has none.
@@ -240,16 +254,25 @@ func (g *slotRuntime) nanoseconds() {
 
 // abandon emits the end of a handler in which something faulted. Its stack may be what faulted: nothing is put there.
 func (g *slotRuntime) abandon() {
-	found := g.Label()
+	found, thread := g.Label(), g.Label()
 	g.find(found)
 	g.Ud2() // it was no handler
 	g.Bind(found)
+	g.OpMI(OpCmp, 4, At(RAX, slotAtomic), 0)
+	g.Jcc(CondE, thread)
 	g.MovRR(8, RBX, RAX)
 	g.MovRM(8, R12, At(RBX, slotDescAt))
 	g.MovMI(4, At(R12, slotDescOff), 1)
 	g.Lock().IncM(4, At(R12, slotDescFaults))
 	g.OpRR(OpXor, 4, RAX, RAX)
 	g.JmpM(At(R12, slotDescAbandon))
+	g.Bind(thread)
+	g.Cld()
+	g.MovRR(8, R12, RAX)
+	g.MovRM(8, RSP, At(R12, slotFrameAt))
+	g.MovRI(RBX, g.e.Thread)
+	g.MovRI(RAX, ^uint64(efault-1))
+	g.Jmp(g.ended)
 }
 
 // find emits RAX = the thread's slot, and goes on at found, if it has one.
@@ -265,11 +288,8 @@ func (g *slotRuntime) find(found Label) {
 	g.Jcc(CondNE, next)
 	g.Jmp(none)
 	g.Bind(own)
-	g.MovRI(RAX, g.env.Keys)
-	g.OpRR(OpSub, 8, R11, RAX)
-	g.ShiftRI(Shl, 8, R11, 7)
-	g.MovRI(RAX, g.env.Slots)
-	g.OpRR(OpAdd, 8, RAX, R11)
+	g.slotOf(RCX, R11)
+	g.MovRR(8, RAX, RCX)
 	g.Jmp(found)
 	g.Bind(none)
 }

@@ -18,10 +18,10 @@ const (
 	lineText    = arenaData + 0x1000
 )
 
-// slotRuntime installs the runtime, and has its loads' faults caught.
-func (a *arena) slotRuntime() *SlotRuntime {
+// slotRuntime installs the runtime, and has its loads' faults caught. patience is that of a module's thread, in seconds.
+func (a *arena) slotRuntime(patience uint64) *SlotRuntime {
 	a.t.Helper()
-	env := SlotRuntimeEnv{SlotGateEnv: SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups}, Event: lineEvent, Clock: lineClock}
+	env := SlotRuntimeEnv{SlotGateEnv: SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups}, Event: lineEvent, Clock: lineClock, Thread: lineThread, Patience: patience}
 	r, err := NewSlotRuntime(lineRuntime, env, &a.w)
 	if err != nil {
 		a.t.Fatal(err)
@@ -100,7 +100,7 @@ func TestSlotRuntime(t *testing.T) {
 		a := newArena(t, child)
 		v.set(a)
 		a.slotGates(SlotPost, false, false)
-		a.calling(a.slotRuntime())
+		a.calling(a.slotRuntime(0))
 		a.probe(hexBytes(t, carryFunction), map[uint64][]arch.ProbeOp{0: {{Event: 7, Role: arch.RoleCall, Call: a.inLine(0)}}}, arch.Policy{Force: arch.TacticJump})
 		a.handler()
 		copy(a.at(arenaHole-5), "edges")
@@ -162,7 +162,7 @@ func TestSlotAbandon(t *testing.T) {
 			r := rand.New(rand.NewPCG(9, 9))
 			a := newArena(t, child)
 			a.slotGates(kind, vectors, false)
-			run := a.slotRuntime()
+			run := a.slotRuntime(0)
 			_, end, err := NewSlotGate(arenaGate, kind, SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups, Vectors: vectors})
 			if err != nil {
 				t.Fatal(err)
