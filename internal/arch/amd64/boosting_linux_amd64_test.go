@@ -131,7 +131,7 @@ func (row *boostRow) run(t *testing.T, c *fuzzCase, r *fuzzRunner) {
 		if f.tactic == arch.TacticStep {
 			want = row.stepped
 		}
-		if got := fmt.Sprint(out[i+1].Traps - out[0].Traps); got != want {
+		if got := fmt.Sprint(out[i+1].Traps - out[0].Traps); got != want && out[0].Sig != sigIll { // else the processor does not know the instruction
 			t.Errorf("%s took %s traps, the page says %s", f.tactic, got, want)
 		}
 		if d := c.compare(&out[0], &out[i+1], f); d != "" && !unsteady(row.class) {

@@ -115,31 +115,7 @@ func (e *emitter) jumpToGate(c *arch.Call) {
 			return
 		}
 	}
-	for _, g := range e.gates {
-		if g.addr == gate {
-			e.JmpM(AtLabel(g.at, 0))
-			return
-		}
-	}
-	g := gateAt{addr: gate, at: e.Label()}
-	e.gates = append(e.gates, g)
-	e.JmpM(AtLabel(g.at, 0))
-}
-
-// gateAt is a literal with a gate's address.
-type gateAt struct {
-	addr uint64
-	at   Label
-}
-
-// literals emits what stands behind all code.
-func (e *emitter) literals() {
-	e.landingTable()
-	for _, g := range e.gates {
-		e.Align(8)
-		e.Bind(g.at)
-		e.Data64(g.addr)
-	}
+	e.JmpFar(gate)
 }
 
 // callAtEntry emits the call for the instance of S1, which has just been claimed. done is

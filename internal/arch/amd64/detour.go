@@ -38,7 +38,6 @@ type emitter struct {
 	later  []func()
 	fixups []pendingFixup
 	pairs  []AddrPair // of the instruction that was copied last
-	gates  []gateAt   // those whose addresses code needs
 	land   *landing   // where handlers can have a thread go on in the region; nil: nowhere
 	read   RegSet     // in a kernel: see readLater
 }
@@ -92,7 +91,7 @@ func NewDetour(addr uint64, r *Region, work map[uint64][]arch.ProbeOp, env func(
 		e.JmpAddr(r.End())
 	}
 	e.rest()
-	e.literals()
+	e.landingTable()
 	return d, e.finish(d)
 }
 

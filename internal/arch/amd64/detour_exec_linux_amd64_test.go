@@ -89,6 +89,7 @@ type detourChild struct {
 	exe     string
 	rseqOff int32
 	gOff    int32 // of the word that stands for Go's g
+	noRseq  int32 // of an area for rseq(2) that is not registered
 	farGate uint64
 	kernel  [5]uint64 // functions of arch.Kernel, in its order
 }
@@ -104,7 +105,7 @@ func buildDetourChild(t *testing.T) *detourChild {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fmt.Sscan(string(out), &c.rseqOff, &c.gOff, &c.farGate,
+	if _, err := fmt.Sscan(string(out), &c.rseqOff, &c.gOff, &c.noRseq, &c.farGate,
 		&c.kernel[0], &c.kernel[1], &c.kernel[2], &c.kernel[3], &c.kernel[4]); err != nil {
 		t.Fatal(err)
 	}
@@ -449,3 +450,6 @@ func (a *arena) state(r *rand.Rand) (regs [16]uint64, flags uint64) {
 	regs[RSP] = arenaStack + 8*r.Uint64N(64)
 	return regs, 0x202 | r.Uint64()&0x8d5
 }
+
+// lockless says whether records are written inside of restartable sequences.
+func (a *arena) lockless() bool { return a.w.HasRseq && a.w.RseqOff == a.child.rseqOff }

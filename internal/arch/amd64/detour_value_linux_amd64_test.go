@@ -333,6 +333,7 @@ var detourVariants = []struct {
 }{
 	{"rseq", func(*arena) {}},
 	{"locked", func(a *arena) { a.w.HasRseq = false }},
+	{"unregistered", func(a *arena) { a.w.RseqOff = a.child.noRseq }},
 	{"no_rdpid", func(a *arena) { a.w.HasRseq, a.w.Features = false, 0 }},
 	{"tid_syscall", func(a *arena) { a.w.TID = arch.TIDSyscall }},
 	{"plain_loads", func(a *arena) { a.w.PlainLoads = true }},

@@ -1,6 +1,7 @@
 package amd64
 
 import (
+	"math/bits"
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
@@ -88,20 +89,26 @@ func (f *frame) hist(s *storing, done, long Label) {
 	}
 }
 
-// histHashed emits the hash of the keys, into the temporary that has an entry's state.
+// histHashed emits S2 = the state of an entry with the keys, which has their hash, and the storing of it. What a hit waits for at the end is
+// the chain from its clock to here and on to the entry: it goes by registers as far as it can.
 func (f *frame) histHashed(c *counting) {
 	at := f.s2()
-	f.MovRI(at, 0)
 	f.MovRI(RDX, histHash)
-	f.histWords(c.t.Hist, c.key, f.s1(), func(word Mem, _ int32, last bool) {
-		f.OpRM(OpXor, 8, at, word)
+	if c.t.Hist.KeyWords() == 1 { // it is in RAX still
+		f.MovRR(8, at, RAX)
 		f.ImulRR(8, at, RDX)
-		if !last {
-			f.MovRR(8, RAX, at)
-			f.ShiftRI(Shr, 8, RAX, 32)
-			f.OpRR(OpXor, 8, at, RAX)
-		}
-	})
+	} else {
+		f.MovRI(at, 0)
+		f.histWords(c.t.Hist, c.key, f.s1(), func(word Mem, _ int32, last bool) {
+			f.OpRM(OpXor, 8, at, word)
+			f.ImulRR(8, at, RDX)
+			if !last {
+				f.MovRR(8, RAX, at)
+				f.ShiftRI(Shr, 8, RAX, 32)
+				f.OpRR(OpXor, 8, at, RAX)
+			}
+		})
+	}
 	f.OpRI(OpAnd, 8, at, ^histState)
 	f.OpRI(OpOr, 8, at, histReady)
 	f.MovMR(8, f.tempAt(c.hist+histTag), at)
@@ -120,12 +127,14 @@ func (f *frame) histCount(c *counting, full Label) {
 			f.MovMR(8, f.tempAt(c.set+i), RAX)
 		}
 	}
-	f.histFind(c, c.t, true, full)
-	f.MovMR(8, f.tempAt(c.hist+histLeft), at)
-	f.cpu()
+	f.histFind(c, c.t, len(h.Vals)+len(h.Sets) > 0 || h.Since != nil, true, full)
+	if len(h.Sets) > 0 {
+		f.MovMR(8, f.tempAt(c.hist+histLeft), at)
+	}
+	f.cpu(true)
 	f.MovRI(RDX, l.stride)
 	f.ImulRR(8, RAX, RDX)
-	f.ImulRRI(8, at, at, int32(l.column))
+	f.times(at, at, l.column)
 	f.OpRR(OpAdd, 8, at, RAX)
 	f.MovRI(RDX, c.t.Addr+l.columns)
 	f.OpRR(OpAdd, 8, at, RDX)
@@ -136,17 +145,31 @@ func (f *frame) histCount(c *counting, full Label) {
 	}
 }
 
+// times emits to = r * n. A power of two takes a shift, which is faster.
+func (f *frame) times(to, r Reg, n int) {
+	if n&(n-1) != 0 {
+		f.ImulRRI(8, to, r, int32(n))
+		return
+	}
+	if to != r {
+		f.MovRR(8, to, r)
+	}
+	f.ShiftRI(Shl, 8, to, uint8(bits.TrailingZeros(uint(n))))
+}
+
 // histFind emits S2 = the number of the slot of the keys in a table, or a jump to none where there is none: no room where it is to be taken,
-// which is counted.
-func (f *frame) histFind(c *counting, t *arch.HistTable, take bool, none Label) {
+// which is counted. load has the state be loaded, where it does not stand in S2.
+func (f *frame) histFind(c *counting, t *arch.HistTable, load, take bool, none Label) {
 	slot, at, left, tag := f.s1(), f.s2(), f.tempAt(c.hist+histLeft), f.tempAt(c.hist+histTag)
 	h, l := t.Hist, layoutOf(t.Hist)
 	other, next, found := f.Label(), f.Label(), f.Label()
-	f.MovRM(8, at, tag)
+	if load {
+		f.MovRM(8, at, tag)
+	}
 	f.ShiftRI(Shr, 8, at, uint8(64-l.log))
 	f.MovMI(8, left, histProbes)
 	loop := f.Here()
-	f.ImulRRI(8, slot, at, int32(l.slot))
+	f.times(slot, at, l.slot)
 	f.MovRI(RDX, t.Addr+histSlots)
 	f.OpRR(OpAdd, 8, slot, RDX)
 	f.MovRM(8, RAX, tag)
@@ -298,7 +321,7 @@ func (f *frame) histNumber(s *storing, n *fetch.HistNumber) {
 	case fetch.HistPID:
 		f.histTID()
 	case fetch.HistCPU:
-		f.cpu()
+		f.cpu(true)
 	case fetch.HistSince:
 		f.MovRM(8, RAX, f.tempAt(s.hist+histSince))
 	default:

@@ -22,8 +22,8 @@ func (f *frame) histFrom(c *counting) {
 func (f *frame) histTake(c *counting, done Label) {
 	h, of, at, unset := c.t.Hist, c.t.Of, f.s2(), f.Label()
 	since := f.tempAt(c.hist + histSince)
-	f.histFind(c, of, false, unset)
-	f.ImulRRI(8, at, at, 8*int32(len(of.Hist.Sets)))
+	f.histFind(c, of, false, false, unset)
+	f.times(at, at, 8*len(of.Hist.Sets))
 	f.MovRI(RDX, of.Addr+layoutOf(of.Hist).vars)
 	f.MovRI(RAX, 0)
 	f.XchgMR(8, AtIndex(RDX, at, 1, 8*int32(h.Since.Word)), RAX)
@@ -46,7 +46,7 @@ func (f *frame) histTake(c *counting, done Label) {
 	f.after(func() {
 		l := layoutOf(h)
 		f.Bind(unset)
-		f.cpu()
+		f.cpu(true)
 		f.MovRI(RDX, l.stride)
 		f.ImulRR(8, RAX, RDX)
 		f.MovRI(RDX, c.t.Addr+l.columns+l.unset)
@@ -62,7 +62,7 @@ func (f *frame) histSet(c *counting) {
 		return
 	}
 	f.MovRM(8, at, f.tempAt(c.hist+histLeft))
-	f.ImulRRI(8, at, at, 8*int32(len(h.Sets)))
+	f.times(at, at, 8*len(h.Sets))
 	for i := range h.Sets {
 		if h.Sets[i].From == fetch.HistClock {
 			f.tsc()

@@ -332,8 +332,10 @@ func (f *frame) duration(tick uint64, now Mem) {
 	f.MovRI(RAX, 0)
 	f.Bind(ok)
 	f.MovRI(RDX, tick)
-	f.extR(8, 0xf7, 4, RDX)           // mul
-	f.Raw(0x48, 0x0f, 0xac, 0xd0, 32) // shrd $32, %rdx, %rax
+	f.extR(8, 0xf7, 4, RDX)    // mul
+	f.ShiftRI(Shr, 8, RAX, 32) // shrd does the same, and takes longer
+	f.ShiftRI(Shl, 8, RDX, 32)
+	f.OpRR(OpOr, 8, RAX, RDX)
 }
 
 // own emits S1 = the newest instance of the call that returns, if it is one of the exit's code. One that is

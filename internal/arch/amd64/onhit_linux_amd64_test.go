@@ -356,7 +356,7 @@ func TestHitCode(t *testing.T) {
 						}
 					}
 					locked[k.name] += w.locks()
-					if n := w.mainLine(); k.lockless && a.w.HasRseq && n > 0 {
+					if n := w.mainLine(); k.lockless && a.lockless() && n > 0 {
 						t.Errorf("%s, %s: %d locked instructions on the main line", v.name, k.name, n)
 					}
 				}

@@ -231,20 +231,28 @@ func (f *frame) shard(locked bool) {
 	f.OpRR(OpAdd, 8, f.s1(), RAX)
 }
 
-// cpu emits RAX = the CPU, without rseq.
-func (f *frame) cpu() {
+// cpu emits RAX = the CPU. With area a thread that has registered one for rseq(2) reads it there: to ask the processor takes many cycles
+// where it has no RDPID.
+func (f *frame) cpu(area bool) {
+	slow, done := f.Label(), f.Label()
+	if area && f.w.HasRseq {
+		f.ownBlock(slow)
+		f.MovRM(4, RAX, AtFS(f.w.RseqOff+rseqCPU))
+		f.OpRI(OpCmp, 4, RAX, int32(f.w.Layout.CPUs))
+		f.Jcc(CondB, done)
+	}
+	f.Bind(slow)
 	if f.w.Features&FeatureRDPID != 0 {
 		f.Rdpid(RAX)
 	} else {
 		f.MovRI(RAX, cpuNodeSel)
 		f.Raw(0x0f, 0x03, 0xc0) // lsl %eax, %eax
 	}
-	ok := f.Label()
 	f.OpRI(OpAnd, 4, RAX, 0xfff)
 	f.OpRI(OpCmp, 4, RAX, int32(f.w.Layout.CPUs))
-	f.JccShort(CondB, ok)
+	f.Jcc(CondB, done)
 	f.MovRI(RAX, 0)
-	f.Bind(ok)
+	f.Bind(done)
 }
 
 // cpuNodeSel is the segment whose limit holds the CPU's number (__CPUNODE_SEG of
@@ -263,7 +271,7 @@ func (f *frame) countIn(event int, field int32) {
 	}
 	slow, done := f.Label(), f.Label()
 	locked := func() {
-		f.cpu()
+		f.cpu(false)
 		f.shard(true)
 		f.Lock().IncM(8, At(f.s1(), counter(event, field)))
 	}
@@ -368,7 +376,7 @@ func (f *frame) lockedRecord(s *storing, done Label) {
 	if f.w.Shared != 0 && f.w.TID == arch.TIDThread {
 		f.blockTID()
 	}
-	f.cpu()
+	f.cpu(true)
 	f.shard(true)
 	f.reserve(s, dynamic, full)
 	f.OpRI(OpAnd, 4, f.s2(), f.w.units()-1)

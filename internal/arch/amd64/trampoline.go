@@ -238,7 +238,7 @@ func NewReturnDetour(addr uint64, t *arch.Trampoline, ws []arch.ProbeOp, w *arch
 	d.Pairs = append(d.Pairs, arch.Pair{Orig: ret, Copy: e.Addr(), CopyEnd: e.Addr() + 1})
 	e.Ret()
 	e.rest()
-	e.literals()
+	e.landingTable()
 	return d, e.finish(d)
 }
 

@@ -82,6 +82,7 @@ struct control {
 
 static struct control *ctl;
 static __thread u64 current_g; /* as Go's runtime has one */
+static __thread struct { unsigned start; int cpu; u64 cs[3]; } unregistered = { 0, -1, { 0 } }; /* as an area is for rseq(2) before it is registered */
 
 static u64 host, current, target, spare[2];
 
@@ -410,7 +411,8 @@ int main(int argc, char **argv)
 	stack_t ss = { .ss_sp = alternate, .ss_size = sizeof alternate };
 	struct stat st;
 	if (argc < 2)
-		return printf("%td %td %lu %lu %lu %lu %lu %lu\n", __rseq_offset, (u8 *)&current_g - (u8 *)__builtin_thread_pointer(),
+		return printf("%td %td %td %lu %lu %lu %lu %lu %lu\n", __rseq_offset, (u8 *)&current_g - (u8 *)__builtin_thread_pointer(),
+			      (u8 *)&unregistered - (u8 *)__builtin_thread_pointer(),
 			      (u64)far_gate, (u64)read_kernel, (u64)read_user, (u64)string_kernel, (u64)string_user, (u64)length_user) < 0;
 	int fd = open(argv[1], O_RDWR);
 	if (fd < 0 || fstat(fd, &st) ||

@@ -7,6 +7,7 @@
  * the vector registers start out the same in every run. A signal ends a run.
  */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -195,7 +196,16 @@ int main(int argc, char **argv)
 {
 	static uint8_t pristine[2][DATA_SIZE];
 
-	if (argc == 1) {	/* the same addresses in every process */
+	if (argc == 1) {	/* the same addresses in every process, and the same CPU: each has a GDT of its own */
+		cpu_set_t all, one;
+		int cpu = 0;
+
+		sched_getaffinity(0, sizeof(all), &all);
+		while (!CPU_ISSET(cpu, &all))
+			cpu++;
+		CPU_ZERO(&one);
+		CPU_SET(cpu, &one);
+		sched_setaffinity(0, sizeof(one), &one);
 		personality(ADDR_NO_RANDOMIZE);
 		execl(argv[0], argv[0], "fixed", (char *)0);
 		perror(argv[0]);
