@@ -130,3 +130,44 @@ func testHistText(a *arena, r *rand.Rand, keys string) (counted, recorded int) {
 	}
 	return counted, recorded
 }
+
+// TestHistHalfWritten has slots whose keys were being written when their thread was killed: the next hit with these keys makes the slot an
+// entry, and one with others goes on to the next slot.
+func TestHistHalfWritten(t *testing.T) {
+	const killed, passes, runs = 7, 9, 30 // keys
+	child := buildDetourChild(t)
+	for _, v := range detourVariants {
+		a := newArena(t, child)
+		v.set(a)
+		prog := filteredStrings()
+		def, err := event.ParseHist("keys=n:size=128")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := prog.Hist(def, event.HistCallers)
+		l := layoutOf(h)
+		state := func(key uint64) uint64 { return key * histHash &^ histState }
+		slot := func(key uint64) uint64 { return arenaHist + histSlots + state(key)>>(64-l.log)*uint64(l.slot) }
+		if slot(killed) == slot(passes) {
+			t.Fatal("both keys have the same slot")
+		}
+		a.put64(arenaHist+histEntries, 2)
+		a.put64(slot(killed), state(killed)|histWriting, 0xdead)
+		a.put64(slot(passes), state(passes)^1<<20|histWriting, 0xdead)
+		work := map[uint64][]arch.ProbeOp{0: {{Event: 3, Prog: prog, Hist: &arch.HistTable{Hist: h, Addr: arenaHist, Code: HistCode()}}}}
+		a.probe(hexBytes(t, carryFunction), work, arch.Policy{Force: arch.TacticJump})
+		a.handler()
+		for i := range uint64(runs) {
+			a.limits(arenaData, []uint64{killed, passes, passes}[i%3])
+		}
+		a.run()
+		entries, dropped, _ := ReadHist(a.at(arenaHist)[:HistBytes(h, a.w.Layout.CPUs)], h, a.w.Layout.CPUs)
+		hits := map[uint64]uint64{}
+		for _, e := range entries {
+			hits[e.Keys[0]] += e.Hits
+		}
+		if len(entries) != 2 || dropped != 0 || hits[killed] != runs/3 || hits[passes] != 2*runs/3 || a.get64(arenaHist+histEntries) != 3 {
+			t.Errorf("%s: %+v, %d dropped, %d taken", v.name, entries, dropped, a.get64(arenaHist+histEntries))
+		}
+	}
+}
