@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,10 +44,29 @@ func ending(pid int) bool {
 	if err != nil || s.Flags&FlagExiting != 0 || s.State == 'Z' || s.State == 'X' {
 		return err == nil
 	}
+	if killed(string(b)) {
+		return true
+	}
 	b, err = os.ReadFile(dir + "status")
 	if err != nil {
 		return false
 	}
 	st, err := ParseStatus(string(b))
 	return err == nil && st.SigPnd>>(unix.SIGKILL-1)&1 != 0
+}
+
+// killed says whether the last field of a stat file, the status that waitpid(2) is to tell, is that of a process which a signal ends. Linux has it there
+// from the signal on, since 5.17; of a process that is stopped it is the signal that stops it. Before, a process is taken for one that runs
+// between the moment when it has taken the signal and the one in which it begins to end.
+func killed(stat string) bool {
+	stat = strings.TrimSpace(stat)
+	status, err := strconv.ParseUint(stat[strings.LastIndexByte(stat, ' ')+1:], 10, 32)
+	if err != nil || status == 0 {
+		return false
+	}
+	switch unix.Signal(status) {
+	case unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
+		return false
+	}
+	return true
 }
