@@ -56,8 +56,8 @@ func ending(pid int) bool {
 }
 
 // killed says whether the last field of a stat file, the status that waitpid(2) is to tell, is that of a process which a signal ends. Linux has it there
-// from the signal on, since 5.17; of a process that is stopped it is the signal that stops it. Before, a process is taken for one that runs
-// between the moment when it has taken the signal and the one in which it begins to end.
+// from the signal on (fs/proc/array.c, 6.18); of a process that is stopped it is the signal that stops it. Where a kernel has 0 there, a process is taken for
+// one that runs between the moment when it has taken the signal and the one in which it begins to end.
 func killed(stat string) bool {
 	stat = strings.TrimSpace(stat)
 	status, err := strconv.ParseUint(stat[strings.LastIndexByte(stat, ' ')+1:], 10, 32)
