@@ -142,24 +142,28 @@ func serveHits(t *testing.T, dir string, hit func(what, n string)) {
 	if err := os.WriteFile(filepath.Join(dir, "hit"), []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	in, err := os.OpenFile(ask, os.O_RDWR, 0) // RDWR: no end while nobody writes
-	if err != nil {
-		t.Fatal(err)
+	var pipes [2]*os.File
+	for i, f := range []string{ask, done} {
+		var err error
+		if pipes[i], err = os.OpenFile(f, os.O_RDWR, 0); err != nil { // RDWR: neither ends while nobody else has it open
+			t.Fatal(err)
+		}
 	}
 	end := make(chan struct{})
 	go func() {
 		defer close(end)
-		for lines := bufio.NewScanner(in); lines.Scan(); {
+		defer pipes[1].Close() // who still waits reads its end
+		for lines := bufio.NewScanner(pipes[0]); lines.Scan(); {
 			what, n, _ := strings.Cut(lines.Text(), " ")
 			hit(what, n)
-			if err := os.WriteFile(done, []byte("\n"), 0); err != nil {
+			if _, err := pipes[1].WriteString("\n"); err != nil {
 				t.Error(err)
 				return
 			}
 		}
 	}()
 	t.Cleanup(func() {
-		in.Close()
+		pipes[0].Close()
 		<-end
 	})
 }

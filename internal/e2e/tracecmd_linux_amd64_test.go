@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestTraceCmd has Debian's trace-cmd, which knows one place of tracefs, drive a mount: in a mount namespace of its own it stands there.
@@ -16,7 +18,13 @@ func TestTraceCmd(t *testing.T) {
 	p := program(t, "chowns")
 	m := mount(t, p)
 	dir := t.TempDir()
-	serveHits(t, dir, func(what, n string) { p.Counts(what + " " + n) })
+	serveHits(t, dir, func(what, n string) {
+		if what == "recorders" {
+			recorders(t, n)
+			return
+		}
+		p.Counts(what + " " + n)
+	})
 	if err := os.Symlink("/bin/sh", filepath.Join(dir, "sh")); err != nil {
 		t.Fatal(err)
 	}
@@ -56,12 +64,37 @@ mount --bind kallsyms /proc/kallsyms
 	expect(`trace-cmd report -i x.dat -R`, 3, " dfd=")
 	expect(`trace-cmd reset; grep -c . /sys/kernel/tracing/kprobe_events || true`, 1, "0\n") // with all events
 	define()
-	expect(`trace-cmd record -o y.dat -e g $HIT chown 40 0; trace-cmd report -i y.dat`, 40, ` name="/no/such" u=7`)
+	expect(`trace-cmd record -o y.dat -e g sh -c '$HIT recorders $PPID; $HIT chown 40 0'; trace-cmd report -i y.dat`, 40, ` name="/no/such" u=7`)
 	expect(`trace-cmd start -e g:e; echo told > /sys/kernel/tracing/trace_marker; trace-cmd extract -o z.dat; trace-cmd report -i z.dat`, 1, "told")
 	expect(`trace-cmd hist -i y.dat`, 1, " e #40\n")
 	expect(`trace-cmd clear; trace-cmd show`, 0, "u=7")
 	expect(`trace-cmd reset`, 0, "u=7")
 	if n := right(t, p, "chown 1"); n["chowns"] != 3+5+40+1 {
 		t.Error(fmt.Sprint(n))
+	}
+}
+
+// recorders waits until every child of trace-cmd that records waits for data. One that trace-cmd tells to end before it has begun reads
+// nothing (trace-cmd 3.1.6), and what was recorded is lost.
+func recorders(t *testing.T, tracecmd string) {
+	children, err := os.ReadFile("/proc/" + tracecmd + "/task/" + tracecmd + "/children")
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	waits := 0
+	for _, pid := range strings.Fields(string(children)) {
+		name, err := os.ReadFile("/proc/" + pid + "/comm")
+		if err != nil || string(name) != "trace-cmd\n" {
+			continue // the command
+		}
+		waits++
+		within(t, "trace-cmd records", func() bool {
+			call, err := os.ReadFile("/proc/" + pid + "/syscall")
+			return err == nil && strings.HasPrefix(string(call), fmt.Sprint(unix.SYS_PSELECT6, " "))
+		})
+	}
+	if waits == 0 {
+		t.Errorf("trace-cmd %s has no recorders", tracecmd)
 	}
 }
