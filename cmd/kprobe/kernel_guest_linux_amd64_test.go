@@ -18,7 +18,7 @@ import (
 func kernelGuest(t *testing.T) *testguest.Guest {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "kprobe")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, ".")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

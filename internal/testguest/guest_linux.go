@@ -167,7 +167,7 @@ func makeInitrd(out, box string, extra map[string]string) error {
 // buildAgent compiles the agent for the guest.
 func buildAgent(dir string) (string, error) {
 	out := filepath.Join(dir, "agent")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "kprobes.dev/kprobes/internal/testguest/agent")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", out, "kprobes.dev/kprobes/internal/testguest/agent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOFLAGS=")
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", cmd, err, msg)
