@@ -52,6 +52,16 @@ type Handler struct {
 	// use: for results and for spilled registers.
 	Entry        unsafe.Pointer
 	Stack, Spill int
+	// InLine, if not nil, runs instead of Run: code in the target itself, at the hit. Fault is not told of its faults.
+	InLine *InLine
+}
+
+// InLine is a function of a module that was loaded into the target.
+type InLine struct {
+	Addr    uint64 // of the function, in the target
+	Of      uint64 // its first argument; the second one is the registers (struct pt_regs)
+	Post    bool   // it runs behind the instruction, and has flags as a third argument
+	Vectors bool   // it uses vector registers
 }
 
 // Why is a reason whose text is known.

@@ -57,6 +57,11 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 		return nil, errno.Errorf(unix.EINVAL, "process %d: a handler needs a process that is prepared", t.p.PID())
 	case h == nil:
 		return nil, errno.Errorf(unix.EINVAL, "process %d: there is no handler", t.p.PID())
+	case h.InLine != nil:
+		if t.inLine == nil {
+			return nil, errno.Errorf(unix.EINVAL, "process %d: a handler in line needs a module", t.p.PID())
+		}
+		return t.inLine.newCall(h)
 	case h.Entry != nil:
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "process %d: a function can not be called here with the arguments of one there: its pointers are not ours; use a handler that is given the registers", t.p.PID())
 	case h.Run == nil:
@@ -96,14 +101,20 @@ func (t *Target) oldest() uint64 {
 // EndCall forgets a call, and waits for runs of its handler to end: it must not be called by
 // the handler. What was missed is forgotten too.
 func (t *Target) EndCall(c *arch.Call) {
-	if t.mail != nil {
+	switch {
+	case t.isInLine(c):
+		t.inLine.end(c)
+	case t.mail != nil:
 		t.mail.End(c, t.changes)
 	}
 }
 
 // Quiet waits until a call's handler is not run by anybody.
 func (t *Target) Quiet(c *arch.Call) {
-	if t.mail != nil {
+	switch {
+	case t.isInLine(c):
+		t.inLine.quiet(c)
+	case t.mail != nil:
 		t.mail.Quiet(c)
 	}
 }
@@ -117,7 +128,11 @@ func (t *Target) InHandler() bool {
 // Missed tells how often the call's handler was not run, or not in time (System), or was
 // switched off after a fault that its owner had not dealt with (Stopped).
 func (t *Target) Missed(c *arch.Call) target.Missed {
-	if t.mail == nil {
+	switch {
+	case t.isInLine(c):
+		missed, _ := t.inLine.counts(c)
+		return target.Missed{Busy: missed}
+	case t.mail == nil:
 		return target.Missed{}
 	}
 	return t.mail.Missed(c)

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -39,7 +40,7 @@ func (t *Target) Close() error {
 	if err == nil {
 		t.control, t.closed = nil, false
 		t.text.close()
-		err = t.closeMailbox()
+		err = errors.Join(t.closeMailbox(), t.closeInLine())
 		if t.inCall {
 			err = errors.Join(err, fmt.Errorf("process %d: %w", t.p.PID(), ErrInCall))
 		}
@@ -155,7 +156,7 @@ func (t *Target) closeStopped(s *ptrace.Stopped) error {
 	if err := inHandler(s, t.code); err != nil {
 		return err
 	}
-	if err := t.gateBusy(s); err != nil {
+	if err := cmp.Or(t.gateBusy(s), t.inLineBusy(s)); err != nil {
 		return err
 	}
 	sure, err := t.endStubs(s)
@@ -199,6 +200,7 @@ func (t *Target) unmapOwn(s *ptrace.Stopped, maps []procfs.Map) error {
 	}
 	return unmap(s, stays, slices.DeleteFunc(slices.Clone(maps), func(m procfs.Map) bool {
 		foreign := isRing(m) && m.FileID != t.ringID || isMail(m) && m.FileID != t.mailID ||
+			isThread(m) && m.FileID != t.threadID ||
 			isStubs(m) && (t.inCall || !t.stubs.Load().maps(m))
 		return !ours(m) || foreign // the process may be a tracer too
 	}))

@@ -167,6 +167,17 @@ func (f *faultTable) add(s *ptrace.Stopped, c *target.Change) error {
 	return nil
 }
 
+// renew installs the handlers, if they are not there, and has the table tell of modules as they are. Precondition: the world is stopped.
+func (f *faultTable) renew(s *ptrace.Stopped) error {
+	f.need, f.planned = true, nil
+	if !f.t.begins {
+		if err := f.install(s); err != nil {
+			return err
+		}
+	}
+	return f.writeTable()
+}
+
 func (f *faultTable) drop(site *target.Site) {
 	if f.live[site] {
 		delete(f.live, site)
@@ -201,6 +212,9 @@ func (f *faultTable) entries(more []*target.Site) []native.FaultEntry {
 	}
 	for _, site := range more {
 		out = native.AppendFaultEntries(out, site.Detour)
+	}
+	if f.t.inLine != nil {
+		out = append(out, f.t.inLine.faults()...)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Lo < out[j].Lo })
 	return out

@@ -109,6 +109,13 @@ func (h *handled) arm(name string, entry, exit *arch.ProbeOp) {
 			work[e.Addr] = append(work[e.Addr], *exit)
 		}
 	}
+	h.armAll(name, work)
+}
+
+// armAll puts work at instructions of a function.
+func (h *handled) armAll(name string, work map[uint64][]arch.ProbeOp) {
+	h.t.Helper()
+	fn, _ := h.function(name)
 	var points []uint64
 	for at := range work {
 		points = append(points, at)

@@ -13,6 +13,9 @@ import (
 //	heap  memfd kprobes:heap, private, rw: tables that the control block has no room for, in pieces; r: unwind tables
 //	code  memfd kprobes:code, private, rx: detours and handlers, one or more pieces near the probed text
 //	mail  memfd kprobes:mailbox, shared: threads that wait for a handler (internal/arch/amd64, gate.go)
+//	thread  memfd kprobes:thread, shared: what a thread of ours tells the tracer (internal/arch, thread.go)
+//
+// Modules, and what their handlers use, are heap and code in the first 2 GB.
 //
 // The mailbox has a version of its own. A tracer that does not know it takes out the rest:
 // threads stop waiting by themselves.
@@ -40,6 +43,7 @@ const (
 	heapName    = "kprobes:heap"
 	codeName    = "kprobes:code"
 	mailboxName = "kprobes:mailbox"
+	threadName  = "kprobes:thread"
 
 	siteOff     = 4096
 	siteSize    = 64

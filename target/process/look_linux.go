@@ -94,7 +94,7 @@ func (t *Target) lookTraps(s *ptrace.Stopped, add []*target.Site) target.Blocks 
 
 // lookThreads finds the threads that are to be moved, and those that are in the way.
 func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
-	l := &look{apart: w.ReturnsIntoOld()}
+	l, runs := &look{apart: w.ReturnsIntoOld()}, t.inLineRuns()
 	for _, th := range s.Parked() {
 		w.block(th.TID, th.ResumePC(), "it waits for its vfork child, and can not be moved")
 	}
@@ -110,6 +110,9 @@ func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
 		if t.inGate(pc) {
 			to := t.gateGoesTo(pc, th.Regs())
 			w.block(th.TID, to, "it waits for the handler of a probe, and goes back into bytes that change")
+		}
+		for _, back := range runs.backs(th) {
+			w.block(th.TID, back, "it runs a handler in line, and goes back into bytes that change")
 		}
 		way := w.Standing(pc)
 		switch {
@@ -184,8 +187,12 @@ func (t *Target) reclaim(s *ptrace.Stopped) {
 			retired.Mark(pc)
 		}
 	}
-	if t.savedContexts(s, t.golang != nil, retired.Mark) != nil {
+	backs, err := t.inLineResumes(s)
+	if err != nil || t.savedContexts(s, t.golang != nil, retired.Mark) != nil {
 		return // any may be in use
+	}
+	for _, pc := range backs {
+		retired.Mark(pc)
 	}
 	busy, unused := retired.Split()
 	free := make([]patch.Room, 0, len(unused))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -47,6 +48,12 @@ const (
 // sleep waits until the word is not v, or somebody wakes its waiters.
 func (m *mailMem) sleep(word *uint32, v uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWaitOp, uintptr(v), 0, 0, 0) // the caller looks again in any case
+}
+
+// sleepFor is sleep for some time at most.
+func (m *mailMem) sleepFor(word *uint32, v uint32, d time.Duration) {
+	ts := unix.NsecToTimespec(int64(d))
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWaitOp, uintptr(v), uintptr(unsafe.Pointer(&ts)), 0, 0) // the caller looks again in any case
 }
 
 // wake wakes up to n of the word's waiters.

@@ -112,7 +112,7 @@ func (t *Target) replaced(at uint64) bool {
 
 // ourPaths are what the paths of mappings begin with that a tracer of this project made.
 var ourPaths = []string{
-	"/memfd:" + ringName, "/memfd:" + controlName, "/memfd:" + mailboxName, "/memfd:" + stubsName, "/memfd:" + stubRangeName,
+	"/memfd:" + ringName, "/memfd:" + controlName, "/memfd:" + mailboxName, "/memfd:" + threadName, "/memfd:" + stubsName, "/memfd:" + stubRangeName,
 	"/memfd:" + codeName, "/memfd:" + heapName,
 }
 
@@ -122,6 +122,8 @@ func ours(m procfs.Map) bool {
 }
 
 func isMail(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+mailboxName) }
+
+func isThread(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+threadName) }
 
 func isControlBlock(m procfs.Map) bool { return strings.HasPrefix(m.Path, "/memfd:"+controlName) }
 

@@ -218,8 +218,21 @@ func selfStart() (uint64, error) {
 // mapPrivate maps a fresh memory file privately, so that what is written is the
 // process's alone and the mapping keeps its name.
 func (t *Target) mapPrivate(s *ptrace.Stopped, name string, at, size uint64, prot int) (addr uint64, err error) {
+	flags := 0
+	if at != 0 {
+		flags = unix.MAP_FIXED_NOREPLACE
+	}
+	return t.mapFile(s, name, at, size, prot, flags)
+}
+
+// mapLow is mapPrivate in the first 2 GB.
+func (t *Target) mapLow(s *ptrace.Stopped, name string, size uint64, prot int) (addr uint64, err error) {
+	return t.mapFile(s, name, 0, size, prot, mapLow)
+}
+
+func (t *Target) mapFile(s *ptrace.Stopped, name string, at, size uint64, prot, flags int) (addr uint64, err error) {
 	err = t.memfd(s, name, func(local *os.File, fd int) error {
-		if addr, err = t.mapSealed(s, local, fd, at, size, prot); err != nil {
+		if addr, err = t.mapSealed(s, local, fd, at, size, prot, flags); err != nil {
 			return errors.Join(err, local.Close())
 		}
 		t.p.AddBacking(addr, size, local)
@@ -229,18 +242,14 @@ func (t *Target) mapPrivate(s *ptrace.Stopped, name string, at, size uint64, pro
 }
 
 // mapSealed maps a memory file privately, once nobody can change it any more.
-func (t *Target) mapSealed(s *ptrace.Stopped, local *os.File, fd int, at, size uint64, prot int) (uint64, error) {
+func (t *Target) mapSealed(s *ptrace.Stopped, local *os.File, fd int, at, size uint64, prot, flags int) (uint64, error) {
 	if err := local.Truncate(int64(size)); err != nil {
 		return 0, err
 	}
 	if err := seal(local); err != nil {
 		return 0, err
 	}
-	flags := unix.MAP_PRIVATE | unix.MAP_NORESERVE
-	if at != 0 {
-		flags |= unix.MAP_FIXED_NOREPLACE
-	}
-	return s.Mmap(at, size, prot, flags, fd, 0)
+	return s.Mmap(at, size, prot, flags|unix.MAP_PRIVATE|unix.MAP_NORESERVE, fd, 0)
 }
 
 // seal lets nobody change a memory file any more.

@@ -21,3 +21,6 @@ const (
 	ptSP    = amd64.RSP // the stack pointer's place among ptRegs
 	ptFlags = 144
 )
+
+// mapLow has mmap(2) map in the first 2 GB.
+const mapLow = unix.MAP_32BIT

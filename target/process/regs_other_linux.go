@@ -16,4 +16,4 @@ var taskCalls = []uint64{unix.SYS_CLONE, sysClone3}
 
 var ptRegs [16]int
 
-const ptSP, ptFlags = 0, 0
+const ptSP, ptFlags, mapLow = 0, 0, 0

@@ -72,21 +72,24 @@ type Target struct {
 		next  time.Time
 		pause time.Duration
 	}
-	faults  *faultTable
-	ringID  procfs.FileID              // of the ring's memory file: fork children have it mapped too
-	foreign []uint64                   // places that somebody else patched, found when a site was to be removed
-	zombie  []*target.Site             // taken out, but a thread may still be in the detour
-	kernel  atomic.Pointer[kernelRing] // what the kernel's uprobes write to; nil: none was needed
-	watch   watchSet
-	changes uint64                   // that have taken sites out
-	notes   []*target.Site           // probes that wait: see Note
-	mailID  procfs.FileID            // of the mailbox's memory file
-	shares  error                    // why threads may share a block, by the code that is mapped; nil: by Sharers alone
-	plans   map[*target.Change]*plan // of the changes of a Commit in progress
-	gone    []*target.Site           // taken out in this stop: their entries are still in the tables
-	sharers []target.Sharing
-	acts    bool      // code that is mapped may replace handlers of signals without the C library
-	mail    *mailSide // of threads that wait for handlers; nil: there was no handler
+	faults   *faultTable
+	ringID   procfs.FileID              // of the ring's memory file: fork children have it mapped too
+	foreign  []uint64                   // places that somebody else patched, found when a site was to be removed
+	zombie   []*target.Site             // taken out, but a thread may still be in the detour
+	kernel   atomic.Pointer[kernelRing] // what the kernel's uprobes write to; nil: none was needed
+	watch    watchSet
+	changes  uint64                   // that have taken sites out
+	notes    []*target.Site           // probes that wait: see Note
+	mailID   procfs.FileID            // of the mailbox's memory file
+	shares   error                    // why threads may share a block, by the code that is mapped; nil: by Sharers alone
+	plans    map[*target.Change]*plan // of the changes of a Commit in progress
+	gone     []*target.Site           // taken out in this stop: their entries are still in the tables
+	sharers  []target.Sharing
+	acts     bool      // code that is mapped may replace handlers of signals without the C library
+	mail     *mailSide // of threads that wait for handlers; nil: there was no handler
+	inLine   *inLine   // for handlers that run in the process; nil: there was no module
+	kmods    []*Kmod
+	threadID procfs.FileID // of the memory file of inLine.thread
 
 	asked sync.Mutex // held to change what Remaining, CodeUsed and SharedText tell
 

@@ -91,16 +91,16 @@ type SlotDesc struct {
 	RedZone uint64 // bytes below the stack pointer that the probed function may use: 128, and 0 in a Go function
 }
 
-// SlotDescSize is the bytes of a descriptor.
-const SlotDescSize = 56
-
+// The layout of a descriptor.
 const (
+	SlotDescSize = 56 // bytes
+
 	slotDescHandler = 0
 	slotDescOf      = 8
 	slotDescIP      = 16
 	slotDescMissed  = 24
-	slotDescOff     = 32
-	slotDescFaults  = 36 // 32 bits: how often something has faulted in it
+	SlotDescOff     = 32 // 32 bits; not 0: it is not called any more
+	SlotDescFaults  = 36 // 32 bits: how often something has faulted in it
 	slotDescAbandon = 40
 	slotDescRedZone = 48
 )
@@ -111,7 +111,7 @@ func (d *SlotDesc) Put(b []byte) {
 	binary.LittleEndian.PutUint64(b[slotDescOf:], d.Of)
 	binary.LittleEndian.PutUint64(b[slotDescIP:], d.IP)
 	binary.LittleEndian.PutUint64(b[slotDescMissed:], d.Missed)
-	binary.LittleEndian.PutUint64(b[slotDescOff:], uint64(d.Off))
+	binary.LittleEndian.PutUint64(b[SlotDescOff:], uint64(d.Off))
 	binary.LittleEndian.PutUint64(b[slotDescAbandon:], d.Abandon)
 	binary.LittleEndian.PutUint64(b[slotDescRedZone:], d.RedZone)
 }
@@ -128,6 +128,21 @@ func PutSlot(b []byte, addr uint64, n int, stack uint64) {
 	for i := range 3 {
 		put(b[taskLeader+8*i:], addr+slotTask)
 	}
+}
+
+// SlotRun is a run of a handler as its slot tells of it.
+type SlotRun struct {
+	Key    uint64 // the FS base of its thread
+	Frame  uint64 // the stack pointer in the detour; 0: it has just begun
+	BackTo uint64 // where the gate goes back to
+	Desc   uint64 // of the handler
+	Start  bool   // it is no handler, but the start or the end of a module
+}
+
+// ReadSlot reads the run of a key out of a copy of its slot.
+func ReadSlot(key uint64, slot []byte) SlotRun {
+	word := func(at int) uint64 { return binary.LittleEndian.Uint64(slot[at:]) }
+	return SlotRun{key, word(slotFrameAt), word(slotBackTo), word(slotDescAt), binary.LittleEndian.Uint32(slot[slotAtomic:]) == 0}
 }
 
 // NewSlotGate generates the gate at addr, and tells where a thread is sent, with its slot in RBX, that abandons its handler.
@@ -170,7 +185,7 @@ func (g *slotGate) group(to, key Reg) {
 
 // claim emits the way to a slot in RCX, whose key's address is R11. Nothing is on the stack then.
 func (g *slotGate) claim() {
-	g.OpMI(OpCmp, 4, At(R12, slotDescOff), 0)
+	g.OpMI(OpCmp, 4, At(R12, SlotDescOff), 0)
 	g.Jcc(CondNE, g.off)
 	g.rdfsbase(RCX)
 	g.TestRR(8, RCX, RCX)

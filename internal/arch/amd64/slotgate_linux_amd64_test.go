@@ -341,7 +341,7 @@ func TestSlotGateOff(t *testing.T) {
 		a.handler()
 		for i := range carryPoints {
 			if off {
-				a.at(lineDesc(i) + slotDescOff)[0] = 1
+				a.at(lineDesc(i) + SlotDescOff)[0] = 1
 			}
 		}
 		for n := range uint64(lineCount) {

@@ -198,7 +198,7 @@ func TestSlotAbandon(t *testing.T) {
 			a.freed()
 			for i := range carryPoints {
 				at := lineDesc(i)
-				calls, state, missed := a.get64(at+lineLog+lineCalls), a.get64(at+slotDescOff), a.get64(at+lineMissed)
+				calls, state, missed := a.get64(at+lineLog+lineCalls), a.get64(at+SlotDescOff), a.get64(at+lineMissed)
 				if calls != 1 || state != 1|1<<32 || missed != 0 {
 					t.Errorf("kind %d: handler %d was called %d times, is %#x and has missed %d", kind, i, calls, state, missed)
 				}

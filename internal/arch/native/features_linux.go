@@ -38,3 +38,6 @@ func ThreadFeatures() uint64 {
 	}
 	return 0
 }
+
+// ReadsBase says whether programs may read their thread pointers, which handlers in line do.
+func ReadsBase() bool { return ThreadFeatures()&amd64.FeatureFSGSBase != 0 }

@@ -1,0 +1,42 @@
+package native
+
+import (
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/amd64"
+)
+
+// Handlers that run in line, in slots.
+type (
+	SlotKind       = amd64.SlotKind
+	SlotGateEnv    = amd64.SlotGateEnv
+	SlotRuntimeEnv = amd64.SlotRuntimeEnv
+	SlotRuntime    = amd64.SlotRuntime
+	SlotDesc       = amd64.SlotDesc
+	SlotRun        = amd64.SlotRun
+)
+
+// Their kinds, and the sizes of a slot and a descriptor.
+const (
+	SlotPre        = amd64.SlotPre
+	SlotPost       = amd64.SlotPost
+	SlotSize       = amd64.SlotSize
+	SlotDescSize   = amd64.SlotDescSize
+	SlotDescOff    = amd64.SlotDescOff
+	SlotDescFaults = amd64.SlotDescFaults
+)
+
+// NewSlotGate generates the gate of handlers that run in line, for an address.
+func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (code []byte, abandon uint64, err error) {
+	return amd64.NewSlotGate(addr, kind, env)
+}
+
+// NewSlotRuntime generates what those handlers call, for an address.
+func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotRuntime, error) {
+	return amd64.NewSlotRuntime(addr, env, w)
+}
+
+// ReadSlot reads the run of a key out of a copy of its slot.
+func ReadSlot(key uint64, slot []byte) SlotRun { return amd64.ReadSlot(key, slot) }
+
+// PutSlot prepares the memory of a slot.
+func PutSlot(b []byte, addr uint64, n int, stack uint64) { amd64.PutSlot(b, addr, n, stack) }

@@ -1,0 +1,244 @@
+package process
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/interval"
+	"kprobes.dev/kprobes/internal/ptrace"
+	"kprobes.dev/kprobes/internal/target"
+)
+
+// inLineCall is a handler in line that generated code can call.
+type inLineCall struct {
+	arch.Call
+	ended bool // its descriptor is free once no removed detour is left that calls it
+}
+
+// descMisses is where a descriptor's count of misses stands.
+const descMisses = native.SlotDescSize
+
+// newCall makes a handler of a module callable. EFAULT: it is in no module's code; ENOSPC: there are too many.
+func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
+	in := h.InLine
+	if !slices.ContainsFunc(l.t.kmods, func(m *Kmod) bool { return m.Text().Contains(in.Addr) }) {
+		return nil, errno.Errorf(unix.EFAULT, "process %d: no module's code has a handler at 0x%x", l.t.p.PID(), in.Addr)
+	}
+	at, ok := l.takeDesc()
+	if !ok {
+		return nil, errno.Errorf(unix.ENOSPC, "process %d: it has %d handlers in line, and room for no more", l.t.p.PID(), descCount)
+	}
+	kind, vectors := native.SlotPre, 0
+	if in.Post {
+		kind = native.SlotPost
+	}
+	if in.Vectors {
+		vectors = 1
+	}
+	gate := l.gates[kind][vectors]
+	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon}
+	if !h.Point.Go {
+		d.RedZone = redZone
+	}
+	b := make([]byte, descStep)
+	d.Put(b)
+	if err := l.t.p.WriteMem(at, b); err != nil {
+		l.free = append(l.free, at)
+		return nil, err
+	}
+	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.addr}}
+	l.calls[&c.Call] = c
+	return &c.Call, nil
+}
+
+// redZone is how many bytes below the stack pointer a C function may use (System V ABI, x86-64, 3.2.2).
+const redZone = 128
+
+// isInLine says whether a call's handler runs in line.
+func (t *Target) isInLine(c *arch.Call) bool { return t.inLine != nil && t.inLine.calls[c] != nil }
+
+// takeDesc takes a free descriptor.
+func (l *inLine) takeDesc() (at uint64, ok bool) {
+	if len(l.t.zombie) == 0 {
+		for c, in := range l.calls {
+			if in.ended {
+				l.free = append(l.free, c.Desc)
+				delete(l.calls, c)
+			}
+		}
+	}
+	if n := len(l.free); n > 0 {
+		at, l.free = l.free[n-1], l.free[:n-1]
+		return at, true
+	}
+	if l.next == l.data.Start+descsOff+descStep*descCount {
+		return 0, false
+	}
+	l.next += descStep
+	return l.next - descStep, true
+}
+
+// off has a handler not be called any more.
+func (l *inLine) off(c *arch.Call) {
+	_ = l.t.p.WriteMem(c.Desc+native.SlotDescOff, []byte{1, 0, 0, 0}) // else the process is gone
+}
+
+// end forgets a call, and waits until its handler does not run. Precondition: no site's code calls it.
+func (l *inLine) end(c *arch.Call) {
+	if in := l.calls[c]; in != nil {
+		l.quiet(c)
+		in.ended = true
+	}
+}
+
+// quiet switches a handler off and waits until nobody runs it.
+func (l *inLine) quiet(c *arch.Call) {
+	l.off(c)
+	for pause := time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
+		runs, err := l.slots()
+		if err != nil || !slices.ContainsFunc(runs, func(r slotRun) bool { return r.Desc == c.Desc }) {
+			return
+		}
+		time.Sleep(pause)
+	}
+}
+
+// counts gives how often a handler was missed, and how often something has faulted in it.
+func (l *inLine) counts(c *arch.Call) (missed, faults uint64) {
+	b := make([]byte, descStep)
+	if l.t.p.ReadMem(c.Desc, b) != nil {
+		return 0, 0
+	}
+	return binary.LittleEndian.Uint64(b[descMisses:]), uint64(binary.LittleEndian.Uint32(b[native.SlotDescFaults:]))
+}
+
+// slotRun is a run of a handler in line.
+type slotRun struct {
+	native.SlotRun
+	at uint64 // of its key
+}
+
+// slots gives the runs that are in progress. The process can write anything there.
+func (l *inLine) slots() ([]slotRun, error) {
+	keys := make([]byte, 8*slotCount)
+	if err := l.t.p.ReadMem(l.data.Start+keysOff, keys); err != nil {
+		return nil, err
+	}
+	var out []slotRun
+	slot := make([]byte, native.SlotSize)
+	for n := range slotCount {
+		key := le.Uint64(keys[8*n:])
+		if key == 0 {
+			continue
+		}
+		if err := l.t.p.ReadMem(l.data.Start+slotsOff+uint64(n)*native.SlotSize, slot); err != nil {
+			return nil, err
+		}
+		out = append(out, slotRun{native.ReadSlot(key, slot), l.data.Start + keysOff + uint64(8*n)})
+	}
+	return out, nil
+}
+
+// ranges are where code lies that runs in line.
+func (l *inLine) ranges() []interval.Range {
+	in := []interval.Range{l.code}
+	for _, m := range l.t.kmods {
+		in = append(in, m.Text())
+	}
+	return in
+}
+
+// inLineRuns are the handlers in line that run while the world is stopped.
+type inLineRuns struct {
+	in []interval.Range  // where code lies that runs in line
+	by map[uint64]uint64 // where the gate goes back to, by the FS base of the thread
+}
+
+// inLineRuns reads them. Precondition: the world is stopped.
+func (t *Target) inLineRuns() *inLineRuns {
+	r := &inLineRuns{by: map[uint64]uint64{}}
+	if t.inLine == nil {
+		return r
+	}
+	r.in = t.inLine.ranges()
+	runs, err := t.inLine.slots()
+	if err != nil {
+		return r // the process is gone
+	}
+	for _, run := range runs {
+		r.by[run.Key] = run.BackTo
+	}
+	return r
+}
+
+// backs gives the places in a detour that a thread goes back to from a handler in line: of one in a gate its register tells, which may
+// hold anything else.
+func (r *inLineRuns) backs(th *ptrace.Thread) (at []uint64) {
+	if interval.AnyContains(r.in, th.ResumePC()) {
+		regs := th.Regs()
+		at = append(at, gateLink(&regs))
+	}
+	if back, ok := r.by[th.ThreadPointer()]; ok {
+		at = append(at, back)
+	}
+	return at
+}
+
+// inLineResumes gives the places in detours that threads may go back to from handlers in line, also those that a signal handler
+// has interrupted. A run that no thread of the process has any more is over, and its slot is freed: its thread has ended in the middle. Precondition:
+// the world is stopped.
+func (t *Target) inLineResumes(s *ptrace.Stopped) (backs []uint64, err error) {
+	if t.inLine == nil {
+		return nil, nil
+	}
+	runs, bases := t.inLineRuns(), map[uint64]bool{}
+	for _, th := range s.Everyone() {
+		bases[th.ThreadPointer()] = true
+		backs = append(backs, runs.backs(th)...)
+	}
+	err = t.contexts(s, t.golang != nil, func(_ *ptrace.Thread, at, v uint64) {
+		if !interval.AnyContains(runs.in, v) {
+			return
+		}
+		backs = append(backs, v)
+		if r, err := t.p.SavedRegs(at); err == nil {
+			backs = append(backs, gateLink(&r))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return backs, t.inLine.freeOver(bases)
+}
+
+// freeOver frees the slots of runs whose thread's FS base no thread has.
+func (l *inLine) freeOver(bases map[uint64]bool) error {
+	runs, err := l.slots()
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		if bases[r.Key] {
+			continue
+		}
+		if err := l.t.p.WriteMem(r.at, make([]byte, 8)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inLineBusy fails while a thread runs a handler in line, or is on its way to or from one. Precondition: the world is stopped.
+func (t *Target) inLineBusy(s *ptrace.Stopped) error {
+	backs, err := t.inLineResumes(s)
+	if err == nil && len(backs) > 0 {
+		err = ErrInDetour
+	}
+	return err
+}

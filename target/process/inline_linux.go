@@ -1,0 +1,256 @@
+package process
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/headroom"
+	"kprobes.dev/kprobes/internal/interval"
+	"kprobes.dev/kprobes/internal/procfs"
+	"kprobes.dev/kprobes/internal/ptrace"
+)
+
+// Handlers in line run in the process itself, at the hit. What they need stands in the first 2 GB, as their modules do, and stays as long as
+// the tracer has the process, or until the next one takes it out:
+//
+//	code    the gates, and what handlers call (native.NewSlotGate, native.NewSlotRuntime)
+//	data    the slots' keys, the slots, the clock, descriptors of handlers, the stack of the thread that starts modules
+//	thread  the words of that thread (arch.ThreadState), which the tracer has mapped too
+//
+// Code and data are in pages of their own: a processor slows down where a page is written in that it runs.
+
+// InLine are the choices of openInLine.
+type InLine struct {
+	Event int    // number of the log's records in the ring
+	Clock *Clock // what ktime_get goes by
+}
+
+// Clock is a moment of the processor's counter.
+type Clock struct {
+	Tick, Nanos uint64 // the counter then, and CLOCK_MONOTONIC
+	Length      uint64 // of a tick, in nanoseconds, with 32 bits behind the point
+}
+
+const (
+	slotGroups  = 7 // log2 of the groups of 8 slots
+	slotCount   = 8 << slotGroups
+	keysOff     = 0
+	slotsOff    = keysOff + 8*slotCount
+	clockOff    = slotsOff + slotCount*native.SlotSize
+	blockOff    = clockOff + procfs.PageSize // the thread's block: its FS base points there
+	descsOff    = blockOff + procfs.PageSize
+	descStep    = 64 // a descriptor, and its count of misses
+	descCount   = 1 << 12
+	stackOff    = descsOff + descStep*descCount
+	stackSize   = 64 << 10
+	inLineSize  = stackOff + stackSize
+	handlerSize = 64 << 10 // of the stack that a slot has in a Go program, whose goroutines have little
+
+	inLineCode     = 16 << 10
+	threadPatience = 60 // seconds, after which a thread goes on that asked a tracer which has gone
+)
+
+// inLine is the tracer's side.
+type inLine struct {
+	t      *Target
+	data   interval.Range
+	code   interval.Range
+	gates  [2][2]slotGate // by native.SlotKind, and whether handlers may use vector registers
+	run    *native.SlotRuntime
+	thread *mailMem // of arch.ThreadSize bytes
+	words  uint64   // its address in the process
+	free   []uint64 // descriptors
+	next   uint64   // the first that was never used
+	calls  map[*arch.Call]*inLineCall
+}
+
+// slotGate is a gate, and where a thread goes on that abandons its handler.
+type slotGate struct{ addr, abandon uint64 }
+
+// inLineCalls are the system calls of that code.
+var inLineCalls = []ptrace.CallData{
+	ptrace.CallOf(unix.SYS_CLONE, [6]uint64{}, 0, 1, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_RT_SIGPROCMASK, [6]uint64{unix.SIG_SETMASK}, 1, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWakeOp, 1}, 0, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_FUTEX, [6]uint64{0, futexWaitOp}, 0, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_SCHED_YIELD, [6]uint64{}, 0, 1, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_EXIT, [6]uint64{}, 0, 1, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_GETTID, [6]uint64{}, 0, 1, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_GETPID, [6]uint64{}, 0, 1, 2, 3, 4, 5),
+	ptrace.CallOf(unix.SYS_PRCTL, [6]uint64{unix.PR_GET_NAME}, 1, 2, 3, 4, 5),
+}
+
+// openInLine puts that into the process. EOPNOTSUPP: its threads' FS bases can not be read there; EACCES: seccomp forbids it.
+func (t *Target) openInLine(o *InLine) error {
+	if t.inLine != nil {
+		return nil
+	}
+	if t.control == nil {
+		return errno.Errorf(unix.EINVAL, "process %d: a module needs a process that is prepared", t.p.PID())
+	}
+	if !native.ReadsBase() {
+		return errno.Errorf(unix.EOPNOTSUPP, "handlers in line: this kernel lets no program read its FS base (rdfsbase; Linux 5.9): use handlers of the tracer's")
+	}
+	size := uint64(inLineSize)
+	if t.golang != nil {
+		size += slotCount * handlerSize
+	}
+	if err := t.checkRoom("handlers in line", headroom.Take{Charged: inLineSize, Ours: inLineSize, Mapped: size, Private: inLineSize, Locked: size}); err != nil {
+		return err
+	}
+	l := &inLine{t: t, calls: map[*arch.Call]*inLineCall{}}
+	err := t.stopped(func(s *ptrace.Stopped) error { return l.mapAll(s, size) })
+	if err == nil {
+		err = l.fill(o)
+	}
+	if err != nil {
+		return errors.Join(err, l.close())
+	}
+	t.inLine = l
+	return nil
+}
+
+// mapAll maps the memory. Precondition: the world is stopped.
+func (l *inLine) mapAll(s *ptrace.Stopped, size uint64) error {
+	t := l.t
+	why, err := t.whyNotCall(s, "run modules", inLineCalls)
+	if why != nil || err != nil {
+		return errors.Join(why, err)
+	}
+	at, err := t.mapLow(s, heapName, size, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	l.data = interval.Range{Start: at, End: at + size}
+	if at, err = t.mapLow(s, codeName, inLineCode, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+		return err
+	}
+	l.code = interval.Range{Start: at, End: at + inLineCode}
+	return t.memfd(s, threadName, func(local *os.File, fd int) error {
+		id, err := sealMail(local, procfs.PageSize)
+		if err != nil {
+			return errors.Join(err, local.Close())
+		}
+		if l.thread, err = mapMail(local, procfs.PageSize); err != nil {
+			return err
+		}
+		t.threadID = id
+		l.words, err = s.Mmap(0, procfs.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, 0)
+		return err
+	})
+}
+
+// fill writes the memory.
+func (l *inLine) fill(o *InLine) error {
+	t := l.t
+	if err := t.p.MakeBacking(l.data.Start, inLineSize); err != nil {
+		return err
+	}
+	b := make([]byte, descsOff)
+	for n := range slotCount {
+		stack := uint64(0)
+		if t.golang != nil {
+			stack = l.data.Start + inLineSize + uint64(n+1)*handlerSize
+		}
+		at := slotsOff + n*native.SlotSize
+		native.PutSlot(b[at:], l.data.Start+uint64(at), n, stack)
+	}
+	for i, v := range []uint64{o.Clock.Tick, o.Clock.Nanos, o.Clock.Length} {
+		binary.LittleEndian.PutUint64(b[clockOff+8*i:], v)
+	}
+	binary.LittleEndian.PutUint64(b[blockOff+threadBlock:], l.data.Start+blockOff+threadBlock)
+	if err := t.p.WriteMem(l.data.Start, b); err != nil {
+		return err
+	}
+	l.next = l.data.Start + descsOff
+	return l.generate(o)
+}
+
+// threadBlock is where in its page the thread's block begins: the C library has words below its own, and a Go program its g.
+const threadBlock = 1024
+
+// generate writes the code.
+func (l *inLine) generate(o *InLine) error {
+	t := l.t
+	env := native.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: slotGroups}
+	var text []byte
+	at := func() uint64 {
+		for len(text)%64 != 0 {
+			text = append(text, 0)
+		}
+		return l.code.Start + uint64(len(text))
+	}
+	for _, kind := range []native.SlotKind{native.SlotPre, native.SlotPost} {
+		for i, vectors := range []bool{false, true} {
+			env.Vectors = vectors
+			addr := at()
+			code, abandon, err := native.NewSlotGate(addr, kind, env)
+			if err != nil {
+				return err
+			}
+			l.gates[kind][i] = slotGate{addr, abandon}
+			text = append(text, code...)
+		}
+	}
+	run, err := native.NewSlotRuntime(at(), native.SlotRuntimeEnv{
+		SlotGateEnv: env, Event: o.Event, Clock: l.data.Start + clockOff, Quiet: t.writer.Quiet, Thread: l.words, Patience: threadPatience,
+	}, &t.writer)
+	if err != nil {
+		return err
+	}
+	text = append(text, run.Code...)
+	if len(text) > inLineCode {
+		return fmt.Errorf("gates and runtime of handlers in line: %d bytes, more than %d", len(text), inLineCode)
+	}
+	l.run = run
+	return t.p.WriteMem(l.code.Start, text)
+}
+
+// faults are the entries of the fault table for what runs in line: a fault in a module's code ends the handler.
+func (l *inLine) faults() []native.FaultEntry {
+	out := slices.Clone(l.run.Faults)
+	for _, m := range l.t.kmods {
+		out = append(out, native.FaultEntry{Lo: m.Text().Start, Hi: m.Text().End, To: l.run.Abandon})
+	}
+	return out
+}
+
+// close takes the memory out that only the tracer refers to. Precondition: no thread is in a slot.
+func (l *inLine) close() error {
+	err := l.t.stopped(func(s *ptrace.Stopped) error {
+		var errs []error
+		for _, r := range []interval.Range{l.data, l.code, {Start: l.words, End: l.words + procfs.PageSize}} {
+			if r.Start != 0 {
+				errs = append(errs, s.Munmap(r.Start, r.End-r.Start))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	return errors.Join(err, l.forget())
+}
+
+// closeInLine ends the tracer's side, once it is not in the process any more.
+func (t *Target) closeInLine() error {
+	if t.inLine == nil {
+		return nil
+	}
+	l := t.inLine
+	t.inLine, t.kmods = nil, nil
+	return l.forget()
+}
+
+// forget ends the tracer's side, once nothing of it is in the process any more.
+func (l *inLine) forget() error {
+	if l.thread == nil {
+		return nil
+	}
+	return l.thread.close()
+}
