@@ -57,6 +57,9 @@ type host struct {
 	users    int
 	last     uint32 // the number that was given out last
 
+	modulesMu sync.Mutex // held while modules come and go; taken before the others
+	modules   *loaded    // nil: there are none
+
 	syncMu sync.Mutex // held while somebody follows what changes in the target
 	pollMu sync.Mutex // held while records are read; taken after the others
 	takers map[uint32]*user

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"runtime"
 	"slices"
+	"sort"
 	"sync"
 
 	"kprobes.dev/kprobes/internal/engine/plan"
@@ -78,7 +79,7 @@ func (ed *editor) make(cs []*functionChange) (failed []*functionChange) {
 			ch.f.Code.Release()
 		}
 	})
-	slices.SortFunc(failed, func(a, b *functionChange) int { return byStart(a.f, b.f) })
+	sort.Slice(failed, func(i, j int) bool { return byStart(failed[i].f, failed[j].f) < 0 })
 	return failed
 }
 

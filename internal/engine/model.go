@@ -151,7 +151,7 @@ func (e *Event) idle() bool {
 
 // posts is the number of the event's post handlers.
 func (e *Event) posts() int {
-	if e.h != nil && e.h.h.Post != nil {
+	if e.h != nil && e.h.h.HasPost() {
 		return 1
 	}
 	return 0

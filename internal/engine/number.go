@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 	"kprobes.dev/kprobes/internal/hit"
 
@@ -38,6 +40,40 @@ func (c *Core) number(evs []*Event) error {
 		}
 	}
 	return nil
+}
+
+// NewLog gives a number for records that code of a user of the target writes itself, of any length: they are given out as hits of a definition, and are
+// nobody's to decode. The target is prepared with it. Errors are those of Register.
+func (c *Core) NewLog(d *event.Def) (id int, err error) {
+	c.mu.Lock()
+	defer c.unlock()
+	if err := c.recoverTarget(); err != nil {
+		return 0, err
+	}
+	if err := c.prepare(); err != nil {
+		return 0, err
+	}
+	if err := c.records.Open(); err != nil {
+		return 0, err
+	}
+	r := c.t.Ring()
+	if id = len(c.events); id >= r.Layout.Events {
+		return 0, errno.Errorf(unix.ENOSPC, "events %d: the ring has room for %d", id+1, r.Layout.Events)
+	}
+	if err := r.PrepareEvents(id + 1); err != nil {
+		return 0, err
+	}
+	c.events = append(c.events, nil)
+	off := c.logOffset()
+	return id, c.records.Show(id, off, ring.MaxRecord, &records.View{Event: hit.Event{Def: d, Name: d.Name, ArgsOff: off}, Read: new(atomic.Uint64)})
+}
+
+// logOffset is where the words of such a record begin.
+func (c *Core) logOffset() int {
+	if c.t.CodegenEnv().Go != nil {
+		return ring.RecHeader + 8
+	}
+	return ring.RecHeader
 }
 
 // fit says why more events would exceed Options.MaxEvents. Those of the engine's own do not count.

@@ -14,7 +14,7 @@ func (p *Probe) works(e *Event, out map[uint64][]arch.ProbeOp) error {
 		return p.returnWorks(e, out)
 	}
 	var ws []arch.ProbeOp
-	if p.h.Pre == nil && p.h.Post == nil && p.h.Jump == nil {
+	if !p.h.HasPre() && !p.h.HasPost() && p.h.Jump == nil {
 		w.Role = arch.RoleRecord
 		ws = append(ws, w)
 	}

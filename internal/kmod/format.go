@@ -112,8 +112,8 @@ func arguments(format string) (all uint64) {
 // formatSize is the bytes of a struct __kp_format.
 const formatSize = 16
 
-// formats tells how the arguments of printk are recorded, in the module's memory, and gives the formats by the addresses that records have.
-func (im *Image) formats(l *Layout) map[uint64]string {
+// Formats tells how the arguments of printk are recorded, in the module's memory, and gives the formats by the addresses that records have.
+func (im *Image) Formats(l *Layout) map[uint64]string {
 	out := map[uint64]string{}
 	for s, off := range l.off {
 		if s.name != ".kp_formats" {

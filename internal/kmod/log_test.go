@@ -158,7 +158,7 @@ func FuzzLine(f *testing.F) {
 func TestModuleFormats(t *testing.T) {
 	o := parsed(t, compile(t, "gcc", "all", own(t, "all")))
 	l, im := linked(t, o, 0x40500000)
-	formats := im.formats(l)
+	formats := im.Formats(l)
 	found := 0
 	for at, text := range formats {
 		if strings.HasPrefix(text, "\x016all: %lu after %lld ns") {

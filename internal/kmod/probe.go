@@ -118,13 +118,13 @@ func (p *Probe) check(read func(uint64, []byte) error, symbol uint64, text inter
 		}
 	}
 	if symbol != 0 {
-		p.Symbol, err = readName(read, symbol)
+		p.Symbol, err = ReadName(read, symbol)
 	}
 	return err
 }
 
-// readName reads a string of a module.
-func readName(read func(uint64, []byte) error, at uint64) (string, error) {
+// ReadName reads a string of a module.
+func ReadName(read func(uint64, []byte) error, at uint64) (string, error) {
 	var name []byte
 	for len(name) < maxSymbol { // it may end where memory does
 		b := make([]byte, min(64-at%64, uint64(maxSymbol-len(name))))

@@ -24,6 +24,8 @@ type Kmod struct {
 	image *kmod.Image
 	parts [kmod.Parts]interval.Range
 	heap  interval.Range
+
+	formats map[uint64]string
 }
 
 // kmodHeap is the memory that a module has for kmalloc, in bytes.
@@ -109,6 +111,7 @@ func (m *Kmod) link(l *kmod.Layout, params []kmod.Param, unknown func(string)) (
 	if err := m.image.Set(l, params, unknown); err != nil {
 		return err
 	}
+	m.formats = m.image.Formats(l)
 	for i, b := range m.image.Bytes {
 		copies := 1
 		if kmod.Part(i) == kmod.PerCPU {
@@ -129,8 +132,30 @@ func (m *Kmod) link(l *kmod.Layout, params []kmod.Param, unknown func(string)) (
 // Text is where the module's code lies.
 func (m *Kmod) Text() interval.Range { return m.parts[kmod.Text] }
 
+// Size is how many bytes of memory the module takes, without what it has for kmalloc.
+func (m *Kmod) Size() (n uint64) {
+	for _, r := range m.parts {
+		n += r.End - r.Start
+	}
+	return n
+}
+
+// Write writes memory of the module's, which the process can read. EFAULT: it is not the module's.
+func (m *Kmod) Write(addr uint64, b []byte) error {
+	end := addr + uint64(len(b))
+	for _, r := range append(slices.Clone(m.parts[:]), m.heap) {
+		if r.Start <= addr && addr < end && end <= r.End {
+			return m.t.p.WriteMem(addr, b)
+		}
+	}
+	return errno.Errorf(unix.EFAULT, "0x%x is no memory of the module", addr)
+}
+
 // Image is the module as it was before it ran.
 func (m *Kmod) Image() *kmod.Image { return m.image }
+
+// Formats are those of its printk, by the addresses that records have (kmod.Line).
+func (m *Kmod) Formats() map[uint64]string { return m.formats }
 
 // Unload takes the module's memory out. Precondition: none of its handlers is armed, and no thread is in its code.
 func (m *Kmod) Unload() error {

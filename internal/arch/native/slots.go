@@ -40,3 +40,16 @@ func ReadSlot(key uint64, slot []byte) SlotRun { return amd64.ReadSlot(key, slot
 
 // PutSlot prepares the memory of a slot.
 func PutSlot(b []byte, addr uint64, n int, stack uint64) { amd64.PutSlot(b, addr, n, stack) }
+
+// StateUse is which of a thread's registers code uses.
+type StateUse = amd64.StateUse
+
+// What code uses.
+const (
+	StateGeneral = amd64.StateGeneral
+	StateVectors = amd64.StateVectors
+	StateWide    = amd64.StateWide
+)
+
+// UseOf says which state code uses, and where it uses the most: see amd64.UseOf.
+func UseOf(code []byte) (most StateUse, at int, err error) { return amd64.UseOf(code) }

@@ -23,6 +23,8 @@ type Handlers struct {
 	Pre func(r *Regs) int
 	// Post runs after the instruction, or just before it goes elsewhere.
 	Post func(r *Regs)
+	// PreInLine and PostInLine run in place of Pre and Post: code of a module in the target.
+	PreInLine, PostInLine *target.InLine
 	// Fault is told of a fault in one of the other handlers, and if OwnFaults is set of one of the instruction.
 	// 1: it is dealt with.
 	Fault     func(r *Regs, trap int) int
@@ -127,8 +129,14 @@ func (c *Calls) all() []*arch.Call {
 
 // Any says whether there is a handler.
 func (h *Handlers) Any() bool {
-	return h.Pre != nil || h.Post != nil || h.Entry != nil || h.Return != nil || h.Jump != nil || h.Fault != nil && h.OwnFaults
+	return h.HasPre() || h.HasPost() || h.Entry != nil || h.Return != nil || h.Jump != nil || h.Fault != nil && h.OwnFaults
 }
+
+// HasPre says whether something runs before the instruction.
+func (h *Handlers) HasPre() bool { return h.Pre != nil || h.PreInLine != nil }
+
+// HasPost says whether something runs after it.
+func (h *Handlers) HasPost() bool { return h.Post != nil || h.PostInLine != nil }
 
 // returnAt is where the return address stands before the instruction at an address, from the
 // stack pointer on; -1: it is not known.

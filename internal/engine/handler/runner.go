@@ -56,7 +56,7 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 		return err
 	}
 	next, behind := p.At, -1
-	if r.Post != nil { // what stands behind the instruction takes an analysis to know
+	if r.HasPost() { // what stands behind the instruction takes an analysis to know
 		next = p.Code.Next(p.At)
 		behind = p.returnAt(next)
 	}
@@ -68,8 +68,8 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 		at   uint64
 		ret  int
 	}{
-		{r.Pre != nil, &n.Pre, r.runPre, p.At, p.returnAt(p.At)},
-		{r.Post != nil, &n.Post, r.runPost, next, behind},
+		{r.HasPre(), &n.Pre, r.runPre, p.At, p.returnAt(p.At)},
+		{r.HasPost(), &n.Post, r.runPost, next, behind},
 		{r.wantsFaults(), &n.Fault, r.runFault, p.At, p.returnAt(p.At)},
 		{r.Entry != nil, &n.Entry, r.runEntry, p.At, 0},
 		{r.Return != nil, &n.Exit, r.runExit, p.At, 0},
@@ -87,6 +87,10 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 			Point: native.Point{Addr: b.at, Func: p.Func, Go: p.Go, ABI0: p.ABI0, Ret: b.ret},
 		}, b.run
 		switch b.to {
+		case &n.Pre:
+			h.InLine = r.PreInLine
+		case &n.Post:
+			h.InLine = r.PostInLine
 		case &n.Fault: // it is not told of its own faults
 			h.Fault = r.broken
 		case &n.Jump:
@@ -184,7 +188,7 @@ func (r *Runner) Misses() Misses {
 // first are the handlers one of which is the first to run at a hit.
 func (r *Runner) first(n *Calls) []*arch.Call {
 	switch {
-	case r.Pre != nil:
+	case n.Pre != nil:
 		return []*arch.Call{n.Pre}
 	case r.Entry == nil:
 		return []*arch.Call{n.Post, n.Jump, n.Exit, n.Tail}

@@ -1,12 +1,12 @@
 package plan
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/target"
@@ -187,7 +187,7 @@ func pointsAt(r arch.Region, ops Ops) []target.Point {
 			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b target.Point) int { return cmp.Compare(a.Addr, b.Addr) })
+	sort.Slice(out, func(i, j int) bool { return out[i].Addr < out[j].Addr })
 	return out
 }
 

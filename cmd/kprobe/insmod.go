@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"kprobes.dev/kprobes/internal/kmod"
+	"kprobes.dev/kprobes/internal/modules"
+)
+
+// moduleVerb is a run of a verb about the modules of a process.
+type moduleVerb struct {
+	con *console
+	of  subject
+}
+
+// run does something with the modules of the process, in whoever holds it. create: they are to be there, and somebody is to hold it for them.
+func (v *moduleVerb) run(create bool, do func(*modules.Table) error) error {
+	switch err := v.of.need(); {
+	case err != nil:
+		return err
+	case v.of.kernel:
+		return usagef("-k: the kernel that runs here has modules of its own: insmod(8), rmmod(8), lsmod(8), dmesg(1)")
+	case v.con.host == nil:
+		ok, err := v.con.elsewhere(&v.of, create)
+		if ok || err != nil {
+			return err
+		}
+		if h, err := v.con.holderOf(&v.of); err == nil && h == nil && !create {
+			return do(nil)
+		}
+		return (&knob{con: v.con, of: v.of}).noUser()
+	}
+	return v.con.host.withModules(asked{con: v.con, of: &v.of}, create, do)
+}
+
+const insmodHelp = `Load a module of C into a running process: its start (module_init) runs there, on a thread of its own,
+and the handlers of the probes that it registers run in the process, at the hit. FILE is an object
+that a compiler has made with the headers of kprobe cc, or a source file in C, which kprobe compiles
+with gcc, or with what the variable CC names. PARAM=VALUE sets a parameter of the module. The module
+stays until kprobe rmmod, or until kprobe detach takes everything out.`
+
+func newInsmod(con *console) *cobra.Command {
+	v := &moduleVerb{con: con}
+	c := &cobra.Command{
+		Use: "insmod -p PID FILE [PARAM=VALUE]…", Short: "load a module of C into a process", Long: insmodHelp,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("give the module: a file that ends in .o or .ko, or in .c")
+			}
+			return v.insert(args[0], args[1:])
+		},
+	}
+	v.of.flags(c)
+	return c
+}
+
+// insert is insmod.
+func (v *moduleVerb) insert(file string, params []string) error {
+	var ps []kmod.Param
+	for _, p := range params {
+		ps = append(ps, kmod.ParseParam(p))
+	}
+	if strings.HasSuffix(file, ".c") { // compiled here, where the user is
+		dir, err := os.MkdirTemp("", "kprobe-module-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		object, err := compileModule(dir, file)
+		if err != nil {
+			return err
+		}
+		v.con.args = slices.Clone(v.con.args)
+		v.con.args[slices.Index(v.con.args, file)] = object
+		file = object
+	}
+	return v.run(true, func(t *modules.Table) error {
+		o, err := v.con.object(file)
+		if err != nil {
+			return err
+		}
+		return t.Insert(kmod.Name(file), o, ps)
+	})
+}
+
+// object reads an object.
+func (c *console) object(file string) (*kmod.Object, error) {
+	b, err := os.ReadFile(c.path(file))
+	if err != nil {
+		return nil, c.pathError(err, file)
+	}
+	o, err := kmod.Parse(bytes.NewReader(b))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return o, nil
+}
+
+// compileModule compiles a module's source to an object in a directory.
+func compileModule(dir, source string) (object string, err error) {
+	headers, name := filepath.Join(dir, "include"), kmod.Name(source)
+	if err := kmod.WriteHeaders(headers); err != nil {
+		return "", err
+	}
+	cc, object := os.Getenv("CC"), filepath.Join(dir, name+".o")
+	if cc == "" {
+		cc = "gcc"
+	}
+	words := strings.Fields(cc)
+	args := append(words[1:], kmod.Flags(name, headers)...)
+	out, err := exec.Command(words[0], append(args, "-c", "-o", object, source)...).CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", fmt.Errorf("%w: install it, name another one in the variable CC, or give an object that is compiled already", err)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %s: %w\n%s", source, cc, err, bytes.TrimSpace(out))
+	}
+	return object, nil
+}
+
+func newRmmod(con *console) *cobra.Command {
+	v := &moduleVerb{con: con}
+	c := &cobra.Command{
+		Use: "rmmod -p PID MODULE", Short: "remove a module from a process",
+		Long: "Runs the end (module_exit) of a module that kprobe insmod has loaded, takes out the probes that it has left, waits until nobody runs its handlers, and removes it.",
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("give one module")
+			}
+			return v.run(false, func(t *modules.Table) error {
+				if t == nil {
+					return fmt.Errorf("%s has no modules", v.of.name())
+				}
+				return t.Remove(kmod.Name(args[0]))
+			})
+		},
+	}
+	v.of.flags(c)
+	return c
+}
+
+func newLsmod(con *console) *cobra.Command {
+	v := &moduleVerb{con: con}
+	c := &cobra.Command{
+		Use: "lsmod -p PID", Short: "list the modules of a process",
+		Long: "Lists the modules that kprobe insmod has loaded into a process, the last one first: name, bytes of memory, and how many others use it, which is none; [permanent] is one without an end.", Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return v.run(false, func(t *modules.Table) error {
+				fmt.Fprintln(con.table, "Module                  Size  Used by")
+				if t == nil {
+					return nil
+				}
+				for _, m := range t.List() {
+					by := ""
+					if m.Permanent() {
+						by = " [permanent]"
+					}
+					fmt.Fprintf(con.table, "%-19s %8d  0%s\n", m.Name, m.Size, by)
+				}
+				return nil
+			})
+		},
+	}
+	v.of.flags(c)
+	return c
+}
+
+func newDmesg(con *console) *cobra.Command {
+	v := &moduleVerb{con: con}
+	c := &cobra.Command{
+		Use: "dmesg -p PID", Short: "print what the modules of a process have written",
+		Long: "Prints the lines that modules have written with printk, and those about them: seconds since the machine's start, and the text.", Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return v.run(false, func(t *modules.Table) error {
+				if t == nil {
+					return nil
+				}
+				v.con.host.poll()
+				lines, dropped := t.Log().Lines()
+				if dropped > 0 {
+					fmt.Fprintf(con.stderr, "kprobe: %d older lines are gone\n", dropped)
+				}
+				for _, l := range lines {
+					fmt.Fprintf(con.table, "[%5d.%06d] %s\n", l.Nanos/1e9, l.Nanos/1e3%1e6, l.Text)
+				}
+				return nil
+			})
+		},
+	}
+	v.of.flags(c)
+	return c
+}
+
+func newModinfo(con *console) *cobra.Command {
+	return &cobra.Command{
+		Use: "modinfo FILE", Short: "print what a module tells of itself",
+		Long: "Prints what a module's object tells of itself: MODULE_LICENSE, MODULE_DESCRIPTION, parameters and the like. FILE is an object, or a source file in C.",
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("give one file")
+			}
+			file := args[0]
+			if strings.HasSuffix(file, ".c") {
+				dir, err := os.MkdirTemp("", "kprobe-module-")
+				if err != nil {
+					return err
+				}
+				defer os.RemoveAll(dir)
+				if file, err = compileModule(dir, file); err != nil {
+					return err
+				}
+			}
+			o, err := con.object(file)
+			if err != nil {
+				return err
+			}
+			printInfo(con.table, args[0], o)
+			return nil
+		},
+	}
+}
+
+func printInfo(w io.Writer, file string, o *kmod.Object) {
+	line := func(tag, text string) { fmt.Fprintf(w, "%-16s%s\n", tag+":", text) }
+	line("filename", file)
+	types := map[string]string{}
+	for _, i := range o.Info {
+		if i.Tag == kmod.TagParamType {
+			name, kind, _ := strings.Cut(i.Text, ":")
+			types[name] = kind
+		}
+	}
+	told := map[string]bool{}
+	for _, i := range o.Info {
+		switch i.Tag {
+		case kmod.TagParamType:
+		case kmod.TagParam:
+			name, _, _ := strings.Cut(i.Text, ":")
+			told[name] = true
+			if kind := types[name]; kind != "" {
+				i.Text += " (" + kind + ")"
+			}
+			line(i.Tag, i.Text)
+		default:
+			line(i.Tag, i.Text)
+		}
+	}
+	for _, text := range o.Tagged(kmod.TagParamType) {
+		if name, kind, _ := strings.Cut(text, ":"); !told[name] {
+			line(kmod.TagParam, name+":"+kind)
+		}
+	}
+	line("name", kmod.Name(file))
+}
+
+func newCC() *cobra.Command {
+	return &cobra.Command{
+		Use: "cc [FILE.c [-o FILE.o] [FLAG]…]", Short: "compile a module of C", DisableFlagParsing: true,
+		Long: "Compiles a module's source to an object for kprobe insmod, with gcc or with what the variable CC names; without a file it prints the flags, and writes the headers to a directory of the cache that they name.",
+		RunE: func(_ *cobra.Command, args []string) error { return ccRun(args) },
+	}
+}
+
+// ccRun is the verb cc.
+func ccRun(args []string) error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	headers := filepath.Join(cache, "kprobes", "include")
+	if err := kmod.WriteHeaders(headers); err != nil {
+		return err
+	}
+	source := ""
+	for _, a := range args {
+		if strings.HasSuffix(a, ".c") {
+			source = a
+		}
+	}
+	if source == "" {
+		if len(args) > 0 {
+			return usagef("give a file that ends in .c, or nothing")
+		}
+		fmt.Fprintln(stdout, strings.Join(kmod.Flags("NAME", headers), " "))
+		return nil
+	}
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "gcc"
+	}
+	words := append(strings.Fields(cc), kmod.Flags(kmod.Name(source), headers)...)
+	words = append(append(words, "-c"), args...)
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return statusError(exit.ExitCode())
+	}
+	return err
+}

@@ -1,0 +1,97 @@
+package modules
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/kmod"
+)
+
+// Log has the lines that modules have written, and those about them: the last ones, as many as fit. It may be used by several goroutines.
+type Log struct {
+	symbol func(addr uint64) string
+
+	mu      sync.Mutex
+	formats map[uint64]string
+	lines   []Line
+	size    int
+	dropped uint64 // lines that had no room any more
+}
+
+// Line is a line of the log.
+type Line struct {
+	Nanos uint64 // CLOCK_MONOTONIC
+	Level kmod.Level
+	Text  string // without its end
+}
+
+// logSize is how many bytes of text are kept: as many as the kernel's log has by default, times four.
+const logSize = 1 << 20
+
+// Take takes a record of a module's.
+func (l *Log) Take(h *hit.Hit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	level, text, err := kmod.Line(h.Rec[min(h.Event.ArgsOff, len(h.Rec)):], l.formats, l.symbol)
+	if err != nil && !errors.Is(err, kmod.ErrRecord) {
+		err = nil
+	}
+	if err != nil {
+		level, text = 3, fmt.Sprintf("%v: %s", err, text)
+	}
+	l.put(Line{h.Nanos, level, text})
+}
+
+// say writes a line about a module.
+func (l *Log) say(level kmod.Level, text string) {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // it does not fail
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.put(Line{uint64(ts.Nano()), level, text})
+}
+
+// put puts a text behind the others: each of its lines, or the end of the line before. Precondition: mu is held.
+func (l *Log) put(line Line) {
+	text := strings.TrimSuffix(line.Text, "\n")
+	if n := len(l.lines); line.Level == kmod.LevelContinue && n > 0 {
+		l.lines[n-1].Text += text
+		l.size += len(text)
+	} else {
+		for part := range strings.SplitSeq(text, "\n") {
+			l.lines = append(l.lines, Line{line.Nanos, line.Level, part})
+			l.size += len(part) + lineCost
+		}
+	}
+	for l.size > logSize && len(l.lines) > 1 {
+		l.size -= len(l.lines[0].Text) + lineCost
+		l.lines = l.lines[1:]
+		l.dropped++
+	}
+}
+
+// lineCost is what a line takes beside its text.
+const lineCost = 48
+
+// add makes a module's formats known.
+func (l *Log) add(formats map[uint64]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.formats == nil {
+		l.formats = map[uint64]string{}
+	}
+	maps.Copy(l.formats, formats)
+}
+
+// Lines gives the lines, the oldest first, and how many older ones there were.
+func (l *Log) Lines() (lines []Line, dropped uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]Line(nil), l.lines...), l.dropped
+}

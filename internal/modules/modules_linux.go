@@ -1,0 +1,187 @@
+// Package modules has modules of C in a process, as a kernel has them in itself: they are loaded and removed, register probes whose handlers run
+// in line, and write a log. It knows nothing of how they are compiled (internal/kmod), nor of how the process is changed (target/process).
+package modules
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/kmod"
+	"kprobes.dev/kprobes/internal/ring"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// Table has the modules of a process. It may be used by several goroutines.
+type Table struct {
+	core *engine.Core
+	t    *process.Target
+	user uint32 // in the definition of the log's records
+
+	mu   sync.Mutex // held while a module is loaded or removed
+	line *process.InLine
+
+	listMu sync.Mutex
+	list   []*Module
+	log    Log
+}
+
+// New makes the table of a process whose engine is core. The records of the log are given out as hits with this user's number, and are for Take.
+func New(core *engine.Core, t *process.Target, user uint32) *Table {
+	tb := &Table{core: core, t: t, user: user}
+	tb.log.symbol = func(addr uint64) string {
+		s, ok := core.Symbol(addr)
+		if !ok {
+			return fmt.Sprintf("0x%x", addr)
+		}
+		return fmt.Sprintf("%s+0x%x/0x%x", s.Name, s.Off, s.Size)
+	}
+	return tb
+}
+
+// Module is a module that has been loaded.
+type Module struct {
+	Name string
+	Size uint64 // bytes of its memory
+	m    *process.Kmod
+	// vectors: its code uses XMM0 to XMM15.
+	vectors bool
+	exit    uint64            // 0: it can not be removed
+	probes  map[uint64]*probe // by the address of their structs
+}
+
+// Permanent says whether the module can not be removed: it has a start, and no end.
+func (m *Module) Permanent() bool { return m.exit == 0 }
+
+// open has the process prepared for modules.
+func (tb *Table) open() error {
+	if tb.line != nil {
+		return nil
+	}
+	id, err := tb.core.NewLog(&event.Def{Group: "printk", Name: "printk", User: tb.user})
+	if err != nil {
+		return err
+	}
+	c, err := ring.NewClock(ring.SourceTSC)
+	if err != nil {
+		return err
+	}
+	now := c.Now()
+	tb.line = &process.InLine{Event: id, Clock: &process.Clock{Tick: now, Nanos: c.Nanos(now), Length: uint64(c.Rate() * (1 << 32))}}
+	return nil
+}
+
+// Insert is insmod: it loads an object, and runs its start. Errors: EEXIST, what LoadKmod says, and what the module's start has returned.
+func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	if tb.find(name) != nil {
+		return errno.Errorf(unix.EEXIST, "module %s is loaded already: remove it first (kprobe rmmod)", name)
+	}
+	if err := tb.open(); err != nil {
+		return err
+	}
+	unknown := func(param string) { tb.log.say(4, fmt.Sprintf("%s: unknown parameter '%s' ignored\n", name, param)) }
+	k, err := tb.t.LoadKmod(o, params, unknown, tb.line)
+	if err != nil {
+		return fmt.Errorf("module %s: %w", name, err)
+	}
+	m := &Module{Name: name, Size: k.Size(), m: k, probes: map[uint64]*probe{}}
+	if err := m.look(); err != nil {
+		return errors.Join(err, k.Unload())
+	}
+	tb.log.add(k.Formats())
+	tb.set(append(slices.Clone(tb.all()), m))
+	if start, ok := k.Image().Symbol("init_module"); ok {
+		result, err := k.Call(start, tb.serving(m))
+		if err == nil && result < 0 {
+			err = errno.Errorf(unix.Errno(-result), "module %s: its start has returned %d", name, result)
+		}
+		if err != nil {
+			return errors.Join(err, tb.takeOut(m))
+		}
+		m.exit, _ = k.Image().Symbol("cleanup_module")
+	}
+	return nil
+}
+
+// look finds out which registers the module's code uses.
+func (m *Module) look() error {
+	text := m.m.Image().Bytes[kmod.Text]
+	use, at, err := native.UseOf(text)
+	switch {
+	case err != nil:
+		return errno.Errorf(unix.ENOEXEC, "module %s: its code can not be read at offset 0x%x: %w", m.Name, at, err)
+	case use == native.StateWide:
+		return errno.Errorf(unix.ENOEXEC, "module %s: its code at offset 0x%x uses registers that no handler may change: compile it with -mgeneral-regs-only (kprobe cc has the flags)", m.Name, at)
+	}
+	m.vectors = use == native.StateVectors
+	return nil
+}
+
+// Remove is rmmod: it runs the module's end, takes out what it has registered, waits until nobody runs it, and unloads it. Errors: ENOENT, EBUSY.
+func (tb *Table) Remove(name string) error {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	m := tb.find(name)
+	switch {
+	case m == nil:
+		return errno.Errorf(unix.ENOENT, "module %s is not loaded", name)
+	case m.Permanent():
+		return errno.Errorf(unix.EBUSY, "module %s has no end (module_exit), and stays: kprobe detach takes it out", name)
+	}
+	_, err := m.m.Call(m.exit, tb.serving(m))
+	return errors.Join(err, tb.takeOut(m))
+}
+
+// takeOut takes out what a module has registered, and unloads it.
+func (tb *Table) takeOut(m *Module) error {
+	var ps []*probe
+	for _, p := range m.probes {
+		ps = append(ps, p)
+	}
+	tb.unregister(m, ps)
+	tb.set(slices.DeleteFunc(slices.Clone(tb.all()), func(o *Module) bool { return o == m }))
+	return m.m.Unload()
+}
+
+func (tb *Table) all() []*Module {
+	tb.listMu.Lock()
+	defer tb.listMu.Unlock()
+	return tb.list
+}
+
+func (tb *Table) set(list []*Module) {
+	tb.listMu.Lock()
+	defer tb.listMu.Unlock()
+	tb.list = list
+}
+
+// List gives the modules, the last that was loaded first.
+func (tb *Table) List() []*Module {
+	out := slices.Clone(tb.all())
+	slices.Reverse(out)
+	return out
+}
+
+// Empty says whether there is no module.
+func (tb *Table) Empty() bool { return len(tb.all()) == 0 }
+
+func (tb *Table) find(name string) *Module {
+	for _, m := range tb.all() {
+		if m.Name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// Log is the log of all modules that there were.
+func (tb *Table) Log() *Log { return &tb.log }

@@ -1,0 +1,203 @@
+package modules
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/kmod"
+	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// probe is a probe that a module has registered.
+type probe struct {
+	*kmod.Probe
+	p    *engine.Probe
+	addr uint64
+}
+
+// maxArray is the most probes that a module registers in one call.
+const maxArray = 1 << 16
+
+// serving answers what a module's start or end asks. What is wrong is told in the log.
+func (tb *Table) serving(m *Module) func(process.Request) int64 {
+	return func(r process.Request) int64 {
+		n, err := tb.serve(m, r)
+		if err != nil {
+			tb.log.say(3, fmt.Sprintf("%s: %v\n", m.Name, err))
+			return -int64(number(err))
+		}
+		return n
+	}
+}
+
+// number is the error number that an error is for a module.
+func number(err error) unix.Errno {
+	var missing *symbol.NotFoundError
+	if errors.As(err, &missing) {
+		return unix.ENOENT
+	}
+	var no unix.Errno
+	if errors.As(err, &no) {
+		return no
+	}
+	return unix.EINVAL
+}
+
+func (tb *Table) serve(m *Module, r process.Request) (int64, error) {
+	switch r.What {
+	case kmod.RegisterKprobe:
+		return 0, tb.registerAll(m, r, kmod.Kprobe)
+	case kmod.UnregisterKprobe, kmod.UnregisterKretprobe, kmod.UnregisterJprobe:
+		return 0, tb.unregisterAll(m, r)
+	case kmod.EnableKprobe, kmod.DisableKprobe:
+		p := m.probes[r.Of]
+		if p == nil {
+			return 0, errno.Errorf(unix.EINVAL, "the struct at 0x%x is not registered", r.Of)
+		}
+		err := tb.core.Enable(p.p, r.What == kmod.EnableKprobe)
+		return 0, errors.Join(err, tb.tell(m, p))
+	case kmod.LookupName:
+		return tb.lookup(r.Of)
+	case kmod.RegisterKretprobe, kmod.RegisterJprobe:
+		return 0, errno.Errorf(unix.EOPNOTSUPP, "kretprobes and jprobes of modules are not there yet: use a kprobe")
+	}
+	return 0, errno.Errorf(unix.ENOSYS, "request %d", r.What)
+}
+
+// structs reads an array of pointers out of the process.
+func (tb *Table) structs(r process.Request) ([]uint64, error) {
+	if r.N < 1 || r.N > maxArray {
+		return nil, errno.Errorf(unix.EINVAL, "%d probes: from 1 to %d", r.N, maxArray)
+	}
+	b := make([]byte, 8*r.N)
+	if err := tb.t.Read(r.Of, b); err != nil {
+		return nil, errno.Errorf(unix.EFAULT, "the array of probes at 0x%x: %w", r.Of, err)
+	}
+	at := make([]uint64, r.N)
+	for i := range at {
+		at[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	return at, nil
+}
+
+// registerAll registers all probes of an array, or none.
+func (tb *Table) registerAll(m *Module, r process.Request, kind kmod.Kind) error {
+	at, err := tb.structs(r)
+	if err != nil {
+		return err
+	}
+	var ps []*probe
+	var es []*engine.Probe
+	for i, a := range at {
+		p, err := tb.read(m, kind, a)
+		if err != nil {
+			return engine.Numbered(err, i, len(at))
+		}
+		if m.probes[a] != nil || slices.ContainsFunc(ps, func(o *probe) bool { return o.At == a }) {
+			return engine.Numbered(errno.Errorf(unix.EINVAL, "the struct at 0x%x is registered already", a), i, len(at))
+		}
+		ps, es = append(ps, p), append(es, p.p)
+	}
+	if err := tb.core.Register(es, false); err != nil {
+		return err
+	}
+	for _, p := range ps {
+		m.probes[p.At] = p
+		err = errors.Join(err, tb.tell(m, p))
+	}
+	if err != nil { // its memory is gone
+		tb.unregister(m, ps)
+	}
+	return err
+}
+
+// read makes the probe of a struct.
+func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
+	k, err := kmod.ReadProbe(tb.t.Read, kind, at, m.m.Text())
+	if err != nil {
+		return nil, err
+	}
+	if k.Fault != 0 {
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "a fault_handler is not called yet: a fault ends the handler, and disables the probe")
+	}
+	p := &probe{Probe: k}
+	h := engine.Handlers{Changed: func(addr uint64, _ bool) { p.addr = addr }}
+	line := func(addr uint64, post bool) *target.InLine {
+		if addr == 0 {
+			return nil
+		}
+		return &target.InLine{Addr: addr, Of: at, Post: post, Vectors: m.vectors}
+	}
+	h.PreInLine, h.PostInLine = line(k.Pre, false), line(k.Post, true)
+	place := event.Place{Kind: event.PlaceSymbol, Symbol: k.Symbol, Offset: uint64(k.Offset)}
+	if k.Symbol == "" {
+		place = event.Place{Kind: event.PlaceAddr, Addr: k.Addr + uint64(k.Offset)}
+	}
+	p.p = engine.NewProbe(place, h, engine.ProbeOptions{Disabled: k.Disabled})
+	return p, nil
+}
+
+// tell writes into a probe's struct what it is to know.
+func (tb *Table) tell(m *Module, p *probe) error {
+	s := tb.core.State(p.p)
+	st := &kmod.State{Addr: p.addr, Missed: s.Misses.Total(), Disabled: s.Disabled, Optimized: s.Optimized, Gone: s.Gone}
+	var b [1]byte
+	if tb.t.Read(p.addr, b[:]) == nil {
+		st.Opcode = b[0]
+	}
+	return p.Tell(m.m.Write, st)
+}
+
+// unregisterAll takes out those probes of an array that are registered.
+func (tb *Table) unregisterAll(m *Module, r process.Request) error {
+	at, err := tb.structs(r)
+	if err != nil {
+		return err
+	}
+	var ps []*probe
+	for _, a := range at {
+		if p := m.probes[a]; p != nil {
+			ps = append(ps, p)
+		}
+	}
+	tb.unregister(m, ps)
+	return nil
+}
+
+// unregister takes probes out. No handler of theirs runs when it returns.
+func (tb *Table) unregister(m *Module, ps []*probe) {
+	if len(ps) == 0 {
+		return
+	}
+	tb.core.Unregister(func(end func(*engine.Probe)) {
+		for _, p := range ps {
+			end(p.p)
+		}
+	})
+	for _, p := range ps {
+		delete(m.probes, p.At)
+		_ = tb.tell(m, p) // it may be in memory that the module has given back
+	}
+}
+
+// lookup is kallsyms_lookup_name: 0 if nothing has the name.
+func (tb *Table) lookup(at uint64) (int64, error) {
+	name, err := kmod.ReadName(tb.t.Read, at)
+	if err != nil {
+		return 0, err
+	}
+	r, err := tb.t.Space().Resolve(symbol.Place{Sym: name})
+	if err != nil {
+		return 0, nil
+	}
+	return int64(r.Addr), nil
+}
