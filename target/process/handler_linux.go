@@ -9,6 +9,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target/patch"
 )
@@ -154,7 +155,10 @@ func (t *Target) TrapsAt(_ uint64, asked bool) error {
 
 // build generates the handler and writes it into the process.
 func (f *faultTable) build(env native.HandlerEnv) (*native.Handler, error) {
-	near := f.t.code[0].Addr // it refers to nothing near it, and a site's detour is there already
+	near := f.t.module[0].lo // it refers to nothing near it
+	if len(f.t.code) > 0 {
+		near = f.t.code[0].Addr
+	}
 	h, err := native.NewHandler(near, env)
 	if err != nil {
 		return nil, err
@@ -163,7 +167,7 @@ func (f *faultTable) build(env native.HandlerEnv) (*native.Handler, error) {
 		return nil, fmt.Errorf("signal handlers of %d bytes: more than %d", len(h.Code), stayBehind)
 	}
 	f.room = len(h.Code) + patch.Align
-	if f.handler, err = f.t.Code(near, near, f.room); err != nil {
+	if f.handler, err = f.t.Code(near, near+procfs.PageSize, f.room); err != nil {
 		return nil, err
 	}
 	if h, err = native.NewHandler(f.handler, env); err != nil {

@@ -2,11 +2,14 @@ package process
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -15,11 +18,18 @@ import (
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/kmod"
 	"kprobes.dev/kprobes/internal/target"
+	"kprobes.dev/kprobes/internal/testprog"
 )
+
+// objects are modules that have been compiled, by name.
+var objects sync.Map
 
 // compiled compiles a module of testdata.
 func compiled(t testing.TB, name string) *kmod.Object {
 	t.Helper()
+	if o, ok := objects.Load(name); ok {
+		return o.(*kmod.Object)
+	}
 	dir := t.TempDir()
 	headers, object := filepath.Join(dir, "include"), filepath.Join(dir, name+".o")
 	if err := kmod.WriteHeaders(headers); err != nil {
@@ -37,6 +47,7 @@ func compiled(t testing.TB, name string) *kmod.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
+	objects.Store(name, o)
 	return o
 }
 
@@ -67,7 +78,7 @@ func (r *registrar) serve(q Request) int64 {
 	fn, place := r.function(p.Symbol)
 	next := fn.Next(place.Addr)
 	call := func(addr, at uint64, post bool) *arch.ProbeOp {
-		c := r.callOf(&target.Handler{Point: amd64.Point{Addr: at}, InLine: &target.InLine{Addr: addr, Of: p.At, Post: post}})
+		c := r.callOf(&target.Handler{Point: amd64.Point{Addr: at, Go: r.tg.golang != nil}, InLine: &target.InLine{Addr: addr, Of: p.At, Post: post}})
 		r.calls = append(r.calls, c)
 		return &arch.ProbeOp{Role: arch.RoleCall, Call: c, After: post}
 	}
@@ -155,4 +166,179 @@ func TestKmod(t *testing.T) {
 	}
 	h.want("go 2 1000", "ok 2000 0")
 	h.end()
+}
+
+// TestKmodFaults has a handler fault at some hits: the first one ends it, and the program computes as before.
+func TestKmodFaults(t *testing.T) {
+	h := handle(t, handledProgram(t), never)
+	r := loadModule(h, "count", "fault_every=100")
+	r.call("init_module", 0)
+	h.want("go 4 5000", "ok 20000 0")
+	pre, post := r.calls[0], r.calls[1]
+	if n, behind := r.word("counted"), r.word("behind"); n == 0 || n >= 20000 || behind != 20000 {
+		t.Errorf("%d hits were counted before the handler faulted, %d behind", n, behind)
+	}
+	if _, n := h.tg.inLine.counts(pre); n == 0 || n > 4 {
+		t.Errorf("%d faults of 4 threads", n)
+	}
+	if _, n := h.tg.inLine.counts(post); n != 0 {
+		t.Errorf("%d faults behind the instruction", n)
+	}
+	h.want("flags 2261", h.Ask("flags 2261"))
+	r.remove()
+	h.end()
+}
+
+// remove takes out what the module has armed, and the module.
+func (r *registrar) remove() {
+	r.t.Helper()
+	r.disarm()
+	for _, c := range r.calls {
+		r.tg.EndCall(c)
+	}
+	retry(r.t, r.m.Unload)
+}
+
+// TestKmodStart has a module's start fail, and fault: it ends, and nothing of the program does.
+func TestKmodStart(t *testing.T) {
+	h := handle(t, handledProgram(t), never)
+	for _, c := range []struct {
+		param string
+		want  int64
+	}{{"result=-19", -19}, {"fault_in_init=1", -14}, {"result=0", 0}} {
+		r := loadModule(h, "count", c.param)
+		r.call("init_module", c.want)
+		h.want("go 2 1000", "ok 2000 0")
+		if n := r.word("counted"); n < 2000 {
+			t.Errorf("%s: %d hits", c.param, n)
+		}
+		r.remove()
+	}
+	h.end()
+}
+
+// TestKmodInGo loads a module into a program of Go, whose goroutines have little stack and move: its handlers have stacks of their own.
+func TestKmodInGo(t *testing.T) {
+	prog := testprog.Start(t, testprog.Build(t, "gowork"), "4")
+	h := handle(t, &running{&testprog.Talker{PID: prog.PID}, t}, never)
+	r := loadModule(h, "count", "symbol=main.Ints")
+	r.call("init_module", 0)
+	before := prog.Counts("count")
+	for range 3 {
+		prog.Counts("go 2000")
+		prog.Counts("gc")
+	}
+	after := prog.Counts("count")
+	n := after["main.Ints"] - before["main.Ints"]
+	missed := h.tg.Missed(r.calls[0]).Busy
+	if got := r.word("counted"); n == 0 || got != n || missed != 0 || after["bad"] != 0 {
+		t.Errorf("%d hits and %d missed; the program counts %d: %v", got, missed, n, after)
+	}
+	r.remove()
+	h.end()
+	if again := prog.Counts("go 10"); again["bad"] != 0 {
+		t.Errorf("wrong results after all was taken out: %v", again)
+	}
+}
+
+// TestKmodEnds has the process end while a module's start waits for its answer: who waits is told.
+func TestKmodEnds(t *testing.T) {
+	h := handle(t, handledProgram(t), never)
+	r := loadModule(h, "count")
+	fn, _ := r.m.Image().Symbol("init_module")
+	_, err := r.m.Call(fn, func(Request) int64 {
+		if err := h.tg.proc.Signal(unix.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		return 0
+	})
+	if !errors.Is(err, target.ErrGone) {
+		t.Errorf("the process was killed: %v", err)
+	}
+	if err := h.tg.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKmodLeft takes out what a tracer has left that was killed with a module loaded, while handlers run.
+func TestKmodLeft(t *testing.T) {
+	h := handle(t, handledProgram(t), never)
+	r := loadModule(h, "count")
+	r.call("init_module", 0)
+	h.want("run 4", "ok")
+	l, err := findLeftover(h.tg.p) // as one sees it that comes after us
+	if err != nil || l == nil || len(l.Sites) != 1 {
+		t.Fatalf("left: %+v, %v", l, err)
+	}
+	retry(t, func() error { _, err := l.Undo(); return err })
+	h.clean()
+	if a := h.Ask("stop"); !strings.HasSuffix(a, " 0") {
+		t.Errorf("stop: %s", a)
+	}
+	h.tg.control = nil // nothing of it is there any more
+	if err := h.tg.closeInLine(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKmodToggles loads and removes modules while the program's threads hit: mappings and threads are as before.
+func TestKmodToggles(t *testing.T) {
+	toggle := func(h *handled, params ...string) {
+		r := loadModule(h, "count", params...)
+		r.call("init_module", 0)
+		eventually(t, "a hit", func() bool { return r.word("counted") > 0 })
+		r.call("cleanup_module", 0)
+		r.remove()
+	}
+	mapped := func(h *handled) (n int) {
+		for _, m := range mapsOf(t, h.tg.proc) {
+			if ours(m) {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("c", func(t *testing.T) {
+		h := handle(t, handledProgram(t), never)
+		h.want("run 4", "ok")
+		toggle(h)
+		before := mapped(h)
+		for range 30 {
+			toggle(h)
+		}
+		if after := mapped(h); after != before {
+			t.Errorf("%d mappings of ours, %d after the first module", after, before)
+		}
+		if a := h.Ask("stop"); !strings.HasSuffix(a, " 0") {
+			t.Errorf("stop: %s", a)
+		}
+		h.end()
+	})
+	t.Run("go", func(t *testing.T) {
+		prog := testprog.Start(t, testprog.Build(t, "gowork"), "4")
+		h := handle(t, &running{&testprog.Talker{PID: prog.PID}, t}, never)
+		done := make(chan map[string]uint64)
+		go func() {
+			var n map[string]uint64
+			for range 10 {
+				n = prog.Counts("go 30000")
+			}
+			done <- n
+		}()
+		for {
+			select {
+			case n := <-done:
+				if n["bad"] != 0 {
+					t.Errorf("wrong results: %v", n)
+				}
+				h.end()
+				return
+			default:
+			}
+			r := loadModule(h, "count", "symbol=main.Ints")
+			r.call("init_module", 0)
+			r.call("cleanup_module", 0)
+			r.remove()
+		}
+	})
 }

@@ -6,6 +6,8 @@
 
 static int fault_every;
 module_param(fault_every, int, 0);
+static char *symbol = "add";
+module_param(symbol, charp, 0);
 static int result;
 module_param(result, int, 0);
 
@@ -28,17 +30,18 @@ static void after(struct kprobe *p, struct pt_regs *regs, unsigned long flags)
 }
 
 static struct kprobe kp = {
-	.symbol_name = "add",
 	.pre_handler = before,
 	.post_handler = after,
 };
 
 static int __init start(void)
 {
-	int err = register_kprobe(&kp);
+	int err;
+	kp.symbol_name = symbol;
+	err = register_kprobe(&kp);
 	if (err)
 		return err;
-	pr_info("add is probed at %px by %s\n", kp.addr, current->comm);
+	pr_info("%s is probed at %px by %s\n", symbol, kp.addr, current->comm);
 	if (fault_in_init)
 		*(volatile int *)16 = 0;
 	return result;
