@@ -18,7 +18,8 @@ import (
 // inLineCall is a handler in line that generated code can call.
 type inLineCall struct {
 	arch.Call
-	ended bool // its descriptor is free once no removed detour is left that calls it
+	handler uint64
+	ended   bool // its descriptor is free once no removed detour is left that calls it
 }
 
 // descMisses is where a descriptor's count of misses stands.
@@ -52,7 +53,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 		l.free = append(l.free, at)
 		return nil, err
 	}
-	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.addr}}
+	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.addr}, handler: in.Addr}
 	l.calls[&c.Call] = c
 	return &c.Call, nil
 }

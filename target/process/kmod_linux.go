@@ -157,10 +157,63 @@ func (m *Kmod) Image() *kmod.Image { return m.image }
 // Formats are those of its printk, by the addresses that records have (kmod.Line).
 func (m *Kmod) Formats() map[uint64]string { return m.formats }
 
-// Unload takes the module's memory out. Precondition: none of its handlers is armed, and no thread is in its code.
-func (m *Kmod) Unload() error {
+// Unload takes the module's memory out. It waits for threads that are in its code, or on their way there. ErrInDetour: one stays there, and so does the memory.
+// Precondition: its handlers have been taken out.
+func (m *Kmod) Unload() (err error) {
+	for range drainTries {
+		if err = m.t.stopped(m.unload); !errors.Is(err, ErrInDetour) {
+			return err
+		}
+		time.Sleep(drainWait)
+	}
+	return err
+}
+
+// unload is Unload where no thread is in the way. Precondition: the world is stopped.
+func (m *Kmod) unload(s *ptrace.Stopped) error {
+	if err := m.busy(s); err != nil {
+		return err
+	}
 	m.t.kmods = slices.DeleteFunc(m.t.kmods, func(k *Kmod) bool { return k == m })
-	return m.t.stopped(func(s *ptrace.Stopped) error { return errors.Join(m.t.faults.renew(s), m.unmap(s)) })
+	return errors.Join(m.t.faults.renew(s), m.unmap(s))
+}
+
+// busy fails while a thread is in the module's code, in a slot for one of its handlers, or in a gate on the way there. Precondition: the world is stopped.
+func (m *Kmod) busy(s *ptrace.Stopped) error {
+	l := m.t.inLine
+	descs := map[uint64]bool{}
+	for c, in := range l.calls {
+		if m.Text().Contains(in.handler) {
+			descs[c.Desc] = true
+		}
+	}
+	in := func(pc uint64, r *ptrace.Regs) bool {
+		return m.Text().Contains(pc) || l.code.Start <= pc && pc < l.code.End && descs[gateDesc(r)]
+	}
+	busy, bases := false, map[uint64]bool{}
+	for _, th := range s.Everyone() {
+		r := th.Regs()
+		busy = busy || in(th.ResumePC(), &r)
+		bases[th.ThreadPointer()] = true
+	}
+	err := m.t.contexts(s, m.t.golang != nil, func(_ *ptrace.Thread, at, v uint64) {
+		if !m.Text().Contains(v) && (v < l.code.Start || v >= l.code.End) {
+			return
+		}
+		r, err := m.t.p.SavedRegs(at)
+		busy = busy || err != nil || in(v, &r)
+	})
+	if err != nil {
+		return err
+	}
+	if err := l.freeOver(bases); err != nil {
+		return err
+	}
+	runs, err := l.slots()
+	if err == nil && (busy || slices.ContainsFunc(runs, func(r slotRun) bool { return descs[r.Desc] })) {
+		err = ErrInDetour
+	}
+	return err
 }
 
 func (m *Kmod) unmap(s *ptrace.Stopped) error {

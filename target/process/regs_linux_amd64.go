@@ -10,6 +10,9 @@ import (
 // gateLink is the register in which a thread in the gate keeps the address of the detour that it came from.
 func gateLink(r *ptrace.Regs) uint64 { return r.R13 }
 
+// gateDesc is the register in which a thread in a gate has the descriptor of its handler, on the way there.
+func gateDesc(r *ptrace.Regs) uint64 { return r.R12 }
+
 // taskCalls are the system calls that make tasks, or set a thread pointer.
 var taskCalls = []uint64{unix.SYS_CLONE, unix.SYS_VFORK, unix.SYS_ARCH_PRCTL, sysClone3}
 

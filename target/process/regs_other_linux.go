@@ -12,6 +12,8 @@ import (
 
 func gateLink(*ptrace.Regs) uint64 { return 0 }
 
+func gateDesc(*ptrace.Regs) uint64 { return 0 }
+
 var taskCalls = []uint64{unix.SYS_CLONE, sysClone3}
 
 var ptRegs [16]int
