@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/kmod"
 	"kprobes.dev/kprobes/internal/modules"
 )
@@ -132,7 +134,7 @@ func newRmmod(con *console) *cobra.Command {
 	v := &moduleVerb{con: con}
 	c := &cobra.Command{
 		Use: "rmmod -p PID MODULE", Short: "remove a module from a process",
-		Long: "Runs the end (module_exit) of a module that kprobe insmod has loaded, takes out the probes that it has left, waits until nobody runs its handlers, and removes it.",
+		Long: "Runs the end (module_exit) of a module that kprobe insmod has loaded, takes out the probes that it has left, waits until nobody runs its handlers, and removes it. The log goes with the last module: then the lines that its end has written are printed.",
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("give one module")
@@ -141,7 +143,14 @@ func newRmmod(con *console) *cobra.Command {
 				if t == nil {
 					return fmt.Errorf("%s has no modules", v.of.name())
 				}
-				return t.Remove(kmod.Name(args[0]))
+				_, older := v.lines(t)
+				if err := t.Remove(kmod.Name(args[0])); err != nil {
+					return err
+				}
+				if lines, all := v.lines(t); t.Empty() { // the log goes with it
+					v.print(lines[len(lines)-min(all-older, len(lines)):])
+				}
+				return nil
 			})
 		},
 	}
@@ -185,20 +194,32 @@ func newDmesg(con *console) *cobra.Command {
 				if t == nil {
 					return nil
 				}
-				v.con.host.poll()
-				lines, dropped := t.Log().Lines()
-				if dropped > 0 {
-					fmt.Fprintf(con.stderr, "kprobe: %d older lines are gone\n", dropped)
+				lines, all := v.lines(t)
+				if gone := all - len(lines); gone > 0 {
+					fmt.Fprintf(con.stderr, "kprobe: %d older lines are gone\n", gone)
 				}
-				for _, l := range lines {
-					fmt.Fprintf(con.table, "[%5d.%06d] %s\n", l.Nanos/1e9, l.Nanos/1e3%1e6, l.Text)
-				}
+				v.print(lines)
 				return nil
 			})
 		},
 	}
 	v.of.flags(c)
 	return c
+}
+
+// lines gives the lines of the log, once all that has been written by now is in it, and how many there ever were.
+func (v *moduleVerb) lines(t *modules.Table) (lines []modules.Line, all int) {
+	v.con.host.poll()
+	time.Sleep(records.SettleTime)
+	v.con.host.poll()
+	lines, dropped := t.Log().Lines()
+	return lines, len(lines) + int(dropped)
+}
+
+func (v *moduleVerb) print(lines []modules.Line) {
+	for _, l := range lines {
+		fmt.Fprintf(v.con.table, "[%5d.%06d] %s\n", l.Nanos/1e9, l.Nanos/1e3%1e6, l.Text)
+	}
 }
 
 func newModinfo(con *console) *cobra.Command {

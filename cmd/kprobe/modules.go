@@ -74,6 +74,7 @@ func (l *loaded) follow() {
 	defer close(l.done)
 	for {
 		l.u.Poll(nil)
+		l.CheckFaults()
 		ended, _ := l.u.Sync() // what goes wrong others are told
 		select {
 		case <-l.stop:

@@ -50,7 +50,7 @@ func (c *Core) NewLog(d *event.Def) (id int, err error) {
 	if err := c.recoverTarget(); err != nil {
 		return 0, err
 	}
-	if err := c.prepare(); err != nil {
+	if err := c.t.Prepare(); err != nil { // its records rely on nothing that is probed for events
 		return 0, err
 	}
 	if err := c.records.Open(); err != nil {

@@ -199,6 +199,22 @@ func (o *Object) readInfo(f *elf.File) error {
 	return nil
 }
 
+// Section is a section of an object.
+type Section struct {
+	Name  string
+	Bytes []byte
+}
+
+// Code are the sections that hold code, as they are before they are linked: instructions have their lengths.
+func (o *Object) Code() (code []Section) {
+	for _, s := range o.sections {
+		if s.part == Text {
+			code = append(code, Section{s.name, s.data})
+		}
+	}
+	return code
+}
+
 // Tagged gives the texts of a tag, in their order.
 func (o *Object) Tagged(tag string) (texts []string) {
 	for _, i := range o.Info {

@@ -85,6 +85,10 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 	if tb.find(name) != nil {
 		return errno.Errorf(unix.EEXIST, "module %s is loaded already: remove it first (kprobe rmmod)", name)
 	}
+	m := &Module{Name: name, probes: map[uint64]*probe{}}
+	if err := m.look(o); err != nil {
+		return fmt.Errorf("module %s: %w", name, err)
+	}
 	if err := tb.open(); err != nil {
 		return err
 	}
@@ -93,10 +97,7 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 	if err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
-	m := &Module{Name: name, Size: k.Size(), m: k, probes: map[uint64]*probe{}}
-	if err := m.look(); err != nil {
-		return errors.Join(err, k.Unload())
-	}
+	m.m, m.Size = k, k.Size()
 	tb.log.add(k.Formats())
 	tb.set(append(slices.Clone(tb.all()), m))
 	if start, ok := k.Image().Symbol("init_module"); ok {
@@ -112,17 +113,37 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 	return nil
 }
 
-// look finds out which registers the module's code uses.
-func (m *Module) look() error {
-	text := m.m.Image().Bytes[kmod.Text]
-	use, at, err := native.UseOf(text)
-	switch {
-	case err != nil:
-		return errno.Errorf(unix.ENOEXEC, "module %s: its code can not be read at offset 0x%x: %w", m.Name, at, err)
-	case use == native.StateWide:
-		return errno.Errorf(unix.ENOEXEC, "module %s: its code at offset 0x%x uses registers that no handler may change: compile it with -mgeneral-regs-only (kprobe cc has the flags)", m.Name, at)
+// CheckFaults disables the probes in whose handlers something has faulted, and says so in the log.
+func (tb *Table) CheckFaults() {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	for _, at := range tb.t.FaultedHandlers() {
+		for _, m := range tb.all() {
+			p := m.probes[at]
+			if p == nil {
+				continue
+			}
+			err := errors.Join(tb.core.Enable(p.p, false), tb.tell(m, p))
+			tb.log.say(3, fmt.Sprintf("%s: a fault in a handler of the probe at %s: the probe is disabled\n", m.Name, tb.log.symbol(p.addr)))
+			if err != nil {
+				tb.log.say(3, fmt.Sprintf("%s: %v\n", m.Name, err))
+			}
+		}
 	}
-	m.vectors = use == native.StateVectors
+}
+
+// look finds out which registers the code of the module's object uses.
+func (m *Module) look(o *kmod.Object) error {
+	for _, s := range o.Code() {
+		use, at, err := native.UseOf(s.Bytes)
+		switch {
+		case err != nil:
+			return errno.Errorf(unix.ENOEXEC, "its code can not be read at %s+0x%x: %w", s.Name, at, err)
+		case use == native.StateWide:
+			return errno.Errorf(unix.ENOEXEC, "its code at %s+0x%x uses registers that no handler may change: compile it with -mgeneral-regs-only (kprobe cc has the flags)", s.Name, at)
+		}
+		m.vectors = m.vectors || use == native.StateVectors
+	}
 	return nil
 }
 

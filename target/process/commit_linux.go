@@ -60,6 +60,11 @@ func (t *Target) Commit(c *target.Change) (err error) {
 	if err := t.checkRoomFor(add); err != nil {
 		return err
 	}
+	if t.inLine != nil {
+		if err := t.inLine.wake(); err != nil {
+			return err
+		}
+	}
 	if err := t.writeDetours(add); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package process
 import (
 	"encoding/binary"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,11 @@ import (
 type inLineCall struct {
 	arch.Call
 	handler uint64
-	ended   bool // its descriptor is free once no removed detour is left that calls it
+	of      uint64       // its first argument
+	off     *atomic.Bool // target.Handler.Off; nil: nobody switches it off
+	muted   bool         // it was switched off for that
+	faults  uint64       // that FaultedHandlers has told of
+	ended   bool         // its descriptor is free once no removed detour is left that calls it
 }
 
 // descMisses is where a descriptor's count of misses stands.
@@ -28,6 +33,8 @@ const descMisses = native.SlotDescSize
 // newCall makes a handler of a module callable. EFAULT: it is in no module's code; ENOSPC: there are too many.
 func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	in := h.InLine
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !slices.ContainsFunc(l.t.kmods, func(m *Kmod) bool { return m.Text().Contains(in.Addr) }) {
 		return nil, errno.Errorf(unix.EFAULT, "process %d: no module's code has a handler at 0x%x", l.t.p.PID(), in.Addr)
 	}
@@ -54,6 +61,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 		return nil, err
 	}
 	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.addr}, handler: in.Addr}
+	c.of, c.off = in.Of, h.Off
 	l.calls[&c.Call] = c
 	return &c.Call, nil
 }
@@ -62,9 +70,16 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 const redZone = 128
 
 // isInLine says whether a call's handler runs in line.
-func (t *Target) isInLine(c *arch.Call) bool { return t.inLine != nil && t.inLine.calls[c] != nil }
+func (t *Target) isInLine(c *arch.Call) bool { return t.inLine != nil && t.inLine.call(c) != nil }
 
-// takeDesc takes a free descriptor.
+// call is what is known of a call; nil: it is none.
+func (l *inLine) call(c *arch.Call) *inLineCall {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls[c]
+}
+
+// takeDesc takes a free descriptor. Precondition: mu is held.
 func (l *inLine) takeDesc() (at uint64, ok bool) {
 	if len(l.t.zombie) == 0 {
 		for c, in := range l.calls {
@@ -85,21 +100,70 @@ func (l *inLine) takeDesc() (at uint64, ok bool) {
 	return l.next - descStep, true
 }
 
+// descs are the descriptors of handlers in a range.
+func (l *inLine) descs(text interval.Range) map[uint64]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[uint64]bool{}
+	for c, in := range l.calls {
+		if text.Contains(in.handler) {
+			out[c.Desc] = true
+		}
+	}
+	return out
+}
+
 // off has a handler not be called any more.
 func (l *inLine) off(c *arch.Call) {
 	_ = l.t.p.WriteMem(c.Desc+native.SlotDescOff, []byte{1, 0, 0, 0}) // else the process is gone
 }
 
+// wake has handlers be called again that were switched off for a time. It comes before code that calls them is put in.
+func (l *inLine) wake() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c, in := range l.calls {
+		if !in.muted || in.ended || in.off == nil || in.off.Load() {
+			continue
+		}
+		if err := l.t.p.WriteMem(c.Desc+native.SlotDescOff, make([]byte, 4)); err != nil {
+			return err
+		}
+		in.muted = false
+	}
+	return nil
+}
+
+// FaultedHandlers gives the first arguments of those handlers in line in which something has faulted since it was called last: they are not called any more.
+func (t *Target) FaultedHandlers() (of []uint64) {
+	if t.inLine == nil {
+		return nil
+	}
+	l := t.inLine
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c, in := range l.calls {
+		if _, n := l.counts(c); n > in.faults {
+			in.faults = n
+			of = append(of, in.of)
+		}
+	}
+	return of
+}
+
 // end forgets a call, and waits until its handler does not run. Precondition: no site's code calls it.
 func (l *inLine) end(c *arch.Call) {
-	if in := l.calls[c]; in != nil {
-		l.quiet(c)
-		in.ended = true
-	}
+	l.quiet(c)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls[c].ended = true
 }
 
 // quiet switches a handler off and waits until nobody runs it.
 func (l *inLine) quiet(c *arch.Call) {
+	l.mu.Lock()
+	l.calls[c].muted = true
+	l.mu.Unlock()
 	l.off(c)
 	for pause := time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
 		runs, err := l.slots()

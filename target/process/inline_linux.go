@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -67,9 +68,11 @@ type inLine struct {
 	run    *native.SlotRuntime
 	thread *mailMem // of arch.ThreadSize bytes
 	words  uint64   // its address in the process
-	free   []uint64 // descriptors
-	next   uint64   // the first that was never used
-	calls  map[*arch.Call]*inLineCall
+
+	mu    sync.Mutex
+	free  []uint64 // descriptors
+	next  uint64   // the first that was never used
+	calls map[*arch.Call]*inLineCall
 }
 
 // slotGate is a gate, and where a thread goes on that abandons its handler.

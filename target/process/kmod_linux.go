@@ -181,12 +181,7 @@ func (m *Kmod) unload(s *ptrace.Stopped) error {
 // busy fails while a thread is in the module's code, in a slot for one of its handlers, or in a gate on the way there. Precondition: the world is stopped.
 func (m *Kmod) busy(s *ptrace.Stopped) error {
 	l := m.t.inLine
-	descs := map[uint64]bool{}
-	for c, in := range l.calls {
-		if m.Text().Contains(in.handler) {
-			descs[c.Desc] = true
-		}
-	}
+	descs := l.descs(m.Text())
 	in := func(pc uint64, r *ptrace.Regs) bool {
 		return m.Text().Contains(pc) || l.code.Start <= pc && pc < l.code.End && descs[gateDesc(r)]
 	}
