@@ -127,7 +127,8 @@ func compileModule(dir, source string) (object string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %s: %w\n%s", source, cc, err, bytes.TrimSpace(out))
 	}
-	return object, nil
+	_, err = os.Stderr.Write(out) // warnings
+	return object, err
 }
 
 func newRmmod(con *console) *cobra.Command {

@@ -125,6 +125,12 @@ func TestInsmodFails(t *testing.T) {
 	fails(t, command(t, "insmod", "-p", pid(p), "testdata/calls.c", "symbol=no_such_function"), 1, "module calls: its start has returned -2")
 	within(t, "nothing is left in the program", func() bool { return len(ours(t, p)) == 0 })
 	fails(t, command(t, "insmod", "-p", pid(p), "testdata/spin.c"), 1, "spin.c")
+	no := filepath.Join(t.TempDir(), "no.c")
+	if err := os.WriteFile(no, []byte("#include <linux/module.h>\nvoid no_such(void);\nstatic int __init start(void) { no_such(); return 0; }\nmodule_init(start);\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, command(t, "insmod", "-p", pid(p), no), 1, "module no: ", "unknown symbol no_such")
+	within(t, "nothing is left in the program", func() bool { return len(ours(t, p)) == 0 })
 	fails(t, command(t, "insmod", "-p", pid(p), "/no/such.o"), 1, "/no/such.o")
 	module(t, p, "insmod", "testdata/calls.c", "fault=3")
 	right(t, p, "chown 20")

@@ -3,9 +3,17 @@
 #define _LINUX_KPROBES_H
 
 #include <asm/ptrace.h>
+#include <linux/bug.h>
 #include <linux/errno.h>
 #include <linux/init.h>
 #include <linux/kp_runtime.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/percpu.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include <linux/smp.h>
+#include <linux/spinlock.h>
 
 typedef u8 kprobe_opcode_t;
 

@@ -8,6 +8,10 @@
 #include <linux/kallsyms.h>
 #include <linux/kernel.h>
 #include <linux/moduleparam.h>
+#include <linux/percpu.h>
+#include <linux/sched.h>
+#include <linux/stat.h>
+#include <linux/string.h>
 #include <linux/version.h>
 
 #define MODULE_NAME_LEN 56
