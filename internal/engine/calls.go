@@ -24,7 +24,7 @@ func (c *Core) pool(e *Event) error {
 		return err
 	}
 	e.work.Pool = p
-	e.calls = &instances.Probe{ID: e.ID, Pool: p, NoEntryHandler: e.h == nil || e.h.h.Entry == nil}
+	e.calls = &instances.Probe{ID: e.ID, Pool: p, NoEntryHandler: e.h == nil || !e.h.h.HasEntry()}
 	if e.h == nil {
 		return nil
 	}

@@ -67,8 +67,10 @@ func (tb *Table) serve(m *Module, r process.Request) (int64, error) {
 		return 0, errors.Join(err, tb.tell(m, p))
 	case kmod.LookupName:
 		return tb.lookup(r.Of)
-	case kmod.RegisterKretprobe, kmod.RegisterJprobe:
-		return 0, errno.Errorf(unix.EOPNOTSUPP, "kretprobes and jprobes of modules are not there yet: use a kprobe")
+	case kmod.RegisterKretprobe:
+		return 0, tb.registerAll(m, r, kmod.Kretprobe)
+	case kmod.RegisterJprobe:
+		return 0, errno.Errorf(unix.EOPNOTSUPP, "jprobes of modules are not there yet: use a kprobe, whose registers have the arguments")
 	}
 	return 0, errno.Errorf(unix.ENOSYS, "request %d", r.What)
 }
@@ -131,18 +133,25 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 	}
 	p := &probe{Probe: k}
 	h := engine.Handlers{Changed: func(addr uint64, _ bool) { p.addr = addr }}
-	line := func(addr uint64, post bool) *target.InLine {
-		if addr == 0 {
-			return nil
-		}
-		return &target.InLine{Addr: addr, Of: at, Post: post, Vectors: m.vectors}
+	o := engine.ProbeOptions{Disabled: k.Disabled, Return: kind == kmod.Kretprobe, MaxActive: max(k.MaxActive, 0)}
+	var calls *target.InLineCalls
+	if o.Return {
+		calls = &target.InLineCalls{Data: int(k.DataSize), Entry: k.Entry != 0}
+		h.NewCall = func(*engine.Call) {}
 	}
-	h.PreInLine, h.PostInLine = line(k.Pre, false), line(k.Post, true)
+	for _, f := range []struct {
+		addr uint64
+		kind target.InLineKind
+	}{{k.Pre, target.InLinePre}, {k.Post, target.InLinePost}, {k.Entry, target.InLineEntry}, {k.Return, target.InLineReturn}} {
+		if f.addr != 0 {
+			h.InLine = append(h.InLine, &target.InLine{Addr: f.addr, Of: at, Kind: f.kind, Vectors: m.vectors, Calls: calls})
+		}
+	}
 	place := event.Place{Kind: event.PlaceSymbol, Symbol: k.Symbol, Offset: uint64(k.Offset)}
 	if k.Symbol == "" {
 		place = event.Place{Kind: event.PlaceAddr, Addr: k.Addr + uint64(k.Offset)}
 	}
-	p.p = engine.NewProbe(place, h, engine.ProbeOptions{Disabled: k.Disabled})
+	p.p = engine.NewProbe(place, h, o)
 	return p, nil
 }
 

@@ -59,9 +59,29 @@ type Handler struct {
 // InLine is a function of a module that was loaded into the target.
 type InLine struct {
 	Addr    uint64 // of the function, in the target
-	Of      uint64 // its first argument; the second one is the registers (struct pt_regs)
-	Post    bool   // it runs behind the instruction, and has flags as a third argument
-	Vectors bool   // it uses vector registers
+	Of      uint64 // the address of its probe's struct; the second argument is the registers (struct pt_regs)
+	Kind    InLineKind
+	Vectors bool // it uses vector registers
+	// Calls is what a return probe's handlers share.
+	Calls *InLineCalls
+}
+
+// InLineKind says when a function of a module runs.
+type InLineKind int
+
+// The kinds.
+const (
+	InLinePre InLineKind = iota
+	InLinePost
+	InLineEntry // of a function whose returns are probed
+	InLineReturn
+)
+
+// InLineCalls are the calls that the handlers of a return probe are told of.
+type InLineCalls struct {
+	Data  int  // bytes of each call's own
+	Entry bool // there is an entry handler: without its 0 the return handler does not run
+	Pool  *arch.Pool
 }
 
 // Why is a reason whose text is known.

@@ -11,7 +11,9 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/interval"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -20,11 +22,12 @@ import (
 type inLineCall struct {
 	arch.Call
 	handler uint64
-	of      uint64       // its first argument
-	off     *atomic.Bool // target.Handler.Off; nil: nobody switches it off
-	muted   bool         // it was switched off for that
-	faults  uint64       // that FaultedHandlers has told of
-	ended   bool         // its descriptor is free once no removed detour is left that calls it
+	of      uint64              // its probe's struct
+	shared  *target.InLineCalls // nil: it is no return probe's
+	off     *atomic.Bool        // target.Handler.Off; nil: nobody switches it off
+	muted   bool                // it was switched off for that
+	faults  uint64              // that FaultedHandlers has told of
+	ended   bool                // its descriptor is free once no removed detour is left that calls it
 }
 
 // descMisses is where a descriptor's count of misses stands.
@@ -42,15 +45,24 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	if !ok {
 		return nil, errno.Errorf(unix.ENOSPC, "process %d: it has %d handlers in line, and room for no more", l.t.p.PID(), descCount)
 	}
-	kind, vectors := native.SlotPre, 0
-	if in.Post {
-		kind = native.SlotPost
-	}
+	vectors := 0
 	if in.Vectors {
 		vectors = 1
 	}
-	gate := l.gates[kind][vectors]
+	gate := l.gates[slotKinds[in.Kind]][vectors]
 	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon}
+	if c := in.Calls; c != nil {
+		b, err := l.blocksOf(c)
+		if err != nil {
+			l.free = append(l.free, at)
+			return nil, err
+		}
+		b.users++
+		d.Pool, d.Blocks, d.Block, d.Stride = c.Pool.Base, b.Start, uint64(native.SlotBlock(c.Data)), uint32(c.Pool.Stride)
+		if c.Entry {
+			d.Marked = 1
+		}
+	}
 	if !h.Point.Go {
 		d.RedZone = redZone
 	}
@@ -61,9 +73,56 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 		return nil, err
 	}
 	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.addr}, handler: in.Addr}
-	c.of, c.off = in.Of, h.Off
+	c.of, c.off, c.shared = in.Of, h.Off, in.Calls
 	l.calls[&c.Call] = c
 	return &c.Call, nil
+}
+
+// slotKinds are the gates of handlers.
+var slotKinds = [...]native.SlotKind{
+	target.InLinePre: native.SlotPre, target.InLinePost: native.SlotPost, target.InLineEntry: native.SlotEntry, target.InLineReturn: native.SlotReturn,
+}
+
+// callBlocks is the memory in which a module is told of the calls of a return probe.
+type callBlocks struct {
+	interval.Range
+	users int // handlers
+}
+
+// leave ends a handler's use of that memory, which goes with the last one: nobody is in a detour that leads to it. Precondition: mu is held.
+func (l *inLine) leave(c *target.InLineCalls) {
+	b := l.blocks[c]
+	if b == nil {
+		return
+	}
+	if b.users--; b.users == 0 {
+		delete(l.blocks, c)
+		_ = l.t.stopped(func(s *ptrace.Stopped) error { return s.Munmap(b.Start, b.End-b.Start) }) // else Close takes it out
+	}
+}
+
+// blocksOf maps that memory, with the first handler. Precondition: mu is held.
+func (l *inLine) blocksOf(c *target.InLineCalls) (*callBlocks, error) {
+	if b := l.blocks[c]; b != nil {
+		return b, nil
+	}
+	t := l.t
+	n := native.PoolBytes(c.Pool.Slots, c.Pool.Stride) >> c.Pool.Stride
+	size := procfs.PageUp(n * uint64(native.SlotBlock(c.Data)))
+	if err := t.checkRoom("the calls of a return probe", headroom.Take{Mapped: size, Locked: size}); err != nil {
+		return nil, err
+	}
+	b := new(callBlocks)
+	err := t.stopped(func(s *ptrace.Stopped) error {
+		at, err := t.mapPrivate(s, heapName, 0, size, unix.PROT_READ|unix.PROT_WRITE)
+		b.Range = interval.Range{Start: at, End: at + size}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.blocks[c] = b
+	return b, nil
 }
 
 // redZone is how many bytes below the stack pointer a C function may use (System V ABI, x86-64, 3.2.2).
@@ -79,16 +138,23 @@ func (l *inLine) call(c *arch.Call) *inLineCall {
 	return l.calls[c]
 }
 
-// takeDesc takes a free descriptor. Precondition: mu is held.
-func (l *inLine) takeDesc() (at uint64, ok bool) {
-	if len(l.t.zombie) == 0 {
-		for c, in := range l.calls {
-			if in.ended {
-				l.free = append(l.free, c.Desc)
-				delete(l.calls, c)
-			}
+// collect frees what ended calls had. A detour that was taken out, and in which a thread may be, may lead to any. Precondition: mu is held.
+func (l *inLine) collect() {
+	if len(l.t.zombie) > 0 {
+		return
+	}
+	for c, in := range l.calls {
+		if in.ended {
+			l.free = append(l.free, c.Desc)
+			delete(l.calls, c)
+			l.leave(in.shared)
 		}
 	}
+}
+
+// takeDesc takes a free descriptor. Precondition: mu is held.
+func (l *inLine) takeDesc() (at uint64, ok bool) {
+	l.collect()
 	if n := len(l.free); n > 0 {
 		at, l.free = l.free[n-1], l.free[:n-1]
 		return at, true

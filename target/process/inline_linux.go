@@ -17,6 +17,7 @@ import (
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // Handlers in line run in the process itself, at the hit. What they need stands in the first 2 GB, as their modules do, and stays as long as
@@ -48,7 +49,7 @@ const (
 	clockOff    = slotsOff + slotCount*native.SlotSize
 	blockOff    = clockOff + procfs.PageSize // the thread's block: its FS base points there
 	descsOff    = blockOff + procfs.PageSize
-	descStep    = 64 // a descriptor, and its count of misses
+	descStep    = 128 // a descriptor, and its count of misses
 	descCount   = 1 << 12
 	stackOff    = descsOff + descStep*descCount
 	stackSize   = 64 << 10
@@ -64,15 +65,16 @@ type inLine struct {
 	t      *Target
 	data   interval.Range
 	code   interval.Range
-	gates  [2][2]slotGate // by native.SlotKind, and whether handlers may use vector registers
+	gates  [native.SlotKinds][2]slotGate // by native.SlotKind, and whether handlers may use vector registers
 	run    *native.SlotRuntime
 	thread *mailMem // of arch.ThreadSize bytes
 	words  uint64   // its address in the process
 
-	mu    sync.Mutex
-	free  []uint64 // descriptors
-	next  uint64   // the first that was never used
-	calls map[*arch.Call]*inLineCall
+	mu     sync.Mutex
+	free   []uint64 // descriptors
+	next   uint64   // the first that was never used
+	calls  map[*arch.Call]*inLineCall
+	blocks map[*target.InLineCalls]*callBlocks
 }
 
 // slotGate is a gate, and where a thread goes on that abandons its handler.
@@ -109,7 +111,7 @@ func (t *Target) openInLine(o *InLine) error {
 	if err := t.checkRoom("handlers in line", headroom.Take{Charged: inLineSize, Ours: inLineSize, Mapped: size, Private: inLineSize, Locked: size}); err != nil {
 		return err
 	}
-	l := &inLine{t: t, calls: map[*arch.Call]*inLineCall{}}
+	l := &inLine{t: t, calls: map[*arch.Call]*inLineCall{}, blocks: map[*target.InLineCalls]*callBlocks{}}
 	err := t.stopped(func(s *ptrace.Stopped) error { return l.mapAll(s, size) })
 	if err == nil {
 		err = l.fill(o)
@@ -191,7 +193,7 @@ func (l *inLine) generate(o *InLine) error {
 		}
 		return l.code.Start + uint64(len(text))
 	}
-	for _, kind := range []native.SlotKind{native.SlotPre, native.SlotPost} {
+	for kind := range native.SlotKinds {
 		for i, vectors := range []bool{false, true} {
 			env.Vectors = vectors
 			addr := at()

@@ -175,6 +175,10 @@ func (m *Kmod) unload(s *ptrace.Stopped) error {
 		return err
 	}
 	m.t.kmods = slices.DeleteFunc(m.t.kmods, func(k *Kmod) bool { return k == m })
+	l := m.t.inLine
+	l.mu.Lock()
+	l.collect()
+	l.mu.Unlock()
 	return errors.Join(m.t.faults.renew(s), m.unmap(s))
 }
 

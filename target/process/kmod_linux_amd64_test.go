@@ -78,7 +78,11 @@ func (r *registrar) serve(q Request) int64 {
 	fn, place := r.function(p.Symbol)
 	next := fn.Next(place.Addr)
 	call := func(addr, at uint64, post bool) *arch.ProbeOp {
-		c := r.callOf(&target.Handler{Point: amd64.Point{Addr: at, Go: r.tg.golang != nil}, InLine: &target.InLine{Addr: addr, Of: p.At, Post: post}})
+		kind := target.InLinePre
+		if post {
+			kind = target.InLinePost
+		}
+		c := r.callOf(&target.Handler{Point: amd64.Point{Addr: at, Go: r.tg.golang != nil}, InLine: &target.InLine{Addr: addr, Of: p.At, Kind: kind}})
 		r.calls = append(r.calls, c)
 		return &arch.ProbeOp{Role: arch.RoleCall, Call: c, After: post}
 	}

@@ -31,9 +31,29 @@ type SlotKind int
 
 // The kinds of handlers (include/linux/kprobes.h, Linux 6.18).
 const (
-	SlotPre  SlotKind = iota // (kprobe, regs); not 0: the thread goes on where the registers say
-	SlotPost                 // (kprobe, regs, 0)
+	SlotPre    SlotKind = iota // (kprobe, regs); not 0: the thread goes on where the registers say
+	SlotPost                   // (kprobe, regs, 0)
+	SlotEntry                  // (kretprobe_instance, regs), of a return probe; not 0: the call is let go
+	SlotReturn                 // (kretprobe_instance, regs): where the call returns
+	SlotKinds                  // how many there are
 )
+
+// What a module is told of a call lies in a block for each instance of the probe's pool:
+//
+//	0   the instance's key, once the entry handler has returned 0: only then the return handler runs
+//	16  struct kretprobe_instance (linux/kprobes.h), with the call's own data at its end
+const (
+	blockMark = 0
+	blockRI   = 16
+	riOf      = 0
+	riReturn  = 8
+	riTask    = 16
+	riFrame   = 24
+	riData    = 32
+)
+
+// SlotBlock is the size of the block of a call with so many bytes of data.
+func SlotBlock(data int) int { return blockRI + riData + (data+15)&^15 }
 
 // SlotGateEnv says what a gate of handlers that run in line knows.
 type SlotGateEnv struct {
@@ -59,7 +79,10 @@ const (
 	slotKeyAt   = 280 // the address of its key
 	slotStack   = 288 // the end of the handler's stack; 0: it has the thread's
 	slotMXCSR   = 296 // the thread's, and behind it the handler's
-	slotPtRegs  = 320 // 21 words
+	slotCall    = 304 // the instance of a return probe's call
+	slotAction  = 312 // 32 bits: arch.Action
+	slotBlockAt = 504 // the call's struct kretprobe_instance
+	slotPtRegs  = 320 // 21 words, to 488
 	slotVector  = 512 // XMM0 to XMM15
 )
 
@@ -89,11 +112,15 @@ type SlotDesc struct {
 	Off     uint32 // not 0: it is not called any more
 	Abandon uint64 // where its gate goes on without it: see NewSlotGate
 	RedZone uint64 // bytes below the stack pointer that the probed function may use: 128, and 0 in a Go function
+	// Of a return probe: its pool, and the blocks of its instances.
+	Pool, Blocks, Block uint64 // addresses, and the bytes of a block
+	Stride              uint32 // arch.Pool.Stride
+	Marked              uint32 // not 0: there is an entry handler
 }
 
 // The layout of a descriptor.
 const (
-	SlotDescSize = 56 // bytes
+	SlotDescSize = 88 // bytes
 
 	slotDescHandler = 0
 	slotDescOf      = 8
@@ -103,6 +130,11 @@ const (
 	SlotDescFaults  = 36 // 32 bits: how often something has faulted in it
 	slotDescAbandon = 40
 	slotDescRedZone = 48
+	slotDescPool    = 56
+	slotDescBlocks  = 64
+	slotDescBlock   = 72
+	slotDescStride  = 80
+	slotDescMarked  = 84
 )
 
 // Put writes a descriptor to its memory.
@@ -114,6 +146,11 @@ func (d *SlotDesc) Put(b []byte) {
 	binary.LittleEndian.PutUint64(b[SlotDescOff:], uint64(d.Off))
 	binary.LittleEndian.PutUint64(b[slotDescAbandon:], d.Abandon)
 	binary.LittleEndian.PutUint64(b[slotDescRedZone:], d.RedZone)
+	binary.LittleEndian.PutUint64(b[slotDescPool:], d.Pool)
+	binary.LittleEndian.PutUint64(b[slotDescBlocks:], d.Blocks)
+	binary.LittleEndian.PutUint64(b[slotDescBlock:], d.Block)
+	binary.LittleEndian.PutUint32(b[slotDescStride:], d.Stride)
+	binary.LittleEndian.PutUint32(b[slotDescMarked:], d.Marked)
 }
 
 // PutSlot prepares the memory of slot n, which lies at addr. stack is the end of a stack for handlers; 0: they have the thread's.
@@ -149,9 +186,23 @@ func ReadSlot(key uint64, slot []byte) SlotRun {
 func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (code []byte, abandon uint64, err error) {
 	g := &slotGate{Asm: NewAsm(addr), env: env, kind: kind}
 	g.missed, g.off, g.back = g.Label(), g.Label(), g.Label()
+	if g.ofCall() {
+		g.Push(RAX) // the claim needs it
+	}
 	g.claim()
+	if g.ofCall() {
+		g.Pop(RAX)
+		g.MovMR(8, At(RCX, slotCall), RAX)
+	}
 	g.save()
-	g.run()
+	switch kind {
+	case SlotEntry:
+		g.entry()
+	case SlotReturn:
+		g.returned()
+	default:
+		g.run()
+	}
 	g.Bind(g.back)
 	g.load()
 	code, err = g.Finish()
@@ -166,6 +217,9 @@ type slotGate struct {
 	off    Label // the handler is not called any more
 	back   Label // RBX is the slot, EAX what the handler has returned
 }
+
+// ofCall says whether the handler is a return probe's.
+func (g *slotGate) ofCall() bool { return g.kind == SlotEntry || g.kind == SlotReturn }
 
 // rdfsbase emits the reading of the thread's FS base.
 func (a *Asm) rdfsbase(r Reg) { a.instR(form{size: 8, pre: 0xf3, op: 0xfae}, r) }
@@ -226,6 +280,9 @@ func (g *slotGate) miss() {
 	g.MovRM(8, RCX, At(R12, slotDescMissed))
 	g.Lock().IncM(8, At(RCX, 0))
 	g.Bind(g.off)
+	if g.ofCall() {
+		g.Pop(RAX)
+	}
 	g.MovRI(RAX, uint64(arch.ActionGo))
 	g.JmpR(R13)
 }
@@ -279,14 +336,76 @@ const (
 
 func (a *Asm) mxcsr(what byte, m Mem) { a.extM(4, 0xfae, what, m) }
 
-// run emits the call of the handler. Then EAX is what it has returned, and RBX the slot.
+// run emits the call of the handler of a kprobe. Then EAX is what it has returned, and RBX the slot.
 func (g *slotGate) run() {
 	g.MovRR(8, RBX, RCX)
 	g.MovRM(8, RDI, At(R12, slotDescOf))
-	g.Lea(RSI, At(RBX, slotPtRegs))
 	if g.kind == SlotPost {
 		g.OpRR(OpXor, 4, RDX, RDX) // the kernel's flags are always 0
 	}
+	g.callHandler()
+}
+
+// block emits RBX = the slot, RDI = the struct kretprobe_instance of its call, filled in, and RDX = the call's instance.
+func (g *slotGate) block() {
+	g.MovRR(8, RBX, RCX)
+	g.MovRM(8, RDX, At(RBX, slotCall))
+	g.MovRR(8, RDI, RDX)
+	g.OpRM(OpSub, 8, RDI, At(R12, slotDescPool))
+	g.MovRM(4, RCX, At(R12, slotDescStride))
+	g.ShiftRCL(Shr, 8, RDI)
+	g.MovRM(8, RAX, At(R12, slotDescBlock))
+	g.ImulRR(8, RDI, RAX)
+	g.OpRM(OpAdd, 8, RDI, At(R12, slotDescBlocks))
+	g.Lea(RDI, At(RDI, blockRI))
+	put := func(off int32) { g.MovMR(8, At(RDI, off), RAX) }
+	g.MovRM(8, RAX, At(R12, slotDescOf))
+	put(riOf)
+	g.MovRM(8, RAX, At(RDX, slotReturn))
+	put(riReturn)
+	g.Lea(RAX, At(RBX, slotTask))
+	put(riTask)
+	g.MovRM(8, RAX, At(RBX, ptWord(ptSP)))
+	put(riFrame)
+}
+
+// entry emits the call of an entry handler: the block is marked if it returns 0, else the call is let go.
+func (g *slotGate) entry() {
+	drop := g.Label()
+	g.block()
+	g.MovMI(8, At(RDI, blockMark-blockRI), 0) // of a call before, in the same instance
+	g.MovMI(4, At(RBX, slotAction), int32(arch.ActionGo))
+	g.MovMR(8, At(RBX, slotBlockAt), RDI)
+	g.callHandler()
+	g.TestRR(4, RAX, RAX)
+	g.Jcc(CondNE, drop)
+	g.MovRM(8, RDI, At(RBX, slotBlockAt))
+	g.MovRM(8, RDX, At(RBX, slotCall))
+	g.MovRM(8, RDX, At(RDX, slotKey))
+	g.MovMR(8, At(RDI, blockMark-blockRI), RDX)
+	g.Jmp(g.back)
+	g.Bind(drop)
+	g.MovMI(4, At(RBX, slotAction), int32(arch.ActionDrop))
+}
+
+// returned emits the call of a return handler, if the call's entry handler has run.
+func (g *slotGate) returned() {
+	run := g.Label()
+	g.block()
+	g.MovMI(4, At(RBX, slotAction), int32(arch.ActionGo))
+	g.OpMI(OpCmp, 4, At(R12, slotDescMarked), 0)
+	g.Jcc(CondE, run)
+	g.MovRM(8, RAX, At(RDX, slotKey))
+	g.OpMR(OpCmp, 8, At(RDI, blockMark-blockRI), RAX)
+	g.MovMI(8, At(RDI, blockMark-blockRI), 0) // a later call with the same key is marked by its own entry
+	g.Jcc(CondNE, g.back)
+	g.Bind(run)
+	g.callHandler()
+}
+
+// callHandler emits the call of the handler with the arguments in RDI, and RDX, and the registers.
+func (g *slotGate) callHandler() {
+	g.Lea(RSI, At(RBX, slotPtRegs))
 	own := g.Label()
 	g.MovRM(8, RAX, At(RBX, slotStack))
 	g.TestRR(8, RAX, RAX)
@@ -329,9 +448,14 @@ func (g *slotGate) load() {
 	g.Bind(forward)
 	g.MovRM(8, R13, At(RBX, slotBackTo))
 	g.MovRM(8, R11, At(RBX, slotKeyAt))
+	if g.ofCall() {
+		g.MovRM(4, RAX, At(RBX, slotAction))
+	}
 	g.loadKept()
 	g.MovMI(8, At(R11, 0), 0)
-	g.MovRI(RAX, uint64(arch.ActionGo))
+	if !g.ofCall() {
+		g.MovRI(RAX, uint64(arch.ActionGo))
+	}
 	g.JmpR(R13)
 	if g.kind == SlotPre {
 		g.Bind(leave)

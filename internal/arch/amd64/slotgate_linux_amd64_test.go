@@ -18,8 +18,8 @@ const (
 	lineCount   = 8 << lineGroups
 
 	lineDescSize = 0x4000
-	lineLog      = 64 // behind the descriptor, where its first argument points to
-	lineMissed   = 56 // the count of misses, in the descriptor's memory
+	lineLog      = 128          // behind the descriptor, where its first argument points to
+	lineMissed   = SlotDescSize // the count of misses, in the descriptor's memory
 )
 
 // Words of a log, and of what is told of each call in it.

@@ -19,6 +19,9 @@ type (
 const (
 	SlotPre        = amd64.SlotPre
 	SlotPost       = amd64.SlotPost
+	SlotEntry      = amd64.SlotEntry
+	SlotReturn     = amd64.SlotReturn
+	SlotKinds      = amd64.SlotKinds
 	SlotSize       = amd64.SlotSize
 	SlotDescSize   = amd64.SlotDescSize
 	SlotDescOff    = amd64.SlotDescOff
@@ -34,6 +37,9 @@ func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (code []byte, aban
 func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotRuntime, error) {
 	return amd64.NewSlotRuntime(addr, env, w)
 }
+
+// SlotBlock is the size of what a module is told of a call with so many bytes of data.
+func SlotBlock(data int) int { return amd64.SlotBlock(data) }
 
 // ReadSlot reads the run of a key out of a copy of its slot.
 func ReadSlot(key uint64, slot []byte) SlotRun { return amd64.ReadSlot(key, slot) }

@@ -23,8 +23,8 @@ type Handlers struct {
 	Pre func(r *Regs) int
 	// Post runs after the instruction, or just before it goes elsewhere.
 	Post func(r *Regs)
-	// PreInLine and PostInLine run in place of Pre and Post: code of a module in the target.
-	PreInLine, PostInLine *target.InLine
+	// InLine are those that are code of a module in the target, in place of Pre, Post, Entry and Return.
+	InLine []*target.InLine
 	// Fault is told of a fault in one of the other handlers, and if OwnFaults is set of one of the instruction.
 	// 1: it is dealt with.
 	Fault     func(r *Regs, trap int) int
@@ -129,14 +129,30 @@ func (c *Calls) all() []*arch.Call {
 
 // Any says whether there is a handler.
 func (h *Handlers) Any() bool {
-	return h.HasPre() || h.HasPost() || h.Entry != nil || h.Return != nil || h.Jump != nil || h.Fault != nil && h.OwnFaults
+	return h.HasPre() || h.HasPost() || h.HasEntry() || h.HasReturn() || h.Jump != nil || h.Fault != nil && h.OwnFaults
 }
 
 // HasPre says whether something runs before the instruction.
-func (h *Handlers) HasPre() bool { return h.Pre != nil || h.PreInLine != nil }
+func (h *Handlers) HasPre() bool { return h.Pre != nil || h.inLine(target.InLinePre) != nil }
 
 // HasPost says whether something runs after it.
-func (h *Handlers) HasPost() bool { return h.Post != nil || h.PostInLine != nil }
+func (h *Handlers) HasPost() bool { return h.Post != nil || h.inLine(target.InLinePost) != nil }
+
+// HasEntry says whether something runs at the entry of a function whose returns are probed.
+func (h *Handlers) HasEntry() bool { return h.Entry != nil || h.inLine(target.InLineEntry) != nil }
+
+// HasReturn says whether something runs where it returns.
+func (h *Handlers) HasReturn() bool { return h.Return != nil || h.inLine(target.InLineReturn) != nil }
+
+// inLine is the module's handler of a kind; nil: there is none.
+func (h *Handlers) inLine(kind target.InLineKind) *target.InLine {
+	for _, in := range h.InLine {
+		if in.Kind == kind {
+			return in
+		}
+	}
+	return nil
+}
 
 // returnAt is where the return address stands before the instruction at an address, from the
 // stack pointer on; -1: it is not known.

@@ -55,6 +55,11 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 	if err := r.room(p.Pool); err != nil {
 		return err
 	}
+	for _, in := range r.InLine {
+		if in.Calls != nil {
+			in.Calls.Pool = p.Pool
+		}
+	}
 	next, behind := p.At, -1
 	if r.HasPost() { // what stands behind the instruction takes an analysis to know
 		next = p.Code.Next(p.At)
@@ -71,9 +76,9 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 		{r.HasPre(), &n.Pre, r.runPre, p.At, p.returnAt(p.At)},
 		{r.HasPost(), &n.Post, r.runPost, next, behind},
 		{r.wantsFaults(), &n.Fault, r.runFault, p.At, p.returnAt(p.At)},
-		{r.Entry != nil, &n.Entry, r.runEntry, p.At, 0},
-		{r.Return != nil, &n.Exit, r.runExit, p.At, 0},
-		{r.Return != nil && p.Tail, &n.Tail, r.runTail, p.At, 0},
+		{r.HasEntry(), &n.Entry, r.runEntry, p.At, 0},
+		{r.HasReturn(), &n.Exit, r.runExit, p.At, 0},
+		{r.HasReturn() && p.Tail, &n.Tail, r.runTail, p.At, 0},
 		{r.Jump != nil, &n.Jump, r.runJump, p.At, 0},
 	} {
 		if !b.want {
@@ -88,9 +93,13 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 		}, b.run
 		switch b.to {
 		case &n.Pre:
-			h.InLine = r.PreInLine
+			h.InLine = r.inLine(target.InLinePre)
 		case &n.Post:
-			h.InLine = r.PostInLine
+			h.InLine = r.inLine(target.InLinePost)
+		case &n.Entry:
+			h.InLine = r.inLine(target.InLineEntry)
+		case &n.Exit, &n.Tail:
+			h.InLine = r.inLine(target.InLineReturn)
 		case &n.Fault: // it is not told of its own faults
 			h.Fault = r.broken
 		case &n.Jump:
@@ -190,7 +199,7 @@ func (r *Runner) first(n *Calls) []*arch.Call {
 	switch {
 	case n.Pre != nil:
 		return []*arch.Call{n.Pre}
-	case r.Entry == nil:
+	case n.Entry == nil:
 		return []*arch.Call{n.Post, n.Jump, n.Exit, n.Tail}
 	}
 	return []*arch.Call{n.Post, n.Entry, n.Jump}
