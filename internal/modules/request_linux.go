@@ -70,7 +70,7 @@ func (tb *Table) serve(m *Module, r process.Request) (int64, error) {
 	case kmod.RegisterKretprobe:
 		return 0, tb.registerAll(m, r, kmod.Kretprobe)
 	case kmod.RegisterJprobe:
-		return 0, errno.Errorf(unix.EOPNOTSUPP, "jprobes of modules are not there yet: use a kprobe, whose registers have the arguments")
+		return 0, tb.registerAll(m, r, kmod.Jprobe)
 	}
 	return 0, errno.Errorf(unix.ENOSYS, "request %d", r.What)
 }
@@ -135,6 +135,13 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 	h := engine.Handlers{Changed: func(addr uint64, _ bool) { p.addr = addr }}
 	o := engine.ProbeOptions{Disabled: k.Disabled, Return: kind == kmod.Kretprobe, MaxActive: max(k.MaxActive, 0)}
 	var calls *target.InLineCalls
+	if kind == kmod.Jprobe {
+		if k.Offset != 0 {
+			return nil, errno.Errorf(unix.EINVAL, "a jprobe at offset 0x%x: it stands at a function's entry", k.Offset)
+		}
+		h.InLine = []*target.InLine{{Addr: k.Entry, Of: at, Kind: target.InLineJump, Vectors: m.vectors}}
+		k.Entry = 0
+	}
 	if o.Return {
 		calls = &target.InLineCalls{Data: int(k.DataSize), Entry: k.Entry != 0}
 		h.NewCall = func(*engine.Call) {}

@@ -75,6 +75,7 @@ const (
 	InLinePost
 	InLineEntry // of a function whose returns are probed
 	InLineReturn
+	InLineJump // before the instruction at a function's entry, with the function's own arguments
 )
 
 // InLineCalls are the calls that the handlers of a return probe are told of.

@@ -41,6 +41,9 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	if !slices.ContainsFunc(l.t.kmods, func(m *Kmod) bool { return m.Text().Contains(in.Addr) }) {
 		return nil, errno.Errorf(unix.EFAULT, "process %d: no module's code has a handler at 0x%x", l.t.p.PID(), in.Addr)
 	}
+	if in.Kind == target.InLineJump && h.Point.Go {
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "process %d: a jprobe takes the arguments of C functions: use a kprobe, whose registers have those of Go", l.t.p.PID())
+	}
 	at, ok := l.takeDesc()
 	if !ok {
 		return nil, errno.Errorf(unix.ENOSPC, "process %d: it has %d handlers in line, and room for no more", l.t.p.PID(), descCount)
@@ -81,6 +84,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 // slotKinds are the gates of handlers.
 var slotKinds = [...]native.SlotKind{
 	target.InLinePre: native.SlotPre, target.InLinePost: native.SlotPost, target.InLineEntry: native.SlotEntry, target.InLineReturn: native.SlotReturn,
+	target.InLineJump: native.SlotJump,
 }
 
 // callBlocks is the memory in which a module is told of the calls of a return probe.

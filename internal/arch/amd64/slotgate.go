@@ -35,6 +35,7 @@ const (
 	SlotPost                   // (kprobe, regs, 0)
 	SlotEntry                  // (kretprobe_instance, regs), of a return probe; not 0: the call is let go
 	SlotReturn                 // (kretprobe_instance, regs): where the call returns
+	SlotJump                   // a jprobe's: the arguments of the C function at whose entry it is called
 	SlotKinds                  // how many there are
 )
 
@@ -200,6 +201,8 @@ func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (code []byte, aban
 		g.entry()
 	case SlotReturn:
 		g.returned()
+	case SlotJump:
+		g.jump()
 	default:
 		g.run()
 	}
@@ -403,9 +406,29 @@ func (g *slotGate) returned() {
 	g.callHandler()
 }
 
-// callHandler emits the call of the handler with the arguments in RDI, and RDX, and the registers.
-func (g *slotGate) callHandler() {
-	g.Lea(RSI, At(RBX, slotPtRegs))
+// jumpStack is how many bytes of arguments on the stack a jprobe's function is given.
+const jumpStack = 128
+
+// jump emits the call of a jprobe's function, with the registers and the stack of the function at whose entry the thread is. It returns, or calls
+// jprobe_return.
+func (g *slotGate) jump() {
+	g.MovRR(8, RBX, RCX)
+	g.ownStack()
+	g.Lea(RSP, At(RSP, -jumpStack))
+	g.MovRM(8, RSI, At(RBX, ptWord(ptSP)))
+	g.Lea(RSI, At(RSI, 8)) // behind the return address
+	g.MovRR(8, RDI, RSP)
+	g.MovRI(RCX, jumpStack/8)
+	g.Raw(0xf3, 0x48, 0xa5) // rep movsq
+	for _, r := range []Reg{RDI, RSI, RDX, RCX, R8, R9, RAX} {
+		g.MovRM(8, r, At(RBX, ptWord(ptWords[r])))
+	}
+	g.CallM(At(R12, slotDescHandler))
+	g.OpRR(OpXor, 4, RAX, RAX)
+}
+
+// ownStack emits RSP = the end of the handler's stack.
+func (g *slotGate) ownStack() {
 	own := g.Label()
 	g.MovRM(8, RAX, At(RBX, slotStack))
 	g.TestRR(8, RAX, RAX)
@@ -414,6 +437,12 @@ func (g *slotGate) callHandler() {
 	g.Bind(own)
 	g.OpRI(OpAnd, 8, RSP, -16)
 	g.Cld()
+}
+
+// callHandler emits the call of the handler with the arguments in RDI, and RDX, and the registers.
+func (g *slotGate) callHandler() {
+	g.Lea(RSI, At(RBX, slotPtRegs))
+	g.ownStack()
 	g.CallM(At(R12, slotDescHandler))
 }
 

@@ -59,6 +59,7 @@ func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotR
 	function("__kp_copy_string", g.copyString)
 	function("__kp_nanoseconds", g.nanoseconds)
 	function("__kp_request", g.request)
+	function("jprobe_return", g.jprobeReturn)
 	g.Align(16)
 	abandon := g.Here()
 	g.abandon()
@@ -273,6 +274,21 @@ func (g *slotRuntime) abandon() {
 	g.MovRI(RBX, g.e.Thread)
 	g.MovRI(RAX, ^uint64(efault-1))
 	g.Jmp(g.ended)
+}
+
+// jprobeReturn emits the end of a jprobe's function: the thread goes on with the registers that it had. Where no handler runs it does nothing.
+func (g *slotRuntime) jprobeReturn() {
+	found, none := g.Label(), g.Label()
+	g.find(found)
+	g.Bind(none)
+	g.Ret()
+	g.Bind(found)
+	g.OpMI(OpCmp, 4, At(RAX, slotAtomic), 0)
+	g.Jcc(CondE, none)
+	g.MovRR(8, RBX, RAX)
+	g.MovRM(8, R12, At(RBX, slotDescAt))
+	g.OpRR(OpXor, 4, RAX, RAX)
+	g.JmpM(At(R12, slotDescAbandon))
 }
 
 // find emits RAX = the thread's slot, and goes on at found, if it has one.

@@ -21,6 +21,7 @@ const (
 	SlotPost       = amd64.SlotPost
 	SlotEntry      = amd64.SlotEntry
 	SlotReturn     = amd64.SlotReturn
+	SlotJump       = amd64.SlotJump
 	SlotKinds      = amd64.SlotKinds
 	SlotSize       = amd64.SlotSize
 	SlotDescSize   = amd64.SlotDescSize

@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 
@@ -93,7 +94,7 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 		}, b.run
 		switch b.to {
 		case &n.Pre:
-			h.InLine = r.inLine(target.InLinePre)
+			h.InLine = cmp.Or(r.inLine(target.InLinePre), r.inLine(target.InLineJump))
 		case &n.Post:
 			h.InLine = r.inLine(target.InLinePost)
 		case &n.Entry:
