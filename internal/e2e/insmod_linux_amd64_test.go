@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/kmod/documents"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
@@ -35,7 +37,7 @@ func addressOf(t testing.TB, p *testprog.Proc, name string) uint64 {
 	if err != nil {
 		t.Fatal(err, "(install binutils)")
 	}
-	m := regexp.MustCompile(`(?m)^([0-9a-f]+) [Tt] ` + name + `$`).FindSubmatch(out)
+	m := regexp.MustCompile(`(?m)^([0-9a-f]+) [TtBb] ` + name + `$`).FindSubmatch(out)
 	if m == nil {
 		t.Fatalf("nm has no %s", name)
 	}
@@ -217,4 +219,63 @@ func TestInsmodKinds(t *testing.T) {
 		}
 	}
 	right(t, p, "go 100")
+}
+
+// TestInsmodDocuments loads the modules of Linux's Kprobes documentation, as they are printed: the lines that they write are as many as the program counts
+// calls, with its arguments and addresses.
+func TestInsmodDocuments(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range documents.Names {
+		text, err := documents.Module("../..", name)
+		if errors.Is(err, documents.ErrNone) {
+			t.Skip("the documents are not here: TestInsmodKinds has modules of this project's own")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+".c"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := program(t, "forkopen")
+	count := func(out, pattern string) int { return len(regexp.MustCompile(`(?m)^\[ *\d+\.\d{6}\] `+pattern+`$`).FindAllString(out, -1)) }
+	expect := func(what, out, pattern string, want uint64) {
+		t.Helper()
+		if n := count(out, pattern); uint64(n) != want {
+			t.Errorf("%s: %d lines %s, want %d: %s", what, n, pattern, want, out)
+		}
+	}
+	fork, open := addressOf(t, p, "do_fork"), addressOf(t, p, "sys_open")
+
+	module(t, p, "insmod", filepath.Join(dir, "kprobe-example.c"))
+	n := right(t, p, "fork 12")
+	out := module(t, p, "dmesg")
+	expect("kprobe", out, "kprobe registered", 1)
+	expect("kprobe", out, fmt.Sprintf(`pre_handler: p->addr=0x%016x, eip=[0-9a-f]+, eflags=0x[0-9a-f]+`, fork), n["forks"])
+	expect("kprobe", out, fmt.Sprintf(`post_handler: p->addr=0x%016x, eflags=0x[0-9a-f]+`, fork), n["forks"])
+	expect("kprobe", out, `Call Trace:`, n["forks"])
+	for _, caller := range []string{"do_fork", "sys_clone", "main"} {
+		expect("kprobe", out, ` `+caller+`\+0x[0-9a-f]+/0x[0-9a-f]+`, n["forks"])
+	}
+	expect("kprobe", module(t, p, "rmmod", "kprobe-example"), "kprobe unregistered", 1)
+
+	module(t, p, "insmod", filepath.Join(dir, "jprobe-example.c"))
+	m := right(t, p, "fork 9")
+	out = module(t, p, "dmesg")
+	expect("jprobe", out, fmt.Sprintf(`Planted jprobe at %016x, handler addr [0-9a-f]{16}`, fork), 1)
+	for i := n["forks"] + 1; i <= m["forks"]; i++ {
+		expect("jprobe", out, fmt.Sprintf(`jprobe: clone_flags=0x%x, stack_size=0x%x, regs=0x%016x`, i, 4096*i, addressOf(t, p, "forks")), 1)
+	}
+	expect("jprobe", module(t, p, "rmmod", "jprobe-example"), "jprobe unregistered", 1)
+
+	module(t, p, "insmod", filepath.Join(dir, "kretprobe-example.c"))
+	m = right(t, p, "open 20")
+	out = module(t, p, "dmesg")
+	expect("kretprobe", out, fmt.Sprintf("Planted return probe at %016x", open), 1)
+	expect("kretprobe", out, "sys_open returns -2", m["failed"])
+	out = module(t, p, "rmmod", "kretprobe-example")
+	expect("kretprobe", out, "kretprobe unregistered", 1)
+	expect("kretprobe", out, "Missed probing 0 instances of sys_open", 1)
+	right(t, p, "fork 3")
 }

@@ -27,6 +27,8 @@ func Line(record []byte, formats map[uint64]string, symbol func(addr uint64) str
 	format := ""
 	if at, ok := r.word(); !ok {
 		return 0, "", ErrRecord
+	} else if at == stackRecord {
+		return LevelDefault, r.stack(symbol), r.err
 	} else if at == 0 {
 		format = r.text()
 	} else if format, ok = formats[at]; !ok {
@@ -44,6 +46,22 @@ func Line(record []byte, formats map[uint64]string, symbol func(addr uint64) str
 		}
 	}
 	return level, text, r.err
+}
+
+// stackRecord begins a record of dump_stack (internal/arch/amd64, slotruntime.go).
+const stackRecord = 2
+
+// stack gives the text of such a record.
+func (r *reader) stack(symbol func(addr uint64) string) string {
+	text := "Call Trace:"
+	for len(r.b) > 0 {
+		addr, ok := r.word()
+		if !ok {
+			break
+		}
+		text += "\n " + symbol(addr)
+	}
+	return text
 }
 
 // reader reads what __kp_log has written.

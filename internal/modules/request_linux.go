@@ -129,7 +129,7 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 		return nil, err
 	}
 	if k.Fault != 0 {
-		return nil, errno.Errorf(unix.EOPNOTSUPP, "a fault_handler is not called yet: a fault ends the handler, and disables the probe")
+		tb.log.say(4, fmt.Sprintf("%s: the fault_handler of the struct at 0x%x is not called: a fault ends the handler, and disables the probe\n", m.Name, at))
 	}
 	p := &probe{Probe: k}
 	h := engine.Handlers{Changed: func(addr uint64, _ bool) { p.addr = addr }}

@@ -476,6 +476,16 @@ func TestOpens(t *testing.T) {
 	}
 }
 
+// The program of forkopen counts its calls, and none is wrong.
+func TestForkopen(t *testing.T) {
+	p := Start(t, Build(t, "forkopen"))
+	p.Counts("fork 4")
+	if n := p.Counts("open 7"); n["forks"] != 4 || n["opens"] != 7 || n["failed"] != 2 || n["bad"] != 0 {
+		t.Error(n)
+	}
+	p.Quit(&struct{}{})
+}
+
 // The program of sysopen goes on where it was, and tells what its stack held.
 func TestSysopen(t *testing.T) {
 	p := Start(t, Build(t, "sysopen"))
@@ -552,7 +562,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker forkopen fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

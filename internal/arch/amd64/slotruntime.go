@@ -60,6 +60,7 @@ func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotR
 	function("__kp_nanoseconds", g.nanoseconds)
 	function("__kp_request", g.request)
 	function("jprobe_return", g.jprobeReturn)
+	function("dump_stack", func() { g.dumpStack(symbols["__kp_record"]) })
 	g.Align(16)
 	abandon := g.Here()
 	g.abandon()
@@ -289,6 +290,59 @@ func (g *slotRuntime) jprobeReturn() {
 	g.MovRM(8, R12, At(RBX, slotDescAt))
 	g.OpRR(OpXor, 4, RAX, RAX)
 	g.JmpM(At(R12, slotDescAbandon))
+}
+
+// StackRecord begins a record of dump_stack, where printk's have the address of a format: the instruction and its callers follow.
+const StackRecord = 2
+
+// traceWords is how many words such a record has at most.
+const traceWords = 18
+
+// dumpStack emits the writing of a record of the callers of the probed function: what stands at the stack pointer, and by frame pointers. In the start and the end of a
+// module there are none.
+func (g *slotRuntime) dumpStack(record Label) {
+	found, none, next, done := g.Label(), g.Label(), g.Label(), g.Label()
+	const size = 8 * traceWords
+	g.find(found)
+	g.Bind(none)
+	g.Ret()
+	g.Bind(found)
+	g.OpMI(OpCmp, 4, At(RAX, slotAtomic), 0)
+	g.Jcc(CondE, none)
+	pt := func(n int32) Mem { return At(RAX, ptWord(n)) }
+	g.Lea(RSP, At(RSP, -size))
+	g.MovMI(8, At(RSP, 0), StackRecord)
+	g.MovRM(8, RCX, pt(ptIP))
+	g.MovMR(8, At(RSP, 8), RCX)
+	g.MovRI(RSI, 2)
+	g.MovRM(8, R8, pt(ptSP))
+	g.MovRM(8, RDX, pt(ptWords[RBP]))
+	at := g.Here()
+	g.MovRM(8, RCX, At(R8, 0))
+	g.reads(at, g.Here(), done)
+	g.MovMR(8, AtIndex(RSP, RSI, 8, 0), RCX)
+	g.IncR(8, RSI)
+	g.Bind(next)
+	g.OpRI(OpCmp, 8, RSI, traceWords)
+	g.Jcc(CondAE, done)
+	g.OpRR(OpCmp, 8, RDX, R8) // frames lie one above the other
+	g.Jcc(CondB, done)
+	at = g.Here()
+	g.MovRM(8, RCX, At(RDX, 8))
+	g.MovRM(8, R9, At(RDX, 0))
+	g.reads(at, g.Here(), done)
+	g.TestRR(8, RCX, RCX)
+	g.Jcc(CondE, done)
+	g.MovMR(8, AtIndex(RSP, RSI, 8, 0), RCX)
+	g.IncR(8, RSI)
+	g.Lea(R8, At(RDX, 16))
+	g.MovRR(8, RDX, R9)
+	g.Jmp(next)
+	g.Bind(done)
+	g.MovRR(8, RDI, RSP)
+	g.Call(record)
+	g.Lea(RSP, At(RSP, size))
+	g.Ret()
 }
 
 // find emits RAX = the thread's slot, and goes on at found, if it has one.
