@@ -239,7 +239,9 @@ func TestInsmodDocuments(t *testing.T) {
 		}
 	}
 	p := program(t, "forkopen")
-	count := func(out, pattern string) int { return len(regexp.MustCompile(`(?m)^\[ *\d+\.\d{6}\] `+pattern+`$`).FindAllString(out, -1)) }
+	count := func(out, pattern string) int {
+		return len(regexp.MustCompile(`(?m)^\[ *\d+\.\d{6}\] `+pattern+`$`).FindAllString(out, -1))
+	}
 	expect := func(what, out, pattern string, want uint64) {
 		t.Helper()
 		if n := count(out, pattern); uint64(n) != want {

@@ -133,7 +133,9 @@ func (h *Handlers) Any() bool {
 }
 
 // HasPre says whether something runs before the instruction.
-func (h *Handlers) HasPre() bool { return h.Pre != nil || h.inLine(target.InLinePre) != nil || h.inLine(target.InLineJump) != nil }
+func (h *Handlers) HasPre() bool {
+	return h.Pre != nil || h.inLine(target.InLinePre) != nil || h.inLine(target.InLineJump) != nil
+}
 
 // HasPost says whether something runs after it.
 func (h *Handlers) HasPost() bool { return h.Post != nil || h.inLine(target.InLinePost) != nil }
