@@ -7,14 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewThread is a thread that the target is to have beside its own. All are addresses in the target.
-type NewThread struct {
-	Start uint64 // its first instruction
-	Stack uint64 // the end of its stack
-	Base  uint64 // its FS base, which no other thread has
-	Alive uint64 // 32 bits, not 0: the kernel makes them 0, and wakes who waits there (futex(2)), when the thread has ended
-}
-
 // threadFlags make a thread of the process as pthread_create does, but for what the C library knows of its threads.
 const threadFlags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM |
 	unix.CLONE_SETTLS | unix.CLONE_CHILD_CLEARTID

@@ -97,7 +97,9 @@ func (s *Stopped) vforks(wait) bool                                   { return f
 func (p *Process) threadStack(procfs.Map, *Regs) bool                 { return false }
 func (p *Process) stillThere(*gadgetSet) bool                         { return false }
 func (s *Stopped) altStack(procfs.Map, uint64) (interval.Range, bool) { return interval.Range{}, false }
-func frameSize(_, _ int) int                                          { return 0 }
+
+func (s *Stopped) StartThread(*NewThread) error { return errOther }
+func frameSize(_, _ int) int                    { return 0 }
 
 func (c *caller) layFrame(_, _ uint64, _ []byte, _ int) (*frame, error) { return nil, errOther }
 
