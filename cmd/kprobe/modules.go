@@ -19,8 +19,12 @@ type loaded struct {
 	done chan struct{} // closed when nobody follows the process for them any more
 }
 
-// followPause is how long the host sleeps between two looks at what modules have written.
-const followPause = 20 * time.Millisecond
+// followPause is how long the host sleeps between two looks at what modules have written; each syncLooks-th time it looks what the process has mapped,
+// and whether a handler has faulted.
+const (
+	followPause = 20 * time.Millisecond
+	syncLooks   = 10
+)
 
 // withModules does something with the modules of a command line's process, in the host. create says that they are to be there; else without any do is given
 // nil.
@@ -72,10 +76,13 @@ func (h *host) openModules(a asked) (*loaded, error) {
 // follow reads what modules write, and follows the process, until nobody needs it or the process has ended.
 func (l *loaded) follow() {
 	defer close(l.done)
-	for {
+	for n := 0; ; n++ {
 		l.u.Poll(nil)
-		l.CheckFaults()
-		ended, _ := l.u.Sync() // what goes wrong others are told
+		ended := false
+		if n%syncLooks == 0 {
+			l.CheckFaults()
+			ended, _ = l.u.Sync() // what goes wrong others are told
+		}
 		select {
 		case <-l.stop:
 			return

@@ -15,6 +15,7 @@ import (
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/kmod"
+	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 )
 
@@ -240,6 +241,21 @@ func (m *Kmod) Call(fn uint64, serve func(Request) int64) (result int64, err err
 		return 0, errno.Errorf(unix.EFAULT, "a function of the module at 0x%x: it is not in its code", fn)
 	}
 	return m.t.inLine.runThread(fn, serve)
+}
+
+// letThreadGo answers a module's thread that asks an earlier tracer, which has gone: it goes on, and ends soon. Its sleep begins anew when it is let go after the
+// stop, and ends at once since the state is another. Preconditions: the world is stopped, the tracer is gone.
+func letThreadGo(p *ptrace.Process, m procfs.Map) error {
+	b := make([]byte, arch.ThreadSize)
+	if err := p.ReadMem(m.Start, b); err != nil {
+		return err
+	}
+	if le.Uint32(b[arch.ThreadState:]) != arch.ThreadAsks {
+		return nil
+	}
+	answer := int64(-int(unix.ETIMEDOUT))
+	return errors.Join(p.WriteMem(m.Start+arch.ThreadAnswer, le.AppendUint64(nil, uint64(answer))),
+		p.WriteMem(m.Start+arch.ThreadState, le.AppendUint32(nil, arch.ThreadAnswered)))
 }
 
 // word is a word of the thread's.

@@ -285,6 +285,34 @@ func TestKmodLeft(t *testing.T) {
 	}
 }
 
+// TestKmodLeftAsking takes out what a tracer has left that was killed while a module's start asked it: the start is answered that nobody does, and ends.
+func TestKmodLeftAsking(t *testing.T) {
+	h := handle(t, handledProgram(t), never)
+	before := tasksOf(t, h.tg.proc)
+	r := loadModule(h, "count")
+	fn, _ := r.m.Image().Symbol("init_module")
+	result, err := r.m.Call(fn, func(Request) int64 {
+		l, err := findLeftover(h.tg.p) // as one sees it that comes after us
+		if err != nil || l == nil {
+			t.Fatal(l, err)
+		}
+		retry(t, func() error { _, err := l.Undo(); return err })
+		h.clean()
+		return 0
+	})
+	if err != nil || result != -int64(unix.ETIMEDOUT) {
+		t.Errorf("the start has returned %d, %v", result, err)
+	}
+	if after := tasksOf(t, h.tg.proc); !slices.Equal(after, before) {
+		t.Errorf("threads %v, before %v", after, before)
+	}
+	h.want("go 2 1000", "ok 2000 0")
+	h.tg.control = nil // nothing of it is there any more
+	if err := h.tg.closeInLine(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestKmodToggles loads and removes modules while the program's threads hit: mappings and threads are as before.
 func TestKmodToggles(t *testing.T) {
 	toggle := func(h *handled, params ...string) {

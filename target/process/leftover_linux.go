@@ -24,6 +24,7 @@ type Leftover struct {
 	Holder, Since uint64
 	code          []procfs.Map
 	mail          []procfs.Map
+	threads       []procfs.Map
 	stubs         []*stubs
 }
 
@@ -97,6 +98,9 @@ func findLeftover(p *ptrace.Process) (*Leftover, error) {
 		}
 		if isMail(m) {
 			l.mail = append(l.mail, m)
+		}
+		if isThread(m) {
+			l.threads = append(l.threads, m)
 		}
 	}
 	if l.ControlBlock == 0 {
@@ -180,6 +184,11 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 	returns := l.endStubs(s, u)
 	for _, m := range l.mail {
 		if err := letWaitersGo(l.p, m); err != nil {
+			return err
+		}
+	}
+	for _, m := range l.threads {
+		if err := letThreadGo(l.p, m); err != nil {
 			return err
 		}
 	}
