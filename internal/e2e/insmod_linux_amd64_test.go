@@ -144,6 +144,29 @@ func TestInsmodFails(t *testing.T) {
 	right(t, p, "chown 3")
 }
 
+// TestInsmodLoops has a handler not end: it is ended, the program goes on, and the log says why. So it is where the module is removed meanwhile.
+func TestInsmodLoops(t *testing.T) {
+	t.Parallel()
+	p := program(t, "chowns")
+	module(t, p, "insmod", "testdata/calls.c", "loop=3")
+	right(t, p, "chown 20")
+	within(t, "the loop is told", func() bool {
+		return strings.Contains(module(t, p, "dmesg"), "calls: a handler that does not end of the probe at do_fchownat+0x0/")
+	})
+	right(t, p, "chown 20")
+	if out := module(t, p, "rmmod", "calls"); !strings.HasSuffix(out, "] calls: 3 calls\n") {
+		t.Errorf("rmmod: %s", out)
+	}
+
+	module(t, p, "insmod", "testdata/calls.c", "loop=1")
+	p.Send("chown 1")
+	within(t, "the program is in the handler", func() bool { return strings.Contains(module(t, p, "dmesg"), ": call 1 ") })
+	module(t, p, "rmmod", "calls")
+	p.Line()
+	right(t, p, "chown 5")
+	within(t, "nothing is left in the program", func() bool { return len(ours(t, p)) == 0 })
+}
+
 // TestInsmodHolderKilled kills the process that holds the target for a module: its handlers run on, and kprobe detach takes all out.
 func TestInsmodHolderKilled(t *testing.T) {
 	t.Parallel()

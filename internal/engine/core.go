@@ -341,3 +341,10 @@ type snapshot struct {
 	until                   time.Time       // when the Core was closed; zero: it was not
 	why                     func() []string // what they wait for
 }
+
+// Exclusive calls a function while nobody else changes the target or its probes. It must not call the Core.
+func (c *Core) Exclusive(f func() error) error {
+	c.mu.Lock()
+	defer c.unlock()
+	return f()
+}

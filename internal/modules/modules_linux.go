@@ -74,7 +74,7 @@ func (tb *Table) open() error {
 		return err
 	}
 	now := c.Now()
-	tb.line = &process.InLine{Event: id, Clock: &process.Clock{Tick: now, Nanos: c.Nanos(now), Length: uint64(c.Rate() * (1 << 32))}}
+	tb.line = &process.InLine{Event: id, Clock: &process.Clock{Tick: now, Nanos: c.Nanos(now), Length: uint64(c.Rate() * (1 << 32))}, Exclusive: tb.core.Exclusive}
 	return nil
 }
 
@@ -93,7 +93,11 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 		return err
 	}
 	unknown := func(param string) { tb.log.say(4, fmt.Sprintf("%s: unknown parameter '%s' ignored\n", name, param)) }
-	k, err := tb.t.LoadKmod(o, params, unknown, tb.line)
+	var k *process.Kmod
+	err := tb.core.Exclusive(func() (err error) {
+		k, err = tb.t.LoadKmod(o, params, unknown, tb.line)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
@@ -113,18 +117,28 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 	return nil
 }
 
-// CheckFaults disables the probes in whose handlers something has faulted, and says so in the log.
+// CheckFaults disables the probes in whose handlers something has faulted, or that do not end, and says so in the log.
 func (tb *Table) CheckFaults() {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
-	for _, at := range tb.t.FaultedHandlers() {
+	var faulted []process.Faulted
+	_ = tb.core.Exclusive(func() error {
+		tb.t.EndLoops()
+		faulted = tb.t.FaultedHandlers()
+		return nil
+	})
+	for _, f := range faulted {
+		what := "a fault in a handler"
+		if f.Loops {
+			what = "a handler that does not end"
+		}
 		for _, m := range tb.all() {
-			p := m.probes[at]
+			p := m.probes[f.Of]
 			if p == nil {
 				continue
 			}
 			err := errors.Join(tb.core.Enable(p.p, false), tb.tell(m, p))
-			tb.log.say(3, fmt.Sprintf("%s: a fault in a handler of the probe at %s: the probe is disabled\n", m.Name, tb.log.symbol(p.addr)))
+			tb.log.say(3, fmt.Sprintf("%s: %s of the probe at %s: the probe is disabled\n", m.Name, what, tb.log.symbol(p.addr)))
 			if err != nil {
 				tb.log.say(3, fmt.Sprintf("%s: %v\n", m.Name, err))
 			}
@@ -170,7 +184,7 @@ func (tb *Table) takeOut(m *Module) error {
 	}
 	tb.unregister(m, ps)
 	tb.set(slices.DeleteFunc(slices.Clone(tb.all()), func(o *Module) bool { return o == m }))
-	return m.m.Unload()
+	return tb.core.Exclusive(m.m.Unload)
 }
 
 func (tb *Table) all() []*Module {

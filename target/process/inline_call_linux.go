@@ -27,6 +27,7 @@ type inLineCall struct {
 	off     *atomic.Bool        // target.Handler.Off; nil: nobody switches it off
 	muted   bool                // it was switched off for that
 	faults  uint64              // that FaultedHandlers has told of
+	looped  bool                // it did not end by itself
 	ended   bool                // its descriptor is free once no removed detour is left that calls it
 }
 
@@ -204,8 +205,14 @@ func (l *inLine) wake() error {
 	return nil
 }
 
-// FaultedHandlers gives the first arguments of those handlers in line in which something has faulted since it was called last: they are not called any more.
-func (t *Target) FaultedHandlers() (of []uint64) {
+// Faulted is a handler in line that is not called any more.
+type Faulted struct {
+	Of    uint64 // its probe's struct
+	Loops bool   // it did not end by itself; else something has faulted in it
+}
+
+// FaultedHandlers gives those in which that has happened since it was called last.
+func (t *Target) FaultedHandlers() (of []Faulted) {
 	if t.inLine == nil {
 		return nil
 	}
@@ -215,7 +222,7 @@ func (t *Target) FaultedHandlers() (of []uint64) {
 	for c, in := range l.calls {
 		if _, n := l.counts(c); n > in.faults {
 			in.faults = n
-			of = append(of, in.of)
+			of = append(of, Faulted{in.of, in.looped})
 		}
 	}
 	return of
@@ -240,6 +247,7 @@ func (l *inLine) quiet(c *arch.Call) {
 		if err != nil || !slices.ContainsFunc(runs, func(r slotRun) bool { return r.Desc == c.Desc }) {
 			return
 		}
+		l.t.EndLoops()
 		time.Sleep(pause)
 	}
 }

@@ -33,6 +33,8 @@ import (
 type InLine struct {
 	Event int    // number of the log's records in the ring
 	Clock *Clock // what ktime_get goes by
+	// Exclusive calls a function while nobody else changes the target; nil: nobody else does.
+	Exclusive func(func() error) error
 }
 
 // Clock is a moment of the processor's counter.
@@ -62,19 +64,21 @@ const (
 
 // inLine is the tracer's side.
 type inLine struct {
-	t      *Target
-	data   interval.Range
-	code   interval.Range
-	gates  [native.SlotKinds][2]slotGate // by native.SlotKind, and whether handlers may use vector registers
-	run    *native.SlotRuntime
-	thread *mailMem // of arch.ThreadSize bytes
-	words  uint64   // its address in the process
+	t         *Target
+	exclusive func(func() error) error
+	data      interval.Range
+	code      interval.Range
+	gates     [native.SlotKinds][2]slotGate // by native.SlotKind, and whether handlers may use vector registers
+	run       *native.SlotRuntime
+	thread    *mailMem // of arch.ThreadSize bytes
+	words     uint64   // its address in the process
 
-	mu     sync.Mutex
-	free   []uint64 // descriptors
-	next   uint64   // the first that was never used
-	calls  map[*arch.Call]*inLineCall
-	blocks map[*target.InLineCalls]*callBlocks
+	mu      sync.Mutex
+	free    []uint64 // descriptors
+	next    uint64   // the first that was never used
+	calls   map[*arch.Call]*inLineCall
+	blocks  map[*target.InLineCalls]*callBlocks
+	running map[uint64]*longRun // by key
 }
 
 // slotGate is a gate, and where a thread goes on that abandons its handler.
@@ -111,7 +115,10 @@ func (t *Target) openInLine(o *InLine) error {
 	if err := t.checkRoom("handlers in line", headroom.Take{Charged: inLineSize, Ours: inLineSize, Mapped: size, Private: inLineSize, Locked: size}); err != nil {
 		return err
 	}
-	l := &inLine{t: t, calls: map[*arch.Call]*inLineCall{}, blocks: map[*target.InLineCalls]*callBlocks{}}
+	l := &inLine{t: t, exclusive: o.Exclusive, calls: map[*arch.Call]*inLineCall{}, blocks: map[*target.InLineCalls]*callBlocks{}, running: map[uint64]*longRun{}}
+	if l.exclusive == nil {
+		l.exclusive = func(f func() error) error { return f() }
+	}
 	err := t.stopped(func(s *ptrace.Stopped) error { return l.mapAll(s, size) })
 	if err == nil {
 		err = l.fill(o)

@@ -269,9 +269,11 @@ func (l *inLine) runThread(fn uint64, serve func(Request) int64) (int64, error) 
 	clear(l.thread.b[:arch.ThreadSize])
 	atomic.StoreUint32(l.word(arch.ThreadAlive), 1)
 	atomic.StoreUint64(l.long(arch.ThreadFunc), fn)
-	err := l.t.stopped(func(s *ptrace.Stopped) error {
-		return s.StartThread(&ptrace.NewThread{
-			Start: l.run.Start, Stack: l.data.Start + stackOff + stackSize, Base: l.data.Start + blockOff + threadBlock, Alive: l.words + arch.ThreadAlive,
+	err := l.exclusive(func() error {
+		return l.t.stopped(func(s *ptrace.Stopped) error {
+			return s.StartThread(&ptrace.NewThread{
+				Start: l.run.Start, Stack: l.data.Start + stackOff + stackSize, Base: l.data.Start + blockOff + threadBlock, Alive: l.words + arch.ThreadAlive,
+			})
 		})
 	})
 	if err != nil {

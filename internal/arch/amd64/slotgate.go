@@ -82,6 +82,7 @@ const (
 	slotMXCSR   = 296 // the thread's, and behind it the handler's
 	slotCall    = 304 // the instance of a return probe's call
 	slotAction  = 312 // 32 bits: arch.Action
+	slotRuns    = 496 // how many handlers have run in it
 	slotBlockAt = 504 // the call's struct kretprobe_instance
 	slotPtRegs  = 320 // 21 words, to 488
 	slotVector  = 512 // XMM0 to XMM15
@@ -174,13 +175,14 @@ type SlotRun struct {
 	Frame  uint64 // the stack pointer in the detour; 0: it has just begun
 	BackTo uint64 // where the gate goes back to
 	Desc   uint64 // of the handler
+	Run    uint64 // its number among those of the slot
 	Start  bool   // it is no handler, but the start or the end of a module
 }
 
 // ReadSlot reads the run of a key out of a copy of its slot.
 func ReadSlot(key uint64, slot []byte) SlotRun {
 	word := func(at int) uint64 { return binary.LittleEndian.Uint64(slot[at:]) }
-	return SlotRun{key, word(slotFrameAt), word(slotBackTo), word(slotDescAt), binary.LittleEndian.Uint32(slot[slotAtomic:]) == 0}
+	return SlotRun{key, word(slotFrameAt), word(slotBackTo), word(slotDescAt), word(slotRuns), binary.LittleEndian.Uint32(slot[slotAtomic:]) == 0}
 }
 
 // NewSlotGate generates the gate at addr, and tells where a thread is sent, with its slot in RBX, that abandons its handler.
@@ -296,6 +298,7 @@ func (g *slotGate) save() {
 	g.MovMR(8, At(RCX, slotBackTo), R13)
 	g.MovMR(8, At(RCX, slotDescAt), R12)
 	g.MovMR(8, At(RCX, slotKeyAt), R11)
+	g.IncM(8, At(RCX, slotRuns))
 	for _, r := range keptRegs {
 		g.MovMR(8, At(RCX, ptWord(ptWords[r])), r)
 	}

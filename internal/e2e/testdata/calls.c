@@ -10,6 +10,8 @@ module_param(symbol, charp, 0644);
 MODULE_PARM_DESC(symbol, "the function");
 static int fault;
 module_param(fault, int, 0);
+static unsigned long loop;
+module_param(loop, ulong, 0);
 static unsigned long calls;
 static volatile int *volatile nowhere = (int *)8;
 
@@ -19,6 +21,8 @@ static int before(struct kprobe *p, struct pt_regs *regs)
 	pr_line("call %lu at %pS, dfd %d, name %s\n", n, p->addr, (int)regs->di, (char *)regs->si);
 	if (fault && n % fault == 0)
 		*nowhere = 0;
+	while (loop && n >= loop)
+		barrier();
 	return 0;
 }
 
