@@ -1,7 +1,6 @@
 package modules
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -39,9 +38,6 @@ func (l *Log) Take(h *hit.Hit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	level, text, err := kmod.Line(h.Rec[min(h.Event.ArgsOff, len(h.Rec)):], l.formats, l.symbol)
-	if err != nil && !errors.Is(err, kmod.ErrRecord) {
-		err = nil
-	}
 	if err != nil {
 		level, text = 3, fmt.Sprintf("%v: %s", err, text)
 	}

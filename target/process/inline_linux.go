@@ -106,7 +106,7 @@ func (t *Target) openInLine(o *InLine) error {
 		return errno.Errorf(unix.EINVAL, "process %d: a module needs a process that is prepared", t.p.PID())
 	}
 	if !native.ReadsBase() {
-		return errno.Errorf(unix.EOPNOTSUPP, "handlers in line: this kernel lets no program read its FS base (rdfsbase; Linux 5.9): use handlers of the tracer's")
+		return errno.Errorf(unix.EOPNOTSUPP, "handlers in line: this kernel lets no program read its thread pointer, as Linux does from 5.9 on: use handlers of the tracer's")
 	}
 	size := uint64(inLineSize)
 	if t.golang != nil {

@@ -22,7 +22,7 @@ func TestPlannedFaultsOfOtherSites(t *testing.T) {
 		at := 0x1000 * (i + 1)
 		sites = append(sites, &target.Site{Addr: at, Detour: &arch.Detour{Addr: at + 0x100, Pairs: []arch.Pair{{Orig: at, Copy: at + 0x110, CopyEnd: at + 0x114}}}})
 	}
-	f := &faultTable{live: map[*target.Site]bool{sites[0]: true}}
+	f := &faultTable{t: new(Target), live: map[*target.Site]bool{sites[0]: true}}
 	f.plan(sites[1:3])
 	f.live[sites[1]], f.live[sites[3]] = true, true
 	if want := encodeFaults(f.entries(nil)); !bytes.Equal(f.encoded(), want) {
