@@ -244,6 +244,26 @@ func TestInsmodKinds(t *testing.T) {
 	right(t, p, "go 100")
 }
 
+// TestInsmodGo has a module count and check calls of a Go program's function by four goroutines, while the collector runs and stacks move.
+func TestInsmodGo(t *testing.T) {
+	t.Parallel()
+	p := program(t, "gowork", "4")
+	module(t, p, "insmod", "testdata/goints.c")
+	n := right(t, p, "count")["main.Ints"]
+	for range 3 {
+		right(t, p, "go 1500")
+		p.Counts("gc")
+	}
+	n = right(t, p, "count")["main.Ints"] - n
+	if out, want := module(t, p, "rmmod", "goints"), fmt.Sprintf("calls=%d returned=%d wrong=0 missed=0\n", n, n); !strings.HasSuffix(out, want) || n == 0 {
+		t.Errorf("%s, want %s", out, want)
+	}
+	right(t, p, "go 100")
+	if left := ours(t, p); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 // TestInsmodDocuments loads the modules of Linux's Kprobes documentation, as they are printed: the lines that they write are as many as the program counts
 // calls, with its arguments and addresses.
 func TestInsmodDocuments(t *testing.T) {
