@@ -72,27 +72,44 @@ func (v *moduleVerb) insert(file string, params []string) error {
 	for _, p := range params {
 		ps = append(ps, kmod.ParseParam(p))
 	}
-	if strings.HasSuffix(file, ".c") { // compiled here, where the user is
-		dir, err := os.MkdirTemp("", "kprobe-module-")
-		if err != nil {
-			return err
+	return withObject(file, func(object string) error {
+		if object != file { // the holder is asked for what was compiled here, where the user is
+			v.con.args = slices.Clone(v.con.args)
+			v.con.args[slices.Index(v.con.args, file)] = object
 		}
-		defer os.RemoveAll(dir)
-		object, err := compileModule(dir, file)
-		if err != nil {
-			return err
-		}
-		v.con.args = slices.Clone(v.con.args)
-		v.con.args[slices.Index(v.con.args, file)] = object
-		file = object
-	}
-	return v.run(true, func(t *modules.Table) error {
-		o, err := v.con.object(file)
-		if err != nil {
-			return err
-		}
-		return t.Insert(kmod.Name(file), o, ps)
+		return v.run(true, func(t *modules.Table) error {
+			o, err := v.con.object(object)
+			if err != nil {
+				return err
+			}
+			return t.Insert(kmod.Name(object), o, ps)
+		})
 	})
+}
+
+// withObject does something with an object, which is compiled first if the file is a source.
+func withObject(file string, do func(object string) error) error {
+	if !strings.HasSuffix(file, ".c") {
+		return do(file)
+	}
+	dir, err := os.MkdirTemp("", "kprobe-module-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	object, err := compileModule(dir, file)
+	if err != nil {
+		return err
+	}
+	return do(object)
+}
+
+// compiler is the command of the compiler.
+func compiler() []string {
+	if words := strings.Fields(os.Getenv("CC")); len(words) > 0 {
+		return words
+	}
+	return []string{"gcc"}
 }
 
 // object reads an object.
@@ -114,18 +131,15 @@ func compileModule(dir, source string) (object string, err error) {
 	if err := kmod.WriteHeaders(headers); err != nil {
 		return "", err
 	}
-	cc, object := os.Getenv("CC"), filepath.Join(dir, name+".o")
-	if cc == "" {
-		cc = "gcc"
-	}
-	words := strings.Fields(cc)
-	args := append(words[1:], kmod.Flags(name, headers)...)
-	out, err := exec.Command(words[0], append(args, "-c", "-o", object, source)...).CombinedOutput()
+	object = filepath.Join(dir, name+".o")
+	cc := compiler()
+	args := slices.Concat(cc[1:], kmod.Flags(name, headers), []string{"-c", "-o", object, source})
+	out, err := exec.Command(cc[0], args...).CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
 		return "", fmt.Errorf("%w: install it, name another one in the variable CC, or give an object that is compiled already", err)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s: %s: %w\n%s", source, cc, err, bytes.TrimSpace(out))
+		return "", fmt.Errorf("%s: %s: %w\n%s", source, cc[0], err, bytes.TrimSpace(out))
 	}
 	_, err = os.Stderr.Write(out) // warnings
 	return object, err
@@ -231,23 +245,13 @@ func newModinfo(con *console) *cobra.Command {
 			if len(args) != 1 {
 				return usagef("give one file")
 			}
-			file := args[0]
-			if strings.HasSuffix(file, ".c") {
-				dir, err := os.MkdirTemp("", "kprobe-module-")
-				if err != nil {
-					return err
+			return withObject(args[0], func(object string) error {
+				o, err := con.object(object)
+				if err == nil {
+					printInfo(con.table, args[0], o)
 				}
-				defer os.RemoveAll(dir)
-				if file, err = compileModule(dir, file); err != nil {
-					return err
-				}
-			}
-			o, err := con.object(file)
-			if err != nil {
 				return err
-			}
-			printInfo(con.table, args[0], o)
-			return nil
+			})
 		},
 	}
 }
@@ -316,12 +320,7 @@ func ccRun(args []string) error {
 		fmt.Fprintln(stdout, strings.Join(kmod.Flags("NAME", headers), " "))
 		return nil
 	}
-	cc := os.Getenv("CC")
-	if cc == "" {
-		cc = "gcc"
-	}
-	words := append(strings.Fields(cc), kmod.Flags(kmod.Name(source), headers)...)
-	words = append(append(words, "-c"), args...)
+	words := slices.Concat(compiler(), kmod.Flags(kmod.Name(source), headers), []string{"-c"}, args)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cmd.Run()
