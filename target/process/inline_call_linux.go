@@ -315,7 +315,9 @@ func (t *Target) inLineRuns() *inLineRuns {
 		return r // the process is gone
 	}
 	for _, run := range runs {
-		r.by[run.Key] = run.BackTo
+		if !run.Start {
+			r.by[run.Key] = run.BackTo
+		}
 	}
 	return r
 }

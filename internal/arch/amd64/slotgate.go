@@ -179,10 +179,14 @@ type SlotRun struct {
 	Start  bool   // it is no handler, but the start or the end of a module
 }
 
-// ReadSlot reads the run of a key out of a copy of its slot.
+// ReadSlot reads the run of a key out of a copy of its slot. Of the start or the end of a module there is the key alone: all else is what a handler has left that ran
+// there before.
 func ReadSlot(key uint64, slot []byte) SlotRun {
 	word := func(at int) uint64 { return binary.LittleEndian.Uint64(slot[at:]) }
-	return SlotRun{key, word(slotFrameAt), word(slotBackTo), word(slotDescAt), word(slotRuns), binary.LittleEndian.Uint32(slot[slotAtomic:]) == 0}
+	if binary.LittleEndian.Uint32(slot[slotAtomic:]) == 0 {
+		return SlotRun{Key: key, Start: true}
+	}
+	return SlotRun{Key: key, Frame: word(slotFrameAt), BackTo: word(slotBackTo), Desc: word(slotDescAt), Run: word(slotRuns)}
 }
 
 // NewSlotGate generates the gate at addr, and tells where a thread is sent, with its slot in RBX, that abandons its handler.

@@ -1,6 +1,7 @@
 package amd64
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 
@@ -361,5 +362,21 @@ func TestSlotGateOff(t *testing.T) {
 				t.Errorf("off %t: %d calls, %d missed, want %d", off, calls, missed, want)
 			}
 		}
+	}
+}
+
+// TestReadSlot: the start of a module has a slot in which a handler ran before, and is not taken for that handler.
+func TestReadSlot(t *testing.T) {
+	b := make([]byte, SlotSize)
+	PutSlot(b, 0x1000, 3, 0)
+	for at, v := range map[int]uint64{slotFrameAt: 10, slotBackTo: 11, slotDescAt: 12, slotRuns: 13} {
+		binary.LittleEndian.PutUint64(b[at:], v)
+	}
+	if r := ReadSlot(5, b); r != (SlotRun{Key: 5, Frame: 10, BackTo: 11, Desc: 12, Run: 13}) {
+		t.Errorf("a handler: %+v", r)
+	}
+	binary.LittleEndian.PutUint32(b[slotAtomic:], 0)
+	if r := ReadSlot(5, b); r != (SlotRun{Key: 5, Start: true}) {
+		t.Errorf("a start: %+v", r)
 	}
 }
