@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/modules"
 )
 
@@ -56,8 +57,7 @@ func (h *host) withModules(a asked, create bool, do func(*modules.Table) error) 
 // openModules makes the modules a user of the process.
 func (h *host) openModules(a asked) (*loaded, error) {
 	con := &console{args: a.con.args, stdout: a.con.stdout, stderr: a.con.stderr, host: h, of: a.con.of, left: make(chan struct{})}
-	log := new(pending)
-	u, err := h.join(asked{con: con, of: a.of}, log.add)
+	u, err := h.join(asked{con: con, of: a.of}, func(one *hit.Hit) { h.table.Log().Take(one) })
 	a.con.again = con.again
 	if err != nil {
 		return nil, err
@@ -67,10 +67,13 @@ func (h *host) openModules(a asked) (*loaded, error) {
 		err := errno.Errorf(unix.EOPNOTSUPP, "%s: modules are loaded into processes only, as yet", a.of.name())
 		return nil, errors.Join(err, u.Leave(nil), u.Close())
 	}
-	l := &loaded{u: u, stop: make(chan struct{}), done: make(chan struct{})}
-	l.Table = modules.New(engine.Of(u.core), p.s.target, u.id)
-	u.take = l.Log().Take
-	return l, nil
+	h.pollMu.Lock()
+	defer h.pollMu.Unlock()
+	if h.table == nil {
+		h.table = modules.New(engine.Of(u.core), p.s.target, u.id)
+	}
+	h.table.SetUser(u.id)
+	return &loaded{Table: h.table, u: u, stop: make(chan struct{}), done: make(chan struct{})}, nil
 }
 
 // follow reads what modules write, and follows the process, until nobody needs it or the process has ended.

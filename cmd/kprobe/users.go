@@ -18,6 +18,7 @@ import (
 	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/internal/modules"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/process"
@@ -57,8 +58,9 @@ type host struct {
 	users    int
 	last     uint32 // the number that was given out last
 
-	modulesMu sync.Mutex // held while modules come and go; taken before the others
-	modules   *loaded    // nil: there are none
+	modulesMu sync.Mutex     // held while modules come and go; taken before the others
+	modules   *loaded        // nil: there are none
+	table     *modules.Table // of all that there were: what stands in the process for them writes to its log
 
 	syncMu sync.Mutex // held while somebody follows what changes in the target
 	pollMu sync.Mutex // held while records are read; taken after the others

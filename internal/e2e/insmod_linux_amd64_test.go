@@ -144,6 +144,27 @@ func TestInsmodFails(t *testing.T) {
 	right(t, p, "chown 3")
 }
 
+// TestInsmodBesideTrace loads and removes modules while another command traces the same function: each has its own lines, also when the first module has gone.
+func TestInsmodBesideTrace(t *testing.T) {
+	t.Parallel()
+	p := program(t, "chowns")
+	s := trace(t, p.PID, "p:a do_fchownat")
+	lines := 0
+	for range 3 {
+		module(t, p, "insmod", "testdata/calls.c")
+		right(t, p, "chown 10")
+		lines += 10
+		if got := strings.Count(module(t, p, "dmesg"), ": call "); got != lines {
+			t.Errorf("%d lines of %d calls", got, lines)
+		}
+		module(t, p, "rmmod", "calls")
+	}
+	n := right(t, p, "chown 5")
+	r := s.end()
+	r.counted(t, "a", n["chowns"], "jump")
+	r.whole(t)
+}
+
 // TestInsmodLoops has a handler not end: it is ended, the program goes on, and the log says why. So it is where the module is removed meanwhile.
 func TestInsmodLoops(t *testing.T) {
 	t.Parallel()

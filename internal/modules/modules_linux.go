@@ -23,7 +23,7 @@ import (
 type Table struct {
 	core *engine.Core
 	t    *process.Target
-	user uint32 // in the definition of the log's records
+	def  *event.Def // of the log's records
 
 	mu   sync.Mutex // held while a module is loaded or removed
 	line *process.InLine
@@ -35,7 +35,7 @@ type Table struct {
 
 // New makes the table of a process whose engine is core. The records of the log are given out as hits with this user's number, and are for Take.
 func New(core *engine.Core, t *process.Target, user uint32) *Table {
-	tb := &Table{core: core, t: t, user: user}
+	tb := &Table{core: core, t: t, def: &event.Def{Group: "printk", Name: "printk", User: user}}
 	tb.log.symbol = func(addr uint64) string {
 		s, ok := core.Symbol(addr)
 		if !ok {
@@ -45,6 +45,9 @@ func New(core *engine.Core, t *process.Target, user uint32) *Table {
 	}
 	return tb
 }
+
+// SetUser has the log's records be another user's. Nobody may read records meanwhile.
+func (tb *Table) SetUser(user uint32) { tb.def.User = user }
 
 // Module is a module that has been loaded.
 type Module struct {
@@ -65,7 +68,7 @@ func (tb *Table) open() error {
 	if tb.line != nil {
 		return nil
 	}
-	id, err := tb.core.NewLog(&event.Def{Group: "printk", Name: "printk", User: tb.user})
+	id, err := tb.core.NewLog(tb.def)
 	if err != nil {
 		return err
 	}

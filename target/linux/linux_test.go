@@ -349,7 +349,7 @@ nonsense
 	}
 }
 
-func TestShare(t *testing.T) {
+func TestSharePart(t *testing.T) {
 	for _, c := range []struct {
 		lost uint64
 		over []uint64

@@ -236,13 +236,17 @@ func (l *inLine) end(c *arch.Call) {
 	l.calls[c].ended = true
 }
 
+// quietWait is how long a run is waited for: one that loops is ended before that. A signal handler of the program's may keep one for ever; then what it
+// runs in stays, since Unload and reclaim see its slot.
+const quietWait = 10 * time.Second
+
 // quiet switches a handler off and waits until nobody runs it.
 func (l *inLine) quiet(c *arch.Call) {
 	l.mu.Lock()
 	l.calls[c].muted = true
 	l.mu.Unlock()
 	l.off(c)
-	for pause := time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
+	for pause, end := time.Microsecond, time.Now().Add(quietWait); time.Now().Before(end); pause = min(2*pause, 10*time.Millisecond) {
 		runs, err := l.slots()
 		if err != nil || !slices.ContainsFunc(runs, func(r slotRun) bool { return r.Desc == c.Desc }) {
 			return
@@ -359,11 +363,14 @@ func (t *Target) inLineResumes(s *ptrace.Stopped) (backs []uint64, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return backs, t.inLine.freeOver(bases)
+	return backs, t.inLine.freeOver(s, bases)
 }
 
-// freeOver frees the slots of runs whose thread's FS base no thread has.
-func (l *inLine) freeOver(bases map[uint64]bool) error {
+// freeOver frees the slots of runs whose thread's FS base no thread has. That of one which waits for its vfork child is not known.
+func (l *inLine) freeOver(s *ptrace.Stopped, bases map[uint64]bool) error {
+	if len(s.Parked()) > 0 {
+		return nil
+	}
 	runs, err := l.slots()
 	if err != nil {
 		return err

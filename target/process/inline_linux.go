@@ -70,8 +70,9 @@ type inLine struct {
 	code      interval.Range
 	gates     [native.SlotKinds][2]slotGate // by native.SlotKind, and whether handlers may use vector registers
 	run       *native.SlotRuntime
-	thread    *mailMem // of arch.ThreadSize bytes
-	words     uint64   // its address in the process
+	reads     []native.FaultEntry // of its code that may fault
+	thread    *mailMem            // of arch.ThreadSize bytes
+	words     uint64              // its address in the process
 
 	mu      sync.Mutex
 	free    []uint64 // descriptors
@@ -204,12 +205,13 @@ func (l *inLine) generate(o *InLine) error {
 		for i, vectors := range []bool{false, true} {
 			env.Vectors = vectors
 			addr := at()
-			code, abandon, err := native.NewSlotGate(addr, kind, env)
+			g, err := native.NewSlotGate(addr, kind, env)
 			if err != nil {
 				return err
 			}
-			l.gates[kind][i] = slotGate{addr, abandon}
-			text = append(text, code...)
+			l.gates[kind][i] = slotGate{addr, g.Abandon}
+			l.reads = append(l.reads, g.Faults...)
+			text = append(text, g.Code...)
 		}
 	}
 	run, err := native.NewSlotRuntime(at(), native.SlotRuntimeEnv{
@@ -222,13 +224,13 @@ func (l *inLine) generate(o *InLine) error {
 	if len(text) > inLineCode {
 		return fmt.Errorf("gates and runtime of handlers in line: %d bytes, more than %d", len(text), inLineCode)
 	}
-	l.run = run
+	l.run, l.reads = run, append(l.reads, run.Faults...)
 	return t.p.WriteMem(l.code.Start, text)
 }
 
 // faults are the entries of the fault table for what runs in line: a fault in a module's code ends the handler.
 func (l *inLine) faults() []native.FaultEntry {
-	out := slices.Clone(l.run.Faults)
+	out := slices.Clone(l.reads)
 	for _, m := range l.t.kmods {
 		out = append(out, native.FaultEntry{Lo: m.Text().Start, Hi: m.Text().End, To: l.run.Abandon})
 	}

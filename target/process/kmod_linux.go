@@ -206,7 +206,7 @@ func (m *Kmod) busy(s *ptrace.Stopped) error {
 	if err != nil {
 		return err
 	}
-	if err := l.freeOver(bases); err != nil {
+	if err := l.freeOver(s, bases); err != nil {
 		return err
 	}
 	runs, err := l.slots()

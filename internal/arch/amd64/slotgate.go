@@ -189,8 +189,15 @@ func ReadSlot(key uint64, slot []byte) SlotRun {
 	return SlotRun{Key: key, Frame: word(slotFrameAt), BackTo: word(slotBackTo), Desc: word(slotDescAt), Run: word(slotRuns)}
 }
 
-// NewSlotGate generates the gate at addr, and tells where a thread is sent, with its slot in RBX, that abandons its handler.
-func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (code []byte, abandon uint64, err error) {
+// SlotGate is a gate.
+type SlotGate struct {
+	Code    []byte
+	Abandon uint64       // where a thread is sent, with its slot in RBX, that abandons its handler
+	Faults  []FaultEntry // of reads that may fault
+}
+
+// NewSlotGate generates the gate at addr.
+func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (*SlotGate, error) {
 	g := &slotGate{Asm: NewAsm(addr), env: env, kind: kind}
 	g.missed, g.off, g.back = g.Label(), g.Label(), g.Label()
 	if g.ofCall() {
@@ -214,8 +221,15 @@ func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (code []byte, aban
 	}
 	g.Bind(g.back)
 	g.load()
-	code, err = g.Finish()
-	return code, g.LabelAddr(g.back), err
+	code, err := g.Finish()
+	if err != nil {
+		return nil, err
+	}
+	out := &SlotGate{Code: code, Abandon: g.LabelAddr(g.back)}
+	if kind == SlotJump {
+		out.Faults = []FaultEntry{{Lo: g.LabelAddr(g.copies), Hi: g.LabelAddr(g.copied), To: g.LabelAddr(g.copied)}}
+	}
+	return out, nil
 }
 
 type slotGate struct {
@@ -225,6 +239,8 @@ type slotGate struct {
 	missed Label // there is no slot
 	off    Label // the handler is not called any more
 	back   Label // RBX is the slot, EAX what the handler has returned
+
+	copies, copied Label // of a jprobe's stack: it may end before
 }
 
 // ofCall says whether the handler is a return probe's.
@@ -426,7 +442,9 @@ func (g *slotGate) jump() {
 	g.Lea(RSI, At(RSI, 8)) // behind the return address
 	g.MovRR(8, RDI, RSP)
 	g.MovRI(RCX, jumpStack/8)
+	g.copies = g.Here()
 	g.Raw(0xf3, 0x48, 0xa5) // rep movsq
+	g.copied = g.Here()
 	for _, r := range []Reg{RDI, RSI, RDX, RCX, R8, R9, RAX} {
 		g.MovRM(8, r, At(RBX, ptWord(ptWords[r])))
 	}

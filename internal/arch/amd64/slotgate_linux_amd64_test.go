@@ -44,11 +44,11 @@ const (
 // slotGates installs a gate, and the handler that all descriptors have: it tells its registers, and changes what it is told to change.
 func (a *arena) slotGates(kind SlotKind, vectors, stacks bool) {
 	a.t.Helper()
-	code, _, err := NewSlotGate(arenaGate, kind, SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups, Vectors: vectors})
+	gate, err := NewSlotGate(arenaGate, kind, SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups, Vectors: vectors})
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	copy(a.at(arenaGate), code)
+	copy(a.at(arenaGate), gate.Code)
 	for n := range lineCount {
 		stack := uint64(0)
 		if stacks {

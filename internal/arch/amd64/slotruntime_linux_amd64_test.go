@@ -163,7 +163,7 @@ func TestSlotAbandon(t *testing.T) {
 			a := newArena(t, child)
 			a.slotGates(kind, vectors, false)
 			run := a.slotRuntime(0)
-			_, end, err := NewSlotGate(arenaGate, kind, SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups, Vectors: vectors})
+			gate, err := NewSlotGate(arenaGate, kind, SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups, Vectors: vectors})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -187,7 +187,7 @@ func TestSlotAbandon(t *testing.T) {
 			work := a.inLineWork(pool)
 			a.probe(hexBytes(t, carryFunction), work, arch.Policy{Force: arch.TacticJump})
 			for i := range carryPoints {
-				a.put64(lineDesc(i)+slotDescAbandon, end)
+				a.put64(lineDesc(i)+slotDescAbandon, gate.Abandon)
 			}
 			a.handler()
 			for range 10 {

@@ -30,7 +30,7 @@ const (
 )
 
 // NewSlotGate generates the gate of handlers that run in line, for an address.
-func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (code []byte, abandon uint64, err error) {
+func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (*amd64.SlotGate, error) {
 	return amd64.NewSlotGate(addr, kind, env)
 }
 
