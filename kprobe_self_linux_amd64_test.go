@@ -408,17 +408,25 @@ func TestOwnAllocations(t *testing.T) {
 	must(t, kprobes.RegisterKretprobe(r))
 	must(t, kprobes.RegisterJprobe(j))
 	n := testing.AllocsPerRun(1000, func() { plainFn(1, 2) })
-	idle := testing.AllocsPerRun(4, func() { time.Sleep(300 * time.Millisecond) })
 	hits := r.State().Hits
-	kprobes.UnregisterJprobe(j)
-	kprobes.UnregisterKretprobe(r)
-	kprobes.UnregisterKprobe(k)
 	if n != 0 || hits != 1001 {
 		t.Errorf("%v allocations a hit, %d returns", n, hits)
 	}
-	if idle != 0 {
-		t.Errorf("%v allocations in 300 ms without a hit", idle)
+	// What was postponed while the probes went in, here or in a test before, allocates once. What
+	// the probes do without a hit would allocate in each of these.
+	for try := 1; ; try++ {
+		idle := testing.AllocsPerRun(4, func() { time.Sleep(300 * time.Millisecond) })
+		if idle == 0 {
+			break
+		}
+		if try == 10 {
+			t.Errorf("%v allocations in 300 ms without a hit", idle)
+			break
+		}
 	}
+	kprobes.UnregisterJprobe(j)
+	kprobes.UnregisterKretprobe(r)
+	kprobes.UnregisterKprobe(k)
 }
 
 // TestOwnInlined: a function that exists only inlined is not found, and its callers are
