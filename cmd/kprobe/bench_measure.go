@@ -94,6 +94,14 @@ func ratios(cells []cell) []ratio {
 			out = append(out, judge("entry and return, ns", cl, v, barBoth, true))
 		}
 		out = append(out, stringRatios(cl, get)...)
+		for _, m := range []struct {
+			row string
+			bar float64
+		}{{rowModule, barModule}, {rowPrintk, barPrintk}, {rowModuleBoth, barModuleBoth}} {
+			if v, ok := get(m.row); ok {
+				out = append(out, judge(m.row+", ns", cl, v, m.bar, true))
+			}
+		}
 		rec, ok := get(rowRecord)
 		if !ok {
 			continue

@@ -23,6 +23,8 @@ func (b *bench) prober(r *row) prober {
 		return &kernelProber{b: b, row: r}
 	case meansHandler:
 		return &handlerProber{b: b}
+	case meansModule:
+		return &moduleProber{b: b, row: r}
 	case meansTracepoint:
 		return &handProber{b: b}
 	case meansQuestion:

@@ -33,6 +33,9 @@ const (
 	barTracepoint = 1.5   // times the tracepoint written by hand
 	barString     = 30.0  // ns of a record with a string, where it asks the kernel nothing
 	barStringAsks = 20.0  // ns of one beyond the question, where it asks
+	barModule     = 20.0  // ns of a handler of C that counts
+	barPrintk     = 60.0  // ns of one that writes a line with four arguments
+	barModuleBoth = 60.0  // ns of two of a return probe, which count
 )
 
 // means is whose probe a row measures.
@@ -43,6 +46,7 @@ const (
 	meansHandler    means = "handler"
 	meansUprobe     means = "uprobe"
 	meansTracepoint means = "tracepoint"
+	meansModule     means = "module"   // handlers of C in the program itself
 	meansQuestion   means = "question" // no probe: the system call that a record makes before it reads memory
 )
 
@@ -79,6 +83,9 @@ const (
 	rowBothStep   = "kr step"
 	rowBothBoost  = "kr boost"
 	rowHandler    = "o handler"
+	rowModule     = "o module"
+	rowPrintk     = "o printk"
+	rowModuleBoth = "kr module"
 	rowTracepoint = "tracepoint"
 	rowUprobe     = "uprobe"
 	rowString     = "o string"
@@ -106,6 +113,9 @@ var rows = []row{
 	{rowStopped, "jump, a filter on a string", meansKprobe, arch.TacticJump, false, true, false, fetchString, fetchNoString},
 	{rowQuestion, "what they ask the kernel", meansQuestion, "", false, true, false, "", ""},
 	{rowHandler, "jump, handler in the tracer", meansHandler, arch.TacticJump, true, true, false, "", ""},
+	{rowModule, "jump, C handler, counts", meansModule, arch.TacticJump, true, true, false, "", ""},
+	{rowPrintk, "jump, C handler, printk", meansModule, arch.TacticJump, false, true, false, "", ""},
+	{rowModuleBoth, "entry and return, likewise", meansModule, arch.TacticJump, true, true, true, "", ""},
 	{rowTracepoint, "by hand, compiled in", meansTracepoint, "", false, true, false, "", ""},
 	{"uprobe count", "the kernel's, counted", meansUprobe, arch.TacticUprobe, true, true, false, "", ""},
 	{rowUprobe, "the kernel's, recorded", meansUprobe, arch.TacticUprobe, false, true, false, "", ""},

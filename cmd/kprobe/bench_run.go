@@ -32,6 +32,8 @@ type bench struct {
 	copyPath              string
 	noCopy                error // why there is no copy to probe
 
+	modules benchModules
+
 	serial  int // of the events' names, which a Core uses once
 	out     printer
 	quick   bool
@@ -133,7 +135,7 @@ func (b *bench) callsOf(r *row) uint64 {
 	switch {
 	case r.traps():
 		return b.slow
-	case r.args != "":
+	case r.args != "", r.means == meansModule && !r.count:
 		return min(b.calls, b.locked)
 	}
 	return b.calls

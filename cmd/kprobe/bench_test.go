@@ -292,7 +292,7 @@ func TestBenchC(t *testing.T) {
 	for _, c := range rep.scaled {
 		c.check(t, fewRounds)
 	}
-	if want := 7 * len(classes); len(rep.ratios) != want {
+	if want := 10 * len(classes); len(rep.ratios) != want {
 		t.Errorf("%d ratios, want %d: %+v", len(rep.ratios), want, rep.ratios)
 	}
 	rep.others(t)

@@ -37,11 +37,23 @@ const logSize = 1 << 20
 func (l *Log) Take(h *hit.Hit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.put(l.line(h))
+}
+
+// Text is the text of a record of a module's.
+func (l *Log) Text(h *hit.Hit) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.line(h).Text
+}
+
+// line reads a record. Precondition: mu is held.
+func (l *Log) line(h *hit.Hit) Line {
 	level, text, err := kmod.Line(h.Rec[min(h.Event.ArgsOff, len(h.Rec)):], l.formats, l.symbol)
 	if err != nil {
 		level, text = 3, fmt.Sprintf("%v: %s", err, text)
 	}
-	l.put(Line{h.Nanos, level, text})
+	return Line{h.Nanos, level, text}
 }
 
 // say writes a line about a module.

@@ -12,7 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/cbuild"
 )
 
-// Sources holds the C program bench and its tracepoint, in directory src.
+// Sources holds the C program bench and its tracepoint, and Module, in directory src.
 //
 //go:embed src
 var Sources embed.FS
@@ -20,6 +20,9 @@ var Sources embed.FS
 // BuildC compiles the C program, once, and returns its path. It fails with
 // cbuild.ErrNoCompiler where there is no gcc.
 func BuildC() (string, error) { return cbuild.Build(Sources, "src", "bench") }
+
+// Module is the source in Sources of a module of C that probes a function of a workload (kprobe insmod).
+const Module = "src/module.c"
 
 // Functions are the functions of a workload that `run` takes, by their names in the C
 // program; the first instruction of each is of the class that its name says.
