@@ -39,7 +39,8 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	in := h.InLine
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !slices.ContainsFunc(l.t.kmods, func(m *Kmod) bool { return m.Text().Contains(in.Addr) }) {
+	i := slices.IndexFunc(l.t.kmods, func(m *Kmod) bool { return m.Text().Contains(in.Addr) })
+	if i < 0 {
 		return nil, errno.Errorf(unix.EFAULT, "process %d: no module's code has a handler at 0x%x", l.t.p.PID(), in.Addr)
 	}
 	if in.Kind == target.InLineJump && h.Point.Go {
@@ -53,7 +54,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	if in.Vectors {
 		vectors = 1
 	}
-	gate := l.gates[slotKinds[in.Kind]][vectors]
+	gate := l.gates[slotKinds[in.Kind]][vectors][l.t.kmods[i].useOf(in.Addr)]
 	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon}
 	if c := in.Calls; c != nil {
 		b, err := l.blocksOf(c)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/interval"
@@ -27,6 +28,7 @@ type Kmod struct {
 	heap  interval.Range
 
 	formats map[uint64]string
+	uses    map[uint64]native.SlotUse // by the address of the handler
 }
 
 // kmodHeap is the memory that a module has for kmalloc, in bytes.
@@ -39,7 +41,7 @@ func (t *Target) LoadKmod(o *kmod.Object, params []kmod.Param, unknown func(name
 	if err := t.openInLine(l); err != nil {
 		return nil, err
 	}
-	m, layout := &Kmod{t: t}, o.Layout(params)
+	m, layout := &Kmod{t: t, uses: map[uint64]native.SlotUse{}}, o.Layout(params)
 	if err := m.mapParts(layout); err != nil {
 		return nil, err
 	}
@@ -132,6 +134,16 @@ func (m *Kmod) link(l *kmod.Layout, params []kmod.Param, unknown func(string)) (
 
 // Text is where the module's code lies.
 func (m *Kmod) Text() interval.Range { return m.parts[kmod.Text] }
+
+// useOf is what a handler does with the registers that it is given. Precondition: inLine.mu is held.
+func (m *Kmod) useOf(handler uint64) native.SlotUse {
+	use, ok := m.uses[handler]
+	if !ok {
+		use = native.SlotUseOf(m.image.Bytes[kmod.Text], m.Text().Start, handler, m.t.inLine.run.Ignores())
+		m.uses[handler] = use
+	}
+	return use
+}
 
 // Size is how many bytes of memory the module takes, without what it has for kmalloc.
 func (m *Kmod) Size() (n uint64) {
