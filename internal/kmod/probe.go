@@ -143,13 +143,14 @@ func ReadName(read func(uint64, []byte) error, at uint64) (string, error) {
 type State struct {
 	Addr      uint64 // where it stands
 	Opcode    byte   // the first byte of the instruction there
-	Missed    uint64
+	Missed    uint64 // hits whose handlers were not run
+	Uncalled  uint64 // a kretprobe's calls that found no instance
 	Disabled  bool
 	Optimized bool
 	Gone      bool // the object that it stood in is not there any more
 }
 
-// Tell writes a state to a probe's struct. A kretprobe's misses are calls that found no instance, a number of 31 bits.
+// Tell writes a state to a probe's struct. The count of a kretprobe's calls that found no instance has 31 bits.
 func (p *Probe) Tell(write func(addr uint64, b []byte) error, s *State) error {
 	flags := uint32(0)
 	for _, f := range []struct {
@@ -161,12 +162,13 @@ func (p *Probe) Tell(write func(addr uint64, b []byte) error, s *State) error {
 		}
 	}
 	le := binary.LittleEndian
-	missed, at := le.AppendUint64(nil, s.Missed), p.At+kprobeMissed
 	if p.Kind == Kretprobe {
-		missed, at = le.AppendUint32(nil, uint32(min(s.Missed, math.MaxInt32))), p.At+retMissed
+		if err := write(p.At+retMissed, le.AppendUint32(nil, uint32(min(s.Uncalled, math.MaxInt32)))); err != nil {
+			return err
+		}
 	}
 	return errors.Join(
-		write(at, missed),
+		write(p.At+kprobeMissed, le.AppendUint64(nil, s.Missed)),
 		write(p.At+kprobeAddr, le.AppendUint64(nil, s.Addr)),
 		write(p.At+kprobeFlags, le.AppendUint32(nil, flags)),
 		write(p.At+kprobeOpcode, []byte{s.Opcode}),

@@ -170,7 +170,7 @@ func TestTell(t *testing.T) {
 	for _, kind := range []Kind{Kprobe, Kretprobe} {
 		m := &memory{at, bytes.Repeat([]byte{0xee}, kretprobeSize)}
 		p := &Probe{Kind: kind, At: at}
-		if err := p.Tell(m.write, &State{Addr: 0x1234, Opcode: 0x55, Missed: 1 << 40, Optimized: true, Gone: true}); err != nil {
+		if err := p.Tell(m.write, &State{Addr: 0x1234, Opcode: 0x55, Missed: 1 << 40, Uncalled: 1 << 41, Optimized: true, Gone: true}); err != nil {
 			t.Fatal(err)
 		}
 		le := binary.LittleEndian
@@ -178,10 +178,9 @@ func TestTell(t *testing.T) {
 		le.PutUint64(want[kprobeAddr:], 0x1234)
 		le.PutUint32(want[kprobeFlags:], flagGone|flagOptimized)
 		want[kprobeOpcode] = 0x55
+		le.PutUint64(want[kprobeMissed:], 1<<40)
 		if kind == Kretprobe {
 			le.PutUint32(want[retMissed:], 1<<31-1)
-		} else {
-			le.PutUint64(want[kprobeMissed:], 1<<40)
 		}
 		if !bytes.Equal(m.b, want) {
 			t.Errorf("kind %d: % x\nnot % x", kind, m.b, want)

@@ -166,6 +166,9 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 func (tb *Table) tell(m *Module, p *probe) error {
 	s := tb.core.State(p.p)
 	st := &kmod.State{Addr: p.addr, Missed: s.Misses.Total(), Disabled: s.Disabled, Optimized: s.Optimized, Gone: s.Gone}
+	if p.Kind == kmod.Kretprobe {
+		st.Missed, st.Uncalled = st.Missed-s.Misses.Pool, s.Misses.Pool
+	}
 	var b [1]byte
 	if tb.t.Read(p.addr, b[:]) == nil {
 		st.Opcode = b[0]
