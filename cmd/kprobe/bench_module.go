@@ -28,8 +28,9 @@ type benchModules struct {
 func (b *bench) module() (*benchModules, error) {
 	m := &b.modules
 	if m.table == nil {
-		m.table = modules.New(engine.Of(b.s.core), b.s.target, 0)
-		m.object, m.err = benchObject()
+		if m.table, m.err = modules.New(engine.Of(b.s.core), 0); m.err == nil {
+			m.object, m.err = benchObject()
+		}
 	}
 	return m, m.err
 }

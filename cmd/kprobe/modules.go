@@ -4,10 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"kprobes.dev/kprobes/internal/engine"
-	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/modules"
 )
@@ -62,15 +59,12 @@ func (h *host) openModules(a asked) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, ok := h.base.(*tracedProcess)
-	if !ok {
-		err := errno.Errorf(unix.EOPNOTSUPP, "%s: modules are loaded into processes only, as yet", a.of.name())
-		return nil, errors.Join(err, u.Leave(nil), u.Close())
-	}
 	h.pollMu.Lock()
 	defer h.pollMu.Unlock()
 	if h.table == nil {
-		h.table = modules.New(engine.Of(u.core), p.s.target, u.id)
+		if h.table, err = modules.New(engine.Of(u.core), u.id); err != nil {
+			return nil, errors.Join(err, u.Leave(nil), u.Close())
+		}
 	}
 	h.table.SetUser(u.id)
 	return &loaded{Table: h.table, u: u, stop: make(chan struct{}), done: make(chan struct{})}, nil

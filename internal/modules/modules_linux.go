@@ -1,5 +1,5 @@
-// Package modules has modules of C in a process, as a kernel has them in itself: they are loaded and removed, register probes whose handlers run
-// in line, and write a log. It knows nothing of how they are compiled (internal/kmod), nor of how the process is changed (target/process).
+// Package modules has modules of C in a target, as a kernel has them in itself: they are loaded and removed, register probes whose handlers run
+// in line, and write a log. It knows nothing of how they are compiled (internal/kmod), nor of how the target is changed (target.ModuleLoader).
 package modules
 
 import (
@@ -16,26 +16,33 @@ import (
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/kmod"
 	"kprobes.dev/kprobes/internal/ring"
-	"kprobes.dev/kprobes/target/process"
+	"kprobes.dev/kprobes/internal/target"
 )
 
-// Table has the modules of a process. It may be used by several goroutines.
+// Table has the modules of a target. It may be used by several goroutines.
 type Table struct {
 	core *engine.Core
-	t    *process.Target
+	t    target.Target
+	load target.ModuleLoader
 	def  *event.Def // of the log's records
 
-	mu   sync.Mutex // held while a module is loaded or removed
-	line *process.InLine
+	mu      sync.Mutex            // held while a module is loaded or removed
+	options *target.ModuleOptions // nil: none has been loaded yet
 
 	listMu sync.Mutex
 	list   []*Module
 	log    Log
 }
 
-// New makes the table of a process whose engine is core. The records of the log are given out as hits with this user's number, and are for Take.
-func New(core *engine.Core, t *process.Target, user uint32) *Table {
-	tb := &Table{core: core, t: t, def: &event.Def{Group: "printk", Name: "printk", User: user}}
+// New makes the table of the target whose engine is core. The records of the log are given out as hits with this user's number, and are for
+// Take. EOPNOTSUPP: the target takes no modules.
+func New(core *engine.Core, user uint32) (*Table, error) {
+	t := core.Target()
+	load := t.Capabilities().ModuleLoader
+	if load == nil {
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "modules are not loaded into this target: into another process they are")
+	}
+	tb := &Table{core: core, t: t, load: load, def: &event.Def{Group: "printk", Name: "printk", User: user}}
 	tb.log.symbol = func(addr uint64) string {
 		s, ok := core.Symbol(addr)
 		if !ok {
@@ -43,7 +50,7 @@ func New(core *engine.Core, t *process.Target, user uint32) *Table {
 		}
 		return fmt.Sprintf("%s+0x%x/0x%x", s.Name, s.Off, s.Size)
 	}
-	return tb
+	return tb, nil
 }
 
 // SetUser has the log's records be another user's. Nobody may read records meanwhile.
@@ -53,7 +60,7 @@ func (tb *Table) SetUser(user uint32) { tb.def.User = user }
 type Module struct {
 	Name string
 	Size uint64 // bytes of its memory
-	m    *process.Kmod
+	m    *Linked
 	// vectors: its code uses XMM0 to XMM15.
 	vectors bool
 	exit    uint64            // 0: it can not be removed
@@ -63,25 +70,31 @@ type Module struct {
 // Permanent says whether the module can not be removed: it has a start, and no end.
 func (m *Module) Permanent() bool { return m.exit == 0 }
 
-// open has the process prepared for modules.
-func (tb *Table) open() error {
-	if tb.line != nil {
-		return nil
+// open has the target prepared for modules.
+func (tb *Table) open() (*target.ModuleRuntime, error) {
+	if tb.options == nil {
+		id, err := tb.core.NewLog(tb.def)
+		if err != nil {
+			return nil, err
+		}
+		c, err := ring.NewClock(ring.SourceTSC)
+		if err != nil {
+			return nil, err
+		}
+		now := c.Now()
+		tb.options = &target.ModuleOptions{
+			Event: id, Clock: target.ModuleClock{Tick: now, Nanos: c.Nanos(now), Length: uint64(c.Rate() * (1 << 32))}, Exclusive: tb.core.Exclusive,
+		}
 	}
-	id, err := tb.core.NewLog(tb.def)
-	if err != nil {
+	var rt *target.ModuleRuntime
+	err := tb.core.Exclusive(func() (err error) {
+		rt, err = tb.load.OpenModules(tb.options)
 		return err
-	}
-	c, err := ring.NewClock(ring.SourceTSC)
-	if err != nil {
-		return err
-	}
-	now := c.Now()
-	tb.line = &process.InLine{Event: id, Clock: &process.Clock{Tick: now, Nanos: c.Nanos(now), Length: uint64(c.Rate() * (1 << 32))}, Exclusive: tb.core.Exclusive}
-	return nil
+	})
+	return rt, err
 }
 
-// Insert is insmod: it loads an object, and runs its start. Errors: EEXIST, what LoadKmod says, and what the module's start has returned.
+// Insert is insmod: it loads an object, and runs its start. Errors: EEXIST, what the target says, those of Link, and what the module's start has returned.
 func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
@@ -92,22 +105,23 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 	if err := m.look(o); err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
-	if err := tb.open(); err != nil {
-		return err
+	rt, err := tb.open()
+	if err != nil {
+		return fmt.Errorf("module %s: %w", name, err)
 	}
 	unknown := func(param string) { tb.log.say(4, fmt.Sprintf("%s: unknown parameter '%s' ignored\n", name, param)) }
-	var k *process.Kmod
-	err := tb.core.Exclusive(func() (err error) {
-		k, err = tb.t.LoadKmod(o, params, unknown, tb.line)
+	var k *Linked
+	err = tb.core.Exclusive(func() (err error) {
+		k, err = Link(tb.load, rt, o, params, unknown)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
-	m.m, m.Size = k, k.Size()
-	tb.log.add(k.Formats())
+	m.m, m.Size = k, k.size()
+	tb.log.add(k.formats)
 	tb.set(append(slices.Clone(tb.all()), m))
-	if start, ok := k.Image().Symbol("init_module"); ok {
+	if start, ok := k.Image.Symbol("init_module"); ok {
 		result, err := k.Call(start, tb.serving(m))
 		if err == nil && result < 0 {
 			err = errno.Errorf(unix.Errno(-result), "module %s: its start has returned %d", name, result)
@@ -115,7 +129,7 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 		if err != nil {
 			return errors.Join(err, tb.takeOut(m))
 		}
-		m.exit, _ = k.Image().Symbol("cleanup_module")
+		m.exit, _ = k.Image.Symbol("cleanup_module")
 	}
 	return nil
 }
@@ -124,10 +138,10 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 func (tb *Table) CheckFaults() {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
-	var faulted []process.Faulted
+	var faulted []target.FaultedHandler
 	_ = tb.core.Exclusive(func() error {
-		tb.t.EndLoops()
-		faulted = tb.t.FaultedHandlers()
+		tb.load.EndLoops()
+		faulted = tb.load.FaultedHandlers()
 		return nil
 	})
 	for _, f := range faulted {

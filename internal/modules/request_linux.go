@@ -14,7 +14,6 @@ import (
 	"kprobes.dev/kprobes/internal/kmod"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // probe is a probe that a module has registered.
@@ -28,8 +27,8 @@ type probe struct {
 const maxArray = 1 << 16
 
 // serving answers what a module's start or end asks. What is wrong is told in the log.
-func (tb *Table) serving(m *Module) func(process.Request) int64 {
-	return func(r process.Request) int64 {
+func (tb *Table) serving(m *Module) func(target.ModuleRequest) int64 {
+	return func(r target.ModuleRequest) int64 {
 		n, err := tb.serve(m, r)
 		if err != nil {
 			tb.log.say(3, fmt.Sprintf("%s: %v\n", m.Name, err))
@@ -52,7 +51,7 @@ func number(err error) unix.Errno {
 	return unix.EINVAL
 }
 
-func (tb *Table) serve(m *Module, r process.Request) (int64, error) {
+func (tb *Table) serve(m *Module, r target.ModuleRequest) (int64, error) {
 	switch r.What {
 	case kmod.RegisterKprobe:
 		return 0, tb.registerAll(m, r, kmod.Kprobe)
@@ -76,7 +75,7 @@ func (tb *Table) serve(m *Module, r process.Request) (int64, error) {
 }
 
 // structs reads an array of pointers out of the process.
-func (tb *Table) structs(r process.Request) ([]uint64, error) {
+func (tb *Table) structs(r target.ModuleRequest) ([]uint64, error) {
 	if r.N < 1 || r.N > maxArray {
 		return nil, errno.Errorf(unix.EINVAL, "%d probes: from 1 to %d", r.N, maxArray)
 	}
@@ -92,7 +91,7 @@ func (tb *Table) structs(r process.Request) ([]uint64, error) {
 }
 
 // registerAll registers all probes of an array, or none.
-func (tb *Table) registerAll(m *Module, r process.Request, kind kmod.Kind) error {
+func (tb *Table) registerAll(m *Module, r target.ModuleRequest, kind kmod.Kind) error {
 	at, err := tb.structs(r)
 	if err != nil {
 		return err
@@ -124,7 +123,7 @@ func (tb *Table) registerAll(m *Module, r process.Request, kind kmod.Kind) error
 
 // read makes the probe of a struct.
 func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
-	k, err := kmod.ReadProbe(tb.t.Read, kind, at, m.m.Text())
+	k, err := kmod.ReadProbe(tb.t.Read, kind, at, m.m.Memory().Text)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +150,7 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 		kind target.InLineKind
 	}{{k.Pre, target.InLinePre}, {k.Post, target.InLinePost}, {k.Entry, target.InLineEntry}, {k.Return, target.InLineReturn}} {
 		if f.addr != 0 {
-			h.InLine = append(h.InLine, &target.InLine{Addr: f.addr, Of: at, Kind: f.kind, Vectors: m.vectors, Calls: calls})
+			h.InLine = append(h.InLine, &target.InLine{Addr: f.addr, Of: at, Kind: f.kind, Vectors: m.vectors, Use: m.m.use(f.addr), Calls: calls})
 		}
 	}
 	place := event.Place{Kind: event.PlaceSymbol, Symbol: k.Symbol, Offset: uint64(k.Offset)}
@@ -177,7 +176,7 @@ func (tb *Table) tell(m *Module, p *probe) error {
 }
 
 // unregisterAll takes out those probes of an array that are registered.
-func (tb *Table) unregisterAll(m *Module, r process.Request) error {
+func (tb *Table) unregisterAll(m *Module, r target.ModuleRequest) error {
 	at, err := tb.structs(r)
 	if err != nil {
 		return err

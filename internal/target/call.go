@@ -62,6 +62,7 @@ type InLine struct {
 	Of      uint64 // the address of its probe's struct; the second argument is the registers (struct pt_regs)
 	Kind    InLineKind
 	Vectors bool // it uses vector registers
+	Use     native.SlotUse
 	// Calls is what a return probe's handlers share.
 	Calls *InLineCalls
 }

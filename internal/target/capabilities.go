@@ -33,6 +33,7 @@ type Capabilities struct {
 	Sharing        MemorySharer
 	Watcher        Watcher
 	Namer          Namer
+	ModuleLoader   ModuleLoader
 
 	// Own says that the target is the process that runs the engine.
 	Own bool

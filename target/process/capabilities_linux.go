@@ -23,6 +23,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		Unwinder:       t,
 		Sharing:        t,
 		Watcher:        t,
+		ModuleLoader:   t,
 
 		Ended:        t.Ended,
 		Stands:       t.Stands,

@@ -39,8 +39,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	in := h.InLine
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.t.kmods, func(m *Kmod) bool { return m.Text().Contains(in.Addr) })
-	if i < 0 {
+	if !slices.ContainsFunc(l.t.kmods, func(m *kmodule) bool { return m.at.Text.Contains(in.Addr) }) {
 		return nil, errno.Errorf(unix.EFAULT, "process %d: no module's code has a handler at 0x%x", l.t.p.PID(), in.Addr)
 	}
 	if in.Kind == target.InLineJump && h.Point.Go {
@@ -54,7 +53,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	if in.Vectors {
 		vectors = 1
 	}
-	gate := l.gates[slotKinds[in.Kind]][vectors][l.t.kmods[i].useOf(in.Addr)]
+	gate := l.gates[slotKinds[in.Kind]][vectors][in.Use]
 	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon}
 	if c := in.Calls; c != nil {
 		b, err := l.blocksOf(c)
@@ -206,14 +205,8 @@ func (l *inLine) wake() error {
 	return nil
 }
 
-// Faulted is a handler in line that is not called any more.
-type Faulted struct {
-	Of    uint64 // its probe's struct
-	Loops bool   // it did not end by itself; else something has faulted in it
-}
-
-// FaultedHandlers gives those in which that has happened since it was called last.
-func (t *Target) FaultedHandlers() (of []Faulted) {
+// FaultedHandlers gives the handlers in which something has faulted, or that did not end, since it was called last.
+func (t *Target) FaultedHandlers() (of []target.FaultedHandler) {
 	if t.inLine == nil {
 		return nil
 	}
@@ -223,7 +216,7 @@ func (t *Target) FaultedHandlers() (of []Faulted) {
 	for c, in := range l.calls {
 		if _, n := l.counts(c); n > in.faults {
 			in.faults = n
-			of = append(of, Faulted{in.of, in.looped})
+			of = append(of, target.FaultedHandler{Of: in.of, Loops: in.looped})
 		}
 	}
 	return of
@@ -297,7 +290,7 @@ func (l *inLine) slots() ([]slotRun, error) {
 func (l *inLine) ranges() []interval.Range {
 	in := []interval.Range{l.code}
 	for _, m := range l.t.kmods {
-		in = append(in, m.Text())
+		in = append(in, m.at.Text)
 	}
 	return in
 }

@@ -29,20 +29,6 @@ import (
 //
 // Code and data are in pages of their own: a processor slows down where a page is written in that it runs.
 
-// InLine are the choices of openInLine.
-type InLine struct {
-	Event int    // number of the log's records in the ring
-	Clock *Clock // what ktime_get goes by
-	// Exclusive calls a function while nobody else changes the target; nil: nobody else does.
-	Exclusive func(func() error) error
-}
-
-// Clock is a moment of the processor's counter.
-type Clock struct {
-	Tick, Nanos uint64 // the counter then, and CLOCK_MONOTONIC
-	Length      uint64 // of a tick, in nanoseconds, with 32 bits behind the point
-}
-
 const (
 	slotGroups  = 7 // log2 of the groups of 8 slots
 	slotCount   = 8 << slotGroups
@@ -99,7 +85,7 @@ var inLineCalls = []ptrace.CallData{
 }
 
 // openInLine puts that into the process. EOPNOTSUPP: its threads' FS bases can not be read there; EACCES: seccomp forbids it.
-func (t *Target) openInLine(o *InLine) error {
+func (t *Target) openInLine(o *target.ModuleOptions) error {
 	if t.inLine != nil {
 		return nil
 	}
@@ -162,7 +148,7 @@ func (l *inLine) mapAll(s *ptrace.Stopped, size uint64) error {
 }
 
 // fill writes the memory.
-func (l *inLine) fill(o *InLine) error {
+func (l *inLine) fill(o *target.ModuleOptions) error {
 	t := l.t
 	if err := t.p.MakeBacking(l.data.Start, inLineSize); err != nil {
 		return err
@@ -194,7 +180,7 @@ func (l *inLine) fill(o *InLine) error {
 const threadBlock = 1024
 
 // generate writes the code, whose records are written as w says.
-func (l *inLine) generate(o *InLine, w *arch.CodegenEnv) error {
+func (l *inLine) generate(o *target.ModuleOptions, w *arch.CodegenEnv) error {
 	t := l.t
 	env := native.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: slotGroups, Stacks: t.golang != nil}
 	var text []byte
@@ -237,7 +223,7 @@ func (l *inLine) generate(o *InLine, w *arch.CodegenEnv) error {
 func (l *inLine) faults() []native.FaultEntry {
 	out := slices.Clone(l.reads)
 	for _, m := range l.t.kmods {
-		out = append(out, native.FaultEntry{Lo: m.Text().Start, Hi: m.Text().End, To: l.run.Abandon})
+		out = append(out, native.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Abandon})
 	}
 	return out
 }

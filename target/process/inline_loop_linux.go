@@ -133,7 +133,7 @@ func (l *inLine) endRun(r slotRun) (ended bool) {
 
 func (l *inLine) inModule(pc uint64) bool {
 	for _, m := range l.t.kmods {
-		if m.Text().Contains(pc) {
+		if m.at.Text.Contains(pc) {
 			return true
 		}
 	}

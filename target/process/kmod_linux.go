@@ -11,168 +11,99 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/headroom"
 	"kprobes.dev/kprobes/internal/interval"
-	"kprobes.dev/kprobes/internal/kmod"
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
+	"kprobes.dev/kprobes/internal/target"
 )
 
-// Kmod is a module of C that stands in the process.
-type Kmod struct {
-	t     *Target
-	image *kmod.Image
-	parts [kmod.Parts]interval.Range
-	heap  interval.Range
+var _ target.ModuleLoader = (*Target)(nil)
 
-	formats map[uint64]string
-	uses    map[uint64]native.SlotUse // by the address of the handler
+// kmodule is a module of C that stands in the process.
+type kmodule struct {
+	t  *Target
+	at target.ModuleMemory
 }
 
-// kmodHeap is the memory that a module has for kmalloc, in bytes.
-const kmodHeap = 256 << 10
-
-// LoadKmod links a module's object into the process, below 2 GB, with its parameters. Nothing of it runs yet. unknown tells of parameters that it
-// does not take. Errors: kmod.ErrObject (a name that nobody has, among others), those of kmod.Image.Set, EOPNOTSUPP, EACCES where seccomp
-// forbids what it needs, and what is said of too little memory.
-func (t *Target) LoadKmod(o *kmod.Object, params []kmod.Param, unknown func(name string), l *InLine) (*Kmod, error) {
-	if err := t.openInLine(l); err != nil {
+// OpenModules prepares the process for modules. Errors: EOPNOTSUPP, EACCES where seccomp forbids what it needs, and what is said of too little memory.
+func (t *Target) OpenModules(o *target.ModuleOptions) (*target.ModuleRuntime, error) {
+	if err := t.openInLine(o); err != nil {
 		return nil, err
 	}
-	m, layout := &Kmod{t: t, uses: map[uint64]native.SlotUse{}}, o.Layout(params)
-	if err := m.mapParts(layout); err != nil {
-		return nil, err
-	}
-	if err := m.link(layout, params, unknown); err != nil {
-		return nil, errors.Join(err, m.Unload())
-	}
-	t.kmods = append(t.kmods, m)
-	if err := t.stopped(t.faults.renew); err != nil {
-		return nil, errors.Join(err, m.Unload())
-	}
-	return m, nil
+	return &target.ModuleRuntime{Symbols: t.inLine.run.Symbols, CPUs: slotCount}, nil
 }
 
-// mapParts maps the module's memory.
-func (m *Kmod) mapParts(l *kmod.Layout) error {
-	t, total := m.t, uint64(kmodHeap)
-	sizes := l.Size
-	sizes[kmod.PerCPU] *= slotCount
-	for _, n := range sizes {
-		total += n
-	}
+// NewModule maps a module's memory, below 2 GB.
+func (t *Target) NewModule(size *target.ModuleSize) (target.Module, error) {
+	m, all := &kmodule{t: t}, *size
+	all.PerCPU *= slotCount
+	total := all.Text + all.Rodata + all.Data + all.PerCPU + all.Heap
 	if err := t.checkRoom("a module", headroom.Take{Charged: total, Ours: total, Mapped: total, Private: total, Locked: total}); err != nil {
-		return err
+		return nil, err
 	}
-	return t.stopped(func(s *ptrace.Stopped) error {
-		one := func(r *interval.Range, size uint64, prot int) error {
-			if size == 0 {
-				return nil
-			}
-			name := heapName
-			if prot&unix.PROT_EXEC != 0 {
-				name = codeName
-			}
-			at, err := t.mapLow(s, name, size, prot)
-			if err == nil {
-				*r = interval.Range{Start: at, End: at + size}
-			}
-			return err
+	err := t.stopped(func(s *ptrace.Stopped) error {
+		if err := m.mapParts(s, &all); err != nil {
+			return errors.Join(err, m.unmap(s))
 		}
-		const rw = unix.PROT_READ | unix.PROT_WRITE
-		for part, prot := range [kmod.Parts]int{kmod.Text: unix.PROT_READ | unix.PROT_EXEC, kmod.Rodata: unix.PROT_READ, kmod.Data: rw, kmod.PerCPU: rw} {
-			if err := one(&m.parts[part], sizes[part], prot); err != nil {
-				return errors.Join(err, m.unmap(s))
-			}
-		}
-		if err := one(&m.heap, kmodHeap, rw); err != nil {
+		t.kmods = append(t.kmods, m)
+		if err := t.faults.renew(s); err != nil {
+			m.forget()
 			return errors.Join(err, m.unmap(s))
 		}
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
-// link writes the module's bytes.
-func (m *Kmod) link(l *kmod.Layout, params []kmod.Param, unknown func(string)) (err error) {
-	var at [kmod.Parts]uint64
-	for i, r := range m.parts {
-		at[i] = r.Start
-	}
-	known := map[string]uint64{"__kp_percpu_stride": l.Size[kmod.PerCPU], "__kp_heap": m.heap.Start, "__kp_heap_end": m.heap.End}
-	m.image, err = l.Link(at, func(name string) (uint64, bool) {
-		if addr, ok := m.t.inLine.run.Symbols[name]; ok {
-			return addr, true
+// mapParts maps the parts. Precondition: the world is stopped.
+func (m *kmodule) mapParts(s *ptrace.Stopped, size *target.ModuleSize) error {
+	const rw = unix.PROT_READ | unix.PROT_WRITE
+	for _, p := range []struct {
+		to   *interval.Range
+		size uint64
+		prot int
+	}{
+		{&m.at.Text, size.Text, unix.PROT_READ | unix.PROT_EXEC},
+		{&m.at.Rodata, size.Rodata, unix.PROT_READ},
+		{&m.at.Data, size.Data, rw},
+		{&m.at.PerCPU, size.PerCPU, rw},
+		{&m.at.Heap, size.Heap, rw},
+	} {
+		if p.size == 0 {
+			continue
 		}
-		addr, ok := known[name]
-		return addr, ok
-	})
-	if err != nil {
-		return err
-	}
-	if err := m.image.Set(l, params, unknown); err != nil {
-		return err
-	}
-	m.formats = m.image.Formats(l)
-	for i, b := range m.image.Bytes {
-		copies := 1
-		if kmod.Part(i) == kmod.PerCPU {
-			copies = slotCount
+		name := heapName
+		if p.prot&unix.PROT_EXEC != 0 {
+			name = codeName
 		}
-		for n := range copies {
-			if len(b) == 0 {
-				break
-			}
-			if err := m.t.p.WriteMem(at[i]+uint64(n*len(b)), b); err != nil {
-				return err
-			}
+		at, err := m.t.mapLow(s, name, p.size, p.prot)
+		if err != nil {
+			return err
 		}
+		*p.to = interval.Range{Start: at, End: at + p.size}
 	}
 	return nil
 }
 
-// Text is where the module's code lies.
-func (m *Kmod) Text() interval.Range { return m.parts[kmod.Text] }
-
-// useOf is what a handler does with the registers that it is given. Precondition: inLine.mu is held.
-func (m *Kmod) useOf(handler uint64) native.SlotUse {
-	use, ok := m.uses[handler]
-	if !ok {
-		use = native.SlotUseOf(m.image.Bytes[kmod.Text], m.Text().Start, handler, m.t.inLine.run.Ignores())
-		m.uses[handler] = use
-	}
-	return use
-}
-
-// Size is how many bytes of memory the module takes, without what it has for kmalloc.
-func (m *Kmod) Size() (n uint64) {
-	for _, r := range m.parts {
-		n += r.End - r.Start
-	}
-	return n
-}
+// Memory is where the module lies.
+func (m *kmodule) Memory() *target.ModuleMemory { return &m.at }
 
 // Write writes memory of the module's, which the process can read. EFAULT: it is not the module's.
-func (m *Kmod) Write(addr uint64, b []byte) error {
-	end := addr + uint64(len(b))
-	for _, r := range append(slices.Clone(m.parts[:]), m.heap) {
-		if r.Start <= addr && addr < end && end <= r.End {
-			return m.t.p.WriteMem(addr, b)
-		}
+func (m *kmodule) Write(addr uint64, b []byte) error {
+	if !m.at.Contains(addr, uint64(len(b))) {
+		return errno.Errorf(unix.EFAULT, "0x%x is no memory of the module", addr)
 	}
-	return errno.Errorf(unix.EFAULT, "0x%x is no memory of the module", addr)
+	return m.t.p.WriteMem(addr, b)
 }
-
-// Image is the module as it was before it ran.
-func (m *Kmod) Image() *kmod.Image { return m.image }
-
-// Formats are those of its printk, by the addresses that records have (kmod.Line).
-func (m *Kmod) Formats() map[uint64]string { return m.formats }
 
 // Unload takes the module's memory out. It waits for threads that are in its code, or on their way there. ErrInDetour: one stays there, and so does the memory.
 // Precondition: its handlers have been taken out.
-func (m *Kmod) Unload() (err error) {
+func (m *kmodule) Unload() (err error) {
 	for range drainTries {
 		if err = m.t.stopped(m.unload); !errors.Is(err, ErrInDetour) {
 			return err
@@ -183,11 +114,11 @@ func (m *Kmod) Unload() (err error) {
 }
 
 // unload is Unload where no thread is in the way. Precondition: the world is stopped.
-func (m *Kmod) unload(s *ptrace.Stopped) error {
+func (m *kmodule) unload(s *ptrace.Stopped) error {
 	if err := m.busy(s); err != nil {
 		return err
 	}
-	m.t.kmods = slices.DeleteFunc(m.t.kmods, func(k *Kmod) bool { return k == m })
+	m.forget()
 	l := m.t.inLine
 	l.mu.Lock()
 	l.collect()
@@ -195,12 +126,17 @@ func (m *Kmod) unload(s *ptrace.Stopped) error {
 	return errors.Join(m.t.faults.renew(s), m.unmap(s))
 }
 
+// forget has the module be none of the process's any more.
+func (m *kmodule) forget() {
+	m.t.kmods = slices.DeleteFunc(m.t.kmods, func(k *kmodule) bool { return k == m })
+}
+
 // busy fails while a thread is in the module's code, in a slot for one of its handlers, or in a gate on the way there. Precondition: the world is stopped.
-func (m *Kmod) busy(s *ptrace.Stopped) error {
+func (m *kmodule) busy(s *ptrace.Stopped) error {
 	l := m.t.inLine
-	descs := l.descs(m.Text())
+	descs := l.descs(m.at.Text)
 	in := func(pc uint64, r *ptrace.Regs) bool {
-		return m.Text().Contains(pc) || l.code.Start <= pc && pc < l.code.End && descs[gateDesc(r)]
+		return m.at.Text.Contains(pc) || l.code.Start <= pc && pc < l.code.End && descs[gateDesc(r)]
 	}
 	busy, bases := false, map[uint64]bool{}
 	for _, th := range s.Everyone() {
@@ -209,7 +145,7 @@ func (m *Kmod) busy(s *ptrace.Stopped) error {
 		bases[th.ThreadPointer()] = true
 	}
 	err := m.t.contexts(s, m.t.golang != nil, func(_ *ptrace.Thread, at, v uint64) {
-		if !m.Text().Contains(v) && (v < l.code.Start || v >= l.code.End) {
+		if !m.at.Text.Contains(v) && (v < l.code.Start || v >= l.code.End) {
 			return
 		}
 		r, err := m.t.p.SavedRegs(at)
@@ -228,9 +164,9 @@ func (m *Kmod) busy(s *ptrace.Stopped) error {
 	return err
 }
 
-func (m *Kmod) unmap(s *ptrace.Stopped) error {
+func (m *kmodule) unmap(s *ptrace.Stopped) error {
 	var errs []error
-	for _, r := range append(slices.Clone(m.parts[:]), m.heap) {
+	for _, r := range m.at.All() {
 		if r.Start != 0 {
 			errs = append(errs, s.Munmap(r.Start, r.End-r.Start))
 		}
@@ -238,18 +174,11 @@ func (m *Kmod) unmap(s *ptrace.Stopped) error {
 	return errors.Join(errs...)
 }
 
-// Request is what a module's function asks for: linux/kp_runtime.h has the kinds.
-type Request struct {
-	What int64
-	Of   uint64
-	N    int64
-}
-
 // Call runs a function of the module that takes no arguments, its start or its end, on a thread of its own, and answers its requests. It gives
 // what the function has returned: -EFAULT if something has faulted in it. While it runs the program runs too, with one thread more.
 // It waits as long as the function does. ErrGone: the process has ended.
-func (m *Kmod) Call(fn uint64, serve func(Request) int64) (result int64, err error) {
-	if !m.Text().Contains(fn) {
+func (m *kmodule) Call(fn uint64, serve func(target.ModuleRequest) int64) (result int64, err error) {
+	if !m.at.Text.Contains(fn) {
 		return 0, errno.Errorf(unix.EFAULT, "a function of the module at 0x%x: it is not in its code", fn)
 	}
 	return m.t.inLine.runThread(fn, serve)
@@ -277,7 +206,7 @@ func (l *inLine) word(off int) *uint32 { return (*uint32)(unsafe.Pointer(&l.thre
 func (l *inLine) long(off int) *uint64 { return (*uint64)(unsafe.Pointer(&l.thread.b[off])) }
 
 // runThread starts the thread, and is done when it has ended.
-func (l *inLine) runThread(fn uint64, serve func(Request) int64) (int64, error) {
+func (l *inLine) runThread(fn uint64, serve func(target.ModuleRequest) int64) (int64, error) {
 	clear(l.thread.b[:arch.ThreadSize])
 	atomic.StoreUint32(l.word(arch.ThreadAlive), 1)
 	atomic.StoreUint64(l.long(arch.ThreadFunc), fn)
@@ -297,7 +226,11 @@ func (l *inLine) runThread(fn uint64, serve func(Request) int64) (int64, error) 
 	for {
 		switch state := atomic.LoadUint32(l.word(arch.ThreadState)); state {
 		case arch.ThreadAsks:
-			r := Request{int64(atomic.LoadUint64(l.long(arch.ThreadAsked))), atomic.LoadUint64(l.long(arch.ThreadAsked + 8)), int64(atomic.LoadUint64(l.long(arch.ThreadAsked + 16)))}
+			r := target.ModuleRequest{
+				What: int64(atomic.LoadUint64(l.long(arch.ThreadAsked))),
+				Of:   atomic.LoadUint64(l.long(arch.ThreadAsked + 8)),
+				N:    int64(atomic.LoadUint64(l.long(arch.ThreadAsked + 16))),
+			}
 			atomic.StoreUint64(l.long(arch.ThreadAnswer), uint64(serve(r)))
 			l.become(arch.ThreadAsks, arch.ThreadAnswered) // else it has given up
 		case arch.ThreadEnded:

@@ -17,6 +17,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/arch/amd64"
 	"kprobes.dev/kprobes/internal/kmod"
+	"kprobes.dev/kprobes/internal/modules"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
 )
@@ -54,12 +55,12 @@ func compiled(t testing.TB, name string) *kmod.Object {
 // registrar answers the requests of a module: it arms its kprobes.
 type registrar struct {
 	*handled
-	m     *Kmod
+	m     *modules.Linked
 	calls []*arch.Call
 	asked []int64
 }
 
-func (r *registrar) serve(q Request) int64 {
+func (r *registrar) serve(q target.ModuleRequest) int64 {
 	r.asked = append(r.asked, q.What)
 	b := make([]byte, 8)
 	switch {
@@ -70,7 +71,7 @@ func (r *registrar) serve(q Request) int64 {
 		return 0
 	}
 	at := le.Uint64(b)
-	p, err := kmod.ReadProbe(r.tg.Read, kmod.Kprobe, at, r.m.Text())
+	p, err := kmod.ReadProbe(r.tg.Read, kmod.Kprobe, at, r.m.Memory().Text)
 	if err != nil || p.Symbol == "" {
 		r.t.Error(p, err)
 		return -int64(unix.EINVAL)
@@ -95,7 +96,7 @@ func (r *registrar) serve(q Request) int64 {
 
 func (r *registrar) word(name string) uint64 {
 	r.t.Helper()
-	at, ok := r.m.Image().Symbol(name)
+	at, ok := r.m.Image.Symbol(name)
 	b := make([]byte, 8)
 	if err := r.tg.Read(at, b); err != nil || !ok {
 		r.t.Fatal(name, ok, err)
@@ -106,7 +107,7 @@ func (r *registrar) word(name string) uint64 {
 // call runs the module's start or end.
 func (r *registrar) call(name string, want int64) {
 	r.t.Helper()
-	fn, ok := r.m.Image().Symbol(name)
+	fn, ok := r.m.Image.Symbol(name)
 	if !ok {
 		r.t.Fatalf("the module has no %s", name)
 	}
@@ -124,8 +125,11 @@ func loadModule(h *handled, name string, params ...string) *registrar {
 		ps = append(ps, kmod.ParseParam(p))
 	}
 	o := compiled(h.t, name)
-	retry(h.t, func() (err error) {
-		r.m, err = h.tg.LoadKmod(o, ps, func(name string) { h.t.Errorf("unknown parameter %s", name) }, &InLine{Event: 3, Clock: &Clock{Length: 1 << 31}})
+	retry(h.t, func() error {
+		rt, err := h.tg.OpenModules(&target.ModuleOptions{Event: 3, Clock: target.ModuleClock{Length: 1 << 31}})
+		if err == nil {
+			r.m, err = modules.Link(h.tg, rt, o, ps, func(name string) { h.t.Errorf("unknown parameter %s", name) })
+		}
 		return err
 	})
 	return r
@@ -249,8 +253,8 @@ func TestKmodInGo(t *testing.T) {
 func TestKmodEnds(t *testing.T) {
 	h := handle(t, handledProgram(t), never)
 	r := loadModule(h, "count")
-	fn, _ := r.m.Image().Symbol("init_module")
-	_, err := r.m.Call(fn, func(Request) int64 {
+	fn, _ := r.m.Image.Symbol("init_module")
+	_, err := r.m.Call(fn, func(target.ModuleRequest) int64 {
 		if err := h.tg.proc.Signal(unix.SIGKILL); err != nil {
 			t.Error(err)
 		}
@@ -290,8 +294,8 @@ func TestKmodLeftAsking(t *testing.T) {
 	h := handle(t, handledProgram(t), never)
 	before := tasksOf(t, h.tg.proc)
 	r := loadModule(h, "count")
-	fn, _ := r.m.Image().Symbol("init_module")
-	result, err := r.m.Call(fn, func(Request) int64 {
+	fn, _ := r.m.Image.Symbol("init_module")
+	result, err := r.m.Call(fn, func(target.ModuleRequest) int64 {
 		l, err := findLeftover(h.tg.p) // as one sees it that comes after us
 		if err != nil || l == nil {
 			t.Fatal(l, err)

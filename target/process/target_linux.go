@@ -88,7 +88,7 @@ type Target struct {
 	acts     bool      // code that is mapped may replace handlers of signals without the C library
 	mail     *mailSide // of threads that wait for handlers; nil: there was no handler
 	inLine   *inLine   // for handlers that run in the process; nil: there was no module
-	kmods    []*Kmod
+	kmods    []*kmodule
 	threadID procfs.FileID // of the memory file of inLine.thread
 
 	asked sync.Mutex // held to change what Remaining, CodeUsed and SharedText tell

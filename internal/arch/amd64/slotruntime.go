@@ -82,15 +82,6 @@ func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotR
 	return r, nil
 }
 
-// Ignores are those functions that take no arguments, by their addresses.
-func (r *SlotRuntime) Ignores() map[uint64]bool {
-	out := map[uint64]bool{}
-	for _, name := range []string{"__kp_slot", "__kp_current", "__kp_nanoseconds", "dump_stack", "jprobe_return"} {
-		out[r.Symbols[name]] = true
-	}
-	return out
-}
-
 type slotRuntime struct {
 	slotGate
 	e      SlotRuntimeEnv
