@@ -316,6 +316,7 @@ func TestInsmodDocuments(t *testing.T) {
 	n := right(t, p, "fork 12")
 	out := module(t, p, "dmesg")
 	expect("kprobe", out, "kprobe registered", 1)
+	expect("kprobe", out, `.*fault_handler.*`, 0) // it is called where a handler faults, and none does
 	expect("kprobe", out, fmt.Sprintf(`pre_handler: p->addr=0x%016x, eip=[0-9a-f]+, eflags=0x[0-9a-f]+`, fork), n["forks"])
 	expect("kprobe", out, fmt.Sprintf(`post_handler: p->addr=0x%016x, eflags=0x[0-9a-f]+`, fork), n["forks"])
 	expect("kprobe", out, `Call Trace:`, n["forks"])

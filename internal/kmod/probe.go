@@ -30,7 +30,7 @@ type Probe struct {
 	Symbol   string
 	Offset   uint32 // behind either
 	Disabled bool
-	// Pre, Post and Fault are the handlers of a kprobe, Entry and Return those of a kretprobe. Entry is also a jprobe's function.
+	// Pre and Post are the handlers of a kprobe, Entry and Return those of a kretprobe. Entry is also a jprobe's function. Fault is that of their faults.
 	Pre, Post, Fault, Entry, Return uint64
 	MaxActive                       int    // of a kretprobe; 0 or less: the default
 	DataSize                        uint64 // bytes of each call
@@ -83,11 +83,11 @@ func ReadProbe(read func(addr uint64, b []byte) error, kind Kind, at uint64, tex
 	word := func(off int) uint64 { return binary.LittleEndian.Uint64(b[off:]) }
 	p := &Probe{
 		Kind: kind, At: at, Addr: word(kprobeAddr), Offset: binary.LittleEndian.Uint32(b[kprobeOffset:]),
-		Disabled: binary.LittleEndian.Uint32(b[kprobeFlags:])&flagDisabled != 0,
+		Fault: word(kprobeFault), Disabled: binary.LittleEndian.Uint32(b[kprobeFlags:])&flagDisabled != 0,
 	}
 	switch kind {
 	case Kprobe:
-		p.Pre, p.Post, p.Fault = word(kprobePre), word(kprobePost), word(kprobeFault)
+		p.Pre, p.Post = word(kprobePre), word(kprobePost)
 	case Kretprobe:
 		p.Return, p.Entry = word(retHandler), word(retEntry)
 		p.MaxActive, p.DataSize = int(int32(binary.LittleEndian.Uint32(b[retMaxActive:]))), word(retDataSize)

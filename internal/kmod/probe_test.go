@@ -81,8 +81,8 @@ int in(struct kretprobe_instance *i, struct pt_regs *r) { return 0; }
 int out(struct kretprobe_instance *i, struct pt_regs *r) { return 0; }
 void called(long a) { jprobe_return(); }
 struct kprobe one = { .symbol_name = "some_function", .offset = 0x12345678, .pre_handler = pre, .post_handler = post, .fault_handler = fault, .flags = KPROBE_FLAG_DISABLED };
-struct kretprobe two = { .kp.addr = (kprobe_opcode_t *)0x123456789abc, .handler = out, .entry_handler = in, .maxactive = -3, .data_size = 4096 };
-struct jprobe three = { .kp.symbol_name = "another", .entry = called };
+struct kretprobe two = { .kp.addr = (kprobe_opcode_t *)0x123456789abc, .kp.fault_handler = fault, .handler = out, .entry_handler = in, .maxactive = -3, .data_size = 4096 };
+struct jprobe three = { .kp.symbol_name = "another", .kp.fault_handler = fault, .entry = called };
 `
 	for _, cc := range compilers {
 		o := parsed(t, compile(t, cc, "probes", source))
@@ -115,8 +115,8 @@ struct jprobe three = { .kp.symbol_name = "another", .entry = called };
 		text := interval.Range{Start: im.At[Text], End: im.At[Text] + uint64(len(im.Bytes[Text]))}
 		for _, want := range []*Probe{
 			{Kind: Kprobe, At: symbol("one"), Symbol: "some_function", Offset: 0x12345678, Disabled: true, Pre: symbol("pre"), Post: symbol("post"), Fault: symbol("fault")},
-			{Kind: Kretprobe, At: symbol("two"), Addr: 0x123456789abc, Entry: symbol("in"), Return: symbol("out"), MaxActive: -3, DataSize: 4096},
-			{Kind: Jprobe, At: symbol("three"), Symbol: "another", Entry: symbol("called")},
+			{Kind: Kretprobe, At: symbol("two"), Addr: 0x123456789abc, Entry: symbol("in"), Return: symbol("out"), Fault: symbol("fault"), MaxActive: -3, DataSize: 4096},
+			{Kind: Jprobe, At: symbol("three"), Symbol: "another", Entry: symbol("called"), Fault: symbol("fault")},
 		} {
 			if got, err := ReadProbe(read, want.Kind, want.At, text); err != nil || *got != *want {
 				t.Errorf("%s: %+v, %v, not %+v", cc, got, err, want)

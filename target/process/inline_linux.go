@@ -219,11 +219,11 @@ func (l *inLine) generate(o *target.ModuleOptions, w *arch.CodegenEnv) error {
 	return t.p.WriteMem(l.code.Start, text)
 }
 
-// faults are the entries of the fault table for what runs in line: a fault in a module's code ends the handler.
+// faults are the entries of the fault table for what runs in line: a fault in a module's code has its fault handler called, or ends the handler.
 func (l *inLine) faults() []native.FaultEntry {
 	out := slices.Clone(l.reads)
 	for _, m := range l.t.kmods {
-		out = append(out, native.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Abandon})
+		out = append(out, native.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Fault, Called: true})
 	}
 	return out
 }

@@ -120,11 +120,12 @@ type SlotDesc struct {
 	Pool, Blocks, Block uint64 // addresses, and the bytes of a block
 	Stride              uint32 // arch.Pool.Stride
 	Marked              uint32 // not 0: there is an entry handler
+	Fault               uint64 // address of the fault handler (see faulted); 0: there is none
 }
 
 // The layout of a descriptor.
 const (
-	SlotDescSize = 88 // bytes
+	SlotDescSize = 96 // bytes
 
 	slotDescHandler = 0
 	slotDescOf      = 8
@@ -139,6 +140,7 @@ const (
 	slotDescBlock   = 72
 	slotDescStride  = 80
 	slotDescMarked  = 84
+	slotDescFault   = 88
 )
 
 // Put writes a descriptor to its memory.
@@ -155,6 +157,7 @@ func (d *SlotDesc) Put(b []byte) {
 	binary.LittleEndian.PutUint64(b[slotDescBlock:], d.Block)
 	binary.LittleEndian.PutUint32(b[slotDescStride:], d.Stride)
 	binary.LittleEndian.PutUint32(b[slotDescMarked:], d.Marked)
+	binary.LittleEndian.PutUint64(b[slotDescFault:], d.Fault)
 }
 
 // PutSlot prepares the memory of slot n, which lies at addr. stack is the end of a stack for handlers; 0: they have the thread's.

@@ -22,9 +22,11 @@ type SlotRuntime struct {
 	Code    []byte
 	Symbols map[string]uint64
 	Faults  []FaultEntry // of reads that may fault
-	// Abandon is where a thread is sent that has met a fault in its handler: the handler is not called any more, and the thread goes on as if it
+	// Abandon is where a thread is sent that is to leave its handler: the handler is not called any more, and the thread goes on as if it
 	// had returned 0. The thread on which a module starts or ends is done then, with EFAULT.
 	Abandon uint64
+	// Fault is To of the table's entries of modules' code, which are Called.
+	Fault uint64
 	// Start is where that thread begins, at the end of its stack.
 	Start uint64
 }
@@ -66,16 +68,19 @@ func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotR
 	abandon := g.Here()
 	g.abandon()
 	g.Align(16)
+	fault := g.fault(abandon)
+	g.Align(16)
 	start := g.Here()
 	g.start()
 	code, err := g.Finish()
 	if err != nil {
 		return nil, err
 	}
-	r := &SlotRuntime{Code: code, Symbols: map[string]uint64{}, Abandon: g.LabelAddr(abandon), Start: g.LabelAddr(start)}
+	r := &SlotRuntime{Code: code, Symbols: map[string]uint64{}, Abandon: g.LabelAddr(abandon), Fault: g.LabelAddr(fault), Start: g.LabelAddr(start)}
 	for name, l := range symbols {
 		r.Symbols[name] = g.LabelAddr(l)
 	}
+	r.Faults = []FaultEntry{{Lo: r.Abandon, Hi: r.Abandon + 1, To: r.Abandon}} // a thread was sent there that had faulted before, and whose signal comes now
 	for _, f := range g.faults {
 		r.Faults = append(r.Faults, FaultEntry{Lo: g.LabelAddr(f[0]), Hi: g.LabelAddr(f[1]), To: g.LabelAddr(f[2])})
 	}
@@ -316,7 +321,7 @@ func (g *slotRuntime) nanoseconds() {
 	g.Ret()
 }
 
-// abandon emits the end of a handler in which something faulted. Its stack may be what faulted: nothing is put there.
+// abandon emits the end of a handler in which something faulted. Its stack may be what faulted: nothing is put there, but below the detour's frame.
 func (g *slotRuntime) abandon() {
 	found, thread := g.Label(), g.Label()
 	g.find(found)
@@ -328,6 +333,13 @@ func (g *slotRuntime) abandon() {
 	g.MovRM(8, R12, At(RBX, slotDescAt))
 	g.MovMI(4, At(R12, SlotDescOff), 1)
 	g.Lock().IncM(4, At(R12, SlotDescFaults))
+	g.MovRM(8, RSP, At(RBX, slotFrameAt))
+	g.Pushfq()
+	g.OpMI(OpAnd, 4, At(RSP, 0), ^alignmentFlag)
+	g.MovRM(8, RCX, At(RBX, ptWord(ptFlags)))
+	g.OpRI(OpAnd, 8, RCX, alignmentFlag)
+	g.OpMR(OpOr, 8, At(RSP, 0), RCX)
+	g.Popfq()
 	g.OpRR(OpXor, 4, RAX, RAX)
 	g.JmpM(At(R12, slotDescAbandon))
 	g.Bind(thread)
