@@ -316,6 +316,9 @@ func (m *module) Unload() error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.inLine == nil { // Close has taken it out
+		return nil
+	}
 	if err := m.l.setModules(slices.DeleteFunc(slices.Clone(m.l.modules), func(o *module) bool { return o == m })); err != nil {
 		return err
 	}
