@@ -212,6 +212,61 @@ func TestMissed(t *testing.T) {
 	<-signals
 }
 
+// TestRuntime probes the runtime where no goroutine runs.
+func TestRuntime(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	defer signal.Stop(signals)
+	table := own(t)
+	m := insert(t, table, "runtime")
+	const n = 100
+	for range n {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		<-signals
+	}
+	if lines, want := remove(t, table, m), fmt.Sprintf("signals=%d choices=1", n); last(lines) != want {
+		t.Errorf("%q, want %s", lines, want)
+	}
+}
+
+// TestSwitchedOff: what is not armed is not counted, and what is armed again is, beside other probes at the same place.
+func TestSwitchedOff(t *testing.T) {
+	table := own(t)
+	core, err := kprobes.Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &kprobes.Kprobe{SymbolName: "kprobes.dev/kprobes/modules_test.Sum"}
+	if err := core.RegisterKprobe(k); err != nil {
+		t.Fatal(err)
+	}
+	m := insert(t, table, "counts")
+	var want, deep uint64
+	for i := range 20 {
+		if err := core.SetEnabled(i%2 == 0); err != nil {
+			t.Fatal(err)
+		}
+		was, wasDeep := sums.Load(), deeps.Load()
+		call(t, 3, 200)
+		if i%2 == 0 {
+			want, deep = want+sums.Load()-was, deep+deeps.Load()-wasDeep
+		}
+	}
+	if err := core.SetEnabled(true); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("calls=%d behind=%d returned=%d wrong=0 missed=0", want, deep, want)
+	if lines := remove(t, table, m); last(lines) != text {
+		t.Errorf("%q, want %s", lines, text)
+	}
+	if n := k.State().Hits; n != want {
+		t.Errorf("%d hits beside the module, want %d", n, want)
+	}
+	core.UnregisterKprobe(k)
+}
+
 // TestInsertAgain: a name stands for one module.
 func TestInsertAgain(t *testing.T) {
 	table := own(t)
