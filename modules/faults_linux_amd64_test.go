@@ -86,7 +86,9 @@ func TestLoop(t *testing.T) {
 func TestRefused(t *testing.T) {
 	table := own(t)
 	const head = "#include <linux/kernel.h>\n#include <linux/kprobes.h>\n#include <linux/module.h>\nMODULE_LICENSE(\"GPL\");\n"
-	start := func(body string) string { return fmt.Sprintf("static int __init start(void) { %s }\nmodule_init(start);\n", body) }
+	start := func(body string) string {
+		return fmt.Sprintf("static int __init start(void) { %s }\nmodule_init(start);\n", body)
+	}
 	for _, c := range []struct {
 		name, text string
 		errno      syscall.Errno // 0: none in particular
