@@ -5,8 +5,35 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 )
+
+// TestChangedPath has a handler return in the place of the function.
+func TestChangedPath(t *testing.T) {
+	table := own(t)
+	m := insert(t, table, "answers")
+	end := collect()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i := range 5000 {
+				want := 2 * i
+				if i%2 == 1 {
+					want = 42
+				}
+				if n := Sum(i, i); n != want {
+					t.Errorf("Sum(%d, %d) = %d, want %d", i, i, n, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	end()
+	remove(t, table, m)
+	call(t, 1, 100)
+}
 
 // TestCgo loads a module with a jprobe into a program with C functions, which probes itself.
 func TestCgo(t *testing.T) {
