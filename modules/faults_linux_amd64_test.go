@@ -47,6 +47,23 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestFaultHandler has the handlers of a module fault at every tenth hit, each in its turn: the probe's fault handler has them go on, on goroutines, while the
+// collector runs.
+func TestFaultHandler(t *testing.T) {
+	table := own(t)
+	for _, trap := range []int{14, 13, 6, 0} { // not 17: who sets AC has the runtime's own handlers of signals fault too
+		m := insert(t, table, "../../internal/e2e/testdata/faulty", fmt.Sprint("trap=", trap), "only=kprobes.dev/kprobes/modules_test.Sum")
+		before, end := sums.Load(), collect()
+		call(t, 4, 1000)
+		end()
+		n := sums.Load() - before
+		want := fmt.Sprintf("pre=%d post=%d entered=0 returned=0 jumped=0 faults=%d wrong=0 missed=0", n, n, 2*(n/10))
+		if lines := remove(t, table, m); len(lines) != 1 || lines[0] != want || n < 4000 {
+			t.Errorf("trap %d: %q, want %q", trap, lines, want)
+		}
+	}
+}
+
 // TestFaultAtStart has the start of a module fault, when it has registered a probe: both are taken out.
 func TestFaultAtStart(t *testing.T) {
 	table := own(t)

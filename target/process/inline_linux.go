@@ -123,6 +123,11 @@ func (l *inLine) mapAll(s *ptrace.Stopped, size uint64) error {
 		return err
 	}
 	l.data = interval.Range{Start: at, End: at + size}
+	if t.golang != nil {
+		if err := l.guardStacks(s); err != nil {
+			return err
+		}
+	}
 	if at, err = t.mapLow(s, codeName, native.SlotCodeMost, unix.PROT_READ|unix.PROT_EXEC); err != nil {
 		return err
 	}

@@ -69,3 +69,12 @@ const (
 
 // UseOf says which state code uses, and where it uses the most: see amd64.UseOf.
 func UseOf(code []byte) (most StateUse, at int, err error) { return amd64.UseOf(code) }
+
+// StackUse is what a function takes of its stack.
+type StackUse = amd64.StackUse
+
+// StackOf says what the code of one function takes of its stack.
+func StackOf(code []byte) StackUse { return amd64.StackOf(code) }
+
+// UsesKernelData finds the first instruction that refers to a CPU's own data, as code of a kernel does; -1: there is none.
+func UsesKernelData(code []byte) int { return amd64.UsesGS(code) }
