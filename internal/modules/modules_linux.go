@@ -28,6 +28,8 @@ type Table struct {
 
 	mu      sync.Mutex            // held while a module is loaded or removed
 	options *target.ModuleOptions // nil: none has been loaded yet
+	runtime *target.ModuleRuntime // of when one was loaded last
+	faulted []*engine.Probe       // that lead to ModuleRuntime.Faulted
 
 	listMu sync.Mutex
 	list   []*Module
@@ -43,6 +45,7 @@ func New(core *engine.Core, user uint32) (*Table, error) {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "modules are not loaded into this target: into another process they are")
 	}
 	tb := &Table{core: core, t: t, load: load, def: &event.Def{Group: "printk", Name: "printk", User: user}}
+	tb.log.ownTime = t.Capabilities().Clocked != nil
 	tb.log.symbol = func(addr uint64) string {
 		s, ok := core.Symbol(addr)
 		if !ok {
@@ -63,6 +66,7 @@ type Module struct {
 	m    *Linked
 	// vectors: its code uses XMM0 to XMM15.
 	vectors bool
+	redZone string            // where its code uses memory below the stack pointer; "": nowhere
 	exit    uint64            // 0: it can not be removed
 	probes  map[uint64]*probe // by the address of their structs
 }
@@ -71,27 +75,25 @@ type Module struct {
 func (m *Module) Permanent() bool { return m.exit == 0 }
 
 // open has the target prepared for modules.
-func (tb *Table) open() (*target.ModuleRuntime, error) {
+func (tb *Table) open() error {
 	if tb.options == nil {
 		id, err := tb.core.NewLog(tb.def)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		c, err := ring.NewClock(ring.SourceTSC)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		now := c.Now()
 		tb.options = &target.ModuleOptions{
 			Event: id, Clock: target.ModuleClock{Tick: now, Nanos: c.Nanos(now), Length: uint64(c.Rate() * (1 << 32))}, Exclusive: tb.core.Exclusive,
 		}
 	}
-	var rt *target.ModuleRuntime
-	err := tb.core.Exclusive(func() (err error) {
-		rt, err = tb.load.OpenModules(tb.options)
+	return tb.core.Exclusive(func() (err error) {
+		tb.runtime, err = tb.load.OpenModules(tb.options)
 		return err
 	})
-	return rt, err
 }
 
 // Insert is insmod: it loads an object, and runs its start. Errors: EEXIST, what the target says, those of Link, and what the module's start has returned.
@@ -105,24 +107,28 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 	if err := m.look(o); err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
-	rt, err := tb.open()
-	if err != nil {
+	if err := tb.open(); err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
+	if err := m.fits(tb.runtime); err != nil {
+		return fmt.Errorf("module %s: %w", name, err)
+	}
+	tb.catchFaults()
 	unknown := func(param string) { tb.log.say(4, fmt.Sprintf("%s: unknown parameter '%s' ignored\n", name, param)) }
 	var k *Linked
-	err = tb.core.Exclusive(func() (err error) {
-		k, err = Link(tb.load, rt, o, params, unknown)
+	err := tb.core.Exclusive(func() (err error) {
+		k, err = Link(tb.load, tb.runtime, o, params, unknown)
 		return err
 	})
 	if err != nil {
+		tb.uncatchFaults()
 		return fmt.Errorf("module %s: %w", name, err)
 	}
 	m.m, m.Size = k, k.size()
 	tb.log.add(k.formats)
 	tb.set(append(slices.Clone(tb.all()), m))
 	if start, ok := k.Image.Symbol("init_module"); ok {
-		result, err := k.Call(start, tb.serving(m))
+		result, err := tb.call(m, start)
 		if err == nil && result < 0 {
 			err = errno.Errorf(unix.Errno(-result), "module %s: its start has returned %d", name, result)
 		}
@@ -174,6 +180,20 @@ func (m *Module) look(o *kmod.Object) error {
 			return errno.Errorf(unix.ENOEXEC, "its code at %s+0x%x uses registers that no handler may change: compile it with -mgeneral-regs-only (kprobe cc has the flags)", s.Name, at)
 		}
 		m.vectors = m.vectors || use == native.StateVectors
+		if at, is := native.BelowStack(s.Bytes); is && m.redZone == "" {
+			m.redZone = fmt.Sprintf("%s+0x%x", s.Name, at)
+		}
+	}
+	return nil
+}
+
+// fits says why the module's code can not run in the target.
+func (m *Module) fits(rt *target.ModuleRuntime) error {
+	switch {
+	case m.vectors && !rt.Vectors:
+		return errno.Errorf(unix.ENOEXEC, "its code uses vector registers, which a kernel does not save for it: compile it with -mgeneral-regs-only (kprobe cc has the flags)")
+	case m.redZone != "" && !rt.RedZone:
+		return errno.Errorf(unix.ENOEXEC, "its code at %s uses the stack below its end, where a kernel's interrupts come: compile it with -mno-red-zone (kprobe cc has the flags)", m.redZone)
 	}
 	return nil
 }
@@ -189,7 +209,7 @@ func (tb *Table) Remove(name string) error {
 	case m.Permanent():
 		return errno.Errorf(unix.EBUSY, "module %s has no end (module_exit), and stays: kprobe detach takes it out", name)
 	}
-	_, err := m.m.Call(m.exit, tb.serving(m))
+	_, err := tb.call(m, m.exit)
 	return errors.Join(err, tb.takeOut(m))
 }
 
@@ -201,7 +221,11 @@ func (tb *Table) takeOut(m *Module) error {
 	}
 	tb.unregister(m, ps)
 	tb.set(slices.DeleteFunc(slices.Clone(tb.all()), func(o *Module) bool { return o == m }))
-	return tb.core.Exclusive(m.m.Unload)
+	err := tb.core.Exclusive(m.m.Unload)
+	if err == nil {
+		tb.uncatchFaults()
+	}
+	return err
 }
 
 func (tb *Table) all() []*Module {
