@@ -49,6 +49,8 @@ func TestGuestVerbs(t *testing.T) {
 		{"holder killed", v.holderKilled},
 		{"killed", v.killed},
 		{"module", v.module},
+		{"insmod", v.insmod},
+		{"insmod, holder killed", v.insmodKilled},
 		{"refused", v.refused},
 		{"spec", v.spec},
 		{"rebooted", v.rebooted},
