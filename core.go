@@ -18,8 +18,7 @@ import (
 
 // Core is the registry of one target's probes.
 type Core struct {
-	e      *engine.Core
-	unread unread
+	e *engine.Core
 }
 
 func init() { engine.Of = func(core any) *engine.Core { return core.(*Core).e } }
@@ -90,7 +89,7 @@ func (c *Core) Lines(addr uint64) []Line { return c.e.Lines(addr) }
 // Poll reads the records that are there, in the order of their times, and returns how
 // many. A Hit is valid while f runs. f must not call the Core. Poll does not wait for a change that
 // another goroutine makes. What a loop over Hits has read and left comes first.
-func (c *Core) Poll(f func(*Hit)) int { return c.unread.give(f) + c.e.Poll(f) }
+func (c *Core) Poll(f func(*Hit)) int { return c.e.GiveKept(f) + c.e.Poll(f) }
 
 // Counts sums up what an event has counted so far.
 func (c *Core) Counts(e *Event) Counts { return Counts(c.e.Counts(e.e)) }
@@ -166,7 +165,7 @@ func (c *Core) Blacklist(w io.Writer) error { return c.e.Blacklist(w) }
 // f gets the records, as in Poll; it may be nil.
 func (c *Core) Close(f func(*Hit)) error {
 	if f != nil {
-		c.unread.give(f)
+		c.e.GiveKept(f)
 	}
 	return c.e.Close(f)
 }

@@ -2,7 +2,6 @@ package kprobes
 
 import (
 	"iter"
-	"sync"
 	"time"
 
 	"kprobes.dev/kprobes/internal/engine/records"
@@ -35,8 +34,8 @@ func (c *Core) Hits(ctx interface{ Done() <-chan struct{} }) iter.Seq[*Hit] {
 		idle := time.NewTimer(0)
 		defer idle.Stop()
 		for pause := hitsPauseMin; ; {
-			n := c.e.Poll(c.unread.add)
-			if !c.unread.each(yield) {
+			n := c.e.Keep()
+			if !c.e.EachKept(yield) {
 				return
 			}
 			if pause = min(2*pause, hitsPauseMax); n > 0 {
@@ -59,67 +58,11 @@ func (c *Core) Hits(ctx interface{ Done() <-chan struct{} }) iter.Seq[*Hit] {
 
 // lastHits gives what has been recorded by now.
 func (c *Core) lastHits(yield func(*Hit) bool) {
-	c.e.Poll(c.unread.add) // what lies in the ring of a target with a clock of its own waits from when it was seen
-	if !c.unread.each(yield) {
+	c.e.Keep() // what lies in the ring of a target with a clock of its own waits from when it was seen
+	if !c.e.EachKept(yield) {
 		return
 	}
 	time.Sleep(records.SettleTime)
-	c.e.Poll(c.unread.add)
-	c.unread.each(yield)
-}
-
-// unread are hits that have been read for a loop over Hits, and that no loop has been given yet. What was given out is never written
-// to again.
-type unread struct {
-	mu   sync.Mutex
-	hits []Hit
-	recs []byte // room for records
-}
-
-// recsRoom is the room for records that is made at once, in bytes.
-const recsRoom = 8 << 10
-
-// add adds a copy of a hit.
-func (u *unread) add(h *Hit) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if cap(u.recs)-len(u.recs) < len(h.Rec) {
-		u.recs = make([]byte, 0, max(recsRoom, len(h.Rec)))
-	}
-	n := len(u.recs)
-	u.recs = append(u.recs, h.Rec...)
-	u.hits = append(u.hits, *h)
-	u.hits[len(u.hits)-1].Rec = u.recs[n:len(u.recs):len(u.recs)]
-}
-
-// next takes the oldest hit; nil: there is none.
-func (u *unread) next() *Hit {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if len(u.hits) == 0 {
-		return nil
-	}
-	h := &u.hits[0]
-	u.hits = u.hits[1:]
-	return h
-}
-
-// each gives out the hits, and says whether the loop goes on.
-func (u *unread) each(yield func(*Hit) bool) bool {
-	for h := u.next(); h != nil; h = u.next() {
-		if !yield(h) {
-			return false
-		}
-	}
-	return true
-}
-
-// give gives out the hits, and returns how many.
-func (u *unread) give(f func(*Hit)) (n int) {
-	u.each(func(h *Hit) bool {
-		n++
-		f(h)
-		return true
-	})
-	return n
+	c.e.Keep()
+	c.e.EachKept(yield)
 }

@@ -37,7 +37,7 @@ func (b *bench) module() (*benchModules, error) {
 
 // benchObject compiles the module.
 func benchObject() (_ *kmod.Object, err error) {
-	if _, err := exec.LookPath(compiler()[0]); err != nil {
+	if _, err := exec.LookPath(kmod.Compiler()[0]); err != nil {
 		return nil, fmt.Errorf("%w: %w", cbuild.ErrNoCompiler, err)
 	}
 	dir, err := os.MkdirTemp("", "kprobe-bench-module-")

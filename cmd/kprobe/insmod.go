@@ -105,14 +105,6 @@ func withObject(file string, do func(object string) error) error {
 	return do(object)
 }
 
-// compiler is the command of the compiler.
-func compiler() []string {
-	if words := strings.Fields(os.Getenv("CC")); len(words) > 0 {
-		return words
-	}
-	return []string{"gcc"}
-}
-
 // object reads an object.
 func (c *console) object(file string) (*kmod.Object, error) {
 	b, err := os.ReadFile(c.path(file))
@@ -128,21 +120,11 @@ func (c *console) object(file string) (*kmod.Object, error) {
 
 // compileModule compiles a module's source to an object in a directory.
 func compileModule(dir, source string) (object string, err error) {
-	headers, name := filepath.Join(dir, "include"), kmod.Name(source)
-	if err := kmod.WriteHeaders(headers); err != nil {
+	object, warnings, err := kmod.Compile(dir, source)
+	if err != nil {
 		return "", err
 	}
-	object = filepath.Join(dir, name+".o")
-	cc := compiler()
-	args := slices.Concat(cc[1:], kmod.Flags(name, headers), []string{"-c", "-o", object, source})
-	out, err := exec.Command(cc[0], args...).CombinedOutput()
-	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("%w: install it, name another one in the variable CC, or give an object that is compiled already", err)
-	}
-	if err != nil {
-		return "", fmt.Errorf("%s: %s: %w\n%s", source, cc[0], err, bytes.TrimSpace(out))
-	}
-	_, err = os.Stderr.Write(out) // warnings
+	_, err = os.Stderr.Write(warnings)
 	return object, err
 }
 
@@ -321,7 +303,7 @@ func ccRun(args []string) error {
 		fmt.Fprintln(stdout, strings.Join(kmod.Flags("NAME", headers), " "))
 		return nil
 	}
-	words := slices.Concat(compiler(), kmod.Flags(kmod.Name(source), headers), []string{"-c"}, args)
+	words := slices.Concat(kmod.Compiler(), kmod.Flags(kmod.Name(source), headers), []string{"-c"}, args)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cmd.Run()

@@ -64,6 +64,8 @@ type Core struct {
 	handlers
 	reaper
 	told
+	extension
+	unread unread // what a loop over hits is to be given
 }
 
 // addition is what the Add in progress has done so far.
@@ -104,6 +106,31 @@ type reaper struct {
 	reap       func() (more bool) // what it does each time: see reaper.go
 	seenFaults uint64             // of handlers.faults, those that were seen to
 	shut       bool               // the Core is closed
+}
+
+// extension is what package modules keeps for a Core.
+type extension struct {
+	extensionMu sync.Mutex
+	extends     any
+}
+
+// Extension gives what another package keeps for the Core. The first call makes it; if that fails the next one tries again.
+func (c *Core) Extension(make func() (any, error)) (any, error) {
+	c.extensionMu.Lock()
+	defer c.extensionMu.Unlock()
+	if c.extends != nil {
+		return c.extends, nil
+	}
+	var err error
+	c.extends, err = make()
+	return c.extends, err
+}
+
+// Closed says whether the Core is closed, or is being closed.
+func (c *Core) Closed() bool {
+	c.mu.Lock()
+	defer c.unlock()
+	return c.closing
 }
 
 // told is what Stats tells.

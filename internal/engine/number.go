@@ -43,8 +43,9 @@ func (c *Core) number(evs []*Event) error {
 }
 
 // NewLog gives a number for records that code of a user of the target writes itself, of any length: they are given out as hits of a definition, and are
-// nobody's to decode. The target is prepared with it. Errors are those of Register.
-func (c *Core) NewLog(d *event.Def) (id int, err error) {
+// nobody's to decode. take, if not nil, is given them whenever somebody reads records; it must not call the Core. The target is prepared with it. Errors are those
+// of Register.
+func (c *Core) NewLog(d *event.Def, take func(*hit.Hit)) (id int, err error) {
 	c.mu.Lock()
 	defer c.unlock()
 	if err := c.recoverTarget(); err != nil {
@@ -65,7 +66,7 @@ func (c *Core) NewLog(d *event.Def) (id int, err error) {
 	}
 	c.events = append(c.events, nil)
 	off := c.logOffset()
-	return id, c.records.Show(id, off, ring.MaxRecord, &records.View{Event: hit.Event{Def: d, Name: d.Name, ArgsOff: off}, Read: new(atomic.Uint64)})
+	return id, c.records.Show(id, off, ring.MaxRecord, &records.View{Event: hit.Event{Def: d, Name: d.Name, ArgsOff: off}, Read: new(atomic.Uint64), Take: take})
 }
 
 // logOffset is where the words of such a record begin.

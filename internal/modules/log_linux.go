@@ -110,6 +110,29 @@ func (l *Log) add(formats map[uint64]string) {
 	maps.Copy(l.formats, formats)
 }
 
+// Place is a place in the log: so many lines of it, and so many bytes of the last of them.
+type Place struct{ lines, bytes uint64 }
+
+// Next gives the line behind a place, and the place behind that line. A line that has become longer comes once more, with what is new of it.
+func (l *Log) Next(p Place) (line Line, end Place, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := uint64(0) // of the lines that are there, those before the place
+	if p.lines > l.dropped {
+		n = p.lines - l.dropped
+		if line = l.lines[n-1]; uint64(len(line.Text)) > p.bytes {
+			end = Place{p.lines, uint64(len(line.Text))}
+			line.Text = line.Text[p.bytes:]
+			return line, end, true
+		}
+	}
+	if n == uint64(len(l.lines)) {
+		return Line{}, p, false
+	}
+	line = l.lines[n]
+	return line, Place{l.dropped + n + 1, uint64(len(line.Text))}, true
+}
+
 // Lines gives the lines, the oldest first, and how many older ones there were.
 func (l *Log) Lines() (lines []Line, dropped uint64) {
 	l.mu.Lock()

@@ -29,3 +29,39 @@ func TestLog(t *testing.T) {
 		t.Errorf("a damaged record: %+v", lines[len(lines)-1])
 	}
 }
+
+// TestLogNext: each line comes once, of one that goes on what is new, and after lines that have gone the oldest that is there.
+func TestLogNext(t *testing.T) {
+	var l Log
+	var at Place
+	next := func(want string) {
+		t.Helper()
+		line, end, ok := l.Next(at)
+		if line.Text != want || ok != (want != "") {
+			t.Errorf("%q, %v; want %q", line.Text, ok, want)
+		}
+		at = end
+	}
+	next("")
+	l.put(Line{1, 4, "one\ntwo\n"})
+	next("one")
+	l.put(Line{2, kmod.LevelContinue, ", and more\n"})
+	next("two, and more")
+	next("")
+	l.put(Line{3, kmod.LevelContinue, ", and the rest\n"})
+	next(", and the rest")
+	next("")
+	for range 3 * logSize / 1000 {
+		l.say(6, strings.Repeat("x", 1000))
+	}
+	l.say(6, "last")
+	lines, dropped := l.Lines()
+	if dropped == 0 {
+		t.Error("nothing was dropped")
+	}
+	for range lines[1:] {
+		next(strings.Repeat("x", 1000))
+	}
+	next("last")
+	next("")
+}

@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/kmod"
 	"kprobes.dev/kprobes/internal/ring"
 	"kprobes.dev/kprobes/internal/target"
@@ -25,6 +26,7 @@ type Table struct {
 	t    target.Target
 	load target.ModuleLoader
 	def  *event.Def // of the log's records
+	take bool       // they come to the log by themselves
 
 	mu      sync.Mutex            // held while a module is loaded or removed
 	options *target.ModuleOptions // nil: none has been loaded yet
@@ -42,7 +44,7 @@ func New(core *engine.Core, user uint32) (*Table, error) {
 	t := core.Target()
 	load := t.Capabilities().ModuleLoader
 	if load == nil {
-		return nil, errno.Errorf(unix.EOPNOTSUPP, "modules are not loaded into this target: into another process they are")
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "modules are not loaded into this target: they are into processes and guests")
 	}
 	tb := &Table{core: core, t: t, load: load, def: &event.Def{Group: "printk", Name: "printk", User: user}}
 	tb.log.ownTime = t.Capabilities().Clocked != nil
@@ -55,6 +57,9 @@ func New(core *engine.Core, user uint32) (*Table, error) {
 	}
 	return tb, nil
 }
+
+// TakeRecords has the log's records come to the log whenever somebody reads records, and not be given out as hits. It comes before the first module.
+func (tb *Table) TakeRecords() { tb.take = true }
 
 // SetUser has the log's records be another user's. Nobody may read records meanwhile.
 func (tb *Table) SetUser(user uint32) { tb.def.User = user }
@@ -77,7 +82,11 @@ func (m *Module) Permanent() bool { return m.exit == 0 }
 // open has the target prepared for modules.
 func (tb *Table) open() error {
 	if tb.options == nil {
-		id, err := tb.core.NewLog(tb.def)
+		var take func(*hit.Hit)
+		if tb.take {
+			take = tb.log.Take
+		}
+		id, err := tb.core.NewLog(tb.def, take)
 		if err != nil {
 			return err
 		}
@@ -101,7 +110,7 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	if tb.find(name) != nil {
-		return errno.Errorf(unix.EEXIST, "module %s is loaded already: remove it first (kprobe rmmod)", name)
+		return errno.Errorf(unix.EEXIST, "module %s is loaded already: remove it first", name)
 	}
 	m := &Module{Name: name, probes: map[uint64]*probe{}}
 	if err := m.look(o); err != nil {
@@ -190,9 +199,9 @@ func (m *Module) look(o *kmod.Object) error {
 // fits says why the module's code can not run in the target.
 func (m *Module) fits(rt *target.ModuleRuntime) error {
 	switch {
-	case m.vectors && !rt.Vectors:
+	case m.vectors && rt.Strict:
 		return errno.Errorf(unix.ENOEXEC, "its code uses vector registers, which a kernel does not save for it: compile it with -mgeneral-regs-only (kprobe cc has the flags)")
-	case m.redZone != "" && !rt.RedZone:
+	case m.redZone != "" && rt.Strict:
 		return errno.Errorf(unix.ENOEXEC, "its code at %s uses the stack below its end, where a kernel's interrupts come: compile it with -mno-red-zone (kprobe cc has the flags)", m.redZone)
 	}
 	return nil
@@ -207,7 +216,7 @@ func (tb *Table) Remove(name string) error {
 	case m == nil:
 		return errno.Errorf(unix.ENOENT, "module %s is not loaded", name)
 	case m.Permanent():
-		return errno.Errorf(unix.EBUSY, "module %s has no end (module_exit), and stays: kprobe detach takes it out", name)
+		return errno.Errorf(unix.EBUSY, "module %s has no end (module_exit), and stays as long as the target is probed: kprobe detach takes it out of another process", name)
 	}
 	_, err := tb.call(m, m.exit)
 	return errors.Join(err, tb.takeOut(m))

@@ -34,8 +34,7 @@ type ModuleClock struct {
 type ModuleRuntime struct {
 	Symbols map[string]uint64 // addresses of the functions that they call (linux/kp_runtime.h)
 	CPUs    int               // what smp_processor_id() is less than: as many copies there are of per-CPU variables
-	Vectors bool              // modules may use vector registers
-	RedZone bool              // and memory below their stack pointer
+	Strict  bool              // modules may use neither vector registers nor memory below their stack pointer
 	// MaxActive is the most calls that a return probe follows which says nothing of it; 0: as many as the target's pool holds.
 	MaxActive int
 	// Lookup, if not nil, finds what the names of functions in Target.Space do not have, for kallsyms_lookup_name.

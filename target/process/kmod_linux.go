@@ -32,7 +32,7 @@ func (t *Target) OpenModules(o *target.ModuleOptions) (*target.ModuleRuntime, er
 	if err := t.openInLine(o); err != nil {
 		return nil, err
 	}
-	return &target.ModuleRuntime{Symbols: t.inLine.run.Symbols, CPUs: slotCount, Vectors: true, RedZone: true}, nil
+	return &target.ModuleRuntime{Symbols: t.inLine.run.Symbols, CPUs: slotCount}, nil
 }
 
 // NewModule maps a module's memory, below 2 GB.

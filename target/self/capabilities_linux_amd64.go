@@ -15,6 +15,8 @@ func (t *Target) Capabilities() target.Capabilities {
 		Caller:  t,
 		Watcher: t,
 
+		ModuleLoader: t.modules,
+
 		Unwinder: t,
 		Sharing:  t,
 

@@ -18,6 +18,8 @@
 // A thread that has just taken a breakpoint is at the start of the detour: it is set back to
 // the breakpoint, where the runtime knows the code and may preempt the goroutine.
 //
+// A thread whose handler in line is to end goes on where a fault would send it (loops_linux_amd64.go).
+//
 // The runtime may hand a signal on to us that we have handed to it: os/signal takes what it
 // finds for the handler to go on with, while SIGURG is not notified. The frame is marked, in a
 // word that the kernel does not use, so that the signal ends there.
@@ -83,6 +85,28 @@ parked:
 	MOVQ R13, SI
 	MOVQ R15, DX
 rewind:
+	LEAQ ·loops(SB), R8
+	MOVQ loopState_key(R8), AX
+	TESTQ AX, AX
+	JEQ  ends
+	RDFSBASEQ R9
+	CMPQ AX, R9
+	JNE  ends
+	MOVQ loopState_runs(R8), R9
+	MOVQ (R9), R9
+	CMPQ R9, loopState_run(R8)
+	JNE  ends
+	MOVQ uc_rip(DX), AX
+	CMPQ AX, loopState_lo(R8)
+	JCS  ends
+	CMPQ AX, loopState_hi(R8)
+	JCC  ends
+	MOVQ loopState_abandon(R8), AX // the module's handler does not end by itself
+	MOVQ AX, uc_rip(DX)
+	MOVQ loopState_desc(R8), R9
+	MOVQ $1, const_descLooped(R9)
+	MOVQ $0, loopState_key(R8)
+ends:
 	MOVQ ·controlWords(SB), R8
 	MOVQ 16(R8), R9
 	MOVQ 24(R8), CX

@@ -67,7 +67,10 @@ type Target struct {
 	path    func() (map[uint64]string, error) // functions that may run with SIGTRAP blocked
 	masks   func() bool                       // whether the program can change its threads' masks by itself
 	watches watchpoint.Set
-	caught  func() bool // whether SIGSEGV and SIGBUS are open in all threads that run Go code but for path
+	inLine  inLineCaller // nil: no module was asked for
+	line    linePlaces
+	modules target.ModuleLoader // nil: the program takes none
+	caught  func() bool         // whether SIGSEGV and SIGBUS are open in all threads that run Go code but for path
 }
 
 var (
@@ -115,6 +118,9 @@ func Attach(o *Options) (*Target, error) {
 		fs, err := t.Space().Main().Image.Lookup(setsMask)
 		return err == nil && len(fs) > 0
 	})
+	if newModules != nil {
+		t.modules = newModules(t)
+	}
 	t.caught = sync.OnceValue(func() bool { return !iscgo && codescan.ChangesMasks(t.Space(), t.Read) == nil })
 	attached.t = t
 	return t, nil
@@ -338,9 +344,17 @@ func (t *Target) Close() error {
 	}
 	t.keepShared()
 	t.watches.Close()
-	err = errors.Join(err, t.unmapUnwind(), t.mem.Close(), t.claim.release())
+	err = errors.Join(err, t.unmapUnwind(), t.closeInLine(), t.mem.Close(), t.claim.release())
 	t.control, t.code, t.pools = nil, nil, nil
 	return err
+}
+
+// closeInLine takes out what handlers in line have.
+func (t *Target) closeInLine() error {
+	if t.inLine == nil {
+		return nil
+	}
+	return t.inLine.close()
 }
 
 // release lets another target be attached. Precondition: attached is locked.
@@ -366,6 +380,9 @@ func (t *Target) armed() error {
 	}
 	if n := t.live - len(t.zombie); n > 0 {
 		return errno.Errorf(unix.EBUSY, "%d sites are still armed", n)
+	}
+	if t.inLine != nil {
+		return t.inLine.hold()
 	}
 	return nil
 }

@@ -23,3 +23,6 @@ type Target struct{ target.Target }
 func Attach(*Options) (*Target, error) {
 	return nil, errno.Errorf(unix.EOPNOTSUPP, "a program on %s/%s can not probe itself: linux/amd64 can", runtime.GOOS, runtime.GOARCH)
 }
+
+// EnableModules does nothing here.
+func EnableModules() {}

@@ -133,6 +133,9 @@ const (
 //go:nosplit
 //go:norace
 func (w *watchState) look() {
+	if loopLook != nil {
+		loopLook()
+	}
 	if _, _, e := syscall.RawSyscall(syscall.SYS_LSEEK, uintptr(w.tasks), 0, 0); e != 0 {
 		return
 	}
@@ -187,6 +190,9 @@ func number(at uintptr) (n uintptr) {
 func (w *watchState) lookAt(tid uintptr) {
 	if tid == 0 {
 		return
+	}
+	if loops.key != 0 {
+		syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(w.pid), tid, uintptr(syscall.SIGURG))
 	}
 	at := wordAt(uintptr(busyTable) + 8*tid)
 	v := load64(at)

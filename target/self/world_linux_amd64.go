@@ -66,8 +66,9 @@ type worldState struct {
 	stopping uint32 // not 0: a stop is in progress
 	round    uint32
 	pid      int32
-	tid      int32 // the stopper's thread
-	tasks    int   // descriptor of /proc/self/task
+	tid      int32  // the stopper's thread
+	tasks    int    // descriptor of /proc/self/task
+	aside    uint64 // not 0: address of the number of a thread that is not stopped, 32 bits
 	list     [slotCount]uint16
 	slots    [slotCount]slot
 	dents    [dirents]byte
@@ -174,7 +175,7 @@ func (w *worldState) ask() int {
 		}
 		for at := uintptr(0); at+19 < n && at+19 < dirents; {
 			tid := tidOf(w.dents[at+19:])
-			if tid > 0 && tid != w.tid {
+			if tid > 0 && tid != w.tid && (w.aside == 0 || tid != int32(word32(w.aside))) {
 				fresh += w.askOne(tid)
 			}
 			at += uintptr(w.dents[at+16]) | uintptr(w.dents[at+17])<<8

@@ -53,6 +53,8 @@ type View struct {
 	Filtered *atomic.Uint64
 	// Counts: there are no records, and what is counted as lost are hits that do not pass the filter.
 	Counts bool
+	// Take, if not nil, is given the records, and who reads is not.
+	Take func(*hit.Hit)
 	// Waits: the record says that a thread of the target waits for an answer, and is given to nobody.
 	Waits bool
 }
@@ -259,6 +261,10 @@ func (rs *Reader) hits(f func(*hit.Hit)) (take func(ring.Record), counted func()
 			last = v
 		}
 		n++
+		if v.Take != nil {
+			v.Take(&h)
+			return
+		}
 		f(&h)
 	}
 	return take, counted
