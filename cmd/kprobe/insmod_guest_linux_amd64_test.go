@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -68,18 +69,9 @@ func (v *verbs) insmod(t *testing.T) {
 func (v *verbs) insmodKilled(t *testing.T) {
 	v.modules(t, "insmod", callsModule, "symbol=do_fchownat", "fault=30")
 	v.g.Hit("chown", 10, 0)
-	h, err := qemu.Holder(v.g.Spec)
-	if err != nil || h == nil {
-		t.Fatalf("the holder: %v, %v", h, err)
-	}
-	if err := unix.Kill(h.PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	v.killHolder(t)
 	if c := v.g.Hit("chown", 100, 1); c.Failed != 100 { // with a fault among them, which the guest's kernel alone sees
 		t.Errorf("%+v", c)
-	}
-	if err := holder.Wait(h.PID); err != nil { // its files are closed before it has ended
-		t.Fatal(err)
 	}
 	if r := v.run(t, "detach"); r.status != 0 {
 		t.Errorf("detach: %+v", r)
@@ -88,4 +80,44 @@ func (v *verbs) insmodKilled(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	v.insmod(t)
+}
+
+// insmodKilledAsking kills the process that holds the guest while a module's start asks it for probes, again and again: the task that runs the start goes on.
+func (v *verbs) insmodKilledAsking(t *testing.T) {
+	insmod := v.command(t, "insmod", "testdata/again.c")
+	if err := insmod.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * time.Minute); !strings.Contains(v.run(t, "list").out, "_sys_getppid"); {
+		if time.Now().After(end) {
+			t.Fatal("the module's probe is never there")
+		}
+	}
+	v.killHolder(t)
+	if err := insmod.Wait(); err == nil {
+		t.Error("insmod has succeeded")
+	}
+	if r := v.run(t, "detach"); r.status != 0 {
+		t.Errorf("detach: %+v", r)
+	}
+	if c := v.g.Hit("getppid", 100, 1); c.OK != 100 {
+		t.Errorf("%+v", c)
+	}
+	v.empty(t)
+	v.insmod(t)
+}
+
+// killHolder kills the process that holds the guest.
+func (v *verbs) killHolder(t *testing.T) {
+	t.Helper()
+	h, err := qemu.Holder(v.g.Spec)
+	if err != nil || h == nil {
+		t.Fatalf("the holder: %v, %v", h, err)
+	}
+	if err := unix.Kill(h.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Wait(h.PID); err != nil { // its files are closed before it has ended
+		t.Fatal(err)
+	}
 }

@@ -51,6 +51,7 @@ func TestGuestVerbs(t *testing.T) {
 		{"module", v.module},
 		{"insmod", v.insmod},
 		{"insmod, holder killed", v.insmodKilled},
+		{"insmod, holder killed while it is asked", v.insmodKilledAsking},
 		{"refused", v.refused},
 		{"spec", v.spec},
 		{"rebooted", v.rebooted},

@@ -281,6 +281,7 @@ func letThreadGo(l *layout) {
 	}
 	w := threadWords(l.data.mem[off-1:])
 	w.become(arch.ThreadWaits, arch.ThreadEnded)
+	w.storeUnserved(1)
 	timedOut := -int64(unix.ETIMEDOUT)
 	w.storeLong(arch.ThreadAnswer, uint64(timedOut))
 	w.become(arch.ThreadAsks, arch.ThreadAnswered)

@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -156,6 +155,7 @@ func (m *kmodule) Call(fn uint64, serve func(target.ModuleRequest) int64) (int64
 	}
 	w := threadWords(l.mem[l.at.thread:])
 	w.storeLong(arch.ThreadFunc, fn)
+	w.storeUnserved(0)
 	w.become(arch.ThreadEnded, arch.ThreadWaits)
 	begun, pause := time.Now(), lookSoon
 	for {
@@ -179,5 +179,3 @@ func (m *kmodule) Call(fn uint64, serve func(target.ModuleRequest) int64) (int64
 		pause = min(2*pause, lookLate)
 	}
 }
-
-var _ = errors.Is

@@ -33,6 +33,7 @@ func (t *Target) Close() error {
 	if len(t.foreign) > 0 && t.alive() == nil {
 		t.ring.Keep()
 		t.control.put(hdrHolder, 0)
+		t.inLine = nil // its memory may go with the machine
 		t.release()
 		return fmt.Errorf("the bytes at %s were changed by somebody else, and left alone with the code that they lead to: when they are ours again kprobe detach takes them out: %w",
 			places(t.foreign), ErrForeign)

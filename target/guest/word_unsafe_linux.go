@@ -24,6 +24,11 @@ func (w threadWords) become(from, to uint32) bool {
 	return atomic.CompareAndSwapUint32(w.statePtr(), from, to)
 }
 
+// storeUnserved says whether nobody answers the task any more.
+func (w threadWords) storeUnserved(v uint32) {
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&w[arch.ThreadUnserved:][:4][0])), v)
+}
+
 func (w threadWords) long(off int) uint64 {
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&w[off:][:8][0])))
 }

@@ -280,13 +280,15 @@ func (g *kernelRuntime) copyString() {
 
 // request emits RAX = the tracer's answer to RDI, RSI, RDX.
 func (g *kernelRuntime) request() {
-	start, look, answered := g.Label(), g.Label(), g.Label()
+	start, look, answered, gone := g.Label(), g.Label(), g.Label(), g.Label()
 	g.find(start)
 	g.MovRI(RAX, ^uint64(-errDeadlock-1))
 	g.Ret()
 	g.Bind(start)
 	g.Push(RBX)
 	g.MovRI(RBX, g.e.Thread)
+	g.OpMI(OpCmp, 4, g.word(arch.ThreadUnserved), 0)
+	g.Jcc(CondNE, gone)
 	for i, r := range []Reg{RDI, RSI, RDX} {
 		g.MovMR(8, g.word(arch.ThreadAsked+8*int32(i)), r)
 	}
@@ -305,6 +307,8 @@ func (g *kernelRuntime) request() {
 	g.MovRI(RCX, arch.ThreadRuns)
 	g.Lock().Cmpxchg(4, g.word(arch.ThreadState), RCX)
 	g.Jcc(CondNE, look) // just in time
+	g.MovMI(4, g.word(arch.ThreadUnserved), 1)
+	g.Bind(gone)
 	g.MovRI(RAX, ^uint64(-errTimedOut-1))
 	g.Pop(RBX)
 	g.Ret()
