@@ -9,6 +9,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -18,15 +19,20 @@ func gateProbe(function string, gate uint64) *engine.Probe {
 	return engine.NewProbe(event.Place{Kind: event.PlaceSymbol, Symbol: function}, h, engine.ProbeOptions{Internal: true})
 }
 
-// stand arms the probes that lead to a gate, at those of its functions where one can stand. The error says why there is none at the last of the others.
+// stand arms the probes that lead to a gate, at those of its functions that there are and where one can stand. The error says why there is none at one of the others.
 func (tb *Table) stand(g *target.ModuleGate) (ps []*engine.Probe, why error) {
 	for _, name := range g.At {
 		p := gateProbe(name, g.Gate)
-		if err := tb.core.Register([]*engine.Probe{p}, false); err != nil {
+		var missing *symbol.NotFoundError
+		switch err := tb.core.Register([]*engine.Probe{p}, false); {
+		case err == nil:
+			ps = append(ps, p)
+		case !errors.As(err, &missing):
 			why = fmt.Errorf("%s: %w", name, err)
-			continue
 		}
-		ps = append(ps, p)
+	}
+	if len(ps) == 0 && why == nil {
+		why = errno.Errorf(unix.ENOENT, "the target has none of the functions %q", g.At)
 	}
 	return ps, why
 }

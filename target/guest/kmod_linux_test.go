@@ -167,7 +167,7 @@ func TestKmodToggles(t *testing.T) {
 	for cpu := range 2 {
 		defer m.g.Background("/bin/sh", "-c", fmt.Sprintf("while :; do hit getppid 20000 %d; hit chown 2000 %d; hit open 2000 %d; done >/dev/null", cpu, cpu, cpu))()
 	}
-	for range 20 {
+	for range 10 {
 		m.insert("testdata/kinds.c")
 		m.remove("kinds")
 	}
@@ -197,46 +197,50 @@ func (m *moduled) text() []byte {
 	return all
 }
 
+// Ways in which a handler, and a start, goes wrong (testdata/bad.c).
+var faults = []string{"null", "kernel", "odd", "divide", "trap"}
+
 // TestKmodFaults has a handler, and a start, go wrong: that ends them, the log says so, and the guest's kernel goes on, and complains of nothing.
 func TestKmodFaults(t *testing.T) {
 	m := attachModules(t, testguest.Shared(t))
-	const calls, good = 200, 50
-	right := func(how string) {
-		t.Helper()
-		if c := m.g.Hit("getppid", calls, 0); c.OK != calls {
-			t.Errorf("%s: %+v", how, c)
-		}
+	for _, how := range faults {
+		m.faults(how, "a fault in a handler")
 	}
-	for _, how := range []string{"null", "kernel", "odd", "divide", "trap", "loop"} {
-		m.insert("testdata/bad.c", "handler="+how, fmt.Sprint("first=", good+1))
-		if how == "loop" { // it is ended while the program waits for it
-			stop := m.follow()
-			right(how)
-			stop()
-		}
-		right(how)
-		m.table.CheckFaults()
-		right(how)
-		m.remove("bad")
-		lines := m.log()
-		said := "bad: a fault in a handler of the probe at "
-		if how == "loop" {
-			said = "bad: a handler that does not end of the probe at "
-		}
-		if n := len(lines); n < 2 || !strings.HasPrefix(lines[n-2], said) || !strings.Contains(lines[n-2], "_sys_getppid+0x") || lines[n-1] != fmt.Sprintf("%d calls", good+1) {
-			t.Errorf("%s: %q", how, lines)
-		}
-	}
-	for _, how := range []string{"null", "kernel", "odd", "divide", "trap"} {
-		if err := m.tryInsert("testdata/bad.c", "init="+how); !errors.Is(err, unix.EFAULT) {
-			t.Errorf("a start that goes wrong by %s: %v", how, err)
-		}
-		right(how)
-	}
+	m.faults("loop", "a handler that does not end")
 	if err := m.tryInsert("testdata/bad.c", "result=-19"); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("a start that fails: %v", err)
 	}
-	right("failed")
+	m.faults("null", "a fault in a handler")
+}
+
+// faults has a handler go wrong in one way, and a start unless it would not end.
+func (m *moduled) faults(how, said string) {
+	m.Helper()
+	const calls, good = 200, 50
+	right := func() {
+		m.Helper()
+		if c := m.g.Hit("getppid", calls, 0); c.OK != calls {
+			m.Errorf("%s: %+v", how, c)
+		}
+	}
+	m.insert("testdata/bad.c", "handler="+how, fmt.Sprint("first=", good+1))
+	stop := m.follow()
+	right() // a loop is ended while the program waits for it
+	stop()
+	m.table.CheckFaults()
+	right()
+	m.remove("bad")
+	lines := m.log()
+	if n := len(lines); n < 2 || !strings.HasPrefix(lines[n-2], "bad: "+said+" of the probe at ") || !strings.Contains(lines[n-2], "_sys_getppid+0x") || lines[n-1] != fmt.Sprintf("%d calls", good+1) {
+		m.Errorf("%s: %q", how, lines)
+	}
+	if how == "loop" {
+		return
+	}
+	if err := m.tryInsert("testdata/bad.c", "init="+how); !errors.Is(err, unix.EFAULT) {
+		m.Errorf("a start that goes wrong by %s: %v", how, err)
+	}
+	right()
 }
 
 // follow looks for handlers that went wrong, as who holds the guest does.
