@@ -19,13 +19,13 @@ import (
 	"kprobes.dev/kprobes/internal/modules"
 )
 
-// moduleVerb is a run of a verb about the modules of a process.
+// moduleVerb is a run of a verb about the modules of a process, or of a guest's kernel.
 type moduleVerb struct {
 	con *console
 	of  subject
 }
 
-// run does something with the modules of the process, in whoever holds it. create: they are to be there, and somebody is to hold it for them.
+// run does something with the modules of the target, in whoever holds it. create: they are to be there, and somebody is to hold it for them.
 func (v *moduleVerb) run(create bool, do func(*modules.Table) error) error {
 	switch err := v.of.need(); {
 	case err != nil:
@@ -46,7 +46,8 @@ func (v *moduleVerb) run(create bool, do func(*modules.Table) error) error {
 }
 
 const insmodHelp = `Load a module of C into a running process: its start (module_init) runs there, on a thread of its own,
-and the handlers of the probes that it registers run in the process, at the hit. FILE is an object
+and the handlers of the probes that it registers run in the process, at the hit. With --guest load it
+into a guest's kernel: its start runs there on a task that makes a system call. FILE is an object
 that a compiler has made with the headers of kprobe cc, or a source file in C, which kprobe compiles
 with gcc, or with what the variable CC names. PARAM=VALUE sets a parameter of the module. The module
 stays until kprobe rmmod, or until kprobe detach takes everything out.`
@@ -54,7 +55,7 @@ stays until kprobe rmmod, or until kprobe detach takes everything out.`
 func newInsmod(con *console) *cobra.Command {
 	v := &moduleVerb{con: con}
 	c := &cobra.Command{
-		Use: "insmod -p PID FILE [PARAM=VALUE]…", Short: "load a module of C into a process", Long: insmodHelp,
+		Use: "insmod (-p PID | --guest SPEC) FILE [PARAM=VALUE]…", Short: "load a module of C into a process, or a guest's kernel", Long: insmodHelp,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("give the module: a file that ends in .o or .ko, or in .c")
@@ -135,7 +136,7 @@ func compileModule(dir, source string) (object string, err error) {
 func newRmmod(con *console) *cobra.Command {
 	v := &moduleVerb{con: con}
 	c := &cobra.Command{
-		Use: "rmmod -p PID MODULE", Short: "remove a module from a process",
+		Use: "rmmod (-p PID | --guest SPEC) MODULE", Short: "remove a module from a process, or a guest's kernel",
 		Long: "Runs the end (module_exit) of a module that kprobe insmod has loaded, takes out the probes that it has left, waits until nobody runs its handlers, and removes it. The log goes with the last module: then the lines that its end has written are printed.",
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -163,8 +164,8 @@ func newRmmod(con *console) *cobra.Command {
 func newLsmod(con *console) *cobra.Command {
 	v := &moduleVerb{con: con}
 	c := &cobra.Command{
-		Use: "lsmod -p PID", Short: "list the modules of a process",
-		Long: "Lists the modules that kprobe insmod has loaded into a process, the last one first: name, bytes of memory, and how many others use it, which is none; [permanent] is one without an end.", Args: noArgs,
+		Use: "lsmod (-p PID | --guest SPEC)", Short: "list the modules of a process, or a guest's kernel",
+		Long: "Lists the modules that kprobe insmod has loaded into a process or a guest's kernel, the last one first: name, bytes of memory, and how many others use it, which is none; [permanent] is one without an end.", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return v.run(false, func(t *modules.Table) error {
 				fmt.Fprintln(con.table, "Module                  Size  Used by")
@@ -189,8 +190,8 @@ func newLsmod(con *console) *cobra.Command {
 func newDmesg(con *console) *cobra.Command {
 	v := &moduleVerb{con: con}
 	c := &cobra.Command{
-		Use: "dmesg -p PID", Short: "print what the modules of a process have written",
-		Long: "Prints the lines that modules have written with printk, and those about them: seconds since the machine's start, and the text.", Args: noArgs,
+		Use: "dmesg (-p PID | --guest SPEC)", Short: "print what the modules of a process, or a guest's kernel, have written",
+		Long: "Prints the lines that modules have written with printk, and those about them: seconds since the machine's start, or the guest's, and the text.", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return v.run(false, func(t *modules.Table) error {
 				if t == nil {

@@ -53,7 +53,9 @@ func (h *host) withModules(a asked, create bool, do func(*modules.Table) error) 
 
 // openModules makes the modules a user of the process.
 func (h *host) openModules(a asked) (*loaded, error) {
-	con := &console{args: a.con.args, stdout: a.con.stdout, stderr: a.con.stderr, host: h, of: a.con.of, left: make(chan struct{})}
+	con := &console{
+		args: a.con.args, stdout: a.con.stdout, stderr: a.con.stderr, dir: a.con.dir, root: a.con.root, host: h, of: a.con.of, left: make(chan struct{}),
+	}
 	u, err := h.join(asked{con: con, of: a.of}, func(one *hit.Hit) { h.table.Log().Take(one) })
 	a.con.again = con.again
 	if err != nil {

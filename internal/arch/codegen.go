@@ -150,6 +150,8 @@ type Call struct {
 	// Room is the stack, in bytes below the stack pointer, that the gate needs for it. A Go
 	// function's entry grows the stack to have it; elsewhere the gate sees what is there.
 	Room int
+	// Internal: it is the engine's own, and nobody is told of it.
+	Internal bool
 }
 
 // Action is what a handler wants to be done when it has returned.

@@ -140,6 +140,7 @@ type Probe struct {
 	at           uint64 // the instruction
 	stack, spill int    // of the arguments of Jump
 	disabled     bool   // guarded by core.mu
+	internal     bool   // ProbeOptions.Internal
 	ended        atomic.Bool
 	last         atomic.Pointer[State] // see State
 }

@@ -71,7 +71,10 @@ func (c *Core) NewLog(d *event.Def, take func(*hit.Hit)) (id int, err error) {
 
 // logOffset is where the words of such a record begin.
 func (c *Core) logOffset() int {
-	if c.t.CodegenEnv().Go != nil {
+	switch w := c.t.CodegenEnv(); {
+	case w.Kernel != nil:
+		return native.KernelRecord
+	case w.Go != nil:
 		return ring.RecHeader + 8
 	}
 	return ring.RecHeader

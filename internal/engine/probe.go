@@ -12,11 +12,12 @@ type ProbeOptions struct {
 	DataSize  int  // bytes of each call's Data
 	Disabled  bool // it is registered without being armed
 	Sleepable bool // its handlers may block
+	Internal  bool // it is the engine's own: it is in no list, and no knob disarms it
 }
 
 // NewProbe makes a probe that stands at a place once it is registered.
 func NewProbe(place event.Place, h Handlers, o ProbeOptions) *Probe {
-	p := &Probe{disabled: o.Disabled, h: handler.New(h, handler.Options{Returns: o.Return, DataSize: o.DataSize, Sleepable: o.Sleepable})}
+	p := &Probe{disabled: o.Disabled, internal: o.Internal, h: handler.New(h, handler.Options{Returns: o.Return, DataSize: o.DataSize, Sleepable: o.Sleepable})}
 	p.def = &event.Def{Kind: event.Probe, Place: place, MaxActive: o.MaxActive}
 	if o.Return {
 		p.def.Kind = event.Return

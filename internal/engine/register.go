@@ -153,7 +153,7 @@ func (c *Core) place(p *Probe, jumps map[*function]bool) error {
 	if err := c.atEntry(p, r); err != nil {
 		return err
 	}
-	e := &Event{Def: p.def, knobs: &c.knobs, tail: -1, h: p}
+	e := &Event{Def: p.def, knobs: &c.knobs, tail: -1, h: p, internalProbe: p.internal}
 	e.work.Count = true
 	if err := c.locate(e, r); err != nil {
 		return err

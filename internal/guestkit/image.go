@@ -150,7 +150,12 @@ func fetch(b Build, dir string) error {
 			return err
 		}
 	}
-	if !strings.HasPrefix(b.Package, "linux-image-") {
+	switch {
+	case strings.HasPrefix(b.Package, "linux-source-"):
+		return a.unpackSource(b.Package)
+	case strings.HasPrefix(b.Package, "linux-headers-"):
+		return a.unpackHeaders(b)
+	case !strings.HasPrefix(b.Package, "linux-image-"):
 		return a.unpack(b.Package)
 	}
 	names, err := a.dependencies(b.Package, "linux-image-")
@@ -272,7 +277,7 @@ func dependencies(out string, begins []string) ([]string, error) {
 
 // run runs a program of Debian's.
 func (a *apt) run(name string, args ...string) (string, error) {
-	if name != "dpkg" {
+	if strings.HasPrefix(name, "apt-") {
 		args = slices.Concat(a.options, args)
 	}
 	cmd := exec.Command(name, args...)

@@ -162,6 +162,11 @@ func byLd(t *testing.T, object string, o *Object, l *Layout, im *Image) map[stri
 }
 
 // What is far away is called by way of a veneer, and found by way of a slot.
+// isValue says whether a name of the runtime is no function.
+func isValue(name string) bool {
+	return strings.HasPrefix(name, "__kp_heap") || name == "__kp_percpu_stride" || name == "__kp_cpus"
+}
+
 func TestFar(t *testing.T) {
 	const far = 0x7f0000000000
 	for model, flags := range models {
@@ -173,7 +178,7 @@ func TestFar(t *testing.T) {
 			l := o.Layout(nil)
 			find := outside(o, far)
 			im, err := l.Link(places, func(name string) (uint64, bool) {
-				if strings.HasPrefix(name, "__kp_heap") || name == "__kp_percpu_stride" {
+				if isValue(name) {
 					return 0x1000, true // what is no function lies below 2 GB
 				}
 				return find(name)
@@ -184,7 +189,7 @@ func TestFar(t *testing.T) {
 			}
 			calls := 0
 			for _, r := range o.relocs {
-				if o.symbols[r.symbol].defined || r.Size != 4 || strings.HasPrefix(o.symbols[r.symbol].name, "__kp_heap") || o.symbols[r.symbol].name == "__kp_percpu_stride" {
+				if o.symbols[r.symbol].defined || r.Size != 4 || isValue(o.symbols[r.symbol].name) {
 					continue
 				}
 				calls++
@@ -236,7 +241,7 @@ func TestObject(t *testing.T) {
 		}
 	}
 	want := []string{
-		"__kp_copy", "__kp_copy_string", "__kp_current", "__kp_heap", "__kp_heap_end", "__kp_nanoseconds", "__kp_percpu_stride", "__kp_record", "__kp_request", "__kp_slot",
+		"__kp_copy", "__kp_copy_string", "__kp_cpus", "__kp_current", "__kp_heap", "__kp_heap_end", "__kp_nanoseconds", "__kp_percpu_stride", "__kp_record", "__kp_request", "__kp_slot",
 		"jprobe_return",
 	}
 	if got := o.Undefined(); !slices.Equal(got, want) {

@@ -150,6 +150,11 @@ type State struct {
 	Gone      bool // the object that it stood in is not there any more
 }
 
+// TellAddr writes where a probe stands to its struct, which its handlers may read at once.
+func (p *Probe) TellAddr(write func(addr uint64, b []byte) error, addr uint64) error {
+	return write(p.At+kprobeAddr, binary.LittleEndian.AppendUint64(nil, addr))
+}
+
 // Tell writes a state to a probe's struct. The count of a kretprobe's calls that found no instance has 31 bits.
 func (p *Probe) Tell(write func(addr uint64, b []byte) error, s *State) error {
 	flags := uint32(0)
@@ -169,7 +174,7 @@ func (p *Probe) Tell(write func(addr uint64, b []byte) error, s *State) error {
 	}
 	return errors.Join(
 		write(p.At+kprobeMissed, le.AppendUint64(nil, s.Missed)),
-		write(p.At+kprobeAddr, le.AppendUint64(nil, s.Addr)),
+		p.TellAddr(write, s.Addr),
 		write(p.At+kprobeFlags, le.AppendUint32(nil, flags)),
 		write(p.At+kprobeOpcode, []byte{s.Opcode}),
 	)

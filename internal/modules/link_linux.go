@@ -47,7 +47,7 @@ func Link(load target.ModuleLoader, rt *target.ModuleRuntime, o *kmod.Object, pa
 func (m *Linked) link(l *kmod.Layout, rt *target.ModuleRuntime, params []kmod.Param, unknown func(string)) (err error) {
 	mem := m.Memory()
 	at := [kmod.Parts]uint64{kmod.Text: mem.Text.Start, kmod.Rodata: mem.Rodata.Start, kmod.Data: mem.Data.Start, kmod.PerCPU: mem.PerCPU.Start}
-	known := map[string]uint64{"__kp_percpu_stride": l.Size[kmod.PerCPU], "__kp_heap": mem.Heap.Start, "__kp_heap_end": mem.Heap.End}
+	known := map[string]uint64{"__kp_percpu_stride": l.Size[kmod.PerCPU], "__kp_heap": mem.Heap.Start, "__kp_heap_end": mem.Heap.End, "__kp_cpus": uint64(rt.CPUs)}
 	m.Image, err = l.Link(at, func(name string) (uint64, bool) {
 		if addr, ok := rt.Symbols[name]; ok {
 			return addr, true

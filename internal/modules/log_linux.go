@@ -14,7 +14,8 @@ import (
 
 // Log has the lines that modules have written, and those about them: the last ones, as many as fit. It may be used by several goroutines.
 type Log struct {
-	symbol func(addr uint64) string
+	symbol  func(addr uint64) string
+	ownTime bool // the target's records have a clock of the target's own
 
 	mu      sync.Mutex
 	formats map[uint64]string
@@ -25,7 +26,7 @@ type Log struct {
 
 // Line is a line of the log.
 type Line struct {
-	Nanos uint64 // CLOCK_MONOTONIC
+	Nanos uint64 // CLOCK_MONOTONIC, or the time of the target's own clock
 	Level kmod.Level
 	Text  string // without its end
 }
@@ -58,11 +59,23 @@ func (l *Log) line(h *hit.Hit) Line {
 
 // say writes a line about a module.
 func (l *Log) say(level kmod.Level, text string) {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // it does not fail
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.put(Line{uint64(ts.Nano()), level, text})
+	l.put(Line{l.now(), level, text})
+}
+
+// now is the time of a line about a module. Where the target has a clock of its own, which can not be read from here, it is that of the line before. Precondition: mu is
+// held.
+func (l *Log) now() uint64 {
+	switch n := len(l.lines); {
+	case !l.ownTime:
+		var ts unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // it does not fail
+		return uint64(ts.Nano())
+	case n > 0:
+		return l.lines[n-1].Nanos
+	}
+	return 0
 }
 
 // put puts a text behind the others: each of its lines, or the end of the line before. Precondition: mu is held.

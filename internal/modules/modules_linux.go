@@ -30,6 +30,8 @@ type Table struct {
 
 	mu      sync.Mutex            // held while a module is loaded or removed
 	options *target.ModuleOptions // nil: none has been loaded yet
+	runtime *target.ModuleRuntime // of when one was loaded last
+	faulted []*engine.Probe       // that lead to ModuleRuntime.Faulted
 
 	listMu sync.Mutex
 	list   []*Module
@@ -42,9 +44,10 @@ func New(core *engine.Core, user uint32) (*Table, error) {
 	t := core.Target()
 	load := t.Capabilities().ModuleLoader
 	if load == nil {
-		return nil, errno.Errorf(unix.EOPNOTSUPP, "modules are not loaded into this target: into another process they are")
+		return nil, errno.Errorf(unix.EOPNOTSUPP, "modules are not loaded into this target: they are into processes and guests")
 	}
 	tb := &Table{core: core, t: t, load: load, def: &event.Def{Group: "printk", Name: "printk", User: user}}
+	tb.log.ownTime = t.Capabilities().Clocked != nil
 	tb.log.symbol = func(addr uint64) string {
 		s, ok := core.Symbol(addr)
 		if !ok {
@@ -68,6 +71,7 @@ type Module struct {
 	m    *Linked
 	// vectors: its code uses XMM0 to XMM15.
 	vectors bool
+	redZone string            // where its code uses memory below the stack pointer; "": nowhere
 	exit    uint64            // 0: it can not be removed
 	probes  map[uint64]*probe // by the address of their structs
 }
@@ -76,7 +80,7 @@ type Module struct {
 func (m *Module) Permanent() bool { return m.exit == 0 }
 
 // open has the target prepared for modules.
-func (tb *Table) open() (*target.ModuleRuntime, error) {
+func (tb *Table) open() error {
 	if tb.options == nil {
 		var take func(*hit.Hit)
 		if tb.take {
@@ -84,23 +88,21 @@ func (tb *Table) open() (*target.ModuleRuntime, error) {
 		}
 		id, err := tb.core.NewLog(tb.def, take)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		c, err := ring.NewClock(ring.SourceTSC)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		now := c.Now()
 		tb.options = &target.ModuleOptions{
 			Event: id, Clock: target.ModuleClock{Tick: now, Nanos: c.Nanos(now), Length: uint64(c.Rate() * (1 << 32))}, Exclusive: tb.core.Exclusive,
 		}
 	}
-	var rt *target.ModuleRuntime
-	err := tb.core.Exclusive(func() (err error) {
-		rt, err = tb.load.OpenModules(tb.options)
+	return tb.core.Exclusive(func() (err error) {
+		tb.runtime, err = tb.load.OpenModules(tb.options)
 		return err
 	})
-	return rt, err
 }
 
 // Insert is insmod: it loads an object, and runs its start. Errors: EEXIST, what the target says, those of Link, and what the module's start has returned.
@@ -114,24 +116,28 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 	if err := m.look(o); err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
-	rt, err := tb.open()
-	if err != nil {
+	if err := tb.open(); err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
+	if err := m.fits(tb.runtime); err != nil {
+		return fmt.Errorf("module %s: %w", name, err)
+	}
+	tb.catchFaults()
 	unknown := func(param string) { tb.log.say(4, fmt.Sprintf("%s: unknown parameter '%s' ignored\n", name, param)) }
 	var k *Linked
-	err = tb.core.Exclusive(func() (err error) {
-		k, err = Link(tb.load, rt, o, params, unknown)
+	err := tb.core.Exclusive(func() (err error) {
+		k, err = Link(tb.load, tb.runtime, o, params, unknown)
 		return err
 	})
 	if err != nil {
+		tb.uncatchFaults()
 		return fmt.Errorf("module %s: %w", name, err)
 	}
 	m.m, m.Size = k, k.size()
 	tb.log.add(k.formats)
 	tb.set(append(slices.Clone(tb.all()), m))
 	if start, ok := k.Image.Symbol("init_module"); ok {
-		result, err := k.Call(start, tb.serving(m))
+		result, err := tb.call(m, start)
 		if err == nil && result < 0 {
 			err = errno.Errorf(unix.Errno(-result), "module %s: its start has returned %d", name, result)
 		}
@@ -186,8 +192,22 @@ func (m *Module) look(o *kmod.Object) error {
 			return errno.Errorf(unix.ENOEXEC, "its code at %s+0x%x refers to a CPU's own data, which a kernel has (-fstack-protector does, with -mcmodel=kernel): compile it with -fno-stack-protector, or by kprobe cc", s.Name, at)
 		}
 		m.vectors = m.vectors || use == native.StateVectors
+		if at, is := native.BelowStack(s.Bytes); is && m.redZone == "" {
+			m.redZone = fmt.Sprintf("%s+0x%x", s.Name, at)
+		}
 	}
 	return checkStacks(o)
+}
+
+// fits says why the module's code can not run in the target.
+func (m *Module) fits(rt *target.ModuleRuntime) error {
+	switch {
+	case m.vectors && rt.Strict:
+		return errno.Errorf(unix.ENOEXEC, "its code uses vector registers, which a kernel does not save for it: compile it with -mgeneral-regs-only (kprobe cc has the flags)")
+	case m.redZone != "" && rt.Strict:
+		return errno.Errorf(unix.ENOEXEC, "its code at %s uses the stack below its end, where a kernel's interrupts come: compile it with -mno-red-zone (kprobe cc has the flags)", m.redZone)
+	}
+	return nil
 }
 
 // maxFrame is how much a function of a module may take of its stack, in bytes: the stack is a thread's of the program, of which nobody knows how much is left.
@@ -220,7 +240,7 @@ func (tb *Table) Remove(name string) error {
 	case m.Permanent():
 		return errno.Errorf(unix.EBUSY, "module %s has no end (module_exit), and stays as long as the target is probed: kprobe detach takes it out of another process", name)
 	}
-	_, err := m.m.Call(m.exit, tb.serving(m))
+	_, err := tb.call(m, m.exit)
 	return errors.Join(err, tb.takeOut(m))
 }
 
@@ -232,7 +252,11 @@ func (tb *Table) takeOut(m *Module) error {
 	}
 	tb.unregister(m, ps)
 	tb.set(slices.DeleteFunc(slices.Clone(tb.all()), func(o *Module) bool { return o == m }))
-	return tb.core.Exclusive(m.m.Unload)
+	err := tb.core.Exclusive(m.m.Unload)
+	if err == nil {
+		tb.uncatchFaults()
+	}
+	return err
 }
 
 func (tb *Table) all() []*Module {

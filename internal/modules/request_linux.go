@@ -109,6 +109,9 @@ func (tb *Table) registerAll(m *Module, r target.ModuleRequest, kind kmod.Kind) 
 		ps, es = append(ps, p), append(es, p.p)
 	}
 	if err := tb.core.Register(es, false); err != nil {
+		for _, p := range ps { // it can be registered again
+			err = errors.Join(err, p.TellAddr(m.m.Write, p.Addr))
+		}
 		return err
 	}
 	for _, p := range ps {
@@ -127,9 +130,18 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 	if err != nil {
 		return nil, err
 	}
+	if k.Fault != 0 && tb.runtime.NoFaultHandlers {
+		tb.log.say(4, fmt.Sprintf("%s: the fault_handler of the struct at 0x%x is not called here: a fault ends the handler, and disables the probe\n", m.Name, at))
+	}
 	p := &probe{Probe: k}
-	h := engine.Handlers{Changed: func(addr uint64, _ bool) { p.addr = addr }}
-	o := engine.ProbeOptions{Disabled: k.Disabled, Return: kind == kmod.Kretprobe, MaxActive: max(k.MaxActive, 0)}
+	h := engine.Handlers{Changed: func(addr uint64, _ bool) { // before the first hit
+		p.addr = addr
+		_ = p.TellAddr(m.m.Write, addr) // it is written again when the probe stands
+	}}
+	o := engine.ProbeOptions{Disabled: k.Disabled, Return: kind == kmod.Kretprobe, MaxActive: k.MaxActive}
+	if o.MaxActive <= 0 {
+		o.MaxActive = tb.runtime.MaxActive
+	}
 	var calls *target.InLineCalls
 	if kind == kmod.Jprobe {
 		if k.Offset != 0 {
@@ -210,9 +222,13 @@ func (tb *Table) lookup(at uint64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	r, err := tb.t.Space().Resolve(symbol.Place{Sym: name})
-	if err != nil {
-		return 0, nil
+	if r, err := tb.t.Space().Resolve(symbol.Place{Sym: name}); err == nil {
+		return int64(r.Addr), nil
 	}
-	return int64(r.Addr), nil
+	if find := tb.runtime.Lookup; find != nil {
+		if addr, ok := find(name); ok {
+			return int64(addr), nil
+		}
+	}
+	return 0, nil
 }

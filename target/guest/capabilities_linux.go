@@ -17,6 +17,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		Caller:        t,
 		Namer:         t,
 		Watcher:       t,
+		ModuleLoader:  t,
 
 		FuncDenied: t.FuncDenied,
 		Alive:      t.Alive,

@@ -29,6 +29,15 @@ func (c *guestClock) tick() (uint64, error) {
 	return f(1<<32, 0) - f(0, 0), nil
 }
 
+// moment is a tick, the guest's time then in nanoseconds, and the length of a tick, with 32 bits behind the point: what code in the guest can tell the time by.
+func (c *guestClock) moment() (tick, nanos, length uint64, err error) {
+	f, err := c.k.Clock()
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	return 0, f(0, 0), f(1<<32, 0) - f(0, 0), nil
+}
+
 // coarse is the guest's time to a tick of its timer, in nanoseconds since it was started: for
 // what happens while its counter can not be read. 0: not known.
 func (c *guestClock) coarse() uint64 {

@@ -29,6 +29,7 @@ var ErrForeign = errors.New("the kernel's code is not what it was: somebody else
 // the way.
 func (t *Target) Commit(c *target.Change) error {
 	c.Begin()
+	t.inLine.wake()
 	if err := t.writeDetours(c.Open().Add); err != nil {
 		return err
 	}
@@ -308,6 +309,7 @@ func (t *Target) reclaim(r *patch.Retired) {
 		if t.mail != nil {
 			t.mail.Reclaim(z)
 		}
+		t.inLine.reclaim(z)
 		t.FreeCode(z.Detour.Addr, z.Room)
 	}
 	t.zombie = busy

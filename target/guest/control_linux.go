@@ -35,6 +35,7 @@ const (
 	hdrSites   = 48 // entries of the table that were ever used
 	hdrMark    = 56 // bytes of the code part that have ever held code; below 1 MiB since it was taken
 	hdrMail    = 64 // 1 + offset of the mailbox in the data part; 0: there is none
+	hdrThread  = 72 // 1 + offset of the words of a task that starts modules; 0: there are none
 )
 
 // errMemory says that what stands in the guest's memory is not what was expected there.

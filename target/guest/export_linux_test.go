@@ -31,6 +31,11 @@ func PickFree(t testing.TB, n int) {
 // Parts are the addresses of the layout's data, which begins with the mailbox if there is no pool, and of its ring.
 func (t *Target) Parts() (data, ring uint64) { return t.lay.data.va, t.lay.ring.va }
 
+// ModuleMemory is how much memory modules have.
+func (t *Target) ModuleMemory() (text, data uint64) {
+	return t.inLine.text.Used(), t.inLine.data.Used()
+}
+
 // Swap exchanges, in the kernel's page tables, two large pages of the ring by their numbers, and gives what they hold. The
 // layout must be of an ivshmem device.
 func (t *Target) Swap(i, j int) (a, b []byte) {

@@ -116,9 +116,12 @@ func (p *probed) take(h *hit.Hit) {
 
 // poll reads what there is, until nothing more has come for a moment: records are held back
 // for a few milliseconds to be put in order.
-func (p *probed) poll() {
+func (p *probed) poll() { p.settle(p.take) }
+
+// settle is poll for another function that takes hits.
+func (p *probed) settle(take func(*hit.Hit)) {
 	for quiet := 0; quiet < 20; quiet++ {
-		if p.core.Poll(p.take) > 0 {
+		if p.core.Poll(take) > 0 {
 			quiet = 0
 		}
 		time.Sleep(2 * time.Millisecond)

@@ -2,7 +2,6 @@ package guest
 
 import (
 	"fmt"
-	"math/bits"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,6 +42,10 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 		return nil, errno.Errorf(unix.EINVAL, "a handler needs a guest that is prepared")
 	case h == nil:
 		return nil, errno.Errorf(unix.EINVAL, "there is no handler")
+	case h.InLine != nil && t.inLine == nil:
+		return nil, errno.Errorf(unix.EINVAL, "a handler in line needs a guest that is prepared for modules")
+	case h.InLine != nil:
+		return t.inLine.newCall(h)
 	case h.Entry != nil:
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "a function can not be called here with the arguments of one in the guest's kernel: its pointers are not ours; use a handler that is given the registers")
 	case h.Run == nil:
@@ -62,6 +65,10 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 // EndCall forgets a call, and waits for runs of its handler to end: it must not be called by
 // the handler. What was missed is forgotten too.
 func (t *Target) EndCall(c *arch.Call) {
+	if t.inLine.call(c) != nil {
+		t.inLine.end(c)
+		return
+	}
 	if t.mail != nil {
 		t.mail.End(c, t.changes)
 	}
@@ -69,6 +76,10 @@ func (t *Target) EndCall(c *arch.Call) {
 
 // Quiet waits until a call's handler is not run by anybody.
 func (t *Target) Quiet(c *arch.Call) {
+	if t.inLine.call(c) != nil {
+		t.inLine.quiet(c)
+		return
+	}
 	if t.mail != nil {
 		t.mail.Quiet(c)
 	}
@@ -83,6 +94,9 @@ func (t *Target) InHandler() bool {
 // Missed tells how often the call's handler was not run, or not in time (System), or was
 // switched off after a fault that its owner had not dealt with (Stopped).
 func (t *Target) Missed(c *arch.Call) target.Missed {
+	if in := t.inLine.call(c); in != nil {
+		return t.inLine.missed(c, in)
+	}
 	if t.mail == nil {
 		return target.Missed{}
 	}
@@ -105,6 +119,7 @@ func (t *Target) retire(sites []*target.Site) {
 	if t.mail != nil {
 		t.mail.Retire(sites, t.changes)
 	}
+	t.inLine.retire(sites, t.changes)
 }
 
 // oldest is the change that took out the oldest site in whose detour a thread may be; that
@@ -126,14 +141,7 @@ func (t *Target) handlerTicks() (uint64, error) {
 	case d < 0 || d > maxHandlerWait:
 		return 0, errno.Errorf(unix.EINVAL, "a wait of %v for handlers: up to %v", d, maxHandlerWait)
 	}
-	var khz [4]byte
-	at, ok := t.k.Addr("tsc_khz")
-	if !ok || t.k.Read(at, khz[:]) != nil || le.Uint32(khz[:]) == 0 {
-		return 0, errno.Errorf(unix.EOPNOTSUPP, "the guest's kernel does not know the rate of its time-stamp counter (tsc_khz), by which the wait is bounded")
-	}
-	hi, lo := bits.Mul64(uint64(d), uint64(le.Uint32(khz[:])))
-	ticks, _ := bits.Div64(hi, lo, uint64(time.Second/1000))
-	return max(ticks, 1), nil
+	return t.ticksOf(d)
 }
 
 // Descriptors of handlers that there is room for. Those of the mailbox below 1 MiB stand in

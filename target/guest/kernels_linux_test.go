@@ -61,6 +61,7 @@ func TestKernels(t *testing.T) {
 			g := testguest.Boot(t, &c.o)
 			t.Log(strings.TrimSpace(g.Shell("cat /proc/version")))
 			checkKernel(t, g, &c)
+			checkModules(t, g)
 			if c.newer {
 				compareHistograms(t, g, histNewer, histNewerBad)
 				compareNames(t, g)
@@ -113,6 +114,24 @@ func checkKernel(t *testing.T, g *testguest.Guest, o *otherKernel) {
 	}
 	p.sameLines(c.PID, 2*calls)
 	checkContext(p, c.PID, o.depth)
+}
+
+// checkModules loads modules of C: handlers of all kinds, and ones that go wrong.
+func checkModules(t *testing.T, g *testguest.Guest) {
+	t.Helper()
+	m := attachModules(t, g)
+	defer m.close()
+	m.insert("testdata/kinds.c")
+	const calls = 500
+	g.Hit("getppid", calls, 0)
+	g.Hit("chown", calls, 1)
+	m.remove("kinds")
+	if lines, want := m.log(), fmt.Sprintf("simple=%d behind=%d ", calls, calls); len(lines) != 2 || !strings.HasPrefix(lines[1], want) || !strings.HasSuffix(lines[1], " wrong=0 missed=0") {
+		t.Errorf("the log: %q, want %q", lines, want)
+	}
+	for _, how := range faults {
+		m.faults(how, "a fault in a handler")
+	}
 }
 
 // checkQueued has two threads share a CPU: the one that waits for its turn is not taken for one that runs.

@@ -33,6 +33,7 @@ func (t *Target) Close() error {
 	if len(t.foreign) > 0 && t.alive() == nil {
 		t.ring.Keep()
 		t.control.put(hdrHolder, 0)
+		t.inLine = nil // its memory may go with the machine
 		t.release()
 		return fmt.Errorf("the bytes at %s were changed by somebody else, and left alone with the code that they lead to: when they are ours again kprobe detach takes them out: %w",
 			places(t.foreign), ErrForeign)
@@ -49,7 +50,7 @@ func (t *Target) Close() error {
 	if stays {
 		t.lay.leave()
 	}
-	t.lay, t.mail, t.adopted, t.notes, t.pools = nil, nil, nil, nil, nil
+	t.lay, t.mail, t.inLine, t.adopted, t.notes, t.pools = nil, nil, nil, nil, nil, nil
 	t.release()
 	return err
 }
@@ -96,6 +97,7 @@ func (t *Target) drainStopped(s *qemu.Stop, l *layout) error {
 		return err
 	}
 	letWaitersGo(l, t.k.CPUs())
+	letThreadGo(l)
 	var busy error
 	if err := t.words(s, func(at where, v uint64) {
 		if v-l.code.va < uint64(len(l.code.mem)) {
@@ -130,6 +132,7 @@ func (l *layout) leave() {
 	c.put(hdrSites, 0)
 	c.put(hdrHolder, 0)
 	c.put(hdrMail, 0)
+	c.put(hdrThread, 0)
 }
 
 // errClaimed says that another engine of this process is at work in the guest.

@@ -55,6 +55,7 @@ type Target struct {
 	held    *qemu.Stop          // while a change's Then runs, for Reap
 	part    int                 // of the pools, that Crowded has looked at last
 	mail    *mailSide           // of vCPUs that wait for handlers; nil: there was no handler
+	inLine  *inLine             // of modules; nil: there was none
 	ring    *ring.Ring
 	writer  arch.CodegenEnv
 	zombie  []*target.Site // taken out, but a thread may still be in the detour
@@ -129,8 +130,13 @@ func (t *Target) Arch() arch.Arch { return native.Arch }
 // Space finds names in the kernel and its modules.
 func (t *Target) Space() *symbol.Space { return t.space.Load() }
 
-// Read reads the kernel's memory.
-func (t *Target) Read(addr uint64, b []byte) error { return t.k.Read(addr, b) }
+// Read reads the kernel's memory, and what the tracer has put there.
+func (t *Target) Read(addr uint64, b []byte) error {
+	if t.inLine != nil {
+		return t.memory().Read(addr, b)
+	}
+	return t.k.Read(addr, b)
+}
 
 // Ring is the ring, after Prepare.
 func (t *Target) Ring() *ring.Ring { return t.ring }

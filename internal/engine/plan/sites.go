@@ -178,6 +178,7 @@ func pointsAt(r arch.Region, ops Ops) []target.Point {
 			switch {
 			case ws[i].Role == arch.RoleEntry:
 				p.Returns++
+			case ws[i].Call != nil && ws[i].Call.Internal:
 			case i > 0 && ws[i].Event == ws[i-1].Event: // of the same probe
 			case ws[i].Role == arch.RoleRecord || ws[i].Role == arch.RoleCall:
 				p.Probes++

@@ -33,6 +33,9 @@ func (c *CPU) Kernel() bool { return c.CS&3 == 0 }
 // PC is the instruction pointer.
 func (c *CPU) PC() uint64 { return c.RIP }
 
+// SetPC has the vCPU go on at an address, once it is given its registers (qemu.Stop.SetCPU).
+func (c *CPU) SetPC(addr uint64) { c.RIP = addr }
+
 // SP is the stack pointer.
 func (c *CPU) SP() uint64 { return c.RSP }
 

@@ -17,7 +17,7 @@ struct mm_struct {
 struct task_struct {
 	pid_t pid, tgid;
 	char comm[TASK_COMM_LEN];
-	struct mm_struct *mm, *active_mm; // never 0
+	struct mm_struct *mm, *active_mm; // mm is 0 in a thread of a kernel's own
 	struct task_struct *group_leader, *parent, *real_parent;
 	unsigned int flags;
 	long state;
@@ -62,6 +62,9 @@ enum {
 
 // Each CPU's copy of a variable lies so many bytes behind the one before.
 extern char __kp_percpu_stride[];
+
+// How many CPUs there are, as the address of nothing.
+extern char __kp_cpus[];
 
 // Memory for kmalloc, all zero at first.
 extern char __kp_heap[], __kp_heap_end[];

@@ -179,7 +179,9 @@ __printf(2, 3) __weak int __kp_printk(const struct __kp_format *f, const char *t
 	return 0;
 }
 
-#define printk(line, ...)                                                                              \
+// A pr_fmt may bring arguments with it: they are told apart by the second macro.
+#define printk(line, ...) __kp_printk_of(line, ##__VA_ARGS__)
+#define __kp_printk_of(line, ...)                                                                         \
 	({                                                                                             \
 		static struct __kp_format __kp_f __section(".kp_formats") __used = {                   \
 			.text = __builtin_constant_p(line) ? (line) : 0,                               \

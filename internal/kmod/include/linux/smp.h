@@ -6,13 +6,13 @@
 #include <linux/preempt.h>
 
 #define NR_CPUS CONFIG_NR_CPUS
-#define nr_cpu_ids NR_CPUS
+#define nr_cpu_ids ((unsigned int)(unsigned long)__kp_cpus)
 #define smp_processor_id() ((int)__kp_slot()->cpu)
 #define raw_smp_processor_id smp_processor_id
 #define __smp_processor_id smp_processor_id
-#define num_possible_cpus() NR_CPUS
-#define num_online_cpus() NR_CPUS
-#define for_each_possible_cpu(cpu) for ((cpu) = 0; (cpu) < NR_CPUS; (cpu)++)
+#define num_possible_cpus() nr_cpu_ids
+#define num_online_cpus() nr_cpu_ids
+#define for_each_possible_cpu(cpu) for ((cpu) = 0; (unsigned int)(cpu) < nr_cpu_ids; (cpu)++)
 #define for_each_online_cpu for_each_possible_cpu
 #define for_each_present_cpu for_each_possible_cpu
 
