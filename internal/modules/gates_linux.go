@@ -21,14 +21,20 @@ func gateProbe(function string, gate uint64) *engine.Probe {
 
 // stand arms the probes that lead to a gate, at those of its functions that there are and where one can stand. The error says why there is none at one of the others.
 func (tb *Table) stand(g *target.ModuleGate) (ps []*engine.Probe, why error) {
+	var all []*engine.Probe
 	for _, name := range g.At {
-		p := gateProbe(name, g.Gate)
+		all = append(all, gateProbe(name, g.Gate))
+	}
+	if err := tb.core.Register(all, true); err != nil {
+		return nil, err
+	}
+	for i, p := range all {
 		var missing *symbol.NotFoundError
-		switch err := tb.core.Register([]*engine.Probe{p}, false); {
+		switch err := p.Refused(); {
 		case err == nil:
 			ps = append(ps, p)
 		case !errors.As(err, &missing):
-			why = fmt.Errorf("%s: %w", name, err)
+			why = fmt.Errorf("%s: %w", g.At[i], err)
 		}
 	}
 	if len(ps) == 0 && why == nil {

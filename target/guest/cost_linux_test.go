@@ -225,3 +225,20 @@ func BenchmarkCost(b *testing.B) {
 		b.ReportMetric(more["open return"], "instr/return")
 	}
 }
+
+// TestKmodCost holds what a handler of a module takes, which counts, to a third of what an event of the guest's own does.
+func TestKmodCost(t *testing.T) {
+	m := attachModules(t, testguest.Boot(t, &testguest.Options{CPUs: 1, Icount: true}))
+	bare := perCall(m.g, "getppid")
+	m.insert("testdata/cost.c")
+	handler := perCall(m.g, "getppid") - bare
+	m.remove("cost")
+	if lines, want := m.log(), fmt.Sprintf("%d calls", 3*costCalls); len(lines) != 1 || lines[0] != want {
+		t.Errorf("the log: %q, want %q", lines, want)
+	}
+	own := (&cost{call: "getppid", defs: []string{"p __x64_sys_getppid"}, own: onFtrace}).measure(t, m.g, nil) - bare
+	t.Logf("instructions: %.0f of a call, %.0f more with a handler of a module, %.0f with an event of the guest's own", bare, handler, own)
+	if handler <= 0 || handler > own/3 {
+		t.Errorf("a handler of a module takes %.0f instructions, an event of the guest's own %.0f", handler, own)
+	}
+}
