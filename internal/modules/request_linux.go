@@ -48,6 +48,11 @@ func number(err error) unix.Errno {
 	if errors.As(err, &no) {
 		return no
 	}
+	for _, e := range []unix.Errno{unix.EBUSY, unix.EAGAIN, unix.ETIMEDOUT, unix.ESRCH, unix.ESTALE, unix.EACCES, unix.EPERM, unix.EFAULT, unix.ENOEXEC} { // errors that only compare to one
+		if errors.Is(err, e) {
+			return e
+		}
+	}
 	return unix.EINVAL
 }
 
