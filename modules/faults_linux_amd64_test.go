@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,6 +45,20 @@ func TestFaults(t *testing.T) {
 		if lines := remove(t, table, m); last(lines) != "calls=100" {
 			t.Errorf("%s: %q, want 100 calls", how, lines)
 		}
+	}
+}
+
+// TestFaultHandler has a fault handler let the handler go on at which something has faulted.
+func TestFaultHandler(t *testing.T) {
+	table := own(t)
+	m := insert(t, table, "mends")
+	end := collect()
+	was := sums.Load()
+	call(t, 4, 2000)
+	end()
+	n := sums.Load() - was
+	if lines, want := remove(t, table, m), fmt.Sprintf("calls=%d faults=%d mended=%d", n, n/10, n/10); !slices.Equal(lines, []string{want}) {
+		t.Errorf("%q, want %s", lines, want)
 	}
 }
 

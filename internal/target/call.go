@@ -62,6 +62,9 @@ type InLine struct {
 	Of      uint64 // the address of its probe's struct; the second argument is the registers (struct pt_regs)
 	Kind    InLineKind
 	Vectors bool // it uses vector registers
+	Use     native.SlotUse
+	// Fault is the address of a function that is called where something faults in it (fault_handler of linux/kprobes.h); 0: there is none.
+	Fault uint64
 	// Calls is what a return probe's handlers share.
 	Calls *InLineCalls
 }

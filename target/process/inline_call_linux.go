@@ -39,7 +39,9 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	in := h.InLine
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !slices.ContainsFunc(l.t.kmods, func(m *kmodule) bool { return m.at.Text.Contains(in.Addr) }) {
+	if !slices.ContainsFunc(l.t.kmods, func(m *kmodule) bool {
+		return m.at.Text.Contains(in.Addr) && (in.Fault == 0 || m.at.Text.Contains(in.Fault))
+	}) {
 		return nil, errno.Errorf(unix.EFAULT, "process %d: no module's code has a handler at 0x%x", l.t.p.PID(), in.Addr)
 	}
 	if in.Kind == target.InLineJump && h.Point.Go {
@@ -53,8 +55,8 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	if in.Vectors {
 		vectors = 1
 	}
-	gate := l.gates[slotKinds[in.Kind]][vectors]
-	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon}
+	gate := l.gates[slotKinds[in.Kind]][vectors][in.Use]
+	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon, Fault: in.Fault}
 	if c := in.Calls; c != nil {
 		b, err := l.blocksOf(c)
 		if err != nil {

@@ -44,7 +44,7 @@ const (
 	inLineSize  = stackOff + stackSize
 	handlerSize = 64 << 10 // of the stack that a slot has in a Go program, whose goroutines have little
 
-	inLineCode     = 16 << 10
+	inLineCode     = 32 << 10
 	threadPatience = 60 // seconds, after which a thread goes on that asked a tracer which has gone
 )
 
@@ -54,7 +54,7 @@ type inLine struct {
 	exclusive func(func() error) error
 	data      interval.Range
 	code      interval.Range
-	gates     [native.SlotKinds][2]slotGate // by native.SlotKind, and whether handlers may use vector registers
+	gates     [native.SlotKinds][2][native.SlotUses]slotGate // by native.SlotKind, and whether handlers may use vector registers
 	run       *native.SlotRuntime
 	reads     []native.FaultEntry // of its code that may fault
 	thread    *mailMem            // of arch.ThreadSize bytes
@@ -165,21 +165,24 @@ func (l *inLine) fill(o *target.ModuleOptions) error {
 	for i, v := range []uint64{o.Clock.Tick, o.Clock.Nanos, o.Clock.Length} {
 		binary.LittleEndian.PutUint64(b[clockOff+8*i:], v)
 	}
-	binary.LittleEndian.PutUint64(b[blockOff+threadBlock:], l.data.Start+blockOff+threadBlock)
+	writer := t.writer
+	if !native.PutThreadBlock(b[blockOff:blockOff+procfs.PageSize], threadBlock, l.data.Start+blockOff+threadBlock, &writer) {
+		writer.HasRseq = false
+	}
 	if err := t.p.WriteMem(l.data.Start, b); err != nil {
 		return err
 	}
 	l.next = l.data.Start + descsOff
-	return l.generate(o)
+	return l.generate(o, &writer)
 }
 
 // threadBlock is where in its page the thread's block begins: the C library has words below its own, and a Go program its g.
 const threadBlock = 1024
 
-// generate writes the code.
-func (l *inLine) generate(o *target.ModuleOptions) error {
+// generate writes the code, whose records are written as w says.
+func (l *inLine) generate(o *target.ModuleOptions, w *arch.CodegenEnv) error {
 	t := l.t
-	env := native.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: slotGroups}
+	env := native.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: slotGroups, Stacks: t.golang != nil}
 	var text []byte
 	at := func() uint64 {
 		for len(text)%64 != 0 {
@@ -190,19 +193,21 @@ func (l *inLine) generate(o *target.ModuleOptions) error {
 	for kind := range native.SlotKinds {
 		for i, vectors := range []bool{false, true} {
 			env.Vectors = vectors
-			addr := at()
-			g, err := native.NewSlotGate(addr, kind, env)
-			if err != nil {
-				return err
+			for env.Use = range native.SlotUses {
+				addr := at()
+				g, err := native.NewSlotGate(addr, kind, env)
+				if err != nil {
+					return err
+				}
+				l.gates[kind][i][env.Use] = slotGate{addr, g.Abandon}
+				l.reads = append(l.reads, g.Faults...)
+				text = append(text, g.Code...)
 			}
-			l.gates[kind][i] = slotGate{addr, g.Abandon}
-			l.reads = append(l.reads, g.Faults...)
-			text = append(text, g.Code...)
 		}
 	}
 	run, err := native.NewSlotRuntime(at(), native.SlotRuntimeEnv{
 		SlotGateEnv: env, Event: o.Event, Clock: l.data.Start + clockOff, Quiet: t.writer.Quiet, Thread: l.words, Patience: threadPatience,
-	}, &t.writer)
+	}, w)
 	if err != nil {
 		return err
 	}
@@ -214,11 +219,11 @@ func (l *inLine) generate(o *target.ModuleOptions) error {
 	return t.p.WriteMem(l.code.Start, text)
 }
 
-// faults are the entries of the fault table for what runs in line: a fault in a module's code ends the handler.
+// faults are the entries of the fault table for what runs in line: a fault in a module's code has its fault handler called, or ends the handler.
 func (l *inLine) faults() []native.FaultEntry {
 	out := slices.Clone(l.reads)
 	for _, m := range l.t.kmods {
-		out = append(out, native.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Abandon})
+		out = append(out, native.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Fault, Called: true})
 	}
 	return out
 }

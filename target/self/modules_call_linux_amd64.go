@@ -41,7 +41,7 @@ var lineKinds = [...]amd64.SlotKind{
 // many.
 func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	in := h.InLine
-	if !l.inModule(in.Addr) {
+	if !l.inModule(in.Addr) || in.Fault != 0 && !l.inModule(in.Fault) {
 		return nil, errno.Errorf(unix.EFAULT, "no module's code has a handler at 0x%x", in.Addr)
 	}
 	if in.Kind == target.InLineJump && h.Point.Go {
@@ -58,8 +58,8 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	if in.Vectors {
 		vectors = 1
 	}
-	gate := l.gates[lineKinds[in.Kind]][vectors]
-	d := amd64.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon}
+	gate := l.gates[lineKinds[in.Kind]][vectors][in.Use]
+	d := amd64.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon, Fault: in.Fault}
 	if c := in.Calls; c != nil {
 		b, err := l.blocksOf(c)
 		if err != nil {

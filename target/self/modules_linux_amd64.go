@@ -54,7 +54,7 @@ const (
 	stackSize   = 64 << 10 // of the thread, and of each slot
 	slotStacks  = stackOff + stackSize
 	lineSize    = slotStacks + lineSlots*stackSize
-	lineCode    = 16 << 10
+	lineCode    = 32 << 10
 	maxModules  = 256
 	threadBlock = 1024 // where in its page the thread's block begins: below it a Go program has its g
 
@@ -65,7 +65,7 @@ const (
 type inLine struct {
 	t          *Target
 	data, code interval.Range
-	gates      [amd64.SlotKinds][2]lineGate // by kind, and whether handlers may use vector registers
+	gates      [amd64.SlotKinds][2][amd64.SlotUses]lineGate // by kind, and whether handlers may use vector registers
 	run        *amd64.SlotRuntime
 	reads      []amd64.FaultEntry // of its code that may fault
 	modules    []*module          // changed while Target.mu is held, and that of texts
@@ -156,7 +156,7 @@ func mapLow(to *interval.Range, size uint64, prot int) error {
 // generate writes the code.
 func (l *inLine) generate(event int) error {
 	t := l.t
-	env := amd64.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: lineGroups}
+	env := amd64.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: lineGroups, Stacks: true}
 	var text []byte
 	at := func() uint64 {
 		for len(text)%64 != 0 {
@@ -167,14 +167,16 @@ func (l *inLine) generate(event int) error {
 	for kind := range amd64.SlotKinds {
 		for i, vectors := range []bool{false, true} {
 			env.Vectors = vectors
-			addr := at()
-			g, err := amd64.NewSlotGate(addr, kind, env)
-			if err != nil {
-				return err
+			for env.Use = range amd64.SlotUses {
+				addr := at()
+				g, err := amd64.NewSlotGate(addr, kind, env)
+				if err != nil {
+					return err
+				}
+				l.gates[kind][i][env.Use] = lineGate{addr, g.Abandon}
+				l.reads = append(l.reads, g.Faults...)
+				text = append(text, g.Code...)
 			}
-			l.gates[kind][i] = lineGate{addr, g.Abandon}
-			l.reads = append(l.reads, g.Faults...)
-			text = append(text, g.Code...)
 		}
 	}
 	run, err := amd64.NewSlotRuntime(at(), amd64.SlotRuntimeEnv{
@@ -192,11 +194,11 @@ func (l *inLine) generate(event int) error {
 	return err
 }
 
-// newFaults makes the table of what may fault in line: a fault in a module's code ends the handler.
+// newFaults makes the table of what may fault in line: a fault in a module's code has its fault handler called, or ends the handler.
 func (l *inLine) newFaults(of []*module) (table, error) {
 	entries := slices.Clone(l.reads)
 	for _, m := range of {
-		entries = append(entries, amd64.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Abandon})
+		entries = append(entries, amd64.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Fault, Called: true})
 	}
 	slices.SortFunc(entries, func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) })
 	return newTable(len(entries)*amd64.FaultEntrySize, func(to []byte) {

@@ -10,6 +10,7 @@ import (
 // less), wherever the thread was. A fault in generated code is looked up in a table:
 //
 //	a load of a fetch argument  goes on at its fix-up
+//	code of a module            the table says what looks at it (see slotfault.go)
 //	a displaced instruction     the instruction pointer becomes that of the original,
 //	                            then the program's own handler sees the fault; when it
 //	                            returns to the original instruction the copy goes on
@@ -235,6 +236,11 @@ func (h *handlerCode) lookup() {
 	h.MovMR(8, At(RDX, ucRIP), RAX)
 	h.Ret()
 	h.Bind(moved)
+	away := h.Label()
+	h.OpMI(OpCmp, 8, At(R8, 24), kindCalled)
+	h.Jcc(CondNE, away)
+	h.JmpR(RAX)
+	h.Bind(away)
 	h.moved(none)
 	h.Bind(none)
 }

@@ -13,6 +13,7 @@ type (
 	SlotRuntime    = amd64.SlotRuntime
 	SlotDesc       = amd64.SlotDesc
 	SlotRun        = amd64.SlotRun
+	SlotUse        = amd64.SlotUse
 )
 
 // Their kinds, and the sizes of a slot and a descriptor.
@@ -23,6 +24,7 @@ const (
 	SlotReturn     = amd64.SlotReturn
 	SlotJump       = amd64.SlotJump
 	SlotKinds      = amd64.SlotKinds
+	SlotUses       = amd64.SlotUses
 	SlotSize       = amd64.SlotSize
 	SlotDescSize   = amd64.SlotDescSize
 	SlotDescOff    = amd64.SlotDescOff
@@ -44,6 +46,16 @@ func SlotBlock(data int) int { return amd64.SlotBlock(data) }
 
 // ReadSlot reads the run of a key out of a copy of its slot.
 func ReadSlot(key uint64, slot []byte) SlotRun { return amd64.ReadSlot(key, slot) }
+
+// PutThreadBlock prepares the memory of a module's thread that its thread pointer leads to.
+func PutThreadBlock(page []byte, off int, addr uint64, w *arch.CodegenEnv) bool {
+	return amd64.PutThreadBlock(page, off, addr, w)
+}
+
+// SlotUseOf finds out what a handler does with the registers that it is given: see amd64.SlotUseOf.
+func SlotUseOf(text []byte, base, handler uint64, ignores map[uint64]bool) SlotUse {
+	return amd64.SlotUseOf(text, base, handler, ignores)
+}
 
 // PutSlot prepares the memory of a slot.
 func PutSlot(b []byte, addr uint64, n int, stack uint64) { amd64.PutSlot(b, addr, n, stack) }
