@@ -7,9 +7,9 @@ import "kprobes.dev/kprobes/internal/arch/amd64"
 //
 //go:norace
 func lookInLine(p *plan, w *worldState) {
-	for n := uint64(0); n < p.line.n && p.verdict == changed; n++ {
-		at := p.line.slots + n*amd64.SlotSize
-		if word(p.line.keys+8*n) == 0 || word32(at+amd64.SlotAtomic) == 0 {
+	for n := uint64(0); n < lines.n && p.verdict == changed; n++ {
+		at := lines.slots + n*amd64.SlotSize
+		if word(lines.keys+8*n) == 0 || word32(at+amd64.SlotAtomic) == 0 {
 			continue
 		}
 		desc := word(at + amd64.SlotDescAt)
