@@ -1,5 +1,7 @@
 package self
 
+//lint:file-ignore U1000 the assembly uses what looks unused
+
 import (
 	"kprobes.dev/kprobes/internal/interval"
 )
