@@ -172,6 +172,9 @@ func TestInsmodToggles(t *testing.T) {
 		if n["counted"] == 0 || n["returned"] > n["entered"] || n["entered"]-n["returned"] > workers || n["wrong"] != 0 { // a call of each thread may return later
 			t.Fatalf("load %d: %v", i, n)
 		}
+		if i%100 == 99 {
+			t.Logf("%d times in %v", i+1, time.Since(start))
+		}
 		if i == 0 {
 			within(t, "nothing is left in the program", func() bool { return len(ours(t, p)) == 0 })
 			_, first = memoryMap(t, p)

@@ -124,7 +124,8 @@ func TestInsmod(t *testing.T) {
 func TestInsmodFails(t *testing.T) {
 	t.Parallel()
 	p := program(t, "chowns")
-	fails(t, command(t, "insmod", "-p", pid(p), "testdata/calls.c", "symbol=no_such_function"), 1, "module calls: its start has returned -2")
+	fails(t, command(t, "insmod", "-p", pid(p), "testdata/calls.c", "symbol=no_such_function"), 1, "module calls: its start has returned -2",
+		"] calls: symbol \"no_such_function\" not found\n", "] calls: register_kprobe: -2")
 	within(t, "nothing is left in the program", func() bool { return len(ours(t, p)) == 0 })
 	fails(t, command(t, "insmod", "-p", pid(p), "testdata/spin.c"), 1, "spin.c")
 	no := filepath.Join(t.TempDir(), "no.c")

@@ -182,7 +182,29 @@ func (m *Module) look(o *kmod.Object) error {
 		case use == native.StateWide:
 			return errno.Errorf(unix.ENOEXEC, "its code at %s+0x%x uses registers that no handler may change: compile it with -mgeneral-regs-only (kprobe cc has the flags)", s.Name, at)
 		}
+		if at := native.UsesKernelData(s.Bytes); at >= 0 {
+			return errno.Errorf(unix.ENOEXEC, "its code at %s+0x%x refers to a CPU's own data, which a kernel has (-fstack-protector does, with -mcmodel=kernel): compile it with -fno-stack-protector, or by kprobe cc", s.Name, at)
+		}
 		m.vectors = m.vectors || use == native.StateVectors
+	}
+	return checkStacks(o)
+}
+
+// maxFrame is how much a function of a module may take of its stack, in bytes: the stack is a thread's of the program, of which nobody knows how much is left.
+const maxFrame = 8 << 10
+
+// checkStacks refuses functions that take more, or of which nobody knows how much.
+func checkStacks(o *kmod.Object) error {
+	for _, f := range o.Functions() {
+		u := native.StackOf(f.Bytes)
+		how := fmt.Sprintf("%d bytes", u.Bytes)
+		switch {
+		case u.Varies:
+			how = "memory of a size that is known when it runs only (alloca, an array of variable or huge size)"
+		case u.Bytes <= maxFrame:
+			continue
+		}
+		return errno.Errorf(unix.ENOEXEC, "%s+0x%x takes %s of the stack, which is the program's: up to %d bytes; use static memory, per-CPU variables or kmalloc", f.Name, u.At, how, maxFrame)
 	}
 	return nil
 }

@@ -90,12 +90,8 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	if !ok {
 		return nil, errno.Errorf(unix.ENOSPC, "there are %d handlers in line, and there is room for no more", descCount)
 	}
-	vectors := 0
-	if in.Vectors {
-		vectors = 1
-	}
-	gate := l.gates[lineKinds[in.Kind]][vectors][in.Use]
-	d := amd64.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon, Fault: in.Fault}
+	gate := l.gen.Gate(lineKinds[in.Kind], in.Vectors, in.Use)
+	d := amd64.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.Abandon, Fault: in.Fault}
 	if c := in.Calls; c != nil {
 		b, err := l.blocksOf(c)
 		if err != nil {
@@ -114,7 +110,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	b := bytesAt(at, descStep)
 	clear(b)
 	d.Put(b)
-	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.addr}, of: in.Of, off: h.Off, shared: in.Calls}
+	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.Addr}, of: in.Of, off: h.Off, shared: in.Calls}
 	l.calls[&c.Call] = c
 	return &c.Call, nil
 }

@@ -57,7 +57,6 @@ const (
 	stackSize   = 64 << 10 // of the thread, and of each slot
 	slotStacks  = stackOff + stackSize
 	lineSize    = slotStacks + lineSlots*stackSize
-	lineCode    = 32 << 10
 	maxModules  = 256
 	threadBlock = 1024 // where in its page the thread's block begins: below it a Go program has its g
 
@@ -68,9 +67,8 @@ const (
 type inLine struct {
 	t          *Target
 	data, code interval.Range
-	gates      [amd64.SlotKinds][2][amd64.SlotUses]lineGate // by kind, and whether handlers may use vector registers
-	run        *amd64.SlotRuntime
-	reads      []amd64.FaultEntry // of its code that may fault
+	gen        *amd64.SlotCode
+	run        *amd64.SlotRuntime // of gen
 	modules    []*module          // changed while Target.mu is held, and that of texts
 	thread     sync.Mutex         // held while a module's start or end runs, and none may; it comes before Target.mu
 	held       bool               // by hold
@@ -82,9 +80,6 @@ type inLine struct {
 	calls  map[*arch.Call]*inLineCall
 	blocks map[*target.InLineCalls]*callBlocks
 }
-
-// lineGate is a gate, and where a thread goes on that abandons its handler.
-type lineGate struct{ addr, abandon uint64 }
 
 var (
 	_ target.ModuleLoader = (*inLine)(nil)
@@ -123,13 +118,14 @@ func (l *inLine) open(o *target.ModuleOptions) error {
 	if err := mapLow(&l.data, lineSize, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return err
 	}
-	if err := mapLow(&l.code, lineCode, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+	if err := mapLow(&l.code, amd64.SlotCodeMost, unix.PROT_READ|unix.PROT_EXEC); err != nil {
 		return err
 	}
 	for n := range lineSlots {
 		at := l.data.Start + slotsOff + uint64(n)*amd64.SlotSize
 		amd64.PutSlot(bytesAt(at, amd64.SlotSize), at, n, l.data.Start+slotStacks+uint64(n+1)*stackSize)
 	}
+	l.guardStacks()
 	for i, v := range []uint64{o.Clock.Tick, o.Clock.Nanos, o.Clock.Length} {
 		setWord(l.data.Start+clockOff+8*uint64(i), v)
 	}
@@ -140,6 +136,19 @@ func (l *inLine) open(o *target.ModuleOptions) error {
 		return err
 	}
 	return watch.start()
+}
+
+// madvGuardInstall is of linux/mman.h.
+const madvGuardInstall = 102
+
+// guardStacks makes a guard of the lowest page of each stack, where the kernel has such (Linux 6.13): a handler that needs more faults there, and is ended, since
+// Go's threads have alternate stacks for signals.
+func (l *inLine) guardStacks() {
+	for at := l.data.Start + stackOff; at < l.data.End; at += stackSize {
+		if _, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(at), pageSize, madvGuardInstall); e != 0 {
+			return
+		}
+	}
 }
 
 // mapLow maps memory in the first 2 GB.
@@ -159,47 +168,21 @@ func mapLow(to *interval.Range, size uint64, prot int) error {
 // generate writes the code.
 func (l *inLine) generate(event int) error {
 	t := l.t
-	env := amd64.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: lineGroups, Stacks: true}
-	var text []byte
-	at := func() uint64 {
-		for len(text)%64 != 0 {
-			text = append(text, 0)
-		}
-		return l.code.Start + uint64(len(text))
-	}
-	for kind := range amd64.SlotKinds {
-		for i, vectors := range []bool{false, true} {
-			env.Vectors = vectors
-			for env.Use = range amd64.SlotUses {
-				addr := at()
-				g, err := amd64.NewSlotGate(addr, kind, env)
-				if err != nil {
-					return err
-				}
-				l.gates[kind][i][env.Use] = lineGate{addr, g.Abandon}
-				l.reads = append(l.reads, g.Faults...)
-				text = append(text, g.Code...)
-			}
-		}
-	}
-	run, err := amd64.NewSlotRuntime(at(), amd64.SlotRuntimeEnv{
-		SlotGateEnv: env, Event: event, Clock: l.data.Start + clockOff, Thread: l.data.Start + threadOff, Patience: threadPatience,
+	gates := amd64.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: lineGroups, Stacks: true}
+	c, err := amd64.NewSlotCode(l.code.Start, amd64.SlotRuntimeEnv{
+		SlotGateEnv: gates, Event: event, Clock: l.data.Start + clockOff, Thread: l.data.Start + threadOff, Patience: threadPatience,
 	}, &t.writer)
 	if err != nil {
 		return err
 	}
-	text = append(text, run.Code...)
-	if len(text) > lineCode {
-		return fmt.Errorf("gates and runtime of handlers in line: %d bytes, more than %d", len(text), lineCode)
-	}
-	l.run, l.reads = run, append(l.reads, run.Faults...)
-	_, err = t.mem.WriteAt(text, int64(l.code.Start))
+	l.gen, l.run = c, c.Run
+	_, err = t.mem.WriteAt(c.Code, int64(l.code.Start))
 	return err
 }
 
 // newFaults makes the table of what may fault in line: a fault in a module's code has its fault handler called, or ends the handler.
 func (l *inLine) newFaults(of []*module) (table, error) {
-	entries := slices.Clone(l.reads)
+	entries := slices.Clone(l.gen.Faults)
 	for _, m := range of {
 		entries = append(entries, amd64.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Fault, Called: true})
 	}
@@ -233,7 +216,7 @@ func (l *inLine) directory(h *heads) (n int, err error) {
 			before := dir[i-amd64.FaultEntrySize : i]
 			behind = entry(r.End, le.Uint64(before[16:]), le.Uint64(before[24:]))
 		}
-		dir = slices.Insert(dir, i, append(entry(r.Start, l.faults.addr, uint64(len(l.reads)+len(l.modules))), behind...)...)
+		dir = slices.Insert(dir, i, append(entry(r.Start, l.faults.addr, uint64(len(l.gen.Faults)+len(l.modules))), behind...)...)
 	}
 	h.directory, err = newTable(len(dir), func(to []byte) { copy(to, dir) })
 	return len(dir) / amd64.FaultEntrySize, err

@@ -1,11 +1,12 @@
 // Calls one function from many threads, and from handlers of signals; others may call it too.
 //
-//	hits [THREADS]   commands: go N (every thread calls it N times), run, stop, storm N, count, quit
+//	hits [THREADS [alt]]   commands: go N (every thread calls it N times), run, stop, storm N, count, quit
 //
 // "run" has the threads call it until "stop". "storm N" is "go N" while a thread more sends SIGUSR1 to the
 // others, whose handler calls it. hit(v) returns 7v^(v>>3): "bad" counts results that differ. It counts "hit" itself,
 // by whomever it is called, and "nested" are those of its calls with v = NESTED. nested_hit calls it so; nested_signal has
-// the handler of SIGUSR2 do that three times, before it returns. "stormed" are the signals of storms.
+// the handler of SIGUSR2 do that three times, before it returns. "stormed" are the signals of storms. With alt the
+// threads have alternate stacks for signals.
 #include "prog.h"
 #include <sys/syscall.h>
 
@@ -51,12 +52,17 @@ static void on_usr1(int sig) {
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint64_t round_no, round_calls;
-static int busy, stop;
+static int busy, stop, alternate;
 static pthread_t workers[MAX_THREADS];
 
 static void *work(void *arg) {
 	unsigned t = (unsigned)(uintptr_t)arg;
 	own = &tallies[t];
+	if (alternate) {
+		stack_t ss = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
+		if (!ss.ss_sp || sigaltstack(&ss, NULL))
+			die("sigaltstack");
+	}
 	for (uint64_t seen = 0;;) {
 		pthread_mutex_lock(&mu);
 		while (round_no == seen)
@@ -116,6 +122,7 @@ int main(int argc, char **argv) {
 	char line[256];
 	if (threads < 1 || threads > MAX_THREADS)
 		return 2;
+	alternate = argc > 2;
 	signal(SIGUSR1, on_usr1);
 	signal(SIGUSR2, on_usr2);
 	for (int t = 0; t < threads; t++)
