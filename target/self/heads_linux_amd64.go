@@ -192,11 +192,10 @@ func unmapPieces(ps []*faultPiece) error {
 // Detours do not overlap, so those of one site stand together.
 func appendFaults(out []byte, sites []*target.Site) []byte {
 	var es []amd64.FaultEntry
-	byLo := func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) }
 	for _, s := range sites {
 		es = amd64.AppendFaultEntries(es[:0], s.Detour)
-		if !slices.IsSortedFunc(es, byLo) {
-			slices.SortFunc(es, byLo)
+		if !slices.IsSortedFunc(es, func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) }) {
+			sort.Slice(es, func(i, j int) bool { return es[i].Lo < es[j].Lo }) // less code in the program than slices.SortFunc of them
 		}
 		for i := range es {
 			out = es[i].Append(out)

@@ -236,11 +236,8 @@ func (h *handlerCode) lookup() {
 	h.MovMR(8, At(RDX, ucRIP), RAX)
 	h.Ret()
 	h.Bind(moved)
-	away := h.Label()
-	h.OpMI(OpCmp, 8, At(R8, 24), kindCalled)
-	h.Jcc(CondNE, away)
-	h.JmpR(RAX)
-	h.Bind(away)
+	h.Raw(0x49, 0x83, 0x78, 0x18, kindCalled, 0x75, 2) // cmpq $kindCalled, 24(%r8); jne
+	h.Raw(0xff, 0xe0)                                  // jmp *%rax
 	h.moved(none)
 	h.Bind(none)
 }
