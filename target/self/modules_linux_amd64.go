@@ -24,8 +24,11 @@ import (
 // EnableModules has targets take modules of C. Package modules calls it, in an init function: a program that does not import that package
 // has nothing of them in it.
 func EnableModules() {
-	newModules = func(t *Target) target.ModuleLoader { return &inLine{t: t} }
-	lineLook, loopLook = lookInLine, lookLoops
+	newModules = func(t *Target) {
+		l := &inLine{t: t}
+		t.modules, t.caller = l, &lineCaller{t, l}
+	}
+	lineLook, loopLook, loopEnd = lookInLine, lookLoops, uint64(endLoopPC())
 }
 
 // What modules need stands in the first 2 GB, as they do, until the target is closed:
@@ -80,7 +83,7 @@ type inLine struct {
 
 var (
 	_ target.ModuleLoader = (*inLine)(nil)
-	_ inLineCaller        = (*inLine)(nil)
+	_ inLines             = (*inLine)(nil)
 )
 
 // OpenModules maps and writes that memory. EOPNOTSUPP: the threads' FS bases can not be read here.
@@ -88,7 +91,7 @@ func (l *inLine) OpenModules(o *target.ModuleOptions) (*target.ModuleRuntime, er
 	t := l.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inLine == nil {
+	if attachedLines == nil {
 		switch {
 		case t.control == nil:
 			return nil, errno.Errorf(unix.EINVAL, "a module needs a target that is prepared")
@@ -98,13 +101,13 @@ func (l *inLine) OpenModules(o *target.ModuleOptions) (*target.ModuleRuntime, er
 		if err := l.open(o); err != nil {
 			return nil, errors.Join(err, l.unmap())
 		}
-		t.inLine = l
+		attachedLines = l
 		if err := l.setModules(nil); err != nil {
-			t.inLine = nil
+			attachedLines = nil
 			return nil, errors.Join(err, l.unmap())
 		}
-		t.line = linePlaces{code: l.code, keys: l.data.Start + keysOff, slots: l.data.Start + slotsOff, n: lineSlots}
-		loops = loopState{keys: t.line.keys, slots: t.line.slots, seen: l.data.Start + seenOff, texts: l.data.Start + textsOff, abandon: l.run.Abandon}
+		lines = linePlaces{code: l.code, keys: l.data.Start + keysOff, slots: l.data.Start + slotsOff, n: lineSlots}
+		loops = loopState{keys: lines.keys, slots: lines.slots, seen: l.data.Start + seenOff, texts: l.data.Start + textsOff, abandon: l.run.Abandon}
 	}
 	return &target.ModuleRuntime{Symbols: l.run.Symbols, CPUs: lineSlots}, nil
 }
@@ -122,6 +125,7 @@ func (l *inLine) open(o *target.ModuleOptions) error {
 		at := l.data.Start + slotsOff + uint64(n)*amd64.SlotSize
 		amd64.PutSlot(bytesAt(at, amd64.SlotSize), at, n, l.data.Start+slotStacks+uint64(n+1)*stackSize)
 	}
+	l.guardStacks()
 	for i, v := range []uint64{o.Clock.Tick, o.Clock.Nanos, o.Clock.Length} {
 		setWord(l.data.Start+clockOff+8*uint64(i), v)
 	}
@@ -132,6 +136,19 @@ func (l *inLine) open(o *target.ModuleOptions) error {
 		return err
 	}
 	return watch.start()
+}
+
+// madvGuardInstall is of linux/mman.h.
+const madvGuardInstall = 102
+
+// guardStacks makes a guard of the lowest page of each stack, where the kernel has such (Linux 6.13): a handler that needs more faults there, and is ended, since
+// Go's threads have alternate stacks for signals.
+func (l *inLine) guardStacks() {
+	for at := l.data.Start + stackOff; at < l.data.End; at += stackSize {
+		if _, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(at), pageSize, madvGuardInstall); e != 0 {
+			return
+		}
+	}
 }
 
 // mapLow maps memory in the first 2 GB.
@@ -163,7 +180,7 @@ func (l *inLine) generate(event int) error {
 	return err
 }
 
-// newFaults makes the table of what may fault in line: a fault in a module's code ends the handler.
+// newFaults makes the table of what may fault in line: a fault in a module's code has its fault handler called, or ends the handler.
 func (l *inLine) newFaults(of []*module) (table, error) {
 	entries := slices.Clone(l.gen.Faults)
 	for _, m := range of {
@@ -178,9 +195,12 @@ func (l *inLine) newFaults(of []*module) (table, error) {
 	})
 }
 
-// enter adds the code that runs in line to the directory of faults, which is sorted (heads.write has its entries).
-func (l *inLine) enter(dir []byte) []byte {
-	ranges := []interval.Range{l.code}
+// directory makes the directory of faults: that of the detours, with the code that runs in line. It is sorted, and heads.write has its entries.
+// It comes before code is put in that calls handlers: those that were switched off for a time are called again.
+func (l *inLine) directory(h *heads) (n int, err error) {
+	l.wake()
+	dir, ranges := make([]byte, len(h.pieces)*amd64.FaultEntrySize), []interval.Range{l.code}
+	h.write(dir)
 	for _, m := range l.modules {
 		ranges = append(ranges, m.at.Text)
 	}
@@ -198,7 +218,8 @@ func (l *inLine) enter(dir []byte) []byte {
 		}
 		dir = slices.Insert(dir, i, append(entry(r.Start, l.faults.addr, uint64(len(l.gen.Faults)+len(l.modules))), behind...)...)
 	}
-	return dir
+	h.directory, err = newTable(len(dir), func(to []byte) { copy(to, dir) })
+	return len(dir) / amd64.FaultEntrySize, err
 }
 
 // module is a module of C in the own process.
@@ -287,7 +308,7 @@ func (m *module) Unload() error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inLine == nil { // Close has taken it out
+	if attachedLines != inLines(m.l) { // Close has taken it out
 		return nil
 	}
 	if err := m.l.setModules(slices.DeleteFunc(slices.Clone(m.l.modules), func(o *module) bool { return o == m })); err != nil {
@@ -318,7 +339,7 @@ func (l *inLine) hold() error {
 // close takes everything out. Preconditions: hold, Target.mu is held, no site is there, and no thread is on the way to a slot or from one; the watch has ended.
 func (l *inLine) close() error {
 	loops = loopState{}
-	l.t.inLine, l.t.line = nil, linePlaces{}
+	attachedLines, lines = nil, linePlaces{}
 	var errs []error
 	for _, m := range l.modules {
 		errs = append(errs, m.unmap())
