@@ -22,8 +22,9 @@
 //
 // # Faults
 //
-// A fault in a handler (SIGSEGV, SIGBUS, SIGFPE, SIGILL) ends its run as if it had returned 0. The probe is disabled then, and the log says so. What is not contained:
-// a handler that writes to memory that is not its own, or overruns its stack; one that jumps to where no code of its module is; a fault while the
+// A fault in a handler (SIGSEGV, SIGBUS, SIGFPE, SIGILL) has the fault_handler of its probe called. Unless there is one, and it returns 1, the run ends as if the handler
+// had returned 0, the probe is disabled, and the log says so. What is not contained:
+// a handler that writes to memory that is not its own, or, before Linux 6.13, overruns its stack; one that jumps to where no code of its module is; a fault while the
 // thread blocks the signal, as in functions that the runtime's signal handlers call.
 //
 // # Programs that take no modules

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/modules"
 )
 
@@ -44,6 +46,52 @@ func TestFaults(t *testing.T) {
 		if lines := remove(t, table, m); last(lines) != "calls=100" {
 			t.Errorf("%s: %q, want 100 calls", how, lines)
 		}
+	}
+}
+
+// TestFaultHandler has the handlers of a module fault at every tenth hit, each in its turn: the probe's fault handler has them go on, on goroutines, while the
+// collector runs.
+func TestFaultHandler(t *testing.T) {
+	table := own(t)
+	for _, trap := range []int{14, 13, 6, 0} { // not 17: who sets AC has the runtime's own handlers of signals fault too
+		m := insert(t, table, "../../internal/e2e/testdata/faulty", fmt.Sprint("trap=", trap), "only=kprobes.dev/kprobes/modules_test.Sum")
+		before, end := sums.Load(), collect()
+		call(t, 4, 1000)
+		end()
+		n := sums.Load() - before
+		want := fmt.Sprintf("pre=%d post=%d entered=0 returned=0 jumped=0 faults=%d wrong=0 missed=0", n, n, 2*(n/10))
+		if lines := remove(t, table, m); len(lines) != 1 || lines[0] != want || n < 4000 {
+			t.Errorf("trap %d: %q, want %q", trap, lines, want)
+		}
+	}
+}
+
+// guards says whether the kernel has guard pages (MADV_GUARD_INSTALL, Linux 6.13).
+func guards(t *testing.T) bool {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(b)
+	return unix.Madvise(b, 102) == nil
+}
+
+// TestOverrun has a handler overrun its stack.
+func TestOverrun(t *testing.T) {
+	if !guards(t) {
+		t.Skip("the kernel has no guard pages: Linux 6.13 has")
+	}
+	table := own(t)
+	m := insert(t, table, "../../internal/e2e/testdata/deep", "deep=100", "function=kprobes.dev/kprobes/modules_test.Sum")
+	call(t, 1, 99)
+	call(t, 4, 1000)
+	await(t, table, "deep: a fault in a handler of the probe at kprobes.dev/kprobes/modules_test.Sum+0x0/")
+	call(t, 4, 1000)
+	var calls, faults int
+	lines := remove(t, table, m)
+	if _, err := fmt.Sscanf(last(lines), "calls=%d faults=%d", &calls, &faults); err != nil || calls < 100 || calls > 103 || faults != 0 {
+		t.Errorf("%q: each goroutine may come to it once, and a fault handler has no stack there", lines)
 	}
 }
 

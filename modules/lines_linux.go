@@ -21,8 +21,8 @@ const (
 	linesPauseMax = 16 * time.Millisecond
 )
 
-// Lines gives what modules write with printk, and the lines about them, in the order of their times, as they come. The loop ends when ctx is done: then it gives what
-// has been written until that moment, which takes some milliseconds more. With a ctx that is done already it does only that. ctx is a context.Context, of which Lines
+// Lines gives what modules write with printk, and the lines about them, in the order of their times, as they come. The loop ends when ctx is done, or when the
+// target has ended: then it gives what has been written until that moment, which takes some milliseconds more. With a ctx that is done already it does only that. ctx is a context.Context, of which Lines
 // needs no more than Done.
 //
 // Of several loops each line is given to one, and a loop that is left leaves no gap: the next one goes on there. What is written waits in the target's ring until
@@ -41,12 +41,17 @@ func (t *Table) Lines(ctx interface{ Done() <-chan struct{} }) iter.Seq[Line] {
 				pause = linesPauseMin
 			}
 			idle.Reset(pause)
+			ends := false
 			select {
 			case <-ctx.Done():
+				ends = true
+			case <-idle.C:
+				ends = n == 0 && t.e.Ended()
+			}
+			if ends {
 				time.Sleep(records.SettleTime)
 				t.give(yield)
 				return
-			case <-idle.C:
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package modules_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -49,8 +50,11 @@ func TestProcess(t *testing.T) {
 	if lines, want := remove(t, table, m), fmt.Sprintf("calls=%d returned=%d wrong=0 missed=0", n, n); last(lines) != want || n == 0 {
 		t.Errorf("%q, want %s", lines, want)
 	}
+	program.Quit(new(map[string]uint64))
+	for l := range table.Lines(context.Background()) { // it ends with the process
+		t.Errorf("a line more: %q", l.Text)
+	}
 	if err := core.Close(nil); err != nil {
 		t.Error(err)
 	}
-	program.Quit(new(map[string]uint64))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -47,6 +48,8 @@ type histogramming struct {
 	shown  []shown
 	values []fetch.Value
 	core   *engine.Core
+	format string
+	begun  time.Time // if a profile is asked for
 }
 
 // given is a PROBE with its HIST, as the command line has them.
@@ -81,7 +84,8 @@ func newHist(con *console) *cobra.Command {
 		},
 	}
 	f.shared(c, "hits")
-	f.format = "text"
+	f.format = "text" // of lines
+	c.Flags().StringVar(&g.format, "format", histText, "text, or a profile of a histogram by callers: pprof or folded")
 	return c
 }
 
@@ -98,6 +102,9 @@ func (g *histogramming) run(args, cmd []string) error {
 		return usagef(needHist)
 	}
 	defs, err := g.definitions(args)
+	if err == nil {
+		err = g.checkProfile()
+	}
 	if err != nil {
 		return err
 	}
@@ -225,7 +232,7 @@ func (g *histogramming) prepare(t *tracing, s tracee) error {
 			return err
 		}
 	}
-	return nil
+	return g.oneProfile()
 }
 
 // add makes the histograms of a definition: of a pattern's, one for each event.
@@ -312,6 +319,10 @@ func (g *histogramming) print(t *tracing) {
 			entries, dropped, ok, err := g.core.Traced(s.synth)
 			load(s.hist, entries, dropped, ok, err)
 		}
+	}
+	if g.format != histText && len(g.shown) > 0 {
+		g.profile(t.printed)
+		return
 	}
 	t.printed.histograms(g.shown)
 }

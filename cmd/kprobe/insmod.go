@@ -83,7 +83,12 @@ func (v *moduleVerb) insert(file string, params []string) error {
 			if err != nil {
 				return err
 			}
-			return t.Insert(kmod.Name(object), o, ps)
+			_, older := v.lines(t)
+			if err = t.Insert(kmod.Name(object), o, ps); err != nil { // what its start has written says why, and the log may go with it
+				lines, all := v.lines(t)
+				v.print(v.con.stderr, lines[len(lines)-min(all-older, len(lines)):])
+			}
+			return err
 		})
 	})
 }
@@ -146,7 +151,7 @@ func newRmmod(con *console) *cobra.Command {
 					return err
 				}
 				if lines, all := v.lines(t); t.Empty() { // the log goes with it
-					v.print(lines[len(lines)-min(all-older, len(lines)):])
+					v.print(v.con.table, lines[len(lines)-min(all-older, len(lines)):])
 				}
 				return nil
 			})
@@ -196,7 +201,7 @@ func newDmesg(con *console) *cobra.Command {
 				if gone := all - len(lines); gone > 0 {
 					fmt.Fprintf(con.stderr, "kprobe: %d older lines are gone\n", gone)
 				}
-				v.print(lines)
+				v.print(v.con.table, lines)
 				return nil
 			})
 		},
@@ -214,9 +219,9 @@ func (v *moduleVerb) lines(t *modules.Table) (lines []modules.Line, all int) {
 	return lines, len(lines) + int(dropped)
 }
 
-func (v *moduleVerb) print(lines []modules.Line) {
+func (v *moduleVerb) print(to io.Writer, lines []modules.Line) {
 	for _, l := range lines {
-		fmt.Fprintf(v.con.table, "[%5d.%06d] %s\n", l.Nanos/1e9, l.Nanos/1e3%1e6, l.Text)
+		fmt.Fprintf(to, "[%5d.%06d] %s\n", l.Nanos/1e9, l.Nanos/1e3%1e6, l.Text)
 	}
 }
 

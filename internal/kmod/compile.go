@@ -44,7 +44,7 @@ func Flags(name, dir string) []string {
 	return []string{
 		"-nostdinc", "-isystem", dir, "-D__KERNEL__", "-DMODULE", `-DKBUILD_MODNAME="` + name + `"`,
 		"-O2", "-std=gnu11", "-ffreestanding", "-fno-strict-aliasing", "-fno-strict-overflow", "-fno-delete-null-pointer-checks", "-fno-pic", "-mcmodel=kernel",
-		"-mgeneral-regs-only", "-mno-red-zone", "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-Wall", "-Werror=implicit-function-declaration",
+		"-mgeneral-regs-only", "-mno-red-zone", "-fno-stack-protector", "-mstack-protector-guard-reg=fs", "-fno-asynchronous-unwind-tables", "-Wall", "-Werror=implicit-function-declaration",
 	}
 }
 

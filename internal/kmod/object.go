@@ -24,6 +24,16 @@ type Object struct {
 	symbols  []symbol
 	relocs   []reloc
 	bytes    uint64 // that the sections take
+
+	functions []function
+}
+
+// function is a function of an object.
+type function struct {
+	name  string
+	in    *section
+	value uint64 // bytes from the start of the section
+	size  uint64
 }
 
 // Info is one thing that a module tells of itself: MODULE_LICENSE and its like.
@@ -199,7 +209,7 @@ func (o *Object) readInfo(f *elf.File) error {
 	return nil
 }
 
-// Section is a section of an object.
+// Section is a section of an object, or a function in one.
 type Section struct {
 	Name  string
 	Bytes []byte
@@ -213,6 +223,14 @@ func (o *Object) Code() (code []Section) {
 		}
 	}
 	return code
+}
+
+// Functions are the functions, by their names, as they are before they are linked.
+func (o *Object) Functions() (all []Section) {
+	for _, f := range o.functions {
+		all = append(all, Section{f.name, f.in.data[f.value:][:f.size]})
+	}
+	return all
 }
 
 // Tagged gives the texts of a tag, in their order.
@@ -256,6 +274,9 @@ func (o *Object) readSymbols(f *elf.File, loaded map[int]*section) error {
 			out.dropped = !out.defined
 			if out.defined && s.Value > out.section.size {
 				return fmt.Errorf("%w: symbol %s lies %d bytes behind the start of section %s, which has %d", ErrObject, s.Name, s.Value, out.section.name, out.section.size)
+			}
+			if out.defined && kind == elf.STT_FUNC && out.section.part == Text && out.section.data != nil {
+				o.functions = append(o.functions, function{s.Name, out.section, s.Value, min(s.Size, out.section.size-s.Value)})
 			}
 		}
 		o.symbols = append(o.symbols, out)

@@ -30,7 +30,7 @@ type Probe struct {
 	Symbol   string
 	Offset   uint32 // behind either
 	Disabled bool
-	// Pre, Post and Fault are the handlers of a kprobe, Entry and Return those of a kretprobe. Entry is also a jprobe's function.
+	// Pre and Post are the handlers of a kprobe, Entry and Return those of a kretprobe. Entry is also a jprobe's function. Fault is that of their faults.
 	Pre, Post, Fault, Entry, Return uint64
 	MaxActive                       int    // of a kretprobe; 0 or less: the default
 	DataSize                        uint64 // bytes of each call
@@ -83,11 +83,11 @@ func ReadProbe(read func(addr uint64, b []byte) error, kind Kind, at uint64, tex
 	word := func(off int) uint64 { return binary.LittleEndian.Uint64(b[off:]) }
 	p := &Probe{
 		Kind: kind, At: at, Addr: word(kprobeAddr), Offset: binary.LittleEndian.Uint32(b[kprobeOffset:]),
-		Disabled: binary.LittleEndian.Uint32(b[kprobeFlags:])&flagDisabled != 0,
+		Fault: word(kprobeFault), Disabled: binary.LittleEndian.Uint32(b[kprobeFlags:])&flagDisabled != 0,
 	}
 	switch kind {
 	case Kprobe:
-		p.Pre, p.Post, p.Fault = word(kprobePre), word(kprobePost), word(kprobeFault)
+		p.Pre, p.Post = word(kprobePre), word(kprobePost)
 	case Kretprobe:
 		p.Return, p.Entry = word(retHandler), word(retEntry)
 		p.MaxActive, p.DataSize = int(int32(binary.LittleEndian.Uint32(b[retMaxActive:]))), word(retDataSize)
@@ -143,7 +143,8 @@ func ReadName(read func(uint64, []byte) error, at uint64) (string, error) {
 type State struct {
 	Addr      uint64 // where it stands
 	Opcode    byte   // the first byte of the instruction there
-	Missed    uint64
+	Missed    uint64 // hits whose handlers were not run
+	Uncalled  uint64 // a kretprobe's calls that found no instance
 	Disabled  bool
 	Optimized bool
 	Gone      bool // the object that it stood in is not there any more
@@ -154,7 +155,7 @@ func (p *Probe) TellAddr(write func(addr uint64, b []byte) error, addr uint64) e
 	return write(p.At+kprobeAddr, binary.LittleEndian.AppendUint64(nil, addr))
 }
 
-// Tell writes a state to a probe's struct. A kretprobe's misses are calls that found no instance, a number of 31 bits.
+// Tell writes a state to a probe's struct. The count of a kretprobe's calls that found no instance has 31 bits.
 func (p *Probe) Tell(write func(addr uint64, b []byte) error, s *State) error {
 	flags := uint32(0)
 	for _, f := range []struct {
@@ -166,12 +167,13 @@ func (p *Probe) Tell(write func(addr uint64, b []byte) error, s *State) error {
 		}
 	}
 	le := binary.LittleEndian
-	missed, at := le.AppendUint64(nil, s.Missed), p.At+kprobeMissed
 	if p.Kind == Kretprobe {
-		missed, at = le.AppendUint32(nil, uint32(min(s.Missed, math.MaxInt32))), p.At+retMissed
+		if err := write(p.At+retMissed, le.AppendUint32(nil, uint32(min(s.Uncalled, math.MaxInt32)))); err != nil {
+			return err
+		}
 	}
 	return errors.Join(
-		write(at, missed),
+		write(p.At+kprobeMissed, le.AppendUint64(nil, s.Missed)),
 		p.TellAddr(write, s.Addr),
 		write(p.At+kprobeFlags, le.AppendUint32(nil, flags)),
 		write(p.At+kprobeOpcode, []byte{s.Opcode}),

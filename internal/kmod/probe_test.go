@@ -81,8 +81,8 @@ int in(struct kretprobe_instance *i, struct pt_regs *r) { return 0; }
 int out(struct kretprobe_instance *i, struct pt_regs *r) { return 0; }
 void called(long a) { jprobe_return(); }
 struct kprobe one = { .symbol_name = "some_function", .offset = 0x12345678, .pre_handler = pre, .post_handler = post, .fault_handler = fault, .flags = KPROBE_FLAG_DISABLED };
-struct kretprobe two = { .kp.addr = (kprobe_opcode_t *)0x123456789abc, .handler = out, .entry_handler = in, .maxactive = -3, .data_size = 4096 };
-struct jprobe three = { .kp.symbol_name = "another", .entry = called };
+struct kretprobe two = { .kp.addr = (kprobe_opcode_t *)0x123456789abc, .kp.fault_handler = fault, .handler = out, .entry_handler = in, .maxactive = -3, .data_size = 4096 };
+struct jprobe three = { .kp.symbol_name = "another", .kp.fault_handler = fault, .entry = called };
 `
 	for _, cc := range compilers {
 		o := parsed(t, compile(t, cc, "probes", source))
@@ -115,8 +115,8 @@ struct jprobe three = { .kp.symbol_name = "another", .entry = called };
 		text := interval.Range{Start: im.At[Text], End: im.At[Text] + uint64(len(im.Bytes[Text]))}
 		for _, want := range []*Probe{
 			{Kind: Kprobe, At: symbol("one"), Symbol: "some_function", Offset: 0x12345678, Disabled: true, Pre: symbol("pre"), Post: symbol("post"), Fault: symbol("fault")},
-			{Kind: Kretprobe, At: symbol("two"), Addr: 0x123456789abc, Entry: symbol("in"), Return: symbol("out"), MaxActive: -3, DataSize: 4096},
-			{Kind: Jprobe, At: symbol("three"), Symbol: "another", Entry: symbol("called")},
+			{Kind: Kretprobe, At: symbol("two"), Addr: 0x123456789abc, Entry: symbol("in"), Return: symbol("out"), Fault: symbol("fault"), MaxActive: -3, DataSize: 4096},
+			{Kind: Jprobe, At: symbol("three"), Symbol: "another", Entry: symbol("called"), Fault: symbol("fault")},
 		} {
 			if got, err := ReadProbe(read, want.Kind, want.At, text); err != nil || *got != *want {
 				t.Errorf("%s: %+v, %v, not %+v", cc, got, err, want)
@@ -170,7 +170,7 @@ func TestTell(t *testing.T) {
 	for _, kind := range []Kind{Kprobe, Kretprobe} {
 		m := &memory{at, bytes.Repeat([]byte{0xee}, kretprobeSize)}
 		p := &Probe{Kind: kind, At: at}
-		if err := p.Tell(m.write, &State{Addr: 0x1234, Opcode: 0x55, Missed: 1 << 40, Optimized: true, Gone: true}); err != nil {
+		if err := p.Tell(m.write, &State{Addr: 0x1234, Opcode: 0x55, Missed: 1 << 40, Uncalled: 1 << 41, Optimized: true, Gone: true}); err != nil {
 			t.Fatal(err)
 		}
 		le := binary.LittleEndian
@@ -178,10 +178,9 @@ func TestTell(t *testing.T) {
 		le.PutUint64(want[kprobeAddr:], 0x1234)
 		le.PutUint32(want[kprobeFlags:], flagGone|flagOptimized)
 		want[kprobeOpcode] = 0x55
+		le.PutUint64(want[kprobeMissed:], 1<<40)
 		if kind == Kretprobe {
 			le.PutUint32(want[retMissed:], 1<<31-1)
-		} else {
-			le.PutUint64(want[kprobeMissed:], 1<<40)
 		}
 		if !bytes.Equal(m.b, want) {
 			t.Errorf("kind %d: % x\nnot % x", kind, m.b, want)

@@ -3,6 +3,7 @@ package modules
 import (
 	"errors"
 
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/kmod"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -15,7 +16,12 @@ type Linked struct {
 	target.Module
 	Image   *kmod.Image // as it was before it ran
 	formats map[uint64]string
+	plain   map[uint64]bool           // addresses of functions that take no arguments, of those that the target has for modules
+	uses    map[uint64]native.SlotUse // by the address of a handler
 }
+
+// plainFunctions take no arguments (linux/kp_runtime.h).
+var plainFunctions = []string{"__kp_slot", "__kp_current", "__kp_nanoseconds", "dump_stack", "jprobe_return"}
 
 // Link puts a module's object into a target that has been prepared, with its parameters. Nothing of it runs yet. unknown tells of parameters
 // that it does not take. Errors: kmod.ErrObject (a name that nobody has, among others), those of kmod.Image.Set, and what the target says.
@@ -27,7 +33,10 @@ func Link(load target.ModuleLoader, rt *target.ModuleRuntime, o *kmod.Object, pa
 	if err != nil {
 		return nil, err
 	}
-	linked := &Linked{Module: m}
+	linked := &Linked{Module: m, plain: map[uint64]bool{}, uses: map[uint64]native.SlotUse{}}
+	for _, name := range plainFunctions {
+		linked.plain[rt.Symbols[name]] = true
+	}
 	if err := linked.link(l, rt, params, unknown); err != nil {
 		return nil, errors.Join(err, m.Unload())
 	}
@@ -68,6 +77,16 @@ func (m *Linked) link(l *kmod.Layout, rt *target.ModuleRuntime, params []kmod.Pa
 		}
 	}
 	return nil
+}
+
+// use is what a handler of the module does with the registers that it is given.
+func (m *Linked) use(handler uint64) native.SlotUse {
+	use, ok := m.uses[handler]
+	if !ok {
+		use = native.SlotUseOf(m.Image.Bytes[kmod.Text], m.Memory().Text.Start, handler, m.plain)
+		m.uses[handler] = use
+	}
+	return use
 }
 
 // size is how many bytes of memory the module takes, without what it has for kmalloc.

@@ -130,7 +130,7 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.Fault != 0 {
+	if k.Fault != 0 && tb.runtime.Strict {
 		tb.log.say(4, fmt.Sprintf("%s: the fault_handler of the struct at 0x%x is not called: a fault ends the handler, and disables the probe\n", m.Name, at))
 	}
 	p := &probe{Probe: k}
@@ -147,7 +147,7 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 		if k.Offset != 0 {
 			return nil, errno.Errorf(unix.EINVAL, "a jprobe at offset 0x%x: it stands at a function's entry", k.Offset)
 		}
-		h.InLine = []*target.InLine{{Addr: k.Entry, Of: at, Kind: target.InLineJump, Vectors: m.vectors}}
+		h.InLine = []*target.InLine{{Addr: k.Entry, Of: at, Kind: target.InLineJump, Vectors: m.vectors, Fault: k.Fault}}
 		k.Entry = 0
 	}
 	if o.Return {
@@ -159,7 +159,7 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 		kind target.InLineKind
 	}{{k.Pre, target.InLinePre}, {k.Post, target.InLinePost}, {k.Entry, target.InLineEntry}, {k.Return, target.InLineReturn}} {
 		if f.addr != 0 {
-			h.InLine = append(h.InLine, &target.InLine{Addr: f.addr, Of: at, Kind: f.kind, Vectors: m.vectors, Calls: calls})
+			h.InLine = append(h.InLine, &target.InLine{Addr: f.addr, Of: at, Kind: f.kind, Vectors: m.vectors, Use: m.m.use(f.addr), Fault: k.Fault, Calls: calls})
 		}
 	}
 	place := event.Place{Kind: event.PlaceSymbol, Symbol: k.Symbol, Offset: uint64(k.Offset)}
@@ -174,6 +174,9 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 func (tb *Table) tell(m *Module, p *probe) error {
 	s := tb.core.State(p.p)
 	st := &kmod.State{Addr: p.addr, Missed: s.Misses.Total(), Disabled: s.Disabled, Optimized: s.Optimized, Gone: s.Gone}
+	if p.Kind == kmod.Kretprobe {
+		st.Missed, st.Uncalled = st.Missed-s.Misses.Pool, s.Misses.Pool
+	}
 	var b [1]byte
 	if tb.t.Read(p.addr, b[:]) == nil {
 		st.Opcode = b[0]

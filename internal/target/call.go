@@ -64,6 +64,9 @@ type InLine struct {
 	Vectors bool // it uses vector registers
 	// Gate, if not 0, is code of the target that hits come to in place of the handler's gate (ModuleGate). There is no function of a module then.
 	Gate uint64
+	Use  native.SlotUse
+	// Fault is the address of a function that is called where something faults in it (fault_handler of linux/kprobes.h); 0: there is none.
+	Fault uint64
 	// Calls is what a return probe's handlers share.
 	Calls *InLineCalls
 }

@@ -77,6 +77,7 @@ func TestProgramsCount(t *testing.T) {
 		{"apart", nil, "go 100", map[string]uint64{"first": 100, "middle": 100, "last": 100, "bad": 0}},
 		{"leaver", nil, "call 100", map[string]uint64{"inside": 100, "returned": 100, "left": 0, "bad": 0}},
 		{"conform", nil, "deep 9", map[string]uint64{"calls": 1, "value": 9}},
+		{"hits", []string{"3"}, "go 100", map[string]uint64{"hit": 300, "nested": 0, "stormed": 0, "bad": 0}},
 		{"redzone", nil, "go 100", map[string]uint64{"redzone": 100, "bad": 0}},
 		{"gowork", []string{"2"}, "go 64", map[string]uint64{
 			"main.Ints": 128, "main.Text": 128, "main.Words": 128, "main.Float": 128, "main.(*Tree).Sum": 576,

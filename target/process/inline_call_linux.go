@@ -39,7 +39,9 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	in := h.InLine
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !slices.ContainsFunc(l.t.kmods, func(m *kmodule) bool { return m.at.Text.Contains(in.Addr) }) {
+	if !slices.ContainsFunc(l.t.kmods, func(m *kmodule) bool {
+		return m.at.Text.Contains(in.Addr) && (in.Fault == 0 || m.at.Text.Contains(in.Fault))
+	}) {
 		return nil, errno.Errorf(unix.EFAULT, "process %d: no module's code has a handler at 0x%x", l.t.p.PID(), in.Addr)
 	}
 	if in.Kind == target.InLineJump && h.Point.Go {
@@ -49,12 +51,8 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	if !ok {
 		return nil, errno.Errorf(unix.ENOSPC, "process %d: it has %d handlers in line, and room for no more", l.t.p.PID(), descCount)
 	}
-	vectors := 0
-	if in.Vectors {
-		vectors = 1
-	}
-	gate := l.gates[slotKinds[in.Kind]][vectors]
-	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon}
+	gate := l.gen.Gate(slotKinds[in.Kind], in.Vectors, in.Use)
+	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.Abandon, Fault: in.Fault}
 	if c := in.Calls; c != nil {
 		b, err := l.blocksOf(c)
 		if err != nil {
@@ -76,7 +74,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 		l.free = append(l.free, at)
 		return nil, err
 	}
-	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.addr}, handler: in.Addr}
+	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.Addr}, handler: in.Addr}
 	c.of, c.off, c.shared = in.Of, h.Off, in.Calls
 	l.calls[&c.Call] = c
 	return &c.Call, nil

@@ -3,7 +3,6 @@ package process
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -44,7 +43,6 @@ const (
 	inLineSize  = stackOff + stackSize
 	handlerSize = 64 << 10 // of the stack that a slot has in a Go program, whose goroutines have little
 
-	inLineCode     = 16 << 10
 	threadPatience = 60 // seconds, after which a thread goes on that asked a tracer which has gone
 )
 
@@ -54,9 +52,8 @@ type inLine struct {
 	exclusive func(func() error) error
 	data      interval.Range
 	code      interval.Range
-	gates     [native.SlotKinds][2]slotGate // by native.SlotKind, and whether handlers may use vector registers
-	run       *native.SlotRuntime
-	reads     []native.FaultEntry // of its code that may fault
+	gen       *native.SlotCode
+	run       *native.SlotRuntime // of gen
 	thread    *mailMem            // of arch.ThreadSize bytes
 	words     uint64              // its address in the process
 
@@ -67,9 +64,6 @@ type inLine struct {
 	blocks  map[*target.InLineCalls]*callBlocks
 	running map[uint64]*longRun // by key
 }
-
-// slotGate is a gate, and where a thread goes on that abandons its handler.
-type slotGate struct{ addr, abandon uint64 }
 
 // inLineCalls are the system calls of that code.
 var inLineCalls = []ptrace.CallData{
@@ -129,10 +123,15 @@ func (l *inLine) mapAll(s *ptrace.Stopped, size uint64) error {
 		return err
 	}
 	l.data = interval.Range{Start: at, End: at + size}
-	if at, err = t.mapLow(s, codeName, inLineCode, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+	if t.golang != nil {
+		if err := l.guardStacks(s); err != nil {
+			return err
+		}
+	}
+	if at, err = t.mapLow(s, codeName, native.SlotCodeMost, unix.PROT_READ|unix.PROT_EXEC); err != nil {
 		return err
 	}
-	l.code = interval.Range{Start: at, End: at + inLineCode}
+	l.code = interval.Range{Start: at, End: at + native.SlotCodeMost}
 	return t.memfd(s, threadName, func(local *os.File, fd int) error {
 		id, err := sealMail(local, procfs.PageSize)
 		if err != nil {
@@ -165,60 +164,39 @@ func (l *inLine) fill(o *target.ModuleOptions) error {
 	for i, v := range []uint64{o.Clock.Tick, o.Clock.Nanos, o.Clock.Length} {
 		binary.LittleEndian.PutUint64(b[clockOff+8*i:], v)
 	}
-	binary.LittleEndian.PutUint64(b[blockOff+threadBlock:], l.data.Start+blockOff+threadBlock)
+	writer := t.writer
+	if !native.PutThreadBlock(b[blockOff:blockOff+procfs.PageSize], threadBlock, l.data.Start+blockOff+threadBlock, &writer) {
+		writer.HasRseq = false
+	}
 	if err := t.p.WriteMem(l.data.Start, b); err != nil {
 		return err
 	}
 	l.next = l.data.Start + descsOff
-	return l.generate(o)
+	return l.generate(o, &writer)
 }
 
 // threadBlock is where in its page the thread's block begins: the C library has words below its own, and a Go program its g.
 const threadBlock = 1024
 
-// generate writes the code.
-func (l *inLine) generate(o *target.ModuleOptions) error {
+// generate writes the code, whose records are written as w says.
+func (l *inLine) generate(o *target.ModuleOptions, w *arch.CodegenEnv) error {
 	t := l.t
-	env := native.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: slotGroups}
-	var text []byte
-	at := func() uint64 {
-		for len(text)%64 != 0 {
-			text = append(text, 0)
-		}
-		return l.code.Start + uint64(len(text))
-	}
-	for kind := range native.SlotKinds {
-		for i, vectors := range []bool{false, true} {
-			env.Vectors = vectors
-			addr := at()
-			g, err := native.NewSlotGate(addr, kind, env)
-			if err != nil {
-				return err
-			}
-			l.gates[kind][i] = slotGate{addr, g.Abandon}
-			l.reads = append(l.reads, g.Faults...)
-			text = append(text, g.Code...)
-		}
-	}
-	run, err := native.NewSlotRuntime(at(), native.SlotRuntimeEnv{
-		SlotGateEnv: env, Event: o.Event, Clock: l.data.Start + clockOff, Quiet: t.writer.Quiet, Thread: l.words, Patience: threadPatience,
-	}, &t.writer)
+	gates := native.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: slotGroups, Stacks: t.golang != nil}
+	c, err := native.NewSlotCode(l.code.Start, native.SlotRuntimeEnv{
+		SlotGateEnv: gates, Event: o.Event, Clock: l.data.Start + clockOff, Quiet: t.writer.Quiet, Thread: l.words, Patience: threadPatience,
+	}, w)
 	if err != nil {
 		return err
 	}
-	text = append(text, run.Code...)
-	if len(text) > inLineCode {
-		return fmt.Errorf("gates and runtime of handlers in line: %d bytes, more than %d", len(text), inLineCode)
-	}
-	l.run, l.reads = run, append(l.reads, run.Faults...)
-	return t.p.WriteMem(l.code.Start, text)
+	l.gen, l.run = c, c.Run
+	return t.p.WriteMem(l.code.Start, c.Code)
 }
 
-// faults are the entries of the fault table for what runs in line: a fault in a module's code ends the handler.
+// faults are the entries of the fault table for what runs in line: a fault in a module's code has its fault handler called, or ends the handler.
 func (l *inLine) faults() []native.FaultEntry {
-	out := slices.Clone(l.reads)
+	out := slices.Clone(l.gen.Faults)
 	for _, m := range l.t.kmods {
-		out = append(out, native.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Abandon})
+		out = append(out, native.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Fault, Called: true})
 	}
 	return out
 }

@@ -38,7 +38,8 @@ func (t *Target) savedContexts(s *ptrace.Stopped, goProgram bool, f func(v uint6
 	return t.contexts(s, goProgram, func(_ *ptrace.Thread, _, v uint64) { f(v) })
 }
 
-// contexts is savedContexts with the thread and the place of each word.
+// contexts is savedContexts with the thread and the place of each word. A frame that is in use begins at the stack pointer or above it, or a word below
+// where it is about to be left: what else lies in the red zone is of one that was.
 func (t *Target) contexts(s *ptrace.Stopped, goProgram bool, f func(th *ptrace.Thread, at, v uint64)) error {
 	maps, err := s.FileMaps()
 	if err != nil {
@@ -56,7 +57,7 @@ func (t *Target) contexts(s *ptrace.Stopped, goProgram bool, f func(th *ptrace.T
 	}
 	return s.ReadRanges(stacks, func(i int, at uint64, b []byte) error {
 		for n := 0; n+8 <= len(b); n += 8 {
-			if v := le.Uint64(b[n:]); v-lo < hi-lo && interval.AnyContains(in, v) {
+			if v := le.Uint64(b[n:]); v-lo < hi-lo && interval.AnyContains(in, v) && at+uint64(n)+8 >= all[i].SP() {
 				t.context(all[i], at+uint64(n), v, f)
 			}
 		}

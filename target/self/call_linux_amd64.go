@@ -185,9 +185,6 @@ const (
 
 // NewCall makes a handler callable by generated code.
 func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
-	if h.InLine != nil {
-		return t.inLine.newCall(h) // there is a module that has it
-	}
 	if h.Sleepable && h.Entry != nil {
 		return nil, errno.Errorf(unix.EOPNOTSUPP, "a jprobe's Entry can not sleep: its arguments stand on the stack of the goroutine that waits")
 	}
@@ -222,9 +219,6 @@ func (t *Target) NewCall(h *target.Handler) (*arch.Call, error) {
 
 // EndCall waits until no thread runs the handler, nor is on the way to it, and forgets it.
 func (t *Target) EndCall(c *arch.Call) {
-	if t.inLine != nil && t.inLine.endCall(c) {
-		return
-	}
 	t.mu.Lock()
 	d := t.calls[c.Desc]
 	delete(t.calls, c.Desc)
@@ -244,9 +238,6 @@ func (t *Target) EndCall(c *arch.Call) {
 
 // Quiet waits until no thread runs the handler, whose Off is set.
 func (t *Target) Quiet(c *arch.Call) {
-	if t.inLine != nil && t.inLine.quiet(c) {
-		return
-	}
 	t.mu.Lock()
 	d := t.calls[c.Desc]
 	t.mu.Unlock()
@@ -314,11 +305,6 @@ var (
 
 // Missed tells how often the call's handler was not run.
 func (t *Target) Missed(c *arch.Call) target.Missed {
-	if t.inLine != nil {
-		if m, is := t.inLine.missed(c); is {
-			return m
-		}
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.calls[c.Desc]

@@ -12,7 +12,7 @@ func (t *Target) Capabilities() target.Capabilities {
 		Reaper:  t,
 		Tallier: t,
 		Exposed: t,
-		Caller:  t,
+		Caller:  t.caller,
 		Watcher: t,
 
 		ModuleLoader: t.modules,

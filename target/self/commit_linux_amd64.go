@@ -48,9 +48,6 @@ func (t *Target) commit(c *target.Change) error {
 	if err := t.control.refit(hooked...); err != nil {
 		return err
 	}
-	if t.inLine != nil {
-		t.inLine.wake()
-	}
 	// With a debugger attached no new place is armed; what takes something out may replace.
 	c.Begin()
 	all := c.Open()
@@ -252,7 +249,7 @@ func setMask(set, old *uint64) {
 // newPlan prepares a change, but for the bytes that are written.
 func (t *Target) newPlan(c *target.Change) *plan {
 	return &plan{
-		once: c.Once, control: t.control.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places, line: &t.line,
+		once: c.Once, control: t.control.words(), mem: int(t.mem.Fd()), lay: t.lay, places: &t.places,
 		threads: patch.NewThreads(c.Add, c.Remove, t.zombie, patch.Policy{}), retired: patch.NewRetired(t.zombie),
 	}
 }

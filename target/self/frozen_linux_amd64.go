@@ -41,7 +41,6 @@ type plan struct {
 	mem         int // descriptor of /proc/self/mem
 	lay         *layout
 	places      *places
-	line        *linePlaces
 	goroutines  []goroutine // not nil: all goroutines are to be listed
 	counted     int
 	own         uint64           // the stopper's g
@@ -99,7 +98,7 @@ func (p *plan) run(w *worldState) {
 	for i := uint32(0); i < w.asked && p.verdict == changed; i++ {
 		p.look(&w.slots[w.list[i]])
 	}
-	if p.verdict == changed && p.line.n > 0 {
+	if p.verdict == changed && lines.n > 0 {
 		lineLook(p, w)
 	}
 	if p.verdict == changed {
@@ -167,7 +166,7 @@ func (p *plan) look(s *slot) {
 	case p.places.gate.Contains(pc): // it may come from any detour, and go back there
 		p.unsure(s.tid, pc, p.threads.AnyDetour())
 		p.gate = p.verdict != changed
-	case p.line.code.Contains(pc):
+	case lines.code.Contains(pc):
 		p.meet(s.tid, word(uc+ucR13), false)
 	case word(uc+ucStackFlags)&onStack != 0: // in somebody's signal handler that does not block our signal
 		p.unsure(s.tid, pc, p.threads.Anywhere())

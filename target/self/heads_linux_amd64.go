@@ -48,19 +48,20 @@ func (t *Target) newHeads(c *target.Change) (h *heads, err error) {
 	if err := h.divide(t.control.heads.pieces, c.Add, t.dead); err != nil {
 		return h, err
 	}
-	dir := make([]byte, len(h.pieces)*amd64.FaultEntrySize)
-	h.write(dir)
-	if t.inLine != nil {
-		dir = t.inLine.enter(dir)
+	n := len(h.pieces)
+	if attachedLines != nil {
+		n, err = attachedLines.directory(h)
+	} else {
+		h.directory, err = newTable(n*amd64.FaultEntrySize, h.write)
 	}
-	if h.directory, err = newTable(len(dir), func(to []byte) { copy(to, dir) }); err != nil {
+	if err != nil {
 		return h, err
 	}
 	traps := trapsOf(h.pieces, slices.Concat(c.Remove, t.zombie))
 	if h.traps, err = newTable(len(traps), func(to []byte) { copy(to, traps) }); err != nil {
 		return h, err
 	}
-	h.words = [4]uint64{h.directory.addr, uint64(len(dir) / amd64.FaultEntrySize), h.traps.addr, uint64(len(traps) / amd64.TrapEntrySize)}
+	h.words = [4]uint64{h.directory.addr, uint64(n), h.traps.addr, uint64(len(traps) / amd64.TrapEntrySize)}
 	return h, nil
 }
 
@@ -191,11 +192,10 @@ func unmapPieces(ps []*faultPiece) error {
 // Detours do not overlap, so those of one site stand together.
 func appendFaults(out []byte, sites []*target.Site) []byte {
 	var es []amd64.FaultEntry
-	byLo := func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) }
 	for _, s := range sites {
 		es = amd64.AppendFaultEntries(es[:0], s.Detour)
-		if !slices.IsSortedFunc(es, byLo) {
-			slices.SortFunc(es, byLo)
+		if !slices.IsSortedFunc(es, func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) }) {
+			sort.Slice(es, func(i, j int) bool { return es[i].Lo < es[j].Lo }) // less code in the program than slices.SortFunc of them
 		}
 		for i := range es {
 			out = es[i].Append(out)

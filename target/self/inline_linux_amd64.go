@@ -1,36 +1,37 @@
 package self
 
+//lint:file-ignore U1000 the assembly uses what looks unused
+
 import (
-	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/interval"
-	"kprobes.dev/kprobes/internal/target"
 )
 
 // Handlers in line are functions of modules of C. They run at the hit, each in a slot, on the slot's stack (internal/arch/amd64, slotgate.go).
-// Most programs take no modules: what makes handlers callable is behind an interface, so that the linker leaves it out of these.
+// Most programs take no modules: what makes handlers callable is behind interfaces and variables, so that the linker leaves it out of these.
 
-// What EnableModules sets; nil: this program takes no modules.
+// What EnableModules sets; nil, or 0: this program takes no modules.
 var (
-	newModules func(*Target) target.ModuleLoader // makes the ModuleLoader of a target
-	lineLook   func(*plan, *worldState)          // lookInLine
-	loopLook   func()                            // lookLoops
+	newModules func(*Target)            // sets Target.caller and Target.modules
+	lineLook   func(*plan, *worldState) // lookInLine
+	loopLook   func()                   // lookLoops
+	loopEnd    uint64                   // address of the code of endLoop
 )
 
-// inLineCaller makes handlers in line callable. The methods but newCall do nothing, and say so, for a call that is none of them.
-type inLineCaller interface {
-	newCall(h *target.Handler) (*arch.Call, error)
-	endCall(c *arch.Call) (is bool)
-	quiet(c *arch.Call) (is bool)
-	missed(c *arch.Call) (m target.Missed, is bool)
-	// wake has those be called again that quiet has switched off for a time.
-	wake()
-	// enter puts what may fault there into the directory of faults.
-	enter(dir []byte) []byte
+// inLines are the modules and their handlers, as the rest of the target sees them.
+type inLines interface {
+	// directory makes the directory of faults, and says how many entries it has.
+	directory(h *heads) (n int, err error)
 	// hold keeps the start and the end of modules from running from now on. EBUSY: one runs.
 	hold() error
 	// close takes everything out, after hold.
 	close() error
 }
+
+// attachedLines are those of the attached target; nil: it was asked for none.
+var attachedLines inLines
+
+// lines is where their handlers run.
+var lines linePlaces
 
 // linePlaces is where handlers run in line, as a stop sees it. Zero: nowhere.
 type linePlaces struct {

@@ -25,6 +25,42 @@ type inLineCall struct {
 	ended  bool                // its descriptor is free once no detour is left that leads to it
 }
 
+// lineCaller is the Caller of a target that takes modules.
+type lineCaller struct {
+	*Target
+	l *inLine
+}
+
+// NewCall makes a handler callable by generated code.
+func (c *lineCaller) NewCall(h *target.Handler) (*arch.Call, error) {
+	if h.InLine == nil {
+		return c.Target.NewCall(h)
+	}
+	return c.l.newCall(h)
+}
+
+// EndCall waits until no thread runs the handler, nor is on the way to it, and forgets it.
+func (c *lineCaller) EndCall(call *arch.Call) {
+	if !c.l.endCall(call) {
+		c.Target.EndCall(call)
+	}
+}
+
+// Quiet waits until no thread runs the handler, whose Off is set.
+func (c *lineCaller) Quiet(call *arch.Call) {
+	if !c.l.quiet(call) {
+		c.Target.Quiet(call)
+	}
+}
+
+// Missed tells how often the call's handler was not run.
+func (c *lineCaller) Missed(call *arch.Call) target.Missed {
+	if m, is := c.l.missed(call); is {
+		return m
+	}
+	return c.Target.Missed(call)
+}
+
 // What stands behind a descriptor: its count of misses, and not 0 if the watch has ended a run that did not end.
 const (
 	descMisses = amd64.SlotDescSize
@@ -41,7 +77,7 @@ var lineKinds = [...]amd64.SlotKind{
 // many.
 func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	in := h.InLine
-	if !l.inModule(in.Addr) {
+	if !l.inModule(in.Addr) || in.Fault != 0 && !l.inModule(in.Fault) {
 		return nil, errno.Errorf(unix.EFAULT, "no module's code has a handler at 0x%x", in.Addr)
 	}
 	if in.Kind == target.InLineJump && h.Point.Go {
@@ -54,12 +90,8 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	if !ok {
 		return nil, errno.Errorf(unix.ENOSPC, "there are %d handlers in line, and there is room for no more", descCount)
 	}
-	vectors := 0
-	if in.Vectors {
-		vectors = 1
-	}
-	gate := l.gates[lineKinds[in.Kind]][vectors]
-	d := amd64.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.abandon}
+	gate := l.gen.Gate(lineKinds[in.Kind], in.Vectors, in.Use)
+	d := amd64.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + descMisses, Abandon: gate.Abandon, Fault: in.Fault}
 	if c := in.Calls; c != nil {
 		b, err := l.blocksOf(c)
 		if err != nil {
@@ -78,7 +110,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 	b := bytesAt(at, descStep)
 	clear(b)
 	d.Put(b)
-	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.addr}, of: in.Of, off: h.Off, shared: in.Calls}
+	c := &inLineCall{Call: arch.Call{Desc: at, Gate: gate.Addr}, of: in.Of, off: h.Off, shared: in.Calls}
 	l.calls[&c.Call] = c
 	return &c.Call, nil
 }
@@ -152,7 +184,7 @@ func (l *inLine) collect() {
 // call gives what is known of a call; nil: it is none of a handler in line. Precondition: mu is held.
 func (l *inLine) call(c *arch.Call) *inLineCall { return l.calls[c] }
 
-// endCall switches a handler off, waits until nobody runs it nor is on the way to it, and forgets it.
+// endCall switches a handler off, waits until nobody runs it nor is on the way to it, and forgets it. false: the call is none of a handler in line.
 func (l *inLine) endCall(c *arch.Call) bool {
 	if !l.quiet(c) {
 		return false

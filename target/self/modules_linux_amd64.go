@@ -24,8 +24,11 @@ import (
 // EnableModules has targets take modules of C. Package modules calls it, in an init function: a program that does not import that package
 // has nothing of them in it.
 func EnableModules() {
-	newModules = func(t *Target) target.ModuleLoader { return &inLine{t: t} }
-	lineLook, loopLook = lookInLine, lookLoops
+	newModules = func(t *Target) {
+		l := &inLine{t: t}
+		t.modules, t.caller = l, &lineCaller{t, l}
+	}
+	lineLook, loopLook, loopEnd = lookInLine, lookLoops, uint64(endLoopPC())
 }
 
 // What modules need stands in the first 2 GB, as they do, until the target is closed:
@@ -54,7 +57,6 @@ const (
 	stackSize   = 64 << 10 // of the thread, and of each slot
 	slotStacks  = stackOff + stackSize
 	lineSize    = slotStacks + lineSlots*stackSize
-	lineCode    = 16 << 10
 	maxModules  = 256
 	threadBlock = 1024 // where in its page the thread's block begins: below it a Go program has its g
 
@@ -65,9 +67,8 @@ const (
 type inLine struct {
 	t          *Target
 	data, code interval.Range
-	gates      [amd64.SlotKinds][2]lineGate // by kind, and whether handlers may use vector registers
-	run        *amd64.SlotRuntime
-	reads      []amd64.FaultEntry // of its code that may fault
+	gen        *amd64.SlotCode
+	run        *amd64.SlotRuntime // of gen
 	modules    []*module          // changed while Target.mu is held, and that of texts
 	thread     sync.Mutex         // held while a module's start or end runs, and none may; it comes before Target.mu
 	held       bool               // by hold
@@ -80,12 +81,9 @@ type inLine struct {
 	blocks map[*target.InLineCalls]*callBlocks
 }
 
-// lineGate is a gate, and where a thread goes on that abandons its handler.
-type lineGate struct{ addr, abandon uint64 }
-
 var (
 	_ target.ModuleLoader = (*inLine)(nil)
-	_ inLineCaller        = (*inLine)(nil)
+	_ inLines             = (*inLine)(nil)
 )
 
 // OpenModules maps and writes that memory. EOPNOTSUPP: the threads' FS bases can not be read here.
@@ -93,7 +91,7 @@ func (l *inLine) OpenModules(o *target.ModuleOptions) (*target.ModuleRuntime, er
 	t := l.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inLine == nil {
+	if attachedLines == nil {
 		switch {
 		case t.control == nil:
 			return nil, errno.Errorf(unix.EINVAL, "a module needs a target that is prepared")
@@ -103,13 +101,13 @@ func (l *inLine) OpenModules(o *target.ModuleOptions) (*target.ModuleRuntime, er
 		if err := l.open(o); err != nil {
 			return nil, errors.Join(err, l.unmap())
 		}
-		t.inLine = l
+		attachedLines = l
 		if err := l.setModules(nil); err != nil {
-			t.inLine = nil
+			attachedLines = nil
 			return nil, errors.Join(err, l.unmap())
 		}
-		t.line = linePlaces{code: l.code, keys: l.data.Start + keysOff, slots: l.data.Start + slotsOff, n: lineSlots}
-		loops = loopState{keys: t.line.keys, slots: t.line.slots, seen: l.data.Start + seenOff, texts: l.data.Start + textsOff, abandon: l.run.Abandon}
+		lines = linePlaces{code: l.code, keys: l.data.Start + keysOff, slots: l.data.Start + slotsOff, n: lineSlots}
+		loops = loopState{keys: lines.keys, slots: lines.slots, seen: l.data.Start + seenOff, texts: l.data.Start + textsOff, abandon: l.run.Abandon}
 	}
 	return &target.ModuleRuntime{Symbols: l.run.Symbols, CPUs: lineSlots}, nil
 }
@@ -120,13 +118,14 @@ func (l *inLine) open(o *target.ModuleOptions) error {
 	if err := mapLow(&l.data, lineSize, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return err
 	}
-	if err := mapLow(&l.code, lineCode, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+	if err := mapLow(&l.code, amd64.SlotCodeMost, unix.PROT_READ|unix.PROT_EXEC); err != nil {
 		return err
 	}
 	for n := range lineSlots {
 		at := l.data.Start + slotsOff + uint64(n)*amd64.SlotSize
 		amd64.PutSlot(bytesAt(at, amd64.SlotSize), at, n, l.data.Start+slotStacks+uint64(n+1)*stackSize)
 	}
+	l.guardStacks()
 	for i, v := range []uint64{o.Clock.Tick, o.Clock.Nanos, o.Clock.Length} {
 		setWord(l.data.Start+clockOff+8*uint64(i), v)
 	}
@@ -137,6 +136,19 @@ func (l *inLine) open(o *target.ModuleOptions) error {
 		return err
 	}
 	return watch.start()
+}
+
+// madvGuardInstall is of linux/mman.h.
+const madvGuardInstall = 102
+
+// guardStacks makes a guard of the lowest page of each stack, where the kernel has such (Linux 6.13): a handler that needs more faults there, and is ended, since
+// Go's threads have alternate stacks for signals.
+func (l *inLine) guardStacks() {
+	for at := l.data.Start + stackOff; at < l.data.End; at += stackSize {
+		if _, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(at), pageSize, madvGuardInstall); e != 0 {
+			return
+		}
+	}
 }
 
 // mapLow maps memory in the first 2 GB.
@@ -156,47 +168,23 @@ func mapLow(to *interval.Range, size uint64, prot int) error {
 // generate writes the code.
 func (l *inLine) generate(event int) error {
 	t := l.t
-	env := amd64.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: lineGroups}
-	var text []byte
-	at := func() uint64 {
-		for len(text)%64 != 0 {
-			text = append(text, 0)
-		}
-		return l.code.Start + uint64(len(text))
-	}
-	for kind := range amd64.SlotKinds {
-		for i, vectors := range []bool{false, true} {
-			env.Vectors = vectors
-			addr := at()
-			g, err := amd64.NewSlotGate(addr, kind, env)
-			if err != nil {
-				return err
-			}
-			l.gates[kind][i] = lineGate{addr, g.Abandon}
-			l.reads = append(l.reads, g.Faults...)
-			text = append(text, g.Code...)
-		}
-	}
-	run, err := amd64.NewSlotRuntime(at(), amd64.SlotRuntimeEnv{
-		SlotGateEnv: env, Event: event, Clock: l.data.Start + clockOff, Thread: l.data.Start + threadOff, Patience: threadPatience,
+	gates := amd64.SlotGateEnv{Keys: l.data.Start + keysOff, Slots: l.data.Start + slotsOff, Groups: lineGroups, Stacks: true}
+	c, err := amd64.NewSlotCode(l.code.Start, amd64.SlotRuntimeEnv{
+		SlotGateEnv: gates, Event: event, Clock: l.data.Start + clockOff, Thread: l.data.Start + threadOff, Patience: threadPatience,
 	}, &t.writer)
 	if err != nil {
 		return err
 	}
-	text = append(text, run.Code...)
-	if len(text) > lineCode {
-		return fmt.Errorf("gates and runtime of handlers in line: %d bytes, more than %d", len(text), lineCode)
-	}
-	l.run, l.reads = run, append(l.reads, run.Faults...)
-	_, err = t.mem.WriteAt(text, int64(l.code.Start))
+	l.gen, l.run = c, c.Run
+	_, err = t.mem.WriteAt(c.Code, int64(l.code.Start))
 	return err
 }
 
-// newFaults makes the table of what may fault in line: a fault in a module's code ends the handler.
+// newFaults makes the table of what may fault in line: a fault in a module's code has its fault handler called, or ends the handler.
 func (l *inLine) newFaults(of []*module) (table, error) {
-	entries := slices.Clone(l.reads)
+	entries := slices.Clone(l.gen.Faults)
 	for _, m := range of {
-		entries = append(entries, amd64.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Abandon})
+		entries = append(entries, amd64.FaultEntry{Lo: m.at.Text.Start, Hi: m.at.Text.End, To: l.run.Fault, Called: true})
 	}
 	slices.SortFunc(entries, func(a, b amd64.FaultEntry) int { return cmp.Compare(a.Lo, b.Lo) })
 	return newTable(len(entries)*amd64.FaultEntrySize, func(to []byte) {
@@ -207,9 +195,12 @@ func (l *inLine) newFaults(of []*module) (table, error) {
 	})
 }
 
-// enter adds the code that runs in line to the directory of faults, which is sorted (heads.write has its entries).
-func (l *inLine) enter(dir []byte) []byte {
-	ranges := []interval.Range{l.code}
+// directory makes the directory of faults: that of the detours, with the code that runs in line. It is sorted, and heads.write has its entries.
+// It comes before code is put in that calls handlers: those that were switched off for a time are called again.
+func (l *inLine) directory(h *heads) (n int, err error) {
+	l.wake()
+	dir, ranges := make([]byte, len(h.pieces)*amd64.FaultEntrySize), []interval.Range{l.code}
+	h.write(dir)
 	for _, m := range l.modules {
 		ranges = append(ranges, m.at.Text)
 	}
@@ -225,9 +216,10 @@ func (l *inLine) enter(dir []byte) []byte {
 			before := dir[i-amd64.FaultEntrySize : i]
 			behind = entry(r.End, le.Uint64(before[16:]), le.Uint64(before[24:]))
 		}
-		dir = slices.Insert(dir, i, append(entry(r.Start, l.faults.addr, uint64(len(l.reads)+len(l.modules))), behind...)...)
+		dir = slices.Insert(dir, i, append(entry(r.Start, l.faults.addr, uint64(len(l.gen.Faults)+len(l.modules))), behind...)...)
 	}
-	return dir
+	h.directory, err = newTable(len(dir), func(to []byte) { copy(to, dir) })
+	return len(dir) / amd64.FaultEntrySize, err
 }
 
 // module is a module of C in the own process.
@@ -316,7 +308,7 @@ func (m *module) Unload() error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inLine == nil { // Close has taken it out
+	if attachedLines != inLines(m.l) { // Close has taken it out
 		return nil
 	}
 	if err := m.l.setModules(slices.DeleteFunc(slices.Clone(m.l.modules), func(o *module) bool { return o == m })); err != nil {
@@ -347,7 +339,7 @@ func (l *inLine) hold() error {
 // close takes everything out. Preconditions: hold, Target.mu is held, no site is there, and no thread is on the way to a slot or from one; the watch has ended.
 func (l *inLine) close() error {
 	loops = loopState{}
-	l.t.inLine, l.t.line = nil, linePlaces{}
+	attachedLines, lines = nil, linePlaces{}
 	var errs []error
 	for _, m := range l.modules {
 		errs = append(errs, m.unmap())

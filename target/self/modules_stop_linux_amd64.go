@@ -7,15 +7,19 @@ import "kprobes.dev/kprobes/internal/arch/amd64"
 //
 //go:norace
 func lookInLine(p *plan, w *worldState) {
-	for n := uint64(0); n < p.line.n && p.verdict == changed; n++ {
-		at := p.line.slots + n*amd64.SlotSize
-		if word(p.line.keys+8*n) == 0 || word32(at+amd64.SlotAtomic) == 0 {
+	for n := uint64(0); n < lines.n && p.verdict == changed; n++ {
+		at := lines.slots + n*amd64.SlotSize
+		if word(lines.keys+8*n) == 0 || word32(at+amd64.SlotAtomic) == 0 {
+			continue
+		}
+		desc := word(at + amd64.SlotDescAt)
+		if desc == 0 { // no handler has run in it yet, and the thread has just come
 			continue
 		}
 		p.meet(0, word(at+amd64.SlotBackTo), false)
 		for i := uint32(0); i < w.asked; i++ {
 			if s := &w.slots[w.list[i]]; s.state&3 == slotParked && s.g != 0 {
-				p.preempted(s.tid, uint64(s.g), word(at+amd64.SlotIP), word(at+amd64.SlotSP), word(at+amd64.SlotBP))
+				p.preempted(s.tid, uint64(s.g), word(desc+amd64.SlotDescIP), word(at+amd64.SlotSP), word(at+amd64.SlotBP))
 			}
 		}
 	}

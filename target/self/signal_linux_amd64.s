@@ -85,27 +85,10 @@ parked:
 	MOVQ R13, SI
 	MOVQ R15, DX
 rewind:
-	LEAQ ·loops(SB), R8
-	MOVQ loopState_key(R8), AX
-	TESTQ AX, AX
+	MOVQ ·loopEnd(SB), R8
+	TESTQ R8, R8
 	JEQ  ends
-	RDFSBASEQ R9
-	CMPQ AX, R9
-	JNE  ends
-	MOVQ loopState_runs(R8), R9
-	MOVQ (R9), R9
-	CMPQ R9, loopState_run(R8)
-	JNE  ends
-	MOVQ uc_rip(DX), AX
-	CMPQ AX, loopState_lo(R8)
-	JCS  ends
-	CMPQ AX, loopState_hi(R8)
-	JCC  ends
-	MOVQ loopState_abandon(R8), AX // the module's handler does not end by itself
-	MOVQ AX, uc_rip(DX)
-	MOVQ loopState_desc(R8), R9
-	MOVQ $1, const_descLooped(R9)
-	MOVQ $0, loopState_key(R8)
+	CALL R8
 ends:
 	MOVQ ·controlWords(SB), R8
 	MOVQ 16(R8), R9

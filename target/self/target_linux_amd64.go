@@ -67,9 +67,8 @@ type Target struct {
 	path    func() (map[uint64]string, error) // functions that may run with SIGTRAP blocked
 	masks   func() bool                       // whether the program can change its threads' masks by itself
 	watches watchpoint.Set
-	inLine  inLineCaller // nil: no module was asked for
-	line    linePlaces
-	modules target.ModuleLoader // nil: the program takes none
+	caller  target.Caller       // of handlers in line, too, if the program takes modules
+	modules target.ModuleLoader // nil: it takes none
 	caught  func() bool         // whether SIGSEGV and SIGBUS are open in all threads that run Go code but for path
 }
 
@@ -118,8 +117,9 @@ func Attach(o *Options) (*Target, error) {
 		fs, err := t.Space().Main().Image.Lookup(setsMask)
 		return err == nil && len(fs) > 0
 	})
+	t.caller = t
 	if newModules != nil {
-		t.modules = newModules(t)
+		newModules(t)
 	}
 	t.caught = sync.OnceValue(func() bool { return !iscgo && codescan.ChangesMasks(t.Space(), t.Read) == nil })
 	attached.t = t
@@ -351,10 +351,10 @@ func (t *Target) Close() error {
 
 // closeInLine takes out what handlers in line have.
 func (t *Target) closeInLine() error {
-	if t.inLine == nil {
+	if attachedLines == nil {
 		return nil
 	}
-	return t.inLine.close()
+	return attachedLines.close()
 }
 
 // release lets another target be attached. Precondition: attached is locked.
@@ -381,8 +381,8 @@ func (t *Target) armed() error {
 	if n := t.live - len(t.zombie); n > 0 {
 		return errno.Errorf(unix.EBUSY, "%d sites are still armed", n)
 	}
-	if t.inLine != nil {
-		return t.inLine.hold()
+	if attachedLines != nil {
+		return attachedLines.hold()
 	}
 	return nil
 }

@@ -191,9 +191,6 @@ func (w *watchState) lookAt(tid uintptr) {
 	if tid == 0 {
 		return
 	}
-	if loops.key != 0 {
-		syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(w.pid), tid, uintptr(syscall.SIGURG))
-	}
 	at := wordAt(uintptr(busyTable) + 8*tid)
 	v := load64(at)
 	if v&^seenMask == 0 || v&seenMask >= watchTells || !cas64(at, v, v+1) || v&seenMask != watchTells-1 {

@@ -10,6 +10,7 @@ import (
 // less), wherever the thread was. A fault in generated code is looked up in a table:
 //
 //	a load of a fetch argument  goes on at its fix-up
+//	code of a module            the table says what looks at it (see slotfault.go)
 //	a displaced instruction     the instruction pointer becomes that of the original,
 //	                            then the program's own handler sees the fault; when it
 //	                            returns to the original instruction the copy goes on
@@ -235,6 +236,8 @@ func (h *handlerCode) lookup() {
 	h.MovMR(8, At(RDX, ucRIP), RAX)
 	h.Ret()
 	h.Bind(moved)
+	h.Raw(0x49, 0x83, 0x78, 0x18, kindCalled, 0x75, 2) // cmpq $kindCalled, 24(%r8); jne
+	h.Raw(0xff, 0xe0)                                  // jmp *%rax
 	h.moved(none)
 	h.Bind(none)
 }

@@ -5,8 +5,9 @@ import "encoding/binary"
 // FaultEntry is an entry of the fault table, which is sorted by Lo.
 type FaultEntry struct {
 	Lo, Hi uint64 // addresses of generated code [Lo, Hi)
-	To     uint64 // where a load goes on, or the original instruction
+	To     uint64 // where a load goes on, or the original instruction; or see Called
 	Moved  bool   // a displaced instruction
+	Called bool   // not Moved: the resident handler goes on at To, as the signal's handler; it is no place for the thread
 	SP     uint64 // Moved: what a thread adds to its stack pointer on the way back (Pair.SP)
 	Stub   uint64 // Moved: where handlers are told first (arch.FaultStub), behind Lo; 0: none are
 }
@@ -14,6 +15,9 @@ type FaultEntry struct {
 // Append appends the entry as it stands in memory.
 func (e *FaultEntry) Append(b []byte) []byte {
 	kind := uint64(0)
+	if e.Called {
+		kind = kindCalled
+	}
 	if e.Moved {
 		kind = 1 | e.SP<<8
 		if e.Stub > e.Lo && e.Stub-e.Lo < 1<<32 {
@@ -28,12 +32,15 @@ func (e *FaultEntry) Append(b []byte) []byte {
 	return append(b, w[:]...)
 }
 
+// kindCalled is the last word of a Called entry.
+const kindCalled = 2
+
 // ReadFaultEntry reads an entry from memory, at least FaultEntrySize bytes.
 func ReadFaultEntry(b []byte) FaultEntry {
 	kind := binary.LittleEndian.Uint64(b[24:])
 	e := FaultEntry{
 		Lo: binary.LittleEndian.Uint64(b), Hi: binary.LittleEndian.Uint64(b[8:]), To: binary.LittleEndian.Uint64(b[16:]),
-		Moved: kind&1 != 0, SP: kind >> 8 & 0xff,
+		Moved: kind&1 != 0, Called: kind == kindCalled, SP: kind >> 8 & 0xff,
 	}
 	if stub := kind >> 32; stub != 0 {
 		e.Stub = e.Lo + stub
@@ -41,7 +48,7 @@ func ReadFaultEntry(b []byte) FaultEntry {
 	return e
 }
 
-// FaultEntrySize is the size of an entry in memory: Lo, Hi, To, and a word of Moved, SP and Stub.
+// FaultEntrySize is the size of an entry in memory: Lo, Hi, To, and a word of Moved, Called, SP and Stub.
 const FaultEntrySize = 32
 
 // TrapEntrySize is the size of an entry of the trap table: an instruction's address, and

@@ -53,7 +53,8 @@ func NewKernelSlotGate(addr uint64, kind SlotKind, env KernelSlotEnv) (*SlotGate
 	if err := env.check(); err != nil {
 		return nil, err
 	}
-	g := &kernelSlotGate{slotGate: slotGate{Asm: NewAsm(addr), kind: kind}, k: env}
+	all := SlotGateEnv{Keys: env.Keys, Slots: env.Slots, Use: SlotChanges}
+	g := &kernelSlotGate{slotGate: slotGate{Asm: NewAsm(addr), kind: kind, env: all}, k: env}
 	g.missed, g.off, g.back = g.Label(), g.Label(), g.Label()
 	g.claim()
 	g.save()
@@ -164,14 +165,14 @@ func (g *kernelSlotGate) load() {
 	g.Raw(0xfd) // std
 	g.Bind(forward)
 	g.MovRM(8, R13, At(RBX, slotBackTo))
-	g.MovRM(8, R11, At(RBX, slotKeyAt))
+	g.keyOf(R11, RBX)
 	g.MovRI(RAX, uint64(arch.ActionGo))
 	if g.ofCall() {
 		g.MovRM(4, RAX, At(RBX, slotAction))
 	}
 	g.DecM(4, AtGS(g.k.Kernel.Preempt))
 	g.TestMI(4, At(RBX, slotEFLAGS), flagIF)
-	g.loadKept()
+	g.loadKept(keptRegs)
 	g.MovMI(8, At(R11, 0), 0)
 	g.Jcc(CondE, stays)
 	g.Sti()
@@ -202,11 +203,11 @@ func (g *kernelSlotGate) leave() {
 	g.OpRI(OpAnd, 4, RCX, changes)
 	g.OpRR(OpOr, 8, RAX, RCX)
 	g.MovMR(8, At(RSP, 40), RAX)
+	g.keyOf(R12, RBX)
 	for _, r := range []Reg{RCX, RDX, R11} {
 		g.MovRM(8, r, pt(ptWords[r]))
 	}
-	g.MovRM(8, R12, At(RBX, slotKeyAt))
-	g.loadKept()
+	g.loadKept(keptRegs)
 	g.DecM(4, AtGS(g.k.Kernel.Preempt))
 	g.MovMI(8, At(R12, 0), 0)
 	g.Pop(RAX)

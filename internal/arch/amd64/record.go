@@ -187,38 +187,38 @@ func (f *frame) evaluateArg(s *storing, i int) {
 // instruction, which commits. A preemption, a migration or a signal in between begins
 // it again. slow is where a thread goes that has not registered; RAX is the CPU.
 // Nothing is stored before the area is known to be the thread's own and to be registered.
-func (f *frame) sequence(slow Label, body func()) {
-	f.ownBlock(slow)
-	f.OpMI(OpCmp, 4, AtFS(f.w.RseqOff+rseqCPU), int32(f.w.Layout.CPUs))
-	f.Jcc(CondAE, slow)
-	restart, abort, start, post, desc, gone := f.Here(), f.Label(), f.Label(), f.Label(), f.Label(), f.Label()
-	f.Lea(RAX, AtLabel(desc, 0))
-	f.MovMR(8, AtFS(f.w.RseqOff+rseqCS), RAX)
-	f.Bind(start)
-	f.MovRM(4, RAX, AtFS(f.w.RseqOff+rseqCPU))
-	f.OpRI(OpCmp, 4, RAX, int32(f.w.Layout.CPUs))
-	f.Jcc(CondAE, gone)
+func (e *emitter) sequence(slow Label, body func()) {
+	e.ownBlock(slow)
+	e.OpMI(OpCmp, 4, AtFS(e.w.RseqOff+rseqCPU), int32(e.w.Layout.CPUs))
+	e.Jcc(CondAE, slow)
+	restart, abort, start, post, desc, gone := e.Here(), e.Label(), e.Label(), e.Label(), e.Label(), e.Label()
+	e.Lea(RAX, AtLabel(desc, 0))
+	e.MovMR(8, AtFS(e.w.RseqOff+rseqCS), RAX)
+	e.Bind(start)
+	e.MovRM(4, RAX, AtFS(e.w.RseqOff+rseqCPU))
+	e.OpRI(OpCmp, 4, RAX, int32(e.w.Layout.CPUs))
+	e.Jcc(CondAE, gone)
 	body()
-	f.Bind(post)
-	f.endSequence()
-	f.after(func() {
-		f.Bind(gone)
-		f.endSequence()
-		f.Jmp(slow)
-		f.Raw(0x0f, 0xb9, 0x3d) // ud1 sig(%rip), %edi: never run
-		f.Data32(rseqSig)
-		f.Bind(abort)
-		f.Jmp(restart)
-		f.Align(32)
-		f.Bind(desc)
-		f.Data64(0) // version, flags
-		f.DataAddr(start)
-		f.DataDiff(post, start)
-		f.DataAddr(abort)
+	e.Bind(post)
+	e.endSequence()
+	e.after(func() {
+		e.Bind(gone)
+		e.endSequence()
+		e.Jmp(slow)
+		e.Raw(0x0f, 0xb9, 0x3d) // ud1 sig(%rip), %edi: never run
+		e.Data32(rseqSig)
+		e.Bind(abort)
+		e.Jmp(restart)
+		e.Align(32)
+		e.Bind(desc)
+		e.Data64(0) // version, flags
+		e.DataAddr(start)
+		e.DataDiff(post, start)
+		e.DataAddr(abort)
 	})
 }
 
-func (f *frame) endSequence() { f.MovMI(8, AtFS(f.w.RseqOff+rseqCS), 0) }
+func (e *emitter) endSequence() { e.MovMI(8, AtFS(e.w.RseqOff+rseqCS), 0) }
 
 // shard emits S1 = the shard of the CPU in RAX; it clobbers RAX.
 func (f *frame) shard(locked bool) {
@@ -233,26 +233,26 @@ func (f *frame) shard(locked bool) {
 
 // cpu emits RAX = the CPU. With area a thread that has registered one for rseq(2) reads it there: to ask the processor takes many cycles
 // where it has no RDPID.
-func (f *frame) cpu(area bool) {
-	slow, done := f.Label(), f.Label()
-	if area && f.w.HasRseq {
-		f.ownBlock(slow)
-		f.MovRM(4, RAX, AtFS(f.w.RseqOff+rseqCPU))
-		f.OpRI(OpCmp, 4, RAX, int32(f.w.Layout.CPUs))
-		f.Jcc(CondB, done)
+func (e *emitter) cpu(area bool) {
+	slow, done := e.Label(), e.Label()
+	if area && e.w.HasRseq {
+		e.ownBlock(slow)
+		e.MovRM(4, RAX, AtFS(e.w.RseqOff+rseqCPU))
+		e.OpRI(OpCmp, 4, RAX, int32(e.w.Layout.CPUs))
+		e.Jcc(CondB, done)
 	}
-	f.Bind(slow)
-	if f.w.Features&FeatureRDPID != 0 {
-		f.Rdpid(RAX)
+	e.Bind(slow)
+	if e.w.Features&FeatureRDPID != 0 {
+		e.Rdpid(RAX)
 	} else {
-		f.MovRI(RAX, cpuNodeSel)
-		f.Raw(0x0f, 0x03, 0xc0) // lsl %eax, %eax
+		e.MovRI(RAX, cpuNodeSel)
+		e.Raw(0x0f, 0x03, 0xc0) // lsl %eax, %eax
 	}
-	f.OpRI(OpAnd, 4, RAX, 0xfff)
-	f.OpRI(OpCmp, 4, RAX, int32(f.w.Layout.CPUs))
-	f.Jcc(CondB, done)
-	f.MovRI(RAX, 0)
-	f.Bind(done)
+	e.OpRI(OpAnd, 4, RAX, 0xfff)
+	e.OpRI(OpCmp, 4, RAX, int32(e.w.Layout.CPUs))
+	e.Jcc(CondB, done)
+	e.MovRI(RAX, 0)
+	e.Bind(done)
 }
 
 // cpuNodeSel is the segment whose limit holds the CPU's number (__CPUNODE_SEG of

@@ -47,24 +47,20 @@ const rseqUnregistered = -1
 
 // ownBlock emits a test whether FS leads to the thread's own block: control goes to other if that is not sure.
 // It clobbers RAX.
-func (f *frame) ownBlock(other Label) {
-	if f.w.Shared == 0 {
+func (e *emitter) ownBlock(other Label) {
+	if e.w.Shared == 0 {
 		return
 	}
-	f.MovRI(RAX, f.w.Shared)
-	f.OpMI(OpCmp, 4, At(RAX, 0), 0)
-	f.Jcc(CondNE, other)
-	if f.w.Features&FeatureFSGSBase != 0 { // every thread's block begins with its own address (System V ABI, x86-64, thread-local storage)
-		f.rdfsbase(RAX)
-		f.TestRR(8, RAX, RAX)
-		f.Jcc(CondE, other)
-		f.OpRM(OpCmp, 8, RAX, AtFS(0))
-		f.Jcc(CondNE, other)
+	e.MovRI(RAX, e.w.Shared)
+	e.OpMI(OpCmp, 4, At(RAX, 0), 0)
+	e.Jcc(CondNE, other)
+	if e.w.Features&FeatureFSGSBase != 0 { // every thread's block begins with its own address (System V ABI, x86-64, thread-local storage)
+		e.rdfsbase(RAX)
+		e.TestRR(8, RAX, RAX)
+		e.Jcc(CondE, other)
+		e.OpRM(OpCmp, 8, RAX, AtFS(0))
+		e.Jcc(CondNE, other)
 	}
-}
-
-func (f *frame) rdfsbase(r Reg) {
-	f.Raw(0xf3, 0x48|byte(r)>>3, 0x0f, 0xae, 0xc0|byte(r)&7)
 }
 
 // blockTID emits the thread's id into its temporary: from its block, or the kernel's answer.

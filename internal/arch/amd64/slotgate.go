@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
 )
@@ -62,6 +63,8 @@ type SlotGateEnv struct {
 	Slots   uint64 // address of the slots, prepared by PutSlot
 	Groups  int    // log2 of the number of groups of 8 slots, at least 1
 	Vectors bool   // handlers may use XMM0 to XMM15
+	Stacks  bool   // slots have stacks
+	Use     SlotUse
 }
 
 // directionFlag is DF.
@@ -77,7 +80,6 @@ const (
 	slotFrameAt = 256 // the frame of the detour
 	slotBackTo  = 264 // where the gate goes back to
 	slotDescAt  = 272 // the descriptor
-	slotKeyAt   = 280 // the address of its key
 	slotStack   = 288 // the end of the handler's stack; 0: it has the thread's
 	slotMXCSR   = 296 // the thread's, and behind it the handler's
 	slotCall    = 304 // the instance of a return probe's call
@@ -118,11 +120,12 @@ type SlotDesc struct {
 	Pool, Blocks, Block uint64 // addresses, and the bytes of a block
 	Stride              uint32 // arch.Pool.Stride
 	Marked              uint32 // not 0: there is an entry handler
+	Fault               uint64 // address of the fault handler (see faulted); 0: there is none
 }
 
 // The layout of a descriptor.
 const (
-	SlotDescSize = 88 // bytes
+	SlotDescSize = 96 // bytes
 
 	slotDescHandler = 0
 	slotDescOf      = 8
@@ -137,6 +140,7 @@ const (
 	slotDescBlock   = 72
 	slotDescStride  = 80
 	slotDescMarked  = 84
+	slotDescFault   = 88
 )
 
 // Put writes a descriptor to its memory.
@@ -153,6 +157,7 @@ func (d *SlotDesc) Put(b []byte) {
 	binary.LittleEndian.PutUint64(b[slotDescBlock:], d.Block)
 	binary.LittleEndian.PutUint32(b[slotDescStride:], d.Stride)
 	binary.LittleEndian.PutUint32(b[slotDescMarked:], d.Marked)
+	binary.LittleEndian.PutUint64(b[slotDescFault:], d.Fault)
 }
 
 // PutSlot prepares the memory of slot n, which lies at addr. stack is the end of a stack for handlers; 0: they have the thread's.
@@ -199,7 +204,10 @@ type SlotGate struct {
 // NewSlotGate generates the gate at addr.
 func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (*SlotGate, error) {
 	g := &slotGate{Asm: NewAsm(addr), env: env, kind: kind}
-	g.missed, g.off, g.back = g.Label(), g.Label(), g.Label()
+	if kind == SlotJump {
+		g.env.Use = SlotReads // what it does with its arguments is its own
+	}
+	g.missed, g.off, g.back, g.abandon = g.Label(), g.Label(), g.Label(), g.Label()
 	if g.ofCall() {
 		g.Push(RAX) // the claim needs it
 	}
@@ -221,11 +229,13 @@ func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (*SlotGate, error)
 	}
 	g.Bind(g.back)
 	g.load()
+	g.Bind(g.abandon)
+	g.abandoned()
 	code, err := g.Finish()
 	if err != nil {
 		return nil, err
 	}
-	out := &SlotGate{Code: code, Abandon: g.LabelAddr(g.back)}
+	out := &SlotGate{Code: code, Abandon: g.LabelAddr(g.abandon)}
 	if kind == SlotJump {
 		out.Faults = []FaultEntry{{Lo: g.LabelAddr(g.copies), Hi: g.LabelAddr(g.copied), To: g.LabelAddr(g.copied)}}
 	}
@@ -234,11 +244,12 @@ func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (*SlotGate, error)
 
 type slotGate struct {
 	*Asm
-	env    SlotGateEnv
-	kind   SlotKind
-	missed Label // there is no slot
-	off    Label // the handler is not called any more
-	back   Label // RBX is the slot, EAX what the handler has returned
+	env     SlotGateEnv
+	kind    SlotKind
+	missed  Label // there is no slot
+	off     Label // the handler is not called any more
+	back    Label // RBX is the slot, EAX what the handler has returned, R13 where the gate goes back to
+	abandon Label // RBX is the slot, EAX 0
 
 	copies, copied Label // of a jprobe's stack: it may end before
 }
@@ -252,14 +263,33 @@ func (a *Asm) rdfsbase(r Reg) { a.instR(form{size: 8, pre: 0xf3, op: 0xfae}, r) 
 // slotHash spreads FS bases, which are often far apart by the same power of two (2^64 divided by the golden ratio).
 const slotHash = 0x9e3779b97f4a7c15
 
-// group emits the address of the thread's group into to, where key has its FS base. It clobbers RAX.
+// group emits the address of the thread's group into to, where key has its FS base. It may clobber RAX.
 func (g *slotGate) group(to, key Reg) {
 	g.MovRI(to, slotHash)
 	g.ImulRR(8, to, key)
 	g.ShiftRI(Shr, 8, to, uint8(64-g.env.Groups))
 	g.ShiftRI(Shl, 8, to, 6)
-	g.MovRI(RAX, g.env.Keys)
+	g.plus(to, g.env.Keys)
+}
+
+// plus emits the addition of an address to a register. It may clobber RAX.
+func (g *slotGate) plus(to Reg, addr uint64) {
+	if n := int32(addr); uint64(n) == addr {
+		g.OpRI(OpAdd, 8, to, n)
+		return
+	}
+	g.MovRI(RAX, addr)
 	g.OpRR(OpAdd, 8, to, RAX)
+}
+
+// minus emits to = a register less an address. It may clobber RAX.
+func (g *slotGate) minus(to, from Reg, addr uint64) {
+	if n := int32(-addr); uint64(n) == -addr {
+		g.Lea(to, At(from, n))
+		return
+	}
+	g.MovRI(RAX, -addr)
+	g.Lea(to, AtIndex(from, RAX, 1, 0))
 }
 
 // claim emits the way to a slot in RCX, whose key's address is R11. Nothing is on the stack then.
@@ -289,14 +319,18 @@ func (g *slotGate) claim() {
 	g.slotOf(RCX, R11)
 }
 
-// slotOf emits the address of the slot whose key stands at an address. It clobbers RAX.
+// slotOf emits the address of the slot whose key stands at an address. It may clobber RAX.
 func (g *slotGate) slotOf(to, key Reg) {
-	g.MovRI(RAX, g.env.Keys)
-	g.MovRR(8, to, key)
-	g.OpRR(OpSub, 8, to, RAX)
+	g.minus(to, key, g.env.Keys)
 	g.ShiftRI(Shl, 8, to, 7) // 1024 bytes for 8
-	g.MovRI(RAX, g.env.Slots)
-	g.OpRR(OpAdd, 8, to, RAX)
+	g.plus(to, g.env.Slots)
+}
+
+// keyOf emits the address of the key of the slot that stands at an address. It may clobber RAX.
+func (g *slotGate) keyOf(to, slot Reg) {
+	g.minus(to, slot, g.env.Slots)
+	g.ShiftRI(Shr, 8, to, 7)
+	g.plus(to, g.env.Keys)
 }
 
 // miss emits the way back of a hit whose handler is not called.
@@ -317,32 +351,19 @@ func (g *slotGate) save() {
 	g.MovMR(8, At(RCX, slotFrameAt), RSP)
 	g.MovMR(8, At(RCX, slotBackTo), R13)
 	g.MovMR(8, At(RCX, slotDescAt), R12)
-	g.MovMR(8, At(RCX, slotKeyAt), R11)
 	g.IncM(8, At(RCX, slotRuns))
 	for _, r := range keptRegs {
 		g.MovMR(8, At(RCX, ptWord(ptWords[r])), r)
 	}
 	g.Lea(RDX, AtIndex(RSP, RDX, 1, 0))
 	g.MovMR(8, At(RCX, ptWord(ptSP)), RDX)
-	for i, r := range gateRegs {
-		g.MovRM(8, RAX, At(RSP, int32(GateRAX+8*i)))
-		g.MovMR(8, At(RCX, ptWord(ptWords[r])), RAX)
-	}
-	g.MovMI(8, At(RCX, ptWord(ptOrigAX)), -1)
-	g.MovRM(8, RAX, At(R12, slotDescIP))
-	g.MovMR(8, At(RCX, ptWord(ptIP)), RAX)
-	g.MovMI(8, At(RCX, ptWord(ptCS)), userCS)
-	g.MovMI(8, At(RCX, ptWord(ptSS)), userDS)
 	g.Pushfq()
-	g.Pop(RDX)
-	g.OpRI(OpAnd, 8, RDX, ^int32(statusFlags))
-	g.MovZXM(1, RAX, At(RSP, GateFlags))
-	g.ShiftRI(Shl, 4, RAX, 11) // OF
-	g.OpRR(OpOr, 8, RDX, RAX)
-	g.MovZXM(1, RAX, At(RSP, GateFlags+1))
-	g.OpRI(OpAnd, 4, RAX, 0xd5)
-	g.OpRR(OpOr, 8, RDX, RAX)
-	g.MovMR(8, At(RCX, ptWord(ptFlags)), RDX)
+	if g.env.Use == SlotIgnores {
+		g.PopM(At(RCX, ptWord(ptFlags)))
+	} else {
+		g.Pop(RDX)
+		g.saveFrame(RCX)
+	}
 	if g.env.Vectors {
 		for i := range int32(16) {
 			g.xmm(0xf11, i, At(RCX, slotVector+16*i))
@@ -351,6 +372,28 @@ func (g *slotGate) save() {
 		g.MovMI(4, At(RCX, slotMXCSR+4), defaultMXCSR)
 		g.mxcsr(loadMXCSR, At(RCX, slotMXCSR+4))
 	}
+}
+
+// saveFrame emits the filling of those words of struct pt_regs which the frame at RSP has, and of those that are the same at each hit. RDX has
+// the flags but for those that the frame has. It clobbers RAX, RDX and R11.
+func (g *slotGate) saveFrame(slot Reg) {
+	for i, r := range gateRegs {
+		g.MovRM(8, RAX, At(RSP, int32(GateRAX+8*i)))
+		g.MovMR(8, At(slot, ptWord(ptWords[r])), RAX)
+	}
+	g.MovRM(8, RAX, At(R12, slotDescIP))
+	g.MovMR(8, At(slot, ptWord(ptIP)), RAX)
+	g.MovZXM(1, R11, At(RSP, GateFlags))
+	g.ShiftRI(Shl, 4, R11, 11) // OF
+	g.MovZXM(1, RAX, At(RSP, GateFlags+1))
+	g.OpRI(OpAnd, 4, RAX, 0xd5)
+	g.OpRI(OpAnd, 8, RDX, ^int32(statusFlags))
+	g.OpRR(OpOr, 8, RDX, RAX)
+	g.OpRR(OpOr, 8, RDX, R11)
+	g.MovMR(8, At(slot, ptWord(ptFlags)), RDX)
+	g.MovMI(8, At(slot, ptWord(ptOrigAX)), -1)
+	g.MovMI(8, At(slot, ptWord(ptCS)), userCS)
+	g.MovMI(8, At(slot, ptWord(ptSS)), userDS)
 }
 
 // What instructions do with MXCSR, by their ModRM.reg, and what a C function finds there.
@@ -454,12 +497,9 @@ func (g *slotGate) jump() {
 
 // ownStack emits RSP = the end of the handler's stack.
 func (g *slotGate) ownStack() {
-	own := g.Label()
-	g.MovRM(8, RAX, At(RBX, slotStack))
-	g.TestRR(8, RAX, RAX)
-	g.Jcc(CondE, own)
-	g.MovRR(8, RSP, RAX)
-	g.Bind(own)
+	if g.env.Stacks {
+		g.MovRM(8, RSP, At(RBX, slotStack))
+	}
 	g.OpRI(OpAnd, 8, RSP, -16)
 	g.Cld()
 }
@@ -471,10 +511,10 @@ func (g *slotGate) callHandler() {
 	g.CallM(At(R12, slotDescHandler))
 }
 
-// load emits the loading of the registers from the slot in RBX, its end, and the way back.
+// load emits the loading of the registers from the slot in RBX, its end, and the way back to R13. What the handler can not have changed stands in the
+// frame still, or in the registers that a function keeps.
 func (g *slotGate) load() {
 	forward, leave := g.Label(), g.Label()
-	g.Cld() // a handler that was abandoned may have set it
 	g.MovRM(8, RSP, At(RBX, slotFrameAt))
 	if g.env.Vectors {
 		g.mxcsr(loadMXCSR, At(RBX, slotMXCSR))
@@ -486,6 +526,37 @@ func (g *slotGate) load() {
 		g.TestRR(4, RAX, RAX)
 		g.Jcc(CondNE, leave)
 	}
+	kept := keptRegs
+	if g.env.Use == SlotChanges {
+		g.loadFrame()
+	} else {
+		kept = clobberedRegs
+	}
+	g.TestMI(1, At(RBX, ptWord(ptFlags)+1), directionFlag>>8)
+	g.Jcc(CondE, forward)
+	g.Raw(0xfd) // std
+	g.Bind(forward)
+	g.keyOf(R11, RBX)
+	if g.ofCall() {
+		g.MovRM(4, RAX, At(RBX, slotAction))
+	} else {
+		g.MovRI(RAX, uint64(arch.ActionGo))
+	}
+	g.loadKept(kept)
+	g.MovMI(8, At(R11, 0), 0)
+	g.JmpR(R13)
+	if g.kind == SlotPre {
+		g.Bind(leave)
+		if g.env.Use == SlotIgnores {
+			g.MovRM(8, RDX, At(RBX, ptWord(ptFlags)))
+			g.saveFrame(RBX)
+		}
+		g.leave()
+	}
+}
+
+// loadFrame emits the writing of the frame at RSP from the slot in RBX. It clobbers RAX and RCX.
+func (g *slotGate) loadFrame() {
 	for i, r := range gateRegs {
 		g.MovRM(8, RAX, At(RBX, ptWord(ptWords[r])))
 		g.MovMR(8, At(RSP, int32(GateRAX+8*i)), RAX)
@@ -496,30 +567,28 @@ func (g *slotGate) load() {
 	g.ShiftRI(Shr, 4, RCX, 11)
 	g.OpRI(OpAnd, 4, RCX, 1)
 	g.MovMR(1, At(RSP, GateFlags), RCX)
-	g.TestRI(4, RAX, directionFlag)
-	g.Jcc(CondE, forward)
-	g.Raw(0xfd) // std
-	g.Bind(forward)
-	g.MovRM(8, R13, At(RBX, slotBackTo))
-	g.MovRM(8, R11, At(RBX, slotKeyAt))
-	if g.ofCall() {
-		g.MovRM(4, RAX, At(RBX, slotAction))
-	}
-	g.loadKept()
-	g.MovMI(8, At(R11, 0), 0)
-	if !g.ofCall() {
-		g.MovRI(RAX, uint64(arch.ActionGo))
-	}
-	g.JmpR(R13)
-	if g.kind == SlotPre {
-		g.Bind(leave)
-		g.leave()
-	}
 }
 
-// loadKept emits the loading of the registers that no frame has, RBX last.
-func (g *slotGate) loadKept() {
-	for _, r := range keptRegs {
+// abandoned emits what comes before load where a handler has been left somewhere.
+func (g *slotGate) abandoned() {
+	g.Cld()
+	g.MovRM(8, R13, At(RBX, slotBackTo))
+	if g.env.Use != SlotChanges {
+		for _, r := range keptRegs {
+			if r != RBX && !slices.Contains(clobberedRegs, r) {
+				g.MovRM(8, r, At(RBX, ptWord(ptWords[r])))
+			}
+		}
+	}
+	g.Jmp(g.back)
+}
+
+// clobberedRegs are those of keptRegs that a function need not keep (System V ABI, x86-64, 3.2.1), and the one in which the gate has its slot.
+var clobberedRegs = []Reg{RBX, RSI, RDI, R8, R9, R10}
+
+// loadKept emits the loading of registers that no frame has from the slot in RBX, RBX last.
+func (g *slotGate) loadKept(regs []Reg) {
+	for _, r := range regs {
 		if r != RBX {
 			g.MovRM(8, r, At(RBX, ptWord(ptWords[r])))
 		}
@@ -550,11 +619,11 @@ func (g *slotGate) leave() {
 	g.OpRI(OpAnd, 4, RCX, changes)
 	g.OpRR(OpOr, 8, RAX, RCX)
 	g.MovMR(8, At(RSP, 40), RAX)
+	g.keyOf(R12, RBX)
 	for _, r := range []Reg{RCX, RDX, R11} {
 		g.MovRM(8, r, pt(ptWords[r]))
 	}
-	g.MovRM(8, R12, At(RBX, slotKeyAt))
-	g.loadKept()
+	g.loadKept(keptRegs)
 	g.MovMI(8, At(R12, 0), 0)
 	g.Pop(RAX)
 	g.Pop(R12)

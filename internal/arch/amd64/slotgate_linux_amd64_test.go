@@ -44,7 +44,7 @@ const (
 // slotGates installs a gate, and the handler that all descriptors have: it tells its registers, and changes what it is told to change.
 func (a *arena) slotGates(kind SlotKind, vectors, stacks bool) {
 	a.t.Helper()
-	gate, err := NewSlotGate(arenaGate, kind, SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups, Vectors: vectors})
+	gate, err := NewSlotGate(arenaGate, kind, SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups, Vectors: vectors, Stacks: stacks})
 	if err != nil {
 		a.t.Fatal(err)
 	}

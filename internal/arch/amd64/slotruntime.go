@@ -22,9 +22,11 @@ type SlotRuntime struct {
 	Code    []byte
 	Symbols map[string]uint64
 	Faults  []FaultEntry // of reads that may fault
-	// Abandon is where a thread is sent that has met a fault in its handler: the handler is not called any more, and the thread goes on as if it
+	// Abandon is where a thread is sent that is to leave its handler: the handler is not called any more, and the thread goes on as if it
 	// had returned 0. The thread on which a module starts or ends is done then, with EFAULT.
 	Abandon uint64
+	// Fault is To of the table's entries of modules' code, which are Called.
+	Fault uint64
 	// Start is where that thread begins, at the end of its stack.
 	Start uint64
 }
@@ -45,7 +47,8 @@ const efault = 14
 // NewSlotRuntime generates the functions at addr.
 func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotRuntime, error) {
 	g := &slotRuntime{slotGate: slotGate{Asm: NewAsm(addr), env: env.SlotGateEnv}, e: env, w: writer{w}}
-	g.patience, g.ended = g.Label(), g.Label()
+	g.out = &emitter{Asm: g.Asm, w: g.w}
+	g.patience, g.ended, g.lost = g.Label(), g.Label(), g.Label()
 	symbols := map[string]Label{}
 	function := func(name string, emit func()) {
 		g.Align(16)
@@ -65,16 +68,19 @@ func NewSlotRuntime(addr uint64, env SlotRuntimeEnv, w *arch.CodegenEnv) (*SlotR
 	abandon := g.Here()
 	g.abandon()
 	g.Align(16)
+	fault := g.fault(abandon)
+	g.Align(16)
 	start := g.Here()
 	g.start()
 	code, err := g.Finish()
 	if err != nil {
 		return nil, err
 	}
-	r := &SlotRuntime{Code: code, Symbols: map[string]uint64{}, Abandon: g.LabelAddr(abandon), Start: g.LabelAddr(start)}
+	r := &SlotRuntime{Code: code, Symbols: map[string]uint64{}, Abandon: g.LabelAddr(abandon), Fault: g.LabelAddr(fault), Start: g.LabelAddr(start)}
 	for name, l := range symbols {
 		r.Symbols[name] = g.LabelAddr(l)
 	}
+	r.Faults = []FaultEntry{{Lo: r.Abandon, Hi: r.Abandon + 1, To: r.Abandon}} // a thread was sent there that had faulted before, and whose signal comes now
 	for _, f := range g.faults {
 		r.Faults = append(r.Faults, FaultEntry{Lo: g.LabelAddr(f[0]), Hi: g.LabelAddr(f[1]), To: g.LabelAddr(f[2])})
 	}
@@ -87,13 +93,23 @@ type slotRuntime struct {
 	w      writer
 	faults [][3]Label // from, up to, and where to
 
-	patience Label // how long the thread waits
-	ended    Label // R12 is its slot, EAX what its function has returned
+	out      *emitter // writes records
+	patience Label    // how long the thread waits
+	ended    Label    // R12 is its slot, EAX what its function has returned
+	lost     Label    // a record found no room in the shard of R8
 }
 
-// slot emits RAX = the thread's slot; 0: it has none.
+// slot emits RAX = the thread's slot; 0: it has none. It is short where the key is the first of its group: handlers call it for each variable of a CPU.
 func (g *slotRuntime) slot() {
-	found := g.Label()
+	found, other := g.Label(), g.Label()
+	g.rdfsbase(RCX)
+	g.group(R11, RCX)
+	g.OpMR(OpCmp, 8, At(R11, 0), RCX)
+	g.Jcc(CondNE, other)
+	g.slotOf(RCX, R11)
+	g.MovRR(8, RAX, RCX)
+	g.Ret()
+	g.Bind(other)
 	g.find(found)
 	g.OpRR(OpXor, 4, RAX, RAX)
 	g.Bind(found)
@@ -127,28 +143,97 @@ func (g *slotRuntime) current(slot Label) {
 	g.Ret()
 }
 
-// record emits the writing of RSI words at RDI as a record, by the locked protocol of package ring.
+// record emits the writing of RSI words at RDI as a record, by the protocols of package ring, as detours write theirs.
 func (g *slotRuntime) record() {
-	lost, ok, copied := g.Label(), g.Label(), g.Label()
-	header := int32(ring.RecHeader)
-	if g.w.Go != nil {
-		header += 8 // the goroutine, which is not asked for
+	slow, full := g.Label(), g.Label()
+	if g.w.HasRseq {
+		g.out.sequence(slow, func() {
+			g.shard(g.w.Ring + g.w.Layout.ShardOff(0))
+			g.MovRM(8, RDX, At(R8, ring.ShTail))
+			g.MovRM(8, R9, At(R8, ring.ShHead))
+			g.Lea(RAX, AtIndex(R9, R10, 1, 0))
+			g.OpRR(OpSub, 8, RAX, RDX)
+			g.OpRI(OpCmp, 8, RAX, g.w.units())
+			g.Jcc(CondA, full)
+			g.MovRR(4, R11, R9)
+			g.words()
+			g.ownTID()
+			g.firstWord()
+			g.OpRR(OpAdd, 8, R9, R10)
+			g.MovMR(8, At(R8, ring.ShHead), R9)
+		})
+		g.Ret()
+		g.out.after(func() {
+			g.Bind(full)
+			g.out.endSequence()
+			g.Jmp(g.lost)
+		})
 	}
-	if g.w.Features&FeatureRDPID != 0 {
-		g.Rdpid(RAX)
-	} else {
-		g.MovRI(RAX, cpuNodeSel)
-		g.Raw(0x0f, 0x03, 0xc0) // lsl %eax, %eax
-	}
-	g.OpRI(OpAnd, 4, RAX, 0xfff)
-	g.OpRI(OpCmp, 4, RAX, int32(g.w.Layout.CPUs))
-	g.Jcc(CondB, ok)
-	g.MovRI(RAX, 0)
-	g.Bind(ok)
+	g.Bind(slow)
+	g.locked()
+	g.out.rest()
+}
+
+// shard emits R8 = the shard of the CPU in RAX, of which the first lies at an address, and R10 = the units of the record. It clobbers RAX.
+func (g *slotRuntime) shard(first uint64) {
 	g.ShiftRI(Shl, 8, RAX, g.w.strideShift())
-	g.MovRI(R8, g.w.lockedShard(0))
+	g.MovRI(R8, first)
 	g.OpRR(OpAdd, 8, R8, RAX)
-	g.Lea(R10, At(RSI, header/8)) // units
+	g.Lea(R10, At(RSI, g.header()/8))
+}
+
+// header is how many bytes of a record come before its words.
+func (g *slotRuntime) header() int32 {
+	if g.w.Go != nil {
+		return ring.RecHeader + 8 // the goroutine, which is not asked for
+	}
+	return ring.RecHeader
+}
+
+// words emits R11 = the memory of the record at position R11 in the shard of R8, and fills it, but for the first word. It clobbers RAX, RCX and RDX.
+func (g *slotRuntime) words() {
+	copied := g.Label()
+	g.OpRI(OpAnd, 4, R11, g.w.units()-1)
+	g.Lea(R11, AtIndex(R8, R11, 8, g.w.dataOff()))
+	g.Rdtsc()
+	g.ShiftRI(Shl, 8, RDX, 32)
+	g.OpRR(OpOr, 8, RAX, RDX)
+	g.MovMR(8, At(R11, 8), RAX)
+	if g.w.Go != nil {
+		g.MovMI(8, At(R11, ring.RecHeader), 0)
+	}
+	g.OpRR(OpXor, 4, RCX, RCX)
+	word := g.Here()
+	g.OpRR(OpCmp, 8, RCX, RSI)
+	g.Jcc(CondAE, copied)
+	g.MovRM(8, RAX, AtIndex(RDI, RCX, 8, 0))
+	g.MovMR(8, AtIndex(R11, RCX, 8, g.header()), RAX)
+	g.IncR(8, RCX)
+	g.Jmp(word)
+	g.Bind(copied)
+}
+
+// ownTID emits EAX = the thread's id, or 0 where no code can read it. FS leads to the thread's own block.
+func (g *slotRuntime) ownTID() {
+	if !g.loadTID(g.w.CodegenEnv) {
+		g.OpRR(OpXor, 4, RAX, RAX)
+	}
+}
+
+// firstWord emits the first word of the record at R11, with the thread's id in EAX.
+func (g *slotRuntime) firstWord() {
+	g.ShiftRI(Shl, 8, RAX, 32)
+	g.MovRI(RDX, uint64(ring.Word0(0, g.e.Event)))
+	g.OpRR(OpOr, 8, RAX, RDX)
+	g.OpRR(OpOr, 8, RAX, R10)
+	g.MovMR(8, At(R11, 0), RAX)
+}
+
+// locked emits the rest of record by the locked protocol.
+func (g *slotRuntime) locked() {
+	other, have := g.Label(), g.Label()
+	g.out.cpu(true)
+	g.shard(g.w.lockedShard(0))
 	retry := g.Here()
 	g.MovRM(8, RDX, At(R8, ring.ShTail))
 	g.MovRM(8, RAX, At(R8, ring.ShHead))
@@ -158,41 +243,23 @@ func (g *slotRuntime) record() {
 	g.ShiftRI(Shl, 8, R9, 16)
 	g.ShiftRI(Shr, 8, R9, 16)
 	g.OpRI(OpCmp, 8, R9, g.w.lockedUnits())
-	g.Jcc(CondA, lost)
+	g.Jcc(CondA, g.lost)
 	g.MovRI(RDX, 1<<48)
 	g.OpRR(OpAdd, 8, RDX, R10)
 	g.OpRR(OpAdd, 8, RDX, RAX)
-	g.MovRR(8, R9, RAX)
+	g.MovRR(4, R11, RAX)
 	g.Lock().Cmpxchg(8, At(R8, ring.ShHead), RDX)
 	g.Jcc(CondNE, retry)
-	g.OpRI(OpAnd, 4, R9, g.w.units()-1)
-	g.Lea(R9, AtIndex(R8, R9, 8, g.w.dataOff()))
-	g.Rdtsc()
-	g.ShiftRI(Shl, 8, RDX, 32)
-	g.OpRR(OpOr, 8, RAX, RDX)
-	g.MovMR(8, At(R9, 8), RAX)
-	if g.w.Go != nil {
-		g.MovMI(8, At(R9, ring.RecHeader), 0)
-	}
-	g.OpRR(OpXor, 4, RCX, RCX)
-	word := g.Here()
-	g.OpRR(OpCmp, 8, RCX, RSI)
-	g.Jcc(CondAE, copied)
-	g.MovRM(8, RAX, AtIndex(RDI, RCX, 8, 0))
-	g.MovMR(8, AtIndex(R9, RCX, 8, header), RAX)
-	g.IncR(8, RCX)
-	g.Jmp(word)
-	g.Bind(copied)
-	if !g.loadTID(g.w.CodegenEnv) {
-		g.OpRR(OpXor, 4, RAX, RAX)
-	}
-	g.ShiftRI(Shl, 8, RAX, 32)
-	g.MovRI(RDX, uint64(ring.Word0(0, g.e.Event)))
-	g.OpRR(OpOr, 8, RAX, RDX)
-	g.OpRR(OpOr, 8, RAX, R10)
-	g.MovMR(8, At(R9, 0), RAX)
+	g.words()
+	g.out.ownBlock(other)
+	g.ownTID()
+	g.Jmp(have)
+	g.Bind(other)
+	g.OpRR(OpXor, 4, RAX, RAX)
+	g.Bind(have)
+	g.firstWord()
 	g.Ret()
-	g.Bind(lost)
+	g.Bind(g.lost)
 	g.Lock().IncM(8, At(R8, counter(g.e.Event, ring.CtrLost)))
 	g.Ret()
 }
@@ -254,7 +321,7 @@ func (g *slotRuntime) nanoseconds() {
 	g.Ret()
 }
 
-// abandon emits the end of a handler in which something faulted. Its stack may be what faulted: nothing is put there.
+// abandon emits the end of a handler in which something faulted. Its stack may be what faulted: nothing is put there, but below the detour's frame.
 func (g *slotRuntime) abandon() {
 	found, thread := g.Label(), g.Label()
 	g.find(found)
@@ -266,6 +333,13 @@ func (g *slotRuntime) abandon() {
 	g.MovRM(8, R12, At(RBX, slotDescAt))
 	g.MovMI(4, At(R12, SlotDescOff), 1)
 	g.Lock().IncM(4, At(R12, SlotDescFaults))
+	g.MovRM(8, RSP, At(RBX, slotFrameAt))
+	g.Pushfq()
+	g.OpMI(OpAnd, 4, At(RSP, 0), ^alignmentFlag)
+	g.MovRM(8, RCX, At(RBX, ptWord(ptFlags)))
+	g.OpRI(OpAnd, 8, RCX, alignmentFlag)
+	g.OpMR(OpOr, 8, At(RSP, 0), RCX)
+	g.Popfq()
 	g.OpRR(OpXor, 4, RAX, RAX)
 	g.JmpM(At(R12, slotDescAbandon))
 	g.Bind(thread)
@@ -312,7 +386,8 @@ func (g *slotRuntime) dumpStack(record Label) {
 	pt := func(n int32) Mem { return At(RAX, ptWord(n)) }
 	g.Lea(RSP, At(RSP, -size))
 	g.MovMI(8, At(RSP, 0), StackRecord)
-	g.MovRM(8, RCX, pt(ptIP))
+	g.MovRM(8, RCX, At(RAX, slotDescAt))
+	g.MovRM(8, RCX, At(RCX, slotDescIP))
 	g.MovMR(8, At(RSP, 8), RCX)
 	g.MovRI(RSI, 2)
 	g.MovRM(8, R8, pt(ptSP))

@@ -144,7 +144,7 @@ func TestSlotRuntime(t *testing.T) {
 		if len(words) == 32 {
 			words = words[8:] // a goroutine
 		}
-		if last.tid != pid || len(words) != 24 || binary.LittleEndian.Uint64(words) != 11 || binary.LittleEndian.Uint64(words[16:]) != 33 || !last.locked {
+		if last.tid != pid || len(words) != 24 || binary.LittleEndian.Uint64(words) != 11 || binary.LittleEndian.Uint64(words[16:]) != 33 || last.locked == a.w.HasRseq {
 			t.Errorf("%s: thread %d recorded % x", v.name, last.tid, words)
 		}
 		if now := told(toldTime); now > 5_000_000+last.tsc/2 || now < 5_000_000+(last.tsc-1000)/2-1_000_000_000 {
@@ -158,15 +158,17 @@ func TestSlotRuntime(t *testing.T) {
 func TestSlotAbandon(t *testing.T) {
 	child := buildDetourChild(t)
 	for _, kind := range []SlotKind{SlotPre, SlotPost} {
-		for _, vectors := range []bool{false, true} {
+		for i := range 2 * SlotUses {
+			vectors, use := i%2 == 1, i/2
 			r := rand.New(rand.NewPCG(9, 9))
 			a := newArena(t, child)
 			a.slotGates(kind, vectors, false)
 			run := a.slotRuntime(0)
-			gate, err := NewSlotGate(arenaGate, kind, SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups, Vectors: vectors})
+			gate, err := NewSlotGate(arenaGate, kind, SlotGateEnv{Keys: lineKeys, Slots: lineSlots, Groups: lineGroups, Vectors: vectors, Use: use})
 			if err != nil {
 				t.Fatal(err)
 			}
+			copy(a.at(arenaGate), gate.Code)
 			h := NewAsm(lineHandler)
 			h.Lock().IncM(8, At(RDI, lineCalls))
 			if vectors {

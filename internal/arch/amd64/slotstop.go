@@ -6,10 +6,9 @@ const (
 	SlotBackTo = slotBackTo // where the gate goes back to
 	SlotDescAt = slotDescAt // the handler's descriptor
 	SlotRuns   = slotRuns   // how many handlers have run in it
-	SlotIP     = slotPtRegs + 8*ptIP
 	SlotSP     = slotPtRegs + 8*ptSP
 	SlotBP     = slotPtRegs + 8*4 // ptWords[RBP]
 
-	// SlotDescHandler is where a descriptor has the handler's address.
-	SlotDescHandler = slotDescHandler
+	SlotDescHandler = slotDescHandler // where a descriptor has the handler's address
+	SlotDescIP      = slotDescIP      // and that of the instruction at which it is called
 )

@@ -1,6 +1,10 @@
 package amd64
 
-import "kprobes.dev/kprobes/internal/arch"
+import (
+	"encoding/binary"
+
+	"kprobes.dev/kprobes/internal/arch"
+)
 
 // The start and the end of a module run on a thread of our own (arch.ThreadState and what follows it), which has a slot as handlers do.
 // It is made by clone(2) with a stack, an FS base and no signal mask of its own, and begins at SlotRuntime.Start.
@@ -103,10 +107,10 @@ func (g *slotRuntime) start() {
 	g.CallM(g.word(arch.ThreadFunc))
 	g.Bind(g.ended)
 	g.MovMI(4, At(R12, slotAtomic), 1)
-	g.MovRM(8, R11, At(R12, slotKeyAt))
-	g.MovMI(8, At(R11, 0), 0)
 	g.MovSXR(4, RAX, RAX)
 	g.MovMR(8, g.word(arch.ThreadResult), RAX)
+	g.keyOf(R11, R12)
+	g.MovMI(8, At(R11, 0), 0)
 	g.become(arch.ThreadEnded)
 	g.Bind(gone)
 	g.OpRR(OpXor, 4, RDI, RDI)
@@ -119,6 +123,23 @@ func (g *slotRuntime) start() {
 	g.Bind(g.patience) // struct timespec
 	g.Data64(g.e.Patience)
 	g.Data64(0)
+}
+
+// PutThreadBlock prepares the memory that a module's thread has its FS base for, which begins off bytes into page and lies at addr: it begins with its own address, as the
+// C library's does, and its area for restartable sequences says that the kernel knows none. false: that area is not in the page, and nothing that the thread runs may look
+// for it.
+func PutThreadBlock(page []byte, off int, addr uint64, w *arch.CodegenEnv) bool {
+	binary.LittleEndian.PutUint64(page[off:], addr)
+	if !w.HasRseq {
+		return true
+	}
+	at := off + int(w.RseqOff) + rseqCPU
+	if at < 0 || at+4 > len(page) || at < off+8 && at+4 > off {
+		return false
+	}
+	unregistered := int32(rseqUnregistered)
+	binary.LittleEndian.PutUint32(page[at:], uint32(unregistered))
+	return true
 }
 
 // ownSlot emits R12 = a slot, which is the thread's until it ends.
@@ -142,6 +163,5 @@ func (g *slotRuntime) ownSlot() {
 	g.Jmp(again)
 	g.Bind(got)
 	g.slotOf(R12, R11)
-	g.MovMR(8, At(R12, slotKeyAt), R11)
 	g.MovMI(4, At(R12, slotAtomic), 0)
 }

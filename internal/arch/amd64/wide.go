@@ -95,6 +95,22 @@ func UseOf(code []byte) (most StateUse, at int, err error) {
 	return most, at, nil
 }
 
+// UsesGS finds the first instruction that refers to memory by the GS base, where a kernel has a CPU's own data: bytes behind the code's first; -1: there is none. What
+// can not be decoded ends the code.
+func UsesGS(code []byte) int {
+	for off := 0; off < len(code); {
+		in, err := Decode(code[off:])
+		if err != nil {
+			break
+		}
+		if in.Prefix&PrefixGS != 0 && in.HasMem() {
+			return off
+		}
+		off += int(in.Len)
+	}
+	return -1
+}
+
 func (in *Inst) stateUse() StateUse {
 	switch {
 	case in.general():

@@ -19,7 +19,21 @@ static int before(struct kprobe *p, struct pt_regs *regs)
 	return 0;
 }
 
-static void after(struct kprobe *p, struct pt_regs *regs, unsigned long flags) { count(&behind); }
+// again makes a text of a number and a number of the text, in memory on the stack.
+static noinline unsigned long again(unsigned long n)
+{
+	char text[24];
+	unsigned long back = 0;
+	snprintf(text, sizeof(text), "%lu", n);
+	return kstrtoul(text, 10, &back) ? 0 : back;
+}
+
+static void after(struct kprobe *p, struct pt_regs *regs, unsigned long flags)
+{
+	count(&behind);
+	if (again(regs->di) != regs->di)
+		count(&wrong);
+}
 
 static struct kprobe lea = {.symbol_name = "f_lea", .pre_handler = before, .post_handler = after};
 static struct kprobe endbr = {.symbol_name = "f_endbr", .pre_handler = before};

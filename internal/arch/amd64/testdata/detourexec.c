@@ -433,6 +433,8 @@ int main(int argc, char **argv)
 		return 11;
 	handle(SIGSEGV, ctl->fault, ctl->restorer);
 	handle(SIGBUS, ctl->fault, ctl->restorer);
+	handle(SIGFPE, ctl->fault, ctl->restorer);
+	handle(SIGILL, ctl->fault, ctl->restorer);
 	handle(SIGTRAP, ctl->trap, ctl->restorer);
 	sigemptyset(&faults);
 	sigaddset(&faults, SIGSEGV);

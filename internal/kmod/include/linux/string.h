@@ -1,4 +1,4 @@
-// Strings and memory. The first four are also called by what compilers make.
+// Strings and memory. The first five are also called by what compilers make, and __stack_chk_fail.
 #ifndef _LINUX_STRING_H
 #define _LINUX_STRING_H
 
@@ -48,6 +48,9 @@ __weak size_t strlen(const char *s)
 		barrier();
 	return n;
 }
+
+// A function calls it that finds memory of its stack overwritten (-fstack-protector). The fault ends the handler.
+__weak __attribute__((noreturn)) void __stack_chk_fail(void) { __builtin_trap(); }
 
 static inline size_t strnlen(const char *s, size_t most)
 {
