@@ -119,7 +119,7 @@ func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error 
 	if err := tb.open(); err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
-	if err := m.fits(tb.runtime); err != nil {
+	if err := m.fits(o, tb.runtime); err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
 	tb.catchFaults()
@@ -196,35 +196,41 @@ func (m *Module) look(o *kmod.Object) error {
 			m.redZone = fmt.Sprintf("%s+0x%x", s.Name, at)
 		}
 	}
-	return checkStacks(o)
+	return nil
 }
 
 // fits says why the module's code can not run in the target.
-func (m *Module) fits(rt *target.ModuleRuntime) error {
+func (m *Module) fits(o *kmod.Object, rt *target.ModuleRuntime) error {
 	switch {
 	case m.vectors && rt.Strict:
 		return errno.Errorf(unix.ENOEXEC, "its code uses vector registers, which a kernel does not save for it: compile it with -mgeneral-regs-only (kprobe cc has the flags)")
 	case m.redZone != "" && rt.Strict:
 		return errno.Errorf(unix.ENOEXEC, "its code at %s uses the stack below its end, where a kernel's interrupts come: compile it with -mno-red-zone (kprobe cc has the flags)", m.redZone)
 	}
-	return nil
+	if rt.Strict {
+		return checkStacks(o, maxKernelFrame, "kernel")
+	}
+	return checkStacks(o, maxFrame, "program")
 }
 
-// maxFrame is how much a function of a module may take of its stack, in bytes: the stack is a thread's of the program, of which nobody knows how much is left.
-const maxFrame = 8 << 10
+// How much a function of a module may take of its stack, in bytes: the stack is a thread's of the program, or a kernel's of 16 KB, of which nobody knows how much is left.
+const (
+	maxFrame       = 8 << 10
+	maxKernelFrame = 2 << 10 // CONFIG_FRAME_WARN
+)
 
-// checkStacks refuses functions that take more, or of which nobody knows how much.
-func checkStacks(o *kmod.Object) error {
+// checkStacks refuses functions that take more than most, or of which nobody knows how much.
+func checkStacks(o *kmod.Object, most int64, whose string) error {
 	for _, f := range o.Functions() {
 		u := native.StackOf(f.Bytes)
 		how := fmt.Sprintf("%d bytes", u.Bytes)
 		switch {
 		case u.Varies:
 			how = "memory of a size that is known when it runs only (alloca, an array of variable or huge size)"
-		case u.Bytes <= maxFrame:
+		case int64(u.Bytes) <= most:
 			continue
 		}
-		return errno.Errorf(unix.ENOEXEC, "%s+0x%x takes %s of the stack, which is the program's: up to %d bytes; use static memory, per-CPU variables or kmalloc", f.Name, u.At, how, maxFrame)
+		return errno.Errorf(unix.ENOEXEC, "%s+0x%x takes %s of the stack, which is the %s's: up to %d bytes; use static memory, per-CPU variables or kmalloc", f.Name, u.At, how, whose, most)
 	}
 	return nil
 }

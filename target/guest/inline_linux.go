@@ -44,7 +44,7 @@ type inLine struct {
 	va  uint64 // its address
 	at  inLineLayout
 
-	gates [native.SlotKinds]slotGate // by native.SlotKind
+	gates [native.KernelSlotKinds]slotGate // by native.SlotKind
 	run   *native.KernelRuntime
 	code  interval.Range // of the gates and modules' code
 	text  *patch.Piece   // for modules' code
@@ -204,7 +204,7 @@ func (l *inLine) codeOf(o *target.ModuleOptions, ticks uint64) ([]byte, error) {
 		}
 		return l.code.Start + uint64(len(text))
 	}
-	for kind := range native.SlotKinds {
+	for kind := range native.KernelSlotKinds {
 		addr := at()
 		g, err := native.NewKernelSlotGate(addr, kind, slots)
 		if err != nil {

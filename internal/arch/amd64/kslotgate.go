@@ -53,7 +53,8 @@ func NewKernelSlotGate(addr uint64, kind SlotKind, env KernelSlotEnv) (*SlotGate
 	if err := env.check(); err != nil {
 		return nil, err
 	}
-	g := &kernelSlotGate{slotGate: slotGate{Asm: NewAsm(addr), kind: kind, env: SlotGateEnv{Keys: env.Keys, Slots: env.Slots}}, k: env}
+	all := SlotGateEnv{Keys: env.Keys, Slots: env.Slots, Use: SlotChanges}
+	g := &kernelSlotGate{slotGate: slotGate{Asm: NewAsm(addr), kind: kind, env: all}, k: env}
 	g.missed, g.off, g.back = g.Label(), g.Label(), g.Label()
 	g.claim()
 	g.save()
@@ -193,10 +194,10 @@ func (g *kernelSlotGate) leave() {
 	g.OpRI(OpAnd, 4, RCX, changes)
 	g.OpRR(OpOr, 8, RAX, RCX)
 	g.MovMR(8, At(RSP, 40), RAX)
+	g.keyOf(R12, RBX)
 	for _, r := range []Reg{RCX, RDX, R11} {
 		g.MovRM(8, r, pt(ptWords[r]))
 	}
-	g.keyOf(R12, RBX)
 	g.loadKept(keptRegs)
 	g.DecM(4, AtGS(g.k.Kernel.Preempt))
 	g.MovMI(8, At(R12, 0), 0)

@@ -12,6 +12,9 @@ type (
 	KernelRuntime    = amd64.KernelRuntime
 )
 
+// KernelSlotKinds is how many kinds of them there are.
+const KernelSlotKinds = amd64.SlotKinds
+
 // PutStartSlot prepares the memory of the slot in which a kernel's modules start and end.
 func PutStartSlot(b []byte, addr uint64, n int) { amd64.PutStartSlot(b, addr, n) }
 
