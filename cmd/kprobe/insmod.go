@@ -291,8 +291,8 @@ func ccRun(args []string) error {
 	if err != nil {
 		return err
 	}
-	headers := filepath.Join(cache, "kprobes", "include")
-	if err := kmod.WriteHeaders(headers); err != nil {
+	headers, err := kmod.KeepHeaders(filepath.Join(cache, "kprobes"))
+	if err != nil {
 		return err
 	}
 	source := ""

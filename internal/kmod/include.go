@@ -1,7 +1,11 @@
 package kmod
 
 import (
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +21,45 @@ func Headers() fs.FS {
 		panic(err) // the name is that of the line above
 	}
 	return sub
+}
+
+// KeepHeaders gives a directory that has the headers, in one of a cache. Its name tells what is in it, so that it is written once, and others who use it, or other headers, do not
+// see it change.
+func KeepHeaders(cache string) (dir string, err error) {
+	h := sha256.New()
+	err = fs.WalkDir(Headers(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(Headers(), name)
+		fmt.Fprintf(h, "%s %d\n%s", name, len(text), text)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(cache, "include-"+hex.EncodeToString(h.Sum(nil)[:8]))
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	made, err := os.MkdirTemp(cache, "include-new-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(made)
+	if err := WriteHeaders(made); err != nil {
+		return "", err
+	}
+	if err := os.Chmod(made, 0o755); err != nil {
+		return "", err
+	}
+	if err := os.Rename(made, dir); err != nil && !errors.Is(err, fs.ErrExist) { // somebody else was faster
+		return "", err
+	}
+	return dir, nil
 }
 
 // WriteHeaders writes the headers to a directory.

@@ -48,6 +48,11 @@ func number(err error) unix.Errno {
 	if errors.As(err, &no) {
 		return no
 	}
+	for _, e := range []unix.Errno{unix.EBUSY, unix.EAGAIN, unix.ETIMEDOUT, unix.ESRCH, unix.ESTALE, unix.EACCES, unix.EPERM, unix.EFAULT, unix.ENOEXEC} { // errors that only compare to one
+		if errors.Is(err, e) {
+			return e
+		}
+	}
 	return unix.EINVAL
 }
 
@@ -130,8 +135,8 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.Fault != 0 && tb.runtime.Strict {
-		tb.log.say(4, fmt.Sprintf("%s: the fault_handler of the struct at 0x%x is not called: a fault ends the handler, and disables the probe\n", m.Name, at))
+	if k.Fault != 0 && tb.runtime.NoFaultHandlers {
+		tb.log.say(4, fmt.Sprintf("%s: the fault_handler of the struct at 0x%x is not called here: a fault ends the handler, and disables the probe\n", m.Name, at))
 	}
 	p := &probe{Probe: k}
 	h := engine.Handlers{Changed: func(addr uint64, _ bool) { // before the first hit

@@ -62,11 +62,11 @@ type InLine struct {
 	Of      uint64 // the address of its probe's struct; the second argument is the registers (struct pt_regs)
 	Kind    InLineKind
 	Vectors bool // it uses vector registers
-	// Gate, if not 0, is code of the target that hits come to in place of the handler's gate (ModuleGate). There is no function of a module then.
-	Gate uint64
-	Use  native.SlotUse
+	Use     native.SlotUse
 	// Fault is the address of a function that is called where something faults in it (fault_handler of linux/kprobes.h); 0: there is none.
 	Fault uint64
+	// Gate, if not 0, is code of the target that hits come to in place of the handler's gate (ModuleGate). There is no function of a module then.
+	Gate uint64
 	// Calls is what a return probe's handlers share.
 	Calls *InLineCalls
 }

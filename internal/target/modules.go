@@ -35,6 +35,8 @@ type ModuleRuntime struct {
 	Symbols map[string]uint64 // addresses of the functions that they call (linux/kp_runtime.h)
 	CPUs    int               // what smp_processor_id() is less than: as many copies there are of per-CPU variables
 	Strict  bool              // modules may use neither vector registers nor memory below their stack pointer
+	// NoFaultHandlers: fault handlers of probes (InLine.Fault) are not called.
+	NoFaultHandlers bool
 	// MaxActive is the most calls that a return probe follows which says nothing of it; 0: as many as the target's pool holds.
 	MaxActive int
 	// Lookup, if not nil, finds what the names of functions in Target.Space do not have, for kallsyms_lookup_name.

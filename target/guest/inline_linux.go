@@ -98,7 +98,7 @@ func (t *Target) OpenModules(o *target.ModuleOptions) (*target.ModuleRuntime, er
 	}
 	l := t.inLine
 	return &target.ModuleRuntime{
-		Symbols: l.run.Symbols, CPUs: l.at.cpus + 1, Strict: true, MaxActive: max(10, 2*l.at.cpus), // as in kernel/kprobes.c
+		Symbols: l.run.Symbols, CPUs: l.at.cpus + 1, Strict: true, NoFaultHandlers: true, MaxActive: max(10, 2*l.at.cpus), // as in kernel/kprobes.c
 		Lookup:  t.k.Addr,
 		Starter: &target.ModuleGate{Gate: l.run.Starter, At: starters},
 		Faulted: &target.ModuleGate{Gate: l.run.Faulted, At: faultHandlers},

@@ -53,8 +53,7 @@ func NewKernelSlotGate(addr uint64, kind SlotKind, env KernelSlotEnv) (*SlotGate
 	if err := env.check(); err != nil {
 		return nil, err
 	}
-	all := SlotGateEnv{Keys: env.Keys, Slots: env.Slots, Use: SlotChanges}
-	g := &kernelSlotGate{slotGate: slotGate{Asm: NewAsm(addr), kind: kind, env: all}, k: env}
+	g := &kernelSlotGate{slotGate: slotGate{Asm: NewAsm(addr), kind: kind, env: SlotGateEnv{Keys: env.Keys, Slots: env.Slots}}, k: env}
 	g.missed, g.off, g.back = g.Label(), g.Label(), g.Label()
 	g.claim()
 	g.save()
@@ -150,17 +149,8 @@ func (g *kernelSlotGate) load() {
 		g.TestRR(4, RAX, RAX)
 		g.Jcc(CondNE, leave)
 	}
-	for i, r := range gateRegs {
-		g.MovRM(8, RAX, At(RBX, ptWord(ptWords[r])))
-		g.MovMR(8, At(RSP, int32(GateRAX+8*i)), RAX)
-	}
-	g.MovRM(8, RAX, At(RBX, ptWord(ptFlags)))
-	g.MovMR(1, At(RSP, GateFlags+1), RAX)
-	g.MovRR(4, RCX, RAX)
-	g.ShiftRI(Shr, 4, RCX, 11) // OF
-	g.OpRI(OpAnd, 4, RCX, 1)
-	g.MovMR(1, At(RSP, GateFlags), RCX)
-	g.TestRI(4, RAX, directionFlag)
+	g.loadFrame()
+	g.TestMI(1, At(RBX, ptWord(ptFlags)+1), directionFlag>>8)
 	g.Jcc(CondE, forward)
 	g.Raw(0xfd) // std
 	g.Bind(forward)

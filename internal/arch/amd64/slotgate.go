@@ -120,7 +120,7 @@ type SlotDesc struct {
 	Pool, Blocks, Block uint64 // addresses, and the bytes of a block
 	Stride              uint32 // arch.Pool.Stride
 	Marked              uint32 // not 0: there is an entry handler
-	Fault               uint64 // address of the fault handler (see faulted); 0: there is none
+	Fault               uint64 // address of the fault handler (slotfault.go); 0: there is none
 }
 
 // The layout of a descriptor.

@@ -24,6 +24,7 @@ const (
 	SlotEntry      = amd64.SlotEntry
 	SlotReturn     = amd64.SlotReturn
 	SlotJump       = amd64.SlotJump
+	SlotKinds      = amd64.SlotKinds
 	SlotSize       = amd64.SlotSize
 	SlotDescSize   = amd64.SlotDescSize
 	SlotDescOff    = amd64.SlotDescOff

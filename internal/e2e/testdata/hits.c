@@ -7,9 +7,9 @@
 
 static unsigned long recurse, signals;
 module_param(recurse, ulong, 0);
-MODULE_PARM_DESC(recurse, "the handler calls the function itself at each so manieth hit of a CPU");
+MODULE_PARM_DESC(recurse, "at every so many hits on a CPU the handler calls the function itself");
 module_param(signals, ulong, 0);
-MODULE_PARM_DESC(signals, "the return handler has a signal handler call it at each so manieth return on a CPU");
+MODULE_PARM_DESC(signals, "at every so many returns on a CPU the handler has a signal handler call it");
 
 static DEFINE_PER_CPU(unsigned long, counted);
 static DEFINE_PER_CPU(unsigned long, entered);

@@ -136,6 +136,8 @@ int main(int argc, char **argv) {
 			begin(threads, number(line, "storm", 1));
 			for (int t = 0; still(); t = (t + 1) % threads)
 				pthread_kill(workers[t], SIGUSR1);
+			begin(threads, 0); // a thread that comes back has taken its signals
+			end();
 		} else if (is(line, "run")) {
 			begin(threads, UINT64_MAX);
 		} else if (is(line, "stop")) {
