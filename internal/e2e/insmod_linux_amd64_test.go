@@ -301,7 +301,17 @@ func TestInsmodDocuments(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := program(t, "forkopen")
+	for _, c := range []struct {
+		program string
+		flags   []string
+		callers []string
+	}{{"forkopen", nil, []string{"do_fork", "sys_clone", "main"}}, {"goforks", []string{"CGO_ENABLED=1"}, []string{"do_fork", "sys_clone"}}} {
+		t.Run(c.program, func(t *testing.T) { insertDocuments(t, testprog.Start(t, testprog.Build(t, c.program, c.flags...)), dir, c.callers) })
+	}
+}
+
+// insertDocuments loads the modules in a directory into a program that has the functions which they probe.
+func insertDocuments(t *testing.T, p *testprog.Proc, dir string, callers []string) {
 	count := func(out, pattern string) int {
 		return len(regexp.MustCompile(`(?m)^\[ *\d+\.\d{6}\] `+pattern+`$`).FindAllString(out, -1))
 	}
@@ -321,7 +331,7 @@ func TestInsmodDocuments(t *testing.T) {
 	expect("kprobe", out, fmt.Sprintf(`pre_handler: p->addr=0x%016x, eip=[0-9a-f]+, eflags=0x[0-9a-f]+`, fork), n["forks"])
 	expect("kprobe", out, fmt.Sprintf(`post_handler: p->addr=0x%016x, eflags=0x[0-9a-f]+`, fork), n["forks"])
 	expect("kprobe", out, `Call Trace:`, n["forks"])
-	for _, caller := range []string{"do_fork", "sys_clone", "main"} {
+	for _, caller := range callers {
 		expect("kprobe", out, ` `+caller+`\+0x[0-9a-f]+/0x[0-9a-f]+`, n["forks"])
 	}
 	expect("kprobe", module(t, p, "rmmod", "kprobe-example"), "kprobe unregistered", 1)
