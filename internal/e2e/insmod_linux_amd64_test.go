@@ -306,7 +306,9 @@ func TestInsmodDocuments(t *testing.T) {
 		flags   []string
 		callers []string
 	}{{"forkopen", nil, []string{"do_fork", "sys_clone", "main"}}, {"goforks", []string{"CGO_ENABLED=1"}, []string{"do_fork", "sys_clone"}}} {
-		t.Run(c.program, func(t *testing.T) { insertDocuments(t, testprog.Start(t, testprog.Build(t, c.program, c.flags...)), dir, c.callers) })
+		t.Run(c.program, func(t *testing.T) {
+			insertDocuments(t, testprog.Start(t, testprog.Build(t, c.program, c.flags...)), dir, c.callers)
+		})
 	}
 }
 
