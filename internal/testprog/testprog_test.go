@@ -487,6 +487,18 @@ func TestForkopen(t *testing.T) {
 	p.Quit(&struct{}{})
 }
 
+// The program of hits counts the calls of its threads, and those in handlers of signals.
+func TestHits(t *testing.T) {
+	p := Start(t, Build(t, "hits"), "3", "alt")
+	if n := p.Counts("go 50"); n["hit"] != 150 || n["nested"] != 0 || n["bad"] != 0 {
+		t.Errorf("%v", n)
+	}
+	if n := p.Counts("storm 2000"); n["hit"] != 150+3*2000+n["stormed"] || n["bad"] != 0 {
+		t.Errorf("%v", n)
+	}
+	p.Quit(&struct{}{})
+}
+
 // The program of sysopen goes on where it was, and tells what its stack held.
 func TestSysopen(t *testing.T) {
 	p := Start(t, Build(t, "sysopen"))
@@ -563,7 +575,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker forkopen fsbase jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker forkopen fsbase hits jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)
