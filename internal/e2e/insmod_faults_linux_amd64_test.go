@@ -76,3 +76,17 @@ func TestInsmodFaultHandlerFails(t *testing.T) {
 	within(t, "nothing is left in the program", func() bool { return len(ours(t, p)) == 0 })
 	right(t, p, "go 100")
 }
+
+// TestInsmodFaultHandlerGoesOn has a fault handler lead a handler to code that its own instructions do not lead to: what that changes of the thread's registers counts.
+func TestInsmodFaultHandlerGoesOn(t *testing.T) {
+	t.Parallel()
+	p := program(t, "forkopen")
+	module(t, p, "insmod", "testdata/resumed.c")
+	if n := p.Counts("open 30"); n["opens"] != 30 || n["failed"] != 30 {
+		t.Errorf("%v, want all of 30 failed", n)
+	}
+	module(t, p, "rmmod", "resumed")
+	if n := p.Counts("open 30"); n["failed"] != 30+10 {
+		t.Errorf("%v, want 10 more failed", n)
+	}
+}

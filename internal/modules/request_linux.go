@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/kmod"
@@ -164,7 +165,11 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 		kind target.InLineKind
 	}{{k.Pre, target.InLinePre}, {k.Post, target.InLinePost}, {k.Entry, target.InLineEntry}, {k.Return, target.InLineReturn}} {
 		if f.addr != 0 {
-			h.InLine = append(h.InLine, &target.InLine{Addr: f.addr, Of: at, Kind: f.kind, Vectors: m.vectors, Use: m.m.use(f.addr), Fault: k.Fault, Calls: calls})
+			in := &target.InLine{Addr: f.addr, Of: at, Kind: f.kind, Vectors: m.vectors, Use: native.SlotChanges, Fault: k.Fault, Calls: calls}
+			if k.Fault == 0 { // else the handler may go on where its own code does not lead
+				in.Use = m.m.use(f.addr)
+			}
+			h.InLine = append(h.InLine, in)
 		}
 	}
 	place := event.Place{Kind: event.PlaceSymbol, Symbol: k.Symbol, Offset: uint64(k.Offset)}

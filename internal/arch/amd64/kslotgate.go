@@ -59,28 +59,11 @@ func NewKernelSlotGate(addr uint64, kind SlotKind, env KernelSlotEnv) (*SlotGate
 	g.claim()
 	g.save()
 	g.saveSystem()
-	switch kind {
-	case SlotEntry:
-		g.entry()
-	case SlotReturn:
-		g.returned()
-	case SlotJump:
-		g.jump()
-	default:
-		g.run()
-	}
+	g.handle()
 	g.Bind(g.back)
 	g.Raw(endbr64...)
 	g.load()
-	code, err := g.Finish()
-	if err != nil {
-		return nil, err
-	}
-	out := &SlotGate{Code: code, Abandon: g.LabelAddr(g.back)}
-	if kind == SlotJump {
-		out.Faults = []FaultEntry{{Lo: g.LabelAddr(g.copies), Hi: g.LabelAddr(g.copied), To: g.LabelAddr(g.copied)}}
-	}
-	return out, nil
+	return g.end(g.back)
 }
 
 type kernelSlotGate struct {

@@ -217,7 +217,17 @@ func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (*SlotGate, error)
 		g.MovMR(8, At(RCX, slotCall), RAX)
 	}
 	g.save()
-	switch kind {
+	g.handle()
+	g.Bind(g.back)
+	g.load()
+	g.Bind(g.abandon)
+	g.abandoned()
+	return g.end(g.abandon)
+}
+
+// handle emits the call of the handler, as its kind is called.
+func (g *slotGate) handle() {
+	switch g.kind {
 	case SlotEntry:
 		g.entry()
 	case SlotReturn:
@@ -227,16 +237,16 @@ func NewSlotGate(addr uint64, kind SlotKind, env SlotGateEnv) (*SlotGate, error)
 	default:
 		g.run()
 	}
-	g.Bind(g.back)
-	g.load()
-	g.Bind(g.abandon)
-	g.abandoned()
+}
+
+// end ends the gate.
+func (g *slotGate) end(abandon Label) (*SlotGate, error) {
 	code, err := g.Finish()
 	if err != nil {
 		return nil, err
 	}
-	out := &SlotGate{Code: code, Abandon: g.LabelAddr(g.abandon)}
-	if kind == SlotJump {
+	out := &SlotGate{Code: code, Abandon: g.LabelAddr(abandon)}
+	if g.kind == SlotJump {
 		out.Faults = []FaultEntry{{Lo: g.LabelAddr(g.copies), Hi: g.LabelAddr(g.copied), To: g.LabelAddr(g.copied)}}
 	}
 	return out, nil

@@ -25,6 +25,7 @@ const (
 	SlotReturn     = amd64.SlotReturn
 	SlotJump       = amd64.SlotJump
 	SlotKinds      = amd64.SlotKinds
+	SlotChanges    = amd64.SlotChanges
 	SlotSize       = amd64.SlotSize
 	SlotDescSize   = amd64.SlotDescSize
 	SlotDescOff    = amd64.SlotDescOff
