@@ -99,9 +99,23 @@ type slotRuntime struct {
 	lost     Label    // a record found no room in the shard of R8
 }
 
-// slot emits RAX = the thread's slot; 0: it has none. It is short where the key is the first of its group: handlers call it for each variable of a CPU.
+// slot emits RAX = the thread's slot; 0: it has none. Handlers call it for each variable of a CPU. The gate leaves the slot in RBX, where it often still
+// is: then nothing waits for its address to be computed. It is short, too, where the key is the first of its group.
 func (g *slotRuntime) slot() {
-	found, other := g.Label(), g.Label()
+	found, search, other := g.Label(), g.Label(), g.Label()
+	g.minus(R11, RBX, g.env.Slots)
+	g.OpRI(OpCmp, 8, R11, int32(SlotSize*8<<g.env.Groups))
+	g.Jcc(CondAE, search)
+	g.TestRI(4, R11, SlotSize-1)
+	g.Jcc(CondNE, search)
+	g.rdfsbase(RCX)
+	g.ShiftRI(Shr, 8, R11, 7)
+	g.plus(R11, g.env.Keys)
+	g.OpMR(OpCmp, 8, At(R11, 0), RCX)
+	g.Jcc(CondNE, search)
+	g.MovRR(8, RAX, RBX)
+	g.Ret()
+	g.Bind(search)
 	g.rdfsbase(RCX)
 	g.group(R11, RCX)
 	g.OpMR(OpCmp, 8, At(R11, 0), RCX)

@@ -37,6 +37,9 @@ func (a *arena) slotRuntime(patience uint64) *SlotRuntime {
 const (
 	toldSlot, toldTask, toldIDs, toldLeft, toldLen, toldCut, toldBad, toldTime, toldMM = 64, 72, 80, 88, 96, 104, 112, 120, 128
 
+	toldKept   = 136 // and the slot as it is told where RBX has it, and where RBX has toldOthers[i]
+	toldOthers = 144
+
 	toldCopy, toldString, toldCutString, toldWords = 256, 288, 320, 352
 )
 
@@ -52,7 +55,21 @@ func (a *arena) calling(r *SlotRuntime) {
 		}
 	}
 	h.Push(RBX)
-	h.MovRR(8, RBX, RDI)
+	h.Push(R12)
+	h.Push(R13)
+	h.MovRR(8, R12, RDI)
+	h.MovRR(8, R13, RBX)
+	call("__kp_slot", 0)
+	h.MovMR(8, At(R12, toldKept), RAX)
+	for i, bx := range otherThanSlots {
+		h.MovRI(RBX, bx)
+		if bx < SlotSize {
+			h.OpRR(OpAdd, 8, RBX, R13)
+		}
+		call("__kp_slot", 0)
+		h.MovMR(8, At(R12, toldOthers+8*int32(i)), RAX)
+	}
+	h.MovRR(8, RBX, R12)
 	h.Lock().IncM(8, At(RBX, lineCalls))
 	call("__kp_slot", toldSlot)
 	call("__kp_current", toldTask)
@@ -83,6 +100,8 @@ func (a *arena) calling(r *SlotRuntime) {
 	h.MovRI(RSI, 3)
 	call("__kp_record", 0)
 	h.OpRR(OpXor, 4, RAX, RAX)
+	h.Pop(R13)
+	h.Pop(R12)
 	h.Pop(RBX)
 	h.Ret()
 	text, err := h.Finish()
@@ -90,6 +109,12 @@ func (a *arena) calling(r *SlotRuntime) {
 		a.t.Fatal(err)
 	}
 	copy(a.at(lineHandler), text)
+}
+
+// otherThanSlots are what RBX has that is not the thread's slot, the small ones to be added to it: places within it, other slots, what lies beside them all.
+var otherThanSlots = []uint64{
+	8, SlotSize / 2, 0, 1 << 63, lineKeys,
+	lineSlots, lineSlots + 3*SlotSize, lineSlots + (lineCount-1)*SlotSize, lineSlots + lineCount*SlotSize, lineSlots - SlotSize,
 }
 
 // TestSlotRuntime has a handler call all functions of the runtime.
@@ -115,6 +140,14 @@ func TestSlotRuntime(t *testing.T) {
 		slot := told(toldSlot)
 		if told(lineCalls) != 20 || slot < lineSlots || (slot-lineSlots)%SlotSize != 0 || slot >= lineSlots+lineCount*SlotSize {
 			t.Fatalf("%s: %d calls, slot %#x", v.name, told(lineCalls), slot)
+		}
+		for i, bx := range otherThanSlots {
+			if got := told(toldOthers + 8*uint64(i)); got != slot {
+				t.Errorf("%s: slot %#x where RBX has %#x, want %#x", v.name, got, bx, slot)
+			}
+		}
+		if told(toldKept) != slot {
+			t.Errorf("%s: slot %#x at the handler's entry, want %#x", v.name, told(toldKept), slot)
 		}
 		if told(toldTask) != slot+slotTask || told(toldMM) != 0 || a.get64(slot+taskLeader) != slot+slotTask {
 			t.Errorf("%s: the task is at %#x, mm has %#x", v.name, told(toldTask), told(toldMM))
