@@ -204,7 +204,11 @@ var faults = []string{"null", "kernel", "odd", "divide", "trap"}
 func TestKmodFaults(t *testing.T) {
 	m := attachModules(t, testguest.Shared(t))
 	for _, how := range faults {
-		m.faults(how, "a fault in a handler")
+		t.Run(how, func(t *testing.T) {
+			p := *m.probed
+			p.TB = t
+			(&moduled{&p, m.table}).faults(how, "a fault in a handler")
+		})
 	}
 	m.faults("loop", "a handler that does not end")
 	if err := m.tryInsert("testdata/bad.c", "result=-19"); !errors.Is(err, unix.ENODEV) {
