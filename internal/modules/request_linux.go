@@ -71,7 +71,7 @@ func (tb *Table) serve(m *Module, r target.ModuleRequest) (int64, error) {
 		err := tb.core.Enable(p.p, r.What == kmod.EnableKprobe)
 		return 0, errors.Join(err, tb.tell(m, p))
 	case kmod.LookupName:
-		return tb.lookup(r.Of)
+		return tb.lookup(m, r.Of)
 	case kmod.RegisterKretprobe:
 		return 0, tb.registerAll(m, r, kmod.Kretprobe)
 	case kmod.RegisterJprobe:
@@ -172,7 +172,7 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 			h.InLine = append(h.InLine, in)
 		}
 	}
-	place := event.Place{Kind: event.PlaceSymbol, Symbol: k.Symbol, Offset: uint64(k.Offset)}
+	place := event.Place{Kind: event.PlaceSymbol, Symbol: m.named(k.Symbol), Offset: uint64(k.Offset)}
 	if k.Symbol == "" {
 		place = event.Place{Kind: event.PlaceAddr, Addr: k.Addr + uint64(k.Offset)}
 	}
@@ -227,11 +227,12 @@ func (tb *Table) unregister(m *Module, ps []*probe) {
 }
 
 // lookup is kallsyms_lookup_name: 0 if nothing has the name.
-func (tb *Table) lookup(at uint64) (int64, error) {
+func (tb *Table) lookup(m *Module, at uint64) (int64, error) {
 	name, err := kmod.ReadName(tb.t.Read, at)
 	if err != nil {
 		return 0, err
 	}
+	name = m.named(name)
 	if r, err := tb.t.Space().Resolve(symbol.Place{Sym: name}); err == nil {
 		return int64(r.Addr), nil
 	}

@@ -76,7 +76,7 @@ func (m *moduled) tryInsert(source string, params ...string) error {
 	for _, p := range params {
 		ps = append(ps, kmod.ParseParam(p))
 	}
-	return m.table.Insert(kmod.Name(source), compileModule(m.TB, source), ps)
+	return m.table.Insert(kmod.Name(source), compileModule(m.TB, source), ps, nil)
 }
 
 func (m *moduled) remove(name string) {
@@ -127,7 +127,7 @@ func TestKmodRefused(t *testing.T) {
 	m := attachModules(t, testguest.Shared(t))
 	for flag, why := range map[string]string{"-DVECTORS": "-mgeneral-regs-only", "-mred-zone": "-mno-red-zone"} {
 		o := compileModule(t, "testdata/leaf.c", flag)
-		if err := m.table.Insert("leaf", o, nil); !errors.Is(err, unix.ENOEXEC) || !strings.Contains(err.Error(), why) {
+		if err := m.table.Insert("leaf", o, nil, nil); !errors.Is(err, unix.ENOEXEC) || !strings.Contains(err.Error(), why) {
 			t.Errorf("an object compiled with %s: %v", flag, err)
 		}
 	}
@@ -142,7 +142,7 @@ func TestKmodRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := table.Insert("leaf", compileModule(t, "testdata/leaf.c"), nil); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "ivshmem") {
+	if err := table.Insert("leaf", compileModule(t, "testdata/leaf.c"), nil, nil); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "ivshmem") {
 		t.Errorf("memory below 1 MiB: %v", err)
 	}
 }
