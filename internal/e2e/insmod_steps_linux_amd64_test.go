@@ -1,0 +1,69 @@
+package e2e
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"kprobes.dev/kprobes/internal/testprog"
+)
+
+// TestInsmodKilledAtEveryStep: who holds the target is killed before the steps of insmod and rmmod. The program works on and computes right, whether its
+// handlers run or not, and kprobe detach takes out what is left.
+func TestInsmodKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
+	file := object(t, "steps")
+	var ps [2]*testprog.Proc
+	var before [2]*state
+	sc := &scenario{runs: true}
+	for i := range ps {
+		ps[i] = leafProgram(t)
+		sc.work(t, ps[i])
+		before[i] = stateOf(t, ps[i].PID)
+	}
+	steps := func(i int) []string {
+		log := tempFile(t, "steps")
+		for o := loadedAndRemoved(t, ps[i].PID, file, log); o.code != 0; o = loadedAndRemoved(t, ps[i].PID, file, log) {
+			if !overloaded(o) {
+				t.Fatalf("%v", o)
+			}
+			detach(t, ps[i].PID)
+		}
+		before[i].same(t)
+		return logged(t, log)
+	}
+	strike := func(i int, at fault) bool {
+		p, log := ps[i], tempFile(t, "log")
+		o := loadedAndRemoved(t, p.PID, file, log, at.variable())
+		killed := strings.Contains(o.stderr, "was killed or has crashed")
+		if o.code != 0 && !killed && !overloaded(o) {
+			t.Errorf("%v", o)
+		}
+		before[i].free(t)
+		sc.work(t, p)
+		detach(t, p.PID)
+		before[i].same(t)
+		sc.work(t, p)
+		if n := at.among(logged(t, log)); killed && n != at.nth-1 || !killed && n >= at.nth {
+			t.Errorf("killed: %t; it has taken %d such steps: %v", killed, n, o)
+		}
+		return killed
+	}
+	strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 29))
+}
+
+// loadedAndRemoved loads a module, lets it count, and removes it. It is the outcome of the command that fails, or of the last one. Afterwards nobody holds the process.
+func loadedAndRemoved(t *testing.T, pid int, file, log string, env ...string) outcome {
+	t.Helper()
+	p := strconv.Itoa(pid)
+	o := run(t, faultCommand(t, log, env, "insmod", "-p", p, file))
+	if o.code == 0 {
+		o = run(t, command(t, "rmmod", "-p", p, "steps"))
+		if m := regexp.MustCompile(`steps: before (\d+) after (\d+) entries (\d+) returns (\d+)\n$`).FindStringSubmatch(o.stdout); o.code == 0 && (m == nil || m[1] != m[2] || m[3] < m[4]) {
+			t.Errorf("%v", o)
+		}
+	}
+	within(t, "nobody holds the process", func() bool { return holderPID(t, pid) == 0 })
+	return o
+}
