@@ -60,7 +60,7 @@ func loadedAndRemoved(t *testing.T, pid int, file, log string, env ...string) ou
 	o := run(t, faultCommand(t, log, env, "insmod", "-p", p, file))
 	if o.code == 0 {
 		o = run(t, command(t, "rmmod", "-p", p, "steps"))
-		if m := regexp.MustCompile(`steps: before (\d+) after (\d+) entries (\d+) returns (\d+)\n$`).FindStringSubmatch(o.stdout); o.code == 0 && (m == nil || m[1] != m[2] || m[3] < m[4]) {
+		if m := regexp.MustCompile(`\] before (\d+) after (\d+) entries (\d+) returns (\d+)\n$`).FindStringSubmatch(o.stdout); o.code == 0 && (m == nil || m[1] != m[2] || m[3] < m[4]) {
 			t.Errorf("%v", o)
 		}
 	}
