@@ -184,19 +184,25 @@ func (m *kmodule) Call(fn uint64, serve func(target.ModuleRequest) int64) (resul
 	return m.t.inLine.runThread(fn, serve)
 }
 
-// letThreadGo answers a module's thread that asks an earlier tracer, which has gone: it goes on, and ends soon. Its sleep begins anew when it is let go after the
-// stop, and ends at once since the state is another. Preconditions: the world is stopped, the tracer is gone.
+// letThreadGo lets a module's thread go that an earlier tracer, which has gone, has left: one that asks is answered, goes on, and ends soon; one that waits for its beginning, or
+// is just being made, ends at once. Its sleep begins anew when it is let go after the stop, and ends at once since the state is another. Preconditions: the world is stopped, the
+// tracer is gone.
 func letThreadGo(p *ptrace.Process, m procfs.Map) error {
 	b := make([]byte, arch.ThreadSize)
 	if err := p.ReadMem(m.Start, b); err != nil {
 		return err
 	}
-	if le.Uint32(b[arch.ThreadState:]) != arch.ThreadAsks {
-		return nil
+	put := func(off uint64, state uint32, v uint64) error {
+		return errors.Join(p.WriteMem(m.Start+off, le.AppendUint64(nil, v)), p.WriteMem(m.Start+arch.ThreadState, le.AppendUint32(nil, state)))
 	}
-	answer := int64(-int(unix.ETIMEDOUT))
-	return errors.Join(p.WriteMem(m.Start+arch.ThreadAnswer, le.AppendUint64(nil, uint64(answer))),
-		p.WriteMem(m.Start+arch.ThreadState, le.AppendUint32(nil, arch.ThreadAnswered)))
+	switch le.Uint32(b[arch.ThreadState:]) {
+	case arch.ThreadWaits:
+		return put(arch.ThreadFunc, arch.ThreadRuns, 0)
+	case arch.ThreadAsks:
+		answer := int64(-int(unix.ETIMEDOUT))
+		return put(arch.ThreadAnswer, arch.ThreadAnswered, uint64(answer))
+	}
+	return nil
 }
 
 // word is a word of the thread's.
