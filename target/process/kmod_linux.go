@@ -103,14 +103,8 @@ func (m *kmodule) Write(addr uint64, b []byte) error {
 
 // Unload takes the module's memory out. It waits for threads that are in its code, or on their way there. ErrInDetour: one stays there, and so does the memory.
 // Precondition: its handlers have been taken out.
-func (m *kmodule) Unload() (err error) {
-	for range drainTries {
-		if err = m.t.stopped(m.unload); !errors.Is(err, ErrInDetour) {
-			return err
-		}
-		time.Sleep(drainWait)
-	}
-	return err
+func (m *kmodule) Unload() error {
+	return drained(func() error { return m.t.stopped(m.unload) })
 }
 
 // unload is Unload where no thread is in the way. Precondition: the world is stopped.
@@ -138,10 +132,10 @@ func (m *kmodule) busy(s *ptrace.Stopped) error {
 	in := func(pc uint64, r *ptrace.Regs) bool {
 		return m.at.Text.Contains(pc) || l.code.Start <= pc && pc < l.code.End && descs[gateDesc(r)]
 	}
-	busy, bases := false, map[uint64]bool{}
+	busy, inside, bases := false, false, map[uint64]bool{}
 	for _, th := range s.Everyone() {
 		r := th.Regs()
-		busy = busy || in(th.ResumePC(), &r)
+		inside = inside || in(th.ResumePC(), &r)
 		bases[th.ThreadPointer()] = true
 	}
 	err := m.t.contexts(s, m.t.golang != nil, func(_ *ptrace.Thread, at, v uint64) {
@@ -158,7 +152,11 @@ func (m *kmodule) busy(s *ptrace.Stopped) error {
 		return err
 	}
 	runs, err := l.slots()
-	if err == nil && (busy || slices.ContainsFunc(runs, func(r slotRun) bool { return descs[r.Desc] })) {
+	switch {
+	case err != nil:
+	case inside:
+		err = errLeaving
+	case busy || slices.ContainsFunc(runs, func(r slotRun) bool { return descs[r.Desc] }):
 		err = ErrInDetour
 	}
 	return err
