@@ -72,13 +72,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve answers a request. An error means that nothing was written yet.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
-	if err := s.access.Admit(r, false); err != nil {
+	path, ok := strings.CutPrefix(r.URL.Path, Prefix)
+	profiled := ok && path == profilePath
+	if err := s.access.Admit(r, profiled); err != nil {
 		return err
 	}
-	if r.URL.RawQuery != "" {
+	if r.URL.RawQuery != "" && !profiled {
 		return httpaccess.Refuse(http.StatusBadRequest, "parameters %q: none are taken", r.URL.RawQuery)
 	}
-	path, ok := strings.CutPrefix(r.URL.Path, Prefix)
 	if !ok && r.URL.Path != strings.TrimSuffix(Prefix, "/") {
 		return httpaccess.Refuse(http.StatusNotFound, "the files are below %s", Prefix)
 	}
@@ -92,6 +93,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		return index(c)
+	}
+	if profiled {
+		return c.profile()
 	}
 	if dir, ok := instanceDir(path); ok && r.Method != http.MethodGet {
 		return s.change(c, dir)
