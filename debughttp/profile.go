@@ -136,7 +136,7 @@ func (a *asked) source(core *engine.Core, evs []*kprobes.Event) (*profile.Source
 		e := engine.OfEvent(ev)
 		entries, dropped, ok, err := core.Histogram(e)
 		if err == nil && !ok {
-			err = httpaccess.Refuse(http.StatusNotImplemented, "event %s/%s: the code at its hits can not count them (tactic %s): record them with their stacks instead", a.group, a.name, ev.Tactic())
+			err = httpaccess.Refuse(http.StatusNotImplemented, "event %s/%s: the code at its hits can not count them, since they are traps of the kernel, or of a guest: record them with their stacks instead", a.group, a.name)
 		}
 		if err == nil && all == nil {
 			all, err = core.NewHistogram(e)

@@ -32,7 +32,7 @@ type Counted struct {
 // Families are the names of the metrics that Add makes for every histogram.
 const (
 	keyedHits = "kprobe_keyed_hits_total"
-	dropped   = "kprobe_histogram_dropped_hits_total"
+	dropped   = "kprobe_hist_dropped_hits_total"
 	leftOut   = "kprobe_series_left_out"
 	leftHits  = "kprobe_series_left_out_hits_total"
 )
@@ -104,6 +104,9 @@ func (c *Counted) Add(to *Set, h *hit.Histogram) error {
 	return v.add(to, h.Dropped())
 }
 
+// timeBounds is the exponent of the last bound of nanoseconds: 73 minutes.
+const timeBounds = 42
+
 // findBounds finds the bounds of the buckets: of .log2 all that the type has, so that the histograms of other processes have the same.
 func (v *view) findBounds(h *hit.Histogram) {
 	if v.le < 0 {
@@ -114,6 +117,9 @@ func (v *view) findBounds(h *hit.Histogram) {
 		most := 8 * k.Size
 		if k.Signed {
 			most--
+		}
+		if v.unit(k) != 0 {
+			most = min(most, timeBounds)
 		}
 		for exp := range min(most, 63) + 1 {
 			v.bounds = append(v.bounds, uint64(exp))
