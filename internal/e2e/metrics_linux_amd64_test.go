@@ -92,7 +92,7 @@ func TestHistMetrics(t *testing.T) {
 			buckets[log2(uint64(v))]++
 			sum += float64(v)
 			for bound := int64(-113); bound <= 0; bound += 16 { // of the ranges from -128 on
-				if -(i&127) <= bound {
+				if -(i & 127) <= bound {
 					small[bound]++
 				}
 			}
@@ -111,7 +111,7 @@ func TestHistMetrics(t *testing.T) {
 	for bound, n := range small {
 		is(fmt.Sprintf(`kprobe_a_bucket{group="kprobes",event="small",le="%d"}`, bound), n)
 	}
-	is(`kprobe_c_sum{group="kprobes",event="small"}`, c)
+	is(`kprobe_sum_of_c{group="kprobes",event="small"}`, c)
 	for n := range 3 {
 		of := fmt.Sprintf(`{group="kprobes",event="str",n="%d"}`, n)
 		is("kprobe_duration_seconds_count"+of, total/16)

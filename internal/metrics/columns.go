@@ -49,7 +49,7 @@ func (v *view) hits() Family {
 
 // histogram makes the histogram.
 func (v *view) histogram() Family {
-	f := v.family(&v.keys[v.le], Histogram, "")
+	f := v.family(&v.keys[v.le], Histogram, "kprobe", "")
 	f.Help = "Hits of an event by what it has recorded: " + v.keys[v.le].Name + "."
 	for _, g := range v.order {
 		s := Sample{Labels: g.labels, Count: g.hits}
@@ -69,11 +69,10 @@ func (v *view) histogram() Family {
 
 // value makes the metric of a value: a counter, of one with a sign a gauge, since its sum may fall.
 func (v *view) value(i int) Family {
-	kind, suffix := Counter, "total"
+	f := v.family(&v.vals[i], Counter, "kprobe", "total")
 	if v.vals[i].Signed {
-		kind, suffix = Gauge, "sum"
+		f = v.family(&v.vals[i], Gauge, "kprobe_sum_of", "")
 	}
-	f := v.family(&v.vals[i], kind, suffix)
 	f.Help = "Sum of what an event has recorded: " + v.vals[i].Name + "."
 	for _, g := range v.order {
 		f.Samples = append(f.Samples, Sample{Labels: g.labels, Value: v.number(&v.vals[i], g.sums[i])})
@@ -108,9 +107,9 @@ func (v *view) unit(c *hit.HistColumn) time.Duration {
 var subUnits = []string{"ns", "nsec", "nsecs", "nanoseconds", "us", "usec", "usecs", "microseconds"}
 
 // family names the metric of a column. Times are in seconds, and their names say so in place of another unit.
-func (v *view) family(c *hit.HistColumn, kind Kind, suffix string) Family {
+func (v *view) family(c *hit.HistColumn, kind Kind, prefix, suffix string) Family {
 	f := Family{Kind: kind}
-	words := []string{"kprobe", Name(c.Name)}
+	words := []string{prefix, Name(c.Name)}
 	if v.unit(c) != 0 {
 		f.Unit = "seconds"
 		for _, u := range subUnits {
