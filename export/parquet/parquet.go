@@ -81,7 +81,7 @@ const (
 
 // fixed are the columns that all events have, in the order above.
 var fixed = []reflect.StructField{
-	column("Time", "time,timestamp(nanosecond)", reflect.TypeFor[int64]()),
+	column("Time", "time,timestamp(nanosecond:local)", reflect.TypeFor[int64]()),
 	column("CPU", "cpu", reflect.TypeFor[int32]()),
 	column("TID", "tid", reflect.TypeFor[int32]()),
 	column("Comm", "comm,dict", reflect.TypeFor[string]()),
