@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,7 +91,15 @@ func writePerfetto(from, path string) error {
 	if err == nil {
 		err = c.to.Close()
 	}
+	tellUnreturned(os.Stderr, c.to)
 	return errors.Join(err, out.Close())
+}
+
+// tellUnreturned tells of calls that end in a trace where a call around them does.
+func tellUnreturned(w io.Writer, t *perfetto.Trace) {
+	if t.Unreturned > 0 {
+		fmt.Fprintf(w, "kprobe: %d calls have no return in the trace: their slices end where that of a call around them does\n", t.Unreturned)
+	}
 }
 
 // returnsIn finds the functions whose returns a file has records of.

@@ -11,6 +11,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/perfetto"
 	"kprobes.dev/kprobes/internal/tracedat"
 )
 
@@ -114,6 +115,9 @@ func (g *recording) run(cmd []string) error {
 	err = errors.Join(t.run(defs, cmd), t.close(), g.err)
 	if g.to != nil {
 		err = errors.Join(err, g.to.Close())
+	}
+	if p, ok := g.to.(*perfetto.Recorder); ok && !f.quiet {
+		tellUnreturned(f.con.stderr, p.Trace)
 	}
 	if g.damaged > 0 {
 		fmt.Fprintf(f.con.stderr, "kprobe: %d records were damaged and are left out\n", g.damaged)
