@@ -19,8 +19,8 @@ import (
 // profilePath is where profiles are, below Prefix.
 const profilePath = "profile"
 
-// defaultSeconds is how long a profile takes if the request does not say: as those of net/http/pprof.
-const defaultSeconds = 30 * time.Second
+// defaultTime is how long a profile takes if the request does not say: as those of net/http/pprof.
+const defaultTime = 30 * time.Second
 
 // profileKeys is the histogram that a profile is made of.
 const profileKeys = "keys=common_stacktrace:size=65536"
@@ -56,7 +56,7 @@ func (c *call) profile() error {
 	if a.given = q.Has("vals"); q.Get("vals") != "" {
 		a.vals = strings.Split(q.Get("vals"), ",")
 	}
-	seconds, err := httpprofile.Seconds(c.r, defaultSeconds)
+	seconds, err := httpprofile.Seconds(c.r, defaultTime)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package hit
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -61,7 +60,11 @@ func (f *histField) time() time.Duration {
 
 // Each gives the entries: those with the most hits first, and of as many hits in an order that stays. What it gives is valid until f returns.
 func (h *Histogram) Each(f func(keys []HistKey, hits uint64, sums []uint64)) {
-	all := slices.SortedFunc(maps.Values(h.entries), func(a, b *histEntry) int {
+	var all []*histEntry
+	for _, e := range h.entries {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *histEntry) int {
 		return cmp.Or(cmp.Compare(b.hits, a.hits), strings.Compare(a.order, b.order))
 	})
 	var keys []HistKey

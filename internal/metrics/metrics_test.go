@@ -139,12 +139,14 @@ func TestCounted(t *testing.T) {
 		not     string
 	}{
 		{
-			"keys=n.log2,s", []fetch.HistEntry{{Keys: []uint64{0, 0}, Texts: []string{"", "a"}, Hits: 2, Sums: []uint64{1}}, {Keys: []uint64{3, 0}, Texts: []string{"", "a"}, Hits: 1, Sums: []uint64{6}}, {Keys: []uint64{8, 0}, Texts: []string{"", "b"}, Hits: 4, Sums: []uint64{900}}},
+			"keys=n.log2,s",
+			[]fetch.HistEntry{{Keys: []uint64{0, 0}, Texts: []string{"", "a"}, Hits: 2, Sums: []uint64{1}}, {Keys: []uint64{3, 0}, Texts: []string{"", "a"}, Hits: 1, Sums: []uint64{6}}, {Keys: []uint64{8, 0}, Texts: []string{"", "b"}, Hits: 4, Sums: []uint64{900}}},
 			[]string{`kprobe_n_bucket{s="a",le="1"} 2`, `kprobe_n_bucket{s="a",le="4"} 2`, `kprobe_n_bucket{s="a",le="8"} 3`, `kprobe_n_bucket{s="a",le="256"} 3`, `kprobe_n_bucket{s="a",le="+Inf"} 3`, `kprobe_n_sum{s="a"} 7`, `kprobe_n_count{s="b"} 4`, "kprobe_hist_dropped_hits_total 7"},
 			`le="512"`,
 		},
 		{
-			"keys=i.buckets=16:vals=i", []fetch.HistEntry{{Keys: []uint64{neg}, Hits: 2, Sums: []uint64{^uint64(4)}}, {Keys: []uint64{0}, Hits: 1, Sums: []uint64{3}}},
+			"keys=i.buckets=16:vals=i",
+			[]fetch.HistEntry{{Keys: []uint64{neg}, Hits: 2, Sums: []uint64{^uint64(4)}}, {Keys: []uint64{0}, Hits: 1, Sums: []uint64{3}}},
 			[]string{`kprobe_i_bucket{le="-1"} 2`, `kprobe_i_bucket{le="15"} 3`, `kprobe_i_sum -2`},
 			`le="16"`,
 		},
@@ -152,8 +154,10 @@ func TestCounted(t *testing.T) {
 			"keys=ns.log2", nil, []string{`kprobe_duration_seconds_bucket{le="1e-09"} 0`, `kprobe_duration_seconds_bucket{le="4398.046511104"} 0`, `kprobe_duration_seconds_sum 0`, `kprobe_duration_seconds_count 0`}, `le="8796`,
 		},
 		{
-			"keys=i,s:vals=n,i,ns", []fetch.HistEntry{{Keys: []uint64{neg, 0}, Texts: []string{"", "x\ny"}, Hits: 5, Sums: []uint64{10, neg, 1500}}},
-			[]string{`kprobe_keyed_hits_total{i="-16",s="x\ny"} 5`, `kprobe_n_total{i="-16",s="x\ny"} 10`, `kprobe_sum_of_i{i="-16",s="x\ny"} -16`, `kprobe_duration_seconds_total{i="-16",s="x\ny"} 1.5e-06`}, "_bucket",
+			"keys=i,s:vals=n,i,ns",
+			[]fetch.HistEntry{{Keys: []uint64{neg, 0}, Texts: []string{"", "x\ny"}, Hits: 5, Sums: []uint64{10, neg, 1500}}},
+			[]string{`kprobe_keyed_hits_total{i="-16",s="x\ny"} 5`, `kprobe_n_total{i="-16",s="x\ny"} 10`, `kprobe_sum_of_i{i="-16",s="x\ny"} -16`, `kprobe_duration_seconds_total{i="-16",s="x\ny"} 1.5e-06`},
+			"_bucket",
 		},
 		{
 			"keys=common_pid.execname,common_cpu.hex", []fetch.HistEntry{{Keys: []uint64{12, 10}, Hits: 5}}, []string{`kprobe_keyed_hits_total{common_pid="12",comm="",common_cpu="0xa"} 5`}, "kprobe_n",

@@ -71,11 +71,22 @@ func TestCalls(t *testing.T) {
 		}
 	}
 	want := [][3]uint64{
-		{sliceBegin, 7, 10}, {instant, 3, 10}, {sliceBegin, 7, 20}, {instant, 3, 20}, {instant, 7, 30}, {instant, 3, 30},
-		{sliceEnd, 7, 40}, {sliceEnd, 7, 40}, {instant, 3, 40},
-		{instant, 7, 50}, {instant, 3, 50},
-		{sliceBegin, 7, 45}, {sliceEnd, 7, 60}, {instant, 3, 60},
-		{sliceBegin, 7, 70}, {instant, 3, 70},
+		{sliceBegin, 7, 10},
+		{instant, 3, 10},
+		{sliceBegin, 7, 20},
+		{instant, 3, 20},
+		{instant, 7, 30},
+		{instant, 3, 30},
+		{sliceEnd, 7, 40},
+		{sliceEnd, 7, 40},
+		{instant, 3, 40},
+		{instant, 7, 50},
+		{instant, 3, 50},
+		{sliceBegin, 7, 45},
+		{sliceEnd, 7, 60},
+		{instant, 3, 60},
+		{sliceBegin, 7, 70},
+		{instant, 3, 70},
 		{instant, 3, 80},
 	}
 	if got := events(t, out.Bytes()); !slices.Equal(got, want) || tr.Unreturned != 1 {
