@@ -64,7 +64,7 @@ type table struct {
 	event *tracedat.Event
 	row   reflect.Type
 	file  *os.File
-	out   *parquet.Writer
+	out   *parquet.GenericWriter[any]
 	rows  uint64
 }
 
@@ -114,7 +114,8 @@ func (c *converter) record(r *tracedat.Record) error {
 	row := reflect.New(t.row)
 	c.fill(row.Elem(), t, r)
 	t.rows++
-	return t.out.Write(row.Interface())
+	_, err := t.out.Write([]any{row.Interface()})
+	return err
 }
 
 // table makes the file of an event.
@@ -125,7 +126,7 @@ func (c *converter) table(e *tracedat.Event) (*table, error) {
 	if t.file, err = os.Create(filepath.Join(c.dir, name+".parquet")); err != nil {
 		return nil, err
 	}
-	t.out = parquet.NewWriter(t.file, parquet.SchemaOf(reflect.New(t.row).Interface()), parquet.CreatedBy("kprobe-parquet", "", ""))
+	t.out = parquet.NewGenericWriter[any](t.file, parquet.SchemaOf(reflect.New(t.row).Interface()), parquet.CreatedBy("kprobe-parquet", "", ""))
 	c.tables[e] = t
 	c.order = append(c.order, t)
 	return t, nil
