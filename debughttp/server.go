@@ -40,6 +40,7 @@ type Server struct {
 	o      Options
 	open   func() (*trace.Instance, error)
 	access httpaccess.Access
+	shown  shown
 }
 
 // New makes the handler for a trace instance, which the caller closes.
@@ -94,8 +95,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 		}
 		return index(c)
 	}
-	if profiled {
+	switch {
+	case profiled:
 		return c.profile()
+	case path == metricsPath:
+		return s.metrics(c)
 	}
 	if dir, ok := instanceDir(path); ok && r.Method != http.MethodGet {
 		return s.change(c, dir)

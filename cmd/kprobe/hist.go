@@ -38,7 +38,10 @@ GROUP.EVENT.$VAR: an EXPR has + - * / of fields, numbers and variables. An ACTIO
   onmax($VAR).save(FIELD…), onchange($VAR)…   fields are kept with the largest, the last VAR
 
 In place of a PROBE, 's:SYNTH TYPE FIELD; …' is a synthetic event. With a HIST behind it its
-events are counted, without one they are printed as lines.`
+events are counted, without one they are printed as lines.
+
+--format and --listen make metrics for Prometheus of histograms, and profiles for go tool
+pprof of those with common_stacktrace.`
 
 // histogramming is a run of the verb hist.
 type histogramming struct {

@@ -26,6 +26,8 @@ func newReport() *cobra.Command {
 				return usagef("--format %s: give the name of the file to write: -o FILE", format)
 			case format == formPerfetto:
 				return writePerfetto(path, out)
+			case format == "parquet":
+				return usagef("format %q: the command kprobe-parquet makes Parquet files, which is a module of its own (docs/exports.md); here: text or %s", format, formPerfetto)
 			case format != "text":
 				return usagef("format %q: text or %s", format, formPerfetto)
 			case out != "":

@@ -18,7 +18,8 @@ const statHelp = `Count the hits of probes, and print counts and rates at interv
 program that is started for it, or in the kernel of a QEMU guest. A line has the seconds since the
 beginning, the hits of the interval and how many a second that is, hits that were missed and
 records that were lost, and the event. PROBE is a definition as kprobe trace takes it. -f FILTER
-behind a probe counts only the hits that pass. At the end a line for each event goes to stderr.`
+behind a probe counts only the hits that pass. --format and --listen show the counts as metrics
+for Prometheus. At the end a line for each event goes to stderr.`
 
 // statting is a run of the verb stat.
 type statting struct {

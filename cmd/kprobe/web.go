@@ -91,6 +91,7 @@ func (w *web) serve(pages map[string]page) (stop func()) {
 	life, end := context.WithCancel(context.Background())
 	srv := &http.Server{
 		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return life },
 		Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			httpaccess.Secure(rw.Header())
@@ -129,5 +130,6 @@ func (w *web) serve(pages map[string]page) (stop func()) {
 
 const (
 	headerTimeout = 10 * time.Second
+	idleTimeout   = 5 * time.Minute // longer than what Prometheus waits between two requests
 	stopTimeout   = 2 * time.Second
 )

@@ -109,3 +109,20 @@ func (h *Histogram) Since(before *Histogram) {
 	h.hits -= min(before.hits, h.hits)
 	h.dropped -= min(before.dropped, h.dropped)
 }
+
+// Histograms gives the histograms that triggers have made for an event.
+func (s *Triggers) Histograms(group, name string) (out []*Histogram) {
+	e := s.events[[2]string{group, name}]
+	if e == nil {
+		return nil
+	}
+	for _, t := range e.triggers {
+		if t.hist != nil {
+			out = append(out, t.hist)
+		}
+	}
+	return out
+}
+
+// Definition is what the histogram was made of.
+func (h *Histogram) Definition() *event.Hist { return h.def }
