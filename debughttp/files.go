@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"kprobes.dev/kprobes/internal/httpaccess"
 	"kprobes.dev/kprobes/internal/tracefile"
 )
 
@@ -23,7 +24,7 @@ func (c *call) lookup(path string) (*tracefile.File, error) {
 	}
 	f, err := c.tree.Find(path)
 	if err != nil {
-		return nil, refuse(http.StatusNotFound, "no file is called %q: GET %s tells which there are", path, Prefix)
+		return nil, httpaccess.Refuse(http.StatusNotFound, "no file is called %q: GET %s tells which there are", path, Prefix)
 	}
 	return f, nil
 }

@@ -40,6 +40,8 @@ var contents = []described{
 	{"trace_pipe", "stream", "records as they come; reading takes them out of the buffer"},
 	{"tracing_on", "read, write 0 or 1", "whether records go to the buffer"},
 	{"kprobe_profile", "read", "hits and misses of each probe"},
+	{"metrics", "read", "the counts of all events, and the histograms of their triggers, for Prometheus"},
+	{"profile?event=EVENT", "read; seconds=N, vals=ARG,ARG", "a profile for go tool pprof: who calls the event's function, how often, how long"},
 	{"instances", "list; PUT instances/NAME makes one, DELETE removes it", "buffers with events of their own, and the files of each"},
 	{"error_log", "read; PUT empties it", "the last bad definitions"},
 	{"list", "read", "all probes, with their state"},

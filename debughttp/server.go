@@ -7,12 +7,19 @@ import (
 	"slices"
 	"strings"
 
+	"kprobes.dev/kprobes/internal/httpaccess"
 	"kprobes.dev/kprobes/internal/tracefile"
 	"kprobes.dev/kprobes/trace"
 )
 
 // Prefix is where the files are served.
 const Prefix = "/debug/kprobes/"
+
+// Variables of the environment that hold the token, or the name of a file that does.
+const (
+	TokenVar     = httpaccess.TokenVar
+	TokenFileVar = httpaccess.TokenFileVar
+)
 
 // Options are the choices of New; nil means the defaults.
 type Options struct {
@@ -30,9 +37,10 @@ const defaultBody = 1 << 20
 
 // Server serves the files of one trace instance.
 type Server struct {
-	o     Options
-	open  func() (*trace.Instance, error)
-	token func() (string, error)
+	o      Options
+	open   func() (*trace.Instance, error)
+	access httpaccess.Access
+	shown  shown
 }
 
 // New makes the handler for a trace instance, which the caller closes.
@@ -48,33 +56,37 @@ func newServer(open func() (*trace.Instance, error), o *Options) *Server {
 	if s.o.MaxBody <= 0 {
 		s.o.MaxBody = defaultBody
 	}
-	s.token = tokenOf(&s.o)
+	s.access = httpaccess.Access{Token: httpaccess.EnvToken, Hosts: s.o.Hosts}
+	if s.o.Token != "" {
+		s.access.Token = func() (string, error) { return httpaccess.Checked(s.o.Token, "Options.Token") }
+	}
 	return s
 }
 
 // ServeHTTP implements http.Handler for paths below Prefix.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	secure(w.Header())
+	httpaccess.Secure(w.Header())
 	if err := s.serve(w, r); err != nil {
-		deny(w, err)
+		httpaccess.Deny(w, err, statusOf(err), explain(err))
 	}
 }
 
 // serve answers a request. An error means that nothing was written yet.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
-	if err := s.admit(r); err != nil {
+	path, ok := strings.CutPrefix(r.URL.Path, Prefix)
+	profiled := ok && path == profilePath
+	if err := s.access.Admit(r, profiled); err != nil {
 		return err
 	}
-	if r.URL.RawQuery != "" {
-		return refuse(http.StatusBadRequest, "parameters %q: none are taken", r.URL.RawQuery)
+	if r.URL.RawQuery != "" && !profiled {
+		return httpaccess.Refuse(http.StatusBadRequest, "parameters %q: none are taken", r.URL.RawQuery)
 	}
-	path, ok := strings.CutPrefix(r.URL.Path, Prefix)
 	if !ok && r.URL.Path != strings.TrimSuffix(Prefix, "/") {
-		return refuse(http.StatusNotFound, "the files are below %s", Prefix)
+		return httpaccess.Refuse(http.StatusNotFound, "the files are below %s", Prefix)
 	}
 	in, err := s.open()
 	if err != nil {
-		return refuse(http.StatusServiceUnavailable, "%v", err)
+		return httpaccess.Refuse(http.StatusServiceUnavailable, "%v", err)
 	}
 	c := &call{in: in, tree: tracefile.New(in), w: w, r: r}
 	if path == "" {
@@ -82,6 +94,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		return index(c)
+	}
+	switch {
+	case profiled:
+		return c.profile()
+	case path == metricsPath:
+		return s.metrics(c)
 	}
 	if dir, ok := instanceDir(path); ok && r.Method != http.MethodGet {
 		return s.change(c, dir)
@@ -119,7 +137,7 @@ func (s *Server) change(c *call, dir string) error {
 	case err != nil:
 		return err
 	case body != "":
-		return refuse(http.StatusBadRequest, "%s %s: a directory takes no text; send none, and write to the files below it", c.r.Method, dir)
+		return httpaccess.Refuse(http.StatusBadRequest, "%s %s: a directory takes no text; send none, and write to the files below it", c.r.Method, dir)
 	}
 	if c.r.Method == http.MethodDelete {
 		return c.tree.Rmdir(dir)
@@ -133,9 +151,9 @@ func (s *Server) body(w http.ResponseWriter, r *http.Request) (string, error) {
 	var tooMuch *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooMuch):
-		return "", refuse(http.StatusRequestEntityTooLarge, "the request writes more than %d bytes", s.o.MaxBody)
+		return "", httpaccess.Refuse(http.StatusRequestEntityTooLarge, "the request writes more than %d bytes", s.o.MaxBody)
 	case err != nil:
-		return "", refuse(http.StatusBadRequest, "what the request writes can not be read: %v", err)
+		return "", httpaccess.Refuse(http.StatusBadRequest, "what the request writes can not be read: %v", err)
 	}
 	return string(b), nil
 }
@@ -165,7 +183,7 @@ func allows(w http.ResponseWriter, method string, allow []string) error {
 		return nil
 	}
 	w.Header().Set("Allow", strings.Join(allow, ", "))
-	return refuse(http.StatusMethodNotAllowed, "method %q: this file takes %s", method, strings.Join(allow, ", "))
+	return httpaccess.Refuse(http.StatusMethodNotAllowed, "method %q: this file takes %s", method, strings.Join(allow, ", "))
 }
 
 // text answers with text.

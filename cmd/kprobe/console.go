@@ -26,6 +26,7 @@ type console struct {
 	host *host
 	of   *holder.Session // that asked for the command line; nil: this process was given it
 	left chan struct{}   // closed when the command line is not in the target any more
+	web  *web            // where it answers requests; nil: it does not
 	// again: the target was given up before the command line came into it.
 	again bool
 }

@@ -38,7 +38,10 @@ GROUP.EVENT.$VAR: an EXPR has + - * / of fields, numbers and variables. An ACTIO
   onmax($VAR).save(FIELD…), onchange($VAR)…   fields are kept with the largest, the last VAR
 
 In place of a PROBE, 's:SYNTH TYPE FIELD; …' is a synthetic event. With a HIST behind it its
-events are counted, without one they are printed as lines.`
+events are counted, without one they are printed as lines.
+
+--format and --listen make metrics for Prometheus of histograms, and profiles for go tool
+pprof of those with common_stacktrace.`
 
 // histogramming is a run of the verb hist.
 type histogramming struct {
@@ -49,7 +52,8 @@ type histogramming struct {
 	values []fetch.Value
 	core   *engine.Core
 	format string
-	begun  time.Time // if a profile is asked for
+	begun  time.Time // when the probes were added
+	metered
 }
 
 // given is a PROBE with its HIST, as the command line has them.
@@ -85,7 +89,7 @@ func newHist(con *console) *cobra.Command {
 	}
 	f.shared(c, "hits")
 	f.format = "text" // of lines
-	c.Flags().StringVar(&g.format, "format", histText, "text, or a profile of a histogram by callers: pprof or folded")
+	g.flags(c.Flags())
 	return c
 }
 
@@ -103,7 +107,10 @@ func (g *histogramming) run(args, cmd []string) error {
 	}
 	defs, err := g.definitions(args)
 	if err == nil {
-		err = g.checkProfile()
+		err = errors.Join(g.checkProfile(), g.checkMetrics())
+	}
+	if err == nil {
+		err = f.con.listen(g.listen)
 	}
 	if err != nil {
 		return err
@@ -113,10 +120,17 @@ func (g *histogramming) run(args, cmd []string) error {
 	}
 	t := &tracing{f: f}
 	t.added = func(s tracee) error { return g.prepare(t, s) }
-	t.left = func() { g.print(t) }
+	t.left = func() { g.leave(t) }
 	t.sum = g.sum
-	if t.printed, err = newLines(lineOptions{con: f.con, path: f.out, format: f.format, stat: true, count: f.count}); err != nil {
+	o := lineOptions{con: f.con, path: f.out, format: f.format, stat: true, count: f.count}
+	if g.shownAs.format != "" {
+		o.path = ""
+	}
+	if t.printed, err = newLines(o); err != nil {
 		return err
+	}
+	if g.every > 0 {
+		t.every, t.ticked = g.every, func() { g.shownAs.write(t.printed) }
 	}
 	t.hits = newHitQueue(func(h *hit.Hit) { g.hit(t, h) }, func(hit.Loss) {}, t.printed.flush)
 	t.end = f.con.catchEnd(t.hits.takeAll)
@@ -232,7 +246,11 @@ func (g *histogramming) prepare(t *tracing, s tracee) error {
 			return err
 		}
 	}
-	return g.oneProfile()
+	if err := g.oneProfile(); err != nil {
+		return err
+	}
+	g.begun = time.Now()
+	return g.beginMetrics(t, p.Core(), evs)
 }
 
 // add makes the histograms of a definition: of a pattern's, one for each event.
@@ -284,6 +302,8 @@ func (g *histogramming) of(one given, evs []*kprobes.Event) (all []shown, err er
 
 // hit counts a hit.
 func (g *histogramming) hit(t *tracing, h *hit.Hit) {
+	g.shownAs.mu.Lock()
+	defer g.shownAs.mu.Unlock()
 	comm := h.Comm
 	if comm == "" {
 		comm = t.printed.print.Names.Comm(h.TID)
@@ -300,24 +320,19 @@ func (g *histogramming) hit(t *tracing, h *hit.Hit) {
 	t.printed.hit(h)
 }
 
-// print prints the histograms, with what generated code has counted.
-func (g *histogramming) print(t *tracing) {
-	load := func(h *hit.Histogram, entries []fetch.HistEntry, dropped uint64, ok bool, err error) {
-		if err != nil {
-			fmt.Fprintf(g.f.con.stderr, "kprobe: %v\n", err)
-		}
-		if ok {
-			h.Load(entries, dropped)
-		}
+// leave prints the histograms, with what generated code has counted.
+func (g *histogramming) leave(t *tracing) {
+	g.shownAs.end()
+	switch {
+	case g.shownAs.core == nil: // nothing was counted
+		return
+	case g.shownAs.format != "":
+		g.shownAs.write(t.printed)
+		return
 	}
-	for _, s := range g.shown {
-		for _, e := range s.evs {
-			entries, dropped, ok, err := g.core.Histogram(e)
-			load(s.hist, entries, dropped, ok, err)
-		}
-		if s.synth != nil {
-			entries, dropped, ok, err := g.core.Traced(s.synth)
-			load(s.hist, entries, dropped, ok, err)
+	for i := range g.shown {
+		if err := g.load(&g.shown[i], g.shown[i].hist); err != nil {
+			fmt.Fprintf(g.f.con.stderr, "kprobe: %v\n", err)
 		}
 	}
 	if g.format != histText && len(g.shown) > 0 {
@@ -325,6 +340,23 @@ func (g *histogramming) print(t *tracing) {
 		return
 	}
 	t.printed.histograms(g.shown)
+}
+
+// load adds to a histogram what generated code has counted for it.
+func (g *histogramming) load(s *shown, to *hit.Histogram) (err error) {
+	add := func(entries []fetch.HistEntry, dropped uint64, ok bool, bad error) {
+		err = errors.Join(err, bad)
+		if ok {
+			to.Load(entries, dropped)
+		}
+	}
+	for _, e := range s.evs {
+		add(g.core.Histogram(e))
+	}
+	if s.synth != nil {
+		add(g.core.Traced(s.synth))
+	}
+	return err
 }
 
 // sum tells which events' hits are counted by who reads their records.

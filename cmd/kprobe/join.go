@@ -145,6 +145,12 @@ func (c *console) request(of *subject) (r *holder.Request, err error) {
 	if r.Files.Root, err = os.OpenFile("/", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
 		return nil, err
 	}
+	if c.web != nil {
+		r.HTTP = &holder.HTTP{Token: c.web.token, Hosts: c.web.hosts}
+		if r.Files.Listener, err = c.web.listener.File(); err != nil {
+			return nil, err
+		}
+	}
 	mem, err := c.memoryOf(of)
 	if err == nil {
 		r.Files.Proof, err = os.OpenFile(mem, os.O_RDWR, 0)

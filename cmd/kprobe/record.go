@@ -11,20 +11,22 @@ import (
 
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/perfetto"
 	"kprobes.dev/kprobes/internal/tracedat"
 )
 
 const recordHelp = `Record the hits of probes in a running process, in a program that is started for it, or in the
 kernel of a QEMU guest, and write them to a file: trace.dat, of version 6, which kprobe report
-and trace-cmd report print on any machine. PROBE is a definition as kprobe trace takes it, with
--f FILTER behind it. The file is written when the trace ends. At the end a line for each event
-goes to stderr.`
+and trace-cmd report print on any machine, or with --format perfetto a trace for Perfetto.
+PROBE is a definition as kprobe trace takes it, with -f FILTER behind it. The file is complete
+when the trace ends. At the end a line for each event goes to stderr.`
 
 // recording is a run of the verb record.
 type recording struct {
 	f       traceFlags
 	t       *tracing
-	to      *tracedat.Recorder
+	to      hitFile
+	format  string
 	n       uint64
 	damaged uint64
 	err     error
@@ -53,9 +55,28 @@ func newRecord(con *console) *cobra.Command {
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
 	fl.Lookup("output").Usage = "the file"
 	fl.Lookup("output").DefValue = defaultFile
+	fl.StringVar(&g.format, "format", formDat, "the file is a trace.dat (dat), or a trace for Perfetto (perfetto)")
 	f.out, f.format = defaultFile, "text"
 	return c
 }
+
+// The forms of a file of hits.
+const (
+	formDat      = "dat"
+	formPerfetto = "perfetto"
+)
+
+// hitFile is a file that hits are written to.
+type hitFile interface {
+	Hit(h *hit.Hit) error
+	Lost(cpu int, hits uint64)
+	Close() error
+}
+
+// datFile is a trace.dat file.
+type datFile struct{ *tracedat.Recorder }
+
+func (d datFile) Close() error { return d.Recorder.Close(runtime.NumCPU()) }
 
 // defaultFile is the file that record writes and report reads, where none is named.
 const defaultFile = "trace.dat"
@@ -69,8 +90,13 @@ func (g *recording) run(cmd []string) error {
 	switch {
 	case f.of.kernel:
 		return usagef("-k: the kernel's own records are trace-cmd's: trace-cmd record -e kprobes")
+	case g.format != formDat && g.format != formPerfetto:
+		return usagef("format %q: %s or %s", g.format, formDat, formPerfetto)
 	case f.out == "":
 		return usagef("-o: give the name of a file")
+	}
+	if g.format == formPerfetto && !f.given("output") {
+		f.out = defaultPerfetto
 	}
 	defs, err := f.definitions()
 	if err != nil {
@@ -88,7 +114,10 @@ func (g *recording) run(cmd []string) error {
 	t.end = f.con.catchEnd(t.hits.takeAll)
 	err = errors.Join(t.run(defs, cmd), t.close(), g.err)
 	if g.to != nil {
-		err = errors.Join(err, g.to.Close(runtime.NumCPU()))
+		err = errors.Join(err, g.to.Close())
+	}
+	if p, ok := g.to.(*perfetto.Recorder); ok && !f.quiet {
+		tellUnreturned(f.con.stderr, p.Trace)
 	}
 	if g.damaged > 0 {
 		fmt.Fprintf(f.con.stderr, "kprobe: %d records were damaged and are left out\n", g.damaged)
@@ -97,12 +126,19 @@ func (g *recording) run(cmd []string) error {
 }
 
 // prepare makes the file.
-func (g *recording) prepare(s tracee) (err error) {
-	g.to, err = tracedat.Create(g.f.con.path(g.f.out), s.Names(), system(), "kprobe "+version())
-	if err == nil && g.f.stack > 0 {
-		g.to.Stacks()
+func (g *recording) prepare(s tracee) error {
+	if g.format == formPerfetto {
+		return g.preparePerfetto(s)
 	}
-	return g.f.con.pathError(err, g.f.out)
+	to, err := tracedat.Create(g.f.con.path(g.f.out), s.Names(), system(), "kprobe "+version())
+	if err != nil {
+		return g.f.con.pathError(err, g.f.out)
+	}
+	if g.f.stack > 0 {
+		to.Stacks()
+	}
+	g.to = datFile{to}
+	return nil
 }
 
 // hit records a hit.

@@ -18,7 +18,8 @@ const statHelp = `Count the hits of probes, and print counts and rates at interv
 program that is started for it, or in the kernel of a QEMU guest. A line has the seconds since the
 beginning, the hits of the interval and how many a second that is, hits that were missed and
 records that were lost, and the event. PROBE is a definition as kprobe trace takes it. -f FILTER
-behind a probe counts only the hits that pass. At the end a line for each event goes to stderr.`
+behind a probe counts only the hits that pass. --format and --listen show the counts as metrics
+for Prometheus. At the end a line for each event goes to stderr.`
 
 // statting is a run of the verb stat.
 type statting struct {
@@ -32,6 +33,8 @@ type statting struct {
 	start  time.Time
 	last   time.Time
 	lines  int
+	listen string
+	shown  exposition
 }
 
 func newStat(con *console) *cobra.Command {
@@ -54,7 +57,8 @@ func newStat(con *console) *cobra.Command {
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
 	fl.VarP(&boundValue{events, "FILTER", &f.filters}, "filter", "f", "what a hit of the probe before must pass to be counted: 'n > 5'")
 	fl.StringVar(&f.file, "probes", "", "read probes from a file, one a line")
-	fl.StringVar(&f.format, "format", "text", "text or json")
+	fl.StringVar(&g.shown.format, "format", "text", "text or json, or metrics: prometheus or openmetrics")
+	listenFlag(fl, &g.listen)
 	fl.DurationVarP(&g.every, "interval", "I", time.Second, "the time between two outputs")
 	fl.IntVar(&g.top, "top", 20, "the most events in an output: those with the most hits")
 	return c
@@ -63,6 +67,10 @@ func newStat(con *console) *cobra.Command {
 // run is the verb.
 func (g *statting) run(cmd []string) error {
 	f := &g.f
+	g.shown.f, f.format = f, "text"
+	if !isExposition(g.shown.format) {
+		f.format, g.shown.format = g.shown.format, ""
+	}
 	if err := f.check(cmd); err != nil {
 		return err
 	}
@@ -81,17 +89,20 @@ func (g *statting) run(cmd []string) error {
 		return err
 	}
 	f.counters = len(f.filters) == 0 && !f.only.given() // a filter tests what a record has
+	if err := errors.Join(g.shown.checkFile(), f.con.listen(g.listen)); err != nil {
+		return err
+	}
 	if ok, err := f.elsewhere(defs, cmd); ok || err != nil {
 		return err
 	}
 	t := &tracing{f: f, every: g.every, added: g.prepare, ticked: g.print}
 	g.t = t
-	t.left = func() {
-		if g.counts != nil {
-			g.print()
-		}
+	t.left = g.leave
+	o := lineOptions{con: f.con, path: f.out, format: f.format}
+	if g.shown.format != "" {
+		o.path, t.ticked = "", g.rewrite
 	}
-	if t.printed, err = newLines(lineOptions{con: f.con, path: f.out, format: f.format}); err != nil {
+	if t.printed, err = newLines(o); err != nil {
 		return err
 	}
 	t.hits = newHitQueue(func(*hit.Hit) {}, func(hit.Loss) {}, func() {})
@@ -137,7 +148,26 @@ func (g *statting) prepare(s tracee) error {
 	g.before = make([]kprobes.Counts, len(g.names))
 	g.start = time.Now()
 	g.last = g.start
-	return nil
+	return g.shown.begin(g.t, core, evs)
+}
+
+// rewrite writes the metrics at an interval: to a file.
+func (g *statting) rewrite() {
+	if g.f.out != "" {
+		g.shown.write(g.t.printed)
+	}
+}
+
+// leave prints the last interval, or the metrics.
+func (g *statting) leave() {
+	g.shown.end()
+	switch {
+	case g.counts == nil: // nothing was counted
+	case g.shown.format != "":
+		g.shown.write(g.t.printed)
+	default:
+		g.print()
+	}
 }
 
 // rate is what an event has counted in an interval.

@@ -94,7 +94,7 @@ func (h *host) Serve(s *holder.Session) (status int, ok bool) {
 	c.table = &checked{name: stdout.name, w: c.stdout}
 	c.dir, c.root = fdPath(s.Files.Dir), fdPath(s.Files.Root)
 	ended := make(chan int, 1)
-	go func() { ended <- c.run() }()
+	go func() { ended <- c.runServed(s) }()
 	select {
 	case status = <-ended:
 	case <-s.Gone:

@@ -3,6 +3,7 @@ package holder
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -82,12 +83,30 @@ func (h *fakeHost) Serve(s *Session) (int, bool) {
 		return 0, true
 	case "busy":
 		return 0, false
+	case "listen":
+		return serveOne(s), true
 	case "die":
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 		select {}
 	}
 	close(h.done)
 	return 3, true
+}
+
+// serveOne answers one connection to the listener of a request with what the request says of it.
+func serveOne(s *Session) (status int) {
+	l, err := net.FileListener(s.Files.Listener)
+	if err != nil {
+		return 1
+	}
+	defer l.Close()
+	c, err := l.Accept()
+	if err != nil {
+		return 1
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "%d %s %v", os.Getpid(), s.HTTP.Token, s.HTTP.Hosts)
+	return 0
 }
 
 // requestFor makes a request whose output goes to stdout, with a proof for a target.
@@ -180,6 +199,53 @@ func TestRun(t *testing.T) {
 	}
 	if _, _, _, err := asks(t, dial(t, h), nil, "busy"); !errors.Is(err, ErrEnding) {
 		t.Errorf("%v, want %v", err, ErrEnding)
+	}
+}
+
+// TestListener has the holder answer at a listener that its client has opened.
+func TestListener(t *testing.T) {
+	h, end := start(t)
+	defer end()
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r, err := requestFor(strconv.Itoa(os.Getpid()), "listen")
+	if err == nil {
+		r.HTTP = &HTTP{Token: "secret", Hosts: []string{"box"}}
+		r.Files.Listener, err = l.File()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		status, err := dial(t, h).Run(r, nil, Notes{})
+		if status != 0 {
+			err = errors.Join(err, fmt.Errorf("status %d", status))
+		}
+		done <- err
+	}()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	b, err := io.ReadAll(c)
+	if want := fmt.Sprintf("%d secret [box]", h.PID); err != nil || string(b) != want {
+		t.Errorf("%q, %v; want %q", b, err, want)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	r, err = requestFor(strconv.Itoa(os.Getpid()), "hello")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.HTTP = &HTTP{Token: "secret"}
+	if _, err := dial(t, h).Run(r, nil, Notes{}); err == nil {
+		t.Error("a request without the listener that it speaks of is taken")
 	}
 }
 

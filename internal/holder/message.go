@@ -11,7 +11,7 @@ import (
 )
 
 // protocol is the version of what is sent. A holder refuses another.
-const protocol = 2
+const protocol = 3
 
 // Request is what a client asks for: that the holder runs a command line, with files that the client has opened.
 type Request struct {
@@ -19,7 +19,14 @@ type Request struct {
 	PID      int      `json:"-"` // of the client, by the kernel: the holder knows it
 	Args     []string // without the name of the command
 	Program  int      // the process that was started for it, and has not run yet; 0: none was
+	HTTP     *HTTP    `json:",omitempty"` // nil: it answers no requests
 	Files    Files    `json:"-"`
+}
+
+// HTTP says whose requests a command line answers on the listener that its client has opened: Files.Listener.
+type HTTP struct {
+	Token string   // that a request must bear
+	Hosts []string // names that requests may be addressed to, beside those of loopback
 }
 
 // Files go with a request. The holder closes its own when the request has been served.
@@ -27,9 +34,15 @@ type Files struct {
 	Out, Err  *os.File
 	Dir, Root *os.File // what relative and absolute paths begin at (O_PATH)
 	Proof     *os.File // of the right to trace the target: its memory (/proc/PID/mem), open to be written
+	Listener  *os.File // a socket that listens; nil: there is none
 }
 
-func (f *Files) all() []**os.File { return []**os.File{&f.Out, &f.Err, &f.Dir, &f.Root, &f.Proof} }
+// always is the number of files that every request has.
+const always = 5
+
+func (f *Files) all() []**os.File {
+	return []**os.File{&f.Out, &f.Err, &f.Dir, &f.Root, &f.Proof, &f.Listener}
+}
 
 // close closes them.
 func (f *Files) close() {
@@ -60,6 +73,9 @@ func (r *Request) send(conn *net.UnixConn) error {
 	r.Protocol = protocol
 	var fds []int
 	for _, f := range r.Files.all() {
+		if *f == nil && f == &r.Files.Listener {
+			continue
+		}
 		raw, err := (*f).SyscallConn() // Fd would change how the file is read and written, for others too
 		if err == nil {
 			err = raw.Control(func(fd uintptr) { fds = append(fds, int(fd)) })
@@ -89,12 +105,15 @@ func receive(conn *net.UnixConn) (r *Request, dec *json.Decoder, err error) {
 			*to[i] = os.NewFile(uintptr(fd), fmt.Sprintf("file %d of a request", i))
 		}
 	}
-	if err == nil && (n != 1 || len(fds) != len(r.Files.all())) {
+	if err == nil && (n != 1 || len(fds) < always) {
 		err = errors.New("no request begins so")
 	}
 	if err == nil {
 		dec = json.NewDecoder(conn)
 		err = dec.Decode(r)
+	}
+	if err == nil && (r.HTTP == nil) != (r.Files.Listener == nil) {
+		err = errors.New("a listener, and nobody is said to be answered, or the other way round")
 	}
 	if err != nil {
 		r.Files.close()

@@ -15,6 +15,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Names says what lies at an address of the target.
@@ -29,6 +30,18 @@ type Names interface {
 type Mapping struct {
 	Start, End, Offset uint64
 	File, BuildID      string
+}
+
+// Mappings are the files of an address space, as far as there is code in them.
+func Mappings(space *symbol.Space) (out []Mapping) {
+	for _, m := range space.Modules() {
+		for _, s := range m.Image.Segments() {
+			if s.Exec {
+				out = append(out, Mapping{Start: m.Runtime(s.Vaddr), End: m.Runtime(s.Vaddr + s.Memsz), Offset: s.Off, File: m.Image.Path(), BuildID: m.Image.BuildID()})
+			}
+		}
+	}
+	return out
 }
 
 // Source is what a profile is made of.

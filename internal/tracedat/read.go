@@ -159,17 +159,17 @@ func (f *File) parse(d *decoder) {
 
 // formats reads the formats of events.
 func (f *File) formats(d *decoder) {
-	list := func() {
+	list := func(group string) {
 		for n := d.number(4); n > 0 && d.err == nil; n-- {
 			if e := parseFormat(d.text(8)); e != nil {
+				e.group = group
 				f.events[e.id] = e
 			}
 		}
 	}
-	list()
+	list(ftraceGroup)
 	for n := d.number(4); n > 0 && d.err == nil; n-- {
-		d.name()
-		list()
+		list(d.name())
 	}
 }
 

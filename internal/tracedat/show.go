@@ -1,10 +1,7 @@
 package tracedat
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -15,9 +12,11 @@ import (
 // eventFormat is what a format file tells of an event.
 type eventFormat struct {
 	id     uint16
+	group  string
 	name   string
 	fields []field
 	pieces []piece // nil: its print fmt is not understood
+	event  *Event  // as others see it; nil: nobody has asked
 }
 
 // field is a field of a record.
@@ -168,13 +167,7 @@ func (f *File) AppendReport(dst []byte, r *Record) []byte {
 	} else if r.Lost.Any {
 		dst = fmt.Appendf(dst, "CPU:%d [EVENTS DROPPED]\n", r.CPU)
 	}
-	comm := f.threads[r.TID]
-	switch {
-	case comm == "" && r.TID == 0:
-		comm = "<idle>"
-	case comm == "":
-		comm = "<...>"
-	}
+	comm := f.Comm(r.TID)
 	micros := (r.Nanos + 500) / 1000
 	dst = append(dst, strings.Repeat(" ", max(16-utf8.RuneCountInString(comm), 0))...)
 	dst = fmt.Appendf(dst, "%s-%-5d [%03d] %5d.%06d: ", comm, r.TID, r.CPU, micros/1e6, micros%1e6)
@@ -191,15 +184,7 @@ func (f *File) AppendReport(dst []byte, r *Record) []byte {
 // appendStack appends a stack, whose callers take what the record has room for.
 func (f *File) appendStack(dst []byte, r *Record) []byte {
 	dst = append(dst, "<stack trace >\n"...)
-	i := slices.IndexFunc(r.event.fields, func(fd field) bool { return fd.name == "caller" })
-	if i < 0 {
-		return dst
-	}
-	for at := r.event.fields[i].off; at+8 <= len(r.data); at += 8 {
-		addr := binary.LittleEndian.Uint64(r.data[at:])
-		if addr == math.MaxUint64 { // ends the stacks of older kernels
-			break
-		}
+	for _, addr := range r.Callers() {
 		if s := f.symbol(addr); s != nil {
 			dst = fmt.Appendf(dst, "=> %s (%x)\n", s.Name, addr)
 		} else {
@@ -236,9 +221,7 @@ func (f *File) appendValue(dst []byte, p *piece, data []byte) []byte {
 		return append(dst, "[BEHIND THE RECORD]"...)
 	}
 	b := data[from : from+p.f.elem]
-	var word [8]byte
-	copy(word[:], b)
-	v := binary.LittleEndian.Uint64(word[:])
+	v := word(b)
 	if p.verb == "s" {
 		if p.f.loc {
 			w := uint32(v)

@@ -1,4 +1,6 @@
-package debughttp
+// Package httpaccess says who may ask over HTTP: whoever can define a probe, or read what one has recorded, reads the program's memory. It knows nothing
+// of what is served.
+package httpaccess
 
 import (
 	"crypto/sha256"
@@ -29,51 +31,61 @@ const (
 	maxToken = 4096
 )
 
-// refusal is an answer to a request that may not pass.
-type refusal struct {
-	status int
+// Refusal is an answer to a request that may not pass.
+type Refusal struct {
+	Status int // of HTTP
 	words  string
 }
 
 // Error implements error.
-func (r *refusal) Error() string { return r.words }
+func (r *Refusal) Error() string { return r.words }
 
-func refuse(status int, format string, args ...any) error {
-	return &refusal{status, fmt.Sprintf(format, args...)}
+// Refuse makes a *Refusal.
+func Refuse(status int, format string, args ...any) error {
+	return &Refusal{status, fmt.Sprintf(format, args...)}
+}
+
+// Access is who may ask a server.
+type Access struct {
+	// Token gives what requests must bear, at each request.
+	Token func() (string, error)
+	// Hosts are names, beside those of loopback, that requests may be addressed to: what stands in their Host header, without the port.
+	Hosts []string
 }
 
 // forwarding are headers, beside X-Forwarded-*, that proxies add.
 var forwarding = map[string]bool{"forwarded": true, "via": true, "x-real-ip": true}
 
-// admit says why a request may not pass: what would let a web page, another machine or
-// another user in.
-func (s *Server) admit(r *http.Request) error {
-	want, err := s.token()
+// Admit says why a request may not pass: what would let a web page, another machine or
+// another user in. basic lets a request bear the token as the password of Basic authentication too, with any user name: for what is only read by clients that
+// send no other header. A browser sends such a password again by itself, so what is changed by a request does not take it.
+func (a *Access) Admit(r *http.Request, basic bool) error {
+	want, err := a.Token()
 	if err != nil {
-		return refuse(http.StatusForbidden, "no request is answered without a token: %v", err)
+		return Refuse(http.StatusForbidden, "no request is answered without a token: %v", err)
 	}
 	for name := range r.Header {
 		if low := strings.ToLower(name); forwarding[low] || strings.HasPrefix(low, "x-forwarded") {
-			return refuse(http.StatusForbidden, "the request has a header %s, so a proxy passed it on: only direct requests are answered", name)
+			return Refuse(http.StatusForbidden, "the request has a header %s, so a proxy passed it on: only direct requests are answered", name)
 		}
 	}
-	if !s.ours(r.Host) {
-		return refuse(http.StatusForbidden, "host %q: neither a loopback name nor one that the program lists", r.Host)
+	if !a.ours(r.Host) {
+		return Refuse(http.StatusForbidden, "host %q: neither a loopback name nor one that the program lists", r.Host)
 	}
 	for _, o := range r.Header.Values("Origin") {
 		u, err := url.Parse(o)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !strings.EqualFold(u.Host, r.Host) {
-			return refuse(http.StatusForbidden, "origin %q: pages of another origin may not ask", o)
+			return Refuse(http.StatusForbidden, "origin %q: pages of another origin may not ask", o)
 		}
 	}
-	if !bears(r, want) {
-		return refuse(http.StatusUnauthorized, "the request needs the header Authorization: Bearer TOKEN, with the token of %s or %s", TokenVar, TokenFileVar)
+	if !bears(r, want, basic) {
+		return Refuse(http.StatusUnauthorized, "the request needs the header Authorization: Bearer TOKEN, with the token of %s or %s", TokenVar, TokenFileVar)
 	}
 	return nil
 }
 
 // ours says whether a Host header names this program: loopback, or one of the hosts listed.
-func (s *Server) ours(hostport string) bool {
+func (a *Access) ours(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
 		host = h
@@ -83,15 +95,18 @@ func (s *Server) ours(hostport string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}
-	if a, err := netip.ParseAddr(host); err == nil && a.IsLoopback() {
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
 		return true
 	}
-	return slices.ContainsFunc(s.o.Hosts, func(h string) bool { return h != "" && strings.EqualFold(h, host) })
+	return slices.ContainsFunc(a.Hosts, func(h string) bool { return h != "" && strings.EqualFold(h, host) })
 }
 
 // bears compares the request's token in a time that does not depend on where they differ.
-func bears(r *http.Request, want string) bool {
+func bears(r *http.Request, want string, basic bool) bool {
 	kind, got, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if _, password, has := r.BasicAuth(); has && basic {
+		kind, got = "Bearer", password
+	}
 	if !ok || !strings.EqualFold(kind, "Bearer") {
 		return false
 	}
@@ -99,10 +114,10 @@ func bears(r *http.Request, want string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// envToken takes the token from the environment, at each request: a file may change.
-func envToken() (string, error) {
+// EnvToken takes the token from the environment, at each request: a file may change.
+func EnvToken() (string, error) {
 	if t := os.Getenv(TokenVar); t != "" {
-		return checked(t, TokenVar)
+		return Checked(t, TokenVar)
 	}
 	if name := os.Getenv(TokenFileVar); name != "" {
 		return fileToken(name)
@@ -111,8 +126,8 @@ func envToken() (string, error) {
 		TokenVar, minToken, TokenFileVar)
 }
 
-// checked refuses tokens that can be guessed or not be sent.
-func checked(t, from string) (string, error) {
+// Checked refuses tokens that can be guessed or not be sent.
+func Checked(t, from string) (string, error) {
 	switch {
 	case len(t) < minToken:
 		return "", fmt.Errorf("the token in %s has %d characters: it needs at least %d, as from: openssl rand -hex 16", from, len(t), minToken)
@@ -147,19 +162,11 @@ func fileToken(name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %s: %w", TokenFileVar, name, err)
 	}
-	return checked(strings.TrimSpace(string(b)), name)
+	return Checked(strings.TrimSpace(string(b)), name)
 }
 
-// tokenOf makes the function that tells the token, for what the options say.
-func tokenOf(o *Options) func() (string, error) {
-	if o.Token == "" {
-		return envToken
-	}
-	return func() (string, error) { return checked(o.Token, "Options.Token") }
-}
-
-// secure sets what every answer has: no sniffing, no scripts, no frames, no copies.
-func secure(h http.Header) {
+// Secure sets what every answer has: no sniffing, no scripts, no frames, no copies.
+func Secure(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
@@ -167,16 +174,15 @@ func secure(h http.Header) {
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 }
 
-// deny writes a refusal, or any other error, as text.
-func deny(w http.ResponseWriter, err error) {
-	var r *refusal
-	status := statusOf(err)
+// Deny writes an error as text: that of a *Refusal with its status, of others with this one.
+func Deny(w http.ResponseWriter, err error, status int, text string) {
+	var r *Refusal
 	if errors.As(err, &r) {
-		status = r.status
+		status = r.Status
 	}
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="kprobes"`)
 	}
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, explain(err)) // the client may be gone
+	_, _ = io.WriteString(w, text) // the client may be gone
 }
