@@ -16,6 +16,7 @@ var (
 	_ fetch.Inliner    = (*env)(nil)
 	_ fetch.ResultType = (*env)(nil)
 	_ fetch.Caster     = (*env)(nil)
+	_ fetch.Failer     = (*env)(nil)
 )
 
 // Name finds what a name of the program stands for.
@@ -59,6 +60,18 @@ func (v *env) Cast(e *event.Expr) (*fetch.Var, error) {
 		return t.Cast(e)
 	}
 	return nil, err
+}
+
+// Failed gives the type of the last result, if it is an error of Go and debug information tells where it is.
+func (v *env) Failed() *fetch.Var {
+	if v.fn == nil || v.fn.Lang != symbol.LangGo {
+		return nil
+	}
+	n, err := v.scope(fetch.PointReturn)
+	if d, ok := n.(debugNames); err == nil && ok {
+		return d.s.Failed()
+	}
+	return nil
 }
 
 // Inlined says whether the event stands where a call begins that was inlined.

@@ -33,6 +33,12 @@ type ResultType interface {
 // Inliner is an Env of a place that may be where a call begins that was inlined.
 type Inliner interface{ Inlined() bool }
 
+// Failer is an Env that knows which functions of Go give errors.
+type Failer interface {
+	// Failed gives where the last result of a Go function has its type, if it is an error; nil: it is none, or that is not known.
+	Failed() *Var
+}
+
 // CommStorer is an Env whose records may hold the name that the thread has at the hit ($comm).
 type CommStorer interface{ StoresComm() bool }
 
