@@ -109,6 +109,9 @@ func (f *frame) store(w *arch.ProbeOp) error {
 		return err
 	}
 	done := f.Label()
+	if w.Budget != 0 {
+		f.budget(w.Budget, done)
+	}
 	if w.Prog != nil && w.Prog.Dynamic {
 		f.MovMI(8, f.tempAt(tempUnits), s.units)
 		f.MovMI(8, f.tempAt(tempCur), s.units*8)
