@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBucket gives hits to buckets at random times, and compares what they say with the definition of a token bucket, reckoned in
-// rational numbers by hand: nanoseconds times hits.
+// TestBucket gives hits to buckets at random times, and compares what they say with the definition of a token bucket.
 func TestBucket(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	empty := 0

@@ -58,6 +58,9 @@ func (e *Event) Exceeded() error {
 	return e.over
 }
 
+// Budgeted says whether the event was added with a budget.
+func (e *Event) Budgeted() bool { return e.most.given() }
+
 // giveBudgets gives new events their budgets, before their code is made.
 func (c *Core) giveBudgets(evs []*Event) error {
 	c.budgets.forget() // those of an attempt that has failed
