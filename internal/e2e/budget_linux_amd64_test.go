@@ -22,7 +22,7 @@ const budgetHits = 2000
 var budgetFlag = fmt.Sprintf("--budget=%d/s", budgetHits)
 
 // overLine is what a summary's line tells of a budget.
-var overLine = regexp.MustCompile(`(?m)^(\S+) hits=.* over=(\d+)(?: .*?)?(?: disabled="(.*)")?$`)
+var overLine = regexp.MustCompile(`(?m)^(\S+) hits=.* over=(\d+)(?: \w+=[^\s"]+)*(?: disabled="(.*)")?$`)
 
 // overs reads, by event, the hits beyond its budget and why it is disabled.
 func overs(stderr string) (over map[string]uint64, disabled map[string]string) {
