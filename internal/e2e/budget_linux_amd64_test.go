@@ -235,3 +235,28 @@ func budgetWords(t *testing.T, pid int) []uint64 {
 	}
 	return words
 }
+
+// BenchmarkBudget tells what a budget costs a hit that records a register, and what a hit beyond it costs.
+func BenchmarkBudget(b *testing.B) {
+	p := program(b, "sigmask", "none")
+	for b.Loop() {
+		base := perCall(p)
+		for _, c := range []struct {
+			name  string
+			flags []string
+		}{{"none", nil}, {"within", []string{"--budget", "1000G/s"}}} {
+			s := trace(b, p.PID, append(c.flags, "--stat", "--buffer-size", "67108864", "p:a masked_work a=%di")...)
+			b.ReportMetric(perCall(p)-base, c.name+"-ns/hit")
+			s.end()
+		}
+		s := trace(b, p.PID, "--budget", "1/s", "--stat", "p:a masked_work a=%di")
+		if err := unix.Kill(holderPID(b, p.PID), unix.SIGSTOP); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(perCall(p)-base, "beyond-ns/hit")
+		if err := unix.Kill(holderPID(b, p.PID), unix.SIGCONT); err != nil {
+			b.Fatal(err)
+		}
+		s.end()
+	}
+}

@@ -29,7 +29,9 @@ func (b Budget) check() error {
 func (b Budget) given() bool { return b != Budget{} }
 
 // exceeded is the reason why an event with the budget is disabled.
-func (b Budget) exceeded() error { return errno.Errorf(unix.EDQUOT, "more than %d hits a second", b.Hits) }
+func (b Budget) exceeded() error {
+	return errno.Errorf(unix.EDQUOT, "more than %d hits a second", b.Hits)
+}
 
 // bucket holds the hits that may come: at most those of a second. Time fills it evenly.
 type bucket struct {
