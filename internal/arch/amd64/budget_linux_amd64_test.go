@@ -21,7 +21,7 @@ func budgetAt(event int) uint64 { return arenaBudgets + uint64(event)*arch.Budge
 
 // budgetWork puts an event of each kind that has a budget on carryFunction: 1 records, 2 has a filter, 3 counts what passes it, 4 is a
 // histogram, 5 a return probe. Event 0 records each hit.
-func budgetWork(t *testing.T, pool *arch.Pool) (map[uint64][]arch.ProbeOp, *fetch.Hist) {
+func budgetWork(t *testing.T, pool *arch.Pool, timed bool) (map[uint64][]arch.ProbeOp, *fetch.Hist) {
 	t.Helper()
 	prog := filteredStrings()
 	filter, err := prog.Filter("n < 8", fetch.FilterEnv{})
@@ -37,13 +37,13 @@ func budgetWork(t *testing.T, pool *arch.Pool) (map[uint64][]arch.ProbeOp, *fetc
 	return map[uint64][]arch.ProbeOp{
 		0: {
 			{Event: 0, Prog: prog},
-			{Event: 1, Prog: prog, Budget: budgetAt(1)},
-			{Event: 2, Prog: prog, Filter: filter, Budget: budgetAt(2)},
-			{Event: 3, Prog: prog, Filter: filter, CountPassing: true, Budget: budgetAt(3)},
-			{Event: 4, Prog: prog, Hist: &arch.HistTable{Hist: h, Addr: arenaHist, Code: HistCode()}, Budget: budgetAt(4)},
+			{Event: 1, Prog: prog, Timed: timed, Budget: budgetAt(1)},
+			{Event: 2, Prog: prog, Filter: filter, Timed: timed, Budget: budgetAt(2)},
+			{Event: 3, Prog: prog, Filter: filter, CountPassing: true, Timed: timed, Budget: budgetAt(3)},
+			{Event: 4, Prog: prog, Hist: &arch.HistTable{Hist: h, Addr: arenaHist, Code: HistCode()}, Timed: timed, Budget: budgetAt(4)},
 			{Event: 5, Role: arch.RoleEntry, Prog: ret, Pool: pool},
 		},
-		carryExit: {{Event: 5, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 5, Budget: budgetAt(5)}},
+		carryExit: {{Event: 5, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 5, Timed: timed, Budget: budgetAt(5)}},
 	}, h
 }
 
@@ -58,7 +58,7 @@ func TestDetourBudget(t *testing.T) {
 				r := rand.New(rand.NewPCG(17, uint64(vi)))
 				a := newArena(t, child)
 				v.set(a)
-				work, h := budgetWork(t, &arch.Pool{Base: a.grow(PoolBytes(6, SlotStride(1))), Slots: 6, Stride: SlotStride(1)})
+				work, h := budgetWork(t, &arch.Pool{Base: a.grow(PoolBytes(6, SlotStride(1))), Slots: 6, Stride: SlotStride(1)}, vi%2 == 0)
 				for e := 1; e <= 5; e++ {
 					a.put64(budgetAt(e)+arch.BudgetLimit, limit)
 				}
@@ -95,6 +95,13 @@ func (a *arena) checkBudgets(work map[uint64][]arch.ProbeOp, h *fetch.Hist, runs
 		if hits != runs || over != runs-within {
 			a.t.Errorf("event %d: %d hits, %d over, want %d and %d", e, hits, over, runs, runs-within)
 		}
+		wants := uint64(0) // the first one is timed
+		if work[0][1].Timed && within > 0 {
+			wants = 1
+		}
+		if n, ticks := a.get64(budgetAt(e)+arch.BudgetTimed), a.get64(budgetAt(e)+arch.BudgetTicks); n != wants || ticks > n*arch.BudgetLongest || (n > 0) != (ticks > 0) {
+			a.t.Errorf("event %d: %d ticks of %d hits, want %d", e, ticks, n, wants)
+		}
 	}
 	if not := a.counted(2, ring.CtrHits); not != within-passed {
 		a.t.Errorf("%d have not passed, want %d", not, within-passed)
@@ -127,7 +134,7 @@ func TestDetourBudgetMoves(t *testing.T) {
 			a := newArena(t, child)
 			v.set(a)
 			prog := &fetch.Program{Fixed: 8, Args: []fetch.Arg{{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Size: 8}}}
-			a.probe(hexBytes(t, carryFunction), map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog, Budget: budgetAt(1)}}}, arch.Policy{Force: arch.TacticJump})
+			a.probe(hexBytes(t, carryFunction), map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog, Timed: true, Budget: budgetAt(1)}}}, arch.Policy{Force: arch.TacticJump})
 			a.handler()
 			for range 50 {
 				a.add(a.state(r))
