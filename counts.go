@@ -6,16 +6,19 @@ import (
 	"kprobes.dev/kprobes/internal/engine"
 )
 
-// Counts is what an event has counted. Hits are all, also those that did not pass a filter. Where it records, Hits = Read + Filtered + Lost, once all records have been read. For
+// Counts is what an event has counted. Hits are all, also those that did not pass a filter. Where it records, Hits = Read + Filtered + Lost + Over, once all records have been read. For
 // a return probe Hits are returns, and entries are Hits + Unwound + Active + Missed.
 type Counts struct {
 	Hits     uint64
 	Read     uint64 // records read
 	Filtered uint64 // hits that did not pass the event's filter (event.Def.Filter)
 	Lost     uint64 // records that found the ring full
-	Missed   uint64 // entries without a free instance, or without stack to work on
-	Unwound  uint64 // calls left by an exception, a panic, longjmp or the end of their thread
-	Active   uint64 // calls in progress when the probe was taken out
+	// Over are hits beyond the event's budget (AddOptions.Budget), of which nothing was done. The first of several events that one
+	// definition has made one (f) tells of all of them.
+	Over    uint64
+	Missed  uint64 // entries without a free instance, or without stack to work on
+	Unwound uint64 // calls left by an exception, a panic, longjmp or the end of their thread
+	Active  uint64 // calls in progress when the probe was taken out
 	// Strays are returns of the event's function that came to its trampoline and belonged to no call which any of the
 	// function's events knew, and StraySlot is where on the stack the last of them had its return address: calls and
 	// returns do not match in such a program. Where an event of the function was taken out it is not known, and 0.

@@ -44,6 +44,18 @@ type AddOptions struct {
 	// function first; $argN, which belongs to a call, is not known. A pattern's functions have them with InlinesAll only. A return probe has
 	// none; Skip is told how many there are.
 	Inlines Inlines
+	// Budget is the most that each event may take. One that exceeds it is disabled: its code is taken out, Event.Form and Core.List tell why,
+	// and that is an EDQUOT. SetEnabled(true) arms it again, with a full budget. The zero Budget sets no bounds.
+	Budget Budget
+}
+
+// Budget is the most that an event may take. A second's hits may come at once; time brings others evenly. Hits beyond that are counted
+// (Counts.Over), and nothing else is done, even before the event is disabled, which takes a tenth of a second or so. This holds where the
+// event's work is done by generated code, in a process. Of an event that only counts (AddOptions.Count, without a filter), of one that a
+// kernel or QEMU holds, and in guests each hit counts until it is disabled. If the tracer is killed the budget is not filled again: what
+// stands in the process does no more than count.
+type Budget struct {
+	Hits uint64 // a second, to 1e12; 0: any number. Returns, of a return event. The events that f makes one have one budget together.
 }
 
 // Inlines says whether inlined calls are looked for.
@@ -60,5 +72,5 @@ func (o *AddOptions) engine() *engine.AddOptions {
 	if o == nil {
 		return nil
 	}
-	return &engine.AddOptions{Count: o.Count, Skip: o.Skip, Late: o.Late, Found: o.Found, Tactic: o.Tactic, Trampoline: o.Trampoline, Inlines: o.Inlines}
+	return &engine.AddOptions{Count: o.Count, Skip: o.Skip, Late: o.Late, Found: o.Found, Tactic: o.Tactic, Trampoline: o.Trampoline, Inlines: o.Inlines, Budget: engine.Budget(o.Budget)}
 }

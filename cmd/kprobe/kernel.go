@@ -57,6 +57,9 @@ func (k ownKernel) Stubs(func(name string, why error)) {}
 // LeftOut has nothing to tell: the kernel itself knows what $arg* stands for.
 func (k ownKernel) LeftOut(func(name, param, why string)) {}
 
+// Exceeded has nothing to tell: the kernel's probes have no budgets.
+func (k ownKernel) Exceeded(func(name string, why error)) {}
+
 // Inlined has nothing to tell: the kernel's tracer knows no inlined calls.
 func (k ownKernel) Inlined(func(name, function, place string)) {}
 

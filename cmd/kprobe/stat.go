@@ -129,7 +129,7 @@ func (g *statting) prepare(s tracee) error {
 		for i, e := range evs {
 			n, sum := core.Counts(e), &out[index[i]]
 			sum.Hits += n.Hits
-			sum.Filtered += n.Filtered
+			sum.Filtered += n.Filtered + n.Over // they do not count as hits either
 			sum.Missed += n.Missed
 			sum.Lost += n.Lost
 		}

@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
 )
 
 // total is the summary of an event, which JSON names as its lines do. A return probe's hits
@@ -20,6 +21,9 @@ type total struct {
 	Lost   uint64 `json:"lost"`
 	// Filtered are hits that did not pass the filter; nil: it has none.
 	Filtered *uint64 `json:"filtered,omitempty"`
+	// Over are hits beyond the budget, and Disabled is why that has disabled the event. nil: there is no budget.
+	Over     *uint64 `json:"over,omitempty"`
+	Disabled string  `json:"disabled,omitempty"`
 	Tactic   string  `json:"tactic"`
 	Unwound  *uint64 `json:"unwound,omitempty"`
 	Active   *uint64 `json:"active,omitempty"`
@@ -48,11 +52,17 @@ func totals(core *kprobes.Core, evs []*kprobes.Event, form func(*kprobes.Event) 
 			if e.Def.Filter != "" {
 				s.Filtered = new(uint64)
 			}
+			if engine.OfEvent(e).Budgeted() {
+				s.Over = new(uint64)
+			}
 			if e.Def.Kind == event.Return {
 				s.Unwound, s.Active = new(uint64), new(uint64)
 			}
 		}
 		s.add(n, tactic)
+		if why := engine.OfEvent(e).Exceeded(); why != nil {
+			s.Disabled = why.Error()
+		}
 		s.returns(n, e)
 	}
 	return out
@@ -64,6 +74,9 @@ func (s *total) add(n kprobes.Counts, tactic string) {
 	s.Lost += n.Lost
 	if s.Filtered != nil {
 		*s.Filtered += n.Filtered
+	}
+	if s.Over != nil {
+		*s.Over += n.Over
 	}
 	if s.Unwound != nil {
 		*s.Unwound += n.Unwound
@@ -94,6 +107,9 @@ func (s *total) print(w io.Writer) {
 	if s.Filtered != nil {
 		fmt.Fprintf(w, " filtered=%d", *s.Filtered)
 	}
+	if s.Over != nil {
+		fmt.Fprintf(w, " over=%d", *s.Over)
+	}
 	if s.Unwound != nil {
 		fmt.Fprintf(w, " unwound=%d active=%d", *s.Unwound, *s.Active)
 	}
@@ -102,6 +118,9 @@ func (s *total) print(w io.Writer) {
 	}
 	if s.Aggregated != "" {
 		fmt.Fprintf(w, " aggregated=%s", s.Aggregated)
+	}
+	if s.Disabled != "" {
+		fmt.Fprintf(w, " disabled=%q", s.Disabled)
 	}
 	fmt.Fprintln(w)
 }

@@ -130,7 +130,7 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 		t.end.leaveKeys()
 	}
 	t.printed.print.Names = t.s.Names()
-	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Found: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs, Inlines: t.f.inlining()}
+	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Found: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs, Inlines: t.f.inlining(), Budget: t.f.budget}
 	if t.define != nil {
 		defs, err = t.define(t.s, defs)
 	}
@@ -297,6 +297,9 @@ func (t *tracing) sync() (ended bool) {
 	ended, err := t.s.Sync()
 	if err != nil && (ended || !t.f.quiet) {
 		fmt.Fprintf(t.f.con.stderr, "kprobe: %v\n", err)
+	}
+	if !t.f.quiet {
+		t.s.Exceeded(t.exceeded)
 	}
 	return ended
 }

@@ -46,6 +46,7 @@ type traceFlags struct {
 	listed   []*event.Def // what probes and others are, in their order; nil for a comment
 	text     string
 	alone    bool
+	budget   kprobes.Budget
 	// inlines and noInlines are --inlines and --no-inlines; patterns says that a definition is one.
 	inlines, noInlines, patterns bool
 }
@@ -143,6 +144,7 @@ func (f *traceFlags) shared(c *cobra.Command, counted string) {
 	fl.BoolVar(&f.noInlines, "no-inlines", false, "probe no calls that were inlined")
 	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
 	fl.BoolVar(&f.alone, "alone", false, "hold the target in this command: nobody else can use it meanwhile, and when the command is killed the probes stay")
+	fl.Var(&budgetValue{&f.budget}, "budget", "disable each event that has more hits than so many a second: 10k/s")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
 }
 
@@ -242,6 +244,8 @@ func (f *traceFlags) check(cmd []string) error {
 		return usagef("--stacktrace needs records: leave out --counters")
 	case f.of.kernel && f.tactic != "":
 		return usagef("--tactic is for processes and guests: the kernel chooses itself")
+	case f.of.kernel && f.budget.Hits != 0:
+		return usagef("--budget is for processes and guests: the kernel goes on with its own probes whatever they cost")
 	case f.of.guest != "" && f.buffer != 0:
 		return usagef("--buffer-size is not for guests: the ring lies in the device that guest start --ring gives QEMU")
 	case !one && len(cmd) == 0:

@@ -36,6 +36,8 @@ type tracee interface {
 	Waiting(tell func(name string, why error))
 	// Inlined tells of each event at a call that was inlined: of which function, and where.
 	Inlined(tell func(name, function, place string))
+	// Exceeded tells of each event that its budget has disabled since it was called last, and why.
+	Exceeded(tell func(name string, why error))
 	// Run lets the target go on, if it was held for Add.
 	Run() error
 	// Poll hands over the hits that are there, in the order of their times, and gives
@@ -67,8 +69,9 @@ type tracee interface {
 
 // probed is what the tracees have in common that the engine itself probes.
 type probed struct {
-	core *kprobes.Core
-	evs  []*kprobes.Event
+	core      *kprobes.Core
+	evs       []*kprobes.Event
+	exceeding exceeding
 }
 
 func (e *probed) Add(defs []*event.Def, o *kprobes.AddOptions) (err error) {

@@ -185,6 +185,11 @@ type ProbeOp struct {
 	CountPassing bool
 	// Hist, if not nil, is the histogram that runs are counted in, in place of a record. Not in a kernel.
 	Hist *HistTable
+	// Budget is the address of the words of a budget (BudgetHits and those behind it), of a RoleRecord or a RoleExit; 0: there is none. What
+	// neither records nor has a filter, a histogram or a handler takes no note of it. Not in a kernel.
+	Budget uint64
+	// Timed has some of the hits within the budget tell how long they take.
+	Timed bool
 	// Tick is the length of a tick of the clock in nanoseconds, as a number with 32 bits behind the point, where Prog has a duration, or
 	// Hist the time since another hit.
 	Tick uint64
@@ -231,6 +236,22 @@ type ProbeOp struct {
 	// one that goes elsewhere (a jump, a call, a return) it runs just before it goes.
 	After bool
 }
+
+// The words of a budget, 8 bytes each, as offsets from its address. A run counts BudgetHits up before it tests a filter or reads an
+// argument. If BudgetHits was not below BudgetLimit it counts BudgetOver up, and does nothing else. A return probe's instance is given back
+// in any case. With ProbeOp.Timed each BudgetEach-th run that does its work adds the ticks of that to BudgetTicks, but no more than BudgetLongest, and
+// counts BudgetTimed up. The tracer writes the limit, generated code the others.
+const (
+	BudgetHits  = 0
+	BudgetLimit = 8
+	BudgetOver  = 16
+	BudgetTicks = 24
+	BudgetTimed = 32
+	BudgetSize  = 64 // bytes from one budget to the next: two share no cache line
+
+	BudgetEach    = 64
+	BudgetLongest = 1 << 15 // a thread that loses its CPU meanwhile does not work
+)
 
 // Fixup tells where to go on when the load at At faults.
 type Fixup struct{ At, To uint64 }

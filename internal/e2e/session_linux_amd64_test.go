@@ -113,7 +113,7 @@ type total struct {
 }
 
 // summaryLine is a line of the summary.
-var summaryLine = regexp.MustCompile(`(?m)^(\S+) hits=(\d+) missed=(\d+) lost=(\d+) tactic=(\S*)(?: filtered=(\d+))?(?: unwound=(\d+) active=(\d+)(?: returns=\S+)?)?(?: aggregated=\S+)?$`)
+var summaryLine = regexp.MustCompile(`(?m)^(\S+) hits=(\d+) missed=(\d+) lost=(\d+) tactic=(\S*)(?: filtered=(\d+))?(?: over=\d+)?(?: unwound=(\d+) active=(\d+)(?: returns=\S+)?)?(?: aggregated=\S+)?(?: disabled=".*")?$`)
 
 // result is what a trace has told.
 type result struct {

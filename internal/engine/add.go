@@ -17,6 +17,9 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if o == nil {
 		o = &AddOptions{}
 	}
+	if err := o.Budget.check(); err != nil {
+		return nil, err
+	}
 	if c.can.Alive != nil {
 		if err := c.can.Alive(); err != nil {
 			return nil, err
@@ -45,6 +48,9 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 	var errs []error
 	defer func() { c.batch, c.skipped = nil, nil }()
 	c.takeHist = c.compileHist
+	if o.Budget.given() {
+		c.takeBudgets()
+	}
 	for _, d := range defs {
 		es, err := c.define(d, o)
 		errs = append(errs, err)
@@ -119,6 +125,9 @@ func (c *Core) armNew(evs []*Event, o *AddOptions) ([]*Event, error) {
 	}
 	if err == nil {
 		err = c.histMemory(kept)
+	}
+	if err == nil && c.budgets.give != nil {
+		err = c.budgets.give(kept)
 	}
 	if err == nil {
 		kept, err = c.install(kept, o)

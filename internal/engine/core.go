@@ -63,6 +63,7 @@ type Core struct {
 	yielding
 	handlers
 	reaper
+	budgets budgets
 	told
 	extension
 	unread unread // what a loop over hits is to be given
@@ -218,6 +219,7 @@ type AddOptions struct {
 	Tactic     Tactic
 	Trampoline bool
 	Inlines    Inlines
+	Budget     Budget
 	// leave leaves out those probes of a batch with handlers that can not be armed (probe.left).
 	leave bool
 }

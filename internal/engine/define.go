@@ -26,7 +26,7 @@ func placeOf(d *event.Def) symbol.Place {
 
 // newEvent makes an event that has no place yet.
 func newEvent(d *event.Def, c *Core, o *AddOptions) *Event {
-	e := &Event{Def: d, Given: d, knobs: &c.knobs, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, deferred: o.Late}
+	e := &Event{Def: d, Given: d, knobs: &c.knobs, Group: d.Group, Name: d.Name, tail: -1, force: o.Tactic, wantStub: o.Trampoline, deferred: o.Late, most: o.Budget}
 	e.work.Count = o.Count
 	return e
 }

@@ -5,7 +5,7 @@ func (e *Event) Form() (Tactic, error) {
 	e.knobs.mu.Lock()
 	defer e.knobs.mu.Unlock()
 	if e.held == nil && e.idle() {
-		return "", e.withdrawn
+		return "", e.whyOut()
 	}
 	return e.form.tactic, e.form.why
 }

@@ -64,7 +64,7 @@ func (c *Core) histMemory(evs []*Event) error {
 func (c *Core) newHistogram(t *arch.HistTable) (*histogram, error) {
 	h := &histogram{hist: t.Hist, cpus: c.t.CodegenEnv().Layout.CPUs}
 	var err error
-	h.addr, h.r, err = c.can.Sharing.ShareMemory(native.HistBytes(h.hist, h.cpus))
+	h.addr, h.r, err = c.can.Sharing.ShareMemory("histograms", native.HistBytes(h.hist, h.cpus))
 	t.Addr = h.addr
 	return h, err
 }

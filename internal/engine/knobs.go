@@ -22,7 +22,7 @@ func (c *Core) SetEnabled(on bool) error {
 	c.mu.Lock()
 	defer c.unlock()
 	if c.off == !on {
-		return nil
+		return c.unexceed(on)
 	}
 	var ps []*Probe
 	for _, e := range c.events {
@@ -47,7 +47,15 @@ func (c *Core) SetEnabled(on bool) error {
 	if !on {
 		c.waitHandlers(ps)
 	}
-	return c.holdAll(on)
+	return errors.Join(c.holdAll(on), c.unexceed(on))
+}
+
+// unexceed arms events that their budgets have disabled, if probes are to be armed.
+func (c *Core) unexceed(on bool) error {
+	if !on || c.budgets.again == nil {
+		return nil
+	}
+	return c.budgets.again()
 }
 
 // Enabled says whether probes are armed.
@@ -62,7 +70,7 @@ func (c *Core) holdAll(on bool) error {
 	var errs []error
 	for _, e := range c.events {
 		switch {
-		case e == nil || e.ended || e.gone || !e.form.tactic.Held():
+		case e == nil || e.ended || e.gone || e.over != nil || !e.form.tactic.Held():
 		case !on:
 			e.release()
 		case e.held == nil:

@@ -93,6 +93,8 @@ func (e *Event) tags() string {
 		s = "[GONE]"
 	case e.h != nil && (e.h.disabled || e.h.h.Off()):
 		s = "[DISABLED]"
+	case e.over != nil:
+		return "[DISABLED] " + printable(e.over.Error())
 	case e.form.tactic == arch.TacticJump && !e.idle() && e.plain() == nil:
 		s = "[OPTIMIZED]"
 	default:

@@ -67,6 +67,9 @@ type Event struct {
 	// withdrawn is why the event does nothing any more: it may not replace return addresses, or somebody else has
 	// written into its patch.
 	withdrawn         error
+	most              Budget           // none: it has no budget
+	budget            *budget          // nil: none, or its object has not come yet
+	over              error            // why its budget has disabled it; nil: it is not disabled
 	strays, straySlot uint64           // see Counts
 	calls             *instances.Probe // of a return probe that has instances; nil: it has none
 	hist              *histogram       // where generated code counts; nil: nowhere
@@ -147,7 +150,15 @@ type Probe struct {
 
 // idle says whether no generated code is to stand at the event's points.
 func (e *Event) idle() bool {
-	return e.held != nil || e.withdrawn != nil || e.h != nil && e.h.disabled || e.knobs != nil && e.knobs.off && !e.internalProbe
+	return e.held != nil || e.whyOut() != nil || e.h != nil && e.h.disabled || e.knobs != nil && e.knobs.off && !e.internalProbe
+}
+
+// whyOut is why the event does nothing; nil: it does something, or was disabled as a whole.
+func (e *Event) whyOut() error {
+	if e.withdrawn != nil {
+		return e.withdrawn
+	}
+	return e.over
 }
 
 // posts is the number of the event's post handlers.
@@ -323,7 +334,7 @@ func (e *Event) updateOptimized() {
 
 // Counts is what an event has counted: see kprobes.Counts.
 type Counts struct {
-	Hits, Read, Filtered, Lost, Missed, Unwound, Active, Strays, StraySlot uint64
+	Hits, Read, Filtered, Lost, Over, Missed, Unwound, Active, Strays, StraySlot uint64
 }
 
 // State tells of a probe how it is armed and what it has counted: see kprobes.State.

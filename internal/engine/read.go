@@ -84,7 +84,10 @@ func (c *Core) counts(e *Event) Counts {
 			n.Read += entries[i].Hits
 		}
 	}
-	n.Hits += n.Read + n.Filtered + n.Lost
+	if b := e.budget; b != nil && b.events[0].Event == e { // of a budget that several have the first one tells of all
+		n.Over = b.beyond()
+	}
+	n.Hits += n.Read + n.Filtered + n.Lost + n.Over
 	return n
 }
 

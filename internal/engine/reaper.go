@@ -15,6 +15,9 @@ func (c *Core) reapOnce() (more bool) {
 		}
 	}
 	c.reclaimer.Reclaim()
+	if c.budgets.refill != nil {
+		c.budgets.refill()
+	}
 	c.syncStubs()
 	c.keepWatching()
 	return c.needsKeep()
@@ -25,7 +28,7 @@ func (c *Core) needsKeep() bool {
 	if c.shut {
 		return false
 	}
-	return c.reclaimer.Waiting() || c.watches() || slices.ContainsFunc(c.events, func(e *Event) bool {
+	return c.reclaimer.Waiting() || c.watches() || len(c.budgets.given) > 0 || slices.ContainsFunc(c.events, func(e *Event) bool {
 		return e != nil && (e.h != nil || !e.ended && e.calls != nil)
 	})
 }

@@ -88,7 +88,7 @@ func (c *Core) armLate() error {
 	var ready []*Event
 	var errs []error
 	for _, e := range c.events {
-		if e == nil || !e.gone || e.ended || e.h != nil {
+		if e == nil || !e.gone || e.ended || e.h != nil || e.over != nil {
 			continue
 		}
 		r, err := c.resolve(e.Def)

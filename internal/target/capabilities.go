@@ -216,8 +216,16 @@ type Unwinder interface {
 
 // MemorySharer is a Target that has memory which its code writes and the tracer reads. Precondition: Prepare has succeeded.
 type MemorySharer interface {
-	// ShareMemory gives size bytes of zeroed memory, which stays until Close, and a reader of it, which can read them after Close too.
-	ShareMemory(size int) (addr uint64, r io.ReaderAt, err error)
+	// ShareMemory gives size bytes of zeroed memory, which stays until Close. what says what it is for, where there is no room for it.
+	ShareMemory(what string, size int) (addr uint64, m SharedMemory, err error)
+}
+
+// SharedMemory is memory of a target that the tracer has too. It tells after Close what it has held.
+type SharedMemory interface {
+	io.ReaderAt
+	// Load reads a word of 8 bytes at an offset, a multiple of 8, at once. Store writes one; after Close nobody sees that.
+	Load(off uint64) uint64
+	Store(off, v uint64)
 }
 
 // Watcher is a Target whose processor watches memory.

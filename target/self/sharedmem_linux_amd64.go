@@ -2,7 +2,8 @@ package self
 
 import (
 	"bytes"
-	"io"
+	"encoding/binary"
+	"sync/atomic"
 
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -10,7 +11,7 @@ import (
 var _ target.MemorySharer = (*Target)(nil)
 
 // ShareMemory maps memory.
-func (t *Target) ShareMemory(size int) (uint64, io.ReaderAt, error) {
+func (t *Target) ShareMemory(_ string, size int) (uint64, target.SharedMemory, error) {
 	at, err := t.NewTable(size)
 	if err != nil {
 		return 0, nil, err
@@ -41,6 +42,25 @@ func (m *sharedMemory) ReadAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// Load reads a word.
+func (m *sharedMemory) Load(off uint64) uint64 {
+	m.t.poolMu.Lock()
+	defer m.t.poolMu.Unlock()
+	if m.last != nil {
+		return binary.LittleEndian.Uint64(m.last[off:])
+	}
+	return atomic.LoadUint64(wordAt(uintptr(m.addr + off)))
+}
+
+// Store writes a word.
+func (m *sharedMemory) Store(off, v uint64) {
+	m.t.poolMu.Lock()
+	defer m.t.poolMu.Unlock()
+	if m.last == nil {
+		atomic.StoreUint64(wordAt(uintptr(m.addr+off)), v)
+	}
 }
 
 // keepShared notes what shared memory holds, which is about to go.

@@ -54,6 +54,7 @@ type frame struct {
 	miss    []arch.ProbeOp // what is missed if the stack is too small
 	mark    int32          // a trampoline's: slot of the stub that was chosen; at a return see matched
 	head    int32          // a trampoline's: slot of the instance that others are above (reenter.go)
+	began   int32          // where some hits are timed: slot of when the work at hand began; 0: it is not timed
 	came    Mem            // a trampoline's entry: the return address that the thread has come with
 	near    bool           // a kernel's: the ring's addresses fit displacements
 	chunk   int32          // a kernel's: where pieces of strings go to be measured
@@ -209,6 +210,10 @@ func (f *frame) layout(live RegSet, u uses) int {
 		f.mark, f.head = 8*n, 8*n+8
 		f.came = At(RSP, 8*n+16)
 		n += 3
+	}
+	if u.timed {
+		f.began = 8 * n
+		n++
 	}
 	f.drop = 8 * n
 	if !f.goStack && f.w.Kernel == nil {

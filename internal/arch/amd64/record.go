@@ -104,11 +104,23 @@ func (f *frame) store(w *arch.ProbeOp) error {
 		f.count(w.Event)
 		return nil
 	}
+	done := f.Label()
+	if w.Budget != 0 {
+		f.budget(w, done)
+	}
+	err := f.storeWithin(w, done)
+	if w.Budget != 0 && w.Timed {
+		f.took(w.Budget)
+	}
+	return err
+}
+
+// storeWithin is store for a run that its budget allows. It goes on at done, which it binds at its end.
+func (f *frame) storeWithin(w *arch.ProbeOp, done Label) error {
 	s, err := f.newStoring(w)
 	if err != nil {
 		return err
 	}
-	done := f.Label()
 	if w.Prog != nil && w.Prog.Dynamic {
 		f.MovMI(8, f.tempAt(tempUnits), s.units)
 		f.MovMI(8, f.tempAt(tempCur), s.units*8)

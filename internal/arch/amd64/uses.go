@@ -14,6 +14,7 @@ type uses struct {
 	calls bool   // a handler is called
 	mark  bool   // return addresses are replaced, or have been
 	count bool   // nothing is done but counting
+	timed bool   // some hits are timed
 	temps int
 }
 
@@ -35,6 +36,7 @@ func (wr writer) usesOf(ws []arch.ProbeOp) uses {
 			continue
 		}
 		u.calls = u.calls || w.Call != nil
+		u.timed = u.timed || w.Timed
 		if w.Role == arch.RoleExit && w.Call != nil {
 			u.temps = max(u.temps, fixedTemps)
 		}

@@ -1,0 +1,292 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/target"
+)
+
+// An event that exceeds its budget is disabled: its code is taken out. Where generated code does the event's work it counts down itself, so
+// that what is beyond the budget costs next to nothing before anybody has looked (arch.ProbeOp.Budget). The reaper looks, ten times a second.
+
+// budget is that of an event, or of all events that one definition has made one (event.Def.Function).
+type budget struct {
+	most   Budget
+	events []budgeted
+	bucket bucket
+	words  target.SharedMemory // those that generated code counts in; nil: there are none
+	addr   uint64              // of the words (arch.BudgetHits), and where they are in the memory
+	off    uint64
+	others uint64 // hits that are not counted there
+	over   error  // why the events are disabled; nil: they are not
+}
+
+// budgeted is an event of a budget.
+type budgeted struct {
+	*Event
+	seen    uint64 // what it had counted when somebody looked last
+	outside bool   // seen tells: generated code does not count its hits in the words
+}
+
+// budgets are those of a Core. The functions are set by an addition that gives one: a program that gives none is linked without them.
+type budgets struct {
+	given      []*budget
+	ofFunction map[*event.Def]*budget
+	give       func([]*Event) error // giveBudgets
+	refill     func()               // refillBudgets
+	again      func() error         // armExceeded
+	changes    atomic.Uint64        // how often events were disabled, or armed again
+}
+
+// takeBudgets has the events of an addition get budgets.
+func (c *Core) takeBudgets() {
+	c.budgets.give, c.budgets.refill, c.budgets.again = c.giveBudgets, c.refillBudgets, c.armExceeded
+}
+
+// Exceeded tells how often events have been disabled by their budgets, or armed again. It takes no lock.
+func (c *Core) Exceeded() uint64 { return c.budgets.changes.Load() }
+
+// Exceeded is why the event was disabled by its budget; nil: it is not.
+func (e *Event) Exceeded() error {
+	e.knobs.mu.Lock()
+	defer e.knobs.mu.Unlock()
+	return e.over
+}
+
+// Budgeted says whether the event was added with a budget.
+func (e *Event) Budgeted() bool { return e.most.given() }
+
+// giveBudgets gives new events their budgets, before their code is made.
+func (c *Core) giveBudgets(evs []*Event) error {
+	c.budgets.forget() // those of an attempt that has failed
+	fresh := c.newBudgets(evs)
+	var counting []*budget
+	for _, b := range fresh {
+		if slices.ContainsFunc(b.events, func(m budgeted) bool { return c.countsDown(m.Event) }) {
+			counting = append(counting, b)
+		}
+	}
+	if len(counting) > 0 {
+		addr, words, err := c.can.Sharing.ShareMemory("budgets", len(counting)*arch.BudgetSize)
+		if err != nil {
+			return err
+		}
+		for i, b := range counting {
+			b.words, b.off = words, uint64(i)*arch.BudgetSize
+			b.addr = addr + b.off
+		}
+	}
+	for _, e := range evs {
+		if b := e.budget; b != nil && c.countsDown(e) {
+			e.work.Budget = b.addr
+		}
+	}
+	for _, b := range fresh {
+		b.fill(c)
+		c.budgets.take(b)
+	}
+	if len(c.budgets.given) > 0 {
+		c.startReaper()
+	}
+	return nil
+}
+
+// newBudgets makes the budgets of new events, and gives those that are new too.
+func (c *Core) newBudgets(evs []*Event) (fresh []*budget) {
+	for _, e := range evs {
+		if !e.most.given() || e.budget != nil || e.gone {
+			continue
+		}
+		b := c.budgets.ofFunction[e.Given]
+		if n := len(fresh); b == nil && n > 0 && e.Def.Function && fresh[n-1].def() == e.Given {
+			b = fresh[n-1]
+		}
+		if b == nil {
+			b = &budget{most: e.most}
+			fresh = append(fresh, b)
+		}
+		e.budget, b.events = b, append(b.events, budgeted{Event: e})
+	}
+	return fresh
+}
+
+// take takes a new budget.
+func (bs *budgets) take(b *budget) {
+	bs.given = append(bs.given, b)
+	if d := b.def(); d.Function {
+		if bs.ofFunction == nil {
+			bs.ofFunction = map[*event.Def]*budget{}
+		}
+		bs.ofFunction[d] = b
+	}
+}
+
+// forget forgets the budgets of events that have ended.
+func (bs *budgets) forget() {
+	bs.given = slices.DeleteFunc(bs.given, func(b *budget) bool {
+		if slices.ContainsFunc(b.events, func(m budgeted) bool { return !m.ended }) {
+			return false
+		}
+		delete(bs.ofFunction, b.def())
+		return true
+	})
+}
+
+// def is the definition that all events of the budget were made of.
+func (b *budget) def() *event.Def { return b.events[0].Given }
+
+// countsDown says whether generated code counts an event's hits against its budget: not where a hit costs no more than that, and not in a
+// kernel.
+func (c *Core) countsDown(e *Event) bool {
+	return !e.work.Count && e.held == nil && !e.watches() && c.can.Sharing != nil && c.t.CodegenEnv().Kernel == nil
+}
+
+// hits is the number of hits of a budget's events. Precondition: Core.mu is held.
+func (b *budget) hits(c *Core) uint64 {
+	for i := range b.events {
+		m := &b.events[i]
+		if m.ended || m.work.Budget != 0 && m.held == nil {
+			m.outside = false
+			continue
+		}
+		n := c.counts(m.Event).Hits
+		if m.outside {
+			b.others += n - min(m.seen, n) // a sum over CPUs that hit meanwhile
+		}
+		m.outside, m.seen = true, max(m.seen, n)
+	}
+	return b.others + b.down()
+}
+
+// down is the number of hits that generated code has counted down.
+func (b *budget) down() uint64 {
+	if b.words == nil {
+		return 0
+	}
+	return b.words.Load(b.off + arch.BudgetHits)
+}
+
+// beyond is the number of hits that generated code has done nothing of.
+func (b *budget) beyond() uint64 {
+	if b.words == nil {
+		return 0
+	}
+	return b.words.Load(b.off + arch.BudgetOver)
+}
+
+// fill gives the events a full budget.
+func (b *budget) fill(c *Core) {
+	hits := b.hits(c)
+	b.bucket = newBucket(b.most.Hits, hits, time.Now())
+	b.show()
+}
+
+// show has generated code know the limit.
+func (b *budget) show() {
+	if b.words != nil {
+		b.words.Store(b.off+arch.BudgetLimit, b.bucket.limit-b.others)
+	}
+}
+
+// disable marks the events as disabled, and why; nil: as not disabled.
+func (b *budget) disable(c *Core, why error) {
+	b.over = why
+	for _, m := range b.events {
+		m.over = why
+	}
+	c.budgets.changes.Add(1)
+}
+
+// refillBudgets fills the budgets again, and takes the code of events out that have exceeded theirs. What can not be taken out now is taken
+// out by the next call: until then its code does nothing, or only counts. Precondition: mu is held.
+func (c *Core) refillBudgets() {
+	if c.closing {
+		return
+	}
+	c.budgets.forget()
+	var out []*Event
+	for _, b := range c.budgets.given {
+		if b.over == nil {
+			if hits := b.hits(c); !b.bucket.fill(hits, time.Now()) {
+				b.show()
+				continue
+			}
+			b.disable(c, b.most.exceeded())
+		}
+		for _, m := range b.events {
+			if !m.ended && (m.held != nil || m.serves()) {
+				out = append(out, m.Event)
+			}
+		}
+	}
+	if len(out) > 0 && !c.yielded && !c.debugged() {
+		c.takeOutExceeded(out)
+	}
+}
+
+// takeOutExceeded takes the code of events out that are disabled.
+func (c *Core) takeOutExceeded(evs []*Event) {
+	for _, e := range evs {
+		e.release()
+	}
+	err := c.update(functionsOf(evs), stopping{then: c.reclaimer.InStop(callsOf(evs))})
+	if err != nil && !errors.Is(err, target.ErrGone) {
+		c.stubbed.syncErr = alsoTold(c.stubbed.syncErr, err)
+	}
+}
+
+// armExceeded arms all events again that are disabled by their budgets, and gives them full ones. Those that can not be armed stay disabled.
+// Precondition: mu is held.
+func (c *Core) armExceeded() error {
+	var over []*budget
+	var evs []*Event
+	for _, b := range c.budgets.given {
+		if b.over == nil {
+			continue
+		}
+		over = append(over, b)
+		for _, m := range b.events {
+			if !m.ended && !m.gone {
+				evs = append(evs, m.Event)
+			}
+		}
+	}
+	if len(over) == 0 {
+		return nil
+	}
+	c.reclaimer.Rearm(callsOf(evs))
+	for _, b := range over {
+		b.disable(c, nil)
+		b.fill(c)
+	}
+	c.stale = true // what has come meanwhile is armed by the next Sync
+	err := c.holdAgain(evs)
+	if err == nil {
+		err = c.update(functionsOf(evs), stopping{})
+	}
+	if err != nil {
+		for _, b := range over {
+			b.disable(c, b.most.exceeded())
+		}
+		return plain(err)
+	}
+	c.startReaper()
+	return nil
+}
+
+// holdAgain has the kernel hold those events' probes again that it has held.
+func (c *Core) holdAgain(evs []*Event) error {
+	for _, e := range evs {
+		if e.form.tactic.Held() && e.held == nil {
+			if err := c.hold(e); err != nil {
+				return e.refused(err)
+			}
+		}
+	}
+	return nil
+}
