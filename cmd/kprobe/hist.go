@@ -342,23 +342,6 @@ func (g *histogramming) leave(t *tracing) {
 	t.printed.histograms(g.shown)
 }
 
-// load adds to a histogram what generated code has counted for it.
-func (g *histogramming) load(s *shown, to *hit.Histogram) (err error) {
-	add := func(entries []fetch.HistEntry, dropped uint64, ok bool, bad error) {
-		err = errors.Join(err, bad)
-		if ok {
-			to.Load(entries, dropped)
-		}
-	}
-	for _, e := range s.evs {
-		add(g.core.Histogram(e))
-	}
-	if s.synth != nil {
-		add(g.core.Traced(s.synth))
-	}
-	return err
-}
-
 // sum tells which events' hits are counted by who reads their records.
 func (g *histogramming) sum(all []*total) {
 	for _, s := range g.shown {

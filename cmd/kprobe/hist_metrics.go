@@ -10,6 +10,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/metrics"
 )
@@ -128,4 +129,21 @@ func (g *histogramming) timeUnit(field string) time.Duration {
 		}
 	}
 	return 0
+}
+
+// load adds to a histogram what generated code has counted for it.
+func (g *histogramming) load(s *shown, to *hit.Histogram) (err error) {
+	add := func(entries []fetch.HistEntry, dropped uint64, ok bool, bad error) {
+		err = errors.Join(err, bad)
+		if ok {
+			to.Load(entries, dropped)
+		}
+	}
+	for _, e := range s.evs {
+		add(g.core.Histogram(e))
+	}
+	if s.synth != nil {
+		add(g.core.Traced(s.synth))
+	}
+	return err
 }
