@@ -144,7 +144,7 @@ func (f *traceFlags) shared(c *cobra.Command, counted string) {
 	fl.BoolVar(&f.noInlines, "no-inlines", false, "probe no calls that were inlined")
 	fl.StringVar(&f.text, "text", "", "pages of the program that probes stand in: private (copies that kernel uprobes do not reach) or shared")
 	fl.BoolVar(&f.alone, "alone", false, "hold the target in this command: nobody else can use it meanwhile, and when the command is killed the probes stay")
-	fl.Var(&budgetValue{&f.budget}, "budget", "disable each event that has more hits than so many a second: 10k/s")
+	fl.Var(&budgetValue{&f.budget}, "budget", "disable each event that has more hits a second, or takes more time: 10k/s, 5ms/s (may be repeated)")
 	fl.IntVar(&f.buffer, "buffer-size", 0, "bytes of the ring for each CPU, a power of two (default 64 MiB for all that it runs on, at most 16 MiB each, less where memory is short)")
 }
 
@@ -244,8 +244,10 @@ func (f *traceFlags) check(cmd []string) error {
 		return usagef("--stacktrace needs records: leave out --counters")
 	case f.of.kernel && f.tactic != "":
 		return usagef("--tactic is for processes and guests: the kernel chooses itself")
-	case f.of.kernel && f.budget.Hits != 0:
+	case f.of.kernel && f.budget != kprobes.Budget{}:
 		return usagef("--budget is for processes and guests: the kernel goes on with its own probes whatever they cost")
+	case f.of.guest != "" && f.budget.Nanos != 0:
+		return usagef("--budget %v/s: what a hit costs in a guest is not known: give hits a second, such as 10k/s", time.Duration(f.budget.Nanos))
 	case f.of.guest != "" && f.buffer != 0:
 		return usagef("--buffer-size is not for guests: the ring lies in the device that guest start --ring gives QEMU")
 	case !one && len(cmd) == 0:

@@ -159,6 +159,49 @@ func TestBudgetKinds(t *testing.T) {
 	}
 }
 
+// TestBudgetTime exceeds budgets of time, by records whose cost is measured, and by a counter, whose cost is known. What is told of
+// a hit's cost, and the hits, make up more than the budget.
+func TestBudgetTime(t *testing.T) {
+	const most, many = 100_000, 200_000 // nanoseconds a second, calls
+	for _, c := range []struct {
+		name string
+		down bool // the code at the hit counts down
+		args []string
+	}{
+		{"record", true, []string{"trace", "p:e f_str a=$arg1 s=+0(%di):string"}},
+		{"return", true, []string{"trace", "r:e f_six v=$retval"}},
+		{"hist", true, []string{"hist", "p:e f_six a=%di:u64", "keys=a.log2"}},
+		{"count", false, []string{"stat", "p:e f_six"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := program(t, "work", "4")
+			state := stateOf(t, p.PID)
+			s := &session{t: t, pid: p.PID}
+			s.start(command(t, append([]string{c.args[0], "-p", pid(p), "--budget", "100us/s"}, c.args[1:]...)...))
+			s.armed()
+			var calls uint64
+			why := regexp.MustCompile(`kprobe: e: more than 100µs of work a second, at (\d+) ns a hit: disabled\n`)
+			within(t, "e to be disabled", func() bool {
+				calls = right(t, p, fmt.Sprintf("go %d", many/4))["f_six"]
+				return why.MatchString(s.errs.String())
+			})
+			s.interrupt()
+			r := s.wait()
+			state.same(t)
+			cost, _ := strconv.ParseUint(why.FindStringSubmatch(r.stderr)[1], 10, 64)
+			over, disabled := overs(r.stderr)
+			n := r.totals["e"]
+			if n.hits > calls || n.hits*(cost+1) < most || disabled["e"] == "" || cost == 0 {
+				t.Errorf("%d calls at %d ns: %+v, %d over, %q", calls, cost, n, over["e"], disabled["e"])
+			}
+			if c.down != (over["e"] > 0) || !c.down && cost != 15 {
+				t.Errorf("at %d ns: %+v, %d over", cost, n, over["e"])
+			}
+			t.Logf("%d ns a hit, %d of %d within", cost, n.hits-over["e"], n.hits)
+		})
+	}
+}
+
 // TestBudgetUprobe: what the kernel holds has no countdown. It is disabled all the same, and no hit is uncounted.
 func TestBudgetUprobe(t *testing.T) {
 	p := testprog.Start(t, testprog.Copy(t, testprog.Build(t, "work")), "4")

@@ -17,7 +17,7 @@ func (c *Core) Add(defs []*event.Def, o *AddOptions) ([]*Event, error) {
 	if o == nil {
 		o = &AddOptions{}
 	}
-	if err := o.Budget.check(); err != nil {
+	if err := c.checkBudget(o.Budget); err != nil {
 		return nil, err
 	}
 	if c.can.Alive != nil {

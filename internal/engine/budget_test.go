@@ -3,10 +3,14 @@ package engine
 import (
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // TestBucket gives hits to buckets at random times, and compares what they say with the definition of a token bucket.
@@ -70,15 +74,60 @@ func TestBucketLate(t *testing.T) {
 	}
 }
 
-// TestBudgetCheck names what is wrong with a budget.
+// TestBudgetCheck names what is wrong with a budget, and why an event is disabled.
 func TestBudgetCheck(t *testing.T) {
-	if err := (Budget{Hits: maxBudget}).check(); err != nil {
+	c := &Core{editor: editor{t: kernelTarget{env: &arch.CodegenEnv{}}}}
+	if err := c.checkBudget(Budget{Hits: maxBudget, Nanos: maxBudget}); err != nil {
 		t.Error(err)
 	}
-	if err := (Budget{Hits: maxBudget + 1}).check(); !errors.Is(err, unix.EINVAL) {
+	for _, b := range []Budget{{Hits: maxBudget + 1}, {Nanos: maxBudget + 1}} {
+		if err := c.checkBudget(b); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "1000000000001") {
+			t.Error(err)
+		}
+	}
+	c.t = kernelTarget{env: &arch.CodegenEnv{Kernel: &arch.Kernel{}}}
+	if err := c.checkBudget(Budget{Nanos: 1}); !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Error(err)
 	}
-	if err := (Budget{Hits: 7}).exceeded(); !errors.Is(err, unix.EDQUOT) || err.Error() != "more than 7 hits a second" {
+	if err := (Budget{Hits: 7}).tooManyHits(); !errors.Is(err, unix.EDQUOT) || err.Error() != "more than 7 hits a second" {
 		t.Error(err)
+	}
+	if err := (Budget{Nanos: 5e6}).tooMuchWork(412.3); !errors.Is(err, unix.EDQUOT) || err.Error() != "more than 5ms of work a second, at 412 ns a hit" {
+		t.Error(err)
+	}
+}
+
+// kernelTarget is a target that is asked for nothing but what generated code knows.
+type kernelTarget struct {
+	target.Target
+	env *arch.CodegenEnv
+}
+
+func (k kernelTarget) CodegenEnv() *arch.CodegenEnv { return k.env }
+
+// TestCost takes the mean of what was timed, and forgets what is long ago.
+func TestCost(t *testing.T) {
+	c := cost{tick: 0.5}
+	if n := c.work(); n != costUnknown {
+		t.Errorf("nothing was timed: %f", n)
+	}
+	ticks, timed := uint64(300), uint64(3)
+	c.take(ticks, timed)
+	if n := c.work(); n != 50 {
+		t.Errorf("three hits of 100 ticks: %f ns", n)
+	}
+	for range 40 {
+		ticks, timed = ticks+1000*500, timed+500
+		c.take(ticks, timed)
+		if c.timed > 2*recentTimed {
+			t.Fatalf("the mean of %f hits", c.timed)
+		}
+	}
+	if n := c.work(); n < 499 || n > 500 {
+		t.Errorf("many hits of 1000 ticks: %f ns", n)
+	}
+	c.take(ticks, timed)
+	if n := c.work(); n < 499 || n > 500 {
+		t.Errorf("no more: %f ns", n)
 	}
 }

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -16,14 +18,17 @@ import (
 
 // budget is that of an event, or of all events that one definition has made one (event.Def.Function).
 type budget struct {
-	most   Budget
-	events []budgeted
-	bucket bucket
-	words  target.SharedMemory // those that generated code counts in; nil: there are none
-	addr   uint64              // of the words (arch.BudgetHits), and where they are in the memory
-	off    uint64
-	others uint64 // hits that are not counted there
-	over   error  // why the events are disabled; nil: they are not
+	most       Budget
+	events     []budgeted
+	hits, work bucket              // of those that most has
+	words      target.SharedMemory // those that generated code counts in; nil: there are none
+	addr       uint64              // of the words (arch.BudgetHits), and where they are in the memory
+	off        uint64
+	down       uint64  // hits that generated code has counted down when somebody looked last
+	others     uint64  // those that it does not count there
+	cost       cost    // of those that it does
+	spent      float64 // nanoseconds that all hits have taken, or would have
+	over       error   // why the events are disabled; nil: they are not
 }
 
 // budgeted is an event of a budget.
@@ -83,10 +88,17 @@ func (c *Core) giveBudgets(evs []*Event) error {
 	}
 	for _, e := range evs {
 		if b := e.budget; b != nil && c.countsDown(e) {
-			e.work.Budget = b.addr
+			e.work.Budget, e.work.Timed = b.addr, b.addr != 0 && b.most.Nanos > 0
 		}
 	}
 	for _, b := range fresh {
+		if b.most.Nanos > 0 {
+			tick, err := c.records.Tick()
+			if err != nil {
+				return fmt.Errorf("budget of time: the length of a tick of the target's clock is not known: %w", err)
+			}
+			b.cost.tick = float64(tick) / (1 << 32)
+		}
 		b.fill(c)
 		c.budgets.take(b)
 	}
@@ -146,8 +158,9 @@ func (c *Core) countsDown(e *Event) bool {
 	return !e.work.Count && e.held == nil && !e.watches() && c.can.Sharing != nil && c.t.CodegenEnv().Kernel == nil
 }
 
-// hits is the number of hits of a budget's events. Precondition: Core.mu is held.
-func (b *budget) hits(c *Core) uint64 {
+// look counts the hits since it was called last, and what they have cost. Precondition: Core.mu is held.
+func (b *budget) look(c *Core) {
+	b.cost.take(b.word(arch.BudgetTicks), b.word(arch.BudgetTimed))
 	for i := range b.events {
 		m := &b.events[i]
 		if m.ended || m.work.Budget != 0 && m.held == nil {
@@ -156,41 +169,64 @@ func (b *budget) hits(c *Core) uint64 {
 		}
 		n := c.counts(m.Event).Hits
 		if m.outside {
-			b.others += n - min(m.seen, n) // a sum over CPUs that hit meanwhile
+			more := n - min(m.seen, n) // a sum over CPUs that hit meanwhile
+			b.others += more
+			b.spent += float64(more) * m.untimed()
 		}
 		m.outside, m.seen = true, max(m.seen, n)
 	}
-	return b.others + b.down()
+	down := b.word(arch.BudgetHits)
+	b.spent += float64(down-min(b.down, down)) * b.perHit()
+	b.down = down
 }
 
-// down is the number of hits that generated code has counted down.
-func (b *budget) down() uint64 {
+// perHit is what a hit costs that generated code counts down, in nanoseconds.
+func (b *budget) perHit() float64 { return b.cost.work() + b.events[0].untimed() }
+
+// word is one of those that generated code counts in.
+func (b *budget) word(off uint64) uint64 {
 	if b.words == nil {
 		return 0
 	}
-	return b.words.Load(b.off + arch.BudgetHits)
-}
-
-// beyond is the number of hits that generated code has done nothing of.
-func (b *budget) beyond() uint64 {
-	if b.words == nil {
-		return 0
-	}
-	return b.words.Load(b.off + arch.BudgetOver)
+	return b.words.Load(b.off + off)
 }
 
 // fill gives the events a full budget.
 func (b *budget) fill(c *Core) {
-	hits := b.hits(c)
-	b.bucket = newBucket(b.most.Hits, hits, time.Now())
+	b.look(c)
+	now := time.Now()
+	b.hits, b.work = newBucket(b.most.Hits, b.down+b.others, now), newBucket(b.most.Nanos, uint64(b.spent), now)
 	b.show()
 }
 
-// show has generated code know the limit.
-func (b *budget) show() {
-	if b.words != nil {
-		b.words.Store(b.off+arch.BudgetLimit, b.bucket.limit-b.others)
+// refill fills the budget with what time has brought, or tells why it is exceeded.
+func (b *budget) refill(c *Core) (over error) {
+	b.look(c)
+	now := time.Now()
+	switch {
+	case b.most.Hits > 0 && b.hits.fill(b.down+b.others, now):
+		return b.most.tooManyHits()
+	case b.most.Nanos > 0 && b.work.fill(uint64(b.spent), now):
+		return b.most.tooMuchWork(b.spent / float64(b.down+b.others))
 	}
+	b.show()
+	return nil
+}
+
+// show has generated code know how many hits may come.
+func (b *budget) show() {
+	if b.words == nil {
+		return
+	}
+	limit := uint64(math.MaxUint64)
+	if b.most.Hits > 0 {
+		limit = b.hits.limit - b.others
+	}
+	if b.most.Nanos > 0 {
+		left := b.work.limit - uint64(b.spent)
+		limit = min(limit, b.down+uint64(float64(left)/b.perHit()))
+	}
+	b.words.Store(b.off+arch.BudgetLimit, limit)
 }
 
 // disable marks the events as disabled, and why; nil: as not disabled.
@@ -212,11 +248,11 @@ func (c *Core) refillBudgets() {
 	var out []*Event
 	for _, b := range c.budgets.given {
 		if b.over == nil {
-			if hits := b.hits(c); !b.bucket.fill(hits, time.Now()) {
-				b.show()
+			over := b.refill(c)
+			if over == nil {
 				continue
 			}
-			b.disable(c, b.most.exceeded())
+			b.disable(c, over)
 		}
 		for _, m := range b.events {
 			if !m.ended && (m.held != nil || m.serves()) {
@@ -260,7 +296,9 @@ func (c *Core) armExceeded() error {
 		return nil
 	}
 	c.reclaimer.Rearm(callsOf(evs))
-	for _, b := range over {
+	was := make([]error, len(over))
+	for i, b := range over {
+		was[i] = b.over
 		b.disable(c, nil)
 		b.fill(c)
 	}
@@ -270,8 +308,8 @@ func (c *Core) armExceeded() error {
 		err = c.update(functionsOf(evs), stopping{})
 	}
 	if err != nil {
-		for _, b := range over {
-			b.disable(c, b.most.exceeded())
+		for i, b := range over {
+			b.disable(c, was[i])
 		}
 		return plain(err)
 	}

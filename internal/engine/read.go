@@ -2,6 +2,7 @@ package engine
 
 import (
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/hit"
 )
 
@@ -85,7 +86,7 @@ func (c *Core) counts(e *Event) Counts {
 		}
 	}
 	if b := e.budget; b != nil && b.events[0].Event == e { // of a budget that several have the first one tells of all
-		n.Over = b.beyond()
+		n.Over = b.word(arch.BudgetOver)
 	}
 	n.Hits += n.Read + n.Filtered + n.Lost + n.Over
 	return n
