@@ -42,6 +42,8 @@ func TestGuestVerbs(t *testing.T) {
 		{"json", v.json},
 		{"triggers", v.triggers},
 		{"stat and counters", v.counts},
+		{"metrics", v.metrics},
+		{"perfetto", v.perfetto},
 		{"ends", v.ends},
 		{"second", v.second},
 		{"users", v.users},
