@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	pprof "github.com/google/pprof/profile"
+
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
@@ -65,16 +67,23 @@ func (c *call) profile() error {
 	if err != nil {
 		return err
 	}
-	httpprofile.Wait(c.w, c.r, seconds)
-	if err := counting.Stop(); err != nil {
-		return err
+	core := engine.Of(c.in.Core())
+	if _, err := a.source(core, counting.Events); err != nil { // it would fail at the end too
+		return errors.Join(err, counting.Stop())
 	}
-	src, err := a.source(engine.Of(c.in.Core()), counting.Events)
-	if err != nil {
-		return err
-	}
-	src.Duration = src.End.Sub(begun)
-	return httpprofile.Write(c.w, src.PProf())
+	httpprofile.Answer(c.w, c.r, seconds, func() (*pprof.Profile, error) {
+		end := time.Now()
+		if err := counting.Stop(); err != nil {
+			return nil, err
+		}
+		src, err := a.source(core, counting.Events)
+		if err != nil {
+			return nil, err
+		}
+		src.End, src.Duration = end, end.Sub(begun)
+		return src.PProf(), nil
+	})
+	return nil
 }
 
 // prepare has a copy of the event's definition count by callers. At a return it also takes the time that the call took, if the request names no values.
@@ -149,7 +158,7 @@ func (a *asked) source(core *engine.Core, evs []*kprobes.Event) (*profile.Source
 	if all == nil {
 		return nil, errors.New("the event has no probe")
 	}
-	src := &profile.Source{Hist: all, Def: a.hist, Names: core, Mappings: profile.Mappings(core.Target().Space()), Unit: a.unit, End: time.Now()}
+	src := &profile.Source{Hist: all, Def: a.hist, Names: core, Mappings: profile.Mappings(core.Target().Space()), Unit: a.unit}
 	if len(evs) == 1 && evs[0].Def.Kind == event.Return {
 		src.Returned = evs[0].Place().Addr
 	}

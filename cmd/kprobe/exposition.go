@@ -30,8 +30,8 @@ type exposition struct {
 	f      *traceFlags
 	format string // of the file; "": there is none
 
-	mu     sync.Mutex // held while histograms change or are read, and while the file is written
-	core   *kprobes.Core
+	mu     sync.Mutex    // held while histograms change or are read, and while the file is written
+	core   *kprobes.Core // nil: there is nothing to show
 	evs    []*kprobes.Event
 	queue  *hitQueue
 	labels []metrics.Label             // of the target
@@ -53,6 +53,9 @@ func (x *exposition) begin(t *tracing, core *kprobes.Core, evs []*kprobes.Event)
 	x.core, x.evs, x.queue, x.labels = core, evs, t.hits, x.f.targetLabels(core, t.s.Names())
 	set := metrics.NewSet()
 	err := x.collect(set)
+	if err != nil {
+		x.core = nil
+	}
 	x.mu.Unlock()
 	if err != nil {
 		return usageError{err}

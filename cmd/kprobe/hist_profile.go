@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	pprof "github.com/google/pprof/profile"
+
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/httpaccess"
@@ -96,16 +98,18 @@ func (g *histogramming) answerProfile(w http.ResponseWriter, r *http.Request) er
 		if before, err = copied(); err != nil {
 			return err
 		}
-		httpprofile.Wait(w, r, seconds)
 	}
-	now, err := copied()
-	if err != nil {
-		return err
-	}
-	if before != nil {
-		now.Since(before)
-	}
-	return httpprofile.Write(w, g.source(s, now, since).PProf())
+	httpprofile.Answer(w, r, seconds, func() (*pprof.Profile, error) {
+		now, err := copied()
+		if err != nil {
+			return nil, err
+		}
+		if before != nil {
+			now.Since(before)
+		}
+		return g.source(s, now, since).PProf(), nil
+	})
+	return nil
 }
 
 // profiled finds the histogram by callers of an event that a request names; "": the only one.

@@ -71,6 +71,9 @@ func (g *statting) run(cmd []string) error {
 	if !isExposition(g.shown.format) {
 		f.format, g.shown.format = g.shown.format, ""
 	}
+	if f.format != "text" && f.format != "json" {
+		return usagef("format %q: text, json, %s or %s", f.format, formPrometheus, formOpenMetrics)
+	}
 	if err := f.check(cmd); err != nil {
 		return err
 	}

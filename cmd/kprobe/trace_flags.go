@@ -261,7 +261,7 @@ func (f *traceFlags) check(cmd []string) error {
 	case f.text != "" && (f.of.kernel || f.of.guest != ""):
 		return usagef("--text is for processes")
 	case f.format != "text" && f.format != "json":
-		return usagef("format %q: text or json", f.format)
+		return usagef("format %q: text or json; docs/exports.md has what other verbs write for other tools", f.format)
 	case f.duration < 0:
 		return usagef("--duration %v: a time can not be negative; without the flag the trace goes on until it is ended", f.duration)
 	case f.given("buffer-size") && !f.ringSize():

@@ -43,6 +43,8 @@ func TestGuestVerbs(t *testing.T) {
 		{"triggers", v.triggers},
 		{"stat and counters", v.counts},
 		{"spans", v.spans},
+		{"metrics", v.metrics},
+		{"perfetto", v.perfetto},
 		{"ends", v.ends},
 		{"second", v.second},
 		{"users", v.users},

@@ -148,7 +148,7 @@ func listening(t *testing.T, args ...string) (*session, string) {
 func prometheus(t *testing.T, targets ...string) func(query string) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
-	config := fmt.Sprintf("global: {scrape_interval: 200ms, scrape_timeout: 200ms}\nscrape_configs:\n- job_name: kprobe\n  authorization: {credentials: %s}\n  static_configs: [{targets: ['%s']}]\n",
+	config := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n- job_name: kprobe\n  authorization: {credentials: %s}\n  static_configs: [{targets: ['%s']}]\n",
 		httpToken, strings.Join(targets, "','"))
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {

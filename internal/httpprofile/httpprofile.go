@@ -2,7 +2,6 @@
 package httpprofile
 
 import (
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -28,24 +27,27 @@ func Seconds(r *http.Request, without time.Duration) (time.Duration, error) {
 	return 0, httpaccess.Refuse(http.StatusBadRequest, "seconds=%s: a number of seconds up to %.0f is wanted", text, Most.Seconds())
 }
 
-// Wait waits for the end of a profile's time, or of the request.
-func Wait(w http.ResponseWriter, r *http.Request, d time.Duration) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // a server without deadlines needs none lifted
+// Answer answers with a profile of the hits in a time from now on, or of all until now if d is 0: collect is called at its end, or at the request's. The answer begins at once: go tool pprof gives up where
+// none has begun some seconds after the time that it has asked for, and the names of many functions can take longer. So if collect fails, the answer is cut.
+func Answer(w http.ResponseWriter, r *http.Request, d time.Duration, collect func() (*profile.Profile, error)) {
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="profile"`)
+	rc := http.NewResponseController(w)
+	_ = rc.SetWriteDeadline(time.Time{}) // a server without deadlines needs none lifted
+	w.WriteHeader(http.StatusOK)
+	_ = rc.Flush() // a server that can not has the answer begin at its end
 	end := time.NewTimer(d)
 	defer end.Stop()
 	select {
 	case <-end.C:
 	case <-r.Context().Done():
 	}
-}
-
-// Write answers with a profile.
-func Write(w http.ResponseWriter, p *profile.Profile) error {
-	if err := p.CheckValid(); err != nil {
-		return fmt.Errorf("the profile is damaged: %w", err)
+	p, err := collect()
+	if err == nil {
+		err = p.CheckValid()
 	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Disposition", `attachment; filename="profile"`)
+	if err != nil {
+		panic(http.ErrAbortHandler) // net/http ends the connection
+	}
 	_ = p.Write(w) // the client may be gone
-	return nil
 }

@@ -17,7 +17,9 @@ type Recorder struct {
 	stacks bool
 	latest uint64
 	values []fetch.Value
+	args   []Arg
 	frames []fetch.StackFrame
+	comms  map[int]comm
 	took   map[*hit.Event]int // the argument that is $duration; -1: none is
 }
 
@@ -27,7 +29,35 @@ func Create(path string, t Target, names hit.Namer, stacks bool) (*Recorder, err
 	if err != nil {
 		return nil, err
 	}
-	return &Recorder{Trace: New(f, t), file: f, names: names, stacks: stacks, took: map[*hit.Event]int{}}, nil
+	return &Recorder{Trace: New(f, t), file: f, names: names, stacks: stacks, took: map[*hit.Event]int{}, comms: map[int]comm{}}, nil
+}
+
+// comm is a thread's name, and when it was asked for, in nanoseconds.
+type comm struct {
+	name string
+	at   uint64
+}
+
+const (
+	commAge    = 1e9 // nanoseconds for which a thread's name is believed
+	maxThreads = 1 << 16
+)
+
+// comm is the name of a hit's thread.
+func (r *Recorder) comm(h *hit.Hit) string {
+	if h.Comm != "" {
+		return h.Comm
+	}
+	c, ok := r.comms[h.TID]
+	if ok && h.Nanos-c.at < commAge {
+		return c.name
+	}
+	c = comm{r.names.Comm(h.TID), h.Nanos}
+	if len(r.comms) >= maxThreads {
+		clear(r.comms)
+	}
+	r.comms[h.TID] = c
+	return c.name
 }
 
 // newGoID is the name of the argument that tells of a goroutine's creation: the number of the new one.
@@ -35,15 +65,13 @@ const newGoID = "newgoid"
 
 // Hit writes a hit. The errors that wrap fetch.ErrRecord are of a hit that is damaged and left out; after any other error nothing more can be written.
 func (r *Recorder) Hit(h *hit.Hit) error {
-	e := Event{Nanos: h.Nanos, CPU: h.CPU, TID: h.TID, Goroutine: h.GoID, Comm: h.Comm, Group: h.Event.Group, Name: h.Event.Name}
+	e := Event{Nanos: h.Nanos, CPU: h.CPU, TID: h.TID, Goroutine: h.GoID, Comm: r.comm(h), Args: r.args[:0], Group: h.Event.Group, Name: h.Event.Name}
 	r.latest = max(r.latest, h.Nanos)
-	if e.Comm == "" {
-		e.Comm = r.names.Comm(h.TID)
-	}
 	took, made, err := r.arguments(&e, h)
 	if err != nil {
 		return err
 	}
+	defer func() { r.args = e.Args }()
 	if r.stacks {
 		r.stack(&e, h)
 	}

@@ -55,6 +55,8 @@ type writer struct {
 	args   interned
 	packet message
 	event  message
+	nested message // an annotation that has others
+	one    message // an annotation
 	err    error
 }
 
@@ -250,10 +252,10 @@ func (w *writer) put(track, nanos, kind uint64, group, name string, f flows, fil
 // annotate appends arguments to an event.
 func (w *writer) annotate(m *message, args []Arg) {
 	for _, a := range args {
-		var one message
-		one.uint(annotationName, w.args.id(a.Name))
-		value(&one, a.Value)
-		m.sub(eventAnnotations, one)
+		w.one = w.one[:0]
+		w.one.uint(annotationName, w.args.id(a.Name))
+		value(&w.one, a.Value)
+		m.sub(eventAnnotations, w.one)
 	}
 }
 
@@ -281,13 +283,13 @@ func value(m *message, v any) {
 
 // nest appends arguments as one annotation, under a name.
 func (w *writer) nest(m *message, name string, args []Arg) {
-	var all message
-	all.uint(annotationName, w.args.id(name))
+	w.nested = w.nested[:0]
+	w.nested.uint(annotationName, w.args.id(name))
 	for _, a := range args {
-		var one message
-		one.text(annotationOwnName, a.Name)
-		value(&one, a.Value)
-		all.sub(annotationEntries, one)
+		w.one = w.one[:0]
+		w.one.text(annotationOwnName, a.Name)
+		value(&w.one, a.Value)
+		w.nested.sub(annotationEntries, w.one)
 	}
-	m.sub(eventAnnotations, all)
+	m.sub(eventAnnotations, w.nested)
 }
