@@ -185,11 +185,8 @@ type ProbeOp struct {
 	CountPassing bool
 	// Hist, if not nil, is the histogram that runs are counted in, in place of a record. Not in a kernel.
 	Hist *HistTable
-	// Budget is the address of the words of a budget (BudgetHits and those behind it), of a RoleRecord or a RoleExit; 0: there is none. What
-	// neither records nor has a filter, a histogram or a handler takes no note of it. Not in a kernel.
-	Budget uint64
-	// Timed has some of the hits within the budget tell how long they take.
-	Timed bool
+	// Budget, if not nil, bounds the runs of a RoleRecord or a RoleExit that records, or has a filter or a histogram. Not in a kernel.
+	Budget *Budget
 	// Tick is the length of a tick of the clock in nanoseconds, as a number with 32 bits behind the point, where Prog has a duration, or
 	// Hist the time since another hit.
 	Tick uint64
@@ -237,9 +234,17 @@ type ProbeOp struct {
 	After bool
 }
 
+// Budget is the memory of a budget.
+type Budget struct {
+	Addr  uint64 // of its words: BudgetHits and those behind it
+	Timed bool   // some of the runs within the budget tell how long they take
+	// Code is native.BudgetCode: a program that has no budgets is linked without it.
+	Code any
+}
+
 // The words of a budget, 8 bytes each, as offsets from its address. A run counts BudgetHits up before it tests a filter or reads an
 // argument. If BudgetHits was not below BudgetLimit it counts BudgetOver up, and does nothing else. A return probe's instance is given back
-// in any case. With ProbeOp.Timed each BudgetEach-th run that does its work adds the ticks of that to BudgetTicks, but no more than BudgetLongest, and
+// in any case. With Budget.Timed each BudgetEach-th run that does its work adds the ticks of that to BudgetTicks, but no more than BudgetLongest, and
 // counts BudgetTimed up. The tracer writes the limit, generated code the others.
 const (
 	BudgetHits  = 0

@@ -10,6 +10,7 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/target"
 )
 
@@ -22,13 +23,13 @@ type budget struct {
 	events     []budgeted
 	hits, work bucket              // of those that most has
 	words      target.SharedMemory // those that generated code counts in; nil: there are none
-	addr       uint64              // of the words (arch.BudgetHits), and where they are in the memory
-	off        uint64
-	down       uint64  // hits that generated code has counted down when somebody looked last
-	others     uint64  // those that it does not count there
-	cost       cost    // of those that it does
-	spent      float64 // nanoseconds that all hits have taken, or would have
-	over       error   // why the events are disabled; nil: they are not
+	off        uint64              // where they are in that memory
+	code       *arch.Budget        // what generated code knows; nil: likewise
+	down       uint64              // hits that generated code has counted down when somebody looked last
+	others     uint64              // those that it does not count there
+	cost       cost                // of those that it does
+	spent      float64             // nanoseconds that all hits have taken, or would have
+	over       error               // why the events are disabled; nil: they are not
 }
 
 // budgeted is an event of a budget.
@@ -83,12 +84,12 @@ func (c *Core) giveBudgets(evs []*Event) error {
 		}
 		for i, b := range counting {
 			b.words, b.off = words, uint64(i)*arch.BudgetSize
-			b.addr = addr + b.off
+			b.code = &arch.Budget{Addr: addr + b.off, Timed: b.most.Nanos > 0, Code: native.BudgetCode()}
 		}
 	}
 	for _, e := range evs {
 		if b := e.budget; b != nil && c.countsDown(e) {
-			e.work.Budget, e.work.Timed = b.addr, b.addr != 0 && b.most.Nanos > 0
+			e.work.Budget = b.code
 		}
 	}
 	for _, b := range fresh {
@@ -163,7 +164,7 @@ func (b *budget) look(c *Core) {
 	b.cost.take(b.word(arch.BudgetTicks), b.word(arch.BudgetTimed))
 	for i := range b.events {
 		m := &b.events[i]
-		if m.ended || m.work.Budget != 0 && m.held == nil {
+		if m.ended || m.work.Budget != nil && m.held == nil {
 			m.outside = false
 			continue
 		}

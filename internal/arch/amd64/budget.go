@@ -2,7 +2,24 @@ package amd64
 
 import "kprobes.dev/kprobes/internal/arch"
 
-// budget emits the taking of one hit from the budget of a work (arch.BudgetHits); a hit beyond its limit goes on at over. It clobbers
+// budgetCode is (*frame).bounded.
+type budgetCode func(f *frame, w *arch.ProbeOp) error
+
+// BudgetCode is arch.Budget.Code.
+func BudgetCode() any { return budgetCode((*frame).bounded) }
+
+// bounded emits a work's storing that is bounded by a budget.
+func (f *frame) bounded(w *arch.ProbeOp) error {
+	done := f.Label()
+	f.budget(w.Budget, done)
+	err := f.storeAll(w, done)
+	if w.Budget.Timed {
+		f.took(w.Budget.Addr)
+	}
+	return err
+}
+
+// budget emits the taking of one hit from a budget (arch.BudgetHits); a hit beyond its limit goes on at over. It clobbers
 // RAX and RDX. Who may be at the same words:
 //
 //  1. Hits on other CPUs, and in signal handlers in between: a locked addition gives each hit a number of its own, so that as many hits go
@@ -11,12 +28,12 @@ import "kprobes.dev/kprobes/internal/arch"
 //  3. Nobody any more, where the tracer was killed: the limit stays, and soon all hits are beyond it.
 //
 // A thread that ends between two instructions has a hit that is counted and not done, as one that ends a little later has.
-func (f *frame) budget(w *arch.ProbeOp, over Label) {
+func (f *frame) budget(b *arch.Budget, over Label) {
 	beyond := f.Label()
-	if w.Timed {
+	if b.Timed {
 		f.MovMI(8, At(RSP, f.began), 0)
 	}
-	f.MovRI(RDX, w.Budget)
+	f.MovRI(RDX, b.Addr)
 	f.MovRI(RAX, 1)
 	f.Lock().Xadd(8, At(RDX, arch.BudgetHits), RAX)
 	f.OpRM(OpCmp, 8, RAX, At(RDX, arch.BudgetLimit))
@@ -26,7 +43,7 @@ func (f *frame) budget(w *arch.ProbeOp, over Label) {
 		f.Lock().IncM(8, At(RDX, arch.BudgetOver))
 		f.Jmp(over)
 	})
-	if w.Timed {
+	if b.Timed {
 		f.begin()
 	}
 }

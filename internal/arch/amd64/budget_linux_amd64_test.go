@@ -19,6 +19,11 @@ const arenaBudgets = arenaGate - 0x1000
 // budgetAt is where the budget of an event lies.
 func budgetAt(event int) uint64 { return arenaBudgets + uint64(event)*arch.BudgetSize }
 
+// budgetOf is the budget of an event.
+func budgetOf(event int, timed bool) *arch.Budget {
+	return &arch.Budget{Addr: budgetAt(event), Timed: timed, Code: BudgetCode()}
+}
+
 // budgetWork puts an event of each kind that has a budget on carryFunction: 1 records, 2 has a filter, 3 counts what passes it, 4 is a
 // histogram, 5 a return probe. Event 0 records each hit.
 func budgetWork(t *testing.T, pool *arch.Pool, timed bool) (map[uint64][]arch.ProbeOp, *fetch.Hist) {
@@ -37,13 +42,13 @@ func budgetWork(t *testing.T, pool *arch.Pool, timed bool) (map[uint64][]arch.Pr
 	return map[uint64][]arch.ProbeOp{
 		0: {
 			{Event: 0, Prog: prog},
-			{Event: 1, Prog: prog, Timed: timed, Budget: budgetAt(1)},
-			{Event: 2, Prog: prog, Filter: filter, Timed: timed, Budget: budgetAt(2)},
-			{Event: 3, Prog: prog, Filter: filter, CountPassing: true, Timed: timed, Budget: budgetAt(3)},
-			{Event: 4, Prog: prog, Hist: &arch.HistTable{Hist: h, Addr: arenaHist, Code: HistCode()}, Timed: timed, Budget: budgetAt(4)},
+			{Event: 1, Prog: prog, Budget: budgetOf(1, timed)},
+			{Event: 2, Prog: prog, Filter: filter, Budget: budgetOf(2, timed)},
+			{Event: 3, Prog: prog, Filter: filter, CountPassing: true, Budget: budgetOf(3, timed)},
+			{Event: 4, Prog: prog, Hist: &arch.HistTable{Hist: h, Addr: arenaHist, Code: HistCode()}, Budget: budgetOf(4, timed)},
 			{Event: 5, Role: arch.RoleEntry, Prog: ret, Pool: pool},
 		},
-		carryExit: {{Event: 5, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 5, Timed: timed, Budget: budgetAt(5)}},
+		carryExit: {{Event: 5, Role: arch.RoleExit, Prog: ret, Pool: pool, Instance: 5, Budget: budgetOf(5, timed)}},
 	}, h
 }
 
@@ -96,7 +101,7 @@ func (a *arena) checkBudgets(work map[uint64][]arch.ProbeOp, h *fetch.Hist, runs
 			a.t.Errorf("event %d: %d hits, %d over, want %d and %d", e, hits, over, runs, runs-within)
 		}
 		wants := uint64(0) // the first one is timed
-		if work[0][1].Timed && within > 0 {
+		if work[0][1].Budget.Timed && within > 0 {
 			wants = 1
 		}
 		if n, ticks := a.get64(budgetAt(e)+arch.BudgetTimed), a.get64(budgetAt(e)+arch.BudgetTicks); n != wants || ticks > n*arch.BudgetLongest || (n > 0) != (ticks > 0) {
@@ -134,7 +139,7 @@ func TestDetourBudgetMoves(t *testing.T) {
 			a := newArena(t, child)
 			v.set(a)
 			prog := &fetch.Program{Fixed: 8, Args: []fetch.Arg{{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Size: 8}}}
-			a.probe(hexBytes(t, carryFunction), map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog, Timed: true, Budget: budgetAt(1)}}}, arch.Policy{Force: arch.TacticJump})
+			a.probe(hexBytes(t, carryFunction), map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: prog, Budget: budgetOf(1, true)}}}, arch.Policy{Force: arch.TacticJump})
 			a.handler()
 			for range 50 {
 				a.add(a.state(r))

@@ -104,19 +104,14 @@ func (f *frame) store(w *arch.ProbeOp) error {
 		f.count(w.Event)
 		return nil
 	}
-	done := f.Label()
-	if w.Budget != 0 {
-		f.budget(w, done)
+	if w.Budget != nil {
+		return w.Budget.Code.(budgetCode)(f, w)
 	}
-	err := f.storeWithin(w, done)
-	if w.Budget != 0 && w.Timed {
-		f.took(w.Budget)
-	}
-	return err
+	return f.storeAll(w, f.Label())
 }
 
-// storeWithin is store for a run that its budget allows. It goes on at done, which it binds at its end.
-func (f *frame) storeWithin(w *arch.ProbeOp, done Label) error {
+// storeAll is store without a budget. It binds done at its end.
+func (f *frame) storeAll(w *arch.ProbeOp, done Label) error {
 	s, err := f.newStoring(w)
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ func (wr writer) usesOf(ws []arch.ProbeOp) uses {
 			continue
 		}
 		u.calls = u.calls || w.Call != nil
-		u.timed = u.timed || w.Timed
+		u.timed = u.timed || w.Budget != nil && w.Budget.Timed
 		if w.Role == arch.RoleExit && w.Call != nil {
 			u.temps = max(u.temps, fixedTemps)
 		}
