@@ -192,3 +192,12 @@ func (t *Target) Run() error {
 
 // Read reads the process's memory.
 func (t *Target) Read(addr uint64, b []byte) error { return asGone(t.p.ReadMem(addr, b)) }
+
+// Discard gives back the memory of the ring, which else stays until this program ends. Precondition: Close has been called, and nobody reads records or counts
+// any more.
+func (t *Target) Discard() error {
+	if t.ring == nil {
+		return nil
+	}
+	return t.ring.Close()
+}
