@@ -138,13 +138,8 @@ func (x *tracedExecutable) arm(p *process.Proc, stopped *process.Stopped) (execu
 		return nil, err
 	}
 	m := &executableMember{x: x, p: tracedProcess{probed: probed{core: s.core}, s: s}, comm: s.names.Comm(p.PID())}
-	defs := make([]*event.Def, len(x.defs))
-	for i, d := range x.defs {
-		own := *d
-		defs[i] = &own
-	}
 	add := x.add
-	err = m.p.Add(defs, &add)
+	err = m.p.Add(x.defs, &add)
 	if run := m.p.Run(); err == nil {
 		err = run
 	}

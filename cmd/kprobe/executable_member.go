@@ -17,6 +17,7 @@ type executableMember struct {
 	x    *tracedExecutable
 	p    tracedProcess
 	comm string
+	met  bool // its histograms have been made; of the goroutine that counts
 
 	// mu is held while the process is left; who reads records or follows what it maps holds it for reading.
 	mu   sync.RWMutex

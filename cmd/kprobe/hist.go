@@ -50,6 +50,7 @@ type histogramming struct {
 	core   *engine.Core
 	format string
 	begun  time.Time // if a profile is asked for
+	err    error     // why the histograms of a process could not be made that came (-x)
 }
 
 // given is a PROBE with its HIST, as the command line has them.
@@ -75,7 +76,7 @@ func newHist(con *console) *cobra.Command {
 	f := &g.f
 	f.con = con
 	c := &cobra.Command{
-		Use:   "hist (-p PID | --guest SPEC | -- CMD ARGS…) PROBE HIST [PROBE HIST…]",
+		Use:   "hist (-p PID | -x FILE | --guest SPEC | -- CMD ARGS…) PROBE HIST [PROBE HIST…]",
 		Short: "count the hits of probes by keys",
 		Long:  histHelp,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -84,6 +85,7 @@ func newHist(con *console) *cobra.Command {
 		},
 	}
 	f.shared(c, "hits")
+	f.every.flags(c)
 	f.format = "text" // of lines
 	c.Flags().StringVar(&g.format, "format", histText, "text, or a profile of a histogram by callers: pprof or folded")
 	return c
@@ -103,7 +105,7 @@ func (g *histogramming) run(args, cmd []string) error {
 	}
 	defs, err := g.definitions(args)
 	if err == nil {
-		err = g.checkProfile()
+		err = errors.Join(g.checkProfile(), g.checkExecutable())
 	}
 	if err != nil {
 		return err
@@ -118,9 +120,13 @@ func (g *histogramming) run(args, cmd []string) error {
 	if t.printed, err = newLines(lineOptions{con: f.con, path: f.out, format: f.format, stat: true, count: f.count}); err != nil {
 		return err
 	}
-	t.hits = newHitQueue(func(h *hit.Hit) { g.hit(t, h) }, func(hit.Loss) {}, t.printed.flush)
+	take := func(h *hit.Hit) { g.hit(t, h) }
+	if f.every.named() {
+		take = t.printed.namedByProcess(func(h *hit.Hit) { g.executableHit(t, h) })
+	}
+	t.hits = newHitQueue(take, func(hit.Loss) {}, t.printed.flush)
 	t.end = f.con.catchEnd(t.hits.takeAll)
-	return errors.Join(t.run(defs, cmd), t.close())
+	return errors.Join(t.run(defs, cmd), t.close(), g.err)
 }
 
 const needHist = "give a PROBE and its HIST: kprobe hist -p PID 'p:look lookupKey n=$arg2' keys=n.log2"
@@ -174,7 +180,7 @@ func (g *histogramming) probes() (defs []*event.Def) {
 		if d == nil {
 			continue
 		}
-		if d.Filter = g.f.only.and(one.hist.Filter); g.f.count == 0 {
+		if d.Filter = g.f.only.and(one.hist.Filter); g.f.count == 0 && !g.f.every.named() {
 			d.Hist = one.hist
 		}
 		for i := range one.hist.Actions {
@@ -198,6 +204,16 @@ func needsStack(h *event.Hist) bool {
 
 // prepare makes the histograms of the events that have been added.
 func (g *histogramming) prepare(t *tracing, s tracee) error {
+	g.set = hit.NewHistograms()
+	g.set.Traced = func(def *event.Synthetic, h *hit.Hit, vs []fetch.Value) {
+		l := t.printed
+		l.buf = l.print.Synthetic(l.buf[:0], def, h, vs)
+		_, err := l.out.Write(l.buf)
+		l.failed(err)
+	}
+	if x, ok := s.(*tracedExecutable); ok {
+		return g.prepareExecutable(x)
+	}
 	p, ok := s.(interface {
 		Events() []*kprobes.Event
 		Core() *kprobes.Core
@@ -205,13 +221,7 @@ func (g *histogramming) prepare(t *tracing, s tracee) error {
 	if !ok {
 		return usagef("there are no histograms of this target")
 	}
-	g.core, g.set = engine.Of(p.Core()), hit.NewHistograms()
-	g.set.Traced = func(def *event.Synthetic, h *hit.Hit, vs []fetch.Value) {
-		l := t.printed
-		l.buf = l.print.Synthetic(l.buf[:0], def, h, vs)
-		_, err := l.out.Write(l.buf)
-		l.failed(err)
-	}
+	g.core = engine.Of(p.Core())
 	evs := p.Events()
 	for _, e := range evs {
 		prog := engine.OfEvent(e).Prog
@@ -315,7 +325,7 @@ func (g *histogramming) print(t *tracing) {
 			entries, dropped, ok, err := g.core.Histogram(e)
 			load(s.hist, entries, dropped, ok, err)
 		}
-		if s.synth != nil {
+		if s.synth != nil && g.core != nil {
 			entries, dropped, ok, err := g.core.Traced(s.synth)
 			load(s.hist, entries, dropped, ok, err)
 		}
@@ -329,6 +339,12 @@ func (g *histogramming) print(t *tracing) {
 
 // sum tells which events' hits are counted by who reads their records.
 func (g *histogramming) sum(all []*total) {
+	if g.f.every.named() {
+		for _, n := range all {
+			n.Aggregated = aggregatedByReader
+		}
+		return
+	}
 	for _, s := range g.shown {
 		for _, e := range s.evs {
 			_, _, ok, _ := g.core.Histogram(e)
