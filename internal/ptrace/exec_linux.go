@@ -31,6 +31,10 @@ var ErrNoExec = fmt.Errorf("%w: the exec has failed", unix.ENOEXEC)
 // execTime bounds how long a thread may take from the permission to its stop, and from there through its loader.
 const execTime = 10 * time.Second
 
+// standTime bounds how long each thread of it may take to its stop then. There is no other attempt, as Stop makes: nothing of the program waits for
+// this process yet.
+const standTime = 2 * time.Second
+
 // Met is a process that was stopped in its exec.
 type Met struct {
 	Process *Process
@@ -241,12 +245,11 @@ func (e *execRun) stand() error {
 	if err := ptrace(unix.PTRACE_CONT, e.pid, 0, 0); err != nil {
 		return err
 	}
-	e.s.known[e.pid] = first
-	d := new(StopOptions).withDefaults().Deadline
-	if err := e.s.awaitAll([]*Thread{first}, d); err != nil {
+	e.s.known[e.pid], e.s.since = first, time.Now()
+	if err := e.s.awaitAll([]*Thread{first}, standTime); err != nil {
 		return err
 	}
-	return e.s.stopAll(d)
+	return e.s.stopAll(standTime)
 }
 
 // drop gives the process up: the kernel detaches from the thread when the tracer's ends, and lets it run on.
