@@ -95,7 +95,7 @@ func (m *executableMember) sync() error {
 }
 
 // Leave implements executables.Member.
-func (m *executableMember) Leave() {
+func (m *executableMember) Leave() (children []int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	err := m.p.Leave(m.take)
@@ -111,6 +111,7 @@ func (m *executableMember) Leave() {
 	if err := m.p.s.target.Discard(); err != nil {
 		x.refused(m.p.s.proc.PID(), err)
 	}
+	return m.p.s.target.Children()
 }
 
 // mergedHits are hits of several processes, until they are handed over in the order of their times.

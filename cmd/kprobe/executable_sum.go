@@ -170,8 +170,12 @@ func (x *tracedExecutable) Remarks() (out []string) {
 		return nil
 	}
 	c := x.set.Counts()
-	out = append(out, fmt.Sprintf("%d processes of %s: %d probed before their first instruction, %d that ran already, %d that came and were probed later",
-		c.Probed(), x.every.file.Path(), c.First, c.Running, c.Late))
+	met := fmt.Sprintf("%d processes of %s: %d probed before their first instruction, %d that ran already, %d that came and were probed later",
+		c.Probed(), x.every.file.Path(), c.First, c.Running, c.Late)
+	if c.Forked > 0 {
+		met += fmt.Sprintf(", %d that were forked and whose parent has ended", c.Forked)
+	}
+	out = append(out, met)
 	if c.Refused+c.Short+c.Unseen > 0 {
 		out = append(out, fmt.Sprintf("without probes: %d processes that could not be probed, %d that ended before they could, %d of which the kernel did not tell", c.Refused, c.Short, c.Unseen))
 	}

@@ -46,25 +46,15 @@ func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 // All says that every process counts.
 func (o Only) All() bool { return o == Only{} }
 
-// Takes says whether a process counts, by the text of its file /proc/PID/cgroup: of the unified hierarchy, or of any where there is none.
+// Takes says whether a process counts, by the text of its file /proc/PID/cgroup: in one of the hierarchies that it lists. Where there are older ones beside the
+// unified one, each engine and unit uses those that it was made for.
 func (o Only) Takes(text string) bool {
 	if o.All() {
 		return true
 	}
-	var paths []string
 	for line := range strings.Lines(text) {
-		hierarchy, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
-		_, at, ok := strings.Cut(rest, ":")
-		switch {
-		case !ok:
-		case hierarchy == "0":
-			return o.takesPath(at)
-		default:
-			paths = append(paths, at)
-		}
-	}
-	for _, at := range paths {
-		if o.takesPath(at) {
+		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		if _, at, ok := strings.Cut(rest, ":"); ok && o.takesPath(at) {
 			return true
 		}
 	}

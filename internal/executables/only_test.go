@@ -20,7 +20,8 @@ func TestOnly(t *testing.T) {
 		{"/system.slice", "", "0::/\n", false},
 		{"/system.slice", "", "", false},
 		{"/a", "", "4:memory:/b\n3:cpu,cpuacct:/a/c\n", true},
-		{"/a", "", "4:memory:/a\n0::/b\n", false}, // the unified hierarchy decides
+		{"/a", "", "4:memory:/a\n0::/\n", true},
+		{"/a", id, "4:memory:/a\n0::/docker/" + id + "\n", false}, // not in one
 		{"", id, "0::/system.slice/docker-" + id + ".scope\n", true},
 		{"", id[:12], "0::/docker/" + id + "\n", true},
 		{"", id[:12], "0::/kubepods.slice/pod7.slice/cri-containerd-" + id + ".scope/init\n", true},

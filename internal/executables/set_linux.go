@@ -17,8 +17,8 @@ import (
 // Member is a process as the caller of Open probes it.
 type Member interface {
 	// Leave is called once: when the process has ended, when another program has taken its place, or when the set is closed. It takes out what
-	// is still there.
-	Leave()
+	// is still there, and gives the processes that were forked from this one and had its probes.
+	Leave() (children []int)
 }
 
 // Options say what a Set does with processes.
@@ -36,6 +36,8 @@ type Counts struct {
 	// First are processes that were probed before the first instruction of their program, Running those that ran when the set was opened, Late those that came
 	// later and may have run already.
 	First, Running, Late uint64
+	// Forked are processes that had the probes of the one that they were forked from until that ended, and then their own.
+	Forked uint64
 	// Refused have no probes. Short have ended before they could have.
 	Refused, Short uint64
 	// Unseen are execs that the kernel has permitted by itself, since it had no memory to ask.
@@ -43,7 +45,7 @@ type Counts struct {
 }
 
 // Probed is how many processes have had probes.
-func (c Counts) Probed() uint64 { return c.First + c.Running + c.Late }
+func (c Counts) Probed() uint64 { return c.First + c.Running + c.Late + c.Forked }
 
 // Set is the processes of an executable.
 type Set struct {
@@ -59,6 +61,7 @@ type Set struct {
 
 	mu     sync.Mutex
 	of     map[int]*entry
+	meets  map[int]int // processes that are in an exec of the file, and how often
 	closed bool
 	counts Counts
 }
@@ -82,7 +85,7 @@ const lookEvery = 100 * time.Millisecond
 // Open takes the processes that run, and those that come from now on. Where execs can not be watched, watchErr says why: then
 // new processes are looked for from time to time, and short ones are not seen.
 func Open(o Options) (s *Set, watchErr, err error) {
-	s = &Set{o: o, of: map[int]*entry{}, stop: make(chan struct{})}
+	s = &Set{o: o, of: map[int]*entry{}, meets: map[int]int{}, stop: make(chan struct{})}
 	s.arming = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	s.leaving = make(chan struct{}, cap(s.arming))
 	if s.ends, err = newEnds(s.ended); err != nil {
@@ -113,7 +116,7 @@ func (s *Set) look(count func(*Counts)) error {
 	}
 	var all sync.WaitGroup
 	for _, pid := range pids {
-		if s.entryOf(pid) != nil || !s.takes(pid) {
+		if s.known(pid) || !s.takes(pid) {
 			continue
 		}
 		s.arming <- struct{}{}
@@ -139,6 +142,22 @@ func (s *Set) keepLooking() {
 	}
 }
 
+// known says whether a process has an entry, or is about to have one.
+func (s *Set) known(pid int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.of[pid] != nil || s.meets[pid] > 0
+}
+
+// meeting notes that a process is being met, with 1, and that it has been, with -1.
+func (s *Set) meeting(pid, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.meets[pid] += n; s.meets[pid] == 0 {
+		delete(s.meets, pid)
+	}
+}
+
 // takes says whether a process is one that counts.
 func (s *Set) takes(pid int) bool {
 	if s.o.Only.All() {
@@ -155,16 +174,17 @@ func (s *Set) attach(pid int, count func(*Counts)) {
 		return
 	}
 	p, err := process.OpenUnwaited(pid)
-	if err == nil && !s.o.File.Runs(pid) { // another has its id
+	switch {
+	case errors.Is(err, process.ErrNoProcess): // it has ended since it was seen, perhaps after it was met
+		s.forget(e)
+	case err != nil:
+		s.refused(e, err)
+	case !s.o.File.Runs(pid): // another has its id
 		s.forget(e)
 		_ = p.Close()
-		return
+	default:
+		s.arm(e, p, nil, count)
 	}
-	if err != nil {
-		s.refused(e, err)
-		return
-	}
-	s.arm(e, p, nil, count)
 }
 
 // meetLater has another goroutine meet a process in its exec: the next event must not wait.
@@ -173,7 +193,9 @@ func (s *Set) meetLater(x *execution) {
 		x.allow()
 		return
 	}
+	s.meeting(x.pid, 1)
 	s.arms.Go(func() {
+		defer s.meeting(x.pid, -1)
 		held := time.AfterFunc(maxHeld, x.allow)
 		defer held.Stop()
 		s.arming <- struct{}{}
@@ -285,7 +307,11 @@ func (s *Set) leave(e *entry) {
 		s.leaves.Go(func() {
 			s.leaving <- struct{}{}
 			defer func() { <-s.leaving }()
-			m.Leave()
+			for _, pid := range m.Leave() { // they have no probes now
+				if s.takes(pid) && !s.known(pid) {
+					s.attach(pid, func(c *Counts) { c.Forked++ })
+				}
+			}
 		})
 	})
 }
@@ -354,7 +380,7 @@ func (s *Set) Close() {
 // Advice says what is missing where execs can not be watched.
 func Advice(watchErr error) string {
 	if errors.Is(watchErr, unix.EPERM) {
-		return "this needs root or CAP_SYS_ADMIN"
+		return "this needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE"
 	}
 	return fmt.Sprint(watchErr)
 }

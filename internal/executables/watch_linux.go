@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/procfs"
 )
 
@@ -26,6 +27,9 @@ type watch struct {
 // newWatch begins to hold execs of the file: by its inode, whatever path and mount name space they come by, and by its directory, for what
 // takes its place there.
 func newWatch(f *File) (*watch, error) {
+	if err := checkPtrace(); err != nil {
+		return nil, err
+	}
 	const flags = unix.FAN_CLASS_CONTENT | unix.FAN_CLOEXEC | unix.FAN_NONBLOCK | unix.FAN_REPORT_TID | unix.FAN_UNLIMITED_QUEUE
 	fd, err := unix.FanotifyInit(flags, unix.O_RDONLY|unix.O_LARGEFILE|unix.O_CLOEXEC)
 	if err != nil {
@@ -143,3 +147,16 @@ func processOf(tid int) int {
 
 // close ends the watch. The kernel permits what has not been answered.
 func (w *watch) close() error { return w.group.Close() }
+
+// checkPtrace refuses to meet programs in their exec without CAP_SYS_PTRACE: one with more privileges than its caller would not get them
+// (ptracer_capable in security/commoncap.c).
+func checkPtrace() error {
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
+		return fmt.Errorf("capget: %w", err)
+	}
+	if data[0].Effective&(1<<unix.CAP_SYS_PTRACE) == 0 {
+		return errno.Errorf(unix.EPERM, "CAP_SYS_PTRACE is missing")
+	}
+	return nil
+}

@@ -102,6 +102,8 @@ type Target struct {
 	trampolines trampolines
 	inCall      bool // Close has left the trampolines mapped
 	closed      bool // CloseStopped has taken everything out
+
+	children []int // see Children
 }
 
 var _ target.Sequencer = (*Target)(nil)
