@@ -409,3 +409,31 @@ func TestExecutableCgroup(t *testing.T) {
 	}
 	inside.Quit(nil)
 }
+
+// Programs in Go, and those with threads, are probed from their first instruction on, and a library's function too.
+func TestExecutableKinds(t *testing.T) {
+	for _, c := range []struct{ name, probe, count string }{
+		{"gowork", "p:a main.Ints", "main.Ints"},
+		{"work", "p:a f_push", "f_push"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			prog := testprog.Copy(t, testprog.Build(t, c.name))
+			p := testprog.Start(t, prog, "2")
+			s := everywhere(t, p, "trace", "-x", prog, "--stat", c.probe, "-e", "p:w libc.so.6:write")
+			all := right(t, p, "go 10")[c.count]
+			for range 3 {
+				q := testprog.Start(t, prog, "4")
+				all += right(t, q, "go 50")[c.count]
+				q.Quit(nil)
+			}
+			r := s.end()
+			r.counted(t, "a", all, "jump")
+			if _, first, _, _ := met(t, r.stderr); first != 3 {
+				t.Errorf("%d processes are probed from their first instruction on, want 3: %v", first, r.outcome)
+			}
+			if w := r.totals["w"]; (w.hits > 0) != (c.name == "work") {
+				t.Errorf("%d calls of the C library's write: %v", w.hits, r.outcome)
+			}
+		})
+	}
+}
