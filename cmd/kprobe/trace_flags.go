@@ -52,8 +52,9 @@ type traceFlags struct {
 
 // traceHelp says what a probe may be.
 const traceHelp = `Probe a running process, or a program that is started for it, and print a line for
-each hit in the format of ftrace; with -k the kernel that runs here, by its own kprobes,
-with --guest the kernel of a QEMU guest, from outside.
+each hit in the format of ftrace; with -x every process of an executable, those that run
+and those that come; with -k the kernel that runs here, by its own kprobes, with --guest
+the kernel of a QEMU guest, from outside.
 PROBE is a kprobe_events definition:
 
   p[:[GRP/]EVENT] PLACE [FETCHARGS]               at an instruction
