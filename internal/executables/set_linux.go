@@ -73,11 +73,8 @@ type entry struct {
 	gone   sync.Once
 }
 
-// The times that an exec is held at most: until its turn comes, and while nobody may attach to it since it opens an interpreter.
-const (
-	maxHeld   = time.Second
-	maxAttach = 50 * time.Millisecond
-)
+// maxHeld is how long an exec is held at most, until its turn comes.
+const maxHeld = time.Second
 
 // lookEvery is the time between two looks at all processes where execs can not be watched.
 const lookEvery = 100 * time.Millisecond
@@ -205,9 +202,7 @@ func (s *Set) meetLater(x *execution) {
 }
 
 func (s *Set) meet(x *execution) {
-	attaching := time.AfterFunc(maxAttach, x.allow)
 	m, err := process.MeetExec(x.pid, x.tid, &s.loaders, x.allow)
-	attaching.Stop()
 	switch {
 	case errors.Is(err, unix.ENOEXEC) && !errors.Is(err, process.ErrUnsupported):
 		return // it has not become a process of the file

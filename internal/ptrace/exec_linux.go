@@ -74,7 +74,7 @@ type execRun struct {
 }
 
 func (e *execRun) meet(allow func()) error {
-	if err := e.seize(); err != nil {
+	if err := e.seize(allow); err != nil {
 		return err
 	}
 	allow()
@@ -103,10 +103,15 @@ func (e *execRun) meet(allow func()) error {
 	return e.stand()
 }
 
-// seize attaches to the thread, and tells it to stop. The kernel lets nobody attach in the second half of an exec, in which an interpreter is opened: then
-// this waits until somebody else has permitted it. Other goroutines run meanwhile.
-func (e *execRun) seize() error {
+// attachTime is how long an attach may wait before the exec is permitted, for which it may be waiting.
+const attachTime = 50 * time.Millisecond
+
+// seize attaches to the thread, and tells it to stop. The kernel lets nobody attach in the second half of an exec, in which an interpreter is opened
+// (cred_guard_mutex): then the exec is permitted first, and this comes in right behind it. Other goroutines run while it waits.
+func (e *execRun) seize(allow func()) error {
 	step("seize")
+	late := time.AfterFunc(attachTime, allow)
+	defer late.Stop()
 	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEEXEC
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(e.tid), 0, options, 0, 0)
 	switch errno {
