@@ -153,12 +153,20 @@ func (x *tracedExecutable) arm(p *process.Proc, stopped *process.Stopped) (execu
 	return m, nil
 }
 
-// refused tells of a process that can not be probed: of each reason once.
+// refused tells of a process that can not be probed, and of execs that are not seen any more (pid 0).
 func (x *tracedExecutable) refused(pid int, err error) {
+	if pid != 0 {
+		err = fmt.Errorf("process %d has no probes: %w", pid, err)
+	}
+	x.tell(pid, err)
+}
+
+// tell tells what goes wrong in a process: of each thing once.
+func (x *tracedExecutable) tell(pid int, err error) {
 	kind := strings.ReplaceAll(err.Error(), fmt.Sprintf("process %d", pid), "process PID")
 	x.told.failed(kind, err, func() {
 		if !x.t.f.quiet {
-			x.say("process %d has no probes: %v", pid, err)
+			x.say("%v", err)
 		}
 	})
 }
@@ -213,20 +221,19 @@ const syncTime = 5 * time.Millisecond
 func (x *tracedExecutable) Sync() (ended bool, err error) {
 	x.pending.Store(false)
 	all := x.live()
-	var errs []error
 	for _, m := range all {
 		if m.waits() {
-			errs = append(errs, m.sync())
+			m.sync()
 		}
 	}
 	end := time.Now().Add(syncTime)
 	for range all {
-		errs = append(errs, all[x.next%len(all)].sync())
+		all[x.next%len(all)].sync()
 		if x.next++; time.Now().After(end) {
 			break
 		}
 	}
-	return false, errors.Join(errs...)
+	return false, nil
 }
 
 func (x *tracedExecutable) Exited() <-chan struct{} { return nil }

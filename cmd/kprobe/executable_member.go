@@ -73,10 +73,10 @@ func (m *executableMember) losses(all bool, f func(d *event.Def, cpu int, record
 	}
 }
 
-// sync follows what the process maps. If it executes another program the set is told.
-func (m *executableMember) sync() error {
+// sync follows what the process maps, and tells what goes wrong. If it executes another program the set is told.
+func (m *executableMember) sync() {
 	if !m.mu.TryRLock() {
-		return nil
+		return
 	}
 	var ended bool
 	var err error
@@ -86,12 +86,11 @@ func (m *executableMember) sync() error {
 	m.mu.RUnlock()
 	if ended && err != nil { // it has not ended
 		m.x.set.Replaced(m)
-		return nil
+		return
 	}
-	if errors.Is(err, process.ErrNoProcess) || errors.Is(err, process.ErrExec) {
-		return nil
+	if err != nil && !errors.Is(err, process.ErrNoProcess) && !errors.Is(err, process.ErrExec) {
+		m.x.tell(m.p.s.proc.PID(), err)
 	}
-	return err
 }
 
 // Leave implements executables.Member.
@@ -109,7 +108,7 @@ func (m *executableMember) Leave() (children []int) {
 	x.mu.Unlock()
 	m.left = true
 	if err := m.p.s.target.Discard(); err != nil {
-		x.refused(m.p.s.proc.PID(), err)
+		x.tell(m.p.s.proc.PID(), err)
 	}
 	return m.p.s.target.Children()
 }

@@ -58,6 +58,8 @@ type Set struct {
 	arms    sync.WaitGroup
 	leaves  sync.WaitGroup
 	stop    chan struct{}
+	settle  sync.Once
+	settled chan struct{} // closed when Open need not wait any more
 
 	mu     sync.Mutex
 	of     map[int]*entry
@@ -79,10 +81,11 @@ const maxHeld = time.Second
 // lookEvery is the time between two looks at all processes where execs can not be watched.
 const lookEvery = 100 * time.Millisecond
 
-// Open takes the processes that run, and those that come from now on. Where execs can not be watched, watchErr says why: then
+// Open takes the processes that run, and those that come from now on. It waits until one has its probes, or all that run have been refused: there may be
+// thousands. Where execs can not be watched, watchErr says why: then
 // new processes are looked for from time to time, and short ones are not seen.
 func Open(o Options) (s *Set, watchErr, err error) {
-	s = &Set{o: o, of: map[int]*entry{}, meets: map[int]int{}, stop: make(chan struct{})}
+	s = &Set{o: o, of: map[int]*entry{}, meets: map[int]int{}, stop: make(chan struct{}), settled: make(chan struct{})}
 	s.arming = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	s.leaving = make(chan struct{}, cap(s.arming))
 	if s.ends, err = newEnds(s.ended); err != nil {
@@ -95,13 +98,17 @@ func Open(o Options) (s *Set, watchErr, err error) {
 			}
 		})
 	}
-	if err := s.look(func(c *Counts) { c.Running++ }); err != nil {
-		s.Close()
-		return nil, watchErr, err
-	}
-	if watchErr != nil {
-		s.arms.Go(s.keepLooking)
-	}
+	s.arms.Go(func() {
+		err := s.look(func(c *Counts) { c.Running++ })
+		if err != nil {
+			s.o.Refused(0, err)
+		}
+		s.settle.Do(func() { close(s.settled) })
+		if watchErr != nil {
+			s.keepLooking()
+		}
+	})
+	<-s.settled
 	return s, watchErr, nil
 }
 
@@ -116,7 +123,11 @@ func (s *Set) look(count func(*Counts)) error {
 		if s.known(pid) || !s.takes(pid) {
 			continue
 		}
-		s.arming <- struct{}{}
+		select {
+		case <-s.stop:
+			continue
+		case s.arming <- struct{}{}:
+		}
 		all.Go(func() {
 			defer func() { <-s.arming }()
 			s.attach(pid, count)
@@ -278,6 +289,7 @@ func (s *Set) arm(e *entry, p *process.Proc, stopped *process.Stopped, count fun
 	e.member = m
 	count(&s.counts)
 	s.mu.Unlock()
+	s.settle.Do(func() { close(s.settled) })
 	err = s.ends.add(e)
 	if err != nil || !p.Alive() || s.entryOf(e.pid) != e { // or it has executed another program meanwhile
 		s.ended(e)
