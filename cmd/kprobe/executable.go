@@ -52,7 +52,7 @@ const executableBuffer = 64 << 10
 const executableEvents = 1 << 16
 
 func openExecutable(t *tracing) *tracedExecutable {
-	return &tracedExecutable{t: t, every: &t.f.every, told: tellOnce{most: maxReasons}, skipped: tellOnce{most: maxSkips}}
+	return &tracedExecutable{t: t, every: &t.f.every, told: tellOnce{most: maxReasons, waits: true}, skipped: tellOnce{most: maxSkips}}
 }
 
 // noNames is for what no process is known of.
@@ -78,6 +78,7 @@ func (x *tracedExecutable) Add(defs []*event.Def, o *kprobes.AddOptions) (err er
 	if n.Refused > 0 && n.Probed() == 0 {
 		return x.told.firstError()
 	}
+	x.told.now()
 	if x.t.f.quiet {
 		return nil
 	}

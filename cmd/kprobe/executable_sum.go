@@ -228,6 +228,19 @@ type tellOnce struct {
 	seen  map[string]int
 	order []string
 	first error
+	// Until now is called what is to be told waits: it may be what the command ends with.
+	waits  bool
+	untold []func()
+}
+
+// now tells what has waited, and has nothing wait any more.
+func (o *tellOnce) now() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, tell := range o.untold {
+		tell()
+	}
+	o.waits, o.untold = false, nil
 }
 
 // once calls tell if the thing is new.
@@ -248,7 +261,11 @@ func (o *tellOnce) failed(thing string, err error, tell func()) {
 			return
 		}
 		o.order = append(o.order, thing)
-		tell()
+		if o.waits {
+			o.untold = append(o.untold, tell)
+		} else {
+			tell()
+		}
 	}
 	o.seen[thing]++
 }

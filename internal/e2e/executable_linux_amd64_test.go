@@ -314,5 +314,9 @@ func TestExecutableUsage(t *testing.T) {
 	} {
 		fails(t, command(t, append([]string{"trace"}, c.args...)...), c.code, c.words)
 	}
+	p := testprog.Start(t, testprog.Copy(t, prog))
+	if o := fails(t, command(t, "trace", "-x", p.Path, "p:a brief_wrk"), 1, `did you mean "brief_work"?`); strings.Count(o.stderr, "\n") > 3 || strings.Contains(o.stderr, "hits=") {
+		t.Errorf("want the error once, with the definition: %v", o)
+	}
 	fails(t, command(t, "hist", "-x", prog, "p:a brief_work n=$arg1", "keys=n.sym"), 2, "are for one process")
 }
