@@ -86,7 +86,7 @@ func (x *tracedExecutable) Add(defs []*event.Def, o *kprobes.AddOptions) (err er
 		x.absent()
 	}
 	if watchErr != nil {
-		x.say("new processes of %s are probed some time after they have begun, and short ones are not seen: to meet them in their exec %s", x.every.file.Path(), executables.Advice(watchErr))
+		x.say("%s: new processes of %s are probed some time after they have begun, and short ones are not seen", executables.WhyUnwatched(watchErr), x.every.file.Path())
 	}
 	return nil
 }

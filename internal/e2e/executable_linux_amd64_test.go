@@ -282,7 +282,7 @@ func TestExecutableUnprivileged(t *testing.T) {
 	right(t, q, "go 30")
 	r := s.end()
 	r.counted(t, "a", 50, "jump")
-	if !strings.Contains(r.stderr, "this needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE") {
+	if !strings.Contains(r.stderr, "by root alone, or with CAP_SYS_ADMIN and CAP_SYS_PTRACE") {
 		t.Errorf("it does not say what is missing: %v", r.outcome)
 	}
 	if all, first, ran, later := met(t, r.stderr); all != 2 || first != 0 || ran != 1 || later != 1 {

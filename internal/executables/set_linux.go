@@ -384,10 +384,10 @@ func (s *Set) Close() {
 	s.leaves.Wait()
 }
 
-// Advice says what is missing where execs can not be watched.
-func Advice(watchErr error) string {
+// WhyUnwatched says why execs can not be watched, and what is missing.
+func WhyUnwatched(watchErr error) string {
 	if errors.Is(watchErr, unix.EPERM) {
-		return "this needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE"
+		return "execs can be watched by root alone, or with CAP_SYS_ADMIN and CAP_SYS_PTRACE"
 	}
-	return fmt.Sprint(watchErr)
+	return fmt.Sprintf("execs can not be watched: %v", watchErr)
 }
