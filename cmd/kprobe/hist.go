@@ -53,6 +53,7 @@ type histogramming struct {
 	core   *engine.Core
 	format string
 	begun  time.Time // when the probes were added
+	err    error     // why the histograms of a process could not be made that came (-x)
 	metered
 }
 
@@ -79,7 +80,7 @@ func newHist(con *console) *cobra.Command {
 	f := &g.f
 	f.con = con
 	c := &cobra.Command{
-		Use:   "hist (-p PID | --guest SPEC | -- CMD ARGS…) PROBE HIST [PROBE HIST…]",
+		Use:   "hist (-p PID | -x FILE | --guest SPEC | -- CMD ARGS…) PROBE HIST [PROBE HIST…]",
 		Short: "count the hits of probes by keys",
 		Long:  histHelp,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -88,6 +89,7 @@ func newHist(con *console) *cobra.Command {
 		},
 	}
 	f.shared(c, "hits")
+	f.every.flags(c)
 	f.format = "text" // of lines
 	g.flags(c.Flags())
 	return c
@@ -107,7 +109,7 @@ func (g *histogramming) run(args, cmd []string) error {
 	}
 	defs, err := g.definitions(args)
 	if err == nil {
-		err = errors.Join(g.checkProfile(), g.checkMetrics())
+		err = errors.Join(g.checkProfile(), g.checkMetrics(), g.checkExecutable())
 	}
 	if err == nil {
 		err = f.con.listen(g.listen)
@@ -132,9 +134,13 @@ func (g *histogramming) run(args, cmd []string) error {
 	if g.every > 0 {
 		t.every, t.ticked = g.every, func() { g.shownAs.write(t.printed) }
 	}
-	t.hits = newHitQueue(func(h *hit.Hit) { g.hit(t, h) }, func(hit.Loss) {}, t.printed.flush)
+	take := func(h *hit.Hit) { g.hit(t, h) }
+	if f.every.named() {
+		take = t.printed.namedByProcess(func(h *hit.Hit) { g.executableHit(t, h) })
+	}
+	t.hits = newHitQueue(take, func(hit.Loss) {}, t.printed.flush)
 	t.end = f.con.catchEnd(t.hits.takeAll)
-	return errors.Join(t.run(defs, cmd), t.close())
+	return errors.Join(t.run(defs, cmd), t.close(), g.err)
 }
 
 const needHist = "give a PROBE and its HIST: kprobe hist -p PID 'p:look lookupKey n=$arg2' keys=n.log2"
@@ -188,7 +194,7 @@ func (g *histogramming) probes() (defs []*event.Def) {
 		if d == nil {
 			continue
 		}
-		if d.Filter = g.f.only.and(one.hist.Filter); g.f.count == 0 {
+		if d.Filter = g.f.only.and(one.hist.Filter); g.f.count == 0 && !g.f.every.named() {
 			d.Hist = one.hist
 		}
 		for i := range one.hist.Actions {
@@ -212,6 +218,16 @@ func needsStack(h *event.Hist) bool {
 
 // prepare makes the histograms of the events that have been added.
 func (g *histogramming) prepare(t *tracing, s tracee) error {
+	g.set = hit.NewHistograms()
+	g.set.Traced = func(def *event.Synthetic, h *hit.Hit, vs []fetch.Value) {
+		l := t.printed
+		l.buf = l.print.Synthetic(l.buf[:0], def, h, vs)
+		_, err := l.out.Write(l.buf)
+		l.failed(err)
+	}
+	if x, ok := s.(*tracedExecutable); ok {
+		return g.prepareExecutable(x)
+	}
 	p, ok := s.(interface {
 		Events() []*kprobes.Event
 		Core() *kprobes.Core
@@ -219,13 +235,7 @@ func (g *histogramming) prepare(t *tracing, s tracee) error {
 	if !ok {
 		return usagef("there are no histograms of this target")
 	}
-	g.core, g.set = engine.Of(p.Core()), hit.NewHistograms()
-	g.set.Traced = func(def *event.Synthetic, h *hit.Hit, vs []fetch.Value) {
-		l := t.printed
-		l.buf = l.print.Synthetic(l.buf[:0], def, h, vs)
-		_, err := l.out.Write(l.buf)
-		l.failed(err)
-	}
+	g.core = engine.Of(p.Core())
 	evs := p.Events()
 	for _, e := range evs {
 		prog := engine.OfEvent(e).Prog
@@ -324,6 +334,9 @@ func (g *histogramming) hit(t *tracing, h *hit.Hit) {
 func (g *histogramming) leave(t *tracing) {
 	g.shownAs.end()
 	switch {
+	case g.f.every.named():
+		t.printed.histograms(g.shown)
+		return
 	case g.shownAs.core == nil: // nothing was counted
 		return
 	case g.shownAs.format != "":
@@ -344,6 +357,12 @@ func (g *histogramming) leave(t *tracing) {
 
 // sum tells which events' hits are counted by who reads their records.
 func (g *histogramming) sum(all []*total) {
+	if g.f.every.named() {
+		for _, n := range all {
+			n.Aggregated = aggregatedByReader
+		}
+		return
+	}
 	for _, s := range g.shown {
 		for _, e := range s.evs {
 			_, _, ok, _ := g.core.Histogram(e)

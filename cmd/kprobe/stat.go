@@ -42,7 +42,7 @@ func newStat(con *console) *cobra.Command {
 	f := &g.f
 	f.con = con
 	c := &cobra.Command{
-		Use:   "stat (-p PID | --guest SPEC | -- CMD ARGS…) PROBE…",
+		Use:   "stat (-p PID | -x FILE | --guest SPEC | -- CMD ARGS…) PROBE…",
 		Short: "count the hits of probes, and print rates at intervals",
 		Long:  statHelp,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -52,6 +52,7 @@ func newStat(con *console) *cobra.Command {
 		},
 	}
 	f.shared(c, "hits")
+	f.every.flags(c)
 	fl := c.Flags()
 	events := &probeValue{f: f, fl: fl}
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
@@ -86,6 +87,8 @@ func (g *statting) run(cmd []string) error {
 		return usagef("--interval %v: at least %v", g.every, minInterval)
 	case g.top < 1:
 		return usagef("--top %d: at least 1", g.top)
+	case f.every.named() && (g.shown.format != "" || g.listen != ""):
+		return usagef("%s", oneProcessMetrics)
 	}
 	defs, err := f.definitions()
 	if err != nil {
@@ -118,6 +121,15 @@ const minInterval = 10 * time.Millisecond
 
 // prepare begins to count.
 func (g *statting) prepare(s tracee) error {
+	g.start = time.Now()
+	g.last = g.start
+	if x, ok := s.(*tracedExecutable); ok {
+		g.counts = func() (counts []kprobes.Counts) {
+			g.names, counts = x.eventCounts()
+			return counts
+		}
+		return nil
+	}
 	p, ok := s.(interface {
 		Events() []*kprobes.Event
 		Core() *kprobes.Core
@@ -149,8 +161,6 @@ func (g *statting) prepare(s tracee) error {
 		index[i] = at
 	}
 	g.before = make([]kprobes.Counts, len(g.names))
-	g.start = time.Now()
-	g.last = g.start
 	return g.shown.begin(g.t, core, evs)
 }
 
@@ -186,6 +196,7 @@ type rate struct {
 // rates are what has been counted since the call before: all of a few events, of many those with the most hits.
 func (g *statting) rates(now time.Time) []rate {
 	counts := g.counts()
+	g.before = append(g.before, make([]kprobes.Counts, len(counts)-len(g.before))...)
 	seconds := max(now.Sub(g.last).Seconds(), time.Microsecond.Seconds())
 	rs := make([]rate, len(counts))
 	for i, n := range counts {

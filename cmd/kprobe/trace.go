@@ -21,7 +21,7 @@ import (
 func newTrace(con *console) *cobra.Command {
 	f := traceFlags{con: con}
 	c := &cobra.Command{
-		Use:   "trace (-p PID | -k | --guest SPEC | -- CMD ARGS…) PROBE…",
+		Use:   "trace (-p PID | -x FILE | -k | --guest SPEC | -- CMD ARGS…) PROBE…",
 		Short: "probe a process or a kernel and print a line for each hit",
 		Long:  traceHelp,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -52,6 +52,8 @@ func (f *traceFlags) run(cmd []string) error {
 	}
 	show := t.printed.hit
 	switch {
+	case f.every.named():
+		show = t.printed.namedByProcess(show)
 	case f.of.kernel:
 		show = t.kernelHit
 	case len(f.bound) > 0:
@@ -66,6 +68,8 @@ func (f *traceFlags) run(cmd []string) error {
 func (t *tracing) open(cmd []string) (tracee, error) {
 	f := t.f
 	switch {
+	case f.every.named():
+		return openExecutable(t), nil
 	case f.con.host != nil:
 		return f.con.host.join(asked{con: f.con, of: &f.of, buffer: f.buffer, text: f.text}, t.hits.add)
 	case f.of.kernel:
@@ -82,7 +86,7 @@ func (t *tracing) open(cmd []string) (tracee, error) {
 
 // elsewhere runs the verb in the process that holds what it probes, if it is to: see console.elsewhere.
 func (f *traceFlags) elsewhere(defs []*event.Def, cmd []string) (ok bool, err error) {
-	if f.con.host != nil || f.alone || f.of.kernel {
+	if f.con.host != nil || f.alone || f.of.kernel || f.every.named() {
 		return false, nil
 	}
 	for _, d := range defs { // that process stands in another directory
@@ -143,15 +147,7 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 	if err != nil {
 		return errors.Join(err, t.s.Leave(nil), t.s.Close())
 	}
-	if !t.f.quiet {
-		t.s.Waiting(t.waiting)
-		t.s.Inlined(t.inlined)
-	}
-	if t.f.verbose {
-		t.s.Slower(t.slower)
-		t.s.Stubs(t.stubs)
-		t.s.LeftOut(t.leftOut)
-	}
+	t.tellOf(t.s)
 	if err = t.s.Run(); err != nil {
 		return errors.Join(err, t.s.Close())
 	}
@@ -162,6 +158,19 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 	err = errors.Join(err, t.close())
 	t.summary()
 	return errors.Join(err, t.s.Status(), t.s.Close())
+}
+
+// tellOf tells what is to be known of a tracee's events.
+func (t *tracing) tellOf(s tracee) {
+	if !t.f.quiet {
+		s.Waiting(t.waiting)
+		s.Inlined(t.inlined)
+	}
+	if t.f.verbose {
+		s.Slower(t.slower)
+		s.Stubs(t.stubs)
+		s.LeftOut(t.leftOut)
+	}
 }
 
 // close prints what is left and ends the output; the first time it tells what went wrong with it.
@@ -343,5 +352,8 @@ func (t *tracing) summary() {
 			continue
 		}
 		s.print(t.f.con.stderr)
+	}
+	if x, ok := t.s.(*tracedExecutable); ok {
+		x.processes(t.f.con.stderr, t.f.format)
 	}
 }

@@ -22,6 +22,7 @@ import (
 type traceFlags struct {
 	con      *console
 	of       subject
+	every    everyProcess
 	probes   []string // by -e
 	others   []string // without a flag
 	only     restriction
@@ -53,8 +54,9 @@ type traceFlags struct {
 
 // traceHelp says what a probe may be.
 const traceHelp = `Probe a running process, or a program that is started for it, and print a line for
-each hit in the format of ftrace; with -k the kernel that runs here, by its own kprobes,
-with --guest the kernel of a QEMU guest, from outside.
+each hit in the format of ftrace; with -x every process of an executable, those that run
+and those that come; with -k the kernel that runs here, by its own kprobes, with --guest
+the kernel of a QEMU guest, from outside.
 PROBE is a kprobe_events definition:
 
   p[:[GRP/]EVENT] PLACE [FETCHARGS]               at an instruction
@@ -107,6 +109,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage; with -- CMD that of the program.`
 // flags are the verb's.
 func (f *traceFlags) flags(c *cobra.Command) {
 	f.shared(c, "lines")
+	f.every.flags(c)
 	fl := c.Flags()
 	events := &probeValue{f: f, fl: fl}
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
@@ -229,7 +232,11 @@ func (f *traceFlags) check(cmd []string) error {
 	if err := f.only.check(); err != nil {
 		return err
 	}
-	switch one, err := f.of.named(); {
+	one, err := f.of.named()
+	if err == nil {
+		err = f.every.check(f, one, cmd)
+	}
+	switch one = one || f.every.named(); {
 	case err != nil:
 		return err
 	case f.counters && f.only.given():
@@ -251,7 +258,7 @@ func (f *traceFlags) check(cmd []string) error {
 	case f.of.guest != "" && f.buffer != 0:
 		return usagef("--buffer-size is not for guests: the ring lies in the device that guest start --ring gives QEMU")
 	case !one && len(cmd) == 0:
-		return usagef("give what to probe: -p PID, -k, --guest SPEC, or -- CMD ARGS")
+		return usagef("give what to probe: -p PID, -x FILE, -k, --guest SPEC, or -- CMD ARGS")
 	case one && len(cmd) > 0:
 		return usagef("-p, -k, --guest and -- CMD exclude each other")
 	case f.tactic != "" && !slices.Contains(tactics, f.tactic):

@@ -90,19 +90,28 @@ func (s *Scanner) morestack(addr uint64) bool {
 	return strings.HasPrefix(s.nameAt(addr), "runtime.morestack")
 }
 
-// text gives the reader of an object's file.
+// text gives the reader of an object's file: one for all targets that have its image, unless its memory changes.
 func (s *Scanner) text(im *symbol.Image) *text {
+	if s.can.Describer == nil {
+		x, _ := symbol.Derive(im, func() (*text, error) { return newText(im, false), nil })
+		return x
+	}
 	s.texts.mu.Lock()
 	defer s.texts.mu.Unlock()
 	x := s.texts.of[im]
 	if x == nil {
-		x = &text{im: im, segs: im.Segments(), funcs: im.Funcs(), live: s.can.Describer != nil}
-		x.findKept()
-		x.windows = make([]window, len(x.segs))
+		x = newText(im, true)
 		if s.texts.of == nil {
 			s.texts.of = map[*symbol.Image]*text{}
 		}
 		s.texts.of[im] = x
 	}
+	return x
+}
+
+func newText(im *symbol.Image, live bool) *text {
+	x := &text{im: im, segs: im.Segments(), funcs: im.Funcs(), live: live}
+	x.findKept()
+	x.windows = make([]window, len(x.segs))
 	return x
 }

@@ -35,7 +35,7 @@ type window struct {
 // windowSize bounds a window, in bytes.
 const windowSize = 64 << 10
 
-// texts are the texts of the objects that were asked for.
+// texts are the texts of objects whose memory changes, which one target alone has.
 type texts struct {
 	mu sync.Mutex
 	of map[*symbol.Image]*text

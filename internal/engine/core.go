@@ -45,7 +45,6 @@ type Core struct {
 	shown     func([]*Event)          // see Options.Show
 
 	scan    *codescan.Scanner
-	debug   debugInfo
 	lines   lines
 	space   atomic.Pointer[symbol.Space] // the target's, for Symbol
 	records *records.Reader

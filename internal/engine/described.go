@@ -65,7 +65,7 @@ func (c *Core) InlinedCalls(r symbol.Resolved) (int, error) {
 			return n, nil
 		}
 	}
-	f, err := c.debug.of(r.Module.Image)
+	f, err := debugInfo(r.Module.Image)
 	if err != nil {
 		return 0, err
 	}
@@ -83,7 +83,7 @@ func (c *Core) Signature(r symbol.Resolved) (string, error) {
 	if r.Func.Lang == symbol.LangGo {
 		return goSignature(r)
 	}
-	f, err := c.debug.of(r.Module.Image)
+	f, err := debugInfo(r.Module.Image)
 	if err != nil {
 		return "", err
 	}

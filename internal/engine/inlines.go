@@ -43,7 +43,7 @@ func (c *Core) inlinesOf(d *event.Def, m *symbol.Module, o *AddOptions) ([]inlin
 	} else if o.Inlines == InlinesAuto && n > maxInlinesSize {
 		return nil, errno.Errorf(unix.EFBIG, "calls that were inlined are not looked for in %d MB of debug information unless it is asked for", n>>20)
 	}
-	f, err := c.debug.of(m.Image)
+	f, err := debugInfo(m.Image)
 	if err != nil {
 		return nil, err
 	}

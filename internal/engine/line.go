@@ -81,7 +81,7 @@ func (c *Core) nameAt(m *symbol.Module, pc uint64) string {
 func (c *Core) statements(file string, line int) (*symbol.Module, []uint64, error) {
 	var why error
 	for _, m := range c.t.Space().Modules() {
-		f, err := c.debug.of(m.Image)
+		f, err := debugInfo(m.Image)
 		if err != nil {
 			why = cmp.Or(why, err)
 			continue

@@ -102,7 +102,7 @@ func (v *env) scope(at fetch.Point) (fetch.Namer, error) {
 		v.names = n.Names(v.e.Place, name, v.ABI)
 		return v.names, nil
 	}
-	f, err := v.c.debug.of(v.m.Image)
+	f, err := debugInfo(v.m.Image)
 	if err != nil {
 		return nil, err
 	}
@@ -120,24 +120,12 @@ func (v *env) scope(at fetch.Point) (fetch.Namer, error) {
 	return v.names, nil
 }
 
-// debugInfo has the debug information of images, each while it is used.
-type debugInfo struct {
-	mu    sync.Mutex
-	files map[*symbol.Image]*symbol.Kept[debuginfo.File]
-}
-
-// of reads that of an image.
-func (d *debugInfo) of(im *symbol.Image) (*debuginfo.File, error) {
-	d.mu.Lock()
-	kept := d.files[im]
-	if kept == nil {
-		if d.files == nil {
-			d.files = map[*symbol.Image]*symbol.Kept[debuginfo.File]{}
-		}
-		kept = new(symbol.Kept[debuginfo.File])
-		d.files[im] = kept
+// debugInfo reads the debug information of an image, which is kept while it is used: for all Cores that have the image.
+func debugInfo(im *symbol.Image) (*debuginfo.File, error) {
+	kept, err := symbol.Derive(im, func() (*symbol.Kept[debuginfo.File], error) { return new(symbol.Kept[debuginfo.File]), nil })
+	if err != nil {
+		return nil, err
 	}
-	d.mu.Unlock()
 	return kept.Get(func() (*debuginfo.File, error) { return debuginfo.New(im.DebugSection) })
 }
 
@@ -196,7 +184,7 @@ func (c *Core) findLines(space *symbol.Space, addr uint64) []fetch.Line {
 		}
 		return out
 	}
-	f, err := c.debug.of(loc.Module.Image)
+	f, err := debugInfo(loc.Module.Image)
 	if err != nil {
 		c.lines.none[loc.Module.Image] = true
 		return nil

@@ -41,6 +41,7 @@ type Hit struct {
 	// disable.
 	Context [8]byte
 	NoStack bool // the callers that the record has are not shown
+	from    any  // see From
 	// StackOnly: of the record the callers alone are shown, in lines of their own.
 	StackOnly bool
 	Rec       []byte // the whole record; valid while the function that was given the Hit runs

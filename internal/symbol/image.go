@@ -89,6 +89,8 @@ type Image struct {
 	pcln Kept[pclnData]
 	// inlined has how often each Go function was inlined.
 	inlined Kept[map[string]int]
+
+	derived derivations
 }
 
 // Open reads the headers of an ELF file of size bytes. The path names it in errors, is

@@ -42,6 +42,7 @@ func TestProgramsCount(t *testing.T) {
 		{"cancel", nil, "go 30", map[string]uint64{
 			"inside": 30, "returned": 10, "cancelled": 10, "exited": 10, "cleaned": 20, "bad": 0,
 		}},
+		{"brief", nil, "go 30", map[string]uint64{"brief_work": 30, "bad": 0}},
 		{"forker", nil, "go 5", map[string]uint64{
 			"forking": 5, "child_work": 5000, "child_work_in_children": 5000, "bad": 0,
 		}},
@@ -575,7 +576,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker forkopen fsbase hits jmp leaf leaver libdlone libdltwo libframes lines many miser nests opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary brief callers cancel chowns conform cross crowd dl dumpable exc exec exit forker forkopen fsbase hits jmp leaf leaver libdlone libdltwo libframes lines many miser nests opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

@@ -87,11 +87,15 @@ func (t *Target) armed() bool {
 func (t *Target) closeChildren() error {
 	pids, err := t.p.Mapping(t.ringID)
 	errs := []error{err}
+	t.children = pids
 	for _, pid := range pids {
 		errs = append(errs, undoChild(pid))
 	}
 	return errors.Join(errs...)
 }
+
+// Children are the processes that were forked from this one, ran the same program, and had its probes until Close took them out.
+func (t *Target) Children() []int { return t.children }
 
 // undoChild takes out what a fork child has inherited; one that has ended meanwhile has
 // nothing left. It may have become our child when its parent ended: then it is not one that

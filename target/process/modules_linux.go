@@ -3,8 +3,6 @@ package process
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -155,21 +153,17 @@ func (t *Target) image(maps []procfs.Map, m procfs.Map) (*symbol.Image, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	im, err := symbol.Open(f, st.Size(), m.Path, &symbol.Options{Open: t.openDebug})
+	state := stateOf(m.FileID, st)
+	if im := t.files.get(state); im != nil {
+		t.images[m.FileID] = im
+		return im, f.Close()
+	}
+	im, err := symbol.Open(f, st.Size(), m.Path, &symbol.Options{Open: debugFiles(t.root)})
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	t.images[m.FileID] = im
-	return im, nil
-}
-
-// openDebug opens a separate debug file as the process's own file system has it, also when the process has ended: its last records
-// are read then.
-func (t *Target) openDebug(path string) (symbol.File, error) {
-	if t.root == nil {
-		return nil, fs.ErrNotExist
-	}
-	return os.OpenFile(filepath.Join(fmt.Sprintf("/proc/self/fd/%d", t.root.Fd()), path), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	t.images[m.FileID] = t.files.put(state, im)
+	return t.images[m.FileID], nil
 }
 
 // findRoot opens the root of the process's file system. Where that fails there are no separate debug files.

@@ -33,11 +33,12 @@ var cLibraries = []string{"libc.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2"
 
 func isCLibrary(im *symbol.Image) bool { return slices.Contains(cLibraries, im.Soname()) }
 
-// tasks reads the code of an object, once.
-func (t *Target) tasks(im *symbol.Image) (*taskCode, error) {
-	if c := t.taskCode[im]; c != nil {
-		return c, nil
-	}
+// tasks reads the code of an object, once for all targets that have its image.
+func tasks(im *symbol.Image) (*taskCode, error) {
+	return symbol.Derive(im, func() (*taskCode, error) { return scanTasks(im) })
+}
+
+func scanTasks(im *symbol.Image) (*taskCode, error) {
 	c := &taskCode{}
 	function := func(vaddr uint64) (lo, hi uint64, ok bool) {
 		if fn, _, ok := im.At(vaddr); ok {
@@ -54,10 +55,6 @@ func (t *Target) tasks(im *symbol.Image) (*taskCode, error) {
 			c.note(im, &insts[i])
 		}
 	}
-	if t.taskCode == nil {
-		t.taskCode = map[*symbol.Image]*taskCode{}
-	}
-	t.taskCode[im] = c
 	return c, nil
 }
 
@@ -102,7 +99,7 @@ func (t *Target) learnSharing() error {
 	t.shares, t.sharers, t.acts = nil, nil, false
 	libraries := 0
 	for _, m := range t.Space().Modules() {
-		c, err := t.tasks(m.Image)
+		c, err := tasks(m.Image)
 		if err != nil {
 			return err
 		}

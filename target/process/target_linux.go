@@ -36,34 +36,35 @@ type TargetOptions struct {
 	// Text says whether the pages of the program's text that probes stand in become private
 	// copies, which kernel uprobes do not reach.
 	Text TextMode
+	// Files is shared with other targets; nil: the target reads files for itself alone.
+	Files *Files
 }
 
 // Target makes a process a target.Target.
 type Target struct {
-	proc    *Proc // p is its process
-	p       *ptrace.Process
-	o       TargetOptions
-	space   atomic.Pointer[symbol.Space]
-	images  map[procfs.FileID]*symbol.Image
-	root    *os.File // of the process's file system; nil: it can not be opened. It is not closed: names are found after Close too
-	module  []module
-	seen    []procfs.Map // the executable mappings that module was made of
-	ring    *ring.Ring
-	mem     memoryPlan
-	control *controlBlock
-	early   func(*ptrace.Thread)   // what the next stop asks of threads that sleep (StopOptions)
-	before  map[int]*procfs.Status // of the threads, before the last stop in which they were asked for it
-	code    []*patch.Piece
-	rooms   []target.Room // what Prepare maps for code
-	sites   int           // that it makes room for in the tables
-	writer  arch.CodegenEnv
-	noLoads error // why no argument may read memory
-	pools   []poolUse
-	idle    map[*arch.Pool]bool // pools that no probe uses
-	// taskCode is what the code of objects says of threads and their blocks (learnSharing).
-	taskCode   map[*symbol.Image]*taskCode
-	part       uint64          // of the pools, that Crowded looks at next
-	held       *ptrace.Stopped // kept between calls (Start)
+	proc       *Proc // p is its process
+	p          *ptrace.Process
+	o          TargetOptions
+	space      atomic.Pointer[symbol.Space]
+	images     map[procfs.FileID]*symbol.Image
+	files      *Files
+	root       *os.File // of the process's file system; nil: it can not be opened. It is not closed: names are found after Close too
+	module     []module
+	seen       []procfs.Map // the executable mappings that module was made of
+	ring       *ring.Ring
+	mem        memoryPlan
+	control    *controlBlock
+	early      func(*ptrace.Thread)   // what the next stop asks of threads that sleep (StopOptions)
+	before     map[int]*procfs.Status // of the threads, before the last stop in which they were asked for it
+	code       []*patch.Piece
+	rooms      []target.Room // what Prepare maps for code
+	sites      int           // that it makes room for in the tables
+	writer     arch.CodegenEnv
+	noLoads    error // why no argument may read memory
+	pools      []poolUse
+	idle       map[*arch.Pool]bool // pools that no probe uses
+	part       uint64              // of the pools, that Crowded looks at next
+	held       *ptrace.Stopped     // kept between calls (Start)
 	golang     *goProgram
 	masked     map[uint64]string // of a Go program: functions that may run with signals blocked; nil: it is not known of any
 	begins     bool              // a Go program whose runtime has not installed its handlers yet: ours are not there either
@@ -101,6 +102,8 @@ type Target struct {
 	trampolines trampolines
 	inCall      bool // Close has left the trampolines mapped
 	closed      bool // CloseStopped has taken everything out
+
+	children []int // see Children
 }
 
 var _ target.Sequencer = (*Target)(nil)
@@ -121,6 +124,9 @@ func Attach(p *Proc, o *TargetOptions) (*Target, error) {
 	if o != nil {
 		t.o = *o
 		t.held = o.Stopped
+	}
+	if t.files = t.o.Files; t.files == nil {
+		t.files = new(Files)
 	}
 	t.initText(t.o.Text)
 	if _, err := t.Refresh(); err != nil {
@@ -188,3 +194,12 @@ func (t *Target) Run() error {
 
 // Read reads the process's memory.
 func (t *Target) Read(addr uint64, b []byte) error { return asGone(t.p.ReadMem(addr, b)) }
+
+// Discard gives back the memory of the ring, which else stays until this program ends. Precondition: Close has been called, and nobody reads records or counts
+// any more.
+func (t *Target) Discard() error {
+	if t.ring == nil {
+		return nil
+	}
+	return t.ring.Close()
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// executableMember is one process of an executable.
+type executableMember struct {
+	x    *tracedExecutable
+	p    tracedProcess
+	comm string
+	met  bool // its histograms have been made; of the goroutine that counts
+
+	// mu is held while the process is left; who reads records or follows what it maps holds it for reading.
+	mu   sync.RWMutex
+	left bool
+	// final is what the events had counted when the process was left.
+	final []kprobes.Counts
+}
+
+// poll reads the process's ring, and says whether a thread of it waits for Sync.
+func (m *executableMember) poll() (waits bool) {
+	if !m.mu.TryRLock() {
+		return false // it is being left, which reads the rest
+	}
+	defer m.mu.RUnlock()
+	if m.left {
+		return false
+	}
+	m.p.Poll(m.take)
+	return m.p.Pending()
+}
+
+// take keeps a hit until those of all processes have been read.
+func (m *executableMember) take(h *hit.Hit) { m.x.hits.add(h, m) }
+
+// waits says whether a thread of the process waits for Sync.
+func (m *executableMember) waits() bool { return m.p.Pending() }
+
+// counts are those of the events, in their order.
+func (m *executableMember) counts() []kprobes.Counts {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.left {
+		return m.final
+	}
+	return m.counted()
+}
+
+func (m *executableMember) counted() []kprobes.Counts {
+	out := make([]kprobes.Counts, len(m.p.evs))
+	for i, e := range m.p.evs {
+		out[i] = m.p.core.Counts(e)
+	}
+	return out
+}
+
+func (m *executableMember) losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
+	if !m.mu.TryRLock() {
+		return
+	}
+	defer m.mu.RUnlock()
+	if !m.left {
+		m.p.Losses(all, f)
+	}
+}
+
+// exceeded tells of events that their budgets have disabled since it was called last.
+func (m *executableMember) exceeded(tell func(name string, why error)) {
+	if !m.mu.TryRLock() {
+		return
+	}
+	defer m.mu.RUnlock()
+	if !m.left {
+		m.p.Exceeded(tell)
+	}
+}
+
+// sync follows what the process maps, and tells what goes wrong. If it executes another program the set is told.
+func (m *executableMember) sync() {
+	if !m.mu.TryRLock() {
+		return
+	}
+	var ended bool
+	var err error
+	if !m.left {
+		ended, err = m.p.Sync()
+	}
+	m.mu.RUnlock()
+	if ended && err != nil { // it has not ended
+		m.x.set.Replaced(m)
+		return
+	}
+	if err != nil && !errors.Is(err, process.ErrNoProcess) && !errors.Is(err, process.ErrExec) {
+		m.x.tell(m.p.s.proc.PID(), err)
+	}
+}
+
+// Leave implements executables.Member.
+func (m *executableMember) Leave() (children []int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	err := m.p.Leave(m.take)
+	engine.Of(m.p.core).Losses(true, m.x.t.hits.lose)
+	errs := slices.DeleteFunc([]error{err, m.p.Close()}, func(err error) bool { return err == nil })
+	m.final = m.counted()
+	x := m.x
+	x.mu.Lock()
+	x.sums.add(m, errs)
+	x.members = slices.DeleteFunc(x.members, func(o *executableMember) bool { return o == m })
+	x.mu.Unlock()
+	m.left = true
+	if err := m.p.s.target.Discard(); err != nil {
+		x.tell(m.p.s.proc.PID(), err)
+	}
+	return m.p.s.target.Children()
+}
+
+// mergedHits are hits of several processes, until they are handed over in the order of their times.
+type mergedHits struct {
+	mu   sync.Mutex
+	full batch
+}
+
+// add keeps a copy of a hit.
+func (q *mergedHits) add(h *hit.Hit, m *executableMember) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.full.add(h)
+	hit.SetFrom(&q.full.hits[len(q.full.hits)-1], m)
+}
+
+// give hands over what there is, and gives the number.
+func (q *mergedHits) give(f func(*hit.Hit)) int {
+	q.mu.Lock()
+	b := q.full
+	q.full = batch{}
+	q.mu.Unlock()
+	slices.SortStableFunc(b.hits, func(a, b hit.Hit) int {
+		switch {
+		case a.Nanos < b.Nanos:
+			return -1
+		case a.Nanos > b.Nanos:
+			return 1
+		}
+		return 0
+	})
+	for i := range b.hits {
+		f(&b.hits[i])
+	}
+	return len(b.hits)
+}
+
+// namedByProcess has a hit shown with the names of its process.
+func (l *lines) namedByProcess(show func(*hit.Hit)) func(*hit.Hit) {
+	return func(h *hit.Hit) {
+		l.print.Names = hit.From(h).(*executableMember).p.s.names
+		show(h)
+	}
+}
