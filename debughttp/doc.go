@@ -24,6 +24,9 @@
 // 403), be addressed to a loopback name or one that is listed, come from no page of another
 // origin, and not have passed a proxy. State is changed by POST, PUT and DELETE only.
 //
+// profile and metrics, beside the files, answer go tool pprof and Prometheus. pprof sends the
+// token as a password: for profile alone that is taken.
+//
 // GET reads a file; POST writes as >> does; PUT writes as > does, which truncates the file
 // first. PUT of no text to instances/NAME makes an instance, DELETE removes it. What was wrong
 // is told as text, with the status 400; 404 (ENOENT), 409 (EBUSY, EEXIST).
