@@ -132,3 +132,26 @@ func TestExecutableKinds(t *testing.T) {
 		})
 	}
 }
+
+// A process that executes the file anew, from its first thread or another, is probed anew; one that executes another program is left alone.
+func TestExecutableAgain(t *testing.T) {
+	b := newBriefs(t, testprog.Copy(t, testprog.Build(t, "brief")))
+	p := testprog.Start(t, b.prog)
+	s := everywhere(t, p, "trace", "-x", b.prog, "--counters", "p:a brief_work", "r:b brief_work")
+	for again := range 4 {
+		o := outcomeOf(t, exec.Command(b.prog, b.file, "50", "3", strconv.Itoa(again)).Run(), "", "")
+		if o.code != 3 {
+			t.Errorf("%d times again: %v", again, o)
+		}
+	}
+	r := s.end()
+	_, sum := b.counted()
+	if sum != 50*(1+2+3+4) {
+		t.Errorf("the processes have counted %d", sum)
+	}
+	r.counted(t, "a", sum, "jump")
+	r.counted(t, "b", sum, "jump")
+	if all, first, _, _ := met(t, r.stderr); all != 11 || first != 10 {
+		t.Errorf("%d programs, %d of them first, want 11 and 10: %v", all, first, r.outcome)
+	}
+}

@@ -87,6 +87,13 @@ func (e *execRun) meet(allow func()) error {
 	case ev.kind != unix.PTRACE_EVENT_EXEC && ev.kind != unix.PTRACE_EVENT_STOP:
 		return ErrNoExec // a signal ends the system call
 	}
+	if ev.kind == unix.PTRACE_EVENT_EXEC {
+		// A thread that has got another id takes no request before its exec has been waited for (looks_like_a_spurious_pid in
+		// kernel/ptrace.c). No signal is lost with that.
+		if _, err := unix.Wait4(e.pid, nil, unix.WNOHANG|unix.WALL, nil); err != nil {
+			return fmt.Errorf("wait4: %w", err)
+		}
+	}
 	p, err := OpenUnwaited(e.pid)
 	if err != nil {
 		return err

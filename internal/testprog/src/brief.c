@@ -2,6 +2,7 @@
 //
 //	brief                          commands: go N, quit
 //	brief FILE [CALLS [STATUS]]    calls brief_work CALLS times (10), appends its counts to FILE, and exits with STATUS (0)
+//	brief FILE CALLS STATUS AGAIN  does so, but before it exits it executes itself AGAIN times, each other time from another thread
 //
 // As the interpreter of a script it takes the script for FILE. Counts are a line of JSON, which begins with a # in a file: a
 // script is a comment then.
@@ -31,11 +32,32 @@ static void note(const char *file) {
 		die(file);
 }
 
+static char **args;
+
+// again executes the program once more.
+static void *again(void *left) {
+	char n[16];
+	snprintf(n, sizeof n, "%d", *(int *)left - 1);
+	execl("/proc/self/exe", args[0], args[1], args[2], args[3], n, NULL);
+	die("exec");
+	return left;
+}
+
+static void repeat(int left) {
+	if (left % 2)
+		pthread_join(start(again, &left), NULL);
+	else
+		again(&left);
+}
+
 int main(int argc, char **argv) {
 	char line[256];
 	if (argc > 1) {
 		burst(argc > 2 ? strtoull(argv[2], NULL, 0) : 10);
 		note(argv[1]);
+		args = argv;
+		if (argc > 4 && atoi(argv[4]) > 0)
+			repeat(atoi(argv[4]));
 		return argc > 3 ? atoi(argv[3]) : 0;
 	}
 	say("ready");
