@@ -49,6 +49,7 @@ func TestGuestVerbs(t *testing.T) {
 		{"second", v.second},
 		{"users", v.users},
 		{"knobs", v.knobs},
+		{"budgets", v.budgets},
 		{"holder killed", v.holderKilled},
 		{"killed", v.killed},
 		{"module", v.module},
@@ -367,6 +368,40 @@ func (v *verbs) knobs(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	v.empty(t)
+}
+
+// budgets: a busy event is disabled by itself, and armed again by kprobe enable; each hit until then has its line. A quiet one stays.
+func (v *verbs) budgets(t *testing.T) {
+	const calls = 20_000
+	tr := v.start(t, 2, "--budget", "100/s", "p:busy __x64_sys_getppid", "p:quiet __x64_sys_getsid")
+	v.g.Hit("getppid", calls, 0)
+	v.armed(t, 1)
+	v.g.Hit("getppid", 300, 0)
+	if r := v.run(t, "enable"); r != (outcome{}) {
+		t.Errorf("enable: %+v", r)
+	}
+	v.armed(t, 2)
+	v.g.Hit("getppid", 20, 0)
+	r := tr.end(t, unix.SIGINT)
+	n := hitsOf(t, r.errs, "busy")
+	if r.status != 0 || n < 100+20 || n > calls+20 || strings.Count(r.out, ": busy: (") != int(n) || hitsOf(t, r.errs, "quiet") != 0 {
+		t.Errorf("%d hits, %d lines of %d calls: status %d: %s", n, strings.Count(r.out, ": busy: ("), calls+20, r.status, r.errs)
+	}
+	if !strings.Contains(r.errs, "kprobe: busy: more than 100 hits a second: disabled\n") || strings.Contains(r.errs, "quiet: more") {
+		t.Errorf("%s", r.errs)
+	}
+	v.empty(t)
+}
+
+// armed waits until so many probes stand in the guest.
+func (v *verbs) armed(t *testing.T, probes int) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if r := v.run(t, "list"); strings.Count(r.out, "[OPTIMIZED]\n") == probes {
+			return
+		}
+	}
+	t.Fatalf("not %d probes are listed: %+v", probes, v.run(t, "list"))
 }
 
 // holderKilled: when what holds the guest for tracers is killed they end and say so, and the guest goes on with what is left.

@@ -48,7 +48,13 @@ func toldDisabled(t *testing.T, s *session, events ...string) {
 // what is beyond them is so much that they are exceeded whenever it goes on.
 func unattended(t *testing.T, p *testprog.Proc, command string) (before, after map[string]uint64) {
 	t.Helper()
-	before = right(t, p, "go 0")
+	return unattendedBy(t, p, "go 0", command)
+}
+
+// unattendedBy is unattended for a program whose counts are asked for otherwise.
+func unattendedBy(t *testing.T, p *testprog.Proc, count, command string) (before, after map[string]uint64) {
+	t.Helper()
+	before = right(t, p, count)
 	h := holderPID(t, p.PID)
 	if err := unix.Kill(h, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -301,5 +307,39 @@ func BenchmarkBudget(b *testing.B) {
 			b.Fatal(err)
 		}
 		s.end()
+	}
+}
+
+// armedLate is the line of TestBudgetLate's event in a list.
+var armedLate = regexp.MustCompile(`lib_work\+0x0 .*\[OPTIMIZED\]`)
+
+// TestBudgetLate has a budget for an event whose object comes later, goes, and comes again: it stays disabled until kprobe enable.
+func TestBudgetLate(t *testing.T) {
+	const many = 50_000
+	lib := testprog.Build(t, "libdlone")
+	p := program(t, "dl")
+	s := &session{t: t, pid: p.PID, before: stateOf(t, p.PID)}
+	s.start(command(t, "trace", "-p", pid(p), budgetFlag, "p:e "+lib+":lib_work a=%di"))
+	within(t, "the event to wait", func() bool { return strings.Contains(s.errs.String(), "e waits for its object") })
+	right(t, p, "open "+lib)
+	right(t, p, "call 100")
+	unattendedBy(t, p, "count", fmt.Sprintf("call %d", many))
+	toldDisabled(t, s, "e")
+	within(t, "the code to go", func() bool { return points(t, p.PID) == 0 })
+	right(t, p, "close")
+	right(t, p, "open "+lib)
+	right(t, p, "call 50")
+	listed := func() string { return run(t, command(t, "list", "-p", pid(p))).stdout }
+	if list := listed(); strings.Contains(list, "libdlone") {
+		t.Errorf("listed: %s", list)
+	}
+	run(t, command(t, "enable", "-p", pid(p)))
+	within(t, "the code to come", func() bool { return armedLate.MatchString(listed()) })
+	right(t, p, "call 20")
+	s.interrupt()
+	r := s.wait()
+	over, _ := overs(r.stderr)
+	if n := r.totals["e"]; n.hits != 100+many+20 || over["e"] < many-budgetHits-100 || over["e"] > many-budgetHits+100 || n.hits != over["e"]+uint64(len(r.lines)) {
+		t.Errorf("%+v, %d over, %d lines: %s", n, over["e"], len(r.lines), r.stderr)
 	}
 }

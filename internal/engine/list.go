@@ -89,12 +89,12 @@ func (e *Event) kind() byte {
 func (e *Event) tags() string {
 	var s string
 	switch {
+	case e.over != nil:
+		return "[DISABLED] " + printable(e.over.Error())
 	case e.gone:
 		s = "[GONE]"
 	case e.h != nil && (e.h.disabled || e.h.h.Off()):
 		s = "[DISABLED]"
-	case e.over != nil:
-		return "[DISABLED] " + printable(e.over.Error())
 	case e.form.tactic == arch.TacticJump && !e.idle() && e.plain() == nil:
 		s = "[OPTIMIZED]"
 	default:

@@ -47,10 +47,13 @@ func (c *Core) unmappedSites() (out []*target.Site) {
 		if e == nil || !e.gone || e.ended || e.internalProbe || len(e.points) == 0 {
 			continue
 		}
+		c.unmapped = true
+		if e.over != nil { // it is disabled, and stays so when its object comes again
+			continue
+		}
 		s := e.notice(target.ReasonGone)
 		s.Name = e.Def.Place.String()
 		out = append(out, s)
-		c.unmapped = true
 	}
 	return out
 }
