@@ -71,7 +71,7 @@ func (x *tracedExecutable) Add(defs []*event.Def, o *kprobes.AddOptions) (err er
 	x.add.Skip = func(name string, why error) {
 		x.skipped.once(name, func() { o.Skip(name, why) })
 	}
-	set, watchErr, err := executables.Open(executables.Options{File: x.every.file, Only: x.every.only, Arm: x.arm, Refused: x.refused})
+	set, watchErr, err := executables.Open(executables.Options{File: x.every.file, Only: x.every.only, Arm: x.arm, Refused: x.refused, Replaced: x.replaced})
 	if err != nil {
 		return err
 	}
@@ -154,6 +154,13 @@ func (x *tracedExecutable) arm(p *process.Proc, stopped *process.Stopped) (execu
 	defer x.mu.Unlock()
 	x.members = append(x.members, m)
 	return m, nil
+}
+
+// replaced tells that another file has taken the executable's place.
+func (x *tracedExecutable) replaced() {
+	if !x.t.f.quiet {
+		x.say("%s is another file now: its processes are probed too", x.every.file.Path())
+	}
 }
 
 // refused tells of a process that can not be probed, and of execs that are not seen any more (pid 0).

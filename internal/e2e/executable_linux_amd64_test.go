@@ -188,6 +188,7 @@ func TestExecutableReplaced(t *testing.T) {
 	if err := os.Rename(b.prog+"-new", b.prog); err != nil {
 		t.Fatal(err)
 	}
+	within(t, "the other file is known", func() bool { return strings.Contains(s.errs.String(), "is another file now") })
 	b.run(3, 1)
 	if out, err := exec.Command(script).CombinedOutput(); err != nil {
 		t.Errorf("script: %v: %s", err, out)

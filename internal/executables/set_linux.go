@@ -29,6 +29,8 @@ type Options struct {
 	Arm func(p *process.Proc, stopped *process.Stopped) (Member, error)
 	// Refused is told of a process without probes, and why; several goroutines call it at once.
 	Refused func(pid int, err error)
+	// Replaced, if not nil, is told that another file has taken the executable's place, whose processes count too.
+	Replaced func()
 }
 
 // Counts say how processes were met.
@@ -97,6 +99,7 @@ func Open(o Options) (s *Set, watchErr, err error) {
 				s.o.Refused(0, err)
 			}
 		})
+		s.arms.Go(func() { s.watch.follow(s.replacedFile, func(err error) { s.o.Refused(0, err) }) })
 	}
 	s.arms.Go(func() {
 		err := s.look(func(c *Counts) { c.Running++ })
@@ -135,6 +138,16 @@ func (s *Set) look(count func(*Counts)) error {
 	}
 	all.Wait()
 	return nil
+}
+
+// replacedFile takes the processes that have executed what has taken the file's place before their execs were held.
+func (s *Set) replacedFile() {
+	if s.o.Replaced != nil {
+		s.o.Replaced()
+	}
+	if err := s.look(func(c *Counts) { c.Late++ }); err != nil {
+		s.o.Refused(0, err)
+	}
 }
 
 func (s *Set) keepLooking() {

@@ -20,12 +20,13 @@ import (
 type watch struct {
 	file  *File
 	group *os.File // of fanotify
+	dir   *os.File // of inotify: what comes into the file's directory
 	// lost are execs that the kernel has permitted by itself, since it had no memory to ask.
 	lost atomic.Uint64
 }
 
-// newWatch begins to hold execs of the file: by its inode, whatever path and mount name space they come by, and by its directory, for what
-// takes its place there.
+// newWatch begins to hold execs of the file: by its inode, whatever path and mount name space they come by. No exec of another file is held:
+// what takes the file's place is seen when it comes into the directory.
 func newWatch(f *File) (*watch, error) {
 	if err := checkPtrace(); err != nil {
 		return nil, err
@@ -36,15 +37,79 @@ func newWatch(f *File) (*watch, error) {
 		return nil, fmt.Errorf("fanotify_init: %w", err)
 	}
 	w := &watch{file: f, group: os.NewFile(uintptr(fd), "fanotify")}
-	for _, m := range []struct {
-		path string
-		mask uint64
-	}{{f.Path(), unix.FAN_OPEN_EXEC_PERM}, {filepath.Dir(f.Path()), unix.FAN_OPEN_EXEC_PERM | unix.FAN_EVENT_ON_CHILD}} {
-		if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD, m.mask, unix.AT_FDCWD, m.path); err != nil {
-			return nil, errors.Join(fmt.Errorf("fanotify_mark of %s: %w", m.path, err), w.group.Close())
-		}
+	if fd, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
+		return nil, errors.Join(fmt.Errorf("inotify_init1: %w", err), w.group.Close())
+	}
+	w.dir = os.NewFile(uintptr(fd), "inotify")
+	if _, err := unix.InotifyAddWatch(fd, filepath.Dir(f.Path()), unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR); err != nil {
+		return nil, errors.Join(fmt.Errorf("inotify_add_watch of %s: %w", filepath.Dir(f.Path()), err), w.close())
+	}
+	if _, err := w.hold(); err != nil { // after the directory: a file that comes now is seen
+		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
+}
+
+// hold holds execs of what is at the path, and says whether that is a file which has not been there before.
+func (w *watch) hold() (fresh bool, err error) {
+	path := w.file.Path()
+	conn, err := w.group.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	failed := conn.Control(func(group uintptr) {
+		err = unix.FanotifyMark(int(group), unix.FAN_MARK_ADD, unix.FAN_OPEN_EXEC_PERM, unix.AT_FDCWD, path)
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return false, fmt.Errorf("fanotify_mark of %s: %w", path, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	fresh = !w.file.is(&st)
+	w.file.adopt(&st)
+	return fresh, nil
+}
+
+// follow calls replaced whenever another file has taken the file's place, whose execs are held then, and failed if they can not be. It ends when the watch is closed.
+func (w *watch) follow(replaced func(), failed func(error)) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := w.dir.Read(buf)
+		if err != nil {
+			if !errors.Is(err, os.ErrClosed) {
+				failed(fmt.Errorf("what takes the place of %s is not seen any more: inotify: %w", w.file.Path(), err))
+			}
+			return
+		}
+		if !names(buf[:n], filepath.Base(w.file.Path())) {
+			continue
+		}
+		switch fresh, err := w.hold(); {
+		case errors.Is(err, unix.ENOENT): // it has gone again
+		case err != nil:
+			failed(err)
+		case fresh:
+			replaced()
+		}
+	}
+}
+
+// names says whether one of some events of inotify is of a name, or says that events were lost.
+func names(events []byte, name string) bool {
+	for len(events) >= unix.SizeofInotifyEvent {
+		mask, size := binary.NativeEndian.Uint32(events[4:]), binary.NativeEndian.Uint32(events[12:])
+		events = events[unix.SizeofInotifyEvent:]
+		if int64(size) > int64(len(events)) {
+			break
+		}
+		if mask&unix.IN_Q_OVERFLOW != 0 || unix.ByteSliceToString(events[:size]) == name {
+			return true
+		}
+		events = events[size:]
+	}
+	return false
 }
 
 // execution is a thread in an exec of the file, which waits to be permitted.
@@ -65,7 +130,7 @@ func (w *watch) permit(fd int32) {
 	_ = unix.Close(int(fd))
 }
 
-// run calls f for each exec of the file, which f has to permit. All others are permitted here. It ends when the watch is closed.
+// run calls f for each exec of the file, which f has to permit. It ends when the watch is closed.
 func (w *watch) run(f func(*execution)) error {
 	buf := make([]byte, 64<<10)
 	for {
@@ -112,24 +177,7 @@ func (w *watch) take(fd int32, tid int, f func(*execution)) {
 // ours says whether an open file is the one that is watched for, or has taken its place.
 func (w *watch) ours(fd int32) bool {
 	var st unix.Stat_t
-	if unix.Fstat(int(fd), &st) != nil {
-		return false
-	}
-	if w.file.is(&st) {
-		return true
-	}
-	self := "/proc/self/fd/" + strconv.Itoa(int(fd))
-	if at, err := os.Readlink(self); err != nil || at != w.file.path {
-		return false
-	}
-	w.file.adopt(&st)
-	conn, err := w.group.SyscallConn()
-	if err == nil { // what is executed by another path is seen too from now on
-		_ = conn.Control(func(group uintptr) {
-			_ = unix.FanotifyMark(int(group), unix.FAN_MARK_ADD, unix.FAN_OPEN_EXEC_PERM, unix.AT_FDCWD, self)
-		})
-	}
-	return true
+	return unix.Fstat(int(fd), &st) == nil && w.file.is(&st)
 }
 
 // processOf is the process of a thread, 0 if it has ended or is not seen from here.
@@ -146,7 +194,7 @@ func processOf(tid int) int {
 }
 
 // close ends the watch. The kernel permits what has not been answered.
-func (w *watch) close() error { return w.group.Close() }
+func (w *watch) close() error { return errors.Join(w.group.Close(), w.dir.Close()) }
 
 // checkPtrace refuses to meet programs in their exec without CAP_SYS_PTRACE: one with more privileges than its caller would not get them
 // (ptracer_capable in security/commoncap.c).
