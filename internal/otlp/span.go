@@ -1,0 +1,104 @@
+package otlp
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// TraceID tells traces apart. The zero value is none.
+type TraceID [16]byte
+
+// SpanID tells the spans of a trace apart. The zero value is none.
+type SpanID [8]byte
+
+// Kind says on which side of a call between programs a span is.
+type Kind int32
+
+// Kinds of spans, by the numbers of the protocol.
+const (
+	KindInternal Kind = 1
+	KindServer   Kind = 2
+	KindClient   Kind = 3
+)
+
+// Status says how a span has ended.
+type Status int32
+
+// The statuses, by the numbers of the protocol.
+const (
+	StatusUnset Status = 0
+	StatusError Status = 2
+)
+
+// Span is one call. Strings may hold any bytes: what is no UTF-8 is replaced when they are sent.
+type Span struct {
+	Trace      TraceID
+	ID         SpanID
+	Parent     SpanID // zero: the span is its trace's first
+	Name       string
+	Kind       Kind
+	Start, End uint64 // nanoseconds since 1970
+	Attrs      []Attr
+	Status     Status
+	Message    string // of StatusError: what went wrong
+}
+
+// Attr is an attribute of a span or a resource. Value is a string, bool, int64, uint64, float64, or a []any of these; any other is sent as
+// fmt prints it. A uint64 that no int64 holds is sent as a string of its decimal digits, since the protocol has no such number.
+type Attr struct {
+	Key   string
+	Value any
+}
+
+// Batch is what is sent at once: spans of one resource.
+type Batch struct {
+	Resource []Attr
+	Scope    Scope
+	Spans    []*Span
+}
+
+// Scope is what has made the spans.
+type Scope struct{ Name, Version string }
+
+// plain makes one of the protocol's types of a value: string, bool, int64, float64 or []any.
+func plain(v any) any {
+	switch v := v.(type) {
+	case string:
+		return valid(v)
+	case bool, int64, float64, []any:
+		return v
+	case uint64:
+		if int64(v) >= 0 {
+			return int64(v)
+		}
+		return strconv.FormatUint(v, 10)
+	}
+	return valid(fmt.Sprint(v))
+}
+
+// valid is a string as the protocol takes it.
+func valid(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+
+// size is about how many bytes the span takes where it is sent.
+func (s *Span) size() int {
+	n := 128 + len(s.Name) + len(s.Message)
+	for _, a := range s.Attrs {
+		n += 16 + len(a.Key) + sizeOf(a.Value)
+	}
+	return n
+}
+
+func sizeOf(v any) int {
+	switch v := v.(type) {
+	case string:
+		return len(v)
+	case []any:
+		n := 0
+		for _, e := range v {
+			n += 8 + sizeOf(e)
+		}
+		return n
+	}
+	return 10
+}
