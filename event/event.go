@@ -127,6 +127,10 @@ const (
 	ExprDuration                 // $duration: nanoseconds from the call of the function to its return
 	ExprWatched                  // $addr: the address that is watched
 	ExprFile                     // @+OFFSET: what is in memory where the byte at Off of the file is mapped that is probed; with Def.Uprobe
+	// No text has these: kprobe spans adds them to definitions.
+	ExprDepth   // where on its stack a call is: the same at its entry and its return
+	ExprEntered // of a return: the clock of the records, when the function was entered
+	ExprFailed  // of a return: what is not 0 if the last result is an error of Go; 0 if it is none, or that is not known
 )
 
 // Expr says where a value comes from.

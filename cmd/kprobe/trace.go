@@ -107,6 +107,8 @@ type tracing struct {
 	end     *ending
 	hits    *hitQueue
 	printed *lines
+	// define makes of the definitions those that are added, if the verb adds others; what is probed is open by then.
+	define func(s tracee, defs []*event.Def) ([]*event.Def, error)
 	// What triggers and the verbs hist and stat do when the probes are added, and when the last hit was handed over.
 	added func(s tracee) error
 	left  func()
@@ -129,7 +131,12 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 	}
 	t.printed.print.Names = t.s.Names()
 	o := &kprobes.AddOptions{Count: t.f.counters, Skip: t.skipped, Late: true, Found: true, Tactic: arch.Tactic(t.f.tactic), Trampoline: t.f.stubs, Inlines: t.f.inlining()}
-	err = t.s.Add(defs, o)
+	if t.define != nil {
+		defs, err = t.define(t.s, defs)
+	}
+	if err == nil {
+		err = t.s.Add(defs, o)
+	}
 	if err == nil && t.added != nil {
 		err = t.added(t.s)
 	}

@@ -43,6 +43,7 @@ type traceFlags struct {
 	stubs    bool
 	stack    int
 	given    func(flag string) bool
+	listed   []*event.Def // what probes and others are, in their order; nil for a comment
 	text     string
 	alone    bool
 	// inlines and noInlines are --inlines and --no-inlines; patterns says that a definition is one.
@@ -172,7 +173,7 @@ func (f *traceFlags) definitions() ([]*event.Def, error) {
 		defer r.Close()
 		defs, errs = parser.ParseFile(r)
 	}
-	var given []*event.Def // of the command line; nil for a comment
+	var given []*event.Def
 	for _, p := range slices.Concat(f.probes, f.others, f.deletes) {
 		d, err := parser.Parse(p)
 		if err != nil {
@@ -183,6 +184,7 @@ func (f *traceFlags) definitions() ([]*event.Def, error) {
 	if len(errs) > 0 {
 		return nil, usageError{errors.Join(errs...)}
 	}
+	f.listed = slices.Clone(given)
 	if err := errors.Join(f.filter(given, len(f.probes)), f.parseTriggers(given, len(f.probes))); err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ var (
 	_ fetch.Inliner    = (*env)(nil)
 	_ fetch.ResultType = (*env)(nil)
 	_ fetch.Caster     = (*env)(nil)
+	_ fetch.Joiner     = (*env)(nil)
 )
 
 // Name finds what a name of the program stands for.
@@ -59,6 +60,26 @@ func (v *env) Cast(e *event.Expr) (*fetch.Var, error) {
 		return t.Cast(e)
 	}
 	return nil, err
+}
+
+// Depth tells calls in progress apart: the stacks of goroutines move.
+func (v *env) Depth() fetch.Base {
+	if v.c.t.CodegenEnv().Go != nil {
+		return fetch.Base{Kind: fetch.BaseDepth}
+	}
+	return v.Stack()
+}
+
+// Failed gives the type of the last result, if it is an error of Go and debug information tells where it is.
+func (v *env) Failed() *fetch.Var {
+	if v.fn == nil || v.fn.Lang != symbol.LangGo {
+		return nil
+	}
+	n, err := v.scope(fetch.PointReturn)
+	if d, ok := n.(debugNames); err == nil && ok {
+		return d.s.Failed()
+	}
+	return nil
 }
 
 // Inlined says whether the event stands where a call begins that was inlined.

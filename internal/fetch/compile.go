@@ -226,6 +226,8 @@ func (c *compiler) expr(e *event.Expr) (err error) {
 		err = c.watched(e)
 	case event.ExprName:
 		err = c.name(e)
+	case event.ExprDepth, event.ExprEntered, event.ExprFailed:
+		c.joined(e)
 	default:
 		err = c.refuse(event.BadFetchArg, e, "", nil)
 	}
@@ -267,6 +269,27 @@ func (c *compiler) duration(e *event.Expr) error {
 		c.arg.Type = Type{Kind: event.Unsigned, Size: 8}
 	}
 	return nil
+}
+
+// joined finds what tells that an entry and a return belong together, and how the call has ended.
+func (c *compiler) joined(e *event.Expr) {
+	a := &c.arg
+	j, ok := c.env.(Joiner)
+	switch {
+	case e.Kind == event.ExprEntered:
+		a.Base, a.AtEntry = Base{Kind: BaseEntered}, true
+	case e.Kind == event.ExprDepth && ok:
+		a.Base = j.Depth()
+	case e.Kind == event.ExprDepth:
+		a.Base = c.env.Stack()
+	default:
+		a.Base = Base{Kind: BaseImm}
+		if ok && c.at == PointReturn {
+			if v := j.Failed(); v != nil {
+				a.Base, a.Derefs, a.Result = v.Base, v.Derefs, true
+			}
+		}
+	}
 }
 
 func (c *compiler) watched(e *event.Expr) error {

@@ -23,6 +23,8 @@ const (
 	BaseComm                     // the thread's name
 	BaseImmStr                   // a string literal: nothing is recorded
 	BaseDuration                 // the time since the entry, in nanoseconds: the entry saves its clock
+	BaseEntered                  // the clock at the entry, which saves it
+	BaseDepth                    // in a Go program: how many bytes below the high end of its stack the stack pointer is
 )
 
 // Base is where the value of an argument starts.

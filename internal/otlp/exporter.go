@@ -24,6 +24,8 @@ type Options struct {
 	Patience time.Duration
 	// Last is how long Close goes on sending: 10 s.
 	Last time.Duration
+	// Block has Export wait for room in the queue: for a file, to which the way is short.
+	Block bool
 }
 
 func (o *Options) fill() {
@@ -67,6 +69,7 @@ type Exporter struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // has something when the queue is to be looked at
+	room    *sync.Cond    // the queue has become shorter
 	queue   []*Span
 	closed  bool
 	stats   Stats
@@ -85,20 +88,25 @@ func newExporter(to Sender, o *Options) *Exporter {
 		e.o = *o
 	}
 	e.o.fill()
+	e.room = sync.NewCond(&e.mu)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	return e
 }
 
-// Export takes a span, which belongs to the exporter from then on. It does not block: if the queue is full the span is counted as dropped.
+// Export takes a span, which belongs to the exporter from then on. If the queue is full the span is counted as dropped, or with
+// Options.Block Export waits.
 func (e *Exporter) Export(s *Span) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for e.o.Block && !e.closed && len(e.queue) >= e.o.Queue {
+		e.room.Wait()
+	}
 	if e.closed || len(e.queue) >= e.o.Queue {
 		e.stats.Dropped++
 		return
 	}
 	e.queue = append(e.queue, s)
-	if len(e.queue) == e.o.Batch {
+	if len(e.queue) >= e.o.Batch {
 		e.look()
 	}
 }
@@ -123,6 +131,7 @@ func (e *Exporter) Stats() Stats {
 func (e *Exporter) Close() (Stats, error) {
 	e.mu.Lock()
 	e.closed = true
+	e.room.Broadcast()
 	e.mu.Unlock()
 	e.look()
 	late := time.AfterFunc(e.o.Last, e.cancel)
@@ -170,6 +179,7 @@ func (e *Exporter) next() (b []*Span, last bool) {
 	if e.queue = e.queue[n:]; len(e.queue) == 0 {
 		e.queue = nil // else what was sent would stay reachable
 	}
+	e.room.Broadcast()
 	return b, e.closed && len(e.queue) == 0
 }
 

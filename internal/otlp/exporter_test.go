@@ -151,6 +151,27 @@ func TestBatchBytes(t *testing.T) {
 	}
 }
 
+// TestBlock has a queue in which there is no room for who comes: they wait, and none is dropped.
+func TestBlock(t *testing.T) {
+	f := newFake()
+	e := begin(f, &Options{Batch: 1, Queue: 1, Every: time.Hour, Block: true}, func(time.Duration) {})
+	const n = 100
+	go func() {
+		for i := range n {
+			e.Export(&Span{Name: fmt.Sprint(i)})
+		}
+	}()
+	for i := range n {
+		if got := names(<-f.asked); got != fmt.Sprint(i) {
+			t.Errorf("batch %q", got)
+		}
+		f.answer <- nil
+	}
+	if st, err := e.Close(); err != nil || st != (Stats{Sent: n}) {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Duration{

@@ -575,7 +575,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker forkopen fsbase hits jmp leaf leaver libdlone libdltwo libframes lines many miser opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary callers cancel chowns conform cross crowd dl dumpable exc exec exit forker forkopen fsbase hits jmp leaf leaver libdlone libdltwo libframes lines many miser nests opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

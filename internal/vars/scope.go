@@ -183,6 +183,32 @@ func (s *Scope) inFrame(part arch.ValuePart, off int64) place {
 	return place{Placement: arch.Placement{Parts: []arch.ValuePart{part}, Memory: true, Off: int64(s.inside.Off) + off}}
 }
 
+// Failed gives the word that is not 0 at a return of a Go function if its last result is an error; nil: it is no error, or it is not known
+// where it is.
+func (s *Scope) Failed() *fetch.Var {
+	i := len(s.fn.Results) - 1
+	if i < 0 || s.fn.Lang != debuginfo.LangGo || s.results[i].why != nil {
+		return nil
+	}
+	sh, err := s.fn.Results[i].Type.Shape()
+	if err != nil || sh.Name != "error" || sh.Size != 2*wordSize {
+		return nil
+	}
+	c := cursor{s: s, at: s.results[i], result: true}
+	p, err := c.part(0, wordSize)
+	if err != nil {
+		return nil
+	}
+	v := &fetch.Var{Base: p.At, Result: true}
+	if c.at.Memory {
+		v.Derefs = []int64{c.at.Off}
+	}
+	return v
+}
+
+// wordSize is the size of a word of Go's interfaces.
+const wordSize = 8
+
 // Inlined lists the parameters of the innermost call that was inlined around the instruction.
 func (s *Scope) Inlined() []string { return s.fn.Inner }
 

@@ -327,6 +327,9 @@ func (c *bpfCode) arg(a *fetch.Arg, addr uint64, slot int) error {
 	default:
 		return errno.Errorf(unix.EOPNOTSUPP, "argument %s (%s): a uprobe records no strings and no arrays", a.Name, a.Text)
 	}
+	if a.Base.Kind == fetch.BaseDepth {
+		return errno.Errorf(unix.EOPNOTSUPP, "a uprobe does not know how large the stack of a goroutine is")
+	}
 	loads := a.Derefs
 	if a.Base.Kind == fetch.BaseStack {
 		loads = append([]int64{8 * int64(a.Base.N)}, loads...)

@@ -246,7 +246,7 @@ func (f *frame) found(c *claiming) {
 
 // entryValue emits the saving of one base into the slot of S1.
 func (f *frame) entryValue(b fetch.Base, off int32) {
-	if b.Kind == fetch.BaseDuration {
+	if b.Kind == fetch.BaseDuration || b.Kind == fetch.BaseEntered {
 		f.tsc()
 	} else {
 		fault, done := f.Label(), f.Label()

@@ -62,9 +62,24 @@ func (f *frame) base(dst Reg, b fetch.Base, fault Label) {
 			f.onKernelStack(m, fault)
 		}
 		f.load(spaceKernel, 8, dst, m, fault)
+	case fetch.BaseDepth:
+		f.depth(dst)
 	default:
 		f.MovRI(dst, b.Imm)
 	}
+}
+
+// depth emits dst = how many bytes below the high end of its stack the stack pointer is; on a thread that has no goroutine the
+// stack pointer, negated. It counts up as the stack grows.
+func (f *frame) depth(dst Reg) {
+	none := f.Label()
+	f.MovRM(8, dst, AtFS(f.w.Go.TLS))
+	f.TestRR(8, dst, dst)
+	f.JccShort(CondE, none)
+	f.MovRM(8, dst, At(dst, f.w.Go.StackHi))
+	f.Bind(none)
+	f.OpRR(OpSub, 8, dst, RSP)
+	f.Lea(dst, At(dst, -f.drop))
 }
 
 func (f *frame) register(dst Reg, b fetch.Base) {

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/otlp"
+)
+
+const spansHelp = `Make spans of the calls of functions, in a running process, in a program that is started for
+it, or in the kernel of a QEMU guest: each has the time from the call to its return, the
+arguments and results as attributes, the status error where the call has failed, and the call
+that it is in as its parent. They go to a collector by OTLP, to a file, or as text to stdout.
+
+A PROBE is FUNC [FETCHARGS], or a definition of a return probe, r[:EVENT] FUNC [FETCHARGS], as
+kprobe trace takes it: 'main.(*Shop).Order user n=len ok=$retval'. FUNC may be a pattern.
+Behind a probe, --if gives it a FILTER of arguments: other calls are no spans. --error gives
+it a FILTER that says which calls have failed: 'r:q run_query ret=$retval:s32' --error 'ret < 0'.
+In Go a call has failed if its last result is an error that is not nil.
+
+--slower and --errors are tested at the return in the target: calls that do not pass cost no
+record. At the end a line for each probe, and one for the spans, go to stderr.`
+
+// spanning is a run of the verb spans.
+type spanning struct {
+	f       traceFlags
+	t       *tracing
+	address string
+	headers []string
+	sample  uint64
+	slower  time.Duration
+	errors  bool
+	service string
+	wait    time.Duration
+	failing []boundFlag // --error
+
+	to    otlp.Sender // of --otlp
+	calls []*spanned
+	making
+	out spanOutput
+}
+
+func newSpans(con *console) *cobra.Command {
+	var g spanning
+	f := &g.f
+	f.con = con
+	c := &cobra.Command{
+		Use:   "spans (-p PID | --guest SPEC | -- CMD ARGS…) PROBE…",
+		Short: "make spans of calls, for a collector of OpenTelemetry",
+		Long:  spansHelp,
+		RunE: func(c *cobra.Command, args []string) error {
+			probes, cmd := atDash(c, args)
+			return g.run(probes, cmd)
+		},
+	}
+	f.shared(c, "spans")
+	f.format = "text"
+	fl := c.Flags()
+	events := &probeValue{f: f, fl: fl}
+	fl.VarP(events, "event", "e", "a probe (may be repeated)")
+	fl.VarP(&boundValue{events, "FILTER", &f.filters}, "if", "f", "which calls of the probe before become spans, by their arguments: 'n > 5'")
+	fl.Var(&boundValue{events, "FILTER", &g.failing}, "error", "which calls of the probe before have failed: 'ret < 0'")
+	fl.StringVar(&g.address, "otlp", "", "send to a collector: http://HOST:4318, https://…, grpc://HOST:4317, grpcs://…")
+	fl.StringArrayVar(&g.headers, "header", nil, "send this with each request: NAME=VALUE (may be repeated)")
+	fl.Uint64Var(&g.sample, "sample", 1, "keep one in so many traces")
+	fl.DurationVar(&g.slower, "slower", 0, "only calls that take at least this long")
+	fl.BoolVar(&g.errors, "errors", false, "only calls that have failed")
+	fl.StringVar(&g.service, "service", "", "service.name of the spans (default: the name of the program)")
+	fl.DurationVar(&g.wait, "wait", 10*time.Second, "with --slower and --errors: how long a call waits for the one that it is in")
+	fl.Lookup("output").Usage = "write to a file, as lines of OTLP's JSON"
+	return c
+}
+
+// run is the verb.
+func (g *spanning) run(args, cmd []string) (err error) {
+	f := &g.f
+	if err := errors.Join(f.check(cmd), g.check()); err != nil {
+		return err
+	}
+	if len(args)+len(f.probes) == 0 {
+		return usagef("give a function: kprobe spans -p PID main.handle")
+	}
+	if f.others, err = callsOf(args); err == nil {
+		f.probes, err = callsOf(f.probes)
+	}
+	if err != nil {
+		return err
+	}
+	f.noInlines = true // an inlined call has no return
+	defs, err := f.definitions()
+	if err == nil {
+		err = g.bind(defs)
+	}
+	if err != nil {
+		return err
+	}
+	if ok, err := f.elsewhere(defs, cmd); ok || err != nil {
+		return err
+	}
+	t := &tracing{f: f, define: g.define, added: g.prepare}
+	g.t = t
+	t.left = g.finish
+	if t.printed, err = newLines(lineOptions{con: f.con, format: f.format, stat: g.to != nil || f.out != ""}); err != nil {
+		return err
+	}
+	t.hits = newHitQueue(g.hit, func(hit.Loss) { g.lost() }, g.idle)
+	t.end = f.con.catchEnd(t.hits.takeAll)
+	err = errors.Join(t.run(defs, cmd), t.close())
+	return errors.Join(err, g.summary())
+}
+
+// check refuses flags that make no sense.
+func (g *spanning) check() (err error) {
+	f := &g.f
+	switch {
+	case f.of.kernel:
+		return usagef("-k: spans of the kernel that runs here can not be made: its own tracer does not tell which return belongs to which entry")
+	case f.inlines || f.noInlines:
+		return usagef("--inlines, --no-inlines: an inlined call has no return, and is no span")
+	case f.given("output") && f.out == "":
+		return usagef("-o: give the name of a file")
+	case f.given("otlp") && f.given("output"):
+		return usagef("--otlp and -o exclude each other: send to a collector, or write a file that its otlpjsonfile receiver reads")
+	case len(g.headers) > 0 && g.address == "":
+		return usagef("--header is for --otlp")
+	case g.sample == 0:
+		return usagef("--sample 0: 1 keeps all traces, 100 keeps one in a hundred")
+	case f.given("slower") && g.slower <= 0:
+		return usagef("--slower %v: a time above 0 is wanted", g.slower)
+	case f.given("wait") && !g.filtered():
+		return usagef("--wait is for --slower and --errors: without them nothing waits")
+	case g.wait < 0:
+		return usagef("--wait %v: a time can not be negative", g.wait)
+	case !f.given("otlp"):
+		return nil
+	}
+	h := http.Header{}
+	for _, one := range g.headers {
+		name, value, ok := strings.Cut(one, "=")
+		if !ok || !headerName.MatchString(name) || strings.ContainsFunc(value, unicode.IsControl) {
+			return usagef("--header %q: NAME=VALUE is wanted, with characters that a header may have", one)
+		}
+		h.Add(name, value)
+	}
+	if g.to, err = otlp.Dial(g.address, h); err != nil {
+		return usageError{fmt.Errorf("--otlp: %w", err)}
+	}
+	return nil
+}
+
+// headerName is a name of a header: a token (RFC 9110, 5.6.2).
+var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
+
+// filtered says whether most calls are stopped at their return.
+func (g *spanning) filtered() bool { return g.slower > 0 || g.errors }
+
+// definition is the first word of a definition: its kind, and its name.
+var definition = regexp.MustCompile(`^([-prfw])[0-9]*(:([^:].*)?)?$`)
+
+// callsOf makes definitions of probes that may be given without their kind.
+func callsOf(args []string) (out []string, err error) {
+	for _, text := range args {
+		first, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+		switch m := definition.FindStringSubmatch(first); {
+		case m == nil:
+			text = "r " + text
+		case m[1] != "r":
+			return nil, usagef("%q: a span is a call of a function: give the function, or a return probe, r:NAME FUNC", text)
+		}
+		out = append(out, text)
+	}
+	return out, nil
+}
+
+// bind makes the calls of the definitions.
+func (g *spanning) bind(defs []*event.Def) error {
+	for _, d := range defs {
+		if d.Kind != event.Return || d.Function {
+			return usagef("%q: a span is a call of a function: give the function, or a return probe, r:NAME FUNC", d.Text)
+		}
+		g.calls = append(g.calls, &spanned{given: d})
+	}
+	for i := range g.failing {
+		b := &g.failing[i]
+		d := b.probe(g.f.listed, len(g.f.probes))
+		if d == nil {
+			return usagef("--error %q: no probe stands before it", b.text)
+		}
+		for _, c := range g.calls {
+			switch {
+			case c.given != d:
+			case c.failing != "":
+				return usagef("--error %q: the probe before it has one already: join them by ||", b.text)
+			default:
+				c.failing = b.text
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
+)
+
+// spanned is a definition whose calls become spans.
+type spanned struct {
+	given      *event.Def
+	failing    string     // --error
+	entry, ret *event.Def // what is added for it; entry may be nil
+}
+
+// Names of arguments that the spans need; the language of definitions takes them too, and a probe that has one is refused.
+const (
+	argDepth   = "__depth"
+	argFailed  = "__failed"
+	argEntered = "__entered"
+	argTook    = "__took"
+)
+
+// spanGroup is the group of the probes on the Go runtime.
+const spanGroup = "kprobe_spans"
+
+// probedCore is a tracee that the engine probes.
+type probedCore interface {
+	Events() []*kprobes.Event
+	Core() *kprobes.Core
+}
+
+// define makes the definitions that are added: of each call its entry and its return; where most calls are stopped at their return, that
+// alone; and probes on the runtime of Go.
+func (g *spanning) define(s tracee, defs []*event.Def) ([]*event.Def, error) {
+	p, ok := s.(probedCore)
+	if !ok {
+		return nil, usagef("there are no spans of this target")
+	}
+	g.core = engine.Of(p.Core())
+	var out []*event.Def
+	for _, c := range g.calls {
+		if err := c.reserved(); err != nil {
+			return nil, err
+		}
+		if g.filtered() {
+			g.defineReturn(c)
+			out = append(out, c.ret)
+			continue
+		}
+		g.defineBoth(c)
+		out = append(out, c.entry, c.ret)
+	}
+	if g.filtered() {
+		return out, nil
+	}
+	return append(out, g.defineRuntime()...), nil
+}
+
+// reserved refuses arguments with names that are needed.
+func (c *spanned) reserved() error {
+	for i := range c.given.Args {
+		a := &c.given.Args[i]
+		if slices.Contains([]string{argDepth, argFailed, argEntered, argTook}, a.Name) {
+			return c.given.Refuse(event.UsedArgName, a.Pos, "kprobe spans has an argument of this name itself", nil)
+		}
+	}
+	return nil
+}
+
+// needed is an argument that the spans need.
+func needed(name string, kind event.ExprKind) event.Arg {
+	return event.Arg{Name: name, Text: name, Expr: &event.Expr{Kind: kind}, Type: event.DefaultType}
+}
+
+// defineReturn makes the definition of a call whose return alone is recorded.
+func (g *spanning) defineReturn(c *spanned) {
+	ret := *c.given
+	ret.Args = append(slices.Clone(ret.Args), needed(argEntered, event.ExprEntered), needed(argTook, event.ExprDuration), needed(argFailed, event.ExprFailed))
+	add := func(filter string) {
+		if ret.Filter != "" {
+			filter = "(" + ret.Filter + ") && (" + filter + ")"
+		}
+		ret.Filter = filter
+	}
+	if g.slower > 0 {
+		add(fmt.Sprintf("%s >= %d", argTook, g.slower.Nanoseconds()))
+	}
+	if g.errors {
+		failed := argFailed + " != 0"
+		if c.failing != "" {
+			failed += " || (" + c.failing + ")"
+		}
+		add(failed)
+	}
+	c.ret = &ret
+}
+
+// defineBoth makes the definitions of a call's entry and of its return. Arguments are recorded at the entry, results at the return. A
+// filter is tested at both, and --error at the return: all arguments are there then too.
+func (g *spanning) defineBoth(c *spanned) {
+	entry, ret := *c.given, *c.given
+	entry.Kind, entry.MaxActive, entry.Place.Return = event.Probe, 0, false
+	if entry.Name != "" {
+		entry.Name = entry.Name[:min(len(entry.Name), event.MaxName-len(entrySuffix))] + entrySuffix
+	}
+	entry.Args, ret.Args = nil, nil
+	for _, a := range c.given.Args {
+		if ofReturn(a.Expr) {
+			ret.Args = append(ret.Args, a)
+		} else {
+			entry.Args = append(entry.Args, a)
+		}
+	}
+	g.results(&entry, &ret)
+	if ret.Filter != "" || c.failing != "" {
+		ret.Args = append(ret.Args, entry.Args...)
+	}
+	depth := needed(argDepth, event.ExprDepth)
+	entry.Args = append(entry.Args, depth)
+	ret.Args = append(ret.Args, depth, needed(argFailed, event.ExprFailed))
+	c.entry, c.ret = &entry, &ret
+}
+
+// entrySuffix ends the name of the probe at the entry of a call that has a name.
+const entrySuffix = "_entry"
+
+// ofReturn says whether an expression is known at the return alone.
+func ofReturn(e *event.Expr) bool {
+	switch {
+	case e == nil:
+		return false
+	case e.Kind == event.ExprRetVal || e.Kind == event.ExprDuration:
+		return true
+	}
+	return ofReturn(e.Sub) || e.Cast != nil && ofReturn(e.Cast.Address)
+}
+
+// results moves arguments that are results of a Go function, by their names, from the entry to the return: the entry does not know them.
+func (g *spanning) results(entry, ret *event.Def) {
+	for !entry.Place.Glob && slices.ContainsFunc(entry.Args, func(a event.Arg) bool { return named(a.Expr) }) {
+		_, err := g.core.Compiled(entry)
+		var bad *event.Error
+		if !errors.As(err, &bad) || bad.Code != event.NoBTFArg {
+			return // any other mistake is told when the probes are added
+		}
+		at := -1
+		for i := range entry.Args {
+			if entry.Args[i].Pos <= bad.Pos {
+				at = i
+			}
+		}
+		if at < 0 || !named(entry.Args[at].Expr) {
+			return
+		}
+		ret.Args = append(ret.Args, entry.Args[at])
+		entry.Args = slices.Delete(entry.Args, at, at+1)
+	}
+}
+
+// named says whether an expression has a name of the program.
+func named(e *event.Expr) bool {
+	return e != nil && (e.Kind == event.ExprName || named(e.Sub))
+}
+
+// runtimeProbe is a probe on the runtime of Go.
+type runtimeProbe struct {
+	role role
+	text string
+	what string // is not seen without it
+}
+
+// defineRuntime makes the probes on the runtime of a Go program that can be had. It is told which can not.
+func (g *spanning) defineRuntime() (out []*event.Def) {
+	env := g.core.Target().CodegenEnv()
+	if env.Go == nil {
+		return nil
+	}
+	g.runtime = map[*event.Def]role{}
+	id := env.Go.GoID
+	for _, r := range []runtimeProbe{
+		{roleCreated, fmt.Sprintf("r:%s/created runtime.newproc1 by=+%d($arg2):u64 new=+%d($retval):u64", spanGroup, id, id), "which call a goroutine was created in"},
+		{roleEnded, "p:" + spanGroup + "/ended runtime.goexit1", "which calls end with their goroutines"},
+		{roleRecovered, "p:" + spanGroup + "/recovered runtime.recovery id=gp.goid to=gp._panic.sp high=gp.stack.hi", "at once which calls a panic has left"},
+	} {
+		d, err := event.Parse(r.text)
+		if err == nil {
+			err = g.core.Check(d, &engine.AddOptions{})
+		}
+		if err != nil {
+			if !g.f.quiet {
+				fmt.Fprintf(g.f.con.stderr, "kprobe: it is not seen %s: %v\n", r.what, plainReason(err))
+			}
+			continue
+		}
+		g.runtime[d] = r.role
+		out = append(out, d)
+	}
+	return out
+}
+
+// plainReason is why a definition that the user has not written is refused, without its column.
+func plainReason(err error) error {
+	var bad *event.Error
+	if errors.As(err, &bad) {
+		if bad.Err != nil {
+			return bad.Err
+		}
+		return errors.New(bad.Text)
+	}
+	return err
+}

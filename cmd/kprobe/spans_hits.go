@@ -1,0 +1,397 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/otlp"
+	"kprobes.dev/kprobes/internal/spans"
+)
+
+// role is what a hit of a probe tells.
+type role uint8
+
+// Roles.
+const (
+	roleEntry role = iota
+	roleReturn
+	roleCreated   // a goroutine was created
+	roleEnded     // a goroutine ends
+	roleRecovered // a goroutine has recovered from a panic
+)
+
+// making makes spans of hits.
+type making struct {
+	core    *engine.Core
+	runtime map[*event.Def]role // of the probes on the runtime of Go
+	probes  map[string]*spanProbe
+	known   map[*hit.Event]*spanProbe
+	joiner  *spans.Joiner // one of these
+	nester  *spans.Nester
+	values  []fetch.Value
+	damaged uint64 // records
+	unnamed uint64 // hits whose thread is not known
+	begun   bool
+}
+
+// spanProbe is a probe, and where the arguments are of its records.
+type spanProbe struct {
+	role role
+	fn   *spans.Func
+	call *spanned
+	// args are the arguments that become attributes; the others are -1 where there is none.
+	args                         []int
+	depth, failed, entered, took int
+	// down: the depth is the stack pointer, which counts down as the stack grows.
+	down    bool
+	failing *fetch.Filter // --error
+}
+
+// functionKey tells functions apart that a definition stands for.
+type functionKey struct {
+	call *spanned
+	addr uint64 // of one of a pattern
+}
+
+// prepare notes which probe is which, and which functions have both.
+func (g *spanning) prepare(s tracee) error {
+	p := s.(probedCore)
+	of := map[*event.Def]*spanProbe{}
+	for _, c := range g.calls {
+		if c.entry != nil {
+			of[c.entry] = &spanProbe{role: roleEntry, call: c}
+		}
+		of[c.ret] = &spanProbe{role: roleReturn, call: c}
+	}
+	for d, r := range g.runtime {
+		of[d] = &spanProbe{role: r}
+	}
+	g.probes, g.known = map[string]*spanProbe{}, map[*hit.Event]*spanProbe{}
+	functions, has := map[functionKey]*spans.Func{}, map[functionKey][roleReturn + 1]*engine.Event{}
+	for _, ev := range p.Events() {
+		e := engine.OfEvent(ev)
+		pr := of[e.Given]
+		if pr == nil {
+			continue
+		}
+		one := *pr
+		if c := pr.call; c != nil {
+			key := functionKey{call: c}
+			if c.given.Place.Glob {
+				key.addr = e.Place.Addr
+			}
+			if functions[key] == nil {
+				functions[key] = functionOf(c, ev, e)
+			}
+			one.fn = functions[key]
+			if how, _ := ev.Returns(); how == kprobes.ReturnsTrampoline {
+				one.fn.Trampoline = true
+			}
+			both := has[key]
+			both[pr.role] = e
+			has[key] = both
+		}
+		g.probes[e.Group+"/"+e.Name] = &one
+	}
+	for key, both := range has {
+		if key.call.entry != nil && (both[roleEntry] == nil || both[roleReturn] == nil) {
+			g.alone(both[roleEntry], both[roleReturn])
+		}
+	}
+	if err := errors.Join(g.failures(p.Events()), g.conditions(p.Events())); err != nil {
+		return err
+	}
+	return g.open(p.Core())
+}
+
+// conditions refuses a condition of --error that the arguments do not fit.
+func (g *spanning) conditions(evs []*kprobes.Event) error {
+	for _, ev := range evs {
+		e := engine.OfEvent(ev)
+		pr := g.probes[e.Group+"/"+e.Name]
+		if pr == nil || pr.role != roleReturn || pr.call.failing == "" || e.Prog == nil {
+			continue
+		}
+		if _, err := failingOf(pr.call, e.Prog); err != nil {
+			return usageError{fmt.Errorf("--error %q: %w", pr.call.failing, err)}
+		}
+	}
+	return nil
+}
+
+// failingOf compiles --error for a function.
+func failingOf(c *spanned, prog *fetch.Program) (*fetch.Filter, error) {
+	return prog.Filter(c.failing, fetch.FilterEnv{Comm: true})
+}
+
+// functionOf describes a function.
+func functionOf(c *spanned, ev *kprobes.Event, e *engine.Event) *spans.Func {
+	f := &spans.Func{Symbol: c.given.Place.Symbol}
+	if e.Place.Func != nil {
+		f.Symbol = e.Place.Func.Pretty()
+	} else if f.Symbol == "" {
+		f.Symbol = ev.Name
+	}
+	if f.Name = f.Symbol; c.given.Name != "" && !c.given.Place.Glob {
+		f.Name = c.given.Name
+	}
+	return f
+}
+
+// alone leaves out a function of a pattern that has one probe of the two.
+func (g *spanning) alone(have ...*engine.Event) {
+	for _, e := range have {
+		if e == nil {
+			continue
+		}
+		delete(g.probes, e.Group+"/"+e.Name)
+		if !g.f.quiet {
+			fmt.Fprintf(g.f.con.stderr, "kprobe: %s makes no spans: its function takes no probe at its entry, or none at its return\n", e.Name)
+		}
+	}
+}
+
+// failures refuses --errors for a function of which nothing tells whether it has failed.
+func (g *spanning) failures(evs []*kprobes.Event) error {
+	known := 0
+	for _, ev := range evs {
+		e := engine.OfEvent(ev)
+		pr := g.probes[e.Group+"/"+e.Name]
+		if !g.errors || pr == nil || pr.call.failing != "" || e.Prog == nil {
+			known++
+			continue
+		}
+		i := slices.IndexFunc(e.Prog.Args, func(a fetch.Arg) bool { return a.Name == argFailed })
+		if e.Prog.Args[i].Base.Kind != fetch.BaseImm {
+			known++
+			continue
+		}
+		const why = "its last result is no error of Go, or debug information does not tell: give a condition, such as --error 'ret < 0', behind the probe"
+		if !pr.call.given.Place.Glob {
+			return usagef("--errors: it is not known when a call of %s has failed: %s", pr.fn.Symbol, why)
+		}
+		if g.f.verbose {
+			fmt.Fprintf(g.f.con.stderr, "kprobe: %s has no spans: %s\n", pr.fn.Symbol, why)
+		}
+	}
+	if known == 0 {
+		return usagef("--errors: of none of the functions it is known when a call has failed: give a condition, such as --error 'ret < 0', behind the probe")
+	}
+	return nil
+}
+
+// begin makes what makes the spans, at the first hit: a guest has a clock of its own, which only its hits show.
+func (g *spanning) begin(nanos uint64) {
+	g.begun = true
+	o := spans.Options{Sample: g.sample, OneStack: g.f.of.guest == "", Wait: uint64(g.wait), Emit: g.emit}
+	if o.Unix = unixOffset(); g.f.of.guest != "" {
+		o.Unix = wall() - int64(nanos)
+	}
+	g.out.unix(o.Unix)
+	if g.filtered() {
+		g.nester = spans.NewNester(o)
+	} else {
+		g.joiner = spans.NewJoiner(o)
+	}
+}
+
+// hit takes a hit.
+func (g *spanning) hit(h *hit.Hit) {
+	if !g.begun {
+		g.begin(h.Nanos)
+	}
+	pr, ok := g.known[h.Event]
+	if !ok {
+		pr = g.learn(h.Event)
+	}
+	if pr == nil {
+		return
+	}
+	comm := h.Comm
+	if comm == "" {
+		comm = g.t.printed.print.Names.Comm(h.TID)
+	}
+	vs, err := h.Event.Prog.DecodeInto(g.values[:0], h.Rec, h.Event.ArgsOff, comm)
+	g.values = vs
+	if err != nil {
+		g.damaged++
+		return
+	}
+	if h.Unknown {
+		fetch.HideResults(vs)
+	}
+	switch pr.role {
+	case roleCreated:
+		g.joiner.Created(spans.Flow{GoID: vs[0].Num}, vs[1].Num)
+	case roleEnded:
+		g.joiner.Ended(h.GoID, h.Nanos)
+	case roleRecovered:
+		g.joiner.Recovered(vs[0].Num, h.Nanos, vs[2].Num-vs[1].Num)
+	default:
+		g.call(pr, h, vs, comm)
+	}
+}
+
+// call takes a hit at the entry or the return of a call.
+func (g *spanning) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string) {
+	flow, ok := g.flowOf(h)
+	if !ok {
+		g.unnamed++
+		return
+	}
+	if pr.role == roleEntry {
+		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: pr.depthOf(vs), Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }})
+		return
+	}
+	how := func() spans.Ended {
+		e := spans.Ended{Attrs: g.attrs(pr, vs)}
+		switch {
+		case vs[pr.failed].Num != 0 && !vs[pr.failed].Unknown:
+			e.Failed, e.Reason = true, "the last result is an error"
+		case pr.failing != nil && pr.failing.Match(vs, &fetch.FilterHit{IP: h.Addr(), Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU), Comm: comm}):
+			e.Failed, e.Reason = true, pr.call.failing
+		}
+		return e
+	}
+	if g.nester != nil {
+		g.nester.Leave(&spans.Call{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Entered: vs[pr.entered].Num, Took: vs[pr.took].Num, Ended: how()})
+		return
+	}
+	g.joiner.Leave(pr.fn, flow, h.Nanos, pr.depthOf(vs), how)
+}
+
+// flowOf is what the calls of a hit nest in: the goroutine, else the thread, and of a kernel's idle threads, which have one number, the CPU.
+func (g *spanning) flowOf(h *hit.Hit) (f spans.Flow, ok bool) {
+	switch {
+	case h.GoID != 0:
+		return spans.Flow{GoID: h.GoID}, true
+	case h.TID != 0:
+		return spans.Flow{TID: h.TID}, true
+	}
+	return spans.Flow{TID: -1 - h.CPU}, g.f.of.guest != ""
+}
+
+func (p *spanProbe) depthOf(vs []fetch.Value) uint64 {
+	if p.down {
+		return -vs[p.depth].Num
+	}
+	return vs[p.depth].Num
+}
+
+// learn finds a probe by the event of its hits, and where its arguments are; nil: it makes no spans.
+func (g *spanning) learn(e *hit.Event) *spanProbe {
+	g.known[e] = nil
+	of := g.probes[e.Group+"/"+e.Name]
+	if of == nil || e.Prog == nil {
+		return nil
+	}
+	pr := *of
+	pr.depth, pr.failed, pr.entered, pr.took = -1, -1, -1, -1
+	for i := range e.Prog.Args {
+		switch a := &e.Prog.Args[i]; a.Name {
+		case argDepth:
+			pr.depth, pr.down = i, a.Base.Kind != fetch.BaseDepth
+		case argFailed:
+			pr.failed = i
+		case argEntered:
+			pr.entered = i
+		case argTook:
+			pr.took = i
+		default:
+			if pr.role != roleReturn || pr.call.entry == nil || !slices.ContainsFunc(pr.call.entry.Args, func(o event.Arg) bool { return o.Name == a.Name }) {
+				pr.args = append(pr.args, i) // else the entry has it
+			}
+		}
+	}
+	if pr.role == roleReturn && pr.call.failing != "" {
+		f, err := failingOf(pr.call, e.Prog)
+		if err != nil {
+			fmt.Fprintf(g.f.con.stderr, "kprobe: --error %q: %v: calls of %s are no spans\n", pr.call.failing, err, pr.fn.Symbol)
+			return nil
+		}
+		pr.failing = f
+	}
+	g.known[e] = &pr
+	return &pr
+}
+
+// attrs makes attributes of a hit's arguments. What is not known is none.
+func (g *spanning) attrs(pr *spanProbe, vs []fetch.Value) []otlp.Attr {
+	var out []otlp.Attr
+	for _, i := range pr.args {
+		if v := &vs[i]; !v.Unknown {
+			out = append(out, otlp.Attr{Key: v.Arg.Name, Value: g.attr(v)})
+		}
+	}
+	return out
+}
+
+// attr is an argument as a value of OTLP.
+func (g *spanning) attr(v *fetch.Value) any {
+	switch {
+	case v.Arg.Count > 0:
+		all, _ := v.Any().([]any)
+		for i := range all {
+			all[i] = attrOf(all[i])
+		}
+		return all
+	case v.Arg.Type.Kind == event.Symbol || v.Arg.Type.Kind == event.SymStr:
+		return string(fetch.AppendSym(nil, v.Num, g.t.printed.print.Names.Symbol))
+	case v.Arg.Store == fetch.StoreNone || v.Arg.Store == fetch.StoreComm:
+		return string(v.Str)
+	}
+	return attrOf(v.Any())
+}
+
+func attrOf(v any) any {
+	switch v := v.(type) {
+	case nil:
+		return "(fault)"
+	case byte:
+		return string(rune(v))
+	}
+	return v
+}
+
+// lost takes that hits were lost.
+func (g *spanning) lost() {
+	if g.joiner != nil {
+		g.joiner.Lost()
+	}
+}
+
+// unixOffset is what a time of CLOCK_MONOTONIC becomes nanoseconds since 1970 by. Of a few readings the one is taken during which the
+// least time has passed.
+func unixOffset() (offset int64) {
+	least := int64(math.MaxInt64)
+	for range 8 {
+		from := monotonic()
+		now := wall()
+		if to := monotonic(); to-from < least {
+			least, offset = to-from, now-from-(to-from)/2
+		}
+	}
+	return offset
+}
+
+func monotonic() int64 { return clock(unix.CLOCK_MONOTONIC) }
+
+func wall() int64 { return clock(unix.CLOCK_REALTIME) }
+
+// clock reads a clock that every kernel has.
+func clock(id int32) int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(id, &t); err != nil {
+		panic(err)
+	}
+	return t.Nano()
+}
