@@ -8,6 +8,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/goabi"
 )
 
 // spanned is a definition whose calls become spans.
@@ -176,12 +177,16 @@ type runtimeProbe struct {
 
 // defineRuntime makes the probes on the runtime of a Go program that can be had. It is told which can not.
 func (g *spanning) defineRuntime() (out []*event.Def) {
-	env := g.core.Target().CodegenEnv()
-	if env.Go == nil {
+	main := g.core.Target().Space().Main()
+	if main == nil || !main.Image.IsGo() {
 		return nil
 	}
+	layouts := goabi.Layouts(main.Image.GoVersion())
+	if len(layouts) == 0 {
+		return nil // it is told why the program can not be probed
+	}
 	g.runtime = map[*event.Def]role{}
-	id := env.Go.GoID
+	id := layouts[0].GoID
 	for _, r := range []runtimeProbe{
 		{roleCreated, fmt.Sprintf("r:%s/created runtime.newproc1 by=+%d($arg2):u64 new=+%d($retval):u64", spanGroup, id, id), "which call a goroutine was created in"},
 		{roleEnded, "p:" + spanGroup + "/ended runtime.goexit1", "which calls end with their goroutines"},

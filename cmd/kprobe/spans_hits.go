@@ -51,9 +51,7 @@ type spanProbe struct {
 	// args are the arguments that become attributes; the others are -1 where there is none.
 	args                         []int
 	depth, failed, entered, took int
-	// down: the depth is the stack pointer, which counts down as the stack grows.
-	down    bool
-	failing *fetch.Filter // --error
+	failing                      *fetch.Filter // --error
 }
 
 // functionKey tells functions apart that a definition stands for.
@@ -249,7 +247,7 @@ func (g *spanning) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string
 		return
 	}
 	if pr.role == roleEntry {
-		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: pr.depthOf(vs), Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }})
+		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: vs[pr.depth].Num, Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }})
 		return
 	}
 	how := func() spans.Ended {
@@ -266,7 +264,7 @@ func (g *spanning) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string
 		g.nester.Leave(&spans.Call{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Entered: vs[pr.entered].Num, Took: vs[pr.took].Num, Ended: how()})
 		return
 	}
-	g.joiner.Leave(pr.fn, flow, h.Nanos, pr.depthOf(vs), how)
+	g.joiner.Leave(pr.fn, flow, h.Nanos, vs[pr.depth].Num, how)
 }
 
 // flowOf is what the calls of a hit nest in: the goroutine, else the thread, and of a kernel's idle threads, which have one number, the CPU.
@@ -278,13 +276,6 @@ func (g *spanning) flowOf(h *hit.Hit) (f spans.Flow, ok bool) {
 		return spans.Flow{TID: h.TID}, true
 	}
 	return spans.Flow{TID: -1 - h.CPU}, g.f.of.guest != ""
-}
-
-func (p *spanProbe) depthOf(vs []fetch.Value) uint64 {
-	if p.down {
-		return -vs[p.depth].Num
-	}
-	return vs[p.depth].Num
 }
 
 // learn finds a probe by the event of its hits, and where its arguments are; nil: it makes no spans.
@@ -299,7 +290,7 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 	for i := range e.Prog.Args {
 		switch a := &e.Prog.Args[i]; a.Name {
 		case argDepth:
-			pr.depth, pr.down = i, a.Base.Kind != fetch.BaseDepth
+			pr.depth = i
 		case argFailed:
 			pr.failed = i
 		case argEntered:

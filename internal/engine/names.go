@@ -16,7 +16,7 @@ var (
 	_ fetch.Inliner    = (*env)(nil)
 	_ fetch.ResultType = (*env)(nil)
 	_ fetch.Caster     = (*env)(nil)
-	_ fetch.Joiner     = (*env)(nil)
+	_ fetch.Failer     = (*env)(nil)
 )
 
 // Name finds what a name of the program stands for.
@@ -60,14 +60,6 @@ func (v *env) Cast(e *event.Expr) (*fetch.Var, error) {
 		return t.Cast(e)
 	}
 	return nil, err
-}
-
-// Depth tells calls in progress apart: the stacks of goroutines move.
-func (v *env) Depth() fetch.Base {
-	if v.c.t.CodegenEnv().Go != nil {
-		return fetch.Base{Kind: fetch.BaseDepth}
-	}
-	return v.Stack()
 }
 
 // Failed gives the type of the last result, if it is an error of Go and debug information tells where it is.

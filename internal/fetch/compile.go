@@ -274,18 +274,15 @@ func (c *compiler) duration(e *event.Expr) error {
 // joined finds what tells that an entry and a return belong together, and how the call has ended.
 func (c *compiler) joined(e *event.Expr) {
 	a := &c.arg
-	j, ok := c.env.(Joiner)
-	switch {
-	case e.Kind == event.ExprEntered:
+	switch e.Kind {
+	case event.ExprEntered:
 		a.Base, a.AtEntry = Base{Kind: BaseEntered}, true
-	case e.Kind == event.ExprDepth && ok:
-		a.Base = j.Depth()
-	case e.Kind == event.ExprDepth:
-		a.Base = c.env.Stack()
+	case event.ExprDepth:
+		a.Base = Base{Kind: BaseDepth, Reg: c.env.Stack().Reg}
 	default:
 		a.Base = Base{Kind: BaseImm}
-		if ok && c.at == PointReturn {
-			if v := j.Failed(); v != nil {
+		if f, ok := c.env.(Failer); ok && c.at == PointReturn {
+			if v := f.Failed(); v != nil {
 				a.Base, a.Derefs, a.Result = v.Base, v.Derefs, true
 			}
 		}

@@ -33,10 +33,8 @@ type ResultType interface {
 // Inliner is an Env of a place that may be where a call begins that was inlined.
 type Inliner interface{ Inlined() bool }
 
-// Joiner is an Env whose entries and returns can be told to belong together.
-type Joiner interface {
-	// Depth is the stack pointer, or BaseDepth where stacks move.
-	Depth() Base
+// Failer is an Env that knows which functions of Go give errors.
+type Failer interface {
 	// Failed gives where the last result of a Go function has its type, if it is an error; nil: it is none, or that is not known.
 	Failed() *Var
 }

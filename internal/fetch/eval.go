@@ -77,6 +77,8 @@ func (e *evaluation) base(b Base) (uint64, bool) {
 		return e.m.Stack(b.N)
 	case b.Kind == BaseImm || b.Reg == RegConst:
 		return b.Imm, true
+	case b.Kind == BaseDepth: // of a kernel
+		return -e.m.Reg(b.Reg), true
 	}
 	return e.m.Reg(b.Reg), true
 }

@@ -24,13 +24,15 @@ const (
 	BaseImmStr                   // a string literal: nothing is recorded
 	BaseDuration                 // the time since the entry, in nanoseconds: the entry saves its clock
 	BaseEntered                  // the clock at the entry, which saves it
-	BaseDepth                    // in a Go program: how many bytes below the high end of its stack the stack pointer is
+	// How many bytes below the high end of its goroutine's stack the stack pointer, which is Reg, is; where there is no goroutine its value,
+	// negated.
+	BaseDepth
 )
 
 // Base is where the value of an argument starts.
 type Base struct {
 	Kind BaseKind
-	Reg  Reg    // BaseReg
+	Reg  Reg    // BaseReg, BaseDepth
 	N    int    // BaseStack
 	Imm  uint64 // BaseImm
 	Str  string // BaseImmStr

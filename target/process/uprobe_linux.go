@@ -328,7 +328,7 @@ func (c *bpfCode) arg(a *fetch.Arg, addr uint64, slot int) error {
 		return errno.Errorf(unix.EOPNOTSUPP, "argument %s (%s): a uprobe records no strings and no arrays", a.Name, a.Text)
 	}
 	if a.Base.Kind == fetch.BaseDepth {
-		return errno.Errorf(unix.EOPNOTSUPP, "a uprobe does not know how large the stack of a goroutine is")
+		return errno.Errorf(unix.EOPNOTSUPP, "a uprobe does not know how deep on its stack a call is")
 	}
 	loads := a.Derefs
 	if a.Base.Kind == fetch.BaseStack {

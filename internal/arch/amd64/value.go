@@ -69,15 +69,19 @@ func (f *frame) base(dst Reg, b fetch.Base, fault Label) {
 	}
 }
 
-// depth emits dst = how many bytes below the high end of its stack the stack pointer is; on a thread that has no goroutine the
-// stack pointer, negated. It counts up as the stack grows.
+// depth emits dst = how many bytes below the high end of its stack the stack pointer is; where there is no goroutine the stack pointer,
+// negated. It counts up as the stack grows.
 func (f *frame) depth(dst Reg) {
-	none := f.Label()
-	f.MovRM(8, dst, AtFS(f.w.Go.TLS))
-	f.TestRR(8, dst, dst)
-	f.JccShort(CondE, none)
-	f.MovRM(8, dst, At(dst, f.w.Go.StackHi))
-	f.Bind(none)
+	if f.w.Go == nil {
+		f.MovRI(dst, 0)
+	} else {
+		none := f.Label()
+		f.MovRM(8, dst, AtFS(f.w.Go.TLS))
+		f.TestRR(8, dst, dst)
+		f.JccShort(CondE, none)
+		f.MovRM(8, dst, At(dst, f.w.Go.StackHi))
+		f.Bind(none)
+	}
 	f.OpRR(OpSub, 8, dst, RSP)
 	f.Lea(dst, At(dst, -f.drop))
 }
