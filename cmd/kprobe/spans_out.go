@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/otlp"
@@ -42,10 +43,16 @@ func (g *spanning) open(core *kprobes.Core) error {
 		return nil
 	}
 	g.out.exporter = otlp.NewExporter(g.to, &otlp.Options{
-		Resource: g.resource(core), Scope: otlp.Scope{Name: "kprobe", Version: version()},
+		Resource: g.resource(core), Scope: otlp.Scope{Name: "kprobe", Version: plainVersion()},
 		Block: f.out != "",
 	})
 	return nil
+}
+
+// plainVersion is this program's version, without what it was built by.
+func plainVersion() string {
+	v, _, _ := strings.Cut(version(), " (")
+	return v
 }
 
 // resource describes what is probed, by OpenTelemetry's semantic conventions.
@@ -57,7 +64,7 @@ func (g *spanning) resource(core *kprobes.Core) (out []otlp.Attr) {
 	if g.service != "" {
 		name = g.service
 	}
-	out = []otlp.Attr{{Key: "service.name", Value: name}, {Key: "telemetry.sdk.name", Value: "kprobe"}, {Key: "telemetry.sdk.version", Value: version()}}
+	out = []otlp.Attr{{Key: "service.name", Value: name}, {Key: "telemetry.sdk.name", Value: "kprobe"}, {Key: "telemetry.sdk.version", Value: plainVersion()}}
 	if host, err := os.Hostname(); err == nil && g.f.of.guest == "" {
 		out = append(out, otlp.Attr{Key: "host.name", Value: host})
 	}

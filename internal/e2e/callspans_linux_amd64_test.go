@@ -1,0 +1,498 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"kprobes.dev/kprobes/internal/testprog"
+)
+
+// gotSpan is a span as somebody else got it.
+type gotSpan struct {
+	name, trace, id, parent string
+	start, end              uint64
+	attrs                   map[string]string
+	failed                  bool
+	message                 string
+}
+
+// number is an attribute that is a number.
+func (s *gotSpan) number(t testing.TB, key string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(s.attrs[key], 10, 64)
+	if err != nil {
+		t.Fatalf("%s of %+v: %v", key, s, err)
+	}
+	return n
+}
+
+// pieces calls f for each field of a message of protocol buffers: with its number, and with its value or its bytes.
+func pieces(t testing.TB, b []byte, f func(field int, v uint64, data []byte)) {
+	t.Helper()
+	r := bytes.NewReader(b)
+	number := func() uint64 {
+		v, err := binary.ReadUvarint(r)
+		if err != nil {
+			t.Fatalf("% x: %v", b, err)
+		}
+		return v
+	}
+	for r.Len() > 0 {
+		switch tag := number(); tag & 7 {
+		case 0:
+			f(int(tag>>3), number(), nil)
+		case 1:
+			var v [8]byte
+			if _, err := io.ReadFull(r, v[:]); err != nil {
+				t.Fatal(err)
+			}
+			f(int(tag>>3), binary.LittleEndian.Uint64(v[:]), nil)
+		case 2:
+			data := make([]byte, number())
+			if _, err := io.ReadFull(r, data); err != nil {
+				t.Fatal(err)
+			}
+			f(int(tag>>3), 0, data)
+		default:
+			t.Fatalf("tag %d in % x", tag, b)
+		}
+	}
+}
+
+// collector is a server that takes spans over HTTP.
+type collector struct {
+	t     testing.TB
+	url   string
+	mu    sync.Mutex
+	spans []*gotSpan
+	about map[string]string // the attributes of the resource
+	posts int
+	// answer may answer a request itself, by its number from 0; nil: all are taken.
+	answer func(w http.ResponseWriter, post int) bool
+}
+
+func newCollector(t testing.TB) *collector {
+	c := &collector{t: t, about: map[string]string{}}
+	s := httptest.NewServer(c)
+	t.Cleanup(s.Close)
+	c.url = s.URL
+	return c
+}
+
+// ServeHTTP implements http.Handler.
+func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.posts
+	c.posts++
+	z, err := gzip.NewReader(r.Body)
+	if err != nil || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" {
+		c.t.Errorf("%s %v: %v", r.URL, r.Header, err)
+		return
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		c.t.Error(err)
+	}
+	if c.answer != nil && c.answer(w, n) {
+		return
+	}
+	pieces(c.t, b, func(field int, _ uint64, of []byte) { // ResourceSpans
+		pieces(c.t, of, func(field int, _ uint64, data []byte) {
+			switch field {
+			case 1:
+				pieces(c.t, data, func(_ int, _ uint64, kv []byte) { c.attr(c.about, kv) })
+			case 2:
+				pieces(c.t, data, func(field int, _ uint64, span []byte) {
+					if field == 2 {
+						c.span(span)
+					}
+				})
+			}
+		})
+	})
+}
+
+// attr reads a KeyValue.
+func (c *collector) attr(to map[string]string, kv []byte) {
+	key, value := "", ""
+	pieces(c.t, kv, func(field int, _ uint64, data []byte) {
+		if field == 1 {
+			key = string(data)
+			return
+		}
+		pieces(c.t, data, func(field int, v uint64, data []byte) {
+			if value = string(data); field != 1 {
+				value = strconv.FormatInt(int64(v), 10)
+			}
+		})
+	})
+	to[key] = value
+}
+
+func (c *collector) span(b []byte) {
+	s := &gotSpan{attrs: map[string]string{}}
+	pieces(c.t, b, func(field int, v uint64, data []byte) {
+		switch field {
+		case 1:
+			s.trace = hex.EncodeToString(data)
+		case 2:
+			s.id = hex.EncodeToString(data)
+		case 4:
+			s.parent = hex.EncodeToString(data)
+		case 5:
+			s.name = string(data)
+		case 7:
+			s.start = v
+		case 8:
+			s.end = v
+		case 9:
+			c.attr(s.attrs, data)
+		case 15:
+			pieces(c.t, data, func(field int, v uint64, data []byte) {
+				if field == 2 {
+					s.message = string(data)
+				} else {
+					s.failed = v == 2
+				}
+			})
+		}
+	})
+	c.spans = append(c.spans, s)
+}
+
+// spansIn reads a file of OTLP's JSON.
+func spansIn(t testing.TB, path string) (out []*gotSpan) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	type value struct{ StringValue, IntValue *string }
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var line struct {
+			ResourceSpans []struct {
+				ScopeSpans []struct {
+					Spans []struct {
+						TraceID, SpanID, ParentSpanID, Name string
+						StartTimeUnixNano, EndTimeUnixNano  uint64 `json:",string"`
+						Status                              struct{ Code int }
+						Attributes                          []struct {
+							Key   string
+							Value value
+						}
+					}
+				}
+			}
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatalf("%v: %s", err, lines.Text())
+		}
+		for _, s := range line.ResourceSpans[0].ScopeSpans[0].Spans {
+			one := &gotSpan{name: s.Name, trace: s.TraceID, id: s.SpanID, parent: s.ParentSpanID, start: s.StartTimeUnixNano, end: s.EndTimeUnixNano, failed: s.Status.Code == 2, attrs: map[string]string{}}
+			for _, a := range s.Attributes {
+				if a.Value.IntValue != nil {
+					one.attrs[a.Key] = *a.Value.IntValue
+				} else if a.Value.StringValue != nil {
+					one.attrs[a.Key] = *a.Value.StringValue
+				}
+			}
+			out = append(out, one)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// sumLine is the summary of spans.
+var sumLine = regexp.MustCompile(`(?m)^spans=\d+ .*$`)
+
+// sums gives the numbers of the summary.
+func (r *result) sums(t testing.TB) map[string]uint64 {
+	t.Helper()
+	out := map[string]uint64{}
+	for _, w := range strings.Fields(sumLine.FindString(r.stderr)) {
+		name, n, _ := strings.Cut(w, "=")
+		v, err := strconv.ParseUint(n, 10, 64)
+		if err != nil {
+			t.Fatalf("%s: %v", w, err)
+		}
+		out[name] = v
+	}
+	if len(out) == 0 {
+		t.Fatalf("no summary: %v", r.outcome)
+	}
+	return out
+}
+
+// tree is spans by the numbers of their calls. in is, of each call, the one that it is in by what the program says; 0: none.
+type tree struct {
+	of map[uint64]*gotSpan
+	in map[uint64]uint64
+}
+
+// treeOf checks that each call has one span.
+func treeOf(t testing.TB, spans []*gotSpan) *tree {
+	t.Helper()
+	tr := &tree{map[uint64]*gotSpan{}, map[uint64]uint64{}}
+	ids := map[string]bool{}
+	for _, s := range spans {
+		n := s.number(t, "id")
+		if tr.of[n] != nil || ids[s.id] || len(s.id) != 16 || len(s.trace) != 32 || s.start > s.end {
+			t.Fatalf("call %d: %+v, %+v", n, s, tr.of[n])
+		}
+		tr.of[n], tr.in[n], ids[s.id] = s, s.number(t, "in"), true
+	}
+	return tr
+}
+
+// nearest is the innermost call that a call is in, of those in others.
+func (tr *tree) nearest(n uint64, others *tree) uint64 {
+	for n = tr.in[n]; n != 0 && others.of[n] == nil; n = tr.in[n] {
+	}
+	return n
+}
+
+// parents checks that the parent of each span is the call that the program says, and its trace that of the parent.
+func (tr *tree) parents(t testing.TB, all *tree) {
+	t.Helper()
+	bad := 0
+	for n, s := range tr.of {
+		up := all.nearest(n, tr)
+		parent := tr.of[up]
+		switch {
+		case up == 0 && s.parent == "":
+		case up != 0 && s.parent == parent.id && s.trace == parent.trace && s.start >= parent.start:
+		default:
+			if bad++; bad < 10 {
+				t.Errorf("call %d is in %d: %+v, %+v", n, up, s, parent)
+			}
+		}
+	}
+}
+
+// byName counts spans, and those that have failed.
+func byName(spans []*gotSpan) (all, failed map[string]uint64) {
+	all, failed = map[string]uint64{}, map[string]uint64{}
+	for _, s := range spans {
+		all[s.name]++
+		if s.failed {
+			failed[s.name]++
+		}
+	}
+	return all, failed
+}
+
+// startSpans starts kprobe spans on a process that others may use, and waits until its probes stand there.
+func startSpans(t testing.TB, p *testprog.Proc, args ...string) *session {
+	t.Helper()
+	s := &session{t: t, pid: p.PID, before: stateOf(t, p.PID)}
+	was := points(t, p.PID)
+	s.start(command(t, append([]string{"spans", "-p", pid(p)}, args...)...))
+	within(t, fmt.Sprintf("%q", args), func() bool {
+		select {
+		case <-s.done:
+			t.Fatalf("%s ended early: %v", s.cmd, outcomeOf(t, s.err, s.out.String(), s.errs.String()))
+		default:
+		}
+		return points(t, p.PID) > max(was, 0) && standing(p.PID) && field(t, p.PID, p.PID, "TracerPid") == "0"
+	})
+	return s
+}
+
+// nestProbes are the functions of the program nests.
+var nestProbes = []string{
+	"nest_work id=$arg1:u64 in=$arg2:u64 ret=$retval:s64", "--error", "ret < 0", "nest_leaf id=$arg1:u64 in=$arg2:u64", "r:jump nest_tail id=$arg1:u64 in=$arg2:u64",
+	"nest_try id=$arg1:u64 in=$arg2:u64", "nest_throw id=$arg1:u64 in=$arg2:u64",
+}
+
+// TestSpansC has a collector get the spans of threads whose calls nest, jump to one another, and are left by longjmp.
+func TestSpansC(t *testing.T) {
+	p := program(t, "nests")
+	c := newCollector(t)
+	s := startSpans(t, p, append([]string{"--otlp", c.url, "--service", "nests of C"}, nestProbes...)...)
+	n := p.Counts("go 400")
+	r := s.end()
+	all, failed := byName(c.spans)
+	want := map[string]uint64{"nest_work": n["work"], "nest_leaf": n["leaf"], "jump": n["tail"], "nest_try": n["try"], "nest_throw": n["throw"]}
+	if !maps.Equal(all, want) || !maps.Equal(failed, map[string]uint64{"nest_work": n["failed"], "nest_throw": n["throw"]}) {
+		t.Errorf("spans %v, failed %v; the program counted %v", all, failed, n)
+	}
+	total := n["work"] + n["leaf"] + n["tail"] + n["try"] + n["throw"]
+	sum := r.sums(t)
+	if sum["spans"] != total || sum["sent"] != total || sum["left"] != n["throw"] || sum["errors"] != n["failed"]+n["throw"] ||
+		sum["unsampled"]+sum["unjoined"]+sum["unfollowed"]+sum["active"]+sum["rejected"]+sum["dropped"]+sum["failed"] != 0 {
+		t.Errorf("%v; the program counted %v", sum, n)
+	}
+	tr := treeOf(t, c.spans)
+	tr.parents(t, tr)
+	roots := uint64(0)
+	for _, s := range c.spans {
+		if s.parent == "" {
+			roots++
+		}
+		fn := s.name
+		if fn == "jump" {
+			fn = "nest_tail"
+		}
+		if s.attrs["code.function.name"] != fn || s.attrs["thread.id"] == "" || s.failed != (s.message != "") {
+			t.Fatalf("%+v", s)
+		}
+	}
+	if roots != n["roots"] || c.about["service.name"] != "nests of C" || c.about["process.pid"] != pid(p) {
+		t.Errorf("%d traces, the program counted %v; %v", roots, n, c.about)
+	}
+}
+
+// TestSpansGo has the spans of goroutines whose stacks move, which create others, panic, recover and end in their calls.
+func TestSpansGo(t *testing.T) {
+	p := hardGo(t, "gonests", nil)
+	c := newCollector(t)
+	s := startSpans(t, p, "--otlp", c.url, "main.Handle id in", "main.Query id in text size", "main.Grow id in", "main.Climb id in", "main.Guard id in recovered", "main.Quit id in")
+	n := p.Counts("go 150")
+	r := s.end()
+	all, failed := byName(c.spans)
+	want, total := map[string]uint64{}, uint64(0)
+	for _, name := range []string{"Handle", "Query", "Grow", "Climb", "Guard", "Quit"} {
+		want["main."+name] = n[strings.ToLower(name)]
+		total += n[strings.ToLower(name)]
+	}
+	if !maps.Equal(all, want) || failed["main.Handle"]+failed["main.Query"] != n["failed"] || failed["main.Climb"]+failed["main.Quit"] != n["left"] || failed["main.Grow"]+failed["main.Guard"] != 0 {
+		t.Errorf("spans %v, failed %v; the program counted %v", all, failed, n)
+	}
+	sum := r.sums(t)
+	if sum["spans"] != total || sum["sent"] != total || sum["left"] != n["left"] || sum["unjoined"]+sum["unfollowed"]+sum["active"]+sum["dropped"] != 0 {
+		t.Errorf("%v; the program counted %v", sum, n)
+	}
+	tr := treeOf(t, c.spans)
+	tr.parents(t, tr)
+	for _, s := range c.spans {
+		if text := "query " + s.attrs["id"]; s.name == "main.Query" && (s.attrs["text"] != text || s.attrs["size"] != strconv.Itoa(len(text))) || s.name == "main.Guard" && s.attrs["recovered"] != "1" {
+			t.Fatalf("%+v", s)
+		}
+		if s.attrs["go.goroutine.id"] == "" {
+			t.Fatalf("%+v", s)
+		}
+	}
+}
+
+// TestSpansChosen has several commands make spans of the same calls: one of all, others of those that they are told to choose. All of a
+// choice have spans, and their parents are the nearest calls that are chosen too.
+func TestSpansChosen(t *testing.T) {
+	p := program(t, "nests")
+	c := newCollector(t)
+	dir := t.TempDir() + "/"
+	full := startSpans(t, p, append([]string{"--otlp", c.url}, nestProbes...)...)
+	failing := startSpans(t, p, "--errors", "-o", dir+"errors", nestProbes[0], nestProbes[1], nestProbes[2])
+	slow := startSpans(t, p, "--slower", "20us", "-o", dir+"slow", "nest_work id=$arg1:u64 in=$arg2:u64", "nest_try id=$arg1:u64 in=$arg2:u64")
+	some := startSpans(t, p, "-o", dir+"some", "nest_work id=$arg1:u64 in=$arg2:u64 ret=$retval:s64", "--if", "id & 1", "nest_leaf id=$arg1:u64 in=$arg2:u64", "-f", "id & 2")
+	sampled := startSpans(t, p, append([]string{"--sample", "7", "-o", dir + "sampled"}, nestProbes...)...)
+	n := p.Counts("go 200")
+	sums := map[string]map[string]uint64{}
+	for name, s := range map[string]*session{"errors": failing, "slow": slow, "some": some, "sampled": sampled} {
+		s.interrupt()
+		r := s.wait()
+		if r.code != 0 {
+			t.Fatalf("%s: %v", s.cmd, r.outcome)
+		}
+		if sums[name] = r.sums(t); sums[name]["unjoined"]+sums[name]["split"]+sums[name]["dropped"]+sums[name]["failed"] != 0 {
+			t.Errorf("%s: %v", name, sums[name])
+		}
+	}
+	full.end()
+	all := treeOf(t, c.spans)
+	for name, chosen := range map[string]func(s *gotSpan, n uint64) bool{
+		"errors": func(s *gotSpan, n uint64) bool { return s.name == "nest_work" && n%5 == 0 },
+		"some": func(s *gotSpan, n uint64) bool {
+			return s.name == "nest_work" && n&1 != 0 || s.name == "nest_leaf" && n&2 != 0
+		},
+	} {
+		got := treeOf(t, spansIn(t, dir+name))
+		want := 0
+		for n, s := range all.of {
+			if is := chosen(s, n); is != (got.of[n] != nil) {
+				t.Fatalf("%s: call %d: chosen %v, span %+v", name, n, is, got.of[n])
+			} else if is {
+				want++
+			}
+		}
+		if len(got.of) != want || want == 0 {
+			t.Errorf("%s: %d spans, %d calls are chosen", name, len(got.of), want)
+		}
+		got.parents(t, all)
+	}
+	slower := treeOf(t, spansIn(t, dir+"slow"))
+	slower.parents(t, all)
+	for n, s := range slower.of {
+		if s.end-s.start < 20_000 || all.of[n] == nil {
+			t.Fatalf("call %d took %d ns", n, s.end-s.start)
+		}
+	}
+	kept := treeOf(t, spansIn(t, dir+"sampled"))
+	kept.parents(t, all)
+	roots := uint64(0)
+	for n := range all.of {
+		root := n
+		for all.in[root] != 0 {
+			root = all.in[root]
+		}
+		if (kept.of[n] != nil) != (kept.of[root] != nil) {
+			t.Fatalf("a part of the trace of call %d is kept", root)
+		}
+		if root == n && kept.of[n] != nil {
+			roots++
+		}
+	}
+	if len(slower.of) == 0 || roots != (n["roots"]+6)/7 || sums["sampled"]["spans"]+sums["sampled"]["unsampled"] != uint64(len(all.of)) {
+		t.Errorf("%d slow calls; %d traces kept of %d: %v, of %d calls", len(slower.of), roots, n["roots"], sums["sampled"], len(all.of))
+	}
+}
+
+// TestSpansCollectorFails has a collector that is busy at first, takes a part of a batch, and refuses the others.
+func TestSpansCollectorFails(t *testing.T) {
+	p := program(t, "nests")
+	c := newCollector(t)
+	c.answer = func(w http.ResponseWriter, post int) bool {
+		switch post {
+		case 0:
+			w.Header().Set("Retry-After", "0")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case 1:
+			w.Header().Set("Content-Type", "application/x-protobuf")
+			_, _ = w.Write([]byte("\x0a\x09\x08\x05\x12\x05stale"))
+			return false
+		default:
+			http.Error(w, "no more", http.StatusBadRequest)
+		}
+		return true
+	}
+	s := startSpans(t, p, append([]string{"--otlp", c.url}, nestProbes...)...)
+	n := p.Counts("go 50")
+	total := n["work"] + n["leaf"] + n["tail"] + n["try"] + n["throw"]
+	s.interrupt()
+	r := s.wait()
+	sum := r.sums(t)
+	if r.code != 1 || sum["spans"] != total || sum["rejected"] != 5 || sum["sent"]+5 != uint64(len(c.spans)) || sum["sent"]+sum["rejected"]+sum["failed"] != total || sum["failed"] == 0 || !strings.Contains(r.stderr, "400 Bad Request: no more") {
+		t.Errorf("%v, %d spans taken of %d; %v", sum, len(c.spans), total, r.outcome)
+	}
+}
