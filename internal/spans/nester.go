@@ -73,6 +73,9 @@ func (n *Nester) Leave(c *Call) {
 		h.calls += in.calls
 	}
 	h.inner = slices.Clone(f.held[at:])
+	if len(h.inner) > 0 { // a duration is measured to some parts of 100,000 only
+		s.Start = min(s.Start, h.inner[0].span.Start)
+	}
 	clear(f.held[at:])
 	f.held = append(f.held[:at], h)
 	n.queue = append(n.queue, h)
