@@ -52,6 +52,7 @@ type spanProbe struct {
 	args                         []int
 	depth, failed, entered, took int
 	failing                      *fetch.Filter // --error
+	comm                         bool          // the thread's name is asked for
 }
 
 // functionKey tells functions apart that a definition stands for.
@@ -93,6 +94,9 @@ func (g *spanning) prepare(s tracee) error {
 			one.fn = functions[key]
 			if how, _ := ev.Returns(); how == kprobes.ReturnsTrampoline {
 				one.fn.Trampoline = true
+			}
+			if pr.role == roleReturn {
+				one.fn.Lost = g.core.Losing(e)
 			}
 			both := has[key]
 			both[pr.role] = e
@@ -193,6 +197,8 @@ func (g *spanning) begin(nanos uint64) {
 	o := spans.Options{Sample: g.sample, OneStack: g.f.of.guest == "", Wait: uint64(g.wait), Emit: g.emit}
 	if o.Unix = unixOffset(); g.f.of.guest != "" {
 		o.Unix = wall() - int64(nanos)
+	} else {
+		o.Now = func() uint64 { return uint64(monotonic()) }
 	}
 	g.out.unix(o.Unix)
 	if g.filtered() {
@@ -215,7 +221,7 @@ func (g *spanning) hit(h *hit.Hit) {
 		return
 	}
 	comm := h.Comm
-	if comm == "" {
+	if comm == "" && pr.comm {
 		comm = g.t.printed.print.Names.Comm(h.TID)
 	}
 	vs, err := h.Event.Prog.DecodeInto(g.values[:0], h.Rec, h.Event.ArgsOff, comm)
@@ -288,7 +294,9 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 	pr := *of
 	pr.depth, pr.failed, pr.entered, pr.took = -1, -1, -1, -1
 	for i := range e.Prog.Args {
-		switch a := &e.Prog.Args[i]; a.Name {
+		a := &e.Prog.Args[i]
+		pr.comm = pr.comm || a.Base.Kind == fetch.BaseComm
+		switch a.Name {
 		case argDepth:
 			pr.depth = i
 		case argFailed:
@@ -309,7 +317,7 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 			fmt.Fprintf(g.f.con.stderr, "kprobe: --error %q: %v: calls of %s are no spans\n", pr.call.failing, err, pr.fn.Symbol)
 			return nil
 		}
-		pr.failing = f
+		pr.failing, pr.comm = f, true
 	}
 	g.known[e] = &pr
 	return &pr

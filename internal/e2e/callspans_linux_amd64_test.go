@@ -468,6 +468,39 @@ func TestSpansChosen(t *testing.T) {
 	}
 }
 
+// TestSpansLost has far more calls than the ring has room for. What is lost is counted, and no call is taken for one that was left because its
+// return is missing.
+func TestSpansLost(t *testing.T) {
+	p := program(t, "nests")
+	c := newCollector(t)
+	s := startSpans(t, p, append([]string{"--buffer-size", "8192", "--otlp", c.url}, nestProbes...)...)
+	n := p.Counts("go 4000")
+	r := s.end()
+	lost, returns := uint64(0), uint64(0)
+	for name, one := range r.totals {
+		lost += one.lost
+		if strings.HasPrefix(name, "r_") || name == "jump" {
+			returns += one.hits - one.lost
+		}
+	}
+	sum := r.sums(t)
+	_, failed := byName(c.spans)
+	delete(failed, "nest_work")
+	delete(failed, "nest_throw")
+	left := uint64(0)
+	for _, s := range c.spans {
+		if s.attrs["error.type"] != "" {
+			left++
+		}
+		if s.name == "nest_work" && s.failed != (s.attrs["ret"] == "-1") {
+			t.Fatalf("%+v", s)
+		}
+	}
+	if lost == 0 || len(failed) > 0 || left != sum["left"] || left > n["throw"] || sum["spans"]-sum["left"] > returns || sum["spans"]-sum["left"]+sum["unjoined"] < returns {
+		t.Errorf("%d records lost, failed %v, %d left of %d; %v, %d returns read", lost, failed, left, n["throw"], sum, returns)
+	}
+}
+
 // TestSpansCollectorFails has a collector that is busy at first, takes a part of a batch, and refuses the others.
 func TestSpansCollectorFails(t *testing.T) {
 	p := program(t, "nests")

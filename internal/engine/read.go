@@ -29,6 +29,26 @@ func (c *Core) Counts(e *Event) Counts {
 	return n
 }
 
+// Losing gives a function that tells how many records of an event have been lost until it is called. It takes no lock, and may be called by
+// any goroutine as long as the event is there. nil: the event's records are in no ring.
+func (c *Core) Losing(e *Event) func() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.t.Ring()
+	if r == nil {
+		return nil
+	}
+	ids := [...]int{e.ID, e.tail}
+	return func() (n uint64) {
+		for _, id := range ids {
+			if id >= 0 {
+				n += r.Sum(id).Lost
+			}
+		}
+		return n
+	}
+}
+
 func (c *Core) counts(e *Event) Counts {
 	if e.kept != nil {
 		return *e.kept

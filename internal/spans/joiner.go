@@ -33,7 +33,8 @@ type call struct {
 	depth  uint64
 	in     within // its own place
 	span   *otlp.Span
-	losses uint64 // Joiner.losses when it was entered
+	at     uint64 // when it was entered
+	losses uint64 // Joiner.losses then
 }
 
 // NewJoiner makes a Joiner.
@@ -67,7 +68,7 @@ func (j *Joiner) Enter(e *Entry) {
 		return
 	}
 	outer := f.within()
-	c := call{fn: e.Func, depth: e.Depth, losses: j.losses, in: within{trace: outer.trace, span: newID(), known: true, sampled: outer.sampled}}
+	c := call{fn: e.Func, depth: e.Depth, at: e.Nanos, losses: j.losses, in: within{trace: outer.trace, span: newID(), known: true, sampled: outer.sampled}}
 	if !outer.known {
 		c.in.trace, c.in.sampled = newTrace(), j.o.Sample <= 1 || j.roots%j.o.Sample == 0
 		j.roots++
@@ -135,7 +136,7 @@ var (
 // leave ends the innermost call, which was left.
 func (j *Joiner) leave(f *flow, nanos uint64, why Ended) {
 	switch c := j.pop(f); {
-	case c.losses != j.losses:
+	case c.losses != j.losses || c.fn.loses(c.at, &j.o):
 		j.stats.Unjoined++ // its return may have been lost
 	case c.span == nil:
 		j.stats.Unsampled++
@@ -220,7 +221,7 @@ func (j *Joiner) Ended(goid, nanos uint64) {
 	delete(j.flows, on)
 }
 
-// Lost takes that records were lost.
+// Lost takes that hits were lost on their way here, behind all that it was told of before.
 func (j *Joiner) Lost() { j.losses++ }
 
 // Stats tells what has become of calls until now.

@@ -13,6 +13,26 @@ type Func struct {
 	Symbol string // the function's own, as the program calls it
 	// Trampoline: its returns are seen by trampoline, so that a call of it may be in progress while another one has its depth.
 	Trampoline bool
+	// Lost tells how many records of its returns were lost until this moment, which is later than that of the hits that a Joiner is told
+	// of; nil: none are.
+	Lost func() uint64
+
+	lost   uint64 // what Lost has told last
+	lostAt uint64 // when it told more than before, by Options.Now
+}
+
+// loses says whether the return of a call that was entered at a time may have been lost.
+func (f *Func) loses(since uint64, o *Options) bool {
+	if f.Lost == nil {
+		return false
+	}
+	if n := f.Lost(); n != f.lost {
+		f.lost = n
+		if f.lostAt = ^uint64(0); o.Now != nil {
+			f.lostAt = o.Now()
+		}
+	}
+	return f.lost > 0 && f.lostAt >= since
 }
 
 // Flow is what calls nest in: a goroutine, or a thread where there is none.
@@ -29,6 +49,8 @@ type Options struct {
 	Unix int64
 	// OneStack: a thread is on one stack but for signal handlers, as in a program. In a kernel interrupts have stacks of their own.
 	OneStack bool
+	// Now reads the clock of the hits; nil: it can not be read, and records that were lost once may have been any.
+	Now func() uint64
 	// Wait is how long a Nester holds a call that nothing encloses, in nanoseconds.
 	Wait uint64
 	// Emit takes a span, which belongs to it from then on.

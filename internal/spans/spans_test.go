@@ -327,6 +327,41 @@ func TestLeft(t *testing.T) {
 	}
 }
 
+// TestLost has the return of g lost in the ring, at a time by the clock: calls that were entered before then may have returned, later ones
+// have not.
+func TestLost(t *testing.T) {
+	for _, clock := range []bool{true, false} {
+		lost, now := uint64(0), uint64(0)
+		f, h := &Func{Name: "f"}, &Func{Name: "h"}
+		g := &Func{Name: "g", Lost: func() uint64 { return lost }}
+		o := Options{OneStack: true}
+		if clock {
+			o.Now = func() uint64 { return now }
+		}
+		s := newScript(o)
+		left := func() {
+			s.enter(g, 200)
+			s.enter(h, 200)
+			s.leave(h, 200)
+		}
+		s.enter(f, 100)
+		left() // from 2 on: really left
+		lost, now = 1, 50
+		s.now = 39
+		left() // from 40 on: it has returned, or not
+		s.now = 59
+		left() // from 60 on: really left; but without a clock nobody knows
+		s.leave(f, 100)
+		want, st := "g<f! h<f h<f g<f! h<f f<- ", Stats{Spans: 6, Errors: 2, Left: 2, Unjoined: 1}
+		if !clock {
+			want, st = "g<f! h<f h<f h<f f<- ", Stats{Spans: 5, Errors: 1, Left: 1, Unjoined: 2}
+		}
+		if s.String() != want || s.j.Stats() != st {
+			t.Errorf("clock %v: %s, %+v; not %s, %+v", clock, s, s.j.Stats(), want, st)
+		}
+	}
+}
+
 // TestKernelStacks has an interrupt whose stack lies just above that of the task.
 func TestKernelStacks(t *testing.T) {
 	f, g := &Func{Name: "f"}, &Func{Name: "g"}

@@ -18,10 +18,16 @@ type Tree struct {
 	// Unix is what is taken off a time to show it by the hits' clock.
 	Unix int64
 
-	traces map[otlp.TraceID][]*otlp.Span
-	order  []otlp.TraceID // the oldest first; some may have nothing any more
-	n      int            // spans that wait
+	traces map[otlp.TraceID]*waiting
+	order  []*waiting // the oldest first; some have been written
+	n      int        // spans that wait
 	line   []byte
+}
+
+// waiting are spans of a trace that are not written.
+type waiting struct {
+	id    otlp.TraceID
+	spans []*otlp.Span // none: they have been written
 }
 
 // maxWaiting bounds the spans that wait for the first call of their traces.
@@ -30,15 +36,17 @@ const maxWaiting = 1 << 16
 // Add takes a span.
 func (t *Tree) Add(s *otlp.Span) {
 	if t.traces == nil {
-		t.traces = map[otlp.TraceID][]*otlp.Span{}
+		t.traces = map[otlp.TraceID]*waiting{}
 	}
-	if t.traces[s.Trace] == nil {
-		t.order = append(t.order, s.Trace)
+	w := t.traces[s.Trace]
+	if w == nil {
+		w = &waiting{id: s.Trace}
+		t.traces[s.Trace], t.order = w, append(t.order, w)
 	}
-	t.traces[s.Trace] = append(t.traces[s.Trace], s)
+	w.spans = append(w.spans, s)
 	t.n++
 	if s.Parent == (otlp.SpanID{}) {
-		t.print(s.Trace)
+		t.print(w)
 	}
 	for t.n > maxWaiting {
 		t.oldest()
@@ -47,10 +55,10 @@ func (t *Tree) Add(s *otlp.Span) {
 
 // oldest writes what there is of the oldest trace, if that has something.
 func (t *Tree) oldest() {
-	id := t.order[0]
+	w := t.order[0]
 	t.order = t.order[1:]
-	if t.traces[id] != nil {
-		t.print(id)
+	if len(w.spans) > 0 {
+		t.print(w)
 	}
 }
 
@@ -62,11 +70,12 @@ func (t *Tree) Close() {
 }
 
 // print writes what there is of a trace.
-func (t *Tree) print(id otlp.TraceID) {
-	all := t.traces[id]
-	delete(t.traces, id)
+func (t *Tree) print(w *waiting) {
+	all := w.spans
+	w.spans = nil
+	delete(t.traces, w.id)
 	if t.n -= len(all); len(t.order) > 1024+2*len(t.traces) {
-		t.order = slices.DeleteFunc(t.order, func(o otlp.TraceID) bool { return t.traces[o] == nil })
+		t.order = slices.DeleteFunc(t.order, func(o *waiting) bool { return len(o.spans) == 0 })
 	}
 	here, inner := map[otlp.SpanID]bool{}, map[otlp.SpanID][]*otlp.Span{}
 	for _, s := range all {
