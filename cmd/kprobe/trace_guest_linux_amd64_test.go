@@ -42,6 +42,7 @@ func TestGuestVerbs(t *testing.T) {
 		{"json", v.json},
 		{"triggers", v.triggers},
 		{"stat and counters", v.counts},
+		{"spans", v.spans},
 		{"ends", v.ends},
 		{"second", v.second},
 		{"users", v.users},
