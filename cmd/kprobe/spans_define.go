@@ -26,6 +26,9 @@ const (
 	argTook    = "__took"
 )
 
+// argRemote is the argument that has the header of this name, if a definition has one.
+const argRemote = "traceparent"
+
 // spanGroup is the group of the probes on the Go runtime.
 const spanGroup = "kprobe_spans"
 

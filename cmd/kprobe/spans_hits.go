@@ -51,6 +51,7 @@ type spanProbe struct {
 	// args are the arguments that become attributes; the others are -1 where there is none.
 	args                         []int
 	depth, failed, entered, took int
+	remote                       int           // the header traceparent
 	failing                      *fetch.Filter // --error
 	comm                         bool          // the thread's name is asked for
 }
@@ -253,7 +254,7 @@ func (g *spanning) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string
 		return
 	}
 	if pr.role == roleEntry {
-		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: vs[pr.depth].Num, Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }})
+		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: vs[pr.depth].Num, Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }, Remote: func() (spans.Remote, bool) { return pr.remoteOf(vs) }})
 		return
 	}
 	how := func() spans.Ended {
@@ -267,7 +268,11 @@ func (g *spanning) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string
 		return e
 	}
 	if g.nester != nil {
-		g.nester.Leave(&spans.Call{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Entered: vs[pr.entered].Num, Took: vs[pr.took].Num, Ended: how()})
+		c := &spans.Call{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Entered: vs[pr.entered].Num, Took: vs[pr.took].Num, Ended: how()}
+		if r, ok := pr.remoteOf(vs); ok {
+			c.Remote = &r
+		}
+		g.nester.Leave(c)
 		return
 	}
 	g.joiner.Leave(pr.fn, flow, h.Nanos, vs[pr.depth].Num, how)
@@ -284,6 +289,14 @@ func (g *spanning) flowOf(h *hit.Hit) (f spans.Flow, ok bool) {
 	return spans.Flow{TID: -1 - h.CPU}, g.f.of.guest != ""
 }
 
+// remoteOf is the span of another program that a call is in, by an argument.
+func (p *spanProbe) remoteOf(vs []fetch.Value) (spans.Remote, bool) {
+	if p.remote < 0 {
+		return spans.Remote{}, false
+	}
+	return spans.ParseTraceparent(string(vs[p.remote].Str))
+}
+
 // learn finds a probe by the event of its hits, and where its arguments are; nil: it makes no spans.
 func (g *spanning) learn(e *hit.Event) *spanProbe {
 	g.known[e] = nil
@@ -292,7 +305,7 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 		return nil
 	}
 	pr := *of
-	pr.depth, pr.failed, pr.entered, pr.took = -1, -1, -1, -1
+	pr.depth, pr.failed, pr.entered, pr.took, pr.remote = -1, -1, -1, -1, -1
 	for i := range e.Prog.Args {
 		a := &e.Prog.Args[i]
 		pr.comm = pr.comm || a.Base.Kind == fetch.BaseComm
@@ -308,6 +321,9 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 		default:
 			if pr.role != roleReturn || pr.call.entry == nil || !slices.ContainsFunc(pr.call.entry.Args, func(o event.Arg) bool { return o.Name == a.Name }) {
 				pr.args = append(pr.args, i) // else the entry has it
+				if a.Name == argRemote && a.Type.IsString() {
+					pr.remote = i
+				}
 			}
 		}
 	}

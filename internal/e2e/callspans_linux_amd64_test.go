@@ -43,35 +43,41 @@ func (s *gotSpan) number(t testing.TB, key string) uint64 {
 
 // pieces calls f for each field of a message of protocol buffers: with its number, and with its value or its bytes.
 func pieces(t testing.TB, b []byte, f func(field int, v uint64, data []byte)) {
-	t.Helper()
-	r := bytes.NewReader(b)
-	number := func() uint64 {
-		v, err := binary.ReadUvarint(r)
+	for r := bytes.NewReader(b); r.Len() > 0; {
+		tag, err := binary.ReadUvarint(r)
+		var v uint64
+		var data []byte
+		if err == nil {
+			v, data, err = piece(r, tag&7)
+		}
 		if err != nil {
-			t.Fatalf("% x: %v", b, err)
+			t.Errorf("%v: % x", err, b)
+			return
 		}
-		return v
+		f(int(tag>>3), v, data)
 	}
-	for r.Len() > 0 {
-		switch tag := number(); tag & 7 {
-		case 0:
-			f(int(tag>>3), number(), nil)
-		case 1:
-			var v [8]byte
-			if _, err := io.ReadFull(r, v[:]); err != nil {
-				t.Fatal(err)
-			}
-			f(int(tag>>3), binary.LittleEndian.Uint64(v[:]), nil)
-		case 2:
-			data := make([]byte, number())
-			if _, err := io.ReadFull(r, data); err != nil {
-				t.Fatal(err)
-			}
-			f(int(tag>>3), 0, data)
-		default:
-			t.Fatalf("tag %d in % x", tag, b)
+}
+
+// piece reads what stands behind the tag of a field.
+func piece(r *bytes.Reader, wire uint64) (v uint64, data []byte, err error) {
+	switch wire {
+	case 0:
+		v, err = binary.ReadUvarint(r)
+	case 1:
+		err = binary.Read(r, binary.LittleEndian, &v)
+	case 2:
+		if v, err = binary.ReadUvarint(r); err == nil && v <= uint64(r.Len()) {
+			data = make([]byte, v)
+			_, err = io.ReadFull(r, data)
 		}
+	case 5:
+		var short uint32
+		err = binary.Read(r, binary.LittleEndian, &short)
+		v = uint64(short)
+	default:
+		err = fmt.Errorf("wire type %d", wire)
 	}
+	return v, data, err
 }
 
 // collector is a server that takes spans over HTTP.
@@ -476,6 +482,35 @@ func TestSpansChosen(t *testing.T) {
 	}
 	if len(slower.of) == 0 || roots != (n["roots"]+6)/7 || sums["sampled"]["spans"]+sums["sampled"]["unsampled"] != uint64(len(all.of)) {
 		t.Errorf("%d slow calls; %d traces kept of %d: %v, of %d calls", len(slower.of), roots, n["roots"], sums["sampled"], len(all.of))
+	}
+}
+
+// TestSpansRemote has calls that are in spans of another program, by a header that they are given: those of traces that are kept there have
+// spans, all in the trace that the header says.
+func TestSpansRemote(t *testing.T) {
+	p := program(t, "nests")
+	c := newCollector(t)
+	s := startSpans(t, p, "--otlp", c.url, "--sample", "1000000", "nest_serve id=$arg1:u64 in=$arg2:u64 traceparent=+0($arg3):string", "nest_work id=$arg1:u64 in=$arg2:u64")
+	n := p.Counts("serve 300")
+	r := s.end()
+	all, _ := byName(c.spans)
+	sum := r.sums(t)
+	if all["nest_serve"] != n["kept"] || n["kept"] == n["serve"] || sum["spans"]+sum["unsampled"] != n["serve"]+n["work"] || sum["unjoined"] != 0 {
+		t.Errorf("spans %v, %v; the program counted %v", all, sum, n)
+	}
+	tr := treeOf(t, c.spans)
+	for id, s := range tr.of {
+		root := id
+		for tr.in[root] != 0 {
+			root = tr.in[root]
+		}
+		of, parent := fmt.Sprintf("%016x%016x", root, root+1), fmt.Sprintf("%016x", root+2)
+		if root != id {
+			parent = tr.of[tr.in[id]].id
+		}
+		if s.trace != of || s.parent != parent || root%3 == 0 {
+			t.Fatalf("call %d of %d: %+v", id, root, s)
+		}
 	}
 }
 

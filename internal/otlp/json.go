@@ -37,6 +37,7 @@ type (
 		End        string      `json:"endTimeUnixNano"`
 		Attributes []jsonAttr  `json:"attributes,omitempty"`
 		Status     *jsonStatus `json:"status,omitempty"`
+		Flags      uint32      `json:"flags"`
 	}
 	jsonStatus struct {
 		Message string `json:"message,omitempty"`
@@ -71,7 +72,7 @@ func (b *Batch) JSON() ([]byte, error) {
 func (s *Span) json() jsonSpan {
 	out := jsonSpan{
 		TraceID: hex.EncodeToString(s.Trace[:]), SpanID: hex.EncodeToString(s.ID[:]),
-		Name: valid(s.Name), Kind: s.Kind, Attributes: jsonAttrs(s.Attrs),
+		Name: valid(s.Name), Kind: s.Kind, Attributes: jsonAttrs(s.Attrs), Flags: s.flags(),
 		Start: strconv.FormatUint(s.Start, 10), End: strconv.FormatUint(s.End, 10),
 	}
 	if s.Parent != (SpanID{}) {

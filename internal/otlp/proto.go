@@ -35,6 +35,11 @@ func (m *message) bytes(field int, b []byte) {
 	*m = append(binary.AppendUvarint(*m, uint64(len(b))), b...)
 }
 
+func (m *message) fixed32(field int, v uint32) {
+	m.tag(field, wireFixed32)
+	*m = binary.LittleEndian.AppendUint32(*m, v)
+}
+
 // text writes a string that is not empty.
 func (m *message) text(field int, s string) {
 	if s != "" {
@@ -85,6 +90,7 @@ func (s *Span) proto(m *message) {
 			m.varint(3, uint64(s.Status))
 		})
 	}
+	m.fixed32(16, s.flags())
 }
 
 // attrs writes attributes as KeyValue messages.

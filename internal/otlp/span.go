@@ -36,6 +36,7 @@ type Span struct {
 	Trace      TraceID
 	ID         SpanID
 	Parent     SpanID // zero: the span is its trace's first
+	Remote     bool   // Parent is a span of another program
 	Name       string
 	Kind       Kind
 	Start, End uint64 // nanoseconds since 1970
@@ -79,6 +80,21 @@ func plain(v any) any {
 
 // valid is a string as the protocol takes it.
 func valid(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+
+// Flags of a span, by the protocol. All spans that are sent are sampled ones.
+const (
+	flagSampled  = 1 << 0 // of W3C's trace context
+	flagTold     = 1 << 8 // flagRemote tells something
+	flagRemote   = 1 << 9
+	flagsOfLocal = flagSampled | flagTold
+)
+
+func (s *Span) flags() uint32 {
+	if s.Remote {
+		return flagsOfLocal | flagRemote
+	}
+	return flagsOfLocal
+}
 
 // size is about how many bytes the span takes where it is sent.
 func (s *Span) size() int {

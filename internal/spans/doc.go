@@ -27,6 +27,9 @@
 // When a goroutine is created (Created) it gets what its creator is in: the innermost call, or what the creator itself was created in.
 // That is the parent of its outermost calls, for as long as it lives.
 //
+// A call that is in none of this program may be in one of another program (Remote): it says so by an argument. Then its trace is that
+// call's, and whether that is kept has been decided there.
+//
 // # Nested: a record at the return alone (Nester)
 //
 // Where a filter at the return stops most calls (only slow ones, only errors), a record at each entry would cost what the filter saves.

@@ -50,6 +50,8 @@ type Entry struct {
 	Depth uint64
 	// Attrs gives the arguments; it is asked only for a span that is kept.
 	Attrs func() []otlp.Attr
+	// Remote gives the span of another program that the call is in; it is asked only for a call that is in none of this one. nil: none.
+	Remote func() (Remote, bool)
 }
 
 // Enter takes an entry.
@@ -69,17 +71,33 @@ func (j *Joiner) Enter(e *Entry) {
 	}
 	outer := f.within()
 	c := call{fn: e.Func, depth: e.Depth, at: e.Nanos, losses: j.losses, in: within{trace: outer.trace, span: newID(), known: true, sampled: outer.sampled}}
+	remote := false
 	if !outer.known {
-		c.in.trace, c.in.sampled = newTrace(), j.o.Sample <= 1 || j.roots%j.o.Sample == 0
-		j.roots++
+		remote = j.begin(e, &c, &outer)
 	}
 	if c.in.sampled {
 		s := newSpan(e.Func, e.Flow, e.TID, e.Attrs())
 		s.Trace, s.ID, s.Parent, s.Start = c.in.trace, c.in.span, outer.span, j.unix(e.Nanos)
+		if s.Remote = remote; remote {
+			s.Kind = otlp.KindServer
+		}
 		c.span = s
 	}
 	f.calls = append(f.calls, c)
 	j.open++
+}
+
+// begin finds the trace of a call that is in none of this program: a new one, or that of another program, whose span is outer then.
+func (j *Joiner) begin(e *Entry, c *call, outer *within) (remote bool) {
+	if e.Remote != nil {
+		if r, ok := e.Remote(); ok {
+			c.in.trace, c.in.sampled, outer.span = r.Trace, r.Sampled, r.Span
+			return true
+		}
+	}
+	c.in.trace, c.in.sampled = newTrace(), j.o.Sample <= 1 || j.roots%j.o.Sample == 0
+	j.roots++
+	return false
 }
 
 // sameStack is the distance within which two depths are of one stack: Go's stacks have 1 GiB at most, and those of threads less.

@@ -33,6 +33,7 @@ type held struct {
 	enclosed bool
 	nanos    uint64 // when it returned
 	calls    int    // it, and those inside
+	remote   *Remote
 }
 
 // NewNester makes a Nester.
@@ -48,6 +49,8 @@ type Call struct {
 	// from then on.
 	Entered, Took uint64
 	Ended         Ended
+	// Remote is the span of another program that the call is in, if it is in none of this one; nil: none.
+	Remote *Remote
 }
 
 // Leave takes a return.
@@ -65,7 +68,7 @@ func (n *Nester) Leave(c *Call) {
 	c.Ended.end(s)
 	s.ID, s.End = newID(), uint64(int64(c.Nanos)+n.o.Unix)
 	s.Start = s.End - min(c.Took, c.Nanos)
-	h := &held{on: c.Flow, entered: c.Entered, span: s, nanos: c.Nanos, calls: 1}
+	h := &held{on: c.Flow, entered: c.Entered, span: s, nanos: c.Nanos, calls: 1, remote: c.Remote}
 	at := len(f.held)
 	for ; at > 0 && f.held[at-1].entered > c.Entered; at-- {
 		in := f.held[at-1]
@@ -108,12 +111,19 @@ func (n *Nester) send(h *held) {
 		delete(n.flows, h.on)
 	}
 	n.held -= h.calls
-	keep := n.o.Sample <= 1 || n.roots%n.o.Sample == 0
-	if n.roots++; !keep {
+	trace, parent, keep := newTrace(), otlp.SpanID{}, true
+	if r := h.remote; r != nil {
+		trace, parent, keep = r.Trace, r.Span, r.Sampled
+		h.span.Remote, h.span.Kind = true, otlp.KindServer
+	} else {
+		keep = n.o.Sample <= 1 || n.roots%n.o.Sample == 0
+		n.roots++
+	}
+	if !keep {
 		n.stats.Unsampled += uint64(h.calls)
 		return
 	}
-	n.emit(h, newTrace(), otlp.SpanID{})
+	n.emit(h, trace, parent)
 }
 
 // maxIdle bounds the flows that are remembered when nothing of them is held: only to count what is split.

@@ -411,6 +411,72 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// TestTraceparent reads headers, good and bad ones.
+func TestTraceparent(t *testing.T) {
+	const trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	for text, want := range map[string]string{
+		"00-" + trace + "-" + span + "-01":                    trace + span + "true",
+		"00-" + trace + "-" + span + "-00":                    trace + span + "false",
+		"00-" + trace + "-" + span + "-03":                    trace + span + "true",
+		"cc-" + trace + "-" + span + "-01":                    trace + span + "true",
+		"cc-" + trace + "-" + span + "-01-more":               trace + span + "true",
+		"00-" + trace + "-" + span + "-01-":                   "",
+		"ff-" + trace + "-" + span + "-01":                    "",
+		"00-" + trace + "-" + span:                            "",
+		"00-" + trace + "-" + span + "-1":                     "",
+		"00-" + trace + "-" + span + "-0x":                    "",
+		"00-" + trace[:31] + "-" + span + "-01":               "",
+		"00-" + trace[:31] + "C-" + span + "-01":              "",
+		"00-00000000000000000000000000000000-" + span + "-01": "",
+		"00-" + trace + "-0000000000000000-01":                "",
+		"":                                                    "",
+	} {
+		r, ok := ParseTraceparent(text)
+		got := ""
+		if ok {
+			got = fmt.Sprintf("%x%x%v", r.Trace, r.Span, r.Sampled)
+		}
+		if got != want {
+			t.Errorf("%q: %q, not %q", text, got, want)
+		}
+	}
+}
+
+// TestRemote has calls that are in spans of another program, which says whether their traces are kept.
+func TestRemote(t *testing.T) {
+	f, g := &Func{Name: "f"}, &Func{Name: "g"}
+	for _, sampled := range []bool{true, false} {
+		r := Remote{Trace: otlp.TraceID{1}, Span: otlp.SpanID{2}, Sampled: sampled}
+		s := newScript(Options{Sample: 1000, OneStack: true})
+		for _, fn := range []*Func{f, g} {
+			s.j.Enter(&Entry{Func: fn, Flow: thread, Depth: s.now, Attrs: func() []otlp.Attr { return nil }, Remote: func() (Remote, bool) { return r, true }})
+			s.now++
+		}
+		s.now = 1
+		s.leave(g, 1)
+		s.leave(f, 0)
+		n := NewNester(Options{Sample: 1000, Wait: 100, Emit: s.j.o.Emit})
+		n.Leave(&Call{Func: g, Flow: thread, Nanos: 30, Entered: 20, Took: 10, Remote: &Remote{}})
+		n.Leave(&Call{Func: f, Flow: thread, Nanos: 40, Entered: 10, Took: 30, Remote: &r})
+		n.Close()
+		if !sampled {
+			if len(s.got) != 0 || s.j.Stats() != (Stats{Unsampled: 2}) || n.Stats() != (Stats{Unsampled: 2}) {
+				t.Errorf("%+v, %+v, %v", s.j.Stats(), n.Stats(), s.got)
+			}
+			continue
+		}
+		if len(s.got) != 4 {
+			t.Fatalf("%d spans", len(s.got))
+		}
+		for i := 0; i < 4; i += 2 {
+			in, out := s.got[i], s.got[i+1]
+			if out.Trace != r.Trace || out.Parent != r.Span || !out.Remote || out.Kind != otlp.KindServer || in.Trace != r.Trace || in.Parent != out.ID || in.Remote || in.Kind != otlp.KindInternal {
+				t.Errorf("%+v in %+v", in, out)
+			}
+		}
+	}
+}
+
 // TestHeld has a call that takes longer than others are held: it begins a trace of its own, which is counted.
 func TestHeld(t *testing.T) {
 	f := &Func{Name: "f"}

@@ -33,7 +33,7 @@ func batch() *otlp.Batch {
 			{
 				Trace: otlp.TraceID{1, 2, 3, 15: 0xff}, ID: otlp.SpanID{9, 7: 8}, Parent: otlp.SpanID{7: 1},
 				Name: "main.(*Order).Place", Kind: otlp.KindInternal, Start: 1_700_000_000_123_456_789, End: 1_700_000_001_000_000_001,
-				Status: otlp.StatusError, Message: "left by a panic",
+				Status: otlp.StatusError, Message: "left by a panic", Remote: true,
 				Attrs: []otlp.Attr{
 					{Key: "text", Value: "größe \x00 \xff!"},
 					{Key: "empty", Value: ""},
@@ -100,8 +100,11 @@ func wanted(t *testing.T, r *collector.ExportTraceServiceRequest) {
 		attr("half", &common.AnyValue{Value: &common.AnyValue_DoubleValue{DoubleValue: 0.5}}),
 		attr("list", list(number(1), text("two"), list())), attr("other", text("97")),
 	})
+	if s.Flags != uint32(trace.SpanFlags_SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK|trace.SpanFlags_SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)|1 {
+		t.Errorf("flags %x", s.Flags)
+	}
 	root := rs.ScopeSpans[0].Spans[1]
-	if len(root.ParentSpanId) != 0 || root.Status != nil || root.Kind != trace.Span_SPAN_KIND_SERVER || len(root.Attributes) != 0 {
+	if len(root.ParentSpanId) != 0 || root.Status != nil || root.Kind != trace.Span_SPAN_KIND_SERVER || root.Flags != uint32(trace.SpanFlags_SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK)|1 || len(root.Attributes) != 0 {
 		t.Errorf("root %v", root)
 	}
 }

@@ -1,6 +1,6 @@
 // Threads whose calls nest at random, and that know for themselves what each call is in.
 //
-//	nests [THREADS]   commands: go N, count, quit
+//	nests [THREADS]   commands: go N, serve N, count, quit
 //
 // "go" has each of THREADS threads, 4 of them by default, make N trees of calls. Each call has a number of its own, and is given that
 // of the call that it is in, 0 if there is none:
@@ -10,6 +10,10 @@
 //	nest_tail(id, in)          ends in a jump to nest_leaf, which is in it
 //	nest_try(id, in)           calls nest_throw behind a frame of its own size, and then nest_leaf
 //	nest_throw(id, in)         calls nest_leaf, and leaves by longjmp to nest_try
+//	nest_serve(id, in, header) calls nest_work
+//
+// "serve" calls nest_serve N times. header is a traceparent of version 00: its trace id is id<<64|id+1, its span id is id+2, and its flags
+// are 00 if 3 divides id, else 01 ("kept" counts these).
 //
 // The answer has how often each was called, how many calls of nest_work have returned -1 ("failed"), and how many have no call that
 // they are in ("roots").
@@ -17,7 +21,7 @@
 
 #include "prog.h"
 
-static uint64_t work, leaf, tail, try, throw, failed, roots;
+static uint64_t work, leaf, tail, try, throw, serve, kept, failed, roots;
 static int threads = 4;
 static uint64_t trees;
 
@@ -98,6 +102,28 @@ NOINLINE int64_t nest_work(uint64_t id, uint64_t in, uint32_t depth) {
 	return -1;
 }
 
+NOINLINE int64_t nest_serve(uint64_t id, uint64_t in, const char *header) {
+	add(&serve);
+	asm volatile("" ::"r"(in), "r"(header) : "memory");
+	int64_t n = nest_work(next(), id, 4);
+	asm volatile("" ::: "memory");
+	return n;
+}
+
+static void *serving(void *arg) {
+	last = (uint64_t)arg;
+	seed = 88172645463325252u ^ last;
+	for (uint64_t i = 0; i < trees; i++) {
+		uint64_t id = next();
+		char header[64];
+		snprintf(header, sizeof header, "00-%016" PRIx64 "%016" PRIx64 "-%016" PRIx64 "-%02x", id, id + 1, id + 2, id % 3 ? 1 : 0);
+		if (id % 3)
+			add(&kept);
+		nest_serve(id, 0, header);
+	}
+	return NULL;
+}
+
 static void *run(void *arg) {
 	last = (uint64_t)arg;
 	seed = 88172645463325252u ^ last;
@@ -116,13 +142,14 @@ int main(int argc, char **argv) {
 	say("ready");
 	while (command(line) && !is(line, "quit")) {
 		pthread_t t[64];
-		trees = is(line, "go") ? number(line, "go", 1) : 0;
-		for (int i = 0; trees && i < threads; i++)
-			t[i] = start(run, (void *)(uintptr_t)(++rounds << 32));
-		for (int i = 0; trees && i < threads; i++)
+		int serves = is(line, "serve"), n = serves ? 1 : is(line, "go") ? threads : 0;
+		trees = number(line, serves ? "serve" : "go", 1);
+		for (int i = 0; i < n; i++)
+			t[i] = start(serves ? serving : run, (void *)(uintptr_t)(++rounds << 32));
+		for (int i = 0; i < n; i++)
 			pthread_join(t[i], NULL);
-		say("{\"work\":%" PRIu64 ",\"leaf\":%" PRIu64 ",\"tail\":%" PRIu64 ",\"try\":%" PRIu64 ",\"throw\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"roots\":%" PRIu64 "}",
-		    work, leaf, tail, try, throw, failed, roots);
+		say("{\"work\":%" PRIu64 ",\"leaf\":%" PRIu64 ",\"tail\":%" PRIu64 ",\"try\":%" PRIu64 ",\"throw\":%" PRIu64 ",\"serve\":%" PRIu64 ",\"kept\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"roots\":%" PRIu64 "}",
+		    work, leaf, tail, try, throw, serve, kept, failed, roots);
 	}
 	say("{}");
 	return 0;
