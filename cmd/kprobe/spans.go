@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -42,6 +43,8 @@ type spanning struct {
 	service string
 	wait    time.Duration
 	failing []boundFlag // --error
+	sets    []string
+	ofSets  []string // the sets of the last probes
 
 	to    otlp.Sender // of --otlp
 	calls []*spanned
@@ -74,6 +77,7 @@ func newSpans(con *console) *cobra.Command {
 	fl.Uint64Var(&g.sample, "sample", 1, "keep one in so many traces")
 	fl.DurationVar(&g.slower, "slower", 0, "only calls that take at least this long")
 	fl.BoolVar(&g.errors, "errors", false, "only calls that have failed")
+	fl.StringSliceVar(&g.sets, "set", nil, "the functions of these sets too: "+strings.Join(setNames(), ", "))
 	fl.StringVar(&g.service, "service", "", "service.name of the spans (default: the name of the program)")
 	fl.DurationVar(&g.wait, "wait", 10*time.Second, "with --slower and --errors: how long a call waits for the one that it is in")
 	fl.Lookup("output").Usage = "write to a file, as lines of OTLP's JSON"
@@ -86,10 +90,14 @@ func (g *spanning) run(args, cmd []string) (err error) {
 	if err := errors.Join(f.check(cmd), g.check()); err != nil {
 		return err
 	}
-	if len(args)+len(f.probes) == 0 {
+	if len(args)+len(f.probes)+len(g.sets) == 0 {
 		return usagef("give a function: kprobe spans -p PID main.handle")
 	}
-	if f.others, err = callsOf(args); err == nil {
+	f.others = slices.Clone(args) // the words of -- CMD lie behind them
+	if err := g.takeSets(); err != nil {
+		return err
+	}
+	if f.others, err = callsOf(f.others); err == nil {
 		f.probes, err = callsOf(f.probes)
 	}
 	if err != nil {
@@ -188,6 +196,9 @@ func (g *spanning) bind(defs []*event.Def) error {
 			return usagef("%q: a span is a call of a function: give the function, or a return probe, r:NAME FUNC", d.Text)
 		}
 		g.calls = append(g.calls, &spanned{given: d})
+	}
+	for i, set := range g.ofSets {
+		g.calls[len(g.calls)-len(g.ofSets)+i].set = set
 	}
 	for i := range g.failing {
 		b := &g.failing[i]

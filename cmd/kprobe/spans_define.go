@@ -15,6 +15,7 @@ import (
 type spanned struct {
 	given      *event.Def
 	failing    string     // --error
+	set        string     // of --set that it comes from; "": it was given
 	entry, ret *event.Def // what is added for it; entry may be nil
 }
 
@@ -46,6 +47,9 @@ func (g *spanning) define(s tracee, defs []*event.Def) ([]*event.Def, error) {
 		return nil, usagef("there are no spans of this target")
 	}
 	g.core = engine.Of(p.Core())
+	if err := g.choose(); err != nil {
+		return nil, err
+	}
 	var out []*event.Def
 	for _, c := range g.calls {
 		if err := c.reserved(); err != nil {
