@@ -19,6 +19,20 @@ type functionKey struct {
 	addr uint64 // of one of a pattern
 }
 
+// keyOf is the function of a probe.
+func keyOf(c *spanned, e *engine.Event) functionKey {
+	if c.given.Place.Glob {
+		return functionKey{c, e.Place.Addr}
+	}
+	return functionKey{call: c}
+}
+
+// bothEnds is a function with its probes.
+type bothEnds struct {
+	fn   *spans.Func
+	have [roleReturn + 1]*engine.Event
+}
+
 // prepare notes which probe is which, and which functions have both.
 func (g *spanning) prepare(s tracee) error {
 	p := s.(probedCore)
@@ -33,7 +47,7 @@ func (g *spanning) prepare(s tracee) error {
 		of[d] = &spanProbe{role: r}
 	}
 	g.probes, g.known = map[string]*spanProbe{}, map[*hit.Event]*spanProbe{}
-	functions, has := map[functionKey]*spans.Func{}, map[functionKey][roleReturn + 1]*engine.Event{}
+	owners, functions := ownersOf(p.Events(), of), map[functionKey]*bothEnds{}
 	for _, ev := range p.Events() {
 		e := engine.OfEvent(ev)
 		pr := of[e.Given]
@@ -42,35 +56,56 @@ func (g *spanning) prepare(s tracee) error {
 		}
 		one := *pr
 		if c := pr.call; c != nil {
-			key := functionKey{call: c}
-			if c.given.Place.Glob {
-				key.addr = e.Place.Addr
+			key := keyOf(c, e)
+			if owner, ok := owners[e.Place.Addr]; ok && owner != key {
+				g.tell("%s makes no spans: another probe does for its function", e.Name)
+				continue
 			}
 			if functions[key] == nil {
-				functions[key] = functionOf(c, ev, e)
+				functions[key] = &bothEnds{fn: functionOf(c, ev, e)}
 			}
-			one.fn = functions[key]
-			if how, _ := ev.Returns(); how == kprobes.ReturnsTrampoline {
-				one.fn.Trampoline = true
-			}
-			if pr.role == roleReturn {
-				one.fn.Lost = g.core.Losing(e)
-			}
-			both := has[key]
-			both[pr.role] = e
-			has[key] = both
+			one.fn = functions[key].fn
+			g.note(functions[key], &one, ev)
 		}
 		g.probes[e.Group+"/"+e.Name] = &one
 	}
-	for key, both := range has {
-		if key.call.entry != nil && (both[roleEntry] == nil || both[roleReturn] == nil) {
-			g.alone(both[roleEntry], both[roleReturn])
+	for key, f := range functions {
+		if key.call.entry != nil && (f.have[roleEntry] == nil || f.have[roleReturn] == nil) {
+			g.alone(f.have[:]...)
 		}
 	}
 	if err := errors.Join(g.failures(p.Events()), g.conditions(p.Events())); err != nil {
 		return err
 	}
 	return g.open(p.Core())
+}
+
+// ownersOf says which definition makes the spans of a function that several name: the first that names it alone, else the first pattern.
+func ownersOf(evs []*kprobes.Event, of map[*event.Def]*spanProbe) map[uint64]functionKey {
+	owners := map[uint64]functionKey{}
+	for _, ev := range evs {
+		e := engine.OfEvent(ev)
+		pr := of[e.Given]
+		if pr == nil || pr.call == nil || e.Place.Func == nil {
+			continue
+		}
+		owner, ok := owners[e.Place.Addr]
+		if !ok || owner.call.given.Place.Glob && !pr.call.given.Place.Glob {
+			owners[e.Place.Addr] = keyOf(pr.call, e)
+		}
+	}
+	return owners
+}
+
+// note notes a probe of a function.
+func (g *spanning) note(f *bothEnds, pr *spanProbe, ev *kprobes.Event) {
+	e := engine.OfEvent(ev)
+	f.have[pr.role] = e
+	if pr.role != roleReturn {
+		return
+	}
+	how, _ := ev.Returns()
+	f.fn.Trampoline, f.fn.Lost = how == kprobes.ReturnsTrampoline, g.core.Losing(e)
 }
 
 // conditions refuses a condition of --error that the arguments do not fit.
