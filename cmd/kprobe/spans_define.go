@@ -195,8 +195,8 @@ func (g *spanning) defineRuntime() (out []*event.Def) {
 	g.runtime = map[*event.Def]role{}
 	id := layouts[0].GoID
 	for _, r := range []runtimeProbe{
+		{roleEnded, "p:" + spanGroup + "/ended runtime.goexit1", "which goroutines end in a call, and which call one was created in"},
 		{roleCreated, fmt.Sprintf("r:%s/created runtime.newproc1 by=+%d($arg2):u64 new=+%d($retval):u64", spanGroup, id, id), "which call a goroutine was created in"},
-		{roleEnded, "p:" + spanGroup + "/ended runtime.goexit1", "which calls end with their goroutines"},
 		{roleRecovered, "p:" + spanGroup + "/recovered runtime.recovery id=gp.goid to=gp._panic.sp high=gp.stack.hi", "at once which calls a panic has left"},
 	} {
 		d, err := event.Parse(r.text)
@@ -211,6 +211,10 @@ func (g *spanning) defineRuntime() (out []*event.Def) {
 		}
 		g.runtime[d] = r.role
 		out = append(out, d)
+	}
+	if len(out) > 0 && g.runtime[out[0]] == roleCreated { // what is remembered of goroutines would never be forgotten
+		delete(g.runtime, out[0])
+		out = out[1:]
 	}
 	return out
 }

@@ -41,7 +41,8 @@
 // # Bounds
 //
 // At most maxOpen calls are in progress, held or waiting, over all goroutines and threads. A call beyond that is not followed, and counted
-// (Stats.Unfollowed); a Nester sends the one that it has held longest instead. When records are lost, calls that were in progress then
+// (Stats.Unfollowed); a Nester sends the one that it has held longest instead. Of as many goroutines it is known what they were created
+// in: if there are more their ends were lost, and it is forgotten of all, and counted. When records are lost, calls that were in progress then
 // may have returned unseen: if such a call seems to have been left it is no span, and counted as not joined. What the ring has lost is
 // asked for when a call seems to have been left (Func.Lost), since who reads the ring tells of it later than of hits.
 package spans

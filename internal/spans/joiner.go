@@ -7,7 +7,8 @@ import "kprobes.dev/kprobes/internal/otlp"
 type Joiner struct {
 	o      Options
 	flows  map[Flow]*flow
-	open   int    // calls in progress, and goroutines that were created in one
+	open   int    // calls in progress
+	links  int    // flows of which it is known what they were created in
 	roots  uint64 // calls that have begun a trace
 	losses uint64 // how often records were lost
 	stats  Stats
@@ -195,9 +196,9 @@ func (j *Joiner) Created(by Flow, goid uint64) {
 	if f == nil || !f.within().known {
 		return
 	}
-	if j.open >= maxOpen {
-		j.stats.Unfollowed++
-		return
+	in := f.within()
+	if j.links >= maxOpen {
+		j.unlink()
 	}
 	new := j.flows[Flow{GoID: goid}]
 	if new == nil {
@@ -205,9 +206,19 @@ func (j *Joiner) Created(by Flow, goid uint64) {
 		j.flows[Flow{GoID: goid}] = new
 	}
 	if !new.in.known {
-		j.open++
+		j.links++
 	}
-	new.in = f.within()
+	new.in = in
+}
+
+// unlink forgets what goroutines were created in: the ends of many must have been lost.
+func (j *Joiner) unlink() {
+	for on, f := range j.flows {
+		f.in = within{}
+		j.forget(on, f)
+	}
+	j.stats.Unfollowed += uint64(j.links)
+	j.links = 0
 }
 
 // Recovered takes the end of a panic of a goroutine: all calls that are deeper have been left.
@@ -234,7 +245,7 @@ func (j *Joiner) Ended(goid, nanos uint64) {
 		j.leave(f, nanos, leftByExit)
 	}
 	if f.in.known {
-		j.open--
+		j.links--
 	}
 	delete(j.flows, on)
 }

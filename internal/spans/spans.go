@@ -65,7 +65,7 @@ type Stats struct {
 	Unsampled uint64 // calls of traces that are not kept
 	// Unjoined are returns whose entry is not known, and calls that have an entry alone while records were lost.
 	Unjoined   uint64
-	Unfollowed uint64 // calls for which there was no room
+	Unfollowed uint64 // calls for which there was no room, and goroutines of which it was forgotten what they were created in
 	Active     uint64 // calls in progress at the end
 	Split      uint64 // calls that returned when what they enclose had been sent, as another trace
 }

@@ -157,7 +157,7 @@ func TestJoiner(t *testing.T) {
 		if st.Spans != uint64(len(got)) || st.Unjoined+st.Unsampled+st.Unfollowed != 0 || st.Active != uint64(active) || st.Left != st.Errors || st.Left == 0 {
 			t.Errorf("seed %d: %+v, %d in progress", seed, st, active)
 		}
-		if j.open < active {
+		if j.open != active {
 			t.Errorf("%d open, %d in progress", j.open, active)
 		}
 	}
@@ -394,7 +394,7 @@ func TestSample(t *testing.T) {
 		s.j.Leave(g, goid, s.now, 8, func() Ended { return Ended{Failed: true, Type: "t", Reason: "r"} })
 		s.j.Ended(goid.GoID, s.now)
 	}
-	if st := s.j.Stats(); st != (Stats{Spans: 12, Errors: 4, Unsampled: 18}) || attrs != 4 || len(s.j.flows) != 0 || s.j.open != 0 {
+	if st := s.j.Stats(); st != (Stats{Spans: 12, Errors: 4, Unsampled: 18}) || attrs != 4 || len(s.j.flows) != 0 || s.j.open+s.j.links != 0 {
 		t.Errorf("%+v, %d of goroutines, %d flows", st, attrs, len(s.j.flows))
 	}
 	traces := map[otlp.TraceID]string{}
@@ -408,6 +408,27 @@ func TestSample(t *testing.T) {
 		if names != "gfg" || len(traces) != 4 {
 			t.Errorf("%d traces, one of %s", len(traces), names)
 		}
+	}
+}
+
+// TestUnlinked has more goroutines than are remembered, of which none is seen to end.
+func TestUnlinked(t *testing.T) {
+	f := &Func{Name: "f"}
+	s := newScript(Options{OneStack: true})
+	s.enter(f, 100)
+	for i := range uint64(maxOpen + 1) {
+		s.j.Created(thread, i+1)
+	}
+	for i, n := range []int{maxOpen, maxOpen + 1} { // the last one is remembered
+		on := Flow{GoID: uint64(n)}
+		s.j.Enter(&Entry{Func: f, Flow: on, Depth: 1, Attrs: func() []otlp.Attr { return nil }})
+		s.j.Leave(f, on, s.now, 1, func() Ended { return Ended{} })
+		if in := s.got[i].Parent != (otlp.SpanID{}); in != (i == 1) {
+			t.Errorf("goroutine %d: %v", n, in)
+		}
+	}
+	if st := s.j.Stats(); st != (Stats{Spans: 2, Unfollowed: maxOpen, Active: 1}) || s.j.links != 1 || len(s.j.flows) != 2 {
+		t.Errorf("%+v, %d links, %d flows", st, s.j.links, len(s.j.flows))
 	}
 }
 
