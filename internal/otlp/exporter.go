@@ -72,6 +72,7 @@ type Exporter struct {
 	room    *sync.Cond    // the queue has become shorter
 	queue   []*Span
 	closed  bool
+	trouble error // why an attempt failed the last time that was tried again
 	stats   Stats
 }
 
@@ -207,10 +208,16 @@ func (e *Exporter) send(spans []*Span) {
 			e.count(len(spans), answer, err)
 			return
 		}
-		e.mu.Lock()
-		e.stats.Retries++
-		e.mu.Unlock()
+		e.again(err)
 	}
+}
+
+// again counts an attempt that failed, and notes why: if no time is left for the next one that is the reason.
+func (e *Exporter) again(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stats.Retries++
+	e.trouble = err
 }
 
 // count counts the spans of a batch.
@@ -219,7 +226,7 @@ func (e *Exporter) count(n int, a Answer, err error) {
 	defer e.mu.Unlock()
 	if err != nil {
 		e.stats.Failed += uint64(n)
-		e.stats.Err = err
+		e.note(err)
 		return
 	}
 	rejected := min(uint64(max(a.Rejected, 0)), uint64(n))
@@ -227,6 +234,18 @@ func (e *Exporter) count(n int, a Answer, err error) {
 	e.stats.Sent += uint64(n) - rejected
 	if rejected > 0 {
 		e.stats.Err = errors.New("the collector rejects spans: " + orNoReason(oneLine(a.Message)))
+	}
+}
+
+// note keeps an error, unless it says only that no time was left and a better reason is known. Precondition: mu is held.
+func (e *Exporter) note(err error) {
+	switch {
+	case !errors.Is(err, context.Canceled):
+		e.stats.Err = err
+	case e.stats.Err == nil && e.trouble != nil:
+		e.stats.Err = e.trouble
+	case e.stats.Err == nil:
+		e.stats.Err = err
 	}
 }
 

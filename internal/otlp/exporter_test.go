@@ -133,6 +133,26 @@ func TestCloseEnds(t *testing.T) {
 	}
 }
 
+// TestCloseTells has a collector that can not be reached when the time is up: that is the reason, and not that the time was up.
+func TestCloseTells(t *testing.T) {
+	f := newFake()
+	e := newExporter(f, &Options{Batch: 1, Every: time.Hour})
+	e.pause = func(ctx context.Context, _ time.Duration) error {
+		err := ctx.Err()
+		e.cancel() // it is tried once more, and then no time is left
+		return err
+	}
+	go e.run()
+	e.Export(&Span{})
+	<-f.asked
+	f.answer <- &RetryError{Err: errors.New("no such host")}
+	<-f.asked
+	st, err := e.Close()
+	if err != nil || st.Failed != 1 || st.Retries != 1 || st.Err == nil || st.Err.Error() != "no such host" {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
 // TestBatchBytes has spans that are so large that a batch of them would be refused.
 func TestBatchBytes(t *testing.T) {
 	f := newFake()
