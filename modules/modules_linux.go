@@ -77,7 +77,7 @@ func (t *Table) Insert(name string, object io.ReaderAt, params ...string) (*Modu
 		ps = append(ps, kmod.ParseParam(p))
 	}
 	name = kmod.Name(name)
-	if err := t.t.Insert(name, o, ps); err != nil {
+	if err := t.t.Insert(name, o, ps, nil); err != nil {
 		return nil, err
 	}
 	t.watch()

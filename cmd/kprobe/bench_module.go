@@ -99,7 +99,7 @@ func (p *moduleProber) arm(cl class) error {
 	p.b.serial++
 	p.optimized, p.table = -1, m.table
 	name := fmt.Sprintf("bench%d", p.b.serial)
-	if err := m.table.Insert(name, m.object, []kmod.Param{{Name: "addr", Value: fmt.Sprint(at.Addr)}, {Name: "mode", Value: fmt.Sprint(mode)}}); err != nil {
+	if err := m.table.Insert(name, m.object, []kmod.Param{{Name: "addr", Value: fmt.Sprint(at.Addr)}, {Name: "mode", Value: fmt.Sprint(mode)}}, nil); err != nil {
 		return err
 	}
 	p.name = name

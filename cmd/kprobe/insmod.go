@@ -21,8 +21,9 @@ import (
 
 // moduleVerb is a run of a verb about the modules of a process, or of a guest's kernel.
 type moduleVerb struct {
-	con *console
-	of  subject
+	con     *console
+	of      subject
+	aliases []string // NAME=FUNCTION
 }
 
 // run does something with the modules of the target, in whoever holds it. create: they are to be there, and somebody is to hold it for them.
@@ -64,11 +65,32 @@ func newInsmod(con *console) *cobra.Command {
 		},
 	}
 	v.of.flags(c)
+	c.Flags().StringArrayVar(&v.aliases, "alias", nil, "`NAME=FUNCTION`: what the module calls NAME is the target's FUNCTION; may be repeated")
 	return c
+}
+
+// aliased are the aliases by the names that the module uses.
+func (v *moduleVerb) aliased() (map[string]string, error) {
+	m := map[string]string{}
+	for _, a := range v.aliases {
+		name, function, _ := strings.Cut(a, "=")
+		if name == "" || function == "" {
+			return nil, usagef("--alias %q: write NAME=FUNCTION, what the module calls it and what the target does", a)
+		}
+		if _, ok := m[name]; ok {
+			return nil, usagef("--alias %q: %s has an alias already", a, name)
+		}
+		m[name] = function
+	}
+	return m, nil
 }
 
 // insert is insmod.
 func (v *moduleVerb) insert(file string, params []string) error {
+	aliases, err := v.aliased()
+	if err != nil {
+		return err
+	}
 	var ps []kmod.Param
 	for _, p := range params {
 		ps = append(ps, kmod.ParseParam(p))
@@ -84,7 +106,7 @@ func (v *moduleVerb) insert(file string, params []string) error {
 				return err
 			}
 			_, older := v.lines(t)
-			if err = t.Insert(kmod.Name(object), o, ps); err != nil { // what its start has written says why, and the log may go with it
+			if err = t.Insert(kmod.Name(object), o, ps, aliases); err != nil { // what its start has written says why, and the log may go with it
 				lines, all := v.lines(t)
 				v.print(v.con.stderr, lines[len(lines)-min(all-older, len(lines)):])
 			}

@@ -270,7 +270,7 @@ func TestFork(t *testing.T) {
 func TestForkChildrenRestored(t *testing.T) {
 	everyTactic(t, func(t *testing.T, tactic string) {
 		p := program(t, "forker")
-		s := trace(t, p.PID, withTactic(tactic, "p:work child_work a=%di")...)
+		s := trace(t, p.PID, withTactic(tactic, "p:work child_work a=%di", "-f", "a == 0")...) // a line for each thousand calls
 		var kids []int
 		p.Ask("fork 3", &kids)
 		within(t, "a child's hit", func() bool { return strings.Contains(s.out.String(), " work: ") })

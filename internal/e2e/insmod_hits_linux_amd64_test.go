@@ -153,7 +153,7 @@ func memoryMap(t testing.TB, p *testprog.Proc) (list []mapping, pieces int) {
 func TestInsmodToggles(t *testing.T) {
 	t.Parallel()
 	const workers = 8
-	times := 20
+	times := 8
 	if long {
 		times = 1000
 	}

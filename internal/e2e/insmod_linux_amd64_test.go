@@ -120,6 +120,26 @@ func TestInsmod(t *testing.T) {
 	right(t, p, "chown 3")
 }
 
+// TestInsmodAlias: a module that names a function which the program does not have is told which one is meant.
+func TestInsmodAlias(t *testing.T) {
+	t.Parallel()
+	p := program(t, "chowns")
+	fails(t, command(t, "insmod", "-p", pid(p), "testdata/alias.c"), 1, "symbol \"do_fork\" not found")
+	for _, bad := range [][]string{{"--alias", "do_fork"}, {"--alias", "=main"}, {"--alias", "do_fork=a", "--alias", "do_fork=b"}} {
+		fails(t, command(t, append(append([]string{"insmod", "-p", pid(p)}, bad...), "testdata/alias.c")...), 2, "--alias")
+	}
+	fails(t, command(t, "insmod", "-p", pid(p), "--alias", "do_fork=no_such_function", "testdata/alias.c"), 1, "symbol \"no_such_function\" not found")
+	module(t, p, "insmod", "--alias", "do_fork=do_fchownat", "--alias", "unused=main", "testdata/alias.c")
+	n := right(t, p, "chown 30")
+	if out, want := module(t, p, "dmesg"), fmt.Sprintf("] at %016x\n", addressOf(t, p, "do_fchownat")); !strings.HasSuffix(out, want) {
+		t.Errorf("no %q: %s", want, out)
+	}
+	if out, want := module(t, p, "rmmod", "alias"), fmt.Sprintf("] %d calls\n", n["chowns"]); !strings.HasSuffix(out, want) {
+		t.Errorf("no %q: %s", want, out)
+	}
+	within(t, "nothing is left in the program", func() bool { return len(ours(t, p)) == 0 })
+}
+
 // TestInsmodFails has starts that fail, and handlers that fault: the program goes on, and the log says why.
 func TestInsmodFails(t *testing.T) {
 	t.Parallel()

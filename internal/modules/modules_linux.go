@@ -74,6 +74,15 @@ type Module struct {
 	redZone string            // where its code uses memory below the stack pointer; "": nowhere
 	exit    uint64            // 0: it can not be removed
 	probes  map[uint64]*probe // by the address of their structs
+	aliases map[string]string
+}
+
+// named is the name that the target has for what the module calls so.
+func (m *Module) named(name string) string {
+	if other, ok := m.aliases[name]; ok {
+		return other
+	}
+	return name
 }
 
 // Permanent says whether the module can not be removed: it has a start, and no end.
@@ -105,14 +114,14 @@ func (tb *Table) open() error {
 	})
 }
 
-// Insert is insmod: it loads an object, and runs its start. Errors: EEXIST, what the target says, those of Link, and what the module's start has returned.
-func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param) error {
+// Insert is insmod: it loads an object, and runs its start. aliases has, by the names that the module uses, those that the target has for them. Errors: EEXIST, what the target says, those of Link, and what the module's start has returned.
+func (tb *Table) Insert(name string, o *kmod.Object, params []kmod.Param, aliases map[string]string) error {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	if tb.find(name) != nil {
 		return errno.Errorf(unix.EEXIST, "module %s is loaded already: remove it first", name)
 	}
-	m := &Module{Name: name, probes: map[uint64]*probe{}}
+	m := &Module{Name: name, probes: map[uint64]*probe{}, aliases: aliases}
 	if err := m.look(o); err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}

@@ -71,7 +71,7 @@ func (tb *Table) serve(m *Module, r target.ModuleRequest) (int64, error) {
 		err := tb.core.Enable(p.p, r.What == kmod.EnableKprobe)
 		return 0, errors.Join(err, tb.tell(m, p))
 	case kmod.LookupName:
-		return tb.lookup(r.Of)
+		return tb.lookup(m, r.Of)
 	case kmod.RegisterKretprobe:
 		return 0, tb.registerAll(m, r, kmod.Kretprobe)
 	case kmod.RegisterJprobe:
@@ -136,9 +136,6 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.Fault != 0 && tb.runtime.NoFaultHandlers {
-		tb.log.say(4, fmt.Sprintf("%s: the fault_handler of the struct at 0x%x is not called here: a fault ends the handler, and disables the probe\n", m.Name, at))
-	}
 	p := &probe{Probe: k}
 	h := engine.Handlers{Changed: func(addr uint64, _ bool) { // before the first hit
 		p.addr = addr
@@ -172,7 +169,7 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 			h.InLine = append(h.InLine, in)
 		}
 	}
-	place := event.Place{Kind: event.PlaceSymbol, Symbol: k.Symbol, Offset: uint64(k.Offset)}
+	place := event.Place{Kind: event.PlaceSymbol, Symbol: m.named(k.Symbol), Offset: uint64(k.Offset)}
 	if k.Symbol == "" {
 		place = event.Place{Kind: event.PlaceAddr, Addr: k.Addr + uint64(k.Offset)}
 	}
@@ -227,11 +224,12 @@ func (tb *Table) unregister(m *Module, ps []*probe) {
 }
 
 // lookup is kallsyms_lookup_name: 0 if nothing has the name.
-func (tb *Table) lookup(at uint64) (int64, error) {
+func (tb *Table) lookup(m *Module, at uint64) (int64, error) {
 	name, err := kmod.ReadName(tb.t.Read, at)
 	if err != nil {
 		return 0, err
 	}
+	name = m.named(name)
 	if r, err := tb.t.Space().Resolve(symbol.Place{Sym: name}); err == nil {
 		return int64(r.Addr), nil
 	}

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,7 +18,10 @@ import (
 
 const tracefs = "/sys/kernel/tracing"
 
-// TestOracle puts the whole corpus to a guest's kernel and to us.
+// all is set where the whole corpus is put to the kernel: else one case of four is.
+var all = os.Getenv("KPROBES_E2E_LONG") != ""
+
+// TestOracle puts the corpus to a guest's kernel and to us.
 func TestOracle(t *testing.T) {
 	g := boot(t)
 	files, err := filepath.Glob("testdata/*.txt")
@@ -34,6 +38,10 @@ func TestOracle(t *testing.T) {
 	}
 	if len(cases) < 300 {
 		t.Errorf("%d cases, want 300", len(cases))
+	}
+	if !all {
+		n := 0
+		cases = slices.DeleteFunc(cases, func(*Case) bool { n++; return n%4 != 1 })
 	}
 	pair := &Pair{Kernel: &Kernel{Files: g, Root: tracefs}, Ours: attach(t, g), Hit: func(command string) error {
 		f := strings.Fields(command)
@@ -66,6 +74,9 @@ func judge(t *testing.T, r *Result, table Table) {
 		t.Error(d)
 	}
 	for _, row := range table.Unused() {
+		if !all {
+			break
+		}
 		t.Errorf("differences.txt:%d: explains nothing: %s | %s", row.Line, row.Field, row.Step)
 	}
 	for _, row := range table.Reasons() {

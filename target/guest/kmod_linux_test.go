@@ -76,7 +76,7 @@ func (m *moduled) tryInsert(source string, params ...string) error {
 	for _, p := range params {
 		ps = append(ps, kmod.ParseParam(p))
 	}
-	return m.table.Insert(kmod.Name(source), compileModule(m.TB, source), ps)
+	return m.table.Insert(kmod.Name(source), compileModule(m.TB, source), ps, nil)
 }
 
 func (m *moduled) remove(name string) {
@@ -127,7 +127,7 @@ func TestKmodRefused(t *testing.T) {
 	m := attachModules(t, testguest.Shared(t))
 	for flag, why := range map[string]string{"-DVECTORS": "-mgeneral-regs-only", "-mred-zone": "-mno-red-zone"} {
 		o := compileModule(t, "testdata/leaf.c", flag)
-		if err := m.table.Insert("leaf", o, nil); !errors.Is(err, unix.ENOEXEC) || !strings.Contains(err.Error(), why) {
+		if err := m.table.Insert("leaf", o, nil, nil); !errors.Is(err, unix.ENOEXEC) || !strings.Contains(err.Error(), why) {
 			t.Errorf("an object compiled with %s: %v", flag, err)
 		}
 	}
@@ -142,7 +142,7 @@ func TestKmodRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := table.Insert("leaf", compileModule(t, "testdata/leaf.c"), nil); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "ivshmem") {
+	if err := table.Insert("leaf", compileModule(t, "testdata/leaf.c"), nil, nil); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "ivshmem") {
 		t.Errorf("memory below 1 MiB: %v", err)
 	}
 }
@@ -204,7 +204,11 @@ var faults = []string{"null", "kernel", "odd", "divide", "trap"}
 func TestKmodFaults(t *testing.T) {
 	m := attachModules(t, testguest.Shared(t))
 	for _, how := range faults {
-		m.faults(how, "a fault in a handler")
+		t.Run(how, func(t *testing.T) {
+			p := *m.probed
+			p.TB = t
+			(&moduled{&p, m.table}).faults(how, "a fault in a handler")
+		})
 	}
 	m.faults("loop", "a handler that does not end")
 	if err := m.tryInsert("testdata/bad.c", "result=-19"); !errors.Is(err, unix.ENODEV) {
@@ -241,6 +245,54 @@ func (m *moduled) faults(how, said string) {
 		m.Errorf("a start that goes wrong by %s: %v", how, err)
 	}
 	right()
+}
+
+// TestKmodFaultHandler has handlers of each kind fault at every tenth hit: the fault handler of their probe has them go on, or it does not, and that ends them.
+func TestKmodFaultHandler(t *testing.T) {
+	m := attachModules(t, testguest.Shared(t))
+	const calls = 2000
+	hit := func() {
+		t.Helper()
+		for cpu := range 2 {
+			if c := m.g.Hit("getppid", calls/2, cpu); c.OK != calls/2 {
+				t.Errorf("%+v", c)
+			}
+		}
+	}
+	seen := 0
+	lines := func() []string {
+		all := m.log()
+		defer func() { seen = len(all) }()
+		return all[seen:]
+	}
+	for _, trap := range []int{0, 6, 13, 14} {
+		m.insert("testdata/resumes.c", fmt.Sprint("trap=", trap))
+		hit()
+		m.remove("resumes")
+		want := fmt.Sprintf("pre=%d post=%[1]d entered=%[1]d returned=%[1]d faults=%d wrong=0", calls, 4*calls/10)
+		if got := lines(); !slices.Equal(got, []string{want}) {
+			t.Errorf("trap %d: %q, want %q", trap, got, want)
+		}
+	}
+	for _, answer := range []int{1, 2} {
+		m.insert("testdata/resumes.c", fmt.Sprint("answer=", answer))
+		hit()
+		m.table.CheckFaults()
+		hit()
+		m.remove("resumes")
+		got := lines() // the return handler is not called where the entry's has been given up
+		if len(got) != 4 || got[3] != "pre=10 post=10 entered=10 returned=9 faults=3 wrong=0" {
+			t.Errorf("answer %d: %q", answer, got)
+		}
+		for _, line := range got[:max(len(got)-1, 0)] {
+			if !strings.HasPrefix(line, "resumes: a fault in a handler of the probe at ") {
+				t.Errorf("answer %d: %q", answer, line)
+			}
+		}
+	}
+	if bad := m.g.Trouble(); len(bad) > 0 {
+		t.Errorf("the guest's kernel says: %q", bad)
+	}
 }
 
 // follow looks for handlers that went wrong, as who holds the guest does.

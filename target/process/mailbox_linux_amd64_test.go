@@ -122,7 +122,7 @@ func TestHandlerTracerDiesAtEveryStep(t *testing.T) {
 	r := handledProgram(t)
 	p := r.open()
 	total, killed := math.MaxInt, 0
-	const stride = 9
+	const stride = 19
 	for i := -2 * stride; i <= total; i += stride { // up to 0 it is not killed: one that has to try again takes more steps
 		r.Ask("run 3")
 		cmd := reexec("TestHandlerTracer", tracerPID+"="+strconv.Itoa(r.PID), faultStep+"="+strconv.Itoa(max(i, 0)))
