@@ -159,7 +159,8 @@ func (c *Core) countsDown(e *Event) bool {
 	return !e.work.Count && e.held == nil && !e.watches() && c.can.Sharing != nil && c.t.CodegenEnv().Kernel == nil
 }
 
-// look counts the hits since it was called last, and what they have cost. Precondition: Core.mu is held.
+// look counts the hits since it was called last, and what they have cost. The program can write to the words: then its events are disabled too
+// early or too late, and Counts.Over is not true. Precondition: Core.mu is held.
 func (b *budget) look(c *Core) {
 	b.cost.take(b.word(arch.BudgetTicks), b.word(arch.BudgetTimed))
 	for i := range b.events {
@@ -296,7 +297,7 @@ func (c *Core) armExceeded() error {
 	if len(over) == 0 {
 		return nil
 	}
-	c.reclaimer.Rearm(callsOf(evs))
+	c.reclaimer.Rearm(callsOf(slices.DeleteFunc(slices.Clone(evs), (*Event).serves))) // what could not be taken out goes on
 	was := make([]error, len(over))
 	for i, b := range over {
 		was[i] = b.over
