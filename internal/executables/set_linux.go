@@ -65,16 +65,10 @@ type Set struct {
 
 	mu     sync.Mutex
 	of     map[int]*entry
-	meets  map[int]int // processes that are in an exec of the file, and how often
+	meets  map[int]int           // processes that are in an exec of the file, and how often
+	left   map[int]chan struct{} // of processes that are being left; closed when that is done
 	closed bool
 	counts Counts
-}
-
-// entry is a process that is known. member is nil while it is being armed, and if it has no probes.
-type entry struct {
-	pid    int
-	member Member
-	gone   sync.Once
 }
 
 // maxHeld is how long an exec is held at most, until its turn comes.
@@ -87,7 +81,7 @@ const lookEvery = 100 * time.Millisecond
 // thousands. Where execs can not be watched, watchErr says why: then
 // new processes are looked for from time to time, and short ones are not seen.
 func Open(o Options) (s *Set, watchErr, err error) {
-	s = &Set{o: o, of: map[int]*entry{}, meets: map[int]int{}, stop: make(chan struct{}), settled: make(chan struct{})}
+	s = &Set{o: o, of: map[int]*entry{}, meets: map[int]int{}, left: map[int]chan struct{}{}, stop: make(chan struct{}), settled: make(chan struct{})}
 	s.arming = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	s.leaving = make(chan struct{}, cap(s.arming))
 	if s.ends, err = newEnds(s.ended); err != nil {
@@ -163,22 +157,6 @@ func (s *Set) keepLooking() {
 	}
 }
 
-// known says whether a process has an entry, or is about to have one.
-func (s *Set) known(pid int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.of[pid] != nil || s.meets[pid] > 0
-}
-
-// meeting notes that a process is being met, with 1, and that it has been, with -1.
-func (s *Set) meeting(pid, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.meets[pid] += n; s.meets[pid] == 0 {
-		delete(s.meets, pid)
-	}
-}
-
 // takes says whether a process is one that counts.
 func (s *Set) takes(pid int) bool {
 	if s.o.Only.All() {
@@ -190,6 +168,7 @@ func (s *Set) takes(pid int) bool {
 
 // attach takes a process that runs.
 func (s *Set) attach(pid int, count func(*Counts)) {
+	s.awaitLeft(pid)
 	e := s.enter(pid)
 	if e == nil {
 		return
@@ -248,120 +227,6 @@ func (s *Set) meet(x *execution) {
 		s.arm(e, m.Proc, m.Stopped, func(c *Counts) { c.Late++ })
 	default:
 		s.arm(e, m.Proc, m.Stopped, func(c *Counts) { c.First++ })
-	}
-}
-
-// enter makes an entry; nil: there is one, or the set is being closed.
-func (s *Set) enter(pid int) *entry {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.of[pid] != nil {
-		return nil
-	}
-	e := &entry{pid: pid}
-	s.of[pid] = e
-	return e
-}
-
-func (s *Set) forget(e *entry) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.of[e.pid] == e {
-		delete(s.of, e.pid)
-	}
-}
-
-// refused counts a process that has no probes. It stays known while it runs, so that it is not tried again and again.
-func (s *Set) refused(e *entry, err error) {
-	short := errors.Is(err, process.ErrNoProcess) || errors.Is(err, process.ErrExec)
-	s.mu.Lock()
-	if short {
-		s.counts.Short++
-	} else {
-		s.counts.Refused++
-	}
-	s.mu.Unlock()
-	if short {
-		s.forget(e)
-		return
-	}
-	s.o.Refused(e.pid, err)
-	if s.ends.add(e) != nil {
-		s.forget(e)
-	}
-}
-
-// arm has a process probed.
-func (s *Set) arm(e *entry, p *process.Proc, stopped *process.Stopped, count func(*Counts)) {
-	m, err := s.o.Arm(p, stopped)
-	if err != nil {
-		s.refused(e, err)
-		return
-	}
-	s.mu.Lock()
-	e.member = m
-	count(&s.counts)
-	s.mu.Unlock()
-	s.settle.Do(func() { close(s.settled) })
-	err = s.ends.add(e)
-	if err != nil || !p.Alive() || s.entryOf(e.pid) != e { // or it has executed another program meanwhile
-		s.ended(e)
-	}
-}
-
-// ended has a member leave whose process has ended.
-func (s *Set) ended(e *entry) {
-	s.forget(e)
-	s.leave(e)
-}
-
-// leave has a member leave, once.
-func (s *Set) leave(e *entry) {
-	s.mu.Lock()
-	m := e.member
-	s.mu.Unlock()
-	if m == nil {
-		return
-	}
-	e.gone.Do(func() {
-		s.leaves.Go(func() {
-			s.leaving <- struct{}{}
-			defer func() { <-s.leaving }()
-			for _, pid := range m.Leave() { // they have no probes now
-				if s.takes(pid) && !s.known(pid) {
-					s.attach(pid, func(c *Counts) { c.Forked++ })
-				}
-			}
-		})
-	})
-}
-
-// entryOf gives the entry of a process, nil if there is none.
-func (s *Set) entryOf(pid int) *entry {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.of[pid]
-}
-
-// replaced has the member leave whose process has executed another program.
-func (s *Set) replaced(pid int) {
-	if e := s.entryOf(pid); e != nil {
-		s.ended(e)
-	}
-}
-
-// Replaced tells the set that another program has taken the place of a member's. It must not be called during Close.
-func (s *Set) Replaced(m Member) {
-	s.mu.Lock()
-	var of *entry
-	for _, e := range s.of {
-		if e.member == m {
-			of = e
-		}
-	}
-	s.mu.Unlock()
-	if of != nil {
-		s.ended(of)
 	}
 }
 
