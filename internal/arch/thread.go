@@ -8,7 +8,7 @@ const (
 	// ThreadUnserved is in its place in a kernel: 32 bits, not 0 once nobody answers the task any more, so that it waits in vain only once.
 	ThreadUnserved = 4
 
-	ThreadFunc   = 8  // the function that it calls
+	ThreadFunc   = 8  // the function that it calls; 0: it ends at once
 	ThreadAsked  = 16 // three words that it asks with
 	ThreadAnswer = 40
 	ThreadResult = 48 // what the function has returned, sign-extended

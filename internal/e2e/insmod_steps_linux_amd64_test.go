@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,7 +37,7 @@ func TestInsmodKilledAtEveryStep(t *testing.T) {
 	strike := func(i int, at fault) bool {
 		p, log := ps[i], tempFile(t, "log")
 		o := loadedAndRemoved(t, p.PID, file, log, at.variable())
-		killed := strings.Contains(o.stderr, "was killed or has crashed")
+		killed := strings.Contains(o.stderr, "was killed or has crashed") || strings.Contains(o.stderr, "has no modules") // before rmmod came
 		if o.code != 0 && !killed && !overloaded(o) {
 			t.Errorf("%v", o)
 		}
@@ -50,7 +51,16 @@ func TestInsmodKilledAtEveryStep(t *testing.T) {
 		}
 		return killed
 	}
-	strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 29))
+	log := usual(func() []string { return steps(0) })
+	faults := faultsOf(log, 0, 29)
+	seen := map[string]bool{}
+	for _, s := range log { // at all of those in which a thread is made for the module's start
+		if f := (fault{s, 1}); strings.Contains(s, ".StartThread") && !seen[s] && !slices.Contains(faults, f) {
+			seen[s] = true
+			faults = append(faults, f)
+		}
+	}
+	strikes{steps, strike}.each(t, faults)
 }
 
 // loadedAndRemoved loads a module, lets it count, and removes it. It is the outcome of the command that fails, or of the last one. Afterwards nobody holds the process.
@@ -60,10 +70,21 @@ func loadedAndRemoved(t *testing.T, pid int, file, log string, env ...string) ou
 	o := run(t, faultCommand(t, log, env, "insmod", "-p", p, file))
 	if o.code == 0 {
 		o = run(t, command(t, "rmmod", "-p", p, "steps"))
-		if m := regexp.MustCompile(`\] before (\d+) after (\d+) entries (\d+) returns (\d+)\n$`).FindStringSubmatch(o.stdout); o.code == 0 && (m == nil || m[1] != m[2] || m[3] < m[4]) {
+		m := regexp.MustCompile(`\] before (\d+) after (\d+) entries (\d+) returns (\d+)\n$`).FindStringSubmatch(o.stdout)
+		if o.code == 0 && (m == nil || !oneLess(t, m[1], m[2]) || !oneLess(t, m[3], m[4])) {
 			t.Errorf("%v", o)
 		}
 	}
 	within(t, "nobody holds the process", func() bool { return holderPID(t, pid) == 0 })
 	return o
+}
+
+// oneLess says whether two counts are the same, but for one call: the thread may have been in the middle of it when the probe was taken out.
+func oneLess(t *testing.T, begun, ended string) bool {
+	n, err := strconv.ParseInt(begun, 10, 64)
+	m, err2 := strconv.ParseInt(ended, 10, 64)
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	return n > 0 && (n-m == 0 || n-m == 1)
 }

@@ -19,11 +19,14 @@ func gateProbe(function string, gate uint64) *engine.Probe {
 	return engine.NewProbe(event.Place{Kind: event.PlaceSymbol, Symbol: function}, h, engine.ProbeOptions{Internal: true})
 }
 
-// stand arms the probes that lead to a gate, at those of its functions that there are and where one can stand. The error says why there is none at one of the others.
-func (tb *Table) stand(g *target.ModuleGate) (ps []*engine.Probe, why error) {
+// stand arms the probes that lead to gates, at those of their functions that there are and where one can stand. The error says why there is none at one of the others.
+func (tb *Table) stand(gates ...*target.ModuleGate) (ps []*engine.Probe, why error) {
 	var all []*engine.Probe
-	for _, name := range g.At {
-		all = append(all, gateProbe(name, g.Gate))
+	var names []string
+	for _, g := range gates {
+		for _, name := range g.At {
+			all, names = append(all, gateProbe(name, g.Gate)), append(names, name)
+		}
 	}
 	if err := tb.core.Register(all, true); err != nil {
 		return nil, err
@@ -34,11 +37,11 @@ func (tb *Table) stand(g *target.ModuleGate) (ps []*engine.Probe, why error) {
 		case err == nil:
 			ps = append(ps, p)
 		case !errors.As(err, &missing):
-			why = fmt.Errorf("%s: %w", g.At[i], err)
+			why = fmt.Errorf("%s: %w", names[i], err)
 		}
 	}
 	if len(ps) == 0 && why == nil {
-		why = errno.Errorf(unix.ENOENT, "the target has none of the functions %q", g.At)
+		why = errno.Errorf(unix.ENOENT, "the target has none of the functions %q", names)
 	}
 	return ps, why
 }
@@ -55,13 +58,12 @@ func (tb *Table) fall(ps []*engine.Probe) {
 	})
 }
 
-// catchFaults has faults in handlers come to the gate that ends these, where the target does not see them by itself.
+// catchFaults has faults in handlers come to the gates that end these, where the target does not see them by itself.
 func (tb *Table) catchFaults() {
-	g := tb.runtime.Faulted
-	if g == nil || len(tb.faulted) > 0 {
+	if len(tb.runtime.Faulted) == 0 || len(tb.faulted) > 0 {
 		return
 	}
-	ps, err := tb.stand(g)
+	ps, err := tb.stand(tb.runtime.Faulted...)
 	tb.faulted = ps
 	if err != nil {
 		tb.log.say(4, fmt.Sprintf("a fault in a handler may not be contained: %v\n", err))

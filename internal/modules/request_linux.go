@@ -136,9 +136,6 @@ func (tb *Table) read(m *Module, kind kmod.Kind, at uint64) (*probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.Fault != 0 && tb.runtime.NoFaultHandlers {
-		tb.log.say(4, fmt.Sprintf("%s: the fault_handler of the struct at 0x%x is not called here: a fault ends the handler, and disables the probe\n", m.Name, at))
-	}
 	p := &probe{Probe: k}
 	h := engine.Handlers{Changed: func(addr uint64, _ bool) { // before the first hit
 		p.addr = addr

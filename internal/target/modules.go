@@ -35,16 +35,14 @@ type ModuleRuntime struct {
 	Symbols map[string]uint64 // addresses of the functions that they call (linux/kp_runtime.h)
 	CPUs    int               // what smp_processor_id() is less than: as many copies there are of per-CPU variables
 	Strict  bool              // modules may use neither vector registers nor memory below their stack pointer
-	// NoFaultHandlers: fault handlers of probes (InLine.Fault) are not called.
-	NoFaultHandlers bool
 	// MaxActive is the most calls that a return probe follows which says nothing of it; 0: as many as the target's pool holds.
 	MaxActive int
 	// Lookup, if not nil, finds what the names of functions in Target.Space do not have, for kallsyms_lookup_name.
 	Lookup func(name string) (addr uint64, ok bool)
 	// Starter, if not nil, is to be hit while Module.Call runs: a task that comes there runs the function.
 	Starter *ModuleGate
-	// Faulted, if not nil, is to be hit as long as there are modules: it ends handlers in which something faults.
-	Faulted *ModuleGate
+	// Faulted are to be hit as long as there are modules: they see what faults in handlers.
+	Faulted []*ModuleGate
 }
 
 // ModuleGate is code of the target that hits come to (InLine.Gate) of probes at the entries of some functions, of which a target may lack any.

@@ -50,7 +50,7 @@ func (l *inLine) newCall(h *target.Handler) (*arch.Call, error) {
 		return nil, errno.Errorf(unix.ENOSPC, "the guest has %d handlers in line, and room for no more", descCount)
 	}
 	gate := l.gates[slotKinds[in.Kind]]
-	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + native.SlotDescSize, Abandon: gate.abandon}
+	d := native.SlotDesc{Handler: in.Addr, Of: in.Of, IP: h.Point.Addr, Missed: at + native.SlotDescSize, Abandon: gate.abandon, Fault: in.Fault}
 	if c := in.Calls; c != nil {
 		b, err := l.blocksOf(c)
 		if err != nil {

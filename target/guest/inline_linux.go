@@ -98,10 +98,10 @@ func (t *Target) OpenModules(o *target.ModuleOptions) (*target.ModuleRuntime, er
 	}
 	l := t.inLine
 	return &target.ModuleRuntime{
-		Symbols: l.run.Symbols, CPUs: l.at.cpus + 1, Strict: true, NoFaultHandlers: true, MaxActive: max(10, 2*l.at.cpus), // as in kernel/kprobes.c
+		Symbols: l.run.Symbols, CPUs: l.at.cpus + 1, Strict: true, MaxActive: max(10, 2*l.at.cpus), // as in kernel/kprobes.c
 		Lookup:  t.k.Addr,
 		Starter: &target.ModuleGate{Gate: l.run.Starter, At: starters},
-		Faulted: &target.ModuleGate{Gate: l.run.Faulted, At: faultHandlers},
+		Faulted: []*target.ModuleGate{{Gate: l.run.Faulted, At: []string{faultFunction}}, {Gate: l.run.PageFaulted, At: []string{pageFaultFunction}}},
 	}, nil
 }
 
@@ -234,9 +234,12 @@ var starters = []string{
 	"__x64_sys_getpid", "__x64_sys_getppid", "__x64_sys_ioctl", "__x64_sys_recvmsg", "__x64_sys_sendto",
 }
 
-// faultHandlers are the functions to which the kernel gives the registers of a fault in its own code: the first one looks for an instruction in the
-// table of exceptions (arch/x86/mm/extable.c), the other is called for a fault that no entry can be for (arch/x86/mm/fault.c, since Linux 5.12).
-var faultHandlers = []string{"fixup_exception", "page_fault_oops"}
+// The functions to which the kernel gives the registers of a fault in its own code: the first one looks for an instruction in the table of exceptions
+// (arch/x86/mm/extable.c), the other is called for a page fault that no entry can be for (arch/x86/mm/fault.c, since Linux 5.12).
+const (
+	faultFunction     = "fixup_exception"
+	pageFaultFunction = "page_fault_oops"
+)
 
 // ticksOf is a time in ticks of the guest's time-stamp counter.
 func (t *Target) ticksOf(d time.Duration) (uint64, error) {

@@ -247,6 +247,54 @@ func (m *moduled) faults(how, said string) {
 	right()
 }
 
+// TestKmodFaultHandler has handlers of each kind fault at every tenth hit: the fault handler of their probe has them go on, or it does not, and that ends them.
+func TestKmodFaultHandler(t *testing.T) {
+	m := attachModules(t, testguest.Shared(t))
+	const calls = 2000
+	hit := func() {
+		t.Helper()
+		for cpu := range 2 {
+			if c := m.g.Hit("getppid", calls/2, cpu); c.OK != calls/2 {
+				t.Errorf("%+v", c)
+			}
+		}
+	}
+	seen := 0
+	lines := func() []string {
+		all := m.log()
+		defer func() { seen = len(all) }()
+		return all[seen:]
+	}
+	for _, trap := range []int{0, 6, 13, 14} {
+		m.insert("testdata/resumes.c", fmt.Sprint("trap=", trap))
+		hit()
+		m.remove("resumes")
+		want := fmt.Sprintf("pre=%d post=%[1]d entered=%[1]d returned=%[1]d faults=%d wrong=0", calls, 4*calls/10)
+		if got := lines(); !slices.Equal(got, []string{want}) {
+			t.Errorf("trap %d: %q, want %q", trap, got, want)
+		}
+	}
+	for _, answer := range []int{1, 2} {
+		m.insert("testdata/resumes.c", fmt.Sprint("answer=", answer))
+		hit()
+		m.table.CheckFaults()
+		hit()
+		m.remove("resumes")
+		got := lines() // the return handler is not called where the entry's has been given up
+		if len(got) != 4 || got[3] != "pre=10 post=10 entered=10 returned=9 faults=3 wrong=0" {
+			t.Errorf("answer %d: %q", answer, got)
+		}
+		for _, line := range got[:max(len(got)-1, 0)] {
+			if !strings.HasPrefix(line, "resumes: a fault in a handler of the probe at ") {
+				t.Errorf("answer %d: %q", answer, line)
+			}
+		}
+	}
+	if bad := m.g.Trouble(); len(bad) > 0 {
+		t.Errorf("the guest's kernel says: %q", bad)
+	}
+}
+
 // follow looks for handlers that went wrong, as who holds the guest does.
 func (m *moduled) follow() (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})

@@ -299,10 +299,10 @@ func (t *Target) gateBusy(s *ptrace.Stopped) error {
 	if t.mail == nil {
 		return nil
 	}
-	busy := false
-	for _, th := range s.Everyone() {
-		busy = busy || t.inGate(th.ResumePC())
+	if err := anyInside(s, t.inGate); err != nil {
+		return err
 	}
+	busy := false
 	err := t.savedContexts(s, t.golang != nil, func(v uint64) { busy = busy || t.inGate(v) })
 	if err == nil && busy {
 		err = ErrInDetour

@@ -5,21 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/target/patch"
 )
-
-// Bounds of the wait for threads that are inside detours when everything goes.
-const (
-	drainTries = 100
-	drainWait  = 5 * time.Millisecond
-)
-
-// ErrInDetour says that code stays mapped because a thread may still come back to it.
-var ErrInDetour = errors.New("a thread may still return into a detour: its code stays mapped, and harms nothing")
 
 // Close takes everything out of the process that Prepare and Commit put in, once all
 // sites have been removed: the dispositions, the code, the control block and the ring. Records
@@ -52,20 +42,16 @@ func (t *Target) Close() error {
 }
 
 // closeControlBlock takes everything out, in as many stops as it takes until no thread is in the way.
-func (t *Target) closeControlBlock() (err error) {
+func (t *Target) closeControlBlock() error {
 	if t.mail != nil {
 		t.mail.Shut()
 	}
-	for range drainTries {
-		if err = t.control.letLoadersGo(); err != nil {
-			break
+	return ignoreEnded(drained(func() error {
+		if err := t.control.letLoadersGo(); err != nil {
+			return err
 		}
-		if err = t.stopped(t.closeStopped); err == nil || !errors.Is(err, ErrInDetour) {
-			break
-		}
-		time.Sleep(drainWait)
-	}
-	return ignoreEnded(err)
+		return t.stopped(t.closeStopped)
+	}))
 }
 
 // CloseStopped takes everything out in the stop that has taken out the last sites. Not if handlers were called, which
@@ -143,7 +129,7 @@ func (t *Target) closeStopped(s *ptrace.Stopped) error {
 	}
 	t.reclaim(s)
 	if len(t.zombie) > 0 {
-		return ErrInDetour
+		return cmp.Or(inHandler(s, t.code), ErrInDetour)
 	}
 	if t.faults != nil {
 		if err := t.faults.noTrapPending(s); err != nil {
@@ -176,14 +162,9 @@ func (t *Target) closeStopped(s *ptrace.Stopped) error {
 
 // inHandler fails if a thread is in the code that is about to go.
 func inHandler(s *ptrace.Stopped, code []*patch.Piece) error {
-	for _, th := range s.Everyone() {
-		for _, c := range code {
-			if c.Holds(th.ResumePC()) {
-				return ErrInDetour
-			}
-		}
-	}
-	return nil
+	return anyInside(s, func(pc uint64) bool {
+		return slices.ContainsFunc(code, func(c *patch.Piece) bool { return c.Holds(pc) })
+	})
 }
 
 // unmapOwn unmaps what this tracer has mapped, by the mappings of files: its ring, code and control block. Precondition: the

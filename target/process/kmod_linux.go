@@ -103,14 +103,8 @@ func (m *kmodule) Write(addr uint64, b []byte) error {
 
 // Unload takes the module's memory out. It waits for threads that are in its code, or on their way there. ErrInDetour: one stays there, and so does the memory.
 // Precondition: its handlers have been taken out.
-func (m *kmodule) Unload() (err error) {
-	for range drainTries {
-		if err = m.t.stopped(m.unload); !errors.Is(err, ErrInDetour) {
-			return err
-		}
-		time.Sleep(drainWait)
-	}
-	return err
+func (m *kmodule) Unload() error {
+	return drained(func() error { return m.t.stopped(m.unload) })
 }
 
 // unload is Unload where no thread is in the way. Precondition: the world is stopped.
@@ -138,10 +132,10 @@ func (m *kmodule) busy(s *ptrace.Stopped) error {
 	in := func(pc uint64, r *ptrace.Regs) bool {
 		return m.at.Text.Contains(pc) || l.code.Start <= pc && pc < l.code.End && descs[gateDesc(r)]
 	}
-	busy, bases := false, map[uint64]bool{}
+	busy, inside, bases := false, false, map[uint64]bool{}
 	for _, th := range s.Everyone() {
 		r := th.Regs()
-		busy = busy || in(th.ResumePC(), &r)
+		inside = inside || in(th.ResumePC(), &r)
 		bases[th.ThreadPointer()] = true
 	}
 	err := m.t.contexts(s, m.t.golang != nil, func(_ *ptrace.Thread, at, v uint64) {
@@ -158,7 +152,11 @@ func (m *kmodule) busy(s *ptrace.Stopped) error {
 		return err
 	}
 	runs, err := l.slots()
-	if err == nil && (busy || slices.ContainsFunc(runs, func(r slotRun) bool { return descs[r.Desc] })) {
+	switch {
+	case err != nil:
+	case inside:
+		err = errLeaving
+	case busy || slices.ContainsFunc(runs, func(r slotRun) bool { return descs[r.Desc] }):
 		err = ErrInDetour
 	}
 	return err
@@ -184,19 +182,25 @@ func (m *kmodule) Call(fn uint64, serve func(target.ModuleRequest) int64) (resul
 	return m.t.inLine.runThread(fn, serve)
 }
 
-// letThreadGo answers a module's thread that asks an earlier tracer, which has gone: it goes on, and ends soon. Its sleep begins anew when it is let go after the
-// stop, and ends at once since the state is another. Preconditions: the world is stopped, the tracer is gone.
+// letThreadGo lets a module's thread go that an earlier tracer, which has gone, has left: one that asks is answered, goes on, and ends soon; one that waits for its beginning, or
+// is just being made, ends at once. Its sleep begins anew when it is let go after the stop, and ends at once since the state is another. Preconditions: the world is stopped, the
+// tracer is gone.
 func letThreadGo(p *ptrace.Process, m procfs.Map) error {
 	b := make([]byte, arch.ThreadSize)
 	if err := p.ReadMem(m.Start, b); err != nil {
 		return err
 	}
-	if le.Uint32(b[arch.ThreadState:]) != arch.ThreadAsks {
-		return nil
+	put := func(off uint64, state uint32, v uint64) error {
+		return errors.Join(p.WriteMem(m.Start+off, le.AppendUint64(nil, v)), p.WriteMem(m.Start+arch.ThreadState, le.AppendUint32(nil, state)))
 	}
-	answer := int64(-int(unix.ETIMEDOUT))
-	return errors.Join(p.WriteMem(m.Start+arch.ThreadAnswer, le.AppendUint64(nil, uint64(answer))),
-		p.WriteMem(m.Start+arch.ThreadState, le.AppendUint32(nil, arch.ThreadAnswered)))
+	switch le.Uint32(b[arch.ThreadState:]) {
+	case arch.ThreadWaits:
+		return put(arch.ThreadFunc, arch.ThreadRuns, 0)
+	case arch.ThreadAsks:
+		answer := int64(-int(unix.ETIMEDOUT))
+		return put(arch.ThreadAnswer, arch.ThreadAnswered, uint64(answer))
+	}
+	return nil
 }
 
 // word is a word of the thread's.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/procfs"
@@ -155,13 +154,7 @@ func (l *Leftover) Undo() (*Undone, error) {
 	}
 	// First: who is killed in it leaves what tells the next one to do it again.
 	u.Kept = dropKept(l.p, keptCase{ours: sites, killed: true})
-	for range drainTries {
-		if err = l.undoOnce(u); err == nil || !errors.Is(err, ErrInDetour) {
-			return u, err
-		}
-		time.Sleep(drainWait)
-	}
-	return u, err
+	return u, drained(func() error { return l.undoOnce(u) })
 }
 
 // undoOnce puts the bytes back, and takes out the handlers and the memory too once no
@@ -345,10 +338,8 @@ func (l *Leftover) inCode(v uint64) bool {
 // later tracer can know: addresses in the pieces.
 func (l *Leftover) drained(s *ptrace.Stopped) error {
 	in := l.inCode
-	for _, th := range s.Everyone() {
-		if in(th.ResumePC()) {
-			return ErrInDetour
-		}
+	if err := anyInside(s, in); err != nil {
+		return err
 	}
 	if len(l.code) > 0 {
 		if err := trapPending(s); err != nil {

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/interval"
@@ -39,14 +38,14 @@ func (t *Target) frameOf(th *ptrace.Thread) uint64 {
 // Quiesce waits, for a bounded time, until no thread is in the code of a site that was removed:
 // none will replace a return address any more.
 func (t *Target) Quiesce() error {
-	for range drainTries {
-		err := t.stopped(func(s *ptrace.Stopped) error { t.reclaim(s); return nil })
-		if err != nil || t.Idle() {
-			return err
-		}
-		time.Sleep(drainWait)
-	}
-	return ErrInDetour
+	return drained(func() error {
+		return t.stopped(func(s *ptrace.Stopped) error {
+			if t.reclaim(s); !t.Idle() {
+				return cmp.Or(inHandler(s, t.code), ErrInDetour)
+			}
+			return nil
+		})
+	})
 }
 
 // PutBack puts all return addresses back that were replaced, as far as they are found. It is
@@ -237,7 +236,7 @@ func (s *stubs) restoreThread(th *ptrace.Thread) error {
 		}
 	}
 	if s.code(r.PC()) {
-		return ErrInDetour
+		return errLeaving
 	}
 	if !changed {
 		return nil

@@ -33,9 +33,9 @@ type KernelRuntime struct {
 	// Starter is the gate of a probe at the entry of a function that tasks call with interrupts on: the first one that comes runs the start or the end of a
 	// module.
 	Starter uint64
-	// Faulted is the gate of a probe at the entry of a function whose first argument is the registers of a fault: one in a module ends
-	// the handler, and the function has returned 1.
-	Faulted uint64
+	// Faulted is the gate of a probe at the entry of a function whose arguments are the registers of a fault, and its trap number: one in a module goes to the
+	// probe's fault handler, or ends the handler, and the function has returned 1. PageFaulted is that of a function which is told of page faults alone.
+	Faulted, PageFaulted uint64
 	// Abandon is where a CPU is sent, with interrupts off, whose handler is to end in the middle: as SlotRuntime has it.
 	Abandon uint64
 }
@@ -69,13 +69,14 @@ func NewKernelRuntime(addr uint64, env KernelRuntimeEnv, w *arch.CodegenEnv) (*K
 	function("dump_stack", func() { g.dumpStack(record) })
 	abandon, abandonStart := g.entry(g.abandon), g.entry(g.abandonStart)
 	starter := g.entry(g.starter)
-	faulted := g.entry(func() { g.faulted(abandon, abandonStart) })
+	faulted := g.entry(func() { g.faulted(abandon, abandonStart, fromArgument) })
+	pageFaulted := g.entry(func() { g.faulted(abandon, abandonStart, pageFault) })
 	code, err := g.Finish()
 	if err != nil {
 		return nil, err
 	}
 	r := &KernelRuntime{Code: code, Symbols: map[string]uint64{}}
-	r.Abandon, r.Starter, r.Faulted = g.LabelAddr(abandon), g.LabelAddr(starter), g.LabelAddr(faulted)
+	r.Abandon, r.Starter, r.Faulted, r.PageFaulted = g.LabelAddr(abandon), g.LabelAddr(starter), g.LabelAddr(faulted), g.LabelAddr(pageFaulted)
 	for name, l := range symbols {
 		r.Symbols[name] = g.LabelAddr(l)
 	}

@@ -101,6 +101,8 @@ func (g *slotRuntime) start() {
 	g.MovRI(RAX, sysRtSigprocmask)
 	g.Syscall()
 	g.await(arch.ThreadWaits, arch.ThreadRuns, arch.ThreadEnded, gone)
+	g.OpMI(OpCmp, 8, g.word(arch.ThreadFunc), 0)
+	g.Jcc(CondE, gone)
 	g.ownSlot()
 	g.OpRI(OpAnd, 8, RSP, -16)
 	g.MovMR(8, At(R12, slotFrameAt), RSP)

@@ -3,6 +3,7 @@ package patch
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"kprobes.dev/kprobes/internal/interval"
 	"kprobes.dev/kprobes/internal/target"
@@ -76,10 +77,10 @@ func roomOf(s *target.Site) interval.Range {
 	return interval.Range{Start: s.Detour.Addr, End: s.Detour.Addr + uint64(s.Room)}
 }
 
-// sortStable sorts what is mostly in order.
+// sortStable sorts what is mostly in order. It is not the generic function, whose code an importing program would have once for each type.
 func sortStable[T any](s []T, compare func(a, b T) int) {
 	if !slices.IsSortedFunc(s, compare) {
-		slices.SortStableFunc(s, compare)
+		sort.SliceStable(s, func(i, j int) bool { return compare(s[i], s[j]) < 0 })
 	}
 }
 
