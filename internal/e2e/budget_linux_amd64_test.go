@@ -343,3 +343,32 @@ func TestBudgetLate(t *testing.T) {
 		t.Errorf("%+v, %d over, %d lines: %s", n, over["e"], len(r.lines), r.stderr)
 	}
 }
+
+// TestBudgetRuntime has budgets for functions of Go's runtime that start and switch goroutines: they are disabled by themselves when many
+// goroutines come, and all of these are counted.
+func TestBudgetRuntime(t *testing.T) {
+	const many = 50_000
+	p := program(t, "gowork", "4")
+	s := trace(t, p.PID, budgetFlag, "p:starts runtime.newproc1", "p:switches runtime.casgstatus from=$arg2:u32 to=$arg3:u32", "p:quiet main.report")
+	unattendedBy(t, p, "count", fmt.Sprintf("leave %d", many))
+	toldDisabled(t, s, "starts", "switches")
+	within(t, "the code of the busy ones to go", func() bool { return points(t, p.PID) == 1 })
+	right(t, p, "go 1000")
+	r := s.end()
+	over, disabled := overs(r.stderr)
+	lines := map[string]uint64{}
+	for _, l := range r.lines {
+		lines[l.event]++
+	}
+	for e, least := range map[string]uint64{"starts": many, "switches": 3 * many} { // a goroutine becomes runnable, runs, and is dead
+		if n := r.totals[e]; n.hits < least || n.hits != lines[e]+over[e]+n.lost || n.lost+n.missed > 0 || lines[e] < budgetHits || disabled[e] == "" {
+			t.Errorf("%s: %+v, %d lines, %d over, %q; at least %d hits are wanted", e, n, lines[e], over[e], disabled[e], least)
+		}
+	}
+	if n := r.totals["starts"]; n.hits > many+1000 {
+		t.Errorf("%d goroutines were started, the program starts %d, and its runtime some", n.hits, many)
+	}
+	if n := r.totals["quiet"]; n.hits != 3 || disabled["quiet"] != "" {
+		t.Errorf("quiet: %+v, %q", n, disabled["quiet"])
+	}
+}
