@@ -28,12 +28,13 @@ type agentRun struct {
 	path  string
 	check bool
 
-	audit   *slog.Logger
-	seen    fileState      // of the file when it was read last
-	ending  sync.WaitGroup // exporters that send what is left
-	started time.Time
+	audit  *slog.Logger
+	otlp   agentconfig.OTLP
+	seen   fileState      // of the file when it was read last
+	ending sync.WaitGroup // exporters that send what is left
 
 	mu                 sync.Mutex
+	applied            bool                // the file has been, once
 	config             *agentconfig.Config // in force
 	targets            []*agentTarget      // in the order of the file
 	accepted, rejected uint64              // reloads
@@ -67,6 +68,7 @@ func (a *agentRun) run() error {
 	case a.check:
 		return nil
 	}
+	a.otlp = config.OTLP
 	close, err := a.openAudit(config.AuditLog)
 	if err != nil {
 		return err
@@ -221,6 +223,9 @@ func (a *agentRun) apply(c *agentconfig.Config, why string) {
 	for i, t := range next {
 		t.change(c.Targets[i].Probes, why)
 	}
+	a.mu.Lock()
+	a.applied = true
+	a.mu.Unlock()
 }
 
 // openAudit opens what audit lines go to.

@@ -34,15 +34,15 @@ func healthy(w http.ResponseWriter, _ *http.Request) error {
 // ready answers whether each target has been looked for, and the probes are armed in those that are there.
 func (a *agentRun) ready(w http.ResponseWriter, r *http.Request) error {
 	a.mu.Lock()
-	targets := a.targets
+	targets, looked := a.targets, a.applied
 	a.mu.Unlock()
 	for _, t := range targets {
 		t.mu.Lock()
-		looked := t.looked
+		looked = looked && t.looked
 		t.mu.Unlock()
-		if !looked {
-			return httpaccess.Refuse(http.StatusServiceUnavailable, "not ready: probes are being armed\n")
-		}
+	}
+	if !looked {
+		return httpaccess.Refuse(http.StatusServiceUnavailable, "not ready: probes are being armed\n")
 	}
 	return healthy(w, r)
 }
@@ -197,7 +197,7 @@ func (p *agentProbe) sum(of *agentProcess, armed *agentArmed) []*eventCounts {
 		one := *n
 		out = append(out, &one)
 	}
-	if armed == nil || armed.kept {
+	if armed == nil {
 		return out
 	}
 	for _, ev := range armed.evs {
@@ -215,7 +215,7 @@ func (p *agentProbe) sum(of *agentProcess, armed *agentArmed) []*eventCounts {
 // histograms are those of the events of a probe, in all processes. Preconditions: the locks of the target and of the process are held.
 func (p *agentProbe) histograms(t *agentTarget, of *agentProcess, armed *agentArmed) (*metrics.Set, error) {
 	set := metrics.NewSet()
-	if err := set.AddAll(p.hists); err != nil || armed == nil || armed.kept {
+	if err := set.AddAll(p.hists); err != nil || armed == nil {
 		return set, err
 	}
 	core := engine.Of(of.p.core)

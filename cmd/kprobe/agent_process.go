@@ -38,7 +38,6 @@ type agentProcess struct {
 type agentArmed struct {
 	probed
 	hists []*agentHist
-	kept  bool // the probe has what it has counted
 }
 
 // agentHist is a histogram of an event.
@@ -165,7 +164,7 @@ func (p *agentProcess) update(why string) {
 	}
 }
 
-// disarm takes a probe out.
+// disarm takes a probe out, which keeps what it has counted.
 func (p *agentProcess) disarm(one *agentProbe, armed *agentArmed, why string) {
 	if err := p.p.core.Remove(armed.evs); err != nil {
 		p.say("disarm failed", "probe", one.is.Define, "error", err.Error())
@@ -177,20 +176,19 @@ func (p *agentProcess) disarm(one *agentProbe, armed *agentArmed, why string) {
 		delete(p.hists, h.group+"/"+h.name)
 	}
 	p.mu.Unlock()
-	p.set(one, nil)
+	p.t.mu.Lock()
+	one.keep(p, armed)
+	delete(p.probes, one)
+	p.t.mu.Unlock()
 	if len(armed.evs) > 0 {
 		p.say("disarmed", "probe", one.is.Define, "why", why)
 	}
 }
 
-// set notes what is armed of a probe; nil: it is not wanted any more.
+// set notes what is armed of a probe.
 func (p *agentProcess) set(one *agentProbe, armed *agentArmed) {
 	p.t.mu.Lock()
 	defer p.t.mu.Unlock()
-	if armed == nil {
-		delete(p.probes, one)
-		return
-	}
 	if p.probes[one] = armed; len(armed.evs) == 0 {
 		one.failed++
 	}

@@ -31,7 +31,6 @@ func (p *agentProcess) updateSpans(why string) {
 	}
 	for one, armed := range p.probes {
 		if one.is.Spans {
-			p.keep(one, armed)
 			p.disarm(one, armed, why)
 		}
 	}
@@ -53,14 +52,6 @@ func (p *agentProcess) updateSpans(why string) {
 			p.say("armed", "probe", one.is.Define, "events", len(armed[i].evs), "why", why)
 		}
 	}
-}
-
-// keep keeps what a probe has counted that is armed anew.
-func (p *agentProcess) keep(one *agentProbe, armed *agentArmed) {
-	p.t.mu.Lock()
-	defer p.t.mu.Unlock()
-	one.keep(p, armed)
-	armed.kept = true
 }
 
 // armSpans arms the probes of calls, all of them or none.
@@ -111,7 +102,7 @@ func (p *agentProcess) armSpans(want []*agentProbe) ([]*agentArmed, error) {
 
 // newSpans prepares what makes spans.
 func (p *agentProcess) newSpans(want []*agentProbe) (*spanning, error) {
-	to := p.t.a.config.OTLP
+	to := p.t.a.otlp
 	header := http.Header{}
 	for name, value := range to.Headers {
 		header.Set(name, value)

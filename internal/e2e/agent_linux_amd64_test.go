@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
 )
 
 // agentSession is an agent with its configuration file.
@@ -339,4 +338,3 @@ func TestAgentRefuses(t *testing.T) {
 	}
 	fails(t, command(t, "agent", "-c", a.file), 2, "token_file", "chmod 600")
 }
-
