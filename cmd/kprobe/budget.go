@@ -2,11 +2,9 @@ package main
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
-	"time"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/internal/budget"
 	"kprobes.dev/kprobes/internal/engine"
 )
 
@@ -17,43 +15,14 @@ func (v *budgetValue) String() string {
 	if v.b == nil {
 		return ""
 	}
-	var all []string
-	if v.b.Hits > 0 {
-		all = append(all, fmt.Sprintf("%d/s", v.b.Hits))
-	}
-	if v.b.Nanos > 0 {
-		all = append(all, fmt.Sprintf("%v/s", time.Duration(v.b.Nanos)))
-	}
-	return strings.Join(all, " ")
+	return budget.Budget(*v.b).String()
 }
 
 // Type is what the help calls a value.
 func (*budgetValue) Type() string { return "HITS/s|TIME/s" }
 
-// budgetUnits are the letters that may stand behind the number of hits.
-var budgetUnits = map[byte]uint64{'k': 1_000, 'M': 1_000_000, 'G': 1_000_000_000}
-
-// maxBudget is the most that the flag takes of both.
-const maxBudget = 1_000_000_000_000
-
 // Set takes one budget.
-func (v *budgetValue) Set(text string) error {
-	number, ok := strings.CutSuffix(text, "/s")
-	if d, err := time.ParseDuration(number); ok && err == nil && d > 0 && d <= maxBudget {
-		v.b.Nanos = uint64(d)
-		return nil
-	}
-	unit := uint64(1)
-	if n := len(number); n > 0 && budgetUnits[number[n-1]] > 0 {
-		unit, number = budgetUnits[number[n-1]], number[:n-1]
-	}
-	hits, err := strconv.ParseUint(number, 10, 64)
-	if !ok || err != nil || hits == 0 || hits > maxBudget/unit {
-		return fmt.Errorf("hits a second are wanted, from 1/s to 1000G/s (10k/s), or time, from 1ns/s to 1000s/s (5ms/s)")
-	}
-	v.b.Hits = hits * unit
-	return nil
-}
+func (v *budgetValue) Set(text string) error { return (*budget.Budget)(v.b).Set(text) }
 
 // exceeding is what has been told of events that were disabled by their budgets.
 type exceeding struct {

@@ -67,7 +67,7 @@ func (x *exposition) begin(t *tracing, core *kprobes.Core, evs []*kprobes.Event)
 	for path, p := range x.pages {
 		pages[path] = p
 	}
-	x.stop = x.f.con.web.serve(pages)
+	x.stop = x.f.con.web.serve(pages, nil)
 	if !x.f.quiet {
 		fmt.Fprintf(x.f.con.stderr, "kprobe: metrics are at http://%s/metrics\n", x.f.con.web.listener.Addr())
 	}

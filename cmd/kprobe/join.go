@@ -146,7 +146,11 @@ func (c *console) request(of *subject) (r *holder.Request, err error) {
 		return nil, err
 	}
 	if c.web != nil {
-		r.HTTP = &holder.HTTP{Token: c.web.token, Hosts: c.web.hosts}
+		token, err := c.web.token()
+		if err != nil {
+			return nil, err
+		}
+		r.HTTP = &holder.HTTP{Token: token, Hosts: c.web.hosts}
 		if r.Files.Listener, err = c.web.listener.File(); err != nil {
 			return nil, err
 		}

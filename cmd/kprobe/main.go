@@ -61,6 +61,6 @@ func newRoot(con *console) *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("kprobe {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newTrace(con), newHist(con), newMount(con), newStat(con), newRecord(con), newReport(), newSpans(con), newFuncs(), newList(), newDetach(), newHold(), newEnable(con, true), newEnable(con, false), newOptimization(con), newBlacklist(), newInsmod(con), newRmmod(con), newLsmod(con), newModinfo(con), newDmesg(con), newCC(), newDemo(), newDemoApp(), newDemoHit(), newBench(), newWorkload(), newOwn(), newAttachTimer(), newDoctor(), newGuest())
+	root.AddCommand(newTrace(con), newHist(con), newMount(con), newStat(con), newRecord(con), newReport(), newSpans(con), newAgent(con), newFuncs(), newList(), newDetach(), newHold(), newEnable(con, true), newEnable(con, false), newOptimization(con), newBlacklist(), newInsmod(con), newRmmod(con), newLsmod(con), newModinfo(con), newDmesg(con), newCC(), newDemo(), newDemoApp(), newDemoHit(), newBench(), newWorkload(), newOwn(), newAttachTimer(), newDoctor(), newGuest())
 	return root
 }

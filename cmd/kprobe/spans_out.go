@@ -104,6 +104,17 @@ func (g *spanning) idle() {
 	g.t.printed.flush()
 }
 
+// stats says what has become of calls.
+func (g *spanning) stats() spans.Stats {
+	switch {
+	case g.joiner != nil:
+		return g.joiner.Stats()
+	case g.nester != nil:
+		return g.nester.Stats()
+	}
+	return spans.Stats{}
+}
+
 // finish hands over what is held, when all hits have been taken.
 func (g *spanning) finish() {
 	if g.nester != nil {
@@ -126,13 +137,7 @@ func (g *spanning) summary() error {
 	if g.unnamed > 0 {
 		fmt.Fprintf(w, "kprobe: of %d hits the thread is not known, and so not which call they belong to: the program forbids the system call that tells it\n", g.unnamed)
 	}
-	var n spans.Stats
-	switch {
-	case g.joiner != nil:
-		n = g.joiner.Stats()
-	case g.nester != nil:
-		n = g.nester.Stats()
-	}
+	n := g.stats()
 	fmt.Fprintf(w, "spans=%d errors=%d left=%d unsampled=%d unjoined=%d unfollowed=%d", n.Spans, n.Errors, n.Left, n.Unsampled, n.Unjoined, n.Unfollowed)
 	if g.filtered() {
 		fmt.Fprintf(w, " split=%d", n.Split)

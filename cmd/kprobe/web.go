@@ -18,7 +18,7 @@ import (
 // web is where a command line answers requests, and whose.
 type web struct {
 	listener *net.TCPListener
-	token    string
+	token    func() (string, error)
 	hosts    []string
 }
 
@@ -32,26 +32,34 @@ func (c *console) listen(addr string) error {
 	if addr == "" || c.host != nil { // the client has opened it
 		return nil
 	}
+	token, err := httpaccess.EnvToken()
+	if err != nil {
+		return usagef("--listen: no request is answered without a token: %v", err)
+	}
+	c.web, err = openWeb("--listen "+addr, addr, func() (string, error) { return token, nil })
+	return err
+}
+
+// openWeb listens at an address. of names it in errors; token gives what requests must bear, at each request.
+func openWeb(of, addr string, token func() (string, error)) (*web, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return usagef("--listen %s: give HOST:PORT, as in 127.0.0.1:9464", addr)
+		return nil, usagef("%s: give HOST:PORT, as in 127.0.0.1:9464", of)
 	}
 	if host == "" {
 		host = "127.0.0.1"
 	}
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
-		return usagef("--listen %s: name one address of this machine, or 127.0.0.1: only requests that are addressed to it are answered", addr)
+		return nil, usagef("%s: name one address of this machine, or 127.0.0.1: only requests that are addressed to it are answered", of)
 	}
-	token, err := httpaccess.EnvToken()
-	if err != nil {
-		return usagef("--listen: no request is answered without a token: %v", err)
+	if _, err := token(); err != nil {
+		return nil, usagef("%s: no request is answered without a token: %v", of, err)
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {
-		return fmt.Errorf("--listen %s: %w", addr, err)
+		return nil, fmt.Errorf("%s: %w", of, err)
 	}
-	c.web = &web{listener: l.(*net.TCPListener), token: token, hosts: []string{host}}
-	return nil
+	return &web{listener: l.(*net.TCPListener), token: token, hosts: []string{host}}, nil
 }
 
 // webOf takes over what the client of a command line has opened.
@@ -67,7 +75,7 @@ func webOf(s *holder.Session) (*web, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("the client listens at %v, which is no address of TCP", l.Addr()), l.Close())
 	}
-	return &web{listener: tcp, token: s.HTTP.Token, hosts: s.HTTP.Hosts}, nil
+	return &web{listener: tcp, token: func() (string, error) { return s.HTTP.Token, nil }, hosts: s.HTTP.Hosts}, nil
 }
 
 // runServed runs the command line of a session, and gives its exit status.
@@ -85,9 +93,10 @@ func (c *console) runServed(s *holder.Session) int {
 // page answers a request that may pass. A returned error is answered in its place.
 type page func(w http.ResponseWriter, r *http.Request) error
 
-// serve answers requests for pages, by their paths, until stop is called, which waits for those that are being answered.
-func (w *web) serve(pages map[string]page) (stop func()) {
-	access := &httpaccess.Access{Token: func() (string, error) { return w.token, nil }, Hosts: w.hosts}
+// serve answers requests for pages, by their paths, until stop is called, which waits for those that are being answered. Open ones, which tell
+// nothing of what is probed, are for all.
+func (w *web) serve(pages, open map[string]page) (stop func()) {
+	access := &httpaccess.Access{Token: w.token, Hosts: w.hosts}
 	life, end := context.WithCancel(context.Background())
 	srv := &http.Server{
 		ReadHeaderTimeout: headerTimeout,
@@ -95,8 +104,12 @@ func (w *web) serve(pages map[string]page) (stop func()) {
 		BaseContext:       func(net.Listener) context.Context { return life },
 		Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			httpaccess.Secure(rw.Header())
-			err := access.Admit(r, true)
-			answer := pages[r.URL.Path]
+			answer := open[r.URL.Path]
+			var err error
+			if answer == nil {
+				err = access.Admit(r, true)
+				answer = pages[r.URL.Path]
+			}
 			switch {
 			case err != nil:
 			case answer == nil:

@@ -120,7 +120,7 @@ func EnvToken() (string, error) {
 		return Checked(t, TokenVar)
 	}
 	if name := os.Getenv(TokenFileVar); name != "" {
-		return fileToken(name)
+		return FileToken(name, TokenFileVar)
 	}
 	return "", fmt.Errorf("set %s to a secret of at least %d characters, or %s to the name of a file (mode 0600) that holds one, and start the program anew",
 		TokenVar, minToken, TokenFileVar)
@@ -139,28 +139,28 @@ func Checked(t, from string) (string, error) {
 	return t, nil
 }
 
-// fileToken reads the token from a file that only its owner, who must be us, can read.
-func fileToken(name string) (string, error) {
+// FileToken reads the token from a file that only its owner, who must be us, can read. from says in errors what has named the file.
+func FileToken(name, from string) (string, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", TokenFileVar, err)
+		return "", fmt.Errorf("%s: %w", from, err)
 	}
 	defer f.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return "", fmt.Errorf("%s: %s: %w", TokenFileVar, name, err)
+		return "", fmt.Errorf("%s: %s: %w", from, name, err)
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return "", fmt.Errorf("%s: %s is not a regular file", TokenFileVar, name)
+		return "", fmt.Errorf("%s: %s is not a regular file", from, name)
 	case st.Mode&0o077 != 0:
-		return "", fmt.Errorf("%s: %s has mode %04o, so others can get at it: chmod 600 %s", TokenFileVar, name, st.Mode&0o777, name)
+		return "", fmt.Errorf("%s: %s has mode %04o, so others can get at it: chmod 600 %s", from, name, st.Mode&0o777, name)
 	case int(st.Uid) != os.Geteuid():
-		return "", fmt.Errorf("%s: %s belongs to user %d, not to user %d, who runs this program", TokenFileVar, name, st.Uid, os.Geteuid())
+		return "", fmt.Errorf("%s: %s belongs to user %d, not to user %d, who runs this program", from, name, st.Uid, os.Geteuid())
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxToken+2))
 	if err != nil {
-		return "", fmt.Errorf("%s: %s: %w", TokenFileVar, name, err)
+		return "", fmt.Errorf("%s: %s: %w", from, name, err)
 	}
 	return Checked(strings.TrimSpace(string(b)), name)
 }

@@ -1,0 +1,283 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// agentProcess is a process that the agent probes.
+type agentProcess struct {
+	t       *agentTarget
+	pid     int
+	p       *tracedProcess
+	probes  map[*agentProbe]*agentArmed // of the target's goroutine; its lock is held while it changes
+	pending chan struct{}               // a thread waits for Sync
+	stop    chan struct{}               // reading ends
+	read    chan struct{}               // closed when it has
+	said    map[string]bool             // what went wrong and has been told
+
+	mu     sync.Mutex // held while hits are taken
+	known  map[*hit.Event]*agentHist
+	hists  map[string]*agentHist // by event
+	values []fetch.Value
+	spans  *spanning // nil: there are none
+
+	runtime []*kprobes.Event // probes on Go's runtime that the spans need
+}
+
+// agentArmed is a probe that is armed in a process; without events it could not be.
+type agentArmed struct {
+	probed
+	hists []*agentHist
+}
+
+// agentHist is a histogram of an event.
+type agentHist struct {
+	group, name string
+	ev          *engine.Event
+	hist        *hit.Histogram
+}
+
+// agentBuffer is the size of the ring for each CPU, in bytes.
+const agentBuffer = 1 << 20
+
+func openAgentProcess(t *agentTarget, pid int) (*agentProcess, error) {
+	s, err := attach(pid, process.TargetOptions{Buffer: agentBuffer, Events: 1 << 16})
+	if err != nil {
+		return nil, err
+	}
+	p := &agentProcess{
+		t: t, pid: pid, p: &tracedProcess{probed: probed{core: s.core}, s: s}, probes: map[*agentProbe]*agentArmed{}, pending: make(chan struct{}, 1),
+		stop: make(chan struct{}), read: make(chan struct{}), said: map[string]bool{}, known: map[*hit.Event]*agentHist{}, hists: map[string]*agentHist{},
+	}
+	go p.reading()
+	return p, nil
+}
+
+// reading takes the hits until it is told to stop.
+func (p *agentProcess) reading() {
+	defer close(p.read)
+	idle := time.NewTimer(0)
+	defer idle.Stop()
+	for pause := pollMin; ; {
+		pause = min(2*pause, 5*pollMax)
+		if p.poll() > 0 {
+			pause = pollMin
+		}
+		if p.p.Pending() {
+			select {
+			case p.pending <- struct{}{}:
+			default:
+			}
+		}
+		idle.Reset(pause)
+		select {
+		case <-p.stop:
+			return
+		case <-idle.C:
+		}
+	}
+}
+
+// poll takes the hits that are there.
+func (p *agentProcess) poll() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.p.Poll(p.take)
+	p.p.Losses(false, p.lose)
+	return n
+}
+
+// take takes a hit. Precondition: p.mu is held.
+func (p *agentProcess) take(h *hit.Hit) {
+	if p.spans != nil {
+		p.spans.hit(h)
+	}
+	to, ok := p.known[h.Event]
+	if !ok {
+		to = p.hists[h.Event.Group+"/"+h.Event.Name]
+		p.known[h.Event] = to
+	}
+	if to == nil {
+		return
+	}
+	comm := h.Comm
+	if comm == "" {
+		comm = p.p.s.names.Comm(h.TID)
+	}
+	vs, err := h.Event.Prog.DecodeInto(p.values[:0], h.Rec, h.Event.ArgsOff, comm)
+	p.values = vs
+	if err != nil {
+		return // the ring's reader counts what is damaged
+	}
+	if h.Unknown {
+		fetch.HideResults(vs)
+	}
+	to.hist.Add(h, vs, comm)
+}
+
+// lose takes that hits were lost. Precondition: p.mu is held.
+func (p *agentProcess) lose(*event.Def, int, uint64) {
+	if p.spans != nil {
+		p.spans.lost()
+	}
+}
+
+// say writes an audit line about the process.
+func (p *agentProcess) say(what string, args ...any) {
+	p.t.a.say(what, append([]any{"target", p.t.is.Name, "pid", p.pid}, args...)...)
+}
+
+// once says what goes wrong, the first time.
+func (p *agentProcess) once(what string, err error) {
+	if !p.said[err.Error()] {
+		p.said[err.Error()] = true
+		p.say(what, "error", err.Error())
+	}
+}
+
+// update makes the probes of the process those of the target.
+func (p *agentProcess) update(why string) {
+	wanted := map[*agentProbe]bool{}
+	for _, one := range p.t.probes {
+		wanted[one] = true
+	}
+	for one, armed := range p.probes {
+		if !wanted[one] && !one.is.Spans {
+			p.disarm(one, armed, why)
+		}
+	}
+	p.updateSpans(why)
+	for _, one := range p.t.probes {
+		if p.probes[one] == nil && !one.is.Spans {
+			p.arm(one, why)
+		}
+	}
+}
+
+// disarm takes a probe out, which keeps what it has counted.
+func (p *agentProcess) disarm(one *agentProbe, armed *agentArmed, why string) {
+	if err := p.p.core.Remove(armed.evs); err != nil {
+		p.say("disarm failed", "probe", one.is.Define, "error", err.Error())
+	}
+	p.poll() // its last hits
+	p.mu.Lock()
+	clear(p.known)
+	for _, h := range armed.hists {
+		delete(p.hists, h.group+"/"+h.name)
+	}
+	p.mu.Unlock()
+	p.t.mu.Lock()
+	one.keep(p, armed)
+	delete(p.probes, one)
+	p.t.mu.Unlock()
+	if len(armed.evs) > 0 {
+		p.say("disarmed", "probe", one.is.Define, "why", why)
+	}
+}
+
+// set notes what is armed of a probe.
+func (p *agentProcess) set(one *agentProbe, armed *agentArmed) {
+	p.t.mu.Lock()
+	defer p.t.mu.Unlock()
+	if p.probes[one] = armed; len(armed.evs) == 0 {
+		one.failed++
+	}
+}
+
+// arm arms a probe, or says why it can not be.
+func (p *agentProcess) arm(one *agentProbe, why string) {
+	armed := &agentArmed{probed: probed{core: p.p.core}}
+	err := p.tryArm(one, armed)
+	if err != nil {
+		armed.evs, armed.hists = nil, nil
+		p.set(one, armed)
+		p.say("arm failed", "probe", one.is.Define, "why", why, "error", err.Error())
+		return
+	}
+	p.mu.Lock()
+	clear(p.known)
+	for _, h := range armed.hists {
+		p.hists[h.group+"/"+h.name] = h
+	}
+	p.mu.Unlock()
+	p.set(one, armed)
+	p.say("armed", "probe", one.is.Define, "events", len(armed.evs), "why", why)
+}
+
+func (p *agentProcess) tryArm(one *agentProbe, armed *agentArmed) error {
+	d, err := one.is.Def()
+	if err != nil {
+		return err
+	}
+	o := p.addOptions(one)
+	o.Count = d.Filter == "" && d.Hist == nil
+	if armed.evs, err = p.p.core.Add([]*event.Def{d}, o); err != nil || d.Hist == nil {
+		return err
+	}
+	e := engine.Of(p.p.core)
+	for _, ev := range armed.evs {
+		h := &agentHist{group: ev.Group, name: ev.Name, ev: engine.OfEvent(ev)}
+		switch {
+		case e.Program(h.ev) == nil:
+			err = fmt.Errorf("%s: its object is not there: a histogram needs it", ev.Name)
+		case len(armed.hists) > 0 && armed.hists[len(armed.hists)-1].name == h.name:
+			err = fmt.Errorf("%s has several probes: a histogram of the agent takes one, or a pattern without f", ev.Name)
+		default:
+			h.hist, err = e.NewHistogram(h.ev)
+		}
+		if err != nil {
+			return errors.Join(err, p.p.core.Remove(armed.evs))
+		}
+		armed.hists = append(armed.hists, h)
+	}
+	return nil
+}
+
+// addOptions are those of a probe.
+func (p *agentProcess) addOptions(one *agentProbe) *kprobes.AddOptions {
+	left := 0
+	return &kprobes.AddOptions{Late: true, Found: true, Inlines: kprobes.InlinesAuto, Budget: kprobes.Budget(one.is.Budget), Skip: func(name string, why error) {
+		if left++; left == 1 { // of a pattern there may be thousands
+			p.say("left out", "probe", one.is.Define, "function", name, "error", plainReason(why).Error())
+		}
+	}}
+}
+
+// follow follows what changes in the process, and says why it has ended; "": it has not.
+func (p *agentProcess) follow() string {
+	ended, err := p.p.Sync()
+	switch {
+	case ended && err != nil:
+		return err.Error()
+	case ended:
+		return "the process has ended"
+	case err != nil:
+		p.once("trouble", err)
+	}
+	for _, armed := range p.probes {
+		armed.Exceeded(func(name string, why error) { p.say("disabled", "event", name, "why", "budget: "+why.Error()) })
+	}
+	return ""
+}
+
+// close takes all out of the process. What its events have counted can still be read.
+func (p *agentProcess) close() error {
+	close(p.stop)
+	<-p.read
+	p.mu.Lock()
+	err := p.p.Leave(p.take)
+	p.p.Losses(true, p.lose)
+	p.mu.Unlock()
+	p.endSpans("the process is left")
+	return errors.Join(err, p.p.Close())
+}

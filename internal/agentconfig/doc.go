@@ -1,0 +1,66 @@
+// Package agentconfig reads the configuration of kprobe agent: what is probed, and where counts and spans go. A file is taken as a whole or refused with
+// all that is wrong with it, each with its line and column. The package knows nothing of processes.
+package agentconfig
+
+import (
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/budget"
+	"kprobes.dev/kprobes/internal/metrics"
+)
+
+// Config is a file. Its parts must not be changed.
+type Config struct {
+	Listen    string // HOST:PORT that requests are answered at; "": none are
+	TokenFile string // has the token that requests must bear
+	AuditLog  string // that audit lines are appended to; "": standard error
+	OTLP      OTLP
+	Targets   []*Target // at least one, with names of their own
+}
+
+// OTLP says where spans go.
+type OTLP struct {
+	Endpoint string // as otlp.Dial takes it; "": there are no spans
+	Headers  map[string]string
+	Service  string // service.name; "": the name of the program
+}
+
+// Target is a process, and what is probed in it. Of PID and PIDFile one is given.
+type Target struct {
+	Name    string
+	PID     int
+	PIDFile string // has the number of the process, also of those that follow it
+	Labels  map[string]string
+	Probes  []*Probe // at least one
+}
+
+// Probe is a probe. Two with the same Key are the same.
+type Probe struct {
+	// Key is all that the file says of it.
+	Key string
+	// Define is the definition as it was written, Filter and Hist what goes with it.
+	Define, Filter, Hist string
+	Spans                bool
+	Failed               string // which calls have failed: a filter; "": those whose last result is an error of Go
+	Budget               budget.Budget
+	Labels               map[string]string // those of the target too
+}
+
+// Def parses the definition anew, with its filter and its histogram: who adds it may change it. The file was refused if that has an error.
+func (p *Probe) Def() (*event.Def, error) {
+	d, err := event.Parse(p.Define)
+	if err != nil {
+		return nil, err
+	}
+	d.Filter = p.Filter
+	if p.Hist == "" {
+		return d, nil
+	}
+	if d.Hist, err = event.ParseHist(p.Hist); err != nil {
+		return nil, err
+	}
+	if d.Hist.Filter != "" {
+		d.Filter = d.Hist.Filter
+	}
+	metrics.SumKeys(d.Hist)
+	return d, nil
+}
