@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -27,16 +28,13 @@ func listenFlag(fl *pflag.FlagSet, addr *string) {
 	fl.StringVar(addr, "listen", "", "answer HTTP requests at HOST:PORT while it counts: /metrics for Prometheus; the token is that of "+httpaccess.TokenVar)
 }
 
-// listen opens the listener of an address that --listen was given. The token is read now: who runs the verb for this process has another environment.
+// listen opens the listener of an address that --listen was given. The token is read once: who runs the verb for this process has another environment.
 func (c *console) listen(addr string) error {
 	if addr == "" || c.host != nil { // the client has opened it
 		return nil
 	}
-	token, err := httpaccess.EnvToken()
-	if err != nil {
-		return usagef("--listen: no request is answered without a token: %v", err)
-	}
-	c.web, err = openWeb("--listen "+addr, addr, func() (string, error) { return token, nil })
+	var err error
+	c.web, err = openWeb("--listen "+addr, addr, sync.OnceValues(httpaccess.EnvToken))
 	return err
 }
 
