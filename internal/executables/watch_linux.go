@@ -53,19 +53,24 @@ func newWatch(f *File) (*watch, error) {
 // hold holds execs of what is at the path, and says whether that is a file which has not been there before.
 func (w *watch) hold() (fresh bool, err error) {
 	path := w.file.Path()
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) // the path may lead to another file the next time
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
 	conn, err := w.group.SyscallConn()
 	if err != nil {
 		return false, err
 	}
 	failed := conn.Control(func(group uintptr) {
-		err = unix.FanotifyMark(int(group), unix.FAN_MARK_ADD, unix.FAN_OPEN_EXEC_PERM, unix.AT_FDCWD, path)
+		err = unix.FanotifyMark(int(group), unix.FAN_MARK_ADD, unix.FAN_OPEN_EXEC_PERM, unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd))
 	})
 	if err = errors.Join(failed, err); err != nil {
 		return false, fmt.Errorf("fanotify_mark of %s: %w", path, err)
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return false, fmt.Errorf("%s: %w", path, err)
 	}
 	fresh = !w.file.is(&st)
 	w.file.adopt(&st)
