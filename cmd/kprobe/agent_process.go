@@ -110,17 +110,10 @@ func (p *agentProcess) take(h *hit.Hit) {
 	if to == nil {
 		return
 	}
-	comm := h.Comm
-	if comm == "" {
-		comm = p.p.s.names.Comm(h.TID)
-	}
-	vs, err := h.Event.Prog.DecodeInto(p.values[:0], h.Rec, h.Event.ArgsOff, comm)
+	vs, comm, err := decoded(h, p.values, p.p.s.names)
 	p.values = vs
 	if err != nil {
 		return // the ring's reader counts what is damaged
-	}
-	if h.Unknown {
-		fetch.HideResults(vs)
 	}
 	to.hist.Add(h, vs, comm)
 }

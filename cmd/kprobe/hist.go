@@ -310,21 +310,26 @@ func (g *histogramming) of(one given, evs []*kprobes.Event) (all []shown, err er
 	return all, nil
 }
 
+// decoded gives the arguments of a hit, in the room of others, and the name of its thread.
+func decoded(h *hit.Hit, room []fetch.Value, names hit.Namer) (vs []fetch.Value, comm string, err error) {
+	if comm = h.Comm; comm == "" {
+		comm = names.Comm(h.TID)
+	}
+	vs, err = h.Event.Prog.DecodeInto(room[:0], h.Rec, h.Event.ArgsOff, comm)
+	if err == nil && h.Unknown {
+		fetch.HideResults(vs)
+	}
+	return vs, comm, err
+}
+
 // hit counts a hit.
 func (g *histogramming) hit(t *tracing, h *hit.Hit) {
 	g.shownAs.mu.Lock()
 	defer g.shownAs.mu.Unlock()
-	comm := h.Comm
-	if comm == "" {
-		comm = t.printed.print.Names.Comm(h.TID)
-	}
-	vs, err := h.Event.Prog.DecodeInto(g.values[:0], h.Rec, h.Event.ArgsOff, comm)
+	vs, comm, err := decoded(h, g.values, t.printed.print.Names)
 	g.values = vs
 	if err != nil {
 		return // the ring's reader counts what is damaged
-	}
-	if h.Unknown {
-		fetch.HideResults(vs)
 	}
 	g.set.Hit(h, vs, comm)
 	t.printed.hit(h)
