@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/agentconfig"
+	"kprobes.dev/kprobes/target/process"
 )
 
 const agentHelp = `Probe processes as a configuration file says, until it is ended: as a service. Counts and
@@ -32,6 +33,7 @@ type agentRun struct {
 	otlp   agentconfig.OTLP
 	seen   fileState      // of the file when it was read last
 	ending sync.WaitGroup // exporters that send what is left
+	files  process.Files  // programs and shared objects that targets have read
 
 	mu                 sync.Mutex
 	applied            bool                // the file has been, once
@@ -204,7 +206,7 @@ func (a *agentRun) apply(c *agentconfig.Config, why string) {
 	var next []*agentTarget
 	for _, is := range c.Targets {
 		t := old[is.Name]
-		if t == nil || t.is.PID != is.PID || t.is.PIDFile != is.PIDFile {
+		if t == nil || !t.is.SameProcesses(is) {
 			t = newAgentTarget(a, is)
 		}
 		kept[t] = true
