@@ -344,6 +344,7 @@ func (p *agentProcess) close() error {
 	err := p.p.Leave(p.take)
 	p.p.Losses(true, p.lose)
 	p.mu.Unlock()
+	p.runtime = nil // has been taken out
 	p.endSpans("the process is left")
 	return errors.Join(err, p.p.Close())
 }

@@ -137,10 +137,12 @@ func (p *agentProcess) endSpans(why string) {
 	if g == nil {
 		return
 	}
-	if err := p.p.core.Remove(p.runtime); err != nil {
-		p.say("disarm failed", "probe", "the runtime's", "why", why, "error", err.Error())
+	if len(p.runtime) > 0 {
+		if err := p.p.core.Remove(p.runtime); err != nil {
+			p.say("disarm failed", "probe", "the runtime's", "why", why, "error", err.Error())
+		}
+		p.runtime = nil
 	}
-	p.runtime = nil
 	p.mu.Lock() // no hit is taken any more, and nobody reads half of what is handed over
 	p.spans = nil
 	g.finish()
