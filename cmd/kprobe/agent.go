@@ -19,8 +19,8 @@ import (
 
 const agentHelp = `Probe processes as a configuration file says, until it is ended: as a service. Counts and
 histograms are metrics for Prometheus, calls are spans for a collector of OpenTelemetry, and each
-change is a line of JSON. A process that is not there is waited for, one that ends is waited for
-again. The file is read anew when it changes and at SIGHUP; one with a mistake is refused as a
+change is a line of JSON. A target is one process, or all processes of a program. A process that
+is not there is waited for, one that ends is waited for again. The file is read anew when it changes and at SIGHUP; one with a mistake is refused as a
 whole, and all stays as it was. docs/kprobe-agent.md has all keys, and an example.`
 
 // agentRun is a run of the verb agent.

@@ -19,13 +19,13 @@ import (
 type agentProbe struct {
 	is *agentconfig.Probe
 
-	showing sync.Mutex                  // held while histograms become series; before mu
+	showing sync.Mutex                  // held while histograms become series
 	shown   map[string]*metrics.Counted // by event
 
 	mu     sync.Mutex
 	armed  map[*agentArmed]bool // in the processes that there are
 	counts []*eventCounts       // by group and name
-	hists  *metrics.Set         // is replaced, not changed
+	hists  *metrics.Set
 	failed uint64               // processes in which it could not be armed
 }
 
@@ -107,22 +107,19 @@ func (p *agentProbe) note(a *agentArmed) {
 // keep keeps what a probe has counted in a process that it is taken out of. Precondition: no hits are taken any more.
 func (p *agentProbe) keep(a *agentArmed) {
 	last := a.end()
+	hists := metrics.NewSet()
 	p.showing.Lock()
-	defer p.showing.Unlock()
-	hists, err := p.hists, last.err // changed with showing held alone
-	if len(a.hists) > 0 && err == nil {
-		hists = metrics.NewSet()
-		err = errors.Join(hists.AddAll(p.hists), p.show(hists, a, last))
-		hists.Merge()
+	err := errors.Join(last.err, p.show(hists, a, last))
+	p.showing.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		err = p.hists.Join(hists)
 	}
 	if err != nil {
 		a.p.say("histogram lost", "probe", p.is.Define, "error", err.Error())
-		hists = p.hists
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.counts = addEvents(p.counts, a, last)
-	p.hists = hists
 	delete(p.armed, a)
 }
 
