@@ -162,6 +162,39 @@ func TestAgentCgroup(t *testing.T) {
 	inside.Quit(nil)
 }
 
+// TestAgentPrometheus has Prometheus read an agent's metrics, with the token in a file: they are what the processes of a program have counted, of one that runs and of those that have ended.
+func TestAgentPrometheus(t *testing.T) {
+	const n = 10
+	b := newBriefs(t, testprog.Copy(t, testprog.Build(t, "brief")))
+	p := testprog.Start(t, b.prog)
+	a := newAgent(t)
+	a.write(programOf("shop", b.prog, "", briefProbe, briefByPID))
+	a.begin()
+	ask := prometheus(t, a.addr)
+	b.run(n, 2)
+	right(t, p, "go 50")
+	of, sum := b.counted()
+	has := func(query, key string, want uint64) {
+		t.Helper()
+		got := ""
+		defer func() {
+			if t.Failed() {
+				t.Logf("%s is %q, want %d: %v", query, got, want, ask(query))
+			}
+		}()
+		within(t, "what Prometheus has of "+query, func() bool { got = ask(query)[key]; return got == strconv.FormatUint(want, 10) })
+	}
+	has(`up{job="kprobe"}`, "up   ", 1)
+	has(`kprobe_target_processes_total{target="shop"}`, "kprobe_target_processes_total   ", n+1)
+	has(`kprobe_target_up{target="shop"}`, "kprobe_target_up   ", 1)
+	has(`kprobe_hits_total{target="shop",event="a"}`, "kprobe_hits_total a  ", sum+50)
+	has(`kprobe_n_count{target="shop",event="a"}`, "kprobe_n_count a  ", sum+50)
+	for pid, calls := range of {
+		has(fmt.Sprintf(`kprobe_keyed_hits_total{target="shop",common_pid="%d"}`, pid), "kprobe_keyed_hits_total by  ", calls)
+	}
+	a.stops()
+}
+
 // use is what a process has of what could grow.
 type use struct{ files, rings, threads, kib int }
 
