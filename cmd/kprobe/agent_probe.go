@@ -26,7 +26,7 @@ type agentProbe struct {
 	armed  map[*agentArmed]bool // in the processes that there are
 	counts []*eventCounts       // by group and name
 	hists  *metrics.Set
-	failed uint64               // processes in which it could not be armed
+	failed uint64 // processes in which it could not be armed
 }
 
 func newAgentProbe(is *agentconfig.Probe) *agentProbe {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -48,11 +47,8 @@ func (t *agentTarget) probeSet() (stop bool, err error) {
 
 // arm probes a process of the program. It goes on, whatever becomes of the probes.
 func (t *agentTarget) arm(proc *process.Proc, stopped *process.Stopped) (executables.Member, error) {
-	s, err := newSession(proc, &process.TargetOptions{Buffer: executableBuffer, Events: executableEvents, HandlerWait: handlerWait, Stopped: stopped, Files: &t.a.files})
+	s, err := t.session(proc, &process.TargetOptions{Buffer: executableBuffer, Events: executableEvents, Stopped: stopped})
 	if err != nil {
-		if stopped != nil {
-			err = errors.Join(err, stopped.Release())
-		}
 		return nil, err
 	}
 	p := newAgentProcess(t, s, nil)

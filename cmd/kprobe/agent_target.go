@@ -192,7 +192,11 @@ func (t *agentTarget) open() (*agentProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := attach(pid, process.TargetOptions{Buffer: agentBuffer, Events: executableEvents, Files: &t.a.files})
+	proc, err := process.OpenUnwaited(pid)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.session(proc, &process.TargetOptions{Buffer: agentBuffer, Events: executableEvents})
 	if err != nil {
 		return nil, err
 	}
@@ -201,6 +205,25 @@ func (t *agentTarget) open() (*agentProcess, error) {
 	t.hasLooked()
 	go p.attend()
 	return p, nil
+}
+
+// session takes a process, so that nobody else changes it. If that fails the process goes on, and is closed.
+func (t *agentTarget) session(proc *process.Proc, o *process.TargetOptions) (*session, error) {
+	release := func() error {
+		if o.Stopped == nil {
+			return nil
+		}
+		return o.Stopped.Release()
+	}
+	if err := proc.Lock(); err != nil {
+		return nil, errors.Join(err, release(), proc.Close())
+	}
+	o.HandlerWait, o.Files = handlerWait, &t.a.files
+	s, err := newSession(proc, o)
+	if err != nil {
+		return nil, errors.Join(err, release())
+	}
+	return s, nil
 }
 
 // follow waits until a process has been left, and says whether the target goes.

@@ -67,7 +67,9 @@ func TestAgentExecutable(t *testing.T) {
 	a.is(of("kprobe_filtered_total", "b"), 0)
 	a.is(`kprobe_probe_armed{target="shop",probe="r:b brief_work r=$retval:u64"}`, 1)
 	got := a.metrics()
-	how := func(how string) float64 { return got[fmt.Sprintf(`kprobe_target_met_total{target="shop",how="%s"}`, how)] }
+	how := func(how string) float64 {
+		return got[fmt.Sprintf(`kprobe_target_met_total{target="shop",how="%s"}`, how)]
+	}
 	if how("running") != 1 || how("first")+how("late") != n || how("first") == 0 {
 		t.Errorf("%v that ran, %v first, %v late", how("running"), how("first"), how("late"))
 	}
@@ -102,7 +104,7 @@ func TestAgentExecutable(t *testing.T) {
 	right(t, p, "go 10")
 }
 
-// TestAgentExecutableAbsent waits for a program whose file is not there, has its processes probed when it has come, and those of what takes its place; a process that executes another program is left.
+// TestAgentExecutableAbsent waits for a program whose file is not there, has its processes probed when it has come, and those of what takes its place.
 func TestAgentExecutableAbsent(t *testing.T) {
 	built := testprog.Build(t, "brief")
 	b := newBriefs(t, filepath.Join(t.TempDir(), "brief"))
@@ -131,6 +133,74 @@ func TestAgentExecutableAbsent(t *testing.T) {
 	a.is(`kprobe_hits_total{target="shop",group="kprobes",event="a"}`, float64(sum))
 	p.Quit(nil)
 	a.processes(5, 0)
+	a.stops()
+}
+
+// TestAgentExecutableAgain has processes that execute the program anew, which count as others, and one that executes another program, which is left.
+func TestAgentExecutableAgain(t *testing.T) {
+	b := newBriefs(t, testprog.Copy(t, testprog.Build(t, "brief")))
+	shell := testprog.Copy(t, "/bin/sh")
+	a := newAgent(t)
+	a.write(programOf("shop", b.prog, "", briefProbe) + strings.TrimPrefix(programOf("shells", shell, "", "{define: 'p:read libc.so.6:read'}"), "targets:\n"))
+	a.begin()
+	for again := range 4 {
+		if o := outcomeOf(t, exec.Command(b.prog, b.file, "50", "3", strconv.Itoa(again)).Run(), "", ""); o.code != 3 {
+			t.Errorf("%d times again: %v", again, o)
+		}
+	}
+	a.processes(1+2+3+4, 0)
+	_, sum := b.counted()
+	a.is(`kprobe_hits_total{target="shop",group="kprobes",event="a"}`, float64(sum))
+	cmd := exec.Command(shell)
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	a.is(`kprobe_target_up{target="shells"}`, 1)
+	if _, err := in.Write([]byte("exec sleep 1000\n")); err != nil {
+		t.Fatal(err)
+	}
+	a.is(`kprobe_target_up{target="shells"}`, 0)
+	within(t, "the reason", func() bool { return a.said(`"msg":"left"`, `"target":"shells"`, "executes another program") == 1 })
+	a.stops()
+}
+
+// TestAgentRefused has a process that another tracer holds: of a program it has no probes, which is counted and told, and a target that is this process waits until the tracer ends. The other processes of the
+// program and the other targets have their probes.
+func TestAgentRefused(t *testing.T) {
+	b := newBriefs(t, testprog.Copy(t, testprog.Build(t, "brief")))
+	held, free, other := testprog.Start(t, b.prog), testprog.Start(t, b.prog), program(t, "work", "2")
+	tracer := trace(t, held.PID, "--alone", "--counters", "p:x brief_work")
+	a := newAgent(t)
+	a.write(programOf("shop", b.prog, "", briefProbe) + strings.TrimPrefix(targetOf("work", other.PID, pushProbe), "targets:\n") + strings.TrimPrefix(targetOf("one", held.PID, "{define: 'p:a brief_work'}"), "targets:\n"))
+	a.begin()
+	if a.said(`"msg":"waiting"`, `"target":"one"`, fmt.Sprintf("held by process %d ", tracer.cmd.Process.Pid)) != 1 {
+		t.Errorf("it does not say what it waits for: %s", a.errs.String())
+	}
+	a.processes(1, 1)
+	a.is(`kprobe_target_unprobed_total{target="shop",why="refused"}`, 1)
+	if a.said(`"msg":"refused"`, pid(held)) != 1 {
+		t.Errorf("it is not told: %s", a.errs.String())
+	}
+	right(t, held, "go 5")
+	right(t, free, "go 7")
+	b.run(2, 1)
+	_, sum := b.counted()
+	a.processes(3, 1)
+	a.is(`kprobe_hits_total{target="shop",group="kprobes",event="a"}`, float64(sum+7))
+	a.is(`kprobe_target_up{target="work"}`, 1)
+	tracer.interrupt()
+	tracer.wait().counted(t, "x", 5, "jump")
+	a.is(`kprobe_target_up{target="one"}`, 1)
+	right(t, held, "go 11")
+	a.is(`kprobe_hits_total{target="one",group="kprobes",event="a",team="red"}`, 11)
 	a.stops()
 }
 
