@@ -70,4 +70,3 @@ func benchDetach(b *testing.B, pid int, load func()) {
 	b.ReportMetric(median(took[0]), "end-ms")
 	b.ReportMetric(median(took[1]), "detach-ms")
 }
-

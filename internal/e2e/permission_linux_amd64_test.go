@@ -89,6 +89,65 @@ func TestUnprivileged(t *testing.T) {
 	r.whole(t)
 }
 
+// TestUnprivilegedVerbs has a user without privileges count, sum up, make spans of, record and serve the calls of a process of the same user.
+func TestUnprivilegedVerbs(t *testing.T) {
+	kprobe := asNobody(t)
+	prog := public(t, testprog.Build(t, "nests"))
+	p := testprog.Start(t, tool(t, "setpriv", "util-linux"), "--reuid", fmt.Sprint(nobody), "--regid", fmt.Sprint(nobody), "--clear-groups", prog)
+	dir := filepath.Dir(public(t, prog))
+	if err := os.Chown(dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "out")
+	leaf := "p:leaf nest_leaf id=$arg1:u64"
+	last := uint64(0)
+	calls := func() uint64 {
+		before := last
+		last = p.Counts("go 20")["leaf"]
+		return last - before
+	}
+	during := func(args ...string) (n uint64, r result) {
+		t.Helper()
+		s := &session{t: t, pid: p.PID, before: stateOf(t, p.PID)}
+		s.start(kprobe(args...))
+		s.armed()
+		n = calls()
+		return n, s.end()
+	}
+	var n uint64
+	var r result
+	for _, args := range [][]string{{"stat", "-p", pid(p), leaf}, {"stat", "-x", prog, leaf}, {"record", "-p", pid(p), "-o", file, leaf}} {
+		n, r = during(args...)
+		r.counted(t, "leaf", n, "jump")
+	}
+	if o := run(t, kprobe("report", "-i", file)); o.code != 0 || uint64(strings.Count(o.stdout, "(nest_leaf+0x0) id=")) != n {
+		t.Errorf("report of %d calls: %v", n, o)
+	}
+	n, r = during("hist", "-p", pid(p), leaf, "keys=id.log2")
+	if h := histogramsIn(t, r.stdout); len(h) != 1 || h[0].total != n {
+		t.Errorf("hist: %d calls: %v", n, r.outcome)
+	}
+	n, r = during("spans", "-p", pid(p), "-o", file, "nest_leaf id=$arg1:u64")
+	if sum := r.sums(t); sum["spans"] != n || sum["sent"] != n {
+		t.Errorf("spans: %d calls: %v", n, sum)
+	}
+	a := newAgent(t)
+	if err := os.Rename(filepath.Join(a.dir, "token"), filepath.Join(dir, "token")); err != nil {
+		t.Fatal(err)
+	}
+	a.dir, a.file = dir, filepath.Join(dir, "probes.yaml")
+	if err := os.Chown(filepath.Join(dir, "token"), nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	a.write(targetOf("shop", p.PID, "{define: '"+leaf+"'}"))
+	a.beginAs(kprobe("agent", "-c", a.file))
+	a.is(`kprobe_hits_total{target="shop",group="kprobes",event="leaf",team="red"}`, float64(calls()))
+	a.interrupt()
+	if r := a.wait(); r.code != 0 {
+		t.Errorf("agent: %v", r.outcome)
+	}
+}
+
 // Programs of other machines: one clear error, and a process that does not notice.
 func TestOtherMachines(t *testing.T) {
 	small := filepath.Join(t.TempDir(), "small")
