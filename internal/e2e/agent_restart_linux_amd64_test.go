@@ -28,8 +28,9 @@ type stream struct {
 	all   sync.WaitGroup
 	n     atomic.Int32
 
-	mu  sync.Mutex
-	ran []ran
+	ended [phaseSecond + 1]atomic.Int32 // processes that have run wholly in a phase
+	mu    sync.Mutex
+	ran   []ran
 }
 
 // ran is a process that has ended, and the phases in which it began and ended.
@@ -75,6 +76,9 @@ func (s *stream) run(i int) {
 	s.mu.Lock()
 	s.ran = append(s.ran, one)
 	s.mu.Unlock()
+	if one.from == one.to {
+		s.ended[one.to].Add(1)
+	}
 }
 
 // wholly gives the processes that have begun and ended in a phase.
@@ -92,9 +96,9 @@ func (s *stream) wholly(phase int32) (pids []int) {
 // more waits until n processes have run wholly in a phase.
 func (s *stream) more(phase int32, n int) {
 	s.b.t.Helper()
-	for had := -1; had < n; {
-		now := 0
-		within(s.b.t, fmt.Sprintf("a process of phase %d", phase), func() bool { now = len(s.wholly(phase)); return now > had })
+	for had := int32(-1); had < int32(n); {
+		now := had
+		within(s.b.t, fmt.Sprintf("a process of phase %d", phase), func() bool { now = s.ended[phase].Load(); return now > had })
 		had = now
 	}
 }
