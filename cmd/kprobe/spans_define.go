@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,15 +10,23 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/goabi"
+	"kprobes.dev/kprobes/internal/otlp"
 )
 
 // spanned is a definition whose calls become spans.
 type spanned struct {
 	given      *event.Def
-	failing    string     // --error
-	set        string     // of --set that it comes from; "": it was given
-	entry, ret *event.Def // what is added for it; entry may be nil
+	names      map[string]string      // the attributes of arguments, by the arguments' names, where they differ
+	kind       otlp.Kind              // --kind; 0: none
+	failing    string                 // --error
+	set        string                 // of --set that it comes from; "": it was given
+	where      string                 // of set: FILE:LINE
+	or         map[string][]event.Arg // of set: what stands for an argument that the program does not know
+	entry, ret *event.Def             // what is added for it; entry may be nil
 }
+
+// attribute is the attribute that an argument becomes.
+func (c *spanned) attribute(arg string) string { return cmp.Or(c.names[arg], arg) }
 
 // Names of arguments that the spans need; the language of definitions takes them too, and a probe that has one is refused.
 const (
