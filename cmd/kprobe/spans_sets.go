@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/spanset"
 	"kprobes.dev/kprobes/internal/symbol"
@@ -98,13 +99,10 @@ func (g *spanning) choose() error {
 func (g *spanning) fit(c *spanned) error {
 	def := *c.given
 	def.Args, def.Filter = nil, ""
-	err := g.core.Check(&def, &engine.AddOptions{})
-	if errors.Is(err, symbol.ErrNoModule) {
-		if err = g.linkedIn(&def); errors.Is(err, symbol.ErrNoModule) && g.loads() {
-			err = g.core.Check(&def, &engine.AddOptions{Late: true, Found: true}) // it waits for its object
-		}
+	if err := g.placed(&def); err != nil {
+		return err
 	}
-	if err != nil {
+	if err := g.core.Check(&def, g.adding()); err != nil {
 		return err
 	}
 	complete := true
@@ -123,30 +121,31 @@ func (g *spanning) fit(c *spanned) error {
 	return g.fitConditions(c, &def, complete)
 }
 
-// linkedIn has a function of an object that is not mapped be that of the program, if it is linked into that.
-func (g *spanning) linkedIn(def *event.Def) error {
-	none := def.Refuse(event.BadProbeAddr, def.Place.Pos, "", fmt.Errorf("%s is not mapped, and the program itself has no %s: %w", def.Place.Module, def.Place.Symbol, symbol.ErrNoModule))
-	main := g.core.Target().Space().Main()
-	if main == nil {
-		return none
-	}
-	in := *def
-	in.Place.Module = main.Name
-	err := g.core.Check(&in, &engine.AddOptions{})
-	var missing *symbol.NotFoundError
-	switch {
-	case errors.As(err, &missing):
-		return none
-	case err == nil:
-		*def = in
-	}
-	return err
+// adding is how the probes will be added.
+func (g *spanning) adding() *engine.AddOptions {
+	return &engine.AddOptions{Late: true, Found: true, Tactic: arch.Tactic(g.f.tactic), Trampoline: g.f.stubs, Inlines: engine.InlinesNone}
 }
 
-// loads says whether objects may come into the program.
-func (g *spanning) loads() bool {
-	main := g.core.Target().Space().Main()
-	return main != nil && main.Image.Interp() != ""
+// placed has a function of an object that is not mapped be that of the program, if it is linked into that. Else the object may come, if the
+// program loads any.
+func (g *spanning) placed(def *event.Def) error {
+	space := g.core.Target().Space()
+	main := space.Main()
+	if def.Place.Module == "" || main == nil {
+		return nil
+	}
+	_, err := space.Module(def.Place.Module)
+	if !errors.Is(err, symbol.ErrNoModule) {
+		return err
+	}
+	if _, missing := main.Image.Lookup(def.Place.Symbol); missing == nil {
+		def.Place.Module = main.Name
+		return nil
+	}
+	if main.Image.Interp() == "" {
+		return fmt.Errorf("the program loads no %s, and has no %s itself", def.Place.Module, def.Place.Symbol)
+	}
+	return nil
 }
 
 // firstKnown gives the first of several arguments that the program knows, or why it does not know the first.
