@@ -169,6 +169,47 @@ func TestSpansSetOpenSSL(t *testing.T) {
 	}
 }
 
+// TestSpansSetSQL has the spans of statements and transactions with their text, and of connections, also where the program has no debug information.
+func TestSpansSetSQL(t *testing.T) {
+	for _, flags := range [][]string{nil, {"-ldflags=-s -w"}} {
+		const rounds = 30
+		spans, r := setSpans(t, "database/sql,net", "", testprog.Build(t, "gosql", flags...), strconv.Itoa(rounds))
+		n, got := map[string]uint64{}, map[string]uint64{}
+		if err := json.Unmarshal([]byte(r.stdout), &n); err != nil {
+			t.Fatal(err)
+		}
+		texts := map[string]uint64{}
+		for _, s := range spans {
+			of, method, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(s.name, "database/sql.(*"), "net.(*"), ").")
+			got[of+"."+method]++
+			if s.failed {
+				got[of+"."+method+"_failed"]++
+			}
+			kind := uint64(kindInternal)
+			if strings.HasPrefix(s.name, "database/sql.") {
+				kind = kindClient
+			}
+			texts[s.attrs["db.query.text"]+s.attrs["db.operation.name"]+s.attrs["dns.question.name"]+s.attrs["network.transport"]+s.attrs["server.address"]]++
+			if s.kind != kind || (s.attrs["db.system.name"] == "other_sql") != (kind == kindClient) || (s.attrs["server.port"] != "") != (s.name == "net.(*Dialer).DialContext") {
+				t.Fatalf("%+v", s)
+			}
+		}
+		n["Tx.rollback"] = n["Tx.Rollback"] // which is inlined
+		delete(n, "Tx.Rollback")
+		n["Resolver.lookupIPAddr"] += n["Dialer.DialContext"] + 1 // they look up an address too, as Listen does
+		if flags != nil {
+			delete(n, "DB.ExecContext_failed") // debug information tells what is an error
+		}
+		want := map[string]uint64{"BEGIN": 2 * rounds, "COMMIT": rounds, "ROLLBACK": rounds, "127.0.0.1": 2*rounds + 1, "tcp127.0.0.1": rounds}
+		for i := range rounds {
+			want["QUERY "+strconv.Itoa(i)], want["EXEC "+strconv.Itoa(i)], want["PREPARED "+strconv.Itoa(i)] = 3, 1, 2
+		}
+		if n["Tx.QueryContext"] != 2*rounds || !maps.Equal(got, n) || !maps.Equal(texts, want) {
+			t.Errorf("%v: spans %v with %v; the program counted %v", flags, got, texts, n)
+		}
+	}
+}
+
 // cyclesLine is what gowork says of the collector.
 var cyclesLine = regexp.MustCompile(`(?m)^{"cycles":(\d+)}$`)
 
