@@ -194,7 +194,7 @@ func TestSpansSetSQL(t *testing.T) {
 				t.Fatalf("%+v", s)
 			}
 		}
-		delete(n, "Tx.Rollback") // which is inlined
+		delete(n, "Tx.Rollback")                                  // which is inlined
 		n["Resolver.lookupIPAddr"] += n["Dialer.DialContext"] + 1 // they look up an address too, as Listen does
 		if flags != nil {
 			delete(n, "DB.ExecContext_failed") // debug information tells what is an error
