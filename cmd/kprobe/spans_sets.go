@@ -184,8 +184,12 @@ func (g *spanning) fitConditions(c *spanned, def *event.Def, complete bool) erro
 		}
 	}
 	if prog != nil && c.given.Filter != "" {
+		entry, _ := g.split(def)
+		if prog, err = g.core.Compiled(&entry); err != nil {
+			return err
+		}
 		if _, err := failingOf(&spanned{failing: c.given.Filter}, prog); err != nil && complete {
-			return wrong("if", c.given.Filter, err)
+			return wrong("if", c.given.Filter, fmt.Errorf("%w; results are for --error", err))
 		} else if err != nil {
 			return fmt.Errorf("--if %q can not be tested: %w", c.given.Filter, err)
 		}
