@@ -229,9 +229,9 @@ func (c *triggerCase) ours(p *probed, evs []*kprobes.Event) (lines []string, his
 	return shownIn(string(text)), hists
 }
 
-// TestTriggers compares what triggers show with what the guest's own tracer shows of the same triggers in the same calls: hits, stacks,
+// TestTriggersOfGuests compares what triggers show with what the guest's own tracer shows of the same triggers in the same calls: hits, stacks,
 // histograms. TestKernels compares with a newer kernel.
-func TestTriggers(t *testing.T) { compareTriggers(t, testguest.Shared(t)) }
+func TestTriggersOfGuests(t *testing.T) { compareTriggers(t, testguest.Shared(t)) }
 
 func compareTriggers(t *testing.T, g *testguest.Guest) {
 	t.Helper()
