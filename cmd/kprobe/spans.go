@@ -15,6 +15,7 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/otlp"
+	"kprobes.dev/kprobes/internal/spanset"
 )
 
 const spansHelp = `Make spans of the calls of functions, in a running process, in a program that is started for
@@ -26,7 +27,10 @@ A PROBE is FUNC [FETCHARGS], or a definition of a return probe, r[:EVENT] FUNC [
 kprobe trace takes it: 'main.(*Shop).Order user n=len ok=$retval'. FUNC may be a pattern.
 Behind a probe, --if gives it a FILTER of arguments: other calls are no spans. --error gives
 it a FILTER that says which calls have failed: 'r:q run_query ret=$retval:s32' --error 'ret < 0'.
-In Go a call has failed if its last result is an error that is not nil.
+In Go a call has failed if its last result is an error that is not nil. The name of an argument
+may have dots, as attributes of OpenTelemetry have: 'main.query db.query.text=sql' --kind client.
+
+--set has the functions of ready sets too, or of a file of yours; --print-set prints one.
 
 --slower and --errors are tested at the return in the target: calls that do not pass cost no
 record. At the end a line for each probe, and one for the spans, go to stderr.`
@@ -43,8 +47,9 @@ type spanning struct {
 	service string
 	wait    time.Duration
 	failing []boundFlag // --error
+	kinds   []boundFlag // --kind
 	sets    []string
-	ofSets  []string // the sets of the last probes
+	print   string // --print-set
 
 	to    otlp.Sender // of --otlp
 	calls []*spanned
@@ -57,7 +62,7 @@ func newSpans(con *console) *cobra.Command {
 	f := &g.f
 	f.con = con
 	c := &cobra.Command{
-		Use:   "spans (-p PID | --guest SPEC | -- CMD ARGS…) PROBE…",
+		Use:   "spans (-p PID | --guest SPEC | -- CMD ARGS…) PROBE…\n  kprobe spans --print-set NAME",
 		Short: "make spans of calls, for a collector of OpenTelemetry",
 		Long:  spansHelp,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -72,12 +77,14 @@ func newSpans(con *console) *cobra.Command {
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
 	fl.VarP(&boundValue{events, "FILTER", &f.filters}, "if", "f", "which calls of the probe before become spans, by their arguments: 'n > 5'")
 	fl.Var(&boundValue{events, "FILTER", &g.failing}, "error", "which calls of the probe before have failed: 'ret < 0'")
+	fl.Var(&boundValue{events, "KIND", &g.kinds}, "kind", "the kind of the spans of the probe before: internal, server, client, producer, consumer")
 	fl.StringVar(&g.address, "otlp", "", "send to a collector: http://HOST:4318, https://…, grpc://HOST:4317, grpcs://…")
 	fl.StringArrayVar(&g.headers, "header", nil, "send this with each request: NAME=VALUE (may be repeated)")
 	fl.Uint64Var(&g.sample, "sample", 1, "keep one in so many traces")
 	fl.DurationVar(&g.slower, "slower", 0, "only calls that take at least this long")
 	fl.BoolVar(&g.errors, "errors", false, "only calls that have failed")
-	fl.StringSliceVar(&g.sets, "set", nil, "the functions of these sets too: "+strings.Join(setNames(), ", "))
+	fl.StringSliceVar(&g.sets, "set", nil, "the functions of these sets too: "+strings.Join(spanset.Names(), ", ")+", or FILE.txt")
+	fl.StringVar(&g.print, "print-set", "", "print the file of this set, and do nothing else")
 	fl.StringVar(&g.service, "service", "", "service.name of the spans (default: the name of the program)")
 	fl.DurationVar(&g.wait, "wait", 10*time.Second, "with --slower and --errors: how long a call waits for the one that it is in")
 	fl.Lookup("output").Usage = "write to a file, as lines of OTLP's JSON"
@@ -87,6 +94,9 @@ func newSpans(con *console) *cobra.Command {
 // run is the verb.
 func (g *spanning) run(args, cmd []string) (err error) {
 	f := &g.f
+	if f.given("print-set") {
+		return f.con.printSet(g.print)
+	}
 	if err := errors.Join(f.check(cmd), g.check()); err != nil {
 		return err
 	}
@@ -94,22 +104,13 @@ func (g *spanning) run(args, cmd []string) (err error) {
 		return usagef("give a function: kprobe spans -p PID main.handle")
 	}
 	f.others = slices.Clone(args) // the words of -- CMD lie behind them
-	if err := g.takeSets(); err != nil {
+	f.noInlines = true            // an inlined call has no return
+	if err := errors.Join(g.takeProbes(), g.takeSets()); err != nil {
 		return err
 	}
-	if f.others, err = callsOf(f.others); err == nil {
-		f.probes, err = callsOf(f.probes)
-	}
-	if err != nil {
-		return err
-	}
-	f.noInlines = true // an inlined call has no return
-	defs, err := f.definitions()
-	if err == nil {
-		err = g.bind(defs)
-	}
-	if err != nil {
-		return err
+	defs := make([]*event.Def, len(g.calls))
+	for i, c := range g.calls {
+		defs[i] = c.given
 	}
 	if ok, err := f.elsewhere(defs, cmd); ok || err != nil {
 		return err
@@ -171,50 +172,74 @@ var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 // filtered says whether most calls are stopped at their return.
 func (g *spanning) filtered() bool { return g.slower > 0 || g.errors }
 
-// definition is the first word of a definition: its kind, and its name.
-var definition = regexp.MustCompile(`^([-prfw])[0-9]*(:([^:].*)?)?$`)
-
-// callsOf makes definitions of probes that may be given without their kind.
-func callsOf(args []string) (out []string, err error) {
-	for _, text := range args {
-		first, _, _ := strings.Cut(strings.TrimSpace(text), " ")
-		switch m := definition.FindStringSubmatch(first); {
-		case m == nil:
-			text = "r " + text
-		case m[1] != "r":
-			return nil, usagef("%q: a span is a call of a function: give the function, or a return probe, r:NAME FUNC", text)
-		}
-		out = append(out, text)
+// takeProbes makes the calls of the probes of the command line, which may be given without their kind, and with names of attributes.
+func (g *spanning) takeProbes() error {
+	f := &g.f
+	if len(f.probes)+len(f.others) == 0 {
+		return g.bind(nil)
 	}
-	return out, nil
+	var names []map[string]string
+	for _, probes := range [][]string{f.probes, f.others} {
+		for i, text := range probes {
+			text, err := spanset.Return(text)
+			if err != nil {
+				return usageError{err}
+			}
+			def, of := spanset.Attributes(text)
+			probes[i], names = def, append(names, of)
+		}
+	}
+	if _, err := f.definitions(); err != nil {
+		return err
+	}
+	return g.bind(names)
 }
 
-// bind makes the calls of the definitions.
-func (g *spanning) bind(defs []*event.Def) error {
-	for _, d := range defs {
+// bind makes the calls of the definitions. names are the attributes of each.
+func (g *spanning) bind(names []map[string]string) error {
+	for i, d := range g.f.listed {
+		if d == nil {
+			continue
+		}
 		if d.Kind != event.Return || d.Function {
 			return usagef("%q: a span is a call of a function: give the function, or a return probe, r:NAME FUNC", d.Text)
 		}
-		g.calls = append(g.calls, &spanned{given: d})
-	}
-	for i, set := range g.ofSets {
-		g.calls[len(g.calls)-len(g.ofSets)+i].set = set
+		g.calls = append(g.calls, &spanned{given: d, names: names[i]})
 	}
 	for i := range g.failing {
 		b := &g.failing[i]
-		d := b.probe(g.f.listed, len(g.f.probes))
-		if d == nil {
+		switch c := g.before(b); {
+		case c == nil:
 			return usagef("--error %q: no probe stands before it", b.text)
+		case c.failing != "":
+			return usagef("--error %q: the probe before it has one already: join them by ||", b.text)
+		default:
+			c.failing = b.text
 		}
-		for _, c := range g.calls {
-			switch {
-			case c.given != d:
-			case c.failing != "":
-				return usagef("--error %q: the probe before it has one already: join them by ||", b.text)
-			default:
-				c.failing = b.text
-			}
+	}
+	for i := range g.kinds {
+		b := &g.kinds[i]
+		kind, err := spanset.Kind(b.text)
+		switch c := g.before(b); {
+		case err != nil:
+			return usageError{fmt.Errorf("--kind: %w", err)}
+		case c == nil:
+			return usagef("--kind %s: no probe stands before it", b.text)
+		case c.kind != 0:
+			return usagef("--kind %s: the probe before it has one already", b.text)
+		default:
+			c.kind = kind
 		}
 	}
 	return nil
+}
+
+// before is the call of the probe that stands before a flag; nil: there is none.
+func (g *spanning) before(b *boundFlag) *spanned {
+	d := b.probe(g.f.listed, len(g.f.probes))
+	i := slices.IndexFunc(g.calls, func(c *spanned) bool { return c.given == d })
+	if d == nil || i < 0 {
+		return nil
+	}
+	return g.calls[i]
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,15 +10,23 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/goabi"
+	"kprobes.dev/kprobes/internal/otlp"
 )
 
 // spanned is a definition whose calls become spans.
 type spanned struct {
 	given      *event.Def
-	failing    string     // --error
-	set        string     // of --set that it comes from; "": it was given
-	entry, ret *event.Def // what is added for it; entry may be nil
+	names      map[string]string      // the attributes of arguments, by the arguments' names, where they differ
+	kind       otlp.Kind              // --kind; 0: none
+	failing    string                 // --error
+	set        string                 // of --set that it comes from; "": it was given
+	where      string                 // of set: FILE:LINE
+	or         map[string][]event.Arg // of set: what stands for an argument that the program does not know
+	entry, ret *event.Def             // what is added for it; entry may be nil
 }
+
+// attribute is the attribute that an argument becomes.
+func (c *spanned) attribute(arg string) string { return cmp.Or(c.names[arg], arg) }
 
 // Names of arguments that the spans need; the language of definitions takes them too, and a probe that has one is refused.
 const (
@@ -111,20 +120,10 @@ func (g *spanning) defineReturn(c *spanned) {
 // defineBoth makes the definitions of a call's entry and of its return. Arguments are recorded at the entry, results at the return. A
 // filter is tested at both, and --error at the return: all arguments are there then too.
 func (g *spanning) defineBoth(c *spanned) {
-	entry, ret := *c.given, *c.given
-	entry.Kind, entry.MaxActive, entry.Place.Return = event.Probe, 0, false
+	entry, ret := g.split(c.given)
 	if entry.Name != "" {
 		entry.Name = entry.Name[:min(len(entry.Name), event.MaxName-len(entrySuffix))] + entrySuffix
 	}
-	entry.Args, ret.Args = nil, nil
-	for _, a := range c.given.Args {
-		if ofReturn(a.Expr) {
-			ret.Args = append(ret.Args, a)
-		} else {
-			entry.Args = append(entry.Args, a)
-		}
-	}
-	g.results(&entry, &ret)
 	if ret.Filter != "" || c.failing != "" {
 		ret.Args = append(ret.Args, entry.Args...)
 	}
@@ -132,6 +131,22 @@ func (g *spanning) defineBoth(c *spanned) {
 	entry.Args = append(entry.Args, depth)
 	ret.Args = append(ret.Args, depth, needed(argFailed, event.ExprFailed))
 	c.entry, c.ret = &entry, &ret
+}
+
+// split makes the definitions of a call's entry, with the arguments, and of its return, with the results.
+func (g *spanning) split(given *event.Def) (entry, ret event.Def) {
+	entry, ret = *given, *given
+	entry.Kind, entry.MaxActive, entry.Place.Return = event.Probe, 0, false
+	entry.Args, ret.Args = nil, nil
+	for _, a := range given.Args {
+		if ofReturn(a.Expr) {
+			ret.Args = append(ret.Args, a)
+		} else {
+			entry.Args = append(entry.Args, a)
+		}
+	}
+	g.results(&entry, &ret)
+	return entry, ret
 }
 
 // entrySuffix ends the name of the probe at the entry of a call that has a name.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -13,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/otlp"
 	"kprobes.dev/kprobes/internal/spans"
+	"kprobes.dev/kprobes/internal/spanset"
 )
 
 // role is what a hit of a probe tells.
@@ -201,16 +203,28 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 	return &pr
 }
 
-// attrs makes attributes of a hit's arguments. What is not known is none.
+// attrs makes attributes of a hit's arguments. What is not known is none, nor is what could not be read of an attribute with dots, whose type
+// a convention tells.
 func (g *spanning) attrs(pr *spanProbe, vs []fetch.Value) []otlp.Attr {
 	var out []otlp.Attr
 	for _, i := range pr.args {
-		if v := &vs[i]; !v.Unknown {
-			out = append(out, otlp.Attr{Key: v.Arg.Name, Value: g.attr(v)})
+		v := &vs[i]
+		key := pr.call.attribute(v.Arg.Name)
+		switch dotted := strings.Contains(key, "."); {
+		case v.Unknown:
+		case !dotted:
+			out = append(out, otlp.Attr{Key: key, Value: g.attr(v)})
+		default:
+			if a := g.attr(v); a != fault {
+				out = spanset.Conventional(out, key, a)
+			}
 		}
 	}
 	return out
 }
+
+// fault is the value of an attribute that could not be read.
+const fault = "(fault)"
 
 // attr is an argument as a value of OTLP.
 func (g *spanning) attr(v *fetch.Value) any {
@@ -232,7 +246,7 @@ func (g *spanning) attr(v *fetch.Value) any {
 func attrOf(v any) any {
 	switch v := v.(type) {
 	case nil:
-		return "(fault)"
+		return fault
 	case byte:
 		return string(rune(v))
 	}

@@ -130,7 +130,7 @@ func failingOf(c *spanned, prog *fetch.Program) (*fetch.Filter, error) {
 
 // functionOf describes a function.
 func functionOf(c *spanned, ev *kprobes.Event, e *engine.Event) *spans.Func {
-	f := &spans.Func{Symbol: c.given.Place.Symbol}
+	f := &spans.Func{Symbol: c.given.Place.Symbol, Kind: c.kind}
 	if e.Place.Func != nil {
 		f.Symbol = e.Place.Func.Pretty()
 	} else if f.Symbol == "" {

@@ -139,7 +139,9 @@ func (u *unit) compile(out string) error {
 			return err
 		}
 	}
-	args := append(slices.Clone(u.flags), "-o", out, u.file)
+	libraries := func(f string) bool { return strings.HasPrefix(f, "-l") }
+	args := append(slices.DeleteFunc(slices.Clone(u.flags), libraries), "-o", out, u.file)
+	args = append(args, slices.DeleteFunc(slices.Clone(u.flags), func(f string) bool { return !libraries(f) })...) // a linker takes of an archive what was asked for before
 	cmd := exec.Command(u.cc, args...)
 	cmd.Dir = dir
 	if msg, err := cmd.CombinedOutput(); err != nil {

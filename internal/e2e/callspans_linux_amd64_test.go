@@ -266,37 +266,6 @@ func (tr *tree) wholes(t testing.TB, all *tree) (traces uint64) {
 	return traces
 }
 
-// TestSpansSet has the spans of a server and its clients by the functions of a set, which the program names by no argument.
-func TestSpansSet(t *testing.T) {
-	for _, flags := range [][]string{nil, {"-ldflags=-s -w"}} {
-		p := hardGo(t, "goserver", flags)
-		c := newCollector(t)
-		s := startSpans(t, p, "--otlp", c.url, "--set", "net/http", "main.Handle")
-		const calls = 120
-		n := p.Counts("load " + strconv.Itoa(calls) + " 4")
-		within(t, "spans", func() bool { return c.count() >= 4*calls })
-		r := s.end()
-		all, failed := byName(c.spans)
-		if n["main.Handle"] != calls || len(failed) > 0 || !maps.Equal(all, map[string]uint64{"net/http.serverHandler.ServeHTTP": calls, "net/http.(*Client).do": calls, "net/http.(*Transport).roundTrip": calls, "main.Handle": calls}) {
-			t.Errorf("%v, failed %v; the program counted %v; %v", all, failed, n, r.outcome)
-		}
-		of := map[string]*gotSpan{}
-		for _, s := range c.spans {
-			of[s.id] = s
-		}
-		for _, s := range c.spans {
-			up := ""
-			if of[s.parent] != nil {
-				up = of[s.parent].name
-			}
-			want := map[string]string{"main.Handle": "net/http.serverHandler.ServeHTTP", "net/http.(*Transport).roundTrip": "net/http.(*Client).do"}[s.name]
-			if up != want && want != "" || flags == nil && s.name == "net/http.serverHandler.ServeHTTP" && (s.attrs["method"] != "GET" || !strings.HasPrefix(s.attrs["path"], "/")) {
-				t.Fatalf("%+v in %q", s, up)
-			}
-		}
-	}
-}
-
 // TestSpansRemote has calls that are in spans of another program, by a header that they are given: those of traces that are kept there have
 // spans, all in the trace that the header says.
 func TestSpansRemote(t *testing.T) {

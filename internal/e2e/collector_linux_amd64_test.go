@@ -22,6 +22,7 @@ type gotSpan struct {
 	name, trace, id, parent string
 	start, end              uint64
 	attrs                   map[string]string
+	kind                    uint64
 	failed                  bool
 	message                 string
 }
@@ -165,6 +166,8 @@ func (c *collector) span(b []byte) {
 			s.parent = hex.EncodeToString(data)
 		case 5:
 			s.name = string(data)
+		case 6:
+			s.kind = v
 		case 7:
 			s.start = v
 		case 8:
@@ -201,6 +204,7 @@ func spansIn(t testing.TB, path string) (out []*gotSpan) {
 				ScopeSpans []struct {
 					Spans []struct {
 						TraceID, SpanID, ParentSpanID, Name string
+						Kind                                uint64
 						StartTimeUnixNano, EndTimeUnixNano  uint64 `json:",string"`
 						Status                              struct{ Code int }
 						Attributes                          []struct {
@@ -215,7 +219,7 @@ func spansIn(t testing.TB, path string) (out []*gotSpan) {
 			t.Fatalf("%v: %s", err, lines.Text())
 		}
 		for _, s := range line.ResourceSpans[0].ScopeSpans[0].Spans {
-			one := &gotSpan{name: s.Name, trace: s.TraceID, id: s.SpanID, parent: s.ParentSpanID, start: s.StartTimeUnixNano, end: s.EndTimeUnixNano, failed: s.Status.Code == 2, attrs: map[string]string{}}
+			one := &gotSpan{name: s.Name, kind: s.Kind, trace: s.TraceID, id: s.SpanID, parent: s.ParentSpanID, start: s.StartTimeUnixNano, end: s.EndTimeUnixNano, failed: s.Status.Code == 2, attrs: map[string]string{}}
 			for _, a := range s.Attributes {
 				if a.Value.IntValue != nil {
 					one.attrs[a.Key] = *a.Value.IntValue

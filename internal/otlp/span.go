@@ -12,7 +12,7 @@ type TraceID [16]byte
 // SpanID tells the spans of a trace apart. The zero value is none.
 type SpanID [8]byte
 
-// Kind says on which side of a call between programs a span is.
+// Kind says on which side of a call, or of a message, between programs a span is.
 type Kind int32
 
 // Kinds of spans, by the numbers of the protocol.
@@ -20,6 +20,8 @@ const (
 	KindInternal Kind = 1
 	KindServer   Kind = 2
 	KindClient   Kind = 3
+	KindProducer Kind = 4
+	KindConsumer Kind = 5
 )
 
 // Status says how a span has ended.

@@ -1,6 +1,10 @@
 package spans
 
-import "kprobes.dev/kprobes/internal/otlp"
+import (
+	"cmp"
+
+	"kprobes.dev/kprobes/internal/otlp"
+)
 
 // Joiner makes spans of entries and returns, which it is told of in the order of their times. Its methods are called by one goroutine at
 // a time.
@@ -80,7 +84,7 @@ func (j *Joiner) Enter(e *Entry) {
 		s := newSpan(e.Func, e.Flow, e.TID, e.Attrs())
 		s.Trace, s.ID, s.Parent, s.Start = c.in.trace, c.in.span, outer.span, j.unix(e.Nanos)
 		if s.Remote = remote; remote {
-			s.Kind = otlp.KindServer
+			s.Kind = cmp.Or(e.Func.Kind, otlp.KindServer)
 		}
 		c.span = s
 	}

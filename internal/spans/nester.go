@@ -1,6 +1,7 @@
 package spans
 
 import (
+	"cmp"
 	"slices"
 
 	"kprobes.dev/kprobes/internal/otlp"
@@ -34,6 +35,7 @@ type held struct {
 	nanos    uint64 // when it returned
 	calls    int    // it, and those inside
 	remote   *Remote
+	kind     otlp.Kind // of the span, if it is in a span of another program
 }
 
 // NewNester makes a Nester.
@@ -68,7 +70,7 @@ func (n *Nester) Leave(c *Call) {
 	c.Ended.end(s)
 	s.ID, s.End = newID(), uint64(int64(c.Nanos)+n.o.Unix)
 	s.Start = s.End - min(c.Took, c.Nanos)
-	h := &held{on: c.Flow, entered: c.Entered, span: s, nanos: c.Nanos, calls: 1, remote: c.Remote}
+	h := &held{on: c.Flow, entered: c.Entered, span: s, nanos: c.Nanos, calls: 1, remote: c.Remote, kind: cmp.Or(c.Func.Kind, otlp.KindServer)}
 	at := len(f.held)
 	for ; at > 0 && f.held[at-1].entered > c.Entered; at-- {
 		in := f.held[at-1]
@@ -114,7 +116,7 @@ func (n *Nester) send(h *held) {
 	trace, parent, keep := newTrace(), otlp.SpanID{}, true
 	if r := h.remote; r != nil {
 		trace, parent, keep = r.Trace, r.Span, r.Sampled
-		h.span.Remote, h.span.Kind = true, otlp.KindServer
+		h.span.Remote, h.span.Kind = true, h.kind
 	} else {
 		keep = n.o.Sample <= 1 || n.roots%n.o.Sample == 0
 		n.roots++

@@ -1,6 +1,7 @@
 package spans
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math/rand/v2"
 
@@ -9,8 +10,9 @@ import (
 
 // Func is a function whose calls become spans.
 type Func struct {
-	Name   string // of its spans
-	Symbol string // the function's own, as the program calls it
+	Name   string    // of its spans
+	Symbol string    // the function's own, as the program calls it
+	Kind   otlp.Kind // of its spans; 0: server of a call that is in a span of another program, else internal
 	// Trampoline: its returns are seen by trampoline, so that a call of it may be in progress while another one has its depth.
 	Trampoline bool
 	// Lost tells how many records of its returns were lost until this moment, which is later than that of the hits that a Joiner is told
@@ -97,7 +99,7 @@ func newSpan(fn *Func, flow Flow, tid int, attrs []otlp.Attr) *otlp.Span {
 	if flow.GoID != 0 {
 		all = append(all, otlp.Attr{Key: AttrGoroutine, Value: flow.GoID})
 	}
-	return &otlp.Span{Name: fn.Name, Kind: otlp.KindInternal, Attrs: append(all, attrs...)}
+	return &otlp.Span{Name: fn.Name, Kind: cmp.Or(fn.Kind, otlp.KindInternal), Attrs: append(all, attrs...)}
 }
 
 // end writes down how the call of a span has ended.

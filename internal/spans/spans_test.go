@@ -498,6 +498,28 @@ func TestRemote(t *testing.T) {
 	}
 }
 
+// TestKind: spans are of the kind that their function has, also if their call is in a span of another program.
+func TestKind(t *testing.T) {
+	for kind, want := range map[otlp.Kind][2]otlp.Kind{0: {otlp.KindInternal, otlp.KindServer}, otlp.KindInternal: {otlp.KindInternal, otlp.KindInternal}, otlp.KindConsumer: {otlp.KindConsumer, otlp.KindConsumer}} {
+		f := &Func{Name: "f", Kind: kind}
+		for i, r := range []*Remote{nil, {Trace: otlp.TraceID{1}, Span: otlp.SpanID{2}, Sampled: true}} {
+			s := newScript(Options{OneStack: true})
+			e := &Entry{Func: f, Flow: thread, Attrs: func() []otlp.Attr { return nil }}
+			if r != nil {
+				e.Remote = func() (Remote, bool) { return *r, true }
+			}
+			s.j.Enter(e)
+			s.leave(f, 0)
+			n := NewNester(Options{Emit: s.j.o.Emit})
+			n.Leave(&Call{Func: f, Flow: thread, Nanos: 30, Entered: 20, Took: 10, Remote: r})
+			n.Close()
+			if len(s.got) != 2 || s.got[0].Kind != want[i] || s.got[1].Kind != want[i] {
+				t.Errorf("%d: %+v, not %d", kind, s.got, want[i])
+			}
+		}
+	}
+}
+
 // TestHeld has a call that takes longer than others are held: it begins a trace of its own, which is counted.
 func TestHeld(t *testing.T) {
 	f := &Func{Name: "f"}

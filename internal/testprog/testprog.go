@@ -29,7 +29,7 @@ import (
 	"kprobes.dev/kprobes/internal/workload"
 )
 
-//go:embed src gocgo gocrowd/*.go goforks gohard/*.go goloads/*.go gonests/*.go goserver/*.go gostacks/*.go gowork/*.go
+//go:embed src gocgo gocrowd/*.go goforks gohard/*.go goloads/*.go gonests/*.go goserver/*.go gosql/*.go gostacks/*.go gowork/*.go
 var sources embed.FS
 
 // TB is what this package needs of a *testing.T or *testing.B.

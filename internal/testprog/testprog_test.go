@@ -431,6 +431,29 @@ func TestAsks(t *testing.T) {
 	}
 }
 
+// The programs of the C library's and OpenSSL's calls make each as often as they say, and each is what it should be.
+func TestCallsOfLibraries(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		flags []string
+		want  map[string]uint64
+	}{
+		{"waits", nil, map[string]uint64{"open": 6, "open_failed": 3, "fsync_failed": 3, "connect": 9, "connect_failed": 3, "accept": 3, "accept4": 3, "send": 12, "recv": 24, "recv_failed": 12, "recvmsg": 12, "getaddrinfo": 6, "getaddrinfo_failed": 3, "posix_spawn": 2, "posix_spawn_failed": 1, "posix_spawnp": 1, "system": 2, "system_failed": 1}},
+		{"tls", []string{"-lssl", "-lcrypto"}, map[string]uint64{"SSL_connect": 9, "SSL_connect_failed": 6, "SSL_accept": 6, "SSL_read": 4, "SSL_read_failed": 2, "SSL_read_ex": 8, "SSL_read_ex_failed": 4, "SSL_write": 2, "SSL_write_ex": 4, "SSL_shutdown": 6}},
+	} {
+		var n map[string]uint64
+		out, err := exec.Command(Build(t, c.name, c.flags...), "3").Output()
+		if err == nil {
+			err = json.Unmarshal(out, &n)
+		}
+		for name, want := range c.want {
+			if n[name] != want {
+				t.Errorf("%s: %s is %d, want %d: %s, %v", c.name, name, n[name], want, out, err)
+			}
+		}
+	}
+}
+
 // The program that reads return addresses finds them where they are; of the one that is profiled
 // the C library counts the calls.
 func TestCallers(t *testing.T) {
@@ -576,7 +599,7 @@ func TestStacks(t *testing.T) {
 
 // No source is left without a test that runs it.
 func TestAllSourcesAreListed(t *testing.T) {
-	tested := strings.Fields("apart arcs asks badptr boundary brief callers cancel chowns conform cross crowd dl dumpable exc exec exit forker forkopen fsbase hits jmp leaf leaver libdlone libdltwo libframes lines many miser nests opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed toggle trapuser vector vforker watch work prog.h")
+	tested := strings.Fields("apart arcs asks badptr boundary brief callers cancel chowns conform cross crowd dl dumpable exc exec exit forker forkopen fsbase hits jmp leaf leaver libdlone libdltwo libframes lines many miser nests opens ownbreak rate redzone scant seccomp segv sequence sigmask sigs spans spinner stackkeys stacks stand sysopen tailback tails tight timed tls toggle trapuser vector vforker waits watch work prog.h")
 	files, err := fs.ReadDir(sources, "src")
 	if err != nil {
 		t.Fatal(err)

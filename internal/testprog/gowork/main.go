@@ -2,7 +2,7 @@
 //
 //	gowork [GOROUTINES]     commands: go N (every goroutine calls every function N times),
 //	                        gc (run the collector), leave N (N goroutines call Leave, which
-//	                        ends them), count, quit
+//	                        ends them), cycles (answers the cycles that the collector has ended, of which none follows), count, quit
 //
 // In "go N" the call number i (from 0) of goroutine g (from 0) passes v = g<<32 | i:
 //
@@ -25,6 +25,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"sync"
@@ -173,6 +175,9 @@ func main() {
 			burst(ts, n)
 		case "gc":
 			runtime.GC()
+		case "cycles":
+			fmt.Printf("{\"cycles\":%d}\n", cycles())
+			continue
 		case "leave":
 			n, _ := strconv.Atoi(arg)
 			var wg sync.WaitGroup
@@ -187,6 +192,14 @@ func main() {
 		report(ts)
 	}
 	report(ts)
+}
+
+// cycles has the collector run no more, and gives the cycles that it has ended.
+func cycles() uint64 {
+	debug.SetGCPercent(-1) // waits for the end of a cycle
+	n := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+	metrics.Read(n)
+	return n[0].Value.Uint64()
 }
 
 // Leave ends its goroutine if v is 0, else it returns 3v+1.

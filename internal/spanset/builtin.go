@@ -1,0 +1,41 @@
+package spanset
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// files are the sets that come with the command: a file for each, with a / in the name as a -.
+//
+//go:embed sets/*.txt
+var files embed.FS
+
+// Names lists the sets that come with the command.
+func Names() (out []string) {
+	all, err := fs.Glob(files, "sets/*.txt")
+	if err != nil {
+		panic(err) // the pattern is malformed
+	}
+	for _, f := range all {
+		out = append(out, strings.ReplaceAll(strings.TrimSuffix(path.Base(f), ".txt"), "-", "/"))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Text is the file of a set that comes with the command.
+func Text(name string) ([]byte, error) {
+	if !slices.Contains(Names(), name) {
+		return nil, fmt.Errorf("no set is called %q; there are %s. A file of your own ends in .txt, or begins with / or a dot", name, strings.Join(Names(), ", "))
+	}
+	return files.ReadFile("sets/" + strings.ReplaceAll(name, "/", "-") + ".txt")
+}
+
+// IsFile says whether the name of a set is that of a file.
+func IsFile(name string) bool {
+	return strings.HasSuffix(name, ".txt") || strings.HasPrefix(name, "/") || strings.HasPrefix(name, ".")
+}
