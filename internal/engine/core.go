@@ -62,7 +62,8 @@ type Core struct {
 	yielding
 	handlers
 	reaper
-	budgets budgets
+	budgets   budgets
+	samplings samplings
 	told
 	extension
 	unread unread // what a loop over hits is to be given

@@ -194,6 +194,6 @@ func (c *Core) usedNumber() (id int, ok bool) {
 func (c *Core) recycle(id int) {
 	e := c.events[id]
 	n := c.counts(e)
-	e.kept = &n
+	e.kept, e.unsampled = &n, c.unsampled(e)
 	c.events[id] = nil
 }

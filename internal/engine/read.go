@@ -77,7 +77,11 @@ func (c *Core) counts(e *Event) Counts {
 			n.Lost += s.Lost
 		}
 		n.Missed += s.Missed
-		n.Unwound += s.Unwound
+		if e.entersSampled() {
+			n.Hits += s.Unwound // ring.CtrUnsampled
+		} else {
+			n.Unwound += s.Unwound
+		}
 	}
 	if entries, dropped, unset, ok, err := e.histogram(); ok && err == nil {
 		n.Read += dropped + unset
