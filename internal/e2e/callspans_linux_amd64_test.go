@@ -451,3 +451,27 @@ func TestSpansSampledGo(t *testing.T) {
 		}
 	}
 }
+
+// TestSpansSampledLoad has far more calls than a small ring has room for: those of traces that are not kept write no record, so none is lost.
+func TestSpansSampledLoad(t *testing.T) {
+	p := program(t, "nests")
+	c := newCollector(t)
+	s := startSpans(t, p, append([]string{"--buffer-size", "65536", "--sample", "2000", "--otlp", c.url}, nestProbes...)...)
+	n := p.Counts("go 4000")
+	r := s.end()
+	calls := n["work"] + n["leaf"] + n["tail"] + n["try"] + n["throw"]
+	hits := uint64(0)
+	for name, one := range r.totals {
+		if one.lost+one.missed != 0 {
+			t.Errorf("%s: %+v", name, one)
+		}
+		if !strings.HasPrefix(name, "r_") && name != "jump" {
+			hits += one.hits
+		}
+	}
+	tr, sum := treeOf(t, c.spans), r.sums(t)
+	tr.parents(t, tr)
+	if kept := tr.roots(tr); kept != (n["roots"]+1999)/2000 || hits != calls || sum["spans"] != uint64(len(tr.of)) || sum["spans"]+sum["unsampled"] != calls || sum["unjoined"]+sum["active"] != 0 {
+		t.Errorf("%d traces kept of %d, %d hits of %d calls: %v", kept, n["roots"], hits, calls, sum)
+	}
+}
