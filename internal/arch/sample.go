@@ -10,6 +10,9 @@ type Sample struct {
 	Func uint64
 	// Always: a SampleEnter of a call that is in no other keeps its trace, and the counter does not count it.
 	Always bool
+	// Paired: of a SampleLeave, a SampleEnter of its function comes before its RoleEntry. Then calls that are dropped have no instance where
+	// nothing else needs one.
+	Paired bool
 	// Code is native.SampleCode: a program that samples nothing is linked without it.
 	Code any
 }

@@ -113,7 +113,7 @@ func (c *Core) giveSamples(evs []*Event) error {
 			if err := c.sampleTable(s); err != nil {
 				return err
 			}
-			e.work.Sample = &arch.Sample{Role: role, Table: s.table, Every: s.Every, Func: e.fn.Start, Always: s.Always[e.Given], Code: native.SampleCode()}
+			e.work.Sample = &arch.Sample{Role: role, Table: s.table, Every: s.Every, Func: e.fn.Start, Always: s.Always[e.Given], Paired: s.paired(e, evs), Code: native.SampleCode()}
 			if !slices.Contains(s.events, e) { // else its object has come again
 				s.events = append(s.events, e)
 			}
@@ -150,6 +150,19 @@ func (s *Sampling) decides(e *Event, evs []*Event) bool {
 		}
 	}
 	return first == e
+}
+
+// paired says whether the entries of a return event's function are decided about by an event before it (arch.Sample.Paired).
+func (s *Sampling) paired(e *Event, evs []*Event) bool {
+	for _, o := range evs {
+		if o == e {
+			break
+		}
+		if s.has(o) && !o.gone && o.fn == e.fn && s.Roles[o.Given] == arch.SampleEnter && o.filter == nil && o.budget == nil && s.decides(o, evs) {
+			return s.Roles[e.Given] == arch.SampleLeave
+		}
+	}
+	return false
 }
 
 // sampleTable gives a sampling its table, an empty one. All of its pages are there then: no hit waits for one.

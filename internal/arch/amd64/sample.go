@@ -77,7 +77,7 @@ const SampleBytes = sampleFirst + (1<<arch.SampleSlots+bucketLen)<<sampleStride
 const sampleSame = 1 << 27
 
 // sampleCode is (*frame).sample.
-type sampleCode func(f *frame, s *storing, done Label)
+type sampleCode func(f *frame, w *arch.ProbeOp, s *storing, done Label)
 
 // SampleCode is arch.Sample.Code.
 func SampleCode() any { return sampleCode((*frame).sample) }
@@ -95,9 +95,55 @@ func (m *sampling) function() int32 {
 	return int32(m.Func*hashFactor>>(64-sampleFuncBits)) << sampleFuncShift
 }
 
-// sample emits the decision whether the hit is recorded; one that is not is counted, and goes on at done.
-func (f *frame) sample(s *storing, done Label) {
-	m := &sampling{Sample: s.w.Sample, w: s.w, pass: f.Label(), drop: f.Label(), none: f.Label()}
+// beforeInstance says whether a return is decided about before its call's instance is looked for: a call of a trace that is not kept
+// need not have one. A filter needs the instance, and a return address that is replaced too.
+func beforeInstance(w *arch.ProbeOp) bool {
+	return w.Role == arch.RoleExit && plainLeave(w)
+}
+
+func plainLeave(w *arch.ProbeOp) bool {
+	return w.Sample != nil && w.Sample.Paired && w.Filter == nil && w.Trampoline == nil && w.Budget == nil
+}
+
+// without says whether the calls of a RoleEntry have no instance where one of the works at the same point, before it, drops them.
+func without(w *arch.ProbeOp, ws []arch.ProbeOp) bool {
+	for i := 0; plainLeave(w) && &ws[i] != w; i++ {
+		if o := ws[i].Sample; o != nil && o.Table == w.Sample.Table && o.Role == arch.SampleEnter {
+			return true
+		}
+	}
+	return false
+}
+
+// unlessDropped emits a jump to over if the call of a RoleEntry has no instance. The decision is made at the point by a work before it.
+func (f *frame) unlessDropped(w *arch.ProbeOp, over Label) {
+	if f.dropped == 0 || !without(w, f.miss) {
+		return
+	}
+	f.OpMI(OpCmp, 8, At(RSP, f.dropped), 0)
+	f.Jcc(CondNE, over)
+}
+
+// sampleFirst emits the decision of a return about which is decided before its call's instance is looked for.
+func (f *frame) sampleFirst(w *arch.ProbeOp, done Label) {
+	if !beforeInstance(w) {
+		return
+	}
+	if f.w.TID == arch.TIDSyscall {
+		f.askTID()
+		f.MovMR(8, f.tempAt(tempTID), RAX)
+	}
+	w.Sample.Code.(sampleCode)(f, w, nil, done)
+}
+
+// sample emits the decision whether the hit of a work is recorded; one that is not is counted, and goes on at done. s may be nil where no
+// argument is looked at.
+func (f *frame) sample(w *arch.ProbeOp, s *storing, done Label) {
+	m := &sampling{Sample: w.Sample, w: w, pass: f.Label(), drop: f.Label(), none: f.Label()}
+	note := m.Role == arch.SampleEnter && f.dropped != 0
+	if note {
+		f.MovMI(8, At(RSP, f.dropped), 0)
+	}
 	switch m.Role {
 	case arch.SampleEnter:
 		f.sampleEnter(m)
@@ -113,6 +159,9 @@ func (f *frame) sample(s *storing, done Label) {
 	f.Bind(m.pass)
 	f.after(func() {
 		f.Bind(m.drop)
+		if note {
+			f.MovMI(8, At(RSP, f.dropped), 1)
+		}
 		if m.Role == arch.SampleEnter {
 			f.countIn(m.w.Event, ring.CtrUnsampled)
 		} else {
@@ -120,6 +169,9 @@ func (f *frame) sample(s *storing, done Label) {
 		}
 		f.Jmp(done)
 		f.Bind(m.none)
+		if note {
+			f.MovMI(8, At(RSP, f.dropped), 1)
+		}
 		f.bump(m.w.Event, ring.CtrMissed)
 		f.Jmp(done)
 	})

@@ -32,13 +32,13 @@ func sampleWork(table, every, exit uint64, pool *arch.Pool) map[uint64][]arch.Pr
 	ret := *sp
 	ret.Return = true
 	of := func(r arch.SampleRole) *arch.Sample {
-		return &arch.Sample{Role: r, Table: table, Every: every, Func: arenaProbed, Code: SampleCode()}
+		return &arch.Sample{Role: r, Table: table, Every: every, Func: arenaProbed, Paired: r == arch.SampleLeave, Code: SampleCode()}
 	}
 	return map[uint64][]arch.ProbeOp{
 		0: {
 			{Event: eventAll, Prog: sp},
 			{Event: eventEnter, Prog: sp, Sample: of(arch.SampleEnter)},
-			{Event: eventLeave, Role: arch.RoleEntry, Prog: &ret, Pool: pool},
+			{Event: eventLeave, Role: arch.RoleEntry, Prog: &ret, Pool: pool, Sample: of(arch.SampleLeave)},
 		},
 		exit: {{Event: eventLeave, Role: arch.RoleExit, Prog: &ret, Pool: pool, Instance: eventLeave, Sample: of(arch.SampleLeave)}},
 	}
@@ -138,6 +138,9 @@ func (a *arena) checkSample(table uint64, m *sampleModel) {
 	}
 	if n := a.get64(table + sampleCounter); n != m.decided {
 		a.t.Errorf("%d decisions, want %d", n, m.decided)
+	}
+	if n := a.counted(eventLeave, ring.CtrUnwound); n > m.entered-m.left {
+		a.t.Errorf("%d calls count as unwound, want %+v", n, m)
 	}
 	taken := 0
 	for i := uint64(0); i < 1<<arch.SampleSlots+bucketLen; i++ {
