@@ -129,8 +129,8 @@ func (c *Core) armNew(evs []*Event, o *AddOptions) ([]*Event, error) {
 	if err == nil && c.budgets.give != nil {
 		err = c.budgets.give(kept)
 	}
-	if err == nil && c.samplings.give != nil {
-		err = c.samplings.give(kept)
+	if err == nil && c.giveSamples != nil {
+		err = c.giveSamples(kept)
 	}
 	if err == nil {
 		kept, err = c.install(kept, o)

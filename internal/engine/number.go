@@ -194,6 +194,9 @@ func (c *Core) usedNumber() (id int, ok bool) {
 func (c *Core) recycle(id int) {
 	e := c.events[id]
 	n := c.counts(e)
-	e.kept, e.unsampled = &n, c.unsampled(e)
+	e.kept = &n
+	if e.work.Sample != nil {
+		e.unsampled = c.t.Ring().Sum(e.ID).Unwound
+	}
 	c.events[id] = nil
 }

@@ -77,7 +77,7 @@ func (c *Core) counts(e *Event) Counts {
 			n.Lost += s.Lost
 		}
 		n.Missed += s.Missed
-		if e.entersSampled() {
+		if w := e.work.Sample; w != nil && w.Role == arch.SampleEnter {
 			n.Hits += s.Unwound // ring.CtrUnsampled
 		} else {
 			n.Unwound += s.Unwound

@@ -24,11 +24,11 @@ type Sampling struct {
 	off    error    // why none of its events does; nil: they do
 }
 
-// samplings are those of a Core. give is set by who samples: a program that does not is linked without it.
+// samplings are those of a Core (Core.samplings).
 type samplings struct {
+	c    *Core
 	all  []*Sampling
 	free []uint64 // tables that nobody uses
-	give func([]*Event) error
 }
 
 // CanSample says why traces of the target can not be chosen at the hit; nil: they can.
@@ -43,17 +43,21 @@ func (c *Core) CanSample() error {
 func (c *Core) Sample(s *Sampling) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.samplings.give = c.giveSamples
-	c.samplings.all = slices.DeleteFunc(c.samplings.all, func(o *Sampling) bool {
+	ss, ok := c.samplings.(*samplings)
+	if !ok {
+		ss = &samplings{c: c}
+		c.samplings, c.giveSamples = ss, ss.give
+	}
+	ss.all = slices.DeleteFunc(ss.all, func(o *Sampling) bool {
 		if slices.ContainsFunc(o.events, func(e *Event) bool { return !e.ended }) {
 			return false
 		}
 		if o.table != 0 {
-			c.samplings.free = append(c.samplings.free, o.table)
+			ss.free = append(ss.free, o.table)
 		}
 		return true
 	})
-	c.samplings.all = append(c.samplings.all, s)
+	ss.all = append(ss.all, s)
 }
 
 // Samples says why the events of a sampling, which have been added, do not choose traces; nil: they do.
@@ -81,7 +85,7 @@ func (c *Core) Unsampled(s *Sampling) (n uint64) {
 // unsampled counts the entries of an event whose calls' traces are not kept.
 func (c *Core) unsampled(e *Event) uint64 {
 	switch {
-	case !e.entersSampled() || c.t.Ring() == nil:
+	case e.work.Sample == nil || e.work.Sample.Role != arch.SampleEnter || c.t.Ring() == nil:
 		return 0
 	case c.events[e.ID] != e: // its number may be another's
 		return e.unsampled
@@ -89,15 +93,10 @@ func (c *Core) unsampled(e *Event) uint64 {
 	return c.t.Ring().Sum(e.ID).Unwound // ring.CtrUnsampled
 }
 
-// entersSampled says whether the event decides at entries.
-func (e *Event) entersSampled() bool {
-	return e.work.Sample != nil && e.work.Sample.Role == arch.SampleEnter
-}
-
-// giveSamples has new events choose traces, before their code is made. Of several at one end of a function one decides, and the others only
+// give has new events choose traces, before their code is made. Of several at one end of a function one decides, and the others only
 // count.
-func (c *Core) giveSamples(evs []*Event) error {
-	for _, s := range c.samplings.all {
+func (ss *samplings) give(evs []*Event) error {
+	for _, s := range ss.all {
 		if err := s.check(evs); err != nil {
 			return err
 		}
@@ -110,7 +109,7 @@ func (c *Core) giveSamples(evs []*Event) error {
 				e.work.Count = true
 				continue
 			}
-			if err := c.sampleTable(s); err != nil {
+			if err := ss.table(s); err != nil {
 				return err
 			}
 			e.work.Sample = &arch.Sample{Role: role, Table: s.table, Every: s.Every, Func: e.fn.Start, Always: s.Always[e.Given], Paired: s.paired(e, evs), Code: native.SampleCode()}
@@ -165,23 +164,23 @@ func (s *Sampling) paired(e *Event, evs []*Event) bool {
 	return false
 }
 
-// sampleTable gives a sampling its table, an empty one. All of its pages are there then: no hit waits for one.
-func (c *Core) sampleTable(s *Sampling) error {
+// table gives a sampling its table, an empty one. All of its pages are there then: no hit waits for one.
+func (ss *samplings) table(s *Sampling) error {
 	if s.table != 0 {
 		return nil
 	}
-	if n := len(c.samplings.free); n == 0 {
-		at, err := c.can.Unwinder.NewTable(native.SampleBytes)
+	if n := len(ss.free); n == 0 {
+		at, err := ss.c.can.Unwinder.NewTable(native.SampleBytes)
 		if err != nil {
 			return fmt.Errorf("table of calls: %w", err)
 		}
-		c.samplings.free = append(c.samplings.free, at)
+		ss.free = append(ss.free, at)
 	}
-	n := len(c.samplings.free) - 1
-	at := c.samplings.free[n]
-	if err := c.can.Unwinder.WriteTable(at, make([]byte, native.SampleBytes)); err != nil {
+	n := len(ss.free) - 1
+	at := ss.free[n]
+	if err := ss.c.can.Unwinder.WriteTable(at, make([]byte, native.SampleBytes)); err != nil {
 		return fmt.Errorf("table of calls: %w", err)
 	}
-	s.table, c.samplings.free = at, c.samplings.free[:n]
+	s.table, ss.free = at, ss.free[:n]
 	return nil
 }

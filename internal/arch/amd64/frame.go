@@ -350,7 +350,9 @@ func (f *frame) work(w *arch.ProbeOp) error {
 		return nil
 	case arch.RoleEntry:
 		over := f.Label()
-		f.unlessDropped(w, over)
+		if w.Sample != nil {
+			w.Sample.Code.(sampleCode)(f, w, nil, over)
+		}
 		f.claim(w)
 		f.Bind(over)
 		return nil
@@ -371,7 +373,9 @@ func (f *frame) work(w *arch.ProbeOp) error {
 			return nil
 		}
 		done := f.Label()
-		f.sampleFirst(w, done)
+		if w.Sample != nil {
+			w.Sample.Code.(sampleCode)(f, w, nil, done)
+		}
 		f.find(w, done)
 		err := f.store(w)
 		f.Bind(done)

@@ -130,7 +130,7 @@ func (f *frame) storeAll(w *arch.ProbeOp, done Label) error {
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
 	first := w.Sample != nil && !w.Sample.Role.Loads() && (w.Filter == nil || early) // likewise
-	if first && !beforeInstance(w) {
+	if first {
 		w.Sample.Code.(sampleCode)(f, w, s, done)
 	}
 	f.ask(w)

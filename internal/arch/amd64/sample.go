@@ -76,33 +76,34 @@ const SampleBytes = sampleFirst + (1<<arch.SampleSlots+bucketLen)<<sampleStride
 // sampleSame is the distance within which two depths are of one stack, in words of 8 bytes: Go's stacks have 1 GiB at most.
 const sampleSame = 1 << 27
 
-// sampleCode is (*frame).sample.
-type sampleCode func(f *frame, w *arch.ProbeOp, s *storing, done Label)
+// sampleCode is sampleWork.
+type sampleCode func(f *frame, w *arch.ProbeOp, s *storing, to Label)
 
 // SampleCode is arch.Sample.Code.
-func SampleCode() any { return sampleCode((*frame).sample) }
+func SampleCode() any { return sampleCode(sampleWork) }
 
-// sampling is the work of one decision.
-type sampling struct {
-	*arch.Sample
-	w *arch.ProbeOp
-	// pass is where a hit goes that is recorded, and drop one of a trace that is not kept. none is for an owner that there is no room for.
-	pass, drop, none Label
+// sampleWork emits what a work's sample has to do. With s, where the work is about to be stored: a hit that is not recorded is counted, and goes
+// on at to. Without, before an instance is claimed or looked for: who needs none goes on at to.
+func sampleWork(f *frame, w *arch.ProbeOp, s *storing, to Label) {
+	switch early := w.Role == arch.RoleExit && plainLeave(w); {
+	case s != nil && !early:
+		newSampling(f, w).decide(s, to)
+	case s != nil: // it is decided
+	case w.Role == arch.RoleEntry:
+		unlessDropped(f, w, to)
+	case early:
+		if f.w.TID == arch.TIDSyscall {
+			f.askTID()
+			f.MovMR(8, f.tempAt(tempTID), RAX)
+		}
+		newSampling(f, w).decide(nil, to)
+	}
 }
 
-// function is the number of the function in a state.
-func (m *sampling) function() int32 {
-	return int32(m.Func*hashFactor>>(64-sampleFuncBits)) << sampleFuncShift
-}
-
-// beforeInstance says whether a return is decided about before its call's instance is looked for: a call of a trace that is not kept
-// need not have one. A filter needs the instance, and a return address that is replaced too.
-func beforeInstance(w *arch.ProbeOp) bool {
-	return w.Role == arch.RoleExit && plainLeave(w)
-}
-
+// plainLeave says whether a return is decided about before its call's instance is looked for: a call of a trace that is not kept need not
+// have one. A filter needs the instance, and a return address that is replaced too.
 func plainLeave(w *arch.ProbeOp) bool {
-	return w.Sample != nil && w.Sample.Paired && w.Filter == nil && w.Trampoline == nil && w.Budget == nil
+	return w.Sample.Paired && w.Filter == nil && w.Trampoline == nil && w.Budget == nil
 }
 
 // without says whether the calls of a RoleEntry have no instance where one of the works at the same point, before it, drops them.
@@ -116,7 +117,7 @@ func without(w *arch.ProbeOp, ws []arch.ProbeOp) bool {
 }
 
 // unlessDropped emits a jump to over if the call of a RoleEntry has no instance. The decision is made at the point by a work before it.
-func (f *frame) unlessDropped(w *arch.ProbeOp, over Label) {
+func unlessDropped(f *frame, w *arch.ProbeOp, over Label) {
 	if f.dropped == 0 || !without(w, f.miss) {
 		return
 	}
@@ -124,351 +125,356 @@ func (f *frame) unlessDropped(w *arch.ProbeOp, over Label) {
 	f.Jcc(CondNE, over)
 }
 
-// sampleFirst emits the decision of a return about which is decided before its call's instance is looked for.
-func (f *frame) sampleFirst(w *arch.ProbeOp, done Label) {
-	if !beforeInstance(w) {
-		return
-	}
-	if f.w.TID == arch.TIDSyscall {
-		f.askTID()
-		f.MovMR(8, f.tempAt(tempTID), RAX)
-	}
-	w.Sample.Code.(sampleCode)(f, w, nil, done)
+// sampling is the work of one decision.
+type sampling struct {
+	*frame
+	*arch.Sample
+	op *arch.ProbeOp
+	// pass is where a hit goes that is recorded, and drop one of a trace that is not kept. none is for an owner that there is no room for.
+	pass, drop, none Label
 }
 
-// sample emits the decision whether the hit of a work is recorded; one that is not is counted, and goes on at done. s may be nil where no
-// argument is looked at.
-func (f *frame) sample(w *arch.ProbeOp, s *storing, done Label) {
-	m := &sampling{Sample: w.Sample, w: w, pass: f.Label(), drop: f.Label(), none: f.Label()}
-	note := m.Role == arch.SampleEnter && f.dropped != 0
+func newSampling(f *frame, w *arch.ProbeOp) *sampling {
+	return &sampling{frame: f, Sample: w.Sample, op: w, pass: f.Label(), drop: f.Label(), none: f.Label()}
+}
+
+// function is the number of the function in a state.
+func (m *sampling) function() int32 {
+	return int32(m.Func*hashFactor>>(64-sampleFuncBits)) << sampleFuncShift
+}
+
+// decide emits the decision whether the hit is recorded; one that is not is counted, and goes on at done. s may be nil where no argument is
+// looked at.
+func (m *sampling) decide(s *storing, done Label) {
+	note := m.Role == arch.SampleEnter && m.dropped != 0
 	if note {
-		f.MovMI(8, At(RSP, f.dropped), 0)
+		m.MovMI(8, At(RSP, m.dropped), 0)
 	}
 	switch m.Role {
 	case arch.SampleEnter:
-		f.sampleEnter(m)
+		m.entered()
 	case arch.SampleLeave:
-		f.sampleLeave(m)
+		m.returned()
 	case arch.SampleEnded:
-		f.sampleEnded(m)
+		m.ended()
 	case arch.SampleCreated:
-		f.sampleCreated(m, s)
+		m.created(s)
 	case arch.SampleRecovered:
-		f.sampleRecovered(m, s)
+		m.recovered(s)
 	}
-	f.Bind(m.pass)
-	f.after(func() {
-		f.Bind(m.drop)
+	m.Bind(m.pass)
+	m.after(func() {
+		m.Bind(m.drop)
 		if note {
-			f.MovMI(8, At(RSP, f.dropped), 1)
+			m.MovMI(8, At(RSP, m.dropped), 1)
 		}
 		if m.Role == arch.SampleEnter {
-			f.countIn(m.w.Event, ring.CtrUnsampled)
+			m.countIn(m.op.Event, ring.CtrUnsampled)
 		} else {
-			f.count(m.w.Event)
+			m.count(m.op.Event)
 		}
-		f.Jmp(done)
-		f.Bind(m.none)
+		m.Jmp(done)
+		m.Bind(m.none)
 		if note {
-			f.MovMI(8, At(RSP, f.dropped), 1)
+			m.MovMI(8, At(RSP, m.dropped), 1)
 		}
-		f.bump(m.w.Event, ring.CtrMissed)
-		f.Jmp(done)
+		m.bump(m.op.Event, ring.CtrMissed)
+		m.Jmp(done)
 	})
 }
 
-// sampleSelf emits RAX = the key and S2 = the owner who hits. A thread that is not known has its hits recorded: whoever reads them
+// self emits RAX = the key and S2 = the owner who hits. A thread that is not known has its hits recorded: whoever reads them
 // counts it. It clobbers RDX and S1.
-func (f *frame) sampleSelf(m *sampling) {
+func (m *sampling) self() {
 	switch {
-	case f.w.Go != nil:
-		f.MovRM(8, RAX, AtFS(f.w.Go.TLS))
-		f.TestRR(8, RAX, RAX)
-		f.Jcc(CondE, m.pass)
-		system := f.Label()
-		f.MovRM(8, f.s2(), At(RAX, f.w.Go.GoID))
-		f.TestRR(8, f.s2(), f.s2())
-		f.Jcc(CondE, system)
-		on := f.Here()
-		f.after(func() {
-			f.Bind(system)
-			f.MovRM(8, f.s2(), At(RAX, f.w.Go.M))
-			f.MovRM(8, f.s2(), At(f.s2(), f.w.Go.ProcID))
-			f.Jmp(on)
+	case m.w.Go != nil:
+		m.MovRM(8, RAX, AtFS(m.w.Go.TLS))
+		m.TestRR(8, RAX, RAX)
+		m.Jcc(CondE, m.pass)
+		system := m.Label()
+		m.MovRM(8, m.s2(), At(RAX, m.w.Go.GoID))
+		m.TestRR(8, m.s2(), m.s2())
+		m.Jcc(CondE, system)
+		on := m.Here()
+		m.after(func() {
+			m.Bind(system)
+			m.MovRM(8, m.s2(), At(RAX, m.w.Go.M))
+			m.MovRM(8, m.s2(), At(m.s2(), m.w.Go.ProcID))
+			m.Jmp(on)
 		})
-	case f.w.TID == arch.TIDThread:
-		other := f.Label()
-		f.ownBlock(other)
-		f.MovRM(8, RAX, AtFS(0)) // a thread's block begins with its own address (System V ABI, x86-64, thread-local storage)
-		f.MovRM(4, f.s2(), AtFS(f.w.TIDOff))
-		if f.w.Shared == 0 {
+	case m.w.TID == arch.TIDThread:
+		other := m.Label()
+		m.ownBlock(other)
+		m.MovRM(8, RAX, AtFS(0)) // a thread's block begins with its own address (System V ABI, x86-64, thread-local storage)
+		m.MovRM(4, m.s2(), AtFS(m.w.TIDOff))
+		if m.w.Shared == 0 {
 			return
 		}
-		on := f.Here()
-		f.after(func() {
-			f.Bind(other)
-			f.askTID()
-			f.sampleThread(m)
-			f.Jmp(on)
+		on := m.Here()
+		m.after(func() {
+			m.Bind(other)
+			m.askTID()
+			m.thread()
+			m.Jmp(on)
 		})
 	default:
-		f.MovRM(8, RAX, f.tempAt(tempTID))
-		f.sampleThread(m)
+		m.MovRM(8, RAX, m.tempAt(tempTID))
+		m.thread()
 	}
 }
 
-// sampleThread emits S2 = the owner, where RAX, the key, is the thread's id.
-func (f *frame) sampleThread(m *sampling) {
-	f.TestRR(8, RAX, RAX)
-	f.Jcc(CondE, m.pass)
-	f.MovRR(8, f.s2(), RAX)
+// thread emits S2 = the owner, where RAX, the key, is the thread's id.
+func (m *sampling) thread() {
+	m.TestRR(8, RAX, RAX)
+	m.Jcc(CondE, m.pass)
+	m.MovRR(8, m.s2(), RAX)
 }
 
-// samplePlace emits S1 = the first slot for the key in RAX, and RDX = how many may have it.
-func (f *frame) samplePlace(m *sampling) {
-	f.MovRI(RDX, hashFactor)
-	f.ImulRR(8, RDX, RAX)
-	f.ShiftRI(Shr, 8, RDX, 64-arch.SampleSlots)
-	f.ShiftRI(Shl, 8, RDX, sampleStride)
-	f.MovRI(f.s1(), m.Table+sampleFirst)
-	f.OpRR(OpAdd, 8, f.s1(), RDX)
-	f.MovRI(RDX, bucketLen)
+// first emits S1 = the first slot for the key in RAX, and RDX = how many may have it.
+func (m *sampling) first() {
+	m.MovRI(RDX, hashFactor)
+	m.ImulRR(8, RDX, RAX)
+	m.ShiftRI(Shr, 8, RDX, 64-arch.SampleSlots)
+	m.ShiftRI(Shl, 8, RDX, sampleStride)
+	m.MovRI(m.s1(), m.Table+sampleFirst)
+	m.OpRR(OpAdd, 8, m.s1(), RDX)
+	m.MovRI(RDX, bucketLen)
 }
 
-// sampleSeek emits S1 = the slot of the key in RAX. It clobbers RDX. Where the search comes to a free slot it goes on at free, and where there is
+// seek emits S1 = the slot of the key in RAX. It clobbers RDX. Where the search comes to a free slot it goes on at free, and where there is
 // none at full.
-func (f *frame) sampleSeek(m *sampling, free, full Label) {
-	found := f.Label()
-	f.samplePlace(m)
-	loop := f.Here()
-	f.OpMR(OpCmp, 8, At(f.s1(), sampleKey), RAX)
-	f.JccShort(CondE, found)
-	f.OpMI(OpCmp, 8, At(f.s1(), sampleKey), 0)
-	f.Jcc(CondE, free)
-	f.OpRI(OpAdd, 8, f.s1(), 1<<sampleStride)
-	f.OpRI(OpSub, 4, RDX, 1)
-	f.JccShort(CondNE, loop)
-	f.Jmp(full)
-	f.Bind(found)
+func (m *sampling) seek(free, full Label) {
+	found := m.Label()
+	m.first()
+	loop := m.Here()
+	m.OpMR(OpCmp, 8, At(m.s1(), sampleKey), RAX)
+	m.JccShort(CondE, found)
+	m.OpMI(OpCmp, 8, At(m.s1(), sampleKey), 0)
+	m.Jcc(CondE, free)
+	m.OpRI(OpAdd, 8, m.s1(), 1<<sampleStride)
+	m.OpRI(OpSub, 4, RDX, 1)
+	m.JccShort(CondNE, loop)
+	m.Jmp(full)
+	m.Bind(found)
 }
 
-// sampleFind emits S1 = the slot of the key in RAX and the owner in S2, and RDX = its state. One that is in no call goes on at
+// look emits S1 = the slot of the key in RAX and the owner in S2, and RDX = its state. One that is in no call goes on at
 // m.drop.
-func (f *frame) sampleFind(m *sampling) {
-	f.sampleSeek(m, m.drop, m.drop)
-	f.OpMR(OpCmp, 8, At(f.s1(), sampleOwner), f.s2())
-	f.Jcc(CondNE, m.drop)
-	f.MovRM(8, RDX, At(f.s1(), sampleState))
-	f.TestRR(8, RDX, RDX)
-	f.Jcc(CondE, m.drop)
+func (m *sampling) look() {
+	m.seek(m.drop, m.drop)
+	m.OpMR(OpCmp, 8, At(m.s1(), sampleOwner), m.s2())
+	m.Jcc(CondNE, m.drop)
+	m.MovRM(8, RDX, At(m.s1(), sampleState))
+	m.TestRR(8, RDX, RDX)
+	m.Jcc(CondE, m.drop)
 }
 
-// sampleClaim emits S1 = the slot of the key in RAX, which gets one if it has none. It clobbers RDX.
-func (f *frame) sampleClaim(m *sampling) {
-	again, free := f.Here(), f.Label()
-	f.sampleSeek(m, free, m.none)
-	on := f.Here()
-	f.after(func() {
-		f.Bind(free)
-		f.MovRR(8, RDX, RAX)
-		f.MovRI(RAX, 0)
-		f.Lock().Cmpxchg(8, At(f.s1(), sampleKey), RDX)
-		f.MovRR(8, RAX, RDX)
-		f.Jcc(CondE, on)
-		f.Jmp(again)
+// slot emits S1 = the slot of the key in RAX, which gets one if it has none. It clobbers RDX.
+func (m *sampling) slot() {
+	again, free := m.Here(), m.Label()
+	m.seek(free, m.none)
+	on := m.Here()
+	m.after(func() {
+		m.Bind(free)
+		m.MovRR(8, RDX, RAX)
+		m.MovRI(RAX, 0)
+		m.Lock().Cmpxchg(8, At(m.s1(), sampleKey), RDX)
+		m.MovRR(8, RAX, RDX)
+		m.Jcc(CondE, on)
+		m.Jmp(again)
 	})
 }
 
-// sampleBelong emits that the slot of S1 belongs to the owner in S2, who is in no call.
-func (f *frame) sampleBelong() {
-	f.MovMI(8, At(f.s1(), sampleState), 0)
-	f.MovMR(8, At(f.s1(), sampleOwner), f.s2())
+// belong emits that the slot of S1 belongs to the owner in S2, who is in no call.
+func (m *sampling) belong() {
+	m.MovMI(8, At(m.s1(), sampleState), 0)
+	m.MovMR(8, At(m.s1(), sampleOwner), m.s2())
 }
 
-// sampleWords emits RAX = the depth in RAX as a state has it.
-func (f *frame) sampleWords() {
-	f.ShiftRI(Shl, 8, RAX, sampleDepth-3)
-	f.ShiftRI(Shr, 8, RAX, sampleDepth)
+// words emits RAX = the depth in RAX as a state has it.
+func (m *sampling) words() {
+	m.ShiftRI(Shl, 8, RAX, sampleDepth-3)
+	m.ShiftRI(Shr, 8, RAX, sampleDepth)
 }
 
-// sampleKeeps emits a jump to m.drop if the trace of the state in RDX is not kept.
-func (f *frame) sampleKeeps(m *sampling) {
-	f.TestRI(1, RDX, sampleKept)
-	f.Jcc(CondE, m.drop)
+// keeps emits a jump to m.drop if the trace of the state in RDX is not kept.
+func (m *sampling) keeps() {
+	m.TestRI(1, RDX, sampleKept)
+	m.Jcc(CondE, m.drop)
 }
 
-// sampleEnter emits the decision at an entry.
-func (f *frame) sampleEnter(m *sampling) {
-	f.sampleSelf(m)
-	f.sampleClaim(m)
-	another, first, in, same := f.Label(), f.Label(), f.Label(), f.Label()
-	f.OpMR(OpCmp, 8, At(f.s1(), sampleOwner), f.s2())
-	f.Jcc(CondNE, another)
-	mine := f.Here()
-	f.depth(RAX)
-	f.sampleWords()
-	f.MovRM(8, RDX, At(f.s1(), sampleState))
-	f.TestRR(8, RDX, RDX)
-	f.Jcc(CondE, first)
-	f.sampleBeyond(in, same)
-	f.Jcc(CondB, first)
-	f.Bind(in)
-	f.sampleKeeps(m)
-	f.after(func() {
-		f.Bind(another)
-		f.sampleBelong()
-		f.Jmp(mine)
-		f.Bind(same)
-		f.sampleOther(m)
-		f.Jcc(CondE, first)
-		f.TestRI(1, RDX, sampleStub)
-		f.Jcc(CondNE, in)
-		f.Bind(first)
-		f.sampleDecide(m)
+// entered emits the decision at an entry.
+func (m *sampling) entered() {
+	m.self()
+	m.slot()
+	another, first, in, same := m.Label(), m.Label(), m.Label(), m.Label()
+	m.OpMR(OpCmp, 8, At(m.s1(), sampleOwner), m.s2())
+	m.Jcc(CondNE, another)
+	mine := m.Here()
+	m.depth(RAX)
+	m.words()
+	m.MovRM(8, RDX, At(m.s1(), sampleState))
+	m.TestRR(8, RDX, RDX)
+	m.Jcc(CondE, first)
+	m.beyond(in, same)
+	m.Jcc(CondB, first)
+	m.Bind(in)
+	m.keeps()
+	m.after(func() {
+		m.Bind(another)
+		m.belong()
+		m.Jmp(mine)
+		m.Bind(same)
+		m.other()
+		m.Jcc(CondE, first)
+		m.TestRI(1, RDX, sampleStub)
+		m.Jcc(CondNE, in)
+		m.Bind(first)
+		m.begins()
 	})
 }
 
-// sampleBeyond emits the comparison of the depth in RAX with that of the state in RDX: a deeper one goes on at in, and an equal one at same.
+// beyond emits the comparison of the depth in RAX with that of the state in RDX: a deeper one goes on at in, and an equal one at same.
 // Else the condition below says whether they are of one stack. It clobbers S2.
-func (f *frame) sampleBeyond(in, same Label) {
-	f.MovRR(8, f.s2(), RDX)
-	f.ShiftRI(Shr, 8, f.s2(), sampleDepth)
-	f.OpRR(OpSub, 8, f.s2(), RAX)
-	f.Jcc(CondB, in)
-	f.Jcc(CondE, same)
-	f.OpRI(OpCmp, 8, f.s2(), sampleSame)
+func (m *sampling) beyond(in, same Label) {
+	m.MovRR(8, m.s2(), RDX)
+	m.ShiftRI(Shr, 8, m.s2(), sampleDepth)
+	m.OpRR(OpSub, 8, m.s2(), RAX)
+	m.Jcc(CondB, in)
+	m.Jcc(CondE, same)
+	m.OpRI(OpCmp, 8, m.s2(), sampleSame)
 }
 
-// sampleOther emits the comparison of the function of the state in RDX with that of the hit. It clobbers S2.
-func (f *frame) sampleOther(m *sampling) {
-	f.MovRR(4, f.s2(), RDX)
-	f.OpRI(OpAnd, 4, f.s2(), sampleFuncMask)
-	f.OpRI(OpCmp, 4, f.s2(), m.function())
+// other emits the comparison of the function of the state in RDX with that of the hit. It clobbers S2.
+func (m *sampling) other() {
+	m.MovRR(4, m.s2(), RDX)
+	m.OpRI(OpAnd, 4, m.s2(), sampleFuncMask)
+	m.OpRI(OpCmp, 4, m.s2(), m.function())
 }
 
-// sampleDecide emits the decision of an outermost call, whose depth is in RAX: of the numbers that the counter gives out those are
+// begins emits the decision of an outermost call, whose depth is in RAX: of the numbers that the counter gives out those are
 // kept that Every divides.
-func (f *frame) sampleDecide(m *sampling) {
+func (m *sampling) begins() {
 	state := sampleIn | m.function()
-	if replaces(f.miss) {
+	if replaces(m.miss) {
 		state |= sampleStub
 	}
-	f.ShiftRI(Shl, 8, RAX, sampleDepth)
-	f.OpRI(OpOr, 8, RAX, state)
+	m.ShiftRI(Shl, 8, RAX, sampleDepth)
+	m.OpRI(OpOr, 8, RAX, state)
 	if !m.Always {
-		not := f.Label()
-		f.MovRI(f.s2(), m.Table+sampleCounter)
-		f.MovRI(RDX, 1)
-		f.Lock().Xadd(8, At(f.s2(), 0), RDX)
-		f.sampleDivides(m.Every)
-		f.Jcc(CondA, not)
-		f.after(func() {
-			f.Bind(not)
-			f.MovMR(8, At(f.s1(), sampleState), RAX)
-			f.Jmp(m.drop)
+		not := m.Label()
+		m.MovRI(m.s2(), m.Table+sampleCounter)
+		m.MovRI(RDX, 1)
+		m.Lock().Xadd(8, At(m.s2(), 0), RDX)
+		m.divides(m.Every)
+		m.Jcc(CondA, not)
+		m.after(func() {
+			m.Bind(not)
+			m.MovMR(8, At(m.s1(), sampleState), RAX)
+			m.Jmp(m.drop)
 		})
 	}
-	f.OpRI(OpOr, 8, RAX, sampleKept)
-	f.MovMR(8, At(f.s1(), sampleState), RAX)
-	f.Jmp(m.pass)
+	m.OpRI(OpOr, 8, RAX, sampleKept)
+	m.MovMR(8, At(m.s1(), sampleState), RAX)
+	m.Jmp(m.pass)
 }
 
-// sampleDivides emits a comparison that says "below or equal" if n divides the number in RDX, without a division, which takes long: the
+// divides emits a comparison that says "below or equal" if n divides the number in RDX, without a division, which takes long: the
 // product with the inverse of n's odd part, turned by the number of its zeros, is the quotient then, and greater else (Hacker's Delight,
 // 10-17). It clobbers RDX and S2.
-func (f *frame) sampleDivides(n uint64) {
+func (m *sampling) divides(n uint64) {
 	zeros := bits.TrailingZeros64(n)
 	odd := n >> zeros
 	inverse := odd // right in 3 bits, and in twice as many after each step
 	for range 5 {
 		inverse *= 2 - odd*inverse
 	}
-	f.MovRI(f.s2(), inverse)
-	f.ImulRR(8, RDX, f.s2())
+	m.MovRI(m.s2(), inverse)
+	m.ImulRR(8, RDX, m.s2())
 	if zeros > 0 {
-		f.ShiftRI(Ror, 8, RDX, uint8(zeros))
+		m.ShiftRI(Ror, 8, RDX, uint8(zeros))
 	}
-	f.MovRI(f.s2(), math.MaxUint64/n)
-	f.OpRR(OpCmp, 8, RDX, f.s2())
+	m.MovRI(m.s2(), math.MaxUint64/n)
+	m.OpRR(OpCmp, 8, RDX, m.s2())
 }
 
-// sampleLeave emits the decision at a return.
-func (f *frame) sampleLeave(m *sampling) {
-	f.sampleSelf(m)
-	f.sampleFind(m)
-	in, same, left := f.Label(), f.Label(), f.Label()
-	f.depth(RAX)
-	f.sampleWords()
-	f.sampleBeyond(in, same)
-	f.Jcc(CondB, left)
-	f.Bind(in)
-	f.sampleKeeps(m)
-	f.after(func() {
-		f.Bind(same)
-		other := f.Label()
-		f.sampleOther(m)
-		f.Jcc(CondNE, other)
-		f.MovMI(8, At(f.s1(), sampleState), 0)
-		f.Jmp(in)
-		f.Bind(other)
-		f.TestRI(1, RDX, sampleStub)
-		f.Jcc(CondNE, in)
-		f.Bind(left)
-		f.MovMI(8, At(f.s1(), sampleState), 0)
-		f.Jmp(m.drop)
+// returned emits the decision at a return.
+func (m *sampling) returned() {
+	m.self()
+	m.look()
+	in, same, left := m.Label(), m.Label(), m.Label()
+	m.depth(RAX)
+	m.words()
+	m.beyond(in, same)
+	m.Jcc(CondB, left)
+	m.Bind(in)
+	m.keeps()
+	m.after(func() {
+		m.Bind(same)
+		other := m.Label()
+		m.other()
+		m.Jcc(CondNE, other)
+		m.MovMI(8, At(m.s1(), sampleState), 0)
+		m.Jmp(in)
+		m.Bind(other)
+		m.TestRI(1, RDX, sampleStub)
+		m.Jcc(CondNE, in)
+		m.Bind(left)
+		m.MovMI(8, At(m.s1(), sampleState), 0)
+		m.Jmp(m.drop)
 	})
 }
 
-// sampleEnded emits the decision at the end of a goroutine. Its slot belongs to nobody when its g serves again.
-func (f *frame) sampleEnded(m *sampling) {
-	f.sampleSelf(m)
-	f.sampleFind(m)
-	f.sampleKeeps(m)
+// ended emits the decision at the end of a goroutine. Its slot belongs to nobody when its g serves again.
+func (m *sampling) ended() {
+	m.self()
+	m.look()
+	m.keeps()
 }
 
-// sampleG emits RAX = the g that argument i of the program begins with, and S2 = its goroutine. What is none goes on at m.drop.
-func (f *frame) sampleG(m *sampling, s *storing, i int) {
+// goroutine emits RAX = the g that argument i of the program begins with, and S2 = its goroutine. What is none goes on at m.drop.
+func (m *sampling) goroutine(s *storing, i int) {
 	a := &s.w.Prog.Args[i]
-	f.argBase(RAX, a, a.Base, s, m.drop)
-	f.TestRR(8, RAX, RAX)
-	f.Jcc(CondE, m.drop)
-	f.load(spaceAny, 8, f.s2(), At(RAX, f.w.Go.GoID), m.drop)
-	f.TestRR(8, f.s2(), f.s2())
-	f.Jcc(CondE, m.drop)
+	m.argBase(RAX, a, a.Base, s, m.drop)
+	m.TestRR(8, RAX, RAX)
+	m.Jcc(CondE, m.drop)
+	m.load(spaceAny, 8, m.s2(), At(RAX, m.w.Go.GoID), m.drop)
+	m.TestRR(8, m.s2(), m.s2())
+	m.Jcc(CondE, m.drop)
 }
 
-// sampleCreated emits that a new goroutine is in what its creator is in.
-func (f *frame) sampleCreated(m *sampling, s *storing) {
-	f.sampleG(m, s, 0)
-	f.sampleFind(m)
-	f.OpRI(OpAnd, 4, RDX, sampleIn|sampleKept)
-	f.MovMR(8, f.tempAt(tempEnd), RDX)
-	f.sampleG(m, s, 1)
-	f.sampleClaim(m)
-	f.sampleBelong()
-	f.MovRM(8, RDX, f.tempAt(tempEnd))
-	f.MovMR(8, At(f.s1(), sampleState), RDX)
-	f.sampleKeeps(m)
+// created emits that a new goroutine is in what its creator is in.
+func (m *sampling) created(s *storing) {
+	m.goroutine(s, 0)
+	m.look()
+	m.OpRI(OpAnd, 4, RDX, sampleIn|sampleKept)
+	m.MovMR(8, m.tempAt(tempEnd), RDX)
+	m.goroutine(s, 1)
+	m.slot()
+	m.belong()
+	m.MovRM(8, RDX, m.tempAt(tempEnd))
+	m.MovMR(8, At(m.s1(), sampleState), RDX)
+	m.keeps()
 }
 
-// sampleRecovered emits that calls were left by a panic, the outermost one perhaps among them.
-func (f *frame) sampleRecovered(m *sampling, s *storing) {
+// recovered emits that calls were left by a panic, the outermost one perhaps among them.
+func (m *sampling) recovered(s *storing) {
 	const sp, high = 1, 2
 	for _, i := range []int{sp, high} {
-		f.evaluateArg(s, i)
+		m.evaluateArg(s, i)
 		s.loaded = append(s.loaded, i)
 	}
-	f.sampleG(m, s, 0)
-	f.sampleFind(m)
-	f.MovRM(8, RAX, f.tempAt(s.temps[high]))
-	f.OpRM(OpSub, 8, RAX, f.tempAt(s.temps[sp]))
-	f.sampleWords()
-	on := f.Label()
-	f.MovRR(8, f.s2(), RDX)
-	f.ShiftRI(Shr, 8, f.s2(), sampleDepth)
-	f.OpRR(OpCmp, 8, f.s2(), RAX)
-	f.JccShort(CondBE, on)
-	f.MovMI(8, At(f.s1(), sampleState), 0)
-	f.Bind(on)
-	f.sampleKeeps(m)
+	m.goroutine(s, 0)
+	m.look()
+	m.MovRM(8, RAX, m.tempAt(s.temps[high]))
+	m.OpRM(OpSub, 8, RAX, m.tempAt(s.temps[sp]))
+	m.words()
+	on := m.Label()
+	m.MovRR(8, m.s2(), RDX)
+	m.ShiftRI(Shr, 8, m.s2(), sampleDepth)
+	m.OpRR(OpCmp, 8, m.s2(), RAX)
+	m.JccShort(CondBE, on)
+	m.MovMI(8, At(m.s1(), sampleState), 0)
+	m.Bind(on)
+	m.keeps()
 }

@@ -19,15 +19,15 @@ const (
 	treeExit     = 15
 )
 
-// The events of sampleWork.
+// The events of sampledWork.
 const (
 	eventEnter = 1
 	eventLeave = 2
 	eventAll   = 3 // each entry
 )
 
-// sampleWork decides at the entry of a function and at its exit.
-func sampleWork(table, every, exit uint64, pool *arch.Pool) map[uint64][]arch.ProbeOp {
+// sampledWork decides at the entry of a function and at its exit.
+func sampledWork(table, every, exit uint64, pool *arch.Pool) map[uint64][]arch.ProbeOp {
 	sp := &fetch.Program{Fixed: 8, Args: []fetch.Arg{{Store: fetch.StoreValue, Base: fetch.Base{Kind: fetch.BaseDepth, Reg: fetch.Reg(RSP)}, Size: 8}}}
 	ret := *sp
 	ret.Return = true
@@ -101,7 +101,7 @@ func TestDetourSample(t *testing.T) {
 				v.set(a)
 				pool := &arch.Pool{Base: a.grow(PoolBytes(8, SlotStride(0))), Slots: 8, Stride: SlotStride(0)}
 				table := a.grow(SampleBytes)
-				a.probe(hexBytes(t, treeFunction), sampleWork(table, every, treeExit, pool), arch.Policy{})
+				a.probe(hexBytes(t, treeFunction), sampledWork(table, every, treeExit, pool), arch.Policy{})
 				a.handler()
 				m := &sampleModel{every: every}
 				for range 150 {
@@ -169,7 +169,7 @@ func TestDetourSampleInterrupted(t *testing.T) {
 			v.set(a)
 			pool := &arch.Pool{Base: a.grow(PoolBytes(6, SlotStride(0))), Slots: 6, Stride: SlotStride(0)}
 			table := a.grow(SampleBytes)
-			a.probe(hexBytes(t, carryFunction), sampleWork(table, 2, carryExit, pool), arch.Policy{Force: arch.TacticJump})
+			a.probe(hexBytes(t, carryFunction), sampledWork(table, 2, carryExit, pool), arch.Policy{Force: arch.TacticJump})
 			a.handler()
 			a.add(a.state(r))
 			a.nested(a.state(r))

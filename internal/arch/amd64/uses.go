@@ -39,7 +39,7 @@ func (wr writer) usesOf(ws []arch.ProbeOp) uses {
 		}
 		u.calls = u.calls || w.Call != nil
 		u.timed = u.timed || w.Budget != nil && w.Budget.Timed
-		u.sampled = u.sampled || w.Role == arch.RoleEntry && without(w, ws)
+		u.sampled = u.sampled || w.Sample != nil && w.Sample.Paired
 		if w.Role == arch.RoleExit && w.Call != nil {
 			u.temps = max(u.temps, fixedTemps)
 		}
