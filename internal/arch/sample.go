@@ -35,5 +35,5 @@ const (
 // Loads says whether the work loads arguments.
 func (r SampleRole) Loads() bool { return r == SampleCreated || r == SampleRecovered }
 
-// SampleSlots is log2 of the goroutines, or threads, that a table has room for.
-const SampleSlots = 15
+// SampleSlots is log2 of the slots of a table. A quarter of them can be taken without anybody finding none (internal/arch/amd64/instance.go).
+const SampleSlots = 17
