@@ -8,6 +8,7 @@ import (
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/goabi"
 	"kprobes.dev/kprobes/internal/otlp"
@@ -75,7 +76,27 @@ func (g *spanning) define(s tracee, defs []*event.Def) ([]*event.Def, error) {
 	if g.filtered() {
 		return out, nil
 	}
-	return append(out, g.defineRuntime()...), nil
+	out = append(out, g.defineRuntime()...)
+	g.chooseTraces()
+	return out, nil
+}
+
+// chooseTraces has the probes choose which traces are kept, where they can: else that is decided when their hits have come. Calls with a
+// header of another program have hits in any case: what the header says is not known before.
+func (g *spanning) chooseTraces() {
+	if g.sample <= 1 || g.core.CanSample() != nil {
+		return
+	}
+	s := &engine.Sampling{Every: g.sample, Roles: map[*event.Def]arch.SampleRole{}, Always: map[*event.Def]bool{}}
+	for _, c := range g.calls {
+		s.Roles[c.entry], s.Roles[c.ret] = arch.SampleEnter, arch.SampleLeave
+		s.Always[c.entry] = slices.ContainsFunc(c.entry.Args, func(a event.Arg) bool { return a.Name == argRemote && a.Type.IsString() })
+	}
+	for d, r := range g.runtime {
+		s.Roles[d] = map[role]arch.SampleRole{roleCreated: arch.SampleCreated, roleEnded: arch.SampleEnded, roleRecovered: arch.SampleRecovered}[r]
+	}
+	g.sampling = s
+	g.core.Sample(s)
 }
 
 // reserved refuses arguments with names that are needed.

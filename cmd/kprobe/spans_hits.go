@@ -41,6 +41,9 @@ type making struct {
 	damaged uint64 // records
 	unnamed uint64 // hits whose thread is not known
 	begun   bool
+	// sampling is how the probes choose traces; nil: they do not. unsampled are calls of those that they have not kept.
+	sampling  *engine.Sampling
+	unsampled uint64
 }
 
 // spanProbe is a probe, and where the arguments are of its records.
@@ -118,7 +121,7 @@ func (g *spanning) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string
 		return
 	}
 	if pr.role == roleEntry {
-		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: vs[pr.depth].Num, Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }, Remote: func() (spans.Remote, bool) { return pr.remoteOf(vs) }})
+		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: vs[pr.depth].Num, Decided: g.sampling != nil && pr.remote < 0, Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }, Remote: func() (spans.Remote, bool) { return pr.remoteOf(vs) }})
 		return
 	}
 	how := func() spans.Ended {

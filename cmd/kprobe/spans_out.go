@@ -105,20 +105,24 @@ func (g *spanning) idle() {
 }
 
 // stats says what has become of calls.
-func (g *spanning) stats() spans.Stats {
+func (g *spanning) stats() (s spans.Stats) {
 	switch {
 	case g.joiner != nil:
-		return g.joiner.Stats()
+		s = g.joiner.Stats()
 	case g.nester != nil:
-		return g.nester.Stats()
+		s = g.nester.Stats()
 	}
-	return spans.Stats{}
+	s.Unsampled += g.unsampled
+	return s
 }
 
 // finish hands over what is held, when all hits have been taken.
 func (g *spanning) finish() {
 	if g.nester != nil {
 		g.nester.Close()
+	}
+	if g.sampling != nil {
+		g.unsampled = g.core.Unsampled(g.sampling)
 	}
 	if g.out.tree != nil {
 		g.out.tree.Close()

@@ -36,6 +36,12 @@ type bothEnds struct {
 // prepare notes which probe is which, and which functions have both.
 func (g *spanning) prepare(s tracee) error {
 	p := s.(probedCore)
+	if g.sampling != nil {
+		if why := g.core.Samples(g.sampling); why != nil {
+			g.tell("which traces are kept is decided when their records have come: %v", why)
+			g.sampling = nil
+		}
+	}
 	of := map[*event.Def]*spanProbe{}
 	for _, c := range g.calls {
 		if c.entry != nil {

@@ -187,6 +187,9 @@ type ProbeOp struct {
 	Hist *HistTable
 	// Budget, if not nil, bounds the runs of a RoleRecord or a RoleExit that records, or has a filter or a histogram. Not in a kernel.
 	Budget *Budget
+	// Sample, if not nil, says which runs of a RoleRecord or a RoleExit are recorded, of those that pass Filter. One that is not is counted,
+	// at a SampleEnter as unsampled (ring.CtrUnsampled), else as a hit. Not in a kernel.
+	Sample *Sample
 	// Tick is the length of a tick of the clock in nanoseconds, as a number with 32 bits behind the point, where Prog has a duration, or
 	// Hist the time since another hit.
 	Tick uint64

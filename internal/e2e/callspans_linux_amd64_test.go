@@ -253,8 +253,8 @@ func (tr *tree) wholes(t testing.TB, all *tree) (traces uint64) {
 	t.Helper()
 	for n := range all.of {
 		root := n
-		for all.in[root] != 0 {
-			root = all.in[root]
+		for up := all.nearest(root, all); up != 0; up = all.nearest(root, all) {
+			root = up
 		}
 		if (tr.of[n] != nil) != (tr.of[root] != nil) {
 			t.Fatalf("a part of the trace of call %d is there", root)

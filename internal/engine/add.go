@@ -129,6 +129,9 @@ func (c *Core) armNew(evs []*Event, o *AddOptions) ([]*Event, error) {
 	if err == nil && c.budgets.give != nil {
 		err = c.budgets.give(kept)
 	}
+	if err == nil && c.giveSamples != nil {
+		err = c.giveSamples(kept)
+	}
 	if err == nil {
 		kept, err = c.install(kept, o)
 	}

@@ -63,6 +63,10 @@ type Core struct {
 	handlers
 	reaper
 	budgets budgets
+	// giveSamples has new events choose traces, and samplings is what it keeps. Who samples sets them: a program that does not is linked
+	// without.
+	giveSamples func([]*Event) error
+	samplings   any
 	told
 	extension
 	unread unread // what a loop over hits is to be given

@@ -80,6 +80,7 @@ type Event struct {
 	failed            atomic.Uint64    // records that were read, and did not
 	past              Counts           // of kernel's probes that ended
 	kept              *Counts          // what it had counted when its number was given to another
+	unsampled         uint64           // of that, calls whose traces are not kept
 }
 
 // function is one function of the target that has probes, or had.

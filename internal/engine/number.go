@@ -195,5 +195,8 @@ func (c *Core) recycle(id int) {
 	e := c.events[id]
 	n := c.counts(e)
 	e.kept = &n
+	if e.work.Sample != nil {
+		e.unsampled = c.t.Ring().Sum(e.ID).Unwound
+	}
 	c.events[id] = nil
 }

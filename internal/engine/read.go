@@ -77,7 +77,11 @@ func (c *Core) counts(e *Event) Counts {
 			n.Lost += s.Lost
 		}
 		n.Missed += s.Missed
-		n.Unwound += s.Unwound
+		if w := e.work.Sample; w != nil && w.Role == arch.SampleEnter {
+			n.Hits += s.Unwound // ring.CtrUnsampled
+		} else {
+			n.Unwound += s.Unwound
+		}
 	}
 	if entries, dropped, unset, ok, err := e.histogram(); ok && err == nil {
 		n.Read += dropped + unset

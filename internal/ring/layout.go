@@ -57,6 +57,9 @@ const (
 	CtrFiltered = 8  // the same counter of a probe that counts what passes its filter: it has no records, and these are the runs that did not pass
 	CtrMissed   = 16 // entries of a return probe with no free instance
 	CtrUnwound  = 24 // instances found abandoned (their frame was left by unwinding)
+	// CtrUnsampled is the same counter of a probe that decides at the entry of a function whether the call's trace is kept: of these
+	// calls it is not. Such a probe has no instances.
+	CtrUnsampled = 24
 	// Slack follows the data: a record that starts in the data may run over its end.
 	// Its place is data + pos%HdrData, contiguous, always.
 	Slack = 32 << 10

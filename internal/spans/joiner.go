@@ -55,6 +55,8 @@ type Entry struct {
 	Depth uint64
 	// Attrs gives the arguments; it is asked only for a span that is kept.
 	Attrs func() []otlp.Attr
+	// Decided: that the trace of the call is kept has been decided already, if it is in none of this program.
+	Decided bool
 	// Remote gives the span of another program that the call is in; it is asked only for a call that is in none of this one. nil: none.
 	Remote func() (Remote, bool)
 }
@@ -100,8 +102,10 @@ func (j *Joiner) begin(e *Entry, c *call, outer *within) (remote bool) {
 			return true
 		}
 	}
-	c.in.trace, c.in.sampled = newTrace(), j.o.Sample <= 1 || j.roots%j.o.Sample == 0
-	j.roots++
+	if c.in.trace, c.in.sampled = newTrace(), true; !e.Decided {
+		c.in.sampled = j.o.Sample <= 1 || j.roots%j.o.Sample == 0
+		j.roots++
+	}
 	return false
 }
 

@@ -541,3 +541,18 @@ func TestHeld(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 }
+
+// TestDecided has traces some of which are kept for sure: only the others count for one in so many.
+func TestDecided(t *testing.T) {
+	s := newScript(Options{OneStack: true, Sample: 3})
+	f, g := &Func{Name: "f"}, &Func{Name: "g"}
+	for i := range 12 {
+		fn := []*Func{f, g}[i%2]
+		s.now++
+		s.j.Enter(&Entry{Func: fn, Flow: thread, TID: 7, Nanos: s.now, Depth: 100, Decided: fn == f, Attrs: func() []otlp.Attr { return nil }})
+		s.leave(fn, 100)
+	}
+	if have, want := s.String(), "f<- g<- f<- f<- f<- g<- f<- f<- "; have != want || s.j.Stats().Unsampled != 4 {
+		t.Errorf("%q, want %q: %+v", have, want, s.j.Stats())
+	}
+}

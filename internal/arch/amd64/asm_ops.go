@@ -25,6 +25,7 @@ type Shift uint8
 
 // The shifts.
 const (
+	Ror Shift = 1
 	Shl Shift = 4
 	Shr Shift = 5
 	Sar Shift = 7

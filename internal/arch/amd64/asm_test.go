@@ -102,6 +102,7 @@ var asmForms = []struct {
 	{"fe0b", `decb (%rbx)`, func(a *Asm) { a.DecM(1, At(RBX, 0)) }},
 	{"48f7df", `neg %rdi`, func(a *Asm) { a.NegR(8, RDI) }},
 	{"41f7d0", `not %r8d`, func(a *Asm) { a.NotR(4, R8) }},
+	{"48c1ca3f", `ror $0x3f,%rdx`, func(a *Asm) { a.ShiftRI(Ror, 8, RDX, 63) }},
 	{"48c1e006", `shl $0x6,%rax`, func(a *Asm) { a.ShiftRI(Shl, 8, RAX, 6) }},
 	{"41c1e91f", `shr $0x1f,%r9d`, func(a *Asm) { a.ShiftRI(Shr, 4, R9, 31) }},
 	{"40c0fd07", `sar $0x7,%bpl`, func(a *Asm) { a.ShiftRI(Sar, 1, RBP, 7) }},

@@ -55,6 +55,7 @@ type frame struct {
 	mark    int32          // a trampoline's: slot of the stub that was chosen; at a return see matched
 	head    int32          // a trampoline's: slot of the instance that others are above (reenter.go)
 	began   int32          // where some hits are timed: slot of when the work at hand began; 0: it is not timed
+	dropped int32          // where it is decided whether traces are kept: slot of 1 if that of the call is not; 0: it is not decided
 	came    Mem            // a trampoline's entry: the return address that the thread has come with
 	near    bool           // a kernel's: the ring's addresses fit displacements
 	chunk   int32          // a kernel's: where pieces of strings go to be measured
@@ -215,6 +216,10 @@ func (f *frame) layout(live RegSet, u uses) int {
 		f.began = 8 * n
 		n++
 	}
+	if u.sampled {
+		f.dropped = 8 * n
+		n++
+	}
 	f.drop = 8 * n
 	if !f.goStack && f.w.Kernel == nil {
 		f.drop += redZone
@@ -344,7 +349,12 @@ func (f *frame) work(w *arch.ProbeOp) error {
 		f.call(w.Call)
 		return nil
 	case arch.RoleEntry:
+		over := f.Label()
+		if w.Sample != nil {
+			w.Sample.Code.(sampleCode)(f, w, nil, over)
+		}
 		f.claim(w)
+		f.Bind(over)
 		return nil
 	case arch.RoleWait:
 		return f.wait(w)
@@ -363,6 +373,9 @@ func (f *frame) work(w *arch.ProbeOp) error {
 			return nil
 		}
 		done := f.Label()
+		if w.Sample != nil {
+			w.Sample.Code.(sampleCode)(f, w, nil, done)
+		}
 		f.find(w, done)
 		err := f.store(w)
 		f.Bind(done)

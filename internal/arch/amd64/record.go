@@ -129,9 +129,16 @@ func (f *frame) storeAll(w *arch.ProbeOp, done Label) error {
 		f.askTID()
 		f.MovMR(8, f.tempAt(tempTID), RAX)
 	}
+	first := w.Sample != nil && !w.Sample.Role.Loads() && (w.Filter == nil || early) // likewise
+	if first {
+		w.Sample.Code.(sampleCode)(f, w, s, done)
+	}
 	f.ask(w)
 	if w.Filter != nil && !early {
 		f.filter(s, done)
+	}
+	if w.Sample != nil && !first {
+		w.Sample.Code.(sampleCode)(f, w, s, done)
 	}
 	if w.CountPassing {
 		f.count(w.Event)

@@ -15,7 +15,9 @@ type uses struct {
 	mark  bool   // return addresses are replaced, or have been
 	count bool   // nothing is done but counting
 	timed bool   // some hits are timed
-	temps int
+	// sampled: it is decided whether a call has an instance.
+	sampled bool
+	temps   int
 }
 
 func (wr writer) usesOf(ws []arch.ProbeOp) uses {
@@ -37,6 +39,7 @@ func (wr writer) usesOf(ws []arch.ProbeOp) uses {
 		}
 		u.calls = u.calls || w.Call != nil
 		u.timed = u.timed || w.Budget != nil && w.Budget.Timed
+		u.sampled = u.sampled || w.Sample != nil && w.Sample.Paired
 		if w.Role == arch.RoleExit && w.Call != nil {
 			u.temps = max(u.temps, fixedTemps)
 		}
