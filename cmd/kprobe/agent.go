@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/agentconfig"
+	"kprobes.dev/kprobes/target/process"
 )
 
 const agentHelp = `Probe processes as a configuration file says, until it is ended: as a service. Counts and
 histograms are metrics for Prometheus, calls are spans for a collector of OpenTelemetry, and each
-change is a line of JSON. A process that is not there is waited for, one that ends is waited for
-again. The file is read anew when it changes and at SIGHUP; one with a mistake is refused as a
+change is a line of JSON. A target is one process, or all processes of a program. A process that
+is not there is waited for, one that ends is waited for again. The file is read anew when it changes and at SIGHUP; one with a mistake is refused as a
 whole, and all stays as it was. docs/kprobe-agent.md has all keys, and an example.`
 
 // agentRun is a run of the verb agent.
@@ -32,6 +33,7 @@ type agentRun struct {
 	otlp   agentconfig.OTLP
 	seen   fileState      // of the file when it was read last
 	ending sync.WaitGroup // exporters that send what is left
+	files  process.Files  // programs and shared objects that targets have read
 
 	mu                 sync.Mutex
 	applied            bool                // the file has been, once
@@ -204,7 +206,7 @@ func (a *agentRun) apply(c *agentconfig.Config, why string) {
 	var next []*agentTarget
 	for _, is := range c.Targets {
 		t := old[is.Name]
-		if t == nil || t.is.PID != is.PID || t.is.PIDFile != is.PIDFile {
+		if t == nil || !t.is.SameProcesses(is) {
 			t = newAgentTarget(a, is)
 		}
 		kept[t] = true

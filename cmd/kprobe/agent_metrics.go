@@ -1,16 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
-	"time"
 
-	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/engine"
+	"kprobes.dev/kprobes/internal/executables"
 	"kprobes.dev/kprobes/internal/httpaccess"
 	"kprobes.dev/kprobes/internal/metrics"
 )
@@ -83,10 +79,7 @@ func (a *agentRun) collect(to *metrics.Set) error {
 	f.add(metrics.Counter, reloads, "", rejected, metrics.Label{Name: "result", Value: "rejected"})
 	f.add(metrics.Gauge, "kprobe_agent_config_rejected", "1 if the configuration that was read last was rejected: an older one is in force.", oneIf(refused))
 	for _, t := range targets {
-		t.mu.Lock()
-		err := t.collect(f)
-		t.mu.Unlock()
-		if f.err = errors.Join(f.err, err); f.err != nil {
+		if f.err = errors.Join(f.err, t.collect(f)); f.err != nil {
 			return f.err
 		}
 	}
@@ -100,57 +93,70 @@ func oneIf(b bool) uint64 {
 	return 0
 }
 
-// collect adds the metrics of a target. Precondition: t.mu is held.
+// collect adds the metrics of a target.
 func (t *agentTarget) collect(f *family) error {
 	of := metrics.Label{Name: "target", Value: t.is.Name}
-	f.add(metrics.Gauge, "kprobe_target_up", "1 if the process of a target has been opened.", oneIf(t.process != nil), of)
-	f.add(metrics.Counter, "kprobe_target_processes_total", "Processes of a target that have been opened.", t.opened, of)
-	if p := t.process; p != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+	t.mu.Lock()
+	probes, up, opened, set := t.probes, len(t.processes), t.opened, t.set
+	t.mu.Unlock()
+	f.add(metrics.Gauge, "kprobe_target_up", "Processes of a target that have been opened and have not been left.", uint64(up), of)
+	f.add(metrics.Counter, "kprobe_target_processes_total", "Processes of a target that have been opened.", opened, of)
+	if set != nil {
+		collectSet(f, set.Counts(), of)
 	}
-	t.collectSpans(f, of)
-	for _, one := range t.probes {
-		var armed *agentArmed
-		if t.process != nil {
-			armed = t.process.probes[one]
-		}
-		for _, n := range one.sum(t.process, armed) {
-			labels := one.labels(t, n.group, n.name)
-			f.add(metrics.Counter, "kprobe_hits_total", "Hits of an event, also those that did not pass its filter.", n.Hits, labels...)
-			f.add(metrics.Counter, "kprobe_missed_total", "Hits at which nothing could be done: a return probe without a free instance.", n.Missed, labels...)
-			f.add(metrics.Counter, "kprobe_lost_total", "Records of hits that are lost: the ring was full.", n.Lost, labels...)
-			f.add(metrics.Counter, "kprobe_over_budget_total", "Hits beyond the event's budget, at which nothing was done.", n.Over, labels...)
-			if n.filtered {
-				f.add(metrics.Counter, "kprobe_filtered_total", "Hits that did not pass the event's filter.", n.Filtered, labels...)
-			}
-		}
-		probe := append([]metrics.Label{of, {Name: "probe", Value: one.is.Define}}, textLabels(one.is.Labels)...)
-		f.add(metrics.Gauge, "kprobe_probe_armed", "1 if a probe is armed in the process of its target.", oneIf(armed != nil && len(armed.evs) > 0), probe...)
-		f.add(metrics.Gauge, "kprobe_probe_disabled_events", "Events of a probe that their budget has disabled.", armed.disabled(), probe...)
-		f.add(metrics.Counter, "kprobe_probe_failed_total", "Processes in which a probe could not be armed: the audit lines have the reasons.", one.failed, probe...)
-		hists, err := one.histograms(t, t.process, armed)
-		if err == nil {
-			err = f.to.AddAll(hists)
-		}
-		if err != nil {
+	t.collectSpans(f, probes, of)
+	for _, one := range probes {
+		if err := t.collectProbe(f, one, of); err != nil {
 			return err
 		}
 	}
 	return f.err
 }
 
-// collectSpans adds what has become of calls. Preconditions: t.mu and the process's lock are held.
-func (t *agentTarget) collectSpans(f *family, of metrics.Label) {
-	if !slices.ContainsFunc(t.probes, func(p *agentProbe) bool { return p.is.Spans }) && t.sent.made.Spans == 0 {
+// collectSet adds how processes of a program were met.
+func collectSet(f *family, n executables.Counts, of metrics.Label) {
+	for _, one := range []struct {
+		how string
+		n   uint64
+	}{{"first", n.First}, {"running", n.Running}, {"late", n.Late}, {"forked", n.Forked}} {
+		f.add(metrics.Counter, "kprobe_target_met_total", "Processes of a program that have been opened, by how they were met.", one.n, of, metrics.Label{Name: "how", Value: one.how})
+	}
+	for _, one := range []struct {
+		why string
+		n   uint64
+	}{{"refused", n.Refused}, {"short", n.Short}, {"unseen", n.Unseen}} {
+		f.add(metrics.Counter, "kprobe_target_unprobed_total", "Processes of a program that have no probes, by the reason.", one.n, of, metrics.Label{Name: "why", Value: one.why})
+	}
+}
+
+// collectProbe adds the metrics of a probe.
+func (t *agentTarget) collectProbe(f *family, one *agentProbe, of metrics.Label) error {
+	sums, err := one.sums()
+	if err != nil {
+		return err
+	}
+	for _, n := range sums.counts {
+		labels := one.labels(t, n.group, n.name)
+		f.add(metrics.Counter, "kprobe_hits_total", "Hits of an event, also those that did not pass its filter.", n.Hits, labels...)
+		f.add(metrics.Counter, "kprobe_missed_total", "Hits at which nothing could be done: a return probe without a free instance.", n.Missed, labels...)
+		f.add(metrics.Counter, "kprobe_lost_total", "Records of hits that are lost: the ring was full.", n.Lost, labels...)
+		f.add(metrics.Counter, "kprobe_over_budget_total", "Hits beyond the event's budget, at which nothing was done.", n.Over, labels...)
+		if n.filtered {
+			f.add(metrics.Counter, "kprobe_filtered_total", "Hits that did not pass the event's filter.", n.Filtered, labels...)
+		}
+	}
+	probe := append([]metrics.Label{of, {Name: "probe", Value: one.is.Define}}, textLabels(one.is.Labels)...)
+	f.add(metrics.Gauge, "kprobe_probe_armed", "Processes of its target in which a probe is armed.", sums.armed, probe...)
+	f.add(metrics.Gauge, "kprobe_probe_disabled_events", "Events of a probe that their budget has disabled.", sums.disabledEvents, probe...)
+	f.add(metrics.Counter, "kprobe_probe_failed_total", "Processes in which a probe could not be armed: the audit lines have the reasons.", sums.failed, probe...)
+	return errors.Join(f.err, f.to.AddAll(sums.hists))
+}
+
+// collectSpans adds what has become of calls.
+func (t *agentTarget) collectSpans(f *family, probes []*agentProbe, of metrics.Label) {
+	made, sent := t.spanSums()
+	if !slices.ContainsFunc(probes, func(p *agentProbe) bool { return p.is.Spans }) && made.Spans == 0 {
 		return
-	}
-	made, sent := t.sent.made, t.sent.sent
-	if p := t.process; p != nil && p.spans != nil {
-		made = sumSpans(made, p.spans.stats())
-	}
-	for _, e := range t.sent.open {
-		sent = sumSent(sent, e.Stats())
 	}
 	for _, one := range []struct {
 		result string
@@ -170,94 +176,4 @@ func textLabels(all map[string]string) (out []metrics.Label) {
 		out = append(out, metrics.Label{Name: name, Value: all[name]})
 	}
 	return out
-}
-
-// disabled counts the events that their budget has disabled.
-func (a *agentArmed) disabled() (n uint64) {
-	if a == nil {
-		return 0
-	}
-	for _, ev := range a.evs {
-		n += oneIf(engine.OfEvent(ev).Exceeded() != nil)
-	}
-	return n
-}
-
-// sum is what the events of a probe have counted in all processes. Precondition: the target's lock is held.
-func (p *agentProbe) sum(of *agentProcess, armed *agentArmed) []*eventCounts {
-	var out []*eventCounts
-	at := func(group, name string) *eventCounts {
-		i := slices.IndexFunc(out, func(n *eventCounts) bool { return n.group == group && n.name == name })
-		if i < 0 {
-			i, out = len(out), append(out, &eventCounts{group: group, name: name})
-		}
-		return out[i]
-	}
-	for _, n := range p.counts {
-		one := *n
-		out = append(out, &one)
-	}
-	if armed == nil {
-		return out
-	}
-	for _, ev := range armed.evs {
-		n, to := of.p.core.Counts(ev), at(ev.Group, ev.Name)
-		to.Hits += n.Hits
-		to.Missed += n.Missed
-		to.Lost += n.Lost
-		to.Filtered += n.Filtered
-		to.Over += n.Over
-		to.filtered = to.filtered || ev.Def.Filter != ""
-	}
-	return out
-}
-
-// histograms are those of the events of a probe, in all processes. Preconditions: the locks of the target and of the process are held.
-func (p *agentProbe) histograms(t *agentTarget, of *agentProcess, armed *agentArmed) (*metrics.Set, error) {
-	set := metrics.NewSet()
-	if err := set.AddAll(p.hists); err != nil || armed == nil {
-		return set, err
-	}
-	core := engine.Of(of.p.core)
-	for _, h := range armed.hists {
-		key := h.group + "/" + h.name
-		c := p.shown[key]
-		if c == nil {
-			c = &metrics.Counted{Labels: p.labels(t, h.group, h.name), Unit: unitsOf(h.ev.Def), Max: defaultSeries}
-			p.shown[key] = c
-		}
-		c.Symbol = core.Symbol
-		now := h.hist.Copy()
-		entries, dropped, ok, err := core.Histogram(h.ev)
-		if ok {
-			now.Load(entries, dropped)
-		}
-		if err = errors.Join(err, c.Add(set, now)); err != nil {
-			return nil, err
-		}
-	}
-	set.Merge()
-	return set, nil
-}
-
-// unitsOf says what 1 of an argument stands for; 0: it is no time.
-func unitsOf(d *event.Def) func(string) time.Duration {
-	return func(field string) time.Duration {
-		if slices.ContainsFunc(d.Args, func(a event.Arg) bool { return a.Name == field && a.Expr.Kind == event.ExprDuration }) {
-			return time.Nanosecond
-		}
-		return 0
-	}
-}
-
-// keep keeps what the events have counted in a process that is left. Precondition: the target's lock is held, and no hits are taken any more.
-func (p *agentProbe) keep(of *agentProcess, armed *agentArmed) {
-	p.counts = p.sum(of, armed)
-	slices.SortFunc(p.counts, func(a, b *eventCounts) int { return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.name, b.name)) })
-	hists, err := p.histograms(of.t, of, armed)
-	if err != nil {
-		of.say("histogram lost", "probe", p.is.Define, "error", fmt.Sprint(err))
-		return
-	}
-	p.hists = hists
 }

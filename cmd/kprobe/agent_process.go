@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +20,11 @@ type agentProcess struct {
 	t       *agentTarget
 	pid     int
 	p       *tracedProcess
-	probes  map[*agentProbe]*agentArmed // of the target's goroutine; its lock is held while it changes
+	exited  <-chan struct{}             // nil: a set says when it has ended
+	probes  map[*agentProbe]*agentArmed // of the goroutine that attends to it
+	wake    chan struct{}               // the target's probes have changed
+	end     chan string                 // it is to be left, and why
+	gone    chan struct{}               // closed when it has been
 	pending chan struct{}               // a thread waits for Sync
 	stop    chan struct{}               // reading ends
 	read    chan struct{}               // closed when it has
@@ -34,34 +39,107 @@ type agentProcess struct {
 	runtime []*kprobes.Event // probes on Go's runtime that the spans need
 }
 
-// agentArmed is a probe that is armed in a process; without events it could not be.
-type agentArmed struct {
-	probed
-	hists []*agentHist
-}
-
-// agentHist is a histogram of an event.
-type agentHist struct {
-	group, name string
-	ev          *engine.Event
-	hist        *hit.Histogram
-}
-
-// agentBuffer is the size of the ring for each CPU, in bytes.
+// agentBuffer is the size of the ring for each CPU, in bytes. A program of which there may be thousands of processes has executableBuffer.
 const agentBuffer = 1 << 20
 
-func openAgentProcess(t *agentTarget, pid int) (*agentProcess, error) {
-	s, err := attach(pid, process.TargetOptions{Buffer: agentBuffer, Events: 1 << 16})
-	if err != nil {
-		return nil, err
-	}
+// newAgentProcess makes a process one of the target's, and reads its hits from now on. attend follows.
+func newAgentProcess(t *agentTarget, s *session, exited <-chan struct{}) *agentProcess {
 	p := &agentProcess{
-		t: t, pid: pid, p: &tracedProcess{probed: probed{core: s.core}, s: s}, probes: map[*agentProbe]*agentArmed{}, pending: make(chan struct{}, 1),
+		t: t, pid: s.proc.PID(), p: &tracedProcess{probed: probed{core: s.core}, s: s}, exited: exited, probes: map[*agentProbe]*agentArmed{},
+		wake: make(chan struct{}, 1), end: make(chan string, 1), gone: make(chan struct{}), pending: make(chan struct{}, 1),
 		stop: make(chan struct{}), read: make(chan struct{}), said: map[string]bool{}, known: map[*hit.Event]*agentHist{}, hists: map[string]*agentHist{},
 	}
+	t.mu.Lock()
+	t.processes = append(t.processes, p)
+	t.opened++
+	t.mu.Unlock()
 	go p.reading()
-	return p, nil
+	return p
 }
+
+// changed has the process take the target's probes anew.
+func (p *agentProcess) changed() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // it has not looked yet
+	}
+}
+
+// finish has the process be left, and waits until that is done. It may be called several times.
+func (p *agentProcess) finish(why string) {
+	select {
+	case p.end <- why:
+	default:
+	}
+	<-p.gone
+}
+
+// attend follows the process until it ends or is given up, and leaves it.
+func (p *agentProcess) attend() {
+	look := time.NewTimer(syncEvery)
+	defer look.Stop()
+	for {
+		select {
+		case why := <-p.end:
+			p.leave(why)
+			return
+		case <-p.exited:
+			p.leave("the process has ended")
+			return
+		case <-p.wake:
+			p.update(p.t.reason())
+		case <-p.pending:
+		case <-look.C:
+		}
+		if why := p.follow(); why != "" {
+			p.over(why)
+			return
+		}
+		look.Reset(syncEvery * p.t.share())
+	}
+}
+
+// over leaves a process whose program has ended. One of a set is left when the set says so.
+func (p *agentProcess) over(why string) {
+	for p.exited == nil {
+		p.t.replaced(p)
+		select {
+		case why := <-p.end:
+			p.leave(why)
+			return
+		case <-time.After(syncEvery): // it had not become a member yet
+		}
+	}
+	p.leave(why)
+}
+
+// Leave implements executables.Member.
+func (p *agentProcess) Leave() (children []int) {
+	p.finish(p.t.whyLeft(p))
+	return p.p.s.target.Children()
+}
+
+// leave takes all out of the process, and keeps what it has counted. Nothing is left of it here.
+func (p *agentProcess) leave(why string) {
+	err := p.close()
+	for one, armed := range p.probes {
+		one.keep(armed)
+	}
+	err = errors.Join(err, p.p.s.target.Discard())
+	t := p.t
+	t.mu.Lock()
+	t.processes = slices.DeleteFunc(t.processes, func(o *agentProcess) bool { return o == p })
+	t.mu.Unlock()
+	var args []any
+	if err != nil && !errors.Is(err, process.ErrNoProcess) {
+		args = []any{"error", err.Error()}
+	}
+	p.say("left", append([]any{"why", why}, args...)...)
+	close(p.gone)
+}
+
+// maxAgentPause bounds the time between two looks at a ring, which may fill up meanwhile; a thread may wait for Sync.
+const maxAgentPause = 100 * time.Millisecond
 
 // reading takes the hits until it is told to stop.
 func (p *agentProcess) reading() {
@@ -69,7 +147,7 @@ func (p *agentProcess) reading() {
 	idle := time.NewTimer(0)
 	defer idle.Stop()
 	for pause := pollMin; ; {
-		pause = min(2*pause, 5*pollMax)
+		pause = min(2*pause, 5*pollMax*p.t.share(), maxAgentPause)
 		if p.poll() > 0 {
 			pause = pollMin
 		}
@@ -140,8 +218,8 @@ func (p *agentProcess) once(what string, err error) {
 
 // update makes the probes of the process those of the target.
 func (p *agentProcess) update(why string) {
-	wanted := map[*agentProbe]bool{}
-	for _, one := range p.t.probes {
+	probes, wanted := p.t.list(), map[*agentProbe]bool{}
+	for _, one := range probes {
 		wanted[one] = true
 	}
 	for one, armed := range p.probes {
@@ -149,8 +227,8 @@ func (p *agentProcess) update(why string) {
 			p.disarm(one, armed, why)
 		}
 	}
-	p.updateSpans(why)
-	for _, one := range p.t.probes {
+	p.updateSpans(probes, why)
+	for _, one := range probes {
 		if p.probes[one] == nil && !one.is.Spans {
 			p.arm(one, why)
 		}
@@ -169,10 +247,8 @@ func (p *agentProcess) disarm(one *agentProbe, armed *agentArmed, why string) {
 		delete(p.hists, h.group+"/"+h.name)
 	}
 	p.mu.Unlock()
-	p.t.mu.Lock()
-	one.keep(p, armed)
+	one.keep(armed)
 	delete(p.probes, one)
-	p.t.mu.Unlock()
 	if len(armed.evs) > 0 {
 		p.say("disarmed", "probe", one.is.Define, "why", why)
 	}
@@ -180,16 +256,13 @@ func (p *agentProcess) disarm(one *agentProbe, armed *agentArmed, why string) {
 
 // set notes what is armed of a probe.
 func (p *agentProcess) set(one *agentProbe, armed *agentArmed) {
-	p.t.mu.Lock()
-	defer p.t.mu.Unlock()
-	if p.probes[one] = armed; len(armed.evs) == 0 {
-		one.failed++
-	}
+	p.probes[one] = armed
+	one.note(armed)
 }
 
 // arm arms a probe, or says why it can not be.
 func (p *agentProcess) arm(one *agentProbe, why string) {
-	armed := &agentArmed{probed: probed{core: p.p.core}}
+	armed := &agentArmed{probed: probed{core: p.p.core}, p: p}
 	err := p.tryArm(one, armed)
 	if err != nil {
 		armed.evs, armed.hists = nil, nil
@@ -271,6 +344,7 @@ func (p *agentProcess) close() error {
 	err := p.p.Leave(p.take)
 	p.p.Losses(true, p.lose)
 	p.mu.Unlock()
+	p.runtime = nil // has been taken out
 	p.endSpans("the process is left")
 	return errors.Join(err, p.p.Close())
 }

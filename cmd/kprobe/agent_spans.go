@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -13,7 +14,7 @@ import (
 
 // updateSpans makes the calls that become spans those of the target. All of a process are made anew if one changes: which call is in which is
 // found among all.
-func (p *agentProcess) updateSpans(why string) {
+func (p *agentProcess) updateSpans(probes []*agentProbe, why string) {
 	have := 0
 	for one := range p.probes {
 		if one.is.Spans {
@@ -21,7 +22,7 @@ func (p *agentProcess) updateSpans(why string) {
 		}
 	}
 	var want []*agentProbe
-	for _, one := range p.t.probes {
+	for _, one := range probes {
 		if one.is.Spans {
 			want = append(want, one)
 		}
@@ -41,7 +42,8 @@ func (p *agentProcess) updateSpans(why string) {
 	armed, err := p.armSpans(want)
 	if p.spans != nil {
 		p.t.mu.Lock()
-		p.t.sent.open = append(p.t.sent.open, p.spans.out.exporter)
+		p.t.sent.making[p.spans] = p
+		p.t.sent.open[p.spans.out.exporter] = true
 		p.t.mu.Unlock()
 	}
 	for i, one := range want {
@@ -58,7 +60,7 @@ func (p *agentProcess) updateSpans(why string) {
 func (p *agentProcess) armSpans(want []*agentProbe) ([]*agentArmed, error) {
 	armed := make([]*agentArmed, len(want))
 	for i := range armed {
-		armed[i] = &agentArmed{probed: probed{core: p.p.core}}
+		armed[i] = &agentArmed{probed: probed{core: p.p.core}, p: p}
 	}
 	g, err := p.newSpans(want)
 	if err != nil {
@@ -135,28 +137,56 @@ func (p *agentProcess) endSpans(why string) {
 	if g == nil {
 		return
 	}
-	p.mu.Lock()
-	p.spans = nil
-	p.mu.Unlock()
-	if err := p.p.core.Remove(p.runtime); err != nil {
-		p.say("disarm failed", "probe", "the runtime's", "why", why, "error", err.Error())
+	if len(p.runtime) > 0 {
+		if err := p.p.core.Remove(p.runtime); err != nil {
+			p.say("disarm failed", "probe", "the runtime's", "why", why, "error", err.Error())
+		}
+		p.runtime = nil
 	}
-	p.runtime = nil
+	p.mu.Lock() // no hit is taken any more, and nobody reads half of what is handed over
+	p.spans = nil
 	g.finish()
+	p.mu.Unlock()
 	t := p.t
 	t.mu.Lock()
 	t.sent.made = sumSpans(t.sent.made, g.stats())
+	delete(t.sent.making, g)
 	t.mu.Unlock()
 	t.a.ending.Go(func() {
 		st, err := g.out.exporter.Close()
 		t.mu.Lock()
-		t.sent.open = slices.DeleteFunc(t.sent.open, func(e *otlp.Exporter) bool { return e == g.out.exporter })
+		delete(t.sent.open, g.out.exporter)
 		t.sent.sent = sumSent(t.sent.sent, st)
 		t.mu.Unlock()
 		if err = errors.Join(st.Err, err); err != nil {
 			t.a.say("spans lost", "target", t.is.Name, "pid", p.pid, "failed", st.Failed, "rejected", st.Rejected, "error", err.Error())
 		}
 	})
+}
+
+// agentSpans is what has become of the calls of a target.
+type agentSpans struct {
+	made   spans.Stats                 // by processes that have been left
+	sent   otlp.Stats                  // by exporters that are closed
+	making map[*spanning]*agentProcess // in the processes that there are
+	open   map[*otlp.Exporter]bool
+}
+
+// spanSums sums up what has become of calls until now.
+func (t *agentTarget) spanSums() (made spans.Stats, sent otlp.Stats) {
+	t.mu.Lock()
+	made, sent = t.sent.made, t.sent.sent
+	making, open := maps.Clone(t.sent.making), slices.Collect(maps.Keys(t.sent.open))
+	t.mu.Unlock()
+	for g, p := range making {
+		p.mu.Lock()
+		made = sumSpans(made, g.stats())
+		p.mu.Unlock()
+	}
+	for _, e := range open {
+		sent = sumSent(sent, e.Stats())
+	}
+	return made, sent
 }
 
 func sumSpans(a, b spans.Stats) spans.Stats {

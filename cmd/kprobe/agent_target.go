@@ -4,19 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"kprobes.dev/kprobes/internal/agentconfig"
-	"kprobes.dev/kprobes/internal/metrics"
+	"kprobes.dev/kprobes/internal/executables"
 	"kprobes.dev/kprobes/internal/otlp"
-	"kprobes.dev/kprobes/internal/spans"
 	"kprobes.dev/kprobes/target/process"
 )
 
-// agentTarget is a target of the agent: a process that runs, or is waited for.
+// agentTarget is a target of the agent: a process that runs, or is waited for, or all processes of a program.
 type agentTarget struct {
 	a    *agentRun
 	is   *agentconfig.Target
@@ -25,34 +25,23 @@ type agentTarget struct {
 	done chan struct{} // closed when it has gone
 	told string        // what has been said of why there is no process
 
-	mu      sync.Mutex // held while counts are read, and while what is counted changes
-	want    []*agentconfig.Probe
-	why     string // the probes are wanted
-	probes  []*agentProbe
-	process *agentProcess // nil: there is none
-	opened  uint64        // processes that had probes
-	looked  bool          // the process, if it was there, has been opened
-	sent    agentSpans
-}
+	refusals tellOnce // of processes of a program
 
-// agentProbe is a probe of the file, with what it has counted in processes that have ended.
-type agentProbe struct {
-	is     *agentconfig.Probe
-	counts []*eventCounts
-	hists  *metrics.Set
-	shown  map[string]*metrics.Counted // by event
-	failed uint64                      // processes in which it could not be armed
-}
-
-// agentSpans is what has become of calls.
-type agentSpans struct {
-	made spans.Stats // by processes that have ended
-	sent otlp.Stats  // by exporters that are closed
-	open []*otlp.Exporter
+	mu        sync.Mutex
+	want      []*agentconfig.Probe
+	why       string        // the probes are wanted
+	probes    []*agentProbe // is replaced, not changed
+	processes []*agentProcess
+	opened    uint64           // processes that had probes
+	looked    bool             // the processes that were there have been opened
+	ending    string           // why all processes are left; "": they are not
+	set       *executables.Set // of a program, once it is open
+	sent      agentSpans
 }
 
 func newAgentTarget(a *agentRun, is *agentconfig.Target) *agentTarget {
-	t := &agentTarget{a: a, is: is, wake: make(chan struct{}, 1), stop: make(chan string, 1), done: make(chan struct{})}
+	t := &agentTarget{a: a, is: is, wake: make(chan struct{}, 1), stop: make(chan string, 1), done: make(chan struct{}), refusals: tellOnce{most: maxReasons}}
+	t.sent.making, t.sent.open = map[*spanning]*agentProcess{}, map[*otlp.Exporter]bool{}
 	go t.run()
 	return t
 }
@@ -77,23 +66,20 @@ func (t *agentTarget) end(why string) {
 // targetEvery is the time between two looks for a process that is not there.
 const targetEvery = time.Second
 
-// run has the process probed, and the one after it.
+// run has the processes probed, one after the other, or all of a program at a time.
 func (t *agentTarget) run() {
 	defer close(t.done)
 	<-t.wake // the probes are known
 	for {
 		t.arrange()
-		p, err := t.open()
+		stop, err := t.probe()
 		switch {
+		case stop:
+			return
 		case err != nil:
 			t.waiting(err)
 		default:
 			t.told = ""
-			why, stop := t.attend(p)
-			t.leave(p, why)
-			if stop {
-				return
-			}
 		}
 		if t.is.PID != 0 && (err == nil || errors.Is(err, process.ErrNoProcess)) {
 			t.over()
@@ -106,6 +92,18 @@ func (t *agentTarget) run() {
 		case <-time.After(targetEvery):
 		}
 	}
+}
+
+// probe has processes probed as long as there are any. stop says that the target goes. An error says why there is none.
+func (t *agentTarget) probe() (stop bool, err error) {
+	if t.is.Exe != "" {
+		return t.probeSet()
+	}
+	p, err := t.open()
+	if err != nil {
+		return false, err
+	}
+	return t.follow(p), nil
 }
 
 // over waits until the target goes. There is no process any more: its number may be another's by now.
@@ -122,13 +120,18 @@ func (t *agentTarget) over() {
 
 // waiting says once why there is no process.
 func (t *agentTarget) waiting(err error) {
-	t.mu.Lock()
-	t.looked = true
-	t.mu.Unlock()
+	t.hasLooked()
 	if t.told != err.Error() {
 		t.told = err.Error()
 		t.a.say("waiting", "target", t.is.Name, "why", t.told)
 	}
+}
+
+// hasLooked notes that the processes that were there have been opened.
+func (t *agentTarget) hasLooked() {
+	t.mu.Lock()
+	t.looked = true
+	t.mu.Unlock()
 }
 
 // pid finds the process.
@@ -147,7 +150,7 @@ func (t *agentTarget) pid() (int, error) {
 	return int(pid), nil
 }
 
-// arrange makes the list of probes that of the file. Those that stay keep what they have counted.
+// arrange makes the list of probes that of the file, and has the processes take it. Those that stay keep what they have counted.
 func (t *agentTarget) arrange() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,32 +162,21 @@ func (t *agentTarget) arrange() {
 	for _, is := range t.want {
 		p := old[is.Key]
 		if p == nil {
-			p = &agentProbe{is: is, hists: metrics.NewSet(), shown: map[string]*metrics.Counted{}}
+			p = newAgentProbe(is)
 		}
 		delete(old, is.Key) // of two that say the same each has its own
 		t.probes = append(t.probes, p)
 	}
+	for _, p := range t.processes {
+		p.changed()
+	}
 }
 
-// open opens the process and arms its probes.
-func (t *agentTarget) open() (*agentProcess, error) {
-	pid, err := t.pid()
-	if err != nil {
-		return nil, err
-	}
-	p, err := openAgentProcess(t, pid)
-	if err != nil {
-		return nil, err
-	}
+// list gives the probes.
+func (t *agentTarget) list() []*agentProbe {
 	t.mu.Lock()
-	t.process = p
-	t.opened++
-	t.mu.Unlock()
-	p.update(t.reason())
-	t.mu.Lock()
-	t.looked = true
-	t.mu.Unlock()
-	return p, nil
+	defer t.mu.Unlock()
+	return slices.Clone(t.probes)
 }
 
 // reason is why the probes are wanted.
@@ -194,49 +186,64 @@ func (t *agentTarget) reason() string {
 	return t.why
 }
 
-// attend follows a process until it ends or is given up. stop says that the target goes.
-func (t *agentTarget) attend(p *agentProcess) (why string, stop bool) {
-	look := time.NewTimer(syncEvery)
-	defer look.Stop()
+// open opens the process and arms its probes.
+func (t *agentTarget) open() (*agentProcess, error) {
+	pid, err := t.pid()
+	if err != nil {
+		return nil, err
+	}
+	proc, err := process.OpenUnwaited(pid)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.session(proc, &process.TargetOptions{Buffer: agentBuffer, Events: executableEvents})
+	if err != nil {
+		return nil, err
+	}
+	p := newAgentProcess(t, s, s.proc.Exited())
+	p.update(t.reason())
+	t.hasLooked()
+	go p.attend()
+	return p, nil
+}
+
+// session takes a process, so that nobody else changes it. If that fails the process goes on, and is closed.
+func (t *agentTarget) session(proc *process.Proc, o *process.TargetOptions) (*session, error) {
+	release := func() error {
+		if o.Stopped == nil {
+			return nil
+		}
+		return o.Stopped.Release()
+	}
+	if err := proc.Lock(); err != nil {
+		return nil, errors.Join(err, release(), proc.Close())
+	}
+	o.HandlerWait, o.Files = handlerWait, &t.a.files
+	s, err := newSession(proc, o)
+	if err != nil {
+		return nil, errors.Join(err, release())
+	}
+	return s, nil
+}
+
+// follow waits until a process has been left, and says whether the target goes.
+func (t *agentTarget) follow(p *agentProcess) (stop bool) {
 	file := time.NewTicker(targetEvery)
 	defer file.Stop()
 	for {
 		select {
 		case why := <-t.stop:
-			return why, true
-		case <-p.p.Exited():
-			return "the process has ended", false
+			p.finish(why)
+			return true
+		case <-p.gone:
+			return false
 		case <-t.wake:
 			t.arrange()
-			p.update(t.reason())
 		case <-file.C:
 			if pid, err := t.pid(); err == nil && pid != p.pid {
-				return fmt.Sprintf("the pidfile names process %d", pid), false
+				p.finish(fmt.Sprintf("the pidfile names process %d", pid))
+				return false
 			}
-		case <-p.pending:
-		case <-look.C:
-		}
-		if why := p.follow(); why != "" {
-			return why, false
-		}
-		look.Reset(syncEvery)
-	}
-}
-
-// leave takes all out of a process, and keeps what it has counted.
-func (t *agentTarget) leave(p *agentProcess, why string) {
-	err := p.close()
-	t.mu.Lock()
-	for _, one := range t.probes {
-		if armed := p.probes[one]; armed != nil {
-			one.keep(p, armed)
 		}
 	}
-	t.process = nil
-	t.mu.Unlock()
-	args := []any{"target", t.is.Name, "pid", p.pid, "why", why}
-	if err != nil && !errors.Is(err, process.ErrNoProcess) {
-		args = append(args, "error", err.Error())
-	}
-	t.a.say("left", args...)
 }

@@ -133,6 +133,7 @@ func addCounts(sum *kprobes.Counts, n kprobes.Counts) {
 	sum.Filtered += n.Filtered
 	sum.Missed += n.Missed
 	sum.Lost += n.Lost
+	sum.Over += n.Over
 }
 
 // eventCounts are the sums of all processes by event, those that run among them. Events keep their places.

@@ -1,10 +1,11 @@
 // Package agentconfig reads the configuration of kprobe agent: what is probed, and where counts and spans go. A file is taken as a whole or refused with
-// all that is wrong with it, each with its line and column. The package knows nothing of processes.
+// all that is wrong with it, each with its line and column. The package touches no process.
 package agentconfig
 
 import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/budget"
+	"kprobes.dev/kprobes/internal/executables"
 	"kprobes.dev/kprobes/internal/metrics"
 )
 
@@ -24,13 +25,20 @@ type OTLP struct {
 	Service  string // service.name; "": the name of the program
 }
 
-// Target is a process, and what is probed in it. Of PID and PIDFile one is given.
+// Target is a process, or all processes of a program, and what is probed in them. Of PID, PIDFile and Exe one is given.
 type Target struct {
 	Name    string
 	PID     int
-	PIDFile string // has the number of the process, also of those that follow it
+	PIDFile string           // has the number of the process, also of those that follow it
+	Exe     string           // the path of the program's file
+	Only    executables.Only // which processes of Exe count
 	Labels  map[string]string
 	Probes  []*Probe // at least one
+}
+
+// SameProcesses says whether another target names its processes as this one does.
+func (t *Target) SameProcesses(o *Target) bool {
+	return t.PID == o.PID && t.PIDFile == o.PIDFile && t.Exe == o.Exe && t.Only == o.Only
 }
 
 // Probe is a probe. Two with the same Key are the same.

@@ -2,11 +2,13 @@ package agentconfig
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/executables"
 	"kprobes.dev/kprobes/internal/metrics"
 	"kprobes.dev/kprobes/internal/otlp"
 )
@@ -120,16 +123,9 @@ func (o *OTLP) read(r *reader, n *yaml.Node) {
 // name is what a target may be called.
 var name = regexp.MustCompile(`^[A-Za-z0-9][-_.A-Za-z0-9]*$`)
 
-// later are keys that this version knows, and does not have.
-func later(r *reader, key string) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		r.refuse(n, "%s: the agent does not take the processes of a file, a control group or a container yet: write pidfile or pid", key)
-	}
-}
-
 func (t *Target) read(r *reader, n *yaml.Node) {
 	before := len(r.errs)
-	var probes *yaml.Node
+	var probes, chosen *yaml.Node
 	r.keys(n, "a target", map[string]func(*yaml.Node){
 		"name": func(v *yaml.Node) {
 			if t.Name = r.text(v, "name"); t.Name != "" && !name.MatchString(t.Name) {
@@ -143,12 +139,22 @@ func (t *Target) read(r *reader, n *yaml.Node) {
 				r.refuse(v, "pid %q: the number of a process is wanted", text)
 			}
 		},
-		"pidfile":   r.into(&t.PIDFile, "pidfile"),
-		"exe":       later(r, "exe"),
-		"cgroup":    later(r, "cgroup"),
-		"container": later(r, "container"),
-		"labels":    func(v *yaml.Node) { t.Labels = r.labels(v) },
-		"probes":    func(v *yaml.Node) { probes = v },
+		"pidfile": r.into(&t.PIDFile, "pidfile"),
+		"exe": func(v *yaml.Node) {
+			if t.Exe = r.text(v, "exe"); t.Exe != "" && !path.IsAbs(t.Exe) {
+				r.refuse(v, "exe %q: give the whole path of the program's file, such as /usr/sbin/nginx", t.Exe)
+			}
+		},
+		"cgroup": func(v *yaml.Node) {
+			chosen = v
+			t.only(r, v, executables.Only{Group: r.text(v, "cgroup")})
+		},
+		"container": func(v *yaml.Node) {
+			chosen = v
+			t.only(r, v, executables.Only{Container: r.text(v, "container")})
+		},
+		"labels": func(v *yaml.Node) { t.Labels = r.labels(v) },
+		"probes": func(v *yaml.Node) { probes = v },
 	})
 	events := map[string]int{}
 	if probes != nil {
@@ -162,11 +168,33 @@ func (t *Target) read(r *reader, n *yaml.Node) {
 	case len(r.errs) > before:
 	case t.Name == "":
 		r.refuse(n, "a target: name is missing: its metrics and audit lines are found by it")
-	case (t.PID == 0) == (t.PIDFile == ""):
-		r.refuse(n, "target %s: write pid or pidfile, one of the two", t.Name)
+	case t.Exe == "" && chosen != nil:
+		r.refuse(chosen, "target %s: cgroup and container choose among the processes of a program: write exe, with the path of its file", t.Name)
+	case t.named() != 1:
+		r.refuse(n, "target %s: write pid, pidfile or exe, one of the three", t.Name)
 	case probes == nil:
 		r.refuse(n, "target %s: probes are missing: write at least one", t.Name)
 	}
+}
+
+// only reads a key that chooses among the processes of a program.
+func (t *Target) only(r *reader, n *yaml.Node, given executables.Only) {
+	o, err := executables.NewOnly(given.Group, given.Container)
+	if err != nil {
+		r.refuse(n, "%v", err)
+	}
+	t.Only.Group = cmp.Or(o.Group, t.Only.Group)
+	t.Only.Container = cmp.Or(o.Container, t.Only.Container)
+}
+
+// named counts the ways in which the file names the processes.
+func (t *Target) named() (n int) {
+	for _, given := range []bool{t.PID != 0, t.PIDFile != "", t.Exe != ""} {
+		if given {
+			n++
+		}
+	}
+	return n
 }
 
 // label is the name of a label (Prometheus), and taken are those that metrics have already.

@@ -2,10 +2,12 @@ package agentconfig
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"kprobes.dev/kprobes/internal/budget"
+	"kprobes.dev/kprobes/internal/executables"
 )
 
 // probe is a target with a probe, whose lines begin in line 4.
@@ -31,8 +33,14 @@ func TestRefused(t *testing.T) {
 		{"no name", "targets:\n- pid: 1\n  probes: [{define: p look}]", "line 2, column 3: a target: name is missing"},
 		{"name", "targets:\n- name: a b\n  pid: 1\n  probes: [{define: p look}]", `line 2, column 9: name "a b"`},
 		{"pid", "targets:\n- name: a\n  pid: -1\n  probes: [{define: p look}]", `line 3, column 8: pid "-1"`},
-		{"pid and pidfile", "targets:\n- name: a\n  pid: 1\n  pidfile: f\n  probes: [{define: p look}]", "line 2, column 3: target a: write pid or pidfile"},
-		{"exe", "targets:\n- name: a\n  exe: /bin/ls\n  probes: [{define: p look}]", "line 3, column 8: exe: the agent does not take"},
+		{"pid and pidfile", "targets:\n- name: a\n  pid: 1\n  pidfile: f\n  probes: [{define: p look}]", "line 2, column 3: target a: write pid, pidfile or exe"},
+		{"no process", "targets:\n- name: a\n  probes: [{define: p look}]", "line 2, column 3: target a: write pid, pidfile or exe"},
+		{"exe and pid", "targets:\n- name: a\n  exe: /bin/ls\n  pid: 1\n  probes: [{define: p look}]", "line 2, column 3: target a: write pid, pidfile or exe"},
+		{"exe", "targets:\n- name: a\n  exe: bin/ls\n  probes: [{define: p look}]", `line 3, column 8: exe "bin/ls": give the whole path`},
+		{"cgroup alone", "targets:\n- name: a\n  cgroup: /a\n  probes: [{define: p look}]", "line 3, column 11: target a: cgroup and container choose among"},
+		{"container alone", "targets:\n- name: a\n  pid: 1\n  container: 0123456789ab\n  probes: [{define: p look}]", "line 4, column 14: target a: cgroup and container choose among"},
+		{"cgroup", "targets:\n- name: a\n  exe: /bin/ls\n  cgroup: system.slice\n  probes: [{define: p look}]", `line 4, column 11: control group "system.slice": give its whole path`},
+		{"container", "targets:\n- name: a\n  exe: /bin/ls\n  container: web\n  probes: [{define: p look}]", `line 4, column 14: container "web": give its id`},
 		{"definition", probe("define: 'p:x f a=$arg1:u7'"), "line 5, column 13: define \"p:x f a=$arg1:u7\": column"},
 		{"deletion", probe("define: '-:x'"), "this is no probe"},
 		{"no definition", probe("filter: n > 1"), "line 5, column 5: a probe: define is missing"},
@@ -83,7 +91,7 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"listen", "token_file", "audit_log", "otlp", "endpoint", "headers", "service", "targets", "name", "pid", "pidfile", "labels", "probes", "define", "filter", "hist", "spans", "failed", "budget"} {
+	for _, key := range []string{"listen", "token_file", "audit_log", "otlp", "endpoint", "headers", "service", "targets", "name", "pid", "pidfile", "exe", "cgroup", "container", "labels", "probes", "define", "filter", "hist", "spans", "failed", "budget"} {
 		if !strings.Contains(text, key+":") {
 			t.Errorf("key %s is not in the example", key)
 		}
@@ -119,6 +127,26 @@ func TestTaken(t *testing.T) {
 	other, err := Parse([]byte(strings.Replace(text, "10k", "11k", 1)))
 	if err != nil || other.Targets[0].Probes[0].Key == p.Key {
 		t.Errorf("another probe is the same: %v", err)
+	}
+}
+
+// TestExecutable reads a target that is a program.
+func TestExecutable(t *testing.T) {
+	const text = "targets:\n- name: a\n  exe: /bin/ls\n  cgroup: /sys/fs/cgroup/system.slice/\n  container: 0123456789ab\n  probes: [{define: p look}]\n"
+	c, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := c.Targets[0]
+	if is.Exe != "/bin/ls" || is.Only != (executables.Only{Group: "/system.slice", Container: "0123456789ab"}) {
+		t.Errorf("%+v", is)
+	}
+	for _, other := range []string{"exe: /bin/cat", "cgroup: /user.slice", "container: 0123456789abc"} {
+		key, _, _ := strings.Cut(other, ":")
+		o, err := Parse([]byte(regexp.MustCompile(key+": .*").ReplaceAllString(text, other)))
+		if err != nil || is.SameProcesses(o.Targets[0]) || !is.SameProcesses(is) {
+			t.Errorf("%s: %v", other, err)
+		}
 	}
 }
 

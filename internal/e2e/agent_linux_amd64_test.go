@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -48,8 +49,14 @@ func (a *agentSession) write(more string) {
 // begin starts the agent and waits until it is ready.
 func (a *agentSession) begin() {
 	a.t.Helper()
+	a.beginAs(command(a.t, "agent", "-c", a.file))
+}
+
+// beginAs is begin by another command.
+func (a *agentSession) beginAs(cmd *exec.Cmd) {
+	a.t.Helper()
 	a.session = &session{t: a.t}
-	a.start(command(a.t, "agent", "-c", a.file))
+	a.start(cmd)
 	at := regexp.MustCompile(`"msg":"listening".*"address":"([^"]+)"`)
 	within(a.t, "the agent to listen", func() bool {
 		a.lives()

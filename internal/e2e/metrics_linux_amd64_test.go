@@ -148,8 +148,11 @@ func listening(t *testing.T, args ...string) (*session, string) {
 func prometheus(t *testing.T, targets ...string) func(query string) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
-	config := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n- job_name: kprobe\n  authorization: {credentials: %s}\n  static_configs: [{targets: ['%s']}]\n",
-		httpToken, strings.Join(targets, "','"))
+	config := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n- job_name: kprobe\n  authorization: {credentials_file: token}\n  static_configs: [{targets: ['%s']}]\n",
+		strings.Join(targets, "','"))
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(httpToken+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)

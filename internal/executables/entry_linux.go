@@ -151,7 +151,7 @@ func (s *Set) awaitLeft(pid int) {
 	}
 }
 
-// Replaced tells the set that another program has taken the place of a member's. It must not be called during Close.
+// Replaced tells the set that another program has taken the place of a member's. It does nothing once Close has begun: the member leaves then anyway.
 func (s *Set) Replaced(m Member) {
 	s.mu.Lock()
 	var of *entry
@@ -160,8 +160,12 @@ func (s *Set) Replaced(m Member) {
 			of = e
 		}
 	}
-	s.mu.Unlock()
-	if of != nil {
-		s.ended(of)
+	if of == nil || s.closed {
+		s.mu.Unlock()
+		return
 	}
+	s.arms.Add(1) // Close waits
+	s.mu.Unlock()
+	defer s.arms.Done()
+	s.ended(of)
 }

@@ -62,6 +62,7 @@ type Set struct {
 	stop    chan struct{}
 	settle  sync.Once
 	settled chan struct{} // closed when Open need not wait any more
+	looked  chan struct{} // closed when those that ran have been taken
 
 	mu     sync.Mutex
 	of     map[int]*entry
@@ -81,7 +82,7 @@ const lookEvery = 100 * time.Millisecond
 // thousands. Where execs can not be watched, watchErr says why: then
 // new processes are looked for from time to time, and short ones are not seen.
 func Open(o Options) (s *Set, watchErr, err error) {
-	s = &Set{o: o, of: map[int]*entry{}, meets: map[int]int{}, left: map[int]chan struct{}{}, stop: make(chan struct{}), settled: make(chan struct{})}
+	s = &Set{o: o, of: map[int]*entry{}, meets: map[int]int{}, left: map[int]chan struct{}{}, stop: make(chan struct{}), settled: make(chan struct{}), looked: make(chan struct{})}
 	s.arming = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	s.leaving = make(chan struct{}, cap(s.arming))
 	if s.ends, err = newEnds(s.ended); err != nil {
@@ -101,6 +102,7 @@ func Open(o Options) (s *Set, watchErr, err error) {
 			s.o.Refused(0, err)
 		}
 		s.settle.Do(func() { close(s.settled) })
+		close(s.looked)
 		if watchErr != nil {
 			s.keepLooking()
 		}
@@ -108,6 +110,9 @@ func Open(o Options) (s *Set, watchErr, err error) {
 	<-s.settled
 	return s, watchErr, nil
 }
+
+// Looked is closed when all processes that ran when the set was opened have their probes, or have been refused.
+func (s *Set) Looked() <-chan struct{} { return s.looked }
 
 // look takes all processes that run and are not known yet, and waits until they have their probes.
 func (s *Set) look(count func(*Counts)) error {

@@ -26,6 +26,38 @@ func (s *Set) Merge() {
 	}
 }
 
+// Join adds the series of another set to those of this one: where the labels are the same, their sums. It takes time for the other set's series alone. It is refused
+// as Add refuses. All that is added to the set must be joined, or be there before the first Join and merged.
+func (s *Set) Join(o *Set) error {
+	if s.joined == nil {
+		s.joined = map[*Family]map[string]int{}
+	}
+	for _, f := range o.order {
+		if err := s.Add(Family{Name: f.Name, Help: f.Help, Unit: f.Unit, Kind: f.Kind}); err != nil {
+			return err
+		}
+		to := s.byName[f.Name]
+		at := s.joined[to]
+		if at == nil {
+			at = map[string]int{}
+			for i := range to.Samples {
+				at[to.Samples[i].id()] = i
+			}
+			s.joined[to] = at
+		}
+		for _, one := range f.Samples {
+			id := one.id()
+			if i, ok := at[id]; ok {
+				to.Samples[i] = to.Samples[i].plus(&one)
+				continue
+			}
+			at[id] = len(to.Samples)
+			to.Samples = append(to.Samples, one)
+		}
+	}
+	return nil
+}
+
 // id tells label sets apart.
 func (s *Sample) id() string {
 	var b strings.Builder

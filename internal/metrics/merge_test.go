@@ -23,6 +23,12 @@ func TestMerge(t *testing.T) {
 			}
 		}
 	}
+	joined := NewSet()
+	for _, s := range []*Set{one, two} {
+		if err := joined.Join(s); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := one.AddAll(two); err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +47,16 @@ d_seconds_bucket{le="+Inf"} 8
 d_seconds_sum 0.015
 d_seconds_count 8
 `
-	if d := cmp.Diff(want, string(Text(nil, one.Families()))); d != "" {
-		t.Error(d)
+	for name, s := range map[string]*Set{"merged": one, "joined": joined} {
+		if d := cmp.Diff(want, string(Text(nil, s.Families()))); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+	if err := joined.Join(one); err != nil {
+		t.Fatal(err)
+	}
+	if got := joined.Families()[0].Samples[0].Value.whole; got != 42 {
+		t.Errorf("joined once more %d, want 42", got)
 	}
 	if d := cmp.Diff(uint64(11), two.Families()[0].Samples[0].Value.whole); d != "" {
 		t.Errorf("the other set has changed: %s", d)

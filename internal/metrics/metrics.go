@@ -49,6 +49,7 @@ type Family struct {
 type Set struct {
 	order  []*Family
 	byName map[string]*Family
+	joined map[*Family]map[string]int // where the series of Join are, by their labels
 }
 
 // NewSet makes an empty set.

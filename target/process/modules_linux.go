@@ -42,7 +42,6 @@ func (t *Target) Refresh() (changed bool, err error) {
 
 // index makes the list of modules out of the executable mappings.
 func (t *Target) index(maps, code []procfs.Map) error {
-	t.findRoot()
 	space := symbol.NewSpace()
 	files := fileMaps(maps)
 	t.module, t.seen = nil, code
@@ -158,6 +157,7 @@ func (t *Target) image(maps []procfs.Map, m procfs.Map) (*symbol.Image, error) {
 		t.images[m.FileID] = im
 		return im, f.Close()
 	}
+	t.findRoot()
 	im, err := symbol.Open(f, st.Size(), m.Path, &symbol.Options{Open: debugFiles(t.root)})
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

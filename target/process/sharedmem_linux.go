@@ -40,6 +40,7 @@ func (t *Target) ShareMemory(what string, size int) (addr uint64, m target.Share
 				return err
 			}
 			m = ours
+			t.memories = append(t.memories, ours)
 			addr, err = s.Mmap(0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, 0)
 			return err
 		})
@@ -47,8 +48,11 @@ func (t *Target) ShareMemory(what string, size int) (addr uint64, m target.Share
 	return addr, m, err
 }
 
-// sharedMemory is the tracer's own mapping of memory. It stays until nobody uses it any more.
-type sharedMemory struct{ mem []byte }
+// sharedMemory is the tracer's own mapping of memory. It stays until nobody uses it any more, or until Discard.
+type sharedMemory struct {
+	mem     []byte
+	cleanup runtime.Cleanup
+}
 
 // mapShared maps a memory file that can not shrink.
 func mapShared(f *os.File, n int) (*sharedMemory, error) {
@@ -56,8 +60,8 @@ func mapShared(f *os.File, n int) (*sharedMemory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("memory file %s: %w", f.Name(), err)
 	}
-	m := &sharedMemory{mem}
-	runtime.AddCleanup(m, func(mem []byte) { _ = unix.Munmap(mem) }, mem)
+	m := &sharedMemory{mem: mem}
+	m.cleanup = runtime.AddCleanup(m, func(mem []byte) { _ = unix.Munmap(mem) }, mem)
 	return m, nil
 }
 
@@ -65,4 +69,12 @@ func mapShared(f *os.File, n int) (*sharedMemory, error) {
 func (m *sharedMemory) ReadAt(b []byte, off int64) (int, error) {
 	defer runtime.KeepAlive(m)
 	return bytes.NewReader(m.mem).ReadAt(b, off)
+}
+
+// close unmaps it. Precondition: nobody reads it any more.
+func (m *sharedMemory) close() error {
+	m.cleanup.Stop()
+	mem := m.mem
+	m.mem = nil
+	return unix.Munmap(mem)
 }

@@ -103,7 +103,8 @@ type Target struct {
 	inCall      bool // Close has left the trampolines mapped
 	closed      bool // CloseStopped has taken everything out
 
-	children []int // see Children
+	children []int           // see Children
+	memories []*sharedMemory // of ShareMemory
 }
 
 var _ target.Sequencer = (*Target)(nil)
@@ -195,11 +196,16 @@ func (t *Target) Run() error {
 // Read reads the process's memory.
 func (t *Target) Read(addr uint64, b []byte) error { return asGone(t.p.ReadMem(addr, b)) }
 
-// Discard gives back the memory of the ring, which else stays until this program ends. Precondition: Close has been called, and nobody reads records or counts
-// any more.
+// Discard gives back the memory of the ring, which else stays until this program ends, and that of histograms. Precondition: Close has been called, and nobody
+// reads records or counts any more.
 func (t *Target) Discard() error {
-	if t.ring == nil {
-		return nil
+	var errs []error
+	for _, m := range t.memories {
+		errs = append(errs, m.close())
 	}
-	return t.ring.Close()
+	t.memories = nil
+	if t.ring != nil {
+		errs = append(errs, t.ring.Close())
+	}
+	return errors.Join(errs...)
 }
