@@ -142,7 +142,12 @@ func (x *tracedExecutable) arm(p *process.Proc, stopped *process.Stopped) (execu
 	}
 	m := &executableMember{x: x, p: tracedProcess{probed: probed{core: s.core}, s: s}, comm: s.names.Comm(p.PID())}
 	add := x.add
-	err = m.p.Add(x.defs, &add)
+	addAll := func(defs []*event.Def) error { return m.p.Add(defs, &add) }
+	if x.t.eachAdd != nil {
+		err = x.t.eachAdd(m, addAll)
+	} else {
+		err = addAll(x.defs)
+	}
 	if run := m.p.Run(); err == nil {
 		err = run
 	}
@@ -225,9 +230,20 @@ func (x *tracedExecutable) Poll(f func(*hit.Hit)) int {
 		pending = m.poll() || pending
 	}
 	x.pending.Store(pending)
-	n := x.hits.give(f)
+	n := x.give(f)
 	if now := time.Now(); n == 0 {
 		x.nextPoll = now.Add((pollShare - 1) * now.Sub(begun))
+	}
+	return n
+}
+
+// give hands over what there is, and gives the number. Behind the hits of processes that have been left it ends these.
+func (x *tracedExecutable) give(f func(*hit.Hit)) int {
+	n, left := x.hits.give(f)
+	if x.t.eachLeft != nil {
+		for _, m := range left {
+			x.t.hits.then(func() { x.t.eachLeft(m) })
+		}
 	}
 	return n
 }
@@ -270,7 +286,7 @@ func (x *tracedExecutable) Leave(f func(*hit.Hit)) error {
 		x.set.Close()
 	}
 	if f != nil {
-		x.hits.give(f)
+		x.give(f)
 	}
 	return x.sums.err()
 }
