@@ -53,7 +53,7 @@ func TestHitQueueThen(t *testing.T) {
 		used++
 	}, func(hit.Loss) {}, func() {})
 	q.max = 4
-	type call struct{ added, lost, used int }
+	type call struct{ added, used int }
 	var calls []*call
 	for i := range 20 {
 		q.add(&hit.Hit{Event: e, Rec: rec[:batchBytes/2]})
