@@ -69,7 +69,7 @@ func (t *tracing) open(cmd []string) (tracee, error) {
 	f := t.f
 	switch {
 	case f.every.named():
-		return openExecutable(t), nil
+		return openExecutable(t, cmd), nil
 	case f.con.host != nil:
 		return f.con.host.join(asked{con: f.con, of: &f.of, buffer: f.buffer, text: f.text}, t.hits.add)
 	case f.of.kernel:
