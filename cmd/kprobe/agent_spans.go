@@ -189,15 +189,6 @@ func (t *agentTarget) spanSums() (made spans.Stats, sent otlp.Stats) {
 	return made, sent
 }
 
-func sumSpans(a, b spans.Stats) spans.Stats {
-	a.Spans += b.Spans
-	a.Errors += b.Errors
-	a.Left += b.Left
-	a.Unjoined += b.Unjoined
-	a.Unfollowed += b.Unfollowed
-	return a
-}
-
 func sumSent(a, b otlp.Stats) otlp.Stats {
 	a.Sent += b.Sent
 	a.Rejected += b.Rejected

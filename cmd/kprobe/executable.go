@@ -26,6 +26,7 @@ import (
 type tracedExecutable struct {
 	t     *tracing
 	every *everyProcess
+	cmd   []string // is started, and its processes alone count; none: all
 	set   *executables.Set
 	files process.Files
 	defs  []*event.Def
@@ -53,8 +54,8 @@ const executableBuffer = 64 << 10
 // executableEvents bounds the probes in each process.
 const executableEvents = 1 << 16
 
-func openExecutable(t *tracing) *tracedExecutable {
-	return &tracedExecutable{t: t, every: &t.f.every, told: tellOnce{most: maxReasons, waits: true}, skipped: tellOnce{most: maxSkips}, exceeded: tellOnce{most: maxExceeded}}
+func openExecutable(t *tracing, cmd []string) *tracedExecutable {
+	return &tracedExecutable{t: t, cmd: cmd, every: &t.f.every, told: tellOnce{most: maxReasons, waits: true}, skipped: tellOnce{most: maxSkips}, exceeded: tellOnce{most: maxExceeded}}
 }
 
 // noNames is for what no process is known of.
@@ -71,7 +72,11 @@ func (x *tracedExecutable) Add(defs []*event.Def, o *kprobes.AddOptions) (err er
 	x.add.Skip = func(name string, why error) {
 		x.skipped.once(name, func() { o.Skip(name, why) })
 	}
-	set, watchErr, err := executables.Open(executables.Options{File: x.every.file, Only: x.every.only, Arm: x.arm, Refused: x.refused, Replaced: x.replaced})
+	all := executables.Options{File: x.every.file, Only: x.every.only, Arm: x.arm, Refused: x.refused, Replaced: x.replaced}
+	if len(x.cmd) > 0 {
+		all.Command = &process.Command{Path: x.cmd[0], Args: x.cmd[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	}
+	set, watchErr, err := executables.Open(all)
 	if err != nil {
 		return err
 	}
@@ -142,7 +147,12 @@ func (x *tracedExecutable) arm(p *process.Proc, stopped *process.Stopped) (execu
 	}
 	m := &executableMember{x: x, p: tracedProcess{probed: probed{core: s.core}, s: s}, comm: s.names.Comm(p.PID())}
 	add := x.add
-	err = m.p.Add(x.defs, &add)
+	addAll := func(defs []*event.Def) error { return m.p.Add(defs, &add) }
+	if x.t.eachAdd != nil {
+		err = x.t.eachAdd(m, addAll)
+	} else {
+		err = addAll(x.defs)
+	}
 	if run := m.p.Run(); err == nil {
 		err = run
 	}
@@ -208,8 +218,11 @@ func (x *tracedExecutable) Exceeded(tell func(name string, why error)) {
 	}
 }
 
-// Run: each process runs as soon as it has its probes.
-func (x *tracedExecutable) Run() error { return nil }
+// Run lets the command begin. Each process runs as soon as it has its probes.
+func (x *tracedExecutable) Run() error {
+	x.set.Begin()
+	return nil
+}
 
 // pollShare is the part of the time that reading may take where there is little to read in many rings: one in so many.
 const pollShare = 5
@@ -225,9 +238,20 @@ func (x *tracedExecutable) Poll(f func(*hit.Hit)) int {
 		pending = m.poll() || pending
 	}
 	x.pending.Store(pending)
-	n := x.hits.give(f)
+	n := x.give(f)
 	if now := time.Now(); n == 0 {
 		x.nextPoll = now.Add((pollShare - 1) * now.Sub(begun))
+	}
+	return n
+}
+
+// give hands over what there is, and gives the number. Behind the hits of processes that have been left it ends these.
+func (x *tracedExecutable) give(f func(*hit.Hit)) int {
+	n, left := x.hits.give(f)
+	if x.t.eachLeft != nil {
+		for _, m := range left {
+			x.t.hits.then(func() { x.t.eachLeft(m) })
+		}
 	}
 	return n
 }
@@ -262,7 +286,7 @@ func (x *tracedExecutable) Sync() (ended bool, err error) {
 	return false, nil
 }
 
-func (x *tracedExecutable) Exited() <-chan struct{} { return nil }
+func (x *tracedExecutable) Exited() <-chan struct{} { return x.set.Ended() }
 
 // Leave takes all probes out of all processes.
 func (x *tracedExecutable) Leave(f func(*hit.Hit)) error {
@@ -270,12 +294,26 @@ func (x *tracedExecutable) Leave(f func(*hit.Hit)) error {
 		x.set.Close()
 	}
 	if f != nil {
-		x.hits.give(f)
+		x.give(f)
 	}
 	return x.sums.err()
 }
 
-func (x *tracedExecutable) Status() error { return nil }
+func (x *tracedExecutable) Status() error {
+	if len(x.cmd) == 0 {
+		return nil
+	}
+	st, err := x.set.Status()
+	switch {
+	case err != nil:
+		return err
+	case st.Signaled():
+		return statusError(128 + int(st.Signal()))
+	case st.ExitStatus() != 0:
+		return statusError(st.ExitStatus())
+	}
+	return nil
+}
 
 func (x *tracedExecutable) Close() error { return nil }
 

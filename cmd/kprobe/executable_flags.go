@@ -16,13 +16,13 @@ type everyProcess struct {
 // flags adds them to a verb.
 func (e *everyProcess) flags(c *cobra.Command) {
 	fl := c.Flags()
-	fl.StringVarP(&e.path, "executable", "x", "", "every process of this program's file: those that run and those that come")
+	fl.StringVarP(&e.path, "executable", "x", "", "every process of this program's file: those that run and those that come; with -- CMD those that CMD starts, without root")
 	fl.StringVar(&e.group, "cgroup", "", "with -x: only processes of this control group and those below it, such as /system.slice/cron.service")
 	fl.StringVar(&e.container, "container", "", "with -x: only processes of this container, by its id")
 }
 
 // check says what is wrong with them, and finds the file.
-func (e *everyProcess) check(f *traceFlags, subject bool, cmd []string) (err error) {
+func (e *everyProcess) check(f *traceFlags, subject bool) (err error) {
 	switch {
 	case !f.given("executable") && f.given("cgroup"), !f.given("executable") && f.given("container"):
 		return usagef("--cgroup and --container choose among the processes of a program: give its file with -x FILE")
@@ -30,8 +30,6 @@ func (e *everyProcess) check(f *traceFlags, subject bool, cmd []string) (err err
 		return nil
 	case subject:
 		return usagef("-p, -k, --guest and -x exclude each other")
-	case len(cmd) > 0:
-		return usagef("-x and -- CMD exclude each other: start the program by itself, and -x sees it from its first instruction on")
 	case len(f.triggers) > 0:
 		return usagef("-R is for one process: a trigger switches what it finds in that process")
 	case f.given("tid"):

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -18,6 +18,9 @@ type executableMember struct {
 	p    tracedProcess
 	comm string
 	met  bool // its histograms have been made; of the goroutine that counts
+	// spans makes its spans; of the goroutine that takes the hits, once the process has its probes.
+	spans *spanning
+	lossy atomic.Bool // hits were lost, which spans is not told yet
 
 	// mu is held while the process is left; who reads records or follows what it maps holds it for reading.
 	mu   sync.RWMutex
@@ -69,7 +72,7 @@ func (m *executableMember) losses(all bool, f func(d *event.Def, cpu int, record
 	}
 	defer m.mu.RUnlock()
 	if !m.left {
-		m.p.Losses(all, f)
+		m.p.Losses(all, m.losing(f))
 	}
 }
 
@@ -109,7 +112,7 @@ func (m *executableMember) Leave() (children []int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	err := m.p.Leave(m.take)
-	engine.Of(m.p.core).Losses(true, m.x.t.hits.lose)
+	m.loseAll()
 	errs := slices.DeleteFunc([]error{err, m.p.Close()}, func(err error) bool { return err == nil })
 	m.final = m.counted()
 	x := m.x
@@ -118,6 +121,7 @@ func (m *executableMember) Leave() (children []int) {
 	x.members = slices.DeleteFunc(x.members, func(o *executableMember) bool { return o == m })
 	x.mu.Unlock()
 	m.left = true
+	x.hits.end(m)
 	if err := m.p.s.target.Discard(); err != nil {
 		x.tell(m.p.s.proc.PID(), err)
 	}
@@ -128,6 +132,7 @@ func (m *executableMember) Leave() (children []int) {
 type mergedHits struct {
 	mu   sync.Mutex
 	full batch
+	left []*executableMember // all hits of these are in full
 }
 
 // add keeps a copy of a hit.
@@ -138,11 +143,18 @@ func (q *mergedHits) add(h *hit.Hit, m *executableMember) {
 	hit.SetFrom(&q.full.hits[len(q.full.hits)-1], m)
 }
 
-// give hands over what there is, and gives the number.
-func (q *mergedHits) give(f func(*hit.Hit)) int {
+// end notes that no hit of a process follows.
+func (q *mergedHits) end(m *executableMember) {
 	q.mu.Lock()
-	b := q.full
-	q.full = batch{}
+	defer q.mu.Unlock()
+	q.left = append(q.left, m)
+}
+
+// give hands over what there is, and gives the number, and the processes of which nothing follows.
+func (q *mergedHits) give(f func(*hit.Hit)) (n int, left []*executableMember) {
+	q.mu.Lock()
+	b, left := q.full, q.left
+	q.full, q.left = batch{}, nil
 	q.mu.Unlock()
 	slices.SortStableFunc(b.hits, func(a, b hit.Hit) int {
 		switch {
@@ -156,7 +168,7 @@ func (q *mergedHits) give(f func(*hit.Hit)) int {
 	for i := range b.hits {
 		f(&b.hits[i])
 	}
-	return len(b.hits)
+	return len(b.hits), left
 }
 
 // namedByProcess has a hit shown with the names of its process.

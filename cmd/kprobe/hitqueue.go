@@ -34,12 +34,19 @@ type batch struct {
 	hits   []hit.Hit
 	recs   []byte
 	losses []queuedLoss // in their order
+	calls  []queuedCall
 }
 
 // queuedLoss is hits of a CPU that were lost.
 type queuedLoss struct {
 	hit.Loss
 	before int // so many hits of the batch came before
+}
+
+// queuedCall is a function that is called when so many hits of the batch have been used.
+type queuedCall struct {
+	f      func()
+	before int
 }
 
 // add copies a hit into the batch.
@@ -50,21 +57,26 @@ func (b *batch) add(h *hit.Hit) {
 	b.hits[len(b.hits)-1].Rec = b.recs[n:len(b.recs):len(b.recs)]
 }
 
-func (b *batch) empty() bool { return len(b.hits)+len(b.losses) == 0 }
+func (b *batch) empty() bool { return len(b.hits)+len(b.losses)+len(b.calls) == 0 }
 
-func (b *batch) clear() { b.hits, b.recs, b.losses = b.hits[:0], b.recs[:0], b.losses[:0] }
+func (b *batch) clear() {
+	clear(b.calls)
+	b.hits, b.recs, b.losses, b.calls = b.hits[:0], b.recs[:0], b.losses[:0], b.calls[:0]
+}
 
 // each hands out what is in a batch.
 func (b *batch) each(f func(*hit.Hit), lose func(hit.Loss)) {
-	losses := b.losses
-	for i := range b.hits {
+	losses, calls := b.losses, b.calls
+	for i := range len(b.hits) + 1 {
 		for ; len(losses) > 0 && losses[0].before == i; losses = losses[1:] {
 			lose(losses[0].Loss)
 		}
-		f(&b.hits[i])
-	}
-	for i := range losses {
-		lose(losses[i].Loss)
+		for ; len(calls) > 0 && calls[0].before == i; calls = calls[1:] {
+			calls[0].f()
+		}
+		if i < len(b.hits) {
+			f(&b.hits[i])
+		}
 	}
 }
 
@@ -140,6 +152,13 @@ func (q *hitQueue) lose(_ *event.Def, cpu int, hits uint64) {
 	q.cur.losses = append(q.cur.losses, queuedLoss{hit.Loss{CPU: cpu, Hits: hits}, before})
 }
 
+// then has the goroutine call a function when it has used all hits that were added before. They may be lost, the call is not.
+func (q *hitQueue) then(f func()) {
+	q.in.Lock()
+	defer q.in.Unlock()
+	q.cur.calls = append(q.cur.calls, queuedCall{f, len(q.cur.hits)})
+}
+
 // flush hands on what has been taken, if the printer has begun with all that it was handed before. Else the next flush does, and
 // the batch goes on filling: many small ones would use up the room.
 func (q *hitQueue) flush() {
@@ -171,12 +190,19 @@ func (q *hitQueue) handOn() {
 
 // drop loses what has been taken. Precondition: q.in is held.
 func (q *hitQueue) drop() {
-	lost := map[int]uint64{}
-	q.cur.each(func(h *hit.Hit) {
+	lost, calls := map[int]uint64{}, slices.Clone(q.cur.calls)
+	for i := range q.cur.hits {
+		h := &q.cur.hits[i]
 		q.lost[h.Event]++
 		lost[h.CPU]++
-	}, func(l hit.Loss) { lost[l.CPU] += l.Hits })
+	}
+	for i := range q.cur.losses {
+		lost[q.cur.losses[i].CPU] += q.cur.losses[i].Hits
+	}
 	q.cur.clear()
+	for _, c := range calls {
+		q.cur.calls = append(q.cur.calls, queuedCall{f: c.f})
+	}
 	for _, cpu := range slices.Sorted(maps.Keys(lost)) {
 		q.cur.losses = append(q.cur.losses, queuedLoss{Loss: hit.Loss{CPU: cpu, Hits: lost[cpu]}})
 	}

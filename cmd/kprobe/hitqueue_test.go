@@ -45,6 +45,35 @@ func TestHitQueueLoses(t *testing.T) {
 	}
 }
 
+// TestHitQueueThen has calls among hits: each is made when those before it have been used, also if these found no room.
+func TestHitQueueThen(t *testing.T) {
+	goOn, used, e, rec := make(chan struct{}), 0, &hit.Event{}, make([]byte, batchBytes)
+	q := newHitQueue(func(*hit.Hit) {
+		<-goOn
+		used++
+	}, func(hit.Loss) {}, func() {})
+	q.max = 4
+	type call struct{ added, used int }
+	var calls []*call
+	for i := range 20 {
+		q.add(&hit.Hit{Event: e, Rec: rec[:batchBytes/2]})
+		c := &call{added: i + 1}
+		calls = append(calls, c)
+		q.then(func() { c.used = used })
+	}
+	lost := int(q.losses()[e])
+	close(goOn)
+	q.close()
+	if lost == 0 || used+lost != 20 {
+		t.Errorf("%d used, %d lost, of 20", used, lost)
+	}
+	for i, c := range calls {
+		if c.used == 0 || c.used > c.added || c.used < c.added-lost || i > 0 && c.used < calls[i-1].used {
+			t.Errorf("behind %d hits, of which %d were lost in all: %d were used", c.added, lost, c.used)
+		}
+	}
+}
+
 // TestHitQueueBehind has hits come one by one while nobody prints: they use up the room by their bytes, not by how often they came.
 func TestHitQueueBehind(t *testing.T) {
 	const hits = 1000

@@ -48,7 +48,11 @@ func newRecord(con *console) *cobra.Command {
 	}
 	f.shared(c, "hits")
 	f.stacks(c)
+	f.every.flags(c)
 	fl := c.Flags()
+	for _, name := range []string{"executable", "cgroup", "container"} { // they are refused
+		fl.Lookup(name).Hidden = true
+	}
 	events := &probeValue{f: f, fl: fl}
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
 	fl.VarP(&boundValue{events, "FILTER", &f.filters}, "filter", "f", "what a hit of the probe before must pass to be recorded: 'n > 5'")
@@ -84,6 +88,9 @@ const defaultFile = "trace.dat"
 // run is the verb.
 func (g *recording) run(cmd []string) error {
 	f := &g.f
+	if f.given("executable") {
+		return usagef("-x: a file of records has one table of symbols, and an address is another function in each process: record one process with -p PID, or take kprobe trace -x FILE --format json")
+	}
 	if err := f.check(cmd); err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 const spansHelp = `Make spans of the calls of functions, in a running process, in a program that is started for
-it, or in the kernel of a QEMU guest: each has the time from the call to its return, the
+it, in every process of an executable, or in the kernel of a QEMU guest: each has the time from the call to its return, the
 arguments and results as attributes, the status error where the call has failed, and the call
 that it is in as its parent. They go to a collector by OTLP, to a file, or as text to stdout.
 
@@ -55,6 +55,10 @@ type spanning struct {
 	calls []*spanned
 	making
 	out spanOutput
+
+	all    *spansOfAll    // with -x
+	parent *spanning      // of one process of these: that of the command
+	is     *otlp.Resource // of these: the process
 }
 
 func newSpans(con *console) *cobra.Command {
@@ -62,7 +66,7 @@ func newSpans(con *console) *cobra.Command {
 	f := &g.f
 	f.con = con
 	c := &cobra.Command{
-		Use:   "spans (-p PID | --guest SPEC | -- CMD ARGS…) PROBE…\n  kprobe spans --print-set NAME",
+		Use:   "spans (-p PID | -x FILE | --guest SPEC | -- CMD ARGS…) PROBE…\n  kprobe spans --print-set NAME",
 		Short: "make spans of calls, for a collector of OpenTelemetry",
 		Long:  spansHelp,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -71,6 +75,7 @@ func newSpans(con *console) *cobra.Command {
 		},
 	}
 	f.shared(c, "spans")
+	f.every.flags(c)
 	f.format = "text"
 	fl := c.Flags()
 	events := &probeValue{f: f, fl: fl}
@@ -121,7 +126,12 @@ func (g *spanning) run(args, cmd []string) (err error) {
 	if t.printed, err = newLines(lineOptions{con: f.con, format: f.format, stat: g.to != nil || f.out != ""}); err != nil {
 		return err
 	}
-	t.hits = newHitQueue(g.hit, func(hit.Loss) { g.lost() }, g.idle)
+	take, lose := g.hit, g.lost
+	if f.every.named() {
+		g.ofAll()
+		take, lose = t.printed.namedByProcess(g.hitOf), g.lostOf
+	}
+	t.hits = newHitQueue(take, func(hit.Loss) { lose() }, g.idle)
 	t.end = f.con.catchEnd(t.hits.takeAll)
 	err = errors.Join(t.run(defs, cmd), t.close())
 	return errors.Join(err, g.summary())

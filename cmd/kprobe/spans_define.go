@@ -241,7 +241,7 @@ func (g *spanning) defineRuntime() (out []*event.Def) {
 		}
 		if err != nil {
 			if !g.f.quiet {
-				fmt.Fprintf(g.f.con.stderr, "kprobe: it is not seen %s: %v\n", r.what, plainReason(err))
+				g.say("it is not seen %s: %v", r.what, plainReason(err))
 			}
 			continue
 		}

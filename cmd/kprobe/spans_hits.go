@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -63,9 +62,16 @@ type spanProbe struct {
 func (g *spanning) begin(nanos uint64) {
 	g.begun = true
 	o := spans.Options{Sample: g.sample, OneStack: g.f.of.guest == "", Wait: uint64(g.wait), Emit: g.emit}
-	if o.Unix = unixOffset(); g.f.of.guest != "" {
+	switch {
+	case g.f.of.guest != "":
 		o.Unix = wall() - int64(nanos)
-	} else {
+	case g.parent != nil:
+		o.Unix = g.parent.all.offset()
+		g.parent.out.unix(o.Unix)
+	default:
+		o.Unix = unixOffset()
+	}
+	if g.f.of.guest == "" {
 		o.Now = func() uint64 { return uint64(monotonic()) }
 	}
 	g.out.unix(o.Unix)
@@ -197,7 +203,7 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 	if pr.role == roleReturn && pr.call.failing != "" {
 		f, err := failingOf(pr.call, e.Prog)
 		if err != nil {
-			fmt.Fprintf(g.f.con.stderr, "kprobe: --error %q: %v: calls of %s are no spans\n", pr.call.failing, err, pr.fn.Symbol)
+			g.say("--error %q: %v: calls of %s are no spans", pr.call.failing, err, pr.fn.Symbol)
 			return nil
 		}
 		pr.failing, pr.comm = f, true

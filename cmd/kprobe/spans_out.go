@@ -24,7 +24,7 @@ func (o *spanOutput) unix(offset int64) {
 	}
 }
 
-// open makes the output.
+// open makes the output. Without a core each span has a resource of its own.
 func (g *spanning) open(core *kprobes.Core) error {
 	f := &g.f
 	if f.out != "" {
@@ -42,8 +42,12 @@ func (g *spanning) open(core *kprobes.Core) error {
 		}}
 		return nil
 	}
+	var of []otlp.Attr
+	if core != nil {
+		of = g.resource(core)
+	}
 	g.out.exporter = otlp.NewExporter(g.to, &otlp.Options{
-		Resource: g.resource(core), Scope: otlp.Scope{Name: "kprobe", Version: plainVersion()},
+		Resource: of, Scope: otlp.Scope{Name: "kprobe", Version: plainVersion()},
 		Block: f.out != "",
 	})
 	return nil
@@ -83,6 +87,11 @@ func (g *spanning) resource(core *kprobes.Core) (out []otlp.Attr) {
 
 // emit takes a span.
 func (g *spanning) emit(s *otlp.Span) {
+	if g.parent != nil {
+		s.Of = g.is
+		g.parent.emit(s)
+		return
+	}
 	if g.f.count > 0 && g.out.n >= g.f.count {
 		return
 	}
@@ -98,8 +107,16 @@ func (g *spanning) emit(s *otlp.Span) {
 
 // idle has readers see what there is, when no hit waits.
 func (g *spanning) idle() {
+	now := uint64(monotonic())
 	if g.nester != nil && g.f.of.guest == "" {
-		g.nester.Now(uint64(monotonic()))
+		g.nester.Now(now)
+	}
+	if g.all != nil {
+		for _, s := range g.all.of {
+			if s.nester != nil {
+				s.nester.Now(now)
+			}
+		}
 	}
 	g.t.printed.flush()
 }
@@ -107,6 +124,8 @@ func (g *spanning) idle() {
 // stats says what has become of calls.
 func (g *spanning) stats() (s spans.Stats) {
 	switch {
+	case g.all != nil:
+		return g.all.made
 	case g.joiner != nil:
 		s = g.joiner.Stats()
 	case g.nester != nil:
@@ -135,6 +154,9 @@ func (g *spanning) summary() error {
 		return nil // the probes could not be added
 	}
 	w := g.f.con.stderr
+	if g.all != nil {
+		g.damaged, g.unnamed = g.all.damaged, g.all.unnamed
+	}
 	if g.damaged > 0 {
 		fmt.Fprintf(w, "kprobe: %d records were damaged and are left out\n", g.damaged)
 	}

@@ -83,6 +83,9 @@ func (g *spanning) prepare(s tracee) error {
 	if err := errors.Join(g.failures(p.Events()), g.conditions(p.Events())); err != nil {
 		return err
 	}
+	if g.parent != nil {
+		return nil
+	}
 	return g.open(p.Core())
 }
 
@@ -156,7 +159,7 @@ func (g *spanning) alone(have ...*engine.Event) {
 		}
 		delete(g.probes, e.Group+"/"+e.Name)
 		if !g.f.quiet {
-			fmt.Fprintf(g.f.con.stderr, "kprobe: %s makes no spans: its function takes no probe at its entry, or none at its return\n", e.Name)
+			g.say("%s makes no spans: its function takes no probe at its entry, or none at its return", e.Name)
 		}
 	}
 }

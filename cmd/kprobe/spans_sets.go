@@ -202,6 +202,6 @@ func (g *spanning) fitConditions(c *spanned, def *event.Def, complete bool) erro
 // tell tells what is left out, if that is asked for.
 func (g *spanning) tell(format string, args ...any) {
 	if g.f.verbose {
-		fmt.Fprintf(g.f.con.stderr, "kprobe: "+format+"\n", args...)
+		g.say(format, args...)
 	}
 }

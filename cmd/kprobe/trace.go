@@ -69,7 +69,7 @@ func (t *tracing) open(cmd []string) (tracee, error) {
 	f := t.f
 	switch {
 	case f.every.named():
-		return openExecutable(t), nil
+		return openExecutable(t, cmd), nil
 	case f.con.host != nil:
 		return f.con.host.join(asked{con: f.con, of: &f.of, buffer: f.buffer, text: f.text}, t.hits.add)
 	case f.of.kernel:
@@ -116,6 +116,9 @@ type tracing struct {
 	// What triggers and the verbs hist and stat do when the probes are added, and when the last hit was handed over.
 	added func(s tracee) error
 	left  func()
+	// What the verb spans does with each process of an executable: it adds the probes, and ends when all its hits were handed over.
+	eachAdd  func(m *executableMember, add func([]*event.Def) error) error
+	eachLeft func(m *executableMember)
 	// What triggers have counted of the events, for the summary.
 	sum func([]*total)
 	// Hits that were lost since nobody printed them in time.

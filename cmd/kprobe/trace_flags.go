@@ -234,8 +234,9 @@ func (f *traceFlags) check(cmd []string) error {
 	}
 	one, err := f.of.named()
 	if err == nil {
-		err = f.every.check(f, one, cmd)
+		err = f.every.check(f, one)
 	}
+	subject := one
 	switch one = one || f.every.named(); {
 	case err != nil:
 		return err
@@ -259,7 +260,7 @@ func (f *traceFlags) check(cmd []string) error {
 		return usagef("--buffer-size is not for guests: the ring lies in the device that guest start --ring gives QEMU")
 	case !one && len(cmd) == 0:
 		return usagef("give what to probe: -p PID, -x FILE, -k, --guest SPEC, or -- CMD ARGS")
-	case one && len(cmd) > 0:
+	case subject && len(cmd) > 0:
 		return usagef("-p, -k, --guest and -- CMD exclude each other")
 	case f.tactic != "" && !slices.Contains(tactics, f.tactic):
 		return usagef("tactic %q: %s", f.tactic, strings.Join(tactics, ", "))

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -25,6 +26,7 @@ type gotSpan struct {
 	kind                    uint64
 	failed                  bool
 	message                 string
+	about                   map[string]string // the attributes of its resource
 }
 
 // number is an attribute that is a number.
@@ -115,14 +117,17 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	pieces(c.t, b, func(field int, _ uint64, of []byte) { // ResourceSpans
+		about := map[string]string{}
 		pieces(c.t, of, func(field int, _ uint64, data []byte) {
 			switch field {
 			case 1:
-				pieces(c.t, data, func(_ int, _ uint64, kv []byte) { c.attr(c.about, kv) })
+				pieces(c.t, data, func(_ int, _ uint64, kv []byte) { c.attr(about, kv) })
+				maps.Copy(c.about, about)
 			case 2:
 				pieces(c.t, data, func(field int, _ uint64, span []byte) {
 					if field == 2 {
 						c.span(span)
+						c.spans[len(c.spans)-1].about = about
 					}
 				})
 			}

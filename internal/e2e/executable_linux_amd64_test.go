@@ -307,7 +307,6 @@ func TestExecutableUsage(t *testing.T) {
 		{1, "no such file or directory", []string{"-x", script + "-not", "p:a f"}},
 		{1, "no directory of PATH has it", []string{"-x", "kprobe-no-such-program", "p:a f"}},
 		{2, "-p, -k, --guest and -x exclude each other", []string{"-x", prog, "-p", "1", "p:a f"}},
-		{2, "-x and -- CMD exclude each other", []string{"-x", prog, "p:a f", "--", "true"}},
 		{2, "give its file with -x FILE", []string{"--cgroup", "/", "p:a f", "--", "true"}},
 		{2, "give its whole path", []string{"-x", prog, "--cgroup", "system.slice", "p:a f"}},
 		{2, "hexadecimal digits", []string{"-x", prog, "--container", "web", "p:a f"}},

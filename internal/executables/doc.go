@@ -4,4 +4,7 @@
 // A process that comes is met in its exec: fanotify(7) holds the exec of the file until it is permitted, which a Set does once it has attached to the
 // thread (process.MeetExec). All other execs are permitted at once. A Set that is killed holds nothing up: the kernel permits what
 // waits (fanotify_release in fs/notify/fanotify/fanotify_user.c).
+//
+// With Options.Command the processes are those of a program that is started, and of what descends from it: these are traced from exec to exec
+// (process.Tree), which needs no privileges.
 package executables

@@ -31,6 +31,9 @@ type Options struct {
 	Refused func(pid int, err error)
 	// Replaced, if not nil, is told that another file has taken the executable's place, whose processes count too.
 	Replaced func()
+	// Command, if not nil, is a program that is started: then the processes of the set are those among it and what descends from it. They are found by
+	// tracing all of these, from exec to exec, for which no privileges are needed. What processes of the set start or execute is not traced.
+	Command *process.Command
 }
 
 // Counts say how processes were met.
@@ -54,15 +57,18 @@ type Set struct {
 	o       Options
 	loaders process.Loaders
 	watch   *watch // nil: new processes are looked for
-	ends    *ends
-	arming  chan struct{} // has room for as many as arm at once
-	leaving chan struct{} // and for as many as leave
-	arms    sync.WaitGroup
-	leaves  sync.WaitGroup
-	stop    chan struct{}
-	settle  sync.Once
-	settled chan struct{} // closed when Open need not wait any more
-	looked  chan struct{} // closed when those that ran have been taken
+	tree    *tree  // where new processes come from instead
+	// privileged: the kernel gives traced processes the rights of their files. Used with tree.
+	privileged bool
+	ends       *ends
+	arming     chan struct{} // has room for as many as arm at once
+	leaving    chan struct{} // and for as many as leave
+	arms       sync.WaitGroup
+	leaves     sync.WaitGroup
+	stop       chan struct{}
+	settle     sync.Once
+	settled    chan struct{} // closed when Open need not wait any more
+	looked     chan struct{} // closed when those that ran have been taken
 
 	mu     sync.Mutex
 	of     map[int]*entry
@@ -80,13 +86,21 @@ const lookEvery = 100 * time.Millisecond
 
 // Open takes the processes that run, and those that come from now on. It waits until one has its probes, or all that run have been refused: there may be
 // thousands. Where execs can not be watched, watchErr says why: then
-// new processes are looked for from time to time, and short ones are not seen.
+// new processes are looked for from time to time, and short ones are not seen. With a Command it takes those of that alone, once Begin lets it begin.
 func Open(o Options) (s *Set, watchErr, err error) {
 	s = &Set{o: o, of: map[int]*entry{}, meets: map[int]int{}, left: map[int]chan struct{}{}, stop: make(chan struct{}), settled: make(chan struct{}), looked: make(chan struct{})}
 	s.arming = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	s.leaving = make(chan struct{}, cap(s.arming))
 	if s.ends, err = newEnds(s.ended); err != nil {
 		return nil, nil, err
+	}
+	if o.Command != nil {
+		if err := s.start(); err != nil {
+			s.ends.close()
+			return nil, nil, err
+		}
+		close(s.looked)
+		return s, nil, nil
 	}
 	if s.watch, watchErr = newWatch(o.File); watchErr == nil {
 		s.arms.Go(func() {
@@ -219,8 +233,13 @@ func (s *Set) meet(x *execution) {
 		_ = m.Proc.Close()
 		return
 	}
-	s.replaced(x.pid)
-	e := s.enter(x.pid)
+	s.took(x.pid, m, err)
+}
+
+// took takes a process that was met in its exec, or says why it could not be.
+func (s *Set) took(pid int, m process.Met, err error) {
+	s.replaced(pid)
+	e := s.enter(pid)
 	switch {
 	case e == nil && err == nil: // the set is being closed
 		_ = m.Stopped.Release()
@@ -256,6 +275,10 @@ func (s *Set) Close() {
 	s.closed = true
 	s.mu.Unlock()
 	close(s.stop)
+	if s.tree != nil && !s.tree.begun {
+		_ = s.tree.Kill()
+		close(s.tree.over)
+	}
 	if s.watch != nil {
 		_ = s.watch.close()
 	}

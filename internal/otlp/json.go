@@ -61,11 +61,15 @@ type (
 
 // JSON encodes a batch as a line of OTLP's JSON, as the Collector's file exporter writes it and its otlpjsonfile receiver reads it.
 func (b *Batch) JSON() ([]byte, error) {
-	in := jsonScopeSpans{Scope: jsonScope{valid(b.Scope.Name), valid(b.Scope.Version)}, Spans: make([]jsonSpan, len(b.Spans))}
-	for i, s := range b.Spans {
-		in.Spans[i] = s.json()
+	all := []jsonResourceSpans{}
+	for _, of := range b.byResource() {
+		in := jsonScopeSpans{Scope: jsonScope{valid(b.Scope.Name), valid(b.Scope.Version)}, Spans: make([]jsonSpan, len(of.spans))}
+		for i, s := range of.spans {
+			in.Spans[i] = s.json()
+		}
+		all = append(all, jsonResourceSpans{Resource: jsonResource{jsonAttrs(of.attrs)}, ScopeSpans: []jsonScopeSpans{in}})
 	}
-	line, err := json.Marshal(jsonRequest{[]jsonResourceSpans{{Resource: jsonResource{jsonAttrs(b.Resource)}, ScopeSpans: []jsonScopeSpans{in}}}})
+	line, err := json.Marshal(jsonRequest{all})
 	return append(line, '\n'), err
 }
 

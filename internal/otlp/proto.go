@@ -58,18 +58,20 @@ func (m *message) nested(field int, f func(*message)) {
 // Proto encodes a batch as an ExportTraceServiceRequest.
 func (b *Batch) Proto() []byte {
 	var m message
-	m.nested(1, func(m *message) { // ResourceSpans
-		m.nested(1, func(m *message) { m.attrs(1, b.Resource) })
-		m.nested(2, func(m *message) { // ScopeSpans
-			m.nested(1, func(m *message) {
-				m.text(1, valid(b.Scope.Name))
-				m.text(2, valid(b.Scope.Version))
+	for _, of := range b.byResource() {
+		m.nested(1, func(m *message) { // ResourceSpans
+			m.nested(1, func(m *message) { m.attrs(1, of.attrs) })
+			m.nested(2, func(m *message) { // ScopeSpans
+				m.nested(1, func(m *message) {
+					m.text(1, valid(b.Scope.Name))
+					m.text(2, valid(b.Scope.Version))
+				})
+				for _, s := range of.spans {
+					m.nested(2, s.proto)
+				}
 			})
-			for _, s := range b.Spans {
-				m.nested(2, s.proto)
-			}
 		})
-	})
+	}
 	return m
 }
 

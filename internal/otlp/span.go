@@ -45,7 +45,12 @@ type Span struct {
 	Attrs      []Attr
 	Status     Status
 	Message    string // of StatusError: what went wrong
+	// Of is what the span is of; nil: the resource of its batch.
+	Of *Resource
 }
+
+// Resource describes what spans are of, such as a process. Spans share one, which does not change.
+type Resource struct{ Attrs []Attr }
 
 // Attr is an attribute of a span or a resource. Value is a string, bool, int64, uint64, float64, or a []any of these; any other is sent as
 // fmt prints it. A uint64 that no int64 holds is sent as a string of its decimal digits, since the protocol has no such number.
@@ -54,15 +59,40 @@ type Attr struct {
 	Value any
 }
 
-// Batch is what is sent at once: spans of one resource.
+// Batch is what is sent at once.
 type Batch struct {
-	Resource []Attr
+	Resource []Attr // of the spans that have none of their own
 	Scope    Scope
 	Spans    []*Span
 }
 
 // Scope is what has made the spans.
 type Scope struct{ Name, Version string }
+
+// ofResource is spans of a batch that have one resource.
+type ofResource struct {
+	attrs []Attr
+	spans []*Span
+}
+
+// byResource gives the spans by their resources, these in the order of their first spans.
+func (b *Batch) byResource() (out []ofResource) {
+	at := map[*Resource]int{}
+	for _, s := range b.Spans {
+		i, ok := at[s.Of]
+		if !ok {
+			i = len(out)
+			at[s.Of] = i
+			one := ofResource{attrs: b.Resource}
+			if s.Of != nil {
+				one.attrs = s.Of.Attrs
+			}
+			out = append(out, one)
+		}
+		out[i].spans = append(out[i].spans, s)
+	}
+	return out
+}
 
 // plain makes one of the protocol's types of a value: string, bool, int64, float64 or []any.
 func plain(v any) any {
@@ -100,8 +130,15 @@ func (s *Span) flags() uint32 {
 
 // size is about how many bytes the span takes where it is sent.
 func (s *Span) size() int {
-	n := 128 + len(s.Name) + len(s.Message)
-	for _, a := range s.Attrs {
+	n := 128 + len(s.Name) + len(s.Message) + sizeOfAttrs(s.Attrs)
+	if s.Of != nil {
+		n += sizeOfAttrs(s.Of.Attrs) // it may be the only one of its resource
+	}
+	return n
+}
+
+func sizeOfAttrs(as []Attr) (n int) {
+	for _, a := range as {
 		n += 16 + len(a.Key) + sizeOf(a.Value)
 	}
 	return n

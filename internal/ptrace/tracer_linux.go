@@ -27,6 +27,8 @@ type tracer struct {
 	tid  int
 	work chan func()
 	done chan struct{} // closed when the goroutine is about to end its thread
+	// shared: others are traced by the thread too, and it goes on.
+	shared bool
 }
 
 // newTracer starts a thread. It is never the process's first thread, which Go keeps when
@@ -85,6 +87,9 @@ func (t *tracer) do(f func() error) (err error) {
 
 // end ends the thread and waits until the kernel has let go all that it had attached.
 func (t *tracer) end() {
+	if t.shared {
+		return
+	}
 	close(t.work)
 	<-t.done
 	for wait := 20 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {

@@ -92,6 +92,9 @@ const (
 	AttrError     = "error.type"
 )
 
+// AttrProcess is the attribute of a resource that has a process's id.
+const AttrProcess = "process.pid"
+
 // newSpan makes a span of a call, from its beginning on.
 func newSpan(fn *Func, flow Flow, tid int, attrs []otlp.Attr) *otlp.Span {
 	all := make([]otlp.Attr, 0, 4+len(attrs))

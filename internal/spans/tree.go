@@ -11,7 +11,7 @@ import (
 )
 
 // Tree writes spans as text: those of a trace together, when its first call has ended, each below the one that it is in. The spans of
-// goroutines that go on behind the end of the first call follow by themselves. It is not safe for use by several goroutines.
+// goroutines that go on behind the end of the first call follow by themselves. Spans that have a resource of their own begin with its process. It is not safe for use by several goroutines.
 type Tree struct {
 	// Write takes the lines of a trace.
 	Write func([]byte)
@@ -112,6 +112,13 @@ func (t *Tree) span(s *otlp.Span, depth int) {
 	t.line = fmt.Appendf(t.line, "%6d.%06d %9d.%03d us  %s%s", at/1e9, at%1e9/1e3, took/1e3, took%1e3, strings.Repeat("  ", min(depth, maxIndent)), s.Name)
 	if depth == 0 && s.Parent != (otlp.SpanID{}) && !s.Remote {
 		t.line = append(t.line, " (in a call that is not shown here)"...)
+	}
+	if depth == 0 && s.Of != nil {
+		for _, a := range s.Of.Attrs {
+			if a.Key == AttrProcess {
+				t.line = fmt.Appendf(t.line, " %s=%v", a.Key, a.Value)
+			}
+		}
 	}
 	for _, a := range s.Attrs {
 		if a.Key == AttrFunction || a.Key == AttrThread || a.Key == AttrGoroutine || a.Key == AttrError {

@@ -44,6 +44,20 @@ func TestTree(t *testing.T) {
 	}
 }
 
+// TestTreeProcesses has spans with resources of their own: the first line of a trace names the process.
+func TestTreeProcesses(t *testing.T) {
+	var out strings.Builder
+	tree := Tree{Write: func(b []byte) { out.Write(b) }}
+	of := &otlp.Resource{Attrs: []otlp.Attr{{Key: "service.name", Value: "x"}, {Key: AttrProcess, Value: int64(4711)}}}
+	n := otlp.Attr{Key: "n", Value: int64(1)}
+	tree.Add(&otlp.Span{Trace: otlp.TraceID{1}, ID: otlp.SpanID{2}, Parent: otlp.SpanID{1}, Name: "inner", Attrs: []otlp.Attr{n}, Of: of})
+	tree.Add(&otlp.Span{Trace: otlp.TraceID{1}, ID: otlp.SpanID{1}, Name: "outer", Attrs: []otlp.Attr{n}, Of: of})
+	const want = "     0.000000         0.000 us  outer process.pid=4711 n=1\n     0.000000         0.000 us    inner n=1\n"
+	if got := out.String(); got != want {
+		t.Errorf("%q, not %q", got, want)
+	}
+}
+
 // TestTreeWaits has more spans than are held for a call that does not end.
 func TestTreeWaits(t *testing.T) {
 	lines := 0

@@ -6,11 +6,14 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +53,38 @@ func batch() *otlp.Batch {
 			},
 			{Trace: otlp.TraceID{1}, ID: otlp.SpanID{2}, Name: "root", Kind: otlp.KindServer, Start: 1, End: 1},
 		},
+	}
+}
+
+// TestResources has spans of two processes, and one of the batch's own resource: each comes under its own.
+func TestResources(t *testing.T) {
+	of := []*otlp.Resource{{Attrs: []otlp.Attr{{Key: "process.pid", Value: int64(1)}}}, {Attrs: []otlp.Attr{{Key: "process.pid", Value: int64(2)}}}, nil}
+	b := batch()
+	b.Spans = nil
+	for i, at := range []int{0, 1, 0, 2, 1} {
+		b.Spans = append(b.Spans, &otlp.Span{Trace: otlp.TraceID{1}, ID: otlp.SpanID{byte(i + 1)}, Name: strconv.Itoa(i), Of: of[at]})
+	}
+	var fromProto, fromJSON collector.ExportTraceServiceRequest
+	line, err := b.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(proto.Unmarshal(b.Proto(), &fromProto), protojson.Unmarshal(line, &fromJSON)); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*collector.ExportTraceServiceRequest{&fromProto, &fromJSON} {
+		var got []string
+		for _, rs := range r.ResourceSpans {
+			attrs := rs.Resource.Attributes
+			one := strconv.FormatInt(attrs[len(attrs)-1].Value.GetIntValue(), 10) + ":"
+			for _, s := range rs.ScopeSpans[0].Spans {
+				one += " " + s.Name
+			}
+			got = append(got, one)
+		}
+		if want := []string{"1: 0 2", "2: 1 4", "4711: 3"}; !slices.Equal(got, want) {
+			t.Errorf("%q, not %q", got, want)
+		}
 	}
 }
 
