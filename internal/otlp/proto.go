@@ -48,11 +48,18 @@ func (m *message) text(field int, s string) {
 	}
 }
 
-// nested writes a message within the message.
+// nested writes a message within the message, in its place: its length, which stands before it, is known behind it.
 func (m *message) nested(field int, f func(*message)) {
-	var in message
-	f(&in)
-	m.bytes(field, in)
+	m.tag(field, wireBytes)
+	at := len(*m)
+	*m = append(*m, 0) // the length of most has one byte
+	f(m)
+	n := len(*m) - at - 1
+	var length [binary.MaxVarintLen64]byte
+	size := binary.PutUvarint(length[:], uint64(n))
+	*m = append(*m, length[1:size]...)
+	copy((*m)[at+size:], (*m)[at+1:at+1+n])
+	copy((*m)[at:], length[:size])
 }
 
 // Proto encodes a batch as an ExportTraceServiceRequest.
@@ -109,7 +116,8 @@ func (m *message) attrs(field int, as []Attr) {
 func (m *message) value(v any) {
 	switch v := plain(v).(type) {
 	case string:
-		m.bytes(1, []byte(v)) // an empty one too: that it is there tells its type
+		m.tag(1, wireBytes) // an empty one too: that it is there tells its type
+		*m = append(binary.AppendUvarint(*m, uint64(len(v))), v...)
 	case bool:
 		n := uint64(0)
 		if v {
