@@ -32,20 +32,21 @@ func TestGoCrowd(t *testing.T) {
 	before := stateOf(t, p.PID)
 	counts := joins(t, p, 2, "trace", "--stat", "--counters", newproc, "-f", "on == 1", malloc, "-f", "on == 1 && size != 0")
 	changes := joins(t, p, 1, "hist", status, "keys=old,new if on == 1")
-	var created, allocated uint64
+	var created, allocated, slack uint64
 	start := time.Now()
 	for first := true; first || time.Since(start) < lasting(0); first = false {
 		n := right(t, p, "go 3")
-		created, allocated = created+n["created"], allocated+n["allocated"]
+		created, allocated, slack = created+n["created"], allocated+n["allocated"], slack+n["slack"]
 	}
 	counts.interrupt()
 	r := counts.wait()
 	changes.interrupt()
 	h := changes.wait()
-	for e, want := range map[string]uint64{"newproc": created, "malloc": allocated} {
-		if c := r.totals[e]; c.hits-c.filtered != want || c.missed+c.lost != 0 || created < 3*size {
-			t.Errorf("%s: %+v; the program: %d", e, c, want)
-		}
+	if c := r.totals["newproc"]; c.hits-c.filtered != created || c.missed+c.lost != 0 || created < 3*size {
+		t.Errorf("%+v; the program created %d", c, created)
+	}
+	if c := r.totals["malloc"]; c.hits-c.filtered < allocated || c.hits-c.filtered > allocated+slack || c.missed+c.lost != 0 || slack > allocated/10_000 {
+		t.Errorf("%+v; the program allocated %d and %d while the gate was moved", c, allocated, slack)
 	}
 	by, into, out := map[string]uint64{}, uint64(0), uint64(0)
 	for _, m := range transition.FindAllStringSubmatch(h.stdout, -1) {
@@ -61,7 +62,7 @@ func TestGoCrowd(t *testing.T) {
 	if h.code != 0 || by[dead+" to "+runnable] != created || by[running+" to "+dead] != created || max(into, out)-min(into, out) > own || into < 2*created {
 		t.Errorf("%d were created: %v, %v", created, by, h.outcome)
 	}
-	t.Logf("%d goroutines, %d objects, %v changes of status in %v", created, allocated, by, time.Since(start))
+	t.Logf("%d goroutines, %d objects and %d while the gate was moved, %v changes of status in %v", created, allocated, slack, by, time.Since(start))
 
 	stays := joins(t, p, 1, "trace", "--stat", newproc)
 	s := joins(t, p, 1, "trace", "--stat", budgetFlag, status)
