@@ -219,11 +219,10 @@ type tracer struct {
 	done chan error // has how it ended
 }
 
-// traced starts kprobe spans on the server, by the words of a command before it, and waits until its probes stand.
-func (s *server) traced(before []string, args ...string) *tracer {
+// traced starts kprobe spans on the server, and waits until its probes stand.
+func (s *server) traced(args ...string) *tracer {
 	s.t.Helper()
-	words := slices.Concat(before, []string{filepath.Join(dir, "kprobe"), "spans", "--alone", "-p", strconv.Itoa(s.pid)}, args)
-	tr := &tracer{done: make(chan error, 1), Cmd: exec.Command(words[0], words[1:]...)}
+	tr := &tracer{done: make(chan error, 1), Cmd: exec.Command(filepath.Join(dir, "kprobe"), append([]string{"spans", "--alone", "-p", strconv.Itoa(s.pid)}, args...)...)}
 	tr.Stdout, tr.Stderr = &tr.out, &tr.out
 	if err := tr.Start(); err != nil {
 		s.t.Fatal(err)
@@ -310,7 +309,7 @@ func attribute(s *trace.Span, key string) string {
 func TestEcho(t *testing.T) {
 	const n, clients = 2000, 8
 	s, c := serve(t, "-ids"), newSink(t, true)
-	tr := s.traced(nil, slices.Concat([]string{"--otlp", c.URL, "main.answer id"}, sets["http"], sets["grpc"])...)
+	tr := s.traced(slices.Concat([]string{"--otlp", c.URL, "main.answer id"}, sets["http"], sets["grpc"])...)
 	overHTTP := s.dial(clients, dialHTTP, s.http).load(t, n)
 	overGRPC := s.dial(clients, dialGRPC, s.grpc).load(t, n)
 	if h, g, _ := s.counts(); h != n || g != n {
@@ -423,13 +422,10 @@ func (s *server) uprobes(at []uint64) (take func()) {
 	}
 }
 
-// leftOver runs a command in the time that others leave of a CPU.
-var leftOver = []string{"chrt", "--idle", "0"}
-
 // BenchmarkEcho loads the server in rounds of four: without probes, with spans; and another that runs from a copy of the program without probes, with
-// the kernel's uprobes, recorded, at the same instructions. The server has a CPU of its own, and clients and collectors another; where there is no third
-// one, who collects would take the clients' time, so that it runs when they wait, and its own time is charged apart. The figures are medians: requests a second and the server's CPU time as ratios of those without probes in the same round, and in nanoseconds a request the server's
-// and the collector's CPU time.
+// the kernel's uprobes, recorded, at the same instructions. The server has a CPU of its own; clients and who collects share the others. Where there is only
+// one other they take time from each other, so that requests a second say less than the server's CPU time. The figures are medians: requests a second and
+// the server's CPU time as ratios of those without probes in the same round, and in nanoseconds a request the server's and the collector's CPU time.
 func BenchmarkEcho(b *testing.B) {
 	if _, err := kuprobe.Mount(); err != nil {
 		b.Fatalf("%v: run as root", err)
@@ -450,7 +446,7 @@ func BenchmarkEcho(b *testing.B) {
 			var none, spans, bare, uprobes figures
 			for b.Loop() {
 				none.measure(ours, toOurs, n)
-				tr := ours.traced(leftOver, append([]string{"--otlp", c.URL}, sets[name]...)...)
+				tr := ours.traced(append([]string{"--otlp", c.URL}, sets[name]...)...)
 				at := ours.places()
 				spans.measure(ours, toOurs, n)
 				tr.ended(b, n)
