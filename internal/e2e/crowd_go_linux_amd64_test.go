@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"regexp"
+	"runtime"
 	"testing"
 	"time"
 
@@ -19,9 +20,6 @@ const (
 // What a goroutine's status is (runtime2.go of Go 1.26).
 const runnable, running, dead = "1", "2", "6"
 
-// own is how many goroutines the runtime may have for itself: each may change its status while the comparison begins and ends.
-const own = 20
-
 var transition = regexp.MustCompile(`(?m)^\{ old: +(\d+), new: +(\d+) \} hitcount: +(\d+)$`)
 
 // TestGoCrowd has the functions counted that 10,000 goroutines are created by, allocate by, and go on and wait by: as many as runtime/metrics says. In a
@@ -33,20 +31,20 @@ func TestGoCrowd(t *testing.T) {
 	counts := joins(t, p, 2, "trace", "--stat", "--counters", newproc, "-f", "on == 1", malloc, "-f", "on == 1 && size != 0")
 	changes := joins(t, p, 1, "hist", status, "keys=old,new if on == 1")
 	var created, allocated, slack uint64
-	start := time.Now()
+	start, commands := time.Now(), 0
 	for first := true; first || time.Since(start) < lasting(0); first = false {
 		n := right(t, p, "go 3")
 		created, allocated, slack = created+n["created"], allocated+n["allocated"], slack+n["slack"]
+		commands++
 	}
 	counts.interrupt()
 	r := counts.wait()
 	changes.interrupt()
 	h := changes.wait()
-	if c := r.totals["newproc"]; c.hits-c.filtered != created || c.missed+c.lost != 0 || created < 3*size {
-		t.Errorf("%+v; the program created %d", c, created)
-	}
-	if c := r.totals["malloc"]; c.hits-c.filtered < allocated || c.hits-c.filtered > allocated+slack || c.missed+c.lost != 0 || slack > allocated/10_000 {
-		t.Errorf("%+v; the program allocated %d and %d while the gate was moved", c, allocated, slack)
+	for e, want := range map[string]uint64{"newproc": created, "malloc": allocated} {
+		if c := r.totals[e]; c.hits-c.filtered < want || c.hits-c.filtered > want+slack || c.missed+c.lost != 0 || created < 3*size || slack > allocated/1000 {
+			t.Errorf("%s: %+v; the program: %d, and %d while the gate was moved", e, c, want, slack)
+		}
 	}
 	by, into, out := map[string]uint64{}, uint64(0), uint64(0)
 	for _, m := range transition.FindAllStringSubmatch(h.stdout, -1) {
@@ -59,7 +57,8 @@ func TestGoCrowd(t *testing.T) {
 			into += n
 		}
 	}
-	if h.code != 0 || by[dead+" to "+runnable] != created || by[running+" to "+dead] != created || max(into, out)-min(into, out) > own || into < 2*created {
+	edges := uint64(2 * runtime.NumCPU() * commands) // a goroutine may run on each CPU when the gate is moved
+	if h.code != 0 || by[dead+" to "+runnable]-created > slack || by[running+" to "+dead]-created > slack || max(into, out)-min(into, out) > edges || into < 2*created {
 		t.Errorf("%d were created: %v, %v", created, by, h.outcome)
 	}
 	t.Logf("%d goroutines, %d objects and %d while the gate was moved, %v changes of status in %v", created, allocated, slack, by, time.Since(start))

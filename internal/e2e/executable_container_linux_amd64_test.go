@@ -91,9 +91,7 @@ func (c *container) start() (p *testprog.Proc, pid int) {
 
 // Of the processes that run a file those of a container count, its first one and those that come, and not those of the same file outside.
 func TestExecutableContainer(t *testing.T) {
-	if _, err := exec.LookPath("runc"); err != nil {
-		t.Skip(err)
-	}
+	tool(t, "runc", "runc")
 	c := newContainer(t, testprog.Build(t, "brief", "-static"))
 	outside := testprog.Start(t, filepath.Join(c.root, "prog"))
 	p, pid := c.start()
