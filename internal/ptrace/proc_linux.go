@@ -178,8 +178,8 @@ func (p *Process) openMem() error {
 // denied says why tracing was refused, as far as it can be known from here.
 func (p *Process) denied(what string) error {
 	why := "it is not dumpable or has more privileges than we: run as root or with CAP_SYS_PTRACE"
-	if st, err := p.Status(); err == nil && os.Geteuid() != 0 && int(st.UID[1]) != os.Geteuid() {
-		why = fmt.Sprintf("it runs as user %d and we as %d: run as that user, as root or with CAP_SYS_PTRACE", st.UID[1], os.Geteuid())
+	if st, err := p.Status(); err == nil && int(st.UID[1]) != os.Geteuid() {
+		why = fmt.Sprintf("it runs as user %d and we as %d: run as that user, or as root or another with CAP_SYS_PTRACE and CAP_DAC_OVERRIDE", st.UID[1], os.Geteuid())
 	} else if scope := yamaScope(); scope != "" && scope != "0" {
 		why = fmt.Sprintf("kernel.yama.ptrace_scope is %s: run as root or with CAP_SYS_PTRACE, or set it to 0", scope)
 	}
