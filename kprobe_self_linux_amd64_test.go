@@ -307,10 +307,10 @@ func notToBeProbed(a int) int { return a * 2 }
 // TestOwnHammer: goroutines register, enable, disable and unregister probes of all kinds on
 // functions that others run all the time; results stay right and counts add up.
 func TestOwnHammer(t *testing.T) {
-	const probers, runners = 8, 16
-	rounds := 2
+	const probers = 8
+	runners, rounds := 4, 2
 	if os.Getenv("KPROBES_E2E_LONG") != "" {
-		rounds = 50
+		runners, rounds = 16, 50
 	}
 	stop := make(chan bool)
 	var run, reg sync.WaitGroup

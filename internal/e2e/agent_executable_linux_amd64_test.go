@@ -45,7 +45,7 @@ func (a *agentSession) processes(n, up int) {
 
 // TestAgentExecutable has an agent count in all processes of a program: of one that runs and of those that come, across a reload and across a file with a mistake.
 func TestAgentExecutable(t *testing.T) {
-	const n = 20
+	const n = 8
 	b := newBriefs(t, testprog.Copy(t, testprog.Build(t, "brief")))
 	p := testprog.Start(t, b.prog)
 	before := stateOf(t, p.PID)

@@ -262,8 +262,8 @@ func TestBeginKilledAtEveryStep(t *testing.T) {
 	steps := func(int) []string { _, log := beginAt(t, path, nil); return log }
 	strike := func(_ int, at fault) bool { met, _ := beginAt(t, path, &at); return met }
 	log := usual(func() []string { return steps(0) })
-	faults := slices.DeleteFunc(faultsOf(log, 0, 3), func(f fault) bool { return !isBegin(f.text) })
-	if len(faults) < 10 {
+	faults := slices.DeleteFunc(faultsOf(log, 0, 13), func(f fault) bool { return !isBegin(f.text) })
+	if len(faults) < 3 {
 		t.Fatalf("%d steps: %q", len(faults), log)
 	}
 	strikes{steps, strike}.each(t, faults)

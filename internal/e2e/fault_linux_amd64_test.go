@@ -30,19 +30,19 @@ type scenario struct {
 // scenarios: what the others do before they arm is what the first does.
 var scenarios = []scenario{
 	{
-		name: "jump", prog: leafProgram, runs: true, every: 37,
+		name: "jump", prog: leafProgram, runs: true, every: 97,
 		trace: []string{"--duration", "1ms", "p:a leaf $comm +0(%sp):u64", "r:b calling $retval", "r:c holding $arg1"},
 	},
 	{
-		name: "boost", prog: leafProgram, runs: true, commits: true, every: 41,
+		name: "boost", prog: leafProgram, runs: true, commits: true, every: 101,
 		trace: []string{"--duration", "1ms", "--tactic", "boost", "p:a leaf"},
 	},
 	{
-		name: "step", prog: leafProgram, runs: true, commits: true, every: 59,
+		name: "step", prog: leafProgram, runs: true, commits: true, every: 127,
 		trace: []string{"--duration", "1ms", "--tactic", "step", "p:a leaf", "r:c holding"},
 	},
 	{
-		name: "handlers", prog: segvProgram, commits: true, every: 47,
+		name: "handlers", prog: segvProgram, commits: true, every: 113,
 		trace: []string{"--duration", "1ms", "p:a touch v=+0(%di):u8", "p:b divide", "r:c nilread $retval"},
 	},
 	{
@@ -168,7 +168,7 @@ func detach(t testing.TB, pid int) {
 func TestInterruptedAtEveryStep(t *testing.T) {
 	t.Parallel()
 	sc := scenarios[0]
-	sc.every = 37
+	sc.every = 97
 	sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, at fault) bool {
 		log := tempFile(t, "log")
 		o := run(t, sc.command(t, p.PID, log, at.variable(), "KPROBES_FAULT_SIGNAL=2"))
@@ -188,7 +188,7 @@ func TestInterruptedAtEveryStep(t *testing.T) {
 // nothing.
 func TestTargetKilledAtEveryStep(t *testing.T) {
 	sc := scenarios[0]
-	sc.every = 37
+	sc.every = 97
 	steps := func(int) []string { return sc.steps(t, sc.prog(t).PID) }
 	strike := func(_ int, at fault) bool {
 		p := sc.prog(t)
@@ -239,7 +239,7 @@ func TestDetachKilledAtEveryStep(t *testing.T) {
 				sc.work(t, p)
 				return struck
 			}
-			strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 13))
+			strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 37))
 		})
 	}
 }

@@ -143,5 +143,5 @@ func TestStayKilledAtEveryStep(t *testing.T) {
 		right(t, p, "go 2")
 		return struck
 	}
-	strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 7))
+	strikes{steps, strike}.each(t, faultsOf(usual(func() []string { return steps(0) }), 0, 17))
 }

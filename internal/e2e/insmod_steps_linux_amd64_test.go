@@ -52,7 +52,7 @@ func TestInsmodKilledAtEveryStep(t *testing.T) {
 		return killed
 	}
 	log := usual(func() []string { return steps(0) })
-	faults := faultsOf(log, 0, 29)
+	faults := faultsOf(log, 0, 89)
 	seen := map[string]bool{}
 	for _, s := range log { // at all of those in which a thread is made for the module's start
 		if f := (fault{s, 1}); strings.Contains(s, ".StartThread") && !seen[s] && !slices.Contains(faults, f) {

@@ -144,12 +144,11 @@ func makeInitrd(out, box string, extra map[string]string) error {
 	if err != nil {
 		return err
 	}
-	agent, err := buildAgent(filepath.Dir(out))
+	agentFile, err := agent()
 	if err != nil {
 		return err
 	}
-	defer os.Remove(agent)
-	files, err := initrdFiles(box, agent, hit, extra)
+	files, err := initrdFiles(box, agentFile, hit, extra)
 	if err != nil {
 		return err
 	}
@@ -164,16 +163,21 @@ func makeInitrd(out, box string, extra map[string]string) error {
 	return f.Close()
 }
 
-// buildAgent compiles the agent for the guest.
-func buildAgent(dir string) (string, error) {
+// agent compiles the agent for the guest, for all guests of this process once.
+var agent = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "testguest-agent-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
 	out := filepath.Join(dir, "agent")
 	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", out, "kprobes.dev/kprobes/internal/testguest/agent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOFLAGS=")
 	if msg, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", cmd, err, msg)
+		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, msg)
 	}
-	return out, nil
-}
+	return os.ReadFile(out)
+})
 
 // meet connects to the agent's line before the guest's kernel gets there, and waits for the
 // agent.

@@ -26,9 +26,12 @@ while :; do /bin/agent; sleep 1; done
 
 // initrdFiles are those of every guest, and the test's own: extra has a path in the guest for each on
 // the host.
-func initrdFiles(box, agent, hit string, extra map[string]string) ([]guestkit.File, error) {
-	files := []guestkit.File{{Name: "init", Mode: guestkit.Program, Data: []byte(initScript)}}
-	all := map[string]string{"bin/busybox": box, "bin/agent": agent, "bin/hit": hit}
+func initrdFiles(box string, agent []byte, hit string, extra map[string]string) ([]guestkit.File, error) {
+	files := []guestkit.File{
+		{Name: "init", Mode: guestkit.Program, Data: []byte(initScript)},
+		{Name: "bin/agent", Mode: guestkit.Program, Data: agent},
+	}
+	all := map[string]string{"bin/busybox": box, "bin/hit": hit}
 	for to, from := range extra {
 		all[strings.TrimPrefix(path.Clean("/"+to), "/")] = from
 	}

@@ -53,7 +53,7 @@ func TestEndCall(t *testing.T) {
 func TestHandlerDetach(t *testing.T) {
 	r := handledProgram(t)
 	r.Ask("run 8")
-	for i := range 20 {
+	for i := range 6 {
 		h := handle(t, r, never)
 		var runs atomic.Uint64
 		h.handle("add", func(*amd64.Regs) arch.Action {

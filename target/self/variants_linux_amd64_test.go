@@ -41,13 +41,13 @@ var variants = []variant{
 	{"race", []string{"CGO_ENABLED=1"}, []string{"-race"}},
 }
 
-// newVariants are the ways that this version of Go is tried in: in usual runs three that differ most. Each takes a standard library built
+// newVariants are the ways that this version of Go is tried in: in usual runs two that differ most. Each takes a standard library built
 // anew.
 func newVariants() []variant {
 	if Long {
 		return variants
 	}
-	return []variant{variants[0], variants[5], variants[6]}
+	return []variant{variants[0], variants[6]}
 }
 
 // oldVariants are the ways that the older version of Go is tried in: in usual runs the first one.
