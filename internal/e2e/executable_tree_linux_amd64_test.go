@@ -13,7 +13,7 @@ import (
 // A shell script runs a program many times, some at once: every process counts exactly from its first call on, for a user without privileges too, and the
 // status is the script's. Others that run the program do not count.
 func TestExecutableTree(t *testing.T) {
-	n := 100
+	n := 40
 	if long {
 		n = 1000
 	}

@@ -167,7 +167,7 @@ func TestBaseUnnoticed(t *testing.T) {
 		t.Skip("this processor, or its kernel, does not let programs read the FS base")
 	}
 	var n map[string]uint64
-	for _, c := range []string{"other 2000000 0", "other 2000000 0x5a", "zero 2000000"} {
+	for _, c := range []string{"other 500000 0", "other 500000 0x5a", "zero 500000"} {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

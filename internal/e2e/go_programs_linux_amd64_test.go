@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -59,13 +58,12 @@ func (r *result) entered(t testing.TB, event string, calls, left uint64) {
 	}
 }
 
-// serverRequests makes more than 300,000 calls, about 90 each; with KPROBES_LONG=1 ten
-// million.
+// serverRequests makes more than 100,000 calls, about 90 each; a long run ten million.
 func serverRequests() int {
-	if os.Getenv("KPROBES_LONG") == "1" {
+	if long {
 		return 120_000
 	}
-	return 3600
+	return 1200
 }
 
 // TestGoServer is a net/http server whose handlers recurse, move their stacks, panic and

@@ -97,7 +97,7 @@ func TestInsmodSignals(t *testing.T) {
 	module(t, p, "insmod", object(t, "hits"), "recurse=1000")
 	before := right(t, p, "count")
 	after := before
-	for after["stormed"]-before["stormed"] < 2000 {
+	for after["stormed"]-before["stormed"] < 500 {
 		after = right(t, p, "storm 100000")
 	}
 	n := hitCounts(t, module(t, p, "rmmod", "hits"), before, after)

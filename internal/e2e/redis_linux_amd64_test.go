@@ -32,7 +32,7 @@ func sum(calls map[string]uint64) (n uint64) {
 // Every command that the server counts hits processCommand once, and every lookup of a
 // key lookupKey: exactly, with 400,000 commands, whether or not the reader keeps pace.
 func TestRedisCounts(t *testing.T) {
-	const n = 200_000
+	const n = 50_000
 	r := startRedis(t, redisPath(t))
 	for _, mode := range [][]string{{"--stat"}, {"--stat", "--counters"}} {
 		s := trace(t, r.proc.PID, append(mode, processCommand, lookupKey)...)

@@ -172,7 +172,7 @@ func TestTailBackChanges(t *testing.T) {
 func TestTailBackClosedWhileRunning(t *testing.T) {
 	p := program(t, "tailback")
 	right(t, p, "spin 2")
-	for i := range 8 {
+	for i := range 3 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			core := open(t, p)
 			evs := addReturns(t, core, "r:out back $retval", "r:second back $retval", "r:forth forth $retval")

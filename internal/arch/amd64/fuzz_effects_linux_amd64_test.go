@@ -135,7 +135,7 @@ func (c *effectCase) claims(s *seen) string {
 // the proof rests that a register is free, to what happens.
 func TestEffectsRandom(t *testing.T) {
 	const mostFinds = 10
-	r, more := newFuzzRunner(t), fuzzing(t, 100, 3)
+	r, more := newFuzzRunner(t), fuzzing(t, 50, 3)
 	r.single = true
 	seeds := rand.New(rand.NewPCG(fuzzSeed(t), 1))
 	n, went := 0, 0
@@ -237,7 +237,7 @@ func wrongLength(jobs [3]*fuzzJob, out []fuzzResult) string {
 // TestLengthRandom lets the processor tell how long the generator's instructions are.
 func TestLengthRandom(t *testing.T) {
 	const mostFinds = 10
-	r, more := newFuzzRunner(t), fuzzing(t, 100, 4)
+	r, more := newFuzzRunner(t), fuzzing(t, 50, 4)
 	seeds := rand.New(rand.NewPCG(fuzzSeed(t), 2))
 	n := 0
 	for finds := 0; finds < mostFinds && more(); {

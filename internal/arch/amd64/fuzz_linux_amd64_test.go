@@ -283,7 +283,7 @@ func fuzzSeed(t *testing.T) uint64 {
 // TestRelocateRandom runs what FuzzRelocate runs on code from the generator.
 func TestRelocateRandom(t *testing.T) {
 	const mostFinds = 10
-	runners, tally, more := newFuzzRunners(t), fuzzTally{}, fuzzing(t, 250, 1)
+	runners, tally, more := newFuzzRunners(t), fuzzTally{}, fuzzing(t, 100, 1)
 	seeds := rand.New(rand.NewPCG(fuzzSeed(t), 0))
 	for finds := 0; finds < mostFinds && more(); {
 		r := runners[seeds.UintN(2)]
