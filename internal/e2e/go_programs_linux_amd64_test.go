@@ -58,12 +58,12 @@ func (r *result) entered(t testing.TB, event string, calls, left uint64) {
 	}
 }
 
-// serverRequests makes more than 100,000 calls, about 90 each; a long run ten million.
+// serverRequests makes more than 300,000 calls, about 90 each; a long run ten million.
 func serverRequests() int {
 	if long {
 		return 120_000
 	}
-	return 1200
+	return 3600
 }
 
 // TestGoServer is a net/http server whose handlers recurse, move their stacks, panic and

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -99,11 +100,12 @@ func busy(b *testing.B, cpus []string) {
 	}
 }
 
-// BenchmarkEcho loads the server in rounds of four: without probes, with spans; and another that runs from a copy of the program without probes, with
-// the kernel's uprobes, recorded, at the same instructions. The server has a CPU of its own; clients and who collects share the others, which are
-// never idle. Where there is only one other they take time from each other, so that requests a second say less than the server's CPU time. The
-// figures are medians: requests a second and the server's CPU time as ratios of those without probes in the same round, and in nanoseconds a request
-// the server's and the collector's CPU time.
+// BenchmarkEcho loads the server in rounds of five: without probes; with spans that are collected behind the load (held); with spans that are collected
+// beside it (live); and another server that runs from a copy of the program, without probes and with the kernel's uprobes, recorded and read by nobody, at
+// the same instructions. The server has a CPU of its own; clients and who collects share the others, which are never idle. Who collects takes time from
+// the clients there, and slows the server down where the two CPUs share a core: what the probes cost the server is what held says. The figures are
+// medians: requests a second and the server's CPU time as ratios of those without probes in the same round, and in nanoseconds a request the server's and
+// the collector's CPU time.
 func BenchmarkEcho(b *testing.B) {
 	if _, err := kuprobe.Mount(); err != nil {
 		b.Fatalf("%v: run as root", err)
@@ -126,29 +128,39 @@ func BenchmarkEcho(b *testing.B) {
 			ours, theirs := serve(b), serve(b)
 			addr := map[string]func(*server) string{"http": func(s *server) string { return s.http }, "grpc": func(s *server) string { return s.grpc }}[name]
 			toOurs, toTheirs := ours.dial(clients, dial, addr(ours)), theirs.dial(clients, dial, addr(theirs))
-			var none, spans, bare, uprobes figures
+			var none, held, live, bare, uprobes figures
 			for b.Loop() {
 				none.measure(ours, toOurs, n)
-				tr := ours.traced(append([]string{"--otlp", c.URL}, sets[name]...)...)
-				at := ours.places()
-				spans.measure(ours, toOurs, n)
-				tr.ended(b, n)
-				spans.charge = append(spans.charge, float64(tr.ProcessState.UserTime()+tr.ProcessState.SystemTime())/n)
+				var at []uint64
+				for _, how := range []*figures{&held, &live} {
+					tr := ours.traced(append([]string{"--otlp", c.URL}, sets[name]...)...)
+					at = ours.places()
+					if how == &held {
+						tr.hold(ours)
+					}
+					how.measure(ours, toOurs, n)
+					if how == &held {
+						tr.signal(b, syscall.SIGCONT)
+					}
+					tr.ended(b, n)
+					how.charge = append(how.charge, float64(tr.ProcessState.UserTime()+tr.ProcessState.SystemTime())/n)
+				}
 				bare.measure(theirs, toTheirs, n)
 				take := theirs.uprobes(at)
 				uprobes.measure(theirs, toTheirs, n)
 				take(n)
 			}
 			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(ratio(spans.rate, none.rate), "ours/none")
-			b.ReportMetric(ratio(uprobes.rate, bare.rate), "uprobes/none")
-			b.ReportMetric(ratio(spans.cpu, none.cpu), "ours-cpu/none")
-			b.ReportMetric(ratio(uprobes.cpu, bare.cpu), "uprobes-cpu/none")
+			for what, r := range map[string]struct{ probed, plain *figures }{"held": {&held, &none}, "live": {&live, &none}, "uprobes": {&uprobes, &bare}} {
+				b.ReportMetric(ratio(r.probed.rate, r.plain.rate), what+"/none")
+				b.ReportMetric(ratio(r.probed.cpu, r.plain.cpu), what+"-cpu/none")
+			}
 			b.ReportMetric(median(none.rate), "requests/s")
 			b.ReportMetric(median(none.cpu), "none-ns")
-			b.ReportMetric(median(spans.cpu), "ours-ns")
+			b.ReportMetric(median(held.cpu), "held-ns")
+			b.ReportMetric(median(live.cpu), "live-ns")
 			b.ReportMetric(median(uprobes.cpu), "uprobes-ns")
-			b.ReportMetric(median(spans.charge), "collector-ns")
+			b.ReportMetric(median(live.charge), "collector-ns")
 		})
 	}
 }

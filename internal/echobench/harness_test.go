@@ -257,14 +257,39 @@ func (s *server) places() (at []uint64) {
 	return at
 }
 
+// hold has the tracer of a server wait, at a moment when the server runs: the hits stay in the ring, which has room for all of them.
+func (tr *tracer) hold(s *server) {
+	s.t.Helper()
+	for {
+		tr.signal(s.t, syscall.SIGSTOP)
+		answered := make(chan bool)
+		go func() {
+			s.counts()
+			close(answered)
+		}()
+		select {
+		case <-answered:
+			return
+		case <-time.After(time.Second): // it is the tracer that holds the server
+			tr.signal(s.t, syscall.SIGCONT)
+			<-answered
+		}
+	}
+}
+
+func (tr *tracer) signal(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	if err := tr.Process.Signal(sig); err != nil {
+		t.Error(err)
+	}
+}
+
 var summary = regexp.MustCompile(`(?m)^spans=(\d+) .* sent=(\d+) .*$`)
 
 // ended ends the tracer and checks that it has made and sent n spans, and lost none.
 func (tr *tracer) ended(t testing.TB, n int) {
 	t.Helper()
-	if err := tr.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	tr.signal(t, syscall.SIGINT)
 	err := <-tr.done
 	m := summary.FindStringSubmatch(tr.out.String())
 	if want := strconv.Itoa(n); err != nil || m == nil || m[1] != want || m[2] != want {
