@@ -20,8 +20,16 @@ type figures struct {
 	rate, cpu, charge []float64 // requests a second; nanoseconds of CPU time per request of the server, and of who collects
 }
 
-// measure loads a server and notes what it took.
-func (f *figures) measure(s *server, cs dialed, n int) {
+// Requests of a measurement, whose hits the ring has room for, and of the time before it.
+const (
+	n    = 5000
+	warm = 500
+)
+
+// measure loads a server and notes what it took. begins is called when it has been loaded for a while.
+func (f *figures) measure(s *server, cs dialed, begins func()) {
+	cs.load(s.t, warm)
+	begins()
 	_, _, before := s.counts()
 	start := time.Now()
 	cs.load(s.t, n)
@@ -123,32 +131,31 @@ func BenchmarkEcho(b *testing.B) {
 	busy(b, others)
 	for name, dial := range map[string]func(string) (client, error){"http": dialHTTP, "grpc": dialGRPC} {
 		b.Run(name, func(b *testing.B) {
-			const n, clients = 20_000, 10
+			const clients = 10
 			c := newSink(b, false)
 			ours, theirs := serve(b), serve(b)
 			addr := map[string]func(*server) string{"http": func(s *server) string { return s.http }, "grpc": func(s *server) string { return s.grpc }}[name]
 			toOurs, toTheirs := ours.dial(clients, dial, addr(ours)), theirs.dial(clients, dial, addr(theirs))
 			var none, held, live, bare, uprobes figures
 			for b.Loop() {
-				none.measure(ours, toOurs, n)
+				none.measure(ours, toOurs, func() {})
 				var at []uint64
 				for _, how := range []*figures{&held, &live} {
 					tr := ours.traced(append([]string{"--otlp", c.URL}, sets[name]...)...)
 					at = ours.places()
-					if how == &held {
-						tr.hold(ours)
-					}
-					how.measure(ours, toOurs, n)
-					if how == &held {
-						tr.signal(b, syscall.SIGCONT)
-					}
-					tr.ended(b, n)
-					how.charge = append(how.charge, float64(tr.ProcessState.UserTime()+tr.ProcessState.SystemTime())/n)
+					how.measure(ours, toOurs, func() {
+						if how == &held {
+							tr.hold(ours)
+						}
+					})
+					tr.signal(b, syscall.SIGCONT)
+					tr.ended(b, warm+n)
+					how.charge = append(how.charge, float64(tr.ProcessState.UserTime()+tr.ProcessState.SystemTime())/(warm+n))
 				}
-				bare.measure(theirs, toTheirs, n)
+				bare.measure(theirs, toTheirs, func() {})
 				take := theirs.uprobes(at)
-				uprobes.measure(theirs, toTheirs, n)
-				take(n)
+				uprobes.measure(theirs, toTheirs, func() {})
+				take(warm + n)
 			}
 			b.ReportMetric(0, "ns/op")
 			for what, r := range map[string]struct{ probed, plain *figures }{"held": {&held, &none}, "live": {&live, &none}, "uprobes": {&uprobes, &bare}} {

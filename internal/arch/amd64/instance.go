@@ -102,8 +102,14 @@ const goKeyShift = 27
 
 // place emits S1 = the first slot for the key in RAX.
 func (f *frame) place(p *arch.Pool) {
-	f.MovRI(RDX, hashFactor)
-	f.ImulRR(8, RDX, RAX)
+	if f.w.Go == nil {
+		f.MovRI(RDX, hashFactor)
+		f.ImulRR(8, RDX, RAX)
+	} else {
+		f.placed()
+		f.MovRI(f.s1(), hashFactor)
+		f.ImulRR(8, RDX, f.s1())
+	}
 	f.ShiftRI(Shr, 8, RDX, uint8(64-p.Slots))
 	f.ShiftRI(Shl, 8, RDX, uint8(p.Stride))
 	if f.w.Kernel != nil && fitsDisp(p.Base) {
@@ -112,6 +118,25 @@ func (f *frame) place(p *arch.Pool) {
 	}
 	f.MovRI(f.s1(), p.Base)
 	f.OpRR(OpAdd, 8, f.s1(), RDX)
+}
+
+// placed emits RDX = what a Go program's key in RAX is placed by: itself with the address of the goroutine's g for its id. The runtime gives
+// a g that has ended to a new goroutine, and never another one's memory; the id is another one each time. So the slots of a program that makes a
+// goroutine for each request are few, and stay in the caches. It clobbers S1.
+func (f *frame) placed() {
+	system, done := f.Label(), f.Label()
+	f.MovRM(8, RDX, AtFS(f.w.Go.TLS))
+	f.MovRM(8, f.s1(), At(RDX, f.w.Go.GoID))
+	f.ShiftRI(Shl, 8, f.s1(), goKeyShift)
+	f.Jcc(CondE, system)
+	f.OpRR(OpXor, 8, f.s1(), RAX)
+	f.OpRR(OpAdd, 8, RDX, f.s1())
+	f.Bind(done)
+	f.after(func() {
+		f.Bind(system)
+		f.MovRR(8, RDX, RAX)
+		f.Jmp(done)
+	})
 }
 
 // claim emits a return probe's entry: an instance is taken and the values that the
