@@ -3,9 +3,12 @@ package engine
 import (
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch/objfile"
 	"kprobes.dev/kprobes/internal/debuginfo"
+	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/vars"
@@ -17,6 +20,7 @@ var (
 	_ fetch.ResultType = (*env)(nil)
 	_ fetch.Caster     = (*env)(nil)
 	_ fetch.Failer     = (*env)(nil)
+	_ fetch.Carrier    = (*env)(nil)
 )
 
 // Name finds what a name of the program stands for.
@@ -72,6 +76,28 @@ func (v *env) Failed() *fetch.Var {
 		return d.s.Failed()
 	}
 	return nil
+}
+
+// ChainFinder gives the way from the contexts of a mapped Go program to the spans that these carry, or why there is none.
+type ChainFinder func(*symbol.Module, *debuginfo.File) (*fetch.Chain, error)
+
+// TraceContexts has arguments of the type event.TraceContext that are contexts of Go record the spans that these carry.
+func (c *Core) TraceContexts(find ChainFinder) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.chains = find
+}
+
+// Carried gives the way from a context of the program to the span that it carries.
+func (v *env) Carried() (*fetch.Chain, error) {
+	f, err := debugInfo(v.m.Image)
+	if err == nil && v.c.chains == nil {
+		err = errno.Errorf(unix.EOPNOTSUPP, "nobody has said how contexts carry spans")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v.c.chains(v.m, f)
 }
 
 // Inlined says whether the event stands where a call begins that was inlined.

@@ -62,6 +62,8 @@ func (p *Program) Loads() bool {
 	}))
 }
 
-// Counted says whether the argument is a counted string whose pointer and length are
+// Counted says whether the argument is a counted string, or a context, whose two words are
 // two bases (not a header in memory).
-func (a *Arg) Counted() bool { return a.Store == StoreCounted && len(a.Derefs) == 0 }
+func (a *Arg) Counted() bool {
+	return (a.Store == StoreCounted || a.Store == StoreSpan) && len(a.Derefs) == 0
+}

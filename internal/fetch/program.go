@@ -51,6 +51,7 @@ const (
 	StorePtrs                 // Count slots as StoreString, for the Count char pointers in memory (string[N])
 	StoreCounted              // as StoreString, without NUL, for a pointer and a length (gostring); length 0xffffffff: fault
 	StoreComm                 // the thread's name as the kernel has it, 16 bytes with NULs behind it; all 0: it could not be asked for
+	StoreSpan                 // the span that a context of Go carries, as DecodeSpan reads it
 )
 
 // Arg is one argument of a probe, compiled.
@@ -63,13 +64,13 @@ const (
 //
 // A counted string (StoreCounted) without Derefs takes its pointer from Base and its
 // length from Len; with Derefs the pointer is the word at a and the length the word
-// at a+8.
+// at a+8. The two words of a context (StoreSpan) are found likewise.
 type Arg struct {
 	Name   string
 	Text   string // the argument as written
 	Type   Type
 	Base   Base
-	Len    Base // StoreCounted without Derefs
+	Len    Base // StoreCounted and StoreSpan without Derefs
 	Derefs []int64
 	// User tells which loads read a user's memory whatever the address (+u, ustring), where
 	// the program runs in a kernel: bit i is the load of Derefs[i], and bit len(Derefs) is
@@ -83,7 +84,8 @@ type Arg struct {
 	AtEntry bool
 	// Result: the value comes from $retval.
 	Result bool
-	Off    int // offset of the slot from the start of the argument area, in bytes
+	Off    int    // offset of the slot from the start of the argument area, in bytes
+	Chain  *Chain // StoreSpan
 }
 
 // Program is what a probe records at its point, compiled from a definition.
