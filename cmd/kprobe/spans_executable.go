@@ -130,6 +130,7 @@ func sumSpans(a, b spans.Stats) spans.Stats {
 	a.Unsampled += b.Unsampled
 	a.Unjoined += b.Unjoined
 	a.Unfollowed += b.Unfollowed
+	a.Unread += b.Unread
 	a.Active += b.Active
 	a.Split += b.Split
 	return a
