@@ -23,7 +23,13 @@ func (p *Program) PointBases() []Base {
 
 // EntryBases lists, without doubles, the bases that a return probe's entry saves. The
 // position in the list is the position in an instance's slot. nil has none.
-func (p *Program) EntryBases() []Base {
+func (p *Program) EntryBases() []Base { return p.entry(true) }
+
+// EntryReads lists, without doubles, the bases that a return probe's entry reads for them.
+func (p *Program) EntryReads() []Base { return p.entry(false) }
+
+// entry is EntryBases, or EntryReads.
+func (p *Program) entry(saved bool) []Base {
 	if p == nil {
 		return nil
 	}
@@ -41,12 +47,23 @@ func (p *Program) EntryBases() []Base {
 		if !a.AtEntry {
 			continue
 		}
+		if a.Store == StoreSpan && saved {
+			for n := range SpanSize / 8 {
+				add(Base{Kind: BaseSpan, N: n, Imm: uint64(i)})
+			}
+			continue
+		}
 		add(a.Base)
 		if a.Counted() {
 			add(a.Len)
 		}
 	}
 	return out
+}
+
+// EntrySpans says whether the entry of a return probe goes to a span for an argument.
+func (p *Program) EntrySpans() bool {
+	return p != nil && slices.ContainsFunc(p.Args, func(a Arg) bool { return a.AtEntry && a.Store == StoreSpan })
 }
 
 // Durations says whether an argument is the duration of a call. nil has none.

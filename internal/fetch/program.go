@@ -27,14 +27,16 @@ const (
 	// How many bytes below the high end of its goroutine's stack the stack pointer, which is Reg, is; where there is no goroutine its value,
 	// negated.
 	BaseDepth
+	// Word N of what StoreSpan has of argument Imm: the entry of a return probe saves it, since nothing keeps the context until the return.
+	BaseSpan
 )
 
 // Base is where the value of an argument starts.
 type Base struct {
 	Kind BaseKind
 	Reg  Reg    // BaseReg, BaseDepth
-	N    int    // BaseStack
-	Imm  uint64 // BaseImm
+	N    int    // BaseStack, BaseSpan
+	Imm  uint64 // BaseImm, BaseSpan
 	Str  string // BaseImmStr
 }
 

@@ -180,3 +180,26 @@ func (c *chain) span() {
 	c.OpRI(OpOr, 4, RAX, int32(fetch.SpanFound))
 	c.Jmp(c.end)
 }
+
+// entrySpan emits the saving of the words of a span, of an argument, into the slot of S1, from an offset on. It clobbers what chainWork does
+// but S1.
+func (f *frame) entrySpan(a *fetch.Arg, off int32) {
+	at := *a
+	at.AtEntry = false // the point is the entry
+	f.MovMR(8, f.tempAt(tempUnits), f.s1())
+	a.Chain.Code.(chainCode)(f, &at, nil, fixedTemps)
+	f.MovRM(8, f.s1(), f.tempAt(tempUnits))
+	for n := range fetch.SpanSize / 8 {
+		f.MovRM(8, RAX, f.tempAt(fixedTemps+n))
+		f.MovMR(8, At(f.s1(), off+int32(8*n)), RAX)
+	}
+}
+
+// savedSpan emits the words of a span, of argument i, which the entry has saved, into its temporaries.
+func (f *frame) savedSpan(s *storing, i int) {
+	from := s.entry + slices.Index(s.w.Prog.EntryBases(), fetch.Base{Kind: fetch.BaseSpan, Imm: uint64(i)})
+	for n := range fetch.SpanSize / 8 {
+		f.MovRM(8, RAX, f.tempAt(from+n))
+		f.MovMR(8, f.tempAt(s.temps[i]+n), RAX)
+	}
+}

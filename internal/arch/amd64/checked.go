@@ -45,6 +45,8 @@ const anywhere = math.MaxInt32
 func reach(w *arch.ProbeOp) int32 {
 	far := int64(0)
 	switch {
+	case w.Role == arch.RoleEntry && w.Prog.EntrySpans():
+		return anywhere
 	case w.Role == arch.RoleEntry:
 		for _, b := range w.Prog.EntryBases() {
 			far = max(far, baseReach(b))
@@ -120,6 +122,9 @@ func (f *frame) ask(w *arch.ProbeOp) {
 
 // questions is how many looks the loads of a work take, if none of them crosses a page.
 func questions(w *arch.ProbeOp) (n int) {
+	if w.Role == arch.RoleEntry && w.Prog.EntrySpans() {
+		return math.MaxInt
+	}
 	if w.Role == arch.RoleEntry {
 		for _, b := range w.Prog.EntryBases() {
 			n += stackLoads(b)

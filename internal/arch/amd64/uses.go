@@ -48,7 +48,7 @@ func (wr writer) usesOf(ws []arch.ProbeOp) uses {
 		}
 		bases := w.Prog.PointBases()
 		if w.Role == arch.RoleEntry {
-			bases = w.Prog.EntryBases()
+			bases = w.Prog.EntryReads()
 		}
 		for _, b := range bases {
 			if b.Kind == fetch.BaseReg && b.Reg < 16 {
@@ -67,6 +67,9 @@ func (wr writer) tempsOf(w *arch.ProbeOp) int {
 	n := fixedTemps
 	if wr.Kernel == nil && w.Role == arch.RoleRecord && w.Hist == nil && (w.Prog == nil || wr.plainly(w.Prog)) {
 		return tempTID + 1
+	}
+	if w.Role == arch.RoleEntry && w.Prog.EntrySpans() {
+		return n + fetch.SpanSize/8
 	}
 	if w.Role == arch.RoleEntry || w.Prog == nil {
 		return n
