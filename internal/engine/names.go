@@ -1,14 +1,12 @@
 package engine
 
 import (
+	"errors"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch/objfile"
 	"kprobes.dev/kprobes/internal/debuginfo"
-	"kprobes.dev/kprobes/internal/errno"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/vars"
@@ -78,8 +76,10 @@ func (v *env) Failed() *fetch.Var {
 	return nil
 }
 
-// ChainFinder gives the way from the contexts of a mapped Go program to the spans that these carry, or why there is none.
-type ChainFinder func(*symbol.Module, *debuginfo.File) (*fetch.Chain, error)
+// ChainFinder gives the way from the contexts of a mapped Go program to the spans that these carry (fetch.Arg.Chain), or why there is none.
+type ChainFinder func(*symbol.Module, *debuginfo.File) (any, error)
+
+var errNoChain = errors.New("nobody has said how contexts carry spans")
 
 // TraceContexts has arguments of the type event.TraceContext that are contexts of Go record the spans that these carry.
 func (c *Core) TraceContexts(find ChainFinder) {
@@ -89,11 +89,11 @@ func (c *Core) TraceContexts(find ChainFinder) {
 }
 
 // Carried gives the way from a context of the program to the span that it carries.
-func (v *env) Carried() (*fetch.Chain, error) {
-	f, err := debugInfo(v.m.Image)
-	if err == nil && v.c.chains == nil {
-		err = errno.Errorf(unix.EOPNOTSUPP, "nobody has said how contexts carry spans")
+func (v *env) Carried() (any, error) {
+	if v.c.chains == nil {
+		return nil, errNoChain
 	}
+	f, err := debugInfo(v.m.Image)
 	if err != nil {
 		return nil, err
 	}

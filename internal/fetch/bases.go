@@ -23,47 +23,30 @@ func (p *Program) PointBases() []Base {
 
 // EntryBases lists, without doubles, the bases that a return probe's entry saves. The
 // position in the list is the position in an instance's slot. nil has none.
-func (p *Program) EntryBases() []Base { return p.entry(true) }
-
-// EntryReads lists, without doubles, the bases that a return probe's entry reads for them.
-func (p *Program) EntryReads() []Base { return p.entry(false) }
-
-// entry is EntryBases, or EntryReads.
-func (p *Program) entry(saved bool) []Base {
+func (p *Program) EntryBases() []Base {
 	if p == nil {
 		return nil
 	}
 	var out []Base
-	add := func(b Base) {
-		for _, o := range out {
-			if o == b {
-				return
-			}
-		}
-		out = append(out, b)
-	}
 	for i := range p.Args {
 		a := &p.Args[i]
 		if !a.AtEntry {
 			continue
 		}
-		if a.Store == StoreSpan && saved {
-			for n := range SpanSize / 8 {
-				add(Base{Kind: BaseSpan, N: n, Imm: uint64(i)})
-			}
-			continue
+		all := a.Saved
+		if all == nil {
+			all = []Base{a.Base}
 		}
-		add(a.Base)
-		if a.Counted() {
-			add(a.Len)
+		if a.Counted() && a.Saved == nil {
+			all = append(all, a.Len)
+		}
+		for _, b := range all {
+			if !slices.Contains(out, b) {
+				out = append(out, b)
+			}
 		}
 	}
 	return out
-}
-
-// EntrySpans says whether the entry of a return probe goes to a span for an argument.
-func (p *Program) EntrySpans() bool {
-	return p != nil && slices.ContainsFunc(p.Args, func(a Arg) bool { return a.AtEntry && a.Store == StoreSpan })
 }
 
 // Durations says whether an argument is the duration of a call. nil has none.

@@ -14,7 +14,6 @@ import (
 //
 // All addresses are those of the program as it runs. Offsets count from the start of a value, in bytes.
 type Chain struct {
-	Code  any    // generates the code, of the instruction set's package
 	Limit int    // contexts that are gone through at most, at least 1
 	Links []Link // each table once
 	// KeyType is the type of the key of spans, and Key its value, which is not negative, of KeySize bytes: 1, 2, 4 or 8.
@@ -103,24 +102,38 @@ func DecodeSpan(v *Value) (s CarriedSpan) {
 
 // Carrier is an Env that knows how spans are carried by contexts of Go.
 type Carrier interface {
-	// Carried gives the way to the span, or why there is none.
-	Carried() (*Chain, error)
+	// Carried gives Arg.Chain, or why there is none.
+	Carried() (any, error)
 }
 
 // carried has the span recorded that a context carries, which is the only thing of it that can be.
 func (c *compiler) carried(v *Var) error {
-	e := c.src.Expr
-	if c.src.Type.Kind != event.TraceContext {
-		return c.refuse(event.NosupDatArg, e, "values of type context.Context are not recorded; kprobe spans takes the span that one carries: traceparent="+e.Name, nil)
+	const what = "values of type context.Context are not recorded; kprobe spans takes the span that one carries: traceparent="
+	why := what + c.src.Expr.Name
+	if of, ok := c.env.(Carrier); ok && c.src.Type.Kind == event.TraceContext {
+		chain, err := of.Carried()
+		if err == nil {
+			c.arg.Type, c.arg.Chain = v.Type, chain
+			return nil
+		}
+		why = err.Error()
 	}
-	of, ok := c.env.(Carrier)
-	if !ok {
-		return c.refuse(event.NosupDatArg, e, "the target does not tell what a context.Context carries", nil)
+	return c.refuse(event.NosupDatArg, c.src.Expr, why, nil)
+}
+
+// saver is what Arg.Chain is beside.
+type saver interface {
+	// Save has the entry of a return probe save the words of argument i.
+	Save(a *Arg, i int)
+}
+
+// Save has the entry save the words of the span that argument i is. A register that one of the context's words is in is read there.
+func (c *Chain) Save(a *Arg, i int) {
+	for n := range SpanSize / 8 {
+		b := Base{Kind: BaseSpan, N: n, Imm: uint64(i), Reg: RegConst}
+		if from := [2]Base{a.Base, a.Len}[n%2]; from.Kind == BaseReg {
+			b.Reg = from.Reg
+		}
+		a.Saved = append(a.Saved, b)
 	}
-	chain, err := of.Carried()
-	if err != nil {
-		return c.refuse(event.NosupDatArg, e, "the span of a context.Context: "+err.Error(), nil)
-	}
-	c.arg.Type, c.arg.Chain = v.Type, chain
-	return nil
 }

@@ -48,6 +48,9 @@ func (p *Program) add(def *event.Def, env Env, at Point, a *event.Arg) error {
 	if err := p.place(&c.arg); err != nil {
 		return def.Refuse(event.EventTooBig, a.Pos, err.Error(), nil)
 	}
+	if s, ok := c.arg.Chain.(saver); ok && c.arg.AtEntry {
+		s.Save(&c.arg, len(p.Args))
+	}
 	p.Args = append(p.Args, c.arg)
 	return nil
 }

@@ -28,13 +28,14 @@ const (
 	// negated.
 	BaseDepth
 	// Word N of what StoreSpan has of argument Imm: the entry of a return probe saves it, since nothing keeps the context until the return.
+	// It reads Reg.
 	BaseSpan
 )
 
 // Base is where the value of an argument starts.
 type Base struct {
 	Kind BaseKind
-	Reg  Reg    // BaseReg, BaseDepth
+	Reg  Reg    // BaseReg, BaseDepth, BaseSpan
 	N    int    // BaseStack, BaseSpan
 	Imm  uint64 // BaseImm, BaseSpan
 	Str  string // BaseImmStr
@@ -72,7 +73,8 @@ type Arg struct {
 	Text   string // the argument as written
 	Type   Type
 	Base   Base
-	Len    Base // StoreCounted and StoreSpan without Derefs
+	Len    Base   // StoreCounted and StoreSpan without Derefs
+	Saved  []Base // what the entry saves, if it is not Base and Len
 	Derefs []int64
 	// User tells which loads read a user's memory whatever the address (+u, ustring), where
 	// the program runs in a kernel: bit i is the load of Derefs[i], and bit len(Derefs) is
@@ -86,8 +88,10 @@ type Arg struct {
 	AtEntry bool
 	// Result: the value comes from $retval.
 	Result bool
-	Off    int    // offset of the slot from the start of the argument area, in bytes
-	Chain  *Chain // StoreSpan
+	Off    int // offset of the slot from the start of the argument area, in bytes
+	// Chain generates the code of StoreSpan. The package of the instruction set makes it of a Chain; who takes no contexts is linked without
+	// both.
+	Chain any
 }
 
 // Program is what a probe records at its point, compiled from a definition.

@@ -39,9 +39,9 @@ type found struct {
 	why   error // there is none
 }
 
-// Find gives the way from a context of a program to the span that it carries, by the addresses at which the program's file is mapped.
+// Find gives the code that finds the span which a context of a program carries (fetch.Arg.Chain), by the addresses at which the program's file is mapped.
 // An error says why there is none: the program does not have OpenTelemetry's spans, or its file does not tell of them.
-func Find(m *symbol.Module, f *debuginfo.File) (*fetch.Chain, error) {
+func Find(m *symbol.Module, f *debuginfo.File) (any, error) {
 	of, err := symbol.Derive(m.Image, func() (*found, error) {
 		r := reader{im: m.Image, f: f}
 		chain, err := r.read()
@@ -62,7 +62,7 @@ func Find(m *symbol.Module, f *debuginfo.File) (*fetch.Chain, error) {
 	for i := range c.Spans {
 		c.Spans[i].Type = m.Runtime(c.Spans[i].Type)
 	}
-	return &c, nil
+	return native.ChainCode(&c), nil
 }
 
 // reader reads a file.
@@ -114,7 +114,7 @@ func (r *reader) read() (*fetch.Chain, error) {
 	if _, ok := r.types[keyTypeName]; !ok {
 		return nil, errNoSpans
 	}
-	c := &fetch.Chain{Code: native.ChainCode(), Limit: Limit}
+	c := &fetch.Chain{Limit: Limit}
 	for _, part := range []func() error{
 		func() error { return r.key(c) },
 		func() error { return r.carried(c) },

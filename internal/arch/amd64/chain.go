@@ -6,11 +6,46 @@ import (
 	"kprobes.dev/kprobes/internal/fetch"
 )
 
-// chainCode is chainWork.
-type chainCode func(f *frame, a *fetch.Arg, s *storing, t int)
+// spanCode is what makes code for an argument that is a context (fetch.Arg.Chain).
+type spanCode interface {
+	// take emits the words of a span, of argument i, into its temporaries.
+	take(f *frame, s *storing, i int)
+	// enter emits the saving of the words of a span into the slot of S1, from an offset on.
+	enter(f *frame, a *fetch.Arg, off int32)
+}
 
-// ChainCode is fetch.Chain.Code.
-func ChainCode() any { return chainCode(chainWork) }
+// chainCode is a spanCode.
+type chainCode struct{ *fetch.Chain }
+
+// ChainCode is fetch.Arg.Chain.
+func ChainCode(c *fetch.Chain) any { return chainCode{c} }
+
+// take is spanCode's: at a return the entry has saved the words.
+func (c chainCode) take(f *frame, s *storing, i int) {
+	a := &s.w.Prog.Args[i]
+	if !a.AtEntry {
+		c.walk(f, a, s, s.temps[i])
+		return
+	}
+	from := s.entry + slices.Index(s.w.Prog.EntryBases(), a.Saved[0])
+	for n := range a.Saved {
+		f.MovRM(8, RAX, f.tempAt(from+n))
+		f.MovMR(8, f.tempAt(s.temps[i]+n), RAX)
+	}
+}
+
+// enter is spanCode's. It clobbers what walk does but S1.
+func (c chainCode) enter(f *frame, a *fetch.Arg, off int32) {
+	at := *a
+	at.AtEntry = false // the point is the entry
+	f.MovMR(8, f.tempAt(tempUnits), f.s1())
+	c.walk(f, &at, nil, fixedTemps)
+	f.MovRM(8, f.s1(), f.tempAt(tempUnits))
+	for n := range a.Saved {
+		f.MovRM(8, RAX, f.tempAt(fixedTemps+n))
+		f.MovMR(8, At(f.s1(), off+int32(8*n)), RAX)
+	}
+}
 
 // chain is the code that goes along the contexts of one argument. S1 is the table of the context that it looks at, and S2 the value.
 type chain struct {
@@ -25,15 +60,15 @@ type chain struct {
 	end    Label // RAX is the last word
 }
 
-// chainWork emits the way from a context to the span that it carries, into the temporaries from t. It clobbers RAX, RDX, S1 and S2.
+// walk emits the way from a context to the span that it carries, into the temporaries from t. It clobbers RAX, RDX, S1 and S2.
 //
 //	again:  which type has the context?   ── a root, nil ──► none
 //	        its parent ──► follow            unknown ──────► end
 //	        a value: is the key ours? ── no ──► follow
 //	          yes: which type has the span? ── ids, flags ──► end
 //	follow: the parent's two words; again, unless there were too many
-func chainWork(f *frame, a *fetch.Arg, s *storing, t int) {
-	c := &chain{frame: f, Chain: a.Chain, t: t, fault: f.Label(), none: f.Label(), follow: f.Label(), end: f.Label()}
+func (of chainCode) walk(f *frame, a *fetch.Arg, s *storing, t int) {
+	c := &chain{frame: f, Chain: of.Chain, t: t, fault: f.Label(), none: f.Label(), follow: f.Label(), end: f.Label()}
 	f.MovMI(8, c.last(), int32(c.Limit))
 	c.first(a, s)
 	c.again = f.Here()
@@ -179,27 +214,4 @@ func (c *chain) span() {
 	c.OpRR(OpOr, 4, RAX, RDX)
 	c.OpRI(OpOr, 4, RAX, int32(fetch.SpanFound))
 	c.Jmp(c.end)
-}
-
-// entrySpan emits the saving of the words of a span, of an argument, into the slot of S1, from an offset on. It clobbers what chainWork does
-// but S1.
-func (f *frame) entrySpan(a *fetch.Arg, off int32) {
-	at := *a
-	at.AtEntry = false // the point is the entry
-	f.MovMR(8, f.tempAt(tempUnits), f.s1())
-	a.Chain.Code.(chainCode)(f, &at, nil, fixedTemps)
-	f.MovRM(8, f.s1(), f.tempAt(tempUnits))
-	for n := range fetch.SpanSize / 8 {
-		f.MovRM(8, RAX, f.tempAt(fixedTemps+n))
-		f.MovMR(8, At(f.s1(), off+int32(8*n)), RAX)
-	}
-}
-
-// savedSpan emits the words of a span, of argument i, which the entry has saved, into its temporaries.
-func (f *frame) savedSpan(s *storing, i int) {
-	from := s.entry + slices.Index(s.w.Prog.EntryBases(), fetch.Base{Kind: fetch.BaseSpan, Imm: uint64(i)})
-	for n := range fetch.SpanSize / 8 {
-		f.MovRM(8, RAX, f.tempAt(from+n))
-		f.MovMR(8, f.tempAt(s.temps[i]+n), RAX)
-	}
 }

@@ -27,7 +27,7 @@ const (
 // newChains fills an arena with contexts at random: some lead in circles, to memory that is not there, and to types that are not known.
 func newChains(a *arena, r *rand.Rand) *chains {
 	c := &chains{a: a, r: r, nodes: arenaData + 0x1000, chain: &fetch.Chain{
-		Code: ChainCode(), Limit: 1 + r.IntN(6),
+		Limit: 1 + r.IntN(6),
 		Links: []fetch.Link{
 			{Table: 0x1110, Kind: fetch.LinkValue, Parent: 8},
 			{Table: 0x7f1234567000, Kind: fetch.LinkParent, Parent: 0},
@@ -206,14 +206,18 @@ func testChains(c *chains, seen map[fetch.SpanState]int) {
 	a := c.a
 	a.t.Helper()
 	args := []fetch.Arg{
-		{Name: "regs", Store: fetch.StoreSpan, Chain: c.chain, Base: fetch.Base{Reg: fetch.Reg(RDI)}, Len: fetch.Base{Reg: fetch.Reg(RSI)}, Size: 8},
-		{Name: "mem", Store: fetch.StoreSpan, Chain: c.chain, Base: fetch.Base{Reg: fetch.Reg(R9)}, Derefs: []int64{8, 8}, Size: 8, Off: fetch.SpanSize},
+		{Name: "regs", Store: fetch.StoreSpan, Chain: ChainCode(c.chain), Base: fetch.Base{Reg: fetch.Reg(RDI)}, Len: fetch.Base{Reg: fetch.Reg(RSI)}, Size: 8},
+		{Name: "mem", Store: fetch.StoreSpan, Chain: ChainCode(c.chain), Base: fetch.Base{Reg: fetch.Reg(R9)}, Derefs: []int64{8, 8}, Size: 8, Off: fetch.SpanSize},
 		{Name: "n", Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(R10)}, Size: 8, Off: 2 * fetch.SpanSize},
 	}
 	prog := &fetch.Program{Args: args, Fixed: 2*fetch.SpanSize + 8}
 	exit := &fetch.Program{Fixed: prog.Fixed, Return: true}
-	for _, arg := range args {
+	for i, arg := range args {
 		arg.AtEntry = true
+		for n := range fetch.SpanSize / 8 * (1 - i/2) {
+			reg := []fetch.Reg{arg.Base.Reg, arg.Len.Reg}[n%2]
+			arg.Saved = append(arg.Saved, fetch.Base{Kind: fetch.BaseSpan, N: n, Imm: uint64(i), Reg: reg})
+		}
 		exit.Args = append(exit.Args, arg)
 	}
 	pool := &arch.Pool{Base: arenaPool, Slots: 6, Stride: SlotStride(len(exit.EntryBases()))}

@@ -45,8 +45,6 @@ const anywhere = math.MaxInt32
 func reach(w *arch.ProbeOp) int32 {
 	far := int64(0)
 	switch {
-	case w.Role == arch.RoleEntry && w.Prog.EntrySpans():
-		return anywhere
 	case w.Role == arch.RoleEntry:
 		for _, b := range w.Prog.EntryBases() {
 			far = max(far, baseReach(b))
@@ -66,8 +64,11 @@ func reach(w *arch.ProbeOp) int32 {
 }
 
 func baseReach(b fetch.Base) int64 {
-	if b.Kind == fetch.BaseStack {
+	switch b.Kind {
+	case fetch.BaseStack:
 		return 8 * (int64(b.N) + 1)
+	case fetch.BaseSpan:
+		return anywhere
 	}
 	return 0
 }
@@ -122,9 +123,6 @@ func (f *frame) ask(w *arch.ProbeOp) {
 
 // questions is how many looks the loads of a work take, if none of them crosses a page.
 func questions(w *arch.ProbeOp) (n int) {
-	if w.Role == arch.RoleEntry && w.Prog.EntrySpans() {
-		return math.MaxInt
-	}
 	if w.Role == arch.RoleEntry {
 		for _, b := range w.Prog.EntryBases() {
 			n += stackLoads(b)
@@ -152,8 +150,11 @@ func questions(w *arch.ProbeOp) (n int) {
 }
 
 func stackLoads(b fetch.Base) int {
-	if b.Kind == fetch.BaseStack {
+	switch b.Kind {
+	case fetch.BaseStack:
 		return 1
+	case fetch.BaseSpan:
+		return 2 // and more
 	}
 	return 0
 }

@@ -139,7 +139,8 @@ func (f *frame) claim(w *arch.ProbeOp) {
 		case b.Kind != fetch.BaseSpan:
 			f.entryValue(b, off)
 		case b.N == 0:
-			f.entrySpan(&w.Prog.Args[b.Imm], off)
+			a := &w.Prog.Args[b.Imm]
+			a.Chain.(spanCode).enter(f, a, off)
 		}
 	}
 	if w.Call != nil {
