@@ -10,7 +10,7 @@ import (
 	"kprobes.dev/kprobes/internal/otlp"
 )
 
-// Tree writes spans as text: those of a trace together, when its first call has ended, each below the one that it is in. The spans of
+// Tree writes spans as text: those of a trace together, when its first call, or one whose parent others make, has ended, each below the one that it is in. The spans of
 // goroutines that go on behind the end of the first call follow by themselves. Spans that have a resource of their own begin with its process. It is not safe for use by several goroutines.
 type Tree struct {
 	// Write takes the lines of a trace.
