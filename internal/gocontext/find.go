@@ -213,14 +213,17 @@ func (r *reader) parent(name string) (at int32, ok bool) {
 	}
 	var all []int64
 	collect(&all, t.Type, 0, 0)
-	if len(all) != 1 {
+	if len(all) != 1 || all[0] > maxOffset {
 		return 0, false
 	}
 	return int32(all[0]), true
 }
 
-// maxDepth bounds structs that embed structs.
-const maxDepth = 8
+// maxDepth bounds structs that embed structs, and maxOffset where a field may be.
+const (
+	maxDepth  = 8
+	maxOffset = 1 << 20
+)
 
 // collect gathers where a struct has contexts, at an offset: in itself, and in structs that it embeds.
 func collect(all *[]int64, t debuginfo.Type, off int64, depth int) {
@@ -317,7 +320,7 @@ func (r *reader) field(name, field string) (debuginfo.Field, error) {
 		return debuginfo.Field{}, err
 	}
 	i := slices.IndexFunc(fs, func(f debuginfo.Field) bool { return f.Name == field })
-	if i < 0 {
+	if i < 0 || fs[i].Off > maxOffset {
 		return debuginfo.Field{}, fmt.Errorf("type %s has no member %s: %w", name, field, errUnknown)
 	}
 	return fs[i], nil

@@ -76,7 +76,7 @@ func baseReach(b fetch.Base) int64 {
 func argReach(a *fetch.Arg) int64 {
 	value := a.Store == fetch.StoreValue
 	switch {
-	case a.Store == fetch.StoreNone, a.Store == fetch.StoreComm, value && a.AtEntry && len(a.Derefs) == 0:
+	case a.Store == fetch.StoreNone, a.Store == fetch.StoreComm, a.Saved != nil, value && a.AtEntry && len(a.Derefs) == 0:
 		return 0
 	case value && len(a.Derefs) == 0:
 		return baseReach(a.Base)

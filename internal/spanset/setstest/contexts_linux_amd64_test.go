@@ -162,6 +162,29 @@ func TestContextsAtReturns(t *testing.T) {
 	checkContexts(t, calls, spans, sums)
 }
 
+// TestContextsSampled has one trace in many kept: of those that the program has begun itself, it decides.
+func TestContextsSampled(t *testing.T) {
+	calls, spans, _ := runContexts(t, program(t, "otelcalls"), []string{"--sample", "1000000"}, "3", "30")
+	in := make([]place, len(calls)+1)
+	first := map[string]bool{}
+	for i := range calls {
+		c := &calls[i]
+		at := placeOf(c, in)
+		in[c.N] = at
+		in[c.N].call = c.N
+		s := spans[c.N]
+		switch {
+		case at.carried == "" && s != nil:
+			first[s.TraceID] = true
+		case at.carried != "" && (s != nil) != at.sampled, s != nil && at.carried != "" && s.TraceID != at.trace:
+			t.Fatalf("call %+v in %+v has the span %+v", c, at, s)
+		}
+	}
+	if len(first) != 1 {
+		t.Errorf("%d traces that begin with a call are kept, not the first", len(first))
+	}
+}
+
 // TestContextsRefused has programs that can not tell of contexts: a probe is refused with the reason, and a set goes without.
 func TestContextsRefused(t *testing.T) {
 	stripped, without := program(t, "otelcalls", "-ldflags=-w"), program(t, "redisload")
