@@ -176,6 +176,7 @@ func (p *program) far() (ctx context.Context, unread bool) {
 
 // calls makes some calls with a context, which is links contexts away from the last one at most.
 func (p *program) calls(ctx context.Context, links, depth int) {
+	var none context.Context
 	for range p.rnd.IntN(4) {
 		to, unread := p.derive(ctx)
 		next := func() { p.calls(to, links+2, depth+1) }
@@ -187,9 +188,9 @@ func (p *program) calls(ctx context.Context, links, depth int) {
 		}
 		switch p.rnd.IntN(9) {
 		case 0:
-			With(nil, p.begin(nil, false), p, next)
+			With(none, p.begin(none, false), p, next)
 		case 1:
-			Without(p.begin(nil, false), p, next)
+			Without(p.begin(none, false), p, next)
 		case 2:
 			to, unread := p.far()
 			With(to, p.begin(to, unread), p, func() {})
