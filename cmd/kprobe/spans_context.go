@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 
 	"kprobes.dev/kprobes/event"
@@ -29,6 +30,7 @@ func (g *spanning) takeContexts() {
 	for _, c := range g.calls {
 		c.given.Args = take(c.given.Args)
 		if or := c.or[argRemote]; or != nil {
+			c.or = maps.Clone(c.or)
 			c.or[argRemote] = take(or)
 		}
 	}
