@@ -168,6 +168,9 @@ const (
 	String                   // a string of bytes up to a NUL
 	UString                  // the same, named so for memory of a program
 	GoString                 // a pointer and a length
+	// No text has it: kprobe spans gives it to an argument without a type. Of a context.Context of Go it is the span that the context
+	// carries, of any other value what the value's type says.
+	TraceContext
 )
 
 // TypeSpec is the type of an argument.

@@ -161,7 +161,7 @@ func (t *agentTarget) collectSpans(f *family, probes []*agentProbe, of metrics.L
 	for _, one := range []struct {
 		result string
 		n      uint64
-	}{{"made", made.Spans}, {"unjoined", made.Unjoined}, {"unfollowed", made.Unfollowed}, {"sent", sent.Sent}, {"rejected", sent.Rejected}, {"failed", sent.Failed}, {"dropped", sent.Dropped}} {
+	}{{"made", made.Spans}, {"unjoined", made.Unjoined}, {"unfollowed", made.Unfollowed}, {"unread", made.Unread}, {"sent", sent.Sent}, {"rejected", sent.Rejected}, {"failed", sent.Failed}, {"dropped", sent.Dropped}} {
 		f.add(metrics.Counter, "kprobe_spans_total", "Calls that became spans, and what has become of these.", one.n, of, metrics.Label{Name: "result", Value: one.result})
 	}
 }

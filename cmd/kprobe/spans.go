@@ -29,6 +29,8 @@ Behind a probe, --if gives it a FILTER of arguments: other calls are no spans. -
 it a FILTER that says which calls have failed: 'r:q run_query ret=$retval:s32' --error 'ret < 0'.
 In Go a call has failed if its last result is an error that is not nil. The name of an argument
 may have dots, as attributes of OpenTelemetry have: 'main.query db.query.text=sql' --kind client.
+With traceparent=ctx, of a context.Context of Go, a call is in the span that the program itself
+has put there by OpenTelemetry.
 
 --set has the functions of ready sets too, or of a file of yours; --print-set prints one.
 

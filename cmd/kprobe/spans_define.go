@@ -57,6 +57,7 @@ func (g *spanning) define(s tracee, defs []*event.Def) ([]*event.Def, error) {
 		return nil, usagef("there are no spans of this target")
 	}
 	g.core = engine.Of(p.Core())
+	g.takeContexts()
 	if err := g.choose(); err != nil {
 		return nil, err
 	}
@@ -82,9 +83,14 @@ func (g *spanning) define(s tracee, defs []*event.Def) ([]*event.Def, error) {
 }
 
 // chooseTraces has the probes choose which traces are kept, where they can: else that is decided when their hits have come. Calls with a
-// header of another program have hits in any case: what the header says is not known before.
+// header of another program have hits in any case: what the header says is not known before. Where calls have contexts nothing is chosen at
+// the hit: such a call may be in a trace that the program keeps, and in a call of one that is not kept.
 func (g *spanning) chooseTraces() {
 	if g.sample <= 1 || g.core.CanSample() != nil {
+		return
+	}
+	if g.contexts() {
+		g.tell("which traces are kept is decided when their records have come: a context may carry a span whose trace is kept, or not")
 		return
 	}
 	s := &engine.Sampling{Every: g.sample, Roles: map[*event.Def]arch.SampleRole{}, Always: map[*event.Def]bool{}}

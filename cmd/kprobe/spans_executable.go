@@ -50,8 +50,9 @@ func (g *spanning) addTo(m *executableMember, add func([]*event.Def) error) erro
 	s := &spanning{f: g.f, t: g.t, sample: g.sample, slower: g.slower, errors: g.errors, service: g.service, wait: g.wait, sets: g.sets, parent: g}
 	s.f.of.pid = m.p.s.proc.PID()
 	for _, c := range g.calls {
-		given := *c.given
-		s.calls = append(s.calls, &spanned{given: &given, failing: c.failing, set: c.set})
+		one, given := *c, *c.given
+		one.given = &given
+		s.calls = append(s.calls, &one)
 	}
 	defs, err := s.define(&m.p, nil)
 	if err == nil {
@@ -130,6 +131,7 @@ func sumSpans(a, b spans.Stats) spans.Stats {
 	a.Unsampled += b.Unsampled
 	a.Unjoined += b.Unjoined
 	a.Unfollowed += b.Unfollowed
+	a.Unread += b.Unread
 	a.Active += b.Active
 	a.Split += b.Split
 	return a

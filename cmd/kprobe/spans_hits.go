@@ -54,6 +54,7 @@ type spanProbe struct {
 	args                         []int
 	depth, failed, entered, took int
 	remote                       int           // the header traceparent
+	context                      int           // the context that carries a span
 	failing                      *fetch.Filter // --error
 	comm                         bool          // the thread's name is asked for
 }
@@ -127,7 +128,7 @@ func (g *spanning) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string
 		return
 	}
 	if pr.role == roleEntry {
-		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: vs[pr.depth].Num, Decided: g.sampling != nil && pr.remote < 0, Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }, Remote: func() (spans.Remote, bool) { return pr.remoteOf(vs) }})
+		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: vs[pr.depth].Num, Decided: g.sampling != nil && pr.remote < 0, Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }, Remote: func() (spans.Remote, bool) { return pr.remoteOf(vs) }, Carried: pr.carriedOf(vs)})
 		return
 	}
 	how := func() spans.Ended {
@@ -141,7 +142,7 @@ func (g *spanning) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string
 		return e
 	}
 	if g.nester != nil {
-		c := &spans.Call{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Entered: vs[pr.entered].Num, Took: vs[pr.took].Num, Ended: how()}
+		c := &spans.Call{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Entered: vs[pr.entered].Num, Took: vs[pr.took].Num, Ended: how(), Carried: pr.carriedOf(vs)}
 		if r, ok := pr.remoteOf(vs); ok {
 			c.Remote = &r
 		}
@@ -178,7 +179,7 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 		return nil
 	}
 	pr := *of
-	pr.depth, pr.failed, pr.entered, pr.took, pr.remote = -1, -1, -1, -1, -1
+	pr.depth, pr.failed, pr.entered, pr.took, pr.remote, pr.context = -1, -1, -1, -1, -1, -1
 	for i := range e.Prog.Args {
 		a := &e.Prog.Args[i]
 		pr.comm = pr.comm || a.Base.Kind == fetch.BaseComm
@@ -193,6 +194,10 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 			pr.took = i
 		default:
 			if pr.role != roleReturn || pr.call.entry == nil || !slices.ContainsFunc(pr.call.entry.Args, func(o event.Arg) bool { return o.Name == a.Name }) {
+				if a.Store == fetch.StoreSpan {
+					pr.context = i
+					continue
+				}
 				pr.args = append(pr.args, i) // else the entry has it
 				if a.Name == argRemote && a.Type.IsString() {
 					pr.remote = i

@@ -165,6 +165,9 @@ func (g *spanning) summary() error {
 	}
 	n := g.stats()
 	fmt.Fprintf(w, "spans=%d errors=%d left=%d unsampled=%d unjoined=%d unfollowed=%d", n.Spans, n.Errors, n.Left, n.Unsampled, n.Unjoined, n.Unfollowed)
+	if g.contexts() {
+		fmt.Fprintf(w, " unread=%d", n.Unread)
+	}
 	if g.filtered() {
 		fmt.Fprintf(w, " split=%d", n.Split)
 	} else {

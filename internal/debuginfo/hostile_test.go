@@ -44,6 +44,9 @@ func ask(sections map[string][]byte) {
 	}
 	f.Var("main.main")
 	f.Var("os.Args")
+	f.GoTypes([]string{"*main.books", "int"})
+	f.GoStructs("sc", "next")
+	f.GoConst("main.most")
 	spans := f.spans
 	for i := range min(len(spans), 4) {
 		for pc := spans[i].start; pc < min(spans[i].end, spans[i].start+64); pc += 5 {

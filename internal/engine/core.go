@@ -63,6 +63,8 @@ type Core struct {
 	handlers
 	reaper
 	budgets budgets
+	// chains tells how contexts of Go carry spans (TraceContexts); nil: nobody asks for that.
+	chains ChainFinder
 	// giveSamples has new events choose traces, and samplings is what it keeps. Who samples sets them: a program that does not is linked
 	// without.
 	giveSamples func([]*Event) error

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"sync"
 
 	"kprobes.dev/kprobes/event"
@@ -17,6 +18,7 @@ var (
 	_ fetch.ResultType = (*env)(nil)
 	_ fetch.Caster     = (*env)(nil)
 	_ fetch.Failer     = (*env)(nil)
+	_ fetch.Carrier    = (*env)(nil)
 )
 
 // Name finds what a name of the program stands for.
@@ -72,6 +74,30 @@ func (v *env) Failed() *fetch.Var {
 		return d.s.Failed()
 	}
 	return nil
+}
+
+// ChainFinder gives the way from the contexts of a mapped Go program to the spans that these carry (fetch.Arg.Chain), or why there is none.
+type ChainFinder func(*symbol.Module, *debuginfo.File) (any, error)
+
+var errNoChain = errors.New("nobody has said how contexts carry spans")
+
+// TraceContexts has arguments of the type event.TraceContext that are contexts of Go record the spans that these carry.
+func (c *Core) TraceContexts(find ChainFinder) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.chains = find
+}
+
+// Carried gives the way from a context of the program to the span that it carries.
+func (v *env) Carried() (any, error) {
+	if v.c.chains == nil {
+		return nil, errNoChain
+	}
+	f, err := debugInfo(v.m.Image)
+	if err != nil {
+		return nil, err
+	}
+	return v.c.chains(v.m, f)
 }
 
 // Inlined says whether the event stands where a call begins that was inlined.

@@ -28,22 +28,22 @@ func (p *Program) EntryBases() []Base {
 		return nil
 	}
 	var out []Base
-	add := func(b Base) {
-		for _, o := range out {
-			if o == b {
-				return
-			}
-		}
-		out = append(out, b)
-	}
 	for i := range p.Args {
 		a := &p.Args[i]
 		if !a.AtEntry {
 			continue
 		}
-		add(a.Base)
-		if a.Counted() {
-			add(a.Len)
+		all := a.Saved
+		if all == nil {
+			all = []Base{a.Base}
+		}
+		if a.Counted() && a.Saved == nil {
+			all = append(all, a.Len)
+		}
+		for _, b := range all {
+			if !slices.Contains(out, b) {
+				out = append(out, b)
+			}
 		}
 	}
 	return out
@@ -62,6 +62,8 @@ func (p *Program) Loads() bool {
 	}))
 }
 
-// Counted says whether the argument is a counted string whose pointer and length are
+// Counted says whether the argument is a counted string, or a context, whose two words are
 // two bases (not a header in memory).
-func (a *Arg) Counted() bool { return a.Store == StoreCounted && len(a.Derefs) == 0 }
+func (a *Arg) Counted() bool {
+	return (a.Store == StoreCounted || a.Store == StoreSpan) && len(a.Derefs) == 0
+}

@@ -48,6 +48,9 @@ func (p *Program) add(def *event.Def, env Env, at Point, a *event.Arg) error {
 	if err := p.place(&c.arg); err != nil {
 		return def.Refuse(event.EventTooBig, a.Pos, err.Error(), nil)
 	}
+	if s, ok := c.arg.Chain.(saver); ok && c.arg.AtEntry {
+		s.Save(&c.arg, len(p.Args))
+	}
 	p.Args = append(p.Args, c.arg)
 	return nil
 }
@@ -102,6 +105,8 @@ func (a *Arg) slot() int {
 		return 0
 	case StoreComm:
 		return commSize
+	case StoreSpan:
+		return SpanSize
 	case StoreArray:
 		return (a.Count*a.Size + 7) &^ 7
 	case StorePtrs:
@@ -144,7 +149,7 @@ func (c *compiler) compile() error {
 		}
 	}
 	c.store()
-	if c.arg.Store == StoreCounted && len(c.arg.Derefs) == 0 {
+	if c.arg.Counted() {
 		return c.length(c.src.Expr)
 	}
 	return nil
@@ -155,6 +160,8 @@ func (c *compiler) store() {
 	a := &c.arg
 	a.Size = a.Type.Size
 	switch {
+	case a.Chain != nil:
+		a.Store = StoreSpan
 	case a.Base.Kind == BaseComm && c.storesComm():
 		a.Store = StoreComm
 	case a.Base.Kind == BaseComm || a.Base.Kind == BaseImmStr:
@@ -346,7 +353,7 @@ func (c *compiler) result(e *event.Expr, n int) (Base, error) {
 	return b, nil
 }
 
-// length finds the word that follows the pointer of a gostring.
+// length finds the word that follows the pointer of a gostring, or the first word of a context.
 func (c *compiler) length(e *event.Expr) (err error) {
 	switch e.Kind {
 	case event.ExprArg:

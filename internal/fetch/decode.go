@@ -20,7 +20,7 @@ const countedFault = 1<<32 - 1
 type Value struct {
 	Arg     *Arg
 	Num     uint64       // a number, zero-extended; a bit field is taken out
-	Str     []byte       // a string without its NUL; it may share memory with the record
+	Str     []byte       // a string without its NUL, or what DecodeSpan reads; it may share memory with the record
 	Fault   bool         // a string that could not be read
 	Elems   []Elem       // an array
 	Unknown bool         // see HideResults
@@ -80,6 +80,8 @@ func (a *Arg) decode(area, rec []byte, low int, comm string) (v Value, err error
 		}
 	case StoreValue:
 		v.Num = a.Type.number(slot)
+	case StoreSpan:
+		v.Str = slot
 	case StoreString, StoreCounted:
 		v.Str, v.Fault, err = a.str(slot, rec, low)
 	case StoreArray, StorePtrs:

@@ -153,7 +153,7 @@ func (a *Arg) field(i int) (event.FilterField, bool) {
 	f := event.FilterField{Kind: event.FieldArg, Arg: i}
 	switch {
 	case a.Count > 0:
-	case a.Type.Kind == event.SymStr:
+	case a.Type.Kind == event.SymStr, a.Store == StoreSpan:
 		return f, false
 	case a.Type.IsString() || a.Store == StoreComm || a.Store == StoreNone:
 		f.Text = true

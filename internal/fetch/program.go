@@ -27,14 +27,17 @@ const (
 	// How many bytes below the high end of its goroutine's stack the stack pointer, which is Reg, is; where there is no goroutine its value,
 	// negated.
 	BaseDepth
+	// Word N of what StoreSpan has of argument Imm: the entry of a return probe saves it, since nothing keeps the context until the return.
+	// It reads Reg.
+	BaseSpan
 )
 
 // Base is where the value of an argument starts.
 type Base struct {
 	Kind BaseKind
-	Reg  Reg    // BaseReg, BaseDepth
-	N    int    // BaseStack
-	Imm  uint64 // BaseImm
+	Reg  Reg    // BaseReg, BaseDepth, BaseSpan
+	N    int    // BaseStack, BaseSpan
+	Imm  uint64 // BaseImm, BaseSpan
 	Str  string // BaseImmStr
 }
 
@@ -51,6 +54,7 @@ const (
 	StorePtrs                 // Count slots as StoreString, for the Count char pointers in memory (string[N])
 	StoreCounted              // as StoreString, without NUL, for a pointer and a length (gostring); length 0xffffffff: fault
 	StoreComm                 // the thread's name as the kernel has it, 16 bytes with NULs behind it; all 0: it could not be asked for
+	StoreSpan                 // the span that a context of Go carries, as DecodeSpan reads it
 )
 
 // Arg is one argument of a probe, compiled.
@@ -63,13 +67,14 @@ const (
 //
 // A counted string (StoreCounted) without Derefs takes its pointer from Base and its
 // length from Len; with Derefs the pointer is the word at a and the length the word
-// at a+8.
+// at a+8. The two words of a context (StoreSpan) are found likewise.
 type Arg struct {
 	Name   string
 	Text   string // the argument as written
 	Type   Type
 	Base   Base
-	Len    Base // StoreCounted without Derefs
+	Len    Base   // StoreCounted and StoreSpan without Derefs
+	Saved  []Base // what the entry saves, if it is not Base and Len
 	Derefs []int64
 	// User tells which loads read a user's memory whatever the address (+u, ustring), where
 	// the program runs in a kernel: bit i is the load of Derefs[i], and bit len(Derefs) is
@@ -84,6 +89,9 @@ type Arg struct {
 	// Result: the value comes from $retval.
 	Result bool
 	Off    int // offset of the slot from the start of the argument area, in bytes
+	// Chain generates the code of StoreSpan. The package of the instruction set makes it of a Chain; who takes no contexts is linked without
+	// both.
+	Chain any
 }
 
 // Program is what a probe records at its point, compiled from a definition.

@@ -29,7 +29,7 @@ type Var struct {
 	Base            Base
 	Derefs          []int64
 	AtEntry, Result bool
-	Next            Base // Str is StrGo, without Derefs: where the length is
+	Next            Base // Str is StrGo or StrContext, without Derefs: where the second word is
 	Type            Type // how the value is shown
 	Count           int  // elements of an array
 	Str             StrKind
@@ -45,6 +45,7 @@ const (
 	StrPointer                // the value is the address of one
 	StrHere                   // it is an array of characters
 	StrGo                     // a string of Go
+	StrContext                // it is none, but a context.Context of Go
 )
 
 // NameError says what is wrong with a name.
@@ -59,6 +60,9 @@ func (e *NameError) Error() string { return e.Why }
 // typed gives the argument the type that the program's variable has, or has the type that was asked for taken of it.
 func (c *compiler) typed(v *Var) error {
 	t := c.src.Type
+	if v.Str == StrContext {
+		return c.carried(v)
+	}
 	if t.Text == "" {
 		c.arg.Type, c.arg.Count = v.Type, v.Count
 		return nil

@@ -39,6 +39,7 @@ type Span struct {
 	ID         SpanID
 	Parent     SpanID // zero: the span is its trace's first
 	Remote     bool   // Parent is a span of another program
+	Outside    bool   // Parent is a span that others make, of this program or of another one
 	Name       string
 	Kind       Kind
 	Start, End uint64 // nanoseconds since 1970

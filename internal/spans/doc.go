@@ -30,6 +30,10 @@
 // A call that is in none of this program may be in one of another program (Remote): it says so by an argument. Then its trace is that
 // call's, and whether that is kept has been decided there.
 //
+// A call may have a context as an argument that carries a span (Carried), which the program makes by itself. That span is the call's parent,
+// and its trace the call's, also of a call that is in others of this program. But if one of these, or what the goroutine was created in, has a context with the
+// same span, the innermost such call is the parent: it is in the span, and the call is in it. What a call without a context does is in the call.
+//
 // # Nested: a record at the return alone (Nester)
 //
 // Where a filter at the return stops most calls (only slow ones, only errors), a record at each entry would cost what the filter saves.

@@ -30,6 +30,10 @@ type within struct {
 	span  otlp.SpanID
 	// known: there is such a place; sampled: its trace is kept.
 	known, sampled bool
+	// carried is the span that the context of a call carries, of the innermost one around the place that has such a context; zero: none.
+	carried otlp.SpanID
+	// outside: span is none that is made here, but one that was carried; remote: by another program.
+	outside, remote bool
 }
 
 // call is a call in progress.
@@ -59,6 +63,8 @@ type Entry struct {
 	Decided bool
 	// Remote gives the span of another program that the call is in; it is asked only for a call that is in none of this one. nil: none.
 	Remote func() (Remote, bool)
+	// Carried is the span that the call's context carries; nil: none.
+	Carried *Carried
 }
 
 // Enter takes an entry.
@@ -77,14 +83,18 @@ func (j *Joiner) Enter(e *Entry) {
 		return
 	}
 	outer := f.within()
-	c := call{fn: e.Func, depth: e.Depth, at: e.Nanos, losses: j.losses, in: within{trace: outer.trace, span: newID(), known: true, sampled: outer.sampled}}
-	remote := false
+	if !e.Carried.none(&j.stats) {
+		outer = f.carrying(e.Carried)
+	}
+	c := call{fn: e.Func, depth: e.Depth, at: e.Nanos, losses: j.losses, in: within{trace: outer.trace, span: newID(), known: true, sampled: outer.sampled, carried: outer.carried}}
+	remote := outer.remote
 	if !outer.known {
 		remote = j.begin(e, &c, &outer)
 	}
 	if c.in.sampled {
 		s := newSpan(e.Func, e.Flow, e.TID, e.Attrs())
 		s.Trace, s.ID, s.Parent, s.Start = c.in.trace, c.in.span, outer.span, j.unix(e.Nanos)
+		s.Outside = outer.outside
 		if s.Remote = remote; remote {
 			s.Kind = cmp.Or(e.Func.Kind, otlp.KindServer)
 		}
@@ -98,7 +108,7 @@ func (j *Joiner) Enter(e *Entry) {
 func (j *Joiner) begin(e *Entry, c *call, outer *within) (remote bool) {
 	if e.Remote != nil {
 		if r, ok := e.Remote(); ok {
-			c.in.trace, c.in.sampled, outer.span = r.Trace, r.Sampled, r.Span
+			c.in.trace, c.in.sampled, c.in.carried, outer.span = r.Trace, r.Sampled, r.Span, r.Span
 			return true
 		}
 	}

@@ -35,6 +35,7 @@ type held struct {
 	nanos    uint64 // when it returned
 	calls    int    // it, and those inside
 	remote   *Remote
+	carried  *Carried
 	kind     otlp.Kind // of the span, if it is in a span of another program
 }
 
@@ -53,6 +54,8 @@ type Call struct {
 	Ended         Ended
 	// Remote is the span of another program that the call is in, if it is in none of this one; nil: none.
 	Remote *Remote
+	// Carried is the span that the call's context carries; nil: none.
+	Carried *Carried
 }
 
 // Leave takes a return.
@@ -71,6 +74,9 @@ func (n *Nester) Leave(c *Call) {
 	s.ID, s.End = newID(), uint64(int64(c.Nanos)+n.o.Unix)
 	s.Start = s.End - min(c.Took, c.Nanos)
 	h := &held{on: c.Flow, entered: c.Entered, span: s, nanos: c.Nanos, calls: 1, remote: c.Remote, kind: cmp.Or(c.Func.Kind, otlp.KindServer)}
+	if !c.Carried.none(&n.stats) {
+		h.carried = c.Carried
+	}
 	at := len(f.held)
 	for ; at > 0 && f.held[at-1].entered > c.Entered; at-- {
 		in := f.held[at-1]
@@ -113,29 +119,38 @@ func (n *Nester) send(h *held) {
 		delete(n.flows, h.on)
 	}
 	n.held -= h.calls
-	trace, parent, keep := newTrace(), otlp.SpanID{}, true
-	if r := h.remote; r != nil {
-		trace, parent, keep = r.Trace, r.Span, r.Sampled
-		h.span.Remote, h.span.Kind = true, h.kind
-	} else {
-		keep = n.o.Sample <= 1 || n.roots%n.o.Sample == 0
+	root := within{sampled: true}
+	switch r := h.remote; {
+	case h.carried != nil: // it has a trace
+	case r != nil:
+		root = within{trace: r.Trace, span: r.Span, sampled: r.Sampled, carried: r.Span, remote: true}
+	default:
+		root.trace, root.sampled = newTrace(), n.o.Sample <= 1 || n.roots%n.o.Sample == 0
 		n.roots++
 	}
-	if !keep {
-		n.stats.Unsampled += uint64(h.calls)
-		return
-	}
-	n.emit(h, trace, parent)
+	n.emit(h, []within{root})
 }
 
 // maxIdle bounds the flows that are remembered when nothing of them is held: only to count what is split.
 const maxIdle = 1 << 16
 
-// emit emits a call behind those inside, as they have ended.
-func (n *Nester) emit(h *held, trace otlp.TraceID, parent otlp.SpanID) {
-	h.span.Trace, h.span.Parent = trace, parent
-	for _, in := range h.inner {
-		n.emit(in, trace, h.span.ID)
+// emit emits a call behind those inside, as they have ended. outer are the places that it is in, the innermost last.
+func (n *Nester) emit(h *held, outer []within) {
+	in := outer[len(outer)-1]
+	if h.carried != nil {
+		in = carryingOf(outer, h.carried)
+	}
+	own := within{trace: in.trace, span: h.span.ID, known: true, sampled: in.sampled, carried: in.carried}
+	for _, i := range h.inner {
+		n.emit(i, append(outer, own))
+	}
+	if !in.sampled {
+		n.stats.Unsampled++
+		return
+	}
+	h.span.Trace, h.span.Parent, h.span.Outside = in.trace, in.span, in.outside
+	if h.span.Remote = in.remote; in.remote {
+		h.span.Kind = h.kind
 	}
 	n.stats.emit(&n.o, h.span)
 }

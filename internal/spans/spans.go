@@ -64,10 +64,11 @@ type Stats struct {
 	Spans     uint64 // were emitted
 	Errors    uint64 // of these, with the status error
 	Left      uint64 // of these, left without a return
-	Unsampled uint64 // calls of traces that are not kept
+	Unsampled uint64 // calls of traces that are not kept, by Options.Sample or by whose span it is that they are in
 	// Unjoined are returns whose entry is not known, and calls that have an entry alone while records were lost.
 	Unjoined   uint64
 	Unfollowed uint64 // calls for which there was no room, and goroutines of which it was forgotten what they were created in
+	Unread     uint64 // calls of whose contexts it is not known whether they carry a span
 	Active     uint64 // calls in progress at the end
 	Split      uint64 // calls that returned when what they enclose had been sent, as another trace
 }

@@ -556,3 +556,94 @@ func TestDecided(t *testing.T) {
 		t.Errorf("%q, want %q: %+v", have, want, s.j.Stats())
 	}
 }
+
+// TestCarried has calls with contexts that carry spans of the program's own: such a span is the parent, or the innermost call around, or that the
+// goroutine was created in, whose context carries the same.
+func TestCarried(t *testing.T) {
+	of := func(n byte) *Carried {
+		return &Carried{Trace: otlp.TraceID{n}, Span: otlp.SpanID{n}, Sampled: n != 9, Remote: n == 8}
+	}
+	s := newScript(Options{OneStack: true})
+	n := NewNester(Options{Wait: 1 << 30, Emit: s.j.o.Emit})
+	names := map[otlp.SpanID]string{}
+	for i := range byte(10) {
+		names[otlp.SpanID{i}] = fmt.Sprint(i)
+	}
+	// Calls of two goroutines: the number of the one that each is in, and what its context carries; -1: it could not be read.
+	calls := []struct {
+		name    string
+		in      int
+		on      uint64
+		carried int
+		want    string
+	}{
+		{"a", -1, 1, 0, "a<new"},
+		{"b", 0, 1, 1, "b<1"},
+		{"c", 1, 1, 1, "c<b"},
+		{"d", 2, 1, 0, "d<c"},
+		{"e", 3, 1, 2, "e<2"},
+		{"f", 4, 1, 1, "f<d"},
+		{"g", 5, 1, -1, "g<f"},
+		{"h", 6, 1, 9, ""},
+		{"i", 7, 1, 0, ""},
+		{"j", 8, 1, 8, "j<8 remote"},
+		{"k", 9, 2, 8, "k<j"},
+		{"l", 10, 2, 7, "l<7"},
+	}
+	funcs := make([]*Func, len(calls))
+	for i, c := range calls {
+		funcs[i] = &Func{Name: c.name}
+		e := &Entry{Func: funcs[i], Flow: Flow{GoID: c.on}, Nanos: uint64(i), Depth: uint64(i), Attrs: func() []otlp.Attr { return nil }}
+		if e.Carried = of(byte(c.carried)); c.carried == 0 {
+			e.Carried = nil
+		} else if c.carried < 0 {
+			e.Carried = &Carried{Unread: true}
+		}
+		if c.name == "k" {
+			s.j.Created(Flow{GoID: 1}, 2)
+		}
+		s.j.Enter(e)
+	}
+	for i := len(calls) - 1; i >= 0; i-- {
+		s.j.Leave(funcs[i], Flow{GoID: calls[i].on}, uint64(50-i), uint64(i), func() Ended { return Ended{} })
+		c := &Call{Func: funcs[i], Flow: thread, Nanos: uint64(50 - i), Entered: uint64(1 + i), Took: uint64(50 - 2*i)}
+		if n := calls[i].carried; n > 0 {
+			c.Carried = of(byte(n))
+		} else if n < 0 {
+			c.Carried = &Carried{Unread: true}
+		}
+		n.Leave(c)
+	}
+	n.Close()
+	for _, sp := range s.got {
+		names[sp.ID] = sp.Name
+	}
+	have, want := map[string]int{}, map[string]int{}
+	for _, sp := range s.got {
+		in := names[sp.Parent]
+		if sp.Parent == (otlp.SpanID{}) {
+			in = "new"
+		}
+		if text := sp.Name + "<" + in; sp.Remote {
+			have[text+" remote"]++
+		} else {
+			have[text]++
+		}
+		if outside := in >= "0" && in <= "9"; sp.Outside != outside || outside && sp.Trace != (otlp.TraceID{sp.Parent[0]}) {
+			t.Errorf("%+v", sp)
+		}
+	}
+	for _, c := range calls {
+		if c.want != "" {
+			want[c.want] = 2 // by both
+		}
+	}
+	if fmt.Sprint(have) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", have, want)
+	}
+	for _, st := range []Stats{s.j.Stats(), n.Stats()} {
+		if st != (Stats{Spans: 10, Unsampled: 2, Unread: 1}) {
+			t.Errorf("%+v", st)
+		}
+	}
+}

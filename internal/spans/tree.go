@@ -10,7 +10,7 @@ import (
 	"kprobes.dev/kprobes/internal/otlp"
 )
 
-// Tree writes spans as text: those of a trace together, when its first call has ended, each below the one that it is in. The spans of
+// Tree writes spans as text: those of a trace together, when its first call, or one whose parent others make, has ended, each below the one that it is in. The spans of
 // goroutines that go on behind the end of the first call follow by themselves. Spans that have a resource of their own begin with its process. It is not safe for use by several goroutines.
 type Tree struct {
 	// Write takes the lines of a trace.
@@ -45,7 +45,7 @@ func (t *Tree) Add(s *otlp.Span) {
 	}
 	w.spans = append(w.spans, s)
 	t.n++
-	if s.Parent == (otlp.SpanID{}) || s.Remote {
+	if s.Parent == (otlp.SpanID{}) || s.Remote || s.Outside {
 		t.print(w)
 	}
 	for t.n > maxWaiting {
@@ -110,7 +110,9 @@ const maxIndent = 40
 func (t *Tree) span(s *otlp.Span, depth int) {
 	at, took := uint64(int64(s.Start)-t.Unix), s.End-s.Start
 	t.line = fmt.Appendf(t.line, "%6d.%06d %9d.%03d us  %s%s", at/1e9, at%1e9/1e3, took/1e3, took%1e3, strings.Repeat("  ", min(depth, maxIndent)), s.Name)
-	if depth == 0 && s.Parent != (otlp.SpanID{}) && !s.Remote {
+	if s.Outside {
+		t.line = fmt.Appendf(t.line, " (in span %x of trace %x)", s.Parent, s.Trace)
+	} else if depth == 0 && s.Parent != (otlp.SpanID{}) && !s.Remote {
 		t.line = append(t.line, " (in a call that is not shown here)"...)
 	}
 	if depth == 0 && s.Of != nil {

@@ -28,12 +28,16 @@ func TestTree(t *testing.T) {
 	add(1, 2, 1, "middle", 2_000_001_000, 2_000_003_000, otlp.Attr{Key: "list", Value: []any{uint64(1), "x"}})
 	add(1, 1, 0, "outer", 2_000_000_000, 2_001_234_567)
 	add(1, 5, 4, "late", 3_000_000_000, 3_000_000_001)
+	add(3, 6, 7, "in one of ours", 4_000_000_000, 4_000_000_001)
+	tree.Add(&otlp.Span{Trace: otlp.TraceID{3}, ID: otlp.SpanID{7}, Parent: otlp.SpanID{0xab}, Outside: true, Name: "in another", Start: 1_003_000_000_000, End: 1_003_000_000_001})
 	tree.Close()
 	const want = "" +
 		"     2.000000      1234.567 us  outer\n" +
 		"     2.000001         2.000 us    middle list={1,\"x\"}\n" +
 		"     2.000002         0.500 us      inner s=\"a\\\"b\\n\" n=-1\n" +
 		"     2.000004         1.001 us    bad  error: it was left\n" +
+		"     3.000000         0.001 us  in another (in span ab00000000000000 of trace 03000000000000000000000000000000)\n" +
+		"     4.000000         0.001 us    in one of ours\n" +
 		"     0.000005         1.000 us  open (in a call that is not shown here)\n" +
 		"     3.000000         0.001 us  late (in a call that is not shown here)\n"
 	if got := out.String(); got != want {

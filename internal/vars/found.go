@@ -37,9 +37,9 @@ func (c *cursor) found(e *event.Expr) (*fetch.Var, error) {
 
 // inRegisters finds a value that is not in memory.
 func (c *cursor) inRegisters(e *event.Expr, v *fetch.Var) error {
-	size := int64(v.Type.Size)
-	if v.Str == fetch.StrGo {
-		size = 8
+	size, words := int64(v.Type.Size), v.Str == fetch.StrGo || v.Str == fetch.StrContext
+	if words {
+		size = wordSize
 	}
 	p, err := c.part(e.Pos, size)
 	if err != nil {
@@ -59,9 +59,9 @@ func (c *cursor) inRegisters(e *event.Expr, v *fetch.Var) error {
 		}
 		v.Type.Shift, v.Type.Size = v.Type.Shift+8*shift, 8
 	}
-	if v.Str == fetch.StrGo {
-		c.off += 8
-		p, err := c.part(e.Pos, 8)
+	if words {
+		c.off += wordSize
+		p, err := c.part(e.Pos, wordSize)
 		v.Next = p.At
 		return err
 	}
@@ -96,6 +96,10 @@ func (c *cursor) natural(e *event.Expr, v *fetch.Var, sh *debuginfo.Shape) error
 	case debuginfo.Struct, debuginfo.Union:
 		if sh.GoKind == reflect.String || c.s.fn.Lang == debuginfo.LangRust && (sh.Name == "&str" || sh.Name == "&mut str") {
 			*t, v.Str = fetch.Type{Kind: event.GoString}, fetch.StrGo
+			return nil
+		}
+		if sh.GoKind == reflect.Interface && sh.Name == "context.Context" {
+			*t, v.Str = fetch.Type{Kind: event.TraceContext}, fetch.StrContext
 			return nil
 		}
 		return refuse(" are not recorded as a whole: name a member; " + c.members(sh))

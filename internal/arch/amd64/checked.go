@@ -64,8 +64,11 @@ func reach(w *arch.ProbeOp) int32 {
 }
 
 func baseReach(b fetch.Base) int64 {
-	if b.Kind == fetch.BaseStack {
+	switch b.Kind {
+	case fetch.BaseStack:
 		return 8 * (int64(b.N) + 1)
+	case fetch.BaseSpan:
+		return anywhere
 	}
 	return 0
 }
@@ -73,7 +76,7 @@ func baseReach(b fetch.Base) int64 {
 func argReach(a *fetch.Arg) int64 {
 	value := a.Store == fetch.StoreValue
 	switch {
-	case a.Store == fetch.StoreNone, a.Store == fetch.StoreComm, value && a.AtEntry && len(a.Derefs) == 0:
+	case a.Store == fetch.StoreNone, a.Store == fetch.StoreComm, a.Saved != nil, value && a.AtEntry && len(a.Derefs) == 0:
 		return 0
 	case value && len(a.Derefs) == 0:
 		return baseReach(a.Base)
@@ -147,8 +150,11 @@ func questions(w *arch.ProbeOp) (n int) {
 }
 
 func stackLoads(b fetch.Base) int {
-	if b.Kind == fetch.BaseStack {
+	switch b.Kind {
+	case fetch.BaseStack:
 		return 1
+	case fetch.BaseSpan:
+		return 2 // and more
 	}
 	return 0
 }

@@ -160,7 +160,13 @@ func (f *frame) claim(w *arch.ProbeOp) {
 	}
 	f.MovMR(8, At(f.s1(), slotReturn), RAX)
 	for i, b := range w.Prog.EntryBases() {
-		f.entryValue(b, int32(slotValues+8*i))
+		switch off := int32(slotValues + 8*i); {
+		case b.Kind != fetch.BaseSpan:
+			f.entryValue(b, off)
+		case b.N == 0:
+			a := &w.Prog.Args[b.Imm]
+			a.Chain.(spanCode).enter(f, a, off)
+		}
 	}
 	if w.Call != nil {
 		f.callAtEntry(w, done)

@@ -186,6 +186,8 @@ func (f *frame) evaluateArg(s *storing, i int) {
 	switch a := &s.w.Prog.Args[i]; {
 	case isString(a):
 		f.measure(a, s, s.temps[i])
+	case a.Store == fetch.StoreSpan:
+		a.Chain.(spanCode).take(f, s, i)
 	case a.Store == fetch.StoreComm:
 		f.askName(s.temps[i])
 	case a.Store == fetch.StoreArray && f.w.Kernel != nil:

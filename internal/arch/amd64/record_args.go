@@ -35,8 +35,8 @@ func (f *frame) fillArg(s *storing, i int, rec Reg) {
 	at := s.args + int32(a.Off)
 	switch {
 	case a.Store == fetch.StoreNone:
-	case a.Store == fetch.StoreComm:
-		for j := range 2 {
+	case a.Store == fetch.StoreComm, a.Store == fetch.StoreSpan:
+		for j := range f.w.argTemps(a) {
 			f.MovRM(8, RAX, f.tempAt(s.temps[i]+j))
 			f.MovMR(8, At(rec, at+8*int32(j)), RAX)
 		}

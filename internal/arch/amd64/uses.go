@@ -51,7 +51,7 @@ func (wr writer) usesOf(ws []arch.ProbeOp) uses {
 			bases = w.Prog.EntryBases()
 		}
 		for _, b := range bases {
-			if b.Kind == fetch.BaseReg && b.Reg < 16 {
+			if (b.Kind == fetch.BaseReg || b.Kind == fetch.BaseSpan) && b.Reg < 16 {
 				u.regs |= Set(Reg(b.Reg))
 			}
 			u.flags = u.flags || b.Kind == fetch.BaseReg && b.Reg == fetch.RegFlags
@@ -68,10 +68,17 @@ func (wr writer) tempsOf(w *arch.ProbeOp) int {
 	if wr.Kernel == nil && w.Role == arch.RoleRecord && w.Hist == nil && (w.Prog == nil || wr.plainly(w.Prog)) {
 		return tempTID + 1
 	}
-	if w.Role == arch.RoleEntry || w.Prog == nil {
+	if w.Prog == nil {
 		return n
 	}
-	n += len(w.Prog.EntryBases())
+	for _, b := range w.Prog.EntryBases() {
+		if w.Role != arch.RoleEntry || b.Kind == fetch.BaseSpan {
+			n++
+		}
+	}
+	if w.Role == arch.RoleEntry {
+		return n
+	}
 	for i := range w.Prog.Args {
 		n += wr.argTemps(&w.Prog.Args[i])
 	}

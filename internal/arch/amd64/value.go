@@ -13,13 +13,15 @@ func isString(a *fetch.Arg) bool {
 }
 
 // argTemps counts the temporaries of an argument: a pointer and a length for each
-// string, one word for a value that is loaded, and in a kernel one for an array's address.
+// string, the words of a span, one word for a value that is loaded, and in a kernel one for an array's address.
 func (w writer) argTemps(a *fetch.Arg) int {
 	switch {
 	case a.Store == fetch.StorePtrs:
 		return 2 * a.Count
 	case isString(a), a.Store == fetch.StoreComm:
 		return 2
+	case a.Store == fetch.StoreSpan:
+		return fetch.SpanSize / 8
 	case a.Store == fetch.StoreValue && loads(a), a.Store == fetch.StoreArray && w.Kernel != nil:
 		return 1
 	}
