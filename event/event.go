@@ -121,7 +121,7 @@ const (
 	ExprDeref                    // +OFFSET(Sub), +uOFFSET(Sub): what is in memory at Sub plus Off
 	ExprImm                      // \NUMBER
 	ExprString                   // \"Name"
-	ExprName                     // a variable of the program, with fields behind -> and .
+	ExprName                     // a variable of the program, with fields behind -> and ., elements in brackets, and type assertions .(TYPE)
 	ExprAllArgs                  // $arg*: all parameters
 	ExprAllVars                  // $vars: all variables that can be named at the place
 	ExprDuration                 // $duration: nanoseconds from the call of the function to its return

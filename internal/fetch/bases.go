@@ -17,6 +17,9 @@ func (p *Program) PointBases() []Base {
 		if a.Counted() {
 			out = append(out, a.Len)
 		}
+		for _, c := range a.Checks {
+			out = append(out, c.Base)
+		}
 	}
 	return out
 }
@@ -45,6 +48,9 @@ func (p *Program) EntryBases() []Base {
 		if a.Counted() {
 			add(a.Len)
 		}
+		for _, c := range a.Checks {
+			add(c.Base)
+		}
 	}
 	return out
 }
@@ -58,10 +64,13 @@ func (p *Program) Durations() bool {
 // return probe's entry, there.
 func (p *Program) Loads() bool {
 	return p != nil && (p.Stack > 0 || slices.ContainsFunc(p.Args, func(a Arg) bool {
-		return a.Store != StoreNone && a.Store != StoreComm && (len(a.Derefs) > 0 || a.Store != StoreValue || a.Base.Kind == BaseStack)
+		return a.Store != StoreNone && a.Store != StoreComm && (len(a.Derefs) > 0 || a.Store != StoreValue || a.Base.Kind == BaseStack || slices.ContainsFunc(a.Checks, Check.Loads))
 	}))
 }
 
 // Counted says whether the argument is a counted string whose pointer and length are
 // two bases (not a header in memory).
 func (a *Arg) Counted() bool { return a.Store == StoreCounted && len(a.Derefs) == 0 }
+
+// Loads says whether a check reads memory.
+func (c Check) Loads() bool { return len(c.Derefs) > 0 || c.Base.Kind == BaseStack }

@@ -64,6 +64,8 @@ const (
 // A counted string (StoreCounted) without Derefs takes its pointer from Base and its
 // length from Len; with Derefs the pointer is the word at a and the length the word
 // at a+8.
+//
+// All Checks are made first, in their order. Where one does not hold the value is that of a load that faults.
 type Arg struct {
 	Name   string
 	Text   string // the argument as written
@@ -71,6 +73,7 @@ type Arg struct {
 	Base   Base
 	Len    Base // StoreCounted without Derefs
 	Derefs []int64
+	Checks []Check
 	// User tells which loads read a user's memory whatever the address (+u, ustring), where
 	// the program runs in a kernel: bit i is the load of Derefs[i], and bit len(Derefs) is
 	// that of the strings of StorePtrs. Elsewhere it says nothing.
@@ -84,6 +87,14 @@ type Arg struct {
 	// Result: the value comes from $retval.
 	Result bool
 	Off    int // offset of the slot from the start of the argument area, in bytes
+}
+
+// Check is a type assertion of Go: the word that Base and Derefs lead to, as those of an argument of 8 bytes do, must be Want, the run-time
+// address of the type's descriptor. The word 0 leads nowhere: nothing is read through a nil interface.
+type Check struct {
+	Base   Base
+	Derefs []int64
+	Want   uint64
 }
 
 // Program is what a probe records at its point, compiled from a definition.

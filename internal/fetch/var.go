@@ -24,10 +24,11 @@ type Caster interface {
 	Cast(e *event.Expr) (*Var, error)
 }
 
-// Var is what a name stands for. Base, Derefs, AtEntry and Result are those of an Arg.
+// Var is what a name stands for. Base, Derefs, Checks, AtEntry and Result are those of an Arg.
 type Var struct {
 	Base            Base
 	Derefs          []int64
+	Checks          []Check
 	AtEntry, Result bool
 	Next            Base // Str is StrGo, without Derefs: where the length is
 	Type            Type // how the value is shown
@@ -82,6 +83,7 @@ func (c *compiler) typed(v *Var) error {
 func (c *compiler) take(v *Var) {
 	c.v = v
 	c.arg.Base, c.arg.Derefs, c.arg.AtEntry, c.arg.Result = v.Base, slices.Clone(v.Derefs), v.AtEntry, v.Result
+	c.arg.Checks = v.Checks
 }
 
 // unnamed refuses a name that stands for nothing.

@@ -313,7 +313,7 @@ func (c *bpfCode) leave() {
 }
 
 // arg stores an argument, at offset slot in the stack, which is zero so far: a load that
-// faults leaves 0.
+// faults leaves 0, and so does a check that does not hold.
 func (c *bpfCode) arg(a *fetch.Arg, addr uint64, slot int) error {
 	switch a.Store {
 	case fetch.StoreNone:
@@ -330,21 +330,39 @@ func (c *bpfCode) arg(a *fetch.Arg, addr uint64, slot int) error {
 	if a.Base.Kind == fetch.BaseDepth {
 		return errno.Errorf(unix.EOPNOTSUPP, "a uprobe does not know how deep on its stack a call is")
 	}
-	loads := a.Derefs
-	if a.Base.Kind == fetch.BaseStack {
-		loads = append([]int64{8 * int64(a.Base.N)}, loads...)
+	var faults []int
+	for i := range a.Checks {
+		k := &a.Checks[i]
+		faults = append(faults, c.chain(k.Base, k.Derefs, 8, addr, slot)...)
+		c.op(bpfLoad64, bpfResult, bpfFrame, slot, 0)
+		c.op(bpfZero, bpfFrame, 0, slot, 0)
+		c.constant(1, 0, k.Want)
+		c.op(bpfXor64, bpfResult, 1, 0, 0)
+		faults = append(faults, c.jump(bpfIfNot0))
 	}
-	c.base(3, a.Base, addr)
+	faults = append(faults, c.chain(a.Base, a.Derefs, a.Size, addr, slot)...)
+	for _, at := range faults {
+		c.land(at)
+	}
+	return nil
+}
+
+// chain stores, at offset slot in the stack, which is zero so far, the size bytes that a base and its dereferences lead to. faults
+// are the jumps of loads that fault: they leave 0.
+func (c *bpfCode) chain(b fetch.Base, loads []int64, size int, addr uint64, slot int) (faults []int) {
+	if b.Kind == fetch.BaseStack {
+		loads = append([]int64{8 * int64(b.N)}, loads...)
+	}
+	c.base(3, b, addr)
 	if len(loads) == 0 {
-		c.narrow(3, a.Size)
+		c.narrow(3, size)
 		c.op(bpfStore, bpfFrame, 3, slot, 0)
 		return nil
 	}
-	var faults []int
 	for i, d := range loads {
-		size := 8
+		n := 8
 		if i == len(loads)-1 {
-			size = a.Size
+			n = size
 		}
 		if i > 0 {
 			c.op(bpfLoad64, 3, bpfFrame, slot, 0)
@@ -353,14 +371,11 @@ func (c *bpfCode) arg(a *fetch.Arg, addr uint64, slot int) error {
 		c.constant(1, 0, uint64(d))
 		c.op(bpfAdd64, 3, 1, 0, 0)
 		c.pointer(1, slot)
-		c.op(bpfSet64, 2, 0, 0, int32(size))
+		c.op(bpfSet64, 2, 0, 0, int32(n))
 		c.call(bpfUserMem)
 		faults = append(faults, c.jump(bpfIfNot0))
 	}
-	for _, at := range faults {
-		c.land(at)
-	}
-	return nil
+	return faults
 }
 
 // base loads what an argument starts from: for a word of the stack, the stack pointer.
