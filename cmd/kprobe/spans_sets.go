@@ -184,7 +184,7 @@ func (g *spanning) fitConditions(c *spanned, def *event.Def, complete bool) erro
 		}
 	}
 	if prog != nil && c.given.Filter != "" {
-		entry, _ := g.split(def)
+		entry, _ := g.split(c, def)
 		if prog, err = g.core.Compiled(&entry); err != nil {
 			return err
 		}

@@ -64,6 +64,33 @@ func TestAssertions(t *testing.T) {
 	}
 }
 
+// TestAssertionFilters has filters test what is behind an interface, at the hit: what passes is what the program says.
+func TestAssertionFilters(t *testing.T) {
+	said, seen := assertions(t, nil, nil,
+		"p:eleven main.look side=s.(*main.square).side if side == 11",
+		"p:other main.look side=s.(*main.square).side if side == 0",
+		`r:text main.look x=x.(string) if x == "text"`,
+		"p:num main.look n=x.(main.num):s8 if n < 0")
+	want := map[string][]string{}
+	for _, line := range said["look"] {
+		w := strings.Fields(line)
+		if w[0] == "11" {
+			want["eleven"] = append(want["eleven"], w[0])
+		} else {
+			want["other"] = append(want["other"], "0")
+		}
+		if w[7] == `"text"` {
+			want["text"] = append(want["text"], w[7])
+		}
+		if w[8] == "-3" {
+			want["num"] = append(want["num"], w[8])
+		}
+	}
+	for _, name := range []string{"eleven", "other", "text", "num"} {
+		compareLines(t, name, seen[name], want[name])
+	}
+}
+
 func compareLines(t *testing.T, name string, seen, said []string) {
 	t.Helper()
 	if len(seen) != len(said) || len(said) == 0 {
@@ -93,10 +120,12 @@ func assertions(t *testing.T, flags []string, o *kprobes.AddOptions, texts ...st
 	core, prog := openAsserts(t, flags)
 	var defs []*event.Def
 	for _, text := range texts {
+		text, filter, _ := strings.Cut(text, " if ")
 		d, err := event.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}
+		d.Filter = filter
 		defs = append(defs, d)
 	}
 	if _, err := core.Add(defs, o); err != nil {
