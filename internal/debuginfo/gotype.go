@@ -69,7 +69,6 @@ func (f *File) GoType(name string) (GoType, error) {
 			}
 		}
 	}
-	slices.Sort(s.similar)
 	return GoType{}, &NoTypeError{Name: name, Similar: s.similar}
 }
 
