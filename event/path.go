@@ -84,3 +84,14 @@ func assertionEnd(s string) int {
 	}
 	return 0
 }
+
+// assertedLen is how many bytes of an expression are the types of assertions, which no limit of the kernel's is meant for.
+func assertedLen(s string) (n int) {
+	for i := 0; i < len(s); i++ {
+		if end := assertionEnd(s[i:]); end > 0 {
+			n += end - len(".()")
+			i += end - 1
+		}
+	}
+	return n
+}

@@ -3,6 +3,7 @@ package event
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -34,6 +35,13 @@ func TestPath(t *testing.T) {
 		if name != c.name || !reflect.DeepEqual(steps, c.steps) {
 			t.Errorf("%s: %q, %+v; want %+v", c.arg, name, steps, c.steps)
 		}
+	}
+	if _, err := Parse("p f e.(*" + strings.Repeat("long.example/", 8) + "errs.NotFound).Key:string g=h.(p." + strings.Repeat("T", 200) + ").i"); err != nil {
+		t.Error(err)
+	}
+	var tooLong *Error
+	if _, err := Parse("p f e.(p.T)." + strings.Repeat("m", MaxArgText-4)); !errors.As(err, &tooLong) || tooLong.Code != ArgTooLong {
+		t.Errorf("%v", err)
 	}
 	for arg, want := range map[string]int{"a[": 1, "a[]": 1, "a[x]": 1, "a[-1]": 1, "a[1": 1, "a[99999999999]": 1, "a.(": 3, "a.()": 3, "a.((T)": 3, "a~": 0} {
 		_, err := Parse("p f " + arg)

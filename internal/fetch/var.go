@@ -110,7 +110,7 @@ func (c *compiler) returned(e *event.Expr) (err error) {
 	t := &c.src.Type
 	switch {
 	case e.Name != "":
-		return c.refuse(event.NosupBTFArg, e, "the types of results are known in the kernel of a guest: use +OFFSET($retval)", nil)
+		return c.refuse(event.NosupBTFArg, e, "the types of results are known in the kernel of a guest: use +OFFSET($retval), of Go a result's name, or ~r0, ~r1 of those that have none", nil)
 	case c.src.Expr == e && (t.Kind == event.String || t.Kind == event.UString):
 		return c.def.Refuse(event.BadString, t.Pos, "a string stands in memory: +0($retval):string", nil)
 	}
