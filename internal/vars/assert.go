@@ -11,7 +11,7 @@ import (
 	"kprobes.dev/kprobes/internal/fetch"
 )
 
-// An interface of Go is two words (runtime.iface, runtime.eface; internal/abi.ITab, Go 1.2 to 1.26):
+// An interface of Go is two words (runtime.iface, runtime.eface; internal/abi.ITab; Go 1.25 and 1.26):
 //
 //	with methods   itab ──► +0 its type, +8 the value's type    value
 //	without        the value's type                             value
