@@ -72,7 +72,9 @@ func TestAssertionFilters(t *testing.T) {
 		"p:eleven main.look side=s.(*main.square).side if side == 11",
 		"p:other main.look side=s.(*main.square).side if side == 0",
 		`r:text main.look x=x.(string) if x == "text"`,
-		"p:num main.look n=x.(main.num):s8 if n < 0")
+		"p:num main.look n=x.(main.num):s8 if n < 0",
+		"p:pointer main.look p=x.(*main.square) side=x.(*main.square).side if p != 0", // takes no load to be tested
+		"r:late main.look p=x.(*main.square) side=x.(*main.square).side if p != 0")
 	want := map[string][]string{}
 	for _, line := range said["look"] {
 		w := strings.Fields(line)
@@ -84,12 +86,21 @@ func TestAssertionFilters(t *testing.T) {
 		if w[7] == `"text"` {
 			want["text"] = append(want["text"], w[7])
 		}
+		if w[9] != "0" {
+			want["pointer"] = append(want["pointer"], w[9])
+		}
 		if w[8] == "-3" {
 			want["num"] = append(want["num"], w[8])
 		}
 	}
 	for _, name := range []string{"eleven", "other", "text", "num"} {
 		compareLines(t, name, seen[name], want[name])
+	}
+	for _, name := range []string{"pointer", "late"} {
+		for i, line := range seen[name] {
+			_, seen[name][i], _ = strings.Cut(line, " ")
+		}
+		compareLines(t, name, seen[name], want["pointer"])
 	}
 }
 
