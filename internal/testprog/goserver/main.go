@@ -4,7 +4,7 @@
 //
 //	goserver     prints "ready", then its address, "127.0.0.1:PORT"; commands: load N C, gc, profile, counts, times, quit
 //
-// Any client on this machine may ask it too:
+// Any client on this machine may ask it too, by HTTP/1 or HTTP/2:
 //
 //	/walk?n=N    Walk(N): recurses N deep with a large frame; answers N*(N+1)/2
 //	/panic?n=N   Climb(N) panics N frames deep; Handle recovers; answers "recovered N"
@@ -248,8 +248,11 @@ func main() {
 	mux.HandleFunc("/counts", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(current()) })
 	mux.HandleFunc("/status", status)
 	mux.HandleFunc("/", serve)
+	server := http.Server{Handler: mux, Protocols: new(http.Protocols)}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
 	go func() {
-		fmt.Fprintln(os.Stderr, http.Serve(l, mux))
+		fmt.Fprintln(os.Stderr, server.Serve(l))
 		os.Exit(1)
 	}()
 	base := l.Addr().String()
