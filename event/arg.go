@@ -92,7 +92,7 @@ func autoName(i int, body text) string {
 // parseBody reads EXPRESSION[:TYPE].
 func (d *Def) parseBody(a *Arg, body text, named bool) (err error) {
 	switch {
-	case len(body.s) > MaxArgText:
+	case len(body.s)-assertedLen(body.s) > MaxArgText:
 		return d.Refuse(ArgTooLong, body.pos, "the most is 63 characters", nil)
 	case body.s == "":
 		return d.Refuse(NoArgBody, body.pos, "", nil)

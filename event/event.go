@@ -5,7 +5,7 @@ const (
 	MaxArgs      = 128  // arguments of a probe
 	MaxName      = 63   // bytes of a group's or an event's name
 	MaxArgName   = 32   // bytes of an argument's name
-	MaxArgText   = 63   // bytes of an argument's expression with its type
+	MaxArgText   = 63   // bytes of an argument's expression with its type, without the types of assertions
 	MaxArray     = 64   // elements of an array
 	MaxMaxActive = 4096 // instances of a return probe
 	MaxStack     = 127  // callers in a record (kernel.perf_event_max_stack)
@@ -121,7 +121,7 @@ const (
 	ExprDeref                    // +OFFSET(Sub), +uOFFSET(Sub): what is in memory at Sub plus Off
 	ExprImm                      // \NUMBER
 	ExprString                   // \"Name"
-	ExprName                     // a variable of the program, with fields behind -> and .
+	ExprName                     // a variable of the program, with fields behind -> and ., elements in brackets, and type assertions .(TYPE)
 	ExprAllArgs                  // $arg*: all parameters
 	ExprAllVars                  // $vars: all variables that can be named at the place
 	ExprDuration                 // $duration: nanoseconds from the call of the function to its return

@@ -289,6 +289,13 @@ func (p *exprParser) path(e *Expr, t text, skip int) error {
 	for i := skip; i < len(t.s); i++ {
 		switch c := t.s[i]; {
 		case isDigit(c) && i > 0 || isName(string(c), false):
+		case i == 0 && c == '~' && !p.d.kernel: // a result of Go that has no name
+		case i > 0 && strings.HasPrefix(t.s[i:], ".(") && !p.d.kernel:
+			n := assertionEnd(t.s[i:])
+			if n == 0 {
+				return p.refuse(BadFetchArg, t.pos+i+2, "in the braces of a type assertion stands a type of the program: w.(*net/http.response)")
+			}
+			i += n - 1
 		case i > 0 && c == '.':
 		case i > 0 && c == '-' && strings.HasPrefix(t.s[i:], "->"):
 			i++

@@ -1,10 +1,14 @@
 package event
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // Step is one step from a variable into it.
 type Step struct {
-	Field string // a member; "" for an element
+	Field string // a member; "" for an element or a type
+	Type  string // of a type assertion, .(TYPE): what stands in the braces, without quotes around it
 	Arrow bool   // it was written with ->
 	Index int64  // of an element; -1: neither an element nor a member's name stands there
 	Pos   int    // column of what stands behind the separator
@@ -38,6 +42,11 @@ func (e *Expr) Path() (name string, steps []Step) {
 			s, pos = s[2:], pos+2
 			steps = append(steps, field(cut, true, pos))
 		default:
+			if n := assertionEnd(s); n > 0 {
+				steps = append(steps, Step{Type: strings.Trim(s[2:n-1], `"`), Pos: pos + 2})
+				s, pos = s[n:], pos+n
+				continue
+			}
 			s, pos = s[1:], pos+1
 			steps = append(steps, field(cut, false, pos))
 		}
@@ -52,4 +61,37 @@ func field(next func() string, arrow bool, pos int) Step {
 		s.Index = -1
 	}
 	return s
+}
+
+// assertionEnd is the length of .(TYPE) at the start of s; 0: there is none.
+func assertionEnd(s string) int {
+	if !strings.HasPrefix(s, ".(") || strings.HasPrefix(s, ".()") {
+		return 0
+	}
+	depth, quoted := 0, false
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '(':
+			depth++
+		case c == ')':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return 0
+}
+
+// assertedLen is how many bytes of an expression are the types of assertions, which no limit of the kernel's is meant for.
+func assertedLen(s string) (n int) {
+	for i := 0; i < len(s); i++ {
+		if end := assertionEnd(s[i:]); end > 0 {
+			n += end - len(".()")
+			i += end - 1
+		}
+	}
+	return n
 }

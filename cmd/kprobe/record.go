@@ -15,8 +15,8 @@ import (
 	"kprobes.dev/kprobes/internal/tracedat"
 )
 
-const recordHelp = `Record the hits of probes in a running process, in a program that is started for it, or in the
-kernel of a QEMU guest, and write them to a file: trace.dat, of version 6, which kprobe report
+const recordHelp = `Record the hits of probes in a running process, in a program that is started for it, in every
+process of an executable, or in the kernel of a QEMU guest, and write them to a file: trace.dat, of version 6, which kprobe report
 and trace-cmd report print on any machine, or with --format perfetto a trace for Perfetto.
 PROBE is a definition as kprobe trace takes it, with -f FILTER behind it. The file is complete
 when the trace ends. At the end a line for each event goes to stderr.`
@@ -26,6 +26,7 @@ type recording struct {
 	f       traceFlags
 	t       *tracing
 	to      hitFile
+	dat     *tracedat.Recorder // of to; nil: it is none
 	format  string
 	n       uint64
 	damaged uint64
@@ -37,7 +38,7 @@ func newRecord(con *console) *cobra.Command {
 	f := &g.f
 	f.con = con
 	c := &cobra.Command{
-		Use:   "record (-p PID | --guest SPEC | -- CMD ARGS…) PROBE…",
+		Use:   "record (-p PID | -x FILE | --guest SPEC | -- CMD ARGS…) PROBE…",
 		Short: "record the hits of probes to a trace.dat file",
 		Long:  recordHelp,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -50,9 +51,6 @@ func newRecord(con *console) *cobra.Command {
 	f.stacks(c)
 	f.every.flags(c)
 	fl := c.Flags()
-	for _, name := range []string{"executable", "cgroup", "container"} { // they are refused
-		fl.Lookup(name).Hidden = true
-	}
 	events := &probeValue{f: f, fl: fl}
 	fl.VarP(events, "event", "e", "a probe (may be repeated)")
 	fl.VarP(&boundValue{events, "FILTER", &f.filters}, "filter", "f", "what a hit of the probe before must pass to be recorded: 'n > 5'")
@@ -88,9 +86,6 @@ const defaultFile = "trace.dat"
 // run is the verb.
 func (g *recording) run(cmd []string) error {
 	f := &g.f
-	if f.given("executable") {
-		return usagef("-x: a file of records has one table of symbols, and an address is another function in each process: record one process with -p PID, or take kprobe trace -x FILE --format json")
-	}
 	if err := f.check(cmd); err != nil {
 		return err
 	}
@@ -99,6 +94,8 @@ func (g *recording) run(cmd []string) error {
 		return usagef("-k: the kernel's own records are trace-cmd's: trace-cmd record -e kprobes")
 	case g.format != formDat && g.format != formPerfetto:
 		return usagef("format %q: %s or %s", g.format, formDat, formPerfetto)
+	case f.every.named() && g.format == formPerfetto:
+		return usagef("--format %s is for one process: record -x FILE to a trace.dat, and convert that: kprobe report --format %s", formPerfetto, formPerfetto)
 	case f.out == "":
 		return usagef("-o: give the name of a file")
 	}
@@ -118,6 +115,9 @@ func (g *recording) run(cmd []string) error {
 		return err
 	}
 	t.hits = newHitQueue(g.hit, g.lost, func() {})
+	if f.every.named() {
+		t.eachLeft = func(m *executableMember) { g.dat.Forget(m.p.s.names) }
+	}
 	t.end = f.con.catchEnd(t.hits.takeAll)
 	err = errors.Join(t.run(defs, cmd), t.close(), g.err)
 	if g.to != nil {
@@ -144,7 +144,7 @@ func (g *recording) prepare(s tracee) error {
 	if g.f.stack > 0 {
 		to.Stacks()
 	}
-	g.to = datFile{to}
+	g.to, g.dat = datFile{to}, to
 	return nil
 }
 
@@ -153,7 +153,7 @@ func (g *recording) hit(h *hit.Hit) {
 	if g.err != nil || g.f.count > 0 && g.n >= g.f.count {
 		return
 	}
-	switch err := g.to.Hit(h); {
+	switch err := g.write(h); {
 	case errors.Is(err, fetch.ErrRecord):
 		g.damaged++
 	case err != nil:
@@ -163,6 +163,14 @@ func (g *recording) hit(h *hit.Hit) {
 	if g.n++; g.n == g.f.count {
 		g.t.printed.end()
 	}
+}
+
+// write writes a hit to the file, with the names of its process.
+func (g *recording) write(h *hit.Hit) error {
+	if m, ok := hit.From(h).(*executableMember); ok {
+		return g.dat.HitOf(m.p.s.names, h)
+	}
+	return g.to.Hit(h)
 }
 
 // lost records that hits of a CPU were lost.

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
@@ -145,14 +147,16 @@ func (g *spanning) defineReturn(c *spanned) {
 }
 
 // defineBoth makes the definitions of a call's entry and of its return. Arguments are recorded at the entry, results at the return. A
-// filter is tested at both, and --error at the return: all arguments are there then too.
+// filter is tested at both, and --error at the return: the arguments that they name are there then too.
 func (g *spanning) defineBoth(c *spanned) {
-	entry, ret := g.split(c.given)
+	entry, ret := g.split(c, c.given)
 	if entry.Name != "" {
 		entry.Name = entry.Name[:min(len(entry.Name), event.MaxName-len(entrySuffix))] + entrySuffix
 	}
-	if ret.Filter != "" || c.failing != "" {
-		ret.Args = append(ret.Args, entry.Args...)
+	for _, a := range entry.Args {
+		if mayName(ret.Filter, &a) || mayName(c.failing, &a) {
+			ret.Args = append(ret.Args, a)
+		}
 	}
 	depth := needed(argDepth, event.ExprDepth)
 	entry.Args = append(entry.Args, depth)
@@ -160,13 +164,22 @@ func (g *spanning) defineBoth(c *spanned) {
 	c.entry, c.ret = &entry, &ret
 }
 
-// split makes the definitions of a call's entry, with the arguments, and of its return, with the results.
-func (g *spanning) split(given *event.Def) (entry, ret event.Def) {
+// mayName says whether a condition names an argument, or perhaps one of those that it stands for.
+func mayName(condition string, a *event.Arg) bool {
+	all := a.Expr.Kind == event.ExprAllArgs || a.Expr.Kind == event.ExprAllVars
+	return condition != "" && (all || slices.Contains(identifier.FindAllString(condition, -1), a.Name))
+}
+
+var identifier = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*`)
+
+// split makes the definitions of a call's entry, with the arguments, and of its return, with the results, and with what is told of a
+// response, which the call has made by then.
+func (g *spanning) split(c *spanned, given *event.Def) (entry, ret event.Def) {
 	entry, ret = *given, *given
 	entry.Kind, entry.MaxActive, entry.Place.Return = event.Probe, 0, false
 	entry.Args, ret.Args = nil, nil
 	for _, a := range given.Args {
-		if ofReturn(a.Expr) {
+		if ofReturn(a.Expr) || strings.Contains(c.attribute(a.Name), ".response.") {
 			ret.Args = append(ret.Args, a)
 		} else {
 			entry.Args = append(entry.Args, a)

@@ -225,7 +225,7 @@ func (g *spanning) attrs(pr *spanProbe, vs []fetch.Value) []otlp.Attr {
 		v := &vs[i]
 		key := pr.call.attribute(v.Arg.Name)
 		switch dotted := strings.Contains(key, "."); {
-		case v.Unknown:
+		case v.Unknown, dotted && maybeAbsent(v):
 		case !dotted:
 			out = append(out, otlp.Attr{Key: key, Value: g.attr(v)})
 		default:
@@ -235,6 +235,11 @@ func (g *spanning) attrs(pr *spanProbe, vs []fetch.Value) []otlp.Attr {
 		}
 	}
 	return out
+}
+
+// maybeAbsent says whether a value is the number 0 behind an interface, which stands for a value of another type too.
+func maybeAbsent(v *fetch.Value) bool {
+	return len(v.Arg.Checks) > 0 && v.Arg.Count == 0 && !v.Arg.Type.IsString() && v.Num == 0
 }
 
 // fault is the value of an attribute that could not be read.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 
@@ -107,7 +108,7 @@ func (g *spanning) fit(c *spanned) error {
 	}
 	complete := true
 	for _, a := range c.given.Args {
-		known, err := g.firstKnown(&def, slices.Concat([]event.Arg{a}, c.or[a.Name]))
+		known, err := g.allKnown(&def, slices.Concat([]event.Arg{a}, c.or[a.Name]))
 		switch {
 		case isUsage(err):
 			return usageError{fmt.Errorf("--set: %s: %w", c.where, err)}
@@ -116,7 +117,8 @@ func (g *spanning) fit(c *spanned) error {
 			g.tell("%s goes without %s: %v", def.Place.Symbol, c.attribute(a.Name), plainReason(err))
 			continue
 		}
-		def.Args = append(def.Args, known)
+		c.alternatives(known)
+		def.Args = append(def.Args, known...)
 	}
 	return g.fitConditions(c, &def, complete)
 }
@@ -148,21 +150,51 @@ func (g *spanning) placed(def *event.Def) error {
 	return nil
 }
 
-// firstKnown gives the first of several arguments that the program knows, or why it does not know the first.
-func (g *spanning) firstKnown(def *event.Def, all []event.Arg) (event.Arg, error) {
-	var first error
+// allKnown gives the first of several arguments that the program knows, or why it does not know the first. Behind one whose value may be of
+// another type at the hit, and is not there then, come the others that it knows: as many may be there as the program has types.
+func (g *spanning) allKnown(def *event.Def, all []event.Arg) (known []event.Arg, first error) {
 	for _, a := range all {
 		one := *def
 		one.Args = []event.Arg{a}
-		_, err := g.core.Compiled(&one)
-		if err == nil || isUsage(err) {
-			return a, err
-		}
-		if first == nil {
+		prog, err := g.core.Compiled(&one)
+		switch {
+		case isUsage(err):
+			return nil, err
+		case err == nil:
+			known = append(known, a)
+			if prog == nil || len(prog.Args[0].Checks) == 0 {
+				return known, nil
+			}
+		case first == nil:
 			first = err
 		}
 	}
-	return event.Arg{}, first
+	if len(known) > 0 {
+		return known, nil
+	}
+	return nil, first
+}
+
+// alternatives names the arguments of which one is there at a hit: all become one attribute, and --error tests each.
+func (c *spanned) alternatives(known []event.Arg) {
+	failing := c.failing
+	for i := 1; i < len(known); i++ {
+		name := known[0].Name
+		known[i].Name = fmt.Sprintf("%s_%d", name, i+1)
+		c.names = maps.Clone(c.names)
+		if c.names == nil {
+			c.names = map[string]string{}
+		}
+		c.names[known[i].Name] = c.attribute(name)
+		if mayName(failing, &known[0]) {
+			c.failing += " || " + identifier.ReplaceAllStringFunc(failing, func(word string) string {
+				if word == name {
+					return known[i].Name
+				}
+				return word
+			})
+		}
+	}
 }
 
 // fitConditions has a call have the conditions of its set. One that can not be tested since the call goes without an argument is left out: a
@@ -184,7 +216,7 @@ func (g *spanning) fitConditions(c *spanned, def *event.Def, complete bool) erro
 		}
 	}
 	if prog != nil && c.given.Filter != "" {
-		entry, _ := g.split(def)
+		entry, _ := g.split(c, def)
 		if prog, err = g.core.Compiled(&entry); err != nil {
 			return err
 		}

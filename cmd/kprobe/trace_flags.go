@@ -78,6 +78,7 @@ A FETCHARG is [NAME=]ARG[:TYPE]. ARG is one of
   %REG                      a register: %di, %ax, %r8
   $argN, $retval            the Nth integer argument, from 1; the return value (with r)
   NAME, NAME->MEMBER        by debug information, or a guest's types: a parameter or a variable; also NAME.MEMBER, NAME[N]
+  NAME.(TYPE)               behind an interface of Go, if its value has this type: w.(*net/http.response).status
   $arg*, $vars              likewise: all parameters; all variables at the place
   $duration                 the nanoseconds from the function's call to its return (with r)
   $stack, $stackN           the stack pointer; the Nth word of the stack, from 0

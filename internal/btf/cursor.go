@@ -55,6 +55,9 @@ func (c *cursor) load(pos int) error {
 
 // step goes one step into the value, in the words of parse_btf_field (kernel/trace/trace_probe.c).
 func (c *cursor) step(st *event.Step) error {
+	if st.Type != "" {
+		return refuse(event.NosupBTFArg, st.Pos, "a kernel has no interfaces of Go: a type assertion is for Go programs; a typecast is (STRUCT)ADDRESS->MEMBER")
+	}
 	if st.Field == "" {
 		return c.element(st)
 	}

@@ -44,6 +44,7 @@ type File struct {
 	// Line tables by where they are, and the rows, files and directories of all.
 	lines    map[int64]linesRead
 	lineRows int
+	goTypes  map[string]GoType         // those that were asked for, by their names
 	inlines  map[dwarf.Offset][]uint64 // where inlined calls begin, by the entries of their functions; nil: not looked for yet
 }
 

@@ -8,16 +8,6 @@ import (
 	"strings"
 )
 
-// GoType is a type of a Go program.
-type GoType struct {
-	Type
-	// Descriptor is how far the program's own description of the type, which interfaces point to, is behind the symbol runtime.types.
-	Descriptor uint64
-}
-
-// attrGoRuntimeType is a Go type's descriptor (cmd/internal/dwarf).
-const attrGoRuntimeType = dwarf.Attr(0x2904)
-
 // unitOfTypes is the unit that Go's linker puts the types of all packages in.
 const unitOfTypes = "runtime"
 

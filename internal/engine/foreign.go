@@ -1,10 +1,10 @@
 package engine
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +20,10 @@ import (
 // them each time, and a probe that somebody has written into is taken out. That does not save a program that
 // runs through the place before the look. The same look finds patches that are gone: see anew.go.
 
-func byAddr(a, b watched) int { return cmp.Compare(a.s.Addr, b.s.Addr) }
+// byAddr sorts sites by their addresses.
+func byAddr(ws []watched) {
+	sort.Slice(ws, func(i, j int) bool { return ws[i].s.Addr < ws[j].s.Addr })
+}
 
 // watchEach bounds the sites of one look.
 const watchEach = 256
@@ -41,7 +44,7 @@ func (c *Core) listWatched(t target.Exposed) {
 			}
 		}
 	}
-	slices.SortFunc(w.sites, byAddr)
+	byAddr(w.sites)
 	w.until = time.Now().Add(9 * time.Since(start))
 }
 
@@ -79,7 +82,8 @@ func (c *Core) lookAtSome(t target.Exposed) error {
 		return err
 	}
 	c.remapped() // an object that was unmapped meanwhile has no patches any more
-	again := slices.SortedFunc(slices.Values(slices.Concat(bad, lost)), byAddr)
+	again := slices.Concat(bad, lost)
+	byAddr(again)
 	if bad, lost, err = c.written(t, again); err != nil {
 		return err
 	}

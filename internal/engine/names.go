@@ -132,7 +132,7 @@ func (v *env) scope(at fetch.Point) (fetch.Namer, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &vars.Options{File: f, Machine: objfile.Of(v.m.Image.Machine()), ABI: v.ABI, Runtime: v.m.Runtime}
+	o := &vars.Options{File: f, Machine: objfile.Of(v.m.Image.Machine()), ABI: v.ABI, Runtime: v.m.Runtime, Symbol: v.Symbol}
 	var s *vars.Scope
 	if at == fetch.PointInside {
 		s, err = vars.At(v.m.Linktime(v.at), v.c.ruleAt(v.e, v.at), o)

@@ -17,6 +17,9 @@ func (p *Program) PointBases() []Base {
 		if a.Counted() {
 			out = append(out, a.Len)
 		}
+		for _, c := range a.Checks {
+			out = append(out, c.Base)
+		}
 	}
 	return out
 }
@@ -36,9 +39,12 @@ func (p *Program) EntryBases() []Base {
 		all := a.Saved
 		if all == nil {
 			all = []Base{a.Base}
-		}
-		if a.Counted() && a.Saved == nil {
-			all = append(all, a.Len)
+			if a.Counted() {
+				all = append(all, a.Len)
+			}
+			for _, c := range a.Checks {
+				all = append(all, c.Base)
+			}
 		}
 		for _, b := range all {
 			if !slices.Contains(out, b) {
@@ -58,7 +64,7 @@ func (p *Program) Durations() bool {
 // return probe's entry, there.
 func (p *Program) Loads() bool {
 	return p != nil && (p.Stack > 0 || slices.ContainsFunc(p.Args, func(a Arg) bool {
-		return a.Store != StoreNone && a.Store != StoreComm && (len(a.Derefs) > 0 || a.Store != StoreValue || a.Base.Kind == BaseStack)
+		return a.Store != StoreNone && a.Store != StoreComm && (len(a.Derefs) > 0 || a.Store != StoreValue || a.Base.Kind == BaseStack || slices.ContainsFunc(a.Checks, Check.Loads))
 	}))
 }
 
@@ -67,3 +73,6 @@ func (p *Program) Loads() bool {
 func (a *Arg) Counted() bool {
 	return (a.Store == StoreCounted || a.Store == StoreSpan) && len(a.Derefs) == 0
 }
+
+// Loads says whether a check reads memory.
+func (c Check) Loads() bool { return len(c.Derefs) > 0 || c.Base.Kind == BaseStack }

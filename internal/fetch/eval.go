@@ -39,6 +39,12 @@ type evaluation struct {
 
 // arg stores one argument in the slot at byte at.
 func (e *evaluation) arg(a *Arg, at int) {
+	if !e.holds(a.Checks) {
+		if a.Store == StoreCounted {
+			binary.LittleEndian.PutUint32(e.rec[at:], countedFault)
+		}
+		return
+	}
 	switch a.Store {
 	case StoreValue:
 		v, _ := e.value(a)
@@ -87,6 +93,23 @@ func (e *evaluation) word(addr uint64, user bool) (uint64, bool) {
 	var b [8]byte
 	ok := e.m.Load(addr, b[:], user)
 	return binary.LittleEndian.Uint64(b[:]), ok
+}
+
+// holds says whether all checks hold.
+func (e *evaluation) holds(checks []Check) bool {
+	for _, c := range checks {
+		v, ok := e.base(c.Base)
+		for _, d := range c.Derefs {
+			if !ok || v == 0 {
+				return false
+			}
+			v, ok = e.word(v+uint64(d), false)
+		}
+		if !ok || v != c.Want {
+			return false
+		}
+	}
+	return true
 }
 
 // address finds what the last dereference reads.

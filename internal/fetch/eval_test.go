@@ -96,3 +96,39 @@ func TestEvalLimit(t *testing.T) {
 		t.Errorf("%v: %d bytes, fault %v", err, len(vs[0].Str), vs[1].Fault)
 	}
 }
+
+// TestEvalChecks has an argument whose value is there only where its checks hold.
+func TestEvalChecks(t *testing.T) {
+	m := &paged{newMachine(), map[uint64]bool{}}
+	m.m.regs[1] = 0
+	m.m.word(0x9000, 0x9100)
+	m.m.word(0x9108, 0x1234)
+	direct, table := Check{Base: Base{Kind: BaseImm, Imm: 0x1234}, Want: 0x1234}, Check{Base: Base{Kind: BaseImm, Imm: 0x9000}, Derefs: []int64{0, 8}, Want: 0x1234}
+	other, none, bad := table, table, table
+	other.Want, none.Base, bad.Base = 0x1235, reg(1), Base{Kind: BaseImm, Imm: 0xdead0000}
+	for _, c := range []struct {
+		name   string
+		checks []Check
+		holds  bool
+	}{
+		{"none", nil, true},
+		{"eface", []Check{direct}, true},
+		{"iface", []Check{table}, true},
+		{"both", []Check{direct, table}, true},
+		{"another type", []Check{direct, other}, false},
+		{"nil", []Check{none}, false},
+		{"bad pointer", []Check{bad, direct}, false},
+	} {
+		p := compile(t, "p f \\7 s=+0(%r2):string g=+0(%r7):gostring a=+0(%r0):u8[2]", PointInside)
+		for i := range p.Args {
+			p.Args[i].Checks = c.checks
+		}
+		vs, err := p.Decode(p.Eval(m, make([]byte, 16), 4096), 16, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.holds != (vs[0].Num == 7) || c.holds == vs[1].Fault || c.holds == vs[2].Fault || c.holds != (vs[3].Elems[0].Num != 0) {
+			t.Errorf("%s: %s", c.name, AppendValues(nil, vs, nil))
+		}
+	}
+}

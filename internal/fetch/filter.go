@@ -199,7 +199,7 @@ func (a *Arg) testable(t *event.FilterTest) bool {
 
 // loads says whether the value takes a load.
 func (a *Arg) loads() bool {
-	return len(a.Derefs) > 0 || a.Base.Kind == BaseStack || a.Store == StoreCounted
+	return len(a.Derefs) > 0 || a.Base.Kind == BaseStack || a.Store == StoreCounted || slices.ContainsFunc(a.Checks, Check.Loads)
 }
 
 // Comm says whether a test asks for the thread's name.

@@ -68,6 +68,8 @@ const (
 // A counted string (StoreCounted) without Derefs takes its pointer from Base and its
 // length from Len; with Derefs the pointer is the word at a and the length the word
 // at a+8. The two words of a context (StoreSpan) are found likewise.
+//
+// All Checks are made first, in their order. Where one does not hold the value is that of a load that faults.
 type Arg struct {
 	Name   string
 	Text   string // the argument as written
@@ -76,6 +78,7 @@ type Arg struct {
 	Len    Base   // StoreCounted and StoreSpan without Derefs
 	Saved  []Base // what the entry saves, if it is not Base and Len
 	Derefs []int64
+	Checks []Check
 	// User tells which loads read a user's memory whatever the address (+u, ustring), where
 	// the program runs in a kernel: bit i is the load of Derefs[i], and bit len(Derefs) is
 	// that of the strings of StorePtrs. Elsewhere it says nothing.
@@ -92,6 +95,14 @@ type Arg struct {
 	// Chain generates the code of StoreSpan. The package of the instruction set makes it of a Chain; who takes no contexts is linked without
 	// both.
 	Chain any
+}
+
+// Check is a type assertion of Go: the word that Base and Derefs lead to, as those of an argument of 8 bytes do, must be Want, the run-time
+// address of the type's descriptor. The word 0 leads nowhere: nothing is read through a nil interface.
+type Check struct {
+	Base   Base
+	Derefs []int64
+	Want   uint64
 }
 
 // Program is what a probe records at its point, compiled from a definition.

@@ -24,10 +24,11 @@ type Caster interface {
 	Cast(e *event.Expr) (*Var, error)
 }
 
-// Var is what a name stands for. Base, Derefs, AtEntry and Result are those of an Arg.
+// Var is what a name stands for. Base, Derefs, Checks, AtEntry and Result are those of an Arg.
 type Var struct {
 	Base            Base
 	Derefs          []int64
+	Checks          []Check
 	AtEntry, Result bool
 	Next            Base // Str is StrGo or StrContext, without Derefs: where the second word is
 	Type            Type // how the value is shown
@@ -86,6 +87,7 @@ func (c *compiler) typed(v *Var) error {
 func (c *compiler) take(v *Var) {
 	c.v = v
 	c.arg.Base, c.arg.Derefs, c.arg.AtEntry, c.arg.Result = v.Base, slices.Clone(v.Derefs), v.AtEntry, v.Result
+	c.arg.Checks = v.Checks
 }
 
 // unnamed refuses a name that stands for nothing.
@@ -112,7 +114,7 @@ func (c *compiler) returned(e *event.Expr) (err error) {
 	t := &c.src.Type
 	switch {
 	case e.Name != "":
-		return c.refuse(event.NosupBTFArg, e, "the types of results are known in the kernel of a guest: use +OFFSET($retval)", nil)
+		return c.refuse(event.NosupBTFArg, e, "the types of results are known in the kernel of a guest: use +OFFSET($retval), of Go a result's name, or ~r0, ~r1 of those that have none", nil)
 	case c.src.Expr == e && (t.Kind == event.String || t.Kind == event.UString):
 		return c.def.Refuse(event.BadString, t.Pos, "a string stands in memory: +0($retval):string", nil)
 	}

@@ -122,16 +122,19 @@ func (l *layout) plain(dst, args []byte, unknown bool) {
 	}
 }
 
-// addresses tells the addresses of a hit that are shown by their names. Precondition: args has l.argsSize bytes.
-func (l *layout) addresses(h *hit.Hit, args []byte, tell func(uint64)) {
-	tell(h.Addr())
+// addresses changes the addresses in a record that are shown by their names. Precondition: dst has the fields.
+func (l *layout) addresses(dst []byte, change func(uint64) uint64) {
+	one := func(at int) {
+		binary.LittleEndian.PutUint64(dst[at:], change(binary.LittleEndian.Uint64(dst[at:])))
+	}
+	one(8)
 	if l.ev.Return {
-		tell(h.Caller)
+		one(16)
 	}
 	for i := range l.copies {
 		c := &l.copies[i]
 		for at := 0; c.symbol && at+8 <= c.size; at += 8 {
-			tell(binary.LittleEndian.Uint64(args[c.from+at:]))
+			one(c.to + at)
 		}
 	}
 }

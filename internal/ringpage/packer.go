@@ -10,13 +10,16 @@ import (
 
 // Packer packs hits into pages, for each CPU its own. It is not safe for use by several goroutines.
 type Packer struct {
-	// Address is called, if it is set, with each address of a hit that is shown by its name: the place, the caller, arguments of the type
-	// symbol. It is set before the first Add.
-	Address func(addr uint64)
+	// Address gives, if it is set, what a record holds of an address of a hit that is shown by its name: the place, the caller, arguments of the
+	// type symbol. It is set before the first Add.
+	Address func(addr uint64) uint64
 	// Stacks has the callers of a hit packed behind it, as a record of the number StackID. It is set before the first Add.
 	Stacks bool
 
-	names   hit.Namer
+	// Names tells the names of threads and addresses that records hold as strings ($comm, symstr). Hits of several targets come each with
+	// its own.
+	Names hit.Namer
+
 	id      func(*hit.Event) uint16
 	layouts map[*hit.Event]*layout
 	last    *layout
@@ -39,10 +42,9 @@ type stream struct {
 	gone  uint64 // records that were lost since
 }
 
-// NewPacker makes a packer. id gives the number of an event, its common_type; it is asked once for each. names tells the names of threads
-// and addresses that records hold as strings ($comm, symstr).
+// NewPacker makes a packer. id gives the number of an event, its common_type; it is asked once for each, until Forget.
 func NewPacker(names hit.Namer, id func(*hit.Event) uint16) *Packer {
-	return &Packer{names: names, id: id, layouts: map[*hit.Event]*layout{}}
+	return &Packer{Names: names, id: id, layouts: map[*hit.Event]*layout{}}
 }
 
 // Add packs a hit. Hits of a CPU come in the order of their times; one that comes late gets the time of the one before it. The strings of a
@@ -67,21 +69,15 @@ func (p *Packer) add(h *hit.Hit) error {
 		return fmt.Errorf("%w: %d bytes on CPU %d, too short for arguments of %d at %d", fetch.ErrRecord, len(h.Rec), h.CPU, l.argsSize, h.Event.ArgsOff)
 	}
 	args := h.Rec[min(h.Event.ArgsOff, len(h.Rec)):]
-	if p.Address != nil {
-		l.addresses(h, args, p.Address)
-	}
 	if len(l.texts)+len(l.numbers) == 0 {
-		dst := p.stream(h.CPU).reserve(h.Nanos, l.fixed)
-		l.head(dst, h)
-		l.plain(dst, args, h.Unknown)
+		p.fixed(p.stream(h.CPU).reserve(h.Nanos, l.fixed), l, h, args)
 		return nil
 	}
 	if cap(p.record) == 0 {
 		p.record = make([]byte, 0, PageSize)
 	}
 	rec := p.record[:l.fixed]
-	l.head(rec, h)
-	l.plain(rec, args, h.Unknown)
+	p.fixed(rec, l, h, args)
 	vs, err := h.Event.Prog.DecodeInto(p.values[:0], h.Rec, h.Event.ArgsOff, p.comm(h))
 	if p.values = vs; err != nil {
 		return err
@@ -89,9 +85,26 @@ func (p *Packer) add(h *hit.Hit) error {
 	if h.Unknown {
 		fetch.HideResults(vs)
 	}
-	rec = l.rest(rec, h, vs, p.names)
+	rec = l.rest(rec, h, vs, p.Names)
 	copy(p.stream(h.CPU).reserve(h.Nanos, len(rec)), rec)
 	return nil
+}
+
+// fixed writes the fields that are made of a hit's bytes.
+func (p *Packer) fixed(dst []byte, l *layout, h *hit.Hit, args []byte) {
+	l.head(dst, h)
+	l.plain(dst, args, h.Unknown)
+	if p.Address != nil {
+		l.addresses(dst, p.Address)
+	}
+}
+
+// Forget forgets an event of which no hit follows.
+func (p *Packer) Forget(e *hit.Event) {
+	delete(p.layouts, e)
+	if p.last != nil && p.last.ev == e {
+		p.last = nil
+	}
 }
 
 // message packs a line of text as the kernel's print event (print_entry in kernel/trace/trace_entries.h, Linux 6.18), whose place is 0.
@@ -123,10 +136,11 @@ func (p *Packer) stack(h *hit.Hit) error {
 	common(dst, h, StackID)
 	binary.LittleEndian.PutUint64(dst[count:], uint64(len(fs)))
 	for i, f := range fs {
-		if p.Address != nil {
-			p.Address(f.At())
+		pc := f.PC
+		if at := f.At(); p.Address != nil {
+			pc += p.Address(at) - at
 		}
-		binary.LittleEndian.PutUint64(dst[callers+8*i:], f.PC)
+		binary.LittleEndian.PutUint64(dst[callers+8*i:], pc)
 	}
 	return nil
 }
@@ -135,7 +149,7 @@ func (p *Packer) comm(h *hit.Hit) string {
 	if h.Comm != "" {
 		return h.Comm
 	}
-	return p.names.Comm(h.TID)
+	return p.Names.Comm(h.TID)
 }
 
 // Lost notes that records of a CPU were lost: the next page says so. The page in progress is closed.

@@ -103,11 +103,11 @@ func Kind(name string) (otlp.Kind, error) {
 //   - rpc.method has no / in front;
 //   - rpc.response.status_code and db.response.status_code are strings.
 //
-// An empty string is what the program has not said, and left out.
+// An empty string and the HTTP status 0 are what the program has not said, and left out.
 func Conventional(attrs []otlp.Attr, key string, value any) []otlp.Attr {
 	text, isText := value.(string)
 	switch {
-	case isText && text == "":
+	case isText && text == "", key == "http.response.status_code" && fmt.Sprint(value) == "0":
 		return attrs
 	case isText && strings.HasSuffix(key, ".address"):
 		host, port, err := net.SplitHostPort(text)

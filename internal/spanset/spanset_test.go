@@ -135,6 +135,7 @@ func TestConventional(t *testing.T) {
 		{"rpc.method", "/a.B/C", []otlp.Attr{{Key: "rpc.method", Value: "a.B/C"}}},
 		{"rpc.response.status_code", int64(5), []otlp.Attr{{Key: "rpc.response.status_code", Value: "5"}}},
 		{"http.response.status_code", int64(404), []otlp.Attr{{Key: "http.response.status_code", Value: int64(404)}}},
+		{"http.response.status_code", int64(0), nil},
 		{"url.path", "/a", []otlp.Attr{{Key: "url.path", Value: "/a"}}},
 	} {
 		if got := Conventional(nil, c.key, c.value); !reflect.DeepEqual(got, c.want) {

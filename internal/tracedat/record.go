@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/ringpage"
 )
@@ -20,7 +21,6 @@ import (
 type Recorder struct {
 	file     *os.File
 	contents Contents
-	names    hit.Namer
 	packer   *ringpage.Packer
 	ids      map[string]uint16
 	pages    []*os.File // by CPU
@@ -29,9 +29,22 @@ type Recorder struct {
 	threads  map[int]thread
 	thread   thread // of the last hit
 	tid      int
-	seen     [recent]uint64 // addresses whose symbols are known
 	symbols  map[uint64]Symbol
+	one      source  // of Hit
+	from     *source // of the hit at hand
+	several  map[hit.Namer]*source
+	places   places // of the symbols of several
 }
+
+// source is a target that hits come from.
+type source struct {
+	names  hit.Namer
+	seen   [recent]moved
+	events []*hit.Event // of several sources: those that the packer knows
+}
+
+// moved is an address, and what stands for it in the file.
+type moved struct{ addr, to uint64 }
 
 // thread is a thread's name, and when it was asked for.
 type thread struct {
@@ -57,11 +70,11 @@ func Create(path string, names hit.Namer, system, version string) (*Recorder, er
 		return nil, err
 	}
 	r := &Recorder{
-		file: f, names: names, ids: map[string]uint16{}, threads: map[int]thread{}, symbols: map[uint64]Symbol{},
+		file: f, ids: map[string]uint16{}, threads: map[int]thread{}, symbols: map[uint64]Symbol{}, one: source{names: names},
 		contents: Contents{Clock: "mono", System: system, Version: version},
 	}
 	r.packer = ringpage.NewPacker(names, r.id)
-	r.packer.Address = r.address
+	r.packer.Address, r.from = r.address, &r.one
 	return r, nil
 }
 
@@ -73,6 +86,9 @@ func (r *Recorder) Stacks() {
 
 // id numbers an event: those of the same name and format are one.
 func (r *Recorder) id(e *hit.Event) uint16 {
+	if r.from != &r.one {
+		r.from.events = append(r.from.events, e)
+	}
 	key := e.Group + "/" + formatOf(e, 0)
 	id, ok := r.ids[key]
 	if !ok {
@@ -111,7 +127,7 @@ func (r *Recorder) saw(h *hit.Hit) {
 	if h.Comm != "" {
 		t = thread{h.Comm, h.Nanos}
 	} else if !ok || h.Nanos-t.at >= nameAge {
-		t = thread{r.names.Comm(h.TID), h.Nanos}
+		t = thread{r.from.names.Comm(h.TID), h.Nanos}
 	}
 	r.tid, r.thread = h.TID, t
 	if ok || len(r.threads) < maxThreads {
@@ -119,20 +135,26 @@ func (r *Recorder) saw(h *hit.Hit) {
 	}
 }
 
-// address notes the symbol of an address.
-func (r *Recorder) address(addr uint64) {
-	slot := &r.seen[(addr^addr>>8)%recent]
-	if *slot == addr || len(r.symbols) >= maxSymbols {
-		return
+// address notes the symbol of an address, and gives what stands for the address in the file.
+func (r *Recorder) address(addr uint64) uint64 {
+	slot := &r.from.seen[(addr^addr>>8)%recent]
+	if slot.addr == addr {
+		return slot.to
 	}
-	*slot = addr
-	s, ok := r.names.Symbol(addr)
-	if !ok { // else the symbol before it would be taken for it
-		r.symbols[addr] = Symbol{Addr: addr, Size: 1, Name: fmt.Sprintf("0x%x", addr)}
-		return
+	if len(r.symbols) >= maxSymbols {
+		return r.nameless(addr)
 	}
-	start := addr - s.Off
+	s, ok := r.from.names.Symbol(addr)
+	if !ok || s.Off >= farthest { // else the symbol before it would be taken for it
+		s = fetch.Sym{Size: 1, Name: fmt.Sprintf("0x%x", addr)}
+	}
+	*slot = moved{addr, addr}
+	if r.from != &r.one {
+		slot.to = r.places.at(&s, addr)
+	}
+	start := slot.to - s.Off
 	r.symbols[start] = Symbol{Addr: start, Size: s.Size, Name: s.Name, Module: s.Module}
+	return slot.to
 }
 
 // spill writes the pages that are whole to the files of their CPUs.

@@ -22,6 +22,7 @@ type cursor struct {
 	loaded bool // base and derefs hold; off is an offset from the last load's address
 	base   fetch.Base
 	derefs []int64
+	checks []fetch.Check
 	entry  bool
 	result bool
 	bits   *debuginfo.Field
@@ -144,7 +145,10 @@ func (c *cursor) step(st *event.Step) error {
 			return err
 		}
 	}
-	if st.Field == "" {
+	switch {
+	case st.Type != "":
+		return c.assert(st, sh)
+	case st.Field == "":
 		return c.element(st, sh)
 	}
 	if sh.Kind == debuginfo.Pointer {

@@ -20,7 +20,7 @@ func (c *cursor) found(e *event.Expr) (*fetch.Var, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &fetch.Var{AtEntry: c.entry, Result: c.result, TypeName: typeName(sh)}
+	v := &fetch.Var{Checks: c.checks, AtEntry: c.entry, Result: c.result, TypeName: typeName(sh)}
 	if err := c.natural(e, v, sh); err != nil {
 		return nil, err
 	}

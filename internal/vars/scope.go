@@ -19,6 +19,7 @@ type Scope struct {
 	fn      *debuginfo.Func
 	sym     *symbol.Func
 	runtime func(vaddr uint64) uint64 // run-time address of a link-time one
+	symbol  func(name string) (addr uint64, err error)
 	params  []place
 	results []place
 }
@@ -36,6 +37,7 @@ type Options struct {
 	Machine *objfile.Machine
 	ABI     arch.ABI
 	Runtime func(vaddr uint64) uint64
+	Symbol  func(name string) (addr uint64, err error) // run-time address of a symbol of the file
 }
 
 // New describes a function. ErrNone: the file does not tell of it.
@@ -44,7 +46,7 @@ func New(fn *symbol.Func, o *Options) (*Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Scope{file: o.File, machine: o.Machine, fn: f, sym: fn, runtime: o.Runtime}
+	s := &Scope{file: o.File, machine: o.Machine, fn: f, sym: fn, runtime: o.Runtime, symbol: o.Symbol}
 	s.locate(o.ABI)
 	return s, nil
 }
@@ -56,7 +58,7 @@ func At(pc uint64, rule objfile.FrameRule, o *Options) (*Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Scope{inside: &rule, file: o.File, machine: o.Machine, fn: f, runtime: o.Runtime}
+	s := &Scope{inside: &rule, file: o.File, machine: o.Machine, fn: f, runtime: o.Runtime, symbol: o.Symbol}
 	for i := range f.Params {
 		s.params = append(s.params, s.told(&f.Params[i], o.ABI))
 	}

@@ -33,6 +33,7 @@ const (
 	bpfAddImm = unix.BPF_ALU64 | unix.BPF_ADD | unix.BPF_K
 	bpfAndImm = unix.BPF_ALU64 | unix.BPF_AND | unix.BPF_K
 	bpfOr64   = unix.BPF_ALU64 | unix.BPF_OR | unix.BPF_X
+	bpfXor64  = unix.BPF_ALU64 | unix.BPF_XOR | unix.BPF_X
 	bpfLshImm = unix.BPF_ALU64 | unix.BPF_LSH | unix.BPF_K
 	bpfLoad64 = unix.BPF_LDX | unix.BPF_MEM | unix.BPF_DW
 	bpfLoad32 = unix.BPF_LDX | unix.BPF_MEM | unix.BPF_W

@@ -105,6 +105,7 @@ func (c *chain) stop(s fetch.SpanState) {
 // first emits S1 and S2 = the words of the argument.
 func (c *chain) first(a *fetch.Arg, s *storing) {
 	if a.Counted() {
+		c.checks(a, s, c.fault)
 		c.argBase(RAX, a, a.Base, s, c.fault)
 		c.MovMR(8, c.tempAt(c.t), RAX)
 		c.argBase(c.s2(), a, a.Len, s, c.fault)

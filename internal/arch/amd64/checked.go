@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"math"
+	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
@@ -76,6 +77,8 @@ func baseReach(b fetch.Base) int64 {
 func argReach(a *fetch.Arg) int64 {
 	value := a.Store == fetch.StoreValue
 	switch {
+	case slices.ContainsFunc(a.Checks, fetch.Check.Loads):
+		return anywhere
 	case a.Store == fetch.StoreNone, a.Store == fetch.StoreComm, a.Saved != nil, value && a.AtEntry && len(a.Derefs) == 0:
 		return 0
 	case value && len(a.Derefs) == 0:
@@ -145,6 +148,12 @@ func questions(w *arch.ProbeOp) (n int) {
 			n += stackLoads(a.Base)
 		}
 		n += len(a.Derefs)
+		for _, c := range a.Checks {
+			n += len(c.Derefs)
+			if !a.AtEntry {
+				n += stackLoads(c.Base)
+			}
+		}
 	}
 	return n
 }

@@ -2,10 +2,9 @@ package amd64
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"math/bits"
-	"slices"
+	"sort"
 	"sync"
 
 	"kprobes.dev/kprobes/internal/arch"
@@ -204,7 +203,7 @@ func (e *emitter) finish(d *arch.Detour) error {
 	for _, f := range e.fixups {
 		d.Fixups = append(d.Fixups, arch.Fixup{At: f.at, To: e.LabelAddr(f.to)})
 	}
-	slices.SortFunc(d.Fixups, func(a, b arch.Fixup) int { return cmp.Compare(a.At, b.At) })
+	sort.Slice(d.Fixups, func(i, j int) bool { return d.Fixups[i].At < d.Fixups[j].At })
 	return nil
 }
 

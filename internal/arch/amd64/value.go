@@ -28,8 +28,10 @@ func (w writer) argTemps(a *fetch.Arg) int {
 	return 0
 }
 
-// loads says whether the argument's value takes a load that may fault.
-func loads(a *fetch.Arg) bool { return len(a.Derefs) > 0 || a.Base.Kind == fetch.BaseStack }
+// loads says whether the argument's value takes a load that may fault, or a check that may fail.
+func loads(a *fetch.Arg) bool {
+	return len(a.Derefs) > 0 || a.Base.Kind == fetch.BaseStack || len(a.Checks) > 0
+}
 
 // load emits dst = size bytes at m, zero-extended. If the load faults the code goes on at
 // fault. In a kernel m is in the space in.
@@ -122,8 +124,29 @@ func (f *frame) argBase(dst Reg, a *fetch.Arg, b fetch.Base, s *storing, fault L
 	}
 }
 
-// address emits dst = the address that the argument's last dereference reads.
+// checks emits the argument's checks: control goes to fault where one does not hold. It clobbers RAX.
+func (f *frame) checks(a *fetch.Arg, s *storing, fault Label) {
+	for i := range a.Checks {
+		c := &a.Checks[i]
+		f.argBase(RAX, a, c.Base, s, fault)
+		for _, d := range c.Derefs {
+			f.TestRR(8, RAX, RAX)
+			f.Jcc(CondE, fault)
+			f.addDisp(RAX, d)
+			f.load(spaceAny, 8, RAX, At(RAX, 0), fault)
+		}
+		want := f.s2()
+		f.Push(want)
+		f.MovRI(want, c.Want)
+		f.OpRR(OpCmp, 8, RAX, want)
+		f.Pop(want)
+		f.Jcc(CondNE, fault)
+	}
+}
+
+// address emits dst = the address that the argument's last dereference reads. It clobbers RAX.
 func (f *frame) address(dst Reg, a *fetch.Arg, s *storing, fault Label) {
+	f.checks(a, s, fault)
 	f.argBase(dst, a, a.Base, s, fault)
 	last := len(a.Derefs) - 1
 	for i, d := range a.Derefs {
@@ -152,10 +175,11 @@ func (f *frame) addDisp(dst Reg, d int64) {
 	}
 }
 
-// value emits RAX = the argument's value, zero-extended; 0 if a load faults.
+// value emits RAX = the argument's value, zero-extended; 0 if a load faults or a check does not hold.
 func (f *frame) value(a *fetch.Arg, s *storing) {
 	fault, done := f.Label(), f.Label()
 	if len(a.Derefs) == 0 {
+		f.checks(a, s, fault)
 		f.argBase(RAX, a, a.Base, s, fault)
 		f.narrow(a.Size)
 	} else {

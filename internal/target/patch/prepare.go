@@ -52,14 +52,9 @@ func sorted(sites []*target.Site, of func(*target.Site) uint64) []*target.Site {
 	if rises {
 		return sites
 	}
-	slices.SortFunc(keys, func(a, b keyed) int {
-		switch {
-		case a.key < b.key || a.key == b.key && a.i < b.i:
-			return -1
-		case a == b:
-			return 0
-		}
-		return 1
+	sort.Slice(keys, func(i, j int) bool {
+		a, b := keys[i], keys[j]
+		return a.key < b.key || a.key == b.key && a.i < b.i
 	})
 	out := make([]*target.Site, len(sites))
 	for i, k := range keys {

@@ -99,7 +99,7 @@ func watchAttr(w *target.Watch) (*unix.PerfEventAttr, error) {
 	}
 	if w.Prog != nil {
 		for i := range w.Prog.Args {
-			if a := &w.Prog.Args[i]; len(a.Derefs) > 0 || a.Base.Kind == fetch.BaseStack || a.Store != fetch.StoreValue && a.Store != fetch.StoreNone {
+			if a := &w.Prog.Args[i]; len(a.Derefs)+len(a.Checks) > 0 || a.Base.Kind == fetch.BaseStack || a.Store != fetch.StoreValue && a.Store != fetch.StoreNone {
 				return nil, errno.Errorf(unix.EOPNOTSUPP, "argument %s (%s): a watchpoint records registers and constants", a.Name, a.Text)
 			}
 		}

@@ -4,16 +4,17 @@
 //
 //	goserver     prints "ready", then its address, "127.0.0.1:PORT"; commands: load N C, gc, profile, counts, times, quit
 //
-// Any client on this machine may ask it too:
+// Any client on this machine may ask it too, by HTTP/1 or HTTP/2:
 //
 //	/walk?n=N    Walk(N): recurses N deep with a large frame; answers N*(N+1)/2
 //	/panic?n=N   Climb(N) panics N frames deep; Handle recovers; answers "recovered N"
 //	/mix?n=N     both by turns, N times, allocating
+//	/status?n=N  answers with the status N, and with 0 nothing at all
 //	/counts      exact counters as JSON
 //
 // "profile" profiles the CPU at 1 kHz from then on. "load N C" sends N requests from C clients of its own, checks every answer, and answers the
 // counts. In the counts: every call of Handle, Walk and Climb; Walk always returns, Climb
-// returns only for frames that did not panic ("climb_unwound" counts those that did). "times" answers the calls of Handle by
+// returns only for frames that did not panic ("climb_unwound" counts those that did); "status N", of what /status has answered. "times" answers the calls of Handle by
 // kind, and the nanoseconds that they have taken: inside of it, and around it.
 package main
 
@@ -40,6 +41,9 @@ const maxDepth = 2000
 var counts struct {
 	handle, walk, climb, climbUnwound, recovered, bad atomic.Uint64
 }
+
+// statuses are what /status has answered.
+var statuses [600]atomic.Uint64
 
 // taken is what calls of Handle have taken, in nanoseconds: from its first statement to its last one, and around it.
 type taken struct{ calls, inner, outer atomic.Uint64 }
@@ -145,12 +149,31 @@ func serve(w http.ResponseWriter, r *http.Request) {
 	t.calls.Add(1)
 }
 
+// status answers with the status that is asked for; with 0 it leaves that to net/http.
+func status(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.ParseUint(r.FormValue("n"), 10, 64)
+	if err != nil || n > 0 && n < 200 || n >= uint64(len(statuses)) {
+		http.Error(w, "n: 0, or a status from 200 to 599", http.StatusBadRequest)
+		return
+	}
+	statuses[n].Add(1)
+	if n > 0 {
+		w.WriteHeader(int(n))
+	}
+}
+
 func current() map[string]uint64 {
 	c := &counts
-	return map[string]uint64{
+	all := map[string]uint64{
 		"main.Handle": c.handle.Load(), "main.Walk": c.walk.Load(), "main.Climb": c.climb.Load(),
 		"climb_unwound": c.climbUnwound.Load(), "recovered": c.recovered.Load(), "bad": c.bad.Load(),
 	}
+	for n := range statuses {
+		if k := statuses[n].Load(); k > 0 {
+			all["status "+strconv.Itoa(n)] = k
+		}
+	}
+	return all
 }
 
 // timesOf are the times of each kind as "times" answers them.
@@ -223,9 +246,13 @@ func main() {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/counts", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(current()) })
+	mux.HandleFunc("/status", status)
 	mux.HandleFunc("/", serve)
+	server := http.Server{Handler: mux, Protocols: new(http.Protocols)}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
 	go func() {
-		fmt.Fprintln(os.Stderr, http.Serve(l, mux))
+		fmt.Fprintln(os.Stderr, server.Serve(l))
 		os.Exit(1)
 	}()
 	base := l.Addr().String()
