@@ -143,7 +143,7 @@ func (p *agentProcess) newSpans(want []*agentProbe) (m *spanmaker.Maker, probeOf
 	}
 	is := spanmaker.Resource(engine.Of(p.p.core), p.t.a.otlp.Service, plainVersion(), p.pid)
 	m = spanmaker.New(engine.Of(p.p.core), calls, &spanmaker.Options{
-		Words: spanmaker.Words{Set: "sets:", If: "filter", Error: "failed", Errors: "errors"},
+		Words: spanmaker.Words{Set: "set", Error: "failed", Errors: "errors"},
 		Names: p.p.s.names, Add: &engine.AddOptions{Late: true, Found: true, Inlines: engine.InlinesNone},
 		Emit: func(s *otlp.Span) {
 			s.Of = is

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -159,7 +157,7 @@ func (g *spanning) check() (err error) {
 	h := http.Header{}
 	for _, one := range g.headers {
 		name, value, ok := strings.Cut(one, "=")
-		if !ok || !headerName.MatchString(name) || strings.ContainsFunc(value, unicode.IsControl) {
+		if !ok || otlp.CheckHeader(name, value) != nil {
 			return usagef("--header %q: NAME=VALUE is wanted, with characters that a header may have", one)
 		}
 		h.Add(name, value)
@@ -169,9 +167,6 @@ func (g *spanning) check() (err error) {
 	}
 	return nil
 }
-
-// headerName is a name of a header: a token (RFC 9110, 5.6.2).
-var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
 // filtered says whether most calls are stopped at their return.
 func (g *spanning) filtered() bool { return g.o.Slower > 0 || g.o.Errors }

@@ -14,7 +14,7 @@ import (
 )
 
 // spanWords are what the command line calls the parts of what is asked for.
-var spanWords = spanmaker.Words{Set: "--set", If: "--if", Error: "--error", Errors: "--errors"}
+var spanWords = spanmaker.Words{Set: "--set", Error: "--error", Errors: "--errors"}
 
 // probedCore is a tracee that the engine probes.
 type probedCore interface {

@@ -92,9 +92,6 @@ func (c *Config) read(r *reader, n *yaml.Node) {
 	}
 }
 
-// header is the name of a header (RFC 9110, 5.6.2).
-var header = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
-
 func (o *OTLP) read(r *reader, n *yaml.Node) {
 	r.keys(n, "otlp", map[string]func(*yaml.Node){
 		"endpoint": func(v *yaml.Node) {
@@ -109,8 +106,8 @@ func (o *OTLP) read(r *reader, n *yaml.Node) {
 		},
 		"headers": func(v *yaml.Node) {
 			o.Headers = r.texts(v, "headers", func(k *yaml.Node) {
-				if !header.MatchString(k.Value) {
-					r.refuse(k, "headers: %q is no name of a header", k.Value)
+				if err := otlp.CheckHeader(k.Value, ""); err != nil {
+					r.refuse(k, "headers: %v", err)
 				}
 			})
 		},

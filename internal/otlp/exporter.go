@@ -26,6 +26,8 @@ type Options struct {
 	Last time.Duration
 	// Block has Export wait for room in the queue: for a file, to which the way is short.
 	Block bool
+	// Started is called by the goroutine that sends, before it does; nil: nothing is.
+	Started func()
 	// Lost takes that so many spans could not be sent, or were rejected, and why; nil: Stats tells alone. It must not call the exporter.
 	Lost func(spans uint64, why error)
 }
@@ -147,6 +149,9 @@ func (e *Exporter) Close() (Stats, error) {
 // run sends until the exporter is closed and nothing waits.
 func (e *Exporter) run() {
 	defer close(e.ended)
+	if e.o.Started != nil {
+		e.o.Started()
+	}
 	tick := time.NewTicker(e.o.Every)
 	defer tick.Stop()
 	for {

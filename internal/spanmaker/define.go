@@ -45,6 +45,9 @@ func (m *Maker) Define() (out []*event.Def, err error) {
 		out = append(out, c.Entry, c.Return)
 	}
 	if m.o.filtered() {
+		if len(m.hidden) > 0 {
+			out = append(out, m.defineRuntime()...)
+		}
 		return out, nil
 	}
 	out = append(out, m.defineRuntime()...)
@@ -206,6 +209,9 @@ func (m *Maker) defineRuntime() (out []*event.Def) {
 		{roleCreated, fmt.Sprintf("r:%s/created runtime.newproc1 by=+%d($arg2):u64 new=+%d($retval):u64", spanGroup, id, id), "which call a goroutine was created in"},
 		{roleRecovered, "p:" + spanGroup + "/recovered runtime.recovery id=gp.goid to=gp._panic.sp high=gp.stack.hi", "at once which calls a panic has left"},
 	} {
+		if r.role == roleRecovered && m.o.filtered() {
+			continue
+		}
 		d, err := event.Parse(r.text)
 		if err == nil {
 			err = m.core.Check(d, &engine.AddOptions{})

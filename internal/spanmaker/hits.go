@@ -92,9 +92,12 @@ func (m *Maker) Hit(h *hit.Hit) {
 	}
 	switch pr.role {
 	case roleCreated:
-		m.joiner.Created(spans.Flow{GoID: vs[0].Num}, vs[1].Num)
+		m.created(vs[0].Num, vs[1].Num)
 	case roleEnded:
-		m.joiner.Ended(h.GoID, h.Nanos)
+		delete(m.hidden, h.GoID)
+		if m.joiner != nil {
+			m.joiner.Ended(h.GoID, h.Nanos)
+		}
 	case roleRecovered:
 		m.joiner.Recovered(vs[0].Num, h.Nanos, vs[2].Num-vs[1].Num)
 	default:
@@ -102,8 +105,24 @@ func (m *Maker) Hit(h *hit.Hit) {
 	}
 }
 
+// created takes that a goroutine was created by another.
+func (m *Maker) created(by, goid uint64) {
+	switch {
+	case m.hidden[by]:
+		m.hidden[goid] = true
+	case m.joiner != nil:
+		m.joiner.Created(spans.Flow{GoID: by}, goid)
+	}
+}
+
 // call takes a hit at the entry or the return of a call.
 func (m *Maker) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string) {
+	if m.hidden[h.GoID] {
+		if pr.role == roleEntry || m.nester != nil {
+			m.hid++
+		}
+		return
+	}
 	flow, ok := m.flowOf(h)
 	if !ok {
 		m.unnamed++

@@ -59,7 +59,6 @@ func (c *Call) attribute(arg string) string { return cmp.Or(c.Names[arg], arg) }
 // Words are what a user calls the parts of what is asked for. Errors and notices have them.
 type Words struct {
 	Set    string // a set
-	If     string // the condition of calls that become spans
 	Error  string // the condition of calls that have failed
 	Errors string // that only calls that have failed become spans
 }
@@ -93,6 +92,9 @@ type Options struct {
 	Sets []string
 	// Add is how the calls of sets will be added; nil: by the defaults.
 	Add *engine.AddOptions
+	// Hidden are goroutines of a Go program whose calls are no spans, nor are those of goroutines that are created in them, and so on: of a
+	// program that probes itself those that send its spans.
+	Hidden []uint64
 	// Names finds the names of threads and symbols.
 	Names hit.Namer
 	// Offset tells what a time of CLOCK_MONOTONIC becomes nanoseconds since 1970 by; nil: UnixOffset. A guest has a clock of its own.
@@ -124,6 +126,8 @@ type Maker struct {
 	damaged uint64 // records
 	unnamed uint64 // hits whose thread is not known
 	begun   bool
+	hidden  map[uint64]bool // goroutines whose calls are no spans
+	hid     uint64          // calls of these
 	// sampling is how the probes choose traces; nil: they do not. unsampled are calls of those that they have not kept.
 	sampling  *engine.Sampling
 	unsampled uint64
@@ -131,7 +135,11 @@ type Maker struct {
 
 // New makes a Maker for a target. The calls are its own from now on.
 func New(core *engine.Core, calls []*Call, o *Options) *Maker {
-	return &Maker{core: core, guest: isGuest(core), o: *o, calls: calls}
+	m := &Maker{core: core, guest: isGuest(core), o: *o, calls: calls, hidden: map[uint64]bool{}}
+	for _, id := range o.Hidden {
+		m.hidden[id] = true
+	}
+	return m
 }
 
 // isGuest says whether a target is a guest's kernel, which has a clock of its own.
@@ -155,6 +163,7 @@ func (m *Maker) tell(what Notice, format string, args ...any) {
 type Stats struct {
 	spans.Stats
 	Damaged uint64 // records that could not be read
+	Hidden  uint64 // calls of Options.Hidden
 	Unnamed uint64 // hits of which it is not known whose call they are, since their thread is not
 }
 
@@ -170,6 +179,7 @@ func (s *Stats) Add(o Stats) {
 	s.Split += o.Split
 	s.Damaged += o.Damaged
 	s.Unnamed += o.Unnamed
+	s.Hidden += o.Hidden
 }
 
 // Stats says what has become of calls until now.
@@ -181,7 +191,7 @@ func (m *Maker) Stats() (s Stats) {
 		s.Stats = m.nester.Stats()
 	}
 	s.Unsampled += m.unsampled
-	s.Damaged, s.Unnamed = m.damaged, m.unnamed
+	s.Damaged, s.Unnamed, s.Hidden = m.damaged, m.unnamed, m.hid
 	return s
 }
 
