@@ -46,7 +46,7 @@ type Options struct {
 	// Budget is the most that each event may take; a call has two. The zero Budget sets no bounds.
 	Budget kprobes.Budget
 
-	// Log takes a line about what is not as it was asked for: what spans will not have, spans that were lost. Nil: nobody is told.
+	// Log takes a line about what is not as it was asked for: what spans will not have, spans that were lost. Several goroutines call it. Nil: nobody is told.
 	Log func(line string)
 	// LeftOut takes a line about each function of a set or a pattern that is left out, and each attribute, with the reason. Start calls it.
 	LeftOut func(line string)

@@ -155,6 +155,9 @@ func (m *Maker) failures(evs []*engine.Event) error {
 	known := 0
 	for _, e := range evs {
 		pr := m.probes[e.Group+"/"+e.Name]
+		if pr != nil && pr.call == nil { // on the runtime
+			continue
+		}
 		if !m.o.Errors || pr == nil || pr.call.Failing != "" || e.Prog == nil {
 			known++
 			continue
