@@ -77,7 +77,7 @@ func (p *Probe) Calls() ([]*spanset.Call, error) {
 	return []*spanset.Call{c}, err
 }
 
-// Def parses the definition anew, with its filter and its histogram: who adds it may change it. The file was refused if that has an error.
+// Def parses the definition of a probe without spans anew, with its filter and its histogram: who adds it may change it. The file was refused if that has an error.
 func (p *Probe) Def() (*event.Def, error) {
 	d, err := event.Parse(p.Define)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -211,12 +212,24 @@ func (p *Probe) readSet() (err error) {
 	case !path.IsAbs(p.Set):
 		return fmt.Errorf("%s: give the whole path of the file, such as /etc/kprobe/shop.txt", p.Set)
 	default:
-		p.set, err = spanset.File(p.Set)
+		p.set, err = regular(p.Set)
 	}
 	if err == nil {
 		_, err = spanset.Read(p.Set, p.set)
 	}
 	return err
+}
+
+// regular reads the file of a set, if it is one that ends.
+func regular(name string) ([]byte, error) {
+	st, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file: give the file of a set", name)
+	}
+	return spanset.File(name)
 }
 
 // only reads a key that chooses among the processes of a program.

@@ -17,7 +17,7 @@ func TestExecutableSpans(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--slower", "1ns", "--wait", "0s"}} {
 		_ = os.Remove(b.file)
 		c := newCollector(t)
-		s := everywhere(t, p, append([]string{"spans", "-x", b.prog, "--otlp", c.url, "brief_work n=$arg1:u64"}, flags...)...)
+		s := everywhere(t, p, append([]string{"spans", "-x", b.prog, "--otlp", c.url, "brief_work brief.n=$arg1:u64", "--kind", "client"}, flags...)...)
 		b.run(n, 3)
 		right(t, p, "go 50")
 		r := s.end()
@@ -27,7 +27,7 @@ func TestExecutableSpans(t *testing.T) {
 		got := map[string]uint64{}
 		for _, s := range c.spans {
 			got[s.about["process.pid"]]++
-			if s.name != "brief_work" || s.about["service.name"] != s.about["process.executable.name"] || s.attrs["thread.id"] != s.about["process.pid"] {
+			if s.name != "brief_work" || s.about["service.name"] != s.about["process.executable.name"] || s.attrs["thread.id"] != s.about["process.pid"] || s.attrs["brief.n"] == "" || s.kind != kindClient {
 				t.Errorf("%+v", s)
 			}
 		}
