@@ -32,5 +32,6 @@
 //
 // # Deadlocks
 //
-// Options.Hit runs while the ring is read: it must call neither the Core nor the Spans. Options.Export and Log may, but for Close, which waits for them.
+// Options.Hit and Log may run while the ring is read: they must call neither the Core nor the Spans. Options.Export may, but for Close, which
+// waits for it.
 package spans

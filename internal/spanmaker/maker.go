@@ -214,7 +214,8 @@ func Resource(core *engine.Core, service, version string, pid int) *otlp.Resourc
 	}
 	of := &otlp.Resource{Attrs: []otlp.Attr{
 		{Key: "service.name", Value: cmp.Or(service, name)},
-		{Key: "telemetry.sdk.name", Value: "kprobe"}, {Key: "telemetry.sdk.version", Value: version},
+		{Key: "telemetry.sdk.name", Value: "kprobe"},
+		{Key: "telemetry.sdk.version", Value: version},
 	}}
 	if host, err := os.Hostname(); err == nil && !guest {
 		of.Attrs = append(of.Attrs, otlp.Attr{Key: "host.name", Value: host})

@@ -83,7 +83,9 @@ func TestOwnProcess(t *testing.T) {
 	for g := range goroutines {
 		wg.Go(func() {
 			for i := range calls {
-				outer(g*calls + i)
+				if id := g*calls + i; outer(id) != 2*id+1 {
+					t.Errorf("outer(%d) is wrong", id)
+				}
 			}
 		})
 	}
