@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/spans"
 )
 
@@ -355,4 +356,42 @@ func TestRefused(t *testing.T) {
 	}
 	end(t, s)
 	end(t, start(t, &spans.Options{Export: to}, ofQuery))
+}
+
+// TestOwnOthers has functions by a pattern, and an event beside: its hits go to Options.Hit, or are counted.
+func TestOwnOthers(t *testing.T) {
+	core, err := kprobes.Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := event.Parse("p:other " + path + "deliver id=$arg1:s64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	evs, err := core.Add([]*event.Def{d}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, taken := range []bool{false, true} {
+		var c collected
+		var others int64
+		o := &spans.Options{Export: c.export}
+		if taken {
+			o.Hit = func(h *kprobes.Hit) { others += h.Value("id").(int64) }
+		}
+		s := start(t, o, path+"quer* n=$arg2:s64", path+"delive*")
+		for i := range 20 {
+			order(i, 2)
+		}
+		n := end(t, s)
+		if n.Spans != 20*3 || len(c.all) != 20*3 {
+			t.Errorf("%d spans, %+v", len(c.all), n)
+		}
+		if taken && (others != 190 || n.Others != 0) || !taken && n.Others != 20 {
+			t.Errorf("the sum of the other event's hits is %d, %d were counted", others, n.Others)
+		}
+	}
+	if err := core.Remove(evs); err != nil {
+		t.Error(err)
+	}
 }
