@@ -228,7 +228,7 @@ func TestOwnClose(t *testing.T) {
 			}
 		})
 	}
-	for range 10 {
+	for range 4 {
 		var c collected
 		s := start(t, &spans.Options{Export: c.export}, ofOrder, ofQuery, ofDeliver)
 		for s.Stats().Spans < 200 {
