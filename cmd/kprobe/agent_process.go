@@ -12,6 +12,7 @@ import (
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/spanmaker"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -34,7 +35,7 @@ type agentProcess struct {
 	known  map[*hit.Event]*agentHist
 	hists  map[string]*agentHist // by event
 	values []fetch.Value
-	spans  *spanning // nil: there are none
+	spans  *spanmaker.Maker // nil: there are none
 
 	runtime []*kprobes.Event // probes on Go's runtime that the spans need
 }
@@ -178,7 +179,7 @@ func (p *agentProcess) poll() int {
 // take takes a hit. Precondition: p.mu is held.
 func (p *agentProcess) take(h *hit.Hit) {
 	if p.spans != nil {
-		p.spans.hit(h)
+		p.spans.Hit(h)
 	}
 	to, ok := p.known[h.Event]
 	if !ok {
@@ -199,7 +200,7 @@ func (p *agentProcess) take(h *hit.Hit) {
 // lose takes that hits were lost. Precondition: p.mu is held.
 func (p *agentProcess) lose(*event.Def, int, uint64) {
 	if p.spans != nil {
-		p.spans.lost()
+		p.spans.Lost()
 	}
 }
 
@@ -314,7 +315,7 @@ func (p *agentProcess) addOptions(one *agentProbe) *kprobes.AddOptions {
 	left := 0
 	return &kprobes.AddOptions{Late: true, Found: true, Inlines: kprobes.InlinesAuto, Budget: kprobes.Budget(one.is.Budget), Skip: func(name string, why error) {
 		if left++; left == 1 { // of a pattern there may be thousands
-			p.say("left out", "probe", one.is.Define, "function", name, "error", plainReason(why).Error())
+			p.say("left out", "probe", one.is.Define, "function", name, "error", spanmaker.Reason(why).Error())
 		}
 	}}
 }

@@ -2,14 +2,16 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/otlp"
-	"kprobes.dev/kprobes/internal/spans"
+	"kprobes.dev/kprobes/internal/spanmaker"
 )
 
 // updateSpans makes the calls that become spans those of the target. All of a process are made anew if one changes: which call is in which is
@@ -39,102 +41,127 @@ func (p *agentProcess) updateSpans(probes []*agentProbe, why string) {
 	if len(want) == 0 {
 		return
 	}
-	armed, err := p.armSpans(want)
+	armed, errs := p.armSpans(want)
 	if p.spans != nil {
 		p.t.mu.Lock()
 		p.t.sent.making[p.spans] = p
-		p.t.sent.open[p.spans.out.exporter] = true
 		p.t.mu.Unlock()
 	}
 	for i, one := range want {
 		p.set(one, armed[i])
-		if err != nil {
-			p.say("arm failed", "probe", one.is.Define, "why", why, "error", err.Error())
+		if errs[i] != nil {
+			p.say("arm failed", "probe", one.is.Define, "why", why, "error", errs[i].Error())
 		} else {
 			p.say("armed", "probe", one.is.Define, "events", len(armed[i].evs), "why", why)
 		}
 	}
 }
 
-// armSpans arms the probes of calls, all of them or none.
-func (p *agentProcess) armSpans(want []*agentProbe) ([]*agentArmed, error) {
-	armed := make([]*agentArmed, len(want))
+// armSpans arms the probes of calls: all of them or none, but for sets of which the program has nothing. It says why each is not armed.
+func (p *agentProcess) armSpans(want []*agentProbe) ([]*agentArmed, []error) {
+	armed, errs := make([]*agentArmed, len(want)), make([]error, len(want))
 	for i := range armed {
 		armed[i] = &agentArmed{probed: probed{core: p.p.core}, p: p}
 	}
-	g, err := p.newSpans(want)
-	if err != nil {
-		return armed, err
+	m, err := p.addSpans(want, armed, errs)
+	if err == nil {
+		p.spans = m
+		return armed, errs
 	}
-	of := &tracedProcess{probed: probed{core: p.p.core}, s: p.p.s}
-	defs, err := g.define(of, nil)
+	for i, one := range armed {
+		one.evs, errs[i] = nil, err
+	}
+	p.runtime = nil
+	return armed, errs
+}
+
+// addSpans adds the probes of calls and prepares what makes spans of their hits. If that fails none is there.
+func (p *agentProcess) addSpans(want []*agentProbe, armed []*agentArmed, errs []error) (m *spanmaker.Maker, err error) {
+	m, probeOf, err := p.newSpans(want)
 	if err != nil {
-		return armed, errors.Join(err, g.to.Close())
+		return nil, err
+	}
+	defs, err := m.Define()
+	if err != nil {
+		return nil, err
+	}
+	missing, byProbe := m.Missing(), make([][]*event.Def, len(want))
+	for _, c := range m.Calls() {
+		i := probeOf[c]
+		byProbe[i] = append(byProbe[i], c.Entry, c.Return)
 	}
 	p.mu.Lock() // no hit is taken before it is known whose it is
 	defer p.mu.Unlock()
+	var all []*kprobes.Event
 	add := func(defs []*event.Def, o *kprobes.AddOptions) ([]*kprobes.Event, error) {
 		evs, err := p.p.core.Add(defs, o)
-		of.evs = append(of.evs, evs...)
+		all = append(all, evs...)
 		return evs, err
 	}
-	for i, c := range g.calls {
+	for i := 0; err == nil && i < len(want); i++ {
+		if len(byProbe[i]) == 0 {
+			errs[i] = fmt.Errorf("the program has none of its functions: %w", missing[want[i].is.Set])
+			continue
+		}
 		o := p.addOptions(want[i])
 		o.Inlines = kprobes.InlinesNone // an inlined call has no return
-		if armed[i].evs, err = add([]*event.Def{c.entry, c.ret}, o); err != nil {
-			break
-		}
+		armed[i].evs, err = add(byProbe[i], o)
 	}
-	if runtime := defs[2*len(g.calls):]; err == nil && len(runtime) > 0 {
+	if runtime := defs[2*len(m.Calls()):]; err == nil && len(runtime) > 0 {
 		p.runtime, err = add(runtime, &kprobes.AddOptions{Inlines: kprobes.InlinesNone})
 	}
 	if err == nil {
-		err = g.prepare(of)
+		err = m.Prepare(engineEvents(all))
 	}
 	if err != nil {
-		for _, one := range armed {
-			one.evs = nil
-		}
-		p.runtime = nil
-		return armed, errors.Join(err, p.p.core.Remove(of.evs), g.to.Close())
+		return nil, errors.Join(err, p.p.core.Remove(all))
 	}
-	p.spans = g
-	return armed, nil
+	return m, nil
 }
 
-// newSpans prepares what makes spans.
-func (p *agentProcess) newSpans(want []*agentProbe) (*spanning, error) {
-	to := p.t.a.otlp
-	header := http.Header{}
-	for name, value := range to.Headers {
-		header.Set(name, value)
-	}
-	sender, err := otlp.Dial(to.Endpoint, header)
+// newSpans prepares what makes spans. probeOf says which of the probes has a call.
+func (p *agentProcess) newSpans(want []*agentProbe) (m *spanmaker.Maker, probeOf map[*spanmaker.Call]int, err error) {
+	exporter, err := p.t.exporter()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	g := &spanning{sample: 1, service: to.Service, to: sender}
-	g.f.con, g.f.quiet = p.t.a.con, true
-	g.f.of.pid = p.pid
-	g.t = &tracing{f: &g.f, s: p.p}
-	if g.t.printed, err = newLines(lineOptions{con: g.f.con, stat: true}); err != nil {
-		return nil, err
-	}
-	g.t.printed.print.Names = p.p.s.names
-	for _, one := range want {
-		d, err := one.is.Def()
+	var calls []*spanmaker.Call
+	probeOf = map[*spanmaker.Call]int{}
+	for i, one := range want {
+		of, err := one.is.Calls()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		g.calls = append(g.calls, &spanned{given: d, failing: one.is.Failed})
+		for _, c := range of {
+			call := spanmaker.OfProbe(c)
+			if one.is.Set != "" {
+				call = spanmaker.OfSet(one.is.Set, c)
+			}
+			probeOf[call] = i
+			calls = append(calls, call)
+		}
 	}
-	return g, nil
+	is := spanmaker.Resource(engine.Of(p.p.core), p.t.a.otlp.Service, plainVersion(), p.pid)
+	m = spanmaker.New(engine.Of(p.p.core), calls, &spanmaker.Options{
+		Words: spanmaker.Words{Set: "set", Error: "failed", Errors: "errors"},
+		Names: p.p.s.names, Add: &engine.AddOptions{Late: true, Found: true, Inlines: engine.InlinesNone},
+		Emit: func(s *otlp.Span) {
+			s.Of = is
+			exporter.Export(s)
+		},
+		Tell: func(what spanmaker.Notice, text string) {
+			if what == spanmaker.Defect {
+				p.say("left out", "error", text)
+			}
+		},
+	})
+	return m, probeOf, nil
 }
 
-// endSpans hands over what makes spans to the exporter, and has that send what it has while others go on.
+// endSpans hands over what makes spans to the exporter, which goes on.
 func (p *agentProcess) endSpans(why string) {
-	g := p.spans
-	if g == nil {
+	m := p.spans
+	if m == nil {
 		return
 	}
 	if len(p.runtime) > 0 {
@@ -145,54 +172,78 @@ func (p *agentProcess) endSpans(why string) {
 	}
 	p.mu.Lock() // no hit is taken any more, and nobody reads half of what is handed over
 	p.spans = nil
-	g.finish()
+	m.Finish()
 	p.mu.Unlock()
 	t := p.t
 	t.mu.Lock()
-	t.sent.made = sumSpans(t.sent.made, g.stats())
-	delete(t.sent.making, g)
+	t.sent.made.Add(m.Stats())
+	delete(t.sent.making, m)
 	t.mu.Unlock()
-	t.a.ending.Go(func() {
-		st, err := g.out.exporter.Close()
-		t.mu.Lock()
-		delete(t.sent.open, g.out.exporter)
-		t.sent.sent = sumSent(t.sent.sent, st)
-		t.mu.Unlock()
-		if err = errors.Join(st.Err, err); err != nil {
-			t.a.say("spans lost", "target", t.is.Name, "pid", p.pid, "failed", st.Failed, "rejected", st.Rejected, "error", err.Error())
-		}
-	})
 }
 
 // agentSpans is what has become of the calls of a target.
 type agentSpans struct {
-	made   spans.Stats                 // by processes that have been left
-	sent   otlp.Stats                  // by exporters that are closed
-	making map[*spanning]*agentProcess // in the processes that there are
-	open   map[*otlp.Exporter]bool
+	made     spanmaker.Stats                    // by processes that have been left
+	making   map[*spanmaker.Maker]*agentProcess // in the processes that there are
+	exporter *otlp.Exporter                     // of all processes; nil: none has had spans
+	losses   tellOnce                           // why spans were lost
+}
+
+// exporter gives what sends the spans of all processes of the target. Each span says of which process it is.
+func (t *agentTarget) exporter() (*otlp.Exporter, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sent.exporter != nil {
+		return t.sent.exporter, nil
+	}
+	to, header := t.a.otlp, http.Header{}
+	for name, value := range to.Headers {
+		header.Set(name, value)
+	}
+	sender, err := otlp.Dial(to.Endpoint, header)
+	if err != nil {
+		return nil, err
+	}
+	t.sent.exporter = otlp.NewExporter(sender, &otlp.Options{Scope: otlp.Scope{Name: "kprobe", Version: plainVersion()}, Lost: t.lostSpans})
+	return t.sent.exporter, nil
+}
+
+// lostSpans says that spans could not be sent, or were not taken. Each reason is told once.
+func (t *agentTarget) lostSpans(n uint64, why error) {
+	t.sent.losses.once(why.Error(), func() {
+		t.a.say("spans lost", "target", t.is.Name, "spans", n, "error", why.Error())
+	})
+}
+
+// endSending has the exporter send what it has while others go on. Precondition: all processes have been left.
+func (t *agentTarget) endSending() {
+	t.mu.Lock()
+	e := t.sent.exporter
+	t.mu.Unlock()
+	if e == nil {
+		return
+	}
+	t.a.ending.Go(func() {
+		st, err := e.Close()
+		if lost := st.Failed + st.Rejected + st.Dropped; lost > 0 || err != nil {
+			t.a.say("spans lost", "target", t.is.Name, "failed", st.Failed, "rejected", st.Rejected, "dropped", st.Dropped, "error", fmt.Sprint(errors.Join(st.Err, err)))
+		}
+	})
 }
 
 // spanSums sums up what has become of calls until now.
-func (t *agentTarget) spanSums() (made spans.Stats, sent otlp.Stats) {
+func (t *agentTarget) spanSums() (made spanmaker.Stats, sent otlp.Stats) {
 	t.mu.Lock()
-	made, sent = t.sent.made, t.sent.sent
-	making, open := maps.Clone(t.sent.making), slices.Collect(maps.Keys(t.sent.open))
+	made = t.sent.made
+	making, exporter := maps.Clone(t.sent.making), t.sent.exporter
 	t.mu.Unlock()
-	for g, p := range making {
+	for m, p := range making {
 		p.mu.Lock()
-		made = sumSpans(made, g.stats())
+		made.Add(m.Stats())
 		p.mu.Unlock()
 	}
-	for _, e := range open {
-		sent = sumSent(sent, e.Stats())
+	if exporter != nil {
+		sent = exporter.Stats()
 	}
 	return made, sent
-}
-
-func sumSent(a, b otlp.Stats) otlp.Stats {
-	a.Sent += b.Sent
-	a.Rejected += b.Rejected
-	a.Failed += b.Failed
-	a.Dropped += b.Dropped
-	return a
 }

@@ -12,7 +12,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/agentconfig"
 	"kprobes.dev/kprobes/internal/executables"
-	"kprobes.dev/kprobes/internal/otlp"
+	"kprobes.dev/kprobes/internal/spanmaker"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -41,7 +41,7 @@ type agentTarget struct {
 
 func newAgentTarget(a *agentRun, is *agentconfig.Target) *agentTarget {
 	t := &agentTarget{a: a, is: is, wake: make(chan struct{}, 1), stop: make(chan string, 1), done: make(chan struct{}), refusals: tellOnce{most: maxReasons}}
-	t.sent.making, t.sent.open = map[*spanning]*agentProcess{}, map[*otlp.Exporter]bool{}
+	t.sent.making, t.sent.losses.most = map[*spanmaker.Maker]*agentProcess{}, maxReasons
 	go t.run()
 	return t
 }
@@ -69,6 +69,7 @@ const targetEvery = time.Second
 // run has the processes probed, one after the other, or all of a program at a time.
 func (t *agentTarget) run() {
 	defer close(t.done)
+	defer t.endSending()
 	<-t.wake // the probes are known
 	for {
 		t.arrange()

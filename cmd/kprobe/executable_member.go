@@ -9,6 +9,7 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/spanmaker"
 	"kprobes.dev/kprobes/target/process"
 )
 
@@ -19,7 +20,7 @@ type executableMember struct {
 	comm string
 	met  bool // its histograms have been made; of the goroutine that counts
 	// spans makes its spans; of the goroutine that takes the hits, once the process has its probes.
-	spans *spanning
+	spans *spanmaker.Maker
 	lossy atomic.Bool // hits were lost, which spans is not told yet
 
 	// mu is held while the process is left; who reads records or follows what it maps holds it for reading.

@@ -4,17 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/otlp"
+	"kprobes.dev/kprobes/internal/spanmaker"
 	"kprobes.dev/kprobes/internal/spanset"
 )
 
@@ -43,24 +42,17 @@ type spanning struct {
 	t       *tracing
 	address string
 	headers []string
-	sample  uint64
-	slower  time.Duration
-	errors  bool
+	o       spanmaker.Options // what the flags say of it
 	service string
-	wait    time.Duration
 	failing []boundFlag // --error
 	kinds   []boundFlag // --kind
-	sets    []string
-	print   string // --print-set
+	print   string      // --print-set
 
 	to    otlp.Sender // of --otlp
-	calls []*spanned
-	making
-	out spanOutput
-
-	all    *spansOfAll    // with -x
-	parent *spanning      // of one process of these: that of the command
-	is     *otlp.Resource // of these: the process
+	calls []*spanmaker.Call
+	maker *spanmaker.Maker // of one target
+	out   spanOutput
+	all   *spansOfAll // with -x
 }
 
 func newSpans(con *console) *cobra.Command {
@@ -87,13 +79,13 @@ func newSpans(con *console) *cobra.Command {
 	fl.Var(&boundValue{events, "KIND", &g.kinds}, "kind", "the kind of the spans of the probe before: internal, server, client, producer, consumer")
 	fl.StringVar(&g.address, "otlp", "", "send to a collector: http://HOST:4318, https://…, grpc://HOST:4317, grpcs://…")
 	fl.StringArrayVar(&g.headers, "header", nil, "send this with each request: NAME=VALUE (may be repeated)")
-	fl.Uint64Var(&g.sample, "sample", 1, "keep one in so many traces")
-	fl.DurationVar(&g.slower, "slower", 0, "only calls that take at least this long")
-	fl.BoolVar(&g.errors, "errors", false, "only calls that have failed")
-	fl.StringSliceVar(&g.sets, "set", nil, "the functions of these sets too: "+strings.Join(spanset.Names(), ", ")+", or FILE.txt")
+	fl.Uint64Var(&g.o.Sample, "sample", 1, "keep one in so many traces")
+	fl.DurationVar(&g.o.Slower, "slower", 0, "only calls that take at least this long")
+	fl.BoolVar(&g.o.Errors, "errors", false, "only calls that have failed")
+	fl.StringSliceVar(&g.o.Sets, "set", nil, "the functions of these sets too: "+strings.Join(spanset.Names(), ", ")+", or FILE.txt")
 	fl.StringVar(&g.print, "print-set", "", "print the file of this set, and do nothing else")
 	fl.StringVar(&g.service, "service", "", "service.name of the spans (default: the name of the program)")
-	fl.DurationVar(&g.wait, "wait", 10*time.Second, "with --slower and --errors: how long a call waits for the one that it is in")
+	fl.DurationVar(&g.o.Wait, "wait", 10*time.Second, "with --slower and --errors: how long a call waits for the one that it is in")
 	fl.Lookup("output").Usage = "write to a file, as lines of OTLP's JSON"
 	return c
 }
@@ -107,7 +99,7 @@ func (g *spanning) run(args, cmd []string) (err error) {
 	if err := errors.Join(f.check(cmd), g.check()); err != nil {
 		return err
 	}
-	if len(args)+len(f.probes)+len(g.sets) == 0 {
+	if len(args)+len(f.probes)+len(g.o.Sets) == 0 {
 		return usagef("give a function: kprobe spans -p PID main.handle")
 	}
 	f.others = slices.Clone(args) // the words of -- CMD lie behind them
@@ -117,7 +109,7 @@ func (g *spanning) run(args, cmd []string) (err error) {
 	}
 	defs := make([]*event.Def, len(g.calls))
 	for i, c := range g.calls {
-		defs[i] = c.given
+		defs[i] = c.Def
 	}
 	if ok, err := f.elsewhere(defs, cmd); ok || err != nil {
 		return err
@@ -128,10 +120,10 @@ func (g *spanning) run(args, cmd []string) (err error) {
 	if t.printed, err = newLines(lineOptions{con: f.con, format: f.format, stat: g.to != nil || f.out != ""}); err != nil {
 		return err
 	}
-	take, lose := g.hit, g.lost
+	take, lose := func(h *hit.Hit) { g.maker.Hit(h) }, func() { g.maker.Lost() }
 	if f.every.named() {
 		g.ofAll()
-		take, lose = t.printed.namedByProcess(g.hitOf), g.lostOf
+		take, lose = g.hitOf, g.lostOf
 	}
 	t.hits = newHitQueue(take, func(hit.Loss) { lose() }, g.idle)
 	t.end = f.con.catchEnd(t.hits.takeAll)
@@ -153,21 +145,21 @@ func (g *spanning) check() (err error) {
 		return usagef("--otlp and -o exclude each other: send to a collector, or write a file that its otlpjsonfile receiver reads")
 	case len(g.headers) > 0 && g.address == "":
 		return usagef("--header is for --otlp")
-	case g.sample == 0:
+	case g.o.Sample == 0:
 		return usagef("--sample 0: 1 keeps all traces, 100 keeps one in a hundred")
-	case f.given("slower") && g.slower <= 0:
-		return usagef("--slower %v: a time above 0 is wanted", g.slower)
+	case f.given("slower") && g.o.Slower <= 0:
+		return usagef("--slower %v: a time above 0 is wanted", g.o.Slower)
 	case f.given("wait") && !g.filtered():
 		return usagef("--wait is for --slower and --errors: without them nothing waits")
-	case g.wait < 0:
-		return usagef("--wait %v: a time can not be negative", g.wait)
+	case g.o.Wait < 0:
+		return usagef("--wait %v: a time can not be negative", g.o.Wait)
 	case !f.given("otlp"):
 		return nil
 	}
 	h := http.Header{}
 	for _, one := range g.headers {
 		name, value, ok := strings.Cut(one, "=")
-		if !ok || !headerName.MatchString(name) || strings.ContainsFunc(value, unicode.IsControl) {
+		if !ok || otlp.CheckHeader(name, value) != nil {
 			return usagef("--header %q: NAME=VALUE is wanted, with characters that a header may have", one)
 		}
 		h.Add(name, value)
@@ -178,11 +170,8 @@ func (g *spanning) check() (err error) {
 	return nil
 }
 
-// headerName is a name of a header: a token (RFC 9110, 5.6.2).
-var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
-
 // filtered says whether most calls are stopped at their return.
-func (g *spanning) filtered() bool { return g.slower > 0 || g.errors }
+func (g *spanning) filtered() bool { return g.o.Slower > 0 || g.o.Errors }
 
 // takeProbes makes the calls of the probes of the command line, which may be given without their kind, and with names of attributes.
 func (g *spanning) takeProbes() error {
@@ -216,17 +205,17 @@ func (g *spanning) bind(names []map[string]string) error {
 		if d.Kind != event.Return || d.Function {
 			return usagef("%q: a span is a call of a function: give the function, or a return probe, r:NAME FUNC", d.Text)
 		}
-		g.calls = append(g.calls, &spanned{given: d, names: names[i]})
+		g.calls = append(g.calls, &spanmaker.Call{Def: d, Names: names[i]})
 	}
 	for i := range g.failing {
 		b := &g.failing[i]
 		switch c := g.before(b); {
 		case c == nil:
 			return usagef("--error %q: no probe stands before it", b.text)
-		case c.failing != "":
+		case c.Failing != "":
 			return usagef("--error %q: the probe before it has one already: join them by ||", b.text)
 		default:
-			c.failing = b.text
+			c.Failing = b.text
 		}
 	}
 	for i := range g.kinds {
@@ -237,19 +226,19 @@ func (g *spanning) bind(names []map[string]string) error {
 			return usageError{fmt.Errorf("--kind: %w", err)}
 		case c == nil:
 			return usagef("--kind %s: no probe stands before it", b.text)
-		case c.kind != 0:
+		case c.Kind != 0:
 			return usagef("--kind %s: the probe before it has one already", b.text)
 		default:
-			c.kind = kind
+			c.Kind = kind
 		}
 	}
 	return nil
 }
 
 // before is the call of the probe that stands before a flag; nil: there is none.
-func (g *spanning) before(b *boundFlag) *spanned {
+func (g *spanning) before(b *boundFlag) *spanmaker.Call {
 	d := b.probe(g.f.listed, len(g.f.probes))
-	i := slices.IndexFunc(g.calls, func(c *spanned) bool { return c.given == d })
+	i := slices.IndexFunc(g.calls, func(c *spanmaker.Call) bool { return c.Def == d })
 	if d == nil || i < 0 {
 		return nil
 	}

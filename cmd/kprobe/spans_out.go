@@ -5,8 +5,8 @@ import (
 	"os"
 	"strings"
 
-	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/otlp"
+	"kprobes.dev/kprobes/internal/spanmaker"
 	"kprobes.dev/kprobes/internal/spans"
 )
 
@@ -24,8 +24,8 @@ func (o *spanOutput) unix(offset int64) {
 	}
 }
 
-// open makes the output. Without a core each span has a resource of its own.
-func (g *spanning) open(core *kprobes.Core) error {
+// open makes the output. of is what all spans are of; nil: each has a resource of its own.
+func (g *spanning) open(of *otlp.Resource) error {
 	f := &g.f
 	if f.out != "" {
 		file, err := os.Create(f.con.path(f.out))
@@ -42,12 +42,12 @@ func (g *spanning) open(core *kprobes.Core) error {
 		}}
 		return nil
 	}
-	var of []otlp.Attr
-	if core != nil {
-		of = g.resource(core)
+	var attrs []otlp.Attr
+	if of != nil {
+		attrs = of.Attrs
 	}
 	g.out.exporter = otlp.NewExporter(g.to, &otlp.Options{
-		Resource: of, Scope: otlp.Scope{Name: "kprobe", Version: plainVersion()},
+		Resource: attrs, Scope: otlp.Scope{Name: "kprobe", Version: plainVersion()},
 		Block: f.out != "",
 	})
 	return nil
@@ -59,39 +59,8 @@ func plainVersion() string {
 	return v
 }
 
-// resource describes what is probed, by OpenTelemetry's semantic conventions.
-func (g *spanning) resource(core *kprobes.Core) (out []otlp.Attr) {
-	name, exe := "kernel", ""
-	if m := core.Target().Space().Main(); g.f.of.guest == "" && m != nil {
-		name, exe = m.Name, m.Name
-	}
-	if g.service != "" {
-		name = g.service
-	}
-	out = []otlp.Attr{{Key: "service.name", Value: name}, {Key: "telemetry.sdk.name", Value: "kprobe"}, {Key: "telemetry.sdk.version", Value: plainVersion()}}
-	if host, err := os.Hostname(); err == nil && g.f.of.guest == "" {
-		out = append(out, otlp.Attr{Key: "host.name", Value: host})
-	}
-	if exe != "" {
-		out = append(out, otlp.Attr{Key: "process.executable.name", Value: exe})
-	}
-	pid := g.f.of.pid
-	if of := g.f.con.of; pid == 0 && of != nil {
-		pid = of.Program
-	}
-	if pid != 0 {
-		out = append(out, otlp.Attr{Key: "process.pid", Value: int64(pid)})
-	}
-	return out
-}
-
 // emit takes a span.
 func (g *spanning) emit(s *otlp.Span) {
-	if g.parent != nil {
-		s.Of = g.is
-		g.parent.emit(s)
-		return
-	}
 	if g.f.count > 0 && g.out.n >= g.f.count {
 		return
 	}
@@ -107,41 +76,28 @@ func (g *spanning) emit(s *otlp.Span) {
 
 // idle has readers see what there is, when no hit waits.
 func (g *spanning) idle() {
-	now := uint64(monotonic())
-	if g.nester != nil && g.f.of.guest == "" {
-		g.nester.Now(now)
-	}
 	if g.all != nil {
-		for _, s := range g.all.of {
-			if s.nester != nil {
-				s.nester.Now(now)
-			}
+		for _, m := range g.all.of {
+			m.Idle()
 		}
+	} else {
+		g.maker.Idle()
 	}
 	g.t.printed.flush()
 }
 
 // stats says what has become of calls.
-func (g *spanning) stats() (s spans.Stats) {
-	switch {
-	case g.all != nil:
+func (g *spanning) stats() spanmaker.Stats {
+	if g.all != nil {
 		return g.all.made
-	case g.joiner != nil:
-		s = g.joiner.Stats()
-	case g.nester != nil:
-		s = g.nester.Stats()
 	}
-	s.Unsampled += g.unsampled
-	return s
+	return g.maker.Stats()
 }
 
 // finish hands over what is held, when all hits have been taken.
 func (g *spanning) finish() {
-	if g.nester != nil {
-		g.nester.Close()
-	}
-	if g.sampling != nil {
-		g.unsampled = g.core.Unsampled(g.sampling)
+	if g.maker != nil {
+		g.maker.Finish()
 	}
 	if g.out.tree != nil {
 		g.out.tree.Close()
@@ -154,18 +110,15 @@ func (g *spanning) summary() error {
 		return nil // the probes could not be added
 	}
 	w := g.f.con.stderr
-	if g.all != nil {
-		g.damaged, g.unnamed = g.all.damaged, g.all.unnamed
-	}
-	if g.damaged > 0 {
-		fmt.Fprintf(w, "kprobe: %d records were damaged and are left out\n", g.damaged)
-	}
-	if g.unnamed > 0 {
-		fmt.Fprintf(w, "kprobe: of %d hits the thread is not known, and so not which call they belong to: the program forbids the system call that tells it\n", g.unnamed)
-	}
 	n := g.stats()
+	if n.Damaged > 0 {
+		fmt.Fprintf(w, "kprobe: %d records were damaged and are left out\n", n.Damaged)
+	}
+	if n.Unnamed > 0 {
+		fmt.Fprintf(w, "kprobe: of %d hits the thread is not known, and so not which call they belong to: the program forbids the system call that tells it\n", n.Unnamed)
+	}
 	fmt.Fprintf(w, "spans=%d errors=%d left=%d unsampled=%d unjoined=%d unfollowed=%d", n.Spans, n.Errors, n.Left, n.Unsampled, n.Unjoined, n.Unfollowed)
-	if g.contexts() {
+	if spanmaker.Contexts(g.calls) {
 		fmt.Fprintf(w, " unread=%d", n.Unread)
 	}
 	if g.filtered() {

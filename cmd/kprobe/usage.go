@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/spanmaker"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -31,8 +32,9 @@ func isUsage(err error) bool {
 	if many, ok := joined(err); ok && !errors.As(err, &u) {
 		return !slices.ContainsFunc(many, func(e error) bool { return !isUsage(e) })
 	}
+	var asked *spanmaker.AskedError
 	var e *event.Error
-	return errors.As(err, &u) || errors.As(err, &e) && e.Code.Language()
+	return errors.As(err, &u) || errors.As(err, &asked) || errors.As(err, &e) && e.Code.Language()
 }
 
 // checkVerb refuses a verb that is not known.

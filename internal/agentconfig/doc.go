@@ -1,5 +1,5 @@
 // Package agentconfig reads the configuration of kprobe agent: what is probed, and where counts and spans go. A file is taken as a whole or refused with
-// all that is wrong with it, each with its line and column. The package touches no process.
+// all that is wrong with it, each with its line and column. The package touches no process. Of other files it reads those of sets that are named.
 package agentconfig
 
 import (
@@ -7,6 +7,7 @@ import (
 	"kprobes.dev/kprobes/internal/budget"
 	"kprobes.dev/kprobes/internal/executables"
 	"kprobes.dev/kprobes/internal/metrics"
+	"kprobes.dev/kprobes/internal/spanset"
 )
 
 // Config is a file. Its parts must not be changed.
@@ -49,11 +50,34 @@ type Probe struct {
 	Define, Filter, Hist string
 	Spans                bool
 	Failed               string // which calls have failed: a filter; "": those whose last result is an error of Go
-	Budget               budget.Budget
-	Labels               map[string]string // those of the target too
+	Kind                 string // the kind of its spans, as spanset.Kind takes it; "": none is given
+	// Set is the set that the probe stands for, whose calls become spans; "": it has a definition. Define is "set NAME" then.
+	Set    string
+	Budget budget.Budget
+	Labels map[string]string // those of the target too
+
+	set []byte // the file of Set
 }
 
-// Def parses the definition anew, with its filter and its histogram: who adds it may change it. The file was refused if that has an error.
+// Calls parses the probe of spans, or the set, anew: who adds the calls may change them. The file was refused if that has an error.
+func (p *Probe) Calls() ([]*spanset.Call, error) {
+	if p.Set != "" {
+		return spanset.Read(p.Set, p.set)
+	}
+	text, names := spanset.Attributes(p.Define)
+	d, err := event.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	d.Filter = p.Filter
+	c := &spanset.Call{Def: d, Names: names, Error: p.Failed}
+	if p.Kind != "" {
+		c.Kind, err = spanset.Kind(p.Kind)
+	}
+	return []*spanset.Call{c}, err
+}
+
+// Def parses the definition of a probe without spans anew, with its filter and its histogram: who adds it may change it. The file was refused if that has an error.
 func (p *Probe) Def() (*event.Def, error) {
 	d, err := event.Parse(p.Define)
 	if err != nil {

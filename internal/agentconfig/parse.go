@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"kprobes.dev/kprobes/internal/executables"
 	"kprobes.dev/kprobes/internal/metrics"
 	"kprobes.dev/kprobes/internal/otlp"
+	"kprobes.dev/kprobes/internal/spanset"
 )
 
 // MaxSize is the size of the largest file that is taken, in bytes.
@@ -91,9 +93,6 @@ func (c *Config) read(r *reader, n *yaml.Node) {
 	}
 }
 
-// header is the name of a header (RFC 9110, 5.6.2).
-var header = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
-
 func (o *OTLP) read(r *reader, n *yaml.Node) {
 	r.keys(n, "otlp", map[string]func(*yaml.Node){
 		"endpoint": func(v *yaml.Node) {
@@ -108,8 +107,8 @@ func (o *OTLP) read(r *reader, n *yaml.Node) {
 		},
 		"headers": func(v *yaml.Node) {
 			o.Headers = r.texts(v, "headers", func(k *yaml.Node) {
-				if !header.MatchString(k.Value) {
-					r.refuse(k, "headers: %q is no name of a header", k.Value)
+				if err := otlp.CheckHeader(k.Value, ""); err != nil {
+					r.refuse(k, "headers: %v", err)
 				}
 			})
 		},
@@ -125,7 +124,7 @@ var name = regexp.MustCompile(`^[A-Za-z0-9][-_.A-Za-z0-9]*$`)
 
 func (t *Target) read(r *reader, n *yaml.Node) {
 	before := len(r.errs)
-	var probes, chosen *yaml.Node
+	var probes, sets, chosen *yaml.Node
 	r.keys(n, "a target", map[string]func(*yaml.Node){
 		"name": func(v *yaml.Node) {
 			if t.Name = r.text(v, "name"); t.Name != "" && !name.MatchString(t.Name) {
@@ -155,6 +154,7 @@ func (t *Target) read(r *reader, n *yaml.Node) {
 		},
 		"labels": func(v *yaml.Node) { t.Labels = r.labels(v) },
 		"probes": func(v *yaml.Node) { probes = v },
+		"sets":   func(v *yaml.Node) { sets = v },
 	})
 	events := map[string]int{}
 	if probes != nil {
@@ -164,6 +164,9 @@ func (t *Target) read(r *reader, n *yaml.Node) {
 			t.Probes = append(t.Probes, p)
 		})
 	}
+	if sets != nil {
+		t.readSets(r, sets)
+	}
 	switch {
 	case len(r.errs) > before:
 	case t.Name == "":
@@ -172,9 +175,61 @@ func (t *Target) read(r *reader, n *yaml.Node) {
 		r.refuse(chosen, "target %s: cgroup and container choose among the processes of a program: write exe, with the path of its file", t.Name)
 	case t.named() != 1:
 		r.refuse(n, "target %s: write pid, pidfile or exe, one of the three", t.Name)
-	case probes == nil:
-		r.refuse(n, "target %s: probes are missing: write at least one", t.Name)
+	case probes == nil && sets == nil:
+		r.refuse(n, "target %s: probes are missing: write at least one, or sets", t.Name)
 	}
+}
+
+// readSets reads the sets, each of which becomes a probe.
+func (t *Target) readSets(r *reader, n *yaml.Node) {
+	at := map[string]int{}
+	r.list(n, "sets", func(v *yaml.Node) {
+		p := &Probe{Set: r.text(v, "sets"), Spans: true, Labels: maps.Clone(t.Labels)}
+		if p.Set == "" {
+			return
+		}
+		if first, twice := at[p.Set]; twice {
+			r.refuse(v, "sets: %s is there twice, first in line %d: leave one out", p.Set, first)
+		}
+		at[p.Set] = v.Line
+		if err := p.readSet(); err != nil {
+			r.refuse(v, "sets: %v", err)
+		}
+		if p.Labels == nil {
+			p.Labels = map[string]string{}
+		}
+		p.Define = "set " + p.Set
+		p.Key = p.key()
+		t.Probes = append(t.Probes, p)
+	})
+}
+
+// readSet reads the file of the set, and says what is wrong with it.
+func (p *Probe) readSet() (err error) {
+	switch {
+	case !spanset.IsFile(p.Set):
+		p.set, err = spanset.Text(p.Set)
+	case !path.IsAbs(p.Set):
+		return fmt.Errorf("%s: give the whole path of the file, such as /etc/kprobe/shop.txt", p.Set)
+	default:
+		p.set, err = regular(p.Set)
+	}
+	if err == nil {
+		_, err = spanset.Read(p.Set, p.set)
+	}
+	return err
+}
+
+// regular reads the file of a set, if it is one that ends.
+func regular(name string) ([]byte, error) {
+	st, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file: give the file of a set", name)
+	}
+	return spanset.File(name)
 }
 
 // only reads a key that chooses among the processes of a program.
@@ -229,6 +284,13 @@ func (p *Probe) read(r *reader, n *yaml.Node, labels map[string]string, events m
 		"filter": note("filter", r.into(&p.Filter, "filter")),
 		"hist":   note("hist", r.into(&p.Hist, "hist")),
 		"failed": note("failed", r.into(&p.Failed, "failed")),
+		"kind": note("kind", func(v *yaml.Node) {
+			if p.Kind = r.text(v, "kind"); p.Kind != "" {
+				if _, err := spanset.Kind(p.Kind); err != nil {
+					r.refuse(v, "%v", err)
+				}
+			}
+		}),
 		"spans": note("spans", func(v *yaml.Node) {
 			if text := r.text(v, "spans"); text != "" && (v.Tag != "!!bool" || v.Decode(&p.Spans) != nil) {
 				r.refuse(v, "spans %q: true or false is wanted", text)
@@ -265,7 +327,7 @@ func (p *Probe) budget(r *reader, n *yaml.Node) {
 // key is all that the file says of the probe.
 func (p *Probe) key() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%q %q %q %t %q %s", p.Define, p.Filter, p.Hist, p.Spans, p.Failed, p.Budget)
+	fmt.Fprintf(&b, "%q %q %q %t %q %q %q %s", p.Define, p.Filter, p.Hist, p.Spans, p.Failed, p.Kind, p.set, p.Budget)
 	for _, name := range slices.Sorted(maps.Keys(p.Labels)) {
 		fmt.Fprintf(&b, " %s=%q", name, p.Labels[name])
 	}
@@ -274,7 +336,11 @@ func (p *Probe) key() string {
 
 // check says what is wrong with a probe whose keys are all there. at has the values of its keys.
 func (p *Probe) check(r *reader, at map[string]*yaml.Node, events map[string]int) {
-	d, err := event.Parse(p.Define)
+	text := p.Define
+	if p.Spans {
+		text, _ = spanset.Attributes(text)
+	}
+	d, err := event.Parse(text)
 	switch {
 	case err != nil:
 		r.refuse(at["define"], "define %q: %v", p.Define, err)
@@ -286,6 +352,8 @@ func (p *Probe) check(r *reader, at map[string]*yaml.Node, events map[string]int
 		r.refuse(at["define"], "define %q: a span is a call of a function: write a return probe, 'r:NAME FUNCTION'", p.Define)
 	case p.Spans && p.Hist != "":
 		r.refuse(at["hist"], "hist: a probe of spans has none: give the histogram a probe of its own")
+	case !p.Spans && p.Kind != "":
+		r.refuse(at["kind"], "kind is for spans: write spans: true, or leave it out")
 	case !p.Spans && p.Failed != "":
 		r.refuse(at["failed"], "failed is for spans: write spans: true, or leave it out")
 	}

@@ -2,12 +2,14 @@ package agentconfig
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"kprobes.dev/kprobes/internal/budget"
 	"kprobes.dev/kprobes/internal/executables"
+	"kprobes.dev/kprobes/internal/otlp"
 )
 
 // probe is a target with a probe, whose lines begin in line 4.
@@ -15,8 +17,17 @@ func probe(lines ...string) string {
 	return "targets:\n- name: a\n  pid: 1\n  probes:\n  - " + strings.Join(lines, "\n    ") + "\n"
 }
 
+// sets is a target with sets, which stand in line 4.
+func sets(names ...string) string {
+	return "targets:\n- name: a\n  pid: 1\n  sets: [" + strings.Join(names, ", ") + "]\notlp: {endpoint: 'http://h'}\n"
+}
+
 // TestRefused has files that are refused, with the place and the reason.
 func TestRefused(t *testing.T) {
+	wrongSet := filepath.Join(t.TempDir(), "wrong.txt")
+	if err := os.WriteFile(wrongSet, []byte("format 1\nmain.f --loud yes\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ name, text, want string }{
 		{"empty", "", "line 1, column 1: the file is empty"},
 		{"no YAML", "a: [", "line 1: did not find"},
@@ -55,6 +66,18 @@ func TestRefused(t *testing.T) {
 		{"spans without a place", probe("define: r look", "spans: true"), "spans have nowhere to go"},
 		{"spans", probe("define: r look", "spans: maybe"), `line 6, column 12: spans "maybe": true or false is wanted`},
 		{"failed", probe("define: r look", "failed: a < 0"), "failed is for spans"},
+		{"kind", probe("define: r look", "spans: true", "kind: loud"), `line 7, column 11: kind "loud": internal, server`},
+		{"kind alone", probe("define: r look", "kind: client"), "line 6, column 11: kind is for spans"},
+		{"attribute without spans", probe("define: 'r look a.b=$arg1'"), "line 5, column 13: define"},
+		{"attribute twice", "otlp: {endpoint: 'http://h'}\n" + probe("define: 'r look a.b=$arg1 a_b=$arg2'", "spans: true"), "line 6, column 13: define"},
+		{"set", sets("net", "nett"), `line 4, column 15: sets: no set is called "nett"; there are `},
+		{"set twice", sets("net", "net"), "line 4, column 15: sets: net is there twice, first in line 4"},
+		{"set's path", sets("./my.txt"), "line 4, column 10: sets: ./my.txt: give the whole path of the file"},
+		{"set's file", sets("/no/such.txt"), "line 4, column 10: sets: stat /no/such.txt: no such file"},
+		{"set's directory", sets("/"), "line 4, column 10: sets: / is no regular file"},
+		{"set's line", sets(wrongSet), "wrong.txt:2: option --loud is not known"},
+		{"sets without a place", "targets:\n- name: a\n  pid: 1\n  sets: [net]\n", "spans have nowhere to go"},
+		{"no probes", "targets:\n- name: a\n  pid: 1\n", "line 2, column 3: target a: probes are missing: write at least one, or sets"},
 		{"endpoint", "otlp: {endpoint: 'ftp://h'}\n" + probe("define: p look"), "line 1, column 18: endpoint"},
 		{"header", "otlp: {endpoint: 'http://h', headers: {'a b': c}}\n" + probe("define: p look"), `headers: "a b" is no name of a header`},
 		{"label", probe("define: p look", "labels: {a-b: c}"), `labels: "a-b" is no name of a label`},
@@ -91,14 +114,18 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"listen", "token_file", "audit_log", "otlp", "endpoint", "headers", "service", "targets", "name", "pid", "pidfile", "exe", "cgroup", "container", "labels", "probes", "define", "filter", "hist", "spans", "failed", "budget"} {
+	for _, key := range []string{"listen", "token_file", "audit_log", "otlp", "endpoint", "headers", "service", "targets", "name", "pid", "pidfile", "exe", "cgroup", "container", "labels", "probes", "define", "filter", "hist", "spans", "failed", "kind", "budget", "sets"} {
 		if !strings.Contains(text, key+":") {
 			t.Errorf("key %s is not in the example", key)
 		}
 	}
 	for _, target := range c.Targets {
 		for _, p := range target.Probes {
-			if d, err := p.Def(); err != nil || (d.Hist == nil) != (p.Hist == "") {
+			if p.Spans {
+				if calls, err := p.Calls(); err != nil || len(calls) == 0 {
+					t.Errorf("%s: %v", p.Define, err)
+				}
+			} else if d, err := p.Def(); err != nil || (d.Hist == nil) != (p.Hist == "") {
 				t.Errorf("%s: %v", p.Define, err)
 			}
 		}
@@ -127,6 +154,38 @@ func TestTaken(t *testing.T) {
 	other, err := Parse([]byte(strings.Replace(text, "10k", "11k", 1)))
 	if err != nil || other.Targets[0].Probes[0].Key == p.Key {
 		t.Errorf("another probe is the same: %v", err)
+	}
+}
+
+// TestSpans reads what is to become spans: attributes with dots, a kind, and sets, which are other probes when their files change.
+func TestSpans(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shop.txt")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte("format 1\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("main.a --kind client\nmain.b\n")
+	text := probe("define: 'r:q main.query db.query.text=sql n=$retval'", "spans: true", "kind: client", "filter: n > 1", "failed: n < 0") + "  sets: [net/http, " + file + "]\n  labels: {team: t}\notlp: {endpoint: 'http://h'}\n"
+	c, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := c.Targets[0].Probes
+	if len(p) != 3 || p[1].Set != "net/http" || p[2].Define != "set "+file || !p[2].Spans || p[2].Labels["team"] != "t" {
+		t.Fatalf("%+v", p)
+	}
+	q, err := p[0].Calls()
+	if err != nil || q[0].Names["db_query_text"] != "db.query.text" || q[0].Kind != otlp.KindClient || q[0].Error != "n < 0" || q[0].Def.Filter != "n > 1" || len(q[0].Def.Args) != 2 {
+		t.Errorf("%+v: %v", q[0], err)
+	}
+	if calls, err := p[2].Calls(); err != nil || len(calls) != 2 || calls[0].Kind != otlp.KindClient {
+		t.Errorf("%+v: %v", calls, err)
+	}
+	write("main.a\n")
+	again, err := Parse([]byte(text))
+	if err != nil || again.Targets[0].Probes[0].Key != p[0].Key || again.Targets[0].Probes[2].Key == p[2].Key {
+		t.Errorf("what has changed is the file of a set: %v", err)
 	}
 }
 
@@ -165,7 +224,11 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, target := range c.Targets {
 			for _, p := range target.Probes {
-				if d, err := p.Def(); err != nil || d == nil {
+				if p.Spans {
+					if calls, err := p.Calls(); err != nil || len(calls) == 0 {
+						t.Errorf("%q: %v", p.Define, err)
+					}
+				} else if d, err := p.Def(); err != nil || d == nil {
 					t.Errorf("%q: %v", p.Define, err)
 				}
 			}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -282,6 +283,60 @@ func useOf(t *testing.T, of int) (u use) {
 	u.threads, _ = strconv.Atoi(strings.TrimSpace(field(t, of, of, "Threads")))
 	u.kib, _ = strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(field(t, of, of, "VmRSS")), " kB"))
 	return u
+}
+
+// TestAgentSpansOfAll has the calls of all processes of a program become spans, each with the resource of its process, over one connection.
+func TestAgentSpansOfAll(t *testing.T) {
+	b := newBriefs(t, testprog.Copy(t, testprog.Build(t, "brief")))
+	c := newCollector(t)
+	a := newAgent(t)
+	a.write(fmt.Sprintf("otlp: {endpoint: '%s'}\n", c.url) + programOf("shop", b.prog, "", "{define: 'r:call brief_work brief.n=$arg1:u64', spans: true}"))
+	a.begin()
+	const processes = 20
+	b.run(processes, 4)
+	of, total := b.counted()
+	a.is(`kprobe_spans_total{target="shop",result="sent"}`, float64(total))
+	a.is(`kprobe_target_up{target="shop"}`, 0)
+	_ = a.cmd.Process.Signal(unix.SIGTERM)
+	<-a.done
+	got := map[string]uint64{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.spans {
+		got[s.about["process.pid"]]++
+		if s.attrs["thread.id"] != s.about["process.pid"] || s.attrs["brief.n"] == "" {
+			t.Fatalf("%+v", s)
+		}
+	}
+	for pid, calls := range of {
+		if got[fmt.Sprint(pid)] != calls {
+			t.Errorf("%d spans of process %d, which has made %d calls", got[fmt.Sprint(pid)], pid, calls)
+		}
+	}
+	if len(of) != processes || len(got) != processes {
+		t.Errorf("%d processes have counted, %d have spans", len(of), len(got))
+	}
+}
+
+// TestAgentSpansLost has a collector that refuses all: it is said at once, and counted.
+func TestAgentSpansLost(t *testing.T) {
+	p := program(t, "work", "2")
+	c := newCollector(t)
+	c.answer = func(w http.ResponseWriter, _ int) bool {
+		http.Error(w, "no room here", http.StatusForbidden)
+		return true
+	}
+	a := newAgent(t)
+	a.write(fmt.Sprintf("otlp: {endpoint: '%s'}\n", c.url) + targetOf("shop", p.PID, "{define: 'r:str f_str', spans: true}"))
+	a.begin()
+	right(t, p, "go 100")
+	a.is(`kprobe_spans_total{target="shop",result="failed"}`, 200)
+	within(t, "the loss to be said", func() bool { return a.said(`"msg":"spans lost"`, `"target":"shop"`, "no room here") == 1 })
+	_ = a.cmd.Process.Signal(unix.SIGTERM)
+	<-a.done
+	if n := a.said(`"msg":"spans lost"`, `"failed":200`, "no room here"); n != 1 {
+		t.Errorf("the sum is said %d times: %s", n, a.errs.String())
+	}
 }
 
 // TestAgentDoesNotGrow has many processes come and go: nothing stays of them in the agent but their counts.

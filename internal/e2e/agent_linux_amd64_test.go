@@ -329,6 +329,56 @@ func TestAgentSpans(t *testing.T) {
 	}
 }
 
+// TestAgentSets has the functions of a set become spans, beside probes with a kind and attributes with dots. A set of which the program has nothing
+// does not keep the others from it; a change of a set's file counts at SIGHUP.
+func TestAgentSets(t *testing.T) {
+	p := program(t, "work", "2")
+	c := newCollector(t)
+	a := newAgent(t)
+	set := filepath.Join(a.dir, "mine.txt")
+	write := func(text string) {
+		if err := os.WriteFile(set, []byte("format 1\n"+text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("r:push f_push shop.n=none shop.n=$arg1:u64 gone=none --kind server\nf_none\n")
+	a.write(fmt.Sprintf("otlp: {endpoint: '%s', service: works}\n", c.url) +
+		targetOf("shop", p.PID, "{define: 'r:str f_str work.n=$arg2:u32', spans: true, kind: client, failed: 'work_n >= 0'}") + fmt.Sprintf("  sets: [%s, redis]\n", set))
+	a.begin()
+	old := right(t, p, "go 100")
+	a.is(`kprobe_spans_total{target="shop",result="sent"}`, 400)
+	a.is(fmt.Sprintf(`kprobe_probe_armed{target="shop",probe="set %s",team="red"}`, set), 1)
+	a.is(`kprobe_probe_armed{target="shop",probe="set redis",team="red"}`, 0)
+	a.is(`kprobe_hits_total{target="shop",group="kprobes",event="push",team="red"}`, 200)
+	if n := a.said(`"msg":"arm failed"`, "set redis", "the program has none of its functions: "); n != 1 {
+		t.Errorf("%d times said that the program has nothing of redis: %s", n, a.errs.String())
+	}
+	write("r:six f_six\n")
+	_ = a.cmd.Process.Signal(unix.SIGHUP)
+	within(t, "the new set", func() bool { return a.said(`"msg":"armed"`, "set "+set, "reload") == 1 })
+	n := right(t, p, "go 50")
+	a.is(`kprobe_spans_total{target="shop",result="sent"}`, float64(400+n["f_str"]-old["f_str"]+n["f_six"]-old["f_six"]))
+	_ = a.cmd.Process.Signal(unix.SIGTERM)
+	<-a.done
+	names := map[string]int{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.spans {
+		names[s.name]++
+		want := map[string]struct {
+			kind   uint64
+			key    string
+			failed bool
+		}{"str": {kindClient, "work.n", true}, "push": {kindServer, "shop.n", false}, "six": {kind: 1, key: "thread.id"}}[s.name]
+		if s.kind != want.kind || s.attrs[want.key] == "" || s.failed != want.failed || s.about["process.pid"] != fmt.Sprint(p.PID) || s.about["service.name"] != "works" {
+			t.Fatalf("%+v", s)
+		}
+	}
+	if names["str"] != 300 || names["push"] != 200 || names["six"] != 100 {
+		t.Errorf("%v", names)
+	}
+}
+
 // TestAgentRefuses has files that are refused at the start, and --check.
 func TestAgentRefuses(t *testing.T) {
 	a := newAgent(t)

@@ -356,8 +356,8 @@ type Returns string
 
 // The ways to see returns.
 const (
-	returnsExits      Returns = "exits"
-	returnsTrampoline Returns = "trampoline"
+	ReturnsExits      Returns = "exits"
+	ReturnsTrampoline Returns = "trampoline"
 )
 
 // lostPatches counts how often a function's patches have gone.

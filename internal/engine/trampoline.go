@@ -26,9 +26,9 @@ func (e *Event) returns() (Returns, error) {
 	case e.Def.Kind != event.Return || e.fn == nil && !e.byStub:
 		return "", nil
 	case e.byStub:
-		return returnsTrampoline, e.whyStub
+		return ReturnsTrampoline, e.whyStub
 	}
-	return returnsExits, nil
+	return ReturnsExits, nil
 }
 
 // returnPoints finds how the event is to see returns, and the instructions that it needs for

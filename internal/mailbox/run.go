@@ -24,7 +24,7 @@ func (m *Box) hire() {
 // work is a worker.
 func (m *Box) work() {
 	defer m.leave()
-	bell, idle, me := m.Word32(arch.MailBellOff), m.Word32(arch.MailIdleOff), goid()
+	bell, idle, me := m.Word32(arch.MailBellOff), m.Word32(arch.MailIdleOff), GoID()
 	for !m.lost.Load() {
 		atomic.AddUint32(idle, 1)
 		rung := atomic.LoadUint32(bell)
@@ -82,7 +82,7 @@ func (m *Box) serve(slot int, me uint64) {
 		return
 	}
 	if r.c.h.Sleepable {
-		m.wg.Go(func() { r.do(goid()) })
+		m.wg.Go(func() { r.do(GoID()) })
 		return
 	}
 	m.busy(1)

@@ -12,14 +12,14 @@ var running sync.Map // uint64 → Side
 
 // Running is the side of which a handler calls; nil: none does.
 func Running() Side {
-	s, _ := running.Load(goid())
+	s, _ := running.Load(GoID())
 	side, _ := s.(Side)
 	return side
 }
 
-// goid is the number of the calling goroutine, which the runtime tells in its traces only;
+// GoID is the number of the calling goroutine, which the runtime tells in its traces only;
 // 0: it does not.
-func goid() uint64 {
+func GoID() uint64 {
 	b := make([]byte, 64)
 	b = b[:runtime.Stack(b, false)]
 	_, b, _ = bytes.Cut(b, []byte(" "))

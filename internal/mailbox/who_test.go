@@ -12,10 +12,10 @@ func TestGoid(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
-			n := goid()
+			n := GoID()
 			mu.Lock()
 			defer mu.Unlock()
-			if n == 0 || n != goid() || seen[n] {
+			if n == 0 || n != GoID() || seen[n] {
 				t.Errorf("goroutine %d", n)
 			}
 			seen[n] = true

@@ -26,6 +26,10 @@ type Options struct {
 	Last time.Duration
 	// Block has Export wait for room in the queue: for a file, to which the way is short.
 	Block bool
+	// Started is called by the goroutine that sends, before it does; nil: nothing is.
+	Started func()
+	// Lost takes that so many spans could not be sent, or were rejected, and why; nil: Stats tells alone. It must not call the exporter.
+	Lost func(spans uint64, why error)
 }
 
 func (o *Options) fill() {
@@ -145,6 +149,9 @@ func (e *Exporter) Close() (Stats, error) {
 // run sends until the exporter is closed and nothing waits.
 func (e *Exporter) run() {
 	defer close(e.ended)
+	if e.o.Started != nil {
+		e.o.Started()
+	}
 	tick := time.NewTicker(e.o.Every)
 	defer tick.Stop()
 	for {
@@ -222,19 +229,27 @@ func (e *Exporter) again(err error) {
 
 // count counts the spans of a batch.
 func (e *Exporter) count(n int, a Answer, err error) {
+	lost, why := e.countLocked(uint64(n), a, err)
+	if lost > 0 && e.o.Lost != nil {
+		e.o.Lost(lost, why)
+	}
+}
+
+func (e *Exporter) countLocked(n uint64, a Answer, err error) (lost uint64, why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err != nil {
-		e.stats.Failed += uint64(n)
+		e.stats.Failed += n
 		e.note(err)
-		return
+		return n, e.stats.Err
 	}
-	rejected := min(uint64(max(a.Rejected, 0)), uint64(n))
+	rejected := min(uint64(max(a.Rejected, 0)), n)
 	e.stats.Rejected += rejected
-	e.stats.Sent += uint64(n) - rejected
+	e.stats.Sent += n - rejected
 	if rejected > 0 {
 		e.stats.Err = errors.New("the collector rejects spans: " + orNoReason(oneLine(a.Message)))
 	}
+	return rejected, e.stats.Err
 }
 
 // note keeps an error, unless it says only that no time was left and a better reason is known. Precondition: mu is held.

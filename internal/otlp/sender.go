@@ -9,9 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Sender sends batches. Its methods are called by one goroutine at a time.
@@ -78,6 +80,20 @@ func Dial(address string, headers http.Header) (Sender, error) {
 	u.Scheme, u.Path = strings.Replace(u.Scheme, "grpc", "http", 1), grpcMethod
 	g.url = u.String()
 	return g, nil
+}
+
+// headerName is the name of a header: a token (RFC 9110, 5.6.2).
+var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
+
+// CheckHeader says why a header can not be sent.
+func CheckHeader(name, value string) error {
+	switch {
+	case !headerName.MatchString(name):
+		return fmt.Errorf("%q is no name of a header", name)
+	case strings.ContainsFunc(value, unicode.IsControl):
+		return fmt.Errorf("%s: the value %q has a control character", name, value)
+	}
+	return nil
 }
 
 // defaultPort is the port that OTLP has for a scheme; of https it is the scheme's own.

@@ -1,6 +1,7 @@
 package otlp
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,8 +10,14 @@ import (
 // TraceID tells traces apart. The zero value is none.
 type TraceID [16]byte
 
+// String is the id in hexadecimal digits.
+func (id TraceID) String() string { return hex.EncodeToString(id[:]) }
+
 // SpanID tells the spans of a trace apart. The zero value is none.
 type SpanID [8]byte
+
+// String is the id in hexadecimal digits.
+func (id SpanID) String() string { return hex.EncodeToString(id[:]) }
 
 // Kind says on which side of a call, or of a message, between programs a span is.
 type Kind int32

@@ -455,7 +455,7 @@ func TestTraceparent(t *testing.T) {
 		r, ok := ParseTraceparent(text)
 		got := ""
 		if ok {
-			got = fmt.Sprintf("%x%x%v", r.Trace, r.Span, r.Sampled)
+			got = fmt.Sprintf("%v%v%v", r.Trace, r.Span, r.Sampled)
 		}
 		if got != want {
 			t.Errorf("%q: %q, not %q", text, got, want)

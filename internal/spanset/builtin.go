@@ -3,7 +3,9 @@ package spanset
 import (
 	"embed"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -38,4 +40,27 @@ func Text(name string) ([]byte, error) {
 // IsFile says whether the name of a set is that of a file.
 func IsFile(name string) bool {
 	return strings.HasSuffix(name, ".txt") || strings.HasPrefix(name, "/") || strings.HasPrefix(name, ".")
+}
+
+// File reads the file of a set, of which it reads no more than is needed to see that it is too large (Read says so).
+func File(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxSize+1))
+}
+
+// Load reads a set that comes with the command, or a file.
+func Load(name string) ([]*Call, error) {
+	get := Text
+	if IsFile(name) {
+		get = File
+	}
+	text, err := get(name)
+	if err != nil {
+		return nil, err
+	}
+	return Read(name, text)
 }

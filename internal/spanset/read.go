@@ -2,6 +2,7 @@ package spanset
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -43,6 +44,9 @@ func Read(file string, text []byte) (calls []*Call, err error) {
 			continue
 		case begun:
 			c, err := readLine(line)
+			if err == nil && c.Def.Place.Glob {
+				err = fmt.Errorf("%q is a pattern: a set names each function; give a pattern beside the set, as a probe of its own", c.Def.Place.Symbol)
+			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", where, err))
 				continue
@@ -74,13 +78,22 @@ func readLine(line string) (*Call, error) {
 		text, rest = line[:at[0]], line[at[0]:]
 	}
 	c, err := readCall(text)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case c.Def.Place.Glob:
-		return nil, fmt.Errorf("%q is a pattern: a set names each function; give a pattern beside --set, as a probe of the command line", c.Def.Place.Symbol)
 	}
 	return c, c.options(rest)
+}
+
+// Probe reads a function that is asked for by itself, with its options, as a line of a set has them. It may be a pattern.
+func Probe(text string) (*Call, error) {
+	c, err := readLine(strings.TrimSpace(text))
+	if err != nil {
+		return nil, err
+	}
+	for name := range c.Or {
+		return nil, fmt.Errorf("%q: argument %s stands twice: give each once", text, cmp.Or(c.Names[name], name))
+	}
+	return c, nil
 }
 
 // definition is the first word of a definition that has its kind, and its name.

@@ -1,4 +1,4 @@
-package main
+package spanmaker
 
 import (
 	"maps"
@@ -17,7 +17,7 @@ func typedByProgram(a *event.Arg) bool {
 }
 
 // takeContexts has arguments traceparent be taken as the program's types say.
-func (g *spanning) takeContexts() {
+func (m *Maker) takeContexts() {
 	take := func(args []event.Arg) []event.Arg {
 		args = slices.Clone(args) // processes share them
 		for i := range args {
@@ -27,22 +27,22 @@ func (g *spanning) takeContexts() {
 		}
 		return args
 	}
-	for _, c := range g.calls {
-		c.given.Args = take(c.given.Args)
-		if or := c.or[argRemote]; or != nil {
-			c.or = maps.Clone(c.or)
-			c.or[argRemote] = take(or)
+	for _, c := range m.calls {
+		c.Def.Args = take(c.Def.Args)
+		if or := c.Or[argRemote]; or != nil {
+			c.Or = maps.Clone(c.Or)
+			c.Or[argRemote] = take(or)
 		}
 	}
-	if g.contexts() {
-		g.core.TraceContexts(gocontext.Find)
+	if Contexts(m.calls) {
+		m.core.TraceContexts(gocontext.Find)
 	}
 }
 
-// contexts says whether a call may have a context that carries a span.
-func (g *spanning) contexts() bool {
-	return slices.ContainsFunc(g.calls, func(c *spanned) bool {
-		return slices.ContainsFunc(c.given.Args, func(a event.Arg) bool { return typedByProgram(&a) })
+// Contexts says whether a call may have a context that carries a span.
+func Contexts(calls []*Call) bool {
+	return slices.ContainsFunc(calls, func(c *Call) bool {
+		return slices.ContainsFunc(c.Def.Args, func(a event.Arg) bool { return typedByProgram(&a) })
 	})
 }
 

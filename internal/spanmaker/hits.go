@@ -1,4 +1,4 @@
-package main
+package spanmaker
 
 import (
 	"math"
@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/event"
-	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/otlp"
@@ -28,81 +27,65 @@ const (
 	roleRecovered // a goroutine has recovered from a panic
 )
 
-// making makes spans of hits.
-type making struct {
-	core    *engine.Core
-	runtime map[*event.Def]role // of the probes on the runtime of Go
-	probes  map[string]*spanProbe
-	known   map[*hit.Event]*spanProbe
-	joiner  *spans.Joiner // one of these
-	nester  *spans.Nester
-	values  []fetch.Value
-	damaged uint64 // records
-	unnamed uint64 // hits whose thread is not known
-	begun   bool
-	// sampling is how the probes choose traces; nil: they do not. unsampled are calls of those that they have not kept.
-	sampling  *engine.Sampling
-	unsampled uint64
-}
-
 // spanProbe is a probe, and where the arguments are of its records.
 type spanProbe struct {
 	role role
 	fn   *spans.Func
-	call *spanned
+	call *Call
 	// args are the arguments that become attributes; the others are -1 where there is none.
 	args                         []int
 	depth, failed, entered, took int
 	remote                       int           // the header traceparent
 	context                      int           // the context that carries a span
-	failing                      *fetch.Filter // --error
+	failing                      *fetch.Filter // what says which calls have failed; nil: nothing but a result
 	comm                         bool          // the thread's name is asked for
 }
 
 // begin makes what makes the spans, at the first hit: a guest has a clock of its own, which only its hits show.
-func (g *spanning) begin(nanos uint64) {
-	g.begun = true
-	o := spans.Options{Sample: g.sample, OneStack: g.f.of.guest == "", Wait: uint64(g.wait), Emit: g.emit}
+func (m *Maker) begin(nanos uint64) {
+	m.begun = true
+	o := spans.Options{Sample: m.o.Sample, OneStack: !m.guest, Wait: uint64(m.o.Wait), Emit: m.o.Emit}
 	switch {
-	case g.f.of.guest != "":
+	case m.guest:
 		o.Unix = wall() - int64(nanos)
-	case g.parent != nil:
-		o.Unix = g.parent.all.offset()
-		g.parent.out.unix(o.Unix)
+	case m.o.Offset != nil:
+		o.Unix = m.o.Offset()
 	default:
-		o.Unix = unixOffset()
+		o.Unix = UnixOffset()
 	}
-	if g.f.of.guest == "" {
+	if !m.guest {
 		o.Now = func() uint64 { return uint64(monotonic()) }
 	}
-	g.out.unix(o.Unix)
-	if g.filtered() {
-		g.nester = spans.NewNester(o)
+	if m.o.Begun != nil {
+		m.o.Begun(o.Unix)
+	}
+	if m.o.filtered() {
+		m.nester = spans.NewNester(o)
 	} else {
-		g.joiner = spans.NewJoiner(o)
+		m.joiner = spans.NewJoiner(o)
 	}
 }
 
-// hit takes a hit.
-func (g *spanning) hit(h *hit.Hit) {
-	if !g.begun {
-		g.begin(h.Nanos)
+// Hit takes a hit, of which it keeps nothing. Those of other events are left out.
+func (m *Maker) Hit(h *hit.Hit) {
+	if !m.begun {
+		m.begin(h.Nanos)
 	}
-	pr, ok := g.known[h.Event]
+	pr, ok := m.known[h.Event]
 	if !ok {
-		pr = g.learn(h.Event)
+		pr = m.learn(h.Event)
 	}
 	if pr == nil {
 		return
 	}
 	comm := h.Comm
 	if comm == "" && pr.comm {
-		comm = g.t.printed.print.Names.Comm(h.TID)
+		comm = m.o.Names.Comm(h.TID)
 	}
-	vs, err := h.Event.Prog.DecodeInto(g.values[:0], h.Rec, h.Event.ArgsOff, comm)
-	g.values = vs
+	vs, err := h.Event.Prog.DecodeInto(m.values[:0], h.Rec, h.Event.ArgsOff, comm)
+	m.values = vs
 	if err != nil {
-		g.damaged++
+		m.damaged++
 		return
 	}
 	if h.Unknown {
@@ -110,57 +93,76 @@ func (g *spanning) hit(h *hit.Hit) {
 	}
 	switch pr.role {
 	case roleCreated:
-		g.joiner.Created(spans.Flow{GoID: vs[0].Num}, vs[1].Num)
+		m.created(vs[0].Num, vs[1].Num)
 	case roleEnded:
-		g.joiner.Ended(h.GoID, h.Nanos)
+		delete(m.hidden, h.GoID)
+		if m.joiner != nil {
+			m.joiner.Ended(h.GoID, h.Nanos)
+		}
 	case roleRecovered:
-		g.joiner.Recovered(vs[0].Num, h.Nanos, vs[2].Num-vs[1].Num)
+		m.joiner.Recovered(vs[0].Num, h.Nanos, vs[2].Num-vs[1].Num)
 	default:
-		g.call(pr, h, vs, comm)
+		m.call(pr, h, vs, comm)
+	}
+}
+
+// created takes that a goroutine was created by another.
+func (m *Maker) created(by, goid uint64) {
+	switch {
+	case m.hidden[by]:
+		m.hidden[goid] = true
+	case m.joiner != nil:
+		m.joiner.Created(spans.Flow{GoID: by}, goid)
 	}
 }
 
 // call takes a hit at the entry or the return of a call.
-func (g *spanning) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string) {
-	flow, ok := g.flowOf(h)
+func (m *Maker) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string) {
+	if m.hidden[h.GoID] {
+		if pr.role == roleEntry || m.nester != nil {
+			m.hid++
+		}
+		return
+	}
+	flow, ok := m.flowOf(h)
 	if !ok {
-		g.unnamed++
+		m.unnamed++
 		return
 	}
 	if pr.role == roleEntry {
-		g.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: vs[pr.depth].Num, Decided: g.sampling != nil && pr.remote < 0, Attrs: func() []otlp.Attr { return g.attrs(pr, vs) }, Remote: func() (spans.Remote, bool) { return pr.remoteOf(vs) }, Carried: pr.carriedOf(vs)})
+		m.joiner.Enter(&spans.Entry{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Depth: vs[pr.depth].Num, Decided: m.sampling != nil && pr.remote < 0, Attrs: func() []otlp.Attr { return m.attrs(pr, vs) }, Remote: func() (spans.Remote, bool) { return pr.remoteOf(vs) }, Carried: pr.carriedOf(vs)})
 		return
 	}
 	how := func() spans.Ended {
-		e := spans.Ended{Attrs: g.attrs(pr, vs)}
+		e := spans.Ended{Attrs: m.attrs(pr, vs)}
 		switch {
 		case vs[pr.failed].Num != 0 && !vs[pr.failed].Unknown:
 			e.Failed, e.Reason = true, "the last result is an error"
 		case pr.failing != nil && pr.failing.Match(vs, &fetch.FilterHit{IP: h.Addr(), Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU), Comm: comm}):
-			e.Failed, e.Reason = true, pr.call.failing
+			e.Failed, e.Reason = true, pr.call.Failing
 		}
 		return e
 	}
-	if g.nester != nil {
+	if m.nester != nil {
 		c := &spans.Call{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Entered: vs[pr.entered].Num, Took: vs[pr.took].Num, Ended: how(), Carried: pr.carriedOf(vs)}
 		if r, ok := pr.remoteOf(vs); ok {
 			c.Remote = &r
 		}
-		g.nester.Leave(c)
+		m.nester.Leave(c)
 		return
 	}
-	g.joiner.Leave(pr.fn, flow, h.Nanos, vs[pr.depth].Num, how)
+	m.joiner.Leave(pr.fn, flow, h.Nanos, vs[pr.depth].Num, how)
 }
 
 // flowOf is what the calls of a hit nest in: the goroutine, else the thread, and of a kernel's idle threads, which have one number, the CPU.
-func (g *spanning) flowOf(h *hit.Hit) (f spans.Flow, ok bool) {
+func (m *Maker) flowOf(h *hit.Hit) (f spans.Flow, ok bool) {
 	switch {
 	case h.GoID != 0:
 		return spans.Flow{GoID: h.GoID}, true
 	case h.TID != 0:
 		return spans.Flow{TID: h.TID}, true
 	}
-	return spans.Flow{TID: -1 - h.CPU}, g.f.of.guest != ""
+	return spans.Flow{TID: -1 - h.CPU}, m.guest
 }
 
 // remoteOf is the span of another program that a call is in, by an argument.
@@ -172,9 +174,9 @@ func (p *spanProbe) remoteOf(vs []fetch.Value) (spans.Remote, bool) {
 }
 
 // learn finds a probe by the event of its hits, and where its arguments are; nil: it makes no spans.
-func (g *spanning) learn(e *hit.Event) *spanProbe {
-	g.known[e] = nil
-	of := g.probes[e.Group+"/"+e.Name]
+func (m *Maker) learn(e *hit.Event) *spanProbe {
+	m.known[e] = nil
+	of := m.probes[e.Group+"/"+e.Name]
 	if of == nil || e.Prog == nil {
 		return nil
 	}
@@ -193,7 +195,7 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 		case argTook:
 			pr.took = i
 		default:
-			if pr.role != roleReturn || pr.call.entry == nil || !slices.ContainsFunc(pr.call.entry.Args, func(o event.Arg) bool { return o.Name == a.Name }) {
+			if pr.role != roleReturn || pr.call.Entry == nil || !slices.ContainsFunc(pr.call.Entry.Args, func(o event.Arg) bool { return o.Name == a.Name }) {
 				if a.Store == fetch.StoreSpan {
 					pr.context = i
 					continue
@@ -205,21 +207,21 @@ func (g *spanning) learn(e *hit.Event) *spanProbe {
 			}
 		}
 	}
-	if pr.role == roleReturn && pr.call.failing != "" {
+	if pr.role == roleReturn && pr.call.Failing != "" {
 		f, err := failingOf(pr.call, e.Prog)
 		if err != nil {
-			g.say("--error %q: %v: calls of %s are no spans", pr.call.failing, err, pr.fn.Symbol)
+			m.tell(Defect, "%s %q: %v: calls of %s are no spans", m.o.Words.Error, pr.call.Failing, err, pr.fn.Symbol)
 			return nil
 		}
 		pr.failing, pr.comm = f, true
 	}
-	g.known[e] = &pr
+	m.known[e] = &pr
 	return &pr
 }
 
 // attrs makes attributes of a hit's arguments. What is not known is none, nor is what could not be read of an attribute with dots, whose type
 // a convention tells.
-func (g *spanning) attrs(pr *spanProbe, vs []fetch.Value) []otlp.Attr {
+func (m *Maker) attrs(pr *spanProbe, vs []fetch.Value) []otlp.Attr {
 	var out []otlp.Attr
 	for _, i := range pr.args {
 		v := &vs[i]
@@ -227,9 +229,9 @@ func (g *spanning) attrs(pr *spanProbe, vs []fetch.Value) []otlp.Attr {
 		switch dotted := strings.Contains(key, "."); {
 		case v.Unknown, dotted && maybeAbsent(v):
 		case !dotted:
-			out = append(out, otlp.Attr{Key: key, Value: g.attr(v)})
+			out = append(out, otlp.Attr{Key: key, Value: m.attr(v)})
 		default:
-			if a := g.attr(v); a != fault {
+			if a := m.attr(v); a != fault {
 				out = spanset.Conventional(out, key, a)
 			}
 		}
@@ -246,7 +248,7 @@ func maybeAbsent(v *fetch.Value) bool {
 const fault = "(fault)"
 
 // attr is an argument as a value of OTLP.
-func (g *spanning) attr(v *fetch.Value) any {
+func (m *Maker) attr(v *fetch.Value) any {
 	switch {
 	case v.Arg.Count > 0:
 		all, _ := v.Any().([]any)
@@ -255,7 +257,7 @@ func (g *spanning) attr(v *fetch.Value) any {
 		}
 		return all
 	case v.Arg.Type.Kind == event.Symbol || v.Arg.Type.Kind == event.SymStr:
-		return string(fetch.AppendSym(nil, v.Num, g.t.printed.print.Names.Symbol))
+		return string(fetch.AppendSym(nil, v.Num, m.o.Names.Symbol))
 	case v.Arg.Store == fetch.StoreNone || v.Arg.Store == fetch.StoreComm:
 		return string(v.Str)
 	}
@@ -272,16 +274,23 @@ func attrOf(v any) any {
 	return v
 }
 
-// lost takes that hits were lost.
-func (g *spanning) lost() {
-	if g.joiner != nil {
-		g.joiner.Lost()
+// Lost takes that hits were lost.
+func (m *Maker) Lost() {
+	if m.joiner != nil {
+		m.joiner.Lost()
 	}
 }
 
-// unixOffset is what a time of CLOCK_MONOTONIC becomes nanoseconds since 1970 by. Of a few readings the one is taken during which the
+// Idle hands over what need not wait any longer. It is called when no hit waits.
+func (m *Maker) Idle() {
+	if m.nester != nil && !m.guest {
+		m.nester.Now(uint64(monotonic()))
+	}
+}
+
+// UnixOffset is what a time of CLOCK_MONOTONIC becomes nanoseconds since 1970 by. Of a few readings the one is taken during which the
 // least time has passed.
-func unixOffset() (offset int64) {
+func UnixOffset() (offset int64) {
 	least := int64(math.MaxInt64)
 	for range 8 {
 		from := monotonic()
