@@ -111,7 +111,7 @@ func (t *Tree) span(s *otlp.Span, depth int) {
 	at, took := uint64(int64(s.Start)-t.Unix), s.End-s.Start
 	t.line = fmt.Appendf(t.line, "%6d.%06d %9d.%03d us  %s%s", at/1e9, at%1e9/1e3, took/1e3, took%1e3, strings.Repeat("  ", min(depth, maxIndent)), s.Name)
 	if s.Outside {
-		t.line = fmt.Appendf(t.line, " (in span %x of trace %x)", s.Parent, s.Trace)
+		t.line = fmt.Appendf(t.line, " (in span %v of trace %v)", s.Parent, s.Trace)
 	} else if depth == 0 && s.Parent != (otlp.SpanID{}) && !s.Remote {
 		t.line = append(t.line, " (in a call that is not shown here)"...)
 	}

@@ -32,7 +32,7 @@ const hashFactor = 0x9e3779b97f4a7c15
 const (
 	slotKey    = 0
 	slotEvent  = 8
-	slotDepth  = 12 // 16 bits: how many calls are in progress above this one's, at the same place: see reenter.go
+	slotDepth  = 12 // 16 bits: how many calls are in progress above this one's, at the same place: see reenter.go; of a goroutine its tag
 	slotEpoch  = 14 // 16 bits: arch.ProbeOp.Epoch
 	slotReturn = 16 // the return address: tells an instance that unwinding left
 	slotValues = 24
@@ -139,10 +139,72 @@ func (f *frame) placed() {
 	})
 }
 
+// tag emits RDX = 16 bits of the address of the goroutine's g, of which the highest is set: no depth is as large. system is where a thread goes
+// that runs on a system stack.
+func (f *frame) tag(system Label) {
+	f.MovRM(8, RDX, AtFS(f.w.Go.TLS))
+	f.OpMI(OpCmp, 8, At(RDX, f.w.Go.GoID), 0)
+	f.Jcc(CondE, system)
+	f.ShiftRI(Shr, 8, RDX, tagShift)
+	f.OpRI(OpOr, 4, RDX, 0x8000)
+}
+
+// tagShift leaves out what the addresses of all g have in common: they are of a size class of more than 256 bytes.
+const tagShift = 5
+
+// tagged says whether instances of the entry have tags: calls that may be above each other at one place have depths there.
+func (f *frame) tagged(w *arch.ProbeOp) bool { return f.w.Go != nil && w.Trampoline == nil }
+
+// tagSlot emits the writing down of the goroutine's tag in the slot of S1. It clobbers RDX.
+func (f *frame) tagSlot(w *arch.ProbeOp) {
+	if !f.tagged(w) {
+		return
+	}
+	done := f.Label()
+	f.tag(done)
+	f.MovMR(2, At(f.s1(), slotDepth), RDX)
+	f.Bind(done)
+}
+
+// takeOver emits, where all slots for the key in RAX are taken, that one serves again whose call a goroutine has left that had the same g, and
+// has ended. Goroutines that end by a panic, or in runtime.Goexit, leave such instances, all in the same few slots. S1 is behind the slots.
+func (f *frame) takeOver(c *claiming) {
+	none, next := f.Label(), f.Label()
+	f.Bind(c.crowded)
+	f.OpRI(OpSub, 8, f.s1(), bucketLen<<c.w.Pool.Stride)
+	f.MovRI(f.s2(), bucketLen)
+	loop := f.Here()
+	f.OpMI(OpCmp, 4, At(f.s1(), slotEvent), int32(c.w.Event))
+	f.Jcc(CondNE, next)
+	f.tag(none)
+	f.OpMR(OpCmp, 2, At(f.s1(), slotDepth), RDX)
+	f.Jcc(CondNE, next)
+	f.MovRM(8, RDX, At(f.s1(), slotKey))
+	f.OpRR(OpXor, 8, RDX, RAX)
+	f.ShiftRI(Shl, 8, RDX, 64-goKeyShift) // the same place on the stack, so that the id is another
+	f.Jcc(CondNE, next)
+	f.MovRR(8, RDX, RAX)
+	f.MovRM(8, RAX, At(f.s1(), slotKey))
+	f.Lock().Cmpxchg(8, At(f.s1(), slotKey), RDX)
+	f.Jcc(CondE, c.taken)
+	f.Jmp(none)
+	f.Bind(next)
+	f.OpRI(OpAdd, 8, f.s1(), 1<<c.w.Pool.Stride)
+	f.OpRI(OpSub, 4, f.s2(), 1)
+	f.Jcc(CondNE, loop)
+	f.Bind(none)
+	f.Jmp(c.full)
+}
+
 // claim emits a return probe's entry: an instance is taken and the values that the
 // return wants are saved in it.
 func (f *frame) claim(w *arch.ProbeOp) {
 	c := &claiming{w: w, got: f.Label(), taken: f.Label(), left: f.Label(), full: f.Label(), missed: f.Label()}
+	c.crowded = c.full
+	if f.tagged(w) {
+		c.crowded = f.Label()
+		f.after(func() { f.takeOver(c) })
+	}
 	done := f.Label()
 	f.ask(w)
 	f.salted(w.Event, c.missed)
@@ -153,6 +215,7 @@ func (f *frame) claim(w *arch.ProbeOp) {
 	f.search(c)
 	f.Bind(c.got)
 	f.nameSlot(w)
+	f.tagSlot(w)
 	f.MovRM(8, RAX, At(RSP, f.drop))
 	noStub := f.Label()
 	if w.Trampoline != nil {
@@ -196,9 +259,11 @@ type claiming struct {
 	// taken: S1 is a slot that has the key already; an instance was counted against the maximum.
 	taken Label
 	// left: S1 is a slot that has the key already, of a call that is over; no instance was counted.
-	left   Label
-	full   Label // there is no slot; an instance was counted against the maximum
-	missed Label // likewise, and none was counted
+	left Label
+	// crowded: all slots for the key are taken by others; an instance was counted against the maximum.
+	crowded Label
+	full    Label // there is no slot; likewise
+	missed  Label // likewise, and none was counted
 }
 
 // nameSlot emits the writing down of whose the slot of S1 is. It clobbers RAX.
@@ -249,7 +314,7 @@ func (f *frame) searchAll(c *claiming) {
 	f.OpRI(OpAdd, 8, f.s1(), 1<<c.w.Pool.Stride)
 	f.OpRI(OpSub, 4, f.s2(), 1)
 	f.Jcc(CondNE, loop)
-	f.Jmp(c.full)
+	f.Jmp(c.crowded)
 	f.Bind(try)
 	f.MovRR(8, RDX, RAX)
 	f.MovRI(RAX, 0)

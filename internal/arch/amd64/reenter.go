@@ -84,7 +84,7 @@ func (f *frame) reenter(c *claiming) {
 	f.IncR(4, RAX)
 	f.deeper()
 	f.place(c.w.Pool)
-	n := &claiming{w: c.w, got: f.Label(), taken: f.Label(), full: c.full}
+	n := &claiming{w: c.w, got: f.Label(), taken: f.Label(), crowded: c.full}
 	f.searchAll(n)
 	f.Bind(n.taken) // what was left when the calls below it were taken back
 	f.giveOne(c.w.Pool)
