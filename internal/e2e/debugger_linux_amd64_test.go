@@ -45,7 +45,7 @@ func attachGDB(t *testing.T, p *testprog.Proc, told func() string) *gdb {
 			t.Logf("gdb: %s\nthe tracer: %s", g.out.String(), told())
 		}
 	})
-	const refusal = "Operation not permitted"
+	const refusal = "ptrace: Operation not permitted" // of the process; of one of its threads gdb warns, and tries itself again
 	for try, refused := 1, 0; ; try++ {
 		g.tell(fmt.Sprintf("attach %d\necho try %d\\n\n", p.PID, try))
 		within(t, "gdb tries to attach", func() bool { return strings.Contains(g.out.String(), fmt.Sprintf("try %d\n", try)) })
