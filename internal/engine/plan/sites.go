@@ -196,15 +196,7 @@ func pointsAt(r arch.Region, ops Ops) []target.Point {
 // that of the probe which was registered last first: so a kernel runs their handlers.
 func returnsLast(ws []arch.ProbeOp) {
 	isExit := func(w arch.ProbeOp) bool { return w.Role == arch.RoleExit }
-	slices.SortStableFunc(ws, func(a, b arch.ProbeOp) int {
-		switch {
-		case isExit(a) == isExit(b):
-			return 0
-		case isExit(a):
-			return 1
-		}
-		return -1
-	})
+	sort.SliceStable(ws, func(i, j int) bool { return !isExit(ws[i]) && isExit(ws[j]) })
 	if i := slices.IndexFunc(ws, isExit); i >= 0 {
 		slices.Reverse(ws[i:])
 	}
