@@ -125,6 +125,7 @@ const (
 	RoleQuiet              // where the program takes on a seccomp filter: count up CodegenEnv.Quiet
 	RoleUnwind             // where a walk over the stack asks about a frame: show it the real return address
 	RoleShare              // at the entry of a function of the C library that may make threads share a block (Work.Share)
+	RoleLeft               // tell of calls that a goroutine leaves (ProbeOp.Left); in Left.Calls: record one of an event
 )
 
 // Share is a function of the C library that a thread can be made by which has no block of its own, or by
@@ -190,13 +191,15 @@ type ProbeOp struct {
 	// Sample, if not nil, says which runs of a RoleRecord or a RoleExit are recorded, of those that pass Filter. One that is not is counted,
 	// at a SampleEnter as unsampled (ring.CtrUnsampled), else as a hit. Not in a kernel.
 	Sample *Sample
+	// Left is what a RoleLeft tells of; nil in Left.Calls.
+	Left *Left
 	// Tick is the length of a tick of the clock in nanoseconds, as a number with 32 bits behind the point, where Prog has a duration, or
 	// Hist the time since another hit.
 	Tick uint64
 	// Frame is the rule by which the walk over the stack begins, where Prog records it.
 	Frame objfile.FrameRule
 	Pool  *Pool // RoleEntry and RoleExit
-	// Instance is the event that the instances of a RoleExit belong to.
+	// Instance is the event that the instances of a RoleExit, or of one of Left.Calls, belong to.
 	Instance int
 	// Epoch is the number of the code that a RoleEntry and a RoleExit are of: an exit knows the instances of
 	// entries of its own number only. Code that comes after a time without any has another one: the

@@ -188,6 +188,65 @@ func TestSpansGo(t *testing.T) {
 	}
 }
 
+// TestSpansGoChosen has the spans of calls that are told to be chosen when they return, and of those that panics leave, which never do: one command has
+// the calls that have failed, and another all that take time, but for those that end with their goroutine.
+func TestSpansGoChosen(t *testing.T) {
+	p := hardGo(t, "gonests", nil)
+	c := newCollector(t)
+	dir := t.TempDir() + "/"
+	full := startSpans(t, p, "--otlp", c.url, "main.Handle id in", "main.Query id in", "main.Grow id in", "main.Climb id in", "main.Guard id in", "main.Quit id in")
+	errs := startSpans(t, p, "--errors", "-o", dir+"errors", "main.Handle id in", "main.Query id in text", "main.Climb id in at=%sp", "--error", "id == 0")
+	slow := startSpans(t, p, "--slower", "1ns", "-o", dir+"slow", "main.Handle id in", "main.Query id in", "main.Grow id in", "main.Climb id in", "main.Guard id in recovered", "main.Quit id in")
+	n, total := map[string]uint64{}, uint64(0)
+	for range 4 {
+		n, total = p.Counts("go 15"), 0
+		for _, name := range []string{"handle", "query", "grow", "climb", "guard", "quit"} {
+			total += n[name]
+		}
+		within(t, fmt.Sprintf("%d spans", total), func() bool { return c.count() >= total })
+	}
+	for name, s := range map[string]*session{"errors": errs, "slow": slow} {
+		s.interrupt()
+		r := s.wait()
+		sum := r.sums(t)
+		if r.code != 0 || sum["unjoined"]+sum["split"]+sum["dropped"] != 0 || sum["left"] != n["climb"] {
+			t.Errorf("%s: %v; the program counted %v", name, r.outcome, n)
+		}
+	}
+	full.end()
+	all := treeOf(t, c.spans)
+	for name, chosen := range map[string]func(s *gotSpan) bool{
+		"errors": func(s *gotSpan) bool { return s.failed && s.name != "main.Quit" },
+		"slow":   func(s *gotSpan) bool { return s.name != "main.Quit" },
+	} {
+		got, left := treeOf(t, spansIn(t, dir+name)), uint64(0)
+		for id, s := range all.of {
+			one := got.of[id]
+			if chosen(s) != (one != nil) {
+				t.Fatalf("%s: call %d: %+v, span %+v", name, id, s, one)
+			}
+			if one == nil {
+				continue
+			}
+			if one.failed != s.failed || one.attrs["error.type"] != s.attrs["error.type"] || one.attrs["go.goroutine.id"] != s.attrs["go.goroutine.id"] || one.attrs["at"] != "" && s.name == "main.Climb" {
+				t.Fatalf("%s: call %d: %+v, and %+v", name, id, one, s)
+			}
+			if s.attrs["error.type"] == "panic" {
+				left++
+			}
+		}
+		if left != n["climb"] || left == 0 {
+			t.Errorf("%s: %d calls were left by a panic, the program counted %v", name, left, n)
+		}
+		for id, s := range all.of { // nobody records who has created a goroutine
+			if up := all.of[all.in[id]]; up != nil && up.attrs["go.goroutine.id"] != s.attrs["go.goroutine.id"] {
+				all.in[id] = 0
+			}
+		}
+		got.parents(t, all)
+	}
+}
+
 // TestSpansChosen has several commands make spans of the same calls: one of all, others of those that they are told to choose. All of a
 // choice have spans, and their parents are the nearest calls that are chosen too.
 func TestSpansChosen(t *testing.T) {

@@ -69,6 +69,9 @@ func (c *Core) add(defs []*event.Def, o *AddOptions) (_ []*Event, armed bool, _ 
 	}
 	c.watchFilters(evs)
 	evs = c.addHooks(evs, o)
+	if c.markLeft != nil {
+		c.markLeft(evs)
+	}
 	if err := c.number(evs); err != nil {
 		for _, e := range evs {
 			c.namer(e.Def).Release(e.Name)

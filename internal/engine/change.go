@@ -37,6 +37,8 @@ type registry interface {
 	// replaced is told after that.
 	replacing(f *function)
 	replaced(f *function)
+	// dependent adds to functions that change those whose code depends on what their events are.
+	dependent(fns []*function) []*function
 	// note has the target's memory tell of what waits.
 	note()
 }

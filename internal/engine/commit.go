@@ -106,6 +106,9 @@ func (ed *editor) done(ch *functionChange) {
 		if in {
 			f.serving = append(f.serving, s)
 		}
+		if l := e.leaving; l != nil {
+			l.in = l.made
+		}
 	}
 	if f.blockedErr == nil {
 		ed.queue.Remove(f)

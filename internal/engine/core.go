@@ -69,6 +69,9 @@ type Core struct {
 	// without.
 	giveSamples func([]*Event) error
 	samplings   any
+	// leavings are those of the target, and markLeft is markLeaving, once there is one: likewise.
+	leavings []*Leaving
+	markLeft func([]*Event)
 	told
 	extension
 	unread unread // what a loop over hits is to be given

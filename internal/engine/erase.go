@@ -36,6 +36,9 @@ func (c *Core) erase(evs []*Event) (ids []int) {
 		if e.tail > 0 {
 			ids, e.tail = append(ids, e.tail), -1 // once: an addition that fails later drops all again
 		}
+		if e.left > 0 {
+			ids, e.left = append(ids, e.left), 0
+		}
 	}
 	return ids
 }

@@ -129,13 +129,13 @@ func (e *Event) unlink() {
 	}
 }
 
-// remakeUnlinked makes the code of changes anew which counts in histograms that whoever reads the records is to make. It gives those of
-// which that failed.
+// remakeUnlinked makes the code of changes anew which counts in histograms that whoever reads the records is to make, or tells of
+// calls of events that are not armed. It gives those of which that failed.
 func (ed *editor) remakeUnlinked(cs []*functionChange) (failed []*functionChange) {
 	for _, ch := range cs {
 		again := false
 		for _, e := range ch.f.events {
-			again, e.remake = again || e.remake, false
+			again, e.remake = again || e.remake || e.leaving.outdated(), false
 		}
 		if !again {
 			continue

@@ -102,7 +102,7 @@ func (c *Core) fit(more []*Event) error {
 func (c *Core) numberOne(e *Event) {
 	e.seq = c.seq
 	c.seq++
-	if e.tail != 0 && len(c.events) >= c.t.Ring().Layout.Events {
+	if e.tail != 0 && e.left == 0 && len(c.events) >= c.t.Ring().Layout.Events {
 		if id, ok := c.usedNumber(); ok {
 			e.ID, e.work.Event = id, id
 			c.events[id] = e
@@ -126,10 +126,14 @@ func (c *Core) unnumber(evs []*Event, had int) {
 	}
 }
 
-// numberTail gives the records of exits whose value is not known their own number.
+// numberTail gives the records of exits whose value is not known their own number, and those of calls that were left.
 func (c *Core) numberTail(e *Event) {
 	if e.tail == 0 {
 		e.tail = len(c.events)
+		c.events = append(c.events, nil)
+	}
+	if e.left < 0 {
+		e.left = len(c.events)
 		c.events = append(c.events, nil)
 	}
 }
@@ -141,11 +145,8 @@ func (c *Core) show(e *Event) error {
 	}
 	w := c.t.CodegenEnv()
 	lo, hi := e.sizes(w)
-	for _, id := range []int{e.ID, e.tail} {
-		if id < 0 {
-			continue
-		}
-		v := &records.View{Unknown: id == e.tail, Read: &e.read, Waits: e.internalProbe, Event: hit.Event{
+	for _, id := range e.numbers() {
+		v := &records.View{Unknown: id != e.ID, Left: id == e.left && id != e.ID, Read: &e.read, Waits: e.internalProbe, Event: hit.Event{
 			Def: e.Given, Group: e.Group, Name: e.Name, Return: e.Def.Kind == event.Return,
 			Addr: e.Place.Addr, Prog: e.Prog, ArgsOff: e.argsOffset(w),
 		}, Filter: e.filter, InCode: e.work.Filter != nil, Filtered: &e.failed, Counts: e.work.CountPassing}

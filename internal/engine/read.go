@@ -39,15 +39,25 @@ func (c *Core) Losing(e *Event) func() uint64 {
 	if r == nil {
 		return nil
 	}
-	ids := [...]int{e.ID, e.tail}
+	ids := e.numbers()
 	return func() (n uint64) {
 		for _, id := range ids {
-			if id >= 0 {
-				n += r.Sum(id).Lost
-			}
+			n += r.Sum(id).Lost
 		}
 		return n
 	}
+}
+
+// numbers are those that the event's records have.
+func (e *Event) numbers() []int {
+	ids := append(make([]int, 0, 3), e.ID)
+	if e.tail > 0 {
+		ids = append(ids, e.tail)
+	}
+	if e.left > 0 {
+		ids = append(ids, e.left)
+	}
+	return ids
 }
 
 func (c *Core) counts(e *Event) Counts {
@@ -60,10 +70,7 @@ func (c *Core) counts(e *Event) Counts {
 	if c.t.Ring() == nil {
 		return n
 	}
-	for _, id := range []int{e.ID, e.tail} {
-		if id < 0 {
-			continue
-		}
+	for _, id := range e.numbers() {
 		s := c.t.Ring().Sum(id)
 		switch {
 		case e.work.CountPassing: // ring.CtrFiltered

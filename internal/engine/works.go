@@ -81,12 +81,15 @@ func (e *Event) works(out map[uint64][]arch.ProbeOp, caught func(fn uint64) bool
 	if e.h != nil {
 		return e.h.works(e, out)
 	}
+	w := e.work
 	if caught != nil && !e.internalProbe && e.Prog.Loads() {
-		e.work.PlainLoads = caught(e.fn.Start)
+		w.PlainLoads = caught(e.fn.Start)
 	}
 	if e.Def.Kind != event.Return {
-		w := e.work
-		if !e.internalProbe {
+		switch {
+		case e.leaving != nil:
+			e.leaving.work(&w)
+		case !e.internalProbe:
 			w.Role = arch.RoleRecord
 		}
 		add(out, e.points[0], w)
@@ -96,7 +99,7 @@ func (e *Event) works(out map[uint64][]arch.ProbeOp, caught func(fn uint64) bool
 	if err != nil {
 		return err
 	}
-	w := e.work
+	plain := w
 	w.Role, w.Epoch = arch.RoleEntry, uint16(e.epoch.Load())
 	add(out, e.fn.Code.EntryPoint(), w)
 	if e.byStub {
@@ -104,7 +107,7 @@ func (e *Event) works(out map[uint64][]arch.ProbeOp, caught func(fn uint64) bool
 		add(out, plan.AtStub, w)
 	}
 	for _, x := range exits {
-		w := e.work
+		w := plain
 		w.Role, w.Epoch = arch.RoleExit, uint16(e.epoch.Load())
 		if x.Tail {
 			w.Event = e.tail

@@ -287,7 +287,7 @@ func (c *compiler) joined(e *event.Expr) {
 	case event.ExprDepth:
 		a.Base = Base{Kind: BaseDepth, Reg: c.env.Stack().Reg}
 	default:
-		a.Base = Base{Kind: BaseImm}
+		a.Base, a.Failed = Base{Kind: BaseImm}, true
 		if f, ok := c.env.(Failer); ok && c.at == PointReturn {
 			if v := f.Failed(); v != nil {
 				a.Base, a.Derefs, a.Result = v.Base, v.Derefs, true

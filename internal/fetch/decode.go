@@ -66,6 +66,23 @@ func HideResults(vs []Value) {
 	}
 }
 
+// AtReturn says whether the value of a return probe is one of the return itself: a result, or what a register or a word of the stack holds then.
+func (a *Arg) AtReturn() bool {
+	return a.Result || !a.AtEntry && (a.Base.Kind == BaseReg && a.Base.Reg != RegConst || a.Base.Kind == BaseStack)
+}
+
+// HideReturn marks what a record has of the return as unknown: its call was left without one. The call has failed.
+func HideReturn(vs []Value) {
+	for i := range vs {
+		switch a := vs[i].Arg; {
+		case a.Failed:
+			vs[i].Num = 1
+		case a.AtReturn():
+			vs[i].Unknown = true
+		}
+	}
+}
+
 // decode reads one value from its slot; strings lie behind byte low of the record.
 func (a *Arg) decode(area, rec []byte, low int, comm string) (v Value, err error) {
 	v.Arg = a

@@ -91,6 +91,8 @@ type Arg struct {
 	AtEntry bool
 	// Result: the value comes from $retval.
 	Result bool
+	// Failed: the value says whether the call has failed (event.ExprFailed).
+	Failed bool
 	Off    int // offset of the slot from the start of the argument area, in bytes
 	// Chain generates the code of StoreSpan. The package of the instruction set makes it of a Chain; who takes no contexts is linked without
 	// both.

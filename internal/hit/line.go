@@ -32,6 +32,7 @@ type Hit struct {
 	GoID    uint64 // of a Go program: the goroutine, 0 on a thread's own stack
 	Caller  uint64 // Return: where the function returns to
 	Unknown bool   // Return: the function went on in another one, its value is not known here
+	Left    bool   // Return: there was none, a panic has left the call; Unknown is true
 	Before  bool   // of a watchpoint: the instruction is not known; it ran before the one at IP
 	IP      uint64 // of a watchpoint: the instruction that accessed the memory; else 0, and it is Event.Addr
 	Comm    string // the thread's name where the record has it; "": Namer is asked
@@ -228,10 +229,18 @@ func (p *Printer) decode(h *Hit) ([]fetch.Value, error) {
 	}
 	var err error
 	p.values, err = h.Event.Prog.DecodeInto(p.values[:0], h.Rec, h.Event.ArgsOff, p.comm(h))
-	if h.Unknown {
-		fetch.HideResults(p.values)
-	}
+	h.Hide(p.values)
 	return p.values, err
+}
+
+// Hide marks those of a hit's values as unknown that it does not tell.
+func (h *Hit) Hide(vs []fetch.Value) {
+	switch {
+	case h.Left:
+		fetch.HideReturn(vs)
+	case h.Unknown:
+		fetch.HideResults(vs)
+	}
 }
 
 // JSON appends a hit as one line of JSON: time (seconds, CLOCK_MONOTONIC), event, comm,

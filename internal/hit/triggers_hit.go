@@ -76,9 +76,7 @@ func (s *Triggers) occurrence(h *Hit, names Namer) (*occurrence, error) {
 	if s.values = vs; err != nil {
 		return nil, err
 	}
-	if h.Unknown {
-		fetch.HideResults(vs)
-	}
+	h.Hide(vs)
 	o.values = vs
 	return o, nil
 }

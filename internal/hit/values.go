@@ -26,9 +26,7 @@ func (h *Hit) Values() iter.Seq2[string, any] {
 		if err != nil {
 			return
 		}
-		if h.Unknown {
-			fetch.HideResults(vs)
-		}
+		h.Hide(vs)
 		for i := range vs {
 			if !yield(vs[i].Arg.Name, h.value(&vs[i])) {
 				return

@@ -47,15 +47,27 @@ func (m *Maker) Define() (out []*event.Def, err error) {
 		m.defineBoth(c)
 		out = append(out, c.Entry, c.Return)
 	}
-	if m.o.filtered() {
-		if len(m.hidden) > 0 {
-			out = append(out, m.defineRuntime()...)
-		}
-		return out, nil
-	}
 	out = append(out, m.defineRuntime()...)
-	m.chooseTraces()
+	if m.o.filtered() {
+		m.seeLeft()
+	} else {
+		m.chooseTraces()
+	}
 	return out, nil
+}
+
+// seeLeft has the probe on what recovers from panics tell of the calls that these leave: they have no entry that has been recorded.
+func (m *Maker) seeLeft() {
+	for d, r := range m.runtime {
+		if r != roleRecovered {
+			continue
+		}
+		l := &engine.Leaving{At: d, Calls: map[*event.Def]bool{}}
+		for _, c := range m.calls {
+			l.Calls[c.Return] = true
+		}
+		m.core.Leave(l)
+	}
 }
 
 // chooseTraces has the probes choose which traces are kept, where they can: else that is decided when their hits have come. Calls with a
@@ -223,14 +235,18 @@ func (m *Maker) defineRuntime() (out []*event.Def) {
 	}
 	m.runtime = map[*event.Def]role{}
 	id := layouts[0].GoID
-	for _, r := range []runtimeProbe{
+	of := []runtimeProbe{
 		{roleEnded, "p:" + spanGroup + "/ended runtime.goexit1", "which goroutines end in a call, and which call one was created in"},
 		{roleCreated, fmt.Sprintf("r:%s/created runtime.newproc1 by=+%d($arg2):u64 new=+%d($retval):u64", spanGroup, id, id), "which call a goroutine was created in"},
 		{roleRecovered, "p:" + spanGroup + "/recovered runtime.recovery id=gp.goid to=gp._panic.sp high=gp.stack.hi", "at once which calls a panic has left"},
-	} {
-		if r.role == roleRecovered && m.o.filtered() {
-			continue
+	}
+	if m.o.filtered() {
+		of[2] = runtimeProbe{roleRecovered, "p:" + spanGroup + "/left runtime.recovery id=gp.goid from=gp.sched.sp to=gp._panic.sp high=gp.stack.hi", "which calls a panic has left"}
+		if len(m.hidden) == 0 {
+			of = of[2:]
 		}
+	}
+	for _, r := range of {
 		d, err := event.Parse(r.text)
 		if err == nil {
 			err = m.core.Check(d, &engine.AddOptions{})

@@ -88,9 +88,7 @@ func (m *Maker) Hit(h *hit.Hit) {
 		m.damaged++
 		return
 	}
-	if h.Unknown {
-		fetch.HideResults(vs)
-	}
+	h.Hide(vs)
 	switch pr.role {
 	case roleCreated:
 		m.created(vs[0].Num, vs[1].Num)
@@ -136,6 +134,7 @@ func (m *Maker) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string) {
 	how := func() spans.Ended {
 		e := spans.Ended{Attrs: m.attrs(pr, vs)}
 		switch {
+		case h.Left: // it is known how
 		case vs[pr.failed].Num != 0 && !vs[pr.failed].Unknown:
 			e.Failed, e.Reason = true, "the last result is an error"
 		case pr.failing != nil && pr.failing.Match(vs, &fetch.FilterHit{IP: h.Addr(), Ret: h.Caller, PID: uint64(h.TID), CPU: uint64(h.CPU), Comm: comm}):
@@ -144,7 +143,7 @@ func (m *Maker) call(pr *spanProbe, h *hit.Hit, vs []fetch.Value, comm string) {
 		return e
 	}
 	if m.nester != nil {
-		c := &spans.Call{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Entered: vs[pr.entered].Num, Took: vs[pr.took].Num, Ended: how(), Carried: pr.carriedOf(vs)}
+		c := &spans.Call{Func: pr.fn, Flow: flow, TID: h.TID, Nanos: h.Nanos, Entered: vs[pr.entered].Num, Took: vs[pr.took].Num, Ended: how(), Left: h.Left, Carried: pr.carriedOf(vs)}
 		if r, ok := pr.remoteOf(vs); ok {
 			c.Remote = &r
 		}

@@ -36,6 +36,7 @@ type held struct {
 	calls    int    // it, and those inside
 	remote   *Remote
 	carried  *Carried
+	left     bool
 	kind     otlp.Kind // of the span, if it is in a span of another program
 }
 
@@ -52,6 +53,7 @@ type Call struct {
 	// from then on.
 	Entered, Took uint64
 	Ended         Ended
+	Left          bool // there was no return: a panic has left the call, and Ended has the attributes alone
 	// Remote is the span of another program that the call is in, if it is in none of this one; nil: none.
 	Remote *Remote
 	// Carried is the span that the call's context carries; nil: none.
@@ -70,10 +72,15 @@ func (n *Nester) Leave(c *Call) {
 		f.sent = 0
 	}
 	s := newSpan(c.Func, c.Flow, c.TID, nil)
-	c.Ended.end(s)
+	ended := c.Ended
+	if c.Left {
+		ended = leftByPanic
+		ended.Attrs = c.Ended.Attrs
+	}
+	ended.end(s)
 	s.ID, s.End = newID(), uint64(int64(c.Nanos)+n.o.Unix)
 	s.Start = s.End - min(c.Took, c.Nanos)
-	h := &held{on: c.Flow, entered: c.Entered, span: s, nanos: c.Nanos, calls: 1, remote: c.Remote, kind: cmp.Or(c.Func.Kind, otlp.KindServer)}
+	h := &held{on: c.Flow, entered: c.Entered, span: s, nanos: c.Nanos, calls: 1, remote: c.Remote, left: c.Left, kind: cmp.Or(c.Func.Kind, otlp.KindServer)}
 	if !c.Carried.none(&n.stats) {
 		h.carried = c.Carried
 	}
@@ -147,6 +154,9 @@ func (n *Nester) emit(h *held, outer []within) {
 	if !in.sampled {
 		n.stats.Unsampled++
 		return
+	}
+	if h.left {
+		n.stats.Left++
 	}
 	h.span.Trace, h.span.Parent, h.span.Outside = in.trace, in.span, in.outside
 	if h.span.Remote = in.remote; in.remote {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/ring"
 )
@@ -53,10 +54,15 @@ func (f *frame) filter(s *storing, done Label) {
 	})
 }
 
+// notKnown says whether an argument's value is not known in the work's records.
+func notKnown(w *arch.ProbeOp, a *fetch.Arg) bool {
+	return w.Unknown && a.Result || w.Role == arch.RoleLeft && a.AtReturn() && !a.Failed
+}
+
 // filterTest emits one test. The code of the step next follows.
 func (f *frame) filterTest(s *storing, step *fetch.FilterStep, next int, to func(int) Label) {
 	t := step.Test
-	if t.Field.Kind == event.FieldArg && s.w.Unknown && s.w.Prog.Args[t.Field.Arg].Result { // a value that is not known passes no test
+	if t.Field.Kind == event.FieldArg && notKnown(s.w, &s.w.Prog.Args[t.Field.Arg]) { // a value that is not known passes no test
 		f.goOn(step.Else, next, to)
 		return
 	}

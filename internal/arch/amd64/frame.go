@@ -56,6 +56,7 @@ type frame struct {
 	head    int32          // a trampoline's: slot of the instance that others are above (reenter.go)
 	began   int32          // where some hits are timed: slot of when the work at hand began; 0: it is not timed
 	dropped int32          // where it is decided whether traces are kept: slot of 1 if that of the call is not; 0: it is not decided
+	left    int32          // of who leaves calls: slot of the first of leftWords words (left.go); 0: nobody does
 	came    Mem            // a trampoline's entry: the return address that the thread has come with
 	near    bool           // a kernel's: the ring's addresses fit displacements
 	chunk   int32          // a kernel's: where pieces of strings go to be measured
@@ -111,7 +112,7 @@ func (e *emitter) point(addr, next uint64, ws []arch.ProbeOp, known func(uint64)
 	// Dead values are put back too: the next probe may record the register, and should
 	// show what a debugger would. It costs a nanosecond.
 	n := f.layout(AllRegs, uses)
-	if n*8 > maxFrame || f.goStack && n*8 > maxGoFrame {
+	if n*8 > maxFrame || f.goStack && n*8 > maxGoFrame && f.left == 0 {
 		return fmt.Errorf("%d bytes: %w", n*8, ErrFrame)
 	}
 	room, asked := roomOf(ws)
@@ -219,6 +220,10 @@ func (f *frame) layout(live RegSet, u uses) int {
 	if u.sampled {
 		f.dropped = 8 * n
 		n++
+	}
+	if u.left {
+		f.left = 8 * n
+		n += leftWords
 	}
 	f.drop = 8 * n
 	if !f.goStack && f.w.Kernel == nil {
@@ -367,6 +372,8 @@ func (f *frame) work(w *arch.ProbeOp) error {
 	case arch.RoleShare:
 		f.share(w)
 		return nil
+	case arch.RoleLeft:
+		return w.Left.Code.(leftCode)(f, w)
 	case arch.RoleExit:
 		if w.Call != nil {
 			f.callAtExit(w)

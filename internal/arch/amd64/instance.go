@@ -110,6 +110,11 @@ func (f *frame) place(p *arch.Pool) {
 		f.MovRI(f.s1(), hashFactor)
 		f.ImulRR(8, RDX, f.s1())
 	}
+	f.firstSlot(p)
+}
+
+// firstSlot emits S1 = the first slot by the product in RDX.
+func (f *frame) firstSlot(p *arch.Pool) {
 	f.ShiftRI(Shr, 8, RDX, uint8(64-p.Slots))
 	f.ShiftRI(Shl, 8, RDX, uint8(p.Stride))
 	if f.w.Kernel != nil && fitsDisp(p.Base) {
@@ -395,6 +400,11 @@ func (f *frame) bump(event int, field int32) {
 func (f *frame) find(w *arch.ProbeOp, none Label) {
 	f.readClock(w)
 	f.own(w, none)
+	f.takeSaved(w)
+}
+
+// takeSaved emits that the values in the instance of S1 go to temporaries, and that it is given back. It clobbers RAX and RDX.
+func (f *frame) takeSaved(w *arch.ProbeOp) {
 	if !w.Count {
 		for i, b := range w.Prog.EntryBases() {
 			f.MovRM(8, RAX, At(f.s1(), int32(slotValues+8*i)))

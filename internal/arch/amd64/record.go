@@ -92,7 +92,7 @@ func ArgsOffset(w *arch.CodegenEnv, k *arch.ProbeOp) int32 {
 	if w.Kernel != nil {
 		n = KernelRecord
 	}
-	if k.Role == arch.RoleExit {
+	if k.Role == arch.RoleExit || k.Role == arch.RoleLeft {
 		n += 8
 	}
 	return n

@@ -11,12 +11,16 @@ import (
 func (f *frame) fill(s *storing, rec Reg) {
 	off := int32(ring.RecHeader)
 	if f.w.Go != nil {
-		f.goID()
+		f.goID(s)
 		f.MovMR(8, At(rec, off), RAX)
 		off += 8
 	}
-	if s.w.Role == arch.RoleExit {
+	switch s.w.Role {
+	case arch.RoleExit:
 		f.MovRM(8, RAX, At(RSP, f.drop))
+		f.MovMR(8, At(rec, off), RAX)
+	case arch.RoleLeft:
+		f.MovRM(8, RAX, f.leftAt(leftReturn))
 		f.MovMR(8, At(rec, off), RAX)
 	}
 	if s.w.Prog == nil {
@@ -80,7 +84,12 @@ func (f *frame) inPlace(a *fetch.Arg) (Reg, bool) {
 }
 
 // goID emits RAX = the goroutine's id, 0 on a thread that has none.
-func (f *frame) goID() {
+func (f *frame) goID(s *storing) {
+	if s.w.Role == arch.RoleLeft {
+		f.MovRM(8, RAX, f.leftAt(leftG))
+		f.MovRM(8, RAX, At(RAX, f.w.Go.GoID))
+		return
+	}
 	none := f.Label()
 	f.MovRM(8, RAX, AtFS(f.w.Go.TLS))
 	f.TestRR(8, RAX, RAX)

@@ -17,6 +17,7 @@ type uses struct {
 	timed bool   // some hits are timed
 	// sampled: it is decided whether a call has an instance.
 	sampled bool
+	left    bool // it is told of calls that a goroutine leaves
 	temps   int
 }
 
@@ -36,6 +37,9 @@ func (wr writer) usesOf(ws []arch.ProbeOp) uses {
 				}
 			}
 			continue
+		}
+		if w.Left != nil {
+			wr.leftUses(&u, w.Left)
 		}
 		u.calls = u.calls || w.Call != nil
 		u.timed = u.timed || w.Budget != nil && w.Budget.Timed

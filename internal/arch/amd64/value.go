@@ -3,6 +3,7 @@ package amd64
 import (
 	"math"
 
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/fetch"
 )
 
@@ -113,6 +114,14 @@ func (f *frame) register(dst Reg, b fetch.Base) {
 // argBase emits dst = the argument's base, from the point or from the values that
 // were saved at entry (temporaries from entryTemp).
 func (f *frame) argBase(dst Reg, a *fetch.Arg, b fetch.Base, s *storing, fault Label) {
+	if s.w.Role == arch.RoleLeft && s.w.Left == nil && a.AtReturn() { // there is no return
+		if loads(a) {
+			f.Jmp(fault)
+		} else {
+			f.MovRI(dst, 0)
+		}
+		return
+	}
 	if !a.AtEntry {
 		f.base(dst, b, fault)
 		return
@@ -177,6 +186,10 @@ func (f *frame) addDisp(dst Reg, d int64) {
 
 // value emits RAX = the argument's value, zero-extended; 0 if a load faults or a check does not hold.
 func (f *frame) value(a *fetch.Arg, s *storing) {
+	if s.w.Role == arch.RoleLeft && a.Failed {
+		f.MovRI(RAX, 1)
+		return
+	}
 	fault, done := f.Label(), f.Label()
 	if len(a.Derefs) == 0 {
 		f.checks(a, s, fault)

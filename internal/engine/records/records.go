@@ -45,6 +45,7 @@ func New(t target.Target) *Reader { return &Reader{t: t, can: t.Capabilities()} 
 type View struct {
 	Event   hit.Event
 	Unknown bool           // the records are those of exits whose value is not known
+	Left    bool           // likewise, and of calls that were left without a return
 	Read    *atomic.Uint64 // counts the records
 	// Filter is what a record must pass to be given out, nil: all are. Filtered counts those that do not. InCode: records of
 	// the ring have passed it already.
@@ -236,7 +237,7 @@ func (rs *Reader) hits(f func(*hit.Hit)) (take func(ring.Record), counted func()
 			rs.waits.Store(true)
 			return
 		}
-		h.Event, h.Unknown, h.Caller = &v.Event, v.Unknown, 0 // all else that a target's hits have is set for each
+		h.Event, h.Unknown, h.Left, h.Caller = &v.Event, v.Unknown, v.Left, 0 // all else that a target's hits have is set for each
 		h.Nanos, h.CPU, h.TID, h.Rec = rs.clock.nanos(r.TSC, r.CPU), r.CPU, int(r.TID), r.Bytes
 		off := ring.RecHeader
 		switch {
@@ -278,9 +279,7 @@ func (rs *Reader) passes(v *View, h *hit.Hit) bool {
 	if err != nil {
 		return true
 	}
-	if h.Unknown {
-		fetch.HideResults(vs)
-	}
+	h.Hide(vs)
 	comm := h.Comm
 	if comm == "" && rs.Comm != nil && v.Filter.Comm() {
 		comm = rs.Comm(h.TID)

@@ -8,7 +8,7 @@
 //	Handle(id, in, depth)  calls others and creates goroutines; its error is not nil if 7 divides id
 //	Query(id, in, text)    calls nothing; returns the length of text, and an error as Handle
 //	Grow(id, in, n)        recurses n deep with a large frame, so that its stack moves, and calls Query at the bottom
-//	Climb(id, in)          calls Query, and panics
+//	Climb(id, in)          calls Query, and itself if 3 divides id, and panics
 //	Guard(id, in)          calls Climb, and recovers; then it returns
 //	Quit(id, in)           calls Query and runtime.Goexit, on a goroutine of its own
 //
@@ -91,6 +91,9 @@ func Climb(id, in uint64) {
 	}
 	query(id)
 	counts.left.Add(1)
+	if id%3 == 0 {
+		Climb(next(), id)
+	}
 	panic("climb")
 }
 

@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"slices"
+	"sort"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
+	"kprobes.dev/kprobes/internal/interval"
+)
+
+// Leaving has a probe tell of calls that a goroutine leaves without their returns (arch.Left). The probe's code refers to the instances of these
+// calls' events. So whoever changes the function of one of these makes that code anew, in the same stop.
+type Leaving struct {
+	At    *event.Def          // a probe with the arguments of arch.Left
+	Calls map[*event.Def]bool // return probes
+
+	at   *Event
+	of   []*Event // of Calls
+	made []*Event // of these, those that the code tells of which was generated last
+	in   []*Event // likewise, the code that is in
+}
+
+// Leave has the events of a Leaving, which are to be added next, tell of calls that are left. In a target or of a function where that can not
+// be had nothing is told: such calls are counted as unwound.
+func (c *Core) Leave(l *Leaving) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leavings = slices.DeleteFunc(c.leavings, func(o *Leaving) bool { return o.at != nil && o.at.ended })
+	c.leavings = append(c.leavings, l)
+	c.markLeft = c.markLeaving
+}
+
+// markLeaving notes which of new events belong to a Leaving.
+func (c *Core) markLeaving(evs []*Event) {
+	main := c.t.Space().Main()
+	for _, l := range c.leavings {
+		for _, e := range evs {
+			switch {
+			case e.Prog == nil || e.gone || e.Place.Module != main:
+			case e.Given == l.At && (l.at == nil || l.at.ended):
+				l.at, e.leaving, e.most = e, l, Budget{}
+			case l.Calls[e.Given] && !e.byStub && e.Prog.Stack == 0 && e.work.Hist == nil && isGo(e.Place.Func):
+				e.left = -1
+				l.of = append(l.of, e)
+			}
+		}
+	}
+}
+
+// dependent adds to functions that change those whose code refers to instances of their events.
+func (c *Core) dependent(fns []*function) []*function {
+	had := len(fns)
+	for _, l := range c.leavings {
+		if l.at == nil || l.at.ended || l.at.fn == nil || slices.Contains(fns, l.at.fn) {
+			continue
+		}
+		if slices.ContainsFunc(l.of, func(e *Event) bool { return slices.Contains(fns[:had], e.fn) }) {
+			fns = append(fns[:len(fns):len(fns)], l.at.fn)
+		}
+	}
+	if len(fns) > had {
+		sort.Slice(fns, func(i, j int) bool { return byStart(fns[i], fns[j]) < 0 })
+	}
+	return fns
+}
+
+// wanted are the events that the code is to tell of.
+func (l *Leaving) wanted() (out []*Event) {
+	for _, e := range l.of {
+		if !e.ended && e.work.Pool != nil && !e.idle() && slices.Contains(e.fn.events, e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// work makes the work of the probe one that tells of them.
+func (l *Leaving) work(w *arch.ProbeOp) {
+	m := l.at.Place.Module
+	left := &arch.Left{Code: native.LeftCode()}
+	for _, s := range m.Image.TextRanges() {
+		left.Text = left.Text.Union(interval.Range{Start: m.Runtime(s.Start), End: m.Runtime(s.End)})
+	}
+	l.made = l.wanted()
+	for _, e := range l.made {
+		op := e.work
+		op.Role, op.Event, op.Instance, op.PlainLoads = arch.RoleLeft, e.left, e.ID, w.PlainLoads
+		left.Calls = append(left.Calls, op)
+	}
+	w.Role, w.Left = arch.RoleLeft, left
+}
+
+// outdated says whether the code that was generated last tells of other events than it is to.
+func (l *Leaving) outdated() bool { return l != nil && !slices.Equal(l.made, l.wanted()) }
+
+// owes says whether the code that is in tells of an event that it is not to.
+func (l *Leaving) owes() bool {
+	if l == nil {
+		return false
+	}
+	want := l.wanted()
+	return slices.ContainsFunc(l.in, func(e *Event) bool { return !slices.Contains(want, e) })
+}
