@@ -106,8 +106,8 @@ func (ed *editor) done(ch *functionChange) {
 		if in {
 			f.serving = append(f.serving, s)
 		}
-		if l := e.leaving; l != nil {
-			l.in = l.made
+		if e.leaving != nil {
+			e.leaving.stands()
 		}
 	}
 	if f.blockedErr == nil {

@@ -69,9 +69,10 @@ type Core struct {
 	// without.
 	giveSamples func([]*Event) error
 	samplings   any
-	// leavings are those of the target, and markLeft is markLeaving, once there is one: likewise.
-	leavings []*Leaving
-	markLeft func([]*Event)
+	// leavings are those of the target, and markLeft and dependents are its methods, once there is one: likewise.
+	leavings   any
+	markLeft   func([]*Event)
+	dependents func([]*function) []*function
 	told
 	extension
 	unread unread // what a loop over hits is to be given

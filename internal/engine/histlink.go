@@ -135,7 +135,7 @@ func (ed *editor) remakeUnlinked(cs []*functionChange) (failed []*functionChange
 	for _, ch := range cs {
 		again := false
 		for _, e := range ch.f.events {
-			again, e.remake = again || e.remake || e.leaving.outdated(), false
+			again, e.remake = again || e.remake || e.leaving != nil && e.leaving.outdated(), false
 		}
 		if !again {
 			continue

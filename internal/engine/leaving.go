@@ -22,20 +22,42 @@ type Leaving struct {
 	in   []*Event // likewise, the code that is in
 }
 
+// leavingProbe is a Leaving, as its probe's event knows it: a program that has none is linked without it.
+type leavingProbe interface {
+	// work makes the work of the probe one that tells of calls that are left.
+	work(w *arch.ProbeOp)
+	// outdated says whether the code that was generated last tells of other events than it is to.
+	outdated() bool
+	// owes says whether the code that is in tells of an event that it is not to.
+	owes() bool
+	// stands notes that the code that was generated last is in.
+	stands()
+}
+
 // Leave has the events of a Leaving, which are to be added next, tell of calls that are left. In a target or of a function where that can not
 // be had nothing is told: such calls are counted as unwound.
 func (c *Core) Leave(l *Leaving) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.leavings = slices.DeleteFunc(c.leavings, func(o *Leaving) bool { return o.at != nil && o.at.ended })
-	c.leavings = append(c.leavings, l)
-	c.markLeft = c.markLeaving
+	ls, ok := c.leavings.(*leavings)
+	if !ok {
+		ls = &leavings{c: c}
+		c.leavings, c.markLeft, c.dependents = ls, ls.mark, ls.dependents
+	}
+	ls.all = slices.DeleteFunc(ls.all, func(o *Leaving) bool { return o.at != nil && o.at.ended })
+	ls.all = append(ls.all, l)
 }
 
-// markLeaving notes which of new events belong to a Leaving.
-func (c *Core) markLeaving(evs []*Event) {
-	main := c.t.Space().Main()
-	for _, l := range c.leavings {
+// leavings are those of a Core (Core.leavings).
+type leavings struct {
+	c   *Core
+	all []*Leaving
+}
+
+// mark notes which of new events belong to a Leaving.
+func (ls *leavings) mark(evs []*Event) {
+	main := ls.c.t.Space().Main()
+	for _, l := range ls.all {
 		for _, e := range evs {
 			switch {
 			case e.Prog == nil || e.gone || e.Place.Module != main:
@@ -51,8 +73,16 @@ func (c *Core) markLeaving(evs []*Event) {
 
 // dependent adds to functions that change those whose code refers to instances of their events.
 func (c *Core) dependent(fns []*function) []*function {
+	if c.dependents == nil {
+		return fns
+	}
+	return c.dependents(fns)
+}
+
+// dependents is dependent, where there are Leavings.
+func (ls *leavings) dependents(fns []*function) []*function {
 	had := len(fns)
-	for _, l := range c.leavings {
+	for _, l := range ls.all {
 		if l.at == nil || l.at.ended || l.at.fn == nil || slices.Contains(fns, l.at.fn) {
 			continue
 		}
@@ -76,7 +106,6 @@ func (l *Leaving) wanted() (out []*Event) {
 	return out
 }
 
-// work makes the work of the probe one that tells of them.
 func (l *Leaving) work(w *arch.ProbeOp) {
 	m := l.at.Place.Module
 	left := &arch.Left{Code: native.LeftCode()}
@@ -92,14 +121,11 @@ func (l *Leaving) work(w *arch.ProbeOp) {
 	w.Role, w.Left = arch.RoleLeft, left
 }
 
-// outdated says whether the code that was generated last tells of other events than it is to.
-func (l *Leaving) outdated() bool { return l != nil && !slices.Equal(l.made, l.wanted()) }
+func (l *Leaving) outdated() bool { return !slices.Equal(l.made, l.wanted()) }
 
-// owes says whether the code that is in tells of an event that it is not to.
+func (l *Leaving) stands() { l.in = l.made }
+
 func (l *Leaving) owes() bool {
-	if l == nil {
-		return false
-	}
 	want := l.wanted()
 	return slices.ContainsFunc(l.in, func(e *Event) bool { return !slices.Contains(want, e) })
 }

@@ -46,9 +46,9 @@ type Event struct {
 	seq           int                  // order of registration
 	epoch         atomic.Uint32        // how often its code was taken out, see arch.ProbeOp.Epoch
 	work          arch.ProbeOp
-	tail          int      // number of the records of exits whose value is unknown; -1: none
-	left          int      // number of the records of calls that were left; 0: none
-	leaving       *Leaving // of the probe that tells of these; nil: it is none
+	tail          int          // number of the records of exits whose value is unknown; -1: none
+	left          int          // number of the records of calls that were left; 0: none
+	leaving       leavingProbe // of the probe that tells of these; nil: it is none
 	points        []uint64
 	point         [1]uint64 // room for points where it is one
 	force         arch.Tactic
@@ -291,7 +291,7 @@ func (f *function) noTraps() error {
 // more.
 func (f *function) mustChange() bool {
 	for _, s := range f.serving {
-		if e := s.e; e.idle() || e.leaving.owes() || !slices.Contains(f.events, e) || e.h != nil && e.h.h.Calls() != *s.n {
+		if e := s.e; e.idle() || e.leaving != nil && e.leaving.owes() || !slices.Contains(f.events, e) || e.h != nil && e.h.h.Calls() != *s.n {
 			return true
 		}
 	}

@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/engine/records"
+	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/testprog"
+	"kprobes.dev/kprobes/target/process"
+)
+
+// Panics leave calls of functions whose probes come and go while the probe that tells of such calls stands. Each call is told of while its function has a probe
+// that is armed, with what its entry has kept, and no code is left that refers to the instances of one that is gone.
+func TestLeaving(t *testing.T) {
+	prog := testprog.Start(t, testprog.BuildLive(t, "gonests"))
+	p, err := process.OpenUnwaited(prog.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	tg, err := process.Attach(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(tg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := func(text string) *event.Def {
+		d, err := event.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	add := func(ds ...*event.Def) []*Event {
+		evs, err := c.Add(ds, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return evs
+	}
+	at := def("p:at runtime.recovery id=gp.goid from=gp.sched.sp to=gp._panic.sp high=gp.stack.hi")
+	climb, guard, again := def("r:climb main.Climb id in took=$duration"), def("r:guard main.Guard id"), def("r:again main.Climb id in took=$duration")
+	c.Leave(&Leaving{At: at, Calls: map[*event.Def]bool{climb: true, guard: true, again: true}})
+	got := map[string]uint64{}
+	ids := map[uint64]bool{}
+	poll := func() {
+		c.Poll(func(h *hit.Hit) {
+			vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, "")
+			switch {
+			case err != nil:
+				t.Error(err)
+			case !h.Left:
+				got[h.Event.Name]++
+			case h.Event.Name == "guard" || ids[vs[0].Num] || vs[1].Num == 0 || vs[1].Num >= vs[0].Num || vs[2].Num == 0 || h.GoID == 0 || h.Caller == 0:
+				t.Errorf("%s: %+v, %+v", h.Event.Name, h, vs)
+			default:
+				ids[vs[0].Num] = true
+				got[h.Event.Name+" left"]++
+			}
+		})
+	}
+	// run has the program make calls, and gives how many a panic has left, and how many have recovered from one.
+	run := func() (left, recovered uint64) {
+		clear(got)
+		was := prog.Counts("count")
+		for range 5 {
+			prog.Counts("go 3")
+			poll()
+			time.Sleep(records.SettleTime)
+			poll()
+		}
+		n := prog.Counts("count")
+		return n["climb"] - was["climb"], n["guard"] - was["guard"]
+	}
+	first := add(climb, guard, at)
+	for _, step := range []struct {
+		what   string
+		change func()
+		name   string // of the records of calls that were left; "": there are none
+		guards bool   // calls of Guard have records
+	}{
+		{"all stand", func() {}, "climb", true},
+		{"one is gone", func() {
+			if err := c.Remove(first[:1]); err != nil {
+				t.Fatal(err)
+			}
+		}, "", true},
+		{"it has come again", func() { add(again) }, "again", true},
+		{"all are disabled", func() {
+			if err := c.SetEnabled(false); err != nil {
+				t.Fatal(err)
+			}
+		}, "", false},
+		{"all are enabled", func() {
+			if err := c.SetEnabled(true); err != nil {
+				t.Fatal(err)
+			}
+		}, "again", true},
+		{"the one that tells is gone", func() {
+			if err := c.Remove(first[2:]); err != nil {
+				t.Fatal(err)
+			}
+		}, "", true},
+	} {
+		step.change()
+		left, guards := run()
+		want := map[string]uint64{}
+		if step.name != "" {
+			want[step.name+" left"] = left
+		}
+		if step.guards {
+			want["guard"] = guards
+		}
+		if left == 0 || guards == 0 || len(got) != len(want) {
+			t.Errorf("%s: %v, want %v", step.what, got, want)
+		}
+		for name, n := range want {
+			if got[name] != n {
+				t.Errorf("%s: %d records %q, want %d", step.what, got[name], name, n)
+			}
+		}
+	}
+	if err := c.Close(nil); err != nil {
+		t.Error(err)
+	}
+	prog.Counts("go 3")
+}
