@@ -153,7 +153,23 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestOwnFiltered keeps failed calls alone, and one trace in three.
+// climb panics, behind a number of calls of itself.
+//
+//go:noinline
+func climb(id, n int) int {
+	if n == 0 {
+		panic("climb")
+	}
+	return climb(id, n-1) + 1
+}
+
+// guard recovers.
+func guard(id, n int) {
+	defer func() { _ = recover() }()
+	climb(id, n)
+}
+
+// TestOwnFiltered keeps failed calls alone, those too that a panic leaves, and one trace in three.
 func TestOwnFiltered(t *testing.T) {
 	var c collected
 	s := start(t, &spans.Options{Export: c.export, Errors: true}, ofQuery)
@@ -162,6 +178,27 @@ func TestOwnFiltered(t *testing.T) {
 	}
 	if n := end(t, s); n.Spans != 100 || n.Errors != 100 || len(c.all) != 100 {
 		t.Errorf("Errors: %+v, %d spans", n, len(c.all))
+	}
+	c.all = nil
+	s = start(t, &spans.Options{Export: c.export, Errors: true}, path+"climb id=$arg1:s64 n=$arg2:s64 --error 'id < 0'")
+	for i := range 50 {
+		guard(i, 3)
+	}
+	if n := end(t, s); n.Spans != 200 || n.Left != 200 || n.Errors != 200 || n.Split != 0 || len(c.all) != 200 {
+		t.Errorf("Errors: %+v, %d spans", n, len(c.all))
+	}
+	within := map[any]any{nil: int64(4)} // the number of the call whose span has an id
+	for _, sp := range c.all {
+		within[sp.ID] = attr(sp, "n")
+	}
+	for _, sp := range c.all {
+		up := any(sp.Parent)
+		if attr(sp, "n") == int64(3) {
+			up = nil
+		}
+		if within[up] != attr(sp, "n").(int64)+1 || attr(sp, "error.type") != "panic" || sp.Status != spans.StatusError {
+			t.Errorf("%+v, in that of %v", sp, within[up])
+		}
 	}
 	c.all = nil
 	s = start(t, &spans.Options{Export: c.export, Sample: 3}, ofOrder, ofQuery, ofDeliver)

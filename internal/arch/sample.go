@@ -27,8 +27,7 @@ const (
 	SampleLeave                     // it returns
 	SampleEnded                     // the goroutine ends
 	SampleCreated                   // a goroutine was created: what begins with the creator's g, and what begins with the new one
-	// A goroutine has recovered from a panic: what begins with its g, the stack pointer down to which calls have been left, and the high end
-	// of its stack.
+	// A goroutine has recovered from a panic: what Left has.
 	SampleRecovered
 )
 

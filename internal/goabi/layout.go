@@ -24,14 +24,17 @@ type Layout struct {
 	Mallocing, Locks          int32 // int32
 
 	WBNext int32 // in p: wbBuf.next, 0 while the buffer of write barriers is being emptied
+
+	Panic   int32 // in g: *_panic, the innermost panic
+	PanicSP int32 // in _panic: where the stack ends of who has deferred what runs
 }
 
 // layouts lists the versions whose layout is known, newest first.
 var layouts = []Layout{
-	{26, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 208, 232, 240, 264, 9552},
-	{25, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 200, 224, 232, 256, 5272},
-	{24, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 4720},
-	{23, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 4720},
+	{26, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 208, 232, 240, 264, 9552, 32, 40},
+	{25, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 200, 224, 232, 256, 5272, 32, 48},
+	{24, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 4720, 32, 48},
+	{23, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 4720, 32, 48},
 }
 
 // Layouts gives the layouts that a program of a toolchain's version may have: one, or none if

@@ -234,15 +234,16 @@ func (m *Maker) defineRuntime() (out []*event.Def) {
 		return nil // it is told why the program can not be probed
 	}
 	m.runtime = map[*event.Def]role{}
-	id := layouts[0].GoID
+	l := &layouts[0]
+	id := l.GoID
+	recovers := fmt.Sprintf("id=+%d($arg1):u64 from=+%d($arg1):u64 to=+%d(+%d($arg1)):u64 high=+%d($arg1):u64", id, l.SchedSP, l.PanicSP, l.Panic, l.StackHi)
 	of := []runtimeProbe{
 		{roleEnded, "p:" + spanGroup + "/ended runtime.goexit1", "which goroutines end in a call, and which call one was created in"},
 		{roleCreated, fmt.Sprintf("r:%s/created runtime.newproc1 by=+%d($arg2):u64 new=+%d($retval):u64", spanGroup, id, id), "which call a goroutine was created in"},
-		{roleRecovered, "p:" + spanGroup + "/recovered runtime.recovery id=gp.goid to=gp._panic.sp high=gp.stack.hi", "at once which calls a panic has left"},
+		{roleRecovered, "p:" + spanGroup + "/recovered runtime.recovery " + recovers, "at once which calls a panic has left"},
 	}
 	if m.o.filtered() {
-		of[2] = runtimeProbe{roleRecovered, "p:" + spanGroup + "/left runtime.recovery id=gp.goid from=gp.sched.sp to=gp._panic.sp high=gp.stack.hi", "which calls a panic has left"}
-		if len(m.hidden) == 0 {
+		if of[2].what = "which calls a panic has left"; len(m.hidden) == 0 {
 			of = of[2:]
 		}
 	}

@@ -98,7 +98,7 @@ func (m *Maker) Hit(h *hit.Hit) {
 			m.joiner.Ended(h.GoID, h.Nanos)
 		}
 	case roleRecovered:
-		m.joiner.Recovered(vs[0].Num, h.Nanos, vs[2].Num-vs[1].Num)
+		m.joiner.Recovered(vs[0].Num, h.Nanos, vs[3].Num-vs[2].Num)
 	default:
 		m.call(pr, h, vs, comm)
 	}

@@ -161,7 +161,7 @@ func dwarfLayout(t *testing.T, program string) *goabi.Layout {
 	if err != nil {
 		return nil
 	}
-	fields, err := structFields(d, "runtime.g", "runtime.m", "runtime.stack", "runtime.gobuf", "runtime.p", "runtime.wbBuf")
+	fields, err := structFields(d, "runtime.g", "runtime.m", "runtime.stack", "runtime.gobuf", "runtime._panic", "runtime.p", "runtime.wbBuf")
 	if err != nil {
 		return nil
 	}
@@ -194,6 +194,8 @@ func dwarfLayout(t *testing.T, program string) *goabi.Layout {
 		Mallocing:   at("runtime.m.mallocing"),
 		Locks:       at("runtime.m.locks"),
 		WBNext:      at("runtime.p.wbBuf", "runtime.wbBuf.next"),
+		Panic:       at("runtime.g._panic"),
+		PanicSP:     at("runtime._panic.sp"),
 	}
 }
 

@@ -161,7 +161,7 @@ func (m *sampling) created(s *storing) {
 
 // recovered emits that calls were left by a panic, the outermost one perhaps among them.
 func (m *sampling) recovered(s *storing) {
-	const sp, high = 1, 2
+	const sp, high = 2, 3
 	for _, i := range []int{sp, high} {
 		m.evaluateArg(s, i)
 		s.loaded = append(s.loaded, i)
