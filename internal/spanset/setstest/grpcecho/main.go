@@ -8,14 +8,17 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -121,7 +124,16 @@ func run(calls, clients int) error {
 	}
 	all.Wait()
 	s.GracefulStop()
+	for handles() { // the oldest version does not wait for what handles streams
+		time.Sleep(time.Millisecond)
+	}
 	return conn.Close()
+}
+
+// handles says whether a goroutine of the server handles a stream.
+func handles() bool {
+	all := make([]byte, 1<<20)
+	return bytes.Contains(all[:runtime.Stack(all, true)], []byte("grpc.(*Server).handleStream"))
 }
 
 func main() {
