@@ -49,6 +49,10 @@ type CodegenEnv struct {
 	// mask: it is all ones until the resident handler is there, then 0. 0: the handler is there.
 	Asks uint64
 
+	// Masks is what is known of the signal masks of a Go program's threads that call C; nil: as long as a Go function runs that a Work with
+	// PlainLoads is in, no mask changes.
+	Masks *Masks
+
 	// Quiet is the address of a 64-bit word: while it is not 0 generated code makes no system
 	// call, since the program has taken on a filter that may forbid it (RoleQuiet). Arguments
 	// that would need one can not be read then. 0: there is no such word.
@@ -322,6 +326,18 @@ type GoRuntime struct {
 	GoID    int32 // g.goid
 	ProcID  int32 // m.procid
 }
+
+// Masks tells which threads of a Go program with C code have the signals of a fault open. C code may change the mask of a thread that calls it. The
+// runtime counts these calls, so what the kernel has once answered holds for as long as the thread has called nothing more.
+type Masks struct {
+	// Table is the address of MaskSlots words in the process's own memory, 0 at first. One has a number that is made of a thread and its count of calls.
+	Table uint64
+	// Offsets in m, see goabi.Layout.
+	IsExtra, NCgoCall, NCgo int32
+}
+
+// MaskSlots is log2 of the words of Masks.Table.
+const MaskSlots = 6
 
 // Kernel holds what generated code needs to know of the Linux kernel that it runs in. A
 // per-CPU offset is what instructions add to the GS base. Functions are run-time addresses of

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/symbol"
 )
@@ -34,11 +36,38 @@ func ChangesMasks(sp *symbol.Space, read func(addr uint64, buf []byte) error) er
 			return fmt.Errorf("%s is C code", o.Name)
 		}
 	}
-	m := &masks{mod: mod, entries: map[uint64]*symbol.Func{}}
+	return (&masks{mod: mod}).find(read)
+}
+
+// ChangesMasksInGo is ChangesMasks for a program with C code: nil says that its Go code changes neither masks nor handlers, and that the C code which is linked
+// into its own file changes no handlers by system calls of its own. Of masks, and of C code in objects of their own, it says nothing.
+func ChangesMasksInGo(sp *symbol.Space, read func(addr uint64, buf []byte) error) error {
+	mod := sp.Main()
+	if mod == nil {
+		return errors.New("the program's own file is not known")
+	}
+	for _, o := range sp.Modules() {
+		if o != mod && o.Image.IsGo() {
+			return fmt.Errorf("%s has Go code too", o.Name)
+		}
+	}
+	return (&masks{mod: mod, withC: true}).find(read)
+}
+
+// calledDirectly are the functions by which Go calls the C code of the detectors without counting it.
+var calledDirectly = []string{"runtime.racecall", "runtime.msancall", "runtime.asancall"}
+
+// find says why the program may change masks or handlers.
+func (m *masks) find(read func(addr uint64, buf []byte) error) error {
+	im := m.mod.Image
+	m.entries = map[uint64]*symbol.Func{}
 	for _, fn := range im.Funcs() {
 		switch {
-		case fn.Lang != symbol.LangGo:
+		case m.withC && slices.Contains(calledDirectly, fn.Name):
+			return fmt.Errorf("%s calls C code", fn)
+		case fn.Lang != symbol.LangGo && !m.withC:
 			return fmt.Errorf("%s is not Go's", fn)
+		case fn.Lang != symbol.LangGo:
 		case strings.HasPrefix(fn.Name, "runtime."):
 		case isMasker(base(fn.Name)), isSyscall(fn.Name):
 			m.entries[fn.Addr] = fn
@@ -73,6 +102,7 @@ func isMasker(base string) bool {
 
 type masks struct {
 	mod     *symbol.Module
+	withC   bool                    // C code may change masks
 	entries map[uint64]*symbol.Func // functions that make the system call that they are told, and those that change masks
 }
 
@@ -109,6 +139,10 @@ func (m *masks) calls(code []byte, addr uint64) error {
 		switch {
 		case !ok:
 			return fmt.Errorf("0x%x makes system calls, and is in no function", in.Addr)
+		case fn.Lang != symbol.LangGo: // there are some with C code alone
+			if in.Number < 0 || in.Number == unix.SYS_RT_SIGACTION {
+				return fmt.Errorf("%s may change handlers of signals", fn)
+			}
 		case strings.HasPrefix(fn.Name, "runtime.") || in.Number >= 0 && !changes(in.Number):
 		case changes(in.Number) || !isSyscall(fn.Name):
 			return fmt.Errorf("%s makes system calls of its own", fn)

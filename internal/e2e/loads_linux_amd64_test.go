@@ -83,6 +83,40 @@ func TestGoLoadsAskNothing(t *testing.T) {
 	}
 }
 
+// TestGoLoadsWithC: in a Go program with C code a record asks which signals its thread blocks once for each time that the thread has called C. What C
+// does to masks and handlers harms nobody whose pointers are bad: on threads of Go's, from C, and on threads that C has made.
+func TestGoLoadsWithC(t *testing.T) {
+	goLoadsCalls(t, testprog.Build(t, "goloads", "CGO_ENABLED=1"))
+	const n = 400
+	p := testprog.Start(t, testprog.Build(t, "goloads", "CGO_ENABLED=1", "-tags=masks"))
+	core := open(t, p)
+	e := add(t, core, "", lookProbes[0])[0]
+	tg := core.Target().(*process.Target)
+	if !tg.FaultsCaught(e.Place().Addr) || tg.CodegenEnv().Masks == nil {
+		t.Error("records of main.Look always ask the kernel")
+	}
+	calls, bad := uint64(0), uint64(0)
+	for _, command := range []string{"good", "go", "block", "go", "back", "go", "thread", "go", "action", "go", "block", "thread"} {
+		c := right(t, p, fmt.Sprint(command, " ", n))
+		calls, bad = calls+c["calls"], bad+c["faults"]
+	}
+	faults := uint64(0)
+	if err := core.Close(func(h *tracing.Hit) {
+		vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if vs[1].Fault {
+			faults++
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	if c := core.Counts(e); c.Hits != calls || faults != bad || calls < 24*n {
+		t.Errorf("%+v, %d faults; the program made %d calls, %d of them with bad pointers", c, faults, calls, bad)
+	}
+}
+
 func goLoads(t *testing.T, program string) {
 	const n = 2000
 	p := testprog.Start(t, program, "1")

@@ -23,6 +23,10 @@ type Layout struct {
 	P, ID                     int32
 	Mallocing, Locks          int32 // int32
 
+	IsExtra  int32 // bool: of a thread that C has made
+	NCgoCall int32 // uint64: how often it has called C
+	NCgo     int32 // int32: such calls in progress
+
 	WBNext int32 // in p: wbBuf.next, 0 while the buffer of write barriers is being emptied
 
 	Panic   int32 // in g: *_panic, the innermost panic
@@ -31,10 +35,10 @@ type Layout struct {
 
 // layouts lists the versions whose layout is known, newest first.
 var layouts = []Layout{
-	{26, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 208, 232, 240, 264, 9552, 32, 40},
-	{25, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 200, 224, 232, 256, 5272, 32, 48},
-	{24, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 4720, 32, 48},
-	{23, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 4720, 32, 48},
+	{26, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 208, 232, 240, 264, 281, 320, 328, 9552, 32, 40},
+	{25, 0, 8, 16, 48, 56, 64, 96, 144, 152, 0, 64, 72, 184, 200, 224, 232, 256, 273, 312, 320, 5272, 32, 48},
+	{24, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 281, 320, 328, 4720, 32, 48},
+	{23, 0, 8, 16, 48, 56, 64, 104, 152, 160, 0, 72, 80, 192, 208, 232, 240, 264, 281, 320, 328, 4720, 32, 48},
 }
 
 // Layouts gives the layouts that a program of a toolchain's version may have: one, or none if

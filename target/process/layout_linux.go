@@ -79,6 +79,7 @@ const (
 	hdrQuiet    = 192                                          // arch.CodegenEnv.Quiet
 	hdrReturns  = 208                                          // arch.Trampoline.Mapped
 	hdrUnwind   = 216                                          // arch.CodegenEnv.Unwind
+	hdrMasks    = 512                                          // arch.Masks.Table
 	hdrActions  = 1024                                         // saved dispositions: actionSize each, by signal number
 	actionSize  = 40                                           // a word: our handler stands, then struct kernel_sigaction
 	hdrHooked   = hdrActions + uint64(unix.SIGTRAP)*actionSize // that word of SIGTRAP

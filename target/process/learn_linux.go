@@ -43,6 +43,7 @@ func (t *Target) learn(s *ptrace.Stopped) error {
 		t.golang = g
 		t.writer.Go = &g.runtime
 		t.writer.TID = arch.TIDGo
+		t.useMasks()
 		return t.learnFaults(s)
 	}
 	err = s.Do(func() error {

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -24,7 +25,7 @@ import (
 type taskCode struct {
 	shares error // why its threads may share a block, or have another; nil: they do not by its code
 	clone3 uint64
-	acts   bool // it may replace handlers of signals, by an instruction of its own
+	acts   bool // it may replace handlers of signals, by a system call of its own
 }
 
 // cLibraries are the names that C libraries give themselves, and their loaders: of glibc, and of musl, whose
@@ -60,8 +61,7 @@ func scanTasks(im *symbol.Image) (*taskCode, error) {
 
 // note takes in one instruction.
 func (c *taskCode) note(im *symbol.Image, in *native.TaskInst) {
-	switch {
-	case isCLibrary(im):
+	if isCLibrary(im) {
 		if in.Number == sysClone3 {
 			c.clone3 = in.Addr
 		}
@@ -69,8 +69,10 @@ func (c *taskCode) note(im *symbol.Image, in *native.TaskInst) {
 			fn, _, ok := im.At(in.Addr)
 			c.acts = c.acts || !ok || !named(fn, sigactionName)
 		}
-	case in.Number == unix.SYS_RT_SIGACTION:
-		c.acts = true
+		return
+	}
+	c.acts = c.acts || in.Number == unix.SYS_RT_SIGACTION || in.Number < 0
+	switch {
 	case c.shares != nil:
 	case in.MovesBase():
 		c.shares = errno.Errorf(unix.EOPNOTSUPP, "the instruction at 0x%x of %s may give a thread another thread pointer", in.Addr, im.Path())
@@ -175,27 +177,44 @@ func sharersOf(m *symbol.Module, c *taskCode) (out []target.Sharing, err error) 
 // there on it gets what the system call gets.
 const clone3Reach = 64
 
-// Sharers lists the functions that must be probed (arch.RoleShare) before code is run that uses what FS leads to;
-// none: nothing is used of it. Precondition: Prepare has succeeded.
+// Sharers lists the functions that must be probed (arch.RoleShare) before code is run that uses what FS leads to, or relies on the resident
+// handlers; none: nothing is used of it, and the handlers are asked for. Precondition: Prepare has succeeded.
 func (t *Target) Sharers() []target.Sharing {
-	if t.writer.Shared == 0 {
-		return nil
+	switch {
+	case t.writer.Shared != 0:
+		return t.sharers
+	case t.writer.Handled != 0:
+		return t.setters
 	}
-	return t.sharers
+	return nil
 }
 
-// SetShared says that from now on what FS leads to may be another thread's.
+// SetShared says that from now on what FS leads to may be another thread's, and handlers others than the resident ones.
 func (t *Target) SetShared() error {
 	if t.writer.Shared == 0 {
-		return nil
+		return t.setHandled()
 	}
 	return t.p.WriteMem(t.writer.Shared, []byte{1, 0, 0, 0, 1, 0, 0, 0}) // and Handled
 }
 
+// setHandled says that from now on handlers may be others than the resident ones.
+func (t *Target) setHandled() error {
+	if t.writer.Handled == 0 {
+		return nil
+	}
+	return t.p.WriteMem(t.writer.Handled, []byte{1, 0, 0, 0})
+}
+
 // shareLate looks at objects that have come.
 func (t *Target) shareLate() error {
-	if t.control == nil || t.writer.Shared == 0 {
+	if t.control == nil {
 		return nil
+	}
+	if t.writer.Shared == 0 {
+		if t.writer.Masks == nil || len(t.handlerSetters()) == len(t.setters) {
+			return nil
+		}
+		return t.setHandled()
 	}
 	err := t.learnSharing()
 	switch {
@@ -203,17 +222,20 @@ func (t *Target) shareLate() error {
 		return err
 	case t.shares != nil:
 		return t.SetShared()
-	case t.acts && t.writer.Handled != 0:
-		return t.p.WriteMem(t.writer.Handled, []byte{1, 0, 0, 0})
+	case t.acts:
+		return t.setHandled()
 	}
 	return nil
 }
 
 // CheckOwn looks, after the functions that Sharers lists were probed, whether a thread has come to share a block
-// meanwhile, or is about to.
+// meanwhile, or has replaced a handler, or is about to.
 func (t *Target) CheckOwn() error {
 	if t.writer.Shared == 0 {
-		return nil
+		if t.writer.Handled == 0 {
+			return nil
+		}
+		return t.stopped(t.checkHandled)
 	}
 	if t.held == nil { // else Commit has read them
 		var err error
@@ -224,14 +246,40 @@ func (t *Target) CheckOwn() error {
 		defer t.askEarly(nil)
 	}
 	return t.stopped(func(s *ptrace.Stopped) error {
-		return s.Do(func() error {
+		err := s.Do(func() error {
 			own, err := t.ownBlocks(s)
 			if err == nil && !own {
 				err = t.SetShared()
 			}
 			return err
 		})
+		return errors.Join(err, t.checkHandled(s))
 	})
+}
+
+// checkHandled looks whether the program has put others in the place of the resident handlers, or a thread may be about to: it is behind the place of a probe
+// that would tell. Precondition: the world is stopped.
+func (t *Target) checkHandled(s *ptrace.Stopped) error {
+	if t.writer.Handled == 0 {
+		return nil
+	}
+	in := t.codeOf(t.Sharers(), func(how arch.Share) bool { return how == arch.ShareSyscall || how == arch.ShareAction })
+	for _, th := range s.Threads() {
+		if interval.AnyContains(in, th.PC()) {
+			return t.setHandled()
+		}
+	}
+	if !t.faults.installed || t.writer.Resident == 0 { // nobody may ask for it
+		return nil
+	}
+	a, err := s.Sigaction(int(unix.SIGSEGV))
+	if err != nil {
+		return err
+	}
+	if a.Handler != t.faults.resident.Entry {
+		return t.setHandled()
+	}
+	return nil
 }
 
 // ownBlocks says whether every thread has what learn saw of all threads, a block of its own, and is not in code that
@@ -266,9 +314,14 @@ func (t *Target) ownBlocks(s *ptrace.Stopped) (bool, error) {
 // sharing is the code in which a thread may be about to share its block: of the functions, and of the detours of what
 // stands in them. The stop that arms the probes moves a thread that was behind one's place into its detour, behind its work.
 func (t *Target) sharing() []interval.Range {
+	return t.codeOf(t.sharers, func(how arch.Share) bool { return how != arch.ShareSyscall && how != arch.ShareAction })
+}
+
+// codeOf is the code of some of the functions, and the detours of what stands in them.
+func (t *Target) codeOf(fns []target.Sharing, are func(arch.Share) bool) []interval.Range {
 	var in, detours []interval.Range
-	for _, f := range t.sharers {
-		if f.Share != arch.ShareSyscall && f.Share != arch.ShareAction {
+	for _, f := range fns {
+		if are(f.Share) {
 			in = append(in, interval.Range{Start: f.Place.Addr, End: f.Place.Addr + f.Place.Func.Size})
 		}
 	}

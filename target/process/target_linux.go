@@ -66,6 +66,7 @@ type Target struct {
 	part       uint64              // of the pools, that Crowded looks at next
 	held       *ptrace.Stopped     // kept between calls (Start)
 	golang     *goProgram
+	setters    []target.Sharing  // of a Go program with C code: what replaces handlers of signals; nil: that is not known
 	masked     map[uint64]string // of a Go program: functions that may run with signals blocked; nil: it is not known of any
 	begins     bool              // a Go program whose runtime has not installed its handlers yet: ours are not there either
 	beginWaits bool              // and a thread may wait until they are

@@ -174,8 +174,10 @@ func (f *frame) share(w *arch.ProbeOp) {
 	f.Bind(done)
 	f.after(func() {
 		f.Bind(set)
-		f.MovRI(RAX, f.w.Shared)
-		f.MovMI(4, At(RAX, 0), 1)
+		if f.w.Shared != 0 { // else nothing is used of what FS leads to
+			f.MovRI(RAX, f.w.Shared)
+			f.MovMI(4, At(RAX, 0), 1)
+		}
 		f.Jmp(done)
 	})
 }

@@ -4,6 +4,9 @@
 //	goloads              commands: go N (calls Look N times), good N (with good pointers only), quit; built with the tag
 //	                     acts own N too (sets the action of SIGSEGV to the default by the system call itself)
 //
+// Built with the tag masks it has commands in which C code changes masks and handlers between three times N calls: block N, action N, back N (from C) and
+// thread N (on a thread that C has made).
+//
 // Before main it calls Deref with a nil pointer and recovers.
 //
 // An answer has the process's id, the number of calls, how many were given a bad pointer, and how many had a wrong result.
@@ -82,6 +85,9 @@ func pointers() (good, bad []uintptr) {
 // own sets the action of SIGSEGV.
 var own = func() {}
 
+// does has commands that call what they are given a few times.
+var does = map[string]func(look func()){}
+
 func main() {
 	debug.SetGCPercent(-1)
 	good, bad := pointers()
@@ -101,15 +107,23 @@ func main() {
 		case "own":
 			own()
 		}
-		for i := range n {
-			k := i % of
-			if k >= len(good) {
-				faults++
-			}
-			if Look(all[k]) != all[k]+1 {
-				wrong++
+		calls := 0
+		look := func() {
+			for i := range n {
+				k := i % of
+				if calls++; k >= len(good) {
+					faults++
+				}
+				if Look(all[k]) != all[k]+1 {
+					wrong++
+				}
 			}
 		}
-		fmt.Printf("{\"pid\":%d,\"calls\":%d,\"faults\":%d,\"bad\":%d}\n", pid, n, faults, wrong)
+		if do := does[which]; do != nil {
+			do(look)
+		} else {
+			look()
+		}
+		fmt.Printf("{\"pid\":%d,\"calls\":%d,\"faults\":%d,\"bad\":%d}\n", pid, calls, faults, wrong)
 	}
 }
