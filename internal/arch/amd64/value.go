@@ -114,7 +114,7 @@ func (f *frame) register(dst Reg, b fetch.Base) {
 // argBase emits dst = the argument's base, from the point or from the values that
 // were saved at entry (temporaries from entryTemp).
 func (f *frame) argBase(dst Reg, a *fetch.Arg, b fetch.Base, s *storing, fault Label) {
-	if s.w.Role == arch.RoleLeft && s.w.Left == nil && a.AtReturn() { // there is no return
+	if s != nil && s.w.Role == arch.RoleLeft && s.w.Left == nil && a.AtReturn() { // there is no return
 		if loads(a) {
 			f.Jmp(fault)
 		} else {
