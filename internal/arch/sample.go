@@ -6,7 +6,9 @@ type Sample struct {
 	Role SampleRole
 	// Table is the address of the counter of decisions and of the table of who is in a call. It has SampleBytes, which are 0 at first.
 	Table uint64
-	Every uint64 // how many traces one is kept of
+	// Every is how many traces one is kept of. 1: calls are all recorded, and what happens to goroutines only if they are in one. A call that there
+	// is no room for in the table is counted as unsampled, and recorded too.
+	Every uint64
 	// Func tells the functions of the table apart: the address of the one that is entered or left.
 	Func uint64
 	// Always: a SampleEnter of a call that is in no other keeps its trace, and the counter does not count it.

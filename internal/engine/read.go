@@ -85,7 +85,9 @@ func (c *Core) counts(e *Event) Counts {
 		}
 		n.Missed += s.Missed
 		if w := e.work.Sample; w != nil && w.Role == arch.SampleEnter {
-			n.Hits += s.Unwound // ring.CtrUnsampled
+			if w.Every > 1 {
+				n.Hits += s.Unwound // ring.CtrUnsampled
+			}
 		} else {
 			n.Unwound += s.Unwound
 		}

@@ -14,7 +14,7 @@ import (
 
 // Sampling keeps one trace in so many: which, is decided at the entries of its definitions' functions (arch.Sample).
 type Sampling struct {
-	Every uint64 // at least 1
+	Every uint64 // at least 1: then calls are all recorded, and of goroutines only what happens to those that are in one
 	Roles map[*event.Def]arch.SampleRole
 	// Always are definitions of entries which begin traces that are all kept.
 	Always map[*event.Def]bool
@@ -72,7 +72,8 @@ func (s *Sampling) has(e *Event) bool {
 	return ok
 }
 
-// Unsampled counts the calls whose traces a sampling has not kept, when they were entered.
+// Unsampled counts the calls whose traces a sampling has not kept, when they were entered; where it keeps all, those of which nobody knows what is
+// created in them.
 func (c *Core) Unsampled(s *Sampling) (n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +113,7 @@ func (ss *samplings) give(evs []*Event) error {
 			if err := ss.table(s); err != nil {
 				return err
 			}
-			e.work.Sample = &arch.Sample{Role: role, Table: s.table, Every: s.Every, Func: e.fn.Start, Always: s.Always[e.Given], Paired: s.paired(e, evs), Code: native.SampleCode()}
+			e.work.Sample = &arch.Sample{Role: role, Table: s.table, Every: s.Every, Func: e.fn.Start, Always: s.Always[e.Given], Paired: s.Every > 1 && s.paired(e, evs), Code: native.SampleCode()}
 			if !slices.Contains(s.events, e) { // else its object has come again
 				s.events = append(s.events, e)
 			}

@@ -73,15 +73,17 @@ func (m *Maker) seeLeft() {
 // chooseTraces has the probes choose which traces are kept, where they can: else that is decided when their hits have come. Calls with a
 // header of another program have hits in any case: what the header says is not known before. Where calls have contexts nothing is chosen at
 // the hit: such a call may be in a trace that the program keeps, and in a call of one that is not kept.
+//
+// Where all traces are kept, they see to it that goroutines which are in no call have no records.
 func (m *Maker) chooseTraces() {
-	if m.o.Sample <= 1 || m.core.CanSample() != nil {
+	if m.o.Sample <= 1 && !m.followsFew() || m.core.CanSample() != nil {
 		return
 	}
-	if Contexts(m.calls) {
+	if m.o.Sample > 1 && Contexts(m.calls) {
 		m.detail("which traces are kept is decided when their records have come: a context may carry a span whose trace is kept, or not")
 		return
 	}
-	s := &engine.Sampling{Every: m.o.Sample, Roles: map[*event.Def]arch.SampleRole{}, Always: map[*event.Def]bool{}}
+	s := &engine.Sampling{Every: max(m.o.Sample, 1), Roles: map[*event.Def]arch.SampleRole{}, Always: map[*event.Def]bool{}}
 	for _, c := range m.calls {
 		s.Roles[c.Entry], s.Roles[c.Return] = arch.SampleEnter, arch.SampleLeave
 		s.Always[c.Entry] = slices.ContainsFunc(c.Entry.Args, func(a event.Arg) bool { return a.Name == argRemote && a.Type.IsString() })
@@ -91,6 +93,17 @@ func (m *Maker) chooseTraces() {
 	}
 	m.sampling = s
 	m.core.Sample(s)
+}
+
+// followsFew says whether most goroutines may be in no call: then it pays that calls write down what their goroutine is in. Where goroutines are hidden
+// those that they create must be known, which are in no call.
+func (m *Maker) followsFew() bool {
+	for _, r := range m.runtime {
+		if r == roleCreated {
+			return len(m.hidden) == 0 && !slices.ContainsFunc(m.calls, func(c *Call) bool { return c.Def.Place.Glob })
+		}
+	}
+	return false
 }
 
 // reserved refuses arguments with names that are needed.

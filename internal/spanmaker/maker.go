@@ -191,7 +191,11 @@ func (m *Maker) Stats() (s Stats) {
 	case m.nester != nil:
 		s.Stats = m.nester.Stats()
 	}
-	s.Unsampled += m.unsampled
+	if m.o.Sample > 1 {
+		s.Unsampled += m.unsampled
+	} else {
+		s.Unfollowed += m.unsampled
+	}
 	s.Damaged, s.Unnamed, s.Hidden = m.damaged, m.unnamed, m.hid
 	return s
 }

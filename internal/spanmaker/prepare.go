@@ -36,7 +36,9 @@ type bothEnds struct {
 func (m *Maker) Prepare(evs []*engine.Event) error {
 	if m.sampling != nil {
 		if why := m.core.Samples(m.sampling); why != nil {
-			m.detail("which traces are kept is decided when their records have come: %v", why)
+			if m.o.Sample > 1 {
+				m.detail("which traces are kept is decided when their records have come: %v", why)
+			}
 			m.sampling = nil
 		}
 	}

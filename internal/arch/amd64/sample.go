@@ -132,7 +132,16 @@ type sampling struct {
 }
 
 func newSampling(f *frame, w *arch.ProbeOp) *sampling {
-	return &sampling{frame: f, Sample: w.Sample, op: w, pass: f.Label(), drop: f.Label(), none: f.Label()}
+	m := &sampling{frame: f, Sample: w.Sample, op: w, pass: f.Label(), drop: f.Label(), none: f.Label()}
+	if m.all() {
+		m.drop = m.pass
+	}
+	return m
+}
+
+// all says whether all hits are recorded: what is written down is for those of other roles.
+func (m *sampling) all() bool {
+	return m.Every == 1 && (m.Role == arch.SampleEnter || m.Role == arch.SampleLeave)
 }
 
 // function is the number of the function in a state.
@@ -143,7 +152,7 @@ func (m *sampling) function() int32 {
 // decide emits the decision whether the hit is recorded; one that is not is counted, and goes on at done. s may be nil where no argument is
 // looked at.
 func (m *sampling) decide(s *storing, done Label) {
-	note := m.Role == arch.SampleEnter && m.dropped != 0
+	note := m.Role == arch.SampleEnter && m.dropped != 0 && !m.all()
 	if note {
 		m.MovMI(8, At(RSP, m.dropped), 0)
 	}
@@ -160,6 +169,14 @@ func (m *sampling) decide(s *storing, done Label) {
 		m.recovered(s)
 	}
 	m.Bind(m.pass)
+	if m.all() {
+		m.after(func() {
+			m.Bind(m.none)
+			m.countIn(m.op.Event, ring.CtrUnsampled)
+			m.Jmp(m.pass)
+		})
+		return
+	}
 	m.after(func() {
 		m.Bind(m.drop)
 		if note {

@@ -63,7 +63,7 @@ func (m *sampling) begins() {
 	}
 	m.ShiftRI(Shl, 8, RAX, sampleDepth)
 	m.OpRI(OpOr, 8, RAX, state)
-	if !m.Always {
+	if !m.Always && m.Every > 1 {
 		not := m.Label()
 		m.MovRI(m.s2(), m.Table+sampleCounter)
 		m.MovRI(RDX, 1)
