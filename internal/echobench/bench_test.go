@@ -15,45 +15,55 @@ import (
 	"kprobes.dev/kprobes/internal/kuprobe"
 )
 
-// figures are what rounds have taken.
+// figures are what rounds have taken: of one server with probes to one without, and of the first in nanoseconds.
 type figures struct {
-	rate, cpu, charge []float64 // requests a second; nanoseconds of CPU time per request of the server, and of who collects
+	rate, cpu     []float64 // requests a second, and CPU time per request of the server
+	probed, plain []float64 // nanoseconds of CPU time per request
+	charge        []float64 // likewise of who collects
 }
 
-// Requests of a measurement, whose hits the ring has room for, and of the time before it.
+// Requests of a measurement, whose hits the ring has room for, the parts that it is made in, and requests of the time before it.
 const (
-	n    = 3000
-	warm = 500
+	n     = 3000
+	parts = 12
+	warm  = 500
 )
 
-// measure loads a server and notes what it took. begins is called when it has been loaded for a while.
-func (f *figures) measure(s *server, cs dialed, begins func()) {
-	cs.load(s.t, warm)
-	begins()
-	_, _, before := s.counts()
+// loaded is a server with its clients, and what it has taken.
+type loaded struct {
+	*server
+	clients dialed
+	took    time.Duration
+	cpu     int64
+}
+
+// part loads the server for a part of a measurement.
+func (l *loaded) part() {
+	_, _, before := l.counts()
 	start := time.Now()
-	cs.load(s.t, n)
-	took := time.Since(start)
-	_, _, after := s.counts()
-	f.rate = append(f.rate, float64(n)/took.Seconds())
-	f.cpu = append(f.cpu, float64(after-before)/float64(n))
+	l.clients.load(l.t, n/parts)
+	l.took += time.Since(start)
+	_, _, after := l.counts()
+	l.cpu += after - before
 }
 
-// mean makes one measurement of the last two: what is measured between them is compared with it, since a machine is not as fast at all times.
-func (f *figures) mean() {
-	for _, v := range []*[]float64{&f.rate, &f.cpu} {
-		n := len(*v) - 2
-		*v = append((*v)[:n], ((*v)[n]+(*v)[n+1])/2)
+// measure loads a server with probes and one without in turn, in parts so short that the machine is as fast for one as for the other.
+func (f *figures) measure(probed, plain *loaded) {
+	for _, l := range []*loaded{probed, plain} {
+		l.took, l.cpu = 0, 0
 	}
-}
-
-// ratio is the median of a figure's ratios to that of another way, pair by pair.
-func ratio(a, b []float64) float64 {
-	var r []float64
-	for i := range a {
-		r = append(r, a[i]/b[i])
+	for i := range parts {
+		first, then := probed, plain
+		if i%2 == 0 {
+			first, then = plain, probed
+		}
+		first.part()
+		then.part()
 	}
-	return median(r)
+	f.rate = append(f.rate, float64(plain.took)/float64(probed.took))
+	f.cpu = append(f.cpu, float64(probed.cpu)/float64(plain.cpu))
+	f.probed = append(f.probed, float64(probed.cpu)/n)
+	f.plain = append(f.plain, float64(plain.cpu)/n)
 }
 
 func median(v []float64) float64 {
@@ -116,12 +126,12 @@ func busy(b *testing.B, cpus []string) {
 	}
 }
 
-// BenchmarkEcho loads the server in rounds: without probes, before and behind the others; with spans that are collected behind the load (held); with spans that are collected
-// beside it (live); and another server that runs from a copy of the program, without probes and with the kernel's uprobes, recorded and read by nobody, at
-// the same instructions. The server has a CPU of its own; clients and who collects share the others, which are never idle. Who collects takes time from
-// the clients there, and slows the server down where the two CPUs share a core: what the probes cost the server is what held says. The figures are
-// medians: requests a second and the server's CPU time as ratios of those without probes in the same round, and in nanoseconds a request the server's and
-// the collector's CPU time.
+// BenchmarkEcho loads two servers in turn, one with probes and one without, which change places from round to round: with spans that are collected behind the
+// load (held); with spans that are collected beside it (live); and two others that run from a copy of the program, with the kernel's uprobes, recorded and
+// read by nobody, at the same instructions. The servers have a CPU of their own; clients and who collects share the others, which are never idle. Who
+// collects takes time from the clients there, and slows the server down where the two CPUs share a core: what the probes cost the server is what held
+// says. The figures are medians: requests a second and the server's CPU time as ratios of those without probes, and in nanoseconds a request the
+// server's and the collector's CPU time.
 func BenchmarkEcho(b *testing.B) {
 	if _, err := kuprobe.Mount(); err != nil {
 		b.Fatalf("%v: run as root", err)
@@ -141,44 +151,45 @@ func BenchmarkEcho(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			const clients = 10
 			c := newSink(b, false)
-			ours, theirs := serve(b), serve(b)
 			addr := map[string]func(*server) string{"http": func(s *server) string { return s.http }, "grpc": func(s *server) string { return s.grpc }}[name]
-			toOurs, toTheirs := ours.dial(clients, dial, addr(ours)), theirs.dial(clients, dial, addr(theirs))
-			var none, held, live, bare, uprobes figures
-			for b.Loop() {
-				none.measure(ours, toOurs, func() {})
+			var ours, theirs [2]*loaded
+			for i := range 2 {
+				for _, two := range []*[2]*loaded{&ours, &theirs} {
+					s := serve(b)
+					two[i] = &loaded{server: s, clients: s.dial(clients, dial, addr(s))}
+				}
+			}
+			var held, live, uprobes figures
+			for round := 0; b.Loop(); round++ {
+				probed, plain := ours[round%2], ours[1-round%2]
 				var at []uint64
 				for _, how := range []*figures{&held, &live} {
-					tr := ours.traced(append([]string{"--otlp", c.URL}, sets[name]...)...)
-					at = ours.places()
-					how.measure(ours, toOurs, func() {
-						if how == &held {
-							tr.hold(ours)
-						}
-					})
+					tr := probed.traced(append([]string{"--otlp", c.URL}, sets[name]...)...)
+					at = probed.places()
+					probed.clients.load(b, warm)
+					plain.clients.load(b, warm)
+					if how == &held {
+						tr.hold(probed.server)
+					}
+					how.measure(probed, plain)
 					tr.signal(b, syscall.SIGCONT)
 					tr.ended(b, warm+n)
 					how.charge = append(how.charge, float64(tr.ProcessState.UserTime()+tr.ProcessState.SystemTime())/(warm+n))
 				}
-				none.measure(ours, toOurs, func() {})
-				none.mean()
-				bare.measure(theirs, toTheirs, func() {})
-				take := theirs.uprobes(at)
-				uprobes.measure(theirs, toTheirs, func() {})
+				probed, plain = theirs[round%2], theirs[1-round%2]
+				take := probed.uprobes(at)
+				probed.clients.load(b, warm)
+				plain.clients.load(b, warm)
+				uprobes.measure(probed, plain)
 				take(warm + n)
-				bare.measure(theirs, toTheirs, func() {})
-				bare.mean()
+			}
+			for what, f := range map[string]*figures{"held": &held, "live": &live, "uprobes": &uprobes} {
+				b.ReportMetric(median(f.rate), what+"/none")
+				b.ReportMetric(median(f.cpu), what+"-cpu/none")
+				b.ReportMetric(median(f.probed), what+"-ns")
 			}
 			b.ReportMetric(0, "ns/op")
-			for what, r := range map[string]struct{ probed, plain *figures }{"held": {&held, &none}, "live": {&live, &none}, "uprobes": {&uprobes, &bare}} {
-				b.ReportMetric(ratio(r.probed.rate, r.plain.rate), what+"/none")
-				b.ReportMetric(ratio(r.probed.cpu, r.plain.cpu), what+"-cpu/none")
-			}
-			b.ReportMetric(median(none.rate), "requests/s")
-			b.ReportMetric(median(none.cpu), "none-ns")
-			b.ReportMetric(median(held.cpu), "held-ns")
-			b.ReportMetric(median(live.cpu), "live-ns")
-			b.ReportMetric(median(uprobes.cpu), "uprobes-ns")
+			b.ReportMetric(median(held.plain), "none-ns")
 			b.ReportMetric(median(live.charge), "collector-ns")
 		})
 	}
