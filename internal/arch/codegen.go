@@ -330,10 +330,13 @@ type GoRuntime struct {
 // Masks tells which threads of a Go program with C code have the signals of a fault open. C code may change the mask of a thread that calls it. The
 // runtime counts these calls, so what the kernel has once answered holds for as long as the thread has called nothing more.
 type Masks struct {
+	_ [0]func() // nobody compares it: the linker leaves out how
 	// Table is the address of MaskSlots words in the process's own memory, 0 at first. One has a number that is made of a thread and its count of calls.
 	Table uint64
 	// Offsets in m, see goabi.Layout.
 	IsExtra, NCgoCall, NCgo int32
+	// Code is native.MaskCode: a program that probes no such process is linked without it.
+	Code any
 }
 
 // MaskSlots is log2 of the words of Masks.Table.

@@ -51,7 +51,17 @@ func ChangesMasksInGo(sp *symbol.Space, read func(addr uint64, buf []byte) error
 			return fmt.Errorf("%s has Go code too", o.Name)
 		}
 	}
-	return (&masks{mod: mod, withC: true}).find(read)
+	for _, fn := range mod.Image.Funcs() {
+		if slices.Contains(calledDirectly, fn.Name) {
+			return fmt.Errorf("%s calls C code", fn)
+		}
+	}
+	return (&masks{mod: mod, foreign: func(fn *symbol.Func, number int64) error {
+		if number < 0 || number == unix.SYS_RT_SIGACTION {
+			return fmt.Errorf("%s may change handlers of signals", fn)
+		}
+		return nil
+	}}).find(read)
 }
 
 // calledDirectly are the functions by which Go calls the C code of the detectors without counting it.
@@ -63,9 +73,7 @@ func (m *masks) find(read func(addr uint64, buf []byte) error) error {
 	m.entries = map[uint64]*symbol.Func{}
 	for _, fn := range im.Funcs() {
 		switch {
-		case m.withC && slices.Contains(calledDirectly, fn.Name):
-			return fmt.Errorf("%s calls C code", fn)
-		case fn.Lang != symbol.LangGo && !m.withC:
+		case fn.Lang != symbol.LangGo && m.foreign == nil:
 			return fmt.Errorf("%s is not Go's", fn)
 		case fn.Lang != symbol.LangGo:
 		case strings.HasPrefix(fn.Name, "runtime."):
@@ -101,8 +109,9 @@ func isMasker(base string) bool {
 }
 
 type masks struct {
-	mod     *symbol.Module
-	withC   bool                    // C code may change masks
+	mod *symbol.Module
+	// foreign says why a system call of C code, by its number, may change handlers; nil: there is to be no C code.
+	foreign func(fn *symbol.Func, number int64) error
 	entries map[uint64]*symbol.Func // functions that make the system call that they are told, and those that change masks
 }
 
@@ -140,8 +149,8 @@ func (m *masks) calls(code []byte, addr uint64) error {
 		case !ok:
 			return fmt.Errorf("0x%x makes system calls, and is in no function", in.Addr)
 		case fn.Lang != symbol.LangGo: // there are some with C code alone
-			if in.Number < 0 || in.Number == unix.SYS_RT_SIGACTION {
-				return fmt.Errorf("%s may change handlers of signals", fn)
+			if err := m.foreign(fn, in.Number); err != nil {
+				return err
 			}
 		case strings.HasPrefix(fn.Name, "runtime.") || in.Number >= 0 && !changes(in.Number):
 		case changes(in.Number) || !isSyscall(fn.Name):

@@ -120,6 +120,21 @@ func TestDebuggerBetweenEntryAndReturn(t *testing.T) {
 	s.end().counted(t, "b", 3, "jump")
 }
 
+// C code of a Go program replaces the handler of SIGSEGV while a debugger is attached, so that no probe tells of it. Bad pointers harm nobody when the probes
+// are armed again.
+func TestDebuggerWhileHandlerComes(t *testing.T) {
+	p := testprog.Start(t, testprog.Build(t, "goloads", "CGO_ENABLED=1", "-tags=masks"))
+	s := trace(t, p.PID, lookProbes[0])
+	had := right(t, p, "go 100")["calls"]
+	g := attachGDB(t, p, s.errs.String)
+	g.tell("set pagination off\nhandle SIGURG nostop noprint pass\ncontinue\n")
+	right(t, p, "leave 1")
+	g.leave()
+	within(t, "the probes are armed again", func() bool { return strings.Contains(s.errs.String(), "armed again") })
+	had += right(t, p, "go 100")["calls"] + right(t, p, "return 1")["calls"]
+	s.end().counted(t, "look", had, "jump")
+}
+
 // An object comes while a debugger is attached: what waits for it is armed when the debugger has gone, and the walk over the stack knows it then.
 func TestDebuggerWhileObjectComes(t *testing.T) {
 	p := program(t, "dl")

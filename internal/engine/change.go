@@ -22,6 +22,8 @@ type editor struct {
 	timer     *time.Timer // of the optimiser's next attempt; nil: there was none
 	again     func()      // that attempt
 	postponed uint64      // events that had to wait, since the beginning
+	// dependents adds to functions that change those whose code refers to instances of their events; nil: there are none.
+	dependents func([]*function) []*function
 }
 
 // registry is who an editor works for.
@@ -37,8 +39,6 @@ type registry interface {
 	// replaced is told after that.
 	replacing(f *function)
 	replaced(f *function)
-	// dependent adds to functions that change those whose code depends on what their events are.
-	dependent(fns []*function) []*function
 	// note has the target's memory tell of what waits.
 	note()
 }

@@ -69,10 +69,9 @@ type Core struct {
 	// without.
 	giveSamples func([]*Event) error
 	samplings   any
-	// leavings are those of the target, and markLeft and dependents are its methods, once there is one: likewise.
-	leavings   any
-	markLeft   func([]*Event)
-	dependents func([]*function) []*function
+	// leavings are those of the target, and markLeft is its method, once there is one: likewise.
+	leavings any
+	markLeft func([]*Event)
 	told
 	extension
 	unread unread // what a loop over hits is to be given

@@ -26,7 +26,13 @@ func (c *Core) yield() error {
 				fns = append(fns, f)
 			}
 		}
-		if err := c.update(fns, stopping{}); err != nil {
+		check := func() error { // what the probes would have told that were out: they are in again
+			if c.can.Sharer == nil || len(c.sharing) == 0 {
+				return nil
+			}
+			return c.can.Sharer.CheckOwn()
+		}
+		if err := c.update(fns, stopping{then: check}); err != nil {
 			c.yielded = true // once more at the next Sync
 			return c.once(err)
 		}

@@ -71,15 +71,7 @@ func (ls *leavings) mark(evs []*Event) {
 	}
 }
 
-// dependent adds to functions that change those whose code refers to instances of their events.
-func (c *Core) dependent(fns []*function) []*function {
-	if c.dependents == nil {
-		return fns
-	}
-	return c.dependents(fns)
-}
-
-// dependents is dependent, where there are Leavings.
+// dependents is editor.dependents.
 func (ls *leavings) dependents(fns []*function) []*function {
 	had := len(fns)
 	for _, l := range ls.all {

@@ -113,7 +113,7 @@ func (ss *samplings) give(evs []*Event) error {
 			if err := ss.table(s); err != nil {
 				return err
 			}
-			e.work.Sample = &arch.Sample{Role: role, Table: s.table, Every: s.Every, Func: e.fn.Start, Always: s.Always[e.Given], Paired: s.Every > 1 && s.paired(e, evs), Code: native.SampleCode()}
+			e.work.Sample = &arch.Sample{Role: role, Table: s.table, Every: s.Every, Func: e.fn.Start, Always: s.Always[e.Given], Paired: s.paired(e, evs), Code: native.SampleCode()}
 			if !slices.Contains(s.events, e) { // else its object has come again
 				s.events = append(s.events, e)
 			}

@@ -20,7 +20,10 @@ func (ed *editor) update(fns []*function, also stopping) error {
 // A function that a thread blocks does not hold up the others: its new code is put in later,
 // unless something that its old code does must end.
 func (ed *editor) updateOr(fns []*function, mend func(*function, error) error, also stopping) error {
-	cs := ed.begin(ed.reg.dependent(fns))
+	if ed.dependents != nil {
+		fns = ed.dependents(fns)
+	}
+	cs := ed.begin(fns)
 	for failed := ed.make(cs); len(failed) > 0; failed = ed.remakeUnlinked(cs) {
 		for _, ch := range failed {
 			for ch.err != nil {

@@ -9,7 +9,7 @@ import (
 // its structs g, m and p (runtime/runtime2.go; read from the debug information that the
 // toolchain writes).
 type Layout struct {
-	Minor int // of the version: 26 for Go 1.26
+	Minor int32 // of the version: 26 for Go 1.26
 
 	// In g.
 	StackLo, StackHi, StackGuard0 int32
@@ -54,7 +54,7 @@ func Layouts(version string) []Layout {
 		return nil
 	}
 	for _, l := range layouts {
-		if l.Minor == minor {
+		if int(l.Minor) == minor {
 			return []Layout{l}
 		}
 	}

@@ -30,7 +30,7 @@ func TestLayouts(t *testing.T) {
 		switch {
 		case minor == 0 && len(got) != 0:
 			t.Errorf("%q: layout of Go 1.%d, want none", version, got[0].Minor)
-		case minor != 0 && (len(got) != 1 || got[0].Minor != minor):
+		case minor != 0 && (len(got) != 1 || int(got[0].Minor) != minor):
 			t.Errorf("%q: %d layouts, want that of Go 1.%d", version, len(got), minor)
 		}
 	}

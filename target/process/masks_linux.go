@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/arch/native"
 	"kprobes.dev/kprobes/internal/codescan"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
@@ -67,7 +68,7 @@ func (t *Target) useMasks() {
 	}
 	l := &t.golang.layout
 	t.writer.Handled = t.control.addr + hdrHandled
-	t.writer.Masks = &arch.Masks{Table: t.control.addr + hdrMasks, IsExtra: l.IsExtra, NCgoCall: l.NCgoCall, NCgo: l.NCgo}
+	t.writer.Masks = &arch.Masks{Table: t.control.addr + hdrMasks, IsExtra: l.IsExtra, NCgoCall: l.NCgoCall, NCgo: l.NCgo, Code: native.MaskCode()}
 }
 
 // FaultsCaught says whether no thread that is in the function at an address can have the signals of a fault blocked, or it is known which has

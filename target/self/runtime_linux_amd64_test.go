@@ -86,7 +86,7 @@ func TestFindLayoutOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	for version, minor := range map[string]int{"go1.26": 26, "go1.25": 25, "go1.24": 24} {
-		if minor == own.Minor {
+		if minor == int(own.Minor) {
 			continue
 		}
 		if _, err := findLayoutOf(version); !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "offset") {

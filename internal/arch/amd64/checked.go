@@ -19,12 +19,6 @@ import (
 // the handler catches that where it can. A signal between the question and the load changes nothing: the mask is as
 // it was when its handler has returned.
 //
-// In a Go program with C code the mask of a thread changes only in C, and the runtime counts the thread's calls of C. So where the kernel has
-// answered that a thread blocks no signal of a fault, a number that is made of the thread and its count is put in a table (arch.Masks), and nothing is asked
-// as long as that number is the thread's. Nothing is put there, and nothing looked up, by a thread that C has made, or from C: it may go on
-// in C between two hits without a call. A signal handler of the program has the mask that it is run with, and gives the one before it back. Two threads
-// that have one slot take it from each other, and ask more often.
-//
 // A work whose faults the handler catches from a moment on (arch.CodegenEnv.Asks) asks nothing beforehand: until then each
 // load is a checked one.
 
@@ -124,7 +118,7 @@ func (f *frame) ask(w *arch.ProbeOp) {
 			f.MovMR(8, f.tempAt(tempMask), RAX)
 		}
 		if f.w.Masks != nil {
-			f.threadMask(known)
+			f.w.Masks.Code.(maskCode)(f, known)
 		}
 	case questions(w) > 1:
 		f.signalMask()
@@ -134,64 +128,6 @@ func (f *frame) ask(w *arch.ProbeOp) {
 		f.MovMI(8, f.tempAt(tempMask), -1)
 	}
 	f.Bind(known)
-}
-
-// threadMask emits the look in the table of masks, and the question where it does not tell. Precondition: tempMask is 0, or all ones where no handler is there
-// yet. It clobbers what signalMask does, and S1.
-func (f *frame) threadMask(known Label) {
-	ask, first := f.Label(), f.Label()
-	f.ifUntold(ask, first)
-	f.Jcc(CondNE, first)
-	f.after(func() {
-		f.Bind(first)
-		f.signalMask()
-		f.TestMI(4, f.tempAt(tempMask), faultMask)
-		f.Jcc(CondNE, known)
-		again := f.Label()
-		f.maskNumber(again)
-		f.MovMR(8, At(f.s1(), 0), RDX)
-		f.Bind(again)
-		f.Jmp(known)
-		f.Bind(ask)
-		f.signalMask()
-		f.Jmp(known)
-	})
-}
-
-// ifUntold emits a comparison that says "equal" if the table tells that the thread has the signals of a fault open. A thread that has no number goes on at
-// none, and one that may have no handler at first.
-func (f *frame) ifUntold(none, first Label) {
-	f.OpMI(OpCmp, 8, f.tempAt(tempMask), 0)
-	f.Jcc(CondNE, none)
-	f.MovRI(RAX, f.w.Handled)
-	f.OpMI(OpCmp, 4, At(RAX, 0), 0)
-	f.Jcc(CondNE, none)
-	f.maskNumber(none)
-	f.OpMR(OpCmp, 8, At(f.s1(), 0), RDX)
-}
-
-// maskNumber emits RDX = the number of the thread, which is not 0, and S1 = its slot. It clobbers RAX. A thread that has none goes on at none.
-func (f *frame) maskNumber(none Label) {
-	k := f.w.Masks
-	f.MovRM(8, RAX, AtFS(f.w.Go.TLS))
-	f.TestRR(8, RAX, RAX)
-	f.Jcc(CondE, none)
-	f.MovRM(8, RAX, At(RAX, f.w.Go.M))
-	f.OpMI(OpCmp, 4, At(RAX, k.NCgo), 0)
-	f.Jcc(CondNE, none)
-	f.OpMI(OpCmp, 1, At(RAX, k.IsExtra), 0)
-	f.Jcc(CondNE, none)
-	f.MovRM(8, RDX, At(RAX, f.w.Go.ProcID))
-	f.ShiftRI(Shl, 8, RDX, 40) // the thread's id has 22 bits
-	f.OpRR(OpAdd, 8, RDX, RAX)
-	f.MovRI(f.s1(), hashFactor)
-	f.ImulRR(8, RDX, f.s1())
-	f.OpRM(OpAdd, 8, RDX, At(RAX, k.NCgoCall))
-	f.Jcc(CondE, none)
-	f.ImulRR(8, RAX, f.s1())
-	f.ShiftRI(Shr, 8, RAX, 64-arch.MaskSlots)
-	f.MovRI(f.s1(), k.Table)
-	f.Lea(f.s1(), AtIndex(f.s1(), RAX, 8, 0))
 }
 
 // questions is how many looks the loads of a work take, if none of them crosses a page.

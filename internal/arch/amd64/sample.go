@@ -100,7 +100,7 @@ func sampleWork(f *frame, w *arch.ProbeOp, s *storing, to Label) {
 // plainLeave says whether a return is decided about before its call's instance is looked for: a call of a trace that is not kept need not
 // have one. A filter needs the instance, and a return address that is replaced too.
 func plainLeave(w *arch.ProbeOp) bool {
-	return w.Sample.Paired && w.Filter == nil && w.Trampoline == nil && w.Budget == nil
+	return w.Sample.Paired && w.Sample.Every > 1 && w.Filter == nil && w.Trampoline == nil && w.Budget == nil
 }
 
 // without says whether the calls of a RoleEntry have no instance where one of the works at the same point, before it, drops them.

@@ -1,6 +1,7 @@
 package amd64
 
 import (
+	"fmt"
 	"testing"
 
 	"kprobes.dev/kprobes/internal/arch"
@@ -140,7 +141,7 @@ func TestDetourSampleRecovered(t *testing.T) {
 				return fetch.Arg{Store: fetch.StoreValue, Base: fetch.Base{Reg: fetch.Reg(r)}, Derefs: []int64{int64(off)}, Size: 8, Off: 8 + off}
 			}
 			w := &arch.ProbeOp{
-				Event: 1, Prog: &fetch.Program{Fixed: 24, Args: []fetch.Arg{atG(RDI, 0, false), word(RSI, 0), word(RSI, 8)}},
+				Event: 1, Prog: &fetch.Program{Fixed: 24, Args: []fetch.Arg{atG(RDI, 0, false), word(RSI, 8), word(RSI, 0), word(RSI, 8)}},
 				Sample: &arch.Sample{Role: arch.SampleRecovered, Table: table, Every: 3, Code: SampleCode()},
 			}
 			recorded := a.goSampled(0, w, [16]uint64{RDI: arenaCreator, RSI: arenaData})
@@ -202,21 +203,29 @@ func TestDetourSampleSelf(t *testing.T) {
 	}
 }
 
-// TestDetourSampleFull has no room for who hits: it is missed, and nobody's slot is written to.
+// TestDetourSampleFull has no room for who hits: it is missed, and nobody's slot is written to. Where all traces are kept it is recorded, and counted.
 func TestDetourSampleFull(t *testing.T) {
+	for every, counts := range map[uint64][3]int{2: {1, 0, 0}, 1: {0, 1, 1}} {
+		t.Run(fmt.Sprint(every), func(t *testing.T) { testSampleFull(t, every, counts) })
+	}
+}
+
+// testSampleFull wants so many hits that are missed, counted as not sampled, and recorded.
+func testSampleFull(t *testing.T, every uint64, want [3]int) {
 	child := buildDetourChild(t)
 	a, table := sampledGo(t, child)
 	for i := range uint64(1<<arch.SampleSlots + bucketLen) {
 		a.put64(table+sampleFirst+i<<sampleStride, 1+i, 5, sampleStateOf(8, true))
 	}
 	sp := &fetch.Program{Fixed: 8, Args: []fetch.Arg{{Store: fetch.StoreValue, Base: fetch.Base{Kind: fetch.BaseDepth, Reg: fetch.Reg(RSP)}, Size: 8}}}
-	a.probe(hexBytes(t, "4889f0 0f1f4000 c3"), map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: sp, Sample: &arch.Sample{Role: arch.SampleEnter, Table: table, Every: 1, Code: SampleCode()}}}}, arch.Policy{})
+	a.probe(hexBytes(t, "4889f0 0f1f4000 c3"), map[uint64][]arch.ProbeOp{0: {{Event: 1, Prog: sp, Sample: &arch.Sample{Role: arch.SampleEnter, Table: table, Every: every, Code: SampleCode()}}}}, arch.Policy{})
 	a.handler()
 	a.ctl.Free = uint64(Set(R12, R13) | Flags)
 	a.add([16]uint64{RSP: arenaStack}, 0x202)
 	a.run()
-	if n := a.counted(1, ring.CtrMissed); n != 1 || len(a.records()) != 0 || a.get64(table) != 0 {
-		t.Errorf("%d missed, %d records, %d decisions", n, len(a.records()), a.get64(table))
+	have := [3]int{int(a.counted(1, ring.CtrMissed)), int(a.counted(1, ring.CtrUnsampled)), len(a.records())}
+	if have != want || a.get64(table) != 0 {
+		t.Errorf("missed, not sampled, recorded: %v, want %v; %d decisions", have, want, a.get64(table))
 	}
 	for i := range uint64(1<<arch.SampleSlots + bucketLen) {
 		if at := table + sampleFirst + i<<sampleStride; a.get64(at) != 1+i || a.get64(at+sampleOwner) != 5 || a.get64(at+sampleState) != sampleStateOf(8, true) {

@@ -4,7 +4,7 @@
 //	goloads              commands: go N (calls Look N times), good N (with good pointers only), quit; built with the tag
 //	                     acts own N too (sets the action of SIGSEGV to the default by the system call itself)
 //
-// Built with the tag masks it has commands in which C code changes masks and handlers between three times N calls: block N, action N, back N (from C) and
+// Built with the tag masks it has commands in which C code changes masks and handlers between three times N calls: block N, action N, back N (from C), leave N (N calls, and the action of SIGSEGV is the default from then on), return N (and it is the old one again) and
 // thread N (on a thread that C has made).
 //
 // Before main it calls Deref with a nil pointer and recovers.

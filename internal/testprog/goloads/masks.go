@@ -65,6 +65,14 @@ func init() {
 		C.put_back()
 		look()
 	}
+	does["leave"] = func(look func()) {
+		look()
+		C.default_action()
+	}
+	does["return"] = func(look func()) {
+		look()
+		C.put_back()
+	}
 	does["back"] = func(look func()) {
 		again = look
 		C.back()
