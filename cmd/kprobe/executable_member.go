@@ -122,6 +122,9 @@ func (m *executableMember) Leave() (children []int) {
 	x.members = slices.DeleteFunc(x.members, func(o *executableMember) bool { return o == m })
 	x.mu.Unlock()
 	m.left = true
+	if m.spans != nil {
+		m.spans.Count()
+	}
 	x.hits.end(m)
 	if err := m.p.s.target.Discard(); err != nil {
 		x.tell(m.p.s.proc.PID(), err)

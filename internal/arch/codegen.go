@@ -50,7 +50,7 @@ type CodegenEnv struct {
 	Asks uint64
 
 	// Masks is what is known of the signal masks of a Go program's threads that call C; nil: as long as a Go function runs that a Work with
-	// PlainLoads is in, no mask changes.
+	// PlainLoads is in, no mask changes. With it Handled is not 0, and Asks is 0.
 	Masks *Masks
 
 	// Quiet is the address of a 64-bit word: while it is not 0 generated code makes no system

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"kprobes.dev/kprobes/event"
@@ -130,7 +131,8 @@ type Maker struct {
 	hid     uint64          // calls of these
 	// sampling is how the probes choose traces; nil: they do not. unsampled are calls of those that they have not kept.
 	sampling  *engine.Sampling
-	unsampled uint64
+	unsampled atomic.Uint64
+	counted   atomic.Bool // unsampled is what it stays
 }
 
 // New makes a Maker for a target. The calls are its own from now on.
@@ -192,9 +194,9 @@ func (m *Maker) Stats() (s Stats) {
 		s.Stats = m.nester.Stats()
 	}
 	if m.o.Sample > 1 {
-		s.Unsampled += m.unsampled
+		s.Unsampled += m.unsampled.Load()
 	} else {
-		s.Unfollowed += m.unsampled
+		s.Unfollowed += m.unsampled.Load()
 	}
 	s.Damaged, s.Unnamed, s.Hidden = m.damaged, m.unnamed, m.hid
 	return s
@@ -205,8 +207,14 @@ func (m *Maker) Finish() {
 	if m.nester != nil {
 		m.nester.Close()
 	}
-	if m.sampling != nil {
-		m.unsampled = m.core.Unsampled(m.sampling)
+	m.Count()
+}
+
+// Count takes what the target has counted, which Finish does else. It is called before the target's memory is given back, behind the last hit but not behind
+// its being taken, by any goroutine.
+func (m *Maker) Count() {
+	if m.sampling != nil && m.counted.CompareAndSwap(false, true) {
+		m.unsampled.Store(m.core.Unsampled(m.sampling))
 	}
 }
 

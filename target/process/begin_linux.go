@@ -64,6 +64,7 @@ func (t *Target) awaitBegin(s *ptrace.Stopped, all *[ptrace.Signals]ptrace.Sigac
 	if !t.begins {
 		return nil
 	}
+	t.writer.Masks, t.writer.Handled = nil, 0 // the runtime will put handlers there itself
 	if err := t.control.put(hdrResident, nowhere); err != nil {
 		return err
 	}

@@ -110,16 +110,12 @@ func (f *frame) ask(w *arch.ProbeOp) {
 		f.Jcc(CondE, known)
 	}
 	switch {
+	case w.PlainLoads && f.w.Masks != nil:
+		f.w.Masks.Code.(maskCode)(f, known)
 	case w.PlainLoads:
-		f.MovMI(8, f.tempAt(tempMask), 0)
-		if f.w.Asks != 0 {
-			f.MovRI(RAX, f.w.Asks)
-			f.MovRM(8, RAX, At(RAX, 0))
-			f.MovMR(8, f.tempAt(tempMask), RAX)
-		}
-		if f.w.Masks != nil {
-			f.w.Masks.Code.(maskCode)(f, known)
-		}
+		f.MovRI(RAX, f.w.Asks)
+		f.MovRM(8, RAX, At(RAX, 0))
+		f.MovMR(8, f.tempAt(tempMask), RAX)
 	case questions(w) > 1:
 		f.signalMask()
 	case far == anywhere:

@@ -14,11 +14,11 @@ type maskCode func(f *frame, known Label)
 // MaskCode is arch.Masks.Code.
 func MaskCode() any { return maskCode(threadMask) }
 
-// threadMask emits the look in the table of masks, and the question where it does not tell. Precondition: tempMask is 0, or all ones where no handler is there
-// yet. It clobbers what signalMask does, and S1.
+// threadMask emits the look in the table of masks, and the question where it does not tell. It clobbers what signalMask does, and S1.
 func threadMask(f *frame, known Label) {
 	ask, first := f.Label(), f.Label()
-	told(f, ask, first)
+	f.MovMI(8, f.tempAt(tempMask), 0)
+	told(f, ask)
 	f.Jcc(CondNE, first)
 	f.after(func() {
 		f.Bind(first)
@@ -36,11 +36,9 @@ func threadMask(f *frame, known Label) {
 	})
 }
 
-// told emits a comparison that says "equal" if the table tells that the thread has the signals of a fault open. A thread that has no number goes on at
-// none, and one that may have no handler at first.
-func told(f *frame, none, first Label) {
-	f.OpMI(OpCmp, 8, f.tempAt(tempMask), 0)
-	f.Jcc(CondNE, none)
+// told emits a comparison that says "equal" if the table tells that the thread has the signals of a fault open. A thread that has no number, or may have another
+// handler, goes on at none.
+func told(f *frame, none Label) {
 	f.MovRI(RAX, f.w.Handled)
 	f.OpMI(OpCmp, 4, At(RAX, 0), 0)
 	f.Jcc(CondNE, none)
