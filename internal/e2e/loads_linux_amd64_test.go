@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
@@ -100,7 +101,15 @@ func TestGoLoadsWithC(t *testing.T) {
 		c := right(t, p, fmt.Sprint(command, " ", n))
 		calls, bad = calls+c["calls"], bad+c["faults"]
 	}
-	faults := uint64(0)
+	faults := closedFaults(t, core)
+	if c := core.Counts(e); c.Hits != calls || faults != bad || calls < 24*n {
+		t.Errorf("%+v, %d faults; the program made %d calls, %d of them with bad pointers", c, faults, calls, bad)
+	}
+}
+
+// closedFaults closes a Core and counts the records whose second argument, a string, could not be read.
+func closedFaults(t *testing.T, core *kprobes.Core) (faults uint64) {
+	t.Helper()
 	if err := core.Close(func(h *tracing.Hit) {
 		vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, "")
 		if err != nil {
@@ -112,9 +121,7 @@ func TestGoLoadsWithC(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if c := core.Counts(e); c.Hits != calls || faults != bad || calls < 24*n {
-		t.Errorf("%+v, %d faults; the program made %d calls, %d of them with bad pointers", c, faults, calls, bad)
-	}
+	return faults
 }
 
 func goLoads(t *testing.T, program string) {
@@ -137,19 +144,8 @@ func goLoads(t *testing.T, program string) {
 	}
 	before := right(t, p, "count")
 	p.Counts(fmt.Sprint("go ", n))
-	faults := uint64(0)
 	after := right(t, p, "count")
-	if err := core.Close(func(h *tracing.Hit) {
-		vs, err := h.Event.Prog.Decode(h.Rec, h.Event.ArgsOff, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if vs[1].Fault {
-			faults++
-		}
-	}); err != nil {
-		t.Error(err)
-	}
+	faults := closedFaults(t, core)
 	if c := core.Counts(e); c.Hits != after["main.Load"]-before["main.Load"] || faults != after["nils"]-before["nils"] || faults == 0 {
 		t.Errorf("%+v, %d faults, the program counts %v, then %v", c, faults, before, after)
 	}

@@ -12,26 +12,13 @@ import (
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/testprog"
-	"kprobes.dev/kprobes/target/process"
 )
 
 // TestBudgetProcess exceeds budgets in a process while others read, list and arm events again: at each time the events are disabled with the
 // reason, or have their budgets; and what was read, lost and over are all hits.
 func TestBudgetProcess(t *testing.T) {
 	prog := testprog.Start(t, testprog.Build(t, "work"), "2")
-	p, err := process.OpenUnwaited(prog.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	tg, err := process.Attach(p, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := Open(tg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := attached(t, prog.PID)
 	var defs []*event.Def
 	for _, text := range []string{"p:plain f_six a=%di", "r:ret f_ptr v=$retval", "f:all f_s* n=$arg2:u64"} {
 		d, err := event.Parse(text)

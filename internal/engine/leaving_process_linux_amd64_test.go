@@ -1,12 +1,20 @@
 package engine
 
 import (
+	"fmt"
+	"maps"
+	"runtime"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/engine/records"
+	"kprobes.dev/kprobes/internal/goabi"
 	"kprobes.dev/kprobes/internal/hit"
+	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -15,26 +23,7 @@ import (
 // that is armed, with what its entry has kept, and no code is left that refers to the instances of one that is gone.
 func TestLeaving(t *testing.T) {
 	prog := testprog.Start(t, testprog.BuildLive(t, "gonests"))
-	p, err := process.OpenUnwaited(prog.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	tg, err := process.Attach(p, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := Open(tg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	def := func(text string) *event.Def {
-		d, err := event.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d
-	}
+	c := attached(t, prog.PID)
 	add := func(ds ...*event.Def) []*Event {
 		evs, err := c.Add(ds, nil)
 		if err != nil {
@@ -42,8 +31,8 @@ func TestLeaving(t *testing.T) {
 		}
 		return evs
 	}
-	at := def("p:at runtime.recovery id=gp.goid from=gp.sched.sp to=gp._panic.sp high=gp.stack.hi")
-	climb, guard, again := def("r:climb main.Climb id in took=$duration"), def("r:guard main.Guard id"), def("r:again main.Climb id in took=$duration")
+	at := parsed(t, "p:at runtime.recovery id=gp.goid from=gp.sched.sp to=gp._panic.sp high=gp.stack.hi")
+	climb, guard, again := parsed(t, "r:climb main.Climb id in took=$duration"), parsed(t, "r:guard main.Guard id"), parsed(t, "r:again main.Climb id in took=$duration")
 	c.Leave(&Leaving{At: at, Calls: map[*event.Def]bool{climb: true, guard: true, again: true}})
 	got := map[string]uint64{}
 	ids := map[uint64]bool{}
@@ -128,4 +117,75 @@ func TestLeaving(t *testing.T) {
 		t.Error(err)
 	}
 	prog.Counts("go 3")
+}
+
+// attached opens a process, until the test ends.
+func attached(t *testing.T, pid int) *Core {
+	t.Helper()
+	p, err := process.OpenUnwaited(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	tg, err := process.Attach(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(tg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// parsed reads a definition.
+func parsed(t *testing.T, text string) *event.Def {
+	t.Helper()
+	d, err := event.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// noTables is a target that has no room for a table.
+type noTables struct{ target.Unwinder }
+
+func (noTables) NewTable(int) (uint64, error) { return 0, unix.ENOMEM }
+
+// Where all traces are kept goroutines have records only if they are created in a call: Guard creates none. Where there is no room for the table all of
+// them have.
+func TestSampleAll(t *testing.T) {
+	for _, room := range []bool{true, false} {
+		t.Run(fmt.Sprintf("room=%t", room), func(t *testing.T) {
+			prog := testprog.Start(t, testprog.BuildLive(t, "gonests"))
+			c := attached(t, prog.PID)
+			if !room {
+				c.can.Unwinder = noTables{c.can.Unwinder}
+			}
+			id := goabi.Layouts(runtime.Version())[0].GoID
+			in, out, ended := parsed(t, "p:in main.Guard"), parsed(t, "r:out main.Guard"), parsed(t, "p:ended runtime.goexit1")
+			created := parsed(t, fmt.Sprintf("r:created runtime.newproc1 by=+%d($arg2):u64 new=+%d($retval):u64", id, id))
+			s := &Sampling{Every: 1, Roles: map[*event.Def]arch.SampleRole{in: arch.SampleEnter, out: arch.SampleLeave, ended: arch.SampleEnded, created: arch.SampleCreated}}
+			c.Sample(s)
+			evs, err := c.Add([]*event.Def{in, out, ended, created}, nil)
+			if err != nil || (c.Samples(s) == nil) != room {
+				t.Fatalf("%v, %v", err, c.Samples(s))
+			}
+			was := prog.Counts("count")
+			n := prog.Counts("go 3")
+			got := map[string]uint64{}
+			if err := c.Close(func(h *hit.Hit) { got[h.Event.Name]++ }); err != nil {
+				t.Error(err)
+			}
+			made := c.Counts(evs[3]).Hits
+			want := map[string]uint64{"in": n["guard"] - was["guard"], "out": n["guard"] - was["guard"]}
+			if !room {
+				want["created"], want["ended"] = made, c.Counts(evs[2]).Hits
+			}
+			if !maps.Equal(got, want) || made == 0 || c.Unsampled(s) != 0 {
+				t.Errorf("records %v, want %v; %d goroutines were created", got, want, made)
+			}
+		})
+	}
 }

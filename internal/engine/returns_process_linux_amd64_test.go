@@ -78,19 +78,7 @@ func TestEndsBeforeTrampolines(t *testing.T) {
 // stack, whose entry was not seen, must not be recorded with what the earlier one's entry has kept.
 func TestReturnOfCallBeforePatchesWent(t *testing.T) {
 	prog := testprog.Start(t, testprog.Build(t, "leaver"))
-	p, err := process.OpenUnwaited(prog.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	tg, err := process.Attach(p, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := Open(tg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := attached(t, prog.PID)
 	d, err := event.Parse("r:b inside depth=$arg1")
 	if err != nil {
 		t.Fatal(err)

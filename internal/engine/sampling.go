@@ -111,7 +111,11 @@ func (ss *samplings) give(evs []*Event) error {
 				continue
 			}
 			if err := ss.table(s); err != nil {
-				return err
+				if s.Every > 1 {
+					return err
+				}
+				s.off = err
+				continue
 			}
 			e.work.Sample = &arch.Sample{Role: role, Table: s.table, Every: s.Every, Func: e.fn.Start, Always: s.Always[e.Given], Paired: s.paired(e, evs), Code: native.SampleCode()}
 			if !slices.Contains(s.events, e) { // else its object has come again

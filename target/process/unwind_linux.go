@@ -40,7 +40,12 @@ func (t *Target) MapTable(b []byte) (addr uint64, err error) {
 }
 
 // NewTable takes memory of the heap.
-func (t *Target) NewTable(size int) (uint64, error) { return t.control.alloc(uint64(size)) }
+func (t *Target) NewTable(size int) (uint64, error) {
+	if err := t.checkRoom("a table", headroom.Take{Charged: uint64(size)}); err != nil {
+		return 0, err
+	}
+	return t.control.alloc(uint64(size))
+}
 
 // WriteTable writes to it.
 func (t *Target) WriteTable(addr uint64, b []byte) error { return t.p.WriteMem(addr, b) }
