@@ -328,3 +328,32 @@ func parse(t *testing.T, texts ...string) (defs []*event.Def) {
 	}
 	return defs
 }
+
+// A table whose pages the process would pay for is refused where its cgroup has no room for them: the kernel would kill somebody there.
+func TestTableNearTheCgroupsLimit(t *testing.T) {
+	c := memoryCgroup(t)
+	prog := c.start(8 << 10)
+	p, err := process.OpenUnwaited(prog.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	tg, err := process.Attach(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tg.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	for _, room := range []int{3 << 20, 64 << 20} {
+		c.write(c.limit, c.read(c.used)+room)
+		_, err := tg.NewTable(4 << 20)
+		var full *headroom.Error
+		if errors.As(err, &full) != (room < 4<<20) {
+			t.Errorf("a table of 4 MiB, and %d bytes of room: %v", room, err)
+		}
+	}
+	if err := tg.Close(); err != nil {
+		t.Error(err)
+	}
+}
