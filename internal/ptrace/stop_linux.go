@@ -316,6 +316,9 @@ func (s *Stopped) Do(f func() error) error {
 	return s.t.do(f)
 }
 
+// Within says whether the caller runs within Do.
+func (s *Stopped) Within() bool { return unix.Gettid() == s.t.tid }
+
 // Release lets all threads go on and detaches from them. Whatever was written while they
 // stood still, they fetch it as instructions: each returns to the program by IRET, which
 // serialises the processor (SDM 3A 10.3), not by SYSRET, which does not. An error means

@@ -26,10 +26,13 @@ func (l *loader) build() {
 	}
 	store = l.addGo(store)
 	store = l.addFDEs(store)
-	slices.SortFunc(store, func(a, b Func) int { return cmpU64(a.Addr, b.Addr) })
 	l.t.funcs, l.t.starts = make([]*Func, len(store)), make([]uint64, len(store))
 	for i := range store {
-		l.t.funcs[i], l.t.starts[i] = &store[i], store[i].Addr
+		l.t.funcs[i] = &store[i]
+	}
+	slices.SortFunc(l.t.funcs, func(a, b *Func) int { return cmpU64(a.Addr, b.Addr) })
+	for i, fn := range l.t.funcs {
+		l.t.starts[i] = fn.Addr
 	}
 	l.fillSizes()
 	l.t.nest()

@@ -2,7 +2,7 @@ package symbol
 
 import (
 	"encoding/binary"
-	"slices"
+	"sort"
 
 	"kprobes.dev/kprobes/internal/arch/objfile"
 )
@@ -134,7 +134,7 @@ func (f *elfFile) ehFrame(b []byte, bases ehBases) (fdes []fde, err error) {
 		}
 		pos = next
 	}
-	slices.SortFunc(fdes, func(a, b fde) int { return cmpU64(a.start, b.start) })
+	sort.Slice(fdes, func(i, j int) bool { return fdes[i].start < fdes[j].start }) // less code in an importing program than slices.SortFunc of them
 	return fdes, err
 }
 

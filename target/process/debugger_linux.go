@@ -15,7 +15,7 @@ import (
 // nobody, or this process itself.
 func (t *Target) Tracer() string {
 	st, err := t.p.Status()
-	if err != nil || st.TracerPID == 0 || t.held != nil {
+	if err != nil || st.TracerPID == 0 || t.held.Load() != nil {
 		return ""
 	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", st.TracerPID))

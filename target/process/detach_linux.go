@@ -54,16 +54,17 @@ func (t *Target) closeControlBlock() error {
 	}))
 }
 
-// CloseStopped takes everything out in the stop that has taken out the last sites. Not if handlers were called, which
+// CloseStopped takes everything out in the stop that has taken out the last sites, in which it is called. Not if handlers were called, which
 // may run for a while yet, or a function had a trampoline, whose calls need time; and not if a thread is in the
 // way. Then Close does it in stops of its own.
 func (t *Target) CloseStopped() {
-	if t.held == nil || t.control == nil || t.mail != nil || t.stubs.Load() != nil || t.armed() {
+	s := t.within()
+	if s == nil || t.control == nil || t.mail != nil || t.stubs.Load() != nil || t.armed() {
 		return
 	}
 	sites := t.control.sites
 	t.control.sites = nil // their bytes are the file's, and their entries go with the control block
-	if err := t.closeStopped(t.held); err != nil {
+	if err := t.closeStopped(s); err != nil {
 		t.control.sites = sites
 		return
 	}

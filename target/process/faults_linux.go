@@ -114,7 +114,7 @@ func (t *Target) learnFaults(s *ptrace.Stopped) error {
 		t.faults.noTraps = errno.Errorf(unix.EOPNOTSUPP, "the Go runtime takes SIGTRAP for itself when the program starts")
 		return nil
 	}
-	if t.o.Stopped != nil {
+	if !t.begun.Load() {
 		t.faults.noTraps = errno.Errorf(unix.EOPNOTSUPP, "the program has not run yet, and may take or block SIGTRAP once it does")
 		return nil
 	}

@@ -112,7 +112,7 @@ func (t *Target) CheckFilters(first bool) error {
 	if err != nil {
 		return err
 	}
-	if first && t.held == nil { // in a stop each thread is asked, which is faster
+	if first && t.held.Load() == nil { // in a stop each thread is asked, which is faster
 		if has, err := t.anyFilter(); !has || err != nil {
 			return err
 		}

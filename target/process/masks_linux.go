@@ -16,7 +16,7 @@ import (
 // Of a program without handlers nothing is known, unless Start has made it: its variables may not be relocated yet.
 func (t *Target) learnMasks() {
 	t.masked, t.setters = nil, nil
-	if !t.module[0].im.IsGo() || t.o.Stopped == nil && !t.catches() {
+	if !t.module[0].im.IsGo() || t.begun.Load() && !t.catches() {
 		return
 	}
 	if codescan.ChangesMasks(t.Space(), t.Read) != nil {

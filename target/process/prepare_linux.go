@@ -134,7 +134,7 @@ func (t *Target) undoLeftovers() error {
 	if err != nil || l == nil {
 		return err
 	}
-	if t.held != nil {
+	if !t.begun.Load() {
 		return errno.Errorf(unix.EBUSY, "process %d: mappings of ours are in a program that has not run yet", t.p.PID())
 	}
 	u, err := l.Undo()

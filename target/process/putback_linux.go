@@ -51,7 +51,7 @@ func (t *Target) Quiesce() error {
 // PutBack puts all return addresses back that were replaced, as far as they are found. It is
 // called within a Commit (Change.Then).
 func (t *Target) PutBack() error {
-	_, err := t.endStubs(t.held)
+	_, err := t.endStubs(t.within())
 	if errors.Is(err, ErrInDetour) {
 		return nil // Close comes back to it
 	}

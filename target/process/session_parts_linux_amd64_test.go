@@ -108,7 +108,7 @@ func TestNextNotMade(t *testing.T) {
 	if got := planted(t, tg.p, at, 3); !slices.Equal(got, []uint64{0x1111, 0x2290, 0x3333}) {
 		t.Errorf("%#x", got)
 	}
-	if _, there := tg.control.sites[one]; there || len(tg.control.sites) != 1 || len(tg.gone) > 0 || tg.plans != nil || tg.held != nil {
+	if _, there := tg.control.sites[one]; there || len(tg.control.sites) != 1 || len(tg.gone) > 0 || tg.plans != nil || tg.held.Load() != nil {
 		t.Errorf("entries of %d sites, of the one that is out: %v", len(tg.control.sites), there)
 	}
 	if len(tg.zombie) > 0 || tg.faults.dirty || tg.faults.gone || len(tg.faults.live) != 1 || tg.faults.planned != nil {

@@ -237,7 +237,7 @@ func (t *Target) CheckOwn() error {
 		}
 		return t.stopped(t.checkHandled)
 	}
-	if t.held == nil { // else Commit has read them
+	if t.held.Load() == nil { // else Commit has read them
 		var err error
 		if t.before, err = t.p.Statuses(); err != nil {
 			return err

@@ -62,9 +62,11 @@ type Target struct {
 	writer     arch.CodegenEnv
 	noLoads    error // why no argument may read memory
 	pools      []poolUse
-	idle       map[*arch.Pool]bool // pools that no probe uses
-	part       uint64              // of the pools, that Crowded looks at next
-	held       *ptrace.Stopped     // kept between calls (Start)
+	idle       map[*arch.Pool]bool            // pools that no probe uses
+	part       uint64                         // of the pools, that Crowded looks at next
+	stops      sync.Mutex                     // held by who stops the process, or has it go on
+	held       atomic.Pointer[ptrace.Stopped] // the stop that is on: until Run that of Start; nil: none is
+	begun      atomic.Bool                    // the program runs, or has run: Start has not made it, or Run has been called
 	golang     *goProgram
 	setters    []target.Sharing  // of a Go program with C code: what replaces handlers of signals; nil: that is not known
 	masked     map[uint64]string // of a Go program: functions that may run with signals blocked; nil: it is not known of any
@@ -125,8 +127,9 @@ func Attach(p *Proc, o *TargetOptions) (*Target, error) {
 	t := &Target{proc: p, p: p.Process, images: map[procfs.FileID]*symbol.Image{}}
 	if o != nil {
 		t.o = *o
-		t.held = o.Stopped
+		t.held.Store(o.Stopped)
 	}
+	t.begun.Store(t.o.Stopped == nil)
 	if t.files = t.o.Files; t.files == nil {
 		t.files = new(Files)
 	}
@@ -163,31 +166,45 @@ func asGone(err error) error {
 	return fmt.Errorf("%w: %w", target.ErrGone, err)
 }
 
-// stopped runs f while the process is stopped: in the stop that is on already, else in
-// one for it.
+// stopped runs f while the process is stopped: in the stop whose f calls it or that Start has made, else in
+// one for it. All of it is on the tracer's thread: what is asked of each of thousands of threads is not to cross
+// from one thread of the tracer's to another and back each time.
 func (t *Target) stopped(f func(*ptrace.Stopped) error) (err error) {
 	defer func() { err = asGone(err) }()
-	if t.held != nil {
-		return f(t.held)
+	if s := t.within(); s != nil {
+		return f(s)
 	}
-	s, err := t.p.Stop(&ptrace.StopOptions{Early: t.early})
-	if err != nil {
-		return err
+	t.stops.Lock()
+	defer t.stops.Unlock()
+	s := t.held.Load()
+	if s == nil {
+		if s, err = t.p.Stop(&ptrace.StopOptions{Early: t.early}); err != nil {
+			return err
+		}
+		t.held.Store(s)
+		defer func() {
+			t.held.Store(nil)
+			err = errors.Join(err, s.Release())
+		}()
 	}
-	t.held = s
-	defer func() {
-		t.held = nil
-		err = errors.Join(err, s.Release())
-	}()
-	// All of it on the tracer's thread: what is asked of each of thousands of threads is not to cross
-	// from one thread of the tracer's to another and back each time.
 	return s.Do(func() error { return f(s) })
 }
 
-// Run lets a process go on that Start made.
+// within gives the stop in which the caller runs; nil: in none.
+func (t *Target) within() *ptrace.Stopped {
+	if s := t.held.Load(); s != nil && s.Within() {
+		return s
+	}
+	return nil
+}
+
+// Run lets a process go on that Start made, once nobody works in its stop; of any other it does nothing. It may be called while others use
+// the target.
 func (t *Target) Run() error {
-	s := t.held
-	t.held, t.o.Stopped = nil, nil
+	t.stops.Lock()
+	defer t.stops.Unlock()
+	t.begun.Store(true)
+	s := t.held.Swap(nil)
 	if s == nil {
 		return nil
 	}
