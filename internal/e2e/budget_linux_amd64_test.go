@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -55,15 +56,38 @@ func unattended(t *testing.T, p *testprog.Proc, command string) (before, after m
 func unattendedBy(t *testing.T, p *testprog.Proc, count, command string) (before, after map[string]uint64) {
 	t.Helper()
 	before = right(t, p, count)
-	h := holderPID(t, p.PID)
-	if err := unix.Kill(h, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	goOn := standStill(t, holderPID(t, p.PID), p.PID)
 	after = right(t, p, command)
-	if err := unix.Kill(h, unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	goOn()
 	return before, after
+}
+
+// standStill has a tracer stand still, but not within a stop of its program, which would stand still too. goOn has it go on.
+func standStill(t testing.TB, tracer, pid int) (goOn func()) {
+	t.Helper()
+	signal := func(sig unix.Signal) {
+		t.Helper()
+		if err := unix.Kill(tracer, sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	goOn = func() {
+		t.Helper()
+		signal(unix.SIGCONT)
+	}
+	within(t, "the tracer to be outside of a stop", func() bool {
+		signal(unix.SIGSTOP)
+		within(t, "the tracer to stand still", func() bool {
+			return !slices.ContainsFunc(tasks(t, tracer), func(tid int) bool { s := field(t, tracer, tid, "State"); return s != "" && s[0] != 'T' })
+		})
+		traced := func(tid int) bool { by := field(t, pid, tid, "TracerPid"); return by != "" && by != "0" }
+		if slices.ContainsFunc(tasks(t, pid), traced) {
+			goOn()
+			return false
+		}
+		return true
+	})
+	return goOn
 }
 
 // TestBudget has busy events and a quiet one, in C and in Go. The busy ones do a second's work and are disabled by themselves: all hits are
@@ -299,13 +323,9 @@ func BenchmarkBudget(b *testing.B) {
 			s.end()
 		}
 		s := trace(b, p.PID, "--budget", "1/s", "--stat", "p:a masked_work a=%di")
-		if err := unix.Kill(holderPID(b, p.PID), unix.SIGSTOP); err != nil {
-			b.Fatal(err)
-		}
+		goOn := standStill(b, holderPID(b, p.PID), p.PID)
 		b.ReportMetric(perCall(p)-base, "beyond-ns/hit")
-		if err := unix.Kill(holderPID(b, p.PID), unix.SIGCONT); err != nil {
-			b.Fatal(err)
-		}
+		goOn()
 		s.end()
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/ianlancetaylor/demangle"
-	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/procfs"
 	"kprobes.dev/kprobes/internal/testprog"
@@ -365,15 +364,11 @@ func TestLateObject(t *testing.T) {
 	p := testprog.Start(t, testprog.Build(t, "dl"))
 	lib := testprog.Build(t, "libdlone")
 	s := trace(t, p.PID, "--alone", "p:work "+lib+":lib_work", "p:back back")
-	if err := s.cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	goOn := standStill(t, s.cmd.Process.Pid, p.PID)
 	n := right(t, p, "open "+lib)
 	orig := bytesAt(t, p.PID, n["addr"], 5)
 	right(t, p, "call 3")
-	if err := s.cmd.Process.Signal(unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	goOn()
 	const word = "a thread that had loaded an object waited a second, and went on"
 	within(t, "the word", func() bool { return strings.Contains(s.errs.String(), word) })
 	within(t, "the probe", func() bool { return !bytes.Equal(bytesAt(t, p.PID, n["addr"], 5), orig) })
