@@ -154,6 +154,9 @@ func (t *tracing) run(defs []*event.Def, cmd []string) (err error) {
 	if err = t.s.Run(); err != nil {
 		return errors.Join(err, t.s.Close())
 	}
+	if t.f.verbose {
+		fmt.Fprintln(t.f.con.stderr, "kprobe: the probes are in place")
+	}
 	t.loop()
 	err = t.s.Leave(t.hits.add)
 	t.s.Losses(true, t.hits.lose)

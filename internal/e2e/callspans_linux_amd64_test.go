@@ -95,15 +95,14 @@ func byName(spans []*gotSpan) (all, failed map[string]uint64) {
 func startSpans(t testing.TB, p *testprog.Proc, args ...string) *session {
 	t.Helper()
 	s := &session{t: t, pid: p.PID, before: stateOf(t, p.PID)}
-	was := points(t, p.PID)
-	s.start(command(t, append([]string{"spans", "-p", pid(p)}, args...)...))
+	s.start(command(t, append([]string{"spans", "-v", "-p", pid(p)}, args...)...))
 	within(t, fmt.Sprintf("%q", args), func() bool {
 		select {
 		case <-s.done:
 			t.Fatalf("%s ended early: %v", s.cmd, outcomeOf(t, s.err, s.out.String(), s.errs.String()))
 		default:
 		}
-		return points(t, p.PID) > max(was, 0) && standing(p.PID) && field(t, p.PID, p.PID, "TracerPid") == "0"
+		return strings.Contains(s.errs.String(), "kprobe: the probes are in place\n") && standing(p.PID) && field(t, p.PID, p.PID, "TracerPid") == "0"
 	})
 	return s
 }

@@ -34,7 +34,8 @@ func points(t testing.TB, pid int) (n int) {
 // joins starts a command on a process that others use, and waits until so many more points stand in it.
 func joins(t testing.TB, p *testprog.Proc, more int, args ...string) *session {
 	t.Helper()
-	was := points(t, p.PID)
+	was := -1
+	within(t, "probes that can be counted", func() bool { was = points(t, p.PID); return was >= 0 })
 	s := &session{t: t, pid: p.PID}
 	s.start(command(t, append([]string{args[0], "-p", pid(p)}, args[1:]...)...))
 	within(t, fmt.Sprintf("%q", args), func() bool {
