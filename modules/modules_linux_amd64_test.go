@@ -382,7 +382,7 @@ func TestRepeated(t *testing.T) {
 		})
 	}
 	end := collect()
-	for range 50 {
+	for range 20 {
 		lines := remove(t, table, insert(t, table, "counts"))
 		if !strings.Contains(last(lines), "wrong=0") {
 			t.Errorf("%q", lines)

@@ -265,7 +265,7 @@ func TestOwnClose(t *testing.T) {
 			}
 		})
 	}
-	for range 4 {
+	for range 2 {
 		var c collected
 		s := start(t, &spans.Options{Export: c.export}, ofOrder, ofQuery, ofDeliver)
 		for s.Stats().Spans < 200 {

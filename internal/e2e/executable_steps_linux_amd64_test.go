@@ -49,7 +49,7 @@ func TestExecutableKilledAtEveryStep(t *testing.T) {
 		t.Fatalf("only %d steps: they are not counted", len(log))
 	}
 	struck := 0
-	for _, f := range faultsOf(log, 0, 89) {
+	for _, f := range faultsOf(log, 0, 149) {
 		o, steps := strike(f.variable())
 		if f.killed(t, o, steps) {
 			struck++

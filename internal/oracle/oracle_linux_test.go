@@ -18,7 +18,7 @@ import (
 
 const tracefs = "/sys/kernel/tracing"
 
-// all is set where the whole corpus is put to the kernel: else one case of four is.
+// all is set where the whole corpus is put to the kernel: else one case of twenty is.
 var all = os.Getenv("KPROBES_E2E_LONG") != ""
 
 // TestOracle puts the corpus to a guest's kernel and to us.
