@@ -6,20 +6,14 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
-	"kprobes.dev/kprobes/internal/engine/records"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/modules"
-	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -133,44 +127,6 @@ func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) 
 // errAgain says that the target is about to be given up: who asks again gets it, or is told who has it.
 var errAgain = errors.New("the target is being given up")
 
-// user is a command line's part of a target that others use too.
-type user struct {
-	probed
-	h    *host
-	con  *console
-	id   uint32
-	take func(*hit.Hit)
-	asks func(*hit.Hit)  // takes hits in place of take, while records are read for it; nil: it does not; of host.pollMu
-	n    atomic.Int64    // hits that it was given
-	lost map[loss]uint64 // records that Losses has not told of; of host.pollMu
-	last bool            // nobody else was left when it ended
-	// How its events were armed when they were taken out.
-	tactics map[*kprobes.Event]string
-
-	mu    sync.Mutex
-	errs  []error // of changes in the target, not told yet
-	ended bool
-}
-
-// Losses tells of what was lost of the user's events.
-func (u *user) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
-	u.h.pollMu.Lock()
-	defer u.h.pollMu.Unlock()
-	if all {
-		u.h.losses(true)
-	}
-	for l, records := range u.lost {
-		f(l.of, l.cpu, records)
-	}
-	clear(u.lost)
-}
-
-// loss is of what records were lost: on which CPU.
-type loss struct {
-	of  *event.Def
-	cpu int
-}
-
 // asked is what a command line asks of the target as a whole.
 type asked struct {
 	con    *console
@@ -270,43 +226,6 @@ func (h *host) agrees(a asked) error {
 	return nil
 }
 
-func (u *user) Names() hit.Namer { return u.h.base.Names() }
-
-func (u *user) Add(defs []*event.Def, o *kprobes.AddOptions) error {
-	for _, d := range defs {
-		d.User = u.id
-	}
-	return u.probed.Add(defs, o)
-}
-
-// Run lets a program go on that was started for the user. If it cannot, the user has left.
-func (u *user) Run() error {
-	p, ok := u.h.base.(*tracedProcess)
-	if !ok || u.con.of.Program == 0 {
-		return nil
-	}
-	select {
-	case <-u.con.of.Gone: // who has started it was killed
-		return errors.Join(p.s.proc.Signal(unix.SIGKILL), u.Leave(nil))
-	default:
-	}
-	if err := p.begin(); err != nil {
-		return errors.Join(err, u.Leave(nil))
-	}
-	u.h.mu.Lock()
-	once(u.h.opened)
-	u.h.mu.Unlock()
-	u.con.of.Begun()
-	return nil
-}
-
-// Poll gives each user the hits of its events, and tells how many came for this one since it was called last. Their
-// number is all that the caller needs: f is that of join.
-func (u *user) Poll(func(*hit.Hit)) int {
-	u.h.poll()
-	return int(u.n.Swap(0))
-}
-
 func (h *host) poll() {
 	h.pollMu.Lock()
 	defer h.pollMu.Unlock()
@@ -349,161 +268,4 @@ func (h *host) losses(all bool) {
 			u.lost[loss{d, cpu}] += records
 		}
 	})
-}
-
-// Sync tells each user what went wrong.
-func (u *user) Sync() (ended bool, err error) {
-	u.h.syncMu.Lock()
-	ended, err = u.h.base.Sync()
-	u.h.syncMu.Unlock()
-	if err != nil || ended {
-		u.h.pollMu.Lock()
-		for _, o := range u.h.takers {
-			o.tell(ended, err)
-		}
-		u.h.pollMu.Unlock()
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	err, u.errs = errors.Join(u.errs...), nil
-	return u.ended, err
-}
-
-// maxTold bounds what is remembered of errors that nobody asks for.
-const maxTold = 100
-
-func (u *user) tell(ended bool, err error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.ended = u.ended || ended
-	if err != nil && len(u.errs) < maxTold {
-		u.errs = append(u.errs, err)
-	}
-}
-
-func (u *user) Exited() <-chan struct{} { return u.h.base.Exited() }
-
-func (u *user) Remarks() []string { return u.h.base.Remarks() }
-
-// Leave takes the user's events out, and the last one's end everything.
-func (u *user) Leave(f func(*hit.Hit)) error {
-	h := u.h
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	defer close(u.con.left)
-	h.users--
-	if u.last = h.users == 0; u.last {
-		h.end()
-		h.pollMu.Lock()
-		defer h.pollMu.Unlock()
-		return h.base.Leave(f)
-	}
-	u.tactics = map[*kprobes.Event]string{}
-	for _, e := range u.evs {
-		u.tactics[e] = formOf(e)
-	}
-	err := u.core.Remove(u.evs)
-	if errors.Is(err, target.ErrGone) {
-		err = nil
-	}
-	h.poll() // what lies in the ring of a target with a clock of its own waits from when it was seen
-	time.Sleep(records.SettleTime)
-	h.poll()
-	h.pollMu.Lock()
-	defer h.pollMu.Unlock()
-	h.losses(true)
-	delete(h.takers, u.id)
-	return err
-}
-
-func (u *user) Totals() []*total {
-	if u.last {
-		return u.probed.Totals()
-	}
-	return totals(u.core, u.evs, func(e *kprobes.Event) string { return u.tactics[e] })
-}
-
-func (u *user) Status() error { return nil }
-
-// Close gives the process up after its last user.
-func (u *user) Close() error {
-	if !u.last {
-		return nil
-	}
-	return u.h.base.Close()
-}
-
-// pending are hits for a user that takes them when it polls, so that others do not wait for what it does with them.
-type pending struct {
-	mu   sync.Mutex
-	full batch // nobody has taken them
-
-	giving sync.Mutex
-	given  batch // what was taken last, whose room is used again
-}
-
-// add adds a copy of a hit.
-func (p *pending) add(h *hit.Hit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.full.add(h)
-}
-
-// give gives the hits out, and returns how many.
-func (p *pending) give(f func(*hit.Hit)) int {
-	p.giving.Lock()
-	defer p.giving.Unlock()
-	p.given.clear()
-	p.mu.Lock()
-	p.full, p.given = p.given, p.full
-	p.mu.Unlock()
-	p.given.each(f, nil)
-	n := len(p.given.hits)
-	if cap(p.given.hits) > pendingRoom {
-		p.given = batch{}
-	}
-	return n
-}
-
-// pendingRoom is the most hits for which the room is kept.
-const pendingRoom = 1 << 17
-
-// mountUser is what the files of a mount know of a target that others use too.
-type mountUser struct {
-	u    *user
-	hits *pending
-}
-
-// User implements trace.Shared.
-func (m mountUser) User() uint32 { return m.u.id }
-
-// Poll implements trace.Shared. What takes long with hits works on copies, so that others do not wait for it.
-func (m mountUser) Poll(f func(*hit.Hit), fast bool) int {
-	if !fast {
-		m.u.Poll(nil)
-		return m.hits.give(f)
-	}
-	h := m.u.h
-	h.pollMu.Lock()
-	defer h.pollMu.Unlock()
-	n := m.hits.give(f) // what others have read comes first
-	m.u.n.Store(0)
-	m.u.asks = f
-	defer func() { m.u.asks = nil }()
-	h.read()
-	return n + int(m.u.n.Load())
-}
-
-// Losses implements trace.Shared.
-func (m mountUser) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
-	m.u.Losses(all, f)
-}
-
-// Follow implements trace.Shared. The verb itself looks whether the target has ended, and tells what goes wrong.
-func (m mountUser) Follow() error {
-	ended, err := m.u.Sync()
-	if ended {
-		return errors.Join(err, target.ErrGone)
-	}
-	return err
 }

@@ -1,11 +1,9 @@
 package debuginfo
 
 import (
-	"bytes"
 	"debug/dwarf"
 	"errors"
 	"fmt"
-	"path"
 	"sort"
 )
 
@@ -15,18 +13,6 @@ type lineTable struct {
 	files []lineFile // by the numbers that rows and inlined calls have
 	dirs  []lineFile // by the numbers that files have
 	dir   string     // in which the unit was compiled
-}
-
-// lineFile is a file, or a directory. Its name is a part of the section, up to the first NUL, which is looked for when the name is
-// asked for: many may have one long name.
-type lineFile struct {
-	name []byte
-	dir  uint64
-}
-
-func (f *lineFile) String() string {
-	name, _, _ := bytes.Cut(f.name, []byte{0})
-	return string(name)
 }
 
 // lineRow says that the code from addr on comes from a line; line 0: compilers have made it of none.
@@ -189,141 +175,6 @@ func (p *lineProgram) read() error {
 	return p.run()
 }
 
-// join is a path below a directory.
-func join(dir, name string) string {
-	if path.IsAbs(name) || dir == "" {
-		return name
-	}
-	return path.Join(dir, name)
-}
-
-// names reads the directories and files of versions up to 4, which count from 1.
-func (p *lineProgram) names() {
-	p.t.dirs = []lineFile{{}}
-	for !p.c.bad {
-		s := p.c.bytes()
-		if len(s) == 0 || !p.one() {
-			break
-		}
-		p.t.dirs = append(p.t.dirs, lineFile{name: s})
-	}
-	p.t.files = []lineFile{{}}
-	for p.file() {
-	}
-}
-
-// file reads an entry of the files of versions up to 4; false: there are no more.
-func (p *lineProgram) file() bool {
-	name := p.c.bytes()
-	if len(name) == 0 || !p.one() {
-		return false
-	}
-	n := p.c.uleb()
-	p.c.uleb() // time
-	p.c.uleb() // size
-	p.t.files = append(p.t.files, lineFile{name, n})
-	return true
-}
-
-// Forms and contents of the entries of version 5 (DWARF 5, 7.5.6 and 7.22).
-const (
-	formBlock2  = 0x03
-	formBlock4  = 0x04
-	formData2   = 0x05
-	formData4   = 0x06
-	formData8   = 0x07
-	formString  = 0x08
-	formBlock   = 0x09
-	formBlock1  = 0x0a
-	formData1   = 0x0b
-	formUdata   = 0x0f
-	formStrp    = 0x0e
-	formData16  = 0x1e
-	formLineStr = 0x1f
-
-	contentPath = 1
-	contentDir  = 2
-)
-
-// entries reads a list of directories or files of version 5.
-func (p *lineProgram) entries() []lineFile {
-	c := &p.c
-	format := make([][2]uint64, c.u8())
-	for i := range format {
-		format[i] = [2]uint64{c.uleb(), c.uleb()}
-	}
-	n := c.uleb()
-	if n > uint64(len(c.b)-c.pos) || n > 0 && len(format) == 0 { // each takes a byte at least
-		c.bad = true
-		return nil
-	}
-	if p.left -= int(n); p.left < 0 {
-		return nil
-	}
-	out := make([]lineFile, 0, n)
-	for range n {
-		var f lineFile
-		for _, e := range format {
-			s, v := p.value(e[1])
-			switch e[0] {
-			case contentPath:
-				f.name = s
-			case contentDir:
-				f.dir = v
-			}
-		}
-		if c.bad {
-			return nil
-		}
-		out = append(out, f)
-	}
-	return out
-}
-
-// value reads a value of a form.
-func (p *lineProgram) value(form uint64) (s []byte, v uint64) {
-	c := &p.c
-	switch form {
-	case formString:
-		s = c.bytes()
-	case formStrp:
-		s = stringAt(p.f.sect.str, uint64(c.offset(p.wide)))
-	case formLineStr:
-		s = stringAt(p.f.sect.lineStr, uint64(c.offset(p.wide)))
-	case formUdata:
-		v = c.uleb()
-	case formData1:
-		v = uint64(c.u8())
-	case formData2:
-		v = uint64(c.u16())
-	case formData4:
-		v = uint64(c.u32())
-	case formData8:
-		v = c.u64()
-	case formData16:
-		c.take(16)
-	case formBlock:
-		c.take(int(min(c.uleb(), 1<<31)))
-	case formBlock1:
-		c.take(int(c.u8()))
-	case formBlock2:
-		c.take(int(c.u16()))
-	case formBlock4:
-		c.take(int(c.u32()))
-	default:
-		c.bad = true
-	}
-	return s, v
-}
-
-// stringAt is the string at an offset, with what is behind it; none where there is none.
-func stringAt(b []byte, off uint64) []byte {
-	if off >= uint64(len(b)) {
-		return nil
-	}
-	return b[off:]
-}
-
 // Instructions (DWARF 5, 6.2.5).
 const (
 	lineExtended      = 0
@@ -340,19 +191,28 @@ const (
 	lineSpecialOpcode = 255
 )
 
+// lineRegs are the registers of the program (DWARF 5, 6.2.2).
+type lineRegs struct {
+	addr, file uint64
+	line       int64
+	statement  bool
+}
+
+// row adds a row.
+func (p *lineProgram) row(r lineRegs) {
+	p.left--
+	row := lineRow{r.addr, uint32(min(r.file, uint64(noFile))), uint32(min(max(r.line, 0), notStatement-1))}
+	if !r.statement {
+		row.line |= notStatement
+	}
+	p.t.rows = append(p.t.rows, row)
+}
+
 // run runs the instructions.
 func (p *lineProgram) run() error {
 	c := &p.c
-	addr, file, line, statement := uint64(0), uint64(1), int64(1), p.statement
-	row := func(file uint64, line int64) {
-		p.left--
-		r := lineRow{addr, uint32(min(file, uint64(noFile))), uint32(min(max(line, 0), notStatement-1))}
-		if !statement {
-			r.line |= notStatement
-		}
-		p.t.rows = append(p.t.rows, r)
-	}
-	for c.pos < len(c.b) && !c.bad {
+	first := lineRegs{file: 1, line: 1, statement: p.statement}
+	for r := first; c.pos < len(c.b) && !c.bad; {
 		if p.left < 0 {
 			return errLimit
 		}
@@ -360,42 +220,31 @@ func (p *lineProgram) run() error {
 		switch {
 		case int(op) >= len(p.lengths):
 			n := uint64(int(op) - len(p.lengths))
-			addr += n / p.span * p.minInst
-			line += p.base + int64(n%p.span)
-			row(file, line)
+			r.addr += n / p.span * p.minInst
+			r.line += p.base + int64(n%p.span)
+			p.row(r)
 		case op == lineExtended:
-			n := c.uleb()
-			if n == 0 || n > uint64(len(c.b)-c.pos) {
-				return errLines
+			ended, err := p.extended(&r)
+			if err != nil {
+				return err
 			}
-			next := c.pos + int(n)
-			switch c.u8() {
-			case lineEndSequence:
-				row(uint64(noFile), 0)
-				addr, file, line, statement = 0, 1, 1, p.statement
-			case lineSetAddress:
-				if n != 9 {
-					return errLines
-				}
-				addr = c.u64()
-			case lineDefineFile:
-				p.file()
+			if ended {
+				r = first
 			}
-			c.pos = next
 		case op == lineCopy:
-			row(file, line)
+			p.row(r)
 		case op == lineAdvancePC:
-			addr += c.uleb() * p.minInst
+			r.addr += c.uleb() * p.minInst
 		case op == lineAdvance:
-			line += c.sleb()
+			r.line += c.sleb()
 		case op == lineSetFile:
-			file = c.uleb()
+			r.file = c.uleb()
 		case op == lineNegate:
-			statement = !statement
+			r.statement = !r.statement
 		case op == lineConstAddPC:
-			addr += uint64(lineSpecialOpcode-len(p.lengths)) / p.span * p.minInst
+			r.addr += uint64(lineSpecialOpcode-len(p.lengths)) / p.span * p.minInst
 		case op == lineFixedPC:
-			addr += uint64(c.u16())
+			r.addr += uint64(c.u16())
 		default:
 			for range p.lengths[op] {
 				c.uleb()
@@ -406,4 +255,28 @@ func (p *lineProgram) run() error {
 		return errLines
 	}
 	return nil
+}
+
+// extended runs an instruction behind lineExtended; ended: it was the last one of a sequence.
+func (p *lineProgram) extended(r *lineRegs) (ended bool, err error) {
+	c := &p.c
+	n := c.uleb()
+	if n == 0 || n > uint64(len(c.b)-c.pos) {
+		return false, errLines
+	}
+	next := c.pos + int(n)
+	switch c.u8() {
+	case lineEndSequence:
+		p.row(lineRegs{addr: r.addr, file: uint64(noFile), statement: r.statement})
+		ended = true
+	case lineSetAddress:
+		if n != 9 {
+			return false, errLines
+		}
+		r.addr = c.u64()
+	case lineDefineFile:
+		p.file()
+	}
+	c.pos = next
+	return ended, nil
 }

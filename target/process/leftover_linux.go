@@ -175,20 +175,8 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 		return err
 	}
 	returns := l.endStubs(s, u)
-	for _, m := range l.mail {
-		if err := letWaitersGo(l.p, m); err != nil {
-			return err
-		}
-	}
-	for _, m := range l.threads {
-		if err := letThreadGo(l.p, m); err != nil {
-			return err
-		}
-	}
-	if l.ControlBlock != 0 {
-		if err := (&controlBlock{p: l.p, addr: l.ControlBlock}).letLoadersGo(); err != nil {
-			return err
-		}
+	if err := l.letGo(); err != nil {
+		return err
 	}
 	if err := cmp.Or(l.drained(s), returns); err != nil {
 		return err
@@ -220,6 +208,24 @@ func (l *Leftover) undoOnce(u *Undone) (err error) {
 		return err
 	}
 	return unmap(s, stays, maps)
+}
+
+// letGo has threads go on that wait for the tracer that has gone: for a handler, for what a module's thread is to do, or since they load an object.
+func (l *Leftover) letGo() error {
+	for _, m := range l.mail {
+		if err := letWaitersGo(l.p, m); err != nil {
+			return err
+		}
+	}
+	for _, m := range l.threads {
+		if err := letThreadGo(l.p, m); err != nil {
+			return err
+		}
+	}
+	if l.ControlBlock == 0 {
+		return nil
+	}
+	return (&controlBlock{p: l.p, addr: l.ControlBlock}).letLoadersGo()
 }
 
 // restore puts the original bytes back wherever our patches stand. An entry whose patch was

@@ -1,7 +1,6 @@
 package amd64
 
 import (
-	"encoding/binary"
 	"slices"
 
 	"kprobes.dev/kprobes/internal/arch"
@@ -40,23 +39,6 @@ const (
 	SlotKinds                  // how many there are
 )
 
-// What a module is told of a call lies in a block for each instance of the probe's pool:
-//
-//	0   the instance's key, once the entry handler has returned 0: only then the return handler runs
-//	16  struct kretprobe_instance (linux/kprobes.h), with the call's own data at its end
-const (
-	blockMark = 0
-	blockRI   = 16
-	riOf      = 0
-	riReturn  = 8
-	riTask    = 16
-	riFrame   = 24
-	riData    = 32
-)
-
-// SlotBlock is the size of the block of a call with so many bytes of data.
-func SlotBlock(data int) int { return blockRI + riData + (data+15)&^15 }
-
 // SlotGateEnv says what a gate of handlers that run in line knows.
 type SlotGateEnv struct {
 	Keys    uint64 // address of the keys, zeroed: 8 bytes for each slot, 64-byte aligned
@@ -69,130 +51,6 @@ type SlotGateEnv struct {
 
 // directionFlag is DF.
 const directionFlag = 1 << 10
-
-// SlotSize is the bytes of a slot.
-const SlotSize = 1024
-
-// The layout of a slot. struct __kp_slot_data of linux/kp_runtime.h stands at its start.
-const (
-	slotCPU     = 0
-	slotAtomic  = 4
-	slotFrameAt = 256 // the frame of the detour
-	slotBackTo  = 264 // where the gate goes back to
-	slotDescAt  = 272 // the descriptor
-	slotStack   = 288 // the end of the handler's stack; 0: it has the thread's
-	slotMXCSR   = 296 // the thread's, and behind it the handler's
-	slotCall    = 304 // the instance of a return probe's call
-	slotAction  = 312 // 32 bits: arch.Action
-	slotRuns    = 496 // how many handlers have run in it
-	slotBlockAt = 504 // the call's struct kretprobe_instance
-	slotPtRegs  = 320 // 21 words, to 488
-	slotVector  = 512 // XMM0 to XMM15
-)
-
-// The words of struct pt_regs.
-const (
-	ptOrigAX = 15
-	ptIP     = 16
-	ptCS     = 17
-	ptFlags  = 18
-	ptSP     = 19
-	ptSS     = 20
-)
-
-// ptWords are the places of the general registers.
-var ptWords = [...]int32{
-	RAX: 10, RCX: 11, RDX: 12, RBX: 5, RSP: ptSP, RBP: 4, RSI: 13, RDI: 14, R8: 9, R9: 8, R10: 7, R11: 6, R12: 3, R13: 2, R14: 1, R15: 0,
-}
-
-func ptWord(n int32) int32 { return slotPtRegs + 8*n }
-
-// SlotDesc is the descriptor of a handler that runs in line.
-type SlotDesc struct {
-	Handler uint64 // its address
-	Of      uint64 // its first argument
-	IP      uint64 // in its registers
-	Missed  uint64 // address of a 64-bit count of misses
-	Off     uint32 // not 0: it is not called any more
-	Abandon uint64 // where its gate goes on without it: see NewSlotGate
-	RedZone uint64 // bytes below the stack pointer that the probed function may use: 128, and 0 in a Go function
-	// Of a return probe: its pool, and the blocks of its instances.
-	Pool, Blocks, Block uint64 // addresses, and the bytes of a block
-	Stride              uint32 // arch.Pool.Stride
-	Marked              uint32 // not 0: there is an entry handler
-	Fault               uint64 // address of the fault handler (slotfault.go); 0: there is none
-}
-
-// The layout of a descriptor.
-const (
-	SlotDescSize = 96 // bytes
-
-	slotDescHandler = 0
-	slotDescOf      = 8
-	slotDescIP      = 16
-	slotDescMissed  = 24
-	SlotDescOff     = 32 // 32 bits; not 0: it is not called any more
-	SlotDescFaults  = 36 // 32 bits: how often something has faulted in it
-	slotDescAbandon = 40
-	slotDescRedZone = 48
-	slotDescPool    = 56
-	slotDescBlocks  = 64
-	slotDescBlock   = 72
-	slotDescStride  = 80
-	slotDescMarked  = 84
-	slotDescFault   = 88
-)
-
-// Put writes a descriptor to its memory.
-func (d *SlotDesc) Put(b []byte) {
-	binary.LittleEndian.PutUint64(b[slotDescHandler:], d.Handler)
-	binary.LittleEndian.PutUint64(b[slotDescOf:], d.Of)
-	binary.LittleEndian.PutUint64(b[slotDescIP:], d.IP)
-	binary.LittleEndian.PutUint64(b[slotDescMissed:], d.Missed)
-	binary.LittleEndian.PutUint64(b[SlotDescOff:], uint64(d.Off))
-	binary.LittleEndian.PutUint64(b[slotDescAbandon:], d.Abandon)
-	binary.LittleEndian.PutUint64(b[slotDescRedZone:], d.RedZone)
-	binary.LittleEndian.PutUint64(b[slotDescPool:], d.Pool)
-	binary.LittleEndian.PutUint64(b[slotDescBlocks:], d.Blocks)
-	binary.LittleEndian.PutUint64(b[slotDescBlock:], d.Block)
-	binary.LittleEndian.PutUint32(b[slotDescStride:], d.Stride)
-	binary.LittleEndian.PutUint32(b[slotDescMarked:], d.Marked)
-	binary.LittleEndian.PutUint64(b[slotDescFault:], d.Fault)
-}
-
-// PutSlot prepares the memory of slot n, which lies at addr. stack is the end of a stack for handlers; 0: they have the thread's.
-func PutSlot(b []byte, addr uint64, n int, stack uint64) {
-	clear(b[:SlotSize])
-	put := binary.LittleEndian.PutUint64
-	put(b[slotCPU:], uint64(n)|1<<32)
-	put(b[slotStack:], stack)
-	for i := range 2 {
-		put(b[taskMM+8*i:], addr+slotMM)
-	}
-	for i := range 3 {
-		put(b[taskLeader+8*i:], addr+slotTask)
-	}
-}
-
-// SlotRun is a run of a handler as its slot tells of it.
-type SlotRun struct {
-	Key    uint64 // the FS base of its thread
-	Frame  uint64 // the stack pointer in the detour; 0: it has just begun
-	BackTo uint64 // where the gate goes back to
-	Desc   uint64 // of the handler
-	Run    uint64 // its number among those of the slot
-	Start  bool   // it is no handler, but the start or the end of a module
-}
-
-// ReadSlot reads the run of a key out of a copy of its slot. Of the start or the end of a module there is the key alone: all else is what a handler has left that ran
-// there before.
-func ReadSlot(key uint64, slot []byte) SlotRun {
-	word := func(at int) uint64 { return binary.LittleEndian.Uint64(slot[at:]) }
-	if binary.LittleEndian.Uint32(slot[slotAtomic:]) == 0 {
-		return SlotRun{Key: key, Start: true}
-	}
-	return SlotRun{Key: key, Frame: word(slotFrameAt), BackTo: word(slotBackTo), Desc: word(slotDescAt), Run: word(slotRuns)}
-}
 
 // SlotGate is a gate.
 type SlotGate struct {
@@ -356,65 +214,6 @@ func (g *slotGate) miss() {
 	g.JmpR(R13)
 }
 
-// save emits the filling of the slot in RCX.
-func (g *slotGate) save() {
-	g.MovMR(8, At(RCX, slotFrameAt), RSP)
-	g.MovMR(8, At(RCX, slotBackTo), R13)
-	g.MovMR(8, At(RCX, slotDescAt), R12)
-	g.IncM(8, At(RCX, slotRuns))
-	for _, r := range keptRegs {
-		g.MovMR(8, At(RCX, ptWord(ptWords[r])), r)
-	}
-	g.Lea(RDX, AtIndex(RSP, RDX, 1, 0))
-	g.MovMR(8, At(RCX, ptWord(ptSP)), RDX)
-	g.Pushfq()
-	if g.env.Use == SlotIgnores {
-		g.PopM(At(RCX, ptWord(ptFlags)))
-	} else {
-		g.Pop(RDX)
-		g.saveFrame(RCX)
-	}
-	if g.env.Vectors {
-		for i := range int32(16) {
-			g.xmm(0xf11, i, At(RCX, slotVector+16*i))
-		}
-		g.mxcsr(storeMXCSR, At(RCX, slotMXCSR))
-		g.MovMI(4, At(RCX, slotMXCSR+4), defaultMXCSR)
-		g.mxcsr(loadMXCSR, At(RCX, slotMXCSR+4))
-	}
-}
-
-// saveFrame emits the filling of those words of struct pt_regs which the frame at RSP has, and of those that are the same at each hit. RDX has
-// the flags but for those that the frame has. It clobbers RAX, RDX and R11.
-func (g *slotGate) saveFrame(slot Reg) {
-	for i, r := range gateRegs {
-		g.MovRM(8, RAX, At(RSP, int32(GateRAX+8*i)))
-		g.MovMR(8, At(slot, ptWord(ptWords[r])), RAX)
-	}
-	g.MovRM(8, RAX, At(R12, slotDescIP))
-	g.MovMR(8, At(slot, ptWord(ptIP)), RAX)
-	g.MovZXM(1, R11, At(RSP, GateFlags))
-	g.ShiftRI(Shl, 4, R11, 11) // OF
-	g.MovZXM(1, RAX, At(RSP, GateFlags+1))
-	g.OpRI(OpAnd, 4, RAX, 0xd5)
-	g.OpRI(OpAnd, 8, RDX, ^int32(statusFlags))
-	g.OpRR(OpOr, 8, RDX, RAX)
-	g.OpRR(OpOr, 8, RDX, R11)
-	g.MovMR(8, At(slot, ptWord(ptFlags)), RDX)
-	g.MovMI(8, At(slot, ptWord(ptOrigAX)), -1)
-	g.MovMI(8, At(slot, ptWord(ptCS)), userCS)
-	g.MovMI(8, At(slot, ptWord(ptSS)), userDS)
-}
-
-// What instructions do with MXCSR, by their ModRM.reg, and what a C function finds there.
-const (
-	loadMXCSR    = 2
-	storeMXCSR   = 3
-	defaultMXCSR = 0x1f80 // no exception is taken, and numbers are rounded to the nearest
-)
-
-func (a *Asm) mxcsr(what byte, m Mem) { a.extM(4, 0xfae, what, m) }
-
 // run emits the call of the handler of a kprobe. Then EAX is what it has returned, and RBX the slot.
 func (g *slotGate) run() {
 	g.MovRR(8, RBX, RCX)
@@ -521,64 +320,6 @@ func (g *slotGate) callHandler() {
 	g.CallM(At(R12, slotDescHandler))
 }
 
-// load emits the loading of the registers from the slot in RBX, its end, and the way back to R13. What the handler can not have changed stands in the
-// frame still, or in the registers that a function keeps.
-func (g *slotGate) load() {
-	forward, leave := g.Label(), g.Label()
-	g.MovRM(8, RSP, At(RBX, slotFrameAt))
-	if g.env.Vectors {
-		g.mxcsr(loadMXCSR, At(RBX, slotMXCSR))
-		for i := range int32(16) {
-			g.xmm(0xf10, i, At(RBX, slotVector+16*i))
-		}
-	}
-	if g.kind == SlotPre {
-		g.TestRR(4, RAX, RAX)
-		g.Jcc(CondNE, leave)
-	}
-	kept := keptRegs
-	if g.env.Use == SlotChanges {
-		g.loadFrame()
-	} else {
-		kept = clobberedRegs
-	}
-	g.TestMI(1, At(RBX, ptWord(ptFlags)+1), directionFlag>>8)
-	g.Jcc(CondE, forward)
-	g.Raw(0xfd) // std
-	g.Bind(forward)
-	g.keyOf(R11, RBX)
-	if g.ofCall() {
-		g.MovRM(4, RAX, At(RBX, slotAction))
-	} else {
-		g.MovRI(RAX, uint64(arch.ActionGo))
-	}
-	g.loadKept(kept)
-	g.MovMI(8, At(R11, 0), 0)
-	g.JmpR(R13)
-	if g.kind == SlotPre {
-		g.Bind(leave)
-		if g.env.Use == SlotIgnores {
-			g.MovRM(8, RDX, At(RBX, ptWord(ptFlags)))
-			g.saveFrame(RBX)
-		}
-		g.leave()
-	}
-}
-
-// loadFrame emits the writing of the frame at RSP from the slot in RBX. It clobbers RAX and RCX.
-func (g *slotGate) loadFrame() {
-	for i, r := range gateRegs {
-		g.MovRM(8, RAX, At(RBX, ptWord(ptWords[r])))
-		g.MovMR(8, At(RSP, int32(GateRAX+8*i)), RAX)
-	}
-	g.MovRM(8, RAX, At(RBX, ptWord(ptFlags)))
-	g.MovMR(1, At(RSP, GateFlags+1), RAX)
-	g.MovRR(4, RCX, RAX)
-	g.ShiftRI(Shr, 4, RCX, 11)
-	g.OpRI(OpAnd, 4, RCX, 1)
-	g.MovMR(1, At(RSP, GateFlags), RCX)
-}
-
 // abandoned emits what comes before load where a handler has been left somewhere.
 func (g *slotGate) abandoned() {
 	g.Cld()
@@ -591,19 +332,6 @@ func (g *slotGate) abandoned() {
 		}
 	}
 	g.Jmp(g.back)
-}
-
-// clobberedRegs are those of keptRegs that a function need not keep (System V ABI, x86-64, 3.2.1), and the one in which the gate has its slot.
-var clobberedRegs = []Reg{RBX, RSI, RDI, R8, R9, R10}
-
-// loadKept emits the loading of registers that no frame has from the slot in RBX, RBX last.
-func (g *slotGate) loadKept(regs []Reg) {
-	for _, r := range regs {
-		if r != RBX {
-			g.MovRM(8, r, At(RBX, ptWord(ptWords[r])))
-		}
-	}
-	g.MovRM(8, RBX, At(RBX, ptWord(ptWords[RBX])))
 }
 
 // leave emits the way to where the registers say, in the manner of Asm.leaveBy: what is loaded last stands below the new stack pointer's red

@@ -92,20 +92,7 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 			Off: &r.Mute, Fault: r.faulted, Name: p.Name, WideVectors: p.Code.UsesWideVectors(), Sleepable: r.Sleepable,
 			Point: native.Point{Addr: b.at, Func: p.Func, Go: p.Go, ABI0: p.ABI0, Ret: b.ret},
 		}, b.run
-		switch b.to {
-		case &n.Pre:
-			h.InLine = cmp.Or(r.inLine(target.InLinePre), r.inLine(target.InLineJump))
-		case &n.Post:
-			h.InLine = r.inLine(target.InLinePost)
-		case &n.Entry:
-			h.InLine = r.inLine(target.InLineEntry)
-		case &n.Exit, &n.Tail:
-			h.InLine = r.inLine(target.InLineReturn)
-		case &n.Fault: // it is not told of its own faults
-			h.Fault = r.broken
-		case &n.Jump:
-			h.Entry, h.Stack, h.Spill = r.Jump, p.Stack, p.Spill
-		}
+		r.specialise(h, b.to, &n, p)
 		h.Run = func(regs *Regs, slot uint64) arch.Action { return do(h, regs, slot) }
 		c, err := t.Caller.NewCall(h)
 		if err != nil {
@@ -116,6 +103,24 @@ func (r *Runner) Bind(p *Place, t *Target) error {
 	}
 	r.calls = n
 	return nil
+}
+
+// specialise gives the handler of one of the calls what it alone has: its code in line, who is told of its faults, or a jprobe's arguments.
+func (r *Runner) specialise(h *target.Handler, to **arch.Call, n *Calls, p *Place) {
+	switch to {
+	case &n.Pre:
+		h.InLine = cmp.Or(r.inLine(target.InLinePre), r.inLine(target.InLineJump))
+	case &n.Post:
+		h.InLine = r.inLine(target.InLinePost)
+	case &n.Entry:
+		h.InLine = r.inLine(target.InLineEntry)
+	case &n.Exit, &n.Tail:
+		h.InLine = r.inLine(target.InLineReturn)
+	case &n.Fault: // it is not told of its own faults
+		h.Fault = r.broken
+	case &n.Jump:
+		h.Entry, h.Stack, h.Spill = r.Jump, p.Stack, p.Spill
+	}
 }
 
 // wantsFaults says whether the fault handler is told of faults of the instruction. One
