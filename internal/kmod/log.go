@@ -48,7 +48,7 @@ func Line(record []byte, formats map[uint64]string, symbol func(addr uint64) str
 	return level, text, r.err
 }
 
-// stackRecord begins a record of dump_stack (internal/arch/amd64, slotruntime.go).
+// stackRecord begins a record of dump_stack (internal/arch/amd64, slotstack.go).
 const stackRecord = 2
 
 // stack gives the text of such a record.
