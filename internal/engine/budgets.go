@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"kprobes.dev/kprobes/event"
@@ -16,38 +15,6 @@ import (
 
 // An event that exceeds its budget is disabled: its code is taken out. Where generated code does the event's work it counts down itself, so
 // that what is beyond the budget costs next to nothing before anybody has looked (arch.ProbeOp.Budget). The reaper looks, ten times a second.
-
-// budget is that of an event, or of all events that one definition has made one (event.Def.Function).
-type budget struct {
-	most       Budget
-	events     []budgeted
-	hits, work bucket              // of those that most has
-	words      target.SharedMemory // those that generated code counts in; nil: there are none
-	off        uint64              // where they are in that memory
-	code       *arch.Budget        // what generated code knows; nil: likewise
-	down       uint64              // hits that generated code has counted down when somebody looked last
-	others     uint64              // those that it does not count there
-	cost       cost                // of those that it does
-	spent      float64             // nanoseconds that all hits have taken, or would have
-	over       error               // why the events are disabled; nil: they are not
-}
-
-// budgeted is an event of a budget.
-type budgeted struct {
-	*Event
-	seen    uint64 // what it had counted when somebody looked last
-	outside bool   // seen tells: generated code does not count its hits in the words
-}
-
-// budgets are those of a Core. The functions are set by an addition that gives one: a program that gives none is linked without them.
-type budgets struct {
-	given      []*budget
-	ofFunction map[*event.Def]*budget
-	give       func([]*Event) error // giveBudgets
-	refill     func()               // refillBudgets
-	again      func() error         // armExceeded
-	changes    atomic.Uint64        // how often events were disabled, or armed again
-}
 
 // takeBudgets has the events of an addition get budgets.
 func (c *Core) takeBudgets() {

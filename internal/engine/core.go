@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/codescan"
+	"kprobes.dev/kprobes/internal/debuginfo"
 	"kprobes.dev/kprobes/internal/engine/instances"
 	"kprobes.dev/kprobes/internal/engine/records"
-	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/fetch"
+	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -136,13 +136,6 @@ func (c *Core) Extension(make func() (any, error)) (any, error) {
 	return c.extends, err
 }
 
-// Closed says whether the Core is closed, or is being closed.
-func (c *Core) Closed() bool {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.closing
-}
-
 // told is what Stats tells.
 type told struct {
 	registered int                      // of the events, those that are registered, but for the engine's own
@@ -242,40 +235,9 @@ func (o *AddOptions) skips(e *Event) bool {
 // the kernel would give is in its chain.
 var ErrRegister = errors.New("probe not registered")
 
-// Target is what the Core probes.
-func (c *Core) Target() target.Target { return c.t }
-
-// Events lists the events in the order of their numbers, removed ones too.
-func (c *Core) Events() []*Event {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var out []*Event
-	for _, e := range c.events {
-		if e != nil && !e.internalProbe && e.h == nil {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
 // inHandler says whether a handler of this target's probes calls.
 func (c *Core) inHandler() bool {
 	return c.can.InHandler != nil && c.can.InHandler()
-}
-
-// Outside refuses what a handler must not do.
-func (c *Core) Outside() error {
-	if c.inHandler() {
-		return errno.Errorf(unix.EDEADLK, "called by a handler, which the change would have to wait for: do it after the handler, on a goroutine of its own")
-	}
-	return nil
-}
-
-// Gone says whether the event's object is not mapped at present: [GONE] in the listing.
-func (e *Event) Gone() bool {
-	e.knobs.mu.Lock()
-	defer e.knobs.mu.Unlock()
-	return e.gone
 }
 
 // Place is where an event stands: see kprobes.Place.
@@ -284,24 +246,6 @@ type Place struct {
 	Symbol string
 	Offset uint64
 	Module string
-}
-
-// At tells where the event stands, or has stood.
-func (e *Event) At() Place {
-	e.knobs.mu.Lock()
-	defer e.knobs.mu.Unlock()
-	r := e.Place
-	p := Place{Addr: r.Addr, Offset: r.Offset}
-	switch {
-	case r.Func != nil:
-		p.Symbol = r.Func.Pretty()
-	case e.watches():
-		p.Symbol, p.Offset = e.Def.Place.Symbol, e.Def.Place.Offset
-	}
-	if r.Module != nil {
-		p.Module = r.Module.Name
-	}
-	return p
 }
 
 // isGo says whether a function takes its arguments as Go does.
@@ -339,28 +283,6 @@ func resolvedAt(m *symbol.Module, fn *symbol.Func) symbol.Resolved {
 // keepEvery is how often the reaper looks whether there is something to be done.
 const keepEvery = 100 * time.Millisecond
 
-// startReaper starts the goroutine that takes out of the target what could not be taken out where
-// it became due: probes whose handlers went wrong, stuck ones, and instances of calls that are
-// over. It runs while there are probes with handlers or on returns. Precondition: mu is held.
-func (c *Core) startReaper() {
-	if c.keeping {
-		return
-	}
-	c.keeping = true
-	go func() {
-		for {
-			time.Sleep(keepEvery)
-			c.mu.Lock()
-			c.keeping = c.reap()
-			done := !c.keeping
-			c.lock.Unlock()
-			if done {
-				return
-			}
-		}
-	}()
-}
-
 // recoverTarget has the target take out what a killed tracer has left in code that is about to be
 // analysed.
 func (c *Core) recoverTarget() error {
@@ -385,4 +307,43 @@ func (c *Core) Exclusive(f func() error) error {
 	c.mu.Lock()
 	defer c.unlock()
 	return f()
+}
+
+// budgets are those of a Core. The functions are set by an addition that gives one: a program that gives none is linked without them.
+type budgets struct {
+	given      []*budget
+	ofFunction map[*event.Def]*budget
+	give       func([]*Event) error // giveBudgets
+	refill     func()               // refillBudgets
+	again      func() error         // armExceeded
+	changes    atomic.Uint64        // how often events were disabled, or armed again
+}
+
+// Inlines says whether a probe on a function stands at its inlined calls too.
+type Inlines uint8
+
+// The choices: never; where the debug information is not so large that looking for them takes long; always.
+const (
+	InlinesNone Inlines = iota
+	InlinesAuto
+	InlinesAll
+)
+
+// ChainFinder gives the way from the contexts of a mapped Go program to the spans that these carry (fetch.Arg.Chain), or why there is none.
+type ChainFinder func(*symbol.Module, *debuginfo.File) (any, error)
+
+// lines remembers where in the source addresses come from.
+type lines struct {
+	mu   sync.Mutex
+	in   *symbol.Space // that they were found in
+	at   map[uint64][]fetch.Line
+	none map[*symbol.Image]bool // those without debug information
+}
+
+// unread are hits that have been read for a loop over kprobes.Core.Hits, and that no loop has been given yet. What was given out is never written
+// to again.
+type unread struct {
+	mu   sync.Mutex
+	hits []hit.Hit
+	recs []byte // room for records
 }

@@ -75,24 +75,3 @@ func (c *Core) fieldNames(e *Event) string {
 	}
 	return s + "common_pid and CPU; the thread's name is a field if it is recorded (comm=$comm)"
 }
-
-// functionAt finds the function that has a name, or that an address lies in where the name is "": .function in a filter.
-func (c *Core) functionAt(name string, addr uint64) (start, end uint64, ok bool) {
-	sp := c.t.Space()
-	if name != "" {
-		d, err := event.Parse("p " + name)
-		if err != nil {
-			return 0, 0, false
-		}
-		r, err := sp.Resolve(placeOf(d))
-		if err != nil {
-			return 0, 0, false
-		}
-		addr = r.Addr
-	}
-	at, ok := sp.SymbolAt(addr)
-	if !ok || at.Size == 0 {
-		return 0, 0, false
-	}
-	return addr - at.Off, addr - at.Off + at.Size, true
-}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"io"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
@@ -67,14 +66,6 @@ func (c *Core) newHistogram(t *arch.HistTable) (*histogram, error) {
 	h.addr, h.r, err = c.can.Sharing.ShareMemory("histograms", native.HistBytes(h.hist, h.cpus))
 	t.Addr = h.addr
 	return h, err
-}
-
-// histogram is the memory in which generated code counts hits.
-type histogram struct {
-	hist *fetch.Hist
-	addr uint64
-	r    io.ReaderAt
-	cpus int
 }
 
 // Histogram gives what generated code has counted of an event with a histogram (event.Def.Hist), and the hits for which there was

@@ -11,22 +11,6 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 )
 
-// histLink is what the histograms of an Add that refer to each other have in common. Generated code makes all of them, or none: what an
-// event sets is read at another's hit, and records tell nobody of that.
-type histLink struct {
-	events []*Event // in the order of their definitions
-	tables map[*Event]*arch.HistTable
-	traced []*tracedHist
-	stands bool // the code has been put in
-}
-
-// tracedHist is the histogram of a synthetic event.
-type tracedHist struct {
-	of *event.Synthetic
-	*histogram
-	tables []*arch.HistTable // as the events that make it count in it
-}
-
 // linkHists has generated code make the histograms of new events that refer to each other, where it can.
 func (c *Core) linkHists(evs []*Event) error {
 	var all []*fetch.HistEvent

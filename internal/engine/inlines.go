@@ -13,16 +13,6 @@ import (
 	"kprobes.dev/kprobes/internal/target"
 )
 
-// Inlines says whether a probe on a function stands at its inlined calls too.
-type Inlines uint8
-
-// The choices: never; where the debug information is not so large that looking for them takes long; always.
-const (
-	InlinesNone Inlines = iota
-	InlinesAuto
-	InlinesAll
-)
-
 // maxInlinesSize bounds the debug information that InlinesAuto looks through, in bytes of its file.
 const maxInlinesSize = 64 << 20
 

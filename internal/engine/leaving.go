@@ -22,18 +22,6 @@ type Leaving struct {
 	in   []*Event // likewise, the code that is in
 }
 
-// leavingProbe is a Leaving, as its probe's event knows it: a program that has none is linked without it.
-type leavingProbe interface {
-	// work makes the work of the probe one that tells of calls that are left.
-	work(w *arch.ProbeOp)
-	// outdated says whether the code that was generated last tells of other events than it is to.
-	outdated() bool
-	// owes says whether the code that is in tells of an event that it is not to.
-	owes() bool
-	// stands notes that the code that was generated last is in.
-	stands()
-}
-
 // Leave has the events of a Leaving, which are to be added next, tell of calls that are left. In a target or of a function where that can not
 // be had nothing is told: such calls are counted as unwound.
 func (c *Core) Leave(l *Leaving) {

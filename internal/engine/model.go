@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"cmp"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -198,22 +198,6 @@ func (e *Event) serves() bool {
 	return e.fn != nil && slices.ContainsFunc(e.fn.serving, func(s served) bool { return s.e == e })
 }
 
-// take adds an event.
-func (f *function) take(e *Event) {
-	if len(f.events) == 0 {
-		f.events = f.one.events[:0]
-	}
-	f.events = append(f.events, e)
-	f.posts += e.posts()
-}
-
-func (f *function) drop(e *Event) {
-	if i := slices.Index(f.events, e); i >= 0 {
-		f.events = slices.Delete(f.events, i, i+1)
-		f.posts -= e.posts()
-	}
-}
-
 // setPoint makes an instruction the event's only point.
 func (e *Event) setPoint(at uint64) {
 	e.point[0] = at
@@ -256,63 +240,9 @@ func (e *Event) heldCounts() (hits, lost uint64) {
 	return hits + e.past.Hits, lost + e.past.Lost
 }
 
-// heldPoints are the instructions at which the kernel holds a probe.
-func (f *function) heldPoints() []uint64 {
-	var out []uint64
-	for _, e := range f.events {
-		if e.held != nil {
-			out = append(out, e.points...)
-		}
-	}
-	return out
-}
-
 // lapse notes that the event's code was taken out: what is put in next does not know the calls that were in
 // progress.
 func (e *Event) lapse() { e.epoch.Add(1) }
-
-// lapse is that of all events that code of the function does the work of.
-func (f *function) lapse() {
-	for _, s := range f.serving {
-		s.e.lapse()
-	}
-}
-
-// noTraps says why no breakpoint may stand in the function now, nil if one may. The tactic asks for
-// them by name, and the knob asks for all that may stand.
-func (f *function) noTraps() error {
-	if f.constraints.force != "" || f.knobs != nil && f.knobs.optimizationOff {
-		return f.constraints.named
-	}
-	return f.constraints.unasked
-}
-
-// mustChange says whether the function's sites do something that its events do not want any
-// more.
-func (f *function) mustChange() bool {
-	for _, s := range f.serving {
-		if e := s.e; e.idle() || e.leaving != nil && e.leaving.owes() || !slices.Contains(f.events, e) || e.h != nil && e.h.h.Calls() != *s.n {
-			return true
-		}
-	}
-	return false
-}
-
-// mayTrap says whether breakpoints may stand in the function in place of jumps.
-func (f *function) mayTrap() bool {
-	return f.noTraps() == nil && f.constraints.force == "" && !f.jumpOnly
-}
-
-func byStart(a, b *function) int { return cmp.Compare(a.Start, b.Start) }
-
-func sortedFunctions(m map[*function]bool) []*function {
-	out := make([]*function, 0, len(m))
-	for f := range m {
-		out = append(out, f)
-	}
-	slices.SortFunc(out, byStart)
-	return out
-}
 
 // queued is why what is blocked by why waits; nil if why is nil.
 func queued(why error) error {
@@ -381,4 +311,70 @@ func regionTactic(t arch.Tactic) arch.Tactic {
 		return ""
 	}
 	return t
+}
+
+// Budget is the most that an event may take: see kprobes.Budget.
+type Budget struct {
+	Hits, Nanos uint64
+}
+
+// given says whether there is a budget at all.
+func (b Budget) given() bool { return b != Budget{} }
+
+// budget is that of an event, or of all events that one definition has made one (event.Def.Function).
+type budget struct {
+	most       Budget
+	events     []budgeted
+	hits, work bucket              // of those that most has
+	words      target.SharedMemory // those that generated code counts in; nil: there are none
+	off        uint64              // where they are in that memory
+	code       *arch.Budget        // what generated code knows; nil: likewise
+	down       uint64              // hits that generated code has counted down when somebody looked last
+	others     uint64              // those that it does not count there
+	cost       cost                // of those that it does
+	spent      float64             // nanoseconds that all hits have taken, or would have
+	over       error               // why the events are disabled; nil: they are not
+}
+
+// budgeted is an event of a budget.
+type budgeted struct {
+	*Event
+	seen    uint64 // what it had counted when somebody looked last
+	outside bool   // seen tells: generated code does not count its hits in the words
+}
+
+// histogram is the memory in which generated code counts hits.
+type histogram struct {
+	hist *fetch.Hist
+	addr uint64
+	r    io.ReaderAt
+	cpus int
+}
+
+// histLink is what the histograms of an Add that refer to each other have in common. Generated code makes all of them, or none: what an
+// event sets is read at another's hit, and records tell nobody of that.
+type histLink struct {
+	events []*Event // in the order of their definitions
+	tables map[*Event]*arch.HistTable
+	traced []*tracedHist
+	stands bool // the code has been put in
+}
+
+// tracedHist is the histogram of a synthetic event.
+type tracedHist struct {
+	of *event.Synthetic
+	*histogram
+	tables []*arch.HistTable // as the events that make it count in it
+}
+
+// leavingProbe is a Leaving, as its probe's event knows it: a program that has none is linked without it.
+type leavingProbe interface {
+	// work makes the work of the probe one that tells of calls that are left.
+	work(w *arch.ProbeOp)
+	// outdated says whether the code that was generated last tells of other events than it is to.
+	outdated() bool
+	// owes says whether the code that is in tells of an event that it is not to.
+	owes() bool
+	// stands notes that the code that was generated last is in.
+	stands()
 }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"sync"
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch/objfile"
@@ -75,9 +74,6 @@ func (v *env) Failed() *fetch.Var {
 	}
 	return nil
 }
-
-// ChainFinder gives the way from the contexts of a mapped Go program to the spans that these carry (fetch.Arg.Chain), or why there is none.
-type ChainFinder func(*symbol.Module, *debuginfo.File) (any, error)
 
 var errNoChain = errors.New("nobody has said how contexts carry spans")
 
@@ -163,14 +159,6 @@ func (e *Event) LeftOut() []fetch.LeftOut {
 		return nil
 	}
 	return e.Prog.LeftOut
-}
-
-// lines remembers where in the source addresses come from.
-type lines struct {
-	mu   sync.Mutex
-	in   *symbol.Space // that they were found in
-	at   map[uint64][]fetch.Line
-	none map[*symbol.Image]bool // those without debug information
 }
 
 // maxLineCache bounds the addresses that are remembered.

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
 	"kprobes.dev/kprobes/internal/hit"
 
 	"kprobes.dev/kprobes/event"

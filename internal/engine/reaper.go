@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"kprobes.dev/kprobes/internal/target"
 )
@@ -69,4 +70,26 @@ func (c *Core) replaced(f *function) {
 	if c.can.Exposed != nil {
 		c.startReaper()
 	}
+}
+
+// startReaper starts the goroutine that takes out of the target what could not be taken out where
+// it became due: probes whose handlers went wrong, stuck ones, and instances of calls that are
+// over. It runs while there are probes with handlers or on returns. Precondition: mu is held.
+func (c *Core) startReaper() {
+	if c.keeping {
+		return
+	}
+	c.keeping = true
+	go func() {
+		for {
+			time.Sleep(keepEvery)
+			c.mu.Lock()
+			c.keeping = c.reap()
+			done := !c.keeping
+			c.lock.Unlock()
+			if done {
+				return
+			}
+		}
+	}()
 }

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"sync"
-
 	"kprobes.dev/kprobes/internal/hit"
 )
 
@@ -14,14 +12,6 @@ func (c *Core) EachKept(yield func(*hit.Hit) bool) bool { return c.unread.each(y
 
 // GiveKept gives out the hits that wait, and returns how many.
 func (c *Core) GiveKept(f func(*hit.Hit)) int { return c.unread.give(f) }
-
-// unread are hits that have been read for a loop over kprobes.Core.Hits, and that no loop has been given yet. What was given out is never written
-// to again.
-type unread struct {
-	mu   sync.Mutex
-	hits []hit.Hit
-	recs []byte // room for records
-}
 
 // recsRoom is the room for records that is made at once, in bytes.
 const recsRoom = 8 << 10
