@@ -7,6 +7,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/errno"
+	"kprobes.dev/kprobes/internal/symbol"
 )
 
 // Kretprobe is a probe on a function's return.
@@ -147,3 +148,6 @@ func ofCalls(h func(*KretprobeInstance, *Regs) int) func(*engine.Call, *Regs) in
 }
 
 var _ [unsafe.Sizeof(engine.Call{})]byte = [unsafe.Sizeof(KretprobeInstance{})]byte{}
+
+// fitting is engine.Handlers.Fits.
+type fitting = func(*symbol.Func, *symbol.Image) (stack, spill int, err error)

@@ -49,9 +49,6 @@ func OnReturn(fn, handler any) (*Kretprobe, error) {
 	return r, nil
 }
 
-// fitting is engine.Handlers.Fits.
-type fitting = func(*symbol.Func, *symbol.Image) (stack, spill int, err error)
-
 // onReturn makes the return probe of a typed handler.
 func (c *Core) onReturn(fn, handler any) (*Kretprobe, fitting, error) {
 	kp, ft, err := placeOf(fn)

@@ -188,3 +188,30 @@ type TypeSpec struct {
 func (t TypeSpec) IsString() bool {
 	return t.Kind == String || t.Kind == UString || t.Kind == GoString
 }
+
+// Access is what a watchpoint waits for.
+type Access uint8
+
+// Accesses.
+const (
+	ReadWrite Access = iota // rw, or nothing
+	Read                    // r: some kernels know it, no program's watchpoint does
+	Write                   // w
+	Execute                 // x
+)
+
+var accesses = [...]string{"rw", "r", "w", "x"}
+
+// String is the access as a definition has it.
+func (a Access) String() string {
+	if int(a) >= len(accesses) {
+		return "?"
+	}
+	return accesses[a]
+}
+
+// Watched is what a watchpoint watches, beside its Place.
+type Watched struct {
+	Access Access
+	Len    int // bytes: 1, 2, 4 or 8; 0: none is given
+}

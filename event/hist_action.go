@@ -5,51 +5,6 @@ import (
 	"strings"
 )
 
-// HistHandler says when an action is done.
-type HistHandler uint8
-
-// The handlers.
-const (
-	HistOnMatch  HistHandler = iota // onmatch(SYSTEM.EVENT): at each hit whose variables are there
-	HistOnMax                       // onmax($VAR): when the variable is larger than it has been in the entry
-	HistOnChange                    // onchange($VAR): when the variable is not what it was
-)
-
-var histHandlers = [...]string{HistOnMatch: "onmatch", HistOnMax: "onmax", HistOnChange: "onchange"}
-
-// HistAction is something that is done at a hit.
-type HistAction struct {
-	Handler HistHandler
-	System  string // HistOnMatch
-	Event   string // HistOnMatch
-	Var     string // the others: the variable, with its $
-	Name    string // as written: save, trace, or the synthetic event
-	Save    bool   // params are kept in the entry
-	// Snapshot: the buffer is kept as a snapshot (ParseHistCommand takes that).
-	Snapshot bool
-	Synth    string // the synthetic event that is traced; "": Save or Snapshot
-	Params   []string
-	// Traced is the synthetic event, where who has parsed both says so: the code at the hit can count it then. nil: it makes records.
-	Traced *Synthetic
-}
-
-// On is when the action is done, as the kernel prints it: HANDLER(OF).
-func (a *HistAction) On() string {
-	if a.Handler == HistOnMatch {
-		return "onmatch(" + a.System + "." + a.Event + ")"
-	}
-	return histHandlers[a.Handler] + "(" + a.Var + ")"
-}
-
-// String is the action as the kernel prints it.
-func (a *HistAction) String() string {
-	params := strings.Join(a.Params, ",")
-	if a.Synth != "" && a.Name != a.Synth {
-		params = strings.TrimSuffix(a.Synth+","+params, ",")
-	}
-	return fmt.Sprintf("%s.%s(%s)", a.On(), a.Name, params)
-}
-
 // action parses HANDLER(OF).ACTION(PARAMS).
 func (h *Hist) action(text string) error {
 	var a HistAction

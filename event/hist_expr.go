@@ -2,32 +2,6 @@ package event
 
 import "strings"
 
-// HistOp is an operator of an expression.
-type HistOp uint8
-
-// The operators. HistAtom is none: a field, a number or a variable.
-const (
-	HistAtom HistOp = iota
-	HistAdd
-	HistSub
-	HistMul
-	HistDiv
-	HistNeg
-)
-
-var histSigns = [...]byte{HistAdd: '+', HistSub: '-', HistMul: '*', HistDiv: '/'}
-
-// Sign is the operator's character.
-func (o HistOp) Sign() byte { return histSigns[o] }
-
-// HistExpr is an expression. All of an operator's left side is computed before it: a-b-c is (a-b)-c; * and / come before + and -.
-// Parentheses follow a minus that begins the expression, and nothing else.
-type HistExpr struct {
-	Op   HistOp
-	X, Y *HistExpr // operands; HistNeg has X
-	Text string    // as written
-}
-
 // histUse is what an expression is for.
 type histUse uint8
 

@@ -5,49 +5,6 @@ import (
 	"strings"
 )
 
-// HistField is a field with what is made of it, or an expression.
-type HistField struct {
-	Name    string // of an expression as it is shown
-	Mod     HistMod
-	Buckets uint64    // HistBuckets: the size of one
-	Expr    *HistExpr // nil: a field
-}
-
-// HistMod says how a field is taken and shown.
-type HistMod uint8
-
-// Modifiers.
-const (
-	HistPlain      HistMod = iota
-	HistHex                // .hex
-	HistSym                // .sym
-	HistSymOffset          // .sym-offset
-	HistExecname           // .execname, of common_pid
-	HistLog2               // .log2
-	HistBuckets            // .buckets=N
-	HistUsecs              // .usecs, of common_timestamp
-	HistPercent            // .percent, of a value: its part of all
-	HistGraph              // .graph, of a value: a bar
-	HistStack              // the callers: common_stacktrace, and as the kernel had it before, stacktrace
-	HistStacktrace         // .stacktrace, of a synthetic event's field that is a stack
-)
-
-var histMods = [...]string{
-	HistHex: "hex", HistSym: "sym", HistSymOffset: "sym-offset", HistExecname: "execname", HistLog2: "log2", HistUsecs: "usecs",
-	HistPercent: "percent", HistGraph: "graph", HistBuckets: "buckets", HistStacktrace: "stacktrace",
-}
-
-// String is what stands behind the dot; "" if there is none.
-func (m HistMod) String() string {
-	if int(m) < len(histMods) {
-		return histMods[m]
-	}
-	return ""
-}
-
-// IsHistStack says whether a name is that of the callers.
-func IsHistStack(name string) bool { return name == commonStack || name == "stacktrace" }
-
 // Field takes a field with its modifier. Its errors are *HistError.
 func (h *Hist) Field(text string, value bool) (HistField, error) {
 	name, mod, has := strings.Cut(text, ".")

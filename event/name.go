@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"strconv"
+	"strings"
 )
 
 // Namer makes names for events that have none, no two alike. The zero value is ready.
@@ -97,4 +98,13 @@ func identifier(parts ...string) string {
 		b[0] = '_'
 	}
 	return string(b)
+}
+
+// uprobeBase is a name made of a place: that of the file up to its first dot, hyphen or underscore, and the offset.
+func uprobeBase(p Place) string {
+	base := path.Base(p.Path)
+	if i := strings.IndexAny(base, ".-_"); i >= 0 {
+		base = base[:i]
+	}
+	return identifier("p_", base, fmt.Sprintf("_0x%x", p.Addr))
 }

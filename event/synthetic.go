@@ -10,24 +10,6 @@ import (
 // SyntheticGroup is the group of synthetic events.
 const SyntheticGroup = "synthetic"
 
-// Synthetic is a synthetic event: one that an action of a histogram traces (Documentation/trace/histogram.rst, Linux 6.18).
-type Synthetic struct {
-	Text   string // as it was written
-	Name   string
-	Fields []SyntheticField
-	Hist   *Hist // what the events are counted in; nil: nothing. No part of Text.
-}
-
-// SyntheticField is a field of a synthetic event.
-type SyntheticField struct {
-	Name   string
-	Type   string // as a format file has it
-	Size   int    // bytes; of a string the most that it holds; of a stack that of the word that leads to it
-	Signed bool
-	Text   bool // a string
-	Stack  bool // callers
-}
-
 // Dynamic says whether the field is a string of any length, or a stack.
 func (f *SyntheticField) Dynamic() bool { return strings.HasPrefix(f.Type, synthDynamic) }
 

@@ -113,9 +113,8 @@ func (t *Trigger) Refuse(no syscall.Errno, part, why string) *TriggerError {
 const maxTrigger = 4096
 
 const (
-	triggerForm   = "a trigger is COMMAND[:COUNT] [if FILTER]"
-	triggerSpaces = " \t\n\v\f\r"
-	countForm     = "COUNT is how often the trigger acts at most: a number, decimal, 0x or octal"
+	triggerForm = "a trigger is COMMAND[:COUNT] [if FILTER]"
+	countForm   = "COUNT is how often the trigger acts at most: a number, decimal, 0x or octal"
 )
 
 // ParseTrigger parses a trigger. Errors are *TriggerError, of a histogram also *HistError. What ParseTriggerCommand takes beyond the

@@ -2,7 +2,6 @@ package event
 
 import (
 	"fmt"
-	"path"
 	"strings"
 )
 
@@ -131,13 +130,4 @@ func (d *Def) uprobeAt(w text) bool {
 	o := Def{}
 	file, _ := fileAndOffset(w)
 	return file.s != "" && o.uprobePlace(w) == nil && o.Place.same(d.Place) && o.Counter == d.Counter
-}
-
-// uprobeBase is a name made of a place: that of the file up to its first dot, hyphen or underscore, and the offset.
-func uprobeBase(p Place) string {
-	base := path.Base(p.Path)
-	if i := strings.IndexAny(base, ".-_"); i >= 0 {
-		base = base[:i]
-	}
-	return identifier("p_", base, fmt.Sprintf("_0x%x", p.Addr))
 }

@@ -8,33 +8,6 @@ import (
 // WatchGroup is the group of a watchpoint that names none.
 const WatchGroup = "wprobes"
 
-// Access is what a watchpoint waits for.
-type Access uint8
-
-// Accesses.
-const (
-	ReadWrite Access = iota // rw, or nothing
-	Read                    // r: some kernels know it, no program's watchpoint does
-	Write                   // w
-	Execute                 // x
-)
-
-var accesses = [...]string{"rw", "r", "w", "x"}
-
-// String is the access as a definition has it.
-func (a Access) String() string {
-	if int(a) >= len(accesses) {
-		return "?"
-	}
-	return accesses[a]
-}
-
-// Watched is what a watchpoint watches, beside its Place.
-type Watched struct {
-	Access Access
-	Len    int // bytes: 1, 2, 4 or 8; 0: none is given
-}
-
 // parseWatch reads [r|w|rw|x]@PLACE[:LEN].
 func (d *Def) parseWatch(w text) error {
 	p, watched, bad := parseWatch(w)

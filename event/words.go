@@ -8,6 +8,9 @@ import (
 // maxLine is the longest line, in bytes.
 const maxLine = 4094
 
+// triggerSpaces are what separates the words of triggers and synthetic events.
+const triggerSpaces = " \t\n\v\f\r"
+
 // text is a piece of a definition with where its quotes are: in[i] says that byte i is a
 // quote or stands between two, so that it separates nothing.
 type text struct {
