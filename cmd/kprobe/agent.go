@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/agentconfig"
-	"kprobes.dev/kprobes/target/process"
 )
 
 const agentHelp = `Probe processes as a configuration file says, until it is ended: as a service. Counts and
@@ -22,26 +21,6 @@ histograms are metrics for Prometheus, calls are spans for a collector of OpenTe
 change is a line of JSON. A target is one process, or all processes of a program. A process that
 is not there is waited for, one that ends is waited for again. The file is read anew when it changes and at SIGHUP; one with a mistake is refused as a
 whole, and all stays as it was. docs/kprobe-agent.md has all keys, and an example.`
-
-// agentRun is a run of the verb agent.
-type agentRun struct {
-	con   *console
-	path  string
-	check bool
-
-	audit  *slog.Logger
-	otlp   agentconfig.OTLP
-	seen   fileState      // of the file when it was read last
-	ending sync.WaitGroup // exporters that send what is left
-	files  process.Files  // programs and shared objects that targets have read
-
-	mu                 sync.Mutex
-	applied            bool                // the file has been, once
-	config             *agentconfig.Config // in force
-	targets            []*agentTarget      // in the order of the file
-	accepted, rejected uint64              // reloads
-	refused            bool                // the file that is there now was
-}
 
 func newAgent(con *console) *cobra.Command {
 	a := &agentRun{con: con}
@@ -116,13 +95,6 @@ func (a *agentRun) follow(ends, hup <-chan os.Signal) (why string) {
 			}
 		}
 	}
-}
-
-// fileState is what changes when a file does.
-type fileState struct {
-	dev, ino     uint64
-	size         int64
-	sec, nanosec int64 // of the last change
 }
 
 func fileStateOf(path string) (fileState, error) {

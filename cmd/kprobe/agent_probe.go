@@ -4,58 +4,17 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/agentconfig"
 	"kprobes.dev/kprobes/internal/engine"
-	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/metrics"
 )
 
-// agentProbe is a probe of the file, with what it has counted in processes that have been left.
-type agentProbe struct {
-	is *agentconfig.Probe
-
-	showing sync.Mutex                  // held while histograms become series
-	shown   map[string]*metrics.Counted // by event
-
-	mu     sync.Mutex
-	armed  map[*agentArmed]bool // in the processes that there are
-	counts []*eventCounts       // by group and name
-	hists  *metrics.Set
-	failed uint64 // processes in which it could not be armed
-}
-
 func newAgentProbe(is *agentconfig.Probe) *agentProbe {
 	return &agentProbe{is: is, shown: map[string]*metrics.Counted{}, armed: map[*agentArmed]bool{}, hists: metrics.NewSet()}
-}
-
-// agentArmed is a probe that is armed in a process; without events it could not be.
-type agentArmed struct {
-	probed
-	p     *agentProcess
-	hists []*agentHist
-
-	mu    sync.Mutex
-	final *agentReading // nil: it counts on
-}
-
-// agentHist is a histogram of an event.
-type agentHist struct {
-	group, name string
-	ev          *engine.Event
-	hist        *hit.Histogram
-}
-
-// agentReading is what the events of a probe have counted in a process.
-type agentReading struct {
-	counts   []kprobes.Counts // as the events
-	hists    []*hit.Histogram // as the histograms
-	disabled uint64           // events that their budget has disabled
-	err      error            // why a histogram is not complete
 }
 
 // read reads what the events have counted until now.

@@ -4,41 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
-	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/spanmaker"
 	"kprobes.dev/kprobes/target/process"
 )
-
-// agentProcess is a process that the agent probes.
-type agentProcess struct {
-	t       *agentTarget
-	pid     int
-	p       *tracedProcess
-	exited  <-chan struct{}             // nil: a set says when it has ended
-	probes  map[*agentProbe]*agentArmed // of the goroutine that attends to it
-	wake    chan struct{}               // the target's probes have changed
-	end     chan string                 // it is to be left, and why
-	gone    chan struct{}               // closed when it has been
-	pending chan struct{}               // a thread waits for Sync
-	stop    chan struct{}               // reading ends
-	read    chan struct{}               // closed when it has
-	said    map[string]bool             // what went wrong and has been told
-
-	mu     sync.Mutex // held while hits are taken
-	known  map[*hit.Event]*agentHist
-	hists  map[string]*agentHist // by event
-	values []fetch.Value
-	spans  *spanmaker.Maker // nil: there are none
-
-	runtime []*kprobes.Event // probes on Go's runtime that the spans need
-}
 
 // agentBuffer is the size of the ring for each CPU, in bytes. A program of which there may be thousands of processes has executableBuffer.
 const agentBuffer = 1 << 20

@@ -181,14 +181,6 @@ func (p *agentProcess) endSpans(why string) {
 	t.mu.Unlock()
 }
 
-// agentSpans is what has become of the calls of a target.
-type agentSpans struct {
-	made     spanmaker.Stats                    // by processes that have been left
-	making   map[*spanmaker.Maker]*agentProcess // in the processes that there are
-	exporter *otlp.Exporter                     // of all processes; nil: none has had spans
-	losses   tellOnce                           // why spans were lost
-}
-
 // exporter gives what sends the spans of all processes of the target. Each span says of which process it is.
 func (t *agentTarget) exporter() (*otlp.Exporter, error) {
 	t.mu.Lock()

@@ -7,37 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"kprobes.dev/kprobes/internal/agentconfig"
-	"kprobes.dev/kprobes/internal/executables"
 	"kprobes.dev/kprobes/internal/spanmaker"
 	"kprobes.dev/kprobes/target/process"
 )
-
-// agentTarget is a target of the agent: a process that runs, or is waited for, or all processes of a program.
-type agentTarget struct {
-	a    *agentRun
-	is   *agentconfig.Target
-	wake chan struct{} // the probes have changed
-	stop chan string   // the target goes, and why
-	done chan struct{} // closed when it has gone
-	told string        // what has been said of why there is no process
-
-	refusals tellOnce // of processes of a program
-
-	mu        sync.Mutex
-	want      []*agentconfig.Probe
-	why       string        // the probes are wanted
-	probes    []*agentProbe // is replaced, not changed
-	processes []*agentProcess
-	opened    uint64           // processes that had probes
-	looked    bool             // the processes that were there have been opened
-	ending    string           // why all processes are left; "": they are not
-	set       *executables.Set // of a program, once it is open
-	sent      agentSpans
-}
 
 func newAgentTarget(a *agentRun, is *agentconfig.Target) *agentTarget {
 	t := &agentTarget{a: a, is: is, wake: make(chan struct{}, 1), stop: make(chan string, 1), done: make(chan struct{}), refusals: tellOnce{most: maxReasons}}

@@ -17,13 +17,6 @@ import (
 	"kprobes.dev/kprobes/internal/workload"
 )
 
-// benchModules has what is loaded into the probed program, and the object of the module: both are made once.
-type benchModules struct {
-	table  *modules.Table
-	object *kmod.Object
-	err    error
-}
-
 // module gives them. The error says why there is no module.
 func (b *bench) module() (*benchModules, error) {
 	m := &b.modules

@@ -101,10 +101,6 @@ func (p *ownProber) args(args string) string {
 
 func (p *ownProber) program(function string) (*workload.Program, string) { return p.b.probed, function }
 
-// drainTime bounds the wait for records: the reader gives one out a moment after it was
-// written. What has not come by then shows in the counts.
-const drainTime = 10 * time.Second
-
 func (p *ownProber) drain(hits uint64) {
 	for end := time.Now().Add(drainTime); time.Now().Before(end); time.Sleep(time.Millisecond / 2) {
 		p.b.s.core.Poll(func(*hit.Hit) {})

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"kprobes.dev/kprobes/internal/arch"
 	"kprobes.dev/kprobes/internal/cbuild"
+	"kprobes.dev/kprobes/internal/kmod"
+	"kprobes.dev/kprobes/internal/modules"
 	"kprobes.dev/kprobes/internal/workload"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -189,3 +192,14 @@ type prober interface {
 
 // errAsks says why a Go program's records ask the kernel.
 var errAsks = errors.New("this kprobe, which is the workload, was built with C code, and records of such a program ask the kernel: build it with CGO_ENABLED=0")
+
+// drainTime bounds the wait for records: the reader gives one out a moment after it was
+// written. What has not come by then shows in the counts.
+const drainTime = 10 * time.Second
+
+// benchModules has what is loaded into the probed program, and the object of the module: both are made once.
+type benchModules struct {
+	table  *modules.Table
+	object *kmod.Object
+	err    error
+}

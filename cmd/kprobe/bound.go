@@ -6,13 +6,6 @@ import (
 	"kprobes.dev/kprobes/event"
 )
 
-// boundFlag is a flag that belongs to the probe before it: by -e or without a flag, and its place among these; -1: none.
-type boundFlag struct {
-	text    string
-	byEvent bool
-	index   int
-}
-
 // probe gives the definition that the flag belongs to; nil: none is before it. defs are those by -e, as many as events, and then the
 // others; nil stands for a comment.
 func (b *boundFlag) probe(defs []*event.Def, events int) *event.Def {

@@ -24,12 +24,6 @@ func (*budgetValue) Type() string { return "HITS/s|TIME/s" }
 // Set takes one budget.
 func (v *budgetValue) Set(text string) error { return (*budget.Budget)(v.b).Set(text) }
 
-// exceeding is what has been told of events that were disabled by their budgets.
-type exceeding struct {
-	changes uint64
-	told    map[*kprobes.Event]bool
-}
-
 // Exceeded tells of each event that was disabled since it was called last.
 func (e *probed) Exceeded(tell func(name string, why error)) {
 	n := engine.Of(e.core).Exceeded()

@@ -4,12 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
+	"kprobes.dev/kprobes"
+	"kprobes.dev/kprobes/event"
+	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/holder"
+	"kprobes.dev/kprobes/internal/modules"
 	"kprobes.dev/kprobes/target/guest/qemu"
 )
 
@@ -91,4 +98,78 @@ func (c *console) mountPoint(dir string) (string, error) {
 	}
 	at, err := os.Readlink(c.dir)
 	return filepath.Join(at, dir), err
+}
+
+// host has the engine of one target, and those who use it: each command line is a user, with events of its own. The first one opens the
+// target, and with the last one's end the host gives it up, and ends.
+type host struct {
+	done   chan struct{}
+	stop   chan struct{} // closed when a signal asks for the end of all command lines
+	opened chan struct{} // closed once base is there, or never will be
+
+	mu       sync.Mutex // held while users come and go
+	base     mountable
+	mem      string // the file that a client must show open
+	buffer   int
+	text     string
+	ending   bool // nobody can come any more
+	sessions int
+	users    int
+	last     uint32 // the number that was given out last
+
+	modulesMu sync.Mutex     // held while modules come and go; taken before the others
+	modules   *loaded        // nil: there are none
+	table     *modules.Table // of all that there were: what stands in the process for them writes to its log
+
+	syncMu sync.Mutex // held while somebody follows what changes in the target
+	pollMu sync.Mutex // held while records are read; taken after the others
+	takers map[uint32]*user
+}
+
+// asked is what a command line asks of the target as a whole.
+type asked struct {
+	con    *console
+	of     *subject
+	buffer int    // bytes of the ring for each CPU; 0: the default
+	text   string // a word of --text; "": the default
+}
+
+// user is a command line's part of a target that others use too.
+type user struct {
+	probed
+	h    *host
+	con  *console
+	id   uint32
+	take func(*hit.Hit)
+	asks func(*hit.Hit)  // takes hits in place of take, while records are read for it; nil: it does not; of host.pollMu
+	n    atomic.Int64    // hits that it was given
+	lost map[loss]uint64 // records that Losses has not told of; of host.pollMu
+	last bool            // nobody else was left when it ended
+	// How its events were armed when they were taken out.
+	tactics map[*kprobes.Event]string
+
+	mu    sync.Mutex
+	errs  []error // of changes in the target, not told yet
+	ended bool
+}
+
+// loss is of what records were lost: on which CPU.
+type loss struct {
+	of  *event.Def
+	cpu int
+}
+
+// loaded are the modules of a host's process. They are a user of it, until the last one is removed.
+type loaded struct {
+	*modules.Table
+	u    *user
+	stop chan struct{}
+	done chan struct{} // closed when nobody follows the process for them any more
+}
+
+// web is where a command line answers requests, and whose.
+type web struct {
+	listener *net.TCPListener
+	token    func() (string, error)
+	hosts    []string
 }

@@ -7,8 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"kprobes.dev/kprobes"
@@ -20,33 +18,6 @@ import (
 	"kprobes.dev/kprobes/internal/symbol"
 	"kprobes.dev/kprobes/target/process"
 )
-
-// tracedExecutable is all processes of an executable as one tracee. Each has an engine of its own, in this process; they share what is
-// read of files.
-type tracedExecutable struct {
-	t     *tracing
-	every *everyProcess
-	cmd   []string // is started, and its processes alone count; none: all
-	set   *executables.Set
-	files process.Files
-	defs  []*event.Def
-	add   kprobes.AddOptions
-
-	first   sync.Once // tells what is so in every process
-	told    tellOnce
-	skipped tellOnce
-	// exceeded are events that budgets have disabled.
-	exceeded tellOnce
-	pending  atomic.Bool
-
-	mu      sync.Mutex
-	members []*executableMember
-	next    int // that Sync looks at next
-	sums    executableSums
-
-	hits     mergedHits
-	nextPoll time.Time
-}
 
 // executableBuffer is the size of the ring of a process for each CPU, in bytes, if no flag says another: there may be thousands.
 const executableBuffer = 64 << 10

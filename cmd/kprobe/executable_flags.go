@@ -6,13 +6,6 @@ import (
 	"kprobes.dev/kprobes/internal/executables"
 )
 
-// everyProcess is what -x and the flags that belong to it have named: all processes of an executable.
-type everyProcess struct {
-	path, group, container string
-	file                   *executables.File
-	only                   executables.Only
-}
-
 // flags adds them to a verb.
 func (e *everyProcess) flags(c *cobra.Command) {
 	fl := c.Flags()

@@ -3,32 +3,12 @@ package main
 import (
 	"errors"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/hit"
-	"kprobes.dev/kprobes/internal/spanmaker"
 	"kprobes.dev/kprobes/target/process"
 )
-
-// executableMember is one process of an executable.
-type executableMember struct {
-	x    *tracedExecutable
-	p    tracedProcess
-	comm string
-	met  bool // its histograms have been made; of the goroutine that counts
-	// spans makes its spans; of the goroutine that takes the hits, once the process has its probes.
-	spans *spanmaker.Maker
-	lossy atomic.Bool // hits were lost, which spans is not told yet
-
-	// mu is held while the process is left; who reads records or follows what it maps holds it for reading.
-	mu   sync.RWMutex
-	left bool
-	// final is what the events had counted when the process was left.
-	final []kprobes.Counts
-}
 
 // poll reads the process's ring, and says whether a thread of it waits for Sync.
 func (m *executableMember) poll() (waits bool) {
@@ -130,13 +110,6 @@ func (m *executableMember) Leave() (children []int) {
 		x.tell(m.p.s.proc.PID(), err)
 	}
 	return m.p.s.target.Children()
-}
-
-// mergedHits are hits of several processes, until they are handed over in the order of their times.
-type mergedHits struct {
-	mu   sync.Mutex
-	full batch
-	left []*executableMember // all hits of these are in full
 }
 
 // add keeps a copy of a hit.

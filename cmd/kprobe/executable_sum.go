@@ -8,41 +8,16 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"sync"
 
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/target/process"
 )
-
-// executableSums is what the processes have counted that were left. Whoever uses it holds the tracee's lock.
-type executableSums struct {
-	totals []*total // in the order of their first appearance
-	// counts are those of the events of totals, for intervals.
-	counts []kprobes.Counts
-	byName map[string]int
-	// processes are those that were left; others counts those of which there was no room to remember more.
-	processes []processSum
-	others    uint64
-	remarks   map[string]int // what went wrong, and how often
-	errs      []error
-}
 
 // maxProcesses bounds the processes of which the sums are remembered one by one.
 const maxProcesses = 1 << 16
 
 // maxErrs bounds the errors that the command ends with.
 const maxErrs = 8
-
-// processSum is what one process has counted.
-type processSum struct {
-	PID    int    `json:"process"`
-	Comm   string `json:"comm"`
-	Hits   uint64 `json:"hits"`
-	Missed uint64 `json:"missed"`
-	Lost   uint64 `json:"lost"`
-	// Events has the hits of each event that had any, if there are several events.
-	Events map[string]uint64 `json:"events,omitempty"`
-}
 
 // add takes in a process that is being left: it counts no more.
 func (s *executableSums) add(m *executableMember, errs []error) {
@@ -221,18 +196,6 @@ const (
 	maxReasons = 16
 	maxSkips   = 1 << 16
 )
-
-// tellOnce has each thing told once, however many processes it is so in.
-type tellOnce struct {
-	most  int // things that are told
-	mu    sync.Mutex
-	seen  map[string]int
-	order []string
-	first error
-	// Until now is called what is to be told waits: it may be what the command ends with.
-	waits  bool
-	untold []func()
-}
 
 // now tells what has waited, and has nothing wait any more.
 func (o *tellOnce) now() {

@@ -15,15 +15,6 @@ import (
 	"kprobes.dev/kprobes/internal/metrics"
 )
 
-// metered is how the histograms of a run are shown as metrics.
-type metered struct {
-	shownAs exposition
-	listen  string
-	every   time.Duration
-	series  int
-	counted []*metrics.Counted // of each of histogramming.shown; nil: it shares that of one before it
-}
-
 // flags are those that say how histograms are shown.
 func (g *histogramming) flags(fl *pflag.FlagSet) {
 	fl.StringVar(&g.format, "format", histText, "text; a profile of a histogram by callers: pprof or folded; metrics: prometheus or openmetrics")

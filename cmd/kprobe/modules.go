@@ -9,14 +9,6 @@ import (
 	"kprobes.dev/kprobes/internal/modules"
 )
 
-// loaded are the modules of a host's process. They are a user of it, until the last one is removed.
-type loaded struct {
-	*modules.Table
-	u    *user
-	stop chan struct{}
-	done chan struct{} // closed when nobody follows the process for them any more
-}
-
 // followPause is how long the host sleeps between two looks at what modules have written; each syncLooks-th time it looks what the process has mapped,
 // and whether a handler has faulted.
 const (

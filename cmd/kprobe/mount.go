@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/target/process"
 	"kprobes.dev/kprobes/trace"
 	"kprobes.dev/kprobes/tracefs"
@@ -111,12 +110,6 @@ func (m *mounting) check(cmd []string) error {
 		return usagef("-p, --guest and -- CMD exclude each other")
 	}
 	return nil
-}
-
-// mountable is a tracee that files can be mounted for.
-type mountable interface {
-	tracee
-	Core() *kprobes.Core
 }
 
 func (m *mounting) open(cmd []string, o *trace.Options) (mountable, error) {

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,9 +16,6 @@ import (
 	"kprobes.dev/kprobes/internal/tracedat"
 	"kprobes.dev/kprobes/target/process"
 )
-
-// defaultPerfetto is the file that record --format perfetto writes, where none is named.
-const defaultPerfetto = "trace.perfetto-trace"
 
 // preparePerfetto makes a file for Perfetto, and tells of the functions whose returns are recorded.
 func (g *recording) preparePerfetto(s tracee) error {
@@ -93,13 +89,6 @@ func writePerfetto(from, path string) error {
 	}
 	tellUnreturned(os.Stderr, c.to)
 	return errors.Join(err, out.Close())
-}
-
-// tellUnreturned tells of calls that end in a trace where a call around them does.
-func tellUnreturned(w io.Writer, t *perfetto.Trace) {
-	if t.Unreturned > 0 {
-		fmt.Fprintf(w, "kprobe: %d calls have no return in the trace: their slices end where that of a call around them does\n", t.Unreturned)
-	}
 }
 
 // returnsIn finds the functions whose returns a file has records of.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"strings"
 
@@ -191,4 +192,14 @@ func system() string {
 		all = append(all, unix.ByteSliceToString(b))
 	}
 	return strings.Join(all, " ")
+}
+
+// defaultPerfetto is the file that record --format perfetto writes, where none is named.
+const defaultPerfetto = "trace.perfetto-trace"
+
+// tellUnreturned tells of calls that end in a trace where a call around them does.
+func tellUnreturned(w io.Writer, t *perfetto.Trace) {
+	if t.Unreturned > 0 {
+		fmt.Fprintf(w, "kprobe: %d calls have no return in the trace: their slices end where that of a call around them does\n", t.Unreturned)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/otlp"
 	"kprobes.dev/kprobes/internal/spanmaker"
+	"kprobes.dev/kprobes/internal/spans"
 	"kprobes.dev/kprobes/internal/spanset"
 )
 
@@ -243,4 +244,21 @@ func (g *spanning) before(b *boundFlag) *spanmaker.Call {
 		return nil
 	}
 	return g.calls[i]
+}
+
+// spansOfAll makes the spans of all processes of an executable: each has a Maker of its own.
+type spansOfAll struct {
+	said   tellOnce
+	offset func() int64 // what times become those of spans by: of all processes the same
+
+	// Of the goroutine that takes the hits.
+	of   map[*executableMember]*spanmaker.Maker
+	made spanmaker.Stats // by processes that have ended
+}
+
+// spanOutput is where spans go: to an exporter, or as text.
+type spanOutput struct {
+	exporter *otlp.Exporter
+	tree     *spans.Tree
+	n        uint64
 }

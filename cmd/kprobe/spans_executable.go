@@ -10,16 +10,6 @@ import (
 	"kprobes.dev/kprobes/internal/spanmaker"
 )
 
-// spansOfAll makes the spans of all processes of an executable: each has a Maker of its own.
-type spansOfAll struct {
-	said   tellOnce
-	offset func() int64 // what times become those of spans by: of all processes the same
-
-	// Of the goroutine that takes the hits.
-	of   map[*executableMember]*spanmaker.Maker
-	made spanmaker.Stats // by processes that have ended
-}
-
 // maxSaid bounds what is told of the probes of processes.
 const maxSaid = 256
 

@@ -10,13 +10,6 @@ import (
 	"kprobes.dev/kprobes/internal/spans"
 )
 
-// spanOutput is where spans go: to an exporter, or as text.
-type spanOutput struct {
-	exporter *otlp.Exporter
-	tree     *spans.Tree
-	n        uint64
-}
-
 // unix notes what the times of hits become those of spans by.
 func (o *spanOutput) unix(offset int64) {
 	if o.tree != nil {

@@ -14,7 +14,6 @@ import (
 	"kprobes.dev/kprobes"
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/arch"
-	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/symbol"
 )
 
@@ -102,30 +101,6 @@ func (f *traceFlags) elsewhere(defs []*event.Def, cmd []string) (ok bool, err er
 		return true, f.con.startElsewhere(cmd)
 	}
 	return f.con.elsewhere(&f.of, true)
-}
-
-// tracing is one run of the verb.
-type tracing struct {
-	f       *traceFlags
-	s       tracee
-	end     *ending
-	hits    *hitQueue
-	printed *lines
-	// define makes of the definitions those that are added, if the verb adds others; what is probed is open by then.
-	define func(s tracee, defs []*event.Def) ([]*event.Def, error)
-	// What triggers and the verbs hist and stat do when the probes are added, and when the last hit was handed over.
-	added func(s tracee) error
-	left  func()
-	// What the verb spans does with each process of an executable: it adds the probes, and ends when all its hits were handed over.
-	eachAdd  func(m *executableMember, add func([]*event.Def) error) error
-	eachLeft func(m *executableMember)
-	// What triggers have counted of the events, for the summary.
-	sum func([]*total)
-	// Hits that were lost since nobody printed them in time.
-	lost map[*hit.Event]uint64
-	// What the verb stat does at intervals.
-	every  time.Duration
-	ticked func()
 }
 
 // run traces, and ends with nothing of the tracer's in the target.

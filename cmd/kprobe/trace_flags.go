@@ -18,40 +18,6 @@ import (
 	"kprobes.dev/kprobes/target/process"
 )
 
-// traceFlags are the flags of kprobe trace.
-type traceFlags struct {
-	con      *console
-	of       subject
-	every    everyProcess
-	probes   []string // by -e
-	others   []string // without a flag
-	only     restriction
-	filters  []boundFlag
-	triggers []boundFlag
-	bound    []boundTrigger // triggers, with their probes
-	deletes  []string
-	file     string
-	stat     bool
-	counters bool
-	duration time.Duration
-	count    uint64
-	out      string
-	format   string
-	quiet    bool
-	verbose  bool
-	buffer   int
-	tactic   string
-	stubs    bool
-	stack    int
-	given    func(flag string) bool
-	listed   []*event.Def // what probes and others are, in their order; nil for a comment
-	text     string
-	alone    bool
-	budget   kprobes.Budget
-	// inlines and noInlines are --inlines and --no-inlines; patterns says that a definition is one.
-	inlines, noInlines, patterns bool
-}
-
 // traceHelp says what a probe may be.
 const traceHelp = `Probe a running process, or a program that is started for it, and print a line for
 each hit in the format of ftrace; with -x every process of an executable, those that run

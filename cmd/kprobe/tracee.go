@@ -159,3 +159,15 @@ func (e *probed) Remarks() []string {
 
 // maxWaits bounds the probes that are told which still wait at the end.
 const maxWaits = 5
+
+// mountable is a tracee that files can be mounted for.
+type mountable interface {
+	tracee
+	Core() *kprobes.Core
+}
+
+// exceeding is what has been told of events that were disabled by their budgets.
+type exceeding struct {
+	changes uint64
+	told    map[*kprobes.Event]bool
+}

@@ -12,12 +12,6 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 )
 
-// boundTrigger is a trigger with the probe that it belongs to.
-type boundTrigger struct {
-	def     *event.Def
-	trigger *event.Trigger
-}
-
 // parseTriggers parses the triggers of the command line, in its order: every bad one is reported. defs and events are as probe takes them.
 func (f *traceFlags) parseTriggers(defs []*event.Def, events int) error {
 	var errs []error

@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,25 +12,6 @@ import (
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/target"
 )
-
-// user is a command line's part of a target that others use too.
-type user struct {
-	probed
-	h    *host
-	con  *console
-	id   uint32
-	take func(*hit.Hit)
-	asks func(*hit.Hit)  // takes hits in place of take, while records are read for it; nil: it does not; of host.pollMu
-	n    atomic.Int64    // hits that it was given
-	lost map[loss]uint64 // records that Losses has not told of; of host.pollMu
-	last bool            // nobody else was left when it ended
-	// How its events were armed when they were taken out.
-	tactics map[*kprobes.Event]string
-
-	mu    sync.Mutex
-	errs  []error // of changes in the target, not told yet
-	ended bool
-}
 
 // Losses tells of what was lost of the user's events.
 func (u *user) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
@@ -45,12 +24,6 @@ func (u *user) Losses(all bool, f func(d *event.Def, cpu int, records uint64)) {
 		f(l.of, l.cpu, records)
 	}
 	clear(u.lost)
-}
-
-// loss is of what records were lost: on which CPU.
-type loss struct {
-	of  *event.Def
-	cpu int
 }
 
 func (u *user) Names() hit.Namer { return u.h.base.Names() }

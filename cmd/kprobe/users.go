@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +12,6 @@ import (
 	"kprobes.dev/kprobes/internal/engine"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/holder"
-	"kprobes.dev/kprobes/internal/modules"
 	"kprobes.dev/kprobes/target/guest/qemu"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -33,32 +31,6 @@ func newHold() *cobra.Command {
 		}()
 		return holder.Serve(h)
 	}}
-}
-
-// host has the engine of one target, and those who use it: each command line is a user, with events of its own. The first one opens the
-// target, and with the last one's end the host gives it up, and ends.
-type host struct {
-	done   chan struct{}
-	stop   chan struct{} // closed when a signal asks for the end of all command lines
-	opened chan struct{} // closed once base is there, or never will be
-
-	mu       sync.Mutex // held while users come and go
-	base     mountable
-	mem      string // the file that a client must show open
-	buffer   int
-	text     string
-	ending   bool // nobody can come any more
-	sessions int
-	users    int
-	last     uint32 // the number that was given out last
-
-	modulesMu sync.Mutex     // held while modules come and go; taken before the others
-	modules   *loaded        // nil: there are none
-	table     *modules.Table // of all that there were: what stands in the process for them writes to its log
-
-	syncMu sync.Mutex // held while somebody follows what changes in the target
-	pollMu sync.Mutex // held while records are read; taken after the others
-	takers map[uint32]*user
 }
 
 func newHost() *host {
@@ -126,14 +98,6 @@ func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) 
 
 // errAgain says that the target is about to be given up: who asks again gets it, or is told who has it.
 var errAgain = errors.New("the target is being given up")
-
-// asked is what a command line asks of the target as a whole.
-type asked struct {
-	con    *console
-	of     *subject
-	buffer int    // bytes of the ring for each CPU; 0: the default
-	text   string // a word of --text; "": the default
-}
 
 // join makes a command line a user of the target; take gets its hits.
 func (h *host) join(a asked, take func(*hit.Hit)) (*user, error) {

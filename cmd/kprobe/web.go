@@ -16,13 +16,6 @@ import (
 	"kprobes.dev/kprobes/internal/httpaccess"
 )
 
-// web is where a command line answers requests, and whose.
-type web struct {
-	listener *net.TCPListener
-	token    func() (string, error)
-	hosts    []string
-}
-
 // listenFlag is the flag of the verbs that answer requests.
 func listenFlag(fl *pflag.FlagSet, addr *string) {
 	fl.StringVar(addr, "listen", "", "answer HTTP requests at HOST:PORT while it counts: /metrics for Prometheus; the token is that of "+httpaccess.TokenVar)
