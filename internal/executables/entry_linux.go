@@ -12,7 +12,12 @@ type entry struct {
 	pid    int
 	member Member
 	gone   sync.Once
+	armed  chan struct{} // closed when it is not being armed any more
+	once   sync.Once
 }
+
+// settle notes that the process is not being armed any more.
+func (e *entry) settle() { e.once.Do(func() { close(e.armed) }) }
 
 // known says whether a process has an entry, or is about to have one.
 func (s *Set) known(pid int) bool {
@@ -37,12 +42,13 @@ func (s *Set) enter(pid int) *entry {
 	if s.closed || s.of[pid] != nil {
 		return nil
 	}
-	e := &entry{pid: pid}
+	e := &entry{pid: pid, armed: make(chan struct{})}
 	s.of[pid] = e
 	return e
 }
 
 func (s *Set) forget(e *entry) {
+	e.settle()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of[e.pid] == e {
@@ -52,6 +58,7 @@ func (s *Set) forget(e *entry) {
 
 // refused counts a process that has no probes. It stays known while it runs, so that it is not tried again and again.
 func (s *Set) refused(e *entry, err error) {
+	e.settle()
 	short := errors.Is(err, process.ErrNoProcess) || errors.Is(err, process.ErrExec)
 	s.mu.Lock()
 	if short {
@@ -81,6 +88,7 @@ func (s *Set) arm(e *entry, p *process.Proc, stopped *process.Stopped, count fun
 	e.member = m
 	count(&s.counts)
 	s.mu.Unlock()
+	e.settle()
 	s.settle.Do(func() { close(s.settled) })
 	err = s.ends.add(e)
 	if err != nil || !p.Alive() || s.entryOf(e.pid) != e { // or it has executed another program meanwhile
@@ -133,9 +141,11 @@ func (s *Set) entryOf(pid int) *entry {
 	return s.of[pid]
 }
 
-// replaced has the member leave whose process has executed another program, and waits until it has: the process can be held but once.
+// replaced has the member leave whose process has executed another program, and waits until it has: the process can be held but once. It may
+// be armed still: it runs, and so executes another program, before it is known that it has its probes.
 func (s *Set) replaced(pid int) {
 	if e := s.entryOf(pid); e != nil {
+		<-e.armed
 		s.ended(e)
 	}
 	s.awaitLeft(pid)
