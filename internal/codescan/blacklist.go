@@ -111,6 +111,5 @@ func v8Builtin(r symbol.Resolved) bool {
 	if !strings.HasPrefix(r.Func.Name, "Builtins_") {
 		return false
 	}
-	_, err := r.Module.Image.Lookup("Builtins_InterpreterEntryTrampoline")
-	return err == nil
+	return len(r.Module.Image.All("Builtins_InterpreterEntryTrampoline")) == 1
 }

@@ -168,11 +168,7 @@ func (r *ReturnReaders) symbol(raw string, depth int) error {
 		return err
 	}
 	for _, m := range r.s.t.Space().Modules() {
-		fns, err := m.Image.Lookup(name)
-		if err != nil {
-			continue
-		}
-		for _, fn := range fns {
+		for _, fn := range m.Image.All(name) {
 			if fn.PLT || fn.Local {
 				continue
 			}

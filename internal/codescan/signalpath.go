@@ -81,9 +81,8 @@ func (w *walker) noRoots() error {
 
 // named gives the functions of a name; ABI wrappers are found where they are called.
 func (w *walker) named(name string) []*symbol.Func {
-	fns, _ := w.mod.Image.Lookup(name)
 	var out []*symbol.Func
-	for _, fn := range fns {
+	for _, fn := range w.mod.Image.All(name) {
 		if fn.Name == name {
 			out = append(out, fn)
 		}

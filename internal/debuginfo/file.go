@@ -44,25 +44,47 @@ type File struct {
 	// Line tables by where they are, and the rows, files and directories of all.
 	lines    map[int64]linesRead
 	lineRows int
-	goTypes  map[string]GoType         // those that were asked for, by their names
-	inlines  map[dwarf.Offset][]uint64 // where inlined calls begin, by the entries of their functions; nil: not looked for yet
+	goTypes  map[string]GoType               // those that were asked for, by their names
+	inlines  map[dwarf.Offset][]dwarf.Offset // inlined calls, by the entries of their functions; nil: not looked for yet
 }
 
-// sections are those that debug/dwarf does not read.
+// sections are those that are read here.
 type sections struct {
-	loc, loclists, addr []byte
-	line, lineStr, str  []byte
+	info, abbrev, addr  []byte
+	lineStr, str        []byte
+	loc, loclists, line *late
+}
+
+// late is a section that is read when it is asked for: a file's sections may be compressed, and most of what is asked of it needs few.
+type late struct {
+	read func() ([]byte, error)
+}
+
+func newLate(section func(name string) ([]byte, error), name string) *late {
+	return &late{sync.OnceValues(func() ([]byte, error) { return section(name) })}
+}
+
+// at gives a cursor at an offset; refused is the error for one that lies outside.
+func (l *late) at(off int64, refused error) (cursor, error) {
+	b, err := l.read()
+	if err == nil && (off < 0 || off > int64(len(b))) {
+		err = refused
+	}
+	return cursor{b: b, pos: int(off)}, err
 }
 
 // unit is a compilation unit.
 type unit struct {
-	first   dwarf.Offset // of its first entry
-	end     dwarf.Offset
-	version int
-	wide    bool // 64-bit DWARF
-	root    *dwarf.Entry
-	funcs   map[uint64]dwarf.Offset // functions by their address; nil before it was searched
-	code    []funcCode              // theirs, by address, likewise
+	start    dwarf.Offset
+	first    dwarf.Offset // of its first entry
+	end      dwarf.Offset
+	version  int
+	wide     bool // 64-bit DWARF
+	addrSize int
+	abbrev   uint64 // where its abbreviations are
+	root     *dwarf.Entry
+	funcs    map[uint64]dwarf.Offset // functions by their address; nil before it was searched
+	code     []funcCode              // theirs, by address, likewise
 }
 
 // funcCode is code of a function.
@@ -77,7 +99,8 @@ type span struct {
 	unit       int
 }
 
-// New reads what a file has. section gives a section's bytes by its name, nil for one that is not there. Errors: ErrNone, ErrLimit,
+// New reads what a file has. section gives a section's bytes by its name, nil for one that is not there; it is called later too, for sections
+// that are not needed at once. Errors: ErrNone, ErrLimit,
 // those of section, and what is wrong with the first entries.
 func New(section func(name string) ([]byte, error)) (*File, error) {
 	var err error
@@ -89,8 +112,11 @@ func New(section func(name string) ([]byte, error)) (*File, error) {
 		return b
 	}
 	info, abbrev := read(".debug_info"), read(".debug_abbrev")
-	ranges, str, line := read(".debug_ranges"), read(".debug_str"), read(".debug_line")
-	f := &File{sect: sections{loc: read(".debug_loc"), loclists: read(".debug_loclists"), addr: read(".debug_addr"), line: line, str: str}}
+	ranges, str := read(".debug_ranges"), read(".debug_str")
+	f := &File{sect: sections{
+		info: info, abbrev: abbrev, addr: read(".debug_addr"), str: str,
+		loc: newLate(section, ".debug_loc"), loclists: newLate(section, ".debug_loclists"), line: newLate(section, ".debug_line"),
+	}}
 	more := map[string][]byte{".debug_addr": f.sect.addr}
 	for _, name := range []string{".debug_line_str", ".debug_str_offsets", ".debug_rnglists"} {
 		more[name] = read(name)

@@ -3,6 +3,7 @@ package debuginfo
 import (
 	"cmp"
 	"debug/dwarf"
+	"errors"
 	"slices"
 	"strings"
 )
@@ -23,7 +24,7 @@ func (f *File) Inlined(meant func(name, linkage string) bool) ([]InlinedCall, er
 		return nil, err
 	}
 	var calls []InlinedCall
-	for off, pcs := range f.inlines {
+	for off, entries := range f.inlines {
 		e, _, err := w.at(off)
 		if err != nil {
 			continue
@@ -33,8 +34,18 @@ func (f *File) Inlined(meant func(name, linkage string) bool) ([]InlinedCall, er
 		if !meant(one.Name, one.Linkage) {
 			continue
 		}
-		for _, one.PC = range pcs {
-			calls = append(calls, one)
+		for _, at := range entries {
+			e, _, err := w.at(at)
+			if errors.Is(err, ErrLimit) {
+				return nil, err
+			}
+			if err != nil {
+				continue
+			}
+			var begins bool
+			if one.PC, begins = w.begin(e); begins {
+				calls = append(calls, one)
+			}
 		}
 	}
 	slices.SortFunc(calls, func(a, b InlinedCall) int {
@@ -43,31 +54,17 @@ func (f *File) Inlined(meant func(name, linkage string) bool) ([]InlinedCall, er
 	return slices.Compact(calls), nil
 }
 
-// indexInlined finds the inlined calls of all functions, once: by the entries of the functions, where each begins.
+// indexInlined finds the inlined calls of all functions, once, by the entries of the functions.
 func (f *File) indexInlined(w *walk) error {
 	if f.inlines != nil {
 		return nil
 	}
-	inlines := map[dwarf.Offset][]uint64{}
-	r := f.data.Reader()
+	inlines := map[dwarf.Offset][]dwarf.Offset{}
 	for i := range f.units {
-		u := &f.units[i]
-		r.Seek(u.first)
-		for {
-			e, err := w.next(r)
-			if err != nil && w.left < 0 {
-				return err
-			}
-			if err != nil || e == nil || e.Offset >= u.end {
-				break // what was read of a damaged unit is used
-			}
-			if e.Tag != dwarf.TagInlinedSubroutine {
-				continue
-			}
-			of, ok := origin(e)
-			if pc, begins := w.begin(e); ok && begins {
-				inlines[of] = append(inlines[of], pc)
-			}
+		if err := f.skim(w, &f.units[i], dwarf.TagInlinedSubroutine, func(r reference) {
+			inlines[r.of] = append(inlines[r.of], r.at)
+		}); err != nil {
+			return err
 		}
 	}
 	f.inlines = inlines

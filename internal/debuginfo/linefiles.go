@@ -96,7 +96,7 @@ func (p *lineProgram) value(form uint64) (s []byte, v uint64) {
 		s = c.bytes()
 	case formStrp:
 		s = stringAt(p.f.sect.str, uint64(c.offset(p.wide)))
-	case formLineStr:
+	case formLineStrp:
 		s = stringAt(p.f.sect.lineStr, uint64(c.offset(p.wide)))
 	case formUdata:
 		v = c.uleb()
@@ -132,22 +132,8 @@ func stringAt(b []byte, off uint64) []byte {
 	return b[off:]
 }
 
-// Forms and contents of the entries of version 5 (DWARF 5, 7.5.6 and 7.22).
+// Contents of the entries of version 5 (DWARF 5, 7.22).
 const (
-	formBlock2  = 0x03
-	formBlock4  = 0x04
-	formData2   = 0x05
-	formData4   = 0x06
-	formData8   = 0x07
-	formString  = 0x08
-	formBlock   = 0x09
-	formBlock1  = 0x0a
-	formData1   = 0x0b
-	formUdata   = 0x0f
-	formStrp    = 0x0e
-	formData16  = 0x1e
-	formLineStr = 0x1f
-
 	contentPath = 1
 	contentDir  = 2
 )

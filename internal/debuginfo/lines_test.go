@@ -15,7 +15,7 @@ import (
 )
 
 // linesOf opens a program's debug information.
-func linesOf(t *testing.T, exe string) (*File, *elf.File) {
+func linesOf(t testing.TB, exe string) (*File, *elf.File) {
 	t.Helper()
 	e, err := elf.Open(exe)
 	if err != nil {

@@ -58,13 +58,14 @@ type linesRead struct {
 }
 
 func (f *File) readLines(u *unit, off int64) (*lineTable, error) {
-	if off < 0 || off > int64(len(f.sect.line)) {
-		return nil, errLines
+	c, err := f.sect.line.at(off, errLines)
+	if err != nil {
+		return nil, err
 	}
 	t := &lineTable{}
 	t.dir, _ = u.root.Val(dwarf.AttrCompDir).(string)
-	p := lineProgram{f: f, t: t, c: cursor{b: f.sect.line, pos: int(off)}, left: maxLines - f.lineRows}
-	err := p.read()
+	p := lineProgram{f: f, t: t, c: c, left: maxLines - f.lineRows}
+	err = p.read()
 	if f.lineRows = maxLines - p.left; err != nil {
 		return nil, err
 	}

@@ -70,6 +70,9 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+// at is a section that is there.
+func at(b []byte) *late { return newLate(func(string) ([]byte, error) { return b, nil }, "") }
+
 // TestLists reads location lists of both forms.
 func TestLists(t *testing.T) {
 	u64 := func(v uint64) []byte {
@@ -99,7 +102,7 @@ func TestLists(t *testing.T) {
 		[]byte{lleStartLength}, u64(0x3000), []byte{8, 1, opReg0 + 1},
 		[]byte{lleDefault, 1, opReg0},
 		[]byte{lleEnd})
-	f := &File{sect: sections{loc: old, loclists: list}}
+	f := &File{sect: sections{loc: at(old), loclists: at(list)}}
 	for _, c := range []struct {
 		version int
 		pc      uint64
@@ -129,7 +132,7 @@ func TestLists(t *testing.T) {
 		}
 	}
 	for n := range len(list) {
-		g := &File{sect: sections{loc: old[:min(n, len(old)-1)], loclists: list[:n]}}
+		g := &File{sect: sections{loc: at(old[:min(n, len(old)-1)]), loclists: at(list[:n])}}
 		if b, err := g.list(&unit{version: 5}, 0, 0x9000); err == nil {
 			t.Errorf("%d bytes of a list: % x", n, b)
 		}

@@ -61,11 +61,18 @@ func (f *File) listOffset(u *unit, i uint64) (int64, error) {
 	if u.wide {
 		size = 8
 	}
-	n := int64(len(f.sect.loclists))
-	if !ok || base < 0 || base > n || i >= uint64((n-base)/size) {
+	if !ok {
 		return 0, ErrLocation
 	}
-	c := cursor{b: f.sect.loclists, pos: int(base + int64(i)*size)}
+	c, err := f.sect.loclists.at(base, ErrLocation)
+	if err != nil {
+		return 0, err
+	}
+	n := int64(len(c.b))
+	if i >= uint64((n-base)/size) {
+		return 0, ErrLocation
+	}
+	c.pos += int(int64(i) * size)
 	off := c.offset(u.wide)
 	if c.bad || off > uint64(n) {
 		return 0, ErrLocation
@@ -75,10 +82,11 @@ func (f *File) listOffset(u *unit, i uint64) (int64, error) {
 
 // list reads a location list of DWARF 5.
 func (f *File) list(u *unit, off int64, pc uint64) ([]byte, error) {
-	if off < 0 || off > int64(len(f.sect.loclists)) {
-		return nil, ErrLocation
+	at, err := f.sect.loclists.at(off, ErrLocation)
+	if err != nil {
+		return nil, err
 	}
-	c := &cursor{b: f.sect.loclists, pos: int(off)}
+	c := &at
 	base := u.lowpc()
 	var fallback []byte
 	for range maxList {
@@ -154,10 +162,11 @@ func (f *File) listRange(u *unit, c *cursor, kind byte, base *uint64) (start, en
 
 // oldList reads a location list of DWARF 2 to 4 (DWARF 4, 2.6.2).
 func (f *File) oldList(u *unit, off int64, pc uint64) ([]byte, error) {
-	if off < 0 || off > int64(len(f.sect.loc)) {
-		return nil, ErrLocation
+	at, err := f.sect.loc.at(off, ErrLocation)
+	if err != nil {
+		return nil, err
 	}
-	c := &cursor{b: f.sect.loc, pos: int(off)}
+	c := &at
 	base := u.lowpc()
 	for range maxList {
 		start, end := c.u64(), c.u64()

@@ -26,15 +26,16 @@ func unitsOf(info []byte) (units []unit, tables []uint64) {
 			break
 		}
 		end := c.pos + int(length)
-		u := unit{version: int(c.u16()), wide: wide, end: dwarf.Offset(end)}
+		u := unit{start: dwarf.Offset(pos), version: int(c.u16()), wide: wide, end: dwarf.Offset(end)}
 		kind := uint8(unitCompile)
 		if u.version >= 5 {
 			kind = c.u8()
-			c.u8()
+			u.addrSize = int(c.u8())
 		}
-		tables = append(tables, uint64(c.offset(wide)))
+		u.abbrev = c.offset(wide)
+		tables = append(tables, u.abbrev)
 		if u.version < 5 {
-			c.u8()
+			u.addrSize = int(c.u8())
 		}
 		if kind == unitSkeleton {
 			c.u64()
@@ -204,5 +205,3 @@ func checkTables(abbrev []byte, tables []uint64) error {
 	}
 	return nil
 }
-
-const formImplicitConst = 0x21

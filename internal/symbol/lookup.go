@@ -20,16 +20,25 @@ import (
 // all of them and an *AmbiguousError; if none, a *NotFoundError. Cold and split-off parts
 // never answer to a name.
 func (im *Image) Lookup(name string) ([]*Func, error) {
+	fns := im.All(name)
+	switch len(fns) {
+	case 0:
+		return nil, im.notFound(name)
+	case 1:
+		return fns, nil
+	}
+	return fns, im.ambiguous(name, fns)
+}
+
+// All is Lookup for who needs no error: what else a name may mean is not looked for, which takes long.
+func (im *Image) All(name string) []*Func {
 	t := im.table()
 	for _, find := range []func(string) []int32{t.rawNames, t.cloneNames, t.demangledNames, t.shortNames} {
 		if fns := t.resolve(find(name)); len(fns) > 0 {
-			if len(fns) == 1 {
-				return fns, nil
-			}
-			return fns, im.ambiguous(name, fns)
+			return fns
 		}
 	}
-	return nil, im.notFound(name)
+	return nil
 }
 
 // rawNames gives the names equal to name, or to its part before a version.

@@ -72,11 +72,7 @@ func (t *Target) FilterCalls() []target.FilterCall {
 	seen := map[uint64]bool{}
 	for _, m := range t.Space().Modules() {
 		for _, in := range installers {
-			fns, err := m.Image.Lookup(in.name)
-			if err != nil {
-				continue
-			}
-			for _, fn := range fns {
+			for _, fn := range m.Image.All(in.name) {
 				at := m.Runtime(fn.Addr)
 				if seen[at] || fn.Addr == 0 {
 					continue

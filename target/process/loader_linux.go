@@ -17,8 +17,8 @@ func (t *Target) Loader() (place symbol.Resolved, words uint64, ok bool) {
 		return place, 0, false
 	}
 	for _, m := range t.Space().Modules() {
-		fns, err := m.Image.Lookup(loaderHook)
-		if err != nil || len(fns) != 1 || m.Main {
+		fns := m.Image.All(loaderHook)
+		if len(fns) != 1 || m.Main {
 			continue
 		}
 		v := fns[0].Addr

@@ -160,7 +160,7 @@ func sharersOf(m *symbol.Module, c *taskCode) (out []target.Sharing, err error) 
 			return nil, errno.Errorf(unix.EOPNOTSUPP, "%s of %s is not known: %w", w.name, m.Name, err)
 		}
 	}
-	if fns, err := m.Image.Lookup(sigactionName); err == nil && len(fns) == 1 {
+	if fns := m.Image.All(sigactionName); len(fns) == 1 {
 		add(fns[0], arch.ShareAction)
 	}
 	if c.clone3 != 0 {

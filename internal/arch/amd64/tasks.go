@@ -74,8 +74,11 @@ func ScanTaskInsts(text interval.Range, read func(uint64, []byte) error, functio
 		if err := read(text.Start+lo, code); err != nil {
 			return nil, err
 		}
-		for i := off - lo; i < end-lo; i++ {
-			at, ok := taskInstAt(code, int(i))
+		for i, b := range code[:end-lo] {
+			if b != 0x0f && b != 0x8e || uint64(i) < off-lo { // most bytes: the rest is called for few
+				continue
+			}
+			at, ok := taskInstAt(code, i)
 			if !ok {
 				continue
 			}
@@ -95,12 +98,9 @@ func ScanTaskInsts(text interval.Range, read func(uint64, []byte) error, functio
 	return out, nil
 }
 
-// taskInstAt says whether the byte at i is that of the opcode of such an instruction that decoding from before comes to,
-// and where that begins.
+// taskInstAt says whether the byte at i, 0f or 8e, is that of the opcode of such an instruction that decoding from before
+// comes to, and where that begins.
 func taskInstAt(code []byte, i int) (at int, ok bool) {
-	if b := code[i]; b != 0x0f && b != 0x8e {
-		return 0, false
-	}
 	at, ok = taskOpcode(code, i)
 	switch {
 	case !ok || reached(code, at):
