@@ -133,9 +133,12 @@ func TestTextTables(t *testing.T) {
 	}
 }
 
-// command builds the command, with more of an environment; the test binary itself does not know its verbs.
+// command builds the command with more of an environment.
 func command(t *testing.T, env ...string) string {
 	t.Helper()
+	if len(env) == 0 {
+		return build(t)
+	}
 	path := filepath.Join(t.TempDir(), "kprobe")
 	cmd := exec.Command("go", "build", "-o", path, ".")
 	cmd.Env = append(os.Environ(), env...)

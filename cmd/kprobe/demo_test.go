@@ -94,8 +94,8 @@ func newDemoTest(t *testing.T) *demoTest {
 		t.Fatal(err)
 	}
 	d := &demoTest{dir: dir, path: filepath.Join(dir, "kprobe")}
-	if out, err := exec.Command("go", "build", "-o", d.path, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
+	if err := os.Rename(build(t), d.path); err != nil {
+		t.Fatal(err)
 	}
 	return d
 }

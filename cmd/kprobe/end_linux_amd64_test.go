@@ -22,16 +22,6 @@ import (
 	"kprobes.dev/kprobes/internal/testprog"
 )
 
-// build builds the command.
-func build(t *testing.T) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), "kprobe")
-	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
-	return bin
-}
-
 // piped is a `kprobe trace` whose output goes to a pipe.
 type piped struct {
 	cmd   *exec.Cmd

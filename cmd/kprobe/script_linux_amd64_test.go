@@ -28,10 +28,7 @@ import (
 //	poke FILE AT HEX     overwrites bytes of a file
 //	ndjson FILE          checks that every line is a JSON object
 func TestScripts(t *testing.T) {
-	bin := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	bin := filepath.Dir(build(t))
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(e *testscript.Env) error {

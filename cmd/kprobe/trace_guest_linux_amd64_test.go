@@ -29,10 +29,7 @@ type verbs struct {
 
 // TestGuestVerbs runs the verbs with --guest.
 func TestGuestVerbs(t *testing.T) {
-	v := &verbs{bin: filepath.Join(t.TempDir(), "kprobe")}
-	if out, err := exec.Command("go", "build", "-o", v.bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
+	v := &verbs{bin: build(t)}
 	v.g = testguest.Boot(t, nil)
 	for _, c := range []struct {
 		name string

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/arch"
+	"kprobes.dev/kprobes/internal/cbuild"
 	"kprobes.dev/kprobes/internal/ring"
 )
 
@@ -96,11 +97,11 @@ type detourChild struct {
 
 func buildDetourChild(t *testing.T) *detourChild {
 	t.Helper()
-	c := &detourChild{exe: filepath.Join(t.TempDir(), "detourexec")}
-	cmd := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-fcf-protection=none", "-no-pie", "-o", c.exe, "testdata/detourexec.c")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("gcc and glibc 2.35 or later are needed (packages gcc, libc6-dev): %v\n%s", err, out)
+	exe, err := cbuild.Build(os.DirFS("testdata"), ".", "detourexec", "-O2", "-Wall", "-Wextra", "-Werror", "-fcf-protection=none", "-no-pie")
+	if err != nil {
+		t.Fatalf("gcc and glibc 2.35 or later are needed (packages gcc, libc6-dev): %v", err)
 	}
+	c := &detourChild{exe: exe}
 	out, err := exec.Command(c.exe).Output()
 	if err != nil {
 		t.Fatal(err)
