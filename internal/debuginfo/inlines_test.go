@@ -17,8 +17,14 @@ import (
 // compilers, and a Go program.
 func TestInlined(t *testing.T) {
 	for _, flags := range [][]string{
-		{"-gdwarf-2", "-gno-strict-dwarf"}, {"-gdwarf-3"}, {"-gdwarf-4"}, {"-gdwarf-5"}, {"-gdwarf-5", "-gdwarf64"},
-		{"CC=clang++", "-gdwarf-4"}, {"CC=clang++", "-gdwarf-5"}, {"go"},
+		{"-gdwarf-2", "-gno-strict-dwarf"},
+		{"-gdwarf-3"},
+		{"-gdwarf-4"},
+		{"-gdwarf-5"},
+		{"-gdwarf-5", "-gdwarf64"},
+		{"CC=clang++", "-gdwarf-4"},
+		{"CC=clang++", "-gdwarf-5"},
+		{"go"},
 	} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			var path string
