@@ -44,8 +44,9 @@ type File struct {
 	// Line tables by where they are, and the rows, files and directories of all.
 	lines    map[int64]linesRead
 	lineRows int
-	goTypes  map[string]GoType               // those that were asked for, by their names
-	inlines  map[dwarf.Offset][]dwarf.Offset // inlined calls, by the entries of their functions; nil: not looked for yet
+	goTypes  map[string]GoType                  // those that were asked for, by their names
+	abbrevs  map[uint64]map[uint64]abbreviation // by where they are
+	inlines  map[dwarf.Offset][]dwarf.Offset    // inlined calls, by the entries of their functions; nil: not looked for yet
 }
 
 // sections are those that are read here.

@@ -5,13 +5,36 @@ import (
 	"fmt"
 )
 
-// abbreviation is how long its entries are, and where the attributes are that skim gives.
+// abbreviation is how long its entries are, and where the attribute is that skim gives.
 type abbreviation struct {
 	tag   dwarf.Tag
-	fixed int      // bytes behind the code, if all forms have a size; -1: one has none
 	forms []uint16 // of its attributes
-	// The attributes that refer to the entry that it completes, in forms; -1: it has none.
+	// The attribute that refers to the entry that it completes, in forms; -1: it has none.
 	origin int
+	// How many bytes an entry has behind its code, beside so many addresses, offsets and references of which the unit says how long they are.
+	bytes, addrs, offsets, refs int
+	varies                      bool // a form has no size
+}
+
+// size is how many bytes an entry of the unit has behind its code.
+func (a *abbreviation) size(u *unit) uint64 {
+	return uint64(a.bytes + a.addrs*u.addrSize + a.offsets*u.offsetSize() + a.refs*u.refSize())
+}
+
+// count takes in an attribute's form.
+func (a *abbreviation) count(form uint16) {
+	switch form {
+	case formAddr:
+		a.addrs++
+	case formRefAddr:
+		a.refs++
+	case formStrp, formLineStrp, formSecOffset, formStrpSup, formGNURefAlt, formGNUStrpAlt:
+		a.offsets++
+	default:
+		n, fixed := fixedSize(form)
+		a.bytes += n
+		a.varies = a.varies || !fixed
+	}
 }
 
 // reference is an entry that completes another one.
@@ -22,7 +45,7 @@ type reference struct {
 // skim finds the entries with a tag that complete others, in a unit. It reads no other attribute: of large files that is many times faster
 // than debug/dwarf. What was read of a damaged unit is used.
 func (f *File) skim(w *walk, u *unit, tag dwarf.Tag, found func(reference)) error {
-	abbreviations := f.abbreviations(u)
+	abbreviations := f.abbreviationsAt(u.abbrev)
 	b := f.sect.info[:u.end]
 	c := cursor{b: b, pos: int(u.first)}
 	for c.pos < len(b) && !c.bad {
@@ -43,8 +66,8 @@ func (f *File) skim(w *walk, u *unit, tag dwarf.Tag, found func(reference)) erro
 			if of, ok := c.origin(u, s); ok {
 				found(reference{dwarf.Offset(at), of})
 			}
-		case s.fixed >= 0:
-			c.skip(uint64(s.fixed))
+		case !s.varies:
+			c.skip(s.size(u))
 		default:
 			for _, form := range s.forms {
 				c.skipForm(u, form)
@@ -120,24 +143,34 @@ func (c *cursor) skipForm(u *unit, form uint16) {
 
 // sizeOf is how many bytes an attribute of a form has; -1: it says so itself, or the form is not known.
 func (u *unit) sizeOf(form uint16) int {
-	switch form {
-	case formAddr:
+	one := abbreviation{}
+	if one.count(form); one.varies {
+		return -1
+	}
+	return int(one.size(u))
+}
+
+func (u *unit) offsetSize() int {
+	if u.wide {
+		return 8
+	}
+	return 4
+}
+
+// refSize is the size of a reference to an entry of any unit.
+func (u *unit) refSize() int {
+	if u.version == 2 {
 		return u.addrSize
-	case formRefAddr:
-		if u.version == 2 {
-			return u.addrSize
-		}
-		fallthrough
-	case formStrp, formLineStrp, formSecOffset, formStrpSup, formGNURefAlt, formGNUStrpAlt:
-		if u.wide {
-			return 8
-		}
-		return 4
 	}
-	if int(form) < len(formSizes) && (formSizes[form] > 0 || form == formFlagPresent || form == formImplicitConst) {
-		return formSizes[form]
+	return u.offsetSize()
+}
+
+// fixedSize gives the size of a form that has the same in all units.
+func fixedSize(form uint16) (n int, fixed bool) {
+	if int(form) < len(formSizes) {
+		n = formSizes[form]
 	}
-	return -1
+	return n, n > 0 || form == formFlagPresent || form == formImplicitConst
 }
 
 // formSizes are the sizes of forms that have the same in all units (DWARF 5, 7.5.5).
@@ -150,17 +183,24 @@ var formSizes = [...]int{
 	formData16: 16,
 }
 
-// abbreviations reads the abbreviations of a unit.
-func (f *File) abbreviations(u *unit) map[uint64]abbreviation {
-	abbreviations := map[uint64]abbreviation{}
-	if u.abbrev >= uint64(len(f.sect.abbrev)) {
-		return abbreviations
+// abbreviationsAt reads the abbreviations at an offset, once: units share them.
+func (f *File) abbreviationsAt(off uint64) map[uint64]abbreviation {
+	if all, ok := f.abbrevs[off]; ok {
+		return all
 	}
-	c := cursor{b: f.sect.abbrev, pos: int(u.abbrev)}
+	all := map[uint64]abbreviation{}
+	if f.abbrevs == nil {
+		f.abbrevs = map[uint64]map[uint64]abbreviation{}
+	}
+	f.abbrevs[off] = all
+	if off >= uint64(len(f.sect.abbrev)) {
+		return all
+	}
+	c := cursor{b: f.sect.abbrev, pos: int(off)}
 	for {
 		code := c.uleb()
 		if code == 0 || c.bad {
-			return abbreviations
+			return all
 		}
 		s := abbreviation{tag: dwarf.Tag(c.uleb()), origin: -1}
 		c.u8()
@@ -176,12 +216,8 @@ func (f *File) abbreviations(u *unit) map[uint64]abbreviation {
 				s.origin = len(s.forms)
 			}
 			s.forms = append(s.forms, form)
-			if n := u.sizeOf(form); n < 0 || s.fixed < 0 {
-				s.fixed = -1
-			} else {
-				s.fixed += n
-			}
+			s.count(form)
 		}
-		abbreviations[code] = s
+		all[code] = s
 	}
 }
