@@ -2,7 +2,6 @@ package symbol
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sort"
 	"strings"
@@ -380,28 +379,4 @@ func (im *Image) objects(name string) []object {
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].addr < out[j].addr })
 	return slices.CompactFunc(out, func(a, b object) bool { return a.addr == b.addr })
-}
-
-// notFound makes the error for a name without function.
-func (im *Image) notFound(name string) error {
-	t := im.table()
-	e := &NotFoundError{Name: name, Where: im.elf.path, Problems: slices.Clone(t.problems)}
-	if _, kind, of := splitSuffix(name); kind >= suffixPart && len(t.named(name)) > 0 {
-		e.Reason = fmt.Sprintf("it is a part of %q, not a function: give an address in it instead", of)
-		return e
-	}
-	im.dataOnce.Do(im.indexData)
-	if found := im.objects(name); len(found) > 0 {
-		e.Reason = fmt.Sprintf("it is a variable of %d bytes, not a function: @%s reads it, as an argument of a probe on code", found[0].size, name)
-		e.Variable = true
-		return e
-	}
-	e.Similar = t.similar(name)
-	switch {
-	case native.Load() == nil && strings.Contains(name, "::"):
-		e.Reason = "demangled C++ and Rust names are known only to a program that imports _ \"" + nativePath + "\""
-	case len(t.names) == 0:
-		e.Reason = "the file has no names of functions: give an address instead"
-	}
-	return e
 }
