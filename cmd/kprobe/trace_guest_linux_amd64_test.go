@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/holder"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest/qemu"
@@ -444,13 +443,6 @@ func (v *verbs) lists(t *testing.T, probes int) {
 // module: a probe whose module was unloaded is listed as [GONE], also when its tracer was killed; loaded anew it is
 // armed again.
 func (v *verbs) module(t *testing.T) {
-	dummy, err := guestkit.Module(v.g.Kernel, "drivers/net/dummy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := v.g.Upload("/tmp/dummy.ko", dummy); err != nil {
-		t.Fatal(err)
-	}
 	gone := regexp.MustCompile(`^([0-9a-f]{16}  [kr]  dummy:dummy_xmit    \[GONE\]\n){2}$`)
 	there := regexp.MustCompile(`^([0-9a-f]{16}  [kr]  dummy_xmit\+0x[05]  dummy \[OPTIMIZED\]\n){2}$`)
 	lists := func(want *regexp.Regexp) {
@@ -463,13 +455,13 @@ func (v *verbs) module(t *testing.T) {
 			t.Fatalf("list: %+v, want %s", r, want)
 		}
 	}
-	v.g.Shell("insmod /tmp/dummy.ko")
+	v.g.Shell("insmod " + v.g.Module("drivers/net/dummy"))
 	tr := v.start(t, 2, alone("p:a dummy:dummy_xmit", "r:b dummy:dummy_xmit")...)
 	defer tr.kill() // also where the test fails
 	lists(there)
 	v.g.Shell("rmmod dummy")
 	lists(gone)
-	v.g.Shell("insmod /tmp/dummy.ko")
+	v.g.Shell("insmod " + v.g.Module("drivers/net/dummy"))
 	lists(there)
 	v.g.Shell("rmmod dummy")
 	lists(gone)

@@ -90,13 +90,8 @@ func judge(t *testing.T, r *Result, table Table) {
 // jumps of breakpoints some time after they were enabled, and then says other flags.
 func boot(t *testing.T) *testguest.Guest {
 	t.Helper()
-	kernel, _ := testguest.Image(t)
-	mods, err := filepath.Glob(filepath.Join(filepath.Dir(kernel), "../lib/modules/*/kernel/drivers/net/dummy.ko"))
-	if err != nil || len(mods) != 1 {
-		t.Fatalf("the kernel's module dummy: %v, %v", mods, err)
-	}
-	g := testguest.Boot(t, &testguest.Options{Files: map[string]string{"dummy.ko": mods[0]}})
-	g.Shell("insmod /dummy.ko && echo 0 > /proc/sys/debug/kprobes-optimization")
+	g := testguest.Boot(t, nil)
+	g.Shell("insmod " + g.Module("drivers/net/dummy") + " && echo 0 > /proc/sys/debug/kprobes-optimization")
 	return g
 }
 

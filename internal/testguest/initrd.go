@@ -3,6 +3,7 @@ package testguest
 import (
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -24,14 +25,26 @@ ifconfig lo 127.0.0.1 up
 while :; do /bin/agent; sleep 1; done
 `
 
+// Modules are the modules of its kernel that every guest has in a file (Guest.Module), as guestkit.Module
+// names them. Some kernels have one or another built in.
+var Modules = []string{"fs/fuse/fuse", "drivers/net/dummy", "drivers/block/loop"}
+
+// moduleFile is the name in the initrd of a module that the host has in a file.
+func moduleFile(from string) string { return "lib/" + filepath.Base(from) }
+
 // initrdFiles are those of every guest, and the test's own: extra has a path in the guest for each on
 // the host.
-func initrdFiles(box string, agent []byte, hit string, extra map[string]string) ([]guestkit.File, error) {
+func initrdFiles(box string, agent []byte, hit string, kernel guestkit.Build, extra map[string]string) ([]guestkit.File, error) {
 	files := []guestkit.File{
 		{Name: "init", Mode: guestkit.Program, Data: []byte(initScript)},
 		{Name: "bin/agent", Mode: guestkit.Program, Data: agent},
 	}
 	all := map[string]string{"bin/busybox": box, "bin/hit": hit}
+	for _, m := range Modules {
+		if from, err := guestkit.Module(kernel, m); err == nil {
+			all[moduleFile(from)] = from
+		}
+	}
 	for to, from := range extra {
 		all[strings.TrimPrefix(path.Clean("/"+to), "/")] = from
 	}

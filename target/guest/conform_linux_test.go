@@ -1,40 +1,18 @@
 package guest_test
 
 import (
-	"embed"
-	"strconv"
-	"strings"
 	"testing"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/internal/cbuild"
 	"kprobes.dev/kprobes/internal/conformance"
 )
-
-//go:embed testdata/value.c
-var value embed.FS
 
 // TestConformance puts the kernel of a guest to the cases of the kernel's own unit tests. What a
 // test would add to the kernel as functions of its own are functions here that are there: those
 // that a system call of a program of ours runs once, and that give back a number of its choice.
 func TestConformance(t *testing.T) {
 	p := handlers(t, never, false)
-	bin, err := cbuild.Build(value, "testdata", "value")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const path = "/tmp/value"
-	if err := p.g.Upload(path, bin); err != nil {
-		t.Fatal(err)
-	}
-	call := func(what string, v uint64) uint64 {
-		out := p.g.Shell(path + " " + what + " " + strconv.FormatUint(v, 10))
-		n, err := strconv.ParseUint(strings.TrimSpace(out), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	call := func(what string, v uint64) uint64 { return p.g.Hit("value", int(v), -1, what).Bytes }
 	conformance.Run(t, &conformance.Env{
 		Core: p.core,
 		Symbol: func(fn string) string {

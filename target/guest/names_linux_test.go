@@ -3,7 +3,6 @@ package guest_test
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"kprobes.dev/kprobes/event"
 	"kprobes.dev/kprobes/internal/engine"
-	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/hit"
 	"kprobes.dev/kprobes/internal/testguest"
 )
@@ -152,15 +150,7 @@ func compareNames(t *testing.T, g *testguest.Guest) {
 // compareModuleNames names arguments of a function in a module: the kernel finds it by its name alone, ours in its module too.
 func compareModuleNames(p *probed) {
 	p.Helper()
-	dummy, err := guestkit.Module(p.g.Kernel, "drivers/net/dummy")
-	if err != nil {
-		p.Fatal(err)
-	}
-	name := "/tmp/" + filepath.Base(dummy)
-	if err := p.g.Upload(name, dummy); err != nil {
-		p.Fatal(err)
-	}
-	p.g.Shell("insmod " + name)
+	p.g.Shell("insmod " + p.g.Module("drivers/net/dummy"))
 	if err := p.core.Sync(); err != nil {
 		p.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes"
-	"kprobes.dev/kprobes/internal/guestkit"
 	"kprobes.dev/kprobes/internal/target"
 	"kprobes.dev/kprobes/internal/testguest"
 	"kprobes.dev/kprobes/target/guest"
@@ -275,13 +274,6 @@ func TestOnOurJump(t *testing.T) {
 // TestModule probes a function of a module that comes, goes and comes again.
 func TestModule(t *testing.T) {
 	g := testguest.Shared(t)
-	dummy, err := guestkit.Module(g.Kernel, "drivers/net/dummy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Upload("/tmp/dummy.ko", dummy); err != nil {
-		t.Fatal(err)
-	}
 	p := attach(t, g, nil)
 	if _, err := p.tryAdd(nil, "p:early dummy:dummy_xmit"); err == nil {
 		t.Error("a probe in a module that is not there")
@@ -291,7 +283,7 @@ func TestModule(t *testing.T) {
 		t.Error("an event is not gone whose module is not there")
 	}
 	for round := range 2 {
-		g.Shell("insmod /tmp/dummy.ko && ip link set dummy0 up && ip addr add 10.9.0.1/24 dev dummy0")
+		g.Shell("insmod " + g.Module("drivers/net/dummy") + " && ip link set dummy0 up && ip addr add 10.9.0.1/24 dev dummy0")
 		if err := p.core.Sync(); err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 
 	"kprobes.dev/kprobes/internal/btf"
 	"kprobes.dev/kprobes/internal/guest/kernel"
+	"kprobes.dev/kprobes/internal/testguest"
 )
 
 // TestFuncTypes compares the types of the kernel and of its modules with those that the guest has in files.
@@ -44,7 +45,7 @@ func TestFuncTypes(t *testing.T) {
 	base := file("vmlinux", nil)
 	compare("vmlinux", ours, base, k.Symbols())
 	mods, err := k.Modules()
-	if err != nil || len(mods) < len(modules) {
+	if err != nil || len(mods) < len(testguest.Modules) {
 		t.Fatalf("%d modules, %v", len(mods), err)
 	}
 	for _, m := range mods {

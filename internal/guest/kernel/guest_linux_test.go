@@ -1,7 +1,6 @@
 package kernel_test
 
 import (
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,8 +18,6 @@ type guest struct {
 	own []string // the lines of /proc/kallsyms that belong to no module
 }
 
-var modules = []string{"fs/fuse/fuse", "drivers/net/dummy", "drivers/block/loop"}
-
 const setup = `mount -t debugfs d /sys/kernel/debug 2>/dev/null; mount -t tracefs t /sys/kernel/tracing 2>/dev/null
 echo 0 >/proc/sys/kernel/kptr_restrict`
 
@@ -28,19 +25,12 @@ echo 0 >/proc/sys/kernel/kptr_restrict`
 func newGuest(tb testing.TB, g *testguest.Guest) *guest {
 	tb.Helper()
 	g.Shell(setup)
-	for _, m := range modules {
-		file, err := guestkit.Module(g.Kernel, m)
-		if err != nil {
-			if m == "fs/fuse/fuse" && g.Kernel != guestkit.Cloud { // later kernels have it built in
-				continue
-			}
-			tb.Fatal(err)
+	for _, name := range testguest.Modules {
+		file := g.Module(name)
+		if file == "" && name == "fs/fuse/fuse" && g.Kernel != guestkit.Cloud { // later kernels have it built in
+			continue
 		}
-		to := "/" + filepath.Base(file)
-		if err := g.Upload(to, file); err != nil {
-			tb.Fatal(err)
-		}
-		g.Shell("insmod " + to)
+		g.Shell("insmod " + file)
 	}
 	m, err := qemu.Open(g.Spec, nil)
 	if err != nil {

@@ -187,7 +187,7 @@ func TestModules(t *testing.T) {
 		t.Errorf("a module has gone and the version is %x, %v", v, err)
 	}
 	compareModules(t, g, k)
-	g.run(t, "insmod /dummy.ko")
+	g.run(t, "insmod "+g.Module("drivers/net/dummy"))
 	compareModules(t, g, k)
 }
 

@@ -11,6 +11,7 @@
 //	hit chown N CPU                       lchown of /no/such to user 7, group 8: do_fchownat
 //	hit sync N CPU                        ksys_sync
 //	hit tcp N CPU                         N messages of 64 bytes through loopback, read each
+//	hit value N CPU CALL                  one call that gives back N: lseek, or write (N bytes to /dev/null)
 //
 // ok and failed are calls by their result, bytes the sum of what was transferred, errno the
 // last error, ticks what the time stamp counter has advanced by from before the first call
@@ -116,6 +117,16 @@ static unsigned long tcp(unsigned long n)
 	return __rdtsc() - start;
 }
 
+static unsigned long value(unsigned long n, const char *call)
+{
+	unsigned long start = __rdtsc();
+	if (!strcmp(call, "lseek"))
+		note(syscall(SYS_lseek, open("/proc/self/exe", O_RDONLY), n, SEEK_SET));
+	else if (!strcmp(call, "write"))
+		note(syscall(SYS_write, open("/dev/null", O_WRONLY), 0, n)); // which looks at no byte
+	return __rdtsc() - start;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 4) {
@@ -143,7 +154,10 @@ int main(int argc, char **argv)
 		ticks = calls(n, SYS_sync, 0, 0, 0);
 	else if (!strcmp(what, "tcp"))
 		ticks = tcp(n);
-	else {
+	else if (!strcmp(what, "value") && argc == 5) {
+		ticks = value(n, argv[4]);
+		n = 1;
+	} else {
 		fprintf(stderr, "hit: %s is not known, or lacks arguments\n", what);
 		return 2;
 	}
