@@ -28,9 +28,11 @@ type moduleVerb struct {
 
 // run does something with the modules of the target, in whoever holds it. create: they are to be there, and somebody is to hold it for them.
 func (v *moduleVerb) run(create bool, do func(*modules.Table) error) error {
-	switch err := v.of.need(); {
+	switch ok, err := v.of.named(); {
 	case err != nil:
 		return err
+	case !ok:
+		return usagef("give the process: -p PID, or --guest SPEC for a guest's kernel")
 	case v.of.kernel:
 		return usagef("-k: the kernel that runs here has modules of its own: insmod(8), rmmod(8), lsmod(8), dmesg(1)")
 	case v.con.host == nil:
