@@ -168,7 +168,7 @@ func detach(t testing.TB, pid int) {
 func TestInterruptedAtEveryStep(t *testing.T) {
 	t.Parallel()
 	sc := scenarios[0]
-	sc.every = 97
+	sc.every = 197
 	sc.each(t, func(t testing.TB, p *testprog.Proc, before *state, at fault) bool {
 		log := tempFile(t, "log")
 		o := run(t, sc.command(t, p.PID, log, at.variable(), "KPROBES_FAULT_SIGNAL=2"))

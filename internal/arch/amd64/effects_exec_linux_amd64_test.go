@@ -11,7 +11,7 @@ const (
 	sigIll     = 4
 	firstTries = 300 // states tried for each form
 	goodStates = 12  // states without a signal that are used
-	variants   = 3   // other values of a register in each good state
+	variants   = 2   // other values of a register in each good state
 )
 
 // trial is a form with a state in which it runs, and what it did.
