@@ -289,15 +289,6 @@ func (g *Guest) Upload(path, from string) error {
 	return guestkit.Failed(&a)
 }
 
-// Module is where a module of Modules lies in the guest; "" where its kernel has it built in.
-func (g *Guest) Module(name string) string {
-	file, err := guestkit.Module(g.Kernel, name)
-	if err != nil {
-		return ""
-	}
-	return "/" + moduleFile(file)
-}
-
 // Result is how a command in the guest went.
 type Result struct {
 	Stdout, Stderr string

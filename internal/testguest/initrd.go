@@ -29,6 +29,15 @@ while :; do /bin/agent; sleep 1; done
 // names them. Some kernels have one or another built in.
 var Modules = []string{"fs/fuse/fuse", "drivers/net/dummy", "drivers/block/loop"}
 
+// Module is where a module of Modules lies in the guest; "" where its kernel has it built in.
+func (g *Guest) Module(name string) string {
+	file, err := guestkit.Module(g.Kernel, name)
+	if err != nil {
+		return ""
+	}
+	return "/" + moduleFile(file)
+}
+
 // moduleFile is the name in the initrd of a module that the host has in a file.
 func moduleFile(from string) string { return "lib/" + filepath.Base(from) }
 
