@@ -17,11 +17,14 @@ import (
 // fault is a step of the command before which it is struck: a request of ptrace, or a write into a
 // process (internal/ptrace, kprobes_fault).
 type fault struct {
-	text string // the request and the functions that led to it
-	nth  int    // of the steps of this text, from 1
+	text    string  // the request and the functions that led to it
+	nth     int     // of the steps of this text, from 1
+	instead []fault // those that follow in a run, for a choice: no run may come to the step again
 }
 
 func (f fault) String() string { return fmt.Sprintf("no. %d of %s", f.nth, f.text) }
+
+func (f fault) same(g fault) bool { return f.text == g.text && f.nth == g.nth }
 
 // variable tells the command where it is struck.
 func (f fault) variable() string { return fmt.Sprintf("KPROBES_FAULT_STEP=%d %s", f.nth, f.text) }
@@ -51,9 +54,10 @@ func (f fault) killed(t testing.TB, o outcome, steps []string) bool {
 
 // faultsOf chooses from the steps of runs that nobody disturbed, from an index on. A long run
 // takes all. A short run takes, of each text, the first step, the second and the last, and of these
-// one of so many; it leaves out requests that only read, since the process is the same before and
+// one of so many, or one of the next few instead; it leaves out requests that only read, since the process is the same before and
 // after them.
 func faultsOf(log []string, from, every int) (out []fault) {
+	const others = 3
 	total, seen := map[string]int{}, map[string]int{}
 	for _, s := range log {
 		total[s]++
@@ -65,8 +69,12 @@ func faultsOf(log []string, from, every int) (out []fault) {
 		if i < from || !long && (strings.HasPrefix(s, "get") || !corner) {
 			continue
 		}
+		at := fault{text: s, nth: seen[s]}
 		if n++; long || n%every == 0 {
-			out = append(out, fault{s, seen[s]})
+			out = append(out, at)
+		} else if len(out) > 0 && n%every <= others {
+			last := &out[len(out)-1]
+			last.instead = append(last.instead, at)
 		}
 	}
 	return out
@@ -154,8 +162,8 @@ type strikes struct {
 // each strikes at all steps. A command may not come to a step that other runs took: the machine was too busy, or no
 // thread stood where the command takes that step. In Go a thread has room for a system call's frame on its own stack,
 // or not; where a thread is in a detour at the end the memory goes in a stop of its own. Then the command is struck
-// again, a few times, and then runs undisturbed. A step that this run does not take either depends on the threads; one
-// that it takes is struck at again.
+// again, a few times, and then runs undisturbed. A step that this run does not take either depends on the threads, and
+// another one serves instead; one that it takes is struck at again.
 func (s strikes) each(t *testing.T, faults []fault) {
 	t.Helper()
 	const workers = 2
@@ -170,8 +178,13 @@ func (s strikes) each(t *testing.T, faults []fault) {
 				}
 			}()
 			for n := i; n < len(faults) && !t.Failed(); n += workers {
-				at = faults[n]
-				if !s.meet(t, i, at) {
+				met := false
+				for _, at = range append([]fault{faults[n]}, faults[n].instead...) {
+					if met = s.meet(t, i, at); met || t.Failed() {
+						break
+					}
+				}
+				if !met {
 					missed.Add(1)
 				}
 			}
@@ -201,4 +214,17 @@ func (s strikes) meet(t *testing.T, i int, at fault) bool {
 	}
 	t.Errorf("%d runs that were to be struck did not come to a step that each of %d undisturbed ones took", rounds*tries, rounds)
 	return false
+}
+
+// TestInstead: where no run comes to a chosen step again, one that follows it serves.
+func TestInstead(t *testing.T) {
+	at := fault{text: "d", nth: 1, instead: []fault{{text: "e", nth: 1}, {text: "f", nth: 1}, {text: "g", nth: 1}}}
+	var struck []string
+	strikes{
+		func(int) []string { return []string{"begin", "a"} },
+		func(_ int, at fault) bool { struck = append(struck, at.text); return at.text == "f" },
+	}.each(t, []fault{at})
+	if s := strings.Join(struck, ""); s != "ddddeeeef" {
+		t.Errorf("struck at %s, want d and e four times each, then f", s)
+	}
 }

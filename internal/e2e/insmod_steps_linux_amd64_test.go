@@ -55,7 +55,7 @@ func TestInsmodKilledAtEveryStep(t *testing.T) {
 	faults := faultsOf(log, 0, 89)
 	seen := map[string]bool{}
 	for _, s := range log { // at all of those in which a thread is made for the module's start
-		if f := (fault{s, 1}); strings.Contains(s, ".StartThread") && !seen[s] && !slices.Contains(faults, f) {
+		if f := (fault{text: s, nth: 1}); strings.Contains(s, ".StartThread") && !seen[s] && !slices.ContainsFunc(faults, f.same) {
 			seen[s] = true
 			faults = append(faults, f)
 		}
