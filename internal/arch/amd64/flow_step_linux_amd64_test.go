@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"embed"
 	"encoding/binary"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"kprobes.dev/kprobes/internal/cbuild"
 )
@@ -187,6 +190,44 @@ func (p *stepped) finish() (out string, ok bool) {
 	}
 }
 
+// holdOthers stops the program's other threads until what it returns is called. Go's sysmon would ask a goroutine every
+// 10 ms to let others run: on a busy machine every few steps, and each time the scheduler is stepped through.
+func (p *stepped) holdOthers() (release func()) {
+	p.t.Helper()
+	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(p.pid) + "/task")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var held []int
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(task.Name())
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if tid == p.pid {
+			continue
+		}
+		var st unix.WaitStatus
+		if err = unix.PtraceSeize(tid); err == nil {
+			err = unix.PtraceInterrupt(tid)
+		}
+		if err == nil {
+			_, err = unix.Wait4(tid, &st, unix.WALL, nil)
+		}
+		if err != nil || !st.Stopped() {
+			p.t.Fatalf("thread %d: %v, %v", tid, st, err)
+		}
+		held = append(held, tid)
+	}
+	return func() {
+		for _, tid := range held {
+			if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) { // the program may have ended
+				p.t.Error(err)
+			}
+		}
+	}
+}
+
 // maxSteps bounds a run; the longest one needs half of it.
 const maxSteps = 120_000
 
@@ -196,6 +237,7 @@ const maxSteps = 120_000
 func (p *stepped) steps(addr uint64, at func(pc uint64)) bool {
 	p.t.Helper()
 	p.runTo(addr)
+	defer p.holdOthers()()
 	var ret [8]byte
 	if _, err := syscall.PtracePeekData(p.pid, uintptr(p.regs.Rsp), ret[:]); err != nil {
 		p.t.Fatal(err)
