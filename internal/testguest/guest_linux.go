@@ -277,7 +277,7 @@ func (g *Guest) List(dir string) ([]string, error) {
 }
 
 // Upload copies a file of the host into the guest, executable. The emulated serial line takes some
-// 40 kB/s, on busy machines far less: large files belong into Options.Files.
+// 40 kB/s, on busy machines far less: large files belong in Options.Files.
 func (g *Guest) Upload(path, from string) error {
 	g.tb.Helper()
 	b, err := os.ReadFile(from)
