@@ -190,40 +190,41 @@ func (p *stepped) finish() (out string, ok bool) {
 	}
 }
 
-// holdOthers stops the program's other threads until what it returns is called. Go's sysmon would ask a goroutine every
-// 10 ms to let others run: on a busy machine every few steps, and each time the scheduler is stepped through.
-func (p *stepped) holdOthers() (release func()) {
+// holdSysmon stops the sysmon thread of a Go program until what it returns is called; in a program of one thread it has
+// nothing to do. Sysmon would ask a goroutine every 10 ms to let others run: on a busy machine every few steps, and each
+// time the scheduler is stepped through. The other threads go on: the scheduler needs one of them where sysmon has asked
+// before it was stopped.
+func (p *stepped) holdSysmon() (release func()) {
 	p.t.Helper()
-	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(p.pid) + "/task")
+	tasks, err := os.Open("/proc/" + strconv.Itoa(p.pid) + "/task")
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	var held []int
-	for _, task := range tasks {
-		tid, err := strconv.Atoi(task.Name())
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		if tid == p.pid {
-			continue
-		}
-		var st unix.WaitStatus
-		if err = unix.PtraceSeize(tid); err == nil {
-			err = unix.PtraceInterrupt(tid)
-		}
-		if err == nil {
-			_, err = unix.Wait4(tid, &st, unix.WALL, nil)
-		}
-		if err != nil || !st.Stopped() {
-			p.t.Fatalf("thread %d: %v, %v", tid, st, err)
-		}
-		held = append(held, tid)
+	defer tasks.Close()
+	tids, err := tasks.Readdirnames(-1) // in the order in which they started; runtime.main starts sysmon before any other
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if len(tids) == 1 {
+		return func() {}
+	}
+	tid, err := strconv.Atoi(tids[1])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var st unix.WaitStatus
+	if err = unix.PtraceSeize(tid); err == nil {
+		err = unix.PtraceInterrupt(tid)
+	}
+	if err == nil {
+		_, err = unix.Wait4(tid, &st, unix.WALL, nil)
+	}
+	if err != nil || !st.Stopped() {
+		p.t.Fatalf("thread %d: %v, %v", tid, st, err)
 	}
 	return func() {
-		for _, tid := range held {
-			if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) { // the program may have ended
-				p.t.Error(err)
-			}
+		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) { // the program may have ended
+			p.t.Error(err)
 		}
 	}
 }
@@ -237,7 +238,13 @@ const maxSteps = 120_000
 func (p *stepped) steps(addr uint64, at func(pc uint64)) bool {
 	p.t.Helper()
 	p.runTo(addr)
-	defer p.holdOthers()()
+	return p.stepsHere(at)
+}
+
+// stepsHere is steps for a program that is at the function's entry.
+func (p *stepped) stepsHere(at func(pc uint64)) bool {
+	p.t.Helper()
+	defer p.holdSysmon()()
 	var ret [8]byte
 	if _, err := syscall.PtracePeekData(p.pid, uintptr(p.regs.Rsp), ret[:]); err != nil {
 		p.t.Fatal(err)

@@ -1,10 +1,12 @@
 package amd64
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"kprobes.dev/kprobes/internal/cbuild"
@@ -182,6 +184,30 @@ func buildGo(t *testing.T, flags ...string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestStepsAskedToYield steps a goroutine that sysmon has asked to let others run before it was held.
+func TestStepsAskedToYield(t *testing.T) {
+	im := openImage(t, buildGo(t, "-buildmode=exe"))
+	p := startStepped(t, im.path)
+	p.runTo(im.find(t, "main.run").addr)
+	const (
+		guard = 16            // of runtime.g's stackguard0
+		asked = ^uint64(1313) // runtime.stackPreempt
+	)
+	for word := make([]byte, 8); binary.LittleEndian.Uint64(word) != asked; {
+		if _, err := syscall.PtracePeekData(p.pid, uintptr(p.regs.R14+guard), word); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scheduled := false
+	schedule := im.find(t, "runtime.schedule").addr
+	if !p.stepsHere(func(pc uint64) { scheduled = scheduled || pc == schedule }) {
+		t.Fatal("the program died")
+	}
+	if !scheduled {
+		t.Error("the goroutine did not let others run")
+	}
 }
 
 func TestGoJumpTablesByStepping(t *testing.T) {
