@@ -58,6 +58,9 @@ func tree(t *testing.T, script, program string) (out string, status unix.WaitSta
 }
 
 // A script does under the tracer what it does without one, and every process of the program is met before its first instruction.
+//
+// The shell that stops a job hides its standard error: whether it reports there that the job has stopped depends on when the
+// job does, with or without a tracer (41 of 3,000 runs without one).
 func TestTree(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
@@ -66,7 +69,7 @@ func TestTree(t *testing.T) {
 		{"many", "for i in $(seq 100); do /bin/true; done; exit 3", 100},
 		{"itself", "exec /bin/true", 1},
 		{"jobs", "for i in $(seq 20); do (/bin/true; /bin/true) & done; wait; echo ok", 40},
-		{"stop", "set -m; sleep 100 & kill -STOP %1; while [ -n \"$(jobs -r)\" ]; do :; done; jobs; kill -CONT %1; kill -TERM %1; wait %1; echo $?", 0},
+		{"stop", "exec 2>/dev/null; set -m; sleep 100 & kill -STOP %1; while [ -n \"$(jobs -r)\" ]; do :; done; jobs; kill -CONT %1; kill -TERM %1; wait %1; echo $?", 0},
 		{"trap", "trap 'echo usr1; exit 5' USR1; kill -USR1 $$; sleep 1", 0},
 		{"none", "/no/such 2>/dev/null; exit $?", 0},
 		{"killed", "kill -KILL $$", 0},
