@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/testprog"
 	"kprobes.dev/kprobes/target/process"
 )
@@ -67,6 +68,39 @@ func TestReplacedWhileArmed(t *testing.T) {
 	set.Close()
 	if n := set.Counts(); n.First != again+1 || armed != again+1 || within {
 		t.Errorf("%d programs were armed, one while the one before was: %v; %+v", armed, within, n)
+	}
+}
+
+// A tracer that does not get a processor for long has the exec wait all the same: the program would end without probes.
+func TestTracerLate(t *testing.T) {
+	ptrace.OnStep = func(step string) {
+		if step == "seize" {
+			time.Sleep(300 * time.Millisecond) // several looks for whether it waits for the exec
+		}
+	}
+	defer func() { ptrace.OnStep = nil }()
+	prog := testprog.Copy(t, testprog.Build(t, "brief"))
+	file, err := Find(prog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, watchErr, err := Open(Options{
+		File: file,
+		Arm: func(p *process.Proc, stopped *process.Stopped) (Member, error) {
+			return &armedProcess{p}, stopped.Release()
+		},
+		Refused: func(pid int, err error) { t.Errorf("process %d: %v", pid, err) },
+	})
+	if err != nil || watchErr != nil {
+		t.Fatal(err, watchErr)
+	}
+	<-set.Looked()
+	if out, err := exec.Command("sh", "-c", `"$0" "$@"; exit $?`, prog, filepath.Join(t.TempDir(), "counts"), "1", "0").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	set.Close()
+	if n := set.Counts(); n.First != 1 {
+		t.Errorf("%+v", n)
 	}
 }
 

@@ -110,15 +110,16 @@ func (e *execRun) meet(allow func()) error {
 	return e.stand()
 }
 
-// attachTime is how long an attach may wait before the exec is permitted, for which it may be waiting.
+// attachTime is how often a look finds out whether an attach waits for the exec.
 const attachTime = 50 * time.Millisecond
 
 // seize attaches to the thread, and tells it to stop. The kernel lets nobody attach in the second half of an exec, in which an interpreter is opened
 // (cred_guard_mutex): then the exec is permitted first, and this comes in right behind it. Other goroutines run while it waits.
 func (e *execRun) seize(allow func()) error {
+	attached := make(chan struct{})
+	defer close(attached)
+	go permitAwaited(unix.Gettid(), attached, allow)
 	step("seize")
-	late := time.AfterFunc(attachTime, allow)
-	defer late.Stop()
 	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEEXEC
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(e.tid), 0, options, 0, 0)
 	switch errno {
@@ -127,13 +128,48 @@ func (e *execRun) seize(allow func()) error {
 	case unix.ESRCH:
 		return ErrNoProcess
 	case unix.EPERM:
-		if st, err := statusOf(e.tid); err == nil && st.TracerPID != 0 {
-			tracer := processOf(st.TracerPID)
-			return fmt.Errorf("%w: thread %d is traced by process %d (%s)", ErrBusy, e.tid, tracer, comm(tracer))
-		}
-		return fmt.Errorf("%w: PTRACE_SEIZE of thread %d", ErrPermission, e.tid)
+		return e.unattached()
 	}
 	return fmt.Errorf("PTRACE_SEIZE of thread %d: %w", e.tid, errno)
+}
+
+// permitAwaited calls allow when a tracer's thread waits in the kernel to attach. A thread that waits for a processor is not taken for one: the
+// program would run without it, and might end.
+func permitAwaited(tracer int, attached <-chan struct{}, allow func()) {
+	look := time.NewTicker(attachTime)
+	defer look.Stop()
+	for {
+		select {
+		case <-attached:
+			return
+		case <-look.C:
+			if waitsIn(tracer, unix.SYS_PTRACE) {
+				allow()
+				return
+			}
+		}
+	}
+}
+
+// waitsIn says whether a thread of this process sleeps in a system call; true if that is not known.
+func waitsIn(tid int, call int) bool {
+	now, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/syscall", tid)) // "running", or number and arguments
+	return err != nil || bytes.HasPrefix(now, fmt.Appendf(nil, "%d ", call))
+}
+
+// unattached is why the kernel refuses to attach to the thread.
+func (e *execRun) unattached() error {
+	st, err := statusOf(e.tid)
+	switch {
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH):
+		return ErrNoProcess
+	case err == nil && (st.State == "Z" || st.State == "X"): // the exec was permitted before its turn came
+		return ErrNoProcess
+	case err == nil && st.TracerPID != 0:
+		tracer := processOf(st.TracerPID)
+		return fmt.Errorf("%w: thread %d is traced by process %d (%s)", ErrBusy, e.tid, tracer, comm(tracer))
+	}
+	return fmt.Errorf("%w: PTRACE_SEIZE of thread %d", ErrPermission, e.tid)
 }
 
 // await waits for the next stop. An exec gives the thread that makes it the id of its process.
