@@ -30,13 +30,17 @@ func (c *Core) SetEnabled(on bool) error {
 			ps = append(ps, e.h)
 		}
 	}
+	calls := callsOf(slices.DeleteFunc(slices.Clone(c.events), func(e *Event) bool { return e == nil || e.ended || e.h != nil && e.h.disabled }))
+	var then func() error
 	if on {
-		c.reclaimer.Rearm(callsOf(slices.DeleteFunc(slices.Clone(c.events), func(e *Event) bool { return e == nil || e.ended || e.h != nil && e.h.disabled })))
+		c.reclaimer.Rearm(calls)
 		wake(ps)
+	} else {
+		then = c.reclaimer.InStop(calls)
 	}
 	c.off = !on
 	fns := c.functions()
-	if err := c.update(fns, stopping{}); err != nil {
+	if err := c.update(fns, stopping{then: then}); err != nil {
 		c.off = on
 		for _, p := range ps {
 			p.h.Mute.Store(on)
