@@ -3,6 +3,7 @@ package ptrace
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,8 +24,11 @@ type Syscall struct {
 	Err    error  // filled in: the errno, as syscall.Errno
 }
 
-// callTime is how long the kernel may take for one system call.
-const callTime = 2 * time.Second
+// callTime is how long the kernel may take for one system call. Tests shorten it.
+var callTime = 2 * time.Second
+
+// turnTime is how long a thread may wait for a processor then: where many want to run, giving it up would help nobody.
+const turnTime = 10 * time.Second
 
 // Call lets one of the stopped threads make a system call, and gives its result. The error
 // is the call's own errno, or says why none could be made: ErrNoThread (now; another time
@@ -253,16 +257,16 @@ func (c *caller) call(call *Syscall) error {
 // come are SIGSTOP, which it may have (a stop of its process's group goes on at the end),
 // and one for a fault of the call's own making.
 func (c *caller) run() error {
-	deadline := time.Now().Add(callTime)
 	for sig := 0; ; {
 		if err := ptrace(unix.PTRACE_SYSCALL, c.t.TID, 0, uintptr(sig)); err != nil {
 			return c.t.lost(err)
 		}
-		ev, err := await(c.t.TID, deadline)
+		begun := time.Now()
+		ev, err := c.await(begun.Add(turnTime))
 		switch {
 		case err != nil:
 			c.lost = true
-			return fmt.Errorf("%w: the kernel has not ended it in %v; it ends by itself", ErrStuck, callTime)
+			return fmt.Errorf("%w: the kernel has not ended it in %v; it ends by itself", ErrStuck, time.Since(begun).Round(time.Second))
 		case ev.gone:
 			c.t.reap(ev)
 			return c.t.lost(unix.ESRCH)
@@ -274,6 +278,19 @@ func (c *caller) run() error {
 			sig = ev.signal
 		default:
 			return fmt.Errorf("%w: it met %v", ErrNoThread, unix.Signal(ev.signal))
+		}
+	}
+}
+
+// await waits until the thread has stopped or ended: callTime, and until last if it only waits for a processor.
+func (c *caller) await(last time.Time) (event, error) {
+	for {
+		ev, err := await(c.t.TID, time.Now().Add(callTime))
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(last) {
+			return ev, err
+		}
+		if st, statusErr := statusOf(c.t.TID); statusErr != nil || st.State != "R" && st.State != "t" { // t: it has just stopped
+			return ev, err
 		}
 	}
 }

@@ -29,6 +29,42 @@ func TestCallLeavesAllRegisters(t *testing.T) {
 	untouched(t, p)
 }
 
+// A thread that waits for a processor while it makes a call is waited for.
+func TestCallAwaitsTurn(t *testing.T) {
+	was := callTime
+	callTime = 0
+	defer func() { callTime = was }()
+	r := run(t, build(t, "hold"))
+	p := r.open()
+	s := stop(t, p)
+	var set unix.CPUSet
+	set.Set(0)
+	busy := exec.Command("sh", "-c", "while :; do :; done")
+	if err := busy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = busy.Process.Kill()
+		_ = busy.Wait()
+	}()
+	if err := unix.SchedSetaffinity(busy.Process.Pid, &set); err != nil {
+		t.Fatal(err)
+	}
+	for _, th := range s.Threads() {
+		if err := unix.SchedSetaffinity(th.TID, &set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 60 {
+		if _, err := s.Call(unix.SYS_GETPID); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	release(t, s)
+	r.Fine()
+}
+
 func TestCallMapsProtectsAndUnmaps(t *testing.T) {
 	r := run(t, build(t, "live"), "2")
 	p := r.open()
