@@ -27,7 +27,8 @@ type Syscall struct {
 // callTime is how long the kernel may take for one system call. Tests shorten it.
 var callTime = 2 * time.Second
 
-// turnTime is how long a thread may wait for a processor then: where many want to run, giving it up would help nobody.
+// turnTime is how long the only thread of a process may wait for a processor in all, if many want to run. Other threads would stand still meanwhile: for
+// their sake one of several is given up.
 const turnTime = 10 * time.Second
 
 // Call lets one of the stopped threads make a system call, and gives its result. The error
@@ -282,11 +283,11 @@ func (c *caller) run() error {
 	}
 }
 
-// await waits until the thread has stopped or ended: callTime, and until last if it only waits for a processor.
+// await waits until the thread has stopped or ended: callTime, and until last if it only waits for a processor and no other thread stands still for it.
 func (c *caller) await(last time.Time) (event, error) {
 	for {
 		ev, err := await(c.t.TID, time.Now().Add(callTime))
-		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(last) {
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(last) || len(c.s.Everyone()) > 1 {
 			return ev, err
 		}
 		if st, statusErr := statusOf(c.t.TID); statusErr != nil || st.State != "R" && st.State != "t" { // t: it has just stopped

@@ -29,16 +29,21 @@ func TestCallLeavesAllRegisters(t *testing.T) {
 	untouched(t, p)
 }
 
-// A thread that waits for a processor while it makes a call is waited for.
+// The only thread of a process is waited for if it waits for a processor while it makes a call; the process goes on as before.
 func TestCallAwaitsTurn(t *testing.T) {
 	was := callTime
 	callTime = 0
 	defer func() { callTime = was }()
-	r := run(t, build(t, "hold"))
-	p := r.open()
-	s := stop(t, p)
-	var set unix.CPUSet
-	set.Set(0)
+	cat := exec.Command("cat")
+	in, err := cat.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	cat.Stdout = &out
+	if err := cat.Start(); err != nil {
+		t.Fatal(err)
+	}
 	busy := exec.Command("sh", "-c", "while :; do :; done")
 	if err := busy.Start(); err != nil {
 		t.Fatal(err)
@@ -47,22 +52,33 @@ func TestCallAwaitsTurn(t *testing.T) {
 		_ = busy.Process.Kill()
 		_ = busy.Wait()
 	}()
-	if err := unix.SchedSetaffinity(busy.Process.Pid, &set); err != nil {
-		t.Fatal(err)
-	}
-	for _, th := range s.Threads() {
-		if err := unix.SchedSetaffinity(th.TID, &set); err != nil {
+	var one unix.CPUSet
+	one.Set(0)
+	for _, pid := range []int{cat.Process.Pid, busy.Process.Pid} {
+		if err := unix.SchedSetaffinity(pid, &one); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for range 60 {
-		if _, err := s.Call(unix.SYS_GETPID); err != nil {
-			t.Error(err)
+	if err := unix.Setpriority(unix.PRIO_PROCESS, cat.Process.Pid, 19); err != nil {
+		t.Fatal(err)
+	}
+	p, err := OpenUnwaited(cat.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	s := stop(t, p)
+	for range 10 {
+		if n, err := s.Call(unix.SYS_GETPID); err != nil || n != uint64(cat.Process.Pid) {
+			t.Errorf("getpid: %d, %v", n, err)
 			break
 		}
 	}
 	release(t, s)
-	r.Fine()
+	_, writeErr := in.Write([]byte("as before"))
+	if err := errors.Join(writeErr, in.Close(), cat.Wait()); err != nil || out.String() != "as before" {
+		t.Errorf("cat: %q, %v", out.String(), err)
+	}
 }
 
 func TestCallMapsProtectsAndUnmaps(t *testing.T) {
