@@ -309,12 +309,3 @@ func (e *execRun) drop() {
 	e.s.abandon()
 	_ = e.s.p.Close()
 }
-
-// statusOf reads the status of a thread by its id.
-func statusOf(tid int) (*procfs.Status, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
-	if err != nil {
-		return nil, err
-	}
-	return procfs.ParseStatus(string(b))
-}

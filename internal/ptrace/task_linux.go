@@ -72,6 +72,15 @@ func (p *Process) worker(g *group, tid int) (bool, error) {
 	return st.Flags&(procfs.FlagIOWorker|procfs.FlagUserWorker|procfs.FlagKernel) != 0, nil
 }
 
+// statusOf reads the status of a thread by its id.
+func statusOf(tid int) (*procfs.Status, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	if err != nil {
+		return nil, err
+	}
+	return procfs.ParseStatus(string(b))
+}
+
 // Statuses reads the status of every thread, which takes some 10 us each: before a stop.
 func (p *Process) Statuses() (map[int]*procfs.Status, error) {
 	tids, err := p.Tasks()
@@ -116,11 +125,7 @@ func (p *Process) describe(g *group, tid int) StuckThread {
 
 // processOf gives the process of a thread, or the same number if it is gone.
 func processOf(tid int) int {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
-	if err != nil {
-		return tid
-	}
-	if st, err := procfs.ParseStatus(string(b)); err == nil {
+	if st, err := statusOf(tid); err == nil {
 		return st.TGID
 	}
 	return tid
