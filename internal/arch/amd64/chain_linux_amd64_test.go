@@ -24,19 +24,27 @@ const (
 	strange    = 0x4321             // a table, and a type, that is not known
 )
 
+// Numbers of more than 32 bits for a table and types. The words of a chain overlap, so they are addresses too: the kernel maps nothing there,
+// as it randomises libraries and stacks high above them and the heap far below.
+const (
+	farTable = 0x1f1234567000
+	farKey   = 0x1f1234560010
+	farSpan  = 0x1f1234560020
+)
+
 // newChains fills an arena with contexts at random: some lead in circles, to memory that is not there, and to types that are not known.
 func newChains(a *arena, r *rand.Rand) *chains {
 	c := &chains{a: a, r: r, nodes: arenaData + 0x1000, chain: &fetch.Chain{
 		Limit: 1 + r.IntN(6),
 		Links: []fetch.Link{
 			{Table: 0x1110, Kind: fetch.LinkValue, Parent: 8},
-			{Table: 0x7f1234567000, Kind: fetch.LinkParent, Parent: 0},
+			{Table: farTable, Kind: fetch.LinkParent, Parent: 0},
 			{Table: 0xffffffff81234560, Kind: fetch.LinkParent, Parent: 16},
 			{Table: 0x99887766, Kind: fetch.LinkParent, Parent: 16},
 			{Table: 0x2220, Kind: fetch.LinkRoot},
 		},
-		KeyType: 0x7f1234560010, Key: 3, KeySize: 1 << r.IntN(4), KeyAt: 24, ValueAt: 40,
-		Spans: []fetch.SpanType{{Type: 0x3330, At: 24}, {Type: 0x7f1234560020, At: 0}, {Type: 0x3340, At: -1}, {Type: 0x3350, At: 24}},
+		KeyType: farKey, Key: 3, KeySize: 1 << r.IntN(4), KeyAt: 24, ValueAt: 40,
+		Spans: []fetch.SpanType{{Type: 0x3330, At: 24}, {Type: farSpan, At: 0}, {Type: 0x3340, At: -1}, {Type: 0x3350, At: 24}},
 		Trace: 8, Span: 24, Flags: 33, Remote: 32,
 	}}
 	for i := range uint64(8) {
@@ -62,7 +70,7 @@ func (c *chains) of(vs ...uint64) uint64 {
 
 // context makes the two words of a context.
 func (c *chains) context() (table, value uint64) {
-	table = c.of(0x1110, 0x1110, 0x7f1234567000, 0xffffffff81234560, 0x99887766)
+	table = c.of(0x1110, 0x1110, farTable, 0xffffffff81234560, 0x99887766)
 	switch c.r.IntN(24) {
 	case 0:
 		table = 0x2220
@@ -87,7 +95,7 @@ func (c *chains) node(at uint64) {
 		c.a.put64(at+16, table, value)
 	}
 	c.a.put64(at+24, c.of(c.chain.KeyType), chainKeys+16*c.r.Uint64N(8))
-	c.a.put64(at+40, c.of(0x3330, 0x7f1234560020, 0x3340, 0x3350, 0), chainSpans+128*c.r.Uint64N(16))
+	c.a.put64(at+40, c.of(0x3330, farSpan, 0x3340, 0x3350, 0), chainSpans+128*c.r.Uint64N(16))
 	if c.r.IntN(8) == 0 {
 		c.a.put64(at+32, arenaHole)
 	}
