@@ -115,10 +115,13 @@ func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
 			w.block(th.TID, back, "it runs a handler in line, and goes back into bytes that change")
 		}
 		way := w.Standing(pc)
+		if after := th.PC(); after != pc {
+			way = w.Calling(pc, after)
+		}
 		switch {
 		case way.Fate == patch.Stays:
 		case way.Fate == patch.Blocks:
-			w.block(th.TID, pc, "it runs the work of a probe, and goes back into bytes that change")
+			w.block(th.TID, way.To, "it runs the work of a probe, and goes back into bytes that change")
 		case way.Fate == patch.Moves && t.faults.trapComes(th):
 			w.block(th.TID, pc, "it has a SIGTRAP to take, perhaps of a breakpoint that stood before it")
 		default:

@@ -39,7 +39,7 @@ const (
 	// Stays: no code changes that the thread is about to run.
 	Stays Fate = iota
 	// Moves: the thread is about to run an instruction inside a new patch, or behind it with work of a probe still to
-	// come. It goes on in the new detour, where the work of that instruction begins.
+	// come. It goes on in the new detour, where the work of that instruction begins; in a system call at its copy.
 	Moves
 	// Leaves: the thread is in a detour that goes, between two instructions of the program. It goes on at the same place of
 	// the new detour, or in the program's own code. If it was about to step a copied instruction it does so no more.
@@ -87,6 +87,25 @@ func (t *Threads) Standing(at uint64) Way {
 		}
 	}
 	return Way{To: at}
+}
+
+// Calling is Standing for a thread in the system call of the instruction at call, which it makes again, unless a signal has the call
+// end and the thread go on at after. Where that is inside a new patch, which begins at the call, both are done in the new detour.
+func (t *Threads) Calling(call, after uint64) Way {
+	w := t.Standing(call)
+	if w.Fate != Stays || !t.low.Contains(after) {
+		return w
+	}
+	i := find(t.inside, after)
+	if i < 0 {
+		return w
+	}
+	for _, p := range t.add[t.inside[i].site].Detour.Pairs {
+		if p.Orig == call {
+			return Way{Fate: Moves, To: p.Copy}
+		}
+	}
+	return Way{Fate: Blocks, To: after}
 }
 
 // Returning says whether the change must not be made because a thread will go on at an address and cannot be moved: the

@@ -106,6 +106,33 @@ func TestThreadsArm(t *testing.T) {
 	})
 }
 
+// A thread waits in a system call while a jump is armed: it makes the call again, or goes on behind it.
+func TestThreadsCalling(t *testing.T) {
+	two := jump(0x20, 1)
+	p := NewThreads([]*target.Site{jump(0, 0), two}, []*target.Site{jump(0x40, 2)}, nil, Policy{MoveOut: true})
+	for _, w := range []struct {
+		what        string
+		call, after uint64
+		want        Way
+	}{
+		{"the call is where the patch begins", code, code + 2, Way{Fate: Moves, To: detours + 0x40}},
+		{"of another site", code + 0x20, code + 0x22, Way{Fate: Moves, To: two.Detour.Addr + 0x40}},
+		{"the patch begins behind the call", code - 2, code, Way{To: code - 2}},
+		{"behind the patch", code + 7, code + 9, Way{To: code + 7}},
+		{"elsewhere", code + 0x100, code + 0x102, Way{To: code + 0x100}},
+		{"in a detour that goes", detours + 2*roomSize + 0x40, detours + 2*roomSize + 0x42, Way{Fate: Leaves, To: code + 0x40}},
+	} {
+		if got := p.Calling(w.call, w.after); got != w.want {
+			t.Errorf("%s: %+v, want %+v", w.what, got, w.want)
+		}
+	}
+	two.Detour.Pairs = two.Detour.Pairs[1:]
+	p = NewThreads([]*target.Site{two}, nil, nil, Policy{MoveOut: true})
+	if got, want := p.Calling(code+0x20, code+0x22), (Way{Fate: Blocks, To: code + 0x22}); got != want || !p.Returning(got.To) {
+		t.Errorf("no copy of the call: %+v, want %+v", got, want)
+	}
+}
+
 // Work that comes behind the patch is not to be passed.
 func TestThreadsWorkBehind(t *testing.T) {
 	s := jump(0, 0)
