@@ -83,8 +83,8 @@ const (
 // Stats tells of a Core as a whole.
 type Stats struct {
 	Probes int // probes and events that are registered, those that are disabled or gone too
-	// Queued are those of them that wait for the tactic that they are to have, since a thread stands in, or may come
-	// back into, bytes that would change. The Core tries again until the thread has left. Unarmed are those of the
+	// Queued are those of functions of which one waits for the tactic that it is to have, mostly since a thread stands in, or may
+	// come back into, bytes that would change. The Core tries again until the change is made. Unarmed are those of the
 	// queued that do not run meanwhile: no breakpoint may stand there.
 	Queued, Unarmed int
 	Longest         time.Duration // how long the first of them has waited

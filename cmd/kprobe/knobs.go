@@ -86,7 +86,7 @@ func (k *knob) noUser() error {
 	case err != nil:
 		return err
 	case h == nil:
-		return fmt.Errorf("%s: nobody uses it: kprobe trace, stat, hist, record or mount does", k.of.name())
+		return fmt.Errorf("%s: nobody uses it: kprobe trace, stat, hist, record, spans, mount or insmod does", k.of.name())
 	case k.of.guest != "":
 		return fmt.Errorf("%s, held by %v: %w", k.of.name(), h, qemu.ErrHeld)
 	}

@@ -88,6 +88,9 @@ func TestFallRefused(t *testing.T) {
 	if o := fails(t, command(t, "trace", "-p", pid(p), "--tactic", "jump", "p:x "+compares), 1, noRegister); strings.Contains(o.stderr, "uprobe") {
 		t.Errorf("a forced jump tried a uprobe: %v", o)
 	}
+	if o := fails(t, command(t, "trace", "-p", pid(p), "--tactic", "uprobe", "p:x "+compares+" s=+0(%ax):string"), 1, "no strings"); strings.Contains(o.stderr, "nor by") {
+		t.Errorf("the error of a uprobe that was asked for follows no other: %v", o)
+	}
 	before.same(t)
 	fails(t, asNobody(t)("trace", "p:x "+compares, "--", public(t, path), "1"), 1, both("operation not permitted")...)
 }

@@ -60,7 +60,10 @@ func (c *Core) fallBackToUprobe(e *Event, why error) error {
 	case e.oneOf:
 		return fmt.Errorf("%w; the slowest tactic would fit (uprobe, in a guest break): it takes microseconds a hit and more, and only a probe that names the function gets it", why)
 	}
-	if err := c.hold(e); err != nil {
+	switch err := c.hold(e); {
+	case err != nil && why == nil:
+		return err // its tactic was asked for
+	case err != nil:
 		return errors.Join(why, fmt.Errorf("nor by the slowest tactic (uprobe, in a guest break): %w", err))
 	}
 	e.become(armedAs{e.held.Tactic(), why})

@@ -6,5 +6,5 @@
 //
 // Ours is the language of Linux 6.18, and the judge may be an older kernel; so there are
 // differences. Each has its row, with the reason in words, in testdata/differences.txt. A
-// difference without a row fails the test, and so does a row that no difference needs.
+// difference without a row fails the test, and so does, where all cases run, a row that no difference needs.
 package oracle

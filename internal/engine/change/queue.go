@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Queue has the functions that have not their final form yet, since a thread is in the way.
+// Queue has the functions that have not their final form yet, since a thread is in the way or the change has failed.
 type Queue[F comparable] struct {
 	waiting map[F]*Waiting
 	pause   time.Duration
