@@ -88,7 +88,8 @@ type caller struct {
 	place  place
 	frame  *frame
 	mask   uint64
-	resume Regs // what the thread goes on with
+	came   Regs // with which the thread has stopped
+	resume Regs // what the thread goes on with if it is let go at once
 	used   bool // its registers and mask are the call's
 	lost   bool // it is on its way through the frame by itself
 	filter filterList
@@ -152,7 +153,7 @@ func (c *caller) prepare(calls []Syscall) (err error) {
 	if err != nil {
 		return c.t.lost(err)
 	}
-	c.resume = c.t.regs.resumed(true)
+	c.came, c.resume = c.t.regs, c.t.regs.resumed(true)
 	data := 0
 	for _, call := range calls {
 		data = max(data, len(call.Data))
@@ -318,6 +319,39 @@ func (c *caller) result(call *Syscall) error {
 // end puts the thread back: first its mask, while the frame would do the same, then its
 // registers, which make the frame dead, and wipes that.
 func (c *caller) end() error {
+	if err := c.leaveFrame(); err != nil || c.lost || !c.used {
+		return err
+	}
+	return c.handBack()
+}
+
+// handBack puts the thread back into a system call that its stop has cut short. Whether the call is made again, or ends
+// with EINTR as a handler runs first, the kernel decides behind a stop of PTRACE_INTERRUPT, and only there. On its way
+// to that the thread runs nothing of the program, and if we die it makes the call again.
+func (c *caller) handBack() error {
+	if again, _ := c.came.restarts(); !again {
+		return nil
+	}
+	if err := c.t.pass(event{}); err != nil {
+		return c.t.lost(err)
+	}
+	begun := time.Now()
+	ev, err := c.await(begun.Add(turnTime))
+	switch {
+	case err != nil:
+		c.t.stopped = false
+		return fmt.Errorf("%w: it has not stopped again in %v; it goes on by itself", ErrStuck, time.Since(begun).Round(time.Second))
+	case ev.gone:
+		c.t.reap(ev)
+		return c.t.lost(unix.ESRCH)
+	case ev.kind != unix.PTRACE_EVENT_STOP:
+		return fmt.Errorf("%w: it met %v", ErrNoThread, unix.Signal(ev.signal))
+	}
+	return c.t.lost(c.t.setRegs(c.came))
+}
+
+// leaveFrame takes the thread out of the frame.
+func (c *caller) leaveFrame() error {
 	if c.lost {
 		c.t.stopped = false
 		return nil

@@ -86,6 +86,7 @@ func (r *Regs) wide() bool                                            { return f
 func (r *Regs) restarts() (again, block bool)                         { return false, false }
 func (r Regs) fast() (Regs, bool)                                     { return r, false }
 func (r Regs) again(uint64) Regs                                      { return r }
+func (r Regs) undecided() Regs                                        { return r }
 func (r Regs) resumed(bool) Regs                                      { return r }
 func (r Regs) enter(_, _, _ uint64, _ *[6]uint64) Regs                { return r }
 func getRegs(int) (Regs, error)                                       { return Regs{}, errOther }

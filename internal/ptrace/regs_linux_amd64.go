@@ -56,6 +56,13 @@ func (r Regs) again(nr uint64) Regs {
 	return r
 }
 
+// undecided gives the registers of a thread whose system call the kernel makes again, unless a handler runs first.
+func (r Regs) undecided() Regs {
+	again := int64(-errRestartNoHnd)
+	r.RAX = uint64(again)
+	return r
+}
+
 // resumed gives the registers that take the thread on where it was, whatever the kernel
 // has forgotten since about its interrupted system call. With block, the restart block is
 // still there.

@@ -92,14 +92,14 @@ func ignoreGone(err error) error {
 }
 
 // arrived takes the registers of a thread that has just stopped, and undoes what the stop
-// did to its system call.
+// did to its system call. The thread stands where the kernel looks for signals, and then at the call: if a handler runs, it ends with EINTR.
 func (t *Thread) arrived() (err error) {
 	if t.regs, err = getRegs(t.TID); err != nil {
 		return err
 	}
 	t.stopped, t.running = true, !t.regs.InSyscall()
-	if t.regs.InSyscall() && -t.regs.result() == errIntr && repeatable(t.regs.call()) && !t.signalled() {
-		return t.setRegs(t.regs.again(t.regs.call()))
+	if t.regs.InSyscall() && -t.regs.result() == errIntr && repeatable(t.regs.call()) {
+		return t.setRegs(t.regs.undecided())
 	}
 	return nil
 }
@@ -113,12 +113,6 @@ const (
 	errRestartNoHnd = 514 // ERESTARTNOHAND: again, unless a handler runs
 	errRestartBlock = 516 // ERESTART_RESTARTBLOCK: by restart_syscall, which knows the time left
 )
-
-// signalled says whether a signal waits for the thread that it does not block.
-func (t *Thread) signalled() bool {
-	st, err := t.s.p.statusIn(t.g, t.TID)
-	return err != nil || (st.SigPnd|st.ShdPnd)&^st.SigBlk != 0
-}
 
 // Regs gives the registers as they stand. The instruction pointer is where the thread goes on, save where
 // ResumePC says otherwise.

@@ -1,53 +1,70 @@
-// Threads that wait in system calls, over and over, until a handler has run. "tids" answers with the ids of the threads,
-// "count" with how often the call of each has ended, or with "bad WHAT": each has to end with EINTR.
+// Threads that wait in system calls, over and over, until a handler has run: each call has to end with EINTR.
+//
+//	paused         commands: tids (their ids), count (how often the call of each has ended, or "bad WHAT")
+//	paused NUMBER  the only thread waits in the call of that number, and says what it has returned
 #include "common.h"
+#include <sys/epoll.h>
 
-// The call's number and its arguments. The syscall instruction is the 13th byte.
-long waits(long nr, const void *a, void *b, long c);
+// The call's number and its arguments. The syscall instruction is the 16th byte.
+long waits(long nr, const void *a, void *b, long c, long d);
 __asm__(".text\n.globl waits\n.type waits, @function\nwaits:\n"
-	"	mov %rdi, %rax\n	mov %rsi, %rdi\n	mov %rdx, %rsi\n	mov %rcx, %rdx\n"
+	"	mov %rdi, %rax\n	mov %rsi, %rdi\n	mov %rdx, %rsi\n	mov %rcx, %rdx\n	mov %r8, %r10\n"
 	"	syscall\n	lea (%rax), %rcx\n	lea (%rcx), %rax\n	ret\n"
 	".size waits, .-waits\n");
 
-enum { THREADS = 3 };
-static atomic_int tids[THREADS];
-static atomic_long counts[THREADS];
+enum { KINDS = 5 };
+static atomic_int tids[KINDS];
+static atomic_long counts[KINDS];
 static atomic_long bad;
-static int never[2];
+static int never[2], events;
 
 static void on_signal(int sig) { (void)sig; }
 
-static void *wait_in(void *arg) {
-	uintptr_t n = (uintptr_t)arg;
+static long wait_once(int kind) {
 	struct timespec hour = {3600, 0};
+	struct epoll_event e;
 	char c;
-	tids[n] = gettid();
+	switch (kind) {
+	case 0: return waits(SYS_pause, NULL, NULL, 0, 0);
+	case 1: return waits(SYS_nanosleep, &hour, NULL, 0, 0);
+	case 2: return waits(SYS_read, (void *)(long)never[0], &c, 1, 0);
+	case 3: return waits(SYS_epoll_wait, (void *)(long)events, &e, 1, -1);
+	default: return waits(SYS_select, NULL, NULL, 0, 0);
+	}
+}
+
+static void *wait_on(void *arg) {
+	int kind = (uintptr_t)arg;
+	tids[kind] = gettid();
 	for (;;) {
-		long r = n == 0 ? waits(SYS_pause, NULL, NULL, 0)
-		       : n == 1 ? waits(SYS_nanosleep, &hour, NULL, 0)
-				: waits(SYS_read, (void *)(long)never[0], &c, 1);
+		long r = wait_once(kind);
 		if (r != -EINTR)
 			bad = r ? r : 1;
-		atomic_fetch_add(&counts[n], 1);
+		atomic_fetch_add(&counts[kind], 1);
 	}
 	return NULL;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
 	struct sigaction sa = {.sa_handler = on_signal};
-	if (pipe(never) || sigaction(SIGUSR1, &sa, NULL))
-		die("pipe, sigaction");
-	for (uintptr_t i = 0; i < THREADS; i++)
-		go(wait_in, (void *)i);
+	events = epoll_create1(0);
+	if (events < 0 || pipe(never) || sigaction(SIGUSR1, &sa, NULL))
+		die("epoll_create1, pipe, sigaction");
 	say("ready");
+	for (;argc > 1;)
+		say("%ld", wait_once(atoi(argv[1])));
+	for (uintptr_t i = 0; i < KINDS; i++)
+		go(wait_on, (void *)i);
 	char b[64];
 	while (line(b, sizeof b)) {
+		const atomic_int *t = tids;
+		const atomic_long *c = counts;
 		if (!strcmp(b, "tids"))
-			say("%d %d %d", tids[0], tids[1], tids[2]);
+			say("%d %d %d %d %d", t[0], t[1], t[2], t[3], t[4]);
 		else if (bad)
 			say("bad: a call has ended with %ld", bad);
 		else
-			say("%ld %ld %ld", counts[0], counts[1], counts[2]);
+			say("%ld %ld %ld %ld %ld", c[0], c[1], c[2], c[3], c[4]);
 	}
 	return 0;
 }
