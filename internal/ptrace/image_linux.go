@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -22,7 +23,11 @@ type Image struct {
 
 // checkExe refuses programs of another machine.
 func (p *Process) checkExe() error {
-	f, err := p.OpenAt(p.FileName("exe"), unix.O_RDONLY|unix.O_NONBLOCK)
+	var f *os.File
+	err := p.atExe(func(name string) (err error) {
+		f, err = p.OpenAt(name, unix.O_RDONLY|unix.O_NONBLOCK)
+		return err
+	})
 	if err != nil {
 		return p.exeError(err)
 	}
@@ -38,13 +43,24 @@ func (p *Process) checkExe() error {
 	return checkMachine(class, machine)
 }
 
+// atExe calls f with the name of what leads to the program's file, and with another where the thread that it was of has just ended.
+func (p *Process) atExe(f func(name string) error) error {
+	for end := time.Now().Add(endTime); ; time.Sleep(time.Millisecond) {
+		err := f(p.FileName("exe"))
+		if !errors.Is(err, unix.ENOENT) || !p.hasMemory() || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// exeError says why there is no program file. A process that ends has none, while some of its threads still have memory.
 func (p *Process) exeError(err error) error {
 	switch {
 	case p.CheckAlive() != nil:
 		return ErrNoProcess
 	case errors.Is(err, unix.EACCES):
 		return p.denied("reading its program file")
-	case errors.Is(err, unix.ENOENT) && p.hasMemory():
+	case errors.Is(err, unix.ENOENT) && p.hasMemory() && !procfs.AwaitEnd(p.pid):
 		return fmt.Errorf("%w: it has no program file", ErrUnsupported)
 	case errors.Is(err, unix.ENOENT):
 		return ErrNoProcess
@@ -55,7 +71,8 @@ func (p *Process) exeError(err error) error {
 // readImage asks which program the process runs.
 func (p *Process) readImage() (Image, error) {
 	var st unix.Stat_t
-	if err := unix.Fstatat(int(p.dir.Fd()), p.FileName("exe"), &st, 0); err != nil {
+	err := p.atExe(func(name string) error { return unix.Fstatat(int(p.dir.Fd()), name, &st, 0) })
+	if err != nil {
 		return Image{}, p.exeError(err)
 	}
 	name := "stat"

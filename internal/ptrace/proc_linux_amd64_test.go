@@ -222,6 +222,28 @@ func TestExited(t *testing.T) {
 	<-exited // Close ends the watch
 }
 
+// A process that was killed has no program file, while some of its threads still have memory: it has ended, and is none that can not be probed.
+func TestExeOfEnding(t *testing.T) {
+	path := build(t, "live")
+	living := 0
+	for range 20 {
+		r := run(t, path, "3")
+		p := r.open()
+		if err := p.exeError(unix.ENOENT); !errors.Is(err, ErrUnsupported) {
+			t.Fatalf("it lives: %v", err)
+		}
+		r.Cmd.Process.Kill()
+		if p.CheckAlive() == nil && p.hasMemory() {
+			living++
+		}
+		if err := p.exeError(unix.ENOENT); !errors.Is(err, ErrNoProcess) {
+			t.Fatalf("it was killed: %v", err)
+		}
+		<-p.Exited()
+	}
+	t.Logf("%d of 20 still had memory", living)
+}
+
 func TestExecIsSeen(t *testing.T) {
 	r := run(t, build(t, "odd"))
 	p := r.open()
