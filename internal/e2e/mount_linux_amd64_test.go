@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -314,7 +315,8 @@ func TestMountEndsWithReaders(t *testing.T) {
 				return strings.HasPrefix(string(b), "request_wait")
 			})
 		}
-		if round%2 == 0 {
+		unmounted := round%2 == 0 // the command ends by itself, perhaps before the signal comes, or by it once all probes are out
+		if unmounted {
 			if err := unix.Unmount(m.dir, unix.MNT_DETACH); err != nil {
 				t.Fatal(err)
 			}
@@ -324,10 +326,10 @@ func TestMountEndsWithReaders(t *testing.T) {
 				_ = cat.Process.Signal(unix.SIGTERM)
 			}
 		}
-		if err := m.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		if err := m.cmd.Process.Signal(unix.SIGTERM); err != nil && !(unmounted && errors.Is(err, os.ErrProcessDone)) {
 			t.Fatal(err)
 		}
-		if err := m.ended(); err != nil {
+		if err := m.ended(); err != nil && !(unmounted && m.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == unix.SIGTERM) {
 			t.Errorf("%v: %s", err, m.errs)
 		}
 		for _, cat := range cats {

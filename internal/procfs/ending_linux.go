@@ -23,7 +23,7 @@ func AwaitEnd(pid int) (ended bool) {
 	}
 	defer unix.Close(fd)
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for end := time.Now().Add(endTime); ending(pid); {
+	for end := time.Now().Add(endTime); Ending(pid); {
 		n, err := unix.Poll(fds, int(max(time.Until(end).Milliseconds(), 0)))
 		if !errors.Is(err, unix.EINTR) {
 			return n > 0
@@ -33,8 +33,8 @@ func AwaitEnd(pid int) (ended bool) {
 	return n > 0
 }
 
-// ending says whether a process has been killed, or ends by itself.
-func ending(pid int) bool {
+// Ending says whether a process has been killed, or ends by itself.
+func Ending(pid int) bool {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	b, err := os.ReadFile(dir + "stat")
 	if err != nil {

@@ -88,10 +88,10 @@ type caller struct {
 	place  place
 	frame  *frame
 	mask   uint64
-	came   Regs // with which the thread has stopped
-	resume Regs // what the thread goes on with if it is let go at once
-	used   bool // its registers and mask are the call's
-	lost   bool // it is on its way through the frame by itself
+	masked uint64 // the signals that the thread has blocked, perhaps for its system call only
+	back   Regs   // what the thread goes on with
+	used   bool   // its registers and mask are the call's
+	lost   bool   // it is on its way through the frame by itself
 	filter filterList
 }
 
@@ -153,7 +153,11 @@ func (c *caller) prepare(calls []Syscall) (err error) {
 	if err != nil {
 		return c.t.lost(err)
 	}
-	c.came, c.resume = c.t.regs, c.t.regs.resumed(true)
+	c.back = c.t.regs
+	if c.masked&^c.mask != 0 {
+		// The mask of its call alone is lost. The kernel must not end the call for a signal that it blocks: it is made again.
+		c.back = c.back.resumed(true)
+	}
 	data := 0
 	for _, call := range calls {
 		data = max(data, len(call.Data))
@@ -182,6 +186,7 @@ func (c *caller) checkKernel(calls []Syscall) error {
 	if err != nil {
 		return err
 	}
+	c.masked = st.SigBlk
 	if st.ShadowStack {
 		return fmt.Errorf("%w: it has a shadow stack, which a return into rt_sigreturn contradicts", ErrUnsupported)
 	}
@@ -237,7 +242,7 @@ func (c *caller) call(call *Syscall) error {
 			return err
 		}
 	}
-	r := c.resume.enter(c.gadget.callSite(call.Nr), c.frame.sp, call.Nr, &args)
+	r := c.back.enter(c.gadget.callSite(call.Nr), c.frame.sp, call.Nr, &args)
 	if err := setRegs(c.t.TID, &r); err != nil {
 		return c.t.lost(err)
 	}
@@ -319,39 +324,6 @@ func (c *caller) result(call *Syscall) error {
 // end puts the thread back: first its mask, while the frame would do the same, then its
 // registers, which make the frame dead, and wipes that.
 func (c *caller) end() error {
-	if err := c.leaveFrame(); err != nil || c.lost || !c.used {
-		return err
-	}
-	return c.handBack()
-}
-
-// handBack puts the thread back into a system call that its stop has cut short. Whether the call is made again, or ends
-// with EINTR as a handler runs first, the kernel decides behind a stop of PTRACE_INTERRUPT, and only there. On its way
-// to that the thread runs nothing of the program, and if we die it makes the call again.
-func (c *caller) handBack() error {
-	if again, _ := c.came.restarts(); !again {
-		return nil
-	}
-	if err := c.t.pass(event{}); err != nil {
-		return c.t.lost(err)
-	}
-	begun := time.Now()
-	ev, err := c.await(begun.Add(turnTime))
-	switch {
-	case err != nil:
-		c.t.stopped = false
-		return fmt.Errorf("%w: it has not stopped again in %v; it goes on by itself", ErrStuck, time.Since(begun).Round(time.Second))
-	case ev.gone:
-		c.t.reap(ev)
-		return c.t.lost(unix.ESRCH)
-	case ev.kind != unix.PTRACE_EVENT_STOP:
-		return fmt.Errorf("%w: it met %v", ErrNoThread, unix.Signal(ev.signal))
-	}
-	return c.t.lost(c.t.setRegs(c.came))
-}
-
-// leaveFrame takes the thread out of the frame.
-func (c *caller) leaveFrame() error {
 	if c.lost {
 		c.t.stopped = false
 		return nil
@@ -360,7 +332,7 @@ func (c *caller) leaveFrame() error {
 		if err := setSigMask(c.t.TID, c.mask); err != nil {
 			return c.t.lost(err)
 		}
-		if err := c.t.setRegs(c.resume); err != nil {
+		if err := c.t.setRegs(c.back); err != nil {
 			return c.t.lost(err)
 		}
 	}

@@ -43,7 +43,7 @@ func (p *Process) checkExe() error {
 	return checkMachine(class, machine)
 }
 
-// atExe calls f with the name of what leads to the program's file, and with another where the thread that it was of has just ended.
+// atExe calls f with the name of the link to the program's file. Where the thread that has it ends meanwhile f is called again, with the link of another.
 func (p *Process) atExe(f func(name string) error) error {
 	for end := time.Now().Add(endTime); ; time.Sleep(time.Millisecond) {
 		err := f(p.FileName("exe"))
@@ -60,7 +60,7 @@ func (p *Process) exeError(err error) error {
 		return ErrNoProcess
 	case errors.Is(err, unix.EACCES):
 		return p.denied("reading its program file")
-	case errors.Is(err, unix.ENOENT) && p.hasMemory() && !procfs.AwaitEnd(p.pid):
+	case errors.Is(err, unix.ENOENT) && p.hasMemory() && !procfs.Ending(p.pid):
 		return fmt.Errorf("%w: it has no program file", ErrUnsupported)
 	case errors.Is(err, unix.ENOENT):
 		return ErrNoProcess

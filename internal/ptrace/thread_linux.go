@@ -92,7 +92,7 @@ func ignoreGone(err error) error {
 }
 
 // arrived takes the registers of a thread that has just stopped, and undoes what the stop
-// did to its system call. The thread stands where the kernel looks for signals, and then at the call: if a handler runs, it ends with EINTR.
+// did to its system call. As the thread goes on the kernel looks for signals first: if a handler runs the call ends with EINTR, else it is made again.
 func (t *Thread) arrived() (err error) {
 	if t.regs, err = getRegs(t.TID); err != nil {
 		return err

@@ -123,7 +123,7 @@ func (t *Target) lookThreads(s *ptrace.Stopped, w *ways) *look {
 		case way.Fate == patch.Blocks:
 			w.block(th.TID, way.To, "it runs the work of a probe, and goes back into bytes that change")
 		case way.Fate == patch.Moves && t.faults.trapComes(th):
-			w.block(th.TID, pc, "it has a SIGTRAP to take, perhaps of a breakpoint that stood before it")
+			w.block(th.TID, th.PC(), "it has a SIGTRAP to take, perhaps of a breakpoint that stood before it")
 		default:
 			r := th.Regs()
 			r.Shift(way.To-pc, way.SP)

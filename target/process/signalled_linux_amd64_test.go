@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"kprobes.dev/kprobes/internal/fetch"
 	"kprobes.dev/kprobes/internal/ptrace"
 	"kprobes.dev/kprobes/internal/symbol"
+	"kprobes.dev/kprobes/internal/target"
 )
 
 // TestSignalledCalls has a signal come to threads that wait in a system call while a jump is put in its place, and while it is taken out: the kernel
@@ -29,6 +31,39 @@ func TestSignalledCalls(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("signals while armed: %d, disarmed: %d", w.armed, w.disarmed)
 		}
+	}
+}
+
+// TestTrapComesInCall has a thread with a SIGTRAP to take wait in a system call where a jump is to be put: it is not moved then, and so is in the way.
+func TestTrapComesInCall(t *testing.T) {
+	w := newWaiters(t)
+	fn, _ := w.h.function("waits")
+	regions, refused := fn.Plan([]uint64{w.call}, arch.Policy{})
+	if len(refused) > 0 {
+		t.Fatal(refused)
+	}
+	site := w.h.site("waits", fn, regions[0], map[uint64][]arch.ProbeOp{w.call: {{Event: 1, Prog: &fetch.Program{}}}})
+	w.h.tg.faults.traps = true // as after a breakpoint
+	asleep := func() bool { st, err := w.h.tg.p.TaskStatus(w.tids[0]); return err == nil && st.State == "S" }
+	for end := time.Now().Add(patience); !asleep(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the thread does not wait")
+		}
+	}
+	err := w.h.tg.stopped(func(s *ptrace.Stopped) error {
+		if err := unix.Tgkill(w.h.PID, w.tids[0], unix.SIGTRAP); err != nil {
+			return err
+		}
+		if err := w.h.tg.commitStopped(s, &target.Change{Add: []*target.Site{site}}); !errors.Is(err, ErrBlocked) {
+			t.Errorf("%v, want that it is blocked", err)
+		}
+		return unix.Kill(w.h.PID, unix.SIGKILL) // the signal is not of our making
+	})
+	if err != nil && !errors.Is(err, ErrNoProcess) && !errors.Is(err, unix.ESRCH) {
+		t.Error(err)
+	}
+	if err := w.h.tg.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -81,6 +116,7 @@ func (w *waiters) scan(ask string, to *[waitKinds]int) {
 func (w *waiters) signalWhile(got *[waitKinds]int, first byte, change func()) {
 	w.t.Helper()
 	var sent bool
+	defer func() { ptrace.OnStep = nil }()
 	ptrace.OnStep = func(string) {
 		var b [1]byte
 		if _, err := w.mem.ReadAt(b[:], int64(w.call)); sent || err != nil || b[0] != first {

@@ -89,8 +89,10 @@ func (t *Threads) Standing(at uint64) Way {
 	return Way{To: at}
 }
 
-// Calling is Standing for a thread in the system call of the instruction at call, which it makes again, unless a signal has the call
-// end and the thread go on at after. Where that is inside a new patch, which begins at the call, both are done in the new detour.
+// Calling is Standing for a thread that waits in a system call, made by the instruction at call. The thread makes the call again, or
+// goes on at after if a signal ends it. Where a new patch begins at the call, so that after is inside, the thread waits in the call of the new detour.
+//
+//go:norace
 func (t *Threads) Calling(call, after uint64) Way {
 	w := t.Standing(call)
 	if w.Fate != Stays || !t.low.Contains(after) {

@@ -1,7 +1,9 @@
 // Threads that wait in system calls, over and over, until a handler has run: each call has to end with EINTR.
 //
 //	paused         commands: tids (their ids), count (how often the call of each has ended, or "bad WHAT")
-//	paused NUMBER  the only thread waits in the call of that number, and says what it has returned
+//	paused KIND    the only thread waits in a call of that kind (wait_once), and says what it has returned
+//
+// Kind 5 is sigsuspend, which lets SIGUSR1 through and nothing else, and says 0 if it has ended without that.
 #include "common.h"
 #include <sys/epoll.h>
 
@@ -17,8 +19,16 @@ static atomic_int tids[KINDS];
 static atomic_long counts[KINDS];
 static atomic_long bad;
 static int never[2], events;
+static volatile sig_atomic_t usr1;
 
-static void on_signal(int sig) { (void)sig; }
+static void on_signal(int sig) { usr1 += sig == SIGUSR1; }
+
+static long suspended(void) {
+	int before = usr1;
+	uint64_t others = ~(1ul << (SIGUSR1 - 1));
+	long r = waits(SYS_rt_sigsuspend, &others, (void *)sizeof others, 0, 0);
+	return usr1 == before ? 0 : r;
+}
 
 static long wait_once(int kind) {
 	struct timespec hour = {3600, 0};
@@ -29,7 +39,8 @@ static long wait_once(int kind) {
 	case 1: return waits(SYS_nanosleep, &hour, NULL, 0, 0);
 	case 2: return waits(SYS_read, (void *)(long)never[0], &c, 1, 0);
 	case 3: return waits(SYS_epoll_wait, (void *)(long)events, &e, 1, -1);
-	default: return waits(SYS_select, NULL, NULL, 0, 0);
+	case 4: return waits(SYS_select, NULL, NULL, 0, 0);
+	default: return suspended();
 	}
 }
 
@@ -48,8 +59,15 @@ static void *wait_on(void *arg) {
 int main(int argc, char **argv) {
 	struct sigaction sa = {.sa_handler = on_signal};
 	events = epoll_create1(0);
-	if (events < 0 || pipe(never) || sigaction(SIGUSR1, &sa, NULL))
+	if (events < 0 || pipe(never) || sigaction(SIGUSR1, &sa, NULL) || sigaction(SIGUSR2, &sa, NULL))
 		die("epoll_create1, pipe, sigaction");
+	if (argc > 1 && atoi(argv[1]) == KINDS) {
+		sigset_t set;
+		sigemptyset(&set);
+		sigaddset(&set, SIGUSR1);
+		if (sigprocmask(SIG_BLOCK, &set, NULL))
+			die("sigprocmask");
+	}
 	say("ready");
 	for (;argc > 1;)
 		say("%ld", wait_once(atoi(argv[1])));
