@@ -44,6 +44,7 @@ func TestCallAwaitsTurn(t *testing.T) {
 	if err := cat.Start(); err != nil {
 		t.Fatal(err)
 	}
+	waitState(t, cat.Process.Pid, "S") // its exec is over: it waits for input
 	busy := exec.Command("sh", "-c", "while :; do :; done")
 	if err := busy.Start(); err != nil {
 		t.Fatal(err)
