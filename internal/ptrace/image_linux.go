@@ -88,6 +88,21 @@ func (p *Process) readImage() (Image, error) {
 	}, nil
 }
 
+// settledImage is readImage. In the second half of an exec the program's file is the new one already, and the addresses follow: it waits for them, up to
+// settleTime.
+func (p *Process) settledImage() (Image, error) {
+	for end := time.Now().Add(settleTime); ; time.Sleep(time.Millisecond) {
+		i, err := p.readImage()
+		settled := i.StartCode != 0 && i.StartStack != 0 && i.StartBrk != 0
+		if err != nil || settled || !p.hasMemory() || time.Now().After(end) {
+			return i, err
+		}
+	}
+}
+
+// settleTime bounds the wait for the end of an exec: a busy machine gives a thread its turn late.
+const settleTime = 10 * time.Second
+
 // Image says which program the process ran at Open.
 func (p *Process) Image() Image { return p.image }
 

@@ -107,7 +107,7 @@ func open(pid int) (_ *Process, err error) {
 	if err := p.checkExe(); err != nil {
 		return nil, err
 	}
-	if p.image, err = p.readImage(); err != nil {
+	if p.image, err = p.settledImage(); err != nil {
 		return nil, err
 	}
 	return p, p.CheckAlive() // dir, pidfd and memory are of one process: it has lived until here

@@ -244,6 +244,36 @@ func TestExeOfEnding(t *testing.T) {
 	t.Logf("%d of 20 still had memory", living)
 }
 
+// A process that is in an exec as it is opened is known by the new program as a whole, or by the old one.
+func TestOpenInExec(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "again")
+	if err := os.WriteFile(script, []byte("exec sh \"$0\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", script)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	opened := 0
+	for range 2000 {
+		p, err := OpenUnwaited(cmd.Process.Pid)
+		if err != nil {
+			t.Logf("%v", err)
+			continue
+		}
+		opened++
+		if i := p.Image(); i.StartStack == 0 || i.StartCode == 0 || i.StartBrk == 0 {
+			t.Fatalf("%+v", i)
+		}
+		p.Close()
+	}
+	t.Logf("%d opened", opened)
+}
+
 func TestExecIsSeen(t *testing.T) {
 	r := run(t, build(t, "odd"))
 	p := r.open()
