@@ -188,7 +188,7 @@ func (l *Leftover) State(p *Patched) string {
 	err := l.t.k.Read(p.Addr, have)
 	switch {
 	case len(p.Patch) == 0:
-		return "postponed: a thread is in the way of a jump"
+		return "postponed: queued: a thread is in the way of a jump"
 	case err != nil:
 		return "[GONE]"
 	case bytes.Equal(have, p.Patch):

@@ -108,7 +108,7 @@ func (f *format) program(shown string) error {
 	for i := range f.args {
 		fd := &f.args[i]
 		a := fetch.Arg{Name: fd.name(), Store: fetch.StoreValue, Off: f.prog.Fixed}
-		verb := verbOf(shown, a.Name)
+		verb := shownVerb(shown, a.Name)
 		if strings.HasPrefix(verb, "{") {
 			a.Count = strings.Count(verb, ",") + 1
 			verb, _, _ = strings.Cut(strings.Trim(verb, "{}"), ",")
@@ -133,8 +133,8 @@ func (f *format) program(shown string) error {
 	return nil
 }
 
-// verbOf finds how print fmt shows an argument: what follows ` NAME=` in its first string.
-func verbOf(shown, name string) string {
+// shownVerb finds how print fmt shows an argument: what follows ` NAME=` in its first string.
+func shownVerb(shown, name string) string {
 	_, rest, ok := strings.Cut(shown, " "+name+"=")
 	if !ok {
 		return ""
