@@ -337,24 +337,51 @@ func TestReserved(t *testing.T) {
 	}
 }
 
+// TestTasks stops the guest for the walk: as it goes on, its CPUs change threads meanwhile. Two threads
+// of one CPU are said to run while that switches from one to the other (prepare_task and finish_task in
+// kernel/sched/core.c), and none that is listed where the one that runs has left the lists: then it stops again.
 func TestTasks(t *testing.T) {
 	g, k := booted(t)
-	if n := len(strings.Fields(g.run(t, "echo /sys/devices/system/cpu/cpu[0-9]*"))); k.CPUs() != n {
-		t.Errorf("%d CPUs, the guest has %d", k.CPUs(), n)
+	cpus := len(strings.Fields(g.run(t, "echo /sys/devices/system/cpu/cpu[0-9]*")))
+	if k.CPUs() != cpus {
+		t.Errorf("%d CPUs, the guest has %d", k.CPUs(), cpus)
+	}
+	if err := k.Tasks(func(kernel.Task) bool { return false }); err != nil { // reads the types
+		t.Fatal(err)
+	}
+	var all []kernel.Task
+	var running map[int]int // threads by CPU
+	oneEach := func() bool {
+		for _, n := range running {
+			if n != 1 {
+				return false
+			}
+		}
+		return len(running) == cpus
+	}
+	for stops := 0; !oneEach(); stops++ {
+		if stops == 100 {
+			t.Fatalf("threads that run, by CPU: %v; %d CPUs", running, cpus)
+		}
+		all, running = nil, map[int]int{}
+		err := g.Stopped(func(*qemu.Stop) error {
+			return k.Tasks(func(x kernel.Task) bool {
+				if all = append(all, x); x.CPU >= 0 {
+					running[x.CPU]++
+				}
+				return true
+			})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	have := map[string]bool{}
-	running := 0
-	err := k.Tasks(func(x kernel.Task) bool {
+	for _, x := range all {
 		have[fmt.Sprintf("%d (%s)", x.PID, x.Comm)] = true
-		if x.CPU >= 0 {
-			running++
-		} else if x.SP <= x.Stack.Start || x.SP >= x.Stack.End {
+		if x.CPU < 0 && x.Stack.Start != 0 && (x.SP <= x.Stack.Start || x.SP >= x.Stack.End) {
 			t.Errorf("%d (%s): stack pointer 0x%x not in its stack %x", x.PID, x.Comm, x.SP, x.Stack)
 		}
-		return true
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	n := 0
 	for _, l := range g.lines(t, "cat /proc/[0-9]*/stat") {
@@ -368,8 +395,8 @@ func TestTasks(t *testing.T) {
 			t.Errorf("thread %s is missing", name)
 		}
 	}
-	if n < 20 || running < 1 || running > 2 {
-		t.Errorf("%d threads, %d run", n, running)
+	if n < 20 {
+		t.Errorf("only %d threads", n)
 	}
 }
 
