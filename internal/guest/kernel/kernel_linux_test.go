@@ -363,6 +363,7 @@ func TestTasks(t *testing.T) {
 		if stops == 100 {
 			t.Fatalf("threads that run, by CPU: %v; %d CPUs", running, cpus)
 		}
+		g.run(t, ":") // the guest has gone on since the last stop
 		all, running = nil, map[int]int{}
 		err := g.Stopped(func(*qemu.Stop) error {
 			return k.Tasks(func(x kernel.Task) bool {
@@ -376,23 +377,33 @@ func TestTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	have := map[string]bool{}
+	have := map[string]kernel.Task{}
+	idle := 0
 	for _, x := range all {
-		have[fmt.Sprintf("%d (%s)", x.PID, x.Comm)] = true
+		if x.PID == 0 {
+			idle++
+		}
+		have[fmt.Sprintf("%d (%s)", x.PID, x.Comm)] = x
 		if x.CPU < 0 && x.Stack.Start != 0 && (x.SP <= x.Stack.Start || x.SP >= x.Stack.End) {
 			t.Errorf("%d (%s): stack pointer 0x%x not in its stack %x", x.PID, x.Comm, x.SP, x.Stack)
 		}
 	}
+	if idle != cpus {
+		t.Errorf("%d idle threads, %d CPUs", idle, cpus)
+	}
 	n := 0
 	for _, l := range g.lines(t, "cat /proc/[0-9]*/stat") {
-		pid, comm, _ := strings.Cut(l[:strings.LastIndexByte(l, ')')], " (")
+		paren := strings.LastIndexByte(l, ')')
+		pid, comm, _ := strings.Cut(l[:paren], " (")
 		name := fmt.Sprintf("%s (%.15s)", pid, comm) // a kernel thread's is longer there
 		if strings.Contains(name, "(cat)") || strings.Contains(name, "kworker") {
 			continue // comes and goes
 		}
 		n++
-		if !have[name] {
+		if x, ok := have[name]; !ok {
 			t.Errorf("thread %s is missing", name)
+		} else if x.Stack.Start == 0 && !strings.HasPrefix(l[paren:], ") Z") {
+			t.Errorf("thread %s has no stack", name)
 		}
 	}
 	if n < 20 {
